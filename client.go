@@ -1,0 +1,88 @@
+package relock
+
+// The Client: what is shared by all locks of one connection.
+
+import (
+	"context"
+	"fmt"
+	"reflect"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+)
+
+// A Client hands out the locks of one Redis: a single server, a Sentinel
+// deployment or a Cluster. All locks of a Client share one subscription
+// connection and one watchdog. It may be used by any number of goroutines; one
+// Client a process is enough.
+//
+// Redisson: RedissonClient.
+type Client struct {
+	rdb    redis.UniversalClient
+	engine *engine
+}
+
+// New returns a Client that works on rdb, and does not close it. It sends nothing
+// yet. The error is ErrInvalid for a bad option, a nil rdb, and a *redis.Ring:
+// that moves a lock to another server within a second, while it is held.
+func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
+	c, err := newClient(rdb, opts)
+	if err != nil {
+		return nil, fmt.Errorf("relock: new: %w", err)
+	}
+	return c, nil
+}
+
+func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
+	if v := reflect.ValueOf(rdb); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+		return nil, invalid("the Redis client is nil")
+	}
+	if _, ring := rdb.(*redis.Ring); ring {
+		return nil, invalid("a *redis.Ring moves held locks to other servers: use a Client, a FailoverClient or a ClusterClient")
+	}
+	o, err := newOptions(opts)
+	if err != nil {
+		return nil, err
+	}
+	c := &Client{rdb: rdb}
+	c.engine = newEngine(uuid.NewString(), o,
+		func() subscriber { return rdb.Subscribe(context.Background()) },
+		func(ctx context.Context, calls []call) ([]reply, []error) { return runAll(ctx, rdb, calls) })
+	c.engine.prompt = readTimeout(rdb) > 0 && readTimeout(rdb) <= unlockTime
+	return c, nil
+}
+
+// run sends one run of a script.
+func (c *Client) run(ctx context.Context, s *luaScript, keys []string, args ...any) (reply, error) {
+	return run(ctx, c.rdb, call{s, keys, args})
+}
+
+// readTimeout is how long rdb waits for an answer; 0 when it does not say, or for ever.
+func readTimeout(rdb redis.UniversalClient) time.Duration {
+	switch rdb := rdb.(type) {
+	case *redis.Client:
+		return rdb.Options().ReadTimeout
+	case *redis.ClusterClient:
+		return rdb.Options().ReadTimeout
+	}
+	return 0
+}
+
+// Close ends the Client: every waiter gets ErrClosed, every guarded context ends
+// with cause ErrClosed, nothing is renewed any more and no goroutine is left.
+// Locks that are held are not released, because their holders may still be at
+// work: they lapse with their lease, and Unlock still releases them at once. rdb
+// stays open.
+//
+// Close waits for requests that are under way; the error says that Redis did not
+// answer them for seconds, and that they end with the timeouts of rdb. Closing
+// twice does nothing.
+//
+// Redisson: shutdown.
+func (c *Client) Close() error {
+	if c == nil {
+		return nil
+	}
+	return c.engine.close()
+}

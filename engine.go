@@ -1,0 +1,726 @@
+package relock
+
+// The engine waits for locks, counts what is held, and notices what is lost. It
+// is the same for every lock type; what is different is behind backend.
+//
+// Invariants of taking a lock (the numbers are used in comments below):
+//
+//  1. First the gate of the name: in this process one contender at a time goes
+//     to Redis (where the type is exclusive), the others wait for it in order.
+//  2. One attempt. An uncontended lock needs no more than this.
+//  3. Busy: join the channel, wait for the subscription, and attempt again: a
+//     release between 2 and the subscription would not be heard.
+//  4. Sleep until a wake-up, or until the lease that is in the way or the max
+//     wake delay ends; then attempt again.
+//  5. An attempt that was given up may have been granted, or may still be. It is
+//     undone, by the field that belongs to this acquisition alone, so that the
+//     undo can never touch a later hold. Should Redis run the attempt after its
+//     undo, the record has a finite lease and nobody renews it.
+//  6. Held: trusted from before the successful attempt was sent.
+//
+// Repeating is ours and always safe: every script sets a state and adds nothing,
+// and names the acquisition it is for. So a request whose answer was lost is sent
+// again as it was. A release that finds nothing to release is done if an earlier
+// try of it may have run, and a loss if not.
+//
+// One mutex guards the state of all holds and gates; nothing that blocks, no
+// request and no user code runs while it is held.
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	unlockTime   = 5 * time.Second // what Unlock and an undo take at most
+	closeTime    = 6 * time.Second // how long Close waits for requests under way
+	lapsedKept   = 1024            // lapsed holds remembered, so that a late Unlock is told what happened
+	quickTries   = 4               // of a request that Redis does not answer, for a caller who has nothing yet,
+	quickTime    = 4 * time.Second // and for how long
+	firstPause   = 10 * time.Millisecond
+	longestPause = 500 * time.Millisecond
+)
+
+// A backend is one lock type: how its state in Redis moves. Every method is one
+// request at most; repeating, waiting and counting are the engine's.
+type backend interface {
+	// name is the lock's, and with that of its record in Redis.
+	name() string
+	// exclusive says whether one contender of a process at a time is enough.
+	exclusive() bool
+	// acquire makes one attempt.
+	acquire(ctx context.Context, a attempt) (grant, error)
+	// release sets the levels of a hold to left and says whether it was there.
+	release(ctx context.Context, field string, left int) (bool, error)
+	// renewal is the call that renews a lease; it answers {1, ...} or {-1, ...}.
+	renewal(field string, lease time.Duration) call
+	// abandon undoes an attempt that was given up, whatever became of it.
+	abandon(ctx context.Context, a attempt) error
+	// channel is where the release is announced that an attempt waits for.
+	channel(a attempt) string
+}
+
+// An attempt asks for one level of a lock.
+type attempt struct {
+	field string        // of the hold in the record
+	lease time.Duration // at least
+	level int           // 1: a fresh hold
+}
+
+// A grant is the answer to an attempt.
+type grant struct {
+	state grantState
+	wait  time.Duration // busy: what is left of the lease that is in the way; negative: it has none
+	token int64         // held: of a fenced lock
+	left  bool          // busy: the attempt left something in Redis that has to be abandoned
+}
+
+type grantState int
+
+const (
+	busy grantState = iota
+	held
+	gone // the hold that was to be re-entered is not there
+)
+
+// A request is what one caller asks of the engine.
+type request struct {
+	wait  time.Duration // negative: as long as ctx lasts
+	lease time.Duration // 0: the watchdog's
+}
+
+type holdKey struct {
+	name  string
+	owner owner
+}
+
+type engine struct {
+	id              string // the client's, in every field
+	watchdogTimeout time.Duration
+	maxWakeDelay    time.Duration
+	prompt          bool // requests end by themselves within unlockTime
+	log             *slog.Logger
+
+	wakeups *pubsub
+	dog     *watchdog
+	closed  chan struct{}
+	ailing  atomic.Bool // the last request was not answered
+
+	mu       sync.Mutex // guards below, all gates, and the fields of holds that say so
+	holds    map[holdKey]*hold
+	gates    map[string]*gate
+	lapsed   []*hold // the last ones, in a ring
+	lapsedAt int
+	made     uint64 // fields
+	isClosed bool
+	spawned  int           // goroutines under way
+	drained  chan struct{} // closed when there are none, if somebody waits for it
+}
+
+func newEngine(id string, o options, dial func() subscriber, runAll func(context.Context, []call) ([]reply, []error)) *engine {
+	e := &engine{
+		id:              id,
+		watchdogTimeout: o.watchdogTimeout,
+		maxWakeDelay:    o.maxWakeDelay,
+		log:             o.logger,
+		wakeups:         newPubSub(dial, o.logger),
+		closed:          make(chan struct{}),
+		holds:           make(map[holdKey]*hold),
+		gates:           make(map[string]*gate),
+	}
+	e.dog = newWatchdog(func(ctx context.Context, leases []*lease) []renewal {
+		calls := make([]call, len(leases))
+		for i, l := range leases {
+			h := l.holder.(*hold)
+			calls[i] = h.backend.renewal(h.field, e.watchdogTimeout)
+		}
+		replies, errs := runAll(ctx, calls)
+		answers := make([]renewal, len(leases))
+		for i := range answers {
+			answers[i] = renewal{held: replies[i][0] == 1, err: errs[i]}
+		}
+		return answers
+	})
+	return e
+}
+
+// acquire takes one level of a lock for o. It returns false when r.wait is over.
+func (e *engine) acquire(ctx context.Context, b backend, o owner, r request) (bool, error) {
+	p := &patience{ctx: ctx, closed: e.closed, once: r.wait == 0}
+	if r.wait > 0 {
+		p.deadline = time.Now().Add(r.wait)
+	}
+	p.prompt = ctx.Done() == nil && r.wait <= 0 && e.promptly()
+	if err := p.over(); err != nil {
+		return false, err
+	}
+	h, err := e.takeTurn(p, b, o, true)
+	if err == nil {
+		if h.state == fresh {
+			err = e.enter(p, h, r)
+		} else {
+			err = e.reenter(p, h, r)
+		}
+		e.endTurn(h)
+	}
+	if err == errTimeUp { // itself: what wraps it is a reason to report
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// takeTurn finds the hold that o has on b, and lets nobody else of the same owner
+// at it until endTurn. Where there is none it makes a fresh one, or returns nil.
+func (e *engine) takeTurn(p *patience, b backend, o owner, makeOne bool) (*hold, error) {
+	key := holdKey{b.name(), o}
+	for {
+		e.mu.Lock()
+		h := e.holds[key]
+		switch {
+		case h == nil && makeOne:
+			e.made++
+			h = &hold{engine: e, backend: b, key: key, field: e.fieldLocked(o)}
+			h.turn.tryEnter()
+			e.holds[key] = h
+			e.mu.Unlock()
+			return h, nil
+		case h == nil || h.state == fresh && !makeOne:
+			e.mu.Unlock()
+			return nil, nil
+		}
+		if err := e.passLocked(p, &h.turn); err != nil {
+			e.mu.Unlock()
+			return nil, err
+		}
+		e.mu.Unlock()
+
+		h.lapseIfDue()
+		e.mu.Lock()
+		if makeOne && h.forgottenLocked() && e.holds[key] == h {
+			delete(e.holds, key)
+		}
+		if e.holds[key] == h {
+			e.mu.Unlock()
+			return h, nil
+		}
+		h.turn.leave() // it is over: look again
+		e.mu.Unlock()
+	}
+}
+
+// endTurn forgets the hold if there is nothing to remember, and lets the next of its owner at it.
+func (e *engine) endTurn(h *hold) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if (h.state == fresh || h.state == over) && e.holds[h.key] == h {
+		delete(e.holds, h.key)
+	}
+	h.turn.leave()
+}
+
+// fieldLocked makes the name of a new acquisition in the record.
+func (e *engine) fieldLocked(o owner) string {
+	field := make([]byte, 0, len(e.id)+24)
+	field = append(append(field, e.id...), ':')
+	field = append(strconv.AppendInt(field, int64(o), 10), ':')
+	return string(strconv.AppendUint(field, e.made, 10))
+}
+
+// passLocked waits for the turn of the caller at g. It lets go of the mutex meanwhile.
+func (e *engine) passLocked(p *patience, g *gate) error {
+	if g.tryEnter() {
+		return nil
+	}
+	if p.once {
+		return errTimeUp
+	}
+	t := g.enqueue()
+	e.mu.Unlock()
+	err := p.wait(t.turn, nil, 0)
+	e.mu.Lock()
+	if err != nil {
+		g.cancel(t)
+	}
+	return err
+}
+
+// enter takes a fresh hold.
+func (e *engine) enter(p *patience, h *hold, r request) error {
+	if err := e.enterGate(p, h); err != nil { // 1
+		return err
+	}
+	renewed := r.lease == 0
+	a := attempt{field: h.field, lease: cmp.Or(r.lease, e.watchdogTimeout), level: 1}
+	g, sent, err := e.contend(p, h.backend, a)
+
+	e.mu.Lock()
+	if err == nil && e.isClosed {
+		err = ErrClosed
+		defer e.undo(p.ctx, h.backend, a)
+	}
+	if err != nil {
+		e.leaveGateLocked(h)
+		e.mu.Unlock()
+		return err
+	}
+	h.state, h.levels, h.token = holding, 1, g.token
+	h.lease.holder = h
+	e.dog.watch(&h.lease, sent, a.lease, renewed) // 6
+	e.mu.Unlock()
+	return nil
+}
+
+// reenter takes one more level of a hold.
+func (e *engine) reenter(p *patience, h *hold, r request) error {
+	e.mu.Lock()
+	if h.state == lost {
+		defer e.mu.Unlock()
+		h.told = true
+		return h.loss
+	}
+	a := attempt{field: h.field, lease: r.lease, level: h.levels + 1}
+	e.mu.Unlock()
+	renewed := r.lease == 0 || e.dog.renews(&h.lease)
+	if renewed {
+		a.lease = e.watchdogTimeout
+	}
+	g, sent, err := e.contend(p, h.backend, a)
+	if err != nil {
+		return err
+	}
+	if g.state == gone {
+		h.leaseEnded(errGone)
+	}
+
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if h.state == lost { // now, or while we asked
+		h.told = true
+		return h.loss
+	}
+	h.levels++
+	e.dog.extend(&h.lease, sent, a.lease, renewed)
+	return nil
+}
+
+// contend makes attempts until one is answered with anything but busy. On an
+// error nothing is held, and what was left in Redis is on its way out.
+func (e *engine) contend(p *patience, b backend, a attempt) (g grant, sent time.Time, err error) {
+	var (
+		listener *listener
+		heard    time.Time // of Redis, last
+		undo     bool
+	)
+	defer func() {
+		if listener != nil {
+			e.wakeups.leave(listener)
+		}
+		if err != nil && undo {
+			e.undo(p.ctx, b, a) // 5
+		}
+	}()
+	try := func(ctx context.Context) (grant, error) {
+		sent = time.Now()
+		return b.acquire(ctx, a)
+	}
+	late := func(g grant, err error) {
+		if err == nil && g.state == busy && !g.left || err != nil && !mayHaveRun(err) {
+			return
+		}
+		e.abandon(p.ctx, b, a) // 5
+	}
+	for {
+		var unsure bool
+		g, unsure, err = persist(e, p, heard, try, late) // 2
+		undo = undo || unsure || g.left
+		switch {
+		case err == errTimeUp && heard.IsZero(): // nobody said that it is busy
+			return g, sent, errNoAnswer
+		case err != nil || g.state != busy:
+			return g, sent, err
+		case p.once:
+			return g, sent, errTimeUp
+		}
+		heard = time.Now()
+		if listener == nil { // 3
+			listener = e.wakeups.join(b.channel(a))
+			err = p.wait(nil, listener.ready, e.maxWakeDelay)
+		} else { // 4
+			err = p.wait(listener.wake, nil, e.nap(g.wait))
+		}
+		if err != nil {
+			return g, sent, err
+		}
+	}
+}
+
+// nap is how long a waiter sleeps without a wake-up: until the lease that is in
+// the way has ended, and never longer than the max wake delay. The jitter keeps
+// many waiters from asking at the same moment.
+func (e *engine) nap(lease time.Duration) time.Duration {
+	if lease < 0 || lease >= e.maxWakeDelay {
+		return e.maxWakeDelay - rand.N(e.maxWakeDelay/5+1)
+	}
+	return min(lease+time.Millisecond+rand.N(10*time.Millisecond), e.maxWakeDelay)
+}
+
+// persist sends a request until Redis answers it, or until what is in the way
+// will not pass. A caller who has nothing yet is told after a few tries; one who
+// has heard of Redis before (at heard) rides out a failover, for up to one
+// watchdog timeout. unsure says that a try whose answer is not known may have run.
+func persist[T any](e *engine, p *patience, heard time.Time, request func(context.Context) (T, error), late func(T, error)) (value T, unsure bool, err error) {
+	pause, start := firstPause, time.Now()
+	for tries := 1; ; tries++ {
+		// The first try is made even if the time is up: it is what wait 0 asks for.
+		if why := p.over(); why != nil && !(tries == 1 && why == errTimeUp) {
+			return value, unsure, whyAfter(why, err)
+		}
+		var why error
+		value, err, why = answer(e, p, request, late)
+		if why != nil {
+			return value, unsure, why
+		}
+		if err == nil {
+			return value, unsure, nil
+		}
+		unsure = unsure || mayHaveRun(err)
+		if p.ctx.Err() != nil {
+			return value, unsure, whyAfter(ctxError(p.ctx), err)
+		}
+		enough := tries >= quickTries || time.Since(start) > quickTime
+		if !heard.IsZero() {
+			enough = time.Since(heard) > e.watchdogTimeout
+		}
+		if enough || !transient(err) {
+			return value, unsure, err
+		}
+		if why := p.wait(nil, nil, pause/2+rand.N(pause)); why != nil {
+			return value, unsure, whyAfter(why, err)
+		}
+		pause = min(2*pause, longestPause)
+	}
+}
+
+// whyAfter is why somebody gave up, and what the last try said before that.
+func whyAfter(why, last error) error {
+	if last == nil {
+		return why
+	}
+	return fmt.Errorf("%w: the last try: %w", why, last)
+}
+
+// undo has abandon done by a goroutine of its own: whoever gave up does not wait for it.
+func (e *engine) undo(ctx context.Context, b backend, a attempt) {
+	e.spawn(func() { e.abandon(ctx, b, a) })
+}
+
+func (e *engine) abandon(ctx context.Context, b backend, a attempt) {
+	p := &patience{ctx: context.WithoutCancel(ctx), deadline: time.Now().Add(unlockTime), prompt: true}
+	_, _, _ = persist(e, p, time.Now(), func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, b.abandon(ctx, a)
+	}, nil) // what cannot be undone lapses with its lease
+}
+
+// release gives back one level. It does not look at ctx's end, and works after Close.
+func (e *engine) release(ctx context.Context, b backend, o owner) error {
+	p := &patience{ctx: ctx, deadline: time.Now().Add(unlockTime), prompt: e.promptly()}
+	if ctx.Done() != nil {
+		p.ctx = context.WithoutCancel(ctx)
+	}
+	h, err := e.takeTurn(p, b, o, false)
+	if err != nil {
+		return err
+	}
+	if h == nil {
+		return e.notHeldError(b.name(), o)
+	}
+	defer e.endTurn(h)
+
+	h.lapseIfDue()
+	e.mu.Lock()
+	h.levels--
+	wasLost, left, loss := h.state == lost, h.levels, h.loss
+	var guards []*guard
+	if left == 0 {
+		h.state = over
+		guards = h.takeGuardsLocked()
+	}
+	e.mu.Unlock()
+	if left == 0 {
+		e.dog.remove(&h.lease)
+		endGuards(guards, nil)
+	}
+	if wasLost && (left > 0 || errors.Is(loss, errGone)) {
+		return loss
+	}
+
+	there, unsure, err := persist(e, p, time.Now(), func(ctx context.Context) (bool, error) {
+		return b.release(ctx, h.field, left)
+	}, nil)
+	if left == 0 {
+		e.mu.Lock()
+		e.leaveGateLocked(h)
+		e.mu.Unlock()
+	}
+	switch {
+	case wasLost: // but its record may still have been there
+		return loss
+	case err != nil:
+		return fmt.Errorf("not confirmed, the record lapses with its lease: %w", err)
+	case there || left == 0 && unsure: // an earlier try has done it
+		return nil
+	case left > 0:
+		h.leaseEnded(errGone)
+	}
+	return lossError(errGone)
+}
+
+// guard returns a ctx that ends with o's hold on b.
+func (e *engine) guard(ctx context.Context, b backend, o owner) (context.Context, error) {
+	h := e.find(b, o)
+	if h == nil {
+		return nil, e.notHeldError(b.name(), o)
+	}
+	h.lapseIfDue()
+	inner, cancel := context.WithCancelCause(ctx)
+	g := &guard{Context: inner, hold: h, end: cancel}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case e.isClosed:
+		cancel(ErrClosed)
+		return nil, ErrClosed
+	case h.state != holding:
+		cancel(h.loss)
+		return nil, cmp.Or(h.loss, ErrNotHeld)
+	}
+	if h.guards == nil {
+		h.guards = make(map[*guard]struct{})
+	}
+	h.guards[g] = struct{}{}
+	if ctx.Done() != nil {
+		context.AfterFunc(ctx, func() { h.forgetGuard(g) })
+	}
+	return g, nil
+}
+
+// find returns the hold that o has on b, or lost; nil where there is none.
+func (e *engine) find(b backend, o owner) *hold {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	h := e.holds[holdKey{b.name(), o}]
+	if h == nil || h.state == fresh || h.state == over {
+		return nil
+	}
+	return h
+}
+
+// levels returns o's hold on b and its levels, as far as this process knows.
+func (e *engine) levels(b backend, o owner) (*hold, int) {
+	h := e.find(b, o)
+	if h == nil {
+		return nil, 0
+	}
+	h.lapseIfDue()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if h.state != holding {
+		return nil, 0
+	}
+	return h, h.levels
+}
+
+// token returns the fencing token of o's hold on b.
+func (e *engine) token(b backend, o owner) (int64, error) {
+	h := e.find(b, o)
+	if h == nil {
+		return 0, e.notHeldError(b.name(), o)
+	}
+	h.lapseIfDue()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case h.state != holding:
+		return 0, cmp.Or(h.loss, ErrNotHeld)
+	case h.token == 0:
+		return 0, invalid("it is held through a lock made without Fenced()")
+	}
+	return h.token, nil
+}
+
+// inspect asks how b stands.
+func (e *engine) inspect(ctx context.Context, b lockType, field string) (state, error) {
+	p := &patience{ctx: ctx, closed: e.closed, prompt: ctx.Done() == nil && e.promptly()}
+	s, _, err := persist(e, p, time.Time{}, func(ctx context.Context) (state, error) {
+		return b.inspect(ctx, field)
+	}, nil)
+	return s, err
+}
+
+// open says why nothing can be asked any more, or nil.
+func (e *engine) open(ctx context.Context) error {
+	return (&patience{ctx: ctx, closed: e.closed}).over()
+}
+
+// force frees b, whoever holds it, and ends the holds that this process had on
+// it. It is sent once: a repetition could free a later hold.
+func (e *engine) force(ctx context.Context, b lockType) (bool, error) {
+	p := &patience{ctx: ctx, closed: e.closed, prompt: ctx.Done() == nil && e.promptly()}
+	if err := p.over(); err != nil {
+		return false, err
+	}
+	before := e.holdsOf(b.name())
+	freed, err, why := answer(e, p, b.force, nil)
+	if err := cmp.Or(why, err); err != nil {
+		return false, err
+	}
+	if freed {
+		for _, h := range before {
+			h.leaseEnded(errForced)
+		}
+	}
+	return freed, nil
+}
+
+// holdsOf returns all holds on the lock called name.
+func (e *engine) holdsOf(name string) []*hold {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	var of []*hold
+	for key, h := range e.holds {
+		if key.name == name && h.state == holding {
+			of = append(of, h)
+		}
+	}
+	return of
+}
+
+func (e *engine) notHeldError(name string, o owner) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if g := e.gates[name]; g != nil && g.holder != 0 && g.holder != o {
+		return fmt.Errorf("%w: %v asked, %v holds it here", ErrNotHeld, o, g.holder)
+	}
+	return fmt.Errorf("%w: %v asked, nobody holds it here", ErrNotHeld, o)
+}
+
+// enterGate waits until h is the one of this process that may contend for its lock.
+func (e *engine) enterGate(p *patience, h *hold) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !h.backend.exclusive() {
+		return nil
+	}
+	g := e.gates[h.key.name]
+	if g == nil {
+		g = new(gate)
+		e.gates[h.key.name] = g
+	}
+	if err := e.passLocked(p, g); err != nil {
+		e.dropGateLocked(h.key.name, g)
+		return err
+	}
+	g.holder = h.key.owner
+	h.gate = g
+	return nil
+}
+
+// leaveGateLocked lets the next one contend for the lock of h.
+func (e *engine) leaveGateLocked(h *hold) {
+	if g := h.gate; g != nil {
+		h.gate = nil
+		g.holder = 0
+		g.leave()
+		e.dropGateLocked(h.key.name, g)
+	}
+}
+
+func (e *engine) dropGateLocked(name string, g *gate) {
+	if !g.taken && e.gates[name] == g {
+		delete(e.gates, name)
+	}
+}
+
+// rememberLocked keeps h, whose explicit lease has run out and which nobody has
+// to unlock, until enough others have lapsed.
+func (e *engine) rememberLocked(h *hold) {
+	if len(e.lapsed) < lapsedKept {
+		e.lapsed = append(e.lapsed, h)
+		return
+	}
+	if oldest := e.lapsed[e.lapsedAt]; e.holds[oldest.key] == oldest {
+		delete(e.holds, oldest.key)
+	}
+	e.lapsed[e.lapsedAt] = h
+	e.lapsedAt = (e.lapsedAt + 1) % lapsedKept
+}
+
+// promptly says whether requests can be relied on to end in time by themselves,
+// so that a caller who has the time may send them without another goroutine.
+func (e *engine) promptly() bool { return e.prompt && !e.ailing.Load() }
+
+// spawn runs f in a goroutine that Close waits for.
+func (e *engine) spawn(f func()) {
+	e.mu.Lock()
+	e.spawned++
+	e.mu.Unlock()
+	go func() {
+		defer func() {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			e.spawned--
+			if e.spawned == 0 && e.drained != nil {
+				close(e.drained)
+				e.drained = nil
+			}
+		}()
+		f()
+	}()
+}
+
+// close wakes everybody who waits and ends all guards. It returns when the
+// goroutines have ended; those in a request that Redis does not answer are
+// given a while.
+func (e *engine) close() error {
+	e.mu.Lock()
+	if e.isClosed {
+		e.mu.Unlock()
+		return nil
+	}
+	e.isClosed = true
+	close(e.closed)
+	var guards []*guard
+	for _, h := range e.holds {
+		guards = append(guards, h.takeGuardsLocked()...)
+	}
+	drained := make(chan struct{})
+	if e.spawned == 0 {
+		close(drained)
+	} else {
+		e.drained = drained
+	}
+	e.mu.Unlock()
+	endGuards(guards, ErrClosed)
+
+	ended := make(chan struct{})
+	go func() {
+		e.wakeups.close()
+		e.dog.close()
+		<-drained
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-time.After(closeTime):
+		return errors.New("relock: close: requests are still under way that Redis does not answer; they end with the timeouts of the Redis client")
+	}
+}

@@ -1,0 +1,254 @@
+package relock
+
+// What all lock types share: checking what users pass in, naming errors, and
+// handing on to the engine.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const longestName = 1 << 20 // bytes
+
+// A lockType is one kind of lock: what the engine needs of it, and what it can be asked.
+type lockType interface {
+	backend
+	// inspect says how the lock stands, and whether the hold of that field is there.
+	inspect(ctx context.Context, field string) (state, error)
+	// force frees the lock and says whether anybody held it.
+	force(ctx context.Context) (bool, error)
+}
+
+type state struct {
+	locked bool
+	held   bool
+	ttl    time.Duration // of the record; negative when there is none, or it has none
+}
+
+// A handle implements Locker on a lockType.
+type handle struct {
+	client *Client
+	lock   lockType
+	fenced bool
+	bad    error // why it cannot be used, or nil
+}
+
+// newHandle returns the handle of lock, whose data are in keys; the first is its name.
+func newHandle(c *Client, lock lockType, keys []string, o lockOptions) handle {
+	return handle{client: c, lock: lock, fenced: o.fenced, bad: checkKeys(c, keys)}
+}
+
+func (h *handle) Name() string { return h.lock.name() }
+
+func (h *handle) Lock(ctx context.Context) error {
+	_, err := h.acquire(ctx, "lock", request{wait: -1})
+	return err
+}
+
+func (h *handle) LockLease(ctx context.Context, lease time.Duration) error {
+	if lease < time.Millisecond {
+		return h.fail("lock", invalid("lease %v: at least 1ms", lease))
+	}
+	_, err := h.acquire(ctx, "lock", request{wait: -1, lease: lease})
+	return err
+}
+
+func (h *handle) TryLock(ctx context.Context, wait, lease time.Duration) (bool, error) {
+	switch {
+	case wait < 0:
+		return false, h.fail("trylock", invalid("wait %v: not negative", wait))
+	case lease != 0 && lease < time.Millisecond:
+		return false, h.fail("trylock", invalid("lease %v: at least 1ms, or 0 for the watchdog's", lease))
+	}
+	return h.acquire(ctx, "trylock", request{wait: wait, lease: lease})
+}
+
+func (h *handle) acquire(ctx context.Context, op string, r request) (bool, error) {
+	if err := h.usable(ctx); err != nil {
+		return false, h.fail(op, err)
+	}
+	ok, err := h.client.engine.acquire(ctx, h.lock, ownerOf(ctx), r)
+	return ok, h.fail(op, err)
+}
+
+func (h *handle) Unlock(ctx context.Context) error {
+	err := h.usable(ctx)
+	if err == nil {
+		err = h.client.engine.release(ctx, h.lock, ownerOf(ctx))
+	}
+	return h.fail("unlock", err)
+}
+
+func (h *handle) Do(ctx context.Context, fn func(ctx context.Context) error) error {
+	return do(ctx, h, fn)
+}
+
+// do is Do of every Locker.
+func do(ctx context.Context, l Locker, fn func(ctx context.Context) error) (err error) {
+	if err := l.Lock(ctx); err != nil {
+		return err
+	}
+	// Also when fn panics: then err goes nowhere and the panic goes on.
+	defer func() { err = errors.Join(err, l.Unlock(ctx)) }()
+	guarded, err := l.Guard(ctx)
+	if err != nil {
+		return err
+	}
+	return fn(guarded)
+}
+
+func (h *handle) Guard(ctx context.Context) (context.Context, error) {
+	err := h.usable(ctx)
+	var guarded context.Context
+	if err == nil {
+		guarded, err = h.client.engine.guard(ctx, h.lock, ownerOf(ctx))
+	}
+	return guarded, h.fail("guard", err)
+}
+
+func (h *handle) fencingToken(ctx context.Context) (int64, error) {
+	err := h.usable(ctx)
+	var token int64
+	switch {
+	case err != nil:
+	case !h.fenced:
+		err = invalid("the lock was made without Fenced()")
+	default:
+		token, err = h.client.engine.token(h.lock, ownerOf(ctx))
+	}
+	return token, h.fail("token", err)
+}
+
+func (h *handle) IsLocked(ctx context.Context) (bool, error) {
+	s, err := h.inspect(ctx, "is locked", "")
+	return s.locked, err
+}
+
+func (h *handle) IsHeld(ctx context.Context) (bool, error) {
+	levels, err := h.holdCount(ctx, "is held")
+	return levels > 0, err
+}
+
+func (h *handle) HoldCount(ctx context.Context) (int, error) {
+	return h.holdCount(ctx, "hold count")
+}
+
+func (h *handle) holdCount(ctx context.Context, op string) (int, error) {
+	if err := h.usable(ctx); err != nil {
+		return 0, h.fail(op, err)
+	}
+	hold, levels := h.client.engine.levels(h.lock, ownerOf(ctx))
+	if levels == 0 {
+		return 0, h.fail(op, h.client.engine.open(ctx))
+	}
+	s, err := h.inspect(ctx, op, hold.field)
+	if err != nil {
+		return 0, err
+	}
+	if !s.held {
+		hold.leaseEnded(errGone)
+		return 0, nil
+	}
+	return levels, nil
+}
+
+func (h *handle) TTL(ctx context.Context) (time.Duration, error) {
+	s, err := h.inspect(ctx, "ttl", "")
+	if !s.locked {
+		return 0, err
+	}
+	return s.ttl, err
+}
+
+func (h *handle) ForceUnlock(ctx context.Context) (bool, error) {
+	if err := h.usable(ctx); err != nil {
+		return false, h.fail("force unlock", err)
+	}
+	freed, err := h.client.engine.force(ctx, h.lock)
+	return freed, h.fail("force unlock", err)
+}
+
+func (h *handle) inspect(ctx context.Context, op, field string) (state, error) {
+	if err := h.usable(ctx); err != nil {
+		return state{}, h.fail(op, err)
+	}
+	s, err := h.client.engine.inspect(ctx, h.lock, field)
+	return s, h.fail(op, err)
+}
+
+func (h *handle) usable(ctx context.Context) error {
+	if ctx == nil {
+		return invalid("ctx is nil")
+	}
+	return h.bad
+}
+
+// fail puts the operation and the lock's name before err.
+func (h *handle) fail(op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("relock: %s %s: %w", op, shortName(h.Name()), err)
+}
+
+// checkKeys says why a lock on keys cannot work.
+func checkKeys(c *Client, keys []string) error {
+	name := keys[0]
+	switch {
+	case c == nil:
+		return invalid("the Client is nil")
+	case name == "":
+		return invalid("the name is empty")
+	case len(name) > longestName:
+		return invalid("the name has %d bytes: at most %d", len(name), longestName)
+	}
+	if _, cluster := c.rdb.(*redis.ClusterClient); cluster {
+		for _, key := range keys[1:] {
+			if slotPart(key) != slotPart(name) {
+				return invalid("the keys of a lock of this name are in different slots of the Cluster: use a name without braces, or with one {tag}")
+			}
+		}
+	}
+	return nil
+}
+
+// slotPart is the part of a key that decides on its slot in a Cluster.
+func slotPart(key string) string {
+	if _, tag, ok := strings.Cut(key, "{"); ok {
+		if tag, _, ok = strings.Cut(tag, "}"); ok && tag != "" {
+			return tag
+		}
+	}
+	return key
+}
+
+// prefixName is Redisson's way to derive a key or a channel from a name.
+func prefixName(prefix, name string) string {
+	if strings.Contains(name, "{") {
+		return prefix + ":" + name
+	}
+	return prefix + ":{" + name + "}"
+}
+
+// milliseconds is d as Redis counts it, rounded up.
+func milliseconds(d time.Duration) int64 {
+	ms := int64(d / time.Millisecond)
+	if d%time.Millisecond > 0 {
+		ms++
+	}
+	return ms
+}
+
+// fromMilliseconds is a PTTL as a duration; negative ones stay negative.
+func fromMilliseconds(ms int64) time.Duration {
+	if ms > math.MaxInt64/int64(time.Millisecond) {
+		return math.MaxInt64
+	}
+	return time.Duration(ms) * time.Millisecond
+}

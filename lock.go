@@ -1,0 +1,188 @@
+package relock
+
+// Locker, what every lock can do; and Lock, the plain one, which is also the
+// pattern for the other types: keys and scripts, and nothing that waits.
+
+import (
+	"context"
+	"time"
+)
+
+// Locker is what every lock of this package can do. Locks may be shared by any
+// number of goroutines, and two locks of the same name and Client are the same lock.
+//
+// Every error carries the operation and the lock's name and is matched with
+// errors.Is. All methods return ErrInvalid, before anything is sent, for a bad
+// name, lease or wait, and all but Unlock return ErrClosed after Close.
+//
+// Redisson: RLock.
+type Locker interface {
+	// Name is the lock's name, and the key of its record in Redis.
+	Name() string
+
+	// Lock waits until the caller holds the lock, or ctx ends: then the error
+	// matches ctx's, nothing is held, and an attempt that was under way is undone.
+	// The lease is the watchdog's, which renews it until the last Unlock. A caller
+	// that holds the lock already holds it one level deeper, and owes one more
+	// Unlock; if the lock was lost meanwhile the error is ErrLockLost, once.
+	// An error of Redis itself is returned after a few tries.
+	//
+	// Redisson: lock() and lockInterruptibly().
+	Lock(ctx context.Context) error
+
+	// LockLease is Lock with a lease that is not renewed: the hold is over after
+	// lease, at least 1ms, rounded up to whole milliseconds, and then needs no
+	// Unlock. A re-entry sets the longer of what is left and lease, and does not
+	// end the renewing of a hold that the watchdog renews.
+	//
+	// Redisson: lock(leaseTime, unit).
+	LockLease(ctx context.Context, lease time.Duration) error
+
+	// TryLock is Lock (lease 0) or LockLease that waits no longer than wait, and
+	// with wait 0 makes one try. It returns false and no error when the time is up
+	// and somebody else has the lock. If Redis did not answer in time, that is an error.
+	//
+	// Redisson: tryLock(waitTime, leaseTime, unit).
+	TryLock(ctx context.Context, wait, lease time.Duration) (bool, error)
+
+	// Unlock gives back one level, and with the last one frees the lock, deletes
+	// its record and wakes a waiter. It keeps the values of ctx but not its end, and
+	// takes 5s at most: a request that was cancelled still releases its lock. It
+	// works after Close, as long as the Redis client is open.
+	//
+	// The error is ErrNotHeld if the caller does not hold the lock, and ErrLockLost
+	// if it did until it lost it. After any other error Redis has not confirmed the
+	// release; the hold is over all the same, and its record lapses with its lease.
+	//
+	// Redisson: unlock().
+	Unlock(ctx context.Context) error
+
+	// Do locks, calls fn with a guarded ctx (see Guard), and unlocks, also when fn
+	// panics. It returns the error of fn, joined with that of Unlock: with ErrLockLost
+	// if the lock was lost while fn ran.
+	Do(ctx context.Context, fn func(ctx context.Context) error) error
+
+	// Guard returns a ctx that ends as soon as the caller's hold can no longer be
+	// trusted: with cause ErrLockLost when it is lost or an explicit lease has run
+	// out, also when Redis cannot be reached; context.Canceled after the last
+	// Unlock; ErrClosed after Close. The error is ErrNotHeld or ErrLockLost.
+	//
+	// Redisson has none: its holders are not told.
+	Guard(ctx context.Context) (context.Context, error)
+
+	// IsLocked says whether anybody holds the lock.
+	//
+	// Redisson: isLocked().
+	IsLocked(ctx context.Context) (bool, error)
+
+	// IsHeld says whether the caller holds the lock, and Redis confirms it.
+	//
+	// Redisson: isHeldByCurrentThread().
+	IsHeld(ctx context.Context) (bool, error)
+
+	// HoldCount is how many levels the caller holds, and so how many Unlocks it
+	// owes; 0 if Redis does not confirm the hold.
+	//
+	// Redisson: getHoldCount().
+	HoldCount(ctx context.Context) (int, error)
+
+	// TTL is what is left of the lease of whoever holds the lock, and 0 if nobody
+	// does. It is -1 for a record without a lease, which only a stranger can make.
+	//
+	// Redisson: remainTimeToLive().
+	TTL(ctx context.Context) (time.Duration, error)
+
+	// ForceUnlock frees the lock, whoever holds it, and says whether anybody did. It
+	// is an operator's tool: the holder is not asked, and hears of it at its next
+	// renewal, or at once if it is of this Client. It is sent once, and not repeated
+	// when the answer is lost.
+	//
+	// Redisson: forceUnlock().
+	ForceUnlock(ctx context.Context) (bool, error)
+}
+
+var (
+	lockAcquire = script("lock_acquire")
+	lockRelease = script("lock_release")
+)
+
+// A Lock is a reentrant lock: one owner at a time holds it, any number of times.
+// Waiters of one process are served in the order in which they came; between
+// processes there is no order. For that there is the fair lock.
+//
+// Redisson: RLock, and with [Fenced] RFencedLock, with which it shares its record.
+type Lock struct{ handle }
+
+// NewLock returns the lock called name. It sends nothing; a bad name is reported
+// by the methods.
+//
+// Redisson: getLock and getFencedLock.
+func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
+	b := &plainLock{client: c, lockName: name, announce: prefixName("redisson_lock__channel", name)}
+	b.keys = []string{name}
+	o := newLockOptions(opts)
+	if o.fenced {
+		b.keys = append(b.keys, prefixName("redisson_lock_token", name))
+	}
+	return &Lock{newHandle(c, b, b.keys, o)}
+}
+
+// Token is the fencing token of the caller's hold: greater than that of every
+// hold of this lock before it. A re-entry keeps it. Hand it to whatever the lock
+// protects, and let that refuse a token lower than one it has seen: then a holder
+// that was paused beyond its lease can do no harm. The error is ErrInvalid for a
+// lock made without Fenced, ErrNotHeld, or ErrLockLost.
+//
+// Redisson: RFencedLock.getToken, which returns the counter, not the caller's own token.
+func (l *Lock) Token(ctx context.Context) (int64, error) { return l.fencingToken(ctx) }
+
+// plainLock is the record of a Lock: a hash {field -> levels}.
+type plainLock struct {
+	client   *Client
+	lockName string
+	keys     []string // the lock, and the token counter of a fenced one
+	announce string
+}
+
+func (l *plainLock) name() string           { return l.lockName }
+func (l *plainLock) exclusive() bool        { return true }
+func (l *plainLock) channel(attempt) string { return l.announce }
+
+func (l *plainLock) acquire(ctx context.Context, a attempt) (grant, error) {
+	r, err := l.client.run(ctx, lockAcquire, l.keys, a.field, milliseconds(a.lease), a.level)
+	if err != nil {
+		return grant{}, err
+	}
+	switch r[0] {
+	case 1:
+		return grant{state: held, token: r[2]}, nil
+	case 0:
+		return grant{state: busy, wait: fromMilliseconds(r[1])}, nil
+	}
+	return grant{state: gone}, nil
+}
+
+func (l *plainLock) release(ctx context.Context, field string, left int) (bool, error) {
+	r, err := l.client.run(ctx, lockRelease, l.keys[:1], field, left, l.announce)
+	return r[0] == 1, err
+}
+
+func (l *plainLock) renewal(field string, lease time.Duration) call {
+	return call{renewScript, l.keys[:1], []any{field, milliseconds(lease)}}
+}
+
+// abandon sets the hold back to what it was before the attempt.
+func (l *plainLock) abandon(ctx context.Context, a attempt) error {
+	_, err := l.release(ctx, a.field, a.level-1)
+	return err
+}
+
+func (l *plainLock) inspect(ctx context.Context, field string) (state, error) {
+	r, err := l.client.run(ctx, inspectScript, l.keys[:1], field)
+	return state{locked: r[0] > 0, held: r[1] > 0, ttl: fromMilliseconds(r[2])}, err
+}
+
+func (l *plainLock) force(ctx context.Context) (bool, error) {
+	r, err := l.client.run(ctx, forceScript, l.keys[:1], l.announce)
+	return r[0] == 1, err
+}

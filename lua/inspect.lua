@@ -1,0 +1,15 @@
+-- Says who holds a lock. A script and not three reads, because a client that
+-- reads from replicas would be told what they have not heard yet.
+--
+-- KEYS[1]  the lock: a hash {field of the hold -> levels}
+-- ARGV[1]  field of a hold, or '' for none
+-- Returns  {holders, levels of this hold, pttl}
+
+local lock = KEYS[1]
+local field = ARGV[1]
+
+return {
+    redis.call('hlen', lock),
+    tonumber(redis.call('hget', lock, field) or 0),
+    redis.call('pttl', lock),
+}

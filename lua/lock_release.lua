@@ -1,0 +1,25 @@
+-- Gives back one level of a lock, or all that an abandoned attempt may have taken.
+--
+-- KEYS[1]  the lock: a hash {field of the hold -> levels}
+-- ARGV[1]  field of the hold
+-- ARGV[2]  levels left: 0 frees the lock
+-- ARGV[3]  channel on which the release is announced
+-- Returns  {1, 0, 0} done, {-1, 0, 0} this hold is not there
+--
+-- Running it late or twice frees nobody else: the field belongs to one
+-- acquisition. publish comes last and may fail (a user without the right to
+-- publish): the release has happened by then, and waiters ask again by themselves.
+
+local lock = KEYS[1]
+local field, left, channel = ARGV[1], ARGV[2], ARGV[3]
+
+if redis.call('hexists', lock, field) == 0 then
+    return {-1, 0, 0}
+end
+if left ~= '0' then
+    redis.call('hset', lock, field, left)
+    return {1, 0, 0}
+end
+redis.call('del', lock)
+redis.pcall('publish', channel, '0')
+return {1, 0, 0}

@@ -1,0 +1,97 @@
+package relock
+
+// What can be set, its default, and what is refused.
+//
+// Rules: options are set at construction and never change; a bad one is
+// ErrInvalid with its name and value in the text.
+
+import (
+	"log/slog"
+	"time"
+)
+
+// The least that a watchdog timeout may be: below it a third of the lease is
+// too short a time for a renewal to be tried twice.
+const minWatchdogTimeout = 100 * time.Millisecond
+
+type options struct {
+	watchdogTimeout time.Duration
+	maxWakeDelay    time.Duration
+	logger          *slog.Logger
+}
+
+// An Option changes how a Client works.
+type Option func(*options)
+
+// WithWatchdogTimeout sets the lease of holds that ask for none. The watchdog
+// renews it every third of d, as long as the process lives and the hold lasts;
+// after a crash others wait at most d. Defaults to 30s; at least 100ms.
+//
+// Redisson: Config.setLockWatchdogTimeout.
+func WithWatchdogTimeout(d time.Duration) Option {
+	return func(o *options) { o.watchdogTimeout = d }
+}
+
+// WithMaxWakeDelay sets how long a waiter sleeps at most without asking Redis
+// again: what a lost wake-up costs. Defaults to 1s; more than 0.
+//
+// Redisson has none: its waiters sleep until the lease of the holder ends.
+func WithMaxWakeDelay(d time.Duration) Option {
+	return func(o *options) { o.maxWakeDelay = d }
+}
+
+// WithLogger sets where the few things go that no caller can be told: a lock
+// that was lost, and wake-ups that Redis does not allow. Defaults to slog.Default().
+func WithLogger(l *slog.Logger) Option {
+	return func(o *options) { o.logger = l }
+}
+
+func newOptions(opts []Option) (options, error) {
+	o := options{
+		watchdogTimeout: 30 * time.Second,
+		maxWakeDelay:    time.Second,
+		logger:          slog.Default(),
+	}
+	for i, opt := range opts {
+		if opt == nil {
+			return o, invalid("option %d is nil", i+1)
+		}
+		opt(&o)
+	}
+	switch {
+	case o.watchdogTimeout < minWatchdogTimeout:
+		return o, invalid("WithWatchdogTimeout(%v): at least %v", o.watchdogTimeout, minWatchdogTimeout)
+	case o.maxWakeDelay <= 0:
+		return o, invalid("WithMaxWakeDelay(%v): more than 0", o.maxWakeDelay)
+	case o.logger == nil:
+		return o, invalid("WithLogger(nil): a logger, or leave the option out")
+	}
+	return o, nil
+}
+
+type lockOptions struct {
+	fenced bool
+}
+
+// A LockOption changes how one lock works.
+type LockOption func(*lockOptions)
+
+// Fenced makes every acquire draw a token that only grows, to be passed on to
+// whatever the lock protects, so that it can refuse a writer whose hold is over:
+// see [Lock.Token]. The counter stays in Redis for good, under
+// redisson_lock_token:{name}.
+//
+// Redisson: RFencedLock, whose counter it shares.
+func Fenced() LockOption {
+	return func(o *lockOptions) { o.fenced = true }
+}
+
+func newLockOptions(opts []LockOption) lockOptions {
+	var o lockOptions
+	for _, opt := range opts {
+		if opt != nil {
+			opt(&o)
+		}
+	}
+	return o
+}

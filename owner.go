@@ -1,0 +1,46 @@
+package relock
+
+// Who the owner of a hold is: the calling goroutine, or the owner that ctx carries.
+//
+// Rules: numbers are never used again within a process; goroutines have positive
+// ones, owners made by WithOwner negative ones.
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/petermattis/goid"
+)
+
+type owner int64
+
+type ownerKey struct{}
+
+var ownersMade atomic.Int64
+
+// WithOwner returns a ctx that carries a new logical owner. Whoever calls a lock
+// with this ctx, or one derived from it, is that owner, on whichever goroutine:
+// use it for a lock that is taken in one goroutine and released in another, or
+// re-entered across goroutines. Without it the owner is the calling goroutine.
+//
+// Goroutines that share an owner do not exclude one another.
+//
+// Redisson: the threadId argument of the Async methods.
+func WithOwner(ctx context.Context) context.Context {
+	return context.WithValue(ctx, ownerKey{}, owner(-ownersMade.Add(1)))
+}
+
+func ownerOf(ctx context.Context) owner {
+	if o, ok := ctx.Value(ownerKey{}).(owner); ok {
+		return o
+	}
+	return owner(goid.Get())
+}
+
+func (o owner) String() string {
+	if o < 0 {
+		return fmt.Sprintf("owner %d", -o)
+	}
+	return fmt.Sprintf("goroutine %d", int64(o))
+}

@@ -1,0 +1,143 @@
+package relock
+
+// The Lua scripts and the one way in which they are sent.
+//
+// Rules: every file of lua/ is bound by script, once, at init; KEYS holds data
+// keys and nothing else; every script answers three integers; go-redis never
+// repeats a script by itself (it would, also after a read timeout), so that
+// whoever sends one decides what a lost answer means.
+
+import (
+	"context"
+	"crypto/sha1"
+	"embed"
+	"encoding/hex"
+	"errors"
+	"fmt"
+
+	"github.com/redis/go-redis/v9"
+)
+
+//go:embed lua/*.lua
+var luaFiles embed.FS
+
+// Scripts that serve several lock types.
+var (
+	renewScript   = script("renew")
+	forceScript   = script("force")
+	inspectScript = script("inspect")
+)
+
+// A luaScript is one file of lua/.
+type luaScript struct {
+	name, source, digest string
+}
+
+// script binds lua/<name>.lua. It runs at init, so that a wrong name fails every test.
+func script(name string) *luaScript {
+	source, err := luaFiles.ReadFile("lua/" + name + ".lua")
+	if err != nil {
+		panic("bug: " + err.Error())
+	}
+	digest := sha1.Sum(source)
+	return &luaScript{name: name, source: string(source), digest: hex.EncodeToString(digest[:])}
+}
+
+// A call is one run of a script.
+type call struct {
+	script *luaScript
+	keys   []string
+	args   []any
+}
+
+// command is the call as it is sent: by digest, or with the whole source.
+func (c call) command(ctx context.Context, whole bool) onceCmd {
+	args := make([]any, 0, 3+len(c.keys)+len(c.args))
+	if whole {
+		args = append(args, "eval", c.script.source)
+	} else {
+		args = append(args, "evalsha", c.script.digest)
+	}
+	args = append(args, len(c.keys))
+	for _, key := range c.keys {
+		args = append(args, key)
+	}
+	cmd := onceCmd{redis.NewCmd(ctx, append(args, c.args...)...)}
+	cmd.SetFirstKeyPos(3)
+	return cmd
+}
+
+// onceCmd is a command that go-redis sends once, whatever becomes of it. On a
+// Cluster it still follows redirections: those were not run.
+type onceCmd struct{ *redis.Cmd }
+
+func (onceCmd) NoRetry() bool { return true }
+
+// A reply is what a script answers; the script's header says what each number means.
+type reply [3]int64
+
+// errReply is the error of an answer that no script of ours gives.
+var errReply = errors.New("unexpected answer to a script")
+
+func parseReply(answer any, err error) (r reply, _ error) {
+	if err == redis.Nil {
+		return r, fmt.Errorf("%w: nil", errReply)
+	}
+	if err != nil {
+		return r, err
+	}
+	list, ok := answer.([]any)
+	if !ok || len(list) != len(r) {
+		return r, fmt.Errorf("%w: %.100v", errReply, answer)
+	}
+	for i := range r {
+		if r[i], ok = list[i].(int64); !ok {
+			return r, fmt.Errorf("%w: %.100v", errReply, answer)
+		}
+	}
+	return r, nil
+}
+
+// run sends one call. A server that does not know the script yet is sent its source.
+func run(ctx context.Context, rdb redis.UniversalClient, c call) (reply, error) {
+	cmd := c.command(ctx, false)
+	_ = rdb.Process(ctx, cmd) // Result has the error, also where Process returns early
+	answer, err := cmd.Result()
+	if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+		cmd = c.command(ctx, true)
+		_ = rdb.Process(ctx, cmd)
+		answer, err = cmd.Result()
+	}
+	return parseReply(answer, err)
+}
+
+// runAll sends many calls in one pipeline, and those that the server did not
+// know in a second one. Every call has its own answer or error.
+func runAll(ctx context.Context, rdb redis.UniversalClient, calls []call) ([]reply, []error) {
+	replies, errs := make([]reply, len(calls)), make([]error, len(calls))
+	send := func(which []int, whole bool) (unknown []int) {
+		cmds := make([]onceCmd, len(which))
+		pipe := rdb.Pipeline()
+		for i, n := range which {
+			cmds[i] = calls[n].command(ctx, whole)
+			_ = pipe.Process(ctx, cmds[i])
+		}
+		_, _ = pipe.Exec(ctx) // the error of the first command that has one; each has its own
+		for i, n := range which {
+			answer, err := cmds[i].Result()
+			if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
+				unknown = append(unknown, n)
+			}
+			replies[n], errs[n] = parseReply(answer, err)
+		}
+		return unknown
+	}
+	all := make([]int, len(calls))
+	for i := range all {
+		all[i] = i
+	}
+	if unknown := send(all, false); len(unknown) > 0 {
+		send(unknown, true)
+	}
+	return replies, errs
+}

@@ -1,0 +1,319 @@
+package relock
+
+// The watchdog keeps the leases of all holds of a client: it renews those that
+// are to be renewed, and ends those that can no longer be trusted.
+//
+// Rules:
+//   - Trust is counted from before a request was sent: sent + length - drift.
+//     Only a confirmed answer moves it, and never back.
+//   - A renewal has three outcomes: renewed; gone, which ends the lease now;
+//     an error, which means try again, sooner and sooner, while it is trusted.
+//   - One goroutine watches all leases, and it never waits for Redis: renewals
+//     go out in pipelines of their own, so that a slow one delays no other and
+//     no lease outlives its trust.
+//   - Holders are called without the mutex held, once for each lease.
+
+import (
+	"container/heap"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+const (
+	renewBatch   = 256 // leases in one pipeline
+	renewWorkers = 4   // pipelines of one round under way at a time
+)
+
+// errGone is the cause of a lease whose record is no longer there.
+var errGone = errors.New("the record in Redis is gone")
+
+// errForced is the cause of a lease whose lock was forced open by this client.
+var errForced = fmt.Errorf("%w: the lock was forced open", errGone)
+
+// errLapsed is the cause of a lease that ran out without having been renewed.
+var errLapsed = errors.New("the lease has run out")
+
+// drift is what a clock may gain on that of Redis, and a timer be late, during one lease.
+func drift(lease time.Duration) time.Duration {
+	return lease/100 + 2*time.Millisecond
+}
+
+// A leaseHolder is told when its lease has ended before it was removed.
+type leaseHolder interface {
+	leaseEnded(cause error)
+}
+
+// A lease is the time for which one hold is trusted. Times are counted from the start of the watchdog.
+type lease struct {
+	holder leaseHolder
+
+	until atomic.Int64 // trusted until then; written with watchdog.mu held
+
+	// guarded by watchdog.mu
+	length  time.Duration // what a renewal asks for
+	renewed bool          // by the watchdog, or to run out
+	renewAt time.Duration
+	asked   bool  // a renewal was sent and has not been confirmed
+	failed  error // of the last renewal, if it failed
+	index   int   // in the heap; -1 when not watched
+}
+
+// next is when the lease needs attention.
+func (l *lease) next() time.Duration {
+	until := time.Duration(l.until.Load())
+	if l.renewed {
+		return min(l.renewAt, until)
+	}
+	return until
+}
+
+// A renewal is the answer for one lease.
+type renewal struct {
+	held bool
+	err  error // nil when Redis has answered
+}
+
+type watchdog struct {
+	epoch time.Time
+	renew func(ctx context.Context, leases []*lease) []renewal // one pipeline
+
+	ctx  context.Context // ends when the watchdog is stopped
+	stop context.CancelFunc
+	work sync.WaitGroup // the loop and the pipelines under way
+	kick chan struct{}  // the loop is to look again
+
+	mu      sync.Mutex // guards below, and the fields of leases that say so; a leaf: nothing is called with it held
+	leases  leaseHeap
+	armed   time.Duration // when the loop looks again by itself
+	running bool
+	stopped bool
+}
+
+func newWatchdog(renew func(context.Context, []*lease) []renewal) *watchdog {
+	ctx, stop := context.WithCancel(context.Background())
+	return &watchdog{
+		epoch: time.Now(),
+		renew: renew,
+		ctx:   ctx,
+		stop:  stop,
+		kick:  make(chan struct{}, 1),
+	}
+}
+
+func (w *watchdog) now() time.Duration { return time.Since(w.epoch) }
+
+// watch begins to keep l, which was granted by a request sent at sent.
+func (w *watchdog) watch(l *lease, sent time.Time, length time.Duration, renewed bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l.index = -1
+	w.confirmLocked(l, sent.Sub(w.epoch), length, renewed)
+	if w.stopped {
+		return
+	}
+	heap.Push(&w.leases, l)
+	if !w.running {
+		w.running = true
+		w.armed = 0
+		w.work.Add(1)
+		go w.loop()
+	}
+	w.wakeLocked(l)
+}
+
+// extend is watch for a lease that is kept already: a re-entry was confirmed.
+// Once renewed, a lease is renewed until it is removed.
+func (w *watchdog) extend(l *lease, sent time.Time, length time.Duration, renewed bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.confirmLocked(l, sent.Sub(w.epoch), length, l.renewed || renewed)
+	if l.index >= 0 {
+		heap.Fix(&w.leases, l.index)
+		w.wakeLocked(l)
+	}
+}
+
+// renews says whether l is renewed, or left to run out.
+func (w *watchdog) renews(l *lease) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return l.renewed
+}
+
+// remove forgets l. A renewal that is under way may still run; it finds no record to renew.
+func (w *watchdog) remove(l *lease) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.removeLocked(l)
+}
+
+// close ends the loop and waits for the pipelines under way.
+func (w *watchdog) close() {
+	w.mu.Lock()
+	w.stopped = true
+	w.mu.Unlock()
+	w.stop()
+	w.work.Wait()
+}
+
+// trusted says whether l may still be relied on, by the clock alone.
+func (w *watchdog) trusted(l *lease) bool {
+	return int64(w.now()) < l.until.Load()
+}
+
+func (w *watchdog) confirmLocked(l *lease, sent, length time.Duration, renewed bool) {
+	// Longer than any program runs, and short enough to be added up.
+	length = min(length, 100*365*24*time.Hour)
+	l.until.Store(max(l.until.Load(), int64(sent+length-drift(length))))
+	l.length, l.renewed, l.asked, l.failed = length, renewed, false, nil
+	l.renewAt = sent + length/3
+}
+
+func (w *watchdog) removeLocked(l *lease) {
+	if l.index >= 0 {
+		heap.Remove(&w.leases, l.index)
+	}
+}
+
+// wakeLocked makes the loop look again if l needs attention before it would by itself.
+func (w *watchdog) wakeLocked(l *lease) {
+	if l.next() < w.armed {
+		w.armed = l.next()
+		select {
+		case w.kick <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (w *watchdog) loop() {
+	defer w.work.Done()
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+		case <-w.kick:
+		case <-w.ctx.Done():
+			return
+		}
+		due, ended, wait := w.collect()
+		for _, e := range ended {
+			e.holder.leaseEnded(e.cause)
+		}
+		w.send(due)
+		timer.Reset(wait)
+	}
+}
+
+type endedLease struct {
+	holder leaseHolder
+	cause  error
+}
+
+// collect takes out the leases that have ended and lists those to be renewed
+// now. Renewals that would be due a little later come along, so that the leases
+// of a busy client go out together.
+func (w *watchdog) collect() (due []*lease, ended []endedLease, wait time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := w.now()
+	for len(w.leases) > 0 {
+		l := w.leases[0]
+		until := time.Duration(l.until.Load())
+		switch {
+		case until <= now:
+			heap.Pop(&w.leases)
+			ended = append(ended, endedLease{l.holder, l.endedBecause()})
+			continue
+		case l.renewed && (l.renewAt <= now || !l.asked && l.renewAt <= now+l.length/30):
+			due = append(due, l)
+			// When to try again unless an answer comes first: after a quarter of
+			// what is left, so sooner each time.
+			l.asked = true
+			l.renewAt = now + max((until-now)/4, l.length/200)
+			heap.Fix(&w.leases, 0)
+			continue
+		}
+		break
+	}
+	w.armed = 1 << 62 // nothing to do until something is added
+	if len(w.leases) > 0 {
+		w.armed = w.leases[0].next()
+	}
+	return due, ended, w.armed - now
+}
+
+func (l *lease) endedBecause() error {
+	if l.failed != nil {
+		return fmt.Errorf("%w: the last renewal failed: %w", errLapsed, l.failed)
+	}
+	return errLapsed
+}
+
+// send renews leases, in pipelines, and returns before they are answered.
+func (w *watchdog) send(due []*lease) {
+	for lane := 0; lane < renewWorkers && lane*renewBatch < len(due); lane++ {
+		w.work.Add(1)
+		go func() {
+			defer w.work.Done()
+			for at := lane * renewBatch; at < len(due) && w.ctx.Err() == nil; at += renewWorkers * renewBatch {
+				w.sendOne(due[at:min(at+renewBatch, len(due))])
+			}
+		}()
+	}
+}
+
+func (w *watchdog) sendOne(batch []*lease) {
+	sent := w.now()
+	answers := w.renew(w.ctx, batch)
+
+	var gone []leaseHolder
+	w.mu.Lock()
+	for i, l := range batch {
+		switch {
+		case l.index < 0: // removed meanwhile
+		case answers[i].err != nil:
+			l.failed = answers[i].err
+		case !answers[i].held:
+			w.removeLocked(l)
+			gone = append(gone, l.holder)
+		default:
+			w.confirmLocked(l, sent, l.length, true)
+			heap.Fix(&w.leases, l.index)
+		}
+	}
+	w.mu.Unlock()
+	for _, holder := range gone {
+		holder.leaseEnded(errGone)
+	}
+}
+
+// leaseHeap orders leases by when they need attention.
+type leaseHeap []*lease
+
+func (h leaseHeap) Len() int           { return len(h) }
+func (h leaseHeap) Less(i, j int) bool { return h[i].next() < h[j].next() }
+func (h leaseHeap) Swap(i, j int) {
+	h[i], h[j] = h[j], h[i]
+	h[i].index, h[j].index = i, j
+}
+
+func (h *leaseHeap) Push(x any) {
+	l := x.(*lease)
+	l.index = len(*h)
+	*h = append(*h, l)
+}
+
+func (h *leaseHeap) Pop() any {
+	old := *h
+	l := old[len(old)-1]
+	old[len(old)-1] = nil
+	l.index = -1
+	*h = old[:len(old)-1]
+	return l
+}
