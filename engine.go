@@ -30,7 +30,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"strconv"
@@ -234,24 +233,6 @@ func (e *engine) fieldLocked(o owner) string {
 	return string(strconv.AppendUint(field, e.made, 10))
 }
 
-// passLocked waits for the turn of the caller at g. It lets go of the mutex meanwhile.
-func (e *engine) passLocked(p *patience, g *gate) error {
-	if g.tryEnter() {
-		return nil
-	}
-	if p.once {
-		return errTimeUp
-	}
-	t := g.enqueue()
-	e.mu.Unlock()
-	err := p.wait(t.turn, nil, 0)
-	e.mu.Lock()
-	if err != nil {
-		g.cancel(t)
-	}
-	return err
-}
-
 // enter takes a fresh hold.
 func (e *engine) enter(p *patience, h *hold, r request) error {
 	if err := e.enterGate(p, h); err != nil { // 1
@@ -259,7 +240,7 @@ func (e *engine) enter(p *patience, h *hold, r request) error {
 	}
 	renewed := r.lease == 0
 	a := attempt{field: h.field, lease: cmp.Or(r.lease, e.watchdogTimeout), level: 1}
-	g, sent, err := e.contend(p, h.backend, a)
+	t, err := e.contend(p, h.backend, a)
 
 	e.mu.Lock()
 	if err == nil && e.isClosed {
@@ -271,9 +252,12 @@ func (e *engine) enter(p *patience, h *hold, r request) error {
 		e.mu.Unlock()
 		return err
 	}
-	h.state, h.levels, h.token = holding, 1, g.token
+	h.state, h.levels, h.token = holding, 1, t.token
+	if h.gate != nil {
+		h.gate.holder = h.key.owner
+	}
 	h.lease.holder = h
-	e.dog.watch(&h.lease, sent, a.lease, renewed) // 6
+	e.dog.watch(&h.lease, t.sent, a.lease, renewed) // 6
 	e.mu.Unlock()
 	return nil
 }
@@ -292,12 +276,12 @@ func (e *engine) reenter(p *patience, h *hold, r request) error {
 	if renewed {
 		a.lease = e.watchdogTimeout
 	}
-	g, sent, err := e.contend(p, h.backend, a)
+	t, err := e.contend(p, h.backend, a)
 	if err != nil {
 		return err
 	}
-	if g.state == gone {
-		h.leaseEnded(errGone)
+	if t.state == gone {
+		h.lose(errGone)
 	}
 
 	e.mu.Lock()
@@ -307,57 +291,63 @@ func (e *engine) reenter(p *patience, h *hold, r request) error {
 		return h.loss
 	}
 	h.levels++
-	e.dog.extend(&h.lease, sent, a.lease, renewed)
+	e.dog.extend(&h.lease, t.sent, a.lease, renewed)
 	return nil
+}
+
+// A tried is the answer to an attempt and when the attempt was sent.
+type tried struct {
+	grant
+	sent time.Time
 }
 
 // contend makes attempts until one is answered with anything but busy. On an
 // error nothing is held, and what was left in Redis is on its way out.
-func (e *engine) contend(p *patience, b backend, a attempt) (g grant, sent time.Time, err error) {
+func (e *engine) contend(p *patience, b backend, a attempt) (t tried, err error) {
 	var (
-		listener *listener
-		heard    time.Time // of Redis, last
-		undo     bool
+		ears  *listener
+		heard time.Time // of Redis, last
+		undo  bool
 	)
 	defer func() {
-		if listener != nil {
-			e.wakeups.leave(listener)
+		if ears != nil {
+			e.wakeups.leave(ears)
 		}
 		if err != nil && undo {
 			e.undo(p.ctx, b, a) // 5
 		}
 	}()
-	try := func(ctx context.Context) (grant, error) {
-		sent = time.Now()
-		return b.acquire(ctx, a)
+	try := func(ctx context.Context) (tried, error) {
+		sent := time.Now()
+		g, err := b.acquire(ctx, a)
+		return tried{g, sent}, err
 	}
-	late := func(g grant, err error) {
-		if err == nil && g.state == busy && !g.left || err != nil && !mayHaveRun(err) {
-			return
+	late := func(t tried, err error) {
+		if err == nil && (t.state != busy || t.left) || err != nil && mayHaveRun(err) {
+			e.abandon(p.ctx, b, a) // 5
 		}
-		e.abandon(p.ctx, b, a) // 5
 	}
 	for {
 		var unsure bool
-		g, unsure, err = persist(e, p, heard, try, late) // 2
-		undo = undo || unsure || g.left
+		t, unsure, err = persist(e, p, heard, try, late) // 2
+		undo = undo || unsure || t.left
 		switch {
 		case err == errTimeUp && heard.IsZero(): // nobody said that it is busy
-			return g, sent, errNoAnswer
-		case err != nil || g.state != busy:
-			return g, sent, err
+			return t, errNoAnswer
+		case err != nil || t.state != busy:
+			return t, err
 		case p.once:
-			return g, sent, errTimeUp
+			return t, errTimeUp
 		}
 		heard = time.Now()
-		if listener == nil { // 3
-			listener = e.wakeups.join(b.channel(a))
-			err = p.wait(nil, listener.ready, e.maxWakeDelay)
+		if ears == nil { // 3
+			ears = e.wakeups.join(b.channel(a))
+			err = p.wait(nil, ears.ready, e.maxWakeDelay)
 		} else { // 4
-			err = p.wait(listener.wake, nil, e.nap(g.wait))
+			err = p.wait(ears.wake, nil, e.nap(t.wait))
 		}
 		if err != nil {
-			return g, sent, err
+			return t, err
 		}
 	}
 }
@@ -371,301 +361,6 @@ func (e *engine) nap(lease time.Duration) time.Duration {
 	}
 	return min(lease+time.Millisecond+rand.N(10*time.Millisecond), e.maxWakeDelay)
 }
-
-// persist sends a request until Redis answers it, or until what is in the way
-// will not pass. A caller who has nothing yet is told after a few tries; one who
-// has heard of Redis before (at heard) rides out a failover, for up to one
-// watchdog timeout. unsure says that a try whose answer is not known may have run.
-func persist[T any](e *engine, p *patience, heard time.Time, request func(context.Context) (T, error), late func(T, error)) (value T, unsure bool, err error) {
-	pause, start := firstPause, time.Now()
-	for tries := 1; ; tries++ {
-		// The first try is made even if the time is up: it is what wait 0 asks for.
-		if why := p.over(); why != nil && !(tries == 1 && why == errTimeUp) {
-			return value, unsure, whyAfter(why, err)
-		}
-		var why error
-		value, err, why = answer(e, p, request, late)
-		if why != nil {
-			return value, unsure, why
-		}
-		if err == nil {
-			return value, unsure, nil
-		}
-		unsure = unsure || mayHaveRun(err)
-		if p.ctx.Err() != nil {
-			return value, unsure, whyAfter(ctxError(p.ctx), err)
-		}
-		enough := tries >= quickTries || time.Since(start) > quickTime
-		if !heard.IsZero() {
-			enough = time.Since(heard) > e.watchdogTimeout
-		}
-		if enough || !transient(err) {
-			return value, unsure, err
-		}
-		if why := p.wait(nil, nil, pause/2+rand.N(pause)); why != nil {
-			return value, unsure, whyAfter(why, err)
-		}
-		pause = min(2*pause, longestPause)
-	}
-}
-
-// whyAfter is why somebody gave up, and what the last try said before that.
-func whyAfter(why, last error) error {
-	if last == nil {
-		return why
-	}
-	return fmt.Errorf("%w: the last try: %w", why, last)
-}
-
-// undo has abandon done by a goroutine of its own: whoever gave up does not wait for it.
-func (e *engine) undo(ctx context.Context, b backend, a attempt) {
-	e.spawn(func() { e.abandon(ctx, b, a) })
-}
-
-func (e *engine) abandon(ctx context.Context, b backend, a attempt) {
-	p := &patience{ctx: context.WithoutCancel(ctx), deadline: time.Now().Add(unlockTime), prompt: true}
-	_, _, _ = persist(e, p, time.Now(), func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, b.abandon(ctx, a)
-	}, nil) // what cannot be undone lapses with its lease
-}
-
-// release gives back one level. It does not look at ctx's end, and works after Close.
-func (e *engine) release(ctx context.Context, b backend, o owner) error {
-	p := &patience{ctx: ctx, deadline: time.Now().Add(unlockTime), prompt: e.promptly()}
-	if ctx.Done() != nil {
-		p.ctx = context.WithoutCancel(ctx)
-	}
-	h, err := e.takeTurn(p, b, o, false)
-	if err != nil {
-		return err
-	}
-	if h == nil {
-		return e.notHeldError(b.name(), o)
-	}
-	defer e.endTurn(h)
-
-	h.lapseIfDue()
-	e.mu.Lock()
-	h.levels--
-	wasLost, left, loss := h.state == lost, h.levels, h.loss
-	var guards []*guard
-	if left == 0 {
-		h.state = over
-		guards = h.takeGuardsLocked()
-	}
-	e.mu.Unlock()
-	if left == 0 {
-		e.dog.remove(&h.lease)
-		endGuards(guards, nil)
-	}
-	if wasLost && (left > 0 || errors.Is(loss, errGone)) {
-		return loss
-	}
-
-	there, unsure, err := persist(e, p, time.Now(), func(ctx context.Context) (bool, error) {
-		return b.release(ctx, h.field, left)
-	}, nil)
-	if left == 0 {
-		e.mu.Lock()
-		e.leaveGateLocked(h)
-		e.mu.Unlock()
-	}
-	switch {
-	case wasLost: // but its record may still have been there
-		return loss
-	case err != nil:
-		return fmt.Errorf("not confirmed, the record lapses with its lease: %w", err)
-	case there || left == 0 && unsure: // an earlier try has done it
-		return nil
-	case left > 0:
-		h.leaseEnded(errGone)
-	}
-	return lossError(errGone)
-}
-
-// guard returns a ctx that ends with o's hold on b.
-func (e *engine) guard(ctx context.Context, b backend, o owner) (context.Context, error) {
-	h := e.find(b, o)
-	if h == nil {
-		return nil, e.notHeldError(b.name(), o)
-	}
-	h.lapseIfDue()
-	inner, cancel := context.WithCancelCause(ctx)
-	g := &guard{Context: inner, hold: h, end: cancel}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	switch {
-	case e.isClosed:
-		cancel(ErrClosed)
-		return nil, ErrClosed
-	case h.state != holding:
-		cancel(h.loss)
-		return nil, cmp.Or(h.loss, ErrNotHeld)
-	}
-	if h.guards == nil {
-		h.guards = make(map[*guard]struct{})
-	}
-	h.guards[g] = struct{}{}
-	if ctx.Done() != nil {
-		context.AfterFunc(ctx, func() { h.forgetGuard(g) })
-	}
-	return g, nil
-}
-
-// find returns the hold that o has on b, or lost; nil where there is none.
-func (e *engine) find(b backend, o owner) *hold {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	h := e.holds[holdKey{b.name(), o}]
-	if h == nil || h.state == fresh || h.state == over {
-		return nil
-	}
-	return h
-}
-
-// levels returns o's hold on b and its levels, as far as this process knows.
-func (e *engine) levels(b backend, o owner) (*hold, int) {
-	h := e.find(b, o)
-	if h == nil {
-		return nil, 0
-	}
-	h.lapseIfDue()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if h.state != holding {
-		return nil, 0
-	}
-	return h, h.levels
-}
-
-// token returns the fencing token of o's hold on b.
-func (e *engine) token(b backend, o owner) (int64, error) {
-	h := e.find(b, o)
-	if h == nil {
-		return 0, e.notHeldError(b.name(), o)
-	}
-	h.lapseIfDue()
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	switch {
-	case h.state != holding:
-		return 0, cmp.Or(h.loss, ErrNotHeld)
-	case h.token == 0:
-		return 0, invalid("it is held through a lock made without Fenced()")
-	}
-	return h.token, nil
-}
-
-// inspect asks how b stands.
-func (e *engine) inspect(ctx context.Context, b lockType, field string) (state, error) {
-	p := &patience{ctx: ctx, closed: e.closed, prompt: ctx.Done() == nil && e.promptly()}
-	s, _, err := persist(e, p, time.Time{}, func(ctx context.Context) (state, error) {
-		return b.inspect(ctx, field)
-	}, nil)
-	return s, err
-}
-
-// open says why nothing can be asked any more, or nil.
-func (e *engine) open(ctx context.Context) error {
-	return (&patience{ctx: ctx, closed: e.closed}).over()
-}
-
-// force frees b, whoever holds it, and ends the holds that this process had on
-// it. It is sent once: a repetition could free a later hold.
-func (e *engine) force(ctx context.Context, b lockType) (bool, error) {
-	p := &patience{ctx: ctx, closed: e.closed, prompt: ctx.Done() == nil && e.promptly()}
-	if err := p.over(); err != nil {
-		return false, err
-	}
-	before := e.holdsOf(b.name())
-	freed, err, why := answer(e, p, b.force, nil)
-	if err := cmp.Or(why, err); err != nil {
-		return false, err
-	}
-	if freed {
-		for _, h := range before {
-			h.leaseEnded(errForced)
-		}
-	}
-	return freed, nil
-}
-
-// holdsOf returns all holds on the lock called name.
-func (e *engine) holdsOf(name string) []*hold {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	var of []*hold
-	for key, h := range e.holds {
-		if key.name == name && h.state == holding {
-			of = append(of, h)
-		}
-	}
-	return of
-}
-
-func (e *engine) notHeldError(name string, o owner) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if g := e.gates[name]; g != nil && g.holder != 0 && g.holder != o {
-		return fmt.Errorf("%w: %v asked, %v holds it here", ErrNotHeld, o, g.holder)
-	}
-	return fmt.Errorf("%w: %v asked, nobody holds it here", ErrNotHeld, o)
-}
-
-// enterGate waits until h is the one of this process that may contend for its lock.
-func (e *engine) enterGate(p *patience, h *hold) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if !h.backend.exclusive() {
-		return nil
-	}
-	g := e.gates[h.key.name]
-	if g == nil {
-		g = new(gate)
-		e.gates[h.key.name] = g
-	}
-	if err := e.passLocked(p, g); err != nil {
-		e.dropGateLocked(h.key.name, g)
-		return err
-	}
-	g.holder = h.key.owner
-	h.gate = g
-	return nil
-}
-
-// leaveGateLocked lets the next one contend for the lock of h.
-func (e *engine) leaveGateLocked(h *hold) {
-	if g := h.gate; g != nil {
-		h.gate = nil
-		g.holder = 0
-		g.leave()
-		e.dropGateLocked(h.key.name, g)
-	}
-}
-
-func (e *engine) dropGateLocked(name string, g *gate) {
-	if !g.taken && e.gates[name] == g {
-		delete(e.gates, name)
-	}
-}
-
-// rememberLocked keeps h, whose explicit lease has run out and which nobody has
-// to unlock, until enough others have lapsed.
-func (e *engine) rememberLocked(h *hold) {
-	if len(e.lapsed) < lapsedKept {
-		e.lapsed = append(e.lapsed, h)
-		return
-	}
-	if oldest := e.lapsed[e.lapsedAt]; e.holds[oldest.key] == oldest {
-		delete(e.holds, oldest.key)
-	}
-	e.lapsed[e.lapsedAt] = h
-	e.lapsedAt = (e.lapsedAt + 1) % lapsedKept
-}
-
-// promptly says whether requests can be relied on to end in time by themselves,
-// so that a caller who has the time may send them without another goroutine.
-func (e *engine) promptly() bool { return e.prompt && !e.ailing.Load() }
 
 // spawn runs f in a goroutine that Close waits for.
 func (e *engine) spawn(f func()) {

@@ -1,15 +1,17 @@
 package relock
 
-// A gate lets one through at a time, in the order in which they came.
+// A gate lets one through at a time, in the order in which they came. There is one
+// for every name that this process contends for or holds, and one for every hold,
+// for callers of the same owner.
 //
 // Rules: the mutex of the engine guards every gate, so its methods never block;
-// waiting happens in patience.wait, on the channel of a ticket. leave hands the
-// gate to the next in line itself: nobody can slip in between.
+// waiting happens in passLocked, which lets go of the mutex meanwhile. leave hands
+// the gate to the next in line itself: nobody can slip in between.
 
 // The zero gate is open.
 type gate struct {
 	taken  bool
-	holder owner // whoever is through, where it matters; 0: nobody, or on the way
+	holder owner // the owner that has the lock behind it; 0: nobody yet
 	queue  []*ticket
 }
 
@@ -55,4 +57,58 @@ func (g *gate) leave() {
 	g.queue[0] = nil
 	g.queue = g.queue[1:]
 	close(next.turn)
+}
+
+// passLocked waits for the turn of the caller at g. It lets go of the mutex meanwhile.
+func (e *engine) passLocked(p *patience, g *gate) error {
+	if g.tryEnter() {
+		return nil
+	}
+	if p.once {
+		return errTimeUp
+	}
+	t := g.enqueue()
+	e.mu.Unlock()
+	err := p.wait(t.turn, nil, 0)
+	e.mu.Lock()
+	if err != nil {
+		g.cancel(t)
+	}
+	return err
+}
+
+// enterGate waits until h is the one of this process that may contend for its lock.
+func (e *engine) enterGate(p *patience, h *hold) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if !h.backend.exclusive() {
+		return nil
+	}
+	g := e.gates[h.key.name]
+	if g == nil {
+		g = new(gate)
+		e.gates[h.key.name] = g
+	}
+	if err := e.passLocked(p, g); err != nil {
+		e.dropGateLocked(h.key.name, g)
+		return err
+	}
+	h.gate = g
+	return nil
+}
+
+// leaveGateLocked lets the next one contend for the lock of h.
+func (e *engine) leaveGateLocked(h *hold) {
+	if g := h.gate; g != nil {
+		h.gate = nil
+		g.holder = 0
+		g.leave()
+		e.dropGateLocked(h.key.name, g)
+	}
+}
+
+func (e *engine) dropGateLocked(name string, g *gate) {
+	if !g.taken && e.gates[name] == g {
+		delete(e.gates, name)
+	}
 }

@@ -152,7 +152,7 @@ func (h *handle) holdCount(ctx context.Context, op string) (int, error) {
 		return 0, err
 	}
 	if !s.held {
-		hold.leaseEnded(errGone)
+		hold.lose(errGone)
 		return 0, nil
 	}
 	return levels, nil

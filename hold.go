@@ -1,18 +1,18 @@
 package relock
 
 // A hold is what one owner has of one lock, from asking for it until it is given
-// back or lost; and the guards, contexts that end with it.
+// back or lost.
 //
 // Rules: a hold is used once, from fresh to over, and has a field of its own in
 // the record; it is lost at most once, whoever notices first: the watchdog, a
 // request that found no record, or a guard that looks at the clock.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
+	"time"
 )
 
 type holdState int
@@ -56,18 +56,27 @@ func (h *hold) lapseIfDue() {
 	due := h.state == holding && !e.dog.trusted(&h.lease)
 	e.mu.Unlock()
 	if due {
-		h.leaseEnded(errLapsed)
+		h.lose(errLapsed)
 	}
 }
 
-// leaseEnded ends the hold as lost. Only the first call counts.
+// leaseEnded hears from the watchdog that the lease has ended. Nobody may be there
+// to be told of a loss, so that it is logged.
 func (h *hold) leaseEnded(cause error) {
+	if h.lose(cause) && h.engine.dog.renews(&h.lease) {
+		h.engine.log.Warn("relock: a lock was lost",
+			"lock", shortName(h.key.name), "owner", h.key.owner.String(), "cause", cause)
+	}
+}
+
+// lose ends the hold as lost. Only the first call does anything, and returns true.
+func (h *hold) lose(cause error) bool {
 	e := h.engine
 	renewed := e.dog.renews(&h.lease)
 	e.mu.Lock()
 	if h.state != holding {
 		e.mu.Unlock()
-		return
+		return false
 	}
 	h.state, h.loss = lost, lossError(cause)
 	h.lapsed = !renewed && errors.Is(cause, errLapsed)
@@ -76,48 +85,90 @@ func (h *hold) leaseEnded(cause error) {
 	}
 	e.leaveGateLocked(h)
 	guards := h.takeGuardsLocked()
-	closed := e.isClosed
 	e.mu.Unlock()
 
 	e.dog.remove(&h.lease)
 	endGuards(guards, fmt.Errorf("relock: %s: %w", shortName(h.key.name), h.loss))
-	if !h.lapsed && !closed {
-		e.log.Warn("relock: a lock was lost", "lock", shortName(h.key.name), "owner", h.key.owner, "cause", cause)
+	return true
+}
+
+// find returns the hold that o has on b, or lost; nil where there is none.
+func (e *engine) find(b backend, o owner) *hold {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	h := e.holds[holdKey{b.name(), o}]
+	if h == nil || h.state == fresh || h.state == over {
+		return nil
 	}
+	return h
 }
 
-// A guard is a context that ends with a hold.
-type guard struct {
-	context.Context
-	hold *hold
-	end  context.CancelCauseFunc
-}
-
-// Err looks at the clock too: after a pause of the whole process, a hold that
-// has lapsed is reported before any timer had the time to fire.
-func (g *guard) Err() error {
-	if err := g.Context.Err(); err != nil {
-		return err
+// levels returns o's hold on b and its levels, as far as this process knows.
+func (e *engine) levels(b backend, o owner) (*hold, int) {
+	h := e.find(b, o)
+	if h == nil {
+		return nil, 0
 	}
-	g.hold.lapseIfDue()
-	return g.Context.Err()
-}
-
-func (h *hold) forgetGuard(g *guard) {
-	h.engine.mu.Lock()
-	defer h.engine.mu.Unlock()
-	delete(h.guards, g)
-}
-
-func (h *hold) takeGuardsLocked() []*guard {
-	guards := slices.Collect(maps.Keys(h.guards))
-	h.guards = nil
-	return guards
-}
-
-// endGuards ends guards; a nil cause is context.Canceled.
-func endGuards(guards []*guard, cause error) {
-	for _, g := range guards {
-		g.end(cause)
+	h.lapseIfDue()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if h.state != holding {
+		return nil, 0
 	}
+	return h, h.levels
+}
+
+// token returns the fencing token of o's hold on b.
+func (e *engine) token(b backend, o owner) (int64, error) {
+	h := e.find(b, o)
+	if h == nil {
+		return 0, e.notHeldError(b.name(), o)
+	}
+	h.lapseIfDue()
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch {
+	case h.state != holding:
+		return 0, cmp.Or(h.loss, ErrNotHeld)
+	case h.token == 0:
+		return 0, invalid("it is held through a lock made without Fenced()")
+	}
+	return h.token, nil
+}
+
+func (e *engine) notHeldError(name string, o owner) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if g := e.gates[name]; g != nil && g.holder != 0 && g.holder != o {
+		return fmt.Errorf("%w: %v asked, %v holds it here", ErrNotHeld, o, g.holder)
+	}
+	return fmt.Errorf("%w: %v asked, nobody holds it here", ErrNotHeld, o)
+}
+
+// rememberLocked keeps h, whose explicit lease has run out and which nobody has
+// to unlock, until enough others have lapsed.
+func (e *engine) rememberLocked(h *hold) {
+	if len(e.lapsed) < lapsedKept {
+		e.lapsed = append(e.lapsed, h)
+		return
+	}
+	if oldest := e.lapsed[e.lapsedAt]; e.holds[oldest.key] == oldest {
+		delete(e.holds, oldest.key)
+	}
+	e.lapsed[e.lapsedAt] = h
+	e.lapsedAt = (e.lapsedAt + 1) % lapsedKept
+}
+
+// inspect asks how b stands.
+func (e *engine) inspect(ctx context.Context, b lockType, field string) (state, error) {
+	p := &patience{ctx: ctx, closed: e.closed, prompt: ctx.Done() == nil && e.promptly()}
+	s, _, err := persist(e, p, time.Time{}, func(ctx context.Context) (state, error) {
+		return b.inspect(ctx, field)
+	}, nil)
+	return s, err
+}
+
+// open says why nothing can be asked any more, or nil.
+func (e *engine) open(ctx context.Context) error {
+	return (&patience{ctx: ctx, closed: e.closed}).over()
 }

@@ -7,7 +7,6 @@ package relock
 
 import (
 	"context"
-	"sync/atomic"
 	"time"
 )
 
@@ -67,52 +66,4 @@ func (p *patience) wait(wake, ready <-chan struct{}, d time.Duration) error {
 		return ErrClosed
 	}
 	return nil
-}
-
-// answer runs request and returns its result, or leaves it behind when there is
-// no more time, and says why. The result of a request that was left behind goes
-// to late, if there is one.
-//
-// go-redis cannot be interrupted once a request is sent, so where the caller may
-// have to leave early the request has a goroutine of its own.
-func answer[T any](e *engine, p *patience, request func(context.Context) (T, error), late func(T, error)) (value T, err, why error) {
-	if p.prompt {
-		value, err = request(p.ctx)
-		e.ailing.Store(err != nil && !answered(err))
-		return value, err, nil
-	}
-	type result struct {
-		value T
-		err   error
-	}
-	var settled atomic.Bool // who sets it decides: the request has been answered, or left behind
-	results := make(chan result, 1)
-	done := make(chan struct{})
-	e.spawn(func() {
-		value, err := request(p.ctx)
-		e.ailing.Store(err != nil && !answered(err))
-		if settled.CompareAndSwap(false, true) {
-			results <- result{value, err}
-			close(done)
-		} else if late != nil {
-			late(value, err)
-		}
-	})
-	patient := *p
-	if !p.deadline.IsZero() {
-		// However short the wait, a request that was sent is worth its answer.
-		patient.deadline = later(p.deadline, time.Now().Add(answerTime))
-	}
-	if why = patient.wait(done, nil, 0); why != nil && settled.CompareAndSwap(false, true) {
-		return value, nil, why
-	}
-	r := <-results
-	return r.value, r.err, nil
-}
-
-func later(a, b time.Time) time.Time {
-	if a.Before(b) {
-		return b
-	}
-	return a
 }

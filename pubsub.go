@@ -12,7 +12,8 @@ package relock
 //   - One goroutine writes to a connection and one reads it; callers never do,
 //     because go-redis holds a lock while it dials. Delivering never blocks.
 //   - go-redis does not notice a peer that has gone silent: we ping, and a
-//     connection on which nothing came for three pings is given up.
+//     connection on which nothing came for three pings, or no confirmation, is
+//     given up.
 //   - A connection is never repaired but replaced, so that what is subscribed
 //     on it is what was asked of it, in that order.
 
@@ -68,6 +69,7 @@ type channel struct {
 	ready     chan struct{} // closed when the subscription was first confirmed, or refused
 	settled   bool          // ready is closed
 	confirmed bool          // on this connection
+	askedAt   time.Time     // on this connection
 	idling    bool          // is in the list of that name
 	idleSince time.Time
 }
@@ -252,6 +254,7 @@ func (p *pubsub) changes(now time.Time) (subscribe, unsubscribe []string, next t
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for _, ch := range p.wanted {
+		ch.askedAt = now
 		subscribe = append(subscribe, ch.name)
 	}
 	p.pending = append(p.pending, p.wanted...)
@@ -304,6 +307,8 @@ func (p *pubsub) read(conn subscriber, heard *atomic.Bool) {
 	for {
 		message, err := conn.ReceiveTimeout(context.Background(), 3*p.ping)
 		switch {
+		case p.unconfirmed(time.Now()):
+			return
 		case err == nil:
 			heard.Store(true)
 		case answered(err):
@@ -323,6 +328,13 @@ func (p *pubsub) read(conn subscriber, heard *atomic.Bool) {
 			}
 		}
 	}
+}
+
+// unconfirmed says whether a subscription has not been answered although the peer lives.
+func (p *pubsub) unconfirmed(now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return len(p.pending) > 0 && now.Sub(p.pending[0].askedAt) > 3*p.ping
 }
 
 // wakeUp wakes everybody who listens to the channel called name.

@@ -1,0 +1,1194 @@
+package relock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// fakeRedis keeps records as Redis does, in the time of the bubble, and can take
+// long, lose answers, and run requests late.
+type fakeRedis struct {
+	pubsub fakeServer
+
+	mu       sync.Mutex // guards below
+	records  map[string]*fakeRecord
+	tokens   int64
+	requests []string                         // "acquire", "release", ...
+	fault    func(verb string) fakeFault      // of the next request
+	latency  time.Duration                    // each way
+	changes  func(name string, r *fakeRecord) // called after every change
+}
+
+type fakeRecord struct {
+	field   string
+	levels  int
+	expires time.Time
+}
+
+type fakeFault struct {
+	err   error         // returned, after the request has run
+	block error         // returned, without the request running
+	late  time.Duration // before it runs; the answer comes then
+}
+
+func (r *fakeRedis) record(name string) *fakeRecord {
+	rec := r.records[name]
+	if rec != nil && !time.Now().Before(rec.expires) {
+		delete(r.records, name)
+		return nil
+	}
+	return rec
+}
+
+// do runs f as one request.
+func (r *fakeRedis) do(verb string, f func()) error {
+	r.mu.Lock()
+	var fault fakeFault
+	if r.fault != nil {
+		fault = r.fault(verb)
+	}
+	latency := r.latency
+	r.requests = append(r.requests, verb)
+	r.mu.Unlock()
+	time.Sleep(latency + fault.late)
+	if fault.block != nil {
+		return fault.block
+	}
+	r.mu.Lock()
+	f()
+	r.mu.Unlock()
+	time.Sleep(latency)
+	return fault.err
+}
+
+func (r *fakeRedis) set(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
+}
+
+func (r *fakeRedis) count(verb string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for _, v := range r.requests {
+		if v == verb {
+			n++
+		}
+	}
+	return n
+}
+
+// holder is the field that holds name, or "".
+func (r *fakeRedis) holder(name string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if rec := r.record(name); rec != nil {
+		return rec.field
+	}
+	return ""
+}
+
+// fakeLock is a plain lock on a fakeRedis.
+type fakeLock struct {
+	redis *fakeRedis
+	id    string
+}
+
+func (l *fakeLock) name() string           { return l.id }
+func (l *fakeLock) exclusive() bool        { return true }
+func (l *fakeLock) channel(attempt) string { return "channel:" + l.id }
+
+func (l *fakeLock) acquire(_ context.Context, a attempt) (g grant, err error) {
+	err = l.redis.do("acquire", func() {
+		rec := l.redis.record(l.id)
+		switch {
+		case rec == nil && a.level == 1:
+			l.redis.tokens++
+			l.redis.records[l.id] = &fakeRecord{a.field, 1, time.Now().Add(a.lease)}
+			g = grant{state: held, token: l.redis.tokens}
+		case rec == nil || rec.field != a.field && a.level > 1:
+			g = grant{state: gone}
+		case rec.field != a.field:
+			g = grant{state: busy, wait: time.Until(rec.expires)}
+		default:
+			rec.levels = a.level
+			if e := time.Now().Add(a.lease); e.After(rec.expires) {
+				rec.expires = e
+			}
+			g = grant{state: held}
+		}
+	})
+	if err != nil {
+		g = grant{}
+	}
+	return g, err
+}
+
+func (l *fakeLock) release(_ context.Context, field string, left int) (there bool, err error) {
+	err = l.redis.do("release", func() {
+		rec := l.redis.record(l.id)
+		if rec == nil || rec.field != field {
+			return
+		}
+		there = true
+		if rec.levels = left; left == 0 {
+			delete(l.redis.records, l.id)
+			l.redis.pubsub.publish("channel:" + l.id)
+		}
+	})
+	return there, err
+}
+
+func (l *fakeLock) abandon(ctx context.Context, a attempt) error {
+	_, err := l.release(ctx, a.field, a.level-1)
+	return err
+}
+
+func (l *fakeLock) renewal(field string, lease time.Duration) call {
+	return call{keys: []string{l.id}, args: []any{field, lease}}
+}
+
+func (r *fakeRedis) runAll(_ context.Context, calls []call) ([]reply, []error) {
+	replies, errs := make([]reply, len(calls)), make([]error, len(calls))
+	err := r.do("renew", func() {
+		for i, c := range calls {
+			rec := r.record(c.keys[0])
+			if rec == nil || rec.field != c.args[0].(string) {
+				replies[i] = reply{-1}
+				continue
+			}
+			rec.expires = time.Now().Add(c.args[1].(time.Duration))
+			replies[i] = reply{1}
+		}
+	})
+	for i := range errs {
+		errs[i] = err
+	}
+	return replies, errs
+}
+
+// A bubbleEngine is an engine on a fakeRedis, inside a bubble.
+type bubbleEngine struct {
+	*engine
+	redis *fakeRedis
+	t     *testing.T
+}
+
+func newBubbleEngine(t *testing.T) *bubbleEngine {
+	r := &fakeRedis{records: make(map[string]*fakeRecord)}
+	return joinBubbleEngine(t, r, "client")
+}
+
+// joinBubbleEngine makes another client of the same Redis.
+func joinBubbleEngine(t *testing.T, r *fakeRedis, id string) *bubbleEngine {
+	o, err := newOptions([]Option{WithLogger(slog.New(slog.DiscardHandler))})
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := newEngine(id, o, r.pubsub.dial, r.runAll)
+	t.Cleanup(func() {
+		if err := e.close(); err != nil {
+			t.Error(err)
+		}
+		if len(e.gates) != 0 {
+			t.Errorf("%d gates are left", len(e.gates))
+		}
+	})
+	return &bubbleEngine{e, r, t}
+}
+
+const forever = -1
+
+func (e *bubbleEngine) lock(o owner) {
+	e.t.Helper()
+	if ok, err := e.acquire(context.Background(), &fakeLock{e.redis, "x"}, o, request{wait: forever}); !ok || err != nil {
+		e.t.Fatalf("%v does not get the lock: %v, %v", o, ok, err)
+	}
+}
+
+func (e *bubbleEngine) unlock(o owner) {
+	e.t.Helper()
+	if err := e.release(context.Background(), &fakeLock{e.redis, "x"}, o); err != nil {
+		e.t.Fatalf("%v cannot unlock: %v", o, err)
+	}
+}
+
+func (e *bubbleEngine) lockWith(ctx context.Context, o owner, r request) (bool, error) {
+	return e.acquire(ctx, &fakeLock{e.redis, "x"}, o, r)
+}
+
+func (e *bubbleEngine) unlockErr(o owner) error {
+	return e.release(context.Background(), &fakeLock{e.redis, "x"}, o)
+}
+
+func (e *bubbleEngine) guarded(o owner) context.Context {
+	e.t.Helper()
+	ctx, err := e.guard(context.Background(), &fakeLock{e.redis, "x"}, o)
+	if err != nil {
+		e.t.Fatalf("no guard for %v: %v", o, err)
+	}
+	return ctx
+}
+
+// inBubble runs f on a new engine, and looks afterwards whether anything is left of it.
+func inBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) { f(t, newBubbleEngine(t)) })
+}
+
+// C1: one request to lock, one to unlock, no subscription.
+func TestEngineUncontendedCostsTwoRequests(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		e.unlock(1)
+		if want := []string{"acquire", "release"}; !slices.Equal(e.redis.requests, want) {
+			t.Errorf("requests %v, want %v", e.redis.requests, want)
+		}
+		if n := e.redis.pubsub.dials(); n != 0 {
+			t.Errorf("%d subscription connections", n)
+		}
+	})
+}
+
+// C3: nothing is remembered of what nobody holds or awaits.
+func TestEngineForgetsNames(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		for i := range 1000 {
+			b := &fakeLock{e.redis, fmt.Sprint("name", i)}
+			if ok, err := e.acquire(context.Background(), b, 1, request{wait: forever}); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+			if err := e.release(context.Background(), b, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if len(e.holds)+len(e.gates)+len(e.dog.leases) != 0 {
+			t.Errorf("%d holds, %d gates, %d leases are left", len(e.holds), len(e.gates), len(e.dog.leases))
+		}
+	})
+}
+
+// L6 and the gate: local waiters are served in the order in which they came, and
+// only one of them bothers Redis.
+func TestEngineServesLocalWaitersInOrder(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		var order []owner
+		var wg sync.WaitGroup
+		for o := owner(2); o <= 50; o++ {
+			wg.Go(func() {
+				e.lock(o)
+				order = append(order, o)
+				time.Sleep(time.Second)
+				e.unlock(o)
+			})
+			synctest.Wait()
+		}
+		if n := e.redis.count("acquire"); n != 1 {
+			t.Errorf("%d attempts while a local owner holds the lock", n)
+		}
+		e.unlock(1)
+		wg.Wait()
+		if !slices.IsSorted(order) || len(order) != 49 {
+			t.Errorf("served in the order %v", order)
+		}
+	})
+}
+
+func TestEngineTryLockOnALocallyHeldNameAsksNobody(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		before := len(e.redis.requests)
+		if ok, err := e.lockWith(context.Background(), 2, request{wait: 0}); ok || err != nil {
+			t.Errorf("%v, %v", ok, err)
+		}
+		if n := len(e.redis.requests) - before; n != 0 {
+			t.Errorf("%d requests", n)
+		}
+		e.unlock(1)
+	})
+}
+
+// L1: a waiter is woken by the release.
+func TestEngineWaiterIsWokenByARelease(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		other := joinBubbleEngine(t, e.redis, "other")
+		e.redis.latency = 500 * time.Microsecond
+		other.lock(1)
+		go func() {
+			time.Sleep(3300 * time.Millisecond)
+			other.unlock(1)
+		}()
+		e.lock(2)
+		if waited := other.dog.now(); waited > 3303*time.Millisecond {
+			t.Errorf("got the lock %v after the start, it was released at 3.3s", waited)
+		}
+		e.unlock(2)
+	})
+}
+
+// L1: without any wake-up, the max wake delay.
+func TestEngineLostWakeUpCostsTheMaxWakeDelay(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		other := joinBubbleEngine(t, e.redis, "other")
+		other.lock(1)
+		e.redis.pubsub.set(func() { e.redis.pubsub.down = true })
+		const releasedAfter = 7300 * time.Millisecond
+		start := time.Now()
+		time.AfterFunc(releasedAfter, func() { other.unlock(1) })
+		e.lock(2)
+		if late := time.Since(start) - releasedAfter; late > e.maxWakeDelay {
+			t.Errorf("noticed the release after %v", late)
+		}
+		if n := e.redis.count("acquire"); n > 13 {
+			t.Errorf("%d attempts in 8s: it must not poll faster than the max wake delay", n)
+		}
+		e.unlock(2)
+	})
+}
+
+// A release between the first attempt and the subscription must not be missed.
+func TestEngineAsksAgainOnceItIsSubscribed(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		other := joinBubbleEngine(t, e.redis, "other")
+		other.lock(1)
+		e.redis.pubsub.confirmAfter = 100 * time.Millisecond
+		start := time.Now()
+		go func() {
+			time.Sleep(50 * time.Millisecond)
+			other.unlock(1)
+		}()
+		e.lock(2)
+		if took := time.Since(start); took > 100*time.Millisecond {
+			t.Errorf("noticed a release before the subscription after %v", took)
+		}
+		e.unlock(2)
+	})
+}
+
+// L3: a holder that is gone blocks for its lease and not longer.
+func TestEngineCrashedHolderBlocksForItsLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.redis.records["x"] = &fakeRecord{"crashed", 1, time.Now().Add(5300 * time.Millisecond)}
+		start := time.Now()
+		e.lock(1)
+		if took := time.Since(start); took < 5300*time.Millisecond || took > 5320*time.Millisecond {
+			t.Errorf("got the lock after %v", took)
+		}
+		e.unlock(1)
+	})
+}
+
+// A record without a lease is not waited for in one long sleep.
+func TestEngineWaitsForARecordThatNeverEnds(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		if d := e.nap(-time.Millisecond); d <= 0 || d > e.maxWakeDelay {
+			t.Errorf("naps for %v", d)
+		}
+		for range 1000 {
+			for _, lease := range []time.Duration{0, time.Millisecond, time.Second, time.Hour, math.MaxInt64} {
+				if d := e.nap(lease); d <= 0 || d > e.maxWakeDelay {
+					t.Fatalf("naps for %v at a lease of %v", d, lease)
+				}
+			}
+		}
+	})
+}
+
+func TestEngineTryLockGivesUpInTime(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		other := joinBubbleEngine(t, e.redis, "other")
+		other.lock(1)
+		for _, wait := range []time.Duration{1, time.Millisecond, 300 * time.Millisecond, 5 * time.Second} {
+			start := time.Now()
+			ok, err := e.lockWith(context.Background(), 2, request{wait: wait})
+			if took := time.Since(start); ok || err != nil || took != wait {
+				t.Errorf("wait %v: %v, %v after %v", wait, ok, err, took)
+			}
+		}
+		other.unlock(1)
+		if len(e.holds) != 0 {
+			t.Error("a hold is left")
+		}
+	})
+}
+
+func TestEngineTryLockWithoutAnAnswerIsAnError(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.redis.fault = func(string) fakeFault { return fakeFault{late: 30 * time.Second} }
+		start := time.Now()
+		ok, err := e.lockWith(context.Background(), 1, request{wait: time.Second})
+		if ok || err == nil {
+			t.Errorf("%v, %v", ok, err)
+		}
+		if took := time.Since(start); took != time.Second {
+			t.Errorf("took %v", took)
+		}
+		e.redis.set(func() { e.redis.fault = nil })
+		time.Sleep(time.Minute) // it runs late, and is undone
+		if h := e.redis.holder("x"); h != "" {
+			t.Errorf("%s holds the lock", h)
+		}
+	})
+}
+
+func TestEngineWaitEndsWithItsContext(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		other := joinBubbleEngine(t, e.redis, "other")
+		other.lock(1)
+		mine := errors.New("mine")
+		ctx, cancel := context.WithCancelCause(context.Background())
+		time.AfterFunc(1234*time.Millisecond, func() { cancel(mine) })
+		start := time.Now()
+		ok, err := e.lockWith(ctx, 2, request{wait: forever})
+		if ok || !errors.Is(err, context.Canceled) || !errors.Is(err, mine) || time.Since(start) != 1234*time.Millisecond {
+			t.Errorf("%v, %v after %v", ok, err, time.Since(start))
+		}
+		deadline, done := context.WithTimeout(context.Background(), time.Second)
+		defer done()
+		if ok, err := e.lockWith(deadline, 2, request{wait: time.Hour}); ok || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v, %v", ok, err)
+		}
+		other.unlock(1)
+	})
+}
+
+func TestEngineSendsNothingForAnEndedContext(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		if ok, err := e.lockWith(ctx, 1, request{wait: forever}); ok || !errors.Is(err, context.Canceled) {
+			t.Errorf("%v, %v", ok, err)
+		}
+		if n := len(e.redis.requests); n != 0 {
+			t.Errorf("%d requests", n)
+		}
+	})
+}
+
+// S3: a request that hangs when ctx ends is left behind at once, and undone when it has run.
+func TestEngineUndoesAnAttemptThatWasGivenUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.redis.fault = func(verb string) fakeFault {
+			if verb == "acquire" {
+				return fakeFault{late: 3 * time.Second}
+			}
+			return fakeFault{}
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		start := time.Now()
+		if ok, err := e.lockWith(ctx, 1, request{wait: forever}); ok || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v, %v", ok, err)
+		}
+		if took := time.Since(start); took != time.Second {
+			t.Errorf("came back after %v", took)
+		}
+		time.Sleep(2500 * time.Millisecond)
+		if h := e.redis.holder("x"); h != "" {
+			t.Errorf("%s holds a lock that was given up", h)
+		}
+		if n := e.redis.count("release"); n != 1 {
+			t.Errorf("undone %d times", n)
+		}
+	})
+}
+
+// S3: the answer of an acquire is lost, again and again.
+func TestEngineLostAnswersOfAnAcquire(t *testing.T) {
+	for lost := range 6 {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			n := 0
+			e.redis.fault = func(verb string) fakeFault {
+				if verb == "acquire" && n < lost {
+					n++
+					return fakeFault{err: io.EOF}
+				}
+				return fakeFault{}
+			}
+			ok, err := e.lockWith(context.Background(), 1, request{wait: forever})
+			if lost < quickTries {
+				if !ok || err != nil {
+					t.Fatalf("%d answers lost: %v, %v", lost, ok, err)
+				}
+				if rec := e.redis.records["x"]; rec.levels != 1 {
+					t.Errorf("%d answers lost: %d levels", lost, rec.levels)
+				}
+				e.unlock(1)
+			} else if ok || !errors.Is(err, io.EOF) {
+				t.Fatalf("%d answers lost: %v, %v", lost, ok, err)
+			}
+			time.Sleep(time.Second)
+			if h := e.redis.holder("x"); h != "" {
+				t.Errorf("%d answers lost: %s holds the lock", lost, h)
+			}
+		})
+	}
+}
+
+// S3: an acquire that runs after its undo lapses with its lease, and is not renewed.
+func TestEngineAcquireThatOvertakesItsUndoLapses(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.redis.fault = func(verb string) fakeFault {
+			return fakeFault{block: io.ErrUnexpectedEOF}
+		}
+		if ok, err := e.lockWith(context.Background(), 1, request{wait: forever}); ok || err == nil {
+			t.Fatal(ok, err)
+		}
+		e.redis.set(func() { e.redis.fault = nil })
+		time.Sleep(2 * unlockTime)
+		// Now the server gets to what it had read.
+		e.redis.set(func() {
+			e.redis.records["x"] = &fakeRecord{"client:1:1", 1, time.Now().Add(e.watchdogTimeout)}
+		})
+		start := time.Now()
+		e.lock(2)
+		if took := time.Since(start); took > e.watchdogTimeout+20*time.Millisecond {
+			t.Errorf("an orphan blocked for %v", took)
+		}
+		e.unlock(2)
+	})
+}
+
+func TestEngineLostAnswersOfARelease(t *testing.T) {
+	for _, lost := range []int{1, 2, 5} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			e.lock(1)
+			e.lock(1)
+			n := 0
+			e.redis.set(func() {
+				e.redis.fault = func(verb string) fakeFault {
+					if verb == "release" && n%(lost+1) < lost {
+						n++
+						return fakeFault{err: io.EOF}
+					}
+					n++
+					return fakeFault{}
+				}
+			})
+			e.unlock(1)
+			if rec := e.redis.records["x"]; rec.levels != 1 {
+				t.Errorf("%d levels are left after one of two unlocks", rec.levels)
+			}
+			e.unlock(1)
+			if h := e.redis.holder("x"); h != "" {
+				t.Errorf("%s holds the lock", h)
+			}
+		})
+	}
+}
+
+// S3: a repeated release does not free whoever came between.
+func TestEngineRepeatedReleaseFreesNobodyElse(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		other := joinBubbleEngine(t, e.redis, "other")
+		e.lock(1)
+		first := true
+		e.redis.set(func() {
+			e.redis.fault = func(verb string) fakeFault {
+				if verb == "release" && first {
+					first = false
+					return fakeFault{err: io.EOF}
+				}
+				if verb == "release" {
+					return fakeFault{late: time.Second}
+				}
+				return fakeFault{}
+			}
+		})
+		go other.lock(2)
+		e.unlock(1)
+		synctest.Wait()
+		if _, levels := other.levels(&fakeLock{e.redis, "x"}, 2); levels != 1 || e.redis.holder("x") == "" {
+			t.Error("a repeated release has freed the next holder")
+		}
+		e.redis.set(func() { e.redis.fault = nil })
+		other.unlock(2)
+	})
+}
+
+func TestEngineReleaseThatIsNeverConfirmed(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		guarded := e.guarded(1)
+		e.redis.set(func() { e.redis.fault = func(string) fakeFault { return fakeFault{block: io.EOF} } })
+		start := time.Now()
+		err := e.unlockErr(1)
+		if err == nil || errors.Is(err, ErrNotHeld) || !errors.Is(err, io.EOF) {
+			t.Errorf("error %v", err)
+		}
+		if took := time.Since(start); took > unlockTime {
+			t.Errorf("took %v", took)
+		}
+		if context.Cause(guarded) != context.Canceled {
+			t.Errorf("the guard says %v", context.Cause(guarded))
+		}
+		renewals := e.redis.count("renew")
+		time.Sleep(time.Hour)
+		if n := e.redis.count("renew"); n != renewals {
+			t.Error("what was released is still renewed")
+		}
+		e.redis.set(func() { e.redis.fault = nil })
+		e.lock(1)
+		e.unlock(1)
+	})
+}
+
+// S2: the local timer ends the guard, whether or not Redis can be reached.
+func TestEngineGuardEndsWhenTrustIsOver(t *testing.T) {
+	for name, fault := range map[string]fakeFault{
+		"refused": {block: io.EOF},
+		"silent":  {late: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				e.redis.latency = time.Second
+				start := time.Now()
+				e.lock(1)
+				guarded := e.guarded(1)
+				e.redis.set(func() { e.redis.fault = func(string) fakeFault { return fault } })
+				<-guarded.Done()
+				if want := e.watchdogTimeout - drift(e.watchdogTimeout); time.Since(start) != want {
+					t.Errorf("trusted for %v after the request was sent, want %v", time.Since(start), want)
+				}
+				if cause := context.Cause(guarded); !errors.Is(cause, ErrLockLost) {
+					t.Errorf("cause %v", cause)
+				}
+				if _, err := e.guard(context.Background(), &fakeLock{e.redis, "x"}, 1); !errors.Is(err, ErrLockLost) {
+					t.Errorf("a new guard: %v", err)
+				}
+				if err := e.unlockErr(1); !errors.Is(err, ErrLockLost) {
+					t.Errorf("unlock: %v", err)
+				}
+				if err := e.unlockErr(1); !errors.Is(err, ErrNotHeld) || errors.Is(err, ErrLockLost) {
+					t.Errorf("second unlock: %v", err)
+				}
+				e.redis.set(func() { e.redis.fault = nil })
+				time.Sleep(2 * time.Hour)
+			})
+		})
+	}
+}
+
+// After a pause of the process the clock decides, before any timer has fired.
+func TestEngineGuardLooksAtTheClock(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		guarded := e.guarded(1)
+		child, cancel := context.WithCancel(guarded)
+		defer cancel()
+		e.dog.close() // as if it had not been scheduled since
+		time.Sleep(e.watchdogTimeout - drift(e.watchdogTimeout) - 1)
+		if guarded.Err() != nil {
+			t.Error("ended while it is trusted")
+		}
+		time.Sleep(1)
+		if guarded.Err() == nil || !errors.Is(context.Cause(guarded), ErrLockLost) {
+			t.Errorf("err %v, cause %v", guarded.Err(), context.Cause(guarded))
+		}
+		if !errors.Is(context.Cause(child), ErrLockLost) {
+			t.Errorf("a derived ctx says %v", context.Cause(child))
+		}
+	})
+}
+
+func TestEngineRenewsUntilTheLastLevel(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		if ok, err := e.lockWith(context.Background(), 1, request{wait: 0, lease: time.Second}); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		guarded := e.guarded(1)
+		time.Sleep(time.Hour)
+		e.unlock(1)
+		time.Sleep(time.Hour)
+		if guarded.Err() != nil {
+			t.Fatalf("lost: %v", context.Cause(guarded))
+		}
+		e.unlock(1)
+		if context.Cause(guarded) != context.Canceled {
+			t.Errorf("the guard says %v", context.Cause(guarded))
+		}
+		renewals := e.redis.count("renew")
+		time.Sleep(time.Hour)
+		if n := e.redis.count("renew"); n != renewals {
+			t.Errorf("%d renewals after the last unlock", n-renewals)
+		}
+	})
+}
+
+// Both ways of a hold without and with the watchdog; no lease adds up.
+func TestEngineReentryLeases(t *testing.T) {
+	const s = time.Second
+	for _, c := range []struct {
+		name   string
+		leases []time.Duration // taken one after the other, a second apart; 0: the watchdog's
+		ends   time.Duration   // from the start; 0: never
+	}{
+		{"one", []time.Duration{10 * s}, 10 * s},
+		{"the longer one counts: later", []time.Duration{10 * s, 20 * s}, 21 * s},
+		{"the longer one counts: earlier", []time.Duration{10 * s, 2 * s}, 10 * s},
+		{"leases do not add up", []time.Duration{10 * s, 10 * s, 10 * s}, 12 * s},
+		{"the watchdog takes over", []time.Duration{10 * s, 0}, 0},
+		{"the watchdog stays", []time.Duration{0, 2 * s, 3 * s}, 0},
+		{"a long lease is not cut by the watchdog", []time.Duration{100 * s, 0}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				start := time.Now()
+				for i, lease := range c.leases {
+					if i > 0 {
+						time.Sleep(s)
+					}
+					if ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: lease}); !ok || err != nil {
+						t.Fatal(ok, err)
+					}
+				}
+				guarded := e.guarded(1)
+				record := func() time.Time {
+					e.redis.mu.Lock()
+					defer e.redis.mu.Unlock()
+					return e.redis.records["x"].expires
+				}
+				if c.ends == 0 {
+					time.Sleep(time.Hour)
+					if guarded.Err() != nil || e.redis.holder("x") == "" {
+						t.Fatalf("lost: %v", context.Cause(guarded))
+					}
+					for range c.leases {
+						e.unlock(1)
+					}
+					return
+				}
+				if got := record().Sub(start); got != c.ends {
+					t.Errorf("the record ends %v after the start, want %v", got, c.ends)
+				}
+				<-guarded.Done()
+				if early := c.ends - time.Since(start); early < 2*time.Millisecond || early > drift(c.ends) {
+					t.Errorf("the guard ended %v before the record", early)
+				}
+				// It is over: it needs no unlock, and the next one is fresh.
+				time.Sleep(s)
+				e.lock(1)
+				if _, levels := e.levels(&fakeLock{e.redis, "x"}, 1); levels != 1 {
+					t.Errorf("%d levels after a fresh lock", levels)
+				}
+				e.unlock(1)
+			})
+		})
+	}
+}
+
+func TestEngineLapsedHoldLetsLocalWaitersIn(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		if ok, err := e.lockWith(context.Background(), 1, request{wait: 0, lease: 5 * time.Second}); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		start := time.Now()
+		e.lock(2)
+		if took := time.Since(start); took > 5100*time.Millisecond {
+			t.Errorf("a local waiter got the lock after %v", took)
+		}
+		if err := e.unlockErr(1); !errors.Is(err, ErrLockLost) {
+			t.Errorf("the late unlock of a lapsed hold: %v", err)
+		}
+		e.unlock(2)
+	})
+}
+
+func TestEngineRemembersAFewLapsedHolds(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		for i := range owner(3 * lapsedKept) {
+			b := &fakeLock{e.redis, fmt.Sprint("name", i)}
+			if ok, err := e.acquire(context.Background(), b, i+1, request{lease: time.Second + time.Duration(i)*time.Millisecond}); !ok || err != nil {
+				t.Fatal(ok, err)
+			}
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if n := len(e.holds); n > lapsedKept {
+			t.Errorf("%d lapsed holds are remembered", n)
+		}
+		last := owner(3 * lapsedKept)
+		if err := e.release(context.Background(), &fakeLock{e.redis, fmt.Sprint("name", last-1)}, last); !errors.Is(err, ErrLockLost) {
+			t.Errorf("unlock of the last one: %v", err)
+		}
+		if err := e.release(context.Background(), &fakeLock{e.redis, "name0"}, 1); !errors.Is(err, ErrNotHeld) {
+			t.Errorf("unlock of the first one: %v", err)
+		}
+	})
+}
+
+// S4, and the row of the re-entry: the outer section must hear of a loss, once.
+func TestEngineReentryAfterALoss(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		e.lock(1)
+		guarded := e.guarded(1)
+		e.redis.set(func() { delete(e.redis.records, "x") })
+		if ok, err := e.lockWith(context.Background(), 1, request{wait: forever}); ok || !errors.Is(err, ErrLockLost) {
+			t.Fatalf("re-entry of a hold whose record has gone: %v, %v", ok, err)
+		}
+		if !errors.Is(context.Cause(guarded), ErrLockLost) {
+			t.Errorf("the guard says %v", context.Cause(guarded))
+		}
+		if e.redis.holder("x") != "" {
+			t.Error("the re-entry took the lock anew")
+		}
+		for range 2 {
+			if err := e.unlockErr(1); !errors.Is(err, ErrLockLost) {
+				t.Errorf("unlock: %v", err)
+			}
+		}
+		e.lock(1)
+		e.unlock(1)
+	})
+}
+
+func TestEngineFreshLockOnceTheLossWasTold(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		e.redis.set(func() { delete(e.redis.records, "x") })
+		time.Sleep(time.Minute) // the watchdog notices
+		if ok, err := e.lockWith(context.Background(), 1, request{wait: 0}); ok || !errors.Is(err, ErrLockLost) {
+			t.Fatalf("%v, %v", ok, err)
+		}
+		e.lock(1)
+		if _, levels := e.levels(&fakeLock{e.redis, "x"}, 1); levels != 1 {
+			t.Errorf("%d levels", levels)
+		}
+		e.unlock(1)
+	})
+}
+
+// S4: a holder that has lost its record never gets it back by renewing.
+func TestEngineLossIsNoticedWithinAThirdOfTheLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		other := joinBubbleEngine(t, e.redis, "other")
+		e.lock(1)
+		guarded := e.guarded(1)
+		time.Sleep(time.Minute)
+		e.redis.set(func() { delete(e.redis.records, "x") })
+		start := time.Now()
+		other.lock(2)
+		<-guarded.Done()
+		if took := time.Since(start); took > e.watchdogTimeout/3 || !errors.Is(context.Cause(guarded), ErrLockLost) {
+			t.Errorf("noticed after %v: %v", took, context.Cause(guarded))
+		}
+		time.Sleep(time.Hour)
+		if _, levels := other.levels(&fakeLock{e.redis, "x"}, 2); levels != 1 {
+			t.Error("the next holder was disturbed")
+		}
+		if err := e.unlockErr(1); !errors.Is(err, ErrLockLost) {
+			t.Errorf("unlock: %v", err)
+		}
+		other.unlock(2)
+	})
+}
+
+// A waiter rides out a failover; one who has nothing yet is told soon.
+func TestEngineOutages(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		down := fakeFault{block: io.EOF}
+		e.redis.fault = func(string) fakeFault { return down }
+		start := time.Now()
+		if ok, err := e.lockWith(context.Background(), 1, request{wait: forever}); ok || !errors.Is(err, io.EOF) || time.Since(start) > time.Second {
+			t.Errorf("%v, %v after %v", ok, err, time.Since(start))
+		}
+		tries := e.redis.count("acquire")
+		if tries != quickTries {
+			t.Errorf("%d tries", tries)
+		}
+		time.Sleep(time.Minute) // its undo is given up too
+
+		e.redis.set(func() { e.redis.fault = nil })
+		other := joinBubbleEngine(t, e.redis, "other")
+		other.lock(1)
+		got := make(chan error, 1)
+		go func() {
+			_, err := e.lockWith(context.Background(), 2, request{wait: forever})
+			got <- err
+		}()
+		time.Sleep(5 * time.Second)
+		e.redis.set(func() { e.redis.fault = func(string) fakeFault { return down } })
+		time.Sleep(15 * time.Second)
+		e.redis.set(func() { e.redis.fault = nil })
+		time.Sleep(5 * time.Second)
+		other.unlock(1)
+		if err := <-got; err != nil {
+			t.Errorf("a waiter did not ride out an outage of 15s: %v", err)
+		}
+		e.unlock(2)
+
+		other.lock(1)
+		go func() {
+			_, err := e.lockWith(context.Background(), 2, request{wait: forever})
+			got <- err
+		}()
+		time.Sleep(5 * time.Second)
+		start = time.Now()
+		e.redis.set(func() { e.redis.fault = func(string) fakeFault { return down } })
+		if err := <-got; !errors.Is(err, io.EOF) || time.Since(start) > 2*e.watchdogTimeout {
+			t.Errorf("a waiter without any Redis: %v after %v", err, time.Since(start))
+		}
+		e.redis.set(func() { e.redis.fault = nil })
+	})
+}
+
+func TestEngineCloseWakesEverybody(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		other := joinBubbleEngine(t, e.redis, "other")
+		other.lock(1)
+		var wg sync.WaitGroup
+		for o := owner(2); o < 10; o++ {
+			wg.Go(func() {
+				if ok, err := e.lockWith(context.Background(), o, request{wait: forever}); ok || !errors.Is(err, ErrClosed) {
+					t.Errorf("%v, %v", ok, err)
+				}
+			})
+		}
+		held := &fakeLock{e.redis, "held"}
+		if ok, err := e.acquire(context.Background(), held, 1, request{wait: forever}); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		guarded, err := e.guard(context.Background(), held, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		synctest.Wait()
+		start := time.Now()
+		if err := e.close(); err != nil {
+			t.Error(err)
+		}
+		wg.Wait()
+		if time.Since(start) != 0 {
+			t.Errorf("took %v", time.Since(start))
+		}
+		if !errors.Is(context.Cause(guarded), ErrClosed) {
+			t.Errorf("the guard says %v", context.Cause(guarded))
+		}
+		if ok, err := e.lockWith(context.Background(), 3, request{wait: 0}); ok || !errors.Is(err, ErrClosed) {
+			t.Errorf("lock after close: %v, %v", ok, err)
+		}
+		if e.redis.holder("held") == "" {
+			t.Error("close has released what is held")
+		}
+		if err := e.release(context.Background(), held, 1); err != nil || e.redis.holder("held") != "" {
+			t.Errorf("unlock after close: %v", err)
+		}
+		other.unlock(1)
+	})
+}
+
+// An attempt that is on its way while the client closes is undone.
+func TestEngineCloseDuringAnAttempt(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.redis.latency = time.Second
+		got := make(chan error, 1)
+		go func() {
+			_, err := e.lockWith(context.Background(), 1, request{wait: forever})
+			got <- err
+		}()
+		time.Sleep(time.Millisecond)
+		if err := e.close(); err != nil {
+			t.Error(err)
+		}
+		if err := <-got; !errors.Is(err, ErrClosed) {
+			t.Errorf("error %v", err)
+		}
+		if h := e.redis.holder("x"); h != "" {
+			t.Errorf("%s holds the lock", h)
+		}
+	})
+}
+
+// Goroutines that share an owner share its hold.
+func TestEngineSharedOwner(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.redis.latency = time.Millisecond
+		other := joinBubbleEngine(t, e.redis, "other")
+		other.lock(9)
+		const o, many = owner(-1), 20
+		var wg sync.WaitGroup
+		for range many {
+			wg.Go(func() { e.lock(o) })
+		}
+		synctest.Wait()
+		if ok, err := e.lockWith(context.Background(), o, request{wait: 0}); ok || err != nil {
+			t.Errorf("%v, %v", ok, err)
+		}
+		if err := e.unlockErr(o); !errors.Is(err, ErrNotHeld) {
+			t.Errorf("unlock of what is not held yet: %v", err)
+		}
+		other.unlock(9)
+		wg.Wait()
+		if _, levels := e.levels(&fakeLock{e.redis, "x"}, o); levels != many || e.redis.records["x"].levels != many {
+			t.Errorf("%d levels here, %d in Redis", levels, e.redis.records["x"].levels)
+		}
+		for range many {
+			wg.Go(func() { e.unlock(o) })
+		}
+		wg.Wait()
+		if e.redis.holder("x") != "" {
+			t.Error("not released")
+		}
+		if err := e.unlockErr(o); !errors.Is(err, ErrNotHeld) {
+			t.Errorf("error %v", err)
+		}
+	})
+}
+
+// A waiter of the same owner whose first contender gives up takes its place.
+func TestEngineSharedOwnerFirstGivesUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		other := joinBubbleEngine(t, e.redis, "other")
+		other.lock(9)
+		ctx, cancel := context.WithCancel(context.Background())
+		go func() { _, _ = e.lockWith(ctx, 1, request{wait: forever}) }()
+		synctest.Wait()
+		got := make(chan error, 1)
+		go func() {
+			_, err := e.lockWith(context.Background(), 1, request{wait: forever})
+			got <- err
+		}()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		other.unlock(9)
+		if err := <-got; err != nil {
+			t.Error(err)
+		}
+		e.unlock(1)
+	})
+}
+
+func TestEngineGuardsOfManyContexts(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		b := &fakeLock{e.redis, "x"}
+		for range 100 {
+			ctx, cancel := context.WithCancel(context.Background())
+			g, err := e.guard(ctx, b, 1)
+			if err != nil {
+				t.Fatal(err)
+			}
+			cancel()
+			if !errors.Is(g.Err(), context.Canceled) {
+				t.Error("a guard outlives its parent")
+			}
+		}
+		synctest.Wait()
+		e.mu.Lock()
+		n := len(e.holds[holdKey{"x", 1}].guards)
+		e.mu.Unlock()
+		if n != 0 {
+			t.Errorf("%d guards of ended contexts are remembered", n)
+		}
+		e.unlock(1)
+	})
+}
+
+// S1 under everything at once: random owners, leases, latencies, lost answers and
+// late requests; no two trusted holds at a time, and nothing left in the end.
+func TestEngineRandomly(t *testing.T) {
+	for seed := range 40 {
+		synctest.Test(t, func(t *testing.T) { engineRandomly(t, seed) })
+	}
+}
+
+func engineRandomly(t *testing.T, seed int) {
+	r := &fakeRedis{records: make(map[string]*fakeRecord)}
+	rng := newRand(seed)
+	faulty := true
+	r.fault = func(string) fakeFault { // with r.mu held, which also guards rng here
+		if !faulty {
+			return fakeFault{}
+		}
+		switch rng.IntN(20) {
+		case 0:
+			return fakeFault{err: io.EOF}
+		case 1:
+			return fakeFault{block: io.EOF}
+		case 2:
+			return fakeFault{late: time.Duration(rng.IntN(int(2 * time.Second)))}
+		case 3:
+			return fakeFault{late: time.Duration(rng.IntN(int(40 * time.Second))), err: io.EOF}
+		}
+		return fakeFault{late: time.Duration(rng.IntN(int(20 * time.Millisecond)))}
+	}
+	var (
+		mu     sync.Mutex // guards below
+		inside = make(map[string]string)
+		held   int
+	)
+	var wg sync.WaitGroup
+	for c := range 3 {
+		e := joinBubbleEngine(t, r, fmt.Sprint("client", c))
+		for o := owner(1); o <= 4; o++ {
+			rng := newRand(seed*1000 + c*10 + int(o))
+			wg.Go(func() {
+				for range 20 {
+					b := &fakeLock{r, "x"}
+					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+rng.IntN(30))*time.Second)
+					req := request{wait: forever}
+					switch rng.IntN(3) {
+					case 0:
+						req.wait = time.Duration(rng.IntN(int(3 * time.Second)))
+					case 1:
+						req.lease = time.Duration(1+rng.IntN(20)) * time.Second
+					}
+					ok, err := e.acquire(ctx, b, o, req)
+					cancel()
+					if ok != (err == nil && ok) {
+						t.Errorf("seed %d: %v, %v", seed, ok, err)
+					}
+					if !ok {
+						continue
+					}
+					guarded, err := e.guard(context.Background(), b, o)
+					if err == nil {
+						me := fmt.Sprintf("client %d owner %d", c, o)
+						mu.Lock()
+						held++
+						if who := inside["x"]; who != "" {
+							t.Errorf("seed %d: %s holds the lock together with %s", seed, me, who)
+						}
+						inside["x"] = me
+						mu.Unlock()
+						select {
+						case <-guarded.Done():
+						case <-time.After(time.Duration(rng.IntN(int(15 * time.Second)))):
+						}
+						mu.Lock()
+						inside["x"] = ""
+						mu.Unlock()
+					}
+					if err := e.release(context.Background(), b, o); err != nil && !errors.Is(err, ErrLockLost) && !errors.Is(err, io.EOF) && !errors.Is(err, errTimeUp) {
+						t.Errorf("seed %d: %v", seed, err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	mu.Lock()
+	if held < 10 {
+		t.Errorf("seed %d: only %d holds", seed, held)
+	}
+	mu.Unlock()
+	r.set(func() { faulty = false })
+	time.Sleep(2 * time.Minute) // whatever was left behind lapses
+	if h := r.holder("x"); h != "" {
+		t.Errorf("seed %d: %s still holds the lock", seed, h)
+	}
+}

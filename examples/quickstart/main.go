@@ -1,0 +1,264 @@
+// Quickstart shows what a relock lock does, in five steps of a line or two each:
+// it excludes, it lets its holder in again, it is waited for only so long, it
+// outlives its lease while the holder lives, and its loss is noticed.
+//
+//	go run ./examples/quickstart
+//
+// It needs nothing but Go: without REDIS_URL (redis://user:password@host:port/db)
+// it runs on an embedded miniredis.
+//
+// Rules: every step checks what it shows, and the first that does not come true
+// ends the program with exit status 1; every lock has a name of its own, and
+// nothing is left in Redis.
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock"
+)
+
+// The lease of a lock that is held with Lock. The watchdog renews it every third of this.
+const lease = time.Second
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "quickstart:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	defer cancel()
+
+	rdb, stop, err := connect(ctx)
+	if err != nil {
+		return err
+	}
+	defer stop()
+
+	// One Client serves the whole process.
+	client, err := relock.New(rdb,
+		relock.WithWatchdogTimeout(lease),
+		relock.WithLogger(slog.New(slog.DiscardHandler)), // it would log the loss in step 5
+	)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+
+	// Names that nobody else uses, should the Redis be a shared one.
+	prefix := "relock:quickstart:" + rand.Text() + ":"
+
+	fmt.Println("1. Two workers exclude each other")
+	if err := exclude(ctx, client.NewLock(prefix+"exclude")); err != nil {
+		return fmt.Errorf("step 1: %w", err)
+	}
+	fmt.Println("2. Whoever holds a lock may lock it again")
+	if err := reenter(ctx, client.NewLock(prefix+"reenter")); err != nil {
+		return fmt.Errorf("step 2: %w", err)
+	}
+	fmt.Println("3. TryLock waits only so long")
+	if err := giveUp(ctx, client.NewLock(prefix+"give-up")); err != nil {
+		return fmt.Errorf("step 3: %w", err)
+	}
+	fmt.Println("4. The watchdog renews the lease while you work")
+	if err := outlive(ctx, client.NewLock(prefix+"outlive")); err != nil {
+		return fmt.Errorf("step 4: %w", err)
+	}
+	fmt.Println("5. A lock that is lost is noticed")
+	if err := notice(ctx, client.NewLock(prefix+"notice"), rdb); err != nil {
+		return fmt.Errorf("step 5: %w", err)
+	}
+	fmt.Println("All as it should be.")
+	return nil
+}
+
+// connect returns a connection to the Redis at REDIS_URL, or to an embedded one,
+// and what closes it.
+func connect(ctx context.Context) (*redis.Client, func(), error) {
+	url, stop := os.Getenv("REDIS_URL"), func() {}
+	if url == "" {
+		m, err := miniredis.Run()
+		if err != nil {
+			return nil, nil, err
+		}
+		m.ClockTTL(true) // leases run out with the clock, as in Redis
+		url, stop = "redis://"+m.Addr(), m.Close
+	}
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		stop()
+		return nil, nil, errors.New("REDIS_URL is not like redis://user:password@host:port/db")
+	}
+	rdb := redis.NewClient(options)
+	closeAll := func() { rdb.Close(); stop() }
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		closeAll()
+		return nil, nil, fmt.Errorf("no Redis at %s: %w", options.Addr, err)
+	}
+	return rdb, closeAll, nil
+}
+
+// exclude sends two goroutines through the same lock. A goroutine is an owner by
+// itself, so they may share the value.
+func exclude(ctx context.Context, lock *relock.Lock) error {
+	var inside atomic.Int32
+	visit := func(worker string) error {
+		if err := lock.Lock(ctx); err != nil {
+			return err
+		}
+		defer lock.Unlock(ctx)
+
+		if inside.Add(1) != 1 {
+			return errors.New("both workers hold the lock")
+		}
+		fmt.Printf("   %-4s goes in", worker)
+		time.Sleep(50 * time.Millisecond)
+		fmt.Println(", and out")
+		inside.Add(-1)
+		return nil
+	}
+
+	var workers sync.WaitGroup
+	errs := make(chan error, 4)
+	for _, worker := range []string{"red", "blue"} {
+		workers.Go(func() {
+			errs <- visit(worker)
+			errs <- visit(worker)
+		})
+	}
+	workers.Wait()
+	close(errs)
+	for err := range errs {
+		if err != nil {
+			return err
+		}
+	}
+
+	locked, err := lock.IsLocked(ctx)
+	if err != nil {
+		return err
+	}
+	if locked {
+		return errors.New("the lock is still held when both are done")
+	}
+	return nil
+}
+
+// reenter locks twice and so owes two Unlocks.
+func reenter(ctx context.Context, lock *relock.Lock) error {
+	for range 2 {
+		if err := lock.Lock(ctx); err != nil {
+			return err
+		}
+	}
+	twice, err := lock.HoldCount(ctx)
+	if err != nil {
+		return err
+	}
+	for range 2 {
+		if err := lock.Unlock(ctx); err != nil {
+			return err
+		}
+	}
+	after, err := lock.HoldCount(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("   hold count after two Locks: %d, after two Unlocks: %d\n", twice, after)
+	if twice != 2 || after != 0 {
+		return errors.New("the hold counts should be 2 and 0")
+	}
+	return nil
+}
+
+// giveUp tries for a lock that somebody else has: an owner of its own, that a
+// ctx carries. It could as well be another goroutine, process or machine.
+func giveUp(ctx context.Context, lock *relock.Lock) error {
+	somebody := relock.WithOwner(ctx)
+	if err := lock.Lock(somebody); err != nil {
+		return err
+	}
+	start := time.Now()
+	ok, err := lock.TryLock(ctx, 300*time.Millisecond, 0)
+	waited := time.Since(start)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("   somebody else has it: TryLock says %t after %v, and no error\n", ok, waited.Round(10*time.Millisecond))
+	if ok || waited < 300*time.Millisecond {
+		return errors.New("TryLock should have waited 300ms in vain")
+	}
+	return lock.Unlock(somebody)
+}
+
+// outlive holds a lock for more than twice its lease.
+func outlive(ctx context.Context, lock *relock.Lock) error {
+	if err := lock.Lock(ctx); err != nil {
+		return err
+	}
+	before, err := lock.TTL(ctx)
+	if err != nil {
+		return err
+	}
+	work := 2*lease + lease/5
+	time.Sleep(work)
+	after, err := lock.TTL(ctx)
+	if err != nil {
+		return err
+	}
+	held, err := lock.IsHeld(ctx)
+	if err != nil {
+		return err
+	}
+	fmt.Printf("   TTL %v at first, %v after %v of work; still held: %t\n", before, after, work, held)
+	if before <= 0 || before > lease || after <= 0 || after > lease || !held {
+		return fmt.Errorf("it should still be held, with a lease of %v at most", lease)
+	}
+	return lock.Unlock(ctx)
+}
+
+// notice deletes the record of a lock behind its holder's back. The next renewal
+// finds it missing, which ends the guarded ctx: work done with that stops in time.
+func notice(ctx context.Context, lock *relock.Lock, rdb *redis.Client) error {
+	if err := lock.Lock(ctx); err != nil {
+		return err
+	}
+	guarded, err := lock.Guard(ctx)
+	if err != nil {
+		return err
+	}
+	if err := rdb.Del(ctx, lock.Name()).Err(); err != nil {
+		return err
+	}
+	start := time.Now()
+	select {
+	case <-guarded.Done():
+	case <-time.After(2 * lease):
+		return errors.New("the guarded ctx should have ended")
+	}
+	cause, late := context.Cause(guarded), time.Since(start).Round(10*time.Millisecond)
+	fmt.Printf("   the guarded ctx ends %v after the record was deleted; ErrLockLost: %t\n", late, errors.Is(cause, relock.ErrLockLost))
+	if !errors.Is(cause, relock.ErrLockLost) {
+		return fmt.Errorf("the cause should be ErrLockLost: %w", cause)
+	}
+	err = lock.Unlock(ctx)
+	fmt.Printf("   Unlock says so too; ErrLockLost: %t\n", errors.Is(err, relock.ErrLockLost))
+	if !errors.Is(err, relock.ErrLockLost) {
+		return fmt.Errorf("Unlock should return ErrLockLost, not %v", err)
+	}
+	return nil
+}

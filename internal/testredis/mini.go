@@ -1,0 +1,40 @@
+package testredis
+
+// An in-process Redis, and clients that end with their test.
+//
+// Rules: miniredis runs on the clock (ClockTTL), otherwise no lease would ever
+// end. It proves the logic of scripts, not the faults and errors of Redis: those
+// are tested on a Server.
+
+import (
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+)
+
+// Mini starts a miniredis on a loopback port whose TTLs follow the clock. It is
+// closed when the test ends. A client on it: Client(t, m.Addr()).
+func Mini(t testing.TB) *miniredis.Miniredis {
+	t.Helper()
+	m := miniredis.NewMiniRedis()
+	m.ClockTTL(true)
+	if err := m.StartAddr("127.0.0.1:0"); err != nil {
+		t.Fatalf("miniredis does not start: %v", err)
+	}
+	t.Cleanup(m.Close)
+	return m
+}
+
+// Client returns a client of whatever listens at addr, with the defaults of
+// go-redis where opts do not change them. It is closed when the test ends.
+func Client(t testing.TB, addr string, opts ...func(*redis.Options)) *redis.Client {
+	t.Helper()
+	o := &redis.Options{Addr: addr}
+	for _, opt := range opts {
+		opt(o)
+	}
+	c := redis.NewClient(o)
+	t.Cleanup(func() { _ = c.Close() }) // a test may have closed it already
+	return c
+}

@@ -1,0 +1,306 @@
+package testredis
+
+// A TCP proxy between go-redis and a Redis that loses, stalls, drops, delays and
+// holds what passes, by rule.
+//
+// Rules: the proxy acts on whole frames and keeps their order in each direction
+// of a connection. The end of a connection takes its place in that order, as it
+// does on a network: when a client goes, what it has sent still arrives.
+// Nothing here ends a test by itself; a broken connection is what tests are after.
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A Proxy passes the connections that it accepts on to one Redis.
+type Proxy struct {
+	t        testing.TB
+	upstream string
+	listener net.Listener
+	latency  atomic.Int64
+
+	ctx    context.Context // ends with the proxy
+	cancel context.CancelFunc
+	done   sync.WaitGroup // every goroutine of the proxy
+
+	mu      sync.Mutex // guards rules, clients and passing
+	rules   []*Rule
+	clients map[net.Conn]bool
+	passing chan struct{} // closed while frames may pass
+}
+
+// NewProxy starts a proxy to the Redis at upstream. It is closed when the test ends.
+func NewProxy(t testing.TB, upstream string) *Proxy {
+	t.Helper()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatalf("the proxy does not listen: %v", err)
+	}
+	p := &Proxy{
+		t:        t,
+		upstream: upstream,
+		listener: listener,
+		clients:  map[net.Conn]bool{},
+		passing:  make(chan struct{}),
+	}
+	close(p.passing)
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	p.done.Go(p.accept)
+	t.Cleanup(func() {
+		p.cancel()
+		_ = listener.Close()
+		p.done.Wait()
+	})
+	return p
+}
+
+// Addr is where the proxy listens.
+func (p *Proxy) Addr() string { return p.listener.Addr().String() }
+
+// Client returns a client that goes through the proxy; it is closed when the test ends.
+func (p *Proxy) Client(opts ...func(*redis.Options)) *redis.Client {
+	p.t.Helper()
+	return Client(p.t, p.Addr(), opts...)
+}
+
+// On adds a rule: the next request that matches suffers the fault. Where several
+// rules match, the one that was added first comes first.
+func (p *Proxy) On(match Match, fault Fault) *Rule {
+	r := &Rule{
+		match:    match,
+		fault:    fault,
+		left:     1,
+		fired:    make(chan struct{}),
+		released: make(chan struct{}),
+	}
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.rules = append(p.rules, r)
+	return r
+}
+
+// BlackHole makes the proxy pass on nothing at all, neither bytes nor the end of
+// a connection, while it still accepts connections and keeps those it has. When
+// it is switched off again, everything goes on to where it was sent, as TCP does it.
+func (p *Proxy) BlackHole(on bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	select {
+	case <-p.passing:
+		if on {
+			p.passing = make(chan struct{})
+		}
+	default:
+		if !on {
+			close(p.passing)
+		}
+	}
+}
+
+// CutAll closes all connections of the clients. What the proxy has received from
+// them by then, and what it holds, still arrives at the server.
+func (p *Proxy) CutAll() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for c := range p.clients {
+		_ = c.Close() // somebody was faster
+	}
+}
+
+// Latency makes every frame take d longer, in each direction. Frames follow each
+// other on the way as they do on a long line.
+func (p *Proxy) Latency(d time.Duration) { p.latency.Store(int64(d)) }
+
+func (p *Proxy) accept() {
+	for {
+		client, err := p.listener.Accept()
+		if err != nil {
+			return // closed
+		}
+		p.mu.Lock()
+		p.clients[client] = true
+		p.mu.Unlock()
+		p.done.Go(func() { p.serve(client) })
+	}
+}
+
+// ruleFor finds the rule, if any, whose fault a request suffers.
+func (p *Proxy) ruleFor(cmd []string) *Rule {
+	p.mu.Lock()
+	rules := slices.Clone(p.rules)
+	p.mu.Unlock()
+	for _, r := range rules { // without the mutex: match belongs to the test
+		if r.match(cmd) && r.take() {
+			return r
+		}
+	}
+	return nil
+}
+
+// pass waits until there is no black hole; false: the proxy was closed.
+func (p *Proxy) pass() bool {
+	p.mu.Lock()
+	passing := p.passing
+	p.mu.Unlock()
+	select {
+	case <-passing:
+		return p.ctx.Err() == nil
+	case <-p.ctx.Done():
+		return false
+	}
+}
+
+// A Fault is what happens to a request or to its reply.
+type Fault struct {
+	kind  faultKind
+	delay time.Duration
+}
+
+type faultKind int
+
+const (
+	noFault faultKind = iota
+	loseReply
+	stallReply
+	dropRequest
+	delayRequest
+	delayReply
+	holdRequest
+)
+
+var (
+	// LoseReply lets the server execute the request, and when it has answered
+	// closes the connection of the client instead of passing the reply on.
+	LoseReply = Fault{kind: loseReply}
+
+	// StallReply lets the server execute the request, and when it has answered
+	// keeps the reply and everything after it: the connection stays, silent.
+	StallReply = Fault{kind: stallReply}
+
+	// DropRequest never passes the request on, nor those behind it, and closes the
+	// connection of the client when the requests before it are answered.
+	DropRequest = Fault{kind: dropRequest}
+
+	// HoldRequest keeps the request, and those behind it, until the test calls
+	// Release. Then it is executed, even if the client has gone meanwhile.
+	HoldRequest = Fault{kind: holdRequest}
+)
+
+// DelayRequest passes the request, and those behind it, on after d.
+func DelayRequest(d time.Duration) Fault { return Fault{kind: delayRequest, delay: d} }
+
+// DelayReply passes the reply to the request, and those behind it, on after d.
+func DelayReply(d time.Duration) Fault { return Fault{kind: delayReply, delay: d} }
+
+// A Rule injects a fault into requests that match.
+type Rule struct {
+	match    Match
+	fault    Fault
+	fired    chan struct{} // closed when the fault first took effect
+	released chan struct{} // closed by Release
+
+	mu    sync.Mutex // guards left, count and the closing of the channels
+	left  int        // how many more requests it takes; negative: any number
+	count int
+}
+
+// Always, given to Times, makes a rule fire until it is released.
+const Always = -1
+
+// Times sets how many more times the rule fires; without it, once.
+func (r *Rule) Times(n int) *Rule {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left = n
+	return r
+}
+
+// Count is how many times the fault has taken effect: for the faults of a reply
+// that is when the reply has arrived, so that the request was executed.
+func (r *Rule) Count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.count
+}
+
+// Fired is closed when the fault has taken effect for the first time.
+func (r *Rule) Fired() <-chan struct{} { return r.fired }
+
+// Release ends the rule; requests that it holds go on.
+func (r *Rule) Release() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.left = 0
+	select {
+	case <-r.released:
+	default:
+		close(r.released)
+	}
+}
+
+// kind is the kind of fault, if there is a rule at all.
+func (r *Rule) kind() faultKind {
+	if r == nil {
+		return noFault
+	}
+	return r.fault.kind
+}
+
+// take counts one request against the limit of the rule; false: it has had all.
+func (r *Rule) take() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.left == 0 {
+		return false
+	}
+	if r.left > 0 {
+		r.left--
+	}
+	return true
+}
+
+// fire notes that the fault has taken effect.
+func (r *Rule) fire() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.count++; r.count == 1 {
+		close(r.fired)
+	}
+}
+
+// A Match tells whether a request is meant, by its name and arguments.
+type Match func(cmd []string) bool
+
+// Command matches the requests of that name, such as "get", in any case.
+func Command(name string) Match {
+	return func(cmd []string) bool { return len(cmd) > 0 && strings.EqualFold(cmd[0], name) }
+}
+
+// Script matches the calls of the script with that SHA-1 digest, by EVALSHA or by
+// EVAL. Mind that an EVALSHA which is answered NOSCRIPT matches as well: load the
+// script before.
+func Script(sha string) Match {
+	return func(cmd []string) bool {
+		switch {
+		case len(cmd) < 2:
+			return false
+		case strings.EqualFold(cmd[0], "evalsha"):
+			return strings.EqualFold(cmd[1], sha)
+		case strings.EqualFold(cmd[0], "eval"):
+			digest := sha1.Sum([]byte(cmd[1]))
+			return strings.EqualFold(hex.EncodeToString(digest[:]), sha)
+		}
+		return false
+	}
+}

@@ -1,0 +1,71 @@
+package testredis
+
+import (
+	"bufio"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+)
+
+func TestReadFrameFindsTheEnd(t *testing.T) {
+	for _, frame := range []string{
+		"+OK\r\n",
+		"-ERR no\r\n",
+		":-12\r\n",
+		"_\r\n",
+		"#t\r\n",
+		",3.25\r\n",
+		"(3492890328409238509324850943850943825024385\r\n",
+		"$5\r\na\r\nb\x00\r\n",
+		"$0\r\n\r\n",
+		"$-1\r\n",
+		"!5\r\nERR x\r\n",
+		"=7\r\ntxt:abc\r\n",
+		"*0\r\n",
+		"*-1\r\n",
+		"*3\r\n:1\r\n*1\r\n$2\r\n\r\n\r\n$-1\r\n",
+		"~2\r\n+a\r\n+b\r\n",
+		"%2\r\n+a\r\n:1\r\n+b\r\n%0\r\n",
+		">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n",
+		"|1\r\n+ttl\r\n:3600\r\n*1\r\n:2039123\r\n",
+	} {
+		r := bufio.NewReader(strings.NewReader(frame + "+next\r\n"))
+		got, err := readFrame(r)
+		if err != nil || string(got) != frame {
+			t.Errorf("%q was read as %q, %v", frame, got, err)
+		}
+		if rest, _ := io.ReadAll(r); string(rest) != "+next\r\n" {
+			t.Errorf("%q left %q", frame, rest)
+		}
+	}
+}
+
+func TestReadFrameRefuses(t *testing.T) {
+	for _, broken := range []string{"", "\r\n", "+OK", "+OK\n", "$5\r\nabc", "$x\r\n", "$-2\r\n", "$?\r\n", "*2\r\n:1\r\n", "GET k\r\n"} {
+		if got, err := readFrame(bufio.NewReader(strings.NewReader(broken))); err == nil {
+			t.Errorf("%q was read as %q", broken, got)
+		}
+	}
+}
+
+func TestReadRequest(t *testing.T) {
+	frames := []string{
+		"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$4\r\n\r\n\r\n\r\n",
+		"*1\r\n$4\r\nPING\r\n",
+		"*2\r\n$4\r\nECHO\r\n$0\r\n\r\n",
+	}
+	cmds := [][]string{{"SET", "k", "\r\n\r\n"}, {"PING"}, {"ECHO", ""}}
+	r := bufio.NewReader(strings.NewReader(strings.Join(frames, "")))
+	for i, frame := range frames {
+		raw, cmd, err := readRequest(r)
+		if err != nil || string(raw) != frame || !slices.Equal(cmd, cmds[i]) {
+			t.Errorf("%q was read as %q, %q, %v", frame, raw, cmd, err)
+		}
+	}
+	for _, broken := range []string{"PING\r\n", "*1\r\n:1\r\n", "*1\r\n$-1\r\n", "*2\r\n$1\r\na\r\n"} {
+		if _, cmd, err := readRequest(bufio.NewReader(strings.NewReader(broken))); err == nil {
+			t.Errorf("%q was read as %q", broken, cmd)
+		}
+	}
+}

@@ -1,0 +1,262 @@
+// Package testredis gives the tests of this module a Redis to test against: a
+// real server as a child process, a miniredis, and a proxy that injects faults.
+package testredis
+
+// A real redis-server as a child process.
+//
+// Rules: a server belongs to one test and never outlives it. It listens on the
+// loopback interface only and keeps nothing on disk. Whoever answers at the port
+// must be the process that was started, otherwise tests would meet in a server.
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A Server is a redis-server of one test.
+type Server struct {
+	t    testing.TB
+	bin  string
+	dir  string
+	args []string
+	port int
+
+	mu   sync.Mutex // guards proc
+	proc *process
+}
+
+// Available tells whether there is a redis-server: the one that the environment
+// variable RELOCK_REDIS_SERVER names, or else the one on the PATH.
+func Available() bool {
+	_, err := findServer()
+	return err == nil
+}
+
+func findServer() (string, error) {
+	name := os.Getenv("RELOCK_REDIS_SERVER")
+	if name == "" {
+		name = "redis-server"
+	}
+	return exec.LookPath(name)
+}
+
+// Start starts a redis-server (7.0 or later) on a free port and waits until it
+// answers; it is killed when the test ends. args go to the server, such as
+// "--maxmemory", "4mb"; they must leave PING and INFO to a client without a
+// password. Without a redis-server the test is skipped, but fails where the
+// environment says CI=true.
+func Start(t testing.TB, args ...string) *Server {
+	t.Helper()
+	bin, err := findServer()
+	if err != nil {
+		if os.Getenv("CI") == "true" {
+			t.Fatalf("this test needs a redis-server: %v", err)
+		}
+		t.Skipf("this test needs a redis-server on the PATH or named by RELOCK_REDIS_SERVER: %v", err)
+	}
+	s := &Server{t: t, bin: bin, dir: t.TempDir(), args: args}
+	for range 10 {
+		// Below the ports that systems give to outgoing connections: nobody
+		// takes it between Kill and Restart.
+		s.port = 20000 + rand.IntN(10000)
+		if err = s.start(); err == nil {
+			t.Cleanup(s.stop)
+			return s
+		}
+	}
+	t.Fatalf("redis-server does not start: %v", err)
+	return nil
+}
+
+// Addr is where the server listens, also after a Restart.
+func (s *Server) Addr() string {
+	return net.JoinHostPort("127.0.0.1", strconv.Itoa(s.port))
+}
+
+// Client returns a client of the server; it is closed when the test ends.
+func (s *Server) Client(opts ...func(*redis.Options)) *redis.Client {
+	s.t.Helper()
+	return Client(s.t, s.Addr(), opts...)
+}
+
+// Pid is the process id of the server.
+func (s *Server) Pid() int { return s.process().cmd.Process.Pid }
+
+// Freeze stops the server in its tracks (SIGSTOP): its connections stay, and
+// nothing answers. Once it returns, no command is executed any more.
+func (s *Server) Freeze() {
+	s.t.Helper()
+	p := s.process()
+	if err := p.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
+		s.t.Fatalf("freeze redis-server: %v", err)
+	}
+	Await(s.t, "redis-server is frozen", 5*time.Second, func() bool { return isStopped(p.cmd.Process.Pid) })
+}
+
+// Thaw lets a frozen server go on (SIGCONT).
+func (s *Server) Thaw() {
+	s.t.Helper()
+	if err := s.process().cmd.Process.Signal(syscall.SIGCONT); err != nil {
+		s.t.Fatalf("thaw redis-server: %v", err)
+	}
+}
+
+// Kill ends the server at once (SIGKILL), frozen or not, and waits until it is gone.
+func (s *Server) Kill() { s.process().kill() }
+
+// Restart starts the server again, on the same port and without its data. A
+// server that still runs is killed first.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.Kill()
+	if err := s.start(); err != nil {
+		s.t.Fatalf("redis-server does not start again: %v", err)
+	}
+}
+
+func (s *Server) process() *process {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.proc
+}
+
+// stop ends the server together with the test.
+func (s *Server) stop() {
+	p := s.process()
+	_ = p.cmd.Process.Signal(syscall.SIGCONT) // it may be frozen, or gone
+	p.kill()
+}
+
+// start runs a server at s.port until it answers.
+func (s *Server) start() error {
+	args := append([]string{
+		"--bind", "127.0.0.1",
+		"--port", strconv.Itoa(s.port),
+		"--dir", s.dir,
+		"--save", "",
+		"--appendonly", "no",
+		"--enable-debug-command", "yes",
+	}, s.args...)
+	p, err := startProcess(s.bin, args, filepath.Join(s.dir, "redis.log"))
+	if err != nil {
+		return err
+	}
+	if err := p.awaitAnswer(s.Addr()); err != nil {
+		p.kill()
+		return err
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.proc = p
+	return nil
+}
+
+// A process is one run of redis-server.
+type process struct {
+	cmd  *exec.Cmd
+	log  string
+	gone chan struct{} // closed when it has ended and was waited for
+}
+
+func startProcess(bin string, args []string, log string) (*process, error) {
+	out, err := os.Create(log)
+	if err != nil {
+		return nil, err
+	}
+	defer out.Close() // the child has its own
+	cmd := exec.Command(bin, args...)
+	cmd.Stdout, cmd.Stderr = out, out
+	dieWithUs(cmd)
+
+	p := &process{cmd: cmd, log: log, gone: make(chan struct{})}
+	started := make(chan error)
+	go func() {
+		// The child dies with the thread that started it, and Go ends threads as
+		// it likes, but for one that is locked to a goroutine that still runs.
+		runtime.LockOSThread()
+		defer runtime.UnlockOSThread()
+		defer close(p.gone)
+		err := cmd.Start()
+		started <- err
+		if err == nil {
+			_ = cmd.Wait() // killed: that is how it always ends
+		}
+	}()
+	return p, <-started
+}
+
+func (p *process) kill() {
+	_ = p.cmd.Process.Kill() // it may have ended by itself
+	<-p.gone
+}
+
+// awaitAnswer waits until this process, and no other, answers at addr.
+func (p *process) awaitAnswer(addr string) error {
+	deadline := time.Now().Add(10 * time.Second)
+	for {
+		pid, err := whoAnswers(addr)
+		if err == nil && pid == p.cmd.Process.Pid {
+			return nil
+		}
+		if err == nil {
+			return fmt.Errorf("another redis-server has %s: process %d", addr, pid)
+		}
+		select {
+		case <-p.gone: // also when somebody else has the port
+			log, _ := os.ReadFile(p.log)
+			return fmt.Errorf("it ended at once: %s", bytes.TrimSpace(log))
+		case <-time.After(5 * time.Millisecond):
+		}
+		if time.Now().After(deadline) {
+			return fmt.Errorf("no answer: %w", err)
+		}
+	}
+}
+
+// whoAnswers asks the server at addr for its process id.
+func whoAnswers(addr string) (int, error) {
+	conn, err := net.DialTimeout("tcp", addr, time.Second)
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close()
+	if err := conn.SetDeadline(time.Now().Add(time.Second)); err != nil {
+		return 0, err
+	}
+	if _, err := conn.Write([]byte("PING\r\nINFO server\r\n")); err != nil {
+		return 0, err
+	}
+	r := bufio.NewReader(conn)
+	pong, err := readFrame(r)
+	if err != nil {
+		return 0, err
+	}
+	if string(pong) != "+PONG\r\n" {
+		return 0, fmt.Errorf("PING was answered with %q", pong)
+	}
+	info, err := readFrame(r)
+	if err != nil {
+		return 0, err
+	}
+	_, after, found := bytes.Cut(info, []byte("\r\nprocess_id:"))
+	id, _, _ := bytes.Cut(after, []byte("\r\n"))
+	if !found {
+		return 0, errors.New("INFO names no process_id")
+	}
+	return strconv.Atoi(string(id))
+}

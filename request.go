@@ -1,0 +1,114 @@
+package relock
+
+// How a request is sent so that its sender can leave early, and again when Redis
+// does not answer.
+//
+// Rules: go-redis cannot be interrupted once a request is sent, so where the
+// caller may have to leave early the request has a goroutine of its own, which
+// tidies up after it. Only requests that may safely run twice, and late, are sent
+// this way.
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+)
+
+// persist sends a request until Redis answers it, or until what is in the way
+// will not pass. A caller who has nothing yet is told after a few tries; one who
+// has heard of Redis before (at heard) rides out a failover, for up to one
+// watchdog timeout. unsure says that a try whose answer is not known may have run.
+func persist[T any](e *engine, p *patience, heard time.Time, request func(context.Context) (T, error), late func(T, error)) (value T, unsure bool, err error) {
+	pause, start := firstPause, time.Now()
+	for tries := 1; ; tries++ {
+		// The first try is made even if the time is up: it is what wait 0 asks for.
+		if why := p.over(); why != nil && !(tries == 1 && why == errTimeUp) {
+			return value, unsure, whyAfter(why, err)
+		}
+		var why error
+		value, err, why = answer(e, p, request, late)
+		if why != nil {
+			return value, unsure, why
+		}
+		if err == nil {
+			return value, unsure, nil
+		}
+		unsure = unsure || mayHaveRun(err)
+		if p.ctx.Err() != nil {
+			return value, unsure, whyAfter(ctxError(p.ctx), err)
+		}
+		enough := tries >= quickTries || time.Since(start) > quickTime
+		if !heard.IsZero() {
+			enough = time.Since(heard) > e.watchdogTimeout
+		}
+		if enough || !transient(err) {
+			return value, unsure, err
+		}
+		if why := p.wait(nil, nil, pause/2+rand.N(pause)); why != nil {
+			return value, unsure, whyAfter(why, err)
+		}
+		pause = min(2*pause, longestPause)
+	}
+}
+
+// whyAfter is why somebody gave up, and what the last try said before that.
+func whyAfter(why, last error) error {
+	if last == nil {
+		return why
+	}
+	return fmt.Errorf("%w: the last try: %w", why, last)
+}
+
+// promptly says whether requests can be relied on to end in time by themselves,
+// so that a caller who has the time may send them without another goroutine.
+func (e *engine) promptly() bool { return e.prompt && !e.ailing.Load() }
+
+// answer runs request and returns its result, or leaves it behind when there is
+// no more time, and says why. The result of a request that was left behind goes
+// to late, if there is one.
+//
+// go-redis cannot be interrupted once a request is sent, so where the caller may
+// have to leave early the request has a goroutine of its own.
+func answer[T any](e *engine, p *patience, request func(context.Context) (T, error), late func(T, error)) (value T, err, why error) {
+	if p.prompt {
+		value, err = request(p.ctx)
+		e.ailing.Store(err != nil && !answered(err))
+		return value, err, nil
+	}
+	type result struct {
+		value T
+		err   error
+	}
+	var settled atomic.Bool // who sets it decides: the request has been answered, or left behind
+	results := make(chan result, 1)
+	done := make(chan struct{})
+	e.spawn(func() {
+		value, err := request(p.ctx)
+		e.ailing.Store(err != nil && !answered(err))
+		if settled.CompareAndSwap(false, true) {
+			results <- result{value, err}
+			close(done)
+		} else if late != nil {
+			late(value, err)
+		}
+	})
+	patient := *p
+	if !p.deadline.IsZero() {
+		// However short the wait, a request that was sent is worth its answer.
+		patient.deadline = later(p.deadline, time.Now().Add(answerTime))
+	}
+	if why = patient.wait(done, nil, 0); why != nil && settled.CompareAndSwap(false, true) {
+		return value, nil, why
+	}
+	r := <-results
+	return r.value, r.err, nil
+}
+
+func later(a, b time.Time) time.Time {
+	if a.Before(b) {
+		return b
+	}
+	return a
+}
