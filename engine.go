@@ -154,12 +154,12 @@ func newEngine(id string, o options, dial func() subscriber, runAll func(context
 // acquire takes one level of a lock for o. It returns false when r.wait is over.
 func (e *engine) acquire(ctx context.Context, b backend, o owner, r request) (bool, error) {
 	p := &patience{ctx: ctx, closed: e.closed, once: r.wait == 0}
-	if r.wait > 0 {
-		p.deadline = time.Now().Add(r.wait)
-	}
 	p.prompt = ctx.Done() == nil && r.wait <= 0 && e.promptly()
 	if err := p.over(); err != nil {
 		return false, err
+	}
+	if r.wait > 0 {
+		p.deadline = time.Now().Add(r.wait)
 	}
 	h, err := e.takeTurn(p, b, o, true)
 	if err == nil {

@@ -236,10 +236,10 @@ func prefixName(prefix, name string) string {
 	return prefix + ":{" + name + "}"
 }
 
-// milliseconds is d as Redis counts it, rounded up.
+// milliseconds is d as Redis counts it, rounded up where that is still a Duration.
 func milliseconds(d time.Duration) int64 {
 	ms := int64(d / time.Millisecond)
-	if d%time.Millisecond > 0 {
+	if d%time.Millisecond > 0 && ms < math.MaxInt64/int64(time.Millisecond) {
 		ms++
 	}
 	return ms
