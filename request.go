@@ -27,10 +27,11 @@ func persist[T any](e *engine, p *patience, heard time.Time, request func(contex
 		if why := p.over(); why != nil && !(tries == 1 && why == errTimeUp) {
 			return value, unsure, whyAfter(why, err)
 		}
+		last := err
 		var why error
 		value, err, why = answer(e, p, request, late)
 		if why != nil {
-			return value, unsure, why
+			return value, unsure, whyAfter(why, last)
 		}
 		if err == nil {
 			return value, unsure, nil

@@ -1,0 +1,164 @@
+package relock
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+func TestNewRefuses(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer rdb.Close()
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
+	defer ring.Close()
+	var nilClient *redis.Client
+	for text, c := range map[string]struct {
+		rdb  redis.UniversalClient
+		opts []Option
+	}{
+		"WithWatchdogTimeout(99ms)": {rdb, []Option{WithWatchdogTimeout(99 * time.Millisecond)}},
+		"WithWatchdogTimeout(-1s)":  {rdb, []Option{WithWatchdogTimeout(-time.Second)}},
+		"WithMaxWakeDelay(0s)":      {rdb, []Option{WithMaxWakeDelay(0)}},
+		"WithMaxWakeDelay(-1ns)":    {rdb, []Option{WithMaxWakeDelay(-1)}},
+		"WithLogger(nil)":           {rdb, []Option{WithLogger(nil)}},
+		"option 2 is nil":           {rdb, []Option{WithMaxWakeDelay(1), nil}},
+		"Redis client is nil":       {nil, nil},
+		"client is nil":             {nilClient, nil},
+		"Ring":                      {ring, nil},
+	} {
+		c, err := New(c.rdb, c.opts...)
+		if c != nil || !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), text) {
+			t.Errorf("%s: %v", text, err)
+		}
+	}
+}
+
+func TestNewSendsNothing(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer rdb.Close()
+	c, err := New(rdb, WithWatchdogTimeout(minWatchdogTimeout), WithMaxWakeDelay(1), WithLogger(slog.Default()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := rdb.PoolStats().TotalConns; n != 0 {
+		t.Errorf("%d connections", n)
+	}
+	if err := c.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := (*Client)(nil).Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestNobodyThere(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
+	defer rdb.Close()
+	c, err := New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l := c.NewLock("x")
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if err := l.Lock(ctx); err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "refused") {
+		t.Errorf("error %v", err)
+	}
+	if ok, err := l.TryLock(ctx, 0, 0); ok || err == nil {
+		t.Errorf("%v, %v", ok, err)
+	}
+}
+
+func TestOwners(t *testing.T) {
+	ctx := context.Background()
+	here, there := ownerOf(ctx), elsewhere(func() owner { return ownerOf(ctx) })
+	if here == there || here <= 0 || there <= 0 || here != ownerOf(ctx) {
+		t.Errorf("goroutines are %d and %d", here, there)
+	}
+	one, two := WithOwner(ctx), WithOwner(ctx)
+	if a, b := ownerOf(one), ownerOf(two); a == b || a >= 0 || a != elsewhere(func() owner { return ownerOf(one) }) {
+		t.Errorf("owners are %d and %d", a, b)
+	}
+	if a, b := ownerOf(WithOwner(one)), ownerOf(one); a == b {
+		t.Error("an owner inside an owner is the same one")
+	}
+}
+
+func TestShortName(t *testing.T) {
+	for name, want := range map[string]string{
+		"x":                           `"x"`,
+		"new\nline":                   `"new\nline"`,
+		strings.Repeat("x", 64):       `"` + strings.Repeat("x", 64) + `"`,
+		strings.Repeat("x", 65):       `"` + strings.Repeat("x", 64) + `"… (65 bytes)`,
+		strings.Repeat("x", 63) + "é": `"` + strings.Repeat("x", 63) + `"… (65 bytes)`,
+	} {
+		if got := shortName(name); got != want {
+			t.Errorf("%s, want %s", got, want)
+		}
+	}
+}
+
+func FuzzShortName(f *testing.F) {
+	f.Add("x")
+	f.Add(strings.Repeat("é", 50))
+	f.Add(strings.Repeat("\x80", 100))
+	f.Fuzz(func(t *testing.T, name string) {
+		if s := shortName(name); len(s) > 400 || strings.ContainsAny(s, "\n\r\x00") {
+			t.Errorf("%q", s)
+		}
+	})
+}
+
+func TestMilliseconds(t *testing.T) {
+	for d, want := range map[time.Duration]int64{
+		time.Millisecond: 1, time.Millisecond + 1: 2, 2*time.Millisecond - 1: 2, 30 * time.Second: 30000,
+		1<<63 - 1: 9223372036854,
+	} {
+		if got := milliseconds(d); got != want {
+			t.Errorf("%v is %d ms, want %d", d, got, want)
+		}
+	}
+	for ms, want := range map[int64]time.Duration{-2: -2 * time.Millisecond, 0: 0, 1: time.Millisecond, 1 << 62: 1<<63 - 1} {
+		if got := fromMilliseconds(ms); got != want {
+			t.Errorf("%d ms is %v, want %v", ms, got, want)
+		}
+	}
+}
+
+// WIRE.md 1.0: names with a brace are taken as they are.
+func TestRedissonNames(t *testing.T) {
+	for name, want := range map[string]string{
+		"x": "p:{x}", "a:b": "p:{a:b}", "{x}": "p:{x}", "a{x}b": "p:a{x}b", "x{": "p:x{", "x}": "p:{x}}",
+	} {
+		if got := prefixName("p", name); got != want {
+			t.Errorf("%s becomes %s, want %s", name, got, want)
+		}
+	}
+}
+
+// On a Cluster all keys of a lock must be in one slot.
+func TestClusterSlots(t *testing.T) {
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
+	defer rdb.Close()
+	c, err := New(rdb)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for name, good := range map[string]bool{
+		"x": true, "{x}": true, "a{x}b": true, "a:b": true, "x}": false, "x{": false, "{}x": false, "}x": false, "{x}{y}": true,
+	} {
+		if bad := c.NewLock(name, Fenced()).bad; (bad == nil) != good {
+			t.Errorf("%s fenced: %v", name, bad)
+		}
+		if bad := c.NewLock(name).bad; bad != nil { // it has one key
+			t.Errorf("%s: %v", name, bad)
+		}
+	}
+}

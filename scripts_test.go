@@ -1,0 +1,204 @@
+package relock
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// Every file of lua/ says what it is for, declares what it uses and uses what it
+// declares, says what it returns, and is bound.
+func TestScriptHeaders(t *testing.T) {
+	source := goSource(t)
+	files, err := luaFiles.ReadDir("lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		text, err := luaFiles.ReadFile("lua/" + f.Name())
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bad := checkHeader(string(text)); bad != "" {
+			t.Errorf("%s: %s", f.Name(), bad)
+		}
+		name := strings.TrimSuffix(f.Name(), ".lua")
+		if !strings.Contains(source, fmt.Sprintf("script(%q)", name)) {
+			t.Errorf("%s is not bound", f.Name())
+		}
+		verb := name[strings.LastIndex(name, "_")+1:]
+		if !slices.Contains([]string{"acquire", "release", "renew", "abandon", "force", "inspect"}, verb) {
+			t.Errorf("%s: %q is not one of the verbs", f.Name(), verb)
+		}
+	}
+}
+
+func goSource(t *testing.T) string {
+	var all bytes.Buffer
+	files, err := os.ReadDir(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if strings.HasSuffix(f.Name(), ".go") && !strings.HasSuffix(f.Name(), "_test.go") {
+			text, err := os.ReadFile(f.Name())
+			if err != nil {
+				t.Fatal(err)
+			}
+			all.Write(text)
+		}
+	}
+	return all.String()
+}
+
+var usesInput = regexp.MustCompile(`(KEYS|ARGV)\[\d+\]`)
+
+// checkHeader says what is wrong with the header of a script, or "".
+func checkHeader(text string) string {
+	var header, body []string
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "--") && len(body) == 0 {
+			header = append(header, line)
+		} else {
+			body = append(body, line)
+		}
+	}
+	head, rest := strings.Join(header, ""), strings.Join(body, "")
+	if len(header) == 0 || len(strings.TrimSpace(strings.TrimPrefix(header[0], "--"))) < 10 {
+		return "the first line does not say what it is for"
+	}
+	if !regexp.MustCompile(`(?m)^-- Returns  \S`).MatchString(head) {
+		return "it does not say what it returns"
+	}
+	var declared, used []string
+	for _, m := range regexp.MustCompile(`(?m)^-- ((?:KEYS|ARGV)\[\d+\])  \S`).FindAllStringSubmatch(head, -1) {
+		declared = append(declared, m[1])
+	}
+	used = append(used, usesInput.FindAllString(rest, -1)...)
+	slices.Sort(declared)
+	slices.Sort(used)
+	used = slices.Compact(used)
+	if !slices.Equal(declared, used) {
+		return fmt.Sprintf("it declares %v and uses %v", declared, used)
+	}
+	return ""
+}
+
+func TestScriptHeadersAreChecked(t *testing.T) {
+	const good = "-- Does something useful.\n--\n-- KEYS[1]  the lock\n-- ARGV[1]  the field\n-- Returns  {1}\n\nlocal a, b = KEYS[1], ARGV[1]\n"
+	if bad := checkHeader(good); bad != "" {
+		t.Errorf("a good header is refused: %s", bad)
+	}
+	for name, text := range map[string]string{
+		"undeclared":  good + "local c = ARGV[2]\n",
+		"unused":      strings.Replace(good, ", ARGV[1]", ", 1", 1),
+		"no returns":  strings.Replace(good, "-- Returns  {1}\n", "", 1),
+		"no purpose":  strings.Replace(good, "Does something useful.", "", 1),
+		"no header":   "return 1\n",
+		"no key line": strings.Replace(good, "-- KEYS[1]  the lock\n", "", 1),
+	} {
+		if checkHeader(text) == "" {
+			t.Errorf("%s: a bad header is accepted", name)
+		}
+	}
+}
+
+func TestScriptsSurviveAFlush(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		c := call{inspectScript, []string{b.name}, []any{""}}
+		calls := []call{c, c, {renewScript, []string{b.name}, []any{"nobody", 1000}}, c}
+		for range 3 {
+			b.must(b.rdb.ScriptFlush(ctx).Err())
+			if r, err := run(ctx, b.rdb, c); err != nil || r != (reply{0, 0, -2}) {
+				t.Errorf("%v, %v", r, err)
+			}
+			b.must(b.rdb.ScriptFlush(ctx).Err())
+			replies, errs := runAll(ctx, b.rdb, calls)
+			if err := errors.Join(errs...); err != nil {
+				t.Error(err)
+			}
+			if want := []reply{{0, 0, -2}, {0, 0, -2}, {-1, 0, 0}, {0, 0, -2}}; !slices.Equal(replies, want) {
+				t.Errorf("%v, want %v", replies, want)
+			}
+		}
+	})
+}
+
+func TestPipelineAnswersEachCall(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		b.must(b.rdb.Set(ctx, b.name, "a string", 0).Err())
+		defer b.rdb.Del(ctx, b.name)
+		_, errs := runAll(ctx, b.rdb, []call{
+			{inspectScript, []string{b.name}, []any{""}},
+			{inspectScript, []string{b.name + "-other"}, []any{""}},
+		})
+		if errs[0] == nil || errs[1] != nil {
+			t.Errorf("errors %v", errs)
+		}
+	})
+}
+
+// go-redis must not send a script twice by itself.
+func TestScriptsAreSentOnce(t *testing.T) {
+	s := testredis.Start(t)
+	p := testredis.NewProxy(t, s.Addr())
+	ctx := context.Background()
+	incr := &luaScript{source: "redis.call('incr', KEYS[1]) return {1, 0, 0}", digest: s.Client().ScriptLoad(ctx, "redis.call('incr', KEYS[1]) return {1, 0, 0}").Val()}
+	p.On(testredis.Script(incr.digest), testredis.LoseReply).Times(testredis.Always)
+	if _, err := run(ctx, p.Client(), call{incr, []string{"n"}, nil}); err == nil || !mayHaveRun(err) {
+		t.Errorf("error %v", err)
+	}
+	if _, errs := runAll(ctx, p.Client(), []call{{incr, []string{"n"}, nil}}); errs[0] == nil || !mayHaveRun(errs[0]) {
+		t.Errorf("error %v", errs[0])
+	}
+	if n, err := s.Client().Get(ctx, "n").Int(); n != 2 || err != nil {
+		t.Errorf("two calls ran %d times, %v", n, err)
+	}
+}
+
+func TestParseReply(t *testing.T) {
+	if r, err := parseReply([]any{int64(1), int64(-2), int64(1 << 53)}, nil); err != nil || r != (reply{1, -2, 1 << 53}) {
+		t.Errorf("%v, %v", r, err)
+	}
+	for _, bad := range []any{nil, int64(1), "OK", []any{}, []any{int64(1)}, []any{int64(1), int64(2), "3"}, []any{int64(1), int64(2), nil}, []any{int64(1), int64(2), int64(3), int64(4)}} {
+		if _, err := parseReply(bad, nil); !errors.Is(err, errReply) {
+			t.Errorf("%v: %v", bad, err)
+		}
+	}
+	if _, err := parseReply(nil, redis.Nil); errors.Is(err, redis.Nil) || !errors.Is(err, errReply) {
+		t.Errorf("redis.Nil comes out as %v", err)
+	}
+}
+
+func FuzzParseReply(f *testing.F) {
+	f.Add(int64(1), "x", 3, byte(0))
+	f.Fuzz(func(t *testing.T, n int64, s string, length int, kind byte) {
+		list := make([]any, max(0, min(length, 10)))
+		for i := range list {
+			switch (int(kind) + i) % 4 {
+			case 0, 1:
+				list[i] = n
+			case 2:
+				list[i] = s
+			}
+		}
+		r, err := parseReply(list, nil)
+		if err == nil && (len(list) != 3 || r[0] != n) {
+			t.Errorf("%v is read as %v", list, r)
+		}
+	})
+}
