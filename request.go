@@ -78,19 +78,18 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 		e.ailing.Store(err != nil && !answered(err))
 		return value, err, nil
 	}
-	type result struct {
-		value T
-		err   error
-	}
-	var settled atomic.Bool // who sets it decides: the request has been answered, or left behind
-	results := make(chan result, 1)
-	done := make(chan struct{})
+	flight := &struct {
+		settled atomic.Bool // who sets it decides: the request has been answered, or left behind
+		done    chan struct{}
+		value   T // written before done is closed
+		err     error
+	}{done: make(chan struct{})}
 	e.spawn(func() {
 		value, err := request(p.ctx)
 		e.ailing.Store(err != nil && !answered(err))
-		if settled.CompareAndSwap(false, true) {
-			results <- result{value, err}
-			close(done)
+		if flight.settled.CompareAndSwap(false, true) {
+			flight.value, flight.err = value, err
+			close(flight.done)
 		} else if late != nil {
 			late(value, err)
 		}
@@ -100,11 +99,11 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 		// However short the wait, a request that was sent is worth its answer.
 		patient.deadline = later(p.deadline, time.Now().Add(answerTime))
 	}
-	if why = patient.wait(done, nil, 0); why != nil && settled.CompareAndSwap(false, true) {
+	if why = patient.wait(flight.done, nil, 0); why != nil && flight.settled.CompareAndSwap(false, true) {
 		return value, nil, why
 	}
-	r := <-results
-	return r.value, r.err, nil
+	<-flight.done
+	return flight.value, flight.err, nil
 }
 
 func later(a, b time.Time) time.Time {

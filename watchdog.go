@@ -241,9 +241,14 @@ func (w *watchdog) collect() (due []*lease, ended []endedLease, wait time.Durati
 		}
 		break
 	}
-	w.armed = 1 << 62 // nothing to do until something is added
-	if len(w.leases) > 0 {
+	switch {
+	case len(w.leases) > 0:
 		w.armed = w.leases[0].next()
+	case w.armed <= now:
+		w.armed = 1 << 62 // nothing to do until something is added
+	default:
+		// Short holds come and go: the loop looks once when the last of them
+		// would have been due, instead of being woken for each.
 	}
 	return due, ended, w.armed - now
 }
