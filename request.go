@@ -10,6 +10,7 @@ package relock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"sync/atomic"
@@ -37,7 +38,10 @@ func persist[T any](e *engine, p *patience, heard time.Time, request func(contex
 			return value, unsure, nil
 		}
 		unsure = unsure || mayHaveRun(err)
-		if p.ctx.Err() != nil {
+		if ended := p.ctx.Err(); ended != nil {
+			if errors.Is(err, ended) { // go-redis noticed it as well
+				err = last
+			}
 			return value, unsure, whyAfter(ctxError(p.ctx), err)
 		}
 		enough := tries >= quickTries || time.Since(start) > quickTime
