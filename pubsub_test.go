@@ -66,13 +66,19 @@ func (c *fakeConn) Subscribe(_ context.Context, channels ...string) error {
 				continue
 			}
 		}
-		confirm := func() { c.out <- &redis.Subscription{Kind: "subscribe", Channel: ch} }
-		c.subs[ch] = true
-		if s.confirmAfter > 0 {
-			time.AfterFunc(s.confirmAfter, confirm)
-		} else {
-			confirm()
+		confirm := func() {
+			c.subs[ch] = true
+			c.out <- &redis.Subscription{Kind: "subscribe", Channel: ch}
 		}
+		if s.confirmAfter == 0 {
+			confirm()
+			continue
+		}
+		time.AfterFunc(s.confirmAfter, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			confirm()
+		})
 	}
 	return nil
 }

@@ -202,3 +202,115 @@ func FuzzParseReply(f *testing.F) {
 		}
 	})
 }
+
+// What each script promises, on its own, run once and run again.
+func TestScriptContracts(t *testing.T) {
+	const minute = 60_000
+	type step struct {
+		script *luaScript
+		tokens bool // a second key
+		args   []any
+		want   reply  // -7: any
+		record string // afterwards: "field=levels" or ""
+		pttl   int64  // afterwards: about
+	}
+	const any7 = -7
+	acquire := func(field string, lease, level int, want reply, record string, pttl int64) step {
+		return step{lockAcquire, false, []any{field, lease, level}, want, record, pttl}
+	}
+	release := func(field string, left int, want reply, record string, pttl int64) step {
+		return step{lockRelease, false, []any{field, left, "channel"}, want, record, pttl}
+	}
+	renew := func(field string, lease int, want reply, record string, pttl int64) step {
+		return step{renewScript, false, []any{field, lease}, want, record, pttl}
+	}
+	onEachServer(t, func(t *testing.T, addr string) {
+		for name, steps := range map[string][]step{
+			"acquire, again, and by another": {
+				acquire("a", minute, 1, reply{1, 0, 0}, "a=1", minute),
+				acquire("a", minute, 1, reply{1, 0, 0}, "a=1", minute),
+				acquire("b", minute, 1, reply{0, any7, 0}, "a=1", minute),
+				acquire("b", minute, 2, reply{-1, 0, 0}, "a=1", minute),
+			},
+			"levels are set and not added": {
+				acquire("a", minute, 2, reply{-1, 0, 0}, "", -2),
+				acquire("a", minute, 1, reply{1, 0, 0}, "a=1", minute),
+				acquire("a", minute, 2, reply{1, 0, 0}, "a=2", minute),
+				acquire("a", minute, 2, reply{1, 0, 0}, "a=2", minute),
+				release("a", 1, reply{1, 0, 0}, "a=1", minute),
+				release("a", 1, reply{1, 0, 0}, "a=1", minute),
+				release("a", 0, reply{1, 0, 0}, "", -2),
+				release("a", 0, reply{-1, 0, 0}, "", -2),
+				release("a", 1, reply{-1, 0, 0}, "", -2),
+			},
+			"a release is for its own hold": {
+				acquire("a", minute, 1, reply{1, 0, 0}, "a=1", minute),
+				release("b", 0, reply{-1, 0, 0}, "a=1", minute),
+				release("b", 1, reply{-1, 0, 0}, "a=1", minute),
+			},
+			"a lease is never shortened": {
+				acquire("a", 2*minute, 1, reply{1, 0, 0}, "a=1", 2*minute),
+				acquire("a", minute, 2, reply{1, 0, 0}, "a=2", 2*minute),
+				renew("a", minute, reply{1, 0, 0}, "a=2", 2*minute),
+				renew("a", 3*minute, reply{1, 0, 0}, "a=2", 3*minute),
+				release("a", 1, reply{1, 0, 0}, "a=1", 3*minute),
+			},
+			"renewing makes nothing and is for its own hold": {
+				renew("a", minute, reply{-1, 0, 0}, "", -2),
+				acquire("a", minute, 1, reply{1, 0, 0}, "a=1", minute),
+				renew("b", 5*minute, reply{-1, 0, 0}, "a=1", minute),
+			},
+			"force": {
+				{forceScript, false, []any{"channel"}, reply{0, 0, 0}, "", -2},
+				acquire("a", minute, 1, reply{1, 0, 0}, "a=1", minute),
+				{forceScript, false, []any{"channel"}, reply{1, 0, 0}, "", -2},
+			},
+			"inspect": {
+				{inspectScript, false, []any{""}, reply{0, 0, -2}, "", -2},
+				acquire("a", minute, 1, reply{1, 0, 0}, "a=1", minute),
+				acquire("a", minute, 2, reply{1, 0, 0}, "a=2", minute),
+				{inspectScript, false, []any{"a"}, reply{1, 2, any7}, "a=2", minute},
+				{inspectScript, false, []any{"b"}, reply{1, 0, any7}, "a=2", minute},
+			},
+			"a token is drawn by a fresh hold only": {
+				{lockAcquire, true, []any{"a", minute, 1}, reply{1, 0, 100}, "a=1", minute},
+				{lockAcquire, true, []any{"a", minute, 2}, reply{1, 0, 0}, "a=2", minute},
+				{lockAcquire, true, []any{"b", minute, 1}, reply{0, any7, 0}, "a=2", minute},
+				{lockAcquire, true, []any{"a", minute, 1}, reply{1, 0, 101}, "a=1", minute},
+				release("a", 0, reply{1, 0, 0}, "", -2),
+				{lockAcquire, true, []any{"b", minute, 1}, reply{1, 0, 102}, "b=1", minute},
+			},
+		} {
+			t.Run(name, func(t *testing.T) {
+				b := newBench(t, addr)
+				ctx := context.Background()
+				tokens := "redisson_lock_token:{" + b.name + "}"
+				b.must(b.rdb.Set(ctx, tokens, 99, 0).Err())
+				defer b.rdb.Del(ctx, b.name)
+				for i, s := range steps {
+					keys := []string{b.name}
+					if s.tokens {
+						keys = append(keys, tokens)
+					}
+					got, err := run(ctx, b.rdb, call{s.script, keys, s.args})
+					for j := range got {
+						if s.want[j] == any7 && got[j] > 0 {
+							got[j] = any7
+						}
+					}
+					if err != nil || got != s.want {
+						t.Errorf("step %d: %v, %v, want %v", i, got, err, s.want)
+					}
+					record := ""
+					for field, levels := range b.rdb.HGetAll(ctx, b.name).Val() {
+						record += field + "=" + levels
+					}
+					pttl, err := b.rdb.Do(ctx, "pttl", b.name).Int64()
+					if record != s.record || err != nil || pttl > s.pttl || pttl < s.pttl-10_000 {
+						t.Errorf("step %d: record %q with PTTL %d, %v; want %q, %d", i, record, pttl, err, s.record, s.pttl)
+					}
+				}
+			})
+		}
+	})
+}
