@@ -51,8 +51,10 @@ const (
 // A backend is one lock type: how its state in Redis moves. Every method is one
 // request at most; repeating, waiting and counting are the engine's.
 type backend interface {
-	// name is the lock's, and with that of its record in Redis.
-	name() string
+	// id tells locks apart: what has the same id is the same lock to an owner.
+	id() lockID
+	// kin is the other half of a lock that has two.
+	kin() lockID
 	// exclusive says whether one contender of a process at a time is enough.
 	exclusive() bool
 	// acquire makes one attempt.
@@ -72,6 +74,8 @@ type attempt struct {
 	field string        // of the hold in the record
 	lease time.Duration // at least
 	level int           // 1: a fresh hold
+	once  bool          // there will be no other: nothing is to be left in Redis if it is busy
+	kin   string        // field of the owner's hold on the lock's kin, or ""
 }
 
 // A grant is the answer to an attempt.
@@ -96,8 +100,13 @@ type request struct {
 	lease time.Duration // 0: the watchdog's
 }
 
+// A lockID is the name of a lock, and which half of it is meant if it has two.
+type lockID struct {
+	name, half string
+}
+
 type holdKey struct {
-	name  string
+	id    lockID
 	owner owner
 }
 
@@ -115,7 +124,7 @@ type engine struct {
 
 	mu       sync.Mutex // guards below, all gates, and the fields of holds that say so
 	holds    map[holdKey]*hold
-	gates    map[string]*gate
+	gates    map[lockID]*gate
 	lapsed   []*hold // the last ones, in a ring
 	lapsedAt int
 	made     uint64 // fields
@@ -133,7 +142,7 @@ func newEngine(id string, o options, dial func() subscriber, runAll func(context
 		wakeups:         newPubSub(dial, o.logger),
 		closed:          make(chan struct{}),
 		holds:           make(map[holdKey]*hold),
-		gates:           make(map[string]*gate),
+		gates:           make(map[lockID]*gate),
 	}
 	e.dog = newWatchdog(func(ctx context.Context, leases []*lease) []renewal {
 		calls := make([]call, len(leases))
@@ -179,7 +188,7 @@ func (e *engine) acquire(ctx context.Context, b backend, o owner, r request) (bo
 // takeTurn finds the hold that o has on b, and lets nobody else of the same owner
 // at it until endTurn. Where there is none it makes a fresh one, or returns nil.
 func (e *engine) takeTurn(p *patience, b backend, o owner, makeOne bool) (*hold, error) {
-	key := holdKey{b.name(), o}
+	key := holdKey{b.id(), o}
 	for {
 		e.mu.Lock()
 		h := e.holds[key]
@@ -239,7 +248,10 @@ func (e *engine) enter(p *patience, h *hold, r request) error {
 		return err
 	}
 	renewed := r.lease == 0
-	a := attempt{field: h.field, lease: cmp.Or(r.lease, e.watchdogTimeout), level: 1}
+	a := attempt{field: h.field, lease: cmp.Or(r.lease, e.watchdogTimeout), level: 1, once: p.once}
+	if kin := e.find(h.backend.kin(), h.key.owner); kin != nil {
+		a.kin = kin.field
+	}
 	t, err := e.contend(p, h.backend, a)
 
 	e.mu.Lock()

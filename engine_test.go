@@ -100,21 +100,22 @@ func (r *fakeRedis) holder(name string) string {
 
 // fakeLock is a plain lock on a fakeRedis.
 type fakeLock struct {
-	redis *fakeRedis
-	id    string
+	redis  *fakeRedis
+	lockID string
 }
 
-func (l *fakeLock) name() string           { return l.id }
+func (l *fakeLock) id() lockID             { return lockID{name: l.lockID} }
+func (l *fakeLock) kin() lockID            { return lockID{} }
 func (l *fakeLock) exclusive() bool        { return true }
-func (l *fakeLock) channel(attempt) string { return "channel:" + l.id }
+func (l *fakeLock) channel(attempt) string { return "channel:" + l.lockID }
 
 func (l *fakeLock) acquire(_ context.Context, a attempt) (g grant, err error) {
 	err = l.redis.do("acquire", func() {
-		rec := l.redis.record(l.id)
+		rec := l.redis.record(l.lockID)
 		switch {
 		case rec == nil && a.level == 1:
 			l.redis.tokens++
-			l.redis.records[l.id] = &fakeRecord{a.field, 1, time.Now().Add(a.lease)}
+			l.redis.records[l.lockID] = &fakeRecord{a.field, 1, time.Now().Add(a.lease)}
 			g = grant{state: held, token: l.redis.tokens}
 		case rec == nil || rec.field != a.field && a.level > 1:
 			g = grant{state: gone}
@@ -136,14 +137,14 @@ func (l *fakeLock) acquire(_ context.Context, a attempt) (g grant, err error) {
 
 func (l *fakeLock) release(_ context.Context, field string, left int) (there bool, err error) {
 	err = l.redis.do("release", func() {
-		rec := l.redis.record(l.id)
+		rec := l.redis.record(l.lockID)
 		if rec == nil || rec.field != field {
 			return
 		}
 		there = true
 		if rec.levels = left; left == 0 {
-			delete(l.redis.records, l.id)
-			l.redis.pubsub.publish("channel:" + l.id)
+			delete(l.redis.records, l.lockID)
+			l.redis.pubsub.publish("channel:" + l.lockID)
 		}
 	})
 	return there, err
@@ -155,7 +156,7 @@ func (l *fakeLock) abandon(ctx context.Context, a attempt) error {
 }
 
 func (l *fakeLock) renewal(field string, lease time.Duration) call {
-	return call{keys: []string{l.id}, args: []any{field, lease}}
+	return call{keys: []string{l.lockID}, args: []any{field, lease}}
 }
 
 func (r *fakeRedis) runAll(_ context.Context, calls []call) ([]reply, []error) {
@@ -1089,7 +1090,7 @@ func TestEngineGuardsOfManyContexts(t *testing.T) {
 		}
 		synctest.Wait()
 		e.mu.Lock()
-		n := len(e.holds[holdKey{"x", 1}].guards)
+		n := len(e.holds[holdKey{lockID{name: "x"}, 1}].guards)
 		e.mu.Unlock()
 		if n != 0 {
 			t.Errorf("%d guards of ended contexts are remembered", n)

@@ -84,13 +84,13 @@ func (e *engine) enterGate(p *patience, h *hold) error {
 	if !h.backend.exclusive() {
 		return nil
 	}
-	g := e.gates[h.key.name]
+	g := e.gates[h.key.id]
 	if g == nil {
 		g = new(gate)
-		e.gates[h.key.name] = g
+		e.gates[h.key.id] = g
 	}
 	if err := e.passLocked(p, g); err != nil {
-		e.dropGateLocked(h.key.name, g)
+		e.dropGateLocked(h.key.id, g)
 		return err
 	}
 	h.gate = g
@@ -103,12 +103,12 @@ func (e *engine) leaveGateLocked(h *hold) {
 		h.gate = nil
 		g.holder = 0
 		g.leave()
-		e.dropGateLocked(h.key.name, g)
+		e.dropGateLocked(h.key.id, g)
 	}
 }
 
-func (e *engine) dropGateLocked(name string, g *gate) {
-	if !g.taken && e.gates[name] == g {
-		delete(e.gates, name)
+func (e *engine) dropGateLocked(id lockID, g *gate) {
+	if !g.taken && e.gates[id] == g {
+		delete(e.gates, id)
 	}
 }

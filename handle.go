@@ -34,6 +34,7 @@ type state struct {
 // A handle implements Locker on a lockType.
 type handle struct {
 	client *Client
+	name   string
 	lock   lockType
 	fenced bool
 	bad    error // why it cannot be used, or nil
@@ -41,10 +42,10 @@ type handle struct {
 
 // newHandle returns the handle of lock, whose data are in keys; the first is its name.
 func newHandle(c *Client, lock lockType, keys []string, o lockOptions) handle {
-	return handle{client: c, lock: lock, fenced: o.fenced, bad: checkKeys(c, keys)}
+	return handle{client: c, name: keys[0], lock: lock, fenced: o.fenced, bad: checkKeys(c, keys)}
 }
 
-func (h *handle) Name() string { return h.lock.name() }
+func (h *handle) Name() string { return h.name }
 
 func (h *handle) Lock(ctx context.Context) error {
 	_, err := h.acquire(ctx, "lock", request{wait: -1})
@@ -194,7 +195,7 @@ func (h *handle) fail(op string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("relock: %s %s: %w", op, shortName(h.Name()), err)
+	return fmt.Errorf("relock: %s %s: %w", op, shortName(h.name), err)
 }
 
 // checkKeys says why a lock on keys cannot work.

@@ -65,7 +65,7 @@ func (h *hold) lapseIfDue() {
 func (h *hold) leaseEnded(cause error) {
 	if h.lose(cause) && h.engine.dog.renews(&h.lease) {
 		h.engine.log.Warn("relock: a lock was lost",
-			"lock", shortName(h.key.name), "owner", h.key.owner.String(), "cause", cause)
+			"lock", shortName(h.key.id.name), "owner", h.key.owner.String(), "cause", cause)
 	}
 }
 
@@ -88,15 +88,15 @@ func (h *hold) lose(cause error) bool {
 	e.mu.Unlock()
 
 	e.dog.remove(&h.lease)
-	endGuards(guards, fmt.Errorf("relock: %s: %w", shortName(h.key.name), h.loss))
+	endGuards(guards, fmt.Errorf("relock: %s: %w", shortName(h.key.id.name), h.loss))
 	return true
 }
 
-// find returns the hold that o has on b, or lost; nil where there is none.
-func (e *engine) find(b backend, o owner) *hold {
+// find returns the hold that o has on the lock of that id, or lost; nil where there is none.
+func (e *engine) find(id lockID, o owner) *hold {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	h := e.holds[holdKey{b.name(), o}]
+	h := e.holds[holdKey{id, o}]
 	if h == nil || h.state == fresh || h.state == over {
 		return nil
 	}
@@ -105,7 +105,7 @@ func (e *engine) find(b backend, o owner) *hold {
 
 // levels returns o's hold on b and its levels, as far as this process knows.
 func (e *engine) levels(b backend, o owner) (*hold, int) {
-	h := e.find(b, o)
+	h := e.find(b.id(), o)
 	if h == nil {
 		return nil, 0
 	}
@@ -120,9 +120,9 @@ func (e *engine) levels(b backend, o owner) (*hold, int) {
 
 // token returns the fencing token of o's hold on b.
 func (e *engine) token(b backend, o owner) (int64, error) {
-	h := e.find(b, o)
+	h := e.find(b.id(), o)
 	if h == nil {
-		return 0, e.notHeldError(b.name(), o)
+		return 0, e.notHeldError(b.id(), o)
 	}
 	h.lapseIfDue()
 	e.mu.Lock()
@@ -136,10 +136,10 @@ func (e *engine) token(b backend, o owner) (int64, error) {
 	return h.token, nil
 }
 
-func (e *engine) notHeldError(name string, o owner) error {
+func (e *engine) notHeldError(id lockID, o owner) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if g := e.gates[name]; g != nil && g.holder != 0 && g.holder != o {
+	if g := e.gates[id]; g != nil && g.holder != 0 && g.holder != o {
 		return fmt.Errorf("%w: %v asked, %v holds it here", ErrNotHeld, o, g.holder)
 	}
 	return fmt.Errorf("%w: %v asked, nobody holds it here", ErrNotHeld, o)

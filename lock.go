@@ -118,7 +118,7 @@ type Lock struct{ handle }
 //
 // Redisson: getLock and getFencedLock.
 func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
-	b := &plainLock{client: c, lockName: name, announce: prefixName("redisson_lock__channel", name)}
+	b := &plainLock{client: c, announce: prefixName("redisson_lock__channel", name)}
 	b.keys = []string{name}
 	o := newLockOptions(opts)
 	if o.fenced {
@@ -139,12 +139,12 @@ func (l *Lock) Token(ctx context.Context) (int64, error) { return l.fencingToken
 // plainLock is the record of a Lock: a hash {field -> levels}.
 type plainLock struct {
 	client   *Client
-	lockName string
 	keys     []string // the lock, and the token counter of a fenced one
 	announce string
 }
 
-func (l *plainLock) name() string           { return l.lockName }
+func (l *plainLock) id() lockID             { return lockID{name: l.keys[0]} }
+func (l *plainLock) kin() lockID            { return lockID{} }
 func (l *plainLock) exclusive() bool        { return true }
 func (l *plainLock) channel(attempt) string { return l.announce }
 

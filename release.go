@@ -21,7 +21,7 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 		return err
 	}
 	if h == nil {
-		return e.notHeldError(b.name(), o)
+		return e.notHeldError(b.id(), o)
 	}
 	defer e.endTurn(h)
 
@@ -83,7 +83,7 @@ func (e *engine) force(ctx context.Context, b lockType) (bool, error) {
 	if err := p.over(); err != nil {
 		return false, err
 	}
-	before := e.holdsOf(b.name())
+	before := e.holdsOf(b.id())
 	freed, err, why := answer(e, p, b.force, nil)
 	if err := cmp.Or(why, err); err != nil {
 		return false, err
@@ -96,13 +96,13 @@ func (e *engine) force(ctx context.Context, b lockType) (bool, error) {
 	return freed, nil
 }
 
-// holdsOf returns all holds on the lock called name.
-func (e *engine) holdsOf(name string) []*hold {
+// holdsOf returns all holds on the lock of that id.
+func (e *engine) holdsOf(id lockID) []*hold {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	var of []*hold
 	for key, h := range e.holds {
-		if key.name == name && h.state == holding {
+		if key.id == id && h.state == holding {
 			of = append(of, h)
 		}
 	}
