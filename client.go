@@ -19,8 +19,9 @@ import (
 //
 // Redisson: RedissonClient.
 type Client struct {
-	rdb    redis.UniversalClient
-	engine *engine
+	rdb             redis.UniversalClient
+	engine          *engine
+	fairWaitTimeout time.Duration
 }
 
 // New returns a Client that works on rdb, and does not close it. It sends nothing
@@ -45,7 +46,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{rdb: rdb}
+	c := &Client{rdb: rdb, fairWaitTimeout: o.fairWaitTimeout}
 	c.engine = newEngine(uuid.NewString(), o,
 		func() subscriber { return rdb.Subscribe(context.Background()) },
 		func(ctx context.Context, calls []call) ([]reply, []error) { return runAll(ctx, rdb, calls) })

@@ -200,6 +200,12 @@ func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 // testLocker runs the suite for locks that newLock makes: locks that exclude one
 // another, whoever made them.
 func testLocker(t *testing.T, newLock lockMaker) {
+	testSharedLocker(t, newLock, newLock, false)
+}
+
+// testSharedLocker runs the suite for locks that newLock makes and rival's locks
+// exclude; if shared is set, they do not exclude one another.
+func testSharedLocker(t *testing.T, newLock, rival lockMaker, shared bool) {
 	ctx := context.Background()
 	tests := []struct {
 		name string
@@ -207,23 +213,24 @@ func testLocker(t *testing.T, newLock lockMaker) {
 	}{
 		{"Excludes", func(b *bench) {
 			clients := []*Client{b.client(), b.client(), b.client()}
-			var inside, sections atomic.Int64
+			var together section
+			var sections atomic.Int64
 			var wg sync.WaitGroup
 			for _, c := range clients {
-				shared := newLock(c, b.name)
-				for range 4 {
+				for i := range 4 {
+					l, alone := newLock(c, b.name), !shared
+					if i%2 == 0 {
+						l, alone = rival(c, b.name), true
+					}
 					wg.Go(func() {
 						for range 15 {
-							if err := shared.Lock(ctx); err != nil {
+							if err := l.Lock(ctx); err != nil {
 								b.Error(err)
 								return
 							}
-							if n := inside.Add(1); n != 1 {
-								b.Errorf("%d are inside", n)
-							}
+							together.visit(b, alone, 0)
 							sections.Add(1)
-							inside.Add(-1)
-							if err := shared.Unlock(ctx); err != nil {
+							if err := l.Unlock(ctx); err != nil {
 								b.Error(err)
 							}
 						}
@@ -245,7 +252,7 @@ func testLocker(t *testing.T, newLock lockMaker) {
 			b.must(l.Unlock(ctx))
 			b.must(l.Unlock(ctx))
 			b.holds(l, 1)
-			b.tries(newLock(b.client(), b.name), false)
+			b.tries(rival(b.client(), b.name), false)
 			b.must(same.Unlock(ctx))
 			b.holds(l, 0)
 			b.mustBe(l.Unlock(ctx), ErrNotHeld)
@@ -265,10 +272,11 @@ func testLocker(t *testing.T, newLock lockMaker) {
 			b.mustBe(l.Unlock(ctx), ErrNotHeld)
 		}},
 		{"OwnerOfACtx", func(b *bench) {
-			l := newLock(b.client(), b.name)
+			c := b.client()
+			l := newLock(c, b.name)
 			one, two := WithOwner(ctx), WithOwner(ctx)
 			b.must(l.Lock(one))
-			if ok, err := l.TryLock(two, 0, 0); ok || err != nil {
+			if ok, err := rival(c, b.name).TryLock(two, 0, 0); ok || err != nil {
 				b.Errorf("another owner on the same goroutine: %v, %v", ok, err)
 			}
 			b.must(elsewhere(func() error { return l.Lock(one) }))
@@ -284,7 +292,7 @@ func testLocker(t *testing.T, newLock lockMaker) {
 			b.isLocked(l, false)
 		}},
 		{"TryLockGivesUp", func(b *bench) {
-			held := newLock(b.client(), b.name)
+			held := rival(b.client(), b.name)
 			b.must(held.Lock(ctx))
 			l := newLock(b.client(), b.name)
 			for _, wait := range []time.Duration{0, 1, 20 * time.Millisecond, 300 * time.Millisecond} {
@@ -299,7 +307,7 @@ func testLocker(t *testing.T, newLock lockMaker) {
 			b.must(l.Unlock(ctx))
 		}},
 		{"WaiterIsWokenByTheRelease", func(b *bench) {
-			held, l := newLock(b.client(), b.name), newLock(b.client(WithMaxWakeDelay(time.Hour)), b.name)
+			held, l := rival(b.client(), b.name), newLock(b.client(WithMaxWakeDelay(time.Hour)), b.name)
 			for range 3 {
 				b.must(held.Lock(ctx))
 				got := b.startWaiter(WithOwner(ctx), l)
@@ -312,7 +320,7 @@ func testLocker(t *testing.T, newLock lockMaker) {
 			}
 		}},
 		{"WaiterIsWokenByForce", func(b *bench) {
-			held, l := newLock(b.client(), b.name), newLock(b.client(WithMaxWakeDelay(time.Hour)), b.name)
+			held, l := rival(b.client(), b.name), newLock(b.client(WithMaxWakeDelay(time.Hour)), b.name)
 			b.must(held.Lock(ctx))
 			owner := WithOwner(ctx)
 			got := b.startWaiter(owner, l)
@@ -323,7 +331,7 @@ func testLocker(t *testing.T, newLock lockMaker) {
 			b.must(l.Unlock(owner))
 		}},
 		{"CtxEndsTheWait", func(b *bench) {
-			held, l := newLock(b.client(), b.name), newLock(b.client(), b.name)
+			held, l := rival(b.client(), b.name), newLock(b.client(), b.name)
 			b.must(held.Lock(ctx))
 			waiting, cancel := context.WithCancel(ctx)
 			got := b.startWaiter(waiting, l)
@@ -342,7 +350,9 @@ func testLocker(t *testing.T, newLock lockMaker) {
 			b.mustBe(l.Lock(deadline), context.DeadlineExceeded)
 			b.must(held.Unlock(ctx))
 			b.isLocked(l, false)
-			b.tries(l, true)
+			if ok, err := l.TryLock(ctx, soon, 0); !ok || err != nil { // who gave up may still be on the way out
+				b.Errorf("TryLock: %v, %v", ok, err)
+			}
 			b.must(l.Unlock(ctx))
 		}},
 		{"EndedCtxSendsNothing", func(b *bench) {
@@ -387,7 +397,7 @@ func testLocker(t *testing.T, newLock lockMaker) {
 		}},
 		{"LeaseLapses", func(b *bench) {
 			const lease = 200 * time.Millisecond
-			l, next := newLock(b.client(), b.name), newLock(b.client(), b.name)
+			l, next := newLock(b.client(), b.name), rival(b.client(), b.name)
 			start := time.Now()
 			b.must(l.LockLease(ctx, lease))
 			guarded, err := l.Guard(ctx)
@@ -468,7 +478,7 @@ func testLocker(t *testing.T, newLock lockMaker) {
 			b.must(l.Unlock(ctx))
 		}},
 		{"UnlockAfterALoss", func(b *bench) {
-			l, next := newLock(b.client(), b.name), newLock(b.client(), b.name)
+			l, next := newLock(b.client(), b.name), rival(b.client(), b.name)
 			b.must(l.Lock(ctx))
 			b.must(b.rdb.Del(ctx, b.keys()...).Err())
 			b.must(next.Lock(ctx))
@@ -533,7 +543,7 @@ func testLocker(t *testing.T, newLock lockMaker) {
 		}},
 		{"Close", func(b *bench) {
 			c := b.client()
-			l, held := newLock(c, b.name), newLock(b.client(), b.name)
+			l, held := newLock(c, b.name), rival(b.client(), b.name)
 			mine := newLock(c, b.name+"-mine")
 			b.must(held.Lock(ctx))
 			b.must(mine.Lock(ctx))
@@ -682,7 +692,7 @@ func testLocker(t *testing.T, newLock lockMaker) {
 				l := newLock(c, name)
 				b.must(l.Lock(ctx))
 				b.must(l.Lock(ctx))
-				b.tries(newLock(other, name), false)
+				b.tries(rival(other, name), false)
 				b.tries(newLock(other, name+"x"), true)
 				b.must(newLock(other, name+"x").Unlock(ctx))
 				b.must(l.Unlock(ctx))
@@ -713,13 +723,16 @@ func testLocker(t *testing.T, newLock lockMaker) {
 			b.must(b.rdb.Del(ctx, b.name).Err())
 		}},
 		{"ManyOwnersRandomly", func(b *bench) {
-			var inside atomic.Int64
+			var together section
 			var wg sync.WaitGroup
 			for i := range 3 {
 				c := b.client(WithMaxWakeDelay(100 * time.Millisecond))
 				for j := range 4 {
 					rng := newRand(10*i + j)
-					l := newLock(c, b.name)
+					l, alone := newLock(c, b.name), !shared
+					if j%2 == 0 {
+						l, alone = rival(c, b.name), true
+					}
 					wg.Go(func() {
 						for range 20 {
 							lockCtx, cancel := ctx, context.CancelFunc(func() {})
@@ -740,13 +753,7 @@ func testLocker(t *testing.T, newLock lockMaker) {
 							if !ok {
 								continue
 							}
-							if n := inside.Add(1); n != 1 {
-								b.Errorf("%d are inside", n)
-							}
-							if rng.IntN(2) == 0 {
-								time.Sleep(time.Duration(rng.IntN(int(2 * time.Millisecond))))
-							}
-							inside.Add(-1)
+							together.visit(b, alone, time.Duration(rng.IntN(int(2*time.Millisecond))))
 							if err := l.Unlock(ctx); err != nil {
 								b.Error(err)
 							}
@@ -765,6 +772,23 @@ func testLocker(t *testing.T, newLock lockMaker) {
 			})
 		}
 	})
+}
+
+// A section is what the locks of a test protect: one may be inside alone, or
+// several who do not mind.
+type section struct{ alone, shared atomic.Int64 }
+
+func (s *section) visit(b *bench, alone bool, stay time.Duration) {
+	mine := &s.shared
+	if alone {
+		mine = &s.alone
+	}
+	mine.Add(1)
+	if a, n := s.alone.Load(), s.shared.Load(); a > 1 || a == 1 && n > 0 {
+		b.Errorf("%d who want to be alone are inside with %d others", a, n)
+	}
+	time.Sleep(stay)
+	mine.Add(-1)
 }
 
 func second[T any](_ T, err error) error { return err }

@@ -317,16 +317,24 @@ type tried struct {
 // error nothing is held, and what was left in Redis is on its way out.
 func (e *engine) contend(p *patience, b backend, a attempt) (t tried, err error) {
 	var (
-		ears  *listener
-		heard time.Time // of Redis, last
-		undo  bool
+		ears   *listener
+		heard  time.Time // of Redis, last
+		unsure bool      // an attempt without an answer may have been granted
+		queued bool      // an attempt has left something in Redis
 	)
 	defer func() {
 		if ears != nil {
 			e.wakeups.leave(ears)
 		}
-		if err != nil && undo {
-			e.undo(p.ctx, b, a) // 5
+		if err == nil || !unsure && !queued {
+			return
+		}
+		undone := e.undo(p.ctx, b, a) // 5
+		if queued {                   // and others stand behind it
+			select {
+			case <-undone:
+			case <-time.After(answerTime):
+			}
 		}
 	}()
 	try := func(ctx context.Context) (tried, error) {
@@ -340,9 +348,9 @@ func (e *engine) contend(p *patience, b backend, a attempt) (t tried, err error)
 		}
 	}
 	for {
-		var unsure bool
-		t, unsure, err = persist(e, p, heard, try, late) // 2
-		undo = undo || unsure || t.left
+		var maybe bool
+		t, maybe, err = persist(e, p, heard, try, late) // 2
+		unsure, queued = unsure || maybe, queued || t.left
 		switch {
 		case err == errTimeUp && heard.IsZero(): // nobody said that it is busy
 			return t, errNoAnswer

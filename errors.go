@@ -82,7 +82,7 @@ func ctxError(ctx context.Context) error {
 // transient says whether the same request may succeed soon: the connection
 // failed, or a server that is starting, failing over or busy refused it.
 func transient(err error) bool {
-	if errors.Is(err, redis.ErrClosed) || errors.Is(err, errReply) {
+	if errors.Is(err, redis.ErrClosed) || errors.Is(err, errReply) || errors.Is(err, ErrInvalid) {
 		return false
 	}
 	if !answered(err) {
@@ -101,7 +101,7 @@ func transient(err error) bool {
 
 // mayHaveRun says whether Redis may have run, or may still run, the request that failed with err.
 func mayHaveRun(err error) bool {
-	if answered(err) || errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) {
+	if answered(err) || errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, ErrInvalid) {
 		return false
 	}
 	var op *net.OpError

@@ -229,6 +229,28 @@ func slotPart(key string) string {
 	return key
 }
 
+// heldBusyOrGone reads the answer to an attempt: {1, 0, token}, {0, pttl, 0} or {-1, 0, 0}.
+func heldBusyOrGone(r reply, err error) (grant, error) {
+	switch {
+	case err != nil:
+		return grant{}, err
+	case r[0] == 1:
+		return grant{state: held, token: r[2]}, nil
+	case r[0] == 0:
+		return grant{state: busy, wait: fromMilliseconds(r[1])}, nil
+	}
+	return grant{state: gone}, nil
+}
+
+// inspectHash is inspect for locks whose record is held by whoever has a field in it.
+func inspectHash(ctx context.Context, c *Client, key, field string) (state, error) {
+	r, err := c.run(ctx, inspectScript, []string{key}, field)
+	return state{locked: r[0] > 0, held: r[1] > 0, ttl: fromMilliseconds(r[2])}, err
+}
+
+// tokenKey is where the fencing counter of a lock is.
+func tokenKey(name string) string { return prefixName("redisson_lock_token", name) }
+
 // prefixName is Redisson's way to derive a key or a channel from a name.
 func prefixName(prefix, name string) string {
 	if strings.Contains(name, "{") {

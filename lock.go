@@ -122,7 +122,7 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	b.keys = []string{name}
 	o := newLockOptions(opts)
 	if o.fenced {
-		b.keys = append(b.keys, prefixName("redisson_lock_token", name))
+		b.keys = append(b.keys, tokenKey(name))
 	}
 	return &Lock{newHandle(c, b, b.keys, o)}
 }
@@ -149,17 +149,7 @@ func (l *plainLock) exclusive() bool        { return true }
 func (l *plainLock) channel(attempt) string { return l.announce }
 
 func (l *plainLock) acquire(ctx context.Context, a attempt) (grant, error) {
-	r, err := l.client.run(ctx, lockAcquire, l.keys, a.field, milliseconds(a.lease), a.level)
-	if err != nil {
-		return grant{}, err
-	}
-	switch r[0] {
-	case 1:
-		return grant{state: held, token: r[2]}, nil
-	case 0:
-		return grant{state: busy, wait: fromMilliseconds(r[1])}, nil
-	}
-	return grant{state: gone}, nil
+	return heldBusyOrGone(l.client.run(ctx, lockAcquire, l.keys, a.field, milliseconds(a.lease), a.level))
 }
 
 func (l *plainLock) release(ctx context.Context, field string, left int) (bool, error) {
@@ -178,8 +168,7 @@ func (l *plainLock) abandon(ctx context.Context, a attempt) error {
 }
 
 func (l *plainLock) inspect(ctx context.Context, field string) (state, error) {
-	r, err := l.client.run(ctx, inspectScript, l.keys[:1], field)
-	return state{locked: r[0] > 0, held: r[1] > 0, ttl: fromMilliseconds(r[2])}, err
+	return inspectHash(ctx, l.client, l.keys[0], field)
 }
 
 func (l *plainLock) force(ctx context.Context) (bool, error) {

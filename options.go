@@ -16,6 +16,7 @@ const minWatchdogTimeout = 100 * time.Millisecond
 
 type options struct {
 	watchdogTimeout time.Duration
+	fairWaitTimeout time.Duration
 	maxWakeDelay    time.Duration
 	logger          *slog.Logger
 }
@@ -30,6 +31,16 @@ type Option func(*options)
 // Redisson: Config.setLockWatchdogTimeout.
 func WithWatchdogTimeout(d time.Duration) Option {
 	return func(o *options) { o.watchdogTimeout = d }
+}
+
+// WithFairWaitTimeout sets what a place in the queue of a fair lock is worth to
+// Java clients: how long one at the head may take to get going before they give
+// its place away. Use the same everywhere. Clients of this package do not go by
+// it among themselves. Defaults to 5m; at least 1s.
+//
+// Redisson: Config.setFairLockWaitTimeout.
+func WithFairWaitTimeout(d time.Duration) Option {
+	return func(o *options) { o.fairWaitTimeout = d }
 }
 
 // WithMaxWakeDelay sets how long a waiter sleeps at most without asking Redis
@@ -49,6 +60,7 @@ func WithLogger(l *slog.Logger) Option {
 func newOptions(opts []Option) (options, error) {
 	o := options{
 		watchdogTimeout: 30 * time.Second,
+		fairWaitTimeout: 5 * time.Minute,
 		maxWakeDelay:    time.Second,
 		logger:          slog.Default(),
 	}
@@ -61,6 +73,8 @@ func newOptions(opts []Option) (options, error) {
 	switch {
 	case o.watchdogTimeout < minWatchdogTimeout:
 		return o, invalid("WithWatchdogTimeout(%v): at least %v", o.watchdogTimeout, minWatchdogTimeout)
+	case o.fairWaitTimeout < time.Second:
+		return o, invalid("WithFairWaitTimeout(%v): at least 1s", o.fairWaitTimeout)
 	case o.maxWakeDelay <= 0:
 		return o, invalid("WithMaxWakeDelay(%v): more than 0", o.maxWakeDelay)
 	case o.logger == nil:

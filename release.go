@@ -64,9 +64,14 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	return lossError(errGone)
 }
 
-// undo has abandon done by a goroutine of its own: whoever gave up does not wait for it.
-func (e *engine) undo(ctx context.Context, b backend, a attempt) {
-	e.spawn(func() { e.abandon(ctx, b, a) })
+// undo has abandon done by a goroutine of its own, so that whoever gave up need not wait for it.
+func (e *engine) undo(ctx context.Context, b backend, a attempt) (done <-chan struct{}) {
+	ended := make(chan struct{})
+	e.spawn(func() {
+		defer close(ended)
+		e.abandon(ctx, b, a)
+	})
+	return ended
 }
 
 func (e *engine) abandon(ctx context.Context, b backend, a attempt) {

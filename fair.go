@@ -1,0 +1,111 @@
+package relock
+
+// The fair lock: first come, first served over all processes.
+//
+// Rules: the queue in Redis is the order, so every goroutine stands in it by
+// itself; whoever stands there shows a sign of life with every attempt, and makes
+// one at least every heartbeat.
+
+import (
+	"context"
+	"time"
+)
+
+const (
+	fairHeartbeat = time.Second
+	fairLife      = 4 * fairHeartbeat // without one for so long, a waiter counts as dead
+)
+
+var fairScript = script("fair")
+
+// A FairLock is a reentrant lock whose waiters get it in the order in which they
+// came, whichever process they are in. It costs more than a Lock: every waiter
+// asks Redis by itself, about once a second, to show that it lives. One that has
+// crashed loses its place within four seconds, one that gives up at once; one
+// that lives keeps it however long it waits. TryLock with wait 0 gets the lock
+// only when nobody waits.
+//
+// Redisson: getFairLock, whose queue it shares. A crashed Java waiter is noticed
+// as Redisson does, after its timeout.
+type FairLock struct{ handle }
+
+// NewFairLock returns the fair lock called name. It sends nothing; a bad name is
+// reported by the methods.
+//
+// Redisson: getFairLock.
+func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
+	o := newLockOptions(opts)
+	l := &fairLock{
+		client:   c,
+		announce: prefixName("redisson_lock__channel", name) + ":",
+		keys: []string{
+			name,
+			prefixName("redisson_lock_queue", name),
+			prefixName("redisson_lock_timeout", name),
+			prefixName("relock_lock_alive", name),
+		},
+	}
+	if o.fenced {
+		l.keys = append(l.keys, tokenKey(name))
+	}
+	return &FairLock{newHandle(c, l, l.keys, o)}
+}
+
+// Token is the fencing token of the caller's hold: see [Lock.Token].
+func (l *FairLock) Token(ctx context.Context) (int64, error) { return l.fencingToken(ctx) }
+
+// fairLock is the record of a FairLock: that of a Lock, and a queue beside it.
+type fairLock struct {
+	client   *Client
+	keys     []string
+	announce string // and the field of whoever is woken
+}
+
+func (l *fairLock) id() lockID               { return lockID{name: l.keys[0]} }
+func (l *fairLock) kin() lockID              { return lockID{} }
+func (l *fairLock) exclusive() bool          { return false }
+func (l *fairLock) channel(a attempt) string { return l.announce + a.field }
+
+func (l *fairLock) acquire(ctx context.Context, a attempt) (grant, error) {
+	life := fairLife
+	if a.once {
+		life = 0
+	}
+	r, err := l.run(ctx, "acquire", a.field, a.level, a.lease, life)
+	g, err := heldBusyOrGone(r, err)
+	if g.state == busy {
+		g.left = !a.once
+		if g.wait < 0 || g.wait > fairHeartbeat {
+			g.wait = fairHeartbeat
+		}
+	}
+	return g, err
+}
+
+func (l *fairLock) release(ctx context.Context, field string, left int) (bool, error) {
+	r, err := l.run(ctx, "release", field, left, 0, 0)
+	return r[0] == 1, err
+}
+
+func (l *fairLock) renewal(field string, lease time.Duration) call {
+	return call{renewScript, l.keys[:1], []any{field, milliseconds(lease)}}
+}
+
+func (l *fairLock) abandon(ctx context.Context, a attempt) error {
+	_, err := l.run(ctx, "abandon", a.field, a.level-1, 0, 0)
+	return err
+}
+
+func (l *fairLock) inspect(ctx context.Context, field string) (state, error) {
+	return inspectHash(ctx, l.client, l.keys[0], field)
+}
+
+func (l *fairLock) force(ctx context.Context) (bool, error) {
+	r, err := l.run(ctx, "force", "", 0, 0, 0)
+	return r[0] == 1, err
+}
+
+func (l *fairLock) run(ctx context.Context, verb, field string, level int, lease, life time.Duration) (reply, error) {
+	return l.client.run(ctx, fairScript, l.keys, verb, l.announce, field, level,
+		milliseconds(lease), milliseconds(l.client.fairWaitTimeout), milliseconds(life))
+}

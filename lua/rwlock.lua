@@ -1,0 +1,241 @@
+-- A lock that many readers share or one writer has: takes and gives back either half.
+--
+-- KEYS[1]  the lock: a hash {mode -> read or write, field of a read hold -> levels, field:write -> levels}
+-- KEYS[2]  the waiting writers of relock: a zset {field -> epoch ms when it counts as dead}
+-- KEYS[3]  the token counter: a string; only for a fenced write lock
+-- ARGV[1]  what to do: read, unread, abandon-read, renew-read, force-read, inspect-read,
+--          write, unwrite, abandon-write, force-write or inspect-write
+-- ARGV[2]  channel on which a release is announced
+-- ARGV[3]  what the key of a read lease begins with; field:rwlock_timeout:level follows
+-- ARGV[4]  field of the hold; '' where none is meant
+-- ARGV[5]  read, write: level wanted, 1 is a fresh hold; unread, unwrite, abandon: levels left
+-- ARGV[6]  read, write, renew: lease in ms
+-- ARGV[7]  read, write: field of the caller's hold on the other half, or ''
+-- ARGV[8]  write: how long a sign of waiting lasts, in ms; 0 to leave nothing behind when it is busy
+-- Returns  read, write: {1, 0, token} held, {0, pttl, 0} busy, {-1, 0, 0} nothing there to re-enter, {-2, 0, 0} busy only with the caller
+-- Returns  inspect: {1 if anybody holds this half, levels of the field, pttl}
+-- Returns  else: {1, 0, 0} done, {0, 0, 0} or {-1, 0, 0} nothing there
+--
+-- Rules: every read hold has leases of its own, one key for each level, as Redisson
+-- has them; a reader whose keys have all lapsed is dead, and whoever needs the
+-- lock buries it. The lease of the hash is never shorter than that of a living
+-- reader. Running it twice does what running it once does: levels are set.
+
+local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[3]
+local verb, channel, prefix, field = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local level, lease, kin, life = ARGV[5], tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
+
+local writing = field .. ':write' -- the field of a write hold
+
+local forever = 100 * 365 * 24 * 3600 * 1000
+
+local function now()
+    local clock = redis.call('time')
+    return clock[1] * 1000 + math.floor(clock[2] / 1000)
+end
+
+local function ms(t) return string.format('%.0f', t) end
+
+local function lease_key(reader, i)
+    return prefix .. reader .. ':rwlock_timeout:' .. i
+end
+
+-- What is left of a reader's longest lease; below 0 when it is dead.
+local function lease_left(reader, levels)
+    local longest = -2
+    for i = 1, levels do
+        local left = redis.call('pttl', lease_key(reader, i))
+        if left == -1 then
+            left = forever -- somebody took the lease away
+        end
+        longest = math.max(longest, left)
+    end
+    return longest
+end
+
+local function drop_leases(reader, from, to)
+    for i = from, to do
+        redis.call('del', lease_key(reader, i))
+    end
+end
+
+-- Buries dead readers. Returns how many live, and the longest of their leases.
+local function readers()
+    local entries = redis.call('hgetall', lock)
+    local living, longest = 0, -2
+    for i = 1, #entries, 2 do
+        local name, levels = entries[i], tonumber(entries[i + 1])
+        if levels and name:sub(-6) ~= ':write' then
+            local left = lease_left(name, levels)
+            if left > 0 then
+                living = living + 1
+                longest = math.max(longest, left)
+            else
+                redis.call('hdel', lock, name)
+            end
+        end
+    end
+    return living, longest
+end
+
+local function extend(key, to)
+    if redis.call('pttl', key) < to then
+        redis.call('pexpire', key, ms(to))
+    end
+end
+
+local function free(message)
+    redis.call('del', lock)
+    redis.pcall('publish', channel, message)
+end
+
+local function draw_token()
+    if not tokens then
+        return 0
+    end
+    if redis.call('exists', tokens) == 0 then -- see lock_acquire.lua
+        local clock = redis.call('time')
+        redis.call('set', tokens, string.format('%.0f', clock[1] * 1000000 + clock[2]))
+    end
+    return redis.call('incr', tokens)
+end
+
+local mode = redis.call('hget', lock, 'mode')
+if not mode and redis.call('exists', lock) == 1 then
+    if verb == 'read' or verb == 'write' then
+        return {0, redis.call('pttl', lock), 0} -- a plain lock of that name is held
+    end
+    return {0, 0, redis.call('pttl', lock)}
+end
+
+if verb == 'read' then
+    local mine = redis.call('hexists', lock, field) == 1
+    if level ~= '1' and not mine then
+        return {-1, 0, 0}
+    end
+    if not mine then
+        local downgrading = mode == 'write' and redis.call('hexists', lock, kin .. ':write') == 1
+        if mode == 'write' and not downgrading then
+            return {0, redis.call('pttl', lock), 0}
+        end
+        if not downgrading then
+            local waiting = redis.call('zrevrange', writers, 0, 0, 'withscores')
+            if waiting[2] and tonumber(waiting[2]) > now() then
+                return {0, math.max(1, tonumber(waiting[2]) - now()), 0}
+            end
+        end
+    end
+    if not mode then
+        redis.call('hset', lock, 'mode', 'read')
+    end
+    redis.call('hset', lock, field, level)
+    local longest = math.max(lease, lease_left(field, tonumber(level)))
+    for i = 1, tonumber(level) do
+        redis.call('set', lease_key(field, i), '1', 'PX', ms(longest))
+    end
+    extend(lock, longest)
+    return {1, 0, 0}
+end
+
+if verb == 'write' then
+    local mine = redis.call('hexists', lock, writing) == 1
+    if level ~= '1' and not mine then
+        return {-1, 0, 0}
+    end
+    if not mine and mode then
+        local living = mode == 'read' and readers() or -1
+        if living == 0 then
+            redis.call('del', lock)
+        else
+            if living == 1 and kin ~= '' and redis.call('hexists', lock, kin) == 1 then
+                return {-2, 0, 0}
+            end
+            if life > 0 then
+                redis.call('zadd', writers, ms(now() + life), field)
+                extend(writers, life)
+            end
+            return {0, redis.call('pttl', lock), 0}
+        end
+    end
+    redis.call('zrem', writers, field)
+    redis.call('hset', lock, 'mode', 'write', writing, level)
+    extend(lock, lease)
+    return {1, 0, level == '1' and draw_token() or 0}
+end
+
+if verb == 'renew-read' then
+    local levels = tonumber(redis.call('hget', lock, field) or 0)
+    if lease_left(field, levels) <= 0 then
+        return {-1, 0, 0}
+    end
+    for i = 1, levels do
+        extend(lease_key(field, i), lease)
+    end
+    extend(lock, lease)
+    return {1, 0, 0}
+end
+
+if verb == 'inspect-read' then
+    local shared = mode == 'read' or mode == 'write' and redis.call('hlen', lock) > 2
+    return {shared and 1 or 0, tonumber(redis.call('hget', lock, field) or 0), redis.call('pttl', lock)}
+end
+
+if verb == 'inspect-write' then
+    local levels = tonumber(redis.call('hget', lock, writing) or 0)
+    return {mode == 'write' and 1 or 0, levels, redis.call('pttl', lock)}
+end
+
+if verb == 'force-read' or verb == 'force-write' then
+    if not mode or verb ~= 'force-' .. mode then
+        return {0, 0, 0}
+    end
+    local entries = redis.call('hgetall', lock)
+    for i = 1, #entries, 2 do
+        drop_leases(entries[i], 1, tonumber(entries[i + 1]) or 0)
+    end
+    redis.call('del', writers)
+    free(mode == 'write' and '1' or '0')
+    return {1, 0, 0}
+end
+
+-- What is left is giving back.
+local write_half = verb == 'unwrite' or verb == 'abandon-write'
+local name = write_half and writing or field
+local held = tonumber(redis.call('hget', lock, name) or 0)
+local left = tonumber(level)
+
+if verb == 'abandon-write' then
+    redis.call('zrem', writers, field)
+    if held == 0 and mode ~= 'write' and redis.call('exists', writers) == 0 then
+        redis.pcall('publish', channel, '1') -- readers waited for this writer
+    end
+end
+if held == 0 then
+    return {-1, 0, 0}
+end
+if not write_half then
+    drop_leases(field, left + 1, held)
+end
+if left > 0 then
+    redis.call('hset', lock, name, left)
+    return {1, 0, 0}
+end
+redis.call('hdel', lock, name)
+
+if mode == 'write' and not write_half then
+    return {1, 0, 0} -- the writer has given back its read lock
+end
+local living, longest = readers()
+if write_half then
+    redis.call('del', writers) -- whoever waits, readers too, has the same chance now
+end
+if living == 0 then
+    free(write_half and '1' or '0')
+    return {1, 0, 0}
+end
+redis.call('hset', lock, 'mode', 'read')
+redis.call('pexpire', lock, ms(longest))
+if write_half then
+    redis.pcall('publish', channel, '1') -- downgraded: all readers may come in
+end
+return {1, 0, 0}
