@@ -50,6 +50,10 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	c.engine = newEngine(uuid.NewString(), o,
 		func() subscriber { return rdb.Subscribe(context.Background()) },
 		func(ctx context.Context, calls []call) ([]reply, []error) { return runAll(ctx, rdb, calls) })
+	if cluster, ok := rdb.(*redis.ClusterClient); ok {
+		// It would go on asking a node that is gone for up to a minute, longer than a lease.
+		c.engine.noAnswer = func() { cluster.ReloadState(context.Background()) }
+	}
 	c.engine.prompt = readTimeout(rdb) > 0 && readTimeout(rdb) <= unlockTime
 	return c, nil
 }

@@ -63,8 +63,8 @@ type backend interface {
 	release(ctx context.Context, field string, left int) (bool, error)
 	// renewal is the call that renews a lease; it answers {1, ...} or {-1, ...}.
 	renewal(field string, lease time.Duration) call
-	// abandon undoes an attempt that was given up, whatever became of it.
-	abandon(ctx context.Context, a attempt) error
+	// abandon undoes an attempt that was given up, and says whether its hold was there.
+	abandon(ctx context.Context, a attempt) (bool, error)
 	// channel is where the release is announced that an attempt waits for.
 	channel(a attempt) string
 }
@@ -114,7 +114,8 @@ type engine struct {
 	id              string // the client's, in every field
 	watchdogTimeout time.Duration
 	maxWakeDelay    time.Duration
-	prompt          bool // requests end by themselves within unlockTime
+	prompt          bool   // requests end by themselves within unlockTime
+	noAnswer        func() // called, if it is set, after a request that was not answered
 	log             *slog.Logger
 
 	wakeups *pubsub
@@ -129,7 +130,7 @@ type engine struct {
 	lapsedAt int
 	made     uint64 // fields
 	isClosed bool
-	spawned  int           // goroutines under way
+	working  int           // goroutines and callers that have something under way in Redis
 	drained  chan struct{} // closed when there are none, if somebody waits for it
 }
 
@@ -162,6 +163,8 @@ func newEngine(id string, o options, dial func() subscriber, runAll func(context
 
 // acquire takes one level of a lock for o. It returns false when r.wait is over.
 func (e *engine) acquire(ctx context.Context, b backend, o owner, r request) (bool, error) {
+	e.beginWork()
+	defer e.endWork()
 	p := &patience{ctx: ctx, closed: e.closed, once: r.wait == 0}
 	p.prompt = ctx.Done() == nil && r.wait <= 0 && e.promptly()
 	if err := p.over(); err != nil {
@@ -204,7 +207,11 @@ func (e *engine) takeTurn(p *patience, b backend, o owner, makeOne bool) (*hold,
 			e.mu.Unlock()
 			return nil, nil
 		}
-		if err := e.passLocked(p, &h.turn); err != nil {
+		patient := *p
+		if h.state == holding {
+			patient.once = false // it is held by this owner, and whoever else is at it will soon be done
+		}
+		if err := e.passLocked(&patient, &h.turn); err != nil {
 			e.mu.Unlock()
 			return nil, err
 		}
@@ -257,9 +264,12 @@ func (e *engine) enter(p *patience, h *hold, r request) error {
 	e.mu.Lock()
 	if err == nil && e.isClosed {
 		err = ErrClosed
-		defer e.undo(p.ctx, h.backend, a)
+		defer e.undo(p.ctx, h.backend, a, false)
 	}
 	if err != nil {
+		if p.unheard && h.gate != nil {
+			h.gate.turnAway(err)
+		}
 		e.leaveGateLocked(h)
 		e.mu.Unlock()
 		return err
@@ -290,6 +300,9 @@ func (e *engine) reenter(p *patience, h *hold, r request) error {
 	}
 	t, err := e.contend(p, h.backend, a)
 	if err != nil {
+		e.mu.Lock()
+		h.stretched = true // perhaps: what was asked for may have been granted
+		e.mu.Unlock()
 		return err
 	}
 	if t.state == gone {
@@ -298,9 +311,12 @@ func (e *engine) reenter(p *patience, h *hold, r request) error {
 
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if h.state == lost { // now, or while we asked
+	if h.state != holding { // now, or while we asked
+		if t.state == held {
+			e.spawnLocked(h.clear)
+		}
 		h.told = true
-		return h.loss
+		return cmp.Or(h.loss, ErrNotHeld)
 	}
 	h.levels++
 	e.dog.extend(&h.lease, t.sent, a.lease, renewed)
@@ -329,8 +345,8 @@ func (e *engine) contend(p *patience, b backend, a attempt) (t tried, err error)
 		if err == nil || !unsure && !queued {
 			return
 		}
-		undone := e.undo(p.ctx, b, a) // 5
-		if queued {                   // and others stand behind it
+		undone := e.undo(p.ctx, b, a, unsure) // 5
+		if queued {                           // and others stand behind it
 			select {
 			case <-undone:
 			case <-time.After(answerTime):
@@ -344,7 +360,7 @@ func (e *engine) contend(p *patience, b backend, a attempt) (t tried, err error)
 	}
 	late := func(t tried, err error) {
 		if err == nil && (t.state != busy || t.left) || err != nil && mayHaveRun(err) {
-			e.abandon(p.ctx, b, a) // 5
+			e.abandon(p.ctx, b, a, err != nil) // 5
 		}
 	}
 	for {
@@ -354,8 +370,12 @@ func (e *engine) contend(p *patience, b backend, a attempt) (t tried, err error)
 		switch {
 		case err == errTimeUp && heard.IsZero(): // nobody said that it is busy
 			return t, errNoAnswer
-		case err != nil || t.state != busy:
+		case err != nil:
+			// A script that Redis has stopped half way has written something, perhaps.
+			unsure = unsure || answered(err)
 			return t, err
+		case t.state != busy:
+			return t, nil
 		case p.once:
 			return t, errTimeUp
 		}
@@ -385,20 +405,33 @@ func (e *engine) nap(lease time.Duration) time.Duration {
 // spawn runs f in a goroutine that Close waits for.
 func (e *engine) spawn(f func()) {
 	e.mu.Lock()
-	e.spawned++
-	e.mu.Unlock()
+	defer e.mu.Unlock()
+	e.spawnLocked(f)
+}
+
+func (e *engine) spawnLocked(f func()) {
+	e.working++
 	go func() {
-		defer func() {
-			e.mu.Lock()
-			defer e.mu.Unlock()
-			e.spawned--
-			if e.spawned == 0 && e.drained != nil {
-				close(e.drained)
-				e.drained = nil
-			}
-		}()
+		defer e.endWork()
 		f()
 	}()
+}
+
+// beginWork and endWork enclose what Close waits for.
+func (e *engine) beginWork() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.working++
+}
+
+func (e *engine) endWork() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.working--
+	if e.working == 0 && e.drained != nil {
+		close(e.drained)
+		e.drained = nil
+	}
 }
 
 // close wakes everybody who waits and ends all guards. It returns when the
@@ -417,7 +450,7 @@ func (e *engine) close() error {
 		guards = append(guards, h.takeGuardsLocked()...)
 	}
 	drained := make(chan struct{})
-	if e.spawned == 0 {
+	if e.working == 0 {
 		close(drained)
 	} else {
 		e.drained = drained

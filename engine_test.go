@@ -38,6 +38,7 @@ type fakeFault struct {
 	err   error         // returned, after the request has run
 	block error         // returned, without the request running
 	late  time.Duration // before it runs; the answer comes then
+	ghost time.Duration // err comes at once, and it runs so much later
 }
 
 func (r *fakeRedis) record(name string) *fakeRecord {
@@ -59,6 +60,14 @@ func (r *fakeRedis) do(verb string, f func()) error {
 	latency := r.latency
 	r.requests = append(r.requests, verb)
 	r.mu.Unlock()
+	if fault.ghost > 0 {
+		time.AfterFunc(fault.ghost, func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			f()
+		})
+		return io.EOF
+	}
 	time.Sleep(latency + fault.late)
 	if fault.block != nil {
 		return fault.block
@@ -150,9 +159,8 @@ func (l *fakeLock) release(_ context.Context, field string, left int) (there boo
 	return there, err
 }
 
-func (l *fakeLock) abandon(ctx context.Context, a attempt) error {
-	_, err := l.release(ctx, a.field, a.level-1)
-	return err
+func (l *fakeLock) abandon(ctx context.Context, a attempt) (bool, error) {
+	return l.release(ctx, a.field, a.level-1)
 }
 
 func (l *fakeLock) renewal(field string, lease time.Duration) call {
@@ -1192,4 +1200,173 @@ func engineRandomly(t *testing.T, seed int) {
 	if h := r.holder("x"); h != "" {
 		t.Errorf("seed %d: %s still holds the lock", seed, h)
 	}
+}
+
+// Every Unlock counts, also one that does not get its turn while others of the
+// same owner wait for Redis: a hold that nobody owes an Unlock is not renewed.
+func TestEngineSharedOwnerUnlocksWhileRedisHangs(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		const o, many = owner(-1), 5
+		for range many {
+			e.lock(o)
+		}
+		guarded := e.guarded(o)
+		e.redis.set(func() {
+			e.redis.fault = func(verb string) fakeFault { return fakeFault{late: 12 * time.Second} }
+		})
+		var wg sync.WaitGroup
+		start := time.Now()
+		for range many {
+			wg.Go(func() { _ = e.unlockErr(o) })
+		}
+		wg.Wait()
+		if took := time.Since(start); took > unlockTime+answerTime {
+			t.Errorf("it took %v", took)
+		}
+		if guarded.Err() == nil {
+			t.Error("the hold goes on")
+		}
+		e.redis.set(func() { e.redis.fault = nil })
+		time.Sleep(2 * e.watchdogTimeout)
+		if h := e.redis.holder("x"); h != "" {
+			t.Errorf("%s is still renewed", h)
+		}
+		e.lock(1)
+		e.unlock(1)
+	})
+}
+
+// An undo that comes before what it undoes looks again.
+func TestEngineUndoThatOvertakesItsAttempt(t *testing.T) {
+	for _, late := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			e.redis.fault = func(verb string) fakeFault {
+				if verb == "acquire" {
+					return fakeFault{ghost: late}
+				}
+				return fakeFault{}
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+			defer cancel()
+			if ok, err := e.lockWith(ctx, 1, request{wait: forever}); ok || err == nil {
+				t.Fatal(ok, err)
+			}
+			e.redis.set(func() { e.redis.fault = nil })
+			time.Sleep(1500 * time.Millisecond)
+			if h := e.redis.holder("x"); h != "" {
+				t.Errorf("%s, which ran %v late, holds the lock", h, late)
+			}
+		})
+	}
+}
+
+// A re-entry that is answered when the hold has lapsed leaves no lease behind.
+func TestEngineReentryThatComesTooLate(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		if ok, err := e.lockWith(context.Background(), 1, request{wait: 0, lease: 200 * time.Millisecond}); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		e.redis.latency = 150 * time.Millisecond
+		if ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: time.Hour}); ok || !errors.Is(err, ErrLockLost) {
+			t.Errorf("%v, %v", ok, err)
+		}
+		time.Sleep(time.Second)
+		if h := e.redis.holder("x"); h != "" {
+			t.Errorf("%s holds the lock", h)
+		}
+	})
+}
+
+// A re-entry that was given up has stretched the lease, perhaps: the hold ends with its own.
+func TestEngineReentryThatWasGivenUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		if ok, err := e.lockWith(context.Background(), 1, request{wait: 0, lease: 500 * time.Millisecond}); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		e.redis.set(func() { e.redis.latency = 50 * time.Millisecond })
+		ctx, cancel := context.WithTimeout(context.Background(), 70*time.Millisecond)
+		defer cancel()
+		if ok, err := e.lockWith(ctx, 1, request{wait: forever, lease: time.Hour}); ok || !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("%v, %v", ok, err)
+		}
+		time.Sleep(2 * time.Second)
+		if h := e.redis.holder("x"); h != "" {
+			t.Errorf("%s holds the lock", h)
+		}
+	})
+}
+
+// Close waits for whoever is in a request, so that the connection can be closed after it.
+func TestEngineCloseWaitsForCallers(t *testing.T) {
+	for _, prompt := range []bool{true, false} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			e.prompt = prompt
+			e.redis.latency = 500 * time.Millisecond
+			got := make(chan error, 1)
+			go func() {
+				_, err := e.lockWith(context.Background(), 1, request{wait: forever})
+				got <- err
+			}()
+			time.Sleep(100 * time.Millisecond)
+			if err := e.close(); err != nil {
+				t.Error(err)
+			}
+			requests := len(e.redis.requests)
+			if err := <-got; !errors.Is(err, ErrClosed) {
+				t.Errorf("%v", err)
+			}
+			time.Sleep(time.Hour)
+			if n := len(e.redis.requests); n != requests || e.redis.holder("x") != "" {
+				t.Errorf("%d requests after Close, %q holds the lock", n-requests, e.redis.holder("x"))
+			}
+		})
+	}
+}
+
+// When Redis cannot be reached, whoever is in line hears of it with the first one.
+func TestEngineQueueOnADeadServer(t *testing.T) {
+	for name, fault := range map[string]fakeFault{"refused": {block: io.EOF}, "hangs": {block: io.EOF, late: 5 * time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				e.redis.fault = func(string) fakeFault { return fault }
+				var wg sync.WaitGroup
+				start := time.Now()
+				for o := range owner(100) {
+					wg.Go(func() {
+						if ok, err := e.lockWith(context.Background(), o+1, request{wait: forever}); ok || !errors.Is(err, io.EOF) {
+							t.Errorf("%v, %v", ok, err)
+						}
+					})
+				}
+				wg.Wait()
+				if took := time.Since(start); took > 11*time.Second {
+					t.Errorf("the last one was told after %v", took)
+				}
+				e.redis.set(func() { e.redis.fault = nil })
+				e.lock(1)
+				e.unlock(1)
+			})
+		})
+	}
+}
+
+// A re-entry of an owner that several share waits for its turn, also with wait 0.
+func TestEngineSharedOwnerTriesWhileItHolds(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.redis.latency = time.Millisecond
+		const o = owner(-1)
+		e.lock(o)
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				if ok, err := e.lockWith(context.Background(), o, request{wait: 0}); !ok || err != nil {
+					t.Errorf("%v, %v", ok, err)
+				}
+			})
+		}
+		wg.Wait()
+		for range 21 {
+			e.unlock(o)
+		}
+	})
 }

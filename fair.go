@@ -91,9 +91,9 @@ func (l *fairLock) renewal(field string, lease time.Duration) call {
 	return call{renewScript, l.keys[:1], []any{field, milliseconds(lease)}}
 }
 
-func (l *fairLock) abandon(ctx context.Context, a attempt) error {
-	_, err := l.run(ctx, "abandon", a.field, a.level-1, 0, 0)
-	return err
+func (l *fairLock) abandon(ctx context.Context, a attempt) (bool, error) {
+	r, err := l.run(ctx, "abandon", a.field, a.level-1, 0, 0)
+	return r[0] == 1, err
 }
 
 func (l *fairLock) inspect(ctx context.Context, field string) (state, error) {

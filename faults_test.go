@@ -605,3 +605,27 @@ func TestFaultRedisClientClosed(t *testing.T) {
 	}
 	b.must(c.Close())
 }
+
+// A script that Redis stops half way leaves no lock behind.
+func TestFaultHalfDone(t *testing.T) {
+	b := newFaultBench(t)
+	ctx := context.Background()
+	tokens := "redisson_lock_token:{" + b.name + "}"
+	b.must(b.rdb.HSet(ctx, tokens, "not", "a counter").Err())
+	for _, l := range []Locker{
+		b.direct.NewLock(b.name, Fenced()), b.direct.NewFairLock(b.name, Fenced()), b.direct.NewRWLock(b.name, Fenced()).Write(),
+	} {
+		if err := l.Lock(ctx); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+			t.Errorf("%v", err)
+		}
+		testredis.Await(t, "nothing is left", soon, func() bool { return len(b.keys()) == 1 })
+	}
+	b.must(b.rdb.Del(ctx, tokens).Err())
+
+	b.must(b.rdb.Do(ctx, "acl", "setuser", "careful", "on", ">pw", "~*", "&*", "+@all", "-pexpire").Err())
+	l := b.clientOn(b.server.Client(func(o *redis.Options) { o.Username, o.Password = "careful", "pw" })).NewLock(b.name)
+	if err := l.Lock(ctx); err == nil || !strings.Contains(err.Error(), "user") {
+		t.Errorf("%v", err)
+	}
+	testredis.Await(t, "no lock without a lease is left", soon, func() bool { return len(b.keys()) == 0 })
+}

@@ -18,6 +18,7 @@ type gate struct {
 // A ticket is a place in the queue of a gate; its channel is closed when its turn has come.
 type ticket struct {
 	turn chan struct{}
+	err  error // why it will not be its turn; written before turn is closed
 }
 
 // tryEnter enters an open gate.
@@ -44,7 +45,18 @@ func (g *gate) cancel(t *ticket) {
 			return
 		}
 	}
-	g.leave()
+	if t.err == nil {
+		g.leave()
+	}
+}
+
+// turnAway tells all who wait that they need not.
+func (g *gate) turnAway(err error) {
+	for _, t := range g.queue {
+		t.err = err
+		close(t.turn)
+	}
+	g.queue = nil
 }
 
 // leave hands the gate to the next in line, or opens it.
@@ -73,8 +85,9 @@ func (e *engine) passLocked(p *patience, g *gate) error {
 	e.mu.Lock()
 	if err != nil {
 		g.cancel(t)
+		return err
 	}
-	return err
+	return t.err
 }
 
 // enterGate waits until h is the one of this process that may contend for its lock.

@@ -29,6 +29,9 @@ func (g *guard) Err() error {
 
 // guard returns a ctx that ends with o's hold on b.
 func (e *engine) guard(ctx context.Context, b backend, o owner) (context.Context, error) {
+	if err := e.open(); err != nil {
+		return nil, err
+	}
 	h := e.find(b.id(), o)
 	if h == nil {
 		return nil, e.notHeldError(b.id(), o)

@@ -45,13 +45,16 @@ func newHandle(c *Client, lock lockType, keys []string, o lockOptions) handle {
 	return handle{client: c, name: keys[0], lock: lock, fenced: o.fenced, bad: checkKeys(c, keys)}
 }
 
+// Name is the name of the lock: see [Locker].
 func (h *handle) Name() string { return h.name }
 
+// Lock waits until the caller holds the lock, or ctx ends: see [Locker].
 func (h *handle) Lock(ctx context.Context) error {
 	_, err := h.acquire(ctx, "lock", request{wait: -1})
 	return err
 }
 
+// LockLease is Lock with a lease that is not renewed: see [Locker].
 func (h *handle) LockLease(ctx context.Context, lease time.Duration) error {
 	if lease < time.Millisecond {
 		return h.fail("lock", invalid("lease %v: at least 1ms", lease))
@@ -60,6 +63,7 @@ func (h *handle) LockLease(ctx context.Context, lease time.Duration) error {
 	return err
 }
 
+// TryLock waits for the lock no longer than wait: see [Locker].
 func (h *handle) TryLock(ctx context.Context, wait, lease time.Duration) (bool, error) {
 	switch {
 	case wait < 0:
@@ -78,6 +82,7 @@ func (h *handle) acquire(ctx context.Context, op string, r request) (bool, error
 	return ok, h.fail(op, err)
 }
 
+// Unlock gives back one level: see [Locker].
 func (h *handle) Unlock(ctx context.Context) error {
 	err := h.usable(ctx)
 	if err == nil {
@@ -86,6 +91,7 @@ func (h *handle) Unlock(ctx context.Context) error {
 	return h.fail("unlock", err)
 }
 
+// Do calls fn with the lock held and a guarded ctx: see [Locker].
 func (h *handle) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	return do(ctx, h, fn)
 }
@@ -95,8 +101,12 @@ func do(ctx context.Context, l Locker, fn func(ctx context.Context) error) (err 
 	if err := l.Lock(ctx); err != nil {
 		return err
 	}
-	// Also when fn panics: then err goes nowhere and the panic goes on.
-	defer func() { err = errors.Join(err, l.Unlock(ctx)) }()
+	defer func() {
+		// Also when fn panics: then err goes nowhere and the panic goes on.
+		if unlocked := l.Unlock(ctx); unlocked != nil {
+			err = errors.Join(err, unlocked)
+		}
+	}()
 	guarded, err := l.Guard(ctx)
 	if err != nil {
 		return err
@@ -104,6 +114,7 @@ func do(ctx context.Context, l Locker, fn func(ctx context.Context) error) (err 
 	return fn(guarded)
 }
 
+// Guard returns a ctx that ends when the hold can no longer be trusted: see [Locker].
 func (h *handle) Guard(ctx context.Context) (context.Context, error) {
 	err := h.usable(ctx)
 	var guarded context.Context
@@ -126,16 +137,19 @@ func (h *handle) fencingToken(ctx context.Context) (int64, error) {
 	return token, h.fail("token", err)
 }
 
+// IsLocked says whether anybody holds the lock: see [Locker].
 func (h *handle) IsLocked(ctx context.Context) (bool, error) {
 	s, err := h.inspect(ctx, "is locked", "")
 	return s.locked, err
 }
 
+// IsHeld says whether the caller holds the lock: see [Locker].
 func (h *handle) IsHeld(ctx context.Context) (bool, error) {
 	levels, err := h.holdCount(ctx, "is held")
 	return levels > 0, err
 }
 
+// HoldCount is how many levels the caller holds: see [Locker].
 func (h *handle) HoldCount(ctx context.Context) (int, error) {
 	return h.holdCount(ctx, "hold count")
 }
@@ -146,7 +160,7 @@ func (h *handle) holdCount(ctx context.Context, op string) (int, error) {
 	}
 	hold, levels := h.client.engine.levels(h.lock, ownerOf(ctx))
 	if levels == 0 {
-		return 0, h.fail(op, h.client.engine.open(ctx))
+		return 0, h.fail(op, h.client.engine.open())
 	}
 	s, err := h.inspect(ctx, op, hold.field)
 	if err != nil {
@@ -159,6 +173,7 @@ func (h *handle) holdCount(ctx context.Context, op string) (int, error) {
 	return levels, nil
 }
 
+// TTL is what is left of the lease of whoever holds the lock: see [Locker].
 func (h *handle) TTL(ctx context.Context) (time.Duration, error) {
 	s, err := h.inspect(ctx, "ttl", "")
 	if !s.locked {
@@ -167,6 +182,7 @@ func (h *handle) TTL(ctx context.Context) (time.Duration, error) {
 	return s.ttl, err
 }
 
+// ForceUnlock frees the lock, whoever holds it: see [Locker].
 func (h *handle) ForceUnlock(ctx context.Context) (bool, error) {
 	if err := h.usable(ctx); err != nil {
 		return false, h.fail("force unlock", err)
@@ -184,7 +200,10 @@ func (h *handle) inspect(ctx context.Context, op, field string) (state, error) {
 }
 
 func (h *handle) usable(ctx context.Context) error {
-	if ctx == nil {
+	switch {
+	case h.lock == nil:
+		return invalid("a lock is made with NewLock and the like")
+	case ctx == nil:
 		return invalid("ctx is nil")
 	}
 	return h.bad

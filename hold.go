@@ -41,12 +41,21 @@ type hold struct {
 	loss   error // why, when lost
 	lapsed bool  // lost because its explicit lease ran out: it needs no Unlock
 	told   bool  // a re-entry has reported the loss
-	guards map[*guard]struct{}
+	// The record may outlive the lease, because a re-entry with a longer one was given up.
+	stretched bool
+	guards    map[*guard]struct{}
 }
 
 // forgottenLocked says whether the next acquire is a fresh one.
 func (h *hold) forgottenLocked() bool {
 	return h.state == lost && (h.lapsed || h.told)
+}
+
+// lossOf is why the hold was lost, or nil.
+func (h *hold) lossOf() error {
+	h.engine.mu.Lock()
+	defer h.engine.mu.Unlock()
+	return h.loss
 }
 
 // lapseIfDue ends the hold if its time is up, whether or not a timer has come to it yet.
@@ -84,6 +93,9 @@ func (h *hold) lose(cause error) bool {
 		e.rememberLocked(h)
 	}
 	e.leaveGateLocked(h)
+	if h.lapsed && h.stretched {
+		e.spawnLocked(h.clear)
+	}
 	guards := h.takeGuardsLocked()
 	e.mu.Unlock()
 
@@ -120,6 +132,9 @@ func (e *engine) levels(b backend, o owner) (*hold, int) {
 
 // token returns the fencing token of o's hold on b.
 func (e *engine) token(b backend, o owner) (int64, error) {
+	if err := e.open(); err != nil {
+		return 0, err
+	}
 	h := e.find(b.id(), o)
 	if h == nil {
 		return 0, e.notHeldError(b.id(), o)
@@ -168,7 +183,12 @@ func (e *engine) inspect(ctx context.Context, b lockType, field string) (state, 
 	return s, err
 }
 
-// open says why nothing can be asked any more, or nil.
-func (e *engine) open(ctx context.Context) error {
-	return (&patience{ctx: ctx, closed: e.closed}).over()
+// open is ErrClosed after Close.
+func (e *engine) open() error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.isClosed {
+		return ErrClosed
+	}
+	return nil
 }

@@ -33,7 +33,9 @@ type Locker interface {
 	// LockLease is Lock with a lease that is not renewed: the hold is over after
 	// lease, at least 1ms, rounded up to whole milliseconds, and then needs no
 	// Unlock. A re-entry sets the longer of what is left and lease, and does not
-	// end the renewing of a hold that the watchdog renews.
+	// end the renewing of a hold that the watchdog renews; the other way round, a
+	// Lock inside hands the hold to the watchdog until the last Unlock. Trust ends
+	// 1% of the lease and 2ms before the lease, so very short leases are over at once.
 	//
 	// Redisson: lock(leaseTime, unit).
 	LockLease(ctx context.Context, lease time.Duration) error
@@ -162,9 +164,8 @@ func (l *plainLock) renewal(field string, lease time.Duration) call {
 }
 
 // abandon sets the hold back to what it was before the attempt.
-func (l *plainLock) abandon(ctx context.Context, a attempt) error {
-	_, err := l.release(ctx, a.field, a.level-1)
-	return err
+func (l *plainLock) abandon(ctx context.Context, a attempt) (bool, error) {
+	return l.release(ctx, a.field, a.level-1)
 }
 
 func (l *plainLock) inspect(ctx context.Context, field string) (state, error) {

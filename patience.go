@@ -19,6 +19,7 @@ type patience struct {
 	deadline time.Time       // zero: none
 	once     bool            // one try, no waiting for others
 	prompt   bool            // requests end soon by themselves, and need not be left behind
+	unheard  bool            // Redis has not answered at all, and that is why it was given up
 }
 
 // over says why there is no more time, or nil.

@@ -11,14 +11,22 @@ import (
 )
 
 // release gives back one level. It does not look at ctx's end, and works after Close.
+//
+// The level is given back here whatever Redis says: an Unlock is owed once, and a
+// hold that nobody is going to unlock must not be renewed.
 func (e *engine) release(ctx context.Context, b backend, o owner) error {
+	e.beginWork()
+	defer e.endWork()
 	p := &patience{ctx: ctx, deadline: time.Now().Add(unlockTime), prompt: e.promptly()}
 	if ctx.Done() != nil {
 		p.ctx = context.WithoutCancel(ctx)
 	}
 	h, err := e.takeTurn(p, b, o, false)
-	if err != nil {
-		return err
+	if err != nil { // others of this owner are waiting for Redis
+		if h := e.find(b.id(), o); h != nil && h.giveBack() == 0 {
+			e.spawn(h.clear)
+		}
+		return fmt.Errorf("not confirmed, the record lapses with its lease: %w", err)
 	}
 	if h == nil {
 		return e.notHeldError(b.id(), o)
@@ -26,23 +34,11 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	defer e.endTurn(h)
 
 	h.lapseIfDue()
-	e.mu.Lock()
-	h.levels--
-	wasLost, left, loss := h.state == lost, h.levels, h.loss
-	var guards []*guard
-	if left == 0 {
-		h.state = over
-		guards = h.takeGuardsLocked()
-	}
-	e.mu.Unlock()
-	if left == 0 {
-		e.dog.remove(&h.lease)
-		endGuards(guards, nil)
-	}
-	if wasLost && (left > 0 || errors.Is(loss, errGone)) {
+	loss := h.lossOf()
+	left := h.giveBack()
+	if loss != nil && (left > 0 || errors.Is(loss, errGone)) {
 		return loss
 	}
-
 	there, unsure, err := persist(e, p, time.Now(), func(ctx context.Context) (bool, error) {
 		return b.release(ctx, h.field, left)
 	}, nil)
@@ -52,7 +48,7 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 		e.mu.Unlock()
 	}
 	switch {
-	case wasLost: // but its record may still have been there
+	case loss != nil: // but its record may still have been there
 		return loss
 	case err != nil:
 		return fmt.Errorf("not confirmed, the record lapses with its lease: %w", err)
@@ -64,21 +60,61 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	return lossError(errGone)
 }
 
+// giveBack takes one level from the hold, and with the last one ends it here. It
+// returns the levels that are left.
+func (h *hold) giveBack() int {
+	e := h.engine
+	e.mu.Lock()
+	h.levels--
+	left := h.levels
+	var guards []*guard
+	if left == 0 {
+		h.state = over
+		guards = h.takeGuardsLocked()
+	}
+	e.mu.Unlock()
+	if left == 0 {
+		e.dog.remove(&h.lease)
+		endGuards(guards, nil)
+	}
+	return left
+}
+
+// clear takes whatever there is of the hold out of Redis, and lets the next one
+// contend for its lock.
+func (h *hold) clear() {
+	h.engine.abandon(context.Background(), h.backend, attempt{field: h.field, level: 1}, true)
+	h.engine.mu.Lock()
+	defer h.engine.mu.Unlock()
+	h.engine.leaveGateLocked(h)
+}
+
 // undo has abandon done by a goroutine of its own, so that whoever gave up need not wait for it.
-func (e *engine) undo(ctx context.Context, b backend, a attempt) (done <-chan struct{}) {
+func (e *engine) undo(ctx context.Context, b backend, a attempt, unsure bool) (done <-chan struct{}) {
 	ended := make(chan struct{})
 	e.spawn(func() {
 		defer close(ended)
-		e.abandon(ctx, b, a)
+		e.abandon(ctx, b, a, unsure)
 	})
 	return ended
 }
 
-func (e *engine) abandon(ctx context.Context, b backend, a attempt) {
-	p := &patience{ctx: context.WithoutCancel(ctx), deadline: time.Now().Add(unlockTime), prompt: true}
-	_, _, _ = persist(e, p, time.Now(), func(ctx context.Context) (struct{}, error) {
-		return struct{}{}, b.abandon(ctx, a)
-	}, nil) // what cannot be undone lapses with its lease
+// abandon undoes an attempt. If nobody knows whether that was granted, it may
+// still be on its way when nothing is found, so abandon looks again, a few times.
+func (e *engine) abandon(ctx context.Context, b backend, a attempt, unsure bool) {
+	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second} {
+		p := &patience{ctx: context.WithoutCancel(ctx), prompt: true}
+		if pause > 0 {
+			_ = p.wait(e.closed, nil, pause) // Close does not wait so long
+		}
+		p.deadline = time.Now().Add(unlockTime)
+		there, _, err := persist(e, p, time.Now(), func(ctx context.Context) (bool, error) {
+			return b.abandon(ctx, a)
+		}, nil)
+		if there || !unsure || err != nil { // what cannot be undone lapses with its lease
+			return
+		}
+	}
 }
 
 // force frees b, whoever holds it, and ends the holds that this process had on

@@ -49,8 +49,10 @@ func persist[T any](e *engine, p *patience, heard time.Time, request func(contex
 			enough = time.Since(heard) > e.watchdogTimeout
 		}
 		if enough || !transient(err) {
+			p.unheard = heard.IsZero() && !answered(err)
 			return value, unsure, err
 		}
+		p.prompt = false // from here on it may have to be left behind
 		if why := p.wait(nil, nil, pause/2+rand.N(pause)); why != nil {
 			return value, unsure, whyAfter(why, err)
 		}
@@ -70,6 +72,15 @@ func whyAfter(why, last error) error {
 // so that a caller who has the time may send them without another goroutine.
 func (e *engine) promptly() bool { return e.prompt && !e.ailing.Load() }
 
+// noteHealth remembers whether Redis has answered the last request.
+func (e *engine) noteHealth(err error) {
+	ill := err != nil && !answered(err)
+	e.ailing.Store(ill)
+	if ill && e.noAnswer != nil {
+		e.noAnswer()
+	}
+}
+
 // answer runs request and returns its result, or leaves it behind when there is
 // no more time, and says why. The result of a request that was left behind goes
 // to late, if there is one.
@@ -79,7 +90,7 @@ func (e *engine) promptly() bool { return e.prompt && !e.ailing.Load() }
 func answer[T any](e *engine, p *patience, request func(context.Context) (T, error), late func(T, error)) (value T, err, why error) {
 	if p.prompt {
 		value, err = request(p.ctx)
-		e.ailing.Store(err != nil && !answered(err))
+		e.noteHealth(err)
 		return value, err, nil
 	}
 	flight := &struct {
@@ -90,7 +101,7 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 	}{done: make(chan struct{})}
 	e.spawn(func() {
 		value, err := request(p.ctx)
-		e.ailing.Store(err != nil && !answered(err))
+		e.noteHealth(err)
 		if flight.settled.CompareAndSwap(false, true) {
 			flight.value, flight.err = value, err
 			close(flight.done)

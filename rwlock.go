@@ -127,9 +127,8 @@ func (l *readLock) renewal(field string, lease time.Duration) call {
 	return l.call(l.keys, "renew-read", field, 0, lease, "", 0)
 }
 
-func (l *readLock) abandon(ctx context.Context, a attempt) error {
-	_, err := l.done(ctx, "abandon-read", a.field, a.level-1)
-	return err
+func (l *readLock) abandon(ctx context.Context, a attempt) (bool, error) {
+	return l.done(ctx, "abandon-read", a.field, a.level-1)
 }
 
 func (l *readLock) inspect(ctx context.Context, field string) (state, error) {
@@ -176,9 +175,8 @@ func (l *writeLock) renewal(field string, lease time.Duration) call {
 	return call{renewScript, l.keys[:1], []any{field + ":write", milliseconds(lease)}}
 }
 
-func (l *writeLock) abandon(ctx context.Context, a attempt) error {
-	_, err := l.done(ctx, "abandon-write", a.field, a.level-1)
-	return err
+func (l *writeLock) abandon(ctx context.Context, a attempt) (bool, error) {
+	return l.done(ctx, "abandon-write", a.field, a.level-1)
 }
 
 func (l *writeLock) inspect(ctx context.Context, field string) (state, error) {

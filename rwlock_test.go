@@ -1,6 +1,16 @@
 package relock
 
-import "testing"
+import (
+	"context"
+	"errors"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
 
 func newReadLock(c *Client, name string) Locker  { return c.NewRWLock(name).Read() }
 func newWriteLock(c *Client, name string) Locker { return c.NewRWLock(name).Write() }
@@ -8,3 +18,506 @@ func newWriteLock(c *Client, name string) Locker { return c.NewRWLock(name).Writ
 func TestWriteLock(t *testing.T) { testLocker(t, newWriteLock) }
 
 func TestReadLock(t *testing.T) { testSharedLocker(t, newReadLock, newWriteLock, true) }
+
+func TestFencedWriteLock(t *testing.T) {
+	testLocker(t, func(c *Client, name string) Locker { return c.NewRWLock(name, Fenced()).Write() })
+}
+
+func TestWriteLockToken(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client().NewRWLock(b.name, Fenced())
+		var last int64
+		for range 3 {
+			b.must(l.Write().Lock(ctx))
+			token, err := l.Write().Token(ctx)
+			if token <= last || err != nil {
+				t.Errorf("token %d after %d, %v", token, last, err)
+			}
+			last = token
+			b.must(l.Write().Unlock(ctx))
+		}
+	})
+}
+
+func TestReadersShare(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		c := b.client()
+		first, second, write := c.NewRWLock(b.name).Read(), b.client().NewRWLock(b.name).Read(), b.client().NewRWLock(b.name).Write()
+		b.tries(first, true)
+		b.tries(second, true)
+		if ok, err := elsewhere(func() pair[bool] { return pairOf(first.TryLock(ctx, 0, 50*time.Millisecond)) }).get(); !ok || err != nil {
+			t.Errorf("another goroutine: %v, %v", ok, err)
+		}
+		b.tries(write, false)
+		b.isLocked(first, true)
+		b.isLocked(write, false)
+		b.must(first.Unlock(ctx))
+		b.tries(write, false)
+		b.must(second.Unlock(ctx))
+		if ok, err := write.TryLock(ctx, soon, 0); !ok || err != nil { // the third one lapses
+			t.Fatal(ok, err)
+		}
+		b.isLocked(first, false)
+		b.isLocked(write, true)
+		b.tries(first, false)
+		b.must(write.Unlock(ctx))
+	})
+}
+
+// The writer may read too, and keep that; whoever reads may come in at once.
+func TestDowngrade(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client().NewRWLock(b.name)
+		other := b.client(WithMaxWakeDelay(time.Hour)).NewRWLock(b.name)
+		b.must(l.Write().Lock(ctx))
+		b.must(l.Read().Lock(ctx))
+		b.must(l.Read().Lock(ctx))
+		b.holds(l.Write(), 1)
+		b.holds(l.Read(), 2)
+		b.isLocked(other.Write(), true)
+		b.isLocked(other.Read(), true)
+		owners := []context.Context{WithOwner(ctx), WithOwner(ctx), WithOwner(ctx)}
+		var readers []<-chan error
+		for _, o := range owners {
+			readers = append(readers, b.startWaiter(o, other.Read()))
+		}
+		b.must(l.Write().Unlock(ctx))
+		for _, got := range readers {
+			b.must(await(b, "every waiting reader comes in", got))
+		}
+		b.holds(l.Read(), 2)
+		b.isLocked(other.Write(), false)
+		b.tries(other.Write(), false)
+		b.must(l.Read().Unlock(ctx))
+		b.must(l.Read().Unlock(ctx))
+		for _, o := range owners {
+			b.must(other.Read().Unlock(o))
+		}
+	})
+}
+
+func TestWriterGivesBackItsReadLockFirst(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l, other := b.client().NewRWLock(b.name), b.client().NewRWLock(b.name)
+		b.must(l.Write().Lock(ctx))
+		b.must(l.Read().LockLease(ctx, time.Minute))
+		b.must(l.Write().Lock(ctx)) // inside, it is no upgrade
+		b.must(l.Read().Unlock(ctx))
+		b.tries(other.Read(), false)
+		b.must(l.Write().Unlock(ctx))
+		b.tries(other.Read(), false)
+		b.must(l.Write().Unlock(ctx))
+		b.tries(other.Read(), true)
+		b.must(other.Read().Unlock(ctx))
+	})
+}
+
+// B21: an upgrade waits while others read, and fails when only its own reading is in the way.
+func TestUpgradeFailsClearly(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l, other := b.client().NewRWLock(b.name), b.client().NewRWLock(b.name)
+		b.must(l.Read().Lock(ctx))
+		for _, err := range []error{l.Write().Lock(ctx), second(l.Write().TryLock(ctx, 0, 0))} {
+			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "itself") {
+				t.Errorf("%v", err)
+			}
+		}
+		b.must(other.Read().Lock(ctx))
+		b.tries(l.Write(), false)
+		owner := WithOwner(ctx)
+		b.must(l.Read().Lock(owner))
+		got := b.startWaiter(owner, l.Write())
+		b.must(l.Read().Unlock(ctx))
+		select {
+		case err := <-got:
+			t.Errorf("it did not wait for the other reader: %v", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+		b.must(other.Read().Unlock(ctx))
+		b.mustBe(await(b, "nobody else reads", got), ErrInvalid)
+		b.must(l.Read().Unlock(owner))
+		b.tries(other.Read(), true) // no waiting writer is left behind
+		b.must(other.Read().Unlock(ctx))
+	})
+}
+
+// Every read hold has a lease of its own.
+func TestReadLeasesAreIndependent(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		long, short, write := b.client().NewRWLock(b.name).Read(), b.client().NewRWLock(b.name).Read(), b.client().NewRWLock(b.name).Write()
+		b.must(long.LockLease(ctx, time.Minute))
+		b.must(short.LockLease(ctx, time.Second))
+		ttl, err := long.TTL(ctx)
+		if b.must(err); ttl < 50*time.Second {
+			t.Errorf("a short reader cut the long one to %v", ttl)
+		}
+		b.must(short.Unlock(ctx))
+		ttl, err = long.TTL(ctx)
+		if b.must(err); ttl < 50*time.Second {
+			t.Errorf("leaving, a short reader cut the long one to %v", ttl)
+		}
+		b.tries(write, false)
+		b.must(long.Unlock(ctx))
+
+		// A long one leaves; what stays is the short one's lease.
+		b.must(long.LockLease(ctx, time.Hour))
+		b.must(short.LockLease(ctx, 300*time.Millisecond))
+		b.must(long.Unlock(ctx))
+		start := time.Now()
+		b.must(write.Lock(ctx))
+		if took := time.Since(start); took > soon {
+			t.Errorf("a writer waited for %v", took)
+		}
+		b.must(write.Unlock(ctx))
+	})
+}
+
+// A dead reader does not outlive its lease because others go on reading.
+func TestWriterBuriesDeadReaders(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		dead, living, write := b.client().NewRWLock(b.name).Read(), b.client().NewRWLock(b.name).Read(), b.client().NewRWLock(b.name).Write()
+		b.must(dead.LockLease(ctx, 200*time.Millisecond))
+		b.must(living.LockLease(ctx, time.Hour)) // keeps the hash alive
+		owner := WithOwner(ctx)
+		got := b.startWaiter(owner, write)
+		testredis.Await(t, "the dead reader is buried", soon, func() bool { return b.rdb.HLen(ctx, b.name).Val() == 2 })
+		b.must(living.Unlock(ctx))
+		b.must(await(b, "the writer gets the lock", got))
+		b.mustBe(dead.Unlock(ctx), ErrLockLost)
+		b.must(write.Unlock(owner))
+	})
+}
+
+func TestReadWatchdogRenewsItsOwnHoldOnly(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		const lease = 300 * time.Millisecond
+		kept := b.client(WithWatchdogTimeout(lease)).NewRWLock(b.name).Read()
+		dead := b.client().NewRWLock(b.name).Read()
+		b.must(kept.Lock(ctx))
+		b.must(kept.Lock(ctx))
+		b.must(dead.LockLease(ctx, lease))
+		guarded, err := kept.Guard(ctx)
+		b.must(err)
+		field := func(client *Client) string { return client.engine.id }
+		select {
+		case <-guarded.Done():
+			t.Fatal(context.Cause(guarded))
+		case <-time.After(4 * lease):
+		}
+		leases := b.rdb.Keys(ctx, "{"+b.name+"}:*:rwlock_timeout:*").Val()
+		for _, key := range leases {
+			if strings.Contains(key, field(dead.client)) {
+				t.Errorf("the lease of a dead reader is kept alive: %s", key)
+			}
+		}
+		if len(leases) != 2 {
+			t.Errorf("leases %v", leases)
+		}
+		b.must(kept.Unlock(ctx))
+		b.must(kept.Unlock(ctx))
+	})
+}
+
+// B19: the lease of a write lock does not add up.
+func TestWriteLeaseDoesNotAddUp(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		w := b.client().NewRWLock(b.name).Write()
+		for range 5 {
+			b.must(w.Lock(ctx))
+		}
+		if ttl, err := w.TTL(ctx); ttl > 30*time.Second || err != nil {
+			t.Errorf("TTL %v, %v", ttl, err)
+		}
+		for range 5 {
+			b.must(w.Unlock(ctx))
+		}
+	})
+}
+
+// Releasing the write lock wakes every reader of every process at once.
+func TestWriteReleaseWakesAllReaders(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		w := b.client().NewRWLock(b.name).Write()
+		b.must(w.Lock(ctx))
+		var inside atomic.Int64
+		all := make(chan struct{})
+		var wg sync.WaitGroup
+		const readers = 12
+		for range 3 {
+			r := b.client(WithMaxWakeDelay(time.Hour)).NewRWLock(b.name).Read()
+			for range readers / 3 {
+				wg.Go(func() {
+					if err := r.Lock(ctx); err != nil {
+						t.Error(err)
+						return
+					}
+					if inside.Add(1) == readers {
+						close(all)
+					}
+					<-all // all of them at the same time
+					if err := r.Unlock(ctx); err != nil {
+						t.Error(err)
+					}
+				})
+			}
+		}
+		testredis.Await(t, "the readers wait", soon, func() bool {
+			return b.rdb.PubSubNumSub(ctx, "redisson_rwlock:{"+b.name+"}").Val()["redisson_rwlock:{"+b.name+"}"] >= 1
+		})
+		time.Sleep(50 * time.Millisecond) // and the last of them is subscribed
+		b.must(w.Unlock(ctx))
+		await(b, "all readers are in", all)
+		wg.Wait()
+	})
+}
+
+// L5: relock readers that come without a pause do not keep a writer out.
+func TestWriterIsNotStarved(t *testing.T) {
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	const reading = 50 * time.Millisecond
+	var reads atomic.Int64
+	for range 2 {
+		r := b.client().NewRWLock(b.name).Read()
+		for range 8 { // so many that somebody always reads
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					if err := r.Lock(ctx); err != nil {
+						continue
+					}
+					reads.Add(1)
+					time.Sleep(reading)
+					if err := r.Unlock(ctx); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+		}
+	}
+	w := b.client().NewRWLock(b.name).Write()
+	for range 10 {
+		before := reads.Load()
+		testredis.Await(t, "the readers are at it", soon, func() bool { return reads.Load() > before+8 })
+		start := time.Now()
+		b.must(w.Lock(context.Background()))
+		if took := time.Since(start); took > reading+soon/2 {
+			t.Errorf("the writer waited for %v", took)
+		}
+		b.must(w.Unlock(context.Background()))
+	}
+	cancel()
+	wg.Wait()
+}
+
+// Writers that come without a pause do not keep readers out.
+func TestReadersAreNotStarved(t *testing.T) {
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx, cancel := context.WithCancel(context.Background())
+	var wg sync.WaitGroup
+	for range 2 {
+		w := b.client().NewRWLock(b.name).Write()
+		for range 3 {
+			wg.Go(func() {
+				for ctx.Err() == nil {
+					if w.Lock(ctx) == nil {
+						time.Sleep(time.Millisecond)
+						if err := w.Unlock(ctx); err != nil {
+							t.Error(err)
+						}
+					}
+				}
+			})
+		}
+	}
+	r := b.client().NewRWLock(b.name).Read()
+	for range 10 {
+		deadline, done := context.WithTimeout(context.Background(), 2*soon)
+		if err := r.Lock(deadline); err != nil {
+			t.Error(err)
+		} else {
+			b.must(r.Unlock(context.Background()))
+		}
+		done()
+	}
+	cancel()
+	wg.Wait()
+}
+
+// A writer that gives up lets the readers in that waited for it.
+func TestWriterThatGivesUpLetsReadersIn(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		reading := b.client().NewRWLock(b.name).Read()
+		b.must(reading.Lock(ctx))
+		waiting, cancel := context.WithCancel(ctx)
+		writer := b.startWaiter(waiting, b.client().NewRWLock(b.name).Write())
+		testredis.Await(t, "the writer has said that it waits", soon, func() bool {
+			return b.rdb.Exists(ctx, "relock_rwlock_writers:{"+b.name+"}").Val() == 1
+		})
+		owner := WithOwner(ctx)
+		late := b.client(WithMaxWakeDelay(time.Hour)).NewRWLock(b.name).Read()
+		b.tries(late, false)
+		b.tries(reading, true) // who reads already may read again
+		got := b.startWaiter(owner, late)
+		cancel()
+		b.mustBe(await(b, "the writer gives up", writer), context.Canceled)
+		b.must(await(b, "the reader comes in", got))
+		b.must(late.Unlock(owner))
+		b.must(reading.Unlock(ctx))
+		b.must(reading.Unlock(ctx))
+	})
+}
+
+// WIRE.md 1.4: the record.
+func TestRWRecordIsRedissons(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client().NewRWLock(b.name)
+		messages := b.rdb.Subscribe(ctx, "redisson_rwlock:{"+b.name+"}")
+		defer messages.Close()
+		_, err := messages.Receive(ctx)
+		b.must(err)
+		b.must(l.Read().Lock(ctx))
+		b.must(l.Read().Lock(ctx))
+		record := b.rdb.HGetAll(ctx, b.name).Val()
+		var field string
+		for f := range record {
+			if f != "mode" {
+				field = f
+			}
+		}
+		if len(record) != 2 || record["mode"] != "read" || record[field] != "2" {
+			t.Errorf("record %v", record)
+		}
+		for _, i := range []string{"1", "2"} {
+			key := "{" + b.name + "}:" + field + ":rwlock_timeout:" + i
+			if v, ttl := b.rdb.Get(ctx, key).Val(), b.rdb.PTTL(ctx, key).Val(); v != "1" || ttl <= 0 || ttl > 30*time.Second {
+				t.Errorf("%s is %q for %v", key, v, ttl)
+			}
+		}
+		b.must(l.Read().Unlock(ctx))
+		if keys := b.keys(); len(keys) != 2 {
+			t.Errorf("keys %v", keys)
+		}
+		b.must(l.Read().Unlock(ctx))
+		if m, err := messages.ReceiveMessage(ctx); err != nil || m.Payload != "0" {
+			t.Errorf("the last reader says %v, %v", m, err)
+		}
+		b.must(l.Write().Lock(ctx))
+		record = b.rdb.HGetAll(ctx, b.name).Val()
+		for f, v := range record {
+			if f != "mode" && (!strings.HasSuffix(f, ":write") || v != "1") {
+				t.Errorf("record %v", record)
+			}
+		}
+		if len(record) != 2 || record["mode"] != "write" {
+			t.Errorf("record %v", record)
+		}
+		b.must(l.Write().Unlock(ctx))
+		if m, err := messages.ReceiveMessage(ctx); err != nil || m.Payload != "1" {
+			t.Errorf("the writer says %v, %v", m, err)
+		}
+	})
+}
+
+// Java's readers and writers are respected, and dead ones buried.
+func TestRWRecordOfJava(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client(WithMaxWakeDelay(50 * time.Millisecond)).NewRWLock(b.name)
+		b.must(b.rdb.HSet(ctx, b.name, "mode", "read", "java:1", 1).Err())
+		b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
+		b.must(b.rdb.Set(ctx, "{"+b.name+"}:java:1:rwlock_timeout:1", 1, 300*time.Millisecond).Err())
+		b.tries(l.Write(), false)
+		b.tries(l.Read(), true)
+		b.must(l.Read().Unlock(ctx))
+		if n := b.rdb.HExists(ctx, b.name, "java:1").Val(); !n {
+			t.Error("a reader's leave took the Java reader with it")
+		}
+		b.must(l.Write().Lock(ctx)) // once its lease is over
+		b.must(l.Write().Unlock(ctx))
+		b.must(b.rdb.HSet(ctx, b.name, "mode", "write", "java:1:write", 1).Err())
+		b.must(b.rdb.PExpire(ctx, b.name, 300*time.Millisecond).Err())
+		b.tries(l.Read(), false)
+		b.tries(l.Write(), false)
+		b.must(l.Read().Lock(ctx))
+		b.must(l.Read().Unlock(ctx))
+	})
+}
+
+// A plain lock and a read/write lock of one name do not get in together.
+func TestRWLockAndLockExclude(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		plain, rw := b.client().NewLock(b.name), b.client().NewRWLock(b.name)
+		b.must(plain.Lock(ctx))
+		b.tries(rw.Read(), false)
+		b.tries(rw.Write(), false)
+		b.isLocked(rw.Write(), false)
+		b.must(plain.Unlock(ctx))
+		b.must(rw.Read().Lock(ctx))
+		b.tries(plain, false)
+		b.must(rw.Read().Unlock(ctx))
+	})
+}
+
+// Lost answers, for both halves and the fair lock.
+func TestFaultLostAnswersOfOtherLocks(t *testing.T) {
+	for name, make := range map[string]struct {
+		newLock lockMaker
+		script  *luaScript
+	}{
+		"read":  {newReadLock, rwScript},
+		"write": {newWriteLock, rwScript},
+		"fair":  {newFairLock, fairScript},
+	} {
+		for fault, how := range map[string]testredis.Fault{"closed": testredis.LoseReply, "silent": testredis.StallReply} {
+			t.Run(name+" "+fault, func(t *testing.T) {
+				b := newFaultBench(t)
+				ctx := context.Background()
+				b.must(b.rdb.ScriptLoad(ctx, make.script.source).Err())
+				l := make.newLock(b.shaky(), b.name)
+				for _, step := range []struct {
+					do     func(context.Context) error
+					levels int
+				}{{l.Lock, 1}, {l.Lock, 2}, {l.Unlock, 1}, {l.Unlock, 0}} {
+					b.proxy.On(testredis.Script(make.script.digest), how).Times(2)
+					b.must(step.do(ctx))
+					b.holds(l, step.levels)
+				}
+				b.mustBe(l.Unlock(ctx), ErrNotHeld)
+				other := newWriteLock(b.direct, b.name)
+				if name == "fair" {
+					other = newFairLock(b.direct, b.name)
+				}
+				b.tries(other, true)
+				b.must(other.Unlock(ctx))
+			})
+		}
+	}
+}

@@ -112,22 +112,23 @@ if verb == 'acquire' then
             end
             return {0, place == 0 and pttl or -1, 0}
         end
-        if head then
-            remove(field)
-            close_up(0)
+    end
+    local token = 0
+    if tokens and level == '1' then -- see lock_acquire.lua
+        if redis.call('exists', tokens) == 0 then
+            redis.call('set', tokens, string.format('%.0f', clock[1] * 1000000 + clock[2]))
         end
+        token = redis.call('incr', tokens)
+    end
+    if not mine and redis.call('llen', queue) > 0 then
+        remove(field)
+        close_up(0)
     end
     redis.call('hset', lock, field, level)
     if pttl < tonumber(lease) then
         redis.call('pexpire', lock, lease)
     end
-    if not tokens or level ~= '1' then
-        return {1, 0, 0}
-    end
-    if redis.call('exists', tokens) == 0 then -- see lock_acquire.lua
-        redis.call('set', tokens, string.format('%.0f', clock[1] * 1000000 + clock[2]))
-    end
-    return {1, 0, redis.call('incr', tokens)}
+    return {1, 0, token}
 end
 
 if verb == 'abandon' then

@@ -25,18 +25,19 @@ if pttl == -2 and level ~= '1' then
     return {-1, 0, 0}
 end
 
+-- The token first: if the counter is of another type, nothing is to be taken.
+local token = 0
+if tokens and level == '1' then
+    -- A counter that is not there is new, or Redis has lost it. It starts at the
+    -- clock (in microseconds), not at 1, so that it is above all that it ever gave.
+    if redis.call('exists', tokens) == 0 then
+        local now = redis.call('time')
+        redis.call('set', tokens, string.format('%.0f', now[1] * 1000000 + now[2]))
+    end
+    token = redis.call('incr', tokens)
+end
 redis.call('hset', lock, field, level)
 if pttl < tonumber(lease) then
     redis.call('pexpire', lock, lease)
 end
-
-if not tokens or level ~= '1' then
-    return {1, 0, 0}
-end
--- A counter that is not there is new, or Redis has lost it. It starts at the
--- clock (in microseconds), not at 1, so that it is above all that it ever gave.
-if redis.call('exists', tokens) == 0 then
-    local now = redis.call('time')
-    redis.call('set', tokens, string.format('%.0f', now[1] * 1000000 + now[2]))
-end
-return {1, 0, redis.call('incr', tokens)}
+return {1, 0, token}

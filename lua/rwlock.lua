@@ -157,10 +157,11 @@ if verb == 'write' then
             return {0, redis.call('pttl', lock), 0}
         end
     end
+    local token = level == '1' and draw_token() or 0
     redis.call('zrem', writers, field)
     redis.call('hset', lock, 'mode', 'write', writing, level)
     extend(lock, lease)
-    return {1, 0, level == '1' and draw_token() or 0}
+    return {1, 0, token}
 end
 
 if verb == 'renew-read' then
