@@ -642,6 +642,7 @@ func TestEngineReleaseThatIsNeverConfirmed(t *testing.T) {
 		if context.Cause(guarded) != context.Canceled {
 			t.Errorf("the guard says %v", context.Cause(guarded))
 		}
+		synctest.Wait() // one may have been on its way
 		renewals := e.redis.count("renew")
 		time.Sleep(time.Hour)
 		if n := e.redis.count("renew"); n != renewals {
@@ -728,6 +729,7 @@ func TestEngineRenewsUntilTheLastLevel(t *testing.T) {
 		if context.Cause(guarded) != context.Canceled {
 			t.Errorf("the guard says %v", context.Cause(guarded))
 		}
+		synctest.Wait() // one may have been on its way
 		renewals := e.redis.count("renew")
 		time.Sleep(time.Hour)
 		if n := e.redis.count("renew"); n != renewals {

@@ -9,7 +9,9 @@ package relock
 import (
 	"context"
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -323,9 +325,9 @@ func (m *fairModel) key() string {
 }
 
 func TestFairModel(t *testing.T) {
-	depth := 6
-	if testing.Short() {
-		depth = 5
+	depth := 5
+	if d := os.Getenv("RELOCK_MODEL_DEPTH"); d != "" {
+		depth, _ = strconv.Atoi(d)
 	}
 	mini := testredis.Mini(t)
 	rdb := testredis.Client(t, mini.Addr())
