@@ -52,8 +52,14 @@
 // Any request may be lost, sent again or answered late. No repeat counts twice or
 // frees somebody else's hold; an attempt that was given up is undone; an Unlock
 // whose answer was lost is sent again, and returns nil if it had happened.
-// Lock fails within a second or so when it cannot reach Redis. A caller that is
-// waiting already rides out a failover.
+// Lock fails after a few tries when it cannot reach Redis: within a second or two
+// where connections are refused, five where nothing answers. A caller that is
+// waiting already rides out a failover of up to one watchdog timeout.
+//
+// # Lock types
+//
+// [Lock] is the plain one. [FairLock] is first come, first served over all
+// processes. [RWLock] lets many read or one write.
 //
 // # What a lock in Redis cannot promise
 //

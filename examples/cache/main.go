@@ -1,0 +1,160 @@
+// Cache shows a read/write lock: many workers read a price list that is kept in
+// Redis in two parts, and now and then one of them makes a new one. Readers work
+// side by side and never see half a list; the one who writes is alone.
+//
+//	go run ./examples/cache
+//
+// It needs nothing but Go: without REDIS_URL (redis://user:password@host:port/db)
+// it runs on an embedded miniredis.
+//
+// Rules: the two parts carry the same version number, or somebody has seen a half
+// list and the exit status is 1; nothing is left in Redis.
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock"
+)
+
+const (
+	readers = 20
+	lists   = 5                     // new price lists
+	think   = 20 * time.Millisecond // between the two parts
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "cache:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	rdb, stop, err := connect()
+	if err != nil {
+		return err
+	}
+	defer stop()
+	client, err := relock.New(rdb)
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+
+	prefix := "relock:cache:" + rand.Text()
+	shop := &shop{rdb: rdb, lock: client.NewRWLock(prefix), parts: []string{prefix + ":fruit", prefix + ":bread"}}
+	defer rdb.Del(context.WithoutCancel(ctx), shop.parts...)
+	if err := shop.refresh(ctx); err != nil {
+		return err
+	}
+
+	start := time.Now()
+	reading, done := context.WithCancel(ctx)
+	defer done()
+	var workers sync.WaitGroup
+	failed := make(chan error, readers)
+	for range readers {
+		workers.Go(func() {
+			for reading.Err() == nil {
+				if err := shop.read(reading); err != nil && reading.Err() == nil {
+					failed <- err
+					return
+				}
+			}
+		})
+	}
+	for range lists {
+		asked := time.Now()
+		if err := shop.refresh(ctx); err != nil {
+			return err
+		}
+		fmt.Printf("a new list after %v, while %d workers read\n", time.Since(asked).Round(time.Millisecond), readers)
+	}
+	done()
+	workers.Wait()
+	close(failed)
+	for err := range failed {
+		return err
+	}
+	fmt.Printf("%d reads in %v, up to %d at the same time, and none saw half a list\n",
+		shop.reads.Load(), time.Since(start).Round(time.Millisecond), shop.most.Load())
+	return nil
+}
+
+type shop struct {
+	rdb                 *redis.Client
+	lock                *relock.RWLock
+	parts               []string
+	reads, inside, most atomic.Int64
+}
+
+// read looks at both parts. Any number of workers may do so together.
+func (s *shop) read(ctx context.Context) error {
+	return s.lock.Read().Do(ctx, func(ctx context.Context) error {
+		defer s.inside.Add(-1)
+		if n := s.inside.Add(1); n > s.most.Load() {
+			s.most.Store(n)
+		}
+		fruit, err := s.rdb.Get(ctx, s.parts[0]).Int()
+		if err != nil {
+			return err
+		}
+		time.Sleep(think)
+		bread, err := s.rdb.Get(ctx, s.parts[1]).Int()
+		if err != nil {
+			return err
+		}
+		if fruit != bread {
+			return fmt.Errorf("half a list: the fruit is of version %d and the bread of %d", fruit, bread)
+		}
+		s.reads.Add(1)
+		return nil
+	})
+}
+
+// refresh writes both parts, one after the other. Nobody reads meanwhile.
+func (s *shop) refresh(ctx context.Context) error {
+	return s.lock.Write().Do(ctx, func(ctx context.Context) error {
+		for _, part := range s.parts {
+			if err := s.rdb.Incr(ctx, part).Err(); err != nil {
+				return err
+			}
+			time.Sleep(think)
+		}
+		return nil
+	})
+}
+
+// connect returns a connection to the Redis at REDIS_URL, or to an embedded one,
+// and what closes it.
+func connect() (*redis.Client, func(), error) {
+	url, stop := os.Getenv("REDIS_URL"), func() {}
+	if url == "" {
+		m, err := miniredis.Run()
+		if err != nil {
+			return nil, nil, err
+		}
+		m.ClockTTL(true) // leases run out with the clock, as in Redis
+		url, stop = "redis://"+m.Addr(), m.Close
+	}
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		stop()
+		return nil, nil, errors.New("REDIS_URL is not like redis://user:password@host:port/db")
+	}
+	rdb := redis.NewClient(options)
+	return rdb, func() { rdb.Close(); stop() }, nil
+}
