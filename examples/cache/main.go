@@ -14,17 +14,16 @@ package main
 import (
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"os"
 	"sync"
 	"sync/atomic"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/examples/internal/demo"
 )
 
 const (
@@ -43,7 +42,7 @@ func main() {
 func run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	rdb, stop, err := connect()
+	rdb, stop, err := demo.Connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -136,25 +135,4 @@ func (s *shop) refresh(ctx context.Context) error {
 		}
 		return nil
 	})
-}
-
-// connect returns a connection to the Redis at REDIS_URL, or to an embedded one,
-// and what closes it.
-func connect() (*redis.Client, func(), error) {
-	url, stop := os.Getenv("REDIS_URL"), func() {}
-	if url == "" {
-		m, err := miniredis.Run()
-		if err != nil {
-			return nil, nil, err
-		}
-		m.ClockTTL(true) // leases run out with the clock, as in Redis
-		url, stop = "redis://"+m.Addr(), m.Close
-	}
-	options, err := redis.ParseURL(url)
-	if err != nil {
-		stop()
-		return nil, nil, errors.New("REDIS_URL is not like redis://user:password@host:port/db")
-	}
-	rdb := redis.NewClient(options)
-	return rdb, func() { rdb.Close(); stop() }, nil
 }

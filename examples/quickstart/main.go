@@ -23,10 +23,10 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/examples/internal/demo"
 )
 
 // The lease of a lock that is held with Lock. The watchdog renews it every third of this.
@@ -43,7 +43,7 @@ func run() error {
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
 
-	rdb, stop, err := connect(ctx)
+	rdb, stop, err := demo.Connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -84,32 +84,6 @@ func run() error {
 	}
 	fmt.Println("All as it should be.")
 	return nil
-}
-
-// connect returns a connection to the Redis at REDIS_URL, or to an embedded one,
-// and what closes it.
-func connect(ctx context.Context) (*redis.Client, func(), error) {
-	url, stop := os.Getenv("REDIS_URL"), func() {}
-	if url == "" {
-		m, err := miniredis.Run()
-		if err != nil {
-			return nil, nil, err
-		}
-		m.ClockTTL(true) // leases run out with the clock, as in Redis
-		url, stop = "redis://"+m.Addr(), m.Close
-	}
-	options, err := redis.ParseURL(url)
-	if err != nil {
-		stop()
-		return nil, nil, errors.New("REDIS_URL is not like redis://user:password@host:port/db")
-	}
-	rdb := redis.NewClient(options)
-	closeAll := func() { rdb.Close(); stop() }
-	if err := rdb.Ping(ctx).Err(); err != nil {
-		closeAll()
-		return nil, nil, fmt.Errorf("no Redis at %s: %w", options.Addr, err)
-	}
-	return rdb, closeAll, nil
 }
 
 // exclude sends two goroutines through the same lock. A goroutine is an owner by

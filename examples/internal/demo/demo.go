@@ -1,0 +1,38 @@
+// Package demo is what the examples share: a Redis to run on.
+package demo
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+)
+
+// Connect returns a connection to the Redis at REDIS_URL, or to an embedded one,
+// and what closes it.
+func Connect(ctx context.Context) (*redis.Client, func(), error) {
+	url, stop := os.Getenv("REDIS_URL"), func() {}
+	if url == "" {
+		m, err := miniredis.Run()
+		if err != nil {
+			return nil, nil, err
+		}
+		m.ClockTTL(true) // leases run out with the clock, as in Redis
+		url, stop = "redis://"+m.Addr(), m.Close
+	}
+	options, err := redis.ParseURL(url)
+	if err != nil {
+		stop()
+		return nil, nil, errors.New("REDIS_URL is not like redis://user:password@host:port/db")
+	}
+	rdb := redis.NewClient(options)
+	closeAll := func() { rdb.Close(); stop() }
+	if err := rdb.Ping(ctx).Err(); err != nil {
+		closeAll()
+		return nil, nil, fmt.Errorf("no Redis at %s: %w", options.Addr, err)
+	}
+	return rdb, closeAll, nil
+}
