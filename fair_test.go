@@ -215,8 +215,7 @@ func TestFairDeadHeadOfAFreeLock(t *testing.T) {
 	held := b.direct.NewFairLock(b.name)
 	b.must(held.Lock(ctx))
 	crashing, cancel := context.WithCancel(ctx)
-	got := make(chan error, 1)
-	go func() { got <- b.shaky().NewFairLock(b.name).Lock(crashing) }()
+	got := b.startWaiter(crashing, b.shaky().NewFairLock(b.name))
 	b.awaitQueue(1)
 	b.proxy.BlackHole(true)
 	b.must(held.Unlock(ctx)) // wakes nobody who lives
@@ -370,14 +369,16 @@ func TestFairPatientWaiterKeepsItsPlace(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	q := line{bench: b}
 	ctx := context.Background()
-	held := b.client().NewFairLock(b.name)
+	held := b.client(WithWatchdogTimeout(time.Second)).NewFairLock(b.name) // so that a place is worth 3s at first
 	b.must(held.Lock(ctx))
-	c := b.client(WithFairWaitTimeout(2 * time.Second))
+	c := b.client(WithFairWaitTimeout(2*time.Second), WithMaxWakeDelay(time.Hour))
+	visitor := b.client().NewFairLock(b.name)
 	q.join(ctx, c.NewFairLock(b.name), "first")
 	q.join(ctx, c.NewFairLock(b.name), "second")
 	queue := b.queue()
 	keys := []string{b.name, "redisson_lock_queue:{" + b.name + "}", "redisson_lock_timeout:{" + b.name + "}"}
-	for start := time.Now(); time.Since(start) < 5*time.Second; time.Sleep(50 * time.Millisecond) {
+	for start := time.Now(); time.Since(start) < fairLife+2*time.Second; time.Sleep(50 * time.Millisecond) {
+		b.tries(visitor, false) // and so does one of ours
 		// A Java client comes by, buries whom it takes for dead, and goes.
 		for _, script := range []string{javaAcquire, javaGiveUp} {
 			b.must(b.rdb.Eval(ctx, script, keys, "java:1", "channel", 1000, 2000, time.Now().UnixMilli()).Err())
@@ -388,4 +389,33 @@ func TestFairPatientWaiterKeepsItsPlace(t *testing.T) {
 	}
 	b.must(held.Unlock(ctx))
 	q.wantOrder("first", "second")
+}
+
+// Giving up at the head of the queue of a free lock wakes the next one by message.
+func TestFairGivingUpWakesTheNext(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client().NewFairLock(b.name).lock.(*fairLock)
+		for _, field := range []string{"holder", "first", "second"} {
+			g, err := l.acquire(ctx, attempt{field: field, lease: time.Minute, level: 1})
+			if b.must(err); g.state == busy && (g.wait <= 0 || g.wait > fairHeartbeat) {
+				t.Errorf("%s is to ask again after %v: too late to show that it lives", field, g.wait)
+			}
+		}
+		b.must(b.rdb.Del(ctx, b.name).Err()) // the holder is gone
+		messages := b.rdb.Subscribe(ctx, l.channel(attempt{field: "second"}))
+		defer messages.Close()
+		_, err := messages.Receive(ctx)
+		b.must(err)
+		if _, err := l.abandon(ctx, attempt{field: "first", level: 1}); err != nil {
+			t.Fatal(err)
+		}
+		got := make(chan error, 1)
+		go func() { got <- second(messages.ReceiveMessage(ctx)) }()
+		b.must(await(b, "the message to the second", got))
+		if _, err := l.abandon(ctx, attempt{field: "second", level: 1}); err != nil {
+			t.Fatal(err)
+		}
+	})
 }
