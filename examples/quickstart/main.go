@@ -232,7 +232,7 @@ func notice(ctx context.Context, lock *relock.Lock, rdb *redis.Client) error {
 	err = lock.Unlock(ctx)
 	fmt.Printf("   Unlock says so too; ErrLockLost: %t\n", errors.Is(err, relock.ErrLockLost))
 	if !errors.Is(err, relock.ErrLockLost) {
-		return fmt.Errorf("Unlock should return ErrLockLost, not %v", err)
+		return fmt.Errorf("the error of Unlock should be ErrLockLost, not %v", err)
 	}
 	return nil
 }
