@@ -256,10 +256,7 @@ func (e *engine) enter(p *patience, h *hold, r request) error {
 	}
 	renewed := r.lease == 0
 	a := attempt{field: h.field, lease: cmp.Or(r.lease, e.watchdogTimeout), level: 1, once: p.once}
-	if kin := e.find(h.backend.kin(), h.key.owner); kin != nil {
-		a.kin = kin.field
-	}
-	t, err := e.contend(p, h.backend, a)
+	t, err := e.contend(p, h, a)
 
 	e.mu.Lock()
 	if err == nil && e.isClosed {
@@ -275,9 +272,6 @@ func (e *engine) enter(p *patience, h *hold, r request) error {
 		return err
 	}
 	h.state, h.levels, h.token = holding, 1, t.token
-	if h.gate != nil {
-		h.gate.holder = h.key.owner
-	}
 	h.lease.holder = h
 	e.dog.watch(&h.lease, t.sent, a.lease, renewed) // 6
 	e.mu.Unlock()
@@ -298,7 +292,7 @@ func (e *engine) reenter(p *patience, h *hold, r request) error {
 	if renewed {
 		a.lease = e.watchdogTimeout
 	}
-	t, err := e.contend(p, h.backend, a)
+	t, err := e.contend(p, h, a)
 	if err != nil {
 		e.mu.Lock()
 		h.stretched = true // perhaps: what was asked for may have been granted
@@ -331,12 +325,14 @@ type tried struct {
 
 // contend makes attempts until one is answered with anything but busy. On an
 // error nothing is held, and what was left in Redis is on its way out.
-func (e *engine) contend(p *patience, b backend, a attempt) (t tried, err error) {
+func (e *engine) contend(p *patience, h *hold, a attempt) (t tried, err error) {
+	b := h.backend
 	var (
 		ears   *listener
-		heard  time.Time // of Redis, last
-		unsure bool      // an attempt without an answer may have been granted
-		queued bool      // an attempt has left something in Redis
+		ready  <-chan struct{} // until it has been seen closed
+		heard  time.Time       // of Redis, last
+		unsure bool            // an attempt without an answer may have been granted
+		queued bool            // an attempt has left something in Redis
 	)
 	defer func() {
 		if ears != nil {
@@ -353,17 +349,21 @@ func (e *engine) contend(p *patience, b backend, a attempt) (t tried, err error)
 			}
 		}
 	}()
-	try := func(ctx context.Context) (tried, error) {
-		sent := time.Now()
-		g, err := b.acquire(ctx, a)
-		return tried{g, sent}, err
-	}
-	late := func(t tried, err error) {
-		if err == nil && (t.state != busy || t.left) || err != nil && mayHaveRun(err) {
-			e.abandon(p.ctx, b, a, err != nil) // 5
-		}
-	}
 	for {
+		if kin := e.find(b.kin(), h.key.owner); kin != nil { // now: it may come while this one waits
+			a.kin = kin.field
+		}
+		asked := a
+		try := func(ctx context.Context) (tried, error) {
+			sent := time.Now()
+			g, err := b.acquire(ctx, asked)
+			return tried{g, sent}, err
+		}
+		late := func(t tried, err error) {
+			if err == nil && (t.state != busy || t.left) || err != nil && mayHaveRun(err) {
+				e.abandon(p.ctx, b, asked, err != nil) // 5
+			}
+		}
 		var maybe bool
 		t, maybe, err = persist(e, p, heard, try, late) // 2
 		unsure, queued = unsure || maybe, queued || t.left
@@ -380,14 +380,20 @@ func (e *engine) contend(p *patience, b backend, a attempt) (t tried, err error)
 			return t, errTimeUp
 		}
 		heard = time.Now()
+		var wake <-chan struct{}
 		if ears == nil { // 3
 			ears = e.wakeups.join(b.channel(a))
-			err = p.wait(nil, ears.ready, e.maxWakeDelay)
+			ready = ears.ready
 		} else { // 4
-			err = p.wait(ears.wake, nil, e.nap(t.wait))
+			wake = ears.wake
 		}
-		if err != nil {
+		if err = p.wait(wake, ready, e.nap(t.wait)); err != nil {
 			return t, err
+		}
+		select {
+		case <-ready:
+			ready = nil
+		default:
 		}
 	}
 }

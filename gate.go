@@ -10,9 +10,8 @@ package relock
 
 // The zero gate is open.
 type gate struct {
-	taken  bool
-	holder owner // the owner that has the lock behind it; 0: nobody yet
-	queue  []*ticket
+	taken bool
+	queue []*ticket
 }
 
 // A ticket is a place in the queue of a gate; its channel is closed when its turn has come.
@@ -114,7 +113,6 @@ func (e *engine) enterGate(p *patience, h *hold) error {
 func (e *engine) leaveGateLocked(h *hold) {
 	if g := h.gate; g != nil {
 		h.gate = nil
-		g.holder = 0
 		g.leave()
 		e.dropGateLocked(h.key.id, g)
 	}

@@ -93,7 +93,8 @@ func (h *hold) lose(cause error) bool {
 		e.rememberLocked(h)
 	}
 	e.leaveGateLocked(h)
-	if h.lapsed && h.stretched {
+	kin := e.holds[holdKey{h.backend.kin(), h.key.owner}]
+	if h.lapsed && (h.stretched || kin != nil && kin.state == holding) { // what keeps the record alive keeps this hold in it
 		e.spawnLocked(h.clear)
 	}
 	guards := h.takeGuardsLocked()
@@ -154,8 +155,10 @@ func (e *engine) token(b backend, o owner) (int64, error) {
 func (e *engine) notHeldError(id lockID, o owner) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if g := e.gates[id]; g != nil && g.holder != 0 && g.holder != o {
-		return fmt.Errorf("%w: %v asked, %v holds it here", ErrNotHeld, o, g.holder)
+	for key, h := range e.holds {
+		if key.id == id && h.state == holding {
+			return fmt.Errorf("%w: %v asked, %v holds it here", ErrNotHeld, o, key.owner)
+		}
 	}
 	return fmt.Errorf("%w: %v asked, nobody holds it here", ErrNotHeld, o)
 }

@@ -32,6 +32,10 @@ var errUpgrade = fmt.Errorf("%w: the caller holds the read lock and would wait f
 // without a pause do not keep it out; Java readers cannot be made to. After each
 // writer, readers have the same chance as the next one.
 //
+// When several readers ask for the write lock, all but one of them are refused. A
+// goroutine that reads should not wait for another reader: a writer may be in
+// line between them, as with sync.RWMutex.
+//
 // Redisson: getReadWriteLock.
 type RWLock struct {
 	read  *ReadLock
@@ -176,7 +180,8 @@ func (l *writeLock) renewal(field string, lease time.Duration) call {
 }
 
 func (l *writeLock) abandon(ctx context.Context, a attempt) (bool, error) {
-	return l.done(ctx, "abandon-write", a.field, a.level-1)
+	r, err := run(ctx, l.client.rdb, l.call(l.keys, "abandon-write", a.field, a.level-1, 0, a.kin, 0))
+	return r[0] == 1, err
 }
 
 func (l *writeLock) inspect(ctx context.Context, field string) (state, error) {

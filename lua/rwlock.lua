@@ -1,7 +1,8 @@
 -- A lock that many readers share or one writer has: takes and gives back either half.
 --
 -- KEYS[1]  the lock: a hash {mode -> read or write, field of a read hold -> levels, field:write -> levels}
--- KEYS[2]  the waiting writers of relock: a zset {field -> epoch ms when it counts as dead}
+-- KEYS[2]  the waiting writers of relock: a zset {field -> epoch ms when it counts as dead};
+--          one that reads already is there with the field of its read hold too
 -- KEYS[3]  the token counter: a string; only for a fenced write lock
 -- ARGV[1]  what to do: read, unread, abandon-read, renew-read, force-read, inspect-read,
 --          write, unwrite, abandon-write, force-write or inspect-write
@@ -10,7 +11,7 @@
 -- ARGV[4]  field of the hold; '' where none is meant
 -- ARGV[5]  read, write: level wanted, 1 is a fresh hold; unread, unwrite, abandon: levels left
 -- ARGV[6]  read, write, renew: lease in ms
--- ARGV[7]  read, write: field of the caller's hold on the other half, or ''
+-- ARGV[7]  read, write, abandon-write: field of the caller's hold on the other half, or ''
 -- ARGV[8]  write: how long a sign of waiting lasts, in ms; 0 to leave nothing behind when it is busy
 -- Returns  read, write: {1, 0, token} held, {0, pttl, 0} busy, {-1, 0, 0} nothing there to re-enter, {-2, 0, 0} busy only with the caller
 -- Returns  inspect: {1 if anybody holds this half, levels of the field, pttl}
@@ -76,6 +77,17 @@ local function readers()
         end
     end
     return living, longest
+end
+
+-- How many living readers wait to write, the reader kin among them: each would wait for the others.
+local function upgrading(kin)
+    local n = 1
+    for _, waiting in ipairs(redis.call('zrangebyscore', writers, ms(now()), '+inf')) do
+        if waiting ~= kin and redis.call('hexists', lock, waiting) == 1 then
+            n = n + 1
+        end
+    end
+    return n
 end
 
 local function extend(key, to)
@@ -147,11 +159,14 @@ if verb == 'write' then
         if living == 0 then
             redis.call('del', lock)
         else
-            if living == 1 and kin ~= '' and redis.call('hexists', lock, kin) == 1 then
+            if kin ~= '' and redis.call('hexists', lock, kin) == 1 and living == upgrading(kin) then
                 return {-2, 0, 0}
             end
             if life > 0 then
                 redis.call('zadd', writers, ms(now() + life), field)
+                if kin ~= '' then
+                    redis.call('zadd', writers, ms(now() + life), kin)
+                end
                 extend(writers, life)
             end
             return {0, redis.call('pttl', lock), 0}
@@ -159,6 +174,9 @@ if verb == 'write' then
     end
     local token = level == '1' and draw_token() or 0
     redis.call('zrem', writers, field)
+    if kin ~= '' then
+        redis.call('zrem', writers, kin)
+    end
     redis.call('hset', lock, 'mode', 'write', writing, level)
     extend(lock, lease)
     return {1, 0, token}
@@ -177,8 +195,8 @@ if verb == 'renew-read' then
 end
 
 if verb == 'inspect-read' then
-    local shared = mode == 'read' or mode == 'write' and redis.call('hlen', lock) > 2
-    return {shared and 1 or 0, tonumber(redis.call('hget', lock, field) or 0), redis.call('pttl', lock)}
+    local living = mode and readers() or 0
+    return {living > 0 and 1 or 0, tonumber(redis.call('hget', lock, field) or 0), redis.call('pttl', lock)}
 end
 
 if verb == 'inspect-write' then
@@ -187,15 +205,34 @@ if verb == 'inspect-write' then
 end
 
 if verb == 'force-read' or verb == 'force-write' then
-    if not mode or verb ~= 'force-' .. mode then
-        return {0, 0, 0}
-    end
+    -- Each half by itself: a writer's read lock stays when its write lock is
+    -- forced, and the other way round.
+    local dropped, kept = 0, 0
     local entries = redis.call('hgetall', lock)
     for i = 1, #entries, 2 do
-        drop_leases(entries[i], 1, tonumber(entries[i + 1]) or 0)
+        local name, levels = entries[i], tonumber(entries[i + 1])
+        local wanted = verb == 'force-read'
+        if levels and name:sub(-6) == ':write' then
+            wanted = not wanted
+        end
+        if levels and wanted then
+            redis.call('hdel', lock, name)
+            drop_leases(name, 1, levels)
+            dropped = dropped + 1
+        elseif levels then
+            kept = kept + 1
+        end
+    end
+    if dropped == 0 then
+        return {0, 0, 0}
     end
     redis.call('del', writers)
-    free(mode == 'write' and '1' or '0')
+    if kept == 0 then
+        free(mode == 'write' and '1' or '0')
+    elseif mode == 'write' and verb == 'force-write' then
+        redis.call('hset', lock, 'mode', 'read')
+        redis.pcall('publish', channel, '1')
+    end
     return {1, 0, 0}
 end
 
@@ -207,6 +244,9 @@ local left = tonumber(level)
 
 if verb == 'abandon-write' then
     redis.call('zrem', writers, field)
+    if kin ~= '' then
+        redis.call('zrem', writers, kin)
+    end
     if held == 0 and mode ~= 'write' and redis.call('exists', writers) == 0 then
         redis.pcall('publish', channel, '1') -- readers waited for this writer
     end
