@@ -67,11 +67,11 @@ func (l *fairLock) exclusive() bool          { return false }
 func (l *fairLock) channel(a attempt) string { return l.announce + a.field }
 
 func (l *fairLock) acquire(ctx context.Context, a attempt) (grant, error) {
-	life := fairLife
+	stand := 1
 	if a.once {
-		life = 0
+		stand = 0
 	}
-	r, err := l.run(ctx, "acquire", a.field, a.level, a.lease, life)
+	r, err := l.run(ctx, "acquire", a.field, a.level, a.lease, stand)
 	g, err := heldBusyOrGone(r, err)
 	if g.state == busy {
 		g.left = !a.once
@@ -105,7 +105,7 @@ func (l *fairLock) force(ctx context.Context) (bool, error) {
 	return r[0] == 1, err
 }
 
-func (l *fairLock) run(ctx context.Context, verb, field string, level int, lease, life time.Duration) (reply, error) {
+func (l *fairLock) run(ctx context.Context, verb, field string, level int, lease time.Duration, stand int) (reply, error) {
 	return l.client.run(ctx, fairScript, l.keys, verb, l.announce, field, level,
-		milliseconds(lease), milliseconds(l.client.fairWaitTimeout), milliseconds(life))
+		milliseconds(lease), milliseconds(l.client.fairWaitTimeout), milliseconds(fairLife), stand)
 }

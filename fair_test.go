@@ -419,3 +419,60 @@ func TestFairGivingUpWakesTheNext(t *testing.T) {
 		}
 	})
 }
+
+// Redis was away for longer than a sign of life lasts: nobody loses its place.
+func TestFairOrderSurvivesAPauseOfRedis(t *testing.T) {
+	b := newFaultBench(t)
+	q := line{bench: b.bench}
+	ctx := context.Background()
+	held := b.direct.NewFairLock(b.name)
+	b.must(held.LockLease(ctx, time.Hour))
+	var want []string
+	for i := range 8 {
+		q.join(ctx, b.client().NewFairLock(b.name), fmt.Sprint(i))
+		want = append(want, fmt.Sprint(i))
+	}
+	queue := b.queue()
+	b.server.Freeze()
+	time.Sleep(fairLife + time.Second)
+	b.server.Thaw()
+	for start := time.Now(); time.Since(start) < 2*fairHeartbeat; time.Sleep(50 * time.Millisecond) {
+		if now := b.queue(); !slices.Equal(now, queue) {
+			t.Fatalf("the queue was %v and is %v", queue, now)
+		}
+	}
+	b.must(held.Unlock(ctx))
+	q.wantOrder(want...)
+}
+
+// A waiter whose subscription is not confirmed shows that it lives all the same.
+func TestFairWaiterWithoutSubscription(t *testing.T) {
+	b := newFaultBench(t)
+	q := line{bench: b.bench}
+	ctx := context.Background()
+	held := b.direct.NewFairLock(b.name)
+	b.must(held.LockLease(ctx, time.Hour))
+	rule := b.proxy.On(testredis.Command("subscribe"), testredis.StallReply).Times(testredis.Always)
+	q.join(ctx, b.shaky(WithMaxWakeDelay(time.Hour)).NewFairLock(b.name), "first")
+	q.join(ctx, b.client().NewFairLock(b.name), "second")
+	time.Sleep(fairLife + fairHeartbeat)
+	if n := len(b.queue()); n != 2 {
+		t.Errorf("%d in the queue", n)
+	}
+	b.must(held.Unlock(ctx))
+	q.wantOrder("first", "second")
+	rule.Release()
+}
+
+func TestFairUnlockByAnotherSaysWhoHoldsIt(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client().NewFairLock(b.name)
+		b.must(l.Lock(ctx))
+		if err := elsewhere(func() error { return l.Unlock(ctx) }); !strings.Contains(err.Error(), "holds it here") || strings.Contains(err.Error(), "nobody") {
+			t.Errorf("%v", err)
+		}
+		b.must(l.Unlock(ctx))
+	})
+}

@@ -96,6 +96,9 @@ func (e *engine) enterGate(p *patience, h *hold) error {
 	if !h.backend.exclusive() {
 		return nil
 	}
+	if kin := e.holds[holdKey{h.backend.kin(), h.key.owner}]; kin != nil && kin.state == holding {
+		return nil // whoever is through may wait for this owner's other half: it must not wait for that one
+	}
 	g := e.gates[h.key.id]
 	if g == nil {
 		g = new(gate)

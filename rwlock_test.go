@@ -521,3 +521,138 @@ func TestFaultLostAnswersOfOtherLocks(t *testing.T) {
 		}
 	}
 }
+
+// A write lease that runs out with a read lock inside is over, whatever keeps the record alive.
+func TestWriteLeaseLapsesAroundAReadLock(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l, other := b.client().NewRWLock(b.name), b.client().NewRWLock(b.name)
+		b.must(l.Write().LockLease(ctx, 200*time.Millisecond))
+		b.must(l.Read().Lock(ctx))
+		if ok, err := other.Read().TryLock(ctx, soon, 0); !ok || err != nil {
+			t.Fatalf("another reader: %v, %v", ok, err)
+		}
+		b.must(other.Read().Unlock(ctx))
+		b.mustBe(second(l.Write().TryLock(ctx, soon, 0)), ErrInvalid)
+		b.must(l.Read().Unlock(ctx))
+		if ok, err := other.Write().TryLock(ctx, soon, 0); !ok || err != nil {
+			t.Fatalf("another writer: %v, %v", ok, err)
+		}
+		b.must(other.Write().Unlock(ctx))
+	})
+}
+
+// Readers that all want to write would wait for one another: all but one are refused.
+func TestUpgradersDoNotBlockEachOther(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client().NewRWLock(b.name)
+		one, two := WithOwner(ctx), WithOwner(ctx)
+		b.must(l.Read().Lock(one))
+		b.must(l.Read().Lock(two))
+		results := make(chan error, 2)
+		for _, owner := range []context.Context{one, two} {
+			go func() {
+				err := l.Write().Lock(owner)
+				if err != nil {
+					err = errors.Join(err, l.Read().Unlock(owner))
+				}
+				results <- err
+			}()
+		}
+		refused := 0
+		for range 2 {
+			if err := await(b, "an upgrader is refused", results); errors.Is(err, ErrInvalid) {
+				refused++
+			} else if err != nil {
+				t.Error(err)
+			}
+		}
+		if refused == 0 {
+			t.Error("nobody was refused")
+		}
+		for _, half := range []Locker{l.Write(), l.Read()} {
+			for _, owner := range []context.Context{one, two} {
+				if n, err := half.HoldCount(owner); n > 0 && err == nil {
+					b.must(half.Unlock(owner))
+				}
+			}
+		}
+	})
+}
+
+// An owner that got the read lock on another goroutine is in its own way, also if that came later.
+func TestUpgradeBehindOnesBack(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		owner := WithOwner(ctx)
+		l, other := b.client(WithMaxWakeDelay(50*time.Millisecond)).NewRWLock(b.name), b.client().NewRWLock(b.name)
+		b.must(other.Read().Lock(ctx))
+		got := b.startWaiter(owner, l.Write())
+		b.must(b.rdb.Del(ctx, "relock_rwlock_writers:{"+b.name+"}").Err()) // so that the reader comes in
+		testredis.Await(t, "the reader comes in", soon, func() bool {
+			ok, err := l.Read().TryLock(owner, 0, 0)
+			if !ok {
+				b.rdb.Del(ctx, "relock_rwlock_writers:{"+b.name+"}")
+			}
+			return ok && err == nil
+		})
+		b.must(other.Read().Unlock(ctx))
+		b.mustBe(await(b, "the writer is told", got), ErrInvalid)
+		b.must(l.Read().Unlock(owner))
+	})
+}
+
+func TestForceUnlockOfEachHalf(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l, other := b.client().NewRWLock(b.name), b.client().NewRWLock(b.name)
+		force := func(l Locker, want bool) {
+			t.Helper()
+			if freed, err := l.ForceUnlock(ctx); freed != want || err != nil {
+				t.Fatalf("%v, %v", freed, err)
+			}
+		}
+		b.must(l.Write().Lock(ctx))
+		force(l.Read(), false)
+		b.must(l.Read().Lock(ctx))
+		b.isLocked(l.Read(), true)
+		force(l.Read(), true)
+		b.mustBe(l.Read().Unlock(ctx), ErrLockLost)
+		b.holds(l.Write(), 1)
+		b.tries(other.Read(), false)
+
+		b.must(l.Read().Lock(ctx))
+		guarded, err := l.Read().Guard(ctx)
+		b.must(err)
+		force(other.Write(), true)
+		b.mustBe(l.Write().Unlock(ctx), ErrLockLost)
+		b.holds(l.Read(), 1)
+		if guarded.Err() != nil {
+			t.Error("the read lock went with the write lock")
+		}
+		b.tries(other.Write(), false)
+		force(other.Write(), false)
+		b.must(l.Read().Unlock(ctx))
+	})
+}
+
+// IsLocked counts those who live.
+func TestReadIsLockedCountsTheLiving(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client().NewRWLock(b.name)
+		b.must(l.Write().Lock(ctx))
+		b.must(l.Read().LockLease(ctx, 5*time.Millisecond))
+		testredis.Await(t, "the read lease ends", soon, func() bool {
+			locked, err := l.Read().IsLocked(ctx)
+			return err == nil && !locked
+		})
+		b.must(l.Write().Unlock(ctx))
+	})
+}

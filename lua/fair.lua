@@ -3,7 +3,8 @@
 -- KEYS[1]  the lock: a hash {field of the hold -> levels}
 -- KEYS[2]  the queue: a list of fields, the first one first
 -- KEYS[3]  the timeouts: a zset {field -> epoch ms when Redisson gives its place away}
--- KEYS[4]  the heartbeats: a zset {field of a relock waiter -> epoch ms when it counts as dead}
+-- KEYS[4]  the heartbeats: a zset {field of a relock waiter -> epoch ms when it counts as dead};
+--          and '' -> epoch ms when this script last ran
 -- KEYS[5]  the token counter: a string; only for a fenced lock
 -- ARGV[1]  what to do: acquire, release, abandon or force
 -- ARGV[2]  channel of a waiter, without its field
@@ -11,14 +12,17 @@
 -- ARGV[4]  acquire: level wanted, 1 is a fresh hold; else: levels left
 -- ARGV[5]  acquire: lease in ms
 -- ARGV[6]  what a place in the queue is worth, in ms: Redisson's fairLockWaitTimeout
--- ARGV[7]  acquire: how long a sign of life lasts, in ms; 0 to leave nothing behind when it is busy
+-- ARGV[7]  how long a sign of life lasts, in ms
+-- ARGV[8]  acquire: 1 to stand in line when it is busy, 0 to leave nothing behind
 -- Returns  acquire: {1, 0, token} held, {0, pttl, 0} busy (pttl -1: it is not the caller's turn), {-1, 0, 0} nothing there to re-enter
 -- Returns  else: {1, 0, 0} done, {0, 0, 0} or {-1, 0, 0} nothing there
 --
 -- Rules: a list entry has a timeout, as Redisson's arithmetic wants it; if it is of
 -- a relock waiter it has a heartbeat too, and then that alone says whether the
 -- waiter lives, wherever it stands. Java looks at timeouts only, so that of a
--- living relock waiter is kept far enough ahead. All times are the server's.
+-- living relock waiter is kept far enough ahead. Where nobody was heard of for a
+-- while, Redis was away and not the waiters: all of them get another chance. All
+-- times are the server's.
 -- Running it twice does what running it once does.
 
 local lock, queue, timeouts, beats, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
@@ -34,6 +38,9 @@ local function remove(waiter)
     redis.call('lrem', queue, 1, waiter)
     redis.call('zrem', timeouts, waiter)
     redis.call('zrem', beats, waiter)
+    if redis.call('zcard', beats) == 1 then -- only the '' is left
+        redis.call('del', beats)
+    end
 end
 
 local function wake_head()
@@ -47,10 +54,18 @@ end
 -- others whose timeout is over or who have none and would stand there for ever.
 local function bury()
     local buried = false
+    local heard = tonumber(redis.call('zscore', beats, '') or now)
     for _, waiter in ipairs(redis.call('zrangebyscore', beats, '-inf', ms(now))) do
-        remove(waiter)
-        buried = true
+        if waiter ~= '' then
+            if now - heard > life / 2 then
+                redis.call('zadd', beats, ms(now + life), waiter)
+            else
+                remove(waiter)
+                buried = true
+            end
+        end
     end
+    redis.call('zadd', beats, 'XX', ms(now), '')
     while true do
         local head = redis.call('lindex', queue, 0)
         if not head or redis.call('zscore', beats, head) then
@@ -91,7 +106,7 @@ local function stand_in_line(pttl)
     if not timeout or tonumber(timeout) < safe - worth / 2 then
         redis.call('zadd', timeouts, ms(safe), field)
     end
-    redis.call('zadd', beats, ms(now + life), field)
+    redis.call('zadd', beats, ms(now + life), field, ms(now), '')
     return place
 end
 
@@ -106,7 +121,7 @@ if verb == 'acquire' then
     if not mine then
         local head = redis.call('lindex', queue, 0)
         if pttl ~= -2 or head and head ~= field then
-            local place = life > 0 and stand_in_line(pttl)
+            local place = ARGV[8] == '1' and stand_in_line(pttl)
             if pttl == -2 and buried then
                 wake_head() -- the dead one was woken in vain
             end
