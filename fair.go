@@ -21,9 +21,10 @@ var fairScript = script("fair")
 // A FairLock is a reentrant lock whose waiters get it in the order in which they
 // came, whichever process they are in. It costs more than a Lock: every waiter
 // asks Redis by itself, about once a second, to show that it lives. One that has
-// crashed loses its place within four seconds, one that gives up at once; one
-// that lives keeps it however long it waits. TryLock with wait 0 gets the lock
-// only when nobody waits.
+// crashed, or is cut off from Redis, loses its place after about four seconds (eight
+// where nobody else was heard of either), one that gives up at once; one that lives
+// keeps it however long it waits. TryLock with wait 0 gets the lock only when nobody
+// waits. If all who wait crash, the queue stays in Redis until the next call.
 //
 // Redisson: getFairLock, whose queue it shares. A crashed Java waiter is noticed
 // as Redisson does, after its timeout.
