@@ -74,13 +74,7 @@ func (l *fairLock) acquire(ctx context.Context, a attempt) (grant, error) {
 	}
 	r, err := l.run(ctx, "acquire", a.field, a.level, a.lease, stand)
 	g, err := heldBusyOrGone(r, err)
-	if g.state == busy {
-		g.left = !a.once
-		if g.wait < 0 || g.wait > fairHeartbeat {
-			g.wait = fairHeartbeat
-		}
-	}
-	return g, err
+	return g.standing(a, fairHeartbeat), err
 }
 
 func (l *fairLock) release(ctx context.Context, field string, left int) (bool, error) {

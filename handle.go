@@ -261,6 +261,18 @@ func heldBusyOrGone(r reply, err error) (grant, error) {
 	return grant{state: gone}, nil
 }
 
+// standing is the answer to an attempt that, where it is busy, has left a sign of
+// life in Redis which is to be renewed every heartbeat.
+func (g grant) standing(a attempt, heartbeat time.Duration) grant {
+	if g.state == busy {
+		g.left = !a.once
+		if g.wait < 0 || g.wait > heartbeat {
+			g.wait = heartbeat
+		}
+	}
+	return g
+}
+
 // inspectHash is inspect for locks whose record is held by whoever has a field in it.
 func inspectHash(ctx context.Context, c *Client, key, field string) (state, error) {
 	r, err := c.run(ctx, inspectScript, []string{key}, field)

@@ -162,13 +162,7 @@ func (l *writeLock) acquire(ctx context.Context, a attempt) (grant, error) {
 		return grant{}, errUpgrade
 	}
 	g, err := heldBusyOrGone(r, err)
-	if g.state == busy {
-		g.left = !a.once
-		if g.wait < 0 || g.wait > writerHeartbeat {
-			g.wait = writerHeartbeat
-		}
-	}
-	return g, err
+	return g.standing(a, writerHeartbeat), err
 }
 
 func (l *writeLock) release(ctx context.Context, field string, left int) (bool, error) {
