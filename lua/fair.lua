@@ -57,7 +57,7 @@ local function bury()
     local heard = tonumber(redis.call('zscore', beats, '') or now)
     for _, waiter in ipairs(redis.call('zrangebyscore', beats, '-inf', ms(now))) do
         if waiter ~= '' then
-            if now - heard > life / 2 then
+            if now - heard > life / 2 and redis.call('lpos', queue, waiter) then
                 redis.call('zadd', beats, ms(now + life), waiter)
             else
                 remove(waiter)
