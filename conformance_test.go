@@ -298,6 +298,10 @@ func testSharedLocker(t *testing.T, newLock, rival lockMaker, shared bool) {
 			for _, wait := range []time.Duration{0, 1, 20 * time.Millisecond, 300 * time.Millisecond} {
 				start := time.Now()
 				ok, err := l.TryLock(ctx, wait, 0)
+				for tries := 0; errors.Is(err, errNoAnswer) && tries < 5; tries++ { // the machine is very busy
+					start = time.Now()
+					ok, err = l.TryLock(ctx, wait, 0)
+				}
 				if took := time.Since(start); ok || err != nil || took < wait || took > wait+soon {
 					b.Errorf("wait %v: %v, %v after %v", wait, ok, err, took)
 				}
@@ -748,7 +752,7 @@ func testSharedLocker(t *testing.T, newLock, rival lockMaker, shared bool) {
 							}
 							ok, err := l.TryLock(lockCtx, wait, lease)
 							cancel()
-							if err != nil && lockCtx.Err() == nil {
+							if err != nil && lockCtx.Err() == nil && !errors.Is(err, errNoAnswer) { // on a machine that is very busy
 								b.Error(err)
 							}
 							if !ok {
