@@ -107,6 +107,9 @@ func (h *hold) lose(cause error) bool {
 
 // find returns the hold that o has on the lock of that id, or lost; nil where there is none.
 func (e *engine) find(id lockID, o owner) *hold {
+	if id == (lockID{}) {
+		return nil
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	h := e.holds[holdKey{id, o}]
