@@ -380,7 +380,7 @@ func testSharedLocker(t *testing.T, newLock, rival lockMaker, shared bool) {
 			}
 		}},
 		{"WatchdogKeepsTheLease", func(b *bench) {
-			const lease = 300 * time.Millisecond
+			const lease = time.Second
 			l := newLock(b.client(WithWatchdogTimeout(lease)), b.name)
 			b.must(l.Lock(ctx))
 			if ok, err := l.TryLock(ctx, 0, 10*time.Millisecond); !ok || err != nil { // changes nothing
@@ -389,7 +389,7 @@ func testSharedLocker(t *testing.T, newLock, rival lockMaker, shared bool) {
 			b.must(l.Unlock(ctx))
 			guarded, err := l.Guard(ctx)
 			b.must(err)
-			for start := time.Now(); time.Since(start) < 4*lease; time.Sleep(lease / 10) {
+			for start := time.Now(); time.Since(start) < 3*lease; time.Sleep(lease / 20) {
 				if ttl, err := l.TTL(ctx); ttl <= 0 || ttl > lease || err != nil {
 					b.Fatalf("TTL %v, %v after %v", ttl, err, time.Since(start))
 				}

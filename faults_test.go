@@ -342,7 +342,7 @@ func TestFaultOutage(t *testing.T) {
 func TestFaultOutOfMemory(t *testing.T) {
 	b := newFaultBench(t)
 	ctx := context.Background()
-	const lease = 600 * time.Millisecond
+	const lease = time.Second
 	c := b.client(WithWatchdogTimeout(lease))
 	l := c.NewLock(b.name)
 	b.must(l.Lock(ctx))
@@ -534,7 +534,7 @@ func TestFaultPermissions(t *testing.T) {
 		rights := []any{"+evalsha", "+eval", "+subscribe", "+unsubscribe", "+ping", "+hello",
 			"+hset", "+hget", "+hexists", "+hlen", "+pttl", "+pexpire", "+del", "+exists", "+set", "+incr", "+time", "+publish",
 			"resetkeys", "~" + b.name, "~redisson_lock_token:{" + b.name + "}", "resetchannels", "&redisson_lock__channel:{" + b.name + "}"}
-		c := b.clientOn(as(rights...), WithMaxWakeDelay(time.Hour), WithWatchdogTimeout(300*time.Millisecond),
+		c := b.clientOn(as(rights...), WithMaxWakeDelay(time.Hour), WithWatchdogTimeout(time.Second),
 			WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
 		l := c.NewLock(b.name, Fenced())
 		held := b.direct.NewLock(b.name)
@@ -543,7 +543,7 @@ func TestFaultPermissions(t *testing.T) {
 		got := b.startWaiter(owner, l)
 		b.must(held.Unlock(ctx))
 		b.must(await(b.bench, "the waiter is woken", got))
-		time.Sleep(time.Second) // it is renewed
+		time.Sleep(2 * time.Second) // it is renewed
 		if held, err := l.IsHeld(owner); !held || err != nil {
 			t.Errorf("%v, %v", held, err)
 		}
@@ -563,7 +563,7 @@ func TestFaultPoolExhausted(t *testing.T) {
 	b := newFaultBench(t)
 	ctx := context.Background()
 	rdb := b.server.Client(func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 1, time.Minute })
-	const lease = 500 * time.Millisecond
+	const lease = time.Second
 	l := b.clientOn(rdb, WithWatchdogTimeout(lease)).NewLock(b.name)
 	b.must(l.Lock(ctx))
 	guarded, err := l.Guard(ctx)

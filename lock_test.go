@@ -281,8 +281,8 @@ func TestRenewalsArePipelined(t *testing.T) {
 		rdb := testredis.Client(t, addr)
 		pipes := &pipeCounter{}
 		rdb.AddHook(pipes)
-		c := b.clientOn(rdb, WithWatchdogTimeout(2*time.Second))
-		const many = 200
+		c := b.clientOn(rdb, WithWatchdogTimeout(5*time.Second))
+		const many = 100
 		for i := range many {
 			b.must(c.NewLock(fmt.Sprint(b.name, "-", i)).Lock(ctx))
 		}

@@ -206,7 +206,7 @@ func TestReadWatchdogRenewsItsOwnHoldOnly(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
-		const lease = 300 * time.Millisecond
+		const lease = time.Second
 		kept := b.client(WithWatchdogTimeout(lease)).NewRWLock(b.name).Read()
 		dead := b.client().NewRWLock(b.name).Read()
 		b.must(kept.Lock(ctx))
@@ -218,7 +218,7 @@ func TestReadWatchdogRenewsItsOwnHoldOnly(t *testing.T) {
 		select {
 		case <-guarded.Done():
 			t.Fatal(context.Cause(guarded))
-		case <-time.After(4 * lease):
+		case <-time.After(3 * lease):
 		}
 		leases := b.rdb.Keys(ctx, "{"+b.name+"}:*:rwlock_timeout:*").Val()
 		for _, key := range leases {
