@@ -33,8 +33,7 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	}
 	defer e.endTurn(h)
 
-	h.lapseIfDue()
-	loss := h.lossOf()
+	loss := h.lossOf() // takeTurn has looked at the clock
 	left := h.giveBack()
 	if loss != nil && (left > 0 || errors.Is(loss, errGone)) {
 		return loss

@@ -30,7 +30,7 @@ var (
 
 // A luaScript is one file of lua/.
 type luaScript struct {
-	name, source, digest string
+	source, digest string
 }
 
 // script binds lua/<name>.lua. It runs at init, so that a wrong name fails every test.
@@ -40,7 +40,7 @@ func script(name string) *luaScript {
 		panic("bug: " + err.Error())
 	}
 	digest := sha1.Sum(source)
-	return &luaScript{name: name, source: string(source), digest: hex.EncodeToString(digest[:])}
+	return &luaScript{source: string(source), digest: hex.EncodeToString(digest[:])}
 }
 
 // A call is one run of a script.
