@@ -364,31 +364,37 @@ func TestFairStrangeHeads(t *testing.T) {
 	})
 }
 
-// A living waiter keeps its place against Java, however long it waits.
+// A living waiter keeps its place against Java, however long it waits, and however little a place is worth.
 func TestFairPatientWaiterKeepsItsPlace(t *testing.T) {
-	b := newBench(t, testredis.Start(t).Addr())
-	q := line{bench: b}
-	ctx := context.Background()
-	held := b.client(WithWatchdogTimeout(time.Second)).NewFairLock(b.name) // so that a place is worth 3s at first
-	b.must(held.Lock(ctx))
-	c := b.client(WithFairWaitTimeout(2*time.Second), WithMaxWakeDelay(time.Hour))
-	visitor := b.client().NewFairLock(b.name)
-	q.join(ctx, c.NewFairLock(b.name), "first")
-	q.join(ctx, c.NewFairLock(b.name), "second")
-	queue := b.queue()
-	keys := []string{b.name, "redisson_lock_queue:{" + b.name + "}", "redisson_lock_timeout:{" + b.name + "}"}
-	for start := time.Now(); time.Since(start) < fairLife+2*time.Second; time.Sleep(50 * time.Millisecond) {
-		b.tries(visitor, false) // and so does one of ours
-		// A Java client comes by, buries whom it takes for dead, and goes.
-		for _, script := range []string{javaAcquire, javaGiveUp} {
-			b.must(b.rdb.Eval(ctx, script, keys, "java:1", "channel", 1000, 2000, time.Now().UnixMilli()).Err())
-		}
-		if now := b.queue(); !slices.Equal(now, queue) {
-			t.Fatalf("the queue was %v and is %v", queue, now)
-		}
+	for _, worth := range []time.Duration{time.Second, 2 * time.Second} {
+		t.Run(worth.String(), func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, testredis.Start(t).Addr())
+			q := line{bench: b}
+			ctx := context.Background()
+			held := b.client(WithWatchdogTimeout(time.Second)).NewFairLock(b.name) // so that a place is worth 1s more at first
+			b.must(held.Lock(ctx))
+			c := b.client(WithFairWaitTimeout(worth), WithMaxWakeDelay(time.Hour))
+			visitor := b.client().NewFairLock(b.name)
+			q.join(ctx, c.NewFairLock(b.name), "first")
+			q.join(ctx, c.NewFairLock(b.name), "second")
+			b.must(b.rdb.PExpire(ctx, b.name, time.Hour).Err()) // they show signs of life no sooner than they must
+			queue := b.queue()
+			keys := []string{b.name, "redisson_lock_queue:{" + b.name + "}", "redisson_lock_timeout:{" + b.name + "}"}
+			for start := time.Now(); time.Since(start) < fairLife+2*time.Second; time.Sleep(2 * time.Millisecond) {
+				b.tries(visitor, false) // and so does one of ours
+				// A Java client comes by, buries whom it takes for dead, and goes.
+				for _, script := range []string{javaAcquire, javaGiveUp} {
+					b.must(b.rdb.Eval(ctx, script, keys, "java:1", "channel", 1000, worth.Milliseconds(), time.Now().UnixMilli()).Err())
+				}
+				if now := b.queue(); !slices.Equal(now, queue) {
+					t.Fatalf("the queue was %v and is %v", queue, now)
+				}
+			}
+			b.must(held.Unlock(ctx))
+			q.wantOrder("first", "second")
+		})
 	}
-	b.must(held.Unlock(ctx))
-	q.wantOrder("first", "second")
 }
 
 // Giving up at the head of the queue of a free lock wakes the next one by message.

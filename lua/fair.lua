@@ -101,9 +101,11 @@ local function stand_in_line(pttl)
         redis.call('zadd', timeouts, ms(timeout), field)
         place = redis.call('rpush', queue, field) - 1
     end
-    -- Everyone ahead may take worth from the timeout when it gets the lock.
-    local safe = now + (place + 1) * worth
-    if not timeout or tonumber(timeout) < safe - worth / 2 then
+    -- Everyone ahead may take worth from the timeout when it gets the lock; and
+    -- however little a place is worth, it must last until the next signs of life.
+    local enough = math.max(worth, life)
+    local safe = now + place * worth + enough
+    if not timeout or tonumber(timeout) < safe - enough / 2 then
         redis.call('zadd', timeouts, ms(safe), field)
     end
     redis.call('zadd', beats, ms(now + life), field, ms(now), '')
