@@ -6,6 +6,8 @@ import (
 	"context"
 	"fmt"
 	"reflect"
+	"slices"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -22,6 +24,7 @@ type Client struct {
 	rdb             redis.UniversalClient
 	engine          *engine
 	fairWaitTimeout time.Duration
+	nodeTimeout     time.Duration
 }
 
 // New returns a Client that works on rdb, and does not close it. It sends nothing
@@ -36,7 +39,7 @@ func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 }
 
 func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
-	if v := reflect.ValueOf(rdb); !v.IsValid() || v.Kind() == reflect.Pointer && v.IsNil() {
+	if isNil(rdb) {
 		return nil, invalid("the Redis client is nil")
 	}
 	if _, ring := rdb.(*redis.Ring); ring {
@@ -46,10 +49,13 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{rdb: rdb, fairWaitTimeout: o.fairWaitTimeout}
+	c := &Client{rdb: rdb, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout}
 	c.engine = newEngine(uuid.NewString(), o,
 		func() subscriber { return rdb.Subscribe(context.Background()) },
 		func(ctx context.Context, calls []call) ([]reply, []error) { return runAll(ctx, rdb, calls) })
+	c.engine.runBundle = func(ctx context.Context, script *luaScript, takes, undoes []call) ([]reply, error) {
+		return runBundle(ctx, rdb, script, takes, undoes)
+	}
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
 		// It would go on asking a node that is gone for up to a minute, longer than a lease.
 		c.engine.noAnswer = func() { cluster.ReloadState(context.Background()) }
@@ -72,6 +78,26 @@ func readTimeout(rdb redis.UniversalClient) time.Duration {
 		return rdb.Options().ReadTimeout
 	}
 	return 0
+}
+
+// server is the address of the Redis that the Client works on, or "" where
+// go-redis does not say: the same in every process that has the same addresses.
+func (c *Client) server() string {
+	switch rdb := c.rdb.(type) {
+	case *redis.Client:
+		if o := rdb.Options(); o.Addr != "FailoverClient" {
+			return fmt.Sprintf("%s/%d", o.Addr, o.DB)
+		}
+	case *redis.ClusterClient:
+		return strings.Join(slices.Sorted(slices.Values(rdb.Options().Addrs)), ",")
+	}
+	return ""
+}
+
+// isNil says whether v is nil, or a nil pointer.
+func isNil(v any) bool {
+	r := reflect.ValueOf(v)
+	return !r.IsValid() || r.Kind() == reflect.Pointer && r.IsNil()
 }
 
 // Close ends the Client: every waiter gets ErrClosed, every guarded context ends

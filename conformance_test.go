@@ -36,17 +36,22 @@ func onEachServer(t *testing.T, test func(t *testing.T, addr string)) {
 // A bench is what one test has: a Redis, and a name of its own in it.
 type bench struct {
 	*testing.T
-	addr string
-	name string
-	rdb  *redis.Client
+	addr  string
+	name  string
+	rdb   *redis.Client
+	nodes []*redis.Client // rdb, and those of other servers
 }
 
 var benches atomic.Int64
 
-func newBench(t *testing.T, addr string) *bench {
+func newBench(t *testing.T, addr string, others ...string) *bench {
 	b := &bench{
 		T: t, addr: addr, rdb: testredis.Client(t, addr),
 		name: fmt.Sprintf("lock-%d", benches.Add(1)),
+	}
+	b.nodes = []*redis.Client{b.rdb}
+	for _, other := range others {
+		b.nodes = append(b.nodes, testredis.Client(t, other))
 	}
 	t.Cleanup(b.checkNothingIsLeft)
 	return b
@@ -69,37 +74,62 @@ func (b *bench) clientOn(rdb redis.UniversalClient, opts ...Option) *Client {
 			b.Error(err)
 		}
 	})
+	if rdb, ok := rdb.(*redis.Client); ok && len(b.nodes) > 1 && rdb.Options().Addr == b.addr {
+		var all []*Client
+		for _, node := range b.nodes[1:] {
+			all = append(all, b.clientOn(testredis.Client(b, node.Options().Addr), opts...))
+		}
+		siblings.Store(c, all)
+		b.Cleanup(func() { siblings.Delete(c) })
+	}
 	return c
 }
 
+// siblings are the clients on the other servers of a bench, for each on the first one.
+var siblings sync.Map // *Client -> []*Client
+
 // keys are the keys in Redis that have to do with the bench's name.
-func (b *bench) keys() []string {
-	keys, err := b.rdb.Keys(context.Background(), "*"+b.name+"*").Result()
+func (b *bench) keys() []string { return b.keysOn(b.rdb) }
+
+func (b *bench) keysOn(rdb *redis.Client) []string {
+	keys, err := rdb.Keys(context.Background(), "*"+b.name+"*").Result()
 	if err != nil {
 		b.Fatal(err)
 	}
 	return keys
 }
 
+// forget has Redis lose all keys that have to do with the bench's name.
+func (b *bench) forget() {
+	b.Helper()
+	for _, rdb := range b.nodes {
+		if keys := b.keysOn(rdb); len(keys) > 0 {
+			b.must(rdb.Del(context.Background(), keys...).Err())
+		}
+	}
+}
+
 func (b *bench) checkNothingIsLeft() {
 	if b.Failed() {
 		return
 	}
-	testredis.Await(b, "nothing of "+b.name+" is left in Redis", soon, func() bool {
-		for _, key := range b.keys() {
-			if !strings.HasPrefix(key, "redisson_lock_token:") {
-				return false
+	for _, rdb := range b.nodes {
+		testredis.Await(b, "nothing of "+b.name+" is left in Redis", soon, func() bool {
+			for _, key := range b.keysOn(rdb) {
+				if !strings.HasPrefix(key, "redisson_lock_token:") {
+					return false
+				}
 			}
-		}
-		return true
-	})
-	testredis.Await(b, "nothing of "+b.name+" is subscribed", soon, func() bool {
-		channels, err := b.rdb.PubSubChannels(context.Background(), "*"+b.name+"*").Result()
-		if err != nil {
-			b.Fatal(err)
-		}
-		return len(channels) == 0
-	})
+			return true
+		})
+		testredis.Await(b, "nothing of "+b.name+" is subscribed", soon, func() bool {
+			channels, err := rdb.PubSubChannels(context.Background(), "*"+b.name+"*").Result()
+			if err != nil {
+				b.Fatal(err)
+			}
+			return len(channels) == 0
+		})
+	}
 }
 
 func (b *bench) must(err error) {
@@ -200,12 +230,20 @@ func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 // testLocker runs the suite for locks that newLock makes: locks that exclude one
 // another, whoever made them.
 func testLocker(t *testing.T, newLock lockMaker) {
-	testSharedLocker(t, newLock, newLock, false)
+	suite{newLock: newLock, rival: newLock}.run(t)
 }
 
-// testSharedLocker runs the suite for locks that newLock makes and rival's locks
-// exclude; if shared is set, they do not exclude one another.
-func testSharedLocker(t *testing.T, newLock, rival lockMaker, shared bool) {
+// A suite is what is tested of every lock type.
+type suite struct {
+	newLock lockMaker
+	rival   lockMaker     // of locks that exclude newLock's
+	shared  bool          // newLock's do not exclude one another
+	nodes   int           // servers that a lock needs; 0: one
+	least   time.Duration // the least lease; 0: 1ms
+}
+
+func (s suite) run(t *testing.T) {
+	newLock, rival, shared := s.newLock, s.rival, s.shared
 	ctx := context.Background()
 	tests := []struct {
 		name string
@@ -459,7 +497,7 @@ func testSharedLocker(t *testing.T, newLock, rival lockMaker, shared bool) {
 			b.must(l.Lock(ctx))
 			guarded, err := l.Guard(ctx)
 			b.must(err)
-			b.must(b.rdb.Del(ctx, b.keys()...).Err())
+			b.forget()
 			await(b, "the guard ends", guarded.Done())
 			b.mustBe(context.Cause(guarded), ErrLockLost)
 			_, err = l.Guard(ctx)
@@ -473,7 +511,7 @@ func testSharedLocker(t *testing.T, newLock, rival lockMaker, shared bool) {
 		{"ReentryAfterALoss", func(b *bench) {
 			l := newLock(b.client(), b.name)
 			b.must(l.Lock(ctx))
-			b.must(b.rdb.Del(ctx, b.keys()...).Err())
+			b.forget()
 			b.mustBe(l.Lock(ctx), ErrLockLost)
 			b.isLocked(l, false)
 			b.mustBe(l.Unlock(ctx), ErrLockLost)
@@ -484,7 +522,7 @@ func testSharedLocker(t *testing.T, newLock, rival lockMaker, shared bool) {
 		{"UnlockAfterALoss", func(b *bench) {
 			l, next := newLock(b.client(), b.name), rival(b.client(), b.name)
 			b.must(l.Lock(ctx))
-			b.must(b.rdb.Del(ctx, b.keys()...).Err())
+			b.forget()
 			b.must(next.Lock(ctx))
 			b.mustBe(l.Unlock(ctx), ErrLockLost)
 			b.holds(next, 1)
@@ -525,7 +563,7 @@ func testSharedLocker(t *testing.T, newLock, rival lockMaker, shared bool) {
 				b.Errorf("error %v", err)
 			}
 			err = l.Do(ctx, func(guarded context.Context) error {
-				b.must(b.rdb.Del(ctx, b.keys()...).Err())
+				b.forget()
 				return io.ErrNoProgress
 			})
 			b.mustBe(err, io.ErrNoProgress)
@@ -608,7 +646,7 @@ func testSharedLocker(t *testing.T, newLock, rival lockMaker, shared bool) {
 		}},
 		{"Queries", func(b *bench) {
 			l, other := newLock(b.client(), b.name), newLock(b.client(), b.name)
-			if l.Name() != b.name {
+			if !strings.Contains(l.Name(), b.name) {
 				b.Errorf("name %q", l.Name())
 			}
 			b.isLocked(l, false)
@@ -680,7 +718,7 @@ func testSharedLocker(t *testing.T, newLock, rival lockMaker, shared bool) {
 				b.must(l.Unlock(ctx))
 			}
 			for range 20 { // over before it is held, or nearly so
-				b.must(l.LockLease(ctx, time.Millisecond))
+				b.must(l.LockLease(ctx, max(s.least, time.Millisecond)))
 			}
 			testredis.Await(b, "the last lease ends", soon, func() bool {
 				locked, err := l.IsLocked(ctx)
@@ -707,7 +745,9 @@ func testSharedLocker(t *testing.T, newLock, rival lockMaker, shared bool) {
 			}
 		}},
 		{"StrangeKey", func(b *bench) {
-			b.must(b.rdb.Set(ctx, b.name, "somebody else's", 0).Err())
+			for _, rdb := range b.nodes {
+				b.must(rdb.Set(ctx, b.name, "somebody else's", 0).Err())
+			}
 			l := newLock(b.client(), b.name)
 			deadline, cancel := context.WithTimeout(ctx, 20*soon)
 			defer cancel()
@@ -725,7 +765,7 @@ func testSharedLocker(t *testing.T, newLock, rival lockMaker, shared bool) {
 			if v, err := b.rdb.Get(ctx, b.name).Result(); v != "somebody else's" || err != nil {
 				b.Errorf("the key is now %q, %v", v, err)
 			}
-			b.must(b.rdb.Del(ctx, b.name).Err())
+			b.forget()
 		}},
 		{"ManyOwnersRandomly", func(b *bench) {
 			var together section
@@ -770,10 +810,18 @@ func testSharedLocker(t *testing.T, newLock, rival lockMaker, shared bool) {
 		}},
 	}
 	onEachServer(t, func(t *testing.T, addr string) {
+		var others []string
+		for range s.nodes - 1 {
+			if strings.HasSuffix(t.Name(), "miniredis") {
+				others = append(others, testredis.Mini(t).Addr())
+			} else {
+				others = append(others, testredis.Start(t).Addr())
+			}
+		}
 		for _, test := range tests {
 			t.Run(test.name, func(t *testing.T) {
 				t.Parallel()
-				test.test(newBench(t, addr))
+				test.test(newBench(t, addr, others...))
 			})
 		}
 	})

@@ -32,6 +32,7 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -61,12 +62,27 @@ type backend interface {
 	acquire(ctx context.Context, a attempt) (grant, error)
 	// release sets the levels of a hold to left and says whether it was there.
 	release(ctx context.Context, field string, left int) (bool, error)
-	// renewal is the call that renews a lease; it answers {1, ...} or {-1, ...}.
-	renewal(field string, lease time.Duration) call
+	// renewal is the call that renews a lease; it answers {1, ...} or {-1, ...}. Only
+	// if it is exact, it may shorten it.
+	renewal(field string, lease time.Duration, exact bool) call
 	// abandon undoes an attempt that was given up, and says whether its hold was there.
 	abandon(ctx context.Context, a attempt) (bool, error)
-	// channel is where the release is announced that an attempt waits for.
+	// channel is where the release is announced that an attempt waits for; "" where
+	// it is announced only to those who have left something in Redis, and it does not.
 	channel(a attempt) string
+}
+
+// A composite is a backend that is made of other locks. Its holds are trusted
+// as long as theirs.
+type composite interface {
+	backend
+	// listen joins the channels on which the release is announced that an attempt
+	// waits for; one wake serves them all.
+	listen(a attempt) []*listener
+	// renew says whether a hold can be trusted on, and looks after its parts. It does not block.
+	renew(field string) bool
+	// trusted says whether a hold can be trusted now.
+	trusted(field string) bool
 }
 
 // An attempt asks for one level of a lock.
@@ -76,6 +92,8 @@ type attempt struct {
 	level int           // 1: a fresh hold
 	once  bool          // there will be no other: nothing is to be left in Redis if it is busy
 	kin   string        // field of the owner's hold on the lock's kin, or ""
+
+	renewed bool // by the watchdog, once it is granted
 }
 
 // A grant is the answer to an attempt.
@@ -84,6 +102,8 @@ type grant struct {
 	wait  time.Duration // busy: what is left of the lease that is in the way; negative: it has none
 	token int64         // held: of a fenced lock
 	left  bool          // busy: the attempt left something in Redis that has to be abandoned
+	pause time.Duration // busy: ask again after this, whatever is heard meanwhile; 0: as soon as something is heard
+	cause error         // busy: what whoever gives up now is to be told beside that, or nil
 }
 
 type grantState int
@@ -98,6 +118,9 @@ const (
 type request struct {
 	wait  time.Duration // negative: as long as ctx lasts
 	lease time.Duration // 0: the watchdog's
+
+	// What a fresh hold gets instead of lease until it is settled; 0: nothing else.
+	provisional time.Duration
 }
 
 // A lockID is the name of a lock, and which half of it is meant if it has two.
@@ -118,9 +141,14 @@ type engine struct {
 	noAnswer        func() // called, if it is set, after a request that was not answered
 	log             *slog.Logger
 
+	runAll    func(context.Context, []call) ([]reply, []error)
+	runBundle func(ctx context.Context, script *luaScript, takes, undoes []call) ([]reply, error)
+
 	wakeups *pubsub
 	dog     *watchdog
-	closed  chan struct{}
+	closed  <-chan struct{}
+	life    context.Context // until Close
+	endLife context.CancelFunc
 	ailing  atomic.Bool // the last request was not answered
 
 	mu       sync.Mutex // guards below, all gates, and the fields of holds that say so
@@ -141,28 +169,47 @@ func newEngine(id string, o options, dial func() subscriber, runAll func(context
 		maxWakeDelay:    o.maxWakeDelay,
 		log:             o.logger,
 		wakeups:         newPubSub(dial, o.logger),
-		closed:          make(chan struct{}),
+		runAll:          runAll,
 		holds:           make(map[holdKey]*hold),
 		gates:           make(map[lockID]*gate),
 	}
+	e.life, e.endLife = context.WithCancel(context.Background())
+	e.closed = e.life.Done()
 	e.dog = newWatchdog(func(ctx context.Context, leases []*lease) []renewal {
-		calls := make([]call, len(leases))
-		for i, l := range leases {
-			h := l.holder.(*hold)
-			calls[i] = h.backend.renewal(h.field, e.watchdogTimeout)
-		}
-		replies, errs := runAll(ctx, calls)
-		answers := make([]renewal, len(leases))
-		for i := range answers {
-			answers[i] = renewal{held: replies[i][0] == 1, err: errs[i]}
-		}
-		return answers
+		return e.renew(ctx, leases)
 	})
 	return e
 }
 
+// renew asks for one more watchdog timeout for every lease.
+func (e *engine) renew(ctx context.Context, leases []*lease) []renewal {
+	answers := make([]renewal, len(leases))
+	var calls []call
+	var called []int // whose
+	for i, l := range leases {
+		h := l.holder.(*hold)
+		if c, ok := h.backend.(composite); ok {
+			answers[i].held = c.renew(h.field)
+			continue
+		}
+		calls = append(calls, h.backend.renewal(h.field, e.watchdogTimeout, false))
+		called = append(called, i)
+	}
+	replies, errs := e.runAll(ctx, calls)
+	for n, i := range called {
+		answers[i] = renewal{held: replies[n][0] == 1, err: errs[n]}
+	}
+	return answers
+}
+
 // acquire takes one level of a lock for o. It returns false when r.wait is over.
 func (e *engine) acquire(ctx context.Context, b backend, o owner, r request) (bool, error) {
+	return e.acquireAll(ctx, []backend{b}, o, r)
+}
+
+// acquireAll takes one level of every lock of bs for o: of all of them, or of
+// none. If they are several, they are bundlers of one Redis and one kind.
+func (e *engine) acquireAll(ctx context.Context, bs []backend, o owner, r request) (bool, error) {
 	e.beginWork()
 	defer e.endWork()
 	p := &patience{ctx: ctx, closed: e.closed, once: r.wait == 0}
@@ -173,19 +220,40 @@ func (e *engine) acquire(ctx context.Context, b backend, o owner, r request) (bo
 	if r.wait > 0 {
 		p.deadline = time.Now().Add(r.wait)
 	}
-	h, err := e.takeTurn(p, b, o, true)
-	if err == nil {
-		if h.state == fresh {
-			err = e.enter(p, h, r)
-		} else {
-			err = e.reenter(p, h, r)
-		}
-		e.endTurn(h)
-	}
+	err := e.takeAll(p, bs, o, r)
 	if err == errTimeUp { // itself: what wraps it is a reason to report
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// A want is one level of one lock, and the hold that it will belong to.
+type want struct {
+	hold *hold
+	attempt
+}
+
+func (e *engine) takeAll(p *patience, bs []backend, o owner, r request) error {
+	wants := make([]want, 0, len(bs))
+	defer func() {
+		for _, w := range wants {
+			e.endTurn(w.hold)
+		}
+	}()
+	for _, b := range bs {
+		h, err := e.takeTurn(p, b, o, true)
+		if err != nil {
+			return err
+		}
+		wants = append(wants, want{hold: h})
+	}
+	for i := range wants {
+		if err := e.prepare(p, &wants[i], r); err != nil {
+			return err
+		}
+	}
+	t, err := e.contend(p, wants)
+	return e.conclude(p, wants, t, err)
 }
 
 // takeTurn finds the hold that o has on b, and lets nobody else of the same owner
@@ -249,100 +317,109 @@ func (e *engine) fieldLocked(o owner) string {
 	return string(strconv.AppendUint(field, e.made, 10))
 }
 
-// enter takes a fresh hold.
-func (e *engine) enter(p *patience, h *hold, r request) error {
-	if err := e.enterGate(p, h); err != nil { // 1
-		return err
-	}
-	renewed := r.lease == 0
-	a := attempt{field: h.field, lease: cmp.Or(r.lease, e.watchdogTimeout), level: 1, once: p.once}
-	t, err := e.contend(p, h, a)
-
+// prepare makes the attempt that w is for.
+func (e *engine) prepare(p *patience, w *want, r request) error {
 	e.mu.Lock()
-	if err == nil && e.isClosed {
-		err = ErrClosed
-		defer e.undo(p.ctx, h.backend, a, false)
+	defer e.mu.Unlock()
+	h := w.hold
+	w.attempt = attempt{field: h.field, lease: r.lease, level: h.levels + 1, renewed: r.lease == 0}
+	switch h.state {
+	case fresh:
+		w.once = p.once
+		w.lease = cmp.Or(r.provisional, r.lease)
+	case lost:
+		h.told = true
+		return h.loss
+	default:
+		w.renewed = w.renewed || e.dog.renews(&h.lease)
 	}
-	if err != nil {
+	if w.renewed {
+		w.lease = e.watchdogTimeout
+	}
+	return nil
+}
+
+// conclude notes what has become of an attempt: all that was wanted is held, or nothing of it.
+func (e *engine) conclude(p *patience, wants []want, t tried, err error) error {
+	if err == nil && t.state == gone {
+		wants[t.at].hold.lose(errGone)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, w := range wants {
+		switch h := w.hold; {
+		case err != nil:
+		case h.state == lost || h.state == over: // now, or while we asked
+			h.told = true
+			err = cmp.Or(h.loss, ErrNotHeld)
+		case h.state == fresh && e.isClosed:
+			err = ErrClosed
+		}
+	}
+	for i, w := range wants {
+		h := w.hold
+		switch {
+		case err == nil && h.state == fresh:
+			h.state, h.levels, h.lease.holder = holding, 1, h
+			if h.token = t.token; t.tokens != nil {
+				h.token = t.tokens[i]
+			}
+			e.dog.watch(&h.lease, t.sent, w.lease, w.renewed) // 6
+		case err == nil:
+			h.levels++
+			e.dog.extend(&h.lease, t.sent, w.lease, w.renewed)
+		default:
+			e.dismissLocked(p, w, t, err)
+		}
+	}
+	return err
+}
+
+// dismissLocked ends w, which failed with err.
+func (e *engine) dismissLocked(p *patience, w want, t tried, err error) {
+	h := w.hold
+	if h.state == fresh {
 		if p.unheard && h.gate != nil {
 			h.gate.turnAway(err)
 		}
 		e.leaveGateLocked(h)
-		e.mu.Unlock()
-		return err
-	}
-	h.state, h.levels, h.token = holding, 1, t.token
-	h.lease.holder = h
-	e.dog.watch(&h.lease, t.sent, a.lease, renewed) // 6
-	e.mu.Unlock()
-	return nil
-}
-
-// reenter takes one more level of a hold.
-func (e *engine) reenter(p *patience, h *hold, r request) error {
-	e.mu.Lock()
-	if h.state == lost {
-		defer e.mu.Unlock()
-		h.told = true
-		return h.loss
-	}
-	a := attempt{field: h.field, lease: r.lease, level: h.levels + 1}
-	e.mu.Unlock()
-	renewed := r.lease == 0 || e.dog.renews(&h.lease)
-	if renewed {
-		a.lease = e.watchdogTimeout
-	}
-	t, err := e.contend(p, h, a)
-	if err != nil {
-		e.mu.Lock()
+	} else {
 		h.stretched = true // perhaps: what was asked for may have been granted
-		e.mu.Unlock()
-		return err
 	}
-	if t.state == gone {
-		h.lose(errGone)
+	switch {
+	case t.state != held: // and contend has seen to what it left
+	case h.state == lost || h.state == over:
+		e.spawnLocked(h.clear)
+	default:
+		e.spawnLocked(func() { e.abandon(p.ctx, h.backend, w.attempt, false) })
 	}
-
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if h.state != holding { // now, or while we asked
-		if t.state == held {
-			e.spawnLocked(h.clear)
-		}
-		h.told = true
-		return cmp.Or(h.loss, ErrNotHeld)
-	}
-	h.levels++
-	e.dog.extend(&h.lease, t.sent, a.lease, renewed)
-	return nil
 }
 
 // A tried is the answer to an attempt and when the attempt was sent.
 type tried struct {
 	grant
-	sent time.Time
+	sent   time.Time
+	at     int     // of several: whose the answer is, where they are not all held
+	tokens []int64 // of several
 }
 
 // contend makes attempts until one is answered with anything but busy. On an
 // error nothing is held, and what was left in Redis is on its way out.
-func (e *engine) contend(p *patience, h *hold, a attempt) (t tried, err error) {
-	b := h.backend
+func (e *engine) contend(p *patience, wants []want) (t tried, err error) {
 	var (
-		ears   *listener
-		ready  <-chan struct{} // until it has been seen closed
-		heard  time.Time       // of Redis, last
-		unsure bool            // an attempt without an answer may have been granted
-		queued bool            // an attempt has left something in Redis
+		ears   ears
+		heard  time.Time // of Redis, last
+		cause  error     // beside "busy", last
+		unsure bool      // an attempt without an answer may have been granted
+		queued bool      // an attempt has left something in Redis
 	)
 	defer func() {
-		if ears != nil {
-			e.wakeups.leave(ears)
-		}
+		ears.leave()
 		if err == nil || !unsure && !queued {
 			return
 		}
-		undone := e.undo(p.ctx, b, a, unsure) // 5
-		if queued {                           // and others stand behind it
+		undone := e.undo(p.ctx, wants, unsure) // 5
+		if queued {                            // and others stand behind it
 			select {
 			case <-undone:
 			case <-time.After(answerTime):
@@ -350,18 +427,17 @@ func (e *engine) contend(p *patience, h *hold, a attempt) (t tried, err error) {
 		}
 	}()
 	for {
-		if kin := e.find(b.kin(), h.key.owner); kin != nil { // now: it may come while this one waits
-			a.kin = kin.field
+		if err = e.enterGates(p, wants); err != nil { // 1
+			return t, err
 		}
-		asked := a
+		wants = e.withKin(wants)
+		asked := wants
 		try := func(ctx context.Context) (tried, error) {
-			sent := time.Now()
-			g, err := b.acquire(ctx, asked)
-			return tried{g, sent}, err
+			return e.ask(ctx, asked)
 		}
 		late := func(t tried, err error) {
 			if err == nil && (t.state != busy || t.left) || err != nil && mayHaveRun(err) {
-				e.abandon(p.ctx, b, asked, err != nil) // 5
+				e.abandonAll(p.ctx, asked, err != nil) // 5
 			}
 		}
 		var maybe bool
@@ -373,29 +449,108 @@ func (e *engine) contend(p *patience, h *hold, a attempt) (t tried, err error) {
 		case err != nil:
 			// A script that Redis has stopped half way has written something, perhaps.
 			unsure = unsure || answered(err)
-			return t, err
+			return t, whyAfter(err, cause)
 		case t.state != busy:
 			return t, nil
 		case p.once:
-			return t, errTimeUp
+			return t, whyAfter(errTimeUp, t.cause)
 		}
-		heard = time.Now()
-		var wake <-chan struct{}
-		if ears == nil { // 3
-			ears = e.wakeups.join(b.channel(a))
-			ready = ears.ready
-		} else { // 4
-			wake = ears.wake
+		heard, cause = time.Now(), t.cause
+		e.leaveGates(wants, t.at)
+		if t.pause > 0 {
+			err = p.wait(nil, nil, t.pause)
+		} else {
+			wake, ready := ears.turnTo(e, wants[t.at]) // 3, 4
+			err = p.wait(wake, ready, e.nap(t.wait))
 		}
-		if err = p.wait(wake, ready, e.nap(t.wait)); err != nil {
-			return t, err
+		if err != nil {
+			return t, whyAfter(err, cause)
 		}
-		select {
-		case <-ready:
-			ready = nil
-		default:
-		}
+		ears.settle()
 	}
+}
+
+// ask makes one attempt.
+func (e *engine) ask(ctx context.Context, wants []want) (tried, error) {
+	t := tried{sent: time.Now()}
+	var err error
+	if len(wants) == 1 {
+		t.grant, err = wants[0].hold.backend.acquire(ctx, wants[0].attempt)
+	} else {
+		err = e.askTogether(ctx, wants, &t)
+	}
+	return t, err
+}
+
+// withKin is wants with the holds that their owner has on the other halves by
+// now: they may come while this one waits.
+func (e *engine) withKin(wants []want) []want {
+	var changed []want
+	for i, w := range wants {
+		kin := e.find(w.hold.backend.kin(), w.hold.key.owner)
+		if kin == nil || kin.field == w.kin {
+			continue
+		}
+		if changed == nil { // an attempt that was left behind still looks at the old ones
+			changed = slices.Clone(wants)
+		}
+		changed[i].kin = kin.field
+	}
+	if changed != nil {
+		return changed
+	}
+	return wants
+}
+
+// ears are where a waiter hears of the release of the lock that is in its way.
+type ears struct {
+	of        *hold
+	listeners []*listener // with one wake between them
+	unsure    []*listener // those whose subscription may have come after the last attempt
+}
+
+// turnTo listens for w, and returns what to wait for: first confirmations that a
+// release will be heard, because one of before was not; and releases.
+func (x *ears) turnTo(e *engine, w want) (wake, ready <-chan struct{}) {
+	if x.of != w.hold {
+		x.leave()
+		x.of, x.listeners = w.hold, e.listen(w)
+		x.unsure = slices.Clone(x.listeners)
+	}
+	if len(x.listeners) > 0 {
+		wake = x.listeners[0].wake
+	}
+	if len(x.unsure) > 0 {
+		ready = x.unsure[0].ready
+	}
+	return wake, ready
+}
+
+// settle notes, before the next attempt, which subscriptions are in force.
+func (x *ears) settle() {
+	x.unsure = slices.DeleteFunc(x.unsure, func(l *listener) bool {
+		select {
+		case <-l.ready:
+			return true
+		default:
+			return false
+		}
+	})
+}
+
+func (x *ears) leave() {
+	for _, l := range x.listeners {
+		l.leave()
+	}
+	*x = ears{}
+}
+
+// listen joins the channels on which the release is announced that w waits for.
+func (e *engine) listen(w want) []*listener {
+	if q, ok := w.hold.backend.(composite); ok {
+		return q.listen(w.attempt)
+	}
+	return []*listener{e.wakeups.join(w.hold.backend.channel(w.attempt))}
 }
 
 // nap is how long a waiter sleeps without a wake-up: until the lease that is in
@@ -406,6 +561,16 @@ func (e *engine) nap(lease time.Duration) time.Duration {
 		return e.maxWakeDelay - rand.N(e.maxWakeDelay/5+1)
 	}
 	return min(lease+time.Millisecond+rand.N(10*time.Millisecond), e.maxWakeDelay)
+}
+
+// untilClosed returns a ctx that ends with cause ErrClosed when the engine is closed.
+func (e *engine) untilClosed(ctx context.Context) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	forget := context.AfterFunc(e.life, func() { cancel(ErrClosed) })
+	return ctx, func() {
+		forget()
+		cancel(nil)
+	}
 }
 
 // spawn runs f in a goroutine that Close waits for.
@@ -450,7 +615,7 @@ func (e *engine) close() error {
 		return nil
 	}
 	e.isClosed = true
-	close(e.closed)
+	e.endLife()
 	var guards []*guard
 	for _, h := range e.holds {
 		guards = append(guards, h.takeGuardsLocked()...)

@@ -162,8 +162,8 @@ func (l *fakeLock) abandon(ctx context.Context, a attempt) (bool, error) {
 	return l.release(ctx, a.field, a.level-1)
 }
 
-func (l *fakeLock) renewal(field string, lease time.Duration) call {
-	return call{keys: []string{l.lockID}, args: []any{field, lease}}
+func (l *fakeLock) renewal(field string, lease time.Duration, exact bool) call {
+	return call{keys: []string{l.lockID}, args: []any{field, lease, exact}}
 }
 
 func (r *fakeRedis) runAll(_ context.Context, calls []call) ([]reply, []error) {
@@ -175,7 +175,9 @@ func (r *fakeRedis) runAll(_ context.Context, calls []call) ([]reply, []error) {
 				replies[i] = reply{-1}
 				continue
 			}
-			rec.expires = time.Now().Add(c.args[1].(time.Duration))
+			if e := time.Now().Add(c.args[1].(time.Duration)); c.args[2].(bool) || e.After(rec.expires) {
+				rec.expires = e
+			}
 			replies[i] = reply{1}
 		}
 	})

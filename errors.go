@@ -85,6 +85,9 @@ func transient(err error) bool {
 	if errors.Is(err, redis.ErrClosed) || errors.Is(err, errReply) || errors.Is(err, ErrInvalid) {
 		return false
 	}
+	if quorum := (*QuorumError)(nil); errors.As(err, &quorum) {
+		return false // its nodes have been patient already
+	}
 	if !answered(err) {
 		return true
 	}

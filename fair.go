@@ -62,10 +62,16 @@ type fairLock struct {
 	announce string // and the field of whoever is woken
 }
 
-func (l *fairLock) id() lockID               { return lockID{name: l.keys[0]} }
-func (l *fairLock) kin() lockID              { return lockID{} }
-func (l *fairLock) exclusive() bool          { return false }
-func (l *fairLock) channel(a attempt) string { return l.announce + a.field }
+func (l *fairLock) id() lockID      { return lockID{name: l.keys[0]} }
+func (l *fairLock) kin() lockID     { return lockID{} }
+func (l *fairLock) exclusive() bool { return false }
+
+func (l *fairLock) channel(a attempt) string {
+	if a.once {
+		return ""
+	}
+	return l.announce + a.field
+}
 
 func (l *fairLock) acquire(ctx context.Context, a attempt) (grant, error) {
 	stand := 1
@@ -73,8 +79,10 @@ func (l *fairLock) acquire(ctx context.Context, a attempt) (grant, error) {
 		stand = 0
 	}
 	r, err := l.run(ctx, "acquire", a.field, a.level, a.lease, stand)
-	g, err := heldBusyOrGone(r, err)
-	return g.standing(a, fairHeartbeat), err
+	if err != nil {
+		return grant{}, err
+	}
+	return heldBusyOrGone(r).standing(a, fairHeartbeat), nil
 }
 
 func (l *fairLock) release(ctx context.Context, field string, left int) (bool, error) {
@@ -82,8 +90,8 @@ func (l *fairLock) release(ctx context.Context, field string, left int) (bool, e
 	return r[0] == 1, err
 }
 
-func (l *fairLock) renewal(field string, lease time.Duration) call {
-	return call{renewScript, l.keys[:1], []any{field, milliseconds(lease)}}
+func (l *fairLock) renewal(field string, lease time.Duration, exact bool) call {
+	return renewHash(l.keys[0], field, lease, exact)
 }
 
 func (l *fairLock) abandon(ctx context.Context, a attempt) (bool, error) {

@@ -89,27 +89,61 @@ func (e *engine) passLocked(p *patience, g *gate) error {
 	return t.err
 }
 
-// enterGate waits until h is the one of this process that may contend for its lock.
-func (e *engine) enterGate(p *patience, h *hold) error {
+// enterGates waits until the wants are those of this process that may contend for
+// their locks. Nobody waits at one gate with another one taken: whose lock is free
+// must not wait for somebody who waits for a third one.
+func (e *engine) enterGates(p *patience, wants []want) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	if !h.backend.exclusive() {
-		return nil
+	for i := 0; i < len(wants); i++ {
+		h := wants[i].hold
+		if h.gate != nil || !e.needsGateLocked(h) {
+			continue
+		}
+		g := e.gates[h.key.id]
+		if g == nil {
+			g = new(gate)
+			e.gates[h.key.id] = g
+		}
+		if g.tryEnter() {
+			h.gate = g
+			continue
+		}
+		for _, other := range wants {
+			e.leaveGateLocked(other.hold)
+		}
+		if err := e.passLocked(p, g); err != nil {
+			e.dropGateLocked(h.key.id, g)
+			return err
+		}
+		h.gate = g
+		i = -1 // with this one, once more from the start
 	}
-	if kin := e.holds[holdKey{h.backend.kin(), h.key.owner}]; kin != nil && kin.state == holding {
-		return nil // whoever is through may wait for this owner's other half: it must not wait for that one
-	}
-	g := e.gates[h.key.id]
-	if g == nil {
-		g = new(gate)
-		e.gates[h.key.id] = g
-	}
-	if err := e.passLocked(p, g); err != nil {
-		e.dropGateLocked(h.key.id, g)
-		return err
-	}
-	h.gate = g
 	return nil
+}
+
+// leaveGates leaves all gates but one: those of locks that are not waited for.
+func (e *engine) leaveGates(wants []want, but int) {
+	if len(wants) == 1 {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for i, w := range wants {
+		if i != but {
+			e.leaveGateLocked(w.hold)
+		}
+	}
+}
+
+// needsGateLocked says whether h has to be alone in this process to contend for its lock.
+func (e *engine) needsGateLocked(h *hold) bool {
+	if h.state != fresh || !h.backend.exclusive() {
+		return false
+	}
+	// Whoever is through may wait for this owner's other half: it must not wait for that one.
+	kin := e.holds[holdKey{h.backend.kin(), h.key.owner}]
+	return kin == nil || kin.state != holding
 }
 
 // leaveGateLocked lets the next one contend for the lock of h.

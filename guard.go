@@ -12,6 +12,7 @@ import (
 // A guard is a context that ends with a hold.
 type guard struct {
 	context.Context
+	parent context.Context
 	hold   *hold
 	cancel context.CancelCauseFunc
 	forget func() bool // stops waiting for its end by another cause
@@ -23,6 +24,7 @@ func (g *guard) Err() error {
 	if err := g.Context.Err(); err != nil {
 		return err
 	}
+	_ = g.parent.Err() // it may be another guard
 	g.hold.lapseIfDue()
 	return g.Context.Err()
 }
@@ -38,7 +40,7 @@ func (e *engine) guard(ctx context.Context, b backend, o owner) (context.Context
 	}
 	h.lapseIfDue()
 	inner, cancel := context.WithCancelCause(ctx)
-	g := &guard{Context: inner, hold: h, cancel: cancel}
+	g := &guard{Context: inner, parent: ctx, hold: h, cancel: cancel}
 	g.forget = context.AfterFunc(inner, func() { h.forgetGuard(g) })
 	if err := h.addGuard(g); err != nil {
 		endGuards([]*guard{g}, err)

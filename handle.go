@@ -56,29 +56,48 @@ func (h *handle) Lock(ctx context.Context) error {
 
 // LockLease is Lock with a lease that is not renewed: see [Locker].
 func (h *handle) LockLease(ctx context.Context, lease time.Duration) error {
-	if lease < time.Millisecond {
-		return h.fail("lock", invalid("lease %v: at least 1ms", lease))
+	r, err := leaseRequest(lease)
+	if err != nil {
+		return h.fail("lock", err)
 	}
-	_, err := h.acquire(ctx, "lock", request{wait: -1, lease: lease})
+	_, err = h.acquire(ctx, "lock", r)
 	return err
 }
 
 // TryLock waits for the lock no longer than wait: see [Locker].
 func (h *handle) TryLock(ctx context.Context, wait, lease time.Duration) (bool, error) {
+	r, err := tryRequest(wait, lease)
+	if err != nil {
+		return false, h.fail("trylock", err)
+	}
+	return h.acquire(ctx, "trylock", r)
+}
+
+// leaseRequest is what LockLease asks for.
+func leaseRequest(lease time.Duration) (request, error) {
+	if lease < time.Millisecond {
+		return request{}, invalid("lease %v: at least 1ms", lease)
+	}
+	return request{wait: -1, lease: lease}, nil
+}
+
+// tryRequest is what TryLock asks for.
+func tryRequest(wait, lease time.Duration) (request, error) {
 	switch {
 	case wait < 0:
-		return false, h.fail("trylock", invalid("wait %v: not negative", wait))
+		return request{}, invalid("wait %v: not negative", wait)
 	case lease != 0 && lease < time.Millisecond:
-		return false, h.fail("trylock", invalid("lease %v: at least 1ms, or 0 for the watchdog's", lease))
+		return request{}, invalid("lease %v: at least 1ms, or 0 for the watchdog's", lease)
 	}
-	return h.acquire(ctx, "trylock", request{wait: wait, lease: lease})
+	return request{wait: wait, lease: lease}, nil
 }
 
 func (h *handle) acquire(ctx context.Context, op string, r request) (bool, error) {
 	if err := h.usable(ctx); err != nil {
 		return false, h.fail(op, err)
 	}
-	ok, err := h.client.engine.acquire(ctx, h.lock, ownerOf(ctx), r)
+	ctx, o := h.caller(ctx)
+	ok, err := h.client.engine.acquire(ctx, h.lock, o, r)
 	return ok, h.fail(op, err)
 }
 
@@ -86,7 +105,8 @@ func (h *handle) acquire(ctx context.Context, op string, r request) (bool, error
 func (h *handle) Unlock(ctx context.Context) error {
 	err := h.usable(ctx)
 	if err == nil {
-		err = h.client.engine.release(ctx, h.lock, ownerOf(ctx))
+		ctx, o := h.caller(ctx)
+		err = h.client.engine.release(ctx, h.lock, o)
 	}
 	return h.fail("unlock", err)
 }
@@ -158,7 +178,8 @@ func (h *handle) holdCount(ctx context.Context, op string) (int, error) {
 	if err := h.usable(ctx); err != nil {
 		return 0, h.fail(op, err)
 	}
-	hold, levels := h.client.engine.levels(h.lock, ownerOf(ctx))
+	ctx, o := h.caller(ctx)
+	hold, levels := h.client.engine.levels(h.lock, o)
 	if levels == 0 {
 		return 0, h.fail(op, h.client.engine.open())
 	}
@@ -199,6 +220,16 @@ func (h *handle) inspect(ctx context.Context, op, field string) (state, error) {
 	return s, h.fail(op, err)
 }
 
+// caller is the owner who calls. A lock that is made of others asks these for it
+// on other goroutines, so that ctx has to say so.
+func (h *handle) caller(ctx context.Context) (context.Context, owner) {
+	o := ownerOf(ctx)
+	if _, ok := h.lock.(composite); ok {
+		ctx = o.in(ctx)
+	}
+	return ctx, o
+}
+
 func (h *handle) usable(ctx context.Context) error {
 	switch {
 	case h.lock == nil:
@@ -209,12 +240,14 @@ func (h *handle) usable(ctx context.Context) error {
 	return h.bad
 }
 
-// fail puts the operation and the lock's name before err.
-func (h *handle) fail(op string, err error) error {
+func (h *handle) fail(op string, err error) error { return failed(op, h.name, err) }
+
+// failed puts the operation and the lock's name before err.
+func failed(op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	return fmt.Errorf("relock: %s %s: %w", op, shortName(h.name), err)
+	return fmt.Errorf("relock: %s %s: %w", op, shortName(name), err)
 }
 
 // checkKeys says why a lock on keys cannot work.
@@ -249,16 +282,14 @@ func slotPart(key string) string {
 }
 
 // heldBusyOrGone reads the answer to an attempt: {1, 0, token}, {0, pttl, 0} or {-1, 0, 0}.
-func heldBusyOrGone(r reply, err error) (grant, error) {
-	switch {
-	case err != nil:
-		return grant{}, err
-	case r[0] == 1:
-		return grant{state: held, token: r[2]}, nil
-	case r[0] == 0:
-		return grant{state: busy, wait: fromMilliseconds(r[1])}, nil
+func heldBusyOrGone(r reply) grant {
+	switch r[0] {
+	case 1:
+		return grant{state: held, token: r[2]}
+	case 0:
+		return grant{state: busy, wait: fromMilliseconds(r[1])}
 	}
-	return grant{state: gone}, nil
+	return grant{state: gone}
 }
 
 // standing is the answer to an attempt that, where it is busy, has left a sign of
@@ -271,6 +302,11 @@ func (g grant) standing(a attempt, heartbeat time.Duration) grant {
 		}
 	}
 	return g
+}
+
+// renewHash is renewal for locks whose record is held by whoever has a field in it.
+func renewHash(key, field string, lease time.Duration, exact bool) call {
+	return call{renewScript, []string{key}, []any{field, milliseconds(lease), exact}}
 }
 
 // inspectHash is inspect for locks whose record is held by whoever has a field in it.

@@ -62,10 +62,15 @@ func (h *hold) lossOf() error {
 func (h *hold) lapseIfDue() {
 	e := h.engine
 	e.mu.Lock()
-	due := h.state == holding && !e.dog.trusted(&h.lease)
+	holds := h.state == holding
 	e.mu.Unlock()
-	if due {
+	if !holds {
+		return
+	}
+	if !e.dog.trusted(&h.lease) {
 		h.lose(errLapsed)
+	} else if c, ok := h.backend.(composite); ok && !c.trusted(h.field) {
+		h.lose(errParts)
 	}
 }
 
@@ -75,6 +80,14 @@ func (h *hold) leaseEnded(cause error) {
 	if h.lose(cause) && h.engine.dog.renews(&h.lease) {
 		h.engine.log.Warn("relock: a lock was lost",
 			"lock", shortName(h.key.id.name), "owner", h.key.owner.String(), "cause", cause)
+	}
+}
+
+// loseField ends the hold of o with that field as lost, if it is still there.
+func (e *engine) loseField(id lockID, o owner, field string, cause error) {
+	if h := e.find(id, o); h != nil && h.field == field {
+		h.lapseIfDue() // that comes first
+		h.leaseEnded(cause)
 	}
 }
 

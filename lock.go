@@ -106,6 +106,7 @@ type Locker interface {
 var (
 	lockAcquire = script("lock_acquire")
 	lockRelease = script("lock_release")
+	lockBundle  = bundle(lockAcquire, lockRelease)
 )
 
 // A Lock is a reentrant lock: one owner at a time holds it, any number of times.
@@ -150,8 +151,21 @@ func (l *plainLock) kin() lockID            { return lockID{} }
 func (l *plainLock) exclusive() bool        { return true }
 func (l *plainLock) channel(attempt) string { return l.announce }
 
+func (l *plainLock) takes(a attempt) call {
+	return call{lockAcquire, l.keys, []any{a.field, milliseconds(a.lease), a.level}}
+}
+
+// undoes sets the hold back to what it was before the attempt.
+func (l *plainLock) undoes(a attempt) call {
+	return call{lockRelease, l.keys[:1], []any{a.field, a.level - 1, l.announce}}
+}
+
+func (l *plainLock) together() *luaScript { return lockBundle }
+
+func (l *plainLock) granted(_ attempt, r reply) (grant, error) { return heldBusyOrGone(r), nil }
+
 func (l *plainLock) acquire(ctx context.Context, a attempt) (grant, error) {
-	return heldBusyOrGone(l.client.run(ctx, lockAcquire, l.keys, a.field, milliseconds(a.lease), a.level))
+	return l.client.take(ctx, l, a)
 }
 
 func (l *plainLock) release(ctx context.Context, field string, left int) (bool, error) {
@@ -159,13 +173,12 @@ func (l *plainLock) release(ctx context.Context, field string, left int) (bool, 
 	return r[0] == 1, err
 }
 
-func (l *plainLock) renewal(field string, lease time.Duration) call {
-	return call{renewScript, l.keys[:1], []any{field, milliseconds(lease)}}
+func (l *plainLock) renewal(field string, lease time.Duration, exact bool) call {
+	return renewHash(l.keys[0], field, lease, exact)
 }
 
-// abandon sets the hold back to what it was before the attempt.
 func (l *plainLock) abandon(ctx context.Context, a attempt) (bool, error) {
-	return l.release(ctx, a.field, a.level-1)
+	return l.client.undo(ctx, l, a)
 }
 
 func (l *plainLock) inspect(ctx context.Context, field string) (state, error) {

@@ -18,6 +18,7 @@ type options struct {
 	watchdogTimeout time.Duration
 	fairWaitTimeout time.Duration
 	maxWakeDelay    time.Duration
+	nodeTimeout     time.Duration
 	logger          *slog.Logger
 }
 
@@ -51,6 +52,15 @@ func WithMaxWakeDelay(d time.Duration) Option {
 	return func(o *options) { o.maxWakeDelay = d }
 }
 
+// WithNodeTimeout sets how long a RedLock waits for each of its nodes whose lock
+// this Client made, whenever it asks them, which it does at the same time: what a
+// dead node costs. Defaults to 200ms; more than 0.
+//
+// Redisson has none: it shares the wait time between the locks.
+func WithNodeTimeout(d time.Duration) Option {
+	return func(o *options) { o.nodeTimeout = d }
+}
+
 // WithLogger sets where the few things go that no caller can be told: a lock
 // that was lost, and wake-ups that Redis does not allow. Defaults to slog.Default().
 func WithLogger(l *slog.Logger) Option {
@@ -62,6 +72,7 @@ func newOptions(opts []Option) (options, error) {
 		watchdogTimeout: 30 * time.Second,
 		fairWaitTimeout: 5 * time.Minute,
 		maxWakeDelay:    time.Second,
+		nodeTimeout:     200 * time.Millisecond,
 		logger:          slog.Default(),
 	}
 	for i, opt := range opts {
@@ -77,6 +88,8 @@ func newOptions(opts []Option) (options, error) {
 		return o, invalid("WithFairWaitTimeout(%v): at least 1s", o.fairWaitTimeout)
 	case o.maxWakeDelay <= 0:
 		return o, invalid("WithMaxWakeDelay(%v): more than 0", o.maxWakeDelay)
+	case o.nodeTimeout <= 0:
+		return o, invalid("WithNodeTimeout(%v): more than 0", o.nodeTimeout)
 	case o.logger == nil:
 		return o, invalid("WithLogger(nil): a logger, or leave the option out")
 	}

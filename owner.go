@@ -28,7 +28,12 @@ var ownersMade atomic.Int64
 //
 // Redisson: the threadId argument of the Async methods.
 func WithOwner(ctx context.Context) context.Context {
-	return context.WithValue(ctx, ownerKey{}, owner(-ownersMade.Add(1)))
+	return owner(-ownersMade.Add(1)).in(ctx)
+}
+
+// in returns a ctx that carries o, for goroutines that work for it.
+func (o owner) in(ctx context.Context) context.Context {
+	return context.WithValue(ctx, ownerKey{}, o)
 }
 
 func ownerOf(ctx context.Context) owner {

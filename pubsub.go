@@ -79,6 +79,7 @@ type listener struct {
 	wake    chan struct{}   // one slot: wake-ups that nobody took yet are one wake-up
 	ready   <-chan struct{} // closed when messages are sure to be heard, or sure not to be
 	channel *channel
+	pubsub  *pubsub
 }
 
 func newPubSub(dial func() subscriber, log *slog.Logger) *pubsub {
@@ -96,6 +97,11 @@ func newPubSub(dial func() subscriber, log *slog.Logger) *pubsub {
 
 // join begins to listen to the channel called name.
 func (p *pubsub) join(name string) *listener {
+	return p.joinFor(make(chan struct{}, 1), name)
+}
+
+// joinFor is join for a wake that has other sources too.
+func (p *pubsub) joinFor(wake chan struct{}, name string) *listener {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ch := p.channels[name]
@@ -105,13 +111,14 @@ func (p *pubsub) join(name string) *listener {
 		p.wanted = append(p.wanted, ch)
 		p.startLocked()
 	}
-	l := &listener{wake: make(chan struct{}, 1), ready: ch.ready, channel: ch}
+	l := &listener{wake: wake, ready: ch.ready, channel: ch, pubsub: p}
 	ch.listeners = append(ch.listeners, l)
 	return l
 }
 
 // leave ends listening. The channel stays subscribed for a moment, for the next one.
-func (p *pubsub) leave(l *listener) {
+func (l *listener) leave() {
+	p := l.pubsub
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ch := l.channel

@@ -219,7 +219,7 @@ func TestPubSubSubscribesOnceAndWakesAllWhoListen(t *testing.T) {
 		if n := s.count("subscribe x"); n != 1 {
 			t.Errorf("subscribed %d times", n)
 		}
-		p.leave(a)
+		a.leave()
 		s.publish("x")
 		if woken(a) || !woken(b) {
 			t.Error("who has left is not woken, who stays is")
@@ -251,7 +251,7 @@ func TestPubSubLingersAndThenUnsubscribes(t *testing.T) {
 			if !ready(l) {
 				t.Fatal("not ready")
 			}
-			p.leave(l)
+			l.leave()
 			time.Sleep(p.linger / 2)
 		}
 		if n := s.count("subscribe x"); n != 1 {
@@ -275,7 +275,7 @@ func TestPubSubLingersAndThenUnsubscribes(t *testing.T) {
 func TestPubSubClosesAConnectionThatNobodyNeeds(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
-		p.leave(p.join("x"))
+		p.join("x").leave()
 		time.Sleep(p.idle + 2*p.linger)
 		synctest.Wait()
 		select {
@@ -398,7 +398,7 @@ func TestPubSubRefusedChannels(t *testing.T) {
 			t.Errorf("%d warnings: %s", n, logged.String())
 		}
 		for _, l := range []*listener{good1, bad1, bad2, good2} {
-			p.leave(l)
+			l.leave()
 		}
 		time.Sleep(2 * p.linger)
 		synctest.Wait()
@@ -414,7 +414,7 @@ func TestPubSubLateConfirmationIsNotMistaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		s.confirmAfter = 5 * p.linger
-		p.leave(p.join("x"))
+		p.join("x").leave()
 		time.Sleep(4 * p.linger)
 		l := p.join("x")
 		time.Sleep(p.linger)
@@ -458,7 +458,7 @@ func TestPubSubManyChannelsJoinedAndLeftAtOnce(t *testing.T) {
 			t.Errorf("%d connections", s.dials())
 		}
 		for _, l := range ls {
-			p.leave(l)
+			l.leave()
 		}
 		time.Sleep(2 * p.linger)
 		synctest.Wait()
@@ -490,7 +490,7 @@ func pubSubRandomly(t *testing.T, seed int) {
 		case 2:
 			if len(listening) > 0 {
 				i := rng.IntN(len(listening))
-				p.leave(listening[i])
+				listening[i].leave()
 				listening = slices.Delete(listening, i, i+1)
 			}
 		case 3:

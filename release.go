@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 )
 
@@ -39,7 +40,7 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 		return loss
 	}
 	there, unsure, err := persist(e, p, time.Now(), func(ctx context.Context) (bool, error) {
-		return b.release(ctx, h.field, left)
+		return h.backend.release(ctx, h.field, left)
 	}, nil)
 	if left == 0 {
 		e.mu.Lock()
@@ -82,20 +83,31 @@ func (h *hold) giveBack() int {
 // clear takes whatever there is of the hold out of Redis, and lets the next one
 // contend for its lock.
 func (h *hold) clear() {
-	h.engine.abandon(context.Background(), h.backend, attempt{field: h.field, level: 1}, true)
+	ctx := h.key.owner.in(context.Background())
+	h.engine.abandon(ctx, h.backend, attempt{field: h.field, level: 1}, true)
 	h.engine.mu.Lock()
 	defer h.engine.mu.Unlock()
 	h.engine.leaveGateLocked(h)
 }
 
-// undo has abandon done by a goroutine of its own, so that whoever gave up need not wait for it.
-func (e *engine) undo(ctx context.Context, b backend, a attempt, unsure bool) (done <-chan struct{}) {
+// undo has abandonAll done by a goroutine of its own, so that whoever gave up need not wait for it.
+func (e *engine) undo(ctx context.Context, wants []want, unsure bool) (done <-chan struct{}) {
 	ended := make(chan struct{})
 	e.spawn(func() {
 		defer close(ended)
-		e.abandon(ctx, b, a, unsure)
+		e.abandonAll(ctx, wants, unsure)
 	})
 	return ended
+}
+
+// abandonAll undoes attempts.
+func (e *engine) abandonAll(ctx context.Context, wants []want, unsure bool) {
+	var all sync.WaitGroup
+	for _, w := range wants[1:] {
+		all.Go(func() { e.abandon(ctx, w.hold.backend, w.attempt, unsure) })
+	}
+	e.abandon(ctx, wants[0].hold.backend, wants[0].attempt, unsure)
+	all.Wait()
 }
 
 // abandon undoes an attempt. If nobody knows whether that was granted, it may

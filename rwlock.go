@@ -18,7 +18,10 @@ const (
 	writerLife      = 3 * writerHeartbeat
 )
 
-var rwScript = script("rwlock")
+var (
+	rwScript = script("rwlock")
+	rwBundle = bundle(rwScript, rwScript)
+)
 
 // errUpgrade ends a write lock whose caller is in its own way.
 var errUpgrade = fmt.Errorf("%w: the caller holds the read lock and would wait for itself: unlock it first, or take the write lock first and the read lock inside", ErrInvalid)
@@ -94,6 +97,7 @@ type rwRecord struct {
 
 func (r *rwRecord) half(half string) lockID { return lockID{r.keys[0], half} }
 func (r *rwRecord) channel(attempt) string  { return r.announce }
+func (r *rwRecord) together() *luaScript    { return rwBundle }
 
 func (r *rwRecord) call(keys []string, verb, field string, level int, lease time.Duration, kin string, life time.Duration) call {
 	return call{rwScript, keys, []any{verb, r.announce, r.leases, field, level, milliseconds(lease), kin, milliseconds(life)}}
@@ -119,20 +123,34 @@ func (l *readLock) id() lockID      { return l.half("read") }
 func (l *readLock) kin() lockID     { return l.half("write") }
 func (l *readLock) exclusive() bool { return false }
 
+func (l *readLock) takes(a attempt) call {
+	return l.call(l.keys, "read", a.field, a.level, a.lease, a.kin, 0)
+}
+
+func (l *readLock) undoes(a attempt) call {
+	return l.call(l.keys, "abandon-read", a.field, a.level-1, 0, "", 0)
+}
+
+func (l *readLock) granted(_ attempt, r reply) (grant, error) { return heldBusyOrGone(r), nil }
+
 func (l *readLock) acquire(ctx context.Context, a attempt) (grant, error) {
-	return heldBusyOrGone(run(ctx, l.client.rdb, l.call(l.keys, "read", a.field, a.level, a.lease, a.kin, 0)))
+	return l.client.take(ctx, l, a)
 }
 
 func (l *readLock) release(ctx context.Context, field string, left int) (bool, error) {
 	return l.done(ctx, "unread", field, left)
 }
 
-func (l *readLock) renewal(field string, lease time.Duration) call {
-	return l.call(l.keys, "renew-read", field, 0, lease, "", 0)
+func (l *readLock) renewal(field string, lease time.Duration, exact bool) call {
+	verb := "renew-read"
+	if exact {
+		verb = "settle-read"
+	}
+	return l.call(l.keys, verb, field, 0, lease, "", 0)
 }
 
 func (l *readLock) abandon(ctx context.Context, a attempt) (bool, error) {
-	return l.done(ctx, "abandon-read", a.field, a.level-1)
+	return l.client.undo(ctx, l, a)
 }
 
 func (l *readLock) inspect(ctx context.Context, field string) (state, error) {
@@ -152,30 +170,39 @@ func (l *writeLock) id() lockID      { return l.half("write") }
 func (l *writeLock) kin() lockID     { return l.half("read") }
 func (l *writeLock) exclusive() bool { return true }
 
-func (l *writeLock) acquire(ctx context.Context, a attempt) (grant, error) {
+func (l *writeLock) takes(a attempt) call {
 	life := writerLife
 	if a.once {
 		life = 0
 	}
-	r, err := run(ctx, l.client.rdb, l.call(l.keys, "write", a.field, a.level, a.lease, a.kin, life))
-	if err == nil && r[0] == -2 {
+	return l.call(l.keys, "write", a.field, a.level, a.lease, a.kin, life)
+}
+
+func (l *writeLock) undoes(a attempt) call {
+	return l.call(l.keys, "abandon-write", a.field, a.level-1, 0, a.kin, 0)
+}
+
+func (l *writeLock) granted(a attempt, r reply) (grant, error) {
+	if r[0] == -2 {
 		return grant{}, errUpgrade
 	}
-	g, err := heldBusyOrGone(r, err)
-	return g.standing(a, writerHeartbeat), err
+	return heldBusyOrGone(r).standing(a, writerHeartbeat), nil
+}
+
+func (l *writeLock) acquire(ctx context.Context, a attempt) (grant, error) {
+	return l.client.take(ctx, l, a)
 }
 
 func (l *writeLock) release(ctx context.Context, field string, left int) (bool, error) {
 	return l.done(ctx, "unwrite", field, left)
 }
 
-func (l *writeLock) renewal(field string, lease time.Duration) call {
-	return call{renewScript, l.keys[:1], []any{field + ":write", milliseconds(lease)}}
+func (l *writeLock) renewal(field string, lease time.Duration, exact bool) call {
+	return renewHash(l.keys[0], field+":write", lease, exact)
 }
 
 func (l *writeLock) abandon(ctx context.Context, a attempt) (bool, error) {
-	r, err := run(ctx, l.client.rdb, l.call(l.keys, "abandon-write", a.field, a.level-1, 0, a.kin, 0))
-	return r[0] == 1, err
+	return l.client.undo(ctx, l, a)
 }
 
 func (l *writeLock) inspect(ctx context.Context, field string) (state, error) {

@@ -17,7 +17,9 @@ func newWriteLock(c *Client, name string) Locker { return c.NewRWLock(name).Writ
 
 func TestWriteLock(t *testing.T) { testLocker(t, newWriteLock) }
 
-func TestReadLock(t *testing.T) { testSharedLocker(t, newReadLock, newWriteLock, true) }
+func TestReadLock(t *testing.T) {
+	suite{newLock: newReadLock, rival: newWriteLock, shared: true}.run(t)
+}
 
 func TestFencedWriteLock(t *testing.T) {
 	testLocker(t, func(c *Client, name string) Locker { return c.NewRWLock(name, Fenced()).Write() })

@@ -3,7 +3,7 @@ package relock
 // The Lua scripts and the one way in which they are sent.
 //
 // Rules: every file of lua/ is bound by script, once, at init; KEYS holds data
-// keys and nothing else; every script answers three integers; go-redis never
+// keys and nothing else; every script answers three integers (a bundle: for each lock); go-redis never
 // repeats a script by itself (it would, also after a read timeout), so that
 // whoever sends one decides what a lost answer means.
 
@@ -14,6 +14,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"strings"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -26,6 +27,7 @@ var (
 	renewScript   = script("renew")
 	forceScript   = script("force")
 	inspectScript = script("inspect")
+	bundleScript  = script("bundle") // not as it is: see bundle
 )
 
 // A luaScript is one file of lua/.
@@ -39,8 +41,18 @@ func script(name string) *luaScript {
 	if err != nil {
 		panic("bug: " + err.Error())
 	}
-	digest := sha1.Sum(source)
-	return &luaScript{source: string(source), digest: hex.EncodeToString(digest[:])}
+	return newScript(string(source))
+}
+
+func newScript(source string) *luaScript {
+	digest := sha1.Sum([]byte(source))
+	return &luaScript{source: source, digest: hex.EncodeToString(digest[:])}
+}
+
+// bundle is the script that takes several locks with take, all or none, and
+// takes back with undo.
+func bundle(take, undo *luaScript) *luaScript {
+	return newScript(strings.NewReplacer("--[[take]]", take.source, "--[[undo]]", undo.source).Replace(bundleScript.source))
 }
 
 // A call is one run of a script.
@@ -79,27 +91,57 @@ type reply [3]int64
 // errReply is the error of an answer that no script of ours gives.
 var errReply = errors.New("unexpected answer to a script")
 
-func parseReply(answer any, err error) (r reply, _ error) {
-	if err == redis.Nil {
-		return r, fmt.Errorf("%w: nil", errReply)
-	}
+func parseReply(answer any, err error) (reply, error) {
+	replies, err := parseReplies(answer, err)
 	if err != nil {
-		return r, err
+		return reply{}, err
 	}
-	list, ok := answer.([]any)
-	if !ok || len(list) != len(r) {
-		return r, fmt.Errorf("%w: %.100v", errReply, answer)
+	if len(replies) != 1 {
+		return reply{}, fmt.Errorf("%w: %.100v", errReply, answer)
 	}
-	for i := range r {
-		if r[i], ok = list[i].(int64); !ok {
-			return r, fmt.Errorf("%w: %.100v", errReply, answer)
-		}
-	}
-	return r, nil
+	return replies[0], nil
 }
 
-// run sends one call. A server that does not know the script yet is sent its source.
+// parseReplies reads what a bundle answers.
+func parseReplies(answer any, err error) ([]reply, error) {
+	if err == redis.Nil {
+		return nil, fmt.Errorf("%w: nil", errReply)
+	}
+	if err != nil {
+		return nil, err
+	}
+	list, ok := answer.([]any)
+	if !ok || len(list)%len(reply{}) != 0 {
+		return nil, fmt.Errorf("%w: %.100v", errReply, answer)
+	}
+	replies := make([]reply, len(list)/len(reply{}))
+	for i, n := range list {
+		if replies[i/len(reply{})][i%len(reply{})], ok = n.(int64); !ok {
+			return nil, fmt.Errorf("%w: %.100v", errReply, answer)
+		}
+	}
+	return replies, nil
+}
+
+// run sends one call.
 func run(ctx context.Context, rdb redis.UniversalClient, c call) (reply, error) {
+	return parseReply(send(ctx, rdb, c))
+}
+
+// runBundle sends the calls of several locks as one.
+func runBundle(ctx context.Context, rdb redis.UniversalClient, script *luaScript, takes, undoes []call) ([]reply, error) {
+	c := call{script: script, args: []any{len(takes)}}
+	for i, take := range takes {
+		undo := undoes[i]
+		c.keys = append(c.keys, take.keys...)
+		c.args = append(c.args, len(take.keys), len(take.args), len(undo.args))
+		c.args = append(append(c.args, take.args...), undo.args...)
+	}
+	return parseReplies(send(ctx, rdb, c))
+}
+
+// send sends one call. A server that does not know the script yet is sent its source.
+func send(ctx context.Context, rdb redis.UniversalClient, c call) (any, error) {
 	cmd := c.command(ctx, false)
 	_ = rdb.Process(ctx, cmd) // Result has the error, also where Process returns early
 	answer, err := cmd.Result()
@@ -108,7 +150,7 @@ func run(ctx context.Context, rdb redis.UniversalClient, c call) (reply, error) 
 		_ = rdb.Process(ctx, cmd)
 		answer, err = cmd.Result()
 	}
-	return parseReply(answer, err)
+	return answer, err
 }
 
 // runAll sends many calls in one pipeline, and those that the server did not

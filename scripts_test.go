@@ -37,8 +37,8 @@ func TestScriptHeaders(t *testing.T) {
 			t.Errorf("%s is not bound", f.Name())
 		}
 		verb := name[strings.LastIndex(name, "_")+1:]
-		if !slices.Contains([]string{"acquire", "release", "renew", "force", "inspect", "fair", "rwlock"}, verb) {
-			t.Errorf("%s: %q is not one of the verbs, nor a lock type", f.Name(), verb)
+		if !slices.Contains([]string{"acquire", "release", "renew", "force", "inspect", "fair", "rwlock", "bundle"}, verb) {
+			t.Errorf("%s: %q is not one of the verbs, nor a lock type, nor the bundle", f.Name(), verb)
 		}
 	}
 }

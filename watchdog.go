@@ -34,12 +34,21 @@ var errGone = errors.New("the record in Redis is gone")
 // errForced is the cause of a lease whose lock was forced open by this client.
 var errForced = fmt.Errorf("%w: the lock was forced open", errGone)
 
+// errParts is the cause of a hold of a lock that is made of others, too few of which are trusted.
+var errParts = errors.New("too few of its locks are held")
+
 // errLapsed is the cause of a lease that ran out without having been renewed.
 var errLapsed = errors.New("the lease has run out")
 
 // drift is what a clock may gain on that of Redis, and a timer be late, during one lease.
 func drift(lease time.Duration) time.Duration {
 	return lease/100 + 2*time.Millisecond
+}
+
+// trust is how long a lease is trusted: no longer than any program runs, so that it can be added up.
+func trust(lease time.Duration) time.Duration {
+	lease = min(lease, 100*365*24*time.Hour)
+	return lease - drift(lease)
 }
 
 // A leaseHolder is told when its lease has ended before it was removed.
@@ -137,6 +146,25 @@ func (w *watchdog) extend(l *lease, sent time.Time, length time.Duration, renewe
 	}
 }
 
+// settle has a lease that is not renewed end then; only if it is exact, that may
+// be sooner than before.
+func (w *watchdog) settle(l *lease, end time.Time, exact bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	until := int64(end.Sub(w.epoch))
+	if !exact {
+		until = max(until, l.until.Load())
+	}
+	l.until.Store(until)
+	if l.index >= 0 {
+		heap.Fix(&w.leases, l.index)
+		w.wakeLocked(l)
+	}
+}
+
+// end is until when l is trusted.
+func (w *watchdog) end(l *lease) time.Time { return w.epoch.Add(time.Duration(l.until.Load())) }
+
 // renews says whether l is renewed, or left to run out.
 func (w *watchdog) renews(l *lease) bool {
 	w.mu.Lock()
@@ -166,9 +194,7 @@ func (w *watchdog) trusted(l *lease) bool {
 }
 
 func (w *watchdog) confirmLocked(l *lease, sent, length time.Duration, renewed bool) {
-	// Longer than any program runs, and short enough to be added up.
-	length = min(length, 100*365*24*time.Hour)
-	l.until.Store(max(l.until.Load(), int64(sent+length-drift(length))))
+	l.until.Store(max(l.until.Load(), int64(sent+trust(length))))
 	l.length, l.renewed, l.asked, l.failed = length, renewed, false, nil
 	l.renewAt = sent + length/3
 }

@@ -4,13 +4,13 @@
 -- KEYS[2]  the waiting writers of relock: a zset {field -> epoch ms when it counts as dead};
 --          one that reads already is there with the field of its read hold too
 -- KEYS[3]  the token counter: a string; only for a fenced write lock
--- ARGV[1]  what to do: read, unread, abandon-read, renew-read, force-read, inspect-read,
+-- ARGV[1]  what to do: read, unread, abandon-read, renew-read, settle-read, force-read, inspect-read,
 --          write, unwrite, abandon-write, force-write or inspect-write
 -- ARGV[2]  channel on which a release is announced
 -- ARGV[3]  what the key of a read lease begins with; field:rwlock_timeout:level follows
 -- ARGV[4]  field of the hold; '' where none is meant
 -- ARGV[5]  read, write: level wanted, 1 is a fresh hold; unread, unwrite, abandon: levels left
--- ARGV[6]  read, write, renew: lease in ms
+-- ARGV[6]  read, write, renew: lease in ms; settle: the same, also if it is shorter than what is left
 -- ARGV[7]  read, write, abandon-write: field of the caller's hold on the other half, or ''
 -- ARGV[8]  write: how long a sign of waiting lasts, in ms; 0 to leave nothing behind when it is busy
 -- Returns  read, write: {1, 0, token} held, {0, pttl, 0} busy, {-1, 0, 0} nothing there to re-enter, {-2, 0, 0} busy only with the caller
@@ -182,15 +182,24 @@ if verb == 'write' then
     return {1, 0, token}
 end
 
-if verb == 'renew-read' then
+if verb == 'renew-read' or verb == 'settle-read' then
     local levels = tonumber(redis.call('hget', lock, field) or 0)
     if lease_left(field, levels) <= 0 then
         return {-1, 0, 0}
     end
     for i = 1, levels do
-        extend(lease_key(field, i), lease)
+        if verb == 'settle-read' then
+            redis.call('pexpire', lease_key(field, i), ms(lease))
+        else
+            extend(lease_key(field, i), lease)
+        end
     end
-    extend(lock, lease)
+    if verb == 'settle-read' and mode == 'read' then
+        local _, longest = readers()
+        redis.call('pexpire', lock, ms(longest))
+    else
+        extend(lock, lease)
+    end
     return {1, 0, 0}
 end
 

@@ -3,11 +3,13 @@ package testredis
 // An in-process Redis, and clients that end with their test.
 //
 // Rules: miniredis runs on the clock (ClockTTL), otherwise no lease would ever
-// end. It proves the logic of scripts, not the faults and errors of Redis: those
+// end; on one that stands still while a script runs, as that of Redis does. It proves the logic of scripts, not the faults and errors of Redis: those
 // are tested on a Server.
 
 import (
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
@@ -23,6 +25,25 @@ func Mini(t testing.TB) *miniredis.Miniredis {
 		t.Fatalf("miniredis does not start: %v", err)
 	}
 	t.Cleanup(m.Close)
+	m.SetTime(time.Now())
+	stop := make(chan struct{})
+	var ticking sync.WaitGroup
+	ticking.Go(func() {
+		tick := time.NewTicker(time.Millisecond)
+		defer tick.Stop()
+		for {
+			select {
+			case <-tick.C:
+				m.SetTime(time.Now()) // waits for a script that runs
+			case <-stop:
+				return
+			}
+		}
+	})
+	t.Cleanup(func() {
+		close(stop)
+		ticking.Wait()
+	})
 	return m
 }
 

@@ -1,0 +1,128 @@
+package relock
+
+// Several locks of one kind on one Redis, taken together by one script: all of
+// them, or none. Nothing else about their holds is special: each is released,
+// renewed and lost by itself.
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"time"
+)
+
+// A bundler is a backend whose locks can be taken together.
+type bundler interface {
+	backend
+	// takes is the call of an attempt, undoes the one that takes it back.
+	takes(a attempt) call
+	undoes(a attempt) call
+	// granted reads the answer of takes.
+	granted(a attempt, r reply) (grant, error)
+	// together is the script that runs takes for several locks, and undoes where they are not all granted.
+	together() *luaScript
+}
+
+// take makes one attempt.
+func (c *Client) take(ctx context.Context, b bundler, a attempt) (grant, error) {
+	r, err := run(ctx, c.rdb, b.takes(a))
+	if err != nil {
+		return grant{}, err
+	}
+	return b.granted(a, r)
+}
+
+// undo takes an attempt back, and says whether its hold was there.
+func (c *Client) undo(ctx context.Context, b bundler, a attempt) (bool, error) {
+	r, err := run(ctx, c.rdb, b.undoes(a))
+	return r[0] == 1, err
+}
+
+// askTogether makes one attempt on all wants.
+func (e *engine) askTogether(ctx context.Context, wants []want, t *tried) error {
+	takes, undoes := make([]call, len(wants)), make([]call, len(wants))
+	for i, w := range wants {
+		b := w.hold.backend.(bundler)
+		takes[i], undoes[i] = b.takes(w.attempt), b.undoes(w.attempt)
+	}
+	script := wants[0].hold.backend.(bundler).together()
+	replies, err := e.runBundle(ctx, script, takes, undoes)
+	if err != nil {
+		return err
+	}
+	if len(replies) == 0 || len(replies) > len(wants) {
+		return fmt.Errorf("%w: %d locks were asked for, and %d answered", errReply, len(wants), len(replies))
+	}
+	left := false
+	for i, r := range replies {
+		w := wants[i]
+		if t.grant, err = w.hold.backend.(bundler).granted(w.attempt, r); err != nil {
+			return err
+		}
+		t.at = i
+		t.tokens = append(t.tokens, t.token)
+		left = left || t.left
+	}
+	t.left = left
+	if t.state == held && len(replies) < len(wants) {
+		return fmt.Errorf("%w: of %d locks only %d answered", errReply, len(wants), len(replies))
+	}
+	return nil
+}
+
+// settle gives the holds of o on bs the lease that they were asked for: fresh
+// ones, which had a provisional one, exactly, counted from now; others at least.
+func (e *engine) settle(ctx context.Context, bs []backend, o owner, lease time.Duration) error {
+	e.beginWork()
+	defer e.endWork()
+	var holds []*hold
+	var calls []call
+	for _, b := range bs {
+		h, levels := e.levels(b, o)
+		if h == nil {
+			return lossError(errLapsed)
+		}
+		if !e.dog.renews(&h.lease) {
+			holds = append(holds, h)
+			calls = append(calls, b.renewal(h.field, lease, levels == 1))
+		}
+	}
+	if len(holds) == 0 {
+		return nil
+	}
+	p := &patience{ctx: ctx, closed: e.closed, prompt: ctx.Done() == nil && e.promptly()}
+	replies, _, err := persist(e, p, time.Time{}, func(ctx context.Context) ([]reply, error) {
+		replies, errs := e.runAll(ctx, calls)
+		return replies, cmp.Or(errs...)
+	}, nil)
+	if err != nil {
+		return err
+	}
+	for i, h := range holds {
+		if replies[i][0] != 1 {
+			h.lose(errGone)
+			return lossError(errGone)
+		}
+	}
+	return nil
+}
+
+// trustEnd is until when all holds of o on bs are trusted that are fresh and not renewed, or end if that is sooner.
+func (e *engine) trustEnd(bs []backend, o owner, end time.Time) time.Time {
+	for _, b := range bs {
+		if h, levels := e.levels(b, o); levels == 1 && !e.dog.renews(&h.lease) && e.dog.end(&h.lease).Before(end) {
+			end = e.dog.end(&h.lease)
+		}
+	}
+	return end
+}
+
+// setTrustEnd has the holds of o on bs that are not renewed end at the same
+// moment: one that outlived the others would be re-entered when they are over.
+func (e *engine) setTrustEnd(bs []backend, o owner, end time.Time) {
+	for _, b := range bs {
+		if h, levels := e.levels(b, o); h != nil && !e.dog.renews(&h.lease) {
+			e.dog.settle(&h.lease, end, levels == 1)
+		}
+	}
+}

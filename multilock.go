@@ -1,0 +1,562 @@
+package relock
+
+// The lock of many: all of them, or none.
+//
+// Rules: it keeps no state, each of its locks knows who holds it. Locks are taken
+// in one order everywhere, and what is held waits only for what comes later in
+// it, so that no two wait for each other; what one script can take is taken
+// together, and holds nothing of it while it waits.
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A MultiLock is many locks that are held together. Each of them is held as if it
+// had been locked by itself, and excludes, re-enters, renews and is lost as such.
+//
+// Locks of the same kind on the same Redis (on a Cluster: in the same slot) are
+// taken by one script in one round trip, all or none; fair locks, and those on
+// different servers, one after the other. The order does not depend on the order
+// in which they were given, so that two MultiLocks never wait for each other. It
+// does depend on the addresses of the servers: where the locks of one MultiLock
+// are on several, give these the same addresses in every process.
+//
+// IsLocked says whether any of the locks is held, by anybody: whether there is
+// something in the way. IsHeld says whether the caller holds all of them, and
+// HoldCount how often. TTL is the longest of theirs, ForceUnlock frees all of
+// them. Unlock gives back one level of each, whatever the others answer, and
+// joins their errors. The guarded context ends as soon as one of them is lost.
+// An explicit lease counts from the moment when the last one was taken.
+//
+// Redisson: RedissonMultiLock, which leaves locks behind when an unlock fails,
+// has no order, and cannot be asked.
+type MultiLock struct {
+	client *Client
+	name   string
+	locks  []Locker // in the order in which they are taken
+	parts  []part   // the same ones
+	bad    error    // why it cannot be used, or nil
+
+	elsewhere bool // some belong to other Clients
+}
+
+// A part of a MultiLock is taken in one step.
+type part struct {
+	locks []Locker
+
+	// Of locks of this package; the others are one part each, and so are RedLocks.
+	engine   *engine
+	backends []backend
+	recorded bool // each lock has one record
+}
+
+// NewMultiLock returns the lock of all locks, which may be of any kind, also
+// MultiLocks and RedLocks, and of several Clients. It sends nothing; no locks, nil
+// and the same lock twice are reported by the methods as ErrInvalid. Its name is
+// that of all its locks. When c is closed, nobody waits for it any more.
+//
+// Redisson: getMultiLock.
+func (c *Client) NewMultiLock(locks ...Locker) *MultiLock {
+	l := &MultiLock{client: c}
+	members, err := membersOf(c, locks)
+	if err != nil {
+		l.bad = err
+		return l
+	}
+	if members, err = takeApart(members); err != nil {
+		l.bad = err
+		return l
+	}
+	l.bad = checkTwice(members)
+	slices.SortStableFunc(members, member.compare)
+	names := make([]string, len(members))
+	for i, m := range members {
+		names[i] = m.Name()
+		l.locks = append(l.locks, m.Locker)
+		l.elsewhere = l.elsewhere || m.record == nil || m.record.client != c
+		if i > 0 && m.bundles(members[i-1]) {
+			last := &l.parts[len(l.parts)-1]
+			last.locks = append(last.locks, m.Locker)
+			last.backends = append(last.backends, m.record.lock)
+			continue
+		}
+		p := part{locks: []Locker{m.Locker}, recorded: m.record != nil}
+		if k, ok := m.Locker.(known); ok {
+			p.engine, p.backends = k.inside().client.engine, []backend{k.inside().lock}
+		}
+		l.parts = append(l.parts, p)
+	}
+	l.name = strings.Join(names, ",")
+	return l
+}
+
+// Name is the names of all locks.
+func (l *MultiLock) Name() string { return l.name }
+
+// Lock waits until the caller holds all locks, or ctx ends: see [Locker].
+func (l *MultiLock) Lock(ctx context.Context) error {
+	_, err := l.acquire(ctx, "lock", request{wait: -1})
+	return err
+}
+
+// LockLease is Lock with a lease that is not renewed: see [Locker].
+func (l *MultiLock) LockLease(ctx context.Context, lease time.Duration) error {
+	r, err := leaseRequest(lease)
+	if err != nil {
+		return l.fail("lock", err)
+	}
+	_, err = l.acquire(ctx, "lock", r)
+	return err
+}
+
+// TryLock waits for all locks no longer than wait: see [Locker].
+func (l *MultiLock) TryLock(ctx context.Context, wait, lease time.Duration) (bool, error) {
+	r, err := tryRequest(wait, lease)
+	if err != nil {
+		return false, l.fail("trylock", err)
+	}
+	return l.acquire(ctx, "trylock", r)
+}
+
+func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, error) {
+	if err := l.open(ctx); err != nil {
+		return false, l.fail(op, err)
+	}
+	ctx, stop := l.untilClosed(ownerOf(ctx).in(ctx))
+	defer stop()
+	var deadline time.Time
+	if r.wait > 0 {
+		deadline = time.Now().Add(r.wait)
+	}
+	for {
+		ok, err := l.takeAll(ctx, deadline, r)
+		if err == errUnsettled && r.wait != 0 && (deadline.IsZero() || time.Now().Before(deadline)) {
+			continue // what was taken first did not last until the others were free
+		}
+		return ok, l.fail(op, err)
+	}
+}
+
+// errUnsettled is a lock that was lost before the last one was taken.
+var errUnsettled = lossError(errors.New("before all of them were taken"))
+
+// takeAll goes once through all parts.
+func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) (bool, error) {
+	within, done := context.WithCancel(ctx)
+	defer done()
+	last := len(l.parts) - 1
+	guards := make([]context.Context, last)
+	for i, p := range l.parts {
+		if !deadline.IsZero() {
+			r.wait = max(0, time.Until(deadline))
+		}
+		if r.provisional = 0; r.lease != 0 && i < last {
+			r.provisional = l.client.engine.watchdogTimeout
+		}
+		ok, err := p.take(ctx, r)
+		if ok && i < last {
+			if guards[i], err = guardAll(within, p.locks); err != nil {
+				return false, l.giveBack(ctx, l.parts[:i+1], errUnsettled)
+			}
+		}
+		if errors.Is(err, errLapsed) { // a hold of before that was just about to
+			err = errUnsettled
+		}
+		if !ok {
+			return false, l.giveBack(ctx, l.parts[:i], err)
+		}
+	}
+	err := l.settle(ctx, guards, r.lease)
+	if err == nil {
+		err = l.client.engine.open()
+	}
+	if err != nil {
+		return false, l.giveBack(ctx, l.parts, err)
+	}
+	return true, nil
+}
+
+// settle makes sure that all parts are held, as guards say, and has an explicit
+// lease begin now that the last one was taken, and end everywhere at once.
+func (l *MultiLock) settle(ctx context.Context, guards []context.Context, lease time.Duration) error {
+	end := time.Now().Add(trust(lease))
+	for i, guard := range guards {
+		p := l.parts[i]
+		var err error
+		if lease != 0 && guard.Err() == nil {
+			err = p.settle(ctx, lease)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return ctxError(ctx)
+		case guard.Err() != nil || errors.Is(err, ErrLockLost):
+			return errUnsettled
+		case err != nil:
+			return err
+		}
+	}
+	if lease == 0 || len(guards) == 0 {
+		return nil
+	}
+	o := ownerOf(ctx)
+	if p := l.parts[len(guards)]; p.engine != nil {
+		end = p.engine.trustEnd(p.backends, o, end)
+	}
+	for _, p := range l.parts {
+		if p.engine != nil {
+			p.engine.setTrustEnd(p.backends, o, end)
+		}
+	}
+	return nil
+}
+
+// giveBack gives up what was taken because of why, and says what else went wrong.
+func (l *MultiLock) giveBack(ctx context.Context, parts []part, why error) error {
+	var locks []Locker
+	for _, p := range parts {
+		locks = append(locks, p.locks...)
+	}
+	errs := forEach(locks, func(_ int, m Locker) error {
+		if err := m.Unlock(ctx); !errors.Is(err, ErrNotHeld) { // what is lost already need not be given back
+			return err
+		}
+		return nil
+	})
+	if also := errors.Join(errs...); also != nil {
+		return errors.Join(why, also)
+	}
+	return why
+}
+
+// Unlock gives back one level of every lock: see [MultiLock].
+func (l *MultiLock) Unlock(ctx context.Context) error {
+	if err := l.usable(ctx); err != nil {
+		return l.fail("unlock", err)
+	}
+	ctx = ownerOf(ctx).in(ctx)
+	return l.fail("unlock", errors.Join(forEach(l.locks, func(_ int, m Locker) error {
+		return m.Unlock(ctx)
+	})...))
+}
+
+// Do calls fn with all locks held and a guarded ctx: see [Locker].
+func (l *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) error {
+	return do(ctx, l, fn)
+}
+
+// Guard returns a ctx that ends when one of the locks can no longer be trusted: see [Locker].
+func (l *MultiLock) Guard(ctx context.Context) (context.Context, error) {
+	if err := l.open(ctx); err != nil {
+		return nil, l.fail("guard", err)
+	}
+	ctx, stop := l.untilClosed(ctx)
+	guarded, err := guardAll(ctx, l.locks)
+	if err != nil {
+		stop()
+		return nil, l.fail("guard", err)
+	}
+	context.AfterFunc(guarded, stop)
+	return guarded, nil
+}
+
+// untilClosed returns a ctx that ends when the Client is closed. The locks of this
+// Client hear of it by themselves.
+func (l *MultiLock) untilClosed(ctx context.Context) (context.Context, func()) {
+	if !l.elsewhere {
+		return ctx, func() {}
+	}
+	return l.client.engine.untilClosed(ctx)
+}
+
+// guardAll guards one within the other: the innermost ends with the first of them, and has its cause.
+func guardAll(ctx context.Context, locks []Locker) (context.Context, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	for _, m := range locks {
+		guarded, err := m.Guard(ctx)
+		if err != nil {
+			cancel()
+			return nil, err
+		}
+		ctx = guarded
+	}
+	context.AfterFunc(ctx, cancel)
+	return ctx, nil
+}
+
+// IsLocked says whether anybody holds any of the locks.
+func (l *MultiLock) IsLocked(ctx context.Context) (bool, error) {
+	answers, err := askAll(ctx, l, "is locked", Locker.IsLocked)
+	return slices.Contains(answers, true), err
+}
+
+// IsHeld says whether the caller holds all locks.
+func (l *MultiLock) IsHeld(ctx context.Context) (bool, error) {
+	answers, err := askAll(ctx, l, "is held", Locker.IsHeld)
+	return err == nil && !slices.Contains(answers, false), err
+}
+
+// HoldCount is how often the caller holds all locks.
+func (l *MultiLock) HoldCount(ctx context.Context) (int, error) {
+	answers, err := askAll(ctx, l, "hold count", Locker.HoldCount)
+	if err != nil {
+		return 0, err
+	}
+	return slices.Min(answers), nil
+}
+
+// TTL is the longest that is left of the lease of any of the locks, and 0 if
+// nobody holds any of them.
+func (l *MultiLock) TTL(ctx context.Context) (time.Duration, error) {
+	answers, err := askAll(ctx, l, "ttl", Locker.TTL)
+	if err != nil {
+		return 0, err
+	}
+	if least := slices.Min(answers); least < 0 {
+		return least, nil
+	}
+	return slices.Max(answers), nil
+}
+
+// ForceUnlock frees all locks, whoever holds them, and says whether anybody held
+// any. The one that waiters take first comes last, so that none of them is robbed
+// of what it has just got.
+func (l *MultiLock) ForceUnlock(ctx context.Context) (bool, error) {
+	if err := l.open(ctx); err != nil {
+		return false, l.fail("force unlock", err)
+	}
+	var any bool
+	var errs []error
+	for _, m := range slices.Backward(l.locks) {
+		freed, err := m.ForceUnlock(ctx)
+		any = any || freed
+		errs = append(errs, err)
+	}
+	return any, l.fail("force unlock", errors.Join(errs...))
+}
+
+// askAll asks all locks of l at the same time.
+func askAll[T any](ctx context.Context, l *MultiLock, op string, ask func(Locker, context.Context) (T, error)) ([]T, error) {
+	if err := l.open(ctx); err != nil {
+		return nil, l.fail(op, err)
+	}
+	ctx = ownerOf(ctx).in(ctx)
+	answers := make([]T, len(l.locks))
+	errs := forEach(l.locks, func(i int, m Locker) (err error) {
+		answers[i], err = ask(m, ctx)
+		return err
+	})
+	return answers, l.fail(op, errors.Join(errs...))
+}
+
+func (l *MultiLock) usable(ctx context.Context) error {
+	if ctx == nil {
+		return invalid("ctx is nil")
+	}
+	if l.client == nil && l.bad == nil {
+		return invalid("a MultiLock is made with NewMultiLock")
+	}
+	return l.bad
+}
+
+// open is usable for what does not work after Close.
+func (l *MultiLock) open(ctx context.Context) error {
+	if err := l.usable(ctx); err != nil {
+		return err
+	}
+	if ctx.Err() != nil {
+		return ctxError(ctx)
+	}
+	return l.client.engine.open()
+}
+
+func (l *MultiLock) fail(op string, err error) error { return failed(op, l.name, err) }
+
+// take takes one level of every lock of the part.
+func (p *part) take(ctx context.Context, r request) (bool, error) {
+	l := p.locks[0]
+	switch {
+	case p.recorded:
+		return p.engine.acquireAll(ctx, p.backends, ownerOf(ctx), r)
+	case r.wait >= 0:
+		return l.TryLock(ctx, r.wait, r.lease)
+	case r.lease > 0:
+		err := l.LockLease(ctx, r.lease)
+		return err == nil, err
+	}
+	err := l.Lock(ctx)
+	return err == nil, err
+}
+
+// settle has an explicit lease of the part begin now.
+func (p *part) settle(ctx context.Context, lease time.Duration) error {
+	if p.recorded {
+		return p.engine.settle(ctx, p.backends, ownerOf(ctx), lease)
+	}
+	// One level more and one less is what any Locker can do.
+	ok, err := p.locks[0].TryLock(ctx, 0, lease)
+	if !ok {
+		return cmp.Or(err, errUnsettled)
+	}
+	return p.locks[0].Unlock(ctx)
+}
+
+// A member is one of the locks that a lock is made of.
+type member struct {
+	Locker
+	id     lockID  // within its server; zero for a Locker of somebody else
+	server string  // where it is, as far as that is known
+	record *handle // of a lock that has one record on one server, or nil
+}
+
+// known is a lock of this package.
+type known interface{ inside() *handle }
+
+func (h *handle) inside() *handle { return h }
+
+// membersOf says what locks are.
+func membersOf(c *Client, locks []Locker) ([]member, error) {
+	if c == nil {
+		return nil, invalid("the Client is nil")
+	}
+	if len(locks) == 0 {
+		return nil, invalid("no locks")
+	}
+	members := make([]member, len(locks))
+	for i, l := range locks {
+		if isNil(l) {
+			return nil, invalid("lock %d of %d is nil", i+1, len(locks))
+		}
+		m := member{Locker: l}
+		if k, ok := l.(known); ok {
+			h := k.inside()
+			if err := h.usable(context.Background()); err != nil {
+				return nil, fmt.Errorf("lock %d of %d, %s: %w", i+1, len(locks), shortName(h.name), err)
+			}
+			m.id = h.lock.id()
+			if _, ok := h.lock.(composite); !ok {
+				m.record, m.server = h, h.client.server()
+			}
+		}
+		members[i] = m
+	}
+	return members, nil
+}
+
+// takeApart puts the locks of MultiLocks in their place.
+func takeApart(members []member) ([]member, error) {
+	var all []member
+	for i, m := range members {
+		l, ok := m.Locker.(*MultiLock)
+		if !ok {
+			all = append(all, m)
+			continue
+		}
+		if err := l.usable(context.Background()); err != nil {
+			return nil, fmt.Errorf("lock %d of %d: %w", i+1, len(members), err)
+		}
+		inner, err := membersOf(l.client, l.locks)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, inner...)
+	}
+	return all, nil
+}
+
+// compare orders members: the same in every process, for whatever can be known
+// there. Those without a record come last.
+func (m member) compare(o member) int {
+	if m.record == nil || o.record == nil {
+		return cmp.Or(
+			cmp.Compare(m.parts(), o.parts()),
+			strings.Compare(m.Name(), o.Name()),
+		)
+	}
+	return cmp.Or(
+		strings.Compare(m.server, o.server),
+		-strings.Compare(m.id.half, o.id.half), // the write half before the read half: the other way round is an upgrade
+		strings.Compare(fmt.Sprintf("%T", m.record.lock), fmt.Sprintf("%T", o.record.lock)),
+		strings.Compare(slotPart(m.id.name), slotPart(o.id.name)),
+		strings.Compare(m.id.name, o.id.name),
+	)
+}
+
+// parts is 0 for a lock that is one record, and 1 for others.
+func (m member) parts() int {
+	if m.record != nil {
+		return 0
+	}
+	return 1
+}
+
+// bundles says whether m can be taken together with o.
+func (m member) bundles(o member) bool {
+	if m.record == nil || o.record == nil || m.record.client != o.record.client || m.id.half != o.id.half {
+		return false
+	}
+	a, ok := m.record.lock.(bundler)
+	b, too := o.record.lock.(bundler)
+	if !ok || !too || a.together() != b.together() {
+		return false
+	}
+	_, cluster := m.record.client.rdb.(*redis.ClusterClient)
+	return !cluster || slotPart(m.id.name) == slotPart(o.id.name)
+}
+
+// checkTwice says whether two members are in each other's way: they are one lock,
+// or have the same record and are not the halves of a RWLock.
+func checkTwice(members []member) error {
+	type place struct{ server, name, half string }
+	seen := make(map[any]bool)
+	serverOf := func(m member) string {
+		if m.server == "" && m.record != nil {
+			return m.record.client.engine.id
+		}
+		return m.server
+	}
+	for _, m := range members {
+		twice := false
+		switch {
+		case m.id == lockID{}: // somebody else's
+			if reflect.TypeOf(m.Locker).Comparable() {
+				twice = seen[m.Locker]
+				seen[m.Locker] = true
+			}
+		case m.id.half == "":
+			for _, half := range []string{"", "read", "write"} {
+				twice = twice || seen[place{serverOf(m), m.id.name, half}]
+			}
+		default:
+			twice = seen[place{serverOf(m), m.id.name, m.id.half}] || seen[place{serverOf(m), m.id.name, ""}]
+		}
+		if twice {
+			return invalid("the same lock twice: %s", shortName(m.Name()))
+		}
+		seen[place{serverOf(m), m.id.name, m.id.half}] = true
+	}
+	return nil
+}
+
+// forEach calls f for every lock at the same time, and returns what each answered.
+func forEach(locks []Locker, f func(i int, l Locker) error) []error {
+	errs := make([]error, len(locks))
+	var all sync.WaitGroup
+	for i, l := range locks[min(1, len(locks)):] {
+		all.Go(func() { errs[i+1] = f(i+1, l) })
+	}
+	if len(locks) > 0 {
+		errs[0] = f(0, locks[0])
+	}
+	all.Wait()
+	return errs
+}

@@ -1,0 +1,575 @@
+package relock
+
+// The lock of a majority: of independent Redis servers, some of which may be down.
+//
+// Rules: the published Redlock algorithm. All nodes are asked at the same time and
+// each is given its own short time; the lock is held when a majority granted it
+// and more of the lease is left than clocks may differ. Otherwise it is given
+// back everywhere, also where the answer comes late. It is trusted as long as a
+// majority of the holds it is made of are. To the engine it is one more backend,
+// which never asks a server but only Lockers.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// redPause is about how long a RedLock waits before it asks again after a round
+// that it lost by a part: random, so that the same ones do not meet again.
+const redPause = 30 * time.Millisecond
+
+var (
+	errTaken       = errors.New("somebody else holds it")
+	errNodeTimeout = errors.New("no answer within the node timeout")
+	errNotAsked    = errors.New("it was not held there")
+)
+
+// A QuorumError says that too few of the nodes of a RedLock did what they were
+// asked, and what each of them answered.
+type QuorumError struct {
+	Asked   int // nodes
+	Granted int // of them did it
+	Needed  int // a majority
+
+	// Answers are in the order of the locks that NewRedLock was given; nil for
+	// those that did it.
+	Answers []error
+}
+
+func (e *QuorumError) Error() string {
+	var why strings.Builder
+	for i, err := range e.Answers {
+		if err != nil {
+			fmt.Fprintf(&why, "; node %d: %v", i+1, err)
+		}
+	}
+	return fmt.Sprintf("%d of %d nodes, %d needed%s", e.Granted, e.Asked, e.Needed, why.String())
+}
+
+// Unwrap returns what the nodes answered that did not do it.
+func (e *QuorumError) Unwrap() []error {
+	return slices.DeleteFunc(slices.Clone(e.Answers), func(err error) bool { return err == nil })
+}
+
+// A RedLock is held when a majority of its locks are, each on a Redis of its own:
+// it survives the loss of the others, and does not depend on replication.
+//
+// It is safe as long as no node forgets a lock that it granted. A node that was
+// restarted without its data must stay away for at least one lease (the longest
+// that is asked for; at least the watchdog timeout) before it is asked again, or
+// keep its data with appendfsync always. A holder takes such a node again at its
+// next renewal, as long as a majority without it can be trusted.
+//
+// TryLock returns false when others hold a majority, and a [*QuorumError] when dead
+// nodes made one impossible; Lock goes on until ctx ends, and joins the last
+// QuorumError to ctx's error. Unlock is nil when a majority confirmed. Every node
+// is given its [WithNodeTimeout] for each of these, and a third of the lease at
+// most. IsLocked, IsHeld and TTL are what a majority says; ForceUnlock frees all.
+//
+// Redisson: RedissonRedLock (deprecated), which neither asks at the same time nor
+// looks at how much of the lease is left.
+type RedLock struct{ handle }
+
+// NewRedLock returns the lock of a majority of locks: three of five, and of four
+// too, which is no better than two of three. Fewer than three, nil, and two on
+// one Redis, which would have two votes, are reported by the methods as
+// ErrInvalid. It sends nothing. Its name is that of its locks.
+//
+// The locks may be of any kind; those of fair locks are taken without queueing.
+//
+// Redisson: getRedLock.
+func (c *Client) NewRedLock(locks ...Locker) *RedLock {
+	l := &redLock{client: c, locks: locks, needed: len(locks)/2 + 1, holds: make(map[string]*redHold)}
+	members, err := membersOf(c, locks)
+	if err == nil && len(members) < 3 {
+		err = invalid("%d locks: at least 3", len(members))
+	}
+	if err == nil {
+		err = checkNodes(members)
+	}
+	if err == nil {
+		l.describe(members)
+	}
+	return &RedLock{handle{client: c, name: l.name.name, lock: l, bad: err}}
+}
+
+// checkNodes says whether a node would have two votes.
+func checkNodes(members []member) error {
+	seen := make(map[any]bool)
+	for _, m := range members {
+		if m.record == nil {
+			continue
+		}
+		if seen[m.record.client] || m.server != "" && seen[m.server] {
+			return invalid("two locks on one Redis, the second one is %s: a node has one vote", shortName(m.Name()))
+		}
+		seen[m.record.client], seen[m.server] = true, true
+	}
+	return checkTwice(members)
+}
+
+// redLock is the backend of a RedLock.
+type redLock struct {
+	client   *Client
+	name     lockID
+	locks    []Locker
+	timeouts []time.Duration // of each node
+	voices   []voice         // where nodes announce releases
+	needed   int             // a majority
+
+	mu    sync.Mutex // guards holds and what is in them; nothing is called with it held
+	holds map[string]*redHold
+}
+
+// A voice is a channel on which one node announces releases.
+type voice struct {
+	pubsub  *pubsub
+	channel string
+}
+
+// A redHold is one acquisition of a RedLock: of which nodes it consists.
+type redHold struct {
+	owner owner
+	field string
+	level int  // that nodes are held at, at most
+	held  bool // by a majority, at some time
+	nodes []redNode
+}
+
+type redNode struct {
+	owed   int             // Unlocks
+	guard  context.Context // of the hold there, or nil
+	asking bool            // for it to be taken again
+}
+
+// describe sets what follows from the members.
+func (l *redLock) describe(members []member) {
+	var names, ids []string
+	for _, m := range members {
+		names = append(names, m.Name())
+		timeout, id := l.client.nodeTimeout, fmt.Sprintf("%p", m.Locker)
+		if m.record != nil {
+			c := m.record.client
+			timeout, id = c.nodeTimeout, fmt.Sprint(c.engine.id, m.id)
+			if channel := m.record.lock.channel(attempt{once: true}); channel != "" {
+				l.voices = append(l.voices, voice{c.engine.wakeups, channel})
+			}
+		}
+		ids = append(ids, id)
+		l.timeouts = append(l.timeouts, timeout)
+	}
+	slices.Sort(ids)
+	l.name = lockID{strings.Join(slices.Compact(names), ","), strings.Join(ids, ",")}
+}
+
+func (l *redLock) id() lockID             { return l.name }
+func (l *redLock) kin() lockID            { return lockID{} }
+func (l *redLock) exclusive() bool        { return true }
+func (l *redLock) channel(attempt) string { return "" }
+
+// A nodeAnswer is what one node said.
+type nodeAnswer struct {
+	node int
+	err  error // nil: it did it
+}
+
+// acquire makes one round.
+func (l *redLock) acquire(ctx context.Context, a attempt) (grant, error) {
+	if a.lease <= drift(a.lease) {
+		return grant{}, invalid("lease %v: less than clocks may differ, it would be over at once", a.lease)
+	}
+	start := time.Now()
+	h := l.raise(ownerOf(ctx), a)
+	if h == nil {
+		return grant{state: gone}, nil
+	}
+	answers := make(chan nodeAnswer, len(l.locks))
+	for i := range l.locks {
+		l.client.engine.spawn(func() { answers <- nodeAnswer{i, l.askNode(ctx, h, i, a)} })
+	}
+	result := l.round(answers)
+	if result.Granted >= l.needed && time.Since(start) < a.lease-drift(a.lease) && l.confirm(h) {
+		return grant{state: held}, nil
+	}
+
+	undone, n := l.lower(ctx, h, a.level-1)
+	l.collect(l.noAnswers(), undone, n, l.grace(), func(*QuorumError) bool { return true })
+	missing := len(l.locks) - l.needed // so many may be, and it can still be had
+	if a.level > 1 && l.count(result, ErrLockLost) > missing {
+		return grant{state: gone}, nil
+	}
+	failed := len(result.Unwrap()) - l.count(result, errTaken)
+	final := 0
+	for _, err := range result.Answers {
+		if err != nil && err != errTaken && (!transient(err) || errors.Is(err, ErrClosed)) {
+			final++
+		}
+	}
+	if final > missing {
+		return grant{}, result
+	}
+	g := grant{state: busy, wait: -1}                                     // until somebody releases it
+	if result.Granted > 0 || failed > 0 || len(l.voices) < len(l.locks) { // or others are as unlucky, or cannot be heard
+		g.pause = redPause/2 + rand.N(redPause)
+	}
+	if failed > missing {
+		g.cause = result
+	}
+	return g, nil
+}
+
+// round waits for the answers to one round. Once there is a majority, it gives the
+// others as much time again and a little: a node that is only missed because it
+// was a bit later would be anybody's.
+func (l *redLock) round(answers <-chan nodeAnswer) *QuorumError {
+	r := l.noAnswers()
+	start := time.Now()
+	won := func(r *QuorumError) bool { return r.Granted >= l.needed }
+	left := l.collect(r, answers, len(l.locks), 0, won)
+	l.collect(r, answers, left, time.Since(start)+l.grace()/8, won)
+	return r
+}
+
+func (l *redLock) noAnswers() *QuorumError {
+	r := &QuorumError{Asked: len(l.locks), Needed: l.needed, Answers: make([]error, len(l.locks))}
+	for i := range r.Answers {
+		r.Answers[i] = errNotAsked
+	}
+	return r
+}
+
+// collect waits for n answers; once grace has passed, no longer than until they
+// are enough. It returns how many are missing.
+func (l *redLock) collect(r *QuorumError, answers <-chan nodeAnswer, n int, grace time.Duration, enough func(*QuorumError) bool) int {
+	timer := time.NewTimer(grace)
+	defer timer.Stop()
+	for late := grace == 0; n > 0 && !(late && enough(r)); {
+		select {
+		case a := <-answers:
+			n--
+			if r.Answers[a.node] = a.err; a.err == nil {
+				r.Granted++
+			}
+		case <-timer.C:
+			late = true
+		}
+	}
+	return n
+}
+
+// count is how many nodes answered with target.
+func (l *redLock) count(r *QuorumError, target error) int {
+	n := 0
+	for _, err := range r.Answers {
+		if errors.Is(err, target) {
+			n++
+		}
+	}
+	return n
+}
+
+// raise notes that nodes are going to be held at the level of a; nil: what was to be re-entered is over.
+func (l *redLock) raise(o owner, a attempt) *redHold {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h := l.holds[a.field]
+	if h == nil && a.level > 1 {
+		return nil
+	}
+	if h == nil {
+		h = &redHold{owner: o, field: a.field, nodes: make([]redNode, len(l.locks))}
+		l.holds[a.field] = h
+	}
+	h.level = a.level
+	return h
+}
+
+// confirm notes that h is held, if it still is.
+func (l *redLock) confirm(h *redHold) bool {
+	alive := l.alive(h)
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h.held = h.held || alive >= l.needed
+	return alive >= l.needed
+}
+
+// askNode asks one node for one level. Whatever becomes of the round, what it
+// grants is either noted in h or given back.
+func (l *redLock) askNode(ctx context.Context, h *redHold, i int, a attempt) error {
+	owned := h.owner.in(context.WithoutCancel(ctx))
+	ctx, cancel := context.WithTimeout(owned, min(l.timeouts[i], max(a.lease/3, time.Millisecond)))
+	defer cancel()
+	lease := a.lease
+	if a.renewed {
+		lease = 0
+	}
+	m := l.locks[i]
+	ok, err := m.TryLock(ctx, 0, lease)
+	if a.level == 1 && errors.Is(err, ErrLockLost) { // the node has forgotten an earlier hold: now that this was said
+		ok, err = m.TryLock(ctx, 0, lease)
+	}
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return errNodeTimeout
+	case err != nil:
+		return err
+	case !ok:
+		return errTaken
+	}
+	guard, err := m.Guard(owned)
+	if err != nil {
+		guard = ended{owned}
+	}
+	if l.note(h, i, guard) {
+		context.AfterFunc(guard, func() { l.nodeLost(h) })
+	} else {
+		_ = m.Unlock(owned) // what cannot be released lapses with its lease
+	}
+	return err
+}
+
+// ended is a ctx that has ended.
+type ended struct{ context.Context }
+
+func (ended) Err() error { return context.Canceled }
+
+// note notes that a node has granted one level, and returns whether that is wanted.
+func (l *redLock) note(h *redHold, i int, guard context.Context) bool {
+	n := &h.nodes[i]
+	before := l.guardOf(h, i)
+	over := before != nil && before.Err() != nil
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if over && n.guard == before { // that hold was lost, this is another one
+		n.guard, n.owed = nil, 0
+	}
+	if n.owed >= h.level {
+		return false
+	}
+	if n.guard == nil {
+		n.guard = guard
+	}
+	n.owed++
+	return true
+}
+
+func (l *redLock) guardOf(h *redHold, i int) context.Context {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return h.nodes[i].guard
+}
+
+// alive is how many nodes can be trusted.
+func (l *redLock) alive(h *redHold) int {
+	n := 0
+	for i := range h.nodes {
+		if g := l.guardOf(h, i); g != nil && g.Err() == nil {
+			n++
+		}
+	}
+	return n
+}
+
+// nodeLost hears that the hold on one node has ended. With the majority, the
+// others are given up too: nobody may ever unlock them.
+func (l *redLock) nodeLost(h *redHold) {
+	if l.alive(h) >= l.needed {
+		return
+	}
+	l.mu.Lock()
+	lost := h.held && h.level > 0
+	l.mu.Unlock()
+	if lost {
+		l.client.engine.loseField(l.name, h.owner, h.field, errParts)
+		l.lower(context.Background(), h, 0)
+	}
+}
+
+// lower gives back all levels above level, on all nodes at the same time, and
+// returns how many answers there will be.
+func (l *redLock) lower(ctx context.Context, h *redHold, level int) (<-chan nodeAnswer, int) {
+	ctx = h.owner.in(context.WithoutCancel(ctx))
+	answers, n := make(chan nodeAnswer, len(l.locks)), 0
+	for i, levels := range l.lowered(h, level) {
+		n++
+		l.client.engine.spawn(func() {
+			var err error
+			for range levels {
+				err = l.locks[i].Unlock(ctx)
+			}
+			answers <- nodeAnswer{i, err}
+		})
+	}
+	return answers, n
+}
+
+// lowered notes that h is held at level from now on, and says how many levels each node is to give back.
+func (l *redLock) lowered(h *redHold, level int) map[int]int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h.level = min(h.level, level)
+	if level == 0 {
+		delete(l.holds, h.field)
+	}
+	nodes := make(map[int]int)
+	for i := range h.nodes {
+		if n := &h.nodes[i]; n.owed > level {
+			nodes[i] = n.owed - level
+			n.owed = level
+		}
+	}
+	return nodes
+}
+
+// grace is how long a node is waited for that is not needed.
+func (l *redLock) grace() time.Duration { return slices.Max(l.timeouts) }
+
+func (l *redLock) find(field string) *redHold {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.holds[field]
+}
+
+func (l *redLock) release(ctx context.Context, field string, left int) (bool, error) {
+	h := l.find(field)
+	if h == nil {
+		return false, nil
+	}
+	answers, n := l.lower(ctx, h, left)
+	result := l.noAnswers()
+	l.collect(result, answers, n, l.grace(), func(r *QuorumError) bool { return r.Granted >= l.needed })
+	failed := len(result.Unwrap()) - l.count(result, errNotAsked) - l.count(result, ErrNotHeld)
+	if result.Granted < l.needed && failed > 0 {
+		return false, result
+	}
+	return result.Granted >= l.needed, nil
+}
+
+func (l *redLock) abandon(ctx context.Context, a attempt) (bool, error) {
+	_, err := l.release(ctx, a.field, a.level-1)
+	return true, err
+}
+
+// renewal is not asked for: the watchdogs of the locks renew them.
+func (l *redLock) renewal(string, time.Duration, bool) call { panic("bug: a RedLock has no record") }
+
+// renew takes nodes again that have lost their hold, or could not be had, as long as the others are enough.
+func (l *redLock) renew(field string) bool {
+	h := l.find(field)
+	if h == nil || l.alive(h) < l.needed {
+		return false
+	}
+	for i := range l.locks {
+		if g := l.guardOf(h, i); (g == nil || g.Err() != nil) && l.mayAsk(h, i) {
+			l.client.engine.spawn(func() {
+				defer l.asked(h, i)
+				_ = l.askNode(context.Background(), h, i, attempt{level: 1, lease: l.client.engine.watchdogTimeout, renewed: true})
+			})
+		}
+	}
+	return true
+}
+
+// mayAsk says whether a node may be asked to be taken again: once at a time.
+func (l *redLock) mayAsk(h *redHold, i int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := &h.nodes[i]
+	if n.asking {
+		return false
+	}
+	n.asking = true
+	return true
+}
+
+func (l *redLock) asked(h *redHold, i int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	h.nodes[i].asking = false
+}
+
+func (l *redLock) trusted(field string) bool {
+	h := l.find(field)
+	return h != nil && l.alive(h) >= l.needed
+}
+
+func (l *redLock) listen(a attempt) []*listener {
+	wake := make(chan struct{}, 1)
+	var all []*listener
+	for _, v := range l.voices {
+		all = append(all, v.pubsub.joinFor(wake, v.channel))
+	}
+	return all
+}
+
+// inspect is what a majority says.
+func (l *redLock) inspect(ctx context.Context, field string) (state, error) {
+	views := make([]state, len(l.locks))
+	answers := l.askAll(ctx, func(ctx context.Context, i int, m Locker) (err error) {
+		if field != "" {
+			views[i].held, err = m.IsHeld(ctx)
+			return err
+		}
+		if views[i].locked, err = m.IsLocked(ctx); err == nil && views[i].locked {
+			views[i].ttl, err = m.TTL(ctx)
+		}
+		return err
+	})
+	result := l.noAnswers()
+	l.collect(result, answers, len(l.locks), 0, func(*QuorumError) bool { return false })
+	if result.Granted < l.needed {
+		return state{}, result
+	}
+	var locked, holding int
+	var ttls []time.Duration
+	for i, v := range views {
+		switch {
+		case result.Answers[i] != nil:
+			continue
+		case v.held:
+			holding++
+		case v.locked:
+			locked++
+		}
+		ttls = append(ttls, v.ttl)
+	}
+	slices.Sort(ttls)
+	return state{locked: locked >= l.needed, held: holding >= l.needed, ttl: ttls[len(ttls)-l.needed]}, nil
+}
+
+func (l *redLock) force(ctx context.Context) (bool, error) {
+	var freed atomic.Bool
+	answers := l.askAll(ctx, func(ctx context.Context, i int, m Locker) error {
+		was, err := m.ForceUnlock(ctx)
+		if was {
+			freed.Store(true)
+		}
+		return err
+	})
+	result := l.noAnswers()
+	l.collect(result, answers, len(l.locks), 0, func(*QuorumError) bool { return false })
+	if result.Granted < l.needed {
+		return false, result
+	}
+	return freed.Load(), nil
+}
+
+// askAll asks all nodes at the same time. Each answers within its timeout.
+func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, i int, m Locker) error) <-chan nodeAnswer {
+	answers := make(chan nodeAnswer, len(l.locks))
+	for i, m := range l.locks {
+		l.client.engine.spawn(func() {
+			ctx, cancel := context.WithTimeout(ctx, l.timeouts[i])
+			defer cancel()
+			answers <- nodeAnswer{i, ask(ctx, i, m)}
+		})
+	}
+	return answers
+}
