@@ -59,7 +59,8 @@
 // # Lock types
 //
 // [Lock] is the plain one. [FairLock] is first come, first served over all
-// processes. [RWLock] lets many read or one write.
+// processes. [RWLock] lets many read or one write. [MultiLock] is many locks at
+// once, and [RedLock] a majority of locks on independent servers.
 //
 // # What a lock in Redis cannot promise
 //
@@ -67,5 +68,6 @@
 // failover can be lost, and then two hold the lock. A process that is paused for
 // longer than its lease, or a machine that was suspended, may go on for a moment
 // with a lock that somebody else has by now. Where that must not happen, have
-// whatever the lock protects check a fencing token: see [Fenced].
+// whatever the lock protects check a fencing token: see [Fenced]. A [RedLock] does
+// not depend on replication, but on nodes that do not forget.
 package relock

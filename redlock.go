@@ -123,6 +123,7 @@ type redLock struct {
 	timeouts []time.Duration // of each node
 	voices   []voice         // where nodes announce releases
 	needed   int             // a majority
+	ailing   []atomic.Bool   // nodes that did not answer the last time
 
 	mu    sync.Mutex // guards holds and what is in them; nothing is called with it held
 	holds map[string]*redHold
@@ -165,6 +166,7 @@ func (l *redLock) describe(members []member) {
 		ids = append(ids, id)
 		l.timeouts = append(l.timeouts, timeout)
 	}
+	l.ailing = make([]atomic.Bool, len(members))
 	slices.Sort(ids)
 	l.name = lockID{strings.Join(slices.Compact(names), ","), strings.Join(ids, ",")}
 }
@@ -233,6 +235,11 @@ func (l *redLock) round(answers <-chan nodeAnswer) *QuorumError {
 	start := time.Now()
 	won := func(r *QuorumError) bool { return r.Granted >= l.needed }
 	left := l.collect(r, answers, len(l.locks), 0, won)
+	for i, err := range r.Answers {
+		if err == errNotAsked && l.ailing[i].Load() {
+			left-- // it did not answer the last time either
+		}
+	}
 	l.collect(r, answers, left, time.Since(start)+l.grace()/8, won)
 	return r
 }
@@ -315,6 +322,7 @@ func (l *redLock) askNode(ctx context.Context, h *redHold, i int, a attempt) err
 	if a.level == 1 && errors.Is(err, ErrLockLost) { // the node has forgotten an earlier hold: now that this was said
 		ok, err = m.TryLock(ctx, 0, lease)
 	}
+	l.ailing[i].Store(err != nil)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return errNodeTimeout

@@ -1,0 +1,169 @@
+// Redlock shows a lock over five independent Redis servers, of which two may be
+// down. Workers count together under it while the servers are taken down in front
+// of your eyes; with three gone nobody gets the lock, and with one of them back
+// the workers carry on.
+//
+//	go run ./examples/redlock
+//
+// It needs nothing but Go: the five servers are embedded miniredis.
+//
+// Rules: nobody counts while somebody else does, or the exit status is 1.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock"
+)
+
+const (
+	nodes   = 5
+	workers = 3
+	name    = "redlock-demo"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "redlock:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	redis.SetLogger(quiet{}) // it would tell of every server that is down
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var servers []*miniredis.Miniredis
+	var addrs []string
+	for range nodes {
+		server, err := miniredis.Run()
+		if err != nil {
+			return err
+		}
+		defer server.Close()
+		servers = append(servers, server)
+		addrs = append(addrs, server.Addr())
+	}
+	fmt.Printf("five servers, %d workers that count under one lock\n", workers)
+
+	var shared account
+	working, stop := context.WithCancel(ctx)
+	var all sync.WaitGroup
+	failed := make(chan error, workers)
+	for range workers {
+		lock, closeAll, err := newLock(addrs)
+		if err != nil {
+			stop()
+			return err
+		}
+		all.Go(func() {
+			defer closeAll()
+			for working.Err() == nil {
+				if err := lock.Do(working, shared.count); err != nil && working.Err() == nil {
+					failed <- err
+					return
+				}
+			}
+		})
+	}
+	defer all.Wait()
+	defer stop()
+
+	shared.watch("all five up")
+	servers[1].Close()
+	shared.watch("server 2 down")
+	servers[3].Close()
+	shared.watch("servers 2 and 4 down")
+
+	// A third one would be too many: with an answer from two nobody can have it.
+	servers[4].Close()
+	time.Sleep(300 * time.Millisecond) // whoever had it is done
+	lock, closeAll, err := newLock(addrs)
+	if err != nil {
+		return err
+	}
+	defer closeAll()
+	_, err = lock.TryLock(ctx, 0, 0)
+	var quorum *relock.QuorumError
+	if !errors.As(err, &quorum) {
+		return fmt.Errorf("three of five servers are down, and TryLock says %v", err)
+	}
+	fmt.Printf("%-24s TryLock: %d of %d granted, %d needed\n", "servers 2, 4 and 5 down", quorum.Granted, quorum.Asked, quorum.Needed)
+
+	if err := servers[4].Restart(); err != nil {
+		return err
+	}
+	shared.watch("server 5 is back")
+
+	stop()
+	all.Wait()
+	close(failed)
+	for err := range failed {
+		return err
+	}
+	if n := shared.collisions.Load(); n > 0 {
+		return fmt.Errorf("%d times somebody counted while somebody else did", n)
+	}
+	fmt.Println("nobody ever counted while somebody else did")
+	return nil
+}
+
+// newLock is what one process has: a client for every server, and a lock over all of them.
+func newLock(addrs []string) (lock *relock.RedLock, closeAll func(), err error) {
+	var clients []*relock.Client
+	var locks []relock.Locker
+	var closers []func() error
+	closeAll = func() {
+		for _, c := range closers {
+			_ = c()
+		}
+	}
+	for _, addr := range addrs {
+		rdb := redis.NewClient(&redis.Options{Addr: addr, MaxRetries: -1, DialerRetries: 1})
+		client, err := relock.New(rdb)
+		if err != nil {
+			closeAll()
+			return nil, nil, err
+		}
+		closers = append(closers, client.Close, rdb.Close)
+		clients = append(clients, client)
+		locks = append(locks, client.NewLock(name))
+	}
+	return clients[0].NewRedLock(locks...), closeAll, nil
+}
+
+// An account is counted on by one worker at a time.
+type account struct {
+	inside, counted, collisions atomic.Int64
+}
+
+func (a *account) count(ctx context.Context) error {
+	if a.inside.Add(1) > 1 {
+		a.collisions.Add(1)
+	}
+	defer a.inside.Add(-1)
+	a.counted.Add(1)
+	time.Sleep(2 * time.Millisecond)
+	return nil
+}
+
+// watch prints how the workers get on for a while.
+func (a *account) watch(what string) {
+	before, start := a.counted.Load(), time.Now()
+	time.Sleep(1500 * time.Millisecond)
+	n := a.counted.Load() - before
+	fmt.Printf("%-24s %4.0f sections a second\n", what, float64(n)/time.Since(start).Seconds())
+}
+
+type quiet struct{}
+
+func (quiet) Printf(context.Context, string, ...any) {}
