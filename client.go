@@ -25,6 +25,7 @@ type Client struct {
 	engine          *engine
 	fairWaitTimeout time.Duration
 	nodeTimeout     time.Duration
+	red             *redHolds
 }
 
 // New returns a Client that works on rdb, and does not close it. It sends nothing
@@ -49,7 +50,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{rdb: rdb, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout}
+	c := &Client{rdb: rdb, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, red: newRedHolds()}
 	c.engine = newEngine(uuid.NewString(), o,
 		func() subscriber { return rdb.Subscribe(context.Background()) },
 		func(ctx context.Context, calls []call) ([]reply, []error) { return runAll(ctx, rdb, calls) })

@@ -240,6 +240,7 @@ type suite struct {
 	shared  bool          // newLock's do not exclude one another
 	nodes   int           // servers that a lock needs; 0: one
 	least   time.Duration // the least lease; 0: 1ms
+	without string        // a test that is not for this type, or ""
 }
 
 func (s suite) run(t *testing.T) {
@@ -819,6 +820,9 @@ func (s suite) run(t *testing.T) {
 			}
 		}
 		for _, test := range tests {
+			if test.name == s.without {
+				continue
+			}
 			t.Run(test.name, func(t *testing.T) {
 				t.Parallel()
 				test.test(newBench(t, addr, others...))

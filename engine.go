@@ -83,6 +83,8 @@ type composite interface {
 	renew(field string) bool
 	// trusted says whether a hold can be trusted now.
 	trusted(field string) bool
+	// lost hears that a hold was lost, and gives back what is left of it. It does not block.
+	lost(field string)
 }
 
 // An attempt asks for one level of a lock.

@@ -36,7 +36,9 @@ import (
 // HoldCount how often. TTL is the longest of theirs, ForceUnlock frees all of
 // them. Unlock gives back one level of each, whatever the others answer, and
 // joins their errors. The guarded context ends as soon as one of them is lost.
-// An explicit lease counts from the moment when the last one was taken.
+// An explicit lease counts from the moment when the last one was taken. Lockers
+// that are not of this package are taken last, and their leases end when they do:
+// with such, Unlock also when an explicit lease has run out.
 //
 // Redisson: RedissonMultiLock, which leaves locks behind when an unlock fails,
 // has no order, and cannot be asked.

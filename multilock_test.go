@@ -1,10 +1,22 @@
 package relock
 
 import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock/internal/testredis"
 )
 
-// newMultiLock is a lock of locks of every kind, taken by several scripts.
+// newMultiLock is a lock of locks of every kind, taken in several steps.
 func newMultiLock(c *Client, name string) Locker {
 	return c.NewMultiLock(
 		c.NewRWLock(name+"-r").Read(),
@@ -17,9 +29,517 @@ func newMultiLock(c *Client, name string) Locker {
 
 func TestMultiLock(t *testing.T) { testLocker(t, newMultiLock) }
 
-// The same by one script.
+// The same in one step.
 func TestMultiLockOfOneKind(t *testing.T) {
 	testLocker(t, func(c *Client, name string) Locker {
 		return c.NewMultiLock(c.NewLock(name+"-b"), c.NewLock(name), c.NewLock(name+"-a"))
 	})
+}
+
+// A stubLocker is somebody else's Locker: that of the package, with some answers of its own.
+type stubLocker struct {
+	Locker
+	tryLock func(ctx context.Context, wait, lease time.Duration) (bool, error)
+	unlock  func(ctx context.Context) error
+}
+
+func (s stubLocker) TryLock(ctx context.Context, wait, lease time.Duration) (bool, error) {
+	if s.tryLock != nil {
+		return s.tryLock(ctx, wait, lease)
+	}
+	return s.Locker.TryLock(ctx, wait, lease)
+}
+
+func (s stubLocker) Unlock(ctx context.Context) error {
+	err := s.Locker.Unlock(ctx)
+	if s.unlock != nil {
+		err = s.unlock(ctx)
+	}
+	return err
+}
+
+// The suite over a MultiLock one of whose locks is not known from inside: it does
+// not end at the very moment when the others do.
+func TestMultiLockOfStrangers(t *testing.T) {
+	newLock := func(c *Client, name string) Locker {
+		return c.NewMultiLock(stubLocker{Locker: c.NewLock(name + "-b")}, c.NewLock(name))
+	}
+	suite{newLock: newLock, rival: newLock, without: "LapsedLeaseNeedsNoUnlock"}.run(t)
+}
+
+// Locks of one kind cost one round trip, and leave the records that single locks leave.
+func TestMultiLockOneRoundTrip(t *testing.T) {
+	for kind, newOne := range map[string]lockMaker{
+		"lock":   func(c *Client, name string) Locker { return c.NewLock(name) },
+		"fenced": func(c *Client, name string) Locker { return c.NewLock(name, Fenced()) },
+		"read":   newReadLock,
+		"write":  newWriteLock,
+	} {
+		t.Run(kind, func(t *testing.T) {
+			onEachServer(t, func(t *testing.T, addr string) {
+				b := newBench(t, addr)
+				ctx := context.Background()
+				rdb := testredis.Client(t, addr)
+				sent := new(counter)
+				rdb.AddHook(sent)
+				c, other := b.clientOn(rdb), b.client()
+				var single, many []Locker
+				for i := range 5 {
+					single = append(single, newOne(other, fmt.Sprint(b.name, "-single-", i)))
+					many = append(many, newOne(c, fmt.Sprint(b.name, "-many-", i)))
+					b.must(single[i].LockLease(ctx, time.Minute))
+				}
+				l := c.NewMultiLock(many...)
+				b.must(l.LockLease(ctx, time.Minute)) // it is now a script that Redis knows
+				b.must(l.Unlock(ctx))
+				before := sent.n.Load()
+				b.must(l.LockLease(ctx, time.Minute))
+				if n := sent.n.Load() - before; n != 1 {
+					t.Errorf("%d requests", n)
+				}
+				for i := range 5 {
+					want, got := b.record(fmt.Sprint(b.name, "-single-", i)), b.record(fmt.Sprint(b.name, "-many-", i))
+					if want != got {
+						t.Errorf("a record of many is\n%s and one of its own\n%s", got, want)
+					}
+					b.holds(many[i], 1)
+				}
+				b.must(l.Unlock(ctx))
+				for _, l := range single {
+					b.must(l.Unlock(ctx))
+				}
+			})
+		})
+	}
+}
+
+// record is what Redis has under keys with that name, without what differs from hold to hold.
+func (b *bench) record(name string) string {
+	ctx := context.Background()
+	var parts []string
+	for _, key := range b.keys() {
+		if !strings.Contains(key, name) || strings.HasPrefix(key, "redisson_lock_token") {
+			continue
+		}
+		text := ""
+		fields, err := b.rdb.HGetAll(ctx, key).Result()
+		if err == nil {
+			var all []string
+			for field, value := range fields {
+				all = append(all, fmt.Sprint(strings.Count(field, ":"), field[strings.LastIndex(field, ":")+1:] == "write", "=", value, " "))
+			}
+			slices.Sort(all)
+			text = strings.Join(all, "")
+		} else {
+			text = b.rdb.Get(ctx, key).Val()
+		}
+		ttl := b.rdb.PTTL(ctx, key).Val().Round(20 * time.Second)
+		parts = append(parts, fmt.Sprint(strings.Count(key, ":"), " ", text, ttl))
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, "\n")
+}
+
+// All or none: while one is busy, the others are free for everybody, also in the
+// same process, and also those that a script has taken for a moment.
+func TestMultiLockHoldsNothingWhileItWaits(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		c, other := b.client(WithMaxWakeDelay(time.Hour)), b.client()
+		name := func(i int) string { return fmt.Sprint(b.name, "-", i) }
+		l := c.NewMultiLock(c.NewLock(name(2)), c.NewLock(name(0)), c.NewLock(name(1)))
+		owner := WithOwner(ctx)
+		for busy := range 3 {
+			held := other.NewLock(name(busy))
+			b.must(held.Lock(ctx))
+			got := b.startWaiter(owner, l)
+			for i := range 3 {
+				if i == busy {
+					continue
+				}
+				// In this process too, but for the moment of an attempt.
+				if ok, err := c.NewLock(name(i)).TryLock(ctx, soon, 0); !ok || err != nil {
+					t.Fatal(ok, err)
+				}
+				b.must(c.NewLock(name(i)).Unlock(ctx))
+				b.tries(other.NewLock(name(i)), true)
+				b.must(other.NewLock(name(i)).Unlock(ctx))
+			}
+			b.must(held.Unlock(ctx))
+			b.must(await(b, "the waiter is woken by the one that was busy", got))
+			b.must(l.Unlock(owner))
+		}
+	})
+}
+
+// It waits for whichever is busy now.
+func TestMultiLockFollowsTheBusyOne(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		c, other := b.client(WithMaxWakeDelay(time.Hour)), b.client()
+		first, second := other.NewLock(b.name+"-1"), other.NewLock(b.name+"-2")
+		local := c.NewLock(b.name + "-1")
+		l := c.NewMultiLock(c.NewLock(b.name+"-1"), c.NewLock(b.name+"-2"))
+		owner := WithOwner(ctx)
+		for range 3 {
+			b.must(first.Lock(ctx))
+			got := b.startWaiter(owner, l)
+			b.must(second.Lock(ctx))
+			b.must(first.Unlock(ctx))
+			testredis.Await(b, "it waits for the second one", soon, func() bool {
+				return b.rdb.PubSubNumSub(ctx, "redisson_lock__channel:{"+b.name+"-2}").Val()["redisson_lock__channel:{"+b.name+"-2}"] > 0
+			})
+			b.must(local.Lock(ctx)) // and in this process
+			b.must(second.Unlock(ctx))
+			b.must(local.Unlock(ctx))
+			b.must(await(b, "both are free", got))
+			b.must(l.Unlock(owner))
+		}
+	})
+}
+
+// One deadline for all, and what was taken is given back.
+func TestMultiLockOneDeadline(t *testing.T) {
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c, other := b.client(), b.client()
+	kinds := func(c *Client) []Locker {
+		return []Locker{c.NewLock(b.name + "-1"), c.NewFairLock(b.name + "-2"), newWriteLock(c, b.name+"-3")}
+	}
+	l := c.NewMultiLock(kinds(c)...)
+	for _, busy := range kinds(other) {
+		b.must(busy.Lock(ctx))
+		start := time.Now()
+		ok, err := l.TryLock(ctx, 300*time.Millisecond, 0)
+		if took := time.Since(start); ok || err != nil || took < 300*time.Millisecond || took > 300*time.Millisecond+soon {
+			t.Errorf("%v, %v after %v", ok, err, took)
+		}
+		deadline, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+		b.mustBe(l.Lock(deadline), context.DeadlineExceeded)
+		cancel()
+		b.tries(l, false)
+		for i, free := range kinds(other) {
+			if free.Name() == busy.Name() {
+				continue
+			}
+			if ok, err := free.TryLock(ctx, soon, 0); !ok || err != nil {
+				t.Errorf("lock %d was not given back: %v, %v", i+1, ok, err)
+				continue
+			}
+			b.must(free.Unlock(ctx))
+		}
+		b.must(busy.Unlock(ctx))
+	}
+}
+
+// Unlock releases every lock, and says which it could not.
+func TestMultiLockUnlocksAll(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		c, other := b.client(), b.client()
+		failing := stubLocker{Locker: c.NewLock(b.name + "-stub"), unlock: func(context.Context) error { return io.ErrNoProgress }}
+		l := c.NewMultiLock(failing, c.NewLock(b.name+"-1"), c.NewFairLock(b.name+"-2"), c.NewLock(b.name+"-3"))
+		b.must(l.Lock(ctx))
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		b.must(b.rdb.Del(ctx, b.name+"-2").Err())
+		err = l.Unlock(ctx)
+		b.mustBe(err, ErrLockLost)
+		b.mustBe(err, io.ErrNoProgress)
+		if !strings.Contains(err.Error(), b.name+`-2"`) || strings.Contains(err.Error(), b.name+`-1"`) {
+			t.Errorf("error %v", err)
+		}
+		if guarded.Err() == nil {
+			t.Error("the guard goes on")
+		}
+		for _, name := range []string{"-stub", "-1", "-2", "-3"} {
+			b.tries(other.NewLock(b.name+name), true)
+			b.must(other.NewLock(b.name + name).Unlock(ctx))
+		}
+	})
+}
+
+// What is taken is given back when another one fails, and both errors are told.
+func TestMultiLockJoinsErrors(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	c := b.client()
+	refuses := stubLocker{Locker: c.NewLock(b.name + "-a"), tryLock: func(context.Context, time.Duration, time.Duration) (bool, error) {
+		return false, io.ErrClosedPipe
+	}}
+	first := stubLocker{Locker: c.NewLock(b.name + "-A"), unlock: func(context.Context) error { return io.ErrNoProgress }}
+	_, err := c.NewMultiLock(refuses, c.NewLock(b.name), first).TryLock(ctx, time.Second, 0)
+	b.mustBe(err, io.ErrClosedPipe)
+	b.mustBe(err, io.ErrNoProgress)
+	for _, name := range []string{"", "-a", "-A"} {
+		b.isLocked(c.NewLock(b.name+name), false)
+	}
+}
+
+// The loss of any of them ends the guard, and says which.
+func TestMultiLockLossOfOne(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		for _, name := range []string{"-1", "-2", "-3"} {
+			b := newBench(t, addr)
+			ctx := context.Background()
+			c := b.client(WithWatchdogTimeout(300 * time.Millisecond))
+			l := c.NewMultiLock(c.NewLock(b.name+"-1"), c.NewFairLock(b.name+"-2"), c.NewLock(b.name+"-3"))
+			b.must(l.Lock(ctx))
+			guarded, err := l.Guard(ctx)
+			b.must(err)
+			b.must(b.rdb.Del(ctx, b.name+name).Err())
+			await(b, "the guard ends", guarded.Done())
+			b.mustBe(context.Cause(guarded), ErrLockLost)
+			if !strings.Contains(context.Cause(guarded).Error(), b.name+name) {
+				t.Errorf("cause %v", context.Cause(guarded))
+			}
+			b.holds(l, 0)
+			b.mustBe(l.Unlock(ctx), ErrLockLost)
+		}
+	})
+}
+
+// A lease counts from when the last one was taken, exactly, for each of them.
+func TestMultiLockLeaseBeginsWithTheLast(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		for _, lease := range []time.Duration{3 * time.Second, time.Hour} { // less and more than the watchdog's
+			b := newBench(t, addr)
+			ctx := context.Background()
+			c, other := b.client(), b.client()
+			early := []Locker{c.NewLock(b.name + "-1"), newWriteLock(c, b.name+"-2"), newReadLock(c, b.name+"-3")}
+			before := c.NewLock(b.name + "-4")
+			b.must(before.LockLease(ctx, 2*time.Hour)) // held already
+			last := other.NewFairLock(b.name + "-last")
+			b.must(last.Lock(ctx))
+			// A fair lock comes before a plain one; somebody else's Locker comes last.
+			l := c.NewMultiLock(append(early, before, stubLocker{Locker: c.NewFairLock(b.name + "-last")})...)
+			got := make(chan error)
+			owned := ownerOf(ctx).in(ctx)
+			go func() { got <- l.LockLease(owned, lease) }()
+			testredis.Await(b, "the others are held", soon, func() bool {
+				for _, e := range early {
+					if held, err := e.IsHeld(ctx); !held || err != nil {
+						return false
+					}
+				}
+				return true
+			})
+			time.Sleep(700 * time.Millisecond)
+			b.must(last.Unlock(ctx))
+			b.must(await(b, "all are free", got))
+			for _, e := range early {
+				ttl, err := e.TTL(ctx)
+				if err != nil || ttl > lease || ttl < lease-500*time.Millisecond {
+					t.Errorf("%s: %v left of %v, %v", e.Name(), ttl, lease, err)
+				}
+			}
+			if ttl, err := before.TTL(ctx); ttl < time.Hour+time.Minute || err != nil {
+				t.Errorf("what was held longer has %v left, %v", ttl, err)
+			}
+			b.must(l.Unlock(ctx))
+			b.holds(before, 1)
+			b.must(before.Unlock(ctx))
+		}
+	})
+}
+
+// What was taken first does not last, or is taken away, until the last one is free: all over again.
+func TestMultiLockStartsOver(t *testing.T) {
+	for name, lose := range map[string]func(b *bench){
+		"it lapses":         func(*bench) { time.Sleep(600 * time.Millisecond) },
+		"it is taken away":  func(b *bench) { b.must(b.rdb.Del(context.Background(), b.name+"-1").Err()) },
+		"somebody takes it": func(b *bench) { b.must(b.rdb.Del(context.Background(), b.name+"-1").Err()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, testredis.Start(t).Addr())
+			ctx := context.Background()
+			c, other := b.client(WithWatchdogTimeout(300*time.Millisecond)), b.client()
+			first, last := other.NewLock(b.name+"-1"), other.NewLock(b.name+"-last")
+			b.must(last.Lock(ctx))
+			l := c.NewMultiLock(c.NewLock(b.name+"-1"), stubLocker{Locker: c.NewLock(b.name + "-last")})
+			owner := WithOwner(ctx)
+			got := make(chan error)
+			go func() { got <- l.LockLease(owner, time.Minute) }()
+			testredis.Await(b, "the first is taken", soon, func() bool {
+				locked, err := first.IsLocked(ctx)
+				return locked && err == nil
+			})
+			lose(b)
+			if name == "somebody takes it" {
+				b.tries(first, true)
+			}
+			b.must(last.Unlock(ctx))
+			if name == "somebody takes it" {
+				select {
+				case err := <-got:
+					t.Errorf("it says that it has what somebody else has: %v", err)
+				case <-time.After(300 * time.Millisecond):
+				}
+				b.must(first.Unlock(ctx))
+			}
+			b.must(await(b, "all are free", got))
+			if n, err := l.HoldCount(owner); n != 1 || err != nil {
+				t.Error(n, err)
+			}
+			ttl, err := first.TTL(ctx)
+			if err != nil || ttl < 50*time.Second {
+				t.Errorf("%v left, %v", ttl, err)
+			}
+			b.must(l.Unlock(owner))
+		})
+	}
+}
+
+// Whoever waits for a lock of another Client hears of the end of this one.
+func TestMultiLockCloseWakesWaitersElsewhere(t *testing.T) {
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	home, other := b.client(), b.client()
+	held := b.client().NewLock(b.name)
+	l := home.NewMultiLock(other.NewLock(b.name), other.NewFairLock(b.name+"-fair"))
+	mine := home.NewMultiLock(other.NewLock(b.name + "-mine"))
+	b.must(mine.Lock(ctx))
+	guarded, err := mine.Guard(ctx)
+	b.must(err)
+	b.must(held.Lock(ctx))
+	got := b.startWaiter(WithOwner(ctx), l)
+	b.must(home.Close())
+	b.mustBe(await(b, "the waiter hears of it", got), ErrClosed)
+	await(b, "the guard ends", guarded.Done())
+	b.mustBe(context.Cause(guarded), ErrClosed)
+	b.must(mine.Unlock(ctx))
+	b.must(held.Unlock(ctx))
+}
+
+func TestMultiLockInvalid(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	c, other := b.client(), b.client()
+	var none *Lock
+	elsewhere := b.clientOn(testredis.Client(t, b.addr, func(o *redis.Options) { o.DB = 1 }))
+	stub := &stubLocker{Locker: c.NewLock(b.name + "-stub")}
+	for name, l := range map[string]*MultiLock{
+		"none":              c.NewMultiLock(),
+		"nil":               c.NewMultiLock(c.NewLock(b.name), nil),
+		"typed nil":         c.NewMultiLock(c.NewLock(b.name), none),
+		"no lock":           c.NewMultiLock(c.NewLock(b.name), &Lock{}),
+		"twice":             c.NewMultiLock(c.NewLock(b.name), c.NewLock(b.name+"-2"), c.NewLock(b.name)),
+		"twice, fenced":     c.NewMultiLock(c.NewLock(b.name), c.NewLock(b.name, Fenced())),
+		"of another client": c.NewMultiLock(c.NewLock(b.name), other.NewLock(b.name)),
+		"of another kind":   c.NewMultiLock(c.NewLock(b.name), c.NewFairLock(b.name)),
+		"in another one":    c.NewMultiLock(c.NewLock(b.name), c.NewMultiLock(c.NewLock(b.name))),
+		"read and plain":    c.NewMultiLock(newReadLock(c, b.name), c.NewLock(b.name)),
+		"plain and write":   c.NewMultiLock(c.NewLock(b.name), newWriteLock(c, b.name)),
+		"stranger twice":    c.NewMultiLock(stub, stub),
+		"a bad one":         c.NewMultiLock(c.NewLock(b.name), c.NewLock("")),
+		"a bad many":        c.NewMultiLock(c.NewLock(b.name), c.NewMultiLock()),
+		"no client":         (*Client)(nil).NewMultiLock(c.NewLock(b.name)),
+		"made by hand":      {},
+	} {
+		for method, err := range map[string]error{
+			"Lock":    l.Lock(ctx),
+			"TryLock": second(l.TryLock(ctx, 0, 0)),
+			"Unlock":  l.Unlock(ctx),
+			"Guard":   second(l.Guard(ctx)),
+			"IsHeld":  second(l.IsHeld(ctx)),
+			"TTL":     second(l.TTL(ctx)),
+		} {
+			if !errors.Is(err, ErrInvalid) {
+				t.Errorf("%s: %s: %v", name, method, err)
+			}
+		}
+	}
+	for name, l := range map[string]*MultiLock{
+		"of another server": c.NewMultiLock(c.NewLock(b.name), elsewhere.NewLock(b.name)),
+		"both halves":       c.NewMultiLock(newReadLock(c, b.name), newWriteLock(c, b.name)),
+	} {
+		if ok, err := l.TryLock(ctx, time.Second, 0); !ok || err != nil {
+			t.Errorf("%s: %v, %v", name, ok, err)
+			continue
+		}
+		b.must(l.Unlock(ctx))
+	}
+}
+
+// Shuffled names from four clients of two servers: no deadlock, nobody together, nothing left.
+func TestMultiLockRounds(t *testing.T) {
+	t.Parallel()
+	const clients, workers, rounds = 4, 3, 1000
+	s, s2 := testredis.Start(t), testredis.Start(t)
+	b, b2 := newBench(t, s.Addr()), newBench(t, s2.Addr())
+	var sections [8]section
+	var all sync.WaitGroup
+	todo := make(chan int)
+	for i := range clients {
+		c, c2 := b.client(), b2.client()
+		for j := range workers {
+			rng := newRand(10*i + j)
+			all.Go(func() {
+				for range todo {
+					names := rng.Perm(len(sections))[:2+rng.IntN(3)]
+					var locks []Locker
+					for _, n := range names {
+						name := fmt.Sprint(b.name, "-", n)
+						locks = append(locks, []Locker{
+							c.NewLock(name), c.NewLock(name), c.NewLock(name, Fenced()), c2.NewLock(b2.name + name),
+							c2.NewLock(b2.name + name), newWriteLock(c, name), newWriteLock(c, name), c.NewFairLock(name),
+						}[n])
+					}
+					l := c.NewMultiLock(locks...)
+					wait, lease := time.Hour, time.Duration(0)
+					switch rng.IntN(5) {
+					case 0:
+						lease = time.Minute
+					case 1:
+						wait = time.Duration(rng.IntN(int(5 * time.Millisecond)))
+					}
+					ok, err := l.TryLock(WithOwner(context.Background()), 0, 0) // somebody who goes without it
+					if ok || err != nil && !errors.Is(err, errNoAnswer) {
+						// It has to be given back by the same owner: it is left to lapse, which nobody must wait for.
+						if ok {
+							_, err = l.ForceUnlock(context.Background())
+						}
+						if err != nil {
+							b.Error(err)
+						}
+					}
+					ok, err = l.TryLock(context.Background(), wait, lease)
+					if err != nil && !errors.Is(err, errNoAnswer) {
+						b.Error(err)
+					}
+					if !ok {
+						continue
+					}
+					for _, n := range names {
+						sections[n].enter(b)
+					}
+					for _, n := range names {
+						sections[n].alone.Add(-1)
+					}
+					if err := l.Unlock(context.Background()); err != nil {
+						b.Error(err)
+					}
+				}
+			})
+		}
+	}
+	for i := range rounds {
+		select {
+		case todo <- i:
+		case <-time.After(time.Minute):
+			t.Fatal("deadlock")
+		}
+	}
+	close(todo)
+	all.Wait()
+}
+
+func (s *section) enter(b *bench) {
+	if n := s.alone.Add(1); n > 1 {
+		b.Errorf("%d hold it", n)
+	}
 }

@@ -86,7 +86,7 @@ type RedLock struct{ handle }
 //
 // Redisson: getRedLock.
 func (c *Client) NewRedLock(locks ...Locker) *RedLock {
-	l := &redLock{client: c, locks: locks, needed: len(locks)/2 + 1, holds: make(map[string]*redHold)}
+	l := &redLock{client: c, locks: locks, needed: len(locks)/2 + 1}
 	members, err := membersOf(c, locks)
 	if err == nil && len(members) < 3 {
 		err = invalid("%d locks: at least 3", len(members))
@@ -124,9 +124,18 @@ type redLock struct {
 	voices   []voice         // where nodes announce releases
 	needed   int             // a majority
 	ailing   []atomic.Bool   // nodes that did not answer the last time
+	*redHolds
+}
 
-	mu    sync.Mutex // guards holds and what is in them; nothing is called with it held
+// redHolds are the RedLocks that are held through one Client.
+type redHolds struct {
+	mu    sync.Mutex // guards below, and what is in holds; nothing is called with it held
 	holds map[string]*redHold
+	ended map[*redHold]struct{} // that are still being given back
+}
+
+func newRedHolds() *redHolds {
+	return &redHolds{holds: make(map[string]*redHold), ended: make(map[*redHold]struct{})}
 }
 
 // A voice is a channel on which one node announces releases.
@@ -137,10 +146,12 @@ type voice struct {
 
 // A redHold is one acquisition of a RedLock: of which nodes it consists.
 type redHold struct {
+	name  lockID
 	owner owner
 	field string
-	level int  // that nodes are held at, at most
-	held  bool // by a majority, at some time
+	gone  chan struct{} // closed when it has been given back everywhere
+	level int           // that nodes are held at, at most
+	held  bool          // by a majority, at some time
 	nodes []redNode
 }
 
@@ -152,6 +163,7 @@ type redNode struct {
 
 // describe sets what follows from the members.
 func (l *redLock) describe(members []member) {
+	l.redHolds = l.client.red
 	var names, ids []string
 	for _, m := range members {
 		names = append(names, m.Name())
@@ -188,6 +200,7 @@ func (l *redLock) acquire(ctx context.Context, a attempt) (grant, error) {
 		return grant{}, invalid("lease %v: less than clocks may differ, it would be over at once", a.lease)
 	}
 	start := time.Now()
+	l.awaitEarlier(ownerOf(ctx))
 	h := l.raise(ownerOf(ctx), a)
 	if h == nil {
 		return grant{state: gone}, nil
@@ -291,11 +304,35 @@ func (l *redLock) raise(o owner, a attempt) *redHold {
 		return nil
 	}
 	if h == nil {
-		h = &redHold{owner: o, field: a.field, nodes: make([]redNode, len(l.locks))}
+		h = &redHold{name: l.name, owner: o, field: a.field, gone: make(chan struct{}), nodes: make([]redNode, len(l.locks))}
 		l.holds[a.field] = h
 	}
 	h.level = a.level
 	return h
+}
+
+// awaitEarlier waits until the holds are given back that o had before: a node
+// cannot tell an Unlock for those from one for a later hold of the same owner.
+func (l *redLock) awaitEarlier(o owner) {
+	deadline := time.After(l.grace())
+	for _, h := range l.endedOf(o) {
+		select {
+		case <-h.gone:
+		case <-deadline:
+			return
+		}
+	}
+}
+
+func (l *redLock) endedOf(o owner) (of []*redHold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for h := range l.ended {
+		if h.owner == o && h.name == l.name {
+			of = append(of, h)
+		}
+	}
+	return of
 }
 
 // confirm notes that h is held, if it still is.
@@ -385,8 +422,7 @@ func (l *redLock) alive(h *redHold) int {
 	return n
 }
 
-// nodeLost hears that the hold on one node has ended. With the majority, the
-// others are given up too: nobody may ever unlock them.
+// nodeLost hears that the hold on one node has ended, and maybe with it the majority.
 func (l *redLock) nodeLost(h *redHold) {
 	if l.alive(h) >= l.needed {
 		return
@@ -396,44 +432,72 @@ func (l *redLock) nodeLost(h *redHold) {
 	l.mu.Unlock()
 	if lost {
 		l.client.engine.loseField(l.name, h.owner, h.field, errParts)
+	}
+}
+
+// lost gives back the nodes that are left of a hold: nobody may ever unlock it.
+func (l *redLock) lost(field string) {
+	if h := l.find(field); h != nil {
 		l.lower(context.Background(), h, 0)
 	}
 }
 
 // lower gives back all levels above level, on all nodes at the same time, and
-// returns how many answers there will be.
+// returns how many answers there will be. What a node has lost is not given back:
+// that could be a later hold by now.
 func (l *redLock) lower(ctx context.Context, h *redHold, level int) (<-chan nodeAnswer, int) {
 	ctx = h.owner.in(context.WithoutCancel(ctx))
-	answers, n := make(chan nodeAnswer, len(l.locks)), 0
-	for i, levels := range l.lowered(h, level) {
-		n++
+	nodes, last := l.lowered(h, level)
+	answers := make(chan nodeAnswer, len(l.locks))
+	var all sync.WaitGroup
+	for i, levels := range nodes {
+		all.Add(1)
 		l.client.engine.spawn(func() {
-			var err error
-			for range levels {
-				err = l.locks[i].Unlock(ctx)
+			defer all.Done()
+			err := lossError(errGone)
+			if g := l.guardOf(h, i); g.Err() == nil || errors.Is(context.Cause(g), ErrClosed) {
+				for range levels {
+					err = l.locks[i].Unlock(ctx)
+				}
 			}
 			answers <- nodeAnswer{i, err}
 		})
 	}
-	return answers, n
+	if last {
+		l.client.engine.spawn(func() {
+			all.Wait()
+			l.forget(h)
+		})
+	}
+	return answers, len(nodes)
 }
 
-// lowered notes that h is held at level from now on, and says how many levels each node is to give back.
-func (l *redLock) lowered(h *redHold, level int) map[int]int {
+// lowered notes that h is held at level from now on. It says how many levels each
+// node is to give back, and whether these are the last.
+func (l *redLock) lowered(h *redHold, level int) (nodes map[int]int, last bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	last = level == 0 && l.holds[h.field] == h
 	h.level = min(h.level, level)
-	if level == 0 {
+	if last {
 		delete(l.holds, h.field)
+		l.ended[h] = struct{}{}
 	}
-	nodes := make(map[int]int)
+	nodes = make(map[int]int)
 	for i := range h.nodes {
 		if n := &h.nodes[i]; n.owed > level {
 			nodes[i] = n.owed - level
 			n.owed = level
 		}
 	}
-	return nodes
+	return nodes, last
+}
+
+func (l *redLock) forget(h *redHold) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.ended, h)
+	close(h.gone)
 }
 
 // grace is how long a node is waited for that is not needed.
