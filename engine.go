@@ -197,6 +197,9 @@ func (e *engine) renew(ctx context.Context, leases []*lease) []renewal {
 		calls = append(calls, h.backend.renewal(h.field, e.watchdogTimeout, false))
 		called = append(called, i)
 	}
+	if len(calls) == 0 {
+		return answers
+	}
 	replies, errs := e.runAll(ctx, calls)
 	for n, i := range called {
 		answers[i] = renewal{held: replies[n][0] == 1, err: errs[n]}
@@ -363,6 +366,7 @@ func (e *engine) conclude(p *patience, wants []want, t tried, err error) error {
 		switch {
 		case err == nil && h.state == fresh:
 			h.state, h.levels, h.lease.holder = holding, 1, h
+			_, h.lease.apart = h.backend.(composite)
 			if h.token = t.token; t.tokens != nil {
 				h.token = t.tokens[i]
 			}

@@ -439,11 +439,13 @@ func membersOf(c *Client, locks []Locker) ([]member, error) {
 			return nil, invalid("lock %d of %d is nil", i+1, len(locks))
 		}
 		m := member{Locker: l}
+		if u, ok := l.(interface{ usable(context.Context) error }); ok {
+			if err := u.usable(context.Background()); err != nil {
+				return nil, fmt.Errorf("lock %d of %d, %s: %w", i+1, len(locks), shortName(l.Name()), err)
+			}
+		}
 		if k, ok := l.(known); ok {
 			h := k.inside()
-			if err := h.usable(context.Background()); err != nil {
-				return nil, fmt.Errorf("lock %d of %d, %s: %w", i+1, len(locks), shortName(h.name), err)
-			}
 			m.id = h.lock.id()
 			if _, ok := h.lock.(composite); !ok {
 				m.record, m.server = h, h.client.server()
@@ -457,14 +459,11 @@ func membersOf(c *Client, locks []Locker) ([]member, error) {
 // takeApart puts the locks of MultiLocks in their place.
 func takeApart(members []member) ([]member, error) {
 	var all []member
-	for i, m := range members {
+	for _, m := range members {
 		l, ok := m.Locker.(*MultiLock)
 		if !ok {
 			all = append(all, m)
 			continue
-		}
-		if err := l.usable(context.Background()); err != nil {
-			return nil, fmt.Errorf("lock %d of %d: %w", i+1, len(members), err)
 		}
 		inner, err := membersOf(l.client, l.locks)
 		if err != nil {

@@ -131,11 +131,19 @@ type redLock struct {
 type redHolds struct {
 	mu    sync.Mutex // guards below, and what is in holds; nothing is called with it held
 	holds map[string]*redHold
-	ended map[*redHold]struct{} // that are still being given back
+	asked map[question][]chan struct{} // that were not answered yet; closed then
+}
+
+// A question is put to one node for one owner. The next acquire waits for the
+// answer: an Unlock under way could take back what that one is granted.
+type question struct {
+	name  lockID
+	owner owner
+	node  int
 }
 
 func newRedHolds() *redHolds {
-	return &redHolds{holds: make(map[string]*redHold), ended: make(map[*redHold]struct{})}
+	return &redHolds{holds: make(map[string]*redHold), asked: make(map[question][]chan struct{})}
 }
 
 // A voice is a channel on which one node announces releases.
@@ -146,19 +154,16 @@ type voice struct {
 
 // A redHold is one acquisition of a RedLock: of which nodes it consists.
 type redHold struct {
-	name  lockID
 	owner owner
 	field string
-	gone  chan struct{} // closed when it has been given back everywhere
-	level int           // that nodes are held at, at most
-	held  bool          // by a majority, at some time
+	level int  // that nodes are held at, at most
+	held  bool // by a majority, at some time
 	nodes []redNode
 }
 
 type redNode struct {
-	owed   int             // Unlocks
-	guard  context.Context // of the hold there, or nil
-	asking bool            // for it to be taken again
+	owed  int             // Unlocks
+	guard context.Context // of the hold there, or nil
 }
 
 // describe sets what follows from the members.
@@ -200,7 +205,6 @@ func (l *redLock) acquire(ctx context.Context, a attempt) (grant, error) {
 		return grant{}, invalid("lease %v: less than clocks may differ, it would be over at once", a.lease)
 	}
 	start := time.Now()
-	l.awaitEarlier(ownerOf(ctx))
 	h := l.raise(ownerOf(ctx), a)
 	if h == nil {
 		return grant{state: gone}, nil
@@ -304,35 +308,11 @@ func (l *redLock) raise(o owner, a attempt) *redHold {
 		return nil
 	}
 	if h == nil {
-		h = &redHold{name: l.name, owner: o, field: a.field, gone: make(chan struct{}), nodes: make([]redNode, len(l.locks))}
+		h = &redHold{owner: o, field: a.field, nodes: make([]redNode, len(l.locks))}
 		l.holds[a.field] = h
 	}
 	h.level = a.level
 	return h
-}
-
-// awaitEarlier waits until the holds are given back that o had before: a node
-// cannot tell an Unlock for those from one for a later hold of the same owner.
-func (l *redLock) awaitEarlier(o owner) {
-	deadline := time.After(l.grace())
-	for _, h := range l.endedOf(o) {
-		select {
-		case <-h.gone:
-		case <-deadline:
-			return
-		}
-	}
-}
-
-func (l *redLock) endedOf(o owner) (of []*redHold) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for h := range l.ended {
-		if h.owner == o && h.name == l.name {
-			of = append(of, h)
-		}
-	}
-	return of
 }
 
 // confirm notes that h is held, if it still is.
@@ -347,12 +327,21 @@ func (l *redLock) confirm(h *redHold) bool {
 // askNode asks one node for one level. Whatever becomes of the round, what it
 // grants is either noted in h or given back.
 func (l *redLock) askNode(ctx context.Context, h *redHold, i int, a attempt) error {
+	earlier, answered := l.ask(h, i)
+	defer answered()
 	owned := h.owner.in(context.WithoutCancel(ctx))
 	ctx, cancel := context.WithTimeout(owned, min(l.timeouts[i], max(a.lease/3, time.Millisecond)))
 	defer cancel()
 	lease := a.lease
 	if a.renewed {
 		lease = 0
+	}
+	for _, answer := range earlier {
+		select {
+		case <-answer:
+		case <-ctx.Done():
+			return errNodeTimeout
+		}
 	}
 	m := l.locks[i]
 	ok, err := m.TryLock(ctx, 0, lease)
@@ -411,6 +400,12 @@ func (l *redLock) guardOf(h *redHold, i int) context.Context {
 	return h.nodes[i].guard
 }
 
+func (l *redLock) owed(h *redHold, i int) int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return h.nodes[i].owed
+}
+
 // alive is how many nodes can be trusted.
 func (l *redLock) alive(h *redHold) int {
 	n := 0
@@ -447,13 +442,12 @@ func (l *redLock) lost(field string) {
 // that could be a later hold by now.
 func (l *redLock) lower(ctx context.Context, h *redHold, level int) (<-chan nodeAnswer, int) {
 	ctx = h.owner.in(context.WithoutCancel(ctx))
-	nodes, last := l.lowered(h, level)
+	nodes := l.lowered(h, level)
 	answers := make(chan nodeAnswer, len(l.locks))
-	var all sync.WaitGroup
 	for i, levels := range nodes {
-		all.Add(1)
+		_, answered := l.ask(h, i)
 		l.client.engine.spawn(func() {
-			defer all.Done()
+			defer answered()
 			err := lossError(errGone)
 			if g := l.guardOf(h, i); g.Err() == nil || errors.Is(context.Cause(g), ErrClosed) {
 				for range levels {
@@ -463,41 +457,25 @@ func (l *redLock) lower(ctx context.Context, h *redHold, level int) (<-chan node
 			answers <- nodeAnswer{i, err}
 		})
 	}
-	if last {
-		l.client.engine.spawn(func() {
-			all.Wait()
-			l.forget(h)
-		})
-	}
 	return answers, len(nodes)
 }
 
-// lowered notes that h is held at level from now on. It says how many levels each
-// node is to give back, and whether these are the last.
-func (l *redLock) lowered(h *redHold, level int) (nodes map[int]int, last bool) {
+// lowered notes that h is held at level from now on, and says how many levels each node is to give back.
+func (l *redLock) lowered(h *redHold, level int) map[int]int {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	last = level == 0 && l.holds[h.field] == h
 	h.level = min(h.level, level)
-	if last {
+	if level == 0 {
 		delete(l.holds, h.field)
-		l.ended[h] = struct{}{}
 	}
-	nodes = make(map[int]int)
+	nodes := make(map[int]int)
 	for i := range h.nodes {
 		if n := &h.nodes[i]; n.owed > level {
 			nodes[i] = n.owed - level
 			n.owed = level
 		}
 	}
-	return nodes, last
-}
-
-func (l *redLock) forget(h *redHold) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	delete(l.ended, h)
-	close(h.gone)
+	return nodes
 }
 
 // grace is how long a node is waited for that is not needed.
@@ -514,8 +492,14 @@ func (l *redLock) release(ctx context.Context, field string, left int) (bool, er
 	if h == nil {
 		return false, nil
 	}
-	answers, n := l.lower(ctx, h, left)
 	result := l.noAnswers()
+	for i := range h.nodes { // those that are as low as that, because they missed a level, are left as they are
+		if g := l.guardOf(h, i); left > 0 && g != nil && g.Err() == nil && l.owed(h, i) <= left {
+			result.Answers[i] = nil
+			result.Granted++
+		}
+	}
+	answers, n := l.lower(ctx, h, left)
 	l.collect(result, answers, n, l.grace(), func(r *QuorumError) bool { return r.Granted >= l.needed })
 	failed := len(result.Unwrap()) - l.count(result, errNotAsked) - l.count(result, ErrNotHeld)
 	if result.Granted < l.needed && failed > 0 {
@@ -539,9 +523,8 @@ func (l *redLock) renew(field string) bool {
 		return false
 	}
 	for i := range l.locks {
-		if g := l.guardOf(h, i); (g == nil || g.Err() != nil) && l.mayAsk(h, i) {
+		if g := l.guardOf(h, i); g == nil || g.Err() != nil {
 			l.client.engine.spawn(func() {
-				defer l.asked(h, i)
 				_ = l.askNode(context.Background(), h, i, attempt{level: 1, lease: l.client.engine.watchdogTimeout, renewed: true})
 			})
 		}
@@ -549,22 +532,24 @@ func (l *redLock) renew(field string) bool {
 	return true
 }
 
-// mayAsk says whether a node may be asked to be taken again: once at a time.
-func (l *redLock) mayAsk(h *redHold, i int) bool {
+// ask notes that node i is asked something for the owner of h, and returns what it
+// has not answered yet.
+func (l *redLock) ask(h *redHold, i int) (earlier []chan struct{}, answered func()) {
+	q := question{l.name, h.owner, i}
+	answer := make(chan struct{})
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	n := &h.nodes[i]
-	if n.asking {
-		return false
+	earlier = slices.Clone(l.asked[q])
+	l.asked[q] = append(l.asked[q], answer)
+	return earlier, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.asked[q] = slices.DeleteFunc(l.asked[q], func(a chan struct{}) bool { return a == answer })
+		if len(l.asked[q]) == 0 {
+			delete(l.asked, q)
+		}
+		close(answer)
 	}
-	n.asking = true
-	return true
-}
-
-func (l *redLock) asked(h *redHold, i int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	h.nodes[i].asking = false
 }
 
 func (l *redLock) trusted(field string) bool {

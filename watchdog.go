@@ -18,6 +18,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -59,6 +60,7 @@ type leaseHolder interface {
 // A lease is the time for which one hold is trusted. Times are counted from the start of the watchdog.
 type lease struct {
 	holder leaseHolder
+	apart  bool // renewed without a request, and not to wait for those that need one
 
 	until atomic.Int64 // trusted until then; written with watchdog.mu held
 
@@ -288,6 +290,18 @@ func (l *lease) endedBecause() error {
 
 // send renews leases, in pipelines, and returns before they are answered.
 func (w *watchdog) send(due []*lease) {
+	if i := slices.IndexFunc(due, func(l *lease) bool { return l.apart }); i >= 0 {
+		var apart, others []*lease
+		for _, l := range due {
+			if l.apart {
+				apart = append(apart, l)
+			} else {
+				others = append(others, l)
+			}
+		}
+		due = others
+		w.work.Go(func() { w.sendOne(apart) })
+	}
 	for lane := 0; lane < renewWorkers && lane*renewBatch < len(due); lane++ {
 		w.work.Add(1)
 		go func() {
