@@ -642,6 +642,7 @@ func (s suite) run(t *testing.T) {
 			if freed, err := elsewhere(func() pair[bool] { return pairOf(l.ForceUnlock(ctx)) }).get(); !freed || err != nil {
 				b.Fatal(freed, err)
 			}
+			await(b, "the guard ends", guarded.Done())
 			b.mustBe(context.Cause(guarded), ErrLockLost)
 			b.mustBe(l.Unlock(ctx), ErrLockLost)
 		}},

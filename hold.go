@@ -114,10 +114,10 @@ func (h *hold) lose(cause error) bool {
 	e.mu.Unlock()
 
 	e.dog.remove(&h.lease)
+	endGuards(guards, fmt.Errorf("relock: %s: %w", shortName(h.key.id.name), h.loss))
 	if c, ok := h.backend.(composite); ok {
 		c.lost(h.field)
 	}
-	endGuards(guards, fmt.Errorf("relock: %s: %w", shortName(h.key.id.name), h.loss))
 	return true
 }
 
