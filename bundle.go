@@ -1,7 +1,6 @@
 package relock
 
-// Several locks of one kind on one Redis, taken together by one script: all of
-// them, or none. Nothing else about their holds is special: each is released,
+// Several locks on one Redis, taken together by one script: all of them, or none. Nothing else about their holds is special: each is released,
 // renewed and lost by itself.
 
 import (
@@ -19,8 +18,8 @@ type bundler interface {
 	undoes(a attempt) call
 	// granted reads the answer of takes.
 	granted(a attempt, r reply) (grant, error)
-	// together is the script that runs takes for several locks, and undoes where they are not all granted.
-	together() *luaScript
+	// bundled is what a bundle runs for them.
+	bundled() bundledScript
 }
 
 // take makes one attempt.
@@ -40,13 +39,12 @@ func (c *Client) undo(ctx context.Context, b bundler, a attempt) (bool, error) {
 
 // askTogether makes one attempt on all wants.
 func (e *engine) askTogether(ctx context.Context, wants []want, t *tried) error {
-	takes, undoes := make([]call, len(wants)), make([]call, len(wants))
+	calls := make([]bundledCall, len(wants))
 	for i, w := range wants {
 		b := w.hold.backend.(bundler)
-		takes[i], undoes[i] = b.takes(w.attempt), b.undoes(w.attempt)
+		calls[i] = bundledCall{b.bundled(), b.takes(w.attempt), b.undoes(w.attempt)}
 	}
-	script := wants[0].hold.backend.(bundler).together()
-	replies, err := e.runBundle(ctx, script, takes, undoes)
+	replies, err := e.runBundle(ctx, calls)
 	if err != nil {
 		return err
 	}

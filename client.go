@@ -54,8 +54,8 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	c.engine = newEngine(uuid.NewString(), o,
 		func() subscriber { return rdb.Subscribe(context.Background()) },
 		func(ctx context.Context, calls []call) ([]reply, []error) { return runAll(ctx, rdb, calls) })
-	c.engine.runBundle = func(ctx context.Context, script *luaScript, takes, undoes []call) ([]reply, error) {
-		return runBundle(ctx, rdb, script, takes, undoes)
+	c.engine.runBundle = func(ctx context.Context, calls []bundledCall) ([]reply, error) {
+		return runBundle(ctx, rdb, calls)
 	}
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
 		// It would go on asking a node that is gone for up to a minute, longer than a lease.

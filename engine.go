@@ -77,8 +77,10 @@ type backend interface {
 type composite interface {
 	backend
 	// listen joins the channels on which the release is announced that an attempt
-	// waits for; one wake serves them all.
-	listen(a attempt) []*listener
+	// waits for which was answered with g; one wake serves them all.
+	listen(g grant) []*listener
+	// ranking orders composites: the same in every process, for whatever can be known there.
+	ranking() string
 	// renew says whether a hold can be trusted on, and looks after its parts. It does not block.
 	renew(field string) bool
 	// trusted says whether a hold can be trusted now.
@@ -104,7 +106,8 @@ type grant struct {
 	wait  time.Duration // busy: what is left of the lease that is in the way; negative: it has none
 	token int64         // held: of a fenced lock
 	left  bool          // busy: the attempt left something in Redis that has to be abandoned
-	pause time.Duration // busy: ask again after this, whatever is heard meanwhile; 0: as soon as something is heard
+	pause time.Duration // busy: ask again no sooner than that
+	nodes []int         // busy: those of a composite that were
 	cause error         // busy: what whoever gives up now is to be told beside that, or nil
 }
 
@@ -144,7 +147,7 @@ type engine struct {
 	log             *slog.Logger
 
 	runAll    func(context.Context, []call) ([]reply, []error)
-	runBundle func(ctx context.Context, script *luaScript, takes, undoes []call) ([]reply, error)
+	runBundle func(context.Context, []bundledCall) ([]reply, error)
 
 	wakeups *pubsub
 	dog     *watchdog
@@ -213,7 +216,7 @@ func (e *engine) acquire(ctx context.Context, b backend, o owner, r request) (bo
 }
 
 // acquireAll takes one level of every lock of bs for o: of all of them, or of
-// none. If they are several, they are bundlers of one Redis and one kind.
+// none. If they are several, they are bundlers of one Redis.
 func (e *engine) acquireAll(ctx context.Context, bs []backend, o owner, r request) (bool, error) {
 	e.beginWork()
 	defer e.endWork()
@@ -463,11 +466,12 @@ func (e *engine) contend(p *patience, wants []want) (t tried, err error) {
 		}
 		heard, cause = time.Now(), t.cause
 		e.leaveGates(wants, t.at)
+		wake, ready := ears.turnTo(e, wants[t.at], t.grant) // 3, 4
 		if t.pause > 0 {
 			err = p.wait(nil, nil, t.pause)
-		} else {
-			wake, ready := ears.turnTo(e, wants[t.at]) // 3, 4
-			err = p.wait(wake, ready, e.nap(t.wait))
+		}
+		if nap := e.nap(t.wait); err == nil && (t.pause == 0 || nap > t.pause) {
+			err = p.wait(wake, ready, nap)
 		}
 		if err != nil {
 			return t, whyAfter(err, cause)
@@ -494,6 +498,9 @@ func (e *engine) withKin(wants []want) []want {
 	var changed []want
 	for i, w := range wants {
 		kin := e.find(w.hold.backend.kin(), w.hold.key.owner)
+		if kin == nil {
+			kin = kinAmong(wants, w)
+		}
 		if kin == nil || kin.field == w.kin {
 			continue
 		}
@@ -508,19 +515,33 @@ func (e *engine) withKin(wants []want) []want {
 	return wants
 }
 
+// kinAmong is the hold on the other half of w that is wanted too.
+func kinAmong(wants []want, w want) *hold {
+	if w.hold.backend.kin() == (lockID{}) {
+		return nil
+	}
+	for _, other := range wants {
+		if other.hold.key.id == w.hold.backend.kin() {
+			return other.hold
+		}
+	}
+	return nil
+}
+
 // ears are where a waiter hears of the release of the lock that is in its way.
 type ears struct {
 	of        *hold
+	nodes     []int       // of a composite
 	listeners []*listener // with one wake between them
 	unsure    []*listener // those whose subscription may have come after the last attempt
 }
 
 // turnTo listens for w, and returns what to wait for: first confirmations that a
 // release will be heard, because one of before was not; and releases.
-func (x *ears) turnTo(e *engine, w want) (wake, ready <-chan struct{}) {
-	if x.of != w.hold {
+func (x *ears) turnTo(e *engine, w want, g grant) (wake, ready <-chan struct{}) {
+	if x.of != w.hold || !slices.Equal(x.nodes, g.nodes) {
 		x.leave()
-		x.of, x.listeners = w.hold, e.listen(w)
+		x.of, x.nodes, x.listeners = w.hold, g.nodes, e.listen(w, g)
 		x.unsure = slices.Clone(x.listeners)
 	}
 	if len(x.listeners) > 0 {
@@ -552,9 +573,9 @@ func (x *ears) leave() {
 }
 
 // listen joins the channels on which the release is announced that w waits for.
-func (e *engine) listen(w want) []*listener {
+func (e *engine) listen(w want, g grant) []*listener {
 	if q, ok := w.hold.backend.(composite); ok {
-		return q.listen(w.attempt)
+		return q.listen(g)
 	}
 	return []*listener{e.wakeups.join(w.hold.backend.channel(w.attempt))}
 }

@@ -8,6 +8,8 @@ package relock
 // waiting happens in passLocked, which lets go of the mutex meanwhile. leave hands
 // the gate to the next in line itself: nobody can slip in between.
 
+import "time"
+
 // The zero gate is open.
 type gate struct {
 	taken bool
@@ -89,37 +91,87 @@ func (e *engine) passLocked(p *patience, g *gate) error {
 	return t.err
 }
 
+// reserveTime is how long a gate may be kept for somebody who waits for other gates.
+const reserveTime = 100 * time.Millisecond
+
 // enterGates waits until the wants are those of this process that may contend for
-// their locks. Nobody waits at one gate with another one taken: whose lock is free
-// must not wait for somebody who waits for a third one.
+// their locks. As a rule nobody waits at one gate with another one taken: whose
+// lock is free must not wait for somebody who waits for a third one. But where
+// all gates have queues nobody would ever pass them together: after a few tries
+// gates are kept, in their order and for a moment.
 func (e *engine) enterGates(p *patience, wants []want) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	misses := 0
 	for i := 0; i < len(wants); i++ {
 		h := wants[i].hold
 		if h.gate != nil || !e.needsGateLocked(h) {
 			continue
 		}
-		g := e.gates[h.key.id]
-		if g == nil {
-			g = new(gate)
-			e.gates[h.key.id] = g
-		}
-		if g.tryEnter() {
+		if g := e.gateLocked(h.key.id); g.tryEnter() {
 			h.gate = g
 			continue
 		}
-		for _, other := range wants {
-			e.leaveGateLocked(other.hold)
+		if misses++; misses%3 == 0 {
+			if err := e.enterInOrderLocked(p, wants); err != errTimeUp || p.over() != nil {
+				return err
+			}
+			i = -1
+			continue
 		}
-		if err := e.passLocked(p, g); err != nil {
-			e.dropGateLocked(h.key.id, g)
+		e.leaveAllLocked(wants)
+		if err := e.passOneLocked(p, h); err != nil {
 			return err
 		}
-		h.gate = g
 		i = -1 // with this one, once more from the start
 	}
 	return nil
+}
+
+// enterInOrderLocked enters all gates and keeps those that it has, for reserveTime.
+func (e *engine) enterInOrderLocked(p *patience, wants []want) error {
+	e.leaveAllLocked(wants)
+	soon := *p
+	soon.deadline = time.Now().Add(reserveTime)
+	if !p.deadline.IsZero() && p.deadline.Before(soon.deadline) {
+		soon.deadline = p.deadline
+	}
+	for _, w := range wants {
+		if !e.needsGateLocked(w.hold) {
+			continue
+		}
+		if err := e.passOneLocked(&soon, w.hold); err != nil {
+			e.leaveAllLocked(wants)
+			return err
+		}
+	}
+	return nil
+}
+
+// passOneLocked waits at the gate of h.
+func (e *engine) passOneLocked(p *patience, h *hold) error {
+	g := e.gateLocked(h.key.id)
+	if err := e.passLocked(p, g); err != nil {
+		e.dropGateLocked(h.key.id, g)
+		return err
+	}
+	h.gate = g
+	return nil
+}
+
+func (e *engine) gateLocked(id lockID) *gate {
+	g := e.gates[id]
+	if g == nil {
+		g = new(gate)
+		e.gates[id] = g
+	}
+	return g
+}
+
+func (e *engine) leaveAllLocked(wants []want) {
+	for _, w := range wants {
+		e.leaveGateLocked(w.hold)
+	}
 }
 
 // leaveGates leaves all gates but one: those of locks that are not waited for.

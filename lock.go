@@ -106,7 +106,7 @@ type Locker interface {
 var (
 	lockAcquire = script("lock_acquire")
 	lockRelease = script("lock_release")
-	lockBundle  = bundle(lockAcquire, lockRelease)
+	lockBundled = bundle(lockAcquire, lockRelease)
 )
 
 // A Lock is a reentrant lock: one owner at a time holds it, any number of times.
@@ -160,7 +160,7 @@ func (l *plainLock) undoes(a attempt) call {
 	return call{lockRelease, l.keys[:1], []any{a.field, a.level - 1, l.announce}}
 }
 
-func (l *plainLock) together() *luaScript { return lockBundle }
+func (l *plainLock) bundled() bundledScript { return lockBundled }
 
 func (l *plainLock) granted(_ attempt, r reply) (grant, error) { return heldBusyOrGone(r), nil }
 

@@ -24,9 +24,9 @@ import (
 // A MultiLock is many locks that are held together. Each of them is held as if it
 // had been locked by itself, and excludes, re-enters, renews and is lost as such.
 //
-// Locks of the same kind on the same Redis (on a Cluster: in the same slot) are
-// taken by one script in one round trip, all or none; fair locks, and those on
-// different servers, one after the other. The order does not depend on the order
+// Locks on the same Redis (on a Cluster: in the same slot) are taken by one script
+// in one round trip, all or none; fair locks, and those on different servers, one
+// after the other. The order does not depend on the order
 // in which they were given, so that two MultiLocks never wait for each other. It
 // does depend on the addresses of the servers: where the locks of one MultiLock
 // are on several, give these the same addresses in every process.
@@ -51,6 +51,9 @@ type MultiLock struct {
 
 	elsewhere bool // some belong to other Clients
 }
+
+// restartPause is how long a MultiLock waits before it begins again from the start.
+const restartPause = 10 * time.Millisecond
 
 // A part of a MultiLock is taken in one step.
 type part struct {
@@ -142,8 +145,16 @@ func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, er
 	}
 	for {
 		ok, err := l.takeAll(ctx, deadline, r)
-		if err == errUnsettled && r.wait != 0 && (deadline.IsZero() || time.Now().Before(deadline)) {
-			continue // what was taken first did not last until the others were free
+		if err == errUnsettled && r.wait != 0 {
+			// What was taken first did not last until the others were free.
+			p := &patience{ctx: ctx, closed: l.client.engine.closed, deadline: deadline}
+			why := p.wait(nil, nil, restartPause)
+			if why == nil {
+				continue
+			}
+			if why != errTimeUp {
+				err = why
+			}
 		}
 		return ok, l.fail(op, err)
 	}
@@ -158,6 +169,17 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 	defer done()
 	last := len(l.parts) - 1
 	guards := make([]context.Context, last)
+	taken := 0
+	defer func() { // somebody else's Locker has panicked
+		if taken > 0 {
+			_ = l.giveBack(ctx, l.parts[:taken], nil)
+		}
+	}()
+	giveBack := func(err error) error {
+		parts := l.parts[:taken]
+		taken = 0
+		return l.giveBack(ctx, parts, err)
+	}
 	for i, p := range l.parts {
 		if !deadline.IsZero() {
 			r.wait = max(0, time.Until(deadline))
@@ -166,16 +188,19 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 			r.provisional = l.client.engine.watchdogTimeout
 		}
 		ok, err := p.take(ctx, r)
+		if ok {
+			taken++
+		}
 		if ok && i < last {
-			if guards[i], err = guardAll(within, p.locks); err != nil {
-				return false, l.giveBack(ctx, l.parts[:i+1], errUnsettled)
+			if guards[i], err = guardAll(within, p.locks); errors.Is(err, ErrNotHeld) { // any more
+				err = errUnsettled
 			}
 		}
 		if errors.Is(err, errLapsed) { // a hold of before that was just about to
 			err = errUnsettled
 		}
-		if !ok {
-			return false, l.giveBack(ctx, l.parts[:i], err)
+		if !ok || err != nil {
+			return false, giveBack(err)
 		}
 	}
 	err := l.settle(ctx, guards, r.lease)
@@ -183,8 +208,9 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 		err = l.client.engine.open()
 	}
 	if err != nil {
-		return false, l.giveBack(ctx, l.parts, err)
+		return false, giveBack(err)
 	}
+	taken = 0
 	return true, nil
 }
 
@@ -388,7 +414,7 @@ func (p *part) take(ctx context.Context, r request) (bool, error) {
 	l := p.locks[0]
 	switch {
 	case p.recorded:
-		return p.engine.acquireAll(ctx, p.backends, ownerOf(ctx), r)
+		return p.takeRecords(ctx, r)
 	case r.wait >= 0:
 		return l.TryLock(ctx, r.wait, r.lease)
 	case r.lease > 0:
@@ -397,6 +423,37 @@ func (p *part) take(ctx context.Context, r request) (bool, error) {
 	}
 	err := l.Lock(ctx)
 	return err == nil, err
+}
+
+// takeRecords takes those first that the caller holds already, which it need not
+// wait for: nobody else of the same owner is to wait until the others are free.
+func (p *part) takeRecords(ctx context.Context, r request) (bool, error) {
+	o := ownerOf(ctx)
+	var again, first []backend
+	var locks []Locker
+	for i, b := range p.backends {
+		if _, levels := p.engine.levels(b, o); levels > 0 {
+			again = append(again, b)
+			locks = append(locks, p.locks[i])
+		} else {
+			first = append(first, b)
+		}
+	}
+	if len(again) == 0 || len(first) == 0 {
+		return p.engine.acquireAll(ctx, p.backends, o, r)
+	}
+	if ok, err := p.engine.acquireAll(ctx, again, o, r); !ok {
+		return false, err
+	}
+	ok, err := p.engine.acquireAll(ctx, first, o, r)
+	if !ok {
+		for _, l := range locks {
+			if unlocked := l.Unlock(ctx); unlocked != nil && !errors.Is(unlocked, ErrNotHeld) {
+				err = errors.Join(err, unlocked)
+			}
+		}
+	}
+	return ok, err
 }
 
 // settle has an explicit lease of the part begin now.
@@ -479,39 +536,48 @@ func takeApart(members []member) ([]member, error) {
 func (m member) compare(o member) int {
 	if m.record == nil || o.record == nil {
 		return cmp.Or(
-			cmp.Compare(m.parts(), o.parts()),
+			cmp.Compare(m.last(), o.last()),
+			strings.Compare(m.ranking(), o.ranking()),
 			strings.Compare(m.Name(), o.Name()),
 		)
 	}
 	return cmp.Or(
 		strings.Compare(m.server, o.server),
-		-strings.Compare(m.id.half, o.id.half), // the write half before the read half: the other way round is an upgrade
-		strings.Compare(fmt.Sprintf("%T", m.record.lock), fmt.Sprintf("%T", o.record.lock)),
 		strings.Compare(slotPart(m.id.name), slotPart(o.id.name)),
-		strings.Compare(m.id.name, o.id.name),
+		strings.Compare(m.id.name, o.id.name),  // by record, whatever kind of lock it is
+		-strings.Compare(m.id.half, o.id.half), // the write half before the read half: the other way round is an upgrade
 	)
 }
 
-// parts is 0 for a lock that is one record, and 1 for others.
-func (m member) parts() int {
-	if m.record != nil {
+// last is 0 for a lock that is one record, 1 for a RedLock, and 2 for somebody else's.
+func (m member) last() int {
+	switch {
+	case m.record != nil:
 		return 0
+	case m.id != lockID{}:
+		return 1
 	}
-	return 1
+	return 2
+}
+
+func (m member) ranking() string {
+	if k, ok := m.Locker.(known); ok {
+		if c, ok := k.inside().lock.(composite); ok {
+			return c.ranking()
+		}
+	}
+	return ""
 }
 
 // bundles says whether m can be taken together with o.
 func (m member) bundles(o member) bool {
-	if m.record == nil || o.record == nil || m.record.client != o.record.client || m.id.half != o.id.half {
+	if m.record == nil || o.record == nil || m.record.client != o.record.client {
 		return false
 	}
-	a, ok := m.record.lock.(bundler)
-	b, too := o.record.lock.(bundler)
-	if !ok || !too || a.together() != b.together() {
-		return false
-	}
+	_, ok := m.record.lock.(bundler)
+	_, too := o.record.lock.(bundler)
 	_, cluster := m.record.client.rdb.(*redis.ClusterClient)
-	return !cluster || slotPart(m.id.name) == slotPart(o.id.name)
+	return ok && too && (!cluster || slotPart(m.id.name) == slotPart(o.id.name))
 }
 
 // checkTwice says whether two members are in each other's way: they are one lock,

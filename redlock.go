@@ -25,10 +25,13 @@ import (
 // that it lost by a part: random, so that the same ones do not meet again.
 const redPause = 30 * time.Millisecond
 
+// deafPause is how long it waits for what is not announced, or not by a dead node.
+const deafPause = 250 * time.Millisecond
+
 var (
 	errTaken       = errors.New("somebody else holds it")
 	errNodeTimeout = errors.New("no answer within the node timeout")
-	errNotAsked    = errors.New("it was not held there")
+	errNotAsked    = errors.New("it was not held there, or did not answer")
 )
 
 // A QuorumError says that too few of the nodes of a RedLock did what they were
@@ -69,7 +72,8 @@ func (e *QuorumError) Unwrap() []error {
 //
 // TryLock returns false when others hold a majority, and a [*QuorumError] when dead
 // nodes made one impossible; Lock goes on until ctx ends, and joins the last
-// QuorumError to ctx's error. Unlock is nil when a majority confirmed. Every node
+// QuorumError to ctx's error. Unlock is nil when a majority confirmed. After Close
+// the Clients of the locks go on renewing what is held: Close those too. Every node
 // is given its [WithNodeTimeout] for each of these, and a third of the lease at
 // most. IsLocked, IsHeld and TTL are what a majority says; ForceUnlock frees all.
 //
@@ -86,7 +90,7 @@ type RedLock struct{ handle }
 //
 // Redisson: getRedLock.
 func (c *Client) NewRedLock(locks ...Locker) *RedLock {
-	l := &redLock{client: c, locks: locks, needed: len(locks)/2 + 1}
+	l := &redLock{client: c, locks: slices.Clone(locks), needed: len(locks)/2 + 1}
 	members, err := membersOf(c, locks)
 	if err == nil && len(members) < 3 {
 		err = invalid("%d locks: at least 3", len(members))
@@ -102,17 +106,30 @@ func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 
 // checkNodes says whether a node would have two votes.
 func checkNodes(members []member) error {
-	seen := make(map[any]bool)
-	for _, m := range members {
-		if m.record == nil {
-			continue
+	votes := make(map[any]int)
+	for i, m := range members {
+		for _, r := range records(m) {
+			address, _, _ := strings.Cut(r.server, "/")
+			for _, node := range []any{r.record.client, address} {
+				if voter, ok := votes[node]; ok && voter != i && node != "" {
+					return invalid("two locks on one Redis, the second one is %s: a node has one vote", shortName(m.Name()))
+				}
+				votes[node] = i
+			}
 		}
-		if seen[m.record.client] || m.server != "" && seen[m.server] {
-			return invalid("two locks on one Redis, the second one is %s: a node has one vote", shortName(m.Name()))
-		}
-		seen[m.record.client], seen[m.server] = true, true
 	}
 	return checkTwice(members)
+}
+
+// records are the members with a record that m consists of.
+func records(m member) (all []member) {
+	apart, _ := takeApart([]member{m})
+	for _, m := range apart {
+		if m.record != nil {
+			all = append(all, m)
+		}
+	}
+	return all
 }
 
 // redLock is the backend of a RedLock.
@@ -120,9 +137,12 @@ type redLock struct {
 	client   *Client
 	name     lockID
 	locks    []Locker
+	ids      []string        // of each node
 	timeouts []time.Duration // of each node
-	voices   []voice         // where nodes announce releases
+	voices   [][]voice       // where each node announces releases; none: it cannot be heard
 	needed   int             // a majority
+	shared   bool            // by several of one process
+	place    string          // the same in every process, for whatever can be known there
 	ailing   []atomic.Bool   // nodes that did not answer the last time
 	*redHolds
 }
@@ -139,7 +159,7 @@ type redHolds struct {
 type question struct {
 	name  lockID
 	owner owner
-	node  int
+	node  string // its id
 }
 
 func newRedHolds() *redHolds {
@@ -169,29 +189,49 @@ type redNode struct {
 // describe sets what follows from the members.
 func (l *redLock) describe(members []member) {
 	l.redHolds = l.client.red
-	var names, ids []string
+	l.shared = true
+	var names, places []string
 	for _, m := range members {
 		names = append(names, m.Name())
 		timeout, id := l.client.nodeTimeout, fmt.Sprintf("%p", m.Locker)
 		if m.record != nil {
-			c := m.record.client
-			timeout, id = c.nodeTimeout, fmt.Sprint(c.engine.id, m.id)
-			if channel := m.record.lock.channel(attempt{once: true}); channel != "" {
-				l.voices = append(l.voices, voice{c.engine.wakeups, channel})
-			}
+			timeout, id = m.record.client.nodeTimeout, fmt.Sprint(m.record.client.engine.id, m.id)
 		}
-		ids = append(ids, id)
+		l.shared = l.shared && m.record != nil && !m.record.lock.exclusive()
+		l.ids = append(l.ids, id)
 		l.timeouts = append(l.timeouts, timeout)
+		l.voices = append(l.voices, voicesOf(m))
+		for _, r := range records(m) {
+			places = append(places, fmt.Sprint(r.server, r.id))
+		}
 	}
 	l.ailing = make([]atomic.Bool, len(members))
-	slices.Sort(ids)
-	l.name = lockID{strings.Join(slices.Compact(names), ","), strings.Join(ids, ",")}
+	slices.Sort(places)
+	l.place = strings.Join(places, ",")
+	l.name = lockID{strings.Join(slices.Compact(names), ","), strings.Join(slices.Sorted(slices.Values(l.ids)), ",")}
+}
+
+// voicesOf is where a release of m is announced; nothing if it cannot be heard of all of it.
+func voicesOf(m member) (voices []voice) {
+	all, _ := takeApart([]member{m})
+	for _, m := range all {
+		if m.record == nil {
+			return nil
+		}
+		channel := m.record.lock.channel(attempt{once: true})
+		if channel == "" {
+			return nil
+		}
+		voices = append(voices, voice{m.record.client.engine.wakeups, channel})
+	}
+	return voices
 }
 
 func (l *redLock) id() lockID             { return l.name }
 func (l *redLock) kin() lockID            { return lockID{} }
-func (l *redLock) exclusive() bool        { return true }
+func (l *redLock) exclusive() bool        { return !l.shared }
 func (l *redLock) channel(attempt) string { return "" }
+func (l *redLock) ranking() string        { return l.place }
 
 // A nodeAnswer is what one node said.
 type nodeAnswer struct {
@@ -219,27 +259,44 @@ func (l *redLock) acquire(ctx context.Context, a attempt) (grant, error) {
 	}
 
 	undone, n := l.lower(ctx, h, a.level-1)
-	l.collect(l.noAnswers(), undone, n, l.grace(), func(*QuorumError) bool { return true })
+	l.collect(l.noAnswers(), undone, n, l.grace(), nil)
+	return l.refused(a, result)
+}
+
+// refused says what the answers to a round that was not won mean.
+func (l *redLock) refused(a attempt, r *QuorumError) (grant, error) {
 	missing := len(l.locks) - l.needed // so many may be, and it can still be had
-	if a.level > 1 && l.count(result, ErrLockLost) > missing {
+	if a.level > 1 && l.count(r, ErrLockLost) > missing {
 		return grant{state: gone}, nil
 	}
-	failed := len(result.Unwrap()) - l.count(result, errTaken)
-	final := 0
-	for _, err := range result.Answers {
-		if err != nil && err != errTaken && (!transient(err) || errors.Is(err, ErrClosed)) {
-			final++
+	failed, final := 0, 0
+	g := grant{state: busy, wait: -1} // until somebody releases it
+	for i, err := range r.Answers {
+		switch {
+		case err == nil:
+		case err == errTaken && len(l.voices[i]) > 0:
+			g.nodes = append(g.nodes, i)
+		case err == errTaken:
+			g.wait = deafPause
+		default:
+			failed++
+			g.wait = deafPause
+			if !transient(err) || errors.Is(err, ErrClosed) {
+				final++
+			}
 		}
 	}
 	if final > missing {
-		return grant{}, result
+		return grant{}, r
 	}
-	g := grant{state: busy, wait: -1}                                     // until somebody releases it
-	if result.Granted > 0 || failed > 0 || len(l.voices) < len(l.locks) { // or others are as unlucky, or cannot be heard
-		g.pause = redPause/2 + rand.N(redPause)
+	if r.Granted > 0 {
+		g.pause = redPause/2 + rand.N(redPause) // others may be as unlucky
+		if len(g.nodes) <= missing {
+			g.wait = g.pause // and hold only some
+		}
 	}
 	if failed > missing {
-		g.cause = result
+		g.cause = r
 	}
 	return g, nil
 }
@@ -250,16 +307,20 @@ func (l *redLock) acquire(ctx context.Context, a attempt) (grant, error) {
 func (l *redLock) round(answers <-chan nodeAnswer) *QuorumError {
 	r := l.noAnswers()
 	start := time.Now()
-	won := func(r *QuorumError) bool { return r.Granted >= l.needed }
-	left := l.collect(r, answers, len(l.locks), 0, won)
+	left := l.collect(r, answers, len(l.locks), l.grace()+answerTime/4, l.won) // some do not keep to the time that they are given
+	if !l.won(r) {
+		return r
+	}
 	for i, err := range r.Answers {
 		if err == errNotAsked && l.ailing[i].Load() {
 			left-- // it did not answer the last time either
 		}
 	}
-	l.collect(r, answers, left, time.Since(start)+l.grace()/8, won)
+	l.collect(r, answers, left, time.Since(start)+l.grace()/8, nil)
 	return r
 }
+
+func (l *redLock) won(r *QuorumError) bool { return r.Granted >= l.needed }
 
 func (l *redLock) noAnswers() *QuorumError {
 	r := &QuorumError{Asked: len(l.locks), Needed: l.needed, Answers: make([]error, len(l.locks))}
@@ -269,12 +330,12 @@ func (l *redLock) noAnswers() *QuorumError {
 	return r
 }
 
-// collect waits for n answers; once grace has passed, no longer than until they
+// collect waits for n answers, no longer than limit, and no longer than until they
 // are enough. It returns how many are missing.
-func (l *redLock) collect(r *QuorumError, answers <-chan nodeAnswer, n int, grace time.Duration, enough func(*QuorumError) bool) int {
-	timer := time.NewTimer(grace)
+func (l *redLock) collect(r *QuorumError, answers <-chan nodeAnswer, n int, limit time.Duration, enough func(*QuorumError) bool) int {
+	timer := time.NewTimer(limit)
 	defer timer.Stop()
-	for late := grace == 0; n > 0 && !(late && enough(r)); {
+	for n > 0 && (enough == nil || !enough(r)) {
 		select {
 		case a := <-answers:
 			n--
@@ -282,7 +343,7 @@ func (l *redLock) collect(r *QuorumError, answers <-chan nodeAnswer, n int, grac
 				r.Granted++
 			}
 		case <-timer.C:
-			late = true
+			return n
 		}
 	}
 	return n
@@ -344,6 +405,9 @@ func (l *redLock) askNode(ctx context.Context, h *redHold, i int, a attempt) err
 		}
 	}
 	m := l.locks[i]
+	for range l.stale(h, i) { // of a lock that consists of several, some may be left
+		_ = m.Unlock(ctx)
+	}
 	ok, err := m.TryLock(ctx, 0, lease)
 	if a.level == 1 && errors.Is(err, ErrLockLost) { // the node has forgotten an earlier hold: now that this was said
 		ok, err = m.TryLock(ctx, 0, lease)
@@ -374,16 +438,25 @@ type ended struct{ context.Context }
 
 func (ended) Err() error { return context.Canceled }
 
-// note notes that a node has granted one level, and returns whether that is wanted.
-func (l *redLock) note(h *redHold, i int, guard context.Context) bool {
-	n := &h.nodes[i]
+// stale returns how many levels are owed to a node that has lost its hold, and forgets them.
+func (l *redLock) stale(h *redHold, i int) int {
 	before := l.guardOf(h, i)
-	over := before != nil && before.Err() != nil
+	if before == nil || before.Err() == nil {
+		return 0
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if over && n.guard == before { // that hold was lost, this is another one
-		n.guard, n.owed = nil, 0
-	}
+	n := &h.nodes[i]
+	owed := n.owed
+	n.guard, n.owed = nil, 0
+	return owed
+}
+
+// note notes that a node has granted one level, and returns whether that is wanted.
+func (l *redLock) note(h *redHold, i int, guard context.Context) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := &h.nodes[i]
 	if n.owed >= h.level {
 		return false
 	}
@@ -438,8 +511,7 @@ func (l *redLock) lost(field string) {
 }
 
 // lower gives back all levels above level, on all nodes at the same time, and
-// returns how many answers there will be. What a node has lost is not given back:
-// that could be a later hold by now.
+// returns how many answers there will be.
 func (l *redLock) lower(ctx context.Context, h *redHold, level int) (<-chan nodeAnswer, int) {
 	ctx = h.owner.in(context.WithoutCancel(ctx))
 	nodes := l.lowered(h, level)
@@ -448,11 +520,9 @@ func (l *redLock) lower(ctx context.Context, h *redHold, level int) (<-chan node
 		_, answered := l.ask(h, i)
 		l.client.engine.spawn(func() {
 			defer answered()
-			err := lossError(errGone)
-			if g := l.guardOf(h, i); g.Err() == nil || errors.Is(context.Cause(g), ErrClosed) {
-				for range levels {
-					err = l.locks[i].Unlock(ctx)
-				}
+			var err error
+			for range levels {
+				err = l.locks[i].Unlock(ctx)
 			}
 			answers <- nodeAnswer{i, err}
 		})
@@ -500,7 +570,9 @@ func (l *redLock) release(ctx context.Context, field string, left int) (bool, er
 		}
 	}
 	answers, n := l.lower(ctx, h, left)
-	l.collect(result, answers, n, l.grace(), func(r *QuorumError) bool { return r.Granted >= l.needed })
+	if n = l.collect(result, answers, n, l.grace(), nil); n > 0 {
+		l.collect(result, answers, n, unlockTime, l.won)
+	}
 	failed := len(result.Unwrap()) - l.count(result, errNotAsked) - l.count(result, ErrNotHeld)
 	if result.Granted < l.needed && failed > 0 {
 		return false, result
@@ -535,7 +607,7 @@ func (l *redLock) renew(field string) bool {
 // ask notes that node i is asked something for the owner of h, and returns what it
 // has not answered yet.
 func (l *redLock) ask(h *redHold, i int) (earlier []chan struct{}, answered func()) {
-	q := question{l.name, h.owner, i}
+	q := question{l.name, h.owner, l.ids[i]}
 	answer := make(chan struct{})
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -557,48 +629,61 @@ func (l *redLock) trusted(field string) bool {
 	return h != nil && l.alive(h) >= l.needed
 }
 
-func (l *redLock) listen(a attempt) []*listener {
+// listen joins the channels of the nodes that refused: what the others announce
+// is what this one has given back to them.
+func (l *redLock) listen(g grant) []*listener {
 	wake := make(chan struct{}, 1)
 	var all []*listener
-	for _, v := range l.voices {
-		all = append(all, v.pubsub.joinFor(wake, v.channel))
+	for _, i := range g.nodes {
+		for _, v := range l.voices[i] {
+			all = append(all, v.pubsub.joinFor(wake, v.channel))
+		}
 	}
 	return all
 }
 
 // inspect is what a majority says.
 func (l *redLock) inspect(ctx context.Context, field string) (state, error) {
-	views := make([]state, len(l.locks))
-	answers := l.askAll(ctx, func(ctx context.Context, i int, m Locker) (err error) {
+	views := make(chan nodeView, len(l.locks))
+	answers := l.askAll(ctx, func(ctx context.Context, i int, m Locker) error {
+		v := nodeView{node: i}
+		var err error
 		if field != "" {
-			views[i].held, err = m.IsHeld(ctx)
-			return err
+			v.held, err = m.IsHeld(ctx)
+		} else if v.locked, err = m.IsLocked(ctx); err == nil && v.locked {
+			v.ttl, err = m.TTL(ctx)
 		}
-		if views[i].locked, err = m.IsLocked(ctx); err == nil && views[i].locked {
-			views[i].ttl, err = m.TTL(ctx)
+		if err == nil {
+			views <- v
 		}
 		return err
 	})
 	result := l.noAnswers()
-	l.collect(result, answers, len(l.locks), 0, func(*QuorumError) bool { return false })
-	if result.Granted < l.needed {
-		return state{}, result
-	}
-	var locked, holding int
+	l.collect(result, answers, len(l.locks), l.grace()+answerTime/4, nil)
+	yes := 0
 	var ttls []time.Duration
-	for i, v := range views {
-		switch {
-		case result.Answers[i] != nil:
-			continue
-		case v.held:
-			holding++
-		case v.locked:
-			locked++
+	for range result.Granted {
+		v := <-views
+		if v.held || v.locked {
+			yes++
 		}
 		ttls = append(ttls, v.ttl)
 	}
-	slices.Sort(ttls)
-	return state{locked: locked >= l.needed, held: holding >= l.needed, ttl: ttls[len(ttls)-l.needed]}, nil
+	if no := result.Granted - yes; yes < l.needed && no <= len(l.locks)-l.needed {
+		return state{}, result // those that did not answer could make it either
+	}
+	s := state{locked: field == "" && yes >= l.needed, held: field != "" && yes >= l.needed}
+	if s.locked {
+		slices.Sort(ttls)
+		s.ttl = ttls[len(ttls)-l.needed]
+	}
+	return s, nil
+}
+
+// A nodeView is how a node sees the lock.
+type nodeView struct {
+	node int
+	state
 }
 
 func (l *redLock) force(ctx context.Context) (bool, error) {
@@ -611,21 +696,25 @@ func (l *redLock) force(ctx context.Context) (bool, error) {
 		return err
 	})
 	result := l.noAnswers()
-	l.collect(result, answers, len(l.locks), 0, func(*QuorumError) bool { return false })
-	if result.Granted < l.needed {
+	l.collect(result, answers, len(l.locks), l.grace()+answerTime/4, nil)
+	if !l.won(result) {
 		return false, result
 	}
 	return freed.Load(), nil
 }
 
-// askAll asks all nodes at the same time. Each answers within its timeout.
+// askAll asks all nodes at the same time. Each is given its timeout.
 func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, i int, m Locker) error) <-chan nodeAnswer {
 	answers := make(chan nodeAnswer, len(l.locks))
 	for i, m := range l.locks {
 		l.client.engine.spawn(func() {
-			ctx, cancel := context.WithTimeout(ctx, l.timeouts[i])
+			within, cancel := context.WithTimeout(ctx, l.timeouts[i])
 			defer cancel()
-			answers <- nodeAnswer{i, ask(ctx, i, m)}
+			err := ask(within, i, m)
+			if err != nil && within.Err() != nil && ctx.Err() == nil {
+				err = errNodeTimeout
+			}
+			answers <- nodeAnswer{i, err}
 		})
 	}
 	return answers

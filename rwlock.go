@@ -19,8 +19,8 @@ const (
 )
 
 var (
-	rwScript = script("rwlock")
-	rwBundle = bundle(rwScript, rwScript)
+	rwScript  = script("rwlock")
+	rwBundled = bundle(rwScript, rwScript)
 )
 
 // errUpgrade ends a write lock whose caller is in its own way.
@@ -97,7 +97,7 @@ type rwRecord struct {
 
 func (r *rwRecord) half(half string) lockID { return lockID{r.keys[0], half} }
 func (r *rwRecord) channel(attempt) string  { return r.announce }
-func (r *rwRecord) together() *luaScript    { return rwBundle }
+func (r *rwRecord) bundled() bundledScript  { return rwBundled }
 
 func (r *rwRecord) call(keys []string, verb, field string, level int, lease time.Duration, kin string, life time.Duration) call {
 	return call{rwScript, keys, []any{verb, r.announce, r.leases, field, level, milliseconds(lease), kin, milliseconds(life)}}

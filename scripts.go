@@ -15,6 +15,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -27,7 +28,7 @@ var (
 	renewScript   = script("renew")
 	forceScript   = script("force")
 	inspectScript = script("inspect")
-	bundleScript  = script("bundle") // not as it is: see bundle
+	bundleScript  = script("bundle") // not as it is: see wholeBundle
 )
 
 // A luaScript is one file of lua/.
@@ -49,11 +50,23 @@ func newScript(source string) *luaScript {
 	return &luaScript{source: source, digest: hex.EncodeToString(digest[:])}
 }
 
-// bundle is the script that takes several locks with take, all or none, and
-// takes back with undo.
-func bundle(take, undo *luaScript) *luaScript {
-	return newScript(strings.NewReplacer("--[[take]]", take.source, "--[[undo]]", undo.source).Replace(bundleScript.source))
+// A bundledScript is one of those that a bundle can run: how a lock is taken, and
+// how that is undone.
+type bundledScript int
+
+var bundled []string // what a bundle has of each; grows at init
+
+// bundle makes take and undo part of every bundle.
+func bundle(take, undo *luaScript) bundledScript {
+	function := func(s *luaScript) string { return "function(KEYS, ARGV)\n" + s.source + "\nend" }
+	bundled = append(bundled, "{take = "+function(take)+", undo = "+function(undo)+"}")
+	return bundledScript(len(bundled)) // as Lua counts
 }
+
+// wholeBundle is the script that takes several locks.
+var wholeBundle = sync.OnceValue(func() *luaScript {
+	return newScript(strings.Replace(bundleScript.source, "--[[scripts]]", strings.Join(bundled, ",\n"), 1))
+})
 
 // A call is one run of a script.
 type call struct {
@@ -128,14 +141,19 @@ func run(ctx context.Context, rdb redis.UniversalClient, c call) (reply, error) 
 	return parseReply(send(ctx, rdb, c))
 }
 
+// A bundledCall takes one lock of several.
+type bundledCall struct {
+	script     bundledScript
+	take, undo call
+}
+
 // runBundle sends the calls of several locks as one.
-func runBundle(ctx context.Context, rdb redis.UniversalClient, script *luaScript, takes, undoes []call) ([]reply, error) {
-	c := call{script: script, args: []any{len(takes)}}
-	for i, take := range takes {
-		undo := undoes[i]
-		c.keys = append(c.keys, take.keys...)
-		c.args = append(c.args, len(take.keys), len(take.args), len(undo.args))
-		c.args = append(append(c.args, take.args...), undo.args...)
+func runBundle(ctx context.Context, rdb redis.UniversalClient, calls []bundledCall) ([]reply, error) {
+	c := call{script: wholeBundle(), args: []any{len(calls)}}
+	for _, b := range calls {
+		c.keys = append(c.keys, b.take.keys...)
+		c.args = append(c.args, int(b.script), len(b.take.keys), len(b.take.args), len(b.undo.args))
+		c.args = append(append(c.args, b.take.args...), b.undo.args...)
 	}
 	return parseReplies(send(ctx, rdb, c))
 }

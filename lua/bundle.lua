@@ -1,21 +1,17 @@
--- Takes several locks of one kind: all of them, or none.
+-- Takes several locks: all of them, or none.
 --
 -- KEYS     the keys of all locks, one lock after the other
--- ARGV[1]  how many locks; then for each of them: how many keys it has, how many
---          arguments follow to take it and how many to undo that, and these
+-- ARGV[1]  how many locks; then for each of them: which of the scripts take and undo
+--          it, how many keys it has, how many arguments to take it and how many to undo that follow, and these
 -- Returns  for each lock that was asked, in order, the three integers that the
 --          script that takes it returned: all are held if the last ones begin with 1, else none is
 --
--- The scripts that take one lock, and undo that, are put in where it says so.
--- Running it twice does what running it once does, because they do.
+-- The scripts that take one lock and undo that, as functions of KEYS and ARGV, are
+-- put in where it says so. Running it twice does what running it once does, because they do.
 
-local function take(KEYS, ARGV)
---[[take]]
-end
-
-local function undo(KEYS, ARGV)
---[[undo]]
-end
+local scripts = {
+--[[scripts]]
+}
 
 local function part(list, from, n)
     local p = {}
@@ -28,19 +24,20 @@ end
 local answers, taken = {}, {}
 local key, at = 1, 2
 for i = 1, tonumber(ARGV[1]) do
-    local n_keys, n_take, n_undo = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
+    local script, n_keys = scripts[tonumber(ARGV[at])], tonumber(ARGV[at + 1])
+    local n_take, n_undo = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
     local keys = part(KEYS, key, n_keys)
-    local answer = take(keys, part(ARGV, at + 3, n_take))
+    local answer = script.take(keys, part(ARGV, at + 4, n_take))
     for _, n in ipairs(answer) do
         answers[#answers + 1] = n
     end
     if answer[1] ~= 1 then
         for j = i - 1, 1, -1 do
-            undo(taken[j].keys, taken[j].args)
+            taken[j].undo(taken[j].keys, taken[j].args)
         end
         break
     end
-    taken[i] = {keys = keys, args = part(ARGV, at + 3 + n_take, n_undo)}
-    key, at = key + n_keys, at + 3 + n_take + n_undo
+    taken[i] = {undo = script.undo, keys = keys, args = part(ARGV, at + 4 + n_take, n_undo)}
+    key, at = key + n_keys, at + 4 + n_take + n_undo
 end
 return answers
