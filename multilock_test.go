@@ -543,3 +543,161 @@ func (s *section) enter(b *bench) {
 		b.Errorf("%d hold it", n)
 	}
 }
+
+// The order is by record, whatever kind of lock: nobody waits for somebody who waits for him.
+func TestMultiLockOrder(t *testing.T) {
+	s, s2 := testredis.Start(t), testredis.Start(t)
+	for kind, pair := range map[string]func(c, c2 *Client, x, y string) (Locker, Locker){
+		"halves": func(c, _ *Client, x, y string) (Locker, Locker) { return newWriteLock(c, x), newReadLock(c, y) },
+		"fair":   func(c, _ *Client, x, y string) (Locker, Locker) { return c.NewFairLock(x), c.NewLock(y) },
+		"plain":  func(c, c2 *Client, x, y string) (Locker, Locker) { return c.NewLock(x), c2.NewLock(y) },
+		"red": func(c, c2 *Client, x, y string) (Locker, Locker) {
+			stub := func(name string) Locker { return stubLocker{Locker: c.NewLock(name)} }
+			first := c.NewRedLock(c.NewLock("same"+x), stub(x+"-1"), stub(x+"-2"))
+			second := c.NewRedLock(c2.NewLock("same"+x), stub(x+"-3"), stub(x+"-4"))
+			if x > y {
+				return second, first
+			}
+			return first, second
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, s.Addr())
+			b2 := newBench(t, s2.Addr())
+			ctx, cancel := context.WithTimeout(context.Background(), 6*soon)
+			defer cancel()
+			var all sync.WaitGroup
+			for i := range 4 {
+				c, c2 := b.client(), b2.client()
+				x, y := b.name+"-x", b.name+"-y"
+				if i%2 == 1 {
+					x, y = y, x
+				}
+				if kind == "red" {
+					x = b.name + "-x"
+				}
+				one, other := pair(c, c2, x, y)
+				if kind == "red" && i%2 == 1 {
+					one, other = other, one
+				}
+				all.Go(func() {
+					for range 15 {
+						l := c.NewMultiLock(one, other)
+						if err := l.Lock(ctx); err != nil {
+							b.Error(err)
+							return
+						}
+						if err := l.Unlock(ctx); err != nil {
+							b.Error(err)
+						}
+					}
+				})
+			}
+			all.Wait()
+			for _, key := range b2.rdb.Keys(context.Background(), "*").Val() {
+				testredis.Await(b, key+" is gone", soon, func() bool { return b2.rdb.Exists(context.Background(), key).Val() == 0 })
+			}
+		})
+	}
+}
+
+// Where each of its locks always has somebody waiting in this process, it gets them together all the same.
+func TestMultiLockIsNotStarvedHere(t *testing.T) {
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx, stop := context.WithCancel(context.Background())
+	defer stop()
+	c := b.client()
+	var all sync.WaitGroup
+	names := []string{b.name + "-a", b.name + "-b"}
+	for i := range 6 {
+		l := c.NewLock(names[i%2])
+		all.Go(func() {
+			for ctx.Err() == nil {
+				b.must(l.Lock(context.Background()))
+				time.Sleep(5 * time.Millisecond)
+				b.must(l.Unlock(context.Background()))
+			}
+		})
+	}
+	l := c.NewMultiLock(c.NewLock(names[0]), c.NewLock(names[1]))
+	for range 5 {
+		if ok, err := l.TryLock(context.Background(), soon, 0); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		b.must(l.Unlock(context.Background()))
+	}
+	stop()
+	all.Wait()
+}
+
+// Whoever holds one of them can unlock it while another goroutine of the same owner waits for the rest.
+func TestMultiLockDoesNotHoldUpItsOwner(t *testing.T) {
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c, other := b.client(), b.client()
+	owner := WithOwner(ctx)
+	mine, held := c.NewLock(b.name+"-mine"), other.NewLock(b.name+"-held")
+	b.must(mine.Lock(owner))
+	b.must(held.Lock(ctx))
+	l := c.NewMultiLock(c.NewLock(b.name+"-mine"), c.NewLock(b.name+"-held"))
+	got := b.startWaiter(owner, l)
+	start := time.Now()
+	b.must(mine.Unlock(owner))
+	if took := time.Since(start); took > soon/2 {
+		t.Errorf("Unlock took %v", took)
+	}
+	b.must(held.Unlock(ctx))
+	b.must(await(b, "the rest is free", got))
+	b.must(l.Unlock(owner))
+	b.isLocked(other.NewLock(b.name+"-mine"), false)
+}
+
+// A guardless is somebody else's Locker that grants everything and guards nothing.
+type guardless struct {
+	Locker
+	tries int
+}
+
+func (g *guardless) TryLock(context.Context, time.Duration, time.Duration) (bool, error) {
+	g.tries++
+	return true, nil
+}
+func (g *guardless) Lock(context.Context) error   { g.tries++; return nil }
+func (g *guardless) Unlock(context.Context) error { return nil }
+func (g *guardless) Guard(context.Context) (context.Context, error) {
+	return nil, io.ErrNoProgress
+}
+
+// Lockers of others may fail in ways of their own.
+func TestMultiLockOfStrangeStrangers(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	c := b.client()
+	last := stubLocker{Locker: c.NewLock(b.name + "-z")}
+	strange := &guardless{Locker: c.NewLock(b.name + "-A")}
+	b.mustBe(c.NewMultiLock(strange, last).Lock(ctx), io.ErrNoProgress)
+
+	lost := &guardless{Locker: c.NewLock(b.name + "-B")} // always
+	deadline, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	b.mustBe(c.NewMultiLock(neverHeld{lost}, last).Lock(deadline), context.DeadlineExceeded)
+	if lost.tries > 30 {
+		t.Errorf("%d tries in 100ms", lost.tries)
+	}
+
+	panics := stubLocker{Locker: c.NewLock(b.name + "-C"), tryLock: func(context.Context, time.Duration, time.Duration) (bool, error) { panic("mine") }}
+	func() {
+		defer func() {
+			if r := recover(); r != "mine" {
+				t.Errorf("recovered %v", r)
+			}
+		}()
+		_, _ = c.NewMultiLock(panics, c.NewLock(b.name+"-D")).TryLock(ctx, time.Second, 0)
+	}()
+	b.isLocked(c.NewLock(b.name+"-D"), false)
+}
+
+type neverHeld struct{ *guardless }
+
+func (neverHeld) Guard(context.Context) (context.Context, error) { return nil, ErrLockLost }

@@ -7,6 +7,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -388,16 +389,18 @@ func TestRedLockInvalid(t *testing.T) {
 	c2, c3, c4 := onServer(), onServer(), onServer()
 	n := b.name
 	for name, l := range map[string]*RedLock{
-		"none":             c.NewRedLock(),
-		"two":              c.NewRedLock(c.NewLock(n), c2.NewLock(n)),
-		"nil":              c.NewRedLock(c.NewLock(n), c2.NewLock(n), nil),
-		"of one client":    c.NewRedLock(c.NewLock(n), c2.NewLock(n), c.NewLock(n+"2")),
-		"on one server":    c.NewRedLock(c.NewLock(n), c2.NewLock(n), other.NewLock(n+"2")),
-		"a bad one":        c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewLock("")),
-		"no client":        (*Client)(nil).NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewLock(n)),
-		"a bad MultiLock":  c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewMultiLock()),
-		"made by hand":     {},
-		"a RedLock of two": c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewRedLock(c3.NewLock(n), c4.NewLock(n))),
+		"none":               c.NewRedLock(),
+		"two":                c.NewRedLock(c.NewLock(n), c2.NewLock(n)),
+		"nil":                c.NewRedLock(c.NewLock(n), c2.NewLock(n), nil),
+		"of one client":      c.NewRedLock(c.NewLock(n), c2.NewLock(n), c.NewLock(n+"2")),
+		"on one server":      c.NewRedLock(c.NewLock(n), c2.NewLock(n), other.NewLock(n+"2")),
+		"a bad one":          c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewLock("")),
+		"no client":          (*Client)(nil).NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewLock(n)),
+		"a bad MultiLock":    c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewMultiLock()),
+		"made by hand":       {},
+		"on three databases": c.NewRedLock(c.NewLock(n), c2.NewLock(n), b.clientOn(testredis.Client(t, b.addr, func(o *redis.Options) { o.DB = 1 })).NewLock(n)),
+		"on one, in many":    c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewMultiLock(c3.NewLock(n), c2.NewLock(n+"2"))),
+		"a RedLock of two":   c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewRedLock(c3.NewLock(n), c4.NewLock(n))),
 	} {
 		for method, err := range map[string]error{
 			"Lock": l.Lock(ctx), "Unlock": l.Unlock(ctx), "IsHeld": second(l.IsHeld(ctx)), "Force": second(l.ForceUnlock(ctx)),
@@ -425,6 +428,170 @@ func TestRedLockInvalid(t *testing.T) {
 	}
 	await(b, "the guard ends", guarded.Done())
 	b.mustBe(l.Unlock(ctx), ErrLockLost)
+}
+
+// Nodes that cannot be asked decide nothing: a hold is not lost because one asks for it.
+func TestRedLockUnsureAnswers(t *testing.T) {
+	b := newRedBench(t)
+	ctx := context.Background()
+	b.servers[0].Kill()
+	b.servers[1].Kill()
+	l := b.lock(WithNodeTimeout(100 * time.Millisecond))
+	b.must(l.Lock(ctx))
+	guarded, err := l.Guard(ctx)
+	b.must(err)
+	b.servers[2].Freeze()
+	var quorum *QuorumError
+	if held, err := l.IsHeld(ctx); held || !errors.As(err, &quorum) || errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("IsHeld: %v, %v", held, err)
+	}
+	if locked, err := l.IsLocked(ctx); locked || !errors.As(err, &quorum) {
+		t.Errorf("IsLocked: %v, %v", locked, err)
+	}
+	b.back(false, b.servers[2])
+	b.must(b.nodes[2].Ping(ctx).Err())
+	b.holds(l, 1)
+	if guarded.Err() != nil {
+		t.Error(context.Cause(guarded))
+	}
+	b.must(l.Unlock(ctx))
+	b.back(true, b.servers[:2]...)
+}
+
+// An explicit lease that runs out inside of holds that its owner has by itself takes nothing from those and adds nothing.
+func TestRedLockLeaseInsideOtherHolds(t *testing.T) {
+	b := newRedBench(t)
+	ctx := context.Background()
+	l := b.lock().(*RedLock)
+	var inner []Locker
+	for _, m := range l.lock.(*redLock).locks[:2] {
+		b.must(m.Lock(ctx))
+		inner = append(inner, m)
+	}
+	b.must(l.LockLease(ctx, 300*time.Millisecond))
+	guarded, err := l.Guard(ctx)
+	b.must(err)
+	await(b.bench, "the lease ends", guarded.Done())
+	b.mustBe(context.Cause(guarded), ErrLockLost)
+	for _, m := range inner {
+		testredis.Await(b, "the level of the lease is gone", soon, func() bool {
+			n, err := m.HoldCount(ctx)
+			return n == 1 && err == nil
+		})
+		b.must(m.Unlock(ctx))
+	}
+}
+
+// What is left on a node of a lock of several, of which one was lost, is not kept twice.
+func TestRedLockOfMultiLocks(t *testing.T) {
+	b := newRedBench(t)
+	ctx := context.Background()
+	var locks []Locker
+	for _, rdb := range b.nodes[1:4] {
+		c := b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(600*time.Millisecond))
+		locks = append(locks, c.NewMultiLock(c.NewLock(b.name+"-x"), c.NewLock(b.name+"-y")))
+	}
+	l := b.client(WithWatchdogTimeout(600 * time.Millisecond)).NewRedLock(locks...)
+	b.must(l.Lock(ctx))
+	for range 2 {
+		b.must(b.nodes[1].Del(ctx, b.name+"-y").Err())
+		testredis.Await(b, "it is taken again", 2*soon, func() bool { return b.nodes[1].Exists(ctx, b.name+"-y").Val() == 1 })
+	}
+	b.holds(l, 1)
+	b.must(l.Unlock(ctx))
+	testredis.Await(b, "all is given back", soon, func() bool { return b.has() == 0 })
+
+	// And waiters are woken.
+	other := b.client(WithMaxWakeDelay(time.Hour)).NewRedLock(slices.Clone(locks)...)
+	b.must(l.Lock(ctx))
+	got := make(chan error)
+	owner := WithOwner(ctx)
+	go func() { got <- other.Lock(owner) }()
+	time.Sleep(100 * time.Millisecond)
+	b.must(l.Unlock(ctx))
+	b.must(await(b.bench, "the waiter is woken", got))
+	b.must(other.Unlock(owner))
+}
+
+// Readers share it, in one process too.
+func TestRedLockOfReaders(t *testing.T) {
+	b := newRedBench(t)
+	ctx := context.Background()
+	var readers, writers []Locker
+	for _, rdb := range b.nodes[:3] {
+		c := b.clientOn(testredis.Client(t, rdb.Options().Addr))
+		readers, writers = append(readers, newReadLock(c, b.name)), append(writers, newWriteLock(c, b.name))
+	}
+	home := b.client()
+	read, write := home.NewRedLock(readers...), home.NewRedLock(writers...)
+	readers[0] = nil // it is not ours any more
+	b.must(read.Lock(ctx))
+	owner := WithOwner(ctx)
+	if ok, err := read.TryLock(owner, soon, 0); !ok || err != nil {
+		t.Error(ok, err)
+	}
+	if ok, err := write.TryLock(WithOwner(ctx), 0, 0); ok || err != nil {
+		t.Error(ok, err)
+	}
+	b.must(read.Unlock(ctx))
+	b.must(read.Unlock(owner))
+}
+
+// Somebody else's Locker that does not answer costs a node timeout.
+func TestRedLockOfAHangingStranger(t *testing.T) {
+	b := newRedBench(t)
+	ctx := context.Background()
+	release := make(chan struct{})
+	hangs := func() Locker {
+		return stubLocker{
+			Locker:  b.client().NewLock(b.name + "-hangs"),
+			tryLock: func(context.Context, time.Duration, time.Duration) (bool, error) { <-release; return false, nil },
+		}
+	}
+	nodes := func() (locks []Locker) {
+		for _, rdb := range b.nodes[:2] {
+			locks = append(locks, b.clientOn(testredis.Client(t, rdb.Options().Addr)).NewLock(b.name))
+		}
+		return locks
+	}
+	home := b.client()
+	defer close(release) // before the clients are closed
+	l, rival := home.NewRedLock(append(nodes(), hangs())...), b.client().NewRedLock(append(nodes(), hangs())...)
+	b.must(l.Lock(ctx))
+	start := time.Now()
+	if ok, err := rival.TryLock(ctx, 0, 0); ok || err != nil {
+		t.Errorf("%v, %v", ok, err)
+	}
+	if took := time.Since(start); took > 2*time.Second {
+		t.Errorf("it took %v", took)
+	}
+	b.must(l.Unlock(ctx))
+}
+
+// Waiters cost next to nothing, also where the holder has only a majority.
+func TestRedLockWaitersDoNotPoll(t *testing.T) {
+	b := newRedBench(t)
+	ctx := context.Background()
+	l := b.lock(WithWatchdogTimeout(time.Hour))
+	b.must(l.Lock(ctx))
+	testredis.Await(b, "all are held", soon, func() bool { return b.has() == 5 })
+	b.must(b.nodes[4].Del(ctx, b.name).Err())
+	rdb := testredis.Client(t, b.addr)
+	sent := new(counter)
+	rdb.AddHook(sent)
+	waiter := newRedLock(b.clientOn(rdb), b.name)
+	owner := WithOwner(ctx)
+	got := make(chan error)
+	go func() { got <- waiter.Lock(owner) }()
+	time.Sleep(time.Second)
+	before := sent.n.Load()
+	time.Sleep(3 * time.Second)
+	if n := sent.n.Load() - before; n > 30 {
+		t.Errorf("%d requests to one node in 3s", n)
+	}
+	b.must(l.Unlock(ctx))
+	b.must(await(b.bench, "the waiter is woken", got))
+	b.must(waiter.Unlock(owner))
 }
 
 func TestQuorumError(t *testing.T) {
