@@ -41,6 +41,14 @@ type stubLocker struct {
 	Locker
 	tryLock func(ctx context.Context, wait, lease time.Duration) (bool, error)
 	unlock  func(ctx context.Context) error
+	guard   func(ctx context.Context) (context.Context, error)
+}
+
+func (s stubLocker) Guard(ctx context.Context) (context.Context, error) {
+	if s.guard != nil {
+		return s.guard(ctx)
+	}
+	return s.Locker.Guard(ctx)
 }
 
 func (s stubLocker) TryLock(ctx context.Context, wait, lease time.Duration) (bool, error) {

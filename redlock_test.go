@@ -222,6 +222,25 @@ func TestRedLockMajorityComesBackEmpty(t *testing.T) {
 	b.must(other.Unlock(ctx))
 }
 
+// The loss is noticed when the nodes are lost, not when it is the turn of the hold.
+func TestRedLockLossIsToldAtOnce(t *testing.T) {
+	b := newRedBench(t)
+	ctx := context.Background()
+	var locks []Locker
+	for _, rdb := range b.nodes[1:4] {
+		locks = append(locks, b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(600*time.Millisecond)).NewLock(b.name))
+	}
+	l := b.client(WithWatchdogTimeout(time.Hour)).NewRedLock(locks...)
+	b.must(l.Lock(ctx))
+	guarded, err := l.Guard(ctx)
+	b.must(err)
+	testredis.Await(b, "all are held", soon, func() bool { return b.has() == 3 })
+	b.forget()
+	await(b.bench, "the guard ends", guarded.Done())
+	b.mustBe(context.Cause(guarded), ErrLockLost)
+	b.mustBe(l.Unlock(ctx), ErrLockLost)
+}
+
 // A node that answers late has granted nothing: it is released as soon as it does.
 func TestRedLockLateAnswers(t *testing.T) {
 	b := newRedBench(t)
@@ -592,6 +611,60 @@ func TestRedLockWaitersDoNotPoll(t *testing.T) {
 	b.must(l.Unlock(ctx))
 	b.must(await(b.bench, "the waiter is woken", got))
 	b.must(waiter.Unlock(owner))
+}
+
+// A silentGuard has ended without anybody having been told, as after a pause of the process.
+type silentGuard struct {
+	context.Context
+	over *atomic.Bool
+}
+
+func (g silentGuard) Done() <-chan struct{} { return nil }
+func (g silentGuard) Err() error {
+	if g.over.Load() {
+		return ErrLockLost
+	}
+	return nil
+}
+
+// Whoever looks sees that too few nodes are trusted, also when nobody has told; and
+// the watchdog sees it when it is the turn of the hold.
+func TestRedLockLooksForItself(t *testing.T) {
+	for name, look := range map[string]func(b *bench, l *RedLock, guarded context.Context){
+		"guard": func(b *bench, _ *RedLock, guarded context.Context) {
+			if guarded.Err() == nil {
+				b.Error("the guard goes on")
+			}
+		},
+		"hold count": func(b *bench, l *RedLock, _ context.Context) { b.holds(l, 0) },
+		"watchdog":   func(b *bench, _ *RedLock, guarded context.Context) { await(b, "the guard ends", guarded.Done()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, testredis.Mini(t).Addr())
+			ctx := context.Background()
+			timeout := time.Hour
+			if name == "watchdog" {
+				timeout = 300 * time.Millisecond
+			}
+			c := b.client(WithWatchdogTimeout(timeout))
+			var over atomic.Bool
+			var locks []Locker
+			for i := range 3 {
+				locks = append(locks, stubLocker{
+					Locker: b.client().NewLock(fmt.Sprint(b.name, i)),
+					guard:  func(ctx context.Context) (context.Context, error) { return silentGuard{ctx, &over}, nil },
+				})
+			}
+			l := c.NewRedLock(locks...)
+			b.must(l.Lock(ctx))
+			guarded, err := l.Guard(ctx)
+			b.must(err)
+			over.Store(true)
+			look(b, l, guarded)
+			b.mustBe(l.Unlock(ctx), ErrLockLost)
+			testredis.Await(b, "all nodes are given back", soon, func() bool { return len(b.keys()) == 0 })
+		})
+	}
 }
 
 func TestQuorumError(t *testing.T) {

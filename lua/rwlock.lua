@@ -261,6 +261,9 @@ if verb == 'abandon-write' then
     end
 end
 if held == 0 then
+    if not write_half then
+        drop_leases(field, left + 1, left + 1) -- Redisson's forceUnlock leaves them
+    end
     return {-1, 0, 0}
 end
 if not write_half then

@@ -1,0 +1,245 @@
+// Package interop proves that relock and Redisson share their locks: its tests
+// drive a Java service and relock against the same Redis. It is a module of its
+// own and has nothing for users.
+package interop
+
+// The Java service, built and driven from here.
+//
+// Rules: Maven builds it once for every version of Redisson, into the user's cache;
+// a service belongs to one test and never outlives it; every command has a time limit.
+
+import (
+	"bufio"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+)
+
+// versions of Redisson: the newest one, and one from before the sharded pub/sub
+// and the unlock latch.
+var versions = []string{"4.7.0", "3.17.7"}
+
+// A setting is how a Java service is started.
+type setting struct {
+	version  string
+	watchdog time.Duration // 0: 30s
+	cluster  bool
+	addrs    []string
+}
+
+// A java is a Java service.
+type java struct {
+	t       testing.TB
+	version string // of Redisson
+	cmd     *exec.Cmd
+	in      io.WriteCloser
+
+	*answers
+}
+
+// answers are those that a service still owes.
+type answers struct {
+	mu      sync.Mutex // guards below
+	last    int64
+	waiting map[int64]chan answer
+}
+
+// A command is what the service is told; see Peer.java.
+type command struct {
+	ID      int64    `json:"id"`
+	Op      string   `json:"op"`
+	Kind    string   `json:"kind"`
+	Name    string   `json:"name"`
+	Names   []string `json:"names,omitempty"`
+	Thread  int      `json:"thread"`
+	Wait    int64    `json:"wait,omitempty"`  // ms
+	Lease   int64    `json:"lease,omitempty"` // ms
+	Counter string   `json:"counter,omitempty"`
+	MS      int64    `json:"ms,omitempty"`
+}
+
+// An answer is what the service says.
+type answer struct {
+	ID     int64  `json:"id"`
+	OK     bool   `json:"ok"`
+	Value  bool   `json:"value"`
+	Number int64  `json:"number"`
+	Error  string `json:"error"`
+}
+
+// err is the error of an answer that is not OK.
+func (a answer) err() error {
+	if a.OK {
+		return nil
+	}
+	return errors.New(a.Error)
+}
+
+// startJava starts a service and waits until it is ready.
+func startJava(t testing.TB, s setting) *java {
+	t.Helper()
+	dir := build(t, s.version)
+	if s.watchdog == 0 {
+		s.watchdog = 30 * time.Second
+	}
+	mode := "single"
+	if s.cluster {
+		mode = "cluster"
+	}
+	args := []string{"-Xmx256m", "-XX:+UseSerialGC", "-cp", filepath.Join(dir, "peer-1.jar") + ":" + filepath.Join(dir, "lib", "*"),
+		"peer.Peer", fmt.Sprint(s.watchdog.Milliseconds()), "300000", mode}
+	for _, addr := range s.addrs {
+		args = append(args, "redis://"+addr)
+	}
+	j := &java{t: t, version: s.version, cmd: exec.Command("java", args...), answers: &answers{waiting: make(map[int64]chan answer)}}
+	var err error
+	if j.in, err = j.cmd.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	out, err := j.cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.cmd.Stderr = io.Discard
+	ready := j.expect(0)
+	if err := j.cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		j.read(out)
+	}()
+	t.Cleanup(func() {
+		j.kill()
+		<-done
+		_ = j.cmd.Wait()
+	})
+	j.await(ready, time.Minute)
+	return j
+}
+
+// kill ends the service at once (SIGKILL).
+func (j *java) kill() { _ = j.cmd.Process.Kill() }
+
+func (j *java) expect(id int64) chan answer {
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	c := make(chan answer, 1)
+	j.waiting[id] = c
+	return c
+}
+
+func (j *java) read(out io.Reader) {
+	lines := bufio.NewScanner(out)
+	for lines.Scan() {
+		var a answer
+		if json.Unmarshal(lines.Bytes(), &a) != nil {
+			continue // somebody logs
+		}
+		j.mu.Lock()
+		c := j.waiting[a.ID]
+		delete(j.waiting, a.ID)
+		j.mu.Unlock()
+		if c != nil {
+			c <- a
+		}
+	}
+}
+
+// start sends a command; the answer comes over the channel.
+func (j *java) start(c command) <-chan answer {
+	j.t.Helper()
+	j.mu.Lock()
+	j.last++
+	c.ID = j.last
+	j.mu.Unlock()
+	a := j.expect(c.ID)
+	line, err := json.Marshal(c)
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	if _, err := j.in.Write(append(line, '\n')); err != nil {
+		j.t.Fatal(err)
+	}
+	return a
+}
+
+func (j *java) await(c <-chan answer, limit time.Duration) answer {
+	j.t.Helper()
+	select {
+	case a := <-c:
+		return a
+	case <-time.After(limit):
+		j.t.Fatalf("the Java service does not answer within %v", limit)
+		panic("unreachable")
+	}
+}
+
+// do sends a command and waits for its answer.
+func (j *java) do(c command) answer {
+	j.t.Helper()
+	return j.await(j.start(c), 30*time.Second)
+}
+
+// must does a command that has to succeed.
+func (j *java) must(c command) answer {
+	j.t.Helper()
+	a := j.do(c)
+	if !a.OK {
+		j.t.Fatalf("%s %s %s: %s", c.Op, c.Kind, c.Name, a.Error)
+	}
+	return a
+}
+
+var building sync.Mutex // one Maven at a time
+
+// build builds the service for a version of Redisson and returns where it is.
+// Without Java and Maven the test is skipped, but fails where the environment says CI=true.
+func build(t testing.TB, version string) string {
+	t.Helper()
+	for _, tool := range []string{"java", "mvn"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			if os.Getenv("CI") == "true" {
+				t.Fatalf("this test needs Java and Maven: %v", err)
+			}
+			t.Skipf("this test needs Java and Maven: %v", err)
+		}
+	}
+	building.Lock()
+	defer building.Unlock()
+	hash := sha256.New()
+	for _, file := range []string{"java/pom.xml", "java/src/main/java/peer/Peer.java"} {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		hash.Write(text)
+	}
+	cache, err := os.UserCacheDir()
+	if err != nil {
+		cache = os.TempDir()
+	}
+	dir := filepath.Join(cache, "relock-interop", hex.EncodeToString(hash.Sum(nil))[:12]+"-"+version)
+	done := filepath.Join(dir, "done")
+	if _, err := os.Stat(done); err == nil {
+		return dir
+	}
+	out, err := exec.Command("mvn", "-q", "-B", "-f", "java/pom.xml", "package", "-Dredisson.version="+version, "-DbuildTo="+dir).CombinedOutput()
+	if err != nil {
+		t.Fatalf("mvn: %v\n%s", err, out)
+	}
+	if err := os.WriteFile(done, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}

@@ -1,0 +1,369 @@
+package interop
+
+// The matrix: each lock type, held by one language and asked for by the other.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// soon is how long something may take that should happen at once, on a busy machine.
+const soon = 5 * time.Second
+
+// prompt is how long a wake-up may take, from the release to the next holder.
+const prompt = time.Second
+
+// A kind is one lock type, as both languages know it.
+type kind struct {
+	name  string // of the type, for Java
+	rival string // a type that it excludes
+	since string // the first version of Redisson that has it, if not all have
+	lock  func(c *relock.Client, name string) relock.Locker
+}
+
+var kinds = []kind{
+	{"lock", "lock", "", func(c *relock.Client, name string) relock.Locker { return c.NewLock(name) }},
+	{"fenced", "fenced", "3.19", func(c *relock.Client, name string) relock.Locker { return c.NewLock(name, relock.Fenced()) }},
+	{"fair", "fair", "", func(c *relock.Client, name string) relock.Locker { return c.NewFairLock(name) }},
+	{"write", "write", "", func(c *relock.Client, name string) relock.Locker { return c.NewRWLock(name).Write() }},
+	{"read", "write", "", func(c *relock.Client, name string) relock.Locker { return c.NewRWLock(name).Read() }},
+	{"write", "read", "", func(c *relock.Client, name string) relock.Locker { return c.NewRWLock(name).Write() }},
+}
+
+func kindOf(name string) kind {
+	for _, k := range kinds {
+		if k.name == name {
+			return k
+		}
+	}
+	panic("no kind " + name)
+}
+
+// A both is what one test has: a Redis, relock, and a Java service of one version.
+type both struct {
+	*testing.T
+	addr   string
+	rdb    *redis.Client
+	client *relock.Client
+	java   *java
+}
+
+func (b *both) version() string { return b.java.version }
+
+func newBoth(t *testing.T, s setting) *both {
+	t.Helper()
+	server := testredis.Start(t)
+	s.addrs = []string{server.Addr()}
+	b := &both{T: t, addr: server.Addr(), rdb: server.Client()}
+	b.client = b.newClient(s.watchdog)
+	b.java = startJava(t, s)
+	return b
+}
+
+func (b *both) newClient(watchdog time.Duration) *relock.Client {
+	b.Helper()
+	opts := []relock.Option{relock.WithMaxWakeDelay(time.Hour), relock.WithLogger(slog.New(slog.DiscardHandler))}
+	if watchdog > 0 {
+		opts = append(opts, relock.WithWatchdogTimeout(watchdog))
+	}
+	c, err := relock.New(testredis.Client(b, b.addr), opts...)
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		if err := c.Close(); err != nil {
+			b.Error(err)
+		}
+	})
+	return c
+}
+
+func (b *both) must(err error) {
+	b.Helper()
+	if err != nil {
+		b.Fatal(err)
+	}
+}
+
+// tries is one try of l.
+func (b *both) tries(l relock.Locker, want bool) {
+	b.Helper()
+	if ok, err := l.TryLock(context.Background(), 0, 0); ok != want || err != nil {
+		b.Fatalf("relock: TryLock answers %v, %v; want %v", ok, err, want)
+	}
+}
+
+// javaTries is one try in Java.
+func (b *both) javaTries(kind, name string, thread int, want bool) {
+	b.Helper()
+	if a := b.java.must(command{Op: "trylock", Kind: kind, Name: name, Thread: thread}); a.Value != want {
+		b.Fatalf("Java: tryLock answers %v; want %v", a.Value, want)
+	}
+	// Redisson leaves the queue of a fair lock a moment after it has answered, and tells nobody.
+	testredis.Await(b, "Java has left the queue", soon, func() bool {
+		for _, key := range b.rdb.Keys(context.Background(), "redisson_lock_queue:*").Val() {
+			if strings.Contains(key, name) {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// nothingIsLeft waits until nothing of name is in Redis but its fencing counter.
+func (b *both) nothingIsLeft(name string) {
+	b.Helper()
+	testredis.Await(b, "nothing of "+name+" is left", soon, func() bool {
+		for _, key := range b.rdb.Keys(context.Background(), "*").Val() {
+			if strings.Contains(key, name) && !strings.HasPrefix(key, "redisson_lock_token") {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// awaitSubscriber waits until somebody listens for the release of name.
+func (b *both) awaitSubscriber(name string) {
+	b.Helper()
+	testredis.Await(b, "a waiter is subscribed", soon, func() bool {
+		for _, channel := range b.rdb.PubSubChannels(context.Background(), "*").Val() {
+			if strings.Contains(channel, name) {
+				return true
+			}
+		}
+		return false
+	})
+	time.Sleep(50 * time.Millisecond) // and has asked once more
+}
+
+// startLock has l locked for owner by another goroutine.
+func startLock(owner context.Context, l relock.Locker) <-chan error {
+	got := make(chan error, 1)
+	go func() { got <- l.Lock(owner) }()
+	return got
+}
+
+func (b *both) await(what string, got <-chan error) {
+	b.Helper()
+	select {
+	case err := <-got:
+		b.must(err)
+	case <-time.After(soon):
+		b.Fatalf("waited in vain: %s", what)
+	}
+}
+
+func forEachVersion(t *testing.T, s setting, test func(b *both)) {
+	for _, version := range versions {
+		t.Run("redisson-"+version, func(t *testing.T) {
+			t.Parallel()
+			s.version = version
+			test(newBoth(t, s))
+		})
+	}
+}
+
+// has says whether a version of Redisson has the kind.
+func (k kind) has(version string) bool {
+	return k.since == "" || version > k.since // of one digit before the dot
+}
+
+func TestMatrix(t *testing.T) {
+	forEachVersion(t, setting{}, func(b *both) {
+		for i, k := range kinds {
+			if !k.has(b.version()) {
+				continue
+			}
+			for j, name := range []string{"plain", "with {a tag} in it", "Schlüssel-鎖-🔒", "a:b"} {
+				b.Run(fmt.Sprintf("%s-%s/%s", k.name, k.rival, name), func(t *testing.T) {
+					in := *b
+					in.T = t
+					in.java = b.java.under(t)
+					in.pair(k, fmt.Sprint(name, "-", i, "-", j))
+				})
+			}
+		}
+	})
+}
+
+// under is the same service in another test.
+func (j *java) under(t testing.TB) *java {
+	return &java{t: t, version: j.version, cmd: j.cmd, in: j.in, answers: j.answers}
+}
+
+// pair tries a lock of kind k in relock against its rival in Java.
+func (b *both) pair(k kind, name string) {
+	ctx := context.Background()
+	l, other := k.lock(b.client, name), kindOf(k.rival).lock(b.client, name)
+	j := func(op string) command { return command{Op: op, Kind: k.rival, Name: name, Thread: 1} }
+
+	// Java holds, relock waits, and is woken by message.
+	b.java.must(j("lock"))
+	b.tries(l, false)
+	if locked, err := other.IsLocked(ctx); !locked || err != nil {
+		b.Errorf("IsLocked: %v, %v", locked, err)
+	}
+	if err := l.Unlock(ctx); !errors.Is(err, relock.ErrNotHeld) {
+		b.Errorf("Unlock of what Java holds: %v", err)
+	}
+	owner := relock.WithOwner(ctx)
+	got := startLock(owner, l)
+	b.awaitSubscriber(name)
+	b.java.must(j("lock")) // re-enters
+	b.java.must(j("unlock"))
+	select {
+	case err := <-got:
+		b.Fatalf("relock has what Java holds still once: %v", err)
+	case <-time.After(100 * time.Millisecond):
+	}
+	start := time.Now()
+	b.java.must(j("unlock"))
+	b.await("relock is woken", got)
+	if took := time.Since(start); took > prompt {
+		b.Errorf("it took relock %v to get what Java released", took)
+	}
+
+	// relock holds, Java waits, and is woken by message.
+	b.javaTries(k.rival, name, 1, false)
+	if a := b.java.must(command{Op: "locked", Kind: k.name, Name: name, Thread: 1}); !a.Value {
+		b.Error("Java does not see that it is locked")
+	}
+	if a := b.java.do(j("unlock")); a.OK || !strings.Contains(a.Error, "IllegalMonitorState") {
+		b.Errorf("Java unlocks what relock holds: %+v", a)
+	}
+	b.must(l.Lock(owner))
+	c := j("trylock")
+	c.Wait = 20_000
+	waiting := b.java.start(c)
+	b.awaitSubscriber(name)
+	b.must(l.Unlock(owner))
+	select {
+	case a := <-waiting:
+		b.Fatalf("Java has what relock holds still once: %+v", a)
+	case <-time.After(100 * time.Millisecond):
+	}
+	start = time.Now()
+	b.must(l.Unlock(owner))
+	if a := b.java.await(waiting, soon); !a.Value {
+		b.Errorf("Java did not get it: %+v", a)
+	}
+	if took := time.Since(start); took > prompt {
+		b.Errorf("it took Java %v to get what relock released", took)
+	}
+	b.java.must(j("unlock"))
+
+	// Leases end by themselves, in both directions.
+	c = j("lock")
+	c.Lease = 400
+	b.java.must(c)
+	b.tries(l, false)
+	start = time.Now()
+	if ok, err := l.TryLock(ctx, soon, 400*time.Millisecond); !ok || err != nil {
+		b.Errorf("after the lease of Java: %v, %v", ok, err)
+	}
+	b.javaTries(k.rival, name, 2, false)
+	// Before 3.32 a Java waiter of a fair lock sleeps on when its place is given away,
+	// not when the lease ends (redisson#4705).
+	if k.name != "fair" || b.version() > "3.32" {
+		c = j("trylock")
+		c.Wait = 5000
+		if a := b.java.must(c); !a.Value {
+			b.Error("after the lease of relock: Java did not get it")
+		}
+		if took := time.Since(start); took > 3*time.Second {
+			b.Errorf("two leases of 400ms took %v", took)
+		}
+		b.java.must(j("unlock"))
+	}
+
+	// Force, in both directions.
+	b.java.must(j("lock"))
+	if freed, err := other.ForceUnlock(ctx); !freed || err != nil {
+		b.Errorf("relock forces what Java holds: %v, %v", freed, err)
+	}
+	b.must(l.Lock(ctx))
+	b.java.do(j("unlock")) // which not every Redisson takes for an error
+	if n, err := l.HoldCount(ctx); n != 1 || err != nil {
+		b.Errorf("Java unlocks what was forced, and relock holds %d, %v", n, err)
+	}
+	if a := b.java.must(command{Op: "force", Kind: k.name, Name: name, Thread: 1}); !a.Value {
+		b.Error("Java forces what relock holds: false")
+	}
+	if err := l.Unlock(ctx); !errors.Is(err, relock.ErrLockLost) {
+		b.Errorf("relock unlocks what was forced: %v", err)
+	}
+	b.nothingIsLeft(name)
+}
+
+// Watchdogs of both keep what is held, and the holder of the other language waits for it.
+func TestWatchdogs(t *testing.T) {
+	const lease = 1500 * time.Millisecond
+	forEachVersion(t, setting{watchdog: lease}, func(b *both) {
+		for _, k := range []string{"lock", "fair", "write", "read"} {
+			k := kindOf(k)
+			l := k.lock(b.client, "relock-"+k.name)
+			b.must(l.Lock(context.Background()))
+			b.java.must(command{Op: "lock", Kind: k.name, Name: "java-" + k.name, Thread: 1})
+		}
+		for start := time.Now(); time.Since(start) < 3*lease; time.Sleep(100 * time.Millisecond) {
+			for _, k := range []string{"lock", "fair", "write", "read"} {
+				k := kindOf(k)
+				b.javaTries(k.rival, "relock-"+k.name, 2, false)
+				b.tries(kindOf(k.rival).lock(b.client, "java-"+k.name), false)
+			}
+		}
+		b.java.kill()
+		start := time.Now()
+		for _, k := range []string{"lock", "fair", "write", "read"} {
+			k := kindOf(k)
+			b.must(k.lock(b.client, "relock-"+k.name).Unlock(context.Background()))
+			l := kindOf(k.rival).lock(b.newClient(0), "java-"+k.name)
+			if ok, err := l.TryLock(context.Background(), 2*soon, 0); !ok || err != nil {
+				b.Fatalf("%s: Java was killed: %v, %v", k.name, ok, err)
+			}
+			b.must(l.Unlock(context.Background()))
+		}
+		if took := time.Since(start); took > lease+soon {
+			b.Errorf("it took %v until the locks of a killed Java service were free", took)
+		}
+	})
+}
+
+// The fencing counter is one: tokens grow whoever draws them.
+func TestFencingTokens(t *testing.T) {
+	forEachVersion(t, setting{}, func(b *both) {
+		if !kindOf("fenced").has(b.version()) {
+			b.Skip("this Redisson has no fenced lock")
+		}
+		ctx := context.Background()
+		l := b.client.NewLock("fenced", relock.Fenced())
+		var last int64
+		for range 5 {
+			b.must(l.Lock(ctx))
+			token, err := l.Token(ctx)
+			if token <= last || err != nil {
+				b.Errorf("relock draws %d after %d, %v", token, last, err)
+			}
+			last = token
+			b.must(l.Unlock(ctx))
+			b.java.must(command{Op: "lock", Kind: "fenced", Name: "fenced"})
+			token = b.java.must(command{Op: "token", Kind: "fenced", Name: "fenced"}).Number
+			if token <= last {
+				b.Errorf("Java draws %d after %d", token, last)
+			}
+			last = token
+			b.java.must(command{Op: "unlock", Kind: "fenced", Name: "fenced"})
+		}
+	})
+}
