@@ -334,7 +334,7 @@ func TestFairModel(t *testing.T) {
 	if d := os.Getenv("RELOCK_MODEL_DEPTH"); d != "" {
 		depth, _ = strconv.Atoi(d)
 	}
-	mini := testredis.Mini(t)
+	mini := testredis.StillMini(t)
 	rdb := testredis.Client(t, mini.Addr())
 	c, err := New(rdb, WithFairWaitTimeout(modelWorth))
 	if err != nil {

@@ -19,13 +19,7 @@ import (
 // closed when the test ends. A client on it: Client(t, m.Addr()).
 func Mini(t testing.TB) *miniredis.Miniredis {
 	t.Helper()
-	m := miniredis.NewMiniRedis()
-	m.ClockTTL(true)
-	if err := m.StartAddr("127.0.0.1:0"); err != nil {
-		t.Fatalf("miniredis does not start: %v", err)
-	}
-	t.Cleanup(m.Close)
-	m.SetTime(time.Now())
+	m := StillMini(t)
 	stop := make(chan struct{})
 	var ticking sync.WaitGroup
 	ticking.Go(func() {
@@ -44,6 +38,19 @@ func Mini(t testing.TB) *miniredis.Miniredis {
 		close(stop)
 		ticking.Wait()
 	})
+	return m
+}
+
+// StillMini is Mini with a clock that only the test moves, with SetTime.
+func StillMini(t testing.TB) *miniredis.Miniredis {
+	t.Helper()
+	m := miniredis.NewMiniRedis()
+	m.ClockTTL(true)
+	m.SetTime(time.Now())
+	if err := m.StartAddr("127.0.0.1:0"); err != nil {
+		t.Fatalf("miniredis does not start: %v", err)
+	}
+	t.Cleanup(m.Close)
 	return m
 }
 
