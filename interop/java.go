@@ -32,6 +32,7 @@ var versions = []string{"4.7.0", "3.17.7"}
 type setting struct {
 	version  string
 	watchdog time.Duration // 0: 30s
+	fairWait time.Duration // 0: 5m; only where the version can be told
 	cluster  bool
 	addrs    []string
 }
@@ -91,12 +92,15 @@ func startJava(t testing.TB, s setting) *java {
 	if s.watchdog == 0 {
 		s.watchdog = 30 * time.Second
 	}
+	if s.fairWait == 0 {
+		s.fairWait = 5 * time.Minute
+	}
 	mode := "single"
 	if s.cluster {
 		mode = "cluster"
 	}
 	args := []string{"-Xmx256m", "-XX:+UseSerialGC", "-cp", filepath.Join(dir, "peer-1.jar") + ":" + filepath.Join(dir, "lib", "*"),
-		"peer.Peer", fmt.Sprint(s.watchdog.Milliseconds()), "300000", mode}
+		"peer.Peer", fmt.Sprint(s.watchdog.Milliseconds()), fmt.Sprint(s.fairWait.Milliseconds()), mode}
 	for _, addr := range s.addrs {
 		args = append(args, "redis://"+addr)
 	}

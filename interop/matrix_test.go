@@ -286,6 +286,10 @@ func (b *both) pair(k kind, name string) {
 		}
 		b.java.must(j("unlock"))
 	}
+	testredis.Await(b, "all leases have ended", soon, func() bool {
+		locked, err := l.IsLocked(ctx)
+		return !locked && err == nil
+	})
 
 	// Force, in both directions.
 	b.java.must(j("lock"))

@@ -1,0 +1,279 @@
+package interop
+
+// What several of both languages do together: queues, readers and writers, locks of locks.
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// queued waits until n stand in the queue of a fair lock.
+func (b *both) queued(name string, n int64) {
+	b.Helper()
+	testredis.Await(b, fmt.Sprintf("%d stand in the queue", n), soon, func() bool {
+		return b.rdb.LLen(context.Background(), "redisson_lock_queue:{"+name+"}").Val() == n
+	})
+}
+
+// A queue of both languages is served in its order, with those in it who give up.
+func TestFairQueue(t *testing.T) {
+	forEachVersion(t, setting{}, func(b *both) {
+		ctx := context.Background()
+		const name = "fair"
+		l := b.client.NewFairLock(name)
+		b.must(l.Lock(ctx))
+		got := make(chan string, 16)
+		place := int64(0)
+		inJava := func(thread int, wait time.Duration) {
+			op := command{Op: "lock", Kind: "fair", Name: name, Thread: thread}
+			if wait > 0 {
+				op.Op, op.Wait = "trylock", wait.Milliseconds()
+			}
+			a := b.java.start(op)
+			place++
+			b.queued(name, place)
+			go func() {
+				a := <-a
+				if op.Op == "trylock" && !a.Value {
+					got <- "gave up"
+					return
+				}
+				got <- fmt.Sprint("java ", thread)
+				b.java.start(command{Op: "unlock", Kind: "fair", Name: name, Thread: thread})
+			}()
+		}
+		inGo := func(c *relock.Client, who string, wait time.Duration) {
+			l := c.NewFairLock(name)
+			place++
+			go func() {
+				ok, err := l.TryLock(ctx, wait, 0)
+				if err != nil {
+					b.Error(err)
+				}
+				if !ok {
+					got <- "gave up"
+					return
+				}
+				got <- who
+				if err := l.Unlock(ctx); err != nil {
+					b.Error(err)
+				}
+			}()
+			b.queued(name, place)
+		}
+		other := b.newClient(0)
+		inJava(1, 0)
+		inGo(b.client, "go 1", time.Hour)
+		inJava(2, 1500*time.Millisecond)
+		inGo(other, "go 2", time.Hour)
+		inGo(b.client, "nobody", time.Second)
+		inJava(3, 0)
+		inGo(other, "go 3", time.Hour)
+		for range 2 {
+			if who := <-got; who != "gave up" {
+				b.Errorf("%s has what is held", who)
+			}
+		}
+		b.queued(name, 5)
+		b.must(l.Unlock(ctx))
+		var order []string
+		for range 5 {
+			select {
+			case who := <-got:
+				order = append(order, who)
+			case <-time.After(2 * soon):
+				b.Fatalf("after %v nobody gets it", order)
+			}
+		}
+		if want := []string{"java 1", "go 1", "go 2", "java 3", "go 3"}; !slices.Equal(order, want) {
+			b.Errorf("served in the order %v, want %v", order, want)
+		}
+		b.nothingIsLeft(name)
+	})
+}
+
+// A killed waiter of either language does not hold up the others.
+func TestFairQueueWithTheDead(t *testing.T) {
+	server := testredis.Start(t)
+	s := setting{version: versions[0], fairWait: 4 * time.Second, addrs: []string{server.Addr()}}
+	b := &both{T: t, addr: server.Addr(), rdb: server.Client(), java: startJava(t, s)}
+	b.client = b.newClient(time.Second) // a place is worth the fair wait timeout and what is left of the lease
+	ctx := context.Background()
+	const name = "fair"
+	l := b.client.NewFairLock(name)
+	b.must(l.Lock(ctx))
+	doomed := startJava(t, s)
+	doomed.start(command{Op: "lock", Kind: "fair", Name: name, Thread: 1})
+	b.queued(name, 1)
+	gone := b.newClient(0)
+	_ = startLock(relock.WithOwner(ctx), gone.NewFairLock(name))
+	b.queued(name, 2)
+	owner := relock.WithOwner(ctx)
+	living := startLock(owner, b.client.NewFairLock(name))
+	b.queued(name, 3)
+	a := b.java.start(command{Op: "lock", Kind: "fair", Name: name, Thread: 2})
+	b.queued(name, 4)
+
+	doomed.kill()
+	b.must(l.Unlock(ctx))
+	// The waiter of the killed Java service is passed by after the fair wait timeout; that
+	// of relock is not dead, but gone: it gave up when its client was closed.
+	b.must(gone.Close())
+	select {
+	case err := <-living:
+		b.must(err)
+	case <-time.After(s.fairWait + 2*soon):
+		b.Fatal("the living wait for the dead")
+	}
+	b.must(b.client.NewFairLock(name).Unlock(owner))
+	if a := b.java.await(a, 2*soon); !a.OK {
+		b.Error(a.Error)
+	}
+	b.java.must(command{Op: "unlock", Kind: "fair", Name: name, Thread: 2})
+	b.nothingIsLeft(name)
+}
+
+// Readers of both share; the release of one does not free the other's; a downgrade lets readers in.
+func TestReadersAndWriters(t *testing.T) {
+	forEachVersion(t, setting{}, func(b *both) {
+		ctx := context.Background()
+		const name = "rw"
+		j := func(op, kind string, thread int) command {
+			return command{Op: op, Kind: kind, Name: name, Thread: thread}
+		}
+		rw := b.client.NewRWLock(name)
+		writer := b.newClient(0).NewRWLock(name).Write()
+
+		b.must(rw.Read().Lock(ctx))
+		b.java.must(j("lock", "read", 1))
+		b.java.must(j("lock", "read", 2))
+		b.javaTries("write", name, 3, false)
+		b.java.must(j("unlock", "read", 1))
+		b.java.must(j("unlock", "read", 2))
+		b.javaTries("write", name, 3, false)
+		b.java.must(j("lock", "read", 1))
+		b.must(rw.Read().Unlock(ctx))
+		b.javaTries("write", name, 3, false)
+		b.tries(writer, false)
+		got := startLock(relock.WithOwner(ctx), writer)
+		b.awaitSubscriber(name)
+		b.java.must(j("unlock", "read", 1))
+		b.await("the writer gets in after the last reader", got)
+		if freed, err := writer.ForceUnlock(ctx); !freed || err != nil {
+			b.Fatal(freed, err)
+		}
+
+		// relock downgrades, and a Java reader that waits gets in.
+		b.must(rw.Write().Lock(ctx))
+		b.must(rw.Read().Lock(ctx))
+		a := b.java.start(j("lock", "read", 1))
+		b.awaitSubscriber(name)
+		b.must(rw.Write().Unlock(ctx))
+		if a := b.java.await(a, soon); !a.OK {
+			b.Error(a.Error)
+		}
+		b.java.must(j("unlock", "read", 1))
+		b.javaTries("write", name, 1, false)
+		b.must(rw.Read().Unlock(ctx))
+
+		// Java downgrades. It tells nobody: a reader of relock gets in at its next attempt.
+		b.java.must(j("lock", "write", 1))
+		b.java.must(j("lock", "read", 1))
+		b.tries(rw.Read(), false)
+		b.java.must(j("unlock", "write", 1))
+		b.tries(rw.Read(), true)
+		b.tries(writer, false)
+		b.java.must(j("unlock", "read", 1))
+		b.tries(writer, false)
+		b.must(rw.Read().Unlock(ctx))
+		b.nothingIsLeft(name)
+	})
+}
+
+// Locks of several, over the same members.
+func TestMultiLocks(t *testing.T) {
+	forEachVersion(t, setting{}, func(b *both) {
+		ctx := context.Background()
+		names := []string{"multi-a", "multi-b", "multi-c"}
+		var locks []relock.Locker
+		for _, name := range names {
+			locks = append(locks, b.client.NewLock(name))
+		}
+		l := b.client.NewMultiLock(locks...)
+		j := command{Op: "trylock", Kind: "multi", Names: names, Thread: 1}
+		b.must(l.Lock(ctx))
+		if a := b.java.must(j); a.Value {
+			b.Error("Java has what relock holds")
+		}
+		j.Wait = 20_000
+		a := b.java.start(j)
+		time.Sleep(100 * time.Millisecond)
+		b.must(l.Unlock(ctx))
+		if a := b.java.await(a, 2*soon); !a.Value {
+			b.Errorf("Java does not get what relock released: %+v", a)
+		}
+		b.tries(l, false)
+		b.tries(locks[1], false)
+		owner := relock.WithOwner(ctx)
+		got := startLock(owner, l)
+		b.awaitSubscriber("multi")
+		j.Op = "unlock"
+		b.java.must(j)
+		b.await("relock gets what Java released", got)
+		b.must(l.Unlock(owner))
+		b.nothingIsLeft("multi")
+	})
+}
+
+// A majority of three servers.
+func TestRedLocks(t *testing.T) {
+	for _, version := range versions {
+		t.Run("redisson-"+version, func(t *testing.T) {
+			t.Parallel()
+			ctx := context.Background()
+			var addrs []string
+			var locks []relock.Locker
+			var b *both
+			var home *relock.Client
+			for i := range 3 {
+				server := testredis.Start(t)
+				addrs = append(addrs, server.Addr())
+				node := &both{T: t, addr: server.Addr(), rdb: server.Client()}
+				c := node.newClient(0)
+				locks = append(locks, c.NewLock("red"))
+				if i == 0 {
+					b, home = node, c
+				}
+			}
+			b.java = startJava(t, setting{version: version, addrs: addrs})
+			l := home.NewRedLock(locks...)
+			j := command{Op: "trylock", Kind: "red", Name: "red", Thread: 1, Wait: 300}
+			b.must(l.Lock(ctx))
+			if a := b.java.must(j); a.Value {
+				b.Error("Java has what relock holds")
+			}
+			b.must(l.Unlock(ctx))
+			j.Wait = 10_000
+			if a := b.java.must(j); !a.Value {
+				b.Error("Java does not get what relock released")
+			}
+			if ok, err := l.TryLock(ctx, 0, 0); ok || err != nil {
+				b.Errorf("relock has what Java holds: %v, %v", ok, err)
+			}
+			owner := relock.WithOwner(ctx)
+			got := startLock(owner, l)
+			time.Sleep(200 * time.Millisecond)
+			j.Op = "unlock"
+			b.java.must(j)
+			b.await("relock gets what Java released", got)
+			b.must(l.Unlock(owner))
+			b.nothingIsLeft("red")
+		})
+	}
+}
