@@ -13,7 +13,6 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -75,14 +74,6 @@ type answer struct {
 	Value  bool   `json:"value"`
 	Number int64  `json:"number"`
 	Error  string `json:"error"`
-}
-
-// err is the error of an answer that is not OK.
-func (a answer) err() error {
-	if a.OK {
-		return nil
-	}
-	return errors.New(a.Error)
 }
 
 // startJava starts a service and waits until it is ready.
