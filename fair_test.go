@@ -215,7 +215,7 @@ func TestFairDeadHeadOfAFreeLock(t *testing.T) {
 	held := b.direct.NewFairLock(b.name)
 	b.must(held.Lock(ctx))
 	crashing, cancel := context.WithCancel(ctx)
-	got := b.startWaiter(crashing, b.shaky().NewFairLock(b.name))
+	got := b.startWaiter(crashing, b.shaky(WithWatchdogTimeout(12*time.Second)).NewFairLock(b.name))
 	b.awaitQueue(1)
 	b.proxy.BlackHole(true)
 	b.must(held.Unlock(ctx)) // wakes nobody who lives
@@ -230,6 +230,15 @@ func TestFairDeadHeadOfAFreeLock(t *testing.T) {
 	cancel()
 	b.proxy.BlackHole(false)
 	b.mustBe(await(b.bench, "the dead one comes back", got), context.Canceled)
+	// All that it has asked for meanwhile arrives now, in any order, and some of it after
+	// it was undone: that ends with its lease, or with its last sign of life.
+	testredis.Await(b, "what came late is gone", 4*soon, func() bool {
+		if ok, err := next.TryLock(ctx, 0, 0); ok || err != nil {
+			b.must(err)
+			b.must(next.Unlock(ctx))
+		}
+		return len(b.keys()) == 0
+	})
 }
 
 func TestFairTryLockDoesNotJumpTheQueue(t *testing.T) {
