@@ -1,7 +1,8 @@
 package relock
 
-// Several locks on one Redis, taken together by one script: all of them, or none. Nothing else about their holds is special: each is released,
-// renewed and lost by itself.
+// Several locks on one Redis, taken together by one script: all of them, or none.
+// Nothing else about their holds is special: each is released, renewed and lost by
+// itself.
 
 import (
 	"cmp"
@@ -88,7 +89,7 @@ func (e *engine) settle(ctx context.Context, bs []backend, o owner, lease time.D
 	if len(holds) == 0 {
 		return nil
 	}
-	p := &patience{ctx: ctx, closed: e.closed, prompt: ctx.Done() == nil && e.promptly()}
+	p := e.patienceFor(ctx)
 	replies, _, err := persist(e, p, time.Time{}, func(ctx context.Context) ([]reply, error) {
 		replies, errs := e.runAll(ctx, calls)
 		return replies, cmp.Or(errs...)

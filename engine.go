@@ -180,9 +180,7 @@ func newEngine(id string, o options, dial func() subscriber, runAll func(context
 	}
 	e.life, e.endLife = context.WithCancel(context.Background())
 	e.closed = e.life.Done()
-	e.dog = newWatchdog(func(ctx context.Context, leases []*lease) []renewal {
-		return e.renew(ctx, leases)
-	})
+	e.dog = newWatchdog(e.renew)
 	return e
 }
 

@@ -176,9 +176,6 @@ func (e *engine) leaveAllLocked(wants []want) {
 
 // leaveGates leaves all gates but one: those of locks that are not waited for.
 func (e *engine) leaveGates(wants []want, but int) {
-	if len(wants) == 1 {
-		return
-	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i, w := range wants {

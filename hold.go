@@ -198,7 +198,7 @@ func (e *engine) rememberLocked(h *hold) {
 
 // inspect asks how b stands.
 func (e *engine) inspect(ctx context.Context, b lockType, field string) (state, error) {
-	p := &patience{ctx: ctx, closed: e.closed, prompt: ctx.Done() == nil && e.promptly()}
+	p := e.patienceFor(ctx)
 	s, _, err := persist(e, p, time.Time{}, func(ctx context.Context) (state, error) {
 		return b.inspect(ctx, field)
 	}, nil)

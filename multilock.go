@@ -26,10 +26,10 @@ import (
 //
 // Locks on the same Redis (on a Cluster: in the same slot) are taken by one script
 // in one round trip, all or none; fair locks, and those on different servers, one
-// after the other. The order does not depend on the order
-// in which they were given, so that two MultiLocks never wait for each other. It
-// does depend on the addresses of the servers: where the locks of one MultiLock
-// are on several, give these the same addresses in every process.
+// after the other. The order does not depend on that in which they were given, so
+// that two MultiLocks never wait for each other. It does depend on the addresses
+// of the servers: where the locks of one MultiLock are on several, give these the
+// same addresses in every process.
 //
 // IsLocked says whether any of the locks is held, by anybody: whether there is
 // something in the way. IsHeld says whether the caller holds all of them, and
@@ -172,13 +172,13 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 	taken := 0
 	defer func() { // somebody else's Locker has panicked
 		if taken > 0 {
-			_ = l.giveBack(ctx, l.parts[:taken], nil)
+			_ = giveBackParts(ctx, l.parts[:taken], nil)
 		}
 	}()
-	giveBack := func(err error) error {
+	fail := func(why error) (bool, error) {
 		parts := l.parts[:taken]
 		taken = 0
-		return l.giveBack(ctx, parts, err)
+		return false, giveBackParts(ctx, parts, why)
 	}
 	for i, p := range l.parts {
 		if !deadline.IsZero() {
@@ -200,7 +200,7 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 			err = errUnsettled
 		}
 		if !ok || err != nil {
-			return false, giveBack(err)
+			return fail(err)
 		}
 	}
 	err := l.settle(ctx, guards, r.lease)
@@ -208,7 +208,7 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 		err = l.client.engine.open()
 	}
 	if err != nil {
-		return false, giveBack(err)
+		return fail(err)
 	}
 	taken = 0
 	return true, nil
@@ -248,12 +248,17 @@ func (l *MultiLock) settle(ctx context.Context, guards []context.Context, lease 
 	return nil
 }
 
-// giveBack gives up what was taken because of why, and says what else went wrong.
-func (l *MultiLock) giveBack(ctx context.Context, parts []part, why error) error {
+// giveBackParts is giveBack for all locks of parts.
+func giveBackParts(ctx context.Context, parts []part, why error) error {
 	var locks []Locker
 	for _, p := range parts {
 		locks = append(locks, p.locks...)
 	}
+	return giveBack(ctx, locks, why)
+}
+
+// giveBack gives up what was taken because of why, and says what else went wrong.
+func giveBack(ctx context.Context, locks []Locker, why error) error {
 	errs := forEach(locks, func(_ int, m Locker) error {
 		if err := m.Unlock(ctx); !errors.Is(err, ErrNotHeld) { // what is lost already need not be given back
 			return err
@@ -447,11 +452,7 @@ func (p *part) takeRecords(ctx context.Context, r request) (bool, error) {
 	}
 	ok, err := p.engine.acquireAll(ctx, first, o, r)
 	if !ok {
-		for _, l := range locks {
-			if unlocked := l.Unlock(ctx); unlocked != nil && !errors.Is(unlocked, ErrNotHeld) {
-				err = errors.Join(err, unlocked)
-			}
-		}
+		err = giveBack(ctx, locks, err)
 	}
 	return ok, err
 }

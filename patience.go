@@ -22,6 +22,11 @@ type patience struct {
 	unheard  bool            // Redis has not answered at all, and that is why it was given up
 }
 
+// patienceFor is that of a caller of e who waits until ctx or e ends.
+func (e *engine) patienceFor(ctx context.Context) *patience {
+	return &patience{ctx: ctx, closed: e.closed, prompt: ctx.Done() == nil && e.promptly()}
+}
+
 // over says why there is no more time, or nil.
 func (p *patience) over() error {
 	if p.ctx.Err() != nil {

@@ -307,7 +307,7 @@ func (l *redLock) refused(a attempt, r *QuorumError) (grant, error) {
 func (l *redLock) round(answers <-chan nodeAnswer) *QuorumError {
 	r := l.noAnswers()
 	start := time.Now()
-	left := l.collect(r, answers, len(l.locks), l.grace()+answerTime/4, l.won) // some do not keep to the time that they are given
+	left := l.collect(r, answers, len(l.locks), l.limit(), l.won)
 	if !l.won(r) {
 		return r
 	}
@@ -551,6 +551,9 @@ func (l *redLock) lowered(h *redHold, level int) map[int]int {
 // grace is how long a node is waited for that is not needed.
 func (l *redLock) grace() time.Duration { return slices.Max(l.timeouts) }
 
+// limit is when all have answered who keep to their timeout.
+func (l *redLock) limit() time.Duration { return l.grace() + answerTime/4 }
+
 func (l *redLock) find(field string) *redHold {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -644,10 +647,9 @@ func (l *redLock) listen(g grant) []*listener {
 
 // inspect is what a majority says.
 func (l *redLock) inspect(ctx context.Context, field string) (state, error) {
-	views := make(chan nodeView, len(l.locks))
-	answers := l.askAll(ctx, func(ctx context.Context, i int, m Locker) error {
-		v := nodeView{node: i}
-		var err error
+	views := make(chan state, len(l.locks))
+	result := l.askAll(ctx, func(ctx context.Context, m Locker) (err error) {
+		var v state
 		if field != "" {
 			v.held, err = m.IsHeld(ctx)
 		} else if v.locked, err = m.IsLocked(ctx); err == nil && v.locked {
@@ -658,8 +660,6 @@ func (l *redLock) inspect(ctx context.Context, field string) (state, error) {
 		}
 		return err
 	})
-	result := l.noAnswers()
-	l.collect(result, answers, len(l.locks), l.grace()+answerTime/4, nil)
 	yes := 0
 	var ttls []time.Duration
 	for range result.Granted {
@@ -680,42 +680,36 @@ func (l *redLock) inspect(ctx context.Context, field string) (state, error) {
 	return s, nil
 }
 
-// A nodeView is how a node sees the lock.
-type nodeView struct {
-	node int
-	state
-}
-
 func (l *redLock) force(ctx context.Context) (bool, error) {
 	var freed atomic.Bool
-	answers := l.askAll(ctx, func(ctx context.Context, i int, m Locker) error {
+	result := l.askAll(ctx, func(ctx context.Context, m Locker) error {
 		was, err := m.ForceUnlock(ctx)
 		if was {
 			freed.Store(true)
 		}
 		return err
 	})
-	result := l.noAnswers()
-	l.collect(result, answers, len(l.locks), l.grace()+answerTime/4, nil)
 	if !l.won(result) {
 		return false, result
 	}
 	return freed.Load(), nil
 }
 
-// askAll asks all nodes at the same time. Each is given its timeout.
-func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, i int, m Locker) error) <-chan nodeAnswer {
+// askAll asks all nodes at the same time, each with its timeout, and collects what they say.
+func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, m Locker) error) *QuorumError {
 	answers := make(chan nodeAnswer, len(l.locks))
 	for i, m := range l.locks {
 		l.client.engine.spawn(func() {
 			within, cancel := context.WithTimeout(ctx, l.timeouts[i])
 			defer cancel()
-			err := ask(within, i, m)
+			err := ask(within, m)
 			if err != nil && within.Err() != nil && ctx.Err() == nil {
 				err = errNodeTimeout
 			}
 			answers <- nodeAnswer{i, err}
 		})
 	}
-	return answers
+	r := l.noAnswers()
+	l.collect(r, answers, len(l.locks), l.limit(), nil)
+	return r
 }

@@ -131,7 +131,7 @@ func (e *engine) abandon(ctx context.Context, b backend, a attempt, unsure bool)
 // force frees b, whoever holds it, and ends the holds that this process had on
 // it. It is sent once: a repetition could free a later hold.
 func (e *engine) force(ctx context.Context, b lockType) (bool, error) {
-	p := &patience{ctx: ctx, closed: e.closed, prompt: ctx.Done() == nil && e.promptly()}
+	p := e.patienceFor(ctx)
 	if err := p.over(); err != nil {
 		return false, err
 	}
