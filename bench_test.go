@@ -38,7 +38,7 @@ func BenchmarkUncontended(b *testing.B) {
 				if err := rdb.EvalSha(ctx, lockAcquire.digest, key, field, 30000, 1).Err(); err != nil {
 					b.Fatal(err)
 				}
-				if err := rdb.EvalSha(ctx, lockRelease.digest, key, field, 0, channel).Err(); err != nil {
+				if err := rdb.EvalSha(ctx, lockRelease.digest, key, field, 0, channel, "publish").Err(); err != nil {
 					b.Fatal(err)
 				}
 			}

@@ -16,13 +16,14 @@ import (
 
 // A Client hands out the locks of one Redis: a single server, a Sentinel
 // deployment or a Cluster. All locks of a Client share one subscription
-// connection and one watchdog. It may be used by any number of goroutines; one
+// connection (on a Cluster: one for each shard) and one watchdog. It may be used by any number of goroutines; one
 // Client a process is enough.
 //
 // Redisson: RedissonClient.
 type Client struct {
 	rdb             redis.UniversalClient
 	engine          *engine
+	publish         string // how a release is announced: see lua/announce.lua
 	fairWaitTimeout time.Duration
 	nodeTimeout     time.Duration
 	red             *redHolds
@@ -51,13 +52,19 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{rdb: rdb, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, red: newRedHolds()}
-	c.engine = newEngine(uuid.NewString(), o,
-		func() subscriber { return rdb.Subscribe(context.Background()) },
+	var wakeups router
+	cluster, ok := rdb.(*redis.ClusterClient)
+	if ok {
+		c.publish, wakeups = "spublish", &shards{cluster: cluster}
+	} else {
+		c.publish, wakeups = "publish", oneServer(func() subscriber { return rdb.Subscribe(context.Background()) })
+	}
+	c.engine = newEngine(uuid.NewString(), o, wakeups,
 		func(ctx context.Context, calls []call) ([]reply, []error) { return runAll(ctx, rdb, calls) })
 	c.engine.runBundle = func(ctx context.Context, calls []bundledCall) ([]reply, error) {
 		return runBundle(ctx, rdb, calls)
 	}
-	if cluster, ok := rdb.(*redis.ClusterClient); ok {
+	if ok {
 		// It would go on asking a node that is gone for up to a minute, longer than a lease.
 		c.engine.noAnswer = func() { cluster.ReloadState(context.Background()) }
 	}

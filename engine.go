@@ -167,13 +167,13 @@ type engine struct {
 	drained  chan struct{} // closed when there are none, if somebody waits for it
 }
 
-func newEngine(id string, o options, dial func() subscriber, runAll func(context.Context, []call) ([]reply, []error)) *engine {
+func newEngine(id string, o options, r router, runAll func(context.Context, []call) ([]reply, []error)) *engine {
 	e := &engine{
 		id:              id,
 		watchdogTimeout: o.watchdogTimeout,
 		maxWakeDelay:    o.maxWakeDelay,
 		log:             o.logger,
-		wakeups:         newPubSub(dial, o.logger),
+		wakeups:         newPubSub(r, o.logger),
 		runAll:          runAll,
 		holds:           make(map[holdKey]*hold),
 		gates:           make(map[lockID]*gate),

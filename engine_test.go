@@ -205,7 +205,7 @@ func joinBubbleEngine(t *testing.T, r *fakeRedis, id string) *bubbleEngine {
 	if err != nil {
 		t.Fatal(err)
 	}
-	e := newEngine(id, o, r.pubsub.dial, r.runAll)
+	e := newEngine(id, o, oneServer(r.pubsub.dial), r.runAll)
 	t.Cleanup(func() {
 		if err := e.close(); err != nil {
 			t.Error(err)

@@ -16,7 +16,7 @@ const (
 	fairLife      = 4 * fairHeartbeat // without one for so long, a waiter counts as dead
 )
 
-var fairScript = script("fair")
+var fairScript = announcing("fair")
 
 // A FairLock is a reentrant lock whose waiters get it in the order in which they
 // came, whichever process they are in. It costs more than a Lock: every waiter
@@ -110,5 +110,5 @@ func (l *fairLock) force(ctx context.Context) (bool, error) {
 
 func (l *fairLock) run(ctx context.Context, verb, field string, level int, lease time.Duration, stand int) (reply, error) {
 	return l.client.run(ctx, fairScript, l.keys, verb, l.announce, field, level,
-		milliseconds(lease), milliseconds(l.client.fairWaitTimeout), milliseconds(fairLife), stand)
+		milliseconds(lease), milliseconds(l.client.fairWaitTimeout), milliseconds(fairLife), stand, l.client.publish)
 }

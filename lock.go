@@ -105,7 +105,7 @@ type Locker interface {
 
 var (
 	lockAcquire = script("lock_acquire")
-	lockRelease = script("lock_release")
+	lockRelease = announcing("lock_release")
 	lockBundled = bundle(lockAcquire, lockRelease)
 )
 
@@ -157,7 +157,7 @@ func (l *plainLock) takes(a attempt) call {
 
 // undoes sets the hold back to what it was before the attempt.
 func (l *plainLock) undoes(a attempt) call {
-	return call{lockRelease, l.keys[:1], []any{a.field, a.level - 1, l.announce}}
+	return call{lockRelease, l.keys[:1], []any{a.field, a.level - 1, l.announce, l.client.publish}}
 }
 
 func (l *plainLock) bundled() bundledScript { return lockBundled }
@@ -169,7 +169,7 @@ func (l *plainLock) acquire(ctx context.Context, a attempt) (grant, error) {
 }
 
 func (l *plainLock) release(ctx context.Context, field string, left int) (bool, error) {
-	r, err := l.client.run(ctx, lockRelease, l.keys[:1], field, left, l.announce)
+	r, err := l.client.run(ctx, lockRelease, l.keys[:1], field, left, l.announce, l.client.publish)
 	return r[0] == 1, err
 }
 
@@ -186,6 +186,6 @@ func (l *plainLock) inspect(ctx context.Context, field string) (state, error) {
 }
 
 func (l *plainLock) force(ctx context.Context) (bool, error) {
-	r, err := l.client.run(ctx, forceScript, l.keys[:1], l.announce)
+	r, err := l.client.run(ctx, forceScript, l.keys[:1], l.announce, l.client.publish)
 	return r[0] == 1, err
 }

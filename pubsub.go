@@ -1,6 +1,7 @@
 package relock
 
-// Wake-ups: one subscription connection for all waiters of a client.
+// Wake-ups: one subscription connection for all waiters of a client; on a Cluster
+// one for each shard that somebody waits for.
 //
 // Rules:
 //   - A wake-up is a hint. Waiters ask again by themselves, so a lost one costs
@@ -16,6 +17,8 @@ package relock
 //     given up.
 //   - A connection is never repaired but replaced, so that what is subscribed
 //     on it is what was asked of it, in that order.
+//   - A channel belongs to one link, and moves to another one when the server
+//     that announces on it has changed.
 
 import (
 	"context"
@@ -39,32 +42,66 @@ type subscriber interface {
 	Close() error
 }
 
-type pubsub struct {
+// A node is a server that announces on channels.
+type node struct {
+	name string
 	dial func() subscriber // does not block
-	log  *slog.Logger
+}
 
-	linger time.Duration // how long a channel stays subscribed that nobody listens to
-	ping   time.Duration
-	idle   time.Duration // how long a connection stays open without channels
+// A router knows which node announces on which channel.
+type router interface {
+	node(channel string) node
+	// stale hears that what node has said may not be true any more. It does not block.
+	stale()
+	// refused hears how a node has refused a channel, and says whether to connect anew because of that.
+	refused(err error) bool
+}
+
+// oneServer is the router where there is one server, or one that is found by dialling.
+type oneServer func() subscriber
+
+func (dial oneServer) node(string) node   { return node{dial: dial} }
+func (dial oneServer) stale()             {}
+func (dial oneServer) refused(error) bool { return false }
+
+type pubsub struct {
+	router router
+	log    *slog.Logger
+
+	linger  time.Duration // how long a channel stays subscribed that nobody listens to
+	ping    time.Duration
+	idle    time.Duration // how long a connection stays open without channels
+	reroute time.Duration // how long after it was refused a channel is looked for elsewhere
 
 	closed chan struct{}
-	kick   chan struct{} // the writer is to look at wanted and idling
 	work   sync.WaitGroup
 
-	mu         sync.Mutex // guards below, and all channels; a leaf: nothing is called with it held
-	channels   map[string]*channel
-	wanted     []*channel // to be subscribed
-	idling     []*channel // without listeners, about the longest first
-	pending    []*channel // subscribed on this connection and not confirmed, in order
-	emptySince time.Time  // when the last channel went
-	running    bool
-	stopped    bool
-	warned     bool
+	mu       sync.Mutex // guards below, all links and all channels; a leaf: nothing is called with it held
+	channels map[string]*channel
+	links    map[string]*link // by name of the node
+	stopped  bool
+	warned   bool
+}
+
+// A link is what is subscribed, or is to be, on one node.
+type link struct {
+	*pubsub
+	node node // its name never changes
+
+	kick       chan struct{} // the writer is to look at the lists
+	size       int           // how many channels belong to it
+	wanted     []*channel    // to be subscribed
+	idling     []*channel    // without listeners, about the longest first
+	pending    []*channel    // subscribed on this connection and not confirmed, in order
+	homeless   []*channel    // that the node does not have any more
+	routeAt    time.Time     // when to look for them elsewhere
+	emptySince time.Time     // when the last channel went
 }
 
 // A channel is one name that is subscribed, or is to be.
 type channel struct {
 	name      string
+	link      *link
 	listeners []*listener
 	ready     chan struct{} // closed when the subscription was first confirmed, or refused
 	settled   bool          // ready is closed
@@ -82,16 +119,17 @@ type listener struct {
 	pubsub  *pubsub
 }
 
-func newPubSub(dial func() subscriber, log *slog.Logger) *pubsub {
+func newPubSub(r router, log *slog.Logger) *pubsub {
 	return &pubsub{
-		dial:     dial,
+		router:   r,
 		log:      log,
 		linger:   500 * time.Millisecond,
 		ping:     time.Second,
 		idle:     10 * time.Second,
+		reroute:  100 * time.Millisecond,
 		closed:   make(chan struct{}),
-		kick:     make(chan struct{}, 1),
 		channels: make(map[string]*channel),
+		links:    make(map[string]*link),
 	}
 }
 
@@ -104,16 +142,36 @@ func (p *pubsub) join(name string) *listener {
 func (p *pubsub) joinFor(wake chan struct{}, name string) *listener {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	ch := p.channels[name]
-	if ch == nil {
-		ch = &channel{name: name, ready: make(chan struct{})}
-		p.channels[name] = ch
-		p.wanted = append(p.wanted, ch)
-		p.startLocked()
+	if p.channels[name] == nil {
+		p.mu.Unlock()
+		home := p.router.node(name)
+		p.mu.Lock()
+		if p.channels[name] == nil {
+			ch := &channel{name: name, ready: make(chan struct{})}
+			p.channels[name] = ch
+			p.placeLocked(ch, home)
+		}
 	}
+	ch := p.channels[name]
 	l := &listener{wake: wake, ready: ch.ready, channel: ch, pubsub: p}
 	ch.listeners = append(ch.listeners, l)
 	return l
+}
+
+// placeLocked gives a channel to the link of its node.
+func (p *pubsub) placeLocked(ch *channel, home node) {
+	l := p.links[home.name]
+	if l == nil {
+		l = &link{pubsub: p, node: home, kick: make(chan struct{}, 1)}
+		p.links[home.name] = l
+		if !p.stopped {
+			p.work.Go(l.run)
+		}
+	}
+	ch.link = l
+	l.size++
+	l.wanted = append(l.wanted, ch)
+	l.kickLocked()
 }
 
 // leave ends listening. The channel stays subscribed for a moment, for the next one.
@@ -131,14 +189,14 @@ func (l *listener) leave() {
 	ch.idleSince = time.Now()
 	if !ch.idling {
 		ch.idling = true
-		p.idling = append(p.idling, ch)
-		if len(p.idling) == 1 {
-			p.kickLocked()
+		ch.link.idling = append(ch.link.idling, ch)
+		if len(ch.link.idling) == 1 {
+			ch.link.kickLocked()
 		}
 	}
 }
 
-// close ends the connection and waits for its goroutines.
+// close ends the connections and waits for their goroutines.
 func (p *pubsub) close() {
 	p.mu.Lock()
 	if !p.stopped {
@@ -149,39 +207,28 @@ func (p *pubsub) close() {
 	p.work.Wait()
 }
 
-func (p *pubsub) kickLocked() {
+func (l *link) kickLocked() {
 	select {
-	case p.kick <- struct{}{}:
+	case l.kick <- struct{}{}:
 	default:
-	}
-}
-
-func (p *pubsub) startLocked() {
-	switch {
-	case p.stopped:
-	case p.running:
-		p.kickLocked()
-	default:
-		p.running = true
-		p.work.Go(p.run)
 	}
 }
 
 // run keeps a connection for as long as somebody needs one.
-func (p *pubsub) run() {
+func (l *link) run() {
 	var pause time.Duration
 	for {
-		conn := p.dial()
-		worked, needed := p.serve(conn)
+		worked, needed := l.serve(l.startOver())
 		if !needed {
 			return
 		}
 		if worked {
 			pause = 0
 		}
+		l.router.stale()
 		select {
 		case <-time.After(pause/2 + rand.N(pause/2+1)):
-		case <-p.closed:
+		case <-l.closed:
 			return
 		}
 		pause = min(max(2*pause, 20*time.Millisecond), time.Second)
@@ -191,8 +238,7 @@ func (p *pubsub) run() {
 // serve writes to one connection until it fails or nobody has needed it for a
 // while; then it closes it and waits for its reader. worked says whether
 // anything was heard on it, needed whether there has to be another one.
-func (p *pubsub) serve(conn subscriber) (worked, needed bool) {
-	p.startOver()
+func (l *link) serve(conn subscriber) (worked, needed bool) {
 	var reader sync.WaitGroup
 	var heard atomic.Bool
 	failed := make(chan struct{})
@@ -202,12 +248,13 @@ func (p *pubsub) serve(conn subscriber) (worked, needed bool) {
 		worked = heard.Load()
 	}()
 
-	ping := time.NewTicker(p.ping)
+	ping := time.NewTicker(l.ping)
 	defer ping.Stop()
 	look := time.NewTimer(0)
 	defer look.Stop()
 	for reading := false; ; {
-		subscribe, unsubscribe, next := p.changes(time.Now())
+		l.rehome(time.Now())
+		subscribe, unsubscribe, next := l.changes(time.Now())
 		if next == 0 {
 			return false, false
 		}
@@ -224,12 +271,12 @@ func (p *pubsub) serve(conn subscriber) (worked, needed bool) {
 			reading = true
 			reader.Go(func() {
 				defer close(failed)
-				p.read(conn, &heard)
+				l.read(conn, &heard)
 			})
 		}
 		look.Reset(next)
 		select {
-		case <-p.kick:
+		case <-l.kick:
 		case <-look.C:
 		case <-ping.C:
 			if reading && conn.Ping(context.Background()) != nil {
@@ -237,40 +284,92 @@ func (p *pubsub) serve(conn subscriber) (worked, needed bool) {
 			}
 		case <-failed:
 			return false, true
-		case <-p.closed:
+		case <-l.closed:
 			return false, false
 		}
 	}
 }
 
-// startOver marks every channel as not yet subscribed: the connection is a new one.
-func (p *pubsub) startOver() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.pending, p.wanted = nil, nil
-	for _, ch := range p.channels {
-		ch.confirmed = false
-		p.wanted = append(p.wanted, ch)
+// startOver opens a connection on which every channel of the link is to be
+// subscribed, but for those that belong elsewhere by now.
+func (l *link) startOver() subscriber {
+	l.mu.Lock()
+	l.pending, l.wanted, l.homeless = nil, nil, nil
+	for _, ch := range l.channels {
+		if ch.link == l {
+			ch.confirmed = false
+			l.homeless = append(l.homeless, ch)
+		}
+	}
+	l.routeAt = time.Time{}
+	l.mu.Unlock()
+	l.rehome(time.Now())
+	return l.dial()
+}
+
+func (l *link) dial() subscriber {
+	l.mu.Lock()
+	dial := l.node.dial
+	l.mu.Unlock()
+	return dial()
+}
+
+// rehome finds out to which nodes the homeless channels belong now.
+func (l *link) rehome(now time.Time) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.homeless) == 0 || now.Before(l.routeAt) {
+		return
+	}
+	moving := l.homeless
+	l.homeless = nil
+	homes := make([]node, len(moving))
+	l.mu.Unlock()
+	for i, ch := range moving {
+		homes[i] = l.router.node(ch.name)
+	}
+	l.mu.Lock()
+	for i, ch := range moving {
+		switch {
+		case homes[i].name == l.node.name:
+			l.node = homes[i] // it may have to be dialled otherwise
+			l.wanted = append(l.wanted, ch)
+		case len(ch.listeners) == 0:
+			l.dropLocked(ch)
+			delete(l.channels, ch.name)
+		default:
+			l.dropLocked(ch)
+			l.placeLocked(ch, homes[i])
+		}
+	}
+}
+
+// dropLocked takes a channel that is in no other list away from the link.
+func (l *link) dropLocked(ch *channel) {
+	l.size--
+	if ch.idling {
+		ch.idling = false
+		l.idling = slices.DeleteFunc(l.idling, func(other *channel) bool { return other == ch })
 	}
 }
 
 // changes lists what is to be subscribed and unsubscribed now, and when to look
 // again: 0 when nobody has needed the connection for a while, and whoever joins
 // from now on starts another one.
-func (p *pubsub) changes(now time.Time) (subscribe, unsubscribe []string, next time.Duration) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, ch := range p.wanted {
+func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, ch := range l.wanted {
 		ch.askedAt = now
 		subscribe = append(subscribe, ch.name)
 	}
-	p.pending = append(p.pending, p.wanted...)
-	p.wanted = nil
+	l.pending = append(l.pending, l.wanted...)
+	l.wanted = nil
 
-	next = p.idle
-	for range p.idling {
-		ch := p.idling[0]
-		left := ch.idleSince.Add(p.linger).Sub(now)
+	next = l.idle
+	for range l.idling {
+		ch := l.idling[0]
+		left := ch.idleSince.Add(l.linger).Sub(now)
 		// A confirmation that is still to come must not be taken for that of a
 		// later channel of the same name: such a channel stays.
 		again := len(ch.listeners) == 0 && !ch.settled && left <= 0
@@ -278,70 +377,83 @@ func (p *pubsub) changes(now time.Time) (subscribe, unsubscribe []string, next t
 			next = left
 			break
 		}
-		p.idling[0] = nil
-		p.idling = p.idling[1:]
+		l.idling[0] = nil
+		l.idling = l.idling[1:]
 		switch {
 		case again:
 			ch.idleSince = now
-			p.idling = append(p.idling, ch)
+			l.idling = append(l.idling, ch)
 		case len(ch.listeners) > 0:
 			ch.idling = false
 		default:
-			delete(p.channels, ch.name)
+			delete(l.channels, ch.name)
+			l.size--
+			l.homeless = slices.DeleteFunc(l.homeless, func(other *channel) bool { return other == ch })
 			if ch.confirmed {
 				unsubscribe = append(unsubscribe, ch.name)
 			}
 		}
 	}
+	if len(l.homeless) > 0 {
+		next = min(next, max(l.routeAt.Sub(now), time.Millisecond))
+	}
 
-	if len(p.channels) > 0 {
-		p.emptySince = time.Time{}
+	if l.size > 0 {
+		l.emptySince = time.Time{}
 		return subscribe, unsubscribe, next
 	}
-	if p.emptySince.IsZero() {
-		p.emptySince = now
+	if l.emptySince.IsZero() {
+		l.emptySince = now
 	}
-	next = p.emptySince.Add(p.idle).Sub(now)
+	next = l.emptySince.Add(l.idle).Sub(now)
 	if next <= 0 {
-		p.running, p.emptySince = false, time.Time{}
+		delete(l.links, l.node.name)
 		return nil, nil, 0
 	}
 	return subscribe, unsubscribe, next
 }
 
 // read hands out what comes over one connection, until it fails.
-func (p *pubsub) read(conn subscriber, heard *atomic.Bool) {
+func (l *link) read(conn subscriber, heard *atomic.Bool) {
 	for {
-		message, err := conn.ReceiveTimeout(context.Background(), 3*p.ping)
+		message, err := conn.ReceiveTimeout(context.Background(), 3*l.ping)
 		switch {
-		case p.unconfirmed(time.Now()):
+		case l.unconfirmed(time.Now()):
 			return
 		case err == nil:
 			heard.Store(true)
-		case answered(err):
-			if !strings.Contains(err.Error(), "'ping'") { // a user who may not ping hears the refusal instead of a pong
-				p.refused(err)
-			}
+		case !answered(err):
+			return
+		case strings.Contains(err.Error(), "'ping'"): // a user who may not ping hears the refusal instead of a pong
+			continue
+		case l.router.refused(err):
+			return
+		case redis.HasErrorPrefix(err, "MOVED"), redis.HasErrorPrefix(err, "CLUSTERDOWN"):
+			l.moved("")
 			continue
 		default:
-			return
+			l.refused(err)
+			continue
 		}
 		switch m := message.(type) {
 		case *redis.Message:
-			p.wakeUp(m.Channel)
+			l.wakeUp(m.Channel)
 		case *redis.Subscription:
-			if m.Kind == "subscribe" {
-				p.confirmed(m.Channel)
+			switch m.Kind {
+			case "subscribe", "ssubscribe":
+				l.confirmed(m.Channel)
+			case "sunsubscribe": // we asked for it, or the slot has gone to another node
+				l.moved(m.Channel)
 			}
 		}
 	}
 }
 
 // unconfirmed says whether a subscription has not been answered although the peer lives.
-func (p *pubsub) unconfirmed(now time.Time) bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.pending) > 0 && now.Sub(p.pending[0].askedAt) > 3*p.ping
+func (l *link) unconfirmed(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.pending) > 0 && now.Sub(l.pending[0].askedAt) > 3*l.ping
 }
 
 // wakeUp wakes everybody who listens to the channel called name.
@@ -355,18 +467,18 @@ func (p *pubsub) wakeUp(name string) {
 
 // confirmed notes that the channel called name is subscribed from now on.
 // Messages of before may be lost, so it also wakes.
-func (p *pubsub) confirmed(name string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	i := slices.IndexFunc(p.pending, func(ch *channel) bool { return ch.name == name })
+func (l *link) confirmed(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := slices.IndexFunc(l.pending, func(ch *channel) bool { return ch.name == name })
 	if i < 0 {
 		return
 	}
-	ch := p.pending[i]
+	ch := l.pending[i]
 	if i == 0 { // as a rule: they are confirmed in order
-		p.pending = p.pending[1:]
+		l.pending = l.pending[1:]
 	} else {
-		p.pending = slices.Delete(p.pending, i, i+1)
+		l.pending = slices.Delete(l.pending, i, i+1)
 	}
 	ch.confirmed = true
 	if ch.settled {
@@ -375,22 +487,51 @@ func (p *pubsub) confirmed(name string) {
 	ch.settleLocked()
 }
 
+// moved notes that the node does not announce on a channel any more: on the
+// confirmed one that is called name, or, without a name, on the one whose turn it is to be answered.
+func (l *link) moved(name string) {
+	if l.evict(name) {
+		l.router.stale()
+	}
+}
+
+func (l *link) evict(name string) (first bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ch := l.channels[name]
+	switch {
+	case name == "" && len(l.pending) > 0:
+		ch = l.pending[0]
+		l.pending = l.pending[1:]
+	case ch == nil || ch.link != l || !ch.confirmed:
+		return false
+	}
+	ch.confirmed = false
+	l.homeless = append(l.homeless, ch)
+	if len(l.homeless) > 1 {
+		return false
+	}
+	l.routeAt = time.Now().Add(l.reroute)
+	l.kickLocked()
+	return true
+}
+
 // refused notes that Redis does not allow the channel whose turn it is to be
 // answered. Its waiters go on without wake-ups.
-func (p *pubsub) refused(err error) {
-	p.mu.Lock()
+func (l *link) refused(err error) {
+	l.mu.Lock()
 	var name string
-	if len(p.pending) > 0 {
-		ch := p.pending[0]
-		p.pending = p.pending[1:]
+	if len(l.pending) > 0 {
+		ch := l.pending[0]
+		l.pending = l.pending[1:]
 		name = ch.name
 		ch.settleLocked()
 	}
-	first := !p.warned
-	p.warned = true
-	p.mu.Unlock()
+	first := !l.warned
+	l.warned = true
+	l.mu.Unlock()
 	if first {
-		p.log.Warn("relock: Redis refuses the subscription on which releases are announced: "+
+		l.log.Warn("relock: Redis refuses the subscription on which releases are announced: "+
 			"waiters ask again at the max wake delay instead; allow the channels redisson_* to this user",
 			"channel", shortName(name), "error", err)
 	}

@@ -180,7 +180,7 @@ func (s *fakeServer) count(command string) int {
 
 func newFakePubSub(t *testing.T) (*fakeServer, *pubsub) {
 	s := &fakeServer{}
-	p := newPubSub(s.dial, slog.New(slog.DiscardHandler))
+	p := newPubSub(oneServer(s.dial), slog.New(slog.DiscardHandler))
 	t.Cleanup(p.close)
 	return s, p
 }
@@ -382,7 +382,7 @@ func TestPubSubRefusedChannels(t *testing.T) {
 			}
 			return nil
 		}}
-		p := newPubSub(s.dial, slog.New(slog.NewTextHandler(&logged, nil)))
+		p := newPubSub(oneServer(s.dial), slog.New(slog.NewTextHandler(&logged, nil)))
 		defer p.close()
 		good1, bad1, bad2, good2 := p.join("good1"), p.join("bad1"), p.join("bad2"), p.join("good2")
 		for _, l := range []*listener{good1, bad1, bad2, good2} {
@@ -462,7 +462,8 @@ func TestPubSubManyChannelsJoinedAndLeftAtOnce(t *testing.T) {
 		}
 		time.Sleep(2 * p.linger)
 		synctest.Wait()
-		if len(p.channels)+len(p.idling)+len(p.pending)+len(p.wanted) != 0 {
+		l := p.links[""]
+		if len(p.channels)+l.size+len(l.idling)+len(l.pending)+len(l.wanted) != 0 {
 			t.Error("something is left")
 		}
 		if n := len(s.conns[0].subs); n != 0 {

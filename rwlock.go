@@ -19,7 +19,7 @@ const (
 )
 
 var (
-	rwScript  = script("rwlock")
+	rwScript  = announcing("rwlock")
 	rwBundled = bundle(rwScript, rwScript)
 )
 
@@ -100,7 +100,7 @@ func (r *rwRecord) channel(attempt) string  { return r.announce }
 func (r *rwRecord) bundled() bundledScript  { return rwBundled }
 
 func (r *rwRecord) call(keys []string, verb, field string, level int, lease time.Duration, kin string, life time.Duration) call {
-	return call{rwScript, keys, []any{verb, r.announce, r.leases, field, level, milliseconds(lease), kin, milliseconds(life)}}
+	return call{rwScript, keys, []any{verb, r.announce, r.leases, field, level, milliseconds(lease), kin, milliseconds(life), r.client.publish}}
 }
 
 func (r *rwRecord) run(ctx context.Context, verb, field string, level int) (reply, error) {

@@ -26,7 +26,7 @@ var luaFiles embed.FS
 // Scripts that serve several lock types.
 var (
 	renewScript   = script("renew")
-	forceScript   = script("force")
+	forceScript   = announcing("force")
 	inspectScript = script("inspect")
 	bundleScript  = script("bundle") // not as it is: see wholeBundle
 )
@@ -43,6 +43,11 @@ func script(name string) *luaScript {
 		panic("bug: " + err.Error())
 	}
 	return newScript(string(source))
+}
+
+// announcing binds lua/<name>.lua with lua/announce.lua before it.
+func announcing(name string) *luaScript {
+	return newScript(script("announce").source + script(name).source)
 }
 
 func newScript(source string) *luaScript {

@@ -14,6 +14,7 @@
 -- ARGV[6]  what a place in the queue is worth, in ms: Redisson's fairLockWaitTimeout
 -- ARGV[7]  how long a sign of life lasts, in ms
 -- ARGV[8]  acquire: 1 to stand in line when it is busy, 0 to leave nothing behind
+-- ARGV[9]  how a waiter is woken: see announce.lua
 -- Returns  acquire: {1, 0, token} held, {0, pttl, 0} busy (pttl -1: it is not the caller's turn), {-1, 0, 0} nothing there to re-enter
 -- Returns  else: {1, 0, 0} done, {0, 0, 0} or {-1, 0, 0} nothing there
 --
@@ -28,6 +29,7 @@
 local lock, queue, timeouts, beats, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local verb, channel, field = ARGV[1], ARGV[2], ARGV[3]
 local level, lease, worth, life = ARGV[4], ARGV[5], tonumber(ARGV[6]), tonumber(ARGV[7])
+local stand, how = ARGV[8] == '1', ARGV[9]
 
 local clock = redis.call('time')
 local now = clock[1] * 1000 + math.floor(clock[2] / 1000)
@@ -46,7 +48,7 @@ end
 local function wake_head()
     local head = redis.call('lindex', queue, 0)
     if head then
-        redis.pcall('publish', channel .. head, '0')
+        announce(how, channel .. head, '0')
     end
 end
 
@@ -123,7 +125,7 @@ if verb == 'acquire' then
     if not mine then
         local head = redis.call('lindex', queue, 0)
         if pttl ~= -2 or head and head ~= field then
-            local place = ARGV[8] == '1' and stand_in_line(pttl)
+            local place = stand and stand_in_line(pttl)
             if pttl == -2 and buried then
                 wake_head() -- the dead one was woken in vain
             end

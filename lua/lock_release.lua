@@ -4,14 +4,14 @@
 -- ARGV[1]  field of the hold
 -- ARGV[2]  levels left: 0 frees the lock
 -- ARGV[3]  channel on which the release is announced
+-- ARGV[4]  how: see announce.lua
 -- Returns  {1, 0, 0} done, {-1, 0, 0} this hold is not there
 --
 -- Running it late or twice frees nobody else: the field belongs to one
--- acquisition. publish comes last and may fail (a user without the right to
--- publish): the release has happened by then, and waiters ask again by themselves.
+-- acquisition.
 
 local lock = KEYS[1]
-local field, left, channel = ARGV[1], ARGV[2], ARGV[3]
+local field, left, channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 if redis.call('hexists', lock, field) == 0 then
     return {-1, 0, 0}
@@ -21,5 +21,5 @@ if left ~= '0' then
     return {1, 0, 0}
 end
 redis.call('del', lock)
-redis.pcall('publish', channel, '0')
+announce(how, channel, '0')
 return {1, 0, 0}

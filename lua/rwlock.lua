@@ -13,6 +13,7 @@
 -- ARGV[6]  read, write, renew: lease in ms; settle: the same, also if it is shorter than what is left
 -- ARGV[7]  read, write, abandon-write: field of the caller's hold on the other half, or ''
 -- ARGV[8]  write: how long a sign of waiting lasts, in ms; 0 to leave nothing behind when it is busy
+-- ARGV[9]  how a release is announced: see announce.lua
 -- Returns  read, write: {1, 0, token} held, {0, pttl, 0} busy, {-1, 0, 0} nothing there to re-enter, {-2, 0, 0} busy only with the caller
 -- Returns  inspect: {1 if anybody holds this half, levels of the field, pttl}
 -- Returns  else: {1, 0, 0} done, {0, 0, 0} or {-1, 0, 0} nothing there
@@ -25,6 +26,7 @@
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[3]
 local verb, channel, prefix, field = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 local level, lease, kin, life = ARGV[5], tonumber(ARGV[6]), ARGV[7], tonumber(ARGV[8])
+local how = ARGV[9]
 
 local writing = field .. ':write' -- the field of a write hold
 
@@ -98,7 +100,7 @@ end
 
 local function free(message)
     redis.call('del', lock)
-    redis.pcall('publish', channel, message)
+    announce(how, channel, message)
 end
 
 local function draw_token()
@@ -240,7 +242,7 @@ if verb == 'force-read' or verb == 'force-write' then
         free(mode == 'write' and '1' or '0')
     elseif mode == 'write' and verb == 'force-write' then
         redis.call('hset', lock, 'mode', 'read')
-        redis.pcall('publish', channel, '1')
+        announce(how, channel, '1')
     end
     return {1, 0, 0}
 end
@@ -257,7 +259,7 @@ if verb == 'abandon-write' then
         redis.call('zrem', writers, kin)
     end
     if held == 0 and mode ~= 'write' and redis.call('exists', writers) == 0 then
-        redis.pcall('publish', channel, '1') -- readers waited for this writer
+        announce(how, channel, '1') -- readers waited for this writer
     end
 end
 if held == 0 then
@@ -289,6 +291,6 @@ end
 redis.call('hset', lock, 'mode', 'read')
 redis.call('pexpire', lock, ms(longest))
 if write_half then
-    redis.pcall('publish', channel, '1') -- downgraded: all readers may come in
+    announce(how, channel, '1') -- downgraded: all readers may come in
 end
 return {1, 0, 0}

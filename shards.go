@@ -1,0 +1,60 @@
+package relock
+
+// Wake-ups on a Cluster: sharded pub/sub, as Redisson uses it there. A release is
+// announced in the shard of its lock and nowhere else. A Cluster before Redis 7.0
+// cannot do that; there every node hears everything, and any of them will do.
+
+import (
+	"context"
+	"strings"
+	"sync/atomic"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// shards is the router of a Cluster.
+type shards struct {
+	cluster *redis.ClusterClient
+	plain   atomic.Bool // the servers know no sharded pub/sub
+}
+
+// node is the master of the channel's slot. go-redis has to ask for it only when
+// it knows nothing of the Cluster yet: not after a lock was busy.
+func (s *shards) node(channel string) node {
+	ctx := context.Background()
+	if s.plain.Load() {
+		return node{dial: func() subscriber { return s.cluster.Subscribe(ctx) }}
+	}
+	master, err := s.cluster.MasterForKey(ctx, channel)
+	if err != nil { // the first channel decides which node it is
+		return node{dial: func() subscriber { return shard{s.cluster.SSubscribe(ctx)} }}
+	}
+	return node{master.Options().Addr, func() subscriber { return shard{master.SSubscribe(ctx)} }}
+}
+
+func (s *shards) stale() { s.cluster.ReloadState(context.Background()) }
+
+func (s *shards) refused(err error) bool {
+	unknown := strings.Contains(err.Error(), "unknown command") && strings.Contains(strings.ToLower(err.Error()), "ssubscribe")
+	if unknown {
+		s.plain.Store(true)
+	}
+	return unknown
+}
+
+// A shard is a connection to subscribe on in one shard.
+type shard struct{ *redis.PubSub }
+
+func (s shard) Subscribe(ctx context.Context, channels ...string) error {
+	return s.SSubscribe(ctx, channels...)
+}
+
+// Unsubscribe sends one command for each channel: those of several slots cannot be in one.
+func (s shard) Unsubscribe(ctx context.Context, channels ...string) error {
+	for _, ch := range channels {
+		if err := s.SUnsubscribe(ctx, ch); err != nil {
+			return err
+		}
+	}
+	return nil
+}
