@@ -71,7 +71,7 @@ type pubsub struct {
 	linger  time.Duration // how long a channel stays subscribed that nobody listens to
 	ping    time.Duration
 	idle    time.Duration // how long a connection stays open without channels
-	reroute time.Duration // how long after it was refused a channel is looked for elsewhere
+	reroute time.Duration // how long after it was refused a channel is looked for elsewhere; shorter than linger
 
 	closed chan struct{}
 	work   sync.WaitGroup
@@ -335,8 +335,7 @@ func (l *link) rehome(now time.Time) {
 			l.node = homes[i] // it may have to be dialled otherwise
 			l.wanted = append(l.wanted, ch)
 		case len(ch.listeners) == 0:
-			l.dropLocked(ch)
-			delete(l.channels, ch.name)
+			l.forgetLocked(ch)
 		default:
 			l.dropLocked(ch)
 			l.placeLocked(ch, homes[i])
@@ -351,6 +350,11 @@ func (l *link) dropLocked(ch *channel) {
 		ch.idling = false
 		l.idling = slices.DeleteFunc(l.idling, func(other *channel) bool { return other == ch })
 	}
+}
+
+func (l *link) forgetLocked(ch *channel) {
+	l.dropLocked(ch)
+	delete(l.channels, ch.name)
 }
 
 // changes lists what is to be subscribed and unsubscribed now, and when to look
@@ -388,7 +392,6 @@ func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next tim
 		default:
 			delete(l.channels, ch.name)
 			l.size--
-			l.homeless = slices.DeleteFunc(l.homeless, func(other *channel) bool { return other == ch })
 			if ch.confirmed {
 				unsubscribe = append(unsubscribe, ch.name)
 			}
@@ -507,6 +510,10 @@ func (l *link) evict(name string) (first bool) {
 		return false
 	}
 	ch.confirmed = false
+	if len(ch.listeners) == 0 {
+		l.forgetLocked(ch)
+		return false
+	}
 	l.homeless = append(l.homeless, ch)
 	if len(l.homeless) > 1 {
 		return false

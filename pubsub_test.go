@@ -93,6 +93,7 @@ func (c *fakeConn) Unsubscribe(_ context.Context, channels ...string) error {
 	for _, ch := range channels {
 		s.commands = append(s.commands, "unsubscribe "+ch)
 		delete(c.subs, ch)
+		time.AfterFunc(s.confirmAfter, func() { c.out <- &redis.Subscription{Kind: "sunsubscribe", Channel: ch} })
 	}
 	return nil
 }
