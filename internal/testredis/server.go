@@ -5,7 +5,7 @@ package testredis
 // A real redis-server as a child process.
 //
 // Rules: a server belongs to one test and never outlives it. It listens on the
-// loopback interface only and keeps nothing on disk. Whoever answers at the port
+// loopback interface only and keeps no data on disk. Whoever answers at the port
 // must be the process that was started, otherwise tests would meet in a server.
 
 import (
@@ -62,6 +62,12 @@ func findServer() (string, error) {
 // environment says CI=true.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
+	return launch(t, func(int) []string { return args })
+}
+
+// launch is Start with arguments that know the port.
+func launch(t testing.TB, args func(port int) []string) *Server {
+	t.Helper()
 	bin, err := findServer()
 	if err != nil {
 		if os.Getenv("CI") == "true" {
@@ -69,11 +75,12 @@ func Start(t testing.TB, args ...string) *Server {
 		}
 		t.Skipf("this test needs a redis-server on the PATH or named by RELOCK_REDIS_SERVER: %v", err)
 	}
-	s := &Server{t: t, bin: bin, dir: t.TempDir(), args: args}
+	s := &Server{t: t, bin: bin, dir: t.TempDir()}
 	for range 10 {
 		// Below the ports that systems give to outgoing connections: nobody
 		// takes it between Kill and Restart.
 		s.port = 20000 + rand.IntN(10000)
+		s.args = args(s.port)
 		if err = s.start(); err == nil {
 			t.Cleanup(s.stop)
 			return s
