@@ -151,7 +151,7 @@ func TestClusterFailover(t *testing.T) {
 }
 
 // What a failover loses: what had not reached the replica, and WAIT knows.
-func TestRefuseReplicas(t *testing.T) {
+func TestClusterRefuseReplicas(t *testing.T) {
 	ctx := context.Background()
 	c := StartCluster(t, 3, 1)
 	client := c.Client(alert)

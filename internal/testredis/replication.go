@@ -29,7 +29,7 @@ func (s *Server) RefuseReplicas() {
 // AcceptReplicas ends RefuseReplicas; so does a Restart.
 func (s *Server) AcceptReplicas() {
 	s.t.Helper()
-	s.replicas("+psync", "+sync")
+	s.replicas("+psync") // and not sync: one that was refused in between would come with it, and WAIT never count it
 }
 
 // replicas changes what replicas may do here; they come as the default user.

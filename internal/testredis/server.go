@@ -76,6 +76,9 @@ func launch(t testing.TB, args func(port int) []string) *Server {
 		t.Skipf("this test needs a redis-server on the PATH or named by RELOCK_REDIS_SERVER: %v", err)
 	}
 	s := &Server{t: t, bin: bin, dir: t.TempDir()}
+	if err := os.WriteFile(s.config(), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for range 10 {
 		// Below the ports that systems give to outgoing connections: nobody
 		// takes it between Kill and Restart.
@@ -152,6 +155,7 @@ func (s *Server) stop() {
 // start runs a server at s.port until it answers.
 func (s *Server) start() error {
 	args := append([]string{
+		s.config(),
 		"--bind", "127.0.0.1",
 		"--port", strconv.Itoa(s.port),
 		"--dir", s.dir,
@@ -172,6 +176,10 @@ func (s *Server) start() error {
 	s.proc = p
 	return nil
 }
+
+// config is a file that is empty but for what the server writes into it: a
+// sentinel demands one, and has a server that it puts into a role write it down.
+func (s *Server) config() string { return filepath.Join(s.dir, "redis.conf") }
 
 // A process is one run of redis-server.
 type process struct {
