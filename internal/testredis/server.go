@@ -5,7 +5,7 @@ package testredis
 // A real redis-server as a child process.
 //
 // Rules: a server belongs to one test and never outlives it. It listens on the
-// loopback interface only and keeps nothing on disk. Whoever answers at the port
+// loopback interface only and keeps no data on disk. Whoever answers at the port
 // must be the process that was started, otherwise tests would meet in a server.
 
 import (
@@ -62,6 +62,12 @@ func findServer() (string, error) {
 // environment says CI=true.
 func Start(t testing.TB, args ...string) *Server {
 	t.Helper()
+	return launch(t, func(int) []string { return args })
+}
+
+// launch is Start with arguments that know the port.
+func launch(t testing.TB, args func(port int) []string) *Server {
+	t.Helper()
 	bin, err := findServer()
 	if err != nil {
 		if os.Getenv("CI") == "true" {
@@ -69,11 +75,15 @@ func Start(t testing.TB, args ...string) *Server {
 		}
 		t.Skipf("this test needs a redis-server on the PATH or named by RELOCK_REDIS_SERVER: %v", err)
 	}
-	s := &Server{t: t, bin: bin, dir: t.TempDir(), args: args}
+	s := &Server{t: t, bin: bin, dir: t.TempDir()}
+	if err := os.WriteFile(s.config(), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	for range 10 {
 		// Below the ports that systems give to outgoing connections: nobody
 		// takes it between Kill and Restart.
 		s.port = 20000 + rand.IntN(10000)
+		s.args = args(s.port)
 		if err = s.start(); err == nil {
 			t.Cleanup(s.stop)
 			return s
@@ -145,6 +155,7 @@ func (s *Server) stop() {
 // start runs a server at s.port until it answers.
 func (s *Server) start() error {
 	args := append([]string{
+		s.config(),
 		"--bind", "127.0.0.1",
 		"--port", strconv.Itoa(s.port),
 		"--dir", s.dir,
@@ -165,6 +176,10 @@ func (s *Server) start() error {
 	s.proc = p
 	return nil
 }
+
+// config is a file that is empty but for what the server writes into it: a
+// sentinel demands one, and has a server that it puts into a role write it down.
+func (s *Server) config() string { return filepath.Join(s.dir, "redis.conf") }
 
 // A process is one run of redis-server.
 type process struct {

@@ -96,7 +96,7 @@ func TestKillFrozen(t *testing.T) {
 
 func TestPortTaken(t *testing.T) {
 	s := Start(t)
-	other := &Server{t: t, bin: s.bin, dir: t.TempDir(), port: s.port}
+	other := &Server{t: t, bin: s.bin, dir: s.dir, port: s.port}
 	if err := other.start(); err == nil {
 		t.Fatal("two servers on one port")
 	}

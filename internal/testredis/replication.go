@@ -1,0 +1,126 @@
+package testredis
+
+// What servers that replicate have in common, in a Cluster and behind a Sentinel.
+//
+// Rules: roles change, so nothing here remembers them; a test asks who has them
+// now. A server that is killed or frozen has no say in the answer.
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// atMost is for what must happen, on a slow machine and at the second attempt too.
+const atMost = time.Minute
+
+// RefuseReplicas cuts the replicas of this server off: nothing that is written
+// from now on reaches one of them, and WAIT counts none, while all keep running.
+func (s *Server) RefuseReplicas() {
+	s.t.Helper()
+	s.replicas("-psync", "-sync")
+	if err := s.peek().ClientKillByFilter(context.Background(), "TYPE", "replica").Err(); err != nil {
+		s.t.Fatalf("cut the replicas off: %v", err)
+	}
+}
+
+// AcceptReplicas ends RefuseReplicas; so does a Restart.
+func (s *Server) AcceptReplicas() {
+	s.t.Helper()
+	s.replicas("+psync") // and not sync: one that was refused in between would come with it, and WAIT never count it
+}
+
+// replicas changes what replicas may do here; they come as the default user.
+func (s *Server) replicas(may ...any) {
+	s.t.Helper()
+	if err := s.peek().Do(context.Background(), append([]any{"acl", "setuser", "default"}, may...)...).Err(); err != nil {
+		s.t.Fatalf("change what replicas may do: %v", err)
+	}
+}
+
+// peek makes a client that asks once and does not wait long for a dead server.
+func (s *Server) peek() *redis.Client {
+	s.t.Helper()
+	return s.Client(func(o *redis.Options) {
+		o.MaxRetries = -1
+		o.DialerRetries = 1
+		o.DialTimeout = time.Second
+		o.ReadTimeout = 2 * time.Second
+	})
+}
+
+// A node is a server among others.
+type node struct {
+	*Server
+	admin *redis.Client // to look into it and to set it up
+}
+
+func newNode(s *Server) *node { return &node{Server: s, admin: s.peek()} }
+
+// do runs a command that must not fail.
+func (n *node) do(args ...any) any {
+	n.t.Helper()
+	v, err := n.admin.Do(context.Background(), args...).Result()
+	if err != nil {
+		n.t.Fatalf("%v: %v", args, err)
+	}
+	return v
+}
+
+// replication is a field of INFO replication; "" if there is no answer.
+func (n *node) replication(field string) string {
+	return n.admin.InfoMap(context.Background(), "replication").Item("Replication", field)
+}
+
+// linked tells whether the node answers and has all that its master has, if it is a replica.
+func (n *node) linked() bool {
+	switch n.replication("role") {
+	case "master":
+		return true
+	case "slave":
+		return n.replication("master_link_status") == "up"
+	}
+	return false
+}
+
+// servers is what the test sees of nodes.
+func servers(nodes []*node) []*Server {
+	all := make([]*Server, len(nodes))
+	for i, n := range nodes {
+		all[i] = n.Server
+	}
+	return all
+}
+
+// addrs is where nodes listen.
+func addrs(nodes []*node) []string {
+	all := make([]string, len(nodes))
+	for i, n := range nodes {
+		all[i] = n.Addr()
+	}
+	return all
+}
+
+// at is the node that listens at addr, or nil.
+func at(nodes []*node, addr string) *node {
+	for _, n := range nodes {
+		if n.Addr() == addr {
+			return n
+		}
+	}
+	return nil
+}
+
+// find is the node of a server, which must be one of them.
+func find(t testing.TB, nodes []*node, s *Server) *node {
+	t.Helper()
+	for _, n := range nodes {
+		if n.Server == s {
+			return n
+		}
+	}
+	t.Fatalf("%s is no server of this topology", s.Addr())
+	return nil
+}

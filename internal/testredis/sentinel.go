@@ -1,0 +1,166 @@
+package testredis
+
+// A primary with replicas, watched over by three sentinels, all real processes.
+//
+// Rules: as for a Cluster: it is set up with commands, and what the sentinels say
+// is what all that answer agree on. Two of them suffice for a failover.
+
+import (
+	"context"
+	"slices"
+	"strconv"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+)
+
+const masterName = "main"
+
+// A Sentinel is a primary, its replicas and their sentinels, all of one test.
+type Sentinel struct {
+	t         testing.TB
+	nodes     []*node
+	sentinels []*node
+}
+
+// StartSentinel starts a primary with so many replicas and three sentinels, and
+// waits until all are linked and the sentinels know everybody. args go to the
+// primary and the replicas. For the rest see Start.
+func StartSentinel(t testing.TB, replicas int, args ...string) *Sentinel {
+	t.Helper()
+	s := &Sentinel{t: t}
+	for range 1 + replicas {
+		s.nodes = append(s.nodes, newNode(Start(t, append([]string{"--repl-diskless-sync-delay", "0"}, args...)...)))
+	}
+	primary := s.nodes[0]
+	for _, n := range s.nodes[1:] {
+		n.do("replicaof", "127.0.0.1", primary.port)
+	}
+	Await(t, "the replicas are linked", atMost, func() bool {
+		return !slices.ContainsFunc(s.nodes, func(n *node) bool { return !n.linked() })
+	})
+	for range 3 {
+		n := newNode(Start(t, "--sentinel"))
+		s.sentinels = append(s.sentinels, n)
+		n.do("sentinel", "debug", "info-period", 500, "publish-period", 200) // instead of 10s and 2s
+		n.do("sentinel", "monitor", masterName, "127.0.0.1", primary.port, 2)
+		n.do("sentinel", "set", masterName, "down-after-milliseconds", 1000, "failover-timeout", 3000)
+	}
+	s.Settle()
+	return s
+}
+
+// MasterName is what the sentinels call the primary.
+func (s *Sentinel) MasterName() string { return masterName }
+
+// Addrs is where the sentinels listen.
+func (s *Sentinel) Addrs() []string { return addrs(s.sentinels) }
+
+// Sentinels are the sentinels.
+func (s *Sentinel) Sentinels() []*Server { return servers(s.sentinels) }
+
+// Client returns a client that asks the sentinels for the primary; it is closed
+// when the test ends.
+func (s *Sentinel) Client(opts ...func(*redis.FailoverOptions)) *redis.Client {
+	o := &redis.FailoverOptions{MasterName: masterName, SentinelAddrs: s.Addrs()}
+	for _, opt := range opts {
+		opt(o)
+	}
+	c := redis.NewFailoverClient(o)
+	s.t.Cleanup(func() { _ = c.Close() }) // a test may have closed it already
+	return c
+}
+
+// Master waits until the sentinels agree who is the primary, and returns it.
+func (s *Sentinel) Master() *Server {
+	s.t.Helper()
+	var master *node
+	Await(s.t, "the sentinels agree on a primary", atMost, func() bool {
+		master = s.agreed()
+		return master != nil
+	})
+	return master.Server
+}
+
+// Replicas are all servers but the primary.
+func (s *Sentinel) Replicas() []*Server {
+	s.t.Helper()
+	master := s.Master()
+	return slices.DeleteFunc(servers(s.nodes), func(r *Server) bool { return r == master })
+}
+
+// agreed is who is the primary in the eyes of all sentinels that answer, or nil.
+func (s *Sentinel) agreed() *node {
+	var master *node
+	for _, n := range s.sentinels {
+		addr, err := n.admin.Do(context.Background(), "sentinel", "get-master-addr-by-name", masterName).StringSlice()
+		if err != nil {
+			continue
+		}
+		named := at(s.nodes, addr[0]+":"+addr[1])
+		if master != nil && named != master {
+			return nil
+		}
+		master = named
+	}
+	return master
+}
+
+// Settle waits until all servers run and replicate the one that the sentinels
+// agree on, and every sentinel finds that all others work: after StartSentinel, or
+// when those that were killed are back.
+func (s *Sentinel) Settle() {
+	s.t.Helper()
+	Await(s.t, "the sentinels and all replicas follow one primary", atMost, func() bool {
+		master := s.agreed()
+		if master == nil || master.replication("role") != "master" {
+			return false
+		}
+		for _, n := range s.nodes {
+			if n != master && (n.replication("master_port") != strconv.Itoa(master.port) || !n.linked()) {
+				return false
+			}
+		}
+		for _, n := range s.sentinels {
+			if n.sees("replicas", "slave") != len(s.nodes)-1 || n.sees("sentinels", "sentinel") != len(s.sentinels)-1 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
+// sees is how many replicas or sentinels a sentinel knows with nothing to say
+// against them; what it has not looked at yet has no name.
+func (n *node) sees(which, flags string) int {
+	ctx := context.Background()
+	cmd := redis.NewMapStringStringSliceCmd(ctx, "sentinel", which, masterName)
+	_ = n.admin.Process(ctx, cmd) // then it sees none
+	count := 0
+	for _, other := range cmd.Val() {
+		if other["flags"] == flags && other["runid"] != "" {
+			count++
+		}
+	}
+	return count
+}
+
+// Failover kills the primary and waits until the sentinels have put a replica in its place.
+func (s *Sentinel) Failover() *Server {
+	s.t.Helper()
+	return s.FailoverAfter(s.Master().Kill)
+}
+
+// FailoverAfter is Failover by another fault that ends the rule of the primary,
+// such as Freeze.
+func (s *Sentinel) FailoverAfter(fault func()) *Server {
+	s.t.Helper()
+	old := find(s.t, s.nodes, s.Master())
+	fault()
+	var master *node
+	Await(s.t, "a replica takes over", atMost, func() bool {
+		master = s.agreed()
+		return master != nil && master != old && master.replication("role") == "master"
+	})
+	return master.Server
+}
