@@ -249,6 +249,7 @@ func TestShardsForgetAnIdleChannel(t *testing.T) {
 		c.place("x", 1)
 		c.servers[0].cut()
 		time.Sleep(p.linger + time.Second)
+		synctest.Wait()
 		if len(p.channels) != 0 || c.servers[1].count("subscribe x") != 0 {
 			t.Errorf("%d channels are remembered", len(p.channels))
 		}

@@ -10,6 +10,7 @@ package interop
 
 import (
 	"bufio"
+	"context"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -18,22 +19,88 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock/internal/testredis"
 )
 
 // versions of Redisson: the newest one, and one from before the sharded pub/sub
-// and the unlock latch.
-var versions = []string{"4.7.0", "3.17.7"}
+// and the unlock latch. On a Cluster, where the pub/sub has to be the same, the
+// older one is from before the latch alone.
+var (
+	versions        = []string{"4.7.0", "3.17.7"}
+	clusterVersions = []string{"4.7.0", "3.23.5"}
+)
 
 // A setting is how a Java service is started.
 type setting struct {
 	version  string
 	watchdog time.Duration // 0: 30s
 	fairWait time.Duration // 0: 5m; only where the version can be told
-	cluster  bool
-	addrs    []string
+	redis    deployment
+}
+
+// A deployment is a Redis: a single server, several that know nothing of each
+// other, or the nodes of a Cluster.
+type deployment struct {
+	addrs   []string
+	cluster bool
+}
+
+// client returns a client of the Cluster or the first server; the test closes it.
+func (d deployment) client(t testing.TB) redis.UniversalClient {
+	if d.cluster {
+		rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: d.addrs})
+		t.Cleanup(func() { _ = rdb.Close() })
+		return rdb
+	}
+	return testredis.Client(t, d.addrs[0])
+}
+
+// onMasters is what ask finds on the masters of rdb that has to do with name.
+func onMasters(rdb redis.UniversalClient, name string, ask func(context.Context, *redis.Client) ([]string, error)) []string {
+	var mu sync.Mutex // guards found
+	var found []string
+	note := func(ctx context.Context, rdb *redis.Client) error {
+		all, err := ask(ctx, rdb)
+		mu.Lock()
+		defer mu.Unlock()
+		found = append(found, all...)
+		return err
+	}
+	var err error
+	if cluster, ok := rdb.(*redis.ClusterClient); ok {
+		err = cluster.ForEachMaster(context.Background(), note)
+	} else {
+		err = note(context.Background(), rdb.(*redis.Client))
+	}
+	if err != nil {
+		found = append(found, fmt.Sprint(name, " unknown: ", err))
+	}
+	return slices.DeleteFunc(found, func(s string) bool { return !strings.Contains(s, name) })
+}
+
+// keys are those of rdb that have to do with name, but for fencing counters.
+func keys(rdb redis.UniversalClient, name string) []string {
+	return slices.DeleteFunc(onMasters(rdb, name, func(ctx context.Context, rdb *redis.Client) ([]string, error) {
+		return rdb.Keys(ctx, "*").Result()
+	}), func(key string) bool { return strings.HasPrefix(key, "redisson_lock_token") })
+}
+
+// channels are those of rdb that somebody listens to and that have to do with name.
+func channels(rdb redis.UniversalClient, name string) []string {
+	return onMasters(rdb, name, func(ctx context.Context, master *redis.Client) ([]string, error) {
+		if _, cluster := rdb.(*redis.ClusterClient); cluster {
+			return master.PubSubShardChannels(ctx, "*").Result()
+		}
+		return master.PubSubChannels(ctx, "*").Result()
+	})
 }
 
 // A java is a Java service.
@@ -87,12 +154,12 @@ func startJava(t testing.TB, s setting) *java {
 		s.fairWait = 5 * time.Minute
 	}
 	mode := "single"
-	if s.cluster {
+	if s.redis.cluster {
 		mode = "cluster"
 	}
 	args := []string{"-Xmx256m", "-XX:+UseSerialGC", "-cp", filepath.Join(dir, "peer-1.jar") + ":" + filepath.Join(dir, "lib", "*"),
 		"peer.Peer", fmt.Sprint(s.watchdog.Milliseconds()), fmt.Sprint(s.fairWait.Milliseconds()), mode}
-	for _, addr := range s.addrs {
+	for _, addr := range s.redis.addrs {
 		args = append(args, "redis://"+addr)
 	}
 	j := &java{t: t, version: s.version, cmd: exec.Command("java", args...), answers: &answers{waiting: make(map[int64]chan answer)}}

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,8 +53,8 @@ func kindOf(name string) kind {
 // A both is what one test has: a Redis, relock, and a Java service of one version.
 type both struct {
 	*testing.T
-	addr   string
-	rdb    *redis.Client
+	redis  deployment
+	rdb    redis.UniversalClient
 	client *relock.Client
 	java   *java
 }
@@ -62,9 +63,7 @@ func (b *both) version() string { return b.java.version }
 
 func newBoth(t *testing.T, s setting) *both {
 	t.Helper()
-	server := testredis.Start(t)
-	s.addrs = []string{server.Addr()}
-	b := &both{T: t, addr: server.Addr(), rdb: server.Client()}
+	b := &both{T: t, redis: s.redis, rdb: s.redis.client(t)}
 	b.client = b.newClient(s.watchdog)
 	b.java = startJava(t, s)
 	return b
@@ -76,7 +75,7 @@ func (b *both) newClient(watchdog time.Duration) *relock.Client {
 	if watchdog > 0 {
 		opts = append(opts, relock.WithWatchdogTimeout(watchdog))
 	}
-	c, err := relock.New(testredis.Client(b, b.addr), opts...)
+	c, err := relock.New(b.redis.client(b), opts...)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -111,12 +110,7 @@ func (b *both) javaTries(kind, name string, thread int, want bool) {
 	}
 	// Redisson leaves the queue of a fair lock a moment after it has answered, and tells nobody.
 	testredis.Await(b, "Java has left the queue", soon, func() bool {
-		for _, key := range b.rdb.Keys(context.Background(), "redisson_lock_queue:*").Val() {
-			if strings.Contains(key, name) {
-				return false
-			}
-		}
-		return true
+		return !slices.ContainsFunc(keys(b.rdb, name), func(key string) bool { return strings.HasPrefix(key, "redisson_lock_queue") })
 	})
 }
 
@@ -124,26 +118,14 @@ func (b *both) javaTries(kind, name string, thread int, want bool) {
 func (b *both) nothingIsLeft(name string) {
 	b.Helper()
 	testredis.Await(b, "nothing of "+name+" is left", soon, func() bool {
-		for _, key := range b.rdb.Keys(context.Background(), "*").Val() {
-			if strings.Contains(key, name) && !strings.HasPrefix(key, "redisson_lock_token") {
-				return false
-			}
-		}
-		return true
+		return len(keys(b.rdb, name)) == 0
 	})
 }
 
 // awaitSubscriber waits until somebody listens for the release of name.
 func (b *both) awaitSubscriber(name string) {
 	b.Helper()
-	testredis.Await(b, "a waiter is subscribed", soon, func() bool {
-		for _, channel := range b.rdb.PubSubChannels(context.Background(), "*").Val() {
-			if strings.Contains(channel, name) {
-				return true
-			}
-		}
-		return false
-	})
+	testredis.Await(b, "a waiter is subscribed", soon, func() bool { return len(channels(b.rdb, name)) > 0 })
 	time.Sleep(50 * time.Millisecond) // and has asked once more
 }
 
@@ -164,14 +146,32 @@ func (b *both) await(what string, got <-chan error) {
 	}
 }
 
+// forEachVersion runs test with every Redisson, on a single server and on a Cluster.
 func forEachVersion(t *testing.T, s setting, test func(b *both)) {
 	for _, version := range versions {
 		t.Run("redisson-"+version, func(t *testing.T) {
 			t.Parallel()
-			s.version = version
+			s := s
+			s.version, s.redis = version, single(t)
 			test(newBoth(t, s))
 		})
 	}
+	for _, version := range clusterVersions {
+		t.Run("cluster/redisson-"+version, func(t *testing.T) {
+			t.Parallel()
+			s := s
+			s.version, s.redis = version, cluster(t)
+			test(newBoth(t, s))
+		})
+	}
+}
+
+func single(t *testing.T) deployment {
+	return deployment{addrs: []string{testredis.Start(t).Addr()}}
+}
+
+func cluster(t *testing.T) deployment {
+	return deployment{addrs: testredis.StartCluster(t, 3, 0).Addrs(), cluster: true}
 }
 
 // has says whether a version of Redisson has the kind.

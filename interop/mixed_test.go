@@ -100,9 +100,8 @@ func TestFairQueue(t *testing.T) {
 
 // A killed waiter of either language does not hold up the others.
 func TestFairQueueWithTheDead(t *testing.T) {
-	server := testredis.Start(t)
-	s := setting{version: versions[0], fairWait: 4 * time.Second, addrs: []string{server.Addr()}}
-	b := &both{T: t, addr: server.Addr(), rdb: server.Client(), java: startJava(t, s)}
+	s := setting{version: versions[0], fairWait: 4 * time.Second, redis: single(t)}
+	b := &both{T: t, redis: s.redis, rdb: s.redis.client(t), java: startJava(t, s)}
 	b.client = b.newClient(time.Second) // a place is worth the fair wait timeout and what is left of the lease
 	ctx := context.Background()
 	const name = "fair"
@@ -242,16 +241,16 @@ func TestRedLocks(t *testing.T) {
 			var b *both
 			var home *relock.Client
 			for i := range 3 {
-				server := testredis.Start(t)
-				addrs = append(addrs, server.Addr())
-				node := &both{T: t, addr: server.Addr(), rdb: server.Client()}
+				redis := single(t)
+				addrs = append(addrs, redis.addrs...)
+				node := &both{T: t, redis: redis, rdb: redis.client(t)}
 				c := node.newClient(0)
 				locks = append(locks, c.NewLock("red"))
 				if i == 0 {
 					b, home = node, c
 				}
 			}
-			b.java = startJava(t, setting{version: version, addrs: addrs})
+			b.java = startJava(t, setting{version: version, redis: deployment{addrs: addrs}})
 			l := home.NewRedLock(locks...)
 			j := command{Op: "trylock", Kind: "red", Name: "red", Thread: 1, Wait: 300}
 			b.must(l.Lock(ctx))

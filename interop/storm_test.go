@@ -5,6 +5,7 @@ package interop
 import (
 	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -35,30 +36,46 @@ func stormTime(t *testing.T) time.Duration {
 	return d
 }
 
+var stormKinds = []string{"lock", "fenced", "fair", "write", "rw", "multi", "red"}
+
 // No update of a counter that everybody reads and writes under the lock is lost,
-// every worker gets its turn, and nothing is left.
+// every worker gets its turn, and nothing is left. Only the newest Redisson on a
+// single server has the whole time.
 func TestStorm(t *testing.T) {
 	if os.Getenv("RELOCK_STORM_WORKER") != "" {
 		stormService(t)
 		return
 	}
-	for _, version := range versions {
-		for _, kind := range []string{"lock", "fenced", "fair", "write", "multi"} {
+	for _, kind := range stormKinds {
+		for _, version := range versions {
 			t.Run("redisson-"+version+"/"+kind, func(t *testing.T) {
-				if kind != "multi" && !kindOf(kind).has(version) {
+				t.Parallel()
+				if k := kind; k == "fenced" && !kindOf(k).has(version) {
 					t.Skip("this Redisson does not have it")
 				}
-				storm(t, version, kind)
+				redis, took := single(t), stormTime(t)
+				if kind == "red" {
+					redis.addrs = append(redis.addrs, single(t).addrs[0], single(t).addrs[0])
+				}
+				if version != versions[0] {
+					took /= 4
+				}
+				storm(t, version, kind, redis, took)
 			})
 		}
+		if kind == "red" {
+			continue
+		}
+		t.Run("cluster/redisson-"+clusterVersions[0]+"/"+kind, func(t *testing.T) {
+			t.Parallel()
+			storm(t, clusterVersions[0], kind, cluster(t), stormTime(t)/4)
+		})
 	}
 }
 
-func storm(t *testing.T, version, kind string) {
-	server := testredis.Start(t)
-	s := setting{version: version, addrs: []string{server.Addr()}}
+func storm(t *testing.T, version, kind string, redis deployment, took time.Duration) {
+	s := setting{version: version, redis: redis}
 	services := []*java{startJava(t, s), startJava(t, s)}
-	took := stormTime(t)
 
 	var sections []int64
 	var mu sync.Mutex // guards sections
@@ -89,7 +106,8 @@ func storm(t *testing.T, version, kind string) {
 	}
 	for range 2 {
 		cmd := exec.Command(os.Args[0], "-test.run=^TestStorm$")
-		cmd.Env = append(os.Environ(), "RELOCK_STORM_WORKER="+kind, "RELOCK_STORM="+took.String(), "RELOCK_STORM_ADDR="+server.Addr())
+		cmd.Env = append(os.Environ(), "RELOCK_STORM_WORKER="+kind, "RELOCK_STORM="+took.String(),
+			"RELOCK_STORM_REDIS="+strings.Join(redis.addrs, ","), "RELOCK_STORM_CLUSTER="+strconv.FormatBool(redis.cluster))
 		all.Go(func() {
 			out, err := cmd.CombinedOutput()
 			if err != nil {
@@ -106,7 +124,7 @@ func storm(t *testing.T, version, kind string) {
 	all.Wait()
 
 	ctx := context.Background()
-	rdb := server.Client()
+	rdb := redis.client(t)
 	counted, err := rdb.Get(ctx, "counter").Int64()
 	if err != nil {
 		t.Fatal(err)
@@ -120,29 +138,45 @@ func storm(t *testing.T, version, kind string) {
 		t.Errorf("%d counted in %d sections of %d workers, the least %d", counted, sum, len(sections), least)
 	}
 	t.Logf("%d sections in %v, workers have %v", sum, took, sections)
-	testredis.Await(t, "nothing is left", soon, func() bool {
-		for _, key := range rdb.Keys(ctx, "*").Val() {
-			if key != "counter" && !strings.HasPrefix(key, "redisson_lock_token") {
-				return false
-			}
-		}
-		return true
-	})
+	testredis.Await(t, "nothing is left", soon, func() bool { return len(keys(rdb, "storm")) == 0 })
 }
 
 // stormService is one of the Go services.
 func stormService(t *testing.T) {
 	ctx := context.Background()
-	rdb := redis.NewClient(&redis.Options{Addr: os.Getenv("RELOCK_STORM_ADDR")})
-	defer rdb.Close()
-	c, err := relock.New(rdb)
-	if err != nil {
-		t.Fatal(err)
+	d := deployment{addrs: strings.Split(os.Getenv("RELOCK_STORM_REDIS"), ","), cluster: os.Getenv("RELOCK_STORM_CLUSTER") == "true"}
+	rdb := d.client(t)
+	newClient := func(rdb redis.UniversalClient) *relock.Client {
+		c, err := relock.New(rdb)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		return c
 	}
-	defer c.Close()
-	l := relock.Locker(c.NewMultiLock(c.NewLock("storm-1"), c.NewLock("storm-2")))
-	if kind := os.Getenv("RELOCK_STORM_WORKER"); kind != "multi" {
+	c := newClient(rdb)
+	var l, read relock.Locker
+	switch kind := os.Getenv("RELOCK_STORM_WORKER"); kind {
+	case "multi":
+		l = c.NewMultiLock(c.NewLock("storm-1"), c.NewLock("storm-2"))
+	case "red":
+		locks := []relock.Locker{c.NewLock("storm")}
+		for _, addr := range d.addrs[1:] {
+			locks = append(locks, newClient(testredis.Client(t, addr)).NewLock("storm"))
+		}
+		l = c.NewRedLock(locks...)
+	case "rw":
+		rw := c.NewRWLock("storm")
+		l, read = rw.Write(), rw.Read()
+	default:
 		l = kindOf(kind).lock(c, "storm")
+	}
+	counter := func(ctx context.Context) (int64, error) {
+		n, err := rdb.Get(ctx, "counter").Int64()
+		if err == redis.Nil {
+			err = nil
+		}
+		return n, err
 	}
 	out := bufio.NewWriter(os.Stdout)
 	defer out.Flush()
@@ -153,14 +187,27 @@ func stormService(t *testing.T) {
 		all.Go(func() {
 			n := 0
 			for time.Now().Before(end) {
-				err := l.Do(ctx, func(ctx context.Context) error {
-					count, err := rdb.Get(ctx, "counter").Int64()
-					if err != nil && err != redis.Nil {
-						return err
-					}
-					n++
-					return rdb.Set(ctx, "counter", count+1, 0).Err()
-				})
+				var err error
+				if read != nil {
+					err = read.Do(ctx, func(ctx context.Context) error {
+						before, err1 := counter(ctx)
+						after, err2 := counter(ctx)
+						if before != after {
+							t.Errorf("somebody wrote %d over %d while it was read", after, before)
+						}
+						return errors.Join(err1, err2)
+					})
+				}
+				if err == nil {
+					err = l.Do(ctx, func(ctx context.Context) error {
+						count, err := counter(ctx)
+						if err != nil {
+							return err
+						}
+						n++
+						return rdb.Set(ctx, "counter", count+1, 0).Err()
+					})
+				}
 				if err != nil {
 					t.Error(err)
 					return

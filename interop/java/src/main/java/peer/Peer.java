@@ -131,12 +131,27 @@ public final class Peer {
         }
     }
 
-    /** Counts under the lock until its time is over, and returns how often. */
+    /**
+     * Counts under the lock until its time is over, and returns how often. Of kind "rw" it also reads
+     * under the read lock, and fails if somebody counts meanwhile.
+     */
     private long storm(JsonObject c, RLock lock) throws Exception {
+        RLock read = text(c, "kind").equals("rw") ? clients.get(0).getReadWriteLock(text(c, "name")).readLock() : null;
         var counter = clients.get(0).<String>getBucket(text(c, "counter"), StringCodec.INSTANCE);
         long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(number(c, "ms", 0));
         long n = 0;
         while (System.nanoTime() < end) {
+            if (read != null) {
+                read.lock();
+                try {
+                    String before = counter.get(), after = counter.get();
+                    if (!java.util.Objects.equals(before, after)) {
+                        throw new IllegalStateException("somebody wrote " + after + " over " + before + " while it was read");
+                    }
+                } finally {
+                    read.unlock();
+                }
+            }
             lock.lock();
             try {
                 String value = counter.get();
@@ -172,7 +187,7 @@ public final class Peer {
                     case "lock" -> client.getLock(name);
                     case "fair" -> client.getFairLock(name);
                     case "read" -> client.getReadWriteLock(name).readLock();
-                    case "write" -> client.getReadWriteLock(name).writeLock();
+                    case "write", "rw" -> client.getReadWriteLock(name).writeLock();
                     // Not in every version.
                     case "fenced" -> (RLock) RedissonClient.class.getMethod("getFencedLock", String.class).invoke(client, name);
                     default -> throw new IllegalArgumentException("kind " + c);

@@ -1,0 +1,231 @@
+package relock
+
+// Every lock type on a real Cluster: waiters are woken by sharded messages, and
+// slots and masters may change under holders and waiters.
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// clusterSoon is how long a Cluster may take over something that it should do at once.
+const clusterSoon = 10 * time.Second
+
+// clusterLocks are the lock types; those of one name exclude one another.
+var clusterLocks = []struct {
+	name       string
+	one, rival lockMaker
+}{
+	{"lock", newPlainLock, newPlainLock},
+	{"fenced", newFencedLock, newFencedLock},
+	{"fair", newFairLock, newFairLock},
+	{"read", newReadLock, newWriteLock},
+	{"write", newWriteLock, newReadLock},
+	{"multi of one slot", newSlotMultiLock, newSlotMultiLock},
+	{"multi of several slots", newWideMultiLock, newWideMultiLock},
+}
+
+func newPlainLock(c *Client, name string) Locker  { return c.NewLock(name) }
+func newFencedLock(c *Client, name string) Locker { return c.NewLock(name, Fenced()) }
+
+func newSlotMultiLock(c *Client, name string) Locker {
+	return c.NewMultiLock(c.NewLock("{"+name+"}1"), c.NewLock("{"+name+"}2"))
+}
+
+func newWideMultiLock(c *Client, name string) Locker {
+	return c.NewMultiLock(c.NewLock(name), c.NewLock(name+"-b"), c.NewLock(name+"-c"))
+}
+
+// A clusterBench is a bench over a Cluster.
+type clusterBench struct {
+	*bench
+	cluster *testredis.Cluster
+	admin   *redis.ClusterClient
+}
+
+func newClusterBench(t *testing.T, cluster *testredis.Cluster) *clusterBench {
+	b := &clusterBench{bench: &bench{T: t, name: fmt.Sprintf("lock-%d", benches.Add(1))}, cluster: cluster, admin: cluster.Client()}
+	t.Cleanup(b.checkNothingIsLeft)
+	return b
+}
+
+// client returns a client that is woken by messages or not for an hour.
+func (b *clusterBench) client(opts ...Option) *Client {
+	return b.clientOn(b.cluster.Client(), append([]Option{WithMaxWakeDelay(time.Hour), WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+}
+
+// onMasters lists what ask lists on all masters and has to do with the bench's name.
+func (b *clusterBench) onMasters(ask func(context.Context, *redis.Client) ([]string, error)) []string {
+	ctx := context.Background()
+	found := make(chan []string, 16)
+	err := b.admin.ForEachMaster(ctx, func(ctx context.Context, rdb *redis.Client) error {
+		all, err := ask(ctx, rdb)
+		found <- all
+		return err
+	})
+	if err != nil {
+		return []string{"unknown: " + err.Error()}
+	}
+	var names []string
+	for range len(found) {
+		names = append(names, <-found...)
+	}
+	return slices.DeleteFunc(names, func(name string) bool { return !strings.Contains(name, b.name) })
+}
+
+func (b *clusterBench) keys() []string {
+	return slices.DeleteFunc(b.onMasters(func(ctx context.Context, rdb *redis.Client) ([]string, error) {
+		return rdb.Keys(ctx, "*").Result()
+	}), func(key string) bool { return strings.HasPrefix(key, "redisson_lock_token") })
+}
+
+func (b *clusterBench) subscribed() []string {
+	return b.onMasters(func(ctx context.Context, rdb *redis.Client) ([]string, error) {
+		return rdb.PubSubShardChannels(ctx, "*").Result()
+	})
+}
+
+func (b *clusterBench) checkNothingIsLeft() {
+	if b.Failed() {
+		return
+	}
+	testredis.Await(b, "nothing of "+b.name+" is left in Redis", clusterSoon, func() bool { return len(b.keys()) == 0 })
+	testredis.Await(b, "nothing of "+b.name+" is subscribed", clusterSoon, func() bool { return len(b.subscribed()) == 0 })
+}
+
+// startWaiter has l locked and unlocked on another goroutine, and returns once it waits in Redis.
+func (b *clusterBench) startWaiter(l Locker) <-chan error {
+	b.Helper()
+	testredis.Await(b, "the last waiter is not subscribed any more", clusterSoon, func() bool { return len(b.subscribed()) == 0 })
+	got := make(chan error, 1)
+	go func() { got <- l.Do(context.Background(), func(context.Context) error { return nil }) }()
+	testredis.Await(b, "a waiter is subscribed", clusterSoon, func() bool { return len(b.subscribed()) > 0 })
+	return got
+}
+
+func (b *clusterBench) gets(what string, got <-chan error) {
+	b.Helper()
+	select {
+	case err := <-got:
+		b.must(err)
+	case <-time.After(clusterSoon):
+		b.Fatalf("waited in vain: %s", what)
+	}
+}
+
+func TestCluster(t *testing.T) {
+	cluster := testredis.StartCluster(t, 3, 1)
+	ctx := context.Background()
+	for _, kind := range clusterLocks {
+		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
+			b := newClusterBench(t, cluster)
+			c, other := b.client(), b.client()
+			l, rival := kind.one(c, b.name), kind.rival(other, b.name)
+
+			// What is held is waited for, and announced.
+			owner := WithOwner(ctx)
+			for range 3 {
+				b.must(l.Lock(owner))
+				b.must(l.Lock(owner))
+				b.tries(rival, false)
+				next := b.startWaiter(rival)
+				b.must(l.Unlock(owner))
+				b.must(l.Unlock(owner))
+				b.gets("the lock is free", next)
+			}
+			if heard := b.onMasters(func(ctx context.Context, rdb *redis.Client) ([]string, error) {
+				return rdb.PubSubChannels(ctx, "*").Result()
+			}); len(heard) > 0 {
+				t.Errorf("plain subscriptions: %v", heard)
+			}
+		})
+	}
+}
+
+// The slot of a lock goes to another master while it is held and awaited: the hold
+// is renewed there, the waiter is woken there.
+func TestClusterSlotMoves(t *testing.T) {
+	cluster := testredis.StartCluster(t, 3, 0)
+	ctx := context.Background()
+	for _, kind := range clusterLocks {
+		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
+			b := newClusterBench(t, cluster)
+			c, other := b.client(WithWatchdogTimeout(2*time.Second)), b.client()
+			l, rival := kind.one(c, b.name), kind.rival(other, b.name)
+			owner := WithOwner(ctx)
+			b.must(l.Lock(owner))
+			next := b.startWaiter(rival)
+			guarded, err := l.Guard(owner)
+			b.must(err)
+
+			slotKey := b.name
+			from := cluster.MasterOf(slotKey)
+			to := cluster.Nodes()[0]
+			if to == from {
+				to = cluster.Nodes()[1]
+			}
+			cluster.MigrateSlot(slotKey, to)
+			testredis.Await(b, "the waiter has followed the slot", clusterSoon, func() bool {
+				channels, err := to.Client().PubSubShardChannels(ctx, "*"+b.name+"*").Result()
+				return err == nil && len(channels) > 0
+			})
+			select { // longer than the lease: the watchdog has followed the slot too
+			case <-guarded.Done():
+				t.Fatalf("lost: %v", context.Cause(guarded))
+			case err := <-next:
+				t.Fatalf("a second holder: %v", err)
+			case <-time.After(3 * time.Second):
+			}
+			b.must(l.Unlock(owner))
+			b.gets("the lock is free", next)
+		})
+	}
+}
+
+// A master dies while its locks are held and awaited: a replica that has heard of
+// them takes over, holders go on there, and waiters are woken there.
+func TestClusterFailover(t *testing.T) {
+	cluster := testredis.StartCluster(t, 3, 1)
+	ctx := context.Background()
+	type pair struct {
+		l     Locker
+		owner context.Context
+		next  <-chan error
+	}
+	var pairs []pair
+	tag := fmt.Sprintf("{failover-%d}", benches.Add(1))
+	b := newClusterBench(t, cluster)
+	for _, kind := range clusterLocks {
+		kb := newClusterBench(t, cluster)
+		kb.name = tag + kb.name
+		c, other := kb.client(WithWatchdogTimeout(15*time.Second)), kb.client()
+		p := pair{l: kind.one(c, kb.name), owner: WithOwner(ctx)}
+		b.must(p.l.Lock(p.owner))
+		p.next = kb.startWaiter(kind.rival(other, kb.name))
+		pairs = append(pairs, p)
+	}
+	old := cluster.MasterOf(tag)
+	if n, err := old.Client().Wait(ctx, 1, 5*time.Second).Result(); n != 1 || err != nil {
+		t.Fatalf("%d replicas, %v", n, err)
+	}
+	cluster.Failover(old)
+	for _, p := range pairs {
+		testredis.Await(b, "the holder finds the new master", clusterSoon, func() bool {
+			held, err := p.l.IsHeld(p.owner)
+			return held && err == nil
+		})
+		b.must(p.l.Unlock(p.owner))
+		b.gets("the lock is free", p.next)
+	}
+}
