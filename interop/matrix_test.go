@@ -230,8 +230,9 @@ func (b *both) pair(k kind, name string) {
 	start := time.Now()
 	b.java.must(j("unlock"))
 	b.await("relock is woken", got)
-	if took := time.Since(start); took > prompt {
-		b.Errorf("it took relock %v to get what Java released", took)
+	wokenGo := time.Since(start)
+	if wokenGo > prompt {
+		b.Errorf("it took relock %v to get what Java released", wokenGo)
 	}
 
 	// relock holds, Java waits, and is woken by message.
@@ -258,9 +259,11 @@ func (b *both) pair(k kind, name string) {
 	if a := b.java.await(waiting, soon); !a.Value {
 		b.Errorf("Java did not get it: %+v", a)
 	}
-	if took := time.Since(start); took > prompt {
-		b.Errorf("it took Java %v to get what relock released", took)
+	wokenJava := time.Since(start)
+	if wokenJava > prompt {
+		b.Errorf("it took Java %v to get what relock released", wokenJava)
 	}
+	b.Logf("from a release to the next holder: Java to relock %v, relock to Java %v", wokenGo, wokenJava)
 	b.java.must(j("unlock"))
 
 	// Leases end by themselves, in both directions. A thread of its own: the watchdog
