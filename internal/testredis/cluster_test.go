@@ -19,6 +19,7 @@ func alert(o *redis.ClusterOptions) {
 }
 
 func TestCluster(t *testing.T) {
+	t.Parallel() // it mostly waits
 	ctx := context.Background()
 	c := StartCluster(t, 3, 1, "--maxmemory", "64mb")
 	if n := len(c.Nodes()); n != 6 || n != len(c.Addrs()) {
@@ -53,6 +54,7 @@ func TestCluster(t *testing.T) {
 }
 
 func TestClusterOfOne(t *testing.T) {
+	t.Parallel() // it mostly waits
 	c := StartCluster(t, 1, 0)
 	if got := c.MasterOf("k"); got != c.Nodes()[0] {
 		t.Errorf("the master is %v", got)
@@ -63,6 +65,7 @@ func TestClusterOfOne(t *testing.T) {
 }
 
 func TestMigrateSlot(t *testing.T) {
+	t.Parallel() // it mostly waits
 	ctx := context.Background()
 	c := StartCluster(t, 3, 1)
 	client := c.Client()
@@ -118,6 +121,7 @@ func (c *Cluster) otherThan(not *Server) *Server {
 }
 
 func TestClusterFailover(t *testing.T) {
+	t.Parallel() // it mostly waits
 	ctx := context.Background()
 	c := StartCluster(t, 3, 1)
 	client := c.Client(alert)
@@ -152,6 +156,7 @@ func TestClusterFailover(t *testing.T) {
 
 // What a failover loses: what had not reached the replica, and WAIT knows.
 func TestClusterRefuseReplicas(t *testing.T) {
+	t.Parallel() // it mostly waits
 	ctx := context.Background()
 	c := StartCluster(t, 3, 1)
 	client := c.Client(alert)

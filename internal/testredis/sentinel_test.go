@@ -11,6 +11,7 @@ import (
 )
 
 func TestSentinel(t *testing.T) {
+	t.Parallel() // it mostly waits
 	ctx := context.Background()
 	s := StartSentinel(t, 2, "--maxmemory", "64mb")
 	if n := len(s.Addrs()); n != 3 || n != len(s.Sentinels()) {
@@ -46,6 +47,7 @@ func TestSentinel(t *testing.T) {
 }
 
 func TestSentinelFailover(t *testing.T) {
+	t.Parallel() // it mostly waits
 	ctx := context.Background()
 	s := StartSentinel(t, 1)
 	c := s.Client()
@@ -78,6 +80,7 @@ func TestSentinelFailover(t *testing.T) {
 
 // With two replicas, both cut off.
 func TestSentinelRefuseReplicas(t *testing.T) {
+	t.Parallel() // it mostly waits
 	ctx := context.Background()
 	s := StartSentinel(t, 2)
 	c := s.Client()
