@@ -25,7 +25,7 @@ type bundler interface {
 
 // take makes one attempt.
 func (c *Client) take(ctx context.Context, b bundler, a attempt) (grant, error) {
-	r, err := run(ctx, c.rdb, b.takes(a))
+	r, err := oneReply(c.attempt(ctx, b.takes(a)))
 	if err != nil {
 		return grant{}, err
 	}
@@ -34,7 +34,7 @@ func (c *Client) take(ctx context.Context, b bundler, a attempt) (grant, error) 
 
 // undo takes an attempt back, and says whether its hold was there.
 func (c *Client) undo(ctx context.Context, b bundler, a attempt) (bool, error) {
-	r, err := run(ctx, c.rdb, b.undoes(a))
+	r, err := c.send(ctx, b.undoes(a))
 	return r[0] == 1, err
 }
 

@@ -26,6 +26,7 @@ type Client struct {
 	publish         string // how a release is announced: see lua/announce.lua
 	fairWaitTimeout time.Duration
 	nodeTimeout     time.Duration
+	synced          synced
 	red             *redHolds
 }
 
@@ -51,7 +52,11 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &Client{rdb: rdb, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, red: newRedHolds()}
+	if limit := readTimeout(rdb); limit > 0 && o.synced.within >= limit {
+		return nil, invalid("WithSyncedReplicas(%d, %v): the Redis client waits only %v for an answer (ReadTimeout)",
+			o.synced.replicas, o.synced.within, limit)
+	}
+	c := &Client{rdb: rdb, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, synced: o.synced, red: newRedHolds()}
 	var wakeups router
 	cluster, ok := rdb.(*redis.ClusterClient)
 	if ok {
@@ -60,9 +65,9 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		c.publish, wakeups = "publish", oneServer(func() subscriber { return rdb.Subscribe(context.Background()) })
 	}
 	c.engine = newEngine(uuid.NewString(), o, wakeups,
-		func(ctx context.Context, calls []call) ([]reply, []error) { return runAll(ctx, rdb, calls) })
+		c.runAll)
 	c.engine.runBundle = func(ctx context.Context, calls []bundledCall) ([]reply, error) {
-		return runBundle(ctx, rdb, calls)
+		return c.attempt(ctx, bundleOf(calls))
 	}
 	if ok {
 		// It would go on asking a node that is gone for up to a minute, longer than a lease.
@@ -74,7 +79,11 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 
 // run sends one run of a script.
 func (c *Client) run(ctx context.Context, s *luaScript, keys []string, args ...any) (reply, error) {
-	return run(ctx, c.rdb, call{s, keys, args})
+	return c.send(ctx, call{s, keys, args})
+}
+
+func (c *Client) send(ctx context.Context, what call) (reply, error) {
+	return parseReply(send(ctx, c.rdb, what))
 }
 
 // readTimeout is how long rdb waits for an answer; 0 when it does not say, or for ever.

@@ -425,8 +425,8 @@ func (e *engine) contend(p *patience, wants []want) (t tried, err error) {
 		if err == nil || !unsure && !queued {
 			return
 		}
-		undone := e.undo(p.ctx, wants, unsure) // 5
-		if queued {                            // and others stand behind it
+		undone := e.undo(p.ctx, wants, unsure)      // 5
+		if queued || errors.Is(err, ErrNotSynced) { // others stand behind it, or it is there for sure
 			select {
 			case <-undone:
 			case <-time.After(answerTime):

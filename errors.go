@@ -32,6 +32,10 @@ var (
 	// ErrClosed says that the Client is closed.
 	ErrClosed = errors.New("the client is closed")
 
+	// ErrNotSynced says that fewer replicas than WithSyncedReplicas asks for have
+	// confirmed a lock in time. It is not held, and was given back.
+	ErrNotSynced = errors.New("not confirmed by enough replicas")
+
 	// ErrInvalid says that a name, lease, wait, option or set of locks makes no
 	// sense; the text says which and why. Nothing was sent to Redis.
 	ErrInvalid = errors.New("invalid")
@@ -82,7 +86,7 @@ func ctxError(ctx context.Context) error {
 // transient says whether the same request may succeed soon: the connection
 // failed, or a server that is starting, failing over or busy refused it.
 func transient(err error) bool {
-	if errors.Is(err, redis.ErrClosed) || errors.Is(err, errReply) || errors.Is(err, ErrInvalid) {
+	if errors.Is(err, redis.ErrClosed) || errors.Is(err, errReply) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrNotSynced) {
 		return false
 	}
 	if quorum := (*QuorumError)(nil); errors.As(err, &quorum) {
@@ -104,6 +108,9 @@ func transient(err error) bool {
 
 // mayHaveRun says whether Redis may have run, or may still run, the request that failed with err.
 func mayHaveRun(err error) bool {
+	if errors.Is(err, ErrNotSynced) {
+		return true // it has, but for the replicas
+	}
 	if answered(err) || errors.Is(err, redis.ErrClosed) || errors.Is(err, redis.ErrPoolTimeout) || errors.Is(err, ErrInvalid) {
 		return false
 	}
@@ -114,7 +121,7 @@ func mayHaveRun(err error) bool {
 // answered says whether err is Redis's own answer.
 func answered(err error) bool {
 	var answer redis.Error
-	return errors.As(err, &answer) && !errors.Is(err, redis.ErrClosed)
+	return errors.As(err, &answer) && !errors.Is(err, redis.ErrClosed) || errors.Is(err, ErrNotSynced)
 }
 
 // refusedWith says whether Redis answered with an error that begins with prefix.

@@ -78,7 +78,7 @@ func (l *fairLock) acquire(ctx context.Context, a attempt) (grant, error) {
 	if a.once {
 		stand = 0
 	}
-	r, err := l.run(ctx, "acquire", a.field, a.level, a.lease, stand)
+	r, err := oneReply(l.client.attempt(ctx, l.call("acquire", a.field, a.level, a.lease, stand)))
 	if err != nil {
 		return grant{}, err
 	}
@@ -109,6 +109,10 @@ func (l *fairLock) force(ctx context.Context) (bool, error) {
 }
 
 func (l *fairLock) run(ctx context.Context, verb, field string, level int, lease time.Duration, stand int) (reply, error) {
-	return l.client.run(ctx, fairScript, l.keys, verb, l.announce, field, level,
-		milliseconds(lease), milliseconds(l.client.fairWaitTimeout), milliseconds(fairLife), stand, l.client.publish)
+	return l.client.send(ctx, l.call(verb, field, level, lease, stand))
+}
+
+func (l *fairLock) call(verb, field string, level int, lease time.Duration, stand int) call {
+	return call{fairScript, l.keys, []any{verb, l.announce, field, level,
+		milliseconds(lease), milliseconds(l.client.fairWaitTimeout), milliseconds(fairLife), stand, l.client.publish}}
 }

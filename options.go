@@ -19,6 +19,8 @@ type options struct {
 	fairWaitTimeout time.Duration
 	maxWakeDelay    time.Duration
 	nodeTimeout     time.Duration
+	synced          synced
+	syncs           bool // WithSyncedReplicas was given
 	logger          *slog.Logger
 }
 
@@ -61,6 +63,20 @@ func WithNodeTimeout(d time.Duration) Option {
 	return func(o *options) { o.nodeTimeout = d }
 }
 
+// WithSyncedReplicas makes an acquire count only when n replicas have confirmed it
+// within d (WAIT); else it is given back, and the error is ErrNotSynced. A renewal
+// that they do not confirm does not count either, and is tried again. So a
+// failover to one of these replicas loses no lock; one to another replica still
+// can. It costs the time of the replication, for every acquire. On a Redis that
+// refuses WAIT every acquire is ErrNotSynced. At least 1 replica, and 1ms, and
+// less than the read timeout of the Redis client. Off by default.
+//
+// Redisson: Config.setCheckLockSyncedSlaves and setSlavesSyncTimeout, which take
+// one replica of all for enough.
+func WithSyncedReplicas(n int, d time.Duration) Option {
+	return func(o *options) { o.synced, o.syncs = synced{n, d}, true }
+}
+
 // WithLogger sets where the few things go that no caller can be told: a lock
 // that was lost, and wake-ups that Redis does not allow. Defaults to slog.Default().
 func WithLogger(l *slog.Logger) Option {
@@ -90,6 +106,8 @@ func newOptions(opts []Option) (options, error) {
 		return o, invalid("WithMaxWakeDelay(%v): more than 0", o.maxWakeDelay)
 	case o.nodeTimeout <= 0:
 		return o, invalid("WithNodeTimeout(%v): more than 0", o.nodeTimeout)
+	case o.syncs && (o.synced.replicas < 1 || o.synced.within < time.Millisecond):
+		return o, invalid("WithSyncedReplicas(%d, %v): at least 1 replica, and 1ms", o.synced.replicas, o.synced.within)
 	case o.logger == nil:
 		return o, invalid("WithLogger(nil): a logger, or leave the option out")
 	}

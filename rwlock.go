@@ -104,7 +104,7 @@ func (r *rwRecord) call(keys []string, verb, field string, level int, lease time
 }
 
 func (r *rwRecord) run(ctx context.Context, verb, field string, level int) (reply, error) {
-	return run(ctx, r.client.rdb, r.call(r.keys, verb, field, level, 0, "", 0))
+	return r.client.send(ctx, r.call(r.keys, verb, field, level, 0, "", 0))
 }
 
 func (r *rwRecord) done(ctx context.Context, verb, field string, level int) (bool, error) {

@@ -92,7 +92,7 @@ func (c call) command(ctx context.Context, whole bool) onceCmd {
 	for _, key := range c.keys {
 		args = append(args, key)
 	}
-	cmd := onceCmd{redis.NewCmd(ctx, append(args, c.args...)...)}
+	cmd := newOnceCmd(ctx, append(args, c.args...)...)
 	cmd.SetFirstKeyPos(3)
 	return cmd
 }
@@ -103,6 +103,10 @@ type onceCmd struct{ *redis.Cmd }
 
 func (onceCmd) NoRetry() bool { return true }
 
+func newOnceCmd(ctx context.Context, args ...any) onceCmd {
+	return onceCmd{redis.NewCmd(ctx, args...)}
+}
+
 // A reply is what a script answers; the script's header says what each number means.
 type reply [3]int64
 
@@ -110,12 +114,15 @@ type reply [3]int64
 var errReply = errors.New("unexpected answer to a script")
 
 func parseReply(answer any, err error) (reply, error) {
-	replies, err := parseReplies(answer, err)
+	return oneReply(parseReplies(answer, err))
+}
+
+func oneReply(replies []reply, err error) (reply, error) {
 	if err != nil {
 		return reply{}, err
 	}
 	if len(replies) != 1 {
-		return reply{}, fmt.Errorf("%w: %.100v", errReply, answer)
+		return reply{}, fmt.Errorf("%w: %d answers", errReply, len(replies))
 	}
 	return replies[0], nil
 }
@@ -141,26 +148,21 @@ func parseReplies(answer any, err error) ([]reply, error) {
 	return replies, nil
 }
 
-// run sends one call.
-func run(ctx context.Context, rdb redis.UniversalClient, c call) (reply, error) {
-	return parseReply(send(ctx, rdb, c))
-}
-
 // A bundledCall takes one lock of several.
 type bundledCall struct {
 	script     bundledScript
 	take, undo call
 }
 
-// runBundle sends the calls of several locks as one.
-func runBundle(ctx context.Context, rdb redis.UniversalClient, calls []bundledCall) ([]reply, error) {
+// bundleOf is the call that makes calls together.
+func bundleOf(calls []bundledCall) call {
 	c := call{script: wholeBundle(), args: []any{len(calls)}}
 	for _, b := range calls {
 		c.keys = append(c.keys, b.take.keys...)
 		c.args = append(c.args, int(b.script), len(b.take.keys), len(b.take.args), len(b.undo.args))
 		c.args = append(append(c.args, b.take.args...), b.undo.args...)
 	}
-	return parseReplies(send(ctx, rdb, c))
+	return c
 }
 
 // send sends one call. A server that does not know the script yet is sent its source.
@@ -176,24 +178,43 @@ func send(ctx context.Context, rdb redis.UniversalClient, c call) (any, error) {
 	return answer, err
 }
 
-// runAll sends many calls in one pipeline, and those that the server did not
-// know in a second one. Every call has its own answer or error.
-func runAll(ctx context.Context, rdb redis.UniversalClient, calls []call) ([]reply, []error) {
-	replies, errs := make([]reply, len(calls)), make([]error, len(calls))
+// An outcome is what became of one of several calls.
+type outcome struct {
+	answer   any
+	err      error
+	unsynced error // too few replicas have confirmed it, whatever it is
+}
+
+// sendAll sends many calls in one pipeline, and those that the server did not
+// know in a second one.
+func sendAll(ctx context.Context, rdb redis.UniversalClient, calls []call, o pipelineOptions) []outcome {
+	outcomes := make([]outcome, len(calls))
 	send := func(which []int, whole bool) (unknown []int) {
 		cmds := make([]onceCmd, len(which))
 		pipe := rdb.Pipeline()
 		for i, n := range which {
+			if o.asking {
+				_ = pipe.Process(ctx, newOnceCmd(ctx, "asking"))
+			}
 			cmds[i] = calls[n].command(ctx, whole)
 			_ = pipe.Process(ctx, cmds[i])
 		}
+		var wait onceCmd
+		if o.synced.replicas > 0 {
+			wait = newOnceCmd(ctx, "wait", o.synced.replicas, milliseconds(o.synced.within))
+			_ = pipe.Process(ctx, wait)
+		}
 		_, _ = pipe.Exec(ctx) // the error of the first command that has one; each has its own
+		var unsynced error
+		if o.synced.replicas > 0 {
+			unsynced = o.synced.verdict(wait.Result())
+		}
 		for i, n := range which {
 			answer, err := cmds[i].Result()
 			if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 				unknown = append(unknown, n)
 			}
-			replies[n], errs[n] = parseReply(answer, err)
+			outcomes[n] = outcome{answer, err, unsynced}
 		}
 		return unknown
 	}
@@ -204,5 +225,11 @@ func runAll(ctx context.Context, rdb redis.UniversalClient, calls []call) ([]rep
 	if unknown := send(all, false); len(unknown) > 0 {
 		send(unknown, true)
 	}
-	return replies, errs
+	return outcomes
+}
+
+// pipelineOptions is what else goes into a pipeline.
+type pipelineOptions struct {
+	synced synced // a WAIT at the end
+	asking bool   // an ASKING before each call: the slot is on its way to this server
 }

@@ -317,3 +317,11 @@ func TestScriptContracts(t *testing.T) {
 		}
 	})
 }
+
+func run(ctx context.Context, rdb redis.UniversalClient, c call) (reply, error) {
+	return parseReply(send(ctx, rdb, c))
+}
+
+func runAll(ctx context.Context, rdb redis.UniversalClient, calls []call) ([]reply, []error) {
+	return (&Client{rdb: rdb}).runAll(ctx, calls)
+}

@@ -1,0 +1,127 @@
+package relock
+
+// Locks that replicas have confirmed: WAIT behind whatever takes or renews a lock.
+//
+// Rules: a WAIT counts for what its own connection has written, so it goes in one
+// pipeline with that, to one master. What too few replicas have confirmed is not
+// held: the engine undoes an attempt and does not count a renewal. Giving back
+// waits for nobody: a release that a failover loses ends with its lease.
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// synced is how many replicas have to confirm, and within which time.
+type synced struct {
+	replicas int // 0: nobody is asked
+	within   time.Duration
+}
+
+// verdict says whether the answer to a WAIT is enough.
+func (s synced) verdict(answer any, err error) error {
+	confirmed, ok := answer.(int64)
+	switch {
+	case err != nil && answered(err):
+		return fmt.Errorf("%w: WithSyncedReplicas needs WAIT, which this Redis refuses: %w", ErrNotSynced, err)
+	case err != nil:
+		return fmt.Errorf("%w: no answer to WAIT: %w", ErrNotSynced, err)
+	case !ok:
+		return fmt.Errorf("%w: unexpected answer to WAIT: %.100v", ErrNotSynced, answer)
+	case confirmed < int64(s.replicas):
+		return fmt.Errorf("%w: %d of %d within %v", ErrNotSynced, confirmed, s.replicas, s.within)
+	}
+	return nil
+}
+
+// attempt sends a call that takes something. It is ErrNotSynced if that is held
+// now and too few replicas have confirmed it.
+func (c *Client) attempt(ctx context.Context, what call) ([]reply, error) {
+	if c.synced.replicas == 0 {
+		return parseReplies(send(ctx, c.rdb, what))
+	}
+	o := c.sendSynced(ctx, []call{what})[0]
+	replies, err := parseReplies(o.answer, o.err)
+	if err == nil && len(replies) > 0 && replies[len(replies)-1][0] == 1 {
+		err = o.unsynced
+	}
+	return replies, err
+}
+
+// runAll sends calls that renew something. It is ErrNotSynced for those that too
+// few replicas have confirmed.
+func (c *Client) runAll(ctx context.Context, calls []call) ([]reply, []error) {
+	var outcomes []outcome
+	if c.synced.replicas == 0 {
+		outcomes = sendAll(ctx, c.rdb, calls, pipelineOptions{})
+	} else {
+		outcomes = c.sendSynced(ctx, calls)
+	}
+	replies, errs := make([]reply, len(calls)), make([]error, len(calls))
+	for i, o := range outcomes {
+		if replies[i], errs[i] = parseReply(o.answer, o.err); errs[i] == nil && replies[i][0] == 1 {
+			errs[i] = o.unsynced
+		}
+	}
+	return replies, errs
+}
+
+// sendSynced sends calls, each with a WAIT behind it, to their masters.
+func (c *Client) sendSynced(ctx context.Context, calls []call) []outcome {
+	cluster, ok := c.rdb.(*redis.ClusterClient)
+	if !ok {
+		return sendAll(ctx, c.rdb, calls, pipelineOptions{synced: c.synced})
+	}
+	// A ClusterClient would send the WAIT to any node.
+	outcomes := make([]outcome, len(calls))
+	parts := make(map[*redis.Client][]int)
+	for i, one := range calls {
+		master, err := cluster.MasterForKey(ctx, one.keys[0])
+		if err == nil {
+			parts[master] = append(parts[master], i)
+		}
+		outcomes[i].err = err
+	}
+	var all sync.WaitGroup
+	for master, part := range parts {
+		all.Go(func() {
+			mine := make([]call, len(part))
+			for i, n := range part {
+				mine[i] = calls[n]
+			}
+			for i, o := range sendAll(ctx, master, mine, pipelineOptions{synced: c.synced}) {
+				outcomes[part[i]] = c.redirected(ctx, cluster, mine[i], o)
+			}
+		})
+	}
+	all.Wait()
+	return outcomes
+}
+
+// redirected sends a call to the node that the answer names, if it names one.
+func (c *Client) redirected(ctx context.Context, cluster *redis.ClusterClient, what call, o outcome) outcome {
+	addr, moved := redis.IsMovedError(o.err)
+	asked, ask := redis.IsAskError(o.err)
+	if !moved && !ask {
+		return o
+	}
+	cluster.ReloadState(ctx)
+	var there *redis.Client
+	var mu sync.Mutex // guards there
+	_ = cluster.ForEachMaster(ctx, func(_ context.Context, rdb *redis.Client) error {
+		mu.Lock()
+		defer mu.Unlock()
+		if at := rdb.Options().Addr; at == addr || at == asked {
+			there = rdb
+		}
+		return nil
+	})
+	if there == nil { // the next try will know it
+		return o
+	}
+	return sendAll(ctx, there, []call{what}, pipelineOptions{synced: c.synced, asking: ask})[0]
+}

@@ -1,0 +1,187 @@
+package relock
+
+// WithSyncedReplicas on real replicas: behind a single server, Sentinel and a Cluster.
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"log/slog"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+var failovers = flag.Int("failovers", 1, "how many failovers TestSentinelFailovers goes through, with and without WithSyncedReplicas")
+
+// What the replicas do not confirm is not held, and leaves nothing behind.
+func TestSyncedReplicas(t *testing.T) {
+	cluster := testredis.StartCluster(t, 3, 1)
+	ctx := context.Background()
+	for _, kind := range clusterLocks {
+		t.Run(kind.name, func(t *testing.T) { // one after the other: a master refuses its replicas for all of them
+			b := newClusterBench(t, cluster)
+			c := b.client(WithSyncedReplicas(1, 300*time.Millisecond), WithWatchdogTimeout(1500*time.Millisecond))
+			l, unsynced := kind.one(c, b.name), kind.rival(b.client(), b.name)
+			owner := WithOwner(ctx)
+			b.must(l.Lock(owner))
+			b.must(l.Lock(owner))
+			b.must(l.Unlock(owner))
+
+			master := cluster.MasterOf(b.name)
+			master.RefuseReplicas()
+			b.mustBe(l.Lock(owner), ErrNotSynced) // a re-entry that failed leaves the hold as it was
+			if n, err := l.HoldCount(owner); n != 1 || err != nil {
+				t.Errorf("%d levels, %v", n, err)
+			}
+			b.must(l.Unlock(owner))
+
+			start := time.Now()
+			err := l.Lock(owner)
+			b.mustBe(err, ErrNotSynced)
+			if took := time.Since(start); took < 300*time.Millisecond || took > soon {
+				t.Errorf("it took %v", took)
+			}
+			if !strings.Contains(err.Error(), "0 of 1") || errors.Is(err, ErrNotHeld) {
+				t.Errorf("error %v", err)
+			}
+			b.mustBe(errorOf(l.TryLock(owner, 0, time.Minute)), ErrNotSynced)
+			if n, err := l.HoldCount(owner); n != 0 || err != nil {
+				t.Errorf("%d levels, %v", n, err)
+			}
+			testredis.Await(b, "it was given back", soon, func() bool { return len(b.keys()) == 0 })
+			b.tries(unsynced, true)
+			b.must(unsynced.Unlock(ctx))
+
+			master.AcceptReplicas()
+			testredis.Await(b, "the replica is back", clusterSoon, func() bool { return l.Lock(owner) == nil })
+			guarded, err := l.Guard(owner)
+			b.must(err)
+			master.RefuseReplicas()
+			select { // renewals do not count any more
+			case <-guarded.Done():
+				b.mustBe(context.Cause(guarded), ErrLockLost)
+			case <-time.After(clusterSoon):
+				t.Error("renewals count that no replica has confirmed")
+			}
+			b.mustBe(l.Unlock(owner), ErrLockLost)
+			master.AcceptReplicas()
+			testredis.Await(b, "the replica is back", clusterSoon, func() bool {
+				n, err := master.Client().Wait(ctx, 1, time.Second).Result()
+				return n == 1 && err == nil && strings.Contains(master.Client().Info(ctx, "replication").Val(), "state=online")
+			})
+		})
+	}
+}
+
+func errorOf(_ bool, err error) error { return err }
+
+// A slot that is on its way to another master: new keys are there already.
+func TestSyncedReplicasFollowTheSlot(t *testing.T) {
+	cluster := testredis.StartCluster(t, 3, 1)
+	b := newClusterBench(t, cluster)
+	l := b.client(WithSyncedReplicas(1, time.Second)).NewLock(b.name)
+	ctx := context.Background()
+	b.must(l.Lock(ctx)) // its client knows the Cluster now
+	b.must(l.Unlock(ctx))
+	from := cluster.MasterOf(b.name)
+	to := cluster.Nodes()[0]
+	if to == from {
+		to = cluster.Nodes()[1]
+	}
+	finish := cluster.BeginMigration(b.name, to)
+	b.must(l.Lock(ctx))
+	finish()
+	b.must(l.Lock(ctx))
+	b.must(l.Unlock(ctx))
+	b.must(l.Unlock(ctx))
+}
+
+func TestSyncedReplicasWithoutWait(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	for name, args := range map[string][]string{
+		"no replica":    nil,
+		"no permission": {"--user", "default", "on", "nopass", "~*", "&*", "+@all", "-wait"},
+		"no such thing": {"--rename-command", "WAIT", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, testredis.Start(t, args...).Addr())
+			for kind, newLock := range map[string]lockMaker{"lock": newPlainLock, "fair": newFairLock, "multi": newSlotMultiLock} {
+				l := newLock(b.client(WithSyncedReplicas(1, 20*time.Millisecond)), b.name)
+				err := l.Lock(ctx)
+				b.mustBe(err, ErrNotSynced)
+				if name != "no replica" && !strings.Contains(err.Error(), "WAIT") {
+					t.Errorf("%s: error %v", kind, err)
+				}
+				b.isLocked(l, false)
+			}
+		})
+	}
+}
+
+// Locks that were told to be held, and that the new master after a failover does
+// not know: without WithSyncedReplicas those that had not reached it yet, with it none.
+func TestSentinelFailovers(t *testing.T) {
+	t.Parallel()
+	lost := map[bool]int{}
+	for _, synced := range []bool{false, true} {
+		var refused int
+		s := testredis.StartSentinel(t, 2)
+		for i := range *failovers {
+			ctx := WithOwner(context.Background())
+			name := fmt.Sprintf("failover-%d", i)
+			opts := []Option{WithWatchdogTimeout(time.Minute), WithLogger(slog.New(slog.DiscardHandler))}
+			if synced {
+				opts = append(opts, WithSyncedReplicas(1, time.Second))
+			}
+			rdb := s.Client(func(o *redis.FailoverOptions) { o.MaxRetries = -1 })
+			c, err := New(rdb, opts...)
+			if err != nil {
+				t.Fatal(err)
+			}
+			before, late := c.NewLock(name+"-before"), c.NewLock(name+"-late")
+			if err := before.Lock(ctx); err != nil {
+				t.Fatal(err)
+			}
+			old := s.Master()
+			if n, err := old.Client().Wait(ctx, 2, 5*time.Second).Result(); n != 2 || err != nil {
+				t.Fatalf("%d replicas have what was taken long before, %v", n, err)
+			}
+			old.RefuseReplicas() // what a slow network does to the last writes before a crash
+			err = late.Lock(ctx)
+			held := err == nil
+			if err != nil {
+				if !errors.Is(err, ErrNotSynced) {
+					t.Fatal(err)
+				}
+				refused++
+			}
+			master := s.Failover()
+			there := func(name string) bool { return master.Client().Exists(ctx, name).Val() == 1 }
+			if !there(before.Name()) {
+				t.Errorf("synced %v: a lock was lost that all replicas had", synced)
+			}
+			if held && !there(late.Name()) {
+				lost[synced]++
+			}
+			if err := c.Close(); err != nil {
+				t.Error(err)
+			}
+			_ = rdb.Close()
+			if i+1 < *failovers {
+				old.Restart()
+				s.Settle()
+			}
+		}
+		t.Logf("synced %v: %d failovers, %d locks lost, %d refused", synced, *failovers, lost[synced], refused)
+	}
+	if lost[false] != *failovers || lost[true] != 0 {
+		t.Errorf("lost without synced replicas %d, with %d, of %d", lost[false], lost[true], *failovers)
+	}
+}
