@@ -86,7 +86,9 @@ func (h *hold) leaseEnded(cause error) {
 // loseField ends the hold of o with that field as lost, if it is still there.
 func (e *engine) loseField(id lockID, o owner, field string, cause error) {
 	if h := e.find(id, o); h != nil && h.field == field {
-		h.lapseIfDue() // that comes first
+		if !e.dog.trusted(&h.lease) {
+			cause = errLapsed // that comes first
+		}
 		h.leaseEnded(cause)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"os"
 	"os/exec"
 	"slices"
@@ -230,7 +231,9 @@ func TestRedLockLossIsToldAtOnce(t *testing.T) {
 	for _, rdb := range b.nodes[1:4] {
 		locks = append(locks, b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(600*time.Millisecond)).NewLock(b.name))
 	}
-	l := b.client(WithWatchdogTimeout(time.Hour)).NewRedLock(locks...)
+	var logged lockedBuffer
+	c := b.client(WithWatchdogTimeout(time.Hour), WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
+	l := c.NewRedLock(locks...)
 	b.must(l.Lock(ctx))
 	guarded, err := l.Guard(ctx)
 	b.must(err)
@@ -239,6 +242,7 @@ func TestRedLockLossIsToldAtOnce(t *testing.T) {
 	await(b.bench, "the guard ends", guarded.Done())
 	b.mustBe(context.Cause(guarded), ErrLockLost)
 	b.mustBe(l.Unlock(ctx), ErrLockLost)
+	testredis.Await(b, "the warning", soon, func() bool { return strings.Count(logged.String(), "level=WARN") == 1 })
 }
 
 // A node that answers late has granted nothing: it is released as soon as it does.
