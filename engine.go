@@ -398,7 +398,7 @@ func (e *engine) dismissLocked(p *patience, w want, t tried, err error) {
 	case h.state == lost || h.state == over:
 		e.spawnLocked(h.clear)
 	default:
-		e.spawnLocked(func() { e.abandon(p.ctx, h.backend, w.attempt, false) })
+		e.spawnLocked(func() { e.abandon(p.ctx, h.backend, w.attempt, 0) })
 	}
 }
 
@@ -417,15 +417,15 @@ func (e *engine) contend(p *patience, wants []want) (t tried, err error) {
 		ears   ears
 		heard  time.Time // of Redis, last
 		cause  error     // beside "busy", last
-		unsure bool      // an attempt without an answer may have been granted
+		ghosts int       // attempts without an answer: they may have been granted, or may be
 		queued bool      // an attempt has left something in Redis
 	)
 	defer func() {
 		ears.leave()
-		if err == nil || !unsure && !queued {
+		if err == nil || ghosts == 0 && !queued {
 			return
 		}
-		undone := e.undo(p.ctx, wants, unsure)      // 5
+		undone := e.undo(p.ctx, wants, ghosts)      // 5
 		if queued || errors.Is(err, ErrNotSynced) { // others stand behind it, or it is there for sure
 			select {
 			case <-undone:
@@ -444,18 +444,24 @@ func (e *engine) contend(p *patience, wants []want) (t tried, err error) {
 		}
 		late := func(t tried, err error) {
 			if err == nil && (t.state != busy || t.left) || err != nil && mayHaveRun(err) {
-				e.abandonAll(p.ctx, asked, err != nil) // 5
+				ghosts := 0
+				if err != nil {
+					ghosts = 1
+				}
+				e.abandonAll(p.ctx, asked, ghosts) // 5
 			}
 		}
-		var maybe bool
-		t, maybe, err = persist(e, p, heard, try, late) // 2
-		unsure, queued = unsure || maybe, queued || t.left
+		var unknown int
+		t, unknown, err = persist(e, p, heard, try, late) // 2
+		ghosts, queued = ghosts+unknown, queued || t.left
 		switch {
 		case err == errTimeUp && heard.IsZero(): // nobody said that it is busy
 			return t, errNoAnswer
 		case err != nil:
 			// A script that Redis has stopped half way has written something, perhaps.
-			unsure = unsure || answered(err)
+			if answered(err) && ghosts == 0 {
+				ghosts = 1
+			}
 			return t, whyAfter(err, cause)
 		case t.state != busy:
 			return t, nil

@@ -1267,6 +1267,33 @@ func TestEngineUndoThatOvertakesItsAttempt(t *testing.T) {
 	}
 }
 
+// Several tries have gone unanswered, and run one after the other while they are undone.
+func TestEngineUndoOfSeveralGhosts(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		lates := []time.Duration{30 * time.Millisecond, 300 * time.Millisecond, 900 * time.Millisecond}
+		e.redis.fault = func(verb string) fakeFault {
+			if verb != "acquire" || len(lates) == 0 {
+				return fakeFault{}
+			}
+			late := lates[0]
+			lates = lates[1:]
+			return fakeFault{ghost: late}
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		defer cancel()
+		if ok, err := e.lockWith(ctx, 1, request{wait: forever}); ok || err == nil {
+			t.Fatal(ok, err)
+		}
+		if len(lates) > 1 {
+			t.Fatalf("tried %d times", 3-len(lates))
+		}
+		time.Sleep(1500 * time.Millisecond)
+		if h := e.redis.holder("x"); h != "" {
+			t.Errorf("%s holds the lock", h)
+		}
+	})
+}
+
 // A re-entry that is answered when the hold has lapsed leaves no lease behind.
 func TestEngineReentryThatComesTooLate(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {

@@ -39,7 +39,7 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	if loss != nil && (left > 0 || errors.Is(loss, errGone)) {
 		return loss
 	}
-	there, unsure, err := persist(e, p, time.Now(), func(ctx context.Context) (bool, error) {
+	there, ghosts, err := persist(e, p, time.Now(), func(ctx context.Context) (bool, error) {
 		return h.backend.release(ctx, h.field, left)
 	}, nil)
 	if left == 0 {
@@ -52,7 +52,7 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 		return loss
 	case err != nil:
 		return fmt.Errorf("not confirmed, the record lapses with its lease: %w", err)
-	case there || left == 0 && unsure: // an earlier try has done it
+	case there || left == 0 && ghosts > 0: // an earlier try has done it
 		return nil
 	case left > 0:
 		h.lose(errGone)
@@ -84,35 +84,36 @@ func (h *hold) giveBack() int {
 // contend for its lock.
 func (h *hold) clear() {
 	ctx := h.key.owner.in(context.Background())
-	h.engine.abandon(ctx, h.backend, attempt{field: h.field, level: 1}, true)
+	h.engine.abandon(ctx, h.backend, attempt{field: h.field, level: 1}, 1)
 	h.engine.mu.Lock()
 	defer h.engine.mu.Unlock()
 	h.engine.leaveGateLocked(h)
 }
 
 // undo has abandonAll done by a goroutine of its own, so that whoever gave up need not wait for it.
-func (e *engine) undo(ctx context.Context, wants []want, unsure bool) (done <-chan struct{}) {
+func (e *engine) undo(ctx context.Context, wants []want, ghosts int) (done <-chan struct{}) {
 	ended := make(chan struct{})
 	e.spawn(func() {
 		defer close(ended)
-		e.abandonAll(ctx, wants, unsure)
+		e.abandonAll(ctx, wants, ghosts)
 	})
 	return ended
 }
 
 // abandonAll undoes attempts.
-func (e *engine) abandonAll(ctx context.Context, wants []want, unsure bool) {
+func (e *engine) abandonAll(ctx context.Context, wants []want, ghosts int) {
 	var all sync.WaitGroup
 	for _, w := range wants[1:] {
-		all.Go(func() { e.abandon(ctx, w.hold.backend, w.attempt, unsure) })
+		all.Go(func() { e.abandon(ctx, w.hold.backend, w.attempt, ghosts) })
 	}
-	e.abandon(ctx, wants[0].hold.backend, wants[0].attempt, unsure)
+	e.abandon(ctx, wants[0].hold.backend, wants[0].attempt, ghosts)
 	all.Wait()
 }
 
-// abandon undoes an attempt. If nobody knows whether that was granted, it may
-// still be on its way when nothing is found, so abandon looks again, a few times.
-func (e *engine) abandon(ctx context.Context, b backend, a attempt, unsure bool) {
+// abandon undoes an attempt. Tries of it whose answer is not known may still be on
+// their way, so abandon looks again, a few times; but for a single one only until
+// it has found it.
+func (e *engine) abandon(ctx context.Context, b backend, a attempt, ghosts int) {
 	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second} {
 		p := &patience{ctx: context.WithoutCancel(ctx), prompt: true}
 		if pause > 0 {
@@ -122,7 +123,7 @@ func (e *engine) abandon(ctx context.Context, b backend, a attempt, unsure bool)
 		there, _, err := persist(e, p, time.Now(), func(ctx context.Context) (bool, error) {
 			return b.abandon(ctx, a)
 		}, nil)
-		if there || !unsure || err != nil { // what cannot be undone lapses with its lease
+		if ghosts == 0 || ghosts == 1 && there || err != nil { // what cannot be undone lapses with its lease
 			return
 		}
 	}

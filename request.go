@@ -20,29 +20,32 @@ import (
 // persist sends a request until Redis answers it, or until what is in the way
 // will not pass. A caller who has nothing yet is told after a few tries; one who
 // has heard of Redis before (at heard) rides out a failover, for up to one
-// watchdog timeout. unsure says that a try whose answer is not known may have run.
-func persist[T any](e *engine, p *patience, heard time.Time, request func(context.Context) (T, error), late func(T, error)) (value T, unsure bool, err error) {
+// watchdog timeout. ghosts are the tries whose answer is not known: they may have
+// run, or may still.
+func persist[T any](e *engine, p *patience, heard time.Time, request func(context.Context) (T, error), late func(T, error)) (value T, ghosts int, err error) {
 	pause, start := firstPause, time.Now()
 	for tries := 1; ; tries++ {
 		// The first try is made even if the time is up: it is what wait 0 asks for.
 		if why := p.over(); why != nil && !(tries == 1 && why == errTimeUp) {
-			return value, unsure, whyAfter(why, err)
+			return value, ghosts, whyAfter(why, err)
 		}
 		last := err
 		var why error
 		value, err, why = answer(e, p, request, late)
 		if why != nil {
-			return value, unsure, whyAfter(why, last)
+			return value, ghosts, whyAfter(why, last)
 		}
 		if err == nil {
-			return value, unsure, nil
+			return value, ghosts, nil
 		}
-		unsure = unsure || mayHaveRun(err)
+		if mayHaveRun(err) {
+			ghosts++
+		}
 		if ended := p.ctx.Err(); ended != nil {
 			if errors.Is(err, ended) { // go-redis noticed it as well
 				err = last
 			}
-			return value, unsure, whyAfter(ctxError(p.ctx), err)
+			return value, ghosts, whyAfter(ctxError(p.ctx), err)
 		}
 		enough := tries >= quickTries || time.Since(start) > quickTime
 		if !heard.IsZero() {
@@ -50,11 +53,11 @@ func persist[T any](e *engine, p *patience, heard time.Time, request func(contex
 		}
 		if enough || !transient(err) {
 			p.unheard = heard.IsZero() && !answered(err)
-			return value, unsure, err
+			return value, ghosts, err
 		}
 		p.prompt = false // from here on it may have to be left behind
 		if why := p.wait(nil, nil, pause/2+rand.N(pause)); why != nil {
-			return value, unsure, whyAfter(why, err)
+			return value, ghosts, whyAfter(why, err)
 		}
 		pause = min(2*pause, longestPause)
 	}
