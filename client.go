@@ -57,21 +57,16 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 			o.synced.replicas, o.synced.within, limit)
 	}
 	c := &Client{rdb: rdb, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, synced: o.synced, red: newRedHolds()}
-	var wakeups router
-	cluster, ok := rdb.(*redis.ClusterClient)
-	if ok {
-		c.publish, wakeups = "spublish", &shards{cluster: cluster}
+	var nodes router
+	if cluster, ok := rdb.(*redis.ClusterClient); ok {
+		c.publish, nodes = "spublish", &shards{cluster: cluster}
 	} else {
-		c.publish, wakeups = "publish", oneServer(func() subscriber { return rdb.Subscribe(context.Background()) })
+		c.publish, nodes = "publish", oneServer(func() subscriber { return rdb.Subscribe(context.Background()) })
 	}
-	c.engine = newEngine(uuid.NewString(), o, wakeups,
+	c.engine = newEngine(uuid.NewString(), o, nodes,
 		c.runAll)
 	c.engine.runBundle = func(ctx context.Context, calls []bundledCall) ([]reply, error) {
 		return c.attempt(ctx, bundleOf(calls))
-	}
-	if ok {
-		// It would go on asking a node that is gone for up to a minute, longer than a lease.
-		c.engine.noAnswer = func() { cluster.ReloadState(context.Background()) }
 	}
 	c.engine.prompt = readTimeout(rdb) > 0 && readTimeout(rdb) <= unlockTime
 	return c, nil

@@ -43,7 +43,7 @@ const (
 	unlockTime   = 5 * time.Second // what Unlock and an undo take at most
 	closeTime    = 6 * time.Second // how long Close waits for requests under way
 	lapsedKept   = 1024            // lapsed holds remembered, so that a late Unlock is told what happened
-	quickTries   = 4               // of a request that Redis does not answer, for a caller who has nothing yet,
+	quickTries   = 4               // at least, of a request that Redis does not answer, for a caller who has nothing yet,
 	quickTime    = 4 * time.Second // and for how long
 	firstPause   = 10 * time.Millisecond
 	longestPause = 500 * time.Millisecond
@@ -142,8 +142,7 @@ type engine struct {
 	id              string // the client's, in every field
 	watchdogTimeout time.Duration
 	maxWakeDelay    time.Duration
-	prompt          bool   // requests end by themselves within unlockTime
-	noAnswer        func() // called, if it is set, after a request that was not answered
+	prompt          bool // requests that were sent end by themselves within unlockTime
 	log             *slog.Logger
 
 	runAll    func(context.Context, []call) ([]reply, []error)
@@ -180,8 +179,18 @@ func newEngine(id string, o options, r router, runAll func(context.Context, []ca
 	}
 	e.life, e.endLife = context.WithCancel(context.Background())
 	e.closed = e.life.Done()
-	e.dog = newWatchdog(e.renew)
+	e.dog = newWatchdog(e.renew, e.renewGroup)
 	return e
+}
+
+// renewGroup tells leases apart that must not wait for one another: those of
+// different servers, and those that need no request.
+func (e *engine) renewGroup(l *lease) string {
+	h := l.holder.(*hold)
+	if _, ok := h.backend.(composite); ok {
+		return "composite"
+	}
+	return e.wakeups.router.node(h.key.id.name).name
 }
 
 // renew asks for one more watchdog timeout for every lease.
@@ -202,6 +211,7 @@ func (e *engine) renew(ctx context.Context, leases []*lease) []renewal {
 		return answers
 	}
 	replies, errs := e.runAll(ctx, calls)
+	e.noteHealth(cmp.Or(errs...))
 	for n, i := range called {
 		answers[i] = renewal{held: replies[n][0] == 1, err: errs[n]}
 	}
@@ -367,7 +377,6 @@ func (e *engine) conclude(p *patience, wants []want, t tried, err error) error {
 		switch {
 		case err == nil && h.state == fresh:
 			h.state, h.levels, h.lease.holder = holding, 1, h
-			_, h.lease.apart = h.backend.(composite)
 			if h.token = t.token; t.tokens != nil {
 				h.token = t.tokens[i]
 			}

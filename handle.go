@@ -262,9 +262,10 @@ func checkKeys(c *Client, keys []string) error {
 		return invalid("the name has %d bytes: at most %d", len(name), longestName)
 	}
 	if _, cluster := c.rdb.(*redis.ClusterClient); cluster {
-		for _, key := range keys[1:] {
+		// A release is announced in the shard of the lock, or not at all.
+		for _, key := range append(keys[1:len(keys):len(keys)], prefixName("redisson_lock__channel", name)) {
 			if slotPart(key) != slotPart(name) {
-				return invalid("the keys of a lock of this name are in different slots of the Cluster: use a name without braces, or with one {tag}")
+				return invalid("the keys and the channel of a lock of this name are in different slots of the Cluster: use a name without braces, or with one {tag}")
 			}
 		}
 	}

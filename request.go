@@ -19,7 +19,7 @@ import (
 
 // persist sends a request until Redis answers it, or until what is in the way
 // will not pass. A caller who has nothing yet is told after a few tries; one who
-// has heard of Redis before (at heard) rides out a failover, for up to one
+// hears of Redis, now or before (at heard), rides out a failover, for up to one
 // watchdog timeout. ghosts are the tries whose answer is not known: they may have
 // run, or may still.
 func persist[T any](e *engine, p *patience, heard time.Time, request func(context.Context) (T, error), late func(T, error)) (value T, ghosts int, err error) {
@@ -47,9 +47,16 @@ func persist[T any](e *engine, p *patience, heard time.Time, request func(contex
 			}
 			return value, ghosts, whyAfter(ctxError(p.ctx), err)
 		}
-		enough := tries >= quickTries || time.Since(start) > quickTime
-		if !heard.IsZero() {
+		took, enough := time.Since(start), false
+		switch {
+		case !heard.IsZero():
 			enough = time.Since(heard) > e.watchdogTimeout
+		case p.once:
+			enough = tries >= quickTries || took > quickTime
+		case answered(err): // it is there, and starts, fails over or moves a slot
+			enough = took > e.watchdogTimeout
+		default:
+			enough = tries >= quickTries && took > time.Second || took > quickTime
 		}
 		if enough || !transient(err) {
 			p.unheard = heard.IsZero() && !answered(err)
@@ -79,8 +86,8 @@ func (e *engine) promptly() bool { return e.prompt && !e.ailing.Load() }
 func (e *engine) noteHealth(err error) {
 	ill := err != nil && !answered(err)
 	e.ailing.Store(ill)
-	if ill && e.noAnswer != nil {
-		e.noAnswer()
+	if ill || refusedWith(err, "CLUSTERDOWN") {
+		e.wakeups.router.stale()
 	}
 }
 
@@ -92,7 +99,9 @@ func (e *engine) noteHealth(err error) {
 // have to leave early the request has a goroutine of its own.
 func answer[T any](e *engine, p *patience, request func(context.Context) (T, error), late func(T, error)) (value T, err, why error) {
 	if p.prompt {
-		value, err = request(p.ctx)
+		ctx, cancel := context.WithTimeout(p.ctx, unlockTime) // for a host that cannot be reached at all
+		value, err = request(ctx)
+		cancel()
 		e.noteHealth(err)
 		return value, err, nil
 	}

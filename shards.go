@@ -18,7 +18,7 @@ type shards struct {
 	plain   atomic.Bool // the servers know no sharded pub/sub
 }
 
-// node is the master of the channel's slot. go-redis has to ask for it only when
+// node is the master of the slot of a channel, or of a lock. go-redis has to ask for it only when
 // it knows nothing of the Cluster yet: not after a lock was busy.
 func (s *shards) node(channel string) node {
 	ctx := context.Background()
@@ -32,6 +32,8 @@ func (s *shards) node(channel string) node {
 	return node{master.Options().Addr, func() subscriber { return shard{master.SSubscribe(ctx)} }}
 }
 
+// stale has go-redis ask who has which slots. By itself it would go on asking a
+// node that is gone for up to a minute, longer than a lease.
 func (s *shards) stale() { s.cluster.ReloadState(context.Background()) }
 
 func (s *shards) refused(err error) bool {

@@ -10,7 +10,7 @@ package relock
 //     an error, which means try again, sooner and sooner, while it is trusted.
 //   - One goroutine watches all leases, and it never waits for Redis: renewals
 //     go out in pipelines of their own, so that a slow one delays no other and
-//     no lease outlives its trust.
+//     no lease outlives its trust. Leases of different servers are never in one.
 //   - Holders are called without the mutex held, once for each lease.
 
 import (
@@ -18,7 +18,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -26,7 +25,7 @@ import (
 
 const (
 	renewBatch   = 256 // leases in one pipeline
-	renewWorkers = 4   // pipelines of one round under way at a time
+	renewWorkers = 4   // pipelines of one group and round under way at a time
 )
 
 // errGone is the cause of a lease whose record is no longer there.
@@ -60,7 +59,6 @@ type leaseHolder interface {
 // A lease is the time for which one hold is trusted. Times are counted from the start of the watchdog.
 type lease struct {
 	holder leaseHolder
-	apart  bool // renewed without a request, and not to wait for those that need one
 
 	until atomic.Int64 // trusted until then; written with watchdog.mu held
 
@@ -91,6 +89,7 @@ type renewal struct {
 type watchdog struct {
 	epoch time.Time
 	renew func(ctx context.Context, leases []*lease) []renewal // one pipeline
+	group func(*lease) string                                  // leases of one may share a pipeline
 
 	ctx  context.Context // ends when the watchdog is stopped
 	stop context.CancelFunc
@@ -104,11 +103,12 @@ type watchdog struct {
 	stopped bool
 }
 
-func newWatchdog(renew func(context.Context, []*lease) []renewal) *watchdog {
+func newWatchdog(renew func(context.Context, []*lease) []renewal, group func(*lease) string) *watchdog {
 	ctx, stop := context.WithCancel(context.Background())
 	return &watchdog{
 		epoch: time.Now(),
 		renew: renew,
+		group: group,
 		ctx:   ctx,
 		stop:  stop,
 		kick:  make(chan struct{}, 1),
@@ -290,26 +290,19 @@ func (l *lease) endedBecause() error {
 
 // send renews leases, in pipelines, and returns before they are answered.
 func (w *watchdog) send(due []*lease) {
-	if i := slices.IndexFunc(due, func(l *lease) bool { return l.apart }); i >= 0 {
-		var apart, others []*lease
-		for _, l := range due {
-			if l.apart {
-				apart = append(apart, l)
-			} else {
-				others = append(others, l)
-			}
-		}
-		due = others
-		w.work.Go(func() { w.sendOne(apart) })
+	groups := make(map[string][]*lease)
+	for _, l := range due {
+		g := w.group(l)
+		groups[g] = append(groups[g], l)
 	}
-	for lane := 0; lane < renewWorkers && lane*renewBatch < len(due); lane++ {
-		w.work.Add(1)
-		go func() {
-			defer w.work.Done()
-			for at := lane * renewBatch; at < len(due) && w.ctx.Err() == nil; at += renewWorkers * renewBatch {
-				w.sendOne(due[at:min(at+renewBatch, len(due))])
-			}
-		}()
+	for _, group := range groups {
+		for lane := 0; lane < renewWorkers && lane*renewBatch < len(group); lane++ {
+			w.work.Go(func() {
+				for at := lane * renewBatch; at < len(group) && w.ctx.Err() == nil; at += renewWorkers * renewBatch {
+					w.sendOne(group[at:min(at+renewBatch, len(group))])
+				}
+			})
+		}
 	}
 }
 
