@@ -104,17 +104,6 @@ func TestShortName(t *testing.T) {
 	}
 }
 
-func FuzzShortName(f *testing.F) {
-	f.Add("x")
-	f.Add(strings.Repeat("é", 50))
-	f.Add(strings.Repeat("\x80", 100))
-	f.Fuzz(func(t *testing.T, name string) {
-		if s := shortName(name); len(s) > 400 || strings.ContainsAny(s, "\n\r\x00") {
-			t.Errorf("%q", s)
-		}
-	})
-}
-
 func TestMilliseconds(t *testing.T) {
 	for d, want := range map[time.Duration]int64{
 		time.Millisecond: 1, time.Millisecond + 1: 2, 2*time.Millisecond - 1: 2, 30 * time.Second: 30000,
