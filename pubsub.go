@@ -106,6 +106,7 @@ type channel struct {
 	ready     chan struct{} // closed when the subscription was first confirmed, or refused
 	settled   bool          // ready is closed
 	confirmed bool          // on this connection
+	asked     bool          // is in the list wanted, pending or homeless: there is an answer to come
 	askedAt   time.Time     // on this connection
 	idling    bool          // is in the list of that name
 	idleSince time.Time
@@ -169,6 +170,7 @@ func (p *pubsub) placeLocked(ch *channel, home node) {
 		}
 	}
 	ch.link = l
+	ch.asked = true
 	l.size++
 	l.wanted = append(l.wanted, ch)
 	l.kickLocked()
@@ -290,14 +292,18 @@ func (l *link) serve(conn subscriber) (worked, needed bool) {
 	}
 }
 
-// startOver opens a connection on which every channel of the link is to be
-// subscribed, but for those that belong elsewhere by now.
+// startOver opens a connection on which every channel of the link that is needed
+// is to be subscribed, but for those that belong elsewhere by now.
 func (l *link) startOver() subscriber {
 	l.mu.Lock()
 	l.pending, l.wanted, l.homeless = nil, nil, nil
 	for _, ch := range l.channels {
-		if ch.link == l {
-			ch.confirmed = false
+		switch {
+		case ch.link != l:
+		case len(ch.listeners) == 0 && time.Since(ch.idleSince) >= l.linger:
+			l.forgetLocked(ch)
+		default:
+			ch.confirmed, ch.asked = false, true
 			l.homeless = append(l.homeless, ch)
 		}
 	}
@@ -374,9 +380,9 @@ func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next tim
 	for range l.idling {
 		ch := l.idling[0]
 		left := ch.idleSince.Add(l.linger).Sub(now)
-		// A confirmation that is still to come must not be taken for that of a
-		// later channel of the same name: such a channel stays.
-		again := len(ch.listeners) == 0 && !ch.settled && left <= 0
+		// An answer that is still to come must not be taken for that to a later
+		// channel of the same name: such a channel stays.
+		again := len(ch.listeners) == 0 && ch.asked && left <= 0
 		if left > 0 && len(ch.listeners) == 0 {
 			next = left
 			break
@@ -483,7 +489,7 @@ func (l *link) confirmed(name string) {
 	} else {
 		l.pending = slices.Delete(l.pending, i, i+1)
 	}
-	ch.confirmed = true
+	ch.confirmed, ch.asked = true, false
 	if ch.settled {
 		ch.wakeLocked()
 	}
@@ -514,6 +520,7 @@ func (l *link) evict(name string) (first bool) {
 		l.forgetLocked(ch)
 		return false
 	}
+	ch.asked = true
 	l.homeless = append(l.homeless, ch)
 	if len(l.homeless) > 1 {
 		return false
@@ -532,6 +539,7 @@ func (l *link) refused(err error) {
 		ch := l.pending[0]
 		l.pending = l.pending[1:]
 		name = ch.name
+		ch.asked = false
 		ch.settleLocked()
 	}
 	first := !l.warned

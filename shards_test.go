@@ -237,6 +237,45 @@ func TestShardsLateAnswerIsNotMistaken(t *testing.T) {
 	})
 }
 
+// A connection was lost, and the answer on the next one comes when the listener
+// of before has gone and another one is there: it is not for that one.
+func TestShardsLateRedirectionIsNotMistaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, p := newFakeCluster(t, 2)
+		s := c.servers[0]
+		l := p.join("x")
+		if !ready(l) {
+			t.Fatal("not ready")
+		}
+		s.set(func() { s.silent = true }) // for a moment: it fails over
+		s.cut()
+		time.Sleep(100 * time.Millisecond)
+		l.leave()
+		time.Sleep(2 * p.linger)
+		l = p.join("x")
+		c.move("x", 1)
+		asked := s.count("subscribe x") - 1
+		s.set(func() {
+			s.silent = false
+			for range asked {
+				s.conns[len(s.conns)-1].out <- answerError("MOVED 1 127.0.0.1:1")
+			}
+		})
+		time.Sleep(10 * time.Second)
+		if !ready(l) {
+			t.Error("not ready")
+		}
+		c.publish("x")
+		if !woken(l) {
+			t.Error("deaf")
+		}
+		time.Sleep(2 * p.idle)
+		if n := len(p.links); n != 1 || p.links["node-1"].size != 1 {
+			t.Errorf("%d links", n)
+		}
+	})
+}
+
 // A channel that nobody listens to any more does not move.
 func TestShardsForgetAnIdleChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
