@@ -58,6 +58,9 @@ func (e *engine) askTogether(ctx context.Context, wants []want, t *tried) error 
 		if t.grant, err = w.hold.backend.(bundler).granted(w.attempt, r); err != nil {
 			return err
 		}
+		if t.state != held && i < len(replies)-1 {
+			return fmt.Errorf("%w: of %d locks number %d is not held, and later ones answered", errReply, len(wants), i+1)
+		}
 		t.at = i
 		t.tokens = append(t.tokens, t.token)
 		left = left || t.left

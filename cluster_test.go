@@ -7,8 +7,11 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"net"
+	"os"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -123,6 +126,7 @@ func (b *clusterBench) gets(what string, got <-chan error) {
 }
 
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)
 	ctx := context.Background()
 	for _, kind := range clusterLocks {
@@ -155,6 +159,7 @@ func TestCluster(t *testing.T) {
 // The slot of a lock goes to another master while it is held and awaited: the hold
 // is renewed there, the waiter is woken there.
 func TestClusterSlotMoves(t *testing.T) {
+	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0)
 	ctx := context.Background()
 	for _, kind := range clusterLocks {
@@ -196,22 +201,28 @@ func TestClusterSlotMoves(t *testing.T) {
 // A master dies while its locks are held and awaited: a replica that has heard of
 // them takes over, holders go on there, and waiters are woken there.
 func TestClusterFailover(t *testing.T) {
+	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)
 	ctx := context.Background()
 	type pair struct {
-		l     Locker
-		owner context.Context
-		next  <-chan error
+		l       Locker
+		owner   context.Context
+		guarded context.Context
+		next    <-chan error
 	}
+	const lease = 12 * time.Second
 	var pairs []pair
 	tag := fmt.Sprintf("{failover-%d}", benches.Add(1))
 	b := newClusterBench(t, cluster)
 	for _, kind := range clusterLocks {
 		kb := newClusterBench(t, cluster)
 		kb.name = tag + kb.name
-		c, other := kb.client(WithWatchdogTimeout(15*time.Second)), kb.client()
+		c, other := kb.client(WithWatchdogTimeout(lease)), kb.client()
 		p := pair{l: kind.one(c, kb.name), owner: WithOwner(ctx)}
 		b.must(p.l.Lock(p.owner))
+		var err error
+		p.guarded, err = p.l.Guard(p.owner)
+		b.must(err)
 		p.next = kb.startWaiter(kind.rival(other, kb.name))
 		pairs = append(pairs, p)
 	}
@@ -219,13 +230,102 @@ func TestClusterFailover(t *testing.T) {
 	if n, err := old.Client().Wait(ctx, 1, 5*time.Second).Result(); n != 1 || err != nil {
 		t.Fatalf("%d replicas, %v", n, err)
 	}
+	begin := time.Now()
 	cluster.Failover(old)
+	time.Sleep(time.Until(begin.Add(lease + 2*time.Second))) // nobody asks for anything but the watchdogs
 	for _, p := range pairs {
-		testredis.Await(b, "the holder finds the new master", clusterSoon, func() bool {
-			held, err := p.l.IsHeld(p.owner)
-			return held && err == nil
-		})
+		b.must(context.Cause(p.guarded))
 		b.must(p.l.Unlock(p.owner))
 		b.gets("the lock is free", p.next)
 	}
+}
+
+// A hole in the network swallows what is dialled while it is there.
+type hole struct {
+	addr  atomic.Value
+	ended context.Context // with the test
+}
+
+func newHole(t *testing.T) *hole {
+	ended, end := context.WithCancel(context.Background())
+	t.Cleanup(end)
+	return &hole{ended: ended}
+}
+
+func (h *hole) dialer(ctx context.Context, network, addr string) (net.Conn, error) {
+	if h.addr.Load() == addr && h.ended.Err() == nil {
+		select {
+		case <-time.After(5 * time.Second): // go-redis' DialTimeout
+		case <-ctx.Done():
+		case <-h.ended.Done():
+		}
+		return nil, &net.OpError{Op: "dial", Err: os.ErrDeadlineExceeded}
+	}
+	return new(net.Dialer).DialContext(ctx, network, addr)
+}
+
+// A shard that nobody can reach does not cost the locks of the others.
+func TestClusterShardIsUnreachable(t *testing.T) {
+	t.Parallel()
+	cluster := testredis.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
+	b := newClusterBench(t, cluster)
+	h := newHole(t)
+	const lease = 4 * time.Second
+	c := b.clientOn(cluster.Client(func(o *redis.ClusterOptions) { o.Dialer = h.dialer }), WithWatchdogTimeout(lease))
+	ctx := WithOwner(context.Background())
+	bad := cluster.MasterOf(b.name)
+	var good string
+	for i := 0; good == ""; i++ {
+		if name := fmt.Sprint(b.name, "-", i); cluster.MasterOf(name) != bad {
+			good = name
+		}
+	}
+	doomed, l := c.NewLock(b.name), c.NewLock(good)
+	b.must(doomed.Lock(ctx))
+	b.must(l.Lock(ctx))
+	guarded, err := l.Guard(ctx)
+	b.must(err)
+	lost, err := doomed.Guard(ctx)
+	b.must(err)
+	ttl := func() time.Duration { return bad.Client().PTTL(ctx, b.name).Val() }
+	testredis.Await(b, "both are renewed, together from now on", soon, func() bool { return ttl() < lease*2/3+100*time.Millisecond })
+	testredis.Await(b, "both are renewed, together from now on", soon, func() bool { return ttl() > lease*9/10 })
+	h.addr.Store(bad.Addr())
+	bad.Kill()
+	await(b.bench, "the lock on it is lost", lost.Done())
+	select {
+	case <-guarded.Done():
+		t.Errorf("a lock on another shard is lost: %v", context.Cause(guarded))
+	case <-time.After(2 * lease):
+	}
+	b.must(l.Unlock(ctx))
+	b.mustBe(doomed.Unlock(ctx), ErrLockLost)
+	h.addr.Store("")
+	bad.Restart()
+	cluster.Settle()
+}
+
+// A master is taken out of the Cluster in good order, while a client remembers it.
+func TestClusterNodeLeaves(t *testing.T) {
+	t.Parallel()
+	cluster := testredis.StartCluster(t, 3, 1)
+	b := newClusterBench(t, cluster)
+	ctx := WithOwner(context.Background())
+	l := b.client().NewLock(b.name)
+	b.must(l.Lock(ctx))
+	next := b.startWaiter(b.client().NewLock(b.name))
+	old := cluster.MasterOf(b.name)
+	b.must(cluster.ReplicasOf(old)[0].Client().ClusterFailover(ctx).Err())
+	testredis.Await(b, "the replica takes over", time.Minute, func() bool { return cluster.MasterOf(b.name) != old })
+	cluster.Settle()
+	id, err := old.Client().Do(ctx, "cluster", "myid").Text()
+	b.must(err)
+	for _, node := range cluster.Nodes() {
+		if node != old {
+			b.must(node.Client().ClusterForget(ctx, id).Err())
+		}
+	}
+	b.must(old.Client().Do(ctx, "cluster", "reset", "soft").Err())
+	b.must(l.Unlock(ctx))
+	b.gets("the lock is free", next)
 }

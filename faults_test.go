@@ -629,3 +629,31 @@ func TestFaultHalfDone(t *testing.T) {
 	}
 	testredis.Await(t, "no lock without a lease is left", soon, func() bool { return len(b.keys()) == 0 })
 }
+
+// A host that is gone takes no connection and refuses none: no call takes longer than it says.
+func TestFaultUnreachableHost(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	h := newHole(t)
+	server := testredis.Start(t)
+	c := b.clientOn(server.Client(func(o *redis.Options) { o.Dialer = h.dialer }))
+	l := c.NewLock(b.name)
+	ctx := context.Background()
+	b.must(l.Lock(ctx))
+	h.addr.Store(server.Addr())
+	server.Kill()
+	start := time.Now()
+	if err := l.Unlock(ctx); err == nil {
+		t.Error("Unlock was confirmed")
+	}
+	if took := time.Since(start); took > unlockTime+2*time.Second {
+		t.Errorf("Unlock took %v", took)
+	}
+	start = time.Now()
+	if ok, err := l.TryLock(ctx, 0, 0); ok || err == nil {
+		t.Errorf("TryLock: %v, %v", ok, err)
+	}
+	if took := time.Since(start); took > unlockTime+2*time.Second {
+		t.Errorf("TryLock took %v", took)
+	}
+}

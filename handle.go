@@ -338,8 +338,12 @@ func milliseconds(d time.Duration) int64 {
 
 // fromMilliseconds is a PTTL as a duration; negative ones stay negative.
 func fromMilliseconds(ms int64) time.Duration {
-	if ms > math.MaxInt64/int64(time.Millisecond) {
+	const most = math.MaxInt64 / int64(time.Millisecond)
+	switch {
+	case ms > most:
 		return math.MaxInt64
+	case ms < -most:
+		return math.MinInt64
 	}
 	return time.Duration(ms) * time.Millisecond
 }

@@ -51,6 +51,8 @@ type node struct {
 // A router knows which node announces on which channel.
 type router interface {
 	node(channel string) node
+	// moves says whether what node says changes with time.
+	moves() bool
 	// stale hears that what node has said may not be true any more. It does not block.
 	stale()
 	// refused hears how a node has refused a channel, and says whether to connect anew because of that.
@@ -61,6 +63,7 @@ type router interface {
 type oneServer func() subscriber
 
 func (dial oneServer) node(string) node   { return node{dial: dial} }
+func (dial oneServer) moves() bool        { return false }
 func (dial oneServer) stale()             {}
 func (dial oneServer) refused(error) bool { return false }
 
@@ -95,6 +98,8 @@ type link struct {
 	pending    []*channel    // subscribed on this connection and not confirmed, in order
 	homeless   []*channel    // that the node does not have any more
 	routeAt    time.Time     // when to look for them elsewhere
+	unwanted   []string      // to be unsubscribed: they belong elsewhere
+	troubled   time.Time     // when it began anew or the node last lost a channel
 	emptySince time.Time     // when the last channel went
 }
 
@@ -106,6 +111,7 @@ type channel struct {
 	ready     chan struct{} // closed when the subscription was first confirmed, or refused
 	settled   bool          // ready is closed
 	confirmed bool          // on this connection
+	asked     bool          // is in the list wanted, pending or homeless: there is an answer to come
 	askedAt   time.Time     // on this connection
 	idling    bool          // is in the list of that name
 	idleSince time.Time
@@ -169,6 +175,7 @@ func (p *pubsub) placeLocked(ch *channel, home node) {
 		}
 	}
 	ch.link = l
+	ch.asked = true
 	l.size++
 	l.wanted = append(l.wanted, ch)
 	l.kickLocked()
@@ -282,6 +289,7 @@ func (l *link) serve(conn subscriber) (worked, needed bool) {
 			if reading && conn.Ping(context.Background()) != nil {
 				return false, true
 			}
+			l.lookAround()
 		case <-failed:
 			return false, true
 		case <-l.closed:
@@ -290,18 +298,22 @@ func (l *link) serve(conn subscriber) (worked, needed bool) {
 	}
 }
 
-// startOver opens a connection on which every channel of the link is to be
-// subscribed, but for those that belong elsewhere by now.
+// startOver opens a connection on which every channel of the link that is needed
+// is to be subscribed, but for those that belong elsewhere by now.
 func (l *link) startOver() subscriber {
 	l.mu.Lock()
 	l.pending, l.wanted, l.homeless = nil, nil, nil
 	for _, ch := range l.channels {
-		if ch.link == l {
-			ch.confirmed = false
+		switch {
+		case ch.link != l:
+		case len(ch.listeners) == 0 && time.Since(ch.idleSince) >= l.linger:
+			l.forgetLocked(ch)
+		default:
+			ch.confirmed, ch.asked = false, true
 			l.homeless = append(l.homeless, ch)
 		}
 	}
-	l.routeAt = time.Time{}
+	l.routeAt, l.troubled, l.unwanted = time.Time{}, time.Now(), nil
 	l.mu.Unlock()
 	l.rehome(time.Now())
 	return l.dial()
@@ -343,6 +355,45 @@ func (l *link) rehome(now time.Time) {
 	}
 }
 
+// restless is how long after trouble a link asks who has its channels now.
+const restless = 10 * time.Second
+
+// lookAround moves channels that belong elsewhere by now although this node has
+// not sent them away: one that is a replica by now would take them, and announce
+// late or not at all.
+func (l *link) lookAround() {
+	if !l.router.moves() {
+		return
+	}
+	var mine []*channel
+	l.mu.Lock()
+	for _, ch := range l.channels {
+		if ch.link == l && ch.confirmed {
+			mine = append(mine, ch)
+		}
+	}
+	trouble := time.Since(l.troubled) < restless
+	l.mu.Unlock()
+	if trouble {
+		l.router.stale()
+	}
+	mine = slices.DeleteFunc(mine, func(ch *channel) bool {
+		home := l.router.node(ch.name).name
+		return home == "" || home == l.node.name // nobody knows, or it is here
+	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, ch := range mine {
+		if l.channels[ch.name] == ch && ch.confirmed {
+			l.unwanted = append(l.unwanted, ch.name)
+			ch.confirmed, ch.asked = false, true
+			l.homeless = append(l.homeless, ch)
+			l.troubled = time.Now()
+			l.routeAt = l.troubled
+		}
+	}
+}
+
 // dropLocked takes a channel that is in no other list away from the link.
 func (l *link) dropLocked(ch *channel) {
 	l.size--
@@ -363,6 +414,7 @@ func (l *link) forgetLocked(ch *channel) {
 func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	unsubscribe, l.unwanted = l.unwanted, nil
 	for _, ch := range l.wanted {
 		ch.askedAt = now
 		subscribe = append(subscribe, ch.name)
@@ -374,9 +426,9 @@ func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next tim
 	for range l.idling {
 		ch := l.idling[0]
 		left := ch.idleSince.Add(l.linger).Sub(now)
-		// A confirmation that is still to come must not be taken for that of a
-		// later channel of the same name: such a channel stays.
-		again := len(ch.listeners) == 0 && !ch.settled && left <= 0
+		// An answer that is still to come must not be taken for that to a later
+		// channel of the same name: such a channel stays.
+		again := len(ch.listeners) == 0 && ch.asked && left <= 0
 		if left > 0 && len(ch.listeners) == 0 {
 			next = left
 			break
@@ -387,6 +439,7 @@ func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next tim
 		case again:
 			ch.idleSince = now
 			l.idling = append(l.idling, ch)
+			next = min(next, l.linger)
 		case len(ch.listeners) > 0:
 			ch.idling = false
 		default:
@@ -483,7 +536,7 @@ func (l *link) confirmed(name string) {
 	} else {
 		l.pending = slices.Delete(l.pending, i, i+1)
 	}
-	ch.confirmed = true
+	ch.confirmed, ch.asked = true, false
 	if ch.settled {
 		ch.wakeLocked()
 	}
@@ -514,11 +567,13 @@ func (l *link) evict(name string) (first bool) {
 		l.forgetLocked(ch)
 		return false
 	}
+	ch.asked = true
 	l.homeless = append(l.homeless, ch)
 	if len(l.homeless) > 1 {
 		return false
 	}
-	l.routeAt = time.Now().Add(l.reroute)
+	l.troubled = time.Now()
+	l.routeAt = l.troubled.Add(l.reroute)
 	l.kickLocked()
 	return true
 }
@@ -532,6 +587,7 @@ func (l *link) refused(err error) {
 		ch := l.pending[0]
 		l.pending = l.pending[1:]
 		name = ch.name
+		ch.asked = false
 		ch.settleLocked()
 	}
 	first := !l.warned

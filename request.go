@@ -99,10 +99,7 @@ func (e *engine) noteHealth(err error) {
 // have to leave early the request has a goroutine of its own.
 func answer[T any](e *engine, p *patience, request func(context.Context) (T, error), late func(T, error)) (value T, err, why error) {
 	if p.prompt {
-		ctx, cancel := context.WithTimeout(p.ctx, unlockTime) // for a host that cannot be reached at all
-		value, err = request(ctx)
-		cancel()
-		e.noteHealth(err)
+		value, err = sendOnce(e, p.ctx, request)
 		return value, err, nil
 	}
 	flight := &struct {
@@ -112,8 +109,7 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 		err     error
 	}{done: make(chan struct{})}
 	e.spawn(func() {
-		value, err := request(p.ctx)
-		e.noteHealth(err)
+		value, err := sendOnce(e, p.ctx, request)
 		if flight.settled.CompareAndSwap(false, true) {
 			flight.value, flight.err = value, err
 			close(flight.done)
@@ -132,6 +128,22 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 	<-flight.done
 	return flight.value, flight.err, nil
 }
+
+// sendOnce runs request, and notes how it went. go-redis bounds how long it waits
+// for an answer, but dials a host that cannot be reached several times.
+func sendOnce[T any](e *engine, ctx context.Context, request func(context.Context) (T, error)) (T, error) {
+	limited, cancel := context.WithTimeout(ctx, unlockTime)
+	defer cancel()
+	value, err := request(limited)
+	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+		err = errUnreachable
+	}
+	e.noteHealth(err)
+	return value, err
+}
+
+// errUnreachable is a request that could not be sent.
+var errUnreachable = fmt.Errorf("no connection to Redis within %v", unlockTime)
 
 func later(a, b time.Time) time.Time {
 	if a.Before(b) {

@@ -113,6 +113,11 @@ type reply [3]int64
 // errReply is the error of an answer that no script of ours gives.
 var errReply = errors.New("unexpected answer to a script")
 
+// unexpected is errReply with the answer, which may be anything and of any length.
+func unexpected(answer any) error {
+	return fmt.Errorf("%w: %s", errReply, shortName(fmt.Sprint(answer)))
+}
+
 func parseReply(answer any, err error) (reply, error) {
 	return oneReply(parseReplies(answer, err))
 }
@@ -130,19 +135,19 @@ func oneReply(replies []reply, err error) (reply, error) {
 // parseReplies reads what a bundle answers.
 func parseReplies(answer any, err error) ([]reply, error) {
 	if err == redis.Nil {
-		return nil, fmt.Errorf("%w: nil", errReply)
+		return nil, unexpected(nil)
 	}
 	if err != nil {
 		return nil, err
 	}
 	list, ok := answer.([]any)
 	if !ok || len(list)%len(reply{}) != 0 {
-		return nil, fmt.Errorf("%w: %.100v", errReply, answer)
+		return nil, unexpected(answer)
 	}
 	replies := make([]reply, len(list)/len(reply{}))
 	for i, n := range list {
 		if replies[i/len(reply{})][i%len(reply{})], ok = n.(int64); !ok {
-			return nil, fmt.Errorf("%w: %.100v", errReply, answer)
+			return nil, unexpected(answer)
 		}
 	}
 	return replies, nil

@@ -187,25 +187,6 @@ func TestParseReply(t *testing.T) {
 	}
 }
 
-func FuzzParseReply(f *testing.F) {
-	f.Add(int64(1), "x", 3, byte(0))
-	f.Fuzz(func(t *testing.T, n int64, s string, length int, kind byte) {
-		list := make([]any, max(0, min(length, 10)))
-		for i := range list {
-			switch (int(kind) + i) % 4 {
-			case 0, 1:
-				list[i] = n
-			case 2:
-				list[i] = s
-			}
-		}
-		r, err := parseReply(list, nil)
-		if err == nil && (len(list) != 3 || r[0] != n) {
-			t.Errorf("%v is read as %v", list, r)
-		}
-	})
-}
-
 // What each script promises, on its own, run once and run again.
 func TestScriptContracts(t *testing.T) {
 	const minute = 60_000

@@ -32,6 +32,8 @@ func (s *shards) node(channel string) node {
 	return node{master.Options().Addr, func() subscriber { return shard{master.SSubscribe(ctx)} }}
 }
 
+func (s *shards) moves() bool { return !s.plain.Load() }
+
 // stale has go-redis ask who has which slots. By itself it would go on asking a
 // node that is gone for up to a minute, longer than a lease.
 func (s *shards) stale() { s.cluster.ReloadState(context.Background()) }

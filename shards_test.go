@@ -21,7 +21,9 @@ type fakeCluster struct {
 	owner    map[string]int
 	believed map[string]int
 	stales   int
-	plain    bool // the servers know no sharded pub/sub
+	knownAt  time.Time // who asks before then hears the old story
+	tolerant bool      // replicas take subscriptions
+	plain    bool      // the servers know no sharded pub/sub
 }
 
 func newFakeCluster(t *testing.T, servers int) (*fakeCluster, *pubsub) {
@@ -34,7 +36,7 @@ func newFakeCluster(t *testing.T, servers int) (*fakeCluster, *pubsub) {
 			switch {
 			case c.plain:
 				return answerError("ERR unknown command 'ssubscribe', with args beginning with: 'x'")
-			case c.owner[ch] != i:
+			case c.owner[ch] != i && !c.tolerant:
 				return answerError(fmt.Sprintf("MOVED 1 127.0.0.1:%d", c.owner[ch]))
 			}
 			return nil
@@ -58,11 +60,16 @@ func (c *fakeCluster) stale() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		c.stales++
+		if time.Now().Before(c.knownAt) {
+			return
+		}
 		for ch, i := range c.owner {
 			c.believed[ch] = max(i, 0)
 		}
 	})
 }
+
+func (c *fakeCluster) moves() bool { return true }
 
 func (c *fakeCluster) refused(err error) bool { return (&shards{}).refused(err) }
 
@@ -181,6 +188,48 @@ func TestShardsFollowASlot(t *testing.T) {
 	})
 }
 
+// A master that became a replica takes subscriptions, but hears nothing; and for a
+// while nobody knows better.
+func TestShardsLeaveAReplica(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, p := newFakeCluster(t, 2)
+		l, other := p.join("x"), p.join("y")
+		if !ready(l) || !ready(other) {
+			t.Fatal("not ready")
+		}
+		c.mu.Lock()
+		c.tolerant, c.knownAt = true, time.Now().Add(2500*time.Millisecond)
+		c.mu.Unlock()
+		c.move("x", 1)
+		time.Sleep(time.Second)
+		woken(l)
+		time.Sleep(4 * time.Second)
+		if !woken(l) {
+			t.Error("not woken when it was subscribed where it belongs")
+		}
+		c.publish("x")
+		if !woken(l) {
+			t.Error("deaf")
+		}
+		if n := c.servers[0].count("unsubscribe x"); n != 1 {
+			t.Errorf("unsubscribed %d times where it does not belong", n)
+		}
+		asked := func() int {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			return c.stales
+		}
+		before := asked()
+		time.Sleep(time.Minute)
+		if n := asked() - before; n > 25 {
+			t.Errorf("asked %d times in a quiet minute", n)
+		}
+		if woken(other) || c.servers[0].count("subscribe y") != 1 {
+			t.Error("another channel was disturbed")
+		}
+	})
+}
+
 // A slot that nobody has for a while is asked for now and then, not all the time.
 func TestShardsKeepLookingForASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -233,6 +282,46 @@ func TestShardsLateAnswerIsNotMistaken(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		if !ready(l) || c.servers[0].count("unsubscribe x") != 1 || c.servers[0].count("subscribe x") != 2 {
 			t.Errorf("commands: %v", c.servers[0].commands)
+		}
+	})
+}
+
+// A connection was lost, and the answer on the next one comes when the listener
+// of before has gone and another one is there: it is not for that one.
+func TestShardsLateRedirectionIsNotMistaken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, p := newFakeCluster(t, 2)
+		s := c.servers[0]
+		l := p.join("x")
+		if !ready(l) {
+			t.Fatal("not ready")
+		}
+		s.set(func() { s.silent = true }) // for a moment: it fails over
+		s.cut()
+		time.Sleep(100 * time.Millisecond)
+		l.leave()
+		time.Sleep(2 * p.linger)
+		l = p.join("x")
+		c.move("x", 1)
+		asked := s.count("subscribe x") - 1
+		s.set(func() {
+			s.silent = false
+			for range asked {
+				s.conns[len(s.conns)-1].out <- answerError("MOVED 1 127.0.0.1:1")
+			}
+		})
+		time.Sleep(10 * time.Second)
+		if !ready(l) {
+			t.Error("not ready")
+		}
+		c.publish("x")
+		if !woken(l) {
+			t.Error("deaf")
+		}
+		time.Sleep(2 * p.idle)
+		synctest.Wait()
+		if n := len(p.links); n != 1 || p.links["node-1"].size != 1 {
+			t.Errorf("%d links", n)
 		}
 	})
 }
@@ -312,6 +401,7 @@ type refusingRouter struct {
 }
 
 func (r *refusingRouter) node(string) node { return node{dial: r.s.dial} }
+func (r *refusingRouter) moves() bool      { return true }
 func (r *refusingRouter) stale()           {}
 
 func (r *refusingRouter) refused(err error) bool {

@@ -31,7 +31,7 @@ func (s synced) verdict(answer any, err error) error {
 	case err != nil:
 		return fmt.Errorf("%w: no answer to WAIT: %w", ErrNotSynced, err)
 	case !ok:
-		return fmt.Errorf("%w: unexpected answer to WAIT: %.100v", ErrNotSynced, answer)
+		return fmt.Errorf("%w: unexpected answer to WAIT: %s", ErrNotSynced, shortName(fmt.Sprint(answer)))
 	case confirmed < int64(s.replicas):
 		return fmt.Errorf("%w: %d of %d within %v", ErrNotSynced, confirmed, s.replicas, s.within)
 	}

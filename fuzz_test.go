@@ -1,0 +1,551 @@
+package relock
+
+// Fuzzing of all that comes from outside: what Redis answers and announces, and
+// the names and durations of users. The seeds run with the other tests; to search on:
+//
+//	go test -run '^$' -fuzz '^FuzzNames$' -fuzztime 1m .
+//
+// Rules: a target states what must hold for every input, not what the code does;
+// bytes become ops and values here, so that the fuzzer can make any of them.
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math"
+	"math/big"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// A tape is what a fuzzer has written: read byte by byte, and 0 behind its end.
+type tape []byte
+
+func (p *tape) next() byte {
+	if len(*p) == 0 {
+		return 0
+	}
+	b := (*p)[0]
+	*p = (*p)[1:]
+	return b
+}
+
+func (p *tape) pick(n int) int { return int(p.next()) % n }
+
+func (p *tape) integer() int64 {
+	var b [8]byte
+	*p = (*p)[copy(b[:], *p):]
+	return int64(binary.LittleEndian.Uint64(b[:]))
+}
+
+func (p *tape) text() string {
+	n := min(p.pick(64), len(*p))
+	s := string((*p)[:n])
+	*p = (*p)[n:]
+	return s
+}
+
+// value is any value that go-redis makes of an answer.
+func (p *tape) value(depth int) any {
+	switch kind := p.pick(12); {
+	case kind < 4:
+		return int64(int8(p.next()))
+	case kind == 4:
+		return p.integer()
+	case kind == 5:
+		return strings.Repeat(p.text(), 1+p.pick(100))
+	case kind == 6:
+		return nil
+	case kind == 7:
+		return p.next() > 0
+	case kind == 8:
+		return math.Float64frombits(uint64(p.integer()))
+	case kind == 9:
+		return answerError(p.text())
+	case kind == 10 && depth > 0:
+		return map[any]any{p.text(): p.value(depth - 1)}
+	case kind == 11 && depth > 0:
+		list := make([]any, p.pick(8))
+		for i := range list {
+			list[i] = p.value(depth - 1)
+		}
+		return list
+	}
+	return big.NewInt(p.integer())
+}
+
+// checkText says whether err can be put into a log.
+func checkText(t *testing.T, err error) {
+	t.Helper()
+	s := strings.ReplaceAll(fmt.Sprint(err), "\nrelock: ", " ") // what errors.Join puts between two
+	if len(s) > 600 || strings.ContainsAny(s, "\r\n\x00") {
+		t.Errorf("a text of %d bytes: %.700q", len(s), s)
+	}
+}
+
+func FuzzReplies(f *testing.F) {
+	f.Add([]byte{3, 0, 1, 0, 2, 0, 3})
+	f.Add([]byte{1, 5, 40, 'x', '\n', 100})
+	f.Add([]byte{200, 0, 1})
+	f.Add([]byte{3, 0, 1, 0, 2, 6})
+	f.Add([]byte{6, 11, 7, 11, 7, 9, 3, 'E', 'R', 'R', 10, 1, 'x', 8})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p := tape(data)
+		var answer any
+		if n := int(p.next()); n < 250 {
+			list := make([]any, n)
+			for i := range list {
+				list[i] = p.value(3)
+			}
+			answer = list
+		} else {
+			answer = p.value(3)
+		}
+		list, good := answer.([]any)
+		for _, n := range list {
+			_, integer := n.(int64)
+			good = good && integer
+		}
+		good = good && len(list)%3 == 0
+		replies, err := parseReplies(answer, nil)
+		one, err1 := parseReply(answer, nil)
+		if (err == nil) != good || (err1 == nil) != (good && len(list) == 3) {
+			t.Fatalf("%.200v is read as %v, %v and %v, %v", answer, replies, err, one, err1)
+		}
+		for _, err := range []error{err, err1} {
+			if checkText(t, err); err != nil && (!errors.Is(err, errReply) || transient(err)) {
+				t.Errorf("%v", err)
+			}
+		}
+		if err1 == nil && (one != reply{list[0].(int64), list[1].(int64), list[2].(int64)} || one != replies[0]) {
+			t.Errorf("%v is read as %v", list, one)
+		}
+	})
+}
+
+// S5: whatever a bundle is answered with, locks are held only if the answer says so of each.
+func FuzzBundleAnswers(f *testing.F) {
+	f.Add(byte(2), []byte{1, 1})
+	f.Add(byte(2), []byte{1, 0})
+	f.Add(byte(3), []byte{0, 1, 1})
+	f.Add(byte(2), []byte{1})
+	f.Add(byte(2), []byte{1, 1, 1})
+	f.Add(byte(1), []byte{})
+	f.Add(byte(2), []byte{255, 2, 254})
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	f.Cleanup(func() { _ = rdb.Close() })
+	c, err := New(rdb)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = c.Close() })
+	f.Fuzz(func(t *testing.T, n byte, answers []byte) {
+		var wants []want
+		for i := range 1 + n%8 {
+			name := fmt.Sprint("lock", i)
+			h := &hold{backend: c.NewLock(name).lock}
+			if i%3 == 2 {
+				h.backend = c.NewRWLock(name).Write().lock
+			}
+			wants = append(wants, want{hold: h, attempt: attempt{field: "f", level: 1}})
+		}
+		replies := make([]reply, len(answers))
+		all := len(answers) == len(wants)
+		for i, a := range answers {
+			replies[i] = reply{int64(int8(a)), int64(i), int64(i) + 100}
+			all = all && a == 1
+		}
+		e := &engine{runBundle: func(context.Context, []bundledCall) ([]reply, error) { return replies, nil }}
+		var got tried
+		err := e.askTogether(context.Background(), wants, &got)
+		if says := err == nil && got.state == held; says != all {
+			t.Fatalf("%v for %d locks: %+v, %v", replies, len(wants), got, err)
+		}
+		if all && (len(got.tokens) != len(wants) || got.tokens[0] != 100) {
+			t.Errorf("tokens %v", got.tokens)
+		}
+		if err == nil && got.state != held && got.at != len(answers)-1 {
+			t.Errorf("%v: number %d is in the way", replies, got.at)
+		}
+		checkText(t, err)
+	})
+}
+
+// hashTag is what Redis Cluster hashes of a key, after the specification.
+func hashTag(key string) string {
+	open := strings.IndexByte(key, '{')
+	if open < 0 {
+		return key
+	}
+	shut := strings.IndexByte(key[open+1:], '}')
+	if shut <= 0 {
+		return key
+	}
+	return key[open+1 : open+1+shut]
+}
+
+// dataKeys are all keys that locks of that name can have, each with the lock that has it.
+func dataKeys(c *Client, name string) map[string]*handle {
+	rw := c.NewRWLock(name, Fenced())
+	keys := map[string]*handle{suffixName(name, "") + "field:rwlock_timeout:1": &rw.read.handle}
+	for _, key := range rw.write.lock.(*writeLock).keys {
+		keys[key] = &rw.write.handle
+	}
+	fair := c.NewFairLock(name, Fenced())
+	for _, key := range fair.lock.(*fairLock).keys {
+		keys[key] = &fair.handle
+	}
+	plain := c.NewLock(name, Fenced())
+	for _, key := range plain.lock.(*plainLock).keys {
+		keys[key] = &plain.handle
+	}
+	return keys
+}
+
+func FuzzNames(f *testing.F) {
+	for _, pair := range [][2]string{
+		{"x", "y"}, {"x", "{x}"}, {"{x}", "a{x}"}, {"x}", "x{"}, {"{}", "{}x"}, {"", "{"}, {"a{b}c", "a{b}{c}"},
+		{"x:{y}", "y"}, {"redisson_lock_token:{x}", "x"}, {"{{x}}", "{x}"}, {"\x00\xff", "é"}, {"a,b", "a"},
+		{strings.Repeat("n", 1<<20), strings.Repeat("n", 1<<20+1)},
+	} {
+		f.Add(pair[0], pair[1])
+	}
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
+	f.Cleanup(func() { _ = cluster.Close() })
+	c, err := New(cluster)
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = c.Close() })
+	f.Fuzz(func(t *testing.T, one, two string) {
+		keys := dataKeys(c, one)
+		if len(keys) != 7 {
+			t.Errorf("two keys of %q are the same: %d", one, len(keys))
+		}
+		for key, lock := range keys {
+			checkText(t, lock.bad)
+			switch {
+			case lock.bad != nil && !errors.Is(lock.bad, ErrInvalid):
+				t.Errorf("%v", lock.bad)
+			case lock.bad == nil && (one == "" || len(one) > longestName):
+				t.Error("no name")
+			case lock.bad == nil && hashTag(key) != hashTag(one):
+				t.Errorf("%q and %q are in different slots", key, one)
+			}
+		}
+		for _, name := range []string{one, two} {
+			s := shortName(name)
+			checkText(t, errors.New(s))
+			if len(name) > 64 && strings.Contains(s, name) {
+				t.Errorf("not short: %q", s)
+			}
+		}
+		if len(one) <= 64 && one != two && shortName(one) == shortName(two) {
+			t.Errorf("%q and %q look the same", one, two)
+		}
+
+		// Nobody gets at the record of another lock, nor at what belongs to it; but for
+		// the braces: Redisson has them mean nothing, and for names like its keys.
+		if one == two || one == "{"+two+"}" || two == "{"+one+"}" {
+			return
+		}
+		for key := range dataKeys(c, two) {
+			ours := strings.HasPrefix(one, "redisson_lock_") || strings.HasPrefix(one, "relock_") ||
+				strings.HasPrefix(two, "redisson_lock_") || strings.HasPrefix(two, "relock_") ||
+				strings.Contains(one+two, ":field:rwlock_timeout:1")
+			if keys[key] != nil && !ours {
+				t.Errorf("%q and %q share the key %q", one, two, key)
+			}
+		}
+	})
+}
+
+func FuzzDurations(f *testing.F) {
+	for _, d := range []int64{0, 1, 999_999, 1_000_000, 1_000_001, -1, math.MaxInt64, math.MinInt64, 1 << 62, -1 << 62, math.MaxInt64 / 1_000_000} {
+		f.Add(d)
+	}
+	f.Fuzz(func(t *testing.T, n int64) {
+		d := time.Duration(n)
+		ms := milliseconds(d)
+		exact := new(big.Int).Sub(new(big.Int).Mul(big.NewInt(ms), big.NewInt(1_000_000)), big.NewInt(n)) // what is added
+		if n > 0 && (ms < 1 || exact.Cmp(big.NewInt(1_000_000)) >= 0 || exact.Sign() < 0 && n/1_000_000 < math.MaxInt64/1_000_000) {
+			t.Errorf("%d ns are %d ms", n, ms)
+		}
+		back := fromMilliseconds(n)
+		want := new(big.Int).Mul(big.NewInt(n), big.NewInt(1_000_000))
+		switch {
+		case want.IsInt64() && int64(back) != want.Int64(),
+			!want.IsInt64() && n > 0 && back != math.MaxInt64,
+			!want.IsInt64() && n < 0 && back >= 0:
+			t.Errorf("%d ms are %v", n, back)
+		}
+		if d > 0 {
+			if got := trust(d); got >= d || got > 100*365*24*time.Hour {
+				t.Errorf("%v are trusted for %v", d, got)
+			}
+		}
+		// What is asked for is refused, or makes sense.
+		lease, err := leaseRequest(d)
+		if checkText(t, err); (err == nil) != (milliseconds(lease.lease) > 0) || err != nil && !errors.Is(err, ErrInvalid) {
+			t.Errorf("LockLease(%v): %v", d, err)
+		}
+		for _, r := range []struct{ wait, lease time.Duration }{{d, 0}, {0, d}, {d, d}} {
+			_, err := tryRequest(r.wait, r.lease)
+			if bad := r.wait < 0 || r.lease != 0 && r.lease < time.Millisecond; bad != (err != nil) || bad != errors.Is(err, ErrInvalid) {
+				t.Errorf("TryLock(%v, %v): %v", r.wait, r.lease, err)
+			}
+		}
+	})
+}
+
+// A Client with any options that it takes can wait for a lock and get it.
+func FuzzOptions(f *testing.F) {
+	for _, d := range []int64{0, 1, 100_000_000, 1_000_000_000, -1, math.MaxInt64, math.MinInt64} {
+		f.Add(d, d, d, d)
+	}
+	f.Add(int64(30*time.Second), int64(time.Minute), int64(1), int64(1))
+	f.Add(int64(math.MaxInt64), int64(math.MaxInt64), int64(time.Second), int64(time.Second))
+	f.Fuzz(func(t *testing.T, dog, fair, wake, node int64) {
+		o, err := newOptions([]Option{
+			WithWatchdogTimeout(time.Duration(dog)), WithFairWaitTimeout(time.Duration(fair)),
+			WithMaxWakeDelay(time.Duration(wake)), WithNodeTimeout(time.Duration(node)), WithLogger(slog.New(slog.DiscardHandler)),
+		})
+		bad := dog < int64(100*time.Millisecond) || fair < int64(time.Second) || wake <= 0 || node <= 0
+		if checkText(t, err); bad != errors.Is(err, ErrInvalid) || bad != (err != nil) {
+			t.Fatalf("%v", err)
+		}
+		if bad {
+			return
+		}
+		o.maxWakeDelay = max(o.maxWakeDelay, 100*time.Microsecond) // not a million attempts
+		synctest.Test(t, func(t *testing.T) {
+			r := &fakeRedis{records: make(map[string]*fakeRecord)}
+			e := newEngine("client", o, oneServer(r.pubsub.dial), r.runAll)
+			b := &bubbleEngine{engine: e, redis: r, t: t}
+			b.lock(1)
+			got := make(chan error, 1)
+			go func() {
+				_, err := b.lockWith(context.Background(), 2, request{wait: forever, lease: time.Duration(dog)})
+				got <- err
+			}()
+			time.Sleep(10 * time.Millisecond)
+			b.unlock(1)
+			if err := <-got; err != nil {
+				t.Error(err)
+			}
+			time.Sleep(time.Duration(dog) / 1000)
+			b.lockWith(context.Background(), 2, request{wait: 0})
+			if err := e.close(); err != nil {
+				t.Error(err)
+			}
+		})
+	})
+}
+
+// Any lock with any name, wait and lease: it refuses them and sends nothing, or
+// works and leaves nothing.
+func FuzzLocker(f *testing.F) {
+	for kind := range byte(6) {
+		f.Add(kind, "orders:42", int64(time.Second), int64(0))
+		f.Add(kind, "{orders}:42", int64(0), int64(time.Minute))
+		f.Add(kind, "", int64(0), int64(0))
+		f.Add(kind, "a{}\x00\r\n*", int64(1), int64(time.Millisecond))
+		f.Add(kind, "x", int64(-1), int64(math.MaxInt64))
+		f.Add(kind, "x", int64(math.MaxInt64), int64(-1))
+		f.Add(kind, strings.Repeat("long", 1000), int64(0), int64(math.MaxInt64))
+	}
+	f.Add(byte(0), strings.Repeat("n", longestName+1), int64(0), int64(0))
+	m := testredis.Mini(f)
+	rdb := testredis.Client(f, m.Addr())
+	c, err := New(rdb, WithLogger(slog.New(slog.DiscardHandler)))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { _ = c.Close() })
+	ctx := context.Background()
+	f.Fuzz(func(t *testing.T, kind byte, name string, wait, lease int64) {
+		l := []func(*Client, string) Locker{
+			newPlainLock, newFencedLock, newFairLock, newReadLock, newWriteLock,
+			func(c *Client, name string) Locker { return c.NewMultiLock(c.NewLock(name), c.NewLock(name+"2")) },
+		}[kind%6](c, name)
+		badName := name == "" || len(name) > longestName || kind%6 == 5 && len(name) >= longestName
+		badLease := lease != 0 && lease < int64(time.Millisecond)
+		check := func(what string, ok bool, err error, bad bool) bool {
+			t.Helper()
+			checkText(t, err)
+			switch {
+			case bad && (ok || !errors.Is(err, ErrInvalid)), !bad && errors.Is(err, ErrInvalid):
+				t.Fatalf("%s: %v, %v", what, ok, err)
+			case bad && len(m.Keys()) > 0:
+				t.Fatalf("%s left %q", what, m.Keys())
+			case bad:
+				return false
+			case err != nil && !errors.Is(err, ErrLockLost): // a lease may be over at once
+				t.Fatalf("%s: %v", what, err)
+			}
+			return ok
+		}
+		unlock := func() {
+			t.Helper()
+			if err := l.Unlock(ctx); err != nil && !errors.Is(err, ErrNotHeld) || err == nil && badName {
+				t.Fatalf("Unlock: %v", err)
+			} else {
+				checkText(t, err)
+			}
+			testredis.Await(t, "nothing is left", soon, func() bool {
+				left := m.Keys()
+				return len(left) == 0 || kind%6 == 1 && len(left) == 1 && left[0] == tokenKey(name)
+			})
+			m.FlushAll()
+		}
+		ok, err := l.TryLock(ctx, time.Duration(wait), time.Duration(lease))
+		if check("TryLock", ok, err, badName || badLease || wait < 0) {
+			unlock()
+		}
+		err = l.LockLease(ctx, time.Duration(lease))
+		if check("LockLease", err == nil, err, badName || badLease || lease == 0) {
+			held, err := l.IsHeld(ctx)
+			check("IsHeld", held, err, false)
+			_, err = l.TTL(ctx)
+			check("TTL", true, err, false)
+			unlock()
+		}
+		if badName {
+			for what, f := range map[string]func() error{
+				"Lock":        func() error { return l.Lock(ctx) },
+				"Unlock":      func() error { return l.Unlock(ctx) },
+				"Guard":       func() error { return second(l.Guard(ctx)) },
+				"Do":          func() error { return l.Do(ctx, func(context.Context) error { return nil }) },
+				"IsLocked":    func() error { return second(l.IsLocked(ctx)) },
+				"HoldCount":   func() error { return second(l.HoldCount(ctx)) },
+				"TTL":         func() error { return second(l.TTL(ctx)) },
+				"ForceUnlock": func() error { return second(l.ForceUnlock(ctx)) },
+			} {
+				check(what, false, f(), true)
+			}
+		}
+	})
+}
+
+// Whatever comes over subscription connections: nobody is wedged, and a listener
+// hears its messages once the servers behave.
+func FuzzPubSub(f *testing.F) {
+	f.Add([]byte{0, 0, 1, 0, 4, 2, 0, 7})
+	f.Add([]byte{0, 1, 5, 0, 0, 5, 1, 0, 6, 3, 2, 1, 0, 3, 9, 0, 2, 0})
+	f.Add([]byte{0, 0, 7, 5, 0, 2, 0, 1, 5, 0, 3, 5, 1, 4, 5, 0, 5, 5, 0, 6, 5, 0, 7})
+	f.Add([]byte{8, 1, 0, 0, 0, 1, 0, 2, 6, 0, 1, 6, 1, 2, 3, 200, 4, 0, 0, 3, 8, 2})
+	f.Add([]byte{9, 0, 0, 3, 3, 255, 3, 255, 9, 1, 0, 0, 3, 255, 2, 1})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		synctest.Test(t, func(t *testing.T) { playPubSub(t, data) })
+	})
+}
+
+func playPubSub(t *testing.T, data []byte) {
+	c, p := newFakeCluster(t, 2)
+	names := []string{"a", "b", "c", ""}
+	for i, name := range names {
+		c.place(name, i%2)
+	}
+	say := func(server int, message any) {
+		c.servers[server].set(func() {
+			for _, conn := range c.servers[server].conns {
+				select {
+				case <-conn.closed:
+				case conn.out <- message:
+				}
+			}
+		})
+	}
+	var listening []*listener
+	for in := tape(data); len(in) > 0; {
+		name, server := "", 0
+		switch op := in.pick(10); op {
+		case 0:
+			listening = append(listening, p.join(names[in.pick(len(names))]))
+		case 1:
+			if n := len(listening); n > 0 {
+				i := in.pick(n)
+				listening[i].leave() // perhaps not for the first time
+				listening[i], listening = listening[n-1], listening[:n-1]
+			}
+		case 2:
+			c.move(names[in.pick(len(names))], in.pick(3)-1)
+		case 3:
+			time.Sleep(time.Duration(in.next()) * 20 * time.Millisecond)
+		case 4:
+			c.servers[in.pick(2)].cut()
+		case 5: // errors that answer nothing
+			server = in.pick(2)
+			say(server, answerError([]string{
+				"NOPERM No permissions to access a channel", "MOVED 1 127.0.0.1:1", "CLUSTERDOWN The cluster is down",
+				"NOPERM User x has no permissions to run the 'ping' command", "ERR unknown command 'SSUBSCRIBE'", "", "ERR \r\n",
+				in.text(),
+			}[in.pick(8)]))
+		case 6: // confirmations of what was not asked
+			name = names[in.pick(len(names))]
+			say(in.pick(2), &redis.Subscription{
+				Kind:    []string{"subscribe", "ssubscribe", "unsubscribe", "sunsubscribe", "psubscribe", "", in.text()}[in.pick(7)],
+				Channel: []string{name, name, in.text()}[in.pick(3)], Count: int(int8(in.next())),
+			})
+		case 7:
+			say(in.pick(2), []any{
+				&redis.Message{Channel: in.text(), Payload: in.text()}, &redis.Message{}, &redis.Pong{Payload: in.text()},
+				nil, "text", int64(1), []any{"message"}, (*int)(nil),
+			}[in.pick(8)])
+		case 8:
+			s := c.servers[in.pick(2)]
+			s.set(func() { s.down = !s.down })
+		case 9:
+			s := c.servers[in.pick(2)]
+			s.set(func() { s.silent = !s.silent })
+		}
+		if in.pick(2) == 0 {
+			synctest.Wait()
+		}
+	}
+	for i, s := range c.servers {
+		s.set(func() { s.down, s.silent = false, false })
+		for j, name := range names {
+			if j%2 == i {
+				c.place(name, i)
+			}
+		}
+	}
+	time.Sleep(time.Minute)
+	for _, l := range listening {
+		if !ready(l) {
+			t.Fatalf("the listener of %q does not become ready", l.channel.name)
+		}
+		l.leave() // it may have been refused, and nobody asks again while it is there
+	}
+	time.Sleep(2 * p.linger)
+	listening = nil
+	for _, name := range names {
+		listening = append(listening, p.join(name))
+	}
+	time.Sleep(10 * time.Second)
+	for _, l := range listening {
+		if !ready(l) {
+			t.Fatalf("a later listener of %q does not become ready", l.channel.name)
+		}
+		woken(l)
+		c.publish(l.channel.name)
+		if !woken(l) {
+			t.Fatalf("a later listener of %q is deaf", l.channel.name)
+		}
+		l.leave()
+	}
+	time.Sleep(p.linger + time.Minute)
+	synctest.Wait()
+	if len(p.channels) != 0 || len(p.links) != 0 {
+		t.Errorf("%d channels and %d links are left", len(p.channels), len(p.links))
+	}
+}

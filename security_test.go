@@ -1,0 +1,489 @@
+package relock
+
+// Who may do what, and what others get to see: TLS, the smallest set of rights,
+// and texts without secrets. docs/security.md says the same to users.
+
+import (
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// The smallest set of rights of a user whose locks are called orders:..., as docs/security.md has it.
+var (
+	smallestKeys = []string{
+		"~orders:*", "~{orders:*", "~redisson_lock_token:{orders:*", "~redisson_lock_queue:{orders:*",
+		"~redisson_lock_timeout:{orders:*", "~relock_lock_alive:{orders:*", "~relock_rwlock_writers:{orders:*",
+	}
+	smallestChannels = []string{"&redisson_lock__channel:{orders:*", "&redisson_rwlock:{orders:*"}
+	smallestCommands = []string{
+		"+evalsha", "+eval", "+time", "+exists", "+del", "+pttl", "+pexpire", "+set", "+incr",
+		"+hset", "+hget", "+hdel", "+hlen", "+hexists", "+hgetall",
+		"+rpush", "+llen", "+lindex", "+lpos", "+lrange", "+lrem",
+		"+zadd", "+zrem", "+zscore", "+zcard", "+zincrby", "+zrangebyscore", "+zrevrange",
+	}
+	smallestWakeups        = []string{"+publish", "+subscribe", "+unsubscribe"}
+	smallestClusterWakeups = []string{"+spublish", "+ssubscribe", "+sunsubscribe"}
+	smallestCluster        = []string{"+cluster|slots"}
+)
+
+// A deployment is a Redis, or a Cluster, with users.
+type deployment struct {
+	admins []*redis.Client // of all nodes
+	client func(name, password string) redis.UniversalClient
+}
+
+// user makes a user with these rights and a Client of that user.
+func (d *deployment) user(b *bench, rights []string, opts ...Option) *Client {
+	b.Helper()
+	const password = "correct-horse"
+	name := fmt.Sprintf("user-%d", benches.Add(1))
+	args := []any{"acl", "setuser", name, "reset", "on", ">" + password}
+	for _, right := range rights {
+		args = append(args, right)
+	}
+	for _, admin := range d.admins {
+		b.must(admin.Do(context.Background(), args...).Err())
+	}
+	return b.clientOn(d.client(name, password), append([]Option{WithMaxWakeDelay(time.Hour), WithWatchdogTimeout(time.Second)}, opts...)...)
+}
+
+// A use says how long a wake-up may take, and is all that a user does with a lock.
+type use struct {
+	*bench
+	user, other *Client
+	soon        time.Duration
+}
+
+// all does everything with locks that exclude one another, and says what did not work.
+func (u use) all(one, rival lockMaker, name string) (err error) {
+	ctx := context.Background()
+	mine, theirs := one(u.user, name), rival(u.other, name)
+	me, me2, them := WithOwner(ctx), WithOwner(ctx), WithOwner(ctx)
+	defer func() { // whatever is left, for the sake of the other tests
+		_, _ = theirs.ForceUnlock(ctx)
+		_, _ = rival(u.other, name).ForceUnlock(ctx)
+		_, _ = one(u.other, name).ForceUnlock(ctx)
+	}()
+	within := func(ctx context.Context, l Locker) (<-chan error, context.CancelFunc) {
+		ctx, cancel := context.WithTimeout(ctx, u.soon)
+		u.Cleanup(cancel)
+		got := make(chan error, 1)
+		go func() { got <- l.Lock(ctx) }()
+		return got, cancel
+	}
+	steps := []struct {
+		what string
+		do   func() error
+	}{
+		{"the other one locks", func() error { return theirs.Lock(them) }},
+		{"wait", func() error {
+			first, giveUp := within(me2, mine)
+			time.Sleep(50 * time.Millisecond)
+			got, _ := within(me, mine)
+			time.Sleep(100 * time.Millisecond)
+			giveUp()
+			if err := <-first; !errors.Is(err, context.Canceled) {
+				return err
+			}
+			if err := theirs.Unlock(them); err != nil {
+				return err
+			}
+			return <-got
+		}},
+		{"re-enter", func() error { return mine.Lock(me) }},
+		{"ask", func() error {
+			n, err := mine.HoldCount(me)
+			if err == nil && n != 2 {
+				err = fmt.Errorf("%d levels", n)
+			}
+			return errors.Join(err, second(mine.TTL(me)), second(mine.IsLocked(me)))
+		}},
+		{"renew", func() error {
+			guarded, err := mine.Guard(me)
+			if err != nil {
+				return err
+			}
+			select {
+			case <-guarded.Done():
+				return context.Cause(guarded)
+			case <-time.After(1200 * time.Millisecond):
+				return nil
+			}
+		}},
+		{"unlock, and wake", func() error {
+			got, _ := within(them, theirs)
+			time.Sleep(150 * time.Millisecond)
+			if err := errors.Join(mine.Unlock(me), mine.Unlock(me)); err != nil {
+				return err
+			}
+			if err := <-got; err != nil {
+				return err
+			}
+			return theirs.Unlock(them)
+		}},
+		{"lock for a while", func() error { return mine.LockLease(me, time.Minute) }},
+		{"force", func() error { return second(mine.ForceUnlock(me)) }},
+	}
+	for _, s := range steps {
+		if err := s.do(); err != nil {
+			return fmt.Errorf("%s: %w", s.what, err)
+		}
+	}
+	return nil
+}
+
+var orders atomic.Int64
+
+// orderName is a new name that the smallest set of rights allows.
+func orderName() string { return fmt.Sprintf("orders:%d", orders.Add(1)) }
+
+// refused says whether Redis has not allowed something.
+func refused(err error) bool {
+	return err != nil && (strings.Contains(err.Error(), "NOPERM") || strings.Contains(err.Error(), "The user executing the script can't"))
+}
+
+func without(all []string, one string) []string {
+	return slices.DeleteFunc(slices.Clone(all), func(right string) bool { return right == one })
+}
+
+func kindCalled(name string) (one, rival lockMaker) {
+	for _, kind := range clusterLocks {
+		if kind.name == name {
+			return kind.one, kind.rival
+		}
+	}
+	panic("bug: no lock type is called " + name)
+}
+
+// Over TLS, with certificates on both sides, everything works.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	s, addr, config := testredis.StartTLS(t)
+	b := newBench(t, s.Addr())
+	over := func() *Client {
+		return b.clientOn(testredis.Client(t, addr, func(o *redis.Options) { o.TLSConfig = config }),
+			WithMaxWakeDelay(time.Hour), WithWatchdogTimeout(time.Second))
+	}
+	var all sync.WaitGroup
+	for _, kind := range clusterLocks {
+		u := use{b, over(), over(), soon}
+		all.Go(func() {
+			if err := u.all(kind.one, kind.rival, orderName()); err != nil {
+				t.Errorf("%s: %v", kind.name, err)
+			}
+		})
+	}
+	for what, config := range map[string]*tls.Config{
+		"a server that the client does not trust": {MinVersion: tls.VersionTLS12, Certificates: config.Certificates},
+		"a client that the server does not trust": {MinVersion: tls.VersionTLS12, RootCAs: config.RootCAs},
+	} {
+		c := b.clientOn(testredis.Client(t, addr, func(o *redis.Options) { o.TLSConfig = config }))
+		all.Go(func() {
+			if err := c.NewLock(orderName()).Lock(context.Background()); err == nil || !strings.Contains(err.Error(), "certificate") {
+				t.Errorf("%s: %v", what, err)
+			}
+		})
+	}
+	all.Wait()
+}
+
+func TestSmallestRights(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	b := newBench(t, s.Addr())
+	d := &deployment{admins: []*redis.Client{b.rdb}, client: func(name, password string) redis.UniversalClient {
+		return s.Client(func(o *redis.Options) { o.Username, o.Password = name, password })
+	}}
+	all := slices.Concat(smallestKeys, smallestChannels, smallestCommands, smallestWakeups)
+	testWithoutEval(t, b, d, all)
+	testEnough(t, b, d, all)
+	testWithoutWakeups(t, b, d, all, smallestWakeups)
+
+	// Every other right is needed by somebody, who is told.
+	type lack struct{ right, kind string }
+	var lacks []lack
+	for kind, rights := range map[string]string{
+		"lock":   "~orders:* +evalsha +del +pttl +pexpire +hset +hget +hlen +hexists",
+		"fenced": "~redisson_lock_token:{orders:* +exists +incr",
+		"read":   "~{orders:* +set +hdel +zrevrange",
+		"write":  "~relock_rwlock_writers:{orders:* +time +hgetall +zadd +zrem",
+		"fair": "~redisson_lock_queue:{orders:* ~redisson_lock_timeout:{orders:* ~relock_lock_alive:{orders:* " +
+			"+rpush +llen +lindex +lpos +lrange +lrem +zrangebyscore +zscore +zcard +zincrby",
+	} {
+		for _, right := range strings.Fields(rights) {
+			lacks = append(lacks, lack{right, kind})
+		}
+	}
+	if n := len(smallestKeys) + len(smallestCommands) - 1; len(lacks) != n { // +eval: see above
+		t.Errorf("%d rights are looked at, want %d", len(lacks), n)
+	}
+	var each sync.WaitGroup
+	other := d.user(b, []string{"allkeys", "allchannels", "allcommands"})
+	for _, l := range lacks {
+		u := use{b, d.user(b, without(all, l.right)), other, 2 * time.Second}
+		one, rival := kindCalled(l.kind)
+		each.Go(func() {
+			err := u.all(one, rival, orderName())
+			// Who may not leave the queue stands in the way until others bury it.
+			inVain := errors.Is(err, context.DeadlineExceeded) && slices.Contains([]string{"+lrange", "+lrem", "+zincrby"}, l.right)
+			if !refused(err) && !inVain {
+				t.Errorf("without %s, %s: %v", l.right, l.kind, err)
+			}
+		})
+	}
+	each.Wait()
+}
+
+func TestSmallestRightsOnACluster(t *testing.T) {
+	t.Parallel()
+	cluster := testredis.StartCluster(t, 3, 0)
+	b := &bench{T: t, name: "orders"}
+	d := &deployment{client: func(name, password string) redis.UniversalClient {
+		return cluster.Client(func(o *redis.ClusterOptions) { o.Username, o.Password = name, password })
+	}}
+	for _, node := range cluster.Nodes() {
+		d.admins = append(d.admins, node.Client())
+	}
+	all := slices.Concat(smallestKeys, smallestChannels, smallestCommands, smallestClusterWakeups, smallestCluster)
+	testWithoutEval(t, b, d, all)
+	testEnough(t, b, d, all)
+	testWithoutWakeups(t, b, d, all, smallestClusterWakeups)
+	for _, right := range smallestCluster {
+		if err := d.user(b, without(all, right)).NewLock(orderName()).Lock(context.Background()); err == nil {
+			t.Errorf("it works without %s", right)
+		}
+	}
+}
+
+// testWithoutEval comes first: no server knows the scripts yet.
+func testWithoutEval(t *testing.T, b *bench, d *deployment, all []string) {
+	err := d.user(b, without(all, "+eval")).NewLock(orderName()).Lock(context.Background())
+	if !refused(err) || !strings.Contains(err.Error(), "'eval'") {
+		t.Errorf("without +eval: %v", err)
+	}
+}
+
+// testEnough has users with all of these rights do everything.
+func testEnough(t *testing.T, b *bench, d *deployment, all []string) {
+	var logged lockedBuffer
+	log := WithLogger(slog.New(slog.NewTextHandler(&logged, nil)))
+	var each sync.WaitGroup
+	for _, kind := range clusterLocks {
+		u := use{b, d.user(b, all, log), d.user(b, all, log), clusterSoon}
+		each.Go(func() {
+			if err := u.all(kind.one, kind.rival, orderName()); err != nil {
+				t.Errorf("%s: %v", kind.name, err)
+			}
+		})
+	}
+	each.Wait()
+	if logged.String() != "" {
+		t.Errorf("logged: %s", logged.String())
+	}
+}
+
+// testWithoutWakeups takes the rights to hear and tell of releases away, one at a
+// time: locks work, and waiters poll.
+func testWithoutWakeups(t *testing.T, b *bench, d *deployment, all, wakeups []string) {
+	ctx := context.Background()
+	publish, subscribe, unsubscribe := wakeups[0], wakeups[1], wakeups[2]
+	var each sync.WaitGroup
+	defer each.Wait()
+	for _, lack := range []struct {
+		right, kind       string
+		deaf, dumb, warns bool
+	}{
+		{"", "lock", false, false, false},
+		{publish, "lock", false, true, false},
+		{subscribe, "lock", true, false, true},
+		{unsubscribe, "lock", false, false, true},
+		{smallestChannels[0], "lock", true, true, true},
+		{smallestChannels[1], "read", true, false, true}, // a writer asks every second anyway
+	} {
+		var logged lockedBuffer
+		const slow = 3 * time.Second // what it takes without a wake-up
+		log := WithLogger(slog.New(slog.NewTextHandler(&logged, nil)))
+		user := d.user(b, without(all, lack.right), log, WithMaxWakeDelay(slow), WithWatchdogTimeout(time.Minute))
+		other := d.user(b, all, WithMaxWakeDelay(slow), WithWatchdogTimeout(time.Minute))
+		one, rival := kindCalled(lack.kind)
+		name := orderName()
+		// handOver is how long it takes until a waiter knows of a release.
+		handOver := func(from, to Locker) (time.Duration, error) {
+			holder, waiter := WithOwner(ctx), WithOwner(ctx)
+			if err := from.Lock(holder); err != nil {
+				return 0, err
+			}
+			got := make(chan error, 1)
+			go func() { got <- to.Lock(waiter) }()
+			time.Sleep(300 * time.Millisecond)
+			start := time.Now()
+			if err := from.Unlock(holder); err != nil {
+				return 0, err
+			}
+			err := <-got
+			return time.Since(start), errors.Join(err, to.Unlock(waiter))
+		}
+		each.Go(func() {
+			toUser, err := handOver(rival(other, name), one(user, name))
+			fromUser, err2 := handOver(one(user, name), rival(other, name))
+			time.Sleep(time.Second) // the channel lingers
+			if err != nil || err2 != nil {
+				t.Errorf("without %q: %v, %v", lack.right, err, err2)
+			}
+			if deaf, dumb := toUser > slow/2, fromUser > slow/2; deaf != lack.deaf || dumb != lack.dumb {
+				t.Errorf("without %q it hears after %v and is heard after %v", lack.right, toUser, fromUser)
+			}
+			if n := strings.Count(logged.String(), "level="); n != map[bool]int{true: 1}[lack.warns] {
+				t.Errorf("without %q, logged: %s", lack.right, logged.String())
+			}
+		})
+	}
+}
+
+// No text for people has a secret in it, or a long name, whatever goes wrong.
+func TestTextsHaveNoSecrets(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	b := newBench(t, s.Addr())
+	ctx := context.Background()
+	const user, password = "alice-the-user", "hunter2-the-password"
+	secret := strings.Repeat("s", 100) + "-the-end-of-a-name" // a name of more than 64 bytes
+	var logged lockedBuffer
+	record := slog.New(slog.NewTextHandler(&logged, nil)) // at the default level
+	var mu sync.Mutex
+	texts := map[string]bool{}
+	note := func(err error) {
+		if err == nil {
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		texts[err.Error()] = true
+	}
+	connect := func(addr, user, password string) *Client {
+		o, err := redis.ParseURL("redis://" + user + ":" + password + "@" + addr + "/0")
+		b.must(err)
+		rdb := redis.NewClient(o)
+		b.Cleanup(func() { _ = rdb.Close() })
+		return b.clientOn(rdb, WithLogger(record), WithMaxWakeDelay(50*time.Millisecond), WithWatchdogTimeout(time.Second))
+	}
+	rights := func(rights ...any) {
+		b.must(b.rdb.Do(ctx, append([]any{"acl", "setuser", user, "reset", "on", ">" + password}, rights...)...).Err())
+	}
+	rights("allkeys", "allchannels", "allcommands")
+	good := connect(s.Addr(), user, password)
+	wrong := connect(s.Addr(), user, "not-"+password)
+	away := connect("127.0.0.1:1", user, password)
+
+	everything := func(l Locker) {
+		within, cancel := context.WithTimeout(ctx, 500*time.Millisecond)
+		defer cancel()
+		within = WithOwner(within)
+		note(l.Lock(within))
+		note(second(l.TryLock(within, time.Millisecond, 0)))
+		note(second(l.Guard(within)))
+		note(second(l.IsLocked(within)))
+		note(second(l.HoldCount(within)))
+		note(second(l.TTL(within)))
+		note(l.Do(within, func(context.Context) error { return nil }))
+		note(second(l.ForceUnlock(within)))
+		note(l.LockLease(within, -1))
+		note(l.Unlock(within))
+		note(l.Unlock(within))
+	}
+	var each sync.WaitGroup
+	many := func(c *Client, name string) {
+		for _, kind := range clusterLocks {
+			each.Go(func() { everything(kind.one(c, name)) })
+		}
+		each.Go(func() {
+			everything(c.NewRedLock(c.NewLock(name), wrong.NewLock(name), away.NewLock(name)))
+			everything(c.NewRedLock(good.NewLock(name), connect("127.0.0.1:2", user, password).NewLock(name), away.NewLock(name)))
+		})
+	}
+	many(wrong, secret+"-wrong")
+	many(away, secret+"-away")
+	many(good, secret+strings.Repeat("x", longestName))
+	for i, kind := range clusterLocks {
+		name := fmt.Sprint(secret, "-type-", i)
+		for _, key := range []string{name, "{" + name + "}1"} {
+			b.must(b.rdb.Set(ctx, key, password, 0).Err()) // of another type
+			defer b.rdb.Del(ctx, key)
+		}
+		each.Go(func() { everything(kind.one(good, name)) })
+		// Lost, while somebody waits for it and somebody else asks.
+		each.Go(func() {
+			l, me, them := kind.one(good, name+"-lost"), WithOwner(ctx), WithOwner(ctx)
+			note(l.Lock(me))
+			note(l.Unlock(them))
+			note(second(l.Guard(them)))
+			guarded, err := l.Guard(me)
+			note(err)
+			note(second(kind.one(b.client(), name+"-lost").ForceUnlock(ctx)))
+			select {
+			case <-guarded.Done():
+				note(context.Cause(guarded))
+			case <-time.After(soon):
+				t.Errorf("%s is not lost", kind.name)
+			}
+			note(l.Unlock(me))
+		})
+	}
+	each.Wait()
+	rights("allkeys", "resetchannels", "allcommands")
+	restricted := connect(s.Addr(), user, password)
+	held := b.client().NewLock(secret + "-deaf")
+	b.must(held.Lock(ctx))
+	everything(restricted.NewLock(secret + "-deaf"))
+	rights("resetkeys", "+eval", "+evalsha")
+	many(connect(s.Addr(), user, password), secret+"-no-rights")
+	each.Wait()
+	note(second(New(nil)))
+	note(second(New(b.rdb, WithWatchdogTimeout(1))))
+
+	testredis.Await(t, "both kinds of warnings", soon, func() bool {
+		return strings.Contains(logged.String(), "lost") && strings.Contains(logged.String(), "refuses the subscription")
+	})
+	for line := range strings.Lines(logged.String()) {
+		texts["logged: "+line] = true
+	}
+	if len(texts) < 100 {
+		t.Errorf("only %d texts", len(texts))
+	}
+	all := strings.Join(slices.Collect(maps.Keys(texts)), "\n")
+	for _, want := range []string{"WRONGPASS", "WRONGTYPE", "NOPERM", "refused", "lost", "invalid", "not held"} {
+		if !strings.Contains(all, want) {
+			t.Errorf("no text has to do with %q", want)
+		}
+	}
+	for text := range texts {
+		// Redis 7.2 and later names the user whom it refuses something.
+		names := strings.ReplaceAll(text, "User "+user, "")
+		switch {
+		case strings.Contains(text, password):
+			t.Errorf("the password: %.500s", text)
+		case strings.Contains(names, user):
+			t.Errorf("the user: %.500s", text)
+		case strings.Contains(text, "the-end-of-a-name"):
+			t.Errorf("a whole name: %.500s", text)
+		case strings.Contains(text, good.engine.id), strings.Contains(text, restricted.engine.id):
+			t.Errorf("the field of a hold: %.500s", text)
+		case len(text) > 4000:
+			t.Errorf("%d bytes: %.500s", len(text), text)
+		}
+	}
+}
