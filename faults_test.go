@@ -196,7 +196,7 @@ func TestFaultLostAnswers(t *testing.T) {
 					request testredis.Match
 					do      func(context.Context) error
 					levels  int
-					times  int
+					times   int
 				}{{k.takes, l.Lock, 1, 2 * k.asks}, {k.takes, l.Lock, 2, 2 * k.asks}, {k.gives, l.Unlock, 1, 2 * k.parts}, {k.gives, l.Unlock, 0, 2 * k.parts}} {
 					rule := b.proxy.On(step.request, fault).Times(step.times)
 					b.must(step.do(ctx))
@@ -479,4 +479,98 @@ func TestFaultRedisClientClosed(t *testing.T) {
 		}
 		b.must(c.Close())
 	})
+}
+
+// Row 48: a thousand wait for one lock, in four processes. What a release costs
+// Redis depends on the processes, not on the waiters; those of a fair lock ask by themselves,
+// once a second.
+func TestFaultThousandWaiters(t *testing.T) {
+	t.Parallel()
+	const processes, waiters, releases = 4, 1000, 5
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		if k.name == "read" {
+			return // they come in together
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		held := k.one(b.direct, b.name)
+		b.must(held.Lock(ctx))
+		in := make(chan error, waiters)
+		goOn := make(chan struct{})
+		var all sync.WaitGroup
+		for range processes {
+			l := k.one(b.client(WithMaxWakeDelay(time.Hour)), b.name)
+			for range waiters / processes {
+				all.Go(func() {
+					owner := WithOwner(ctx)
+					if err := l.Lock(owner); err != nil {
+						return // at the end
+					}
+					in <- nil
+					<-goOn
+					if err := l.Unlock(owner); err != nil {
+						in <- err
+					}
+				})
+			}
+		}
+		least := processes * k.asks * 2 // everyone asks, listens, and asks again
+		if k.name == "fair" {
+			least = 2 * waiters
+		}
+		testredis.Await(b, "all wait", 4*soon, func() bool { return b.commands("evalsha") >= least })
+		start, before := time.Now(), b.commands("evalsha")
+		b.must(held.Unlock(ctx))
+		for range releases {
+			b.must(await(b.bench, "the next one comes in", in))
+			goOn <- struct{}{}
+		}
+		b.must(await(b.bench, "the last one comes in", in))
+		most := (releases + 1) * (k.asks + k.parts) * (processes + 2)
+		if k.name == "fair" {
+			most = 10*(releases+1) + int(float64(waiters)*(2+time.Since(start).Seconds()))
+		}
+		if asked := b.commands("evalsha") - before; asked > most {
+			b.Errorf("%d requests for %d releases, at most %d are in order", asked, releases+1, most)
+		} else {
+			b.Logf("%d requests for %d releases, at most %d are in order", asked, releases+1, most)
+		}
+		cancel()
+		close(goOn)
+		all.Wait()
+	})
+}
+
+// Row 57: one name for locks of different kinds. They exclude one another, or it is an error.
+func TestFaultNameOfAnotherKind(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	for _, one := range faultLocks {
+		for _, other := range faultLocks {
+			if one.asks+one.parts+other.asks+other.parts > 4 || one.name == "read" && other.name == "read" {
+				continue // made of others; or meant to be together
+			}
+			t.Run(one.name+" and "+other.name, func(t *testing.T) {
+				b := newFaultBenchOn(t, s)
+				ctx := context.Background()
+				l, next := one.one(b.direct, b.name), other.one(b.client(WithMaxWakeDelay(50*time.Millisecond)), b.name)
+				b.must(l.Lock(ctx))
+				if ok, err := next.TryLock(ctx, 0, 0); ok || errors.Is(err, context.DeadlineExceeded) {
+					t.Fatalf("a second holder: %v", err)
+				}
+				owner := WithOwner(ctx)
+				got := make(chan error, 1)
+				go func() { got <- next.Lock(owner) }()
+				stays(b, "a second holder, or an error", got, 20*time.Millisecond)
+				if err := next.Unlock(ctx); !errors.Is(err, ErrNotHeld) {
+					t.Errorf("unlock of what another kind holds: %v", err)
+				}
+				b.holds(l, 1)
+				b.must(l.Unlock(ctx))
+				b.must(await(b.bench, "the next one notices", got))
+				b.tries(l, false)
+				b.must(next.Unlock(owner))
+			})
+		}
+	}
 }
