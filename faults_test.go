@@ -357,6 +357,52 @@ func TestFaultRenewalsAreRepeated(t *testing.T) {
 	all.Wait()
 }
 
+// Row 41: a renewal that runs after the release renews nobody else and leaves nothing.
+func TestFaultLateRenewal(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		const lease, short = 3 * time.Second, time.Second
+		l, next := k.one(b.shaky(WithWatchdogTimeout(lease)), b.name), k.one(b.direct, b.name)
+		b.must(l.Lock(ctx))
+		rule := b.proxy.On(k.renews, testredis.HoldRequest).Times(testredis.Always)
+		testredis.Await(b, "the renewals are under way", soon, func() bool { return rule.Count() >= k.parts })
+		b.must(l.Unlock(ctx))
+		b.must(next.LockLease(ctx, short))
+		before := b.commands("evalsha")
+		rule.Release()
+		testredis.Await(b, "the late renewals have run", soon, func() bool { return b.commands("evalsha") >= before+k.parts })
+		if ttl, err := next.TTL(ctx); ttl > short || err != nil {
+			b.Errorf("the lease of the next one is %v, %v", ttl, err)
+		}
+		if err := next.Unlock(ctx); err != nil && !errors.Is(err, ErrLockLost) { // on a machine that is very busy
+			b.Error(err)
+		}
+	})
+}
+
+// Rows 10, 44: a waiter gives up, and the answer to that is lost. Who comes behind it is not held up.
+func TestFaultLostGivingUp(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		held := k.rival(b.direct, b.name)
+		b.must(held.Lock(ctx))
+		fickle, cancel := context.WithCancel(ctx)
+		gone := b.startWaiter(WithOwner(fickle), k.one(b.shaky(), b.name))
+		next, owner := k.one(b.client(WithMaxWakeDelay(time.Hour)), b.name), WithOwner(ctx)
+		got := make(chan error, 1)
+		go func() { got <- next.Lock(owner) }()
+		stays(b, "it is held", got, 100*time.Millisecond)
+		b.proxy.On(k.undoes, testredis.LoseReply).Times(k.parts)
+		cancel()
+		b.mustBe(await(b.bench, "the waiter gives up", gone), context.Canceled)
+		b.must(held.Unlock(ctx))
+		b.must(await(b.bench, "the next one comes in", got))
+		b.must(next.Unlock(owner))
+	})
+}
+
 // Row 11: the subscription connection is killed, and the message lost with it.
 func TestFaultSubscriptionKilled(t *testing.T) {
 	t.Parallel()
