@@ -207,7 +207,7 @@ func manyLocks(b *faultBench, c *Client) {
 	ctx := context.Background()
 	for range 4 {
 		go func() {
-			for { // until the process ends
+			for !time.Now().IsZero() { // until the process ends
 			}
 		}()
 	}
