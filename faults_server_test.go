@@ -251,7 +251,7 @@ func TestFaultSlowRedis(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
 		ctx := context.Background()
-		const lease, slow = 4 * time.Second, 800 * time.Millisecond
+		const lease, slow = 3 * time.Second, 600 * time.Millisecond
 		held := k.one(b.client(WithWatchdogTimeout(lease)), b.name+"-held")
 		b.must(held.Lock(ctx))
 		guardedHeld, err := held.Guard(ctx)
@@ -287,7 +287,7 @@ func TestFaultMaxClients(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
 		ctx := context.Background()
-		const lease = 2 * time.Second
+		const lease = 1500 * time.Millisecond
 		l := k.one(b.client(WithWatchdogTimeout(lease)), b.name)
 		b.must(l.Lock(ctx))
 		guarded, err := l.Guard(ctx)
@@ -298,7 +298,7 @@ func TestFaultMaxClients(t *testing.T) {
 		select {
 		case <-guarded.Done():
 			b.Errorf("lost: %v", context.Cause(guarded))
-		case <-time.After(2 * lease):
+		case <-time.After(lease + lease/2):
 		}
 		b.config("maxclients", "1000")
 		b.must(l.Unlock(ctx))
@@ -387,7 +387,7 @@ func TestFaultLoading(t *testing.T) {
 		owner := WithOwner(ctx)
 		waiting := k.one(b.client(WithMaxWakeDelay(50*time.Millisecond)), b.name)
 		got := b.startWaiter(owner, waiting)
-		b.must(b.rdb.Eval(ctx, "for i = 1, 3000 do redis.call('set', 'filler' .. i, string.rep('x', 100)) end return 1", nil).Err())
+		b.must(b.rdb.Eval(ctx, "for i = 1, 1500 do redis.call('set', 'filler' .. i, string.rep('x', 100)) end return 1", nil).Err())
 		b.config("key-load-delay", "1000") // microseconds
 		patient := func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Minute, -1 }
 		loader, once := b.server.Client(patient), b.server.Client(patient)

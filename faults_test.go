@@ -337,7 +337,7 @@ func TestFaultRenewalsAreRepeated(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				onFaultLocks(t, server, func(b *faultBench, k faultLock) {
 					ctx := context.Background()
-					const lease = 2 * time.Second
+					const lease = 1500 * time.Millisecond
 					l := k.one(b.shaky(WithWatchdogTimeout(lease)), b.name)
 					b.must(l.Lock(ctx))
 					guarded, err := l.Guard(ctx)
@@ -347,7 +347,7 @@ func TestFaultRenewalsAreRepeated(t *testing.T) {
 					select {
 					case <-guarded.Done():
 						b.Errorf("one failed renewal lost the lock: %v", context.Cause(guarded))
-					case <-time.After(2 * lease):
+					case <-time.After(lease + lease/2):
 					}
 					b.must(l.Unlock(ctx))
 				})
@@ -473,7 +473,7 @@ func TestFaultPoolExhausted(t *testing.T) {
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
 		ctx := context.Background()
 		rdb := b.server.Client(func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 1, time.Minute })
-		const lease = 2 * time.Second
+		const lease = 1500 * time.Millisecond
 		l := k.one(b.clientOn(rdb, WithWatchdogTimeout(lease)), b.name)
 		b.must(l.Lock(ctx))
 		guarded, err := l.Guard(ctx)
@@ -492,7 +492,7 @@ func TestFaultPoolExhausted(t *testing.T) {
 		select {
 		case <-guarded.Done():
 			b.Errorf("the watchdog starved: %v", context.Cause(guarded))
-		case <-time.After(2 * lease):
+		case <-time.After(lease + lease/2):
 		}
 		b.must(conn.Close())
 		b.must(l.Unlock(ctx))

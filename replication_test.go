@@ -237,7 +237,7 @@ func TestClusterSlotHalfWay(t *testing.T) {
 	client := func(opts ...Option) *Client {
 		return b.clientOn(cluster.Client(), append([]Option{WithMaxWakeDelay(100 * time.Millisecond)}, opts...)...)
 	}
-	const lease = 3 * time.Second
+	const lease = 2 * time.Second
 	tag := fmt.Sprintf("{half-way-%d}", benches.Add(1))
 	all := takeoverLocks(t, client, tag, lease)
 	awaitAll(t, all, cluster.MasterOf(tag).Client())
@@ -263,7 +263,7 @@ func TestClusterSlotHalfWay(t *testing.T) {
 	if !passes["lock"] {
 		t.Error("a lock of one key cannot be taken while its slot is half way")
 	}
-	time.Sleep(lease + lease/2)
+	time.Sleep(lease + lease/4)
 	for _, s := range all {
 		select {
 		case err := <-s.next:
