@@ -111,7 +111,7 @@ func TestChild(t *testing.T) {
 		say("held")
 	case "many":
 		manyLocks(b, c)
-		say("done")
+		say("done, failed: %v", t.Failed())
 	}
 }
 
@@ -200,7 +200,7 @@ func TestFaultWaiterIsKilled(t *testing.T) {
 func TestFaultStarvedProcess(t *testing.T) {
 	t.Parallel()
 	b := newFaultBenchOn(t, testredis.Start(t))
-	startChild(b, []string{"GOMAXPROCS=1"}, "many").says("done")
+	startChild(b, []string{"GOMAXPROCS=1"}, "many").says("done, failed: false")
 }
 
 func manyLocks(b *faultBench, c *Client) {

@@ -215,7 +215,7 @@ func TestClusterFailoverLosesTheRecord(t *testing.T) {
 	tag := fmt.Sprintf("{unheard-%d}", benches.Add(1))
 	old := cluster.MasterOf(tag)
 	old.RefuseReplicas()
-	all := takeoverLocks(t, client, tag, 6*time.Second)
+	all := takeoverLocks(t, client, tag, 15*time.Second)
 	cluster.Failover(old)
 	for _, s := range all {
 		go func() { s.next <- s.takes() }()
