@@ -23,11 +23,13 @@ import (
 // clusterSoon is how long a Cluster may take over something that it should do at once.
 const clusterSoon = 10 * time.Second
 
-// clusterLocks are the lock types; those of one name exclude one another.
-var clusterLocks = []struct {
+type clusterLock struct {
 	name       string
 	one, rival lockMaker
-}{
+}
+
+// clusterLocks are the lock types; those of one name exclude one another.
+var clusterLocks = []clusterLock{
 	{"lock", newPlainLock, newPlainLock},
 	{"fenced", newFencedLock, newFencedLock},
 	{"fair", newFairLock, newFairLock},

@@ -717,6 +717,28 @@ func TestEngineGuardLooksAtTheClock(t *testing.T) {
 	})
 }
 
+// Somebody else has noticed the loss, and has not come to the guard yet.
+func TestEngineGuardOfAHoldThatIsBeingLost(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		guarded := e.guarded(1)
+		h := guarded.(*guard).hold
+		set := func(state holdState, loss error) {
+			e.mu.Lock()
+			defer e.mu.Unlock()
+			h.state, h.loss = state, loss
+		}
+		set(lost, lossError(errLapsed))
+		defer func() {
+			set(holding, nil)
+			e.unlock(1)
+		}()
+		if guarded.Err() == nil || !errors.Is(context.Cause(guarded), ErrLockLost) {
+			t.Errorf("err %v, cause %v", guarded.Err(), context.Cause(guarded))
+		}
+	})
+}
+
 func TestEngineRenewsUntilTheLastLevel(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)

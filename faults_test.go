@@ -1,12 +1,18 @@
 package relock
 
-// The plain lock on the bad day: a real Redis, and a proxy that loses answers.
+// Every lock type on the bad day, between the client and Redis: requests and
+// answers that are lost, late or repeated, and connections that die. What can
+// happen to Redis itself is in faults_server_test.go. Each test says which rows
+// of docs/reliability.md it is for.
+//
+// Rules: a fault hits exactly what it is meant for, by a rule of the proxy; all
+// lock types are tried side by side, because such tests mostly wait.
 
 import (
 	"context"
 	"errors"
-	"fmt"
-	"log/slog"
+	"net"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,6 +22,42 @@ import (
 
 	"github.com/relock-go/relock/internal/testredis"
 )
+
+// A faultLock is a lock type, and the requests by which its faults are injected.
+type faultLock struct {
+	name       string
+	one, rival lockMaker // of one name they exclude one another
+
+	takes, gives, undoes, renews testredis.Match
+
+	asks, parts int  // requests that one acquire consists of, and one release
+	red         bool // Lock goes on until ctx ends, whatever the nodes answer
+}
+
+var faultLocks = []faultLock{
+	{"lock", newPlainLock, newPlainLock, calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 1, 1, false},
+	{"fenced", newFencedLock, newFencedLock, calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 1, 1, false},
+	{"fair", newFairLock, newFairLock, calls(fairScript, "acquire"), calls(fairScript, "release"), calls(fairScript, "abandon"), calls(renewScript), 1, 1, false},
+	{"read", newReadLock, newWriteLock, calls(rwScript, "read"), calls(rwScript, "unread"), calls(rwScript, "abandon-read"), calls(rwScript, "renew-read"), 1, 1, false},
+	{"write", newWriteLock, newReadLock, calls(rwScript, "write"), calls(rwScript, "unwrite"), calls(rwScript, "abandon-write"), calls(renewScript), 1, 1, false},
+	{"multi", newSlotMultiLock, newSlotMultiLock, calls(wholeBundle()), calls(lockRelease), calls(lockRelease), calls(renewScript), 1, 2, false},
+	{"red", newThreeWayLock, newThreeWayLock, calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 3, 3, true},
+}
+
+// calls matches the runs of a script, with that verb if it has several.
+func calls(script *luaScript, verb ...string) testredis.Match {
+	is := testredis.Script(script.digest)
+	return func(cmd []string) bool {
+		return is(cmd) && (len(verb) == 0 || slices.Contains(cmd, verb[0]))
+	}
+}
+
+// newThreeWayLock is a RedLock whose nodes all fail together: three names of one server.
+func newThreeWayLock(c *Client, name string) Locker {
+	others, _ := siblings.Load(c)
+	two := others.([]*Client)
+	return c.NewRedLock(c.NewLock(name), two[0].NewLock(name+"-b"), two[1].NewLock(name+"-c"))
+}
 
 // A faultBench has two ways to one Redis: over a proxy that can be told to fail,
 // and directly.
@@ -28,13 +70,40 @@ type faultBench struct {
 
 func newFaultBench(t *testing.T, args ...string) *faultBench {
 	t.Parallel()
-	s := testredis.Start(t, args...)
+	return newFaultBenchOn(t, testredis.Start(t, args...))
+}
+
+func newFaultBenchOn(t *testing.T, s *testredis.Server) *faultBench {
 	b := &faultBench{bench: newBench(t, s.Addr()), server: s, proxy: testredis.NewProxy(t, s.Addr())}
+	b.name += "-" // no part of the name of another one on this server
 	b.direct = b.client()
-	for _, script := range []*luaScript{lockAcquire, lockRelease, renewScript, forceScript, inspectScript} {
+	for _, script := range []*luaScript{lockAcquire, lockRelease, renewScript, forceScript, inspectScript, fairScript, rwScript, wholeBundle()} {
 		b.must(b.rdb.ScriptLoad(context.Background(), script.source).Err()) // so that a fault hits a run, not a NOSCRIPT
 	}
 	return b
+}
+
+// onFaultLocks runs test for every lock type at the same time, however few
+// processors there are, each on what start starts.
+func onFaultLocks(t *testing.T, start func(testing.TB) *testredis.Server, test func(b *faultBench, k faultLock)) {
+	var all sync.WaitGroup
+	for _, k := range faultLocks {
+		all.Go(func() {
+			t.Run(k.name, func(t *testing.T) { test(newFaultBenchOn(t, start(t)), k) })
+		})
+	}
+	all.Wait()
+}
+
+// oneRedis is for faults of the way there: all lock types share a server.
+func oneRedis(t *testing.T) func(testing.TB) *testredis.Server {
+	s := testredis.Start(t)
+	return func(testing.TB) *testredis.Server { return s }
+}
+
+// ownRedis is for faults of Redis itself: each lock type has a server.
+func ownRedis(args ...string) func(testing.TB) *testredis.Server {
+	return func(t testing.TB) *testredis.Server { return testredis.Start(t, args...) }
 }
 
 // shaky returns a client over the proxy.
@@ -43,591 +112,519 @@ func (b *faultBench) shaky(opts ...Option) *Client {
 	return b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 300 * time.Millisecond }), opts...)
 }
 
-// S3: the answer is lost, the request has run.
+func (b *faultBench) client(opts ...Option) *Client {
+	b.Helper()
+	return b.clientOn(testredis.Client(b, b.addr), opts...)
+}
+
+// clientOn is that of a bench, with two siblings that know the same server by other names.
+func (b *faultBench) clientOn(rdb *redis.Client, opts ...Option) *Client {
+	b.Helper()
+	opts = append([]Option{WithNodeTimeout(4 * time.Second)}, opts...)
+	c := b.bench.clientOn(rdb, opts...)
+	_, port, err := net.SplitHostPort(rdb.Options().Addr)
+	b.must(err)
+	var others []*Client
+	for _, host := range []string{"[::ffff:127.0.0.1]", "[::ffff:7f00:1]"} {
+		others = append(others, b.bench.clientOn(testredis.Client(b, "", func(o *redis.Options) {
+			*o = *rdb.Options()
+			o.Addr = host + ":" + port
+		}), opts...))
+	}
+	siblings.Store(c, others)
+	b.Cleanup(func() { siblings.Delete(c) })
+	return c
+}
+
+// stays makes sure that nothing comes over c for a while.
+func stays[T any](b *faultBench, what string, c <-chan T, d time.Duration) {
+	b.Helper()
+	select {
+	case v := <-c:
+		b.Fatalf("%s: %v", what, v)
+	case <-time.After(d):
+	}
+}
+
+// records are the bench's keys but for token counters, which stay.
+func (b *faultBench) records() []string {
+	return slices.DeleteFunc(b.keys(), func(key string) bool { return strings.HasPrefix(key, "redisson_lock_token:") })
+}
+
+// refuses makes sure that l cannot be taken, soon and with that answer, and that nothing is left of it.
+func (b *faultBench) refuses(l Locker, answer string) {
+	b.Helper()
+	start := time.Now()
+	ok, err := l.TryLock(context.Background(), 0, 0)
+	if ok || err == nil || !strings.Contains(err.Error(), answer) || time.Since(start) > 2*soon {
+		b.Errorf("TryLock: %v, %v after %v", ok, err, time.Since(start))
+	}
+	if errors.Is(err, redis.Nil) {
+		b.Errorf("redis.Nil leaves the package: %v", err)
+	}
+	b.mustBe(l.Unlock(context.Background()), ErrNotHeld)
+}
+
+// tokenOf is the fencing token of l, or 0 if it has none.
+func (b *faultBench) tokenOf(ctx context.Context, l Locker) int64 {
+	b.Helper()
+	f, ok := l.(*Lock)
+	if !ok || !f.fenced {
+		return 0
+	}
+	token, err := f.Token(ctx)
+	b.must(err)
+	return token
+}
+
+// Rows 1, 2, 5, 6: the answer is lost, the request has run; or not even that.
 func TestFaultLostAnswers(t *testing.T) {
+	t.Parallel()
+	server := oneRedis(t)
 	for name, fault := range map[string]testredis.Fault{
 		"connection closed": testredis.LoseReply,
 		"no answer":         testredis.StallReply,
 		"not even run":      testredis.DropRequest,
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newFaultBench(t)
-			ctx := context.Background()
-			l := b.shaky().NewLock(b.name, Fenced())
-			for _, script := range []*luaScript{lockAcquire, lockRelease, inspectScript} {
-				b.proxy.On(testredis.Script(script.digest), fault).Times(2)
-			}
-			b.must(l.Lock(ctx))
-			token, err := l.Token(ctx)
-			b.must(err)
-			b.holds(l, 1)
-			b.proxy.On(testredis.Script(lockAcquire.digest), fault).Times(2)
-			b.must(l.Lock(ctx))
-			b.holds(l, 2)
-			if again, err := l.Token(ctx); again != token || err != nil {
-				t.Errorf("a repeated re-entry changed the token: %d, %v", again, err)
-			}
-			b.must(l.Unlock(ctx))
-			b.holds(l, 1)
-			b.tries(b.direct.NewLock(b.name), false)
-			b.proxy.On(testredis.Script(lockRelease.digest), fault).Times(2)
-			b.must(l.Unlock(ctx))
-			b.tries(b.direct.NewLock(b.name), true)
-			b.mustBe(l.Unlock(ctx), ErrNotHeld)
-			b.must(b.direct.NewLock(b.name).Unlock(ctx))
+			onFaultLocks(t, server, func(b *faultBench, k faultLock) {
+				ctx, cancel := context.WithTimeout(context.Background(), 4*soon)
+				defer cancel()
+				l := k.one(b.shaky(), b.name)
+				b.proxy.On(calls(inspectScript), fault).Times(2)
+				var token int64
+				for _, step := range []struct {
+					request testredis.Match
+					do      func(context.Context) error
+					levels  int
+					times   int
+				}{{k.takes, l.Lock, 1, 2 * k.asks}, {k.takes, l.Lock, 2, 2 * k.asks}, {k.gives, l.Unlock, 1, 2 * k.parts}, {k.gives, l.Unlock, 0, 2 * k.parts}} {
+					rule := b.proxy.On(step.request, fault).Times(step.times)
+					b.must(step.do(ctx))
+					if rule.Count() == 0 {
+						b.Fatal("nothing was lost")
+					}
+					rule.Release()
+					b.holds(l, step.levels)
+					if step.levels > 0 {
+						b.tries(k.rival(b.direct, b.name), false)
+						now := b.tokenOf(ctx, l)
+						if token != 0 && now != token {
+							b.Errorf("a repeated re-entry changed the token %d to %d", token, now)
+						}
+						token = now
+					}
+				}
+				b.mustBe(l.Unlock(ctx), ErrNotHeld)
+				next := k.rival(b.direct, b.name)
+				b.tries(next, true)
+				b.must(next.Unlock(ctx))
+			})
 		})
 	}
 }
 
-// FAULTS 9: ctx ends while the request is under way.
+// Row 9: ctx ends while the request is under way.
 func TestFaultCtxEndsDuringARequest(t *testing.T) {
-	b := newFaultBench(t)
-	l := b.shaky().NewLock(b.name)
-	rule := b.proxy.On(testredis.Script(lockAcquire.digest), testredis.HoldRequest)
-	ctx, cancel := context.WithCancel(context.Background())
-	got := make(chan error, 1)
-	go func() { got <- l.Lock(ctx) }()
-	await(b.bench, "the request is under way", rule.Fired())
-	start := time.Now()
-	cancel()
-	b.mustBe(await(b.bench, "Lock comes back", got), context.Canceled)
-	if took := time.Since(start); took > 250*time.Millisecond {
-		t.Errorf("Lock came back %v after the end of ctx", took)
-	}
-	rule.Release() // it runs now, and its undo after it or before
-	testredis.Await(t, "the lock is free again", 2*soon, func() bool {
-		ok, err := b.direct.NewLock(b.name).TryLock(context.Background(), 0, 0)
-		return ok && err == nil
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		c := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = time.Minute }))
+		rule := b.proxy.On(k.takes, testredis.HoldRequest).Times(testredis.Always)
+		ctx, cancel := context.WithCancel(context.Background())
+		got := make(chan error, 1)
+		go func() { got <- k.one(c, b.name).Lock(ctx) }()
+		await(b.bench, "the request is under way", rule.Fired())
+		cancel()
+		b.mustBe(await(b.bench, "Lock comes back although Redis says nothing", got), context.Canceled)
+		rule.Release() // it runs now, and its undo after it or before
+		next := k.rival(b.direct, b.name)
+		testredis.Await(b, "the lock is free again", 2*soon, func() bool {
+			ok, err := next.TryLock(context.Background(), 0, 0)
+			return ok && err == nil
+		})
+		b.must(next.Unlock(context.Background()))
 	})
-	b.must(b.direct.NewLock(b.name).Unlock(context.Background()))
 }
 
-// FAULTS 4: the undo overtakes the attempt. What comes too late lapses, is not
+// Rows 3, 4: the undo overtakes the attempt. What comes too late lapses, is not
 // renewed, and is not taken for a later hold.
 func TestFaultAttemptRunsAfterItsUndo(t *testing.T) {
-	b := newFaultBench(t)
-	const lease = 500 * time.Millisecond
-	l := b.shaky(WithWatchdogTimeout(lease)).NewLock(b.name)
-	rule := b.proxy.On(testredis.Script(lockAcquire.digest), testredis.HoldRequest).Times(testredis.Always)
-	undone := b.proxy.On(testredis.Script(lockRelease.digest), testredis.DelayReply(0))
-	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
-	defer cancel()
-	b.mustBe(l.Lock(ctx), context.DeadlineExceeded)
-	await(b.bench, "the undo has run", undone.Fired())
-	rule.Release()
-	testredis.Await(t, "the late attempt has run", soon, func() bool { return len(b.keys()) == 1 })
-	start := time.Now()
-	next := b.direct.NewLock(b.name)
-	b.must(next.Lock(context.Background()))
-	if took := time.Since(start); took > lease+soon {
-		t.Errorf("it blocked for %v", took)
-	}
-	b.mustBe(l.Unlock(context.Background()), ErrNotHeld)
-	b.must(next.Unlock(context.Background()))
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		const lease = time.Second
+		l := k.one(b.shaky(WithWatchdogTimeout(lease)), b.name)
+		rule := b.proxy.On(k.takes, testredis.HoldRequest).Times(testredis.Always)
+		undone := b.proxy.On(k.undoes, testredis.DelayReply(0)).Times(k.parts)
+		again := b.proxy.On(k.undoes, testredis.HoldRequest).Times(testredis.Always)
+		ctx, cancel := context.WithCancel(context.Background())
+		got := make(chan error, 1)
+		go func() { got <- l.Lock(ctx) }()
+		testredis.Await(b, "the requests are under way", soon, func() bool { return rule.Count() >= k.asks })
+		cancel()
+		b.mustBe(await(b.bench, "Lock comes back", got), context.Canceled)
+		testredis.Await(b, "the undo has run", soon, func() bool { return undone.Count() == k.parts })
+		rule.Release()
+		testredis.Await(b, "the late attempt has run", soon, func() bool { return len(b.records()) > 0 })
+		start := time.Now()
+		next := k.rival(b.direct, b.name)
+		b.must(next.Lock(context.Background()))
+		if took := time.Since(start); took > lease+soon {
+			b.Errorf("it blocked for %v", took)
+		}
+		b.mustBe(l.Unlock(context.Background()), ErrNotHeld)
+		again.Release()
+		b.holds(next, 1)
+		b.must(next.Unlock(context.Background()))
+	})
 }
 
-// S3: a release that runs late frees nobody else.
+// Row 5: a release that runs late frees nobody else.
 func TestFaultLateReleaseFreesNobodyElse(t *testing.T) {
-	b := newFaultBench(t)
-	ctx := context.Background()
-	l := b.shaky().NewLock(b.name)
-	b.must(l.Lock(ctx))
-	rule := b.proxy.On(testredis.Script(lockRelease.digest), testredis.HoldRequest)
-	b.must(l.Unlock(ctx)) // the second try does it
-	next := b.direct.NewLock(b.name)
-	b.must(next.Lock(ctx))
-	again := l
-	rule.Release()
-	time.Sleep(50 * time.Millisecond) // for the server to run it, if it wants to
-	b.holds(next, 1)
-	b.must(next.Unlock(ctx))
-	b.must(again.Lock(ctx))
-	b.must(again.Unlock(ctx))
+	t.Parallel()
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		l, next := k.one(b.shaky(), b.name), k.one(b.direct, b.name)
+		b.must(l.Lock(ctx))
+		rule := b.proxy.On(k.gives, testredis.HoldRequest).Times(k.parts)
+		b.must(l.Unlock(ctx)) // the second try does it
+		b.must(next.Lock(ctx))
+		before := b.commands("evalsha")
+		rule.Release()
+		testredis.Await(b, "the late release has run", soon, func() bool { return b.commands("evalsha") >= before+k.parts })
+		b.holds(next, 1)
+		b.must(next.Unlock(ctx))
+		b.must(l.Lock(ctx))
+		b.must(l.Unlock(ctx))
+	})
 }
 
-// S2: Redis cannot be reached, and the holder is told by its own clock.
+// Rows 7, 12: Redis cannot be reached, and the holder is told by its own clock.
 func TestFaultBlackHole(t *testing.T) {
-	b := newFaultBench(t)
-	ctx := context.Background()
-	const lease = time.Second
-	l := b.shaky(WithWatchdogTimeout(lease)).NewLock(b.name)
-	b.must(l.Lock(ctx))
-	guarded, err := l.Guard(ctx)
-	b.must(err)
-	b.proxy.BlackHole(true)
-	start := time.Now()
-	await(b.bench, "the guard ends", guarded.Done())
-	if took := time.Since(start); took > lease+lease/2 {
-		t.Errorf("the guard ended %v after the last possible renewal", took)
-	}
-	b.mustBe(context.Cause(guarded), ErrLockLost)
-	next := b.direct.NewLock(b.name)
-	b.must(next.Lock(ctx))
-	b.proxy.BlackHole(false)
-	b.mustBe(l.Unlock(ctx), ErrLockLost)
-	b.holds(next, 1)
-	b.must(next.Unlock(ctx))
-}
-
-// L4: a short outage is ridden out.
-func TestFaultRenewalsAreRepeated(t *testing.T) {
-	b := newFaultBench(t)
-	ctx := context.Background()
-	const lease = time.Second
-	l := b.shaky(WithWatchdogTimeout(lease)).NewLock(b.name)
-	for _, fault := range []testredis.Fault{testredis.LoseReply, testredis.StallReply, testredis.DropRequest} {
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		const lease = 2 * time.Second
+		l := k.one(b.shaky(WithWatchdogTimeout(lease)), b.name)
 		b.must(l.Lock(ctx))
 		guarded, err := l.Guard(ctx)
 		b.must(err)
-		rule := b.proxy.On(testredis.Script(renewScript.digest), fault)
-		await(b.bench, "a renewal fails", rule.Fired())
-		select {
-		case <-guarded.Done():
-			t.Errorf("one failed renewal lost the lock: %v", context.Cause(guarded))
-		case <-time.After(2 * lease):
+		b.proxy.BlackHole(true)
+		start := time.Now()
+		await(b.bench, "the guard ends", guarded.Done())
+		if took := time.Since(start); took > lease+lease/2 {
+			b.Errorf("the guard ended %v after the last possible renewal", took)
 		}
-		b.must(l.Unlock(ctx))
-	}
-}
-
-// FAULTS 11: the subscription connection is killed, and the message lost with it.
-func TestFaultSubscriptionKilled(t *testing.T) {
-	b := newFaultBench(t)
-	ctx := context.Background()
-	held := b.direct.NewLock(b.name)
-	waiting := b.client(WithMaxWakeDelay(time.Hour)).NewLock(b.name)
-	for range 5 {
-		owner := WithOwner(ctx)
-		b.must(held.Lock(ctx))
-		got := b.startWaiter(owner, waiting)
-		b.must(b.rdb.Do(ctx, "client", "kill", "type", "pubsub").Err())
-		b.must(held.Unlock(ctx))
-		b.must(await(b.bench, "the waiter notices", got))
-		b.must(waiting.Unlock(owner))
-	}
-}
-
-// FAULTS 12: the subscription connection goes silent.
-func TestFaultSubscriptionSilent(t *testing.T) {
-	b := newFaultBench(t)
-	ctx := context.Background()
-	held := b.direct.NewLock(b.name)
-	b.must(held.Lock(ctx))
-	owner := WithOwner(ctx)
-	waiting := b.shaky(WithMaxWakeDelay(time.Hour)).NewLock(b.name)
-	got := b.startWaiter(owner, waiting)
-	b.proxy.BlackHole(true)
-	b.must(held.Unlock(ctx))
-	time.Sleep(100 * time.Millisecond)
-	b.proxy.BlackHole(false)
-	b.proxy.CutAll() // whatever was on its way is gone
-	select {
-	case err := <-got:
-		b.must(err)
-	case <-time.After(4 * soon):
-		t.Fatal("the waiter sleeps while the lock is free")
-	}
-	b.must(waiting.Unlock(owner))
-}
-
-// A subscription that is never confirmed keeps nobody from asking.
-func TestFaultSubscriptionNeverConfirmed(t *testing.T) {
-	b := newFaultBench(t)
-	ctx := context.Background()
-	held := b.direct.NewLock(b.name)
-	b.must(held.Lock(ctx))
-	rule := b.proxy.On(testredis.Command("subscribe"), testredis.StallReply).Times(testredis.Always)
-	got := make(chan error, 1)
-	owner := WithOwner(ctx)
-	waiting := b.shaky(WithMaxWakeDelay(100 * time.Millisecond)).NewLock(b.name)
-	go func() { got <- waiting.Lock(owner) }()
-	await(b.bench, "the subscription is not answered", rule.Fired())
-	b.must(held.Unlock(ctx))
-	b.must(await(b.bench, "the waiter notices by itself", got))
-	b.must(waiting.Unlock(owner))
-	rule.Release()
-}
-
-// FAULTS 37: a frozen Redis.
-func TestFaultFrozenRedis(t *testing.T) {
-	b := newFaultBench(t)
-	ctx := context.Background()
-	const lease = time.Second
-	c := b.client(WithWatchdogTimeout(lease))
-	l, other := c.NewLock(b.name), c.NewLock(b.name+"-other")
-	b.must(l.Lock(ctx))
-	guarded, err := l.Guard(ctx)
-	b.must(err)
-	b.server.Freeze()
-	start := time.Now()
-	ok, err := other.TryLock(ctx, 100*time.Millisecond, 0)
-	if took := time.Since(start); ok || err == nil || took > soon/2 {
-		t.Errorf("TryLock: %v, %v after %v", ok, err, took)
-	}
-	deadline, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
-	defer cancel()
-	start = time.Now()
-	b.mustBe(other.Lock(deadline), context.DeadlineExceeded)
-	if took := time.Since(start); took > soon/2 {
-		t.Errorf("Lock came back after %v", took)
-	}
-	await(b.bench, "the guard ends", guarded.Done())
-	b.mustBe(context.Cause(guarded), ErrLockLost)
-	start = time.Now()
-	b.mustBe(l.Unlock(ctx), ErrLockLost)
-	if took := time.Since(start); took > unlockTime+soon/2 {
-		t.Errorf("Unlock took %v", took)
-	}
-	b.server.Thaw()
-	testredis.Await(t, "everything is free again", 4*soon, func() bool {
-		return second(b.rdb.Ping(ctx).Result()) == nil && len(b.keys()) == 0
+		b.mustBe(context.Cause(guarded), ErrLockLost)
+		next := k.rival(b.direct, b.name)
+		b.must(next.Lock(ctx))
+		b.proxy.BlackHole(false)
+		b.mustBe(l.Unlock(ctx), ErrLockLost)
+		b.holds(next, 1)
+		b.must(next.Unlock(ctx))
 	})
-	b.must(l.Lock(ctx))
-	b.must(l.Unlock(ctx))
 }
 
-// FAULTS 15: Redis comes back empty.
-func TestFaultRestartEmpty(t *testing.T) {
-	b := newFaultBench(t)
-	ctx := context.Background()
-	l := b.client(WithWatchdogTimeout(3*time.Second)).NewLock(b.name, Fenced())
-	b.must(l.Lock(ctx))
-	token, err := l.Token(ctx)
-	b.must(err)
-	guarded, err := l.Guard(ctx)
-	b.must(err)
-	owner := WithOwner(ctx)
-	waiting := b.client(WithMaxWakeDelay(200*time.Millisecond)).NewLock(b.name, Fenced())
-	got := b.startWaiter(owner, waiting)
-	b.server.Restart()
-	b.must(await(b.bench, "the waiter gets the lock", got))
-	if next, err := waiting.Token(owner); next <= token || err != nil {
-		t.Errorf("token %d, %v after %d", next, err, token)
-	}
-	await(b.bench, "the old holder is told", guarded.Done())
-	b.mustBe(context.Cause(guarded), ErrLockLost)
-	b.mustBe(l.Unlock(ctx), ErrLockLost)
-	b.must(waiting.Unlock(owner))
-}
-
-// FAULTS 38: Redis is down for a while; a waiter rides it out, and does not burn the CPU.
-func TestFaultOutage(t *testing.T) {
-	b := newFaultBench(t)
-	ctx := context.Background()
-	held := b.direct.NewLock(b.name)
-	b.must(held.Lock(ctx))
-	owner := WithOwner(ctx)
-	waiting := b.client(WithMaxWakeDelay(200 * time.Millisecond)).NewLock(b.name)
-	got := b.startWaiter(owner, waiting)
-	b.server.Kill()
-	deadline, cancel := context.WithTimeout(ctx, 10*soon)
-	defer cancel()
-	start := time.Now()
-	err := b.direct.NewLock(b.name + "-other").Lock(deadline)
-	if err == nil || !strings.Contains(err.Error(), "refused") || deadline.Err() != nil {
-		t.Errorf("Lock without Redis: %v after %v", err, time.Since(start))
-	}
-	select {
-	case err := <-got:
-		t.Errorf("the waiter gave up: %v", err)
-	case <-time.After(time.Second):
-	}
-	b.server.Restart()
-	b.must(await(b.bench, "the waiter gets the lock", got))
-	b.mustBe(held.Unlock(ctx), ErrLockLost)
-	b.must(waiting.Unlock(owner))
-}
-
-// FAULTS 16 and 25: the scripts are forgotten, and memory is short.
-func TestFaultOutOfMemory(t *testing.T) {
-	b := newFaultBench(t)
-	ctx := context.Background()
-	const lease = time.Second
-	c := b.client(WithWatchdogTimeout(lease))
-	l := c.NewLock(b.name)
-	b.must(l.Lock(ctx))
-	guarded, err := l.Guard(ctx)
-	b.must(err)
-	b.must(b.rdb.ConfigSet(ctx, "maxmemory", "1").Err())
-	for _, lock := range []*Lock{c.NewLock(b.name + "-2"), c.NewLock(b.name+"-3", Fenced())} {
-		err := lock.Lock(ctx)
-		if err == nil || !strings.Contains(err.Error(), "OOM") {
-			t.Errorf("Lock: %v", err)
-		}
-		b.mustBe(lock.Unlock(ctx), ErrNotHeld)
-	}
-	select {
-	case <-guarded.Done():
-		t.Errorf("lost: %v", context.Cause(guarded))
-	case <-time.After(2 * lease): // renewed
-	}
-	b.must(l.Unlock(ctx))
-	b.must(b.rdb.ConfigSet(ctx, "maxmemory", "0").Err())
-}
-
-// FAULTS 21: a server that became a replica.
-func TestFaultReadOnly(t *testing.T) {
-	b := newFaultBench(t)
-	ctx := context.Background()
-	l, free := b.direct.NewLock(b.name), b.direct.NewLock(b.name+"-free")
-	b.must(l.Lock(ctx))
-	b.must(b.rdb.Do(ctx, "replicaof", "127.0.0.1", "1").Err())
-	start := time.Now()
-	err := free.Lock(ctx)
-	if err == nil || !strings.Contains(err.Error(), "READONLY") || time.Since(start) > soon {
-		t.Errorf("Lock: %v after %v", err, time.Since(start))
-	}
-	b.mustBe(free.Unlock(ctx), ErrNotHeld)
-	got := make(chan error, 1)
-	owner := WithOwner(ctx)
-	go func() { got <- l.Unlock(context.WithoutCancel(ctx)) }() // not the owner
-	b.mustBe(await(b.bench, "unlock by somebody else", got), ErrNotHeld)
-	go func() {
-		time.Sleep(300 * time.Millisecond)
-		b.rdb.Do(ctx, "replicaof", "no", "one")
-	}()
-	b.must(l.Unlock(ctx)) // goes on trying
-	b.must(free.Lock(owner))
-	b.must(free.Unlock(owner))
-}
-
-// FAULTS 22 to 24: answers of a server that is busy with itself.
-func TestFaultServerAnswers(t *testing.T) {
-	for _, c := range []struct {
-		answer string
-		passes bool // a waiter goes on waiting
-	}{
-		{"LOADING Redis is loading the dataset in memory", true},
-		{"MASTERDOWN Link with MASTER is down", true},
-		{"CLUSTERDOWN The cluster is down", true},
-		{"TRYAGAIN Multiple keys request during rehashing of slot", true},
-		{"BUSY Redis is busy running a script", true},
-		{"NOREPLICAS Not enough good replicas to write.", true},
-		{"READONLY You can't write against a read only replica.", true},
-		{"OOM command not allowed when used memory > 'maxmemory'.", false},
-		{"MISCONF Errors writing to the AOF file", false},
-		{"NOAUTH Authentication required.", false},
-		{"NOPERM this user has no permissions to run the 'evalsha' command", false},
-		{"ERR unknown command 'evalsha'", false},
+// Row 7: a short outage is ridden out.
+func TestFaultRenewalsAreRepeated(t *testing.T) {
+	t.Parallel()
+	server := oneRedis(t)
+	var all sync.WaitGroup
+	for name, fault := range map[string]testredis.Fault{
+		"connection closed": testredis.LoseReply,
+		"no answer":         testredis.StallReply,
+		"not even run":      testredis.DropRequest,
 	} {
-		prefix, _, _ := strings.Cut(c.answer, " ")
-		t.Run(prefix, func(t *testing.T) {
-			mini := testredis.Mini(t)
-			b := newBench(t, mini.Addr())
-			ctx := context.Background()
-			l := b.client().NewLock(b.name)
-			b.must(b.rdb.Ping(ctx).Err())
-			mini.SetError(c.answer)
-			start := time.Now()
-			err := l.Lock(ctx)
-			if err == nil || !strings.Contains(err.Error(), c.answer) || time.Since(start) > soon {
-				t.Errorf("Lock: %v after %v", err, time.Since(start))
-			}
-			if ok, err := l.TryLock(ctx, 0, 0); ok || err == nil || errors.Is(err, redis.Nil) {
-				t.Errorf("TryLock: %v, %v", ok, err)
-			}
-			mini.SetError("")
-			b.mustBe(l.Unlock(ctx), ErrNotHeld)
-
-			held := b.client().NewLock(b.name)
-			b.must(held.Lock(ctx))
-			owner := WithOwner(ctx)
-			waiting := b.client(WithMaxWakeDelay(20 * time.Millisecond)).NewLock(b.name)
-			got := b.startWaiter(owner, waiting)
-			mini.SetError(c.answer)
-			if !c.passes {
-				if err := await(b, "the waiter is told", got); err == nil || !strings.Contains(err.Error(), c.answer) {
-					t.Errorf("waiter: %v", err)
-				}
-				mini.SetError("")
-				b.must(held.Unlock(ctx))
-				return
-			}
-			select {
-			case err := <-got:
-				t.Errorf("the waiter gave up: %v", err)
-			case <-time.After(200 * time.Millisecond):
-			}
-			mini.SetError("")
-			b.must(held.Unlock(ctx))
-			b.must(await(b, "the waiter gets the lock", got))
-			b.must(waiting.Unlock(owner))
+		all.Go(func() {
+			t.Run(name, func(t *testing.T) {
+				onFaultLocks(t, server, func(b *faultBench, k faultLock) {
+					ctx := context.Background()
+					const lease = 3 * time.Second
+					l := k.one(b.shaky(WithWatchdogTimeout(lease)), b.name)
+					b.must(l.Lock(ctx))
+					guarded, err := l.Guard(ctx)
+					b.must(err)
+					rule := b.proxy.On(k.renews, fault).Times(k.parts)
+					await(b.bench, "a renewal fails", rule.Fired())
+					select {
+					case <-guarded.Done():
+						b.Errorf("one failed renewal lost the lock: %v", context.Cause(guarded))
+					case <-time.After(lease + lease/4):
+					}
+					b.must(l.Unlock(ctx))
+				})
+			})
 		})
 	}
+	all.Wait()
 }
 
-// FAULTS 24, on a real Redis.
-func TestFaultBusyScript(t *testing.T) {
-	b := newFaultBench(t, "--busy-reply-threshold", "50")
-	ctx := context.Background()
-	held := b.direct.NewLock(b.name)
-	b.must(held.Lock(ctx))
-	owner := WithOwner(ctx)
-	waiting := b.client(WithMaxWakeDelay(20 * time.Millisecond)).NewLock(b.name)
-	got := b.startWaiter(owner, waiting)
-	stuck := b.server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Minute, -1 })
-	var wg sync.WaitGroup
-	wg.Go(func() { stuck.Eval(ctx, "while true do end", nil) })
-	testredis.Await(t, "the script blocks Redis", soon, func() bool {
-		return redis.HasErrorPrefix(b.rdb.Ping(ctx).Err(), "BUSY")
+// Row 41: a renewal that runs after the release renews nobody else and leaves nothing.
+func TestFaultLateRenewal(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		const lease, short = 3 * time.Second, time.Second
+		l, next := k.one(b.shaky(WithWatchdogTimeout(lease)), b.name), k.one(b.direct, b.name)
+		b.must(l.Lock(ctx))
+		rule := b.proxy.On(k.renews, testredis.HoldRequest).Times(testredis.Always)
+		testredis.Await(b, "the renewals are under way", soon, func() bool { return rule.Count() >= k.parts })
+		b.must(l.Unlock(ctx))
+		b.must(next.LockLease(ctx, short))
+		before := b.commands("evalsha")
+		rule.Release()
+		testredis.Await(b, "the late renewals have run", soon, func() bool { return b.commands("evalsha") >= before+k.parts })
+		if ttl, err := next.TTL(ctx); ttl > short || err != nil {
+			b.Errorf("the lease of the next one is %v, %v", ttl, err)
+		}
+		if err := next.Unlock(ctx); err != nil && !errors.Is(err, ErrLockLost) { // on a machine that is very busy
+			b.Error(err)
+		}
 	})
-	select {
-	case err := <-got:
-		t.Errorf("the waiter gave up: %v", err)
-	case <-time.After(200 * time.Millisecond):
-	}
-	b.must(b.rdb.ScriptKill(ctx).Err())
-	wg.Wait()
-	b.must(held.Unlock(ctx))
-	b.must(await(b.bench, "the waiter gets the lock", got))
-	b.must(waiting.Unlock(owner))
 }
 
-// FAULTS 54 and 55: a user who may not run scripts, subscribe, or publish.
-func TestFaultPermissions(t *testing.T) {
-	b := newFaultBench(t)
-	ctx := context.Background()
-	as := func(rules ...any) *redis.Client {
-		user := fmt.Sprintf("user%d", benches.Add(1))
-		b.must(b.rdb.Do(ctx, append([]any{"acl", "setuser", user, "on", ">pw", "~*"}, rules...)...).Err())
-		return b.server.Client(func(o *redis.Options) { o.Username, o.Password = user, "pw" })
-	}
-
-	t.Run("no scripts", func(t *testing.T) {
-		l := b.clientOn(as("+@all", "-@scripting", "&*")).NewLock(b.name)
-		start := time.Now()
-		err := l.Lock(ctx)
-		if err == nil || !strings.Contains(err.Error(), "NOPERM") || time.Since(start) > soon {
-			t.Errorf("Lock: %v after %v", err, time.Since(start))
+// Rows 10, 44: a waiter gives up, and the answer to that is lost. Who comes behind it is not held up.
+func TestFaultLostGivingUp(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		held := k.rival(b.direct, b.name)
+		b.must(held.Lock(ctx))
+		fickle, cancel := context.WithCancel(ctx)
+		gone := b.startWaiter(WithOwner(fickle), k.one(b.shaky(), b.name))
+		next, owner := k.one(b.client(WithMaxWakeDelay(time.Hour)), b.name), WithOwner(ctx)
+		got := make(chan error, 1)
+		go func() { got <- next.Lock(owner) }()
+		stays(b, "it is held", got, 100*time.Millisecond)
+		b.proxy.On(k.undoes, testredis.LoseReply).Times(k.parts)
+		cancel()
+		b.mustBe(await(b.bench, "the waiter gives up", gone), context.Canceled)
+		b.must(held.Unlock(ctx))
+		select {
+		case err := <-got:
+			b.must(err)
+		case <-time.After(fairLife - fairHeartbeat):
+			b.Fatal("the one that has gone is still in line")
 		}
-		_, err = l.TryLock(ctx, time.Hour, 0)
-		if err == nil || !strings.Contains(err.Error(), "NOPERM") || time.Since(start) > soon {
-			t.Errorf("TryLock: %v", err)
-		}
+		b.must(next.Unlock(owner))
 	})
+}
 
-	t.Run("no channels", func(t *testing.T) {
-		var logged lockedBuffer
-		c := b.clientOn(as("+@all", "resetchannels"), WithMaxWakeDelay(50*time.Millisecond),
-			WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
-		l := c.NewLock(b.name)
+// Row 11: the subscription connection is killed, and the message lost with it.
+func TestFaultSubscriptionKilled(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		held := k.rival(b.direct, b.name)
+		waiting := k.one(b.client(WithMaxWakeDelay(time.Hour)), b.name)
 		for range 3 {
-			held := b.direct.NewLock(b.name)
-			b.must(held.Lock(ctx))
-			got := make(chan error, 1)
 			owner := WithOwner(ctx)
-			go func() { got <- l.Lock(owner) }()
-			testredis.Await(t, "the warning", soon, func() bool { return logged.String() != "" })
+			b.must(held.Lock(ctx))
+			got := b.startWaiter(owner, waiting)
+			b.must(b.rdb.Do(ctx, "client", "kill", "type", "pubsub").Err())
 			b.must(held.Unlock(ctx))
-			b.must(await(b.bench, "the waiter polls", got))
-			b.must(l.Unlock(owner)) // although it may not publish
-			b.isLocked(held, false)
-		}
-		if s := logged.String(); strings.Count(s, "level=") != 1 || !strings.Contains(s, "level=WARN") {
-			t.Errorf("logged: %s", s)
+			b.must(await(b.bench, "the waiter notices", got))
+			b.must(waiting.Unlock(owner))
 		}
 	})
+}
 
-	// The smallest set of rights.
-	t.Run("enough", func(t *testing.T) {
-		var logged lockedBuffer
-		rights := []any{"+evalsha", "+eval", "+subscribe", "+unsubscribe", "+ping", "+hello",
-			"+hset", "+hget", "+hexists", "+hlen", "+pttl", "+pexpire", "+del", "+exists", "+set", "+incr", "+time", "+publish",
-			"resetkeys", "~" + b.name, "~redisson_lock_token:{" + b.name + "}", "resetchannels", "&redisson_lock__channel:{" + b.name + "}"}
-		c := b.clientOn(as(rights...), WithMaxWakeDelay(time.Hour), WithWatchdogTimeout(time.Second),
-			WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
-		l := c.NewLock(b.name, Fenced())
-		held := b.direct.NewLock(b.name)
+// Row 12: the subscription connection goes silent.
+func TestFaultSubscriptionSilent(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		held := k.rival(b.direct, b.name)
 		b.must(held.Lock(ctx))
 		owner := WithOwner(ctx)
-		got := b.startWaiter(owner, l)
+		waiting := k.one(b.shaky(WithMaxWakeDelay(time.Hour)), b.name)
+		got := b.startWaiter(owner, waiting)
+		b.proxy.BlackHole(true)
 		b.must(held.Unlock(ctx))
-		b.must(await(b.bench, "the waiter is woken", got))
-		time.Sleep(2 * time.Second) // it is renewed
-		if held, err := l.IsHeld(owner); !held || err != nil {
-			t.Errorf("%v, %v", held, err)
+		time.Sleep(100 * time.Millisecond)
+		b.proxy.CutAll() // what was on its way is gone
+		b.proxy.BlackHole(false)
+		select {
+		case err := <-got:
+			b.must(err)
+		case <-time.After(4 * soon):
+			b.Fatal("the waiter sleeps while the lock is free")
 		}
-		b.must(l.Unlock(owner))
-		b.must(l.Lock(owner))
-		if freed, err := l.ForceUnlock(ctx); !freed || err != nil {
-			t.Errorf("%v, %v", freed, err)
-		}
-		if logged.String() != "" {
-			t.Errorf("logged: %s", logged.String())
-		}
+		b.must(waiting.Unlock(owner))
 	})
 }
 
-// FAULTS 39: no connection is to be had.
+// Row 13: a subscription that is never confirmed keeps nobody from asking.
+func TestFaultSubscriptionNeverConfirmed(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		held := k.rival(b.direct, b.name)
+		b.must(held.Lock(ctx))
+		rule := b.proxy.On(testredis.Command("subscribe"), testredis.StallReply).Times(testredis.Always)
+		got := make(chan error, 1)
+		owner := WithOwner(ctx)
+		waiting := k.one(b.shaky(WithMaxWakeDelay(100*time.Millisecond)), b.name)
+		go func() { got <- waiting.Lock(owner) }()
+		await(b.bench, "the subscription is not answered", rule.Fired())
+		b.must(held.Unlock(ctx))
+		b.must(await(b.bench, "the waiter notices by itself", got))
+		b.must(waiting.Unlock(owner))
+		rule.Release()
+	})
+}
+
+// Row 39: no connection is to be had from the pool.
 func TestFaultPoolExhausted(t *testing.T) {
-	b := newFaultBench(t)
-	ctx := context.Background()
-	rdb := b.server.Client(func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 1, time.Minute })
-	const lease = time.Second
-	l := b.clientOn(rdb, WithWatchdogTimeout(lease)).NewLock(b.name)
-	b.must(l.Lock(ctx))
-	guarded, err := l.Guard(ctx)
-	b.must(err)
-	conn := rdb.Conn()
-	b.must(conn.Ping(ctx).Err())
-	deadline, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
-	defer cancel()
-	start := time.Now()
-	err = b.clientOn(rdb).NewLock(b.name + "-other").Lock(deadline)
-	b.mustBe(err, context.DeadlineExceeded)
-	if took := time.Since(start); took > soon {
-		t.Errorf("took %v", took)
-	}
-	select {
-	case <-guarded.Done():
-		t.Errorf("the watchdog starved: %v", context.Cause(guarded))
-	case <-time.After(2 * lease):
-	}
-	b.must(conn.Close())
-	b.must(l.Unlock(ctx))
-}
-
-// FAULTS 50: the Redis client is closed before us.
-func TestFaultRedisClientClosed(t *testing.T) {
-	b := newFaultBench(t)
-	ctx := context.Background()
-	rdb := b.server.Client()
-	c := b.clientOn(rdb)
-	l := c.NewLock(b.name)
-	b.must(l.LockLease(ctx, time.Second))
-	b.must(rdb.Close())
-	if err := c.NewLock(b.name + "-2").Lock(ctx); !errors.Is(err, redis.ErrClosed) {
-		t.Errorf("Lock: %v", err)
-	}
-	start := time.Now()
-	if err := l.Unlock(ctx); !errors.Is(err, redis.ErrClosed) || time.Since(start) > soon/2 {
-		t.Errorf("Unlock: %v after %v", err, time.Since(start))
-	}
-	b.must(c.Close())
-}
-
-// A script that Redis stops half way leaves no lock behind.
-func TestFaultHalfDone(t *testing.T) {
-	b := newFaultBench(t)
-	ctx := context.Background()
-	tokens := "redisson_lock_token:{" + b.name + "}"
-	b.must(b.rdb.HSet(ctx, tokens, "not", "a counter").Err())
-	for _, l := range []Locker{
-		b.direct.NewLock(b.name, Fenced()), b.direct.NewFairLock(b.name, Fenced()), b.direct.NewRWLock(b.name, Fenced()).Write(),
-	} {
-		if err := l.Lock(ctx); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
-			t.Errorf("%v", err)
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		rdb := b.server.Client(func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 1, time.Minute })
+		const lease = 3 * time.Second
+		l := k.one(b.clientOn(rdb, WithWatchdogTimeout(lease)), b.name)
+		b.must(l.Lock(ctx))
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		conn := rdb.Conn()
+		b.must(conn.Ping(ctx).Err())
+		if !k.red { // which does without one of three
+			deadline, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
+			defer cancel()
+			start := time.Now()
+			b.mustBe(k.one(b.clientOn(rdb), b.name+"-other").Lock(deadline), context.DeadlineExceeded)
+			if took := time.Since(start); took > soon {
+				b.Errorf("took %v", took)
+			}
 		}
-		testredis.Await(t, "nothing is left", soon, func() bool { return len(b.keys()) == 1 })
-	}
-	b.must(b.rdb.Del(ctx, tokens).Err())
+		select {
+		case <-guarded.Done():
+			b.Errorf("the watchdog starved: %v", context.Cause(guarded))
+		case <-time.After(lease + lease/4):
+		}
+		b.must(conn.Close())
+		b.must(l.Unlock(ctx))
+	})
+}
 
-	b.must(b.rdb.Do(ctx, "acl", "setuser", "careful", "on", ">pw", "~*", "&*", "+@all", "-pexpire").Err())
-	l := b.clientOn(b.server.Client(func(o *redis.Options) { o.Username, o.Password = "careful", "pw" })).NewLock(b.name)
-	if err := l.Lock(ctx); err == nil || !strings.Contains(err.Error(), "user") {
-		t.Errorf("%v", err)
+// Row 50: the Redis client is closed before us.
+func TestFaultRedisClientClosed(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		rdb := b.server.Client()
+		c := b.clientOn(rdb)
+		l := k.one(c, b.name)
+		b.must(l.LockLease(ctx, time.Second))
+		b.must(rdb.Close())
+		if k.red { // which does without one of three
+			b.must(l.Lock(ctx))
+			b.must(l.Unlock(ctx))
+			b.must(l.Unlock(ctx))
+			b.must(c.Close())
+			return
+		}
+		if err := k.one(c, b.name+"-2").Lock(ctx); !errors.Is(err, redis.ErrClosed) {
+			b.Errorf("Lock: %v", err)
+		}
+		start := time.Now()
+		if err := l.Unlock(ctx); !errors.Is(err, redis.ErrClosed) || time.Since(start) > soon/2 {
+			b.Errorf("Unlock: %v after %v", err, time.Since(start))
+		}
+		b.must(c.Close())
+	})
+}
+
+// Row 48: a thousand wait for one lock, in four processes. What a release costs
+// Redis depends on the processes, not on the waiters; those of a fair lock ask by themselves,
+// once a second.
+func TestFaultThousandWaiters(t *testing.T) {
+	t.Parallel()
+	const processes, waiters, releases = 4, 1000, 5
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		if k.name == "read" {
+			return // they come in together
+		}
+		ctx, cancel := context.WithCancel(context.Background())
+		defer cancel()
+		held := k.one(b.direct, b.name)
+		b.must(held.Lock(ctx))
+		in := make(chan error, waiters)
+		goOn := make(chan struct{})
+		var all sync.WaitGroup
+		for range processes {
+			l := k.one(b.client(WithMaxWakeDelay(time.Hour)), b.name)
+			for range waiters / processes {
+				all.Go(func() {
+					owner := WithOwner(ctx)
+					if err := l.Lock(owner); err != nil {
+						return // at the end
+					}
+					in <- nil
+					<-goOn
+					if err := l.Unlock(owner); err != nil {
+						in <- err
+					}
+				})
+			}
+		}
+		least := processes * k.asks * 2 // everyone asks, listens, and asks again
+		if k.name == "fair" {
+			least = 2 * waiters
+		}
+		testredis.Await(b, "all wait", 4*soon, func() bool { return b.commands("evalsha") >= least })
+		start, before := time.Now(), b.commands("evalsha")
+		b.must(held.Unlock(ctx))
+		for range releases {
+			b.must(await(b.bench, "the next one comes in", in))
+			goOn <- struct{}{}
+		}
+		b.must(await(b.bench, "the last one comes in", in))
+		most := (releases + 1) * (k.asks + k.parts) * (processes + 2)
+		if k.name == "fair" {
+			most = 10*(releases+1) + int(float64(waiters)*(2+time.Since(start).Seconds()))
+		}
+		if asked := b.commands("evalsha") - before; asked > most {
+			b.Errorf("%d requests for %d releases, at most %d are in order", asked, releases+1, most)
+		} else {
+			b.Logf("%d requests for %d releases, at most %d are in order", asked, releases+1, most)
+		}
+		cancel()
+		close(goOn)
+		all.Wait()
+	})
+}
+
+// Row 57: one name for locks of different kinds. They exclude one another, or it is an error.
+func TestFaultNameOfAnotherKind(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	for _, one := range faultLocks {
+		for _, other := range faultLocks {
+			if one.asks+one.parts+other.asks+other.parts > 4 || one.name == "read" && other.name == "read" {
+				continue // made of others; or meant to be together
+			}
+			t.Run(one.name+" and "+other.name, func(t *testing.T) {
+				b := newFaultBenchOn(t, s)
+				ctx := context.Background()
+				l, next := one.one(b.direct, b.name), other.one(b.client(WithMaxWakeDelay(50*time.Millisecond)), b.name)
+				b.must(l.Lock(ctx))
+				if ok, err := next.TryLock(ctx, 0, 0); ok || errors.Is(err, context.DeadlineExceeded) {
+					t.Fatalf("a second holder: %v", err)
+				}
+				owner := WithOwner(ctx)
+				got := make(chan error, 1)
+				go func() { got <- next.Lock(owner) }()
+				stays(b, "a second holder, or an error", got, 20*time.Millisecond)
+				if err := next.Unlock(ctx); !errors.Is(err, ErrNotHeld) {
+					t.Errorf("unlock of what another kind holds: %v", err)
+				}
+				b.holds(l, 1)
+				b.must(l.Unlock(ctx))
+				b.must(await(b.bench, "the next one notices", got))
+				b.tries(l, false)
+				b.must(next.Unlock(owner))
+			})
+		}
 	}
-	testredis.Await(t, "no lock without a lease is left", soon, func() bool { return len(b.keys()) == 0 })
 }
 
 // A host that is gone takes no connection and refuses none: no call takes longer than it says.

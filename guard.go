@@ -26,6 +26,9 @@ func (g *guard) Err() error {
 	}
 	_ = g.parent.Err() // it may be another guard
 	g.hold.lapseIfDue()
+	if loss := g.hold.lossOf(); loss != nil { // whoever noticed it may not have come to this guard yet
+		endGuards([]*guard{g}, g.hold.named(loss))
+	}
 	return g.Context.Err()
 }
 

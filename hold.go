@@ -58,6 +58,11 @@ func (h *hold) lossOf() error {
 	return h.loss
 }
 
+// named puts the lock's name before a loss.
+func (h *hold) named(loss error) error {
+	return fmt.Errorf("relock: %s: %w", shortName(h.key.id.name), loss)
+}
+
 // lapseIfDue ends the hold if its time is up, whether or not a timer has come to it yet.
 func (h *hold) lapseIfDue() {
 	e := h.engine
@@ -116,7 +121,7 @@ func (h *hold) lose(cause error) bool {
 	e.mu.Unlock()
 
 	e.dog.remove(&h.lease)
-	endGuards(guards, fmt.Errorf("relock: %s: %w", shortName(h.key.id.name), h.loss))
+	endGuards(guards, h.named(h.loss))
 	if c, ok := h.backend.(composite); ok {
 		c.lost(h.field)
 	}

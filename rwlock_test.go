@@ -488,42 +488,6 @@ func TestRWLockAndLockExclude(t *testing.T) {
 	})
 }
 
-// Lost answers, for both halves and the fair lock.
-func TestFaultLostAnswersOfOtherLocks(t *testing.T) {
-	for name, make := range map[string]struct {
-		newLock lockMaker
-		script  *luaScript
-	}{
-		"read":  {newReadLock, rwScript},
-		"write": {newWriteLock, rwScript},
-		"fair":  {newFairLock, fairScript},
-	} {
-		for fault, how := range map[string]testredis.Fault{"closed": testredis.LoseReply, "silent": testredis.StallReply} {
-			t.Run(name+" "+fault, func(t *testing.T) {
-				b := newFaultBench(t)
-				ctx := context.Background()
-				b.must(b.rdb.ScriptLoad(ctx, make.script.source).Err())
-				l := make.newLock(b.shaky(), b.name)
-				for _, step := range []struct {
-					do     func(context.Context) error
-					levels int
-				}{{l.Lock, 1}, {l.Lock, 2}, {l.Unlock, 1}, {l.Unlock, 0}} {
-					b.proxy.On(testredis.Script(make.script.digest), how).Times(2)
-					b.must(step.do(ctx))
-					b.holds(l, step.levels)
-				}
-				b.mustBe(l.Unlock(ctx), ErrNotHeld)
-				other := newWriteLock(b.direct, b.name)
-				if name == "fair" {
-					other = newFairLock(b.direct, b.name)
-				}
-				b.tries(other, true)
-				b.must(other.Unlock(ctx))
-			})
-		}
-	}
-}
-
 // A write lease that runs out with a read lock inside is over, whatever keeps the record alive.
 func TestWriteLeaseLapsesAroundAReadLock(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {

@@ -52,6 +52,7 @@ local function wake_head()
     end
 end
 
+-- pcall: where memory is short, a release must go on without its signs of life.
 -- Removes the dead: relock waiters without a sign of life; and at the head,
 -- others whose timeout is over or who have none and would stand there for ever.
 local function bury()
@@ -60,14 +61,14 @@ local function bury()
     for _, waiter in ipairs(redis.call('zrangebyscore', beats, '-inf', ms(now))) do
         if waiter ~= '' then
             if now - heard > life / 2 and redis.call('lpos', queue, waiter) then
-                redis.call('zadd', beats, ms(now + life), waiter)
+                redis.pcall('zadd', beats, ms(now + life), waiter)
             else
                 remove(waiter)
                 buried = true
             end
         end
     end
-    redis.call('zadd', beats, 'XX', ms(now), '')
+    redis.pcall('zadd', beats, 'XX', ms(now), '')
     while true do
         local head = redis.call('lindex', queue, 0)
         if not head or redis.call('zscore', beats, head) then

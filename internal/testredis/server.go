@@ -33,8 +33,12 @@ type Server struct {
 	t    testing.TB
 	bin  string
 	dir  string
+	env  []string // beside ours
 	args []string
 	port int
+
+	clock string        // of StartJumpy: the file that says by how much it is ahead
+	ahead time.Duration // and by how much that is
 
 	mu   sync.Mutex // guards proc
 	proc *process
@@ -68,6 +72,12 @@ func Start(t testing.TB, args ...string) *Server {
 // launch is Start with arguments that know the port.
 func launch(t testing.TB, args func(port int) []string) *Server {
 	t.Helper()
+	return startWith(t, nil, args)
+}
+
+// startWith is launch with an environment.
+func startWith(t testing.TB, env []string, args func(port int) []string) *Server {
+	t.Helper()
 	bin, err := findServer()
 	if err != nil {
 		if os.Getenv("CI") == "true" {
@@ -75,7 +85,7 @@ func launch(t testing.TB, args func(port int) []string) *Server {
 		}
 		t.Skipf("this test needs a redis-server on the PATH or named by RELOCK_REDIS_SERVER: %v", err)
 	}
-	s := &Server{t: t, bin: bin, dir: t.TempDir()}
+	s := &Server{t: t, bin: bin, dir: t.TempDir(), env: env}
 	if err := os.WriteFile(s.config(), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -163,7 +173,7 @@ func (s *Server) start() error {
 		"--appendonly", "no",
 		"--enable-debug-command", "yes",
 	}, s.args...)
-	p, err := startProcess(s.bin, args, filepath.Join(s.dir, "redis.log"))
+	p, err := startProcess(s.bin, args, s.env, filepath.Join(s.dir, "redis.log"))
 	if err != nil {
 		return err
 	}
@@ -188,13 +198,14 @@ type process struct {
 	gone chan struct{} // closed when it has ended and was waited for
 }
 
-func startProcess(bin string, args []string, log string) (*process, error) {
+func startProcess(bin string, args, env []string, log string) (*process, error) {
 	out, err := os.Create(log)
 	if err != nil {
 		return nil, err
 	}
 	defer out.Close() // the child has its own
 	cmd := exec.Command(bin, args...)
+	cmd.Env = append(os.Environ(), env...)
 	cmd.Stdout, cmd.Stderr = out, out
 	dieWithUs(cmd)
 

@@ -1,0 +1,155 @@
+package relock
+
+// Which test tries which fault. The faults are the rows of docs/reliability.md.
+//
+// Rules: every row names tests that exist, or the reason why it cannot be tried on
+// one machine; the page and this table say the same.
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const suiteTests = "TestLock TestFencedLock TestFairLock TestReadLock TestWriteLock TestMultiLock TestRedLock"
+
+// faultRows are the tests of each row; a suite is the tests that all lock types pass.
+var faultRows = map[int]string{
+	1:  "TestFaultLostAnswers TestEngineLostAnswersOfAnAcquire",
+	2:  "TestFaultLostAnswers",
+	3:  "TestFaultAttemptRunsAfterItsUndo TestFaultFrozenRedis",
+	4:  "TestFaultAttemptRunsAfterItsUndo TestEngineUndoThatOvertakesItsAttempt",
+	5:  "TestFaultLostAnswers TestFaultLateReleaseFreesNobodyElse TestEngineLostAnswersOfARelease",
+	6:  "TestScriptsAreSentOnce TestFaultLostAnswers",
+	7:  "TestFaultRenewalsAreRepeated TestFaultBlackHole TestWatchdogEndsTrustWhenNoRenewalIsConfirmed",
+	8:  "suite",
+	9:  "TestFaultCtxEndsDuringARequest TestEngineUndoesAnAttemptThatWasGivenUp",
+	10: "suite TestFaultLostGivingUp TestFairAbandonedWaiters TestWriterThatGivesUpLetsReadersIn",
+	11: "TestFaultSubscriptionKilled TestPubSubWakesEverybodyAfterAReconnect",
+	12: "TestFaultSubscriptionSilent TestFaultBlackHole TestPubSubNoticesASilentPeer",
+	13: "TestEngineAsksAgainOnceItIsSubscribed TestFaultSubscriptionNeverConfirmed",
+	14: "TestSentinelTakeover TestClusterFailover TestShardsFollowAFailover",
+	15: "TestFaultRestartEmpty TestTokensOnlyGrow",
+	16: "TestScriptsSurviveAFlush TestFaultRestartEmpty",
+	17: "suite TestEngineLossIsNoticedWithinAThirdOfTheLease",
+	18: "TestSentinelTakeover TestClusterFailoverLosesTheRecord",
+	20: "TestSentinelTakeover",
+	21: "TestFaultRefusedWrites TestFaultServerAnswers TestSentinelTakeover",
+	22: "TestFaultLoading TestFaultServerAnswers",
+	23: "TestFaultRefusedWrites TestFaultServerAnswers",
+	24: "TestFaultBusyScript TestFaultServerAnswers",
+	25: "TestFaultOutOfMemory TestFaultServerAnswers",
+	26: "TestFaultEvicted",
+	27: "suite",
+	28: "TestFaultRecordWithoutLease TestEngineWaitsForARecordThatNeverEnds",
+	29: "TestFaultHalfDone TestMilliseconds suite",
+	30: "suite",
+	31: "suite TestRedissonNames TestClusterSlots",
+	32: "TestFaultHolderIsPaused TestEngineGuardLooksAtTheClock TestEngineGuardOfAHoldThatIsBeingLost",
+	34: "TestNoWallClock",
+	35: "TestFaultServerClockJumps",
+	36: "TestFaultSlowRedis",
+	37: "TestFaultFrozenRedis TestFairOrderSurvivesAPauseOfRedis",
+	38: "TestFaultOutage TestEngineOutages",
+	39: "TestFaultPoolExhausted TestFaultMaxClients",
+	40: "TestFaultStarvedProcess TestEngineGuardLooksAtTheClock TestWatchdogManyLeases",
+	41: "TestFaultLateRenewal TestScriptContracts",
+	42: "suite",
+	43: "TestFaultWaiterIsKilled TestFairCrashedWaiters TestFairDeadHeadOfAFreeLock",
+	44: "TestFaultLostGivingUp TestFairAbandonedWaiters TestFairModel",
+	45: "TestWriterIsNotStarved TestReadersAreNotStarved TestWriterBuriesDeadReaders TestUpgradeFailsClearly TestDowngrade TestFaultHolderIsKilled",
+	46: "TestRedLockDeadNodes TestRedLockLateAnswers TestRedLockValidity TestMultiLockUnlocksAll TestMultiLockStartsOver",
+	47: "TestRedLockNodeComesBackEmpty TestRedLockMajorityComesBackEmpty",
+	48: "TestFaultThousandWaiters TestRedLockWaitersDoNotPoll",
+	49: "suite TestEngineCloseWakesEverybody TestMultiLockCloseWakesWaitersElsewhere",
+	50: "TestFaultRedisClientClosed",
+	51: "TestClusterSlotHalfWay TestClusterSlotMoves TestFaultServerAnswers",
+	52: "TestClusterSlotMoves TestShardsFollowASlot TestShardsFollowARedirection",
+	53: "TestClusterFailover TestClusterFailoverLosesTheRecord",
+	54: "TestFaultPermissions",
+	55: "TestFaultPermissions TestPubSubRefusedChannels",
+	56: "TestFaultPasswordChanges TestFaultServerAnswers",
+	57: "TestFaultNameOfAnotherKind TestRWLockAndLockExclude TestFairLockAndLockExclude",
+	58: "TestNewRefuses",
+	59: "suite",
+	60: "TestFaultHolderIsKilled TestFaultWaiterIsKilled",
+}
+
+// cannotBeTried are the rows without a test; the page says why.
+var cannotBeTried = []int{19, 33}
+
+const faultRowCount = 60
+
+func TestFaultRowsAreCovered(t *testing.T) {
+	files, err := filepath.Glob("*_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	exists := map[string]bool{}
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`).FindAllSubmatch(source, -1) {
+			exists[string(found[1])] = true
+		}
+	}
+	page, err := os.ReadFile("docs/reliability.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 1; n <= faultRowCount; n++ {
+		line := regexp.MustCompile(fmt.Sprintf(`(?m)^\| %d \|.*$`, n)).FindAllString(string(page), -1)
+		if len(line) != 1 {
+			t.Errorf("row %d has %d lines on the page", n, len(line))
+			continue
+		}
+		names := strings.Fields(faultRows[n])
+		if excused := slices.Contains(cannotBeTried, n); excused != (len(names) == 0) {
+			t.Errorf("row %d has tests %v, and cannot be tried: %v", n, names, excused)
+		}
+		var said []string
+		for _, found := range regexp.MustCompile("`(Test\\w+)`|\\*(suite)\\*").FindAllStringSubmatch(line[0], -1) {
+			said = append(said, found[1]+found[2])
+		}
+		if !slices.Equal(said, names) {
+			t.Errorf("row %d: the page says %v, the table %v", n, said, names)
+		}
+		for _, name := range names {
+			for _, test := range strings.Fields(strings.ReplaceAll(name, "suite", suiteTests)) {
+				if !exists[test] {
+					t.Errorf("row %d: there is no %s", n, test)
+				}
+			}
+		}
+	}
+	if len(faultRows)+len(cannotBeTried) != faultRowCount {
+		t.Errorf("%d rows", len(faultRows)+len(cannotBeTried))
+	}
+}
+
+// Row 34: nothing that decides about a lock looks at the wall clock of the client.
+func TestNoWallClock(t *testing.T) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	wall := regexp.MustCompile(`\.(Unix|UnixMilli|UnixMicro|UnixNano|UTC|Local|AddDate|Round|Truncate|Format)\(|time\.(Date|Parse|Unix)\w*\(`)
+	for _, file := range files {
+		if strings.HasSuffix(file, "_test.go") {
+			continue
+		}
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found := wall.FindAll(source, -1); len(found) > 0 {
+			t.Errorf("%s: %s", file, found)
+		}
+	}
+}

@@ -1,0 +1,667 @@
+package relock
+
+// Every lock type when Redis itself has a bad day: it is gone, frozen, slow, out of
+// memory, busy, read-only, forgetful or strict. Each test says which rows of
+// docs/reliability.md it is for.
+//
+// Rules: a real server is brought into the state, with the commands of an
+// operator where there are any; who waits goes on waiting where the trouble
+// passes, who holds is told what it must know, and nobody gets what was not
+// confirmed.
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// commands is how often the server of the bench has run a command.
+func (b *faultBench) commands(name string) int {
+	b.Helper()
+	var n int
+	stats := b.rdb.InfoMap(context.Background(), "commandstats").Item("Commandstats", "cmdstat_"+name)
+	_, _ = fmt.Sscanf(stats, "calls=%d", &n)
+	return n
+}
+
+// config sets something until the test ends.
+func (b *faultBench) config(name, value string) {
+	b.Helper()
+	b.must(b.rdb.ConfigSet(context.Background(), name, value).Err())
+}
+
+// Row 37: a frozen Redis.
+func TestFaultFrozenRedis(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		const lease = time.Second
+		c := b.client(WithWatchdogTimeout(lease))
+		l, other := k.one(c, b.name), k.one(c, b.name+"-other")
+		b.must(l.Lock(ctx))
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		b.server.Freeze()
+		start := time.Now()
+		ok, err := other.TryLock(ctx, 100*time.Millisecond, 0)
+		if took := time.Since(start); ok || err == nil || took > soon/2 {
+			b.Errorf("TryLock: %v, %v after %v", ok, err, took)
+		}
+		deadline, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+		start = time.Now()
+		b.mustBe(other.Lock(deadline), context.DeadlineExceeded)
+		if took := time.Since(start); took > soon/2 {
+			b.Errorf("Lock came back after %v", took)
+		}
+		await(b.bench, "the guard ends", guarded.Done())
+		b.mustBe(context.Cause(guarded), ErrLockLost)
+		start = time.Now()
+		b.mustBe(l.Unlock(ctx), ErrLockLost)
+		if took := time.Since(start); took > unlockTime+soon/2 {
+			b.Errorf("Unlock took %v", took)
+		}
+		b.server.Thaw()
+		testredis.Await(b, "everything is free again", 4*soon, func() bool {
+			return second(b.rdb.Ping(ctx).Result()) == nil && len(b.records()) == 0
+		})
+		b.must(l.Lock(ctx))
+		b.must(l.Unlock(ctx))
+	})
+}
+
+// Rows 15, 16: Redis comes back empty, without records, counters and scripts.
+func TestFaultRestartEmpty(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		l := k.one(b.client(WithWatchdogTimeout(3*time.Second)), b.name)
+		b.must(l.Lock(ctx))
+		token := b.tokenOf(ctx, l)
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		owner := WithOwner(ctx)
+		waiting := k.rival(b.client(WithMaxWakeDelay(200*time.Millisecond)), b.name)
+		got := b.startWaiter(owner, waiting)
+		b.server.Restart()
+		b.must(await(b.bench, "the waiter gets the lock", got))
+		if next := b.tokenOf(owner, waiting); token != 0 && next <= token {
+			b.Errorf("token %d after %d", next, token)
+		}
+		await(b.bench, "the old holder is told", guarded.Done())
+		b.mustBe(context.Cause(guarded), ErrLockLost)
+		b.mustBe(l.Unlock(ctx), ErrLockLost)
+		b.must(waiting.Unlock(owner))
+	})
+}
+
+// Row 38: Redis is down for a while; a waiter rides it out.
+func TestFaultOutage(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		held := k.rival(b.direct, b.name)
+		b.must(held.Lock(ctx))
+		owner := WithOwner(ctx)
+		waiting := k.one(b.client(WithMaxWakeDelay(200*time.Millisecond)), b.name)
+		got := b.startWaiter(owner, waiting)
+		b.server.Kill()
+		b.refuses(k.one(b.direct, b.name+"-other"), "refused")
+		if !k.red {
+			deadline, cancel := context.WithTimeout(ctx, 10*soon)
+			defer cancel()
+			if err := k.one(b.direct, b.name+"-other").Lock(deadline); err == nil || !strings.Contains(err.Error(), "refused") || deadline.Err() != nil {
+				b.Errorf("Lock without Redis: %v", err)
+			}
+		}
+		stays(b, "the waiter gave up", got, time.Second)
+		b.server.Restart()
+		b.must(await(b.bench, "the waiter gets the lock", got))
+		b.mustBe(held.Unlock(ctx), ErrLockLost)
+		b.must(waiting.Unlock(owner))
+	})
+}
+
+// Row 25: memory is short. What is held is renewed and given back.
+func TestFaultOutOfMemory(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		const lease = time.Second
+		c := b.client(WithWatchdogTimeout(lease))
+		l := k.one(c, b.name)
+		b.must(l.Lock(ctx))
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		b.config("maxmemory", "1")
+		if k.name != "write" { // of which Redis lets the writes pass, because the first of them frees something
+			b.refuses(k.one(c, b.name+"-2"), "OOM")
+		}
+		select {
+		case <-guarded.Done():
+			b.Errorf("lost: %v", context.Cause(guarded))
+		case <-time.After(2 * lease): // renewed
+		}
+		b.must(l.Unlock(ctx))
+		b.isLocked(l, false)
+		b.config("maxmemory", "0")
+	})
+}
+
+// Row 26: the record is evicted. The holder is told at its next renewal.
+func TestFaultEvicted(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis("--maxmemory-policy", "allkeys-lru"), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		l := k.one(b.client(WithWatchdogTimeout(3*time.Second)), b.name)
+		b.must(l.Lock(ctx))
+		token := b.tokenOf(ctx, l)
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		b.config("maxmemory", "1")
+		testredis.Await(b, "the record is evicted", soon, func() bool { return len(b.keys()) == 0 })
+		b.config("maxmemory", "0")
+		next := k.rival(b.direct, b.name)
+		b.tries(next, true)
+		if now := b.tokenOf(ctx, next); token != 0 && now <= token {
+			b.Errorf("token %d after %d", now, token)
+		}
+		await(b.bench, "the guard ends", guarded.Done())
+		b.mustBe(context.Cause(guarded), ErrLockLost)
+		b.mustBe(l.Unlock(ctx), ErrLockLost)
+		b.holds(next, 1)
+		b.must(next.Unlock(ctx))
+	})
+}
+
+// Row 28: somebody has taken the lease away from the record, and its holder is
+// gone. It is waited for, by asking, and not by sleeping until a lease ends that never does.
+func TestFaultRecordWithoutLease(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		const lease = time.Second
+		l := k.one(b.shaky(), b.name)
+		b.must(l.LockLease(ctx, lease))
+		b.proxy.BlackHole(true)
+		for _, key := range b.keys() {
+			b.must(b.rdb.Persist(ctx, key).Err())
+		}
+		owner := WithOwner(ctx)
+		waiting := k.rival(b.client(WithMaxWakeDelay(100*time.Millisecond)), b.name)
+		got := b.startWaiter(owner, waiting)
+		stays(b, "the record is still there", got, 2*lease)
+		b.forget() // the operator; nothing is announced
+		b.must(await(b.bench, "the waiter asks again", got))
+		b.proxy.BlackHole(false)
+		b.mustBe(l.Unlock(ctx), ErrLockLost)
+		b.must(waiting.Unlock(owner))
+	})
+}
+
+// Row 35: the clock of the server jumps.
+func TestFaultServerClockJumps(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, testredis.StartJumpy, func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		const lease = 3 * time.Second
+		l, next := k.one(b.client(WithWatchdogTimeout(lease)), b.name), k.rival(b.direct, b.name)
+		b.must(l.Lock(ctx))
+		token := b.tokenOf(ctx, l)
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+
+		// Ahead: all leases are over, and the holder hears of it at its next renewal.
+		b.server.Jump(time.Hour)
+		testredis.Await(b, "the lease is over", soon, func() bool {
+			ok, err := next.TryLock(ctx, 0, 0)
+			return ok && err == nil
+		})
+		if now := b.tokenOf(ctx, next); token != 0 && now <= token {
+			b.Errorf("token %d after %d", now, token)
+		}
+		await(b.bench, "the guard ends", guarded.Done())
+		b.mustBe(context.Cause(guarded), ErrLockLost)
+		b.mustBe(l.Unlock(ctx), ErrLockLost)
+
+		// Back: leases last longer, and a release frees all the same.
+		b.server.Jump(-time.Hour)
+		b.holds(next, 1)
+		b.tries(l, false)
+		b.must(next.Unlock(ctx))
+		b.tries(l, true)
+		b.must(l.Unlock(ctx))
+	})
+}
+
+// Row 36: Redis is slow. The time that it took is not trusted, nobody asks twice
+// meanwhile, and a holder is renewed.
+func TestFaultSlowRedis(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		const lease, slow = 5 * time.Second, 700 * time.Millisecond
+		held := k.one(b.client(WithWatchdogTimeout(lease)), b.name+"-held")
+		b.must(held.Lock(ctx))
+		guardedHeld, err := held.Guard(ctx)
+		b.must(err)
+
+		before := b.commands("evalsha")
+		b.must(b.rdb.Do(ctx, "client", "pause", slow.Milliseconds(), "write").Err())
+		l := k.one(b.client(), b.name)
+		start := time.Now()
+		b.must(l.LockLease(ctx, lease))
+		if took := time.Since(start); took < slow/2 {
+			b.Fatalf("Redis was not slow: %v", took)
+		}
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		if asked := b.commands("evalsha") - before; asked > 2*k.asks+2*k.parts { // one acquire, and a renewal perhaps
+			b.Errorf("%d requests", asked)
+		}
+		b.must(b.rdb.Do(ctx, "debug", "sleep", slow.Seconds()).Err())
+		time.Sleep(time.Until(start.Add(lease)))
+		if guarded.Err() == nil {
+			b.Errorf("trusted %v after the request was sent, for a lease of %v", time.Since(start), lease)
+		}
+		if guardedHeld.Err() != nil {
+			b.Errorf("the watchdog did not get through: %v", context.Cause(guardedHeld))
+		}
+		b.must(held.Unlock(ctx))
+	})
+}
+
+// Row 39: the server takes no more connections.
+func TestFaultMaxClients(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		const lease = 3 * time.Second
+		l := k.one(b.client(WithWatchdogTimeout(lease)), b.name)
+		b.must(l.Lock(ctx))
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		b.config("maxclients", "1")
+		other := k.rival(b.client(), b.name)
+		b.refuses(other, "")
+		select {
+		case <-guarded.Done():
+			b.Errorf("lost: %v", context.Cause(guarded))
+		case <-time.After(lease + lease/4):
+		}
+		b.config("maxclients", "1000")
+		b.must(l.Unlock(ctx))
+		if ok, err := other.TryLock(ctx, soon, 0); !ok || err != nil { // go-redis takes its time
+			b.Errorf("there is room again: %v, %v", ok, err)
+		}
+		b.must(other.Unlock(ctx))
+	})
+}
+
+// Rows 21, 23: a server that writes nothing: a replica, one that misses its
+// replicas, one that cannot save.
+func TestFaultRefusedWrites(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		answer  string
+		passes  bool // an Unlock waits for it
+		on, off func(b *faultBench)
+	}{
+		{"READONLY", true, func(b *faultBench) {
+			b.must(b.rdb.Do(context.Background(), "replicaof", "127.0.0.1", "1").Err())
+		}, func(b *faultBench) {
+			b.must(b.rdb.Do(context.Background(), "replicaof", "no", "one").Err())
+		}},
+		{"NOREPLICAS", true, func(b *faultBench) {
+			b.config("min-replicas-to-write", "1")
+		}, func(b *faultBench) {
+			b.config("min-replicas-to-write", "0")
+		}},
+		{"MISCONF", false, func(b *faultBench) {
+			b.config("save", "3600 1")
+			dir := b.rdb.ConfigGet(context.Background(), "dir").Val()["dir"]
+			b.must(os.Mkdir(filepath.Join(dir, "dump.rdb"), 0o700)) // in the way of the file
+			b.must(b.rdb.BgSave(context.Background()).Err())
+			testredis.Await(b, "a save has failed", soon, func() bool {
+				return b.rdb.InfoMap(context.Background(), "persistence").Item("Persistence", "rdb_last_bgsave_status") == "err"
+			})
+		}, func(b *faultBench) {
+			b.config("save", "")
+		}},
+	} {
+		t.Run(c.answer, func(t *testing.T) {
+			t.Parallel()
+			onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+				ctx := context.Background()
+				l, free := k.one(b.direct, b.name), k.one(b.direct, b.name+"-free")
+				b.must(l.Lock(ctx))
+				c.on(b)
+				b.refuses(free, c.answer)
+				b.mustBe(elsewhere(func() error { return l.Unlock(ctx) }), ErrNotHeld) // not the owner
+				if !c.passes {
+					if err := l.Unlock(ctx); err == nil || !strings.Contains(err.Error(), c.answer) {
+						b.Errorf("Unlock: %v", err)
+					}
+					c.off(b)
+					b.isLocked(l, true) // until its lease ends
+					b.must(second(l.ForceUnlock(ctx)))
+					return
+				}
+				unlocked := make(chan struct{})
+				var wg sync.WaitGroup
+				wg.Go(func() {
+					select {
+					case <-unlocked:
+					case <-time.After(300 * time.Millisecond):
+					}
+					c.off(b)
+				})
+				b.must(l.Unlock(ctx)) // goes on trying
+				close(unlocked)
+				wg.Wait()
+				b.must(free.Lock(ctx))
+				b.must(free.Unlock(ctx))
+			})
+		})
+	}
+}
+
+// Row 22: Redis loads its data, for seconds.
+func TestFaultLoading(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis("--loading-process-events-interval-bytes", "1024"), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		held := k.rival(b.direct, b.name)
+		b.must(held.Lock(ctx))
+		owner := WithOwner(ctx)
+		waiting := k.one(b.client(WithMaxWakeDelay(50*time.Millisecond)), b.name)
+		got := b.startWaiter(owner, waiting)
+		b.must(b.rdb.Eval(ctx, "for i = 1, 1500 do redis.call('set', 'filler' .. i, string.rep('x', 100)) end return 1", nil).Err())
+		b.config("key-load-delay", "1000") // microseconds
+		patient := func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Minute, -1 }
+		loader, once := b.server.Client(patient), b.server.Client(patient)
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if err := loader.Do(ctx, "debug", "reload").Err(); err != nil {
+				b.Error(err)
+			}
+		})
+		testredis.Await(b, "Redis loads", soon, func() bool {
+			return redis.HasErrorPrefix(once.Ping(ctx).Err(), "LOADING")
+		})
+		b.refuses(k.one(b.direct, b.name+"-other"), "LOADING")
+		wg.Wait()
+		stays(b, "the waiter gave up, or in", got, 100*time.Millisecond)
+		b.must(held.Unlock(ctx))
+		b.must(await(b.bench, "the waiter gets the lock", got))
+		b.must(waiting.Unlock(owner))
+	})
+}
+
+// Rows 21 to 25, 51, 54, 56: what Redis may answer, and whether a waiter goes on waiting.
+func TestFaultServerAnswers(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for _, k := range faultLocks {
+		all.Go(func() {
+			t.Run(k.name, func(t *testing.T) {
+				for _, c := range []struct {
+					answer string
+					passes bool // a waiter goes on waiting
+				}{
+					{"LOADING Redis is loading the dataset in memory", true},
+					{"MASTERDOWN Link with MASTER is down", true},
+					{"CLUSTERDOWN The cluster is down", true},
+					{"TRYAGAIN Multiple keys request during rehashing of slot", true},
+					{"BUSY Redis is busy running a script", true},
+					{"NOREPLICAS Not enough good replicas to write.", true},
+					{"READONLY You can't write against a read only replica.", true},
+					{"OOM command not allowed when used memory > 'maxmemory'.", false},
+					{"MISCONF Errors writing to the AOF file", false},
+					{"NOAUTH Authentication required.", false},
+					{"NOPERM this user has no permissions to run the 'evalsha' command", false},
+					{"ERR unknown command 'evalsha'", false},
+				} {
+					prefix, _, _ := strings.Cut(c.answer, " ")
+					t.Run(prefix, func(t *testing.T) { testServerAnswer(t, k, c.answer, c.passes) })
+				}
+			})
+		})
+	}
+	all.Wait()
+}
+
+func testServerAnswer(t *testing.T, k faultLock, answer string, passes bool) {
+	mini := testredis.Mini(t)
+	b := &faultBench{bench: newBench(t, mini.Addr())}
+	ctx := context.Background()
+	l := k.one(b.client(), b.name)
+	b.must(b.rdb.Ping(ctx).Err())
+	mini.SetError(answer)
+	b.refuses(l, answer)
+	if !k.red || !passes {
+		start := time.Now()
+		if err := l.Lock(ctx); err == nil || !strings.Contains(err.Error(), answer) || time.Since(start) > 2*soon {
+			b.Errorf("Lock: %v after %v", err, time.Since(start))
+		}
+	}
+	mini.SetError("")
+
+	held := k.rival(b.client(), b.name)
+	b.must(held.Lock(ctx))
+	owner := WithOwner(ctx)
+	waiting := k.one(b.client(WithMaxWakeDelay(20*time.Millisecond)), b.name)
+	got := b.startWaiter(owner, waiting)
+	mini.SetError(answer)
+	if !passes {
+		if err := await(b.bench, "the waiter is told", got); err == nil || !strings.Contains(err.Error(), answer) {
+			b.Errorf("waiter: %v", err)
+		}
+		mini.SetError("")
+		b.must(held.Unlock(ctx))
+		b.forget() // a place in a queue, that could not be given up
+		return
+	}
+	stays(b, "the waiter gave up", got, 200*time.Millisecond)
+	mini.SetError("")
+	b.must(held.Unlock(ctx))
+	b.must(await(b.bench, "the waiter gets the lock", got))
+	b.must(waiting.Unlock(owner))
+}
+
+// Row 24: somebody's script blocks Redis.
+func TestFaultBusyScript(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis("--busy-reply-threshold", "50"), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		held := k.rival(b.direct, b.name)
+		b.must(held.Lock(ctx))
+		owner := WithOwner(ctx)
+		waiting := k.one(b.client(WithMaxWakeDelay(20*time.Millisecond)), b.name)
+		got := b.startWaiter(owner, waiting)
+		stuck := b.server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Minute, -1 })
+		var wg sync.WaitGroup
+		wg.Go(func() { stuck.Eval(ctx, "while true do end", nil) })
+		testredis.Await(b, "the script blocks Redis", soon, func() bool {
+			return redis.HasErrorPrefix(b.rdb.Ping(ctx).Err(), "BUSY")
+		})
+		b.refuses(k.one(b.direct, b.name+"-other"), "BUSY")
+		stays(b, "the waiter gave up", got, 200*time.Millisecond)
+		b.must(b.rdb.ScriptKill(ctx).Err())
+		wg.Wait()
+		b.must(held.Unlock(ctx))
+		b.must(await(b.bench, "the waiter gets the lock", got))
+		b.must(waiting.Unlock(owner))
+	})
+}
+
+// Row 56: the password is changed, and connections with the old one are cut.
+func TestFaultPasswordChanges(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		const lease = 2 * time.Second
+		l := k.one(b.client(WithWatchdogTimeout(lease)), b.name)
+		b.must(l.Lock(ctx))
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		admin := b.server.Client(func(o *redis.Options) { o.Username, o.Password = "admin", "pw" })
+		b.must(b.rdb.Do(ctx, "acl", "setuser", "admin", "on", ">pw", "+@all", "~*", "&*").Err())
+		b.must(admin.Ping(ctx).Err())
+		b.must(admin.ConfigSet(ctx, "requirepass", "new").Err())
+		b.must(admin.Do(ctx, "client", "kill", "user", "default").Err())
+		start := time.Now()
+		refusal := regexp.MustCompile("NOAUTH|unauthenticated") // the latter for requests of more than ten words
+		if ok, err := k.one(b.client(), b.name+"-2").TryLock(ctx, 0, 0); ok || err == nil || !refusal.MatchString(err.Error()) {
+			b.Errorf("TryLock: %v, %v", ok, err)
+		}
+		await(b.bench, "the guard ends", guarded.Done())
+		if took := time.Since(start); took < lease/3 {
+			b.Errorf("it ended after %v: while there was time", took)
+		}
+		b.mustBe(context.Cause(guarded), ErrLockLost)
+		if !k.red && !refusal.MatchString(context.Cause(guarded).Error()) {
+			b.Errorf("lost because of %v", context.Cause(guarded))
+		}
+		b.must(admin.ConfigSet(ctx, "requirepass", "").Err())
+		b.mustBe(l.Unlock(ctx), ErrLockLost)
+		b.must(l.Lock(ctx))
+		b.must(l.Unlock(ctx))
+	})
+}
+
+// Rows 54, 55: a user who may not run scripts, or not subscribe and publish; and one
+// who may do what the README says, and no more.
+func TestFaultPermissions(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		as := func(rules ...any) *redis.Client {
+			user := fmt.Sprintf("user%d", benches.Add(1))
+			b.must(b.rdb.Do(ctx, append([]any{"acl", "setuser", user, "on", ">pw"}, rules...)...).Err())
+			return b.server.Client(func(o *redis.Options) { o.Username, o.Password = user, "pw" })
+		}
+
+		b.Run("no scripts", func(t *testing.T) {
+			l := k.one(b.clientOn(as("+@all", "-@scripting", "~*", "&*")), b.name)
+			start := time.Now()
+			for _, err := range []error{l.Lock(ctx), second(l.TryLock(ctx, time.Hour, 0))} {
+				if err == nil || !strings.Contains(err.Error(), "NOPERM") || time.Since(start) > soon {
+					t.Errorf("%v after %v", err, time.Since(start))
+				}
+			}
+		})
+
+		b.Run("no channels", func(t *testing.T) {
+			var logged lockedBuffer
+			l := k.one(b.clientOn(as("+@all", "~*", "resetchannels"), WithMaxWakeDelay(50*time.Millisecond),
+				WithLogger(slog.New(slog.NewTextHandler(&logged, nil)))), b.name)
+			for range 3 {
+				held := k.rival(b.direct, b.name)
+				b.must(held.Lock(ctx))
+				got := make(chan error, 1)
+				owner := WithOwner(ctx)
+				go func() { got <- l.Lock(owner) }()
+				testredis.Await(t, "the warning", soon, func() bool { return logged.String() != "" })
+				b.must(held.Unlock(ctx))
+				b.must(await(b.bench, "the waiter polls", got))
+				b.must(l.Unlock(owner)) // although it may not publish
+				b.isLocked(held, false)
+			}
+			// One for each Client.
+			if s := logged.String(); strings.Count(s, "level=") > k.asks || strings.Count(s, "level=") != strings.Count(s, "level=WARN") {
+				t.Errorf("logged: %s", s)
+			}
+		})
+
+		if k.parts > 1 {
+			return // it is made of what the others need
+		}
+		b.Run("enough", func(t *testing.T) {
+			rights := []any{"+evalsha", "+eval", "+subscribe", "+unsubscribe", "+ping", "+hello", "resetchannels",
+				"&redisson_lock__channel:{" + b.name + "}*", "&redisson_rwlock:{" + b.name + "}"}
+			for _, command := range luaCommands(t) {
+				rights = append(rights, "+"+command)
+			}
+			for _, key := range []string{b.name, "redisson_lock_token:{" + b.name + "}", "redisson_lock_queue:{" + b.name + "}",
+				"redisson_lock_timeout:{" + b.name + "}", "relock_lock_alive:{" + b.name + "}",
+				"{" + b.name + "}:*:rwlock_timeout:*", "relock_rwlock_writers:{" + b.name + "}"} {
+				rights = append(rights, "~"+key)
+			}
+			var logged lockedBuffer
+			l := k.one(b.clientOn(as(rights...), WithMaxWakeDelay(time.Hour), WithWatchdogTimeout(time.Second),
+				WithLogger(slog.New(slog.NewTextHandler(&logged, nil)))), b.name)
+			held := k.rival(b.direct, b.name)
+			b.must(held.Lock(ctx))
+			owner := WithOwner(ctx)
+			got := b.startWaiter(owner, l)
+			b.must(held.Unlock(ctx))
+			b.must(await(b.bench, "the waiter is woken", got))
+			time.Sleep(2 * time.Second) // it is renewed
+			if held, err := l.IsHeld(owner); !held || err != nil {
+				t.Errorf("%v, %v", held, err)
+			}
+			b.must(l.Unlock(owner))
+			b.must(l.Lock(owner))
+			if freed, err := l.ForceUnlock(ctx); !freed || err != nil {
+				t.Errorf("%v, %v", freed, err)
+			}
+			if logged.String() != "" {
+				t.Errorf("logged: %s", logged.String())
+			}
+		})
+	})
+}
+
+// luaCommands are the commands that the scripts run.
+func luaCommands(t *testing.T) (all []string) {
+	files, err := filepath.Glob("lua/*.lua")
+	if err != nil || len(files) == 0 {
+		t.Fatal(files, err)
+	}
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, found := range regexp.MustCompile(`redis\.p?call\('(\w+)'`).FindAllSubmatch(source, -1) {
+			all = append(all, string(found[1]))
+		}
+	}
+	return all
+}
+
+// Row 29: a script that Redis stops half way leaves no lock behind.
+func TestFaultHalfDone(t *testing.T) {
+	b := newFaultBench(t)
+	ctx := context.Background()
+	tokens := "redisson_lock_token:{" + b.name + "}"
+	b.must(b.rdb.HSet(ctx, tokens, "not", "a counter").Err())
+	for _, l := range []Locker{
+		b.direct.NewLock(b.name, Fenced()), b.direct.NewFairLock(b.name, Fenced()), b.direct.NewRWLock(b.name, Fenced()).Write(),
+	} {
+		if err := l.Lock(ctx); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+			t.Errorf("%v", err)
+		}
+		testredis.Await(t, "nothing is left", soon, func() bool { return len(b.keys()) == 1 })
+	}
+	b.must(b.rdb.Del(ctx, tokens).Err())
+
+	b.must(b.rdb.Do(ctx, "acl", "setuser", "careful", "on", ">pw", "~*", "&*", "+@all", "-pexpire").Err())
+	l := b.clientOn(b.server.Client(func(o *redis.Options) { o.Username, o.Password = "careful", "pw" })).NewLock(b.name)
+	if err := l.Lock(ctx); err == nil || !strings.Contains(err.Error(), "user") {
+		t.Errorf("%v", err)
+	}
+	testredis.Await(t, "no lock without a lease is left", soon, func() bool { return len(b.keys()) == 0 })
+}

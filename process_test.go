@@ -1,0 +1,241 @@
+package relock
+
+// What happens to whole processes: they are stopped, killed, or starved of their
+// processor, while they hold locks and stand in queues.
+//
+// Rules: the process is this test binary, started again with RELOCK_TEST_CHILD,
+// which says what it shall do; it tells its parent by lines of output.
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// A child is a process that holds or awaits the lock of every type.
+type child struct {
+	*testing.T
+	cmd   *exec.Cmd
+	lines chan string
+}
+
+// startChild runs a child until the test ends.
+func startChild(b *faultBench, env []string, does ...string) *child {
+	b.Helper()
+	c := &child{T: b.T, cmd: exec.Command(os.Args[0], "-test.run=^TestChild$", "-test.v"), lines: make(chan string, 1000)}
+	c.cmd.Env = append(append(os.Environ(), env...), "RELOCK_TEST_CHILD="+b.addr+" "+b.name+" "+strings.Join(does, " "))
+	out, err := c.cmd.StdoutPipe()
+	b.must(err)
+	b.must(c.cmd.Start())
+	go func() {
+		defer close(c.lines)
+		for s := bufio.NewScanner(out); s.Scan(); {
+			if line, ok := strings.CutPrefix(s.Text(), "child: "); ok {
+				c.lines <- line
+			}
+		}
+	}()
+	b.Cleanup(func() {
+		_ = c.cmd.Process.Signal(syscall.SIGCONT)
+		_ = c.cmd.Process.Kill() // it may be gone
+		_ = c.cmd.Wait()
+	})
+	return c
+}
+
+// says waits until the child has said that, and not something else.
+func (c *child) says(want string) {
+	c.Helper()
+	select {
+	case line, ok := <-c.lines:
+		if !ok || line != want {
+			c.Fatalf("the child says %q, %v; want %q", line, ok, want)
+		}
+	case <-time.After(4 * soon):
+		c.Fatalf("the child does not say %q", want)
+	}
+}
+
+func (c *child) signal(s syscall.Signal) {
+	c.Helper()
+	if err := c.cmd.Process.Signal(s); err != nil {
+		c.Fatal(err)
+	}
+}
+
+const childLease = 2 * time.Second
+
+// TestChild is what a child does.
+func TestChild(t *testing.T) {
+	does := strings.Fields(os.Getenv("RELOCK_TEST_CHILD"))
+	if len(does) == 0 {
+		return // it is for the tests below
+	}
+	b := &faultBench{bench: &bench{T: t, addr: does[0], name: does[1], rdb: testredis.Client(t, does[0])}}
+	ctx := context.Background()
+	say := func(format string, args ...any) { fmt.Printf("child: "+format+"\n", args...) }
+	c := b.client(WithWatchdogTimeout(childLease))
+	switch does[2] {
+	case "hold":
+		l := lockOf(does[3]).one(c, b.name)
+		b.must(l.Lock(ctx))
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		last := time.Now()
+		say("held")
+		for {
+			nap := syscall.NsecToTimespec(1e6)
+			_ = syscall.Nanosleep(&nap, nil) // and not by a timer of Go, which others would wait for too
+			now := time.Now()
+			if now.Sub(last) > childLease {
+				break
+			}
+			last = now
+		}
+		say("paused, guard alive: %v", guarded.Err() == nil)
+		held, err := l.IsHeld(ctx)
+		say("held: %v, %v", held, err)
+		say("unlock says lost: %v", errors.Is(l.Unlock(ctx), ErrLockLost))
+	case "wait":
+		say("waiting")
+		b.must(lockOf(does[3]).one(c, b.name).Lock(ctx))
+		say("held")
+	case "many":
+		manyLocks(b, c)
+		say("done, failed: %v", t.Failed())
+	}
+}
+
+func lockOf(kind string) faultLock {
+	for _, k := range faultLocks {
+		if k.name == kind {
+			return k
+		}
+	}
+	panic("no lock type " + kind)
+}
+
+// Row 32: a holder is stopped for longer than its lease, and somebody else gets
+// the lock. When it goes on its guard has ended before it can look at it, and its
+// Unlock does the new holder no harm.
+func TestFaultHolderIsPaused(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		c := startChild(b, nil, "hold", k.name)
+		c.says("held")
+		b.tries(k.rival(b.direct, b.name), false)
+		c.signal(syscall.SIGSTOP)
+		ctx := context.Background()
+		next := k.rival(b.direct, b.name)
+		start := time.Now()
+		b.must(next.Lock(ctx))
+		time.Sleep(time.Until(start.Add(childLease + childLease/2)))
+		c.signal(syscall.SIGCONT)
+		c.says("paused, guard alive: false")
+		c.says("held: false, <nil>")
+		c.says("unlock says lost: true")
+		b.holds(next, 1)
+		b.must(next.Unlock(ctx))
+	})
+}
+
+// Row 60: a holder is killed. Others wait for its lease, and not longer.
+func TestFaultHolderIsKilled(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		c := startChild(b, nil, "hold", k.name)
+		c.says("held")
+		c.signal(syscall.SIGKILL)
+		start := time.Now()
+		next := k.rival(b.direct, b.name)
+		b.must(next.Lock(context.Background()))
+		if took := time.Since(start); took > childLease+soon {
+			b.Errorf("it blocked for %v", took)
+		}
+		b.must(next.Unlock(context.Background()))
+	})
+}
+
+// Rows 43, 60: a waiter is killed: at the head of the queue of a fair lock, or a
+// writer that holds off readers. The others get on in seconds.
+func TestFaultWaiterIsKilled(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		held := k.rival(b.direct, b.name)
+		b.must(held.Lock(ctx))
+		c := startChild(b, nil, "wait", k.name)
+		c.says("waiting")
+		testredis.Await(b, "it waits in Redis", soon, func() bool {
+			channels, err := b.rdb.PubSubChannels(ctx, "*"+b.name+"*").Result()
+			return err == nil && len(channels) > 0
+		})
+		c.signal(syscall.SIGKILL)
+		next, owner := k.one(b.client(), b.name), WithOwner(ctx)
+		got := make(chan error, 1)
+		go func() { got <- next.Lock(owner) }()
+		stays(b, "it is held", got, 100*time.Millisecond)
+		b.must(held.Unlock(ctx))
+		select {
+		case err := <-got:
+			b.must(err)
+		case <-time.After(2*fairLife + soon):
+			b.Fatal("the dead one is in the way")
+		}
+		b.must(next.Unlock(owner))
+	})
+}
+
+// Row 40: one processor, others who burn it, and many locks: they are renewed, or
+// their holders are told in time.
+func TestFaultStarvedProcess(t *testing.T) {
+	t.Parallel()
+	b := newFaultBenchOn(t, testredis.Start(t))
+	startChild(b, []string{"GOMAXPROCS=1"}, "many").says("done, failed: false")
+}
+
+func manyLocks(b *faultBench, c *Client) {
+	ctx := context.Background()
+	for range 4 {
+		go func() {
+			for !time.Now().IsZero() { // until the process ends
+			}
+		}()
+	}
+	var locks []*Lock
+	var guards []context.Context
+	for i := range 50 {
+		l := c.NewLock(fmt.Sprint(b.name, i))
+		b.must(l.Lock(ctx))
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		locks, guards = append(locks, l), append(guards, guarded)
+	}
+	kept := 0
+	for start := time.Now(); time.Since(start) < 2*childLease; time.Sleep(childLease / 20) {
+		for i, l := range locks {
+			there := b.rdb.Exists(ctx, l.Name()).Val()
+			if guards[i].Err() == nil && there == 0 && guards[i].Err() == nil {
+				b.Fatalf("%s is trusted, and free", l.Name())
+			}
+		}
+	}
+	for i, l := range locks {
+		if guards[i].Err() == nil {
+			kept++
+		}
+		_ = l.Unlock(ctx)
+	}
+	if kept < len(locks)*9/10 {
+		b.Errorf("%d of %d were kept", kept, len(locks))
+	}
+}
