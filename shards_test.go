@@ -270,6 +270,7 @@ func TestShardsLateRedirectionIsNotMistaken(t *testing.T) {
 			t.Error("deaf")
 		}
 		time.Sleep(2 * p.idle)
+		synctest.Wait()
 		if n := len(p.links); n != 1 || p.links["node-1"].size != 1 {
 			t.Errorf("%d links", n)
 		}
