@@ -136,6 +136,7 @@ func FuzzBundleAnswers(f *testing.F) {
 	f.Add(byte(2), []byte{1, 1})
 	f.Add(byte(2), []byte{1, 0})
 	f.Add(byte(3), []byte{0, 1, 1})
+	f.Add(byte(1), []byte{0, 1})
 	f.Add(byte(2), []byte{1})
 	f.Add(byte(2), []byte{1, 1, 1})
 	f.Add(byte(1), []byte{})
@@ -212,7 +213,7 @@ func dataKeys(c *Client, name string) map[string]*handle {
 
 func FuzzNames(f *testing.F) {
 	for _, pair := range [][2]string{
-		{"x", "y"}, {"x", "{x}"}, {"{x}", "a{x}"}, {"x}", "x{"}, {"{}", "{}x"}, {"", "{"}, {"a{b}c", "a{b}{c}"},
+		{"x", "y"}, {"x", "x}"}, {"x", "{x}"}, {"{x}", "a{x}"}, {"x}", "x{"}, {"{}", "{}x"}, {"", "{"}, {"a{b}c", "a{b}{c}"},
 		{"x:{y}", "y"}, {"redisson_lock_token:{x}", "x"}, {"{{x}}", "{x}"}, {"\x00\xff", "é"}, {"a,b", "a"},
 		{strings.Repeat("n", 1<<20), strings.Repeat("n", 1<<20+1)},
 	} {
@@ -312,6 +313,8 @@ func FuzzOptions(f *testing.F) {
 		f.Add(d, d, d, d)
 	}
 	f.Add(int64(30*time.Second), int64(time.Minute), int64(1), int64(1))
+	f.Add(int64(time.Minute), int64(time.Minute), int64(0), int64(1))
+	f.Add(int64(time.Minute), int64(time.Minute), int64(1), int64(0))
 	f.Add(int64(math.MaxInt64), int64(math.MaxInt64), int64(time.Second), int64(time.Second))
 	f.Fuzz(func(t *testing.T, dog, fair, wake, node int64) {
 		o, err := newOptions([]Option{

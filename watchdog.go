@@ -323,6 +323,7 @@ func (w *watchdog) sendOne(batch []*lease) {
 		default:
 			w.confirmLocked(l, sent, l.length, true)
 			heap.Fix(&w.leases, l.index)
+			w.wakeLocked(l) // it would look a quarter of what was left later, which may be much longer
 		}
 	}
 	w.mu.Unlock()

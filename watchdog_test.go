@@ -259,6 +259,27 @@ func TestWatchdogExtendNeverShortensAndStaysRenewed(t *testing.T) {
 	})
 }
 
+// A hold that was taken for long, and then given to the watchdog.
+func TestWatchdogRenewsEveryThirdAfterALongLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		l, _ := newLease(f.dog)
+		f.dog.watch(l, time.Now(), 24*time.Hour, false)
+		f.dog.extend(l, time.Now(), testLease, true)
+		time.Sleep(time.Hour)
+		last := time.Duration(0)
+		for _, at := range f.timesAsked(l) {
+			if gap := at - last; gap > testLease/3 {
+				t.Fatalf("renewed %v after the last time, want %v", gap, testLease/3)
+			}
+			last = at
+		}
+		if time.Hour-last > testLease/3 {
+			t.Errorf("last renewed at %v", last)
+		}
+	})
+}
+
 func TestWatchdogHugeLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
