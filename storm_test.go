@@ -137,9 +137,43 @@ type storm struct {
 	procs   []*stormProcess
 	rec     *history.Recorder
 	over    atomic.Bool // workers are to finish
+	locked  map[string]*guarded
 
 	mu    sync.Mutex     // guards tally
 	tally map[string]int // what has happened how often
+}
+
+// A guarded is what one lock protects: a value that is read and written under the
+// lock, and by fencing tokens refuses who has been overtaken.
+type guarded struct {
+	deletions atomic.Int64 // of the lock
+
+	mu       sync.Mutex // guards below
+	greatest int64      // token seen
+	value    int
+	written  int
+}
+
+// read returns the value; false: it has seen a greater token.
+func (g *guarded) read(token int64) (int, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if token < g.greatest {
+		return 0, false
+	}
+	g.greatest = token
+	return g.value, true
+}
+
+func (g *guarded) write(token int64, value int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if token < g.greatest {
+		return false
+	}
+	g.value = value
+	g.written++
+	return true
 }
 
 // A stormProcess is what would be one process: a Client for each server.
@@ -175,10 +209,20 @@ func (p *stormProcess) restart(s *storm) {
 	}
 }
 
+func (p *stormProcess) close(s *storm) {
+	for _, c := range p.current() {
+		if err := c.Close(); err != nil {
+			s.Error(err)
+		}
+	}
+}
+
 func newStorm(t *testing.T, kind stormKind, seed uint64) *storm {
-	s := &storm{T: t, kind: kind, seed: seed, rec: history.New(), tally: make(map[string]int)}
+	s := &storm{T: t, kind: kind, seed: seed, rec: history.New(), tally: make(map[string]int), locked: make(map[string]*guarded)}
 	for i := range kind.names {
-		s.names = append(s.names, fmt.Sprintf("storm-%s-%d", kind.name, i))
+		name := fmt.Sprintf("storm-%s-%d", kind.name, i)
+		s.names = append(s.names, name)
+		s.locked[name] = &guarded{}
 	}
 	impatient := func(o *redis.Options) { o.ReadTimeout, o.DialTimeout = 300*time.Millisecond, 300*time.Millisecond }
 	for range kind.nodes {
@@ -260,11 +304,7 @@ func (s *storm) blow(took time.Duration) {
 		s.Errorf("workers hang\n%s", stacks.String())
 	}
 	for _, p := range s.procs {
-		for _, c := range p.current() {
-			if err := c.Close(); err != nil {
-				s.Error(err)
-			}
-		}
+		p.close(s)
 	}
 	s.lookAfter()
 	close(end)
@@ -274,6 +314,11 @@ func (s *storm) blow(took time.Duration) {
 	start := time.Now()
 	for _, v := range history.Check(h, s.rules()) {
 		s.Errorf("%v", v)
+	}
+	for name, g := range s.locked {
+		if g.value != g.written {
+			s.Errorf("%s: %d was written %d times, one more each time", name, g.value, g.written)
+		}
 	}
 	if s.Failed() {
 		for _, f := range h.Faults {
@@ -331,54 +376,58 @@ func (s *storm) watchQueues(end <-chan struct{}) {
 	}
 }
 
-// lookAfter makes sure that every lock can be had by others now, and that nothing is left in Redis.
+// lookAfter makes sure that every lock can be had by others now, that each can be
+// had by one as soon as another has given it back, and that nothing is left in Redis.
 func (s *storm) lookAfter() {
-	var clients []*Client
-	for _, server := range s.servers {
-		c, err := New(server.Client(), WithWatchdogTimeout(stormTimeout), WithLogger(slog.New(slog.DiscardHandler)))
-		if err != nil {
-			s.Fatal(err)
+	var fresh []*stormWorker
+	for i := range 2 {
+		p := &stormProcess{}
+		for _, server := range s.servers {
+			p.rdbs = append(p.rdbs, server.Client())
 		}
-		defer c.Close()
-		clients = append(clients, c)
+		p.restart(s)
+		defer p.close(s)
+		s.procs = append(s.procs, p)
+		fresh = append(fresh, &stormWorker{storm: s, number: -1, proc: len(s.procs) - 1, rng: s.rand(-2 - i), ctx: WithOwner(context.Background())})
 	}
-	p := &stormProcess{clients: clients}
-	s.procs = append(s.procs, p)
-	w := &stormWorker{storm: s, number: -1, proc: len(s.procs) - 1, rng: s.rand(-2), ctx: WithOwner(context.Background())}
 	within := stormTimeout + stormLease + stormFairLife + soon
-	taken := make(map[string]bool)
-	for deadline := time.Now().Add(within); len(taken) < len(s.names); {
-		l := s.kind.locks(clients, s.names, w.rng)
-		if l.shared {
-			continue
-		}
-		if h := w.take(l, takes{wait: time.Until(deadline)}); h != nil {
-			h.give()
-			for _, name := range l.names {
-				taken[name] = true
-			}
-		} else if time.Now().After(deadline) {
+	for taken := make(map[string]bool); len(taken) < len(s.names); {
+		l, h := fresh[0].try(within)
+		if h == nil {
 			s.Errorf("%v cannot be had %v after the storm", l.names, within)
 			return
 		}
-	}
-	ctx := context.Background()
-	var left []string
-	for deadline := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) {
-		left = nil
-		for _, rdb := range s.rdbs {
-			keys, err := rdb.Keys(ctx, "*storm-*").Result()
-			if err != nil {
-				s.Fatal(err)
-			}
-			channels, err := rdb.PubSubChannels(ctx, "*").Result()
-			if err != nil {
-				s.Fatal(err)
-			}
-			left = append(left, slices.DeleteFunc(append(keys, channels...), func(key string) bool {
-				return strings.HasPrefix(key, "redisson_lock_token:")
-			})...)
+		h.give()
+		for _, name := range l.names {
+			taken[name] = taken[name] || !l.shared
 		}
+	}
+	s.awaitNothing(within, func() {
+		if _, h := fresh[0].try(0); h != nil { // who has died in a queue is buried by the next call
+			h.give()
+		}
+	})
+	for i := range 20 {
+		l, h := fresh[i%2].try(0)
+		if h == nil {
+			s.Errorf("%v is refused, and nobody has it", l.names)
+			return
+		}
+		h.give()
+	}
+	s.awaitNothing(within, func() {})
+}
+
+// try tries to take one of the locks.
+func (w *stormWorker) try(wait time.Duration) (stormLock, *stormHold) {
+	l := w.kind.locks(w.procs[w.proc].current(), w.names, w.rng)
+	return l, w.take(l, takes{wait: wait})
+}
+
+// awaitNothing waits until there is nothing in Redis but counters of tokens; meanwhile is called while there is.
+func (s *storm) awaitNothing(within time.Duration, meanwhile func()) {
+	for deadline := time.Now().Add(within); ; meanwhile() {
+		left := s.left()
 		if len(left) == 0 {
 			return
 		}
@@ -386,17 +435,26 @@ func (s *storm) lookAfter() {
 			s.Errorf("left in Redis: %v", left)
 			return
 		}
-		if s.kind.fair || s.kind.name == "multi" { // who has died in the queue is buried by the next call
-			if ok, err := clients[0].NewFairLock(s.names[0]).TryLock(ctx, 0, time.Second); ok && err == nil {
-				_ = clients[0].NewFairLock(s.names[0]).Unlock(ctx)
-			}
-			if len(s.names) > 1 && s.kind.fair {
-				if ok, err := clients[0].NewFairLock(s.names[1]).TryLock(ctx, 0, time.Second); ok && err == nil {
-					_ = clients[0].NewFairLock(s.names[1]).Unlock(ctx)
-				}
-			}
-		}
+		time.Sleep(20 * time.Millisecond)
 	}
+}
+
+func (s *storm) left() (left []string) {
+	ctx := context.Background()
+	for _, rdb := range s.rdbs {
+		keys, err := rdb.Keys(ctx, "*").Result()
+		if err != nil {
+			s.Fatal(err)
+		}
+		channels, err := rdb.PubSubChannels(ctx, "*").Result()
+		if err != nil {
+			s.Fatal(err)
+		}
+		left = append(left, slices.DeleteFunc(append(keys, channels...), func(key string) bool {
+			return strings.HasPrefix(key, "redisson_lock_token:")
+		})...)
+	}
+	return left
 }
 
 // A stormWorker takes locks, works, and gives them back.
@@ -592,6 +650,9 @@ type stormHold struct {
 	guard  context.Context
 	levels int
 	lost   bool
+
+	deletions int64 // of the lock, when it was taken
+	value     int   // read under the lock
 }
 
 // begin is called when a lock was granted.
@@ -611,6 +672,32 @@ func (h *stormHold) begin(take history.Op, guard context.Context) {
 		h.hold.Trusted, h.hold.Untold = at, at
 	}
 	h.guard = guard
+	h.deletions = h.locked().deletions.Load()
+	h.look(true)
+	if token := h.hold.Take.Token; token != 0 {
+		at := h.w.rec.Now()
+		var ok bool
+		if h.value, ok = h.locked().read(token); !ok {
+			h.hold.Overtaken = at
+		}
+		h.look(true)
+	}
+}
+
+func (h *stormHold) locked() *guarded { return h.w.locked[h.l.names[0]] }
+
+// write adds one to what the lock protects.
+func (h *stormHold) write() {
+	token := h.hold.Take.Token
+	if token == 0 || h.hold.Overtaken != 0 || h.guard == nil {
+		return
+	}
+	at := h.w.rec.Now()
+	if !h.locked().write(token, h.value+1) {
+		h.w.count("refused by a token")
+		h.hold.Overtaken = at
+	}
+	h.value++
 	h.look(true)
 }
 
@@ -653,7 +740,7 @@ func (h *stormHold) look(ask bool) bool {
 	return true
 }
 
-// work works for a while, or until it is told to stop.
+// work works for a while, or until it is told to stop. Some wait for that.
 func (h *stormHold) work() {
 	rng := h.w.rng
 	d := between(rng, 0, 8*time.Millisecond)
@@ -661,6 +748,9 @@ func (h *stormHold) work() {
 		d = between(rng, 0, 3*stormTimeout/2)
 	}
 	asks := rng.IntN(2) == 0 // else it relies on being told
+	if lease := h.hold.Take.Lease; lease > 0 && rng.IntN(20) == 0 {
+		d = 2*stormLease + stormSlack
+	}
 	if h.guard == nil {
 		return
 	}
@@ -672,8 +762,13 @@ func (h *stormHold) work() {
 		case <-h.guard.Done():
 		case <-step.C:
 		}
+		if h.hold.Take.Lease == 0 && h.deletions != h.locked().deletions.Load() {
+			h.deletions = h.locked().deletions.Load()
+			end = h.w.rec.Now() + stormTimeout + stormSlack
+		}
 	}
 	h.look(true)
+	h.write()
 	if !h.lost && rng.IntN(10) == 0 {
 		h.countLevels()
 	}
@@ -781,7 +876,7 @@ type nemesis struct {
 
 func (n *nemesis) run() {
 	faults := []func(){
-		n.shake, n.shake, n.shake, n.shake, n.killConnections, n.freeze, n.pause, n.flushScripts, n.blackHole, n.restartProcess,
+		n.shake, n.shake, n.shake, n.shake, n.killConnections, n.freeze, n.pause, n.flushScripts, n.blackHole, n.slowLine, n.restartProcess,
 	}
 	if n.kind.nodes == 1 {
 		faults = append(faults, n.delete, n.delete, n.restartEmpty)
@@ -948,10 +1043,25 @@ func (n *nemesis) restartProcess() {
 	n.hurt("clients closed", i, func() { n.procs[i].restart(n.storm) })
 }
 
+// slowLine has everything over the proxies take longer.
+func (n *nemesis) slowLine() {
+	n.onProxies("slow line", func() {
+		d := between(n.rng, 0, stormTimeout/8)
+		for _, p := range n.proxies {
+			p.Latency(d)
+		}
+		n.sleep(0, stormFault)
+		for _, p := range n.proxies {
+			p.Latency(0)
+		}
+	})
+}
+
 // delete is what an operator does who knows better.
 func (n *nemesis) delete() {
 	name := n.names[n.rng.IntN(len(n.names))]
 	n.forget("deleted", name, func() { _ = n.rdbs[0].Del(context.Background(), name).Err() })
+	n.locked[name].deletions.Add(1)
 	n.sleep(0, stormTimeout)
 }
 

@@ -35,6 +35,7 @@ var rules = []struct {
 }{
 	{"exclusion", exclusion},
 	{"token", tokens},
+	{"fence", fences},
 	{"lease", leases},
 	{"silence", silences},
 	{"told", told},
@@ -149,6 +150,18 @@ func tokens(h History, _ Rules) (wrong []string) {
 					name, op.Owner, op.Call, op.Token, greatest.Owner, greatest.Token, greatest.Return))
 			}
 			seen[op.Token] = true
+		}
+	}
+	return wrong
+}
+
+// fences: no greater token is seen while a hold is trusted.
+func fences(h History, _ Rules) (wrong []string) {
+	for _, of := range spans(h) {
+		for _, s := range of {
+			if s.Overtaken != 0 && s.Overtaken < s.until {
+				wrong = append(wrong, fmt.Sprintf("%v: refused at %v, for a greater token was seen", s, s.Overtaken))
+			}
 		}
 	}
 	return wrong

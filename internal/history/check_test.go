@@ -38,6 +38,8 @@ func lease(d time.Duration) func(*Hold) {
 }
 func untold(at time.Duration) func(*Hold) { return func(h *Hold) { h.Untold = at } }
 
+func overtaken(at time.Duration) func(*Hold) { return func(h *Hold) { h.Overtaken = at } }
+
 func does(kind Kind, outcome Outcome, level int, call, back time.Duration) func(*Hold) {
 	return func(h *Hold) {
 		h.Then = append(h.Then, Op{Kind: kind, Name: "x", Owner: h.Take.Owner, Call: call, Return: back, Level: level, Outcome: outcome})
@@ -99,6 +101,10 @@ func TestCheck(t *testing.T) {
 		{"token", "", "a token falls when Redis forgets", holds(hold("a", 0, 10, 20, token(2)), hold("b", 15, 25, 40, token(1))).and(fault(Forgets, 21, 22))},
 		{"", "", "asked at the same time", holds(hold("a", 0, 20, 22, token(2)), hold("b", 10, 18, 19, token(1)))},
 		{"model", "", "asked at the same time, granted the wrong way round", holds(hold("a", 0, 20, 22, token(1)), hold("b", 10, 18, 19, token(2)))},
+
+		{"", "", "overtaken after its trust has ended", holds(hold("a", 0, 10, 20, token(1), overtaken(21)))},
+		{"fence", "", "overtaken while it is trusted", holds(hold("a", 0, 10, 20, token(1), overtaken(19)))},
+		{"", "", "overtaken when Redis had forgotten it", holds(hold("a", 0, 10, 20, token(1), overtaken(19))).and(fault(Forgets, 12, 13))},
 
 		{"", "", "a lease that lapses", holds(hold("a", 0, 10, 109, lease(100), nobody), hold("b", 5, 110, 120))},
 		{"lease", "", "trusted beyond its lease", holds(hold("a", 0, 10, 111, lease(100), nobody))},

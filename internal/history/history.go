@@ -67,6 +67,9 @@ type Hold struct {
 
 	Trusted time.Duration // the last moment at which the lock vouched for it, as far as anybody looked
 	Untold  time.Duration // the last moment at which its owner had not been told of its end
+
+	// A moment after which what the lock protects had refused its token for a greater one; 0: never.
+	Overtaken time.Duration
 }
 
 // renewed says whether the hold is renewed, and the longest lease asked for.
