@@ -264,6 +264,7 @@ func (s *storm) rules() history.Rules {
 		Timeout: stormTimeout,
 		Slack:   stormSlack,
 		Free:    2*(stormFault+stormTimeout) + stormFairLife + stormSlack,
+		Calm:    stormSlack,
 		Fair:    s.kind.fair,
 	}
 	if s.kind.nodes == 1 && s.kind.name != "multi" { // these may meet others again and again
@@ -409,6 +410,13 @@ func (s *storm) lookAfter() {
 	})
 	for i := range 20 {
 		l, h := fresh[i%2].try(0)
+		if h != nil && i%5 == 0 { // and somebody gives up meanwhile
+			if _, other := fresh[(i+1)%2].try(50 * time.Millisecond); other != nil {
+				other.give()
+			}
+			h.give()
+			l, h = fresh[(i+1)%2].try(fairLife / 2)
+		}
 		if h == nil {
 			s.Errorf("%v is refused, and nobody has it", l.names)
 			return
@@ -883,6 +891,7 @@ func (n *nemesis) run() {
 	} else {
 		faults = append(faults, n.killMinority, n.killMinority)
 	}
+	n.sleep(0, min(time.Until(n.end)/2, 5*stormTimeout)) // what goes wrong without them
 	for n.sleep(0, stormTimeout/2) {
 		if n.rng.IntN(6) == 0 {
 			n.sleep(0, 2*stormTimeout) // the calm

@@ -17,6 +17,7 @@ type Rules struct {
 	Timeout time.Duration // the lease of holds that are renewed
 	Slack   time.Duration // how late a busy machine may be
 	Free    time.Duration // how long a lock may be free while somebody waits for it
+	Calm    time.Duration // the same where there was no fault for as long as Free; 0: no less
 	Wait    time.Duration // how long anybody may wait; 0: any time
 	Fair    bool          // first come, first served
 }
@@ -424,7 +425,7 @@ func stuck(h History, r Rules) (wrong []string) {
 		if r.Wait > 0 && op.Return-op.Call > r.Wait+excuse {
 			wrong = append(wrong, fmt.Sprintf("%s: %s waited from %v to %v", op.Name, op.Owner, op.Call, op.Return))
 		}
-		if op.Return-op.Call <= r.Free {
+		if op.Return-op.Call <= min(r.Free, cmp.Or(r.Calm, r.Free)) {
 			return
 		}
 		since := op.Call
@@ -432,7 +433,11 @@ func stuck(h History, r Rules) (wrong []string) {
 			if p.from >= op.Return {
 				p.from = op.Return
 			}
-			if p.from-since > r.Free+excuse {
+			longest := r.Free
+			if r.Calm > 0 && p.from-since > r.Calm && !disturbed(h, op, since-r.Free, p.from) && !forgotten(h, op, since-r.Free, p.from) {
+				longest = r.Calm
+			}
+			if p.from-since > longest+excuse {
 				wrong = append(wrong, fmt.Sprintf("%s: %s waited from %v to %v, and nobody had it from %v to %v", op.Name, op.Owner, op.Call, op.Return, since, p.from))
 				return
 			}

@@ -11,7 +11,7 @@ import (
 
 const ms = time.Millisecond
 
-var testRules = Rules{Timeout: 900 * ms, Slack: 100 * ms, Free: 1000 * ms, Wait: 5000 * ms, Fair: true}
+var testRules = Rules{Timeout: 900 * ms, Slack: 100 * ms, Free: 1000 * ms, Calm: 500 * ms, Wait: 5000 * ms, Fair: true}
 
 // hold is one by owner that was asked for at call, granted at from, and given back at until.
 func hold(owner string, call, from, until time.Duration, changes ...func(*Hold)) Hold {
@@ -157,6 +157,8 @@ func TestCheck(t *testing.T) {
 		{"stuck", "", "waited while nobody held it", holds(hold("a", 0, 10, 500*ms), hold("b", 10, 1501*ms, 1502*ms))},
 		{"stuck", "", "waited while nobody held it, and before", holds(hold("b", 10, 1001*ms, 1002*ms), hold("a", 1003*ms, 1004*ms, 1500*ms))},
 		{"", "", "waited while nobody held it and nothing ran", holds(hold("a", 0, 10, 500*ms), hold("b", 10, 1501*ms, 1502*ms)).and(fault(Stalls, 600*ms, 700*ms))},
+		{"stuck", "", "waited in the calm while nobody held it", holds(hold("a", 0, 10, 500*ms), hold("b", 10, 1001*ms, 1002*ms))},
+		{"", "", "waited after a fault while nobody held it", holds(hold("a", 0, 10, 500*ms), hold("b", 10, 1001*ms, 1002*ms)).and(fault(Disturbs, 12, 13))},
 		{"stuck", "", "waited for ever", holds(hold("a", 0, 10, 5010*ms), hold("b", 10, 5020*ms, 5021*ms))},
 	} {
 		t.Run(test.name, func(t *testing.T) {
