@@ -264,11 +264,15 @@ func (s *storm) rules() history.Rules {
 		Timeout: stormTimeout,
 		Slack:   stormSlack,
 		Free:    2*(stormFault+stormTimeout) + stormFairLife + stormSlack,
-		Calm:    stormSlack,
 		Fair:    s.kind.fair,
 	}
-	if s.kind.nodes == 1 && s.kind.name != "multi" { // these may meet others again and again
-		r.Wait = time.Minute
+	switch {
+	case s.kind.name == "multi": // who has some of them waits for the others, which others have
+		r.Free *= 2
+	case s.kind.nodes > 1: // several may be in each other's way again and again
+		r.Calm = stormSlack
+	default:
+		r.Calm, r.Wait = stormSlack, time.Minute
 	}
 	return r
 }
@@ -304,10 +308,11 @@ func (s *storm) blow(took time.Duration) {
 		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
 		s.Errorf("workers hang\n%s", stacks.String())
 	}
+	s.lookAfter() // with those still there who might have kept something
 	for _, p := range s.procs {
 		p.close(s)
 	}
-	s.lookAfter()
+	s.awaitNothing(soon, func() {})
 	close(end)
 	watchers.Wait()
 
@@ -387,7 +392,6 @@ func (s *storm) lookAfter() {
 			p.rdbs = append(p.rdbs, server.Client())
 		}
 		p.restart(s)
-		defer p.close(s)
 		s.procs = append(s.procs, p)
 		fresh = append(fresh, &stormWorker{storm: s, number: -1, proc: len(s.procs) - 1, rng: s.rand(-2 - i), ctx: WithOwner(context.Background())})
 	}

@@ -258,6 +258,13 @@ func told(h History, r Rules) (wrong []string) {
 	return wrong
 }
 
+// calm says whether nobody had a fault between two times that has to do with the lock.
+func calm(h History, name string, from, to time.Duration) bool {
+	return !slices.ContainsFunc(h.Faults, func(f Fault) bool {
+		return (f.Name == "" || f.Name == name) && f.From <= to && f.To >= from
+	})
+}
+
 // disturbed says whether there was a fault between two times, other than that Redis forgot.
 func disturbed(h History, op Op, from, to time.Duration) bool {
 	return slices.ContainsFunc(h.Faults, func(f Fault) bool {
@@ -332,7 +339,7 @@ func refusals(h History, r Rules) (wrong []string) {
 		add(op, op.Return)
 	}
 	for i, op := range h.Failed[:failed] {
-		if !op.Once || op.Outcome != Refused || disturbed(h, op, op.Call-r.Free, op.Return) {
+		if !op.Once || op.Outcome != Refused || !calm(h, op.Name, op.Call-r.Free, op.Return) {
 			continue
 		}
 		if !slices.ContainsFunc(there[op.Name], func(p presence) bool { return p.whose != i && p.from <= op.Return && op.Call <= p.to }) {
@@ -434,7 +441,7 @@ func stuck(h History, r Rules) (wrong []string) {
 				p.from = op.Return
 			}
 			longest := r.Free
-			if r.Calm > 0 && p.from-since > r.Calm && !disturbed(h, op, since-r.Free, p.from) && !forgotten(h, op, since-r.Free, p.from) {
+			if r.Calm > 0 && p.from-since > r.Calm && calm(h, op.Name, since-r.Free, p.from) {
 				longest = r.Calm
 			}
 			if p.from-since > longest+excuse {

@@ -159,6 +159,7 @@ func TestCheck(t *testing.T) {
 		{"", "", "waited while nobody held it and nothing ran", holds(hold("a", 0, 10, 500*ms), hold("b", 10, 1501*ms, 1502*ms)).and(fault(Stalls, 600*ms, 700*ms))},
 		{"stuck", "", "waited in the calm while nobody held it", holds(hold("a", 0, 10, 500*ms), hold("b", 10, 1001*ms, 1002*ms))},
 		{"", "", "waited after a fault while nobody held it", holds(hold("a", 0, 10, 500*ms), hold("b", 10, 1001*ms, 1002*ms)).and(fault(Disturbs, 12, 13))},
+		{"", "", "waited after a fault of another while nobody held it", holds(hold("a", 0, 10, 500*ms), hold("b", 10, 1001*ms, 1002*ms)).and(Fault{Client: 7, From: 12, To: 13})},
 		{"stuck", "", "waited for ever", holds(hold("a", 0, 10, 5010*ms), hold("b", 10, 5020*ms, 5021*ms))},
 	} {
 		t.Run(test.name, func(t *testing.T) {
