@@ -138,6 +138,7 @@ type storm struct {
 	rec     *history.Recorder
 	over    atomic.Bool // workers are to finish
 	locked  map[string]*guarded
+	waiting atomic.Int64 // holders who wait to be told
 
 	mu    sync.Mutex     // guards tally
 	tally map[string]int // what has happened how often
@@ -178,7 +179,8 @@ func (g *guarded) write(token int64, value int) bool {
 
 // A stormProcess is what would be one process: a Client for each server.
 type stormProcess struct {
-	rdbs []*redis.Client
+	rdbs  []*redis.Client
+	holes atomic.Int64 // times that it heard nothing for long
 
 	mu      sync.Mutex // guards clients
 	clients []*Client
@@ -308,6 +310,7 @@ func (s *storm) blow(took time.Duration) {
 		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
 		s.Errorf("workers hang\n%s", stacks.String())
 	}
+	finished := s.rec.Now()
 	s.lookAfter() // with those still there who might have kept something
 	for _, p := range s.procs {
 		p.close(s)
@@ -316,6 +319,7 @@ func (s *storm) blow(took time.Duration) {
 	close(end)
 	watchers.Wait()
 
+	over := s.rec.Now()
 	h := s.rec.History()
 	start := time.Now()
 	for _, v := range history.Check(h, s.rules()) {
@@ -331,8 +335,8 @@ func (s *storm) blow(took time.Duration) {
 			s.Logf("%v to %v: client %d, %q: %s", f.From, f.To, f.Client, f.Name, f.What)
 		}
 	}
-	s.Logf("%d holds, %d attempts that got none, %d sightings in queues, checked in %v; %v",
-		len(h.Holds), len(h.Failed), len(h.Queued), time.Since(start), s.tally)
+	s.Logf("workers done at %v, all over at %v; %d holds, %d attempts that got none, %d sightings in queues, checked in %v; %v",
+		finished, over, len(h.Holds), len(h.Failed), len(h.Queued), time.Since(start), s.tally)
 }
 
 // pulse notes when this machine stands still.
@@ -663,8 +667,8 @@ type stormHold struct {
 	levels int
 	lost   bool
 
-	deletions int64 // of the lock, when it was taken
-	value     int   // read under the lock
+	dooms int64 // of it that there were when it was taken
+	value int   // read under the lock
 }
 
 // begin is called when a lock was granted.
@@ -684,7 +688,7 @@ func (h *stormHold) begin(take history.Op, guard context.Context) {
 		h.hold.Trusted, h.hold.Untold = at, at
 	}
 	h.guard = guard
-	h.deletions = h.locked().deletions.Load()
+	h.dooms = h.doomed()
 	h.look(true)
 	if token := h.hold.Take.Token; token != 0 {
 		at := h.w.rec.Now()
@@ -694,6 +698,11 @@ func (h *stormHold) begin(take history.Op, guard context.Context) {
 		}
 		h.look(true)
 	}
+}
+
+// doomed counts what its owner is bound to be told of.
+func (h *stormHold) doomed() int64 {
+	return h.locked().deletions.Load() + h.w.procs[h.w.proc].holes.Load()
 }
 
 func (h *stormHold) locked() *guarded { return h.w.locked[h.l.names[0]] }
@@ -774,8 +783,10 @@ func (h *stormHold) work() {
 		case <-h.guard.Done():
 		case <-step.C:
 		}
-		if h.hold.Take.Lease == 0 && h.deletions != h.locked().deletions.Load() {
-			h.deletions = h.locked().deletions.Load()
+		if dooms := h.doomed(); h.hold.Take.Lease == 0 && h.dooms != dooms {
+			h.dooms = dooms
+			h.w.waiting.Add(1)
+			defer h.w.waiting.Add(-1)
 			end = h.w.rec.Now() + stormTimeout + stormSlack
 		}
 	}
@@ -916,6 +927,25 @@ func (n *nemesis) sleep(least, most time.Duration) bool {
 	return true
 }
 
+// await waits for holders who have been doomed to be told.
+func (n *nemesis) await(most time.Duration) {
+	deadline := time.Now().Add(most)
+	for time.Now().Before(deadline) && n.sleep(stormTimeout/50, stormTimeout/20) && n.waiting.Load() > 0 {
+	}
+}
+
+// last has a fault last, now and then so long that those holders are told who go on.
+func (n *nemesis) last(who ...*stormProcess) {
+	if n.rng.IntN(2) == 0 {
+		n.sleep(stormTimeout/5, stormFault)
+		return
+	}
+	for _, p := range who {
+		p.holes.Add(1)
+	}
+	n.sleep(stormTimeout+stormTimeout/5, stormFault)
+}
+
 // hurt notes what f does, and for how long it may be felt.
 func (n *nemesis) hurt(what string, client int, f func()) {
 	n.count(what)
@@ -1002,9 +1032,11 @@ func (n *nemesis) freeze() {
 			n.servers[i].Freeze()
 		}
 		from := n.rec.Now()
-		n.sleep(stormTimeout/5, stormFault)
 		if some > len(n.servers)/2 {
+			n.last(n.procs[:stormClients]...)
 			n.hush("a frozen Redis", history.AllClients, from)
+		} else {
+			n.last()
 		}
 		for _, i := range of {
 			n.servers[i].Thaw()
@@ -1033,15 +1065,23 @@ func (n *nemesis) flushScripts() {
 
 func (n *nemesis) blackHole() {
 	n.onProxies("black hole", func() {
+		if n.rng.IntN(2) == 0 { // at the end of a line that gets slow
+			d := between(n.rng, 0, stormTimeout/8)
+			for _, p := range n.proxies {
+				p.Latency(d)
+			}
+			n.sleep(0, stormTimeout)
+		}
 		for _, p := range n.proxies {
 			p.BlackHole(true)
 		}
 		from := n.rec.Now()
-		n.sleep(stormTimeout/5, stormFault)
+		n.last(n.procs[1], n.procs[3])
 		for i := 1; i < stormClients; i += 2 {
 			n.hush("a black hole", i, from)
 		}
 		for _, p := range n.proxies {
+			p.Latency(0)
 			p.BlackHole(false)
 			if n.rng.IntN(2) == 0 {
 				p.CutAll()
@@ -1073,9 +1113,15 @@ func (n *nemesis) slowLine() {
 // delete is what an operator does who knows better.
 func (n *nemesis) delete() {
 	name := n.names[n.rng.IntN(len(n.names))]
+	alone := n.rng.IntN(2) == 0 // no other fault, so that nothing excuses who is not told
+	if alone {
+		n.sleep(stormTimeout/2, stormTimeout)
+	}
 	n.forget("deleted", name, func() { _ = n.rdbs[0].Del(context.Background(), name).Err() })
 	n.locked[name].deletions.Add(1)
-	n.sleep(0, stormTimeout)
+	if alone {
+		n.await(stormTimeout/2 + stormSlack)
+	}
 }
 
 func (n *nemesis) restartEmpty() {
