@@ -5,6 +5,7 @@ package relock
 import (
 	"cmp"
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 )
@@ -19,14 +20,23 @@ type guard struct {
 }
 
 // Err looks at the clock too: after a pause of the whole process, a hold that
-// has lapsed is reported before any timer had the time to fire.
+// has lapsed is reported before any timer had the time to fire, and before
+// whoever has found it lost came to end its guards.
 func (g *guard) Err() error {
 	if err := g.Context.Err(); err != nil {
 		return err
 	}
 	_ = g.parent.Err() // it may be another guard
 	g.hold.lapseIfDue()
+	if loss := g.hold.lossOf(); loss != nil {
+		g.cancel(g.hold.guardCause(loss))
+	}
 	return g.Context.Err()
+}
+
+// guardCause is why the guards of h end when it is lost.
+func (h *hold) guardCause(loss error) error {
+	return fmt.Errorf("relock: %s: %w", shortName(h.key.id.name), loss)
 }
 
 // guard returns a ctx that ends with o's hold on b.

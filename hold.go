@@ -114,7 +114,7 @@ func (h *hold) lose(cause error) bool {
 	e.mu.Unlock()
 
 	e.dog.remove(&h.lease)
-	endGuards(guards, fmt.Errorf("relock: %s: %w", shortName(h.key.id.name), h.loss))
+	endGuards(guards, h.guardCause(h.loss))
 	if c, ok := h.backend.(composite); ok {
 		c.lost(h.field)
 	}
