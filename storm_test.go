@@ -196,7 +196,8 @@ func (p *stormProcess) current() []*Client {
 func (p *stormProcess) restart(s *storm) {
 	var made []*Client
 	for _, rdb := range p.rdbs {
-		c, err := New(rdb, WithWatchdogTimeout(stormTimeout), WithMaxWakeDelay(300*time.Millisecond), WithLogger(slog.New(slog.DiscardHandler)))
+		c, err := New(rdb, WithWatchdogTimeout(stormTimeout), WithMaxWakeDelay(300*time.Millisecond),
+			WithNodeTimeout(stormTimeout/3), WithLogger(slog.New(slog.DiscardHandler)))
 		if err != nil {
 			s.Fatal(err)
 		}

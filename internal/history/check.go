@@ -428,7 +428,7 @@ func stuck(h History, r Rules) (wrong []string) {
 		if op.Once || op.Kind != Take {
 			return
 		}
-		excuse := stalled(h, op.Call, op.Return)
+		excuse := 3 * stalled(h, op.Call, op.Return) // a machine that stands still was busy before, and is after
 		if r.Wait > 0 && op.Return-op.Call > r.Wait+excuse {
 			wrong = append(wrong, fmt.Sprintf("%s: %s waited from %v to %v", op.Name, op.Owner, op.Call, op.Return))
 		}
