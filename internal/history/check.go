@@ -246,10 +246,11 @@ func told(h History, r Rules) (wrong []string) {
 			if !renewed || !f.hits(hold.Take) || hold.Take.Return > f.From || hold.over() < f.From {
 				continue
 			}
-			if disturbed(h, hold.Take, hold.Take.Call, hold.over()) {
+			end := f.To + r.Timeout/3 + r.Slack
+			if disturbed(h, hold.Take, hold.Take.Call, end) {
 				continue // a late request may have put it there again
 			}
-			if end := f.To + r.Timeout/3 + r.Slack; hold.Untold > end+stalled(h, f.To, hold.Untold) {
+			if hold.Untold > end+stalled(h, f.To, hold.Untold) {
 				wrong = append(wrong, fmt.Sprintf("%v: its owner had not been told at %v of: %s at %v",
 					span{hold, hold.Take.Return, hold.Trusted}, hold.Untold, f.What, f.From))
 			}
@@ -265,10 +266,10 @@ func calm(h History, name string, from, to time.Duration) bool {
 	})
 }
 
-// disturbed says whether there was a fault between two times, other than that Redis forgot.
+// disturbed says whether a fault between two times hit op, other than that Redis forgot.
 func disturbed(h History, op Op, from, to time.Duration) bool {
 	return slices.ContainsFunc(h.Faults, func(f Fault) bool {
-		return f.Kind != Forgets && (f.hits(op) || f.Kind == Stalls) && f.From <= to && f.To >= from
+		return f.Kind != Forgets && f.Kind != Stalls && f.hits(op) && f.From <= to && f.To >= from
 	})
 }
 
@@ -286,7 +287,7 @@ func losses(h History, r Rules) (wrong []string) {
 		if renewed, _ := hold.renewed(); i < 0 || !renewed || hold.Take.Lease != 0 {
 			continue
 		}
-		if from := hold.Take.Call - r.Timeout; disturbed(h, hold.Take, from, hold.over()) || forgotten(h, hold.Take, from, hold.over()) {
+		if from := hold.Take.Call - r.Timeout; disturbed(h, hold.Take, from, hold.over()) || forgotten(h, hold.Take, from, hold.over()) || stalled(h, from, hold.over()) > 0 {
 			continue
 		}
 		wrong = append(wrong, fmt.Sprintf("%v: lost, and nothing was wrong (told at %v)", span{hold, hold.Take.Return, hold.Trusted}, hold.Then[i].Return))
@@ -374,7 +375,7 @@ func order(h History, r Rules) (wrong []string) {
 			continue // it gave up; or it is what an earlier one has left that was seen
 		}
 		first := of[i]
-		if disturbed(h, Op{Name: q.Name, Client: first.Client}, first.Call-r.Slack, first.Return) || forgotten(h, first, first.Call-r.Slack, first.Return) {
+		if from := first.Call - r.Slack; disturbed(h, first, from, first.Return) || forgotten(h, first, from, first.Return) || stalled(h, from, first.Return) > 0 {
 			continue
 		}
 		all := granted[q.Name]
