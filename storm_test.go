@@ -1114,7 +1114,7 @@ func (n *nemesis) slowLine() {
 // delete is what an operator does who knows better.
 func (n *nemesis) delete() {
 	name := n.names[n.rng.IntN(len(n.names))]
-	alone := n.rng.IntN(2) == 0 // no other fault, so that nothing excuses who is not told
+	alone := n.rng.IntN(4) > 0 // no other fault, so that nothing excuses who is not told
 	if alone {
 		n.sleep(stormTimeout/2, stormTimeout)
 	}
