@@ -421,3 +421,30 @@ func TestNestedDo(t *testing.T) {
 		}
 	})
 }
+
+// A guard does not vouch for a hold that somebody has found lost and is about to
+// end the guards of: whoever that is may be kept from it for as long as it takes.
+func TestGuardOfAHoldThatWasJustLost(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	c := b.client()
+	l := c.NewLock(b.name)
+	b.must(l.Lock(ctx))
+	guarded, err := l.Guard(ctx)
+	b.must(err)
+
+	e := c.engine
+	h := e.find(l.lock.id(), ownerOf(ctx))
+	e.mu.Lock() // as far as lose has come when it lets go of the mutex
+	h.state, h.loss = lost, lossError(errLapsed)
+	guards := h.takeGuardsLocked()
+	e.mu.Unlock()
+	if guarded.Err() == nil {
+		t.Error("it is lost, and the guard says that all is well")
+	}
+	b.mustBe(context.Cause(guarded), ErrLockLost)
+	endGuards(guards, nil)
+	e.dog.remove(&h.lease)
+	b.mustBe(l.Unlock(ctx), ErrLockLost)
+	b.forget()
+}

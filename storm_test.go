@@ -1,0 +1,1147 @@
+package relock
+
+// Storms: random work under random faults, and a check of what everybody was told.
+//
+//	go test -run Storm -storm=10m -timeout=0        # each kind of lock for ten minutes
+//	go test -run Storm/fair -storm=1m -storm.seed=7 # the work and the faults of seed 7
+//
+// Rules: all that is random comes from the seed, each worker and the nemesis having
+// a sequence of its own; what they meet is up to the clock. The workers note what
+// they are told, the nemesis what it does, and history.Check alone judges.
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"hash/fnv"
+	"log/slog"
+	"math/rand/v2"
+	"runtime/pprof"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock/internal/history"
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+var (
+	stormTime = flag.Duration("storm", 2*time.Second, "how long a storm over each kind of lock lasts")
+	stormSeed = flag.Uint64("storm.seed", 0, "what the storms draw their work and faults from; 0: something new")
+)
+
+const (
+	stormTimeout  = time.Second            // of the watchdogs
+	stormLease    = 600 * time.Millisecond // the longest explicit one
+	stormFault    = 2 * stormTimeout       // the longest fault
+	stormSlack    = 3 * time.Second        // what a busy machine is given
+	stormClients  = 4                      // half of them over proxies
+	stormWorkers  = 3                      // of each client
+	stormFairLife = 2 * fairLife           // of a waiter that has gone, where nobody else is heard of either
+)
+
+// A stormKind is what a storm is about.
+type stormKind struct {
+	name  string
+	names int // of locks
+	nodes int // servers
+	fair  bool
+	locks func(c []*Client, names []string, rng *rand.Rand) stormLock
+}
+
+// A stormLock is one lock, and what it has to do with those of other workers.
+type stormLock struct {
+	Locker
+	names  []string
+	shared bool
+	inside Locker // may be taken inside and kept, or nil
+}
+
+func single(lock func(c *Client, name string) Locker) func([]*Client, []string, *rand.Rand) stormLock {
+	return func(c []*Client, names []string, rng *rand.Rand) stormLock {
+		name := names[rng.IntN(len(names))]
+		return stormLock{Locker: lock(c[0], name), names: []string{name}}
+	}
+}
+
+var stormKinds = []stormKind{
+	{name: "plain", names: 2, nodes: 1, locks: single(newPlainLock)},
+	{name: "fenced", names: 2, nodes: 1, locks: single(newFencedLock)},
+	{name: "fair", names: 2, nodes: 1, fair: true, locks: single(func(c *Client, name string) Locker { return c.NewFairLock(name, Fenced()) })},
+	{name: "rw", names: 2, nodes: 1, locks: func(c []*Client, names []string, rng *rand.Rand) stormLock {
+		name := names[rng.IntN(len(names))]
+		l := c[0].NewRWLock(name, Fenced())
+		if rng.IntN(3) > 0 {
+			return stormLock{Locker: l.Read(), names: []string{name}, shared: true}
+		}
+		return stormLock{Locker: l.Write(), names: []string{name}, inside: l.Read()}
+	}},
+	{name: "multi", names: 4, nodes: 1, locks: func(c []*Client, names []string, rng *rand.Rand) stormLock {
+		var some []string
+		var locks []Locker
+		for _, i := range rng.Perm(len(names))[:1+rng.IntN(3)] {
+			some = append(some, names[i])
+			if i == 0 {
+				locks = append(locks, c[0].NewFairLock(names[i])) // not to be bundled
+			} else {
+				locks = append(locks, c[0].NewLock(names[i]))
+			}
+		}
+		if len(locks) == 1 {
+			return stormLock{Locker: locks[0], names: some}
+		}
+		return stormLock{Locker: c[0].NewMultiLock(locks...), names: some}
+	}},
+	{name: "red", names: 2, nodes: 3, locks: redStorm},
+	{name: "red5", names: 2, nodes: 5, locks: redStorm},
+}
+
+func redStorm(c []*Client, names []string, rng *rand.Rand) stormLock {
+	name := names[rng.IntN(len(names))]
+	var locks []Locker
+	for _, node := range c {
+		locks = append(locks, node.NewLock(name))
+	}
+	return stormLock{Locker: c[0].NewRedLock(locks...), names: []string{name}}
+}
+
+func TestStorm(t *testing.T) {
+	seed := *stormSeed
+	if seed == 0 {
+		seed = rand.Uint64N(1_000_000) + 1
+	}
+	for _, kind := range stormKinds {
+		t.Run(kind.name, func(t *testing.T) {
+			t.Parallel()
+			t.Logf("seed %d: go test -run 'Storm/^%s$' -storm=%v -storm.seed=%d", seed, kind.name, *stormTime, seed)
+			newStorm(t, kind, seed).blow(*stormTime)
+		})
+	}
+}
+
+// A storm is one kind of lock, those who use it, and those who disturb them.
+type storm struct {
+	*testing.T
+	kind    stormKind
+	seed    uint64
+	names   []string
+	servers []*testredis.Server
+	rdbs    []*redis.Client // an operator's, of each server
+	proxies []*testredis.Proxy
+	procs   []*stormProcess
+	rec     *history.Recorder
+	over    atomic.Bool // workers are to finish
+	locked  map[string]*guarded
+	waiting atomic.Int64 // holders who wait to be told
+
+	mu    sync.Mutex     // guards tally
+	tally map[string]int // what has happened how often
+}
+
+// A guarded is what one lock protects: a value that is read and written under the
+// lock, and by fencing tokens refuses who has been overtaken.
+type guarded struct {
+	deletions atomic.Int64 // of the lock
+
+	mu       sync.Mutex // guards below
+	greatest int64      // token seen
+	value    int
+	written  int
+}
+
+// read returns the value; false: it has seen a greater token.
+func (g *guarded) read(token int64) (int, bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if token < g.greatest {
+		return 0, false
+	}
+	g.greatest = token
+	return g.value, true
+}
+
+func (g *guarded) write(token int64, value int) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if token < g.greatest {
+		return false
+	}
+	g.value = value
+	g.written++
+	return true
+}
+
+// A stormProcess is what would be one process: a Client for each server.
+type stormProcess struct {
+	rdbs  []*redis.Client
+	holes atomic.Int64 // times that it heard nothing for long
+
+	mu      sync.Mutex // guards clients
+	clients []*Client
+}
+
+func (p *stormProcess) current() []*Client {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.clients
+}
+
+// restart closes the Clients, if there are any, and makes new ones.
+func (p *stormProcess) restart(s *storm) {
+	var made []*Client
+	for _, rdb := range p.rdbs {
+		c, err := New(rdb, WithWatchdogTimeout(stormTimeout), WithMaxWakeDelay(300*time.Millisecond),
+			WithNodeTimeout(stormTimeout/3), WithLogger(slog.New(slog.DiscardHandler)))
+		if err != nil {
+			s.Fatal(err)
+		}
+		made = append(made, c)
+	}
+	p.mu.Lock()
+	old := p.clients
+	p.clients = made
+	p.mu.Unlock()
+	for _, c := range old {
+		_ = c.Close() // what is under way in a fault ends with the timeouts
+	}
+}
+
+func (p *stormProcess) close(s *storm) {
+	for _, c := range p.current() {
+		if err := c.Close(); err != nil {
+			s.Error(err)
+		}
+	}
+}
+
+func newStorm(t *testing.T, kind stormKind, seed uint64) *storm {
+	s := &storm{T: t, kind: kind, seed: seed, rec: history.New(), tally: make(map[string]int), locked: make(map[string]*guarded)}
+	for i := range kind.names {
+		name := fmt.Sprintf("storm-%s-%d", kind.name, i)
+		s.names = append(s.names, name)
+		s.locked[name] = &guarded{}
+	}
+	impatient := func(o *redis.Options) { o.ReadTimeout, o.DialTimeout = 300*time.Millisecond, 300*time.Millisecond }
+	for range kind.nodes {
+		server := testredis.Start(t)
+		s.servers = append(s.servers, server)
+		s.rdbs = append(s.rdbs, server.Client())
+		s.proxies = append(s.proxies, testredis.NewProxy(t, server.Addr()))
+	}
+	for i := range stormClients {
+		p := &stormProcess{}
+		for node, server := range s.servers {
+			if i%2 == 0 {
+				p.rdbs = append(p.rdbs, server.Client(impatient))
+			} else {
+				p.rdbs = append(p.rdbs, s.proxies[node].Client(impatient))
+			}
+		}
+		p.restart(s)
+		s.procs = append(s.procs, p)
+	}
+	return s
+}
+
+// rand is the sequence of one worker, or of the nemesis.
+func (s *storm) rand(whose int) *rand.Rand {
+	kind := fnv.New64()
+	_, _ = kind.Write([]byte(s.kind.name))
+	return rand.New(rand.NewPCG(s.seed+kind.Sum64(), uint64(whose)))
+}
+
+func (s *storm) count(what string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.tally[what]++
+}
+
+func (s *storm) rules() history.Rules {
+	r := history.Rules{
+		Timeout: stormTimeout,
+		Slack:   stormSlack,
+		Free:    2*(stormFault+stormTimeout) + stormFairLife + stormSlack,
+		Fair:    s.kind.fair,
+	}
+	switch {
+	case s.kind.name == "multi": // who has some of them waits for the others, which others have
+		r.Free *= 2
+	case s.kind.nodes > 1: // several may be in each other's way again and again
+		r.Calm = stormSlack
+	default:
+		r.Calm, r.Wait = stormSlack, time.Minute
+	}
+	return r
+}
+
+// blow has everybody at it for a while, and then looks at what they were told.
+func (s *storm) blow(took time.Duration) {
+	var workers, watchers sync.WaitGroup
+	end := make(chan struct{})
+	watchers.Go(func() { s.pulse(end) })
+	if s.kind.fair {
+		watchers.Go(func() { s.watchQueues(end) })
+	}
+	for i := range stormClients * stormWorkers {
+		w := &stormWorker{storm: s, number: i, proc: i % stormClients, rng: s.rand(i), ctx: context.Background()}
+		if i%2 == 0 {
+			w.ctx = WithOwner(w.ctx)
+		}
+		workers.Go(w.run)
+	}
+	n := &nemesis{storm: s, rng: s.rand(-1), end: time.Now().Add(took)}
+	n.run()
+	s.over.Store(true)
+
+	done := make(chan struct{})
+	go func() {
+		workers.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(s.rules().Free + stormClients*stormWorkers*stormTimeout):
+		var stacks strings.Builder
+		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
+		s.Errorf("workers hang\n%s", stacks.String())
+	}
+	finished := s.rec.Now()
+	s.lookAfter() // with those still there who might have kept something
+	for _, p := range s.procs {
+		p.close(s)
+	}
+	s.awaitNothing(soon, func() {})
+	close(end)
+	watchers.Wait()
+
+	over := s.rec.Now()
+	h := s.rec.History()
+	start := time.Now()
+	for _, v := range history.Check(h, s.rules()) {
+		s.Errorf("%v", v)
+	}
+	for name, g := range s.locked {
+		if g.value != g.written {
+			s.Errorf("%s: %d was written %d times, one more each time", name, g.value, g.written)
+		}
+	}
+	if s.Failed() {
+		for _, f := range h.Faults {
+			s.Logf("%v to %v: client %d, %q: %s", f.From, f.To, f.Client, f.Name, f.What)
+		}
+	}
+	s.Logf("workers done at %v, all over at %v; %d holds, %d attempts that got none, %d sightings in queues, checked in %v; %v",
+		finished, over, len(h.Holds), len(h.Failed), len(h.Queued), time.Since(start), s.tally)
+}
+
+// pulse notes when this machine stands still.
+func (s *storm) pulse(end <-chan struct{}) {
+	tick := time.NewTicker(10 * time.Millisecond)
+	defer tick.Stop()
+	last := s.rec.Now()
+	for {
+		select {
+		case <-tick.C:
+		case <-end:
+			return
+		}
+		now := s.rec.Now()
+		if now-last > 200*time.Millisecond {
+			s.count("stalls of this machine")
+			s.rec.Fault(history.Fault{Kind: history.Stalls, What: "this machine stood still", Client: history.AllClients, From: last, To: now})
+		}
+		last = now
+	}
+}
+
+// watchQueues notes who stands in line.
+func (s *storm) watchQueues(end <-chan struct{}) {
+	seen := make(map[string]bool)
+	for {
+		for _, name := range s.names {
+			from := s.rec.Now()
+			queue, err := s.rdbs[0].LRange(context.Background(), prefixName("redisson_lock_queue", name), 0, -1).Result()
+			if err != nil {
+				continue
+			}
+			at := s.rec.Now()
+			for _, field := range queue {
+				part := strings.Split(field, ":")
+				if len(part) == 3 && !seen[field] {
+					seen[field] = true
+					s.rec.Queued(history.Queued{Name: name, Owner: part[0] + ":" + part[1], From: from, At: at})
+				}
+			}
+		}
+		select {
+		case <-end:
+			return
+		case <-time.After(2 * time.Millisecond):
+		}
+	}
+}
+
+// lookAfter makes sure that every lock can be had by others now, that each can be
+// had by one as soon as another has given it back, and that nothing is left in Redis.
+func (s *storm) lookAfter() {
+	var fresh []*stormWorker
+	for i := range 2 {
+		p := &stormProcess{}
+		for _, server := range s.servers {
+			p.rdbs = append(p.rdbs, server.Client())
+		}
+		p.restart(s)
+		s.procs = append(s.procs, p)
+		fresh = append(fresh, &stormWorker{storm: s, number: -1, proc: len(s.procs) - 1, rng: s.rand(-2 - i), ctx: WithOwner(context.Background())})
+	}
+	within := stormTimeout + stormLease + stormFairLife + soon
+	for taken := make(map[string]bool); len(taken) < len(s.names); {
+		l, h := fresh[0].try(within)
+		if h == nil {
+			s.Errorf("%v cannot be had %v after the storm", l.names, within)
+			return
+		}
+		h.give()
+		for _, name := range l.names {
+			taken[name] = taken[name] || !l.shared
+		}
+	}
+	s.awaitNothing(within, func() {
+		if _, h := fresh[0].try(0); h != nil { // who has died in a queue is buried by the next call
+			h.give()
+		}
+	})
+	for i := range 20 {
+		l, h := fresh[i%2].try(0)
+		if h != nil && i%5 == 0 { // and somebody gives up meanwhile
+			if _, other := fresh[(i+1)%2].try(50 * time.Millisecond); other != nil {
+				other.give()
+			}
+			h.give()
+			l, h = fresh[(i+1)%2].try(fairLife / 2)
+		}
+		if h == nil {
+			s.Errorf("%v is refused, and nobody has it", l.names)
+			return
+		}
+		h.give()
+	}
+	s.awaitNothing(within, func() {})
+}
+
+// try tries to take one of the locks.
+func (w *stormWorker) try(wait time.Duration) (stormLock, *stormHold) {
+	l := w.kind.locks(w.procs[w.proc].current(), w.names, w.rng)
+	return l, w.take(l, takes{wait: wait})
+}
+
+// awaitNothing waits until there is nothing in Redis but counters of tokens; meanwhile is called while there is.
+func (s *storm) awaitNothing(within time.Duration, meanwhile func()) {
+	for deadline := time.Now().Add(within); ; meanwhile() {
+		left := s.left()
+		if len(left) == 0 {
+			return
+		}
+		if time.Now().After(deadline) {
+			s.Errorf("left in Redis: %v", left)
+			return
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func (s *storm) left() (left []string) {
+	ctx := context.Background()
+	for _, rdb := range s.rdbs {
+		keys, err := rdb.Keys(ctx, "*").Result()
+		if err != nil {
+			s.Fatal(err)
+		}
+		channels, err := rdb.PubSubChannels(ctx, "*").Result()
+		if err != nil {
+			s.Fatal(err)
+		}
+		left = append(left, slices.DeleteFunc(append(keys, channels...), func(key string) bool {
+			return strings.HasPrefix(key, "redisson_lock_token:")
+		})...)
+	}
+	return left
+}
+
+// A stormWorker takes locks, works, and gives them back.
+type stormWorker struct {
+	*storm
+	number int
+	proc   int
+	rng    *rand.Rand
+	ctx    context.Context
+}
+
+func (w *stormWorker) run() {
+	for !w.over.Load() {
+		w.round()
+		time.Sleep(time.Duration(w.rng.IntN(10)) * time.Millisecond)
+	}
+}
+
+// between is a random time.
+func between(rng *rand.Rand, a, b time.Duration) time.Duration {
+	return a + time.Duration(rng.Int64N(int64(b-a)))
+}
+
+// takes is how a lock is asked for.
+type takes struct {
+	lease  time.Duration // 0: renewed
+	wait   time.Duration // negative: for ever; 0: one try
+	cancel bool          // the wait ends with ctx
+}
+
+func (w *stormWorker) round() {
+	l := w.kind.locks(w.procs[w.proc].current(), w.names, w.rng)
+	how := takes{wait: -1}
+	if w.rng.IntN(3) == 0 {
+		how.lease = between(w.rng, 20*time.Millisecond, stormLease)
+	}
+	switch w.rng.IntN(5) {
+	case 0:
+		how.wait = 0
+	case 1, 2:
+		how.wait = between(w.rng, time.Millisecond, stormTimeout)
+		how.cancel = w.rng.IntN(2) == 0
+	case 3:
+		if how.lease == 0 {
+			w.do(l)
+			return
+		}
+	}
+	h := w.take(l, how)
+	if h == nil {
+		return
+	}
+	h.work()
+	var inner *stormHold
+	if l.inside != nil && w.rng.IntN(3) == 0 {
+		inner = w.take(stormLock{Locker: l.inside, names: l.names, shared: true}, takes{wait: 0})
+	} else if w.rng.IntN(3) == 0 {
+		h.again()
+		h.work()
+	}
+	h.give()
+	if inner != nil { // a downgrade
+		inner.work()
+		inner.give()
+	}
+}
+
+// op is what is noted of a call.
+func (w *stormWorker) op(kind history.Kind, l stormLock, c *Client) history.Op {
+	return history.Op{Kind: kind, Name: l.names[0], Owner: fmt.Sprintf("%s:%d", c.engine.id, int64(ownerOf(w.ctx))), Client: w.proc, Shared: l.shared}
+}
+
+// clientOf is the Client that l was made with.
+func clientOf(l Locker) *Client {
+	switch l := l.(type) {
+	case *MultiLock:
+		return l.client
+	case known:
+		return l.inside().client
+	}
+	panic("bug")
+}
+
+// outcomeOf reads what a call returned.
+func (w *stormWorker) outcomeOf(err error) history.Outcome {
+	if errors.Is(err, ErrInvalid) {
+		w.Errorf("this makes sense: %v", err)
+	}
+	switch {
+	case err == nil:
+		return history.Done
+	case errors.Is(err, ErrLockLost):
+		return history.Lost
+	case errors.Is(err, ErrNotHeld):
+		return history.NotHeld
+	}
+	return history.Unsure
+}
+
+// take takes one level that its owner does not have yet; nil if it does not get it.
+func (w *stormWorker) take(l stormLock, how takes) *stormHold {
+	h := &stormHold{w: w, l: l, c: clientOf(l.Locker)}
+	op := w.op(history.Take, l, h.c)
+	op.Lease, op.Level = how.lease, 1
+	op.Once = how.wait == 0 && w.kind.nodes == 1 // RedLocks that lose by a part go on giving back
+	if how.wait > 0 {
+		op.GiveUp = w.rec.Now() + how.wait
+		if len(l.names) > 1 || w.kind.nodes > 1 {
+			op.GiveUp += unlockTime // to give back what it has of them
+		}
+	}
+	op = w.rec.Begin(w.number, op)
+	ok, err := w.ask(l, how)
+	outcome := w.outcomeOf(err)
+	if err == nil && !ok {
+		outcome = history.Refused
+	}
+	op = w.rec.End(w.number, op, outcome)
+	if outcome != history.Done {
+		w.count(outcome.String())
+		for _, name := range l.names {
+			op.Name = name
+			w.rec.Fail(op)
+		}
+		return nil
+	}
+	h.begin(op, nil)
+	return h
+}
+
+// ask asks for l.
+func (w *stormWorker) ask(l stormLock, how takes) (bool, error) {
+	switch {
+	case how.wait >= 0 && !how.cancel:
+		return l.TryLock(w.ctx, how.wait, how.lease)
+	case how.cancel:
+		ctx, cancel := context.WithTimeout(w.ctx, how.wait)
+		defer cancel()
+		how.cancel, how.wait = false, -1
+		inner := *w
+		inner.ctx = ctx
+		return inner.ask(l, how)
+	case how.lease > 0:
+		err := l.LockLease(w.ctx, how.lease)
+		return err == nil, err
+	}
+	err := l.Lock(w.ctx)
+	return err == nil, err
+}
+
+// do has Do do it.
+func (w *stormWorker) do(l stormLock) {
+	h := &stormHold{w: w, l: l, c: clientOf(l.Locker)}
+	take := w.op(history.Take, l, h.c)
+	take.Level = 1
+	take = w.rec.Begin(w.number, take)
+	var give history.Op
+	called := false
+	err := l.Do(w.ctx, func(ctx context.Context) error {
+		called = true
+		h.begin(w.rec.End(w.number, take, history.Done), ctx)
+		h.work()
+		h.look(true)
+		give = w.op(history.Give, l, h.c)
+		give.GiveUp = w.rec.Now() + unlockTime
+		give = w.rec.Begin(w.number, give)
+		return nil
+	})
+	if !called {
+		take = w.rec.End(w.number, take, w.outcomeOf(err))
+		if take.Outcome == history.Done {
+			w.Error("Do did nothing, and says that all is well")
+		}
+		if take.Outcome == history.Lost { // as soon as it was there
+			take.Outcome = history.Unsure
+		}
+		for _, name := range l.names {
+			take.Name = name
+			w.rec.Fail(take)
+		}
+		return
+	}
+	h.then(w.rec.End(w.number, give, w.outcomeOf(err)))
+	h.end()
+}
+
+// A stormHold is what a worker holds.
+type stormHold struct {
+	w      *stormWorker
+	l      stormLock
+	c      *Client
+	hold   history.Hold
+	guard  context.Context
+	levels int
+	lost   bool
+
+	dooms int64 // of it that there were when it was taken
+	value int   // read under the lock
+}
+
+// begin is called when a lock was granted.
+func (h *stormHold) begin(take history.Op, guard context.Context) {
+	h.w.count("held")
+	h.levels = 1
+	h.hold.Take = take
+	h.hold.Take.Token = h.token()
+	at := h.w.rec.Now()
+	if guard == nil {
+		var err error
+		if guard, err = h.l.Guard(h.w.ctx); err != nil {
+			h.w.outcomeOf(err)
+			h.lost = true
+			return
+		}
+		h.hold.Trusted, h.hold.Untold = at, at
+	}
+	h.guard = guard
+	h.dooms = h.doomed()
+	h.look(true)
+	if token := h.hold.Take.Token; token != 0 {
+		at := h.w.rec.Now()
+		var ok bool
+		if h.value, ok = h.locked().read(token); !ok {
+			h.hold.Overtaken = at
+		}
+		h.look(true)
+	}
+}
+
+// doomed counts what its owner is bound to be told of.
+func (h *stormHold) doomed() int64 {
+	return h.locked().deletions.Load() + h.w.procs[h.w.proc].holes.Load()
+}
+
+func (h *stormHold) locked() *guarded { return h.w.locked[h.l.names[0]] }
+
+// write adds one to what the lock protects.
+func (h *stormHold) write() {
+	token := h.hold.Take.Token
+	if token == 0 || h.hold.Overtaken != 0 || h.guard == nil {
+		return
+	}
+	at := h.w.rec.Now()
+	if !h.locked().write(token, h.value+1) {
+		h.w.count("refused by a token")
+		h.hold.Overtaken = at
+	}
+	h.value++
+	h.look(true)
+}
+
+// token is the fencing token of the hold; 0 if it has none.
+func (h *stormHold) token() int64 {
+	l, ok := h.l.Locker.(interface {
+		Token(context.Context) (int64, error)
+	})
+	if !ok {
+		return 0
+	}
+	token, err := l.Token(h.w.ctx)
+	if err != nil {
+		return 0
+	}
+	return token
+}
+
+// look notes whether the owner has been told of the end of its hold, and, if it is
+// to ask, whether the lock still vouches for it: asking has it look at the clock.
+func (h *stormHold) look(ask bool) bool {
+	if h.guard == nil {
+		return false
+	}
+	at := h.w.rec.Now()
+	select {
+	case <-h.guard.Done():
+		h.lost = true
+		return false
+	default:
+		h.hold.Untold = at
+	}
+	if ask {
+		if h.guard.Err() != nil {
+			h.lost = true
+			return false
+		}
+		h.hold.Trusted = at
+	}
+	return true
+}
+
+// work works for a while, or until it is told to stop. Some wait for that.
+func (h *stormHold) work() {
+	rng := h.w.rng
+	d := between(rng, 0, 8*time.Millisecond)
+	if rng.IntN(80) == 0 {
+		d = between(rng, 0, 3*stormTimeout/2)
+	}
+	asks := rng.IntN(2) == 0 // else it relies on being told
+	if lease := h.hold.Take.Lease; lease > 0 && rng.IntN(20) == 0 {
+		d = 2*stormLease + stormSlack
+	}
+	if h.guard == nil {
+		return
+	}
+	step := time.NewTicker(2 * time.Millisecond)
+	defer step.Stop()
+	end := h.w.rec.Now() + d
+	for h.look(asks) && h.w.rec.Now() < end {
+		select {
+		case <-h.guard.Done():
+		case <-step.C:
+		}
+		if dooms := h.doomed(); h.hold.Take.Lease == 0 && h.dooms != dooms {
+			h.dooms = dooms
+			h.w.waiting.Add(1)
+			defer h.w.waiting.Add(-1)
+			end = h.w.rec.Now() + stormTimeout + stormSlack
+		}
+	}
+	h.look(true)
+	h.write()
+	if !h.lost && rng.IntN(10) == 0 {
+		h.countLevels()
+	}
+}
+
+func (h *stormHold) countLevels() {
+	w := h.w
+	op := w.rec.Begin(w.number, w.op(history.Count, h.l, h.c))
+	ctx, cancel := context.WithTimeout(w.ctx, stormTimeout)
+	defer cancel()
+	n, err := h.l.HoldCount(ctx)
+	op = w.rec.End(w.number, op, w.outcomeOf(err))
+	op.Level = n
+	if err == nil && n == 0 {
+		op.Outcome = history.Lost
+	}
+	h.then(op)
+}
+
+// again enters once more.
+func (h *stormHold) again() {
+	w := h.w
+	how := takes{wait: 0}
+	if w.rng.IntN(2) == 0 {
+		how = takes{wait: stormTimeout, cancel: true}
+	}
+	if w.rng.IntN(2) == 0 && h.hold.Take.Lease > 0 {
+		how.lease = between(w.rng, 20*time.Millisecond, stormLease)
+	}
+	if !h.look(true) {
+		return
+	}
+	op := w.op(history.Take, h.l, h.c)
+	op.Lease, op.Level, op.Once = how.lease, h.levels+1, how.wait == 0
+	op = w.rec.Begin(w.number, op)
+	ok, err := w.ask(h.l, how)
+	outcome := w.outcomeOf(err)
+	if err == nil && !ok {
+		outcome = history.Refused
+	}
+	op = w.rec.End(w.number, op, outcome)
+	if ok && !h.look(true) {
+		// It was lost around that, and what there is now may be a fresh hold.
+		op.Outcome = history.Unsure
+		for _, name := range h.l.names {
+			op.Name = name
+			w.rec.Fail(op)
+		}
+		_ = h.l.Unlock(w.ctx)
+		return
+	}
+	if ok {
+		w.count("entered again")
+		h.levels++
+		op.Token = h.token()
+	}
+	h.then(op)
+}
+
+// then notes what became of a call.
+func (h *stormHold) then(op history.Op) {
+	if op.Outcome == history.NotHeld && h.hold.Take.Lease > 0 {
+		op.Outcome = history.Lost // who has none to give back
+	}
+	if op.Outcome == history.Lost {
+		h.lost = true
+		h.w.count("lost")
+	}
+	h.hold.Then = append(h.hold.Then, op)
+}
+
+// give gives back all levels.
+func (h *stormHold) give() {
+	w := h.w
+	for ; h.levels > 0; h.levels-- {
+		h.look(true)
+		op := w.op(history.Give, h.l, h.c)
+		op.GiveUp, op.Level = w.rec.Now()+unlockTime, h.levels-1
+		op = w.rec.Begin(w.number, op)
+		err := h.l.Unlock(w.ctx)
+		h.then(w.rec.End(w.number, op, w.outcomeOf(err)))
+	}
+	h.end()
+}
+
+// end notes the hold, of every lock that it was of.
+func (h *stormHold) end() {
+	for _, name := range h.l.names {
+		hold := h.hold
+		hold.Take.Name = name
+		hold.Then = slices.Clone(hold.Then)
+		for i := range hold.Then {
+			hold.Then[i].Name = name
+		}
+		h.w.rec.Hold(hold)
+	}
+}
+
+// A nemesis makes faults, one after the other, until its time is over.
+type nemesis struct {
+	*storm
+	rng *rand.Rand
+	end time.Time
+}
+
+func (n *nemesis) run() {
+	faults := []func(){
+		n.shake, n.shake, n.shake, n.shake, n.killConnections, n.freeze, n.pause, n.flushScripts, n.blackHole, n.slowLine, n.restartProcess,
+	}
+	if n.kind.nodes == 1 {
+		faults = append(faults, n.delete, n.delete, n.restartEmpty)
+	} else {
+		faults = append(faults, n.killMinority, n.killMinority)
+	}
+	n.sleep(0, min(time.Until(n.end)/2, 5*stormTimeout)) // what goes wrong without them
+	for n.sleep(0, stormTimeout/2) {
+		if n.rng.IntN(6) == 0 {
+			n.sleep(0, 2*stormTimeout) // the calm
+			continue
+		}
+		faults[n.rng.IntN(len(faults))]()
+	}
+}
+
+// sleep sleeps for a while, and says whether there is time left.
+func (n *nemesis) sleep(least, most time.Duration) bool {
+	d := between(n.rng, least, most)
+	if left := time.Until(n.end); left < d {
+		time.Sleep(max(0, left))
+		return false
+	}
+	time.Sleep(d)
+	return true
+}
+
+// await waits for holders who have been doomed to be told.
+func (n *nemesis) await(most time.Duration) {
+	deadline := time.Now().Add(most)
+	for time.Now().Before(deadline) && n.sleep(stormTimeout/50, stormTimeout/20) && n.waiting.Load() > 0 {
+	}
+}
+
+// last has a fault last, now and then so long that those holders are told who go on.
+func (n *nemesis) last(who ...*stormProcess) {
+	if n.rng.IntN(2) == 0 {
+		n.sleep(stormTimeout/5, stormFault)
+		return
+	}
+	for _, p := range who {
+		p.holes.Add(1)
+	}
+	n.sleep(stormTimeout+stormTimeout/5, stormFault)
+}
+
+// hurt notes what f does, and for how long it may be felt.
+func (n *nemesis) hurt(what string, client int, f func()) {
+	n.count(what)
+	from := n.rec.Now()
+	f()
+	n.rec.Fault(history.Fault{Kind: history.Disturbs, What: what, Client: client, From: from, To: n.rec.Now() + stormTimeout/2})
+}
+
+func (n *nemesis) hush(what string, client int, from time.Duration) {
+	n.rec.Fault(history.Fault{Kind: history.Silences, What: what, Client: client, From: from, To: n.rec.Now()})
+}
+
+func (n *nemesis) forget(what, name string, f func()) {
+	n.count(what)
+	from := n.rec.Now()
+	f()
+	n.rec.Fault(history.Fault{Kind: history.Forgets, What: what, Name: name, Client: history.AllClients, From: from, To: n.rec.Now()})
+}
+
+// onProxies is hurt for those who go over proxies.
+func (n *nemesis) onProxies(what string, f func()) {
+	from := n.rec.Now()
+	n.hurt(what, 1, f)
+	for i := 3; i < stormClients; i += 2 {
+		n.rec.Fault(history.Fault{Kind: history.Disturbs, What: what, Client: i, From: from, To: n.rec.Now() + stormTimeout/2})
+	}
+}
+
+// shake has the proxies lose, stall, drop, delay and hold a few requests.
+func (n *nemesis) shake() {
+	kinds := []struct {
+		what  string
+		fault testredis.Fault
+	}{
+		{"answers lost", testredis.LoseReply},
+		{"answers stalled", testredis.StallReply},
+		{"requests dropped", testredis.DropRequest},
+		{"requests held", testredis.HoldRequest},
+		{"requests delayed", testredis.DelayRequest(between(n.rng, 0, stormTimeout))},
+		{"answers delayed", testredis.DelayReply(between(n.rng, 0, stormTimeout))},
+	}
+	k := kinds[n.rng.IntN(len(kinds))]
+	match := func(cmd []string) bool { return strings.HasPrefix(strings.ToLower(cmd[0]), "eval") }
+	switch n.rng.IntN(3) {
+	case 0:
+		match = func(cmd []string) bool {
+			return testredis.Script(renewScript.digest)(cmd) || slices.Contains(cmd, "renew-read")
+		}
+	case 1:
+		match = func(cmd []string) bool {
+			return testredis.Script(lockRelease.digest)(cmd) || slices.ContainsFunc(cmd, func(arg string) bool {
+				return arg == "release" || arg == "unread" || arg == "unwrite"
+			})
+		}
+	}
+	times := 1 + n.rng.IntN(4)
+	n.onProxies(k.what, func() {
+		var rules []*testredis.Rule
+		for _, p := range n.proxies {
+			rules = append(rules, p.On(match, k.fault).Times(times))
+		}
+		n.sleep(0, stormTimeout)
+		for _, r := range rules {
+			r.Release()
+		}
+	})
+}
+
+func (n *nemesis) killConnections() {
+	kind := []string{"normal", "pubsub"}[n.rng.IntN(2)]
+	n.hurt("connections killed", history.AllClients, func() {
+		for _, rdb := range n.rdbs {
+			_ = rdb.Do(context.Background(), "client", "kill", "type", kind, "skipme", "yes").Err()
+		}
+	})
+}
+
+// freeze stops a server, or of several some: fewer than a majority, or more.
+func (n *nemesis) freeze() {
+	some := 1 + n.rng.IntN(len(n.servers))
+	n.hurt("frozen", history.AllClients, func() {
+		of := n.rng.Perm(len(n.servers))[:some]
+		for _, i := range of {
+			n.servers[i].Freeze()
+		}
+		from := n.rec.Now()
+		if some > len(n.servers)/2 {
+			n.last(n.procs[:stormClients]...)
+			n.hush("a frozen Redis", history.AllClients, from)
+		} else {
+			n.last()
+		}
+		for _, i := range of {
+			n.servers[i].Thaw()
+		}
+	})
+}
+
+func (n *nemesis) pause() {
+	mode := []string{"all", "write"}[n.rng.IntN(2)]
+	n.hurt("paused", history.AllClients, func() {
+		d := between(n.rng, 0, stormTimeout)
+		for _, rdb := range n.rdbs {
+			_ = rdb.Do(context.Background(), "client", "pause", d.Milliseconds(), mode).Err()
+		}
+		time.Sleep(d)
+	})
+}
+
+func (n *nemesis) flushScripts() {
+	n.hurt("scripts flushed", history.AllClients, func() {
+		for _, rdb := range n.rdbs {
+			_ = rdb.ScriptFlush(context.Background()).Err()
+		}
+	})
+}
+
+func (n *nemesis) blackHole() {
+	n.onProxies("black hole", func() {
+		if n.rng.IntN(2) == 0 { // at the end of a line that gets slow
+			d := between(n.rng, 0, stormTimeout/8)
+			for _, p := range n.proxies {
+				p.Latency(d)
+			}
+			n.sleep(0, stormTimeout)
+		}
+		for _, p := range n.proxies {
+			p.BlackHole(true)
+		}
+		from := n.rec.Now()
+		n.last(n.procs[1], n.procs[3])
+		for i := 1; i < stormClients; i += 2 {
+			n.hush("a black hole", i, from)
+		}
+		for _, p := range n.proxies {
+			p.Latency(0)
+			p.BlackHole(false)
+			if n.rng.IntN(2) == 0 {
+				p.CutAll()
+			}
+		}
+	})
+}
+
+// restartProcess closes the Clients of one process in the middle of its work.
+func (n *nemesis) restartProcess() {
+	i := n.rng.IntN(stormClients)
+	n.hurt("clients closed", i, func() { n.procs[i].restart(n.storm) })
+}
+
+// slowLine has everything over the proxies take longer.
+func (n *nemesis) slowLine() {
+	n.onProxies("slow line", func() {
+		d := between(n.rng, 0, stormTimeout/8)
+		for _, p := range n.proxies {
+			p.Latency(d)
+		}
+		n.sleep(0, stormFault)
+		for _, p := range n.proxies {
+			p.Latency(0)
+		}
+	})
+}
+
+// delete is what an operator does who knows better.
+func (n *nemesis) delete() {
+	name := n.names[n.rng.IntN(len(n.names))]
+	alone := n.rng.IntN(4) > 0 // no other fault, so that nothing excuses who is not told
+	if alone {
+		n.sleep(stormTimeout/2, stormTimeout)
+	}
+	n.forget("deleted", name, func() { _ = n.rdbs[0].Del(context.Background(), name).Err() })
+	n.locked[name].deletions.Add(1)
+	if alone {
+		n.await(stormTimeout/2 + stormSlack)
+	}
+}
+
+func (n *nemesis) restartEmpty() {
+	n.hurt("restarted empty", history.AllClients, func() {
+		n.forget("data lost", "", n.servers[0].Restart)
+	})
+}
+
+// killMinority kills some servers, which stay away for as long as anybody may
+// trust what they have forgotten.
+func (n *nemesis) killMinority() {
+	n.hurt("a minority killed", history.AllClients, func() {
+		some := n.rng.Perm(len(n.servers))[:1+n.rng.IntN((len(n.servers)-1)/2)]
+		for _, i := range some {
+			n.servers[i].Kill()
+		}
+		time.Sleep(stormTimeout + stormTimeout/5)
+		for _, i := range some {
+			n.servers[i].Restart()
+		}
+	})
+}
