@@ -108,6 +108,9 @@ func (h *hold) lose(cause error) bool {
 		return false
 	}
 	h.state, h.loss = lost, lossError(cause)
+	if renewed && errors.Is(cause, errLapsed) {
+		h.loss = lossError(fmt.Errorf("%w: %w", errUnrenewed, cause))
+	}
 	h.lapsed = !renewed && errors.Is(cause, errLapsed)
 	if !renewed {
 		e.rememberLocked(h)

@@ -196,7 +196,7 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 				err = errUnsettled
 			}
 		}
-		if errors.Is(err, errLapsed) { // a hold of before that was just about to
+		if errors.Is(err, errLapsed) && !errors.Is(err, errUnrenewed) { // a hold of before that was just about to
 			err = errUnsettled
 		}
 		if !ok || err != nil {

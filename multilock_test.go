@@ -709,3 +709,23 @@ func TestMultiLockOfStrangeStrangers(t *testing.T) {
 type neverHeld struct{ *guardless }
 
 func (neverHeld) Guard(context.Context) (context.Context, error) { return nil, ErrLockLost }
+
+// A re-entry of locks that were lost while Redis could not be reached says so, once.
+func TestMultiLockReentryOfLostLocks(t *testing.T) {
+	b := newFaultBench(t)
+	ctx := context.Background()
+	c := b.client(WithWatchdogTimeout(300 * time.Millisecond))
+	l := c.NewMultiLock(c.NewLock(b.name), c.NewLock(b.name+"-2"))
+	b.must(l.Lock(ctx))
+	guarded, err := l.Guard(ctx)
+	b.must(err)
+	b.server.Freeze()
+	await(b.bench, "the guard ends", guarded.Done())
+	b.server.Thaw()
+	b.mustBe(context.Cause(guarded), ErrLockLost)
+	if err := l.Lock(ctx); !errors.Is(err, ErrLockLost) {
+		t.Errorf("a re-entry of what is lost: %v, want %v", err, ErrLockLost)
+	}
+	_ = l.Unlock(ctx)
+	_ = l.Unlock(ctx)
+}

@@ -40,6 +40,9 @@ var errParts = errors.New("too few of its locks are held")
 // errLapsed is the cause of a lease that ran out without having been renewed.
 var errLapsed = errors.New("the lease has run out")
 
+// errUnrenewed goes with errLapsed where the lease was to be renewed: that is a loss, not an end.
+var errUnrenewed = errors.New("it could not be renewed")
+
 // drift is what a clock may gain on that of Redis, and a timer be late, during one lease.
 func drift(lease time.Duration) time.Duration {
 	return lease/100 + 2*time.Millisecond
