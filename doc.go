@@ -53,8 +53,11 @@
 // frees somebody else's hold; an attempt that was given up is undone; an Unlock
 // whose answer was lost is sent again, and returns nil if it had happened.
 // Lock fails after a few tries when it cannot reach Redis: within a second or two
-// where connections are refused, five where nothing answers. A caller that is
-// waiting already rides out a failover of up to one watchdog timeout.
+// where connections are refused, some seconds where nothing answers. A caller who
+// has heard of Redis, be it that the lock is busy, or that Redis is loading, failing
+// over or moving a slot of a Cluster, rides out one watchdog timeout. While its slot
+// moves, a lock of more than one key (all but the plain one) can be neither taken
+// nor given back: Redis answers TRYAGAIN, and callers are kept waiting.
 //
 // # Lock types
 //

@@ -516,7 +516,8 @@ func TestEngineUndoesAnAttemptThatWasGivenUp(t *testing.T) {
 
 // S3: the answer of an acquire is lost, again and again.
 func TestEngineLostAnswersOfAnAcquire(t *testing.T) {
-	for lost := range 6 {
+	const always = 1000
+	for _, lost := range []int{0, 1, 2, 3, 4, 5, always} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			n := 0
 			e.redis.fault = func(verb string) fakeFault {
@@ -527,7 +528,7 @@ func TestEngineLostAnswersOfAnAcquire(t *testing.T) {
 				return fakeFault{}
 			}
 			ok, err := e.lockWith(context.Background(), 1, request{wait: forever})
-			if lost < quickTries {
+			if lost < always {
 				if !ok || err != nil {
 					t.Fatalf("%d answers lost: %v, %v", lost, ok, err)
 				}
@@ -940,11 +941,11 @@ func TestEngineOutages(t *testing.T) {
 		down := fakeFault{block: io.EOF}
 		e.redis.fault = func(string) fakeFault { return down }
 		start := time.Now()
-		if ok, err := e.lockWith(context.Background(), 1, request{wait: forever}); ok || !errors.Is(err, io.EOF) || time.Since(start) > time.Second {
+		if ok, err := e.lockWith(context.Background(), 1, request{wait: forever}); ok || !errors.Is(err, io.EOF) || time.Since(start) > 2*time.Second {
 			t.Errorf("%v, %v after %v", ok, err, time.Since(start))
 		}
 		tries := e.redis.count("acquire")
-		if tries != quickTries {
+		if tries < quickTries || tries > 3*quickTries {
 			t.Errorf("%d tries", tries)
 		}
 		time.Sleep(time.Minute) // its undo is given up too

@@ -1,6 +1,7 @@
 package relock
 
 import (
+	"flag"
 	"testing"
 
 	"github.com/redis/go-redis/v9/logging"
@@ -8,9 +9,18 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	flag.Parse()
+	if !parallelSet() {
+		_ = flag.Set("test.parallel", "6") // they mostly wait
+	}
 	logging.Disable() // of go-redis, which reports every server that a test kills
 
 	goleak.VerifyTestMain(m,
 		// go-redis looks once a second whether a server that was killed is back, until a moment after its Close.
 		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
+}
+
+func parallelSet() (set bool) {
+	flag.Visit(func(f *flag.Flag) { set = set || f.Name == "test.parallel" })
+	return set
 }

@@ -293,7 +293,7 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 			k.due = max(k.due, dog.now()) // it was answered late
 		}
 		return []renewal{{held: true}}
-	})
+	}, func(*lease) string { return "" })
 	defer dog.close()
 	l, ends := newLease(dog)
 	k.confirmed(0, length, renewed)

@@ -19,6 +19,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 // redPause is about how long a RedLock waits before it asks again after a round
@@ -415,6 +417,9 @@ func (l *redLock) askNode(ctx context.Context, h *redHold, i int, a attempt) err
 	l.ailing[i].Store(err != nil)
 	switch {
 	case err != nil && ctx.Err() != nil:
+		if said := redis.Error(nil); errors.As(err, &said) { // what it answered before
+			return fmt.Errorf("%w: %w", errNodeTimeout, said)
+		}
 		return errNodeTimeout
 	case err != nil:
 		return err
