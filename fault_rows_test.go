@@ -36,7 +36,8 @@ var faultRows = map[int]string{
 	15: "TestFaultRestartEmpty TestTokensOnlyGrow",
 	16: "TestScriptsSurviveAFlush TestFaultRestartEmpty",
 	17: "suite TestEngineLossIsNoticedWithinAThirdOfTheLease",
-	18: "TestSentinelTakeover TestClusterFailoverLosesTheRecord",
+	18: "TestSentinelTakeover TestClusterFailoverLosesTheRecord TestSentinelFailovers",
+	19: "TestSyncedReplicas TestSyncedReplicasFollowTheSlot TestSyncedReplicasWithoutWait TestSentinelFailovers",
 	20: "TestSentinelTakeover",
 	21: "TestFaultRefusedWrites TestFaultServerAnswers TestSentinelTakeover",
 	22: "TestFaultLoading TestFaultServerAnswers",
@@ -80,7 +81,7 @@ var faultRows = map[int]string{
 }
 
 // cannotBeTried are the rows without a test; the page says why.
-var cannotBeTried = []int{19, 33}
+var cannotBeTried = []int{33}
 
 const faultRowCount = 60
 
