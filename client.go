@@ -52,8 +52,12 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	if limit := readTimeout(rdb); limit > 0 && o.synced.within >= limit {
-		return nil, invalid("WithSyncedReplicas(%d, %v): the Redis client waits only %v for an answer (ReadTimeout)",
+	limit := unlockTime
+	if t := readTimeout(rdb); t > 0 {
+		limit = min(t, limit)
+	}
+	if o.synced.within >= limit {
+		return nil, invalid("WithSyncedReplicas(%d, %v): an answer is waited for no longer than %v (ReadTimeout, and 5s)",
 			o.synced.replicas, o.synced.within, limit)
 	}
 	c := &Client{rdb: rdb, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, synced: o.synced, red: newRedHolds()}

@@ -70,7 +70,8 @@
 // Redis replicates asynchronously: a record that was written just before a
 // failover can be lost, and then two hold the lock. A process that is paused for
 // longer than its lease, or a machine that was suspended, may go on for a moment
-// with a lock that somebody else has by now. Where that must not happen, have
+// with a lock that somebody else has by now. [WithSyncedReplicas] has replicas
+// confirm a lock before it counts. Where none of that must happen, have
 // whatever the lock protects check a fencing token: see [Fenced]. A [RedLock] does
 // not depend on replication, but on nodes that do not forget.
 package relock

@@ -69,7 +69,7 @@ func WithNodeTimeout(d time.Duration) Option {
 // failover to one of these replicas loses no lock; one to another replica still
 // can. It costs the time of the replication, for every acquire. On a Redis that
 // refuses WAIT every acquire is ErrNotSynced. At least 1 replica, and 1ms, and
-// less than the read timeout of the Redis client. Off by default.
+// less than the read timeout of the Redis client and 5s. Off by default.
 //
 // Redisson: Config.setCheckLockSyncedSlaves and setSlavesSyncTimeout, which take
 // one replica of all for enough.
