@@ -16,13 +16,14 @@ import (
 	"github.com/relock-go/relock/bench/stats"
 )
 
-const patience = 3 * time.Second
+const patience = 2 * time.Second
 
 // A crowd is some clients, each with workers, that take names and stay a while.
 type crowd struct {
 	clients, workers int           // workers of each client
 	names            int           // 1: all want the same one; otherwise each worker has its own
 	section          time.Duration // slept with the lock held
+	endless          bool          // the ctx of all calls never ends: what is stuck stays so
 }
 
 // A worker is what one of them has seen.
@@ -53,6 +54,10 @@ func (c crowd) slice(ctx context.Context, t turn) (sample, error) {
 		if c.names > 1 {
 			name = fmt.Sprint("bench:", i%c.names)
 		}
+		ctx := ctx
+		if c.endless {
+			ctx = context.Background()
+		}
 		all.Go(func() { workers[i].work(ctx, t.peers[i/c.workers], name, c.section, end) })
 	}
 	all.Wait()
@@ -60,7 +65,7 @@ func (c crowd) slice(ctx context.Context, t turn) (sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	return c.sum(workers, t.took, after.since(before))
+	return c.sum(workers, t, after.since(before))
 }
 
 func (w *worker) work(ctx context.Context, p peer, name string, section time.Duration, end time.Time) {
@@ -92,11 +97,13 @@ func (w *worker) work(ctx context.Context, p peer, name string, section time.Dur
 }
 
 // sum is what all workers together have seen.
-func (c crowd) sum(workers []worker, took time.Duration, did work) (sample, error) {
+func (c crowd) sum(workers []worker, t turn, did work) (sample, error) {
 	var waits stats.Histogram
 	sections, all, stuck := 0, 0, 0
-	perClient := make([]int, c.clients)
-	perWorker := make([]int, len(workers))
+	if *t.served == nil {
+		*t.served = make([]int, len(workers))
+	}
+	perWorker, perClient := *t.served, make([]int, c.clients)
 	for i := range workers {
 		w := &workers[i]
 		if w.err != nil {
@@ -105,14 +112,14 @@ func (c crowd) sum(workers []worker, took time.Duration, did work) (sample, erro
 		waits.Merge(&w.waits)
 		sections += w.sections
 		all += w.all
-		perWorker[i] = w.sections
-		perClient[i/c.workers] += w.sections
+		perWorker[i] += w.sections
+		perClient[i/c.workers] += perWorker[i]
 		if w.stuck {
 			stuck++
 		}
 	}
 	return sample{
-		rate:       float64(sections) / took.Seconds(),
+		rate:       float64(sections) / t.took.Seconds(),
 		p50:        waits.Quantile(0.5).Seconds(),
 		p99:        waits.Quantile(0.99).Seconds(),
 		longest:    waits.Max().Seconds(),

@@ -75,9 +75,6 @@ func acquireAll(ctx context.Context, p peer, names []string, releases []func() e
 
 // held is the time of a peer that holds all, and renews them.
 func (h hoard) held(ctx context.Context, t turn) (sample, error) {
-	if err := t.server.admin.FlushAll(ctx).Err(); err != nil {
-		return nil, err
-	}
 	names := h.names()
 	releases := make([]func() error, len(names)) // which a user would keep, too
 	watch := newRenewals(names, 2*h.lease/3)
@@ -123,9 +120,6 @@ func (h hoard) held(ctx context.Context, t turn) (sample, error) {
 
 // awaited is the time of a peer that waits for all of them.
 func (h hoard) awaited(ctx context.Context, t turn) (sample, error) {
-	if err := t.server.admin.FlushAll(ctx).Err(); err != nil {
-		return nil, err
-	}
 	names := h.names()
 	holder, err := t.kind.open(setting{addr: t.server.addr, lease: h.lease})
 	if err != nil {
@@ -156,7 +150,7 @@ func (h hoard) awaited(ctx context.Context, t turn) (sample, error) {
 			}
 		})
 	}
-	time.Sleep(3 * time.Second) // until all sleep
+	time.Sleep(time.Second + time.Duration(h.locks)*200*time.Microsecond) // until all sleep
 	after := remember()
 	did, err := t.server.during(ctx, t.took)
 	if err != nil {

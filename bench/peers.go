@@ -147,7 +147,7 @@ func (p *barePeer) Acquire(ctx context.Context, name string) (func() error, erro
 	if err := p.rdb.Do(ctx, pair[0]...).Err(); err != nil {
 		return nil, err
 	}
-	return func() error { return p.rdb.Do(ctx, pair[1]...).Err() }, nil
+	return func() error { return p.rdb.Do(context.WithoutCancel(ctx), pair[1]...).Err() }, nil
 }
 
 func (p *barePeer) pair(ctx context.Context, name string) ([2][]any, error) {
@@ -258,7 +258,7 @@ func (p *redislockPeer) Acquire(ctx context.Context, name string) (func() error,
 		l, err := p.locks.Obtain(ctx, name, p.lease, &redislock.Options{RetryStrategy: redislock.LinearBackoff(p.retry)})
 		switch {
 		case err == nil:
-			return func() error { return l.Release(ctx) }, nil
+			return func() error { return l.Release(context.WithoutCancel(ctx)) }, nil
 		case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded): // it waits no longer than a lease
 		default:
 			return nil, err
@@ -289,7 +289,7 @@ func (p *redsyncPeer) Acquire(ctx context.Context, name string) (func() error, e
 		var taken *redsync.ErrTaken
 		switch {
 		case err == nil:
-			return func() error { _, err := m.UnlockContext(ctx); return err }, nil
+			return func() error { _, err := m.UnlockContext(context.WithoutCancel(ctx)); return err }, nil
 		case ctx.Err() == nil && (errors.As(err, &taken) || errors.Is(err, redsync.ErrFailed)): // after 32 tries
 		default:
 			return nil, err

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -31,11 +30,7 @@ func (r *result) text(w io.Writer) {
 		}
 		fmt.Fprintf(t, "  %s\t%s\t%s", row.kind.name, within(row.spread(r.figure), r.figure.write), times)
 		for _, m := range r.columns {
-			v := row.spread(m).Mid
-			if m.worst() {
-				v = slices.Max(row.of(m)) // NaN when one is
-			}
-			fmt.Fprintf(t, "\t%s", m.write(v))
+			fmt.Fprintf(t, "\t%s", m.write(row.value(m)))
 		}
 		fmt.Fprintln(t)
 	}

@@ -36,6 +36,8 @@ func (r row) of(m *metric) []float64 {
 
 func (r row) spread(m *metric) stats.Spread { return stats.Over(r.of(m)) }
 
+func (r row) value(m *metric) float64 { return m.value(r.of(m)) }
+
 // row is that of a peer, or nil.
 func (r *result) row(name string) *row {
 	i := slices.IndexFunc(r.rows, func(r row) bool { return r.kind.name == name })

@@ -115,9 +115,16 @@ func evenness(of []int) float64 {
 	return float64(slices.Min(of)) / float64(slices.Max(of))
 }
 
-// worst says that of some rounds the greatest value counts.
-func (m *metric) worst() bool {
-	return m == longest || m == longestGap || m == stuckCount || m == seldom || m == lostLocks
+// value is what counts of all rounds: as a rule the median, of what must never be
+// the greatest, and of a sum the last one.
+func (m *metric) value(rounds []float64) float64 {
+	switch m {
+	case longest, longestGap, stuckCount, seldom, lostLocks:
+		return slices.Max(rounds) // NaN if one is
+	case evenWorker, evenClient:
+		return rounds[len(rounds)-1]
+	}
+	return median(rounds)
 }
 
 func median(of []float64) float64 { return stats.Over(of).Mid }

@@ -29,6 +29,7 @@ type turn struct {
 	kind   kind
 	peers  []peer
 	took   time.Duration
+	served *[]int // each worker, in all turns of the peer so far
 }
 
 // A size is how much of it.
@@ -46,11 +47,13 @@ var (
 )
 
 func workloads(n size) []workload {
-	alone := crowd{clients: 1, workers: 1, names: 1}
 	all := []workload{
-		{name: "alone", title: "1 goroutine, no contention",
+		{name: "alone", title: "1 goroutine, no contention, context.Background()",
+			clients: 1, peers: []string{"relock", "bare EVALSHA", "redislock", "redsync"}, // rueidislock can get stuck
+			often: 8, slice: crowd{clients: 1, workers: 1, names: 1, endless: true}.slice, figure: rate, columns: crowded},
+		{name: "alone-cancellable", title: "1 goroutine, no contention, a ctx that can be cancelled",
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync"},
-			often: 8, slice: alone.slice, figure: rate, columns: crowded},
+			often: 8, slice: crowd{clients: 1, workers: 1, names: 1}.slice, figure: rate, columns: crowded},
 		{name: "names", title: "64 goroutines, 64 names",
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync"},
 			often: 5, slice: crowd{clients: 1, workers: 64, names: 64}.slice, figure: rate, columns: crowded},
@@ -90,8 +93,11 @@ func workloads(n size) []workload {
 			slice:  crowd{clients: 4, workers: 16, names: 1, section: time.Millisecond}.slice,
 			figure: rate, columns: fleet},
 		workload{name: "readers", title: "64 readers, one name",
-			clients: 1, peers: []string{"relock read", "relock", "bare EVALSHA"},
+			clients: 1, peers: []string{"relock read", "relock"},
 			often: 5, slice: crowd{clients: 1, workers: 64, names: 1}.slice, figure: rate, columns: crowded},
+		workload{name: "readers-1ms", title: "64 readers, one name, 1 ms section",
+			clients: 1, peers: []string{"relock read", "relock"},
+			slice: crowd{clients: 1, workers: 64, names: 1, section: time.Millisecond}.slice, figure: rate, columns: crowded},
 		workload{name: "held", title: amount(float64(n.held)) + " held locks that are renewed, lease " + n.lease.String(), rare: true,
 			peers:  []string{"relock", "rueidislock"},
 			slice:  hoard{n.held, n.lease}.held,
