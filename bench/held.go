@@ -44,7 +44,8 @@ func (h hoard) names() []string {
 	return names
 }
 
-// acquireAll acquires all names for one owner, by some goroutines.
+// acquireAll acquires all names for one owner, by some goroutines, and keeps the
+// releases, or without any insists.
 func acquireAll(ctx context.Context, p peer, names []string, releases []func() error) error {
 	ctx = relock.WithOwner(ctx) // any goroutine could release them
 	var next atomic.Int64
@@ -57,12 +58,14 @@ func acquireAll(ctx context.Context, p peer, names []string, releases []func() e
 				if i >= len(names) {
 					return
 				}
-				release, err := p.Acquire(ctx, names[i])
+				release, err := acquire(ctx, p, names[i], releases == nil)
 				if err != nil {
 					failed.Store(&err)
 					return
 				}
-				releases[i] = release
+				if releases != nil {
+					releases[i] = release
+				}
 			}
 		})
 	}
@@ -71,6 +74,23 @@ func acquireAll(ctx context.Context, p peer, names []string, releases []func() e
 		return *err
 	}
 	return nil
+}
+
+// acquire is Acquire; one that insists begins again when that sleeps for too long
+// over a name that nobody has. That costs a ctx, which lives as long as the lock.
+func acquire(ctx context.Context, p peer, name string, insist bool) (func() error, error) {
+	if !insist {
+		return p.Acquire(ctx, name)
+	}
+	for {
+		trying, giveUp := context.WithCancel(ctx)
+		timer := time.AfterFunc(patience, giveUp)
+		release, err := p.Acquire(trying, name)
+		timer.Stop()
+		if err == nil || ctx.Err() != nil || trying.Err() == nil {
+			return release, err
+		}
+	}
 }
 
 // held is the time of a peer that holds all, and renews them.
@@ -126,7 +146,7 @@ func (h hoard) awaited(ctx context.Context, t turn) (sample, error) {
 		return nil, err
 	}
 	defer holder.Close()
-	if err := acquireAll(ctx, holder, names, make([]func() error, len(names))); err != nil {
+	if err := acquireAll(ctx, holder, names, nil); err != nil {
 		return nil, err
 	}
 	linked, _, err := t.server.connections(ctx)
@@ -252,7 +272,7 @@ func (r *renewals) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 
 func (r *renewals) note(cmd redis.Cmder, sent time.Duration) bool {
 	args := cmd.Args()
-	if len(args) < 4 || cmd.Name() != "evalsha" {
+	if len(args) < 4 || cmd.Name() != "evalsha" && cmd.Name() != "eval" { // the first ones bring the script
 		return false
 	}
 	name, _ := args[3].(string)
