@@ -1,0 +1,300 @@
+package main
+
+// The libraries that are measured, behind one interface, each configured for
+// waiting as its own documentation says.
+//
+// Rules: a peer is one client of its library with connections of its own, as a
+// process would have it. All have the same lease. What a library leaves to its user (repeating, renewing) is not added, but
+// for one thing: whoever gives up waiting by default is sent to wait again.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"sync"
+	"time"
+
+	"github.com/bsm/redislock"
+	"github.com/go-redsync/redsync/v4"
+	"github.com/go-redsync/redsync/v4/redis/goredis/v9"
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/rueidis"
+	"github.com/redis/rueidis/rueidislock"
+
+	"github.com/relock-go/relock"
+)
+
+// A peer takes locks. The release belongs to the goroutine that acquired, unless
+// ctx has an owner from relock.WithOwner.
+type peer interface {
+	Acquire(ctx context.Context, name string) (release func() error, err error)
+	Close()
+}
+
+// A kind is a library with its settings.
+type kind struct {
+	name    string
+	says    string // how it is set
+	library bool   // a Go library that relock is measured against
+	open    func(setting) (peer, error)
+}
+
+// A setting is what all peers are told.
+type setting struct {
+	addr  string
+	lease time.Duration
+	hooks []redis.Hook // for those on go-redis
+}
+
+// tuned is how often a poller asks that was set for short sections: about the
+// round trip of a network between zones of one region.
+const tuned = 2 * time.Millisecond
+
+var kinds = []kind{
+	{"relock", "defaults", false, openRelock(plain)},
+	{"relock fair", "NewFairLock, defaults", false, openRelock(fair)},
+	{"relock read", "NewRWLock(name).Read(), defaults", false, openRelock(read)},
+	{"bare EVALSHA", "what relock sends to lock and to unlock, sent again by the same go-redis client; excludes nobody", false, openBare},
+	{"sync.Mutex", "one mutex for each name, in this process", false, openMutex},
+	{"rueidislock", "KeyMajority 1, NoLoopTracking, as its README says for one server", true, openRueidis},
+	{"redislock", "LinearBackoff(100ms), as its README; by default it does not wait", true, openRedislock(100 * time.Millisecond)},
+	{"redislock 2ms", "LinearBackoff(2ms)", true, openRedislock(tuned)},
+	{"redsync", "defaults: 50-250ms between tries, 32 tries", true, openRedsync()},
+	{"redsync 2ms", "1-3ms between tries", true, openRedsync(redsync.WithRetryDelayFunc(func(int) time.Duration {
+		return tuned/2 + rand.N(tuned)
+	}))},
+}
+
+func kindOf(name string) kind {
+	for _, k := range kinds {
+		if k.name == name {
+			return k
+		}
+	}
+	panic("no peer " + name)
+}
+
+// client has the defaults of go-redis.
+func (s setting) client() *redis.Client {
+	c := redis.NewClient(&redis.Options{Addr: s.addr})
+	for _, h := range s.hooks {
+		c.AddHook(h)
+	}
+	return c
+}
+
+func plain(c *relock.Client, name string) relock.Locker { return c.NewLock(name) }
+func fair(c *relock.Client, name string) relock.Locker  { return c.NewFairLock(name) }
+func read(c *relock.Client, name string) relock.Locker  { return c.NewRWLock(name).Read() }
+
+type relockPeer struct {
+	rdb    *redis.Client
+	client *relock.Client
+	lock   func(*relock.Client, string) relock.Locker
+}
+
+func openRelock(lock func(*relock.Client, string) relock.Locker) func(setting) (peer, error) {
+	return func(s setting) (peer, error) {
+		rdb := s.client()
+		c, err := relock.New(rdb, relock.WithWatchdogTimeout(s.lease), relock.WithLogger(slog.New(slog.DiscardHandler)))
+		if err != nil {
+			return nil, err
+		}
+		return &relockPeer{rdb, c, lock}, nil
+	}
+}
+
+func (p *relockPeer) Acquire(ctx context.Context, name string) (func() error, error) {
+	l := p.lock(p.client, name)
+	if err := l.Lock(ctx); err != nil {
+		return nil, err
+	}
+	return func() error { return l.Unlock(ctx) }, nil
+}
+
+func (p *relockPeer) Close() {
+	_ = p.client.Close() // it has nothing to say that matters now
+	_ = p.rdb.Close()
+}
+
+// A barePeer sends what relock sends, without relock.
+type barePeer struct {
+	rdb    *redis.Client
+	record *recorder
+	relock peer
+
+	mu    sync.Mutex // guards below
+	pairs map[string][2][]any
+}
+
+// openBare has relock take each name once, and records it.
+func openBare(s setting) (peer, error) {
+	record := &recorder{}
+	p, err := openRelock(plain)(setting{s.addr, s.lease, []redis.Hook{record}})
+	if err != nil {
+		return nil, err
+	}
+	return &barePeer{rdb: s.client(), record: record, relock: p, pairs: map[string][2][]any{}}, nil
+}
+
+func (p *barePeer) Acquire(ctx context.Context, name string) (func() error, error) {
+	pair, err := p.pair(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.rdb.Do(ctx, pair[0]...).Err(); err != nil {
+		return nil, err
+	}
+	return func() error { return p.rdb.Do(context.WithoutCancel(ctx), pair[1]...).Err() }, nil
+}
+
+func (p *barePeer) pair(ctx context.Context, name string) ([2][]any, error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if pair, ok := p.pairs[name]; ok {
+		return pair, nil
+	}
+	p.record.sent = nil
+	release, err := p.relock.Acquire(ctx, name)
+	if err != nil {
+		return [2][]any{}, err
+	}
+	if err := release(); err != nil {
+		return [2][]any{}, err
+	}
+	all := p.record.sent // the last try of each: the first one may have been without the script
+	if len(all) < 2 {
+		return [2][]any{}, fmt.Errorf("relock sent %d requests", len(all))
+	}
+	pair := [2][]any{evalsha(all[0]), evalsha(all[len(all)-1])}
+	p.pairs[name] = pair
+	return pair, nil
+}
+
+// evalsha is a run of a script by its digest, however it was sent.
+func evalsha(args []any) []any {
+	if args[0] == "eval" {
+		return append([]any{"evalsha", redis.NewScript(args[1].(string)).Hash()}, args[2:]...)
+	}
+	return args
+}
+
+func (p *barePeer) Close() {
+	p.relock.Close()
+	_ = p.rdb.Close()
+}
+
+// A recorder keeps what one goroutine sends.
+type recorder struct{ sent [][]any }
+
+func (r *recorder) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (r *recorder) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if cmd.Name() == "evalsha" || cmd.Name() == "eval" {
+			r.sent = append(r.sent, cmd.Args())
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (r *recorder) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return next
+}
+
+// mutexes are those of all clients.
+var mutexes sync.Map
+
+type mutexPeer struct{}
+
+func openMutex(setting) (peer, error) { return mutexPeer{}, nil }
+
+func (mutexPeer) Acquire(_ context.Context, name string) (func() error, error) {
+	m, ok := mutexes.Load(name)
+	if !ok {
+		m, _ = mutexes.LoadOrStore(name, new(sync.Mutex))
+	}
+	m.(*sync.Mutex).Lock()
+	return func() error { m.(*sync.Mutex).Unlock(); return nil }, nil
+}
+
+func (mutexPeer) Close() {}
+
+type rueidisPeer struct{ rueidislock.Locker }
+
+func openRueidis(s setting) (peer, error) {
+	l, err := rueidislock.NewLocker(rueidislock.LockerOption{
+		ClientOption:   rueidis.ClientOption{InitAddress: []string{s.addr}},
+		KeyMajority:    1,
+		KeyValidity:    s.lease,
+		ExtendInterval: s.lease / 3,
+		NoLoopTracking: true,
+	})
+	return rueidisPeer{l}, err
+}
+
+func (p rueidisPeer) Acquire(ctx context.Context, name string) (func() error, error) {
+	_, release, err := p.WithContext(ctx, name)
+	return func() error { release(); return nil }, err
+}
+
+type redislockPeer struct {
+	rdb          *redis.Client
+	locks        *redislock.Client
+	lease, retry time.Duration
+}
+
+func openRedislock(retry time.Duration) func(setting) (peer, error) {
+	return func(s setting) (peer, error) {
+		rdb := s.client()
+		return &redislockPeer{rdb, redislock.New(rdb), s.lease, retry}, nil
+	}
+}
+
+func (p *redislockPeer) Acquire(ctx context.Context, name string) (func() error, error) {
+	for {
+		l, err := p.locks.Obtain(ctx, name, p.lease, &redislock.Options{RetryStrategy: redislock.LinearBackoff(p.retry)})
+		switch {
+		case err == nil:
+			return func() error { return l.Release(context.WithoutCancel(ctx)) }, nil
+		case ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded): // it waits no longer than a lease
+		default:
+			return nil, err
+		}
+	}
+}
+
+func (p *redislockPeer) Close() { _ = p.rdb.Close() }
+
+type redsyncPeer struct {
+	rdb   *redis.Client
+	locks *redsync.Redsync
+	opts  []redsync.Option
+}
+
+func openRedsync(opts ...redsync.Option) func(setting) (peer, error) {
+	return func(s setting) (peer, error) {
+		rdb := s.client()
+		opts := append([]redsync.Option{redsync.WithExpiry(s.lease)}, opts...)
+		return &redsyncPeer{rdb, redsync.New(goredis.NewPool(rdb)), opts}, nil
+	}
+}
+
+func (p *redsyncPeer) Acquire(ctx context.Context, name string) (func() error, error) {
+	m := p.locks.NewMutex(name, p.opts...)
+	for {
+		err := m.LockContext(ctx)
+		var taken *redsync.ErrTaken
+		switch {
+		case err == nil:
+			return func() error { _, err := m.UnlockContext(context.WithoutCancel(ctx)); return err }, nil
+		case ctx.Err() == nil && (errors.As(err, &taken) || errors.Is(err, redsync.ErrFailed)): // after 32 tries
+		default:
+			return nil, err
+		}
+	}
+}
+
+func (p *redsyncPeer) Close() { _ = p.rdb.Close() }

@@ -1,0 +1,139 @@
+package main
+
+// The tables and the charts.
+
+import (
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/relock-go/relock/bench/chart"
+	"github.com/relock-go/relock/bench/stats"
+)
+
+// text writes the whole table of a workload.
+func (r *result) text(w io.Writer) {
+	fmt.Fprintf(w, "\n%s: %s\n", r.name, r.title)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintf(t, "  \t%s (of %d rounds)\trelock is better by", r.figure.head, len(r.rows[0].samples))
+	for _, m := range r.columns {
+		fmt.Fprintf(t, "\t%s", m.head)
+	}
+	fmt.Fprintln(t)
+	for i, row := range r.rows {
+		times := ""
+		if i > 0 {
+			times = factor(r.better(row.of(r.figure)))
+		}
+		fmt.Fprintf(t, "  %s\t%s\t%s", row.kind.name, within(row.spread(r.figure), r.figure.write), times)
+		for _, m := range r.columns {
+			fmt.Fprintf(t, "\t%s", m.write(row.value(m)))
+		}
+		fmt.Fprintln(t)
+	}
+	_ = t.Flush()
+}
+
+// within is the median and where most of the rounds were.
+func within(s stats.Spread, write func(float64) string) string {
+	if s.Low == s.High {
+		return write(s.Mid)
+	}
+	return fmt.Sprintf("%s (%s to %s)", write(s.Mid), write(s.Low), write(s.High))
+}
+
+// factor is a ratio.
+func factor(s stats.Spread) string {
+	return within(s, func(v float64) string { return digits(v) + "×" })
+}
+
+// draw writes the chart of a workload.
+func (r *result) draw(dir, note string) error {
+	c := chart.Chart{Title: r.title, Unit: r.figure.head, Note: note}
+	if r.less {
+		c.Unit += ", less is better"
+	}
+	for i, row := range r.rows {
+		s := row.spread(r.figure)
+		bar := chart.Bar{Name: row.kind.name, Low: s.Low, Mid: s.Mid, High: s.High, Text: r.figure.write(s.Mid), Ours: i == 0}
+		if r.high != nil {
+			bar.Low, bar.High = s.Mid, row.spread(r.high).Mid
+			bar.Text += ", 99%: " + r.high.write(bar.High)
+		}
+		c.Bars = append(c.Bars, bar)
+	}
+	f, err := os.Create(filepath.Join(dir, "bench-"+r.name+".svg"))
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	return c.Write(f)
+}
+
+// families are the columns of the short table: of each the best of its settings.
+var families = []struct {
+	head  string
+	peers []string
+}{
+	{"bare EVALSHA", []string{"bare EVALSHA"}},
+	{"sync.Mutex", []string{"sync.Mutex"}},
+	{"rueidislock", []string{"rueidislock"}},
+	{"redislock", []string{"redislock", "redislock 2ms"}},
+	{"redsync", []string{"redsync", "redsync 2ms"}},
+}
+
+// markdown is the short table of all workloads.
+func markdown(results []*result, note string) string {
+	var b strings.Builder
+	b.WriteString("| work | figure | relock |")
+	for _, f := range families {
+		b.WriteString(" " + f.head + " |")
+	}
+	b.WriteString("\n|---|---|---|" + strings.Repeat("---|", len(families)) + "\n")
+	for _, r := range results {
+		fmt.Fprintf(&b, "| [%s](docs/bench-%s.svg) | %s | **%s** |", r.title, r.name, r.figure.head, r.figure.write(r.ours().spread(r.figure).Mid))
+		for _, f := range families {
+			b.WriteString(" " + r.best(f.peers) + " |")
+		}
+		b.WriteString("\n")
+	}
+	return b.String() + "\n" + note + "\n"
+}
+
+// best is the best of some peers, and how much better relock is; "" if none took part.
+func (r *result) best(of []string) string {
+	text, at := "", 0.0
+	for _, name := range of {
+		row := r.row(name)
+		if row == nil {
+			continue
+		}
+		s := row.spread(r.figure)
+		if text == "" || s.Mid > at != r.less {
+			text, at = fmt.Sprintf("%s, %s", r.figure.write(s.Mid), factor(r.better(row.of(r.figure)))), s.Mid
+		}
+	}
+	return text
+}
+
+// The table in a README is between these.
+const (
+	begin = "<!-- bench: go run . -readme ../README.md -->\n"
+	end   = "<!-- /bench -->\n"
+)
+
+// put replaces what is between the markers, which must both be there, once.
+func put(document, table string) (string, error) {
+	if strings.Count(document, begin) != 1 || strings.Count(document, end) != 1 {
+		return "", fmt.Errorf("it needs a line %q and a line %q", strings.TrimSpace(begin), strings.TrimSpace(end))
+	}
+	before, rest, _ := strings.Cut(document, begin)
+	_, after, found := strings.Cut(rest, end)
+	if !found {
+		return "", fmt.Errorf("%q comes first", strings.TrimSpace(end))
+	}
+	return before + begin + "\n" + table + "\n" + end + after, nil
+}

@@ -1,0 +1,79 @@
+package main
+
+// What came out of a workload.
+
+import (
+	"math"
+	"slices"
+
+	"github.com/relock-go/relock/bench/stats"
+)
+
+// A result is all rounds of a workload.
+type result struct {
+	workload
+	rows []row
+}
+
+// A row is one peer; samples are in the order of the rounds, as those of all rows.
+type row struct {
+	kind    kind
+	samples []sample
+}
+
+// of is a metric round by round; NaN where it was not measured.
+func (r row) of(m *metric) []float64 {
+	all := make([]float64, len(r.samples))
+	for i, s := range r.samples {
+		v, ok := s[m]
+		if !ok {
+			v = math.NaN()
+		}
+		all[i] = v
+	}
+	return all
+}
+
+func (r row) spread(m *metric) stats.Spread { return stats.Over(r.of(m)) }
+
+func (r row) value(m *metric) float64 { return m.value(r.of(m)) }
+
+// row is that of a peer, or nil.
+func (r *result) row(name string) *row {
+	i := slices.IndexFunc(r.rows, func(r row) bool { return r.kind.name == name })
+	if i < 0 {
+		return nil
+	}
+	return &r.rows[i]
+}
+
+// ours is the row of relock.
+func (r *result) ours() row { return r.rows[0] }
+
+// better is how much better relock is than the other, round by round: above 1 it is.
+func (r *result) better(than []float64) stats.Spread {
+	ours := r.ours().of(r.figure)
+	if r.less {
+		return stats.Over(stats.Ratios(than, ours))
+	}
+	return stats.Over(stats.Ratios(ours, than))
+}
+
+// fastest is the best of all Go libraries, round by round.
+func (r *result) fastest() []float64 {
+	best := make([]float64, len(r.rows[0].samples))
+	for i := range best {
+		best[i] = math.NaN()
+	}
+	for _, row := range r.rows {
+		if !row.kind.library {
+			continue
+		}
+		for i, v := range row.of(r.figure) {
+			if math.IsNaN(best[i]) || v > best[i] != r.less {
+				best[i] = v
+			}
+		}
+	}
+	return best
+}

@@ -1,0 +1,130 @@
+package main
+
+// What is measured, and how it is written.
+
+import (
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/relock-go/relock/bench/stats"
+)
+
+// A metric is one figure of a slice. Times are in seconds.
+type metric struct {
+	head  string
+	write func(v float64) string
+}
+
+var (
+	rate       = &metric{"sections/s", amount}
+	p50        = &metric{"wait p50", span}
+	p99        = &metric{"p99", span}
+	longest    = &metric{"max", span}
+	evenWorker = &metric{"even workers", share} // slowest against fastest
+	evenClient = &metric{"even clients", share}
+	commands   = &metric{"cmds/section", digits}
+	scripts    = &metric{"evalsha/section", digits}
+	redisCPU   = &metric{"redis CPU/section", span}
+	ourCPU     = &metric{"client CPU/section", span}
+	stuckCount = &metric{"not served in " + patience.String(), amount}
+
+	handedOff  = &metric{"p50 in round trips", digits}
+	handedTail = &metric{"p99 in round trips", digits}
+	trips      = &metric{"round trip", span}
+
+	locksHeld    = &metric{"locks", amount}
+	goroutines   = &metric{"goroutines more", amount}
+	heapEach     = &metric{"heap each", kib}
+	commandRate  = &metric{"cmds/s", amount}
+	scriptRate   = &metric{"evalsha/s", amount}
+	pipelineRate = &metric{"pipelines/s", amount}
+	redisLoad    = &metric{"redis CPU", percent}
+	ourLoad      = &metric{"client CPU", percent}
+	longestGap   = &metric{"longest between renewals, in thirds", digits}
+	seldom       = &metric{"not renewed", amount}
+	lostLocks    = &metric{"lost", amount}
+	connections  = &metric{"connections", amount}
+	pubsub       = &metric{"for pub/sub", amount}
+)
+
+// A sample is what one slice gave.
+type sample map[*metric]float64
+
+func amount(v float64) string {
+	switch {
+	case math.IsNaN(v):
+		return "-"
+	case v >= 999.5e3:
+		return fmt.Sprintf("%.2fM", v/1e6)
+	case v >= 9995:
+		return fmt.Sprintf("%.1fk", v/1e3)
+	}
+	return fmt.Sprintf("%.0f", v)
+}
+
+func digits(v float64) string {
+	switch {
+	case math.IsNaN(v):
+		return "-"
+	case v >= 99.95:
+		return amount(v)
+	case v >= 9.995:
+		return fmt.Sprintf("%.1f", v)
+	case v < 0.095:
+		return fmt.Sprintf("%.2g", v)
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+func span(v float64) string {
+	if math.IsNaN(v) {
+		return "-"
+	}
+	d := time.Duration(v * float64(time.Second))
+	for _, unit := range []time.Duration{time.Second, time.Millisecond, time.Microsecond} {
+		if d >= unit {
+			return digits(float64(d)/float64(unit)) + unit.String()[1:]
+		}
+	}
+	return d.String()
+}
+
+func share(v float64) string {
+	if math.IsNaN(v) {
+		return "-"
+	}
+	return fmt.Sprintf("%.2f", v)
+}
+
+func percent(v float64) string { return amount(100*v) + "%" }
+
+func kib(v float64) string {
+	if v >= 10<<10 {
+		return digits(v/1024) + " KiB"
+	}
+	return amount(v) + " B"
+}
+
+// evenness is the least of them against the greatest.
+func evenness(of []int) float64 {
+	if len(of) < 2 || slices.Max(of) == 0 {
+		return math.NaN()
+	}
+	return float64(slices.Min(of)) / float64(slices.Max(of))
+}
+
+// value is what counts of all rounds: as a rule the median, of what must never be
+// the greatest, and of a sum the last one.
+func (m *metric) value(rounds []float64) float64 {
+	switch m {
+	case longest, longestGap, stuckCount, seldom, lostLocks:
+		return slices.Max(rounds) // NaN if one is
+	case evenWorker, evenClient:
+		return rounds[len(rounds)-1]
+	}
+	return median(rounds)
+}
+
+func median(of []float64) float64 { return stats.Over(of).Mid }

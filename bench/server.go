@@ -1,0 +1,171 @@
+package main
+
+// The Redis of one workload, and what it and this process say of their work.
+//
+// Rules: testredis starts and ends it; it dies with this process, however that
+// ends. What the measuring itself sends is not counted.
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// A house is what testredis wants to be told: a test that is none. What is not
+// here would panic, and nothing of testredis calls it.
+type house struct {
+	testing.TB
+	cleanups []func()
+}
+
+// A fatal is what a house panics with.
+type fatal string
+
+func (h *house) Helper()           {}
+func (h *house) Cleanup(f func())  { h.cleanups = append(h.cleanups, f) }
+func (h *house) Fatal(args ...any) { panic(fatal(fmt.Sprint(args...))) }
+
+func (h *house) Fatalf(format string, args ...any) { panic(fatal(fmt.Sprintf(format, args...))) }
+func (h *house) Skipf(format string, args ...any)  { h.Fatalf(format, args...) }
+
+func (h *house) TempDir() string {
+	dir, err := os.MkdirTemp("", "relock-bench")
+	if err != nil {
+		h.Fatal(err)
+	}
+	h.Cleanup(func() { _ = os.RemoveAll(dir) })
+	return dir
+}
+
+func (h *house) close() {
+	for i := len(h.cleanups); i > 0; i-- {
+		h.cleanups[i-1]()
+	}
+}
+
+// A server is a Redis and, where a workload wants one, the long line to it.
+type server struct {
+	house
+	addr  string // where peers connect
+	admin *redis.Client
+	pid   int
+}
+
+// startServer starts a Redis that is trip away, there and back.
+func startServer(trip time.Duration) (s *server, err error) {
+	s = &server{}
+	defer func() {
+		if why, ok := recover().(fatal); ok {
+			s.close()
+			err = fmt.Errorf("no Redis to measure with: %s", string(why))
+		}
+	}()
+	real := testredis.Start(&s.house)
+	s.admin, s.addr, s.pid = real.Client(), real.Addr(), real.Pid()
+	if trip > 0 {
+		p := testredis.NewProxy(&s.house, s.addr)
+		p.Latency(trip / 2)
+		s.addr = p.Addr()
+	}
+	return s, nil
+}
+
+// roundTrip is the median of some pings where the peers connect, each after a
+// pause: that is how those who wait meet it.
+func (s *server) roundTrip(ctx context.Context) (time.Duration, error) {
+	c := redis.NewClient(&redis.Options{Addr: s.addr})
+	defer c.Close()
+	var all []float64
+	for i := range 16 {
+		time.Sleep(3 * time.Millisecond)
+		start := time.Now()
+		if err := c.Ping(ctx).Err(); err != nil {
+			return 0, err
+		}
+		if i > 0 { // the first one has to connect
+			all = append(all, float64(time.Since(start)))
+		}
+	}
+	return time.Duration(median(all)), nil
+}
+
+// A work is what Redis and this process have done so far.
+type work struct {
+	at          time.Time
+	took        time.Duration
+	commands    float64 // also those that scripts call
+	evalsha     float64
+	redis, ours float64 // CPU seconds; ours with the proxy, if there is one
+}
+
+func (w work) since(before work) work {
+	return work{
+		commands: w.commands - before.commands,
+		evalsha:  w.evalsha - before.evalsha,
+		redis:    w.redis - before.redis,
+		ours:     w.ours - before.ours,
+	}
+}
+
+// notWork are the commands of connecting and of measuring.
+var notWork = []string{"info", "client", "client|list", "client|setinfo", "client|setname", "hello", "ping", "flushall", "command"}
+
+func (s *server) work(ctx context.Context) (work, error) {
+	info, err := s.admin.Info(ctx, "commandstats", "cpu").Result()
+	if err != nil {
+		return work{}, err
+	}
+	w := parseInfo(info)
+	w.at = time.Now()
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		return work{}, err
+	}
+	w.ours = time.Duration(usage.Utime.Nano() + usage.Stime.Nano()).Seconds()
+	return w, nil
+}
+
+func parseInfo(info string) work {
+	var w work
+	for line := range strings.SplitSeq(info, "\r\n") {
+		key, value, _ := strings.Cut(line, ":")
+		if command, ok := strings.CutPrefix(key, "cmdstat_"); ok {
+			value, _, _ = strings.Cut(strings.TrimPrefix(value, "calls="), ",")
+			calls, _ := strconv.ParseFloat(value, 64)
+			if !slices.Contains(notWork, command) {
+				w.commands += calls
+			}
+			if command == "evalsha" {
+				w.evalsha = calls
+			}
+		}
+		if key == "used_cpu_sys" || key == "used_cpu_user" {
+			seconds, _ := strconv.ParseFloat(value, 64)
+			w.redis += seconds
+		}
+	}
+	return w
+}
+
+// connections is how many there are: all, and those for pub/sub.
+func (s *server) connections(ctx context.Context) (all, pubsub int, err error) {
+	list, err := s.admin.ClientList(ctx).Result()
+	if err != nil {
+		return 0, 0, err
+	}
+	subscribed, err := s.admin.Do(ctx, "client", "list", "type", "pubsub").Text()
+	if err != nil {
+		return 0, 0, err
+	}
+	return strings.Count(list, "\n") - 1, strings.Count(subscribed, "\n"), nil // but for the one that asks
+}

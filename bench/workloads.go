@@ -1,0 +1,115 @@
+package main
+
+// What is measured.
+
+import (
+	"context"
+	"time"
+)
+
+// A workload is one kind of use, and who takes part.
+type workload struct {
+	name, title string
+	trip        time.Duration // of the proxy; 0: none
+	clients     int           // of each peer, opened before it starts; 0: it opens them itself
+	rare        bool          // it takes long: fewer rounds
+	often       int           // so many times more rounds, of slices so much shorter, for nobody waits when they end
+	peers       []string      // the first one is relock
+	slice       func(ctx context.Context, t turn) (sample, error)
+
+	figure  *metric // what is compared
+	less    bool    // the less of it the better
+	high    *metric // in the chart, what the bars reach out to; nil: the greatest of all rounds
+	columns []*metric
+}
+
+// A turn is one slice of time of one peer.
+type turn struct {
+	server *server
+	kind   kind
+	peers  []peer
+	took   time.Duration
+	served *[]int // each worker, in all turns of the peer so far
+}
+
+// A size is how much of it.
+type size struct {
+	held, awaited int
+	lease         time.Duration // of those held
+}
+
+const far = 2 * time.Millisecond // the round trip through the proxy
+
+var (
+	libraries = []string{"rueidislock", "redislock", "redislock 2ms", "redsync", "redsync 2ms"}
+	crowded   = []*metric{p50, p99, longest, evenWorker, commands, scripts, redisCPU, ourCPU, stuckCount}
+	fleet     = []*metric{p50, p99, longest, evenClient, evenWorker, commands, scripts, redisCPU, ourCPU, stuckCount}
+)
+
+func workloads(n size) []workload {
+	all := []workload{
+		{name: "alone", title: "1 goroutine, no contention, context.Background()",
+			clients: 1, peers: []string{"relock", "bare EVALSHA", "redislock", "redsync"}, // rueidislock can get stuck
+			often: 8, slice: crowd{clients: 1, workers: 1, names: 1, endless: true}.slice, figure: rate, columns: crowded},
+		{name: "alone-cancellable", title: "1 goroutine, no contention, a ctx that can be cancelled",
+			clients: 1, peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync"},
+			often: 8, slice: crowd{clients: 1, workers: 1, names: 1}.slice, figure: rate, columns: crowded},
+		{name: "names", title: "64 goroutines, 64 names",
+			clients: 1, peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync"},
+			often: 5, slice: crowd{clients: 1, workers: 64, names: 64}.slice, figure: rate, columns: crowded},
+		{name: "one-name", title: "64 goroutines of one process, one name, empty section",
+			clients: 1, peers: with("relock", "sync.Mutex"),
+			slice: crowd{clients: 1, workers: 64, names: 1}.slice, figure: rate, columns: crowded},
+	}
+	for _, f := range []struct {
+		name, title   string
+		trip, section time.Duration
+	}{
+		{"fleet-empty", "4 clients × 16 goroutines, one name, empty section, loopback", 0, 0},
+		{"fleet-1ms", "4 clients × 16 goroutines, one name, 1 ms section, loopback", 0, time.Millisecond},
+		{"fleet-empty-far", "4 clients × 16 goroutines, one name, empty section, 2 ms round trip", far, 0},
+		{"fleet-1ms-far", "4 clients × 16 goroutines, one name, 1 ms section, 2 ms round trip", far, time.Millisecond},
+	} {
+		all = append(all, workload{name: f.name, title: f.title, trip: f.trip,
+			clients: 4, peers: with("relock", "sync.Mutex"),
+			slice:  crowd{clients: 4, workers: 16, names: 1, section: f.section}.slice,
+			figure: rate, columns: fleet})
+	}
+	for _, h := range []struct {
+		name, title string
+		trip        time.Duration
+	}{
+		{"handoff", "from Unlock in one client to Lock in another, loopback", 0},
+		{"handoff-far", "from Unlock in one client to Lock in another, 2 ms round trip", far},
+	} {
+		all = append(all, workload{name: h.name, title: h.title, trip: h.trip,
+			clients: 2, peers: with("relock"),
+			slice:  handoff{h.trip}.slice,
+			figure: handedOff, less: true, high: handedTail, columns: []*metric{handedTail, p50, longest, trips, stuckCount}})
+	}
+	return append(all,
+		workload{name: "fair", title: "4 clients × 16 goroutines, one fair lock, 1 ms section, loopback",
+			clients: 4, peers: []string{"relock fair", "relock", "sync.Mutex"},
+			slice:  crowd{clients: 4, workers: 16, names: 1, section: time.Millisecond}.slice,
+			figure: rate, columns: fleet},
+		workload{name: "readers", title: "64 readers, one name",
+			clients: 1, peers: []string{"relock read", "relock"},
+			often: 5, slice: crowd{clients: 1, workers: 64, names: 1}.slice, figure: rate, columns: crowded},
+		workload{name: "readers-1ms", title: "64 readers, one name, 1 ms section",
+			clients: 1, peers: []string{"relock read", "relock"},
+			slice: crowd{clients: 1, workers: 64, names: 1, section: time.Millisecond}.slice, figure: rate, columns: crowded},
+		workload{name: "held", title: amount(float64(n.held)) + " held locks that are renewed, lease " + n.lease.String(), rare: true,
+			peers:  []string{"relock", "rueidislock"},
+			slice:  hoard{n.held, n.lease}.held,
+			figure: heapEach, less: true,
+			columns: []*metric{locksHeld, goroutines, longestGap, seldom, lostLocks, scriptRate, commandRate, pipelineRate, redisLoad, ourLoad}},
+		workload{name: "waiters", title: amount(float64(n.awaited)) + " goroutines that wait for as many names", rare: true,
+			peers:  []string{"relock", "rueidislock", "redislock", "redsync"},
+			slice:  hoard{n.awaited, 2 * time.Minute}.awaited,
+			figure: scriptRate, less: true,
+			columns: []*metric{commandRate, pubsub, connections, goroutines, heapEach, redisLoad, ourLoad, stuckCount}},
+	)
+}
+
+// with is these and all libraries.
+func with(these ...string) []string { return append(these, libraries...) }
