@@ -229,9 +229,7 @@ func TestClusterFailover(t *testing.T) {
 		pairs = append(pairs, p)
 	}
 	old := cluster.MasterOf(tag)
-	if n, err := old.Client().Wait(ctx, 1, 5*time.Second).Result(); n != 1 || err != nil {
-		t.Fatalf("%d replicas, %v", n, err)
-	}
+	old.AwaitReplicas(tag, 1)
 	begin := time.Now()
 	cluster.Failover(old)
 	time.Sleep(time.Until(begin.Add(lease + 2*time.Second))) // nobody asks for anything but the watchdogs

@@ -179,9 +179,7 @@ func TestSentinelTakeover(t *testing.T) {
 	all := takeoverLocks(t, client, "heard-", 15*time.Second)
 	old := sentinel.Master()
 	awaitAll(t, all, old.Client())
-	if n, err := old.Client().Wait(context.Background(), 1, 5*time.Second).Result(); n != 1 || err != nil {
-		t.Fatalf("%d replicas, %v", n, err)
-	}
+	old.AwaitReplicas("waited", 1)
 	sentinel.FailoverAfter(old.Kill)
 	for _, s := range all {
 		s.goesOn(t)

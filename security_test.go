@@ -153,7 +153,7 @@ func orderName() string { return fmt.Sprintf("orders:%d", orders.Add(1)) }
 
 // refused says whether Redis has not allowed something.
 func refused(err error) bool {
-	return err != nil && (strings.Contains(err.Error(), "NOPERM") || strings.Contains(err.Error(), "The user executing the script can't"))
+	return err != nil && (strings.Contains(err.Error(), "NOPERM") || strings.Contains(err.Error(), "ACL failure in script") || strings.Contains(err.Error(), "The user executing the script can't"))
 }
 
 func without(all []string, one string) []string {

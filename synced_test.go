@@ -71,10 +71,7 @@ func TestSyncedReplicas(t *testing.T) {
 			}
 			b.mustBe(l.Unlock(owner), ErrLockLost)
 			master.AcceptReplicas()
-			testredis.Await(b, "the replica is back", clusterSoon, func() bool {
-				n, err := master.Client().Wait(ctx, 1, time.Second).Result()
-				return n == 1 && err == nil && strings.Contains(master.Client().Info(ctx, "replication").Val(), "state=online")
-			})
+			master.AwaitReplicas("{"+b.name+"}", 1)
 		})
 	}
 }
@@ -150,9 +147,7 @@ func TestSentinelFailovers(t *testing.T) {
 				t.Fatal(err)
 			}
 			old := s.Master()
-			if n, err := old.Client().Wait(ctx, 2, 5*time.Second).Result(); n != 2 || err != nil {
-				t.Fatalf("%d replicas have what was taken long before, %v", n, err)
-			}
+			old.AwaitReplicas("waited", 2)
 			old.RefuseReplicas() // what a slow network does to the last writes before a crash
 			err = late.Lock(ctx)
 			held := err == nil

@@ -130,9 +130,7 @@ func TestClusterFailover(t *testing.T) {
 	if err := client.Set(ctx, "k", "v", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := old.Client().Wait(ctx, 1, patience).Result(); err != nil || n != 1 {
-		t.Fatalf("WAIT: %d, %v", n, err)
-	}
+	old.AwaitReplicas("{k}waited", 1)
 
 	if got := c.Failover(old); got != replica || c.MasterOf("k") != replica {
 		t.Errorf("the master is %s", got.Addr())
@@ -161,18 +159,7 @@ func TestClusterRefuseReplicas(t *testing.T) {
 	c := StartCluster(t, 3, 1)
 	client := c.Client(alert)
 	master := c.MasterOf("k")
-	direct := master.Client()
-	write := func(key string) (replicas int64) {
-		t.Helper()
-		if err := client.Set(ctx, key, "v", 0).Err(); err != nil {
-			t.Fatal(err)
-		}
-		replicas, err := direct.Wait(ctx, 1, patience/50).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return replicas
-	}
+	write := func(key string) (replicas int) { return master.Write(key, 1, patience/50) }
 	reached := func() bool { return write("{k}kept") == 1 }
 	Await(t, "a write reaches the replica", patience, reached)
 	master.RefuseReplicas()

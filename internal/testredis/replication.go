@@ -40,6 +40,37 @@ func (s *Server) replicas(may ...any) {
 	}
 }
 
+// Write sets key on this server, and returns how many replicas have confirmed that,
+// and with it all that was written before, within the time. A WAIT of another
+// connection than that of the write would count any replica.
+func (s *Server) Write(key string, replicas int, within time.Duration) int {
+	s.t.Helper()
+	ctx := context.Background()
+	pipe := s.Client(func(o *redis.Options) { o.ReadTimeout = within + 5*time.Second }).Pipeline()
+	pipe.Set(ctx, key, "v", 0)
+	confirmed := pipe.Do(ctx, "wait", replicas, within.Milliseconds())
+	if _, err := pipe.Exec(ctx); err != nil {
+		s.t.Fatalf("write %s and wait for replicas: %v", key, err)
+	}
+	n, err := confirmed.Int()
+	if err != nil {
+		s.t.Fatalf("WAIT: %v", err)
+	}
+	return n
+}
+
+// AwaitReplicas waits until so many replicas have all that was written before. key
+// is of a slot of this server, if it is in a Cluster; it is gone afterwards.
+func (s *Server) AwaitReplicas(key string, replicas int) {
+	s.t.Helper()
+	Await(s.t, "the replicas have what was written", atMost, func() bool {
+		return s.Write(key, replicas, time.Second) >= replicas
+	})
+	if err := s.Client().Del(context.Background(), key).Err(); err != nil {
+		s.t.Fatal(err)
+	}
+}
+
 // peek makes a client that asks once and does not wait long for a dead server.
 func (s *Server) peek() *redis.Client {
 	s.t.Helper()

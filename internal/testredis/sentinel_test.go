@@ -55,9 +55,7 @@ func TestSentinelFailover(t *testing.T) {
 	if err := c.Set(ctx, "k", "v", 0).Err(); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := old.Client().Wait(ctx, 1, patience).Result(); err != nil || n != 1 {
-		t.Fatalf("WAIT: %d, %v", n, err)
-	}
+	old.AwaitReplicas("waited", 1)
 	if got := s.Failover(); got != replica || s.Master() != replica {
 		t.Errorf("the primary is %s", got.Addr())
 	}
@@ -85,17 +83,7 @@ func TestSentinelRefuseReplicas(t *testing.T) {
 	s := StartSentinel(t, 2)
 	c := s.Client()
 	master := s.Master()
-	write := func(key string, timeout time.Duration) (replicas int64) {
-		t.Helper()
-		if err := c.Set(ctx, key, "v", 0).Err(); err != nil {
-			t.Fatal(err)
-		}
-		replicas, err := master.Client().Wait(ctx, 2, timeout).Result()
-		if err != nil {
-			t.Fatal(err)
-		}
-		return replicas
-	}
+	write := func(key string, timeout time.Duration) (replicas int) { return master.Write(key, 2, timeout) }
 	if n := write("kept", patience); n != 2 {
 		t.Fatalf("it reaches %d replicas", n)
 	}
