@@ -72,7 +72,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	c.engine.runBundle = func(ctx context.Context, calls []bundledCall) ([]reply, error) {
 		return c.attempt(ctx, bundleOf(calls))
 	}
-	c.engine.prompt = readTimeout(rdb) > 0 && readTimeout(rdb) <= unlockTime
+	c.engine.prompt = readTimeout(rdb) > 0 && readTimeout(rdb) <= promptRead
 	return c, nil
 }
 

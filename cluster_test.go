@@ -243,13 +243,14 @@ func TestClusterFailover(t *testing.T) {
 // A hole in the network swallows what is dialled while it is there.
 type hole struct {
 	addr  atomic.Value
-	ended context.Context // with the test
+	ended context.Context // at the latest with the test
+	end   func()
 }
 
 func newHole(t *testing.T) *hole {
 	ended, end := context.WithCancel(context.Background())
 	t.Cleanup(end)
-	return &hole{ended: ended}
+	return &hole{ended: ended, end: end}
 }
 
 func (h *hole) dialer(ctx context.Context, network, addr string) (net.Conn, error) {

@@ -632,6 +632,7 @@ func TestFaultUnreachableHost(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	h := newHole(t)
+	defer h.end()
 	server := testredis.Start(t)
 	c := b.clientOn(server.Client(func(o *redis.Options) { o.Dialer = h.dialer }))
 	l := c.NewLock(b.name)
@@ -652,5 +653,39 @@ func TestFaultUnreachableHost(t *testing.T) {
 	}
 	if took := time.Since(start); took > unlockTime+2*time.Second {
 		t.Errorf("TryLock took %v", took)
+	}
+}
+
+// The one connection is in use, and the server frozen: what Unlock waits for adds up to no more than it says.
+func TestFaultUnlockTime(t *testing.T) {
+	t.Parallel()
+	for _, readTimeout := range []time.Duration{3 * time.Second, 4900 * time.Millisecond, -1} {
+		t.Run(readTimeout.String(), func(t *testing.T) {
+			t.Parallel()
+			server := testredis.Start(t)
+			b := &bench{T: t, name: "unlock-time"}
+			rdb := server.Client(func(o *redis.Options) { o.ReadTimeout, o.PoolSize = readTimeout, 1 })
+			c := b.clientOn(rdb)
+			l := c.NewLock(b.name)
+			ctx := context.Background()
+			b.must(l.Lock(ctx))
+			server.Freeze()
+			t.Cleanup(server.Thaw)
+			go rdb.Get(ctx, "x")
+			start := time.Now()
+			if err := l.Unlock(ctx); err == nil {
+				t.Error("Unlock was confirmed")
+			}
+			if took := time.Since(start); took > unlockTime+time.Second {
+				t.Errorf("Unlock took %v", took)
+			}
+			start = time.Now()
+			if ok, err := l.TryLock(ctx, 0, 0); ok || err == nil {
+				t.Errorf("%v, %v", ok, err)
+			}
+			if took := time.Since(start); took > 3*unlockTime {
+				t.Errorf("TryLock took %v", took)
+			}
+		})
 	}
 }

@@ -106,11 +106,15 @@ func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 	return &RedLock{handle{client: c, name: l.name.name, lock: l, bad: err}}
 }
 
-// checkNodes says whether a node would have two votes.
+// checkNodes says whether a node would have two votes, or no time to cast one.
 func checkNodes(members []member) error {
 	votes := make(map[any]int)
 	for i, m := range members {
 		for _, r := range records(m) {
+			if s := r.record.client.synced; s.replicas > 0 && s.within >= r.record.client.nodeTimeout {
+				return invalid("%s has WithSyncedReplicas(%d, %v): its Client needs a longer WithNodeTimeout than %v",
+					shortName(m.Name()), s.replicas, s.within, r.record.client.nodeTimeout)
+			}
 			address, _, _ := strings.Cut(r.server, "/")
 			for _, node := range []any{r.record.client, address} {
 				if voter, ok := votes[node]; ok && voter != i && node != "" {

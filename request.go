@@ -99,7 +99,7 @@ func (e *engine) noteHealth(err error) {
 // have to leave early the request has a goroutine of its own.
 func answer[T any](e *engine, p *patience, request func(context.Context) (T, error), late func(T, error)) (value T, err, why error) {
 	if p.prompt {
-		value, err = sendOnce(e, p.ctx, request)
+		value, err = sendOnce(e, p.ctx, connectTime, request)
 		return value, err, nil
 	}
 	flight := &struct {
@@ -109,7 +109,7 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 		err     error
 	}{done: make(chan struct{})}
 	e.spawn(func() {
-		value, err := sendOnce(e, p.ctx, request)
+		value, err := sendOnce(e, p.ctx, unlockTime, request)
 		if flight.settled.CompareAndSwap(false, true) {
 			flight.value, flight.err = value, err
 			close(flight.done)
@@ -122,7 +122,16 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 		// However short the wait, a request that was sent is worth its answer.
 		patient.deadline = later(p.deadline, time.Now().Add(answerTime))
 	}
+	// A Redis client without a read timeout would wait for ever.
+	silent := time.Now().Add(2 * unlockTime)
+	endless := patient.deadline.IsZero() || silent.Before(patient.deadline)
+	if endless {
+		patient.deadline = silent
+	}
 	if why = patient.wait(flight.done, nil, 0); why != nil && flight.settled.CompareAndSwap(false, true) {
+		if endless && why == errTimeUp {
+			return value, errSilent, nil
+		}
 		return value, nil, why
 	}
 	<-flight.done
@@ -130,20 +139,20 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 }
 
 // sendOnce runs request, and notes how it went. go-redis bounds how long it waits
-// for an answer, but dials a host that cannot be reached several times.
-func sendOnce[T any](e *engine, ctx context.Context, request func(context.Context) (T, error)) (T, error) {
-	limited, cancel := context.WithTimeout(ctx, unlockTime)
+// for an answer, but dials a host that cannot be reached several times: limit bounds that.
+func sendOnce[T any](e *engine, ctx context.Context, limit time.Duration, request func(context.Context) (T, error)) (T, error) {
+	limited, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	value, err := request(limited)
 	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-		err = errUnreachable
+		err = fmt.Errorf("no connection to Redis within %v", limit)
 	}
 	e.noteHealth(err)
 	return value, err
 }
 
-// errUnreachable is a request that could not be sent.
-var errUnreachable = fmt.Errorf("no connection to Redis within %v", unlockTime)
+// errSilent is a request that was left behind.
+var errSilent = fmt.Errorf("no answer from Redis within %v", 2*unlockTime)
 
 func later(a, b time.Time) time.Time {
 	if a.Before(b) {

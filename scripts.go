@@ -170,8 +170,13 @@ func bundleOf(calls []bundledCall) call {
 	return c
 }
 
+// A processor is a client or one of its connections.
+type processor interface {
+	Process(ctx context.Context, cmd redis.Cmder) error
+}
+
 // send sends one call. A server that does not know the script yet is sent its source.
-func send(ctx context.Context, rdb redis.UniversalClient, c call) (any, error) {
+func send(ctx context.Context, rdb processor, c call) (any, error) {
 	cmd := c.command(ctx, false)
 	_ = rdb.Process(ctx, cmd) // Result has the error, also where Process returns early
 	answer, err := cmd.Result()

@@ -188,6 +188,9 @@ func TestParseReply(t *testing.T) {
 }
 
 // What each script promises, on its own, run once and run again.
+// ahead is a token counter that the clock has not reached.
+const ahead = 9_000_000_000_000_000
+
 func TestScriptContracts(t *testing.T) {
 	const minute = 60_000
 	type step struct {
@@ -257,19 +260,19 @@ func TestScriptContracts(t *testing.T) {
 				{inspectScript, false, []any{"b"}, reply{1, 0, any7}, "a=2", minute},
 			},
 			"a token is drawn by a fresh hold only": {
-				{lockAcquire, true, []any{"a", minute, 1}, reply{1, 0, 100}, "a=1", minute},
+				{lockAcquire, true, []any{"a", minute, 1}, reply{1, 0, ahead + 1}, "a=1", minute},
 				{lockAcquire, true, []any{"a", minute, 2}, reply{1, 0, 0}, "a=2", minute},
 				{lockAcquire, true, []any{"b", minute, 1}, reply{0, any7, 0}, "a=2", minute},
-				{lockAcquire, true, []any{"a", minute, 1}, reply{1, 0, 101}, "a=1", minute},
+				{lockAcquire, true, []any{"a", minute, 1}, reply{1, 0, ahead + 2}, "a=1", minute},
 				release("a", 0, reply{1, 0, 0}, "", -2),
-				{lockAcquire, true, []any{"b", minute, 1}, reply{1, 0, 102}, "b=1", minute},
+				{lockAcquire, true, []any{"b", minute, 1}, reply{1, 0, ahead + 3}, "b=1", minute},
 			},
 		} {
 			t.Run(name, func(t *testing.T) {
 				b := newBench(t, addr)
 				ctx := context.Background()
 				tokens := "redisson_lock_token:{" + b.name + "}"
-				b.must(b.rdb.Set(ctx, tokens, 99, 0).Err())
+				b.must(b.rdb.Set(ctx, tokens, ahead, 0).Err())
 				defer b.rdb.Del(ctx, b.name)
 				for i, s := range steps {
 					keys := []string{b.name}

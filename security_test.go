@@ -218,8 +218,8 @@ func TestSmallestRights(t *testing.T) {
 	var lacks []lack
 	for kind, rights := range map[string]string{
 		"lock":   "~orders:* +evalsha +del +pttl +pexpire +hset +hget +hlen +hexists",
-		"fenced": "~redisson_lock_token:{orders:* +exists +incr",
-		"read":   "~{orders:* +set +hdel +zrevrange",
+		"fenced": "~redisson_lock_token:{orders:* +incr",
+		"read":   "~{orders:* +exists +set +hdel +zrevrange",
 		"write":  "~relock_rwlock_writers:{orders:* +time +hgetall +zadd +zrem",
 		"fair": "~redisson_lock_queue:{orders:* ~redisson_lock_timeout:{orders:* ~relock_lock_alive:{orders:* " +
 			"+rpush +llen +lindex +lpos +lrange +lrem +zrangebyscore +zscore +zcard +zincrby",

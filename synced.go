@@ -2,8 +2,8 @@ package relock
 
 // Locks that replicas have confirmed: WAIT behind whatever takes or renews a lock.
 //
-// Rules: a WAIT counts for what its own connection has written, so it goes in one
-// pipeline with that, to one master. What too few replicas have confirmed is not
+// Rules: a WAIT counts for what its own connection has written, so it goes over
+// the same one, to one master. What too few replicas have confirmed is not
 // held: the engine undoes an attempt and does not count a renewal. Giving back
 // waits for nobody: a release that a failover loses ends with its lease.
 
@@ -44,12 +44,47 @@ func (c *Client) attempt(ctx context.Context, what call) ([]reply, error) {
 	if c.synced.replicas == 0 {
 		return parseReplies(send(ctx, c.rdb, what))
 	}
-	o := c.sendSynced(ctx, []call{what})[0]
-	replies, err := parseReplies(o.answer, o.err)
+	switch rdb := c.rdb.(type) {
+	case *redis.Client:
+		return c.attemptOn(ctx, rdb, what, false)
+	case *redis.ClusterClient: // which would send the WAIT to any node
+		master, err := rdb.MasterForKey(ctx, what.keys[0])
+		if err != nil {
+			return nil, err
+		}
+		replies, err := c.attemptOn(ctx, master, what, false)
+		if there, ask := redirection(ctx, rdb, err); there != nil {
+			return c.attemptOn(ctx, there, what, ask)
+		}
+		return replies, err
+	}
+	return nil, invalid("WithSyncedReplicas needs a *redis.Client or a *redis.ClusterClient")
+}
+
+// attemptOn sends the call, and the WAIT only where something was taken: for who
+// was told "busy" it would wait for what others have written, and keep a connection.
+func (c *Client) attemptOn(ctx context.Context, rdb *redis.Client, what call, ask bool) ([]reply, error) {
+	conn := rdb.Conn()
+	defer conn.Close()
+	to := processor(conn)
+	if ask {
+		to = asking{conn}
+	}
+	replies, err := parseReplies(send(ctx, to, what))
 	if err == nil && len(replies) > 0 && replies[len(replies)-1][0] == 1 {
-		err = o.unsynced
+		wait := newOnceCmd(ctx, "wait", c.synced.replicas, milliseconds(c.synced.within))
+		_ = conn.Process(ctx, wait)
+		err = c.synced.verdict(wait.Result())
 	}
 	return replies, err
+}
+
+// asking is a connection to a server that a slot is on its way to.
+type asking struct{ processor }
+
+func (a asking) Process(ctx context.Context, cmd redis.Cmder) error {
+	_ = a.processor.Process(ctx, newOnceCmd(ctx, "asking")) // for the next command alone
+	return a.processor.Process(ctx, cmd)
 }
 
 // runAll sends calls that renew something. It is ErrNotSynced for those that too
@@ -104,24 +139,30 @@ func (c *Client) sendSynced(ctx context.Context, calls []call) []outcome {
 
 // redirected sends a call to the node that the answer names, if it names one.
 func (c *Client) redirected(ctx context.Context, cluster *redis.ClusterClient, what call, o outcome) outcome {
-	addr, moved := redis.IsMovedError(o.err)
-	asked, ask := redis.IsAskError(o.err)
-	if !moved && !ask {
-		return o
+	if there, ask := redirection(ctx, cluster, o.err); there != nil {
+		return sendAll(ctx, there, []call{what}, pipelineOptions{synced: c.synced, asking: ask})[0]
+	}
+	return o
+}
+
+// redirection is the node that err names, and whether it has to be asked as one
+// that the slot is on its way to; nil where it names none, or one that go-redis does not know yet.
+func redirection(ctx context.Context, cluster *redis.ClusterClient, err error) (there *redis.Client, ask bool) {
+	addr, moved := redis.IsMovedError(err)
+	if !moved {
+		if addr, ask = redis.IsAskError(err); !ask {
+			return nil, false
+		}
 	}
 	cluster.ReloadState(ctx)
-	var there *redis.Client
 	var mu sync.Mutex // guards there
 	_ = cluster.ForEachMaster(ctx, func(_ context.Context, rdb *redis.Client) error {
 		mu.Lock()
 		defer mu.Unlock()
-		if at := rdb.Options().Addr; at == addr || at == asked {
+		if rdb.Options().Addr == addr {
 			there = rdb
 		}
 		return nil
 	})
-	if there == nil { // the next try will know it
-		return o
-	}
-	return sendAll(ctx, there, []call{what}, pipelineOptions{synced: c.synced, asking: ask})[0]
+	return there, ask
 }

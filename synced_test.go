@@ -180,3 +180,62 @@ func TestSentinelFailovers(t *testing.T) {
 		t.Errorf("lost without synced replicas %d, with %d, of %d", lost[false], lost[true], *failovers)
 	}
 }
+
+// A failover sets the counter back with everything else: the next token is greater all the same.
+func TestTokensAfterAFailover(t *testing.T) {
+	t.Parallel()
+	for kind, newLock := range map[string]lockMaker{
+		"lock":  newFencedLock,
+		"fair":  func(c *Client, name string) Locker { return c.NewFairLock(name, Fenced()) },
+		"write": func(c *Client, name string) Locker { return c.NewRWLock(name, Fenced()).Write() },
+	} {
+		t.Run(kind, func(t *testing.T) {
+			onEachServer(t, func(t *testing.T, addr string) {
+				b := newBench(t, addr)
+				l := newLock(b.client(), b.name)
+				ctx := context.Background()
+				token := func() int64 {
+					b.must(l.Lock(ctx))
+					token, err := l.(interface {
+						Token(context.Context) (int64, error)
+					}).Token(ctx)
+					b.must(err)
+					b.must(l.Unlock(ctx))
+					return token
+				}
+				first := token()
+				replicated := b.rdb.Get(ctx, tokenKey(b.name)).Val()
+				var last int64
+				for range 5 {
+					last = token()
+				}
+				if last <= first {
+					t.Errorf("token %d after %d", last, first)
+				}
+				time.Sleep(5 * time.Millisecond) // a failover takes longer
+				b.must(b.rdb.Set(ctx, tokenKey(b.name), replicated, 0).Err())
+				if next := token(); next <= last {
+					t.Errorf("token %d after %d", next, last)
+				}
+			})
+		})
+	}
+}
+
+// Whoever is told "busy" waits for no replica, and keeps no connection.
+func TestSyncedReplicasBusy(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	for kind, newLock := range map[string]lockMaker{"lock": newPlainLock, "fair": newFairLock, "write": newWriteLock, "multi": newSlotMultiLock} {
+		held := newLock(b.client(), b.name+kind)
+		b.must(held.Lock(ctx))
+		l := newLock(b.client(WithSyncedReplicas(1, 2*time.Second)), b.name+kind)
+		start := time.Now()
+		ok, err := l.TryLock(ctx, 0, 0)
+		if took := time.Since(start); ok || err != nil || took > time.Second {
+			t.Errorf("%s: %v, %v after %v", kind, ok, err, took)
+		}
+		b.must(held.Unlock(ctx))
+	}
+}

@@ -135,10 +135,12 @@ if verb == 'acquire' then
     end
     local token = 0
     if tokens and level == '1' then -- see lock_acquire.lua
-        if redis.call('exists', tokens) == 0 then
-            redis.call('set', tokens, string.format('%.0f', clock[1] * 1000000 + clock[2]))
-        end
         token = redis.call('incr', tokens)
+        local micros = clock[1] * 1000000 + clock[2]
+        if token < micros then
+            token = micros
+            redis.call('set', tokens, string.format('%.0f', micros))
+        end
     end
     if not mine and redis.call('llen', queue) > 0 then
         remove(field)

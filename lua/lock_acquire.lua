@@ -28,13 +28,15 @@ end
 -- The token first: if the counter is of another type, nothing is to be taken.
 local token = 0
 if tokens and level == '1' then
-    -- A counter that is not there is new, or Redis has lost it. It starts at the
-    -- clock (in microseconds), not at 1, so that it is above all that it ever gave.
-    if redis.call('exists', tokens) == 0 then
-        local now = redis.call('time')
-        redis.call('set', tokens, string.format('%.0f', now[1] * 1000000 + now[2]))
-    end
+    -- Never below the clock, in microseconds: a counter that is not there, or that a
+    -- failover has set back, goes on above all that it ever gave.
     token = redis.call('incr', tokens)
+    local clock = redis.call('time')
+    local now = clock[1] * 1000000 + clock[2]
+    if token < now then
+        token = now
+        redis.call('set', tokens, string.format('%.0f', now))
+    end
 end
 redis.call('hset', lock, field, level)
 if pttl < tonumber(lease) then

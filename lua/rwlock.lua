@@ -107,11 +107,14 @@ local function draw_token()
     if not tokens then
         return 0
     end
-    if redis.call('exists', tokens) == 0 then -- see lock_acquire.lua
-        local clock = redis.call('time')
-        redis.call('set', tokens, string.format('%.0f', clock[1] * 1000000 + clock[2]))
+    local token = redis.call('incr', tokens) -- see lock_acquire.lua
+    local clock = redis.call('time')
+    local micros = clock[1] * 1000000 + clock[2]
+    if token < micros then
+        token = micros
+        redis.call('set', tokens, string.format('%.0f', micros))
     end
-    return redis.call('incr', tokens)
+    return token
 end
 
 local mode = redis.call('hget', lock, 'mode')
