@@ -92,7 +92,7 @@ func (e *engine) settle(ctx context.Context, bs []backend, o owner, lease time.D
 	if len(holds) == 0 {
 		return nil
 	}
-	p := e.patienceFor(ctx)
+	p := e.patienceFor(ctx, bs[0])
 	replies, _, err := persist(e, p, time.Time{}, func(ctx context.Context) ([]reply, error) {
 		replies, errs := e.runAll(ctx, calls)
 		return replies, cmp.Or(errs...)

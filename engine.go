@@ -91,6 +91,11 @@ type composite interface {
 	lost(field string)
 }
 
+func isComposite(b backend) bool {
+	_, ok := b.(composite)
+	return ok
+}
+
 // An attempt asks for one level of a lock.
 type attempt struct {
 	field string        // of the hold in the record
@@ -230,7 +235,7 @@ func (e *engine) acquire(ctx context.Context, b backend, o owner, r request) (bo
 func (e *engine) acquireAll(ctx context.Context, bs []backend, o owner, r request) (bool, error) {
 	e.beginWork()
 	defer e.endWork()
-	p := &patience{ctx: ctx, closed: e.closed, once: r.wait == 0}
+	p := &patience{ctx: ctx, closed: e.closed, once: r.wait == 0, parts: isComposite(bs[0])}
 	p.prompt = ctx.Done() == nil && r.wait <= 0 && e.promptly()
 	if err := p.over(); err != nil {
 		return false, err

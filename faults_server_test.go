@@ -446,7 +446,11 @@ func testServerAnswer(t *testing.T, k faultLock, answer string, passes bool) {
 	mini := testredis.Mini(t)
 	b := &faultBench{bench: newBench(t, mini.Addr())}
 	ctx := context.Background()
-	l := k.one(b.client(WithWatchdogTimeout(time.Second)), b.name) // for so long it rides out what may pass
+	patience := WithWatchdogTimeout(time.Second) // for so long it rides out what may pass
+	if k.red {
+		patience = WithNodeTimeout(soon)
+	}
+	l := k.one(b.client(patience), b.name)
 	b.must(b.rdb.Ping(ctx).Err())
 	mini.SetError(answer)
 	b.refuses(l, answer)

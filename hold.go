@@ -208,7 +208,7 @@ func (e *engine) rememberLocked(h *hold) {
 
 // inspect asks how b stands.
 func (e *engine) inspect(ctx context.Context, b lockType, field string) (state, error) {
-	p := e.patienceFor(ctx)
+	p := e.patienceFor(ctx, b)
 	s, _, err := persist(e, p, time.Time{}, func(ctx context.Context) (state, error) {
 		return b.inspect(ctx, field)
 	}, nil)

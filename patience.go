@@ -19,12 +19,13 @@ type patience struct {
 	deadline time.Time       // zero: none
 	once     bool            // one try, no waiting for others
 	prompt   bool            // requests end soon by themselves, and need not be left behind
+	parts    bool            // requests are those of a composite, whose parts bound them
 	unheard  bool            // Redis has not answered at all, and that is why it was given up
 }
 
-// patienceFor is that of a caller of e who waits until ctx or e ends.
-func (e *engine) patienceFor(ctx context.Context) *patience {
-	return &patience{ctx: ctx, closed: e.closed, prompt: ctx.Done() == nil && e.promptly()}
+// patienceFor is that of a caller of e who asks b, and waits until ctx or e ends.
+func (e *engine) patienceFor(ctx context.Context, b backend) *patience {
+	return &patience{ctx: ctx, closed: e.closed, prompt: ctx.Done() == nil && e.promptly(), parts: isComposite(b)}
 }
 
 // over says why there is no more time, or nil.

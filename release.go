@@ -18,9 +18,12 @@ import (
 func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	e.beginWork()
 	defer e.endWork()
-	p := &patience{ctx: ctx, deadline: time.Now().Add(unlockTime), prompt: e.promptly()}
+	p := &patience{ctx: ctx, deadline: time.Now().Add(unlockTime), prompt: e.promptly(), parts: isComposite(b)}
 	if ctx.Done() != nil {
 		p.ctx = context.WithoutCancel(ctx)
+	}
+	if p.parts { // they take that long themselves, and then have something to say
+		p.deadline = p.deadline.Add(answerTime)
 	}
 	h, err := e.takeTurn(p, b, o, false)
 	if err != nil { // others of this owner are waiting for Redis
@@ -115,7 +118,7 @@ func (e *engine) abandonAll(ctx context.Context, wants []want, ghosts int) {
 // it has found it.
 func (e *engine) abandon(ctx context.Context, b backend, a attempt, ghosts int) {
 	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second} {
-		p := &patience{ctx: context.WithoutCancel(ctx), prompt: true}
+		p := &patience{ctx: context.WithoutCancel(ctx), prompt: true, parts: isComposite(b)}
 		if pause > 0 {
 			_ = p.wait(e.closed, nil, pause) // Close does not wait so long
 		}
@@ -132,7 +135,7 @@ func (e *engine) abandon(ctx context.Context, b backend, a attempt, ghosts int) 
 // force frees b, whoever holds it, and ends the holds that this process had on
 // it. It is sent once: a repetition could free a later hold.
 func (e *engine) force(ctx context.Context, b lockType) (bool, error) {
-	p := e.patienceFor(ctx)
+	p := e.patienceFor(ctx, b)
 	if err := p.over(); err != nil {
 		return false, err
 	}

@@ -99,7 +99,7 @@ func (e *engine) noteHealth(err error) {
 // have to leave early the request has a goroutine of its own.
 func answer[T any](e *engine, p *patience, request func(context.Context) (T, error), late func(T, error)) (value T, err, why error) {
 	if p.prompt {
-		value, err = sendOnce(e, p.ctx, connectTime, request)
+		value, err = sendOnce(e, p, connectTime, request)
 		return value, err, nil
 	}
 	flight := &struct {
@@ -109,7 +109,7 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 		err     error
 	}{done: make(chan struct{})}
 	e.spawn(func() {
-		value, err := sendOnce(e, p.ctx, unlockTime, request)
+		value, err := sendOnce(e, p, unlockTime, request)
 		if flight.settled.CompareAndSwap(false, true) {
 			flight.value, flight.err = value, err
 			close(flight.done)
@@ -124,7 +124,7 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 	}
 	// A Redis client without a read timeout would wait for ever.
 	silent := time.Now().Add(2 * unlockTime)
-	endless := patient.deadline.IsZero() || silent.Before(patient.deadline)
+	endless := !p.parts && (patient.deadline.IsZero() || silent.Before(patient.deadline))
 	if endless {
 		patient.deadline = silent
 	}
@@ -140,11 +140,15 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 
 // sendOnce runs request, and notes how it went. go-redis bounds how long it waits
 // for an answer, but dials a host that cannot be reached several times: limit bounds that.
-func sendOnce[T any](e *engine, ctx context.Context, limit time.Duration, request func(context.Context) (T, error)) (T, error) {
-	limited, cancel := context.WithTimeout(ctx, limit)
-	defer cancel()
-	value, err := request(limited)
-	if ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
+func sendOnce[T any](e *engine, p *patience, limit time.Duration, request func(context.Context) (T, error)) (T, error) {
+	ctx := p.ctx
+	if !p.parts {
+		limited, cancel := context.WithTimeout(ctx, limit)
+		defer cancel()
+		ctx = limited
+	}
+	value, err := request(ctx)
+	if !p.parts && p.ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
 		err = fmt.Errorf("no connection to Redis within %v", limit)
 	}
 	e.noteHealth(err)
