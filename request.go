@@ -103,17 +103,17 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 		return value, err, nil
 	}
 	flight := &struct {
-		settled atomic.Bool // who sets it decides: the request has been answered, or left behind
+		settled atomic.Int32 // who sets it decides what has become of the request
 		done    chan struct{}
 		value   T // written before done is closed
 		err     error
 	}{done: make(chan struct{})}
 	e.spawn(func() {
 		value, err := sendOnce(e, p, unlockTime, request)
-		if flight.settled.CompareAndSwap(false, true) {
+		if flight.settled.CompareAndSwap(underWay, wasAnswered) {
 			flight.value, flight.err = value, err
 			close(flight.done)
-		} else if late != nil {
+		} else if late != nil && flight.settled.Load() == leftBehind {
 			late(value, err)
 		}
 	})
@@ -128,10 +128,11 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 	if endless {
 		patient.deadline = silent
 	}
-	if why = patient.wait(flight.done, nil, 0); why != nil && flight.settled.CompareAndSwap(false, true) {
-		if endless && why == errTimeUp {
-			return value, errSilent, nil
-		}
+	why = patient.wait(flight.done, nil, 0)
+	if endless && why == errTimeUp && flight.settled.CompareAndSwap(underWay, sentAgain) {
+		return value, errSilent, nil
+	}
+	if why != nil && flight.settled.CompareAndSwap(underWay, leftBehind) {
 		return value, nil, why
 	}
 	<-flight.done
@@ -155,7 +156,15 @@ func sendOnce[T any](e *engine, p *patience, limit time.Duration, request func(c
 	return value, err
 }
 
-// errSilent is a request that was left behind.
+// What can become of a request.
+const (
+	underWay int32 = iota
+	wasAnswered
+	leftBehind // its result goes to late
+	sentAgain  // to nobody: to undo it would undo the next try
+)
+
+// errSilent is a request that was not answered for long.
 var errSilent = fmt.Errorf("no answer from Redis within %v", 2*unlockTime)
 
 func later(a, b time.Time) time.Time {
