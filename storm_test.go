@@ -272,6 +272,7 @@ func (s *storm) rules() history.Rules {
 	switch {
 	case s.kind.name == "multi": // who has some of them waits for the others, which others have
 		r.Free *= 2
+		r.Parts = true
 	case s.kind.nodes > 1: // several may be in each other's way again and again
 		r.Calm = stormSlack
 	default:

@@ -20,6 +20,7 @@ type Rules struct {
 	Calm    time.Duration // the same where there was no fault for as long as Free; 0: no less
 	Wait    time.Duration // how long anybody may wait; 0: any time
 	Fair    bool          // first come, first served
+	Parts   bool          // a hold is one of several that are lost together
 }
 
 // A Violation is what cannot be.
@@ -287,7 +288,11 @@ func losses(h History, r Rules) (wrong []string) {
 		if renewed, _ := hold.renewed(); i < 0 || !renewed || hold.Take.Lease != 0 {
 			continue
 		}
-		if from := hold.Take.Call - r.Timeout; disturbed(h, hold.Take, from, hold.over()) || forgotten(h, hold.Take, from, hold.over()) || stalled(h, from, hold.over()) > 0 {
+		from := hold.Take.Call - r.Timeout
+		if r.Parts && slices.ContainsFunc(h.Faults, func(f Fault) bool { return f.Kind == Forgets && f.From <= hold.over() && f.To >= from }) {
+			continue
+		}
+		if disturbed(h, hold.Take, from, hold.over()) || forgotten(h, hold.Take, from, hold.over()) || stalled(h, from, hold.over()) > 0 {
 			continue
 		}
 		wrong = append(wrong, fmt.Sprintf("%v: lost, and nothing was wrong (told at %v)", span{hold, hold.Take.Return, hold.Trusted}, hold.Then[i].Return))
