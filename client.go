@@ -16,8 +16,8 @@ import (
 
 // A Client hands out the locks of one Redis: a single server, a Sentinel
 // deployment or a Cluster. All locks of a Client share one subscription
-// connection (on a Cluster: one for each shard) and one watchdog. It may be used by any number of goroutines; one
-// Client a process is enough.
+// connection (on a Cluster: one for each shard) and one watchdog. It may be used by
+// any number of goroutines; one Client a process is enough.
 //
 // Redisson: RedissonClient.
 type Client struct {
@@ -67,12 +67,11 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	} else {
 		c.publish, nodes = "publish", oneServer(func() subscriber { return rdb.Subscribe(context.Background()) })
 	}
-	c.engine = newEngine(uuid.NewString(), o, nodes,
-		c.runAll)
+	c.engine = newEngine(uuid.NewString(), o, nodes, c.runAll)
 	c.engine.runBundle = func(ctx context.Context, calls []bundledCall) ([]reply, error) {
 		return c.attempt(ctx, bundleOf(calls))
 	}
-	c.engine.prompt = readTimeout(rdb) > 0 && readTimeout(rdb) <= promptRead
+	c.engine.prompt = readTimeout(rdb) > 0 && readTimeout(rdb) <= unlockTime
 	return c, nil
 }
 

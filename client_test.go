@@ -155,3 +155,23 @@ func TestClusterSlots(t *testing.T) {
 		}
 	}
 }
+
+// Who has nothing to leave early for needs no goroutine for a request, with the
+// timeouts that go-redis gives by itself too.
+func TestDefaultsArePrompt(t *testing.T) {
+	for readTimeout, want := range map[time.Duration]bool{0: true, 6 * time.Second: false, -1: false} {
+		o := redis.UniversalOptions{Addrs: []string{"127.0.0.1:1", "127.0.0.1:2"}, ReadTimeout: readTimeout}
+		for _, rdb := range []redis.UniversalClient{redis.NewClient(o.Simple()), redis.NewClusterClient(o.Cluster())} {
+			c, err := New(rdb)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := c.engine.promptly(); got != want {
+				t.Errorf("%T with a read timeout of %v: %v", rdb, readTimeout, got)
+			}
+			if err := errors.Join(c.Close(), rdb.Close()); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+}

@@ -65,22 +65,24 @@ func (b *bench) client(opts ...Option) *Client {
 
 func (b *bench) clientOn(rdb redis.UniversalClient, opts ...Option) *Client {
 	b.Helper()
+	var all []*Client // on the other servers; closed after c, whose RedLocks consist of their locks
+	if rdb, ok := rdb.(*redis.Client); ok && len(b.nodes) > 1 && rdb.Options().Addr == b.addr {
+		for _, node := range b.nodes[1:] {
+			all = append(all, b.clientOn(testredis.Client(b, node.Options().Addr), opts...))
+		}
+	}
 	c, err := New(rdb, append([]Option{WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
 	if err != nil {
 		b.Fatal(err)
 	}
 	b.Cleanup(func() {
+		siblings.Delete(c)
 		if err := c.Close(); err != nil {
 			b.Error(err)
 		}
 	})
-	if rdb, ok := rdb.(*redis.Client); ok && len(b.nodes) > 1 && rdb.Options().Addr == b.addr {
-		var all []*Client
-		for _, node := range b.nodes[1:] {
-			all = append(all, b.clientOn(testredis.Client(b, node.Options().Addr), opts...))
-		}
+	if all != nil {
 		siblings.Store(c, all)
-		b.Cleanup(func() { siblings.Delete(c) })
 	}
 	return c
 }

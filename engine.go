@@ -40,13 +40,12 @@ import (
 )
 
 const (
-	unlockTime   = 5 * time.Second // what Unlock and an undo take at most
-	connectTime  = 2 * time.Second // what a request may take to be sent
-	promptRead   = 3 * time.Second // and to be answered, so that Unlock can wait for it: both make unlockTime
-	closeTime    = 6 * time.Second // how long Close waits for requests under way
-	lapsedKept   = 1024            // lapsed holds remembered, so that a late Unlock is told what happened
-	quickTries   = 4               // at least, of a request that Redis does not answer, for a caller who has nothing yet,
-	quickTime    = 4 * time.Second // and for how long
+	unlockTime   = 5 * time.Second        // what Unlock and an undo take at most
+	connectTime  = 250 * time.Millisecond // what a request waits for a connection that its caller cannot leave behind
+	closeTime    = 6 * time.Second        // how long Close waits for requests under way
+	lapsedKept   = 1024                   // lapsed holds remembered, so that a late Unlock is told what happened
+	quickTries   = 4                      // at least, of a request that Redis does not answer, for a caller who has nothing yet,
+	quickTime    = 4 * time.Second        // and for how long
 	firstPause   = 10 * time.Millisecond
 	longestPause = 500 * time.Millisecond
 )
@@ -149,7 +148,7 @@ type engine struct {
 	id              string // the client's, in every field
 	watchdogTimeout time.Duration
 	maxWakeDelay    time.Duration
-	prompt          bool // requests that were sent end by themselves within promptRead
+	prompt          bool // requests that were sent end by themselves within unlockTime
 	log             *slog.Logger
 
 	runAll    func(context.Context, []call) ([]reply, []error)

@@ -121,7 +121,6 @@ func (b *faultBench) client(opts ...Option) *Client {
 func (b *faultBench) clientOn(rdb *redis.Client, opts ...Option) *Client {
 	b.Helper()
 	opts = append([]Option{WithNodeTimeout(4 * time.Second)}, opts...)
-	c := b.bench.clientOn(rdb, opts...)
 	_, port, err := net.SplitHostPort(rdb.Options().Addr)
 	b.must(err)
 	var others []*Client
@@ -131,6 +130,7 @@ func (b *faultBench) clientOn(rdb *redis.Client, opts ...Option) *Client {
 			o.Addr = host + ":" + port
 		}), opts...))
 	}
+	c := b.bench.clientOn(rdb, opts...) // closed before the others, of whose locks its RedLocks consist
 	siblings.Store(c, others)
 	b.Cleanup(func() { siblings.Delete(c) })
 	return c
@@ -578,7 +578,7 @@ func TestFaultThousandWaiters(t *testing.T) {
 			goOn <- struct{}{}
 		}
 		b.must(await(b.bench, "the last one comes in", in))
-		most := (releases + 1) * (k.asks + k.parts) * (processes + 2)
+		most := (releases + 1) * (k.asks + k.parts) * (processes + 4)
 		if k.name == "fair" {
 			most = 10*(releases+1) + int(float64(waiters)*(2+time.Since(start).Seconds()))
 		}
@@ -659,7 +659,7 @@ func TestFaultUnreachableHost(t *testing.T) {
 // The one connection is in use, and the server frozen: what Unlock waits for adds up to no more than it says.
 func TestFaultUnlockTime(t *testing.T) {
 	t.Parallel()
-	for _, readTimeout := range []time.Duration{3 * time.Second, 4900 * time.Millisecond, -1} {
+	for _, readTimeout := range []time.Duration{3 * time.Second, 5 * time.Second, -1} {
 		t.Run(readTimeout.String(), func(t *testing.T) {
 			t.Parallel()
 			server := testredis.Start(t)

@@ -75,9 +75,10 @@ func (e *QuorumError) Unwrap() []error {
 // TryLock returns false when others hold a majority, and a [*QuorumError] when dead
 // nodes made one impossible; Lock goes on until ctx ends, and joins the last
 // QuorumError to ctx's error. Unlock is nil when a majority confirmed. After Close
-// the Clients of the locks go on renewing what is held: Close those too. Every node
-// is given its [WithNodeTimeout] for each of these, and a third of the lease at
-// most. IsLocked, IsHeld and TTL are what a majority says; ForceUnlock frees all.
+// the Clients of the locks go on renewing what is held: Close those too, and
+// afterwards, so that what is under way can still be given back. Every node is given
+// its [WithNodeTimeout] for each of these, and a third of the lease at most.
+// IsLocked, IsHeld and TTL are what a majority says; ForceUnlock frees all.
 //
 // Redisson: RedissonRedLock (deprecated), which neither asks at the same time nor
 // looks at how much of the lease is left.
