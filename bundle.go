@@ -84,7 +84,7 @@ func (e *engine) settle(ctx context.Context, bs []backend, o owner, lease time.D
 		if h == nil {
 			return lossError(errLapsed)
 		}
-		if !e.dog.renews(&h.lease) {
+		if !e.dog.renews(&h.tenure.lease) {
 			holds = append(holds, h)
 			calls = append(calls, b.renewal(h.field, lease, levels == 1))
 		}
@@ -112,8 +112,8 @@ func (e *engine) settle(ctx context.Context, bs []backend, o owner, lease time.D
 // trustEnd is until when all holds of o on bs are trusted that are fresh and not renewed, or end if that is sooner.
 func (e *engine) trustEnd(bs []backend, o owner, end time.Time) time.Time {
 	for _, b := range bs {
-		if h, levels := e.levels(b, o); levels == 1 && !e.dog.renews(&h.lease) && e.dog.end(&h.lease).Before(end) {
-			end = e.dog.end(&h.lease)
+		if h, levels := e.levels(b, o); levels == 1 && !e.dog.renews(&h.tenure.lease) && e.dog.end(&h.tenure.lease).Before(end) {
+			end = e.dog.end(&h.tenure.lease)
 		}
 	}
 	return end
@@ -123,8 +123,8 @@ func (e *engine) trustEnd(bs []backend, o owner, end time.Time) time.Time {
 // moment: one that outlived the others would be re-entered when they are over.
 func (e *engine) setTrustEnd(bs []backend, o owner, end time.Time) {
 	for _, b := range bs {
-		if h, levels := e.levels(b, o); h != nil && !e.dog.renews(&h.lease) {
-			e.dog.settle(&h.lease, end, levels == 1)
+		if h, levels := e.levels(b, o); h != nil && !e.dog.renews(&h.tenure.lease) {
+			e.dog.settle(&h.tenure.lease, end, levels == 1)
 		}
 	}
 }

@@ -61,8 +61,8 @@ type backend interface {
 	exclusive() bool
 	// acquire makes one attempt.
 	acquire(ctx context.Context, a attempt) (grant, error)
-	// release sets the levels of a hold to left and says whether it was there.
-	release(ctx context.Context, field string, left int) (bool, error)
+	// release sets the levels of a hold to left.
+	release(ctx context.Context, field string, left int) (released, error)
 	// renewal is the call that renews a lease; it answers {1, ...} or {-1, ...}. Only
 	// if it is exact, it may shorten it.
 	renewal(field string, lease time.Duration, exact bool) call
@@ -117,6 +117,12 @@ type grant struct {
 	cause error         // busy: what whoever gives up now is to be told beside that, or nil
 }
 
+// A released is the answer to a release.
+type released struct {
+	there bool // the hold was there
+	heard int  // processes that were told that the lock is free, as far as that is known
+}
+
 type grantState int
 
 const (
@@ -148,6 +154,7 @@ type engine struct {
 	id              string // the client's, in every field
 	watchdogTimeout time.Duration
 	maxWakeDelay    time.Duration
+	slice           time.Duration
 	prompt          bool // requests that were sent end by themselves within unlockTime
 	log             *slog.Logger
 
@@ -159,7 +166,8 @@ type engine struct {
 	closed  <-chan struct{}
 	life    context.Context // until Close
 	endLife context.CancelFunc
-	ailing  atomic.Bool // the last request was not answered
+	ailing  atomic.Bool  // the last request was not answered
+	trip    atomic.Int64 // about how long a request takes
 
 	mu       sync.Mutex // guards below, all gates, and the fields of holds that say so
 	holds    map[holdKey]*hold
@@ -177,6 +185,7 @@ func newEngine(id string, o options, r router, runAll func(context.Context, []ca
 		id:              id,
 		watchdogTimeout: o.watchdogTimeout,
 		maxWakeDelay:    o.maxWakeDelay,
+		slice:           o.handoverSlice,
 		log:             o.logger,
 		wakeups:         newPubSub(r, o.logger),
 		runAll:          runAll,
@@ -192,11 +201,11 @@ func newEngine(id string, o options, r router, runAll func(context.Context, []ca
 // renewGroup tells leases apart that must not wait for one another: those of
 // different servers, and those that need no request.
 func (e *engine) renewGroup(l *lease) string {
-	h := l.holder.(*hold)
-	if _, ok := h.backend.(composite); ok {
+	t := l.holder.(*tenure)
+	if isComposite(t.backend) {
 		return "composite"
 	}
-	return e.wakeups.router.node(h.key.id.name).name
+	return e.wakeups.router.node(t.backend.id().name).name
 }
 
 // renew asks for one more watchdog timeout for every lease.
@@ -205,12 +214,12 @@ func (e *engine) renew(ctx context.Context, leases []*lease) []renewal {
 	var calls []call
 	var called []int // whose
 	for i, l := range leases {
-		h := l.holder.(*hold)
-		if c, ok := h.backend.(composite); ok {
-			answers[i].held = c.renew(h.field)
+		t := l.holder.(*tenure)
+		if c, ok := t.backend.(composite); ok {
+			answers[i].held = c.renew(t.field)
 			continue
 		}
-		calls = append(calls, h.backend.renewal(h.field, e.watchdogTimeout, false))
+		calls = append(calls, t.backend.renewal(t.field, e.watchdogTimeout, false))
 		called = append(called, i)
 	}
 	if len(calls) == 0 {
@@ -253,6 +262,7 @@ func (e *engine) acquireAll(ctx context.Context, bs []backend, o owner, r reques
 type want struct {
 	hold *hold
 	attempt
+	mayInherit bool // the lock may be left to it, as long as it has made no attempt
 }
 
 func (e *engine) takeAll(p *patience, bs []backend, o owner, r request) error {
@@ -274,6 +284,9 @@ func (e *engine) takeAll(p *patience, bs []backend, o owner, r request) error {
 			return err
 		}
 	}
+	if w := &wants[0]; len(wants) == 1 {
+		w.mayInherit = w.level == 1 && w.renewed && !isComposite(bs[0])
+	}
 	t, err := e.contend(p, wants)
 	return e.conclude(p, wants, t, err)
 }
@@ -289,6 +302,8 @@ func (e *engine) takeTurn(p *patience, b backend, o owner, makeOne bool) (*hold,
 		case h == nil && makeOne:
 			e.made++
 			h = &hold{engine: e, backend: b, key: key, field: e.fieldLocked(o)}
+			h.own = tenure{engine: e, backend: b, field: h.field, hold: h}
+			h.tenure = &h.own
 			h.turn.tryEnter()
 			e.holds[key] = h
 			e.mu.Unlock()
@@ -301,7 +316,7 @@ func (e *engine) takeTurn(p *patience, b backend, o owner, makeOne bool) (*hold,
 		if h.state == holding {
 			patient.once = false // it is held by this owner, and whoever else is at it will soon be done
 		}
-		if err := e.passLocked(&patient, &h.turn); err != nil {
+		if err := e.passLocked(&patient, &h.turn, nil); err != nil {
 			e.mu.Unlock()
 			return nil, err
 		}
@@ -353,7 +368,7 @@ func (e *engine) prepare(p *patience, w *want, r request) error {
 		h.told = true
 		return h.loss
 	default:
-		w.renewed = w.renewed || e.dog.renews(&h.lease)
+		w.renewed = w.renewed || e.dog.renews(&h.tenure.lease)
 	}
 	if w.renewed {
 		w.lease = e.watchdogTimeout
@@ -382,14 +397,18 @@ func (e *engine) conclude(p *patience, wants []want, t tried, err error) error {
 		h := w.hold
 		switch {
 		case err == nil && h.state == fresh:
-			h.state, h.levels, h.lease.holder = holding, 1, h
+			h.state, h.levels, h.own.lease.holder = holding, 1, &h.own
+			if g := h.gate; g != nil && g.streak.since.IsZero() {
+				g.streak.since = t.sent
+			}
 			if h.token = t.token; t.tokens != nil {
 				h.token = t.tokens[i]
 			}
-			e.dog.watch(&h.lease, t.sent, w.lease, w.renewed) // 6
+			e.dog.watch(&h.tenure.lease, t.sent, w.lease, w.renewed) // 6
+		case err == nil && t.inherited:
 		case err == nil:
 			h.levels++
-			e.dog.extend(&h.lease, t.sent, w.lease, w.renewed)
+			e.dog.extend(&h.tenure.lease, t.sent, w.lease, w.renewed)
 		default:
 			e.dismissLocked(p, w, t, err)
 		}
@@ -423,6 +442,8 @@ type tried struct {
 	sent   time.Time
 	at     int     // of several: whose the answer is, where they are not all held
 	tokens []int64 // of several
+
+	inherited bool // there was no attempt: the lock was left to it
 }
 
 // contend makes attempts until one is answered with anything but busy. On an
@@ -449,8 +470,19 @@ func (e *engine) contend(p *patience, wants []want) (t tried, err error) {
 		}
 	}()
 	for {
-		if err = e.enterGates(p, wants); err != nil { // 1
+		var way time.Time
+		if way, err = e.enterGates(p, wants); err != nil { // 1
 			return t, err
+		}
+		if all, record := e.inherit(&wants[0]); all {
+			return tried{grant: grant{state: held}, inherited: true}, nil
+		} else if record {
+			ghosts = 1 // it is there, and nobody else's any more
+		}
+		if first := time.Until(way); first > 0 && !p.once {
+			if err = p.wait(nil, nil, first); err != nil {
+				return t, whyAfter(err, cause)
+			}
 		}
 		wants = e.withKin(wants)
 		asked := wants
@@ -469,6 +501,9 @@ func (e *engine) contend(p *patience, wants []want) (t tried, err error) {
 		var unknown int
 		t, unknown, err = persist(e, p, heard, try, late) // 2
 		ghosts, queued = ghosts+unknown, queued || t.left
+		if err == nil && unknown == 0 {
+			e.noteTrip(time.Since(t.sent))
+		}
 		switch {
 		case err == errTimeUp && heard.IsZero(): // nobody said that it is busy
 			return t, errNoAnswer
@@ -490,7 +525,11 @@ func (e *engine) contend(p *patience, wants []want) (t tried, err error) {
 			err = p.wait(nil, nil, t.pause)
 		}
 		if nap := e.nap(t.wait); err == nil && (t.pause == 0 || nap > t.pause) {
+			slept := time.Now()
 			err = p.wait(wake, ready, nap)
+			if time.Since(slept) < nap {
+				e.heardRelease(wants[t.at].hold)
+			}
 		}
 		if err != nil {
 			return t, whyAfter(err, cause)

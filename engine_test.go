@@ -143,23 +143,24 @@ func (l *fakeLock) acquire(_ context.Context, a attempt) (g grant, err error) {
 	return g, err
 }
 
-func (l *fakeLock) release(_ context.Context, field string, left int) (there bool, err error) {
+func (l *fakeLock) release(_ context.Context, field string, left int) (r released, err error) {
 	err = l.redis.do("release", func() {
 		rec := l.redis.record(l.lockID)
 		if rec == nil || rec.field != field {
 			return
 		}
-		there = true
+		r.there = true
 		if rec.levels = left; left == 0 {
 			delete(l.redis.records, l.lockID)
 			l.redis.pubsub.publish("channel:" + l.lockID)
 		}
 	})
-	return there, err
+	return r, err
 }
 
 func (l *fakeLock) abandon(ctx context.Context, a attempt) (bool, error) {
-	return l.release(ctx, a.field, a.level-1)
+	r, err := l.release(ctx, a.field, a.level-1)
+	return r.there, err
 }
 
 func (l *fakeLock) renewal(field string, lease time.Duration, exact bool) call {

@@ -85,9 +85,8 @@ func (l *fairLock) acquire(ctx context.Context, a attempt) (grant, error) {
 	return heldBusyOrGone(r).standing(a, fairHeartbeat), nil
 }
 
-func (l *fairLock) release(ctx context.Context, field string, left int) (bool, error) {
-	r, err := l.run(ctx, "release", field, left, 0, 0)
-	return r[0] == 1, err
+func (l *fairLock) release(ctx context.Context, field string, left int) (released, error) {
+	return releasedBy(l.run(ctx, "release", field, left, 0, 0))
 }
 
 func (l *fairLock) renewal(field string, lease time.Duration, exact bool) call {

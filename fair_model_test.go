@@ -248,7 +248,8 @@ func (m *fairModel) do(event string) {
 		if a.java {
 			there = m.javaRun(javaRelease, a)
 		} else {
-			there, _ = m.lock.release(ctx, a.name, 0)
+			r, _ := m.lock.release(ctx, a.name, 0)
+			there = r.there
 		}
 		if !there {
 			m.fail("%s cannot unlock", a.name)
@@ -285,7 +286,7 @@ func (m *fairModel) settle() {
 		first := m.order[0]
 		m.pass(modelTick)
 		if first.state == "holding" {
-			if there, err := m.lock.release(context.Background(), first.name, 0); !there || err != nil {
+			if r, err := m.lock.release(context.Background(), first.name, 0); !r.there || err != nil {
 				m.fail("%s cannot unlock: %v", first.name, err)
 			}
 			first.state = "idle"

@@ -12,14 +12,18 @@ import "time"
 
 // The zero gate is open.
 type gate struct {
-	taken bool
-	queue []*ticket
+	taken  bool
+	queue  []*ticket
+	streak streak // of a name's gate
 }
 
 // A ticket is a place in the queue of a gate; its channel is closed when its turn has come.
 type ticket struct {
 	turn chan struct{}
-	err  error // why it will not be its turn; written before turn is closed
+	heir *hold // to which the lock may be left together with the turn, or nil
+	// Written before turn is closed:
+	err  error // why it will not be its turn
+	left bool  // the lock was left to heir
 }
 
 // tryEnter enters an open gate.
@@ -32,8 +36,8 @@ func (g *gate) tryEnter() bool {
 }
 
 // enqueue takes a place behind all who wait.
-func (g *gate) enqueue() *ticket {
-	t := &ticket{turn: make(chan struct{})}
+func (g *gate) enqueue(heir *hold) *ticket {
+	t := &ticket{turn: make(chan struct{}), heir: heir}
 	g.queue = append(g.queue, t)
 	return t
 }
@@ -72,18 +76,22 @@ func (g *gate) leave() {
 	close(next.turn)
 }
 
-// passLocked waits for the turn of the caller at g. It lets go of the mutex meanwhile.
-func (e *engine) passLocked(p *patience, g *gate) error {
+// passLocked waits for the turn of the caller at g. It lets go of the mutex
+// meanwhile. heir is the hold that the lock may be left to, or nil.
+func (e *engine) passLocked(p *patience, g *gate, heir *hold) error {
 	if g.tryEnter() {
 		return nil
 	}
 	if p.once {
 		return errTimeUp
 	}
-	t := g.enqueue()
+	t := g.enqueue(heir)
 	e.mu.Unlock()
 	err := p.wait(t.turn, nil, 0)
 	e.mu.Lock()
+	if t.left { // before anything else happened: nobody else could release it
+		return nil
+	}
 	if err != nil {
 		g.cancel(t)
 		return err
@@ -99,9 +107,22 @@ const reserveTime = 100 * time.Millisecond
 // lock is free must not wait for somebody who waits for a third one. But where
 // all gates have queues nobody would ever pass them together: after a few tries
 // gates are kept, in their order and for a moment.
-func (e *engine) enterGates(p *patience, wants []want) error {
+// Before way they are to let others go first.
+func (e *engine) enterGates(p *patience, wants []want) (way time.Time, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	if err := e.enterGatesLocked(p, wants); err != nil {
+		return way, err
+	}
+	for _, w := range wants {
+		if g := w.hold.gate; g != nil && g.streak.way.After(way) {
+			way = g.streak.way
+		}
+	}
+	return way, nil
+}
+
+func (e *engine) enterGatesLocked(p *patience, wants []want) error {
 	misses := 0
 	for i := 0; i < len(wants); i++ {
 		h := wants[i].hold
@@ -120,7 +141,7 @@ func (e *engine) enterGates(p *patience, wants []want) error {
 			continue
 		}
 		e.leaveAllLocked(wants)
-		if err := e.passOneLocked(p, h); err != nil {
+		if err := e.passOneLocked(p, wants[i]); err != nil {
 			return err
 		}
 		i = -1 // with this one, once more from the start
@@ -140,7 +161,7 @@ func (e *engine) enterInOrderLocked(p *patience, wants []want) error {
 		if !e.needsGateLocked(w.hold) {
 			continue
 		}
-		if err := e.passOneLocked(&soon, w.hold); err != nil {
+		if err := e.passOneLocked(&soon, w); err != nil {
 			e.leaveAllLocked(wants)
 			return err
 		}
@@ -148,14 +169,21 @@ func (e *engine) enterInOrderLocked(p *patience, wants []want) error {
 	return nil
 }
 
-// passOneLocked waits at the gate of h.
-func (e *engine) passOneLocked(p *patience, h *hold) error {
+// passOneLocked waits at the gate of w.
+func (e *engine) passOneLocked(p *patience, w want) error {
+	h := w.hold
 	g := e.gateLocked(h.key.id)
-	if err := e.passLocked(p, g); err != nil {
+	var heir *hold
+	if w.mayInherit {
+		heir = h
+	}
+	if err := e.passLocked(p, g, heir); err != nil {
 		e.dropGateLocked(h.key.id, g)
 		return err
 	}
-	h.gate = g
+	if h.state == fresh { // else the lock was left to it, and it may have lost it since
+		h.gate = g
+	}
 	return nil
 }
 
@@ -174,13 +202,16 @@ func (e *engine) leaveAllLocked(wants []want) {
 	}
 }
 
-// leaveGates leaves all gates but one: those of locks that are not waited for.
+// leaveGates leaves all gates but one: those of locks that are not waited for. That
+// one somebody else has.
 func (e *engine) leaveGates(wants []want, but int) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i, w := range wants {
 		if i != but {
 			e.leaveGateLocked(w.hold)
+		} else if w.hold.gate != nil {
+			w.hold.gate.streak.interrupt()
 		}
 	}
 }

@@ -16,7 +16,7 @@ func TestGateTurnThatIsGivenUpGoesToTheNext(t *testing.T) {
 	if !g.tryEnter() || g.tryEnter() {
 		t.Fatal("an open gate lets one through")
 	}
-	first, second := g.enqueue(), g.enqueue()
+	first, second := g.enqueue(nil), g.enqueue(nil)
 	g.leave()
 	if !open(first) || open(second) || g.tryEnter() {
 		t.Fatal("the turn is the first one's, and nobody slips in")

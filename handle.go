@@ -347,3 +347,8 @@ func fromMilliseconds(ms int64) time.Duration {
 	}
 	return time.Duration(ms) * time.Millisecond
 }
+
+// releasedBy reads the answer to a release: {1, heard, 0} or {-1, 0, 0}.
+func releasedBy(r reply, err error) (released, error) {
+	return released{there: r[0] == 1, heard: int(r[1])}, err
+}

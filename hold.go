@@ -3,8 +3,8 @@ package relock
 // A hold is what one owner has of one lock, from asking for it until it is given
 // back or lost.
 //
-// Rules: a hold is used once, from fresh to over, and has a field of its own in
-// the record; it is lost at most once, whoever notices first: the watchdog, a
+// Rules: a hold is used once, from fresh to over, and has the record of its tenure:
+// a field of its own, or that of the hold before it in this process; it is lost at most once, whoever notices first: the watchdog, a
 // request that found no record, or a guard that looks at the clock.
 
 import (
@@ -21,21 +21,24 @@ const (
 	fresh   holdState = iota // not taken yet
 	holding                  // taken
 	lost                     // and its owner has still to hear of it
-	over                     // given back
+	over                     // given back, or left to the next one
 )
 
 type hold struct {
 	engine  *engine
 	backend backend
 	key     holdKey
-	field   string // of this acquisition alone
+	field   string // in the record: that of its tenure
 
-	lease lease // the watchdog's
+	own tenure // what it takes by itself
 
 	// guarded by engine.mu
 	turn   gate // callers of the same owner, one at a time
 	gate   *gate
 	state  holdState
+	tenure *tenure // what it holds: its own, or that which was left to it
+	heir   bool    // fresh, and the record of the one before it was left to it
+	left   bool    // over, and its record was left to the next one
 	levels int
 	token  int64
 	loss   error // why, when lost
@@ -72,7 +75,7 @@ func (h *hold) lapseIfDue() {
 	if !holds {
 		return
 	}
-	if !e.dog.trusted(&h.lease) {
+	if !e.dog.trusted(&h.tenure.lease) {
 		h.lose(errLapsed)
 	} else if c, ok := h.backend.(composite); ok && !c.trusted(h.field) {
 		h.lose(errParts)
@@ -82,7 +85,7 @@ func (h *hold) lapseIfDue() {
 // leaseEnded hears from the watchdog that the lease has ended. Nobody may be there
 // to be told of a loss, so that it is logged.
 func (h *hold) leaseEnded(cause error) {
-	if h.lose(cause) && h.engine.dog.renews(&h.lease) {
+	if h.lose(cause) && h.engine.dog.renews(&h.tenure.lease) {
 		h.engine.log.Warn("relock: a lock was lost",
 			"lock", shortName(h.key.id.name), "owner", h.key.owner.String(), "cause", cause)
 	}
@@ -91,7 +94,7 @@ func (h *hold) leaseEnded(cause error) {
 // loseField ends the hold of o with that field as lost, if it is still there.
 func (e *engine) loseField(id lockID, o owner, field string, cause error) {
 	if h := e.find(id, o); h != nil && h.field == field {
-		if !e.dog.trusted(&h.lease) {
+		if !e.dog.trusted(&h.tenure.lease) {
 			cause = errLapsed // that comes first
 		}
 		h.leaseEnded(cause)
@@ -101,7 +104,7 @@ func (e *engine) loseField(id lockID, o owner, field string, cause error) {
 // lose ends the hold as lost. Only the first call does anything, and returns true.
 func (h *hold) lose(cause error) bool {
 	e := h.engine
-	renewed := e.dog.renews(&h.lease)
+	renewed := e.dog.renews(&h.tenure.lease)
 	e.mu.Lock()
 	if h.state != holding {
 		e.mu.Unlock()
@@ -123,7 +126,7 @@ func (h *hold) lose(cause error) bool {
 	guards := h.takeGuardsLocked()
 	e.mu.Unlock()
 
-	e.dog.remove(&h.lease)
+	e.dog.remove(&h.tenure.lease)
 	endGuards(guards, h.named(h.loss))
 	if c, ok := h.backend.(composite); ok {
 		c.lost(h.field)

@@ -168,10 +168,11 @@ func (l *plainLock) acquire(ctx context.Context, a attempt) (grant, error) {
 	return l.client.take(ctx, l, a)
 }
 
-func (l *plainLock) release(ctx context.Context, field string, left int) (bool, error) {
-	r, err := l.client.run(ctx, lockRelease, l.keys[:1], field, left, l.announce, l.client.publish)
-	return r[0] == 1, err
+func (l *plainLock) release(ctx context.Context, field string, left int) (released, error) {
+	return releasedBy(l.client.run(ctx, lockRelease, l.keys[:1], field, left, l.announce, l.client.publish))
 }
+
+func (l *plainLock) tokens() bool { return len(l.keys) > 1 }
 
 func (l *plainLock) renewal(field string, lease time.Duration, exact bool) call {
 	return renewHash(l.keys[0], field, lease, exact)

@@ -445,7 +445,7 @@ func TestGuardOfAHoldThatWasJustLost(t *testing.T) {
 	}
 	b.mustBe(context.Cause(guarded), ErrLockLost)
 	endGuards(guards, nil)
-	e.dog.remove(&h.lease)
+	e.dog.remove(&h.tenure.lease)
 	b.mustBe(l.Unlock(ctx), ErrLockLost)
 	b.forget()
 }

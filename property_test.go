@@ -53,7 +53,7 @@ func TestGateIsAQueue(t *testing.T) {
 				if !inside {
 					rt.Skip()
 				}
-				waiting = append(waiting, g.enqueue())
+				waiting = append(waiting, g.enqueue(nil))
 			},
 			"leave": func(rt *rapid.T) {
 				if !inside {
@@ -166,7 +166,7 @@ func visit(t *testing.T, all []visitor) (wrong error) {
 			for _, g := range v.gates {
 				wants = append(wants, want{hold: &hold{backend: &fakeLock{e.redis, fmt.Sprint(g)}, key: holdKey{lockID{name: fmt.Sprint(g)}, owner(i)}}})
 			}
-			err := e.enterGates(p, wants)
+			_, err := e.enterGates(p, wants)
 			if waited := time.Since(arrived); err != nil {
 				if err != errTimeUp || v.patience == 0 || waited != v.patience {
 					fail("visitor %d gave up after %v: %v", i, waited, err)

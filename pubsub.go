@@ -512,6 +512,14 @@ func (l *link) unconfirmed(now time.Time) bool {
 	return len(l.pending) > 0 && now.Sub(l.pending[0].askedAt) > 3*l.ping
 }
 
+// hears says whether the channel called name is subscribed now.
+func (p *pubsub) hears(name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ch := p.channels[name]
+	return ch != nil && ch.confirmed
+}
+
 // wakeUp wakes everybody who listens to the channel called name.
 func (p *pubsub) wakeUp(name string) {
 	p.mu.Lock()

@@ -570,10 +570,10 @@ func (l *redLock) find(field string) *redHold {
 	return l.holds[field]
 }
 
-func (l *redLock) release(ctx context.Context, field string, left int) (bool, error) {
+func (l *redLock) release(ctx context.Context, field string, left int) (released, error) {
 	h := l.find(field)
 	if h == nil {
-		return false, nil
+		return released{}, nil
 	}
 	result := l.noAnswers()
 	for i := range h.nodes { // those that are as low as that, because they missed a level, are left as they are
@@ -588,9 +588,9 @@ func (l *redLock) release(ctx context.Context, field string, left int) (bool, er
 	}
 	failed := len(result.Unwrap()) - l.count(result, errNotAsked) - l.count(result, ErrNotHeld)
 	if result.Granted < l.needed && failed > 0 {
-		return false, result
+		return released{}, result
 	}
-	return result.Granted >= l.needed, nil
+	return released{there: result.Granted >= l.needed}, nil
 }
 
 func (l *redLock) abandon(ctx context.Context, a attempt) (bool, error) {

@@ -27,8 +27,10 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	}
 	h, err := e.takeTurn(p, b, o, false)
 	if err != nil { // others of this owner are waiting for Redis
-		if h := e.find(b.id(), o); h != nil && h.giveBack() == 0 {
-			e.spawn(h.clear)
+		if h := e.find(b.id(), o); h != nil {
+			if left, _ := h.giveBack(false); left == 0 {
+				e.spawn(h.clear)
+			}
 		}
 		return fmt.Errorf("not confirmed, the record lapses with its lease: %w", err)
 	}
@@ -38,15 +40,19 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	defer e.endTurn(h)
 
 	loss := h.lossOf() // takeTurn has looked at the clock
-	left := h.giveBack()
+	left, handedOver := h.giveBack(true)
+	if handedOver {
+		return nil
+	}
 	if loss != nil && (left > 0 || errors.Is(loss, errGone)) {
 		return loss
 	}
-	there, ghosts, err := persist(e, p, time.Now(), func(ctx context.Context) (bool, error) {
+	r, ghosts, err := persist(e, p, time.Now(), func(ctx context.Context) (released, error) {
 		return h.backend.release(ctx, h.field, left)
 	}, nil)
 	if left == 0 {
 		e.mu.Lock()
+		e.endStreakLocked(h, e.others(h, r))
 		e.leaveGateLocked(h)
 		e.mu.Unlock()
 	}
@@ -55,7 +61,7 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 		return loss
 	case err != nil:
 		return fmt.Errorf("not confirmed, the record lapses with its lease: %w", err)
-	case there || left == 0 && ghosts > 0: // an earlier try has done it
+	case r.there || left == 0 && ghosts > 0: // an earlier try has done it
 		return nil
 	case left > 0:
 		h.lose(errGone)
@@ -63,29 +69,36 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	return lossError(errGone)
 }
 
-// giveBack takes one level from the hold, and with the last one ends it here. It
-// returns the levels that are left.
-func (h *hold) giveBack() int {
+// giveBack takes one level from the hold, and with the last one ends it here, and
+// maybe leaves the lock to somebody else. It returns the levels that are left.
+func (h *hold) giveBack(mayHandOver bool) (left int, handedOver bool) {
 	e := h.engine
 	e.mu.Lock()
 	h.levels--
-	left := h.levels
-	var guards []*guard
-	if left == 0 {
-		h.state = over
-		guards = h.takeGuardsLocked()
+	if left = h.levels; left > 0 {
+		e.mu.Unlock()
+		return left, false
 	}
+	handedOver = mayHandOver && e.handOverLocked(h)
+	h.state = over
+	guards := h.takeGuardsLocked()
 	e.mu.Unlock()
-	if left == 0 {
-		e.dog.remove(&h.lease)
-		endGuards(guards, nil)
+	if !handedOver {
+		e.dog.remove(&h.tenure.lease)
 	}
-	return left
+	endGuards(guards, nil)
+	return left, handedOver
 }
 
 // clear takes whatever there is of the hold out of Redis, and lets the next one
 // contend for its lock.
 func (h *hold) clear() {
+	h.engine.mu.Lock()
+	left := h.left
+	h.engine.mu.Unlock()
+	if left {
+		return
+	}
 	ctx := h.key.owner.in(context.Background())
 	h.engine.abandon(ctx, h.backend, attempt{field: h.field, level: 1}, 1)
 	h.engine.mu.Lock()

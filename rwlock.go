@@ -137,8 +137,8 @@ func (l *readLock) acquire(ctx context.Context, a attempt) (grant, error) {
 	return l.client.take(ctx, l, a)
 }
 
-func (l *readLock) release(ctx context.Context, field string, left int) (bool, error) {
-	return l.done(ctx, "unread", field, left)
+func (l *readLock) release(ctx context.Context, field string, left int) (released, error) {
+	return releasedBy(l.run(ctx, "unread", field, left))
 }
 
 func (l *readLock) renewal(field string, lease time.Duration, exact bool) call {
@@ -193,9 +193,11 @@ func (l *writeLock) acquire(ctx context.Context, a attempt) (grant, error) {
 	return l.client.take(ctx, l, a)
 }
 
-func (l *writeLock) release(ctx context.Context, field string, left int) (bool, error) {
-	return l.done(ctx, "unwrite", field, left)
+func (l *writeLock) release(ctx context.Context, field string, left int) (released, error) {
+	return releasedBy(l.run(ctx, "unwrite", field, left))
 }
+
+func (l *writeLock) tokens() bool { return len(l.keys) > 2 }
 
 func (l *writeLock) renewal(field string, lease time.Duration, exact bool) call {
 	return renewHash(l.keys[0], field+":write", lease, exact)

@@ -5,7 +5,7 @@
 -- ARGV[2]  levels left: 0 frees the lock
 -- ARGV[3]  channel on which the release is announced
 -- ARGV[4]  how: see announce.lua
--- Returns  {1, 0, 0} done, {-1, 0, 0} this hold is not there
+-- Returns  {1, heard, 0} done, and so many connections were told that it is free; {-1, 0, 0} this hold is not there
 --
 -- Running it late or twice frees nobody else: the field belongs to one
 -- acquisition.
@@ -21,5 +21,4 @@ if left ~= '0' then
     return {1, 0, 0}
 end
 redis.call('del', lock)
-announce(how, channel, '0')
-return {1, 0, 0}
+return {1, announce(how, channel, '0'), 0}

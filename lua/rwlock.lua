@@ -16,6 +16,7 @@
 -- ARGV[9]  how a release is announced: see announce.lua
 -- Returns  read, write: {1, 0, token} held, {0, pttl, 0} busy, {-1, 0, 0} nothing there to re-enter, {-2, 0, 0} busy only with the caller
 -- Returns  inspect: {1 if anybody holds this half, levels of the field, pttl}
+-- Returns  unread, unwrite: {1, heard, 0} done, and so many connections were told that it is free; {-1, 0, 0} nothing there
 -- Returns  else: {1, 0, 0} done, {0, 0, 0} or {-1, 0, 0} nothing there
 --
 -- Rules: every read hold has leases of its own, one key for each level, as Redisson
@@ -100,7 +101,7 @@ end
 
 local function free(message)
     redis.call('del', lock)
-    announce(how, channel, message)
+    return announce(how, channel, message)
 end
 
 local function draw_token()
@@ -288,8 +289,7 @@ if write_half then
     redis.call('del', writers) -- whoever waits, readers too, has the same chance now
 end
 if living == 0 then
-    free(write_half and '1' or '0')
-    return {1, 0, 0}
+    return {1, free(write_half and '1' or '0'), 0}
 end
 redis.call('hset', lock, 'mode', 'read')
 redis.call('pexpire', lock, ms(longest))

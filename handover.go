@@ -1,0 +1,169 @@
+package relock
+
+// Handover: how a lock passes from one goroutine of this process to the next
+// without a round trip, and how the others get their turn all the same.
+//
+// Rules: a tenure is one record in Redis, from the attempt that was granted until
+// the release. Its field is of that tenure alone, and is released once: when the
+// tenure ends. While it is young, trusted and kept by the watchdog, a holder that
+// unlocks leaves it to the first in line at the gate, which is held from that
+// moment on; one that needs a fencing token takes the record over with an attempt
+// of its own. A process whose streak on a name is as long as its slice releases
+// really, and then lets the others attempt first.
+
+import "time"
+
+const (
+	sliceTrips  = 16                     // a slice lasts that many round trips, where those are long,
+	longSlice   = 100 * time.Millisecond // but for their sake no longer than this
+	mostPassed  = 1 << 16                // handovers of one streak
+	leastWay    = time.Millisecond       // what the others are ahead when we let them go first
+	longestWay  = 20 * time.Millisecond
+	mostYielded = 64 // releases after which others are let go first again
+)
+
+// A tenure is the record in Redis that a hold has, and its lease.
+type tenure struct {
+	engine  *engine
+	backend backend
+	field   string // in the record, of this tenure alone
+	lease   lease
+
+	// guarded by engine.mu
+	hold  *hold // whose it is
+	ended bool  // lost, whoever has it by now
+}
+
+// leaseEnded hears from the watchdog that the lease has ended.
+func (t *tenure) leaseEnded(cause error) {
+	t.engine.mu.Lock()
+	t.ended = true // from now on nobody takes it over
+	h := t.hold
+	t.engine.mu.Unlock()
+	h.leaseEnded(cause)
+}
+
+// A streak is what this process has had of a lock without anybody else in between.
+type streak struct {
+	since   time.Time // zero: none
+	passed  int       // handovers
+	way     time.Time // others go first until then
+	yielded int       // releases still to come after which others go first too
+}
+
+// handOverLocked leaves the lock of h, which is being given back, to the first in
+// line, and says whether it did: then there is nothing to release.
+func (e *engine) handOverLocked(h *hold) bool {
+	g, t := h.gate, h.tenure
+	if g == nil || len(g.queue) == 0 || h.state != holding || h.stretched || t.ended {
+		return false
+	}
+	next := g.queue[0].heir
+	if next == nil || g.streak.passed >= mostPassed || time.Since(g.streak.since) >= e.sliceTime() {
+		return false
+	}
+	if e.kinHoldsLocked(h) || e.kinHoldsLocked(next) || !e.dog.renews(&t.lease) || !e.dog.trusted(&t.lease) {
+		return false
+	}
+	g.streak.passed++
+	h.gate, h.left, next.gate = nil, true, g
+	next.field, next.own.field = t.field, t.field
+	if needsToken(next.backend) {
+		next.heir = true
+		e.dog.remove(&t.lease)
+	} else {
+		next.state, next.levels, next.tenure, t.hold = holding, 1, t, next
+	}
+	g.queue[0].left = true
+	g.leave()
+	return true
+}
+
+// kinHoldsLocked says whether the owner of h holds the other half of its lock.
+func (e *engine) kinHoldsLocked(h *hold) bool {
+	kin := e.holds[holdKey{h.backend.kin(), h.key.owner}]
+	return kin != nil && kin.state == holding
+}
+
+// sliceTime is how long a streak may last: where round trips are long, as long as it
+// takes that the time in between, when nobody has the lock, does not count.
+func (e *engine) sliceTime() time.Duration {
+	if e.slice == 0 {
+		return 0
+	}
+	return max(e.slice, min(sliceTrips*time.Duration(e.trip.Load()), longSlice))
+}
+
+// noteTrip learns how long a round trip takes; outliers count little.
+func (e *engine) noteTrip(d time.Duration) {
+	old := e.trip.Load()
+	switch d := int64(d); {
+	case old == 0:
+		e.trip.Store(d)
+	case d < old:
+		e.trip.Store(old - (old-d)/4)
+	default:
+		e.trip.Store(old + min(d-old, old)/16)
+	}
+}
+
+// wayTime is how far ahead of us we let others go.
+func (e *engine) wayTime() time.Duration {
+	return min(leastWay+time.Duration(e.trip.Load()), longestWay)
+}
+
+// endStreakLocked notes at the gate of h that its lock was really released, which so
+// many other processes have heard. If the streak was long enough, they go first: now,
+// and until each of them has had the lock once.
+func (e *engine) endStreakLocked(h *hold, others int) {
+	g := h.gate
+	if g == nil || time.Since(g.streak.since) < e.sliceTime() {
+		return
+	}
+	g.streak = streak{}
+	if others > 0 {
+		g.streak.way = time.Now().Add(e.wayTime())
+		g.streak.yielded = min(others-1, mostYielded)
+	}
+}
+
+// interrupt notes that somebody else has the lock.
+func (r *streak) interrupt() { r.since, r.passed = time.Time{}, 0 }
+
+// others is how many other processes have heard of the release of h.
+func (e *engine) others(h *hold, r released) int {
+	if r.heard > 0 && e.wakeups.hears(h.backend.channel(attempt{})) {
+		return r.heard - 1
+	}
+	return r.heard
+}
+
+// heardRelease notes that the lock of h was released by somebody else.
+func (e *engine) heardRelease(h *hold) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if g := h.gate; g != nil && g.streak.yielded > 0 {
+		g.streak.yielded--
+		g.streak.way = time.Now().Add(e.wayTime())
+	}
+}
+
+// inherit says what was left to w at the gate: all, or only the record.
+func (e *engine) inherit(w *want) (all, record bool) {
+	if !w.mayInherit {
+		return false, false
+	}
+	w.mayInherit = false // from the first attempt on
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	w.field = w.hold.field
+	return w.hold.state != fresh, w.hold.heir
+}
+
+// A tokened backend may draw a fencing token for each hold.
+type tokened interface{ tokens() bool }
+
+func needsToken(b backend) bool {
+	t, ok := b.(tokened)
+	return ok && t.tokens()
+}
