@@ -67,3 +67,28 @@ func BenchmarkUncontended(b *testing.B) {
 		})
 	}
 }
+
+// BenchmarkHandover is 64 goroutines of one process that take turns.
+func BenchmarkHandover(b *testing.B) {
+	client, err := New(testredis.Start(b).Client())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer client.Close()
+	l := client.NewLock("relock")
+	b.SetParallelism(32)
+	b.ReportAllocs()
+	b.RunParallel(func(pb *testing.PB) {
+		ctx := WithOwner(context.Background())
+		for pb.Next() {
+			if err := l.Lock(ctx); err != nil {
+				b.Error(err)
+				return
+			}
+			if err := l.Unlock(ctx); err != nil {
+				b.Error(err)
+				return
+			}
+		}
+	})
+}

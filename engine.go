@@ -168,6 +168,8 @@ type engine struct {
 	endLife context.CancelFunc
 	ailing  atomic.Bool  // the last request was not answered
 	trip    atomic.Int64 // about how long a request takes
+	working atomic.Int64 // goroutines and callers that have something under way in Redis
+	closing atomic.Bool  // somebody waits until there are none
 
 	mu       sync.Mutex // guards below, all gates, and the fields of holds that say so
 	holds    map[holdKey]*hold
@@ -176,8 +178,7 @@ type engine struct {
 	lapsedAt int
 	made     uint64 // fields
 	isClosed bool
-	working  int           // goroutines and callers that have something under way in Redis
-	drained  chan struct{} // closed when there are none, if somebody waits for it
+	drained  chan struct{} // closed when nothing is under way any more, if somebody waits for it
 }
 
 func newEngine(id string, o options, r router, runAll func(context.Context, []call) ([]reply, []error)) *engine {
@@ -243,7 +244,7 @@ func (e *engine) acquire(ctx context.Context, b backend, o owner, r request) (bo
 func (e *engine) acquireAll(ctx context.Context, bs []backend, o owner, r request) (bool, error) {
 	e.beginWork()
 	defer e.endWork()
-	p := &patience{ctx: ctx, closed: e.closed, once: r.wait == 0, parts: isComposite(bs[0])}
+	p := patience{ctx: ctx, closed: e.closed, once: r.wait == 0, parts: isComposite(bs[0])}
 	p.prompt = ctx.Done() == nil && r.wait <= 0 && e.promptly()
 	if err := p.over(); err != nil {
 		return false, err
@@ -251,7 +252,15 @@ func (e *engine) acquireAll(ctx context.Context, bs []backend, o owner, r reques
 	if r.wait > 0 {
 		p.deadline = time.Now().Add(r.wait)
 	}
-	err := e.takeAll(p, bs, o, r)
+	var l legacy
+	var err error
+	if len(bs) == 1 && r.lease == 0 && !p.once && !p.parts && bs[0].exclusive() {
+		l, err = e.standInLine(&p, bs[0], o)
+	}
+	if err == nil && !l.all {
+		patient := p // escapes
+		err = e.takeAll(&patient, bs, o, r, l)
+	}
 	if err == errTimeUp { // itself: what wraps it is a reason to report
 		return false, nil
 	}
@@ -262,17 +271,19 @@ func (e *engine) acquireAll(ctx context.Context, bs []backend, o owner, r reques
 type want struct {
 	hold *hold
 	attempt
-	mayInherit bool // the lock may be left to it, as long as it has made no attempt
 }
 
-func (e *engine) takeAll(p *patience, bs []backend, o owner, r request) error {
+func (e *engine) takeAll(p *patience, bs []backend, o owner, r request, l legacy) error {
 	wants := make([]want, 0, len(bs))
 	defer func() {
 		for _, w := range wants {
 			e.endTurn(w.hold)
 		}
 	}()
-	for _, b := range bs {
+	if l.hold != nil {
+		wants = append(wants, want{hold: l.hold})
+	}
+	for _, b := range bs[len(wants):] {
 		h, err := e.takeTurn(p, b, o, true)
 		if err != nil {
 			return err
@@ -284,10 +295,7 @@ func (e *engine) takeAll(p *patience, bs []backend, o owner, r request) error {
 			return err
 		}
 	}
-	if w := &wants[0]; len(wants) == 1 {
-		w.mayInherit = w.level == 1 && w.renewed && !isComposite(bs[0])
-	}
-	t, err := e.contend(p, wants)
+	t, err := e.contend(p, wants, l.record)
 	return e.conclude(p, wants, t, err)
 }
 
@@ -300,12 +308,7 @@ func (e *engine) takeTurn(p *patience, b backend, o owner, makeOne bool) (*hold,
 		h := e.holds[key]
 		switch {
 		case h == nil && makeOne:
-			e.made++
-			h = &hold{engine: e, backend: b, key: key, field: e.fieldLocked(o)}
-			h.own = tenure{engine: e, backend: b, field: h.field, hold: h}
-			h.tenure = &h.own
-			h.turn.tryEnter()
-			e.holds[key] = h
+			h := e.newHoldLocked(b, key)
 			e.mu.Unlock()
 			return h, nil
 		case h == nil || h.state == fresh && !makeOne:
@@ -316,7 +319,7 @@ func (e *engine) takeTurn(p *patience, b backend, o owner, makeOne bool) (*hold,
 		if h.state == holding {
 			patient.once = false // it is held by this owner, and whoever else is at it will soon be done
 		}
-		if err := e.passLocked(&patient, &h.turn, nil); err != nil {
+		if err := e.passLocked(&patient, &h.turn); err != nil {
 			e.mu.Unlock()
 			return nil, err
 		}
@@ -336,10 +339,22 @@ func (e *engine) takeTurn(p *patience, b backend, o owner, makeOne bool) (*hold,
 	}
 }
 
+// newHoldLocked makes a fresh hold, and it is the caller's turn at it.
+func (e *engine) newHoldLocked(b backend, key holdKey) *hold {
+	h := &hold{engine: e, backend: b, key: key}
+	h.turn.tryEnter()
+	e.holds[key] = h
+	return h
+}
+
 // endTurn forgets the hold if there is nothing to remember, and lets the next of its owner at it.
 func (e *engine) endTurn(h *hold) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	e.endTurnLocked(h)
+}
+
+func (e *engine) endTurnLocked(h *hold) {
 	if (h.state == fresh || h.state == over) && e.holds[h.key] == h {
 		delete(e.holds, h.key)
 	}
@@ -348,6 +363,7 @@ func (e *engine) endTurn(h *hold) {
 
 // fieldLocked makes the name of a new acquisition in the record.
 func (e *engine) fieldLocked(o owner) string {
+	e.made++
 	field := make([]byte, 0, len(e.id)+24)
 	field = append(append(field, e.id...), ':')
 	field = append(strconv.AppendInt(field, int64(o), 10), ':')
@@ -359,6 +375,9 @@ func (e *engine) prepare(p *patience, w *want, r request) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	h := w.hold
+	if h.field == "" {
+		h.field = e.fieldLocked(h.key.owner)
+	}
 	w.attempt = attempt{field: h.field, lease: r.lease, level: h.levels + 1, renewed: r.lease == 0}
 	switch h.state {
 	case fresh:
@@ -397,7 +416,9 @@ func (e *engine) conclude(p *patience, wants []want, t tried, err error) error {
 		h := w.hold
 		switch {
 		case err == nil && h.state == fresh:
-			h.state, h.levels, h.own.lease.holder = holding, 1, &h.own
+			h.state, h.levels = holding, 1
+			h.tenure = &tenure{engine: e, backend: h.backend, field: h.field, hold: h}
+			h.tenure.lease.holder = h.tenure
 			if g := h.gate; g != nil && g.streak.since.IsZero() {
 				g.streak.since = t.sent
 			}
@@ -405,7 +426,6 @@ func (e *engine) conclude(p *patience, wants []want, t tried, err error) error {
 				h.token = t.tokens[i]
 			}
 			e.dog.watch(&h.tenure.lease, t.sent, w.lease, w.renewed) // 6
-		case err == nil && t.inherited:
 		case err == nil:
 			h.levels++
 			e.dog.extend(&h.tenure.lease, t.sent, w.lease, w.renewed)
@@ -430,9 +450,9 @@ func (e *engine) dismissLocked(p *patience, w want, t tried, err error) {
 	switch {
 	case t.state != held: // and contend has seen to what it left
 	case h.state == lost || h.state == over:
-		e.spawnLocked(h.clear)
+		e.spawn(h.clear)
 	default:
-		e.spawnLocked(func() { e.abandon(p.ctx, h.backend, w.attempt, 0) })
+		e.spawn(func() { e.abandon(p.ctx, h.backend, w.attempt, 0) })
 	}
 }
 
@@ -442,13 +462,12 @@ type tried struct {
 	sent   time.Time
 	at     int     // of several: whose the answer is, where they are not all held
 	tokens []int64 // of several
-
-	inherited bool // there was no attempt: the lock was left to it
 }
 
 // contend makes attempts until one is answered with anything but busy. On an
-// error nothing is held, and what was left in Redis is on its way out.
-func (e *engine) contend(p *patience, wants []want) (t tried, err error) {
+// error nothing is held, and what was left in Redis is on its way out. inherited
+// says that the record is there already, and nobody else's.
+func (e *engine) contend(p *patience, wants []want, inherited bool) (t tried, err error) {
 	var (
 		ears   ears
 		heard  time.Time // of Redis, last
@@ -456,6 +475,9 @@ func (e *engine) contend(p *patience, wants []want) (t tried, err error) {
 		ghosts int       // attempts without an answer: they may have been granted, or may be
 		queued bool      // an attempt has left something in Redis
 	)
+	if inherited {
+		ghosts = 1
+	}
 	defer func() {
 		ears.leave()
 		if err == nil || ghosts == 0 && !queued {
@@ -474,13 +496,8 @@ func (e *engine) contend(p *patience, wants []want) (t tried, err error) {
 		if way, err = e.enterGates(p, wants); err != nil { // 1
 			return t, err
 		}
-		if all, record := e.inherit(&wants[0]); all {
-			return tried{grant: grant{state: held}, inherited: true}, nil
-		} else if record {
-			ghosts = 1 // it is there, and nobody else's any more
-		}
-		if first := time.Until(way); first > 0 && !p.once {
-			if err = p.wait(nil, nil, first); err != nil {
+		if !way.IsZero() && !p.once {
+			if err = p.wait(nil, nil, max(time.Until(way), 1)); err != nil {
 				return t, whyAfter(err, cause)
 			}
 		}
@@ -660,13 +677,7 @@ func (e *engine) untilClosed(ctx context.Context) (_ context.Context, stop func(
 
 // spawn runs f in a goroutine that Close waits for.
 func (e *engine) spawn(f func()) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.spawnLocked(f)
-}
-
-func (e *engine) spawnLocked(f func()) {
-	e.working++
+	e.beginWork()
 	go func() {
 		defer e.endWork()
 		f()
@@ -674,17 +685,20 @@ func (e *engine) spawnLocked(f func()) {
 }
 
 // beginWork and endWork enclose what Close waits for.
-func (e *engine) beginWork() {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.working++
-}
+func (e *engine) beginWork() { e.working.Add(1) }
 
 func (e *engine) endWork() {
+	if e.working.Add(-1) > 0 || !e.closing.Load() {
+		return
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.working--
-	if e.working == 0 && e.drained != nil {
+	e.drainedLocked()
+}
+
+// drainedLocked tells close that nothing is under way, once.
+func (e *engine) drainedLocked() {
+	if e.drained != nil && e.working.Load() == 0 {
 		close(e.drained)
 		e.drained = nil
 	}
@@ -706,11 +720,9 @@ func (e *engine) close() error {
 		guards = append(guards, h.takeGuardsLocked()...)
 	}
 	drained := make(chan struct{})
-	if e.working == 0 {
-		close(drained)
-	} else {
-		e.drained = drained
-	}
+	e.drained = drained
+	e.closing.Store(true) // before the look at what is under way: the last one to end looks after it
+	e.drainedLocked()
 	e.mu.Unlock()
 	endGuards(guards, ErrClosed)
 

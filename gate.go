@@ -20,7 +20,7 @@ type gate struct {
 // A ticket is a place in the queue of a gate; its channel is closed when its turn has come.
 type ticket struct {
 	turn chan struct{}
-	heir *hold // to which the lock may be left together with the turn, or nil
+	heir *hold // the lock may be left to it together with the turn; or nil
 	// Written before turn is closed:
 	err  error // why it will not be its turn
 	left bool  // the lock was left to heir
@@ -77,21 +77,18 @@ func (g *gate) leave() {
 }
 
 // passLocked waits for the turn of the caller at g. It lets go of the mutex
-// meanwhile. heir is the hold that the lock may be left to, or nil.
-func (e *engine) passLocked(p *patience, g *gate, heir *hold) error {
+// meanwhile.
+func (e *engine) passLocked(p *patience, g *gate) error {
 	if g.tryEnter() {
 		return nil
 	}
 	if p.once {
 		return errTimeUp
 	}
-	t := g.enqueue(heir)
+	t := g.enqueue(nil)
 	e.mu.Unlock()
 	err := p.wait(t.turn, nil, 0)
 	e.mu.Lock()
-	if t.left { // before anything else happened: nobody else could release it
-		return nil
-	}
 	if err != nil {
 		g.cancel(t)
 		return err
@@ -107,7 +104,7 @@ const reserveTime = 100 * time.Millisecond
 // lock is free must not wait for somebody who waits for a third one. But where
 // all gates have queues nobody would ever pass them together: after a few tries
 // gates are kept, in their order and for a moment.
-// Before way they are to let others go first.
+// Until way they are to let others go first.
 func (e *engine) enterGates(p *patience, wants []want) (way time.Time, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -141,7 +138,7 @@ func (e *engine) enterGatesLocked(p *patience, wants []want) error {
 			continue
 		}
 		e.leaveAllLocked(wants)
-		if err := e.passOneLocked(p, wants[i]); err != nil {
+		if err := e.passOneLocked(p, h); err != nil {
 			return err
 		}
 		i = -1 // with this one, once more from the start
@@ -161,7 +158,7 @@ func (e *engine) enterInOrderLocked(p *patience, wants []want) error {
 		if !e.needsGateLocked(w.hold) {
 			continue
 		}
-		if err := e.passOneLocked(&soon, w); err != nil {
+		if err := e.passOneLocked(&soon, w.hold); err != nil {
 			e.leaveAllLocked(wants)
 			return err
 		}
@@ -169,21 +166,14 @@ func (e *engine) enterInOrderLocked(p *patience, wants []want) error {
 	return nil
 }
 
-// passOneLocked waits at the gate of w.
-func (e *engine) passOneLocked(p *patience, w want) error {
-	h := w.hold
+// passOneLocked waits at the gate of h.
+func (e *engine) passOneLocked(p *patience, h *hold) error {
 	g := e.gateLocked(h.key.id)
-	var heir *hold
-	if w.mayInherit {
-		heir = h
-	}
-	if err := e.passLocked(p, g, heir); err != nil {
+	if err := e.passLocked(p, g); err != nil {
 		e.dropGateLocked(h.key.id, g)
 		return err
 	}
-	if h.state == fresh { // else the lock was left to it, and it may have lost it since
-		h.gate = g
-	}
+	h.gate = g
 	return nil
 }
 
@@ -222,8 +212,7 @@ func (e *engine) needsGateLocked(h *hold) bool {
 		return false
 	}
 	// Whoever is through may wait for this owner's other half: it must not wait for that one.
-	kin := e.holds[holdKey{h.backend.kin(), h.key.owner}]
-	return kin == nil || kin.state != holding
+	return e.kinOfLocked(h.backend, h.key.owner) == nil
 }
 
 // leaveGateLocked lets the next one contend for the lock of h.

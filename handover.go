@@ -51,38 +51,59 @@ type streak struct {
 	yielded int       // releases still to come after which others go first too
 }
 
-// handOverLocked leaves the lock of h, which is being given back, to the first in
-// line, and says whether it did: then there is nothing to release.
+// handOver is the release of what o has of b where somebody of this process is next:
+// it leaves the lock to the first in line, and says whether it did.
+func (e *engine) handOver(b backend, o owner) bool {
+	e.mu.Lock()
+	h := e.holds[holdKey{b.id(), o}]
+	if h == nil || !e.handOverLocked(h) {
+		e.mu.Unlock()
+		return false
+	}
+	delete(e.holds, h.key)
+	guards := h.takeGuardsLocked()
+	e.mu.Unlock()
+	endGuards(guards, nil)
+	return true
+}
+
 func (e *engine) handOverLocked(h *hold) bool {
 	g, t := h.gate, h.tenure
-	if g == nil || len(g.queue) == 0 || h.state != holding || h.stretched || t.ended {
+	if e.isClosed || g == nil || len(g.queue) == 0 || h.turn.taken || h.state != holding || h.levels > 1 || h.stretched || t.ended {
 		return false
 	}
-	next := g.queue[0].heir
-	if next == nil || g.streak.passed >= mostPassed || time.Since(g.streak.since) >= e.sliceTime() {
+	next, now := g.queue[0].heir, time.Now()
+	switch {
+	case next == nil, g.streak.passed >= mostPassed, now.Sub(g.streak.since) >= e.sliceTime():
 		return false
-	}
-	if e.kinHoldsLocked(h) || e.kinHoldsLocked(next) || !e.dog.renews(&t.lease) || !e.dog.trusted(&t.lease) {
+	case e.kinOfLocked(h.backend, h.key.owner) != nil, e.kinOfLocked(next.backend, next.key.owner) != nil:
+		return false
+	case !e.dog.renews(&t.lease), !e.dog.trusted(&t.lease, now):
 		return false
 	}
 	g.streak.passed++
-	h.gate, h.left, next.gate = nil, true, g
-	next.field, next.own.field = t.field, t.field
-	if needsToken(next.backend) {
-		next.heir = true
+	h.state, h.levels, h.gate = over, 0, nil
+	next.field, next.gate = t.field, g
+	if next.heir = needsToken(next.backend); next.heir {
 		e.dog.remove(&t.lease)
 	} else {
 		next.state, next.levels, next.tenure, t.hold = holding, 1, t, next
+		next.turn.leave()
 	}
 	g.queue[0].left = true
 	g.leave()
 	return true
 }
 
-// kinHoldsLocked says whether the owner of h holds the other half of its lock.
-func (e *engine) kinHoldsLocked(h *hold) bool {
-	kin := e.holds[holdKey{h.backend.kin(), h.key.owner}]
-	return kin != nil && kin.state == holding
+// kinOfLocked is the hold that o has on the other half of b.
+func (e *engine) kinOfLocked(b backend, o owner) *hold {
+	if b.kin() == (lockID{}) {
+		return nil
+	}
+	if kin := e.holds[holdKey{b.kin(), o}]; kin != nil && kin.state == holding {
+		return kin
+	}
+	return nil
 }
 
 // sliceTime is how long a streak may last: where round trips are long, as long as it
@@ -148,16 +169,44 @@ func (e *engine) heardRelease(h *hold) {
 	}
 }
 
-// inherit says what was left to w at the gate: all, or only the record.
-func (e *engine) inherit(w *want) (all, record bool) {
-	if !w.mayInherit {
-		return false, false
-	}
-	w.mayInherit = false // from the first attempt on
+// A legacy is what those leave to the next one who were at a gate before.
+type legacy struct {
+	hold   *hold // of the next one: it is through
+	all    bool  // the lock; it need not ask anybody
+	record bool  // only the record in Redis
+}
+
+// standInLine is where most of those wait who ask for a hot lock: for one level of
+// one lock that somebody else of this process has, or contends for. It returns
+// what was left to the caller; the zero legacy is for those who cannot be left anything.
+func (e *engine) standInLine(p *patience, b backend, o owner) (legacy, error) {
+	key := holdKey{b.id(), o}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	w.field = w.hold.field
-	return w.hold.state != fresh, w.hold.heir
+	g := e.gates[key.id]
+	if g == nil || !g.taken || e.holds[key] != nil || e.kinOfLocked(b, o) != nil {
+		return legacy{}, nil
+	}
+	h := e.newHoldLocked(b, key)
+	t := g.enqueue(h)
+	e.mu.Unlock()
+	err := p.wait(t.turn, nil, 0)
+	e.mu.Lock()
+	switch {
+	case t.left: // before anything else happened: nobody else could release it
+		return legacy{h, !h.heir, h.heir}, nil
+	case err != nil:
+		g.cancel(t)
+	default:
+		err = t.err
+	}
+	if err != nil {
+		e.dropGateLocked(key.id, g)
+		e.endTurnLocked(h)
+		return legacy{}, err
+	}
+	h.gate = g
+	return legacy{hold: h}, nil
 }
 
 // A tokened backend may draw a fencing token for each hold.

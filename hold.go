@@ -21,24 +21,21 @@ const (
 	fresh   holdState = iota // not taken yet
 	holding                  // taken
 	lost                     // and its owner has still to hear of it
-	over                     // given back, or left to the next one
+	over                     // given back, or handed over
 )
 
 type hold struct {
 	engine  *engine
 	backend backend
 	key     holdKey
-	field   string // in the record: that of its tenure
-
-	own tenure // what it takes by itself
+	field   string // in the record: that of its tenure; empty until it is asked for
 
 	// guarded by engine.mu
 	turn   gate // callers of the same owner, one at a time
 	gate   *gate
 	state  holdState
-	tenure *tenure // what it holds: its own, or that which was left to it
+	tenure *tenure // what it holds, from then on
 	heir   bool    // fresh, and the record of the one before it was left to it
-	left   bool    // over, and its record was left to the next one
 	levels int
 	token  int64
 	loss   error // why, when lost
@@ -75,7 +72,7 @@ func (h *hold) lapseIfDue() {
 	if !holds {
 		return
 	}
-	if !e.dog.trusted(&h.tenure.lease) {
+	if !e.dog.trusted(&h.tenure.lease, time.Now()) {
 		h.lose(errLapsed)
 	} else if c, ok := h.backend.(composite); ok && !c.trusted(h.field) {
 		h.lose(errParts)
@@ -94,7 +91,7 @@ func (h *hold) leaseEnded(cause error) {
 // loseField ends the hold of o with that field as lost, if it is still there.
 func (e *engine) loseField(id lockID, o owner, field string, cause error) {
 	if h := e.find(id, o); h != nil && h.field == field {
-		if !e.dog.trusted(&h.tenure.lease) {
+		if !e.dog.trusted(&h.tenure.lease, time.Now()) {
 			cause = errLapsed // that comes first
 		}
 		h.leaseEnded(cause)
@@ -104,12 +101,12 @@ func (e *engine) loseField(id lockID, o owner, field string, cause error) {
 // lose ends the hold as lost. Only the first call does anything, and returns true.
 func (h *hold) lose(cause error) bool {
 	e := h.engine
-	renewed := e.dog.renews(&h.tenure.lease)
 	e.mu.Lock()
 	if h.state != holding {
 		e.mu.Unlock()
 		return false
 	}
+	renewed := e.dog.renews(&h.tenure.lease)
 	h.state, h.loss = lost, lossError(cause)
 	if renewed && errors.Is(cause, errLapsed) {
 		h.loss = lossError(fmt.Errorf("%w: %w", errUnrenewed, cause))
@@ -121,7 +118,7 @@ func (h *hold) lose(cause error) bool {
 	e.leaveGateLocked(h)
 	kin := e.holds[holdKey{h.backend.kin(), h.key.owner}]
 	if h.lapsed && (h.stretched || kin != nil && kin.state == holding) { // what keeps the record alive keeps this hold in it
-		e.spawnLocked(h.clear)
+		e.spawn(h.clear)
 	}
 	guards := h.takeGuardsLocked()
 	e.mu.Unlock()

@@ -16,6 +16,9 @@ import (
 // The level is given back here whatever Redis says: an Unlock is owed once, and a
 // hold that nobody is going to unlock must not be renewed.
 func (e *engine) release(ctx context.Context, b backend, o owner) error {
+	if e.handOver(b, o) {
+		return nil
+	}
 	e.beginWork()
 	defer e.endWork()
 	p := &patience{ctx: ctx, deadline: time.Now().Add(unlockTime), prompt: e.promptly(), parts: isComposite(b)}
@@ -28,7 +31,7 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	h, err := e.takeTurn(p, b, o, false)
 	if err != nil { // others of this owner are waiting for Redis
 		if h := e.find(b.id(), o); h != nil {
-			if left, _ := h.giveBack(false); left == 0 {
+			if h.giveBack() == 0 {
 				e.spawn(h.clear)
 			}
 		}
@@ -40,10 +43,7 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	defer e.endTurn(h)
 
 	loss := h.lossOf() // takeTurn has looked at the clock
-	left, handedOver := h.giveBack(true)
-	if handedOver {
-		return nil
-	}
+	left := h.giveBack()
 	if loss != nil && (left > 0 || errors.Is(loss, errGone)) {
 		return loss
 	}
@@ -69,36 +69,29 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	return lossError(errGone)
 }
 
-// giveBack takes one level from the hold, and with the last one ends it here, and
-// maybe leaves the lock to somebody else. It returns the levels that are left.
-func (h *hold) giveBack(mayHandOver bool) (left int, handedOver bool) {
+// giveBack takes one level from the hold, and with the last one ends it here. It
+// returns the levels that are left.
+func (h *hold) giveBack() int {
 	e := h.engine
 	e.mu.Lock()
 	h.levels--
-	if left = h.levels; left > 0 {
-		e.mu.Unlock()
-		return left, false
+	left := h.levels
+	var guards []*guard
+	if left == 0 {
+		h.state = over
+		guards = h.takeGuardsLocked()
 	}
-	handedOver = mayHandOver && e.handOverLocked(h)
-	h.state = over
-	guards := h.takeGuardsLocked()
 	e.mu.Unlock()
-	if !handedOver {
+	if left == 0 {
 		e.dog.remove(&h.tenure.lease)
+		endGuards(guards, nil)
 	}
-	endGuards(guards, nil)
-	return left, handedOver
+	return left
 }
 
 // clear takes whatever there is of the hold out of Redis, and lets the next one
 // contend for its lock.
 func (h *hold) clear() {
-	h.engine.mu.Lock()
-	left := h.left
-	h.engine.mu.Unlock()
-	if left {
-		return
-	}
 	ctx := h.key.owner.in(context.Background())
 	h.engine.abandon(ctx, h.backend, attempt{field: h.field, level: 1}, 1)
 	h.engine.mu.Lock()

@@ -63,11 +63,12 @@ type leaseHolder interface {
 type lease struct {
 	holder leaseHolder
 
-	until atomic.Int64 // trusted until then; written with watchdog.mu held
+	// Written with watchdog.mu held:
+	until   atomic.Int64 // trusted until then
+	renewed atomic.Bool  // by the watchdog, or to run out
 
 	// guarded by watchdog.mu
 	length  time.Duration // what a renewal asks for
-	renewed bool          // by the watchdog, or to run out
 	renewAt time.Duration
 	asked   bool  // a renewal was sent and has not been confirmed
 	failed  error // of the last renewal, if it failed
@@ -77,7 +78,7 @@ type lease struct {
 // next is when the lease needs attention.
 func (l *lease) next() time.Duration {
 	until := time.Duration(l.until.Load())
-	if l.renewed {
+	if l.renewed.Load() {
 		return min(l.renewAt, until)
 	}
 	return until
@@ -144,7 +145,7 @@ func (w *watchdog) watch(l *lease, sent time.Time, length time.Duration, renewed
 func (w *watchdog) extend(l *lease, sent time.Time, length time.Duration, renewed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.confirmLocked(l, sent.Sub(w.epoch), length, l.renewed || renewed)
+	w.confirmLocked(l, sent.Sub(w.epoch), length, l.renewed.Load() || renewed)
 	if l.index >= 0 {
 		heap.Fix(&w.leases, l.index)
 		w.wakeLocked(l)
@@ -156,6 +157,9 @@ func (w *watchdog) extend(l *lease, sent time.Time, length time.Duration, renewe
 func (w *watchdog) settle(l *lease, end time.Time, exact bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if l.renewed.Load() {
+		return // by now
+	}
 	until := int64(end.Sub(w.epoch))
 	if !exact {
 		until = max(until, l.until.Load())
@@ -171,11 +175,7 @@ func (w *watchdog) settle(l *lease, end time.Time, exact bool) {
 func (w *watchdog) end(l *lease) time.Time { return w.epoch.Add(time.Duration(l.until.Load())) }
 
 // renews says whether l is renewed, or left to run out.
-func (w *watchdog) renews(l *lease) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	return l.renewed
-}
+func (w *watchdog) renews(l *lease) bool { return l.renewed.Load() }
 
 // remove forgets l. A renewal that is under way may still run; it finds no record to renew.
 func (w *watchdog) remove(l *lease) {
@@ -193,14 +193,15 @@ func (w *watchdog) close() {
 	w.work.Wait()
 }
 
-// trusted says whether l may still be relied on, by the clock alone.
-func (w *watchdog) trusted(l *lease) bool {
-	return int64(w.now()) < l.until.Load()
+// trusted says whether l may be relied on at now, by the clock alone.
+func (w *watchdog) trusted(l *lease, now time.Time) bool {
+	return int64(now.Sub(w.epoch)) < l.until.Load()
 }
 
 func (w *watchdog) confirmLocked(l *lease, sent, length time.Duration, renewed bool) {
 	l.until.Store(max(l.until.Load(), int64(sent+trust(length))))
-	l.length, l.renewed, l.asked, l.failed = length, renewed, false, nil
+	l.renewed.Store(renewed)
+	l.length, l.asked, l.failed = length, false, nil
 	l.renewAt = sent + length/3
 }
 
@@ -261,7 +262,7 @@ func (w *watchdog) collect() (due []*lease, ended []endedLease, wait time.Durati
 			heap.Pop(&w.leases)
 			ended = append(ended, endedLease{l.holder, l.endedBecause()})
 			continue
-		case l.renewed && (l.renewAt <= now || !l.asked && l.renewAt <= now+l.length/30):
+		case l.renewed.Load() && (l.renewAt <= now || !l.asked && l.renewAt <= now+l.length/30):
 			due = append(due, l)
 			// When to try again unless an answer comes first: after a quarter of
 			// what is left, so sooner each time.
