@@ -544,7 +544,7 @@ func (e *engine) contend(p *patience, wants []want, inherited bool) (t tried, er
 		if nap := e.nap(t.wait); err == nil && (t.pause == 0 || nap > t.pause) {
 			slept := time.Now()
 			err = p.wait(wake, ready, nap)
-			if time.Since(slept) < nap {
+			if ready == nil && time.Since(slept) < nap {
 				e.heardRelease(wants[t.at].hold)
 			}
 		}

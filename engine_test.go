@@ -135,6 +135,10 @@ func (l *fakeLock) acquire(_ context.Context, a attempt) (g grant, err error) {
 				rec.expires = e
 			}
 			g = grant{state: held}
+			if a.level == 1 {
+				l.redis.tokens++
+				g.token = l.redis.tokens
+			}
 		}
 	})
 	if err != nil {
@@ -152,7 +156,7 @@ func (l *fakeLock) release(_ context.Context, field string, left int) (r release
 		r.there = true
 		if rec.levels = left; left == 0 {
 			delete(l.redis.records, l.lockID)
-			l.redis.pubsub.publish("channel:" + l.lockID)
+			r.heard = l.redis.pubsub.publish("channel:" + l.lockID)
 		}
 	})
 	return r, err

@@ -129,20 +129,23 @@ func (c *fakeConn) Close() error {
 	return nil
 }
 
-func (s *fakeServer) publish(channel string) {
+// publish returns how many connections were told.
+func (s *fakeServer) publish(channel string) (heard int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.silent || s.down {
-		return
+		return 0
 	}
 	for _, c := range s.conns {
 		if c.subs[channel] {
+			heard++
 			select {
 			case <-c.closed:
 			case c.out <- &redis.Message{Channel: channel, Payload: "0"}:
 			}
 		}
 	}
+	return heard
 }
 
 // cut breaks all connections.
