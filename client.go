@@ -27,6 +27,7 @@ type Client struct {
 	fairWaitTimeout time.Duration
 	nodeTimeout     time.Duration
 	synced          synced
+	batches         *batcher // or nil
 	red             *redHolds
 }
 
@@ -68,10 +69,13 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		c.publish, nodes = "publish", oneServer(func() subscriber { return rdb.Subscribe(context.Background()) })
 	}
 	c.engine = newEngine(uuid.NewString(), o, nodes, c.runAll)
+	c.engine.prompt = readTimeout(rdb) > 0 && readTimeout(rdb) <= unlockTime
 	c.engine.runBundle = func(ctx context.Context, calls []bundledCall) ([]reply, error) {
 		return c.attempt(ctx, bundleOf(calls))
 	}
-	c.engine.prompt = readTimeout(rdb) > 0 && readTimeout(rdb) <= unlockTime
+	if _, cluster := rdb.(*redis.ClusterClient); c.engine.prompt && !cluster {
+		c.batches = &batcher{rdb: rdb}
+	}
 	return c, nil
 }
 
@@ -81,7 +85,14 @@ func (c *Client) run(ctx context.Context, s *luaScript, keys []string, args ...a
 }
 
 func (c *Client) send(ctx context.Context, what call) (reply, error) {
-	return parseReply(send(ctx, c.rdb, what))
+	return parseReply(c.sendOne(ctx, what))
+}
+
+func (c *Client) sendOne(ctx context.Context, what call) (any, error) {
+	if c.batches != nil {
+		return c.batches.send(ctx, what)
+	}
+	return send(ctx, c.rdb, what)
 }
 
 // readTimeout is how long rdb waits for an answer; 0 when it does not say, or for ever.

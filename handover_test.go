@@ -136,6 +136,44 @@ func TestHandoverNotBeyondTrust(t *testing.T) {
 	})
 }
 
+// After a pause of the whole process Unlock may come before any timer.
+func TestHandoverLooksAtTheClock(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		order, all := e.queue(2, 3, 0)
+		e.mu.Lock()
+		h := e.holds[holdKey{lockID{name: "x"}, 1}]
+		e.mu.Unlock()
+		h.tenure.lease.until.Store(0)
+		if err := e.unlockErr(1); !errors.Is(err, ErrLockLost) {
+			t.Errorf("unlock: %v", err)
+		}
+		all.Wait()
+		if n := e.redis.count("acquire"); n < 2 || len(*order) != 2 {
+			t.Errorf("%d acquires for %v", n, *order)
+		}
+	})
+}
+
+func TestHandoverOfTheLastLevelOnly(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.slice = time.Hour
+		e.lock(1)
+		e.lock(1)
+		order, all := e.queue(2, 2, 0)
+		e.unlock(1)
+		synctest.Wait()
+		if len(*order) != 0 {
+			t.Error("the next one is in after the first of two unlocks")
+		}
+		e.unlock(1)
+		all.Wait()
+		if n := e.redis.count("acquire"); n != 2 {
+			t.Errorf("%d acquires: the last level was not handed over", n)
+		}
+	})
+}
+
 // The watchdog keeps the record for whoever has it now, and tells that one of its loss.
 func TestHandoverKeepsTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -380,7 +418,7 @@ func TestHandoverSeenFromOutside(t *testing.T) {
 func TestHandoverNotOfADowngrade(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
-	rw := b.client().NewRWLock(b.name)
+	rw := b.client(WithHandoverSlice(time.Hour)).NewRWLock(b.name)
 	first, second := WithOwner(context.Background()), WithOwner(context.Background())
 	b.must(rw.Write().Lock(first))
 	b.must(rw.Read().Lock(first))

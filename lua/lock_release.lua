@@ -13,12 +13,14 @@
 local lock = KEYS[1]
 local field, left, channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
-if redis.call('hexists', lock, field) == 0 then
-    return {-1, 0, 0}
-end
 if left ~= '0' then
+    if redis.call('hexists', lock, field) == 0 then
+        return {-1, 0, 0}
+    end
     redis.call('hset', lock, field, left)
     return {1, 0, 0}
 end
-redis.call('del', lock)
+if redis.call('hdel', lock, field) == 0 then -- which deletes the record with its only field
+    return {-1, 0, 0}
+end
 return {1, announce(how, channel, '0'), 0}
