@@ -99,7 +99,11 @@ func (e *engine) noteHealth(err error) {
 // have to leave early the request has a goroutine of its own.
 func answer[T any](e *engine, p *patience, request func(context.Context) (T, error), late func(T, error)) (value T, err, why error) {
 	if p.prompt {
-		value, err = sendOnce(e, p, connectTime, request)
+		limit := connectTime
+		if !p.deadline.IsZero() {
+			limit = briefTime
+		}
+		value, err = sendOnce(e, p, limit, request)
 		return value, err, nil
 	}
 	flight := &struct {
