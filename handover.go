@@ -69,7 +69,7 @@ func (e *engine) handOver(b backend, o owner) bool {
 
 func (e *engine) handOverLocked(h *hold) bool {
 	g, t := h.gate, h.tenure
-	if e.isClosed || g == nil || len(g.queue) == 0 || h.turn.taken || h.state != holding || h.levels > 1 || h.stretched || t.ended {
+	if e.isClosed || g == nil || len(g.queue) == 0 || h.turn.taken || h.state != holding || h.levels > 1 || t.ended {
 		return false
 	}
 	next, now := g.queue[0].heir, time.Now()

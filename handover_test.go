@@ -155,6 +155,24 @@ func TestHandoverLooksAtTheClock(t *testing.T) {
 	})
 }
 
+// Between the end of a lease and the moment when its hold is told nothing is handed
+// over: the loss would be told to the wrong one.
+func TestHandoverNotOfWhatHasEnded(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.slice = time.Hour
+		e.lock(1)
+		_, all := e.queue(2, 2, 0)
+		e.mu.Lock()
+		e.holds[holdKey{lockID{name: "x"}, 1}].tenure.ended = true
+		e.mu.Unlock()
+		e.unlock(1)
+		all.Wait()
+		if n := e.redis.count("release"); n != 2 {
+			t.Errorf("%d releases", n)
+		}
+	})
+}
+
 func TestHandoverOfTheLastLevelOnly(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.slice = time.Hour
