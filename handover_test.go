@@ -280,6 +280,33 @@ func TestHandoverToWhoGivesUp(t *testing.T) {
 	}
 }
 
+// The record that was left to somebody whose ctx has just ended is released.
+func TestHandoverOfARecordToNobody(t *testing.T) {
+	for range 100 {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			e.slice = time.Hour
+			lock := fencedFake{&fakeLock{e.redis, "x"}}
+			e.lock(1)
+			ctx, cancel := context.WithCancel(context.Background())
+			got := make(chan bool, 1)
+			go func() {
+				ok, _ := e.acquire(ctx, lock, 2, request{wait: forever})
+				got <- ok
+			}()
+			synctest.Wait()
+			cancel()
+			e.unlock(1)
+			if <-got {
+				t.Fatal("a lock for a ctx that had ended")
+			}
+			synctest.Wait()
+			if h := e.redis.holder("x"); h != "" {
+				t.Fatalf("%s is left", h)
+			}
+		})
+	}
+}
+
 // S6: a fenced lock draws a token for each hold, with one request.
 func TestHandoverDrawsTokens(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
