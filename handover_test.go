@@ -215,7 +215,11 @@ func TestHandoverKeepsTheLease(t *testing.T) {
 		e.lock(2) // re-enters
 		e.unlock(2)
 		e.redis.set(func() { delete(e.redis.records, "x") })
-		time.Sleep(e.watchdogTimeout)
+		start := time.Now()
+		<-guarded.Done()
+		if took := time.Since(start); took > e.watchdogTimeout/2 {
+			t.Errorf("told after %v", took)
+		}
 		if cause := context.Cause(guarded); !errors.Is(cause, ErrLockLost) {
 			t.Errorf("the holder of a lock that is gone is told %v", cause)
 		}
