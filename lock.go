@@ -104,8 +104,8 @@ type Locker interface {
 }
 
 var (
-	lockAcquire = script("lock_acquire")
-	lockRelease = announcing("lock_release")
+	lockAcquire = script("lock_acquire", "token")
+	lockRelease = script("lock_release", "announce")
 	lockBundled = bundle(lockAcquire, lockRelease)
 )
 

@@ -19,7 +19,7 @@ const (
 )
 
 var (
-	rwScript  = announcing("rwlock")
+	rwScript  = script("rwlock", "announce", "token")
 	rwBundled = bundle(rwScript, rwScript)
 )
 

@@ -26,7 +26,7 @@ var luaFiles embed.FS
 // Scripts that serve several lock types.
 var (
 	renewScript   = script("renew")
-	forceScript   = announcing("force")
+	forceScript   = script("force", "announce")
 	inspectScript = script("inspect")
 	bundleScript  = script("bundle") // not as it is: see wholeBundle
 )
@@ -36,18 +36,18 @@ type luaScript struct {
 	source, digest string
 }
 
-// script binds lua/<name>.lua. It runs at init, so that a wrong name fails every test.
-func script(name string) *luaScript {
-	source, err := luaFiles.ReadFile("lua/" + name + ".lua")
-	if err != nil {
-		panic("bug: " + err.Error())
+// script binds lua/<name>.lua, with the parts that it needs before it. It runs at
+// init, so that a wrong name fails every test.
+func script(name string, parts ...string) *luaScript {
+	var whole strings.Builder
+	for _, file := range append(parts, name) {
+		source, err := luaFiles.ReadFile("lua/" + file + ".lua")
+		if err != nil {
+			panic("bug: " + err.Error())
+		}
+		whole.Write(source)
 	}
-	return newScript(string(source))
-}
-
-// announcing binds lua/<name>.lua with lua/announce.lua before it.
-func announcing(name string) *luaScript {
-	return newScript(script("announce").source + script(name).source)
+	return newScript(whole.String())
 }
 
 func newScript(source string) *luaScript {
@@ -211,7 +211,7 @@ func sendAll(ctx context.Context, rdb redis.UniversalClient, calls []call, o pip
 		}
 		var wait onceCmd
 		if o.synced.replicas > 0 {
-			wait = newOnceCmd(ctx, "wait", o.synced.replicas, milliseconds(o.synced.within))
+			wait = o.synced.wait(ctx)
 			_ = pipe.Process(ctx, wait)
 		}
 		_, _ = pipe.Exec(ctx) // the error of the first command that has one; each has its own

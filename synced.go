@@ -22,6 +22,11 @@ type synced struct {
 	within   time.Duration
 }
 
+// wait is the WAIT behind what is to be confirmed.
+func (s synced) wait(ctx context.Context) onceCmd {
+	return newOnceCmd(ctx, "wait", s.replicas, milliseconds(s.within))
+}
+
 // verdict says whether the answer to a WAIT is enough.
 func (s synced) verdict(answer any, err error) error {
 	confirmed, ok := answer.(int64)
@@ -72,7 +77,7 @@ func (c *Client) attemptOn(ctx context.Context, rdb *redis.Client, what call, as
 	}
 	replies, err := parseReplies(send(ctx, to, what))
 	if err == nil && len(replies) > 0 && replies[len(replies)-1][0] == 1 {
-		wait := newOnceCmd(ctx, "wait", c.synced.replicas, milliseconds(c.synced.within))
+		wait := c.synced.wait(ctx)
 		_ = conn.Process(ctx, wait)
 		err = c.synced.verdict(wait.Result())
 	}

@@ -133,15 +133,7 @@ if verb == 'acquire' then
             return {0, place == 0 and pttl or -1, 0}
         end
     end
-    local token = 0
-    if tokens and level == '1' then -- see lock_acquire.lua
-        token = redis.call('incr', tokens)
-        local micros = clock[1] * 1000000 + clock[2]
-        if token < micros then
-            token = micros
-            redis.call('set', tokens, string.format('%.0f', micros))
-        end
-    end
+    local token = level == '1' and draw_token(tokens) or 0
     if not mine and redis.call('llen', queue) > 0 then
         remove(field)
         close_up(0)

@@ -26,18 +26,7 @@ if pttl == -2 and level ~= '1' then
 end
 
 -- The token first: if the counter is of another type, nothing is to be taken.
-local token = 0
-if tokens and level == '1' then
-    -- Never below the clock, in microseconds: a counter that is not there, or that a
-    -- failover has set back, goes on above all that it ever gave.
-    token = redis.call('incr', tokens)
-    local clock = redis.call('time')
-    local now = clock[1] * 1000000 + clock[2]
-    if token < now then
-        token = now
-        redis.call('set', tokens, string.format('%.0f', now))
-    end
-end
+local token = level == '1' and draw_token(tokens) or 0
 redis.call('hset', lock, field, level)
 if pttl < tonumber(lease) then
     redis.call('pexpire', lock, lease)

@@ -104,20 +104,6 @@ local function free(message)
     return announce(how, channel, message)
 end
 
-local function draw_token()
-    if not tokens then
-        return 0
-    end
-    local token = redis.call('incr', tokens) -- see lock_acquire.lua
-    local clock = redis.call('time')
-    local micros = clock[1] * 1000000 + clock[2]
-    if token < micros then
-        token = micros
-        redis.call('set', tokens, string.format('%.0f', micros))
-    end
-    return token
-end
-
 local mode = redis.call('hget', lock, 'mode')
 if not mode and redis.call('exists', lock) == 1 then
     if verb == 'read' or verb == 'write' then
@@ -178,7 +164,7 @@ if verb == 'write' then
             return {0, redis.call('pttl', lock), 0}
         end
     end
-    local token = level == '1' and draw_token() or 0
+    local token = level == '1' and draw_token(tokens) or 0
     redis.call('zrem', writers, field)
     if kin ~= '' then
         redis.call('zrem', writers, kin)

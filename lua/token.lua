@@ -1,0 +1,20 @@
+-- Put before the scripts that take locks.
+--
+-- draw_token returns the next fencing token of a counter, and 0 where there is
+-- none. It is never below the clock, in microseconds: a counter that is not there,
+-- or that a failover has set back, goes on above all that it ever gave.
+
+local function draw_token(counter)
+    if not counter then
+        return 0
+    end
+    local token = redis.call('incr', counter)
+    local clock = redis.call('time')
+    local now = clock[1] * 1000000 + clock[2]
+    if token < now then
+        token = now
+        redis.call('set', counter, string.format('%.0f', now))
+    end
+    return token
+end
+
