@@ -11,9 +11,9 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Connect returns a connection to the Redis at REDIS_URL, or to an embedded one,
-// and what closes it.
-func Connect(ctx context.Context) (*redis.Client, func(), error) {
+// Start returns how to reach the Redis at REDIS_URL, or an embedded one that it
+// starts, and what stops that.
+func Start() (*redis.Options, func(), error) {
 	url, stop := os.Getenv("REDIS_URL"), func() {}
 	if url == "" {
 		m, err := miniredis.Run()
@@ -27,6 +27,15 @@ func Connect(ctx context.Context) (*redis.Client, func(), error) {
 	if err != nil {
 		stop()
 		return nil, nil, errors.New("REDIS_URL is not like redis://user:password@host:port/db")
+	}
+	return options, stop, nil
+}
+
+// Connect returns a connection to the Redis that Start has, and what closes it.
+func Connect(ctx context.Context) (*redis.Client, func(), error) {
+	options, stop, err := Start()
+	if err != nil {
+		return nil, nil, err
 	}
 	rdb := redis.NewClient(options)
 	closeAll := func() { rdb.Close(); stop() }

@@ -1,0 +1,193 @@
+// Cron shows a job that runs once, however many replicas of a service want to run
+// it: three of them, each with a clock and connections of its own, come at every
+// tick; one does the job and the others find it done.
+//
+//	go run ./examples/cron
+//
+// The lock alone would not be enough. A replica whose clock is a little late comes
+// when the first one is through, finds the lock free, and would run the job again.
+// So what was done last is written down, and looked at, under the lock. Whoever
+// comes second waits for the first, sees that the tick is done, and goes home. And
+// when the first one crashes half way, whoever waits gets the lock as soon as its
+// lease is over, sees that the tick is not done, and does it.
+//
+// It is written down after the work: a job whose replica crashed is begun again, so
+// it should bear that. Written down before, it would be run at most once.
+//
+// It needs nothing but Go: without REDIS_URL (redis://user:password@host:port/db)
+// it runs on an embedded miniredis.
+//
+// Rules: every tick is done once, or the exit status is 1; nothing is left in Redis.
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	mathrand "math/rand/v2"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/examples/internal/demo"
+)
+
+const (
+	ticks    = 6
+	crashAt  = 3 // the tick at which whoever is first crashes
+	period   = time.Second
+	work     = 100 * time.Millisecond
+	lease    = 300 * time.Millisecond // how long a crashed replica keeps the others waiting
+	inexact  = 50 * time.Millisecond  // what the clocks of the replicas differ by, at most
+	patience = period * 3 / 4         // a replica must be back before the next tick
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "cron:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	options, stop, err := demo.Start()
+	if err != nil {
+		return err
+	}
+	defer stop()
+
+	job := &job{name: "relock:cron:" + rand.Text(), begun: make(map[int]int), done: make(map[int]int)}
+	fmt.Printf("three replicas, a job every %v that takes %v\n", period, work)
+	job.start = time.Now()
+
+	var replicas sync.WaitGroup
+	failed := make(chan error, 3)
+	for _, name := range []string{"red", "green", "blue"} {
+		replicas.Go(func() {
+			if err := replica(ctx, name, options, job); err != nil {
+				failed <- fmt.Errorf("replica %s: %w", name, err)
+			}
+		})
+	}
+	replicas.Wait()
+	close(failed)
+	for err := range failed {
+		return err
+	}
+	if err := cleanUp(ctx, options, job.lastKey()); err != nil {
+		return err
+	}
+	return job.check()
+}
+
+// replica is one process: a connection, a Client and a clock.
+func replica(ctx context.Context, name string, options *redis.Options, job *job) error {
+	rdb := redis.NewClient(options)
+	defer rdb.Close()
+	client, err := relock.New(rdb, relock.WithWatchdogTimeout(lease))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	lock := client.NewLock(job.name)
+
+	for tick := 1; tick <= ticks; tick++ {
+		time.Sleep(time.Until(job.start.Add(time.Duration(tick) * period)))
+		time.Sleep(mathrand.N(inexact))
+
+		err := runOnce(ctx, rdb, lock, name, tick, job)
+		if errors.Is(err, errCrash) {
+			return nil // without Unlock: nobody renews the lock any more
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+var errCrash = errors.New("the replica crashed")
+
+// runOnce does the job of this tick, unless somebody has done it.
+func runOnce(ctx context.Context, rdb *redis.Client, lock *relock.Lock, replica string, tick int, job *job) error {
+	ok, err := lock.TryLock(ctx, patience, 0)
+	if err != nil {
+		return err
+	}
+	if !ok {
+		return nil // somebody is at it, for longer than we can wait
+	}
+
+	last, err := rdb.Get(ctx, job.lastKey()).Int()
+	if err != nil && !errors.Is(err, redis.Nil) {
+		return errors.Join(err, lock.Unlock(ctx))
+	}
+	if last >= tick {
+		return lock.Unlock(ctx) // it is done
+	}
+	ctx, err = lock.Guard(ctx) // ends if the lock is lost
+	if err != nil {
+		return err
+	}
+	if job.do(replica, tick) {
+		return errCrash
+	}
+	err = rdb.Set(ctx, job.lastKey(), tick, 0).Err()
+	return errors.Join(err, lock.Unlock(ctx))
+}
+
+// A job is what all replicas want to run.
+type job struct {
+	name  string // of its lock
+	start time.Time
+
+	mu    sync.Mutex // guards below
+	begun map[int]int
+	done  map[int]int
+}
+
+// lastKey is where the last tick is that was done.
+func (j *job) lastKey() string { return j.name + ":last" }
+
+// do is the work. It says whether the replica is to crash half way.
+func (j *job) do(replica string, tick int) (crash bool) {
+	late := time.Since(j.start.Add(time.Duration(tick) * period)).Round(10 * time.Millisecond)
+	j.mu.Lock()
+	j.begun[tick]++
+	crash = tick == crashAt && j.begun[tick] == 1
+	j.mu.Unlock()
+
+	if crash {
+		time.Sleep(work / 2)
+		fmt.Printf("tick %d  %-5s begins %3dms after the tick, and crashes half way\n", tick, replica, late.Milliseconds())
+		return true
+	}
+	time.Sleep(work)
+	fmt.Printf("tick %d  %-5s begins %3dms after the tick, and does it\n", tick, replica, late.Milliseconds())
+	j.mu.Lock()
+	defer j.mu.Unlock()
+	j.done[tick]++
+	return false
+}
+
+func (j *job) check() error {
+	for tick := 1; tick <= ticks; tick++ {
+		if j.done[tick] != 1 {
+			return fmt.Errorf("tick %d was done %d times", tick, j.done[tick])
+		}
+	}
+	fmt.Printf("%d ticks, and each was done once\n", ticks)
+	return nil
+}
+
+func cleanUp(ctx context.Context, options *redis.Options, key string) error {
+	rdb := redis.NewClient(options)
+	defer rdb.Close()
+	return rdb.Del(ctx, key).Err()
+}
