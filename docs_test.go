@@ -1,0 +1,217 @@
+package relock
+
+// The pages are held to the code: their Go compiles, their links lead somewhere, and
+// the texts that docs/troubleshooting.md explains are those that the code has.
+
+import (
+	"encoding/json"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"unicode"
+)
+
+// pages are the texts for users, by path.
+func pages(t *testing.T) map[string]string {
+	files, err := filepath.Glob("docs/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := make(map[string]string)
+	for _, f := range append(files, "README.md", "CHANGELOG.md", "DEVELOPMENT.md") {
+		text, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		all[f] = string(text)
+	}
+	return all
+}
+
+// What the code on the pages may use without saying where it comes from.
+const pagePrelude = `package pages
+
+func charge(ctx context.Context) error { return nil }
+func work(ctx context.Context) error { return nil }
+func save(ctx context.Context, token int64) error { return nil }
+`
+
+const pageFunction = "func _(ctx context.Context, rdb *redis.Client, client *relock.Client, lock *relock.Lock, t *testing.T) error {\n{\n%s\n}\nreturn nil\n}\n"
+
+var pageImports = map[string]string{
+	"context": "context", "errors": "errors", "fmt": "fmt", "log": "log", "slog": "log/slog", "os": "os", "signal": "os/signal",
+	"sql": "database/sql", "syscall": "syscall", "testing": "testing", "time": "time",
+	"miniredis": "github.com/alicebob/miniredis/v2", "redis": "github.com/redis/go-redis/v9", "relock": "github.com/relock-go/relock",
+}
+
+// A block of Go on a page is a declaration, or goes into a function.
+func TestDocsCodeCompiles(t *testing.T) {
+	here, err := os.Getwd()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, source := t.TempDir(), filepath.Join(here, "internal", "pages") // which is not there
+	overlay := make(map[string]string)
+	add := func(name, code string) {
+		var imports strings.Builder
+		for name, path := range pageImports {
+			if regexp.MustCompile(`\b` + name + `\.[A-Z]`).MatchString(code) {
+				fmt.Fprintf(&imports, "import %q\n", path)
+			}
+		}
+		code = strings.Replace(code, "package pages\n", "package pages\n"+imports.String(), 1)
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, []byte(code), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		overlay[filepath.Join(source, name)] = file
+	}
+	add("prelude.go", pagePrelude)
+	blocks := 0
+	for page, text := range pages(t) {
+		if page == "README.md" {
+			continue // TestReadmeCodeIsCompiled
+		}
+		for _, m := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatchIndex(text, -1) {
+			code, line := text[m[2]:m[3]], strings.Count(text[:m[2]], "\n")+1
+			place := fmt.Sprintf("//line %s:%d\n", filepath.Join(here, page), line)
+			if !regexp.MustCompile(`^(func|type|var|const) `).MatchString(code) {
+				code = fmt.Sprintf(pageFunction, "\n"+place+code)
+			} else {
+				code = place + code
+			}
+			add(strings.NewReplacer("/", "_", ".md", "").Replace(page)+"_"+strconv.Itoa(line)+".go", "package pages\n"+code)
+			blocks++
+		}
+	}
+	if blocks < 10 {
+		t.Errorf("%d blocks of Go", blocks)
+	}
+	replace, err := json.Marshal(map[string]any{"Replace": overlay})
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := filepath.Join(dir, "overlay.json")
+	if err := os.WriteFile(list, replace, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if said, err := exec.Command("go", "build", "-overlay", list, "./internal/pages").CombinedOutput(); err != nil {
+		t.Errorf("%v\n%s", err, said)
+	}
+}
+
+func TestDocsLinks(t *testing.T) {
+	all := pages(t)
+	for page, text := range all {
+		text = regexp.MustCompile("(?s)```.*?```").ReplaceAllString(text, "")
+		for _, m := range regexp.MustCompile(`\]\(([^)\s]+)\)`).FindAllStringSubmatch(text, -1) {
+			path, anchor, _ := strings.Cut(m[1], "#")
+			if strings.Contains(path, "://") {
+				continue
+			}
+			target := page
+			if path != "" {
+				target = filepath.Join(filepath.Dir(page), path)
+			}
+			if _, err := os.Stat(target); err != nil {
+				t.Errorf("%s: %s leads nowhere", page, m[1])
+				continue
+			}
+			if anchor != "" && !slices.Contains(anchors(all[target]), anchor) {
+				t.Errorf("%s: %s has no heading of that name", page, m[1])
+			}
+		}
+	}
+}
+
+// anchors are what the headings of a page are called in links.
+func anchors(text string) (all []string) {
+	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
+		var a strings.Builder
+		for _, r := range strings.ToLower(m[1]) {
+			switch {
+			case r == ' ':
+				a.WriteByte('-')
+			case r == '-' || r == '_' || unicode.IsLetter(r) || unicode.IsDigit(r):
+				a.WriteRune(r)
+			}
+		}
+		all = append(all, a.String())
+	}
+	return all
+}
+
+// Every text that begins an entry is one of the code; … stands for what it puts in.
+// Those behind the line that says so are of Redis and of go-redis.
+func TestTroubleshootingTexts(t *testing.T) {
+	page := pages(t)["docs/troubleshooting.md"]
+	ours, _, found := strings.Cut(page, "## What Redis and go-redis say")
+	if !found {
+		t.Fatal("the heading is gone that ends the texts of this package")
+	}
+	literals := stringLiterals(t)
+	entries := regexp.MustCompile("\\*\\*`([^`]+)`\\*\\*").FindAllStringSubmatch(ours, -1)
+	if len(entries) < 30 {
+		t.Errorf("%d entries", len(entries))
+	}
+	for _, m := range entries {
+		var parts []string
+		for part := range strings.SplitSeq(m[1], "…") {
+			parts = append(parts, regexp.QuoteMeta(part))
+		}
+		text := regexp.MustCompile(strings.Join(parts, ".*"))
+		if !slices.ContainsFunc(literals, text.MatchString) {
+			t.Errorf("no such text in the code: %s", m[1])
+		}
+	}
+}
+
+// stringLiterals are those of the package without its tests; added ones are one.
+func stringLiterals(t *testing.T) (all []string) {
+	files, err := filepath.Glob("*.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range files {
+		if strings.HasSuffix(name, "_test.go") {
+			continue
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ast.Inspect(file, func(n ast.Node) bool {
+			if e, ok := n.(ast.Expr); ok {
+				if text, ok := literal(e); ok {
+					all = append(all, text)
+					return false
+				}
+			}
+			return true
+		})
+	}
+	return all
+}
+
+func literal(e ast.Expr) (string, bool) {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		if text, err := strconv.Unquote(e.Value); e.Kind == token.STRING && err == nil {
+			return text, true
+		}
+	case *ast.BinaryExpr:
+		left, ok := literal(e.X)
+		right, too := literal(e.Y)
+		return left + right, ok && too && e.Op == token.ADD
+	}
+	return "", false
+}
