@@ -23,6 +23,34 @@ func newRedis() (rdb *redis.Client, done func()) {
 	return rdb, func() { rdb.Close(); m.Close() }
 }
 
+// Several of them.
+func newServers(n int) (servers []*miniredis.Miniredis, rdbs []*redis.Client, done func()) {
+	for range n {
+		m, err := miniredis.Run()
+		if err != nil {
+			panic(err)
+		}
+		m.ClockTTL(true)
+		servers, rdbs = append(servers, m), append(rdbs, redis.NewClient(&redis.Options{Addr: m.Addr()}))
+	}
+	return servers, rdbs, func() {
+		for i, m := range servers {
+			rdbs[i].Close()
+			m.Close()
+		}
+	}
+}
+
+// A client on a Redis of its own, for the examples.
+func newClient(opts ...relock.Option) (client *relock.Client, done func()) {
+	rdb, stop := newRedis()
+	client, err := relock.New(rdb, opts...)
+	if err != nil {
+		panic(err)
+	}
+	return client, func() { client.Close(); stop() }
+}
+
 func charge(ctx context.Context) error { return ctx.Err() }
 
 func Example() {
@@ -47,10 +75,8 @@ func Example() {
 }
 
 func ExampleLock_TryLock() {
-	rdb, done := newRedis()
+	client, done := newClient()
 	defer done()
-	client, _ := relock.New(rdb)
-	defer client.Close()
 	ctx := context.Background()
 
 	lock := client.NewLock("report")
@@ -65,32 +91,276 @@ func ExampleLock_TryLock() {
 	// Output: another owner: false <nil>
 }
 
-func ExampleFenced() {
-	rdb, done := newRedis()
+func ExampleLock_Lock() {
+	client, done := newClient()
 	defer done()
-	client, _ := relock.New(rdb)
-	defer client.Close()
 	ctx := context.Background()
+
+	lock := client.NewLock("stock")
+	if err := lock.Lock(ctx); err != nil {
+		return // ctx has ended, or Redis cannot be reached
+	}
+	defer lock.Unlock(ctx)
+
+	// The same goroutine may lock again, and owes one more Unlock.
+	if err := lock.Lock(ctx); err != nil {
+		return
+	}
+	twice, _ := lock.HoldCount(ctx)
+	lock.Unlock(ctx)
+	once, _ := lock.HoldCount(ctx)
+	fmt.Println("hold count:", twice, "then", once)
+	// Output: hold count: 2 then 1
+}
+
+func ExampleLock_Do() {
+	client, done := newClient()
+	defer done()
+	lock := client.NewLock("import")
+
+	err := lock.Do(context.Background(), func(ctx context.Context) error {
+		// An operator frees the lock while we work.
+		if _, err := lock.ForceUnlock(ctx); err != nil {
+			return err
+		}
+		<-ctx.Done() // stop whatever the lock protects
+		return context.Cause(ctx)
+	})
+	fmt.Println("lost:", errors.Is(err, relock.ErrLockLost))
+	// Output: lost: true
+}
+
+func ExampleLock_LockLease() {
+	client, done := newClient()
+	defer done()
+	ctx := context.Background()
+
+	// At most one mail a minute: nobody unlocks, the lease does.
+	mail := func(who string) {
+		ok, err := client.NewLock("mail").TryLock(relock.WithOwner(ctx), 0, time.Minute)
+		fmt.Println(who, "sends a mail:", ok, err)
+	}
+	mail("red")
+	mail("blue")
+
+	// LockLease waits for its turn.
+	lock := client.NewLock("short")
+	if err := lock.LockLease(ctx, 50*time.Millisecond); err != nil {
+		return
+	}
+	time.Sleep(100 * time.Millisecond)
+	fmt.Println("over:", errors.Is(lock.Unlock(ctx), relock.ErrLockLost))
+	// Output:
+	// red sends a mail: true <nil>
+	// blue sends a mail: false <nil>
+	// over: true
+}
+
+func ExampleLock_Unlock() {
+	client, done := newClient()
+	defer done()
+	lock := client.NewLock("upload")
+
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if err := lock.Lock(ctx); err != nil {
+		return
+	}
+	cancel() // the customer has hung up
+	fmt.Println(lock.Unlock(ctx))
+	fmt.Println("once too often:", errors.Is(lock.Unlock(ctx), relock.ErrNotHeld))
+	// Output:
+	// <nil>
+	// once too often: true
+}
+
+func ExampleWithOwner() {
+	client, done := newClient()
+	defer done()
+	lock := client.NewLock("upload")
+
+	// Taken here, released in the goroutine that ends the work.
+	ctx := relock.WithOwner(context.Background())
+	if err := lock.Lock(ctx); err != nil {
+		return
+	}
+	released := make(chan error)
+	go func() { released <- lock.Unlock(ctx) }()
+	fmt.Println(<-released)
+	// Output: <nil>
+}
+
+func ExampleFenced() {
+	client, done := newClient()
+	defer done()
+	ctx := context.Background()
+
+	// What the lock protects keeps the greatest token that it has seen.
+	var balance int
+	var seen int64
+	write := func(n int, token int64) {
+		if token < seen {
+			fmt.Println("refused: a later holder has written")
+			return
+		}
+		balance, seen = n, token
+	}
 
 	lock := client.NewLock("ledger", relock.Fenced())
 	var tokens []int64
-	for range 2 {
+	for range 2 { // two holders, one after the other
 		if err := lock.Lock(ctx); err != nil {
 			return
 		}
 		token, _ := lock.Token(ctx)
-		tokens = append(tokens, token) // send it along with every write
+		tokens = append(tokens, token)
 		lock.Unlock(ctx)
 	}
-	fmt.Println("the second is greater:", tokens[1] > tokens[0])
-	// Output: the second is greater: true
+	write(150, tokens[1])
+	write(110, tokens[0]) // the first was paused, and comes late
+	fmt.Println("balance:", balance)
+	// Output:
+	// refused: a later holder has written
+	// balance: 150
+}
+
+func ExampleFairLock() {
+	client, done := newClient()
+	defer done()
+	ctx := context.Background()
+
+	lock := client.NewFairLock("counter")
+	if err := lock.Lock(ctx); err != nil {
+		return
+	}
+	served := make(chan string)
+	for _, customer := range []string{"first", "second", "third"} {
+		go func() {
+			err := lock.Do(ctx, func(context.Context) error {
+				served <- customer
+				return nil
+			})
+			if err != nil {
+				fmt.Println(customer, err)
+			}
+		}()
+		time.Sleep(100 * time.Millisecond) // until it stands in line
+	}
+	lock.Unlock(ctx)
+	fmt.Println(<-served, <-served, <-served)
+	// Output: first second third
+}
+
+func ExampleRWLock() {
+	client, done := newClient()
+	defer done()
+	rw := client.NewRWLock("prices")
+	red, blue := relock.WithOwner(context.Background()), relock.WithOwner(context.Background())
+
+	// Many may read.
+	if rw.Read().Lock(red) != nil || rw.Read().Lock(blue) != nil {
+		return
+	}
+	ok, _ := rw.Write().TryLock(relock.WithOwner(context.Background()), 0, 0)
+	fmt.Println("write while others read:", ok)
+	rw.Read().Unlock(red)
+	rw.Read().Unlock(blue)
+
+	// One writes, and goes on reading what it has written.
+	if rw.Write().Lock(red) != nil || rw.Read().Lock(red) != nil {
+		return
+	}
+	rw.Write().Unlock(red)
+	ok, _ = rw.Read().TryLock(blue, 0, 0)
+	fmt.Println("others read too:", ok)
+	// Output:
+	// write while others read: false
+	// others read too: true
+}
+
+func ExampleMultiLock() {
+	client, done := newClient()
+	defer done()
+	ctx := context.Background()
+
+	// Both accounts or none, in whichever order they are given.
+	ann, bob := client.NewLock("account:ann"), client.NewLock("account:bob")
+	err := client.NewMultiLock(bob, ann).Do(ctx, func(ctx context.Context) error {
+		free, err := client.NewLock("account:ann").TryLock(relock.WithOwner(ctx), 0, 0)
+		fmt.Println("somebody else gets one of them:", free)
+		return err
+	})
+	fmt.Println(err)
+	// Output:
+	// somebody else gets one of them: false
+	// <nil>
+}
+
+func ExampleRedLock() {
+	// A Client for each of three servers that know nothing of each other.
+	servers, rdbs, done := newServers(3)
+	defer done()
+	var clients []*relock.Client
+	var locks []relock.Locker
+	for _, rdb := range rdbs {
+		client, err := relock.New(rdb)
+		if err != nil {
+			return
+		}
+		defer client.Close()
+		clients = append(clients, client)
+		locks = append(locks, client.NewLock("billing"))
+	}
+	lock := clients[0].NewRedLock(locks...)
+
+	servers[2].Close() // one of them is gone
+	err := lock.Do(context.Background(), func(context.Context) error {
+		fmt.Println("held by a quorum")
+		return nil
+	})
+	fmt.Println(err)
+
+	servers[1].Close() // another one
+	_, err = lock.TryLock(context.Background(), 0, 0)
+	var quorum *relock.QuorumError
+	if errors.As(err, &quorum) {
+		fmt.Printf("%d of %d granted it, %d are needed\n", quorum.Granted, quorum.Asked, quorum.Needed)
+	}
+	_ = servers[1].Restart() // or Close would try for seconds to give back what may be there
+	_ = servers[2].Restart()
+	// Output:
+	// held by a quorum
+	// <nil>
+	// 1 of 3 granted it, 2 are needed
+}
+
+func ExampleNew_sentinel() {
+	rdb := redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName:    "main",
+		SentinelAddrs: []string{"10.0.0.1:26379", "10.0.0.2:26379", "10.0.0.3:26379"},
+	})
+	defer rdb.Close()
+	// A lock counts when one replica has it too, so that a failover to that one loses none.
+	client, err := relock.New(rdb, relock.WithSyncedReplicas(1, 100*time.Millisecond))
+	if err != nil {
+		panic(err)
+	}
+	defer client.Close()
+}
+
+func ExampleNew_cluster() {
+	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"10.0.0.1:6379", "10.0.0.2:6379"}})
+	defer rdb.Close()
+	client, err := relock.New(rdb)
+	if err != nil {
+		panic(err)
+	}
+	defer client.Close()
 }
 
 func ExampleLock_Guard() {
-	rdb, done := newRedis()
+	client, done := newClient()
 	defer done()
-	client, _ := relock.New(rdb)
-	defer client.Close()
 	ctx := context.Background()
 
 	lock := client.NewLock("leader")
