@@ -27,7 +27,7 @@ func pages(t *testing.T) map[string]string {
 		t.Fatal(err)
 	}
 	all := make(map[string]string)
-	for _, f := range append(files, "README.md", "CHANGELOG.md", "DEVELOPMENT.md") {
+	for _, f := range append(files, "README.md", "CHANGELOG.md", "DEVELOPMENT.md", "examples/README.md") {
 		text, err := os.ReadFile(f)
 		if err != nil {
 			t.Fatal(err)
@@ -50,10 +50,11 @@ const pageFunction = "func _(ctx context.Context, rdb *redis.Client, client *rel
 var pageImports = map[string]string{
 	"context": "context", "errors": "errors", "fmt": "fmt", "log": "log", "slog": "log/slog", "os": "os", "signal": "os/signal",
 	"sql": "database/sql", "syscall": "syscall", "testing": "testing", "time": "time",
-	"miniredis": "github.com/alicebob/miniredis/v2", "redis": "github.com/redis/go-redis/v9", "relock": "github.com/relock-go/relock",
+	"miniredis": "github.com/alicebob/miniredis/v2", "redis": "github.com/redis/go-redis/v9", "relock": "github.com/relock-go/relock", "relocktest": "github.com/relock-go/relock/relocktest",
 }
 
-// A block of Go on a page is a declaration, or goes into a function.
+// A block of Go on a page is a declaration, or goes into a function. One that is not
+// of this module begins with "```go other".
 func TestDocsCodeCompiles(t *testing.T) {
 	here, err := os.Getwd()
 	if err != nil {

@@ -4,6 +4,17 @@
 //
 //	go run ./examples/cache
 //
+// Readers come without a pause here. With a lock that lets them in whenever others
+// read, the writer would never get its turn: there is always one who reads. A reader
+// of relock goes behind a writer that waits, so the writer waits for those who were
+// reading when it came, and not longer. The program prints how long that was.
+//
+// A read hold has a lease of its own. A reader that crashes keeps the writer waiting
+// for that lease, whoever else reads. Who has read and then wants to write must
+// unlock first: two readers that both wait for the other to leave would wait for
+// ever, and so the lock refuses it. The other way round works: take the read lock
+// inside the write lock, unlock the write lock, and go on reading what was written.
+//
 // It needs nothing but Go: without REDIS_URL (redis://user:password@host:port/db)
 // it runs on an embedded miniredis.
 //

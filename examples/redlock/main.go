@@ -5,6 +5,21 @@
 //
 //	go run ./examples/redlock
 //
+// Each worker has a Client for every server, as a process would, and one RedLock
+// over the five locks. All servers are asked at the same time, and the lock is held
+// when three have granted it. The price is visible: it costs requests to five
+// servers, and workers that come at the same moment may each get a part of them, give
+// it back, and begin again after a random pause.
+//
+// With servers down it may get slower: they announce no release, and whoever waits for
+// one asks again after a pause. One that is back is found within a second or so, by
+// go-redis. When too few answer, TryLock says so with a QuorumError, which has the
+// answer of each. That is not the same as false, which means that somebody else has
+// the lock.
+//
+// The server that comes back has kept its data. One that has not would have to stay
+// away for the lease of the lock first, or it might grant what it has forgotten.
+//
 // It needs nothing but Go: the five servers are embedded miniredis.
 //
 // Rules: nobody counts while somebody else does, or the exit status is 1.
