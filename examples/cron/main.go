@@ -41,7 +41,7 @@ const (
 	crashAt  = 3 // the tick at which whoever is first crashes
 	period   = time.Second
 	work     = 100 * time.Millisecond
-	lease    = 300 * time.Millisecond // how long a crashed replica keeps the others waiting
+	lease    = 400 * time.Millisecond // how long a crashed replica keeps the others waiting
 	inexact  = 50 * time.Millisecond  // what the clocks of the replicas differ by, at most
 	patience = period * 3 / 4         // a replica must be back before the next tick
 )
