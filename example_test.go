@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
@@ -233,20 +234,19 @@ func ExampleFairLock() {
 	if err := lock.Lock(ctx); err != nil {
 		return
 	}
-	served := make(chan string)
+	served := make(chan string, 3)
+	var customers sync.WaitGroup
 	for _, customer := range []string{"first", "second", "third"} {
-		go func() {
-			err := lock.Do(ctx, func(context.Context) error {
+		customers.Go(func() {
+			_ = lock.Do(ctx, func(context.Context) error {
 				served <- customer
 				return nil
 			})
-			if err != nil {
-				fmt.Println(customer, err)
-			}
-		}()
+		})
 		time.Sleep(100 * time.Millisecond) // until it stands in line
 	}
 	lock.Unlock(ctx)
+	customers.Wait()
 	fmt.Println(<-served, <-served, <-served)
 	// Output: first second third
 }
