@@ -433,6 +433,10 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 			note(second(l.Guard(them)))
 			guarded, err := l.Guard(me)
 			note(err)
+			if err != nil {
+				t.Errorf("%s: %v", kind.name, err)
+				return
+			}
 			note(second(kind.one(b.client(), name+"-lost").ForceUnlock(ctx)))
 			select {
 			case <-guarded.Done():
