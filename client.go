@@ -79,6 +79,13 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	return c, nil
 }
 
+// ID is the UUID of this Client, by which its holds are told from those of
+// others in Redis: see [Holder]. Every Client has one of its own. Log it, and you
+// can tell which process holds a lock.
+//
+// Redisson: getId.
+func (c *Client) ID() string { return c.engine.id }
+
 // run sends one run of a script.
 func (c *Client) run(ctx context.Context, s *luaScript, keys []string, args ...any) (reply, error) {
 	return c.send(ctx, call{s, keys, args})

@@ -36,6 +36,10 @@ var (
 	// confirmed a lock in time. It is not held, and was given back.
 	ErrNotSynced = errors.New("not confirmed by enough replicas")
 
+	// ErrNotALock says that Redis has something under the name, or under a key that
+	// belongs to it, that no lock has put there: from Inspect.
+	ErrNotALock = errors.New("not a lock")
+
 	// ErrInvalid says that a name, lease, wait, option or set of locks makes no
 	// sense; the text says which and why. Nothing was sent to Redis.
 	ErrInvalid = errors.New("invalid")

@@ -3,9 +3,10 @@ package relock
 // The Lua scripts and the one way in which they are sent.
 //
 // Rules: every file of lua/ is bound by script, once, at init; KEYS holds data
-// keys and nothing else; every script answers three integers (a bundle: for each lock); go-redis never
-// repeats a script by itself (it would, also after a read timeout), so that
-// whoever sends one decides what a lost answer means.
+// keys and nothing else; every script answers three integers (a bundle: for each
+// lock; Inspect's: all there is); go-redis never repeats a script by itself (it
+// would, also after a read timeout), so that whoever sends one decides what a lost
+// answer means.
 
 import (
 	"context"

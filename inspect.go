@@ -1,0 +1,370 @@
+package relock
+
+// Inspect: all that Redis knows of a lock, for operators and tests.
+//
+// Rules: it only reads, in one request, so what it says was true at one moment; it
+// reports what the record says and guesses nothing; a record that no lock makes is
+// an error and not a lock with nobody in it.
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"iter"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+var inspectAny = script("any_inspect")
+
+// A LockKind is what kind of lock a name is in use for.
+type LockKind int
+
+const (
+	// KindNone is a name that nobody holds or waits for, as far as Redis knows:
+	// those who wait for a plain lock, and readers, leave no trace there.
+	KindNone LockKind = iota
+	// KindPlain is a plain lock, fenced or not; or a fair one for which nobody
+	// waits, and none has waited who did not leave properly: their records are the same.
+	KindPlain
+	// KindFair is a lock with a queue. Nobody may hold it: the first of the queue
+	// is about to, or all who wait have crashed.
+	KindFair
+	// KindReadWrite is a read/write lock. Nobody may hold it: writers wait for it.
+	KindReadWrite
+)
+
+// String is "none", "plain", "fair" or "read-write".
+func (k LockKind) String() string {
+	switch k {
+	case KindNone:
+		return "none"
+	case KindPlain:
+		return "plain"
+	case KindFair:
+		return "fair"
+	case KindReadWrite:
+		return "read-write"
+	}
+	return fmt.Sprintf("LockKind(%d)", int(k))
+}
+
+// An Inspection is how a lock stands in Redis.
+type Inspection struct {
+	// Name is that of the lock.
+	Name string
+	// At is when it was looked at, by the clock of Redis, which all other times go by.
+	At time.Time
+	// Kind is what its records look like.
+	Kind LockKind
+	// Mode is that of a read/write lock that is held: "read", or "write" as long
+	// as there is a writer, who may read too. It is "" otherwise.
+	Mode string
+	// Holders are those who hold it: at most one, but for the readers of a
+	// read/write lock. A writer comes first, and again as a reader if it reads.
+	Holders []Holder
+	// TTL is what is left of the lease of the record, in whole milliseconds: 0 if
+	// there is none, negative if it has no lease, which only a stranger can make.
+	TTL time.Duration
+	// Waiters are those who wait for a fair lock, the first one first; and writers
+	// of this package who wait for a read/write lock, in no order.
+	Waiters []Waiter
+	// Token is the last fencing token that was drawn under this name, 0 if there
+	// was none. Whether the present holder has drawn it cannot be told.
+	Token int64
+}
+
+// Held says whether anybody holds the lock.
+func (i Inspection) Held() bool {
+	return slices.ContainsFunc(i.Holders, func(h Holder) bool { return h.Lease != 0 })
+}
+
+// A Contender is who holds a lock or waits for it.
+type Contender struct {
+	// Field is what marks it in the record: "client:owner", with a number of the
+	// acquisition after it if it is of this package.
+	Field string
+	// Client is the UUID of its client: [Client.ID], or that of a RedissonClient.
+	// It is "" for a field of another form, which neither of them makes.
+	Client string
+	// Owner is the owner within that client: "goroutine 7"; "owner 7", which
+	// WithOwner made; "thread 7" of a Java service. Of a Client of this package it is
+	// who took the lock from Redis: its process may have handed it over since (see
+	// WithHandoverSlice). It is the whole field where Client is "".
+	Owner string
+}
+
+// A Holder is one hold of a lock.
+type Holder struct {
+	Contender
+	// Write says that it is the hold of a writer of a read/write lock.
+	Write bool
+	// Levels is how often it has locked, and so how many Unlocks it owes.
+	Levels int
+	// Lease is what is left of its lease, in whole milliseconds; negative if it has
+	// none. It is 0 for a reader whose lease has run out: it holds the lock no
+	// longer, and the next one who needs the lock drops it. A writer, or the holder
+	// of another lock, has the lease of the record.
+	Lease time.Duration
+}
+
+// A Waiter is somebody who waits for a lock.
+type Waiter struct {
+	Contender
+	// Deadline is when Java clients give its place in the queue of a fair lock away
+	// should it be at the head. It is zero for a writer.
+	Deadline time.Time
+	// Alive is until when one of this package counts as alive without another
+	// sign of life. It is zero for a Java waiter, who gives none.
+	Alive time.Time
+}
+
+// Inspect says who holds and who awaits the lock called name, whatever kind of
+// lock it is: of this package and of Redisson, all owners and clients. It is a
+// single request, and leaves nothing in Redis; by the time that it returns, the
+// lock may have changed hands. Of a MultiLock or a RedLock, inspect the locks that
+// it is made of.
+//
+// The error is ErrInvalid for a bad name, ErrNotALock if Redis has something else
+// under it, and ErrClosed after Close. The user needs the right to GET, and to all
+// keys that docs/security.md lists.
+//
+// Redisson has none: isLocked, getHoldCount, remainTimeToLive and isHeldByThread each say a part.
+func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
+	keys := []string{
+		name,
+		prefixName("redisson_lock_queue", name),
+		prefixName("redisson_lock_timeout", name),
+		prefixName("relock_lock_alive", name),
+		prefixName("relock_rwlock_writers", name),
+		tokenKey(name),
+	}
+	err := checkKeys(c, keys)
+	if err == nil && ctx == nil {
+		err = invalid("ctx is nil")
+	}
+	var i Inspection
+	if err == nil {
+		i, err = c.inspect(ctx, call{inspectAny, keys, []any{suffixName(name, "")}})
+	}
+	i.Name = name
+	return i, failed("inspect", name, err)
+}
+
+func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
+	p := c.engine.patienceFor(ctx, nil)
+	answer, _, err := persist(c.engine, p, time.Time{}, func(ctx context.Context) (any, error) {
+		return c.sendOne(ctx, what)
+	}, nil)
+	if refusedWith(err, "WRONGTYPE") {
+		return Inspection{}, fmt.Errorf("%w: %w", ErrNotALock, err)
+	}
+	if err != nil {
+		return Inspection{}, err
+	}
+	r, err := parseRecords(answer)
+	if err != nil {
+		return Inspection{}, err
+	}
+	return r.inspection()
+}
+
+// lockRecords are all that Redis has of a lock; times are in ms, those of zsets epoch ms.
+type lockRecords struct {
+	now, ttl                  int64
+	entries                   []entry
+	queue                     []string
+	timeouts, beats, awaiting map[string]int64
+	token                     string
+}
+
+// An entry is one field of the hash.
+type entry struct {
+	field, value string
+	lease        int64
+}
+
+func (r *lockRecords) inspection() (Inspection, error) {
+	i := Inspection{At: time.UnixMilli(r.now), TTL: leaseLeft(r.ttl)}
+	if r.token != "" {
+		var err error
+		if i.Token, err = strconv.ParseInt(r.token, 10, 64); err != nil {
+			return Inspection{}, fmt.Errorf("%w: its token counter is %s", ErrNotALock, shortName(r.token))
+		}
+	}
+	if at := slices.IndexFunc(r.entries, func(e entry) bool { return e.field == "mode" }); at >= 0 {
+		i.Mode = r.entries[at].value
+		if i.Mode != "read" && i.Mode != "write" {
+			return Inspection{}, fmt.Errorf("%w: the mode in its hash is %s", ErrNotALock, shortName(i.Mode))
+		}
+		r.entries = slices.Delete(r.entries, at, at+1)
+	}
+	i.Kind = r.kind(i.Mode)
+	for _, e := range r.entries {
+		h, err := e.holder(i.Kind)
+		if err != nil {
+			return Inspection{}, err
+		}
+		i.Holders = append(i.Holders, h)
+	}
+	slices.SortFunc(i.Holders, func(a, b Holder) int {
+		if a.Write != b.Write {
+			return map[bool]int{true: -1, false: 1}[a.Write]
+		}
+		return cmp.Compare(a.Field, b.Field)
+	})
+	i.Waiters = r.waiters(i.Kind)
+	return i, nil
+}
+
+func (r *lockRecords) kind(mode string) LockKind {
+	held := len(r.entries) > 0
+	switch {
+	case mode != "":
+		return KindReadWrite
+	case len(r.queue)+len(r.timeouts)+len(r.beats) > 0:
+		return KindFair
+	case held:
+		return KindPlain
+	case len(r.awaiting) > 0:
+		return KindReadWrite
+	}
+	return KindNone
+}
+
+func (e entry) holder(kind LockKind) (Holder, error) {
+	levels, err := strconv.Atoi(e.value)
+	if err != nil || levels < 1 {
+		return Holder{}, fmt.Errorf("%w: field %s of its hash is %s and no hold count", ErrNotALock, shortName(e.field), shortName(e.value))
+	}
+	h := Holder{Contender: contender(e.field), Levels: levels, Lease: leaseLeft(e.lease)}
+	if writer, writes := strings.CutSuffix(e.field, ":write"); writes && kind == KindReadWrite {
+		h.Contender, h.Write = contender(writer), true
+		h.Field = e.field
+	}
+	return h, nil
+}
+
+func (r *lockRecords) waiters(kind LockKind) []Waiter {
+	var waiters []Waiter
+	switch kind {
+	case KindFair:
+		for _, field := range r.queue {
+			waiters = append(waiters, Waiter{contender(field), epochTime(r.timeouts[field]), epochTime(r.beats[field])})
+		}
+	case KindReadWrite:
+		for _, field := range slices.Sorted(maps.Keys(r.awaiting)) {
+			// A writer that has the read lock already is there with both of its fields.
+			reads := slices.ContainsFunc(r.entries, func(e entry) bool { return e.field == field })
+			if alive := r.awaiting[field]; alive > r.now && !reads {
+				waiters = append(waiters, Waiter{Contender: contender(field), Alive: epochTime(alive)})
+			}
+		}
+	}
+	return waiters
+}
+
+// contender reads a field: uuid:owner:acquisition is of this package, uuid:thread
+// of Redisson, which may put the id of a transaction after it.
+func contender(field string) Contender {
+	const id = 36 // bytes of a UUID
+	if len(field) <= id || field[id] != ':' || uuid.Validate(field[:id]) != nil {
+		return Contender{Field: field, Owner: field}
+	}
+	c := Contender{Field: field, Client: field[:id]}
+	number, acquisition, ours := strings.Cut(field[id+1:], ":")
+	n, err := strconv.ParseInt(number, 10, 64)
+	if err != nil {
+		return Contender{Field: field, Owner: field}
+	}
+	if ours {
+		_, err = strconv.ParseUint(acquisition, 10, 64)
+		ours = err == nil
+	}
+	if ours {
+		c.Owner = owner(n).String()
+	} else {
+		c.Owner = "thread " + number
+	}
+	return c
+}
+
+// leaseLeft is what a PTTL says of a lease: 0 if it is over, negative if there is none.
+func leaseLeft(pttl int64) time.Duration {
+	if pttl == -2 {
+		return 0
+	}
+	return fromMilliseconds(pttl)
+}
+
+// epochTime is the time that a score of a zset stands for; zero if there is none.
+func epochTime(ms int64) time.Time {
+	if ms == 0 {
+		return time.Time{}
+	}
+	return time.UnixMilli(ms)
+}
+
+// parseRecords reads the answer of lua/any_inspect.lua.
+func parseRecords(answer any) (lockRecords, error) {
+	parts, _ := answer.([]any)
+	if len(parts) != 8 {
+		return lockRecords{}, unexpected(answer)
+	}
+	var p partReader
+	r := lockRecords{
+		now: p.integer(parts[0]), ttl: p.integer(parts[1]),
+		timeouts: p.scores(parts[4]), beats: p.scores(parts[5]), awaiting: p.scores(parts[6]),
+		token: p.text(parts[7]),
+	}
+	for e := range p.tuples(parts[2], 3) {
+		r.entries = append(r.entries, entry{p.text(e[0]), p.text(e[1]), p.integer(e[2])})
+	}
+	for field := range p.tuples(parts[3], 1) {
+		r.queue = append(r.queue, p.text(field[0]))
+	}
+	if p.bad {
+		return lockRecords{}, unexpected(answer)
+	}
+	return r, nil
+}
+
+// A partReader reads the parts of an answer, and remembers if one was not what it should be.
+type partReader struct{ bad bool }
+
+func (p *partReader) integer(part any) int64 {
+	n, ok := part.(int64)
+	p.bad = p.bad || !ok
+	return n
+}
+
+func (p *partReader) text(part any) string {
+	s, ok := part.(string)
+	p.bad = p.bad || !ok
+	return s
+}
+
+// tuples are the parts of a flat list, n together.
+func (p *partReader) tuples(part any, n int) iter.Seq[[]any] {
+	list, ok := part.([]any)
+	if !ok || len(list)%n != 0 {
+		p.bad = true
+		list = nil
+	}
+	return slices.Chunk(list, n)
+}
+
+func (p *partReader) scores(part any) map[string]int64 {
+	scores := map[string]int64{}
+	for pair := range p.tuples(part, 2) {
+		score, err := strconv.ParseFloat(p.text(pair[1]), 64)
+		p.bad = p.bad || err != nil
+		scores[p.text(pair[0])] = int64(min(max(score, -1<<53), 1<<53)) // a stranger may have put in anything
+	}
+	return scores
+}

@@ -1,0 +1,81 @@
+-- Says all that is in Redis about a lock, of whatever kind it is. It only reads.
+--
+-- KEYS[1]  the lock: a hash; one that has a field mode is a read/write lock
+-- KEYS[2]  the queue of a fair lock: a list
+-- KEYS[3]  the timeouts of a fair lock: a zset
+-- KEYS[4]  the heartbeats of a fair lock: a zset
+-- KEYS[5]  the waiting writers of a read/write lock: a zset
+-- KEYS[6]  the token counter: a string
+-- ARGV[1]  what the key of a read lease begins with; field:rwlock_timeout:level follows
+-- Returns  {epoch ms, pttl, record, queue, timeouts, heartbeats, writers, token}; record is {field, value, ms that its lease
+--          lasts, ...}, queue {field, ...}, the zsets {member, score, ...}, and the token '' where there is none
+--
+-- A key of another type, or one that the user may not read, answers an error that says which it is.
+
+local lock, queue, timeouts, beats, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local prefix = ARGV[1]
+
+-- Nobody re-enters so often. A hash that is no lock may say anything.
+local most_levels = 1000
+
+local wrong
+local function read(what, ...)
+    local answer = redis.pcall(...)
+    if type(answer) == 'table' and answer.err then
+        wrong = wrong or answer.err .. ': ' .. what
+        return {}
+    end
+    return answer
+end
+
+local function members(what, key)
+    return read(what, 'zrangebyscore', key, '-inf', '+inf', 'withscores')
+end
+
+local entries = read('the lock', 'hgetall', lock)
+local pttl = redis.call('pttl', lock)
+local mode
+for i = 1, #entries, 2 do
+    mode = mode or entries[i] == 'mode'
+end
+
+-- A reader's longest lease, as in rwlock.lua.
+local function lease_left(reader, levels)
+    local longest = -2
+    for i = 1, math.min(levels, most_levels) do
+        local left = redis.call('pttl', prefix .. reader .. ':rwlock_timeout:' .. i)
+        if left == -1 then
+            return -1
+        end
+        longest = math.max(longest, left)
+    end
+    return longest
+end
+
+local record = {}
+for i = 1, #entries, 2 do
+    local field, value, left = entries[i], entries[i + 1], pttl
+    local levels = tonumber(value)
+    if mode and levels and field:sub(-6) ~= ':write' then
+        left = lease_left(field, levels)
+    end
+    record[#record + 1] = field
+    record[#record + 1] = value
+    record[#record + 1] = left
+end
+
+local clock = redis.call('time')
+local answer = {
+    clock[1] * 1000 + math.floor(clock[2] / 1000),
+    pttl,
+    record,
+    read('the queue of a fair lock', 'lrange', queue, 0, -1),
+    members('the timeouts of a fair lock', timeouts),
+    members('the heartbeats of a fair lock', beats),
+    members('the waiting writers of a read/write lock', writers),
+    read('the token counter', 'get', tokens) or '',
+}
+if wrong then
+    return redis.error_reply(wrong)
+end
+return answer
