@@ -1,0 +1,209 @@
+// Relockctl shows and frees the locks of relock, and of Redisson, in a Redis.
+//
+//	go run github.com/relock-go/relock/cmd/relockctl -h
+//
+// This file has the command line: what can be said, what is refused, and what the
+// exit status means.
+//
+// Rules: what was asked for goes to stdout, all else to stderr; with -json stdout
+// is JSON and nothing else; names are printed so that they cannot do anything to a
+// terminal; Redis is only read, but by unlock.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/redis/go-redis/v9/logging"
+
+	"github.com/relock-go/relock"
+)
+
+const usage = `relockctl shows and frees the locks of relock, and of Redisson, in a Redis.
+
+Usage:
+  relockctl [flags] list [PATTERN]    the locks that are held, a line for each holder
+  relockctl [flags] show NAME         all that Redis knows of one lock, held or not
+  relockctl [flags] watch [PATTERN]   list, again and again, until Ctrl-C
+  relockctl [flags] unlock NAME       free a lock, whoever holds it, after asking
+
+PATTERN is one of Redis, such as 'orders:*'; without it, all locks are listed. Flags
+may stand anywhere; after -- everything is a name.
+
+Flags:
+  -url URL      redis://user:password@host:port/db, or rediss:// for TLS
+  -addr ADDR    host:port, instead of a URL
+  -json         print JSON: durations in ms, -1 for a lease that never ends
+  -every TIME   watch: how often to look; 1s by default, at least 100ms
+  -yes          unlock: do not ask
+
+Without -url and -addr, the environment variable REDIS_URL counts, where a password
+is not in sight, and then localhost:6379. Of a Cluster any node will do, of a Sentinel
+deployment the master. The whole keyspace is looked through, with SCAN, a little at a
+time; of a Cluster that of each master. The owner of a Go service is who took the lock
+from Redis: its process may have handed it over to another one since.
+
+The holder of a lock that is freed is not asked, and may still be at work: it hears
+of it at its next renewal. Waiters are woken. Of a read/write lock all readers and
+the writer lose it. If it changes hands while you are asked, it is not freed.
+
+Exit status:
+  0  done; watch was ended with Ctrl-C
+  1  Redis could not be reached, or refused; or what is under that name is not a lock
+  2  the command line makes no sense
+  3  nobody holds the lock: show, unlock
+  4  not freed: you did not say yes, or the lock has changed hands meanwhile
+`
+
+// What main exits with.
+const (
+	statusDone = iota
+	statusFailed
+	statusUsage
+	statusFree
+	statusNotFreed
+)
+
+// A statusError ends the program with a status of its own.
+type statusError struct {
+	status int
+	text   string
+}
+
+func (e statusError) Error() string { return e.text }
+
+func badUsage(format string, args ...any) error {
+	return statusError{statusUsage, fmt.Sprintf(format, args...) + "; relockctl -h explains"}
+}
+
+// A program is one run of relockctl.
+type program struct {
+	in       io.Reader
+	out, err *os.File
+	json     bool
+	every    time.Duration
+	yes      bool
+	redis    *connection
+	client   *relock.Client
+}
+
+func main() {
+	logging.Disable() // of go-redis: what matters comes back as an error
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	p := &program{in: os.Stdin, out: os.Stdout, err: os.Stderr}
+	err := p.run(ctx, os.Args[1:], os.Getenv("REDIS_URL"))
+	if err == nil {
+		return
+	}
+	status := statusFailed
+	if own := (statusError{}); errors.As(err, &own) {
+		status = own.status
+	}
+	if text := err.Error(); text != "" {
+		fmt.Fprintln(p.err, "relockctl:", strings.TrimPrefix(text, "relock: "))
+	}
+	os.Exit(status)
+}
+
+func (p *program) run(ctx context.Context, args []string, env string) error {
+	flags := flag.NewFlagSet("", flag.ContinueOnError)
+	flags.SetOutput(io.Discard)
+	url, addr := flags.String("url", "", ""), flags.String("addr", "", "")
+	flags.BoolVar(&p.json, "json", false, "")
+	flags.DurationVar(&p.every, "every", time.Second, "")
+	flags.BoolVar(&p.yes, "yes", false, "")
+	words, err := parseAnywhere(flags, args)
+	if errors.Is(err, flag.ErrHelp) || err == nil && len(words) > 0 && words[0] == "help" {
+		_, err = io.WriteString(p.out, usage)
+		return err
+	}
+	if err != nil {
+		return badUsage("%v", err)
+	}
+	command, words := "list", words
+	if len(words) > 0 {
+		command, words = words[0], words[1:]
+	}
+	do, err := p.command(command, words)
+	switch {
+	case err != nil:
+		return err
+	case p.every < 100*time.Millisecond:
+		return badUsage("-every %v: at least 100ms", p.every)
+	case *url != "" && *addr != "":
+		return badUsage("-url and -addr: one of them")
+	case *addr != "":
+		*url = "redis://" + *addr
+	case *url == "":
+		*url = env
+	}
+	if p.redis, err = connect(ctx, *url); err != nil {
+		return err
+	}
+	defer p.redis.rdb.Close()
+	if p.client, err = relock.New(p.redis.rdb, relock.WithLogger(slog.New(slog.DiscardHandler))); err != nil {
+		return err
+	}
+	defer p.client.Close()
+	return do(ctx)
+}
+
+// command is what these words ask for.
+func (p *program) command(command string, words []string) (do func(context.Context) error, err error) {
+	word := ""
+	if len(words) > 0 {
+		word = words[0]
+	}
+	named := command == "show" || command == "unlock"
+	switch {
+	case len(words) > 1:
+		err = badUsage("%s %s: more than one word; quote a pattern", command, strings.Join(words, " "))
+	case named && len(words) == 0:
+		err = badUsage("%s: which lock?", command)
+	case !named && word == "":
+		word = "*"
+	}
+	switch command {
+	case "list":
+		do = func(ctx context.Context) error { return p.list(ctx, word) }
+	case "show":
+		do = func(ctx context.Context) error { return p.show(ctx, word) }
+	case "watch":
+		do = func(ctx context.Context) error { return p.watch(ctx, word) }
+	case "unlock":
+		do = func(ctx context.Context) error { return p.unlock(ctx, word) }
+	default:
+		err = badUsage("%s: no such command", quote(command))
+	}
+	return do, err
+}
+
+// parseAnywhere is flags.Parse with flags before, between and after the words.
+func parseAnywhere(flags *flag.FlagSet, args []string) (words []string, err error) {
+	var rest []string
+	for i, arg := range args {
+		if arg == "--" {
+			args, rest = args[:i], args[i+1:]
+			break
+		}
+	}
+	for {
+		if err := flags.Parse(args); err != nil {
+			return nil, err
+		}
+		if args = flags.Args(); len(args) == 0 {
+			return append(words, rest...), nil
+		}
+		words, args = append(words, args[0]), args[1:]
+	}
+}

@@ -1,0 +1,259 @@
+package main
+
+// What a lock looks like, as text and as JSON.
+//
+// Rules: a name that is not plain text is quoted, as Go quotes it, so that no byte
+// of it reaches the terminal as it is; tables shorten, JSON and show do not.
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/relock-go/relock"
+)
+
+// list prints the locks that are held.
+func (p *program) list(ctx context.Context, pattern string) error {
+	locks, err := p.held(ctx, pattern)
+	if err != nil {
+		return err
+	}
+	if p.json {
+		return p.print(asJSON(locks))
+	}
+	if len(locks) == 0 {
+		fmt.Fprintf(p.err, "No lock that matches %s is held.\n", quote(pattern))
+		return nil
+	}
+	_, err = io.WriteString(p.out, table(locks))
+	return err
+}
+
+// show prints one lock.
+func (p *program) show(ctx context.Context, name string) error {
+	i, err := p.client.Inspect(ctx, name)
+	if err != nil {
+		return err
+	}
+	if p.json {
+		err = p.print(lockJSON(i))
+	} else {
+		_, err = io.WriteString(p.out, details(i))
+	}
+	if err == nil && !i.Held() {
+		err = statusError{status: statusFree}
+	}
+	return err
+}
+
+func (p *program) print(v any) error { return json.NewEncoder(p.out).Encode(v) }
+
+// table has a line for each holder of each lock.
+func table(locks []relock.Inspection) string {
+	return tabulate(func(line func(cells ...any)) {
+		line("NAME", "KIND", "OWNER", "CLIENT", "LEVELS", "LEASE", "WAITING")
+		for _, i := range locks {
+			for _, h := range i.Holders {
+				waiting := "-" // those of a plain lock leave no trace
+				if i.Kind != relock.KindPlain {
+					waiting = strconv.Itoa(len(i.Waiters))
+				}
+				line(short(quote(i.Name), 48), kind(i, h), short(quote(h.Owner), 24), short(h.Client, 9), h.Levels, lease(h.Lease), waiting)
+			}
+		}
+	})
+}
+
+// details are all that is known of a lock.
+func details(i relock.Inspection) string {
+	kind := i.Kind.String()
+	switch i.Kind {
+	case relock.KindNone:
+		kind = "none: nobody holds it, and nobody is known to wait for it"
+	case relock.KindPlain:
+		kind = "plain, or fair and nobody waits: they look the same"
+	}
+	text := tabulate(func(line func(cells ...any)) {
+		line("name", quote(i.Name))
+		line("kind", kind)
+		if i.Kind != relock.KindNone && len(i.Holders) == 0 {
+			line("held by", "nobody")
+		}
+		if len(i.Holders) > 0 {
+			line("lease", lease(i.TTL))
+		}
+		if i.Token != 0 {
+			line("token", fmt.Sprintf("%d, the last one drawn", i.Token))
+		}
+	})
+	if len(i.Holders) > 0 {
+		text += "\n" + tabulate(func(line func(cells ...any)) {
+			line("HELD BY", "CLIENT", "AS", "LEVELS", "LEASE")
+			for _, h := range i.Holders {
+				line(quote(h.Owner), orDash(h.Client), kindOf(i, h), h.Levels, lease(h.Lease))
+			}
+		})
+	}
+	if len(i.Waiters) > 0 {
+		text += "\n" + tabulate(func(line func(cells ...any)) {
+			line("AWAITED BY", "CLIENT", "ALIVE FOR", "JAVA DEADLINE")
+			for _, w := range i.Waiters {
+				line(quote(w.Owner), orDash(w.Client), until(i, w.Alive), until(i, w.Deadline))
+			}
+		})
+	}
+	return text
+}
+
+func kind(i relock.Inspection, h relock.Holder) string {
+	if i.Kind == relock.KindReadWrite {
+		return kindOf(i, h)
+	}
+	return i.Kind.String()
+}
+
+// kindOf is what a hold is to its lock.
+func kindOf(i relock.Inspection, h relock.Holder) string {
+	switch {
+	case i.Kind != relock.KindReadWrite:
+		return "holder"
+	case h.Write:
+		return "write"
+	}
+	return "read"
+}
+
+// lease is what is left of one.
+func lease(left time.Duration) string {
+	switch {
+	case left < 0:
+		return "no end"
+	case left == 0:
+		return "over"
+	}
+	return duration(left)
+}
+
+// until is how long it is from when i was made until t.
+func until(i relock.Inspection, t time.Time) string {
+	switch {
+	case t.IsZero():
+		return "-"
+	case !t.After(i.At):
+		return "over"
+	}
+	return duration(t.Sub(i.At))
+}
+
+func duration(d time.Duration) string {
+	if d < time.Minute {
+		return d.Round(100 * time.Millisecond).String()
+	}
+	return d.Round(time.Second).String()
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// quote is name as it is where that is plain text, and as Go writes it else.
+func quote(name string) string {
+	odd := func(r rune) bool { return !unicode.IsPrint(r) || r == utf8.RuneError || r == '"' }
+	if name == "" || strings.TrimSpace(name) != name || strings.ContainsFunc(name, odd) {
+		return strconv.Quote(name)
+	}
+	return name
+}
+
+// short is s cut to n runes.
+func short(s string, n int) string {
+	if utf8.RuneCountInString(s) <= n {
+		return s
+	}
+	return string([]rune(s)[:n-1]) + "…"
+}
+
+// tabulate lines up cells in columns.
+func tabulate(fill func(line func(cells ...any))) string {
+	var text strings.Builder
+	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
+	fill(func(cells ...any) {
+		for i, cell := range cells {
+			if i > 0 {
+				fmt.Fprint(w, "\t")
+			}
+			fmt.Fprint(w, cell)
+		}
+		fmt.Fprintln(w)
+	})
+	w.Flush()
+	return text.String()
+}
+
+// What -json prints. Scripts rely on these names.
+type (
+	jsonLock struct {
+		Name    string       `json:"name"`
+		At      time.Time    `json:"at"`
+		Kind    string       `json:"kind"`
+		Mode    string       `json:"mode,omitempty"`
+		Held    bool         `json:"held"`
+		TTL     int64        `json:"ttl_ms"`
+		Token   int64        `json:"token,omitempty"`
+		Holders []jsonHolder `json:"holders"`
+		Waiters []jsonWaiter `json:"waiters"`
+	}
+	jsonContender struct {
+		Field  string `json:"field"`
+		Client string `json:"client"`
+		Owner  string `json:"owner"`
+	}
+	jsonHolder struct {
+		jsonContender
+		Write  bool  `json:"write"`
+		Levels int   `json:"levels"`
+		Lease  int64 `json:"lease_ms"`
+	}
+	jsonWaiter struct {
+		jsonContender
+		Deadline time.Time `json:"deadline,omitzero"`
+		Alive    time.Time `json:"alive,omitzero"`
+	}
+	jsonUnlock struct {
+		Unlocked bool     `json:"unlocked"`
+		Lock     jsonLock `json:"lock"` // as it was before
+	}
+)
+
+func asJSON(locks []relock.Inspection) []jsonLock {
+	all := make([]jsonLock, len(locks))
+	for n, i := range locks {
+		all[n] = lockJSON(i)
+	}
+	return all
+}
+
+func lockJSON(i relock.Inspection) jsonLock {
+	lock := jsonLock{
+		Name: i.Name, At: i.At.UTC(), Kind: i.Kind.String(), Mode: i.Mode, Held: i.Held(), TTL: i.TTL.Milliseconds(), Token: i.Token,
+		Holders: []jsonHolder{}, Waiters: []jsonWaiter{},
+	}
+	for _, h := range i.Holders {
+		lock.Holders = append(lock.Holders, jsonHolder{jsonContender(h.Contender), h.Write, h.Levels, h.Lease.Milliseconds()})
+	}
+	for _, w := range i.Waiters {
+		lock.Waiters = append(lock.Waiters, jsonWaiter{jsonContender(w.Contender), w.Deadline.UTC(), w.Alive.UTC()})
+	}
+	return lock
+}

@@ -1,0 +1,93 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"unsafe"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// openTerminal makes a terminal: what is typed into keys, and read from it, and
+// the side of the program.
+func openTerminal(t *testing.T, columns, rows uint16) (keys, side *os.File) {
+	t.Helper()
+	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
+	if err != nil {
+		t.Skipf("no terminals here: %v", err)
+	}
+	t.Cleanup(func() { keys.Close() })
+	ioctl := func(request uintptr, arg unsafe.Pointer) {
+		t.Helper()
+		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, keys.Fd(), request, uintptr(arg)); errno != 0 {
+			t.Fatal(errno)
+		}
+	}
+	var locked, number int32
+	ioctl(syscall.TIOCSPTLCK, unsafe.Pointer(&locked))
+	ioctl(syscall.TIOCGPTN, unsafe.Pointer(&number))
+	ioctl(syscall.TIOCSWINSZ, unsafe.Pointer(&[4]uint16{rows, columns}))
+	side, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
+	must(t, err)
+	t.Cleanup(func() { side.Close() })
+	return keys, side
+}
+
+func TestWatchOnATerminal(t *testing.T) {
+	s := testredis.Start(t)
+	c, ctx := newClient(t, s.Client()), context.Background()
+	for i := range 30 {
+		must(t, c.NewLock(fmt.Sprintf("lock-%02d", i)).Lock(ctx))
+	}
+	keys, side := openTerminal(t, 80, 10)
+	cmd := command(s.Addr(), "watch", "-every", "100ms")
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = side, side, side
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	must(t, cmd.Start())
+	side.Close()
+
+	var mu sync.Mutex // guards screen
+	var screen strings.Builder
+	seen := func() string {
+		mu.Lock()
+		defer mu.Unlock()
+		return screen.String()
+	}
+	var reading sync.WaitGroup
+	reading.Go(func() {
+		piece := make([]byte, 4096)
+		for {
+			n, err := keys.Read(piece)
+			mu.Lock()
+			screen.Write(piece[:n])
+			mu.Unlock()
+			if err != nil { // EIO: the program has closed its side
+				return
+			}
+		}
+	})
+	testredis.Await(t, "it has drawn a few times", soon, func() bool { return strings.Count(seen(), home) >= 3 })
+	_, err := io.WriteString(keys, "\x03") // Ctrl-C
+	must(t, err)
+	must(t, cmd.Wait())
+	reading.Wait()
+
+	all := seen()
+	if !strings.HasPrefix(all, enterScreen) || !strings.Contains(all, leaveScreen) || strings.Count(all, enterScreen) != 1 {
+		t.Errorf("%q", all)
+	}
+	for frame := range strings.SplitSeq(strings.TrimPrefix(all, enterScreen), home) {
+		if frame != "" && (strings.Count(frame, "\n") > 9 || !strings.Contains(frame, "lock-00") || !strings.Contains(frame, "more lines") || !strings.Contains(frame, "30 held")) {
+			t.Errorf("%q", frame)
+		}
+	}
+	if after := all[strings.Index(all, leaveScreen)+len(leaveScreen):]; strings.Trim(after, "^C\r\n") != "" {
+		t.Errorf("after it has left the screen: %q", after)
+	}
+}

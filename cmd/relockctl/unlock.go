@@ -1,0 +1,113 @@
+package main
+
+// How a lock is freed that somebody holds.
+//
+// Rules: only the holders that were shown lose it, as far as two requests can make
+// sure; as its type has it, so that waiters are woken; a read/write lock from the
+// readers on, because as long as a writer is there nobody else comes in.
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/relock-go/relock"
+)
+
+// unlock frees the lock called name.
+func (p *program) unlock(ctx context.Context, name string) error {
+	i, err := p.client.Inspect(ctx, name)
+	if err != nil {
+		return err
+	}
+	if len(i.Holders) == 0 {
+		return p.nobody(i)
+	}
+	if !p.yes {
+		fmt.Fprintf(p.err, "%s\nWhoever holds it may still be at work. Free it? [y/N] ", details(i))
+		if !p.confirmed(ctx) {
+			return statusError{statusNotFreed, "not freed"}
+		}
+		now, err := p.client.Inspect(ctx, name)
+		switch {
+		case err != nil:
+			return err
+		case len(now.Holders) == 0:
+			return p.nobody(now)
+		case !slices.EqualFunc(i.Holders, now.Holders, func(a, b relock.Holder) bool { return a.Field == b.Field }):
+			return statusError{statusNotFreed, "the lock has changed hands meanwhile: not freed"}
+		}
+		i = now
+	}
+	freed, err := p.force(ctx, i)
+	if err != nil {
+		return err
+	}
+	if !freed {
+		return p.nobody(i)
+	}
+	if p.json {
+		return p.print(jsonUnlock{true, lockJSON(i)})
+	}
+	_, err = fmt.Fprintf(p.out, "%s is free.\n", quote(name))
+	return err
+}
+
+// force frees the lock as i found it.
+func (p *program) force(ctx context.Context, i relock.Inspection) (freed bool, err error) {
+	var locks []relock.Locker
+	switch i.Kind {
+	case relock.KindReadWrite:
+		rw := p.client.NewRWLock(i.Name)
+		if slices.ContainsFunc(i.Holders, func(h relock.Holder) bool { return !h.Write }) {
+			locks = append(locks, rw.Read())
+		}
+		if i.Mode == "write" {
+			locks = append(locks, rw.Write())
+		}
+	case relock.KindFair:
+		locks = append(locks, p.client.NewFairLock(i.Name))
+	default:
+		locks = append(locks, p.client.NewLock(i.Name))
+	}
+	for _, l := range locks {
+		was, err := l.ForceUnlock(ctx)
+		if err != nil {
+			return freed, err
+		}
+		freed = freed || was
+	}
+	return freed, nil
+}
+
+// nobody says that nobody holds the lock.
+func (p *program) nobody(i relock.Inspection) error {
+	if p.json {
+		if err := p.print(jsonUnlock{false, lockJSON(i)}); err != nil {
+			return err
+		}
+	}
+	return statusError{statusFree, "nobody holds " + quote(i.Name)}
+}
+
+// confirmed says whether somebody says yes before ctx ends.
+func (p *program) confirmed(ctx context.Context) bool {
+	answer := make(chan string, 1)
+	go func() { // which nobody can interrupt; it ends with the program
+		line, err := bufio.NewReader(p.in).ReadString('\n')
+		if err != nil && err != io.EOF {
+			line = ""
+		}
+		answer <- strings.ToLower(strings.TrimSpace(line))
+	}()
+	select {
+	case said := <-answer:
+		return said == "y" || said == "yes"
+	case <-ctx.Done():
+		fmt.Fprintln(p.err)
+		return false
+	}
+}

@@ -1,0 +1,93 @@
+package main
+
+// The list that refreshes.
+//
+// Rules: on a terminal it has a screen of its own, which is given back however it
+// ends; elsewhere one list follows the other. A Redis that goes away is waited for.
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/relock-go/relock"
+)
+
+const (
+	// A screen of its own, no cursor, no line breaks; and all of that undone.
+	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l"
+	leaveScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"
+
+	home      = "\x1b[H"
+	clearLine = "\x1b[K\r\n"
+	clearRest = "\x1b[J"
+)
+
+// watch lists the locks again and again, until ctx ends.
+func (p *program) watch(ctx context.Context, pattern string) error {
+	draw := p.append
+	if _, terminal := size(p.out); terminal && !p.json {
+		if _, err := io.WriteString(p.out, enterScreen); err != nil {
+			return err
+		}
+		defer func() { _, _ = io.WriteString(p.out, leaveScreen) }()
+		draw = p.redraw
+	}
+	tick := time.NewTicker(p.every)
+	defer tick.Stop()
+	for seen := false; ; seen = true {
+		locks, err := p.held(ctx, pattern)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err != nil && !seen:
+			return err
+		}
+		if err := draw(pattern, locks, err); err != nil {
+			return err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// append prints the list after the last one.
+func (p *program) append(pattern string, locks []relock.Inspection, failed error) error {
+	if failed != nil {
+		fmt.Fprintln(p.err, "relockctl:", failed)
+		return nil
+	}
+	if p.json {
+		return p.print(asJSON(locks))
+	}
+	_, err := fmt.Fprintf(p.out, "%s\n%s\n", p.title(pattern, locks, nil), table(locks))
+	return err
+}
+
+// redraw prints the list over the last one.
+func (p *program) redraw(pattern string, locks []relock.Inspection, failed error) error {
+	rows, _ := size(p.out)
+	lines := []string{p.title(pattern, locks, failed) + "   Ctrl-C ends", ""}
+	if len(locks) > 0 {
+		lines = append(lines, strings.Split(strings.TrimSuffix(table(locks), "\n"), "\n")...)
+	}
+	if more := len(lines) - (rows - 1); rows > 4 && more > 0 {
+		lines = append(lines[:rows-2], fmt.Sprintf("… and %d more lines", more+1))
+	}
+	// In one piece, so that nobody sees half of it.
+	_, err := io.WriteString(p.out, home+strings.Join(lines, clearLine)+clearLine+clearRest)
+	return err
+}
+
+func (p *program) title(pattern string, locks []relock.Inspection, failed error) string {
+	state := fmt.Sprintf("%d held", len(locks))
+	if failed != nil {
+		state = short(quote(failed.Error()), 100)
+	}
+	return fmt.Sprintf("%s   locks %s at %s: %s", time.Now().Format(time.TimeOnly), short(quote(pattern), 48), p.redis.addr, state)
+}
