@@ -136,6 +136,12 @@
 // and what nobody unlocks lapses with its lease. Close the Client first and the
 // Redis client after it.
 //
+// # Looking at locks
+//
+// [Client.Inspect] says who holds a lock and who waits for it, of whatever type and
+// in whichever language; relockctl, in cmd/relockctl, says so in a shell. Package
+// relocktest has a Client for unit tests.
+//
 // # What a lock in Redis cannot promise
 //
 // Redis replicates asynchronously: a record that was written just before a
