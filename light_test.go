@@ -1,0 +1,81 @@
+package relock
+
+// relock is light: who imports it gets go-redis, uuid, goid and what these need,
+// and nothing of its tests, examples and tools.
+
+import (
+	"encoding/json"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// What go-redis needs.
+var ofGoRedis = []string{"github.com/cespare/xxhash/v2", "go.uber.org/atomic", "golang.org/x/sys"}
+
+func TestImportingIsLight(t *testing.T) {
+	light := append([]string{"github.com/redis/go-redis/v9", "github.com/google/uuid", "github.com/petermattis/goid"}, ofGoRedis...)
+	for pkg, allowed := range map[string][]string{
+		".":               light,
+		"./cmd/relockctl": light,
+		"./relocktest":    append([]string{"github.com/alicebob/miniredis/v2", "github.com/yuin/gopher-lua"}, light...),
+	} {
+		modules := strings.Fields(goTool(t, "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}", pkg))
+		slices.Sort(modules)
+		for _, module := range slices.Compact(modules) {
+			if !slices.Contains(allowed, module) {
+				t.Errorf("%s brings in %s", pkg, module)
+			}
+		}
+		if !slices.Contains(modules, light[0]) {
+			t.Errorf("%s brings in no go-redis, but %v", pkg, modules)
+		}
+	}
+}
+
+// Whatever else go.mod requires, tests need.
+func TestGoModIsShort(t *testing.T) {
+	var mod struct {
+		Require []struct {
+			Path     string
+			Indirect bool
+		}
+		Tool, Replace []any
+	}
+	if err := json.Unmarshal([]byte(goTool(t, "mod", "edit", "-json")), &mod); err != nil {
+		t.Fatal(err)
+	}
+	var direct []string
+	for _, r := range mod.Require {
+		if !r.Indirect {
+			direct = append(direct, r.Path)
+		}
+	}
+	slices.Sort(direct)
+	want := []string{
+		"github.com/alicebob/miniredis/v2", // tests, examples, relocktest
+		"github.com/anishathalye/porcupine",
+		"github.com/google/uuid",
+		"github.com/petermattis/goid",
+		"github.com/redis/go-redis/v9",
+		"go.uber.org/goleak",
+		"pgregory.net/rapid",
+	}
+	if !slices.Equal(direct, want) || mod.Tool != nil || mod.Replace != nil {
+		t.Errorf("go.mod requires %v, has tools %v and replaces %v", direct, mod.Tool, mod.Replace)
+	}
+}
+
+func goTool(t *testing.T, args ...string) string {
+	t.Helper()
+	out, err := exec.Command("go", args...).Output()
+	if err != nil {
+		var text []byte
+		if exit, ok := err.(*exec.ExitError); ok {
+			text = exit.Stderr
+		}
+		t.Fatalf("go %v: %v: %s", args, err, text)
+	}
+	return string(out)
+}
