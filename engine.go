@@ -497,8 +497,8 @@ func (e *engine) contend(p *patience, wants []want, inherited bool) (t tried, er
 		if way, err = e.enterGates(p, wants); err != nil { // 1
 			return t, err
 		}
-		if !way.IsZero() && !p.once {
-			if err = p.wait(nil, nil, max(time.Until(way), 1)); err != nil {
+		if first := time.Until(way); first > 0 && !p.once {
+			if err = p.wait(nil, nil, first); err != nil {
 				return t, whyAfter(err, cause)
 			}
 		}
