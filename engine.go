@@ -162,11 +162,13 @@ type engine struct {
 	runAll    func(context.Context, []call) ([]reply, []error)
 	runBundle func(context.Context, []bundledCall) ([]reply, error)
 
-	wakeups *pubsub
-	dog     *watchdog
-	closed  <-chan struct{}
-	life    context.Context // until Close
-	endLife context.CancelFunc
+	wakeups                             *pubsub
+	dog                                 *watchdog
+	closed                              <-chan struct{}
+	life                                context.Context // until Close
+	endLife                             context.CancelFunc
+	connecting, brief, patient, silence *limit // of requests
+
 	ailing  atomic.Bool  // the last request was not answered
 	trip    atomic.Int64 // about how long a request takes
 	working atomic.Int64 // goroutines and callers that have something under way in Redis
@@ -193,6 +195,10 @@ func newEngine(id string, o options, r router, runAll func(context.Context, []ca
 		runAll:          runAll,
 		holds:           make(map[holdKey]*hold),
 		gates:           make(map[lockID]*gate),
+		connecting:      newLimit(connectTime),
+		brief:           newLimit(briefTime),
+		patient:         newLimit(unlockTime),
+		silence:         newLimit(2 * unlockTime),
 	}
 	e.life, e.endLife = context.WithCancel(context.Background())
 	e.closed = e.life.Done()

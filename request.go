@@ -99,9 +99,9 @@ func (e *engine) noteHealth(err error) {
 // have to leave early the request has a goroutine of its own.
 func answer[T any](e *engine, p *patience, request func(context.Context) (T, error), late func(T, error)) (value T, err, why error) {
 	if p.prompt {
-		limit := connectTime
+		limit := e.connecting
 		if !p.deadline.IsZero() {
-			limit = briefTime
+			limit = e.brief
 		}
 		value, err = sendOnce(e, p, limit, request)
 		return value, err, nil
@@ -113,7 +113,7 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 		err     error
 	}{done: make(chan struct{})}
 	e.spawn(func() {
-		value, err := sendOnce(e, p, unlockTime, request)
+		value, err := sendOnce(e, p, e.patient, request)
 		if flight.settled.CompareAndSwap(underWay, wasAnswered) {
 			flight.value, flight.err = value, err
 			close(flight.done)
@@ -127,13 +127,12 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 		patient.deadline = later(p.deadline, time.Now().Add(answerTime))
 	}
 	// A Redis client without a read timeout would wait for ever.
-	silent := time.Now().Add(2 * unlockTime)
-	endless := !p.parts && (patient.deadline.IsZero() || silent.Before(patient.deadline))
-	if endless {
-		patient.deadline = silent
+	var silent <-chan struct{}
+	if !p.parts {
+		silent = e.silence.begin().Done()
 	}
-	why = patient.wait(flight.done, nil, 0)
-	if endless && why == errTimeUp && flight.settled.CompareAndSwap(underWay, sentAgain) {
+	why = patient.wait(flight.done, silent, 0)
+	if why == nil && flight.settled.CompareAndSwap(underWay, sentAgain) {
 		return value, errSilent, nil
 	}
 	if why != nil && flight.settled.CompareAndSwap(underWay, leftBehind) {
@@ -144,17 +143,17 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 }
 
 // sendOnce runs request, and notes how it went. go-redis bounds how long it waits
-// for an answer, but dials a host that cannot be reached several times: limit bounds that.
-func sendOnce[T any](e *engine, p *patience, limit time.Duration, request func(context.Context) (T, error)) (T, error) {
+// for an answer, but dials a host that cannot be reached several times: l bounds that.
+func sendOnce[T any](e *engine, p *patience, l *limit, request func(context.Context) (T, error)) (T, error) {
 	ctx := p.ctx
 	if !p.parts {
-		limited, cancel := context.WithTimeout(ctx, limit)
-		defer cancel()
+		limited, done := l.within(ctx)
+		defer done()
 		ctx = limited
 	}
 	value, err := request(ctx)
-	if !p.parts && p.ctx.Err() == nil && errors.Is(err, context.DeadlineExceeded) {
-		err = fmt.Errorf("no connection to Redis within %v", limit)
+	if !p.parts && err != nil && p.ctx.Err() == nil && errors.Is(err, ctx.Err()) {
+		err = fmt.Errorf("no connection to Redis within %v", l.d)
 	}
 	e.noteHealth(err)
 	return value, err
