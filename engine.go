@@ -56,6 +56,8 @@ const (
 type backend interface {
 	// id tells locks apart: what has the same id is the same lock to an owner.
 	id() lockID
+	// kind is what it is called in events.
+	kind() LockKind
 	// kin is the other half of a lock that has two.
 	kin() lockID
 	// exclusive says whether one contender of a process at a time is enough.
@@ -158,6 +160,7 @@ type engine struct {
 	slice           time.Duration
 	prompt          bool // requests that were sent end by themselves within unlockTime
 	log             *slog.Logger
+	observer        Observer // or nil
 
 	runAll    func(context.Context, []call) ([]reply, []error)
 	runBundle func(context.Context, []bundledCall) ([]reply, error)
@@ -191,6 +194,7 @@ func newEngine(id string, o options, r router, runAll func(context.Context, []ca
 		maxWakeDelay:    o.maxWakeDelay,
 		slice:           o.handoverSlice,
 		log:             o.logger,
+		observer:        o.observer,
 		wakeups:         newPubSub(r, o.logger),
 		runAll:          runAll,
 		holds:           make(map[holdKey]*hold),
@@ -202,7 +206,11 @@ func newEngine(id string, o options, r router, runAll func(context.Context, []ca
 	}
 	e.life, e.endLife = context.WithCancel(context.Background())
 	e.closed = e.life.Done()
-	e.dog = newWatchdog(e.renew, e.renewGroup)
+	renew := e.renew
+	if e.observer != nil {
+		renew = e.observedRenew
+	}
+	e.dog = newWatchdog(renew, e.renewGroup)
 	return e
 }
 
@@ -259,6 +267,7 @@ func (e *engine) acquireAll(ctx context.Context, bs []backend, o owner, r reques
 	if r.wait > 0 {
 		p.deadline = time.Now().Add(r.wait)
 	}
+	p.seen = e.sight(ctx, bs, o)
 	var l legacy
 	var err error
 	if len(bs) == 1 && r.lease == 0 && !p.once && !p.parts && bs[0].exclusive() {
@@ -268,6 +277,7 @@ func (e *engine) acquireAll(ctx context.Context, bs []backend, o owner, r reques
 		patient := p // escapes
 		err = e.takeAll(&patient, bs, o, r, l)
 	}
+	p.seen.conclude(err)
 	if err == errTimeUp { // itself: what wraps it is a reason to report
 		return false, nil
 	}
@@ -302,6 +312,7 @@ func (e *engine) takeAll(p *patience, bs []backend, o owner, r request, l legacy
 			return err
 		}
 	}
+	p.seen.took(wants)
 	t, err := e.contend(p, wants, l.record)
 	return e.conclude(p, wants, t, err)
 }
@@ -423,7 +434,7 @@ func (e *engine) conclude(p *patience, wants []want, t tried, err error) error {
 		h := w.hold
 		switch {
 		case err == nil && h.state == fresh:
-			h.state, h.levels = holding, 1
+			h.state, h.levels, h.since = holding, 1, t.sent.Sub(e.dog.epoch)
 			h.tenure = &tenure{engine: e, backend: h.backend, field: h.field, hold: h}
 			h.tenure.lease.holder = h.tenure
 			if g := h.gate; g != nil && g.streak.since.IsZero() {
@@ -504,6 +515,7 @@ func (e *engine) contend(p *patience, wants []want, inherited bool) (t tried, er
 			return t, err
 		}
 		if first := time.Until(way); first > 0 && !p.once {
+			p.seen.waits()
 			if err = p.wait(nil, nil, first); err != nil {
 				return t, whyAfter(err, cause)
 			}
@@ -545,6 +557,8 @@ func (e *engine) contend(p *patience, wants []want, inherited bool) (t tried, er
 		heard, cause = time.Now(), t.cause
 		e.leaveGates(wants, t.at)
 		wake, ready := ears.turnTo(e, wants[t.at], t.grant) // 3, 4
+		p.seen.waits()
+		p.seen.ends(ByTimer)
 		if t.pause > 0 {
 			err = p.wait(nil, nil, t.pause)
 		}
@@ -553,6 +567,7 @@ func (e *engine) contend(p *patience, wants []want, inherited bool) (t tried, er
 			err = p.wait(wake, ready, nap)
 			if ready == nil && time.Since(slept) < nap {
 				e.heardRelease(wants[t.at].hold)
+				p.seen.ends(ByWakeUp)
 			}
 		}
 		if err != nil {

@@ -86,14 +86,19 @@ func (e *engine) passLocked(p *patience, g *gate) error {
 		return errTimeUp
 	}
 	t := g.enqueue(nil)
-	e.mu.Unlock()
-	err := p.wait(t.turn, nil, 0)
-	e.mu.Lock()
-	if err != nil {
+	if err := e.awaitTurnLocked(p, t); err != nil {
 		g.cancel(t)
 		return err
 	}
 	return t.err
+}
+
+// awaitTurnLocked waits for the turn of t. It lets go of the mutex meanwhile.
+func (e *engine) awaitTurnLocked(p *patience, t *ticket) error {
+	e.mu.Unlock()
+	defer e.mu.Lock()
+	p.seen.waits()
+	return p.wait(t.turn, nil, 0)
 }
 
 // reserveTime is how long a gate may be kept for somebody who waits for other gates.

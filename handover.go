@@ -11,7 +11,10 @@ package relock
 // of its own. A process whose streak on a name is as long as its slice releases
 // really, and then lets the others attempt first.
 
-import "time"
+import (
+	"context"
+	"time"
+)
 
 const (
 	sliceTrips  = 16                     // a slice lasts that many round trips, where those are long,
@@ -40,7 +43,7 @@ func (t *tenure) leaseEnded(cause error) {
 	t.ended = true // from now on nobody takes it over
 	h := t.hold
 	t.engine.mu.Unlock()
-	h.leaseEnded(cause)
+	h.lose(cause)
 }
 
 // A streak is what this process has had of a lock without anybody else in between.
@@ -53,7 +56,7 @@ type streak struct {
 
 // handOver is the release of what o has of b where somebody of this process is next:
 // it leaves the lock to the first in line, and says whether it did.
-func (e *engine) handOver(b backend, o owner) bool {
+func (e *engine) handOver(ctx context.Context, b backend, o owner) bool {
 	e.mu.Lock()
 	h := e.holds[holdKey{b.id(), o}]
 	if h == nil || !e.handOverLocked(h) {
@@ -64,6 +67,7 @@ func (e *engine) handOver(b backend, o owner) bool {
 	guards := h.takeGuardsLocked()
 	e.mu.Unlock()
 	endGuards(guards, nil)
+	e.sawRelease(ctx, h, 0, nil)
 	return true
 }
 
@@ -87,7 +91,7 @@ func (e *engine) handOverLocked(h *hold) bool {
 	if next.heir = needsToken(next.backend); next.heir {
 		e.dog.remove(&t.lease)
 	} else {
-		next.state, next.levels, next.tenure, t.hold = holding, 1, t, next
+		next.state, next.levels, next.since, next.tenure, t.hold = holding, 1, now.Sub(e.dog.epoch), t, next
 		next.turn.leave()
 	}
 	g.queue[0].left = true
@@ -189,11 +193,10 @@ func (e *engine) standInLine(p *patience, b backend, o owner) (legacy, error) {
 	}
 	h := e.newHoldLocked(b, key)
 	t := g.enqueue(h)
-	e.mu.Unlock()
-	err := p.wait(t.turn, nil, 0)
-	e.mu.Lock()
+	err := e.awaitTurnLocked(p, t)
 	switch {
 	case t.left: // before anything else happened: nobody else could release it
+		p.seen.ends(ByHandover)
 		return legacy{h, !h.heir, h.heir}, nil
 	case err != nil:
 		g.cancel(t)

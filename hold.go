@@ -34,11 +34,12 @@ type hold struct {
 	turn   gate // callers of the same owner, one at a time
 	gate   *gate
 	state  holdState
-	tenure *tenure // what it holds, from then on
-	heir   bool    // fresh, and the record of the one before it was left to it
+	tenure *tenure       // what it holds, from then on
+	since  time.Duration // on the clock of the watchdog: of the attempt that was granted, or of the handover
 	levels int
 	token  int64
 	loss   error // why, when lost
+	heir   bool  // fresh, and the record of the one before it was left to it
 	lapsed bool  // lost because its explicit lease ran out: it needs no Unlock
 	told   bool  // a re-entry has reported the loss
 	// The record may outlive the lease, because a re-entry with a longer one was given up.
@@ -79,22 +80,13 @@ func (h *hold) lapseIfDue() {
 	}
 }
 
-// leaseEnded hears from the watchdog that the lease has ended. Nobody may be there
-// to be told of a loss, so that it is logged.
-func (h *hold) leaseEnded(cause error) {
-	if h.lose(cause) && h.engine.dog.renews(&h.tenure.lease) {
-		h.engine.log.Warn("relock: a lock was lost",
-			"lock", shortName(h.key.id.name), "owner", h.key.owner.String(), "cause", cause)
-	}
-}
-
 // loseField ends the hold of o with that field as lost, if it is still there.
 func (e *engine) loseField(id lockID, o owner, field string, cause error) {
 	if h := e.find(id, o); h != nil && h.field == field {
 		if !e.dog.trusted(&h.tenure.lease, time.Now()) {
 			cause = errLapsed // that comes first
 		}
-		h.leaseEnded(cause)
+		h.lose(cause)
 	}
 }
 
@@ -128,6 +120,7 @@ func (h *hold) lose(cause error) bool {
 	if c, ok := h.backend.(composite); ok {
 		c.lost(h.field)
 	}
+	h.sawEnd(cause)
 	return true
 }
 

@@ -23,6 +23,8 @@ type options struct {
 	synced          synced
 	syncs           bool // WithSyncedReplicas was given
 	logger          *slog.Logger
+	observer        Observer
+	observes        bool // WithObserver was given
 }
 
 // An Option changes how a Client works.
@@ -93,10 +95,22 @@ func WithSyncedReplicas(n int, d time.Duration) Option {
 	return func(o *options) { o.synced, o.syncs = synced{n, d}, true }
 }
 
-// WithLogger sets where the few things go that no caller can be told: a lock
-// that was lost, and wake-ups that Redis does not allow. Defaults to slog.Default().
+// WithLogger sets where the few things go that no caller may be told: one warning for
+// each lock that was lost, with its name and the cause, but for those that this Client
+// forced open; and one for wake-ups that Redis does not allow. In a healthy run it
+// logs nothing. Defaults to slog.Default().
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) { o.logger = l }
+}
+
+// WithObserver sets who is told what happens to the locks of the Client: how long
+// callers wait, how they come in, how long locks are held, and what is lost. For
+// metrics and traces there is one in github.com/relock-go/relock/otel. Defaults to none,
+// which costs nothing.
+//
+// Redisson has none.
+func WithObserver(o Observer) Option {
+	return func(all *options) { all.observer, all.observes = o, true }
 }
 
 func newOptions(opts []Option) (options, error) {
@@ -129,6 +143,8 @@ func newOptions(opts []Option) (options, error) {
 		return o, invalid("WithSyncedReplicas(%d, %v): at least 1 replica, and 1ms", o.synced.replicas, o.synced.within)
 	case o.logger == nil:
 		return o, invalid("WithLogger(nil): a logger, or leave the option out")
+	case o.observes && o.observer == nil:
+		return o, invalid("WithObserver(nil): an observer, or leave the option out")
 	}
 	return o, nil
 }

@@ -21,6 +21,7 @@ type patience struct {
 	prompt   bool            // requests end soon by themselves, and need not be left behind
 	parts    bool            // requests are those of a composite, whose parts bound them
 	unheard  bool            // Redis has not answered at all, and that is why it was given up
+	seen     *sighting       // of the call, or nil
 }
 
 // patienceFor is that of a caller of e who asks b, and waits until ctx or e ends.

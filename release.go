@@ -16,7 +16,7 @@ import (
 // The level is given back here whatever Redis says: an Unlock is owed once, and a
 // hold that nobody is going to unlock must not be renewed.
 func (e *engine) release(ctx context.Context, b backend, o owner) error {
-	if e.handOver(b, o) {
+	if e.handOver(ctx, b, o) {
 		return nil
 	}
 	e.beginWork()
@@ -31,11 +31,15 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	h, err := e.takeTurn(p, b, o, false)
 	if err != nil { // others of this owner are waiting for Redis
 		if h := e.find(b.id(), o); h != nil {
-			if h.giveBack() == 0 {
+			err = unconfirmed(err)
+			left := h.giveBack()
+			if left == 0 {
 				e.spawn(h.clear)
 			}
+			e.sawRelease(ctx, h, left, err)
+			return err
 		}
-		return fmt.Errorf("not confirmed, the record lapses with its lease: %w", err)
+		return unconfirmed(err)
 	}
 	if h == nil {
 		return e.notHeldError(b.id(), o)
@@ -60,13 +64,21 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	case loss != nil: // but its record may still have been there
 		return loss
 	case err != nil:
-		return fmt.Errorf("not confirmed, the record lapses with its lease: %w", err)
+		err = unconfirmed(err)
 	case r.there || left == 0 && ghosts > 0: // an earlier try has done it
-		return nil
 	case left > 0:
 		h.lose(errGone)
+		return lossError(errGone)
+	default:
+		h.sawEnd(errGone)
+		return lossError(errGone)
 	}
-	return lossError(errGone)
+	e.sawRelease(ctx, h, left, err)
+	return err
+}
+
+func unconfirmed(err error) error {
+	return fmt.Errorf("not confirmed, the record lapses with its lease: %w", err)
 }
 
 // giveBack takes one level from the hold, and with the last one ends it here. It
