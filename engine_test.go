@@ -206,8 +206,8 @@ func newBubbleEngine(t *testing.T) *bubbleEngine {
 }
 
 // joinBubbleEngine makes another client of the same Redis.
-func joinBubbleEngine(t *testing.T, r *fakeRedis, id string) *bubbleEngine {
-	o, err := newOptions([]Option{WithLogger(slog.New(slog.DiscardHandler))})
+func joinBubbleEngine(t *testing.T, r *fakeRedis, id string, opts ...Option) *bubbleEngine {
+	o, err := newOptions(append([]Option{WithLogger(slog.New(slog.DiscardHandler))}, opts...))
 	if err != nil {
 		t.Fatal(err)
 	}
