@@ -26,6 +26,7 @@ func TestNewRefuses(t *testing.T) {
 		"WithMaxWakeDelay(0s)":      {rdb, []Option{WithMaxWakeDelay(0)}},
 		"WithMaxWakeDelay(-1ns)":    {rdb, []Option{WithMaxWakeDelay(-1)}},
 		"WithLogger(nil)":           {rdb, []Option{WithLogger(nil)}},
+		"WithObserver(nil)":         {rdb, []Option{WithObserver(nil)}},
 		"WithNodeTimeout(0s)":       {rdb, []Option{WithNodeTimeout(0)}},
 		"WithSyncedReplicas(0, 1s)": {rdb, []Option{WithSyncedReplicas(0, time.Second)}},
 		"WithSyncedReplicas(1, 1µs": {rdb, []Option{WithSyncedReplicas(1, time.Microsecond)}},

@@ -375,3 +375,24 @@ func ExampleLock_Guard() {
 	fmt.Println(errors.Is(context.Cause(guarded), relock.ErrLockLost))
 	// Output: true
 }
+
+// slowSections tells of holds that others had to wait for too long.
+type slowSections struct{ relock.NopObserver }
+
+func (slowSections) Released(_ context.Context, e relock.ReleasedEvent) {
+	if e.Held > 10*time.Millisecond {
+		fmt.Println(e.Lock.Name, "is slow")
+	}
+}
+
+func ExampleWithObserver() {
+	rdb, done := newRedis()
+	defer done()
+	client, _ := relock.New(rdb, relock.WithObserver(slowSections{}))
+	defer client.Close()
+	_ = client.NewLock("report").Do(context.Background(), func(context.Context) error {
+		time.Sleep(20 * time.Millisecond)
+		return nil
+	})
+	// Output: report is slow
+}

@@ -1,0 +1,133 @@
+// Example shows what relock tells Prometheus: a few workers share a lock, and then the
+// program reads its own /metrics.
+//
+//	cd otel && go run ./example
+//
+// It needs nothing but Go: it runs on an embedded miniredis.
+package main
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/otlptranslator"
+	"github.com/redis/go-redis/v9"
+	"go.opentelemetry.io/otel/exporters/prometheus"
+	"go.opentelemetry.io/otel/sdk/metric"
+
+	"github.com/relock-go/relock"
+	relockotel "github.com/relock-go/relock/otel"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "example:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+
+	// The names that grafana.json uses, whatever the Prometheus that asks.
+	exporter, err := prometheus.New(prometheus.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithSuffixes))
+	if err != nil {
+		return err
+	}
+	meters := metric.NewMeterProvider(metric.WithReader(exporter))
+	defer meters.Shutdown(ctx)
+	observer, err := relockotel.New(relockotel.WithMeterProvider(meters))
+	if err != nil {
+		return err
+	}
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("/metrics", promhttp.Handler())
+	server := &http.Server{Handler: mux, ReadHeaderTimeout: time.Second}
+	go server.Serve(listener)
+	defer server.Close()
+
+	mini, err := miniredis.Run()
+	if err != nil {
+		return err
+	}
+	defer mini.Close()
+	rdb := redis.NewClient(&redis.Options{Addr: mini.Addr()})
+	defer rdb.Close()
+	client, err := relock.New(rdb, relock.WithObserver(observer))
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	if err := work(ctx, client.NewLock("report")); err != nil {
+		return err
+	}
+	return scrape(ctx, "http://"+listener.Addr().String()+"/metrics")
+}
+
+// work has eight workers take turns; each of them meets somebody who does not wait.
+func work(ctx context.Context, lock *relock.Lock) error {
+	var workers sync.WaitGroup
+	failed := make(chan error, 8)
+	for range 8 {
+		workers.Go(func() {
+			for range 5 {
+				err := lock.Do(ctx, func(context.Context) error {
+					time.Sleep(time.Millisecond)
+					_, err := lock.TryLock(relock.WithOwner(ctx), 0, 0)
+					return err
+				})
+				if err != nil {
+					failed <- err
+					return
+				}
+			}
+		})
+	}
+	workers.Wait()
+	close(failed)
+	return <-failed
+}
+
+// scrape prints what Prometheus would read of relock, but for the buckets of histograms.
+func scrape(ctx context.Context, url string) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer response.Body.Close()
+	fmt.Println(url, "says, among other things:")
+	for lines := bufio.NewScanner(response.Body); lines.Scan(); {
+		line := lines.Text()
+		if !strings.HasPrefix(line, "relock_") || strings.Contains(line, "_bucket") {
+			continue
+		}
+		name, value, _ := strings.Cut(line, "} ")
+		name, labels, _ := strings.Cut(name, "{")
+		var own []string
+		for l := range strings.SplitSeq(labels, ",") {
+			if strings.HasPrefix(l, "relock_") {
+				own = append(own, l)
+			}
+		}
+		fmt.Printf("  %s{%s} %s\n", name, strings.Join(own, ","), value)
+	}
+	return nil
+}

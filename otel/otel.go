@@ -1,0 +1,314 @@
+// Package otel shows the locks of relock in OpenTelemetry: how long callers wait and
+// how they come in, how long locks are held and by how many, what is renewed and what is lost.
+//
+//	observer, err := otel.New() // on the global MeterProvider
+//	...
+//	client, err := relock.New(rdb, relock.WithObserver(observer))
+//
+// # Metrics
+//
+// Every one has the attribute relock.lock.kind: lock, fair, read, write, redlock. Times
+// are in seconds.
+//
+//	relock.wait.duration     histogram  from the call until it has the lock, or gives up having waited,
+//	                                    with relock.way: at_once, turn, handover, wakeup, timer, gave_up
+//	relock.hold.duration     histogram  from the attempt that was granted until the end, with
+//	                                    relock.end: released, unconfirmed, lapsed, lost
+//	relock.holders           up-down    holds there are, without re-entries
+//	relock.waiters           up-down    callers who wait for others
+//	relock.acquisitions      counter    levels acquired, with relock.way
+//	relock.give_ups          counter    calls that left without the lock, with
+//	                                    relock.reason: time_up, ctx, closed, lost, error
+//	relock.losses            counter    holds that were lost
+//	relock.renewals          counter    renewals that were confirmed
+//	relock.renewal.failures  counter    renewals that were not, and are tried again
+//
+// A rate of relock.losses above 0 needs somebody to look at it, and so does one of
+// relock.renewal.failures that stays. A growing part of the way timer says that
+// wake-ups are lost, or that holders crash; fair locks and waiting writers have some of it always.
+//
+// The name of the lock is no attribute, because every name is a time series of its
+// own: see [WithLockNames]. grafana.json beside this file is a dashboard of these
+// metrics as the OpenTelemetry exporter for Prometheus names them with the strategy
+// UnderscoreEscapingWithSuffixes: relock_wait_duration_seconds and so on. See ./example.
+//
+// # Traces
+//
+// Where the ctx of a call carries a span that is recorded, the wait becomes a child of
+// it when it is over (relock.wait, if the caller had to wait), and so does the hold
+// (relock.hold) when it is released, as a child of the span of Unlock's ctx. They
+// carry the name of the lock. What is done under the lock are siblings of the hold, not
+// children: it is written when it ends, because nothing says before that it will.
+// A hold that was lost has no span: its Unlock may never come, and returns the error.
+package otel
+
+// Rules: an observer has no state of its own but instruments and the sets of
+// attributes it has used; spans are written when they end, with the start that the
+// event tells.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	otelapi "go.opentelemetry.io/otel"
+	"go.opentelemetry.io/otel/attribute"
+	"go.opentelemetry.io/otel/codes"
+	"go.opentelemetry.io/otel/metric"
+	"go.opentelemetry.io/otel/trace"
+
+	"github.com/relock-go/relock"
+)
+
+const scope = "github.com/relock-go/relock/otel"
+
+const (
+	kindKey   = attribute.Key("relock.lock.kind")
+	nameKey   = attribute.Key("relock.lock.name")
+	wayKey    = attribute.Key("relock.way")
+	endKey    = attribute.Key("relock.end")
+	reasonKey = attribute.Key("relock.reason")
+	tokenKey  = attribute.Key("relock.token")
+)
+
+// From a handover in the process (about a microsecond) to what nobody waits for any more.
+var waitBuckets = []float64{1e-5, 1e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
+
+// From an empty section to a leader who stays for a day.
+var holdBuckets = []float64{1e-5, 1e-4, 5e-4, .001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 300, 1800, 3600, 86400}
+
+// An Option changes what an [Observer] records.
+type Option func(*config)
+
+type config struct {
+	meters metric.MeterProvider
+	names  bool
+	spans  bool
+}
+
+// WithMeterProvider sets where metrics go. Defaults to the global MeterProvider.
+func WithMeterProvider(p metric.MeterProvider) Option {
+	return func(c *config) { c.meters = p }
+}
+
+// WithLockNames adds the attribute relock.lock.name to all metrics. Only for services
+// with few names: a name with an order number in it would make a time series for each
+// order. Off by default.
+func WithLockNames() Option {
+	return func(c *config) { c.names = true }
+}
+
+// WithoutSpans writes no spans, only metrics.
+func WithoutSpans() Option {
+	return func(c *config) { c.spans = false }
+}
+
+// An Observer records what it is told of. One will do for any number of Clients.
+type Observer struct {
+	relock.NopObserver
+	config
+
+	wait, hold                    metric.Float64Histogram
+	holders, waiters              metric.Int64UpDownCounter
+	acquisitions, giveUps, losses metric.Int64Counter
+	renewals, renewalFailures     metric.Int64Counter
+	sets                          sync.Map // labels -> metric.MeasurementOption; only without names: then they are few
+}
+
+// New returns an Observer for [relock.WithObserver]. The error is that of the
+// MeterProvider, when it refuses an instrument.
+func New(opts ...Option) (*Observer, error) {
+	o := &Observer{config: config{meters: otelapi.GetMeterProvider(), spans: true}}
+	for _, opt := range opts {
+		opt(&o.config)
+	}
+	m := maker{meter: o.meters.Meter(scope)}
+	o.wait = m.histogram("relock.wait.duration", waitBuckets, "From the call until the caller has the lock, or gives up having waited.")
+	o.hold = m.histogram("relock.hold.duration", holdBuckets, "From the attempt that was granted until the hold is over.")
+	o.holders = m.upDown("relock.holders", "{hold}", "Holds there are.")
+	o.waiters = m.upDown("relock.waiters", "{caller}", "Callers who wait for others to release a lock.")
+	o.acquisitions = m.counter("relock.acquisitions", "{level}", "Levels acquired.")
+	o.giveUps = m.counter("relock.give_ups", "{call}", "Calls that left without the lock.")
+	o.losses = m.counter("relock.losses", "{hold}", "Holds that were lost.")
+	o.renewals = m.counter("relock.renewals", "{renewal}", "Renewals that were confirmed.")
+	o.renewalFailures = m.counter("relock.renewal.failures", "{renewal}", "Renewals that were not confirmed, and are tried again.")
+	if m.err != nil {
+		return nil, fmt.Errorf("relock/otel: new: %w", m.err)
+	}
+	return o, nil
+}
+
+// A maker makes instruments, and remembers what went wrong.
+type maker struct {
+	meter metric.Meter
+	err   error
+}
+
+func (m *maker) histogram(name string, buckets []float64, what string) metric.Float64Histogram {
+	i, err := m.meter.Float64Histogram(name, metric.WithUnit("s"), metric.WithDescription(what), metric.WithExplicitBucketBoundaries(buckets...))
+	m.err = errors.Join(m.err, err)
+	return i
+}
+
+func (m *maker) upDown(name, unit, what string) metric.Int64UpDownCounter {
+	i, err := m.meter.Int64UpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(what))
+	m.err = errors.Join(m.err, err)
+	return i
+}
+
+func (m *maker) counter(name, unit, what string) metric.Int64Counter {
+	i, err := m.meter.Int64Counter(name, metric.WithUnit(unit), metric.WithDescription(what))
+	m.err = errors.Join(m.err, err)
+	return i
+}
+
+// Waiting counts one more waiter: see [relock.Observer].
+func (o *Observer) Waiting(ctx context.Context, e relock.WaitingEvent) {
+	o.waiters.Add(ctx, 1, o.attributes(e.Lock, "", ""))
+}
+
+// Acquired records the wait, and one more hold: see [relock.Observer].
+func (o *Observer) Acquired(ctx context.Context, e relock.AcquiredEvent) {
+	byWay := o.attributes(e.Lock, wayKey, string(e.Way))
+	o.acquisitions.Add(ctx, 1, byWay)
+	o.wait.Record(ctx, e.Waited.Seconds(), byWay)
+	bare := o.attributes(e.Lock, "", "")
+	if e.Level == 1 {
+		o.holders.Add(ctx, 1, bare)
+	}
+	if e.Way == relock.AtOnce {
+		return
+	}
+	o.waiters.Add(ctx, -1, bare)
+	if s := o.span(ctx, "relock.wait", e.Lock, e.Waited); s != nil {
+		s.SetAttributes(wayKey.String(string(e.Way)))
+		if e.Token != 0 {
+			s.SetAttributes(tokenKey.Int64(e.Token))
+		}
+		s.End()
+	}
+}
+
+// GaveUp records the wait that was in vain: see [relock.Observer].
+func (o *Observer) GaveUp(ctx context.Context, e relock.GaveUpEvent) {
+	why := reason(e.Err)
+	o.giveUps.Add(ctx, 1, o.attributes(e.Lock, reasonKey, why))
+	if !e.Waiting {
+		return
+	}
+	o.wait.Record(ctx, e.Waited.Seconds(), o.attributes(e.Lock, wayKey, "gave_up"))
+	o.waiters.Add(ctx, -1, o.attributes(e.Lock, "", ""))
+	if s := o.span(ctx, "relock.wait", e.Lock, e.Waited); s != nil {
+		s.SetAttributes(wayKey.String("gave_up"), reasonKey.String(why))
+		failed(s, e.Err)
+		s.End()
+	}
+}
+
+// Renewed counts: see [relock.Observer].
+func (o *Observer) Renewed(ctx context.Context, e relock.RenewedEvent) {
+	o.renewals.Add(ctx, 1, o.attributes(e.Lock, "", ""))
+}
+
+// RenewalFailed counts: see [relock.Observer].
+func (o *Observer) RenewalFailed(ctx context.Context, e relock.RenewalFailedEvent) {
+	o.renewalFailures.Add(ctx, 1, o.attributes(e.Lock, "", ""))
+}
+
+// Released records the hold, when it is over: see [relock.Observer].
+func (o *Observer) Released(ctx context.Context, e relock.ReleasedEvent) {
+	if e.Left > 0 {
+		return
+	}
+	end := "released"
+	if e.Err != nil {
+		end = "unconfirmed"
+	}
+	o.ended(ctx, e.Lock, e.Held, end)
+	if s := o.span(ctx, "relock.hold", e.Lock, e.Held); s != nil {
+		s.SetAttributes(endKey.String(end))
+		failed(s, e.Err)
+		s.End()
+	}
+}
+
+// Lapsed records the hold: see [relock.Observer].
+func (o *Observer) Lapsed(ctx context.Context, e relock.LapsedEvent) {
+	o.ended(ctx, e.Lock, e.Held, "lapsed")
+}
+
+// Lost records the hold, and counts the loss: see [relock.Observer].
+func (o *Observer) Lost(ctx context.Context, e relock.LostEvent) {
+	o.losses.Add(ctx, 1, o.attributes(e.Lock, "", ""))
+	o.ended(ctx, e.Lock, e.Held, "lost")
+}
+
+func (o *Observer) ended(ctx context.Context, l relock.LockInfo, held time.Duration, end string) {
+	o.holders.Add(ctx, -1, o.attributes(l, "", ""))
+	o.hold.Record(ctx, held.Seconds(), o.attributes(l, endKey, end))
+}
+
+// labels are what a time series has beside the name of the lock.
+type labels struct {
+	kind  relock.LockKind
+	key   attribute.Key // or ""
+	value string
+}
+
+// attributes are those of l, and one more if there is a key.
+func (o *Observer) attributes(l relock.LockInfo, key attribute.Key, value string) metric.MeasurementOption {
+	is := labels{l.Kind, key, value}
+	if !o.names {
+		if known, ok := o.sets.Load(is); ok {
+			return known.(metric.MeasurementOption)
+		}
+	}
+	all := append(make([]attribute.KeyValue, 0, 3), kindKey.String(string(l.Kind)))
+	if key != "" {
+		all = append(all, key.String(value))
+	}
+	if o.names {
+		all = append(all, nameKey.String(l.Name))
+	}
+	set := metric.WithAttributeSet(attribute.NewSet(all...))
+	if !o.names {
+		o.sets.Store(is, set)
+	}
+	return set
+}
+
+// span is a span of what has just ended, and took so long; nil where none is recorded.
+func (o *Observer) span(ctx context.Context, name string, l relock.LockInfo, took time.Duration) trace.Span {
+	parent := trace.SpanFromContext(ctx)
+	if !o.spans || !parent.IsRecording() {
+		return nil
+	}
+	_, s := parent.TracerProvider().Tracer(scope).Start(ctx, name,
+		trace.WithTimestamp(time.Now().Add(-took)),
+		trace.WithAttributes(kindKey.String(string(l.Kind)), nameKey.String(l.Name)))
+	return s
+}
+
+func failed(s trace.Span, err error) {
+	if err != nil {
+		s.RecordError(err)
+		s.SetStatus(codes.Error, err.Error())
+	}
+}
+
+// reason is why a caller gave up, in one of few words.
+func reason(err error) string {
+	switch {
+	case err == nil:
+		return "time_up"
+	case errors.Is(err, relock.ErrClosed):
+		return "closed"
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return "ctx"
+	case errors.Is(err, relock.ErrLockLost):
+		return "lost"
+	}
+	return "error"
+}
