@@ -565,9 +565,11 @@ func (e *engine) contend(p *patience, wants []want, inherited bool) (t tried, er
 		if nap := e.nap(t.wait); err == nil && (t.pause == 0 || nap > t.pause) {
 			slept := time.Now()
 			err = p.wait(wake, ready, nap)
-			if ready == nil && time.Since(slept) < nap {
-				e.heardRelease(wants[t.at].hold)
+			if time.Since(slept) < nap {
 				p.seen.ends(ByWakeUp)
+				if ready == nil {
+					e.heardRelease(wants[t.at].hold)
+				}
 			}
 		}
 		if err != nil {

@@ -134,10 +134,10 @@ const (
 	ByTurn Way = "turn"
 	// ByHandover: the one before it in its process left the lock to it.
 	ByHandover Way = "handover"
-	// ByWakeUp: it heard of the release.
+	// ByWakeUp: it heard of the release, or the lock was free when it had only just begun to listen.
 	ByWakeUp Way = "wakeup"
 	// ByTimer: it asked again because it was time to: the lease in its way had ended, or a
-	// wake-up was lost; or for a sign of life of a waiter of a fair lock or of a writer.
+	// wake-up was lost; or to show that it lives, as waiters of fair and write locks do.
 	ByTimer Way = "timer"
 )
 
