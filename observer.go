@@ -160,7 +160,7 @@ type GaveUpEvent struct {
 	Lock    LockInfo
 	Waiting bool          // was called before
 	Waited  time.Duration // since the call, with the time that Redis took
-	Err     error         // what the call returns, or nil: TryLock returns false
+	Err     error         // what the call returns, without operation and name; nil: TryLock returns false
 }
 
 // A RenewedEvent is about a hold that was renewed.

@@ -23,6 +23,9 @@
 //	relock.renewals          counter    renewals that were confirmed
 //	relock.renewal.failures  counter    renewals that were not, and are tried again
 //
+// A MultiLock counts as its locks. A RedLock counts as one redlock, and its locks, whose
+// Clients have observers of their own, beside it.
+//
 // A rate of relock.losses above 0 needs somebody to look at it, and so does one of
 // relock.renewal.failures that stays. A growing part of the way timer says that
 // wake-ups are lost, or that holders crash; fair locks and waiting writers have some of it always.
@@ -34,12 +37,11 @@
 //
 // # Traces
 //
-// Where the ctx of a call carries a span that is recorded, the wait becomes a child of
-// it when it is over (relock.wait, if the caller had to wait), and so does the hold
-// (relock.hold) when it is released, as a child of the span of Unlock's ctx. They
-// carry the name of the lock. What is done under the lock are siblings of the hold, not
-// children: it is written when it ends, because nothing says before that it will.
-// A hold that was lost has no span: its Unlock may never come, and returns the error.
+// Where the ctx of a call carries a span that is recorded, its wait becomes a child of
+// it (relock.wait, if the caller had to wait), and its hold (relock.hold) a child of
+// the span in the ctx of Unlock. They carry the name of the lock. Both are written when
+// they end: the spans of what was done under the lock are siblings of the hold, not
+// children. A hold that was lost has none, because no call ends it; Unlock returns the error.
 package otel
 
 // Rules: an observer has no state of its own but instruments and the sets of
