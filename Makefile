@@ -1,6 +1,6 @@
 # What is done often. "make" says what there is; .ci/run is all of it, and more.
 .DEFAULT_GOAL := help
-.PHONY: help test race storm soak interop bench examples lint api tidy gate
+.PHONY: help test race storm soak interop otel bench examples lint api tidy gate
 
 GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
@@ -25,6 +25,9 @@ soak: ## every kind of lock at full speed for a while; TIME=30m for longer
 interop: ## with Redisson; needs Java 17, Maven and redis-server
 	cd interop && go test -timeout 25m ./...
 
+otel: ## metrics, spans and the dashboard
+	cd otel && go test ./... && go run ./example
+
 bench: ## beside other libraries, a moment of each; needs redis-server
 	cd bench && go run . -short
 
@@ -44,6 +47,7 @@ api: ## whether the exported API can still be used as it was
 tidy: ## go.mod of all modules
 	go mod tidy
 	cd interop && go mod tidy
+	cd otel && go mod tidy
 	cd bench && go mod tidy
 	cd examples/postgres && go mod tidy
 

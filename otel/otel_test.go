@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"net/http"
 	"net/http/httptest"
 	"os"
 	"regexp"
@@ -283,7 +284,7 @@ func TestDashboardUsesTheNamesThatAreEmitted(t *testing.T) {
 		t.Fatal(err)
 	}
 	everything(newObserver(t, relockotel.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(exporter)))))
-	scrape := httptest.NewRequest("GET", "/metrics", nil)
+	scrape := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 	scrape.Header.Set("Accept", "text/plain;version=1.0.0;escaping=allow-utf-8")
 	answer := httptest.NewRecorder()
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(answer, scrape)
