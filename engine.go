@@ -56,8 +56,8 @@ const (
 type backend interface {
 	// id tells locks apart: what has the same id is the same lock to an owner.
 	id() lockID
-	// kind is what it is called in events.
-	kind() LockKind
+	// typ is what it is called in events.
+	typ() LockType
 	// kin is the other half of a lock that has two.
 	kin() lockID
 	// exclusive says whether one contender of a process at a time is enough.

@@ -113,7 +113,7 @@ type fakeLock struct {
 }
 
 func (l *fakeLock) id() lockID             { return lockID{name: l.lockID} }
-func (l *fakeLock) kind() LockKind         { return KindLock }
+func (l *fakeLock) typ() LockType          { return TypeLock }
 func (l *fakeLock) kin() lockID            { return lockID{} }
 func (l *fakeLock) exclusive() bool        { return true }
 func (l *fakeLock) channel(attempt) string { return "channel:" + l.lockID }

@@ -63,7 +63,7 @@ type fairLock struct {
 }
 
 func (l *fairLock) id() lockID      { return lockID{name: l.keys[0]} }
-func (l *fairLock) kind() LockKind  { return KindFair }
+func (l *fairLock) typ() LockType   { return TypeFair }
 func (l *fairLock) kin() lockID     { return lockID{} }
 func (l *fairLock) exclusive() bool { return false }
 

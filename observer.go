@@ -28,7 +28,7 @@ import (
 // the one before has not released; and renewals and losses at any time.
 //
 // A MultiLock is seen as its locks, each by itself. A RedLock is seen as itself by
-// the Observer of its own Client, and each of its locks, as one of its own kind, by
+// the Observer of its own Client, and each of its locks, as one of its own type, by
 // the Observer of the Client that made it. After Close only Unlock is reported.
 //
 // It has one method for each event, so that no event has fields which mean
@@ -102,20 +102,20 @@ func (NopObserver) embedsNopObserver() {}
 // LockInfo says which lock an event is about, and whose call or hold.
 type LockInfo struct {
 	Name  string
-	Kind  LockKind
+	Type  LockType
 	Owner Owner
 }
 
-// A LockKind is a type of lock, as it appears in metrics.
-type LockKind string
+// A LockType is a type of lock, or a half of one, as it appears in metrics.
+type LockType string
 
-// The kinds of locks. A MultiLock has none: it is seen as its locks.
+// The types of locks. A MultiLock has none: it is seen as its locks.
 const (
-	KindLock  LockKind = "lock"
-	KindFair  LockKind = "fair"
-	KindRead  LockKind = "read"
-	KindWrite LockKind = "write"
-	KindRed   LockKind = "redlock"
+	TypeLock  LockType = "lock"
+	TypeFair  LockType = "fair"
+	TypeRead  LockType = "read"
+	TypeWrite LockType = "write"
+	TypeRed   LockType = "redlock"
 )
 
 // An Owner is a goroutine or an owner made by [WithOwner]. No two of a process are the same.
@@ -196,7 +196,7 @@ type LostEvent struct {
 	Cause error         // matches ErrLockLost
 }
 
-func infoOf(b backend, o owner) LockInfo { return LockInfo{b.id().name, b.kind(), Owner(o)} }
+func infoOf(b backend, o owner) LockInfo { return LockInfo{b.id().name, b.typ(), Owner(o)} }
 
 func (h *hold) info() LockInfo { return infoOf(h.backend, h.key.owner) }
 

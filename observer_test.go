@@ -115,7 +115,7 @@ func inObservedBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine, r *rec
 }
 
 // x is the lock of the bubble, as o has it.
-func x(o owner) LockInfo { return LockInfo{"x", KindLock, Owner(o)} }
+func x(o owner) LockInfo { return LockInfo{"x", TypeLock, Owner(o)} }
 
 func TestObserverSeesLevels(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, _ *lockedBuffer) {
@@ -391,39 +391,39 @@ func TestObserverCountsAddUp(t *testing.T) {
 	all.Wait()
 	var seen string
 	testredis.Await(t, "all holds and waits have ended", soon, func() bool {
-		waits, holds := make(map[LockKind]int), make(map[LockKind]int)
+		waits, holds := make(map[LockType]int), make(map[LockType]int)
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		for _, event := range r.events {
 			switch e := event.(type) {
 			case WaitingEvent:
-				waits[e.Lock.Kind]++
+				waits[e.Lock.Type]++
 			case AcquiredEvent:
 				if e.Way != AtOnce {
-					waits[e.Lock.Kind]--
+					waits[e.Lock.Type]--
 				}
 				if e.Level == 1 {
-					holds[e.Lock.Kind]++
+					holds[e.Lock.Type]++
 				}
-				if (e.Token > 0) != (e.Lock.Kind == KindWrite) {
+				if (e.Token > 0) != (e.Lock.Type == TypeWrite) {
 					t.Errorf("%+v", e)
 				}
 			case GaveUpEvent:
 				if e.Waiting {
-					waits[e.Lock.Kind]--
+					waits[e.Lock.Type]--
 				}
 			case ReleasedEvent:
 				if e.Left == 0 {
-					holds[e.Lock.Kind]--
+					holds[e.Lock.Type]--
 				}
 			case LapsedEvent:
-				holds[e.Lock.Kind]--
+				holds[e.Lock.Type]--
 			case LostEvent:
-				holds[e.Lock.Kind]--
+				holds[e.Lock.Type]--
 			}
 		}
 		seen = fmt.Sprint("waits ", waits, " holds ", holds)
-		for _, n := range []map[LockKind]int{waits, holds} {
+		for _, n := range []map[LockType]int{waits, holds} {
 			for _, n := range n {
 				if n != 0 {
 					return false
@@ -453,9 +453,9 @@ func TestObserverSeesRedLockAndNodes(t *testing.T) {
 		for _, event := range r.take() {
 			switch e := event.(type) {
 			case AcquiredEvent:
-				kinds = append(kinds, fmt.Sprint("acquired ", e.Lock == LockInfo{b.name, e.Lock.Kind, o}, e.Lock.Kind))
+				kinds = append(kinds, fmt.Sprint("acquired ", e.Lock == LockInfo{b.name, e.Lock.Type, o}, e.Lock.Type))
 			case ReleasedEvent:
-				kinds = append(kinds, fmt.Sprint("released ", e.Lock == LockInfo{b.name, e.Lock.Kind, o}, e.Lock.Kind))
+				kinds = append(kinds, fmt.Sprint("released ", e.Lock == LockInfo{b.name, e.Lock.Type, o}, e.Lock.Type))
 			default:
 				kinds = append(kinds, fmt.Sprintf("%T", e))
 			}

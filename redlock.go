@@ -235,7 +235,7 @@ func voicesOf(m member) (voices []voice) {
 }
 
 func (l *redLock) id() lockID             { return l.name }
-func (l *redLock) kind() LockKind         { return KindRed }
+func (l *redLock) typ() LockType          { return TypeRed }
 func (l *redLock) kin() lockID            { return lockID{} }
 func (l *redLock) exclusive() bool        { return !l.shared }
 func (l *redLock) channel(attempt) string { return "" }

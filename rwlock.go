@@ -120,7 +120,7 @@ func (r *rwRecord) inspectHalf(ctx context.Context, verb, field string) (state, 
 type readLock struct{ rwRecord }
 
 func (l *readLock) id() lockID      { return l.half("read") }
-func (l *readLock) kind() LockKind  { return KindRead }
+func (l *readLock) typ() LockType   { return TypeRead }
 func (l *readLock) kin() lockID     { return l.half("write") }
 func (l *readLock) exclusive() bool { return false }
 
@@ -168,7 +168,7 @@ type writeLock struct {
 }
 
 func (l *writeLock) id() lockID      { return l.half("write") }
-func (l *writeLock) kind() LockKind  { return KindWrite }
+func (l *writeLock) typ() LockType   { return TypeWrite }
 func (l *writeLock) kin() lockID     { return l.half("read") }
 func (l *writeLock) exclusive() bool { return true }
 

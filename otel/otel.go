@@ -7,7 +7,7 @@
 //
 // # Metrics
 //
-// Every one has the attribute relock.lock.kind: lock, fair, read, write, redlock. Times
+// Every one has the attribute relock.lock.type: lock, fair, read, write, redlock. Times
 // are in seconds.
 //
 //	relock.wait.duration     histogram  from the call until it has the lock, or gives up having waited,
@@ -67,7 +67,7 @@ import (
 const scope = "github.com/relock-go/relock/otel"
 
 const (
-	kindKey   = attribute.Key("relock.lock.kind")
+	typeKey   = attribute.Key("relock.lock.type")
 	nameKey   = attribute.Key("relock.lock.name")
 	wayKey    = attribute.Key("relock.way")
 	endKey    = attribute.Key("relock.end")
@@ -254,20 +254,20 @@ func (o *Observer) ended(ctx context.Context, l relock.LockInfo, held time.Durat
 
 // labels are what a time series has beside the name of the lock.
 type labels struct {
-	kind  relock.LockKind
+	of    relock.LockType
 	key   attribute.Key // or ""
 	value string
 }
 
 // attributes are those of l, and one more if there is a key.
 func (o *Observer) attributes(l relock.LockInfo, key attribute.Key, value string) metric.MeasurementOption {
-	is := labels{l.Kind, key, value}
+	is := labels{l.Type, key, value}
 	if !o.names {
 		if known, ok := o.sets.Load(is); ok {
 			return known.(metric.MeasurementOption)
 		}
 	}
-	all := append(make([]attribute.KeyValue, 0, 3), kindKey.String(string(l.Kind)))
+	all := append(make([]attribute.KeyValue, 0, 3), typeKey.String(string(l.Type)))
 	if key != "" {
 		all = append(all, key.String(value))
 	}
@@ -289,7 +289,7 @@ func (o *Observer) span(ctx context.Context, name string, l relock.LockInfo, too
 	}
 	_, s := parent.TracerProvider().Tracer(scope).Start(ctx, name,
 		trace.WithTimestamp(time.Now().Add(-took)),
-		trace.WithAttributes(kindKey.String(string(l.Kind)), nameKey.String(l.Name)))
+		trace.WithAttributes(typeKey.String(string(l.Type)), nameKey.String(l.Name)))
 	return s
 }
 

@@ -192,7 +192,7 @@ func TestWithLockNames(t *testing.T) {
 	for _, name := range []string{"a", "b", "a"} {
 		b.must(b.client.NewLock(name).Do(ctx, func(context.Context) error { return nil }))
 	}
-	b.await(map[string]int64{"relock.acquisitions lock a at_once": 2, "relock.acquisitions lock b at_once": 1})
+	b.await(map[string]int64{"relock.acquisitions a lock at_once": 2, "relock.acquisitions b lock at_once": 1})
 }
 
 // The reasons are few words, whatever the errors say.
@@ -262,7 +262,7 @@ func TestSpans(t *testing.T) {
 
 // everything has an observer record all that it can.
 func everything(o *relockotel.Observer) {
-	ctx, l := context.Background(), relock.LockInfo{Name: "x", Kind: relock.KindLock, Owner: 1}
+	ctx, l := context.Background(), relock.LockInfo{Name: "x", Type: relock.TypeLock, Owner: 1}
 	o.Waiting(ctx, relock.WaitingEvent{Lock: l})
 	o.Acquired(ctx, relock.AcquiredEvent{Lock: l, Way: relock.ByTimer, Waited: time.Second, Level: 1})
 	o.GaveUp(ctx, relock.GaveUpEvent{Lock: l, Waiting: true, Waited: time.Second})
