@@ -27,7 +27,6 @@ type Client struct {
 	fairWaitTimeout time.Duration
 	nodeTimeout     time.Duration
 	synced          synced
-	batches         *batcher // or nil
 	red             *redHolds
 }
 
@@ -73,9 +72,6 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	c.engine.runBundle = func(ctx context.Context, calls []bundledCall) ([]reply, error) {
 		return c.attempt(ctx, bundleOf(calls))
 	}
-	if _, cluster := rdb.(*redis.ClusterClient); c.engine.prompt && !cluster {
-		c.batches = &batcher{rdb: rdb}
-	}
 	return c, nil
 }
 
@@ -92,14 +88,7 @@ func (c *Client) run(ctx context.Context, s *luaScript, keys []string, args ...a
 }
 
 func (c *Client) send(ctx context.Context, what call) (reply, error) {
-	return parseReply(c.sendOne(ctx, what))
-}
-
-func (c *Client) sendOne(ctx context.Context, what call) (any, error) {
-	if c.batches != nil {
-		return c.batches.send(ctx, what)
-	}
-	return send(ctx, c.rdb, what)
+	return parseReply(send(ctx, c.rdb, what))
 }
 
 // readTimeout is how long rdb waits for an answer; 0 when it does not say, or for ever.

@@ -514,7 +514,7 @@ func (e *engine) contend(p *patience, wants []want, inherited bool) (t tried, er
 		if way, err = e.enterGates(p, wants); err != nil { // 1
 			return t, err
 		}
-		if first := time.Until(way); first > 0 && !p.once {
+		if first := time.Until(way); first > 0 && !p.once && (p.deadline.IsZero() || way.Before(p.deadline)) {
 			p.seen.waits()
 			if err = p.wait(nil, nil, first); err != nil {
 				return t, whyAfter(err, cause)
@@ -600,7 +600,7 @@ func (e *engine) withKin(wants []want) []want {
 		if kin == nil {
 			kin = kinAmong(wants, w)
 		}
-		if kin == nil || kin.field == w.kin {
+		if kin == nil || kin.field == w.kin || !e.sendKin(kin) {
 			continue
 		}
 		if changed == nil { // an attempt that was left behind still looks at the old ones
@@ -612,6 +612,18 @@ func (e *engine) withKin(wants []want) []want {
 		return changed
 	}
 	return wants
+}
+
+// sendKin notes that the field of kin is going to be sent, so that kin is not handed
+// over. It returns false if it is over by now.
+func (e *engine) sendKin(kin *hold) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if kin.state == over {
+		return false
+	}
+	kin.wasKin = true
+	return true
 }
 
 // kinAmong is the hold on the other half of w that is wanted too.

@@ -217,7 +217,8 @@ func (e *engine) needsGateLocked(h *hold) bool {
 		return false
 	}
 	// Whoever is through may wait for this owner's other half: it must not wait for that one.
-	return e.kinOfLocked(h.backend, h.key.owner) == nil
+	kin := e.kinOfLocked(h)
+	return kin == nil || kin.state != holding
 }
 
 // leaveGateLocked lets the next one contend for the lock of h.

@@ -52,6 +52,8 @@ type streak struct {
 	passed  int       // handovers
 	way     time.Time // others go first until then
 	yielded int       // releases still to come after which others go first too
+	offered bool      // they went first the last time, and
+	missed  int       // so often none of them had it then
 }
 
 // handOver is the release of what o has of b where somebody of this process is next:
@@ -59,39 +61,39 @@ type streak struct {
 func (e *engine) handOver(ctx context.Context, b backend, o owner) bool {
 	e.mu.Lock()
 	h := e.holds[holdKey{b.id(), o}]
-	if h == nil || !e.handOverLocked(h) {
+	if h == nil || !h.turn.tryEnter() {
 		e.mu.Unlock()
 		return false
 	}
-	delete(e.holds, h.key)
-	guards := h.takeGuardsLocked()
+	if len(h.guards) > 0 && e.heirLocked(h) != nil { // they end before the next one is in
+		guards := h.takeGuardsLocked()
+		e.mu.Unlock()
+		endGuards(guards, nil)
+		e.mu.Lock()
+	}
+	ok := e.handOverLocked(h)
+	h.turn.leave()
 	e.mu.Unlock()
-	endGuards(guards, nil)
-	e.sawRelease(ctx, h, 0, nil)
-	return true
+	if ok {
+		e.sawRelease(ctx, h, 0, nil)
+	}
+	return ok
 }
 
 func (e *engine) handOverLocked(h *hold) bool {
+	next := e.heirLocked(h)
+	if next == nil {
+		return false
+	}
 	g, t := h.gate, h.tenure
-	if e.isClosed || g == nil || len(g.queue) == 0 || h.turn.taken || h.state != holding || h.levels > 1 || t.ended {
-		return false
-	}
-	next, now := g.queue[0].heir, time.Now()
-	switch {
-	case next == nil, g.streak.passed >= mostPassed, now.Sub(g.streak.since) >= e.sliceTime():
-		return false
-	case e.kinOfLocked(h.backend, h.key.owner) != nil, e.kinOfLocked(next.backend, next.key.owner) != nil:
-		return false
-	case !e.dog.renews(&t.lease), !e.dog.trusted(&t.lease, now):
-		return false
-	}
 	g.streak.passed++
+	delete(e.holds, h.key)
 	h.state, h.levels, h.gate = over, 0, nil
 	next.field, next.gate = t.field, g
 	if next.heir = needsToken(next.backend); next.heir {
 		e.dog.remove(&t.lease)
 	} else {
-		next.state, next.levels, next.since, next.tenure, t.hold = holding, 1, now.Sub(e.dog.epoch), t, next
+		next.state, next.levels, next.since, next.tenure, t.hold = holding, 1, time.Since(e.dog.epoch), t, next
 		next.turn.leave()
 	}
 	g.queue[0].left = true
@@ -99,15 +101,31 @@ func (e *engine) handOverLocked(h *hold) bool {
 	return true
 }
 
-// kinOfLocked is the hold that o has on the other half of b.
-func (e *engine) kinOfLocked(b backend, o owner) *hold {
-	if b.kin() == (lockID{}) {
+// heirLocked is the hold that the lock of h may be left to, which is being given back; or nil.
+func (e *engine) heirLocked(h *hold) *hold {
+	g, t := h.gate, h.tenure
+	if e.isClosed || g == nil || len(g.queue) == 0 || h.state != holding || h.levels > 1 || h.stretched || t.ended {
 		return nil
 	}
-	if kin := e.holds[holdKey{b.kin(), o}]; kin != nil && kin.state == holding {
-		return kin
+	next, now := g.queue[0].heir, time.Now()
+	left := time.Duration(t.lease.until.Load()) - now.Sub(e.dog.epoch)
+	switch {
+	case next == nil, g.streak.passed >= mostPassed, now.Sub(g.streak.since) >= e.sliceTime():
+		return nil
+	case h.wasKin, e.kinOfLocked(h) != nil, e.kinOfLocked(next) != nil:
+		return nil // who asks for the other half by this field would have it beside the next one
+	case !e.dog.renews(&t.lease), left <= 0, left > e.watchdogTimeout: // an explicit lease is nobody else's
+		return nil
 	}
-	return nil
+	return next
+}
+
+// kinOfLocked is the hold that the owner of h has on the other half of its lock, or asks for.
+func (e *engine) kinOfLocked(h *hold) *hold {
+	if h.backend.kin() == (lockID{}) {
+		return nil
+	}
+	return e.holds[holdKey{h.backend.kin(), h.key.owner}]
 }
 
 // sliceTime is how long a streak may last: where round trips are long, as long as it
@@ -138,26 +156,34 @@ func (e *engine) wayTime() time.Duration {
 }
 
 // endStreakLocked notes at the gate of h that its lock was really released, which so
-// many other processes have heard. If the streak was long enough, they go first: now,
-// and until each of them has had the lock once.
+// many others have heard. If the streak was long enough, they go first: now, and until
+// each of them has had the lock once. They are given longer if none of them was quick enough.
 func (e *engine) endStreakLocked(h *hold, others int) {
 	g := h.gate
 	if g == nil || time.Since(g.streak.since) < e.sliceTime() {
 		return
 	}
+	last := g.streak
 	g.streak = streak{}
 	if others > 0 {
-		g.streak.way = time.Now().Add(e.wayTime())
+		if last.offered {
+			g.streak.missed = min(last.missed+1, 8)
+		}
+		g.streak.offered = true
+		g.streak.way = time.Now().Add(min(e.wayTime()<<g.streak.missed, longestWay))
 		g.streak.yielded = min(others-1, mostYielded)
 	}
 }
 
 // interrupt notes that somebody else has the lock.
-func (r *streak) interrupt() { r.since, r.passed = time.Time{}, 0 }
+func (s *streak) interrupt() {
+	s.since, s.passed, s.offered, s.missed = time.Time{}, 0, false, 0
+}
 
-// others is how many other processes have heard of the release of h.
+// others is how many have heard of the release of h: other processes, and those of
+// this one who wait for the other half.
 func (e *engine) others(h *hold, r released) int {
-	if r.heard > 0 && e.wakeups.hears(h.backend.channel(attempt{})) {
+	if r.heard > 0 && e.wakeups.hearsForNobody(h.backend.channel(attempt{})) {
 		return r.heard - 1
 	}
 	return r.heard
@@ -188,7 +214,7 @@ func (e *engine) standInLine(p *patience, b backend, o owner) (legacy, error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	g := e.gates[key.id]
-	if g == nil || !g.taken || e.holds[key] != nil || e.kinOfLocked(b, o) != nil {
+	if g == nil || !g.taken || e.holds[key] != nil || b.kin() != (lockID{}) && e.holds[holdKey{b.kin(), o}] != nil {
 		return legacy{}, nil
 	}
 	h := e.newHoldLocked(b, key)

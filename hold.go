@@ -39,6 +39,7 @@ type hold struct {
 	levels int
 	token  int64
 	loss   error // why, when lost
+	wasKin bool  // its field was sent by an attempt on the other half
 	heir   bool  // fresh, and the record of the one before it was left to it
 	lapsed bool  // lost because its explicit lease ran out: it needs no Unlock
 	told   bool  // a re-entry has reported the loss

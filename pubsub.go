@@ -512,12 +512,12 @@ func (l *link) unconfirmed(now time.Time) bool {
 	return len(l.pending) > 0 && now.Sub(l.pending[0].askedAt) > 3*l.ping
 }
 
-// hears says whether the channel called name is subscribed now.
-func (p *pubsub) hears(name string) bool {
+// hearsForNobody says whether the channel called name is subscribed, though nobody listens.
+func (p *pubsub) hearsForNobody(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ch := p.channels[name]
-	return ch != nil && ch.confirmed
+	return ch != nil && ch.confirmed && len(ch.listeners) == 0
 }
 
 // wakeUp wakes everybody who listens to the channel called name.

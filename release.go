@@ -158,27 +158,27 @@ func (e *engine) force(ctx context.Context, b lockType) (bool, error) {
 		return false, err
 	}
 	p.prompt = false // what is sent once may take its time
-	before := e.holdsOf(b.id())
+	before := e.tenuresOf(b.id())
 	freed, err, why := answer(e, p, b.force, nil)
 	if err := cmp.Or(why, err); err != nil {
 		return false, err
 	}
 	if freed {
-		for _, h := range before {
-			h.lose(errForced)
+		for _, t := range before {
+			t.leaseEnded(errForced)
 		}
 	}
 	return freed, nil
 }
 
-// holdsOf returns all holds on the lock of that id.
-func (e *engine) holdsOf(id lockID) []*hold {
+// tenuresOf returns what this process has of the lock of that id.
+func (e *engine) tenuresOf(id lockID) []*tenure {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	var of []*hold
+	var of []*tenure
 	for key, h := range e.holds {
 		if key.id == id && h.state == holding {
-			of = append(of, h)
+			of = append(of, h.tenure)
 		}
 	}
 	return of
