@@ -109,11 +109,16 @@ func (e *engine) settle(ctx context.Context, bs []backend, o owner, lease time.D
 	return nil
 }
 
-// trustEnd is until when all holds of o on bs are trusted that are fresh and not renewed, or end if that is sooner.
+// trustEnd is until when all holds of o on bs are trusted that are not renewed, or
+// end if that is sooner; now, if one is over already.
 func (e *engine) trustEnd(bs []backend, o owner, end time.Time) time.Time {
 	for _, b := range bs {
-		if h, levels := e.levels(b, o); levels == 1 && !e.dog.renews(&h.tenure.lease) && e.dog.end(&h.tenure.lease).Before(end) {
-			end = e.dog.end(&h.tenure.lease)
+		h, _ := e.levels(b, o)
+		if h == nil {
+			return time.Now()
+		}
+		if until := e.dog.end(&h.tenure.lease); !e.dog.renews(&h.tenure.lease) && until.Before(end) {
+			end = until
 		}
 	}
 	return end

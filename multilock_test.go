@@ -75,6 +75,56 @@ func TestMultiLockOfStrangers(t *testing.T) {
 	suite{newLock: newLock, rival: newLock, without: "LapsedLeaseNeedsNoUnlock"}.run(t)
 }
 
+// All of it ends together, also where the last lock of it is over before the others
+// have their lease: what outlived it would be entered again, and nobody gives that back.
+func TestMultiLockThatIsOverAtOnceIsOverAltogether(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	proxy := testredis.NewProxy(t, b.addr)
+	ctx := context.Background()
+	c := b.clientOn(proxy.Client())
+	l := c.NewMultiLock(c.NewLock(b.name+"-1"), c.NewFairLock(b.name+"-2")) // in two steps
+	b.must(l.LockLease(ctx, time.Second))                                   // its scripts are known
+	b.must(l.Unlock(ctx))
+
+	const latency = 100 * time.Millisecond
+	proxy.Latency(latency)
+	ok, err := l.TryLock(ctx, soon, 3*latency) // a step takes two thirds of that
+	proxy.Latency(0)
+	if !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	_, err = l.Guard(ctx)
+	b.mustBe(err, ErrLockLost)
+	b.must(l.Lock(ctx))
+	b.must(l.Unlock(ctx))
+}
+
+// A level more is trusted no longer than its lease, counted from before it was asked
+// for, also of the last lock.
+func TestMultiLockReentryIsTrustedNoLongerThanItsLease(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	proxy := testredis.NewProxy(t, b.addr)
+	ctx := context.Background()
+	c := b.clientOn(proxy.Client())
+	last := b.name + "-2"
+	l := c.NewMultiLock(c.NewLock(b.name+"-1"), c.NewFairLock(last))
+	b.must(l.LockLease(ctx, 1500*time.Millisecond))
+	proxy.Latency(200 * time.Millisecond)
+	err := l.LockLease(ctx, time.Second)
+	proxy.Latency(0)
+	b.must(err)
+	guarded, err := l.Guard(ctx)
+	b.must(err)
+	rival := b.client().NewLock(last)
+	b.must(rival.Lock(ctx))
+	if guarded.Err() == nil {
+		t.Error("somebody else has a lock that is still trusted")
+	}
+	b.must(rival.Unlock(ctx))
+}
+
 // Locks of one kind cost one round trip, and leave the records that single locks leave.
 func TestMultiLockOneRoundTrip(t *testing.T) {
 	for kind, newOne := range map[string]lockMaker{
