@@ -4,6 +4,7 @@ package relock
 //
 //	go test -run Storm -storm=10m -timeout=0        # each kind of lock for ten minutes
 //	go test -run Storm/fair -storm=1m -storm.seed=7 # the work and the faults of seed 7
+//	go test -run 'Storm/(sentinel|cluster)' -storm=1m # masters fail, and slots move
 //
 // Rules: all that is random comes from the seed, each worker and the nemesis having
 // a sequence of its own; what they meet is up to the clock. The workers note what
@@ -17,6 +18,7 @@ import (
 	"hash/fnv"
 	"log/slog"
 	"math/rand/v2"
+	"net"
 	"runtime/pprof"
 	"slices"
 	"strings"
@@ -44,16 +46,27 @@ const (
 	stormClients  = 4                      // half of them over proxies
 	stormWorkers  = 3                      // of each client
 	stormFairLife = 2 * fairLife           // of a waiter that has gone, where nobody else is heard of either
+	stormFailover = 20 * time.Second       // the longest, until the old master is back
 )
 
 // A stormKind is what a storm is about.
 type stormKind struct {
 	name  string
-	names int // of locks
-	nodes int // servers
+	names int  // of locks
+	nodes int  // servers that do not know one another
+	on    site // where nodes is 0
+	sync  bool // a lock counts when all replicas have it
 	fair  bool
 	locks func(c []*Client, names []string, rng *rand.Rand) stormLock
 }
+
+// A site is what servers are to one another.
+type site int
+
+const (
+	sentinel site = 1 + iota
+	cluster
+)
 
 // A stormLock is one lock, and what it has to do with those of other workers.
 type stormLock struct {
@@ -73,15 +86,8 @@ func single(lock func(c *Client, name string) Locker) func([]*Client, []string, 
 var stormKinds = []stormKind{
 	{name: "plain", names: 2, nodes: 1, locks: single(newPlainLock)},
 	{name: "fenced", names: 2, nodes: 1, locks: single(newFencedLock)},
-	{name: "fair", names: 2, nodes: 1, fair: true, locks: single(func(c *Client, name string) Locker { return c.NewFairLock(name, Fenced()) })},
-	{name: "rw", names: 2, nodes: 1, locks: func(c []*Client, names []string, rng *rand.Rand) stormLock {
-		name := names[rng.IntN(len(names))]
-		l := c[0].NewRWLock(name, Fenced())
-		if rng.IntN(3) > 0 {
-			return stormLock{Locker: l.Read(), names: []string{name}, shared: true}
-		}
-		return stormLock{Locker: l.Write(), names: []string{name}, inside: l.Read()}
-	}},
+	{name: "fair", names: 2, nodes: 1, fair: true, locks: single(newFencedFairLock)},
+	{name: "rw", names: 2, nodes: 1, locks: rwStorm},
 	{name: "multi", names: 4, nodes: 1, locks: func(c []*Client, names []string, rng *rand.Rand) stormLock {
 		var some []string
 		var locks []Locker
@@ -100,6 +106,28 @@ var stormKinds = []stormKind{
 	}},
 	{name: "red", names: 2, nodes: 3, locks: redStorm},
 	{name: "red5", names: 2, nodes: 5, locks: redStorm},
+	{name: "sentinel", names: 4, on: sentinel, sync: true, fair: true, locks: mixedStorm},
+	{name: "cluster", names: 4, on: cluster, fair: true, locks: mixedStorm},
+	{name: "cluster-synced", names: 4, on: cluster, sync: true, fair: true, locks: mixedStorm},
+}
+
+func newFencedFairLock(c *Client, name string) Locker { return c.NewFairLock(name, Fenced()) }
+
+func rwStorm(c []*Client, names []string, rng *rand.Rand) stormLock {
+	name := names[rng.IntN(len(names))]
+	l := c[0].NewRWLock(name, Fenced())
+	if rng.IntN(3) > 0 {
+		return stormLock{Locker: l.Read(), names: []string{name}, shared: true}
+	}
+	return stormLock{Locker: l.Write(), names: []string{name}, inside: l.Read()}
+}
+
+// mixedStorm has a name for each kind of lock.
+func mixedStorm(c []*Client, names []string, rng *rand.Rand) stormLock {
+	i := rng.IntN(4)
+	return []func([]*Client, []string, *rand.Rand) stormLock{
+		single(newPlainLock), single(newFencedLock), single(newFencedFairLock), rwStorm,
+	}[i](c, names[i:i+1], rng)
 }
 
 func redStorm(c []*Client, names []string, rng *rand.Rand) stormLock {
@@ -128,17 +156,20 @@ func TestStorm(t *testing.T) {
 // A storm is one kind of lock, those who use it, and those who disturb them.
 type storm struct {
 	*testing.T
-	kind    stormKind
-	seed    uint64
-	names   []string
-	servers []*testredis.Server
-	rdbs    []*redis.Client // an operator's, of each server
-	proxies []*testredis.Proxy
-	procs   []*stormProcess
-	rec     *history.Recorder
-	over    atomic.Bool // workers are to finish
-	locked  map[string]*guarded
-	waiting atomic.Int64 // holders who wait to be told
+	kind     stormKind
+	seed     uint64
+	names    []string
+	sentinel *testredis.Sentinel // or nil
+	cluster  *testredis.Cluster  // or nil
+	servers  []*testredis.Server
+	rdbs     []*redis.Client       // an operator's, of each server
+	admin    redis.UniversalClient // an operator's, of the first server or of those who know one another
+	proxies  []*testredis.Proxy
+	procs    []*stormProcess
+	rec      *history.Recorder
+	over     atomic.Bool // workers are to finish
+	locked   map[string]*guarded
+	waiting  atomic.Int64 // holders who wait to be told
 
 	mu    sync.Mutex     // guards tally
 	tally map[string]int // what has happened how often
@@ -177,9 +208,9 @@ func (g *guarded) write(token int64, value int) bool {
 	return true
 }
 
-// A stormProcess is what would be one process: a Client for each server.
+// A stormProcess is what would be one process: a Client for each Redis.
 type stormProcess struct {
-	rdbs  []*redis.Client
+	rdbs  []redis.UniversalClient
 	holes atomic.Int64 // times that it heard nothing for long
 
 	mu      sync.Mutex // guards clients
@@ -194,10 +225,14 @@ func (p *stormProcess) current() []*Client {
 
 // restart closes the Clients, if there are any, and makes new ones.
 func (p *stormProcess) restart(s *storm) {
+	opts := []Option{WithWatchdogTimeout(stormTimeout), WithMaxWakeDelay(300 * time.Millisecond),
+		WithNodeTimeout(stormTimeout / 3), WithLogger(slog.New(slog.DiscardHandler))}
+	if s.kind.sync {
+		opts = append(opts, WithSyncedReplicas(1, stormTimeout/5))
+	}
 	var made []*Client
 	for _, rdb := range p.rdbs {
-		c, err := New(rdb, WithWatchdogTimeout(stormTimeout), WithMaxWakeDelay(300*time.Millisecond),
-			WithNodeTimeout(stormTimeout/3), WithLogger(slog.New(slog.DiscardHandler)))
+		c, err := New(rdb, opts...)
 		if err != nil {
 			s.Fatal(err)
 		}
@@ -227,26 +262,65 @@ func newStorm(t *testing.T, kind stormKind, seed uint64) *storm {
 		s.names = append(s.names, name)
 		s.locked[name] = &guarded{}
 	}
-	impatient := func(o *redis.Options) { o.ReadTimeout, o.DialTimeout = 300*time.Millisecond, 300*time.Millisecond }
-	for range kind.nodes {
-		server := testredis.Start(t)
-		s.servers = append(s.servers, server)
+	switch kind.on {
+	case sentinel:
+		s.sentinel = testredis.StartSentinel(t, 1)
+		s.servers = append(s.sentinel.Replicas(), s.sentinel.Master())
+	case cluster:
+		s.cluster = testredis.StartCluster(t, 3, 1)
+		s.servers = s.cluster.Nodes()
+	default:
+		for range kind.nodes {
+			s.servers = append(s.servers, testredis.Start(t))
+		}
+	}
+	for _, server := range s.servers {
 		s.rdbs = append(s.rdbs, server.Client())
 		s.proxies = append(s.proxies, testredis.NewProxy(t, server.Addr()))
 	}
+	s.admin = s.connect(nil)[0]
 	for i := range stormClients {
 		p := &stormProcess{}
-		for node, server := range s.servers {
-			if i%2 == 0 {
-				p.rdbs = append(p.rdbs, server.Client(impatient))
-			} else {
-				p.rdbs = append(p.rdbs, s.proxies[node].Client(impatient))
-			}
+		if i%2 == 0 {
+			p.rdbs = s.connect(nil)
+		} else {
+			p.rdbs = s.connect(s.overProxies)
 		}
 		p.restart(s)
 		s.procs = append(s.procs, p)
 	}
 	return s
+}
+
+// connect makes the clients of one process.
+func (s *storm) connect(dial func(ctx context.Context, network, addr string) (net.Conn, error)) (all []redis.UniversalClient) {
+	const impatient = 300 * time.Millisecond
+	switch {
+	case s.sentinel != nil:
+		return append(all, s.sentinel.Client(func(o *redis.FailoverOptions) {
+			o.Dialer, o.ReadTimeout, o.DialTimeout = dial, impatient, impatient
+		}))
+	case s.cluster != nil:
+		return append(all, s.cluster.Client(func(o *redis.ClusterOptions) {
+			o.Dialer, o.ReadTimeout, o.DialTimeout = dial, impatient, impatient
+		}))
+	}
+	for _, server := range s.servers {
+		all = append(all, server.Client(func(o *redis.Options) {
+			o.Dialer, o.ReadTimeout, o.DialTimeout = dial, impatient, impatient
+		}))
+	}
+	return all
+}
+
+// overProxies dials the proxies instead of the servers.
+func (s *storm) overProxies(ctx context.Context, network, addr string) (net.Conn, error) {
+	for i, server := range s.servers {
+		if addr == server.Addr() {
+			addr = s.proxies[i].Addr()
+		}
+	}
+	return new(net.Dialer).DialContext(ctx, network, addr)
 }
 
 // rand is the sequence of one worker, or of the nemesis.
@@ -273,6 +347,9 @@ func (s *storm) rules() history.Rules {
 	case s.kind.name == "multi": // who has some of them waits for the others, which others have
 		r.Free *= 2
 		r.Parts = true
+	case s.kind.on != 0: // where two masters may fail within that time
+		r.Free += 2 * stormFailover
+		r.Calm = stormSlack
 	case s.kind.nodes > 1: // several may be in each other's way again and again
 		r.Calm = stormSlack
 	default:
@@ -367,7 +444,7 @@ func (s *storm) watchQueues(end <-chan struct{}) {
 	for {
 		for _, name := range s.names {
 			from := s.rec.Now()
-			queue, err := s.rdbs[0].LRange(context.Background(), prefixName("redisson_lock_queue", name), 0, -1).Result()
+			queue, err := s.admin.LRange(context.Background(), prefixName("redisson_lock_queue", name), 0, -1).Result()
 			if err != nil {
 				continue
 			}
@@ -393,10 +470,7 @@ func (s *storm) watchQueues(end <-chan struct{}) {
 func (s *storm) lookAfter() {
 	var fresh []*stormWorker
 	for i := range 2 {
-		p := &stormProcess{}
-		for _, server := range s.servers {
-			p.rdbs = append(p.rdbs, server.Client())
-		}
+		p := &stormProcess{rdbs: s.connect(nil)}
 		p.restart(s)
 		s.procs = append(s.procs, p)
 		fresh = append(fresh, &stormWorker{storm: s, number: -1, proc: len(s.procs) - 1, rng: s.rand(-2 - i), ctx: WithOwner(context.Background())})
@@ -464,11 +538,15 @@ func (s *storm) left() (left []string) {
 		if err != nil {
 			s.Fatal(err)
 		}
-		channels, err := rdb.PubSubChannels(ctx, "*").Result()
+		channels, err := rdb.PubSubChannels(ctx, "*storm-*").Result()
 		if err != nil {
 			s.Fatal(err)
 		}
-		left = append(left, slices.DeleteFunc(append(keys, channels...), func(key string) bool {
+		sharded, err := rdb.PubSubShardChannels(ctx, "*").Result()
+		if err != nil {
+			s.Fatal(err)
+		}
+		left = append(left, slices.DeleteFunc(slices.Concat(keys, channels, sharded), func(key string) bool {
 			return strings.HasPrefix(key, "redisson_lock_token:")
 		})...)
 	}
@@ -900,13 +978,16 @@ type nemesis struct {
 }
 
 func (n *nemesis) run() {
-	faults := []func(){
-		n.shake, n.shake, n.shake, n.shake, n.killConnections, n.freeze, n.pause, n.flushScripts, n.blackHole, n.slowLine, n.restartProcess,
-	}
-	if n.kind.nodes == 1 {
-		faults = append(faults, n.delete, n.delete, n.restartEmpty)
-	} else {
-		faults = append(faults, n.killMinority, n.killMinority)
+	faults := []func(){n.shake, n.shake, n.shake, n.shake, n.killConnections, n.flushScripts, n.blackHole, n.slowLine, n.restartProcess}
+	switch {
+	case n.kind.on == sentinel:
+		faults = append(faults, n.delete, n.failOver, n.failOver)
+	case n.kind.on == cluster:
+		faults = append(faults, n.delete, n.failOver, n.failOver, n.moveSlot, n.moveSlot)
+	case n.kind.nodes == 1:
+		faults = append(faults, n.freeze, n.pause, n.delete, n.delete, n.restartEmpty)
+	default:
+		faults = append(faults, n.freeze, n.pause, n.killMinority, n.killMinority)
 	}
 	n.sleep(0, min(time.Until(n.end)/2, 5*stormTimeout)) // what goes wrong without them
 	for n.sleep(0, stormTimeout/2) {
@@ -1119,7 +1200,11 @@ func (n *nemesis) delete() {
 	if alone {
 		n.sleep(stormTimeout/2, stormTimeout)
 	}
-	n.forget("deleted", name, func() { _ = n.rdbs[0].Del(context.Background(), name).Err() })
+	n.forget("deleted", name, func() {
+		if err := n.admin.Del(context.Background(), name).Err(); err != nil {
+			n.Errorf("delete: %v", err)
+		}
+	})
 	n.locked[name].deletions.Add(1)
 	if alone {
 		n.await(stormTimeout/2 + stormSlack)
@@ -1143,6 +1228,73 @@ func (n *nemesis) killMinority() {
 		time.Sleep(stormTimeout + stormTimeout/5)
 		for _, i := range some {
 			n.servers[i].Restart()
+		}
+	})
+}
+
+// failOver kills or freezes a master, whose replica takes over, and which comes
+// back some time later. Those who rely on no replica may lose what it had.
+func (n *nemesis) failOver() {
+	old, of := n.masterOf(n.names[n.rng.IntN(len(n.names))])
+	end, back := old.Kill, old.Restart
+	if n.rng.IntN(2) == 0 {
+		end, back = old.Freeze, old.Thaw
+	}
+	n.hurt("failover", history.AllClients, func() {
+		from := n.rec.Now()
+		if n.sentinel != nil {
+			n.sentinel.FailoverAfter(end)
+		} else {
+			n.cluster.FailoverAfter(old, end)
+		}
+		for _, name := range of {
+			n.locked[name].deletions.Add(1)
+		}
+		n.sleep(0, stormTimeout)
+		back()
+		n.settle()
+		if n.kind.sync {
+			return
+		}
+		for _, name := range of {
+			n.rec.Fault(history.Fault{Kind: history.Forgets, What: "not replicated", Name: name, Client: history.AllClients, From: from, To: n.rec.Now()})
+		}
+	})
+}
+
+// masterOf is the master of a name, and of which others.
+func (n *nemesis) masterOf(name string) (*testredis.Server, []string) {
+	if n.sentinel != nil {
+		return n.sentinel.Master(), n.names
+	}
+	master := n.cluster.MasterOf(name)
+	return master, slices.DeleteFunc(slices.Clone(n.names), func(other string) bool { return n.cluster.MasterOf(other) != master })
+}
+
+func (n *nemesis) settle() {
+	if n.sentinel != nil {
+		n.sentinel.Settle()
+	} else {
+		n.cluster.Settle()
+	}
+}
+
+// moveSlot moves the slot of a lock to another master, now and then slowly.
+func (n *nemesis) moveSlot() {
+	name := n.names[n.rng.IntN(len(n.names))]
+	from := n.cluster.MasterOf(name)
+	to := from
+	for to == from {
+		to = n.cluster.MasterOf(fmt.Sprint(n.rng.Int()))
+	}
+	n.hurt("slot moved", history.AllClients, func() {
+		finish := n.cluster.BeginMigration(name, to)
+		if n.rng.IntN(2) == 0 {
+			n.sleep(0, stormFault)
+		}
+		finish()
+		if n.kind.sync {
+			to.AwaitReplicas("{"+name+"}", 1)
 		}
 	})
 }
