@@ -555,14 +555,20 @@ func (e *engine) contend(p *patience, wants []want, inherited bool) (t tried, er
 			return t, whyAfter(errTimeUp, t.cause)
 		}
 		heard, cause = time.Now(), t.cause
-		e.leaveGates(wants, t.at)
-		wake, ready := ears.turnTo(e, wants[t.at], t.grant) // 3, 4
+		wake, ready, turned := ears.turnTo(e, wants[t.at], t.grant) // 3, 4
 		p.seen.waits()
 		p.seen.ends(ByTimer)
+		nap := e.nap(t.wait)
+		if turned && len(wants) > 1 {
+			// It asks again in a moment. If others passed its gates before, each of them would ask too.
+			nap = min(nap, reserveTime)
+		} else {
+			e.leaveGates(wants, t.at)
+		}
 		if t.pause > 0 {
 			err = p.wait(nil, nil, t.pause)
 		}
-		if nap := e.nap(t.wait); err == nil && (t.pause == 0 || nap > t.pause) {
+		if err == nil && (t.pause == 0 || nap > t.pause) {
 			slept := time.Now()
 			err = p.wait(wake, ready, nap)
 			if time.Since(slept) < nap {
@@ -648,12 +654,14 @@ type ears struct {
 }
 
 // turnTo listens for w, and returns what to wait for: first confirmations that a
-// release will be heard, because one of before was not; and releases.
-func (x *ears) turnTo(e *engine, w want, g grant) (wake, ready <-chan struct{}) {
+// release will be heard, because one of before was not; and releases. It says
+// whether it listened for something else before.
+func (x *ears) turnTo(e *engine, w want, g grant) (wake, ready <-chan struct{}, turned bool) {
 	if x.of != w.hold || !slices.Equal(x.nodes, g.nodes) {
 		x.leave()
 		x.of, x.nodes, x.listeners = w.hold, g.nodes, e.listen(w, g)
 		x.unsure = slices.Clone(x.listeners)
+		turned = true
 	}
 	if len(x.listeners) > 0 {
 		wake = x.listeners[0].wake
@@ -661,7 +669,7 @@ func (x *ears) turnTo(e *engine, w want, g grant) (wake, ready <-chan struct{}) 
 	if len(x.unsure) > 0 {
 		ready = x.unsure[0].ready
 	}
-	return wake, ready
+	return wake, ready, turned
 }
 
 // settle notes, before the next attempt, which subscriptions are in force.

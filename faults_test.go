@@ -551,7 +551,7 @@ func TestFaultThousandWaiters(t *testing.T) {
 		goOn := make(chan struct{})
 		var all sync.WaitGroup
 		for range processes {
-			l := k.one(b.client(WithMaxWakeDelay(time.Hour)), b.name)
+			l := k.one(b.clientOn(b.proxy.Client(), WithMaxWakeDelay(time.Hour)), b.name)
 			for range waiters / processes {
 				all.Go(func() {
 					owner := WithOwner(ctx)
@@ -571,6 +571,9 @@ func TestFaultThousandWaiters(t *testing.T) {
 			least = 2 * waiters
 		}
 		testredis.Await(b, "all wait", 4*soon, func() bool { return b.commands("evalsha") >= least })
+		b.proxy.On(func(cmd []string) bool { // one half of a MultiLock is free before the other
+			return k.gives(cmd) && strings.HasSuffix(cmd[3], "}2")
+		}, testredis.DelayRequest(20*time.Millisecond)).Times(releases)
 		start, before := time.Now(), b.commands("evalsha")
 		b.must(held.Unlock(ctx))
 		for range releases {
