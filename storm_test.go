@@ -479,7 +479,7 @@ func (s *storm) lookAfter() {
 	for taken := make(map[string]bool); len(taken) < len(s.names); {
 		l, h := fresh[0].try(within)
 		if h == nil {
-			s.Errorf("%v cannot be had %v after the storm", l.names, within)
+			s.Errorf("%v cannot be had %v after the storm: %v", l.names, within, fresh[0].err)
 			return
 		}
 		h.give()
@@ -502,7 +502,7 @@ func (s *storm) lookAfter() {
 			l, h = fresh[(i+1)%2].try(fairLife / 2)
 		}
 		if h == nil {
-			s.Errorf("%v is refused, and nobody has it", l.names)
+			s.Errorf("%v is refused, and nobody has it: %v, %v", l.names, fresh[0].err, fresh[1].err)
 			return
 		}
 		h.give()
@@ -560,6 +560,7 @@ type stormWorker struct {
 	proc   int
 	rng    *rand.Rand
 	ctx    context.Context
+	err    error // why it did not get the last one that it asked for
 }
 
 func (w *stormWorker) run() {
@@ -664,6 +665,7 @@ func (w *stormWorker) take(l stormLock, how takes) *stormHold {
 	}
 	op = w.rec.Begin(w.number, op)
 	ok, err := w.ask(l, how)
+	w.err = err
 	outcome := w.outcomeOf(err)
 	if err == nil && !ok {
 		outcome = history.Refused
@@ -1235,7 +1237,8 @@ func (n *nemesis) killMinority() {
 // failOver kills or freezes a master, whose replica takes over, and which comes
 // back some time later. Those who rely on no replica may lose what it had.
 func (n *nemesis) failOver() {
-	old, of := n.masterOf(n.names[n.rng.IntN(len(n.names))])
+	name := n.names[n.rng.IntN(len(n.names))]
+	old, of := n.masterOf(name)
 	end, back := old.Kill, old.Restart
 	if n.rng.IntN(2) == 0 {
 		end, back = old.Freeze, old.Thaw
@@ -1254,6 +1257,8 @@ func (n *nemesis) failOver() {
 		back()
 		n.settle()
 		if n.kind.sync {
+			master, _ := n.masterOf(name)
+			master.AwaitReplicas("{"+name+"}", 1) // it counts one that is back only when that one says so
 			return
 		}
 		for _, name := range of {
