@@ -101,14 +101,14 @@ func (e *engine) awaitTurnLocked(p *patience, t *ticket) error {
 	return p.wait(t.turn, nil, 0)
 }
 
-// reserveTime is how long a gate may be kept for somebody who waits for other gates.
+// reserveTime is how long a gate may be kept, for the first time, for somebody who waits for other gates.
 const reserveTime = 100 * time.Millisecond
 
 // enterGates waits until the wants are those of this process that may contend for
 // their locks. As a rule nobody waits at one gate with another one taken: whose
 // lock is free must not wait for somebody who waits for a third one. But where
 // all gates have queues nobody would ever pass them together: after a few tries
-// gates are kept, in their order and for a moment.
+// gates are kept, in their order and for a moment, which is twice as long each time.
 // Until way they are to let others go first.
 func (e *engine) enterGates(p *patience, wants []want) (way time.Time, err error) {
 	e.mu.Lock()
@@ -125,7 +125,7 @@ func (e *engine) enterGates(p *patience, wants []want) (way time.Time, err error
 }
 
 func (e *engine) enterGatesLocked(p *patience, wants []want) error {
-	misses := 0
+	misses, reserve := 0, reserveTime
 	for i := 0; i < len(wants); i++ {
 		h := wants[i].hold
 		if h.gate != nil || !e.needsGateLocked(h) {
@@ -136,9 +136,10 @@ func (e *engine) enterGatesLocked(p *patience, wants []want) error {
 			continue
 		}
 		if misses++; misses%3 == 0 {
-			if err := e.enterInOrderLocked(p, wants); err != errTimeUp || p.over() != nil {
+			if err := e.enterInOrderLocked(p, wants, reserve); err != errTimeUp || p.over() != nil {
 				return err
 			}
+			reserve *= 2
 			i = -1
 			continue
 		}
@@ -151,14 +152,10 @@ func (e *engine) enterGatesLocked(p *patience, wants []want) error {
 	return nil
 }
 
-// enterInOrderLocked enters all gates and keeps those that it has, for reserveTime.
-func (e *engine) enterInOrderLocked(p *patience, wants []want) error {
+// enterInOrderLocked enters all gates and keeps those that it has, for no longer than reserve.
+func (e *engine) enterInOrderLocked(p *patience, wants []want, reserve time.Duration) error {
 	e.leaveAllLocked(wants)
-	soon := *p
-	soon.deadline = time.Now().Add(reserveTime)
-	if !p.deadline.IsZero() && p.deadline.Before(soon.deadline) {
-		soon.deadline = p.deadline
-	}
+	soon, keeps := *p, false
 	for _, w := range wants {
 		if !e.needsGateLocked(w.hold) {
 			continue
@@ -167,6 +164,10 @@ func (e *engine) enterInOrderLocked(p *patience, wants []want) error {
 			e.leaveAllLocked(wants)
 			return err
 		}
+		if end := time.Now().Add(reserve); !keeps && (p.deadline.IsZero() || end.Before(p.deadline)) {
+			soon.deadline = end
+		}
+		keeps = true
 	}
 	return nil
 }

@@ -113,10 +113,13 @@ type visitor struct {
 }
 
 // Whoever wants several gates: nobody else is behind one of them meanwhile, all
-// who have the patience get in soon, those who have not are back in time, those who
-// want one gate only get in first come, first served, and nothing is left.
+// who have the patience get in, however many come without a pause for one of them,
+// those who have not are back in time, those who want one gate only get in first
+// come, first served; nobody keeps a gate while waiting for another one but for
+// a moment, twice as long each time; and nothing is left.
 func TestGatesTogether(t *testing.T) {
 	const most = 3 // gates
+	stays := []time.Duration{0, 5 * time.Millisecond, 60 * time.Millisecond, 150 * time.Millisecond}
 	visitors := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) visitor {
 		var v visitor
 		for g := range most {
@@ -128,85 +131,159 @@ func TestGatesTogether(t *testing.T) {
 			v.gates = []int{0}
 		}
 		v.after = time.Duration(rapid.IntRange(0, 300).Draw(rt, "after")) * time.Millisecond
-		v.stay = time.Duration(rapid.IntRange(0, 50).Draw(rt, "stay")) * time.Millisecond
-		if rapid.IntRange(0, 3).Draw(rt, "impatient") == 0 {
-			v.patience = time.Duration(rapid.IntRange(1, 200).Draw(rt, "patience")) * time.Millisecond
+		v.stay = rapid.SampledFrom(stays).Draw(rt, "stay")
+		if rapid.IntRange(0, 2).Draw(rt, "impatient") == 0 {
+			v.patience = time.Duration(rapid.IntRange(1, 30).Draw(rt, "patience")) * 37 * time.Millisecond
 		}
 		return v
-	}), 1, 20)
+	}), 1, 10)
 	rapid.Check(t, func(rt *rapid.T) {
+		regulars := rapid.SampledFrom([]int{2, 0, 1}).Draw(rt, "regulars at each gate")
+		stay := rapid.SampledFrom(stays[1:]).Draw(rt, "their stay")
 		all := visitors.Draw(rt, "visitors")
-		inBubbleOf(t, rt, func(t *testing.T) error { return visit(t, all) })
+		inBubbleOf(t, rt, func(t *testing.T) error {
+			h := &house{engine: newBubbleEngine(t).engine, inside: map[int]int{}, passed: map[int][]int{}}
+			return h.receive(all, most, regulars, stay)
+		})
 	})
 }
 
-func visit(t *testing.T, all []visitor) (wrong error) {
-	e := newBubbleEngine(t)
-	start := time.Now()
-	var mu sync.Mutex // guards below
-	inside := map[int]int{}
-	entered := map[int][]int{} // by gate: those who want only that one, in the order in which they got in
-	fail := func(format string, args ...any) {
-		mu.Lock()
-		defer mu.Unlock()
-		if wrong == nil {
-			wrong = fmt.Errorf(format, args...)
+// A house is what is behind the gates, and who watches them.
+type house struct {
+	*engine
+
+	mu     sync.Mutex    // guards below
+	inside map[int]int   // by gate
+	passed map[int][]int // by gate: those who want only that one, in the order in which they got in
+	wrong  error
+}
+
+func (h *house) fail(format string, args ...any) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.wrong == nil {
+		h.wrong = fmt.Errorf(format, args...)
+	}
+}
+
+// A guest is a visitor who is on the way in. It is a ctx, so that it hears of
+// each wait that begins.
+type guest struct {
+	context.Context
+	house *house
+	wants []want
+	since time.Time // of the first of the waits with a gate kept, one after the other; zero: the last was without
+	kept  int       // times that this happened
+	waits int       // without
+}
+
+func (g *guest) Done() <-chan struct{} {
+	g.look()
+	g.house.engine.mu.Lock()
+	defer g.house.engine.mu.Unlock()
+	switch {
+	case !slices.ContainsFunc(g.wants, func(w want) bool { return w.hold.gate != nil }):
+		g.since = time.Time{}
+		g.waits++
+	case g.since.IsZero():
+		g.since = time.Now()
+		if g.kept++; g.waits < 2*g.kept {
+			g.house.fail("after %d waits somebody keeps a gate for the %d. time", g.waits, g.kept)
 		}
 	}
-	var work sync.WaitGroup
-	for i, v := range all {
-		work.Go(func() {
-			time.Sleep(v.after + time.Duration(i)*time.Nanosecond) // one after the other
-			arrived := time.Now()
-			p := &patience{ctx: context.Background()}
-			if v.patience > 0 {
-				p.deadline = arrived.Add(v.patience)
+	return g.Context.Done()
+}
+
+// look sees to it that no gate is kept for too long.
+func (g *guest) look() {
+	if g.since.IsZero() {
+		return
+	}
+	if d := time.Since(g.since); d > reserveTime<<(g.kept-1) {
+		g.house.fail("somebody keeps a gate for %v, the %d. time", d, g.kept)
+	}
+}
+
+// visit has v enter, stay and leave; an error: it did not get in.
+func (h *house) visit(ctx context.Context, number int, v visitor) error {
+	g := &guest{Context: ctx, house: h}
+	for _, at := range v.gates {
+		id := fmt.Sprint(at)
+		g.wants = append(g.wants, want{hold: &hold{backend: &fakeLock{nil, id}, key: holdKey{lockID{name: id}, owner(number)}}})
+	}
+	defer func() {
+		h.engine.mu.Lock()
+		defer h.engine.mu.Unlock()
+		h.leaveAllLocked(g.wants)
+	}()
+	p := &patience{ctx: g}
+	if v.patience > 0 {
+		p.deadline = time.Now().Add(v.patience)
+	}
+	_, err := h.enterGates(p, g.wants)
+	g.look()
+	if err != nil {
+		return err
+	}
+	h.count(v, 1)
+	if len(v.gates) == 1 {
+		h.mu.Lock()
+		h.passed[v.gates[0]] = append(h.passed[v.gates[0]], number)
+		h.mu.Unlock()
+	}
+	time.Sleep(v.stay)
+	h.count(v, -1)
+	return nil
+}
+
+// count counts who is behind the gates of v.
+func (h *house) count(v visitor, n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, at := range v.gates {
+		if h.inside[at] += n; h.inside[at] > 1 {
+			h.wrong = fmt.Errorf("two are behind gate %d", at)
+		}
+	}
+}
+
+// receive has all visit, beside regulars who come again as soon as they have left.
+func (h *house) receive(all []visitor, gates, regulars int, stay time.Duration) error {
+	open, shut := context.WithCancel(context.Background())
+	var visits, routine sync.WaitGroup
+	for i := range gates * regulars {
+		routine.Go(func() {
+			for open.Err() == nil {
+				_ = h.visit(context.Background(), len(all)+i, visitor{gates: []int{i % gates}, stay: stay + time.Duration(i)*time.Microsecond})
 			}
-			var wants []want
-			for _, g := range v.gates {
-				wants = append(wants, want{hold: &hold{backend: &fakeLock{e.redis, fmt.Sprint(g)}, key: holdKey{lockID{name: fmt.Sprint(g)}, owner(i)}}})
-			}
-			_, err := e.enterGates(p, wants)
-			if waited := time.Since(arrived); err != nil {
-				if err != errTimeUp || v.patience == 0 || waited != v.patience {
-					fail("visitor %d gave up after %v: %v", i, waited, err)
-				}
-			} else {
-				mu.Lock()
-				for _, g := range v.gates {
-					if inside[g]++; inside[g] > 1 && wrong == nil {
-						wrong = fmt.Errorf("visitor %d is not alone behind gate %d", i, g)
-					}
-				}
-				if len(v.gates) == 1 {
-					entered[v.gates[0]] = append(entered[v.gates[0]], i)
-				}
-				mu.Unlock()
-				time.Sleep(v.stay)
-				mu.Lock()
-				for _, g := range v.gates {
-					inside[g]--
-				}
-				mu.Unlock()
-			}
-			e.mu.Lock()
-			e.leaveAllLocked(wants)
-			e.mu.Unlock()
 		})
 	}
-	work.Wait()
-	if took := time.Since(start); took > time.Duration(len(all))*(50*time.Millisecond+2*reserveTime)+time.Second {
-		fail("it took %v until all were through", took)
+	for i, v := range all {
+		visits.Go(func() {
+			time.Sleep(v.after + time.Duration(i)*time.Nanosecond) // one after the other
+			arrived := time.Now()
+			ctx, enough := context.WithTimeout(context.Background(), 10*time.Minute)
+			defer enough()
+			err := h.visit(ctx, i, v)
+			waited := time.Since(arrived)
+			if err != nil && (err != errTimeUp || v.patience == 0 || waited != v.patience) {
+				h.fail("visitor %d gave up after %v: %v", i, waited, err)
+			}
+		})
 	}
-	for g, order := range entered {
+	visits.Wait()
+	shut()
+	routine.Wait()
+	for at, order := range h.passed {
+		order = slices.DeleteFunc(order, func(i int) bool { return i >= len(all) })
 		if !slices.IsSortedFunc(order, func(a, b int) int { return int(all[a].after - all[b].after) }) {
-			fail("gate %d was passed in the order %v", g, order)
+			h.fail("gate %d was passed in the order %v", at, order)
 		}
 	}
-	if len(e.gates) != 0 {
-		fail("%d gates are left", len(e.gates))
+	if len(h.gates) != 0 {
+		h.fail("%d gates are left", len(h.gates))
 	}
-	return wrong
+	return h.wrong
 }
 
 // What is done to one lease, and how the fake Redis answers from then on.
