@@ -526,13 +526,16 @@ func (e *engine) contend(p *patience, wants []want, inherited bool) (t tried, er
 			return e.ask(ctx, asked)
 		}
 		late := func(t tried, err error) {
-			if err == nil && (t.state != busy || t.left) || err != nil && mayHaveRun(err) {
-				ghosts := 0
-				if err != nil {
-					ghosts = 1
-				}
-				e.abandonAll(p.ctx, asked, ghosts) // 5
+			ghosts := 0
+			switch {
+			case err == nil && t.state == busy && !t.left:
+				return
+			case err != nil && mayHaveRun(err):
+				ghosts = 1
+			case err != nil && !answered(err): // else half of it has run, perhaps
+				return
 			}
+			e.abandonAll(p.ctx, asked, ghosts) // 5
 		}
 		var unknown int
 		t, unknown, err = persist(e, p, heard, try, late) // 2

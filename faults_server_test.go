@@ -663,9 +663,21 @@ func TestFaultHalfDone(t *testing.T) {
 	b.must(b.rdb.Del(ctx, tokens).Err())
 
 	b.must(b.rdb.Do(ctx, "acl", "setuser", "careful", "on", ">pw", "~*", "&*", "+@all", "-pexpire").Err())
-	l := b.clientOn(b.server.Client(func(o *redis.Options) { o.Username, o.Password = "careful", "pw" })).NewLock(b.name)
+	l := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.Username, o.Password = "careful", "pw" })).NewLock(b.name)
 	if err := l.Lock(ctx); err == nil || !strings.Contains(err.Error(), "user") {
 		t.Errorf("%v", err)
 	}
+	testredis.Await(t, "no lock without a lease is left", soon, func() bool { return len(b.keys()) == 0 })
+
+	// Nor does one that runs when its caller has gone.
+	held, before := b.proxy.On(calls(lockAcquire), testredis.HoldRequest), b.commands("evalsha")
+	ending, end := context.WithCancel(ctx)
+	go func() {
+		<-held.Fired()
+		end()
+	}()
+	b.mustBe(l.Lock(ending), context.Canceled)
+	held.Release()
+	testredis.Await(t, "it has run", soon, func() bool { return b.commands("evalsha") > before })
 	testredis.Await(t, "no lock without a lease is left", soon, func() bool { return len(b.keys()) == 0 })
 }

@@ -262,7 +262,7 @@ func (h *house) receive(all []visitor, gates, regulars int, stay time.Duration) 
 		visits.Go(func() {
 			time.Sleep(v.after + time.Duration(i)*time.Nanosecond) // one after the other
 			arrived := time.Now()
-			ctx, enough := context.WithTimeout(context.Background(), 10*time.Minute)
+			ctx, enough := context.WithTimeout(context.Background(), 2*time.Minute)
 			defer enough()
 			err := h.visit(ctx, i, v)
 			waited := time.Since(arrived)
