@@ -6,7 +6,8 @@ package testredis
 //
 // Rules: a server belongs to one test and never outlives it. It listens on the
 // loopback interface only and keeps no data on disk. Whoever answers at the port
-// must be the process that was started, otherwise tests would meet in a server.
+// must be the process that was started, otherwise tests would meet in a server;
+// and nobody must answer there while it is down.
 
 import (
 	"bufio"
@@ -90,14 +91,21 @@ func startWith(t testing.TB, env []string, args func(port int) []string) *Server
 		t.Fatal(err)
 	}
 	for range 10 {
-		// Below the ports that systems give to outgoing connections: nobody
-		// takes it between Kill and Restart.
+		// Below the ports that systems give to outgoing connections. Those who
+		// start a server hold the UDP port of that number until their test ends:
+		// nobody else starts one there between Kill and Restart.
 		s.port = 20000 + rand.IntN(10000)
+		var claim net.PacketConn
+		if claim, err = net.ListenPacket("udp", s.Addr()); err != nil {
+			continue
+		}
 		s.args = args(s.port)
 		if err = s.start(); err == nil {
+			t.Cleanup(func() { _ = claim.Close() })
 			t.Cleanup(s.stop)
 			return s
 		}
+		_ = claim.Close()
 	}
 	t.Fatalf("redis-server does not start: %v", err)
 	return nil
