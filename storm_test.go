@@ -656,7 +656,8 @@ func (w *stormWorker) take(l stormLock, how takes) *stormHold {
 	h := &stormHold{w: w, l: l, c: clientOf(l.Locker)}
 	op := w.op(history.Take, l, h.c)
 	op.Lease, op.Level = how.lease, 1
-	op.Once = how.wait == 0 && w.kind.nodes == 1 // RedLocks that lose by a part go on giving back
+	// RedLocks that lose by a part go on giving back; and of several locks another one may have been in the way.
+	op.Once = how.wait == 0 && w.kind.nodes <= 1 && len(l.names) == 1
 	if how.wait > 0 {
 		op.GiveUp = w.rec.Now() + how.wait
 		if len(l.names) > 1 || w.kind.nodes > 1 {
