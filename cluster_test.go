@@ -232,9 +232,12 @@ func TestClusterFailover(t *testing.T) {
 	old.AwaitReplicas(tag, 1)
 	begin := time.Now()
 	cluster.Failover(old)
+	took := time.Since(begin)
 	time.Sleep(time.Until(begin.Add(lease + 2*time.Second))) // nobody asks for anything but the watchdogs
 	for _, p := range pairs {
-		b.must(context.Cause(p.guarded))
+		if err := context.Cause(p.guarded); err != nil {
+			t.Fatalf("%v (the replica took over within %v)", err, took)
+		}
 		b.must(p.l.Unlock(p.owner))
 		b.gets("the lock is free", p.next)
 	}

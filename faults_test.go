@@ -190,7 +190,11 @@ func TestFaultLostAnswers(t *testing.T) {
 			onFaultLocks(t, server, func(b *faultBench, k faultLock) {
 				ctx, cancel := context.WithTimeout(context.Background(), 4*soon)
 				defer cancel()
-				l := k.one(b.shaky(), b.name)
+				c := b.clientOn(b.proxy.Client())
+				if fault == testredis.StallReply {
+					c = b.shaky()
+				}
+				l := k.one(c, b.name)
 				b.proxy.On(calls(inspectScript), fault).Times(2)
 				var token int64
 				for _, step := range []struct {
@@ -513,7 +517,7 @@ func TestFaultRedisClientClosed(t *testing.T) {
 		rdb := b.server.Client()
 		c := b.clientOn(rdb)
 		l := k.one(c, b.name)
-		b.must(l.LockLease(ctx, time.Second))
+		b.must(l.LockLease(ctx, 3*time.Second))
 		b.must(rdb.Close())
 		if k.red { // which does without one of three
 			b.must(l.Lock(ctx))
