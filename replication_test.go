@@ -239,6 +239,14 @@ func TestClusterSlotHalfWay(t *testing.T) {
 	tag := fmt.Sprintf("{half-way-%d}", benches.Add(1))
 	all := takeoverLocks(t, client, tag, lease)
 	awaitAll(t, all, cluster.MasterOf(tag).Client())
+	alone := map[Locker]context.Context{} // nobody waits for them, so that nothing of a queue is there
+	for _, k := range takeovers {
+		l := k.one(client(WithWatchdogTimeout(lease)), tag+"-alone-"+k.name)
+		b.must(l.Lock(ctx))
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		alone[l] = guarded
+	}
 	to := cluster.Nodes()[0]
 	if to == cluster.MasterOf(tag) {
 		to = cluster.Nodes()[1]
@@ -269,7 +277,17 @@ func TestClusterSlotHalfWay(t *testing.T) {
 		default:
 		}
 	}
+	for l, guarded := range alone {
+		if guarded.Err() != nil {
+			t.Errorf("%s: %v", l.Name(), context.Cause(guarded))
+		}
+	}
 	finish()
+	for l, guarded := range alone {
+		if guarded.Err() == nil {
+			b.must(l.Unlock(ctx))
+		}
+	}
 	for _, s := range all {
 		s.goesOn(t)
 		s.end(t)

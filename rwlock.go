@@ -147,7 +147,7 @@ func (l *readLock) renewal(field string, lease time.Duration, exact bool) call {
 	if exact {
 		verb = "settle-read"
 	}
-	return l.call(l.keys, verb, field, 0, lease, "", 0)
+	return l.call(l.keys[:1], verb, field, 0, lease, "", 0) // a script of one key goes on while its slot moves
 }
 
 func (l *readLock) abandon(ctx context.Context, a attempt) (bool, error) {

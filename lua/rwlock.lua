@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  the lock: a hash {mode -> read or write, field of a read hold -> levels, field:write -> levels}
 -- KEYS[2]  the waiting writers of relock: a zset {field -> epoch ms when it counts as dead};
---          one that reads already is there with the field of its read hold too
+--          one that reads already is there with the field of its read hold too; not to renew or to settle
 -- KEYS[3]  the token counter: a string; only for a fenced write lock
 -- ARGV[1]  what to do: read, unread, abandon-read, renew-read, settle-read, force-read, inspect-read,
 --          write, unwrite, abandon-write, force-write or inspect-write
