@@ -28,6 +28,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
 
 	"github.com/relock-go/relock/internal/history"
 	"github.com/relock-go/relock/internal/testredis"
@@ -295,6 +296,8 @@ func newStorm(t *testing.T, kind stormKind, seed uint64) *storm {
 // connect makes the clients of one process.
 func (s *storm) connect(dial func(ctx context.Context, network, addr string) (net.Conn, error)) (all []redis.UniversalClient) {
 	const impatient = 300 * time.Millisecond
+	// Otherwise a Conn of go-redis and its Client race for this setting, where Redis does not know such notifications.
+	off := &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 	switch {
 	case s.sentinel != nil:
 		return append(all, s.sentinel.Client(func(o *redis.FailoverOptions) {
@@ -302,12 +305,12 @@ func (s *storm) connect(dial func(ctx context.Context, network, addr string) (ne
 		}))
 	case s.cluster != nil:
 		return append(all, s.cluster.Client(func(o *redis.ClusterOptions) {
-			o.Dialer, o.ReadTimeout, o.DialTimeout = dial, impatient, impatient
+			o.Dialer, o.ReadTimeout, o.DialTimeout, o.MaintNotificationsConfig = dial, impatient, impatient, off
 		}))
 	}
 	for _, server := range s.servers {
 		all = append(all, server.Client(func(o *redis.Options) {
-			o.Dialer, o.ReadTimeout, o.DialTimeout = dial, impatient, impatient
+			o.Dialer, o.ReadTimeout, o.DialTimeout, o.MaintNotificationsConfig = dial, impatient, impatient, off
 		}))
 	}
 	return all
