@@ -154,6 +154,7 @@ func (e *engine) abandon(ctx context.Context, b backend, a attempt, ghosts int) 
 // it. It is sent once: a repetition could free a later hold.
 func (e *engine) force(ctx context.Context, b lockType) (bool, error) {
 	p := e.patienceFor(ctx, b)
+	p.prompt = false // there is no second try that would wait longer for a connection
 	if err := p.over(); err != nil {
 		return false, err
 	}
