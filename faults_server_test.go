@@ -470,7 +470,8 @@ func testServerAnswer(t *testing.T, k faultLock, answer string, passes bool) {
 	got := b.startWaiter(owner, waiting)
 	mini.SetError(answer)
 	if !passes {
-		if err := await(b.bench, "the waiter is told", got); err == nil || !strings.Contains(err.Error(), answer) {
+		prefix, _, _ := strings.Cut(answer, " ") // a script that runs already has its own words behind it
+		if err := await(b.bench, "the waiter is told", got); err == nil || !strings.Contains(err.Error(), prefix) {
 			b.Errorf("waiter: %v", err)
 		}
 		mini.SetError("")
