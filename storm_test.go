@@ -1238,17 +1238,25 @@ func (n *nemesis) killMinority() {
 	})
 }
 
-// failOver kills or freezes a master, whose replica takes over, and which comes
-// back some time later. Those who rely on no replica may lose what it had.
+// failOver has the replica of a master take over, which works, is killed or
+// frozen, and comes back some time later. Those who rely on no replica may lose what it had.
 func (n *nemesis) failOver() {
 	name := n.names[n.rng.IntN(len(n.names))]
 	old, of := n.masterOf(name)
-	end, back := old.Kill, old.Restart
-	if n.rng.IntN(2) == 0 {
+	end, back, behind := old.Kill, old.Restart, n.rng.IntN(2) == 0
+	switch n.rng.IntN(4) {
+	case 0:
 		end, back = old.Freeze, old.Thaw
+	case 1, 2: // before any lease is over
+		end, back, behind = func() { n.takeOver(old) }, func() {}, true
 	}
 	n.hurt("failover", history.AllClients, func() {
 		from := n.rec.Now()
+		if behind { // the replica has not heard of what was done last
+			n.count("replica behind")
+			old.RefuseReplicas()
+			n.sleep(stormTimeout/5, stormTimeout/2)
+		}
 		if n.sentinel != nil {
 			n.sentinel.FailoverAfter(end)
 		} else {
@@ -1259,6 +1267,7 @@ func (n *nemesis) failOver() {
 		}
 		n.sleep(0, stormTimeout)
 		back()
+		old.AcceptReplicas()
 		n.settle()
 		if n.kind.sync {
 			master, _ := n.masterOf(name)
@@ -1268,6 +1277,20 @@ func (n *nemesis) failOver() {
 		for _, name := range of {
 			n.rec.Fault(history.Fault{Kind: history.Forgets, What: "not replicated", Name: name, Client: history.AllClients, From: from, To: n.rec.Now()})
 		}
+	})
+}
+
+// takeOver has the replica take the place of a master that works.
+func (n *nemesis) takeOver(old *testredis.Server) {
+	var to *testredis.Server
+	var cmd []any
+	if n.sentinel != nil {
+		to, cmd = n.sentinel.Sentinels()[0], []any{"sentinel", "failover", n.sentinel.MasterName()}
+	} else {
+		to, cmd = n.cluster.ReplicasOf(old)[0], []any{"cluster", "failover", "takeover"}
+	}
+	testredis.Await(n, "a replica may take over", soon, func() bool {
+		return to.Client().Do(context.Background(), cmd...).Err() == nil
 	})
 }
 
