@@ -329,7 +329,20 @@ func testWithoutWakeups(t *testing.T, b *bench, d *deployment, all, wakeups []st
 			}
 			got := make(chan error, 1)
 			go func() { got <- to.Lock(waiter) }()
-			time.Sleep(300 * time.Millisecond)
+			heard := clientOf(to).engine.wakeups
+			testredis.Await(t, "the waiter has subscribed, or may not", clusterSoon, func() bool {
+				heard.mu.Lock()
+				defer heard.mu.Unlock()
+				for _, ch := range heard.channels {
+					select {
+					case <-ch.ready:
+						return true
+					default:
+					}
+				}
+				return false
+			})
+			time.Sleep(300 * time.Millisecond) // and has asked once more
 			start := time.Now()
 			if err := from.Unlock(holder); err != nil {
 				return 0, err
