@@ -92,7 +92,7 @@ func (u use) all(one, rival lockMaker, name string) (err error) {
 		{"the other one locks", func() error { return theirs.Lock(them) }},
 		{"wait", func() error {
 			first, giveUp := within(me2, mine)
-			time.Sleep(50 * time.Millisecond)
+			awaitSubscribed(u, mine, first)
 			got, _ := within(me, mine)
 			time.Sleep(100 * time.Millisecond)
 			giveUp()
@@ -154,6 +154,21 @@ func orderName() string { return fmt.Sprintf("orders:%d", orders.Add(1)) }
 // refused says whether Redis has not allowed something.
 func refused(err error) bool {
 	return err != nil && (strings.Contains(err.Error(), "NOPERM") || strings.Contains(err.Error(), "ACL failure in script") || strings.Contains(err.Error(), "The user executing the script can't"))
+}
+
+// awaitSubscribed waits until somebody who waits for l has subscribed or may not, or has got an answer.
+func awaitSubscribed(t testing.TB, l Locker, got <-chan error) {
+	wakeups := clientOf(l).engine.wakeups
+	testredis.Await(t, "a waiter is subscribed", clusterSoon, func() bool {
+		wakeups.mu.Lock()
+		defer wakeups.mu.Unlock()
+		for _, ch := range wakeups.channels {
+			if ch.settled {
+				return true
+			}
+		}
+		return len(got) > 0
+	})
 }
 
 func without(all []string, one string) []string {
@@ -329,19 +344,7 @@ func testWithoutWakeups(t *testing.T, b *bench, d *deployment, all, wakeups []st
 			}
 			got := make(chan error, 1)
 			go func() { got <- to.Lock(waiter) }()
-			heard := clientOf(to).engine.wakeups
-			testredis.Await(t, "the waiter has subscribed, or may not", clusterSoon, func() bool {
-				heard.mu.Lock()
-				defer heard.mu.Unlock()
-				for _, ch := range heard.channels {
-					select {
-					case <-ch.ready:
-						return true
-					default:
-					}
-				}
-				return false
-			})
+			awaitSubscribed(t, to, got)
 			time.Sleep(300 * time.Millisecond) // and has asked once more
 			start := time.Now()
 			if err := from.Unlock(holder); err != nil {
