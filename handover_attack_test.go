@@ -57,7 +57,7 @@ func TestHandoverDowngradeUnderWay(t *testing.T) {
 func TestHandoverDowngradeInNature(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
-	c := b.client(h11Opts...)
+	c := b.client()
 	rw := c.NewRWLock(b.name)
 	end := time.Now().Add(4 * time.Second)
 	var all sync.WaitGroup
