@@ -236,7 +236,7 @@ func TestHandoverTryLockNeverAsks(t *testing.T) {
 }
 
 func TestHandoverChaos(t *testing.T) {
-	for seed := range uint64(6000) {
+	for seed := range uint64(2000) {
 		synctest.Test(t, func(t *testing.T) {
 			r := &fakeRedis{records: make(map[string]*fakeRecord), latency: time.Duration(seed%3) * 500 * time.Microsecond}
 			fr := rand.New(rand.NewPCG(seed, 99))

@@ -158,7 +158,6 @@ func (e *engine) force(ctx context.Context, b lockType) (bool, error) {
 	if err := p.over(); err != nil {
 		return false, err
 	}
-	p.prompt = false // what is sent once may take its time
 	before := e.tenuresOf(b.id())
 	freed, err, why := answer(e, p, b.force, nil)
 	if err := cmp.Or(why, err); err != nil {
