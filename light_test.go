@@ -5,6 +5,7 @@ package relock
 
 import (
 	"encoding/json"
+	"errors"
 	"os/exec"
 	"slices"
 	"strings"
@@ -72,7 +73,7 @@ func goTool(t *testing.T, args ...string) string {
 	out, err := exec.Command("go", args...).Output()
 	if err != nil {
 		var text []byte
-		if exit, ok := err.(*exec.ExitError); ok {
+		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 			text = exit.Stderr
 		}
 		t.Fatalf("go %v: %v: %s", args, err, text)
