@@ -494,3 +494,42 @@ func (b *bench) waitsAtGate(l known) bool {
 	g := e.gates[h.lock.id()]
 	return g != nil && len(g.queue) > 0
 }
+
+// S6, in Redis: each kind of lock that draws tokens does so for each hold that was left to somebody.
+func TestHandoverTokensInRedis(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	c := b.client(WithHandoverSlice(time.Hour))
+	for name, l := range map[string]interface {
+		Locker
+		known
+		Token(context.Context) (int64, error)
+	}{
+		"lock":  c.NewLock(b.name, Fenced()),
+		"write": c.NewRWLock(b.name+"-rw", Fenced()).Write(),
+	} {
+		held := WithOwner(context.Background())
+		b.must(l.Lock(held))
+		last, err := l.Token(held)
+		b.must(err)
+		var all sync.WaitGroup
+		for range 20 {
+			all.Go(func() {
+				owner := WithOwner(context.Background())
+				b.must(l.Lock(owner))
+				token, err := l.Token(owner)
+				if err != nil || token <= last {
+					t.Errorf("%s: token %d after %d: %v", name, token, last, err)
+				}
+				last = token
+				if ok, err := l.IsHeld(owner); !ok || err != nil {
+					t.Errorf("%s: not held: %v", name, err)
+				}
+				b.must(l.Unlock(owner))
+			})
+		}
+		testredis.Await(b, "they wait", soon, func() bool { return b.waitsAtGate(l) })
+		b.must(l.Unlock(held))
+		all.Wait()
+	}
+}
