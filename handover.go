@@ -108,7 +108,7 @@ func (e *engine) heirLocked(h *hold) *hold {
 		return nil
 	}
 	next, now := g.queue[0].heir, time.Now()
-	left := time.Duration(t.lease.until.Load()) - now.Sub(e.dog.epoch)
+	left := e.dog.end(&t.lease).Sub(now)
 	switch {
 	case next == nil, g.streak.passed >= mostPassed, now.Sub(g.streak.since) >= e.sliceTime():
 		return nil

@@ -74,7 +74,7 @@ func (h *hold) lapseIfDue() {
 	if !holds {
 		return
 	}
-	if !e.dog.trusted(&h.tenure.lease, time.Now()) {
+	if !e.dog.trusted(&h.tenure.lease) {
 		h.lose(errLapsed)
 	} else if c, ok := h.backend.(composite); ok && !c.trusted(h.field) {
 		h.lose(errParts)
@@ -84,7 +84,7 @@ func (h *hold) lapseIfDue() {
 // loseField ends the hold of o with that field as lost, if it is still there.
 func (e *engine) loseField(id lockID, o owner, field string, cause error) {
 	if h := e.find(id, o); h != nil && h.field == field {
-		if !e.dog.trusted(&h.tenure.lease, time.Now()) {
+		if !e.dog.trusted(&h.tenure.lease) {
 			cause = errLapsed // that comes first
 		}
 		h.lose(cause)

@@ -408,7 +408,7 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 			k.over, gone = true, true
 			dog.remove(l)
 		}
-		if !over && !gone && dog.trusted(l, time.Now()) != trusted {
+		if !over && !gone && dog.trusted(l) != trusted {
 			k.fail("at %v: trusted: %v, want %v", now, !trusted, trusted)
 		}
 		k.mu.Unlock()

@@ -193,9 +193,9 @@ func (w *watchdog) close() {
 	w.work.Wait()
 }
 
-// trusted says whether l may be relied on at now, by the clock alone.
-func (w *watchdog) trusted(l *lease, now time.Time) bool {
-	return int64(now.Sub(w.epoch)) < l.until.Load()
+// trusted says whether l may still be relied on, by the clock alone.
+func (w *watchdog) trusted(l *lease) bool {
+	return int64(w.now()) < l.until.Load()
 }
 
 func (w *watchdog) confirmLocked(l *lease, sent, length time.Duration, renewed bool) {

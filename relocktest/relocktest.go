@@ -66,6 +66,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/mini"
 )
 
 // New returns a Client on a Server of its own. Both are closed when the test ends.
@@ -90,32 +91,8 @@ type Server struct {
 // test ends. Servers know nothing of each other: a RedLock wants one for each node.
 func Start(t testing.TB) *Server {
 	t.Helper()
-	s := &Server{t: t, mini: miniredis.NewMiniRedis()}
-	s.mini.ClockTTL(true)
-	s.Advance(0)
-	if err := s.mini.StartAddr("127.0.0.1:0"); err != nil {
-		t.Fatalf("relocktest: the embedded Redis does not start: %v", err)
-	}
-	stop := make(chan struct{})
-	var ticking sync.WaitGroup
-	ticking.Go(func() {
-		// Set from outside, because the clock of Redis stands still while a script runs.
-		tick := time.NewTicker(time.Millisecond)
-		defer tick.Stop()
-		for {
-			select {
-			case <-tick.C:
-				s.Advance(0)
-			case <-stop:
-				return
-			}
-		}
-	})
-	t.Cleanup(func() {
-		close(stop)
-		ticking.Wait()
-		s.mini.Close()
-	})
+	s := &Server{t: t, mini: mini.Still(t)}
+	mini.Tick(t, func() { s.Advance(0) })
 	return s
 }
 

@@ -34,11 +34,11 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/alicebob/miniredis/v2"
 	"github.com/jackc/pgx/v5"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/examples/internal/demo"
 )
 
 const (
@@ -71,7 +71,7 @@ func run() error {
 	if _, err := db.Exec(ctx, `CREATE TEMPORARY TABLE ledger (id int PRIMARY KEY, balance int NOT NULL, token bigint NOT NULL)`); err != nil {
 		return err
 	}
-	rdb, closeRedis, err := connectRedis()
+	rdb, closeRedis, err := demo.Connect(ctx)
 	if err != nil {
 		return err
 	}
@@ -191,24 +191,4 @@ func (w *writer) write(ctx context.Context, balance int, token int64) error {
 	}
 	fmt.Printf("   %-4s writes %d\n", w.name, balance)
 	return nil
-}
-
-// connectRedis returns a connection to the Redis at REDIS_URL, or to an embedded one.
-func connectRedis() (*redis.Client, func(), error) {
-	url, stop := os.Getenv("REDIS_URL"), func() {}
-	if url == "" {
-		m, err := miniredis.Run()
-		if err != nil {
-			return nil, nil, err
-		}
-		m.ClockTTL(true) // leases run out with the clock, as in Redis
-		url, stop = "redis://"+m.Addr(), m.Close
-	}
-	options, err := redis.ParseURL(url)
-	if err != nil {
-		stop()
-		return nil, nil, errors.New("REDIS_URL is not like redis://user:password@host:port/db")
-	}
-	rdb := redis.NewClient(options)
-	return rdb, func() { rdb.Close(); stop() }, nil
 }
