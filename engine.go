@@ -17,6 +17,7 @@ package relock
 //     undo can never touch a later hold. Should Redis run the attempt after its
 //     undo, the record has a finite lease and nobody renews it.
 //  6. Held: trusted from before the successful attempt was sent.
+//  7. Given back: released, or left to the next one at the gate (handover.go).
 //
 // Repeating is ours and always safe: every script sets a state and adds nothing,
 // and names the acquisition it is for. So a request whose answer was lost is sent
@@ -165,11 +166,12 @@ type engine struct {
 	runAll    func(context.Context, []call) ([]reply, []error)
 	runBundle func(context.Context, []bundledCall) ([]reply, error)
 
-	wakeups                             *pubsub
-	dog                                 *watchdog
-	closed                              <-chan struct{}
-	life                                context.Context // until Close
-	endLife                             context.CancelFunc
+	wakeups *pubsub
+	dog     *watchdog
+	closed  <-chan struct{}
+	life    context.Context // until Close
+	endLife context.CancelFunc
+
 	connecting, brief, patient, silence *limit // of requests
 
 	ailing  atomic.Bool  // the last request was not answered

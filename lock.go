@@ -48,7 +48,8 @@ type Locker interface {
 	TryLock(ctx context.Context, wait, lease time.Duration) (bool, error)
 
 	// Unlock gives back one level, and with the last one frees the lock, deletes
-	// its record and wakes a waiter. It keeps the values of ctx but not its end, and
+	// its record and wakes a waiter; or leaves the record to the next one of this
+	// process, without asking Redis (see WithHandoverSlice). It keeps the values of ctx but not its end, and
 	// takes 5s at most: a request that was cancelled still releases its lock. It
 	// works after Close, as long as the Redis client is open.
 	//

@@ -85,9 +85,10 @@ func WithHandoverSlice(d time.Duration) Option {
 // that they do not confirm does not count either, and is tried again. So a
 // failover to one of these replicas loses no lock; one to another replica still
 // can. It costs a round trip and the time of the replication, for every acquire; so
-// long it keeps a connection of the Redis client. On a Redis that
-// refuses WAIT every acquire is ErrNotSynced. The node timeout of a RedLock has to be longer. At least 1 replica, and 1ms, and
-// less than the read timeout of the Redis client and 5s. Off by default.
+// long it keeps a connection of the Redis client. On a Redis that refuses WAIT every
+// acquire is ErrNotSynced. The node timeout of a RedLock has to be longer. At least 1
+// replica, and 1ms, and less than the read timeout of the Redis client and 5s. Off by
+// default.
 //
 // Redisson: Config.setCheckLockSyncedSlaves and setSlavesSyncTimeout, which take
 // one replica of all for enough.

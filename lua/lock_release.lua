@@ -8,7 +8,7 @@
 -- Returns  {1, heard, 0} done, and so many connections were told that it is free; {-1, 0, 0} this hold is not there
 --
 -- Running it late or twice frees nobody else: the field belongs to one
--- acquisition.
+-- acquisition, and to those that it was handed over to, the last of which frees it.
 
 local lock = KEYS[1]
 local field, left, channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
