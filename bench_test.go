@@ -70,12 +70,24 @@ func BenchmarkUncontended(b *testing.B) {
 
 // BenchmarkHandover is 64 goroutines of one process that take turns.
 func BenchmarkHandover(b *testing.B) {
-	client, err := New(testredis.Start(b).Client())
+	benchmarkCrowd(b, func(c *Client) Locker { return c.NewLock("relock") })
+}
+
+// BenchmarkReaders is 64 goroutines of one process that read: with a record that they
+// share, and each with one of its own.
+func BenchmarkReaders(b *testing.B) {
+	read := func(c *Client) Locker { return c.NewRWLock("relock").Read() }
+	b.Run("shared", func(b *testing.B) { benchmarkCrowd(b, read) })
+	b.Run("each", func(b *testing.B) { benchmarkCrowd(b, read, WithHandoverSlice(0)) })
+}
+
+func benchmarkCrowd(b *testing.B, lock func(*Client) Locker, opts ...Option) {
+	client, err := New(testredis.Start(b).Client(), opts...)
 	if err != nil {
 		b.Fatal(err)
 	}
 	defer client.Close()
-	l := client.NewLock("relock")
+	l := lock(client)
 	b.SetParallelism(32)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {

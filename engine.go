@@ -61,8 +61,8 @@ type backend interface {
 	typ() LockType
 	// kin is the other half of a lock that has two.
 	kin() lockID
-	// exclusive says whether one contender of a process at a time is enough.
-	exclusive() bool
+	// passage is how goroutines of one process get past its gate.
+	passage() passage
 	// acquire makes one attempt.
 	acquire(ctx context.Context, a attempt) (grant, error)
 	// release sets the levels of a hold to left.
@@ -272,7 +272,7 @@ func (e *engine) acquireAll(ctx context.Context, bs []backend, o owner, r reques
 	p.seen = e.sight(ctx, bs, o)
 	var l legacy
 	var err error
-	if len(bs) == 1 && r.lease == 0 && !p.once && !p.parts && bs[0].exclusive() {
+	if len(bs) == 1 && r.lease == 0 && !p.parts {
 		l, err = e.standInLine(&p, bs[0], o)
 	}
 	if err == nil && !l.all {
@@ -436,9 +436,8 @@ func (e *engine) conclude(p *patience, wants []want, t tried, err error) error {
 		h := w.hold
 		switch {
 		case err == nil && h.state == fresh:
-			h.state, h.levels, h.since = holding, 1, t.sent.Sub(e.dog.epoch)
-			h.tenure = &tenure{engine: e, backend: h.backend, field: h.field, hold: h}
-			h.tenure.lease.holder = h.tenure
+			since := t.sent.Sub(e.dog.epoch)
+			h.hasLocked(e.newTenure(h, since), since)
 			if g := h.gate; g != nil && g.streak.since.IsZero() {
 				g.streak.since = t.sent
 			}
@@ -446,6 +445,7 @@ func (e *engine) conclude(p *patience, wants []want, t tried, err error) error {
 				h.token = t.tokens[i]
 			}
 			e.dog.watch(&h.tenure.lease, t.sent, w.lease, w.renewed) // 6
+			e.openLocked(h)
 		case err == nil:
 			h.levels++
 			e.dog.extend(&h.tenure.lease, t.sent, w.lease, w.renewed)
@@ -626,14 +626,21 @@ func (e *engine) withKin(wants []want) []want {
 }
 
 // sendKin notes that the field of kin is going to be sent, so that kin is not handed
-// over. It returns false if it is over by now.
+// over or shared. It returns false if it is over by now, or shared: then others are in
+// the way beside kin, unless they all ask for the other half.
 func (e *engine) sendKin(kin *hold) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if kin.state == over {
 		return false
 	}
+	for _, other := range kin.tenure.holds {
+		if other != kin && e.kinOfLocked(other) == nil {
+			return false
+		}
+	}
 	kin.wasKin = true
+	e.closeLocked(kin.tenure)
 	return true
 }
 

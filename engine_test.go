@@ -115,7 +115,7 @@ type fakeLock struct {
 func (l *fakeLock) id() lockID             { return lockID{name: l.lockID} }
 func (l *fakeLock) typ() LockType          { return TypeLock }
 func (l *fakeLock) kin() lockID            { return lockID{} }
-func (l *fakeLock) exclusive() bool        { return true }
+func (l *fakeLock) passage() passage       { return oneByOne }
 func (l *fakeLock) channel(attempt) string { return "channel:" + l.lockID }
 
 func (l *fakeLock) acquire(_ context.Context, a attempt) (g grant, err error) {

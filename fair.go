@@ -62,10 +62,10 @@ type fairLock struct {
 	announce string // and the field of whoever is woken
 }
 
-func (l *fairLock) id() lockID      { return lockID{name: l.keys[0]} }
-func (l *fairLock) typ() LockType   { return TypeFair }
-func (l *fairLock) kin() lockID     { return lockID{} }
-func (l *fairLock) exclusive() bool { return false }
+func (l *fairLock) id() lockID       { return lockID{name: l.keys[0]} }
+func (l *fairLock) typ() LockType    { return TypeFair }
+func (l *fairLock) kin() lockID      { return lockID{} }
+func (l *fairLock) passage() passage { return eachForItself }
 
 func (l *fairLock) channel(a attempt) string {
 	if a.once {

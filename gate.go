@@ -14,8 +14,18 @@ import "time"
 type gate struct {
 	taken  bool
 	queue  []*ticket
-	streak streak // of a name's gate
+	streak streak  // of a name's gate
+	open   *tenure // those who come may share it; or nil
 }
+
+// A passage is how goroutines of one process get past the gate of a name.
+type passage int
+
+const (
+	oneByOne      passage = iota // one contends or holds, the others wait in line
+	eachForItself                // there is no gate
+	together                     // one contends, and lets in those in line when it holds
+)
 
 // A ticket is a place in the queue of a gate; its channel is closed when its turn has come.
 type ticket struct {
@@ -214,7 +224,7 @@ func (e *engine) leaveGates(wants []want, but int) {
 
 // needsGateLocked says whether h has to be alone in this process to contend for its lock.
 func (e *engine) needsGateLocked(h *hold) bool {
-	if h.state != fresh || !h.backend.exclusive() {
+	if h.state != fresh || h.backend.passage() != oneByOne {
 		return false
 	}
 	// Whoever is through may wait for this owner's other half: it must not wait for that one.
@@ -232,7 +242,7 @@ func (e *engine) leaveGateLocked(h *hold) {
 }
 
 func (e *engine) dropGateLocked(id lockID, g *gate) {
-	if !g.taken && e.gates[id] == g {
+	if !g.taken && g.open == nil && e.gates[id] == g {
 		delete(e.gates, id)
 	}
 }

@@ -29,21 +29,33 @@ const (
 type tenure struct {
 	engine  *engine
 	backend backend
-	field   string // in the record, of this tenure alone
+	field   string        // in the record, of this tenure alone
+	since   time.Duration // on the clock of the watchdog: of the attempt that was granted
 	lease   lease
 
 	// guarded by engine.mu
-	hold  *hold // whose it is
-	ended bool  // lost, whoever has it by now
+	holds []*hold // whose it is: one, or many that share it
+	ended bool    // lost, whoever has it by now
+}
+
+func (e *engine) newTenure(h *hold, since time.Duration) *tenure {
+	t := &tenure{engine: e, backend: h.backend, field: h.field, since: since}
+	t.lease.holder = t
+	return t
 }
 
 // leaseEnded hears from the watchdog that the lease has ended.
 func (t *tenure) leaseEnded(cause error) {
 	t.engine.mu.Lock()
 	t.ended = true // from now on nobody takes it over
-	h := t.hold
+	var h *hold
+	if len(t.holds) > 0 {
+		h = t.holds[0]
+	}
 	t.engine.mu.Unlock()
-	h.lose(cause)
+	if h != nil {
+		h.lose(cause) // and with it those that share it
+	}
 }
 
 // A streak is what this process has had of a lock without anybody else in between.
@@ -89,12 +101,13 @@ func (e *engine) handOverLocked(h *hold) bool {
 	g.streak.passed++
 	delete(e.holds, h.key)
 	h.state, h.levels, h.gate = over, 0, nil
-	next.field, next.gate = t.field, g
+	h.partLocked()
+	next.gate = g
 	if next.heir = needsToken(next.backend); next.heir {
+		next.field = t.field
 		e.dog.remove(&t.lease)
 	} else {
-		next.state, next.levels, next.since, next.tenure, t.hold = holding, 1, time.Since(e.dog.epoch), t, next
-		next.turn.leave()
+		e.joinLocked(t, next)
 	}
 	g.queue[0].left = true
 	g.leave()
@@ -210,14 +223,27 @@ type legacy struct {
 // one lock that somebody else of this process has, or contends for. It returns
 // what was left to the caller; the zero legacy is for those who cannot be left anything.
 func (e *engine) standInLine(p *patience, b backend, o owner) (legacy, error) {
+	way := b.passage()
+	if way == eachForItself || way == oneByOne && p.once {
+		return legacy{}, nil
+	}
 	key := holdKey{b.id(), o}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	g := e.gates[key.id]
-	if g == nil || !g.taken || e.holds[key] != nil || b.kin() != (lockID{}) && e.holds[holdKey{b.kin(), o}] != nil {
+	if e.holds[key] != nil || b.kin() != (lockID{}) && e.holds[holdKey{b.kin(), o}] != nil {
 		return legacy{}, nil
 	}
-	h := e.newHoldLocked(b, key)
+	if way == together {
+		return e.shareLocked(p, b, key)
+	}
+	if g := e.gates[key.id]; g != nil && g.taken {
+		return e.lineUpLocked(p, g, e.newHoldLocked(b, key))
+	}
+	return legacy{}, nil
+}
+
+// lineUpLocked waits at g for what is left to h. It lets go of the mutex meanwhile.
+func (e *engine) lineUpLocked(p *patience, g *gate, h *hold) (legacy, error) {
 	t := g.enqueue(h)
 	err := e.awaitTurnLocked(p, t)
 	switch {
@@ -230,7 +256,7 @@ func (e *engine) standInLine(p *patience, b backend, o owner) (legacy, error) {
 		err = t.err
 	}
 	if err != nil {
-		e.dropGateLocked(key.id, g)
+		e.dropGateLocked(h.key.id, g)
 		e.endTurnLocked(h)
 		return legacy{}, err
 	}

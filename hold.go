@@ -12,6 +12,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -35,6 +36,7 @@ type hold struct {
 	gate   *gate
 	state  holdState
 	tenure *tenure       // what it holds, from then on
+	place  int           // among those who share it
 	since  time.Duration // on the clock of the watchdog: of the attempt that was granted, or of the handover
 	levels int
 	token  int64
@@ -99,7 +101,11 @@ func (h *hold) lose(cause error) bool {
 		e.mu.Unlock()
 		return false
 	}
-	renewed := e.dog.renews(&h.tenure.lease)
+	t := h.tenure
+	h.partLocked()
+	t.ended = true
+	e.closeLocked(t)
+	renewed := e.dog.renews(&t.lease)
 	h.state, h.loss = lost, lossError(cause)
 	if renewed && errors.Is(cause, errLapsed) {
 		h.loss = lossError(fmt.Errorf("%w: %w", errUnrenewed, cause))
@@ -114,14 +120,18 @@ func (h *hold) lose(cause error) bool {
 		e.spawn(h.clear)
 	}
 	guards := h.takeGuardsLocked()
+	others := slices.Clone(t.holds)
 	e.mu.Unlock()
 
-	e.dog.remove(&h.tenure.lease)
+	e.dog.remove(&t.lease)
 	endGuards(guards, h.named(h.loss))
 	if c, ok := h.backend.(composite); ok {
 		c.lost(h.field)
 	}
 	h.sawEnd(cause)
+	for _, other := range others {
+		other.lose(cause)
+	}
 	return true
 }
 

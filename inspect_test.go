@@ -209,9 +209,10 @@ func TestInspectReadWrite(t *testing.T) {
 func TestInspectUpgradingReader(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	c := b.client()
-	rw, reader, other := c.NewRWLock(b.name), WithOwner(context.Background()), WithOwner(context.Background())
+	rw, reader := c.NewRWLock(b.name), WithOwner(context.Background())
+	other := b.client().NewRWLock(b.name).Read()
 	b.must(rw.Read().Lock(reader))
-	b.must(rw.Read().Lock(other))
+	b.must(other.Lock(reader))
 	ctx, giveUp := context.WithCancel(reader)
 	got := make(chan error, 1)
 	go func() { got <- rw.Write().Lock(ctx) }()
@@ -222,7 +223,7 @@ func TestInspectUpgradingReader(t *testing.T) {
 	giveUp()
 	b.mustBe(<-got, context.Canceled)
 	b.must(rw.Read().Unlock(reader))
-	b.must(rw.Read().Unlock(other))
+	b.must(other.Unlock(reader))
 }
 
 // Nothing but reads, and one request; whatever the name.

@@ -150,7 +150,7 @@ type plainLock struct {
 func (l *plainLock) id() lockID             { return lockID{name: l.keys[0]} }
 func (l *plainLock) typ() LockType          { return TypeLock }
 func (l *plainLock) kin() lockID            { return lockID{} }
-func (l *plainLock) exclusive() bool        { return true }
+func (l *plainLock) passage() passage       { return oneByOne }
 func (l *plainLock) channel(attempt) string { return l.announce }
 
 func (l *plainLock) takes(a attempt) call {

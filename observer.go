@@ -12,6 +12,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"slices"
 	"time"
 )
 
@@ -132,7 +133,7 @@ const (
 	AtOnce Way = "at_once"
 	// ByTurn: it waited for others of its process, and its first attempt was granted.
 	ByTurn Way = "turn"
-	// ByHandover: the one before it in its process left the lock to it.
+	// ByHandover: the one before it in its process left the lock to it, or let it in too.
 	ByHandover Way = "handover"
 	// ByWakeUp: it heard of the release, or the lock was free when it had only just begun to listen.
 	ByWakeUp Way = "wakeup"
@@ -278,21 +279,22 @@ func (e *engine) observedRenew(ctx context.Context, leases []*lease) []renewal {
 		return answers
 	}
 	for i, l := range leases {
-		lock := l.holder.(*tenure).holderNow().info()
-		switch a := answers[i]; {
-		case a.err != nil:
-			e.observer.RenewalFailed(ctx, RenewalFailedEvent{lock, a.err, time.Until(e.dog.end(l))})
-		case a.held:
-			e.observer.Renewed(ctx, RenewedEvent{lock})
+		for _, h := range l.holder.(*tenure).holdsNow() {
+			switch a := answers[i]; {
+			case a.err != nil:
+				e.observer.RenewalFailed(ctx, RenewalFailedEvent{h.info(), a.err, time.Until(e.dog.end(l))})
+			case a.held:
+				e.observer.Renewed(ctx, RenewedEvent{h.info()})
+			}
 		}
 	}
 	return answers
 }
 
-func (t *tenure) holderNow() *hold {
+func (t *tenure) holdsNow() []*hold {
 	t.engine.mu.Lock()
 	defer t.engine.mu.Unlock()
-	return t.hold
+	return slices.Clone(t.holds)
 }
 
 // sawRelease reports that a level of h was given back, unless the hold had ended before.

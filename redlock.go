@@ -204,7 +204,7 @@ func (l *redLock) describe(members []member) {
 		if m.record != nil {
 			timeout, id = m.record.client.nodeTimeout, fmt.Sprint(m.record.client.engine.id, m.id)
 		}
-		l.shared = l.shared && m.record != nil && !m.record.lock.exclusive()
+		l.shared = l.shared && m.record != nil && m.record.lock.passage() != oneByOne
 		l.ids = append(l.ids, id)
 		l.timeouts = append(l.timeouts, timeout)
 		l.voices = append(l.voices, voicesOf(m))
@@ -234,10 +234,16 @@ func voicesOf(m member) (voices []voice) {
 	return voices
 }
 
-func (l *redLock) id() lockID             { return l.name }
-func (l *redLock) typ() LockType          { return TypeRed }
-func (l *redLock) kin() lockID            { return lockID{} }
-func (l *redLock) exclusive() bool        { return !l.shared }
+func (l *redLock) id() lockID    { return l.name }
+func (l *redLock) typ() LockType { return TypeRed }
+func (l *redLock) kin() lockID   { return lockID{} }
+func (l *redLock) passage() passage {
+	if l.shared {
+		return eachForItself
+	}
+	return oneByOne
+}
+
 func (l *redLock) channel(attempt) string { return "" }
 func (l *redLock) ranking() string        { return l.place }
 

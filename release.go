@@ -16,7 +16,7 @@ import (
 // The level is given back here whatever Redis says: an Unlock is owed once, and a
 // hold that nobody is going to unlock must not be renewed.
 func (e *engine) release(ctx context.Context, b backend, o owner) error {
-	if e.handOver(ctx, b, o) {
+	if e.handOver(ctx, b, o) || e.leaveShared(ctx, b, o) {
 		return nil
 	}
 	e.beginWork()
@@ -32,8 +32,8 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	if err != nil { // others of this owner are waiting for Redis
 		if h := e.find(b.id(), o); h != nil {
 			err = unconfirmed(err)
-			left := h.giveBack()
-			if left == 0 {
+			left, last := h.giveBack()
+			if last {
 				e.spawn(h.clear)
 			}
 			e.sawRelease(ctx, h, left, err)
@@ -47,9 +47,13 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	defer e.endTurn(h)
 
 	loss := h.lossOf() // takeTurn has looked at the clock
-	left := h.giveBack()
+	left, last := h.giveBack()
 	if loss != nil && (left > 0 || errors.Is(loss, errGone)) {
 		return loss
+	}
+	if left == 0 && !last {
+		e.sawRelease(ctx, h, 0, nil)
+		return nil
 	}
 	r, ghosts, err := persist(e, p, time.Now(), func(ctx context.Context) (released, error) {
 		return h.backend.release(ctx, h.field, left)
@@ -82,23 +86,30 @@ func unconfirmed(err error) error {
 }
 
 // giveBack takes one level from the hold, and with the last one ends it here. It
-// returns the levels that are left.
-func (h *hold) giveBack() int {
+// returns the levels that are left, and whether nobody needs the record any more.
+func (h *hold) giveBack() (left int, last bool) {
 	e := h.engine
 	e.mu.Lock()
-	h.levels--
-	left := h.levels
-	var guards []*guard
-	if left == 0 {
-		h.state = over
-		guards = h.takeGuardsLocked()
+	if h.state != over {
+		h.levels--
+		left = h.levels
+	}
+	if left > 0 || h.state == over { // perhaps since its owner looked
+		e.mu.Unlock()
+		return left, false
+	}
+	last = h.state == lost || h.partLocked()
+	h.state = over
+	guards := h.takeGuardsLocked()
+	if last {
+		e.closeLocked(h.tenure)
 	}
 	e.mu.Unlock()
-	if left == 0 {
+	if last {
 		e.dog.remove(&h.tenure.lease)
-		endGuards(guards, nil)
 	}
-	return left
+	endGuards(guards, nil)
+	return left, last
 }
 
 // clear takes whatever there is of the hold out of Redis, and lets the next one

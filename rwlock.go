@@ -119,10 +119,10 @@ func (r *rwRecord) inspectHalf(ctx context.Context, verb, field string) (state, 
 
 type readLock struct{ rwRecord }
 
-func (l *readLock) id() lockID      { return l.half("read") }
-func (l *readLock) typ() LockType   { return TypeRead }
-func (l *readLock) kin() lockID     { return l.half("write") }
-func (l *readLock) exclusive() bool { return false }
+func (l *readLock) id() lockID       { return l.half("read") }
+func (l *readLock) typ() LockType    { return TypeRead }
+func (l *readLock) kin() lockID      { return l.half("write") }
+func (l *readLock) passage() passage { return together }
 
 func (l *readLock) takes(a attempt) call {
 	return l.call(l.keys, "read", a.field, a.level, a.lease, a.kin, 0)
@@ -167,10 +167,10 @@ type writeLock struct {
 	keys []string // with the token counter of a fenced lock
 }
 
-func (l *writeLock) id() lockID      { return l.half("write") }
-func (l *writeLock) typ() LockType   { return TypeWrite }
-func (l *writeLock) kin() lockID     { return l.half("read") }
-func (l *writeLock) exclusive() bool { return true }
+func (l *writeLock) id() lockID       { return l.half("write") }
+func (l *writeLock) typ() LockType    { return TypeWrite }
+func (l *writeLock) kin() lockID      { return l.half("read") }
+func (l *writeLock) passage() passage { return oneByOne }
 
 func (l *writeLock) takes(a attempt) call {
 	life := writerLife

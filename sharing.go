@@ -1,0 +1,126 @@
+package relock
+
+// Sharing: how readers of this process have one record in Redis together.
+//
+// Rules: one contender of a name goes to Redis; when it is granted, those behind it
+// at the gate come in with it, and for as long as a slice whoever comes while one of
+// them is still there. Each is a hold of its own; the record is that of their tenure,
+// and the last of them releases it. Nobody comes in unless the tenure is trusted and
+// kept by the watchdog, nor who has to do with the other half of the lock. What ends
+// the tenure ends every hold of it. After the slice the next contender asks Redis, so
+// that waiting writers go first.
+
+import (
+	"context"
+	"time"
+)
+
+// shareLocked is the part of standInLine for locks that are held together.
+func (e *engine) shareLocked(p *patience, b backend, key holdKey) (legacy, error) {
+	if e.slice == 0 || e.isClosed {
+		return legacy{}, nil
+	}
+	g := e.gateLocked(key.id)
+	if e.isOpenLocked(g.open) {
+		h := e.newHoldLocked(b, key)
+		e.joinLocked(g.open, h)
+		return legacy{h, true, false}, nil
+	}
+	g.open = nil
+	switch {
+	case p.once: // it need not wait for the answer to somebody else
+		e.dropGateLocked(key.id, g)
+		return legacy{}, nil
+	case g.tryEnter():
+		h := e.newHoldLocked(b, key)
+		h.gate = g
+		return legacy{hold: h}, nil
+	}
+	return e.lineUpLocked(p, g, e.newHoldLocked(b, key))
+}
+
+// isOpenLocked says whether others may come into t.
+func (e *engine) isOpenLocked(t *tenure) bool {
+	if t == nil || t.ended || len(t.holds) == 0 || !e.dog.renews(&t.lease) {
+		return false
+	}
+	now := e.dog.now()
+	return now-t.since < e.sliceTime() && now < e.dog.end(&t.lease).Sub(e.dog.epoch)
+}
+
+// joinLocked makes t the tenure of h too, which is fresh.
+func (e *engine) joinLocked(t *tenure, h *hold) {
+	h.field = t.field
+	h.hasLocked(t, e.dog.now())
+	h.turn.leave()
+}
+
+// openLocked lets those come into the tenure of h who are at its gate, and who come later.
+func (e *engine) openLocked(h *hold) {
+	g := h.gate
+	if g == nil || h.backend.passage() != together {
+		return
+	}
+	if e.isOpenLocked(h.tenure) {
+		g.open = h.tenure
+		waiting := g.queue
+		g.queue = nil
+		for _, t := range waiting {
+			if e.kinOfLocked(t.heir) != nil {
+				g.queue = append(g.queue, t)
+				continue
+			}
+			e.joinLocked(h.tenure, t.heir)
+			t.left = true
+			close(t.turn)
+		}
+	}
+	e.leaveGateLocked(h)
+}
+
+// leaveShared is the release of what o has of b where others have it together with
+// o: they keep the record. It says whether it did that.
+func (e *engine) leaveShared(ctx context.Context, b backend, o owner) bool {
+	e.mu.Lock()
+	h := e.holds[holdKey{b.id(), o}]
+	if h == nil || h.state != holding || h.levels > 1 || len(h.tenure.holds) == 1 ||
+		h.turn.taken || !e.dog.trusted(&h.tenure.lease) {
+		e.mu.Unlock()
+		return false
+	}
+	delete(e.holds, h.key)
+	h.levels, h.state = 0, over
+	h.partLocked()
+	guards := h.takeGuardsLocked()
+	e.mu.Unlock()
+	endGuards(guards, nil)
+	e.sawRelease(ctx, h, 0, nil)
+	return true
+}
+
+// closeLocked lets nobody into t any more.
+func (e *engine) closeLocked(t *tenure) {
+	id := t.backend.id()
+	if g := e.gates[id]; g != nil && g.open == t {
+		g.open = nil
+		e.dropGateLocked(id, g)
+	}
+}
+
+// hasLocked notes that h has one level in t.
+func (h *hold) hasLocked(t *tenure, since time.Duration) {
+	h.state, h.levels, h.since, h.tenure = holding, 1, since, t
+	h.place = len(t.holds)
+	t.holds = append(t.holds, h)
+}
+
+// partLocked takes h out of its tenure, and says whether it was the last.
+func (h *hold) partLocked() bool {
+	t := h.tenure
+	last := len(t.holds) - 1
+	t.holds[h.place] = t.holds[last]
+	t.holds[h.place].place = h.place
+	t.holds[last] = nil
+	t.holds = t.holds[:last]
+	return last == 0
+}
