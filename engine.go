@@ -44,7 +44,7 @@ const (
 	unlockTime   = 5 * time.Second        // what Unlock and an undo take at most
 	connectTime  = 2 * time.Second        // what a request waits for a connection that its caller cannot leave behind,
 	briefTime    = 250 * time.Millisecond // and one that is to be over within unlockTime, together with its answer
-	closeTime    = 6 * time.Second        // how long Close waits for requests under way
+	closeTime    = 7 * time.Second        // how long Close waits for requests under way, which may take unlockTime and a quarter
 	lapsedKept   = 1024                   // lapsed holds remembered, so that a late Unlock is told what happened
 	quickTries   = 4                      // at least, of a request that Redis does not answer, for a caller who has nothing yet,
 	quickTime    = 4 * time.Second        // and for how long

@@ -151,14 +151,14 @@ func TestRedLockDeadNodes(t *testing.T) {
 func TestRedLockLossOfTheMajority(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
-	const lease = time.Second
+	const lease = 3 * time.Second
 	l := b.lock(WithWatchdogTimeout(lease))
 	b.must(l.Lock(ctx))
 	guarded, err := l.Guard(ctx)
 	b.must(err)
 	b.servers[0].Freeze()
 	b.servers[1].Freeze()
-	time.Sleep(2 * lease)
+	time.Sleep(lease + lease/6)
 	if guarded.Err() != nil {
 		t.Fatalf("with two of five frozen: %v", context.Cause(guarded))
 	}
@@ -178,7 +178,7 @@ func TestRedLockLossOfTheMajority(t *testing.T) {
 func TestRedLockNodeComesBackEmpty(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
-	l, other := b.lock(WithWatchdogTimeout(time.Second)), b.lock()
+	l, other := b.lock(WithWatchdogTimeout(3*time.Second)), b.lock()
 	b.must(l.Lock(ctx))
 	b.must(l.Lock(ctx))
 	guarded, err := l.Guard(ctx)
@@ -229,7 +229,7 @@ func TestRedLockLossIsToldAtOnce(t *testing.T) {
 	ctx := context.Background()
 	var locks []Locker
 	for _, rdb := range b.nodes[1:4] {
-		locks = append(locks, b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(600*time.Millisecond)).NewLock(b.name))
+		locks = append(locks, b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(3*time.Second)).NewLock(b.name))
 	}
 	var logged lockedBuffer
 	c := b.client(WithWatchdogTimeout(time.Hour), WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
@@ -511,10 +511,10 @@ func TestRedLockOfMultiLocks(t *testing.T) {
 	ctx := context.Background()
 	var locks []Locker
 	for _, rdb := range b.nodes[1:4] {
-		c := b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(600*time.Millisecond))
+		c := b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(2*time.Second))
 		locks = append(locks, c.NewMultiLock(c.NewLock(b.name+"-x"), c.NewLock(b.name+"-y")))
 	}
-	l := b.client(WithWatchdogTimeout(600 * time.Millisecond)).NewRedLock(locks...)
+	l := b.client(WithWatchdogTimeout(2 * time.Second)).NewRedLock(locks...)
 	b.must(l.Lock(ctx))
 	for range 2 {
 		b.must(b.nodes[1].Del(ctx, b.name+"-y").Err())

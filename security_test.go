@@ -58,8 +58,10 @@ func (d *deployment) user(b *bench, rights []string, opts ...Option) *Client {
 	for _, admin := range d.admins {
 		b.must(admin.Do(context.Background(), args...).Err())
 	}
-	return b.clientOn(d.client(name, password), append([]Option{WithMaxWakeDelay(time.Hour), WithWatchdogTimeout(time.Second)}, opts...)...)
+	return b.clientOn(d.client(name, password), append([]Option{WithMaxWakeDelay(time.Hour), WithWatchdogTimeout(userLease)}, opts...)...)
 }
+
+const userLease = 2500 * time.Millisecond
 
 // A use says how long a wake-up may take, and is all that a user does with a lock.
 type use struct {
@@ -120,7 +122,7 @@ func (u use) all(one, rival lockMaker, name string) (err error) {
 			select {
 			case <-guarded.Done():
 				return context.Cause(guarded)
-			case <-time.After(1200 * time.Millisecond):
+			case <-time.After(userLease + 200*time.Millisecond):
 				return nil
 			}
 		}},
@@ -191,7 +193,7 @@ func TestTLS(t *testing.T) {
 	b := newBench(t, s.Addr())
 	over := func() *Client {
 		return b.clientOn(testredis.Client(t, addr, func(o *redis.Options) { o.TLSConfig = config }),
-			WithMaxWakeDelay(time.Hour), WithWatchdogTimeout(time.Second))
+			WithMaxWakeDelay(time.Hour), WithWatchdogTimeout(userLease))
 	}
 	var all sync.WaitGroup
 	for _, kind := range clusterLocks {
