@@ -634,12 +634,15 @@ func (e *engine) sendKin(kin *hold) bool {
 	if kin.state == over {
 		return false
 	}
+	kin.wasKin = true
+	if kin.state == fresh {
+		return true
+	}
 	for _, other := range kin.tenure.holds {
 		if other != kin && e.kinOfLocked(other) == nil {
 			return false
 		}
 	}
-	kin.wasKin = true
 	e.closeLocked(kin.tenure)
 	return true
 }

@@ -118,8 +118,9 @@ func (l *fakeLock) kin() lockID            { return lockID{} }
 func (l *fakeLock) passage() passage       { return oneByOne }
 func (l *fakeLock) channel(attempt) string { return "channel:" + l.lockID }
 
-func (l *fakeLock) acquire(_ context.Context, a attempt) (g grant, err error) {
-	err = l.redis.do("acquire", func() {
+func (l *fakeLock) acquire(_ context.Context, a attempt) (grant, error) {
+	var g grant // written later, too, by a ghost
+	err := l.redis.do("acquire", func() {
 		rec := l.redis.record(l.lockID)
 		switch {
 		case rec == nil && a.level == 1:
@@ -143,13 +144,14 @@ func (l *fakeLock) acquire(_ context.Context, a attempt) (g grant, err error) {
 		}
 	})
 	if err != nil {
-		g = grant{}
+		return grant{}, err
 	}
-	return g, err
+	return g, nil
 }
 
-func (l *fakeLock) release(_ context.Context, field string, left int) (r released, err error) {
-	err = l.redis.do("release", func() {
+func (l *fakeLock) release(_ context.Context, field string, left int) (released, error) {
+	var r released
+	err := l.redis.do("release", func() {
 		rec := l.redis.record(l.lockID)
 		if rec == nil || rec.field != field {
 			return
@@ -160,7 +162,10 @@ func (l *fakeLock) release(_ context.Context, field string, left int) (r release
 			r.heard = l.redis.pubsub.publish("channel:" + l.lockID)
 		}
 	})
-	return r, err
+	if err != nil {
+		return released{}, err
+	}
+	return r, nil
 }
 
 func (l *fakeLock) abandon(ctx context.Context, a attempt) (bool, error) {

@@ -137,7 +137,7 @@ func (b *faultBench) clientOn(rdb *redis.Client, opts ...Option) *Client {
 }
 
 // stays makes sure that nothing comes over c for a while.
-func stays[T any](b *faultBench, what string, c <-chan T, d time.Duration) {
+func stays[T any](b testing.TB, what string, c <-chan T, d time.Duration) {
 	b.Helper()
 	select {
 	case v := <-c:

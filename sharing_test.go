@@ -1,0 +1,393 @@
+package relock
+
+// Readers that share a record: in bubbles, where a second record would be in the way of
+// the first, so that whoever does not share waits; and on a real Redis.
+
+import (
+	"context"
+	"errors"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// A sharedFake is a fakeLock that those who hold it in one process share.
+type sharedFake struct{ *fakeLock }
+
+func (sharedFake) passage() passage { return together }
+
+func (e *bubbleEngine) shared() backend { return sharedFake{&fakeLock{e.redis, "x"}} }
+
+func (e *bubbleEngine) share(ctx context.Context, o owner, r request) (bool, error) {
+	return e.acquire(ctx, e.shared(), o, r)
+}
+
+func (e *bubbleEngine) shares(o owner) {
+	e.t.Helper()
+	if ok, err := e.share(context.Background(), o, request{wait: forever}); !ok || err != nil {
+		e.t.Fatalf("%v does not come in: %v, %v", o, ok, err)
+	}
+}
+
+// sharesNot says that o asks Redis, where the record of another one is in the way.
+func (e *bubbleEngine) sharesNot(o owner, r request) {
+	e.t.Helper()
+	before := e.redis.count("acquire")
+	if ok, err := e.share(context.Background(), o, r); ok || err != nil {
+		e.t.Errorf("%v came in: %v, %v", o, ok, err)
+	}
+	if e.redis.count("acquire") == before {
+		e.t.Errorf("%v did not ask", o)
+	}
+}
+
+// C1 for readers: one request for all to lock, one to unlock, whoever is the last.
+func TestReadersAskOnce(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		for o := owner(1); o <= 50; o++ {
+			e.shares(o)
+		}
+		guarded := e.guarded(7)
+		for _, o := range rand.Perm(50) {
+			if e.redis.holder("x") == "" {
+				t.Fatal("the record is gone while somebody reads")
+			}
+			e.unlock(owner(o + 1))
+		}
+		if want := []string{"acquire", "release"}; !slices.Equal(e.redis.requests, want) {
+			t.Errorf("requests %v, want %v", e.redis.requests, want)
+		}
+		if cause := context.Cause(guarded); cause != context.Canceled {
+			t.Errorf("a guard ended with %v", cause)
+		}
+		if len(e.holds)+len(e.dog.leases)+len(e.gates) != 0 {
+			t.Errorf("%d holds, %d leases and %d gates are left", len(e.holds), len(e.dog.leases), len(e.gates))
+		}
+	})
+}
+
+// Of those who wait one asks, and they come in together.
+func TestReadersComeInTogether(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		other := joinBubbleEngine(t, e.redis, "other")
+		other.lock(1)
+		var all sync.WaitGroup
+		var inside, most atomic.Int32
+		for o := owner(1); o <= 50; o++ {
+			all.Go(func() {
+				e.shares(o)
+				if n := inside.Add(1); n > most.Load() {
+					most.Store(n)
+				}
+				time.Sleep(time.Millisecond)
+				inside.Add(-1)
+				e.unlock(o)
+			})
+		}
+		time.Sleep(5 * time.Second)
+		if n := e.redis.count("acquire"); n > 12 { // of the holder, and of one waiter for each max wake delay
+			t.Errorf("%d attempts while they wait", n)
+		}
+		e.redis.set(func() { e.redis.requests = nil })
+		other.unlock(1)
+		all.Wait()
+		if n := e.redis.count("acquire"); n != 1 || most.Load() != 50 {
+			t.Errorf("%d attempts for %d at once", n, most.Load())
+		}
+	})
+}
+
+// L5: after the slice whoever comes asks Redis, where a writer may be in line.
+func TestSharingEndsWithTheSlice(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.shares(1)
+		time.Sleep(e.slice - 1)
+		e.shares(2)
+		e.unlock(1)
+		time.Sleep(1)
+		e.sharesNot(3, request{wait: 0})
+		e.unlock(2)
+		e.shares(3)
+		e.unlock(3)
+	})
+}
+
+// Nobody comes into what may end before the watchdog does something about it, or has ended.
+func TestSharingOnlyWhatIsKept(t *testing.T) {
+	for name, change := range map[string]func(e *bubbleEngine, of *tenure){
+		"by the clock": func(_ *bubbleEngine, of *tenure) { of.lease.until.Store(0) },
+		"ended":        func(_ *bubbleEngine, of *tenure) { of.ended = true },
+		"no slice":     func(e *bubbleEngine, _ *tenure) { e.slice = 0 },
+	} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			t.Log(name)
+			e.slice = time.Hour
+			e.shares(1)
+			e.mu.Lock()
+			change(e, e.holds[holdKey{e.shared().id(), 1}].tenure)
+			e.mu.Unlock()
+			e.sharesNot(2, request{wait: 0})
+			_ = e.unlockErr(1)
+		})
+	}
+	inBubble(t, func(t *testing.T, e *bubbleEngine) { // an explicit lease, on either side
+		e.slice = time.Hour
+		e.shares(1)
+		e.sharesNot(2, request{wait: 0, lease: time.Minute})
+		e.unlock(1)
+		if ok, err := e.share(context.Background(), 1, request{wait: 0, lease: time.Minute}); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		e.sharesNot(2, request{wait: 0})
+		e.unlock(1)
+	})
+	inBubble(t, func(t *testing.T, e *bubbleEngine) { // the last one is about to give it back
+		e.slice = time.Hour
+		e.redis.latency = time.Second
+		e.shares(1)
+		go e.unlock(1)
+		synctest.Wait()
+		before := e.redis.count("acquire")
+		e.shares(2)
+		if e.redis.count("acquire") == before {
+			t.Error("came in while the record was on its way out")
+		}
+		e.unlock(2)
+	})
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.shares(1)
+		_ = e.close()
+		if ok, err := e.share(context.Background(), 2, request{wait: 0}); ok || !errors.Is(err, ErrClosed) {
+			t.Errorf("after Close: %v, %v", ok, err)
+		}
+		e.unlock(1)
+	})
+}
+
+// Whoever notices that the record is gone, all are told.
+func TestSharingALoss(t *testing.T) {
+	for name, notice := range map[string]func(e *bubbleEngine){
+		"the watchdog": func(e *bubbleEngine) { time.Sleep(e.watchdogTimeout / 2) },
+		"a re-entry": func(e *bubbleEngine) {
+			if ok, err := e.share(context.Background(), 2, request{wait: forever}); ok || !errors.Is(err, ErrLockLost) {
+				e.t.Errorf("re-entry: %v, %v", ok, err)
+			}
+		},
+		"the clock": func(e *bubbleEngine) {
+			e.holds[holdKey{e.shared().id(), 1}].tenure.lease.until.Store(0)
+			_, _ = e.levels(e.shared(), 2)
+		},
+	} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			var guards []context.Context
+			for o := owner(1); o <= 5; o++ {
+				e.shares(o)
+				guards = append(guards, e.guarded(o))
+			}
+			e.unlock(5)
+			e.redis.set(func() { delete(e.redis.records, "x") })
+			notice(e)
+			for i, guarded := range guards[:4] {
+				if cause := context.Cause(guarded); !errors.Is(cause, ErrLockLost) {
+					t.Errorf("%s: guard %d ended with %v", name, i+1, cause)
+				}
+			}
+			e.shares(6) // a fresh one
+			for o := owner(1); o <= 4; o++ {
+				if err := e.unlockErr(o); !errors.Is(err, ErrLockLost) {
+					t.Errorf("%s: unlock %v: %v", name, o, err)
+				}
+			}
+			if e.redis.holder("x") == "" {
+				t.Errorf("%s: an Unlock of a lost hold took away that of another one", name)
+			}
+			e.unlock(6)
+		})
+	}
+}
+
+// Each has levels of its own.
+func TestSharingAndReentry(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.shares(1)
+		e.shares(2)
+		e.shares(2)
+		e.shares(1)
+		e.shares(2)
+		for _, o := range []owner{1, 2, 1, 2} {
+			e.unlock(o)
+			if e.redis.holder("x") == "" {
+				t.Fatal("the record is gone while owner 2 reads")
+			}
+		}
+		if err := e.unlockErr(1); !errors.Is(err, ErrNotHeld) {
+			t.Errorf("one Unlock too many: %v", err)
+		}
+		time.Sleep(3 * e.watchdogTimeout)
+		if e.redis.holder("x") == "" {
+			t.Fatal("it is not renewed")
+		}
+		e.unlock(2)
+		if e.redis.holder("x") != "" {
+			t.Error("the record is left")
+		}
+	})
+}
+
+// Those in line are not stuck behind one that gives up or fails.
+func TestReadersPassOneThatGivesUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		other := joinBubbleEngine(t, e.redis, "other")
+		other.lock(1)
+		ctx, cancel := context.WithCancel(context.Background())
+		gave := make(chan error, 1)
+		go func() {
+			_, err := e.share(ctx, 1, request{wait: forever})
+			gave <- err
+		}()
+		synctest.Wait()
+		var all sync.WaitGroup
+		for o := owner(2); o <= 5; o++ {
+			all.Go(func() {
+				e.shares(o)
+				time.Sleep(time.Millisecond)
+				e.unlock(o)
+			})
+		}
+		if ok, err := e.share(context.Background(), 6, request{wait: time.Second}); ok || err != nil {
+			t.Errorf("TryLock in line: %v, %v", ok, err)
+		}
+		cancel()
+		if err := <-gave; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
+		other.unlock(1)
+		start := time.Now()
+		all.Wait()
+		if took := time.Since(start); took > 100*time.Millisecond {
+			t.Errorf("they were in and out after %v", took)
+		}
+	})
+}
+
+// Random readers and faults: a record for whoever reads and is not told otherwise, and none in the end.
+func TestSharingAtRandom(t *testing.T) {
+	for seed := range uint64(100) {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			e.redis.latency = time.Millisecond
+			e.watchdogTimeout = time.Second
+			rng := rand.New(rand.NewPCG(seed, 0))
+			e.redis.fault = func(string) fakeFault {
+				switch rng.IntN(20) {
+				case 0:
+					return fakeFault{err: io.EOF}
+				case 1:
+					return fakeFault{block: io.EOF}
+				case 2:
+					return fakeFault{ghost: time.Duration(rng.IntN(300)) * time.Millisecond}
+				}
+				return fakeFault{}
+			}
+			stop := time.Now().Add(5 * time.Second)
+			var all sync.WaitGroup
+			for o := owner(1); o <= 8; o++ {
+				all.Go(func() {
+					rng := rand.New(rand.NewPCG(seed, uint64(o)))
+					for time.Now().Before(stop) {
+						ctx, cancel := context.WithTimeout(context.Background(), time.Duration(rng.IntN(3000))*time.Millisecond)
+						ok, _ := e.share(ctx, o, request{wait: time.Duration(rng.IntN(2000)-1000) * time.Millisecond})
+						cancel()
+						if !ok {
+							continue
+						}
+						guarded := e.guarded(o)
+						time.Sleep(time.Duration(rng.IntN(20)) * time.Millisecond)
+						if guarded.Err() == nil && e.redis.holder("x") == "" && guarded.Err() == nil {
+							t.Errorf("seed %d: %v reads, and there is no record", seed, o)
+						}
+						_ = e.unlockErr(o)
+					}
+				})
+			}
+			all.Wait()
+			e.redis.set(func() { e.redis.fault = nil })
+			time.Sleep(2 * e.watchdogTimeout)
+			if e.redis.holder("x") != "" || len(e.holds)+len(e.dog.leases) != 0 {
+				t.Errorf("seed %d: left: record %q, %d holds, %d leases", seed, e.redis.holder("x"), len(e.holds), len(e.dog.leases))
+			}
+		})
+	}
+}
+
+// A reader that asks for the write lock is one of several in its own way: it waits for
+// the others, and is refused when only such are left.
+func TestUpgradeOfASharedRead(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		rw := b.client(WithHandoverSlice(time.Hour)).NewRWLock(b.name)
+		me, you := WithOwner(context.Background()), WithOwner(context.Background())
+		b.must(rw.Read().Lock(me))
+		b.must(rw.Read().Lock(you))
+		if n := b.rdb.HLen(me, b.name).Val(); n != 2 { // mode, and one field
+			t.Fatalf("%d fields: they do not share", n)
+		}
+		if ok, err := rw.Write().TryLock(me, 0, 0); ok || err != nil {
+			t.Fatalf("beside another reader: %v, %v", ok, err)
+		}
+		got := make(chan error, 1)
+		go func() { got <- rw.Write().Lock(me) }()
+		stays(b, "it waits for the other reader", got, 100*time.Millisecond)
+		b.mustBe(rw.Write().Lock(you), ErrInvalid) // each waits for the other one
+		b.must(rw.Read().Unlock(you))
+		b.mustBe(await(b, "nobody but itself is in its way", got), ErrInvalid)
+		b.must(rw.Read().Unlock(me))
+		b.must(rw.Write().Lock(me))
+		b.must(rw.Write().Unlock(me))
+	})
+}
+
+// A writer that reads too has a record of its own for that, and nobody shares it.
+func TestDowngradeIsNotShared(t *testing.T) {
+	b := newBench(t, testredis.Start(t).Addr())
+	rw := b.client(WithHandoverSlice(time.Hour)).NewRWLock(b.name)
+	me, you := WithOwner(context.Background()), WithOwner(context.Background())
+	b.must(rw.Write().Lock(me))
+	got := make(chan error, 1)
+	go func() { got <- rw.Read().Lock(you) }()
+	stays(b, "a reader waits for the writer", got, 50*time.Millisecond)
+	b.must(rw.Read().Lock(me))
+	stays(b, "a reader waits for the writer that reads", got, 50*time.Millisecond)
+	b.must(rw.Write().Unlock(me))
+	b.must(await(b, "a reader beside a reader", got))
+	b.must(rw.Read().Unlock(me))
+	b.must(rw.Read().Unlock(you))
+}
+
+// What an operator does to the record ends the holds of all who share it.
+func TestForceUnlockOfASharedRead(t *testing.T) {
+	b := newBench(t, testredis.Start(t).Addr())
+	c := b.client(WithHandoverSlice(time.Hour))
+	l := c.NewRWLock(b.name).Read()
+	var owners, guards []context.Context
+	for range 5 {
+		o := WithOwner(context.Background())
+		b.must(l.Lock(o))
+		guarded, err := l.Guard(o)
+		b.must(err)
+		owners, guards = append(owners, o), append(guards, guarded)
+	}
+	if freed, err := l.ForceUnlock(context.Background()); !freed || err != nil {
+		t.Fatal(freed, err)
+	}
+	for i, o := range owners {
+		b.mustBe(context.Cause(guards[i]), ErrLockLost)
+		b.mustBe(l.Unlock(o), ErrLockLost)
+	}
+}
