@@ -39,9 +39,10 @@ func (e *engine) shareLocked(p *patience, b backend, key holdKey) (legacy, error
 	return e.lineUpLocked(p, g, e.newHoldLocked(b, key))
 }
 
-// isOpenLocked says whether others may come into t.
+// isOpenLocked says whether others may come into t, if it is that of somebody who asked for the
+// watchdog's lease and has not given it back.
 func (e *engine) isOpenLocked(t *tenure) bool {
-	if t == nil || t.ended || len(t.holds) == 0 || !e.dog.renews(&t.lease) {
+	if t == nil || t.ended {
 		return false
 	}
 	now := e.dog.now()

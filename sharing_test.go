@@ -277,6 +277,42 @@ func TestReadersPassOneThatGivesUp(t *testing.T) {
 	})
 }
 
+// After a pause of the whole process Unlock may come before any timer: not even one that
+// leaves the record to others is silent about that.
+func TestSharingLooksAtTheClock(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.shares(1)
+		e.shares(2)
+		e.holds[holdKey{e.shared().id(), 1}].tenure.lease.until.Store(0)
+		for o := owner(1); o <= 2; o++ {
+			if err := e.unlockErr(o); !errors.Is(err, ErrLockLost) {
+				t.Errorf("unlock %v: %v", o, err)
+			}
+		}
+	})
+}
+
+// Callers of the same owner take turns: one that re-enters is not overtaken.
+func TestSharingTakesTurns(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.shares(1)
+		e.shares(2)
+		e.redis.latency = time.Second
+		done := make(chan error)
+		go func() {
+			_, err := e.share(context.Background(), 2, request{wait: forever})
+			done <- err
+		}()
+		synctest.Wait()
+		e.unlock(2)
+		if err := <-done; err != nil {
+			t.Errorf("the re-entry: %v", err)
+		}
+		e.unlock(2)
+		e.unlock(1)
+	})
+}
+
 // Random readers and faults: a record for whoever reads and is not told otherwise, and none in the end.
 func TestSharingAtRandom(t *testing.T) {
 	for seed := range uint64(100) {
