@@ -71,7 +71,8 @@
 // Of one process, one goroutine for each name asks Redis; the others queue behind it,
 // first come, first served. A holder that unlocks leaves the lock to the next one in
 // that queue without a request, for a slice of time ([WithHandoverSlice]); then the
-// other processes have the first chance. Between processes there is no order, but for a
+// other processes have the first chance. Readers of one process come in together, with
+// one request. Between processes there is no order, but for a
 // [FairLock]. Who waits is woken by a message when the lock is released, and asks
 // again by itself at least every max wake delay (1 second), so that a message that
 // got lost costs time and nothing else.

@@ -71,9 +71,11 @@ func WithNodeTimeout(d time.Duration) Option {
 // it is released, and they have the first chance. Where a round trip to Redis takes
 // long, 16 of them are allowed, up to 100ms, so that the way does not take longer
 // than the work. Only holds that the watchdog renews are passed on, of locks other
-// than fair and read locks and RedLocks; a fenced lock needs one request for each
-// hold. So long a lock may be passed on that was forced open, or that Redis has
-// forgotten, and Unlock not say so. Defaults to 10ms; 0: never.
+// than fair locks and RedLocks; a fenced lock needs one request for each hold. Readers
+// do not pass a lock on but share its record: for as long as a slice others come in
+// without a request while one of them reads. So long a lock may be passed on that was
+// forced open, or that Redis has forgotten, and Unlock not say so. Defaults to 10ms;
+// 0: never.
 //
 // Redisson has none: every hold costs a release and an acquire.
 func WithHandoverSlice(d time.Duration) Option {

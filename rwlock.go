@@ -3,7 +3,8 @@ package relock
 // The read/write lock: many readers, or one writer.
 //
 // Rules: the halves are two locks that share a record, each with holds of its own;
-// a read hold has leases of its own; a relock reader lets waiting writers go first.
+// a read hold has leases of its own, or shares those of others of its process; a relock
+// reader lets waiting writers go first.
 
 import (
 	"context"
@@ -39,6 +40,9 @@ var errUpgrade = fmt.Errorf("%w: the caller holds the read lock and would wait f
 // goroutine that reads should not wait for another reader: a writer may be in
 // line between them, as with sync.RWMutex.
 //
+// Readers of one Client that the watchdog keeps share a record in Redis, one reader
+// there, which the last of them gives back: see [WithHandoverSlice].
+//
 // Redisson: getReadWriteLock.
 type RWLock struct {
 	read  *ReadLock
@@ -46,7 +50,7 @@ type RWLock struct {
 }
 
 // A ReadLock is the half of a RWLock that many hold together. Every hold has a
-// lease of its own. IsLocked, TTL and ForceUnlock are about all readers.
+// lease of its own, or one with others of its Client. IsLocked, TTL and ForceUnlock are about all readers.
 //
 // Redisson: RReadWriteLock.readLock.
 type ReadLock struct{ handle }
