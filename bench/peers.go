@@ -56,7 +56,8 @@ var kinds = []kind{
 	{"relock", "defaults", false, openRelock(plain)},
 	{"relock fair", "NewFairLock, defaults", false, openRelock(fair)},
 	{"relock read", "NewRWLock(name).Read(), defaults", false, openRelock(read)},
-	{"bare EVALSHA", "what relock sends to lock and to unlock, sent again by the same go-redis client; excludes nobody", false, openBare},
+	{"bare EVALSHA", "what relock sends to lock and to unlock, sent again by the same go-redis client; excludes nobody", false, openBare(plain)},
+	{"bare read", "the same of what relock sends to read alone", false, openBare(read)},
 	{"sync.Mutex", "one mutex for each name, in this process", false, openMutex},
 	{"rueidislock", "KeyMajority 1, NoLoopTracking, as its README says for one server", true, openRueidis},
 	{"redislock", "LinearBackoff(100ms), as its README; by default it does not wait", true, openRedislock(100 * time.Millisecond)},
@@ -130,13 +131,15 @@ type barePeer struct {
 }
 
 // openBare has relock take each name once, and records it.
-func openBare(s setting) (peer, error) {
-	record := &recorder{}
-	p, err := openRelock(plain)(setting{s.addr, s.lease, []redis.Hook{record}})
-	if err != nil {
-		return nil, err
+func openBare(lock func(*relock.Client, string) relock.Locker) func(setting) (peer, error) {
+	return func(s setting) (peer, error) {
+		record := &recorder{}
+		p, err := openRelock(lock)(setting{s.addr, s.lease, []redis.Hook{record}})
+		if err != nil {
+			return nil, err
+		}
+		return &barePeer{rdb: s.client(), record: record, relock: p, pairs: map[string][2][]any{}}, nil
 	}
-	return &barePeer{rdb: s.client(), record: record, relock: p, pairs: map[string][2][]any{}}, nil
 }
 
 func (p *barePeer) Acquire(ctx context.Context, name string) (func() error, error) {

@@ -78,7 +78,7 @@ var families = []struct {
 	head  string
 	peers []string
 }{
-	{"bare EVALSHA", []string{"bare EVALSHA"}},
+	{"bare EVALSHA", []string{"bare EVALSHA", "bare read"}},
 	{"sync.Mutex", []string{"sync.Mutex"}},
 	{"rueidislock", []string{"rueidislock"}},
 	{"redislock", []string{"redislock", "redislock 2ms"}},
