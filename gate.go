@@ -146,8 +146,11 @@ func (e *engine) enterGatesLocked(p *patience, wants []want) error {
 			continue
 		}
 		if misses++; misses%3 == 0 {
-			if err := e.enterInOrderLocked(p, wants, reserve); err != errTimeUp || p.over() != nil {
+			if err := e.enterInOrderLocked(p, wants, reserve); err != errTimeUp {
 				return err
+			}
+			if why := p.over(); why != nil { // it was the reserve that was up: of p that is only so if it says so
+				return why
 			}
 			reserve *= 2
 			i = -1

@@ -2,6 +2,8 @@ package relock
 
 import (
 	"context"
+	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,4 +67,60 @@ func TestGateTurnAtTheEndOfPatience(t *testing.T) {
 			}
 		})
 	}
+}
+
+// endsWhenSeen is a ctx that ends right after somebody has looked at it for the first time.
+type endsWhenSeen struct {
+	context.Context
+	seen atomic.Bool
+}
+
+func (c *endsWhenSeen) Err() error {
+	if c.seen.CompareAndSwap(false, true) {
+		return nil
+	}
+	return context.Canceled
+}
+
+// Whose ctx, or whose Client, ends just when gates have been kept for long enough is
+// told so: that its time is up is for whoever gave a time, and to Lock it is no error.
+func TestGateKeptUntilTheEndOfPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		start := time.Now()
+		at := func(d time.Duration) { time.Sleep(time.Until(start.Add(d))) }
+		wants := func(o owner, names ...string) (all []want) {
+			for _, name := range names {
+				all = append(all, want{hold: &hold{backend: &fakeLock{e.redis, name}, key: holdKey{lockID{name: name}, o}}})
+			}
+			return all
+		}
+		through := func(o owner, name string, from, until time.Duration) {
+			go func() {
+				at(from)
+				mine := wants(o, name)
+				if _, err := e.enterGates(&patience{ctx: context.Background()}, mine); err != nil {
+					t.Error(err)
+				}
+				at(until)
+				e.leaveGates(mine, -1)
+			}()
+		}
+		// Each time it comes through one gate, the other one is taken; the third time it
+		// keeps x, at 3s, and waits for y no longer than the reserve.
+		through(1, "x", 0, time.Second)
+		through(2, "y", 0, 2*time.Second)
+		through(3, "x", 700*time.Millisecond, 3*time.Second)
+		through(4, "y", 1500*time.Millisecond, 5*time.Second)
+		at(500 * time.Millisecond)
+		mine := wants(9, "x", "y")
+		_, err := e.enterGates(&patience{ctx: &endsWhenSeen{Context: context.Background()}}, mine)
+		if !errors.Is(err, context.Canceled) {
+			t.Errorf("%v, not that its ctx has ended, after %v", err, time.Since(start))
+		}
+		if d := time.Since(start); d != 3*time.Second+reserveTime {
+			t.Errorf("after %v, not when the reserve is over", d)
+		}
+		at(6 * time.Second)
+	})
 }
