@@ -94,7 +94,7 @@ func (e *engine) handOver(ctx context.Context, b backend, o owner) bool {
 
 func (e *engine) handOverLocked(h *hold) bool {
 	next := e.heirLocked(h)
-	if next == nil {
+	if next == nil || len(h.guards) > 0 { // made while those of before were ended: a real release ends them
 		return false
 	}
 	g, t := h.gate, h.tenure

@@ -134,6 +134,45 @@ func TestHandoverGuardsEndFirst(t *testing.T) {
 	b.must(l.Unlock(second))
 }
 
+// A guard that is asked for by another goroutine of the owner while it unlocks either is refused or ends.
+func TestHandoverGuardsMadeMeanwhile(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	l := b.client(WithHandoverSlice(time.Hour)).NewLock(b.name)
+	for range 50 {
+		first, second := WithOwner(context.Background()), WithOwner(context.Background())
+		b.must(l.Lock(first))
+		got := make(chan error, 1)
+		go func() { got <- l.Lock(second) }()
+		testredis.Await(b, "the next one waits", soon, func() bool { return b.waitsAtGate(l) })
+		made := make(chan []context.Context)
+		many := make(chan struct{})
+		go func() {
+			var guards []context.Context
+			for {
+				g, err := l.Guard(first)
+				if err != nil {
+					made <- guards
+					return
+				}
+				if guards = append(guards, g); len(guards) == 1000 {
+					close(many)
+				}
+			}
+		}()
+		<-many
+		b.must(l.Unlock(first))
+		b.must(<-got)
+		guards := <-made
+		for _, g := range guards {
+			if g.Err() == nil {
+				t.Fatalf("one of %d guards of the one before is alive with the next one inside", len(guards))
+			}
+		}
+		b.must(l.Unlock(second))
+	}
+}
+
 // ForceUnlock while the lock passes on: whoever has it by then is told at once.
 func TestHandoverForceWhileItPasses(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
