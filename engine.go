@@ -48,6 +48,7 @@ const (
 	lapsedKept   = 1024                   // lapsed holds remembered, so that a late Unlock is told what happened
 	quickTries   = 4                      // at least, of a request that Redis does not answer, for a caller who has nothing yet,
 	quickTime    = 4 * time.Second        // and for how long
+	clearPause   = time.Second            // before what the other half keeps alive is cleared again
 	firstPause   = 10 * time.Millisecond
 	longestPause = 500 * time.Millisecond
 )
@@ -472,7 +473,7 @@ func (e *engine) dismissLocked(p *patience, w want, t tried, err error) {
 	case h.state == lost || h.state == over:
 		e.spawn(h.clear)
 	default:
-		e.spawn(func() { e.abandon(p.ctx, h.backend, w.attempt, 0) })
+		e.spawn(func() { _ = e.abandon(p.ctx, h.backend, w.attempt, 0) })
 	}
 }
 

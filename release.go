@@ -64,6 +64,9 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 		e.leaveGateLocked(h)
 		e.mu.Unlock()
 	}
+	if err != nil && left == 0 && h.keptByKin() {
+		e.spawn(h.clear)
+	}
 	switch {
 	case loss != nil: // but its record may still have been there
 		return loss
@@ -113,13 +116,28 @@ func (h *hold) giveBack() (left int, last bool) {
 }
 
 // clear takes whatever there is of the hold out of Redis, and lets the next one
-// contend for its lock.
+// contend for its lock. What cannot be taken out lapses with its lease; but where
+// the other half renews that lease, it is tried again for as long as it does.
 func (h *hold) clear() {
+	e := h.engine
 	ctx := h.key.owner.in(context.Background())
-	h.engine.abandon(ctx, h.backend, attempt{field: h.field, level: 1}, 1)
+	for e.abandon(ctx, h.backend, attempt{field: h.field, level: 1}, 1) != nil && h.keptByKin() {
+		p := &patience{ctx: ctx, closed: e.closed}
+		if p.wait(nil, nil, clearPause) != nil {
+			break // nothing is renewed any more
+		}
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.leaveGateLocked(h)
+}
+
+// keptByKin says whether the owner holds the other half, which keeps the record alive.
+func (h *hold) keptByKin() bool {
 	h.engine.mu.Lock()
 	defer h.engine.mu.Unlock()
-	h.engine.leaveGateLocked(h)
+	kin := h.engine.kinOfLocked(h)
+	return kin != nil && kin.state == holding
 }
 
 // undo has abandonAll done by a goroutine of its own, so that whoever gave up need not wait for it.
@@ -136,16 +154,16 @@ func (e *engine) undo(ctx context.Context, wants []want, ghosts int) (done <-cha
 func (e *engine) abandonAll(ctx context.Context, wants []want, ghosts int) {
 	var all sync.WaitGroup
 	for _, w := range wants[1:] {
-		all.Go(func() { e.abandon(ctx, w.hold.backend, w.attempt, ghosts) })
+		all.Go(func() { _ = e.abandon(ctx, w.hold.backend, w.attempt, ghosts) })
 	}
-	e.abandon(ctx, wants[0].hold.backend, wants[0].attempt, ghosts)
+	_ = e.abandon(ctx, wants[0].hold.backend, wants[0].attempt, ghosts)
 	all.Wait()
 }
 
 // abandon undoes an attempt. Tries of it whose answer is not known may still be on
 // their way, so abandon looks again, a few times; but for a single one only until
-// it has found it.
-func (e *engine) abandon(ctx context.Context, b backend, a attempt, ghosts int) {
+// it has found it. The error is that of what could not be undone.
+func (e *engine) abandon(ctx context.Context, b backend, a attempt, ghosts int) error {
 	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second} {
 		p := &patience{ctx: context.WithoutCancel(ctx), prompt: true, parts: isComposite(b)}
 		if pause > 0 {
@@ -156,9 +174,10 @@ func (e *engine) abandon(ctx context.Context, b backend, a attempt, ghosts int) 
 			return b.abandon(ctx, a)
 		}, nil)
 		if ghosts == 0 || ghosts == 1 && there || err != nil { // what cannot be undone lapses with its lease
-			return
+			return err
 		}
 	}
+	return nil
 }
 
 // force frees b, whoever holds it, and ends the holds that this process had on

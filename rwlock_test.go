@@ -104,6 +104,47 @@ func TestDowngrade(t *testing.T) {
 	})
 }
 
+// A write lock whose end Redis did not confirm is not kept by the read lock inside it, which is renewed.
+func TestDowngradeThatIsNotConfirmed(t *testing.T) {
+	ends := map[string]func(b *bench, l *RWLock, ctx context.Context){
+		"Unlock": func(b *bench, l *RWLock, ctx context.Context) {
+			if err := l.Write().Unlock(ctx); err == nil {
+				b.Error("Unlock says that it was confirmed")
+			}
+		},
+		"lease": func(b *bench, l *RWLock, ctx context.Context) {
+			guarded, err := l.Write().Guard(ctx)
+			b.must(err)
+			await(b, "the lease runs out", guarded.Done())
+			time.Sleep(100 * time.Millisecond) // and what is left of it could not be cleared
+		},
+	}
+	for name, end := range ends {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			mini := testredis.Mini(t)
+			b := newBench(t, mini.Addr())
+			ctx := context.Background()
+			l, other := b.client().NewRWLock(b.name), b.client().NewRWLock(b.name)
+			if name == "lease" {
+				b.must(l.Write().LockLease(ctx, 300*time.Millisecond))
+			} else {
+				b.must(l.Write().Lock(ctx))
+			}
+			b.must(l.Read().Lock(ctx))
+			mini.SetError("MISCONF it cannot save to disk")
+			end(b, l, ctx)
+			mini.SetError("")
+			within, cancel := context.WithTimeout(context.Background(), soon)
+			defer cancel()
+			b.must(other.Read().Lock(within))
+			b.holds(l.Read(), 1)
+			b.must(other.Read().Unlock(within))
+			b.must(l.Read().Unlock(ctx))
+		})
+	}
+}
+
 func TestWriterGivesBackItsReadLockFirst(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
