@@ -27,7 +27,7 @@ var faultRows = map[int]string{
 	6:  "TestScriptsAreSentOnce TestFaultLostAnswers",
 	7:  "TestFaultRenewalsAreRepeated TestFaultBlackHole TestWatchdogEndsTrustWhenNoRenewalIsConfirmed",
 	8:  "suite",
-	9:  "TestFaultCtxEndsDuringARequest TestEngineUndoesAnAttemptThatWasGivenUp",
+	9:  "TestFaultCtxEndsDuringARequest TestFaultCtxEndsBetweenLocks TestEngineUndoesAnAttemptThatWasGivenUp",
 	10: "suite TestFaultLostGivingUp TestFairAbandonedWaiters TestWriterThatGivesUpLetsReadersIn",
 	11: "TestFaultSubscriptionKilled TestPubSubWakesEverybodyAfterAReconnect",
 	12: "TestFaultSubscriptionSilent TestFaultBlackHole TestPubSubNoticesASilentPeer",

@@ -282,6 +282,53 @@ func TestFaultAttemptRunsAfterItsUndo(t *testing.T) {
 	})
 }
 
+// Row 9: also where a MultiLock has taken some of its locks by then, and cannot give them back.
+func TestFaultCtxEndsBetweenLocks(t *testing.T) {
+	t.Parallel()
+	ends := map[string]func(ctx context.Context, l Locker) error{
+		"Lock": func(ctx context.Context, l Locker) error { return l.Lock(ctx) },
+		"TryLock": func(ctx context.Context, l Locker) error {
+			if ok, err := l.TryLock(context.WithoutCancel(ctx), time.Second, 0); ok || err != nil {
+				return err
+			}
+			return context.Canceled
+		},
+	}
+	for name, lock := range ends {
+		t.Run(name, func(t *testing.T) {
+			b := newFaultBench(t)
+			owner := WithOwner(context.Background())
+			blocking := b.direct.NewLock(b.name + "2")
+			b.must(blocking.Lock(owner))
+			client := b.shaky()
+			l := client.NewMultiLock(client.NewFairLock(b.name+"1"), client.NewLock(b.name+"2"))
+			asked := b.proxy.On(calls(lockAcquire), testredis.DelayReply(0)).Times(testredis.Always)
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			got := make(chan error, 1)
+			start := time.Now()
+			go func() { got <- lock(ctx, l) }()
+			testredis.Await(b, "it has the first and waits for the second", soon, func() bool { return asked.Count() > 0 })
+			time.Sleep(100 * time.Millisecond)
+			b.proxy.BlackHole(true)
+			time.Sleep(time.Until(start.Add(time.Second)))
+			cancel()
+			ended := time.Now()
+			b.mustBe(await(b.bench, "it comes back", got), context.Canceled)
+			if late := time.Since(ended); late > time.Second {
+				b.Errorf("it came back %v late", late)
+			}
+			b.proxy.BlackHole(false)
+			b.must(blocking.Unlock(owner))
+			both := b.direct.NewMultiLock(b.direct.NewFairLock(b.name+"1"), b.direct.NewLock(b.name+"2"))
+			within, done := context.WithTimeout(context.Background(), 2*soon)
+			defer done()
+			b.must(both.Lock(within)) // long before any lease is over
+			b.must(both.Unlock(within))
+		})
+	}
+}
+
 // Row 5: a release that runs late frees nobody else.
 func TestFaultLateReleaseFreesNobodyElse(t *testing.T) {
 	t.Parallel()

@@ -172,13 +172,13 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 	taken := 0
 	defer func() { // somebody else's Locker has panicked
 		if taken > 0 {
-			_ = giveBackParts(ctx, l.parts[:taken], nil)
+			_ = giveBack(ctx, locksOf(l.parts[:taken]), nil)
 		}
 	}()
 	fail := func(why error) (bool, error) {
 		parts := l.parts[:taken]
 		taken = 0
-		return false, giveBackParts(ctx, parts, why)
+		return false, l.client.engine.giveBackInTime(ctx, deadline, locksOf(parts), why)
 	}
 	for i, p := range l.parts {
 		if !deadline.IsZero() {
@@ -248,13 +248,35 @@ func (l *MultiLock) settle(ctx context.Context, guards []context.Context, lease 
 	return nil
 }
 
-// giveBackParts is giveBack for all locks of parts.
-func giveBackParts(ctx context.Context, parts []part, why error) error {
-	var locks []Locker
+// locksOf are all locks of parts.
+func locksOf(parts []part) (locks []Locker) {
 	for _, p := range parts {
 		locks = append(locks, p.locks...)
 	}
-	return giveBack(ctx, locks, why)
+	return locks
+}
+
+// giveBackInTime is giveBack for a caller with so much time: where Redis does not
+// answer, that goes on behind its back.
+func (e *engine) giveBackInTime(ctx context.Context, deadline time.Time, locks []Locker, why error) error {
+	if len(locks) == 0 {
+		return why
+	}
+	p := &patience{ctx: ctx, closed: e.closed, deadline: deadline}
+	given := make(chan struct{})
+	var err error // written before given is closed
+	e.spawn(func() {
+		defer close(given)
+		err = giveBack(context.WithoutCancel(ctx), locks, why)
+	})
+	if p.wait(given, nil, 0) != nil {
+		select {
+		case <-given:
+		case <-time.After(answerTime):
+			return why
+		}
+	}
+	return err
 }
 
 // giveBack gives up what was taken because of why, and says what else went wrong.
@@ -434,6 +456,10 @@ func (p *part) take(ctx context.Context, r request) (bool, error) {
 // wait for: nobody else of the same owner is to wait until the others are free.
 func (p *part) takeRecords(ctx context.Context, r request) (bool, error) {
 	o := ownerOf(ctx)
+	var deadline time.Time
+	if r.wait > 0 {
+		deadline = time.Now().Add(r.wait)
+	}
 	var again, first []backend
 	var locks []Locker
 	for i, b := range p.backends {
@@ -452,7 +478,7 @@ func (p *part) takeRecords(ctx context.Context, r request) (bool, error) {
 	}
 	ok, err := p.engine.acquireAll(ctx, first, o, r)
 	if !ok {
-		err = giveBack(ctx, locks, err)
+		err = p.engine.giveBackInTime(ctx, deadline, locks, err)
 	}
 	return ok, err
 }
