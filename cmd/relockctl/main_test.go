@@ -141,6 +141,28 @@ func TestList(t *testing.T) {
 	}
 }
 
+// A hash that is no lock may be big, and Redis stands still while somebody reads all of it.
+func TestListReadsNoData(t *testing.T) {
+	s := testredis.Start(t)
+	ctx, rdb := context.Background(), s.Client()
+	c := newClient(t, rdb)
+	must(t, c.NewLock("orders:42").Lock(ctx))
+	prices := c.NewRWLock("prices")
+	for range 3 {
+		must(t, prices.Read().Lock(relock.WithOwner(ctx)))
+	}
+	must(t, rdb.HSet(ctx, "visits", "bob", 7, "ann", 5).Err())
+	must(t, rdb.HSet(ctx, "settings", "mode", "read").Err())
+	must(t, rdb.ConfigResetStat(ctx).Err())
+	out, errs, status := ctl(t, s.Addr(), "", "list")
+	if strings.Count(out, "\n") != 5 || errs != "" || status != 0 {
+		t.Errorf("%q, %q, status %d", out, errs, status)
+	}
+	if stats := rdb.Info(ctx, "commandstats").Val(); !strings.Contains(stats, "cmdstat_hgetall:calls=2,") {
+		t.Errorf("it reads more than two hashes: %s", stats)
+	}
+}
+
 func TestShow(t *testing.T) {
 	s := testredis.Start(t)
 	ctx, rdb := context.Background(), s.Client()

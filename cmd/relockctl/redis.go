@@ -4,7 +4,8 @@ package main
 //
 // Rules: whether it is a Cluster is asked, not told; keys are listed with SCAN, of a
 // Cluster on every master; what a scan shows twice is one lock, and what is gone
-// when it is looked at, or is no lock, is none.
+// when it is looked at, or is no lock, is none. Of data that is no lock no more is
+// read than two fields, because Redis would stand still while it reads a big hash.
 
 import (
 	"context"
@@ -15,6 +16,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock"
@@ -61,18 +63,24 @@ func connect(ctx context.Context, url string) (*connection, error) {
 	return &connection{one, o.Addr}, nil
 }
 
-// hashes are the names of all hashes that match the pattern: what locks are.
-func (c *connection) hashes(ctx context.Context, pattern string) ([]string, error) {
+// candidates are the names that match the pattern and may be those of locks.
+func (c *connection) candidates(ctx context.Context, pattern string) ([]string, error) {
 	var mu sync.Mutex // guards names
 	var names []string
 	scan := func(ctx context.Context, one *redis.Client) error {
-		keys := one.ScanType(ctx, 0, pattern, 1000, "hash").Iterator()
-		for keys.Next(ctx) {
+		for cursor := uint64(0); ; {
+			hashes, next, err := one.ScanType(ctx, cursor, pattern, 1000, "hash").Result()
+			if err != nil {
+				return err
+			}
+			likely := likeLocks(ctx, one, hashes)
 			mu.Lock()
-			names = append(names, keys.Val())
+			names = append(names, likely...)
 			mu.Unlock()
+			if cursor = next; cursor == 0 {
+				return nil
+			}
 		}
-		return keys.Err()
 	}
 	var err error
 	switch rdb := c.rdb.(type) {
@@ -85,9 +93,33 @@ func (c *connection) hashes(ctx context.Context, pattern string) ([]string, erro
 	return slices.Compact(names), err
 }
 
+// likeLocks are the hashes that look like locks by two of their fields, or cannot be looked at like this.
+func likeLocks(ctx context.Context, one *redis.Client, hashes []string) []string {
+	looks := make([]*redis.StringSliceCmd, len(hashes))
+	pipe := one.Pipeline()
+	for i, name := range hashes {
+		looks[i] = pipe.HRandField(ctx, name, 2)
+	}
+	_, _ = pipe.Exec(ctx) // each look has its own error
+	var likely []string
+	for i, name := range hashes {
+		if fields, err := looks[i].Result(); err != nil || slices.ContainsFunc(fields, isHold) {
+			likely = append(likely, name)
+		}
+	}
+	return likely
+}
+
+// isHold says whether a field begins like that of a holder: with a UUID. Of two fields of a
+// lock one does, because there is one other, mode.
+func isHold(field string) bool {
+	id, _, found := strings.Cut(field, ":")
+	return found && uuid.Validate(id) == nil
+}
+
 // held are the locks that match the pattern, by name.
 func (p *program) held(ctx context.Context, pattern string) ([]relock.Inspection, error) {
-	names, err := p.redis.hashes(ctx, pattern)
+	names, err := p.redis.candidates(ctx, pattern)
 	if err != nil {
 		return nil, fmt.Errorf("scan %s: %w", p.redis.addr, err)
 	}
