@@ -42,15 +42,23 @@ may stand anywhere; after -- everything is a name.
 Flags:
   -url URL      redis://user:password@host:port/db, or rediss:// for TLS
   -addr ADDR    host:port, instead of a URL
+  -sentinel-master NAME
+                the address is that of a Sentinel, which knows the Redis by NAME;
+                -addr may have several, with commas between them
   -json         print JSON: durations in ms, -1 for a lease that never ends
   -every TIME   watch: how often to look; 1s by default, at least 100ms
   -yes          unlock: do not ask
 
 Without -url and -addr, the environment variable REDIS_URL counts, where a password
-is not in sight, and then localhost:6379. Of a Cluster any node will do, of a Sentinel
-deployment the master. The whole keyspace is looked through, with SCAN, a little at a
-time; of a Cluster that of each master. The owner of a Go service is who took the lock
-from Redis: its process may have handed it over to another one since.
+is not in sight, and then localhost:6379, or 26379 for a Sentinel. User and password
+are those of the Redis; those of a Sentinel go behind the URL, as in
+redis://:secret@host:26379?sentinel_username=me&sentinel_password=other. Of a Cluster
+any node will do.
+
+The whole keyspace is looked through, with SCAN, a little at a time; of a Cluster that
+of each master. The owner of a Go service is who took the lock from Redis: its process
+may have handed it over to another one since. A name that is not plain text is printed
+as Go quotes it, and given to show and unlock as $'...' of the shell: $'a\x1bb' for "a\x1bb".
 
 The holder of a lock that is freed is not asked, and may still be at work: it hears
 of it at its next renewal. Waiters are woken. Of a read/write lock all readers and
@@ -119,6 +127,7 @@ func (p *program) run(ctx context.Context, args []string, env string) error {
 	flags := flag.NewFlagSet("", flag.ContinueOnError)
 	flags.SetOutput(io.Discard)
 	url, addr := flags.String("url", "", ""), flags.String("addr", "", "")
+	master := flags.String("sentinel-master", "", "")
 	flags.BoolVar(&p.json, "json", false, "")
 	flags.DurationVar(&p.every, "every", time.Second, "")
 	flags.BoolVar(&p.yes, "yes", false, "")
@@ -135,6 +144,7 @@ func (p *program) run(ctx context.Context, args []string, env string) error {
 		command, words = words[0], words[1:]
 	}
 	do, err := p.command(command, words)
+	addrs := strings.Split(*addr, ",")
 	switch {
 	case err != nil:
 		return err
@@ -142,12 +152,14 @@ func (p *program) run(ctx context.Context, args []string, env string) error {
 		return badUsage("-every %v: at least 100ms", p.every)
 	case *url != "" && *addr != "":
 		return badUsage("-url and -addr: one of them")
+	case len(addrs) > 1 && *master == "":
+		return badUsage("-addr %s: several are those of Sentinels, for -sentinel-master", quote(*addr))
 	case *addr != "":
-		*url = "redis://" + *addr
+		*url = "redis://" + addrs[0]
 	case *url == "":
 		*url = env
 	}
-	if p.redis, err = connect(ctx, *url); err != nil {
+	if p.redis, err = connect(ctx, place{*url, addrs[1:], *master}); err != nil {
 		return err
 	}
 	defer p.redis.rdb.Close()

@@ -446,9 +446,11 @@ func TestUsage(t *testing.T) {
 		"more than one word":     {"list", "a", "b"},
 		"at least 100ms":         {"watch", "-every", "1ms"},
 		"one of them":            {"-url", "redis://x", "-addr", "y"},
+		"for -sentinel-master":   {"-addr", "x:1,y:2"},
 		"-colour":                {"-colour"},
 		"redis://user:password@": {"-url", "http://me:secret@x"},
 		"host:port/db":           {"-url", "redis://me:secret@x/notanumber"},
+		"address of the Redis":   {"-sentinel-master", "main", "-url", "redis://me:secret@x?colour=red"},
 	} {
 		out, errs, status := ctl(t, "127.0.0.1:1", "", args...)
 		if out != "" || !strings.Contains(errs, text) || strings.Contains(errs, "secret") || status != statusUsage {
@@ -467,9 +469,51 @@ func TestNoRedis(t *testing.T) {
 		t.Errorf("it took %v", took)
 	}
 
-	s := testredis.StartSentinel(t, 0)
-	if _, errs, status := ctl(t, s.Addrs()[0], "", "list"); !strings.Contains(errs, "Sentinel") || status != statusFailed {
+	s := testredis.Start(t)
+	must(t, s.Client().ConfigSet(context.Background(), "requirepass", "secret").Err())
+	if _, errs, status := ctl(t, s.Addr(), "", "list"); !strings.Contains(errs, "the Redis at "+s.Addr()+" refuses: NOAUTH") || status != statusFailed {
 		t.Errorf("%q, status %d", errs, status)
+	}
+}
+
+func TestSentinel(t *testing.T) {
+	s := testredis.StartSentinel(t, 0)
+	ctx := context.Background()
+	sentinels, name := strings.Join(s.Addrs(), ","), s.MasterName()
+	if _, errs, status := ctl(t, s.Addrs()[0], "", "list"); !strings.Contains(errs, "-sentinel-master") || status != statusFailed {
+		t.Errorf("%q, status %d", errs, status)
+	}
+	c := newClient(t, s.Client())
+	must(t, c.NewLock("orders").Lock(ctx))
+	for _, args := range [][]string{
+		{"-addr", sentinels, "-sentinel-master", name},
+		{"-addr", "127.0.0.1:1," + s.Addrs()[0], "-sentinel-master", name}, // one of them is down
+		{"-sentinel-master", name},                                         // at REDIS_URL
+	} {
+		if out, errs, status := ctl(t, s.Addrs()[1], "", append(args, "list")...); !strings.Contains(out, "orders") || errs != "" || status != 0 {
+			t.Errorf("%v: %q, %q, status %d", args, out, errs, status)
+		}
+	}
+	if out, errs, status := ctl(t, s.Addrs()[0], "", "-sentinel-master", name, "unlock", "-yes", "orders"); out != "orders is free.\n" || status != 0 {
+		t.Errorf("%q, %q, status %d", out, errs, status)
+	}
+	for text, args := range map[string][]string{
+		"no Redis other of the Sentinel at " + s.Addrs()[0] + ": it knows no master of that name": {"-addr", s.Addrs()[0], "-sentinel-master", "other"},
+		"of the Sentinel at 127.0.0.1:1,127.0.0.1:2":                                              {"-addr", "127.0.0.1:1,127.0.0.1:2", "-sentinel-master", name},
+		"no Redis main of the Sentinel at " + s.Master().Addr() + ": ":                            {"-addr", s.Master().Addr(), "-sentinel-master", name}, // which is no Sentinel
+	} {
+		if out, errs, status := ctl(t, "", "", append(args, "list")...); out != "" || !strings.Contains(errs, text) || strings.Count(errs, "\n") != 1 || status != statusFailed {
+			t.Errorf("%v: %q, %q, status %d", args, out, errs, status)
+		}
+	}
+	// Whoever logs in at a Sentinel has a user of its own there.
+	login := redis.NewClient(&redis.Options{Addr: s.Addrs()[0]})
+	t.Cleanup(func() { login.Close() })
+	must(t, login.Do(ctx, "acl", "setuser", "default", "resetpass", ">other").Err())
+	for query, want := range map[string]int{"": statusFailed, "?sentinel_password=secret": statusFailed, "?sentinel_password=other": 0} {
+		if _, errs, status := ctl(t, s.Addrs()[0]+query, "", "-sentinel-master", name); status != want || strings.Contains(errs, "secret") {
+			t.Errorf("%q: %q, status %d", query, errs, status)
+		}
 	}
 }
 

@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"slices"
 	"strings"
 	"sync"
@@ -31,29 +32,37 @@ type connection struct {
 	addr string
 }
 
-// connect connects to the Redis at url, or at localhost:6379 if that is "".
-func connect(ctx context.Context, url string) (*connection, error) {
-	o := &redis.Options{Addr: "localhost:6379"}
-	if url != "" {
-		var err error
-		if o, err = redis.ParseURL(url); err != nil {
-			// Its text may have the password in it.
-			return nil, badUsage("the address of the Redis is not like redis://user:password@host:port/db")
-		}
-	}
-	o.DialerRetries = 1
-	one := redis.NewClient(o)
+// A place is where the Redis is, in the words of the command line.
+type place struct {
+	url    string   // "" is this machine
+	more   []string // further Sentinels
+	master string   // what the Sentinel at url calls the Redis, or ""
+}
+
+// connect connects to the Redis that p means.
+func connect(ctx context.Context, p place) (*connection, error) {
 	asking, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
+	if p.master != "" {
+		return connectToMaster(asking, p)
+	}
+	o, err := options(p.url, "localhost:6379")
+	if err != nil {
+		return nil, err
+	}
+	one := redis.NewClient(o)
 	if err := one.Ping(asking).Err(); err != nil {
 		one.Close()
+		if refusal := redis.Error(nil); errors.As(err, &refusal) {
+			return nil, fmt.Errorf("the Redis at %s refuses: %w", o.Addr, err)
+		}
 		return nil, fmt.Errorf("no Redis at %s: %w", o.Addr, err)
 	}
 	info := one.Info(asking, "server", "cluster").Val() // who may not ask has no Cluster
 	switch {
 	case strings.Contains(info, "_mode:sentinel"): // of redis, or of Valkey's server
 		one.Close()
-		return nil, fmt.Errorf("at %s there is a Sentinel, which has no locks: give the address of its master", o.Addr)
+		return nil, fmt.Errorf("at %s there is a Sentinel, which has no locks: say which of its masters, with -sentinel-master", o.Addr)
 	case strings.Contains(info, "cluster_enabled:1"):
 		one.Close()
 		return &connection{redis.NewClusterClient(&redis.ClusterOptions{
@@ -61,6 +70,60 @@ func connect(ctx context.Context, url string) (*connection, error) {
 		}), o.Addr}, nil
 	}
 	return &connection{one, o.Addr}, nil
+}
+
+// connectToMaster asks the Sentinels for the Redis, now and after every failover.
+func connectToMaster(ctx context.Context, p place) (*connection, error) {
+	// User and password of a URL are for the Redis; those for Sentinels stand behind it, as go-redis calls them.
+	address, login, _ := strings.Cut(p.url, "?")
+	query, err := url.ParseQuery(login)
+	if err != nil {
+		return nil, errAddress
+	}
+	user, password := query.Get("sentinel_username"), query.Get("sentinel_password")
+	query.Del("sentinel_username")
+	query.Del("sentinel_password")
+	if len(query) > 0 {
+		address += "?" + query.Encode()
+	}
+	o, err := options(address, "localhost:26379")
+	if err != nil {
+		return nil, err
+	}
+	if o.TLSConfig != nil {
+		o.TLSConfig.ServerName = "" // each server has its own
+	}
+	sentinels := append([]string{o.Addr}, p.more...)
+	rdb := redis.NewFailoverClient(&redis.FailoverOptions{
+		MasterName: p.master, SentinelAddrs: sentinels, SentinelUsername: user, SentinelPassword: password,
+		Username: o.Username, Password: o.Password, DB: o.DB, TLSConfig: o.TLSConfig, DialerRetries: 1,
+	})
+	addr := fmt.Sprintf("%s of the Sentinel at %s", quote(p.master), strings.Join(sentinels, ","))
+	err = rdb.Ping(ctx).Err()
+	if err == nil {
+		return &connection{rdb, addr}, nil
+	}
+	rdb.Close()
+	if errors.Is(err, redis.Nil) {
+		return nil, fmt.Errorf("no Redis %s: it knows no master of that name", addr)
+	}
+	return nil, fmt.Errorf("no Redis %s: %s", addr, strings.ReplaceAll(err.Error(), "\n", ", ")) // one line for each Sentinel
+}
+
+// Without the error of the parser, which may have the password in it.
+var errAddress = badUsage("the address of the Redis is not like redis://user:password@host:port/db")
+
+// options are those for the server at address, or at addr if that is "".
+func options(address, addr string) (*redis.Options, error) {
+	o := &redis.Options{Addr: addr}
+	if address != "" {
+		var err error
+		if o, err = redis.ParseURL(address); err != nil {
+			return nil, errAddress
+		}
+	}
+	o.DialerRetries = 1
+	return o, nil
 }
 
 // candidates are the names that match the pattern and may be those of locks.
