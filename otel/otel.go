@@ -26,7 +26,8 @@
 // A MultiLock counts as its locks. A RedLock counts as one redlock, and its locks, whose
 // Clients have observers of their own, beside it.
 //
-// A rate of relock.losses above 0 needs somebody to look at it, and so does one of
+// relock.losses and relock.renewal.failures are there, with 0, from the first hold on. A
+// rate of relock.losses above 0 needs somebody to look at it, and so does one of
 // relock.renewal.failures that stays. A growing part of the way timer says that
 // wake-ups are lost, or that holders crash; fair locks and waiting writers have some of it always.
 //
@@ -179,6 +180,9 @@ func (o *Observer) Acquired(ctx context.Context, e relock.AcquiredEvent) {
 	bare := o.attributes(e.Lock, "", "")
 	if e.Level == 1 {
 		o.holders.Add(ctx, 1, bare)
+		// What begins at 1 has no increase in Prometheus: the first loss would not be seen.
+		o.losses.Add(ctx, 0, bare)
+		o.renewalFailures.Add(ctx, 0, bare)
 	}
 	if e.Way == relock.AtOnce {
 		return

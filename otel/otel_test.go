@@ -186,6 +186,19 @@ func TestRenewalsAndLosses(t *testing.T) {
 	b.mini.SetError("")
 }
 
+// Prometheus sees no increase in a time series that begins at 1.
+func TestTheFirstLossCanBeSeen(t *testing.T) {
+	b := newBench(t)
+	ctx := context.Background()
+	b.must(b.client.NewLock("orders:42").Lock(ctx))
+	all := b.recorded()
+	for _, s := range []string{"relock.losses lock", "relock.renewal.failures lock"} {
+		if n, there := all[s]; !there || n != 0 {
+			t.Errorf("%s: %d, there: %v", s, n, there)
+		}
+	}
+}
+
 func TestWithLockNames(t *testing.T) {
 	b := newBench(t, relockotel.WithLockNames())
 	ctx := context.Background()
