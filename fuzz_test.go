@@ -11,11 +11,13 @@ package relock
 import (
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"log/slog"
 	"math"
 	"math/big"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -177,6 +179,98 @@ func FuzzBundleAnswers(f *testing.F) {
 			t.Errorf("%v: number %d is in the way", replies, got.at)
 		}
 		checkText(t, err)
+	})
+}
+
+// records are an answer to Inspect: mostly such as its script gives, of hashes, lists and
+// zsets that anybody may have filled; sometimes any.
+func (p *tape) records() any {
+	if p.pick(8) == 7 {
+		return p.value(3)
+	}
+	field := func() string {
+		const client = "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10:"
+		return []string{client + "7:1", client + "-7:2", client + "42", client + "42:write", client + "7:1:write", "mode", client + p.text(), p.text()}[p.pick(8)]
+	}
+	value := func() string {
+		return []string{"1", "2", "read", "write", "0", "1795263771220007", p.text()}[p.pick(7)]
+	}
+	list := func(tuple func() []any) any {
+		all := []any{}
+		for range p.pick(4) {
+			all = append(all, tuple()...)
+		}
+		return all
+	}
+	score := func() []any {
+		return []any{field(), []string{"1795263771220", "1.7e12", "inf", "-inf", "nan", "0", p.text()}[p.pick(7)]}
+	}
+	answer := []any{
+		p.integer() % latestTime, p.integer(),
+		list(func() []any { return []any{field(), value(), p.integer()} }),
+		list(func() []any { return []any{field()} }),
+		list(score), list(score), list(score),
+		[]string{"", "1795263771220007", value()}[p.pick(3)],
+	}
+	if p.pick(8) == 7 {
+		answer[p.pick(8)] = p.value(3)
+	}
+	return answer
+}
+
+// Whatever is in Redis, Inspect says something that makes sense, or that it is no lock.
+func FuzzInspect(f *testing.F) {
+	f.Add([]byte{})
+	f.Add([]byte{7, 10, 1, 'x', 8})
+	// A writer who also reads, in mode write.
+	f.Add(append(make([]byte, 17), 3, 5, 3, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0))
+	// Holders, a queue and its scores, of fields as of relock, of Java and of nobody.
+	f.Add(append(make([]byte, 17), 1, 6, 4, 'a', '\n', 0x1b, '[', 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 2, 7, 1, 'x', 2, 0, 0, 2, 2, 2, 2, 1, 4))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		p := tape(data)
+		answer := p.records()
+		r, err := parseRecords(answer)
+		if checkText(t, err); err != nil {
+			if !errors.Is(err, errReply) || transient(err) {
+				t.Errorf("%v", err)
+			}
+			return
+		}
+		fields := len(r.entries)
+		i, err := r.inspection()
+		if checkText(t, err); err != nil {
+			if !errors.Is(err, ErrNotALock) {
+				t.Errorf("%v", err)
+			}
+			return
+		}
+		if i.Mode != "" {
+			fields--
+		}
+		if len(i.Holders) != fields || i.Mode != "" && i.Kind != KindReadWrite || i.Kind == KindNone && len(i.Holders)+len(i.Waiters) > 0 {
+			t.Errorf("%d fields: %+v", fields, i)
+		}
+		checkContender := func(c Contender) {
+			who, number, _ := strings.Cut(c.Owner, " ")
+			_, err := strconv.ParseInt(number, 10, 64)
+			known := err == nil && (who == "goroutine" || who == "owner" || who == "thread") && strings.HasPrefix(c.Field, c.Client+":")
+			if c.Client != "" && !known || c.Client == "" && c.Owner != c.Field {
+				t.Errorf("%+v", c)
+			}
+		}
+		for _, h := range i.Holders {
+			if checkContender(h.Contender); h.Levels < 1 || h.Write && i.Kind != KindReadWrite {
+				t.Errorf("%+v of %+v", h, i)
+			}
+		}
+		for _, w := range i.Waiters {
+			if checkContender(w.Contender); i.Kind != KindFair && (i.Kind != KindReadWrite || !w.Alive.After(i.At)) {
+				t.Errorf("%+v of %+v", w, i)
+			}
+		}
+		if _, err := json.Marshal(i); err != nil && i.At.Year() >= 0 {
+			t.Errorf("%+v: %v", i, err)
+		}
 	})
 }
 

@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"iter"
 	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -302,6 +303,9 @@ func leaseLeft(pttl int64) time.Duration {
 	return fromMilliseconds(pttl)
 }
 
+// latestTime is the last epoch ms of the year 9999, behind which times are no JSON.
+const latestTime = 253402300799999
+
 // epochTime is the time that a score of a zset stands for; zero if there is none.
 func epochTime(ms int64) time.Time {
 	if ms == 0 {
@@ -363,8 +367,8 @@ func (p *partReader) scores(part any) map[string]int64 {
 	scores := map[string]int64{}
 	for pair := range p.tuples(part, 2) {
 		score, err := strconv.ParseFloat(p.text(pair[1]), 64)
-		p.bad = p.bad || err != nil
-		scores[p.text(pair[0])] = int64(min(max(score, -1<<53), 1<<53)) // a stranger may have put in anything
+		p.bad = p.bad || err != nil || math.IsNaN(score)
+		scores[p.text(pair[0])] = int64(min(max(score, 1), latestTime)) // a stranger may have put in anything
 	}
 	return scores
 }

@@ -363,9 +363,9 @@ func TestContender(t *testing.T) {
 
 func TestParseRecords(t *testing.T) {
 	list := func(all ...any) []any { return all }
-	good := list(int64(1), int64(2), list("f", "1", int64(2)), list("f"), list("f", "1.5e3"), list("f", "-inf"), list(), "")
+	good := list(int64(1), int64(2), list("f", "1", int64(2)), list("f"), list("f", "1.5e3"), list("f", "-inf"), list("f", "9e15"), "")
 	r, err := parseRecords(good)
-	if err != nil || len(r.entries) != 1 || len(r.queue) != 1 || r.timeouts["f"] != 1500 || r.beats["f"] != -1<<53 {
+	if err != nil || len(r.entries) != 1 || len(r.queue) != 1 || r.timeouts["f"] != 1500 || r.beats["f"] != 1 || epochTime(r.awaiting["f"]).UTC().Year() != 9999 {
 		t.Errorf("%+v, %v", r, err)
 	}
 	for _, bad := range []any{nil, int64(1), "", list(), good[:7]} {
@@ -374,7 +374,7 @@ func TestParseRecords(t *testing.T) {
 		}
 	}
 	for i := range good {
-		for _, part := range []any{nil, true, list("f"), list("f", "many"), list(int64(1), "1", int64(2)), list(list())} {
+		for _, part := range []any{nil, true, list("f"), list("f", "many"), list("f", "nan"), list(int64(1), "1", int64(2)), list(list())} {
 			if _, isQueue := part.([]any); isQueue && i == 3 {
 				continue
 			}
