@@ -372,7 +372,7 @@ func TestLossIsLoggedOnce(t *testing.T) {
 		await(b, "the guard ends", guarded.Done())
 		b.mustBe(l.Unlock(ctx), ErrLockLost)
 		testredis.Await(t, "the warning", soon, func() bool { return logged.String() != "" })
-		if s := logged.String(); strings.Count(s, "level=") != 1 || !strings.Contains(s, "level=WARN") || !strings.Contains(s, b.name) || !strings.Contains(s, "gone") {
+		if s := logged.String(); strings.Count(s, "level=") != 1 || !strings.Contains(s, "level=WARN") || !strings.Contains(s, b.name) || !strings.Contains(s, "type=lock ") || !strings.Contains(s, "gone") {
 			t.Errorf("logged: %s", s)
 		}
 	})

@@ -310,7 +310,7 @@ func (h *hold) sawEnd(cause error) {
 	e := h.engine
 	if !h.lapsed && !errors.Is(cause, errForced) {
 		e.log.Warn("relock: a lock was lost",
-			"lock", shortName(h.key.id.name), "owner", h.key.owner.String(), "cause", cause)
+			"lock", shortName(h.key.id.name), "type", string(h.backend.typ()), "owner", h.key.owner.String(), "cause", cause)
 	}
 	switch {
 	case e.observer == nil:
