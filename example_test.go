@@ -58,7 +58,7 @@ func Example() {
 	rdb, done := newRedis()
 	defer done()
 	pay := func(ctx context.Context) error {
-		client, err := relock.New(rdb) // once for the whole process
+		client, err := relock.New(rdb) // rdb is your go-redis client; once for the whole process
 		if err != nil {
 			return err
 		}
@@ -81,8 +81,8 @@ func ExampleLock_TryLock() {
 	ctx := context.Background()
 
 	lock := client.NewLock("report")
-	if ok, err := lock.TryLock(ctx, time.Second, 0); err != nil || !ok {
-		fmt.Println("somebody else writes the report", err)
+	if ok, err := lock.TryLock(ctx, time.Second, 0); err != nil || !ok { // 0: a lease that is renewed
+		fmt.Println("not now:", err) // nil: somebody else has it
 		return
 	}
 	defer lock.Unlock(ctx)

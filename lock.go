@@ -18,6 +18,8 @@ import (
 // Redisson: RLock.
 type Locker interface {
 	// Name is the lock's name, and the key of its record in Redis.
+	//
+	// Redisson: getName().
 	Name() string
 
 	// Lock waits until the caller holds the lock, or ctx ends: then the error
@@ -63,6 +65,8 @@ type Locker interface {
 	// Do locks, calls fn with a guarded ctx (see Guard), and unlocks, also when fn
 	// panics. It returns the error of fn, joined with that of Unlock: with ErrLockLost
 	// if the lock was lost while fn ran.
+	//
+	// Redisson has none.
 	Do(ctx context.Context, fn func(ctx context.Context) error) error
 
 	// Guard returns a ctx that ends as soon as the caller's hold can no longer be
