@@ -59,6 +59,55 @@ func TestSmoke(t *testing.T) {
 	}
 }
 
+// Every table of the page gets something to say, and takes the place of what was there.
+func TestScale(t *testing.T) {
+	if !testredis.Available() {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("this test needs a redis-server")
+		}
+		t.Skip("this test needs a redis-server")
+	}
+	page := filepath.Join(t.TempDir(), "scaling.md")
+	var text strings.Builder
+	for _, name := range append(names(), "machine") {
+		begin, end := markers(name)
+		text.WriteString(begin + "old\n" + end)
+	}
+	if err := os.WriteFile(page, []byte(text.String()), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	a := amounts{[]int{500}, 100, 600 * time.Millisecond, 50 * time.Millisecond, []shape{{2, 2}, {2, 1}}, []int{10}, time.Second}
+	var out bytes.Buffer
+	if err := runScale(t.Context(), a, &out, io.Discard, page); err != nil {
+		t.Fatal(err)
+	}
+	t.Log(out.String())
+	document, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if strings.Contains(string(document), "old") || strings.Contains(string(document), "NaN") || strings.Count(string(document), "|---|") < len(names()) {
+		t.Errorf("%s", document)
+	}
+	if err := runScale(t.Context(), a, io.Discard, io.Discard, filepath.Join(t.TempDir(), "none")); err == nil {
+		t.Error("a page that is not there")
+	}
+}
+
+// The page has the places for the tables.
+func TestScalePage(t *testing.T) {
+	page, err := os.ReadFile("../docs/scaling.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range append(names(), "machine") {
+		begin, end := markers(name)
+		if _, err := put(string(page), begin, end, ""); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 func TestRunThatIsStopped(t *testing.T) {
 	if !testredis.Available() {
 		t.Skip("this test needs a redis-server")
@@ -78,15 +127,15 @@ func TestNoSuchWorkload(t *testing.T) {
 }
 
 func TestPut(t *testing.T) {
-	got, err := put("a\n"+begin+"old\n"+end+"b\n", "new\n")
+	got, err := put("a\n"+begin+"old\n"+end+"b\n", begin, end, "new\n")
 	if want := "a\n" + begin + "\nnew\n\n" + end + "b\n"; err != nil || got != want {
 		t.Errorf("%q, %v", got, err)
 	}
-	if again, err := put(got, "new\n"); err != nil || again != got {
+	if again, err := put(got, begin, end, "new\n"); err != nil || again != got {
 		t.Errorf("again: %q, %v", again, err)
 	}
 	for _, bad := range []string{"", begin, end, end + begin, begin + end + end, begin + begin + end} {
-		if _, err := put(bad, "new\n"); err == nil {
+		if _, err := put(bad, begin, end, "new\n"); err == nil {
 			t.Errorf("%q was good", bad)
 		}
 	}

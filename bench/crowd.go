@@ -125,6 +125,7 @@ func (c crowd) sum(workers []worker, t turn, did work) (sample, error) {
 		longest:    waits.Max().Seconds(),
 		evenWorker: evenness(perWorker),
 		evenClient: evenness(perClient),
+		servedAll:  served(perClient),
 		commands:   did.commands / float64(all),
 		scripts:    did.evalsha / float64(all),
 		redisCPU:   did.redis / float64(all),

@@ -113,7 +113,7 @@ func (h hoard) held(ctx context.Context, t turn) (sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	keys, err := t.server.admin.DBSize(ctx).Result()
+	keys, err := t.server.keys(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -126,7 +126,7 @@ func (h hoard) held(ctx context.Context, t turn) (sample, error) {
 		scriptRate:  did.evalsha / seconds,
 		redisLoad:   did.redis / seconds,
 		ourLoad:     did.ours / seconds,
-		lostLocks:   n - float64(keys),
+		lostLocks:   n - keys,
 	}
 	if watch.seen.Load() > 0 {
 		gap, late := watch.longest()

@@ -5,6 +5,7 @@
 //	go run . -readme ../README.md    # and the table into a README
 //	go run . -short -check           # a moment of everything; fails below the bounds
 //	go run . -work fleet,handoff     # workloads whose names begin so
+//	go run . -scale -write ../docs/scaling.md    # what grows with what, for that page
 package main
 
 // Rules: the peers take turns in short slices of time, each round begins with
@@ -52,6 +53,8 @@ func main() {
 	docs := flag.String("docs", "../docs", "where the charts go; empty: nowhere")
 	readme := flag.String("readme", "", "a file to put the table into, between its markers")
 	demand := flag.Bool("check", false, "fail when a bound is not met")
+	scale := flag.Bool("scale", false, "what grows with what, instead of the comparison")
+	page := flag.String("write", "", "with -scale: a page to put its tables into, between their markers")
 	flag.Parse()
 	if *inShort {
 		p.brief = true
@@ -67,7 +70,11 @@ func main() {
 	p.log = os.Stderr
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, p, os.Stdout, *docs, *readme, *demand); err != nil {
+	work := func() error { return run(ctx, p, os.Stdout, *docs, *readme, *demand) }
+	if *scale {
+		work = func() error { return runScale(ctx, amountsFor(*inShort), os.Stdout, p.log, *page) }
+	}
+	if err := work(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
 		os.Exit(1)
 	}
@@ -80,7 +87,7 @@ func run(ctx context.Context, p plan, out io.Writer, docs, readme string, demand
 	if readme != "" { // before it takes minutes
 		if document, err := os.ReadFile(readme); err != nil {
 			return err
-		} else if _, err := put(string(document), ""); err != nil {
+		} else if _, err := put(string(document), begin, end, ""); err != nil {
 			return fmt.Errorf("%s: %w", readme, err)
 		}
 	}
@@ -119,7 +126,7 @@ func run(ctx context.Context, p plan, out io.Writer, docs, readme string, demand
 		if err != nil {
 			return err
 		}
-		changed, err := put(string(document), markdown(results, note))
+		changed, err := put(string(document), begin, end, markdown(results, note))
 		if err != nil {
 			return fmt.Errorf("%s: %w", readme, err)
 		}

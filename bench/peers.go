@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math/rand/v2"
+	"strings"
 	"sync"
 	"time"
 
@@ -43,7 +44,7 @@ type kind struct {
 
 // A setting is what all peers are told.
 type setting struct {
-	addr  string
+	addr  string // of a Cluster several, with commas between them
 	lease time.Duration
 	hooks []redis.Hook // for those on go-redis
 }
@@ -78,8 +79,8 @@ func kindOf(name string) kind {
 }
 
 // client has the defaults of go-redis.
-func (s setting) client() *redis.Client {
-	c := redis.NewClient(&redis.Options{Addr: s.addr})
+func (s setting) client() redis.UniversalClient {
+	c := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: strings.Split(s.addr, ",")})
 	for _, h := range s.hooks {
 		c.AddHook(h)
 	}
@@ -91,7 +92,7 @@ func fair(c *relock.Client, name string) relock.Locker  { return c.NewFairLock(n
 func read(c *relock.Client, name string) relock.Locker  { return c.NewRWLock(name).Read() }
 
 type relockPeer struct {
-	rdb    *redis.Client
+	rdb    redis.UniversalClient
 	client *relock.Client
 	lock   func(*relock.Client, string) relock.Locker
 }
@@ -122,7 +123,7 @@ func (p *relockPeer) Close() {
 
 // A barePeer sends what relock sends, without relock.
 type barePeer struct {
-	rdb    *redis.Client
+	rdb    redis.UniversalClient
 	record *recorder
 	relock peer
 
@@ -244,7 +245,7 @@ func (p rueidisPeer) Acquire(ctx context.Context, name string) (func() error, er
 }
 
 type redislockPeer struct {
-	rdb          *redis.Client
+	rdb          redis.UniversalClient
 	locks        *redislock.Client
 	lease, retry time.Duration
 }
@@ -272,7 +273,7 @@ func (p *redislockPeer) Acquire(ctx context.Context, name string) (func() error,
 func (p *redislockPeer) Close() { _ = p.rdb.Close() }
 
 type redsyncPeer struct {
-	rdb   *redis.Client
+	rdb   redis.UniversalClient
 	locks *redsync.Redsync
 	opts  []redsync.Option
 }

@@ -125,8 +125,8 @@ const (
 	end   = "<!-- /bench -->\n"
 )
 
-// put replaces what is between the markers, which must both be there, once.
-func put(document, table string) (string, error) {
+// put replaces what is between two markers, which must both be there, once.
+func put(document, begin, end, table string) (string, error) {
 	if strings.Count(document, begin) != 1 || strings.Count(document, end) != 1 {
 		return "", fmt.Errorf("it needs a line %q and a line %q", strings.TrimSpace(begin), strings.TrimSpace(end))
 	}

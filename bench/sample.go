@@ -24,6 +24,7 @@ var (
 	longest    = &metric{"max", span}
 	evenWorker = &metric{"even workers", share} // slowest against fastest
 	evenClient = &metric{"even clients", share}
+	servedAll  = &metric{"clients served", percent}
 	commands   = &metric{"cmds/section", digits}
 	scripts    = &metric{"evalsha/section", digits}
 	redisCPU   = &metric{"redis CPU/section", span}
@@ -113,6 +114,17 @@ func evenness(of []int) float64 {
 		return math.NaN()
 	}
 	return float64(slices.Min(of)) / float64(slices.Max(of))
+}
+
+// served is the part of them that is not 0.
+func served(of []int) float64 {
+	n := 0
+	for _, v := range of {
+		if v > 0 {
+			n++
+		}
+	}
+	return float64(n) / float64(len(of))
 }
 
 // value is what counts of all rounds: as a rule the median, of what must never be

@@ -58,26 +58,43 @@ type server struct {
 	house
 	addr  string // where peers connect
 	admin *redis.Client
+	nodes []*redis.Client // all masters; admin is the first
 	pid   int
 }
 
 // startServer starts a Redis that is trip away, there and back.
 func startServer(trip time.Duration) (s *server, err error) {
 	s = &server{}
-	defer func() {
-		if why, ok := recover().(fatal); ok {
-			s.close()
-			err = fmt.Errorf("no Redis to measure with: %s", string(why))
-		}
-	}()
+	defer s.orNot(&err)
 	real := testredis.Start(&s.house)
 	s.admin, s.addr, s.pid = real.Client(), real.Addr(), real.Pid()
+	s.nodes = []*redis.Client{s.admin}
 	if trip > 0 {
 		p := testredis.NewProxy(&s.house, s.addr)
 		p.Latency(trip / 2)
 		s.addr = p.Addr()
 	}
 	return s, nil
+}
+
+// startCluster starts a Cluster of so many masters.
+func startCluster(masters int) (s *server, err error) {
+	s = &server{}
+	defer s.orNot(&err)
+	real := testredis.StartCluster(&s.house, masters, 0)
+	for _, n := range real.Nodes() {
+		s.nodes = append(s.nodes, n.Client())
+	}
+	s.admin, s.addr = s.nodes[0], strings.Join(real.Addrs(), ",")
+	return s, nil
+}
+
+// orNot makes an error of what testredis has said.
+func (s *server) orNot(err *error) {
+	if why, ok := recover().(fatal); ok {
+		s.close()
+		*err = fmt.Errorf("no Redis to measure with: %s", string(why))
+	}
 }
 
 // roundTrip is the median of some pings where the peers connect, each after a
@@ -121,11 +138,17 @@ func (w work) since(before work) work {
 var notWork = []string{"info", "client", "client|list", "client|setinfo", "client|setname", "hello", "ping", "flushall", "command"}
 
 func (s *server) work(ctx context.Context) (work, error) {
-	info, err := s.admin.Info(ctx, "commandstats", "cpu").Result()
-	if err != nil {
-		return work{}, err
+	var w work
+	for _, node := range s.nodes {
+		info, err := node.Info(ctx, "commandstats", "cpu").Result()
+		if err != nil {
+			return work{}, err
+		}
+		one := parseInfo(info)
+		w.commands += one.commands
+		w.evalsha += one.evalsha
+		w.redis += one.redis
 	}
-	w := parseInfo(info)
 	w.at = time.Now()
 	var usage syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {

@@ -43,7 +43,7 @@ const far = 2 * time.Millisecond // the round trip through the proxy
 var (
 	libraries = []string{"rueidislock", "redislock", "redislock 2ms", "redsync", "redsync 2ms"}
 	crowded   = []*metric{p50, p99, longest, evenWorker, commands, scripts, redisCPU, ourCPU, stuckCount}
-	fleet     = []*metric{p50, p99, longest, evenClient, evenWorker, commands, scripts, redisCPU, ourCPU, stuckCount}
+	fleets    = []*metric{p50, p99, longest, evenClient, evenWorker, commands, scripts, redisCPU, ourCPU, stuckCount}
 )
 
 func workloads(n size) []workload {
@@ -73,7 +73,7 @@ func workloads(n size) []workload {
 		all = append(all, workload{name: f.name, title: f.title, trip: f.trip,
 			clients: 4, peers: with("relock", "sync.Mutex"),
 			slice:  crowd{clients: 4, workers: 16, names: 1, section: f.section}.slice,
-			figure: rate, columns: fleet})
+			figure: rate, columns: fleets})
 	}
 	for _, h := range []struct {
 		name, title string
@@ -91,7 +91,7 @@ func workloads(n size) []workload {
 		workload{name: "fair", title: "4 clients × 16 goroutines, one fair lock, 1 ms section, loopback",
 			clients: 4, peers: []string{"relock fair", "relock", "sync.Mutex"},
 			slice:  crowd{clients: 4, workers: 16, names: 1, section: time.Millisecond}.slice,
-			figure: rate, columns: fleet},
+			figure: rate, columns: fleets},
 		workload{name: "readers", title: "64 readers, one name",
 			clients: 1, peers: []string{"relock read", "bare read", "relock"},
 			often: 5, slice: crowd{clients: 1, workers: 64, names: 1}.slice, figure: rate, columns: crowded},

@@ -1,0 +1,304 @@
+package main
+
+// What Redis has to do for locks that nobody has to wait for, and what one request costs.
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock"
+)
+
+func fenced(c *relock.Client, name string) relock.Locker {
+	return c.NewLock(name, relock.Fenced())
+}
+
+func write(c *relock.Client, name string) relock.Locker { return c.NewRWLock(name).Write() }
+
+// both is a lock of two names.
+func both(c *relock.Client, name string) relock.Locker {
+	return c.NewMultiLock(c.NewLock("{"+name+"}a"), c.NewLock("{"+name+"}b"))
+}
+
+// pairs is what Redis needs for one lock and one unlock.
+func (s *scale) pairs(ctx context.Context, t *table) error {
+	t.head = []string{"lock and unlock", "requests", "commands, with those of scripts", "Redis CPU", "client CPU", "a second, here", "a second that fill one Redis (calculated)"}
+	for _, k := range []struct {
+		name  string
+		open  func(setting) (peer, error)
+		crowd crowd
+	}{
+		{"`Lock`, 1 goroutine", openRelock(plain), crowd{clients: 1, workers: 1, names: 1}},
+		{"`Lock`, 64 goroutines, a name each", openRelock(plain), crowd{clients: 1, workers: 64, names: 64}},
+		{"with `Fenced()`", openRelock(fenced), crowd{clients: 1, workers: 64, names: 64}},
+		{"`FairLock`", openRelock(fair), crowd{clients: 1, workers: 64, names: 64}},
+		{"`RWLock`, read", openRelock(read), crowd{clients: 1, workers: 64, names: 64}},
+		{"`RWLock`, write", openRelock(write), crowd{clients: 1, workers: 64, names: 64}},
+		{"`MultiLock` of two", openRelock(both), crowd{clients: 1, workers: 64, names: 64}},
+		{"`Lock`, 64 goroutines, one name", openRelock(plain), crowd{clients: 1, workers: 64, names: 1}},
+	} {
+		got, err := s.crowd(ctx, 0, k.open, k.crowd)
+		if err != nil {
+			return fmt.Errorf("%s: %w", k.name, err)
+		}
+		full := amount(1 / got[redisCPU])
+		if k.crowd.names < k.crowd.workers {
+			full = "" // it is not Redis that they fill
+		}
+		t.add(k.name, digits(got[scripts]), digits(got[commands]), span(got[redisCPU]), span(got[ourCPU]), amount(got[rate]), full)
+	}
+	each, perSecond, err := s.batched(ctx)
+	if err != nil {
+		return err
+	}
+	t.add("the requests of `Lock`, 100 pairs in a pipeline", "2", "", span(each), "", amount(perSecond), amount(1/each))
+	return nil
+}
+
+// crowd has clients of their own work for a slice.
+func (s *scale) crowd(ctx context.Context, trip time.Duration, open func(setting) (peer, error), c crowd) (sample, error) {
+	server, err := startServer(trip)
+	if err != nil {
+		return nil, err
+	}
+	defer server.close()
+	return s.crowdOn(ctx, server, open, c, s.slice)
+}
+
+func (s *scale) crowdOn(ctx context.Context, server *server, open func(setting) (peer, error), c crowd, took time.Duration) (sample, error) {
+	t := turn{server: server, took: s.slice / 5, served: new([]int)}
+	for range c.clients {
+		p, err := open(setting{addr: server.addr, lease: 30 * time.Second})
+		if err != nil {
+			return nil, err
+		}
+		defer p.Close()
+		t.peers = append(t.peers, p)
+	}
+	if _, err := c.slice(ctx, t); err != nil { // connects, and brings the scripts
+		return nil, err
+	}
+	t.took, t.served = took, new([]int)
+	return c.slice(ctx, t)
+}
+
+// bares are clients that send what relock sends, each over one connection.
+func bares(server *server, n int) (all []*barePeer, err error) {
+	for range n {
+		p, err := openBare(setting{addr: server.addr, lease: 30 * time.Second})
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, p.(*barePeer))
+	}
+	return all, nil
+}
+
+// batched is what Redis needs for a pair where hardly anything but the scripts is to be done.
+func (s *scale) batched(ctx context.Context) (each, perSecond float64, err error) {
+	server, err := startServer(0)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer server.close()
+	all, err := bares(server, 1)
+	if err != nil {
+		return 0, 0, err
+	}
+	defer all[0].Close()
+	var batch [][]any
+	for i := range 100 {
+		pair, err := all[0].pair(ctx, fmt.Sprint("bench:", i))
+		if err != nil {
+			return 0, 0, err
+		}
+		batch = append(batch, pair[0], pair[1])
+	}
+	did, n, err := server.repeat(ctx, s.slice, 2, func(int) error {
+		_, err := all[0].rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for _, args := range batch {
+				p.Do(ctx, args...)
+			}
+			return nil
+		})
+		return err
+	})
+	return did.redis / n / 100, 100 * n / did.took.Seconds(), err
+}
+
+// repeat has so many goroutines do f for a while, and says how often they did.
+func (s *server) repeat(ctx context.Context, d time.Duration, goroutines int, f func(i int) error) (work, float64, error) {
+	var n atomic.Int64
+	var failed atomic.Pointer[error]
+	var all sync.WaitGroup
+	before, err := s.work(ctx)
+	if err != nil {
+		return work{}, 0, err
+	}
+	end := time.Now().Add(d)
+	for i := range goroutines {
+		all.Go(func() {
+			for time.Now().Before(end) && failed.Load() == nil {
+				if err := f(i); err != nil {
+					failed.Store(&err)
+					return
+				}
+				n.Add(1)
+			}
+		})
+	}
+	all.Wait()
+	if err := failed.Load(); err != nil {
+		return work{}, 0, *err
+	}
+	after, err := s.work(ctx)
+	if err != nil {
+		return work{}, 0, err
+	}
+	did := after.since(before)
+	did.took = after.at.Sub(before.at)
+	return did, float64(n.Load()), nil
+}
+
+// parts is what single requests cost, each of them by a process of its own: nothing goes out together.
+func (s *scale) parts(ctx context.Context, t *table) error {
+	server, err := startServer(0)
+	if err != nil {
+		return err
+	}
+	defer server.close()
+	const clients = 32
+	all, err := bares(server, clients)
+	if err != nil {
+		return err
+	}
+	taken := make([][]any, clients)
+	for i, p := range all {
+		defer p.Close()
+		pair, err := p.pair(ctx, "taken")
+		if err != nil {
+			return err
+		}
+		taken[i] = pair[0]
+	}
+	did, n, err := server.repeat(ctx, s.slice, clients, func(i int) error {
+		release, err := all[i].Acquire(ctx, fmt.Sprint("bench:", i))
+		if err != nil {
+			return err
+		}
+		return release()
+	})
+	if err != nil {
+		return err
+	}
+	s.pair = did.redis / n
+	if _, err := all[0].relock.Acquire(ctx, "taken"); err != nil {
+		return err
+	}
+	did, n, err = server.repeat(ctx, s.slice, clients, func(i int) error {
+		return all[i].rdb.Do(ctx, taken[i]...).Err()
+	})
+	if err != nil {
+		return err
+	}
+	s.attempt = did.redis / n
+
+	const hearers = 256
+	silent, err := s.publish(ctx, server, 0)
+	if err != nil {
+		return err
+	}
+	loud, err := s.publish(ctx, server, hearers)
+	if err != nil {
+		return err
+	}
+	s.message = max(0, (loud-silent)/hearers)
+
+	t.head = []string{"one request, of a process that sends no other with it", "Redis CPU"}
+	t.add("a lock and an unlock, of a name that nobody waits for", span(s.pair))
+	t.add("an attempt at a lock that is busy", span(s.attempt))
+	t.add("for each process that hears of a release", span(s.message))
+	herd := s.attempt + s.message
+	t.note = fmt.Sprintf("Calculated from the last two: one name keeps a whole Redis busy when %s processes want it all the time and have it for 1 ms each, or %s for 10 ms each.",
+		digits(0.001/herd), digits(0.010/herd))
+	return nil
+}
+
+// publish is what Redis needs for a message to so many connections.
+func (s *scale) publish(ctx context.Context, server *server, hearers int) (float64, error) {
+	for range hearers {
+		rdb := redis.NewClient(&redis.Options{Addr: server.addr})
+		defer rdb.Close()
+		hearer := rdb.Subscribe(ctx, "bench")
+		defer hearer.Close()
+		if _, err := hearer.Receive(ctx); err != nil {
+			return 0, err
+		}
+		go func() {
+			for {
+				if _, err := hearer.ReceiveMessage(ctx); err != nil { // it is closed
+					return
+				}
+			}
+		}()
+	}
+	did, n, err := server.repeat(ctx, s.slice, 1, func(int) error {
+		return server.admin.Publish(ctx, "bench", "0").Err()
+	})
+	return did.redis / n, err
+}
+
+// cluster is what masters share.
+func (s *scale) cluster(ctx context.Context, t *table) error {
+	t.head = []string{"masters", "lock and unlock a second, here", "Redis CPU, all together", "client CPU", "of the pairs, the busiest master has", "a second that fill it (calculated)"}
+	c := crowd{clients: 1, workers: 256, names: 256}
+	each := 0.0
+	for _, masters := range []int{1, 3} {
+		got, busiest, err := s.masters(ctx, masters, c)
+		if err != nil {
+			return err
+		}
+		each = got[redisCPU]
+		t.add(fmt.Sprint(masters), amount(got[rate]), span(each), span(got[ourCPU]), percent(busiest), amount(1/(each*busiest)))
+	}
+	for _, masters := range []int{10, 30, 100} {
+		share := 1 / float64(masters)
+		t.add(fmt.Sprint(masters)+" (calculated)", "", "", "", percent(share), amount(1/(each*share)))
+	}
+	return nil
+}
+
+func (s *scale) masters(ctx context.Context, masters int, c crowd) (got sample, busiest float64, err error) {
+	server, err := startCluster(masters)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer server.close()
+	if got, err = s.crowdOn(ctx, server, openRelock(plain), c, s.slice); err != nil {
+		return nil, 0, err
+	}
+	most, sum := 0.0, 0.0
+	for _, node := range server.nodes {
+		info, err := node.Info(ctx, "commandstats").Result()
+		if err != nil {
+			return nil, 0, err
+		}
+		n := parseInfo(info).evalsha
+		most, sum = max(most, n), sum+n
+	}
+	return got, most / sum, nil
+}
+
+// field is a number that INFO has.
+func field(info, name string) float64 {
+	_, after, _ := strings.Cut(info, "\n"+name+":")
+	var v float64
+	_, _ = fmt.Sscan(after, &v)
+	return v
+}

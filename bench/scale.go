@@ -1,0 +1,157 @@
+package main
+
+// What grows with what: the tables of docs/scaling.md.
+//
+// Rules: each table has servers of its own, and markers of its own on the page. CPU
+// seconds and bytes hold on a busy machine too; rates and times do not. What is
+// calculated says so in its head, and is calculated from what the same run measured.
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"strings"
+	"time"
+)
+
+// amounts are how much of everything.
+type amounts struct {
+	locks     []int // held
+	waiters   int
+	lease     time.Duration // of the locks that are held
+	slice     time.Duration // of a measurement
+	fleets    []shape       // measured, and simulated
+	processes []int         // simulated
+	simulated time.Duration // of their time
+}
+
+// A shape is how many goroutines of how many processes want one name.
+type shape struct{ processes, goroutines int }
+
+func amountsFor(short bool) amounts {
+	if short {
+		return amounts{[]int{2000}, 500, 3 * time.Second, 300 * time.Millisecond, []shape{{4, 16}, {16, 1}}, []int{10, 100}, 5 * time.Second}
+	}
+	return amounts{[]int{10_000, 100_000}, 10_000, 30 * time.Second, 3 * time.Second,
+		[]shape{{4, 16}, {16, 16}, {128, 16}, {4, 1}, {16, 1}, {128, 1}}, []int{10, 100, 1000, 10_000}, 2 * time.Minute}
+}
+
+// A scale is one run of all tables.
+type scale struct {
+	amounts
+	log     io.Writer
+	pair    float64 // CPU seconds of Redis, each by a client of its own
+	attempt float64
+	message float64
+}
+
+// A table is what was found.
+type table struct {
+	head []string
+	rows [][]string
+	note string
+}
+
+func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+
+func (t *table) markdown() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "| %s |\n|%s\n", strings.Join(t.head, " | "), strings.Repeat("---|", len(t.head)))
+	for _, row := range t.rows {
+		fmt.Fprintf(&b, "| %s |\n", strings.Join(row, " | "))
+	}
+	if t.note != "" {
+		fmt.Fprintf(&b, "\n%s\n", t.note)
+	}
+	return b.String()
+}
+
+// tables are those of the page, in the order in which they need one another.
+var tables = []struct {
+	name string
+	fill func(*scale, context.Context, *table) error
+}{
+	{"pairs", (*scale).pairs},
+	{"requests", (*scale).parts},
+	{"cluster", (*scale).cluster},
+	{"memory", (*scale).memory},
+	{"held", (*scale).holds},
+	{"waiting", (*scale).waits},
+	{"fleets", (*scale).measuredFleets},
+	{"simulated", (*scale).simulatedFleets},
+}
+
+func names() (all []string) {
+	for _, t := range tables {
+		all = append(all, t.name)
+	}
+	return all
+}
+
+func markers(table string) (begin, end string) {
+	return "<!-- scale: " + table + " -->\n", "<!-- /scale: " + table + " -->\n"
+}
+
+// runScale measures, and writes what is asked for.
+func runScale(ctx context.Context, a amounts, out, log io.Writer, page string) error {
+	var document string
+	if page != "" { // before it takes minutes
+		text, err := os.ReadFile(page)
+		if err != nil {
+			return err
+		}
+		document = string(text)
+		for _, name := range append([]string{"machine"}, names()...) {
+			begin, end := markers(name)
+			if _, err := put(document, begin, end, ""); err != nil {
+				return fmt.Errorf("%s: %w", page, err)
+			}
+		}
+	}
+	write := func(name, text string) (err error) {
+		fmt.Fprintf(out, "\n%s\n\n%s", name, text)
+		if page == "" {
+			return nil
+		}
+		begin, end := markers(name)
+		if document, err = put(document, begin, end, text); err != nil {
+			return fmt.Errorf("%s: %w", page, err)
+		}
+		return nil
+	}
+	started, before := time.Now(), load()
+	s := &scale{amounts: a, log: log}
+	for _, t := range tables {
+		var filled table
+		fmt.Fprintf(log, "\r\033[K%s", t.name)
+		if err := t.fill(s, ctx, &filled); err != nil {
+			return fmt.Errorf("%s: %w", t.name, err)
+		}
+		fmt.Fprint(log, "\r\033[K")
+		if err := write(t.name, filled.markdown()); err != nil {
+			return err
+		}
+	}
+	said := fmt.Sprintf("%s: %d processors for Redis and all clients, %s/%s, %s. It took %v. The load of the machine was %s before, and %s after.\n",
+		started.UTC().Format("2006-01-02"), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(),
+		time.Since(started).Round(time.Second), before, load())
+	if err := write("machine", said); err != nil {
+		return err
+	}
+	if page == "" {
+		return nil
+	}
+	return os.WriteFile(page, []byte(document), 0o644)
+}
+
+// load is how many wanted a processor in the last minute.
+func load() string {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	last, _, _ := strings.Cut(string(text), " ")
+	return last
+}
