@@ -22,7 +22,7 @@ const (
 	mostPassed  = 1 << 16                // handovers of one streak
 	leastWay    = time.Millisecond       // what the others are ahead when we let them go first
 	longestWay  = 20 * time.Millisecond
-	mostYielded = 64 // releases after which others are let go first again
+	mostYielded = 1024 // releases after which others are let go first again
 )
 
 // A tenure is the record in Redis that a hold has, and its lease.

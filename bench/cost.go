@@ -91,7 +91,7 @@ func (s *scale) crowdOn(ctx context.Context, server *server, open func(setting) 
 // bares are clients that send what relock sends, each over one connection.
 func bares(server *server, n int) (all []*barePeer, err error) {
 	for range n {
-		p, err := openBare(setting{addr: server.addr, lease: 30 * time.Second})
+		p, err := openBare(plain)(setting{addr: server.addr, lease: 30 * time.Second})
 		if err != nil {
 			return nil, err
 		}

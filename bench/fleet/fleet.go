@@ -18,7 +18,7 @@ const (
 	longSlice   = 100 * time.Millisecond
 	leastWay    = time.Millisecond
 	longestWay  = 20 * time.Millisecond
-	mostYielded = 64
+	mostYielded = 1024
 	mostMissed  = 8
 )
 
