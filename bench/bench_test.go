@@ -78,7 +78,7 @@ func TestScale(t *testing.T) {
 	}
 	a := amounts{[]int{500}, 100, 600 * time.Millisecond, 50 * time.Millisecond, []shape{{2, 2}, {2, 1}}, []int{10}, time.Second}
 	var out bytes.Buffer
-	if err := runScale(t.Context(), a, &out, io.Discard, page); err != nil {
+	if err := runScale(t.Context(), plan{log: io.Discard}, a, &out, page); err != nil {
 		t.Fatal(err)
 	}
 	t.Log(out.String())
@@ -89,7 +89,12 @@ func TestScale(t *testing.T) {
 	if strings.Contains(string(document), "old") || strings.Contains(string(document), "NaN") || strings.Count(string(document), "|---|") < len(names()) {
 		t.Errorf("%s", document)
 	}
-	if err := runScale(t.Context(), a, io.Discard, io.Discard, filepath.Join(t.TempDir(), "none")); err == nil {
+	out.Reset()
+	p := plan{work: "pairs", log: io.Discard}
+	if err := runScale(t.Context(), p, a, &out, page); err != nil || !strings.HasPrefix(out.String(), "\npairs\n") || strings.Contains(out.String(), "\nrequests\n") {
+		t.Errorf("one table: %v, %s", err, &out)
+	}
+	if err := runScale(t.Context(), p, a, io.Discard, filepath.Join(t.TempDir(), "none")); err == nil {
 		t.Error("a page that is not there")
 	}
 }

@@ -55,8 +55,8 @@ func (s *scale) measureFleet(ctx context.Context, f shape, isFair bool, length t
 	pings := make(chan way, 1)
 	go func() { pings <- server.way(ctx, length) }()
 	got, err := s.crowdOn(ctx, server, open, crowd, length)
-	way := <-pings
-	if err := cmp.Or(err, way.err); err != nil {
+	pinged := <-pings
+	if err := cmp.Or(err, pinged.err); err != nil {
 		return nil, err
 	}
 	after, err := s.crowdOn(ctx, server, openMutex, crowd, s.slice)
@@ -67,7 +67,7 @@ func (s *scale) measureFleet(ctx context.Context, f shape, isFair bool, length t
 	measured := []string{share(got[rate] / ideal), digits(got[scripts]), span(got[longest]), share(got[evenClient]), percent(got[servedAll]), span(got[redisCPU])}
 	simulated := make([]string, len(measured))
 	if !isFair {
-		o := s.simulate(f, time.Duration(float64(time.Second)/ideal), way.least, way.noise).Run(length, 1)
+		o := s.simulate(f, time.Duration(float64(time.Second)/ideal), pinged.least, pinged.noise).Run(length, 1)
 		simulated = []string{share(o.Share), digits(o.Requests), span(o.Longest.Seconds()), share(o.Even), percent(o.Served), span(o.Busy.Seconds())}
 	}
 	row := []string{name}

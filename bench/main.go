@@ -44,7 +44,7 @@ var (
 func main() {
 	var p plan
 	inShort := flag.Bool("short", false, "less of everything, in under two minutes, and no charts unless asked for")
-	flag.StringVar(&p.work, "work", "", "only workloads whose names begin with one of these, separated by commas")
+	flag.StringVar(&p.work, "work", "", "only workloads, or tables, whose names begin with one of these, separated by commas")
 	flag.DurationVar(&p.slice, "slice", long.slice, "how long a peer's turn is")
 	flag.IntVar(&p.rounds, "rounds", long.rounds, "how many turns each peer has")
 	flag.IntVar(&p.size.held, "held", long.size.held, "how many locks are held")
@@ -72,7 +72,7 @@ func main() {
 	defer stop()
 	work := func() error { return run(ctx, p, os.Stdout, *docs, *readme, *demand) }
 	if *scale {
-		work = func() error { return runScale(ctx, amountsFor(*inShort), os.Stdout, p.log, *page) }
+		work = func() error { return runScale(ctx, p, amountsFor(*inShort), os.Stdout, *page) }
 	}
 	if err := work(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)

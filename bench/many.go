@@ -47,7 +47,7 @@ func (s *scale) memory(ctx context.Context, t *table) error {
 	ctx = relock.WithOwner(ctx)
 	h := hoard{locks: slices.Max(s.locks)}
 	names, releases := h.names(), make([]func() error, h.locks)
-	inTurn := func() error { // so that few are held at a time
+	inTurn := func(names []string) error { // so that few are held at a time
 		return each(names, func(i int) error {
 			release, err := p.Acquire(ctx, names[i])
 			if err != nil {
@@ -56,22 +56,20 @@ func (s *scale) memory(ctx context.Context, t *table) error {
 			return release()
 		})
 	}
-	steps := []struct {
+	if err := inTurn(names[:64]); err != nil { // the connections, the scripts, and what grows with the goroutines
+		return err
+	}
+	before := remember()
+	usedBefore, err := server.used(ctx)
+	if err != nil {
+		return err
+	}
+	t.head = []string{amount(float64(h.locks)) + " of them, each", "heap of the process", "memory of Redis"}
+	for _, step := range []struct {
 		name string
 		do   func() error
 	}{
-		{"", func() error { // the connections, the scripts, and what grows with the goroutines
-			few := names[:64]
-			names = names[64:]
-			return each(few, func(i int) error {
-				release, err := p.Acquire(ctx, few[i])
-				if err != nil {
-					return err
-				}
-				return release()
-			})
-		}},
-		{"a name that was locked, and is not any more", inTurn},
+		{"a name that was locked, and is not any more", func() error { return inTurn(names) }},
 		{"a lock that is held", func() error {
 			return each(names, func(i int) (err error) {
 				releases[i], err = p.Acquire(ctx, names[i])
@@ -79,13 +77,10 @@ func (s *scale) memory(ctx context.Context, t *table) error {
 			})
 		}},
 		{"after all of them were given back", func() error {
+			defer clear(releases) // and what its user has of it
 			return each(names, func(i int) error { return releases[i]() })
 		}},
-	}
-	t.head = []string{amount(float64(h.locks)) + " of them, each", "heap of the process", "memory of Redis"}
-	var before memory
-	var usedBefore float64
-	for i, step := range steps {
+	} {
 		if err := step.do(); err != nil {
 			return err
 		}
@@ -93,13 +88,8 @@ func (s *scale) memory(ctx context.Context, t *table) error {
 		if err != nil {
 			return err
 		}
-		now := remember()
-		if i == 0 {
-			before, usedBefore = now, used
-			continue
-		}
-		n := float64(len(names))
-		t.add(step.name, kib(max(0, now.heap-before.heap)/n), kib(max(0, used-usedBefore)/n))
+		n := float64(h.locks)
+		t.add(step.name, kib(max(0, remember().heap-before.heap)/n), kib(max(0, used-usedBefore)/n))
 	}
 	runtime.KeepAlive(releases)
 	return nil

@@ -41,7 +41,6 @@ func amountsFor(short bool) amounts {
 // A scale is one run of all tables.
 type scale struct {
 	amounts
-	log     io.Writer
 	pair    float64 // CPU seconds of Redis, each by a client of its own
 	attempt float64
 	message float64
@@ -94,8 +93,8 @@ func markers(table string) (begin, end string) {
 	return "<!-- scale: " + table + " -->\n", "<!-- /scale: " + table + " -->\n"
 }
 
-// runScale measures, and writes what is asked for.
-func runScale(ctx context.Context, a amounts, out, log io.Writer, page string) error {
+// runScale fills the tables that are wanted, and writes them where asked for.
+func runScale(ctx context.Context, p plan, a amounts, out io.Writer, page string) error {
 	var document string
 	if page != "" { // before it takes minutes
 		text, err := os.ReadFile(page)
@@ -122,14 +121,20 @@ func runScale(ctx context.Context, a amounts, out, log io.Writer, page string) e
 		return nil
 	}
 	started, before := time.Now(), load()
-	s := &scale{amounts: a, log: log}
+	s := &scale{amounts: a}
 	for _, t := range tables {
+		if !p.wants(t.name) && t.name != "requests" { // on which others build
+			continue
+		}
 		var filled table
-		fmt.Fprintf(log, "\r\033[K%s", t.name)
+		fmt.Fprintf(p.log, "\r\033[K%s", t.name)
 		if err := t.fill(s, ctx, &filled); err != nil {
 			return fmt.Errorf("%s: %w", t.name, err)
 		}
-		fmt.Fprint(log, "\r\033[K")
+		fmt.Fprint(p.log, "\r\033[K")
+		if !p.wants(t.name) {
+			continue
+		}
 		if err := write(t.name, filled.markdown()); err != nil {
 			return err
 		}
@@ -137,8 +142,10 @@ func runScale(ctx context.Context, a amounts, out, log io.Writer, page string) e
 	said := fmt.Sprintf("%s: %d processors for Redis and all clients, %s/%s, %s. It took %v. The load of the machine was %s before, and %s after.\n",
 		started.UTC().Format("2006-01-02"), runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(),
 		time.Since(started).Round(time.Second), before, load())
-	if err := write("machine", said); err != nil {
-		return err
+	if p.wants("machine") {
+		if err := write("machine", said); err != nil {
+			return err
+		}
 	}
 	if page == "" {
 		return nil
