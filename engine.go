@@ -437,10 +437,9 @@ func (e *engine) conclude(p *patience, wants []want, t tried, err error) error {
 		h := w.hold
 		switch {
 		case err == nil && h.state == fresh:
-			since := t.sent.Sub(e.dog.epoch)
-			h.hasLocked(e.newTenure(h, since), since)
+			h.hasLocked(e.newTenure(h), t.sent.Sub(e.dog.epoch))
 			if g := h.gate; g != nil && g.streak.since.IsZero() {
-				g.streak.since = t.sent
+				g.streak.since = time.Now()
 			}
 			if h.token = t.token; t.tokens != nil {
 				h.token = t.tokens[i]

@@ -8,14 +8,17 @@ package relock
 // waiting happens in passLocked, which lets go of the mutex meanwhile. leave hands
 // the gate to the next in line itself: nobody can slip in between.
 
-import "time"
+import (
+	"container/list"
+	"time"
+)
 
 // The zero gate is open.
 type gate struct {
 	taken  bool
-	queue  []*ticket
-	streak streak  // of a name's gate
-	open   *tenure // those who come may share it; or nil
+	queue  *list.List // of *ticket; nil: nobody ever waited
+	streak streak     // of a name's gate
+	open   *tenure    // those who come may share it; or nil
 }
 
 // A passage is how goroutines of one process get past the gate of a name.
@@ -29,8 +32,9 @@ const (
 
 // A ticket is a place in the queue of a gate; its channel is closed when its turn has come.
 type ticket struct {
-	turn chan struct{}
-	heir *hold // the lock may be left to it together with the turn; or nil
+	turn  chan struct{}
+	place *list.Element // in the line; nil: not any more
+	heir  *hold         // the lock may be left to it together with the turn; or nil
 	// Written before turn is closed:
 	err  error // why it will not be its turn
 	left bool  // the lock was left to heir
@@ -47,43 +51,65 @@ func (g *gate) tryEnter() bool {
 
 // enqueue takes a place behind all who wait.
 func (g *gate) enqueue(heir *hold) *ticket {
+	if g.queue == nil {
+		g.queue = list.New()
+	}
 	t := &ticket{turn: make(chan struct{}), heir: heir}
-	g.queue = append(g.queue, t)
+	t.place = g.queue.PushBack(t)
 	return t
+}
+
+// first is who has waited longest, or nil.
+func (g *gate) first() *ticket {
+	if g.queue == nil || g.queue.Len() == 0 {
+		return nil
+	}
+	return g.queue.Front().Value.(*ticket)
+}
+
+// line is all who wait, in order.
+func (g *gate) line() (all []*ticket) {
+	if g.queue == nil {
+		return nil
+	}
+	for p := g.queue.Front(); p != nil; p = p.Next() {
+		all = append(all, p.Value.(*ticket))
+	}
+	return all
+}
+
+// call takes t out of the line: its turn has come, or never will.
+func (g *gate) call(t *ticket) {
+	g.queue.Remove(t.place)
+	t.place = nil
+	close(t.turn)
 }
 
 // cancel gives up a place. If its turn had come already, the next one's comes.
 func (g *gate) cancel(t *ticket) {
-	for i, other := range g.queue {
-		if other == t {
-			g.queue = append(g.queue[:i], g.queue[i+1:]...)
-			return
-		}
-	}
-	if t.err == nil {
+	switch {
+	case t.place != nil:
+		g.queue.Remove(t.place)
+	case t.err == nil:
 		g.leave()
 	}
 }
 
 // turnAway tells all who wait that they need not.
 func (g *gate) turnAway(err error) {
-	for _, t := range g.queue {
+	for t := g.first(); t != nil; t = g.first() {
 		t.err = err
-		close(t.turn)
+		g.call(t)
 	}
-	g.queue = nil
 }
 
 // leave hands the gate to the next in line, or opens it.
 func (g *gate) leave() {
-	if len(g.queue) == 0 {
+	if next := g.first(); next != nil {
+		g.call(next)
+	} else {
 		g.taken = false
-		return
 	}
-	next := g.queue[0]
-	g.queue[0] = nil
-	g.queue = g.queue[1:]
-	close(next.turn)
 }
 
 // passLocked waits for the turn of the caller at g. It lets go of the mutex

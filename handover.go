@@ -30,7 +30,7 @@ type tenure struct {
 	engine  *engine
 	backend backend
 	field   string        // in the record, of this tenure alone
-	since   time.Duration // on the clock of the watchdog: of the attempt that was granted
+	since   time.Duration // on the clock of the watchdog: of the answer; trust is counted from before that
 	lease   lease
 
 	// guarded by engine.mu
@@ -38,8 +38,9 @@ type tenure struct {
 	ended bool    // lost, whoever has it by now
 }
 
-func (e *engine) newTenure(h *hold, since time.Duration) *tenure {
-	t := &tenure{engine: e, backend: h.backend, field: h.field, since: since}
+// newTenure is that of h, which was granted.
+func (e *engine) newTenure(h *hold) *tenure {
+	t := &tenure{engine: e, backend: h.backend, field: h.field, since: e.dog.now()}
 	t.lease.holder = t
 	return t
 }
@@ -109,7 +110,7 @@ func (e *engine) handOverLocked(h *hold) bool {
 	} else {
 		e.joinLocked(t, next)
 	}
-	g.queue[0].left = true
+	g.first().left = true
 	g.leave()
 	return true
 }
@@ -117,10 +118,10 @@ func (e *engine) handOverLocked(h *hold) bool {
 // heirLocked is the hold that the lock of h may be left to, which is being given back; or nil.
 func (e *engine) heirLocked(h *hold) *hold {
 	g, t := h.gate, h.tenure
-	if e.isClosed || g == nil || len(g.queue) == 0 || h.state != holding || h.levels > 1 || h.stretched || t.ended {
+	if e.isClosed || g == nil || g.first() == nil || h.state != holding || h.levels > 1 || h.stretched || t.ended {
 		return nil
 	}
-	next, now := g.queue[0].heir, time.Now()
+	next, now := g.first().heir, time.Now()
 	left := e.dog.end(&t.lease).Sub(now)
 	switch {
 	case next == nil, g.streak.passed >= mostPassed, now.Sub(g.streak.since) >= e.sliceTime():

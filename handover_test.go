@@ -492,7 +492,7 @@ func (b *bench) waitsAtGate(l known) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	g := e.gates[h.lock.id()]
-	return g != nil && len(g.queue) > 0
+	return g != nil && g.first() != nil
 }
 
 // S6, in Redis: each kind of lock that draws tokens does so for each hold that was left to somebody.

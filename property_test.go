@@ -90,8 +90,8 @@ func TestGateIsAQueue(t *testing.T) {
 			},
 			"": func(rt *rapid.T) {
 				switch {
-				case g.taken != inside || len(g.queue) != len(waiting):
-					rt.Fatalf("taken: %v, in line: %d; want %v, %d", g.taken, len(g.queue), inside, len(waiting))
+				case g.taken != inside || len(g.line()) != len(waiting):
+					rt.Fatalf("taken: %v, in line: %d; want %v, %d", g.taken, len(g.line()), inside, len(waiting))
 				case first != nil && (!open(first) || first.err != nil):
 					rt.Fatal("whose turn it is was not told")
 				case slices.ContainsFunc(waiting, open):

@@ -64,16 +64,12 @@ func (e *engine) openLocked(h *hold) {
 	}
 	if e.isOpenLocked(h.tenure) {
 		g.open = h.tenure
-		waiting := g.queue
-		g.queue = nil
-		for _, t := range waiting {
-			if e.kinOfLocked(t.heir) != nil {
-				g.queue = append(g.queue, t)
-				continue
+		for _, t := range g.line() {
+			if e.kinOfLocked(t.heir) == nil {
+				e.joinLocked(h.tenure, t.heir)
+				t.left = true
+				g.call(t)
 			}
-			e.joinLocked(h.tenure, t.heir)
-			t.left = true
-			close(t.turn)
 		}
 	}
 	e.leaveGateLocked(h)

@@ -217,7 +217,7 @@ func (s *simulation) held(p *process) {
 	s.noteTrip(p)
 	p.listens = false
 	if p.since == none {
-		p.since = p.sent
+		p.since = s.now
 	}
 	s.enter(p)
 }
