@@ -51,9 +51,9 @@ type Locker interface {
 
 	// Unlock gives back one level, and with the last one frees the lock, deletes
 	// its record and wakes a waiter; or leaves the record to the next one of this
-	// process, without asking Redis (see WithHandoverSlice). It keeps the values of ctx but not its end, and
-	// takes 5s at most: a request that was cancelled still releases its lock. It
-	// works after Close, as long as the Redis client is open.
+	// process, without asking Redis (see WithHandoverSlice). It keeps the values of
+	// ctx but not its end, and takes 5s at most: a request that was cancelled still
+	// releases its lock. It works after Close, as long as the Redis client is open.
 	//
 	// The error is ErrNotHeld if the caller does not hold the lock, and ErrLockLost
 	// if it did until it lost it. After any other error Redis has not confirmed the

@@ -1,14 +1,13 @@
 // Relockctl shows and frees the locks of relock, and of Redisson, in a Redis.
 //
-//	go run github.com/relock-go/relock/cmd/relockctl -h
+//	go run github.com/relock-go/relock/cmd/relockctl@latest -h
 //
-// This file has the command line: what can be said, what is refused, and what the
-// exit status means.
-//
-// Rules: what was asked for goes to stdout, all else to stderr; with -json stdout
-// is JSON and nothing else; names are printed so that they cannot do anything to a
-// terminal; Redis is only read, but by unlock.
+// What was asked for goes to stdout, all else to stderr; with -json stdout is JSON and
+// nothing else; names are printed so that they cannot do anything to a terminal; Redis
+// is only read, but by unlock.
 package main
+
+// The command line: what can be said, what is refused, and what the exit status means.
 
 import (
 	"context"
