@@ -53,6 +53,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"time"
 
@@ -98,7 +99,7 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 
 // WithLockNames adds the attribute relock.lock.name to all metrics. Only for services
 // with few names: a name with an order number in it would make a time series for each
-// order. Off by default.
+// order. Bytes of a name that are no UTF-8 become U+FFFD. Off by default.
 func WithLockNames() Option {
 	return func(c *config) { c.names = true }
 }
@@ -276,13 +277,19 @@ func (o *Observer) attributes(l relock.LockInfo, key attribute.Key, value string
 		all = append(all, key.String(value))
 	}
 	if o.names {
-		all = append(all, nameKey.String(l.Name))
+		all = append(all, lockName(l))
 	}
 	set := metric.WithAttributeSet(attribute.NewSet(all...))
 	if !o.names {
 		o.sets.Store(is, set)
 	}
 	return set
+}
+
+// lockName is the name of l, in UTF-8: any bytes make a name, and for one that is nothing
+// else Prometheus is refused all metrics of the process.
+func lockName(l relock.LockInfo) attribute.KeyValue {
+	return nameKey.String(strings.ToValidUTF8(l.Name, "\uFFFD"))
 }
 
 // span is a span of what has just ended, and took so long; nil where none is recorded.
@@ -293,7 +300,7 @@ func (o *Observer) span(ctx context.Context, name string, l relock.LockInfo, too
 	}
 	_, s := parent.TracerProvider().Tracer(scope).Start(ctx, name,
 		trace.WithTimestamp(time.Now().Add(-took)),
-		trace.WithAttributes(typeKey.String(string(l.Type)), nameKey.String(l.Name)))
+		trace.WithAttributes(typeKey.String(string(l.Type)), lockName(l)))
 	return s
 }
 

@@ -186,6 +186,26 @@ func TestRenewalsAndLosses(t *testing.T) {
 	b.mini.SetError("")
 }
 
+// Any bytes make a name; one that is no UTF-8 must not cost the metrics of all others.
+func TestNamesThatAreNoText(t *testing.T) {
+	registry := prometheus.NewRegistry()
+	exporter, err := promexporter.New(promexporter.WithRegisterer(registry))
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := newObserver(t, relockotel.WithLockNames(), relockotel.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(exporter))))
+	for _, name := range []string{"orders:42", "a\xff\x00\n"} {
+		o.Acquired(context.Background(), relock.AcquiredEvent{Lock: relock.LockInfo{Name: name, Type: relock.TypeLock}, Way: relock.AtOnce, Level: 1})
+	}
+	answer := httptest.NewRecorder()
+	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	for _, want := range []string{"orders:42", "a\uFFFD"} {
+		if answer.Code != http.StatusOK || !strings.Contains(answer.Body.String(), want) {
+			t.Errorf("status %d, no %q in %.300s", answer.Code, want, answer.Body)
+		}
+	}
+}
+
 // Prometheus sees no increase in a time series that begins at 1.
 func TestTheFirstLossCanBeSeen(t *testing.T) {
 	b := newBench(t)
