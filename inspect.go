@@ -67,7 +67,8 @@ type Inspection struct {
 	// as there is a writer, who may read too. It is "" otherwise.
 	Mode string
 	// Holders are those who hold it: at most one, but for the readers of a
-	// read/write lock. A writer comes first, and again as a reader if it reads.
+	// read/write lock; those of one Client that share a record (see RWLock) are one
+	// here. A writer comes first, and again as a reader if it reads.
 	Holders []Holder
 	// TTL is what is left of the lease of the record, in whole milliseconds: 0 if
 	// there is none, negative if it has no lease, which only a stranger can make.
@@ -96,7 +97,8 @@ type Contender struct {
 	// Owner is the owner within that client: "goroutine 7"; "owner 7", which
 	// WithOwner made; "thread 7" of a Java service. Of a Client of this package it is
 	// who took the lock from Redis: its process may have handed it over since (see
-	// WithHandoverSlice). It is the whole field where Client is "".
+	// WithHandoverSlice), or shared it among readers. It is the whole field where
+	// Client is "".
 	Owner string
 }
 

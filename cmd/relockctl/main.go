@@ -56,9 +56,10 @@ any node will do.
 
 The whole keyspace is looked through, with SCAN, a little at a time; of a Cluster that
 of each master. The owner of a Go service is who took the lock from Redis: its process
-may have handed it over to another one since. A name that is not plain text is printed
-as Go quotes it, and given to show and unlock as $'...' of the shell: $'a\x1bb' for "a\x1bb".
-In JSON a byte that is no UTF-8 is U+FFFD.
+may have handed it over to another one since, and readers of one process may share it.
+
+A name that is not plain text is printed as Go quotes it, and given to show and unlock
+as $'...' of the shell: $'a\x1bb' for "a\x1bb". In JSON a byte that is no UTF-8 is U+FFFD.
 
 The holder of a lock that is freed is not asked, and may still be at work: it hears
 of it at its next renewal. Waiters are woken. Of a read/write lock all readers and

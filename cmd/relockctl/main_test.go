@@ -147,9 +147,8 @@ func TestListReadsNoData(t *testing.T) {
 	ctx, rdb := context.Background(), s.Client()
 	c := newClient(t, rdb)
 	must(t, c.NewLock("orders:42").Lock(ctx))
-	prices := c.NewRWLock("prices")
 	for range 3 {
-		must(t, prices.Read().Lock(relock.WithOwner(ctx)))
+		must(t, newClient(t, rdb).NewRWLock("prices").Read().Lock(ctx))
 	}
 	must(t, rdb.HSet(ctx, "visits", "bob", 7, "ann", 5).Err())
 	must(t, rdb.HSet(ctx, "settings", "mode", "read").Err())
