@@ -40,6 +40,7 @@ type bench struct {
 	name  string
 	rdb   *redis.Client
 	nodes []*redis.Client // rdb, and those of other servers
+	opts  []Option        // of its clients
 }
 
 var benches atomic.Int64
@@ -71,7 +72,7 @@ func (b *bench) clientOn(rdb redis.UniversalClient, opts ...Option) *Client {
 			all = append(all, b.clientOn(testredis.Client(b, node.Options().Addr), opts...))
 		}
 	}
-	c, err := New(rdb, append([]Option{WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	c, err := New(rdb, append(append([]Option{WithLogger(slog.New(slog.DiscardHandler))}, b.opts...), opts...)...)
 	if err != nil {
 		b.Fatal(err)
 	}
@@ -831,7 +832,9 @@ func (s suite) run(t *testing.T) {
 			}
 			t.Run(test.name, func(t *testing.T) {
 				t.Parallel()
-				test.test(newBench(t, addr, others...))
+				b := newBench(t, addr, others...)
+				b.opts = []Option{WithNodeTimeout(2 * time.Second)} // on a machine that is busy with something else
+				test.test(b)
 			})
 		}
 	})

@@ -606,7 +606,7 @@ func TestFaultPermissions(t *testing.T) {
 				rights = append(rights, "~"+key)
 			}
 			var logged lockedBuffer
-			l := k.one(b.clientOn(as(rights...), WithMaxWakeDelay(time.Hour), WithWatchdogTimeout(time.Second),
+			l := k.one(b.clientOn(as(rights...), WithMaxWakeDelay(time.Hour), WithWatchdogTimeout(userLease),
 				WithLogger(slog.New(slog.NewTextHandler(&logged, nil)))), b.name)
 			held := k.rival(b.direct, b.name)
 			b.must(held.Lock(ctx))
@@ -614,7 +614,7 @@ func TestFaultPermissions(t *testing.T) {
 			got := b.startWaiter(owner, l)
 			b.must(held.Unlock(ctx))
 			b.must(await(b.bench, "the waiter is woken", got))
-			time.Sleep(2 * time.Second) // it is renewed
+			time.Sleep(userLease + userLease/6) // it is renewed
 			if held, err := l.IsHeld(owner); !held || err != nil {
 				t.Errorf("%v, %v", held, err)
 			}

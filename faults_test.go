@@ -109,7 +109,7 @@ func ownRedis(args ...string) func(testing.TB) *testredis.Server {
 // shaky returns a client over the proxy.
 func (b *faultBench) shaky(opts ...Option) *Client {
 	b.Helper()
-	return b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 400 * time.Millisecond }), opts...)
+	return b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 600 * time.Millisecond }), opts...)
 }
 
 func (b *faultBench) client(opts ...Option) *Client {
