@@ -169,6 +169,68 @@ func TestSharingOnlyWhatIsKept(t *testing.T) {
 		}
 		e.unlock(1)
 	})
+	inBubble(t, func(t *testing.T, e *bubbleEngine) { // the guards of 1 have ended, and 2 is not told yet
+		e.slice = time.Hour
+		e.shares(1)
+		e.mu.Lock()
+		e.isClosed = true
+		e.mu.Unlock()
+		e.sharesNot(2, request{wait: 0})
+		e.mu.Lock()
+		e.isClosed = false
+		e.mu.Unlock()
+		e.unlock(1)
+	})
+	inBubble(t, func(t *testing.T, e *bubbleEngine) { // who has to do with the other half asks Redis what that means
+		other := joinBubbleEngine(t, e.redis, "other")
+		other.lock(1)
+		in := make(chan owner, 3)
+		for o := owner(1); o <= 3; o++ {
+			go func() {
+				if ok, err := e.acquire(context.Background(), kinFake{sharedFake{&fakeLock{e.redis, "x"}}}, o, request{wait: forever}); !ok || err != nil {
+					t.Errorf("%v: %v, %v", o, ok, err)
+				}
+				in <- o
+			}()
+			synctest.Wait()
+		}
+		if ok, err := e.acquire(context.Background(), &fakeLock{e.redis, "kin"}, 3, request{wait: forever}); !ok || err != nil {
+			t.Fatal(ok, err)
+		}
+		other.unlock(1)
+		synctest.Wait()
+		if len(in) != 2 || <-in+<-in != 3 {
+			t.Error("not the two who have nothing to do with it")
+		}
+		e.unlock(1)
+		e.unlock(2)
+		<-in
+		e.unlock(3)
+		if err := e.release(context.Background(), &fakeLock{e.redis, "kin"}, 3); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A kinFake has another half.
+type kinFake struct{ sharedFake }
+
+func (kinFake) kin() lockID { return lockID{name: "kin"} }
+
+// C3, also after a loss.
+func TestSharingLeavesNoGate(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.shares(1)
+		e.shares(2)
+		e.redis.set(func() { delete(e.redis.records, "x") })
+		time.Sleep(e.watchdogTimeout)
+		e.mu.Lock()
+		if len(e.gates) != 0 {
+			t.Errorf("%d gates are left", len(e.gates))
+		}
+		e.mu.Unlock()
+		_, _ = e.unlockErr(1), e.unlockErr(2)
+	})
 }
 
 // Whoever notices that the record is gone, all are told.
@@ -355,6 +417,8 @@ func TestSharingAtRandom(t *testing.T) {
 			all.Wait()
 			e.redis.set(func() { e.redis.fault = nil })
 			time.Sleep(2 * e.watchdogTimeout)
+			e.mu.Lock()
+			defer e.mu.Unlock()
 			if e.redis.holder("x") != "" || len(e.holds)+len(e.dog.leases) != 0 {
 				t.Errorf("seed %d: left: record %q, %d holds, %d leases", seed, e.redis.holder("x"), len(e.holds), len(e.dog.leases))
 			}
@@ -386,6 +450,24 @@ func TestUpgradeOfASharedRead(t *testing.T) {
 		b.must(rw.Read().Unlock(me))
 		b.must(rw.Write().Lock(me))
 		b.must(rw.Write().Unlock(me))
+	})
+}
+
+// L5: once a reader waits to write, others do not join it to read.
+func TestUpgradingReaderIsNotJoined(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		rw, elsewhere := b.client(WithHandoverSlice(time.Hour)).NewRWLock(b.name), b.client().NewRWLock(b.name).Read()
+		me, you := WithOwner(context.Background()), WithOwner(context.Background())
+		b.must(elsewhere.Lock(you))
+		b.must(rw.Read().Lock(me))
+		got := make(chan error, 1)
+		go func() { got <- rw.Write().Lock(me) }()
+		testredis.Await(t, "a writer waits", soon, func() bool { return b.rdb.ZCard(me, "relock_rwlock_writers:{"+b.name+"}").Val() == 2 })
+		b.tries(rw.Read(), false)
+		b.must(elsewhere.Unlock(you))
+		b.mustBe(await(b, "nobody but itself is in its way", got), ErrInvalid)
+		b.must(rw.Read().Unlock(me))
 	})
 }
 
