@@ -108,10 +108,10 @@ func TestReadersComeInTogether(t *testing.T) {
 func TestSharingEndsWithTheSlice(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
-		time.Sleep(e.slice - 1)
+		time.Sleep(e.slice - time.Nanosecond)
 		e.shares(2)
 		e.unlock(1)
-		time.Sleep(1)
+		time.Sleep(time.Nanosecond)
 		e.sharesNot(3, request{wait: 0})
 		e.unlock(2)
 		e.shares(3)
@@ -152,7 +152,11 @@ func TestSharingOnlyWhatIsKept(t *testing.T) {
 		e.slice = time.Hour
 		e.redis.latency = time.Second
 		e.shares(1)
-		go e.unlock(1)
+		go func() {
+			if err := e.unlockErr(1); err != nil {
+				t.Error(err)
+			}
+		}()
 		synctest.Wait()
 		before := e.redis.count("acquire")
 		e.shares(2)
