@@ -201,8 +201,14 @@ func TestRedLockNodeComesBackEmpty(t *testing.T) {
 func TestRedLockMajorityComesBackEmpty(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
-	l, other := b.lock(WithWatchdogTimeout(time.Second)), b.lock()
+	var locks []Locker
+	for _, rdb := range b.nodes {
+		locks = append(locks, b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(time.Second)).NewLock(b.name))
+	}
+	// Its own renewal is not due: between the moments at which two nodes are found empty it would take the first again.
+	l, other := b.client(WithWatchdogTimeout(time.Hour)).NewRedLock(locks...), b.lock()
 	b.must(l.Lock(ctx))
+	testredis.Await(b, "all are held", soon, func() bool { return b.has() == 5 })
 	guarded, err := l.Guard(ctx)
 	b.must(err)
 	for _, s := range b.servers[:3] {
