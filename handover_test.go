@@ -533,3 +533,12 @@ func TestHandoverTokensInRedis(t *testing.T) {
 		all.Wait()
 	}
 }
+
+// asks says whether somebody of this process contends for l.
+func (b *bench) asks(l known) bool {
+	h := l.inside()
+	h.client.engine.mu.Lock()
+	defer h.client.engine.mu.Unlock()
+	g := h.client.engine.gates[h.lock.id()]
+	return g != nil && g.taken
+}

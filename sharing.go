@@ -62,7 +62,7 @@ func (e *engine) openLocked(h *hold) {
 	if g == nil || h.backend.passage() != together {
 		return
 	}
-	if e.isOpenLocked(h.tenure) {
+	if e.isOpenLocked(h.tenure) && e.kinOfLocked(h) == nil { // of a writer it is a downgrade, beside which nobody reads
 		g.open = h.tenure
 		for _, t := range g.line() {
 			if e.kinOfLocked(t.heir) == nil {

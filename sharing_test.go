@@ -513,3 +513,44 @@ func TestForceUnlockOfASharedRead(t *testing.T) {
 		b.mustBe(l.Unlock(o), ErrLockLost)
 	}
 }
+
+// C1: an owner that waits for both halves at a time may be granted the write half first.
+// Then its read is a downgrade, which nobody shares.
+func TestWriterThatReadsLetsNobodyIn(t *testing.T) {
+	b := newBench(t, testredis.Start(t).Addr())
+	rw := b.client(WithHandoverSlice(time.Hour)).NewRWLock(b.name)
+	me, you, other := WithOwner(context.Background()), WithOwner(context.Background()), WithOwner(context.Background())
+	elsewhere := b.client().NewRWLock(b.name)
+	b.must(elsewhere.Read().Lock(other))
+	waits := func(l known, ctx context.Context) <-chan error {
+		got := make(chan error, 1)
+		go func() { got <- l.(Locker).Lock(ctx) }()
+		return got
+	}
+	ctx, cancel := context.WithCancel(WithOwner(context.Background()))
+	first := waits(elsewhere.Write(), ctx) // the sign of this writer holds off the readers
+	testredis.Await(b, "a writer's sign", time.Second, func() bool {
+		return b.rdb.Exists(me, "relock_rwlock_writers:{"+b.name+"}").Val() == 1
+	})
+	mine := waits(rw.Read(), me)
+	testredis.Await(b, "a reader at the gate", time.Second, func() bool { return b.asks(rw.Read()) })
+	yours := waits(rw.Read(), you)
+	testredis.Await(b, "another one behind it", time.Second, func() bool { return b.waitsAtGate(rw.Read()) })
+	wrote := waits(rw.Write(), me)
+	testredis.Await(b, "the sign of both writers", time.Second, func() bool {
+		return b.rdb.ZCard(me, "relock_rwlock_writers:{"+b.name+"}").Val() == 2
+	})
+	cancel()
+	b.mustBe(<-first, context.Canceled)
+	b.must(elsewhere.Read().Unlock(other))
+	b.must(await(b, "the writer", wrote))
+	b.must(await(b, "its read", mine))
+	stays(b, "a reader beside a writer", yours, 100*time.Millisecond)
+	if ok, err := rw.Read().TryLock(you, 0, 0); ok || err != nil {
+		t.Errorf("a reader that comes later: %v, %v", ok, err)
+	}
+	b.must(rw.Write().Unlock(me))
+	b.must(await(b, "a reader beside a reader", yours))
+	b.must(rw.Read().Unlock(me))
+	b.must(rw.Read().Unlock(you))
+}
