@@ -469,7 +469,7 @@ func (e *engine) dismissLocked(p *patience, w want, t tried, err error) {
 	}
 	switch {
 	case t.state != held: // and contend has seen to what it left
-	case h.state == lost || h.state == over:
+	case h.state == lost || h.state == over && len(h.tenure.holds) == 0: // else it is the record of those who share it
 		e.spawn(h.clear)
 	default:
 		e.spawn(func() { _ = e.abandon(p.ctx, h.backend, w.attempt, 0) })

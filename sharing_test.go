@@ -554,3 +554,42 @@ func TestWriterThatReadsLetsNobodyIn(t *testing.T) {
 	b.must(rw.Read().Unlock(me))
 	b.must(rw.Read().Unlock(you))
 }
+
+// An Unlock that did not get its turn behind a re-entry of its owner leaves the record
+// to those who share it, also when the re-entry is granted in the end.
+func TestSharingWithOneWhoseReentryComesTooLate(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.slice = time.Hour
+		e.shares(1)
+		e.shares(2)
+		guarded := e.guarded(1)
+		e.redis.set(func() {
+			e.redis.fault = func(verb string) fakeFault {
+				if verb == "acquire" {
+					return fakeFault{late: unlockTime + time.Second}
+				}
+				return fakeFault{}
+			}
+		})
+		reentry := make(chan error)
+		go func() {
+			_, err := e.share(context.Background(), 2, request{wait: forever})
+			reentry <- err
+		}()
+		synctest.Wait()
+		if err := e.unlockErr(2); err == nil {
+			t.Error("it did get its turn")
+		}
+		if err := <-reentry; !errors.Is(err, ErrNotHeld) {
+			t.Errorf("the re-entry: %v", err)
+		}
+		time.Sleep(5 * time.Second)
+		if e.redis.holder("x") == "" {
+			t.Error("the record is gone while somebody reads")
+		}
+		if guarded.Err() != nil {
+			t.Errorf("the guard of the other one ended: %v", context.Cause(guarded))
+		}
+		e.unlock(1)
+	})
+}
