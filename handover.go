@@ -45,17 +45,20 @@ func (e *engine) newTenure(h *hold) *tenure {
 	return t
 }
 
-// leaseEnded hears from the watchdog that the lease has ended.
+// leaseEnded hears from the watchdog, or from a hold that was lost, that the lease has
+// ended: with it end all holds. One that has just left makes no difference to the others.
 func (t *tenure) leaseEnded(cause error) {
-	t.engine.mu.Lock()
-	t.ended = true // from now on nobody takes it over
-	var h *hold
-	if len(t.holds) > 0 {
-		h = t.holds[0]
-	}
-	t.engine.mu.Unlock()
-	if h != nil {
-		h.lose(cause) // and with it those that share it
+	for {
+		t.engine.mu.Lock()
+		t.ended = true // from now on nobody takes it over, or comes in
+		last := len(t.holds) - 1
+		if last < 0 {
+			t.engine.mu.Unlock()
+			return
+		}
+		h := t.holds[last]
+		t.engine.mu.Unlock()
+		h.loseAlone(cause)
 	}
 }
 

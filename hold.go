@@ -12,7 +12,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 )
 
@@ -93,8 +92,18 @@ func (e *engine) loseField(id lockID, o owner, field string, cause error) {
 	}
 }
 
-// lose ends the hold as lost. Only the first call does anything, and returns true.
+// lose ends the hold as lost, and those that share its record. Only the first call does
+// anything, and returns true.
 func (h *hold) lose(cause error) bool {
+	if !h.loseAlone(cause) {
+		return false
+	}
+	h.tenure.leaseEnded(cause)
+	return true
+}
+
+// loseAlone is lose for this one hold. Its record is nobody's any more: leaseEnded has to tell the others.
+func (h *hold) loseAlone(cause error) bool {
 	e := h.engine
 	e.mu.Lock()
 	if h.state != holding {
@@ -120,7 +129,6 @@ func (h *hold) lose(cause error) bool {
 		e.spawn(h.clear)
 	}
 	guards := h.takeGuardsLocked()
-	others := slices.Clone(t.holds)
 	e.mu.Unlock()
 
 	e.dog.remove(&t.lease)
@@ -129,9 +137,6 @@ func (h *hold) lose(cause error) bool {
 		c.lost(h.field)
 	}
 	h.sawEnd(cause)
-	for _, other := range others {
-		other.lose(cause)
-	}
 	return true
 }
 

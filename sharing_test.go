@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -592,4 +593,60 @@ func TestSharingWithOneWhoseReentryComesTooLate(t *testing.T) {
 		}
 		e.unlock(1)
 	})
+}
+
+// A loss is told to all, also if the first of them is just leaving.
+func TestSharingALossWhileOneLeaves(t *testing.T) {
+	r := &fakeRedis{records: make(map[string]*fakeRecord)}
+	e := joinBubbleEngine(t, r, "client")
+	e.slice = time.Hour
+	for range 50 {
+		e.shares(1)
+		e.shares(2)
+		guarded := e.guarded(2)
+		tenure := e.holds[holdKey{e.shared().id(), 1}].tenure
+		var all sync.WaitGroup
+		e.mu.Lock() // both wait for the mutex so long that they get it in turn
+		all.Go(func() {
+			e.dog.remove(&tenure.lease) // as the watchdog does before it tells
+			tenure.leaseEnded(errGone)
+		})
+		time.Sleep(2 * time.Millisecond)
+		all.Go(func() { _ = e.unlockErr(1) })
+		time.Sleep(2 * time.Millisecond)
+		e.mu.Unlock()
+		e.mu.Lock()
+		time.Sleep(2 * time.Millisecond)
+		e.mu.Unlock()
+		all.Wait()
+		select {
+		case <-guarded.Done():
+		default:
+			t.Fatal("one that shares the lost record is not told")
+		}
+		_ = e.unlockErr(2)
+		r.set(func() { clear(r.records) })
+	}
+}
+
+// What a loss costs grows with those who are told, and not with their square.
+func TestSharingALossOfMany(t *testing.T) {
+	const many = 5000
+	e := joinBubbleEngine(t, &fakeRedis{records: make(map[string]*fakeRecord)}, "client")
+	e.slice = time.Hour
+	for o := owner(1); o <= many; o++ {
+		e.shares(o)
+	}
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	e.holds[holdKey{e.shared().id(), 1}].lose(errGone)
+	runtime.ReadMemStats(&after)
+	if size := (after.TotalAlloc - before.TotalAlloc) / many; size > 2000 {
+		t.Errorf("%d bytes for each reader", size)
+	}
+	for o := owner(1); o <= many; o++ {
+		if err := e.unlockErr(o); !errors.Is(err, ErrLockLost) {
+			t.Fatalf("%v was not told: %v", o, err)
+		}
+	}
 }
