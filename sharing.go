@@ -3,8 +3,8 @@ package relock
 // Sharing: how readers of this process have one record in Redis together.
 //
 // Rules: one contender of a name goes to Redis; when it is granted, those behind it
-// at the gate come in with it, and for as long as a slice whoever comes while one of
-// them is still there. Each is a hold of its own; the record is that of their tenure,
+// at the gate come in with it, however long that took, and for as long as a slice
+// whoever comes while one of them is still there. Each is a hold of its own; the record is that of their tenure,
 // and the last of them releases it. Nobody comes in unless the tenure is trusted and
 // kept by the watchdog, nor who has to do with the other half of the lock. What ends
 // the tenure ends every hold of it. After the slice the next contender asks Redis, so
@@ -39,14 +39,15 @@ func (e *engine) shareLocked(p *patience, b backend, key holdKey) (legacy, error
 	return e.lineUpLocked(p, g, e.newHoldLocked(b, key))
 }
 
-// isOpenLocked says whether others may come into t, if it is that of somebody who asked for the
-// watchdog's lease and has not given it back.
+// isOpenLocked says whether whoever comes may come into t.
 func (e *engine) isOpenLocked(t *tenure) bool {
-	if t == nil || t.ended {
-		return false
-	}
-	now := e.dog.now()
-	return now-t.since < e.sliceTime() && now < e.dog.end(&t.lease).Sub(e.dog.epoch)
+	return t != nil && e.dog.now()-t.since < e.sliceTime() && e.isKeptLocked(t)
+}
+
+// isKeptLocked says whether others may rely on t, if it is that of somebody who asked for the
+// watchdog's lease and has not given it back.
+func (e *engine) isKeptLocked(t *tenure) bool {
+	return !t.ended && e.dog.trusted(&t.lease)
 }
 
 // joinLocked makes t the tenure of h too, which is fresh.
@@ -56,14 +57,18 @@ func (e *engine) joinLocked(t *tenure, h *hold) {
 	h.turn.leave()
 }
 
-// openLocked lets those come into the tenure of h who are at its gate, and who come later.
+// openLocked lets those come into the tenure of h who are at its gate, and who come later
+// while it is young. Those at the gate have asked through h: the way to Redis alone may
+// take longer than a slice, and then each of them would go it after the other.
 func (e *engine) openLocked(h *hold) {
 	g := h.gate
 	if g == nil || h.backend.passage() != together {
 		return
 	}
-	if e.isOpenLocked(h.tenure) && e.kinOfLocked(h) == nil { // of a writer it is a downgrade, beside which nobody reads
-		g.open = h.tenure
+	if e.isKeptLocked(h.tenure) && e.kinOfLocked(h) == nil { // of a writer it is a downgrade, beside which nobody reads
+		if e.isOpenLocked(h.tenure) {
+			g.open = h.tenure
+		}
 		for _, t := range g.line() {
 			if e.kinOfLocked(t.heir) == nil {
 				e.joinLocked(h.tenure, t.heir)

@@ -650,3 +650,23 @@ func TestSharingALossOfMany(t *testing.T) {
 		}
 	}
 }
+
+// Where the way to Redis takes longer than a slice, those who wait for the same answer
+// do not go it one after the other.
+func TestReadersOfAFarRedisComeInTogether(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.redis.latency = longSlice // each way
+		start := time.Now()
+		var all sync.WaitGroup
+		for o := owner(1); o <= 50; o++ {
+			all.Go(func() { e.shares(o) })
+		}
+		all.Wait()
+		if took := time.Since(start); took > 4*longSlice || e.redis.count("acquire") > 2 {
+			t.Errorf("%d requests, and all are in after %v", e.redis.count("acquire"), took)
+		}
+		for o := owner(1); o <= 50; o++ {
+			e.unlock(o)
+		}
+	})
+}
