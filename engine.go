@@ -376,6 +376,9 @@ func (e *engine) endTurn(h *hold) {
 }
 
 func (e *engine) endTurnLocked(h *hold) {
+	if h.state == fresh {
+		e.leaveGateLocked(h) // a hook of the Redis client has panicked: else it has left by now
+	}
 	if (h.state == fresh || h.state == over) && e.holds[h.key] == h {
 		delete(e.holds, h.key)
 	}

@@ -1438,3 +1438,51 @@ func TestEngineSharedOwnerTriesWhileItHolds(t *testing.T) {
 		}
 	})
 }
+
+// A fakeLock one of whose requests panics, as a hook of the Redis client may.
+type panickingLock struct {
+	*fakeLock
+	verb string
+}
+
+func (l panickingLock) acquire(ctx context.Context, a attempt) (grant, error) {
+	if l.verb == "acquire" {
+		panic("a hook")
+	}
+	return l.fakeLock.acquire(ctx, a)
+}
+
+func (l panickingLock) release(ctx context.Context, field string, left int) (released, error) {
+	if l.verb == "release" {
+		panic("a hook")
+	}
+	return l.fakeLock.release(ctx, field, left)
+}
+
+// Whoever recovers from a panic of a hook does not keep the lock from others for good.
+func TestEngineRequestThatPanics(t *testing.T) {
+	for _, verb := range []string{"acquire", "release"} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			e.prompt = true // else the panic is on a goroutine of its own, and ends the program
+			func() {
+				defer func() {
+					if recover() == nil {
+						t.Errorf("%s: no panic", verb)
+					}
+				}()
+				b := panickingLock{&fakeLock{e.redis, "x"}, verb}
+				_, _ = e.acquire(context.Background(), b, 1, request{wait: forever})
+				_ = e.release(context.Background(), b, 1)
+			}()
+			start := time.Now()
+			e.lock(2) // what was left in Redis lapses
+			e.unlock(2)
+			if took := time.Since(start); took > e.watchdogTimeout+time.Second {
+				t.Errorf("%s: after %v", verb, took)
+			}
+			if len(e.holds)+len(e.gates)+len(e.dog.leases) != 0 {
+				t.Errorf("%s: %d holds, %d gates and %d leases are left", verb, len(e.holds), len(e.gates), len(e.dog.leases))
+			}
+		})
+	}
+}

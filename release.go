@@ -55,9 +55,18 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 		e.sawRelease(ctx, h, 0, nil)
 		return nil
 	}
+	returned := false
+	defer func() {
+		if !returned && left == 0 { // a hook of the Redis client has panicked
+			e.mu.Lock()
+			e.leaveGateLocked(h)
+			e.mu.Unlock()
+		}
+	}()
 	r, ghosts, err := persist(e, p, time.Now(), func(ctx context.Context) (released, error) {
 		return h.backend.release(ctx, h.field, left)
 	}, nil)
+	returned = true
 	if left == 0 {
 		e.mu.Lock()
 		e.endStreakLocked(h, e.others(h, r))
