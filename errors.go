@@ -102,6 +102,7 @@ func transient(err error) bool {
 	for _, prefix := range []string{
 		"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "BUSY",
 		"MOVED", "ASK", "max number of clients",
+		"Script attempted to access a non local key", // of a lock whose slot is half way to another server
 	} {
 		if refusedWith(err, prefix) {
 			return true

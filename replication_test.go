@@ -11,6 +11,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"testing"
@@ -291,5 +292,48 @@ func TestClusterSlotHalfWay(t *testing.T) {
 	for _, s := range all {
 		s.goesOn(t)
 		s.end(t)
+	}
+}
+
+// C1, while the keys of a read/write lock are on two servers: a reader whose lease has
+// not come yet, or has gone ahead, is not taken for dead, neither by itself nor by a writer.
+func TestClusterReaderHalfWay(t *testing.T) {
+	t.Parallel()
+	cluster := testredis.StartCluster(t, 3, 0)
+	ctx := context.Background()
+	for _, leasesFirst := range []bool{false, true} {
+		b := &bench{T: t}
+		name := fmt.Sprintf("{reader-half-way-%d}", benches.Add(1))
+		read := b.clientOn(cluster.Client(), WithWatchdogTimeout(3*time.Second)).NewRWLock(name).Read()
+		write := b.clientOn(cluster.Client(), WithMaxWakeDelay(50*time.Millisecond)).NewRWLock(name).Write()
+		reader, writer := WithOwner(ctx), WithOwner(ctx)
+		b.must(read.Lock(reader))
+		guarded, err := read.Guard(reader)
+		b.must(err)
+		got := make(chan error, 1)
+		go func() { got <- write.Lock(writer) }()
+		from, to := cluster.MasterOf(name), cluster.Nodes()[0]
+		if to == from {
+			to = cluster.Nodes()[1]
+		}
+		testredis.Await(b, "the sign of a writer", time.Second, func() bool {
+			return from.Client().Exists(ctx, "relock_rwlock_writers:"+name).Val() == 1
+		})
+		finish := cluster.BeginMigration(name, to)
+		host, port, err := net.SplitHostPort(to.Addr())
+		b.must(err)
+		for _, key := range from.Client().Keys(ctx, "*"+name+"*").Val() {
+			if strings.Contains(key, "rwlock_timeout") == leasesFirst {
+				b.must(from.Client().Migrate(ctx, host, port, key, 0, 2*time.Second).Err())
+			}
+		}
+		stays(b, "a writer beside a reader", got, 1500*time.Millisecond) // longer than a renewal takes
+		if guarded.Err() != nil {
+			t.Errorf("lost: %v", context.Cause(guarded))
+		}
+		finish()
+		b.must(read.Unlock(reader))
+		b.must(await(b, "the writer", got))
+		b.must(write.Unlock(writer))
 	}
 }

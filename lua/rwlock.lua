@@ -63,18 +63,25 @@ local function drop_leases(reader, from, to)
     end
 end
 
--- Buries dead readers. Returns how many live, and the longest of their leases.
-local function readers()
+-- Whether a reader without leases is dead. On a Cluster they may be on their way here, in a slot
+-- that moves: then a command with one key that is here and one that is not yet fails, and so does the script.
+local function dead(reader)
+    redis.call('exists', lock, lease_key(reader, 1))
+    return true
+end
+
+-- Buries dead readers. Returns how many others than that one live, and the longest of their leases.
+local function readers(but)
     local entries = redis.call('hgetall', lock)
     local living, longest = 0, -2
     for i = 1, #entries, 2 do
         local name, levels = entries[i], tonumber(entries[i + 1])
-        if levels and name:sub(-6) ~= ':write' then
+        if levels and name ~= but and name:sub(-6) ~= ':write' then
             local left = lease_left(name, levels)
             if left > 0 then
                 living = living + 1
                 longest = math.max(longest, left)
-            else
+            elseif dead(name) then
                 redis.call('hdel', lock, name)
             end
         end
@@ -176,7 +183,7 @@ end
 
 if verb == 'renew-read' or verb == 'settle-read' then
     local levels = tonumber(redis.call('hget', lock, field) or 0)
-    if lease_left(field, levels) <= 0 then
+    if lease_left(field, levels) <= 0 and (levels == 0 or dead(field)) then
         return {-1, 0, 0}
     end
     for i = 1, levels do
@@ -258,6 +265,11 @@ if held == 0 then
     end
     return {-1, 0, 0}
 end
+local ends = left == 0 and (write_half or mode ~= 'write')
+local living, longest = 0, -2
+if ends then
+    living, longest = readers(name) -- before anything is given back: it fails where a slot moves
+end
 if not write_half then
     drop_leases(field, left + 1, held)
 end
@@ -266,11 +278,9 @@ if left > 0 then
     return {1, 0, 0}
 end
 redis.call('hdel', lock, name)
-
-if mode == 'write' and not write_half then
+if not ends then
     return {1, 0, 0} -- the writer has given back its read lock
 end
-local living, longest = readers()
 if write_half then
     redis.call('del', writers) -- whoever waits, readers too, has the same chance now
 end
