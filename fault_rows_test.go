@@ -68,7 +68,7 @@ var faultRows = map[int]string{
 	48: "TestFaultThousandWaiters TestRedLockWaitersDoNotPoll",
 	49: "suite TestEngineCloseWakesEverybody TestMultiLockCloseWakesWaitersElsewhere",
 	50: "TestFaultRedisClientClosed",
-	51: "TestClusterSlotHalfWay TestClusterSlotMoves TestFaultServerAnswers",
+	51: "TestClusterSlotHalfWay TestClusterReaderHalfWay TestClusterSlotMoves TestFaultServerAnswers",
 	52: "TestClusterSlotMoves TestShardsFollowASlot TestShardsFollowARedirection",
 	53: "TestClusterFailover TestClusterFailoverLosesTheRecord",
 	54: "TestFaultPermissions",

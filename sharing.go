@@ -4,11 +4,11 @@ package relock
 //
 // Rules: one contender of a name goes to Redis; when it is granted, those behind it
 // at the gate come in with it, however long that took, and for as long as a slice
-// whoever comes while one of them is still there. Each is a hold of its own; the record is that of their tenure,
-// and the last of them releases it. Nobody comes in unless the tenure is trusted and
-// kept by the watchdog, nor who has to do with the other half of the lock. What ends
-// the tenure ends every hold of it. After the slice the next contender asks Redis, so
-// that waiting writers go first.
+// whoever comes while one of them is still there. Each is a hold of its own; the
+// record is that of their tenure, and the last of them releases it. Nobody comes in
+// unless the tenure is trusted and kept by the watchdog, nor who has to do with the
+// other half of the lock. What ends the tenure ends every hold of it. After the slice
+// the next contender asks Redis, so that waiting writers go first.
 
 import (
 	"context"
