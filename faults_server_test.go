@@ -517,7 +517,7 @@ func TestFaultPasswordChanges(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
 		ctx := context.Background()
-		const lease = 2 * time.Second
+		const lease = 4 * time.Second
 		l := k.one(b.client(WithWatchdogTimeout(lease)), b.name)
 		b.must(l.Lock(ctx))
 		guarded, err := l.Guard(ctx)

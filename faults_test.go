@@ -389,7 +389,7 @@ func TestFaultRenewalsAreRepeated(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				onFaultLocks(t, server, func(b *faultBench, k faultLock) {
 					ctx := context.Background()
-					const lease = 3 * time.Second
+					const lease = 6 * time.Second
 					l := k.one(b.shaky(WithWatchdogTimeout(lease)), b.name)
 					b.must(l.Lock(ctx))
 					guarded, err := l.Guard(ctx)
@@ -399,7 +399,7 @@ func TestFaultRenewalsAreRepeated(t *testing.T) {
 					select {
 					case <-guarded.Done():
 						b.Errorf("one failed renewal lost the lock: %v", context.Cause(guarded))
-					case <-time.After(lease + lease/4):
+					case <-time.After(lease + lease/6):
 					}
 					b.must(l.Unlock(ctx))
 				})
