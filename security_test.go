@@ -251,7 +251,7 @@ func TestSmallestRights(t *testing.T) {
 	var each sync.WaitGroup
 	other := d.user(b, []string{"allkeys", "allchannels", "allcommands"})
 	for _, l := range lacks {
-		u := use{b, d.user(b, without(all, l.right)), other, 2 * time.Second}
+		u := use{b, d.user(b, without(all, l.right)), other, 8 * time.Second} // all of them at once
 		one, rival := kindCalled(l.kind)
 		each.Go(func() {
 			err := u.all(one, rival, orderName())
