@@ -192,7 +192,7 @@ func TestFaultLostAnswers(t *testing.T) {
 				defer cancel()
 				c := b.clientOn(b.proxy.Client())
 				if fault == testredis.StallReply {
-					c = b.shaky()
+					c = b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = time.Second }))
 				}
 				l := k.one(c, b.name)
 				b.proxy.On(calls(inspectScript), fault).Times(2)
