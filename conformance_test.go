@@ -395,8 +395,11 @@ func (s suite) run(t *testing.T) {
 			defer cancel()
 			b.mustBe(l.Lock(deadline), context.DeadlineExceeded)
 			b.must(held.Unlock(ctx))
-			b.isLocked(l, false)
-			if ok, err := l.TryLock(ctx, soon, 0); !ok || err != nil { // who gave up may still be on the way out
+			testredis.Await(b, "nobody has it", soon, func() bool { // who gave up may still be on the way out
+				locked, err := l.IsLocked(ctx)
+				return !locked && err == nil
+			})
+			if ok, err := l.TryLock(ctx, soon, 0); !ok || err != nil {
 				b.Errorf("TryLock: %v, %v", ok, err)
 			}
 			b.must(l.Unlock(ctx))

@@ -389,7 +389,7 @@ func TestFaultRenewalsAreRepeated(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				onFaultLocks(t, server, func(b *faultBench, k faultLock) {
 					ctx := context.Background()
-					const lease = 6 * time.Second
+					const lease = 5 * time.Second
 					l := k.one(b.shaky(WithWatchdogTimeout(lease)), b.name)
 					b.must(l.Lock(ctx))
 					guarded, err := l.Guard(ctx)

@@ -11,7 +11,7 @@ import (
 func TestMain(m *testing.M) {
 	flag.Parse()
 	if !parallelSet() {
-		_ = flag.Set("test.parallel", "6") // they mostly wait
+		_ = flag.Set("test.parallel", testsAtOnce)
 	}
 	logging.Disable() // of go-redis, which reports every server that a test kills
 
