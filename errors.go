@@ -102,7 +102,11 @@ func transient(err error) bool {
 	for _, prefix := range []string{
 		"LOADING", "READONLY", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "NOREPLICAS", "BUSY",
 		"MOVED", "ASK", "max number of clients",
-		"Script attempted to access a non local key", // of a lock whose slot is half way to another server
+		// What a script says whose slot is half way to another server, or whose Cluster goes down meanwhile. Redis has
+		// no code for them, and newer servers other words.
+		"Script attempted to access a non local key", "Script attempted to access a slot not served",
+		"Unable to execute command",     // "... because undeclared keys were accessed during rehashing of the slot"
+		"Script attempted to execute a", // "... (write) command while the cluster is down"
 	} {
 		if refusedWith(err, prefix) {
 			return true

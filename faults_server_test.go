@@ -428,6 +428,8 @@ func TestFaultServerAnswers(t *testing.T) {
 					{"BUSY Redis is busy running a script", true},
 					{"NOREPLICAS Not enough good replicas to write.", true},
 					{"READONLY You can't write against a read only replica.", true},
+					{"ERR Unable to execute command 'exists' in script because undeclared keys were accessed during rehashing of the slot", true},
+					{"ERR Script attempted to execute a command while the cluster is down", true},
 					{"OOM command not allowed when used memory > 'maxmemory'.", false},
 					{"MISCONF Errors writing to the AOF file", false},
 					{"NOAUTH Authentication required.", false},

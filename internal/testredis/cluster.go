@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/redis/go-redis/v9"
@@ -21,8 +22,9 @@ const slotCount = 16384
 
 // A Cluster is a Redis Cluster of one test.
 type Cluster struct {
-	t     testing.TB
-	nodes []*node
+	t         testing.TB
+	nodes     []*node
+	finishing sync.Mutex // held while a migration finishes
 }
 
 // StartCluster starts masters that share the slots evenly, each with so many
@@ -226,7 +228,9 @@ func (c *Cluster) MigrateSlot(key string, to *Server) {
 
 // BeginMigration begins to move the slot of the key to another master: keys that
 // are there stay, and for all others clients are sent to the new master with
-// -ASK, until finish moves the keys and the slot.
+// -ASK, until finish moves the keys and the slot. One finishes at a time: two masters
+// that send each other keys wait for each other, and two that take a slot at once
+// may take the same epoch for it, which leaves the others without an answer for good.
 func (c *Cluster) BeginMigration(key string, to *Server) (finish func()) {
 	c.t.Helper()
 	slot := c.slot(key)
@@ -235,6 +239,8 @@ func (c *Cluster) BeginMigration(key string, to *Server) (finish func()) {
 	source.do("cluster", "setslot", slot, "migrating", target.id())
 	return func() {
 		c.t.Helper()
+		c.finishing.Lock()
+		defer c.finishing.Unlock()
 		for {
 			keys := source.do("cluster", "getkeysinslot", slot, 100).([]any)
 			if len(keys) == 0 {
