@@ -93,6 +93,7 @@ func (e *engine) settle(ctx context.Context, bs []backend, o owner, lease time.D
 		return nil
 	}
 	p := e.patienceFor(ctx, bs[0])
+	p.alone = true
 	replies, _, err := persist(e, p, time.Time{}, func(ctx context.Context) ([]reply, error) {
 		replies, errs := e.runAll(ctx, calls)
 		return replies, cmp.Or(errs...)

@@ -69,6 +69,11 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	}
 	c.engine = newEngine(uuid.NewString(), o, nodes, c.runAll)
 	c.engine.prompt = readTimeout(rdb) > 0 && readTimeout(rdb) <= unlockTime
+	if one, ok := rdb.(*redis.Client); ok && o.synced.replicas == 0 {
+		c.engine.batches = newBatches(c.engine, func(ctx context.Context, calls []call) []outcome {
+			return sendAll(ctx, one, calls, pipelineOptions{})
+		})
+	}
 	c.engine.runBundle = func(ctx context.Context, calls []bundledCall) ([]reply, error) {
 		return c.attempt(ctx, bundleOf(calls))
 	}
@@ -88,7 +93,15 @@ func (c *Client) run(ctx context.Context, s *luaScript, keys []string, args ...a
 }
 
 func (c *Client) send(ctx context.Context, what call) (reply, error) {
-	return parseReply(send(ctx, c.rdb, what))
+	return parseReply(c.call(ctx, what))
+}
+
+// call sends one call, by itself or with those of others.
+func (c *Client) call(ctx context.Context, what call) (any, error) {
+	if f, ok := ctx.Value(flightKey{}).(*flight); ok {
+		return f.fly(what)
+	}
+	return send(ctx, c.rdb, what)
 }
 
 // readTimeout is how long rdb waits for an answer; 0 when it does not say, or for ever.

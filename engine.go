@@ -167,6 +167,8 @@ type engine struct {
 	runAll    func(context.Context, []call) ([]reply, []error)
 	runBundle func(context.Context, []bundledCall) ([]reply, error)
 
+	batches *batches // or nil: every request goes by itself
+
 	wakeups *pubsub
 	dog     *watchdog
 	closed  <-chan struct{}
@@ -177,6 +179,7 @@ type engine struct {
 
 	ailing  atomic.Bool  // the last request was not answered
 	trip    atomic.Int64 // about how long a request takes
+	asking  atomic.Int64 // callers who wait for an answer
 	working atomic.Int64 // goroutines and callers that have something under way in Redis
 	closing atomic.Bool  // somebody waits until there are none
 

@@ -19,6 +19,7 @@ type patience struct {
 	deadline time.Time       // zero: none
 	once     bool            // one try, no waiting for others
 	prompt   bool            // requests end soon by themselves, and need not be left behind
+	alone    bool            // requests are not of one call each
 	parts    bool            // requests are those of a composite, whose parts bound them
 	unheard  bool            // Redis has not answered at all, and that is why it was given up
 	seen     *sighting       // of the call, or nil
@@ -27,6 +28,15 @@ type patience struct {
 // patienceFor is that of a caller of e who asks b, and waits until ctx or e ends.
 func (e *engine) patienceFor(ctx context.Context, b backend) *patience {
 	return &patience{ctx: ctx, closed: e.closed, prompt: ctx.Done() == nil && e.promptly(), parts: isComposite(b)}
+}
+
+// worthAnAnswer is p for a request that is under way: however short the wait, it is worth its answer.
+func (p *patience) worthAnAnswer() *patience {
+	patient := *p
+	if !p.deadline.IsZero() {
+		patient.deadline = later(p.deadline, time.Now().Add(answerTime))
+	}
+	return &patient
 }
 
 // over says why there is no more time, or nil.

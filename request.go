@@ -98,6 +98,13 @@ func (e *engine) noteHealth(err error) {
 // go-redis cannot be interrupted once a request is sent, so where the caller may
 // have to leave early the request has a goroutine of its own.
 func answer[T any](e *engine, p *patience, request func(context.Context) (T, error), late func(T, error)) (value T, err, why error) {
+	under := e.asking.Add(1)
+	defer e.asking.Add(-1)
+	if b := e.batches; b != nil && under > b.from && !p.parts && !p.alone && !e.ailing.Load() {
+		if value, err, why, ok := answerInBatch(b, p.worthAnAnswer(), request, late); ok {
+			return value, err, why
+		}
+	}
 	if p.prompt {
 		limit := e.connecting
 		if !p.deadline.IsZero() {
@@ -121,11 +128,7 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 			late(value, err)
 		}
 	})
-	patient := *p
-	if !p.deadline.IsZero() {
-		// However short the wait, a request that was sent is worth its answer.
-		patient.deadline = later(p.deadline, time.Now().Add(answerTime))
-	}
+	patient := p.worthAnAnswer()
 	// A Redis client without a read timeout would wait for ever.
 	var silent <-chan struct{}
 	if !p.parts {

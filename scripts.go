@@ -215,7 +215,7 @@ func sendAll(ctx context.Context, rdb redis.UniversalClient, calls []call, o pip
 			wait = o.synced.wait(ctx)
 			_ = pipe.Process(ctx, wait)
 		}
-		_, _ = pipe.Exec(ctx) // the error of the first command that has one; each has its own
+		_, failed := pipe.Exec(ctx) // the error of the first command that has one
 		var unsynced error
 		if o.synced.replicas > 0 {
 			unsynced = o.synced.verdict(wait.Result())
@@ -224,6 +224,9 @@ func sendAll(ctx context.Context, rdb redis.UniversalClient, calls []call, o pip
 			answer, err := cmds[i].Result()
 			if err != nil && redis.HasErrorPrefix(err, "NOSCRIPT") {
 				unknown = append(unknown, n)
+			}
+			if answer == nil && err == nil {
+				err = failed // of a hook, which has sent nothing
 			}
 			outcomes[n] = outcome{answer, err, unsynced}
 		}

@@ -47,7 +47,7 @@ func (s synced) verdict(answer any, err error) error {
 // now and too few replicas have confirmed it.
 func (c *Client) attempt(ctx context.Context, what call) ([]reply, error) {
 	if c.synced.replicas == 0 {
-		return parseReplies(send(ctx, c.rdb, what))
+		return parseReplies(c.call(ctx, what))
 	}
 	switch rdb := c.rdb.(type) {
 	case *redis.Client:
