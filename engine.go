@@ -391,8 +391,8 @@ func (e *engine) endTurnLocked(h *hold) {
 // fieldLocked makes the name of a new acquisition in the record.
 func (e *engine) fieldLocked(o owner) string {
 	e.made++
-	field := make([]byte, 0, len(e.id)+24)
-	field = append(append(field, e.id...), ':')
+	var room [96]byte
+	field := append(append(room[:0], e.id...), ':')
 	field = append(strconv.AppendInt(field, int64(o), 10), ':')
 	return string(strconv.AppendUint(field, e.made, 10))
 }

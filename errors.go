@@ -136,5 +136,5 @@ func answered(err error) bool {
 // refusedWith says whether Redis answered with an error that begins with prefix.
 // An embedded server may put its own words before what a script threw.
 func refusedWith(err error, prefix string) bool {
-	return redis.HasErrorPrefix(err, prefix) || answered(err) && strings.Contains(err.Error(), ": "+prefix+" ")
+	return err != nil && (redis.HasErrorPrefix(err, prefix) || answered(err) && strings.Contains(err.Error(), ": "+prefix+" "))
 }

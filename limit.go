@@ -38,6 +38,9 @@ func (l *limit) begin() context.Context {
 
 // of returns a ctx with the values of ctx, which never ends, that ends after the limit.
 func (l *limit) of(ctx context.Context) context.Context {
+	if ctx == context.Background() { // it has none
+		return l.begin()
+	}
 	return limited{l.begin(), ctx}
 }
 

@@ -35,6 +35,7 @@ var (
 // A luaScript is one file of lua/.
 type luaScript struct {
 	source, digest string
+	byDigest       []any // how a command begins that sends it by digest
 }
 
 // script binds lua/<name>.lua, with the parts that it needs before it. It runs at
@@ -53,7 +54,9 @@ func script(name string, parts ...string) *luaScript {
 
 func newScript(source string) *luaScript {
 	digest := sha1.Sum([]byte(source))
-	return &luaScript{source: source, digest: hex.EncodeToString(digest[:])}
+	s := &luaScript{source: source, digest: hex.EncodeToString(digest[:])}
+	s.byDigest = []any{"evalsha", s.digest}
+	return s
 }
 
 // A bundledScript is one of those that a bundle can run: how a lock is taken, and
@@ -87,7 +90,7 @@ func (c call) command(ctx context.Context, whole bool) onceCmd {
 	if whole {
 		args = append(args, "eval", c.script.source)
 	} else {
-		args = append(args, "evalsha", c.script.digest)
+		args = append(args, c.script.byDigest...)
 	}
 	args = append(args, len(c.keys))
 	for _, key := range c.keys {
@@ -119,8 +122,31 @@ func unexpected(answer any) error {
 	return fmt.Errorf("%w: %s", errReply, shortName(fmt.Sprint(answer)))
 }
 
-func parseReply(answer any, err error) (reply, error) {
-	return oneReply(parseReplies(answer, err))
+// parseReply reads what every script but a bundle answers.
+func parseReply(answer any, err error) (r reply, _ error) {
+	list, err := parseList(answer, err)
+	if err == nil && (len(list) != len(r) || !r.read(list)) {
+		err = unexpected(answer)
+	}
+	return r, err
+}
+
+// parseReplies reads what a bundle answers.
+func parseReplies(answer any, err error) ([]reply, error) {
+	list, err := parseList(answer, err)
+	if err != nil {
+		return nil, err
+	}
+	if len(list)%len(reply{}) != 0 {
+		return nil, unexpected(answer)
+	}
+	replies := make([]reply, len(list)/len(reply{}))
+	for i := range replies {
+		if !replies[i].read(list[i*len(reply{}):]) {
+			return nil, unexpected(answer)
+		}
+	}
+	return replies, nil
 }
 
 func oneReply(replies []reply, err error) (reply, error) {
@@ -133,8 +159,7 @@ func oneReply(replies []reply, err error) (reply, error) {
 	return replies[0], nil
 }
 
-// parseReplies reads what a bundle answers.
-func parseReplies(answer any, err error) ([]reply, error) {
+func parseList(answer any, err error) ([]any, error) {
 	if err == redis.Nil {
 		return nil, unexpected(nil)
 	}
@@ -142,16 +167,22 @@ func parseReplies(answer any, err error) ([]reply, error) {
 		return nil, err
 	}
 	list, ok := answer.([]any)
-	if !ok || len(list)%len(reply{}) != 0 {
+	if !ok {
 		return nil, unexpected(answer)
 	}
-	replies := make([]reply, len(list)/len(reply{}))
-	for i, n := range list {
-		if replies[i/len(reply{})][i%len(reply{})], ok = n.(int64); !ok {
-			return nil, unexpected(answer)
+	return list, nil
+}
+
+// read takes the first numbers of list, and says whether they are numbers.
+func (r *reply) read(list []any) bool {
+	for i := range r {
+		n, ok := list[i].(int64)
+		if !ok {
+			return false
 		}
+		r[i] = n
 	}
-	return replies, nil
+	return true
 }
 
 // A bundledCall takes one lock of several.

@@ -211,7 +211,9 @@ func (g *guarded) write(token int64, value int) bool {
 
 // A stormProcess is what would be one process: a Client for each Redis.
 type stormProcess struct {
-	rdbs  []redis.UniversalClient
+	rdbs     []redis.UniversalClient
+	together bool // all requests go in batches
+
 	holes atomic.Int64 // times that it heard nothing for long
 
 	mu      sync.Mutex // guards clients
@@ -236,6 +238,9 @@ func (p *stormProcess) restart(s *storm) {
 		c, err := New(rdb, opts...)
 		if err != nil {
 			s.Fatal(err)
+		}
+		if p.together && c.engine.batches != nil {
+			c.engine.batches.from = 0
 		}
 		made = append(made, c)
 	}
@@ -281,7 +286,7 @@ func newStorm(t *testing.T, kind stormKind, seed uint64) *storm {
 	}
 	s.admin = s.connect(nil)[0]
 	for i := range stormClients {
-		p := &stormProcess{}
+		p := &stormProcess{together: i%4 < 2}
 		if i%2 == 0 {
 			p.rdbs = s.connect(nil)
 		} else {
