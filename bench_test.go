@@ -10,8 +10,7 @@ import (
 
 // BenchmarkUncontended is one goroutine that locks and unlocks, against two bare
 // EVALSHA of the same scripts on the same client, in turns. ratio is the rate of
-// relock as a part of the bare one; ratio-of-leavable that of two bare EVALSHA whose
-// caller can leave while it waits for the lock.
+// relock as a part of the bare one.
 func BenchmarkUncontended(b *testing.B) {
 	s := testredis.Start(b)
 	rdb := s.Client()
@@ -35,32 +34,13 @@ func BenchmarkUncontended(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			acquire := func() {
-				if err := rdb.EvalSha(ctx, lockAcquire.digest, key, field, 30000, 1).Err(); err != nil {
-					b.Error(err)
-				}
-			}
-			release := func() {
-				if err := rdb.EvalSha(ctx, lockRelease.digest, key, field, 0, channel, "publish").Err(); err != nil {
-					b.Error(err)
-				}
-			}
 			bare := func() {
-				acquire()
-				release()
-			}
-			// What go-redis can do at best if the caller is to be able to leave while it waits for the lock.
-			leavable := func() {
-				answered := make(chan struct{})
-				go func() {
-					defer close(answered)
-					acquire()
-				}()
-				select {
-				case <-answered:
-				case <-ctx.Done():
+				if err := rdb.EvalSha(ctx, lockAcquire.digest, key, field, 30000, 1).Err(); err != nil {
+					b.Fatal(err)
 				}
-				release()
+				if err := rdb.EvalSha(ctx, lockRelease.digest, key, field, 0, channel, "publish").Err(); err != nil {
+					b.Fatal(err)
+				}
 			}
 			section := func() {
 				if err := l.Lock(ctx); err != nil {
@@ -70,23 +50,19 @@ func BenchmarkUncontended(b *testing.B) {
 					b.Fatal(err)
 				}
 			}
-			var bareTime, leavableTime, ours time.Duration
+			var bareTime, ours time.Duration
 			b.ReportAllocs()
 			for b.Loop() {
 				start := time.Now()
 				bare()
-				afterBare := time.Now()
-				leavable()
-				afterLeavable := time.Now()
+				middle := time.Now()
 				section()
-				ours += time.Since(afterLeavable)
-				bareTime += afterBare.Sub(start)
-				leavableTime += afterLeavable.Sub(afterBare)
+				bareTime += middle.Sub(start)
+				ours += time.Since(middle)
 			}
 			b.ReportMetric(float64(bareTime.Nanoseconds())/float64(b.N), "bare-ns/section")
 			b.ReportMetric(float64(ours.Nanoseconds())/float64(b.N), "relock-ns/section")
 			b.ReportMetric(float64(bareTime)/float64(ours), "ratio")
-			b.ReportMetric(float64(bareTime)/float64(leavableTime), "ratio-of-leavable")
 			b.ReportMetric(0, "ns/op") // of both together: says nothing
 		})
 	}

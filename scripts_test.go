@@ -160,7 +160,10 @@ func TestScriptsAreSentOnce(t *testing.T) {
 	s := testredis.Start(t)
 	p := testredis.NewProxy(t, s.Addr())
 	ctx := context.Background()
-	incr := &luaScript{source: "redis.call('incr', KEYS[1]) return {1, 0, 0}", digest: s.Client().ScriptLoad(ctx, "redis.call('incr', KEYS[1]) return {1, 0, 0}").Val()}
+	incr := newScript("redis.call('incr', KEYS[1]) return {1, 0, 0}")
+	if err := s.Client().ScriptLoad(ctx, incr.source).Err(); err != nil {
+		t.Fatal(err)
+	}
 	p.On(testredis.Script(incr.digest), testredis.LoseReply).Times(testredis.Always)
 	if _, err := run(ctx, p.Client(), call{incr, []string{"n"}, nil}); err == nil || !mayHaveRun(err) {
 		t.Errorf("error %v", err)
