@@ -3,26 +3,30 @@ package relock
 // Batches: where many goroutines ask Redis at the same time, what they send goes
 // out together, in pipelines, and needs no goroutine each.
 //
-// Rules: a request goes with others at once, or as soon as an earlier batch is back;
-// one that has waited for long goes by itself after all, so that a connection that
-// hangs holds up nobody but those who are on it. Whoever leaves before his request is
-// sent takes it out, and it was never sent; after that it is left behind, as any
-// other. A batch has a time limit of its own, and nobody's ctx. The goroutines that
-// send are the engine's, and end when there is nothing to send.
+// Rules: a request goes with others at once, or as soon as an earlier batch is back.
+// Where none comes back for a while, because Redis is far or connections hang, those
+// that wait go by themselves after all, so that only those are held up who are on it;
+// and where one was not answered, all do for some time. Whoever leaves before his request is sent
+// takes it out, and it was never sent; after that it is left behind, as any other. A
+// batch has a time limit of its own, and nobody's ctx; that a hook of the Redis client
+// panics is the panic of all who are in it. The goroutines that send are the engine's,
+// and end when there is nothing to send.
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime/debug"
 	"sync"
 	"time"
 )
 
 const (
-	batchFrom     = 8                      // requests under way that go by themselves
-	batchMost     = 32                     // requests in one batch
-	batchesAtOnce = 4                      // on their way
-	batchPatience = 100 * time.Millisecond // how long a request waits for its batch, or a quarter longer
+	batchFrom     = 8                     // requests under way that go by themselves
+	batchMost     = 32                    // requests in one batch
+	batchesAtOnce = 4                     // on their way
+	batchPatience = 20 * time.Millisecond // how long none may go out before requests go by themselves
+	batchRest     = 5 * time.Second       // without batches, after one that was not answered
 )
 
 // batches are those of one client.
@@ -36,6 +40,7 @@ type batches struct {
 	queue   []*flight
 	senders int
 	sent    time.Time // when one of them last took a batch
+	rest    time.Time // no batches until then
 }
 
 func newBatches(e *engine, sendAll func(context.Context, []call) []outcome) *batches {
@@ -55,8 +60,9 @@ type flight struct {
 	why   error         // the caller had no more time
 
 	// Written before done is closed:
-	answer any
-	err    error
+	answer   any
+	err      error
+	panicked error // by a hook of the Redis client
 }
 
 // A flightPlace is where a flight is.
@@ -114,15 +120,20 @@ func (f *flight) fly(what call) (any, error) {
 	if !b.enqueue(f) {
 		return nil, errGrounded
 	}
-	why := f.patience.wait(f.done, b.late.begin().Done(), 0)
-	if !f.isAnswered() && b.takeOut(f) {
-		f.why = why
-		return nil, errGrounded
+	var why error
+	for place := queued; place == queued && !f.isAnswered(); {
+		why = f.patience.wait(f.done, b.late.begin().Done(), 0)
+		if place = b.takeOut(f, why != nil); place == grounded {
+			f.why = why
+			return nil, errGrounded
+		}
 	}
 	if why == nil {
 		why = f.patience.wait(f.done, b.engine.silence.begin().Done(), 0)
 	}
 	switch {
+	case f.isAnswered() && f.panicked != nil:
+		panic(f.panicked)
 	case f.isAnswered():
 		return f.answer, f.err
 	case why == nil:
@@ -141,11 +152,11 @@ func (f *flight) isAnswered() bool {
 	}
 }
 
-// enqueue has f sent with the next batch, unless all are under way for long.
+// enqueue has f sent with the next batch, unless all are under way for long, or one was not answered.
 func (b *batches) enqueue(f *flight) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.senders == batchesAtOnce && time.Since(b.sent) > batchPatience {
+	if now := time.Now(); now.Before(b.rest) || b.senders == batchesAtOnce && now.Sub(b.sent) > batchPatience {
 		return false
 	}
 	f.place = queued
@@ -157,22 +168,28 @@ func (b *batches) enqueue(f *flight) bool {
 	return true
 }
 
-// takeOut takes f out of the queue, if it is still there.
-func (b *batches) takeOut(f *flight) bool {
+// takeOut takes f out of the queue if nothing goes out any more, or if it must be; and says where it is.
+func (b *batches) takeOut(f *flight, must bool) flightPlace {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if f.place != queued {
-		return false
+	if f.place == queued && (must || time.Since(b.sent) > batchPatience) {
+		f.place = grounded // it is skipped
 	}
-	f.place = grounded // it is skipped
-	return true
+	return f.place
 }
 
 // sendBatches sends what is in the queue until it is empty.
 func (b *batches) sendBatches() {
+	goesOn := true
+	defer func() {
+		if goesOn { // a hook has ended the goroutine
+			b.engine.spawn(b.sendBatches)
+		}
+	}()
 	for batch := b.next(); batch != nil; batch = b.next() {
 		b.send(batch)
 	}
+	goesOn = false
 }
 
 // next takes the next batch; nil: there is nothing to send, and a sender less.
@@ -196,19 +213,46 @@ func (b *batches) next() []*flight {
 	return batch
 }
 
+// errPipelineEnded is a request that a hook of the Redis client did not let through.
+var errPipelineEnded = errors.New("a hook of the Redis client ended the pipeline")
+
 func (b *batches) send(batch []*flight) {
 	calls := make([]call, len(batch))
 	for i, f := range batch {
 		calls[i] = f.what
 	}
-	limit := b.engine.patient
+	limit := b.engine.brief // for a connection: some of them have no more time
 	ctx := limit.begin()
-	for i, o := range b.sendAll(ctx, calls) {
-		f := batch[i]
-		f.answer, f.err = o.answer, o.err
-		if o.err != nil && errors.Is(o.err, ctx.Err()) { // the callers have no such limit
-			f.err = fmt.Errorf("no connection to Redis within %v", limit.d)
+	var outcomes []outcome
+	defer func() {
+		var panicked error
+		if outcomes == nil {
+			outcomes = make([]outcome, len(batch))
+			for i := range outcomes {
+				outcomes[i].err = errPipelineEnded
+			}
+			if why := recover(); why != nil {
+				panicked = fmt.Errorf("relock: panic while a pipeline was sent: %v\n\n%s", why, debug.Stack())
+			}
 		}
-		close(f.done)
-	}
+		for i, o := range outcomes {
+			f := batch[i]
+			f.answer, f.err, f.panicked = o.answer, o.err, panicked
+			if o.err != nil && errors.Is(o.err, ctx.Err()) { // the callers have no such limit
+				f.err = fmt.Errorf("no connection to Redis within %v", limit.d)
+			}
+			if f.err != nil && !answered(f.err) {
+				b.pause()
+			}
+			close(f.done)
+		}
+	}()
+	outcomes = b.sendAll(ctx, calls)
+}
+
+// pause has all requests go by themselves for a while.
+func (b *batches) pause() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.rest = time.Now().Add(batchRest)
 }

@@ -4,7 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -23,9 +26,10 @@ type batchBench struct {
 	batches [][]string // keys, as they were sent
 	hang    chan struct{}
 	fails   func(context.Context) error
+	seen    func(context.Context) // the ctx of each request; or nil
 }
 
-const batchTrip = time.Millisecond
+const serveTime = time.Millisecond
 
 func inBatchBubble(t *testing.T, f func(b *batchBench)) {
 	t.Helper()
@@ -48,13 +52,11 @@ func (b *batchBench) serve(ctx context.Context, calls []call) []outcome {
 	if hang != nil {
 		<-hang
 	}
-	time.Sleep(batchTrip)
+	time.Sleep(serveTime)
 	all := make([]outcome, len(calls))
 	for i, key := range keys {
-		if fails != nil {
+		if all[i].answer = key; fails != nil && i == 0 {
 			all[i].err = fails(ctx)
-		} else {
-			all[i].answer = key
 		}
 	}
 	return all
@@ -87,12 +89,15 @@ const alone = "alone: "
 func (b *batchBench) ask(ctx context.Context, key string, late func(string, error)) (string, error) {
 	p := &patience{ctx: ctx, closed: b.closed}
 	value, err, why := answer(b.engine, p, func(ctx context.Context) (string, error) {
+		if b.seen != nil {
+			b.seen(ctx)
+		}
 		if f, ok := ctx.Value(flightKey{}).(*flight); ok {
 			answer, err := f.fly(call{keys: []string{key}})
 			s, _ := answer.(string)
 			return s, err
 		}
-		time.Sleep(batchTrip)
+		time.Sleep(serveTime)
 		return alone + key, nil
 	}, late)
 	if why != nil {
@@ -113,10 +118,17 @@ func (b *batchBench) crowd(ctx context.Context, n int, late func(string, error))
 
 // Few requests go by themselves, many together, each with its own answer.
 func TestBatchesTogether(t *testing.T) {
+	type key struct{}
+	values := context.WithValue(context.Background(), key{}, "v")
 	inBatchBubble(t, func(b *batchBench) {
+		b.seen = func(ctx context.Context) {
+			if ctx.Value(key{}) != "v" {
+				t.Error("a request has lost the values of its ctx")
+			}
+		}
 		const n = batchFrom + batchesAtOnce + 2*batchMost
 		start := time.Now()
-		all, answers, errs := b.crowd(context.Background(), n, nil)
+		all, answers, errs := b.crowd(values, n, nil)
 		all.Wait()
 		for i, got := range answers {
 			want := fmt.Sprint(i)
@@ -131,6 +143,8 @@ func TestBatchesTogether(t *testing.T) {
 		if len(sent) != batchesAtOnce+2 {
 			t.Errorf("batches %v", sent)
 		}
+		first := func(batch []string) int { n, _ := strconv.Atoi(batch[0]); return n }
+		slices.SortFunc(sent, func(a, b []string) int { return first(a) - first(b) }) // two may pass each other on their way
 		next := batchFrom
 		for _, batch := range sent {
 			if len(batch) > batchMost {
@@ -143,17 +157,21 @@ func TestBatchesTogether(t *testing.T) {
 				next++
 			}
 		}
-		if took := time.Since(start); took != 2*batchTrip {
+		if took := time.Since(start); took != 2*serveTime {
 			t.Errorf("took %v", took)
 		}
 		synctest.Wait()
+		if b.asking.Load() != 0 {
+			t.Errorf("%d are asking", b.asking.Load())
+		}
 		if b.engine.batches.senders != 0 || b.engine.batches.queue != nil || b.working.Load() != 0 {
 			t.Errorf("%d senders are left, %d in the queue, %d at work", b.engine.batches.senders, len(b.engine.batches.queue), b.working.Load())
 		}
 	})
 }
 
-// Who leaves before his request is sent has sent nothing; who leaves later has it tidied up.
+// Who leaves before his request is sent has sent nothing; who leaves later has it tidied up,
+// which Close waits for. Who stays in the queue is sent.
 func TestBatchesLeave(t *testing.T) {
 	inBatchBubble(t, func(b *batchBench) {
 		b.engine.batches.from = 0
@@ -162,14 +180,16 @@ func TestBatchesLeave(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(context.Background())
 		var mu sync.Mutex // guards late
 		var late []string
-		all, _, errs := b.crowd(ctx, batchesAtOnce+3, func(key string, err error) {
+		note := func(key string, err error) {
 			mu.Lock()
 			defer mu.Unlock()
 			if err != nil {
 				t.Error(err)
 			}
 			late = append(late, key)
-		})
+		}
+		all, _, errs := b.crowd(ctx, batchesAtOnce+3, note)
+		stays, stayed, _ := b.crowd(context.Background(), 1, nil)
 		begin := time.Now()
 		cancel(why)
 		all.Wait()
@@ -181,10 +201,14 @@ func TestBatchesLeave(t *testing.T) {
 		if took := time.Since(begin); took != 0 {
 			t.Errorf("left after %v", took)
 		}
-		stays, _, _ := b.crowd(context.Background(), 1, nil)
+		if n := b.working.Load(); n != 2*batchesAtOnce {
+			t.Errorf("%d at work, want those who send, and those who tidy up", n)
+		}
+		mu.Lock()
 		if len(late) > 0 {
 			t.Errorf("%v: before the answer", late)
 		}
+		mu.Unlock()
 		release()
 		stays.Wait()
 		synctest.Wait()
@@ -194,8 +218,8 @@ func TestBatchesLeave(t *testing.T) {
 		if want := []string{"0", "1", "2", "3"}; !slices.Equal(late, want) {
 			t.Errorf("tidied up %v, want %v", late, want)
 		}
-		if sent := b.sent(); len(sent) != batchesAtOnce+1 || !slices.Equal(sent[batchesAtOnce], []string{"0"}) {
-			t.Errorf("sent %v", sent)
+		if sent := b.sent(); stayed[0] != "0" || len(sent) != batchesAtOnce+1 || !slices.Equal(sent[batchesAtOnce], []string{"0"}) {
+			t.Errorf("%q, sent %v", stayed[0], sent)
 		}
 	})
 }
@@ -218,7 +242,7 @@ func TestBatchesHang(t *testing.T) {
 			}
 		}
 		now := time.Now()
-		if got, err := b.ask(context.Background(), "new", late); got != alone+"new" || err != nil || time.Since(now) > batchTrip {
+		if got, err := b.ask(context.Background(), "new", late); got != alone+"new" || err != nil || time.Since(now) > serveTime {
 			t.Errorf("%q, %v after %v", got, err, time.Since(now))
 		}
 		all.Wait()
@@ -231,7 +255,7 @@ func TestBatchesHang(t *testing.T) {
 			t.Errorf("told after %v", took)
 		}
 		release()
-		time.Sleep(2 * batchTrip) // they are back
+		time.Sleep(batchRest)
 		synctest.Wait()
 		b.ailing.Store(false)
 		all, answers, _ = b.crowd(context.Background(), 1, late)
@@ -283,16 +307,156 @@ func TestBatchesLimit(t *testing.T) {
 		if err == nil || errors.Is(err, context.DeadlineExceeded) || !transient(err) {
 			t.Error(err)
 		}
-		if took := time.Since(begin); took < unlockTime || took > unlockTime+unlockTime/2 {
+		if took := time.Since(begin); took < briefTime || took > briefTime+briefTime/2 {
 			t.Errorf("after %v", took)
 		}
 		if !b.ailing.Load() {
 			t.Error("nobody noted that Redis did not answer")
 		}
 		b.fails = nil
-		if got, err := b.ask(ctx, "x", nil); got != alone+"x" || err != nil {
-			t.Errorf("%q, %v while Redis is not well", got, err)
+		ask := func(want string) {
+			t.Helper()
+			if got, err := b.ask(ctx, "x", nil); got != want || err != nil {
+				t.Errorf("%q, %v", got, err)
+			}
 		}
+		ask(alone + "x") // Redis is not well
+		b.ailing.Store(false)
+		ask(alone + "x") // batches are not
+		time.Sleep(batchRest)
+		ask("x")
+	})
+}
+
+// It is noted that Redis did not answer, also if nobody waits for that any more.
+func TestBatchesLateError(t *testing.T) {
+	inBatchBubble(t, func(b *batchBench) {
+		b.engine.batches.from = 0
+		silence := errors.New("no answer")
+		b.fails = func(context.Context) error { return silence }
+		release := b.hangs()
+		ctx, cancel := context.WithCancel(context.Background())
+		all, _, _ := b.crowd(ctx, 1, func(_ string, err error) {
+			if err != silence {
+				t.Error(err)
+			}
+		})
+		cancel()
+		all.Wait()
+		release()
+		time.Sleep(2 * serveTime)
+		if synctest.Wait(); !b.ailing.Load() {
+			t.Error("nobody noted it")
+		}
+	})
+}
+
+// A hook that panics does so for each caller, one that ends its goroutine is an error; neither is the end of batches.
+func TestBatchesPanic(t *testing.T) {
+	for _, exits := range []bool{false, true} {
+		inBatchBubble(t, func(b *batchBench) {
+			b.engine.batches.from = 0
+			b.fails = func(context.Context) error {
+				if exits {
+					runtime.Goexit()
+				}
+				panic("a hook")
+			}
+			release := b.hangs()
+			const n = batchesAtOnce + 3
+			ctx, cancel := context.WithCancel(context.Background())
+			leaves, _, _ := b.crowd(ctx, 1, func(_ string, err error) {
+				if err != errPipelineEnded {
+					t.Error(err)
+				}
+			})
+			var panics, fails atomic.Int32
+			var all sync.WaitGroup
+			for range n {
+				all.Go(func() {
+					defer func() {
+						if why := recover(); why != nil && strings.Contains(fmt.Sprint(why), "a hook") {
+							panics.Add(1)
+						}
+					}()
+					if _, err := b.ask(context.Background(), "x", nil); errors.Is(err, errPipelineEnded) {
+						fails.Add(1)
+					}
+				})
+			}
+			synctest.Wait()
+			cancel()
+			leaves.Wait()
+			release()
+			all.Wait()
+			synctest.Wait()
+			if p, f := panics.Load(), fails.Load(); exits && f != n || !exits && p != n || p+f != n {
+				t.Errorf("%d panics, %d errors", p, f)
+			}
+			if b.engine.batches.senders != 0 || b.working.Load() != 0 {
+				t.Errorf("%d senders, %d at work", b.engine.batches.senders, b.working.Load())
+			}
+			b.fails = nil
+			b.ailing.Store(false)
+			time.Sleep(batchRest)
+			if got, err := b.ask(context.Background(), "x", nil); got != "x" || err != nil {
+				t.Errorf("afterwards %q, %v", got, err)
+			}
+		})
+	}
+}
+
+// What is made of several requests, or belongs to no one Redis, is not put into batches.
+func TestBatchesNot(t *testing.T) {
+	inBatchBubble(t, func(b *batchBench) {
+		b.engine.batches.from = 0
+		for _, p := range []*patience{{parts: true}, {alone: true}} {
+			p.ctx, p.closed = context.Background(), b.closed
+			_, err, why := answer(b.engine, p, func(ctx context.Context) (any, error) {
+				if ctx.Value(flightKey{}) != nil {
+					t.Errorf("in a batch: %+v", p)
+				}
+				return nil, nil
+			}, nil)
+			if err != nil || why != nil {
+				t.Error(err, why)
+			}
+		}
+	})
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer rdb.Close()
+	c, err := New(rdb, WithSyncedReplicas(1, time.Second))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	if c.engine.batches != nil {
+		t.Error("nobody would wait for the replicas of a batch")
+	}
+}
+
+// Where Redis is far, a request waits little longer than by itself.
+func TestBatchesFar(t *testing.T) {
+	inBatchBubble(t, func(b *batchBench) {
+		b.engine.batches.from = 0
+		const far = 120 * time.Millisecond
+		b.seen = func(ctx context.Context) {
+			if ctx.Value(flightKey{}) == nil {
+				time.Sleep(far)
+			}
+		}
+		b.fails = func(context.Context) error { time.Sleep(far); return nil }
+		var all sync.WaitGroup
+		for range 200 {
+			time.Sleep(time.Millisecond)
+			all.Go(func() {
+				start := time.Now()
+				if _, err := b.ask(context.Background(), "x", nil); err != nil || time.Since(start) > far+2*batchPatience {
+					t.Errorf("%v after %v", err, time.Since(start))
+				}
+			})
+		}
+		all.Wait()
 	})
 }
 
@@ -306,7 +470,7 @@ func TestBatchesTimeUp(t *testing.T) {
 		var all sync.WaitGroup
 		for range batchesAtOnce {
 			all.Go(func() {
-				p := &patience{ctx: context.Background(), closed: b.closed, deadline: start.Add(answerTime)}
+				p := &patience{ctx: context.Background(), closed: b.closed, deadline: start.Add(time.Millisecond)}
 				_, err, why := answer(b.engine, p, func(ctx context.Context) (any, error) {
 					return ctx.Value(flightKey{}).(*flight).fly(call{keys: []string{"x"}})
 				}, nil)
