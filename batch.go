@@ -39,7 +39,8 @@ type batches struct {
 	mu      sync.Mutex // guards below, and the places of flights; a leaf
 	queue   []*flight
 	senders int
-	sent    time.Time // when one of them last took a batch
+	sent    time.Time // when one of them last took a batch, or found none
+	stuck   bool      // somebody has waited in vain since then
 	rest    time.Time // no batches until then
 }
 
@@ -52,7 +53,7 @@ func newBatches(e *engine, sendAll func(context.Context, []call) []outcome) *bat
 type flight struct {
 	context.Context // of the caller, for its values
 	batches         *batches
-	patience        *patience
+	patience        patience
 
 	place flightPlace // guarded by batches.mu
 	what  call
@@ -89,7 +90,7 @@ func (f *flight) Value(key any) any {
 // answerInBatch is answer for a request of one call, which is sent with others. If
 // ok is false it has to go by itself, and was not sent.
 func answerInBatch[T any](b *batches, p *patience, request func(context.Context) (T, error), late func(T, error)) (value T, err, why error, ok bool) {
-	f := &flight{Context: p.ctx, batches: b, patience: p}
+	f := &flight{Context: p.ctx, batches: b, patience: p.worthAnAnswer()}
 	value, err = request(f)
 	switch {
 	case f.why != nil && f.place == boarded && late != nil:
@@ -121,8 +122,11 @@ func (f *flight) fly(what call) (any, error) {
 		return nil, errGrounded
 	}
 	var why error
+	patient := f.patience
+	patient.deadline = time.Time{} // it is later than the first look around, and a timer costs a twentieth of a request
 	for place := queued; place == queued && !f.isAnswered(); {
-		why = f.patience.wait(f.done, b.late.begin().Done(), 0)
+		why = patient.wait(f.done, b.late.begin().Done(), 0)
+		patient.deadline = f.patience.deadline
 		if place = b.takeOut(f, why != nil); place == grounded {
 			f.why = why
 			return nil, errGrounded
@@ -156,7 +160,7 @@ func (f *flight) isAnswered() bool {
 func (b *batches) enqueue(f *flight) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if now := time.Now(); now.Before(b.rest) || b.senders == batchesAtOnce && now.Sub(b.sent) > batchPatience {
+	if b.stuck || !b.rest.IsZero() && time.Now().Before(b.rest) {
 		return false
 	}
 	f.place = queued
@@ -174,6 +178,7 @@ func (b *batches) takeOut(f *flight, must bool) flightPlace {
 	defer b.mu.Unlock()
 	if f.place == queued && (must || time.Since(b.sent) > batchPatience) {
 		f.place = grounded // it is skipped
+		b.stuck = b.stuck || !must
 	}
 	return f.place
 }
@@ -209,7 +214,7 @@ func (b *batches) next() []*flight {
 		b.senders--
 		b.queue = nil
 	}
-	b.sent = time.Now()
+	b.sent, b.stuck = time.Now(), false
 	return batch
 }
 

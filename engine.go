@@ -522,7 +522,7 @@ func (e *engine) contend(p *patience, wants []want, inherited bool) (t tried, er
 		if way, err = e.enterGates(p, wants); err != nil { // 1
 			return t, err
 		}
-		if first := time.Until(way); first > 0 && !p.once && (p.deadline.IsZero() || way.Before(p.deadline)) {
+		if first := untilTime(way); first > 0 && !p.once && (p.deadline.IsZero() || way.Before(p.deadline)) {
 			p.seen.waits()
 			if err = p.wait(nil, nil, first); err != nil {
 				return t, whyAfter(err, cause)
@@ -594,6 +594,14 @@ func (e *engine) contend(p *patience, wants []want, inherited bool) (t tried, er
 		}
 		ears.settle()
 	}
+}
+
+// untilTime is time.Until, for a time that may be none.
+func untilTime(t time.Time) time.Duration {
+	if t.IsZero() {
+		return 0
+	}
+	return time.Until(t)
 }
 
 // ask makes one attempt.

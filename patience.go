@@ -31,12 +31,12 @@ func (e *engine) patienceFor(ctx context.Context, b backend) *patience {
 }
 
 // worthAnAnswer is p for a request that is under way: however short the wait, it is worth its answer.
-func (p *patience) worthAnAnswer() *patience {
+func (p *patience) worthAnAnswer() patience {
 	patient := *p
 	if !p.deadline.IsZero() {
 		patient.deadline = later(p.deadline, time.Now().Add(answerTime))
 	}
-	return &patient
+	return patient
 }
 
 // over says why there is no more time, or nil.

@@ -21,7 +21,8 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	}
 	e.beginWork()
 	defer e.endWork()
-	p := &patience{ctx: ctx, deadline: time.Now().Add(unlockTime), prompt: e.promptly(), parts: isComposite(b)}
+	now := time.Now()
+	p := &patience{ctx: ctx, deadline: now.Add(unlockTime), prompt: e.promptly(), parts: isComposite(b)}
 	if ctx.Done() != nil {
 		p.ctx = context.WithoutCancel(ctx)
 	}
@@ -63,7 +64,7 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 			e.mu.Unlock()
 		}
 	}()
-	r, ghosts, err := persist(e, p, time.Now(), func(ctx context.Context) (released, error) {
+	r, ghosts, err := persist(e, p, now, func(ctx context.Context) (released, error) {
 		return h.backend.release(ctx, h.field, left)
 	}, nil)
 	returned = true

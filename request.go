@@ -101,7 +101,7 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 	under := e.asking.Add(1)
 	defer e.asking.Add(-1)
 	if b := e.batches; b != nil && under > b.from && !p.parts && !p.alone && !e.ailing.Load() {
-		if value, err, why, ok := answerInBatch(b, p.worthAnAnswer(), request, late); ok {
+		if value, err, why, ok := answerInBatch(b, p, request, late); ok {
 			return value, err, why
 		}
 	}
