@@ -35,7 +35,7 @@ func inBatchBubble(t *testing.T, f func(b *batchBench)) {
 	t.Helper()
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		b := &batchBench{bubbleEngine: e}
-		e.engine.batches = newBatches(e.engine, b.serve)
+		e.batches = newBatches(e.engine, b.serve)
 		f(b)
 	})
 }
