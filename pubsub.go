@@ -257,7 +257,7 @@ func (l *link) serve(conn subscriber) (worked, needed bool) {
 
 	ping := time.NewTicker(l.ping)
 	defer ping.Stop()
-	look := time.NewTimer(0)
+	look := time.NewTimer(time.Hour) // reset before it is looked at
 	defer look.Stop()
 	for reading := false; ; {
 		l.rehome(time.Now())

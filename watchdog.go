@@ -224,21 +224,21 @@ func (w *watchdog) wakeLocked(l *lease) {
 
 func (w *watchdog) loop() {
 	defer w.work.Done()
-	timer := time.NewTimer(0)
+	timer := time.NewTimer(time.Hour)
 	defer timer.Stop()
 	for {
-		select {
-		case <-timer.C:
-		case <-w.kick:
-		case <-w.ctx.Done():
-			return
-		}
 		due, ended, wait := w.collect()
 		for _, e := range ended {
 			e.holder.leaseEnded(e.cause)
 		}
 		w.send(due)
 		timer.Reset(wait)
+		select {
+		case <-timer.C:
+		case <-w.kick:
+		case <-w.ctx.Done():
+			return
+		}
 	}
 }
 
