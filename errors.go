@@ -136,5 +136,10 @@ func answered(err error) bool {
 // refusedWith says whether Redis answered with an error that begins with prefix.
 // An embedded server may put its own words before what a script threw.
 func refusedWith(err error, prefix string) bool {
-	return err != nil && (redis.HasErrorPrefix(err, prefix) || answered(err) && strings.Contains(err.Error(), ": "+prefix+" "))
+	if err == nil {
+		return false
+	}
+	text := err.Error()
+	return redis.HasErrorPrefix(err, prefix) ||
+		answered(err) && (strings.Contains(text, ": "+prefix+" ") || strings.Contains(text, ": ERR "+prefix+" "))
 }
