@@ -125,7 +125,7 @@ func (f *flight) fly(what call) (any, error) {
 	patient := f.patience
 	patient.deadline = time.Time{} // it is later than the first look around, and a timer costs a twentieth of a request
 	for place := queued; place == queued && !f.isAnswered(); {
-		why = patient.wait(f.done, b.late.begin().Done(), 0)
+		why = patient.wait(f.done, b.late.begin(time.Now()).Done(), 0)
 		patient.deadline = f.patience.deadline
 		if place = b.takeOut(f, why != nil); place == grounded {
 			f.why = why
@@ -133,7 +133,7 @@ func (f *flight) fly(what call) (any, error) {
 		}
 	}
 	if why == nil {
-		why = f.patience.wait(f.done, b.engine.silence.begin().Done(), 0)
+		why = f.patience.wait(f.done, b.engine.silence.begin(time.Now()).Done(), 0)
 	}
 	switch {
 	case f.isAnswered() && f.panicked != nil:
@@ -227,7 +227,7 @@ func (b *batches) send(batch []*flight) {
 		calls[i] = f.what
 	}
 	limit := b.engine.brief // for a connection: some of them have no more time
-	ctx := limit.begin()
+	ctx := limit.begin(time.Now())
 	var outcomes []outcome
 	defer func() {
 		var panicked error

@@ -25,7 +25,7 @@ type bundler interface {
 
 // take makes one attempt.
 func (c *Client) take(ctx context.Context, b bundler, a attempt) (grant, error) {
-	r, err := oneReply(c.attempt(ctx, b.takes(a)))
+	r, err := c.attemptOne(ctx, b.takes(a))
 	if err != nil {
 		return grant{}, err
 	}
@@ -94,7 +94,7 @@ func (e *engine) settle(ctx context.Context, bs []backend, o owner, lease time.D
 	}
 	p := e.patienceFor(ctx, bs[0])
 	p.alone = true
-	replies, _, err := persist(e, p, time.Time{}, func(ctx context.Context) ([]reply, error) {
+	replies, _, err := persist(e, p, time.Time{}, nil, func(ctx context.Context) ([]reply, error) {
 		replies, errs := e.runAll(ctx, calls)
 		return replies, cmp.Or(errs...)
 	}, nil)

@@ -280,8 +280,15 @@ func (e *engine) acquireAll(ctx context.Context, bs []backend, o owner, r reques
 		l, err = e.standInLine(&p, bs[0], o)
 	}
 	if err == nil && !l.all {
-		patient := p // escapes
-		err = e.takeAll(&patient, bs, o, r, l)
+		var first *try[tried]
+		taken := false
+		if l.clear {
+			first, taken = e.takeAtOnce(&p, l.hold)
+		}
+		if !taken {
+			patient := p // escapes
+			err = e.takeAll(&patient, bs, o, r, l, first)
+		}
 	}
 	p.seen.conclude(err)
 	if err == errTimeUp { // itself: what wraps it is a reason to report
@@ -290,13 +297,50 @@ func (e *engine) acquireAll(ctx context.Context, bs []backend, o owner, r reques
 	return err == nil, err
 }
 
+// takeAtOnce makes the first attempt for a fresh hold that nobody of this process is in the
+// way of, on the goroutine of its caller. It does for less what takeAll would do, and
+// is all that most locks need. If they do not have it then, takeAll goes on from that try.
+func (e *engine) takeAtOnce(p *patience, h *hold) (first *try[tried], taken bool) {
+	returned := false
+	defer func() {
+		if !returned { // a hook of the Redis client has panicked
+			e.endTurn(h)
+		}
+	}()
+	a := attempt{field: h.field, lease: e.watchdogTimeout, level: 1, once: p.once, renewed: true}
+	t, made := tryAtOnce(e, p, time.Now(), func(ctx context.Context) (grant, error) {
+		return h.backend.acquire(ctx, a)
+	})
+	returned = true
+	if !made {
+		return nil, false
+	}
+	now := e.dog.now()
+	if t.err == nil && t.value.state == held {
+		e.mu.Lock()
+		if taken = !e.isClosed; taken {
+			e.grantLocked(&want{h, a}, t.value.token, t.sent, now)
+			e.endTurnLocked(h)
+		}
+		e.mu.Unlock()
+	}
+	if taken {
+		e.noteTrip(now - t.sent.Sub(e.dog.epoch))
+		if p.seen != nil {
+			p.seen.took([]want{{h, a}})
+		}
+		return nil, true
+	}
+	return &try[tried]{t.sent, tried{grant: t.value, sent: t.sent}, t.err}, false
+}
+
 // A want is one level of one lock, and the hold that it will belong to.
 type want struct {
 	hold *hold
 	attempt
 }
 
-func (e *engine) takeAll(p *patience, bs []backend, o owner, r request, l legacy) error {
+func (e *engine) takeAll(p *patience, bs []backend, o owner, r request, l legacy, first *try[tried]) error {
 	wants := make([]want, 0, len(bs))
 	defer func() {
 		for _, w := range wants {
@@ -319,7 +363,7 @@ func (e *engine) takeAll(p *patience, bs []backend, o owner, r request, l legacy
 		}
 	}
 	p.seen.took(wants)
-	t, err := e.contend(p, wants, l.record)
+	t, err := e.contend(p, wants, l.record, first)
 	return e.conclude(p, wants, t, err)
 }
 
@@ -443,15 +487,11 @@ func (e *engine) conclude(p *patience, wants []want, t tried, err error) error {
 		h := w.hold
 		switch {
 		case err == nil && h.state == fresh:
-			h.hasLocked(e.newTenure(h), t.sent.Sub(e.dog.epoch))
-			if g := h.gate; g != nil && g.streak.since.IsZero() {
-				g.streak.since = time.Now()
+			token := t.token
+			if t.tokens != nil {
+				token = t.tokens[i]
 			}
-			if h.token = t.token; t.tokens != nil {
-				h.token = t.tokens[i]
-			}
-			e.dog.watch(&h.tenure.lease, t.sent, w.lease, w.renewed) // 6
-			e.openLocked(h)
+			e.grantLocked(&wants[i], token, t.sent, e.dog.now())
 		case err == nil:
 			h.levels++
 			e.dog.extend(&h.tenure.lease, t.sent, w.lease, w.renewed)
@@ -460,6 +500,18 @@ func (e *engine) conclude(p *patience, wants []want, t tried, err error) error {
 		}
 	}
 	return err
+}
+
+// grantLocked notes that what w asked for, at sent, is held since now.
+func (e *engine) grantLocked(w *want, token int64, sent time.Time, now time.Duration) {
+	h := w.hold
+	h.hasLocked(h.newTenure(now), sent.Sub(e.dog.epoch))
+	if g := h.gate; g != nil && g.streak.since == 0 {
+		g.streak.since = now
+	}
+	h.token = token
+	e.dog.watch(&h.tenure.lease, sent, w.lease, w.renewed) // 6
+	e.openLocked(h)
 }
 
 // dismissLocked ends w, which failed with err.
@@ -492,8 +544,9 @@ type tried struct {
 
 // contend makes attempts until one is answered with anything but busy. On an
 // error nothing is held, and what was left in Redis is on its way out. inherited
-// says that the record is there already, and nobody else's.
-func (e *engine) contend(p *patience, wants []want, inherited bool) (t tried, err error) {
+// says that the record is there already, and nobody else's; and first is the first
+// try, if it was made.
+func (e *engine) contend(p *patience, wants []want, inherited bool, first *try[tried]) (t tried, err error) {
 	var (
 		ears   ears
 		heard  time.Time // of Redis, last
@@ -518,13 +571,13 @@ func (e *engine) contend(p *patience, wants []want, inherited bool) (t tried, er
 		}
 	}()
 	for {
-		var way time.Time
+		var way time.Duration
 		if way, err = e.enterGates(p, wants); err != nil { // 1
 			return t, err
 		}
-		if first := untilTime(way); first > 0 && !p.once && (p.deadline.IsZero() || way.Before(p.deadline)) {
+		if way > 0 && !p.once && (p.deadline.IsZero() || time.Until(p.deadline) > way) {
 			p.seen.waits()
-			if err = p.wait(nil, nil, first); err != nil {
+			if err = p.wait(nil, nil, way); err != nil {
 				return t, whyAfter(err, cause)
 			}
 		}
@@ -546,7 +599,8 @@ func (e *engine) contend(p *patience, wants []want, inherited bool) (t tried, er
 			e.abandonAll(p.ctx, asked, ghosts) // 5
 		}
 		var unknown int
-		t, unknown, err = persist(e, p, heard, try, late) // 2
+		t, unknown, err = persist(e, p, heard, first, try, late) // 2
+		first = nil
 		ghosts, queued = ghosts+unknown, queued || t.left
 		if err == nil && unknown == 0 {
 			e.noteTrip(time.Since(t.sent))
@@ -594,14 +648,6 @@ func (e *engine) contend(p *patience, wants []want, inherited bool) (t tried, er
 		}
 		ears.settle()
 	}
-}
-
-// untilTime is time.Until, for a time that may be none.
-func untilTime(t time.Time) time.Duration {
-	if t.IsZero() {
-		return 0
-	}
-	return time.Until(t)
 }
 
 // ask makes one attempt.

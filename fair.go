@@ -79,7 +79,7 @@ func (l *fairLock) acquire(ctx context.Context, a attempt) (grant, error) {
 	if a.once {
 		stand = 0
 	}
-	r, err := oneReply(l.client.attempt(ctx, l.call("acquire", a.field, a.level, a.lease, stand)))
+	r, err := l.client.attemptOne(ctx, l.call("acquire", a.field, a.level, a.lease, stand))
 	if err != nil {
 		return grant{}, err
 	}

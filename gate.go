@@ -145,16 +145,16 @@ const reserveTime = 100 * time.Millisecond
 // lock is free must not wait for somebody who waits for a third one. But where
 // all gates have queues nobody would ever pass them together: after a few tries
 // gates are kept, in their order and for a moment, which is twice as long each time.
-// Until way they are to let others go first.
-func (e *engine) enterGates(p *patience, wants []want) (way time.Time, err error) {
+// For as long as way they are to let others go first.
+func (e *engine) enterGates(p *patience, wants []want) (way time.Duration, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if err := e.enterGatesLocked(p, wants); err != nil {
 		return way, err
 	}
 	for _, w := range wants {
-		if g := w.hold.gate; g != nil && g.streak.way.After(way) {
-			way = g.streak.way
+		if g := w.hold.gate; g != nil && g.streak.way > 0 {
+			way = max(way, g.streak.way-e.dog.now())
 		}
 	}
 	return way, nil

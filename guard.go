@@ -78,6 +78,9 @@ func (h *hold) forgetGuard(g *guard) {
 }
 
 func (h *hold) takeGuardsLocked() []*guard {
+	if len(h.guards) == 0 {
+		return nil
+	}
 	guards := slices.Collect(maps.Keys(h.guards))
 	h.guards = nil
 	return guards

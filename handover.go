@@ -11,10 +11,7 @@ package relock
 // of its own. A process whose streak on a name is as long as its slice releases
 // really, and then lets the others attempt first.
 
-import (
-	"context"
-	"time"
-)
+import "time"
 
 const (
 	sliceTrips  = 16                     // a slice lasts that many round trips, where those are long,
@@ -34,13 +31,15 @@ type tenure struct {
 	lease   lease
 
 	// guarded by engine.mu
-	holds []*hold // whose it is: one, or many that share it
-	ended bool    // lost, whoever has it by now
+	holds []*hold  // whose it is: one, or many that share it
+	alone [1]*hold // room for one
+	ended bool     // lost, whoever has it by now
 }
 
-// newTenure is that of h, which was granted.
-func (e *engine) newTenure(h *hold) *tenure {
-	t := &tenure{engine: e, backend: h.backend, field: h.field, since: e.dog.now()}
+// newTenure is that of h, which was granted by an answer that came at since.
+func (h *hold) newTenure(since time.Duration) *tenure {
+	t := &h.own
+	t.engine, t.backend, t.field, t.since, t.holds = h.engine, h.backend, h.field, since, t.alone[:0]
 	t.lease.holder = t
 	return t
 }
@@ -64,38 +63,18 @@ func (t *tenure) leaseEnded(cause error) {
 
 // A streak is what this process has had of a lock without anybody else in between.
 type streak struct {
-	since   time.Time // zero: none
-	passed  int       // handovers
-	way     time.Time // others go first until then
-	yielded int       // releases still to come after which others go first too
-	offered bool      // they went first the last time, and
-	missed  int       // so often none of them had it then
+	// On the clock of the watchdog:
+	since time.Duration // 0: there is none
+	way   time.Duration // others go first until then
+
+	passed  int  // handovers
+	yielded int  // releases still to come after which others go first too
+	offered bool // they went first the last time, and
+	missed  int  // so often none of them had it then
 }
 
-// handOver is the release of what o has of b where somebody of this process is next:
-// it leaves the lock to the first in line, and says whether it did.
-func (e *engine) handOver(ctx context.Context, b backend, o owner) bool {
-	e.mu.Lock()
-	h := e.holds[holdKey{b.id(), o}]
-	if h == nil || !h.turn.tryEnter() {
-		e.mu.Unlock()
-		return false
-	}
-	if len(h.guards) > 0 && e.heirLocked(h) != nil { // they end before the next one is in
-		guards := h.takeGuardsLocked()
-		e.mu.Unlock()
-		endGuards(guards, nil)
-		e.mu.Lock()
-	}
-	ok := e.handOverLocked(h)
-	h.turn.leave()
-	e.mu.Unlock()
-	if ok {
-		e.sawRelease(ctx, h, 0, nil)
-	}
-	return ok
-}
-
+// handOverLocked leaves the lock of h, one level of which is being given back, to the first in line, if
+// there is one who can have it, and says whether it did.
 func (e *engine) handOverLocked(h *hold) bool {
 	next := e.heirLocked(h)
 	if next == nil || len(h.guards) > 0 { // made while those of before were ended: a real release ends them
@@ -124,10 +103,9 @@ func (e *engine) heirLocked(h *hold) *hold {
 	if e.isClosed || g == nil || g.first() == nil || h.state != holding || h.levels > 1 || h.stretched || t.ended {
 		return nil
 	}
-	next, now := g.first().heir, time.Now()
-	left := e.dog.end(&t.lease).Sub(now)
+	next, left := g.first().heir, e.dog.left(&t.lease)
 	switch {
-	case next == nil, g.streak.passed >= mostPassed, now.Sub(g.streak.since) >= e.sliceTime():
+	case next == nil, g.streak.passed >= mostPassed, e.dog.now()-g.streak.since >= e.sliceTime():
 		return nil
 	case h.wasKin, e.kinOfLocked(h) != nil, e.kinOfLocked(next) != nil:
 		return nil // who asks for the other half by this field would have it beside the next one
@@ -177,7 +155,7 @@ func (e *engine) wayTime() time.Duration {
 // each of them has had the lock once. They are given longer if none of them was quick enough.
 func (e *engine) endStreakLocked(h *hold, others int) {
 	g := h.gate
-	if g == nil || time.Since(g.streak.since) < e.sliceTime() {
+	if g == nil || e.dog.now()-g.streak.since < e.sliceTime() {
 		return
 	}
 	last := g.streak
@@ -187,14 +165,14 @@ func (e *engine) endStreakLocked(h *hold, others int) {
 			g.streak.missed = min(last.missed+1, 8)
 		}
 		g.streak.offered = true
-		g.streak.way = time.Now().Add(min(e.wayTime()<<g.streak.missed, longestWay))
+		g.streak.way = e.dog.now() + min(e.wayTime()<<g.streak.missed, longestWay)
 		g.streak.yielded = min(others-1, mostYielded)
 	}
 }
 
 // interrupt notes that somebody else has the lock.
 func (s *streak) interrupt() {
-	s.since, s.passed, s.offered, s.missed = time.Time{}, 0, false, 0
+	s.since, s.passed, s.offered, s.missed = 0, 0, false, 0
 }
 
 // others is how many have heard of the release of h: other processes, and those of
@@ -212,7 +190,7 @@ func (e *engine) heardRelease(h *hold) {
 	defer e.mu.Unlock()
 	if g := h.gate; g != nil && g.streak.yielded > 0 {
 		g.streak.yielded--
-		g.streak.way = time.Now().Add(e.wayTime())
+		g.streak.way = e.dog.now() + e.wayTime()
 	}
 }
 
@@ -221,29 +199,39 @@ type legacy struct {
 	hold   *hold // of the next one: it is through
 	all    bool  // the lock; it need not ask anybody
 	record bool  // only the record in Redis
+	clear  bool  // nothing: nobody of this process was in the way, and so nobody is to go first
 }
 
 // standInLine is where most of those wait who ask for a hot lock: for one level of
 // one lock that somebody else of this process has, or contends for. It returns
 // what was left to the caller; the zero legacy is for those who cannot be left anything.
 func (e *engine) standInLine(p *patience, b backend, o owner) (legacy, error) {
-	way := b.passage()
-	if way == eachForItself || way == oneByOne && p.once {
-		return legacy{}, nil
-	}
-	key := holdKey{b.id(), o}
+	key, way := holdKey{b.id(), o}, b.passage()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.holds[key] != nil || b.kin() != (lockID{}) && e.holds[holdKey{b.kin(), o}] != nil {
 		return legacy{}, nil
 	}
-	if way == together {
+	switch way {
+	case eachForItself:
+		return e.goesFirstLocked(e.newHoldLocked(b, key), nil), nil
+	case together:
 		return e.shareLocked(p, b, key)
 	}
-	if g := e.gates[key.id]; g != nil && g.taken {
+	switch g := e.gateLocked(key.id); {
+	case g.tryEnter():
+		return e.goesFirstLocked(e.newHoldLocked(b, key), g), nil
+	case p.once:
+		return legacy{}, nil
+	default:
 		return e.lineUpLocked(p, g, e.newHoldLocked(b, key))
 	}
-	return legacy{}, nil
+}
+
+// goesFirstLocked is the legacy of a fresh hold that has found its gate open, or has none.
+func (e *engine) goesFirstLocked(h *hold, g *gate) legacy {
+	h.gate, h.field = g, e.fieldLocked(h.key.owner)
+	return legacy{hold: h, clear: true}
 }
 
 // lineUpLocked waits at g for what is left to h. It lets go of the mutex meanwhile.
@@ -253,7 +241,7 @@ func (e *engine) lineUpLocked(p *patience, g *gate, h *hold) (legacy, error) {
 	switch {
 	case t.left: // before anything else happened: nobody else could release it
 		p.seen.ends(ByHandover)
-		return legacy{h, !h.heir, h.heir}, nil
+		return legacy{hold: h, all: !h.heir, record: h.heir}, nil
 	case err != nil:
 		g.cancel(t)
 	default:

@@ -35,6 +35,7 @@ type hold struct {
 	gate   *gate
 	state  holdState
 	tenure *tenure       // what it holds, from then on
+	own    tenure        // the first one may be this
 	place  int           // among those who share it
 	since  time.Duration // on the clock of the watchdog: of the attempt that was granted, or of the handover
 	levels int
@@ -218,7 +219,7 @@ func (e *engine) rememberLocked(h *hold) {
 // inspect asks how b stands.
 func (e *engine) inspect(ctx context.Context, b lockType, field string) (state, error) {
 	p := e.patienceFor(ctx, b)
-	s, _, err := persist(e, p, time.Time{}, func(ctx context.Context) (state, error) {
+	s, _, err := persist(e, p, time.Time{}, nil, func(ctx context.Context) (state, error) {
 		return b.inspect(ctx, field)
 	}, nil)
 	return s, err

@@ -161,7 +161,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 
 func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
 	p := c.engine.patienceFor(ctx, nil)
-	answer, _, err := persist(c.engine, p, time.Time{}, func(ctx context.Context) (any, error) {
+	answer, _, err := persist(c.engine, p, time.Time{}, nil, func(ctx context.Context) (any, error) {
 		return c.call(ctx, what)
 	}, nil)
 	if refusedWith(err, "WRONGTYPE") {

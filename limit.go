@@ -25,8 +25,7 @@ type limit struct {
 func newLimit(d time.Duration) *limit { return &limit{d: d} }
 
 // begin returns a ctx that ends after the limit, and knows nothing else.
-func (l *limit) begin() context.Context {
-	now := time.Now()
+func (l *limit) begin(now time.Time) context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now.After(l.until) {
@@ -37,11 +36,11 @@ func (l *limit) begin() context.Context {
 }
 
 // of returns a ctx with the values of ctx, which never ends, that ends after the limit.
-func (l *limit) of(ctx context.Context) context.Context {
+func (l *limit) of(ctx context.Context, now time.Time) context.Context {
 	if ctx == context.Background() { // it has none
-		return l.begin()
+		return l.begin(now)
 	}
-	return limited{l.begin(), ctx}
+	return limited{l.begin(now), ctx}
 }
 
 // limited ends with one ctx and has the values of another one.
@@ -53,12 +52,12 @@ type limited struct {
 func (c limited) Value(key any) any { return c.values.Value(key) }
 
 // within returns a ctx that ends with ctx, and after the limit.
-func (l *limit) within(ctx context.Context) (context.Context, context.CancelFunc) {
+func (l *limit) within(ctx context.Context, now time.Time) (context.Context, context.CancelFunc) {
 	if ctx.Done() == nil {
-		return l.of(ctx), func() {}
+		return l.of(ctx, now), func() {}
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	forget := context.AfterFunc(l.begin(), cancel)
+	forget := context.AfterFunc(l.begin(now), cancel)
 	return ctx, func() {
 		forget()
 		cancel()

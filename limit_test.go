@@ -27,8 +27,8 @@ func TestLimit(t *testing.T) {
 			}
 		}
 		for range 10 {
-			go ends(l.of(parent))
-			within, done := l.within(parent)
+			go ends(l.of(parent, time.Now()))
+			within, done := l.within(parent, time.Now())
 			go func() {
 				ends(within)
 				done()
@@ -37,15 +37,15 @@ func TestLimit(t *testing.T) {
 		}
 		time.Sleep(2 * d)
 
-		within, done := l.within(parent)
+		within, done := l.within(parent, time.Now())
 		defer done()
 		cancel()
 		<-within.Done()
 		if !errors.Is(within.Err(), context.Canceled) {
 			t.Error(within.Err())
 		}
-		first := l.begin()
-		if l.begin() != first {
+		first := l.begin(time.Now())
+		if l.begin(time.Now()) != first {
 			t.Error("two that begin at the same time have a timer each")
 		}
 		synctest.Wait()

@@ -282,7 +282,7 @@ func (e *engine) observedRenew(ctx context.Context, leases []*lease) []renewal {
 		for _, h := range l.holder.(*tenure).holdsNow() {
 			switch a := answers[i]; {
 			case a.err != nil:
-				e.observer.RenewalFailed(ctx, RenewalFailedEvent{h.info(), a.err, time.Until(e.dog.end(l))})
+				e.observer.RenewalFailed(ctx, RenewalFailedEvent{h.info(), a.err, e.dog.left(l)})
 			case a.held:
 				e.observer.Renewed(ctx, RenewedEvent{h.info()})
 			}

@@ -141,8 +141,10 @@ func TestGatesTogether(t *testing.T) {
 		regulars := rapid.SampledFrom([]int{2, 0, 1}).Draw(rt, "regulars at each gate")
 		stay := rapid.SampledFrom(stays[1:]).Draw(rt, "their stay")
 		all := visitors.Draw(rt, "visitors")
+		prompt := rapid.Bool().Draw(rt, "prompt")
 		inBubbleOf(t, rt, func(t *testing.T) error {
 			h := &house{engine: newBubbleEngine(t).engine, inside: map[int]int{}, passed: map[int][]int{}}
+			h.engine.prompt = prompt
 			return h.receive(all, most, regulars, stay)
 		})
 	})

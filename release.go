@@ -16,21 +16,67 @@ import (
 // The level is given back here whatever Redis says: an Unlock is owed once, and a
 // hold that nobody is going to unlock must not be renewed.
 func (e *engine) release(ctx context.Context, b backend, o owner) error {
-	if e.handOver(ctx, b, o) || e.leaveShared(ctx, b, o) {
-		return nil
-	}
 	e.beginWork()
 	defer e.endWork()
 	now := time.Now()
-	p := &patience{ctx: ctx, deadline: now.Add(unlockTime), prompt: e.promptly(), parts: isComposite(b)}
+	p := patience{ctx: ctx, deadline: now.Add(unlockTime), prompt: e.promptly(), parts: isComposite(b)}
 	if ctx.Done() != nil {
 		p.ctx = context.WithoutCancel(ctx)
 	}
 	if p.parts { // they take that long themselves, and then have something to say
 		p.deadline = p.deadline.Add(answerTime)
 	}
-	h, err := e.takeTurn(p, b, o, false)
-	if err != nil { // others of this owner are waiting for Redis
+	h, left, done := e.giveBackAtOnce(b, o)
+	switch {
+	case done:
+		e.sawRelease(ctx, h, 0, nil)
+		return nil
+	case h != nil:
+		return e.releaseRecord(ctx, &p, h, left, nil, now)
+	}
+	return e.releaseInTurn(ctx, p, b, o, now)
+}
+
+// giveBackAtOnce gives back one level of the hold that o has on b, if that is trusted and nobody
+// else of o is at it; else it returns nil. Done is all there is to do where somebody of this process
+// is next, or has the record too; else it is the caller's turn at the hold, whose levels have to be set to left.
+func (e *engine) giveBackAtOnce(b backend, o owner) (h *hold, left int, done bool) {
+	e.mu.Lock()
+	h = e.holds[holdKey{b.id(), o}]
+	if h == nil || !h.turn.tryEnter() {
+		e.mu.Unlock()
+		return nil, 0, false
+	}
+	if len(h.guards) > 0 && e.heirLocked(h) != nil { // they end before the next one is in
+		guards := h.takeGuardsLocked()
+		e.mu.Unlock()
+		endGuards(guards, nil)
+		e.mu.Lock()
+	}
+	var guards []*guard
+	switch {
+	case e.handOverLocked(h):
+		done = true
+		h.turn.leave()
+	case h.state != holding || !e.dog.trusted(&h.tenure.lease) || isComposite(b):
+		h.turn.leave()
+		h = nil
+	default:
+		var last bool
+		left, last, guards = h.giveBackLocked()
+		if done = left == 0 && !last; done {
+			e.endTurnLocked(h)
+		}
+	}
+	e.mu.Unlock()
+	endGuards(guards, nil)
+	return h, left, done
+}
+
+// releaseInTurn is release where others of the same owner are at the hold, or it may have been lost.
+func (e *engine) releaseInTurn(ctx context.Context, p patience, b backend, o owner, now time.Time) error {
+	h, err := e.takeTurn(&p, b, o, false)
+	if err != nil { // the others are waiting for Redis
 		if h := e.find(b.id(), o); h != nil {
 			err = unconfirmed(err)
 			left, last := h.giveBack()
@@ -45,35 +91,24 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	if h == nil {
 		return e.notHeldError(b.id(), o)
 	}
-	defer e.endTurn(h)
-
 	loss := h.lossOf() // takeTurn has looked at the clock
 	left, last := h.giveBack()
-	if loss != nil && (left > 0 || errors.Is(loss, errGone)) {
+	switch {
+	case loss != nil && (left > 0 || errors.Is(loss, errGone)):
+		e.endTurn(h)
 		return loss
-	}
-	if left == 0 && !last {
+	case left == 0 && !last:
+		e.endTurn(h)
 		e.sawRelease(ctx, h, 0, nil)
 		return nil
 	}
-	returned := false
-	defer func() {
-		if !returned && left == 0 { // a hook of the Redis client has panicked
-			e.mu.Lock()
-			e.leaveGateLocked(h)
-			e.mu.Unlock()
-		}
-	}()
-	r, ghosts, err := persist(e, p, now, func(ctx context.Context) (released, error) {
-		return h.backend.release(ctx, h.field, left)
-	}, nil)
-	returned = true
-	if left == 0 {
-		e.mu.Lock()
-		e.endStreakLocked(h, e.others(h, r))
-		e.leaveGateLocked(h)
-		e.mu.Unlock()
-	}
+	return e.releaseRecord(ctx, &p, h, left, loss, now)
+}
+
+// releaseRecord has the levels of h set to left in Redis, at which it is the caller's turn
+// until then, and reports what has become of it. The hold may have been lost before.
+func (e *engine) releaseRecord(ctx context.Context, p *patience, h *hold, left int, loss error, now time.Time) error {
+	r, ghosts, err := e.setLevels(p, h, left, now)
 	if err != nil && left == 0 && h.keptByKin() {
 		e.spawn(h.clear)
 	}
@@ -94,6 +129,38 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	return err
 }
 
+// setLevels has the levels of h set to left in Redis, ends the caller's turn at it, and with the last
+// level lets the next one contend for the lock: whatever Redis says.
+func (e *engine) setLevels(p *patience, h *hold, left int, now time.Time) (r released, ghosts int, err error) {
+	defer func() { // also when a hook of the Redis client panics
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		if left == 0 {
+			e.endStreakLocked(h, e.others(h, r))
+			e.leaveGateLocked(h)
+		}
+		e.endTurnLocked(h)
+	}()
+	first, made := tryAtOnce(e, p, now, func(ctx context.Context) (released, error) {
+		return h.backend.release(ctx, h.field, left)
+	})
+	if made && first.err == nil {
+		return first.value, 0, nil
+	}
+	return e.persistRelease(*p, h, left, now, first, made)
+}
+
+// persistRelease goes on from the first try, if it was made.
+func (e *engine) persistRelease(p patience, h *hold, left int, now time.Time, first try[released], made bool) (released, int, error) {
+	var tried *try[released]
+	if made {
+		tried = &first
+	}
+	return persist(e, &p, now, tried, func(ctx context.Context) (released, error) {
+		return h.backend.release(ctx, h.field, left)
+	}, nil)
+}
+
 func unconfirmed(err error) error {
 	return fmt.Errorf("not confirmed, the record lapses with its lease: %w", err)
 }
@@ -101,28 +168,29 @@ func unconfirmed(err error) error {
 // giveBack takes one level from the hold, and with the last one ends it here. It
 // returns the levels that are left, and whether nobody needs the record any more.
 func (h *hold) giveBack() (left int, last bool) {
-	e := h.engine
-	e.mu.Lock()
+	h.engine.mu.Lock()
+	left, last, guards := h.giveBackLocked()
+	h.engine.mu.Unlock()
+	endGuards(guards, nil)
+	return left, last
+}
+
+// giveBackLocked also returns the guards that are to be ended.
+func (h *hold) giveBackLocked() (left int, last bool, guards []*guard) {
 	if h.state != over {
 		h.levels--
 		left = h.levels
 	}
 	if left > 0 || h.state == over { // perhaps since its owner looked
-		e.mu.Unlock()
-		return left, false
+		return left, false, nil
 	}
 	last = h.state == lost || h.partLocked()
 	h.state = over
-	guards := h.takeGuardsLocked()
 	if last {
-		e.closeLocked(h.tenure)
+		h.engine.closeLocked(h.tenure)
+		h.engine.dog.remove(&h.tenure.lease)
 	}
-	e.mu.Unlock()
-	if last {
-		e.dog.remove(&h.tenure.lease)
-	}
-	endGuards(guards, nil)
-	return left, last
+	return 0, last, h.takeGuardsLocked()
 }
 
 // clear takes whatever there is of the hold out of Redis, and lets the next one
@@ -180,7 +248,7 @@ func (e *engine) abandon(ctx context.Context, b backend, a attempt, ghosts int) 
 			_ = p.wait(e.closed, nil, pause) // Close does not wait so long
 		}
 		p.deadline = time.Now().Add(unlockTime)
-		there, _, err := persist(e, p, time.Now(), func(ctx context.Context) (bool, error) {
+		there, _, err := persist(e, p, time.Now(), nil, func(ctx context.Context) (bool, error) {
 			return b.abandon(ctx, a)
 		}, nil)
 		if ghosts == 0 || ghosts == 1 && there || err != nil { // what cannot be undone lapses with its lease

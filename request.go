@@ -17,23 +17,47 @@ import (
 	"time"
 )
 
+// A try is a request that was sent once.
+type try[T any] struct {
+	sent  time.Time // before that
+	value T
+	err   error
+}
+
+// tryAtOnce sends a request by itself and on the goroutine of its caller, if that will do.
+// It does what persist would do first, for less: most requests need no more.
+func tryAtOnce[T any](e *engine, p *patience, now time.Time, request func(context.Context) (T, error)) (t try[T], made bool) {
+	under := e.asking.Add(1)
+	defer e.asking.Add(-1)
+	if !p.prompt || e.goesWithOthers(p, under) {
+		return t, false
+	}
+	t.sent = now
+	t.value, t.err = sendPromptly(e, p, now, request)
+	return t, true
+}
+
 // persist sends a request until Redis answers it, or until what is in the way
 // will not pass. A caller who has nothing yet is told after a few tries; one who
 // hears of Redis, now or before (at heard), rides out a failover, for up to one
-// watchdog timeout. ghosts are the tries whose answer is not known: they may have
-// run, or may still.
-func persist[T any](e *engine, p *patience, heard time.Time, request func(context.Context) (T, error), late func(T, error)) (value T, ghosts int, err error) {
+// watchdog timeout. The first try may have been made already. ghosts are the tries
+// whose answer is not known: they may have run, or may still.
+func persist[T any](e *engine, p *patience, heard time.Time, first *try[T], request func(context.Context) (T, error), late func(T, error)) (value T, ghosts int, err error) {
 	pause, start := firstPause, time.Now()
 	for tries := 1; ; tries++ {
-		// The first try is made even if the time is up: it is what wait 0 asks for.
-		if why := p.over(); why != nil && !(tries == 1 && why == errTimeUp) {
-			return value, ghosts, whyAfter(why, err)
-		}
 		last := err
-		var why error
-		value, err, why = answer(e, p, request, late)
-		if why != nil {
-			return value, ghosts, whyAfter(why, last)
+		if tries == 1 && first != nil {
+			start, value, err = first.sent, first.value, first.err
+		} else {
+			// The first try is made even if the time is up: it is what wait 0 asks for.
+			if why := p.over(); why != nil && !(tries == 1 && why == errTimeUp) {
+				return value, ghosts, whyAfter(why, err)
+			}
+			var why error
+			value, err, why = answer(e, p, request, late)
+			if why != nil {
+				return value, ghosts, whyAfter(why, last)
+			}
 		}
 		if err == nil {
 			return value, ghosts, nil
@@ -100,17 +124,13 @@ func (e *engine) noteHealth(err error) {
 func answer[T any](e *engine, p *patience, request func(context.Context) (T, error), late func(T, error)) (value T, err, why error) {
 	under := e.asking.Add(1)
 	defer e.asking.Add(-1)
-	if b := e.batches; b != nil && under > b.from && !p.parts && !p.alone && !e.ailing.Load() {
-		if value, err, why, ok := answerInBatch(b, p, request, late); ok {
+	if e.goesWithOthers(p, under) {
+		if value, err, why, ok := answerInBatch(e.batches, p, request, late); ok {
 			return value, err, why
 		}
 	}
 	if p.prompt {
-		limit := e.connecting
-		if !p.deadline.IsZero() {
-			limit = e.brief
-		}
-		value, err = sendOnce(e, p, limit, request)
+		value, err = sendPromptly(e, p, time.Now(), request)
 		return value, err, nil
 	}
 	flight := &struct {
@@ -120,7 +140,7 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 		err     error
 	}{done: make(chan struct{})}
 	e.spawn(func() {
-		value, err := sendOnce(e, p, e.patient, request)
+		value, err := sendOnce(e, p, e.patient, time.Now(), request)
 		if flight.settled.CompareAndSwap(underWay, wasAnswered) {
 			flight.value, flight.err = value, err
 			close(flight.done)
@@ -132,7 +152,7 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 	// A Redis client without a read timeout would wait for ever.
 	var silent <-chan struct{}
 	if !p.parts {
-		silent = e.silence.begin().Done()
+		silent = e.silence.begin(time.Now()).Done()
 	}
 	why = patient.wait(flight.done, silent, 0)
 	if why == nil && flight.settled.CompareAndSwap(underWay, sentAgain) {
@@ -145,12 +165,26 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 	return flight.value, flight.err, nil
 }
 
+// goesWithOthers says whether a request goes out with those of others, if so many are under way.
+func (e *engine) goesWithOthers(p *patience, under int64) bool {
+	return e.batches != nil && under > e.batches.from && !p.parts && !p.alone && !e.ailing.Load()
+}
+
+// sendPromptly is sendOnce for a caller who stays for the answer.
+func sendPromptly[T any](e *engine, p *patience, now time.Time, request func(context.Context) (T, error)) (T, error) {
+	limit := e.connecting
+	if !p.deadline.IsZero() {
+		limit = e.brief
+	}
+	return sendOnce(e, p, limit, now, request)
+}
+
 // sendOnce runs request, and notes how it went. go-redis bounds how long it waits
 // for an answer, but dials a host that cannot be reached several times: l bounds that.
-func sendOnce[T any](e *engine, p *patience, l *limit, request func(context.Context) (T, error)) (T, error) {
+func sendOnce[T any](e *engine, p *patience, l *limit, now time.Time, request func(context.Context) (T, error)) (T, error) {
 	ctx := p.ctx
 	if !p.parts {
-		limited, done := l.within(ctx)
+		limited, done := l.within(ctx, now)
 		defer done()
 		ctx = limited
 	}

@@ -10,10 +10,7 @@ package relock
 // other half of the lock. What ends the tenure ends every hold of it. After the slice
 // the next contender asks Redis, so that waiting writers go first.
 
-import (
-	"context"
-	"time"
-)
+import "time"
 
 // shareLocked is the part of standInLine for locks that are held together.
 func (e *engine) shareLocked(p *patience, b backend, key holdKey) (legacy, error) {
@@ -24,7 +21,7 @@ func (e *engine) shareLocked(p *patience, b backend, key holdKey) (legacy, error
 	if e.isOpenLocked(g.open) {
 		h := e.newHoldLocked(b, key)
 		e.joinLocked(g.open, h)
-		return legacy{h, true, false}, nil
+		return legacy{hold: h, all: true}, nil
 	}
 	g.open = nil
 	switch {
@@ -32,9 +29,7 @@ func (e *engine) shareLocked(p *patience, b backend, key holdKey) (legacy, error
 		e.dropGateLocked(key.id, g)
 		return legacy{}, nil
 	case g.tryEnter():
-		h := e.newHoldLocked(b, key)
-		h.gate = g
-		return legacy{hold: h}, nil
+		return e.goesFirstLocked(e.newHoldLocked(b, key), g), nil
 	}
 	return e.lineUpLocked(p, g, e.newHoldLocked(b, key))
 }
@@ -78,26 +73,6 @@ func (e *engine) openLocked(h *hold) {
 		}
 	}
 	e.leaveGateLocked(h)
-}
-
-// leaveShared is the release of what o has of b where others have it together with
-// o: they keep the record. It says whether it did that.
-func (e *engine) leaveShared(ctx context.Context, b backend, o owner) bool {
-	e.mu.Lock()
-	h := e.holds[holdKey{b.id(), o}]
-	if h == nil || h.state != holding || h.levels > 1 || len(h.tenure.holds) == 1 ||
-		h.turn.taken || !e.dog.trusted(&h.tenure.lease) {
-		e.mu.Unlock()
-		return false
-	}
-	delete(e.holds, h.key)
-	h.levels, h.state = 0, over
-	h.partLocked()
-	guards := h.takeGuardsLocked()
-	e.mu.Unlock()
-	endGuards(guards, nil)
-	e.sawRelease(ctx, h, 0, nil)
-	return true
 }
 
 // closeLocked lets nobody into t any more.

@@ -66,6 +66,14 @@ func (c *Client) attempt(ctx context.Context, what call) ([]reply, error) {
 	return nil, invalid("WithSyncedReplicas needs a *redis.Client or a *redis.ClusterClient")
 }
 
+// attemptOne is attempt for a call that takes one lock.
+func (c *Client) attemptOne(ctx context.Context, what call) (reply, error) {
+	if c.synced.replicas == 0 {
+		return c.send(ctx, what)
+	}
+	return oneReply(c.attempt(ctx, what))
+}
+
 // attemptOn sends the call, and the WAIT only where something was taken: for who
 // was told "busy" it would wait for what others have written, and keep a connection.
 func (c *Client) attemptOn(ctx context.Context, rdb *redis.Client, what call, ask bool) ([]reply, error) {

@@ -174,6 +174,9 @@ func (w *watchdog) settle(l *lease, end time.Time, exact bool) {
 // end is until when l is trusted.
 func (w *watchdog) end(l *lease) time.Time { return w.epoch.Add(time.Duration(l.until.Load())) }
 
+// left is for how long l is trusted from now on; negative: it has ended.
+func (w *watchdog) left(l *lease) time.Duration { return time.Duration(l.until.Load()) - w.now() }
+
 // renews says whether l is renewed, or left to run out.
 func (w *watchdog) renews(l *lease) bool { return l.renewed.Load() }
 
@@ -195,7 +198,7 @@ func (w *watchdog) close() {
 
 // trusted says whether l may still be relied on, by the clock alone.
 func (w *watchdog) trusted(l *lease) bool {
-	return int64(w.now()) < l.until.Load()
+	return w.left(l) > 0
 }
 
 func (w *watchdog) confirmLocked(l *lease, sent, length time.Duration, renewed bool) {
