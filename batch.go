@@ -33,8 +33,8 @@ const (
 type batches struct {
 	engine  *engine
 	sendAll func(context.Context, []call) []outcome
-	from    int64  // batchFrom
-	late    *limit // of waiting for a batch
+	from    int64 // batchFrom
+	late    limit // of waiting for a batch
 
 	mu      sync.Mutex // guards below, and the places of flights; a leaf
 	queue   []*flight
@@ -45,7 +45,7 @@ type batches struct {
 }
 
 func newBatches(e *engine, sendAll func(context.Context, []call) []outcome) *batches {
-	return &batches{engine: e, sendAll: sendAll, from: batchFrom, late: newLimit(batchPatience)}
+	return &batches{engine: e, sendAll: sendAll, from: batchFrom, late: limit{d: batchPatience}}
 }
 
 // A flight is a request that goes with others. It is also the ctx of that request,
@@ -226,7 +226,7 @@ func (b *batches) send(batch []*flight) {
 	for i, f := range batch {
 		calls[i] = f.what
 	}
-	limit := b.engine.brief // for a connection: some of them have no more time
+	limit := &b.engine.brief // for a connection: some of them have no more time
 	ctx := limit.begin(time.Now())
 	var outcomes []outcome
 	defer func() {

@@ -164,8 +164,8 @@ func TestBatchesTogether(t *testing.T) {
 		if b.asking.Load() != 0 {
 			t.Errorf("%d are asking", b.asking.Load())
 		}
-		if b.engine.batches.senders != 0 || b.engine.batches.queue != nil || b.working.Load() != 0 {
-			t.Errorf("%d senders are left, %d in the queue, %d at work", b.engine.batches.senders, len(b.engine.batches.queue), b.working.Load())
+		if b.engine.batches.senders != 0 || b.engine.batches.queue != nil || b.atWork() != 0 {
+			t.Errorf("%d senders are left, %d in the queue, %d at work", b.engine.batches.senders, len(b.engine.batches.queue), b.atWork())
 		}
 	})
 }
@@ -201,7 +201,7 @@ func TestBatchesLeave(t *testing.T) {
 		if took := time.Since(begin); took != 0 {
 			t.Errorf("left after %v", took)
 		}
-		if n := b.working.Load(); n != 2*batchesAtOnce {
+		if n := b.atWork(); n != 2*batchesAtOnce {
 			t.Errorf("%d at work, want those who send, and those who tidy up", n)
 		}
 		mu.Lock()
@@ -393,8 +393,8 @@ func TestBatchesPanic(t *testing.T) {
 			if p, f := panics.Load(), fails.Load(); exits && f != n || !exits && p != n || p+f != n {
 				t.Errorf("%d panics, %d errors", p, f)
 			}
-			if b.engine.batches.senders != 0 || b.working.Load() != 0 {
-				t.Errorf("%d senders, %d at work", b.engine.batches.senders, b.working.Load())
+			if b.engine.batches.senders != 0 || b.atWork() != 0 {
+				t.Errorf("%d senders, %d at work", b.engine.batches.senders, b.atWork())
 			}
 			b.fails = nil
 			b.ailing.Store(false)

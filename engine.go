@@ -48,6 +48,7 @@ const (
 	lapsedKept   = 1024                   // lapsed holds remembered, so that a late Unlock is told what happened
 	quickTries   = 4                      // at least, of a request that Redis does not answer, for a caller who has nothing yet,
 	quickTime    = 4 * time.Second        // and for how long
+	mostIdle     = 8                      // goroutines that are kept for the next request
 	clearPause   = time.Second            // before what the other half keeps alive is cleared again
 	firstPause   = 10 * time.Millisecond
 	longestPause = 500 * time.Millisecond
@@ -175,13 +176,15 @@ type engine struct {
 	life    context.Context // until Close
 	endLife context.CancelFunc
 
-	connecting, brief, patient, silence *limit // of requests
+	connecting, brief, patient, silence limit // of requests
 
 	ailing  atomic.Bool  // the last request was not answered
 	trip    atomic.Int64 // about how long a request takes
 	asking  atomic.Int64 // callers who wait for an answer
-	working atomic.Int64 // goroutines and callers that have something under way in Redis
-	closing atomic.Bool  // somebody waits until there are none
+	working atomic.Int64 // callers that have something under way in Redis, and our goroutines
+	idle    atomic.Int64 // those of them that wait for jobs
+	jobs    chan func()
+	closing atomic.Bool // somebody waits until there are none
 
 	mu       sync.Mutex // guards below, all gates, and the fields of holds that say so
 	holds    map[holdKey]*hold
@@ -205,11 +208,12 @@ func newEngine(id string, o options, r router, runAll func(context.Context, []ca
 		runAll:          runAll,
 		holds:           make(map[holdKey]*hold),
 		gates:           make(map[lockID]*gate),
-		connecting:      newLimit(connectTime),
-		brief:           newLimit(briefTime),
-		patient:         newLimit(unlockTime),
-		silence:         newLimit(2 * unlockTime),
+		connecting:      limit{d: connectTime},
+		brief:           limit{d: briefTime},
+		patient:         limit{d: unlockTime},
+		silence:         limit{d: 2 * unlockTime},
 	}
+	e.jobs = make(chan func())
 	e.life, e.endLife = context.WithCancel(context.Background())
 	e.closed = e.life.Done()
 	renew := e.renew
@@ -266,10 +270,13 @@ func (e *engine) acquireAll(ctx context.Context, bs []backend, o owner, r reques
 	e.beginWork()
 	defer e.endWork()
 	p := patience{ctx: ctx, closed: e.closed, once: r.wait == 0, parts: isComposite(bs[0])}
-	p.prompt = ctx.Done() == nil && r.wait <= 0 && e.promptly()
-	if err := p.over(); err != nil {
-		return false, err
+	switch {
+	case ctx.Err() != nil:
+		return false, ctxError(ctx)
+	case e.closing.Load():
+		return false, ErrClosed
 	}
+	p.prompt = ctx.Done() == nil && r.wait <= 0 && e.promptly()
 	if r.wait > 0 {
 		p.deadline = time.Now().Add(r.wait)
 	}
@@ -283,9 +290,9 @@ func (e *engine) acquireAll(ctx context.Context, bs []backend, o owner, r reques
 		var first *try[tried]
 		taken := false
 		if l.clear {
-			first, taken = e.takeAtOnce(&p, l.hold)
+			first, taken, err = e.takeAtOnce(&p, l.hold)
 		}
-		if !taken {
+		if !taken && err == nil {
 			patient := p // escapes
 			err = e.takeAll(&patient, bs, o, r, l, first)
 		}
@@ -298,40 +305,57 @@ func (e *engine) acquireAll(ctx context.Context, bs []backend, o owner, r reques
 }
 
 // takeAtOnce makes the first attempt for a fresh hold that nobody of this process is in the
-// way of, on the goroutine of its caller. It does for less what takeAll would do, and
-// is all that most locks need. If they do not have it then, takeAll goes on from that try.
-func (e *engine) takeAtOnce(p *patience, h *hold) (first *try[tried], taken bool) {
+// way of. It does for less what takeAll would do, and is all that most locks need. If they
+// are not taken then, takeAll goes on from that try.
+func (e *engine) takeAtOnce(p *patience, h *hold) (first *try[tried], taken bool, err error) {
 	returned := false
 	defer func() {
 		if !returned { // a hook of the Redis client has panicked
 			e.endTurn(h)
 		}
 	}()
-	a := attempt{field: h.field, lease: e.watchdogTimeout, level: 1, once: p.once, renewed: true}
-	t, made := tryAtOnce(e, p, time.Now(), func(ctx context.Context) (grant, error) {
-		return h.backend.acquire(ctx, a)
+	w := want{h, attempt{field: h.field, lease: e.watchdogTimeout, level: 1, once: p.once, renewed: true}}
+	t := tried{sent: time.Now()}
+	made, failed := e.tryAtOnce(p, t.sent, func(ctx context.Context) (err error) {
+		t.grant, err = h.backend.acquire(ctx, w.attempt)
+		return err
 	})
-	returned = true
 	if !made {
-		return nil, false
+		t, failed, err = e.askAnyway(*p, w)
 	}
-	now := e.dog.now()
-	if t.err == nil && t.value.state == held {
+	returned = true
+	if err != nil { // the caller has no more time, and that try is undone
+		e.endTurn(h)
+		if err == errTimeUp { // nobody said that it is busy
+			err = errNoAnswer
+		}
+		return nil, false, err
+	}
+	if failed == nil && t.state == held {
+		now := e.dog.now()
 		e.mu.Lock()
 		if taken = !e.isClosed; taken {
-			e.grantLocked(&want{h, a}, t.value.token, t.sent, now)
+			e.grantLocked(&w, t.token, t.sent, now)
 			e.endTurnLocked(h)
 		}
 		e.mu.Unlock()
-	}
-	if taken {
 		e.noteTrip(now - t.sent.Sub(e.dog.epoch))
-		if p.seen != nil {
-			p.seen.took([]want{{h, a}})
-		}
-		return nil, true
 	}
-	return &try[tried]{t.sent, tried{grant: t.value, sent: t.sent}, t.err}, false
+	if !taken {
+		return &try[tried]{t.sent, t, failed}, false, nil
+	}
+	if p.seen != nil {
+		p.seen.took([]want{w})
+	}
+	return nil, true, nil
+}
+
+// askAnyway makes one attempt with others, or on a goroutine of its own.
+func (e *engine) askAnyway(p patience, w want) (t tried, err, why error) {
+	asked := []want{w}
+	return answer(e, &p, func(ctx context.Context) (tried, error) {
+		return e.ask(ctx, asked)
+	}, func(t tried, err error) { e.undoLate(p.ctx, asked, t, err) })
 }
 
 // A want is one level of one lock, and the hold that it will belong to.
@@ -395,10 +419,10 @@ func (e *engine) takeTurn(p *patience, b backend, o owner, makeOne bool) (*hold,
 
 		h.lapseIfDue()
 		e.mu.Lock()
-		if makeOne && h.forgottenLocked() && e.holds[key] == h {
-			delete(e.holds, key)
+		if makeOne && h.forgottenLocked() {
+			e.forgetLocked(h)
 		}
-		if e.holds[key] == h {
+		if h.known {
 			e.mu.Unlock()
 			return h, nil
 		}
@@ -409,7 +433,7 @@ func (e *engine) takeTurn(p *patience, b backend, o owner, makeOne bool) (*hold,
 
 // newHoldLocked makes a fresh hold, and it is the caller's turn at it.
 func (e *engine) newHoldLocked(b backend, key holdKey) *hold {
-	h := &hold{engine: e, backend: b, key: key}
+	h := &hold{engine: e, backend: b, key: key, known: true}
 	h.turn.tryEnter()
 	e.holds[key] = h
 	return h
@@ -426,10 +450,18 @@ func (e *engine) endTurnLocked(h *hold) {
 	if h.state == fresh {
 		e.leaveGateLocked(h) // a hook of the Redis client has panicked: else it has left by now
 	}
-	if (h.state == fresh || h.state == over) && e.holds[h.key] == h {
-		delete(e.holds, h.key)
+	if h.state == fresh || h.state == over {
+		e.forgetLocked(h)
 	}
 	h.turn.leave()
+}
+
+// forgetLocked takes h out of the holds that are known.
+func (e *engine) forgetLocked(h *hold) {
+	if h.known {
+		h.known = false
+		delete(e.holds, h.key)
+	}
 }
 
 // fieldLocked makes the name of a new acquisition in the record.
@@ -586,18 +618,7 @@ func (e *engine) contend(p *patience, wants []want, inherited bool, first *try[t
 		try := func(ctx context.Context) (tried, error) {
 			return e.ask(ctx, asked)
 		}
-		late := func(t tried, err error) {
-			ghosts := 0
-			switch {
-			case err == nil && t.state == busy && !t.left:
-				return
-			case err != nil && mayHaveRun(err):
-				ghosts = 1
-			case err != nil && !answered(err): // else half of it has run, perhaps
-				return
-			}
-			e.abandonAll(p.ctx, asked, ghosts) // 5
-		}
+		late := func(t tried, err error) { e.undoLate(p.ctx, asked, t, err) }
 		var unknown int
 		t, unknown, err = persist(e, p, heard, first, try, late) // 2
 		first = nil
@@ -648,6 +669,20 @@ func (e *engine) contend(p *patience, wants []want, inherited bool, first *try[t
 		}
 		ears.settle()
 	}
+}
+
+// undoLate undoes an attempt that was answered when its caller had left.
+func (e *engine) undoLate(ctx context.Context, asked []want, t tried, err error) {
+	ghosts := 0
+	switch {
+	case err == nil && t.state == busy && !t.left:
+		return
+	case err != nil && mayHaveRun(err):
+		ghosts = 1
+	case err != nil && !answered(err): // else half of it has run, perhaps
+		return
+	}
+	e.abandonAll(ctx, asked, ghosts) // 5
 }
 
 // ask makes one attempt.
@@ -794,13 +829,38 @@ func (e *engine) untilClosed(ctx context.Context) (_ context.Context, stop func(
 	}
 }
 
-// spawn runs f in a goroutine that Close waits for.
+// spawn runs f in a goroutine that Close waits for: one that has nothing to do, or a new one.
 func (e *engine) spawn(f func()) {
-	e.beginWork()
-	go func() {
-		defer e.endWork()
+	select {
+	case e.jobs <- f:
+	default:
+		e.beginWork()
+		go e.work(f)
+	}
+}
+
+// work runs f and then what comes after it. A goroutine that has run a request is worth keeping
+// for the next one: the stack of a new one has to grow first, which costs some microseconds.
+func (e *engine) work(f func()) {
+	defer e.endWork() // also when a hook of the Redis client ends the goroutine
+	for f != nil {
 		f()
-	}()
+		f = e.nextJob()
+	}
+}
+
+// nextJob waits for something to do, until Close; nil: there are others who do.
+func (e *engine) nextJob() func() {
+	defer e.idle.Add(-1)
+	if e.idle.Add(1) > mostIdle {
+		return nil
+	}
+	select {
+	case f := <-e.jobs:
+		return f
+	case <-e.closed:
+		return nil
+	}
 }
 
 // beginWork and endWork enclose what Close waits for.

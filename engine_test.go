@@ -1494,3 +1494,6 @@ func TestEngineRequestThatPanics(t *testing.T) {
 		})
 	}
 }
+
+// atWork is how many callers and goroutines are at something.
+func (e *engine) atWork() int64 { return e.working.Load() - e.idle.Load() }

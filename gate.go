@@ -16,6 +16,7 @@ import (
 // The zero gate is open.
 type gate struct {
 	taken  bool
+	known  bool       // it is among the gates of the engine
 	queue  *list.List // of *ticket; nil: nobody ever waited
 	streak streak     // of a name's gate
 	open   *tenure    // those who come may share it; or nil
@@ -225,7 +226,7 @@ func (e *engine) passOneLocked(p *patience, h *hold) error {
 func (e *engine) gateLocked(id lockID) *gate {
 	g := e.gates[id]
 	if g == nil {
-		g = new(gate)
+		g = &gate{known: true}
 		e.gates[id] = g
 	}
 	return g
@@ -271,7 +272,8 @@ func (e *engine) leaveGateLocked(h *hold) {
 }
 
 func (e *engine) dropGateLocked(id lockID, g *gate) {
-	if !g.taken && g.open == nil && e.gates[id] == g {
+	if !g.taken && g.open == nil && g.known {
+		g.known = false
 		delete(e.gates, id)
 	}
 }

@@ -36,13 +36,14 @@ type handle struct {
 	client *Client
 	name   string
 	lock   lockType
+	parts  bool // it is made of other locks
 	fenced bool
 	bad    error // why it cannot be used, or nil
 }
 
 // newHandle returns the handle of lock, whose data are in keys; the first is its name.
 func newHandle(c *Client, lock lockType, keys []string, o lockOptions) handle {
-	return handle{client: c, name: keys[0], lock: lock, fenced: o.fenced, bad: checkKeys(c, keys)}
+	return handle{client: c, name: keys[0], lock: lock, parts: isComposite(lock), fenced: o.fenced, bad: checkKeys(c, keys)}
 }
 
 // Name is the name of the lock: see [Locker].
@@ -224,7 +225,7 @@ func (h *handle) inspect(ctx context.Context, op, field string) (state, error) {
 // on other goroutines, so that ctx has to say so.
 func (h *handle) caller(ctx context.Context) (context.Context, owner) {
 	o := ownerOf(ctx)
-	if _, ok := h.lock.(composite); ok {
+	if h.parts {
 		ctx = o.in(ctx)
 	}
 	return ctx, o

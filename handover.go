@@ -82,7 +82,7 @@ func (e *engine) handOverLocked(h *hold) bool {
 	}
 	g, t := h.gate, h.tenure
 	g.streak.passed++
-	delete(e.holds, h.key)
+	e.forgetLocked(h)
 	h.state, h.levels, h.gate = over, 0, nil
 	h.partLocked()
 	next.gate = g

@@ -383,8 +383,8 @@ func TestHandoverChaos(t *testing.T) {
 				t.Errorf("seed %d: %s is left", seed, h)
 			}
 			for _, e := range engines {
-				if len(e.holds)+len(e.gates)+len(e.dog.leases) != 0 || e.working.Load() != 0 {
-					t.Errorf("seed %d: %d holds %d gates %d leases %d working", seed, len(e.holds), len(e.gates), len(e.dog.leases), e.working.Load())
+				if len(e.holds)+len(e.gates)+len(e.dog.leases) != 0 || e.atWork() != 0 {
+					t.Errorf("seed %d: %d holds %d gates %d leases %d working", seed, len(e.holds), len(e.gates), len(e.dog.leases), e.atWork())
 				}
 			}
 		})

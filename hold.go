@@ -31,6 +31,7 @@ type hold struct {
 	field   string // in the record: that of its tenure; empty until it is asked for
 
 	// guarded by engine.mu
+	known  bool // it is among the holds of the engine
 	turn   gate // callers of the same owner, one at a time
 	gate   *gate
 	state  holdState
@@ -209,9 +210,7 @@ func (e *engine) rememberLocked(h *hold) {
 		e.lapsed = append(e.lapsed, h)
 		return
 	}
-	if oldest := e.lapsed[e.lapsedAt]; e.holds[oldest.key] == oldest {
-		delete(e.holds, oldest.key)
-	}
+	e.forgetLocked(e.lapsed[e.lapsedAt])
 	e.lapsed[e.lapsedAt] = h
 	e.lapsedAt = (e.lapsedAt + 1) % lapsedKept
 }

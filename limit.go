@@ -22,8 +22,6 @@ type limit struct {
 	until   time.Time          // when the next one begins
 }
 
-func newLimit(d time.Duration) *limit { return &limit{d: d} }
-
 // begin returns a ctx that ends after the limit, and knows nothing else.
 func (l *limit) begin(now time.Time) context.Context {
 	l.mu.Lock()
@@ -50,16 +48,3 @@ type limited struct {
 }
 
 func (c limited) Value(key any) any { return c.values.Value(key) }
-
-// within returns a ctx that ends with ctx, and after the limit.
-func (l *limit) within(ctx context.Context, now time.Time) (context.Context, context.CancelFunc) {
-	if ctx.Done() == nil {
-		return l.of(ctx, now), func() {}
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	forget := context.AfterFunc(l.begin(now), cancel)
-	return ctx, func() {
-		forget()
-		cancel()
-	}
-}

@@ -3,6 +3,7 @@ package relock
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -13,9 +14,8 @@ func TestLimit(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		type key struct{}
 		const d = time.Second
-		l := newLimit(d)
-		parent, cancel := context.WithCancel(context.WithValue(context.Background(), key{}, "v"))
-		defer cancel()
+		l := limit{d: d}
+		parent := context.WithValue(context.Background(), key{}, "v")
 		ends := func(ctx context.Context) {
 			start := time.Now()
 			if ctx.Value(key{}) != "v" {
@@ -28,26 +28,72 @@ func TestLimit(t *testing.T) {
 		}
 		for range 10 {
 			go ends(l.of(parent, time.Now()))
-			within, done := l.within(parent, time.Now())
-			go func() {
-				ends(within)
-				done()
-			}()
 			time.Sleep(d / 7)
 		}
 		time.Sleep(2 * d)
 
-		within, done := l.within(parent, time.Now())
-		defer done()
-		cancel()
-		<-within.Done()
-		if !errors.Is(within.Err(), context.Canceled) {
-			t.Error(within.Err())
-		}
 		first := l.begin(time.Now())
 		if l.begin(time.Now()) != first {
 			t.Error("two that begin at the same time have a timer each")
 		}
 		synctest.Wait()
 	})
+}
+
+// unconnectedLock is a fakeLock whose attempts get no connection, as from an empty pool: they
+// wait until their ctx ends.
+type unconnectedLock struct {
+	*fakeLock
+	seen chan<- context.Context
+}
+
+func (l unconnectedLock) acquire(ctx context.Context, _ attempt) (grant, error) {
+	l.seen <- ctx
+	<-ctx.Done()
+	return grant{}, ctx.Err()
+}
+
+// A request that has no connection ends as soon as its caller leaves; and with an error of its own
+// when its caller has waited long enough for it.
+func TestLeash(t *testing.T) {
+	type key struct{}
+	for _, test := range []struct {
+		name string
+		wait time.Duration // negative: until ctx is cancelled, after 3s
+		want error
+	}{
+		{"cancelled", -1, context.Canceled},
+		{"time up", 3 * time.Second, errNoAnswer},
+		{"no connection", time.Minute, nil},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := newBubbleEngine(t)
+				ctx, cancel := context.WithTimeout(context.WithValue(context.Background(), key{}, "v"), time.Hour)
+				defer cancel()
+				if test.wait < 0 {
+					time.AfterFunc(3*time.Second, cancel)
+				}
+				seen := make(chan context.Context, 10)
+				start := time.Now()
+				_, err := e.acquire(ctx, unconnectedLock{&fakeLock{e.redis, "x"}, seen}, 1, request{wait: test.wait})
+				took, of := time.Since(start), <-seen
+				if _, has := of.Deadline(); !has || of.Value(key{}) != "v" {
+					t.Error("it has lost the values or the deadline of the ctx")
+				}
+				synctest.Wait()
+				if of.Err() == nil || e.asking.Load() != 0 {
+					t.Error("the request goes on")
+				}
+				switch {
+				case test.want != nil && !errors.Is(err, test.want):
+					t.Errorf("%v, want %v", err, test.want)
+				case test.want != nil && took != 3*time.Second:
+					t.Errorf("it took %v", took)
+				case test.want == nil && (took < unlockTime || took > 2*unlockTime || err == nil || !strings.Contains(err.Error(), "no connection to Redis within 5s")):
+					t.Errorf("after %v: %v", took, err)
+				}
+			})
+		})
+	}
 }

@@ -104,7 +104,7 @@ func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 	if err == nil {
 		l.describe(members)
 	}
-	return &RedLock{handle{client: c, name: l.name.name, lock: l, bad: err}}
+	return &RedLock{handle{client: c, name: l.name.name, lock: l, parts: true, bad: err}}
 }
 
 // checkNodes says whether a node would have two votes, or no time to cast one.

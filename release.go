@@ -26,7 +26,7 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	if p.parts { // they take that long themselves, and then have something to say
 		p.deadline = p.deadline.Add(answerTime)
 	}
-	h, left, done := e.giveBackAtOnce(b, o)
+	h, left, done := e.giveBackAtOnce(b, o, p.parts)
 	switch {
 	case done:
 		e.sawRelease(ctx, h, 0, nil)
@@ -40,7 +40,7 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 // giveBackAtOnce gives back one level of the hold that o has on b, if that is trusted and nobody
 // else of o is at it; else it returns nil. Done is all there is to do where somebody of this process
 // is next, or has the record too; else it is the caller's turn at the hold, whose levels have to be set to left.
-func (e *engine) giveBackAtOnce(b backend, o owner) (h *hold, left int, done bool) {
+func (e *engine) giveBackAtOnce(b backend, o owner, parts bool) (h *hold, left int, done bool) {
 	e.mu.Lock()
 	h = e.holds[holdKey{b.id(), o}]
 	if h == nil || !h.turn.tryEnter() {
@@ -58,7 +58,7 @@ func (e *engine) giveBackAtOnce(b backend, o owner) (h *hold, left int, done boo
 	case e.handOverLocked(h):
 		done = true
 		h.turn.leave()
-	case h.state != holding || !e.dog.trusted(&h.tenure.lease) || isComposite(b):
+	case h.state != holding || !e.dog.trusted(&h.tenure.lease) || parts:
 		h.turn.leave()
 		h = nil
 	default:
@@ -141,22 +141,22 @@ func (e *engine) setLevels(p *patience, h *hold, left int, now time.Time) (r rel
 		}
 		e.endTurnLocked(h)
 	}()
-	first, made := tryAtOnce(e, p, now, func(ctx context.Context) (released, error) {
-		return h.backend.release(ctx, h.field, left)
+	made, err := e.tryAtOnce(p, now, func(ctx context.Context) (err error) {
+		r, err = h.backend.release(ctx, h.field, left)
+		return err
 	})
-	if made && first.err == nil {
-		return first.value, 0, nil
+	switch {
+	case !made:
+		return e.persistRelease(*p, h, left, now, nil)
+	case err != nil:
+		return e.persistRelease(*p, h, left, now, &try[released]{now, r, err})
 	}
-	return e.persistRelease(*p, h, left, now, first, made)
+	return r, 0, nil
 }
 
 // persistRelease goes on from the first try, if it was made.
-func (e *engine) persistRelease(p patience, h *hold, left int, now time.Time, first try[released], made bool) (released, int, error) {
-	var tried *try[released]
-	if made {
-		tried = &first
-	}
-	return persist(e, &p, now, tried, func(ctx context.Context) (released, error) {
+func (e *engine) persistRelease(p patience, h *hold, left int, now time.Time, first *try[released]) (released, int, error) {
+	return persist(e, &p, now, first, func(ctx context.Context) (released, error) {
 		return h.backend.release(ctx, h.field, left)
 	}, nil)
 }

@@ -26,15 +26,13 @@ type try[T any] struct {
 
 // tryAtOnce sends a request by itself and on the goroutine of its caller, if that will do.
 // It does what persist would do first, for less: most requests need no more.
-func tryAtOnce[T any](e *engine, p *patience, now time.Time, request func(context.Context) (T, error)) (t try[T], made bool) {
+func (e *engine) tryAtOnce(p *patience, now time.Time, request func(context.Context) error) (made bool, err error) {
 	under := e.asking.Add(1)
 	defer e.asking.Add(-1)
 	if !p.prompt || e.goesWithOthers(p, under) {
-		return t, false
+		return false, nil
 	}
-	t.sent = now
-	t.value, t.err = sendPromptly(e, p, now, request)
-	return t, true
+	return true, e.sendPromptly(p, now, request)
 }
 
 // persist sends a request until Redis answers it, or until what is in the way
@@ -109,7 +107,9 @@ func (e *engine) promptly() bool { return e.prompt && !e.ailing.Load() }
 // noteHealth remembers whether Redis has answered the last request.
 func (e *engine) noteHealth(err error) {
 	ill := err != nil && !answered(err)
-	e.ailing.Store(ill)
+	if e.ailing.Load() != ill { // as a rule it is read by many
+		e.ailing.Store(ill)
+	}
 	if ill || refusedWith(err, "CLUSTERDOWN") {
 		e.wakeups.router.stale()
 	}
@@ -130,17 +130,27 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 		}
 	}
 	if p.prompt {
-		value, err = sendPromptly(e, p, time.Now(), request)
+		err = e.sendPromptly(p, time.Now(), func(ctx context.Context) (err error) {
+			value, err = request(ctx)
+			return err
+		})
 		return value, err, nil
 	}
 	flight := &struct {
+		leash
 		settled atomic.Int32 // who sets it decides what has become of the request
 		done    chan struct{}
 		value   T // written before done is closed
 		err     error
-	}{done: make(chan struct{})}
+	}{leash: leash{Context: p.ctx, ended: make(chan struct{})}, done: make(chan struct{})}
+	ctx := context.Context(&flight.leash)
+	if p.parts {
+		ctx = p.ctx
+	}
 	e.spawn(func() {
-		value, err := sendOnce(e, p, e.patient, time.Now(), request)
+		value, err := request(ctx)
+		err = p.orUnconnected(err, ctx, unlockTime)
+		e.noteHealth(err)
 		if flight.settled.CompareAndSwap(underWay, wasAnswered) {
 			flight.value, flight.err = value, err
 			close(flight.done)
@@ -149,20 +159,53 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 		}
 	})
 	patient := p.worthAnAnswer()
-	// A Redis client without a read timeout would wait for ever.
-	var silent <-chan struct{}
-	if !p.parts {
-		silent = e.silence.begin(time.Now()).Done()
+	if p.parts {
+		why = patient.wait(flight.done, nil, 0)
+	} else {
+		why = patient.wait(flight.done, e.patient.begin(time.Now()).Done(), 0)
+		if why == nil && flight.settled.Load() == underWay {
+			flight.end(context.DeadlineExceeded)
+			// A Redis client without a read timeout would wait for ever.
+			why = patient.wait(flight.done, e.patient.begin(time.Now()).Done(), 0)
+		}
 	}
-	why = patient.wait(flight.done, silent, 0)
 	if why == nil && flight.settled.CompareAndSwap(underWay, sentAgain) {
 		return value, errSilent, nil
 	}
 	if why != nil && flight.settled.CompareAndSwap(underWay, leftBehind) {
+		flight.end(context.Canceled)
 		return value, nil, why
 	}
 	<-flight.done
 	return flight.value, flight.err, nil
+}
+
+// A leash is the ctx of a request that may be left behind. Its caller ends it: when he leaves, or
+// when the request should have a connection by now. Those of package context look after
+// themselves, and cost half a microsecond more.
+type leash struct {
+	context.Context // of the caller, for its values and its deadline
+	ended           chan struct{}
+	why             error // written before ended is closed
+}
+
+func (l *leash) Done() <-chan struct{} { return l.ended }
+
+func (l *leash) Err() error {
+	select {
+	case <-l.ended:
+		return l.why
+	default:
+		return nil
+	}
+}
+
+// end is for the caller alone.
+func (l *leash) end(why error) {
+	if l.why == nil {
+		l.why = why
+		close(l.ended)
+	}
 }
 
 // goesWithOthers says whether a request goes out with those of others, if so many are under way.
@@ -171,29 +214,32 @@ func (e *engine) goesWithOthers(p *patience, under int64) bool {
 }
 
 // sendPromptly is sendOnce for a caller who stays for the answer.
-func sendPromptly[T any](e *engine, p *patience, now time.Time, request func(context.Context) (T, error)) (T, error) {
-	limit := e.connecting
+func (e *engine) sendPromptly(p *patience, now time.Time, request func(context.Context) error) error {
+	limit := &e.connecting
 	if !p.deadline.IsZero() {
-		limit = e.brief
+		limit = &e.brief
 	}
-	return sendOnce(e, p, limit, now, request)
+	return e.sendOnce(p, limit, now, request)
 }
 
-// sendOnce runs request, and notes how it went. go-redis bounds how long it waits
-// for an answer, but dials a host that cannot be reached several times: l bounds that.
-func sendOnce[T any](e *engine, p *patience, l *limit, now time.Time, request func(context.Context) (T, error)) (T, error) {
+// sendOnce runs request for a caller whose ctx does not end, and notes how it went. go-redis bounds how long
+// it waits for an answer, but dials a host that cannot be reached several times: l bounds that.
+func (e *engine) sendOnce(p *patience, l *limit, now time.Time, request func(context.Context) error) error {
 	ctx := p.ctx
 	if !p.parts {
-		limited, done := l.within(ctx, now)
-		defer done()
-		ctx = limited
+		ctx = l.of(ctx, now)
 	}
-	value, err := request(ctx)
-	if !p.parts && err != nil && p.ctx.Err() == nil && errors.Is(err, ctx.Err()) {
-		err = fmt.Errorf("no connection to Redis within %v", l.d)
-	}
+	err := p.orUnconnected(request(ctx), ctx, l.d)
 	e.noteHealth(err)
-	return value, err
+	return err
+}
+
+// orUnconnected is err, which says so if it is the end of ctx that bounds how long a connection is waited for.
+func (p *patience) orUnconnected(err error, ctx context.Context, d time.Duration) error {
+	if err == nil || p.parts || p.ctx.Err() != nil || !errors.Is(err, ctx.Err()) {
+		return err
+	}
+	return fmt.Errorf("no connection to Redis within %v", d)
 }
 
 // What can become of a request.

@@ -77,6 +77,9 @@ func (e *engine) openLocked(h *hold) {
 
 // closeLocked lets nobody into t any more.
 func (e *engine) closeLocked(t *tenure) {
+	if t.backend.passage() != together {
+		return
+	}
 	id := t.backend.id()
 	if g := e.gates[id]; g != nil && g.open == t {
 		g.open = nil

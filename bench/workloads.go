@@ -50,10 +50,10 @@ func workloads(n size) []workload {
 	all := []workload{
 		{name: "alone", title: "1 goroutine, no contention, context.Background()",
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "redislock", "redsync"}, // rueidislock can get stuck
-			often: 8, slice: crowd{clients: 1, workers: 1, names: 1, endless: true}.slice, figure: rate, columns: crowded},
+			often: 40, slice: crowd{clients: 1, workers: 1, names: 1, endless: true}.slice, figure: rate, columns: crowded},
 		{name: "alone-cancellable", title: "1 goroutine, no contention, a ctx that can be cancelled",
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync"},
-			often: 8, slice: crowd{clients: 1, workers: 1, names: 1}.slice, figure: rate, columns: crowded},
+			often: 40, slice: crowd{clients: 1, workers: 1, names: 1}.slice, figure: rate, columns: crowded},
 		{name: "names", title: "64 goroutines, 64 names",
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync"},
 			often: 5, slice: crowd{clients: 1, workers: 64, names: 64}.slice, figure: rate, columns: crowded},
