@@ -18,29 +18,29 @@ import (
 func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	e.beginWork()
 	defer e.endWork()
+	h, left, done := e.giveBackAtOnce(b, o)
+	if done {
+		e.sawRelease(ctx, h, 0, nil)
+		return nil
+	}
 	now := time.Now()
-	p := patience{ctx: ctx, deadline: now.Add(unlockTime), prompt: e.promptly(), parts: isComposite(b)}
+	p := patience{ctx: ctx, deadline: now.Add(unlockTime), prompt: e.promptly()}
 	if ctx.Done() != nil {
 		p.ctx = context.WithoutCancel(ctx)
 	}
-	if p.parts { // they take that long themselves, and then have something to say
-		p.deadline = p.deadline.Add(answerTime)
-	}
-	h, left, done := e.giveBackAtOnce(b, o, p.parts)
-	switch {
-	case done:
-		e.sawRelease(ctx, h, 0, nil)
-		return nil
-	case h != nil:
+	if h != nil {
 		return e.releaseRecord(ctx, &p, h, left, nil, now)
+	}
+	if p.parts = isComposite(b); p.parts { // they take that long themselves, and then have something to say
+		p.deadline = p.deadline.Add(answerTime)
 	}
 	return e.releaseInTurn(ctx, p, b, o, now)
 }
 
-// giveBackAtOnce gives back one level of the hold that o has on b, if that is trusted and nobody
-// else of o is at it; else it returns nil. Done is all there is to do where somebody of this process
+// giveBackAtOnce gives back one level of the hold that o has on b, if that is trusted, not made of
+// others, and nobody else of o is at it; else it returns nil. Done is all there is to do where somebody of this process
 // is next, or has the record too; else it is the caller's turn at the hold, whose levels have to be set to left.
-func (e *engine) giveBackAtOnce(b backend, o owner, parts bool) (h *hold, left int, done bool) {
+func (e *engine) giveBackAtOnce(b backend, o owner) (h *hold, left int, done bool) {
 	e.mu.Lock()
 	h = e.holds[holdKey{b.id(), o}]
 	if h == nil || !h.turn.tryEnter() {
@@ -58,7 +58,7 @@ func (e *engine) giveBackAtOnce(b backend, o owner, parts bool) (h *hold, left i
 	case e.handOverLocked(h):
 		done = true
 		h.turn.leave()
-	case h.state != holding || !e.dog.trusted(&h.tenure.lease) || parts:
+	case h.state != holding || !e.dog.trusted(&h.tenure.lease) || isComposite(b):
 		h.turn.leave()
 		h = nil
 	default:
