@@ -283,14 +283,14 @@ func (e *engine) acquireAll(ctx context.Context, bs []backend, o owner, r reques
 	p.seen = e.sight(ctx, bs, o)
 	var l legacy
 	var err error
-	if len(bs) == 1 && r.lease == 0 && !p.parts {
-		l, err = e.standInLine(&p, bs[0], o)
+	if len(bs) == 1 && !p.parts {
+		l, err = e.standInLine(&p, bs[0], o, r.lease > 0)
 	}
 	if err == nil && !l.all {
 		var first *try[tried]
 		taken := false
 		if l.clear {
-			first, taken, err = e.takeAtOnce(&p, l.hold)
+			first, taken, err = e.takeAtOnce(&p, l.hold, r)
 		}
 		if !taken && err == nil {
 			patient := p // escapes
@@ -307,14 +307,15 @@ func (e *engine) acquireAll(ctx context.Context, bs []backend, o owner, r reques
 // takeAtOnce makes the first attempt for a fresh hold that nobody of this process is in the
 // way of. It does for less what takeAll would do, and is all that most locks need. If they
 // are not taken then, takeAll goes on from that try.
-func (e *engine) takeAtOnce(p *patience, h *hold) (first *try[tried], taken bool, err error) {
+func (e *engine) takeAtOnce(p *patience, h *hold, r request) (first *try[tried], taken bool, err error) {
 	returned := false
 	defer func() {
 		if !returned { // a hook of the Redis client has panicked
 			e.endTurn(h)
 		}
 	}()
-	w := want{h, attempt{field: h.field, lease: e.watchdogTimeout, level: 1, once: p.once, renewed: true}}
+	w := want{h, attempt{field: h.field, level: 1}}
+	e.asksFresh(&w, p, r)
 	t := tried{sent: time.Now()}
 	made, failed := e.tryAtOnce(p, t.sent, func(ctx context.Context) (err error) {
 		t.grant, err = h.backend.acquire(ctx, w.attempt)
@@ -484,18 +485,26 @@ func (e *engine) prepare(p *patience, w *want, r request) error {
 	w.attempt = attempt{field: h.field, lease: r.lease, level: h.levels + 1, renewed: r.lease == 0}
 	switch h.state {
 	case fresh:
-		w.once = p.once
-		w.lease = cmp.Or(r.provisional, r.lease)
+		e.asksFresh(w, p, r)
 	case lost:
 		h.told = true
 		return h.loss
 	default:
 		w.renewed = w.renewed || e.dog.renews(&h.tenure.lease)
+		if w.renewed {
+			w.lease = e.watchdogTimeout
+		}
 	}
+	return nil
+}
+
+// asksFresh is what r asks for where nothing is held yet.
+func (e *engine) asksFresh(w *want, p *patience, r request) {
+	w.once, w.renewed = p.once, r.lease == 0
+	w.lease = cmp.Or(r.provisional, r.lease)
 	if w.renewed {
 		w.lease = e.watchdogTimeout
 	}
-	return nil
 }
 
 // conclude notes what has become of an attempt: all that was wanted is held, or nothing of it.

@@ -204,24 +204,25 @@ type legacy struct {
 
 // standInLine is where most of those wait who ask for a hot lock: for one level of
 // one lock that somebody else of this process has, or contends for. It returns
-// what was left to the caller; the zero legacy is for those who cannot be left anything.
-func (e *engine) standInLine(p *patience, b backend, o owner) (legacy, error) {
+// what was left to the caller; the zero legacy is for those who cannot be left anything,
+// as those who want an explicit lease.
+func (e *engine) standInLine(p *patience, b backend, o owner, explicit bool) (legacy, error) {
 	key, way := holdKey{b.id(), o}, b.passage()
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	if e.holds[key] != nil || b.kin() != (lockID{}) && e.holds[holdKey{b.kin(), o}] != nil {
 		return legacy{}, nil
 	}
-	switch way {
-	case eachForItself:
+	switch {
+	case way == eachForItself, way == together && explicit:
 		return e.goesFirstLocked(e.newHoldLocked(b, key), nil), nil
-	case together:
+	case way == together:
 		return e.shareLocked(p, b, key)
 	}
 	switch g := e.gateLocked(key.id); {
 	case g.tryEnter():
 		return e.goesFirstLocked(e.newHoldLocked(b, key), g), nil
-	case p.once:
+	case p.once || explicit:
 		return legacy{}, nil
 	default:
 		return e.lineUpLocked(p, g, e.newHoldLocked(b, key))
