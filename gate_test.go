@@ -3,6 +3,7 @@ package relock
 import (
 	"context"
 	"errors"
+	"io"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -122,5 +123,30 @@ func TestGateKeptUntilTheEndOfPatience(t *testing.T) {
 			t.Errorf("after %v, not when the reserve is over", d)
 		}
 		at(6 * time.Second)
+	})
+}
+
+// Whoever was turned away from a gate does not take away the one that has come in its place since.
+func TestGateOfBefore(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		id := lockID{name: "x"}
+		e.mu.Lock()
+		defer e.mu.Unlock()
+		before := e.gateLocked(id)
+		before.tryEnter()
+		before.enqueue(nil)
+		before.turnAway(io.EOF)
+		before.leave()
+		e.dropGateLocked(id, before)
+
+		now := e.gateLocked(id)
+		now.tryEnter()
+		e.dropGateLocked(id, before) // by who was turned away
+		if e.gateLocked(id) != now {
+			t.Error("there are two gates of one name")
+		}
+		now.leave()
+		e.dropGateLocked(id, now)
 	})
 }
