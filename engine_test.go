@@ -1497,3 +1497,43 @@ func TestEngineRequestThatPanics(t *testing.T) {
 
 // atWork is how many callers and goroutines are at something.
 func (e *engine) atWork() int64 { return e.working.Load() - e.idle.Load() }
+
+// An Unlock that has waited for its turn has the time for its request that every request has: it is
+// told of the loss of the lock, and does not take a request that was never sent for one that was.
+func TestEngineUnlockThatWaitedForItsTurn(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		const o = owner(-1)
+		b := boundLock{&fakeLock{e.redis, "x"}}
+		for range 2 {
+			if ok, err := e.acquire(context.Background(), b, o, request{wait: forever}); !ok {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second) // the limit of the next request is a new one
+		e.redis.set(func() { e.redis.latency = 300 * time.Millisecond })
+		first := make(chan error, 1)
+		go func() { first <- e.release(context.Background(), b, o) }()
+		synctest.Wait()
+		second := make(chan error, 1)
+		go func() { second <- e.release(context.Background(), b, o) }()
+		synctest.Wait()
+		time.Sleep(500 * time.Millisecond) // the first one has run, and is not answered yet
+		e.redis.set(func() { delete(e.redis.records, "x") })
+		if err := <-first; err != nil {
+			t.Error(err)
+		}
+		if err := <-second; !errors.Is(err, ErrLockLost) {
+			t.Errorf("%v, want ErrLockLost", err)
+		}
+	})
+}
+
+// A boundLock is a fakeLock whose requests are not sent when their ctx has ended.
+type boundLock struct{ *fakeLock }
+
+func (l boundLock) release(ctx context.Context, field string, left int) (released, error) {
+	if err := ctx.Err(); err != nil {
+		return released{}, err
+	}
+	return l.fakeLock.release(ctx, field, left)
+}

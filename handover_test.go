@@ -543,3 +543,32 @@ func (b *bench) asks(l known) bool {
 	g := h.client.engine.gates[h.lock.id()]
 	return g != nil && g.taken
 }
+
+// Others of the same owner who come while a lock is being left to the next one are not left waiting.
+func TestHandoverWithOthersOfTheOwner(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		const shared, next = owner(-1), owner(2)
+		e.lock(shared)
+		var all sync.WaitGroup
+		soon, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		lock := func(o owner) {
+			if ok, err := e.lockWith(soon, o, request{wait: forever}); !ok {
+				t.Error(err)
+				return
+			}
+			e.unlock(o)
+		}
+		all.Go(func() { lock(next) })
+		synctest.Wait()
+		g := e.guarded(shared).(*guard)
+		end := g.cancel
+		g.cancel = func(cause error) { // while nobody has the mutex
+			end(cause)
+			all.Go(func() { lock(shared) })
+			synctest.Wait()
+		}
+		e.unlock(shared)
+		all.Wait()
+	})
+}

@@ -78,8 +78,8 @@ func TestLeash(t *testing.T) {
 				start := time.Now()
 				_, err := e.acquire(ctx, unconnectedLock{&fakeLock{e.redis, "x"}, seen}, 1, request{wait: test.wait})
 				took, of := time.Since(start), <-seen
-				if _, has := of.Deadline(); !has || of.Value(key{}) != "v" {
-					t.Error("it has lost the values or the deadline of the ctx")
+				if d, has := of.Deadline(); !has || d.Sub(start) > 2*unlockTime || of.Value(key{}) != "v" {
+					t.Error("it has no deadline of its own, or has lost the values of the ctx")
 				}
 				synctest.Wait()
 				if of.Err() == nil || e.asking.Load() != 0 {
@@ -96,4 +96,42 @@ func TestLeash(t *testing.T) {
 			})
 		})
 	}
+}
+
+// What a hook of the Redis client has bound to the ctx of a request ends with the request, and no
+// deadline of the caller is lost.
+func TestLeashEndsWithTheAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		p := &patience{ctx: ctx, closed: e.closed}
+		var seen context.Context
+		_, err, why := answer(e.engine, p, func(ctx context.Context) (int, error) {
+			seen = ctx
+			return 0, ctx.Err()
+		}, nil)
+		if err != nil || why != nil || seen.Err() == nil {
+			t.Errorf("%v, %v, and the ctx ends with %v", err, why, seen.Err())
+		}
+		if d, _ := seen.Deadline(); time.Until(d) != time.Second {
+			t.Errorf("it ends in %v", time.Until(d))
+		}
+	})
+}
+
+// So many goroutines are kept for later requests, and no more.
+func TestKeptGoroutines(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		for range 3 {
+			for range 3 * mostIdle {
+				e.spawn(func() { time.Sleep(time.Second) })
+			}
+			time.Sleep(2 * time.Second)
+			if n := e.working.Load(); n != mostIdle || e.idle.Load() != n {
+				t.Fatalf("%d goroutines, of which %d wait", n, e.idle.Load())
+			}
+		}
+	})
 }

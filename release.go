@@ -34,7 +34,7 @@ func (e *engine) release(ctx context.Context, b backend, o owner) error {
 	if p.parts = isComposite(b); p.parts { // they take that long themselves, and then have something to say
 		p.deadline = p.deadline.Add(answerTime)
 	}
-	return e.releaseInTurn(ctx, p, b, o, now)
+	return e.releaseInTurn(ctx, p, b, o)
 }
 
 // giveBackAtOnce gives back one level of the hold that o has on b, if that is trusted, not made of
@@ -74,7 +74,7 @@ func (e *engine) giveBackAtOnce(b backend, o owner) (h *hold, left int, done boo
 }
 
 // releaseInTurn is release where others of the same owner are at the hold, or it may have been lost.
-func (e *engine) releaseInTurn(ctx context.Context, p patience, b backend, o owner, now time.Time) error {
+func (e *engine) releaseInTurn(ctx context.Context, p patience, b backend, o owner) error {
 	h, err := e.takeTurn(&p, b, o, false)
 	if err != nil { // the others are waiting for Redis
 		if h := e.find(b.id(), o); h != nil {
@@ -102,7 +102,7 @@ func (e *engine) releaseInTurn(ctx context.Context, p patience, b backend, o own
 		e.sawRelease(ctx, h, 0, nil)
 		return nil
 	}
-	return e.releaseRecord(ctx, &p, h, left, loss, now)
+	return e.releaseRecord(ctx, &p, h, left, loss, time.Now())
 }
 
 // releaseRecord has the levels of h set to left in Redis, at which it is the caller's turn

@@ -142,7 +142,9 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 		done    chan struct{}
 		value   T // written before done is closed
 		err     error
-	}{leash: leash{Context: p.ctx, ended: make(chan struct{})}, done: make(chan struct{})}
+	}{done: make(chan struct{})}
+	now := time.Now()
+	flight.leash = leash{Context: p.ctx, by: now.Add(unlockTime + unlockTime/4), ended: make(chan struct{})}
 	ctx := context.Context(&flight.leash)
 	if p.parts {
 		ctx = p.ctx
@@ -162,7 +164,7 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 	if p.parts {
 		why = patient.wait(flight.done, nil, 0)
 	} else {
-		why = patient.wait(flight.done, e.patient.begin(time.Now()).Done(), 0)
+		why = patient.wait(flight.done, e.patient.begin(now).Done(), 0)
 		if why == nil && flight.settled.Load() == underWay {
 			flight.end(context.DeadlineExceeded)
 			// A Redis client without a read timeout would wait for ever.
@@ -177,16 +179,26 @@ func answer[T any](e *engine, p *patience, request func(context.Context) (T, err
 		return value, nil, why
 	}
 	<-flight.done
+	flight.end(context.Canceled) // for hooks of the Redis client that have bound something to it
 	return flight.value, flight.err, nil
 }
 
-// A leash is the ctx of a request that may be left behind. Its caller ends it: when he leaves, or
-// when the request should have a connection by now. Those of package context look after
+// A leash is the ctx of a request that may be left behind. Its caller ends it: with the answer, when he
+// leaves, or when the request should have a connection by now. Those of package context look after
 // themselves, and cost half a microsecond more.
 type leash struct {
 	context.Context // of the caller, for its values and its deadline
+	by              time.Time
 	ended           chan struct{}
 	why             error // written before ended is closed
+}
+
+// Deadline is for go-redis, where it is told to bound by it how long it waits for an answer.
+func (l *leash) Deadline() (time.Time, bool) {
+	if d, ok := l.Context.Deadline(); ok && d.Before(l.by) {
+		return d, true
+	}
+	return l.by, true
 }
 
 func (l *leash) Done() <-chan struct{} { return l.ended }
