@@ -491,3 +491,24 @@ func TestFairUnlockByAnotherSaysWhoHoldsIt(t *testing.T) {
 		b.must(l.Unlock(ctx))
 	})
 }
+
+// A try without waiting leaves nothing in the queue, and so is one request.
+func TestFairOneTryIsOneRequest(t *testing.T) {
+	b := newBench(t, testredis.Start(t).Addr)
+	ctx := context.Background()
+	b.must(b.client().NewFairLock(b.name).Lock(ctx))
+	rdb := testredis.Client(b, b.addr)
+	sent := new(counter)
+	rdb.AddHook(sent)
+	l := b.clientOn(rdb).NewFairLock(b.name)
+	if ok, err := l.TryLock(ctx, 0, 0); ok || err != nil { // the script is there afterwards
+		t.Fatal(ok, err)
+	}
+	before := sent.n.Load()
+	if ok, err := l.TryLock(ctx, 0, 0); ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	if n := sent.n.Load() - before; n != 1 {
+		t.Errorf("%d requests", n)
+	}
+}
