@@ -494,7 +494,7 @@ func TestFairUnlockByAnotherSaysWhoHoldsIt(t *testing.T) {
 
 // A try without waiting leaves nothing in the queue, and so is one request.
 func TestFairOneTryIsOneRequest(t *testing.T) {
-	b := newBench(t, testredis.Start(t).Addr)
+	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
 	b.must(b.client().NewFairLock(b.name).Lock(ctx))
 	rdb := testredis.Client(b, b.addr)
