@@ -496,7 +496,8 @@ func TestFairUnlockByAnotherSaysWhoHoldsIt(t *testing.T) {
 func TestFairOneTryIsOneRequest(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
-	b.must(b.client().NewFairLock(b.name).Lock(ctx))
+	held := b.client().NewFairLock(b.name)
+	b.must(held.Lock(ctx))
 	rdb := testredis.Client(b, b.addr)
 	sent := new(counter)
 	rdb.AddHook(sent)
@@ -511,4 +512,5 @@ func TestFairOneTryIsOneRequest(t *testing.T) {
 	if n := sent.n.Load() - before; n != 1 {
 		t.Errorf("%d requests", n)
 	}
+	b.must(held.Unlock(ctx))
 }

@@ -144,7 +144,7 @@ func TestGatesTogether(t *testing.T) {
 		prompt := rapid.Bool().Draw(rt, "prompt")
 		inBubbleOf(t, rt, func(t *testing.T) error {
 			h := &house{engine: newBubbleEngine(t).engine, inside: map[int]int{}, passed: map[int][]int{}}
-			h.engine.prompt = prompt
+			h.prompt = prompt
 			return h.receive(all, most, regulars, stay)
 		})
 	})
