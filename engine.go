@@ -48,7 +48,7 @@ const (
 	lapsedKept   = 1024                   // lapsed holds remembered, so that a late Unlock is told what happened
 	quickTries   = 4                      // at least, of a request that Redis does not answer, for a caller who has nothing yet,
 	quickTime    = 4 * time.Second        // and for how long
-	mostIdle     = 8                      // goroutines that are kept for the next request
+	mostIdle     = 2                      // goroutines that are kept for the next request
 	clearPause   = time.Second            // before what the other half keeps alive is cleared again
 	firstPause   = 10 * time.Millisecond
 	longestPause = 500 * time.Millisecond
