@@ -97,6 +97,12 @@ func (u use) all(one, rival lockMaker, name string) (err error) {
 			awaitSubscribed(u, mine, first)
 			got, _ := within(me, mine)
 			time.Sleep(100 * time.Millisecond)
+			if _, queues := mine.(*FairLock); queues { // else nobody is behind who leaves
+				testredis.Await(u, "both are in the queue", clusterSoon, func() bool {
+					n, _ := u.other.rdb.LLen(ctx, prefixName("redisson_lock_queue", name)).Result()
+					return n == 2 || len(got) > 0 || len(first) > 0
+				})
+			}
 			giveUp()
 			if err := <-first; !errors.Is(err, context.Canceled) {
 				return err
