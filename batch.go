@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"sync"
 	"time"
 )
@@ -61,9 +62,8 @@ type flight struct {
 	why   error         // the caller had no more time
 
 	// Written before done is closed:
-	answer   any
-	err      error
-	panicked error // by a hook of the Redis client
+	answer any
+	err    error
 }
 
 // A flightPlace is where a flight is.
@@ -93,16 +93,20 @@ func answerInBatch[T any](b *batches, p *patience, request func(context.Context)
 	f := &flight{Context: p.ctx, batches: b, patience: p.worthAnAnswer()}
 	value, err = request(f)
 	switch {
-	case f.why != nil && f.place == boarded && late != nil:
-		b.engine.spawn(func() {
-			value, err := request(f) // it is under way already: this waits for the answer
-			b.engine.noteHealth(err)
-			late(value, err)
-		})
-		fallthrough
-	case f.why != nil:
+	case f.why != nil || err == errSilent:
+		if p.leftBehind = p.leftBehind || f.place == boarded && f.why != nil; f.place == boarded && late != nil {
+			b.engine.spawn(func() {
+				value, err := request(f) // it is under way already: this waits for the answer
+				b.engine.noteHealth(err)
+				late(value, err)
+			})
+		}
+		b.engine.noteHealth(err)
 		var none T
-		return none, nil, f.why, true
+		if f.why != nil {
+			err = nil
+		}
+		return none, err, f.why, true
 	case errors.Is(err, errGrounded):
 		return value, nil, nil, false
 	}
@@ -133,15 +137,13 @@ func (f *flight) fly(what call) (any, error) {
 		}
 	}
 	if why == nil {
-		why = f.patience.wait(f.done, b.engine.silence.begin(time.Now()).Done(), 0)
+		why = f.patience.wait(f.done, b.engine.soon.begin(time.Now()).Done(), 0)
 	}
 	switch {
-	case f.isAnswered() && f.panicked != nil:
-		panic(f.panicked)
 	case f.isAnswered():
 		return f.answer, f.err
 	case why == nil:
-		return nil, errSilent // the answer is nobody's: to undo it would undo the next try
+		return nil, errSilent // the request is sent again
 	}
 	f.why = why
 	return nil, why
@@ -218,33 +220,27 @@ func (b *batches) next() []*flight {
 	return batch
 }
 
-// errPipelineEnded is a request that a hook of the Redis client did not let through.
-var errPipelineEnded = errors.New("a hook of the Redis client ended the pipeline")
-
 func (b *batches) send(batch []*flight) {
 	calls := make([]call, len(batch))
 	for i, f := range batch {
 		calls[i] = f.what
 	}
-	limit := &b.engine.brief // for a connection: some of them have no more time
-	ctx := limit.begin(time.Now())
+	ctx := b.engine.soon.begin(time.Now()) // for a connection
 	var outcomes []outcome
 	defer func() {
-		var panicked error
 		if outcomes == nil {
-			outcomes = make([]outcome, len(batch))
-			for i := range outcomes {
-				outcomes[i].err = errPipelineEnded
-			}
+			var err error = errHookExited
 			if why := recover(); why != nil {
-				panicked = fmt.Errorf("relock: panic while a pipeline was sent: %v\n\n%s", why, debug.Stack())
+				err = &hookPanic{why, debug.Stack()}
+				b.engine.logPanic(err)
 			}
+			outcomes = slices.Repeat([]outcome{{err: err}}, len(batch))
 		}
 		for i, o := range outcomes {
 			f := batch[i]
-			f.answer, f.err, f.panicked = o.answer, o.err, panicked
+			f.answer, f.err = o.answer, o.err
 			if o.err != nil && errors.Is(o.err, ctx.Err()) { // the callers have no such limit
-				f.err = fmt.Errorf("no connection to Redis within %v", limit.d)
+				f.err = fmt.Errorf("no connection to Redis within %v", resendTime)
 			}
 			if f.err != nil && !answered(f.err) {
 				b.pause()

@@ -41,15 +41,13 @@ import (
 )
 
 const (
-	unlockTime   = 5 * time.Second        // what Unlock and an undo take at most
-	connectTime  = 2 * time.Second        // what a request waits for a connection that its caller cannot leave behind,
-	briefTime    = 250 * time.Millisecond // and one that is to be over within unlockTime, together with its answer
-	closeTime    = 7 * time.Second        // how long Close waits for requests under way, which may take unlockTime and a quarter
-	lapsedKept   = 1024                   // lapsed holds remembered, so that a late Unlock is told what happened
-	quickTries   = 4                      // at least, of a request that Redis does not answer, for a caller who has nothing yet,
-	quickTime    = 4 * time.Second        // and for how long
-	mostIdle     = 2                      // goroutines that are kept for the next request
-	clearPause   = time.Second            // before what the other half keeps alive is cleared again
+	unlockTime   = 5 * time.Second // what Unlock and an undo take at most, and for how long a request waits for a connection
+	closeTime    = 7 * time.Second // how long Close waits for requests under way, which may take unlockTime and a quarter
+	lapsedKept   = 1024            // lapsed holds remembered, so that a late Unlock is told what happened
+	quickTries   = 4               // at least, of a request that Redis does not answer, for a caller who has nothing yet,
+	quickTime    = 4 * time.Second // and for how long
+	mostIdle     = 2               // goroutines that are kept for the next request
+	clearPause   = time.Second     // before a record that could not be cleared is cleared again
 	firstPause   = 10 * time.Millisecond
 	longestPause = 500 * time.Millisecond
 )
@@ -161,7 +159,7 @@ type engine struct {
 	watchdogTimeout time.Duration
 	maxWakeDelay    time.Duration
 	slice           time.Duration
-	prompt          bool // requests that were sent end by themselves within unlockTime
+	prompt          bool // requests that were sent end by themselves within resendTime
 	log             *slog.Logger
 	observer        Observer // or nil
 
@@ -176,11 +174,12 @@ type engine struct {
 	life    context.Context // until Close
 	endLife context.CancelFunc
 
-	connecting, brief, patient, silence limit // of requests
+	soon limit // resendTime
 
 	ailing  atomic.Bool  // the last request was not answered
 	trip    atomic.Int64 // about how long a request takes
-	asking  atomic.Int64 // callers who wait for an answer
+	asking  atomic.Int64 // requests under way
+	resent  atomic.Int64 // requests under way that were sent before, and not answered yet
 	working atomic.Int64 // callers that have something under way in Redis, and our goroutines
 	idle    atomic.Int64 // those of them that wait for jobs
 	jobs    chan func()
@@ -208,10 +207,7 @@ func newEngine(id string, o options, r router, runAll func(context.Context, []ca
 		runAll:          runAll,
 		holds:           make(map[holdKey]*hold),
 		gates:           make(map[lockID]*gate),
-		connecting:      limit{d: connectTime},
-		brief:           limit{d: briefTime},
-		patient:         limit{d: unlockTime},
-		silence:         limit{d: 2 * unlockTime},
+		soon:            limit{d: resendTime},
 	}
 	e.jobs = make(chan func())
 	e.life, e.endLife = context.WithCancel(context.Background())
@@ -220,7 +216,7 @@ func newEngine(id string, o options, r router, runAll func(context.Context, []ca
 	if e.observer != nil {
 		renew = e.observedRenew
 	}
-	e.dog = newWatchdog(renew, e.renewGroup)
+	e.dog = newWatchdog(renew, e.renewGroup, e.wakeups.reload)
 	return e
 }
 
@@ -251,10 +247,21 @@ func (e *engine) renew(ctx context.Context, leases []*lease) []renewal {
 	if len(calls) == 0 {
 		return answers
 	}
-	replies, errs := e.runAll(ctx, calls)
-	e.noteHealth(cmp.Or(errs...))
+	type result struct {
+		replies []reply
+		errs    []error
+	}
+	r, err := catchPanic(ctx, func(ctx context.Context) (r result, _ error) {
+		r.replies, r.errs = e.runAll(ctx, calls)
+		return r, nil
+	})
+	if err != nil {
+		e.logPanic(err)
+		r.replies, r.errs = make([]reply, len(calls)), slices.Repeat([]error{err}, len(calls))
+	}
+	e.noteHealth(cmp.Or(r.errs...))
 	for n, i := range called {
-		answers[i] = renewal{held: replies[n][0] == 1, err: errs[n]}
+		answers[i] = renewal{held: r.replies[n][0] == 1, err: r.errs[n]}
 	}
 	return answers
 }
@@ -287,7 +294,7 @@ func (e *engine) acquireAll(ctx context.Context, bs []backend, o owner, r reques
 		l, err = e.standInLine(&p, bs[0], o, r.lease > 0)
 	}
 	if err == nil && !l.all {
-		var first *try[tried]
+		var first *firstTry
 		taken := false
 		if l.clear {
 			first, taken, err = e.takeAtOnce(&p, l.hold, r)
@@ -304,35 +311,48 @@ func (e *engine) acquireAll(ctx context.Context, bs []backend, o owner, r reques
 	return err == nil, err
 }
 
+// A firstTry is the first attempt of an acquire, which contend goes on from.
+type firstTry struct {
+	retry[tried]
+	givenUp atomic.Bool // the acquire: see undoOrphan
+}
+
 // takeAtOnce makes the first attempt for a fresh hold that nobody of this process is in the
 // way of. It does for less what takeAll would do, and is all that most locks need. If they
 // are not taken then, takeAll goes on from that try.
-func (e *engine) takeAtOnce(p *patience, h *hold, r request) (first *try[tried], taken bool, err error) {
+func (e *engine) takeAtOnce(p *patience, h *hold, r request) (first *firstTry, taken bool, err error) {
+	w := want{h, attempt{field: h.field, level: 1}}
 	returned := false
 	defer func() {
-		if !returned { // a hook of the Redis client has panicked
+		if !returned { // a hook of the Redis client has ended the goroutine
+			e.undo(p.ctx, []want{w}, 1)
 			e.endTurn(h)
 		}
 	}()
-	w := want{h, attempt{field: h.field, level: 1}}
 	e.asksFresh(&w, p, r)
 	t := tried{sent: time.Now()}
 	made, failed := e.tryAtOnce(p, t.sent, func(ctx context.Context) (err error) {
 		t.grant, err = h.backend.acquire(ctx, w.attempt)
 		return err
 	})
-	if !made {
-		t, failed, err = e.askAnyway(*p, w)
+	if made {
+		first = &firstTry{retry: retry[tried]{made: &try[tried]{t.sent, t, failed}}}
+	} else {
+		first, t, err = e.askAnyway(*p, w)
 	}
 	returned = true
-	if err != nil { // the caller has no more time, and that try is undone
+	if err != nil { // the caller has no more time
+		first.end()
+		if first.p.leftBehind || len(first.underWay) > 0 {
+			e.undo(p.ctx, []want{w}, 0)
+		}
 		e.endTurn(h)
 		if err == errTimeUp { // nobody said that it is busy
 			err = errNoAnswer
 		}
 		return nil, false, err
 	}
-	if failed == nil && t.state == held {
+	if m := first.made; m != nil && m.err == nil && t.state == held {
 		now := e.dog.now()
 		e.mu.Lock()
 		if taken = !e.isClosed; taken {
@@ -343,20 +363,35 @@ func (e *engine) takeAtOnce(p *patience, h *hold, r request) (first *try[tried],
 		e.noteTrip(now - t.sent.Sub(e.dog.epoch))
 	}
 	if !taken {
-		return &try[tried]{t.sent, t, failed}, false, nil
+		return first, false, nil
 	}
+	first.end()
 	if p.seen != nil {
 		p.seen.took([]want{w})
 	}
 	return nil, true, nil
 }
 
-// askAnyway makes one attempt with others, or on a goroutine of its own.
-func (e *engine) askAnyway(p patience, w want) (t tried, err, why error) {
+// askAnyway makes one attempt with others, or on a goroutine of its own. The error is why the caller leaves.
+func (e *engine) askAnyway(p patience, w want) (first *firstTry, t tried, err error) {
+	first = new(firstTry)
 	asked := []want{w}
-	return answer(e, &p, func(ctx context.Context) (tried, error) {
-		return e.ask(ctx, asked)
-	}, func(t tried, err error) { e.undoLate(p.ctx, asked, t, err) })
+	first.retry = retry[tried]{engine: e, p: &p,
+		request:  func(ctx context.Context) (tried, error) { return e.ask(ctx, asked) },
+		onOrphan: func(t tried, err error) { e.undoOrphan(p.ctx, &first.givenUp, asked, t, err) },
+	}
+	m, why := first.send()
+	if m == nil && why == nil {
+		m, why = first.wait(time.Time{})
+	}
+	if why != nil {
+		first.givenUp.Store(true)
+		return first, t, why
+	}
+	if first.made = m; m != nil {
+		t = m.value
+	}
+	return first, t, nil
 }
 
 // A want is one level of one lock, and the hold that it will belong to.
@@ -365,7 +400,7 @@ type want struct {
 	attempt
 }
 
-func (e *engine) takeAll(p *patience, bs []backend, o owner, r request, l legacy, first *try[tried]) error {
+func (e *engine) takeAll(p *patience, bs []backend, o owner, r request, l legacy, first *firstTry) error {
 	wants := make([]want, 0, len(bs))
 	defer func() {
 		for _, w := range wants {
@@ -587,22 +622,31 @@ type tried struct {
 // error nothing is held, and what was left in Redis is on its way out. inherited
 // says that the record is there already, and nobody else's; and first is the first
 // try, if it was made.
-func (e *engine) contend(p *patience, wants []want, inherited bool, first *try[tried]) (t tried, err error) {
+func (e *engine) contend(p *patience, wants []want, inherited bool, first *firstTry) (t tried, err error) {
 	var (
 		ears   ears
 		heard  time.Time // of Redis, last
 		cause  error     // beside "busy", last
 		ghosts int       // attempts without an answer: they may have been granted, or may be
 		queued bool      // an attempt has left something in Redis
+		next   = first   // the try to go on from; nil: none is made yet
+		asking bool      // now; afterwards only if a hook has ended the goroutine
 	)
+	if first == nil {
+		first = new(firstTry)
+	}
 	if inherited {
 		ghosts = 1
 	}
 	defer func() {
 		ears.leave()
-		if err == nil || ghosts == 0 && !queued {
+		switch {
+		case asking:
+			ghosts = max(ghosts, 1)
+		case err == nil || ghosts == 0 && !queued && !p.leftBehind:
 			return
 		}
+		first.givenUp.Store(true)
 		undone := e.undo(p.ctx, wants, ghosts)      // 5
 		if queued || errors.Is(err, ErrNotSynced) { // others stand behind it, or it is there for sure
 			select {
@@ -624,13 +668,17 @@ func (e *engine) contend(p *patience, wants []want, inherited bool, first *try[t
 		}
 		wants = e.withKin(wants)
 		asked := wants
-		try := func(ctx context.Context) (tried, error) {
-			return e.ask(ctx, asked)
+		if next == nil {
+			next = &firstTry{}
 		}
-		late := func(t tried, err error) { e.undoLate(p.ctx, asked, t, err) }
+		r := &next.retry
+		r.engine, r.p = e, p
+		r.request = func(ctx context.Context) (tried, error) { return e.ask(ctx, asked) }
+		r.onOrphan = func(t tried, err error) { e.undoOrphan(p.ctx, &first.givenUp, asked, t, err) }
 		var unknown int
-		t, unknown, err = persist(e, p, heard, first, try, late) // 2
-		first = nil
+		asking = true
+		t, unknown, err = r.run(heard) // 2
+		asking, next = false, nil
 		ghosts, queued = ghosts+unknown, queued || t.left
 		if err == nil && unknown == 0 {
 			e.noteTrip(time.Since(t.sent))
@@ -680,8 +728,9 @@ func (e *engine) contend(p *patience, wants []want, inherited bool, first *try[t
 	}
 }
 
-// undoLate undoes an attempt that was answered when its caller had left.
-func (e *engine) undoLate(ctx context.Context, asked []want, t tried, err error) {
+// undoOrphan undoes an attempt that was answered when nobody waited for it any more:
+// its acquire was given up; or another try of it was granted, and that hold is over.
+func (e *engine) undoOrphan(ctx context.Context, givenUp *atomic.Bool, asked []want, t tried, err error) {
 	ghosts := 0
 	switch {
 	case err == nil && t.state == busy && !t.left:
@@ -691,7 +740,25 @@ func (e *engine) undoLate(ctx context.Context, asked []want, t tried, err error)
 	case err != nil && !answered(err): // else half of it has run, perhaps
 		return
 	}
-	e.abandonAll(ctx, asked, ghosts) // 5
+	if !givenUp.Load() {
+		asked = slices.DeleteFunc(slices.Clone(asked), func(w want) bool { return e.needs(w) })
+	}
+	if len(asked) > 0 {
+		e.abandonAll(ctx, asked, ghosts) // 5
+	}
+}
+
+// needs says whether the field of w is that of a hold of this process, or of an acquire that goes on.
+func (e *engine) needs(w want) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	switch h := w.hold; h.state {
+	case over:
+		return h.tenure != nil && (h.tenure.handedOn || len(h.tenure.holds) > 0)
+	case lost:
+		return false
+	}
+	return true
 }
 
 // ask makes one attempt.

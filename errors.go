@@ -90,7 +90,8 @@ func ctxError(ctx context.Context) error {
 // transient says whether the same request may succeed soon: the connection
 // failed, or a server that is starting, failing over or busy refused it.
 func transient(err error) bool {
-	if errors.Is(err, redis.ErrClosed) || errors.Is(err, errReply) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrNotSynced) {
+	if errors.Is(err, redis.ErrClosed) || errors.Is(err, errReply) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrNotSynced) ||
+		errors.Is(err, errHookExited) || panicOf(err) != nil {
 		return false
 	}
 	if quorum := (*QuorumError)(nil); errors.As(err, &quorum) {

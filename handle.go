@@ -243,10 +243,14 @@ func (h *handle) usable(ctx context.Context) error {
 
 func (h *handle) fail(op string, err error) error { return failed(op, h.name, err) }
 
-// failed puts the operation and the lock's name before err.
+// failed puts the operation and the lock's name before err. If err is a panic of a
+// hook of the Redis client, the caller panics as it would with go-redis itself.
 func failed(op, name string, err error) error {
 	if err == nil {
 		return nil
+	}
+	if p := panicOf(err); p != nil {
+		panic(p.value)
 	}
 	return fmt.Errorf("relock: %s %s: %w", op, shortName(name), err)
 }

@@ -34,6 +34,8 @@ type tenure struct {
 	holds []*hold  // whose it is: one, or many that share it
 	alone [1]*hold // room for one
 	ended bool     // lost, whoever has it by now
+
+	handedOn bool // to a hold that has a tenure of its own in the same field
 }
 
 // newTenure is that of h, which was granted by an answer that came at since.
@@ -87,7 +89,7 @@ func (e *engine) handOverLocked(h *hold) bool {
 	h.partLocked()
 	next.gate = g
 	if next.heir = needsToken(next.backend); next.heir {
-		next.field = t.field
+		next.field, t.handedOn = t.field, true
 		e.dog.remove(&t.lease)
 	} else {
 		e.joinLocked(t, next)

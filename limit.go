@@ -27,7 +27,9 @@ func (l *limit) begin(now time.Time) context.Context {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now.After(l.until) {
-		l.current, l.cancel = context.WithTimeout(context.Background(), l.d+l.d/4)
+		var timed context.Context
+		timed, l.cancel = context.WithTimeout(context.Background(), l.d+l.d/4)
+		l.current = undated{timed}
 		l.until = now.Add(l.d / 4)
 	}
 	return l.current
@@ -40,6 +42,13 @@ func (l *limit) of(ctx context.Context, now time.Time) context.Context {
 	}
 	return limited{l.begin(now), ctx}
 }
+
+// undated is a ctx whose end nobody can see coming. go-redis with ContextTimeoutEnabled
+// would take the end for the time that an answer may take, and close a connection
+// whose answer is a little later. A request that waits for a connection still ends with the ctx.
+type undated struct{ context.Context }
+
+func (undated) Deadline() (time.Time, bool) { return time.Time{}, false }
 
 // limited ends with one ctx and has the values of another one.
 type limited struct {

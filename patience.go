@@ -22,7 +22,9 @@ type patience struct {
 	alone    bool            // requests are not of one call each
 	parts    bool            // requests are those of a composite, whose parts bound them
 	unheard  bool            // Redis has not answered at all, and that is why it was given up
-	seen     *sighting       // of the call, or nil
+	// A request was under way when its caller left.
+	leftBehind bool
+	seen       *sighting // of the call, or nil
 }
 
 // patienceFor is that of a caller of e who asks b, and waits until ctx or e ends.

@@ -322,6 +322,8 @@ type keeper struct {
 	due     time.Duration // a renewal is to be sent by then
 	quiet   time.Duration // and not before
 	told    time.Duration // when the last answer came, of which the watchdog may hear after it has sent once more
+
+	underWay int // renewals
 	over    bool
 	mode    string
 	wrong   error
@@ -354,16 +356,26 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 		case sent < k.quiet && sent != k.told || sent > k.due:
 			k.fail("renewed at %v, want between %v and %v", sent, k.quiet, k.due)
 		}
-		// Without an answer: again after a quarter of what is left, so sooner and sooner.
+		// After an error: again after a quarter of what is left, so sooner and sooner.
 		k.due = sent + max((k.until-sent)/4, k.length/200)
 		k.quiet = k.due
 		switch k.mode {
 		case "fails":
 			return []renewal{{err: errDown}}
 		case "slow":
+			// Without an answer: again after renewTime, but no third one.
+			k.due = min(k.due, sent+renewTime)
+			k.quiet = k.due
+			if k.underWay++; k.underWay > mostRenewals {
+				k.fail("at %v: %d renewals are under way", sent, k.underWay)
+			}
+			if k.underWay == mostRenewals {
+				k.due, k.quiet = k.until, k.until
+			}
 			k.mu.Unlock()
 			time.Sleep(7*time.Second + 1)
 			k.mu.Lock()
+			k.underWay--
 		case "gone":
 			k.over = true
 			return []renewal{{held: false}}
@@ -374,7 +386,7 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 			k.due = max(k.due, k.told) // it was answered late
 		}
 		return []renewal{{held: true}}
-	}, func(*lease) string { return "" })
+	}, func(*lease) string { return "" }, func() {})
 	defer dog.close()
 	l, ends := newLease(dog)
 	k.confirmed(0, length, renewed)

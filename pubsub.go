@@ -24,6 +24,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -53,8 +54,8 @@ type router interface {
 	node(channel string) node
 	// moves says whether what node says changes with time.
 	moves() bool
-	// stale hears that what node has said may not be true any more. It does not block.
-	stale()
+	// reload finds out anew what node says. It takes about as long as the read timeout of the Redis client at most.
+	reload()
 	// refused hears how a node has refused a channel, and says whether to connect anew because of that.
 	refused(err error) bool
 }
@@ -64,7 +65,7 @@ type oneServer func() subscriber
 
 func (dial oneServer) node(string) node   { return node{dial: dial} }
 func (dial oneServer) moves() bool        { return false }
-func (dial oneServer) stale()             {}
+func (dial oneServer) reload()            {}
 func (dial oneServer) refused(error) bool { return false }
 
 type pubsub struct {
@@ -76,12 +77,14 @@ type pubsub struct {
 	idle    time.Duration // how long a connection stays open without channels
 	reroute time.Duration // how long after it was refused a channel is looked for elsewhere; shorter than linger
 
-	closed chan struct{}
-	work   sync.WaitGroup
+	closed  chan struct{}
+	work    sync.WaitGroup
+	reloads atomic.Int32 // under way
 
 	mu       sync.Mutex // guards below, all links and all channels; a leaf: nothing is called with it held
 	channels map[string]*channel
 	links    map[string]*link // by name of the node
+	reloadAt time.Time        // not before that
 	stopped  bool
 	warned   bool
 }
@@ -146,22 +149,64 @@ func (p *pubsub) join(name string) *listener {
 
 // joinFor is join for a wake that has other sources too.
 func (p *pubsub) joinFor(wake chan struct{}, name string) *listener {
+	if l := p.tryJoin(wake, name, nil); l != nil {
+		return l
+	}
+	home := p.router.node(name)
+	return p.tryJoin(wake, name, &home)
+}
+
+// tryJoin is joinFor for a channel that has a link, or is given to that of its node; else it returns nil.
+func (p *pubsub) tryJoin(wake chan struct{}, name string, home *node) *listener {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.channels[name] == nil {
-		p.mu.Unlock()
-		home := p.router.node(name)
-		p.mu.Lock()
-		if p.channels[name] == nil {
-			ch := &channel{name: name, ready: make(chan struct{})}
-			p.channels[name] = ch
-			p.placeLocked(ch, home)
-		}
-	}
 	ch := p.channels[name]
+	if ch == nil {
+		if home == nil {
+			return nil
+		}
+		ch = &channel{name: name, ready: make(chan struct{})}
+		p.channels[name] = ch
+		p.placeLocked(ch, *home)
+	}
 	l := &listener{wake: wake, ready: ch.ready, channel: ch, pubsub: p}
 	ch.listeners = append(ch.listeners, l)
 	return l
+}
+
+const (
+	mostReloads = 4                      // of the routes, under way: one that asks a server which is gone must not keep the next from asking another
+	reloadPause = 100 * time.Millisecond // between two of them
+)
+
+// reload has the router find out anew which node announces on which channel: what it
+// knows may not be true any more. It does not block.
+func (p *pubsub) reload() {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.stopped || p.reloads.Load() >= mostReloads {
+		return
+	}
+	p.reloads.Add(1)
+	begin := later(time.Now(), p.reloadAt)
+	p.reloadAt = begin.Add(reloadPause)
+	p.work.Go(func() {
+		defer p.reloads.Add(-1)
+		defer p.caught()
+		select {
+		case <-time.After(time.Until(begin)):
+			p.router.reload()
+		case <-p.closed:
+		}
+	})
+}
+
+// caught notes that a hook of the Redis client has panicked, on a goroutine of ours.
+// It is deferred.
+func (p *pubsub) caught() {
+	if why := recover(); why != nil {
+		p.log.Error("relock: a hook of the Redis client panicked", "panic", why, "stack", string(debug.Stack()))
+	}
 }
 
 // placeLocked gives a channel to the link of its node.
@@ -225,14 +270,14 @@ func (l *link) kickLocked() {
 func (l *link) run() {
 	var pause time.Duration
 	for {
-		worked, needed := l.serve(l.startOver())
+		worked, needed := l.session()
 		if !needed {
 			return
 		}
 		if worked {
 			pause = 0
 		}
-		l.router.stale()
+		l.reload()
 		select {
 		case <-time.After(pause/2 + rand.N(pause/2+1)):
 		case <-l.closed:
@@ -240,6 +285,13 @@ func (l *link) run() {
 		}
 		pause = min(max(2*pause, 20*time.Millisecond), time.Second)
 	}
+}
+
+// session is all that happens on one connection: see serve.
+func (l *link) session() (worked, needed bool) {
+	needed = true // if a hook panics
+	defer l.caught()
+	return l.serve(l.startOver())
 }
 
 // serve writes to one connection until it fails or nobody has needed it for a
@@ -278,6 +330,7 @@ func (l *link) serve(conn subscriber) (worked, needed bool) {
 			reading = true
 			reader.Go(func() {
 				defer close(failed)
+				defer l.caught()
 				l.read(conn, &heard)
 			})
 		}
@@ -328,19 +381,13 @@ func (l *link) dial() subscriber {
 
 // rehome finds out to which nodes the homeless channels belong now.
 func (l *link) rehome(now time.Time) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.homeless) == 0 || now.Before(l.routeAt) {
-		return
-	}
-	moving := l.homeless
-	l.homeless = nil
+	moving := l.takeHomeless(now)
 	homes := make([]node, len(moving))
-	l.mu.Unlock()
 	for i, ch := range moving {
 		homes[i] = l.router.node(ch.name)
 	}
 	l.mu.Lock()
+	defer l.mu.Unlock()
 	for i, ch := range moving {
 		switch {
 		case homes[i].name == l.node.name:
@@ -353,6 +400,18 @@ func (l *link) rehome(now time.Time) {
 			l.placeLocked(ch, homes[i])
 		}
 	}
+}
+
+// takeHomeless takes the homeless channels out of their list, if it is time to look for their nodes.
+func (l *link) takeHomeless(now time.Time) []*channel {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Before(l.routeAt) {
+		return nil
+	}
+	moving := l.homeless
+	l.homeless = nil
+	return moving
 }
 
 // restless is how long after trouble a link asks who has its channels now.
@@ -375,7 +434,7 @@ func (l *link) lookAround() {
 	trouble := time.Since(l.troubled) < restless
 	l.mu.Unlock()
 	if trouble {
-		l.router.stale()
+		l.reload()
 	}
 	mine = slices.DeleteFunc(mine, func(ch *channel) bool {
 		home := l.router.node(ch.name).name
@@ -555,7 +614,7 @@ func (l *link) confirmed(name string) {
 // confirmed one that is called name, or, without a name, on the one whose turn it is to be answered.
 func (l *link) moved(name string) {
 	if l.evict(name) {
-		l.router.stale()
+		l.reload()
 	}
 }
 

@@ -109,7 +109,7 @@ func (e *engine) releaseInTurn(ctx context.Context, p patience, b backend, o own
 // until then, and reports what has become of it. The hold may have been lost before.
 func (e *engine) releaseRecord(ctx context.Context, p *patience, h *hold, left int, loss error, now time.Time) error {
 	r, ghosts, err := e.setLevels(p, h, left, now)
-	if err != nil && left == 0 && h.keptByKin() {
+	if err != nil && left == 0 {
 		e.spawn(h.clear)
 	}
 	switch {
@@ -132,7 +132,11 @@ func (e *engine) releaseRecord(ctx context.Context, p *patience, h *hold, left i
 // setLevels has the levels of h set to left in Redis, ends the caller's turn at it, and with the last
 // level lets the next one contend for the lock: whatever Redis says.
 func (e *engine) setLevels(p *patience, h *hold, left int, now time.Time) (r released, ghosts int, err error) {
-	defer func() { // also when a hook of the Redis client panics
+	returned := false
+	defer func() { // also when a hook of the Redis client ends the goroutine
+		if !returned && left == 0 {
+			e.spawn(h.clear)
+		}
 		e.mu.Lock()
 		defer e.mu.Unlock()
 		if left == 0 {
@@ -147,11 +151,12 @@ func (e *engine) setLevels(p *patience, h *hold, left int, now time.Time) (r rel
 	})
 	switch {
 	case !made:
-		return e.persistRelease(*p, h, left, now, nil)
+		r, ghosts, err = e.persistRelease(*p, h, left, now, nil)
 	case err != nil:
-		return e.persistRelease(*p, h, left, now, &try[released]{now, r, err})
+		r, ghosts, err = e.persistRelease(*p, h, left, now, &try[released]{now, r, err})
 	}
-	return r, 0, nil
+	returned = true
+	return r, ghosts, err
 }
 
 // persistRelease goes on from the first try, if it was made.
@@ -162,7 +167,10 @@ func (e *engine) persistRelease(p patience, h *hold, left int, now time.Time, fi
 }
 
 func unconfirmed(err error) error {
-	return fmt.Errorf("not confirmed, the record lapses with its lease: %w", err)
+	if err == errTimeUp {
+		err = silence(unlockTime, 1, nil)
+	}
+	return fmt.Errorf("not confirmed: the release goes on in the background until the record is gone or its lease is over: %w", err)
 }
 
 // giveBack takes one level from the hold, and with the last one ends it here. It
@@ -194,12 +202,13 @@ func (h *hold) giveBackLocked() (left int, last bool, guards []*guard) {
 }
 
 // clear takes whatever there is of the hold out of Redis, and lets the next one
-// contend for its lock. What cannot be taken out lapses with its lease; but where
-// the other half renews that lease, it is tried again for as long as it does.
+// contend for its lock. It tries for as long as the record may last: until the lease
+// is over; and where the other half renews that lease, for as long as it does.
 func (h *hold) clear() {
 	e := h.engine
 	ctx := h.key.owner.in(context.Background())
-	for e.abandon(ctx, h.backend, attempt{field: h.field, level: 1}, 1) != nil && h.keptByKin() {
+	end := e.recordEnd(h)
+	for e.abandon(ctx, h.backend, attempt{field: h.field, level: 1}, 1) != nil && (time.Now().Before(end) || h.keptByKin()) {
 		p := &patience{ctx: ctx, closed: e.closed}
 		if p.wait(nil, nil, clearPause) != nil {
 			break // nothing is renewed any more
@@ -208,6 +217,18 @@ func (h *hold) clear() {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.leaveGateLocked(h)
+}
+
+// recordEnd is when the lease of the record of h is over at the latest. A renewal may be on its way.
+func (e *engine) recordEnd(h *hold) time.Time {
+	t := h.tenure
+	if t == nil {
+		return time.Now()
+	}
+	if e.dog.renews(&t.lease) {
+		return time.Now().Add(e.watchdogTimeout)
+	}
+	return e.dog.end(&t.lease).Add(drift(e.dog.left(&t.lease)))
 }
 
 // keptByKin says whether the owner holds the other half, which keeps the record alive.

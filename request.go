@@ -1,20 +1,36 @@
 package relock
 
-// How a request is sent so that its sender can leave early, and again when Redis
+// How a request is sent so that its caller can leave early, and again when Redis
 // does not answer.
 //
-// Rules: go-redis cannot be interrupted once a request is sent, so where the
-// caller may have to leave early the request has a goroutine of its own, which
-// tidies up after it. Only requests that may safely run twice, and late, are sent
-// this way.
+// Rules:
+//   - Only requests that may safely run twice, and late, are sent this way.
+//   - go-redis cannot be interrupted once a request is sent. So the request has a
+//     goroutine of its own, unless the read timeout of the Redis client is as short
+//     as resendTime and the caller has the time.
+//   - A request without an answer for resendTime is sent again while the first try
+//     waits on: a connection may hang, and the pool gives another one. The first
+//     answer to any of the tries counts.
+//   - The tries of a caller that has left, or has its answer from another try, go
+//     on by themselves. Their outcome goes to onOrphan.
+//   - A hook of the Redis client that panics does so for the caller: the panic is an
+//     error until everything is tidied up (see failed).
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"sync/atomic"
+	"runtime/debug"
+	"slices"
 	"time"
+)
+
+const (
+	resendTime = time.Second // a request without an answer is sent again after this time, or a quarter more
+	mostTries  = 4           // tries of one request under way at a time
+	mostResent = 32          // tries of one Client beside the first ones: where all of Redis hangs, more of them change nothing
 )
 
 // A try is a request that was sent once.
@@ -32,64 +48,299 @@ func (e *engine) tryAtOnce(p *patience, now time.Time, request func(context.Cont
 	if !p.prompt || e.goesWithOthers(p, under) {
 		return false, nil
 	}
-	return true, e.sendPromptly(p, now, request)
+	return true, e.sendOnce(p, now, request)
 }
 
 // persist sends a request until Redis answers it, or until what is in the way
-// will not pass. A caller who has nothing yet is told after a few tries; one who
-// hears of Redis, now or before (at heard), rides out a failover, for up to one
-// watchdog timeout. The first try may have been made already. ghosts are the tries
-// whose answer is not known: they may have run, or may still.
-func persist[T any](e *engine, p *patience, heard time.Time, first *try[T], request func(context.Context) (T, error), late func(T, error)) (value T, ghosts int, err error) {
-	pause, start := firstPause, time.Now()
-	for tries := 1; ; tries++ {
-		last := err
-		if tries == 1 && first != nil {
-			start, value, err = first.sent, first.value, first.err
-		} else {
+// will not pass: see retry.run. The first try may have been made already.
+func persist[T any](e *engine, p *patience, heard time.Time, first *try[T], request func(context.Context) (T, error), onOrphan func(T, error)) (value T, ghosts int, err error) {
+	r := retry[T]{engine: e, p: p, request: request, onOrphan: onOrphan, made: first}
+	return r.run(heard)
+}
+
+// A retry sends one request until it is answered. It belongs to one goroutine.
+type retry[T any] struct {
+	engine   *engine
+	p        *patience
+	request  func(context.Context) (T, error)
+	onOrphan func(T, error) // hears the outcome of a try that nobody waits for any more; or nil
+
+	made     *try[T] // the first try, if run has not seen its outcome yet
+	tries    int
+	ghosts   int  // tries without an answer that have ended
+	heard    bool // Redis has answered a try: it is there, and starts, fails over or moves a slot
+	underWay []*requestCtx
+
+	outcomes chan outcomeOf[T] // of the tries that have a goroutine
+	over     chan struct{}     // closed when nobody receives from outcomes any more
+}
+
+type outcomeOf[T any] struct {
+	ctx *requestCtx
+	try[T]
+}
+
+// run sends the request until Redis answers it, or until what is in the way will
+// not pass. A caller who has nothing yet is told after a few tries; one who hears of
+// Redis, now or before (at heard), rides out a failover, for up to one watchdog
+// timeout. ghosts are the tries whose answer is not known: they may have run, or may
+// still. A caller who leaves is told the reason; p.leftBehind says whether a try
+// was under way then, and ghosts do not count that one.
+func (r *retry[T]) run(heard time.Time) (value T, ghosts int, err error) {
+	defer r.end()
+	p, pause := r.p, firstPause
+	start := r.started()
+	var until time.Time // of the pause before the next try
+	for {
+		var why error
+		t := r.made
+		r.made = nil
+		if t == nil {
 			// The first try is made even if the time is up: it is what wait 0 asks for.
-			if why := p.over(); why != nil && !(tries == 1 && why == errTimeUp) {
-				return value, ghosts, whyAfter(why, err)
+			if why = p.over(); why != nil && !(r.tries == 0 && why == errTimeUp) {
+				return r.leave(value, whyAfter(why, err))
 			}
-			var why error
-			value, err, why = answer(e, p, request, late)
-			if why != nil {
-				return value, ghosts, whyAfter(why, last)
+			why = nil
+			if until.IsZero() && r.mayTry() {
+				t, why = r.send()
 			}
 		}
-		if err == nil {
-			return value, ghosts, nil
+		if t == nil && why == nil {
+			t, why = r.wait(until)
 		}
-		if mayHaveRun(err) {
-			ghosts++
-		}
-		if ended := p.ctx.Err(); ended != nil {
-			if errors.Is(err, ended) { // go-redis noticed it as well
-				err = last
-			}
-			return value, ghosts, whyAfter(ctxError(p.ctx), err)
-		}
-		took, enough := time.Since(start), false
+		last := err
 		switch {
-		case !heard.IsZero():
-			enough = time.Since(heard) > e.watchdogTimeout
-		case p.once:
-			enough = tries >= quickTries || took > quickTime
-		case answered(err): // it is there, and starts, fails over or moves a slot
-			enough = took > e.watchdogTimeout
+		case why != nil:
+			return r.leave(value, whyAfter(why, last))
+		case t == nil && !until.IsZero():
+			until = time.Time{} // the pause is over
+			continue
+		case t == nil: // silence
+		case t.err == nil:
+			return t.value, r.ghosts + len(r.underWay), nil
 		default:
-			enough = tries >= quickTries && took > time.Second || took > quickTime
+			value, err = t.value, t.err
+			if mayHaveRun(err) {
+				r.ghosts++
+			}
+			r.heard = r.heard || answered(err)
+			if ended := p.ctx.Err(); ended != nil {
+				if errors.Is(err, ended) { // go-redis noticed it as well
+					err = last
+				}
+				return r.leave(value, whyAfter(ctxError(p.ctx), err))
+			}
 		}
-		if enough || !transient(err) {
-			p.unheard = heard.IsZero() && !answered(err)
-			return value, ghosts, err
+		if t != nil && !transient(err) || r.enough(heard, start) {
+			if t == nil {
+				err = silence(time.Since(start), r.tries, last)
+			}
+			p.unheard = heard.IsZero() && transient(err) && !answered(err)
+			return value, r.ghosts + len(r.underWay), err
 		}
-		p.prompt = false // from here on it may have to be left behind
-		if why := p.wait(nil, nil, pause/2+rand.N(pause)); why != nil {
-			return value, ghosts, whyAfter(why, err)
+		if t != nil {
+			p.prompt = false // from here on it may have to be left behind
+			until = time.Now().Add(pause/2 + rand.N(pause))
+			pause = min(2*pause, longestPause)
 		}
-		pause = min(2*pause, longestPause)
 	}
+}
+
+// started is when the first try was sent, or is going to be.
+func (r *retry[T]) started() time.Time {
+	switch {
+	case r.made != nil:
+		return r.made.sent
+	case len(r.underWay) > 0:
+		return r.underWay[0].sent
+	}
+	return time.Now()
+}
+
+// enough says whether the caller is to be told that the request has failed so far.
+func (r *retry[T]) enough(heard, start time.Time) bool {
+	took, tried := time.Since(start), r.tries >= quickTries && len(r.underWay) == 0
+	switch {
+	case !heard.IsZero():
+		return time.Since(heard) > r.engine.watchdogTimeout
+	case r.p.once:
+		return tried || took > quickTime
+	case r.heard:
+		return took > r.engine.watchdogTimeout
+	}
+	return tried && took > time.Second || took > quickTime
+}
+
+// mayTry says whether one more try may be under way.
+func (r *retry[T]) mayTry() bool {
+	switch n := len(r.underWay); {
+	case n == 0:
+		return true
+	case r.p.parts: // which send again by themselves
+		return false
+	default:
+		return n < mostTries && r.engine.resent.Load() < mostResent
+	}
+}
+
+// send makes one try. It returns the outcome if that is known already. The error is
+// the reason why the caller leaves.
+func (r *retry[T]) send() (t *try[T], why error) {
+	e, p := r.engine, r.p
+	r.tries++
+	now := time.Now()
+	if len(r.underWay) > 0 {
+		r.start(now)
+		return nil, nil
+	}
+	under := e.asking.Add(1)
+	defer e.asking.Add(-1)
+	if e.goesWithOthers(p, under) {
+		if value, err, why, ok := answerInBatch(e.batches, p, r.request, r.onOrphan); why != nil {
+			return nil, why
+		} else if ok {
+			return &try[T]{now, value, err}, nil
+		}
+	}
+	if !p.prompt {
+		r.start(now)
+		return nil, nil
+	}
+	t = &try[T]{sent: now}
+	t.err = e.sendOnce(p, now, func(ctx context.Context) (err error) {
+		t.value, err = r.request(ctx)
+		return err
+	})
+	return t, nil
+}
+
+// start has one try made by a goroutine of its own.
+func (r *retry[T]) start(now time.Time) {
+	e := r.engine
+	if r.outcomes == nil {
+		r.outcomes, r.over = make(chan outcomeOf[T]), make(chan struct{})
+	}
+	ctx := &requestCtx{Context: r.p.ctx, sent: now, ended: make(chan struct{})}
+	given := context.Context(ctx)
+	if r.p.parts {
+		given = r.p.ctx
+	}
+	again := len(r.underWay) > 0
+	if again {
+		e.resent.Add(1)
+	}
+	e.asking.Add(1)
+	r.underWay = append(r.underWay, ctx)
+	// r is the caller's, who may be gone when the request ends.
+	outcomes, over, request, onOrphan, orUnconnected := r.outcomes, r.over, r.request, r.onOrphan, r.p.orUnconnected
+	e.spawn(func() {
+		var value T
+		err := errHookExited
+		defer func() { // also when a hook of the Redis client ends the goroutine
+			err = orUnconnected(err, given, unlockTime)
+			e.asking.Add(-1)
+			if again {
+				e.resent.Add(-1)
+			}
+			e.noteHealth(err)
+			e.logPanic(err)
+			select {
+			case outcomes <- outcomeOf[T]{ctx, try[T]{now, value, err}}:
+			case <-over:
+				if onOrphan != nil {
+					onOrphan(value, err)
+				}
+			}
+		}()
+		value, err = catchPanic(given, request)
+	})
+}
+
+// wait waits for the outcome of a try, until then (zero: until it is time to send
+// another one), and returns nil when that time has come.
+func (r *retry[T]) wait(until time.Time) (t *try[T], why error) {
+	p, now := *r.p, time.Now()
+	if len(r.underWay) > 0 {
+		p = p.worthAnAnswer()
+	}
+	var tick <-chan struct{}
+	left := time.Duration(-1) // no limit
+	switch {
+	case !until.IsZero():
+		left = until.Sub(now)
+	case !p.parts:
+		tick = r.engine.soon.begin(now).Done()
+	}
+	timeUp := false
+	// Where the tick comes long before, a timer would only cost.
+	if d := p.deadline.Sub(now); !p.deadline.IsZero() && (tick == nil || d < 2*resendTime) && (left < 0 || d < left) {
+		timeUp, left = true, d
+	}
+	var timer <-chan time.Time
+	if left >= 0 || timeUp {
+		t := time.NewTimer(max(left, time.Nanosecond))
+		defer t.Stop()
+		timer = t.C
+	}
+	select {
+	case o := <-r.outcomes:
+		o.ctx.end(context.Canceled) // for hooks of the Redis client that have bound something to it
+		r.underWay = slices.DeleteFunc(r.underWay, func(c *requestCtx) bool { return c == o.ctx })
+		return &o.try, nil
+	case <-tick:
+	case <-timer:
+		if timeUp {
+			return nil, cmp.Or(p.over(), errTimeUp)
+		}
+	case <-p.ctx.Done():
+		return nil, ctxError(p.ctx)
+	case <-p.closed:
+		return nil, ErrClosed
+	}
+	for _, ctx := range r.underWay {
+		if now.Sub(ctx.sent) > unlockTime-resendTime {
+			ctx.end(context.DeadlineExceeded) // it should have a connection by now
+		}
+	}
+	return nil, nil
+}
+
+// leave is the end of run for a caller who leaves because of why.
+func (r *retry[T]) leave(value T, why error) (T, int, error) {
+	r.p.leftBehind = r.p.leftBehind || len(r.underWay) > 0
+	return value, r.ghosts, why
+}
+
+// end leaves the tries that are under way to themselves.
+func (r *retry[T]) end() {
+	if r.over == nil {
+		return
+	}
+	close(r.over)
+	r.over = nil
+	for _, ctx := range r.underWay {
+		ctx.end(context.Canceled)
+	}
+}
+
+// answer sends a request once and returns its outcome, or leaves it behind when
+// there is no more time, and says why.
+func answer[T any](e *engine, p *patience, request func(context.Context) (T, error), onOrphan func(T, error)) (value T, err, why error) {
+	r := retry[T]{engine: e, p: p, request: request, onOrphan: onOrphan}
+	defer r.end()
+	start := time.Now()
+	t, why := r.send()
+	for t == nil && why == nil {
+		t, why = r.wait(time.Time{})
+		if t == nil && why == nil && !p.parts && time.Since(start) > 2*unlockTime {
+			return value, silence(time.Since(start), 1, nil), nil
+		}
+	}
+	if why != nil {
+		_, _, why = r.leave(value, why)
+		return value, nil, why
+	}
+	return t.value, t.err, nil
 }
 
 // whyAfter is why somebody gave up, and what the last try said before that.
@@ -106,117 +357,54 @@ func (e *engine) promptly() bool { return e.prompt && !e.ailing.Load() }
 
 // noteHealth remembers whether Redis has answered the last request.
 func (e *engine) noteHealth(err error) {
+	if panicOf(err) != nil || err == errHookExited {
+		return // it says nothing about Redis
+	}
 	ill := err != nil && !answered(err)
 	if e.ailing.Load() != ill { // as a rule it is read by many
 		e.ailing.Store(ill)
 	}
 	if ill || refusedWith(err, "CLUSTERDOWN") {
-		e.wakeups.router.stale()
+		e.wakeups.reload()
 	}
 }
 
-// answer runs request and returns its result, or leaves it behind when there is
-// no more time, and says why. The result of a request that was left behind goes
-// to late, if there is one.
-//
-// go-redis cannot be interrupted once a request is sent, so where the caller may
-// have to leave early the request has a goroutine of its own.
-func answer[T any](e *engine, p *patience, request func(context.Context) (T, error), late func(T, error)) (value T, err, why error) {
-	under := e.asking.Add(1)
-	defer e.asking.Add(-1)
-	if e.goesWithOthers(p, under) {
-		if value, err, why, ok := answerInBatch(e.batches, p, request, late); ok {
-			return value, err, why
-		}
-	}
-	if p.prompt {
-		err = e.sendPromptly(p, time.Now(), func(ctx context.Context) (err error) {
-			value, err = request(ctx)
-			return err
-		})
-		return value, err, nil
-	}
-	flight := &struct {
-		leash
-		settled atomic.Int32 // who sets it decides what has become of the request
-		done    chan struct{}
-		value   T // written before done is closed
-		err     error
-	}{done: make(chan struct{})}
-	now := time.Now()
-	flight.leash = leash{Context: p.ctx, by: now.Add(unlockTime + unlockTime/4), ended: make(chan struct{})}
-	ctx := context.Context(&flight.leash)
-	if p.parts {
-		ctx = p.ctx
-	}
-	e.spawn(func() {
-		value, err := request(ctx)
-		err = p.orUnconnected(err, ctx, unlockTime)
-		e.noteHealth(err)
-		if flight.settled.CompareAndSwap(underWay, wasAnswered) {
-			flight.value, flight.err = value, err
-			close(flight.done)
-		} else if late != nil && flight.settled.Load() == leftBehind {
-			late(value, err)
-		}
-	})
-	patient := p.worthAnAnswer()
-	if p.parts {
-		why = patient.wait(flight.done, nil, 0)
-	} else {
-		why = patient.wait(flight.done, e.patient.begin(now).Done(), 0)
-		if why == nil && flight.settled.Load() == underWay {
-			flight.end(context.DeadlineExceeded)
-			// A Redis client without a read timeout would wait for ever.
-			why = patient.wait(flight.done, e.patient.begin(time.Now()).Done(), 0)
-		}
-	}
-	if why == nil && flight.settled.CompareAndSwap(underWay, sentAgain) {
-		return value, errSilent, nil
-	}
-	if why != nil && flight.settled.CompareAndSwap(underWay, leftBehind) {
-		flight.end(context.Canceled)
-		return value, nil, why
-	}
-	<-flight.done
-	flight.end(context.Canceled) // for hooks of the Redis client that have bound something to it
-	return flight.value, flight.err, nil
-}
-
-// A leash is the ctx of a request that may be left behind. Its caller ends it: with the answer, when he
+// A requestCtx is the ctx of a request that may be left behind. Its caller ends it: with the answer, when he
 // leaves, or when the request should have a connection by now. Those of package context look after
 // themselves, and cost half a microsecond more.
-type leash struct {
+type requestCtx struct {
 	context.Context // of the caller, for its values and its deadline
-	by              time.Time
+	sent            time.Time
+	again           bool // the request was sent before
 	ended           chan struct{}
 	why             error // written before ended is closed
 }
 
 // Deadline is for go-redis, where it is told to bound by it how long it waits for an answer.
-func (l *leash) Deadline() (time.Time, bool) {
-	if d, ok := l.Context.Deadline(); ok && d.Before(l.by) {
+func (c *requestCtx) Deadline() (time.Time, bool) {
+	by := c.sent.Add(unlockTime + unlockTime/4)
+	if d, ok := c.Context.Deadline(); ok && d.Before(by) {
 		return d, true
 	}
-	return l.by, true
+	return by, true
 }
 
-func (l *leash) Done() <-chan struct{} { return l.ended }
+func (c *requestCtx) Done() <-chan struct{} { return c.ended }
 
-func (l *leash) Err() error {
+func (c *requestCtx) Err() error {
 	select {
-	case <-l.ended:
-		return l.why
+	case <-c.ended:
+		return c.why
 	default:
 		return nil
 	}
 }
 
 // end is for the caller alone.
-func (l *leash) end(why error) {
-	if l.why == nil {
-		l.why = why
-		close(l.ended)
+func (c *requestCtx) end(why error) {
+	if c.why == nil {
+		c.why = why
+		close(c.ended)
 	}
 }
 
@@ -225,24 +413,17 @@ func (e *engine) goesWithOthers(p *patience, under int64) bool {
 	return e.batches != nil && under > e.batches.from && !p.parts && !p.alone && !e.ailing.Load()
 }
 
-// sendPromptly is sendOnce for a caller who stays for the answer.
-func (e *engine) sendPromptly(p *patience, now time.Time, request func(context.Context) error) error {
-	limit := &e.connecting
-	if !p.deadline.IsZero() {
-		limit = &e.brief
-	}
-	return e.sendOnce(p, limit, now, request)
-}
-
-// sendOnce runs request for a caller whose ctx does not end, and notes how it went. go-redis bounds how long
-// it waits for an answer, but dials a host that cannot be reached several times: l bounds that.
-func (e *engine) sendOnce(p *patience, l *limit, now time.Time, request func(context.Context) error) error {
+// sendOnce runs request on the goroutine of a caller who stays for the answer, and notes how it went. go-redis bounds
+// how long it waits for an answer, but dials a host that cannot be reached several times: a limit bounds that.
+func (e *engine) sendOnce(p *patience, now time.Time, request func(context.Context) error) error {
 	ctx := p.ctx
 	if !p.parts {
-		ctx = l.of(ctx, now)
+		ctx = e.soon.of(ctx, now)
 	}
-	err := p.orUnconnected(request(ctx), ctx, l.d)
+	_, err := catchPanic(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, request(ctx) })
+	err = p.orUnconnected(err, ctx, resendTime)
 	e.noteHealth(err)
+	e.logPanic(err)
 	return err
 }
 
@@ -254,16 +435,53 @@ func (p *patience) orUnconnected(err error, ctx context.Context, d time.Duration
 	return fmt.Errorf("no connection to Redis within %v", d)
 }
 
-// What can become of a request.
-const (
-	underWay int32 = iota
-	wasAnswered
-	leftBehind // its result goes to late
-	sentAgain  // to nobody: to undo it would undo the next try
-)
-
 // errSilent is a request that was not answered for long.
-var errSilent = fmt.Errorf("no answer from Redis within %v", 2*unlockTime)
+var errSilent = errors.New("no answer from Redis")
+
+// silence is errSilent with the time for which nothing came, and the last error before that.
+func silence(d time.Duration, tries int, last error) error {
+	return whyAfter(fmt.Errorf("%w within %v, or no connection to it (tries: %d, each over a connection of its own)",
+		errSilent, d.Round(100*time.Millisecond), tries), last)
+}
+
+// A hookPanic is a panic of a hook of the Redis client while a request was sent. It
+// is an error until all that the request may have done is undone; then failed has
+// the caller panic.
+type hookPanic struct {
+	value any
+	stack []byte
+}
+
+func (p *hookPanic) Error() string {
+	return fmt.Sprintf("a hook of the Redis client panicked: %v", p.value)
+}
+
+// panicOf is the panic that err is about, or nil.
+func panicOf(err error) *hookPanic {
+	var p *hookPanic
+	errors.As(err, &p)
+	return p
+}
+
+// errHookExited is a request whose goroutine was ended by a hook of the Redis client.
+var errHookExited = errors.New("a hook of the Redis client ended the goroutine of the request")
+
+// logPanic says where a hook has panicked: the panic of the caller has another stack.
+func (e *engine) logPanic(err error) {
+	if p := panicOf(err); p != nil {
+		e.log.Error("relock: a hook of the Redis client panicked", "panic", p.value, "stack", string(p.stack))
+	}
+}
+
+// catchPanic runs request, and returns a panic in it as an error.
+func catchPanic[T any](ctx context.Context, request func(context.Context) (T, error)) (value T, err error) {
+	defer func() {
+		if why := recover(); why != nil {
+			err = &hookPanic{why, debug.Stack()}
+		}
+	}()
+	return request(ctx)
+}
 
 func later(a, b time.Time) time.Time {
 	if a.Before(b) {

@@ -34,9 +34,15 @@ func (s *shards) node(channel string) node {
 
 func (s *shards) moves() bool { return !s.plain.Load() }
 
-// stale has go-redis ask who has which slots. By itself it would go on asking a
-// node that is gone for up to a minute, longer than a lease.
-func (s *shards) stale() { s.cluster.ReloadState(context.Background()) }
+// reload has go-redis ask who has which slots. By itself it would go on asking a
+// node that is gone for up to a minute, longer than a lease; and its own ReloadState
+// waits for such a node until dialling has failed, several times. So each reload has
+// a time limit: the next one asks another node first.
+func (s *shards) reload() {
+	ctx, cancel := context.WithTimeout(context.Background(), resendTime)
+	defer cancel()
+	_ = s.cluster.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
+}
 
 func (s *shards) refused(err error) bool {
 	unknown := strings.Contains(err.Error(), "unknown command") && strings.Contains(strings.ToLower(err.Error()), "ssubscribe")

@@ -13,7 +13,7 @@ import (
 )
 
 // fakeCluster is fake servers that have slots: a channel is a slot. Whoever asks
-// it where a channel is hears what was true when stale was last called.
+// it where a channel is hears what was true when reload was last called.
 type fakeCluster struct {
 	servers []*fakeServer
 
@@ -55,7 +55,7 @@ func (c *fakeCluster) node(ch string) node {
 	return node{fmt.Sprint("node-", i), c.servers[i].dial}
 }
 
-func (c *fakeCluster) stale() {
+func (c *fakeCluster) reload() {
 	time.AfterFunc(30*time.Millisecond, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -402,7 +402,7 @@ type refusingRouter struct {
 
 func (r *refusingRouter) node(string) node { return node{dial: r.s.dial} }
 func (r *refusingRouter) moves() bool      { return true }
-func (r *refusingRouter) stale()           {}
+func (r *refusingRouter) reload()          {}
 
 func (r *refusingRouter) refused(err error) bool {
 	unknown := (&shards{}).refused(err)

@@ -564,12 +564,16 @@ func TestSharingWithOneWhoseReentryComesTooLate(t *testing.T) {
 		e.shares(1)
 		e.shares(2)
 		guarded := e.guarded(1)
+		asked := false
 		e.redis.set(func() {
 			e.redis.fault = func(verb string) fakeFault {
-				if verb == "acquire" {
-					return fakeFault{late: unlockTime + time.Second}
+				if verb != "acquire" {
+					return fakeFault{}
 				}
-				return fakeFault{}
+				if asked = !asked; asked {
+					return fakeFault{block: answerError("LOADING Redis is loading the dataset in memory")}
+				}
+				return fakeFault{late: unlockTime + time.Second}
 			}
 		})
 		reentry := make(chan error)

@@ -11,6 +11,8 @@ package relock
 //   - One goroutine watches all leases, and it never waits for Redis: renewals
 //     go out in pipelines of their own, so that a slow one delays no other and
 //     no lease outlives its trust. Leases of different servers are never in one.
+//   - A renewal without an answer is sent again after renewTime, once: it may hang on
+//     its connection. The routes of a Cluster are asked for anew then.
 //   - Holders are called without the mutex held, once for each lease.
 
 import (
@@ -24,8 +26,10 @@ import (
 )
 
 const (
-	renewBatch   = 256 // leases in one pipeline
-	renewWorkers = 4   // pipelines of one group and round under way at a time
+	renewBatch   = 256        // leases in one pipeline
+	renewWorkers = 4          // pipelines of one group and round under way at a time
+	renewTime    = resendTime // a renewal without an answer for this long is sent again, over another connection
+	mostRenewals = 2          // of one lease under way: a server that was away runs them all when it is back
 )
 
 // errGone is the cause of a lease whose record is no longer there.
@@ -68,11 +72,13 @@ type lease struct {
 	renewed atomic.Bool  // by the watchdog, or to run out
 
 	// guarded by watchdog.mu
-	length  time.Duration // what a renewal asks for
-	renewAt time.Duration
-	asked   bool  // a renewal was sent and has not been confirmed
-	failed  error // of the last renewal, if it failed
-	index   int   // in the heap; -1 when not watched
+	length   time.Duration // what a renewal asks for
+	renewAt  time.Duration
+	retryAt  time.Duration // when to renew again if the last renewal fails
+	asked    bool          // a renewal was sent and has not been confirmed
+	underWay int           // renewals that were sent, or are about to be, and have not ended
+	failed   error         // of the last renewal, if it failed
+	index    int           // in the heap; -1 when not watched
 }
 
 // next is when the lease needs attention.
@@ -91,9 +97,10 @@ type renewal struct {
 }
 
 type watchdog struct {
-	epoch time.Time
-	renew func(ctx context.Context, leases []*lease) []renewal // one pipeline
-	group func(*lease) string                                  // leases of one may share a pipeline
+	epoch  time.Time
+	renew  func(ctx context.Context, leases []*lease) []renewal // one pipeline
+	group  func(*lease) string                                  // leases of one may share a pipeline
+	silent func()                                               // hears that a pipeline is not answered within renewTime
 
 	ctx  context.Context // ends when the watchdog is stopped
 	stop context.CancelFunc
@@ -107,15 +114,15 @@ type watchdog struct {
 	stopped bool
 }
 
-func newWatchdog(renew func(context.Context, []*lease) []renewal, group func(*lease) string) *watchdog {
+func newWatchdog(renew func(context.Context, []*lease) []renewal, group func(*lease) string, silent func()) *watchdog {
 	ctx, stop := context.WithCancel(context.Background())
 	return &watchdog{
 		epoch: time.Now(),
 		renew: renew,
-		group: group,
-		ctx:   ctx,
-		stop:  stop,
-		kick:  make(chan struct{}, 1),
+		group: group, silent: silent,
+		ctx:  ctx,
+		stop: stop,
+		kick: make(chan struct{}, 1),
 	}
 }
 
@@ -266,11 +273,18 @@ func (w *watchdog) collect() (due []*lease, ended []endedLease, wait time.Durati
 			ended = append(ended, endedLease{l.holder, l.endedBecause()})
 			continue
 		case l.renewed.Load() && (l.renewAt <= now || !l.asked && l.renewAt <= now+l.length/30):
+			if l.underWay >= mostRenewals {
+				l.renewAt = until // or when one of them has ended
+				heap.Fix(&w.leases, 0)
+				continue
+			}
 			due = append(due, l)
-			// When to try again unless an answer comes first: after a quarter of
-			// what is left, so sooner each time.
+			l.underWay++
+			// After a quarter of what is left, so sooner each time. Where there is no answer
+			// at all the renewal may hang on its connection.
 			l.asked = true
-			l.renewAt = now + max((until-now)/4, l.length/200)
+			l.retryAt = now + max((until-now)/4, l.length/200)
+			l.renewAt = min(l.retryAt, now+renewTime)
 			heap.Fix(&w.leases, 0)
 			continue
 		}
@@ -305,25 +319,52 @@ func (w *watchdog) send(due []*lease) {
 	for _, group := range groups {
 		for lane := 0; lane < renewWorkers && lane*renewBatch < len(group); lane++ {
 			w.work.Go(func() {
-				for at := lane * renewBatch; at < len(group) && w.ctx.Err() == nil; at += renewWorkers * renewBatch {
-					w.sendOne(group[at:min(at+renewBatch, len(group))])
+				for at := lane * renewBatch; at < len(group); at += renewWorkers * renewBatch {
+					w.sendWithin(group[at:min(at+renewBatch, len(group))])
 				}
 			})
 		}
 	}
 }
 
+// sendWithin is sendOne that waits for the answer no longer than renewTime: leases
+// that come after these must not wait for a connection that hangs.
+func (w *watchdog) sendWithin(batch []*lease) {
+	if w.ctx.Err() != nil {
+		return
+	}
+	answered := make(chan struct{})
+	w.work.Go(func() {
+		defer close(answered)
+		w.sendOne(batch)
+	})
+	late := time.NewTimer(renewTime)
+	defer late.Stop()
+	select {
+	case <-answered:
+	case <-late.C:
+		w.silent()
+	case <-w.ctx.Done():
+	}
+}
+
 func (w *watchdog) sendOne(batch []*lease) {
+	ctx, cancel := context.WithTimeout(w.ctx, renewTime) // for a connection: go-redis would dial a host that is gone for long
+	defer cancel()
 	sent := w.now()
-	answers := w.renew(w.ctx, batch)
+	answers := w.renew(undated{ctx}, batch)
 
 	var gone []leaseHolder
 	w.mu.Lock()
 	for i, l := range batch {
+		l.underWay--
 		switch {
 		case l.index < 0: // removed meanwhile
 		case answers[i].err != nil:
 			l.failed = answers[i].err
+			l.renewAt = max(l.retryAt, w.now())
+			heap.Fix(&w.leases, l.index)
+			w.wakeLocked(l)
 		case !answers[i].held:
 			w.removeLocked(l)
 			gone = append(gone, l.holder)

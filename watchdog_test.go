@@ -23,7 +23,7 @@ type fakeRecords struct {
 
 func newFakeRecords(t *testing.T) *fakeRecords {
 	f := &fakeRecords{asked: make(map[*lease][]time.Duration)}
-	f.dog = newWatchdog(f.renew, func(*lease) string { return "" })
+	f.dog = newWatchdog(f.renew, func(*lease) string { return "" }, func() {})
 	t.Cleanup(f.dog.close)
 	return f
 }
