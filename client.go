@@ -68,7 +68,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		c.publish, nodes = "publish", oneServer(func() subscriber { return rdb.Subscribe(context.Background()) })
 	}
 	c.engine = newEngine(uuid.NewString(), o, nodes, c.runAll)
-	c.engine.prompt = readTimeout(rdb) > 0 && readTimeout(rdb) <= unlockTime
+	c.engine.prompt = readTimeout(rdb) > 0 && readTimeout(rdb) <= resendTime
 	if one, ok := rdb.(*redis.Client); ok && o.synced.replicas == 0 {
 		c.engine.batches = newBatches(c.engine, func(ctx context.Context, calls []call) []outcome {
 			return sendAll(ctx, one, calls, pipelineOptions{})

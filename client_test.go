@@ -157,10 +157,10 @@ func TestClusterSlots(t *testing.T) {
 	}
 }
 
-// Who has nothing to leave early for needs no goroutine for a request, with the
-// timeouts that go-redis gives by itself too.
-func TestDefaultsArePrompt(t *testing.T) {
-	for readTimeout, want := range map[time.Duration]bool{0: true, 6 * time.Second: false, -1: false} {
+// L7: a request is sent on the goroutine of its caller only where the read timeout of the Redis client ends
+// the wait for an answer in time to send it again.
+func TestShortReadTimeoutNeedsNoGoroutine(t *testing.T) {
+	for readTimeout, want := range map[time.Duration]bool{0: false, time.Second: true, 1001 * time.Millisecond: false, -1: false} {
 		o := redis.UniversalOptions{Addrs: []string{"127.0.0.1:1", "127.0.0.1:2"}, ReadTimeout: readTimeout}
 		for _, rdb := range []redis.UniversalClient{redis.NewClient(o.Simple()), redis.NewClusterClient(o.Cluster())} {
 			c, err := New(rdb)

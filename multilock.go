@@ -641,15 +641,19 @@ func checkTwice(members []member) error {
 	return nil
 }
 
-// forEach calls f for every lock at the same time, and returns what each answered.
+// forEach calls f for every lock at the same time, and returns what each answered. A
+// panic in one of them is an error until all have answered: see failed.
 func forEach(locks []Locker, f func(i int, l Locker) error) []error {
 	errs := make([]error, len(locks))
+	call := func(i int, l Locker) {
+		errs[i] = withoutPanic(func() error { return f(i, l) })
+	}
 	var all sync.WaitGroup
 	for i, l := range locks[min(1, len(locks)):] {
-		all.Go(func() { errs[i+1] = f(i+1, l) })
+		all.Go(func() { call(i+1, l) })
 	}
 	if len(locks) > 0 {
-		errs[0] = f(0, locks[0])
+		call(0, locks[0])
 	}
 	all.Wait()
 	return errs

@@ -265,7 +265,9 @@ func (l *redLock) acquire(ctx context.Context, a attempt) (grant, error) {
 	}
 	answers := make(chan nodeAnswer, len(l.locks))
 	for i := range l.locks {
-		l.client.engine.spawn(func() { answers <- nodeAnswer{i, l.askNode(ctx, h, i, a)} })
+		l.client.engine.spawn(func() {
+			answers <- nodeAnswer{i, withoutPanic(func() error { return l.askNode(ctx, h, i, a) })}
+		})
 	}
 	result := l.round(answers)
 	if result.Granted >= l.needed && time.Since(start) < a.lease-drift(a.lease) && l.confirm(h) {
@@ -539,7 +541,7 @@ func (l *redLock) lower(ctx context.Context, h *redHold, level int) (<-chan node
 			defer answered()
 			var err error
 			for range levels {
-				err = l.locks[i].Unlock(ctx)
+				err = withoutPanic(func() error { return l.locks[i].Unlock(ctx) })
 			}
 			answers <- nodeAnswer{i, err}
 		})
@@ -617,7 +619,9 @@ func (l *redLock) renew(field string) bool {
 	for i := range l.locks {
 		if g := l.guardOf(h, i); g == nil || g.Err() != nil {
 			l.client.engine.spawn(func() {
-				_ = l.askNode(context.Background(), h, i, attempt{level: 1, lease: l.client.engine.watchdogTimeout, renewed: true})
+				_ = withoutPanic(func() error {
+					return l.askNode(context.Background(), h, i, attempt{level: 1, lease: l.client.engine.watchdogTimeout, renewed: true})
+				})
 			})
 		}
 	}
@@ -719,7 +723,7 @@ func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, m Lo
 		l.client.engine.spawn(func() {
 			within, cancel := context.WithTimeout(ctx, l.timeouts[i])
 			defer cancel()
-			err := ask(within, m)
+			err := withoutPanic(func() error { return ask(within, m) })
 			if err != nil && within.Err() != nil && ctx.Err() == nil {
 				err = errNodeTimeout
 			}

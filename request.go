@@ -420,7 +420,7 @@ func (e *engine) sendOnce(p *patience, now time.Time, request func(context.Conte
 	if !p.parts {
 		ctx = e.soon.of(ctx, now)
 	}
-	_, err := catchPanic(ctx, func(ctx context.Context) (struct{}, error) { return struct{}{}, request(ctx) })
+	err := withoutPanic(func() error { return request(ctx) })
 	err = p.orUnconnected(err, ctx, resendTime)
 	e.noteHealth(err)
 	e.logPanic(err)
@@ -481,6 +481,12 @@ func catchPanic[T any](ctx context.Context, request func(context.Context) (T, er
 		}
 	}()
 	return request(ctx)
+}
+
+// withoutPanic calls f, and returns a panic in it as an error: f calls another lock on a goroutine of ours.
+func withoutPanic(f func() error) error {
+	_, err := catchPanic(context.Background(), func(context.Context) (struct{}, error) { return struct{}{}, f() })
+	return err
 }
 
 func later(a, b time.Time) time.Time {
