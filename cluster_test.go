@@ -243,6 +243,38 @@ func TestClusterFailover(t *testing.T) {
 	}
 }
 
+// L7: the host of a master vanishes, so that nothing it has is answered and nobody can connect to it. A renewal
+// does not wait for it: the lock is held on, by the record that the replica has.
+func TestClusterMasterHostVanishes(t *testing.T) {
+	t.Parallel()
+	cluster := testredis.StartCluster(t, 3, 1)
+	b := newClusterBench(t, cluster)
+	h := newHole(t)
+	defer h.end()
+	const lease = 10 * time.Second
+	c := b.clientOn(cluster.Client(func(o *redis.ClusterOptions) { o.Dialer = h.dialer }), WithWatchdogTimeout(lease))
+	ctx := WithOwner(context.Background())
+	l := c.NewLock(b.name)
+	b.must(l.Lock(ctx))
+	guarded, err := l.Guard(ctx)
+	b.must(err)
+	old := cluster.MasterOf(b.name)
+	old.AwaitReplicas("{"+b.name+"}-synced", 1)
+	t.Cleanup(old.Thaw)
+	h.addr.Store(old.Addr())
+	begin := time.Now()
+	cluster.FailoverAfter(old, old.Freeze)
+	if took := time.Since(begin); took > lease*2/3 {
+		t.Skipf("the replica took over after %v: too late for a lease of %v", took, lease)
+	}
+	select {
+	case <-guarded.Done():
+		t.Fatalf("%v after %v", context.Cause(guarded), time.Since(begin))
+	case <-time.After(time.Until(begin.Add(lease + 5*time.Second))):
+	}
+	b.must(l.Unlock(ctx))
+}
+
 // A hole in the network swallows what is dialled while it is there.
 type hole struct {
 	addr  atomic.Value

@@ -59,7 +59,7 @@ func lossError(cause error) error {
 var errTimeUp = errors.New("the time is up")
 
 // errNoAnswer is a TryLock whose time is up without Redis having said anything.
-var errNoAnswer = errors.New("no answer from Redis in the time given; what was asked is undone as soon as it answers")
+var errNoAnswer = errors.New("no answer from Redis in the time given; what was asked is undone")
 
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)

@@ -57,7 +57,8 @@ type Locker interface {
 	//
 	// The error is ErrNotHeld if the caller does not hold the lock, and ErrLockLost
 	// if it did until it lost it. After any other error Redis has not confirmed the
-	// release; the hold is over all the same, and its record lapses with its lease.
+	// release. The hold is over all the same: the release goes on in the background
+	// until the record is gone, its lease is over, or the Client is closed.
 	//
 	// Redisson: unlock().
 	Unlock(ctx context.Context) error

@@ -441,7 +441,7 @@ var errSilent = errors.New("no answer from Redis")
 // silence is errSilent with the time for which nothing came, and the last error before that.
 func silence(d time.Duration, tries int, last error) error {
 	return whyAfter(fmt.Errorf("%w within %v, or no connection to it (tries: %d, each over a connection of its own)",
-		errSilent, d.Round(100*time.Millisecond), tries), last)
+		errSilent, d/(100*time.Millisecond)*(100*time.Millisecond), tries), last)
 }
 
 // A hookPanic is a panic of a hook of the Redis client while a request was sent. It

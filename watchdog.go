@@ -73,6 +73,7 @@ type lease struct {
 
 	// guarded by watchdog.mu
 	length   time.Duration // what a renewal asks for
+	sent     time.Duration // the last request that was confirmed
 	renewAt  time.Duration
 	retryAt  time.Duration // when to renew again if the last renewal fails
 	asked    bool          // a renewal was sent and has not been confirmed
@@ -211,7 +212,7 @@ func (w *watchdog) trusted(l *lease) bool {
 func (w *watchdog) confirmLocked(l *lease, sent, length time.Duration, renewed bool) {
 	l.until.Store(max(l.until.Load(), int64(sent+trust(length))))
 	l.renewed.Store(renewed)
-	l.length, l.asked, l.failed = length, false, nil
+	l.length, l.sent, l.asked, l.failed = length, sent, false, nil
 	l.renewAt = sent + length/3
 }
 
@@ -368,6 +369,7 @@ func (w *watchdog) sendOne(batch []*lease) {
 		case !answers[i].held:
 			w.removeLocked(l)
 			gone = append(gone, l.holder)
+		case sent < l.sent: // a later one was confirmed before
 		default:
 			w.confirmLocked(l, sent, l.length, true)
 			heap.Fix(&w.leases, l.index)

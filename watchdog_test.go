@@ -8,6 +8,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // fakeRecords is what a watchdog renews: by a fake Redis that grants, refuses, or does not answer.
@@ -206,6 +208,85 @@ func TestWatchdogDoesNotWaitForAHangingRenewal(t *testing.T) {
 		if n := len(f.timesAsked(l)); n < 20 {
 			t.Errorf("%d renewals were sent", n)
 		}
+	})
+}
+
+// A server that was away finds no more than two renewals of each lease when it is back.
+func TestWatchdogSendsNoMoreThanTwoRenewals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		f.slow = 18 * time.Second
+		const many = 1000
+		leases := make([]*lease, many)
+		for i := range leases {
+			l, _ := newLease(f.dog)
+			leases[i] = l
+			f.dog.watch(l, time.Now(), testLease, true)
+		}
+		time.Sleep(testLease - 3*time.Second)
+		for _, l := range leases {
+			asked := f.timesAsked(l)
+			require.Len(t, asked, mostRenewals)
+			require.LessOrEqual(t, asked[1]-asked[0], renewTime+testLease/30)
+		}
+	})
+}
+
+// Leases that come behind one whose connection hangs are renewed all the same.
+func TestWatchdogLeavesAPipelineThatHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		hang := make(chan struct{})
+		first := true
+		renew := f.dog.renew
+		f.dog.renew = func(ctx context.Context, leases []*lease) []renewal {
+			f.mu.Lock()
+			hangs := first
+			first = false
+			f.mu.Unlock()
+			if hangs {
+				<-hang
+			}
+			return renew(ctx, leases)
+		}
+		const many = 20 * renewBatch
+		var lost int
+		for range many {
+			l, _ := newLease(f.dog)
+			l.holder = countingHolder{&lost}
+			f.dog.watch(l, time.Now(), testLease, true)
+		}
+		time.Sleep(10 * testLease)
+		require.Zero(t, lost)
+		close(hang)
+	})
+}
+
+type countingHolder struct{ ended *int }
+
+func (h countingHolder) leaseEnded(error) { *h.ended++ }
+
+// A renewal has a second for a connection, and asks for the routes of a Cluster when it is not answered by then.
+func TestWatchdogRenewalHasADeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		var silences int
+		f.dog.silent = func() { silences++ }
+		f.dog.renew = func(ctx context.Context, leases []*lease) []renewal {
+			start := time.Now()
+			if _, has := ctx.Deadline(); has {
+				t.Error("go-redis could take the deadline for one of the answer")
+			}
+			<-ctx.Done()
+			if took := time.Since(start); took != renewTime && f.dog.ctx.Err() == nil {
+				t.Errorf("ended after %v", took)
+			}
+			return []renewal{{err: ctx.Err()}}
+		}
+		l, ends := newLease(f.dog)
+		f.dog.watch(l, time.Now(), testLease, true)
+		<-ends.ended
+		require.Positive(t, silences)
 	})
 }
 
