@@ -323,7 +323,10 @@ type keeper struct {
 	quiet   time.Duration // and not before
 	told    time.Duration // when the last answer came, of which the watchdog may hear after it has sent once more
 
-	underWay int // renewals
+	underWay int           // renewals
+	sent     time.Duration // the last request that was confirmed
+	retry    time.Duration // when to try again after an error
+	asked    bool          // a renewal was sent since
 	over    bool
 	mode    string
 	wrong   error
@@ -338,7 +341,7 @@ func (k *keeper) fail(format string, args ...any) {
 // confirmed is a request that was sent at sent and granted a lease.
 func (k *keeper) confirmed(sent, length time.Duration, renewed bool) {
 	k.until = max(k.until, sent+length-length/100-2*time.Millisecond)
-	k.length, k.renewed = length, renewed
+	k.length, k.renewed, k.sent, k.asked = length, renewed, sent, false
 	k.due = sent + length/3
 	k.quiet = k.due - length/30
 }
@@ -357,8 +360,8 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 			k.fail("renewed at %v, want between %v and %v", sent, k.quiet, k.due)
 		}
 		// After an error: again after a quarter of what is left, so sooner and sooner.
-		k.due = sent + max((k.until-sent)/4, k.length/200)
-		k.quiet = k.due
+		k.retry = sent + max((k.until-sent)/4, k.length/200)
+		k.due, k.quiet, k.asked = k.retry, k.retry, true
 		switch k.mode {
 		case "fails":
 			return []renewal{{err: errDown}}
@@ -380,10 +383,16 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 			k.over = true
 			return []renewal{{held: false}}
 		}
-		if !k.over && dog.now() < k.until {
+		switch now := dog.now(); {
+		case k.over || now >= k.until:
+		case sent >= k.sent:
 			k.confirmed(sent, k.length, true)
-			k.told = dog.now()
+			k.told = now
 			k.due = max(k.due, k.told) // it was answered late
+		case k.asked: // a later request was confirmed before, and another one since has no answer
+			k.told = now
+			k.due = max(k.retry, now)
+			k.quiet = k.due
 		}
 		return []renewal{{held: true}}
 	}, func(*lease) string { return "" }, func() {})

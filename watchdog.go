@@ -222,6 +222,13 @@ func (w *watchdog) removeLocked(l *lease) {
 	}
 }
 
+// retryLocked has l renewed again when it is time to, now that a renewal of it has ended.
+func (w *watchdog) retryLocked(l *lease) {
+	l.renewAt = max(l.retryAt, w.now())
+	heap.Fix(&w.leases, l.index)
+	w.wakeLocked(l)
+}
+
 // wakeLocked makes the loop look again if l needs attention before it would by itself.
 func (w *watchdog) wakeLocked(l *lease) {
 	if l.next() < w.armed {
@@ -363,13 +370,14 @@ func (w *watchdog) sendOne(batch []*lease) {
 		case l.index < 0: // removed meanwhile
 		case answers[i].err != nil:
 			l.failed = answers[i].err
-			l.renewAt = max(l.retryAt, w.now())
-			heap.Fix(&w.leases, l.index)
-			w.wakeLocked(l)
+			w.retryLocked(l)
 		case !answers[i].held:
 			w.removeLocked(l)
 			gone = append(gone, l.holder)
-		case sent < l.sent: // a later one was confirmed before
+		case sent < l.sent: // a later request was confirmed before
+			if l.asked {
+				w.retryLocked(l)
+			}
 		default:
 			w.confirmLocked(l, sent, l.length, true)
 			heap.Fix(&w.leases, l.index)
