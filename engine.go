@@ -191,6 +191,7 @@ type engine struct {
 	lapsed   []*hold // the last ones, in a ring
 	lapsedAt int
 	made     uint64 // fields
+	tickets  uint64
 	isClosed bool
 	drained  chan struct{} // closed when nothing is under way any more, if somebody waits for it
 }
@@ -595,7 +596,7 @@ func (e *engine) dismissLocked(p *patience, w want, t tried, err error) {
 	h := w.hold
 	if h.state == fresh {
 		if p.unheard && h.gate != nil {
-			h.gate.turnAway(err)
+			h.gate.turnAway()
 		}
 		e.leaveGateLocked(h)
 	} else {
@@ -657,7 +658,9 @@ func (e *engine) contend(p *patience, wants []want, inherited bool, first *first
 	}()
 	for {
 		var way time.Duration
-		if way, err = e.enterGates(p, wants); err != nil { // 1
+		if past := p.past; past {
+			p.past = false
+		} else if way, err = e.enterGates(p, wants); err != nil && err != errAskYourself { // 1
 			return t, err
 		}
 		if way > 0 && !p.once && (p.deadline.IsZero() || time.Until(p.deadline) > way) {

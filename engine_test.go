@@ -1428,6 +1428,101 @@ func TestEngineQueueOnADeadServer(t *testing.T) {
 	}
 }
 
+// A refusingLock is a fakeLock that answers attempts with an error of its own.
+type refusingLock struct {
+	*fakeLock
+	err error
+}
+
+func (l refusingLock) acquire(context.Context, attempt) (grant, error) { return grant{}, l.err }
+
+// Nobody is told the error of another caller's request: what Redis, or a lock type, refuses one caller says
+// nothing about the others in line.
+func TestEngineEveryCallerGetsItsOwnAnswer(t *testing.T) {
+	for _, refused := range []error{errUpgrade, ErrNotALock, invalid("lease 1ms"), errReply, ErrNotSynced} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			e.lock(1)
+			results := make(chan error, 1)
+			go func() {
+				b := refusingLock{&fakeLock{e.redis, "x"}, refused}
+				_, err := e.acquire(context.Background(), b, 2, request{wait: forever, lease: time.Minute})
+				results <- err
+			}()
+			synctest.Wait()
+			var behind sync.WaitGroup
+			for o := range owner(10) {
+				r := request{wait: forever}
+				if o%2 == 0 {
+					r.lease = time.Minute
+				}
+				behind.Go(func() {
+					if ok, err := e.lockWith(context.Background(), 3+o, r); !ok || err != nil {
+						t.Errorf("%v is behind a caller who was told %v, and is told %v, %v", 3+o, refused, ok, err)
+						return
+					}
+					time.Sleep(time.Millisecond)
+					e.unlock(3 + o)
+				})
+			}
+			synctest.Wait()
+			e.unlock(1)
+			behind.Wait()
+			if err := <-results; !errors.Is(err, refused) {
+				t.Errorf("the one in front is told %v, not %v", err, refused)
+			}
+		})
+	}
+}
+
+// Redis does not answer a TryLock that does not wait, and answers the callers behind it: they get the
+// lock, in the order in which they came.
+func TestEngineCallersBehindAnUnansweredTryAskForThemselves(t *testing.T) {
+	for _, lease := range []time.Duration{0, time.Minute} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			other := joinBubbleEngine(t, e.redis, "other")
+			e.redis.latency = time.Millisecond
+			e.redis.fault = func(string) fakeFault { return fakeFault{block: io.EOF} }
+			tried := make(chan error, 1)
+			go func() {
+				_, err := e.lockWith(context.Background(), 1, request{wait: 0})
+				e.redis.set(func() { e.redis.fault = nil })
+				tried <- err
+			}()
+			synctest.Wait()
+			var behind sync.WaitGroup
+			var order []owner
+			for o := owner(2); o < 12; o++ {
+				behind.Go(func() {
+					if ok, err := e.lockWith(context.Background(), o, request{wait: forever, lease: lease}); !ok || err != nil {
+						t.Errorf("%v is told %v, %v", o, ok, err)
+						return
+					}
+					order = append(order, o)
+					time.Sleep(time.Second)
+					e.unlock(o)
+				})
+				synctest.Wait()
+			}
+			// Somebody else has it by the time when they ask.
+			e.redis.set(func() { e.redis.records["x"] = &fakeRecord{"other:1:1", 1, time.Now().Add(time.Minute)} })
+			if err := <-tried; !errors.Is(err, io.EOF) {
+				t.Errorf("the TryLock is told %v", err)
+			}
+			time.Sleep(time.Second)
+			b := &fakeLock{e.redis, "x"}
+			if r, err := b.release(context.Background(), "other:1:1", 0); !r.there || err != nil {
+				t.Fatal(r, err)
+			}
+			behind.Wait()
+			if !slices.IsSorted(order) || len(order) != 10 {
+				t.Errorf("served in the order %v", order)
+			}
+			other.lock(1)
+			other.unlock(1)
+		})
+	}
+}
+
 // A re-entry of an owner that several share waits for its turn, also with wait 0.
 func TestEngineSharedOwnerTriesWhileItHolds(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {

@@ -10,6 +10,7 @@ package relock
 
 import (
 	"container/list"
+	"errors"
 	"time"
 )
 
@@ -39,6 +40,8 @@ type ticket struct {
 	// Written before turn is closed:
 	err  error // why it will not be its turn
 	left bool  // the lock was left to heir
+
+	number uint64 // orders tickets; kept by a caller who was turned away and comes back
 }
 
 // tryEnter enters an open gate.
@@ -50,14 +53,33 @@ func (g *gate) tryEnter() bool {
 	return true
 }
 
-// enqueue takes a place behind all who wait.
-func (g *gate) enqueue(heir *hold) *ticket {
+// enqueue takes a place behind all who wait and have a lower number.
+func (g *gate) enqueue(heir *hold, number uint64) *ticket {
 	if g.queue == nil {
 		g.queue = list.New()
 	}
-	t := &ticket{turn: make(chan struct{}), heir: heir}
-	t.place = g.queue.PushBack(t)
+	t := &ticket{turn: make(chan struct{}), heir: heir, number: number}
+	before := g.queue.Back()
+	for before != nil && before.Value.(*ticket).number > number {
+		before = before.Prev()
+	}
+	if before == nil {
+		t.place = g.queue.PushFront(t)
+	} else {
+		t.place = g.queue.InsertAfter(t, before)
+	}
 	return t
+}
+
+// numberLocked is the number of the next ticket of p: that of the ticket with which p was turned
+// away, or a new one.
+func (e *engine) numberLocked(p *patience) uint64 {
+	if n := p.number; n != 0 {
+		p.number = 0
+		return n
+	}
+	e.tickets++
+	return e.tickets
 }
 
 // first is who has waited longest, or nil.
@@ -96,11 +118,19 @@ func (g *gate) cancel(t *ticket) {
 	}
 }
 
-// turnAway tells all who wait that they need not.
-func (g *gate) turnAway(err error) {
-	for t := g.first(); t != nil; t = g.first() {
-		t.err = err
-		g.call(t)
+// errAskYourself turns away callers who wait at a gate: Redis has not answered the caller in front, which
+// says nothing about their own requests. Each of them makes its next attempt past the gate, so that
+// they do not wait for a dead Redis one after the other. After an attempt that Redis answers with
+// busy, a caller takes its old place in the line again.
+var errAskYourself = errors.New("Redis did not answer the caller in front")
+
+// turnAway tells all who wait to ask for themselves, but for the first: its turn comes when the gate is left.
+func (g *gate) turnAway() {
+	for i, t := range g.line() {
+		if i > 0 {
+			t.err = errAskYourself
+			g.call(t)
+		}
 	}
 }
 
@@ -122,10 +152,13 @@ func (e *engine) passLocked(p *patience, g *gate) error {
 	if p.once {
 		return errTimeUp
 	}
-	t := g.enqueue(nil)
+	t := g.enqueue(nil, e.numberLocked(p))
 	if err := e.awaitTurnLocked(p, t); err != nil {
 		g.cancel(t)
 		return err
+	}
+	if t.err == errAskYourself {
+		p.number = t.number
 	}
 	return t.err
 }

@@ -3,7 +3,6 @@ package relock
 import (
 	"context"
 	"errors"
-	"io"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -24,7 +23,7 @@ func TestGateTurnThatIsGivenUpGoesToTheNext(t *testing.T) {
 	if !g.tryEnter() || g.tryEnter() {
 		t.Fatal("an open gate lets one through")
 	}
-	first, second := g.enqueue(nil), g.enqueue(nil)
+	first, second := g.enqueue(nil, 1), g.enqueue(nil, 2)
 	g.leave()
 	if !open(first) || open(second) || g.tryEnter() {
 		t.Fatal("the turn is the first one's, and nobody slips in")
@@ -135,9 +134,11 @@ func TestGateOfBefore(t *testing.T) {
 		defer e.mu.Unlock()
 		before := e.gateLocked(id)
 		before.tryEnter()
-		before.enqueue(nil)
-		before.turnAway(io.EOF)
+		first := before.enqueue(nil, 1)
+		before.enqueue(nil, 2)
+		before.turnAway()
 		before.leave()
+		before.cancel(first)
 		e.dropGateLocked(id, before)
 
 		now := e.gateLocked(id)

@@ -239,7 +239,7 @@ func (e *engine) goesFirstLocked(h *hold, g *gate) legacy {
 
 // lineUpLocked waits at g for what is left to h. It lets go of the mutex meanwhile.
 func (e *engine) lineUpLocked(p *patience, g *gate, h *hold) (legacy, error) {
-	t := g.enqueue(h)
+	t := g.enqueue(h, e.numberLocked(p))
 	err := e.awaitTurnLocked(p, t)
 	switch {
 	case t.left: // before anything else happened: nobody else could release it
@@ -247,6 +247,9 @@ func (e *engine) lineUpLocked(p *patience, g *gate, h *hold) (legacy, error) {
 		return legacy{hold: h, all: !h.heir, record: h.heir}, nil
 	case err != nil:
 		g.cancel(t)
+	case t.err == errAskYourself:
+		p.number, p.past = t.number, true
+		return legacy{hold: h}, nil
 	default:
 		err = t.err
 	}

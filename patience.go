@@ -22,6 +22,8 @@ type patience struct {
 	alone    bool            // requests are not of one call each
 	parts    bool            // requests are those of a composite, whose parts bound them
 	unheard  bool            // Redis has not answered at all, and that is why it was given up
+	past     bool            // the next attempt is made past the gate
+	number   uint64          // of the ticket with which it was turned away from a gate; 0: it was not
 	// A request was under way when its caller left.
 	leftBehind bool
 	seen       *sighting // of the call, or nil

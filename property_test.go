@@ -7,6 +7,7 @@ package relock
 // failure can be made smaller; what happens is written down with its time, and judged at the end.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,11 +31,11 @@ func inBubbleOf(t *testing.T, rt *rapid.T, f func(t *testing.T) error) {
 
 // One gate against the simplest model: who is inside, and a list of who waits.
 func TestGateIsAQueue(t *testing.T) {
-	errAway := errors.New("turned away")
 	rapid.Check(t, func(rt *rapid.T) {
 		var g gate
 		inside, first := false, (*ticket)(nil) // first: whose turn it is, if it has not come by tryEnter
 		var waiting, away []*ticket
+		numbers := uint64(0)
 		next := func() {
 			if inside = len(waiting) > 0; inside {
 				first, waiting = waiting[0], waiting[1:]
@@ -53,7 +54,8 @@ func TestGateIsAQueue(t *testing.T) {
 				if !inside {
 					rt.Skip()
 				}
-				waiting = append(waiting, g.enqueue(nil))
+				numbers++
+				waiting = append(waiting, g.enqueue(nil, numbers))
 			},
 			"leave": func(rt *rapid.T) {
 				if !inside {
@@ -78,8 +80,19 @@ func TestGateIsAQueue(t *testing.T) {
 				next()
 			},
 			"turn away": func(*rapid.T) {
-				g.turnAway(errAway)
-				away, waiting = append(away, waiting...), nil
+				g.turnAway()
+				if len(waiting) > 0 {
+					away, waiting = append(away, waiting[1:]...), waiting[:1]
+				}
+			},
+			"come back when turned away": func(rt *rapid.T) {
+				if len(away) == 0 || !inside {
+					rt.Skip()
+				}
+				back := g.enqueue(nil, away[0].number)
+				away = away[1:]
+				at, _ := slices.BinarySearchFunc(waiting, back.number, func(t *ticket, n uint64) int { return cmp.Compare(t.number, n) })
+				waiting = slices.Insert(waiting, at, back)
 			},
 			"give up when turned away": func(rt *rapid.T) {
 				if len(away) == 0 {
@@ -96,7 +109,7 @@ func TestGateIsAQueue(t *testing.T) {
 					rt.Fatal("whose turn it is was not told")
 				case slices.ContainsFunc(waiting, open):
 					rt.Fatal("somebody was let through too early")
-				case slices.ContainsFunc(away, func(t *ticket) bool { return !open(t) || t.err != errAway }):
+				case slices.ContainsFunc(away, func(t *ticket) bool { return !open(t) || t.err != errAskYourself }):
 					rt.Fatal("somebody who was turned away still waits")
 				}
 			},
