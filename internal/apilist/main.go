@@ -247,12 +247,12 @@ func (l *lister) tuple(t *types.Tuple) *types.Tuple {
 	return types.NewTuple(vars...)
 }
 
-// What a line is about: two lines about the same thing are a change, not a removal and an addition.
+// subject is the declaration that a line is about: two lines about one declaration are a change, not a removal and an addition.
 var subject = regexp.MustCompile(`^(import .*|type \w+ is \w+|type \w+ interface, sealed|type \w+ \w+, \w+ \w+|method \(\*?\w+\) \w+|\w+ \w+)`)
 
 func about(line string) string { return strings.Replace(subject.FindString(line), "(*", "(", 1) }
 
-// The interface that a line is a method of, or whose methods it hides.
+// ofInterface finds the interface that a line gives a method to, or seals.
 var ofInterface = regexp.MustCompile(`^(type \w+ interface), (method|sealed)`)
 
 // compare says what of the new list breaks users of the old one, and what has been added to it.
