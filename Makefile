@@ -1,58 +1,99 @@
-# What is done often. "make" says what there is; .ci/run is all of it, and more.
+# The one list of commands: "make" prints it. .ci/run, the gate, and the workflows call these
+# targets and have no commands of their own.
 .DEFAULT_GOAL := help
-.PHONY: help test race storm soak interop otel bench examples lint api tidy gate
+.PHONY: help check test race valkey storm soak fuzz uncontended interop otel bench bench-test examples \
+	lint fmt vet staticcheck golangci api api-write tidy tidy-check vuln gate
 
+# The versions of all tools.
 GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
-EXAMPLES    := quickstart stock cron leader cache tickets transfer redlock
-TIME        ?= 60s
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
+
+MODULES  := . examples/postgres otel interop bench
+EXAMPLES := quickstart stock cron leader cache tickets transfer redlock
+FUZZ     := Replies BundleAnswers Inspect Names Durations Options Locker PubSub
+TIME     ?= 60s
+SERVERS  ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/relock-servers
+
+# $(call each,COMMAND) runs COMMAND in each module.
+each = @for m in $(MODULES); do printf '\n== %s: %s\n' $$m '$(1)'; (cd $$m && $(1)) || exit 1; done
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-12s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-test: ## all tests of the root; those that need a redis-server are skipped without one
-	go test ./...
+check: lint api test ## what a pull request has to pass first: lint and plain tests
 
-race: ## the same under the race detector
-	go test -race ./...
+test: ## the plain tests of the root; those that need a redis-server are skipped without one
+	go test -count=1 ./...
+
+race: ## the long form of the same, under the race detector
+	RELOCK_LONG=1 go test -count=1 -race ./...
+
+valkey: ## the long form of the same, on Valkey 8, which it fetches on Debian 12
+	server=$$(.ci/servers "$(SERVERS)" | awk '$$1 == "valkey" {print $$2}') && $$server --version && \
+		RELOCK_LONG=1 RELOCK_REDIS_SERVER=$$server go test -count=1 ./...
 
 storm: ## random work under random faults; TIME=10m for longer
-	go test -run '^TestStorm$$' -storm=$(TIME) -timeout=0 -parallel 8 -v .
+	go test -count=1 -run '^TestStorm$$' -storm=$(TIME) -timeout=0 -parallel 8 -v .
 
 soak: ## every kind of lock at full speed for a while; TIME=30m for longer
-	go test -run '^TestSoak$$' -soak=$(TIME) -timeout=0 -v .
+	go test -count=1 -run '^TestSoak$$' -soak=$(TIME) -timeout=0 -v .
+
+fuzz: ## every fuzz target for a moment
+	@for f in $(FUZZ); do go test -run '^$$' -fuzz "^Fuzz$$f\$$" -fuzztime 8s -fuzzminimizetime 10x . || exit 1; done
+
+uncontended: ## what an uncontended lock costs, against two bare EVALSHA
+	go test -run '^$$' -bench Uncontended .
 
 interop: ## with Redisson; needs Java 17, Maven and redis-server
-	cd interop && go test -timeout 25m ./...
+	cd interop && RELOCK_STORM=$(TIME) go test -count=1 -timeout 25m ./...
 
 otel: ## metrics, spans and the dashboard
-	cd otel && go test ./... && go run ./example
+	cd otel && go test -count=1 -race ./... && go run ./example
 
 bench: ## beside other libraries, a moment of each; needs redis-server
 	cd bench && go run . -short
 
-examples: ## every example, one after the other
-	@for e in $(EXAMPLES); do printf '\n== %s\n' $$e; go run ./examples/$$e || exit 1; done
-	@printf '\n== postgres\n'; cd examples/postgres && go run .
+bench-test: ## the simulation and the arithmetic of the benchmarks
+	cd bench && go test -count=1 ./fleet ./stats ./chart
 
-lint: ## gofmt, go vet, staticcheck, golangci-lint; the last of these for the modules beside the root, too
-	@test -z "$$(gofmt -l .)" || { gofmt -l .; exit 1; }
-	go vet ./...
-	go run $(STATICCHECK) ./...
-	go run $(GOLANGCI) run ./...
-	cd otel && go run $(GOLANGCI) run -c ../.golangci.yml ./...
-	cd interop && go run $(GOLANGCI) run -c ../.golangci.yml ./...
-	cd examples/postgres && go run $(GOLANGCI) run -c ../../.golangci.yml ./...
+examples: ## every example, one after the other; that of PostgreSQL starts its own server
+	@for e in $(EXAMPLES); do printf '\n== %s\n' $$e; timeout 120 go run ./examples/$$e || exit 1; done
+	@printf '\n== postgres\n'; cd examples/postgres && timeout 120 go run .
 
-api: ## whether the exported API can still be used as it was
+lint: fmt vet staticcheck golangci tidy-check ## all that reads the code of all modules and runs nothing
+
+fmt:
+	@unformatted=$$(gofmt -l .) && [ -z "$$unformatted" ] || { echo "gofmt: $$unformatted"; exit 1; }
+
+vet:
+	$(call each,go vet ./...)
+
+staticcheck:
+	$(call each,go run $(STATICCHECK) ./...)
+
+golangci:
+	$(call each,go run $(GOLANGCI) run -c $(CURDIR)/.golangci.yml ./...)
+
+tidy-check:
+	$(call each,go mod tidy -diff)
+
+api: ## whether the exported API can still be used as api/*.txt has it
 	.ci/api check
 
+api-write: ## makes the exported API of this checkout the one to be kept
+	.ci/api write
+
 tidy: ## go.mod of all modules
-	go mod tidy
-	cd interop && go mod tidy
-	cd otel && go mod tidy
-	cd bench && go mod tidy
-	cd examples/postgres && go mod tidy
+	$(call each,go mod tidy)
+
+# The database is on the network; GOVULNDB names a copy of it.
+vuln: ## known vulnerabilities in what relock calls
+	@if [ -n "$$GOVULNDB" ] || curl -sSf -m 20 -o /dev/null https://vuln.go.dev/index/db.json; then \
+		go run $(GOVULNCHECK) $${GOVULNDB:+-db "$$GOVULNDB"} ./...; \
+	else \
+		echo "NOT RUN: the vulnerability database cannot be reached from here"; \
+	fi
 
 gate: ## what a change has to pass; installs what it needs on Debian
 	.ci/run
