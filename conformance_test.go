@@ -247,6 +247,7 @@ type suite struct {
 }
 
 func (s suite) run(t *testing.T) {
+	t.Parallel()
 	newLock, rival, shared := s.newLock, s.rival, s.shared
 	ctx := context.Background()
 	tests := []struct {
@@ -445,7 +446,7 @@ func (s suite) run(t *testing.T) {
 			b.must(l.Unlock(ctx))
 		}},
 		{"LeaseLapses", func(b *bench) {
-			const lease = 200 * time.Millisecond
+			const lease = 600 * time.Millisecond
 			l, next := newLock(b.client(), b.name), rival(b.client(), b.name)
 			start := time.Now()
 			b.must(l.LockLease(ctx, lease))

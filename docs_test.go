@@ -56,6 +56,7 @@ var pageImports = map[string]string{
 // A block of Go on a page is a declaration, or goes into a function. One that is not
 // of this module begins with "```go other".
 func TestDocsCodeCompiles(t *testing.T) {
+	t.Parallel()
 	here, err := os.Getwd()
 	if err != nil {
 		t.Fatal(err)

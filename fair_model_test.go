@@ -331,7 +331,7 @@ func (m *fairModel) key() string {
 }
 
 func TestFairModel(t *testing.T) {
-	depth := 5
+	depth := full(4, 5)
 	if d := os.Getenv("RELOCK_MODEL_DEPTH"); d != "" {
 		depth, _ = strconv.Atoi(d)
 	}

@@ -106,6 +106,7 @@ func TestFairOrderOverClients(t *testing.T) {
 }
 
 func TestFairAbandonedWaiters(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		q := line{bench: newBench(t, addr)}
 		ctx := context.Background()
@@ -375,6 +376,7 @@ func TestFairStrangeHeads(t *testing.T) {
 
 // A living waiter keeps its place against Java, however long it waits, and however little a place is worth.
 func TestFairPatientWaiterKeepsItsPlace(t *testing.T) {
+	t.Parallel()
 	for _, worth := range []time.Duration{time.Second, 2 * time.Second} {
 		t.Run(worth.String(), func(t *testing.T) {
 			t.Parallel()

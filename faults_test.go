@@ -83,9 +83,14 @@ func newFaultBenchOn(t *testing.T, s *testredis.Server) *faultBench {
 	return b
 }
 
+// faultsAtOnce bounds the calls of onFaultLocks that run together: each has seven tests, which measure time.
+var faultsAtOnce = make(chan struct{}, 6)
+
 // onFaultLocks runs test for every lock type at the same time, however few
 // processors there are, each on what start starts.
 func onFaultLocks(t *testing.T, start func(testing.TB) *testredis.Server, test func(b *faultBench, k faultLock)) {
+	faultsAtOnce <- struct{}{}
+	defer func() { <-faultsAtOnce }()
 	var all sync.WaitGroup
 	for _, k := range faultLocks {
 		all.Go(func() {
@@ -589,7 +594,6 @@ func TestFaultRedisClientClosed(t *testing.T) {
 // Redis depends on the processes, not on the waiters; those of a fair lock ask by themselves,
 // once a second.
 func TestFaultThousandWaiters(t *testing.T) {
-	t.Parallel()
 	const processes, waiters, releases = 4, 1000, 5
 	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
 		if k.name == "read" {

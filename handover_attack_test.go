@@ -136,10 +136,9 @@ func TestHandoverGuardsEndFirst(t *testing.T) {
 
 // A guard that is asked for by another goroutine of the owner while it unlocks either is refused or ends.
 func TestHandoverGuardsMadeMeanwhile(t *testing.T) {
-	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	l := b.client(WithHandoverSlice(time.Hour)).NewLock(b.name)
-	for range 50 {
+	for range full(10, 50) {
 		first, second := WithOwner(context.Background()), WithOwner(context.Background())
 		b.must(l.Lock(first))
 		got := make(chan error, 1)
@@ -275,7 +274,7 @@ func TestHandoverTryLockNeverAsks(t *testing.T) {
 }
 
 func TestHandoverChaos(t *testing.T) {
-	for seed := range uint64(2000) {
+	for seed := range full[uint64](300, 2000) {
 		synctest.Test(t, func(t *testing.T) {
 			r := &fakeRedis{records: make(map[string]*fakeRecord), latency: time.Duration(seed%3) * 500 * time.Microsecond}
 			fr := rand.New(rand.NewPCG(seed, 99))

@@ -3,8 +3,19 @@ package relock
 import (
 	"bytes"
 	"math/rand/v2"
+	"os"
 	"sync"
+	"time"
 )
+
+// full is how many cases a test tries, or for how long: plain, or long with
+// RELOCK_LONG=1 in the environment, as "make race" and "make valkey" set it.
+func full[T int | uint64 | time.Duration](plain, long T) T {
+	if os.Getenv("RELOCK_LONG") != "" {
+		return long
+	}
+	return plain
+}
 
 // lockedBuffer is a buffer that a logger may write to while a test reads.
 type lockedBuffer struct {

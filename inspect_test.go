@@ -92,6 +92,7 @@ func TestInspectAfterAHandover(t *testing.T) {
 }
 
 func TestInspectFair(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -388,6 +389,7 @@ func TestParseRecords(t *testing.T) {
 }
 
 func TestInspectOnACluster(t *testing.T) {
+	t.Parallel()
 	b := newClusterBench(t, testredis.StartCluster(t, 3, 0))
 	c, ctx := b.client(), context.Background()
 	for _, name := range []string{b.name, "{" + b.name + "}:x", b.name + "-c"} {

@@ -276,6 +276,7 @@ func TestOneSubscriptionConnection(t *testing.T) {
 
 // Renewals go out in pipelines.
 func TestRenewalsArePipelined(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -288,7 +289,7 @@ func TestRenewalsArePipelined(t *testing.T) {
 			b.must(c.NewLock(fmt.Sprint(b.name, "-", i)).Lock(ctx))
 		}
 		testredis.Await(t, "everything is renewed twice", 4*soon, func() bool { return pipes.calls() >= 2*many })
-		if n, calls := pipes.count(), pipes.calls(); calls < 10*n {
+		if n, calls := pipes.count(), pipes.calls(); calls < 4*n {
 			t.Errorf("%d renewals in %d pipelines", calls, n)
 		}
 		b.must(b.rdb.ScriptFlush(ctx).Err())

@@ -260,6 +260,7 @@ func TestMultiLockFollowsTheBusyOne(t *testing.T) {
 
 // One deadline for all, and what was taken is given back.
 func TestMultiLockOneDeadline(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
 	c, other := b.client(), b.client()
@@ -339,6 +340,7 @@ func TestMultiLockJoinsErrors(t *testing.T) {
 
 // The loss of any of them ends the guard, and says which.
 func TestMultiLockLossOfOne(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		for _, name := range []string{"-1", "-2", "-3"} {
 			b := newBench(t, addr)
@@ -362,6 +364,7 @@ func TestMultiLockLossOfOne(t *testing.T) {
 
 // A lease counts from when the last one was taken, exactly, for each of them.
 func TestMultiLockLeaseBeginsWithTheLast(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		for _, lease := range []time.Duration{3 * time.Second, time.Hour} { // less and more than the watchdog's
 			b := newBench(t, addr)
@@ -406,6 +409,7 @@ func TestMultiLockLeaseBeginsWithTheLast(t *testing.T) {
 
 // What was taken first does not last, or is taken away, until the last one is free: all over again.
 func TestMultiLockStartsOver(t *testing.T) {
+	t.Parallel()
 	for name, lose := range map[string]func(b *bench){
 		"it lapses":         func(*bench) { time.Sleep(600 * time.Millisecond) },
 		"it is taken away":  func(b *bench) { b.must(b.rdb.Del(context.Background(), b.name+"-1").Err()) },
@@ -604,6 +608,7 @@ func (s *section) enter(b *bench) {
 
 // The order is by record, whatever kind of lock: nobody waits for somebody who waits for him.
 func TestMultiLockOrder(t *testing.T) {
+	t.Parallel()
 	s, s2 := testredis.Start(t), testredis.Start(t)
 	for kind, pair := range map[string]func(c, c2 *Client, x, y string) (Locker, Locker){
 		"halves": func(c, _ *Client, x, y string) (Locker, Locker) { return newWriteLock(c, x), newReadLock(c, y) },

@@ -78,6 +78,7 @@ func (b *redBench) has() int {
 }
 
 func TestRedLockDeadNodes(t *testing.T) {
+	t.Parallel()
 	for name, kill := range map[string]func(*testredis.Server){
 		"killed": (*testredis.Server).Kill,
 		"frozen": (*testredis.Server).Freeze,
@@ -206,7 +207,7 @@ func TestRedLockMajorityComesBackEmpty(t *testing.T) {
 		locks = append(locks, b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(time.Second)).NewLock(b.name))
 	}
 	// Its own renewal is not due: between the moments at which two nodes are found empty it would take the first again.
-	l, other := b.client(WithWatchdogTimeout(time.Hour)).NewRedLock(locks...), b.lock()
+	l, other := b.client(WithWatchdogTimeout(time.Hour), WithNodeTimeout(soon)).NewRedLock(locks...), b.lock()
 	b.must(l.Lock(ctx))
 	testredis.Await(b, "all are held", soon, func() bool { return b.has() == 5 })
 	guarded, err := l.Guard(ctx)
@@ -517,10 +518,10 @@ func TestRedLockOfMultiLocks(t *testing.T) {
 	ctx := context.Background()
 	var locks []Locker
 	for _, rdb := range b.nodes[1:4] {
-		c := b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(2*time.Second))
+		c := b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(4*time.Second))
 		locks = append(locks, c.NewMultiLock(c.NewLock(b.name+"-x"), c.NewLock(b.name+"-y")))
 	}
-	l := b.client(WithWatchdogTimeout(2 * time.Second)).NewRedLock(locks...)
+	l := b.client(WithWatchdogTimeout(4 * time.Second)).NewRedLock(locks...)
 	b.must(l.Lock(ctx))
 	for range 2 {
 		b.must(b.nodes[1].Del(ctx, b.name+"-y").Err())
@@ -705,7 +706,7 @@ func TestRedLockTwoProcesses(t *testing.T) {
 	for _, s := range b.servers {
 		addrs = append(addrs, s.Addr())
 	}
-	fighting, stop := context.WithTimeout(ctx, 30*time.Second)
+	fighting, stop := context.WithTimeout(ctx, full(8*time.Second, 30*time.Second))
 	defer stop()
 	type outcome struct {
 		out []byte

@@ -106,6 +106,7 @@ func TestDowngrade(t *testing.T) {
 
 // A write lock whose end Redis did not confirm is not kept by the read lock inside it, which is renewed.
 func TestDowngradeThatIsNotConfirmed(t *testing.T) {
+	t.Parallel()
 	ends := map[string]func(b *bench, l *RWLock, ctx context.Context){
 		"Unlock": func(b *bench, l *RWLock, ctx context.Context) {
 			if err := l.Write().Unlock(ctx); err == nil {
@@ -165,6 +166,7 @@ func TestWriterGivesBackItsReadLockFirst(t *testing.T) {
 
 // B21: an upgrade waits while others read, and fails when only its own reading is in the way.
 func TestUpgradeFailsClearly(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -196,6 +198,7 @@ func TestUpgradeFailsClearly(t *testing.T) {
 
 // Every read hold has a lease of its own.
 func TestReadLeasesAreIndependent(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -229,6 +232,7 @@ func TestReadLeasesAreIndependent(t *testing.T) {
 
 // A dead reader does not outlive its lease because others go on reading.
 func TestWriterBuriesDeadReaders(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -246,6 +250,7 @@ func TestWriterBuriesDeadReaders(t *testing.T) {
 }
 
 func TestReadWatchdogRenewsItsOwnHoldOnly(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -336,6 +341,7 @@ func TestWriteReleaseWakesAllReaders(t *testing.T) {
 
 // L5: relock readers that come without a pause do not keep a writer out.
 func TestWriterIsNotStarved(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx, cancel := context.WithCancel(context.Background())
 	var wg sync.WaitGroup
@@ -488,6 +494,7 @@ func TestRWRecordIsRedissons(t *testing.T) {
 
 // Java's readers and writers are respected, and dead ones buried.
 func TestRWRecordOfJava(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -531,11 +538,12 @@ func TestRWLockAndLockExclude(t *testing.T) {
 
 // A write lease that runs out with a read lock inside is over, whatever keeps the record alive.
 func TestWriteLeaseLapsesAroundAReadLock(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
 		l, other := b.client().NewRWLock(b.name), b.client().NewRWLock(b.name)
-		b.must(l.Write().LockLease(ctx, 200*time.Millisecond))
+		b.must(l.Write().LockLease(ctx, time.Second))
 		b.must(l.Read().Lock(ctx))
 		if ok, err := other.Read().TryLock(ctx, soon, 0); !ok || err != nil {
 			t.Fatalf("another reader: %v, %v", ok, err)

@@ -382,7 +382,7 @@ func TestSharingTakesTurns(t *testing.T) {
 
 // Random readers and faults: a record for whoever reads and is not told otherwise, and none in the end.
 func TestSharingAtRandom(t *testing.T) {
-	for seed := range uint64(100) {
+	for seed := range full[uint64](25, 100) {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			e.redis.latency = time.Millisecond
 			e.watchdogTimeout = time.Second
@@ -434,6 +434,7 @@ func TestSharingAtRandom(t *testing.T) {
 // A reader that asks for the write lock is one of several in its own way: it waits for
 // the others, and is refused when only such are left.
 func TestUpgradeOfASharedRead(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		rw := b.client(WithHandoverSlice(time.Hour)).NewRWLock(b.name)
@@ -518,6 +519,7 @@ func TestForceUnlockOfASharedRead(t *testing.T) {
 // C1: an owner that waits for both halves at a time may be granted the write half first.
 // Then its read is a downgrade, which nobody shares.
 func TestWriterThatReadsLetsNobodyIn(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	rw := b.client(WithHandoverSlice(time.Hour)).NewRWLock(b.name)
 	me, you, other := WithOwner(context.Background()), WithOwner(context.Background()), WithOwner(context.Background())
@@ -601,6 +603,7 @@ func TestSharingWithOneWhoseReentryComesTooLate(t *testing.T) {
 
 // A loss is told to all, also if the first of them is just leaving.
 func TestSharingALossWhileOneLeaves(t *testing.T) {
+	t.Parallel()
 	r := &fakeRedis{records: make(map[string]*fakeRecord)}
 	e := joinBubbleEngine(t, r, "client")
 	e.slice = time.Hour

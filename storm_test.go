@@ -141,6 +141,7 @@ func redStorm(c []*Client, names []string, rng *rand.Rand) stormLock {
 }
 
 func TestStorm(t *testing.T) {
+	t.Parallel()
 	seed := *stormSeed
 	if seed == 0 {
 		seed = rand.Uint64N(1_000_000) + 1

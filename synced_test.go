@@ -21,6 +21,7 @@ var failovers = flag.Int("failovers", 1, "how many failovers TestSentinelFailove
 
 // What the replicas do not confirm is not held, and leaves nothing behind.
 func TestSyncedReplicas(t *testing.T) {
+	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)
 	ctx := context.Background()
 	for _, kind := range clusterLocks {
@@ -80,6 +81,7 @@ func errorOf(_ bool, err error) error { return err }
 
 // A slot that is on its way to another master: new keys are there already.
 func TestSyncedReplicasFollowTheSlot(t *testing.T) {
+	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)
 	b := newClusterBench(t, cluster)
 	l := b.client(WithSyncedReplicas(1, time.Second)).NewLock(b.name)

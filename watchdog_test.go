@@ -322,6 +322,7 @@ func TestWatchdogLetsAnExplicitLeaseRunOut(t *testing.T) {
 }
 
 func TestWatchdogExtendNeverShortensAndStaysRenewed(t *testing.T) {
+	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		l, ends := newLease(f.dog)
