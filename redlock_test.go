@@ -86,8 +86,9 @@ func TestRedLockDeadNodes(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b := newRedBench(t)
 			ctx := context.Background()
-			const nodeTimeout = 300 * time.Millisecond
-			l, other := b.lock(WithNodeTimeout(nodeTimeout)), b.lock()
+			const nodeTimeout = 600 * time.Millisecond
+			// An attempt that a frozen server runs behind its undo lapses before the bench gives up waiting for that.
+			l, other := b.lock(WithNodeTimeout(nodeTimeout), WithWatchdogTimeout(10*time.Second)), b.lock()
 			b.must(l.Lock(ctx))
 			kill(b.servers[1])
 			kill(b.servers[3])
@@ -128,7 +129,7 @@ func TestRedLockDeadNodes(t *testing.T) {
 			if !strings.Contains(err.Error(), b.name) || !strings.Contains(err.Error(), "node 2") || errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("error %v", err)
 			}
-			deadline, cancel := context.WithTimeout(ctx, 700*time.Millisecond)
+			deadline, cancel := context.WithTimeout(ctx, 2*nodeTimeout)
 			defer cancel()
 			err = l.Lock(deadline)
 			b.mustBe(err, context.DeadlineExceeded)
@@ -537,7 +538,11 @@ func TestRedLockOfMultiLocks(t *testing.T) {
 	got := make(chan error)
 	owner := WithOwner(ctx)
 	go func() { got <- other.Lock(owner) }()
-	time.Sleep(100 * time.Millisecond)
+	for _, rdb := range b.nodes[1:4] {
+		testredis.Await(b, "the other one waits", soon, func() bool {
+			return len(rdb.PubSubChannels(ctx, "*"+b.name+"*").Val()) > 0
+		})
+	}
 	b.must(l.Unlock(ctx))
 	b.must(await(b.bench, "the waiter is woken", got))
 	b.must(other.Unlock(owner))
