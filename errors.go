@@ -37,7 +37,10 @@ var (
 	ErrNotSynced = errors.New("not confirmed by enough replicas")
 
 	// ErrNotALock says that Redis has something under the name, or under a key that
-	// belongs to it, that no lock has put there: from Inspect.
+	// belongs to it, that neither this package nor Redisson has put there. The text
+	// names the key and what it holds. It is left as it is, also by ForceUnlock, and
+	// nobody waits for it: every method that asks Redis returns this error at once.
+	// Give locks names that no data have, such as "lock:orders:42".
 	ErrNotALock = errors.New("not a lock")
 
 	// ErrInvalid says that a name, lease, wait, option or set of locks makes no

@@ -16,7 +16,7 @@ const (
 	fairLife      = 4 * fairHeartbeat // without one for so long, a waiter counts as dead
 )
 
-var fairScript = script("fair", "announce", "token")
+var fairScript = script("fair", "hash list zset zset string", "announce", "token")
 
 // A FairLock is a reentrant lock whose waiters get it in the order in which they
 // came, whichever process they are in. It costs more than a Lock: every waiter

@@ -11,6 +11,7 @@ package relock
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -659,7 +660,7 @@ func TestFaultHalfDone(t *testing.T) {
 	for _, l := range []Locker{
 		b.direct.NewLock(b.name, Fenced()), b.direct.NewFairLock(b.name, Fenced()), b.direct.NewRWLock(b.name, Fenced()).Write(),
 	} {
-		if err := l.Lock(ctx); err == nil || !strings.Contains(err.Error(), "WRONGTYPE") {
+		if err := l.Lock(ctx); !errors.Is(err, ErrNotALock) {
 			t.Errorf("%v", err)
 		}
 		testredis.Await(t, "nothing is left", soon, func() bool { return len(b.keys()) == 1 })

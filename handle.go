@@ -185,6 +185,9 @@ func (h *handle) holdCount(ctx context.Context, op string) (int, error) {
 		return 0, h.fail(op, h.client.engine.open())
 	}
 	s, err := h.inspect(ctx, op, hold.field)
+	if errors.Is(err, ErrNotALock) {
+		hold.lose(errGone)
+	}
 	if err != nil {
 		return 0, err
 	}

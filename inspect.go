@@ -21,7 +21,7 @@ import (
 	"github.com/google/uuid"
 )
 
-var inspectAny = script("any_inspect")
+var inspectAny = script("any_inspect", "hash list zset zset zset string")
 
 // A LockKind is what kind of lock a name is in use for.
 type LockKind int
@@ -32,6 +32,7 @@ const (
 	KindNone LockKind = iota
 	// KindPlain is a plain lock, fenced or not; or a fair one for which nobody
 	// waits, and none has waited who did not leave properly: their records are the same.
+	// It is also the group of Redisson's getMultiLock(group, values), with a holder for each value.
 	KindPlain
 	// KindFair is a lock with a queue. Nobody may hold it: the first of the queue
 	// is about to, or all who wait have crashed.
@@ -92,7 +93,7 @@ type Contender struct {
 	// acquisition after it if it is of this package.
 	Field string
 	// Client is the UUID of its client: [Client.ID], or that of a RedissonClient.
-	// It is "" for a field of another form, which neither of them makes.
+	// It is "" for a waiter's field of another form, which neither of them makes.
 	Client string
 	// Owner is the owner within that client: "goroutine 7"; "owner 7", which
 	// WithOwner made; "thread 7" of a Java service. Of a Client of this package it is
@@ -107,7 +108,8 @@ type Holder struct {
 	Contender
 	// Write says that it is the hold of a writer of a read/write lock.
 	Write bool
-	// Levels is how often it has locked, and so how many Unlocks it owes.
+	// Levels is how often it has locked, and so how many Unlocks it owes; or more, if
+	// Redis had no memory left to note an Unlock that was not the last.
 	Levels int
 	// Lease is what is left of its lease, in whole milliseconds; negative if it has
 	// none. It is 0 for a reader whose lease has run out: it holds the lock no
@@ -134,7 +136,7 @@ type Waiter struct {
 // it is made of.
 //
 // The error is ErrInvalid for a bad name, ErrNotALock if Redis has something else
-// under it, and ErrClosed after Close. The user needs the right to GET, and to all
+// under it, or under a key that belongs to it, and ErrClosed after Close. The user needs the right to GET, and to all
 // keys that docs/security.md lists.
 //
 // Redisson has none: isLocked, getHoldCount, remainTimeToLive and isHeldByThread each say a part.
@@ -164,9 +166,6 @@ func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
 	answer, _, err := persist(c.engine, p, time.Time{}, nil, func(ctx context.Context) (any, error) {
 		return c.call(ctx, what)
 	}, nil)
-	if refusedWith(err, "WRONGTYPE") {
-		return Inspection{}, fmt.Errorf("%w: %w", ErrNotALock, err)
-	}
 	if err != nil {
 		return Inspection{}, err
 	}
@@ -174,11 +173,13 @@ func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
 	if err != nil {
 		return Inspection{}, err
 	}
+	r.name = what.keys[0]
 	return r.inspection()
 }
 
 // lockRecords are all that Redis has of a lock; times are in ms, those of zsets epoch ms.
 type lockRecords struct {
+	name                      string
 	now, ttl                  int64
 	entries                   []entry
 	queue                     []string
@@ -197,21 +198,27 @@ func (r *lockRecords) inspection() (Inspection, error) {
 	if r.token != "" {
 		var err error
 		if i.Token, err = strconv.ParseInt(r.token, 10, 64); err != nil {
-			return Inspection{}, fmt.Errorf("%w: its token counter is %s", ErrNotALock, shortName(r.token))
+			return Inspection{}, notALock(tokenKey(r.name), "the key "+shortName(tokenKey(r.name))+" holds a token counter that is no number", nil)
 		}
 	}
 	if at := slices.IndexFunc(r.entries, func(e entry) bool { return e.field == "mode" }); at >= 0 {
 		i.Mode = r.entries[at].value
 		if i.Mode != "read" && i.Mode != "write" {
-			return Inspection{}, fmt.Errorf("%w: the mode in its hash is %s", ErrNotALock, shortName(i.Mode))
+			return Inspection{}, r.notALock("mode")
 		}
 		r.entries = slices.Delete(r.entries, at, at+1)
 	}
 	i.Kind = r.kind(i.Mode)
-	for _, e := range r.entries {
-		h, err := e.holder(i.Kind)
-		if err != nil {
-			return Inspection{}, err
+	entries := r.entries
+	if i.Mode == "" && len(entries) > 1 {
+		if entries = r.holdsOfValues(); entries == nil { // other locks without a mode have one holder
+			return Inspection{}, r.notALock(r.entries[0].field)
+		}
+	}
+	for _, e := range entries {
+		h, ok := e.holder(i.Kind)
+		if !ok {
+			return Inspection{}, r.notALock(e.field)
 		}
 		i.Holders = append(i.Holders, h)
 	}
@@ -240,17 +247,53 @@ func (r *lockRecords) kind(mode string) LockKind {
 	return KindNone
 }
 
-func (e entry) holder(kind LockKind) (Holder, error) {
+// notALock is the error for a hash with a field that no lock makes.
+func (r *lockRecords) notALock(field string) error {
+	return notALock(r.name, fmt.Sprintf("the key %s holds a hash that no lock makes (field %s)", shortName(r.name), shortName(field)), nil)
+}
+
+// holdsOfValues are the holds of Redisson's multi lock of values, as entries like those of other locks: its hash has
+// for each value "hash" -> owner, "hash:owner:expire_time" -> epoch ms, and "hash:owner:lock_count" -> levels.
+// They are none if the hash is another one.
+func (r *lockRecords) holdsOfValues() []entry {
+	values := make(map[string]string, len(r.entries))
+	for _, e := range r.entries {
+		values[e.field] = e.value
+	}
+	var holds []entry
+	for _, e := range r.entries {
+		if contender(e.value).Client == "" {
+			continue
+		}
+		of := e.field + ":" + e.value
+		expires, err := strconv.ParseInt(values[of+":expire_time"], 10, 64)
+		if err != nil || values[of+":lock_count"] == "" {
+			break
+		}
+		left := expires - r.now
+		if left <= 0 {
+			left = -2 // as PTTL says it
+		}
+		holds = append(holds, entry{e.value, values[of+":lock_count"], left})
+	}
+	if 3*len(holds) != len(r.entries) {
+		return nil
+	}
+	return holds
+}
+
+// holder reads an entry, and says whether it is one of a lock.
+func (e entry) holder(kind LockKind) (Holder, bool) {
 	levels, err := strconv.Atoi(e.value)
 	if err != nil || levels < 1 {
-		return Holder{}, fmt.Errorf("%w: field %s of its hash is %s and no hold count", ErrNotALock, shortName(e.field), shortName(e.value))
+		return Holder{}, false
 	}
 	h := Holder{Contender: contender(e.field), Levels: levels, Lease: leaseLeft(e.lease)}
 	if writer, writes := strings.CutSuffix(e.field, ":write"); writes && kind == KindReadWrite {
 		h.Contender, h.Write = contender(writer), true
 		h.Field = e.field
 	}
-	return h, nil
+	return h, h.Client != ""
 }
 
 func (r *lockRecords) waiters(kind LockKind) []Waiter {

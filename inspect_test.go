@@ -248,7 +248,7 @@ func TestInspectOnlyReads(t *testing.T) {
 		if !found {
 			continue
 		}
-		if !slices.Contains([]string{"evalsha", "hgetall", "pttl", "time", "lrange", "zrangebyscore", "get", "config|resetstat"}, command) {
+		if !slices.Contains([]string{"evalsha", "hgetall", "hget", "hrandfield", "pttl", "time", "lrange", "zrangebyscore", "get", "config|resetstat"}, command) {
 			t.Errorf("it sends %s", line)
 		}
 		if want := "calls=" + strconv.Itoa(len(names)) + ","; command == "evalsha" && !strings.Contains(line, want) {
@@ -269,7 +269,7 @@ func TestInspectRights(t *testing.T) {
 	ctx := context.Background()
 	rw := b.client().NewRWLock("orders:" + b.name).Read()
 	b.must(rw.Lock(ctx))
-	commands := []string{"+evalsha", "+eval", "+hgetall", "+pttl", "+lrange", "+zrangebyscore", "+get", "+time"}
+	commands := []string{"+evalsha", "+eval", "+hgetall", "+hget", "+hrandfield", "+pttl", "+lrange", "+zrangebyscore", "+get", "+time"}
 	rights := slices.Concat(smallestKeys, commands)
 	if i, err := d.user(b, rights).Inspect(ctx, rw.Name()); err != nil || len(i.Holders) != 1 {
 		t.Errorf("%+v, %v", i, err)
@@ -286,20 +286,20 @@ func TestInspectWhatIsNoLock(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		ctx := context.Background()
 		for text, make := range map[string]func(b *bench) error{
-			"WRONGTYPE":  func(b *bench) error { return b.rdb.Set(ctx, b.name, "a string", 0).Err() },
-			": the lock": func(b *bench) error { return b.rdb.SAdd(ctx, b.name, "a set").Err() },
-			": the queue of a fair lock": func(b *bench) error {
+			`" holds a string that`: func(b *bench) error { return b.rdb.Set(ctx, b.name, "a string", 0).Err() },
+			`" holds a set that`:    func(b *bench) error { return b.rdb.SAdd(ctx, b.name, "a set").Err() },
+			`"redisson_lock_queue:{`: func(b *bench) error {
 				return b.rdb.Set(ctx, "redisson_lock_queue:{"+b.name+"}", "a string", 0).Err()
 			},
-			": the heartbeats of a fair lock": func(b *bench) error { return b.rdb.RPush(ctx, "relock_lock_alive:{"+b.name+"}", "a list").Err() },
-			`field "colour" of its hash is "red"`: func(b *bench) error {
-				return b.rdb.HSet(ctx, b.name, "colour", "red", "size", 7).Err()
+			`"relock_lock_alive:{`: func(b *bench) error { return b.rdb.RPush(ctx, "relock_lock_alive:{"+b.name+"}", "a list").Err() },
+			`holds a hash that no lock makes (field "colour")`: func(b *bench) error {
+				return b.rdb.HSet(ctx, b.name, "colour", "red", javaThread, 7).Err()
 			},
-			`field "n" of its hash is "0"`: func(b *bench) error { return b.rdb.HSet(ctx, b.name, "n", 0).Err() },
-			`the mode in its hash is "dark`: func(b *bench) error {
+			`holds a hash that no lock makes (field "n")`: func(b *bench) error { return b.rdb.HSet(ctx, b.name, "n", 0).Err() },
+			`holds a hash that no lock makes (field "mode")`: func(b *bench) error {
 				return b.rdb.HSet(ctx, b.name, "mode", "dark"+strings.Repeat("!", 500), "n", math.MaxInt64).Err()
 			},
-			`its token counter is "many"`: func(b *bench) error {
+			`holds a token counter that is no number`: func(b *bench) error {
 				return b.rdb.Set(ctx, "redisson_lock_token:{"+b.name+"}", "many", 0).Err()
 			},
 		} {

@@ -110,8 +110,8 @@ type Locker interface {
 }
 
 var (
-	lockAcquire = script("lock_acquire", "token")
-	lockRelease = script("lock_release", "announce")
+	lockAcquire = script("lock_acquire", "hash string", "token")
+	lockRelease = script("lock_release", "hash", "announce")
 	lockBundled = bundle(lockAcquire, lockRelease)
 )
 

@@ -343,7 +343,7 @@ func TestRedLockAnswers(t *testing.T) {
 			continue
 		}
 		var quorum *QuorumError
-		if ok || !errors.As(err, &quorum) || len(quorum.Unwrap()) != i+1 || !redis.HasErrorPrefix(quorum.Answers[0], "WRONGTYPE") && !strings.Contains(err.Error(), "WRONGTYPE") {
+		if ok || !errors.As(err, &quorum) || len(quorum.Unwrap()) != i+1 || !errors.Is(quorum.Answers[0], ErrNotALock) || !errors.Is(err, ErrNotALock) {
 			t.Errorf("%d bad nodes: %v, %v", i+1, ok, err)
 		}
 		if err := l.Lock(ctx); !errors.As(err, &quorum) { // and does not wait for them

@@ -115,6 +115,13 @@ func (e *engine) releaseRecord(ctx context.Context, p *patience, h *hold, left i
 	switch {
 	case loss != nil: // but its record may still have been there
 		return loss
+	case errors.Is(err, ErrNotALock): // somebody has put something else in the place of the record
+		if left > 0 {
+			h.lose(errGone)
+		} else {
+			h.sawEnd(errGone)
+		}
+		return lossError(err)
 	case err != nil:
 		err = unconfirmed(err)
 	case r.there || left == 0 && ghosts > 0: // an earlier try has done it

@@ -20,7 +20,7 @@ const (
 )
 
 var (
-	rwScript  = script("rwlock", "announce", "token")
+	rwScript  = script("rwlock", "hash zset string", "announce", "token")
 	rwBundled = bundle(rwScript, rwScript)
 )
 

@@ -499,18 +499,18 @@ func TestRWRecordOfJava(t *testing.T) {
 		b := newBench(t, addr)
 		ctx := context.Background()
 		l := b.client(WithMaxWakeDelay(50 * time.Millisecond)).NewRWLock(b.name)
-		b.must(b.rdb.HSet(ctx, b.name, "mode", "read", "java:1", 1).Err())
+		b.must(b.rdb.HSet(ctx, b.name, "mode", "read", javaThread, 1).Err())
 		b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
-		b.must(b.rdb.Set(ctx, "{"+b.name+"}:java:1:rwlock_timeout:1", 1, 300*time.Millisecond).Err())
+		b.must(b.rdb.Set(ctx, "{"+b.name+"}:"+javaThread+":rwlock_timeout:1", 1, 300*time.Millisecond).Err())
 		b.tries(l.Write(), false)
 		b.tries(l.Read(), true)
 		b.must(l.Read().Unlock(ctx))
-		if n := b.rdb.HExists(ctx, b.name, "java:1").Val(); !n {
+		if n := b.rdb.HExists(ctx, b.name, javaThread).Val(); !n {
 			t.Error("a reader's leave took the Java reader with it")
 		}
 		b.must(l.Write().Lock(ctx)) // once its lease is over
 		b.must(l.Write().Unlock(ctx))
-		b.must(b.rdb.HSet(ctx, b.name, "mode", "write", "java:1:write", 1).Err())
+		b.must(b.rdb.HSet(ctx, b.name, "mode", "write", javaThread+":write", 1).Err())
 		b.must(b.rdb.PExpire(ctx, b.name, 300*time.Millisecond).Err())
 		b.tries(l.Read(), false)
 		b.tries(l.Write(), false)

@@ -26,10 +26,9 @@ var luaFiles embed.FS
 
 // Scripts that serve several lock types.
 var (
-	renewScript   = script("renew")
-	forceScript   = script("force", "announce")
-	inspectScript = script("inspect")
-	bundleScript  = script("bundle") // not as it is: see wholeBundle
+	renewScript   = script("renew", "hash")
+	forceScript   = script("force", "hash", "announce")
+	inspectScript = script("inspect", "hash")
 )
 
 // A luaScript is one file of lua/.
@@ -38,18 +37,23 @@ type luaScript struct {
 	byDigest       []any // how a command begins that sends it by digest
 }
 
-// script binds lua/<name>.lua, with the parts that it needs before it. It runs at
+// script binds lua/<name>.lua, whose KEYS are of these types, with the parts that it needs before it. It runs at
 // init, so that a wrong name fails every test.
-func script(name string, parts ...string) *luaScript {
+func script(name, types string, parts ...string) *luaScript {
 	var whole strings.Builder
-	for _, file := range append(parts, name) {
-		source, err := luaFiles.ReadFile("lua/" + file + ".lua")
-		if err != nil {
-			panic("bug: " + err.Error())
-		}
-		whole.Write(source)
+	for _, part := range append([]string{"record"}, parts...) {
+		whole.WriteString(luaFile(part))
 	}
+	fmt.Fprintf(&whole, "return answer(function()\n%s\nend, {'%s'})\n", luaFile(name), strings.ReplaceAll(types, " ", "', '"))
 	return newScript(whole.String())
+}
+
+func luaFile(name string) string {
+	source, err := luaFiles.ReadFile("lua/" + name + ".lua")
+	if err != nil {
+		panic("bug: " + err.Error())
+	}
+	return string(source)
 }
 
 func newScript(source string) *luaScript {
@@ -74,7 +78,7 @@ func bundle(take, undo *luaScript) bundledScript {
 
 // wholeBundle is the script that takes several locks.
 var wholeBundle = sync.OnceValue(func() *luaScript {
-	return newScript(strings.Replace(bundleScript.source, "--[[scripts]]", strings.Join(bundled, ",\n"), 1))
+	return newScript(strings.Replace(luaFile("bundle"), "--[[scripts]]", strings.Join(bundled, ",\n"), 1))
 })
 
 // A call is one run of a script.
@@ -217,7 +221,7 @@ func send(ctx context.Context, rdb processor, c call) (any, error) {
 		_ = rdb.Process(ctx, cmd)
 		answer, err = cmd.Result()
 	}
-	return answer, err
+	return answer, orNotALock(c, err)
 }
 
 // An outcome is what became of one of several calls.
@@ -259,7 +263,7 @@ func sendAll(ctx context.Context, rdb redis.UniversalClient, calls []call, o pip
 			if answer == nil && err == nil {
 				err = failed // of a hook, which has sent nothing
 			}
-			outcomes[n] = outcome{answer, err, unsynced}
+			outcomes[n] = outcome{answer, orNotALock(calls[n], err), unsynced}
 		}
 		return unknown
 	}

@@ -31,7 +31,7 @@ var (
 	smallestChannels = []string{"&redisson_lock__channel:{orders:*", "&redisson_rwlock:{orders:*"}
 	smallestCommands = []string{
 		"+evalsha", "+eval", "+time", "+exists", "+del", "+pttl", "+pexpire", "+set", "+incr",
-		"+hset", "+hget", "+hdel", "+hlen", "+hexists", "+hgetall",
+		"+hset", "+hget", "+hdel", "+hlen", "+hexists", "+hgetall", "+hrandfield",
 		"+rpush", "+llen", "+lindex", "+lpos", "+lrange", "+lrem",
 		"+zadd", "+zrem", "+zscore", "+zcard", "+zincrby", "+zrangebyscore", "+zrevrange",
 	}
@@ -240,7 +240,7 @@ func TestSmallestRights(t *testing.T) {
 	type lack struct{ right, kind string }
 	var lacks []lack
 	for kind, rights := range map[string]string{
-		"lock":   "~orders:* +evalsha +del +pttl +pexpire +hset +hget +hlen +hexists",
+		"lock":   "~orders:* +evalsha +del +pttl +pexpire +hset +hget +hlen +hexists +hrandfield",
 		"fenced": "~redisson_lock_token:{orders:* +incr",
 		"read":   "~{orders:* +exists +set +hdel +zrevrange",
 		"write":  "~relock_rwlock_writers:{orders:* +time +hgetall +zadd +zrem",
@@ -497,7 +497,7 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 		t.Errorf("only %d texts", len(texts))
 	}
 	all := strings.Join(slices.Collect(maps.Keys(texts)), "\n")
-	for _, want := range []string{"WRONGPASS", "WRONGTYPE", "NOPERM", "refused", "lost", "invalid", "not held"} {
+	for _, want := range []string{"WRONGPASS", "not a lock", "NOPERM", "refused", "lost", "invalid", "not held"} {
 		if !strings.Contains(all, want) {
 			t.Errorf("no text has to do with %q", want)
 		}

@@ -10,18 +10,22 @@
 -- Returns  {epoch ms, pttl, record, queue, timeouts, heartbeats, writers, token}; record is {field, value, ms that its lease
 --          lasts, ...}, queue {field, ...}, the zsets {member, score, ...}, and the token '' where there is none
 --
--- A key of another type, or one that the user may not read, answers an error that says which it is.
+-- A key that the user may not read answers an error that says which it is. What no lock has made is refused:
+-- see record.lua.
 
 local lock, queue, timeouts, beats, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local prefix = ARGV[1]
 
--- Nobody re-enters so often. A hash that is no lock may say anything.
+-- Nobody re-enters so often. A hash may say anything.
 local most_levels = 1000
 
 local wrong
 local function read(what, ...)
     local answer = redis.pcall(...)
     if type(answer) == 'table' and answer.err then
+        if answer.err:find('WRONGTYPE ', 1, true) then
+            error(answer, 0)
+        end
         wrong = wrong or answer.err .. ': ' .. what
         return {}
     end
@@ -32,6 +36,7 @@ local function members(what, key)
     return read(what, 'zrangebyscore', key, '-inf', '+inf', 'withscores')
 end
 
+check_record(lock)
 local entries = read('the lock', 'hgetall', lock)
 local pttl = redis.call('pttl', lock)
 local mode
@@ -42,6 +47,10 @@ end
 -- A reader's longest lease, as in rwlock.lua.
 local function lease_left(reader, levels)
     local longest = -2
+    local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
+    if acquisition and #acquisition <= 20 then
+        levels = 1
+    end
     for i = 1, math.min(levels, most_levels) do
         local left = redis.call('pttl', prefix .. reader .. ':rwlock_timeout:' .. i)
         if left == -1 then

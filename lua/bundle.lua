@@ -8,6 +8,7 @@
 --
 -- The scripts that take one lock and undo that, as functions of KEYS and ARGV, are
 -- put in where it says so. Running it twice does what running it once does, because they do.
+-- Where a key holds something that no lock makes, none is held, and the error counts KEYS as they are here.
 
 local scripts = {
 --[[scripts]]
@@ -34,6 +35,11 @@ for i = 1, tonumber(ARGV[1]) do
     if answer[1] ~= 1 then
         for j = i - 1, 1, -1 do
             taken[j].undo(taken[j].keys, taken[j].args)
+        end
+        if answer.err then
+            answers = {err = answer.err:gsub('^(NOTALOCK )(%d+)', function(code, n)
+                return code .. (n == '0' and 0 or n + key - 1)
+            end)}
         end
         break
     end

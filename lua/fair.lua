@@ -25,6 +25,7 @@
 -- while, Redis was away and not the waiters: all of them get another chance. All
 -- times are the server's.
 -- Running it twice does what running it once does.
+-- A hash that no lock has made is refused before anything else is looked at: see record.lua.
 
 local lock, queue, timeouts, beats, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local verb, channel, field = ARGV[1], ARGV[2], ARGV[3]
@@ -115,11 +116,19 @@ local function stand_in_line(pttl)
     return place
 end
 
+local pttl = redis.call('pttl', lock)
+local mine = pttl ~= -2 and redis.pcall('hexists', lock, field)
+if verb ~= 'abandon' and type(mine) == 'table' then -- who gives up leaves the queue whatever the lock is
+    error(mine, 0)
+end
+mine = mine == 1
+if verb ~= 'abandon' and pttl ~= -2 and not mine then
+    check_record(lock)
+end
+
 local buried = bury()
 
 if verb == 'acquire' then
-    local pttl = redis.call('pttl', lock)
-    local mine = pttl ~= -2 and redis.call('hexists', lock, field) == 1
     if level ~= '1' and not mine then
         return {-1, 0, 0}
     end
@@ -148,18 +157,18 @@ end
 if verb == 'abandon' then
     local place = redis.call('lpos', queue, field)
     if place then
-        close_up(place + 1)
-        remove(field)
+        remove(field) -- first: where memory is short, Redis refuses zincrby to scripts that have written nothing
+        close_up(place)
     end
 end
 
 local there
 if verb == 'force' then
     there = redis.call('hlen', lock) > 0 and redis.call('del', lock) or 0
-elseif redis.call('hexists', lock, field) == 0 then
+elseif not mine then
     there = -1
 elseif level ~= '0' then
-    redis.call('hset', lock, field, level)
+    note_levels(lock, field, level)
     return {1, 0, 0}
 else
     redis.call('del', lock)

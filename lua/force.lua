@@ -5,7 +5,7 @@
 -- ARGV[2]  how: see announce.lua
 -- Returns  {1, 0, 0} freed, {0, 0, 0} nobody held it
 --
--- A key of another type answers WRONGTYPE and stays as it is.
+-- What no lock has made is refused and stays as it is: see record.lua.
 
 local lock = KEYS[1]
 local channel, how = ARGV[1], ARGV[2]
@@ -13,6 +13,7 @@ local channel, how = ARGV[1], ARGV[2]
 if redis.call('hlen', lock) == 0 then
     return {0, 0, 0}
 end
+check_record(lock)
 redis.call('del', lock)
 announce(how, channel, '0')
 return {1, 0, 0}

@@ -4,12 +4,15 @@
 -- KEYS[1]  the lock: a hash {field of the hold -> levels}
 -- ARGV[1]  field of a hold, or '' for none
 -- Returns  {holders, levels of this hold, pttl}
+--
+-- What no lock has made is refused: see record.lua.
 
 local lock = KEYS[1]
 local field = ARGV[1]
 
-return {
-    redis.call('hlen', lock),
-    tonumber(redis.call('hget', lock, field) or 0),
-    redis.call('pttl', lock),
-}
+local holders = redis.call('hlen', lock)
+local levels = tonumber(redis.call('hget', lock, field) or 0)
+if holders > 0 and levels == 0 then
+    check_record(lock)
+end
+return {holders, levels, redis.call('pttl', lock)}

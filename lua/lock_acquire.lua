@@ -8,7 +8,7 @@
 -- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, 0} busy, {-1, 0, 0} nothing there to re-enter
 --
 -- Running it twice does what running it once does: the level is set, not added,
--- and a lease is never shortened. A key of another type answers WRONGTYPE.
+-- and a lease is never shortened. What no lock has made is refused: see record.lua.
 
 local lock, tokens = KEYS[1], KEYS[2]
 local field, lease, level = ARGV[1], ARGV[2], ARGV[3]
@@ -19,13 +19,14 @@ if pttl ~= -2 and redis.call('hexists', lock, field) == 0 then
     if level ~= '1' then
         return {-1, 0, 0}
     end
+    check_record(lock)
     return {0, pttl, 0}
 end
 if pttl == -2 and level ~= '1' then
     return {-1, 0, 0}
 end
 
--- The token first: if the counter is of another type, nothing is to be taken.
+-- The token first: if the counter is none, nothing is to be taken.
 local token = level == '1' and draw_token(tokens) or 0
 redis.call('hset', lock, field, level)
 if pttl < tonumber(lease) then

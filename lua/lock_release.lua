@@ -9,18 +9,21 @@
 --
 -- Running it late or twice frees nobody else: the field belongs to one
 -- acquisition, and to those that it was handed over to, the last of which frees it.
+-- A level is given back also where Redis has no memory left: see note_levels.
 
 local lock = KEYS[1]
 local field, left, channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 if left ~= '0' then
     if redis.call('hexists', lock, field) == 0 then
+        check_record(lock)
         return {-1, 0, 0}
     end
-    redis.call('hset', lock, field, left)
+    note_levels(lock, field, left)
     return {1, 0, 0}
 end
 if redis.call('hdel', lock, field) == 0 then -- which deletes the record with its only field
+    check_record(lock)
     return {-1, 0, 0}
 end
 return {1, announce(how, channel, '0'), 0}

@@ -22,7 +22,15 @@
 -- Rules: every read hold has leases of its own, one key for each level, as Redisson
 -- has them; a reader whose keys have all lapsed is dead, and whoever needs the
 -- lock buries it. The lease of the hash is never shorter than that of a living
--- reader. Running it twice does what running it once does: levels are set.
+-- reader. Running it twice does what running it once does: levels are set. What no
+-- lock has made is refused, and never joined, emptied or deleted: see record.lua.
+--
+-- Every level of a reader costs the same. The lease of a relock reader is that of its
+-- first level: each acquire and each renewal sets that key to the longest lease of
+-- the hold, and of the others only the key of the last level. Those between lapse. Java
+-- goes by the longest of all levels that the hash counts, which is the first one, and
+-- passes over keys that are not there; it deletes keys of its own readers only. Older
+-- relock clients set and renew all keys together, so that the first one is the longest of theirs too.
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[3]
 local verb, channel, prefix, field = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -44,9 +52,14 @@ local function lease_key(reader, i)
     return prefix .. reader .. ':rwlock_timeout:' .. i
 end
 
--- What is left of a reader's longest lease; below 0 when it is dead.
+-- What is left of a reader's longest lease; below 0 when it is dead. The field of a relock
+-- reader ends with the number of its acquisition; a transaction of Java has 32 digits there, at least.
 local function lease_left(reader, levels)
     local longest = -2
+    local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
+    if acquisition and #acquisition <= 20 then
+        levels = 1
+    end
     for i = 1, levels do
         local left = redis.call('pttl', lease_key(reader, i))
         if left == -1 then
@@ -70,23 +83,24 @@ local function dead(reader)
     return true
 end
 
--- Buries dead readers. Returns how many others than that one live, and the longest of their leases.
+-- Buries dead readers. Returns how many others than that one live, the longest of their leases, and how many were buried.
 local function readers(but)
     local entries = redis.call('hgetall', lock)
-    local living, longest = 0, -2
+    local living, longest, buried = 0, -2, 0
     for i = 1, #entries, 2 do
         local name, levels = entries[i], tonumber(entries[i + 1])
-        if levels and name ~= but and name:sub(-6) ~= ':write' then
+        if name ~= but and name:sub(-6) ~= ':write' and is_hold(name, entries[i + 1]) then
             local left = lease_left(name, levels)
             if left > 0 then
                 living = living + 1
                 longest = math.max(longest, left)
             elseif dead(name) then
                 redis.call('hdel', lock, name)
+                buried = buried + 1
             end
         end
     end
-    return living, longest
+    return living, longest, buried
 end
 
 -- How many living readers wait to write, the reader kin among them: each would wait for the others.
@@ -111,8 +125,18 @@ local function free(message)
     return announce(how, channel, message)
 end
 
+if verb == 'abandon-write' then -- who gives up waits no longer, whatever the lock is
+    redis.call('zrem', writers, field)
+    if kin ~= '' then
+        redis.call('zrem', writers, kin)
+    end
+end
+
 local mode = redis.call('hget', lock, 'mode')
 if not mode and redis.call('exists', lock) == 1 then
+    if verb ~= 'abandon-read' and verb ~= 'abandon-write' then
+        check_record(lock)
+    end
     if verb == 'read' or verb == 'write' then
         return {0, redis.call('pttl', lock), 0} -- a plain lock of that name is held
     end
@@ -125,6 +149,9 @@ if verb == 'read' then
         return {-1, 0, 0}
     end
     if not mine then
+        if mode and check_record(lock) == 1 then
+            return {0, redis.call('pttl', lock), 0} -- nobody holds it, which no lock leaves behind: it lapses
+        end
         local downgrading = mode == 'write' and redis.call('hexists', lock, kin .. ':write') == 1
         if mode == 'write' and not downgrading then
             return {0, redis.call('pttl', lock), 0}
@@ -140,9 +167,10 @@ if verb == 'read' then
         redis.call('hset', lock, 'mode', 'read')
     end
     redis.call('hset', lock, field, level)
-    local longest = math.max(lease, lease_left(field, tonumber(level)))
-    for i = 1, tonumber(level) do
-        redis.call('set', lease_key(field, i), '1', 'PX', ms(longest))
+    local longest = math.max(lease, lease_left(field, 1))
+    redis.call('set', lease_key(field, 1), '1', 'PX', ms(longest))
+    if level ~= '1' then
+        redis.call('set', lease_key(field, level), '1', 'PX', ms(longest))
     end
     extend(lock, longest)
     return {1, 0, 0}
@@ -154,8 +182,12 @@ if verb == 'write' then
         return {-1, 0, 0}
     end
     if not mine and mode then
-        local living = mode == 'read' and readers() or -1
-        if living == 0 then
+        check_record(lock)
+        local living, _, buried = -1, -2, 0
+        if mode == 'read' then
+            living, _, buried = readers()
+        end
+        if living == 0 and buried > 0 then
             redis.call('del', lock)
         else
             if kin ~= '' and redis.call('hexists', lock, kin) == 1 and living == upgrading(kin) then
@@ -183,15 +215,15 @@ end
 
 if verb == 'renew-read' or verb == 'settle-read' then
     local levels = tonumber(redis.call('hget', lock, field) or 0)
-    if lease_left(field, levels) <= 0 and (levels == 0 or dead(field)) then
+    if levels == 0 or lease_left(field, 1) <= 0 and dead(field) then
         return {-1, 0, 0}
     end
-    for i = 1, levels do
-        if verb == 'settle-read' then
-            redis.call('pexpire', lease_key(field, i), ms(lease))
-        else
-            extend(lease_key(field, i), lease)
-        end
+    if verb == 'settle-read' then
+        drop_leases(field, 2, levels) -- one that is longer than what is set now would count for Java
+        redis.call('pexpire', lease_key(field, 1), ms(lease))
+    else
+        extend(lease_key(field, 1), lease)
+        extend(lease_key(field, levels), lease)
     end
     if verb == 'settle-read' and mode == 'read' then
         local _, longest = readers()
@@ -203,12 +235,23 @@ if verb == 'renew-read' or verb == 'settle-read' then
 end
 
 if verb == 'inspect-read' then
-    local living = mode and readers() or 0
+    local living = 0
+    if mode then
+        check_record(lock)
+        local _, buried
+        living, _, buried = readers()
+        if buried > 0 and redis.call('hlen', lock) == 1 then
+            redis.call('del', lock) -- the mode alone is no record
+        end
+    end
     return {living > 0 and 1 or 0, tonumber(redis.call('hget', lock, field) or 0), redis.call('pttl', lock)}
 end
 
 if verb == 'inspect-write' then
     local levels = tonumber(redis.call('hget', lock, writing) or 0)
+    if mode and levels == 0 then
+        check_record(lock)
+    end
     return {mode == 'write' and 1 or 0, levels, redis.call('pttl', lock)}
 end
 
@@ -216,7 +259,15 @@ if verb == 'force-read' or verb == 'force-write' then
     -- Each half by itself: a writer's read lock stays when its write lock is
     -- forced, and the other way round.
     local dropped, kept = 0, 0
+    if mode then
+        check_record(lock)
+    end
     local entries = redis.call('hgetall', lock)
+    for i = 1, #entries, 2 do
+        if entries[i] ~= 'mode' and not is_hold(entries[i], entries[i + 1]) then
+            refuse_field(lock, entries[i])
+        end
+    end
     for i = 1, #entries, 2 do
         local name, levels = entries[i], tonumber(entries[i + 1])
         local wanted = verb == 'force-read'
@@ -251,10 +302,6 @@ local held = tonumber(redis.call('hget', lock, name) or 0)
 local left = tonumber(level)
 
 if verb == 'abandon-write' then
-    redis.call('zrem', writers, field)
-    if kin ~= '' then
-        redis.call('zrem', writers, kin)
-    end
     if held == 0 and mode ~= 'write' and redis.call('exists', writers) == 0 then
         announce(how, channel, '1') -- readers waited for this writer
     end
@@ -262,6 +309,9 @@ end
 if held == 0 then
     if not write_half then
         drop_leases(field, left + 1, left + 1) -- Redisson's forceUnlock leaves them
+    end
+    if mode and (verb == 'unread' or verb == 'unwrite') then
+        check_record(lock)
     end
     return {-1, 0, 0}
 end
@@ -274,7 +324,7 @@ if not write_half then
     drop_leases(field, left + 1, held)
 end
 if left > 0 then
-    redis.call('hset', lock, name, left)
+    note_levels(lock, name, left)
     return {1, 0, 0}
 end
 redis.call('hdel', lock, name)

@@ -8,7 +8,13 @@ local function draw_token(counter)
     if not counter then
         return 0
     end
-    local token = redis.call('incr', counter)
+    local token = redis.pcall('incr', counter)
+    if type(token) == 'table' then
+        if token.err:find('not an integer', 1, true) then
+            refuse(counter, 'number')
+        end
+        error(token, 0)
+    end
     local clock = redis.call('time')
     local now = clock[1] * 1000000 + clock[2]
     if token < now then

@@ -12,6 +12,7 @@ import (
 	"errors"
 	"fmt"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -173,12 +174,14 @@ func likeLocks(ctx context.Context, one *redis.Client, hashes []string) []string
 	return likely
 }
 
-// isHold says whether a field begins like that of a holder: with a UUID. Of two fields of a
-// lock one does, because there is one other, mode.
+// isHold says whether a field begins like that of a holder: with a UUID, or of Redisson's multi lock of values
+// with the hash of one. Of two fields of a lock one does, because there is one other, mode.
 func isHold(field string) bool {
 	id, _, found := strings.Cut(field, ":")
-	return found && uuid.Validate(id) == nil
+	return found && uuid.Validate(id) == nil || valueHash.MatchString(id)
 }
+
+var valueHash = regexp.MustCompile("^[A-Za-z0-9+/]{22}$")
 
 // held are the locks that match the pattern, by name.
 func (p *program) held(ctx context.Context, pattern string) ([]relock.Inspection, error) {
@@ -207,11 +210,5 @@ func (p *program) held(ctx context.Context, pattern string) ([]relock.Inspection
 			return nil, err
 		}
 	}
-	return slices.DeleteFunc(found, func(i relock.Inspection) bool { return !isLock(i) }), nil
-}
-
-// isLock says whether what was found looks like a lock that is held: any hash that counts
-// something would do, but for what the fields are called.
-func isLock(i relock.Inspection) bool {
-	return slices.ContainsFunc(i.Holders, func(h relock.Holder) bool { return h.Client != "" })
+	return slices.DeleteFunc(found, func(i relock.Inspection) bool { return len(i.Holders) == 0 }), nil
 }

@@ -4,8 +4,8 @@ package main
 //
 // Rules: only the holders that were shown lose it, as far as two requests can make
 // sure; as its type has it, so that waiters are woken; a read/write lock from the
-// readers on, because as long as a writer is there nobody else comes in; and never a
-// hash that is no lock, because what frees a lock deletes it.
+// readers on, because as long as a writer is there nobody else comes in; what is no lock
+// is refused by Inspect, and by what frees a lock.
 
 import (
 	"bufio"
@@ -26,9 +26,6 @@ func (p *program) unlock(ctx context.Context, name string) error {
 	}
 	if len(i.Holders) == 0 {
 		return p.nobody(i)
-	}
-	if err := onlyHolders(i); err != nil {
-		return err
 	}
 	if !p.yes {
 		fmt.Fprintf(p.err, "%s\nWhoever holds it may still be at work. Free it? [y/N] ", details(i))
@@ -58,17 +55,6 @@ func (p *program) unlock(ctx context.Context, name string) error {
 	}
 	_, err = fmt.Fprintf(p.out, "%s is free.\n", quote(name))
 	return err
-}
-
-// onlyHolders refuses a hash with a field that neither relock nor Redisson makes.
-func onlyHolders(i relock.Inspection) error {
-	for _, h := range i.Holders {
-		if h.Client == "" {
-			return fmt.Errorf("unlock %s: not freed: its hash has the field %s, which no lock makes; if it is no data, delete the key",
-				quote(i.Name), short(quote(h.Field), 64))
-		}
-	}
-	return nil
 }
 
 // force frees the lock as i found it.

@@ -1,0 +1,99 @@
+-- Put before every script. Tells the records of locks from whatever else a key may hold.
+--
+-- A script whose key holds something that no lock makes ends with one of these errors, which notalock.go reads,
+-- and has not touched that key:
+--   NOTALOCK n type t        KEYS[n] is of the type t; ? where the user may not ask for it
+--   NOTALOCK n field size f  the hash KEYS[n] has a field f of that size; long ones are cut
+--   NOTALOCK n number        the counter KEYS[n] is no number
+-- The look at a hash costs the same however big it is: of more than eight fields it takes some at random.
+
+local function refuse(key, what)
+    local n = 0
+    for i = 1, #KEYS do
+        n = KEYS[i] == key and i or n
+    end
+    error({err = 'NOTALOCK ' .. n .. ' ' .. what}, 0)
+end
+
+local function refuse_field(lock, field)
+    local shown = field:sub(1, 80):gsub('[^!#-%[%]-~]', function(c) return string.format('\\x%02x', c:byte()) end)
+    refuse(lock, 'field ' .. #field .. ' ' .. shown)
+end
+
+-- Whether a field and its value are a hold: "client:owner", where the client is a UUID and the owner a number, or
+-- "client:owner:" and anything, as writers, transactions and relock have it; and how many levels are held.
+local function is_hold(field, value)
+    local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 19 and value:match('^[1-9]%d*$')
+end
+
+-- Whether they are of Redisson's multi lock of values, which has fields of three forms in one hash:
+-- "hash" -> owner, "hash:owner:expire_time" -> epoch ms, "hash:owner:lock_count" -> levels.
+local function is_value(field, value)
+    local hash, owner = field:match('^([%w+/]+):(.+):expire_time$')
+    if not hash then
+        hash, owner = field:match('^([%w+/]+):(.+):lock_count$')
+    end
+    if not hash then
+        return #field == 22 and field:match('^[%w+/]+$') and is_hold(value, '1')
+    end
+    return #hash == 22 and is_hold(owner, value)
+end
+
+-- Refuses the hash of a lock if no lock has made it. The hash is not the caller's: what has his field in it is a lock.
+-- Returns the number of fields that were looked at.
+local function check_record(lock)
+    local some = redis.call('hrandfield', lock, 8, 'withvalues')
+    local mode = redis.call('hget', lock, 'mode')
+    local bad = mode and mode ~= 'read' and mode ~= 'write' and 'mode'
+    local second -- hold of a lock that has one
+    for i = 1, #some, 2 do
+        local field, value = some[i], some[i + 1]
+        if is_hold(field, value) then
+            second = not mode and #some > 2 and field
+        elseif not (mode and field == 'mode' or not mode and is_value(field, value)) then
+            bad = bad or field
+        end
+    end
+    bad = bad or second
+    if mode and #some == 2 and redis.call('pttl', lock) == -1 then
+        bad = 'mode' -- of a lock without holders a lease is left
+    end
+    if bad then
+        refuse_field(lock, bad)
+    end
+    return #some / 2
+end
+
+-- Sets the levels of a hold that goes on. Locks go by the fields, and levels are for those who look: where memory
+-- is short the old number stays, because an Unlock must not fail for it.
+local function note_levels(lock, field, levels)
+    local answer = redis.pcall('hset', lock, field, levels)
+    if type(answer) == 'table' and not answer.err:find('OOM ', 1, true) then
+        error(answer, 0)
+    end
+end
+
+-- Runs a script whose KEYS are of these types.
+local function answer(script, types)
+    local done, result = pcall(script)
+    if done then
+        return result
+    end
+    local text = type(result) == 'table' and result.err or tostring(result)
+    if text:find('WRONGTYPE ', 1, true) then
+        text = 'NOTALOCK 0 type ?'
+        for n, key in ipairs(KEYS) do
+            local found = redis.pcall('type', key).ok
+            if found and found ~= 'none' and found ~= types[n] then
+                text = 'NOTALOCK ' .. n .. ' type ' .. found
+                break
+            end
+        end
+    end
+    if text:sub(1, 9) == 'NOTALOCK ' then
+        return {err = text}
+    end
+    error(result, 0)
+end
+
