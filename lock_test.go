@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -449,4 +451,99 @@ func TestGuardOfAHoldThatWasJustLost(t *testing.T) {
 	e.dog.remove(&h.tenure.lease)
 	b.mustBe(l.Unlock(ctx), ErrLockLost)
 	b.forget()
+}
+
+// Levels in the record are for those who look, so that no memory is needed to give one back.
+func TestUnlockNeedsNoMemory(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	ctx := context.Background()
+	b := newBench(t, s.Addr())
+	c, other := b.client(), b.client()
+	full := func(yes bool) {
+		limit := "0"
+		if yes {
+			limit = "1"
+		}
+		b.must(b.rdb.ConfigSet(ctx, "maxmemory", limit).Err())
+	}
+	b.must(b.rdb.ConfigSet(ctx, "maxmemory-policy", "noeviction").Err())
+	for kind, newLock := range lockKinds {
+		l := newLock(c, b.name)
+		for range 3 {
+			require.NoError(t, l.Lock(ctx), kind)
+		}
+		full(true)
+		require.NoError(t, l.Unlock(ctx), kind)
+		require.ErrorContains(t, b.rdb.Set(ctx, b.name+"-full", 1, 0).Err(), "OOM", kind)
+		levels, err := l.HoldCount(ctx)
+		require.NoError(t, err, kind)
+		require.Equal(t, 2, levels, kind)
+		full(false)
+		require.NoError(t, l.Lock(ctx), kind)
+		full(true)
+		for left := 2; left >= 0; left-- {
+			require.NoError(t, l.Unlock(ctx), kind)
+			levels, err := l.HoldCount(ctx)
+			require.NoError(t, err, kind)
+			require.Equal(t, left, levels, kind)
+		}
+		full(false)
+		b.tries(newLock(other, b.name), true)
+		require.NoError(t, newLock(other, b.name).Unlock(ctx), kind)
+		testredis.Await(t, "nothing is left of "+kind, soon, func() bool {
+			return !slices.ContainsFunc(b.keys(), func(key string) bool { return !strings.HasPrefix(key, "redisson_lock_token") })
+		})
+	}
+
+	// A writer keeps its read lock.
+	rw := c.NewRWLock(b.name)
+	for range 2 {
+		b.must(rw.Write().Lock(ctx))
+		b.must(rw.Read().Lock(ctx))
+	}
+	full(true)
+	for _, l := range []Locker{rw.Write(), rw.Read(), rw.Write(), rw.Read()} {
+		require.NoError(t, l.Unlock(ctx))
+	}
+	full(false)
+}
+
+// Who gives up waiting for a fair lock leaves the queue, also where Redis has no memory left.
+func TestLeavingAQueueNeedsNoMemory(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	ctx := context.Background()
+	b := newBench(t, s.Addr())
+	held := b.client().NewFairLock(b.name)
+	b.must(held.Lock(ctx))
+	var waiters []<-chan error
+	giving, giveUp := context.WithCancel(ctx)
+	b.must(b.rdb.ConfigSet(ctx, "maxmemory-policy", "noeviction").Err())
+	for n, ctx := range []context.Context{giving, ctx} {
+		got := make(chan error, 1)
+		l, me := b.client().NewFairLock(b.name), WithOwner(ctx)
+		go func() {
+			err := l.Lock(me)
+			if err == nil {
+				err = l.Unlock(me)
+			}
+			got <- err
+		}()
+		waiters = append(waiters, got)
+		b.awaitQueue(n + 1)
+	}
+	first := b.queue()[0]
+	b.must(b.rdb.ConfigSet(ctx, "maxmemory", "1").Err())
+	giveUp()
+	require.ErrorIs(t, await(b, "the first one gives up", waiters[0]), context.Canceled)
+	start := time.Now()
+	testredis.Await(t, "it has left", soon, func() bool { return !slices.Contains(b.queue(), first) })
+	b.must(b.rdb.ConfigSet(ctx, "maxmemory", "0").Err())
+	assert.Less(t, time.Since(start), fairLife/2, "it was buried, and had not left")
+	b.must(held.Unlock(ctx))
+	err := await(b, "the second one", waiters[1])
+	if err != nil { // it asked while Redis was full
+		assert.Contains(t, err.Error(), "OOM")
+	}
 }

@@ -3,11 +3,15 @@ package relock
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -669,5 +673,109 @@ func TestReadIsLockedCountsTheLiving(t *testing.T) {
 			return err == nil && !locked
 		})
 		b.must(l.Write().Unlock(ctx))
+	})
+}
+
+// However deep a reader is, a level costs Redis the same: to take, to give back, to renew, and to others who look.
+func TestEveryLevelOfAReaderCostsTheSame(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	rw, rival := b.client(WithWatchdogTimeout(time.Hour)).NewRWLock(b.name), b.client().NewRWLock(b.name).Write()
+	read := rw.Read()
+	cost := func(what string, f func()) (commands int) {
+		b.must(b.rdb.ConfigResetStat(ctx).Err())
+		f()
+		for line := range strings.Lines(b.rdb.Info(ctx, "commandstats").Val()) {
+			_, calls, found := strings.Cut(strings.TrimSpace(line), ":calls=")
+			if calls, _, _ = strings.Cut(calls, ","); found && !strings.Contains(line, "config") {
+				n, err := strconv.Atoi(calls)
+				b.must(err)
+				commands += n
+			}
+		}
+		return commands
+	}
+	lease := time.Hour
+	costs := func() (all []int) {
+		lease += time.Minute // so that there is always something to do
+		renew := []call{read.lock.renewal(b.fieldOf(read), lease, false)}
+		for what, f := range []func(){
+			func() { b.must(read.Lock(ctx)) },
+			func() { b.must(read.Unlock(ctx)) },
+			func() {
+				replies, errs := runAll(ctx, b.rdb, renew)
+				b.must(errs[0])
+				require.EqualValues(t, 1, replies[0][0])
+			},
+			func() { b.tries(rival, false) },
+			func() { b.isLocked(read, true) },
+			func() { b.inspect(rw.read.client) },
+		} {
+			all = append(all, cost(strconv.Itoa(what), f))
+		}
+		return all
+	}
+	const deep = 1000
+	for range 3 {
+		b.must(read.Lock(ctx))
+	}
+	costs() // the server learns the scripts
+	shallow := costs()
+	for range deep {
+		b.must(read.Lock(ctx))
+	}
+	assert.Equal(t, shallow, costs())
+	for range deep + 3 {
+		b.must(read.Unlock(ctx))
+	}
+}
+
+// fieldOf is the field of the one reader there is.
+func (b *bench) fieldOf(l *ReadLock) string {
+	for _, field := range b.rdb.HKeys(context.Background(), b.name).Val() {
+		if field != "mode" {
+			return field
+		}
+	}
+	b.Fatalf("nobody holds %s", l.Name())
+	return ""
+}
+
+// Java goes by the longest lease of the levels that the hash counts.
+func TestLeaseOfADeepReaderIsSeenByJava(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		const lease = time.Second
+		read := b.client(WithWatchdogTimeout(lease)).NewRWLock(b.name).Read()
+		const deep = 3
+		for range deep {
+			b.must(read.Lock(ctx))
+		}
+		field := b.fieldOf(read)
+		longest := func(levels int) (longest time.Duration) {
+			for i := levels; i > 0; i-- {
+				longest = max(longest, b.rdb.PTTL(ctx, "{"+b.name+"}:"+field+":rwlock_timeout:"+strconv.Itoa(i)).Val())
+			}
+			return longest
+		}
+		for levels := deep; levels > 0; levels-- { // each for longer than a lease
+			assert.Equal(t, strconv.Itoa(levels), b.rdb.HGet(ctx, b.name, field).Val())
+			for end := time.Now().Add(lease); time.Now().Before(end); time.Sleep(lease / 20) {
+				require.Positive(t, longest(levels), "at level %d", levels)
+			}
+			b.must(read.Unlock(ctx))
+		}
+		assert.Empty(t, b.keys())
+
+		// A longer lease of an inner level is that of the hold from then on.
+		b.must(read.LockLease(ctx, lease))
+		b.must(read.LockLease(ctx, time.Hour))
+		field = b.fieldOf(read)
+		b.must(read.Unlock(ctx))
+		assert.Greater(t, longest(1), 50*time.Minute)
+		b.must(read.Unlock(ctx))
 	})
 }
