@@ -2,7 +2,7 @@
 //
 //	client, err := relock.New(rdb) // any go-redis client: single, Sentinel, Cluster
 //	...
-//	lock := client.NewLock("orders:42")
+//	lock := client.NewLock("lock:orders:42")
 //	if err := lock.Lock(ctx); err != nil {
 //		return err
 //	}

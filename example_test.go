@@ -64,7 +64,7 @@ func Example() {
 		}
 		defer client.Close()
 
-		lock := client.NewLock("orders:42")
+		lock := client.NewLock("lock:orders:42")
 		return lock.Do(ctx, func(ctx context.Context) error {
 			// Nobody else is here, in any process, as long as ctx is alive:
 			// it ends at once should the lock be lost.
@@ -80,14 +80,14 @@ func ExampleLock_TryLock() {
 	defer done()
 	ctx := context.Background()
 
-	lock := client.NewLock("report")
+	lock := client.NewLock("lock:report")
 	if ok, err := lock.TryLock(ctx, time.Second, 0); err != nil || !ok { // 0: a lease that is renewed
 		fmt.Println("not now:", err) // nil: somebody else has it
 		return
 	}
 	defer lock.Unlock(ctx)
 
-	busy, err := client.NewLock("report").TryLock(relock.WithOwner(ctx), 10*time.Millisecond, 0)
+	busy, err := client.NewLock("lock:report").TryLock(relock.WithOwner(ctx), 10*time.Millisecond, 0)
 	fmt.Println("another owner:", busy, err)
 	// Output: another owner: false <nil>
 }
@@ -97,7 +97,7 @@ func ExampleLock_Lock() {
 	defer done()
 	ctx := context.Background()
 
-	lock := client.NewLock("stock")
+	lock := client.NewLock("lock:stock")
 	if err := lock.Lock(ctx); err != nil {
 		return // ctx has ended, or Redis cannot be reached
 	}
@@ -117,7 +117,7 @@ func ExampleLock_Lock() {
 func ExampleLock_Do() {
 	client, done := newClient()
 	defer done()
-	lock := client.NewLock("import")
+	lock := client.NewLock("lock:import")
 
 	err := lock.Do(context.Background(), func(ctx context.Context) error {
 		// An operator frees the lock while we work.
@@ -138,14 +138,14 @@ func ExampleLock_LockLease() {
 
 	// At most one mail a minute: nobody unlocks, the lease does.
 	mail := func(who string) {
-		ok, err := client.NewLock("mail").TryLock(relock.WithOwner(ctx), 0, time.Minute)
+		ok, err := client.NewLock("lock:mail").TryLock(relock.WithOwner(ctx), 0, time.Minute)
 		fmt.Println(who, "sends a mail:", ok, err)
 	}
 	mail("red")
 	mail("blue")
 
 	// LockLease waits for its turn.
-	lock := client.NewLock("short")
+	lock := client.NewLock("lock:short")
 	if err := lock.LockLease(ctx, 50*time.Millisecond); err != nil {
 		return
 	}
@@ -160,7 +160,7 @@ func ExampleLock_LockLease() {
 func ExampleLock_Unlock() {
 	client, done := newClient()
 	defer done()
-	lock := client.NewLock("upload")
+	lock := client.NewLock("lock:upload")
 
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -178,7 +178,7 @@ func ExampleLock_Unlock() {
 func ExampleWithOwner() {
 	client, done := newClient()
 	defer done()
-	lock := client.NewLock("upload")
+	lock := client.NewLock("lock:upload")
 
 	// Taken here, released in the goroutine that ends the work.
 	ctx := relock.WithOwner(context.Background())
@@ -207,7 +207,7 @@ func ExampleFenced() {
 		balance, seen = n, token
 	}
 
-	lock := client.NewLock("ledger", relock.Fenced())
+	lock := client.NewLock("lock:ledger", relock.Fenced())
 	var tokens []int64
 	for range 2 { // two holders, one after the other
 		if err := lock.Lock(ctx); err != nil {
@@ -230,7 +230,7 @@ func ExampleFairLock() {
 	defer done()
 	ctx := context.Background()
 
-	lock := client.NewFairLock("counter")
+	lock := client.NewFairLock("lock:counter")
 	if err := lock.Lock(ctx); err != nil {
 		return
 	}
@@ -254,7 +254,7 @@ func ExampleFairLock() {
 func ExampleRWLock() {
 	client, done := newClient()
 	defer done()
-	rw := client.NewRWLock("prices")
+	rw := client.NewRWLock("lock:prices")
 	red, blue := relock.WithOwner(context.Background()), relock.WithOwner(context.Background())
 
 	// Many may read.
@@ -284,9 +284,9 @@ func ExampleMultiLock() {
 	ctx := context.Background()
 
 	// Both accounts or none, in whichever order they are given.
-	ann, bob := client.NewLock("account:ann"), client.NewLock("account:bob")
+	ann, bob := client.NewLock("lock:account:ann"), client.NewLock("lock:account:bob")
 	err := client.NewMultiLock(bob, ann).Do(ctx, func(ctx context.Context) error {
-		free, err := client.NewLock("account:ann").TryLock(relock.WithOwner(ctx), 0, 0)
+		free, err := client.NewLock("lock:account:ann").TryLock(relock.WithOwner(ctx), 0, 0)
 		fmt.Println("somebody else gets one of them:", free)
 		return err
 	})
@@ -309,7 +309,7 @@ func ExampleRedLock() {
 		}
 		defer client.Close()
 		clients = append(clients, client)
-		locks = append(locks, client.NewLock("billing"))
+		locks = append(locks, client.NewLock("lock:billing"))
 	}
 	lock := clients[0].NewRedLock(locks...)
 
@@ -363,7 +363,7 @@ func ExampleLock_Guard() {
 	defer done()
 	ctx := context.Background()
 
-	lock := client.NewLock("leader")
+	lock := client.NewLock("lock:leader")
 	if err := lock.LockLease(ctx, 50*time.Millisecond); err != nil {
 		return
 	}
@@ -390,9 +390,9 @@ func ExampleWithObserver() {
 	defer done()
 	client, _ := relock.New(rdb, relock.WithObserver(slowSections{}))
 	defer client.Close()
-	_ = client.NewLock("report").Do(context.Background(), func(context.Context) error {
+	_ = client.NewLock("lock:report").Do(context.Background(), func(context.Context) error {
 		time.Sleep(20 * time.Millisecond)
 		return nil
 	})
-	// Output: report is slow
+	// Output: lock:report is slow
 }

@@ -267,7 +267,7 @@ func TestInspectRights(t *testing.T) {
 		return s.Client(func(o *redis.Options) { o.Username, o.Password = name, password })
 	}}
 	ctx := context.Background()
-	rw := b.client().NewRWLock("orders:" + b.name).Read()
+	rw := b.client().NewRWLock("lock:orders:" + b.name).Read()
 	b.must(rw.Lock(ctx))
 	commands := []string{"+evalsha", "+eval", "+hgetall", "+hget", "+hrandfield", "+pttl", "+lrange", "+zrangebyscore", "+get", "+time"}
 	rights := slices.Concat(smallestKeys, commands)

@@ -13,7 +13,9 @@ import (
 //
 // Every error carries the operation and the lock's name and is matched with
 // errors.Is. All methods return ErrInvalid, before anything is sent, for a bad
-// name, lease or wait, and all but Unlock return ErrClosed after Close.
+// name, lease or wait, and all but Unlock return ErrClosed after Close. All that ask
+// Redis return ErrNotALock, at once, if a key of the lock holds something that neither
+// this package nor Redisson makes, and leave it as it is.
 //
 // Redisson: RLock.
 type Locker interface {
@@ -103,7 +105,7 @@ type Locker interface {
 	// ForceUnlock frees the lock, whoever holds it, and says whether anybody did. It
 	// is an operator's tool: the holder is not asked, and hears of it at its next
 	// renewal, or at once if it is of this Client. It is sent once, and not repeated
-	// when the answer is lost.
+	// when the answer is lost. What is no lock is not deleted: see ErrNotALock.
 	//
 	// Redisson: forceUnlock().
 	ForceUnlock(ctx context.Context) (bool, error)

@@ -22,13 +22,13 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// The smallest set of rights of a user whose locks are called orders:..., as docs/security.md has it.
+// The smallest set of rights of a user whose locks are called lock:orders:..., as docs/security.md has it.
 var (
 	smallestKeys = []string{
-		"~orders:*", "~{orders:*", "~redisson_lock_token:{orders:*", "~redisson_lock_queue:{orders:*",
-		"~redisson_lock_timeout:{orders:*", "~relock_lock_alive:{orders:*", "~relock_rwlock_writers:{orders:*",
+		"~lock:orders:*", "~{lock:orders:*", "~redisson_lock_token:{lock:orders:*", "~redisson_lock_queue:{lock:orders:*",
+		"~redisson_lock_timeout:{lock:orders:*", "~relock_lock_alive:{lock:orders:*", "~relock_rwlock_writers:{lock:orders:*",
 	}
-	smallestChannels = []string{"&redisson_lock__channel:{orders:*", "&redisson_rwlock:{orders:*"}
+	smallestChannels = []string{"&redisson_lock__channel:{lock:orders:*", "&redisson_rwlock:{lock:orders:*"}
 	smallestCommands = []string{
 		"+evalsha", "+eval", "+time", "+exists", "+del", "+pttl", "+pexpire", "+set", "+incr",
 		"+hset", "+hget", "+hdel", "+hlen", "+hexists", "+hgetall", "+hrandfield",
@@ -157,7 +157,7 @@ func (u use) all(one, rival lockMaker, name string) (err error) {
 var orders atomic.Int64
 
 // orderName is a new name that the smallest set of rights allows.
-func orderName() string { return fmt.Sprintf("orders:%d", orders.Add(1)) }
+func orderName() string { return fmt.Sprintf("lock:orders:%d", orders.Add(1)) }
 
 // refused says whether Redis has not allowed something.
 func refused(err error) bool {
@@ -240,11 +240,11 @@ func TestSmallestRights(t *testing.T) {
 	type lack struct{ right, kind string }
 	var lacks []lack
 	for kind, rights := range map[string]string{
-		"lock":   "~orders:* +evalsha +del +pttl +pexpire +hset +hget +hlen +hexists +hrandfield",
-		"fenced": "~redisson_lock_token:{orders:* +incr",
-		"read":   "~{orders:* +exists +set +hdel +zrevrange",
-		"write":  "~relock_rwlock_writers:{orders:* +time +hgetall +zadd +zrem",
-		"fair": "~redisson_lock_queue:{orders:* ~redisson_lock_timeout:{orders:* ~relock_lock_alive:{orders:* " +
+		"lock":   "~lock:orders:* +evalsha +del +pttl +pexpire +hset +hget +hlen +hexists +hrandfield",
+		"fenced": "~redisson_lock_token:{lock:orders:* +incr",
+		"read":   "~{lock:orders:* +exists +set +hdel +zrevrange",
+		"write":  "~relock_rwlock_writers:{lock:orders:* +time +hgetall +zadd +zrem",
+		"fair": "~redisson_lock_queue:{lock:orders:* ~redisson_lock_timeout:{lock:orders:* ~relock_lock_alive:{lock:orders:* " +
 			"+rpush +llen +lindex +lpos +lrange +lrem +zrangebyscore +zscore +zcard +zincrby",
 	} {
 		for _, right := range strings.Fields(rights) {

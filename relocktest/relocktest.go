@@ -12,10 +12,10 @@
 //
 //	server := relocktest.Start(t)
 //	crashed, client := server.Client(), server.Client()
-//	_ = crashed.NewLock("orders:42").Lock(ctx)
+//	_ = crashed.NewLock("lock:orders:42").Lock(ctx)
 //	_ = crashed.Close() // its holds are not renewed any more
 //	server.Advance(30 * time.Second)
-//	ok, err := client.NewLock("orders:42").TryLock(ctx, 0, 0) // true
+//	ok, err := client.NewLock("lock:orders:42").TryLock(ctx, 0, 0) // true
 //
 // # The clock
 //

@@ -35,8 +35,8 @@ Usage:
   relockctl [flags] watch [PATTERN]   list, again and again, until Ctrl-C
   relockctl [flags] unlock NAME       free a lock, whoever holds it, after asking
 
-PATTERN is one of Redis, such as 'orders:*'; without it, all locks are listed. Flags
-may stand anywhere; after -- everything is a name.
+PATTERN is one of Redis, such as 'lock:orders:*'; without it, all locks are listed.
+Flags may stand anywhere; after -- everything is a name.
 
 Flags:
   -url URL      redis://user:password@host:port/db, or rediss:// for TLS

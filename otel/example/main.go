@@ -72,7 +72,7 @@ func run() error {
 		return err
 	}
 	defer client.Close()
-	if err := work(ctx, client.NewLock("report")); err != nil {
+	if err := work(ctx, client.NewLock("lock:report")); err != nil {
 		return err
 	}
 	return scrape(ctx, "http://"+listener.Addr().String()+"/metrics")
