@@ -31,6 +31,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"math/rand/v2"
 	"slices"
@@ -162,6 +163,7 @@ type engine struct {
 	prompt          bool // requests that were sent end by themselves within resendTime
 	log             *slog.Logger
 	observer        Observer // or nil
+	reporter        reporter // of what no call has asked about
 
 	runAll    func(context.Context, []call) ([]reply, []error)
 	runBundle func(context.Context, []bundledCall) ([]reply, error)
@@ -202,14 +204,18 @@ func newEngine(id string, o options, r router, runAll func(context.Context, []ca
 		watchdogTimeout: o.watchdogTimeout,
 		maxWakeDelay:    o.maxWakeDelay,
 		slice:           o.handoverSlice,
-		log:             o.logger,
-		observer:        o.observer,
-		wakeups:         newPubSub(r, o.logger),
+		log:             calmLogger(o.logger),
 		runAll:          runAll,
 		holds:           make(map[holdKey]*hold),
 		gates:           make(map[lockID]*gate),
 		soon:            limit{d: resendTime},
 	}
+	e.reporter.spawn = e.spawn
+	if o.observer != nil {
+		e.observer = &calmObserver{Observer: o.observer, log: e.log}
+	}
+	e.wakeups = newPubSub(r, e.log)
+	e.wakeups.report = e.reporter.later
 	e.jobs = make(chan func())
 	e.life, e.endLife = context.WithCancel(context.Background())
 	e.closed = e.life.Done()
@@ -965,6 +971,35 @@ func (e *engine) drainedLocked() {
 	}
 }
 
+// stillHeld are the holds that are still there at Close.
+type stillHeld struct {
+	count int
+	some  []*hold // of them
+}
+
+const mostLogged = 16 // holds that Close names
+
+func (s *stillHeld) add(h *hold) {
+	if h.state == holding {
+		if s.count++; len(s.some) < mostLogged {
+			s.some = append(s.some, h)
+		}
+	}
+}
+
+// log names them. A goroutine that has ended, or forgotten to unlock, is seen nowhere else.
+func (s *stillHeld) log(l *slog.Logger) {
+	if !l.Enabled(context.Background(), slog.LevelDebug) {
+		return
+	}
+	var locks []string
+	for _, h := range s.some {
+		locks = append(locks, fmt.Sprintf("%s by %v", cutName(h.key.id.name), h.key.owner))
+	}
+	l.Debug("relock: closed with locks held, whose records lapse with their leases",
+		"count", s.count, "locks", locks)
+}
+
 // close wakes everybody who waits and ends all guards. It returns when the
 // goroutines have ended; those in a request that Redis does not answer are
 // given a while.
@@ -976,9 +1011,11 @@ func (e *engine) close() error {
 	}
 	e.isClosed = true
 	e.endLife()
-	var guards []*guard
+	var guards []*guardEnd
+	var held stillHeld
 	for _, h := range e.holds {
 		guards = append(guards, h.takeGuardsLocked()...)
+		held.add(h)
 	}
 	drained := make(chan struct{})
 	e.drained = drained
@@ -986,6 +1023,10 @@ func (e *engine) close() error {
 	e.drainedLocked()
 	e.mu.Unlock()
 	endGuards(guards, ErrClosed)
+	if held.count > 0 {
+		e.reporter.later(func() { held.log(e.log) })
+	}
+	e.reporter.close()
 
 	ended := make(chan struct{})
 	go func() {
@@ -998,6 +1039,9 @@ func (e *engine) close() error {
 	case <-ended:
 		return nil
 	case <-time.After(closeTime):
+		if e.reporter.busy() {
+			return errors.New("relock: close: the Logger or the Observer has not returned")
+		}
 		return errors.New("relock: close: requests are still under way that Redis does not answer; they end with the timeouts of the Redis client")
 	}
 }

@@ -70,15 +70,33 @@ func invalid(format string, args ...any) error {
 
 // shortName is name as it appears in texts: quoted, and cut when it is long.
 func shortName(name string) string {
-	const most = 64
-	if len(name) <= most {
+	short := cut(name)
+	if short == name {
 		return fmt.Sprintf("%q", name)
 	}
-	cut := most
-	for cut > 0 && !utf8.RuneStart(name[cut]) {
-		cut--
+	return fmt.Sprintf("%q… (%d bytes)", short, len(name))
+}
+
+// cutName is name as an attribute of a log record, whose handler quotes it.
+func cutName(name string) string {
+	short := cut(name)
+	if short == name {
+		return name
 	}
-	return fmt.Sprintf("%q… (%d bytes)", name[:cut], len(name))
+	return fmt.Sprintf("%s… (%d bytes)", short, len(name))
+}
+
+// cut is as much of a name as a text can do with.
+func cut(name string) string {
+	const most = 64
+	if len(name) <= most {
+		return name
+	}
+	end := most
+	for end > 0 && !utf8.RuneStart(name[end]) {
+		end--
+	}
+	return name[:end]
 }
 
 // ctxError is how an ended ctx is reported: its error, and its cause if it has one.

@@ -209,7 +209,7 @@ func (e *engine) enterGatesLocked(p *patience, wants []want) error {
 			if err := e.enterInOrderLocked(p, wants, reserve); err != errTimeUp {
 				return err
 			}
-			if why := p.over(); why != nil { // it was the reserve that was up: of p that is only so if it says so
+			if why := e.overUnlocked(p); why != nil { // it was the reserve that was up: of p that is only so if it says so
 				return why
 			}
 			reserve *= 2
@@ -223,6 +223,13 @@ func (e *engine) enterGatesLocked(p *patience, wants []want) error {
 		i = -1 // with this one, once more from the start
 	}
 	return nil
+}
+
+// overUnlocked says why p is over, or nil. It lets go of the mutex meanwhile: a ctx of the user is asked.
+func (e *engine) overUnlocked(p *patience) error {
+	e.mu.Unlock()
+	defer e.mu.Lock()
+	return p.over()
 }
 
 // enterInOrderLocked enters all gates and keeps those that it has, for no longer than reserve.

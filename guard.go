@@ -1,35 +1,116 @@
 package relock
 
 // Guards: contexts that end with a hold.
+//
+// Rules: a hold keeps one end for all guards whose parents end together, so that asking
+// for guards again and again costs nothing; and for none of a parent that has ended. A
+// ctx that ends with the hold already is its own guard. What Do gives to its function
+// ends when that has returned. Methods of the user's ctx are called without a mutex held.
 
 import (
 	"cmp"
 	"context"
 	"maps"
 	"slices"
+	"time"
 )
 
 // A guard is a context that ends with a hold.
 type guard struct {
-	context.Context
 	parent context.Context
 	hold   *hold
-	cancel context.CancelCauseFunc
-	forget func() bool // stops waiting for its end by another cause
+	end    *guardEnd
+	shares bool // end was made for another parent, which ends together with this one
 }
+
+// A guardEnd ends with a hold, or with the parents of its guards.
+type guardEnd struct {
+	context.Context
+	cancel context.CancelCauseFunc
+	forget func() bool // stops waiting for its end by another cause; nil: there is none
+}
+
+// A guardKey is the key under which a ctx names the ctx that ends with a hold: the
+// youngest of its ancestors, or itself.
+type guardKey struct{ hold *hold }
+
+// endsWith says whether ctx is known to end with the hold of key.
+func endsWith(ctx context.Context, key guardKey) bool {
+	ends, ok := ctx.Value(key).(context.Context)
+	return ok && ends.Done() == ctx.Done() // else ctx may be detached from it, as by context.WithoutCancel
+}
+
+// value is what ctx, which ends with parent, has under key.
+func (key guardKey) value(ctx, parent context.Context) any {
+	ends, ok := parent.Value(key).(context.Context)
+	switch {
+	case !ok:
+		return nil
+	case ends.Done() == parent.Done():
+		return ctx
+	}
+	return ends
+}
+
+func (g *guard) Done() <-chan struct{} { return g.end.Done() }
+
+func (g *guard) Deadline() (time.Time, bool) { return g.parent.Deadline() }
 
 // Err looks at the clock too: after a pause of the whole process, a hold that
 // has lapsed is reported before any timer had the time to fire.
 func (g *guard) Err() error {
-	if err := g.Context.Err(); err != nil {
+	if err := g.end.Err(); err != nil {
 		return err
 	}
 	_ = g.parent.Err() // it may be another guard
-	g.hold.lapseIfDue()
-	if loss := g.hold.lossOf(); loss != nil { // whoever noticed it may not have come to this guard yet
-		endGuards([]*guard{g}, g.hold.named(loss))
+	if cause := g.hold.due(); cause != nil {
+		g.hold.loseUnasked(cause)
 	}
-	return g.Context.Err()
+	if loss := g.hold.lossOf(); loss != nil { // whoever noticed it may not have come to this guard yet
+		endGuards([]*guardEnd{g.end}, g.hold.named(loss))
+	}
+	return g.end.Err()
+}
+
+// Value has the values of the parent, and what package context keeps in the end.
+func (g *guard) Value(key any) any {
+	if key, ok := key.(guardKey); ok {
+		if key.hold == g.hold {
+			return g
+		}
+		return key.value(g, g.parent)
+	}
+	if v := g.end.Value(key); !g.shares || v == any(g.end.Context) {
+		return v
+	}
+	return g.parent.Value(key)
+}
+
+// A doContext is the ctx of one call of a function by Do.
+type doContext struct {
+	context.Context // ends with guard, or when the function has returned
+	guard           context.Context
+}
+
+func newDoContext(guard context.Context) (ctx context.Context, end context.CancelFunc) {
+	inner, end := context.WithCancel(guard)
+	return &doContext{inner, guard}, end
+}
+
+// Err looks at the clock, as guards do.
+func (s *doContext) Err() error {
+	if err := s.Context.Err(); err != nil {
+		return err
+	}
+	_ = s.guard.Err()
+	return s.Context.Err()
+}
+
+func (s *doContext) Value(key any) any {
+	if key, ok := key.(guardKey); ok {
+		return key.value(s, s.guard)
+	}
+	return s.Context.Value(key)
 }
 
 // guard returns a ctx that ends with o's hold on b.
@@ -42,54 +123,93 @@ func (e *engine) guard(ctx context.Context, b backend, o owner) (context.Context
 		return nil, e.notHeldError(b.id(), o)
 	}
 	h.lapseIfDue()
+	done := ctx.Done()
+	ends := endsWith(ctx, guardKey{h})
+	end, err := h.endOf(done)
+	switch {
+	case err != nil:
+		return nil, err
+	case ends:
+		return ctx, nil
+	case end != nil:
+		return &guard{ctx, h, end, true}, nil
+	}
 	inner, cancel := context.WithCancelCause(ctx)
-	g := &guard{Context: inner, parent: ctx, hold: h, cancel: cancel}
-	g.forget = context.AfterFunc(inner, func() { h.forgetGuard(g) })
-	if err := h.addGuard(g); err != nil {
-		endGuards([]*guard{g}, err)
+	made := &guardEnd{Context: inner, cancel: cancel}
+	if inner.Err() != nil { // its parent has ended, and nothing is left to end
+		return &guard{ctx, h, made, false}, nil
+	}
+	if done != nil {
+		made.forget = context.AfterFunc(inner, func() { h.forgetEnd(done, made) })
+	}
+	if end, err = h.keepEnd(done, made); end != made {
+		endGuards([]*guardEnd{made}, err)
+	}
+	if err != nil {
 		return nil, err
 	}
-	return g, nil
+	return &guard{ctx, h, end, end != made}, nil
 }
 
-func (h *hold) addGuard(g *guard) error {
-	e := h.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
+// guardableLocked says why h cannot be guarded, or nil.
+func (h *hold) guardableLocked() error {
 	switch {
-	case e.isClosed:
+	case h.engine.isClosed:
 		return ErrClosed
 	case h.state != holding:
 		return cmp.Or(h.loss, ErrNotHeld)
-	case g.Context.Err() != nil: // its parent has ended, and nothing is left to end
-		return nil
 	}
-	if h.guards == nil {
-		h.guards = make(map[*guard]struct{})
-	}
-	h.guards[g] = struct{}{}
 	return nil
 }
 
-func (h *hold) forgetGuard(g *guard) {
+// endOf is the end of guards whose parents end with done, or nil.
+func (h *hold) endOf(done <-chan struct{}) (end *guardEnd, err error) {
 	h.engine.mu.Lock()
 	defer h.engine.mu.Unlock()
-	delete(h.guards, g)
+	return h.guards[done], h.guardableLocked()
 }
 
-func (h *hold) takeGuardsLocked() []*guard {
+// keepEnd has end ended with h, and returns it; or the one that another goroutine has made meanwhile.
+func (h *hold) keepEnd(done <-chan struct{}, end *guardEnd) (*guardEnd, error) {
+	h.engine.mu.Lock()
+	defer h.engine.mu.Unlock()
+	if err := h.guardableLocked(); err != nil {
+		return nil, err
+	}
+	if kept := h.guards[done]; kept != nil {
+		return kept, nil
+	}
+	if h.guards == nil {
+		h.guards = make(map[<-chan struct{}]*guardEnd)
+	}
+	h.guards[done] = end
+	return end, nil
+}
+
+// forgetEnd forgets an end whose parents have ended.
+func (h *hold) forgetEnd(done <-chan struct{}, end *guardEnd) {
+	h.engine.mu.Lock()
+	defer h.engine.mu.Unlock()
+	if h.guards[done] == end {
+		delete(h.guards, done)
+	}
+}
+
+func (h *hold) takeGuardsLocked() []*guardEnd {
 	if len(h.guards) == 0 {
 		return nil
 	}
-	guards := slices.Collect(maps.Keys(h.guards))
+	ends := slices.Collect(maps.Values(h.guards))
 	h.guards = nil
-	return guards
+	return ends
 }
 
 // endGuards ends guards; a nil cause is context.Canceled.
-func endGuards(guards []*guard, cause error) {
-	for _, g := range guards {
-		g.forget()
-		g.cancel(cause)
+func endGuards(ends []*guardEnd, cause error) {
+	for _, end := range ends {
+		if end.forget != nil {
+			end.forget()
+		}
+		end.cancel(cause)
 	}
 }

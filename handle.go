@@ -132,7 +132,9 @@ func do(ctx context.Context, l Locker, fn func(ctx context.Context) error) (err 
 	if err != nil {
 		return err
 	}
-	return fn(guarded)
+	within, end := newDoContext(guarded)
+	defer end()
+	return fn(within)
 }
 
 // Guard returns a ctx that ends when the hold can no longer be trusted: see [Locker].

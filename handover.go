@@ -49,17 +49,26 @@ func (h *hold) newTenure(since time.Duration) *tenure {
 // leaseEnded hears from the watchdog, or from a hold that was lost, that the lease has
 // ended: with it end all holds. One that has just left makes no difference to the others.
 func (t *tenure) leaseEnded(cause error) {
+	for _, h := range t.end(cause) {
+		t.engine.reporter.later(h.sawEnd(cause))
+	}
+}
+
+// end ends all holds of the tenure, and returns those whose loss is to be reported.
+func (t *tenure) end(cause error) (lost []*hold) {
 	for {
 		t.engine.mu.Lock()
 		t.ended = true // from now on nobody takes it over, or comes in
 		last := len(t.holds) - 1
 		if last < 0 {
 			t.engine.mu.Unlock()
-			return
+			return lost
 		}
 		h := t.holds[last]
 		t.engine.mu.Unlock()
-		h.loseAlone(cause)
+		if h.loseAlone(cause) {
+			lost = append(lost, h)
+		}
 	}
 }
 

@@ -561,7 +561,7 @@ func TestHandoverWithOthersOfTheOwner(t *testing.T) {
 		}
 		all.Go(func() { lock(next) })
 		synctest.Wait()
-		g := e.guarded(shared).(*guard)
+		g := e.guarded(shared).(*guard).end
 		end := g.cancel
 		g.cancel = func(cause error) { // while nobody has the mutex
 			end(cause)

@@ -48,7 +48,7 @@ type hold struct {
 	told   bool  // a re-entry has reported the loss
 	// The record may outlive the lease, because a re-entry with a longer one was given up.
 	stretched bool
-	guards    map[*guard]struct{}
+	guards    map[<-chan struct{}]*guardEnd // by what their parents end with
 }
 
 // forgottenLocked says whether the next acquire is a fresh one.
@@ -68,20 +68,29 @@ func (h *hold) named(loss error) error {
 	return fmt.Errorf("relock: %s: %w", shortName(h.key.id.name), loss)
 }
 
-// lapseIfDue ends the hold if its time is up, whether or not a timer has come to it yet.
+// lapseIfDue ends the hold if its time is up, whether or not a timer has come to it yet: for calls of its owner.
 func (h *hold) lapseIfDue() {
+	if cause := h.due(); cause != nil {
+		h.lose(cause)
+	}
+}
+
+// due is why the hold can no longer be trusted, or nil. It looks at the clock alone.
+func (h *hold) due() error {
 	e := h.engine
 	e.mu.Lock()
 	holds := h.state == holding
 	e.mu.Unlock()
 	if !holds {
-		return
+		return nil
 	}
 	if !e.dog.trusted(&h.tenure.lease) {
-		h.lose(errLapsed)
-	} else if c, ok := h.backend.(composite); ok && !c.trusted(h.field) {
-		h.lose(errParts)
+		return errLapsed
 	}
+	if c, ok := h.backend.(composite); ok && !c.trusted(h.field) {
+		return errParts
+	}
+	return nil
 }
 
 // loseField ends the hold of o with that field as lost, if it is still there.
@@ -90,23 +99,38 @@ func (e *engine) loseField(id lockID, o owner, field string, cause error) {
 		if !e.dog.trusted(&h.tenure.lease) {
 			cause = errLapsed // that comes first
 		}
-		h.lose(cause)
+		h.loseUnasked(cause)
 	}
 }
 
 // lose ends the hold as lost, and those that share its record. Only the first call does
-// anything, and returns true.
+// anything, and returns true. It is for calls of the owner, which report the loss themselves.
 func (h *hold) lose(cause error) bool {
 	if !h.loseAlone(cause) {
 		return false
 	}
 	h.tenure.leaseEnded(cause)
+	h.sawEnd(cause)()
 	return true
 }
 
-// loseAlone is lose for this one hold. Its record is nobody's any more: leaseEnded has to tell the others.
+// loseUnasked is lose for what the Client notices by itself: the reporter reports it.
+func (h *hold) loseUnasked(cause error) {
+	if h.loseAlone(cause) {
+		h.engine.reporter.later(h.sawEnd(cause))
+		h.tenure.leaseEnded(cause)
+	}
+}
+
+// loseAlone is lose for this one hold, without a report. Its record is nobody's any more: leaseEnded has to tell the others.
 func (h *hold) loseAlone(cause error) bool {
 	e := h.engine
+	// What Redis has not done may be in the words of a hook of the user: these are asked for first.
+	lapsed := errors.Is(cause, errLapsed)
+	loss, unrenewed := lossError(cause), error(nil)
+	if lapsed {
+		unrenewed = lossError(fmt.Errorf("%w: %w", errUnrenewed, cause))
+	}
 	e.mu.Lock()
 	if h.state != holding {
 		e.mu.Unlock()
@@ -117,11 +141,11 @@ func (h *hold) loseAlone(cause error) bool {
 	t.ended = true
 	e.closeLocked(t)
 	renewed := e.dog.renews(&t.lease)
-	h.state, h.loss = lost, lossError(cause)
-	if renewed && errors.Is(cause, errLapsed) {
-		h.loss = lossError(fmt.Errorf("%w: %w", errUnrenewed, cause))
+	h.state, h.loss = lost, loss
+	if renewed && lapsed {
+		h.loss = unrenewed
 	}
-	h.lapsed = !renewed && errors.Is(cause, errLapsed)
+	h.lapsed = !renewed && lapsed
 	if !renewed {
 		e.rememberLocked(h)
 	}
@@ -138,7 +162,6 @@ func (h *hold) loseAlone(cause error) bool {
 	if c, ok := h.backend.(composite); ok {
 		c.lost(h.field)
 	}
-	h.sawEnd(cause)
 	return true
 }
 

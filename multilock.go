@@ -306,6 +306,11 @@ func (l *MultiLock) Unlock(ctx context.Context) error {
 
 // Do calls fn with all locks held and a guarded ctx: see [Locker].
 func (l *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) error {
+	if l.elsewhere && ctx != nil { // each call of Guard makes guards of its own there: these end with this call
+		within, end := context.WithCancel(ctx)
+		defer end()
+		ctx = within
+	}
 	return do(ctx, l, fn)
 }
 
@@ -320,7 +325,9 @@ func (l *MultiLock) Guard(ctx context.Context) (context.Context, error) {
 		stop()
 		return nil, l.fail("guard", err)
 	}
-	context.AfterFunc(guarded, stop)
+	if l.elsewhere {
+		context.AfterFunc(guarded, stop)
+	}
 	return guarded, nil
 }
 
@@ -335,16 +342,13 @@ func (l *MultiLock) untilClosed(ctx context.Context) (context.Context, func()) {
 
 // guardAll guards one within the other: the innermost ends with the first of them, and has its cause.
 func guardAll(ctx context.Context, locks []Locker) (context.Context, error) {
-	ctx, cancel := context.WithCancel(ctx)
 	for _, m := range locks {
 		guarded, err := m.Guard(ctx)
 		if err != nil {
-			cancel()
 			return nil, err
 		}
 		ctx = guarded
 	}
-	context.AfterFunc(ctx, cancel)
 	return ctx, nil
 }
 

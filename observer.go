@@ -5,7 +5,8 @@ package relock
 // Rules: every call of Lock or TryLock that has asked ends in one Acquired or one
 // GaveUp, and says Waiting before that if it has to wait; every hold ends in one
 // Released (with no level left), Lapsed or Lost, whoever notices. Nothing is
-// reported with a mutex held. Without an Observer each place costs one nil check:
+// reported with a mutex held, and nothing waits for an Observer but the call that an event is
+// about (report.go). Without an Observer each place costs one nil check:
 // what is measured for it alone is measured behind that.
 
 import (
@@ -18,10 +19,14 @@ import (
 
 // An Observer is told what happens to the locks of a Client: see [WithObserver].
 //
-// It is called on the goroutine of whoever calls a lock, or on one of the Client's
-// own when it renews or loses a hold; by many at once. It must not block, and must
-// not call the lock that it is told of: callers, renewals and other losses wait for it.
-// Nothing recovers a panic in it.
+// What a call causes is reported on the goroutine of that call, before the call returns: a slow
+// Observer delays that caller, and whoever waits for the lock that the caller holds by then. What
+// the Client notices by itself (renewals, and losses that no call has asked about) is reported by
+// one goroutine of the Client, one event after the other, losses first: a slow Observer delays no
+// renewal, no guard and no other caller, and hears of these later. More than 131,072 renewals that
+// wait to be reported are dropped; losses never are, but for those that Close cannot report within
+// a second. An Observer must not call the lock that it is told of, and must not close the Client.
+// A panic in it is recovered; the first one is logged with its stack.
 //
 // ctx is that of the call; where the Client acts by itself it is a background one.
 // The events of one goroutine come in the order in which they happened; those of
@@ -278,16 +283,20 @@ func (e *engine) observedRenew(ctx context.Context, leases []*lease) []renewal {
 	if ctx.Err() != nil {
 		return answers
 	}
+	background := context.Background()
+	var events []func()
 	for i, l := range leases {
+		a, left := answers[i], e.dog.left(l)
 		for _, h := range l.holder.(*tenure).holdsNow() {
-			switch a := answers[i]; {
+			switch {
 			case a.err != nil:
-				e.observer.RenewalFailed(ctx, RenewalFailedEvent{h.info(), a.err, e.dog.left(l)})
+				events = append(events, func() { e.observer.RenewalFailed(background, RenewalFailedEvent{h.info(), a.err, left}) })
 			case a.held:
-				e.observer.Renewed(ctx, RenewedEvent{h.info()})
+				events = append(events, func() { e.observer.Renewed(background, RenewedEvent{h.info()}) })
 			}
 		}
 	}
+	e.reporter.renewal(events)
 	return answers
 }
 
@@ -304,19 +313,21 @@ func (e *engine) sawRelease(ctx context.Context, h *hold, left int, err error) {
 	}
 }
 
-// sawEnd logs and reports that h has ended because of cause. A lease that ran out as it
-// was asked for is no news, and neither is a lock that this client forced open.
-func (h *hold) sawEnd(cause error) {
-	e := h.engine
-	if !h.lapsed && !errors.Is(cause, errForced) {
-		e.log.Warn("relock: a lock was lost",
-			"lock", shortName(h.key.id.name), "type", string(h.backend.typ()), "owner", h.key.owner.String(), "cause", cause)
-	}
-	switch {
-	case e.observer == nil:
-	case h.lapsed:
-		e.observer.Lapsed(context.Background(), LapsedEvent{h.info(), h.age()})
-	default:
-		e.observer.Lost(context.Background(), LostEvent{h.info(), h.age(), cmp.Or(h.loss, lossError(cause))})
+// sawEnd is the report that h has ended now because of cause, for the log and the Observer. A lease that ran
+// out as it was asked for is no news for the log, and neither is a lock that this client forced open.
+func (h *hold) sawEnd(cause error) (report func()) {
+	e, held := h.engine, h.age()
+	return func() {
+		if !h.lapsed && !errors.Is(cause, errForced) {
+			e.log.Warn("relock: a lock was lost",
+				"lock", cutName(h.key.id.name), "type", string(h.backend.typ()), "owner", h.key.owner.String(), "cause", cause)
+		}
+		switch {
+		case e.observer == nil:
+		case h.lapsed:
+			e.observer.Lapsed(context.Background(), LapsedEvent{h.info(), held})
+		default:
+			e.observer.Lost(context.Background(), LostEvent{h.info(), held, cmp.Or(h.loss, lossError(cause))})
+		}
 	}
 }

@@ -71,6 +71,7 @@ func (dial oneServer) refused(error) bool { return false }
 type pubsub struct {
 	router router
 	log    *slog.Logger
+	report func(func()) // has something logged, without waiting for it
 
 	linger  time.Duration // how long a channel stays subscribed that nobody listens to
 	ping    time.Duration
@@ -132,6 +133,7 @@ func newPubSub(r router, log *slog.Logger) *pubsub {
 	return &pubsub{
 		router:   r,
 		log:      log,
+		report:   func(report func()) { report() },
 		linger:   500 * time.Millisecond,
 		ping:     time.Second,
 		idle:     10 * time.Second,
@@ -661,9 +663,11 @@ func (l *link) refused(err error) {
 	l.warned = true
 	l.mu.Unlock()
 	if first {
-		l.log.Warn("relock: Redis refuses the subscription on which releases are announced: "+
-			"waiters ask again at the max wake delay instead; allow the channels redisson_* to this user",
-			"channel", shortName(name), "error", err)
+		l.report(func() {
+			l.log.Warn("relock: Redis refuses the subscription on which releases are announced: "+
+				"waiters ask again at the max wake delay instead; allow the channels redisson_* to this user",
+				"channel", cutName(name), "error", err)
+		})
 	}
 }
 

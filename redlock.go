@@ -444,10 +444,12 @@ func (l *redLock) askNode(ctx context.Context, h *redHold, i int, a attempt) err
 	if err != nil {
 		guard = ended{owned}
 	}
-	if l.note(h, i, guard) {
-		context.AfterFunc(guard, func() { l.nodeLost(h) })
-	} else {
+	wanted, first := l.note(h, i, guard)
+	switch {
+	case !wanted:
 		_ = m.Unlock(owned) // what cannot be released lapses with its lease
+	case first: // a re-entry has one that waits already
+		context.AfterFunc(guard, func() { l.nodeLost(h) })
 	}
 	return err
 }
@@ -471,19 +473,20 @@ func (l *redLock) stale(h *redHold, i int) int {
 	return owed
 }
 
-// note notes that a node has granted one level, and returns whether that is wanted.
-func (l *redLock) note(h *redHold, i int, guard context.Context) bool {
+// note notes that a node has granted one level, and returns whether that is wanted, and whether
+// guard is the one that is looked at from now on.
+func (l *redLock) note(h *redHold, i int, guard context.Context) (wanted, first bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	n := &h.nodes[i]
 	if n.owed >= h.level {
-		return false
+		return false, false
 	}
-	if n.guard == nil {
+	if first = n.guard == nil; first {
 		n.guard = guard
 	}
 	n.owed++
-	return true
+	return true, first
 }
 
 func (l *redLock) guardOf(h *redHold, i int) context.Context {

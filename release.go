@@ -53,7 +53,7 @@ func (e *engine) giveBackAtOnce(b backend, o owner) (h *hold, left int, done boo
 		endGuards(guards, nil)
 		e.mu.Lock()
 	}
-	var guards []*guard
+	var guards []*guardEnd
 	switch {
 	case e.handOverLocked(h):
 		done = true
@@ -129,7 +129,7 @@ func (e *engine) releaseRecord(ctx context.Context, p *patience, h *hold, left i
 		h.lose(errGone)
 		return lossError(errGone)
 	default:
-		h.sawEnd(errGone)
+		h.sawEnd(errGone)()
 		return lossError(errGone)
 	}
 	e.sawRelease(ctx, h, left, err)
@@ -191,7 +191,7 @@ func (h *hold) giveBack() (left int, last bool) {
 }
 
 // giveBackLocked also returns the guards that are to be ended.
-func (h *hold) giveBackLocked() (left int, last bool, guards []*guard) {
+func (h *hold) giveBackLocked() (left int, last bool, guards []*guardEnd) {
 	if h.state != over {
 		h.levels--
 		left = h.levels
@@ -300,8 +300,12 @@ func (e *engine) force(ctx context.Context, b lockType) (bool, error) {
 		return false, err
 	}
 	if freed {
+		var lost []*hold
 		for _, t := range before {
-			t.leaseEnded(errForced)
+			lost = append(lost, t.end(errForced)...)
+		}
+		for _, h := range lost {
+			h.sawEnd(errForced)()
 		}
 	}
 	return freed, nil

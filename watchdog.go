@@ -247,7 +247,7 @@ func (w *watchdog) loop() {
 	for {
 		due, ended, wait := w.collect()
 		for _, e := range ended {
-			e.holder.leaseEnded(e.cause)
+			e.holder.leaseEnded(e.because())
 		}
 		w.send(due)
 		timer.Reset(wait)
@@ -262,7 +262,15 @@ func (w *watchdog) loop() {
 
 type endedLease struct {
 	holder leaseHolder
-	cause  error
+	failed error // of the last renewal, if it failed
+}
+
+// because is why the lease has ended. The error may be one of the user's: no mutex is held.
+func (e endedLease) because() error {
+	if e.failed != nil {
+		return fmt.Errorf("%w: the last renewal failed: %w", errLapsed, e.failed)
+	}
+	return errLapsed
 }
 
 // collect takes out the leases that have ended and lists those to be renewed
@@ -278,7 +286,7 @@ func (w *watchdog) collect() (due []*lease, ended []endedLease, wait time.Durati
 		switch {
 		case until <= now:
 			heap.Pop(&w.leases)
-			ended = append(ended, endedLease{l.holder, l.endedBecause()})
+			ended = append(ended, endedLease{l.holder, l.failed})
 			continue
 		case l.renewed.Load() && (l.renewAt <= now || !l.asked && l.renewAt <= now+l.length/30):
 			if l.underWay >= mostRenewals {
@@ -308,13 +316,6 @@ func (w *watchdog) collect() (due []*lease, ended []endedLease, wait time.Durati
 		// would have been due, instead of being woken for each.
 	}
 	return due, ended, w.armed - now
-}
-
-func (l *lease) endedBecause() error {
-	if l.failed != nil {
-		return fmt.Errorf("%w: the last renewal failed: %w", errLapsed, l.failed)
-	}
-	return errLapsed
 }
 
 // send renews leases, in pipelines, and returns before they are answered.

@@ -1,0 +1,269 @@
+package relock
+
+import (
+	"context"
+	"errors"
+	"runtime"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// heapInUse is how many bytes are in use once all that is not needed is collected.
+func heapInUse() int64 {
+	var m runtime.MemStats
+	for range 2 { // the second one collects what cleanups of the first have let go of
+		runtime.GC()
+		time.Sleep(5 * time.Millisecond)
+	}
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// C3: a nested Do or Guard costs nothing once it has returned, however many there were in one hold.
+// It is not parallel: it measures the heap of the process.
+func TestNestedDoAndGuardCostNothing(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	red := func(c *Client) Locker {
+		var nodes []Locker
+		for range 3 {
+			nodes = append(nodes, b.clientOn(testredis.Client(t, testredis.Mini(t).Addr()), WithNodeTimeout(soon)).NewLock(b.name))
+		}
+		return c.NewRedLock(nodes...)
+	}
+	other := b.client()
+	kinds := []struct {
+		name   string
+		nested int
+		lock   func(c *Client) Locker
+	}{
+		{"lock", 500, func(c *Client) Locker { return c.NewLock(b.name) }},
+		{"read", 200, func(c *Client) Locker { return c.NewRWLock(b.name).Read() }},
+		{"multi", 200, func(c *Client) Locker { return c.NewMultiLock(c.NewLock(b.name), c.NewFairLock("f"+b.name)) }},
+		{"multi of two clients", 200, func(c *Client) Locker { return c.NewMultiLock(c.NewLock(b.name), other.NewLock("o"+b.name)) }},
+		{"redlock", 100, red},
+	}
+	const most = 300 // bytes for each, of a heap whose other tenants come and go; a guard has 700
+	type key struct{}
+	for _, kind := range kinds {
+		nests := map[string]func(l Locker, ctx, guarded context.Context) error{
+			"Do": func(l Locker, ctx, _ context.Context) error {
+				return l.Do(ctx, func(ctx context.Context) error {
+					_ = ctx.Done()
+					return nil
+				})
+			},
+			"Do of a guarded ctx": func(l Locker, _, guarded context.Context) error {
+				return l.Do(guarded, func(ctx context.Context) error {
+					_, err := l.Guard(ctx)
+					return err
+				})
+			},
+			"Lock, Guard, Unlock": func(l Locker, ctx, _ context.Context) error {
+				if err := l.Lock(ctx); err != nil {
+					return err
+				}
+				guarded, err := l.Guard(context.WithValue(ctx, key{}, 1))
+				if err == nil {
+					_ = guarded.Done()
+				}
+				return errors.Join(err, l.Unlock(ctx))
+			},
+			"Guard of a ctx that ends": func(l Locker, ctx, _ context.Context) error {
+				ctx, cancel := context.WithCancel(ctx)
+				defer cancel()
+				guarded, err := l.Guard(ctx)
+				if err == nil {
+					_ = guarded.Done()
+				}
+				return err
+			},
+		}
+		for name, nest := range nests {
+			if (kind.name == "read" || kind.name == "multi") && name != "Do of a guarded ctx" {
+				continue // as of a lock
+			}
+			if kind.name == "multi of two clients" && name == "Lock, Guard, Unlock" {
+				continue // each of these guards hears of Close of the one Client by itself
+			}
+			t.Run(kind.name+"/"+name, func(t *testing.T) {
+				l := kind.lock(b.client())
+				ctx, cancel := context.WithCancel(WithOwner(context.Background()))
+				defer cancel()
+				require.NoError(t, l.Do(ctx, func(guarded context.Context) error {
+					for range 50 { // buffers, pools and scripts
+						require.NoError(t, nest(l, ctx, guarded))
+					}
+					each := int64(most)
+					for round := 0; each >= most && round < 5; round++ {
+						before := heapInUse()
+						for range kind.nested {
+							require.NoError(t, nest(l, ctx, guarded))
+						}
+						each = (heapInUse() - before) / int64(kind.nested)
+						t.Logf("%d bytes each", each)
+					}
+					assert.Less(t, each, int64(most), "bytes are left of each")
+					return nil
+				}))
+			})
+		}
+	}
+}
+
+// The ctx that Do gives to its function ends when that has returned, also where Do is nested; that of the
+// outer one goes on.
+func TestDoContextEndsWithItsFunction(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Mini(t).Addr())
+	l := b.client().NewLock(b.name)
+	var inner context.Context
+	require.NoError(t, l.Do(context.Background(), func(outer context.Context) error {
+		err := l.Do(outer, func(ctx context.Context) error {
+			inner = ctx
+			assert.NoError(t, ctx.Err())
+			return nil
+		})
+		assert.ErrorIs(t, inner.Err(), context.Canceled)
+		assert.ErrorIs(t, context.Cause(inner), context.Canceled)
+		assert.NoError(t, outer.Err())
+		return err
+	}))
+}
+
+// What ends the hold ends the ctx of Do, whatever it is nested in, and all that derives from it.
+func TestDoContextEndsWithTheHold(t *testing.T) {
+	t.Parallel()
+	for name, end := range map[string]struct {
+		end   func(b *bench, c *Client, l *Lock) error
+		cause error
+	}{
+		"lost":   {func(b *bench, _ *Client, l *Lock) error { _, err := l.ForceUnlock(context.Background()); return err }, ErrLockLost},
+		"closed": {func(_ *bench, c *Client, _ *Lock) error { return c.Close() }, ErrClosed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, testredis.Mini(t).Addr())
+			c := b.client()
+			l := c.NewLock(b.name)
+			type key struct{}
+			_ = l.Do(context.WithValue(context.Background(), key{}, "value"), func(outer context.Context) error {
+				return l.Do(outer, func(ctx context.Context) error {
+					again, err := l.Guard(ctx)
+					require.NoError(t, err)
+					derived, cancel := context.WithTimeout(ctx, time.Hour)
+					defer cancel()
+					called := make(chan struct{})
+					context.AfterFunc(ctx, func() { close(called) })
+					detached := context.WithoutCancel(ctx)
+					attached, err := l.Guard(detached)
+					require.NoError(t, err)
+					derivedAttached, err := l.Guard(derived)
+					require.NoError(t, err)
+
+					require.NoError(t, end.end(b, c, l))
+					for what, ctx := range map[string]context.Context{
+						"outer": outer, "inner": ctx, "again": again, "derived": derived,
+						"of a detached one": attached, "of a derived one": derivedAttached,
+					} {
+						<-ctx.Done()
+						assert.ErrorIs(t, ctx.Err(), context.Canceled, what)
+						assert.ErrorIs(t, context.Cause(ctx), end.cause, what)
+						assert.Equal(t, "value", ctx.Value(key{}), what)
+					}
+					<-called
+					assert.NoError(t, detached.Err())
+					return nil
+				})
+			})
+			b.forget()
+		})
+	}
+}
+
+// A guard of a nested level goes on when that level is given back.
+func TestGuardOutlivesItsLevel(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Mini(t).Addr())
+	l := b.client().NewLock(b.name)
+	ctx := context.Background()
+	b.must(l.Lock(ctx))
+	b.must(l.Lock(ctx))
+	guarded, err := l.Guard(ctx)
+	b.must(err)
+	b.must(l.Unlock(ctx))
+	assert.NoError(t, guarded.Err())
+	b.must(l.Unlock(ctx))
+	<-guarded.Done()
+	assert.Equal(t, context.Canceled, guarded.Err())
+	assert.Equal(t, context.Canceled, context.Cause(guarded))
+}
+
+// Guards of one parent end together, and each has its own values and deadline.
+func TestGuardsOfOneParent(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Mini(t).Addr())
+	l := b.client().NewLock(b.name)
+	type key struct{}
+	reason := errors.New("a reason")
+	parent, cancel := context.WithCancelCause(WithOwner(context.Background()))
+	b.must(l.Lock(parent))
+	guards := make([]context.Context, 64)
+	var all sync.WaitGroup
+	for i := range guards {
+		all.Go(func() {
+			var err error
+			guards[i], err = l.Guard(context.WithValue(parent, key{}, i))
+			assert.NoError(t, err)
+		})
+	}
+	all.Wait()
+	late, stop := context.WithTimeout(parent, time.Hour)
+	defer stop()
+	timed, err := l.Guard(late)
+	b.must(err)
+	want, _ := late.Deadline()
+	got, ok := timed.Deadline()
+	assert.True(t, ok)
+	assert.Equal(t, want, got)
+	for i, g := range guards {
+		assert.Equal(t, i, g.Value(key{}))
+		assert.NoError(t, g.Err())
+		_, ok := g.Deadline()
+		assert.False(t, ok)
+	}
+	cancel(reason)
+	for _, g := range append(guards, timed) {
+		<-g.Done()
+		assert.ErrorIs(t, context.Cause(g), reason)
+		assert.Equal(t, context.Canceled, g.Err())
+	}
+	b.must(l.Unlock(parent))
+}
+
+// A guard of a ctx whose time is up says so, and not that it was cancelled.
+func TestGuardOfAParentWithADeadline(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Mini(t).Addr())
+	l := b.client().NewLock(b.name)
+	ctx := WithOwner(context.Background())
+	b.must(l.Lock(ctx))
+	defer func() { b.must(l.Unlock(ctx)) }()
+	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	guarded, err := l.Guard(short)
+	b.must(err)
+	shared, err := l.Guard(short)
+	b.must(err)
+	<-guarded.Done()
+	assert.Equal(t, context.DeadlineExceeded, guarded.Err())
+	assert.Equal(t, context.DeadlineExceeded, shared.Err())
+	ended, err := l.Guard(short)
+	b.must(err)
+	assert.Equal(t, context.DeadlineExceeded, ended.Err())
+}

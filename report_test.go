@@ -1,0 +1,668 @@
+package relock
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime"
+	"runtime/debug"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// A mutexWatch is called by user code of a test: it reports which mutexes of the
+// library the caller holds at that moment, instead of deadlocking on them.
+type mutexWatch struct {
+	t *testing.T
+
+	mu      sync.Mutex // guards below
+	mutexes map[string]*sync.Mutex
+	held    map[string]string // what was held, with the stack of the first call
+	calls   map[string]int    // of each kind of user code
+}
+
+func newMutexWatch(t *testing.T) *mutexWatch {
+	w := &mutexWatch{t: t, mutexes: make(map[string]*sync.Mutex), held: make(map[string]string), calls: make(map[string]int)}
+	t.Cleanup(func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for what, stack := range w.held {
+			t.Errorf("user code is called with a mutex held: %s\n%s", what, stack)
+		}
+	})
+	return w
+}
+
+// add has the mutexes of c watched.
+func (w *mutexWatch) add(name string, c *Client) {
+	e := c.engine
+	mutexes := map[string]*sync.Mutex{
+		"engine": &e.mu, "watchdog": &e.dog.mu, "pubsub": &e.wakeups.mu, "red": &c.red.mu, "reporter": &e.reporter.mu,
+		"connecting": &e.connecting.mu, "brief": &e.brief.mu, "patient": &e.patient.mu, "silence": &e.silence.mu,
+		"batches": &e.batches.mu, "late": &e.batches.late.mu,
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for part, mu := range mutexes {
+		w.mutexes[name+"."+part] = mu
+	}
+}
+
+// look is called by user code. A mutex that stays locked for long is locked by the caller itself.
+func (w *mutexWatch) look(what string) {
+	w.mu.Lock()
+	w.calls[what]++
+	mutexes := make(map[string]*sync.Mutex, len(w.mutexes))
+	for name, mu := range w.mutexes {
+		mutexes[name] = mu
+	}
+	w.mu.Unlock()
+	for name, mu := range mutexes {
+		if !canLock(mu) {
+			w.mu.Lock()
+			if key := name + " in " + what; w.held[key] == "" {
+				w.held[key] = string(debug.Stack())
+			}
+			w.mu.Unlock()
+			return
+		}
+	}
+}
+
+func canLock(mu *sync.Mutex) bool {
+	const longest = 2 * time.Second // longer than any other goroutine keeps one, on a busy machine
+	for start := time.Now(); !mu.TryLock(); time.Sleep(50 * time.Microsecond) {
+		if time.Since(start) > longest {
+			return false
+		}
+	}
+	mu.Unlock()
+	return true
+}
+
+// A watchedContext is a ctx of the user, not one of package context.
+type watchedContext struct {
+	context.Context
+	watch *mutexWatch
+}
+
+func (c watchedContext) Err() error {
+	c.watch.look("ctx.Err")
+	return c.Context.Err()
+}
+
+func (c watchedContext) Done() <-chan struct{} {
+	c.watch.look("ctx.Done")
+	return c.Context.Done()
+}
+
+func (c watchedContext) Deadline() (time.Time, bool) {
+	c.watch.look("ctx.Deadline")
+	return c.Context.Deadline()
+}
+
+func (c watchedContext) Value(key any) any {
+	c.watch.look("ctx.Value")
+	return c.Context.Value(key)
+}
+
+// A watchedObserver is a recorder that forgets.
+type watchedObserver struct {
+	NopObserver
+	watch *mutexWatch
+}
+
+func (o watchedObserver) Waiting(context.Context, WaitingEvent)   { o.watch.look("observer.Waiting") }
+func (o watchedObserver) Acquired(context.Context, AcquiredEvent) { o.watch.look("observer.Acquired") }
+func (o watchedObserver) GaveUp(context.Context, GaveUpEvent)     { o.watch.look("observer.GaveUp") }
+func (o watchedObserver) Renewed(context.Context, RenewedEvent)   { o.watch.look("observer.Renewed") }
+func (o watchedObserver) RenewalFailed(context.Context, RenewalFailedEvent) {
+	o.watch.look("observer.RenewalFailed")
+}
+func (o watchedObserver) Released(context.Context, ReleasedEvent) { o.watch.look("observer.Released") }
+func (o watchedObserver) Lapsed(context.Context, LapsedEvent)     { o.watch.look("observer.Lapsed") }
+func (o watchedObserver) Lost(context.Context, LostEvent)         { o.watch.look("observer.Lost") }
+
+// A watchedHandler is what a logger of the user writes to.
+type watchedHandler struct{ watch *mutexWatch }
+
+func (h watchedHandler) Enabled(context.Context, slog.Level) bool {
+	h.watch.look("logger.Enabled")
+	return true
+}
+
+func (h watchedHandler) Handle(context.Context, slog.Record) error {
+	h.watch.look("logger.Handle")
+	return nil
+}
+func (h watchedHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
+func (h watchedHandler) WithGroup(string) slog.Handler      { return h }
+
+// A watchedHook is a hook of the Redis client; it can have requests fail with an error of its own.
+type watchedHook struct {
+	watch *mutexWatch
+	fails *atomic.Bool
+}
+
+func (h watchedHook) DialHook(next redis.DialHook) redis.DialHook {
+	return func(ctx context.Context, network, addr string) (net.Conn, error) {
+		h.watch.look("hook.Dial")
+		return next(ctx, network, addr)
+	}
+}
+
+func (h watchedHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		h.watch.look("hook.Process")
+		if h.fails.Load() {
+			cmd.SetErr(watchedError{h.watch})
+			return watchedError{h.watch}
+		}
+		return next(ctx, cmd)
+	}
+}
+
+func (h watchedHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		h.watch.look("hook.ProcessPipeline")
+		if h.fails.Load() {
+			for _, cmd := range cmds {
+				cmd.SetErr(watchedError{h.watch})
+			}
+			return watchedError{h.watch}
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// A watchedError is what a hook of the user answers.
+type watchedError struct{ watch *mutexWatch }
+
+func (e watchedError) Error() string {
+	e.watch.look("error.Error")
+	return "the hook says no"
+}
+
+func (e watchedError) Is(error) bool {
+	e.watch.look("error.Is")
+	return false
+}
+
+func (e watchedError) Unwrap() error {
+	e.watch.look("error.Unwrap")
+	return nil
+}
+
+// C5: no ctx, hook, error of a hook, logger or Observer of the user is called with a mutex of the library held.
+func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Mini(t).Addr())
+	watch := newMutexWatch(t)
+	var fails atomic.Bool
+	client := func(name string) *Client {
+		rdb := testredis.Client(t, b.addr)
+		rdb.AddHook(watchedHook{watch, &fails})
+		c := b.clientOn(rdb, WithWatchdogTimeout(time.Second), WithMaxWakeDelay(50*time.Millisecond),
+			WithLogger(slog.New(watchedHandler{watch})), WithObserver(watchedObserver{watch: watch}))
+		watch.add(name, c)
+		return c
+	}
+	one, two := client("one"), client("two")
+	red := func(name string) Locker {
+		var nodes []Locker
+		for i := range 3 {
+			rdb := testredis.Client(t, testredis.Mini(t).Addr())
+			rdb.AddHook(watchedHook{watch, &fails})
+			node := b.clientOn(rdb, WithWatchdogTimeout(time.Second), WithObserver(watchedObserver{watch: watch}))
+			watch.add(fmt.Sprint(name, ".node", i), node)
+			nodes = append(nodes, node.NewLock(name))
+		}
+		return one.NewRedLock(nodes...)
+	}
+	makers := map[string]func(c *Client, name string) Locker{
+		"lock": newPlainLock, "fenced": newFencedLock, "fair": newFairLock, "read": newReadLock, "write": newWriteLock,
+		"multi": func(c *Client, name string) Locker {
+			return c.NewMultiLock(c.NewLock("a:"+b.name), c.NewLock("b:"+b.name), c.NewFairLock("c:"+b.name))
+		},
+		"strangers": func(c *Client, name string) Locker { // of two clients
+			other := two
+			if c == two {
+				other = one
+			}
+			return c.NewMultiLock(c.NewLock("d:"+b.name), other.NewLock("e:"+b.name))
+		},
+	}
+	redlock := red("red:" + b.name)
+
+	user := func(parent context.Context) (context.Context, context.CancelFunc) {
+		ctx, cancel := context.WithTimeout(parent, 3*time.Second)
+		return watchedContext{ctx, watch}, cancel
+	}
+	// methods calls each method of l, by itself and below a guard of another lock of another client.
+	methods := func(l, outer Locker) {
+		ctx, cancel := user(WithOwner(context.Background()))
+		defer cancel()
+		_ = outer.Do(ctx, func(ctx context.Context) error {
+			_ = l.Do(ctx, func(ctx context.Context) error {
+				_ = l.Do(ctx, func(context.Context) error { return nil })
+				_, _ = l.Guard(ctx)
+				_, _ = l.IsHeld(ctx)
+				_, _ = l.HoldCount(ctx)
+				_, _ = l.TTL(ctx)
+				return nil
+			})
+			if ok, _ := l.TryLock(ctx, 20*time.Millisecond, 50*time.Millisecond); ok { // it may lapse before
+				_, _ = l.IsLocked(ctx)
+				_ = l.Unlock(ctx)
+			}
+			if l.LockLease(ctx, 5*time.Millisecond) == nil {
+				guarded, err := l.Guard(ctx)
+				if err == nil {
+					<-guarded.Done()
+				}
+				_ = l.Unlock(ctx)
+			}
+			_ = l.Unlock(ctx) // not held
+			return nil
+		})
+		short, cancel := context.WithTimeout(ctx, 3*time.Millisecond)
+		defer cancel()
+		if l.Lock(watchedContext{short, watch}) == nil {
+			_ = l.Unlock(ctx)
+		}
+	}
+	var all sync.WaitGroup
+	work := func(name string) {
+		for kind, maker := range makers {
+			for i, c := range []*Client{one, two} {
+				outer := []*Client{two, one}[i]
+				for g := range 3 {
+					all.Go(func() {
+						methods(maker(c, kind+":"+b.name), outer.NewLock(fmt.Sprint("outer:", name, kind, i, g, b.name)))
+					})
+				}
+			}
+		}
+		all.Go(func() { methods(redlock, two.NewLock("outer:red:"+b.name)) })
+		all.Wait()
+	}
+	work("calm")
+
+	// MultiLocks that never find all of their locks free, under a ctx that is a guard.
+	for i := range 8 {
+		all.Go(func() {
+			ctx, cancel := user(WithOwner(context.Background()))
+			defer cancel()
+			name := string(rune('a' + i%2))
+			for range 4 {
+				_ = one.NewLock(name+":"+b.name).Do(ctx, func(context.Context) error {
+					time.Sleep(120 * time.Millisecond) // longer than a MultiLock keeps what it has
+					return nil
+				})
+			}
+		})
+		all.Go(func() {
+			ctx, cancel := user(WithOwner(context.Background()))
+			defer cancel()
+			_ = two.NewLock(fmt.Sprint("outer:crowd", i, b.name)).Do(ctx, func(ctx context.Context) error {
+				return makers["multi"](one, "").Do(ctx, func(context.Context) error { return nil })
+			})
+		})
+	}
+	all.Wait()
+
+	// Losses: records that are gone, locks forced open, renewals that fail until the lease has run out.
+	lost := make(map[string]context.Context)
+	owner := WithOwner(context.Background())
+	for kind, maker := range makers {
+		l := maker(one, "lost:"+kind+":"+b.name)
+		b.must(l.Lock(owner))
+		ctx, cancel := user(owner)
+		defer cancel()
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		lost[kind] = guarded
+		if kind == "fair" {
+			_, err = maker(two, "lost:"+kind+":"+b.name).ForceUnlock(ctx)
+			b.must(err)
+		}
+	}
+	fails.Store(true)
+	for kind, guarded := range lost {
+		select {
+		case <-guarded.Done():
+			assert.ErrorIs(t, context.Cause(guarded), ErrLockLost, kind)
+		case <-time.After(soon):
+			t.Errorf("%s: the guard does not end", kind)
+		}
+	}
+	work("failing")
+	fails.Store(false)
+	work("again")
+	require.NoError(t, one.Close())
+	require.NoError(t, two.Close())
+
+	watch.mu.Lock()
+	defer watch.mu.Unlock()
+	for _, what := range []string{
+		"ctx.Err", "ctx.Done", "ctx.Deadline", "ctx.Value", "hook.Dial", "hook.Process", "hook.ProcessPipeline",
+		"error.Error", "error.Is", "logger.Enabled", "logger.Handle",
+		"observer.Waiting", "observer.Acquired", "observer.GaveUp", "observer.Renewed", "observer.RenewalFailed",
+		"observer.Released", "observer.Lapsed", "observer.Lost",
+	} {
+		if watch.calls[what] == 0 {
+			t.Errorf("the test has not called %s", what)
+		}
+	}
+	b.forget()
+}
+
+// A handlerFunc is a logger's handler that is one function.
+type handlerFunc func(r slog.Record) error
+
+func (h handlerFunc) Enabled(context.Context, slog.Level) bool      { return true }
+func (h handlerFunc) Handle(_ context.Context, r slog.Record) error { return h(r) }
+func (h handlerFunc) WithAttrs([]slog.Attr) slog.Handler            { return h }
+func (h handlerFunc) WithGroup(string) slog.Handler                 { return h }
+
+// An observerFunc is an Observer that is one function, of the name of the event.
+type observerFunc struct {
+	NopObserver
+	call func(event string)
+}
+
+func (o observerFunc) Waiting(context.Context, WaitingEvent)             { o.call("waiting") }
+func (o observerFunc) Acquired(context.Context, AcquiredEvent)           { o.call("acquired") }
+func (o observerFunc) GaveUp(context.Context, GaveUpEvent)               { o.call("gave up") }
+func (o observerFunc) Renewed(context.Context, RenewedEvent)             { o.call("renewed") }
+func (o observerFunc) RenewalFailed(context.Context, RenewalFailedEvent) { o.call("renewal failed") }
+func (o observerFunc) Released(context.Context, ReleasedEvent)           { o.call("released") }
+func (o observerFunc) Lapsed(context.Context, LapsedEvent)               { o.call("lapsed") }
+func (o observerFunc) Lost(context.Context, LostEvent)                   { o.call("lost") }
+
+// inReportedBubble is inBubble with a logger and an Observer.
+func inReportedBubble(t *testing.T, log handlerFunc, observe func(event string), f func(e *bubbleEngine)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		redis := &fakeRedis{records: make(map[string]*fakeRecord)}
+		f(joinBubbleEngine(t, redis, "client", WithLogger(slog.New(log)), WithObserver(observerFunc{call: observe})))
+	})
+}
+
+func (e *bubbleEngine) lockName(name string, o owner) {
+	e.t.Helper()
+	ok, err := e.acquire(context.Background(), &fakeLock{e.redis, name}, o, request{wait: forever})
+	require.True(e.t, ok)
+	require.NoError(e.t, err)
+}
+
+// Losses are reported first, and more renewals than the reporter keeps are dropped.
+func TestReporterKeepsLossesAndSomeRenewals(t *testing.T) {
+	t.Parallel()
+	var run func()
+	r := &reporter{spawn: func(f func()) { run = f }}
+	var order []string
+	renewals := make([]func(), mostRenewals/2)
+	for i := range renewals {
+		renewals[i] = func() { order = append(order, "renewed") }
+	}
+	for range 3 {
+		r.renewal(renewals)
+	}
+	r.later(func() { order = append(order, "lost") })
+	assert.True(t, r.busy())
+	run()
+	assert.False(t, r.busy())
+	assert.Len(t, order, 1+mostRenewals)
+	assert.Equal(t, "lost", order[0])
+	run = nil
+	r.renewal(renewals)
+	assert.NotNil(t, run)
+}
+
+// C5, S2: a logger and an Observer that are slow delay no guard: each ends when its trust ends.
+func TestSlowReportsDelayNoGuard(t *testing.T) {
+	t.Parallel()
+	const holds, line = 200, 20 * time.Millisecond
+	var logged, observed atomic.Int64
+	log := func(slog.Record) error { time.Sleep(line); logged.Add(1); return nil }
+	observe := func(event string) {
+		if event == "lost" {
+			time.Sleep(line)
+			observed.Add(1)
+		}
+	}
+	inReportedBubble(t, log, observe, func(e *bubbleEngine) {
+		type end struct{ late time.Duration }
+		ends := make(chan end, holds)
+		for i := range holds {
+			name := fmt.Sprint("name", i)
+			e.lockName(name, 1)
+			guarded, err := e.guard(context.Background(), &fakeLock{e.redis, name}, 1)
+			require.NoError(e.t, err)
+			go func() {
+				<-guarded.Done()
+				h := e.find(lockID{name: name}, 1)
+				ends <- end{time.Since(e.dog.end(&h.tenure.lease))}
+			}()
+		}
+		e.redis.set(func() { e.redis.fault = func(string) fakeFault { return fakeFault{block: errOff} } })
+		var latest time.Duration
+		for range holds {
+			latest = max(latest, (<-ends).late)
+		}
+		e.t.Logf("the last of %d guards ended %v after its trust", holds, latest)
+		assert.Less(e.t, latest, line)
+		time.Sleep(2*holds*line + time.Second)
+		assert.EqualValues(e.t, holds, logged.Load(), "losses that were logged")
+		assert.EqualValues(e.t, holds, observed.Load(), "losses that were observed")
+		e.redis.set(func() { e.redis.fault = nil })
+		for i := range holds {
+			assert.ErrorIs(e.t, e.release(context.Background(), &fakeLock{e.redis, fmt.Sprint("name", i)}, 1), ErrLockLost)
+		}
+	})
+}
+
+// C5: an Observer that takes longer than a lease loses no hold.
+func TestSlowObserverLosesNoHold(t *testing.T) {
+	t.Parallel()
+	observe := func(event string) {
+		if event == "renewed" {
+			time.Sleep(40 * time.Second)
+		}
+	}
+	inReportedBubble(t, func(r slog.Record) error { t.Error("logged: ", r.Message); return nil }, observe, func(e *bubbleEngine) {
+		for i := range 10 {
+			e.lockName(fmt.Sprint("name", i), 1)
+		}
+		time.Sleep(10 * time.Minute)
+		for i := range 10 {
+			assert.NoError(e.t, e.release(context.Background(), &fakeLock{e.redis, fmt.Sprint("name", i)}, 1))
+		}
+		time.Sleep(12 * time.Hour) // until all is reported, and Close need not drop it
+	})
+}
+
+// C5: a logger and an Observer that panic, or end the goroutine, whatever they are told, disturb nobody. The
+// first panic of the Observer is logged with its stack.
+func TestPanickingReports(t *testing.T) {
+	for name, panics := range map[string]func(){
+		"panic": func() { panic("no") }, "Goexit": runtime.Goexit,
+	} {
+		t.Run(name, func(t *testing.T) {
+			var mu sync.Mutex // guards below
+			events, records := make(map[string]int), []string{}
+			log := func(r slog.Record) error {
+				mu.Lock()
+				line := r.Message
+				r.Attrs(func(a slog.Attr) bool { line += " " + a.Value.String(); return true })
+				records = append(records, line)
+				mu.Unlock()
+				if strings.Contains(r.Message, "lost") {
+					panics()
+				}
+				return nil
+			}
+			ours := name == "panic" // a caller's goroutine is the caller's to end
+			observe := func(event string) {
+				mu.Lock()
+				events[event]++
+				mu.Unlock()
+				if ours || event == "renewed" || event == "renewal failed" || event == "lost" || event == "lapsed" {
+					panics()
+				}
+			}
+			inReportedBubble(t, log, observe, func(e *bubbleEngine) {
+				e.lock(1)
+				second := make(chan struct{})
+				go func() {
+					defer close(second)
+					ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+					defer cancel()
+					_, err := e.lockWith(ctx, 2, request{wait: forever})
+					assert.ErrorIs(e.t, err, context.DeadlineExceeded)
+					e.lock(2)
+				}()
+				time.Sleep(5 * time.Second)
+				e.unlock(1)
+				<-second
+				e.unlock(2)
+				for i := range 5 {
+					e.lockName(fmt.Sprint("name", i), 1)
+				}
+				time.Sleep(e.watchdogTimeout)
+				e.redis.set(func() { e.redis.fault = func(string) fakeFault { return fakeFault{block: errOff} } })
+				time.Sleep(2 * e.watchdogTimeout)
+				e.redis.set(func() { e.redis.fault = nil })
+				for i := range 5 {
+					assert.ErrorIs(e.t, e.release(context.Background(), &fakeLock{e.redis, fmt.Sprint("name", i)}, 1), ErrLockLost)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				stacks := 0
+				for _, r := range records {
+					if strings.Contains(r, "the Observer has panicked") {
+						stacks++
+						assert.Contains(e.t, r, "observerFunc")
+					}
+				}
+				if ours {
+					assert.Equal(e.t, 1, stacks, "panics of the Observer in the log")
+					assert.Equal(e.t, 5, events["lost"])
+					assert.Equal(e.t, 2, events["waiting"])
+					assert.Equal(e.t, 1, events["gave up"])
+				}
+				assert.NotZero(e.t, events["renewed"])
+				assert.NotZero(e.t, events["renewal failed"])
+			})
+		})
+	}
+}
+
+// Close makes the reports that are due, but does not wait for long.
+func TestCloseReportsForAWhile(t *testing.T) {
+	t.Parallel()
+	var lost atomic.Int64
+	observe := func(event string) {
+		if event == "lost" {
+			time.Sleep(300 * time.Millisecond)
+			lost.Add(1)
+		}
+	}
+	inReportedBubble(t, func(slog.Record) error { return nil }, observe, func(e *bubbleEngine) {
+		for i := range 20 {
+			e.lockName(fmt.Sprint("name", i), 1)
+		}
+		e.redis.set(func() { clear(e.redis.records) })
+		time.Sleep(e.watchdogTimeout/3 + 10*time.Millisecond)
+		start := time.Now()
+		require.NoError(e.t, e.close())
+		assert.Less(e.t, time.Since(start), 2*time.Second)
+		assert.GreaterOrEqual(e.t, lost.Load(), int64(3))
+		assert.Less(e.t, lost.Load(), int64(10))
+	})
+}
+
+// abandonedBubbleEngine is joinBubbleEngine for a test that closes the engine itself, with locks held.
+func abandonedBubbleEngine(t *testing.T, redis *fakeRedis, opts ...Option) *bubbleEngine {
+	t.Helper()
+	o, err := newOptions(opts)
+	require.NoError(t, err)
+	return &bubbleEngine{newEngine("client", o, oneServer(redis.pubsub.dial), redis.runAll), redis, t}
+}
+
+// An Observer that does not return keeps Close waiting no longer than Redis may, and is named.
+func TestCloseWithAnObserverThatHangs(t *testing.T) {
+	t.Parallel()
+	hang := make(chan struct{})
+	observe := func(event string) {
+		if event == "lost" {
+			<-hang
+		}
+	}
+	synctest.Test(t, func(t *testing.T) {
+		hang = make(chan struct{})
+		redis := &fakeRedis{records: make(map[string]*fakeRecord)}
+		e := abandonedBubbleEngine(t, redis, WithLogger(slog.New(slog.DiscardHandler)), WithObserver(observerFunc{call: observe}))
+		e.lock(1)
+		e.redis.set(func() { clear(e.redis.records) })
+		time.Sleep(e.watchdogTimeout)
+		assert.ErrorContains(t, e.close(), "the Logger or the Observer has not returned")
+		close(hang)
+		synctest.Wait()
+	})
+}
+
+// A lock that is held at Close is named in the log, for those who look for a goroutine that has ended without Unlock.
+func TestCloseNamesWhatIsHeld(t *testing.T) {
+	t.Parallel()
+	for _, held := range []int{0, 1, 3 * mostLogged} {
+		synctest.Test(t, func(t *testing.T) {
+			logged := &lockedBuffer{}
+			redis := &fakeRedis{records: make(map[string]*fakeRecord)}
+			e := abandonedBubbleEngine(t, redis, WithLogger(slog.New(slog.NewTextHandler(logged, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+			for i := range held {
+				e.lockName(fmt.Sprint("name", i), 7)
+			}
+			e.lockName("given back", 8)
+			require.NoError(t, e.release(context.Background(), &fakeLock{redis, "given back"}, 8))
+			require.NoError(t, e.close())
+			if held == 0 {
+				assert.Empty(t, logged.String())
+				return
+			}
+			assert.Contains(t, logged.String(), fmt.Sprintf("level=DEBUG msg=\"relock: closed with locks held, whose records lapse with their leases\" count=%d", held))
+			assert.Equal(t, min(held, mostLogged), strings.Count(logged.String(), " by goroutine 7"))
+		})
+	}
+}
+
+// Names appear in the log as they are, and are quoted by its handler alone.
+func TestLogQuotesNamesOnce(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		logged := &lockedBuffer{}
+		redis := &fakeRedis{records: make(map[string]*fakeRecord)}
+		e := joinBubbleEngine(t, redis, "client", WithLogger(slog.New(slog.NewTextHandler(logged, nil))))
+		long := strings.Repeat("é", 100)
+		for _, name := range []string{"plain", "with \"quotes\"", long} {
+			e.lockName(name, 1)
+		}
+		e.redis.set(func() { clear(e.redis.records) })
+		time.Sleep(e.watchdogTimeout)
+		assert.Contains(t, logged.String(), " lock=plain ")
+		assert.Contains(t, logged.String(), ` lock="with \"quotes\"" `)
+		assert.Contains(t, logged.String(), ` lock="`+long[:64]+"… (200 bytes)\" ")
+	})
+}
