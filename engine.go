@@ -635,6 +635,7 @@ type tried struct {
 func (e *engine) contend(p *patience, wants []want, inherited bool, first *firstTry) (t tried, err error) {
 	var (
 		ears   ears
+		poll   polling
 		heard  time.Time // of Redis, last
 		cause  error     // beside "busy", last
 		ghosts int       // attempts without an answer: they may have been granted, or may be
@@ -714,6 +715,9 @@ func (e *engine) contend(p *patience, wants []want, inherited bool, first *first
 		p.seen.waits()
 		p.seen.ends(ByTimer)
 		nap := e.nap(t.wait)
+		if !t.left && ears.deaf() { // what it has left in Redis is its place there
+			nap = min(nap, poll.next(heard, t.wait))
+		}
 		if turned && len(wants) > 1 {
 			// It asks again in a moment. If others passed its gates before, each of them would ask too.
 			nap = min(nap, reserveTime)
@@ -887,6 +891,42 @@ func (x *ears) leave() {
 		l.leave()
 	}
 	*x = ears{}
+}
+
+// deaf says whether Redis does not allow to listen there.
+func (x *ears) deaf() bool { return len(x.listeners) == 1 && x.listeners[0].refused() }
+
+const (
+	shortPoll  = 10 * time.Millisecond
+	rarestPoll = time.Hour            // the max wake delay comes first
+	hotFor     = 2 * longSlice        // after a lock was seen to change hands: it is really released before that is over
+	pollSlack  = 5 * time.Millisecond // by which a lease may seem to have become later because an answer took longer
+)
+
+// polling is how often a waiter asks that hears of no release: often once it has seen that the lock
+// has changed hands while it slept, and then more and more rarely, because a lock that somebody
+// keeps costs Redis a request each time. A renewal looks as if the lock had changed hands.
+type polling struct {
+	end   time.Time     // of the lease in the way
+	moved time.Time     // when that was last seen to have become later
+	pause time.Duration // after an answer
+}
+
+// next is how long to sleep at most after an answer, which said what is left of the lease in the way.
+func (p *polling) next(answered time.Time, left time.Duration) time.Duration {
+	end := answered.Add(left)
+	switch {
+	case p.end.IsZero():
+		p.pause = rarestPoll
+	case left > 0 && end.Sub(p.end) > pollSlack:
+		p.moved = answered
+	}
+	if p.end = end; answered.Sub(p.moved) < hotFor {
+		p.pause = shortPoll
+	} else {
+		p.pause = min(2*p.pause, rarestPoll)
+	}
+	return p.pause
 }
 
 // listen joins the channels on which the release is announced that w waits for.

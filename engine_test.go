@@ -1637,3 +1637,25 @@ func (l boundLock) release(ctx context.Context, field string, left int) (release
 	}
 	return l.fakeLock.release(ctx, field, left)
 }
+
+// C4: a waiter that may not subscribe asks often while the lock changes hands, and rarely while somebody keeps it.
+func TestPollingOfALockThatIsKept(t *testing.T) {
+	t.Parallel()
+	const lease, most = 30 * time.Second, time.Second
+	start := time.Now()
+	count := func(holds time.Duration) int {
+		var p polling
+		polls := 0
+		for now := start; now.Sub(start) < time.Minute; polls++ {
+			since := now.Sub(start) % holds // renewed, or taken by another one
+			now = now.Add(min(most, p.next(now, lease-since)))
+		}
+		return polls
+	}
+	if n := count(10 * time.Second); n > 6*30+60 {
+		t.Errorf("%d requests in a minute for a lock that is kept and renewed", n)
+	}
+	if n := count(20 * time.Millisecond); n < 5000 {
+		t.Errorf("%d requests in a minute for a lock that changes hands", n)
+	}
+}

@@ -20,6 +20,9 @@ const (
 	leastWay    = time.Millisecond       // what the others are ahead when we let them go first
 	longestWay  = 20 * time.Millisecond
 	mostYielded = 1024 // releases after which others are let go first again
+
+	unheardFor = time.Second           // so often a process whose releases nobody hears lets others go first all the same,
+	unheardWay = 15 * time.Millisecond // for so long and a round trip: longer than those sleep who may not subscribe
 )
 
 // A tenure is the record in Redis that a hold has, and its lease.
@@ -82,6 +85,8 @@ type streak struct {
 	yielded int  // releases still to come after which others go first too
 	offered bool // they went first the last time, and
 	missed  int  // so often none of them had it then
+
+	unheard time.Duration // since when nobody has heard a release, or others went first because of that; 0: somebody has
 }
 
 // handOverLocked leaves the lock of h, one level of which is being given back, to the first in line, if
@@ -164,26 +169,35 @@ func (e *engine) wayTime() time.Duration {
 // endStreakLocked notes at the gate of h that its lock was really released, which so
 // many others have heard. If the streak was long enough, they go first: now, and until
 // each of them has had the lock once. They are given longer if none of them was quick enough.
+// Where nobody has heard it, there may be others who cannot: they go first once in a while.
 func (e *engine) endStreakLocked(h *hold, others int) {
 	g := h.gate
 	if g == nil || e.dog.now()-g.streak.since < e.sliceTime() {
 		return
 	}
-	last := g.streak
+	last, now := g.streak, e.dog.now()
 	g.streak = streak{}
-	if others > 0 {
+	switch {
+	case others == 0 && last.unheard == 0:
+		g.streak.unheard = now
+	case others == 0 && now-last.unheard < unheardFor:
+		g.streak.unheard = last.unheard
+	case others == 0: // those who may not subscribe, or hear of releases that may not be announced
+		g.streak.unheard = now
+		g.streak.way = now + unheardWay + min(time.Duration(e.trip.Load()), longestWay)
+	default:
 		if last.offered {
 			g.streak.missed = min(last.missed+1, 8)
 		}
 		g.streak.offered = true
-		g.streak.way = e.dog.now() + min(e.wayTime()<<g.streak.missed, longestWay)
+		g.streak.way = now + min(e.wayTime()<<g.streak.missed, longestWay)
 		g.streak.yielded = min(others-1, mostYielded)
 	}
 }
 
 // interrupt notes that somebody else has the lock.
 func (s *streak) interrupt() {
-	s.since, s.passed, s.offered, s.missed = 0, 0, false, 0
+	s.since, s.passed, s.offered, s.missed, s.unheard = 0, 0, false, 0, 0
 }
 
 // others is how many have heard of the release of h: other processes, and those of

@@ -15,6 +15,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -571,4 +573,52 @@ func TestHandoverWithOthersOfTheOwner(t *testing.T) {
 		e.unlock(shared)
 		all.Wait()
 	})
+}
+
+// L6: a waiter that may not subscribe gets a lock that another process keeps hot, whether or not that
+// one may publish.
+func TestWaiterWithoutChannelsGetsAHotLock(t *testing.T) {
+	t.Parallel()
+	for _, busy := range []string{"default", "nochannels"} {
+		t.Run("busy as "+busy, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, testredis.Start(t).Addr())
+			b.must(b.rdb.Do(context.Background(), "acl", "setuser", "nochannels", "on", "nopass", "~*", "resetchannels", "+@all").Err())
+			as := func(user string) func(*redis.Options) {
+				return func(o *redis.Options) {
+					if o.Username = user; user != "default" {
+						o.Password = "any"
+					}
+				}
+			}
+			hot := b.clientOn(testredis.Client(t, b.addr, as(busy))).NewLock(b.name)
+			waiter := b.clientOn(testredis.Client(t, b.addr, as("nochannels"))).NewLock(b.name)
+
+			ctx, stop := context.WithCancel(context.Background())
+			var all sync.WaitGroup
+			for range 8 {
+				all.Go(func() {
+					for ctx.Err() == nil {
+						_ = hot.Do(ctx, func(context.Context) error { time.Sleep(time.Millisecond); return nil })
+					}
+				})
+			}
+			var waits []time.Duration
+			var longest time.Duration
+			for range 4 {
+				time.Sleep(50 * time.Millisecond)
+				start := time.Now()
+				b.must(waiter.Lock(context.Background()))
+				waits = append(waits, time.Since(start).Round(time.Millisecond))
+				longest = max(longest, time.Since(start))
+				b.must(waiter.Unlock(context.Background()))
+			}
+			stop()
+			all.Wait()
+			t.Log(fmt.Sprint("waits ", waits))
+			if longest > 4*time.Second {
+				t.Errorf("a waiter that may not subscribe waited %v", longest)
+			}
+		})
+	}
 }

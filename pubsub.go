@@ -115,6 +115,7 @@ type channel struct {
 	ready     chan struct{} // closed when the subscription was first confirmed, or refused
 	settled   bool          // ready is closed
 	confirmed bool          // on this connection
+	refused   bool          // the last time it was asked for
 	asked     bool          // is in the list wanted, pending or homeless: there is an answer to come
 	askedAt   time.Time     // on this connection
 	idling    bool          // is in the list of that name
@@ -248,6 +249,13 @@ func (l *listener) leave() {
 			ch.link.kickLocked()
 		}
 	}
+}
+
+// refused says whether Redis does not allow the channel: no message will come.
+func (l *listener) refused() bool {
+	l.pubsub.mu.Lock()
+	defer l.pubsub.mu.Unlock()
+	return l.channel.refused
 }
 
 // close ends the connections and waits for their goroutines.
@@ -605,7 +613,7 @@ func (l *link) confirmed(name string) {
 	} else {
 		l.pending = slices.Delete(l.pending, i, i+1)
 	}
-	ch.confirmed, ch.asked = true, false
+	ch.confirmed, ch.refused, ch.asked = true, false, false
 	if ch.settled {
 		ch.wakeLocked()
 	}
@@ -656,7 +664,7 @@ func (l *link) refused(err error) {
 		ch := l.pending[0]
 		l.pending = l.pending[1:]
 		name = ch.name
-		ch.asked = false
+		ch.refused, ch.asked = true, false
 		ch.settleLocked()
 	}
 	first := !l.warned

@@ -246,7 +246,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 	redlock := red("red:" + b.name)
 
 	user := func(parent context.Context) (context.Context, context.CancelFunc) {
-		ctx, cancel := context.WithTimeout(parent, 3*time.Second)
+		ctx, cancel := context.WithTimeout(parent, 2*time.Second)
 		return watchedContext{ctx, watch}, cancel
 	}
 	// methods calls each method of l, by itself and below a guard of another lock of another client.
@@ -287,7 +287,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 		for kind, maker := range makers {
 			for i, c := range []*Client{one, two} {
 				outer := []*Client{two, one}[i]
-				for g := range 3 {
+				for g := range 2 {
 					all.Go(func() {
 						methods(maker(c, kind+":"+b.name), outer.NewLock(fmt.Sprint("outer:", name, kind, i, g, b.name)))
 					})
@@ -305,7 +305,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 			ctx, cancel := user(WithOwner(context.Background()))
 			defer cancel()
 			name := string(rune('a' + i%2))
-			for range 4 {
+			for range 3 {
 				_ = one.NewLock(name+":"+b.name).Do(ctx, func(context.Context) error {
 					time.Sleep(120 * time.Millisecond) // longer than a MultiLock keeps what it has
 					return nil
@@ -338,6 +338,15 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 			b.must(err)
 		}
 	}
+	lapses := one.NewLock("lapses:" + b.name)
+	for lapsed := false; !lapsed; { // on a machine that is busy it may be over when it is granted
+		if lapses.LockLease(owner, 100*time.Millisecond) == nil {
+			if guarded, err := lapses.Guard(owner); err == nil {
+				<-guarded.Done()
+				lapsed = true
+			}
+		}
+	}
 	fails.Store(true)
 	for kind, guarded := range lost {
 		select {
@@ -349,7 +358,6 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 	}
 	work("failing")
 	fails.Store(false)
-	work("again")
 	require.NoError(t, one.Close())
 	require.NoError(t, two.Close())
 
