@@ -25,6 +25,8 @@ check: lint api test ## what a pull request has to pass first: lint and plain te
 
 test: ## the plain tests of the root; those that need a redis-server are skipped without one
 	go test -count=1 ./...
+	@command -v "$${RELOCK_REDIS_SERVER:-redis-server}" >/dev/null || \
+		echo "no redis-server on the PATH: many tests were skipped; go test -v ./... | grep -e '--- SKIP' names them"
 
 race: ## the long form of the same, under the race detector
 	RELOCK_LONG=1 go test -count=1 -race -timeout 20m ./...

@@ -142,8 +142,9 @@ func isNil(v any) bool {
 // stays open.
 //
 // Close waits for requests that are under way; the error says that Redis did not
-// answer them for seconds, and that they end with the timeouts of rdb. Closing
-// twice does nothing.
+// answer them for seconds, and that they end with the timeouts of rdb. For up to a second
+// it waits for the Logger and the Observer to be told what has happened before. At debug
+// level it logs the locks that are held, and by whom. Closing twice does nothing.
 //
 // Redisson: shutdown.
 func (c *Client) Close() error {

@@ -136,8 +136,10 @@ func (e *engine) guard(ctx context.Context, b backend, o owner) (context.Context
 	}
 	inner, cancel := context.WithCancelCause(ctx)
 	made := &guardEnd{Context: inner, cancel: cancel}
-	if inner.Err() != nil { // its parent has ended, and nothing is left to end
+	select {
+	case <-inner.Done(): // its parent has ended, and nothing is left to end
 		return &guard{ctx, h, made, false}, nil
+	default:
 	}
 	if done != nil {
 		made.forget = context.AfterFunc(inner, func() { h.forgetEnd(done, made) })

@@ -31,6 +31,9 @@ type Locker interface {
 	// Unlock; if the lock was lost meanwhile the error is ErrLockLost, once.
 	// An error of Redis itself is returned after a few tries.
 	//
+	// A goroutine that ends without Unlock keeps the lock: no other goroutine can unlock
+	// it, and the watchdog renews it until Close. Close logs at debug level what is held.
+	//
 	// Redisson: lock() and lockInterruptibly().
 	Lock(ctx context.Context) error
 
@@ -67,7 +70,8 @@ type Locker interface {
 
 	// Do locks, calls fn with a guarded ctx (see Guard), and unlocks, also when fn
 	// panics. It returns the error of fn, joined with that of Unlock: with ErrLockLost
-	// if the lock was lost while fn ran.
+	// if the lock was lost while fn ran. The ctx of fn ends when fn has returned, also
+	// where the caller goes on holding the lock.
 	//
 	// Redisson has none.
 	Do(ctx context.Context, fn func(ctx context.Context) error) error
@@ -75,7 +79,8 @@ type Locker interface {
 	// Guard returns a ctx that ends as soon as the caller's hold can no longer be
 	// trusted: with cause ErrLockLost when it is lost or an explicit lease has run
 	// out, also when Redis cannot be reached; context.Canceled after the last
-	// Unlock; ErrClosed after Close. The error is ErrNotHeld or ErrLockLost.
+	// Unlock; ErrClosed after Close. A ctx that ends with the hold already is returned as
+	// it is. The error is ErrNotHeld or ErrLockLost.
 	//
 	// Redisson has none: its holders are not told.
 	Guard(ctx context.Context) (context.Context, error)

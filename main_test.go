@@ -6,6 +6,8 @@ import (
 
 	"github.com/redis/go-redis/v9/logging"
 	"go.uber.org/goleak"
+
+	"github.com/relock-go/relock/internal/testredis"
 )
 
 func TestMain(m *testing.M) {
@@ -15,7 +17,7 @@ func TestMain(m *testing.M) {
 	}
 	logging.Disable() // of go-redis, which reports every server that a test kills
 
-	goleak.VerifyTestMain(m,
+	goleak.VerifyTestMain(testredis.Main(m, "relock"),
 		// go-redis looks once a second whether a server that was killed is back, until a moment after its Close.
 		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }

@@ -100,8 +100,10 @@ func WithSyncedReplicas(n int, d time.Duration) Option {
 
 // WithLogger sets where the few things go that no caller may be told: one warning for
 // each lock that was lost, with its name and the cause, but for those that this Client
-// forced open; and one for wake-ups that Redis does not allow. In a healthy run it
-// logs nothing. Defaults to slog.Default().
+// forced open; and one for wake-ups that Redis does not allow. An Observer that panics is
+// an error. At debug level Close logs which locks are still held. In a healthy run nothing
+// else is logged. A Logger that is slow delays no renewal and no guard; a
+// panic in its handler is recovered. Defaults to slog.Default().
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) { o.logger = l }
 }

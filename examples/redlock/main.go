@@ -15,7 +15,8 @@
 // one asks again after a pause. One that is back is found within a second or so, by
 // go-redis. When too few answer, TryLock says so with a QuorumError, which has the
 // answer of each. That is not the same as false, which means that somebody else has
-// the lock.
+// the lock. The two servers that are up may refuse, too: the workers go on asking
+// them, and each of the two can be held by a worker that does not get the third one.
 //
 // The server that comes back has kept its data. One that has not would have to stay
 // away for the lease of the lock first, or it might grant what it has forgotten.
@@ -113,6 +114,13 @@ func run() error {
 		return fmt.Errorf("three of five servers are down, and TryLock says %v", err)
 	}
 	fmt.Printf("%-24s TryLock: %d of %d granted, %d needed\n", "servers 2, 4 and 5 down", quorum.Granted, quorum.Asked, quorum.Needed)
+	for i, answer := range quorum.Answers {
+		if answer == nil {
+			fmt.Printf("    server %d: granted, and given back\n", i+1)
+		} else {
+			fmt.Printf("    server %d: %v\n", i+1, answer)
+		}
+	}
 
 	if err := servers[4].Restart(); err != nil {
 		return err

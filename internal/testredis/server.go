@@ -84,6 +84,7 @@ func startWith(t testing.TB, env []string, args func(port int) []string) *Server
 		if os.Getenv("CI") == "true" {
 			t.Fatalf("this test needs a redis-server: %v", err)
 		}
+		countSkipped(t)
 		t.Skipf("this test needs a redis-server on the PATH or named by RELOCK_REDIS_SERVER: %v", err)
 	}
 	s := &Server{t: t, bin: bin, dir: t.TempDir(), env: env}

@@ -21,7 +21,7 @@ func TestMain(m *testing.M) {
 	if os.Getenv("TESTREDIS_ORPHAN") != "" {
 		os.Exit(m.Run())
 	}
-	goleak.VerifyTestMain(m,
+	goleak.VerifyTestMain(Main(m, "testredis"),
 		// go-redis looks once a second whether a server that was killed is back, until a moment after its Close.
 		goleak.IgnoreAnyFunction("github.com/redis/go-redis/v9/internal/pool.(*ConnPool).tryDial"))
 }
