@@ -21,8 +21,8 @@ import (
 )
 
 const (
-	reportTime   = time.Second // what Close gives to reports that are not made yet
-	mostRenewals = 1 << 17     // reports of renewals that wait; more are dropped
+	reportTime  = time.Second // what Close gives to reports that are not made yet
+	mostReports = 1 << 17     // reports of renewals that wait; more are dropped
 )
 
 // A reporter makes the reports of what a Client notices by itself.
@@ -51,7 +51,7 @@ func (r *reporter) later(report func()) {
 func (r *reporter) renewal(reports []func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.until.IsZero() && r.renewed < mostRenewals && len(reports) > 0 {
+	if r.until.IsZero() && r.renewed < mostReports && len(reports) > 0 {
 		r.renewals = append(r.renewals, reports)
 		r.renewed += len(reports)
 		r.runLocked()

@@ -49,8 +49,7 @@ func (w *mutexWatch) add(name string, c *Client) {
 	e := c.engine
 	mutexes := map[string]*sync.Mutex{
 		"engine": &e.mu, "watchdog": &e.dog.mu, "pubsub": &e.wakeups.mu, "red": &c.red.mu, "reporter": &e.reporter.mu,
-		"connecting": &e.connecting.mu, "brief": &e.brief.mu, "patient": &e.patient.mu, "silence": &e.silence.mu,
-		"batches": &e.batches.mu, "late": &e.batches.late.mu,
+		"soon": &e.soon.mu, "batches": &e.batches.mu, "late": &e.batches.late.mu,
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -421,7 +420,7 @@ func TestReporterKeepsLossesAndSomeRenewals(t *testing.T) {
 	var run func()
 	r := &reporter{spawn: func(f func()) { run = f }}
 	var order []string
-	renewals := make([]func(), mostRenewals/2)
+	renewals := make([]func(), mostReports/2)
 	for i := range renewals {
 		renewals[i] = func() { order = append(order, "renewed") }
 	}
@@ -432,7 +431,7 @@ func TestReporterKeepsLossesAndSomeRenewals(t *testing.T) {
 	assert.True(t, r.busy())
 	run()
 	assert.False(t, r.busy())
-	assert.Len(t, order, 1+mostRenewals)
+	assert.Len(t, order, 1+mostReports)
 	assert.Equal(t, "lost", order[0])
 	run = nil
 	r.renewal(renewals)
