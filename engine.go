@@ -269,7 +269,7 @@ func (e *engine) renew(ctx context.Context, leases []*lease) []renewal {
 	e.noteHealth(cmp.Or(r.errs...))
 	for n, i := range called {
 		answers[i] = renewal{held: r.replies[n][0] == 1, err: r.errs[n]}
-		if errors.Is(r.errs[n], ErrNotALock) { // somebody has put something else in the place of the record
+		if errors.Is(r.errs[n], ErrNotALock) { // the record was replaced by something else
 			answers[i].err = nil
 		}
 	}

@@ -38,8 +38,8 @@ var (
 
 	// ErrNotALock says that Redis has something under the name, or under a key that
 	// belongs to it, that neither this package nor Redisson has put there. The text
-	// names the key and what it holds. It is left as it is, also by ForceUnlock, and
-	// nobody waits for it: every method that asks Redis returns this error at once.
+	// names the key and what it holds. The key is left as it is, also by ForceUnlock,
+	// and never waited for: every method that asks Redis returns this error at once.
 	// Give locks names that no data have, such as "lock:orders:42".
 	ErrNotALock = errors.New("not a lock")
 
@@ -112,7 +112,7 @@ func ctxError(ctx context.Context) error {
 // failed, or a server that is starting, failing over or busy refused it.
 func transient(err error) bool {
 	if errors.Is(err, redis.ErrClosed) || errors.Is(err, errReply) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrNotSynced) ||
-		errors.Is(err, errHookExited) || panicOf(err) != nil {
+		errors.Is(err, ErrNotALock) || errors.Is(err, errHookExited) || panicOf(err) != nil {
 		return false
 	}
 	if quorum := (*QuorumError)(nil); errors.As(err, &quorum) {

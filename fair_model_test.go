@@ -103,7 +103,7 @@ func (m *fairModel) reset() {
 	m.mini.FlushAll()
 	m.now = time.Unix(1_700_000_000, 0)
 	m.mini.SetTime(m.now)
-	m.actors = []*modelActor{{name: "a"}, {name: "b"}, {name: "j", java: true}}
+	m.actors = []*modelActor{{name: javaOther + ":1"}, {name: javaOther + ":2"}, {name: javaThread, java: true}}
 	for _, a := range m.actors {
 		a.state = "idle"
 	}

@@ -414,24 +414,25 @@ func TestFairGivingUpWakesTheNext(t *testing.T) {
 		b := newBench(t, addr)
 		ctx := context.Background()
 		l := b.client().NewFairLock(b.name).lock.(*fairLock)
-		for _, field := range []string{"holder", "first", "second"} {
+		holder, first, last := javaOther+":1", javaOther+":2", javaOther+":3"
+		for _, field := range []string{holder, first, last} {
 			g, err := l.acquire(ctx, attempt{field: field, lease: time.Minute, level: 1})
 			if b.must(err); g.state == busy && (g.wait <= 0 || g.wait > fairHeartbeat) {
 				t.Errorf("%s is to ask again after %v: too late to show that it lives", field, g.wait)
 			}
 		}
 		b.must(b.rdb.Del(ctx, b.name).Err()) // the holder is gone
-		messages := b.rdb.Subscribe(ctx, l.channel(attempt{field: "second"}))
+		messages := b.rdb.Subscribe(ctx, l.channel(attempt{field: last}))
 		defer messages.Close()
 		_, err := messages.Receive(ctx)
 		b.must(err)
-		if _, err := l.abandon(ctx, attempt{field: "first", level: 1}); err != nil {
+		if _, err := l.abandon(ctx, attempt{field: first, level: 1}); err != nil {
 			t.Fatal(err)
 		}
 		got := make(chan error, 1)
 		go func() { got <- second(messages.ReceiveMessage(ctx)) }()
 		b.must(await(b, "the message to the second", got))
-		if _, err := l.abandon(ctx, attempt{field: "second", level: 1}); err != nil {
+		if _, err := l.abandon(ctx, attempt{field: last, level: 1}); err != nil {
 			t.Fatal(err)
 		}
 	})

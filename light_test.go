@@ -60,7 +60,7 @@ func TestGoModIsShort(t *testing.T) {
 		"github.com/google/uuid",
 		"github.com/petermattis/goid",
 		"github.com/redis/go-redis/v9",
-		"github.com/stretchr/testify",
+		"github.com/stretchr/testify", // tests
 		"go.uber.org/goleak",
 		"pgregory.net/rapid",
 	}

@@ -110,7 +110,7 @@ type Locker interface {
 	// ForceUnlock frees the lock, whoever holds it, and says whether anybody did. It
 	// is an operator's tool: the holder is not asked, and hears of it at its next
 	// renewal, or at once if it is of this Client. It is sent once, and not repeated
-	// when the answer is lost. What is no lock is not deleted: see ErrNotALock.
+	// when the answer is lost. Data that are no lock are not deleted: see ErrNotALock.
 	//
 	// Redisson: forceUnlock().
 	ForceUnlock(ctx context.Context) (bool, error)

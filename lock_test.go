@@ -453,7 +453,7 @@ func TestGuardOfAHoldThatWasJustLost(t *testing.T) {
 	b.forget()
 }
 
-// Levels in the record are for those who look, so that no memory is needed to give one back.
+// Levels in the record inform those who look: no memory is needed to give one back.
 func TestUnlockNeedsNoMemory(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
@@ -509,7 +509,7 @@ func TestUnlockNeedsNoMemory(t *testing.T) {
 	full(false)
 }
 
-// Who gives up waiting for a fair lock leaves the queue, also where Redis has no memory left.
+// A waiter that gives up a fair lock leaves the queue, also where Redis has no memory left.
 func TestLeavingAQueueNeedsNoMemory(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)

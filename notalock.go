@@ -1,9 +1,9 @@
 package relock
 
-// What is said of a key that holds something else than a lock.
+// The error for a key that holds something else than a lock.
 //
-// Rules: the scripts tell it from a lock, and end with an error of their own (see lua/record.lua), which is read
-// here and nowhere else; it names the key and what was found there, and shows no values of somebody's data.
+// Rules: the scripts tell locks from other data, and end with an error of their own (see lua/record.lua). The error
+// is read here and nowhere else. The text names the key, its type and at most one field, and shows no values.
 
 import (
 	"fmt"

@@ -167,7 +167,7 @@ func TestWhatIsNoLockIsRefusedAndNotTouched(t *testing.T) {
 	})
 }
 
-// What has taken the place of a record while the lock was held, or awaited.
+// Data that replace a record while the lock is held, or awaited.
 func TestWhatTakesThePlaceOfARecordIsNotTouched(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -265,7 +265,7 @@ func TestWhatIsNoLockBesideALock(t *testing.T) {
 					for n, err := range []error{
 						lockKinds[kind](c, b.name).Lock(ctx), second(lockKinds[kind](c, b.name).TryLock(ctx, time.Hour, 0)), second(c.Inspect(ctx, b.name)),
 					} {
-						if form == "redisson_lock_timeout:{%s}" && n < 2 { // it is looked at where somebody waits
+						if form == "redisson_lock_timeout:{%s}" && n < 2 { // a waiter looks at it
 							continue
 						}
 						require.ErrorIs(t, err, ErrNotALock, "%s, %s", key, what)
@@ -291,7 +291,7 @@ func TestWhatIsNoLockBesideALock(t *testing.T) {
 	})
 }
 
-// Of a majority of nodes: nobody waits for them.
+// A majority of such nodes is not waited for.
 func TestRedLockOfWhatIsNoLock(t *testing.T) {
 	b := newRedBench(t) // which is parallel
 	ctx := context.Background()
@@ -369,7 +369,7 @@ var genuineRecords = map[string]struct {
 	"many readers":         manyReaders(600),
 	"Java, a multi lock of values": {pairs: []any{
 		"aZbY0123456789+/aZbY01", javaThread,
-		"aZbY0123456789+/aZbY01:" + javaThread + ":expire_time", time.Now().Add(time.Minute).UnixMilli(),
+		"aZbY0123456789+/aZbY01:" + javaThread + ":expire_time", time.Now().Add(24 * time.Hour).UnixMilli(),
 		"aZbY0123456789+/aZbY01:" + javaThread + ":lock_count", 2,
 	}},
 }
@@ -436,3 +436,25 @@ func TestEveryGenuineRecordIsALock(t *testing.T) {
 		}
 	})
 }
+
+// The name of a key is no answer of Redis.
+func TestWhatIsNoLockIsNotTriedAgain(t *testing.T) {
+	t.Parallel()
+	answer := redis.NewCmd(context.Background())
+	answer.SetErr(testError("NOTALOCK 1 field 9 x:\\x20BUSY\\x20y"))
+	err := orNotALock(call{keys: []string{"a: BUSY b: MOVED c"}}, answer.Err())
+	require.ErrorIs(t, err, ErrNotALock)
+	assert.Contains(t, err.Error(), `(field "x: BUSY y")`)
+	assert.True(t, answered(err))
+	assert.False(t, transient(err))
+	assert.False(t, mayHaveRun(err))
+	for _, strange := range []string{"NOTALOCK", "NOTALOCK x type list", "NOTALOCK 2 type list", "NOTALOCK -1 number", "NOTALOCK 1"} {
+		assert.ErrorIs(t, orNotALock(call{keys: []string{"a"}}, testError(strange)), errReply, strange)
+	}
+}
+
+// testError is an error that Redis answers.
+type testError string
+
+func (e testError) Error() string { return string(e) }
+func (testError) RedisError()     {}

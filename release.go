@@ -115,7 +115,7 @@ func (e *engine) releaseRecord(ctx context.Context, p *patience, h *hold, left i
 	switch {
 	case loss != nil: // but its record may still have been there
 		return loss
-	case errors.Is(err, ErrNotALock): // somebody has put something else in the place of the record
+	case errors.Is(err, ErrNotALock): // the record was replaced by something else
 		if left > 0 {
 			h.lose(errGone)
 		} else {

@@ -10,13 +10,13 @@
 -- Returns  {epoch ms, pttl, record, queue, timeouts, heartbeats, writers, token}; record is {field, value, ms that its lease
 --          lasts, ...}, queue {field, ...}, the zsets {member, score, ...}, and the token '' where there is none
 --
--- A key that the user may not read answers an error that says which it is. What no lock has made is refused:
+-- A key that the user may not read answers an error that says which it is. Data that no lock makes are refused:
 -- see record.lua.
 
 local lock, queue, timeouts, beats, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local prefix = ARGV[1]
 
--- Nobody re-enters so often. A hash may say anything.
+-- A hash may say anything, and no owner re-enters so often.
 local most_levels = 1000
 
 local wrong

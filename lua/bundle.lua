@@ -8,7 +8,7 @@
 --
 -- The scripts that take one lock and undo that, as functions of KEYS and ARGV, are
 -- put in where it says so. Running it twice does what running it once does, because they do.
--- Where a key holds something that no lock makes, none is held, and the error counts KEYS as they are here.
+-- On an error none is held; one that says which key holds no lock counts KEYS as they are here.
 
 local scripts = {
 --[[scripts]]

@@ -25,7 +25,7 @@
 -- while, Redis was away and not the waiters: all of them get another chance. All
 -- times are the server's.
 -- Running it twice does what running it once does.
--- A hash that no lock has made is refused before anything else is looked at: see record.lua.
+-- A hash that no lock makes is refused before anything else is looked at: see record.lua.
 
 local lock, queue, timeouts, beats, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local verb, channel, field = ARGV[1], ARGV[2], ARGV[3]
@@ -118,7 +118,7 @@ end
 
 local pttl = redis.call('pttl', lock)
 local mine = pttl ~= -2 and redis.pcall('hexists', lock, field)
-if verb ~= 'abandon' and type(mine) == 'table' then -- who gives up leaves the queue whatever the lock is
+if verb ~= 'abandon' and type(mine) == 'table' then -- a waiter that gives up leaves the queue whatever the lock is
     error(mine, 0)
 end
 mine = mine == 1
@@ -157,8 +157,9 @@ end
 if verb == 'abandon' then
     local place = redis.call('lpos', queue, field)
     if place then
-        remove(field) -- first: where memory is short, Redis refuses zincrby to scripts that have written nothing
-        close_up(place)
+        redis.call('zrem', timeouts, field) -- first: where memory is short, scripts that have written nothing may not zincrby
+        close_up(place + 1)
+        remove(field)
     end
 end
 

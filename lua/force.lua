@@ -5,7 +5,7 @@
 -- ARGV[2]  how: see announce.lua
 -- Returns  {1, 0, 0} freed, {0, 0, 0} nobody held it
 --
--- What no lock has made is refused and stays as it is: see record.lua.
+-- A hash that no lock makes is refused and stays as it is: see record.lua.
 
 local lock = KEYS[1]
 local channel, how = ARGV[1], ARGV[2]

@@ -5,7 +5,7 @@
 -- ARGV[1]  field of a hold, or '' for none
 -- Returns  {holders, levels of this hold, pttl}
 --
--- What no lock has made is refused: see record.lua.
+-- A hash that no lock makes is refused: see record.lua.
 
 local lock = KEYS[1]
 local field = ARGV[1]

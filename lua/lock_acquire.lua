@@ -8,7 +8,7 @@
 -- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, 0} busy, {-1, 0, 0} nothing there to re-enter
 --
 -- Running it twice does what running it once does: the level is set, not added,
--- and a lease is never shortened. What no lock has made is refused: see record.lua.
+-- and a lease is never shortened. A hash that no lock makes is refused: see record.lua.
 
 local lock, tokens = KEYS[1], KEYS[2]
 local field, lease, level = ARGV[1], ARGV[2], ARGV[3]

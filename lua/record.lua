@@ -1,7 +1,7 @@
 -- Put before every script. Tells the records of locks from whatever else a key may hold.
 --
 -- A script whose key holds something that no lock makes ends with one of these errors, which notalock.go reads,
--- and has not touched that key:
+-- and has not touched this key:
 --   NOTALOCK n type t        KEYS[n] is of the type t; ? where the user may not ask for it
 --   NOTALOCK n field size f  the hash KEYS[n] has a field f of that size; long ones are cut
 --   NOTALOCK n number        the counter KEYS[n] is no number
@@ -40,7 +40,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
--- Refuses the hash of a lock if no lock has made it. The hash is not the caller's: what has his field in it is a lock.
+-- Refuses the hash of a lock if no lock makes it. For hashes without the caller's field: one with the field is a lock.
 -- Returns the number of fields that were looked at.
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
@@ -57,7 +57,7 @@ local function check_record(lock)
     end
     bad = bad or second
     if mode and #some == 2 and redis.call('pttl', lock) == -1 then
-        bad = 'mode' -- of a lock without holders a lease is left
+        bad = 'mode' -- a rest of a lock has a lease
     end
     if bad then
         refuse_field(lock, bad)
@@ -65,8 +65,8 @@ local function check_record(lock)
     return #some / 2
 end
 
--- Sets the levels of a hold that goes on. Locks go by the fields, and levels are for those who look: where memory
--- is short the old number stays, because an Unlock must not fail for it.
+-- Sets the levels of a hold that goes on. The field alone says that the hold is there, and its levels inform those
+-- who look: where memory is short the old number stays, because an Unlock must not fail for it.
 local function note_levels(lock, field, levels)
     local answer = redis.pcall('hset', lock, field, levels)
     if type(answer) == 'table' and not answer.err:find('OOM ', 1, true) then
@@ -91,9 +91,6 @@ local function answer(script, types)
             end
         end
     end
-    if text:sub(1, 9) == 'NOTALOCK ' then
-        return {err = text}
-    end
-    error(result, 0)
+    return {err = text:find('^%u+ ') and text or 'ERR ' .. text}
 end
 

@@ -22,15 +22,15 @@
 -- Rules: every read hold has leases of its own, one key for each level, as Redisson
 -- has them; a reader whose keys have all lapsed is dead, and whoever needs the
 -- lock buries it. The lease of the hash is never shorter than that of a living
--- reader. Running it twice does what running it once does: levels are set. What no
--- lock has made is refused, and never joined, emptied or deleted: see record.lua.
+-- reader. Running it twice does what running it once does: levels are set. A
+-- hash that no lock makes is refused, and never joined, emptied or deleted: see record.lua.
 --
--- Every level of a reader costs the same. The lease of a relock reader is that of its
--- first level: each acquire and each renewal sets that key to the longest lease of
--- the hold, and of the others only the key of the last level. Those between lapse. Java
--- goes by the longest of all levels that the hash counts, which is the first one, and
--- passes over keys that are not there; it deletes keys of its own readers only. Older
--- relock clients set and renew all keys together, so that the first one is the longest of theirs too.
+-- Every level of a reader costs the same. The lease of a relock reader is the key of its
+-- first level: each acquire and each renewal sets this key to the longest lease of the
+-- hold. Of the other levels each acquire and each renewal sets the last one alone, and
+-- the keys between lapse. Java takes the longest lease of all levels in the hash, which is
+-- the first one; missing keys count as lapsed. Java deletes keys of its own readers only.
+-- Clients that set and renew the keys of all levels together have the longest lease in the first one too.
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[3]
 local verb, channel, prefix, field = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -52,7 +52,7 @@ local function lease_key(reader, i)
     return prefix .. reader .. ':rwlock_timeout:' .. i
 end
 
--- What is left of a reader's longest lease; below 0 when it is dead. The field of a relock
+-- Time left of a reader's longest lease; below 0 when the reader is dead. The field of a relock
 -- reader ends with the number of its acquisition; a transaction of Java has 32 digits there, at least.
 local function lease_left(reader, levels)
     local longest = -2
@@ -125,7 +125,7 @@ local function free(message)
     return announce(how, channel, message)
 end
 
-if verb == 'abandon-write' then -- who gives up waits no longer, whatever the lock is
+if verb == 'abandon-write' then -- a writer that gives up waits no longer, whatever the lock is
     redis.call('zrem', writers, field)
     if kin ~= '' then
         redis.call('zrem', writers, kin)
@@ -150,7 +150,7 @@ if verb == 'read' then
     end
     if not mine then
         if mode and check_record(lock) == 1 then
-            return {0, redis.call('pttl', lock), 0} -- nobody holds it, which no lock leaves behind: it lapses
+            return {0, redis.call('pttl', lock), 0} -- a mode without holders, which may be a rest of a lock: it lapses
         end
         local downgrading = mode == 'write' and redis.call('hexists', lock, kin .. ':write') == 1
         if mode == 'write' and not downgrading then
@@ -219,7 +219,7 @@ if verb == 'renew-read' or verb == 'settle-read' then
         return {-1, 0, 0}
     end
     if verb == 'settle-read' then
-        drop_leases(field, 2, levels) -- one that is longer than what is set now would count for Java
+        drop_leases(field, 2, levels) -- a longer one would count for Java
         redis.call('pexpire', lease_key(field, 1), ms(lease))
     else
         extend(lease_key(field, 1), lease)
@@ -241,7 +241,7 @@ if verb == 'inspect-read' then
         local _, buried
         living, _, buried = readers()
         if buried > 0 and redis.call('hlen', lock) == 1 then
-            redis.call('del', lock) -- the mode alone is no record
+            redis.call('del', lock) -- a mode alone is no record
         end
     end
     return {living > 0 and 1 or 0, tonumber(redis.call('hget', lock, field) or 0), redis.call('pttl', lock)}

@@ -44,7 +44,7 @@ func TestOneLine(t *testing.T) {
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
-			err := client.NewLock("lock:orders:42").Do(context.Background(), func(context.Context) error { n++; return nil })
+			err := client.NewLock("orders:42").Do(context.Background(), func(context.Context) error { n++; return nil })
 			if err != nil {
 				t.Error(err)
 			}
@@ -59,13 +59,13 @@ func TestOneLine(t *testing.T) {
 func TestEachServerIsAlone(t *testing.T) {
 	ctx := context.Background()
 	a, b := relocktest.New(t), relocktest.New(t)
-	must(t, a.NewLock("lock:x").Lock(ctx))
-	if !get(t, b.NewLock("lock:x")) {
+	must(t, a.NewLock("x").Lock(ctx))
+	if !get(t, b.NewLock("x")) {
 		t.Error("one server knows the locks of another")
 	}
 	locks := make([]relock.Locker, 3)
 	for i := range locks {
-		locks[i] = relocktest.New(t).NewLock("lock:r")
+		locks[i] = relocktest.New(t).NewLock("r")
 	}
 	red := a.NewRedLock(locks...)
 	must(t, red.Lock(ctx))
@@ -77,14 +77,14 @@ func TestCrashedHolder(t *testing.T) {
 	ctx := context.Background()
 	server := relocktest.Start(t)
 	crashed, client := server.Client(), server.Client()
-	must(t, crashed.NewLock("lock:orders:42").Lock(ctx))
+	must(t, crashed.NewLock("orders:42").Lock(ctx))
 	must(t, crashed.Close())
 	server.Advance(25 * time.Second)
-	if get(t, client.NewLock("lock:orders:42")) {
+	if get(t, client.NewLock("orders:42")) {
 		t.Error("before the lease is over")
 	}
 	server.Advance(5 * time.Second)
-	if !get(t, client.NewLock("lock:orders:42")) {
+	if !get(t, client.NewLock("orders:42")) {
 		t.Error("the lease is over")
 	}
 }
@@ -152,7 +152,7 @@ func TestHolderAsks(t *testing.T) {
 func TestLossIsNoticedAtARenewal(t *testing.T) {
 	ctx := context.Background()
 	server := relocktest.Start(t)
-	lock := server.Client(relock.WithWatchdogTimeout(300 * time.Millisecond)).NewLock("lock:orders:42")
+	lock := server.Client(relock.WithWatchdogTimeout(300 * time.Millisecond)).NewLock("orders:42")
 	must(t, lock.Lock(ctx))
 	guarded, err := lock.Guard(ctx)
 	must(t, err)
@@ -171,7 +171,7 @@ func TestLessThanALeaseLosesNothing(t *testing.T) {
 	ctx := context.Background()
 	server := relocktest.Start(t)
 	client := server.Client(relock.WithWatchdogTimeout(3 * time.Second))
-	lock := client.NewLock("lock:orders:42")
+	lock := client.NewLock("orders:42")
 	must(t, lock.Lock(ctx))
 	server.Advance(time.Second)
 	if ttl, err := lock.TTL(ctx); err != nil || ttl > 2*time.Second {
@@ -206,8 +206,8 @@ func TestWaiters(t *testing.T) {
 	ctx := context.Background()
 	server := relocktest.Start(t)
 	crashed, client := server.Client(), server.Client()
-	must(t, crashed.NewLock("lock:plain").Lock(ctx))
-	must(t, crashed.NewFairLock("lock:fair").Lock(ctx))
+	must(t, crashed.NewLock("plain").Lock(ctx))
+	must(t, crashed.NewFairLock("fair").Lock(ctx))
 	must(t, crashed.Close())
 	order := make(chan string, 3)
 	wait := func(l relock.Locker, who string) {
@@ -222,7 +222,7 @@ func TestWaiters(t *testing.T) {
 			}
 		}()
 	}
-	fair := client.NewFairLock("lock:fair")
+	fair := client.NewFairLock("fair")
 	for n, who := range []string{"first", "second"} {
 		wait(fair, who)
 		testredis.Await(t, "it waits", soon, func() bool { i, err := client.Inspect(ctx, "fair"); return err == nil && len(i.Waiters) == n+1 })
@@ -237,7 +237,7 @@ func TestWaiters(t *testing.T) {
 			t.Errorf("%s gets it, want %s", got, want)
 		}
 	}
-	must(t, server.Client().NewLock("lock:plain").Lock(ctx)) // it was lost too
+	must(t, server.Client().NewLock("plain").Lock(ctx)) // it was lost too
 }
 
 // Whatever is left at the end of a test ends with it: TestMain sees that.
@@ -245,10 +245,10 @@ func TestNothingIsLeft(t *testing.T) {
 	server := relocktest.Start(t)
 	client := server.Client()
 	ctx := context.Background()
-	must(t, client.NewLock("lock:lost").Lock(ctx))
-	must(t, client.NewLock("lock:held").Lock(ctx))
-	must(t, server.Client().NewRWLock("lock:read").Read().Lock(ctx))
-	for _, l := range []relock.Locker{client.NewLock("lock:held"), client.NewRWLock("read").Write()} {
+	must(t, client.NewLock("lost").Lock(ctx))
+	must(t, client.NewLock("held").Lock(ctx))
+	must(t, server.Client().NewRWLock("read").Read().Lock(ctx))
+	for _, l := range []relock.Locker{client.NewLock("held"), client.NewRWLock("read").Write()} {
 		go func() {
 			if err := l.Lock(relock.WithOwner(ctx)); !errors.Is(err, relock.ErrClosed) {
 				panic(err)
@@ -257,7 +257,7 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 	testredis.Await(t, "one waits", soon, func() bool { i, err := client.Inspect(ctx, "read"); return err == nil && len(i.Waiters) == 1 })
 	must(t, server.Redis().Del(ctx, "lost").Err())
-	if err := client.NewLock("lock:lost").Unlock(ctx); !errors.Is(err, relock.ErrLockLost) {
+	if err := client.NewLock("lost").Unlock(ctx); !errors.Is(err, relock.ErrLockLost) {
 		t.Error(err)
 	}
 }

@@ -91,6 +91,9 @@ func TestList(t *testing.T) {
 	must(t, rdb.HSet(ctx, "user:1", "name", "bob").Err())
 	must(t, rdb.HSet(ctx, "visits", "bob", 7).Err())
 	must(t, rdb.HSet(ctx, "java", "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10:42", 1).Err())
+	const value, thread = "0123456789abcdefABCD+/", "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10:43" // of Redisson's multi lock of values
+	must(t, rdb.HSet(ctx, "values", value, thread, value+":"+thread+":lock_count", 2,
+		value+":"+thread+":expire_time", time.Now().Add(time.Hour).UnixMilli()).Err())
 	if out, errs, status := ctl(t, s.Addr(), "", "list", "none:*"); out != "" || !strings.Contains(errs, "none:*") || status != 0 {
 		t.Errorf("%q, %q, status %d", out, errs, status)
 	}
@@ -115,6 +118,7 @@ func TestList(t *testing.T) {
 		"orders:42 plain goroutine",
 		"prices write goroutine",
 		"prices read goroutine",
+		"values plain thread 43 5a2d7b1e… 2",
 	}
 	if len(lines) != len(want) {
 		t.Fatalf("%s", out)
