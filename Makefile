@@ -75,7 +75,7 @@ staticcheck:
 	$(call each,go run $(STATICCHECK) ./...)
 
 golangci:
-	$(call each,go run $(GOLANGCI) run -c $(CURDIR)/.golangci.yml ./...)
+	$(call each,go run $(GOLANGCI) run --allow-parallel-runners -c $(CURDIR)/.golangci.yml ./...)
 
 tidy-check:
 	$(call each,go mod tidy -diff)
