@@ -345,7 +345,7 @@ func TestMultiLockLossOfOne(t *testing.T) {
 		for _, name := range []string{"-1", "-2", "-3"} {
 			b := newBench(t, addr)
 			ctx := context.Background()
-			c := b.client(WithWatchdogTimeout(300 * time.Millisecond))
+			c := b.client(WithWatchdogTimeout(1500 * time.Millisecond))
 			l := c.NewMultiLock(c.NewLock(b.name+"-1"), c.NewFairLock(b.name+"-2"), c.NewLock(b.name+"-3"))
 			b.must(l.Lock(ctx))
 			guarded, err := l.Guard(ctx)
@@ -388,12 +388,12 @@ func TestMultiLockLeaseBeginsWithTheLast(t *testing.T) {
 				}
 				return true
 			})
-			time.Sleep(700 * time.Millisecond)
+			time.Sleep(1500 * time.Millisecond)
 			b.must(last.Unlock(ctx))
 			b.must(await(b, "all are free", got))
 			for _, e := range early {
 				ttl, err := e.TTL(ctx)
-				if err != nil || ttl > lease || ttl < lease-500*time.Millisecond {
+				if err != nil || ttl > lease || ttl < lease-1300*time.Millisecond {
 					t.Errorf("%s: %v left of %v, %v", e.Name(), ttl, lease, err)
 				}
 			}
