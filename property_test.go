@@ -340,9 +340,9 @@ type keeper struct {
 	sent     time.Duration // the last request that was confirmed
 	retry    time.Duration // when to try again after an error
 	asked    bool          // a renewal was sent since
-	over    bool
-	mode    string
-	wrong   error
+	over     bool
+	mode     string
+	wrong    error
 }
 
 func (k *keeper) fail(format string, args ...any) {
