@@ -192,7 +192,8 @@ type engine struct {
 	gates    map[lockID]*gate
 	lapsed   []*hold // the last ones, in a ring
 	lapsedAt int
-	made     uint64 // fields
+	groups   map[holdKey][]*group // that ask for what its owner may come to hold by another caller
+	made     uint64               // fields
 	tickets  uint64
 	isClosed bool
 	drained  chan struct{} // closed when nothing is under way any more, if somebody waits for it
@@ -298,27 +299,44 @@ func (e *engine) acquireAll(ctx context.Context, bs []backend, o owner, r reques
 		p.deadline = time.Now().Add(r.wait)
 	}
 	p.seen = e.sight(ctx, bs, o)
-	var l legacy
-	var err error
-	if len(bs) == 1 && !p.parts {
-		l, err = e.standInLine(&p, bs[0], o, r.lease > 0)
-	}
-	if err == nil && !l.all {
-		var first *firstTry
-		taken := false
-		if l.clear {
-			first, taken, err = e.takeAtOnce(&p, l.hold, r)
-		}
-		if !taken && err == nil {
-			patient := p // escapes
-			err = e.takeAll(&patient, bs, o, r, l, first)
-		}
+	err := e.take(&p, bs, o, r)
+	for err == errGivenBack {
+		err = e.take(&p, bs, o, r)
 	}
 	p.seen.conclude(err)
 	if err == errTimeUp { // itself: what wraps it is a reason to report
 		return false, nil
 	}
 	return err == nil, err
+}
+
+// errGivenBack says that what was to be re-entered was given back meanwhile, by another caller of its owner:
+// the acquisition begins again.
+var errGivenBack = errors.New("another caller of the owner has given it back")
+
+// take is acquireAll once.
+func (e *engine) take(p *patience, bs []backend, o owner, r request) error {
+	if len(bs) > 1 {
+		patient := *p // escapes
+		return e.takeTogether(&patient, bs, o, r)
+	}
+	var l legacy
+	if !p.parts {
+		var err error
+		if l, err = e.standInLine(p, bs[0], o, r.lease > 0); err != nil || l.all {
+			return err
+		}
+	}
+	var first *firstTry
+	if l.clear {
+		var err error
+		var taken bool
+		if first, taken, err = e.takeAtOnce(p, l.hold, r); taken || err != nil {
+			return err
+		}
+	}
+	patient := *p // escapes
+	return e.takeOne(&patient, bs[0], o, r, l, first)
 }
 
 // A firstTry is the first attempt of an acquire, which contend goes on from.
@@ -328,8 +346,8 @@ type firstTry struct {
 }
 
 // takeAtOnce makes the first attempt for a fresh hold that nobody of this process is in the
-// way of. It does for less what takeAll would do, and is all that most locks need. If they
-// are not taken then, takeAll goes on from that try.
+// way of. It does for less what takeOne would do, and is all that most locks need. If they
+// are not taken then, takeOne goes on from that try.
 func (e *engine) takeAtOnce(p *patience, h *hold, r request) (first *firstTry, taken bool, err error) {
 	w := want{h, attempt{field: h.field, level: 1}}
 	returned := false
@@ -410,30 +428,31 @@ type want struct {
 	attempt
 }
 
-func (e *engine) takeAll(p *patience, bs []backend, o owner, r request, l legacy, first *firstTry) error {
-	wants := make([]want, 0, len(bs))
-	defer func() {
-		for _, w := range wants {
-			e.endTurn(w.hold)
-		}
-	}()
-	if l.hold != nil {
-		wants = append(wants, want{hold: l.hold})
-	}
-	for _, b := range bs[len(wants):] {
-		h, err := e.takeTurn(p, b, o, true)
-		if err != nil {
+// takeOne takes one level of b. first is the first try, if it was made.
+func (e *engine) takeOne(p *patience, b backend, o owner, r request, l legacy, first *firstTry) error {
+	h := l.hold
+	if h == nil {
+		var err error
+		if h, err = e.takeTurn(p, b, o, true); err != nil {
 			return err
 		}
-		wants = append(wants, want{hold: h})
 	}
-	for i := range wants {
-		if err := e.prepare(p, &wants[i], r); err != nil {
-			return err
-		}
+	defer e.endTurn(h)
+	wants := []want{{hold: h}}
+	if err := e.prepare(p, &wants[0], r); err != nil {
+		return err
 	}
 	p.seen.took(wants)
-	t, err := e.contend(p, wants, l.record, first)
+	_, t, err := e.contend(p, wants, nil, l.record, first)
+	return e.conclude(p, wants, t, err)
+}
+
+// takeTogether takes one level of all bs.
+func (e *engine) takeTogether(p *patience, bs []backend, o owner, r request) error {
+	g := e.newGroup(bs, o, r)
+	defer g.end()
+	wants, t, err := e.contend(p, nil, g, false, nil)
+	p.seen.took(wants)
 	return e.conclude(p, wants, t, err)
 }
 
@@ -523,6 +542,10 @@ func (e *engine) fieldLocked(o owner) string {
 func (e *engine) prepare(p *patience, w *want, r request) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	return e.prepareLocked(p, w, r)
+}
+
+func (e *engine) prepareLocked(p *patience, w *want, r request) error {
 	h := w.hold
 	if h.field == "" {
 		h.field = e.fieldLocked(h.key.owner)
@@ -564,7 +587,7 @@ func (e *engine) conclude(p *patience, wants []want, t tried, err error) error {
 		case err != nil:
 		case h.state == lost || h.state == over: // now, or while we asked
 			h.told = true
-			err = cmp.Or(h.loss, ErrNotHeld)
+			err = cmp.Or(h.loss, errGivenBack)
 		case h.state == fresh && e.isClosed:
 			err = ErrClosed
 		}
@@ -631,8 +654,9 @@ type tried struct {
 // contend makes attempts until one is answered with anything but busy. On an
 // error nothing is held, and what was left in Redis is on its way out. inherited
 // says that the record is there already, and nobody else's; and first is the first
-// try, if it was made.
-func (e *engine) contend(p *patience, wants []want, inherited bool, first *firstTry) (t tried, err error) {
+// try, if it was made. Where g is not nil it gathers the wants for each attempt. contend returns those at
+// which it is still the caller's turn.
+func (e *engine) contend(p *patience, wants []want, g *group, inherited bool, first *firstTry) (_ []want, t tried, err error) {
 	var (
 		ears   ears
 		poll   polling
@@ -651,14 +675,29 @@ func (e *engine) contend(p *patience, wants []want, inherited bool, first *first
 	}
 	defer func() {
 		ears.leave()
-		switch {
-		case asking:
+		if asking {
 			ghosts = max(ghosts, 1)
-		case err == nil || ghosts == 0 && !queued && !p.leftBehind:
+		}
+		if ghosts == 0 && !queued && (err == nil || !p.leftBehind) {
 			return
 		}
-		first.givenUp.Store(true)
-		undone := e.undo(p.ctx, wants, ghosts)      // 5
+		left := wants
+		switch failed := err != nil || asking; {
+		case g != nil && !failed && t.state == held:
+			left = g.unwanted(wants, ghosts)
+		case g != nil:
+			left = g.unwanted(nil, ghosts)
+		case !failed:
+			return
+		}
+		if len(left) == 0 {
+			return
+		}
+		first.givenUp.Store(err != nil || asking)
+		undone := e.undo(p.ctx, left, ghosts) // 5
+		if err == nil {
+			return
+		}
 		if queued || errors.Is(err, ErrNotSynced) { // others stand behind it, or it is there for sure
 			select {
 			case <-undone:
@@ -668,18 +707,28 @@ func (e *engine) contend(p *patience, wants []want, inherited bool, first *first
 	}()
 	for {
 		var way time.Duration
-		if past := p.past; past {
+		switch {
+		case g != nil:
+			if wants, err = g.gather(p); err != nil { // 1
+				return nil, t, whyAfter(err, cause)
+			}
+		case p.past:
 			p.past = false
-		} else if way, err = e.enterGates(p, wants); err != nil && err != errAskYourself { // 1
-			return t, err
+		default:
+			if way, err = e.enterGates(p, wants); err != nil && err != errAskYourself { // 1
+				return wants, t, err
+			}
 		}
-		if way > 0 && !p.once && (p.deadline.IsZero() || time.Until(p.deadline) > way) {
+		if way > 0 && p.hasTime(way) {
 			p.seen.waits()
 			if err = p.wait(nil, nil, way); err != nil {
-				return t, whyAfter(err, cause)
+				return wants, t, whyAfter(err, cause)
 			}
 		}
 		wants = e.withKin(wants)
+		if g != nil {
+			g.asks(wants)
+		}
 		asked := wants
 		if next == nil {
 			next = &firstTry{}
@@ -698,17 +747,17 @@ func (e *engine) contend(p *patience, wants []want, inherited bool, first *first
 		}
 		switch {
 		case err == errTimeUp && heard.IsZero(): // nobody said that it is busy
-			return t, errNoAnswer
+			return wants, t, errNoAnswer
 		case err != nil:
 			// A script that Redis has stopped half way has written something, perhaps.
 			if answered(err) && ghosts == 0 {
 				ghosts = 1
 			}
-			return t, whyAfter(err, cause)
+			return wants, t, whyAfter(err, cause)
 		case t.state != busy:
-			return t, nil
+			return wants, t, nil
 		case p.once:
-			return t, whyAfter(errTimeUp, t.cause)
+			return wants, t, whyAfter(errTimeUp, t.cause)
 		}
 		heard, cause = time.Now(), t.cause
 		wake, ready, turned := ears.turnTo(e, wants[t.at], t.grant) // 3, 4
@@ -718,18 +767,23 @@ func (e *engine) contend(p *patience, wants []want, inherited bool, first *first
 		if !t.left && ears.deaf() { // what it has left in Redis is its place there
 			nap = min(nap, poll.next(heard, t.wait))
 		}
-		if turned && len(wants) > 1 {
-			// It asks again in a moment. If others passed its gates before, each of them would ask too.
-			nap = min(nap, reserveTime)
-		} else {
+		patient := p
+		if g == nil {
 			e.leaveGates(wants, t.at)
+		} else {
+			patient = g.waiting(p)
+			if turned {
+				// It asks again in a moment. If others passed its gates before, each of them would ask too.
+				nap = min(nap, reserveTime)
+			}
+			g.letGo(t.at, turned)
 		}
 		if t.pause > 0 {
-			err = p.wait(nil, nil, t.pause)
+			err = patient.wait(nil, nil, t.pause)
 		}
 		if err == nil && (t.pause == 0 || nap > t.pause) {
 			slept := time.Now()
-			err = p.wait(wake, ready, nap)
+			err = patient.wait(wake, ready, nap)
 			if time.Since(slept) < nap {
 				p.seen.ends(ByWakeUp)
 				if ready == nil {
@@ -737,8 +791,11 @@ func (e *engine) contend(p *patience, wants []want, inherited bool, first *first
 				}
 			}
 		}
+		if err != nil && g != nil {
+			return nil, t, whyAfter(err, cause)
+		}
 		if err != nil {
-			return t, whyAfter(err, cause)
+			return wants, t, whyAfter(err, cause)
 		}
 		ears.settle()
 	}
@@ -849,7 +906,7 @@ func kinAmong(wants []want, w want) *hold {
 
 // ears are where a waiter hears of the release of the lock that is in its way.
 type ears struct {
-	of        *hold
+	of        lockID
 	nodes     []int       // of a composite
 	listeners []*listener // with one wake between them
 	unsure    []*listener // those whose subscription may have come after the last attempt
@@ -859,9 +916,9 @@ type ears struct {
 // release will be heard, because one of before was not; and releases. It says
 // whether it listened for something else before.
 func (x *ears) turnTo(e *engine, w want, g grant) (wake, ready <-chan struct{}, turned bool) {
-	if x.of != w.hold || !slices.Equal(x.nodes, g.nodes) {
+	if x.of != w.hold.key.id || !slices.Equal(x.nodes, g.nodes) {
 		x.leave()
-		x.of, x.nodes, x.listeners = w.hold, g.nodes, e.listen(w, g)
+		x.of, x.nodes, x.listeners = w.hold.key.id, g.nodes, e.listen(w, g)
 		x.unsure = slices.Clone(x.listeners)
 		turned = true
 	}

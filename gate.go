@@ -163,12 +163,16 @@ func (e *engine) passLocked(p *patience, g *gate) error {
 	return t.err
 }
 
-// awaitTurnLocked waits for the turn of t. It lets go of the mutex meanwhile.
+// awaitTurnLocked waits for the turn of t, or returns why it has ended sooner. It lets go of the mutex meanwhile.
 func (e *engine) awaitTurnLocked(p *patience, t *ticket) error {
 	e.mu.Unlock()
-	defer e.mu.Lock()
 	p.seen.waits()
-	return p.wait(t.turn, nil, 0)
+	err := p.wait(t.turn, nil, 0)
+	e.mu.Lock()
+	if err == nil && t.place != nil {
+		return errLookAgain
+	}
+	return err
 }
 
 // reserveTime is how long a gate may be kept, for the first time, for somebody who waits for other gates.
@@ -186,12 +190,17 @@ func (e *engine) enterGates(p *patience, wants []want) (way time.Duration, err e
 	if err := e.enterGatesLocked(p, wants); err != nil {
 		return way, err
 	}
+	return e.wayLocked(wants), nil
+}
+
+// wayLocked is for how long others are to go first.
+func (e *engine) wayLocked(wants []want) (way time.Duration) {
 	for _, w := range wants {
 		if g := w.hold.gate; g != nil && g.streak.way > 0 {
 			way = max(way, g.streak.way-e.dog.now())
 		}
 	}
-	return way, nil
+	return way
 }
 
 func (e *engine) enterGatesLocked(p *patience, wants []want) error {

@@ -445,7 +445,7 @@ func (p *part) take(ctx context.Context, r request) (bool, error) {
 	l := p.locks[0]
 	switch {
 	case p.recorded:
-		return p.takeRecords(ctx, r)
+		return p.engine.acquireAll(ctx, p.backends, ownerOf(ctx), r)
 	case r.wait >= 0:
 		return l.TryLock(ctx, r.wait, r.lease)
 	case r.lease > 0:
@@ -454,37 +454,6 @@ func (p *part) take(ctx context.Context, r request) (bool, error) {
 	}
 	err := l.Lock(ctx)
 	return err == nil, err
-}
-
-// takeRecords takes those first that the caller holds already, which it need not
-// wait for: nobody else of the same owner is to wait until the others are free.
-func (p *part) takeRecords(ctx context.Context, r request) (bool, error) {
-	o := ownerOf(ctx)
-	var deadline time.Time
-	if r.wait > 0 {
-		deadline = time.Now().Add(r.wait)
-	}
-	var again, first []backend
-	var locks []Locker
-	for i, b := range p.backends {
-		if _, levels := p.engine.levels(b, o); levels > 0 {
-			again = append(again, b)
-			locks = append(locks, p.locks[i])
-		} else {
-			first = append(first, b)
-		}
-	}
-	if len(again) == 0 || len(first) == 0 {
-		return p.engine.acquireAll(ctx, p.backends, o, r)
-	}
-	if ok, err := p.engine.acquireAll(ctx, again, o, r); !ok {
-		return false, err
-	}
-	ok, err := p.engine.acquireAll(ctx, first, o, r)
-	if !ok {
-		err = p.engine.giveBackInTime(ctx, deadline, locks, err)
-	}
-	return ok, err
 }
 
 // settle has an explicit lease of the part begin now.

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -714,6 +715,114 @@ func TestMultiLockDoesNotHoldUpItsOwner(t *testing.T) {
 	b.must(await(b, "the rest is free", got))
 	b.must(l.Unlock(owner))
 	b.isLocked(other.NewLock(b.name+"-mine"), false)
+}
+
+// Two processes, each with an owner that several goroutines share, take the same locks, together and
+// one by one: all of them get on, and no Lock says that something is not held.
+func TestMultiLocksOfSharedOwnersNeverWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	for kind, newOne := range map[string]lockMaker{
+		"lock":  func(c *Client, name string) Locker { return c.NewLock(name) },
+		"write": newWriteLock,
+		"fair":  func(c *Client, name string) Locker { return c.NewFairLock(name) },
+	} {
+		for names := 2; names <= 3; names++ {
+			t.Run(fmt.Sprint(kind, names), func(t *testing.T) {
+				t.Parallel()
+				b := newBench(t, s.Addr())
+				ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+				defer cancel()
+				var inside [2]atomic.Int32
+				var all sync.WaitGroup
+				for process := range 2 {
+					c := b.client()
+					var locks []Locker
+					for i := range names {
+						locks = append(locks, newOne(c, fmt.Sprint(b.name, "-", i)))
+					}
+					owned := WithOwner(ctx)
+					for worker := range 3 {
+						all.Go(func() {
+							l := Locker(c.NewMultiLock(locks...))
+							for round := range 40 {
+								if worker == 2 {
+									l = locks[round%names]
+								}
+								if err := l.Lock(owned); err != nil {
+									b.Errorf("worker %d of process %d, round %d: %v", worker, process, round, err)
+									return
+								}
+								if worker < 2 {
+									inside[process].Add(1)
+									if inside[1-process].Load() > 0 {
+										b.Error("two processes hold the same locks")
+									}
+									inside[process].Add(-1)
+								}
+								if err := l.Unlock(owned); err != nil {
+									b.Errorf("worker %d of process %d, round %d: %v", worker, process, round, err)
+									return
+								}
+							}
+						})
+					}
+				}
+				all.Wait()
+				testredis.Await(b, "nothing is left", soon, func() bool { return len(b.keys()) == 0 })
+			})
+		}
+	}
+}
+
+// A MultiLock that waits for one of its locks keeps no other caller of its owner waiting, whatever that
+// one does with the other locks, and no level of what the owner holds.
+func TestMultiLockThatWaitsKeepsNothingOfItsOwner(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c, other := b.client(), b.client()
+	names := []string{b.name + "-busy", b.name + "-held", b.name + "-free"}
+	var locks, others []Locker
+	for _, name := range names {
+		locks, others = append(locks, c.NewLock(name)), append(others, other.NewLock(name))
+	}
+	busy, held, free := locks[0], locks[1], locks[2]
+	owner := WithOwner(ctx)
+	b.must(held.Lock(owner))
+	b.must(others[0].Lock(ctx))
+	got := b.startWaiter(owner, c.NewMultiLock(locks...))
+	quick := func(what string, f func() error) {
+		t.Helper()
+		start := time.Now()
+		b.must(f())
+		if took := time.Since(start); took > time.Second {
+			t.Errorf("%s took %v", what, took)
+		}
+	}
+	levels := func(l Locker, want int) {
+		t.Helper()
+		if n, err := l.HoldCount(owner); n != want || err != nil {
+			t.Errorf("HoldCount of %s answers %v, %v; want %v", l.Name(), n, err, want)
+		}
+	}
+	quick("Lock of what is free", func() error { return free.Lock(owner) })
+	quick("a re-entry of what is held", func() error { return held.Lock(owner) })
+	quick("Unlock of the re-entry", func() error { return held.Unlock(owner) })
+	levels(held, 1)
+	quick("Unlock of what was held", func() error { return held.Unlock(owner) })
+	if ok, err := others[1].TryLock(ctx, soon, 0); !ok || err != nil {
+		t.Fatal("the MultiLock keeps a level of what was given back", ok, err)
+	}
+	b.must(others[1].Unlock(ctx))
+	b.must(others[0].Unlock(ctx))
+	b.must(await(b, "all are free", got))
+	levels(busy, 1)
+	levels(held, 1)
+	levels(free, 2)
+	b.must(free.Unlock(owner))
+	b.must(c.NewMultiLock(locks...).Unlock(owner))
+	b.isLocked(other.NewMultiLock(others...), false)
 }
 
 // A guardless is somebody else's Locker that grants everything and guards nothing.

@@ -27,6 +27,13 @@ type patience struct {
 	// A request was under way when its caller left.
 	leftBehind bool
 	seen       *sighting // of the call, or nil
+
+	changed <-chan struct{} // wakes too: see group; nil: nothing
+}
+
+// hasTime says whether a caller who may wait has more time than d.
+func (p *patience) hasTime(d time.Duration) bool {
+	return !p.once && (p.deadline.IsZero() || time.Until(p.deadline) > d)
 }
 
 // patienceFor is that of a caller of e who asks b, and waits until ctx or e ends.
@@ -80,6 +87,7 @@ func (p *patience) wait(wake, ready <-chan struct{}, d time.Duration) error {
 	select {
 	case <-wake:
 	case <-ready:
+	case <-p.changed:
 	case <-timeUp:
 		return p.over()
 	case <-p.ctx.Done():

@@ -90,6 +90,7 @@ func (e *engine) closeLocked(t *tenure) {
 // hasLocked notes that h has one level in t.
 func (h *hold) hasLocked(t *tenure, since time.Duration) {
 	h.state, h.levels, h.since, h.tenure = holding, 1, since, t
+	h.engine.heldByLocked(h.key)
 	h.place = len(t.holds)
 	t.holds = append(t.holds, h)
 }
