@@ -346,6 +346,11 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 			}
 		}
 	}
+	testredis.Await(t, "the holds are renewed", soon, func() bool {
+		watch.mu.Lock()
+		defer watch.mu.Unlock()
+		return watch.calls["observer.Renewed"] > 0
+	})
 	fails.Store(true)
 	for kind, guarded := range lost {
 		select {
