@@ -45,6 +45,7 @@ const (
 	unlockTime   = 5 * time.Second // what Unlock and an undo take at most, and for how long a request waits for a connection
 	closeTime    = 7 * time.Second // how long Close waits for requests under way, which may take unlockTime and a quarter
 	lapsedKept   = 1024            // lapsed holds remembered, so that a late Unlock is told what happened
+	mostAsked    = 5               // times for one grant whose answers come too late
 	quickTries   = 4               // at least, of a request that Redis does not answer, for a caller who has nothing yet,
 	quickTime    = 4 * time.Second // and for how long
 	mostIdle     = 2               // goroutines that are kept for the next request
@@ -382,13 +383,16 @@ func (e *engine) takeAtOnce(p *patience, h *hold, r request) (first *firstTry, t
 	}
 	if m := first.made; m != nil && m.err == nil && t.state == held {
 		now := e.dog.now()
-		e.mu.Lock()
-		if taken = !e.isClosed; taken {
-			e.grantLocked(&w, t.token, t.sent, now)
-			e.endTurnLocked(h)
+		trip := now - t.sent.Sub(e.dog.epoch)
+		if whole := trust(w.lease); lasts(whole-trip, whole) {
+			e.mu.Lock()
+			if taken = !e.isClosed; taken {
+				e.grantLocked(&w, t.token, t.sent, now)
+				e.endTurnLocked(h)
+			}
+			e.mu.Unlock()
 		}
-		e.mu.Unlock()
-		e.noteTrip(now - t.sent.Sub(e.dog.epoch))
+		e.noteTrip(trip)
 	}
 	if !taken {
 		return first, false, nil
@@ -580,6 +584,11 @@ func (e *engine) conclude(p *patience, wants []want, t tried, err error) error {
 	if err == nil && t.state == gone {
 		wants[t.at].hold.lose(errGone)
 	}
+	for _, w := range wants {
+		if err == nil && w.level > 1 && !e.dog.watches(&w.hold.tenure.lease) {
+			w.hold.lose(errLapsed) // the watchdog has found it over, and is just going to say so
+		}
+	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, w := range wants {
@@ -698,7 +707,7 @@ func (e *engine) contend(p *patience, wants []want, g *group, inherited bool, fi
 		if err == nil {
 			return
 		}
-		if queued || errors.Is(err, ErrNotSynced) { // others stand behind it, or it is there for sure
+		if queued || errors.Is(err, ErrNotSynced) || errors.Is(err, errLate) { // others stand behind it, or it is there for sure
 			select {
 			case <-undone:
 			case <-time.After(answerTime):
@@ -729,17 +738,9 @@ func (e *engine) contend(p *patience, wants []want, g *group, inherited bool, fi
 		if g != nil {
 			g.asks(wants)
 		}
-		asked := wants
-		if next == nil {
-			next = &firstTry{}
-		}
-		r := &next.retry
-		r.engine, r.p = e, p
-		r.request = func(ctx context.Context) (tried, error) { return e.ask(ctx, asked) }
-		r.onOrphan = func(t tried, err error) { e.undoOrphan(p.ctx, &first.givenUp, asked, t, err) }
-		var unknown int
 		asking = true
-		t, unknown, err = r.run(heard) // 2
+		var unknown int
+		t, unknown, err = e.attempt(p, wants, g, heard, next, &first.givenUp) // 2
 		asking, next = false, nil
 		ghosts, queued = ghosts+unknown, queued || t.left
 		if err == nil && unknown == 0 {
@@ -799,6 +800,53 @@ func (e *engine) contend(p *patience, wants []want, g *group, inherited bool, fi
 		}
 		ears.settle()
 	}
+}
+
+// errLate is the cause of an acquire whose answers came when hardly anything was left of the lease.
+var errLate = errors.New("Redis takes so long to answer that too little is left of the lease")
+
+// attempt makes one attempt on wants. Where the answer comes so late that too little trust is left, it
+// asks again, a few times: that restores the lease. ghosts are the tries that may have
+// left something in Redis; on an error, those that were granted too late are among them. next is the try
+// to go on from, or nil.
+func (e *engine) attempt(p *patience, wants []want, g *group, heard time.Time, next *firstTry, givenUp *atomic.Bool) (t tried, ghosts int, err error) {
+	for asked := 1; ; asked++ {
+		if next == nil {
+			next = &firstTry{}
+		}
+		r := &next.retry
+		r.engine, r.p = e, p
+		r.request = func(ctx context.Context) (tried, error) { return e.ask(ctx, wants) }
+		r.onOrphan = func(t tried, err error) { e.undoOrphan(p.ctx, givenUp, g.now(wants), t, err) }
+		var unknown int
+		t, unknown, err = r.run(heard)
+		next = nil
+		ghosts += unknown
+		switch {
+		case err != nil || t.state != held || e.inTime(wants, t.sent):
+			return t, ghosts, err
+		case asked == mostAsked:
+			t.state = busy // and is undone
+			return t, max(ghosts, 1), lossError(errLate)
+		}
+		ghosts, heard = max(ghosts, 1), time.Now()
+	}
+}
+
+// inTime says whether enough is left now of what was asked for at sent.
+func (e *engine) inTime(wants []want, sent time.Time) bool {
+	passed := time.Since(sent)
+	for _, w := range wants {
+		whole := trust(w.lease)
+		left := whole - passed
+		if w.level > 1 {
+			left = max(left, e.dog.left(&w.hold.tenure.lease))
+		}
+		if !lasts(left, whole) {
+			return false
+		}
+	}
+	return true
 }
 
 // undoOrphan undoes an attempt that was answered when nobody waited for it any more:

@@ -36,10 +36,11 @@ type fakeRecord struct {
 }
 
 type fakeFault struct {
-	err   error         // returned, after the request has run
-	block error         // returned, without the request running
-	late  time.Duration // before it runs; the answer comes then
-	ghost time.Duration // err comes at once, and it runs so much later
+	err    error         // returned, after the request has run
+	block  error         // returned, without the request running
+	late   time.Duration // before it runs; the answer comes then
+	ghost  time.Duration // err comes at once, and it runs so much later
+	answer time.Duration // so much later than it has run, its answer comes
 }
 
 func (r *fakeRedis) record(name string) *fakeRecord {
@@ -76,7 +77,7 @@ func (r *fakeRedis) do(verb string, f func()) error {
 	r.mu.Lock()
 	f()
 	r.mu.Unlock()
-	time.Sleep(latency)
+	time.Sleep(latency + fault.answer)
 	return fault.err
 }
 
@@ -1521,6 +1522,182 @@ func TestEngineCallersBehindAnUnansweredTryAskForThemselves(t *testing.T) {
 			other.unlock(1)
 		})
 	}
+}
+
+// A hold is not reported when hardly anything is left of its trust: it is asked for again, which restores the lease.
+func TestEngineAnswerThatComesTooLateIsAskedForAgain(t *testing.T) {
+	const lease = 600 * time.Millisecond // less than resendTime
+	for name, late := range map[string]time.Duration{"nearly over": lease - 40*time.Millisecond, "over": lease + 40*time.Millisecond} {
+		for _, explicit := range []time.Duration{0, lease} {
+			for levels := range 2 {
+				t.Run(fmt.Sprint(name, explicit, levels), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						e := joinBubbleEngine(t, &fakeRedis{records: make(map[string]*fakeRecord)}, "client", WithWatchdogTimeout(lease))
+						if levels > 0 {
+							if ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: time.Hour}); !ok || err != nil {
+								t.Fatal(ok, err)
+							}
+						}
+						asked := 0
+						e.redis.set(func() {
+							e.redis.fault = func(verb string) fakeFault {
+								if asked++; verb == "acquire" && asked <= 2 {
+									return fakeFault{answer: late}
+								}
+								return fakeFault{}
+							}
+						})
+						ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: explicit})
+						if !ok || err != nil {
+							t.Fatal(ok, err)
+						}
+						guarded := e.guarded(1)
+						time.Sleep(lease / 2)
+						if guarded.Err() != nil {
+							t.Errorf("it was reported, and is over: %v", context.Cause(guarded))
+						}
+						if want := 3 - 2*levels; asked != want && explicit > 0 { // the rest is renewals
+							t.Errorf("asked %d times, want %d: an hour is left of what was held", asked, want)
+						}
+						for range levels + 1 {
+							e.unlock(1)
+						}
+						if h := e.redis.holder("x"); h != "" {
+							t.Errorf("%s holds the lock", h)
+						}
+					})
+				})
+			}
+		}
+	}
+}
+
+// Where Redis always takes longer to answer than a lease lasts, that is an error after a few tries, and
+// nothing is left of them. A lease that is over at once, as documented, is reported as ever.
+func TestEngineLeaseShorterThanTheAnswersTake(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.redis.latency = 50 * time.Millisecond
+		start := time.Now()
+		ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: 60 * time.Millisecond})
+		if ok || !errors.Is(err, ErrLockLost) || !errors.Is(err, errLate) {
+			t.Errorf("%v, %v", ok, err)
+		}
+		if n := e.redis.count("acquire"); n != mostAsked {
+			t.Errorf("asked %d times", n)
+		}
+		if took := time.Since(start); took > 10*2*e.redis.latency {
+			t.Errorf("it took %v", took)
+		}
+		if h := e.redis.holder("x"); h != "" {
+			t.Errorf("%s is left", h)
+		}
+		if ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: time.Millisecond}); !ok || err != nil {
+			t.Errorf("a lease of 1ms: %v, %v", ok, err)
+		}
+		e.lock(1)
+		e.unlock(1)
+	})
+}
+
+// A process that is stopped while a lock is handed on in it does not report the lock when it goes on: the
+// one who was next asks for a hold of its own. So do those who were let in to share one.
+func TestEngineHandoverThatComesTooLateIsNotReported(t *testing.T) {
+	type stopped func(e *bubbleEngine, before *hold)
+	handOver := func(e *bubbleEngine, before *hold) {
+		if !e.handOverLocked(before) {
+			e.t.Error("not handed over")
+		}
+	}
+	letIn := func(e *bubbleEngine, before *hold) {
+		before.gate = e.gates[before.key.id]
+		e.openLocked(before)
+	}
+	for name, left := range map[string]time.Duration{"over": -time.Second, "nearly over": time.Millisecond, "noticed": 0} {
+		for way, pass := range map[string]stopped{"handover": handOver, "let in": letIn} {
+			t.Run(name+", "+way, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, e *bubbleEngine) {
+					events := &lossCounter{}
+					e.observer = events
+					b := backend(&fakeLock{e.redis, "x"})
+					if way == "let in" {
+						b = sharedFake{b.(*fakeLock)}
+					}
+					take := func(o owner) {
+						if ok, err := e.acquire(context.Background(), b, o, request{wait: forever}); !ok || err != nil {
+							t.Error(ok, err)
+						}
+					}
+					take(1)
+					before := e.find(b.id(), 1)
+					e.mu.Lock()
+					if way == "let in" { // the gate is open by now
+						before.gate = nil
+						e.gateLocked(b.id()).open = nil
+						e.gateLocked(b.id()).taken = true
+					}
+					e.mu.Unlock()
+					got := make(chan struct{})
+					go func() { take(2); close(got) }()
+					synctest.Wait()
+
+					e.mu.Lock()
+					tenure := before.tenure
+					pass(e, before)
+					tenure.lease.until.Store(int64(e.dog.now() + left))
+					e.mu.Unlock()
+					if name == "noticed" {
+						tenure.leaseEnded(errLapsed)
+					}
+					<-got
+					h := e.find(b.id(), 2)
+					if h == nil || h.field == before.field {
+						t.Fatalf("it is reported with the record of before: %v", h)
+					}
+					ctx, err := e.guard(context.Background(), b, 2)
+					if err != nil {
+						t.Fatal(err)
+					}
+					time.Sleep(time.Second)
+					if ctx.Err() != nil {
+						t.Error("it was reported, and is over")
+					}
+					if events.of(2) > 0 {
+						t.Error("a loss was reported of what was never held")
+					}
+					_ = e.release(context.Background(), b, 1)
+					if err := e.release(context.Background(), b, 2); err != nil {
+						t.Error(err)
+					}
+					time.Sleep(time.Minute)
+					if h := e.redis.holder("x"); h != "" {
+						t.Errorf("%s holds the lock", h)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A lossCounter counts losses.
+type lossCounter struct {
+	NopObserver
+	mu   sync.Mutex // guards below
+	lost map[Owner]int
+}
+
+func (c *lossCounter) Lost(_ context.Context, e LostEvent) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.lost == nil {
+		c.lost = make(map[Owner]int)
+	}
+	c.lost[e.Lock.Owner]++
+}
+
+func (c *lossCounter) of(o Owner) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lost[o]
 }
 
 // A re-entry of an owner that several share waits for its turn, also with wait 0.

@@ -62,6 +62,7 @@ func (g *group) end() {
 	for _, h := range g.fresh {
 		if h.state == fresh {
 			e.leaveGateLocked(h)
+			h.state = over // what is still on its way for it is undone
 		}
 		left := slices.DeleteFunc(e.groups[h.key], func(other *group) bool { return other == g })
 		if e.groups[h.key] = left; len(left) == 0 {
@@ -287,6 +288,22 @@ func (g *group) asks(wants []want) {
 			g.again[i] = w
 		}
 	}
+}
+
+// now is what wants are for by now: a hold that is made for each attempt has the field of the acquisition.
+func (g *group) now(wants []want) []want {
+	if g == nil {
+		return wants
+	}
+	g.engine.mu.Lock()
+	defer g.engine.mu.Unlock()
+	wants = slices.Clone(wants)
+	for i, h := range g.fresh {
+		if wants[i].field == h.field {
+			wants[i].hold = h
+		}
+	}
+	return wants
 }
 
 // unwanted is what attempts may have left in Redis that the caller does not have: granted is what was

@@ -107,6 +107,7 @@ func (e *engine) handOverLocked(h *hold) bool {
 		e.dog.remove(&t.lease)
 	} else {
 		e.joinLocked(t, next)
+		next.offered = true
 	}
 	g.first().left = true
 	g.leave()
@@ -125,7 +126,7 @@ func (e *engine) heirLocked(h *hold) *hold {
 		return nil
 	case h.wasKin, e.kinOfLocked(h) != nil, e.kinOfLocked(next) != nil:
 		return nil // who asks for the other half by this field would have it beside the next one
-	case !e.dog.renews(&t.lease), left <= 0, left > e.watchdogTimeout: // an explicit lease is nobody else's
+	case !e.dog.renews(&t.lease), !lasts(left, trust(e.watchdogTimeout)), left > e.watchdogTimeout: // an explicit lease is nobody else's
 		return nil
 	}
 	return next
@@ -267,6 +268,10 @@ func (e *engine) lineUpLocked(p *patience, g *gate, h *hold) (legacy, error) {
 	switch {
 	case t.left: // before anything else happened: nobody else could release it
 		p.seen.ends(ByHandover)
+		h.offered = false
+		if !h.heir && h.state != over && !e.isKeptLocked(h.tenure) {
+			return e.refuseLocked(h), nil
+		}
 		return legacy{hold: h, all: !h.heir, record: h.heir}, nil
 	case err != nil:
 		g.cancel(t)
@@ -283,6 +288,38 @@ func (e *engine) lineUpLocked(p *patience, g *gate, h *hold) (legacy, error) {
 	}
 	h.gate = g
 	return legacy{hold: h}, nil
+}
+
+// refuseLocked gives back what was left to h, as its trust was over, or nearly so, before its caller came to
+// it: the process was stopped in between. The caller asks for a hold of its own; the old record is
+// cleared meanwhile. It lets go of the mutex for a moment.
+func (e *engine) refuseLocked(h *hold) legacy {
+	g, shared := h.gate, h.levels > 1 // other callers of the owner have come in meanwhile
+	last, guards := true, []*guardEnd(nil)
+	if h.state == lost {
+		h.levels--
+	} else {
+		_, last, guards = h.giveBackLocked()
+	}
+	if shared {
+		return legacy{}
+	}
+	h.gate = nil
+	e.forgetLocked(h)
+	if last {
+		e.spawn(h.clear)
+	}
+	next := &hold{engine: e, backend: h.backend, key: h.key, gate: g}
+	e.mu.Unlock()
+	endGuards(guards, nil)
+	e.mu.Lock()
+	if e.holds[h.key] != nil {
+		e.leaveGateLocked(next)
+		return legacy{}
+	}
+	next = e.newHoldLocked(h.backend, h.key)
+	next.gate = g
+	return legacy{hold: next}
 }
 
 // A tokened backend may draw a fencing token for each hold.

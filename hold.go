@@ -46,6 +46,9 @@ type hold struct {
 	heir   bool  // fresh, and the record of the one before it was left to it
 	lapsed bool  // lost because its explicit lease ran out: it needs no Unlock
 	told   bool  // a re-entry has reported the loss
+
+	offered    bool // it was left to its caller, who has not come to it yet,
+	unreported bool // and never will: it was lost before
 	// The record may outlive the lease, because a re-entry with a longer one was given up.
 	stretched bool
 	guards    map[<-chan struct{}]*guardEnd // by what their parents end with
@@ -155,6 +158,7 @@ func (h *hold) loseAlone(cause error) bool {
 		e.spawn(h.clear)
 	}
 	guards := h.takeGuardsLocked()
+	h.unreported = h.offered
 	e.mu.Unlock()
 
 	e.dog.remove(&t.lease)

@@ -143,10 +143,10 @@ func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, er
 	if r.wait > 0 {
 		deadline = time.Now().Add(r.wait)
 	}
-	for {
+	for asked := 1; ; asked++ {
 		ok, err := l.takeAll(ctx, deadline, r)
-		if err == errUnsettled && r.wait != 0 {
-			// What was taken first did not last until the others were free.
+		if err == errUnsettled && r.wait != 0 || err == errAllLate && asked < mostAsked {
+			// What was taken first did not last until the others were free, or hardly anything is left of it.
 			p := &patience{ctx: ctx, closed: l.client.engine.closed, deadline: deadline}
 			why := p.wait(nil, nil, restartPause)
 			if why == nil {
@@ -162,6 +162,9 @@ func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, er
 
 // errUnsettled is a lock that was lost before the last one was taken.
 var errUnsettled = lossError(errors.New("before all of them were taken"))
+
+// errAllLate is a lease of which too little is left when all locks are taken.
+var errAllLate = lossError(errLate)
 
 // takeAll goes once through all parts.
 func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) (bool, error) {
@@ -244,6 +247,9 @@ func (l *MultiLock) settle(ctx context.Context, guards []context.Context, lease 
 		if p.engine != nil {
 			p.engine.setTrustEnd(p.backends, o, end)
 		}
+	}
+	if !lasts(time.Until(end), trust(lease)) {
+		return errAllLate
 	}
 	return nil
 }

@@ -317,6 +317,9 @@ func (e *engine) sawRelease(ctx context.Context, h *hold, left int, err error) {
 // out as it was asked for is no news for the log, and neither is a lock that this client forced open.
 func (h *hold) sawEnd(cause error) (report func()) {
 	e, held := h.engine, h.age()
+	if h.unreported {
+		return func() {}
+	}
 	return func() {
 		if !h.lapsed && !errors.Is(cause, errForced) {
 			e.log.Warn("relock: a lock was lost",

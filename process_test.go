@@ -109,6 +109,11 @@ func TestChild(t *testing.T) {
 		say("waiting")
 		b.must(lockOf(does[3]).one(c, b.name).Lock(ctx))
 		say("held")
+	case "take":
+		l := lockOf(does[3]).one(c, b.name)
+		b.must(l.Lock(ctx))
+		guarded, err := l.Guard(ctx)
+		say("held, guard: %v, alive: %v", err, guarded != nil && guarded.Err() == nil)
 	case "many":
 		manyLocks(b, c)
 		say("done, failed: %v", t.Failed())
@@ -145,6 +150,28 @@ func TestFaultHolderIsPaused(t *testing.T) {
 		c.says("unlock says lost: true")
 		b.holds(next, 1)
 		b.must(next.Unlock(ctx))
+	})
+}
+
+// A process is stopped between its request and the answer for longer than the lease, and somebody else has
+// the lock meanwhile: when it goes on it asks again, and holds what it reports.
+func TestFaultStoppedBeforeTheAnswer(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		if k.red { // its nodes have timeouts of their own
+			return
+		}
+		ctx := context.Background()
+		over := &faultBench{bench: &bench{T: b.T, addr: b.proxy.Addr(), name: b.name, rdb: b.rdb}}
+		answer := b.proxy.On(k.takes, testredis.DelayReply(100*time.Millisecond))
+		c := startChild(over, nil, "take", k.name)
+		await(b.bench, "it is granted", answer.Fired())
+		c.signal(syscall.SIGSTOP)
+		next := k.rival(b.direct, b.name)
+		b.must(next.Lock(ctx))
+		b.must(next.Unlock(ctx))
+		c.signal(syscall.SIGCONT)
+		c.says("held, guard: <nil>, alive: true")
 	})
 }
 

@@ -42,7 +42,7 @@ func (e *engine) isOpenLocked(t *tenure) bool {
 // isKeptLocked says whether others may rely on t, if it is that of somebody who asked for the
 // watchdog's lease and has not given it back.
 func (e *engine) isKeptLocked(t *tenure) bool {
-	return !t.ended && e.dog.trusted(&t.lease)
+	return !t.ended && lasts(e.dog.left(&t.lease), trust(e.watchdogTimeout))
 }
 
 // joinLocked makes t the tenure of h too, which is fresh.
@@ -67,6 +67,7 @@ func (e *engine) openLocked(h *hold) {
 		for _, t := range g.line() {
 			if e.kinOfLocked(t.heir) == nil {
 				e.joinLocked(h.tenure, t.heir)
+				t.heir.offered = true
 				t.left = true
 				g.call(t)
 			}

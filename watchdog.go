@@ -58,6 +58,10 @@ func trust(lease time.Duration) time.Duration {
 	return lease - drift(lease)
 }
 
+// lasts says whether a hold may be reported of whose whole trust so much is left: what is about to be over may
+// be over before its owner hears of it. Leases that are too short for any trust are over at once, as documented.
+func lasts(left, whole time.Duration) bool { return whole <= 0 || left > whole/10 }
+
 // A leaseHolder is told when its lease has ended before it was removed.
 type leaseHolder interface {
 	leaseEnded(cause error)
@@ -184,6 +188,13 @@ func (w *watchdog) end(l *lease) time.Time { return w.epoch.Add(time.Duration(l.
 
 // left is for how long l is trusted from now on; negative: it has ended.
 func (w *watchdog) left(l *lease) time.Duration { return time.Duration(l.until.Load()) - w.now() }
+
+// watches says whether l is kept: it was not removed, and has not ended.
+func (w *watchdog) watches(l *lease) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return l.index >= 0 || w.stopped
+}
 
 // renews says whether l is renewed, or left to run out.
 func (w *watchdog) renews(l *lease) bool { return l.renewed.Load() }
