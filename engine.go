@@ -116,6 +116,7 @@ type attempt struct {
 type grant struct {
 	state grantState
 	wait  time.Duration // busy: what is left of the lease that is in the way; negative: it has none
+	ttl   time.Duration // busy: the same, also where an attempt has to be made sooner
 	token int64         // held: of a fenced lock
 	left  bool          // busy: the attempt left something in Redis that has to be abandoned
 	pause time.Duration // busy: ask again no sooner than that
@@ -144,6 +145,8 @@ type request struct {
 
 	// What a fresh hold gets instead of lease until it is settled; 0: nothing else.
 	provisional time.Duration
+
+	member bool // the caller is a MultiLock: errors say which of its locks they are about
 }
 
 // A lockID is the name of a lock, and which half of it is meant if it has two.
@@ -319,13 +322,15 @@ var errGivenBack = errors.New("another caller of the owner has given it back")
 func (e *engine) take(p *patience, bs []backend, o owner, r request) error {
 	if len(bs) > 1 {
 		patient := *p // escapes
-		return e.takeTogether(&patient, bs, o, r)
+		return e.saysWho(&patient, bs, o, r, e.takeTogether(&patient, bs, o, r))
 	}
 	var l legacy
 	if !p.parts {
 		var err error
-		if l, err = e.standInLine(p, bs[0], o, r.lease > 0); err != nil || l.all {
-			return err
+		if l, err = e.standInLine(p, bs[0], o, r.lease > 0); err != nil {
+			return e.saysWho(p, bs, o, r, err)
+		} else if l.all {
+			return nil
 		}
 	}
 	var first *firstTry
@@ -337,7 +342,7 @@ func (e *engine) take(p *patience, bs []backend, o owner, r request) error {
 		}
 	}
 	patient := *p // escapes
-	return e.takeOne(&patient, bs[0], o, r, l, first)
+	return e.saysWho(&patient, bs, o, r, e.takeOne(&patient, bs[0], o, r, l, first))
 }
 
 // A firstTry is the first attempt of an acquire, which contend goes on from.
@@ -624,8 +629,11 @@ func (e *engine) conclude(p *patience, wants []want, t tried, err error) error {
 func (e *engine) grantLocked(w *want, token int64, sent time.Time, now time.Duration) {
 	h := w.hold
 	h.hasLocked(h.newTenure(now), sent.Sub(e.dog.epoch))
-	if g := h.gate; g != nil && g.streak.since == 0 {
-		g.streak.since = now
+	if g := h.gate; g != nil {
+		g.obstacle = nil
+		if g.streak.since == 0 {
+			g.streak.since = now
+		}
 	}
 	h.token = token
 	e.dog.watch(&h.tenure.lease, sent, w.lease, w.renewed) // 6
@@ -761,6 +769,7 @@ func (e *engine) contend(p *patience, wants []want, g *group, inherited bool, fi
 			return wants, t, whyAfter(errTimeUp, t.cause)
 		}
 		heard, cause = time.Now(), t.cause
+		e.noteBusy(p, wants[t.at].hold, t.grant)
 		wake, ready, turned := ears.turnTo(e, wants[t.at], t.grant) // 3, 4
 		p.seen.waits()
 		p.seen.ends(ByTimer)

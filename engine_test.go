@@ -133,7 +133,7 @@ func (l *fakeLock) acquire(_ context.Context, a attempt) (grant, error) {
 		case rec == nil || rec.field != a.field && a.level > 1:
 			g = grant{state: gone}
 		case rec.field != a.field:
-			g = grant{state: busy, wait: time.Until(rec.expires)}
+			g = grant{state: busy, wait: time.Until(rec.expires), ttl: time.Until(rec.expires)}
 		default:
 			rec.levels = a.level
 			if e := time.Now().Add(a.lease); e.After(rec.expires) {

@@ -21,6 +21,8 @@ type gate struct {
 	queue  *list.List // of *ticket; nil: nobody ever waited
 	streak streak     // of a name's gate
 	open   *tenure    // those who come may share it; or nil
+
+	obstacle *obstacle // what the last attempt of those who passed found; nil: it was granted, or there was none
 }
 
 // A passage is how goroutines of one process get past the gate of a name.

@@ -298,7 +298,7 @@ func heldBusyOrGone(r reply) grant {
 	case 1:
 		return grant{state: held, token: r[2]}
 	case 0:
-		return grant{state: busy, wait: fromMilliseconds(r[1])}
+		return grant{state: busy, wait: fromMilliseconds(r[1]), ttl: fromMilliseconds(r[1])}
 	}
 	return grant{state: gone}
 }

@@ -26,6 +26,8 @@ type Locker interface {
 
 	// Lock waits until the caller holds the lock, or ctx ends: then the error
 	// matches ctx's, nothing is held, and an attempt that was under way is undone.
+	// The error says who has the lock, as far as this process knows: which of its goroutines
+	// or owners, or another process and for how much longer.
 	// The lease is the watchdog's, which renews it until the last Unlock. A caller
 	// that holds the lock already holds it one level deeper, and owes one more
 	// Unlock; if the lock was lost meanwhile the error is ErrLockLost, once.
@@ -43,6 +45,8 @@ type Locker interface {
 	// end the renewing of a hold that the watchdog renews; the other way round, a
 	// Lock inside hands the hold to the watchdog until the last Unlock. Trust ends
 	// 1% of the lease and 2ms before the lease, so very short leases are over at once.
+	// Where an answer of Redis comes when little is left of the lease, the lock is asked for again;
+	// after five such answers the error is ErrLockLost.
 	//
 	// Redisson: lock(leaseTime, unit).
 	LockLease(ctx context.Context, lease time.Duration) error

@@ -139,6 +139,7 @@ func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, er
 	}
 	ctx, stop := l.untilClosed(ownerOf(ctx).in(ctx))
 	defer stop()
+	r.member = len(l.locks) > 1
 	var deadline time.Time
 	if r.wait > 0 {
 		deadline = time.Now().Add(r.wait)

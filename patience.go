@@ -28,6 +28,8 @@ type patience struct {
 	leftBehind bool
 	seen       *sighting // of the call, or nil
 
+	obstacle *obstacle // what the last attempt found, or nil
+
 	changed <-chan struct{} // wakes too: see group; nil: nothing
 }
 
