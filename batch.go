@@ -229,7 +229,7 @@ func (b *batches) send(batch []*flight) {
 	var outcomes []outcome
 	defer func() {
 		if outcomes == nil {
-			var err error = errHookExited
+			err := errHookExited
 			if why := recover(); why != nil {
 				err = &hookPanic{why, debug.Stack()}
 				b.engine.logPanic(err)

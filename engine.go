@@ -812,7 +812,7 @@ func (e *engine) contend(p *patience, wants []want, g *group, inherited bool, fi
 }
 
 // errLate is the cause of an acquire whose answers came when hardly anything was left of the lease.
-var errLate = errors.New("Redis takes so long to answer that too little is left of the lease")
+var errLate = errors.New("the answers of Redis take so long that too little is left of the lease")
 
 // attempt makes one attempt on wants. Where the answer comes so late that too little trust is left, it
 // asks again, a few times: that restores the lease. ghosts are the tries that may have

@@ -124,7 +124,7 @@ func (g *gate) cancel(t *ticket) {
 // says nothing about their own requests. Each of them makes its next attempt past the gate, so that
 // they do not wait for a dead Redis one after the other. After an attempt that Redis answers with
 // busy, a caller takes its old place in the line again.
-var errAskYourself = errors.New("Redis did not answer the caller in front")
+var errAskYourself = errors.New("no answer from Redis to the caller in front")
 
 // turnAway tells all who wait to ask for themselves, but for the first: its turn comes when the gate is left.
 func (g *gate) turnAway() {

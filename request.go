@@ -375,7 +375,6 @@ func (e *engine) noteHealth(err error) {
 type requestCtx struct {
 	context.Context // of the caller, for its values and its deadline
 	sent            time.Time
-	again           bool // the request was sent before
 	ended           chan struct{}
 	why             error // written before ended is closed
 }
