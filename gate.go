@@ -156,6 +156,7 @@ func (e *engine) passLocked(p *patience, g *gate) error {
 	}
 	t := g.enqueue(nil, e.numberLocked(p))
 	if err := e.awaitTurnLocked(p, t); err != nil {
+		p.sees(g.obstacle)
 		g.cancel(t)
 		return err
 	}

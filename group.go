@@ -127,7 +127,9 @@ func (g *group) gather(p *patience) ([]want, error) {
 			continue
 		}
 		if !past && !g.tryGatesLocked() {
-			err := e.enterGatesLocked(g.waiting(p), g.awaitedLocked())
+			patient := g.waiting(p)
+			err := e.enterGatesLocked(patient, g.awaitedLocked())
+			p.sees(patient.obstacle)
 			past = err == errAskYourself
 			if err != nil && err != errLookAgain && !past {
 				return nil, err

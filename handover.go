@@ -274,6 +274,7 @@ func (e *engine) lineUpLocked(p *patience, g *gate, h *hold) (legacy, error) {
 		}
 		return legacy{hold: h, all: !h.heir, record: h.heir}, nil
 	case err != nil:
+		p.sees(g.obstacle)
 		g.cancel(t)
 	case t.err == errAskYourself:
 		p.number, p.past = t.number, true

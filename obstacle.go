@@ -56,6 +56,13 @@ func (e *engine) noteBusy(p *patience, h *hold, g grant) {
 	}
 }
 
+// sees remembers what another caller has found in the way, if p has not found anything later.
+func (p *patience) sees(o *obstacle) {
+	if o != nil && (p.obstacle == nil || p.obstacle.at.Before(o.at)) {
+		p.obstacle = o
+	}
+}
+
 // saysWho adds to an error that ended the wait of o for one of bs what it waited for, where that is known.
 func (e *engine) saysWho(p *patience, bs []backend, o owner, r request, err error) error {
 	if err == nil || err == errTimeUp {
@@ -87,19 +94,14 @@ func (e *engine) inTheWay(p *patience, bs []backend, o owner) (name, who string)
 			return b.id().name, who
 		}
 	}
-	last := p.obstacle
-	for _, b := range bs {
-		if g := e.gates[b.id()]; g != nil && last == nil {
-			last = g.obstacle
-		}
-	}
-	switch {
+	switch last := p.obstacle; {
 	case last == nil:
 		return e.inFrontLocked(bs, o)
 	case last.cause != nil:
 		return "", ""
+	default:
+		return last.name, last.String()
 	}
-	return last.name, last.String()
 }
 
 // inFrontLocked says which other caller of this process waits for an answer at one of bs; "" for none.
