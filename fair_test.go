@@ -127,7 +127,7 @@ func TestFairAbandonedWaiters(t *testing.T) {
 		})
 		q.awaitQueue(7)
 		q.wg.Go(func() {
-			if ok, err := q.client().NewFairLock(q.name).TryLock(ctx, 300*time.Millisecond, 0); ok || err != nil && !errors.Is(err, errNoAnswer) { // on a machine that is very busy
+			if ok, err := q.client().NewFairLock(q.name).TryLock(ctx, 1500*time.Millisecond, 0); ok || err != nil && !errors.Is(err, errNoAnswer) { // on a machine that is very busy
 				t.Errorf("%v, %v", ok, err)
 			}
 		})

@@ -393,12 +393,12 @@ func TestMultiLockLeaseBeginsWithTheLast(t *testing.T) {
 				}
 				return true
 			})
-			time.Sleep(1500 * time.Millisecond)
+			time.Sleep(2500 * time.Millisecond)
 			b.must(last.Unlock(ctx))
 			b.must(await(b, "all are free", got))
 			for _, e := range early {
 				ttl, err := e.TTL(ctx)
-				if err != nil || ttl > lease || ttl < lease-1300*time.Millisecond {
+				if err != nil || ttl > lease || ttl < lease-2300*time.Millisecond {
 					t.Errorf("%s: %v left of %v, %v", e.Name(), ttl, lease, err)
 				}
 			}

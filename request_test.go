@@ -68,6 +68,7 @@ func TestHungConnectionDelaysByASecond(t *testing.T) {
 // S3: a request that hung, was sent again over another connection, and runs when its lock was given
 // back long ago, leaves nothing behind.
 func TestHungRequestThatRunsLateIsUndone(t *testing.T) {
+	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
 		ctx := context.Background()
 		l := k.one(b.patientClient(), b.name)
@@ -86,6 +87,7 @@ func TestHungRequestThatRunsLateIsUndone(t *testing.T) {
 
 // S3: an acquire that is given up while its answer hangs is undone at once, over another connection.
 func TestGivenUpAcquireIsUndoneAtOnce(t *testing.T) {
+	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
 		l := k.one(b.patientClient(), b.name)
 		next := k.rival(b.direct, b.name)
@@ -106,6 +108,7 @@ func TestGivenUpAcquireIsUndoneAtOnce(t *testing.T) {
 
 // L7: an Unlock that had to give up goes on in the background until the record is gone.
 func TestUnlockGoesOnInTheBackground(t *testing.T) {
+	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
 		ctx := context.Background()
 		l := k.one(b.patientClient(), b.name)

@@ -132,7 +132,7 @@ func TestDowngradeThatIsNotConfirmed(t *testing.T) {
 			ctx := context.Background()
 			l, other := b.client().NewRWLock(b.name), b.client().NewRWLock(b.name)
 			if name == "lease" {
-				b.must(l.Write().LockLease(ctx, 300*time.Millisecond))
+				b.must(l.Write().LockLease(ctx, 1500*time.Millisecond))
 			} else {
 				b.must(l.Write().Lock(ctx))
 			}
@@ -505,7 +505,7 @@ func TestRWRecordOfJava(t *testing.T) {
 		l := b.client(WithMaxWakeDelay(50 * time.Millisecond)).NewRWLock(b.name)
 		b.must(b.rdb.HSet(ctx, b.name, "mode", "read", javaThread, 1).Err())
 		b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
-		b.must(b.rdb.Set(ctx, "{"+b.name+"}:"+javaThread+":rwlock_timeout:1", 1, 300*time.Millisecond).Err())
+		b.must(b.rdb.Set(ctx, "{"+b.name+"}:"+javaThread+":rwlock_timeout:1", 1, 1500*time.Millisecond).Err())
 		b.tries(l.Write(), false)
 		b.tries(l.Read(), true)
 		b.must(l.Read().Unlock(ctx))
@@ -515,7 +515,7 @@ func TestRWRecordOfJava(t *testing.T) {
 		b.must(l.Write().Lock(ctx)) // once its lease is over
 		b.must(l.Write().Unlock(ctx))
 		b.must(b.rdb.HSet(ctx, b.name, "mode", "write", javaThread+":write", 1).Err())
-		b.must(b.rdb.PExpire(ctx, b.name, 300*time.Millisecond).Err())
+		b.must(b.rdb.PExpire(ctx, b.name, 1500*time.Millisecond).Err())
 		b.tries(l.Read(), false)
 		b.tries(l.Write(), false)
 		b.must(l.Read().Lock(ctx))
