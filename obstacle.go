@@ -40,10 +40,11 @@ func (o *obstacle) String() string {
 
 // rounded is d as a reader wants it.
 func rounded(d time.Duration) time.Duration {
+	unit := time.Millisecond
 	if d >= time.Second {
-		return d.Round(100 * time.Millisecond)
+		unit = 100 * time.Millisecond
 	}
-	return d.Round(time.Millisecond)
+	return (d + unit/2) / unit * unit
 }
 
 // noteBusy remembers what is in the way of h, for its caller and for those behind it at the gate.
