@@ -15,6 +15,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"regexp"
 	"strings"
 	"sync"
 
@@ -53,8 +54,11 @@ func luaFile(name string) string {
 	if err != nil {
 		panic("bug: " + err.Error())
 	}
-	return string(source)
+	return luaComment.ReplaceAllString(string(source), "")
 }
+
+// luaComment is a line that servers need not read; an embedded one reads scripts again for every run.
+var luaComment = regexp.MustCompile(`(?m)^ *--( .*)?\n`)
 
 func newScript(source string) *luaScript {
 	digest := sha1.Sum([]byte(source))
