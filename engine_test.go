@@ -1437,7 +1437,7 @@ type refusingLock struct {
 
 func (l refusingLock) acquire(context.Context, attempt) (grant, error) { return grant{}, l.err }
 
-// Nobody is told the error of another caller's request: what Redis, or a lock type, refuses one caller says
+// No caller is told the error of another caller's request. An answer that refuses one caller says
 // nothing about the others in line.
 func TestEngineEveryCallerGetsItsOwnAnswer(t *testing.T) {
 	for _, refused := range []error{errUpgrade, ErrNotALock, invalid("lease 1ms"), errReply, ErrNotSynced} {
@@ -1504,7 +1504,7 @@ func TestEngineCallersBehindAnUnansweredTryAskForThemselves(t *testing.T) {
 				})
 				synctest.Wait()
 			}
-			// Somebody else has it by the time when they ask.
+			// Another client has the lock by the time when they ask.
 			e.redis.set(func() { e.redis.records["x"] = &fakeRecord{"other:1:1", 1, time.Now().Add(time.Minute)} })
 			if err := <-tried; !errors.Is(err, io.EOF) {
 				t.Errorf("the TryLock is told %v", err)

@@ -3,9 +3,9 @@ package relock
 // A group: how one caller takes several locks of one Redis together.
 //
 // Rules: an attempt is made with the owner's turn at all holds and through the gates of all locks that the
-// owner does not hold. A caller that waits, for a turn, at a gate or for a release, keeps no turn and
-// no level, so that other callers of its owner can unlock, lock and re-enter meanwhile; and after
-// every wait it looks again at what its owner holds by then. An acquisition has one field for
+// owner does not hold. A caller that waits, for a turn, at a gate or for a release, keeps no turn and no
+// level: other callers of its owner can unlock, lock and re-enter meanwhile. After every wait the
+// caller looks again at what its owner holds by then. An acquisition has one field for
 // each lock, under which it asks for as long as its owner does not hold that lock.
 
 import (
@@ -214,7 +214,7 @@ func (g *group) endTurnsLocked() {
 	g.turns = nil
 }
 
-// lapsedLocked is a hold whose time is up, though nobody has noticed; or nil.
+// lapsedLocked is a hold whose time is up, before the watchdog has noticed; or nil.
 func (g *group) lapsedLocked() *hold {
 	for _, w := range g.turns {
 		if h := w.hold; h.state == holding && !g.engine.dog.trusted(&h.tenure.lease) {

@@ -147,7 +147,7 @@ func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, er
 	for asked := 1; ; asked++ {
 		ok, err := l.takeAll(ctx, deadline, r)
 		if err == errUnsettled && r.wait != 0 || err == errAllLate && asked < mostAsked {
-			// What was taken first did not last until the others were free, or hardly anything is left of it.
+			// The first locks did not last until the others were free, or too little is left of their lease.
 			p := &patience{ctx: ctx, closed: l.client.engine.closed, deadline: deadline}
 			why := p.wait(nil, nil, restartPause)
 			if why == nil {

@@ -77,7 +77,7 @@ func TestMultiLockOfStrangers(t *testing.T) {
 }
 
 // Where the last lock of it is always over before the others have their lease, that is an error, and
-// nothing of it is left: what outlived it would be entered again, and nobody gives that back.
+// nothing of it is left: the next Lock would re-enter a lock that outlived it, and no Unlock would follow.
 func TestMultiLockThatIsOverAtOnceIsNotReported(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -779,8 +779,8 @@ func TestMultiLocksOfSharedOwnersNeverWaitForEachOther(t *testing.T) {
 	}
 }
 
-// A MultiLock that waits for one of its locks keeps no other caller of its owner waiting, whatever that
-// one does with the other locks, and no level of what the owner holds.
+// A MultiLock that waits for one of its locks keeps no other caller of its owner waiting, and no level of
+// the locks that the owner holds.
 func TestMultiLockThatWaitsKeepsNothingOfItsOwner(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())

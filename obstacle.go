@@ -1,9 +1,9 @@
 package relock
 
-// What a caller waits for, and how an error that ends its wait says so.
+// Obstacles: how an error that ends a wait says which lock was in the way, and who has it.
 //
-// Rules: nobody is asked for it. It is what this process knows: its own holds, and the last answer that said
-// busy, of this caller or of the one in front of it. What is not known is not said.
+// Rules: no request is sent for it. The error says what this process knows: its own holds, and the last answer that
+// said busy, to this caller or to the one in front of it. Where neither is known, the error says nothing.
 
 import (
 	"errors"

@@ -59,8 +59,8 @@ func TestErrorThatEndsAWaitNamesTheHolderHere(t *testing.T) {
 	}
 }
 
-// An error that ends a wait says that another process has the lock, and how much of its lease was left
-// when Redis was asked last, less the time since; also to a caller who waited behind another one.
+// An error that ends a wait says that another process has the lock, and how much of its lease is left by
+// the last answer of Redis. A caller who waited behind another one is told the same.
 func TestErrorThatEndsAWaitNamesTheHolderElsewhere(t *testing.T) {
 	for name, fails := range map[string]func(ctx context.Context, e *bubbleEngine) (context.Context, func()){
 		"ctx": func(ctx context.Context, _ *bubbleEngine) (context.Context, func()) {
@@ -103,7 +103,7 @@ func TestErrorThatEndsAWaitNamesTheHolderElsewhere(t *testing.T) {
 	}
 }
 
-// What is not known is not said.
+// The error says nothing about a holder that this process does not know.
 func TestErrorThatEndsAWaitSaysOnlyWhatIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)

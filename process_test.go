@@ -153,8 +153,8 @@ func TestFaultHolderIsPaused(t *testing.T) {
 	})
 }
 
-// A process is stopped between its request and the answer for longer than the lease, and somebody else has
-// the lock meanwhile: when it goes on it asks again, and holds what it reports.
+// A process is stopped between its request and the answer for longer than the lease, and another client has
+// the lock meanwhile. When the process goes on it asks again, and holds what it reports.
 func TestFaultStoppedBeforeTheAnswer(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
