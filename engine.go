@@ -878,13 +878,14 @@ func (e *engine) undoOrphan(ctx context.Context, givenUp *atomic.Bool, asked []w
 	}
 }
 
-// needs says whether the field of w is that of a hold of this process, or of an acquire that goes on.
+// needs says whether the field of w is that of a hold of this process, of an acquire that goes on, or
+// of a release that is under way: its record must be there until the release has run.
 func (e *engine) needs(w want) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	switch h := w.hold; h.state {
 	case over:
-		return h.tenure != nil && (h.tenure.handedOn || len(h.tenure.holds) > 0)
+		return h.turn.taken || h.tenure != nil && (h.tenure.handedOn || len(h.tenure.holds) > 0)
 	case lost:
 		return false
 	}

@@ -154,7 +154,7 @@ func (h *hold) loseAlone(cause error) bool {
 	}
 	e.leaveGateLocked(h)
 	kin := e.holds[holdKey{h.backend.kin(), h.key.owner}]
-	if h.lapsed && (h.stretched || kin != nil && kin.state == holding) { // what keeps the record alive keeps this hold in it
+	if h.lapsed && (h.stretched || kin != nil && kin.state != over && kin.state != lost) { // what keeps the record alive, or is about to, keeps this hold in it
 		e.spawn(h.clear)
 	}
 	guards := h.takeGuardsLocked()

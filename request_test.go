@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -315,15 +316,20 @@ func (b *bench) scriptRuns() int {
 func TestRequestIsSentAgainAfterASecond(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
+		var mu sync.Mutex // guards sent
 		var sent []time.Duration
 		start := time.Now()
 		hang := make(chan struct{})
 		p := &patience{ctx: context.Background(), closed: e.closed}
 		_, ghosts, err := persist(e.engine, p, time.Time{}, nil, func(context.Context) (int, error) {
+			mu.Lock()
 			sent = append(sent, time.Since(start).Round(10*time.Millisecond))
+			mu.Unlock()
 			<-hang
 			return 0, nil
 		}, nil)
+		mu.Lock()
+		defer mu.Unlock()
 		require.ErrorIs(t, err, errSilent)
 		require.Equal(t, mostTries, ghosts)
 		require.Len(t, sent, mostTries)
@@ -347,6 +353,24 @@ func TestAnswerToAnEarlierTryCounts(t *testing.T) {
 		require.Equal(t, 1600*time.Millisecond, time.Since(start))
 		e.unlock(1)
 		require.Equal(t, 3200*time.Millisecond, time.Since(start))
+		time.Sleep(10 * time.Second)
+		require.Empty(t, e.redis.holder("x"))
+	})
+}
+
+// S3: an earlier try of a Lock is answered while the Unlock is under way. To undo that try would take the record away
+// before the release has run, and the Unlock would call the lock lost.
+func TestOrphanOfALockDoesNotOvertakeItsUnlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		slow := map[string]time.Duration{"acquire": 1500 * time.Millisecond, "release": 900 * time.Millisecond}
+		e.redis.fault = func(verb string) fakeFault {
+			late := slow[verb]
+			delete(slow, verb) // only the first one
+			return fakeFault{late: late}
+		}
+		e.lock(1)
+		require.NoError(t, e.unlockErr(1))
 		time.Sleep(10 * time.Second)
 		require.Empty(t, e.redis.holder("x"))
 	})

@@ -779,3 +779,21 @@ func TestLeaseOfADeepReaderIsSeenByJava(t *testing.T) {
 		b.must(read.Unlock(ctx))
 	})
 }
+
+// S5: a write lease ends while the read lock of its owner is under way, which keeps the record alive: the ended write
+// hold does not keep other readers out.
+func TestWriteLeaseThatEndsWhileTheReadIsUnderWay(t *testing.T) {
+	b := newFaultBench(t)
+	for _, verb := range []string{"read", "write"} {
+		ctx := context.Background()
+		l, other := b.shaky().NewRWLock(b.name), b.direct.NewRWLock(b.name)
+		b.proxy.On(calls(rwScript, verb), testredis.DelayReply(400*time.Millisecond))
+		b.must(l.Write().LockLease(ctx, 200*time.Millisecond))
+		b.must(l.Read().Lock(ctx))
+		ok, err := other.Read().TryLock(ctx, soon, 0)
+		b.must(err)
+		require.True(t, ok, "another reader is kept out (%s)", verb)
+		b.must(other.Read().Unlock(ctx))
+		b.must(l.Read().Unlock(ctx))
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -250,28 +251,28 @@ func TestWatchdogLeavesAPipelineThatHangs(t *testing.T) {
 			return renew(ctx, leases)
 		}
 		const many = 20 * renewBatch
-		var lost int
+		var lost atomic.Int64
 		for range many {
 			l, _ := newLease(f.dog)
 			l.holder = countingHolder{&lost}
 			f.dog.watch(l, time.Now(), testLease, true)
 		}
 		time.Sleep(10 * testLease)
-		require.Zero(t, lost)
+		require.Zero(t, lost.Load())
 		close(hang)
 	})
 }
 
-type countingHolder struct{ ended *int }
+type countingHolder struct{ ended *atomic.Int64 }
 
-func (h countingHolder) leaseEnded(error) { *h.ended++ }
+func (h countingHolder) leaseEnded(error) { h.ended.Add(1) }
 
 // A renewal has a second for a connection, and asks for the routes of a Cluster when it is not answered by then.
 func TestWatchdogRenewalHasADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
-		var silences int
-		f.dog.silent = func() { silences++ }
+		var silences atomic.Int64
+		f.dog.silent = func() { silences.Add(1) }
 		f.dog.renew = func(ctx context.Context, leases []*lease) []renewal {
 			start := time.Now()
 			if _, has := ctx.Deadline(); has {
@@ -286,7 +287,7 @@ func TestWatchdogRenewalHasADeadline(t *testing.T) {
 		l, ends := newLease(f.dog)
 		f.dog.watch(l, time.Now(), testLease, true)
 		<-ends.ended
-		require.Positive(t, silences)
+		require.Positive(t, silences.Load())
 	})
 }
 
