@@ -469,7 +469,7 @@ func (s suite) run(t *testing.T) {
 		{"LapsedLeaseNeedsNoUnlock", func(b *bench) {
 			l := newLock(b.client(), b.name)
 			for range 3 {
-				ok, err := l.TryLock(ctx, soon, 30*time.Millisecond)
+				ok, err := l.TryLock(ctx, soon, 100*time.Millisecond)
 				if !ok || err != nil {
 					b.Fatal(ok, err)
 				}
