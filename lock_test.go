@@ -363,7 +363,7 @@ func TestLossIsLoggedOnce(t *testing.T) {
 		l := c.NewLock(b.name)
 		b.must(l.Lock(ctx))
 		b.must(l.Unlock(ctx))
-		b.must(l.LockLease(ctx, 10*time.Millisecond))
+		b.must(l.LockLease(ctx, 50*time.Millisecond))
 		testredis.Await(t, "the lease ends", soon, func() bool { held, _ := l.IsHeld(ctx); return !held })
 		if logged.String() != "" {
 			t.Errorf("in a healthy run: %s", logged.String())

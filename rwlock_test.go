@@ -667,7 +667,7 @@ func TestReadIsLockedCountsTheLiving(t *testing.T) {
 		ctx := context.Background()
 		l := b.client().NewRWLock(b.name)
 		b.must(l.Write().Lock(ctx))
-		b.must(l.Read().LockLease(ctx, 5*time.Millisecond))
+		b.must(l.Read().LockLease(ctx, 50*time.Millisecond))
 		testredis.Await(t, "the read lease ends", soon, func() bool {
 			locked, err := l.Read().IsLocked(ctx)
 			return err == nil && !locked
