@@ -348,7 +348,15 @@ func (e *engine) take(p *patience, bs []backend, o owner, r request) error {
 // A firstTry is the first attempt of an acquire, which contend goes on from.
 type firstTry struct {
 	retry[tried]
-	givenUp atomic.Bool // the acquire: see undoOrphan
+	patience patience // of that attempt
+	asked    [1]want
+	givenUp  atomic.Bool // the acquire: see undoOrphan
+}
+
+func newFirstTry(e *engine) *firstTry {
+	first := new(firstTry)
+	first.engine = e
+	return first
 }
 
 // takeAtOnce makes the first attempt for a fresh hold that nobody of this process is in the
@@ -369,10 +377,11 @@ func (e *engine) takeAtOnce(p *patience, h *hold, r request) (first *firstTry, t
 		t.grant, err = h.backend.acquire(ctx, w.attempt)
 		return err
 	})
-	if made {
-		first = &firstTry{retry: retry[tried]{made: &try[tried]{t.sent, t, failed}}}
-	} else {
-		first, t, err = e.askAnyway(*p, w)
+	answered := made
+	if !made {
+		if first, err = e.askAnyway(p, w); err == nil && first.made != nil {
+			t, failed, answered = first.made.value, first.made.err, true
+		}
 	}
 	returned = true
 	if err != nil { // the caller has no more time
@@ -386,7 +395,7 @@ func (e *engine) takeAtOnce(p *patience, h *hold, r request) (first *firstTry, t
 		}
 		return nil, false, err
 	}
-	if m := first.made; m != nil && m.err == nil && t.state == held {
+	if answered && failed == nil && t.state == held {
 		now := e.dog.now()
 		trip := now - t.sent.Sub(e.dog.epoch)
 		if whole := trust(w.lease); lasts(whole-trip, whole) {
@@ -399,10 +408,16 @@ func (e *engine) takeAtOnce(p *patience, h *hold, r request) (first *firstTry, t
 		}
 		e.noteTrip(trip)
 	}
-	if !taken {
+	switch {
+	case !taken && made:
+		first = newFirstTry(e)
+		first.made = &try[tried]{t.sent, t, failed}
 		return first, false, nil
+	case !taken:
+		return first, false, nil
+	case !made:
+		first.end()
 	}
-	first.end()
 	if p.seen != nil {
 		p.seen.took([]want{w})
 	}
@@ -410,25 +425,20 @@ func (e *engine) takeAtOnce(p *patience, h *hold, r request) (first *firstTry, t
 }
 
 // askAnyway makes one attempt with others, or on a goroutine of its own. The error is why the caller leaves.
-func (e *engine) askAnyway(p patience, w want) (first *firstTry, t tried, err error) {
-	first = new(firstTry)
-	asked := []want{w}
-	first.retry = retry[tried]{engine: e, p: &p,
-		request:  func(ctx context.Context) (tried, error) { return e.ask(ctx, asked) },
-		onOrphan: func(t tried, err error) { e.undoOrphan(p.ctx, &first.givenUp, asked, t, err) },
+// Where first.made is nil there is no outcome yet.
+func (e *engine) askAnyway(p *patience, w want) (first *firstTry, err error) {
+	first = newFirstTry(e)
+	first.patience, first.asked[0] = *p, w
+	r, asked := &first.retry, first.asked[:]
+	r.p = &first.patience
+	r.request = func(ctx context.Context) (tried, error) { return e.ask(ctx, asked) }
+	r.onOrphan = func(t tried, err error) { e.undoOrphan(first.patience.ctx, &first.givenUp, asked, t, err) }
+	r.made, err = r.send()
+	if r.made == nil && err == nil {
+		r.made, err = r.wait(time.Time{})
 	}
-	m, why := first.send()
-	if m == nil && why == nil {
-		m, why = first.wait(time.Time{})
-	}
-	if why != nil {
-		first.givenUp.Store(true)
-		return first, t, why
-	}
-	if first.made = m; m != nil {
-		t = m.value
-	}
-	return first, t, nil
+	first.givenUp.Store(err != nil)
+	return first, err
 }
 
 // A want is one level of one lock, and the hold that it will belong to.
@@ -685,7 +695,7 @@ func (e *engine) contend(p *patience, wants []want, g *group, inherited bool, fi
 		asking bool      // now; afterwards only if a hook has ended the goroutine
 	)
 	if first == nil {
-		first = new(firstTry)
+		first = newFirstTry(e)
 	}
 	if inherited {
 		ghosts = 1
@@ -821,10 +831,10 @@ var errLate = errors.New("the answers of Redis take so long that too little is l
 func (e *engine) attempt(p *patience, wants []want, g *group, heard time.Time, next *firstTry, givenUp *atomic.Bool) (t tried, ghosts int, err error) {
 	for asked := 1; ; asked++ {
 		if next == nil {
-			next = &firstTry{}
+			next = newFirstTry(e)
 		}
 		r := &next.retry
-		r.engine, r.p = e, p
+		r.p = p
 		r.request = func(ctx context.Context) (tried, error) { return e.ask(ctx, wants) }
 		r.onOrphan = func(t tried, err error) { e.undoOrphan(p.ctx, givenUp, g.now(wants), t, err) }
 		var unknown int

@@ -24,6 +24,7 @@ import (
 	"math/rand/v2"
 	"runtime/debug"
 	"slices"
+	"sync/atomic"
 	"time"
 )
 
@@ -58,26 +59,32 @@ func persist[T any](e *engine, p *patience, heard time.Time, first *try[T], requ
 	return r.run(heard)
 }
 
-// A retry sends one request until it is answered. It belongs to one goroutine.
+// A retry sends one request until it is answered. It belongs to one goroutine, but for what says otherwise.
 type retry[T any] struct {
 	engine   *engine
 	p        *patience
 	request  func(context.Context) (T, error)
 	onOrphan func(T, error) // hears the outcome of a try that nobody waits for any more; or nil
 
-	made     *try[T] // the first try, if run has not seen its outcome yet
-	tries    int
-	ghosts   int  // tries without an answer that have ended
-	heard    bool // Redis has answered a try: it is there, and starts, fails over or moves a slot
-	underWay []*requestCtx
+	made   *try[T] // the first try, if run has not seen its outcome yet
+	tries  int
+	ghosts int  // tries without an answer that have ended
+	heard  bool // Redis has answered a try: it is there, and starts, fails over or moves a slot
 
-	outcomes chan outcomeOf[T] // of the tries that have a goroutine
-	over     chan struct{}     // closed when nobody receives from outcomes any more
+	underWay []*sentTry[T]
+	outcomes chan *sentTry[T] // has room for all that are under way
+	over     atomic.Bool      // nobody receives from outcomes any more but drain, on any goroutine
+
+	// Most requests need one try.
+	first sentTry[T]
+	room  [mostTries]*sentTry[T] // of underWay
 }
 
-type outcomeOf[T any] struct {
-	ctx *requestCtx
+// A sentTry is a try that has a goroutine, and its ctx.
+type sentTry[T any] struct {
+	requestCtx
 	try[T]
+	again bool // the request was sent before
 }
 
 // run sends the request until Redis answers it, or until what is in the way will
@@ -152,7 +159,7 @@ func (r *retry[T]) started() time.Time {
 	case r.made != nil:
 		return r.made.sent
 	case len(r.underWay) > 0:
-		return r.underWay[0].sent
+		return r.underWay[0].begun
 	}
 	return time.Now()
 }
@@ -216,44 +223,62 @@ func (r *retry[T]) send() (t *try[T], why error) {
 
 // start has one try made by a goroutine of its own.
 func (r *retry[T]) start(now time.Time) {
-	e := r.engine
+	e, s := r.engine, &r.first
 	if r.outcomes == nil {
-		r.outcomes, r.over = make(chan outcomeOf[T]), make(chan struct{})
+		r.outcomes, r.underWay = make(chan *sentTry[T], mostTries), r.room[:0]
+	} else {
+		s = new(sentTry[T])
 	}
-	ctx := &requestCtx{Context: r.p.ctx, sent: now, ended: make(chan struct{})}
-	given := context.Context(ctx)
-	if r.p.parts {
-		given = r.p.ctx
-	}
-	again := len(r.underWay) > 0
-	if again {
+	s.requestCtx = requestCtx{Context: r.p.ctx, begun: now, ended: make(chan struct{})}
+	s.try.sent, s.err, s.again = now, errHookExited, len(r.underWay) > 0
+	r.underWay = append(r.underWay, s)
+	e.asking.Add(1)
+	if s.again {
 		e.resent.Add(1)
 	}
-	e.asking.Add(1)
-	r.underWay = append(r.underWay, ctx)
-	// r is the caller's, who may be gone when the request ends.
-	outcomes, over, request, onOrphan, orUnconnected := r.outcomes, r.over, r.request, r.onOrphan, r.p.orUnconnected
+	request, onOrphan := r.request, r.onOrphan // they may be others when the request ends
+	parts := r.p.parts
 	e.spawn(func() {
-		var value T
-		err := errHookExited
-		defer func() { // also when a hook of the Redis client ends the goroutine
-			err = orUnconnected(err, given, unlockTime)
-			e.asking.Add(-1)
-			if again {
-				e.resent.Add(-1)
-			}
-			e.noteHealth(err)
-			e.logPanic(err)
-			select {
-			case outcomes <- outcomeOf[T]{ctx, try[T]{now, value, err}}:
-			case <-over:
-				if onOrphan != nil {
-					onOrphan(value, err)
-				}
-			}
-		}()
-		value, err = catchPanic(given, request)
+		defer r.finish(s, parts, onOrphan) // also when a hook of the Redis client ends the goroutine
+		ctx := context.Context(&s.requestCtx)
+		if parts {
+			ctx = s.Context
+		}
+		s.value, s.err = catchPanic(ctx, request)
 	})
+}
+
+// finish hands in the outcome of a try.
+func (r *retry[T]) finish(s *sentTry[T], parts bool, onOrphan func(T, error)) {
+	e := r.engine
+	if !parts {
+		s.err = orUnconnected(s.err, s.Context, &s.requestCtx, unlockTime)
+	}
+	e.asking.Add(-1)
+	if s.again {
+		e.resent.Add(-1)
+	}
+	e.noteHealth(s.err)
+	e.logPanic(s.err)
+	r.outcomes <- s
+	if r.over.Load() {
+		r.drain(onOrphan)
+	}
+}
+
+// drain passes on the outcomes that nobody waits for. Each outcome is received once: by wait, by the goroutine of the
+// try, or by that which end starts.
+func (r *retry[T]) drain(onOrphan func(T, error)) {
+	for {
+		select {
+		case s := <-r.outcomes:
+			if onOrphan != nil {
+				onOrphan(s.value, s.err)
+			}
+		default:
+			return
+		}
+	}
 }
 
 // wait waits for the outcome of a try, until then (zero: until it is time to send
@@ -283,10 +308,10 @@ func (r *retry[T]) wait(until time.Time) (t *try[T], why error) {
 		timer = t.C
 	}
 	select {
-	case o := <-r.outcomes:
-		o.ctx.end(context.Canceled) // for hooks of the Redis client that have bound something to it
-		r.underWay = slices.DeleteFunc(r.underWay, func(c *requestCtx) bool { return c == o.ctx })
-		return &o.try, nil
+	case s := <-r.outcomes:
+		s.end(context.Canceled) // for hooks of the Redis client that have bound something to it
+		r.underWay = slices.DeleteFunc(r.underWay, func(other *sentTry[T]) bool { return other == s })
+		return &s.try, nil
 	case <-tick:
 	case <-timer:
 		if timeUp {
@@ -297,9 +322,9 @@ func (r *retry[T]) wait(until time.Time) (t *try[T], why error) {
 	case <-p.closed:
 		return nil, ErrClosed
 	}
-	for _, ctx := range r.underWay {
-		if now.Sub(ctx.sent) > unlockTime-resendTime {
-			ctx.end(context.DeadlineExceeded) // it should have a connection by now
+	for _, s := range r.underWay {
+		if now.Sub(s.begun) > unlockTime-resendTime {
+			s.end(context.DeadlineExceeded) // it should have a connection by now
 		}
 	}
 	return nil, nil
@@ -313,13 +338,14 @@ func (r *retry[T]) leave(value T, why error) (T, int, error) {
 
 // end leaves the tries that are under way to themselves.
 func (r *retry[T]) end() {
-	if r.over == nil {
+	if r.outcomes == nil || r.over.Swap(true) {
 		return
 	}
-	close(r.over)
-	r.over = nil
-	for _, ctx := range r.underWay {
-		ctx.end(context.Canceled)
+	for _, s := range r.underWay {
+		s.end(context.Canceled)
+	}
+	if onOrphan := r.onOrphan; onOrphan != nil && len(r.outcomes) > 0 {
+		r.engine.spawn(func() { r.drain(onOrphan) })
 	}
 }
 
@@ -374,14 +400,14 @@ func (e *engine) noteHealth(err error) {
 // themselves, and cost half a microsecond more.
 type requestCtx struct {
 	context.Context // of the caller, for its values and its deadline
-	sent            time.Time
+	begun           time.Time
 	ended           chan struct{}
 	why             error // written before ended is closed
 }
 
 // Deadline is for go-redis, where it is told to bound by it how long it waits for an answer.
 func (c *requestCtx) Deadline() (time.Time, bool) {
-	by := c.sent.Add(unlockTime + unlockTime/4)
+	by := c.begun.Add(unlockTime + unlockTime/4)
 	if d, ok := c.Context.Deadline(); ok && d.Before(by) {
 		return d, true
 	}
@@ -420,15 +446,18 @@ func (e *engine) sendOnce(p *patience, now time.Time, request func(context.Conte
 		ctx = e.soon.of(ctx, now)
 	}
 	err := withoutPanic(func() error { return request(ctx) })
-	err = p.orUnconnected(err, ctx, resendTime)
+	if !p.parts {
+		err = orUnconnected(err, p.ctx, ctx, resendTime)
+	}
 	e.noteHealth(err)
 	e.logPanic(err)
 	return err
 }
 
-// orUnconnected is err, which says so if it is the end of ctx that bounds how long a connection is waited for.
-func (p *patience) orUnconnected(err error, ctx context.Context, d time.Duration) error {
-	if err == nil || p.parts || p.ctx.Err() != nil || !errors.Is(err, ctx.Err()) {
+// orUnconnected is err, which says so if it is the end of ctx, which bounds how long a connection is waited for, and
+// not that of the caller's ctx.
+func orUnconnected(err error, caller, ctx context.Context, d time.Duration) error {
+	if err == nil || caller.Err() != nil || !errors.Is(err, ctx.Err()) {
 		return err
 	}
 	return fmt.Errorf("no connection to Redis within %v", d)
