@@ -243,8 +243,8 @@ func TestClusterFailover(t *testing.T) {
 	}
 }
 
-// L7: the host of a master vanishes, so that nothing it has is answered and nobody can connect to it. A renewal
-// does not wait for it: the lock is held on, by the record that the replica has.
+// L7: the host of a master vanishes: it answers nothing and takes no connection. A renewal does not wait for
+// that host. The lock stays held, by the record that the replica has.
 func TestClusterMasterHostVanishes(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)

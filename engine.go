@@ -359,8 +359,8 @@ func newFirstTry(e *engine) *firstTry {
 	return first
 }
 
-// takeAtOnce makes the first attempt for a fresh hold that nobody of this process is in the
-// way of. It does for less what takeOne would do, and is all that most locks need. If they
+// takeAtOnce makes the first attempt for a fresh hold, where no other goroutine of this process is in the
+// way. It does for less what takeOne would do, and is all that most locks need. If they
 // are not taken then, takeOne goes on from that try.
 func (e *engine) takeAtOnce(p *patience, h *hold, r request) (first *firstTry, taken bool, err error) {
 	w := want{h, attempt{field: h.field, level: 1}}
@@ -868,8 +868,8 @@ func (e *engine) inTime(wants []want, sent time.Time) bool {
 	return true
 }
 
-// undoOrphan undoes an attempt that was answered when nobody waited for it any more:
-// its acquire was given up; or another try of it was granted, and that hold is over.
+// undoOrphan undoes an attempt that was answered too late for its caller: the caller has
+// given up; or another try of the attempt was granted, and that hold is over.
 func (e *engine) undoOrphan(ctx context.Context, givenUp *atomic.Bool, asked []want, t tried, err error) {
 	ghosts := 0
 	switch {

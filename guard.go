@@ -4,8 +4,8 @@ package relock
 //
 // Rules: a hold keeps one end for all guards whose parents end together, so that asking
 // for guards again and again costs nothing; and for none of a parent that has ended. A
-// ctx that ends with the hold already is its own guard. What Do gives to its function
-// ends when that has returned. Methods of the user's ctx are called without a mutex held.
+// ctx that ends with the hold already is its own guard. The ctx that Do gives to its function
+// ends when the function has returned. Methods of the user's ctx are called without a mutex held.
 
 import (
 	"cmp"

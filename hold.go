@@ -128,7 +128,7 @@ func (h *hold) loseUnasked(cause error) {
 // loseAlone is lose for this one hold, without a report. Its record is nobody's any more: leaseEnded has to tell the others.
 func (h *hold) loseAlone(cause error) bool {
 	e := h.engine
-	// What Redis has not done may be in the words of a hook of the user: these are asked for first.
+	// The cause may be an error of a user's hook, whose methods are called first, without the mutex.
 	lapsed := errors.Is(cause, errLapsed)
 	loss, unrenewed := lossError(cause), error(nil)
 	if lapsed {

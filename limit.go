@@ -43,7 +43,7 @@ func (l *limit) of(ctx context.Context, now time.Time) context.Context {
 	return limited{l.begin(now), ctx}
 }
 
-// undated is a ctx whose end nobody can see coming. go-redis with ContextTimeoutEnabled
+// undated is a ctx that ends without a deadline that is known before. go-redis with ContextTimeoutEnabled
 // would take the end for the time that an answer may take, and close a connection
 // whose answer is a little later. A request that waits for a connection still ends with the ctx.
 type undated struct{ context.Context }

@@ -19,10 +19,10 @@ import (
 
 // An Observer is told what happens to the locks of a Client: see [WithObserver].
 //
-// What a call causes is reported on the goroutine of that call, before the call returns: a slow
-// Observer delays that caller, and whoever waits for the lock that the caller holds by then. What
-// the Client notices by itself (renewals, and losses that no call has asked about) is reported by
-// one goroutine of the Client, one event after the other, losses first: a slow Observer delays no
+// A call reports what it causes on its own goroutine, before the call returns: a slow
+// Observer delays that caller, and the callers that wait for a lock that it holds by then. One
+// goroutine of the Client reports what the Client notices by itself (renewals, and losses that no call
+// has asked about), one event after the other, losses first: a slow Observer delays no
 // renewal, no guard and no other caller, and hears of these later. More than 131,072 renewals that
 // wait to be reported are dropped; losses never are, but for those that Close cannot report within
 // a second. An Observer must not call the lock that it is told of, and must not close the Client.

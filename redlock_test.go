@@ -284,7 +284,7 @@ func TestRedLockLateAnswers(t *testing.T) {
 	if took := time.Since(start); took > 700*time.Millisecond {
 		t.Errorf("it waited %v for late answers", took)
 	}
-	// What was left behind runs on those three later, and is undone: the bench looks for it.
+	// The attempts that were left behind run on those three later, and are undone: the bench looks for it.
 	time.Sleep(time.Second)
 	testredis.Await(b, "nothing is left", 2*soon, func() bool { return b.has() == 0 })
 }

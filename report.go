@@ -2,10 +2,10 @@ package relock
 
 // How the Logger and the Observer of the user are called.
 //
-// Rules: neither is called with a mutex held. What a call of the user causes is
-// reported by that call, before it returns. What the Client notices by itself
-// (renewals, and losses that no call has asked about) is reported by a goroutine of
-// the reporter, so that nothing waits for a Logger or an Observer that is slow. That
+// Rules: neither is called with a mutex held. A call of the user reports what it
+// causes before it returns. A goroutine of the reporter reports what the Client notices by itself:
+// renewals, and losses that no call has asked about. So
+// nothing waits for a Logger or an Observer that is slow. That
 // goroutine exists only while there is something to report; Close waits for it, and
 // drops what it has not reported within reportTime. A panic of either is recovered.
 

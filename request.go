@@ -64,7 +64,7 @@ type retry[T any] struct {
 	engine   *engine
 	p        *patience
 	request  func(context.Context) (T, error)
-	onOrphan func(T, error) // hears the outcome of a try that nobody waits for any more; or nil
+	onOrphan func(T, error) // hears the outcome of a try that its caller does not wait for any more; or nil
 
 	made   *try[T] // the first try, if run has not seen its outcome yet
 	tries  int
@@ -73,7 +73,7 @@ type retry[T any] struct {
 
 	underWay []*sentTry[T]
 	outcomes chan *sentTry[T] // has room for all that are under way
-	over     atomic.Bool      // nobody receives from outcomes any more but drain, on any goroutine
+	over     atomic.Bool      // only drain receives from outcomes now, on any goroutine
 
 	// Most requests need one try.
 	first sentTry[T]
@@ -266,7 +266,7 @@ func (r *retry[T]) finish(s *sentTry[T], parts bool, onOrphan func(T, error)) {
 	}
 }
 
-// drain passes on the outcomes that nobody waits for. Each outcome is received once: by wait, by the goroutine of the
+// drain passes on the outcomes for which the caller does not wait any more. Each outcome is received once: by wait, by the goroutine of the
 // try, or by that which end starts.
 func (r *retry[T]) drain(onOrphan func(T, error)) {
 	for {

@@ -151,8 +151,8 @@ func (h processHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	}
 }
 
-// A hook of the Redis client that panics behind a request does so for the caller of the lock, with its own
-// value, on whichever goroutine the request was sent; and nothing is left in Redis.
+// A hook of the Redis client panics behind a request: the caller of the lock panics with the same value, on
+// whichever goroutine the request was sent. Nothing is left in Redis.
 func TestHookPanicReachesTheCaller(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)

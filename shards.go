@@ -34,8 +34,8 @@ func (s *shards) node(channel string) node {
 
 func (s *shards) moves() bool { return !s.plain.Load() }
 
-// reload has go-redis ask who has which slots. By itself it would go on asking a
-// node that is gone for up to a minute, longer than a lease; and its own ReloadState
+// reload has go-redis ask which node has which slots. By itself go-redis would go on asking a
+// node that is gone for up to a minute, longer than a lease. Its ReloadState
 // waits for such a node until dialling has failed, several times. So each reload has
 // a time limit: the next one asks another node first.
 func (s *shards) reload() {
