@@ -782,7 +782,7 @@ func (e *engine) contend(p *patience, wants []want, g *group, inherited bool, fi
 		e.noteBusy(p, wants[t.at].hold, t.grant)
 		wake, ready, turned := ears.turnTo(e, wants[t.at], t.grant) // 3, 4
 		p.seen.waits()
-		p.seen.ends(ByTimer)
+		p.seen.ends(PathPolled)
 		nap := e.nap(t.wait)
 		if !t.left && ears.deaf() { // what it has left in Redis is its place there
 			nap = min(nap, poll.next(heard, t.wait))
@@ -805,7 +805,7 @@ func (e *engine) contend(p *patience, wants []want, g *group, inherited bool, fi
 			slept := time.Now()
 			err = patient.wait(wake, ready, nap)
 			if time.Since(slept) < nap {
-				p.seen.ends(ByWakeUp)
+				p.seen.ends(PathNotified)
 				if ready == nil {
 					e.heardRelease(wants[t.at].hold)
 				}

@@ -267,7 +267,7 @@ func (e *engine) lineUpLocked(p *patience, g *gate, h *hold) (legacy, error) {
 	err := e.awaitTurnLocked(p, t)
 	switch {
 	case t.left: // before anything else happened: nobody else could release it
-		p.seen.ends(ByHandover)
+		p.seen.ends(PathHandover)
 		h.offered = false
 		if !h.heir && h.state != over && !e.isKeptLocked(h.tenure) {
 			return e.refuseLocked(h), nil

@@ -130,21 +130,21 @@ type Owner int64
 // String is the owner as it appears in errors.
 func (o Owner) String() string { return owner(o).String() }
 
-// A Way is how a caller came to hold a lock, as it appears in metrics.
-type Way string
+// An AcquirePath is how a caller came to hold a lock, as it appears in metrics.
+type AcquirePath string
 
 const (
-	// AtOnce: it did not wait for anybody.
-	AtOnce Way = "at_once"
-	// ByTurn: it waited for others of its process, and its first attempt was granted.
-	ByTurn Way = "turn"
-	// ByHandover: the one before it in its process left the lock to it, or let it in too.
-	ByHandover Way = "handover"
-	// ByWakeUp: it heard of the release, or the lock was free when it had only just begun to listen.
-	ByWakeUp Way = "wakeup"
-	// ByTimer: it asked again because it was time to: the lease in its way had ended, or a
-	// wake-up was lost; or to show that it lives, as waiters of fair and write locks do.
-	ByTimer Way = "timer"
+	// PathImmediate: the first attempt was granted, without a wait for another caller.
+	PathImmediate AcquirePath = "immediate"
+	// PathQueue: the caller waited for others of its process, and its first attempt was granted.
+	PathQueue AcquirePath = "queue"
+	// PathHandover: the holder before it in its process handed the lock over, or shared it.
+	PathHandover AcquirePath = "handover"
+	// PathNotified: the caller was notified of the release, or the lock was free when it had just begun to listen.
+	PathNotified AcquirePath = "notified"
+	// PathPolled: the caller asked again without a notification: the lease in its way had ended, or a
+	// notification was lost; or to show that it lives, as waiters of fair and write locks do.
+	PathPolled AcquirePath = "polled"
 )
 
 // A WaitingEvent is about a caller who begins to wait.
@@ -155,7 +155,7 @@ type WaitingEvent struct {
 // An AcquiredEvent is about a level of a lock that was acquired.
 type AcquiredEvent struct {
 	Lock   LockInfo
-	Way    Way           // AtOnce, or Waiting was called before
+	Path   AcquirePath   // PathImmediate, or Waiting was called before
 	Waited time.Duration // since the call, with the time that Redis took
 	Level  int           // 1: a fresh hold; more: a re-entry
 	Token  int64         // of a fenced lock; else 0
@@ -215,7 +215,7 @@ type sighting struct {
 	ctx      context.Context
 	locks    []LockInfo
 	began    time.Time
-	way      Way
+	path     AcquirePath
 	wants    []want // of the locks; empty: everything was handed over
 }
 
@@ -224,7 +224,7 @@ func (e *engine) sight(ctx context.Context, bs []backend, o owner) *sighting {
 	if e.observer == nil {
 		return nil
 	}
-	s := &sighting{observer: e.observer, ctx: ctx, began: time.Now(), way: AtOnce}
+	s := &sighting{observer: e.observer, ctx: ctx, began: time.Now(), path: PathImmediate}
 	for _, b := range bs {
 		s.locks = append(s.locks, infoOf(b, o))
 	}
@@ -233,19 +233,19 @@ func (e *engine) sight(ctx context.Context, bs []backend, o owner) *sighting {
 
 // waits notes that the caller is going to wait for others.
 func (s *sighting) waits() {
-	if s == nil || s.way != AtOnce {
+	if s == nil || s.path != PathImmediate {
 		return
 	}
-	s.way = ByTurn
+	s.path = PathQueue
 	for _, l := range s.locks {
 		s.observer.Waiting(s.ctx, WaitingEvent{l})
 	}
 }
 
 // ends notes why the wait, which was noted before, has ended; what comes last counts.
-func (s *sighting) ends(way Way) {
+func (s *sighting) ends(path AcquirePath) {
 	if s != nil {
-		s.way = way
+		s.path = path
 	}
 }
 
@@ -265,14 +265,14 @@ func (s *sighting) conclude(err error) {
 	for i, l := range s.locks {
 		switch {
 		case err == errTimeUp:
-			s.observer.GaveUp(s.ctx, GaveUpEvent{Lock: l, Waiting: s.way != AtOnce, Waited: waited})
+			s.observer.GaveUp(s.ctx, GaveUpEvent{Lock: l, Waiting: s.path != PathImmediate, Waited: waited})
 		case err != nil:
-			s.observer.GaveUp(s.ctx, GaveUpEvent{l, s.way != AtOnce, waited, err})
+			s.observer.GaveUp(s.ctx, GaveUpEvent{l, s.path != PathImmediate, waited, err})
 		case len(s.wants) == 0:
-			s.observer.Acquired(s.ctx, AcquiredEvent{l, s.way, waited, 1, 0})
+			s.observer.Acquired(s.ctx, AcquiredEvent{l, s.path, waited, 1, 0})
 		default:
 			w := s.wants[i]
-			s.observer.Acquired(s.ctx, AcquiredEvent{l, s.way, waited, w.level, w.hold.token})
+			s.observer.Acquired(s.ctx, AcquiredEvent{l, s.path, waited, w.level, w.hold.token})
 		}
 	}
 }

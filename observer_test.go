@@ -123,8 +123,8 @@ func TestObserverSeesLevels(t *testing.T) {
 		e.lock(1)
 		e.lock(1)
 		r.told(t,
-			AcquiredEvent{Lock: x(1), Way: AtOnce, Waited: 2 * time.Millisecond, Level: 1, Token: 1},
-			AcquiredEvent{Lock: x(1), Way: AtOnce, Waited: 2 * time.Millisecond, Level: 2, Token: 1})
+			AcquiredEvent{Lock: x(1), Path: PathImmediate, Waited: 2 * time.Millisecond, Level: 1, Token: 1},
+			AcquiredEvent{Lock: x(1), Path: PathImmediate, Waited: 2 * time.Millisecond, Level: 2, Token: 1})
 		time.Sleep(time.Second)
 		e.unlock(1)
 		e.unlock(1)
@@ -142,16 +142,16 @@ func TestObserverSeesHandover(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, _ *lockedBuffer) {
 		e.lock(1)
 		waiters := startInOrder(e, 2, 3)
-		r.told(t, AcquiredEvent{x(1), AtOnce, 0, 1, 1}, WaitingEvent{x(2)}, WaitingEvent{x(3)})
+		r.told(t, AcquiredEvent{x(1), PathImmediate, 0, 1, 1}, WaitingEvent{x(2)}, WaitingEvent{x(3)})
 		time.Sleep(5 * time.Millisecond)
 		e.unlock(1)
 		<-waiters
-		r.told(t, ReleasedEvent{x(1), 5 * time.Millisecond, 0, nil}, AcquiredEvent{x(2), ByHandover, 5 * time.Millisecond, 1, 0})
+		r.told(t, ReleasedEvent{x(1), 5 * time.Millisecond, 0, nil}, AcquiredEvent{x(2), PathHandover, 5 * time.Millisecond, 1, 0})
 		time.Sleep(time.Second) // longer than a slice
 		e.unlock(2)
 		<-waiters
 		r.told(t, ReleasedEvent{x(2), time.Second, 0, nil},
-			AcquiredEvent{x(3), ByTurn, time.Second + 5*time.Millisecond, 1, 2})
+			AcquiredEvent{x(3), PathQueue, time.Second + 5*time.Millisecond, 1, 2})
 		e.unlock(3)
 		r.told(t, ReleasedEvent{x(3), 0, 0, nil})
 	})
@@ -178,7 +178,7 @@ func TestObserverSeesWakeUpsAndTimers(t *testing.T) {
 		time.Sleep(10 * time.Second)
 		other.unlock(9)
 		<-got
-		r.told(t, WaitingEvent{x(1)}, AcquiredEvent{x(1), ByWakeUp, 10 * time.Second, 1, 2})
+		r.told(t, WaitingEvent{x(1)}, AcquiredEvent{x(1), PathNotified, 10 * time.Second, 1, 2})
 		e.unlock(1)
 
 		e.redis.set(func() {
@@ -187,7 +187,7 @@ func TestObserverSeesWakeUpsAndTimers(t *testing.T) {
 		r.take()
 		e.lock(1)
 		events := r.take()
-		if a, ok := events[len(events)-1].(AcquiredEvent); !ok || a.Way != ByTimer || a.Waited < 100*time.Millisecond || a.Waited > 200*time.Millisecond {
+		if a, ok := events[len(events)-1].(AcquiredEvent); !ok || a.Path != PathPolled || a.Waited < 100*time.Millisecond || a.Waited > 200*time.Millisecond {
 			t.Errorf("%+v", events)
 		}
 		e.unlock(1)
@@ -399,7 +399,7 @@ func TestObserverCountsAddUp(t *testing.T) {
 			case WaitingEvent:
 				waits[e.Lock.Type]++
 			case AcquiredEvent:
-				if e.Way != AtOnce {
+				if e.Path != PathImmediate {
 					waits[e.Lock.Type]--
 				}
 				if e.Level == 1 {

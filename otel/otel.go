@@ -11,12 +11,12 @@
 // are in seconds.
 //
 //	relock.wait.duration     histogram  from the call until it has the lock, or gives up having waited,
-//	                                    with relock.way: at_once, turn, handover, wakeup, timer, gave_up
+//	                                    with relock.path: immediate, queue, handover, notified, polled, gave_up
 //	relock.hold.duration     histogram  from the attempt that was granted until the end, with
 //	                                    relock.end: released, unconfirmed, lapsed, lost
 //	relock.holders           up-down    holds there are, without re-entries
 //	relock.waiters           up-down    callers who wait for others
-//	relock.acquisitions      counter    levels acquired, with relock.way
+//	relock.acquisitions      counter    levels acquired, with relock.path
 //	relock.give_ups          counter    calls that left without the lock, with
 //	                                    relock.reason: time_up, ctx, closed, lost, error
 //	relock.losses            counter    holds that were lost
@@ -71,7 +71,7 @@ const scope = "github.com/relock-go/relock/otel"
 const (
 	typeKey   = attribute.Key("relock.lock.type")
 	nameKey   = attribute.Key("relock.lock.name")
-	wayKey    = attribute.Key("relock.way")
+	pathKey   = attribute.Key("relock.path")
 	endKey    = attribute.Key("relock.end")
 	reasonKey = attribute.Key("relock.reason")
 	tokenKey  = attribute.Key("relock.token")
@@ -175,9 +175,9 @@ func (o *Observer) Waiting(ctx context.Context, e relock.WaitingEvent) {
 
 // Acquired records the wait, and one more hold: see [relock.Observer].
 func (o *Observer) Acquired(ctx context.Context, e relock.AcquiredEvent) {
-	byWay := o.attributes(e.Lock, wayKey, string(e.Way))
-	o.acquisitions.Add(ctx, 1, byWay)
-	o.wait.Record(ctx, e.Waited.Seconds(), byWay)
+	byPath := o.attributes(e.Lock, pathKey, string(e.Path))
+	o.acquisitions.Add(ctx, 1, byPath)
+	o.wait.Record(ctx, e.Waited.Seconds(), byPath)
 	bare := o.attributes(e.Lock, "", "")
 	if e.Level == 1 {
 		o.holders.Add(ctx, 1, bare)
@@ -185,12 +185,12 @@ func (o *Observer) Acquired(ctx context.Context, e relock.AcquiredEvent) {
 		o.losses.Add(ctx, 0, bare)
 		o.renewalFailures.Add(ctx, 0, bare)
 	}
-	if e.Way == relock.AtOnce {
+	if e.Path == relock.PathImmediate {
 		return
 	}
 	o.waiters.Add(ctx, -1, bare)
 	if s := o.span(ctx, "relock.wait", e.Lock, e.Waited); s != nil {
-		s.SetAttributes(wayKey.String(string(e.Way)))
+		s.SetAttributes(pathKey.String(string(e.Path)))
 		if e.Token != 0 {
 			s.SetAttributes(tokenKey.Int64(e.Token))
 		}
@@ -205,10 +205,10 @@ func (o *Observer) GaveUp(ctx context.Context, e relock.GaveUpEvent) {
 	if !e.Waiting {
 		return
 	}
-	o.wait.Record(ctx, e.Waited.Seconds(), o.attributes(e.Lock, wayKey, "gave_up"))
+	o.wait.Record(ctx, e.Waited.Seconds(), o.attributes(e.Lock, pathKey, "gave_up"))
 	o.waiters.Add(ctx, -1, o.attributes(e.Lock, "", ""))
 	if s := o.span(ctx, "relock.wait", e.Lock, e.Waited); s != nil {
-		s.SetAttributes(wayKey.String("gave_up"), reasonKey.String(why))
+		s.SetAttributes(pathKey.String("gave_up"), reasonKey.String(why))
 		failed(s, e.Err)
 		s.End()
 	}

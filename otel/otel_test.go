@@ -133,7 +133,7 @@ func TestHoldsAndWaits(t *testing.T) {
 	go func() { got <- l.Lock(other) }()
 	b.await(map[string]int64{
 		"relock.holders lock": 1, "relock.waiters lock": 1,
-		"relock.acquisitions lock at_once": 2, "relock.wait.duration lock at_once": 2,
+		"relock.acquisitions lock immediate": 2, "relock.wait.duration lock immediate": 2,
 	})
 	if ok, err := l.TryLock(relock.WithOwner(ctx), 0, 0); ok || err != nil {
 		t.Fatal(ok, err)
@@ -195,7 +195,7 @@ func TestNamesThatAreNoText(t *testing.T) {
 	}
 	o := newObserver(t, relockotel.WithLockNames(), relockotel.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(exporter))))
 	for _, name := range []string{"orders:42", "a\xff\x00\n"} {
-		o.Acquired(context.Background(), relock.AcquiredEvent{Lock: relock.LockInfo{Name: name, Type: relock.TypeLock}, Way: relock.AtOnce, Level: 1})
+		o.Acquired(context.Background(), relock.AcquiredEvent{Lock: relock.LockInfo{Name: name, Type: relock.TypeLock}, Path: relock.PathImmediate, Level: 1})
 	}
 	answer := httptest.NewRecorder()
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
@@ -225,7 +225,7 @@ func TestWithLockNames(t *testing.T) {
 	for _, name := range []string{"a", "b", "a"} {
 		b.must(b.client.NewLock(name).Do(ctx, func(context.Context) error { return nil }))
 	}
-	b.await(map[string]int64{"relock.acquisitions a lock at_once": 2, "relock.acquisitions b lock at_once": 1})
+	b.await(map[string]int64{"relock.acquisitions a lock immediate": 2, "relock.acquisitions b lock immediate": 1})
 }
 
 // The reasons are few words, whatever the errors say.
@@ -297,7 +297,7 @@ func TestSpans(t *testing.T) {
 func everything(o *relockotel.Observer) {
 	ctx, l := context.Background(), relock.LockInfo{Name: "x", Type: relock.TypeLock, Owner: 1}
 	o.Waiting(ctx, relock.WaitingEvent{Lock: l})
-	o.Acquired(ctx, relock.AcquiredEvent{Lock: l, Way: relock.ByTimer, Waited: time.Second, Level: 1})
+	o.Acquired(ctx, relock.AcquiredEvent{Lock: l, Path: relock.PathPolled, Waited: time.Second, Level: 1})
 	o.GaveUp(ctx, relock.GaveUpEvent{Lock: l, Waiting: true, Waited: time.Second})
 	o.Renewed(ctx, relock.RenewedEvent{Lock: l})
 	o.RenewalFailed(ctx, relock.RenewalFailedEvent{Lock: l})
