@@ -178,16 +178,19 @@ func (r *retry[T]) enough(heard, start time.Time) bool {
 	return tried && took > time.Second || took > quickTime
 }
 
-// mayTry says whether one more try may be under way.
+// mayTry says whether one more try may be under way. Of those beside a first one, it counts that try.
 func (r *retry[T]) mayTry() bool {
 	switch n := len(r.underWay); {
 	case n == 0:
 		return true
-	case r.p.parts: // which send again by themselves
+	case n >= mostTries || r.p.parts: // which send again by themselves
 		return false
-	default:
-		return n < mostTries && r.engine.resent.Load() < mostResent
 	}
+	if r.engine.resent.Add(1) > mostResent {
+		r.engine.resent.Add(-1)
+		return false
+	}
+	return true
 }
 
 // send makes one try. It returns the outcome if that is known already. The error is
@@ -233,9 +236,6 @@ func (r *retry[T]) start(now time.Time) {
 	s.try.sent, s.err, s.again = now, errHookExited, len(r.underWay) > 0
 	r.underWay = append(r.underWay, s)
 	e.asking.Add(1)
-	if s.again {
-		e.resent.Add(1)
-	}
 	request, onOrphan := r.request, r.onOrphan // they may be others when the request ends
 	parts := r.p.parts
 	e.spawn(func() {
