@@ -233,7 +233,7 @@ func (r *retry[T]) start(now time.Time) {
 		s = new(sentTry[T])
 	}
 	s.requestCtx = requestCtx{Context: r.p.ctx, begun: now, ended: make(chan struct{})}
-	s.try.sent, s.err, s.again = now, errHookExited, len(r.underWay) > 0
+	s.sent, s.err, s.again = now, errHookExited, len(r.underWay) > 0
 	r.underWay = append(r.underWay, s)
 	e.asking.Add(1)
 	request, onOrphan := r.request, r.onOrphan // they may be others when the request ends
