@@ -193,6 +193,7 @@ func TestHookPanicReachesTheCaller(t *testing.T) {
 					panics.Store(true)
 					require.PanicsWithValue(t, "a hook", func() { _ = acquire(l) })
 					b.freeSoon()
+					testredis.Await(t, "the undo is done, which the next panic is not for", soon, func() bool { return c.engine.atWork() == 0 })
 
 					require.NoError(t, acquire(l))
 					panics.Store(true)

@@ -725,7 +725,7 @@ func TestEveryLevelOfAReaderCostsTheSame(t *testing.T) {
 	for range deep {
 		b.must(read.Lock(ctx))
 	}
-	assert.Equal(t, shallow, costs())
+	assert.InDeltaSlice(t, shallow, costs(), 2) // a lease that is as long already, to the millisecond, is not set
 	for range deep + 3 {
 		b.must(read.Unlock(ctx))
 	}
