@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -12,10 +14,11 @@ import (
 // EVALSHA of the same scripts on the same client, in turns. ratio is the rate of
 // relock as a part of the bare one: with a ctx that has no end, and with one that can be
 // cancelled. "apart" is what can be had with the latter: two bare EVALSHA, of which the
-// first is on another goroutine, for only then its caller could leave.
+// first is on another goroutine, for only then its caller could leave. With the read timeout that
+// go-redis has by default, both requests of relock are on another goroutine: see resendTime.
 func BenchmarkUncontended(b *testing.B) {
 	s := testredis.Start(b)
-	rdb := s.Client()
+	rdb := s.Client(func(o *redis.Options) { o.ReadTimeout = time.Second })
 	client, err := New(rdb)
 	if err != nil {
 		b.Fatal(err)
@@ -87,6 +90,14 @@ func BenchmarkUncontended(b *testing.B) {
 	b.Run("background", compare(lock(background)))
 	b.Run("cancellable", compare(lock(cancellable)))
 	b.Run("apart", compare(apart, free))
+
+	defaults, err := New(s.Client())
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer defaults.Close()
+	l = defaults.NewLock("relock")
+	b.Run("default read timeout", compare(lock(background)))
 }
 
 // BenchmarkHandover is 64 goroutines of one process that take turns.

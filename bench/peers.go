@@ -80,7 +80,10 @@ func kindOf(name string) kind {
 
 // client has the defaults of go-redis.
 func (s setting) client() redis.UniversalClient {
-	c := redis.NewUniversalClient(&redis.UniversalOptions{Addrs: strings.Split(s.addr, ",")})
+	c := redis.NewUniversalClient(&redis.UniversalOptions{
+		Addrs:       strings.Split(s.addr, ","),
+		ReadTimeout: time.Second, // as docs/running.md recommends, for every library
+	})
 	for _, h := range s.hooks {
 		c.AddHook(h)
 	}
