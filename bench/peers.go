@@ -78,7 +78,7 @@ func kindOf(name string) kind {
 	panic("no peer " + name)
 }
 
-// client has the defaults of go-redis.
+// client has the defaults of go-redis, but for the read timeout.
 func (s setting) client() redis.UniversalClient {
 	c := redis.NewUniversalClient(&redis.UniversalOptions{
 		Addrs:       strings.Split(s.addr, ","),
