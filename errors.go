@@ -36,11 +36,13 @@ var (
 	// confirmed a lock in time. It is not held, and was given back.
 	ErrNotSynced = errors.New("not confirmed by enough replicas")
 
-	// ErrNotALock says that Redis has something under the name, or under a key that
-	// belongs to it, that neither this package nor Redisson has put there. The text
+	// ErrNotALock says that Redis has something under the name that neither this package
+	// nor Redisson has put there, or a value of another type under a key that
+	// belongs to the name. The text
 	// names the key and what it holds. The key is left as it is, also by ForceUnlock,
 	// and never waited for: every method that asks Redis returns this error at once.
-	// Give locks names that no data have, such as "lock:orders:42".
+	// The keys beside a lock (redisson_lock_queue:{name} and the like) are checked for their
+	// type alone. Give locks names that no data have, such as "lock:orders:42".
 	ErrNotALock = errors.New("not a lock")
 
 	// ErrInvalid says that a name, lease, wait, option or set of locks makes no
@@ -62,7 +64,7 @@ func lossError(cause error) error {
 var errTimeUp = errors.New("the time is up")
 
 // errNoAnswer is a TryLock whose time is up without Redis having said anything.
-var errNoAnswer = errors.New("no answer from Redis in the time given; what was asked is undone")
+var errNoAnswer = errors.New("no answer from Redis in the time given; what was asked is undone, and lapses with its lease if Redis runs it even later")
 
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: "+format, append([]any{ErrInvalid}, args...)...)
@@ -112,7 +114,7 @@ func ctxError(ctx context.Context) error {
 // failed, or a server that is starting, failing over or busy refused it.
 func transient(err error) bool {
 	if errors.Is(err, redis.ErrClosed) || errors.Is(err, errReply) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrNotSynced) ||
-		errors.Is(err, ErrNotALock) || errors.Is(err, errHookExited) || panicOf(err) != nil {
+		errors.Is(err, ErrNotALock) || ofHook(err) {
 		return false
 	}
 	if quorum := (*QuorumError)(nil); errors.As(err, &quorum) {

@@ -26,6 +26,8 @@ type patience struct {
 	number   uint64          // of the ticket with which it was turned away from a gate; 0: it was not
 	// A request was under way when its caller left.
 	leftBehind bool
+	// No caller waits who could be told of a panic of a hook: the request is tried again.
+	background bool
 	seen       *sighting // of the call, or nil
 
 	obstacle *obstacle // what the last attempt found, or nil

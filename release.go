@@ -271,7 +271,7 @@ func (e *engine) abandonAll(ctx context.Context, wants []want, ghosts int) {
 // it has found it. The error is that of what could not be undone.
 func (e *engine) abandon(ctx context.Context, b backend, a attempt, ghosts int) error {
 	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second} {
-		p := &patience{ctx: context.WithoutCancel(ctx), prompt: true, parts: isComposite(b)}
+		p := &patience{ctx: context.WithoutCancel(ctx), parts: isComposite(b), background: true}
 		if pause > 0 {
 			_ = p.wait(e.closed, nil, pause) // Close does not wait so long
 		}

@@ -138,7 +138,7 @@ func (r *retry[T]) run(heard time.Time) (value T, ghosts int, err error) {
 				return r.leave(value, whyAfter(ctxError(p.ctx), err))
 			}
 		}
-		if t != nil && !transient(err) || r.enough(heard, start) {
+		if t != nil && !transient(err) && !(p.background && ofHook(err)) || r.enough(heard, start) {
 			if t == nil {
 				err = silence(time.Since(start), r.tries, last)
 			}
@@ -383,7 +383,7 @@ func (e *engine) promptly() bool { return e.prompt && !e.ailing.Load() }
 
 // noteHealth remembers whether Redis has answered the last request.
 func (e *engine) noteHealth(err error) {
-	if panicOf(err) != nil || err == errHookExited {
+	if ofHook(err) {
 		return // it says nothing about Redis
 	}
 	ill := err != nil && !answered(err)
@@ -490,6 +490,9 @@ func panicOf(err error) *hookPanic {
 	errors.As(err, &p)
 	return p
 }
+
+// ofHook says whether err is a panic of a hook, or a hook has ended the goroutine.
+func ofHook(err error) bool { return panicOf(err) != nil || errors.Is(err, errHookExited) }
 
 // errHookExited is a request whose goroutine was ended by a hook of the Redis client.
 var errHookExited = errors.New("a hook of the Redis client ended the goroutine of the request")

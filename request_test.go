@@ -212,6 +212,52 @@ func (b *bench) freeSoon() {
 	testredis.Await(b, "nothing is left of the lock", soon, func() bool { return len(fb.records()) == 0 })
 }
 
+// An undo that meets a hook which panics, or ends its goroutine, is sent again: neither the lock nor the
+// place of a waiter stays.
+func TestUndoIsSentAgainAfterAHook(t *testing.T) {
+	for name, fault := range map[string]func(){"panics": func() { panic("a hook") }, "exits": runtime.Goexit} {
+		for _, timeout := range []time.Duration{500 * time.Millisecond, 5 * time.Second} {
+			t.Run(fmt.Sprint(name, timeout), func(t *testing.T) {
+				onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+					if k.red {
+						return // its nodes are asked through the Clients beside it
+					}
+					rdb := b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = timeout })
+					var faults atomic.Int64
+					rdb.AddHook(processHook(func(send func() error) error {
+						if faults.Add(-1) >= 0 {
+							fault()
+						}
+						return send()
+					}))
+					l := k.one(b.bench.clientOn(rdb), b.name)
+					takes := b.proxy.On(k.takes, testredis.DelayReply(300*time.Millisecond))
+					ctx, cancel := context.WithCancel(context.Background())
+					got := make(chan error, 1)
+					go func() { got <- l.Lock(ctx) }()
+					<-takes.Fired()
+					faults.Store(4)
+					cancel()
+					b.mustBe(await(b.bench, "Lock returns", got), context.Canceled)
+					b.freeSoon()
+
+					faults.Store(0)
+					gone := make(chan struct{})
+					go func() { // a hook may end it
+						defer close(gone)
+						defer func() { _ = recover() }()
+						b.must(l.Lock(context.Background()))
+						faults.Store(3)
+						_ = l.Unlock(context.Background())
+					}()
+					await(b.bench, "Unlock ends", gone)
+					b.freeSoon()
+				})
+			})
+		}
+	}
+}
+
 // A hook that panics behind a renewal is a renewal that failed, and no end of the process.
 func TestHookPanicBehindARenewal(t *testing.T) {
 	t.Parallel()
