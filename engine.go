@@ -693,6 +693,8 @@ func (e *engine) contend(p *patience, wants []want, g *group, inherited bool, fi
 		queued bool      // an attempt has left something in Redis
 		next   = first   // the try to go on from; nil: none is made yet
 		asking bool      // now; afterwards only if a hook has ended the goroutine
+
+		notified bool // the last wait ended before its time
 	)
 	if first == nil {
 		first = newFirstTry(e)
@@ -784,6 +786,10 @@ func (e *engine) contend(p *patience, wants []want, g *group, inherited bool, fi
 		p.seen.waits()
 		p.seen.ends(PathPolled)
 		nap := e.nap(t.wait)
+		if notified && p.parts {
+			nap = min(nap, reserveTime) // a node may announce a release before the process of the holder has noted it
+		}
+		notified = false
 		if !t.left && ears.deaf() { // what it has left in Redis is its place there
 			nap = min(nap, poll.next(heard, t.wait))
 		}
@@ -806,6 +812,7 @@ func (e *engine) contend(p *patience, wants []want, g *group, inherited bool, fi
 			err = patient.wait(wake, ready, nap)
 			if time.Since(slept) < nap {
 				p.seen.ends(PathNotified)
+				notified = true
 				if ready == nil {
 					e.heardRelease(wants[t.at].hold)
 				}
