@@ -36,7 +36,7 @@ valkey: ## the long form of the same, on Valkey 8, which it fetches on Debian 12
 		RELOCK_LONG=1 RELOCK_REDIS_SERVER=$$server go test -count=1 -timeout 20m ./...
 
 storm: ## random work under random faults; TIME=10m for longer
-	go test -count=1 -run '^TestStorm$$' -storm=$(TIME) -timeout=0 -parallel 8 -v .
+	go test -count=1 -run '^TestStorm$$' -storm=$(TIME) -timeout=0 -parallel 4 -v .
 
 soak: ## every kind of lock at full speed for a while; TIME=30m for longer
 	go test -count=1 -run '^TestSoak$$' -soak=$(TIME) -timeout=0 -v .

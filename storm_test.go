@@ -501,8 +501,12 @@ func (s *storm) lookAfter() {
 			h.give()
 		}
 	})
+	next := time.Duration(0)
+	if s.kind.nodes > 1 { // an Unlock returns when a majority has confirmed it: the others may still be asked
+		next = time.Second
+	}
 	for i := range 20 {
-		l, h := fresh[i%2].try(0)
+		l, h := fresh[i%2].try(next)
 		if h != nil && i%5 == 0 { // and somebody gives up meanwhile
 			if _, other := fresh[(i+1)%2].try(50 * time.Millisecond); other != nil {
 				other.give()
