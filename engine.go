@@ -680,7 +680,7 @@ type tried struct {
 
 // contend makes attempts until one is answered with anything but busy. On an
 // error nothing is held, and what was left in Redis is on its way out. inherited
-// says that the record is there already, and nobody else's; and first is the first
+// says that the record is there already, handed over by its holder. first is the first
 // try, if it was made. Where g is not nil it gathers the wants for each attempt. contend returns those at
 // which it is still the caller's turn.
 func (e *engine) contend(p *patience, wants []want, g *group, inherited bool, first *firstTry) (_ []want, t tried, err error) {
