@@ -2,6 +2,7 @@ package waitqueue_test
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -125,7 +126,7 @@ func TestRandomWorkKeepsOrder(t *testing.T) {
 			case 1:
 				if taken {
 					number++
-					waiting = append(waiting, q.Add("", number))
+					waiting = append(waiting, q.Add(fmt.Sprint(number), number))
 				}
 			case 2:
 				if taken {
