@@ -1,0 +1,244 @@
+package send
+
+// Batches: where many goroutines ask Redis at the same time, their calls go out
+// together, in pipelines, and need no goroutine each.
+//
+// Rules:
+//   - A call goes out with others at once, or as soon as an earlier batch is back.
+//   - Where no batch comes back for a while, because Redis is far or connections hang,
+//     the calls in the queue go out by themselves after all: a batch that hangs delays
+//     only the calls in it. Where a batch was not answered, all calls go out by themselves
+//     for some time.
+//   - A caller that leaves before its call is sent takes the call out of the queue, and the
+//     call is never sent. Later the call is abandoned, as any other.
+//   - A batch has a time limit of its own, and the ctx of no caller.
+//   - A panic of a hook is the error of every call in the batch.
+//   - The goroutines that send end when there is nothing to send.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+const (
+	batchFrom     = 8                     // tries under way that go out by themselves
+	maxBatch      = 32                    // calls in one batch
+	maxSenders    = 4                     // batches under way
+	batchWait     = 20 * time.Millisecond // how long no batch may go out before calls go out by themselves
+	batchCooldown = 5 * time.Second       // without batches, after one that was not answered
+)
+
+// batches are the batches of one Sender.
+type batches struct {
+	sender *Sender
+	from   int64 // batchFrom
+	limit  limit // batchWait
+
+	mu       sync.Mutex // guards below, and the states of calls
+	queue    []*batchedCall
+	senders  int
+	taken    time.Time // when a sender last took a batch, or found none
+	stalled  bool      // a call has waited in vain since then
+	cooldown time.Time // no batches until then
+}
+
+func newBatches(s *Sender) *batches {
+	return &batches{sender: s, from: batchFrom, limit: limit{d: batchWait}}
+}
+
+// A batchedCall is a call that goes out with others.
+type batchedCall struct {
+	outcome // but for sent, written before done is closed
+	call    Call
+	handler OrphanHandler
+	done    chan struct{}
+
+	state batchState // guarded by batches.mu
+}
+
+// A batchState is where a batchedCall is.
+type batchState int
+
+const (
+	queued    batchState = iota
+	dequeued             // never sent
+	inBatch              // sent, or being sent
+	answered             // the caller takes the outcome
+	abandoned            // the OrphanHandler gets the outcome
+)
+
+// sendInBatch sends the request with those of others, and waits for the outcome. If the call was not sent, the request
+// has to go out by itself. The error is the reason why the caller leaves.
+func (r *retry) sendInBatch(w *Wait, now time.Time) (o outcome, why error, sent bool) {
+	b := r.batches
+	c := &batchedCall{outcome: outcome{sent: now}, call: r.req.Call, handler: r.req.OnOrphan, done: make(chan struct{})}
+	if !b.enqueue(c) {
+		return outcome{}, nil, false
+	}
+	why = b.wait(w.withMinWait(now), c)
+	switch b.leave(c) {
+	case dequeued:
+		return outcome{}, why, false
+	case answered:
+		o, why = c.outcome, nil
+		o.value, o.err = asList(o.value, o.err)
+		r.recordHealth(o.err)
+	case abandoned:
+		r.abandoned = why != nil
+		if why == nil {
+			o = outcome{sent: now, err: ErrSilent} // the request is sent again
+		}
+		r.recordHealth(ErrSilent)
+	}
+	return o, why, true
+}
+
+// wait waits until c is answered, is out of the queue, or was under way for ResendTime. The error is the reason why the
+// caller leaves.
+func (b *batches) wait(w Wait, c *batchedCall) error {
+	deadline := w.Deadline
+	w.Deadline = time.Time{} // is later than the first look, and a timer costs a twentieth of a call
+	for {
+		why := w.Sleep(c.done, b.limit.begin(time.Now()).Done(), nil, 0)
+		w.Deadline = deadline
+		switch state := b.look(c, why != nil); {
+		case state == queued:
+		case state != inBatch || why != nil:
+			return why
+		default:
+			return w.Sleep(c.done, b.sender.limit.begin(time.Now()).Done(), nil, 0)
+		}
+	}
+}
+
+// enqueue has c sent with the next batch. It returns false if calls are to go out by themselves.
+func (b *batches) enqueue(c *batchedCall) bool {
+	b.mu.Lock()
+	if b.stalled || !b.cooldown.IsZero() && time.Now().Before(b.cooldown) {
+		b.mu.Unlock()
+		return false
+	}
+	b.queue = append(b.queue, c)
+	more := b.senders < maxSenders
+	if more {
+		b.senders++
+	}
+	b.mu.Unlock()
+	if more {
+		b.sender.config.Spawn(b.sendBatches)
+	}
+	return true
+}
+
+// look returns the state of c. It takes c out of the queue if c must leave, or if no batch goes out any more.
+func (b *batches) look(c *batchedCall, must bool) batchState {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c.state == queued && (must || time.Since(b.taken) > batchWait) {
+		c.state = dequeued // and is skipped
+		b.stalled = b.stalled || !must
+	}
+	return c.state
+}
+
+// leave ends the wait of the caller of c, and returns the last state of c that concerns the caller.
+func (b *batches) leave(c *batchedCall) batchState {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if c.state == inBatch {
+		c.state = abandoned
+	}
+	return c.state
+}
+
+// sendBatches sends the calls in the queue until there are none.
+func (b *batches) sendBatches() {
+	ended := false
+	defer func() {
+		if !ended { // a hook has ended the goroutine
+			b.sender.config.Spawn(b.sendBatches)
+		}
+	}()
+	for batch := b.next(); batch != nil; batch = b.next() {
+		b.send(batch)
+	}
+	ended = true
+}
+
+// next takes the next batch; nil: there is nothing to send, and a sender less.
+func (b *batches) next() []*batchedCall {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var batch []*batchedCall
+	at := 0
+	for ; at < len(b.queue) && len(batch) < maxBatch; at++ {
+		if c := b.queue[at]; c.state == queued {
+			c.state = inBatch
+			batch = append(batch, c)
+		}
+	}
+	b.queue = b.queue[at:]
+	if batch == nil {
+		b.senders--
+		b.queue = nil
+	}
+	b.taken, b.stalled = time.Now(), false
+	return batch
+}
+
+// send sends a batch and hands in its outcomes.
+func (b *batches) send(batch []*batchedCall) {
+	calls := make([]Call, len(batch))
+	for i, c := range batch {
+		calls[i] = c.call
+	}
+	ctx := b.sender.limit.begin(time.Now()) // for a connection
+	var outcomes []Outcome
+	err := ErrHookExited                                   // unless the goroutine goes on
+	defer func() { b.finish(batch, outcomes, err, ctx) }() // also when a hook ends the goroutine
+	err = CatchPanic(func() error {
+		outcomes = b.sender.config.Transport.RunAll(ctx, calls, false)
+		return nil
+	})
+	logPanic(b.sender.config.Log, err)
+}
+
+// finish hands in the outcomes of a batch. If there are none, err is that of each call.
+func (b *batches) finish(batch []*batchedCall, outcomes []Outcome, err error, ctx context.Context) {
+	unanswered := false
+	for i, c := range batch {
+		c.err = err
+		if outcomes != nil {
+			c.value, c.err = outcomes[i].Answer, outcomes[i].Err
+		}
+		if c.err != nil && errors.Is(c.err, ctx.Err()) { // the callers have no such limit
+			c.err = fmt.Errorf("no connection to Redis within %v", ResendTime)
+		}
+		unanswered = unanswered || c.err != nil && !Answered(c.err)
+	}
+	b.mu.Lock()
+	if unanswered {
+		b.cooldown = time.Now().Add(batchCooldown)
+	}
+	var orphans []*batchedCall
+	for _, c := range batch {
+		if c.state == abandoned {
+			orphans = append(orphans, c)
+		} else {
+			c.state = answered
+		}
+	}
+	b.mu.Unlock()
+	for _, c := range batch {
+		close(c.done)
+	}
+	for _, c := range orphans {
+		b.sender.recordHealth(c.err)
+		if c.handler != nil {
+			b.sender.config.Spawn(func() { c.orphaned(c.handler) })
+		}
+	}
+}

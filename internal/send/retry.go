@@ -1,0 +1,292 @@
+package send
+
+// How a request is repeated.
+//
+// Rules:
+//   - The first answer to any of the tries counts.
+//   - A try without an answer for ResendTime stays under way, and the request is sent
+//     again over another connection: a connection may hang, and the pool gives
+//     another one. At most maxTries are under way for one request, and at most maxResent
+//     beside the first ones for all requests of a Client: where all of Redis hangs, more
+//     tries change nothing.
+//   - A refusal that may pass, and a connection that fails, are followed by a pause.
+//   - A caller without a reply so far gives up after a few tries. A caller that has had
+//     a reply, before this request or to a try of it, retries for RideOut: Redis is
+//     there, and starts, fails over or moves a slot.
+//   - The first try is made even if the time is up: a wait of 0 asks for one try.
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"time"
+)
+
+const (
+	// ResendTime is how long a call is waited for before the request is sent again. The
+	// time may be up to a quarter longer.
+	ResendTime = time.Second
+	// ConnectTime is how long a try waits for a connection, and a release for its answer.
+	ConnectTime = 5 * time.Second
+
+	maxTries   = 4               // under way for one request
+	maxResent  = 32              // under way for all requests of a Client, beside the first ones
+	quickTries = 4               // made at least for a caller without a reply,
+	quickTime  = 4 * time.Second // and for how long they are made
+	firstPause = 10 * time.Millisecond
+	longPause  = 500 * time.Millisecond
+)
+
+// A retry sends one request until the request is answered. It belongs to one goroutine. The Wait of the caller is a
+// parameter of the methods: as a field it would be moved to the heap.
+type retry struct {
+	*Sender
+	req       Request
+	lastReply time.Time // of Redis to the caller, before this request; zero: none
+
+	began    time.Time // when the first try was sent
+	tries    int
+	replied  bool // Redis has answered a try, with an error
+	unknown  int  // tries of unknown outcome that have ended
+	last     outcome
+	pause    time.Duration // the length of the next pause
+	resume   time.Time     // when the present pause ends; zero: there is none
+	underWay []*try
+	detached *detached // what underWay shares with its goroutines; nil: there was no such try
+
+	abandoned bool // the caller has left a batch
+}
+
+// An outcome is what became of a try.
+type outcome struct {
+	sent  time.Time // before the try was sent
+	value any
+	err   error
+}
+
+// run sends the request until Redis answers, or the caller gives up or leaves.
+func (r *retry) run(w *Wait) Answer {
+	defer r.end()
+	for r.pause = firstPause; ; {
+		o, why := r.next(w)
+		switch {
+		case why != nil:
+			return r.leave(WithLast(why, r.last.err))
+		case o.silent():
+			if r.enough(w) {
+				return r.giveUp(Silence(time.Since(r.began), r.tries, r.last.err))
+			}
+			continue
+		case o.err == nil:
+			return Answer{Value: o.value, Sent: o.sent, Unknown: r.unknown + len(r.underWay)}
+		}
+		if why := r.failed(w, o); why != nil {
+			return r.leave(why)
+		}
+		if !r.worthRepeating(w, o.err) || r.enough(w) {
+			return r.giveUp(o.err)
+		}
+		w.Inline = false
+		r.resume = time.Now().Add(r.pause/2 + rand.N(r.pause))
+		r.pause = min(2*r.pause, longPause)
+	}
+}
+
+// runOnce sends the request once.
+func (r *retry) runOnce(w *Wait) Answer {
+	defer r.end()
+	o, why := r.send(w)
+	for why == nil && o.silent() {
+		if o, why = r.wait(w); why == nil && o.silent() && time.Since(r.began) > 2*ConnectTime {
+			return Answer{Err: Silence(time.Since(r.began), 1, nil), Sent: r.began, Unknown: 1}
+		}
+	}
+	if why != nil {
+		return r.leave(why)
+	}
+	answer := Answer{Value: o.value, Err: o.err, Sent: o.sent}
+	if o.err != nil && MayHaveRun(o.err) {
+		answer.Unknown = 1
+	}
+	return answer
+}
+
+// silent says that there is no outcome yet.
+func (o outcome) silent() bool { return o.sent.IsZero() }
+
+// next makes a try, or waits: for an outcome, or until there is something else to do. The outcome is silent where
+// none is known. The error is the reason why the caller leaves.
+func (r *retry) next(w *Wait) (outcome, error) {
+	for {
+		if why := w.Over(); why != nil && (r.tries > 0 || why != ErrTimeUp) {
+			return outcome{}, why
+		}
+		if r.resume.IsZero() && r.mayTry() {
+			if o, why := r.send(w); why != nil || !o.silent() {
+				return o, why
+			}
+		}
+		o, why := r.wait(w)
+		if why != nil || !o.silent() || r.resume.IsZero() {
+			return o, why
+		}
+		r.resume = time.Time{} // the pause is over
+	}
+}
+
+// failed notes a try that ended with an error. It returns the reason why the caller leaves, if its ctx has ended.
+func (r *retry) failed(w *Wait, o outcome) error {
+	before := r.last.err
+	r.last = o
+	if MayHaveRun(o.err) {
+		r.unknown++
+	}
+	r.replied = r.replied || Answered(o.err)
+	ended := w.Ctx.Err()
+	switch {
+	case ended == nil:
+		return nil
+	case errors.Is(o.err, ended): // go-redis noticed as well
+		return WithLast(CtxError(w.Ctx), before)
+	}
+	return WithLast(CtxError(w.Ctx), o.err)
+}
+
+// worthRepeating says whether a request that failed with err may succeed soon.
+func (r *retry) worthRepeating(w *Wait, err error) bool {
+	return Transient(err) || w.Background && OfHook(err)
+}
+
+// enough says whether the caller gives up, after an error that may pass or after silence.
+func (r *retry) enough(w *Wait) bool {
+	took, tried := time.Since(r.began), r.tries >= quickTries && len(r.underWay) == 0
+	switch {
+	case !r.lastReply.IsZero():
+		return time.Since(r.lastReply) > r.config.RideOut
+	case w.NoWait:
+		return tried || took > quickTime
+	case r.replied:
+		return took > r.config.RideOut
+	}
+	return tried && took > time.Second || took > quickTime
+}
+
+// giveUp ends the request with err.
+func (r *retry) giveUp(err error) Answer {
+	return Answer{
+		Value: r.last.value, Err: err, Sent: r.last.sent,
+		Unknown:    r.unknown + len(r.underWay),
+		Unanswered: r.lastReply.IsZero() && Transient(err) && !Answered(err),
+	}
+}
+
+// leave ends the request for a caller that leaves because of why.
+func (r *retry) leave(why error) Answer {
+	return Answer{
+		Value: r.last.value, Err: why, Sent: r.last.sent,
+		Unknown:   r.unknown,
+		Abandoned: r.abandoned || len(r.underWay) > 0,
+	}
+}
+
+// mayTry says whether one more try may be under way, and counts the try if another one is.
+func (r *retry) mayTry() bool {
+	switch n := len(r.underWay); {
+	case n == 0:
+		return true
+	case n >= maxTries:
+		return false
+	}
+	if r.resent.Add(1) > maxResent {
+		r.resent.Add(-1)
+		return false
+	}
+	return true
+}
+
+// send makes one try: in a batch, on this goroutine, or on another one. The outcome is silent if the try is still under
+// way. The error is the reason why the caller leaves.
+func (r *retry) send(w *Wait) (outcome, error) {
+	r.tries++
+	now := time.Now()
+	if r.tries == 1 {
+		r.began = now
+	}
+	if len(r.underWay) > 0 {
+		r.start(w.Ctx, now)
+		return outcome{}, nil
+	}
+	n := r.asking.Add(1)
+	defer r.asking.Add(-1)
+	if r.mayBatch(&r.req, n) {
+		if o, why, sent := r.sendInBatch(w, now); sent || why != nil {
+			return o, why
+		}
+	}
+	if r.mayInline(w) {
+		value, err := r.runInline(w, &r.req, now)
+		return outcome{now, value, err}, nil
+	}
+	r.start(w.Ctx, now)
+	return outcome{}, nil
+}
+
+// wait waits for the outcome of a try. The outcome is silent when the pause is over, or when the time has come to send
+// the request again.
+func (r *retry) wait(caller *Wait) (outcome, error) {
+	w, now := *caller, time.Now()
+	if len(r.underWay) > 0 {
+		w = caller.withMinWait(now)
+	}
+	var tick <-chan struct{}
+	left := time.Duration(-1) // no limit
+	if r.resume.IsZero() {
+		tick = r.limit.begin(now).Done()
+	} else {
+		left = r.resume.Sub(now)
+	}
+	timeUp := false
+	// Where the tick comes long before, a timer would only cost.
+	if d := w.Deadline.Sub(now); !w.Deadline.IsZero() && (tick == nil || d < 2*ResendTime) && (left < 0 || d < left) {
+		timeUp, left = true, d
+	}
+	var timer <-chan time.Time
+	if left >= 0 || timeUp {
+		t := time.NewTimer(max(left, time.Nanosecond))
+		defer t.Stop()
+		timer = t.C
+	}
+	select {
+	case t := <-r.detached.ended():
+		return r.received(t), nil
+	case <-tick:
+	case <-timer:
+		if timeUp {
+			return outcome{}, cmp.Or(w.Over(), ErrTimeUp)
+		}
+	case <-w.Ctx.Done():
+		return outcome{}, CtxError(w.Ctx)
+	case <-w.Closed:
+		return outcome{}, ErrClosed
+	}
+	for _, t := range r.underWay {
+		t.ctx.expire(now)
+	}
+	return outcome{}, nil
+}
+
+// received takes a try that has ended from those under way.
+func (r *retry) received(t *try) outcome {
+	t.ctx.end(context.Canceled)
+	r.underWay = slices.DeleteFunc(r.underWay, func(other *try) bool { return other == t })
+	return t.outcome
+}
+
+// end abandons the tries that are under way.
+func (r *retry) end() {
+	if r.detached != nil {
+		r.detached.abandon(r.underWay)
+	}
+}

@@ -1,0 +1,140 @@
+package send
+
+// Scripts, calls of scripts, and the replies to them.
+//
+// Rules: a call is data. KEYS holds data keys and nothing else. Every script
+// answers a list: three integers, or three integers for each lock of a bundle; only
+// an inspecting script answers a list of all there is. go-redis never repeats a call
+// by itself (by default go-redis does, also after a read timeout): the sender decides
+// what a lost answer means.
+
+import (
+	"context"
+	"crypto/sha1"
+	"encoding/hex"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A Script is a Lua script.
+type Script struct {
+	source, digest string
+	byDigest       []any // the beginning of a command that sends the script by its digest
+}
+
+// NewScript returns the script with this source.
+func NewScript(source string) *Script {
+	sum := sha1.Sum([]byte(source))
+	digest := hex.EncodeToString(sum[:])
+	return &Script{source, digest, []any{"evalsha", digest}}
+}
+
+// Source is the Lua source of the script.
+func (s *Script) Source() string { return s.source }
+
+// Digest is the SHA-1 of the source, by which Redis knows the script.
+func (s *Script) Digest() string { return s.digest }
+
+// A Call is one run of a script.
+type Call struct {
+	Script *Script
+	Keys   []string
+	Args   []any
+}
+
+// command returns the call as a command: by digest, or with the whole source.
+func (c Call) command(ctx context.Context, whole bool) onceCmd {
+	args := make([]any, 0, 3+len(c.Keys)+len(c.Args))
+	if whole {
+		args = append(args, "eval", c.Script.source)
+	} else {
+		args = append(args, c.Script.byDigest...)
+	}
+	args = append(args, len(c.Keys))
+	for _, key := range c.Keys {
+		args = append(args, key)
+	}
+	cmd := newOnceCmd(ctx, append(args, c.Args...)...)
+	cmd.SetFirstKeyPos(3)
+	return cmd
+}
+
+// A onceCmd is a command that go-redis sends once, whatever becomes of it. On a
+// Cluster go-redis still follows redirections: a redirected command was not run.
+type onceCmd struct{ *redis.Cmd }
+
+func (onceCmd) NoRetry() bool { return true }
+
+func newOnceCmd(ctx context.Context, args ...any) onceCmd {
+	return onceCmd{redis.NewCmd(ctx, args...)}
+}
+
+// A Reply is the answer of a script; the header of the script says what each number means.
+type Reply [3]int64
+
+// ParseReply reads the answer of a script that answers three integers.
+func ParseReply(answer any, err error) (r Reply, _ error) {
+	list, err := parseList(answer, err)
+	if err == nil && (len(list) != len(r) || !r.read(list)) {
+		err = Unexpected(answer)
+	}
+	return r, err
+}
+
+// ParseReplies reads the answer of a script that answers three integers for each lock.
+func ParseReplies(answer any, err error) ([]Reply, error) {
+	list, err := parseList(answer, err)
+	if err != nil {
+		return nil, err
+	}
+	const size = len(Reply{})
+	if len(list)%size != 0 {
+		return nil, Unexpected(answer)
+	}
+	replies := make([]Reply, len(list)/size)
+	for i := range replies {
+		if !replies[i].read(list[i*size:]) {
+			return nil, Unexpected(answer)
+		}
+	}
+	return replies, nil
+}
+
+func parseList(answer any, err error) ([]any, error) {
+	if err == redis.Nil {
+		return nil, Unexpected(nil)
+	}
+	if err != nil {
+		return nil, err
+	}
+	list, ok := answer.([]any)
+	if !ok {
+		return nil, Unexpected(answer)
+	}
+	return list, nil
+}
+
+// read takes the first numbers of list, and says whether they are integers.
+func (r *Reply) read(list []any) bool {
+	for i := range r {
+		n, ok := list[i].(int64)
+		if !ok {
+			return false
+		}
+		r[i] = n
+	}
+	return true
+}
+
+// parseOutcomes reads the answers to calls that went out together. A call that has taken or renewed something
+// is ErrNotSynced where too few replicas have confirmed it.
+func parseOutcomes(outcomes []Outcome) ([]Reply, []error) {
+	replies, errs := make([]Reply, len(outcomes)), make([]error, len(outcomes))
+	for i, o := range outcomes {
+		replies[i], errs[i] = ParseReply(o.Answer, o.Err)
+		if errs[i] == nil && replies[i][0] == 1 {
+			errs[i] = o.Unsynced
+		}
+	}
+	return replies, errs
+}

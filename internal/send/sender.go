@@ -1,0 +1,229 @@
+// Package send sends calls of scripts to Redis, knows commands and not locks, and
+// says for each call what is known of its outcome.
+//
+// Words: a request is what a caller asks for, mostly one call. A try is one sending of
+// the request. The outcome of a try is unknown if Redis may have run the call and no
+// answer came. A try is abandoned, and its outcome an orphan, if its caller has left.
+//
+// Rules:
+//   - Only requests that may safely run twice, and late, are sent by Do.
+//   - go-redis cannot be interrupted once a call is sent. So each try has a goroutine
+//     of its own (try.go), or goes out in a pipeline with the calls of other callers
+//     (batch.go), unless the read timeout of the Redis client is as short as ResendTime
+//     and the caller has the time: then the caller's goroutine sends.
+//   - A request without an answer is sent again over another connection (retry.go).
+//   - A panic of a hook of the Redis client is an error here (panic.go).
+package send
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+)
+
+// A Config is what a Sender needs.
+type Config struct {
+	Transport Transport
+
+	// Batch allows calls of many goroutines to go out together: only for a single
+	// server without synced replicas.
+	Batch bool
+	// Inline says that a call ends by itself within ResendTime, with its answer or without.
+	Inline bool
+	// RideOut is how long a caller that has had a reply retries: one watchdog timeout.
+	RideOut time.Duration
+	// Spawn runs f on another goroutine, for which Close waits. Spawn does not block.
+	Spawn func(f func())
+	// Reroute finds the servers anew: Redis did not answer, or is a Cluster that is down.
+	Reroute func()
+	Log     *slog.Logger
+}
+
+// A Sender sends the requests of one Client.
+type Sender struct {
+	config  Config
+	batches *batches // nil: every request goes out by itself
+
+	limit limit // ResendTime
+
+	unhealthy atomic.Bool  // the last call was not answered
+	asking    atomic.Int64 // tries under way
+	resent    atomic.Int64 // those of them whose request had another try under way
+}
+
+// New returns a Sender.
+func New(c Config) *Sender {
+	s := &Sender{config: c, limit: limit{d: ResendTime}}
+	if c.Batch {
+		s.batches = newBatches(s)
+	}
+	return s
+}
+
+// A Request is what a caller asks for. Requests that may run twice are sent by Do, others by Once.
+type Request struct {
+	Call   Call
+	Taking bool // the call takes something, which replicas may have to confirm
+
+	// Pipeline are calls that take or renew something, instead of Call: one pipeline, and no batch.
+	Pipeline []Call
+
+	// OnOrphan hears the outcome of each try for which the caller does not wait any more; or nil.
+	OnOrphan OrphanHandler
+}
+
+// An OrphanHandler hears, once for each of them, the outcomes of tries for which nobody waits
+// any more, on a goroutine that Close waits for. The handler may block.
+type OrphanHandler interface {
+	HandleOrphan(sent time.Time, answer any, err error)
+}
+
+// An OrphanFunc is a function that is an OrphanHandler.
+type OrphanFunc func(sent time.Time, answer any, err error)
+
+// HandleOrphan calls f.
+func (f OrphanFunc) HandleOrphan(sent time.Time, answer any, err error) { f(sent, answer, err) }
+
+// An Answer is what is known of a request.
+type Answer struct {
+	Value any       // of the last try that has ended: the list of a script; of a Pipeline []Reply
+	Err   error     // nil: Redis has run the request
+	Sent  time.Time // before that try was sent: trust in a lease begins there
+
+	// Unknown counts the tries whose outcome is unknown: they may have run, or may run
+	// later. A try that was under way when its caller left counts as Abandoned alone.
+	Unknown    int
+	Abandoned  bool
+	Unanswered bool // Redis has not answered at all, and for this reason the caller gave up
+}
+
+// Reply reads an answer of three integers. An answer of another form is an error, and the call may have run.
+func (a *Answer) Reply() (Reply, error) {
+	r, err := ParseReply(a.Value, a.Err)
+	a.misread(err)
+	return r, err
+}
+
+// Replies reads an answer of three integers for each lock, or the answers to a Pipeline.
+func (a *Answer) Replies() ([]Reply, error) {
+	if replies, ok := a.Value.([]Reply); ok {
+		return replies, a.Err
+	}
+	replies, err := ParseReplies(a.Value, a.Err)
+	a.misread(err)
+	return replies, err
+}
+
+func (a *Answer) misread(err error) {
+	if a.Err == nil && err != nil {
+		a.Err = err
+		a.Unknown++
+	}
+}
+
+// Do sends a request until Redis answers, or until the reason why Redis does not answer will not pass: see retry.
+// lastReply is when the caller has last had a reply of Redis; zero: not yet.
+func (s *Sender) Do(w *Wait, r Request, lastReply time.Time) Answer {
+	if why := w.ended(); why != nil {
+		return Answer{Err: why}
+	}
+	tries := retry{Sender: s, req: r, lastReply: lastReply}
+	return tries.run(w)
+}
+
+// Once sends a request once. The caller leaves when there is no more time.
+func (s *Sender) Once(w *Wait, r Request) Answer {
+	if why := w.Over(); why != nil {
+		return Answer{Err: why}
+	}
+	try := retry{Sender: s, req: r}
+	return try.runOnce(w)
+}
+
+// All sends calls that renew something in pipelines, once. A panic of a hook is the error of each call.
+func (s *Sender) All(ctx context.Context, calls []Call) (replies []Reply, errs []error) {
+	err := CatchPanic(func() error {
+		replies, errs = parseOutcomes(s.config.Transport.RunAll(ctx, calls, true))
+		return nil
+	})
+	if err != nil {
+		replies, errs = make([]Reply, len(calls)), make([]error, len(calls))
+		for i := range errs {
+			errs[i] = err
+		}
+	}
+	s.recordOutcome(cmp.Or(errs...))
+	return replies, errs
+}
+
+// runTransport sends a request once and waits for the outcome.
+func (s *Sender) runTransport(ctx context.Context, r *Request) (value any, err error) {
+	defer recovered(&err)
+	if r.Pipeline != nil {
+		replies, errs := parseOutcomes(s.config.Transport.RunAll(ctx, r.Pipeline, true))
+		return replies, cmp.Or(errs...)
+	}
+	return asList(s.config.Transport.Run(ctx, r.Call, r.Taking))
+}
+
+// asList is the answer of a script, which is always a list.
+func asList(answer any, err error) (any, error) {
+	if _, err := parseList(answer, err); err != nil {
+		return answer, err
+	}
+	return answer, nil
+}
+
+// runInline sends a request on the goroutine of its caller, who stays for the answer. go-redis bounds how long an
+// answer is waited for, but dials a host that cannot be reached several times: a limit bounds the dialing.
+func (s *Sender) runInline(w *Wait, r *Request, now time.Time) (any, error) {
+	ctx := s.limit.of(w.Ctx, now)
+	value, err := s.runTransport(ctx, r)
+	err = orNoConnection(err, w.Ctx, ctx, ResendTime)
+	s.recordOutcome(err)
+	return value, err
+}
+
+// orNoConnection is err; or says that there was no connection, if err is the end of ctx, which bounds how long a
+// connection is waited for, and not the end of the caller's ctx.
+func orNoConnection(err error, caller, ctx context.Context, d time.Duration) error {
+	if err == nil || caller.Err() != nil || !errors.Is(err, ctx.Err()) {
+		return err
+	}
+	return fmt.Errorf("no connection to Redis within %v", d)
+}
+
+// mayInline says whether the goroutine of a caller may send by itself. The answer comes in time only from a Redis
+// that has answered the last call.
+func (s *Sender) mayInline(w *Wait) bool {
+	return w.Inline && s.config.Inline && w.Ctx.Done() == nil && !s.unhealthy.Load()
+}
+
+// mayBatch says whether a request goes out with those of others, if so many tries are under way.
+func (s *Sender) mayBatch(r *Request, underWay int64) bool {
+	return s.batches != nil && underWay > s.batches.from && r.Pipeline == nil && !s.unhealthy.Load()
+}
+
+// recordOutcome remembers whether Redis has answered the last call, and logs a panic of a hook.
+func (s *Sender) recordOutcome(err error) {
+	s.recordHealth(err)
+	logPanic(s.config.Log, err)
+}
+
+// recordHealth is recordOutcome for a panic that is logged already.
+func (s *Sender) recordHealth(err error) {
+	if OfHook(err) {
+		return // says nothing about Redis
+	}
+	ill := err != nil && !Answered(err)
+	if s.unhealthy.Load() != ill { // many read the flag, and few change it
+		s.unhealthy.Store(ill)
+	}
+	if ill || RefusedWith(err, "CLUSTERDOWN") {
+		s.config.Reroute()
+	}
+}

@@ -1,0 +1,158 @@
+package send
+
+// Tries on goroutines of their own, which their caller can abandon.
+//
+// Rules: each outcome is received exactly once: by the caller as long as the caller is
+// there, by the OrphanHandler afterwards. A try hands in its outcome also when a hook
+// of the Redis client ends its goroutine. The ctx of a try has the values of the caller's
+// ctx. It ends with the answer, when the caller leaves, and when the try should have a
+// connection by now.
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// detached are the tries of one request that have goroutines.
+type detached struct {
+	sender   *Sender
+	req      Request
+	caller   context.Context
+	outcomes chan *try // has room for all that are under way
+
+	mu        sync.Mutex // guards abandoned, and sends to outcomes
+	abandoned bool
+
+	// Most requests need one try.
+	first try
+	room  [maxTries]*try // of retry.underWay
+}
+
+// A try is one sending of a request, on a goroutine of its own.
+type try struct {
+	outcome
+	of     *detached
+	ctx    callCtx
+	resent bool // another try of the request was under way
+}
+
+// start makes one try on another goroutine.
+func (r *retry) start(caller context.Context, now time.Time) {
+	d := r.detached
+	var t *try
+	if d == nil {
+		d = &detached{sender: r.Sender, req: r.req, caller: caller, outcomes: make(chan *try, maxTries)}
+		r.detached, r.underWay, t = d, d.room[:0], &d.first
+	} else {
+		t = new(try)
+	}
+	t.outcome = outcome{sent: now, err: ErrHookExited} // unless the goroutine goes on
+	t.of, t.resent = d, len(r.underWay) > 0
+	t.ctx = callCtx{Context: d.caller, begun: now, ended: make(chan struct{})}
+	r.underWay = append(r.underWay, t)
+	r.asking.Add(1)
+	r.config.Spawn(t.run)
+}
+
+func (t *try) run() {
+	defer t.finish() // also when a hook ends the goroutine
+	t.value, t.err = t.of.sender.runTransport(&t.ctx, &t.of.req)
+}
+
+// finish hands in the outcome.
+func (t *try) finish() {
+	d, s := t.of, t.of.sender
+	t.err = orNoConnection(t.err, d.caller, &t.ctx, ConnectTime)
+	s.asking.Add(-1)
+	if t.resent {
+		s.resent.Add(-1)
+	}
+	s.recordOutcome(t.err)
+	d.mu.Lock()
+	abandoned := d.abandoned
+	if !abandoned {
+		d.outcomes <- t // has room
+	}
+	d.mu.Unlock()
+	if abandoned {
+		t.orphaned(d.req.OnOrphan)
+	}
+}
+
+func (o outcome) orphaned(h OrphanHandler) {
+	if h != nil {
+		h.HandleOrphan(o.sent, o.value, o.err)
+	}
+}
+
+// ended hands out the tries that have ended. A nil d has none.
+func (d *detached) ended() <-chan *try {
+	if d == nil {
+		return nil
+	}
+	return d.outcomes
+}
+
+// abandon passes on the outcomes that the caller has not received, now and later.
+func (d *detached) abandon(underWay []*try) {
+	for _, t := range underWay {
+		t.ctx.end(context.Canceled)
+	}
+	d.mu.Lock()
+	d.abandoned = true
+	orphans := len(d.outcomes) // and there will be no more
+	d.mu.Unlock()
+	if orphans == 0 || d.req.OnOrphan == nil {
+		return
+	}
+	d.sender.config.Spawn(func() {
+		for range orphans {
+			(<-d.outcomes).orphaned(d.req.OnOrphan)
+		}
+	})
+}
+
+// A callCtx is the ctx of a try. Its caller ends it. The contexts of package context cost half a microsecond more,
+// because they watch their parents.
+type callCtx struct {
+	context.Context // of the caller, for its values and its deadline
+	begun           time.Time
+	ended           chan struct{}
+	why             error // written before ended is closed
+}
+
+// Deadline is for a Redis client with ContextTimeoutEnabled, which bounds by it how long an answer is waited for.
+func (c *callCtx) Deadline() (time.Time, bool) {
+	by := c.begun.Add(ConnectTime + ConnectTime/4)
+	if d, ok := c.Context.Deadline(); ok && d.Before(by) {
+		return d, true
+	}
+	return by, true
+}
+
+func (c *callCtx) Done() <-chan struct{} { return c.ended }
+
+func (c *callCtx) Err() error {
+	select {
+	case <-c.ended:
+		return c.why
+	default:
+		return nil
+	}
+}
+
+// end is called by the caller alone.
+func (c *callCtx) end(why error) {
+	if c.why == nil {
+		c.why = why
+		close(c.ended)
+	}
+}
+
+// expire ends a ctx that is so old that its try should have a connection. The caller alone calls it.
+func (c *callCtx) expire(now time.Time) {
+	if now.Sub(c.begun) > ConnectTime-ResendTime {
+		c.end(context.DeadlineExceeded)
+	}
+}
