@@ -16,7 +16,12 @@ const (
 	fairLife      = 4 * fairHeartbeat // without one for so long, a waiter counts as dead
 )
 
-var fairScript = script("fair", "hash list zset zset string", "announce", "token")
+var (
+	fairAcquire = script("fair_acquire", "hash list zset zset string", "announce", "clock", "queue", "token")
+	fairRelease = script("fair_release", "hash list zset zset", "announce", "clock", "queue")
+	fairUndo    = script("fair_undo", "hash list zset zset", "announce", "clock", "queue")
+	fairForce   = script("fair_force", "hash list zset zset", "announce", "clock", "queue")
+)
 
 // A FairLock is a reentrant lock whose waiters get it in the order in which they
 // came, whichever process they are in. It costs more than a Lock: every waiter
@@ -75,11 +80,8 @@ func (l *fairLock) channel(a attempt) string {
 }
 
 func (l *fairLock) acquire(ctx context.Context, a attempt) (grant, error) {
-	stand := 1
-	if a.once {
-		stand = 0
-	}
-	r, err := l.client.attemptOne(ctx, l.call("acquire", a.field, a.level, a.lease, stand))
+	r, err := l.client.attemptOne(ctx, call{fairAcquire, l.keys, []any{a.field, milliseconds(a.lease), a.level,
+		milliseconds(l.client.fairWaitTimeout), milliseconds(fairLife), !a.once, l.announce, l.client.publish}})
 	if err != nil {
 		return grant{}, err
 	}
@@ -87,7 +89,7 @@ func (l *fairLock) acquire(ctx context.Context, a attempt) (grant, error) {
 }
 
 func (l *fairLock) release(ctx context.Context, field string, left int) (released, error) {
-	return releasedBy(l.run(ctx, "release", field, left, 0, 0))
+	return releasedBy(l.client.run(ctx, fairRelease, l.keys[:4], field, left, milliseconds(fairLife), l.announce, l.client.publish))
 }
 
 func (l *fairLock) renewal(field string, lease time.Duration, exact bool) call {
@@ -95,7 +97,8 @@ func (l *fairLock) renewal(field string, lease time.Duration, exact bool) call {
 }
 
 func (l *fairLock) abandon(ctx context.Context, a attempt) (bool, error) {
-	r, err := l.run(ctx, "abandon", a.field, a.level-1, 0, 0)
+	r, err := l.client.run(ctx, fairUndo, l.keys[:4], a.field, a.level-1,
+		milliseconds(l.client.fairWaitTimeout), milliseconds(fairLife), l.announce, l.client.publish)
 	return r[0] == 1, err
 }
 
@@ -104,15 +107,6 @@ func (l *fairLock) inspect(ctx context.Context, field string) (state, error) {
 }
 
 func (l *fairLock) force(ctx context.Context) (bool, error) {
-	r, err := l.run(ctx, "force", "", 0, 0, 0)
+	r, err := l.client.run(ctx, fairForce, l.keys[:4], milliseconds(fairLife), l.announce, l.client.publish)
 	return r[0] == 1, err
-}
-
-func (l *fairLock) run(ctx context.Context, verb, field string, level int, lease time.Duration, stand int) (reply, error) {
-	return l.client.send(ctx, l.call(verb, field, level, lease, stand))
-}
-
-func (l *fairLock) call(verb, field string, level int, lease time.Duration, stand int) call {
-	return call{fairScript, l.keys, []any{verb, l.announce, field, level,
-		milliseconds(lease), milliseconds(l.client.fairWaitTimeout), milliseconds(fairLife), stand, l.client.publish}}
 }

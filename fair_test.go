@@ -152,7 +152,7 @@ func TestFairTurnIsPassedOn(t *testing.T) {
 	b := newFaultBench(t)
 	ctx := context.Background()
 	held := b.direct.NewFairLock(b.name)
-	b.must(b.rdb.ScriptLoad(ctx, fairScript.source).Err())
+	b.must(b.rdb.ScriptLoad(ctx, fairAcquire.source).Err())
 	b.must(held.Lock(ctx))
 	waiting, cancel := context.WithCancel(ctx)
 	first := make(chan error, 1)
@@ -164,10 +164,7 @@ func TestFairTurnIsPassedOn(t *testing.T) {
 	go func() { second <- next.Lock(owner) }()
 	b.awaitQueue(2)
 	// Whatever the first one asks from here on is held up, so that it cannot take its turn.
-	rule := b.proxy.On(func(cmd []string) bool {
-		return testredis.Script(fairScript.digest)(cmd) && slices.Contains(cmd, "acquire")
-	},
-		testredis.DropRequest).Times(testredis.Always)
+	rule := b.proxy.On(calls(fairAcquire), testredis.DropRequest).Times(testredis.Always)
 	b.must(held.Unlock(ctx))
 	cancel()
 	b.mustBe(await(b.bench, "the first gives up", first), context.Canceled)

@@ -37,20 +37,15 @@ type faultLock struct {
 var faultLocks = []faultLock{
 	{"lock", newPlainLock, newPlainLock, calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 1, 1, false},
 	{"fenced", newFencedLock, newFencedLock, calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 1, 1, false},
-	{"fair", newFairLock, newFairLock, calls(fairScript, "acquire"), calls(fairScript, "release"), calls(fairScript, "abandon"), calls(renewScript), 1, 1, false},
-	{"read", newReadLock, newWriteLock, calls(rwScript, "read"), calls(rwScript, "unread"), calls(rwScript, "abandon-read"), calls(rwScript, "renew-read"), 1, 1, false},
-	{"write", newWriteLock, newReadLock, calls(rwScript, "write"), calls(rwScript, "unwrite"), calls(rwScript, "abandon-write"), calls(renewScript), 1, 1, false},
+	{"fair", newFairLock, newFairLock, calls(fairAcquire), calls(fairRelease), calls(fairUndo), calls(renewScript), 1, 1, false},
+	{"read", newReadLock, newWriteLock, calls(readAcquire), calls(readRelease), calls(readRelease), calls(readRenew), 1, 1, false},
+	{"write", newWriteLock, newReadLock, calls(writeAcquire), calls(writeRelease), calls(writeUndo), calls(renewScript), 1, 1, false},
 	{"multi", newSlotMultiLock, newSlotMultiLock, calls(wholeBundle()), calls(lockRelease), calls(lockRelease), calls(renewScript), 1, 2, false},
 	{"red", newThreeWayLock, newThreeWayLock, calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 3, 3, true},
 }
 
-// calls matches the runs of a script, with that verb if it has several.
-func calls(script *luaScript, verb ...string) testredis.Match {
-	is := testredis.Script(script.digest)
-	return func(cmd []string) bool {
-		return is(cmd) && (len(verb) == 0 || slices.Contains(cmd, verb[0]))
-	}
-}
+// calls matches the runs of a script.
+func calls(script *luaScript) testredis.Match { return testredis.Script(script.digest) }
 
 // newThreeWayLock is a RedLock whose nodes all fail together: three names of one server.
 func newThreeWayLock(c *Client, name string) Locker {
@@ -77,7 +72,7 @@ func newFaultBenchOn(t *testing.T, s *testredis.Server) *faultBench {
 	b := &faultBench{bench: newBench(t, s.Addr()), server: s, proxy: testredis.NewProxy(t, s.Addr())}
 	b.name += "-" // no part of the name of another one on this server
 	b.direct = b.client()
-	for _, script := range []*luaScript{lockAcquire, lockRelease, renewScript, forceScript, inspectScript, fairScript, rwScript, wholeBundle()} {
+	for _, script := range allScripts() {
 		b.must(b.rdb.ScriptLoad(context.Background(), script.source).Err()) // so that a fault hits a run, not a NOSCRIPT
 	}
 	return b

@@ -20,8 +20,19 @@ const (
 )
 
 var (
-	rwScript  = script("rwlock", "hash zset string", "announce", "token")
-	rwBundled = bundle(rwScript, rwScript)
+	readAcquire = script("read_acquire", "hash zset", "clock", "readers")
+	readRelease = script("read_release", "hash", "announce", "clock", "readers")
+	readRenew   = script("read_renew", "hash", "clock", "readers")
+	readInspect = script("read_inspect", "hash", "clock", "readers")
+	readBundled = bundle(readAcquire, readRelease)
+
+	writeAcquire = script("write_acquire", "hash zset string", "clock", "readers", "token")
+	writeRelease = script("write_release", "hash zset", "announce", "clock", "readers", "writer")
+	writeUndo    = script("write_undo", "hash zset", "announce", "clock", "readers", "writer")
+	writeInspect = script("write_inspect", "hash")
+	writeBundled = bundle(writeAcquire, writeUndo)
+
+	rwForce = script("rw_force", "hash zset", "announce", "clock", "readers")
 )
 
 // errUpgrade ends a write lock whose caller is in its own way.
@@ -101,24 +112,15 @@ type rwRecord struct {
 
 func (r *rwRecord) half(half string) lockID { return lockID{r.keys[0], half} }
 func (r *rwRecord) channel(attempt) string  { return r.announce }
-func (r *rwRecord) bundled() bundledScript  { return rwBundled }
 
-func (r *rwRecord) call(keys []string, verb, field string, level int, lease time.Duration, kin string, life time.Duration) call {
-	return call{rwScript, keys, []any{verb, r.announce, r.leases, field, level, milliseconds(lease), kin, milliseconds(life), r.client.publish}}
-}
-
-func (r *rwRecord) run(ctx context.Context, verb, field string, level int) (reply, error) {
-	return r.client.send(ctx, r.call(r.keys, verb, field, level, 0, "", 0))
-}
-
-func (r *rwRecord) done(ctx context.Context, verb, field string, level int) (bool, error) {
-	answer, err := r.run(ctx, verb, field, level)
-	return answer[0] == 1, err
-}
-
-func (r *rwRecord) inspectHalf(ctx context.Context, verb, field string) (state, error) {
-	answer, err := r.run(ctx, verb, field, 0)
+func (r *rwRecord) inspectHalf(ctx context.Context, what call) (state, error) {
+	answer, err := r.client.send(ctx, what)
 	return state{locked: answer[0] > 0, held: answer[1] > 0, ttl: fromMilliseconds(answer[2])}, err
+}
+
+func (r *rwRecord) forceHalf(ctx context.Context, half string) (bool, error) {
+	answer, err := r.client.run(ctx, rwForce, r.keys, half, r.leases, r.announce, r.client.publish)
+	return answer[0] == 1, err
 }
 
 type readLock struct{ rwRecord }
@@ -129,12 +131,18 @@ func (l *readLock) kin() lockID      { return l.half("write") }
 func (l *readLock) passage() passage { return together }
 
 func (l *readLock) takes(a attempt) call {
-	return l.call(l.keys, "read", a.field, a.level, a.lease, a.kin, 0)
+	return call{readAcquire, l.keys, []any{a.field, milliseconds(a.lease), a.level, l.leases, a.kin}}
 }
 
-func (l *readLock) undoes(a attempt) call {
-	return l.call(l.keys, "abandon-read", a.field, a.level-1, 0, "", 0)
+// undoes sets the hold back to what it was before the attempt.
+func (l *readLock) undoes(a attempt) call { return l.gives(a.field, a.level-1, false) }
+
+// gives leaves so many levels of a hold. Strict, it refuses a key that holds something that no lock makes.
+func (l *readLock) gives(field string, left int, strict bool) call {
+	return call{readRelease, l.keys[:1], []any{field, left, l.leases, strict, l.announce, l.client.publish}}
 }
+
+func (l *readLock) bundled() bundledScript { return readBundled }
 
 func (l *readLock) granted(_ attempt, r reply) (grant, error) { return heldBusyOrGone(r), nil }
 
@@ -143,15 +151,11 @@ func (l *readLock) acquire(ctx context.Context, a attempt) (grant, error) {
 }
 
 func (l *readLock) release(ctx context.Context, field string, left int) (released, error) {
-	return releasedBy(l.run(ctx, "unread", field, left))
+	return releasedBy(l.client.send(ctx, l.gives(field, left, true)))
 }
 
 func (l *readLock) renewal(field string, lease time.Duration, exact bool) call {
-	verb := "renew-read"
-	if exact {
-		verb = "settle-read"
-	}
-	return l.call(l.keys[:1], verb, field, 0, lease, "", 0) // a script of one key goes on while its slot moves
+	return call{readRenew, l.keys[:1], []any{field, milliseconds(lease), exact, l.leases}}
 }
 
 func (l *readLock) abandon(ctx context.Context, a attempt) (bool, error) {
@@ -159,12 +163,10 @@ func (l *readLock) abandon(ctx context.Context, a attempt) (bool, error) {
 }
 
 func (l *readLock) inspect(ctx context.Context, field string) (state, error) {
-	return l.inspectHalf(ctx, "inspect-read", field)
+	return l.inspectHalf(ctx, call{readInspect, l.keys[:1], []any{field, l.leases}})
 }
 
-func (l *readLock) force(ctx context.Context) (bool, error) {
-	return l.done(ctx, "force-read", "", 0)
-}
+func (l *readLock) force(ctx context.Context) (bool, error) { return l.forceHalf(ctx, "read") }
 
 type writeLock struct {
 	rwRecord
@@ -181,12 +183,14 @@ func (l *writeLock) takes(a attempt) call {
 	if a.once {
 		life = 0
 	}
-	return l.call(l.keys, "write", a.field, a.level, a.lease, a.kin, life)
+	return call{writeAcquire, l.keys, []any{a.field, milliseconds(a.lease), a.level, l.leases, a.kin, milliseconds(life)}}
 }
 
 func (l *writeLock) undoes(a attempt) call {
-	return l.call(l.keys, "abandon-write", a.field, a.level-1, 0, a.kin, 0)
+	return call{writeUndo, l.keys[:2], []any{a.field, a.level - 1, l.leases, a.kin, l.announce, l.client.publish}}
 }
+
+func (l *writeLock) bundled() bundledScript { return writeBundled }
 
 func (l *writeLock) granted(a attempt, r reply) (grant, error) {
 	if r[0] == -2 {
@@ -200,7 +204,7 @@ func (l *writeLock) acquire(ctx context.Context, a attempt) (grant, error) {
 }
 
 func (l *writeLock) release(ctx context.Context, field string, left int) (released, error) {
-	return releasedBy(l.run(ctx, "unwrite", field, left))
+	return releasedBy(l.client.run(ctx, writeRelease, l.keys[:2], field, left, l.leases, l.announce, l.client.publish))
 }
 
 func (l *writeLock) tokens() bool { return len(l.keys) > 2 }
@@ -214,12 +218,10 @@ func (l *writeLock) abandon(ctx context.Context, a attempt) (bool, error) {
 }
 
 func (l *writeLock) inspect(ctx context.Context, field string) (state, error) {
-	return l.inspectHalf(ctx, "inspect-write", field)
+	return l.inspectHalf(ctx, call{writeInspect, l.keys[:1], []any{field}})
 }
 
-func (l *writeLock) force(ctx context.Context) (bool, error) {
-	return l.done(ctx, "force-write", "", 0)
-}
+func (l *writeLock) force(ctx context.Context) (bool, error) { return l.forceHalf(ctx, "write") }
 
 // suffixName is Redisson's way to derive a key from a name by what follows it.
 func suffixName(name, suffix string) string {

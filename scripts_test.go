@@ -16,8 +16,22 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// Every file of lua/ says what it is for, declares what it uses and uses what it
-// declares, says what it returns, and is bound.
+// allScripts are all that a lock may send.
+func allScripts() []*luaScript {
+	return []*luaScript{
+		lockAcquire, lockRelease,
+		fairAcquire, fairRelease, fairUndo, fairForce,
+		readAcquire, readRelease, readRenew, readInspect,
+		writeAcquire, writeRelease, writeUndo, writeInspect, rwForce,
+		renewScript, forceScript, inspectScript, wholeBundle(),
+	}
+}
+
+// isPrelude matches the first line of a file of lua/ that is no script, but is put in front of some.
+var isPrelude = regexp.MustCompile(`^-- Prelude of `)
+
+// Every script of lua/ says what it is for, declares what it uses and uses what it
+// declares, says what it returns, and is bound. Every prelude says which functions it defines.
 func TestScriptHeaders(t *testing.T) {
 	source := goSource(t)
 	files, err := luaFiles.ReadDir("lua")
@@ -29,8 +43,11 @@ func TestScriptHeaders(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if slices.Contains([]string{"announce.lua", "record.lua", "token.lua"}, f.Name()) {
-			continue // no script, but a part of some
+		if isPrelude.Match(text) {
+			if bad := checkPrelude(string(text)); bad != "" {
+				t.Errorf("%s: %s", f.Name(), bad)
+			}
+			continue
 		}
 		if bad := checkHeader(string(text)); bad != "" {
 			t.Errorf("%s: %s", f.Name(), bad)
@@ -40,8 +57,77 @@ func TestScriptHeaders(t *testing.T) {
 			t.Errorf("%s is not bound", f.Name())
 		}
 		verb := name[strings.LastIndex(name, "_")+1:]
-		if !slices.Contains([]string{"acquire", "release", "renew", "force", "inspect", "fair", "rwlock", "bundle"}, verb) {
-			t.Errorf("%s: %q is not one of the verbs, nor a lock type, nor the bundle", f.Name(), verb)
+		if !slices.Contains([]string{"acquire", "release", "undo", "renew", "force", "inspect", "bundle"}, verb) {
+			t.Errorf("%s: %q is not one of the verbs, nor the bundle", f.Name(), verb)
+		}
+	}
+}
+
+// checkPrelude says what is wrong with a prelude, or "".
+func checkPrelude(text string) string {
+	list := func(expr string) (all []string) {
+		for _, m := range regexp.MustCompile(expr).FindAllStringSubmatch(text, -1) {
+			all = append(all, m[1])
+		}
+		slices.Sort(all)
+		return all
+	}
+	declared, defined := list(`(?m)^-- Defines  (\w+\(.*?\))  `), list(`(?m)^local function (\w+\(.*?\))`)
+	if len(defined) == 0 || !slices.Equal(declared, defined) {
+		return fmt.Sprintf("it declares %v and defines %v", declared, defined)
+	}
+	if used := usesInput.FindAllString(text, -1); len(used) > 0 {
+		return fmt.Sprintf("it uses %v, which are the script's", used)
+	}
+	return ""
+}
+
+// Every script is bound with the preludes that it needs, each behind those that it needs itself, and with no others,
+// which servers would have to read in vain.
+func TestScriptsAreBoundWithTheirPreludes(t *testing.T) {
+	defines := func(part string) (all []string) {
+		for _, m := range regexp.MustCompile(`(?m)^local function (\w+)`).FindAllStringSubmatch(luaFile(part), -1) {
+			all = append(all, m[1])
+		}
+		return all
+	}
+	calls := func(part, function string) bool {
+		return regexp.MustCompile(`(?m)(^|[^.:\w])` + function + `\(`).MatchString(
+			strings.ReplaceAll(luaFile(part), "function "+function+"(", ""))
+	}
+	preludes := make(map[string]string) // function -> prelude
+	files, err := luaFiles.ReadDir("lua")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if text, _ := luaFiles.ReadFile("lua/" + f.Name()); isPrelude.Match(text) {
+			for _, function := range defines(strings.TrimSuffix(f.Name(), ".lua")) {
+				preludes[function] = strings.TrimSuffix(f.Name(), ".lua")
+			}
+		}
+	}
+	bound := regexp.MustCompile(`script\("(\w+)", "[a-z ]+"((?:, "\w+")*)\)`).FindAllStringSubmatch(goSource(t), -1)
+	if len(bound) < len(allScripts())-1 {
+		t.Fatalf("%d scripts are found in the source", len(bound))
+	}
+	for _, m := range bound {
+		parts := append([]string{"record"}, regexp.MustCompile(`\w+`).FindAllString(m[2], -1)...)
+		parts = append(parts, m[1])
+		needed := map[string]bool{"record": true, m[1]: true}
+		for i, part := range slices.Backward(parts) {
+			for function, prelude := range preludes {
+				if !calls(part, function) || slices.Contains(defines(part), function) {
+					continue
+				}
+				needed[prelude] = true
+				if !slices.Contains(parts[:i], prelude) {
+					t.Errorf("%s: %s calls %s of %s, which is not in front of it", m[1], part, function, prelude)
+				}
+			}
+			if !needed[part] {
+				t.Errorf("%s: nothing calls a function of %s", m[1], part)
+			}
 		}
 	}
 }

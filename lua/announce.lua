@@ -1,16 +1,17 @@
--- Put before the scripts that announce something.
+-- Prelude of the scripts that announce something.
 --
--- announce never fails: a user may lack the right to publish, but what is
--- announced has happened by then, and waiters ask again by themselves.
--- how: 'publish', or 'spublish' on a Cluster, where Redisson stays in the shard
--- too; servers that cannot do that (before 7.0) tell everybody.
--- It returns how many connections were told, as far as that is known.
+-- Defines  announce(how, channel, message)    publishes message; returns how many connections have received it, as far
+--          as this server knows.
+--
+-- how is 'publish', or 'spublish' on a Cluster, where Redisson stays in the shard too. Servers before 7.0 do not know
+-- spublish: there the message goes to all nodes. announce never fails: the user may lack the right to publish, but the
+-- change is already done, and waiters ask again by themselves.
 
 local function announce(how, channel, message)
-    local heard = redis.pcall(how, channel, message)
-    if how == 'spublish' and type(heard) ~= 'number' then
-        heard = redis.pcall('publish', channel, message)
+    local received = redis.pcall(how, channel, message)
+    if how == 'spublish' and type(received) ~= 'number' then
+        received = redis.pcall('publish', channel, message)
     end
-    return type(heard) == 'number' and heard or 0
+    return type(received) == 'number' and received or 0
 end
 

@@ -1,11 +1,18 @@
--- Put before every script. Tells the records of locks from whatever else a key may hold.
+-- Prelude of every script: tells the records of locks from other data.
 --
--- A script whose key holds something that no lock makes ends with one of these errors, which notalock.go reads,
--- and has not touched this key:
+-- A script whose key holds something that no lock makes ends with one of these errors, and has not touched this key.
+-- notalock.go reads the errors:
 --   NOTALOCK n type t        KEYS[n] is of the type t; ? where the user may not ask for it
 --   NOTALOCK n field size f  the hash KEYS[n] has a field f of that size; long ones are cut
 --   NOTALOCK n number        the counter KEYS[n] is no number
--- The look at a hash costs the same however big it is: of more than eight fields it takes some at random.
+--
+-- Defines  refuse(key, what)                   ends the script with this error.
+-- Defines  refuse_field(lock, field)           ends the script because of this field.
+-- Defines  is_hold(field, value)               the levels, where the field is a hold; else nothing.
+-- Defines  is_value(field, value)              whether the field is of Redisson's multi lock of values.
+-- Defines  check_record(lock)                  refuses a hash that no lock makes; returns how many fields it has looked at.
+-- Defines  note_levels(lock, field, levels)    sets the levels of a hold that goes on.
+-- Defines  answer(script, types)               runs a script whose KEYS are of these types.
 
 local function refuse(key, what)
     local n = 0
@@ -20,14 +27,14 @@ local function refuse_field(lock, field)
     refuse(lock, 'field ' .. #field .. ' ' .. shown)
 end
 
--- Whether a field and its value are a hold: "client:owner", where the client is a UUID and the owner a number, or
--- "client:owner:" and anything, as writers, transactions and relock have it; and how many levels are held.
+-- A hold is "client:owner", where the client is a UUID and the owner a number, or "client:owner:" and anything, as
+-- writers, transactions and relock have it.
 local function is_hold(field, value)
     local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
     return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 19 and value:match('^[1-9]%d*$')
 end
 
--- Whether they are of Redisson's multi lock of values, which has fields of three forms in one hash:
+-- Redisson's multi lock of values has fields of three forms in one hash:
 -- "hash" -> owner, "hash:owner:expire_time" -> epoch ms, "hash:owner:lock_count" -> levels.
 local function is_value(field, value)
     local hash, owner = field:match('^([%w+/]+):(.+):expire_time$')
@@ -40,8 +47,8 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
--- Refuses the hash of a lock if no lock makes it. For hashes without the caller's field: one with the field is a lock.
--- Returns the number of fields that were looked at.
+-- A hash with the caller's field is a lock, and need not be checked. The check of a key that does not exist passes. It
+-- costs the same however big the hash is: of more than eight fields it takes some at random.
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
@@ -65,8 +72,8 @@ local function check_record(lock)
     return #some / 2
 end
 
--- Sets the levels of a hold that goes on. The field alone says that the hold is there, and its levels inform those
--- who look: where memory is short the old number stays, because an Unlock must not fail for it.
+-- The field alone says that the hold is there. Its levels are only shown to users. So where memory is short the old
+-- number stays: an Unlock must not fail because of it.
 local function note_levels(lock, field, levels)
     local answer = redis.pcall('hset', lock, field, levels)
     if type(answer) == 'table' and not answer.err:find('OOM ', 1, true) then
@@ -74,7 +81,6 @@ local function note_levels(lock, field, levels)
     end
 end
 
--- Runs a script whose KEYS are of these types.
 local function answer(script, types)
     local done, result = pcall(script)
     if done then

@@ -1,8 +1,9 @@
--- Put before the scripts that take locks.
+-- Prelude of the scripts that take locks which may be fenced.
 --
--- draw_token returns the next fencing token of a counter, and 0 where there is
--- none. It is never below the clock, in microseconds: a counter that is not there,
--- or that a failover has set back, goes on above all that it ever gave.
+-- Defines  draw_token(counter)    the next fencing token of the counter; 0 where counter is nil.
+--
+-- A token is never below the clock, in microseconds. So a counter that does not exist, or that a failover has set back,
+-- goes on above all tokens that it ever gave.
 
 local function draw_token(counter)
     if not counter then

@@ -1,0 +1,53 @@
+-- Takes the read half of a read/write lock, or one more level of a read hold.
+--
+-- KEYS[1]  the lock: see readers.lua.
+-- KEYS[2]  the waiting writers of relock: see write_acquire.lua.
+-- ARGV[1]  field of the hold.
+-- ARGV[2]  lease in ms.
+-- ARGV[3]  level wanted: 1 is a fresh hold, more re-enters a held one.
+-- ARGV[4]  what the key of a lease begins with.
+-- ARGV[5]  field of the caller's write hold, without its :write; or ''.
+-- Returns  {1, 0, 0} held, {0, pttl, 0} busy, {-1, 0, 0} nothing there to re-enter.
+--
+-- Running it twice does what running it once does: the level is set, not added, and a lease is never shortened.
+-- A reader joins other readers, unless a writer waits. It also joins its own owner's write hold.
+-- A hash that no lock makes is refused and never joined: see record.lua.
+
+local lock, writers = KEYS[1], KEYS[2]
+local field, lease, level = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local prefix, write_field = ARGV[4], ARGV[5] .. ':write'
+
+local mode = redis.call('hget', lock, 'mode')
+if not mode and redis.call('exists', lock) == 1 then
+    check_record(lock)
+    return {0, redis.call('pttl', lock), 0} -- a plain lock of this name is held
+end
+if redis.call('hexists', lock, field) == 0 then
+    if level ~= '1' then
+        return {-1, 0, 0}
+    end
+    if mode and check_record(lock) == 1 then
+        return {0, redis.call('pttl', lock), 0} -- a mode alone, which may be the rest of a lock, and expires
+    end
+    if mode ~= 'write' then
+        local last = redis.call('zrevrange', writers, 0, 0, 'withscores')
+        local wait = last[2] and tonumber(last[2]) - now_ms() or 0
+        if wait > 0 then
+            return {0, math.max(1, wait), 0}
+        end
+    elseif redis.call('hexists', lock, write_field) == 0 then
+        return {0, redis.call('pttl', lock), 0}
+    end
+end
+
+if not mode then
+    redis.call('hset', lock, 'mode', 'read')
+end
+redis.call('hset', lock, field, level)
+local longest = math.max(lease, lease_left(prefix, field, 1))
+redis.call('set', lease_key(prefix, field, 1), '1', 'PX', ms(longest))
+if level ~= '1' then
+    redis.call('set', lease_key(prefix, field, level), '1', 'PX', ms(longest))
+end
+extend(lock, longest)
+return {1, 0, 0}

@@ -1,0 +1,40 @@
+-- Renews the lease of a read hold. Never creates a record or a lease, never touches another hold, and shortens a lease
+-- only if told to.
+--
+-- KEYS[1]  the lock: see readers.lua; the only key, so that renewals go on while the slot of the lock moves.
+-- ARGV[1]  field of the hold.
+-- ARGV[2]  lease in ms.
+-- ARGV[3]  1: exactly this lease; 0: at least.
+-- ARGV[4]  what the key of a lease begins with.
+-- Returns  {1, 0, 0} renewed, {-1, 0, 0} this hold is not there.
+--
+-- A hash that no read/write lock makes is refused: see record.lua.
+
+local lock = KEYS[1]
+local field, lease, exact, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', ARGV[4]
+
+local mode = redis.call('hget', lock, 'mode')
+if not mode then
+    check_record(lock)
+    return {-1, 0, 0}
+end
+local levels = tonumber(redis.call('hget', lock, field) or 0)
+if levels == 0 or lease_left(prefix, field, 1) <= 0 and is_dead(lock, prefix, field) then
+    return {-1, 0, 0}
+end
+
+if not exact then
+    extend(lease_key(prefix, field, 1), lease)
+    extend(lease_key(prefix, field, levels), lease)
+    extend(lock, lease)
+    return {1, 0, 0}
+end
+drop_leases(prefix, field, 2, levels) -- a longer one would count for Java
+redis.call('pexpire', lease_key(prefix, field, 1), ms(lease))
+if mode == 'read' then
+    local _, longest = evict_dead_readers(lock, prefix)
+    redis.call('pexpire', lock, ms(longest))
+else
+    extend(lock, lease)
+end
+return {1, 0, 0}

@@ -1,0 +1,17 @@
+-- Says who holds the write half of a read/write lock.
+--
+-- KEYS[1]  the lock: see readers.lua.
+-- ARGV[1]  field of a write hold, without its :write; or '' for none.
+-- Returns  {1 where there is a writer, else 0; levels of this hold; pttl}.
+--
+-- A hash that no lock makes is refused: see record.lua.
+
+local lock = KEYS[1]
+local write_field = ARGV[1] .. ':write'
+
+local mode = redis.call('hget', lock, 'mode')
+local levels = tonumber(redis.call('hget', lock, write_field) or 0)
+if levels == 0 then
+    check_record(lock)
+end
+return {mode == 'write' and 1 or 0, levels, redis.call('pttl', lock)}
