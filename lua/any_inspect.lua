@@ -1,22 +1,22 @@
--- Says all that is in Redis about a lock, of whatever kind it is. It only reads.
+-- Says all that is in Redis about a lock of any kind. It only reads.
 --
--- KEYS[1]  the lock: a hash; one that has a field mode is a read/write lock
--- KEYS[2]  the queue of a fair lock: a list
--- KEYS[3]  the timeouts of a fair lock: a zset
--- KEYS[4]  the heartbeats of a fair lock: a zset
--- KEYS[5]  the waiting writers of a read/write lock: a zset
--- KEYS[6]  the token counter: a string
--- ARGV[1]  what the key of a read lease begins with; field:rwlock_timeout:level follows
+-- KEYS[1]  the lock: a hash; one that has a field mode is a read/write lock.
+-- KEYS[2]  the queue of a fair lock: a list.
+-- KEYS[3]  the timeouts of a fair lock: a zset.
+-- KEYS[4]  the heartbeats of a fair lock: a zset.
+-- KEYS[5]  the waiting writers of a read/write lock: a zset.
+-- KEYS[6]  the token counter: a string.
+-- ARGV[1]  what the key of a read lease begins with; field:rwlock_timeout:level follows.
 -- Returns  {epoch ms, pttl, record, queue, timeouts, heartbeats, writers, token}; record is {field, value, ms that its lease
---          lasts, ...}, queue {field, ...}, the zsets {member, score, ...}, and the token '' where there is none
+--          lasts, ...}, queue {field, ...}, the zsets {member, score, ...}, and the token '' where there is none.
 --
--- A key that the user may not read answers an error that says which it is. Data that no lock makes are refused:
+-- Where the user may not read a key, the answer is an error that names the key. Data that no lock makes are refused:
 -- see record.lua.
 
-local lock, queue, timeouts, beats, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local lock, queue, timeouts, heartbeats, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local prefix = ARGV[1]
 
--- A hash may say anything, and no owner re-enters so often.
+-- A hash may contain any number, and no owner re-enters so often.
 local most_levels = 1000
 
 local wrong
@@ -44,7 +44,7 @@ for i = 1, #entries, 2 do
     mode = mode or entries[i] == 'mode'
 end
 
--- A reader's longest lease, as in rwlock.lua.
+-- The longest lease of a reader: see readers.lua.
 local function lease_left(reader, levels)
     local longest = -2
     local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
@@ -80,7 +80,7 @@ local answer = {
     record,
     read('the queue of a fair lock', 'lrange', queue, 0, -1),
     members('the timeouts of a fair lock', timeouts),
-    members('the heartbeats of a fair lock', beats),
+    members('the heartbeats of a fair lock', heartbeats),
     members('the waiting writers of a read/write lock', writers),
     read('the token counter', 'get', tokens) or '',
 }

@@ -1,14 +1,14 @@
 -- Takes several locks: all of them, or none.
 --
--- KEYS     the keys of all locks, one lock after the other
--- ARGV[1]  how many locks; then for each of them: which of the scripts take and undo
---          it, how many keys it has, how many arguments to take it and how many to undo that follow, and these
--- Returns  for each lock that was asked, in order, the three integers that the
---          script that takes it returned: all are held if the last ones begin with 1, else none is
+-- KEYS     the keys of all locks, one lock after the other.
+-- ARGV[1]  how many locks. Then follow for each lock: the number of its pair of scripts; how many keys it has; how many
+--          arguments its take has, and its undo; the arguments of take; the arguments of undo.
+-- Returns  for each lock that was asked for, in order, the three integers that its take returned. If the last three begin
+--          with 1, all locks are held, else none.
 --
--- The scripts that take one lock and undo that, as functions of KEYS and ARGV, are
--- put in where it says so. Running it twice does what running it once does, because they do.
--- On an error none is held; one that says which key holds no lock counts KEYS as they are here.
+-- A pair of scripts takes one lock and undoes this. relock puts the pairs, as functions of KEYS and ARGV, in the place
+-- of the mark below. Running a bundle twice does what running it once does, because this holds for each script.
+-- After an error no lock is held. An error that says which key holds no lock counts the KEYS of the bundle.
 
 local scripts = {
 --[[scripts]]

@@ -1,9 +1,9 @@
--- Frees a lock, whoever holds it.
+-- Frees a lock, no matter who holds it.
 --
--- KEYS[1]  the lock: a hash {field of the hold -> levels}
--- ARGV[1]  channel on which the release is announced
--- ARGV[2]  how: see announce.lua
--- Returns  {1, 0, 0} freed, {0, 0, 0} nobody held it
+-- KEYS[1]  the lock: a hash {field of the hold -> levels}.
+-- ARGV[1]  channel on which the release is announced.
+-- ARGV[2]  how: see announce.lua.
+-- Returns  {1, 0, 0} freed, {0, 0, 0} the lock was free.
 --
 -- A hash that no lock makes is refused and stays as it is: see record.lua.
 

@@ -1,9 +1,9 @@
--- Says who holds a lock. A script and not three reads, because a client that
--- reads from replicas would be told what they have not heard yet.
+-- Says who holds a lock. It is a script and not three reads, because a go-redis client may send reads to replicas,
+-- which do not have the latest records yet.
 --
--- KEYS[1]  the lock: a hash {field of the hold -> levels}
--- ARGV[1]  field of a hold, or '' for none
--- Returns  {holders, levels of this hold, pttl}
+-- KEYS[1]  the lock: a hash {field of the hold -> levels}.
+-- ARGV[1]  field of a hold, or '' for none.
+-- Returns  {holders, levels of this hold, pttl}.
 --
 -- A hash that no lock makes is refused: see record.lua.
 
