@@ -1,6 +1,8 @@
+//go:build go1.25
+
 package relock
 
-// Handover inside one process, in bubbles; and what others notice of it, on a real Redis.
+// Handover inside one process: in bubbles, and what other processes notice of it on a real Redis.
 
 import (
 	"context"
@@ -16,6 +18,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -25,14 +29,14 @@ type fencedFake struct{ *fakeLock }
 
 func (fencedFake) tokens() bool { return true }
 
-// queue has owners from..to wait for the lock, in this order. Each keeps it for
-// section, and notes that it did.
+// queue has owners from..to wait for the lock, in this order. Each holds the lock for
+// section, and appends itself to order.
 func (e *bubbleEngine) queue(from, to owner, section time.Duration) (order *[]owner, all *sync.WaitGroup) {
 	order, all = new([]owner), new(sync.WaitGroup)
 	for o := from; o <= to; o++ {
 		all.Go(func() {
 			e.lock(o)
-			*order = append(*order, o) // which the race detector looks at: they exclude one another
+			*order = append(*order, o) // the race detector holds that the owners exclude one another
 			time.Sleep(section)
 			e.unlock(o)
 		})
@@ -41,26 +45,22 @@ func (e *bubbleEngine) queue(from, to owner, section time.Duration) (order *[]ow
 	return order, all
 }
 
-func TestHandoverAsksNobody(t *testing.T) {
+// C1: a handover sends no request.
+func TestHandoverSendsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		order, all := e.queue(2, 50, 0)
 		guarded := e.guarded(1)
 		e.unlock(1)
 		all.Wait()
-		if !slices.IsSorted(*order) || len(*order) != 49 {
-			t.Errorf("served in the order %v", *order)
-		}
-		if want := []string{"acquire", "release"}; !slices.Equal(e.redis.requests, want) {
-			t.Errorf("requests %v, want %v", e.redis.requests, want)
-		}
-		if cause := context.Cause(guarded); cause != context.Canceled {
-			t.Errorf("the guard of the first one ended with %v", cause)
-		}
+		assert.True(t, slices.IsSorted(*order), "served in the order %v", *order)
+		assert.Len(t, *order, 49, "served in the order %v", *order)
+		assert.Equal(t, []string{"acquire", "release"}, e.redis.requests, "requests")
+		assert.Same(t, context.Canceled, context.Cause(guarded), "the guard of the first owner")
 	})
 }
 
-// L6: nobody is handed the lock once the slice is over, and the record is released.
+// L6: once the slice is over the holder does not hand the lock over, and releases the record.
 func TestHandoverEndsWithTheSlice(t *testing.T) {
 	for _, slice := range []time.Duration{0, 10 * time.Millisecond, 35 * time.Millisecond} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -71,16 +71,14 @@ func TestHandoverEndsWithTheSlice(t *testing.T) {
 			_, all := e.queue(2, waiters, section)
 			e.unlock(1)
 			all.Wait()
-			holds := max(1, int((slice+section-1)/section)) // of one tenure: those that begin before the slice is over
+			holds := max(1, int((slice+section-1)/section)) // of one record: the holds that begin before the slice is over
 			want := (waiters + holds - 1) / holds
-			if n := e.redis.count("release"); n != want {
-				t.Errorf("slice %v: released %d times, want %d", slice, n, want)
-			}
+			assert.Equal(t, want, e.redis.count("release"), "releases with a slice of %v", slice)
 		})
 	}
 }
 
-// A hold that ends by itself is not passed on, nor is one given to who wants such a one.
+// A hold with an explicit lease is not handed over, and a waiter that asks for an explicit lease gets no handover.
 func TestHandoverOnlyOfWatchdogHolds(t *testing.T) {
 	for name, r := range map[string][2]request{
 		"holder":    {{wait: forever, lease: time.Minute}, {wait: forever}},
@@ -89,13 +87,13 @@ func TestHandoverOnlyOfWatchdogHolds(t *testing.T) {
 	} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			ctx := context.Background()
-			if ok, err := e.lockWith(ctx, 1, r[0]); !ok || err != nil {
-				t.Fatal(ok, err)
-			}
+			ok, err := e.lockWith(ctx, 1, r[0])
+			require.NoError(t, err)
+			require.True(t, ok)
 			var all sync.WaitGroup
 			all.Go(func() {
-				if ok, err := e.lockWith(ctx, 2, r[1]); !ok || err != nil {
-					t.Errorf("%s: %v, %v", name, ok, err)
+				ok, err := e.lockWith(ctx, 2, r[1])
+				if !assert.NoError(t, err) || !assert.True(t, ok) {
 					return
 				}
 				e.unlock(2)
@@ -104,18 +102,16 @@ func TestHandoverOnlyOfWatchdogHolds(t *testing.T) {
 			e.unlock(1)
 			all.Wait()
 			want := 2
-			if name == "re-entry?" { // none: this one is handed over
+			if name == "re-entry?" { // neither has an explicit lease: the lock is handed over
 				want = 1
 			}
-			if n := e.redis.count("acquire"); n != want {
-				t.Errorf("%s: %d acquires, want %d", name, n, want)
-			}
+			assert.Equal(t, want, e.redis.count("acquire"), "%s: acquires", name)
 		})
 	}
 }
 
-// S2: what can no longer be trusted is not handed over.
-func TestHandoverNotBeyondTrust(t *testing.T) {
+// S2: a hold that is no longer trusted is not handed over.
+func TestHandoverEndsWithTrust(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.slice = time.Hour
 		e.lock(1)
@@ -127,18 +123,14 @@ func TestHandoverNotBeyondTrust(t *testing.T) {
 			got <- err
 		}()
 		time.Sleep(e.watchdogTimeout)
-		if err := e.unlockErr(1); !errors.Is(err, ErrLockLost) {
-			t.Errorf("unlock: %v", err)
-		}
+		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
 		cancel()
-		if err := <-got; err == nil {
-			t.Error("the next one got what was lost")
-		}
+		assert.Error(t, <-got, "the next one got what was lost")
 		e.redis.set(func() { e.redis.fault = nil })
 	})
 }
 
-// After a pause of the whole process Unlock may come before any timer.
+// After a pause of the process an Unlock may run before any timer: the clock decides.
 func TestHandoverLooksAtTheClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
@@ -147,19 +139,17 @@ func TestHandoverLooksAtTheClock(t *testing.T) {
 		h := e.holds[holdKey{lockID{name: "x"}, 1}]
 		e.mu.Unlock()
 		h.tenure.lease.until.Store(0)
-		if err := e.unlockErr(1); !errors.Is(err, ErrLockLost) {
-			t.Errorf("unlock: %v", err)
-		}
+		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
 		all.Wait()
-		if n := e.redis.count("acquire"); n < 2 || len(*order) != 2 {
-			t.Errorf("%d acquires for %v", n, *order)
-		}
+		n := e.redis.count("acquire")
+		assert.GreaterOrEqual(t, n, 2, "%d acquires for %v", n, *order)
+		assert.Len(t, *order, 2, "%d acquires for %v", n, *order)
 	})
 }
 
-// Between the end of a lease and the moment when its hold is told nothing is handed
-// over: the loss would be told to the wrong one.
-func TestHandoverNotOfWhatHasEnded(t *testing.T) {
+// A hold whose lease has ended, and that has not been told yet, is not handed over: the
+// loss would be reported to the successor.
+func TestHandoverStopsWhenTheLeaseHasEnded(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.slice = time.Hour
 		e.lock(1)
@@ -169,12 +159,11 @@ func TestHandoverNotOfWhatHasEnded(t *testing.T) {
 		e.mu.Unlock()
 		e.unlock(1)
 		all.Wait()
-		if n := e.redis.count("release"); n != 2 {
-			t.Errorf("%d releases", n)
-		}
+		assert.Equal(t, 2, e.redis.count("release"), "releases")
 	})
 }
 
+// Only the Unlock of the last level hands the lock over.
 func TestHandoverOfTheLastLevelOnly(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.slice = time.Hour
@@ -183,19 +172,15 @@ func TestHandoverOfTheLastLevelOnly(t *testing.T) {
 		order, all := e.queue(2, 2, 0)
 		e.unlock(1)
 		synctest.Wait()
-		if len(*order) != 0 {
-			t.Error("the next one is in after the first of two unlocks")
-		}
+		assert.Empty(t, *order, "the next owner holds the lock after the first of two unlocks")
 		e.unlock(1)
 		all.Wait()
-		if n := e.redis.count("acquire"); n != 2 {
-			t.Errorf("%d acquires: the last level was not handed over", n)
-		}
+		assert.Equal(t, 2, e.redis.count("acquire"), "acquires: the last level was not handed over")
 	})
 }
 
-// The watchdog keeps the record for whoever has it now, and tells that one of its loss.
-func TestHandoverKeepsTheLease(t *testing.T) {
+// The watchdog renews the record for its present holder, and reports a loss to that holder.
+func TestHandoverKeepsRenewalAndReportsLossToTheSuccessor(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		first := e.guarded(1)
@@ -208,34 +193,24 @@ func TestHandoverKeepsTheLease(t *testing.T) {
 		e.unlock(1)
 		guarded := <-second
 		time.Sleep(10 * e.watchdogTimeout)
-		if guarded.Err() != nil || e.redis.holder("x") == "" {
-			t.Fatalf("not renewed: %v", context.Cause(guarded))
-		}
-		if n := e.redis.count("acquire"); n != 1 {
-			t.Fatalf("%d acquires: it was not handed over", n)
-		}
+		require.NoError(t, guarded.Err(), "not renewed: %v", context.Cause(guarded))
+		require.NotEmpty(t, e.redis.holder("x"), "not renewed: %v", context.Cause(guarded))
+		require.Equal(t, 1, e.redis.count("acquire"), "acquires: the lock was not handed over")
 		e.lock(2) // re-enters
 		e.unlock(2)
 		e.redis.set(func() { delete(e.redis.records, "x") })
 		start := time.Now()
 		<-guarded.Done()
-		if took := time.Since(start); took > e.watchdogTimeout/2 {
-			t.Errorf("told after %v", took)
-		}
-		if cause := context.Cause(guarded); !errors.Is(cause, ErrLockLost) {
-			t.Errorf("the holder of a lock that is gone is told %v", cause)
-		}
-		if cause := context.Cause(first); cause != context.Canceled {
-			t.Errorf("the one before is told %v", cause)
-		}
-		if err := e.unlockErr(2); !errors.Is(err, ErrLockLost) {
-			t.Errorf("unlock: %v", err)
-		}
+		took := time.Since(start)
+		assert.LessOrEqual(t, took, e.watchdogTimeout/2, "told after %v", took)
+		assert.ErrorIs(t, context.Cause(guarded), ErrLockLost, "the holder of a lock that is gone")
+		assert.Same(t, context.Canceled, context.Cause(first), "the holder before")
+		assert.ErrorIs(t, e.unlockErr(2), ErrLockLost, "unlock")
 	})
 }
 
-// Whoever gives up at the moment when the lock is left to it either has it, or the next one has.
-func TestHandoverToWhoGivesUp(t *testing.T) {
+// A waiter that gives up at the moment of its handover either holds the lock, or the next waiter does.
+func TestHandoverToAWaiterThatGivesUpPassesOn(t *testing.T) {
 	for seed := range uint64(200) {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			rng := rand.New(rand.NewPCG(seed, 0))
@@ -257,37 +232,29 @@ func TestHandoverToWhoGivesUp(t *testing.T) {
 					}
 					ok, err := e.acquire(ctx, lock, o, request{wait: forever})
 					if !ok {
-						if !errors.Is(err, context.Canceled) {
-							t.Errorf("%v: %v", o, err)
-						}
+						assert.ErrorIs(t, err, context.Canceled)
 						return
 					}
-					if n := inside.Add(1); n != 1 {
-						t.Errorf("seed %d: %d inside", seed, n)
-					}
+					n := inside.Add(1)
+					assert.Equal(t, int32(1), n, "seed %d: %d inside", seed, n)
 					served.Add(1)
 					time.Sleep(time.Millisecond)
 					inside.Add(-1)
-					if err := e.release(context.Background(), lock, o); err != nil {
-						t.Errorf("%v: %v", o, err)
-					}
+					assert.NoError(t, e.release(context.Background(), lock, o))
 				})
 			}
 			all.Wait()
 			synctest.Wait()
 			time.Sleep(2 * time.Second)
-			if h := e.redis.holder("x"); h != "" {
-				t.Errorf("seed %d: %s is left", seed, h)
-			}
-			if len(e.holds)+len(e.dog.leases) != 0 {
-				t.Errorf("seed %d: %d holds, %d leases are left", seed, len(e.holds), len(e.dog.leases))
-			}
+			h := e.redis.holder("x")
+			assert.Empty(t, h, "seed %d: %s is left", seed, h)
+			assert.Zero(t, len(e.holds)+len(e.dog.leases), "seed %d: %d holds, %d leases are left", seed, len(e.holds), len(e.dog.leases))
 		})
 	}
 }
 
-// The record that was left to somebody whose ctx has just ended is released.
-func TestHandoverOfARecordToNobody(t *testing.T) {
+// A record that is handed to a waiter whose ctx has just ended is released.
+func TestHandoverToAnEndedContextReleases(t *testing.T) {
 	for range 100 {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			e.slice = time.Hour
@@ -302,51 +269,43 @@ func TestHandoverOfARecordToNobody(t *testing.T) {
 			synctest.Wait()
 			cancel()
 			e.unlock(1)
-			if <-got {
-				t.Fatal("a lock for a ctx that had ended")
-			}
+			require.False(t, <-got, "a lock for a ctx that had ended")
 			synctest.Wait()
-			if h := e.redis.holder("x"); h != "" {
-				t.Fatalf("%s is left", h)
-			}
+			require.Empty(t, e.redis.holder("x"), "the record is left")
 		})
 	}
 }
 
-// S6: a fenced lock draws a token for each hold, with one request.
-func TestHandoverDrawsTokens(t *testing.T) {
+// S6: a fenced lock draws a token for each hold that is handed over, with one request.
+func TestHandoverDrawsATokenForEachHold(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.slice = time.Hour
 		lock := fencedFake{&fakeLock{e.redis, "x"}}
 		var last int64
 		section := func(o owner) {
-			if ok, err := e.acquire(context.Background(), lock, o, request{wait: forever}); !ok || err != nil {
-				t.Error(ok, err)
-			}
+			ok, err := e.acquire(context.Background(), lock, o, request{wait: forever})
+			assert.NoError(t, err)
+			assert.True(t, ok)
 			token, err := e.token(lock, o)
-			if err != nil || token <= last {
-				t.Errorf("token %d after %d: %v", token, last, err)
-			}
+			assert.NoError(t, err)
+			assert.Greater(t, token, last, "tokens do not grow")
 			last = token
 			time.Sleep(time.Millisecond)
-			if err := e.release(context.Background(), lock, o); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, e.release(context.Background(), lock, o))
 		}
 		var all sync.WaitGroup
 		for o := range owner(20) {
 			all.Go(func() { section(o + 1) })
-			synctest.Wait() // the first one holds: who finds the gate open asks Redis, and cannot be left anything
+			synctest.Wait() // the first owner holds: an owner that does not wait asks Redis, and gets no handover
 		}
 		all.Wait()
-		if a, r := e.redis.count("acquire"), e.redis.count("release"); a != 20 || r != 1 {
-			t.Errorf("%d acquires and %d releases of 20 holds", a, r)
-		}
+		assert.Equal(t, 20, e.redis.count("acquire"), "acquires of 20 holds")
+		assert.Equal(t, 1, e.redis.count("release"), "releases of 20 holds")
 	})
 }
 
-// After Close nobody is left a lock, and Unlock really releases.
-func TestHandoverNotAfterClose(t *testing.T) {
+// After Close nothing is handed over, and Unlock releases the record.
+func TestHandoverStopsAtClose(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		got := make(chan error, 1)
@@ -355,27 +314,21 @@ func TestHandoverNotAfterClose(t *testing.T) {
 			got <- err
 		}()
 		synctest.Wait()
-		if err := e.close(); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, e.close())
 		e.unlock(1)
-		if err := <-got; !errors.Is(err, ErrClosed) {
-			t.Errorf("the one that waited: %v", err)
-		}
-		if h := e.redis.holder("x"); h != "" {
-			t.Errorf("%s is left", h)
-		}
+		assert.ErrorIs(t, <-got, ErrClosed, "the waiter")
+		assert.Empty(t, e.redis.holder("x"), "the record is left")
 	})
 }
 
-// L6: several processes that are all busy get about the same, in turns.
-func TestHandoverLetsOthersGo(t *testing.T) {
+// L6: several busy processes get about the same share of the lock.
+func TestHandoverSharesTheLockBetweenProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const clients, workers, section = 4, 16, time.Millisecond
 		r := &fakeRedis{records: make(map[string]*fakeRecord), latency: time.Millisecond}
 		ctx, cancel := context.WithCancel(context.Background())
 		var all sync.WaitGroup
-		var turns []int // whose, one after the other
+		var turns []int // the clients of the sections, in order
 		var longest time.Duration
 		for c := range clients {
 			e := joinBubbleEngine(t, r, fmt.Sprint("client", c))
@@ -408,21 +361,17 @@ func TestHandoverLetsOthersGo(t *testing.T) {
 			}
 		}
 		t.Logf("%d sections, %v, in %d tenures, longest wait %v", len(turns), got, len(tenures), longest)
-		if least, most := slices.Min(got[:]), slices.Max(got[:]); 2*least < most {
-			t.Errorf("the slowest client has %d sections, the fastest %d", least, most)
-		}
-		if part := float64(len(turns)) * float64(section) / float64(long); part < 0.8 {
-			t.Errorf("the lock was used for %.2f of the time", part)
-		}
-		if longest > 4*clients*workers*section {
-			t.Errorf("somebody waited %v", longest)
-		}
+		least, most := slices.Min(got[:]), slices.Max(got[:])
+		assert.GreaterOrEqual(t, 2*least, most, "the slowest client has %d sections, the fastest %d", least, most)
+		part := float64(len(turns)) * float64(section) / float64(long)
+		assert.GreaterOrEqual(t, part, 0.8, "the lock was used for %.2f of the time", part)
+		assert.LessOrEqual(t, longest, 4*clients*workers*section, "the longest wait")
 	})
 }
 
-// Only this process knows that the lock has changed hands; the others wait, and get
-// their turn after the slice.
-func TestHandoverSeenFromOutside(t *testing.T) {
+// The process that hands a lock over is one holder to the other processes; these get the
+// lock after the slice.
+func TestHandoverLetsOtherProcessesIn(t *testing.T) {
 	t.Parallel()
 	for name, newLock := range map[string]lockMaker{
 		"lock": newPlainLock, "fenced": newFencedLock, "write": newWriteLock, "multi": newSlotMultiLock,
@@ -437,11 +386,9 @@ func TestHandoverSeenFromOutside(t *testing.T) {
 				if err := l.Lock(owner); err != nil {
 					return false
 				}
-				if inside.Add(1) != 1 {
-					t.Error("two inside")
-				}
+				assert.Equal(t, int32(1), inside.Add(1), "owners inside")
 				inside.Add(-1)
-				b.must(l.Unlock(owner))
+				assert.NoError(t, l.Unlock(owner))
 				return true
 			}
 			var all sync.WaitGroup
@@ -453,12 +400,8 @@ func TestHandoverSeenFromOutside(t *testing.T) {
 			}
 			for range 50 {
 				start := time.Now()
-				if !section(other, WithOwner(context.Background())) {
-					t.Error("the other process did not get the lock")
-				}
-				if took := time.Since(start); took > soon {
-					t.Errorf("the other process waited %v", took)
-				}
+				assert.True(t, section(other, WithOwner(context.Background())), "the other process did not get the lock")
+				assert.LessOrEqual(t, time.Since(start), soon, "wait of the other process")
 			}
 			cancel()
 			all.Wait()
@@ -466,8 +409,8 @@ func TestHandoverSeenFromOutside(t *testing.T) {
 	}
 }
 
-// A writer that keeps the read lock when it gives back the write lock has nothing to hand over.
-func TestHandoverNotOfADowngrade(t *testing.T) {
+// A writer that holds the read lock too and unlocks the write lock hands nothing over.
+func TestHandoverNeverOfADowngrade(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	rw := b.client(WithHandoverSlice(time.Hour)).NewRWLock(b.name)
@@ -478,17 +421,13 @@ func TestHandoverNotOfADowngrade(t *testing.T) {
 	go func() { got <- rw.Write().Lock(second) }()
 	testredis.Await(b, "the next writer waits", soon, func() bool { return b.waitsAtGate(rw.Write()) })
 	b.must(rw.Write().Unlock(first))
-	select {
-	case err := <-got:
-		t.Fatalf("a writer beside a reader: %v", err)
-	case <-time.After(50 * time.Millisecond):
-	}
+	stays(b, "a writer waits for the reader", got, 50*time.Millisecond)
 	b.must(rw.Read().Unlock(first))
 	b.must(await(b, "the writer comes in", got))
 	b.must(rw.Write().Unlock(second))
 }
 
-// waitsAtGate says whether somebody stands at the gate of l.
+// waitsAtGate says whether an owner waits for l in the queue of this process.
 func (b *bench) waitsAtGate(l known) bool {
 	h := l.inside()
 	e := h.client.engine
@@ -498,8 +437,8 @@ func (b *bench) waitsAtGate(l known) bool {
 	return g != nil && g.first() != nil
 }
 
-// S6, in Redis: each kind of lock that draws tokens does so for each hold that was left to somebody.
-func TestHandoverTokensInRedis(t *testing.T) {
+// S6, in Redis: each lock type with tokens draws one for each hold that is handed over.
+func TestHandoverDrawsTokensInRedis(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	c := b.client(WithHandoverSlice(time.Hour))
@@ -519,25 +458,24 @@ func TestHandoverTokensInRedis(t *testing.T) {
 		for range 20 {
 			all.Go(func() {
 				owner := WithOwner(context.Background())
-				b.must(l.Lock(owner))
+				assert.NoError(t, l.Lock(owner))
 				token, err := l.Token(owner)
-				if err != nil || token <= last {
-					t.Errorf("%s: token %d after %d: %v", name, token, last, err)
-				}
+				assert.NoError(t, err, "%s: token", name)
+				assert.Greater(t, token, last, "%s: tokens do not grow", name)
 				last = token
-				if ok, err := l.IsHeld(owner); !ok || err != nil {
-					t.Errorf("%s: not held: %v", name, err)
-				}
-				b.must(l.Unlock(owner))
+				ok, err := l.IsHeld(owner)
+				assert.NoError(t, err, "%s: not held", name)
+				assert.True(t, ok, "%s: not held", name)
+				assert.NoError(t, l.Unlock(owner))
 			})
 		}
-		testredis.Await(b, "they wait", soon, func() bool { return b.waitsAtGate(l) })
+		testredis.Await(b, "an owner waits", soon, func() bool { return b.waitsAtGate(l) })
 		b.must(l.Unlock(held))
 		all.Wait()
 	}
 }
 
-// asks says whether somebody of this process contends for l.
+// asks says whether an owner of this process contends for l.
 func (b *bench) asks(l known) bool {
 	h := l.inside()
 	h.client.engine.mu.Lock()
@@ -546,8 +484,8 @@ func (b *bench) asks(l known) bool {
 	return g != nil && g.taken
 }
 
-// Others of the same owner who come while a lock is being left to the next one are not left waiting.
-func TestHandoverWithOthersOfTheOwner(t *testing.T) {
+// A goroutine of the holder that calls Lock during a handover to another owner gets the lock in its turn.
+func TestHandoverWakesOtherGoroutinesOfTheOwner(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const shared, next = owner(-1), owner(2)
 		e.lock(shared)
@@ -555,8 +493,8 @@ func TestHandoverWithOthersOfTheOwner(t *testing.T) {
 		soon, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		lock := func(o owner) {
-			if ok, err := e.lockWith(soon, o, request{wait: forever}); !ok {
-				t.Error(err)
+			ok, err := e.lockWith(soon, o, request{wait: forever})
+			if !assert.True(t, ok, err) {
 				return
 			}
 			e.unlock(o)
@@ -565,7 +503,7 @@ func TestHandoverWithOthersOfTheOwner(t *testing.T) {
 		synctest.Wait()
 		g := e.guarded(shared).(*guard).end
 		end := g.cancel
-		g.cancel = func(cause error) { // while nobody has the mutex
+		g.cancel = func(cause error) { // no goroutine has the mutex now
 			end(cause)
 			all.Go(func() { lock(shared) })
 			synctest.Wait()
@@ -575,9 +513,9 @@ func TestHandoverWithOthersOfTheOwner(t *testing.T) {
 	})
 }
 
-// L6: a waiter that may not subscribe gets a lock that another process keeps hot, whether or not that
-// one may publish.
-func TestWaiterWithoutChannelsGetsAHotLock(t *testing.T) {
+// L6: a waiter that may not subscribe gets a lock that another process keeps busy, whether or not that
+// process may publish.
+func TestWaiterThatMayNotSubscribeGetsABusyLock(t *testing.T) {
 	t.Parallel()
 	for _, busy := range []string{"default", "nochannels"} {
 		t.Run("busy as "+busy, func(t *testing.T) {
@@ -616,9 +554,347 @@ func TestWaiterWithoutChannelsGetsAHotLock(t *testing.T) {
 			stop()
 			all.Wait()
 			t.Log(fmt.Sprint("waits ", waits))
-			if longest > 4*time.Second {
-				t.Errorf("a waiter that may not subscribe waited %v", longest)
+			assert.LessOrEqual(t, longest, 4*time.Second, "the longest wait of a waiter that may not subscribe")
+		})
+	}
+}
+
+// A read lock that an owner asks for while its other goroutine unlocks the write lock is a downgrade: the
+// next writer waits for it.
+func TestHandoverNeverOfADowngradeUnderWay(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	b := newBench(t, s.Addr())
+	c := b.client(WithHandoverSlice(time.Hour))
+	rw := c.NewRWLock(b.name)
+	first, second := WithOwner(context.Background()), WithOwner(context.Background())
+	b.must(rw.Write().Lock(first))
+	got := make(chan error, 1)
+	go func() { got <- rw.Write().Lock(second) }()
+	testredis.Await(b, "the next writer waits", soon, func() bool { return b.waitsAtGate(rw.Write()) })
+	s.Freeze()
+	reading := make(chan error, 1)
+	go func() { reading <- rw.Read().Lock(first) }()
+	time.Sleep(200 * time.Millisecond) // the request is under way
+	unlocked := make(chan error, 1)
+	go func() { unlocked <- rw.Write().Unlock(first) }()
+	time.Sleep(200 * time.Millisecond)
+	s.Thaw()
+	b.must(await(b, "the reader is in", reading))
+	b.must(await(b, "unlocked", unlocked))
+	stays(b, "a writer waits for the reader", got, 300*time.Millisecond)
+	b.must(rw.Read().Unlock(first))
+	b.must(await(b, "the writer", got))
+	b.must(rw.Write().Unlock(second))
+}
+
+// The rule of TestHandoverNeverOfADowngradeUnderWay with several writers, the default slice, and a server that answers.
+func TestHandoverNeverPutsAWriterBesideAReader(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	c := b.client()
+	rw := c.NewRWLock(b.name)
+	end := time.Now().Add(4 * time.Second)
+	var all sync.WaitGroup
+	var writing, reading, both, rounds atomic.Int64
+	for range 3 { // writers
+		all.Go(func() {
+			for o := WithOwner(context.Background()); time.Now().Before(end); {
+				assert.NoError(t, rw.Write().Lock(o))
+				writing.Add(1)
+				if reading.Load() > 0 {
+					both.Add(1)
+				}
+				time.Sleep(300 * time.Microsecond)
+				if reading.Load() > 0 {
+					both.Add(1)
+				}
+				writing.Add(-1)
+				assert.NoError(t, rw.Write().Unlock(o))
 			}
 		})
+	}
+	for time.Now().Before(end) {
+		o := WithOwner(context.Background())
+		b.must(rw.Write().Lock(o))
+		rounds.Add(1)
+		done := make(chan struct{})
+		go func() {
+			assert.NoError(t, rw.Read().Lock(o))
+			reading.Add(1)
+			time.Sleep(500 * time.Microsecond)
+			reading.Add(-1)
+			assert.NoError(t, rw.Read().Unlock(o))
+			close(done)
+		}()
+		time.Sleep(50 * time.Microsecond)
+		b.must(rw.Write().Unlock(o))
+		<-done
+	}
+	all.Wait()
+	assert.Zero(t, both.Load(), "a writer beside a reader in %d rounds", rounds.Load())
+}
+
+// S2: the guards of a holder have ended when its successor holds the lock.
+func TestHandoverEndsGuardsFirst(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	l := b.client(WithHandoverSlice(time.Hour)).NewLock(b.name)
+	first, second := WithOwner(context.Background()), WithOwner(context.Background())
+	b.must(l.Lock(first))
+	var guards []context.Context
+	for range 20000 {
+		g, err := l.Guard(first)
+		b.must(err)
+		guards = append(guards, g)
+	}
+	got := make(chan int, 1)
+	go func() {
+		assert.NoError(t, l.Lock(second))
+		alive := 0
+		for _, g := range guards {
+			if g.Err() == nil {
+				alive++
+			}
+		}
+		got <- alive
+	}()
+	testredis.Await(b, "the next owner waits", soon, func() bool { return b.waitsAtGate(l) })
+	b.must(l.Unlock(first))
+	assert.Zero(t, <-got, "guards of the holder before are alive while its successor holds the lock")
+	b.must(l.Unlock(second))
+}
+
+// A guard that another goroutine of the holder makes during the Unlock is either refused or ends.
+func TestHandoverEndsGuardsMadeMeanwhile(t *testing.T) {
+	b := newBench(t, testredis.Start(t).Addr())
+	l := b.client(WithHandoverSlice(time.Hour)).NewLock(b.name)
+	for range full(10, 50) {
+		first, second := WithOwner(context.Background()), WithOwner(context.Background())
+		b.must(l.Lock(first))
+		got := make(chan error, 1)
+		go func() { got <- l.Lock(second) }()
+		testredis.Await(b, "the next owner waits", soon, func() bool { return b.waitsAtGate(l) })
+		made := make(chan []context.Context)
+		many := make(chan struct{})
+		go func() {
+			var guards []context.Context
+			for {
+				g, err := l.Guard(first)
+				if err != nil {
+					made <- guards
+					return
+				}
+				if guards = append(guards, g); len(guards) == 1000 {
+					close(many)
+				}
+			}
+		}()
+		<-many
+		b.must(l.Unlock(first))
+		b.must(<-got)
+		guards := <-made
+		for _, g := range guards {
+			require.Error(t, g.Err(), "one of %d guards of the holder before is alive while its successor holds the lock", len(guards))
+		}
+		b.must(l.Unlock(second))
+	}
+}
+
+// A ForceUnlock during a handover reports the loss to the successor at once.
+func TestForceUnlockDuringAHandoverReachesTheSuccessor(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.slice = time.Hour
+		e.lock(1)
+		second := make(chan context.Context)
+		go func() {
+			e.lock(2)
+			second <- e.guarded(2)
+		}()
+		synctest.Wait()
+		e.redis.latency = 5 * time.Millisecond
+		forced := make(chan bool)
+		go func() {
+			ok, err := e.force(context.Background(), &forcible{fakeLock{e.redis, "x"}})
+			assert.NoError(t, err)
+			forced <- ok
+		}()
+		synctest.Wait()
+		e.unlock(1) // to 2, while the request is under way
+		guarded := <-second
+		assert.True(t, <-forced, "not forced")
+		start := time.Now()
+		synctest.Wait()
+		<-guarded.Done()
+		took := time.Since(start)
+		assert.LessOrEqual(t, took, time.Second, "the successor was told after %v", took)
+		_ = e.unlockErr(2)
+	})
+}
+
+// A forcible is a fakeLock that ForceUnlock can delete.
+type forcible struct{ fakeLock }
+
+func (f *forcible) inspect(context.Context, string) (state, error) { return state{}, nil }
+func (f *forcible) force(context.Context) (ok bool, err error) {
+	err = f.redis.do("force", func() {
+		ok = f.redis.record("x") != nil
+		delete(f.redis.records, "x")
+	})
+	return ok, err
+}
+
+// A handover sets the lease that the successor asked for, also if the lease before was longer.
+func TestHandoverSetsTheLeaseOfTheSuccessor(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	l := b.client(WithHandoverSlice(time.Hour)).NewLock(b.name)
+	first, second := WithOwner(context.Background()), WithOwner(context.Background())
+	b.must(l.LockLease(first, time.Hour))
+	b.must(l.Lock(first))
+	got := make(chan error, 1)
+	go func() { got <- l.Lock(second) }()
+	testredis.Await(b, "the next owner waits", soon, func() bool { return b.waitsAtGate(l) })
+	b.must(l.Unlock(first))
+	b.must(l.Unlock(first))
+	b.must(await(b, "handed over", got))
+	ttl, err := l.TTL(second)
+	b.must(err)
+	assert.LessOrEqual(t, ttl, 30*time.Second, "a holder with the watchdog's lease of 30s has a record of %v: should it crash now, others wait so long", ttl)
+	b.must(l.Unlock(second))
+}
+
+// A TryLock whose wait time is too short to let other processes go first sends its attempt all the same.
+func TestShortTryLockStillAsksAfterGivingWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &fakeRedis{records: make(map[string]*fakeRecord)}
+		a, other := joinBubbleEngine(t, r, "a"), joinBubbleEngine(t, r, "b")
+		a.trip.Store(int64(15 * time.Millisecond))
+		a.slice = 0
+		ctx, cancel := context.WithCancel(context.Background())
+		a.lock(1)
+		go func() { _, _ = other.lockWith(ctx, 9, request{wait: forever}) }()
+		time.Sleep(50 * time.Millisecond)
+		got := make(chan bool)
+		go func() {
+			ok, err := a.lockWith(context.Background(), 2, request{wait: 10 * time.Millisecond})
+			assert.NoError(t, err)
+			got <- ok
+		}()
+		synctest.Wait()
+		cancel() // the other client gives up
+		synctest.Wait()
+		n := r.count("acquire")
+		a.unlock(1)
+		if assert.True(t, <-got, "TryLock fails for a lock without a holder and waiters; %d acquires since", r.count("acquire")-n) {
+			a.unlock(2)
+		}
+	})
+}
+
+// S1 and S6 under random faults, with and without tokens: one owner at a time, tokens grow, and nothing is left.
+func TestHandoverExcludesUnderRandomFaults(t *testing.T) {
+	for seed := range full[uint64](300, 2000) {
+		synctest.Test(t, func(t *testing.T) {
+			r := &fakeRedis{records: make(map[string]*fakeRecord), latency: time.Duration(seed%3) * 500 * time.Microsecond}
+			fr := rand.New(rand.NewPCG(seed, 99))
+			if seed%2 == 1 {
+				r.fault = func(verb string) fakeFault { // mu held
+					switch fr.IntN(40) {
+					case 0:
+						return fakeFault{err: io.EOF}
+					case 1:
+						return fakeFault{block: io.EOF}
+					case 2:
+						return fakeFault{late: time.Duration(fr.IntN(300)) * time.Millisecond}
+					}
+					return fakeFault{}
+				}
+			}
+			var mu sync.Mutex
+			inside, token := 0, int64(0)
+			var all sync.WaitGroup
+			var engines []*bubbleEngine
+			for n := range 2 {
+				e := joinBubbleEngine(t, r, fmt.Sprint("c", n))
+				e.slice = []time.Duration{0, 10 * time.Millisecond, time.Hour}[seed%3]
+				engines = append(engines, e)
+				for o := owner(1); o <= 6; o++ {
+					all.Go(func() {
+						rng := rand.New(rand.NewPCG(seed, uint64(n)*100+uint64(o)))
+						for range 12 {
+							var lock backend = &fakeLock{r, "x"}
+							fenced := rng.IntN(2) == 0
+							if fenced {
+								lock = fencedFake{lock.(*fakeLock)}
+							}
+							q := request{wait: forever}
+							if rng.IntN(4) == 0 {
+								q.wait = time.Duration(rng.IntN(20)) * time.Millisecond
+							}
+							if rng.IntN(5) == 0 {
+								q.lease = time.Minute
+							}
+							ctx, cancel := context.WithCancel(context.Background())
+							if rng.IntN(3) == 0 {
+								time.AfterFunc(time.Duration(rng.IntN(15))*time.Millisecond, cancel)
+							}
+							ok, err := e.acquire(ctx, lock, o, q)
+							if !ok {
+								assert.True(t, err == nil || errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) || errors.Is(err, errNoAnswer), "seed %d: %v", seed, err)
+								cancel()
+								continue
+							}
+							g, err := e.guard(context.Background(), lock, o)
+							if assert.NoError(t, err, "seed %d: guard", seed) {
+								mu.Lock()
+								inside++
+								assert.Equal(t, 1, inside, "seed %d: owners inside", seed)
+								if fenced {
+									tk, err := e.token(lock, o)
+									assert.NoError(t, err, "seed %d: token", seed)
+									assert.Greater(t, tk, token, "seed %d: tokens do not grow", seed)
+									token = max(token, tk)
+								}
+								mu.Unlock()
+								levels := 1
+								if rng.IntN(4) == 0 {
+									if ok, _ := e.acquire(ctx, lock, o, request{wait: forever}); ok {
+										levels++
+									}
+								}
+								time.Sleep(time.Duration(rng.IntN(4)) * time.Millisecond)
+								assert.NoError(t, g.Err(), "seed %d: lost %v", seed, context.Cause(g))
+								for levels > 1 {
+									levels--
+									err := e.release(ctx, lock, o)
+									assert.True(t, err == nil || errors.Is(err, io.EOF), "seed %d: unlock: %v", seed, err)
+								}
+								mu.Lock()
+								inside--
+								mu.Unlock()
+							}
+							cancel()
+							err = e.release(ctx, lock, o)
+							assert.True(t, err == nil || errors.Is(err, io.EOF), "seed %d: unlock: %v", seed, err)
+						}
+					})
+				}
+			}
+			start := time.Now()
+			all.Wait()
+			assert.LessOrEqual(t, time.Since(start), 40*time.Second, "time taken")
+			time.Sleep(31 * time.Second)
+			synctest.Wait()
+			h := r.holder("x")
+			assert.Empty(t, h, "seed %d: %s is left", seed, h)
+			for _, e := range engines {
+				assert.Zero(t, len(e.holds)+len(e.gates)+len(e.dog.leases), "seed %d: %d holds %d gates %d leases %d working", seed, len(e.holds), len(e.gates), len(e.dog.leases), e.atWork())
+				assert.Zero(t, e.atWork(), "seed %d: %d holds %d gates %d leases %d working", seed, len(e.holds), len(e.gates), len(e.dog.leases), e.atWork())
+			}
+		})
+		if t.Failed() {
+			return
+		}
 	}
 }
