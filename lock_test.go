@@ -28,20 +28,20 @@ func TestFencedLock(t *testing.T) {
 }
 
 // A plain and a fenced lock of one name are the same lock.
-func TestLockAndFencedLockExclude(t *testing.T) {
+func TestPlainAndFencedLockExcludeEachOther(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		b.must(b.client().NewLock(b.name).Lock(context.Background()))
 		fenced := b.client().NewLock(b.name, Fenced())
 		b.tries(fenced, false)
-		if freed, err := fenced.ForceUnlock(context.Background()); !freed || err != nil {
-			t.Fatal(freed, err)
-		}
+		freed, err := fenced.ForceUnlock(context.Background())
+		require.NoError(t, err)
+		require.True(t, freed)
 	})
 }
 
 // WIRE.md 1.1: the record, its lease, and the message.
-func TestRecordIsRedissons(t *testing.T) {
+func TestLockWritesRedissonsRecord(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -57,33 +57,26 @@ func TestRecordIsRedissons(t *testing.T) {
 		b.must(err)
 		field := regexp.MustCompile(`^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}:\d+:\d+$`)
 		for f, levels := range record {
-			if len(record) != 1 || !field.MatchString(f) || levels != "2" {
-				t.Errorf("record %v", record)
-			}
+			assert.Len(t, record, 1)
+			assert.Regexp(t, field, f)
+			assert.Equal(t, "2", levels, "levels")
 		}
-		if ttl := b.rdb.PTTL(ctx, b.name).Val(); ttl > 30*time.Second || ttl < 25*time.Second {
-			t.Errorf("PTTL %v", ttl)
-		}
-		if keys := b.keys(); len(keys) != 1 {
-			t.Errorf("keys %v", keys)
-		}
+		ttl := b.rdb.PTTL(ctx, b.name).Val()
+		assert.LessOrEqual(t, ttl, 30*time.Second, "PTTL")
+		assert.GreaterOrEqual(t, ttl, 25*time.Second, "PTTL")
+		assert.Len(t, b.keys(), 1, "keys")
 		b.must(l.Unlock(ctx))
 		b.must(l.Unlock(ctx))
 		m, err := messages.ReceiveMessage(ctx)
-		if err != nil || m.Payload != "0" {
-			t.Errorf("message %v, %v", m, err)
+		if assert.NoError(t, err) {
+			assert.Equal(t, "0", m.Payload, "message")
 		}
-		if n := b.rdb.Exists(ctx, b.name).Val(); n != 0 {
-			t.Error("the record is still there")
-		}
+		assert.Zero(t, b.rdb.Exists(ctx, b.name).Val(), "the record is still there")
 		b.must(l.Lock(ctx)) // of the two unlocks only the last one was announced
-		if _, err := l.ForceUnlock(ctx); err != nil {
-			t.Fatal(err)
-		}
+		b.must(second(l.ForceUnlock(ctx)))
 		m, err = messages.ReceiveMessage(ctx)
-		if err != nil || m.Payload != "0" {
-			t.Errorf("message %v, %v", m, err)
-		}
+		require.NoError(t, err)
+		assert.Equal(t, "0", m.Payload, "message")
 	})
 }
 
@@ -106,12 +99,12 @@ func TestRecordOfAJavaClientIsRespected(t *testing.T) {
 		b.must(await(b, "woken by Java's message", got))
 		b.must(l.Unlock(owner))
 
-		// One without a lease is asked for again and again, not waited for.
+		// A record without a lease is polled: no expiry can be waited for.
 		b.must(b.rdb.HSet(ctx, b.name, java, 1).Err())
 		quick := b.client(WithMaxWakeDelay(10 * time.Millisecond)).NewLock(b.name)
-		if ttl, err := quick.TTL(ctx); ttl >= 0 || err != nil {
-			t.Errorf("TTL %v, %v", ttl, err)
-		}
+		ttl, err := quick.TTL(ctx)
+		assert.NoError(t, err)
+		assert.Negative(t, ttl, "TTL")
 		got = b.startWaiter(owner, quick)
 		b.must(b.rdb.Del(ctx, b.name).Err())
 		b.must(await(b, "noticed without a message", got))
@@ -132,20 +125,15 @@ func TestTokensOnlyGrow(t *testing.T) {
 			for range 3 {
 				wg.Go(func() {
 					for range 10 {
-						if err := l.Lock(ctx); err != nil {
-							t.Error(err)
+						if !assert.NoError(t, l.Lock(ctx)) {
 							return
 						}
 						token, err := l.Token(ctx)
-						if err != nil {
-							t.Error(err)
-						}
+						assert.NoError(t, err)
 						mu.Lock()
 						tokens = append(tokens, token)
 						mu.Unlock()
-						if err := l.Unlock(ctx); err != nil {
-							t.Error(err)
-						}
+						assert.NoError(t, l.Unlock(ctx))
 					}
 				})
 			}
@@ -153,26 +141,24 @@ func TestTokensOnlyGrow(t *testing.T) {
 		wg.Wait()
 		last := int64(0)
 		for _, token := range tokens {
-			if token <= last {
-				t.Fatalf("token %d after %d", token, last)
-			}
+			require.Greater(t, token, last, "a token is greater than the one before")
 			last = token
 		}
-		if n, err := b.rdb.Get(ctx, "redisson_lock_token:{"+b.name+"}").Int64(); n != last || err != nil {
-			t.Errorf("the counter is %d, %v; the last token %d", n, err, last)
-		}
-		time.Sleep(5 * time.Millisecond) // it takes longer to lose everything
+		n, err := b.rdb.Get(ctx, "redisson_lock_token:{"+b.name+"}").Int64()
+		assert.NoError(t, err)
+		assert.Equal(t, last, n, "the counter is the last token")
+		time.Sleep(5 * time.Millisecond) // a real loss takes longer: the clock, from which a lost counter starts, has moved on
 		b.must(b.rdb.FlushAll(ctx).Err())
 		l := b.client().NewLock(b.name, Fenced())
 		b.must(l.Lock(ctx))
-		if token, err := l.Token(ctx); token <= last || err != nil {
-			t.Errorf("token %d, %v after Redis has lost everything; it was %d", token, err, last)
-		}
+		token, err := l.Token(ctx)
+		assert.NoError(t, err)
+		assert.Greater(t, token, last, "the token after Redis has lost everything")
 		b.must(l.Unlock(ctx))
 	})
 }
 
-func TestToken(t *testing.T) {
+func TestTokenBelongsToTheOwnersHold(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -186,16 +172,14 @@ func TestToken(t *testing.T) {
 		b.must(b.rdb.Set(ctx, "redisson_lock_token:{"+b.name+"}", ahead, 0).Err()) // by Redisson
 		b.must(fenced.Lock(ctx))
 		first, err := fenced.Token(ctx)
-		if first != ahead+1 || err != nil {
-			t.Errorf("token %d, %v", first, err)
-		}
+		assert.NoError(t, err)
+		assert.Equal(t, int64(ahead+1), first, "token")
 		b.must(fenced.Lock(ctx))
-		if again, err := fenced.Token(ctx); again != first || err != nil {
-			t.Errorf("a re-entry has token %d, %v", again, err)
-		}
-		if n := b.rdb.Get(ctx, "redisson_lock_token:{"+b.name+"}").Val(); n != fmt.Sprint(ahead+1) {
-			t.Errorf("a re-entry moved the counter to %s", n)
-		}
+		again, err := fenced.Token(ctx)
+		assert.NoError(t, err)
+		assert.Equal(t, first, again, "a re-entry keeps the token")
+		counter := b.rdb.Get(ctx, "redisson_lock_token:{"+b.name+"}").Val()
+		assert.Equal(t, fmt.Sprint(ahead+1), counter, "a re-entry does not move the counter")
 		err = elsewhere(func() error { return second(fenced.Token(ctx)) })
 		b.mustBe(err, ErrNotHeld)
 		b.must(b.rdb.Del(ctx, b.name).Err())
@@ -212,9 +196,9 @@ func TestToken(t *testing.T) {
 	})
 }
 
-// C1: one request to lock, one to unlock; no subscription; and none at all to be
-// refused by a neighbour.
-func TestUncontendedCost(t *testing.T) {
+// C1: one request to lock, one to unlock; no subscription; no request at all for a
+// goroutine that another goroutine of the process refuses.
+func TestUncontendedLockCostsTwoRequests(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -225,24 +209,18 @@ func TestUncontendedCost(t *testing.T) {
 		b.must(l.Unlock(ctx))
 		rdb.AddHook(sent)
 		b.must(l.Lock(ctx))
-		if ok, err := elsewhere(func() pair[bool] { return pairOf(l.TryLock(ctx, 0, 0)) }).get(); ok || err != nil {
-			t.Errorf("%v, %v", ok, err)
-		}
+		ok, err := elsewhere(func() pair[bool] { return pairOf(l.TryLock(ctx, 0, 0)) }).get()
+		assert.NoError(t, err)
+		assert.False(t, ok)
 		b.must(l.Unlock(ctx))
-		if n := sent.n.Load(); n != 2 {
-			t.Errorf("%d requests", n)
-		}
-		if n := b.rdb.PubSubNumPat(ctx).Val(); n != 0 {
-			t.Errorf("%d patterns", n)
-		}
-		if ch := b.rdb.PubSubChannels(ctx, "*"+b.name+"*").Val(); len(ch) != 0 {
-			t.Errorf("channels %v", ch)
-		}
+		assert.Equal(t, int64(2), sent.n.Load(), "requests")
+		assert.Zero(t, b.rdb.PubSubNumPat(ctx).Val(), "patterns")
+		assert.Empty(t, b.rdb.PubSubChannels(ctx, "*"+b.name+"*").Val(), "channels")
 	})
 }
 
-// C2: one pub/sub connection, however many wait for however many names.
-func TestOneSubscriptionConnection(t *testing.T) {
+// C2: all waiters of a client share one pub/sub connection, whatever the number of names.
+func TestWaitersShareOneSubscriptionConnection(t *testing.T) {
 	s := testredis.Start(t)
 	b := newBench(t, s.Addr())
 	ctx := context.Background()
@@ -255,10 +233,8 @@ func TestOneSubscriptionConnection(t *testing.T) {
 		b.must(holder.NewLock(name(i)).Lock(owner))
 		wg.Go(func() {
 			l := waiter.NewLock(name(i))
-			if err := l.Lock(ctx); err != nil {
-				t.Error(err)
-			} else if err := l.Unlock(ctx); err != nil {
-				t.Error(err)
+			if assert.NoError(t, l.Lock(ctx)) {
+				assert.NoError(t, l.Unlock(ctx))
 			}
 		})
 	}
@@ -267,9 +243,7 @@ func TestOneSubscriptionConnection(t *testing.T) {
 	})
 	list, err := b.rdb.Do(ctx, "client", "list", "type", "pubsub").Text()
 	b.must(err)
-	if n := strings.Count(list, "\n"); n != 1 {
-		t.Errorf("%d subscription connections", n)
-	}
+	assert.Equal(t, 1, strings.Count(list, "\n"), "subscription connections")
 	for i := range many {
 		b.must(holder.NewLock(name(i)).Unlock(owner))
 	}
@@ -291,9 +265,8 @@ func TestRenewalsArePipelined(t *testing.T) {
 			b.must(c.NewLock(fmt.Sprint(b.name, "-", i)).Lock(ctx))
 		}
 		testredis.Await(t, "everything is renewed twice", 4*soon, func() bool { return pipes.calls() >= 2*many })
-		if n, calls := pipes.count(), pipes.calls(); calls < 4*n {
-			t.Errorf("%d renewals in %d pipelines", calls, n)
-		}
+		n, calls := pipes.count(), pipes.calls()
+		assert.GreaterOrEqual(t, calls, 4*n, "%d renewals in %d pipelines", calls, n)
 		b.must(b.rdb.ScriptFlush(ctx).Err())
 		before := pipes.calls()
 		testredis.Await(t, "everything is renewed after a flush", 4*soon, func() bool { return pipes.calls() >= before+2*many })
@@ -333,7 +306,7 @@ func (c *pipeCounter) calls() (n int) {
 	return n
 }
 
-func TestErrorTexts(t *testing.T) {
+func TestErrorsNameHoldersAndCutLongNames(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -341,15 +314,13 @@ func TestErrorTexts(t *testing.T) {
 		b.must(l.Lock(ctx))
 		err := elsewhere(func() error { return l.Unlock(ctx) })
 		want := regexp.MustCompile(`^relock: unlock "` + b.name + `": not held by the caller: goroutine \d+ asked, goroutine \d+ holds it here$`)
-		if !want.MatchString(err.Error()) {
-			t.Errorf("%v", err)
-		}
+		require.Error(t, err)
+		assert.Regexp(t, want, err.Error())
 		b.must(l.Unlock(ctx))
 		secret := strings.Repeat("s", 100) + "secret"
 		err = b.client().NewLock(secret).Unlock(ctx)
-		if strings.Contains(err.Error(), "secret") {
-			t.Errorf("%v", err)
-		}
+		require.Error(t, err)
+		assert.NotContains(t, err.Error(), "secret")
 	})
 }
 
@@ -365,9 +336,7 @@ func TestLossIsLoggedOnce(t *testing.T) {
 		b.must(l.Unlock(ctx))
 		b.must(l.LockLease(ctx, 50*time.Millisecond))
 		testredis.Await(t, "the lease ends", soon, func() bool { held, _ := l.IsHeld(ctx); return !held })
-		if logged.String() != "" {
-			t.Errorf("in a healthy run: %s", logged.String())
-		}
+		assert.Empty(t, logged.String(), "in a healthy run")
 		b.must(l.Lock(ctx))
 		guarded, err := l.Guard(ctx)
 		b.must(err)
@@ -375,13 +344,16 @@ func TestLossIsLoggedOnce(t *testing.T) {
 		await(b, "the guard ends", guarded.Done())
 		b.mustBe(l.Unlock(ctx), ErrLockLost)
 		testredis.Await(t, "the warning", soon, func() bool { return logged.String() != "" })
-		if s := logged.String(); strings.Count(s, "level=") != 1 || !strings.Contains(s, "level=WARN") || !strings.Contains(s, b.name) || !strings.Contains(s, "type=lock ") || !strings.Contains(s, "gone") {
-			t.Errorf("logged: %s", s)
-		}
+		s := logged.String()
+		assert.Equal(t, 1, strings.Count(s, "level="), "logged")
+		assert.Contains(t, s, "level=WARN", "logged")
+		assert.Contains(t, s, b.name, "logged")
+		assert.Contains(t, s, "type=lock ", "logged")
+		assert.Contains(t, s, "gone", "logged")
 	})
 }
 
-func TestUnlockInTheWrongOrderOfContexts(t *testing.T) {
+func TestUnlockTakesAGuardedContextThatHasEnded(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		l := b.client().NewLock(b.name)
@@ -390,9 +362,7 @@ func TestUnlockInTheWrongOrderOfContexts(t *testing.T) {
 		guarded, err := l.Guard(ctx)
 		b.must(err)
 		cancel()
-		if guarded.Err() == nil {
-			t.Error("the guard outlives its parent")
-		}
+		assert.Error(t, guarded.Err(), "the guard outlives its parent")
 		b.must(l.Unlock(guarded))
 		b.isLocked(l, false)
 	})
@@ -401,7 +371,7 @@ func TestUnlockInTheWrongOrderOfContexts(t *testing.T) {
 var errStop = errors.New("stop")
 
 // A nested section may be guarded by the ctx of the outer one.
-func TestNestedDo(t *testing.T) {
+func TestNestedDoReentersUnderTheOuterGuard(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		l := b.client().NewLock(b.name)
@@ -414,21 +384,18 @@ func TestNestedDo(t *testing.T) {
 				return errStop
 			})
 			count()
-			if outer.Err() != nil {
-				t.Error("the inner section ended the outer one")
-			}
+			assert.NoError(t, outer.Err(), "the inner section ended the outer one")
 			return err
 		})
 		count()
-		if !errors.Is(err, errStop) || !slices.Equal(levels, []int{1, 2, 1, 0}) {
-			t.Errorf("%v, levels %v", err, levels)
-		}
+		assert.ErrorIs(t, err, errStop)
+		assert.Equal(t, []int{1, 2, 1, 0}, levels)
 	})
 }
 
-// A guard does not vouch for a hold that somebody has found lost and is about to
-// end the guards of: whoever that is may be kept from it for as long as it takes.
-func TestGuardOfAHoldThatWasJustLost(t *testing.T) {
+// A guard has ended as soon as its hold is marked lost. The goroutine that marks the hold
+// cancels the guards afterwards, and the scheduler may delay it for any time.
+func TestGuardHasEndedOnceTheHoldIsLost(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	ctx := context.Background()
 	c := b.client()
@@ -443,9 +410,7 @@ func TestGuardOfAHoldThatWasJustLost(t *testing.T) {
 	h.state, h.loss = lost, lossError(errLapsed)
 	guards := h.takeGuardsLocked()
 	e.mu.Unlock()
-	if guarded.Err() == nil {
-		t.Error("it is lost, and the guard says that all is well")
-	}
+	assert.Error(t, guarded.Err(), "the hold is lost, and its guard has not ended")
 	b.mustBe(context.Cause(guarded), ErrLockLost)
 	endGuards(guards, nil)
 	e.dog.remove(&h.tenure.lease)
@@ -453,7 +418,7 @@ func TestGuardOfAHoldThatWasJustLost(t *testing.T) {
 	b.forget()
 }
 
-// Levels in the record inform those who look: no memory is needed to give one back.
+// A level in the record is information for observers: to release one takes no memory in Redis.
 func TestUnlockNeedsNoMemory(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
@@ -540,10 +505,10 @@ func TestLeavingAQueueNeedsNoMemory(t *testing.T) {
 	start := time.Now()
 	testredis.Await(t, "it has left", soon, func() bool { return !slices.Contains(b.queue(), first) })
 	b.must(b.rdb.ConfigSet(ctx, "maxmemory", "0").Err())
-	assert.Less(t, time.Since(start), fairLife/2, "it was buried, and had not left")
+	assert.Less(t, time.Since(start), fairLife/2, "the waiter left by itself, and was not evicted as dead")
 	b.must(held.Unlock(ctx))
 	err := await(b, "the second one", waiters[1])
-	if err != nil { // it asked while Redis was full
+	if err != nil { // the waiter asked while Redis was full
 		assert.Contains(t, err.Error(), "OOM")
 	}
 }
