@@ -29,7 +29,7 @@ func TestFencedWriteLock(t *testing.T) {
 	testLocker(t, func(c *Client, name string) Locker { return c.NewRWLock(name, Fenced()).Write() })
 }
 
-func TestWriteLockToken(t *testing.T) {
+func TestWriteLockTokensGrow(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -38,9 +38,8 @@ func TestWriteLockToken(t *testing.T) {
 		for range 3 {
 			b.must(l.Write().Lock(ctx))
 			token, err := l.Write().Token(ctx)
-			if token <= last || err != nil {
-				t.Errorf("token %d after %d, %v", token, last, err)
-			}
+			assert.NoError(t, err)
+			assert.Greater(t, token, last, "a token is greater than the one before")
 			last = token
 			b.must(l.Write().Unlock(ctx))
 		}
@@ -55,18 +54,18 @@ func TestReadersShare(t *testing.T) {
 		first, second, write := c.NewRWLock(b.name).Read(), b.client().NewRWLock(b.name).Read(), b.client().NewRWLock(b.name).Write()
 		b.tries(first, true)
 		b.tries(second, true)
-		if ok, err := elsewhere(func() pair[bool] { return pairOf(first.TryLock(ctx, 0, 50*time.Millisecond)) }).get(); !ok || err != nil {
-			t.Errorf("another goroutine: %v, %v", ok, err)
-		}
+		ok, err := elsewhere(func() pair[bool] { return pairOf(first.TryLock(ctx, 0, 50*time.Millisecond)) }).get()
+		assert.NoError(t, err)
+		assert.True(t, ok, "another goroutine")
 		b.tries(write, false)
 		b.isLocked(first, true)
 		b.isLocked(write, false)
 		b.must(first.Unlock(ctx))
 		b.tries(write, false)
 		b.must(second.Unlock(ctx))
-		if ok, err := write.TryLock(ctx, soon, 0); !ok || err != nil { // the third one lapses
-			t.Fatal(ok, err)
-		}
+		ok, err = write.TryLock(ctx, soon, 0)
+		require.NoError(t, err)
+		require.True(t, ok, "the writer gets in once the third read lease has expired")
 		b.isLocked(first, false)
 		b.isLocked(write, true)
 		b.tries(first, false)
@@ -74,8 +73,8 @@ func TestReadersShare(t *testing.T) {
 	})
 }
 
-// The writer may read too, and keep that; whoever reads may come in at once.
-func TestDowngrade(t *testing.T) {
+// A writer may take the read lock too and keep it. Waiting readers come in when the write lock is released.
+func TestDowngradeLetsReadersIn(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -108,20 +107,19 @@ func TestDowngrade(t *testing.T) {
 	})
 }
 
-// A write lock whose end Redis did not confirm is not kept by the read lock inside it, which is renewed.
-func TestDowngradeThatIsNotConfirmed(t *testing.T) {
+// The end of a write lock was not confirmed by Redis. The read lock inside it, which is renewed, does not keep the write
+// lock alive.
+func TestReadLockDoesNotKeepAnUnconfirmedWriteLock(t *testing.T) {
 	t.Parallel()
 	ends := map[string]func(b *bench, l *RWLock, ctx context.Context){
 		"Unlock": func(b *bench, l *RWLock, ctx context.Context) {
-			if err := l.Write().Unlock(ctx); err == nil {
-				b.Error("Unlock says that it was confirmed")
-			}
+			assert.Error(b, l.Write().Unlock(ctx), "Unlock reports a release that Redis did not confirm")
 		},
 		"lease": func(b *bench, l *RWLock, ctx context.Context) {
 			guarded, err := l.Write().Guard(ctx)
 			b.must(err)
 			await(b, "the lease runs out", guarded.Done())
-			time.Sleep(100 * time.Millisecond) // and what is left of it could not be cleared
+			time.Sleep(100 * time.Millisecond) // the attempt to clear the rest fails meanwhile
 		},
 	}
 	for name, end := range ends {
@@ -150,7 +148,7 @@ func TestDowngradeThatIsNotConfirmed(t *testing.T) {
 	}
 }
 
-func TestWriterGivesBackItsReadLockFirst(t *testing.T) {
+func TestWriterMayReleaseItsReadLockFirst(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -169,7 +167,7 @@ func TestWriterGivesBackItsReadLockFirst(t *testing.T) {
 }
 
 // B21: an upgrade waits while others read, and fails when only its own reading is in the way.
-func TestUpgradeFailsClearly(t *testing.T) {
+func TestUpgradeFailsWhenOnlyItsOwnReadIsInTheWay(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -177,9 +175,8 @@ func TestUpgradeFailsClearly(t *testing.T) {
 		l, other := b.client().NewRWLock(b.name), b.client().NewRWLock(b.name)
 		b.must(l.Read().Lock(ctx))
 		for _, err := range []error{l.Write().Lock(ctx), second(l.Write().TryLock(ctx, 0, 0))} {
-			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "itself") {
-				t.Errorf("%v", err)
-			}
+			assert.ErrorIs(t, err, ErrInvalid)
+			assert.ErrorContains(t, err, "itself")
 		}
 		b.must(other.Read().Lock(ctx))
 		b.tries(l.Write(), false)
@@ -189,11 +186,11 @@ func TestUpgradeFailsClearly(t *testing.T) {
 		b.must(l.Read().Unlock(ctx))
 		select {
 		case err := <-got:
-			t.Errorf("it did not wait for the other reader: %v", err)
+			assert.Fail(t, "it did not wait for the other reader", err)
 		case <-time.After(50 * time.Millisecond):
 		}
 		b.must(other.Read().Unlock(ctx))
-		b.mustBe(await(b, "nobody else reads", got), ErrInvalid)
+		b.mustBe(await(b, "no other owner reads", got), ErrInvalid)
 		b.must(l.Read().Unlock(owner))
 		b.tries(other.Read(), true) // no waiting writer is left behind
 		b.must(other.Read().Unlock(ctx))
@@ -210,32 +207,28 @@ func TestReadLeasesAreIndependent(t *testing.T) {
 		b.must(long.LockLease(ctx, time.Minute))
 		b.must(short.LockLease(ctx, time.Second))
 		ttl, err := long.TTL(ctx)
-		if b.must(err); ttl < 50*time.Second {
-			t.Errorf("a short reader cut the long one to %v", ttl)
-		}
+		b.must(err)
+		assert.GreaterOrEqual(t, ttl, 50*time.Second, "a short reader cut the long lease")
 		b.must(short.Unlock(ctx))
 		ttl, err = long.TTL(ctx)
-		if b.must(err); ttl < 50*time.Second {
-			t.Errorf("leaving, a short reader cut the long one to %v", ttl)
-		}
+		b.must(err)
+		assert.GreaterOrEqual(t, ttl, 50*time.Second, "a short reader cut the long lease when it left")
 		b.tries(write, false)
 		b.must(long.Unlock(ctx))
 
-		// A long one leaves; what stays is the short one's lease.
+		// The long reader leaves; the lease of the short reader stays.
 		b.must(long.LockLease(ctx, time.Hour))
 		b.must(short.LockLease(ctx, 300*time.Millisecond))
 		b.must(long.Unlock(ctx))
 		start := time.Now()
 		b.must(write.Lock(ctx))
-		if took := time.Since(start); took > soon {
-			t.Errorf("a writer waited for %v", took)
-		}
+		assert.LessOrEqual(t, time.Since(start), soon, "time that the writer waited")
 		b.must(write.Unlock(ctx))
 	})
 }
 
 // A dead reader does not outlive its lease because others go on reading.
-func TestWriterBuriesDeadReaders(t *testing.T) {
+func TestWriterEvictsDeadReaders(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -245,7 +238,7 @@ func TestWriterBuriesDeadReaders(t *testing.T) {
 		b.must(living.LockLease(ctx, time.Hour)) // keeps the hash alive
 		owner := WithOwner(ctx)
 		got := b.startWaiter(owner, write)
-		testredis.Await(t, "the dead reader is buried", soon, func() bool { return b.rdb.HLen(ctx, b.name).Val() == 2 })
+		testredis.Await(t, "the dead reader is evicted", soon, func() bool { return b.rdb.HLen(ctx, b.name).Val() == 2 })
 		b.must(living.Unlock(ctx))
 		b.must(await(b, "the writer gets the lock", got))
 		b.mustBe(dead.Unlock(ctx), ErrLockLost)
@@ -269,18 +262,14 @@ func TestReadWatchdogRenewsItsOwnHoldOnly(t *testing.T) {
 		field := func(client *Client) string { return client.engine.id }
 		select {
 		case <-guarded.Done():
-			t.Fatal(context.Cause(guarded))
+			require.NoError(t, context.Cause(guarded), "the hold is lost")
 		case <-time.After(3 * lease):
 		}
 		leases := b.rdb.Keys(ctx, "{"+b.name+"}:*:rwlock_timeout:*").Val()
 		for _, key := range leases {
-			if strings.Contains(key, field(dead.client)) {
-				t.Errorf("the lease of a dead reader is kept alive: %s", key)
-			}
+			assert.NotContains(t, key, field(dead.client), "the lease of a dead reader is kept alive")
 		}
-		if len(leases) != 2 {
-			t.Errorf("leases %v", leases)
-		}
+		assert.Len(t, leases, 2, "leases")
 		b.must(kept.Unlock(ctx))
 		b.must(kept.Unlock(ctx))
 	})
@@ -295,8 +284,9 @@ func TestWriteLeaseDoesNotAddUp(t *testing.T) {
 		for range 5 {
 			b.must(w.Lock(ctx))
 		}
-		if ttl, err := w.TTL(ctx); ttl > 30*time.Second || err != nil {
-			t.Errorf("TTL %v, %v", ttl, err)
+		ttl, err := w.TTL(ctx)
+		if assert.NoError(t, err) {
+			assert.LessOrEqual(t, ttl, 30*time.Second, "TTL")
 		}
 		for range 5 {
 			b.must(w.Unlock(ctx))
@@ -314,29 +304,25 @@ func TestWriteReleaseWakesAllReaders(t *testing.T) {
 		var inside atomic.Int64
 		all := make(chan struct{})
 		var wg sync.WaitGroup
-		const readers = 12
-		for range 3 {
+		const clients, readers = 3, 12
+		for range clients {
 			r := b.client(WithMaxWakeDelay(time.Hour)).NewRWLock(b.name).Read()
-			for range readers / 3 {
+			for range readers / clients {
 				wg.Go(func() {
-					if err := r.Lock(ctx); err != nil {
-						t.Error(err)
+					if !assert.NoError(t, r.Lock(ctx)) {
 						return
 					}
 					if inside.Add(1) == readers {
 						close(all)
 					}
 					<-all // all of them at the same time
-					if err := r.Unlock(ctx); err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, r.Unlock(ctx))
 				})
 			}
 		}
-		testredis.Await(t, "the readers wait", soon, func() bool {
-			return b.rdb.PubSubNumSub(ctx, "redisson_rwlock:{"+b.name+"}").Val()["redisson_rwlock:{"+b.name+"}"] >= 1
+		testredis.Await(t, "the readers of all clients wait", soon, func() bool {
+			return b.rdb.PubSubNumSub(ctx, "redisson_rwlock:{"+b.name+"}").Val()["redisson_rwlock:{"+b.name+"}"] == clients
 		})
-		time.Sleep(50 * time.Millisecond) // and the last of them is subscribed
 		b.must(w.Unlock(ctx))
 		await(b, "all readers are in", all)
 		wg.Wait()
@@ -353,7 +339,7 @@ func TestWriterIsNotStarved(t *testing.T) {
 	var reads atomic.Int64
 	for range 2 {
 		r := b.client().NewRWLock(b.name).Read()
-		for range 8 { // so many that somebody always reads
+		for range 8 { // so many that one of them always reads
 			wg.Go(func() {
 				for ctx.Err() == nil {
 					if err := r.Lock(ctx); err != nil {
@@ -361,9 +347,7 @@ func TestWriterIsNotStarved(t *testing.T) {
 					}
 					reads.Add(1)
 					time.Sleep(reading)
-					if err := r.Unlock(ctx); err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, r.Unlock(ctx))
 				}
 			})
 		}
@@ -374,9 +358,7 @@ func TestWriterIsNotStarved(t *testing.T) {
 		testredis.Await(t, "the readers are at it", soon, func() bool { return reads.Load() > before+8 })
 		start := time.Now()
 		b.must(w.Lock(context.Background()))
-		if took := time.Since(start); took > reading+soon/2 {
-			t.Errorf("the writer waited for %v", took)
-		}
+		assert.LessOrEqual(t, time.Since(start), reading+soon/2, "time that the writer waited")
 		b.must(w.Unlock(context.Background()))
 	}
 	cancel()
@@ -395,9 +377,7 @@ func TestReadersAreNotStarved(t *testing.T) {
 				for ctx.Err() == nil {
 					if w.Lock(ctx) == nil {
 						time.Sleep(time.Millisecond)
-						if err := w.Unlock(ctx); err != nil {
-							t.Error(err)
-						}
+						assert.NoError(t, w.Unlock(ctx))
 					}
 				}
 			})
@@ -406,9 +386,7 @@ func TestReadersAreNotStarved(t *testing.T) {
 	r := b.client().NewRWLock(b.name).Read()
 	for range 10 {
 		deadline, done := context.WithTimeout(context.Background(), 2*soon)
-		if err := r.Lock(deadline); err != nil {
-			t.Error(err)
-		} else {
+		if assert.NoError(t, r.Lock(deadline)) {
 			b.must(r.Unlock(context.Background()))
 		}
 		done()
@@ -432,7 +410,7 @@ func TestWriterThatGivesUpLetsReadersIn(t *testing.T) {
 		owner := WithOwner(ctx)
 		late := b.client(WithMaxWakeDelay(time.Hour)).NewRWLock(b.name).Read()
 		b.tries(late, false)
-		b.tries(reading, true) // who reads already may read again
+		b.tries(reading, true) // an owner that reads already may read again
 		got := b.startWaiter(owner, late)
 		cancel()
 		b.mustBe(await(b, "the writer gives up", writer), context.Canceled)
@@ -444,7 +422,7 @@ func TestWriterThatGivesUpLetsReadersIn(t *testing.T) {
 }
 
 // WIRE.md 1.4: the record.
-func TestRWRecordIsRedissons(t *testing.T) {
+func TestRWLockWritesRedissonsRecord(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -462,42 +440,41 @@ func TestRWRecordIsRedissons(t *testing.T) {
 				field = f
 			}
 		}
-		if len(record) != 2 || record["mode"] != "read" || record[field] != "2" {
-			t.Errorf("record %v", record)
-		}
+		assert.Equal(t, map[string]string{"mode": "read", field: "2"}, record)
 		for _, i := range []string{"1", "2"} {
 			key := "{" + b.name + "}:" + field + ":rwlock_timeout:" + i
-			if v, ttl := b.rdb.Get(ctx, key).Val(), b.rdb.PTTL(ctx, key).Val(); v != "1" || ttl <= 0 || ttl > 30*time.Second {
-				t.Errorf("%s is %q for %v", key, v, ttl)
-			}
+			v, ttl := b.rdb.Get(ctx, key).Val(), b.rdb.PTTL(ctx, key).Val()
+			assert.Equal(t, "1", v, key)
+			assert.Positive(t, ttl, key)
+			assert.LessOrEqual(t, ttl, 30*time.Second, key)
 		}
 		b.must(l.Read().Unlock(ctx))
-		if keys := b.keys(); len(keys) != 2 {
-			t.Errorf("keys %v", keys)
-		}
+		assert.Len(t, b.keys(), 2, "keys")
 		b.must(l.Read().Unlock(ctx))
-		if m, err := messages.ReceiveMessage(ctx); err != nil || m.Payload != "0" {
-			t.Errorf("the last reader says %v, %v", m, err)
+		m, err := messages.ReceiveMessage(ctx)
+		if assert.NoError(t, err) {
+			assert.Equal(t, "0", m.Payload, "the last reader says")
 		}
 		b.must(l.Write().Lock(ctx))
 		record = b.rdb.HGetAll(ctx, b.name).Val()
 		for f, v := range record {
-			if f != "mode" && (!strings.HasSuffix(f, ":write") || v != "1") {
-				t.Errorf("record %v", record)
+			if f != "mode" {
+				assert.True(t, strings.HasSuffix(f, ":write"), "field %s", f)
+				assert.Equal(t, "1", v, "levels")
 			}
 		}
-		if len(record) != 2 || record["mode"] != "write" {
-			t.Errorf("record %v", record)
-		}
+		assert.Len(t, record, 2)
+		assert.Equal(t, "write", record["mode"])
 		b.must(l.Write().Unlock(ctx))
-		if m, err := messages.ReceiveMessage(ctx); err != nil || m.Payload != "1" {
-			t.Errorf("the writer says %v, %v", m, err)
+		m, err = messages.ReceiveMessage(ctx)
+		if assert.NoError(t, err) {
+			assert.Equal(t, "1", m.Payload, "the writer says")
 		}
 	})
 }
 
-// Java's readers and writers are respected, and dead ones buried.
-func TestRWRecordOfJava(t *testing.T) {
+// Java's readers and writers are respected, and dead ones are evicted.
+func TestRWRecordOfAJavaClientIsRespected(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -509,9 +486,7 @@ func TestRWRecordOfJava(t *testing.T) {
 		b.tries(l.Write(), false)
 		b.tries(l.Read(), true)
 		b.must(l.Read().Unlock(ctx))
-		if n := b.rdb.HExists(ctx, b.name, javaThread).Val(); !n {
-			t.Error("a reader's leave took the Java reader with it")
-		}
+		assert.True(t, b.rdb.HExists(ctx, b.name, javaThread).Val(), "the release of a reader removed the Java reader")
 		b.must(l.Write().Lock(ctx)) // once its lease is over
 		b.must(l.Write().Unlock(ctx))
 		b.must(b.rdb.HSet(ctx, b.name, "mode", "write", javaThread+":write", 1).Err())
@@ -524,7 +499,7 @@ func TestRWRecordOfJava(t *testing.T) {
 }
 
 // A plain lock and a read/write lock of one name do not get in together.
-func TestRWLockAndLockExclude(t *testing.T) {
+func TestRWLockAndPlainLockExcludeEachOther(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -549,20 +524,20 @@ func TestWriteLeaseLapsesAroundAReadLock(t *testing.T) {
 		l, other := b.client().NewRWLock(b.name), b.client().NewRWLock(b.name)
 		b.must(l.Write().LockLease(ctx, time.Second))
 		b.must(l.Read().Lock(ctx))
-		if ok, err := other.Read().TryLock(ctx, soon, 0); !ok || err != nil {
-			t.Fatalf("another reader: %v, %v", ok, err)
-		}
+		ok, err := other.Read().TryLock(ctx, soon, 0)
+		require.NoError(t, err)
+		require.True(t, ok, "another reader")
 		b.must(other.Read().Unlock(ctx))
 		b.mustBe(second(l.Write().TryLock(ctx, soon, 0)), ErrInvalid)
 		b.must(l.Read().Unlock(ctx))
-		if ok, err := other.Write().TryLock(ctx, soon, 0); !ok || err != nil {
-			t.Fatalf("another writer: %v, %v", ok, err)
-		}
+		ok, err = other.Write().TryLock(ctx, soon, 0)
+		require.NoError(t, err)
+		require.True(t, ok, "another writer")
 		b.must(other.Write().Unlock(ctx))
 	})
 }
 
-// Readers that all want to write would wait for one another: all but one are refused.
+// Two readers that both want to write would wait for each other: all but one are refused.
 func TestUpgradersDoNotBlockEachOther(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -585,13 +560,11 @@ func TestUpgradersDoNotBlockEachOther(t *testing.T) {
 		for range 2 {
 			if err := await(b, "an upgrader is refused", results); errors.Is(err, ErrInvalid) {
 				refused++
-			} else if err != nil {
-				t.Error(err)
+			} else {
+				assert.NoError(t, err)
 			}
 		}
-		if refused == 0 {
-			t.Error("nobody was refused")
-		}
+		assert.NotZero(t, refused, "no upgrader was refused")
 		for _, half := range []Locker{l.Write(), l.Read()} {
 			for _, owner := range []context.Context{one, two} {
 				if n, err := half.HoldCount(owner); n > 0 && err == nil {
@@ -602,8 +575,8 @@ func TestUpgradersDoNotBlockEachOther(t *testing.T) {
 	})
 }
 
-// An owner that got the read lock on another goroutine is in its own way, also if that came later.
-func TestUpgradeBehindOnesBack(t *testing.T) {
+// A waiting upgrade fails also when its owner takes the read lock later, on another goroutine.
+func TestUpgradeFailsWhenItsOwnerReadsLater(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -625,16 +598,16 @@ func TestUpgradeBehindOnesBack(t *testing.T) {
 	})
 }
 
-func TestForceUnlockOfEachHalf(t *testing.T) {
+func TestForceUnlockFreesItsHalfOnly(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
 		l, other := b.client().NewRWLock(b.name), b.client().NewRWLock(b.name)
 		force := func(l Locker, want bool) {
 			t.Helper()
-			if freed, err := l.ForceUnlock(ctx); freed != want || err != nil {
-				t.Fatalf("%v, %v", freed, err)
-			}
+			freed, err := l.ForceUnlock(ctx)
+			require.NoError(t, err)
+			require.Equal(t, want, freed)
 		}
 		b.must(l.Write().Lock(ctx))
 		force(l.Read(), false)
@@ -651,17 +624,15 @@ func TestForceUnlockOfEachHalf(t *testing.T) {
 		force(other.Write(), true)
 		b.mustBe(l.Write().Unlock(ctx), ErrLockLost)
 		b.holds(l.Read(), 1)
-		if guarded.Err() != nil {
-			t.Error("the read lock went with the write lock")
-		}
+		assert.NoError(t, guarded.Err(), "ForceUnlock of the write lock freed the read lock")
 		b.tries(other.Write(), false)
 		force(other.Write(), false)
 		b.must(l.Read().Unlock(ctx))
 	})
 }
 
-// IsLocked counts those who live.
-func TestReadIsLockedCountsTheLiving(t *testing.T) {
+// IsLocked of a read lock counts readers whose lease has not expired.
+func TestReadIsLockedCountsLiveReaders(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -676,7 +647,7 @@ func TestReadIsLockedCountsTheLiving(t *testing.T) {
 	})
 }
 
-// However deep a reader is, a level costs Redis the same: to take, to give back, to renew, and to others who look.
+// At any depth a level of a reader costs Redis the same: to take, to release, to renew, and to inspect.
 func TestEveryLevelOfAReaderCostsTheSame(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -738,12 +709,12 @@ func (b *bench) fieldOf(l *ReadLock) string {
 			return field
 		}
 	}
-	b.Fatalf("nobody holds %s", l.Name())
+	require.Fail(b, "no reader holds "+l.Name())
 	return ""
 }
 
-// Java goes by the longest lease of the levels that the hash counts.
-func TestLeaseOfADeepReaderIsSeenByJava(t *testing.T) {
+// Java respects the longest lease among the levels that the hash counts.
+func TestJavaSeesTheLeaseOfANestedReader(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -780,9 +751,9 @@ func TestLeaseOfADeepReaderIsSeenByJava(t *testing.T) {
 	})
 }
 
-// S5: a write lease ends while the read lock of its owner is under way, which keeps the record alive: the ended write
-// hold does not keep other readers out.
-func TestWriteLeaseThatEndsWhileTheReadIsUnderWay(t *testing.T) {
+// S5: a write lease ends while its owner's request for the read lock is in flight. The read lock keeps the record alive,
+// and the ended write hold does not keep other readers out.
+func TestWriteLeaseThatEndsDuringTheReadIsOver(t *testing.T) {
 	b := newFaultBench(t)
 	for half, acquire := range map[string]*luaScript{"read": readAcquire, "write": writeAcquire} {
 		ctx := context.Background()
