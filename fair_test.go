@@ -2,7 +2,6 @@ package relock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -23,8 +24,8 @@ func TestFencedFairLock(t *testing.T) {
 	testLocker(t, func(c *Client, name string) Locker { return c.NewFairLock(name, Fenced()) })
 }
 
-// A fair and a plain lock of one name share the record, and exclude.
-func TestFairLockAndLockExclude(t *testing.T) {
+// A fair and a plain lock of one name share the record and exclude each other.
+func TestFairLockAndPlainLockExcludeEachOther(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		plain, fair := b.client().NewLock(b.name), b.client().NewFairLock(b.name)
@@ -50,7 +51,7 @@ func (b *bench) awaitQueue(n int) {
 	testredis.Await(b, fmt.Sprintf("%d wait in the queue", n), 2*soon, func() bool { return len(b.queue()) == n })
 }
 
-// A line of waiters: who gets the lock is noted, kept for a moment, and passed on.
+// A line is a set of waiters. Each one notes its name when it gets the lock, and releases it.
 type line struct {
 	*bench
 	wg  sync.WaitGroup
@@ -58,23 +59,19 @@ type line struct {
 	got []string
 }
 
-// join has l waited for by a goroutine called name, and returns when it stands in the queue.
+// join starts a goroutine called name that locks l, and returns once the goroutine is in the queue.
 func (q *line) join(ctx context.Context, l Locker, name string) {
 	q.Helper()
 	n := len(q.queue())
 	q.wg.Go(func() {
 		if err := l.Lock(ctx); err != nil {
-			if ctx.Err() == nil {
-				q.Errorf("%s: %v", name, err)
-			}
+			assert.Error(q, ctx.Err(), "%s, whose ctx has not ended: %v", name, err)
 			return
 		}
 		q.mu.Lock()
 		q.got = append(q.got, name)
 		q.mu.Unlock()
-		if err := l.Unlock(ctx); err != nil {
-			q.Errorf("%s: %v", name, err)
-		}
+		assert.NoError(q, l.Unlock(ctx), name)
 	})
 	q.awaitQueue(n + 1)
 }
@@ -82,12 +79,10 @@ func (q *line) join(ctx context.Context, l Locker, name string) {
 func (q *line) wantOrder(want ...string) {
 	q.Helper()
 	q.wg.Wait()
-	if !slices.Equal(q.got, want) {
-		q.Errorf("served %v, want %v", q.got, want)
-	}
+	assert.Equal(q, want, q.got, "served")
 }
 
-func TestFairOrderOverClients(t *testing.T) {
+func TestFairOrderHoldsAcrossClients(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		q := line{bench: newBench(t, addr)}
 		ctx := context.Background()
@@ -105,7 +100,7 @@ func TestFairOrderOverClients(t *testing.T) {
 	})
 }
 
-func TestFairAbandonedWaiters(t *testing.T) {
+func TestFairWaitersThatGiveUpLeaveTheQueue(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		q := line{bench: newBench(t, addr)}
@@ -121,19 +116,19 @@ func TestFairAbandonedWaiters(t *testing.T) {
 			q.join(waiting, c.NewFairLock(q.name), fmt.Sprint(i))
 		}
 		q.wg.Go(func() {
-			if err := closing.NewFairLock(q.name).Lock(ctx); !errors.Is(err, ErrClosed) {
-				t.Errorf("%v", err)
-			}
+			assert.ErrorIs(t, closing.NewFairLock(q.name).Lock(ctx), ErrClosed)
 		})
 		q.awaitQueue(7)
 		q.wg.Go(func() {
-			if ok, err := q.client().NewFairLock(q.name).TryLock(ctx, 1500*time.Millisecond, 0); ok || err != nil && !errors.Is(err, errNoAnswer) { // on a machine that is very busy
-				t.Errorf("%v, %v", ok, err)
+			ok, err := q.client().NewFairLock(q.name).TryLock(ctx, 1500*time.Millisecond, 0)
+			assert.False(t, ok)
+			if err != nil { // on a machine that is very busy
+				assert.ErrorIs(t, err, errNoAnswer)
 			}
 		})
 		q.awaitQueue(8)
-		q.awaitQueue(7) // its time is up
-		cancels[0]()    // the first in line
+		q.awaitQueue(7) // the wait of TryLock is over
+		cancels[0]()    // the first in the queue
 		q.awaitQueue(6)
 		cancels[3]() // one in the middle
 		q.awaitQueue(5)
@@ -147,8 +142,8 @@ func TestFairAbandonedWaiters(t *testing.T) {
 	})
 }
 
-// The first in line gives up just when it was woken: the next one is.
-func TestFairTurnIsPassedOn(t *testing.T) {
+// The first in the queue gives up just when it was woken: the next one is woken then.
+func TestFairGrantToAWaiterThatGivesUpWakesTheNext(t *testing.T) {
 	b := newFaultBench(t)
 	ctx := context.Background()
 	held := b.direct.NewFairLock(b.name)
@@ -163,7 +158,7 @@ func TestFairTurnIsPassedOn(t *testing.T) {
 	next := b.client(WithMaxWakeDelay(time.Hour)).NewFairLock(b.name)
 	go func() { second <- next.Lock(owner) }()
 	b.awaitQueue(2)
-	// Whatever the first one asks from here on is held up, so that it cannot take its turn.
+	// From here on each attempt of the first one is lost, so that it cannot take the lock that it was granted.
 	rule := b.proxy.On(calls(fairAcquire), testredis.DropRequest).Times(testredis.Always)
 	b.must(held.Unlock(ctx))
 	cancel()
@@ -173,8 +168,8 @@ func TestFairTurnIsPassedOn(t *testing.T) {
 	b.must(next.Unlock(owner))
 }
 
-// A process that is gone, at the head or further behind, is noticed in seconds.
-func TestFairCrashedWaiters(t *testing.T) {
+// A process that has died, at the head of the queue or behind it, is evicted within seconds.
+func TestFairCrashedWaitersAreEvictedInSeconds(t *testing.T) {
 	b := newFaultBench(t)
 	q := line{bench: b.bench}
 	ctx := context.Background()
@@ -189,10 +184,8 @@ func TestFairCrashedWaiters(t *testing.T) {
 	q.join(ctx, alive.NewFairLock(b.name), "2")
 	b.proxy.BlackHole(true)
 	start := time.Now()
-	testredis.Await(t, "the dead are noticed while the lock is held", fairLife+2*soon, func() bool { return len(b.queue()) == 2 })
-	if took := time.Since(start); took < fairLife-fairHeartbeat-500*time.Millisecond {
-		t.Errorf("they were given up after %v", took)
-	}
+	testredis.Await(t, "the dead are evicted while the lock is held", fairLife+2*soon, func() bool { return len(b.queue()) == 2 })
+	assert.GreaterOrEqual(t, time.Since(start), fairLife-fairHeartbeat-500*time.Millisecond, "the dead were evicted too early")
 	b.must(held.Unlock(ctx))
 	testredis.Await(t, "the living are served", 2*soon, func() bool { return len(q.served()) == 2 })
 	cancel()
@@ -207,7 +200,7 @@ func (q *line) served() []string {
 }
 
 // The lock is free and the head of the queue is dead.
-func TestFairDeadHeadOfAFreeLock(t *testing.T) {
+func TestFairDeadHeadOfAFreeLockIsEvicted(t *testing.T) {
 	b := newFaultBench(t)
 	ctx := context.Background()
 	held := b.direct.NewFairLock(b.name)
@@ -216,21 +209,19 @@ func TestFairDeadHeadOfAFreeLock(t *testing.T) {
 	got := b.startWaiter(crashing, b.shaky(WithWatchdogTimeout(12*time.Second)).NewFairLock(b.name))
 	b.awaitQueue(1)
 	b.proxy.BlackHole(true)
-	b.must(held.Unlock(ctx)) // wakes nobody who lives
+	b.must(held.Unlock(ctx)) // its message reaches no live waiter
 	start := time.Now()
 	next := b.direct.NewFairLock(b.name)
 	b.tries(next, false) // it is not known to be dead yet
 	b.must(next.Lock(ctx))
-	if took := time.Since(start); took > fairLife+2*fairHeartbeat+soon {
-		t.Errorf("took %v", took)
-	}
+	assert.LessOrEqual(t, time.Since(start), fairLife+2*fairHeartbeat+soon)
 	b.must(next.Unlock(ctx))
 	cancel()
 	b.proxy.BlackHole(false)
 	b.mustBe(await(b.bench, "the dead one comes back", got), context.Canceled)
-	// All that it has asked for meanwhile arrives now, in any order, and some of it after
-	// it was undone: that ends with its lease, or with its last sign of life.
-	testredis.Await(b, "what came late is gone", 4*soon, func() bool {
+	// All requests that it has sent meanwhile arrive now, in any order, and some of them after
+	// their undo: the record of such a request ends with its lease, or with the waiter's last heartbeat.
+	testredis.Await(b, "the records of late requests are gone", 4*soon, func() bool {
 		if ok, err := next.TryLock(ctx, 0, 0); ok || err != nil {
 			b.must(err)
 			b.must(next.Unlock(ctx))
@@ -243,17 +234,13 @@ func TestFairTryLockDoesNotJumpTheQueue(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
-		// Somebody of Java's stands in the queue of a lock that is free.
+		// A Java waiter is in the queue of a lock that is free.
 		b.must(b.rdb.RPush(ctx, "redisson_lock_queue:{"+b.name+"}", "java:1").Err())
 		b.must(b.rdb.ZAdd(ctx, "redisson_lock_timeout:{"+b.name+"}", redis.Z{Score: float64(time.Now().Add(time.Minute).UnixMilli()), Member: "java:1"}).Err())
 		l := b.client().NewFairLock(b.name)
 		b.tries(l, false)
-		if q := b.queue(); len(q) != 1 {
-			t.Errorf("queue %v", q)
-		}
-		if keys := b.keys(); len(keys) != 2 {
-			t.Errorf("keys %v", keys)
-		}
+		assert.Len(t, b.queue(), 1)
+		assert.Len(t, b.keys(), 2)
 		b.must(b.rdb.Del(ctx, b.keys()...).Err())
 	})
 }
@@ -268,9 +255,7 @@ func TestFairReentryDoesNotQueue(t *testing.T) {
 		q.must(l.Lock(ctx))
 		q.tries(l, true)
 		q.holds(l, 3)
-		if n := len(q.queue()); n != 1 {
-			t.Errorf("%d in the queue", n)
-		}
+		assert.Len(t, q.queue(), 1, "in the queue")
 		for range 3 {
 			q.must(l.Unlock(ctx))
 		}
@@ -278,8 +263,8 @@ func TestFairReentryDoesNotQueue(t *testing.T) {
 	})
 }
 
-// What 20 waiters cost Redis while they wait, also behind a dead head.
-func TestFairWaitersAreCheap(t *testing.T) {
+// While 20 waiters wait they send about one request a second each, also behind a dead head.
+func TestFairWaitersPollOncePerSecond(t *testing.T) {
 	b := newFaultBench(t)
 	q := line{bench: b.bench}
 	ctx := context.Background()
@@ -297,7 +282,7 @@ func TestFairWaitersAreCheap(t *testing.T) {
 	b.must(held.Unlock(ctx))
 	b.must(b.rdb.ConfigResetStat(ctx).Err())
 	const watch = 3 * time.Second
-	time.Sleep(watch)
+	time.Sleep(watch) // the requests of this span are counted
 	stats := b.rdb.Info(ctx, "commandstats").Val()
 	var calls int
 	for line := range strings.Lines(stats) {
@@ -305,14 +290,13 @@ func TestFairWaitersAreCheap(t *testing.T) {
 			fmt.Sscanf(rest, "%d", &calls)
 		}
 	}
-	if most := int(1.5 * waiters * watch.Seconds()); calls > most || calls == 0 {
-		t.Errorf("%d waiters made %d calls in %v", waiters, calls, watch)
-	}
+	assert.LessOrEqual(t, calls, int(1.5*waiters*watch.Seconds()), "calls of %d waiters in %v", waiters, watch)
+	assert.NotZero(t, calls, "calls of %d waiters in %v", waiters, watch)
 	q.wantOrder(want...)
 }
 
-// WIRE.md 1.3: what Java finds, and what it is left with.
-func TestFairRecordIsRedissons(t *testing.T) {
+// WIRE.md 1.3: the queue and the timeouts that Java finds, and those that a served relock waiter leaves behind.
+func TestFairLockWritesRedissonsRecords(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		q := line{bench: newBench(t, addr)}
 		ctx := context.Background()
@@ -327,14 +311,12 @@ func TestFairRecordIsRedissons(t *testing.T) {
 		for i, want := range []time.Duration{30*time.Second + worth, 30*time.Second + 2*worth} {
 			score, err := q.rdb.ZScore(ctx, timeouts, queue[i]).Result()
 			q.must(err)
-			if left := time.Until(time.UnixMilli(int64(score))); left > want || left < want-20*time.Second {
-				t.Errorf("number %d has a timeout in %v, want %v", i+1, left, want)
-			}
+			left := time.Until(time.UnixMilli(int64(score)))
+			assert.LessOrEqual(t, left, want, "timeout of number %d", i+1)
+			assert.GreaterOrEqual(t, left, want-20*time.Second, "timeout of number %d", i+1)
 		}
-		if !strings.HasPrefix(queue[0], c.engine.id+":") {
-			t.Errorf("queue %v", queue)
-		}
-		// A Java waiter behind them moves up with every one that is served, and is woken on its own channel.
+		assert.True(t, strings.HasPrefix(queue[0], c.engine.id+":"), "queue %v", queue)
+		// A Java waiter behind them moves up with each waiter that is served, and is woken on its own channel.
 		java := redis.Z{Score: float64(time.Now().Add(30*time.Second + 3*worth).UnixMilli()), Member: "java:7"}
 		q.must(q.rdb.ZAdd(ctx, timeouts, java).Err())
 		q.must(q.rdb.RPush(ctx, "redisson_lock_queue:{"+q.name+"}", "java:7").Err())
@@ -343,23 +325,20 @@ func TestFairRecordIsRedissons(t *testing.T) {
 		q.must(err)
 		q.must(l.Unlock(ctx))
 		m, err := messages.ReceiveMessage(ctx)
-		if err != nil || m.Payload != "0" {
-			t.Errorf("%v, %v", m, err)
+		if assert.NoError(t, err) {
+			assert.Equal(t, "0", m.Payload)
 		}
 		q.must(messages.Close())
 		q.wantOrder("first", "second")
-		if score := q.rdb.ZScore(ctx, timeouts, "java:7").Val(); score != java.Score-2*float64(worth.Milliseconds()) {
-			t.Errorf("the timeout of the Java waiter moved by %v ms", java.Score-score)
-		}
-		if queue := q.queue(); !slices.Equal(queue, []string{"java:7"}) {
-			t.Errorf("queue %v", queue)
-		}
+		score := q.rdb.ZScore(ctx, timeouts, "java:7").Val()
+		assert.Equal(t, java.Score-2*float64(worth.Milliseconds()), score, "the timeout of the Java waiter moved by %v ms", java.Score-score)
+		assert.Equal(t, []string{"java:7"}, q.queue())
 		q.must(q.rdb.Del(ctx, q.keys()...).Err())
 	})
 }
 
-// B7: a head without a timeout would stay for ever; one whose timeout is over is passed by.
-func TestFairStrangeHeads(t *testing.T) {
+// B7: a head without a timeout, which would stay for ever, and a head with an expired timeout are evicted.
+func TestFairHeadsWithoutTimeoutAreEvicted(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -371,8 +350,8 @@ func TestFairStrangeHeads(t *testing.T) {
 	})
 }
 
-// A living waiter keeps its place against Java, however long it waits, and however little a place is worth.
-func TestFairPatientWaiterKeepsItsPlace(t *testing.T) {
+// A live waiter keeps its place against Java for any time, also where the timeout of a place is short.
+func TestFairLiveWaiterKeepsItsPlaceAgainstJava(t *testing.T) {
 	t.Parallel()
 	for _, worth := range []time.Duration{time.Second, 2 * time.Second} {
 		t.Run(worth.String(), func(t *testing.T) {
@@ -380,24 +359,22 @@ func TestFairPatientWaiterKeepsItsPlace(t *testing.T) {
 			b := newBench(t, testredis.Start(t).Addr())
 			q := line{bench: b}
 			ctx := context.Background()
-			held := b.client(WithWatchdogTimeout(time.Second)).NewFairLock(b.name) // so that a place is worth 1s more at first
+			held := b.client(WithWatchdogTimeout(time.Second)).NewFairLock(b.name) // adds only 1s to the first timeouts
 			b.must(held.Lock(ctx))
 			c := b.client(WithFairWaitTimeout(worth), WithMaxWakeDelay(time.Hour))
 			visitor := b.client().NewFairLock(b.name)
 			q.join(ctx, c.NewFairLock(b.name), "first")
 			q.join(ctx, c.NewFairLock(b.name), "second")
-			b.must(b.rdb.PExpire(ctx, b.name, time.Hour).Err()) // they show signs of life no sooner than they must
+			b.must(b.rdb.PExpire(ctx, b.name, time.Hour).Err()) // so that the waiters send heartbeats as late as possible
 			queue := b.queue()
 			keys := []string{b.name, "redisson_lock_queue:{" + b.name + "}", "redisson_lock_timeout:{" + b.name + "}"}
 			for start := time.Now(); time.Since(start) < fairLife+2*time.Second; time.Sleep(2 * time.Millisecond) {
-				b.tries(visitor, false) // and so does one of ours
-				// A Java client comes by, buries whom it takes for dead, and goes.
+				b.tries(visitor, false) // a relock client comes by
+				// A Java client comes by, evicts waiters that it takes for dead, and leaves.
 				for _, script := range []string{javaAcquire, javaGiveUp} {
 					b.must(b.rdb.Eval(ctx, script, keys, "java:1", "channel", 1000, worth.Milliseconds(), time.Now().UnixMilli()).Err())
 				}
-				if now := b.queue(); !slices.Equal(now, queue) {
-					t.Fatalf("the queue was %v and is %v", queue, now)
-				}
+				require.Equal(t, queue, b.queue(), "the queue stays as it was")
 			}
 			b.must(held.Unlock(ctx))
 			q.wantOrder("first", "second")
@@ -414,8 +391,10 @@ func TestFairGivingUpWakesTheNext(t *testing.T) {
 		holder, first, last := javaOther+":1", javaOther+":2", javaOther+":3"
 		for _, field := range []string{holder, first, last} {
 			g, err := l.acquire(ctx, attempt{field: field, lease: time.Minute, level: 1})
-			if b.must(err); g.state == busy && (g.wait <= 0 || g.wait > fairHeartbeat) {
-				t.Errorf("%s is to ask again after %v: too late to show that it lives", field, g.wait)
+			b.must(err)
+			if g.state == busy {
+				assert.Positive(t, g.wait, field)
+				assert.LessOrEqual(t, g.wait, fairHeartbeat, "%s polls too late to prove that it lives", field)
 			}
 		}
 		b.must(b.rdb.Del(ctx, b.name).Err()) // the holder is gone
@@ -423,19 +402,17 @@ func TestFairGivingUpWakesTheNext(t *testing.T) {
 		defer messages.Close()
 		_, err := messages.Receive(ctx)
 		b.must(err)
-		if _, err := l.abandon(ctx, attempt{field: first, level: 1}); err != nil {
-			t.Fatal(err)
-		}
+		_, err = l.abandon(ctx, attempt{field: first, level: 1})
+		require.NoError(t, err)
 		got := make(chan error, 1)
 		go func() { got <- second(messages.ReceiveMessage(ctx)) }()
 		b.must(await(b, "the message to the second", got))
-		if _, err := l.abandon(ctx, attempt{field: last, level: 1}); err != nil {
-			t.Fatal(err)
-		}
+		_, err = l.abandon(ctx, attempt{field: last, level: 1})
+		require.NoError(t, err)
 	})
 }
 
-// Redis was away for longer than a sign of life lasts: nobody loses its place.
+// Redis was away for longer than a heartbeat counts: no waiter loses its place.
 func TestFairOrderSurvivesAPauseOfRedis(t *testing.T) {
 	b := newFaultBench(t)
 	q := line{bench: b.bench}
@@ -449,19 +426,17 @@ func TestFairOrderSurvivesAPauseOfRedis(t *testing.T) {
 	}
 	queue := b.queue()
 	b.server.Freeze()
-	time.Sleep(fairLife + time.Second)
+	time.Sleep(fairLife + time.Second) // for longer than a heartbeat counts
 	b.server.Thaw()
 	for start := time.Now(); time.Since(start) < 2*fairHeartbeat; time.Sleep(50 * time.Millisecond) {
-		if now := b.queue(); !slices.Equal(now, queue) {
-			t.Fatalf("the queue was %v and is %v", queue, now)
-		}
+		require.Equal(t, queue, b.queue(), "the queue stays as it was")
 	}
 	b.must(held.Unlock(ctx))
 	q.wantOrder(want...)
 }
 
-// A waiter whose subscription is not confirmed shows that it lives all the same.
-func TestFairWaiterWithoutSubscription(t *testing.T) {
+// A waiter whose subscription is not confirmed sends heartbeats all the same.
+func TestFairWaiterWithoutSubscriptionSendsHeartbeats(t *testing.T) {
 	b := newFaultBench(t)
 	q := line{bench: b.bench}
 	ctx := context.Background()
@@ -470,10 +445,8 @@ func TestFairWaiterWithoutSubscription(t *testing.T) {
 	rule := b.proxy.On(testredis.Command("subscribe"), testredis.StallReply).Times(testredis.Always)
 	q.join(ctx, b.shaky(WithMaxWakeDelay(time.Hour)).NewFairLock(b.name), "first")
 	q.join(ctx, b.client().NewFairLock(b.name), "second")
-	time.Sleep(fairLife + fairHeartbeat)
-	if n := len(b.queue()); n != 2 {
-		t.Errorf("%d in the queue", n)
-	}
+	time.Sleep(fairLife + fairHeartbeat) // a waiter without heartbeats would be evicted
+	assert.Len(t, b.queue(), 2)
 	b.must(held.Unlock(ctx))
 	q.wantOrder("first", "second")
 	rule.Release()
@@ -485,15 +458,15 @@ func TestFairUnlockByAnotherSaysWhoHoldsIt(t *testing.T) {
 		ctx := context.Background()
 		l := b.client().NewFairLock(b.name)
 		b.must(l.Lock(ctx))
-		if err := elsewhere(func() error { return l.Unlock(ctx) }); !strings.Contains(err.Error(), "holds it here") || strings.Contains(err.Error(), "nobody") {
-			t.Errorf("%v", err)
-		}
+		err := elsewhere(func() error { return l.Unlock(ctx) })
+		require.ErrorContains(t, err, "holds it here")
+		assert.NotContains(t, err.Error(), "nobody")
 		b.must(l.Unlock(ctx))
 	})
 }
 
-// A try without waiting leaves nothing in the queue, and so is one request.
-func TestFairOneTryIsOneRequest(t *testing.T) {
+// A TryLock with no wait leaves nothing in the queue, and is therefore one request.
+func TestFairTryLockWithoutWaitIsOneRequest(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
 	held := b.client().NewFairLock(b.name)
@@ -502,15 +475,13 @@ func TestFairOneTryIsOneRequest(t *testing.T) {
 	sent := new(counter)
 	rdb.AddHook(sent)
 	l := b.clientOn(rdb).NewFairLock(b.name)
-	if ok, err := l.TryLock(ctx, 0, 0); ok || err != nil { // the script is there afterwards
-		t.Fatal(ok, err)
-	}
+	ok, err := l.TryLock(ctx, 0, 0)
+	require.NoError(t, err)
+	require.False(t, ok) // Redis knows the script from here on
 	before := sent.n.Load()
-	if ok, err := l.TryLock(ctx, 0, 0); ok || err != nil {
-		t.Fatal(ok, err)
-	}
-	if n := sent.n.Load() - before; n != 1 {
-		t.Errorf("%d requests", n)
-	}
+	ok, err = l.TryLock(ctx, 0, 0)
+	require.NoError(t, err)
+	require.False(t, ok)
+	assert.Equal(t, int64(1), sent.n.Load()-before, "requests")
 	b.must(held.Unlock(ctx))
 }

@@ -13,6 +13,9 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 const suiteTests = "TestLock TestFencedLock TestFairLock TestReadLock TestWriteLock TestMultiLock TestRedLock"
@@ -28,7 +31,7 @@ var faultRows = map[int]string{
 	7:  "TestFaultRenewalsAreRepeated TestFaultBlackHole TestWatchdogEndsTrustWhenNoRenewalIsConfirmed",
 	8:  "suite",
 	9:  "TestFaultCtxEndsDuringARequest TestFaultCtxEndsBetweenLocks TestEngineUndoesAnAttemptThatWasGivenUp TestGivenUpAcquireIsUndoneAtOnce",
-	10: "suite TestFaultLostGivingUp TestFairAbandonedWaiters TestWriterThatGivesUpLetsReadersIn",
+	10: "suite TestFaultLostGivingUp TestFairWaitersThatGiveUpLeaveTheQueue TestWriterThatGivesUpLetsReadersIn",
 	11: "TestFaultSubscriptionKilled TestPubSubWakesEverybodyAfterAReconnect",
 	12: "TestFaultSubscriptionSilent TestFaultBlackHole TestPubSubNoticesASilentPeer",
 	13: "TestEngineAsksAgainOnceItIsSubscribed TestFaultSubscriptionNeverConfirmed",
@@ -60,9 +63,9 @@ var faultRows = map[int]string{
 	40: "TestFaultStarvedProcess TestEngineGuardLooksAtTheClock TestWatchdogManyLeases",
 	41: "TestFaultLateRenewal TestScriptContracts",
 	42: "suite",
-	43: "TestFaultWaiterIsKilled TestFairCrashedWaiters TestFairDeadHeadOfAFreeLock",
-	44: "TestFaultLostGivingUp TestFairAbandonedWaiters TestFairModel",
-	45: "TestWriterIsNotStarved TestReadersAreNotStarved TestWriterBuriesDeadReaders TestUpgradeFailsClearly TestDowngrade TestFaultHolderIsKilled",
+	43: "TestFaultWaiterIsKilled TestFairCrashedWaitersAreEvictedInSeconds TestFairDeadHeadOfAFreeLockIsEvicted",
+	44: "TestFaultLostGivingUp TestFairWaitersThatGiveUpLeaveTheQueue TestFairModel",
+	45: "TestWriterIsNotStarved TestReadersAreNotStarved TestWriterEvictsDeadReaders TestUpgradeFailsWhenOnlyItsOwnReadIsInTheWay TestDowngradeLetsReadersIn TestFaultHolderIsKilled",
 	46: "TestRedLockDeadNodes TestRedLockLateAnswers TestRedLockValidity TestMultiLockUnlocksAll TestMultiLockStartsOver",
 	47: "TestRedLockNodeComesBackEmpty TestRedLockMajorityComesBackEmpty",
 	48: "TestFaultThousandWaiters TestRedLockWaitersDoNotPoll",
@@ -74,7 +77,7 @@ var faultRows = map[int]string{
 	54: "TestFaultPermissions",
 	55: "TestFaultPermissions TestPubSubRefusedChannels",
 	56: "TestFaultPasswordChanges TestFaultServerAnswers",
-	57: "TestFaultNameOfAnotherKind TestRWLockAndLockExclude TestFairLockAndLockExclude",
+	57: "TestFaultNameOfAnotherKind TestRWLockAndPlainLockExcludeEachOther TestFairLockAndPlainLockExcludeEachOther",
 	58: "TestNewRefuses",
 	59: "suite",
 	60: "TestFaultHolderIsKilled TestFaultWaiterIsKilled",
@@ -87,70 +90,50 @@ const faultRowCount = 60
 
 func TestFaultRowsAreCovered(t *testing.T) {
 	files, err := filepath.Glob("*_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	exists := map[string]bool{}
 	for _, file := range files {
 		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`).FindAllSubmatch(source, -1) {
 			exists[string(found[1])] = true
 		}
 	}
 	page, err := os.ReadFile("docs/reliability.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for n := 1; n <= faultRowCount; n++ {
 		line := regexp.MustCompile(fmt.Sprintf(`(?m)^\| %d \|.*$`, n)).FindAllString(string(page), -1)
-		if len(line) != 1 {
-			t.Errorf("row %d has %d lines on the page", n, len(line))
+		if !assert.Len(t, line, 1, "lines of row %d on the page", n) {
 			continue
 		}
 		names := strings.Fields(faultRows[n])
-		if excused := slices.Contains(cannotBeTried, n); excused != (len(names) == 0) {
-			t.Errorf("row %d has tests %v, and cannot be tried: %v", n, names, excused)
-		}
+		excused := slices.Contains(cannotBeTried, n)
+		assert.Equal(t, len(names) == 0, excused, "row %d has tests %v, and cannot be tried: %v", n, names, excused)
 		var said []string
 		for _, found := range regexp.MustCompile("`(Test\\w+)`|\\*(suite)\\*").FindAllStringSubmatch(line[0], -1) {
 			said = append(said, found[1]+found[2])
 		}
-		if !slices.Equal(said, names) {
-			t.Errorf("row %d: the page says %v, the table %v", n, said, names)
-		}
+		assert.Equal(t, strings.Join(names, " "), strings.Join(said, " "), "row %d: the table, and the page", n)
 		for _, name := range names {
 			for _, test := range strings.Fields(strings.ReplaceAll(name, "suite", suiteTests)) {
-				if !exists[test] {
-					t.Errorf("row %d: there is no %s", n, test)
-				}
+				assert.True(t, exists[test], "row %d: there is no %s", n, test)
 			}
 		}
 	}
-	if len(faultRows)+len(cannotBeTried) != faultRowCount {
-		t.Errorf("%d rows", len(faultRows)+len(cannotBeTried))
-	}
+	assert.Equal(t, faultRowCount, len(faultRows)+len(cannotBeTried), "rows")
 }
 
 // Row 34: nothing that decides about a lock looks at the wall clock of the client.
 func TestNoWallClock(t *testing.T) {
 	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	wall := regexp.MustCompile(`\.(Unix|UnixMilli|UnixMicro|UnixNano|UTC|Local|AddDate|Round|Truncate|Format)\(|time\.(Date|Parse|Unix)\w*\(`)
 	for _, file := range files {
 		if strings.HasSuffix(file, "_test.go") || file == "inspect.go" { // that reads times of Redis, and decides nothing
 			continue
 		}
 		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if found := wall.FindAll(source, -1); len(found) > 0 {
-			t.Errorf("%s: %s", file, found)
-		}
+		require.NoError(t, err)
+		assert.Empty(t, wall.FindAllString(string(source), -1), file)
 	}
 }
