@@ -72,12 +72,12 @@ type Request struct {
 	// Pipeline are calls that take or renew something, instead of Call: one pipeline, and no batch.
 	Pipeline []Call
 
-	// OnOrphan hears the outcome of each try for which the caller does not wait any more; or nil.
+	// OnOrphan hears the outcomes that come too late for the caller; or nil.
 	OnOrphan OrphanHandler
 }
 
-// An OrphanHandler hears, once for each of them, the outcomes of tries for which nobody waits
-// any more, on a goroutine that Close waits for. The handler may block.
+// An OrphanHandler hears the outcome of each try for which the caller does not wait any more, once, on a goroutine
+// that Close waits for. The handler may block.
 type OrphanHandler interface {
 	HandleOrphan(sent time.Time, answer any, err error)
 }
@@ -188,8 +188,8 @@ func (s *Sender) runInline(w *Wait, r *Request, now time.Time) (any, error) {
 	return value, err
 }
 
-// orNoConnection is err; or says that there was no connection, if err is the end of ctx, which bounds how long a
-// connection is waited for, and not the end of the caller's ctx.
+// orNoConnection is err; or another error, if err is the end of ctx and not the end of the caller's ctx. Only ctx
+// bounds how long a connection is waited for.
 func orNoConnection(err error, caller, ctx context.Context, d time.Duration) error {
 	if err == nil || caller.Err() != nil || !errors.Is(err, ctx.Err()) {
 		return err

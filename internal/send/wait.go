@@ -26,8 +26,8 @@ type Wait struct {
 	// Ctx never ends. The first failure clears Inline: from then on the caller may have
 	// to abandon a call.
 	Inline bool
-	// Background is a caller without anybody to panic for: after a panic of a hook the
-	// call is sent again.
+	// Background is a goroutine that tidies up and must not panic: after a panic of a
+	// hook, and after a hook that ends a goroutine, the call is sent again.
 	Background bool
 }
 

@@ -1,0 +1,60 @@
+package send
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+)
+
+func TestErrorsAreClassified(t *testing.T) {
+	dial := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	read := &net.OpError{Op: "read", Err: errors.New("connection reset")}
+	for _, test := range []struct {
+		err                             error
+		answered, transient, mayHaveRun bool
+	}{
+		{io.EOF, false, true, true},
+		{context.DeadlineExceeded, false, true, true},
+		{ErrSilent, false, true, true},
+		{read, false, true, true},
+		{dial, false, true, false},
+		{fmt.Errorf("wrapped: %w", dial), false, true, false},
+		{redis.ErrPoolTimeout, false, true, false},
+		{redis.ErrClosed, false, false, false},
+		{refusal("WRONGTYPE Operation against a key"), true, false, false},
+		{refusal("ERR unknown command"), true, false, false},
+		{refusal("LOADING Redis is loading"), true, true, false},
+		{refusal("READONLY You can't write"), true, true, false},
+		{refusal("MASTERDOWN Link with MASTER is down"), true, true, false},
+		{refusal("CLUSTERDOWN The cluster is down"), true, true, false},
+		{refusal("TRYAGAIN Multiple keys request"), true, true, false},
+		{refusal("NOREPLICAS Not enough good replicas"), true, true, false},
+		{refusal("BUSY Redis is busy running a script"), true, true, false},
+		{refusal("MOVED 1 127.0.0.1:1"), true, true, false},
+		{refusal("ASK 1 127.0.0.1:1"), true, true, false},
+		{refusal("ERR max number of clients reached"), true, true, false},
+		{refusal("ERR Script attempted to access a non local key in a cluster node"), true, true, false},
+		{refusal("ERR Script attempted to access a slot not served by this node"), true, true, false},
+		{refusal("ERR Script attempted to execute a write command while the cluster is down"), true, true, false},
+		{refusal("ERR Unable to execute command because undeclared keys were accessed"), true, true, false},
+		{refusal("ERR user_script:1: READONLY You can't write"), true, true, false}, // an embedded server
+		{ErrNotSynced, true, false, true},
+		{Unexpected("x"), false, false, true},
+		{Invalid("x"), false, false, false},
+		{NotALock("x", "holds data", refusal("NOTALOCK 1 number")), true, false, false},
+		{&HookPanic{Value: 1}, false, false, true},
+		{ErrHookExited, false, false, true},
+	} {
+		assert.Equal(t, test.answered, Answered(test.err), "answered: %v", test.err)
+		assert.Equal(t, test.transient, Transient(test.err), "transient: %v", test.err)
+		assert.Equal(t, test.mayHaveRun, MayHaveRun(test.err), "may have run: %v", test.err)
+	}
+	assert.False(t, RefusedWith(nil, "BUSY"))
+	assert.False(t, RefusedWith(io.EOF, "EOF"))
+}

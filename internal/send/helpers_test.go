@@ -1,0 +1,163 @@
+package send
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const rideOut = 30 * time.Second
+
+// A fake is a Transport that answers each call with its first key, if the test does not say otherwise.
+type fake struct {
+	mu      sync.Mutex // guards below
+	run     func(ctx context.Context, c Call) (any, error)
+	sent    []time.Time // of single calls
+	before  func(ctx context.Context) error
+	batches [][]string // the first keys of calls in pipelines
+}
+
+func (f *fake) Run(ctx context.Context, c Call, _ bool) (any, error) {
+	f.mu.Lock()
+	f.sent = append(f.sent, time.Now())
+	run := f.run
+	f.mu.Unlock()
+	if run == nil {
+		return echo(c), nil
+	}
+	return run(ctx, c)
+}
+
+// RunAll gives the error of before to the first call.
+func (f *fake) RunAll(ctx context.Context, calls []Call, _ bool) []Outcome {
+	outcomes := make([]Outcome, len(calls))
+	var keys []string
+	for i, c := range calls {
+		outcomes[i].Answer = echo(c)
+		keys = append(keys, c.Keys[0])
+	}
+	f.mu.Lock()
+	f.batches = append(f.batches, keys)
+	before := f.before
+	f.mu.Unlock()
+	if before != nil {
+		outcomes[0].Err = before(ctx)
+	}
+	return outcomes
+}
+
+func (f *fake) setRun(run func(ctx context.Context, c Call) (any, error)) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.run = run
+}
+
+func (f *fake) setBefore(before func(ctx context.Context) error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.before = before
+}
+
+func (f *fake) tries() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.sent)
+}
+
+func (f *fake) pipelines() [][]string {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.batches)
+}
+
+func echo(c Call) any { return []any{c.Keys[0]} }
+
+func request(key string) Request { return Request{Call: Call{Keys: []string{key}}} }
+
+// A bench is a Sender on a fake.
+type bench struct {
+	*Sender
+	t        testing.TB
+	fake     *fake
+	closed   chan struct{}
+	working  atomic.Int64 // goroutines
+	reroutes atomic.Int64
+	log      *bytes.Buffer
+}
+
+func newBench(t testing.TB, change ...func(*Config)) *bench {
+	b := &bench{t: t, fake: new(fake), closed: make(chan struct{}), log: new(bytes.Buffer)}
+	c := Config{
+		Transport: b.fake,
+		RideOut:   rideOut,
+		Spawn: func(f func()) {
+			b.working.Add(1)
+			go func() {
+				defer b.working.Add(-1)
+				f()
+			}()
+		},
+		Reroute: func() { b.reroutes.Add(1) },
+		Log:     slog.New(slog.NewTextHandler(b.log, nil)),
+	}
+	for _, f := range change {
+		f(&c)
+	}
+	b.Sender = New(c)
+	return b
+}
+
+func inline(c *Config) { c.Inline = true }
+
+func (b *bench) wait(ctx context.Context) *Wait { return &Wait{Ctx: ctx, Closed: b.closed} }
+
+// do sends a request for a caller without a limit.
+func (b *bench) do(r Request) Answer {
+	return b.Do(b.wait(context.Background()), r, time.Time{})
+}
+
+func (b *bench) idle() {
+	b.t.Helper()
+	assert.Zero(b.t, b.working.Load(), "goroutines")
+	assert.Zero(b.t, b.asking.Load(), "tries under way")
+	assert.Zero(b.t, b.resent.Load(), "tries under way beside others")
+}
+
+// orphans collects orphans.
+type orphans struct {
+	mu   sync.Mutex // guards below
+	list []outcome
+}
+
+func (o *orphans) HandleOrphan(sent time.Time, answer any, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.list = append(o.list, outcome{sent, answer, err})
+}
+
+func (o *orphans) all() []outcome {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.list)
+}
+
+// refusal is an error that Redis answers.
+type refusal string
+
+func (e refusal) Error() string { return string(e) }
+func (refusal) RedisError()     {}
+
+// answers makes sure that key is the answer.
+func answers(t testing.TB, key string, a Answer) {
+	t.Helper()
+	require.NoError(t, a.Err)
+	require.Equal(t, []any{key}, a.Value)
+}

@@ -1,0 +1,304 @@
+//go:build go1.25
+
+package send
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// in runs f in a bubble.
+func in(t *testing.T, f func(b *bench), change ...func(*Config)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		b := newBench(t, change...)
+		f(b)
+		synctest.Wait()
+		b.idle()
+	})
+}
+
+// after answers a call after d, whatever its ctx says.
+func after(d time.Duration, err error) func(context.Context, Call) (any, error) {
+	return func(_ context.Context, c Call) (any, error) {
+		time.Sleep(d)
+		if err != nil {
+			return nil, err
+		}
+		return echo(c), nil
+	}
+}
+
+func TestUnansweredCallIsSentAgainFourTimesAtMost(t *testing.T) {
+	in(t, func(b *bench) {
+		var late orphans
+		b.fake.setRun(after(time.Minute, nil))
+		start := time.Now()
+		r := request("x")
+		r.OnOrphan = &late
+		a := b.do(r)
+		require.ErrorIs(t, a.Err, ErrSilent)
+		assert.Equal(t, maxTries, a.Unknown)
+		assert.True(t, a.Unanswered)
+		assert.False(t, a.Abandoned)
+		assert.LessOrEqual(t, time.Since(start), quickTime+2*ResendTime)
+		require.Equal(t, maxTries, b.fake.tries())
+		for i := 1; i < maxTries; i++ {
+			pause := b.fake.sent[i].Sub(b.fake.sent[i-1])
+			assert.GreaterOrEqual(t, pause, ResendTime)
+			assert.LessOrEqual(t, pause, ResendTime+ResendTime/4)
+		}
+		assert.Empty(t, late.all(), "before the tries have ended")
+		time.Sleep(2 * time.Minute)
+		assert.Len(t, late.all(), maxTries)
+	})
+}
+
+// A Redis that takes longer than a second for each answer is slow, and not gone.
+func TestAnswerToAnEarlierTryCounts(t *testing.T) {
+	in(t, func(b *bench) {
+		var late orphans
+		b.fake.setRun(after(1600*time.Millisecond, nil))
+		start := time.Now()
+		r := request("x")
+		r.OnOrphan = &late
+		a := b.do(r)
+		answers(t, "x", a)
+		assert.Equal(t, 1600*time.Millisecond, time.Since(start))
+		assert.Equal(t, start, a.Sent, "trust begins before the first try")
+		assert.Equal(t, 1, a.Unknown, "the second try is still under way")
+		time.Sleep(10 * time.Second)
+		require.Len(t, late.all(), 1)
+		assert.True(t, late.all()[0].sent.After(start))
+	})
+}
+
+func TestTriesBesideOthersAreBoundedForAClient(t *testing.T) {
+	in(t, func(b *bench) {
+		const callers = 200
+		b.fake.setRun(after(time.Minute, nil))
+		for range callers {
+			go func() { assert.ErrorIs(t, b.do(request("x")).Err, ErrSilent) }()
+		}
+		time.Sleep(30 * time.Second)
+		assert.LessOrEqual(t, b.fake.tries(), callers+maxResent)
+		assert.Greater(t, b.fake.tries(), callers)
+		time.Sleep(time.Minute)
+	})
+}
+
+// A caller that has had a reply retries for RideOut, another caller for a few seconds or tries.
+func TestHowLongACallIsRepeated(t *testing.T) {
+	loading := refusal("LOADING Redis is loading")
+	dial := &net.OpError{Op: "dial", Err: errors.New("connection refused")}
+	for _, test := range []struct {
+		name        string
+		err         error
+		noWait      bool
+		hadReply    bool
+		least, most time.Duration
+		unanswered  bool
+	}{
+		{"refused", loading, false, false, rideOut, rideOut + time.Second, false},
+		{"refused, no wait", loading, true, false, 0, time.Second, false},
+		{"no connection", dial, false, false, time.Second, 2 * time.Second, true},
+		{"no connection, no wait", dial, true, false, 0, time.Second, true},
+		{"no connection, but a reply before", dial, false, true, rideOut, rideOut + time.Second, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			in(t, func(b *bench) {
+				b.fake.setRun(after(0, test.err))
+				w := b.wait(context.Background())
+				w.NoWait = test.noWait
+				var lastReply time.Time
+				if test.hadReply {
+					lastReply = time.Now()
+				}
+				start := time.Now()
+				a := b.Do(w, request("x"), lastReply)
+				assert.Equal(t, test.err, a.Err)
+				assert.Equal(t, test.unanswered, a.Unanswered)
+				assert.Zero(t, a.Unknown, "no try can have run")
+				assert.GreaterOrEqual(t, time.Since(start), test.least)
+				assert.LessOrEqual(t, time.Since(start), test.most)
+				assert.GreaterOrEqual(t, b.fake.tries(), quickTries)
+			})
+		})
+	}
+}
+
+func TestCallIsRepeatedUntilItIsAnswered(t *testing.T) {
+	in(t, func(b *bench) {
+		var n atomic.Int64
+		b.fake.setRun(func(_ context.Context, c Call) (any, error) {
+			switch n.Add(1) {
+			case 1:
+				return nil, io.EOF // may have run
+			case 2:
+				return nil, refusal("READONLY You can't write")
+			}
+			return echo(c), nil
+		})
+		start := time.Now()
+		a := b.do(request("x"))
+		answers(t, "x", a)
+		assert.Equal(t, 1, a.Unknown)
+		assert.True(t, a.Sent.After(start), "of the try that was answered")
+		assert.Less(t, time.Since(start), 10*firstPause)
+	})
+}
+
+func TestFinalErrorIsNotRepeated(t *testing.T) {
+	in(t, func(b *bench) {
+		for _, err := range []error{refusal("WRONGTYPE x"), ErrNotSynced, NotALock("x", "holds data", nil)} {
+			before := b.fake.tries()
+			b.fake.setRun(after(0, err))
+			a := b.do(request("x"))
+			assert.ErrorIs(t, a.Err, err)
+			assert.Equal(t, 1, b.fake.tries()-before)
+			assert.False(t, a.Unanswered)
+		}
+		b.fake.setRun(func(context.Context, Call) (any, error) { return "OK", nil })
+		a := b.do(request("x"))
+		assert.ErrorIs(t, a.Err, ErrReply, "a script answers a list")
+		assert.Equal(t, 1, a.Unknown)
+	})
+}
+
+func TestFirstTryIsMadeEvenIfTheTimeIsUp(t *testing.T) {
+	for _, change := range []func(*Config){func(*Config) {}, inline} {
+		in(t, func(b *bench) {
+			w := b.wait(context.Background())
+			w.Deadline, w.Inline = time.Now(), true
+			answers(t, "x", b.Do(w, request("x"), time.Time{}))
+
+			b.fake.setRun(after(0, refusal("LOADING x")))
+			a := b.Do(w, request("x"), time.Time{})
+			assert.ErrorIs(t, a.Err, ErrTimeUp)
+			assert.ErrorIs(t, a.Err, refusal("LOADING x"), "the last try")
+			assert.Equal(t, 2, b.fake.tries())
+		}, change)
+	}
+}
+
+func TestNothingIsSentAfterCloseOrTheEndOfCtx(t *testing.T) {
+	in(t, func(b *bench) {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		for _, do := range []func(*Wait) Answer{
+			func(w *Wait) Answer { return b.Do(w, request("x"), time.Time{}) },
+			func(w *Wait) Answer { return b.Once(w, request("x")) },
+		} {
+			assert.Equal(t, context.Canceled, do(b.wait(ctx)).Err)
+		}
+		close(b.closed)
+		assert.Equal(t, ErrClosed, b.do(request("x")).Err)
+		assert.Zero(t, b.fake.tries())
+		w := &Wait{Ctx: context.Background()} // a release goes on
+		answers(t, "x", b.Do(w, request("x"), time.Time{}))
+	}, inline)
+}
+
+// Every wait for an answer ends with the ctx, the deadline, but not before MinWait, and Close. The outcome goes to the handler.
+func TestCallerLeavesBeforeTheAnswer(t *testing.T) {
+	for name, test := range map[string]struct {
+		leave func(b *bench, w *Wait, cancel func())
+		want  error
+		took  time.Duration
+	}{
+		"ctx":      {func(_ *bench, _ *Wait, cancel func()) { time.AfterFunc(300*time.Millisecond, cancel) }, context.Canceled, 300 * time.Millisecond},
+		"close":    {func(b *bench, _ *Wait, _ func()) { time.AfterFunc(300*time.Millisecond, func() { close(b.closed) }) }, ErrClosed, 300 * time.Millisecond},
+		"deadline": {func(_ *bench, w *Wait, _ func()) { w.Deadline = time.Now().Add(300 * time.Millisecond) }, ErrTimeUp, 300 * time.Millisecond},
+		"short":    {func(_ *bench, w *Wait, _ func()) { w.Deadline = time.Now().Add(time.Millisecond) }, ErrTimeUp, MinWait},
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(b *bench) {
+				var late orphans
+				var seen context.Context
+				b.fake.setRun(func(ctx context.Context, c Call) (any, error) {
+					seen = ctx
+					time.Sleep(time.Minute)
+					return echo(c), nil
+				})
+				ctx, cancel := context.WithCancel(context.Background())
+				defer cancel()
+				w := b.wait(ctx)
+				test.leave(b, w, cancel)
+				r := request("x")
+				r.OnOrphan = &late
+				start := time.Now()
+				a := b.Do(w, r, time.Time{})
+				assert.Equal(t, test.want, a.Err)
+				assert.Equal(t, test.took, time.Since(start))
+				assert.True(t, a.Abandoned)
+				assert.Zero(t, a.Unknown)
+				assert.Equal(t, context.Canceled, seen.Err(), "a call that waits for a connection ends")
+				time.Sleep(2 * time.Minute)
+				assert.Equal(t, []outcome{{start, echo(r.Call), nil}}, late.all())
+			})
+		})
+	}
+}
+
+func TestLeavingInAPauseTellsTheLastError(t *testing.T) {
+	in(t, func(b *bench) {
+		b.fake.setRun(after(0, io.EOF))
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(firstPause/4, cancel)
+		a := b.Do(b.wait(ctx), request("x"), time.Time{})
+		assert.ErrorIs(t, a.Err, context.Canceled)
+		assert.ErrorIs(t, a.Err, io.EOF)
+		assert.False(t, a.Abandoned)
+		assert.Equal(t, 1, a.Unknown)
+	})
+}
+
+// go-redis may notice the end of the ctx first: the error is that of the ctx, once.
+func TestEndOfCtxIsToldOnce(t *testing.T) {
+	in(t, func(b *bench) {
+		ctx, cancel := context.WithCancel(context.Background())
+		b.fake.setRun(func(context.Context, Call) (any, error) {
+			cancel()
+			return nil, context.Canceled
+		})
+		assert.Equal(t, context.Canceled, b.Do(b.wait(ctx), request("x"), time.Time{}).Err)
+	})
+}
+
+func TestOnceIsSentOnce(t *testing.T) {
+	in(t, func(b *bench) {
+		b.fake.setRun(after(0, io.EOF))
+		a := b.Once(b.wait(context.Background()), request("x"))
+		assert.Equal(t, io.EOF, a.Err)
+		assert.Equal(t, 1, a.Unknown)
+		assert.Equal(t, 1, b.fake.tries())
+
+		b.fake.setRun(after(8*time.Second, nil))
+		answers(t, "x", b.Once(b.wait(context.Background()), request("x")))
+
+		b.fake.setRun(after(time.Minute, nil))
+		start := time.Now()
+		a = b.Once(b.wait(context.Background()), request("x"))
+		assert.ErrorIs(t, a.Err, ErrSilent)
+		assert.Equal(t, 1, a.Unknown)
+		assert.Greater(t, time.Since(start), 2*ConnectTime)
+		assert.Less(t, time.Since(start), 3*ConnectTime)
+		assert.Equal(t, 3, b.fake.tries())
+
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		a = b.Once(b.wait(ctx), request("x"))
+		assert.ErrorIs(t, a.Err, context.DeadlineExceeded)
+		assert.True(t, a.Abandoned)
+		time.Sleep(2 * time.Minute)
+	})
+}

@@ -1,0 +1,76 @@
+package send
+
+import (
+	"io"
+	"testing"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// badReplies are answers that no script gives.
+var badReplies = []any{
+	nil, int64(1), "OK", []any{int64(1)}, []any{int64(1), int64(2), "3"}, []any{int64(1), int64(2), nil},
+	[]any{int64(1), int64(2), int64(3), int64(4)},
+}
+
+func TestReplyIsThreeIntegers(t *testing.T) {
+	r, err := ParseReply([]any{int64(1), int64(-2), int64(1 << 53)}, nil)
+	require.NoError(t, err)
+	assert.Equal(t, Reply{1, -2, 1 << 53}, r)
+	for _, bad := range append(badReplies, []any{}) {
+		_, err := ParseReply(bad, nil)
+		assert.ErrorIs(t, err, ErrReply, "%v", bad)
+	}
+	_, err = ParseReply(nil, io.EOF)
+	assert.Equal(t, io.EOF, err)
+}
+
+func TestRepliesAreThreeIntegersForEachLock(t *testing.T) {
+	replies, err := ParseReplies([]any{int64(1), int64(2), int64(3), int64(4), int64(5), int64(6)}, nil)
+	require.NoError(t, err)
+	assert.Equal(t, []Reply{{1, 2, 3}, {4, 5, 6}}, replies)
+	for _, bad := range badReplies {
+		_, err := ParseReplies(bad, nil)
+		assert.ErrorIs(t, err, ErrReply, "%v", bad)
+	}
+}
+
+func TestRedisNilStaysInside(t *testing.T) {
+	_, err := ParseReply(nil, redis.Nil)
+	assert.ErrorIs(t, err, ErrReply)
+	assert.NotErrorIs(t, err, redis.Nil)
+}
+
+// An answer that cannot be read comes from a call that has run, or from something that is not Redis.
+func TestAnswerThatCannotBeReadIsOfUnknownOutcome(t *testing.T) {
+	bad := []any{"x"}
+	a := Answer{Value: bad}
+	_, err := a.Reply()
+	assert.ErrorIs(t, err, ErrReply)
+	assert.Equal(t, 1, a.Unknown)
+	_, _ = a.Replies()
+	assert.Equal(t, 1, a.Unknown, "counted once")
+
+	a = Answer{Value: bad, Err: io.EOF, Unknown: 3}
+	_, err = a.Replies()
+	assert.Equal(t, io.EOF, err)
+	assert.Equal(t, 3, a.Unknown)
+
+	a = Answer{Value: []any{int64(1), int64(2), int64(3)}}
+	r, err := a.Reply()
+	require.NoError(t, err)
+	assert.Equal(t, Reply{1, 2, 3}, r)
+	assert.Zero(t, a.Unknown)
+}
+
+func TestOnlyWhatIsTakenHasToBeConfirmed(t *testing.T) {
+	_, errs := parseOutcomes([]Outcome{
+		{Answer: []any{int64(1), int64(0), int64(0)}, Unsynced: ErrNotSynced},
+		{Answer: []any{int64(-1), int64(0), int64(0)}, Unsynced: ErrNotSynced},
+		{Err: io.EOF, Unsynced: ErrNotSynced},
+		{Answer: []any{int64(1), int64(0), int64(0)}},
+	})
+	assert.Equal(t, []error{ErrNotSynced, nil, io.EOF, nil}, errs)
+}

@@ -1,0 +1,192 @@
+//go:build go1.25
+
+package send
+
+import (
+	"context"
+	"errors"
+	"io"
+	"runtime"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/petermattis/goid"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// The goroutine of the caller sends where an answer, or its absence, is known soon and the caller cannot leave before.
+func TestInlineOnlyWhereNobodyHasToLeave(t *testing.T) {
+	canEnd, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	for name, test := range map[string]struct {
+		config, wait, unhealthy bool
+		ctx                     context.Context
+		want                    bool
+	}{
+		"inline":             {true, true, false, context.Background(), true},
+		"with values":        {true, true, false, withValue, true},
+		"long read timeout":  {false, true, false, context.Background(), false},
+		"no time":            {true, false, false, context.Background(), false},
+		"ctx can end":        {true, true, false, canEnd, false},
+		"Redis is unhealthy": {true, true, true, context.Background(), false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(t, func(c *Config) { c.Inline = test.config })
+			b.unhealthy.Store(test.unhealthy)
+			here, sender := goid.Get(), int64(0)
+			b.fake.setRun(func(ctx context.Context, c Call) (any, error) {
+				sender = goid.Get()
+				assert.Equal(t, test.ctx.Value(key{}), ctx.Value(key{}))
+				return echo(c), nil
+			})
+			w := b.wait(test.ctx)
+			w.Inline = test.wait
+			answers(t, "x", b.Do(w, request("x"), time.Time{}))
+			assert.Equal(t, test.want, sender == here)
+			assert.Eventually(t, func() bool { return b.working.Load() == 0 }, time.Second, time.Millisecond)
+		})
+	}
+}
+
+func TestInlineCallerMayLeaveAfterAFailure(t *testing.T) {
+	in(t, func(b *bench) {
+		b.fake.setRun(after(0, refusal("LOADING x")))
+		w := b.wait(context.Background())
+		w.Inline, w.Deadline = true, time.Now().Add(time.Second)
+		start := time.Now()
+		time.AfterFunc(firstPause/4, func() { b.fake.setRun(after(time.Minute, nil)) })
+		a := b.Do(w, request("x"), time.Time{})
+		assert.ErrorIs(t, a.Err, ErrTimeUp)
+		assert.True(t, a.Abandoned)
+		assert.Equal(t, time.Second, time.Since(start))
+		assert.False(t, w.Inline, "for later calls of the operation")
+		time.Sleep(time.Minute)
+	}, inline)
+}
+
+func TestInlineCallWithoutAConnectionEndsSoon(t *testing.T) {
+	in(t, func(b *bench) {
+		b.fake.setRun(waitsForConnection)
+		w := b.wait(context.Background())
+		w.Inline = true
+		start := time.Now()
+		a := b.Once(w, request("x"))
+		assert.ErrorContains(t, a.Err, "no connection to Redis within 1s")
+		assert.True(t, Transient(a.Err))
+		assert.GreaterOrEqual(t, time.Since(start), ResendTime)
+		assert.LessOrEqual(t, time.Since(start), ResendTime+ResendTime/4)
+	}, inline)
+}
+
+// After a call without an answer Redis is unhealthy until a call is answered, and the routes are found anew.
+func TestHealthIsThatOfTheLastCall(t *testing.T) {
+	b := newBench(t)
+	for _, test := range []struct {
+		err       error
+		unhealthy bool
+		reroutes  int64
+	}{
+		{nil, false, 0},
+		{io.EOF, true, 1},
+		{&HookPanic{Value: 1}, true, 0}, // says nothing about Redis
+		{ErrHookExited, true, 0},
+		{refusal("WRONGTYPE x"), false, 0},
+		{errors.New("x"), true, 1},
+		{nil, false, 0},
+		{&HookPanic{Value: 1}, false, 0},
+		{refusal("CLUSTERDOWN x"), false, 1},
+	} {
+		b.reroutes.Store(0)
+		b.recordOutcome(test.err)
+		assert.Equal(t, test.unhealthy, b.unhealthy.Load(), "%v", test.err)
+		assert.Equal(t, test.reroutes, b.reroutes.Load(), "%v", test.err)
+	}
+}
+
+// renewing is a Transport of pipelines.
+type renewing struct {
+	Transport
+	outcomes func() []Outcome
+}
+
+func (r renewing) RunAll(_ context.Context, _ []Call, taking bool) []Outcome {
+	if !taking {
+		panic("nothing would wait for replicas")
+	}
+	return r.outcomes()
+}
+
+func reply(n ...int64) any { return []any{n[0], n[1], n[2]} }
+
+func TestAllSendsOnceAndTellsEachError(t *testing.T) {
+	var outcomes func() []Outcome
+	b := newBench(t, func(c *Config) { c.Transport = renewing{outcomes: func() []Outcome { return outcomes() }} })
+	calls := make([]Call, 3)
+	sent := 0
+	outcomes = func() []Outcome {
+		sent++
+		return []Outcome{{Answer: reply(1, 0, 0)}, {Err: io.EOF}, {Answer: reply(1, 2, 3), Unsynced: ErrNotSynced}}
+	}
+	replies, errs := b.All(context.Background(), calls)
+	assert.Equal(t, []error{nil, io.EOF, ErrNotSynced}, errs)
+	assert.Equal(t, Reply{1, 0, 0}, replies[0])
+	assert.Equal(t, 1, sent)
+	assert.True(t, b.unhealthy.Load())
+
+	b.unhealthy.Store(false)
+	outcomes = func() []Outcome { panic("a hook") }
+	replies, errs = b.All(context.Background(), calls)
+	assert.Len(t, replies, 3)
+	require.Len(t, errs, 3)
+	for _, err := range errs {
+		require.NotNil(t, PanicOf(err))
+		assert.Equal(t, "a hook", PanicOf(err).Value)
+	}
+	assert.Contains(t, b.log.String(), "a hook of the Redis client panicked")
+	assert.False(t, b.unhealthy.Load())
+}
+
+func TestPipelineIsARequestThatIsRepeated(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		sent := 0
+		b := newBench(t, func(c *Config) {
+			c.Batch = true
+			c.Transport = renewing{outcomes: func() []Outcome {
+				if sent++; sent == 1 {
+					return []Outcome{{Answer: reply(1, 0, 0)}, {Err: io.EOF}}
+				}
+				return []Outcome{{Answer: reply(1, 0, 0)}, {Answer: reply(-1, 0, 0)}}
+			}}
+		})
+		b.batches.from = 0
+		a := b.do(Request{Pipeline: make([]Call, 2)})
+		replies, err := a.Replies()
+		require.NoError(t, err)
+		assert.Equal(t, []Reply{{1, 0, 0}, {-1, 0, 0}}, replies)
+		assert.Equal(t, 2, sent)
+		assert.Equal(t, 1, a.Unknown)
+		synctest.Wait()
+		b.idle()
+	})
+}
+
+// A hook that ends the caller's own goroutine leaves the Sender as it was.
+func TestHookThatEndsTheCallerLeavesNothingBehind(t *testing.T) {
+	in(t, func(b *bench) {
+		b.fake.setRun(func(context.Context, Call) (any, error) {
+			runtime.Goexit()
+			return nil, nil
+		})
+		ended := make(chan struct{})
+		go func() {
+			defer close(ended)
+			w := b.wait(context.Background())
+			w.Inline = true
+			b.Do(w, request("x"), time.Time{})
+			assert.Fail(t, "the goroutine goes on")
+		}()
+		<-ended
+	}, inline)
+}
