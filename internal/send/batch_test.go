@@ -1,0 +1,424 @@
+//go:build go1.25
+
+package send
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+const (
+	serveTime = time.Millisecond
+	alone     = "alone: " // before the answer to a call that goes out by itself
+)
+
+// A batchBench is a bench whose calls go out in batches, and whose server answers after serveTime.
+type batchBench struct {
+	*bench
+	mu    sync.Mutex // guards below
+	hang  chan struct{}
+	fails func(context.Context) error
+}
+
+// inBatches runs f in a bubble. So many calls go out by themselves.
+func inBatches(t *testing.T, from int64, f func(b *batchBench)) {
+	t.Helper()
+	in(t, func(b *bench) {
+		bb := &batchBench{bench: b}
+		b.batches.from = from
+		b.fake.setBefore(bb.serve)
+		b.fake.setRun(func(_ context.Context, c Call) (any, error) {
+			time.Sleep(serveTime)
+			return []any{alone + c.Keys[0]}, nil
+		})
+		f(bb)
+		time.Sleep(time.Second) // the server has answered all batches
+		synctest.Wait()
+		assert.Zero(b.t, b.batches.senders)
+		assert.Nil(b.t, b.batches.queue)
+	}, func(c *Config) { c.Batch = true })
+}
+
+func (b *batchBench) serve(ctx context.Context) error {
+	b.mu.Lock()
+	hang, fails := b.hang, b.fails
+	b.mu.Unlock()
+	if hang != nil {
+		<-hang
+	}
+	time.Sleep(serveTime)
+	if fails != nil {
+		return fails(ctx)
+	}
+	return nil
+}
+
+func (b *batchBench) fail(fails func(context.Context) error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.fails = fails
+}
+
+// hangs has the server answer no batch, and no later one, until release is called.
+func (b *batchBench) hangs() (release func()) {
+	hang := make(chan struct{})
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hang = hang
+	return func() {
+		b.answersAgain()
+		close(hang)
+	}
+}
+
+// answersAgain has the server answer later batches.
+func (b *batchBench) answersAgain() {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.hang = nil
+}
+
+// ask sends a call once.
+func (b *batchBench) ask(ctx context.Context, key string, late OrphanHandler) Answer {
+	return b.Once(b.wait(ctx), Request{Call: Call{Keys: []string{key}}, OnOrphan: late})
+}
+
+// crowd sends n calls at once, in order.
+func (b *batchBench) crowd(ctx context.Context, n int, late OrphanHandler) (all *sync.WaitGroup, got []Answer) {
+	all, got = new(sync.WaitGroup), make([]Answer, n)
+	for i := range n {
+		all.Go(func() { got[i] = b.ask(ctx, strconv.Itoa(i), late) })
+		synctest.Wait()
+	}
+	return all, got
+}
+
+func TestFewCallsGoOutByThemselvesAndManyTogether(t *testing.T) {
+	inBatches(t, batchFrom, func(b *batchBench) {
+		const n = batchFrom + maxSenders + 2*maxBatch
+		start := time.Now()
+		all, got := b.crowd(context.Background(), n, nil)
+		all.Wait()
+		for i, a := range got {
+			want := strconv.Itoa(i)
+			if i < batchFrom {
+				want = alone + want
+			}
+			answers(b.t, want, a)
+		}
+		assert.Equal(b.t, 2*serveTime, time.Since(start))
+		sent := b.fake.pipelines()
+		assert.Len(b.t, sent, maxSenders+2)
+		first := func(batch []string) int { n, _ := strconv.Atoi(batch[0]); return n }
+		slices.SortFunc(sent, func(a, b []string) int { return first(a) - first(b) }) // two may pass each other
+		next := batchFrom
+		for _, batch := range sent {
+			assert.LessOrEqual(b.t, len(batch), maxBatch)
+			for _, key := range batch {
+				assert.Equal(b.t, strconv.Itoa(next), key, "the calls go out in order")
+				next++
+			}
+		}
+	})
+}
+
+func TestCallThatIsLeftInTheQueueIsNeverSent(t *testing.T) {
+	inBatches(t, 0, func(b *batchBench) {
+		release := b.hangs()
+		enough := errors.New("enough")
+		ctx, cancel := context.WithCancelCause(context.Background())
+		late := new(orphans)
+		all, got := b.crowd(ctx, maxSenders+3, late)
+		stays, stayed := b.crowd(context.Background(), 1, nil)
+		begin := time.Now()
+		cancel(enough)
+		all.Wait()
+		assert.Zero(b.t, time.Since(begin), "callers leave at once")
+		for i, a := range got {
+			assert.ErrorIs(b.t, a.Err, enough)
+			assert.ErrorIs(b.t, a.Err, context.Canceled)
+			assert.Equal(b.t, i < maxSenders, a.Abandoned, "%d", i)
+			assert.Zero(b.t, a.Unknown)
+		}
+		assert.EqualValues(b.t, maxSenders, b.working.Load(), "Close waits for those who send")
+		assert.Empty(b.t, late.all(), "before the answer")
+		release()
+		stays.Wait()
+		answers(b.t, "0", stayed[0])
+		synctest.Wait()
+		var keys []string
+		for _, o := range late.all() {
+			assert.NoError(b.t, o.err)
+			keys = append(keys, o.value.([]any)[0].(string))
+		}
+		slices.Sort(keys)
+		assert.Equal(b.t, []string{"0", "1", "2", "3"}, keys, "the orphans")
+		sent := b.fake.pipelines()
+		require.Len(b.t, sent, maxSenders+1)
+		assert.Equal(b.t, []string{"0"}, sent[maxSenders])
+	})
+}
+
+// Batches that hang delay neither those in the queue for long nor later calls; calls in them are sent again.
+func TestBatchesThatHangDelayOnlyTheCallsInThem(t *testing.T) {
+	inBatches(t, 0, func(b *batchBench) {
+		release := b.hangs()
+		late := new(orphans)
+		begin := time.Now()
+		all, got := b.crowd(context.Background(), maxSenders+3, late)
+		time.Sleep(2 * batchWait)
+		synctest.Wait()
+		for i, a := range got[maxSenders:] {
+			answers(b.t, alone+strconv.Itoa(maxSenders+i), a)
+		}
+		now := time.Now()
+		answers(b.t, alone+"new", b.ask(context.Background(), "new", late))
+		assert.LessOrEqual(b.t, time.Since(now), serveTime)
+		all.Wait()
+		for _, a := range got[:maxSenders] {
+			assert.Equal(b.t, ErrSilent, a.Err)
+			assert.Equal(b.t, 1, a.Unknown)
+			assert.False(b.t, a.Abandoned)
+		}
+		assert.LessOrEqual(b.t, time.Since(begin), 2*ResendTime)
+		assert.Empty(b.t, late.all(), "before there is an outcome")
+		release()
+		time.Sleep(2 * serveTime)
+		synctest.Wait()
+		assert.Len(b.t, late.all(), maxSenders)
+		time.Sleep(batchCooldown)
+		b.unhealthy.Store(false)
+		answers(b.t, "x", b.ask(context.Background(), "x", late))
+	})
+}
+
+func TestSilentBatchIsSentAgainByDo(t *testing.T) {
+	inBatches(t, 0, func(b *batchBench) {
+		release := b.hangs()
+		late := new(orphans)
+		start := time.Now()
+		r := request("x")
+		r.OnOrphan = late
+		a := b.do(r)
+		answers(b.t, alone+"x", a)
+		assert.Equal(b.t, 1, a.Unknown)
+		assert.GreaterOrEqual(b.t, time.Since(start), ResendTime)
+		assert.LessOrEqual(b.t, time.Since(start), ResendTime+ResendTime/2)
+		release()
+		time.Sleep(2 * serveTime)
+		assert.Len(b.t, late.all(), 1)
+	})
+}
+
+func TestOneBatchThatHangsLeavesTheOthers(t *testing.T) {
+	inBatches(t, 0, func(b *batchBench) {
+		release := b.hangs()
+		ctx, cancel := context.WithCancel(context.Background())
+		stuck, _ := b.crowd(ctx, 1, nil)
+		b.answersAgain()
+		all, got := b.crowd(context.Background(), 100, nil)
+		all.Wait()
+		for i, a := range got {
+			answers(b.t, strconv.Itoa(i), a)
+		}
+		cancel()
+		stuck.Wait()
+		release()
+	})
+}
+
+func TestBatchHasALimitOfItsOwnAndNoCtxOfACaller(t *testing.T) {
+	inBatches(t, 0, func(b *batchBench) {
+		ctx, cancel := context.WithTimeout(withValue, time.Hour)
+		defer cancel()
+		b.fail(func(ctx context.Context) error {
+			assert.Nil(b.t, ctx.Value(key{}))
+			<-ctx.Done()
+			return fmt.Errorf("dial: %w", ctx.Err())
+		})
+		begin := time.Now()
+		a := b.ask(ctx, "x", nil)
+		assert.ErrorContains(b.t, a.Err, "no connection to Redis within 1s")
+		assert.NotErrorIs(b.t, a.Err, context.DeadlineExceeded)
+		assert.True(b.t, Transient(a.Err))
+		assert.GreaterOrEqual(b.t, time.Since(begin), ResendTime)
+		assert.LessOrEqual(b.t, time.Since(begin), ResendTime+ResendTime/2)
+		assert.True(b.t, b.unhealthy.Load())
+	})
+}
+
+func TestNoBatchesForAWhileAfterOneThatWasNotAnswered(t *testing.T) {
+	inBatches(t, 0, func(b *batchBench) {
+		b.fail(func(context.Context) error { return errors.New("no answer") })
+		require.Error(b.t, b.ask(context.Background(), "x", nil).Err)
+		b.fail(nil)
+		ask := func(want string) {
+			b.t.Helper()
+			answers(b.t, want, b.ask(context.Background(), "x", nil))
+		}
+		ask(alone + "x") // Redis is unhealthy
+		b.unhealthy.Store(false)
+		ask(alone + "x") // the cooldown
+		time.Sleep(batchCooldown)
+		ask("x")
+
+		b.fail(func(context.Context) error { return refusal("WRONGTYPE x") })
+		require.Error(b.t, b.ask(context.Background(), "x", nil).Err)
+		b.fail(nil)
+		ask("x") // a refusal is an answer
+	})
+}
+
+func TestHealthIsRecordedAlsoOfAnAbandonedCall(t *testing.T) {
+	inBatches(t, 0, func(b *batchBench) {
+		failed := errors.New("no answer")
+		b.fail(func(context.Context) error { return failed })
+		release := b.hangs()
+		ctx, cancel := context.WithCancel(context.Background())
+		late := new(orphans)
+		all, _ := b.crowd(ctx, 1, late)
+		cancel()
+		all.Wait()
+		b.unhealthy.Store(false)
+		release()
+		time.Sleep(2 * serveTime)
+		synctest.Wait()
+		assert.True(b.t, b.unhealthy.Load())
+		require.Len(b.t, late.all(), 1)
+		assert.Equal(b.t, failed, late.all()[0].err)
+	})
+}
+
+func TestPanicOfAHookIsTheErrorOfEveryCallInTheBatch(t *testing.T) {
+	for _, exits := range []bool{false, true} {
+		inBatches(t, 0, func(b *batchBench) {
+			b.fail(func(context.Context) error {
+				if exits {
+					runtime.Goexit()
+				}
+				panic("a hook")
+			})
+			isFault := func(err error) bool {
+				if exits {
+					return err == ErrHookExited
+				}
+				return PanicOf(err) != nil && PanicOf(err).Value == "a hook"
+			}
+			release := b.hangs()
+			const n = maxSenders + 3
+			ctx, cancel := context.WithCancel(context.Background())
+			late := new(orphans)
+			leaves, _ := b.crowd(ctx, 1, late)
+			stay, got := b.crowd(context.Background(), n, nil)
+			cancel()
+			leaves.Wait()
+			b.unhealthy.Store(false)
+			release()
+			stay.Wait()
+			synctest.Wait()
+			for i, a := range got {
+				assert.True(b.t, isFault(a.Err), "%d: %v", i, a.Err)
+			}
+			require.Len(b.t, late.all(), 1)
+			assert.True(b.t, isFault(late.all()[0].err))
+			assert.False(b.t, b.unhealthy.Load(), "a hook says nothing about Redis")
+
+			b.fail(nil)
+			time.Sleep(batchCooldown)
+			answers(b.t, "x", b.ask(context.Background(), "x", nil))
+		})
+	}
+}
+
+func TestOnlyCallsOfAHealthyServerGoIntoBatches(t *testing.T) {
+	inBatches(t, 0, func(b *batchBench) {
+		b.unhealthy.Store(true)
+		answers(b.t, alone+"x", b.ask(context.Background(), "x", nil))
+		assert.Empty(b.t, b.fake.pipelines())
+		assert.False(b.t, b.mayBatch(&Request{Pipeline: make([]Call, 1)}, 100))
+	})
+	assert.Nil(t, newBench(t).batches)
+}
+
+// Where Redis is far, a call waits little longer than by itself.
+func TestBatchesOfARedisThatIsFarDelayACallALittle(t *testing.T) {
+	inBatches(t, 0, func(b *batchBench) {
+		const far = 120 * time.Millisecond
+		b.fake.setRun(after(far, nil))
+		b.fail(func(context.Context) error { time.Sleep(far); return nil })
+		var all sync.WaitGroup
+		for range 200 {
+			time.Sleep(time.Millisecond)
+			all.Go(func() {
+				start := time.Now()
+				assert.NoError(b.t, b.ask(context.Background(), "x", nil).Err)
+				assert.LessOrEqual(b.t, time.Since(start), far+2*batchWait)
+			})
+		}
+		all.Wait()
+	})
+}
+
+// The deadline ends a wait for an answer, but not before MinWait; and a wait in the queue.
+func TestDeadlineEndsTheWaitForABatch(t *testing.T) {
+	inBatches(t, 0, func(b *batchBench) {
+		release := b.hangs()
+		defer release()
+		start := time.Now()
+		var all sync.WaitGroup
+		for range maxSenders {
+			all.Go(func() {
+				w := b.wait(context.Background())
+				w.Deadline = start.Add(time.Millisecond)
+				a := b.Once(w, request("x"))
+				assert.Equal(b.t, ErrTimeUp, a.Err)
+				assert.True(b.t, a.Abandoned)
+				assert.Equal(b.t, MinWait, time.Since(start))
+			})
+		}
+		all.Wait()
+	})
+}
+
+// Answers and callers that leave at the same moment: each outcome has exactly one receiver.
+func TestEachOutcomeOfABatchIsReceivedOnce(t *testing.T) {
+	inBatches(t, 0, func(b *batchBench) {
+		const n = 300
+		late := new(orphans)
+		var received, unsent atomic.Int64
+		var all sync.WaitGroup
+		for range n {
+			all.Go(func() {
+				ctx, cancel := context.WithTimeout(context.Background(), 2*serveTime)
+				defer cancel()
+				switch a := b.ask(ctx, "x", late); {
+				case a.Err == nil:
+					received.Add(1)
+				case !a.Abandoned:
+					unsent.Add(1)
+				}
+			})
+		}
+		all.Wait()
+		time.Sleep(time.Second)
+		synctest.Wait()
+		assert.EqualValues(b.t, n, received.Load()+unsent.Load()+int64(len(late.all())))
+		sent := b.fake.tries()
+		for _, batch := range b.fake.pipelines() {
+			sent += len(batch)
+		}
+		assert.EqualValues(b.t, n-unsent.Load(), sent)
+	})
+}

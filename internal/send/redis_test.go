@@ -1,0 +1,123 @@
+package send
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+var (
+	incr    = NewScript("redis.call('incr', KEYS[1]) return {1, 0, 0}")
+	echoing = NewScript("return {tonumber(ARGV[1]), #KEYS, 0}")
+)
+
+// onEachServer runs f on an embedded server and on a redis-server.
+func onEachServer(t *testing.T, f func(t *testing.T, rdb *redis.Client)) {
+	t.Helper()
+	t.Run("miniredis", func(t *testing.T) { f(t, testredis.Client(t, testredis.Mini(t).Addr())) })
+	t.Run("redis-server", func(t *testing.T) { f(t, testredis.Client(t, testredis.Start(t).Addr())) })
+}
+
+func TestScriptThatTheServerDoesNotKnowIsSentWithItsSource(t *testing.T) {
+	onEachServer(t, func(t *testing.T, rdb *redis.Client) {
+		ctx := context.Background()
+		r := NewRedis(rdb, Synced{})
+		call := func(n int) Call { return Call{echoing, []string{"a", "b"}, []any{n}} }
+		for range 3 {
+			require.NoError(t, rdb.ScriptFlush(ctx).Err())
+			reply, err := ParseReply(r.Run(ctx, call(7), false))
+			require.NoError(t, err)
+			assert.Equal(t, Reply{7, 2, 0}, reply)
+
+			require.NoError(t, rdb.ScriptFlush(ctx).Err())
+			_, err = r.Run(ctx, Call{incr, []string{"n"}, nil}, false) // this one is known
+			require.NoError(t, err)
+			replies, errs := parseOutcomes(r.RunAll(ctx, []Call{call(1), {incr, []string{"n"}, nil}, call(2)}, false))
+			require.NoError(t, errors.Join(errs...))
+			assert.Equal(t, []Reply{{1, 2, 0}, {1, 0, 0}, {2, 2, 0}}, replies)
+		}
+		n, err := rdb.Get(ctx, "n").Int()
+		require.NoError(t, err)
+		assert.Equal(t, 6, n, "each call has run once")
+	})
+}
+
+func TestPipelineHasAnOutcomeForEachCall(t *testing.T) {
+	onEachServer(t, func(t *testing.T, rdb *redis.Client) {
+		ctx := context.Background()
+		require.NoError(t, rdb.HSet(ctx, "hash", "a", 1).Err())
+		outcomes := NewRedis(rdb, Synced{}).RunAll(ctx, []Call{{incr, []string{"hash"}, nil}, {incr, []string{"n"}, nil}}, false)
+		require.Error(t, outcomes[0].Err)
+		assert.True(t, Answered(outcomes[0].Err))
+		assert.NoError(t, outcomes[1].Err)
+	})
+}
+
+// go-redis must not send a script twice by itself.
+func TestCallIsSentOnceByGoRedis(t *testing.T) {
+	s := testredis.Start(t)
+	p := testredis.NewProxy(t, s.Addr())
+	ctx := context.Background()
+	require.NoError(t, s.Client().ScriptLoad(ctx, incr.Source()).Err())
+	p.On(testredis.Script(incr.Digest()), testredis.LoseReply).Times(testredis.Always)
+	r := NewRedis(p.Client(), Synced{})
+	c := Call{incr, []string{"n"}, nil}
+	_, err := r.Run(ctx, c, false)
+	require.Error(t, err)
+	assert.True(t, MayHaveRun(err))
+	outcome := r.RunAll(ctx, []Call{c}, false)[0]
+	require.Error(t, outcome.Err)
+	assert.True(t, MayHaveRun(outcome.Err))
+	n, err := s.Client().Get(ctx, "n").Int()
+	require.NoError(t, err)
+	assert.Equal(t, 2, n)
+}
+
+type pipelineHook func(next redis.ProcessPipelineHook) redis.ProcessPipelineHook
+
+func (pipelineHook) DialHook(next redis.DialHook) redis.DialHook          { return next }
+func (pipelineHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook { return next }
+func (h pipelineHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return h(next)
+}
+
+// A hook that refuses a pipeline has sent nothing, and sets no error in any command.
+func TestRefusedPipelineIsTheErrorOfEachCall(t *testing.T) {
+	rdb := testredis.Client(t, testredis.Mini(t).Addr())
+	refused := errors.New("refused by a hook")
+	rdb.AddHook(pipelineHook(func(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+		return func(context.Context, []redis.Cmder) error { return refused }
+	}))
+	for _, o := range NewRedis(rdb, Synced{}).RunAll(context.Background(), make2(Call{incr, []string{"n"}, nil}), false) {
+		assert.Equal(t, refused, o.Err)
+	}
+}
+
+func make2(c Call) []Call { return []Call{c, c} }
+
+// Answers that take longer than a quarter of a second are waited for, and no connection is closed, also where the ctx
+// bounds how long go-redis waits for them.
+func TestContextTimeoutEnabledFarFromRedis(t *testing.T) {
+	p := testredis.NewProxy(t, testredis.Start(t).Addr())
+	for _, canInline := range []bool{false, true} {
+		rdb := p.Client(func(o *redis.Options) { o.ReadTimeout, o.ContextTimeoutEnabled = 900*time.Millisecond, true })
+		b := newBench(t, func(c *Config) { c.Transport, c.Inline = NewRedis(rdb, Synced{}), canInline })
+		w := &Wait{Ctx: context.Background(), Inline: true}
+		r := Request{Call: Call{echoing, []string{"a"}, []any{1}}}
+		require.NoError(t, b.Do(w, r, time.Time{}).Err) // there is a connection
+		p.Latency(150 * time.Millisecond)
+		dials := rdb.PoolStats().Misses
+		a := b.Do(w, r, time.Time{})
+		p.Latency(0)
+		require.NoError(t, a.Err)
+		assert.Zero(t, a.Unknown)
+		assert.Equal(t, dials, rdb.PoolStats().Misses, "new connections")
+	}
+}
