@@ -66,11 +66,14 @@ func (f *fake) setBefore(before func(ctx context.Context) error) {
 	f.before = before
 }
 
-func (f *fake) tries() int {
+// times are those at which single calls were sent.
+func (f *fake) times() []time.Time {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.sent)
+	return slices.Clone(f.sent)
 }
+
+func (f *fake) tries() int { return len(f.times()) }
 
 func (f *fake) pipelines() [][]string {
 	f.mu.Lock()
@@ -161,3 +164,6 @@ func answers(t testing.TB, key string, a Answer) {
 	require.NoError(t, a.Err)
 	require.Equal(t, []any{key}, a.Value)
 }
+
+// reply is an answer as go-redis returns it.
+func reply(n ...int64) any { return []any{n[0], n[1], n[2]} }

@@ -26,6 +26,7 @@ func onEachServer(t *testing.T, f func(t *testing.T, rdb *redis.Client)) {
 }
 
 func TestScriptThatTheServerDoesNotKnowIsSentWithItsSource(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := context.Background()
 		r := NewRedis(rdb, Synced{})
@@ -50,6 +51,7 @@ func TestScriptThatTheServerDoesNotKnowIsSentWithItsSource(t *testing.T) {
 }
 
 func TestPipelineHasAnOutcomeForEachCall(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := context.Background()
 		require.NoError(t, rdb.HSet(ctx, "hash", "a", 1).Err())
@@ -62,6 +64,7 @@ func TestPipelineHasAnOutcomeForEachCall(t *testing.T) {
 
 // go-redis must not send a script twice by itself.
 func TestCallIsSentOnceByGoRedis(t *testing.T) {
+	t.Parallel()
 	s := testredis.Start(t)
 	p := testredis.NewProxy(t, s.Addr())
 	ctx := context.Background()
@@ -105,6 +108,7 @@ func make2(c Call) []Call { return []Call{c, c} }
 // Answers that take longer than a quarter of a second are waited for, and no connection is closed, also where the ctx
 // bounds how long go-redis waits for them.
 func TestContextTimeoutEnabledFarFromRedis(t *testing.T) {
+	t.Parallel()
 	p := testredis.NewProxy(t, testredis.Start(t).Addr())
 	for _, canInline := range []bool{false, true} {
 		rdb := p.Client(func(o *redis.Options) { o.ReadTimeout, o.ContextTimeoutEnabled = 900*time.Millisecond, true })

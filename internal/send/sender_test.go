@@ -118,8 +118,6 @@ func (r renewing) RunAll(_ context.Context, _ []Call, taking bool) []Outcome {
 	return r.outcomes()
 }
 
-func reply(n ...int64) any { return []any{n[0], n[1], n[2]} }
-
 func TestAllSendsOnceAndTellsEachError(t *testing.T) {
 	var outcomes func() []Outcome
 	b := newBench(t, func(c *Config) { c.Transport = renewing{outcomes: func() []Outcome { return outcomes() }} })

@@ -1,0 +1,168 @@
+package send
+
+import (
+	"context"
+	"errors"
+	"io"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+var (
+	takes = NewScript("redis.call('set', KEYS[1], 1) return {1, 0, 0}")
+	busy  = NewScript("redis.call('set', KEYS[1], 1) return {0, 0, 0}")
+	half  = NewScript("redis.call('set', KEYS[1], 1) return {1, 0, 0, 0, 0, 0}") // of two locks the second one is busy
+)
+
+func TestVerdictOnTheAnswerToWait(t *testing.T) {
+	s := Synced{Replicas: 2, Within: 300 * time.Millisecond}
+	assert.NoError(t, s.verdict(int64(2), nil))
+	assert.NoError(t, s.verdict(int64(3), nil))
+	for want, err := range map[string]error{
+		"1 of 2 within 300ms":               s.verdict(int64(1), nil),
+		"needs WAIT, which this Redis":      s.verdict(nil, refusal("ERR unknown command")),
+		"no answer to WAIT: EOF":            s.verdict(nil, io.EOF),
+		`unexpected answer to WAIT: "OK"`:   s.verdict("OK", nil),
+		"not confirmed by enough replicas:": s.verdict(nil, nil),
+	} {
+		assert.ErrorIs(t, err, ErrNotSynced)
+		assert.ErrorContains(t, err, want)
+		assert.True(t, Answered(err), "the call has run")
+		assert.True(t, MayHaveRun(err))
+		assert.False(t, Transient(err))
+	}
+}
+
+func TestWaitIsRoundedUpToMilliseconds(t *testing.T) {
+	for within, want := range map[time.Duration]int64{time.Millisecond: 1, time.Millisecond + 1: 2, 2*time.Millisecond - 1: 2, time.Second: 1000} {
+		assert.Equal(t, []any{"wait", 1, want}, Synced{1, within}.wait(context.Background()).Args())
+	}
+}
+
+// Only what takes something waits for replicas: here there are none, and a WAIT would last.
+func TestOnlyACallThatHasTakenSomethingWaits(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	ctx := context.Background()
+	const within = time.Second / 2
+	r := NewRedis(s.Client(), Synced{Replicas: 1, Within: within})
+	call := func(s *Script) Call { return Call{s, []string{"x"}, nil} }
+	for name, test := range map[string]struct {
+		script *Script
+		taking bool
+		waits  bool
+	}{
+		"taken":             {takes, true, true},
+		"busy":              {busy, true, false},
+		"one of two locks":  {half, true, false},
+		"a release":         {takes, false, false},
+		"what is no answer": {NewScript("return 1"), true, false},
+	} {
+		start := time.Now()
+		_, err := r.Run(ctx, call(test.script), test.taking)
+		assert.Equal(t, test.waits, errors.Is(err, ErrNotSynced), "%s: %v", name, err)
+		assert.Equal(t, test.waits, time.Since(start) >= within, name)
+	}
+	outcomes := r.RunAll(ctx, []Call{call(takes), call(busy)}, true)
+	replies, errs := parseOutcomes(outcomes)
+	assert.ErrorIs(t, errs[0], ErrNotSynced)
+	assert.NoError(t, errs[1])
+	assert.Equal(t, []Reply{{1, 0, 0}, {0, 0, 0}}, replies)
+	assert.NoError(t, r.RunAll(ctx, []Call{call(takes)}, false)[0].Unsynced)
+}
+
+func TestRedisWithoutWaitIsNotSynced(t *testing.T) {
+	t.Parallel()
+	for name, args := range map[string][]string{
+		"no permission": {"--user", "default", "on", "nopass", "~*", "&*", "+@all", "-wait"},
+		"no such thing": {"--rename-command", "WAIT", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := NewRedis(testredis.Start(t, args...).Client(), Synced{Replicas: 1, Within: 20 * time.Millisecond})
+			_, err := r.Run(context.Background(), Call{takes, []string{"x"}, nil}, true)
+			assert.ErrorIs(t, err, ErrNotSynced)
+			assert.ErrorContains(t, err, "WAIT")
+		})
+	}
+}
+
+func TestSyncedReplicasNeedAServerOrACluster(t *testing.T) {
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": "127.0.0.1:1"}})
+	defer func() { assert.NoError(t, ring.Close()) }()
+	_, err := NewRedis(ring, Synced{Replicas: 1}).Run(context.Background(), Call{takes, []string{"x"}, nil}, true)
+	assert.ErrorIs(t, err, ErrInvalid)
+}
+
+// On a Cluster the WAIT goes to the master of the key, also while the slot is on its way to another one.
+func TestSyncedCallsFollowTheirSlot(t *testing.T) {
+	t.Parallel()
+	cluster := testredis.StartCluster(t, 3, 1)
+	ctx := context.Background()
+	r := NewRedis(cluster.Client(), Synced{Replicas: 1, Within: time.Second})
+	run := func(key string) error {
+		_, err := ParseReply(r.Run(ctx, Call{takes, []string{key}, nil}, true))
+		return err
+	}
+	runAll := func(keys ...string) error {
+		var calls []Call
+		for _, key := range keys {
+			calls = append(calls, Call{takes, []string{key}, nil})
+		}
+		_, errs := parseOutcomes(r.RunAll(ctx, calls, true))
+		return errors.Join(errs...)
+	}
+	require.NoError(t, run("{a}1"))
+	require.NoError(t, runAll("{a}1", "{b}1", "{c}1", "{d}1"), "of all masters")
+
+	from, to := cluster.MasterOf("{a}"), cluster.Nodes()[0]
+	if to == from {
+		to = cluster.Nodes()[1]
+	}
+	finish := cluster.BeginMigration("{a}", to)
+	assert.NoError(t, run("{a}2"), "ASK: a new key is there already")
+	assert.NoError(t, runAll("{a}3", "{b}3"), "ASK in a pipeline")
+	finish()
+	assert.NoError(t, run("{a}4"), "MOVED")
+	assert.NoError(t, runAll("{a}5", "{b}5"), "MOVED in a pipeline")
+
+	to.RefuseReplicas()
+	defer to.AcceptReplicas()
+	assert.ErrorIs(t, run("{a}6"), ErrNotSynced)
+	assert.ErrorIs(t, runAll("{a}7"), ErrNotSynced)
+	assert.NoError(t, func() error { _, err := r.Run(ctx, Call{takes, []string{"{a}8"}, nil}, false); return err }(), "a release")
+}
+
+// A panic of a hook behind one master is the error of its calls, and no end of the process.
+func TestPanicOfAHookBehindOneMaster(t *testing.T) {
+	t.Parallel()
+	cluster := testredis.StartCluster(t, 3, 0)
+	rdb := cluster.Client()
+	master := cluster.MasterOf("{a}").Addr()
+	rdb.OnNewNode(func(node *redis.Client) {
+		if node.Options().Addr == master {
+			node.AddHook(pipelineHook(func(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+				return func(ctx context.Context, cmds []redis.Cmder) error {
+					if cmds[0].Name() == "evalsha" {
+						panic("a hook")
+					}
+					return next(ctx, cmds)
+				}
+			}))
+		}
+	})
+	r := NewRedis(rdb, Synced{Replicas: 1, Within: time.Millisecond})
+	var calls []Call
+	for _, key := range []string{"{a}1", "{b}1", "{c}1", "{d}1", "{a}2"} {
+		calls = append(calls, Call{busy, []string{key}, nil})
+	}
+	for i, o := range r.RunAll(context.Background(), calls, true) {
+		at := cluster.MasterOf(calls[i].Keys[0]).Addr()
+		assert.Equal(t, at == master, PanicOf(o.Err) != nil, "%s: %v", calls[i].Keys[0], o.Err)
+	}
+}
