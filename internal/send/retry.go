@@ -120,8 +120,10 @@ func (o outcome) silent() bool { return o.sent.IsZero() }
 // none is known. The error is the reason why the caller leaves.
 func (r *retry) next(w *Wait) (outcome, error) {
 	for {
-		if why := w.Over(); why != nil && (r.tries > 0 || why != ErrTimeUp) {
-			return outcome{}, why
+		if r.tries > 0 { // the first try is made even if the time is up
+			if why := w.Over(); why != nil {
+				return outcome{}, why
+			}
 		}
 		if r.resume.IsZero() && r.mayTry() {
 			if o, why := r.send(w); why != nil || !o.silent() {
