@@ -1,25 +1,28 @@
+//go:build go1.25
+
 package relock
 
-// Readers that share a record: in bubbles, where a second record would be in the way of
-// the first, so that whoever does not share waits; and on a real Redis.
+// Readers of one process that share a record: in bubbles, on a lock that refuses a second record, so
+// that a reader that does not share waits; and on a real Redis.
 
 import (
 	"context"
-	"errors"
 	"io"
 	"math/rand/v2"
 	"runtime"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// A sharedFake is a fakeLock that those who hold it in one process share.
+// A sharedFake is a fakeLock whose holders in one process share its record.
 type sharedFake struct{ *fakeLock }
 
 func (sharedFake) passage() passage { return together }
@@ -30,52 +33,43 @@ func (e *bubbleEngine) share(ctx context.Context, o owner, r request) (bool, err
 	return e.acquire(ctx, e.shared(), o, r)
 }
 
+// shares asserts, and does not require: goroutines other than the test's call it too.
 func (e *bubbleEngine) shares(o owner) {
 	e.t.Helper()
-	if ok, err := e.share(context.Background(), o, request{wait: forever}); !ok || err != nil {
-		e.t.Fatalf("%v does not come in: %v, %v", o, ok, err)
-	}
+	ok, err := e.share(context.Background(), o, request{wait: forever})
+	assert.NoError(e.t, err, "%v is not admitted", o)
+	assert.True(e.t, ok, "%v is not admitted", o)
 }
 
-// sharesNot says that o asks Redis, where the record of another one is in the way.
+// sharesNot asserts that o asks Redis, which refuses it for the record of another owner.
 func (e *bubbleEngine) sharesNot(o owner, r request) {
 	e.t.Helper()
 	before := e.redis.count("acquire")
-	if ok, err := e.share(context.Background(), o, r); ok || err != nil {
-		e.t.Errorf("%v came in: %v, %v", o, ok, err)
-	}
-	if e.redis.count("acquire") == before {
-		e.t.Errorf("%v did not ask", o)
-	}
+	ok, err := e.share(context.Background(), o, r)
+	assert.NoError(e.t, err, "%v", o)
+	assert.False(e.t, ok, "%v was admitted", o)
+	assert.NotEqual(e.t, before, e.redis.count("acquire"), "%v sent no request", o)
 }
 
-// C1 for readers: one request for all to lock, one to unlock, whoever is the last.
-func TestReadersAskOnce(t *testing.T) {
+// C1: all readers of a process need one request to lock and one to unlock, in any order.
+func TestReadersOfOneProcessSendOneRequest(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		for o := owner(1); o <= 50; o++ {
 			e.shares(o)
 		}
 		guarded := e.guarded(7)
 		for _, o := range rand.Perm(50) {
-			if e.redis.holder("x") == "" {
-				t.Fatal("the record is gone while somebody reads")
-			}
+			require.NotEmpty(t, e.redis.holder("x"), "the record is gone while an owner reads")
 			e.unlock(owner(o + 1))
 		}
-		if want := []string{"acquire", "release"}; !slices.Equal(e.redis.requests, want) {
-			t.Errorf("requests %v, want %v", e.redis.requests, want)
-		}
-		if cause := context.Cause(guarded); cause != context.Canceled {
-			t.Errorf("a guard ended with %v", cause)
-		}
-		if len(e.holds)+len(e.dog.leases)+len(e.gates) != 0 {
-			t.Errorf("%d holds, %d leases and %d gates are left", len(e.holds), len(e.dog.leases), len(e.gates))
-		}
+		assert.Equal(t, []string{"acquire", "release"}, e.redis.requests, "requests")
+		assert.Same(t, context.Canceled, context.Cause(guarded), "the cause of a guard")
+		assert.Zero(t, len(e.holds)+len(e.dog.leases)+len(e.gates), "%d holds, %d leases and %d gates are left", len(e.holds), len(e.dog.leases), len(e.gates))
 	})
 }
 
-// Of those who wait one asks, and they come in together.
-func TestReadersComeInTogether(t *testing.T) {
+// One of the waiting readers sends requests, and all are admitted together.
+func TestWaitingReadersAreAdmittedTogether(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := joinBubbleEngine(t, e.redis, "other")
 		other.lock(1)
@@ -93,19 +87,17 @@ func TestReadersComeInTogether(t *testing.T) {
 			})
 		}
 		time.Sleep(5 * time.Second)
-		if n := e.redis.count("acquire"); n > 12 { // of the holder, and of one waiter for each max wake delay
-			t.Errorf("%d attempts while they wait", n)
-		}
+		// The holder asks once, and one waiter asks once for each max wake delay.
+		assert.LessOrEqual(t, e.redis.count("acquire"), 12, "attempts while they wait")
 		e.redis.set(func() { e.redis.requests = nil })
 		other.unlock(1)
 		all.Wait()
-		if n := e.redis.count("acquire"); n != 1 || most.Load() != 50 {
-			t.Errorf("%d attempts for %d at once", n, most.Load())
-		}
+		assert.Equal(t, 1, e.redis.count("acquire"), "attempts for all readers")
+		assert.Equal(t, int32(50), most.Load(), "readers at once")
 	})
 }
 
-// L5: after the slice whoever comes asks Redis, where a writer may be in line.
+// L5: after the slice a new reader asks Redis, where a writer may wait.
 func TestSharingEndsWithTheSlice(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
@@ -120,8 +112,8 @@ func TestSharingEndsWithTheSlice(t *testing.T) {
 	})
 }
 
-// Nobody comes into what may end before the watchdog does something about it, or has ended.
-func TestSharingOnlyWhatIsKept(t *testing.T) {
+// A reader does not join a record that is not renewed, or that has ended.
+func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 	for name, change := range map[string]func(e *bubbleEngine, of *tenure){
 		"by the clock": func(_ *bubbleEngine, of *tenure) { of.lease.until.Store(0) },
 		"ended":        func(_ *bubbleEngine, of *tenure) { of.ended = true },
@@ -143,38 +135,34 @@ func TestSharingOnlyWhatIsKept(t *testing.T) {
 		e.shares(1)
 		e.sharesNot(2, request{wait: 0, lease: time.Minute})
 		e.unlock(1)
-		if ok, err := e.share(context.Background(), 1, request{wait: 0, lease: time.Minute}); !ok || err != nil {
-			t.Fatal(ok, err)
-		}
+		ok, err := e.share(context.Background(), 1, request{wait: 0, lease: time.Minute})
+		require.NoError(t, err)
+		require.True(t, ok)
 		e.sharesNot(2, request{wait: 0})
 		e.unlock(1)
 	})
-	inBubble(t, func(t *testing.T, e *bubbleEngine) { // the last one is about to give it back
+	inBubble(t, func(t *testing.T, e *bubbleEngine) { // the last reader is about to release the record
 		e.slice = time.Hour
 		e.redis.latency = time.Second
 		e.shares(1)
 		go func() {
-			if err := e.unlockErr(1); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, e.unlockErr(1))
 		}()
 		synctest.Wait()
 		before := e.redis.count("acquire")
 		e.shares(2)
-		if e.redis.count("acquire") == before {
-			t.Error("came in while the record was on its way out")
-		}
+		assert.NotEqual(t, before, e.redis.count("acquire"), "admitted while the record is being released")
 		e.unlock(2)
 	})
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
 		_ = e.close()
-		if ok, err := e.share(context.Background(), 2, request{wait: 0}); ok || !errors.Is(err, ErrClosed) {
-			t.Errorf("after Close: %v, %v", ok, err)
-		}
+		ok, err := e.share(context.Background(), 2, request{wait: 0})
+		assert.False(t, ok, "after Close")
+		assert.ErrorIs(t, err, ErrClosed, "after Close")
 		e.unlock(1)
 	})
-	inBubble(t, func(t *testing.T, e *bubbleEngine) { // the guards of 1 have ended, and 2 is not told yet
+	inBubble(t, func(t *testing.T, e *bubbleEngine) { // Close has begun: the guards of 1 have ended, and 2 is not told yet
 		e.slice = time.Hour
 		e.shares(1)
 		e.mu.Lock()
@@ -186,66 +174,62 @@ func TestSharingOnlyWhatIsKept(t *testing.T) {
 		e.mu.Unlock()
 		e.unlock(1)
 	})
-	inBubble(t, func(t *testing.T, e *bubbleEngine) { // who has to do with the other half asks Redis what that means
+	inBubble(t, func(t *testing.T, e *bubbleEngine) { // an owner that holds the other half asks Redis itself
 		other := joinBubbleEngine(t, e.redis, "other")
 		other.lock(1)
 		in := make(chan owner, 3)
 		for o := owner(1); o <= 3; o++ {
 			go func() {
-				if ok, err := e.acquire(context.Background(), kinFake{sharedFake{&fakeLock{e.redis, "x"}}}, o, request{wait: forever}); !ok || err != nil {
-					t.Errorf("%v: %v, %v", o, ok, err)
-				}
+				ok, err := e.acquire(context.Background(), kinFake{sharedFake{&fakeLock{e.redis, "x"}}}, o, request{wait: forever})
+				assert.NoError(t, err)
+				assert.True(t, ok)
 				in <- o
 			}()
 			synctest.Wait()
 		}
-		if ok, err := e.acquire(context.Background(), &fakeLock{e.redis, "kin"}, 3, request{wait: forever}); !ok || err != nil {
-			t.Fatal(ok, err)
-		}
+		ok, err := e.acquire(context.Background(), &fakeLock{e.redis, "kin"}, 3, request{wait: forever})
+		require.NoError(t, err)
+		require.True(t, ok)
 		other.unlock(1)
 		synctest.Wait()
-		if len(in) != 2 || <-in+<-in != 3 {
-			t.Error("not the two who have nothing to do with it")
+		if assert.Len(t, in, 2, "owners that are admitted") {
+			assert.Equal(t, owner(3), <-in+<-in, "not the two owners without the other half")
 		}
 		e.unlock(1)
 		e.unlock(2)
 		<-in
 		e.unlock(3)
-		if err := e.release(context.Background(), &fakeLock{e.redis, "kin"}, 3); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, e.release(context.Background(), &fakeLock{e.redis, "kin"}, 3))
 	})
 }
 
-// A kinFake has another half.
+// A kinFake is a sharedFake with another half.
 type kinFake struct{ sharedFake }
 
 func (kinFake) kin() lockID { return lockID{name: "kin"} }
 
-// C3, also after a loss.
-func TestSharingLeavesNoGate(t *testing.T) {
+// C3: nothing is left of a shared record, also after a loss.
+func TestSharingLeavesNothingAfterALoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
 		e.shares(2)
 		e.redis.set(func() { delete(e.redis.records, "x") })
 		time.Sleep(e.watchdogTimeout)
 		e.mu.Lock()
-		if len(e.gates) != 0 {
-			t.Errorf("%d gates are left", len(e.gates))
-		}
+		assert.Empty(t, e.gates, "gates are left")
 		e.mu.Unlock()
 		_, _ = e.unlockErr(1), e.unlockErr(2)
 	})
 }
 
-// Whoever notices that the record is gone, all are told.
-func TestSharingALoss(t *testing.T) {
+// All holders of a record are told of its loss, by the watchdog, a re-entry or the clock.
+func TestLossOfASharedRecordReachesAllHolders(t *testing.T) {
 	for name, notice := range map[string]func(e *bubbleEngine){
 		"the watchdog": func(e *bubbleEngine) { time.Sleep(e.watchdogTimeout / 2) },
 		"a re-entry": func(e *bubbleEngine) {
-			if ok, err := e.share(context.Background(), 2, request{wait: forever}); ok || !errors.Is(err, ErrLockLost) {
-				e.t.Errorf("re-entry: %v, %v", ok, err)
-			}
+			ok, err := e.share(context.Background(), 2, request{wait: forever})
+			assert.False(e.t, ok, "re-entry")
+			assert.ErrorIs(e.t, err, ErrLockLost, "re-entry")
 		},
 		"the clock": func(e *bubbleEngine) {
 			e.holds[holdKey{e.shared().id(), 1}].tenure.lease.until.Store(0)
@@ -262,26 +246,20 @@ func TestSharingALoss(t *testing.T) {
 			e.redis.set(func() { delete(e.redis.records, "x") })
 			notice(e)
 			for i, guarded := range guards[:4] {
-				if cause := context.Cause(guarded); !errors.Is(cause, ErrLockLost) {
-					t.Errorf("%s: guard %d ended with %v", name, i+1, cause)
-				}
+				assert.ErrorIs(t, context.Cause(guarded), ErrLockLost, "%s: guard %d", name, i+1)
 			}
-			e.shares(6) // a fresh one
+			e.shares(6) // a new record
 			for o := owner(1); o <= 4; o++ {
-				if err := e.unlockErr(o); !errors.Is(err, ErrLockLost) {
-					t.Errorf("%s: unlock %v: %v", name, o, err)
-				}
+				assert.ErrorIs(t, e.unlockErr(o), ErrLockLost, "%s: unlock %v", name, o)
 			}
-			if e.redis.holder("x") == "" {
-				t.Errorf("%s: an Unlock of a lost hold took away that of another one", name)
-			}
+			assert.NotEmpty(t, e.redis.holder("x"), "%s: an Unlock of a lost hold deleted the record of another owner", name)
 			e.unlock(6)
 		})
 	}
 }
 
-// Each has levels of its own.
-func TestSharingAndReentry(t *testing.T) {
+// Each owner that shares a record has levels of its own.
+func TestReadersOfOneRecordHaveTheirOwnLevels(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
 		e.shares(2)
@@ -290,26 +268,18 @@ func TestSharingAndReentry(t *testing.T) {
 		e.shares(2)
 		for _, o := range []owner{1, 2, 1, 2} {
 			e.unlock(o)
-			if e.redis.holder("x") == "" {
-				t.Fatal("the record is gone while owner 2 reads")
-			}
+			require.NotEmpty(t, e.redis.holder("x"), "the record is gone while owner 2 reads")
 		}
-		if err := e.unlockErr(1); !errors.Is(err, ErrNotHeld) {
-			t.Errorf("one Unlock too many: %v", err)
-		}
+		assert.ErrorIs(t, e.unlockErr(1), ErrNotHeld, "one Unlock too many")
 		time.Sleep(3 * e.watchdogTimeout)
-		if e.redis.holder("x") == "" {
-			t.Fatal("it is not renewed")
-		}
+		require.NotEmpty(t, e.redis.holder("x"), "the record is not renewed")
 		e.unlock(2)
-		if e.redis.holder("x") != "" {
-			t.Error("the record is left")
-		}
+		assert.Empty(t, e.redis.holder("x"), "the record is left")
 	})
 }
 
-// Those in line are not stuck behind one that gives up or fails.
-func TestReadersPassOneThatGivesUp(t *testing.T) {
+// Readers behind one that gives up or fails are admitted.
+func TestReaderThatGivesUpHoldsNobodyBack(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := joinBubbleEngine(t, e.redis, "other")
 		other.lock(1)
@@ -328,39 +298,34 @@ func TestReadersPassOneThatGivesUp(t *testing.T) {
 				e.unlock(o)
 			})
 		}
-		if ok, err := e.share(context.Background(), 6, request{wait: time.Second}); ok || err != nil {
-			t.Errorf("TryLock in line: %v, %v", ok, err)
-		}
+		ok, err := e.share(context.Background(), 6, request{wait: time.Second})
+		assert.NoError(t, err, "a TryLock that waits")
+		assert.False(t, ok, "a TryLock that waits")
 		cancel()
-		if err := <-gave; !errors.Is(err, context.Canceled) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, <-gave, context.Canceled)
 		other.unlock(1)
 		start := time.Now()
 		all.Wait()
-		if took := time.Since(start); took > 100*time.Millisecond {
-			t.Errorf("they were in and out after %v", took)
-		}
+		took := time.Since(start)
+		assert.LessOrEqual(t, took, 100*time.Millisecond, "the readers took %v", took)
 	})
 }
 
-// After a pause of the whole process Unlock may come before any timer: not even one that
-// leaves the record to others is silent about that.
-func TestSharingLooksAtTheClock(t *testing.T) {
+// After a pause of the process an Unlock may run before any timer. It reports the loss, also if it leaves
+// the record to other readers.
+func TestUnlockOfASharedRecordLooksAtTheClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
 		e.shares(2)
 		e.holds[holdKey{e.shared().id(), 1}].tenure.lease.until.Store(0)
 		for o := owner(1); o <= 2; o++ {
-			if err := e.unlockErr(o); !errors.Is(err, ErrLockLost) {
-				t.Errorf("unlock %v: %v", o, err)
-			}
+			assert.ErrorIs(t, e.unlockErr(o), ErrLockLost, "unlock %v", o)
 		}
 	})
 }
 
-// Callers of the same owner take turns: one that re-enters is not overtaken.
-func TestSharingTakesTurns(t *testing.T) {
+// An Unlock waits for a re-entry of its owner that is under way.
+func TestUnlockDoesNotOvertakeAReentry(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
 		e.shares(2)
@@ -372,16 +337,14 @@ func TestSharingTakesTurns(t *testing.T) {
 		}()
 		synctest.Wait()
 		e.unlock(2)
-		if err := <-done; err != nil {
-			t.Errorf("the re-entry: %v", err)
-		}
+		assert.NoError(t, <-done, "the re-entry")
 		e.unlock(2)
 		e.unlock(1)
 	})
 }
 
-// Random readers and faults: a record for whoever reads and is not told otherwise, and none in the end.
-func TestSharingAtRandom(t *testing.T) {
+// Under random faults each reader that was not told of a loss has a record, and no record is left in the end.
+func TestSharingKeepsARecordUnderRandomFaults(t *testing.T) {
 	for seed := range full[uint64](25, 100) {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			e.redis.latency = time.Millisecond
@@ -412,9 +375,8 @@ func TestSharingAtRandom(t *testing.T) {
 						}
 						guarded := e.guarded(o)
 						time.Sleep(time.Duration(rng.IntN(20)) * time.Millisecond)
-						if guarded.Err() == nil && e.redis.holder("x") == "" && guarded.Err() == nil {
-							t.Errorf("seed %d: %v reads, and there is no record", seed, o)
-						}
+						assert.True(t, guarded.Err() != nil || e.redis.holder("x") != "" || guarded.Err() != nil, // it may end meanwhile
+							"seed %d: %v reads, and there is no record", seed, o)
 						_ = e.unlockErr(o)
 					}
 				})
@@ -424,16 +386,16 @@ func TestSharingAtRandom(t *testing.T) {
 			time.Sleep(2 * e.watchdogTimeout)
 			e.mu.Lock()
 			defer e.mu.Unlock()
-			if e.redis.holder("x") != "" || len(e.holds)+len(e.dog.leases) != 0 {
-				t.Errorf("seed %d: left: record %q, %d holds, %d leases", seed, e.redis.holder("x"), len(e.holds), len(e.dog.leases))
-			}
+			assert.Empty(t, e.redis.holder("x"), "seed %d: a record is left", seed)
+			assert.Empty(t, e.holds, "seed %d: holds are left", seed)
+			assert.Empty(t, e.dog.leases, "seed %d: leases are left", seed)
 		})
 	}
 }
 
-// A reader that asks for the write lock is one of several in its own way: it waits for
-// the others, and is refused when only such are left.
-func TestUpgradeOfASharedRead(t *testing.T) {
+// A reader that asks for the write lock waits for the other readers, and is refused when only its own
+// read lock is left.
+func TestUpgradeOfASharedReadWaitsForOthersAndIsRefused(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -441,16 +403,15 @@ func TestUpgradeOfASharedRead(t *testing.T) {
 		me, you := WithOwner(context.Background()), WithOwner(context.Background())
 		b.must(rw.Read().Lock(me))
 		b.must(rw.Read().Lock(you))
-		if n := b.rdb.HLen(me, b.name).Val(); n != 2 { // mode, and one field
-			t.Fatalf("%d fields: they do not share", n)
-		}
-		if ok, err := rw.Write().TryLock(me, 0, 0); ok || err != nil {
-			t.Fatalf("beside another reader: %v, %v", ok, err)
-		}
+		// The fields are the mode and one holder.
+		require.Equal(t, int64(2), b.rdb.HLen(me, b.name).Val(), "fields: the readers do not share")
+		ok, err := rw.Write().TryLock(me, 0, 0)
+		require.NoError(t, err, "beside another reader")
+		require.False(t, ok, "beside another reader")
 		got := make(chan error, 1)
 		go func() { got <- rw.Write().Lock(me) }()
 		stays(b, "it waits for the other reader", got, 100*time.Millisecond)
-		b.mustBe(rw.Write().Lock(you), ErrInvalid) // each waits for the other one
+		b.mustBe(rw.Write().Lock(you), ErrInvalid) // each would wait for the other
 		b.must(rw.Read().Unlock(you))
 		b.mustBe(await(b, "nobody but itself is in its way", got), ErrInvalid)
 		b.must(rw.Read().Unlock(me))
@@ -477,7 +438,7 @@ func TestUpgradingReaderIsNotJoined(t *testing.T) {
 	})
 }
 
-// A writer that reads too has a record of its own for that, and nobody shares it.
+// The read lock of a writer is a record of its own, and no other reader shares it.
 func TestDowngradeIsNotShared(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	rw := b.client(WithHandoverSlice(time.Hour)).NewRWLock(b.name)
@@ -494,8 +455,8 @@ func TestDowngradeIsNotShared(t *testing.T) {
 	b.must(rw.Read().Unlock(you))
 }
 
-// What an operator does to the record ends the holds of all who share it.
-func TestForceUnlockOfASharedRead(t *testing.T) {
+// A ForceUnlock of a shared record ends all holds of it.
+func TestForceUnlockEndsAllSharedReads(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	c := b.client(WithHandoverSlice(time.Hour))
 	l := c.NewRWLock(b.name).Read()
@@ -507,18 +468,18 @@ func TestForceUnlockOfASharedRead(t *testing.T) {
 		b.must(err)
 		owners, guards = append(owners, o), append(guards, guarded)
 	}
-	if freed, err := l.ForceUnlock(context.Background()); !freed || err != nil {
-		t.Fatal(freed, err)
-	}
+	freed, err := l.ForceUnlock(context.Background())
+	require.NoError(t, err)
+	require.True(t, freed)
 	for i, o := range owners {
 		b.mustBe(context.Cause(guards[i]), ErrLockLost)
 		b.mustBe(l.Unlock(o), ErrLockLost)
 	}
 }
 
-// C1: an owner that waits for both halves at a time may be granted the write half first.
-// Then its read is a downgrade, which nobody shares.
-func TestWriterThatReadsLetsNobodyIn(t *testing.T) {
+// An owner that waits for both halves at a time may be granted the write half first. Its read lock is then
+// a downgrade, which no other reader shares.
+func TestReadOfAWriterAdmitsNoOtherReader(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	rw := b.client(WithHandoverSlice(time.Hour)).NewRWLock(b.name)
@@ -531,14 +492,14 @@ func TestWriterThatReadsLetsNobodyIn(t *testing.T) {
 		return got
 	}
 	ctx, cancel := context.WithCancel(WithOwner(context.Background()))
-	first := waits(elsewhere.Write(), ctx) // the sign of this writer holds off the readers
+	first := waits(elsewhere.Write(), ctx) // the sign of this writer keeps the readers waiting
 	testredis.Await(b, "a writer's sign", time.Second, func() bool {
 		return b.rdb.Exists(me, "relock_rwlock_writers:{"+b.name+"}").Val() == 1
 	})
 	mine := waits(rw.Read(), me)
-	testredis.Await(b, "a reader at the gate", time.Second, func() bool { return b.asks(rw.Read()) })
+	testredis.Await(b, "a reader that asks", time.Second, func() bool { return b.asks(rw.Read()) })
 	yours := waits(rw.Read(), you)
-	testredis.Await(b, "another one behind it", time.Second, func() bool { return b.waitsAtGate(rw.Read()) })
+	testredis.Await(b, "a second reader behind it", time.Second, func() bool { return b.waitsAtGate(rw.Read()) })
 	wrote := waits(rw.Write(), me)
 	testredis.Await(b, "the sign of both writers", time.Second, func() bool {
 		return b.rdb.ZCard(me, "relock_rwlock_writers:{"+b.name+"}").Val() == 2
@@ -549,18 +510,18 @@ func TestWriterThatReadsLetsNobodyIn(t *testing.T) {
 	b.must(await(b, "the writer", wrote))
 	b.must(await(b, "its read", mine))
 	stays(b, "a reader beside a writer", yours, 100*time.Millisecond)
-	if ok, err := rw.Read().TryLock(you, 0, 0); ok || err != nil {
-		t.Errorf("a reader that comes later: %v, %v", ok, err)
-	}
+	ok, err := rw.Read().TryLock(you, 0, 0)
+	assert.NoError(t, err, "a reader that comes later")
+	assert.False(t, ok, "a reader that comes later")
 	b.must(rw.Write().Unlock(me))
 	b.must(await(b, "a reader beside a reader", yours))
 	b.must(rw.Read().Unlock(me))
 	b.must(rw.Read().Unlock(you))
 }
 
-// An Unlock that did not get its turn behind a re-entry of its owner leaves the record
-// to those who share it, also when the re-entry is granted in the end.
-func TestSharingWithOneWhoseReentryComesTooLate(t *testing.T) {
+// An Unlock that does not get the owner mutex behind a re-entry leaves the record to the other
+// readers, also when the re-entry is granted in the end.
+func TestLateReentryLeavesTheRecordToOtherReaders(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.slice = time.Hour
 		e.shares(1)
@@ -584,26 +545,19 @@ func TestSharingWithOneWhoseReentryComesTooLate(t *testing.T) {
 			reentry <- err
 		}()
 		synctest.Wait()
-		if err := e.unlockErr(2); err == nil {
-			t.Error("it did get its turn")
-		}
-		if err := <-reentry; err != nil { // it has begun again, and holds what it found given back
-			t.Errorf("the re-entry: %v", err)
-		}
+		assert.Error(t, e.unlockErr(2), "the Unlock got the owner mutex")
+		// The re-entry has started over, and holds the record that the Unlock found.
+		assert.NoError(t, <-reentry, "the re-entry")
 		e.unlock(2)
 		time.Sleep(5 * time.Second)
-		if e.redis.holder("x") == "" {
-			t.Error("the record is gone while somebody reads")
-		}
-		if guarded.Err() != nil {
-			t.Errorf("the guard of the other one ended: %v", context.Cause(guarded))
-		}
+		assert.NotEmpty(t, e.redis.holder("x"), "the record is gone while an owner reads")
+		assert.NoError(t, guarded.Err(), "the guard of the other reader ended: %v", context.Cause(guarded))
 		e.unlock(1)
 	})
 }
 
-// A loss is told to all, also if the first of them is just leaving.
-func TestSharingALossWhileOneLeaves(t *testing.T) {
+// A loss is reported to all holders, also if the first of them is unlocking.
+func TestLossOfASharedRecordIsReportedWhileOneLeaves(t *testing.T) {
 	t.Parallel()
 	r := &fakeRedis{records: make(map[string]*fakeRecord)}
 	e := joinBubbleEngine(t, r, "client")
@@ -614,9 +568,9 @@ func TestSharingALossWhileOneLeaves(t *testing.T) {
 		guarded := e.guarded(2)
 		tenure := e.holds[holdKey{e.shared().id(), 1}].tenure
 		var all sync.WaitGroup
-		e.mu.Lock() // both wait for the mutex so long that they get it in turn
+		e.mu.Lock() // both goroutines wait for the mutex so long that they get it in the order in which they came
 		all.Go(func() {
-			e.dog.remove(&tenure.lease) // as the watchdog does before it tells
+			e.dog.remove(&tenure.lease) // as the watchdog does before it reports a loss
 			tenure.leaseEnded(errGone)
 		})
 		time.Sleep(2 * time.Millisecond)
@@ -629,16 +583,16 @@ func TestSharingALossWhileOneLeaves(t *testing.T) {
 		all.Wait()
 		select {
 		case <-guarded.Done():
-		default:
-			t.Fatal("one that shares the lost record is not told")
+		default: // Err would look for itself
+			require.Fail(t, "a holder of the lost record is not told")
 		}
 		_ = e.unlockErr(2)
 		r.set(func() { clear(r.records) })
 	}
 }
 
-// What a loss costs grows with those who are told, and not with their square.
-func TestSharingALossOfMany(t *testing.T) {
+// The cost of a loss grows with the number of holders, and not with its square.
+func TestLossOfASharedRecordCostsByHolder(t *testing.T) {
 	const many = 5000
 	e := joinBubbleEngine(t, &fakeRedis{records: make(map[string]*fakeRecord)}, "client")
 	e.slice = time.Hour
@@ -649,19 +603,16 @@ func TestSharingALossOfMany(t *testing.T) {
 	runtime.ReadMemStats(&before)
 	e.holds[holdKey{e.shared().id(), 1}].lose(errGone)
 	runtime.ReadMemStats(&after)
-	if size := (after.TotalAlloc - before.TotalAlloc) / many; size > 2000 {
-		t.Errorf("%d bytes for each reader", size)
-	}
+	assert.LessOrEqual(t, (after.TotalAlloc-before.TotalAlloc)/many, uint64(2000), "bytes for each reader")
 	for o := owner(1); o <= many; o++ {
-		if err := e.unlockErr(o); !errors.Is(err, ErrLockLost) {
-			t.Fatalf("%v was not told: %v", o, err)
-		}
+		err := e.unlockErr(o)
+		require.ErrorIs(t, err, ErrLockLost, "%v was not told", o)
 	}
 }
 
-// Where the way to Redis takes longer than a slice, those who wait for the same answer
-// do not go it one after the other.
-func TestReadersOfAFarRedisComeInTogether(t *testing.T) {
+// When an answer of Redis takes longer than a slice, the readers that wait for it do not send
+// requests one after the other.
+func TestReadersOfADistantRedisAreAdmittedTogether(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.latency = longSlice // each way
 		start := time.Now()
@@ -670,9 +621,9 @@ func TestReadersOfAFarRedisComeInTogether(t *testing.T) {
 			all.Go(func() { e.shares(o) })
 		}
 		all.Wait()
-		if took := time.Since(start); took > 4*longSlice || e.redis.count("acquire") > 2 {
-			t.Errorf("%d requests, and all are in after %v", e.redis.count("acquire"), took)
-		}
+		took := time.Since(start)
+		assert.LessOrEqual(t, took, 4*longSlice, "all are admitted after %v", took)
+		assert.LessOrEqual(t, e.redis.count("acquire"), 2, "requests")
 		for o := owner(1); o <= 50; o++ {
 			e.unlock(o)
 		}
