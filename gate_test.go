@@ -1,12 +1,16 @@
+//go:build go1.25
+
 package relock
 
 import (
 	"context"
-	"errors"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func open(t *ticket) bool {
@@ -18,28 +22,24 @@ func open(t *ticket) bool {
 	}
 }
 
-func TestGateTurnThatIsGivenUpGoesToTheNext(t *testing.T) {
+// A gate admits one owner at a time. The place of a waiter that gives up passes on, also after its turn has come.
+func TestGatePassesAnAbandonedTurnOn(t *testing.T) {
 	var g gate
-	if !g.tryEnter() || g.tryEnter() {
-		t.Fatal("an open gate lets one through")
-	}
+	require.True(t, g.tryEnter(), "an open gate admits an owner")
+	require.False(t, g.tryEnter(), "a gate admits one owner")
 	first, second := g.enqueue(nil, 1), g.enqueue(nil, 2)
 	g.leave()
-	if !open(first) || open(second) || g.tryEnter() {
-		t.Fatal("the turn is the first one's, and nobody slips in")
-	}
+	require.True(t, open(first), "the first waiter is admitted")
+	require.False(t, open(second), "the second waiter waits")
+	require.False(t, g.tryEnter(), "no owner overtakes the waiters")
 	g.cancel(first) // its ctx ended at the same instant
-	if !open(second) {
-		t.Fatal("a turn was lost")
-	}
+	require.True(t, open(second), "a turn was lost")
 	g.cancel(second)
-	if !g.tryEnter() {
-		t.Fatal("the gate stays shut behind the last one")
-	}
+	require.True(t, g.tryEnter(), "the gate stays shut behind the last waiter")
 }
 
-// Whose turn comes when its patience ends gets in or gives up, and a gate where nobody is left is forgotten.
-func TestGateTurnAtTheEndOfPatience(t *testing.T) {
+// A waiter whose turn comes at its deadline is admitted or gives up, and the engine forgets a gate without owners.
+func TestGateLeavesNothingWhenATurnMeetsTheDeadline(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
 			e := newBubbleEngine(t)
@@ -52,24 +52,19 @@ func TestGateTurnAtTheEndOfPatience(t *testing.T) {
 				e.leaveAllLocked(wants)
 			}
 			first, second := wants(1), wants(2)
-			if _, err := e.enterGates(&patience{ctx: context.Background()}, first); err != nil {
-				t.Fatal(err)
-			}
+			_, err := e.enterGates(&patience{ctx: context.Background()}, first)
+			require.NoError(t, err)
 			time.AfterFunc(time.Second, func() { leave(first) })
-			_, err := e.enterGates(&patience{ctx: context.Background(), deadline: time.Now().Add(time.Second)}, second)
-			if err != nil && err != errTimeUp {
-				t.Error(err)
-			}
+			_, err = e.enterGates(&patience{ctx: context.Background(), deadline: time.Now().Add(time.Second)}, second)
+			assert.True(t, err == nil || err == errTimeUp, "%v", err)
 			synctest.Wait()
 			leave(second)
-			if len(e.gates) != 0 {
-				t.Errorf("%d gates are left behind who was told %v", len(e.gates), err)
-			}
+			assert.Empty(t, e.gates, "gates are left behind a waiter that was told %v", err)
 		})
 	}
 }
 
-// endsWhenSeen is a ctx that ends right after somebody has looked at it for the first time.
+// endsWhenSeen is a ctx that ends right after the first call of Err.
 type endsWhenSeen struct {
 	context.Context
 	seen atomic.Bool
@@ -82,9 +77,9 @@ func (c *endsWhenSeen) Err() error {
 	return context.Canceled
 }
 
-// Whose ctx, or whose Client, ends just when gates have been kept for long enough is
-// told so: that its time is up is for whoever gave a time, and to Lock it is no error.
-func TestGateKeptUntilTheEndOfPatience(t *testing.T) {
+// A Lock whose ctx ends at the moment when its reserve is over returns the error of its ctx. The error
+// of a wait time is for a caller that gave one: to Lock it is no error.
+func TestGateReportsAnEndedContextAfterTheReserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
 		start := time.Now()
@@ -99,15 +94,14 @@ func TestGateKeptUntilTheEndOfPatience(t *testing.T) {
 			go func() {
 				at(from)
 				mine := wants(o, name)
-				if _, err := e.enterGates(&patience{ctx: context.Background()}, mine); err != nil {
-					t.Error(err)
-				}
+				_, err := e.enterGates(&patience{ctx: context.Background()}, mine)
+				assert.NoError(t, err)
 				at(until)
 				e.leaveGates(mine, -1)
 			}()
 		}
-		// Each time it comes through one gate, the other one is taken; the third time it
-		// keeps x, at 3s, and waits for y no longer than the reserve.
+		// Each time owner 9 comes through one gate, the other gate is taken. The third time, at 3s,
+		// owner 9 keeps x, and waits for y no longer than the reserve.
 		through(1, "x", 0, time.Second)
 		through(2, "y", 0, 2*time.Second)
 		through(3, "x", 700*time.Millisecond, 3*time.Second)
@@ -115,18 +109,14 @@ func TestGateKeptUntilTheEndOfPatience(t *testing.T) {
 		at(500 * time.Millisecond)
 		mine := wants(9, "x", "y")
 		_, err := e.enterGates(&patience{ctx: &endsWhenSeen{Context: context.Background()}}, mine)
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("%v, not that its ctx has ended, after %v", err, time.Since(start))
-		}
-		if d := time.Since(start); d != 3*time.Second+reserveTime {
-			t.Errorf("after %v, not when the reserve is over", d)
-		}
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.Equal(t, 3*time.Second+reserveTime, time.Since(start), "not when the reserve is over")
 		at(6 * time.Second)
 	})
 }
 
-// Whoever was turned away from a gate does not take away the one that has come in its place since.
-func TestGateOfBefore(t *testing.T) {
+// A waiter that was turned away from a gate does not drop the gate that has replaced it since.
+func TestGateThatReplacesAnotherIsNotDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
 		id := lockID{name: "x"}
@@ -143,10 +133,8 @@ func TestGateOfBefore(t *testing.T) {
 
 		now := e.gateLocked(id)
 		now.tryEnter()
-		e.dropGateLocked(id, before) // by who was turned away
-		if e.gateLocked(id) != now {
-			t.Error("there are two gates of one name")
-		}
+		e.dropGateLocked(id, before) // by a waiter that was turned away
+		assert.Same(t, now, e.gateLocked(id), "there are two gates of one name")
 		now.leave()
 		e.dropGateLocked(id, now)
 	})
