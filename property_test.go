@@ -1,10 +1,12 @@
+//go:build go1.25
+
 package relock
 
-// Properties of what decides who is next, how long a hold is trusted, and where
-// wake-ups come from: random use, against models that are simpler than the code.
+// Properties of the wait queue, the watchdog and the subscriptions: random use, against
+// models that are simpler than the code.
 //
-// Rules: what is done is drawn first and played in a bubble afterwards, so that a
-// failure can be made smaller; what happens is written down with its time, and judged at the end.
+// Rules: a test draws its steps first and plays them in a bubble afterwards, so that rapid can
+// shrink a failure. It records what happens with its time, and judges at the end.
 
 import (
 	"cmp"
@@ -17,23 +19,22 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
 
-// inBubbleOf plays f in a bubble, and fails rt with what f returns.
+// inBubbleOf plays f in a bubble, and fails rt with the error of f.
 func inBubbleOf(t *testing.T, rt *rapid.T, f func(t *testing.T) error) {
 	var wrong error
 	synctest.Test(t, func(t *testing.T) { wrong = f(t) })
-	if wrong != nil {
-		rt.Fatal(wrong)
-	}
+	require.NoError(rt, wrong)
 }
 
-// One gate against the simplest model: who is inside, and a list of who waits.
+// One gate against the simplest model: whether an owner is inside, and a list of the waiters.
 func TestGateIsAQueue(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		var g gate
-		inside, first := false, (*ticket)(nil) // first: whose turn it is, if it has not come by tryEnter
+		inside, first := false, (*ticket)(nil) // first: the ticket of the owner inside, unless it came by tryEnter
 		var waiting, away []*ticket
 		numbers := uint64(0)
 		next := func() {
@@ -45,9 +46,7 @@ func TestGateIsAQueue(t *testing.T) {
 		}
 		rt.Repeat(map[string]func(*rapid.T){
 			"tryEnter": func(rt *rapid.T) {
-				if got := g.tryEnter(); got == inside {
-					rt.Fatalf("tryEnter says %v", got)
-				}
+				require.Equal(rt, !inside, g.tryEnter(), "tryEnter")
 				inside = true
 			},
 			"enqueue": func(rt *rapid.T) {
@@ -102,22 +101,21 @@ func TestGateIsAQueue(t *testing.T) {
 				away = away[1:]
 			},
 			"": func(rt *rapid.T) {
-				switch {
-				case g.taken != inside || len(g.line()) != len(waiting):
-					rt.Fatalf("taken: %v, in line: %d; want %v, %d", g.taken, len(g.line()), inside, len(waiting))
-				case first != nil && (!open(first) || first.err != nil):
-					rt.Fatal("whose turn it is was not told")
-				case slices.ContainsFunc(waiting, open):
-					rt.Fatal("somebody was let through too early")
-				case slices.ContainsFunc(away, func(t *ticket) bool { return !open(t) || t.err != errAskYourself }):
-					rt.Fatal("somebody who was turned away still waits")
+				require.Equal(rt, inside, g.taken, "taken")
+				require.Len(rt, g.line(), len(waiting), "waiters")
+				if first != nil {
+					require.True(rt, open(first), "the owner inside was not told")
+					require.NoError(rt, first.err, "the owner inside")
 				}
+				require.False(rt, slices.ContainsFunc(waiting, open), "a waiter was admitted too early")
+				require.False(rt, slices.ContainsFunc(away, func(t *ticket) bool { return !open(t) || t.err != errAskYourself }),
+					"a waiter that was turned away still waits")
 			},
 		})
 	})
 }
 
-// A visitor wants to pass some gates together.
+// A visitor is an owner that enters some gates together.
 type visitor struct {
 	gates    []int // in order
 	after    time.Duration
@@ -125,12 +123,11 @@ type visitor struct {
 	patience time.Duration // 0: for ever
 }
 
-// Whoever wants several gates: nobody else is behind one of them meanwhile, all
-// who have the patience get in, however many come without a pause for one of them,
-// those who have not are back in time, those who want one gate only get in first
-// come, first served; nobody keeps a gate while waiting for another one but for
-// a moment, twice as long each time; and nothing is left.
-func TestGatesTogether(t *testing.T) {
+// Several gates are entered together. An owner that is inside is alone behind each of them. Every visitor
+// without a deadline gets in, also against owners who come without a pause for one of the gates. A
+// visitor with a deadline is back in time. Visitors of one gate only get in in the order in which they came. A
+// visitor that waits for a gate keeps another gate for a moment at most, twice as long each time. Nothing is left.
+func TestGatesOfSeveralNamesAreEnteredTogether(t *testing.T) {
 	const most = 3 // gates
 	stays := []time.Duration{0, 5 * time.Millisecond, 60 * time.Millisecond, 150 * time.Millisecond}
 	visitors := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) visitor {
@@ -163,13 +160,13 @@ func TestGatesTogether(t *testing.T) {
 	})
 }
 
-// A house is what is behind the gates, and who watches them.
+// A house records the owners behind the gates.
 type house struct {
 	*engine
 
 	mu     sync.Mutex    // guards below
 	inside map[int]int   // by gate
-	passed map[int][]int // by gate: those who want only that one, in the order in which they got in
+	passed map[int][]int // by gate: the visitors of that gate only, in the order in which they got in
 	wrong  error
 }
 
@@ -181,15 +178,14 @@ func (h *house) fail(format string, args ...any) {
 	}
 }
 
-// A guest is a visitor who is on the way in. It is a ctx, so that it hears of
-// each wait that begins.
+// A guest is a visitor that waits. It is a ctx, so that it sees each wait begin.
 type guest struct {
 	context.Context
 	house *house
 	wants []want
-	since time.Time // of the first of the waits with a gate kept, one after the other; zero: the last was without
-	kept  int       // times that this happened
-	waits int       // without
+	since time.Time // start of the present series of waits with a gate kept; zero: the last wait was without
+	kept  int       // number of such series
+	waits int       // number of waits without a gate kept
 }
 
 func (g *guest) Done() <-chan struct{} {
@@ -203,23 +199,23 @@ func (g *guest) Done() <-chan struct{} {
 	case g.since.IsZero():
 		g.since = time.Now()
 		if g.kept++; g.waits < 2*g.kept {
-			g.house.fail("after %d waits somebody keeps a gate for the %d. time", g.waits, g.kept)
+			g.house.fail("after %d waits a visitor keeps a gate for the %d. time", g.waits, g.kept)
 		}
 	}
 	return g.Context.Done()
 }
 
-// look sees to it that no gate is kept for too long.
+// look fails if a gate is kept for too long.
 func (g *guest) look() {
 	if g.since.IsZero() {
 		return
 	}
 	if d := time.Since(g.since); d > reserveTime<<(g.kept-1) {
-		g.house.fail("somebody keeps a gate for %v, the %d. time", d, g.kept)
+		g.house.fail("a visitor keeps a gate for %v, the %d. time", d, g.kept)
 	}
 }
 
-// visit has v enter, stay and leave; an error: it did not get in.
+// visit has v enter, stay and leave. With an error v did not get in.
 func (h *house) visit(ctx context.Context, number int, v visitor) error {
 	g := &guest{Context: ctx, house: h}
 	for _, at := range v.gates {
@@ -251,18 +247,18 @@ func (h *house) visit(ctx context.Context, number int, v visitor) error {
 	return nil
 }
 
-// count counts who is behind the gates of v.
+// count adds n to the owners behind the gates of v.
 func (h *house) count(v visitor, n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, at := range v.gates {
 		if h.inside[at] += n; h.inside[at] > 1 {
-			h.wrong = fmt.Errorf("two are behind gate %d", at)
+			h.wrong = fmt.Errorf("two owners are behind gate %d", at)
 		}
 	}
 }
 
-// receive has all visit, beside regulars who come again as soon as they have left.
+// receive has all visit, beside regulars that come again as soon as they have left.
 func (h *house) receive(all []visitor, gates, regulars int, stay time.Duration) error {
 	open, shut := context.WithCancel(context.Background())
 	var visits, routine sync.WaitGroup
@@ -301,16 +297,16 @@ func (h *house) receive(all []visitor, gates, regulars int, stay time.Duration) 
 	return h.wrong
 }
 
-// What is done to one lease, and how the fake Redis answers from then on.
+// A deed is a change of one lease, or of the answers of the fake Redis from then on.
 type deed struct {
-	after  time.Duration // that of before
+	after  time.Duration // the deed before
 	what   string
 	length time.Duration
 	renew  bool
 }
 
 // The schedule of one lease against its rules: trust, and when it is renewed.
-func TestWatchdogKeepsTheRules(t *testing.T) {
+func TestWatchdogKeepsTrustAndSchedule(t *testing.T) {
 	deeds := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) deed {
 		return deed{
 			after:  time.Duration(rapid.IntRange(0, 20_000).Draw(rt, "after ms")) * time.Millisecond,
@@ -326,7 +322,7 @@ func TestWatchdogKeepsTheRules(t *testing.T) {
 	})
 }
 
-// keeper is the model of one lease: what happens to it, in order.
+// A keeper is the model of one lease.
 type keeper struct {
 	mu      sync.Mutex // guards below
 	length  time.Duration
@@ -334,7 +330,7 @@ type keeper struct {
 	renewed bool
 	due     time.Duration // a renewal is to be sent by then
 	quiet   time.Duration // and not before
-	told    time.Duration // when the last answer came, of which the watchdog may hear after it has sent once more
+	told    time.Duration // the last answer; the watchdog may see it after the next renewal was sent
 
 	underWay int           // renewals
 	sent     time.Duration // the last request that was confirmed
@@ -368,18 +364,18 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 		defer k.mu.Unlock()
 		switch {
 		case k.over || !k.renewed || sent >= k.until:
-			k.fail("at %v: a lease is renewed that is not to be", sent)
+			k.fail("at %v: a lease is renewed that must not be", sent)
 		case sent < k.quiet && sent != k.told || sent > k.due:
 			k.fail("renewed at %v, want between %v and %v", sent, k.quiet, k.due)
 		}
-		// After an error: again after a quarter of what is left, so sooner and sooner.
+		// After an error the next renewal comes after a quarter of the trust that is left.
 		k.retry = sent + max((k.until-sent)/4, k.length/200)
 		k.due, k.quiet, k.asked = k.retry, k.retry, true
 		switch k.mode {
 		case "fails":
 			return []renewal{{err: errDown}}
 		case "slow":
-			// Without an answer: again after renewTime, but no third one.
+			// Without an answer the next renewal comes after renewTime, but no third one.
 			k.due = min(k.due, sent+renewTime)
 			k.quiet = k.due
 			if k.underWay++; k.underWay > mostRenewals {
@@ -401,8 +397,8 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 		case sent >= k.sent:
 			k.confirmed(sent, k.length, true)
 			k.told = now
-			k.due = max(k.due, k.told) // it was answered late
-		case k.asked: // a later request was confirmed before, and another one since has no answer
+			k.due = max(k.due, k.told) // the answer was late
+		case k.asked: // a later request was confirmed before, and one sent since has no answer
 			k.told = now
 			k.due = max(k.retry, now)
 			k.quiet = k.due
@@ -429,10 +425,10 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 			k.mode = d.what
 		case over:
 		case d.what == "extend":
-			sent := time.Now().Add(-d.length / 50) // it took a while to be answered
+			sent := time.Now().Add(-d.length / 50) // the answer took a while
 			k.confirmed(sent.Sub(dog.epoch), d.length, k.renewed || d.renew)
 			dog.extend(l, sent, d.length, d.renew)
-		case k.renewed: // only leases that run out are settled
+		case k.renewed: // only a lease without the watchdog is settled
 		case d.what == "settle":
 			k.until = max(k.until, now+d.length)
 			dog.settle(l, time.Now().Add(d.length), false)
@@ -450,7 +446,7 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 		k.mu.Unlock()
 	}
 	k.mu.Lock()
-	if k.mode = "fails"; !k.renewed { // and so it must end, sooner or later
+	if k.mode = "fails"; !k.renewed { // with failing renewals the lease must end
 		k.mode = "works"
 	}
 	k.mu.Unlock()
@@ -461,19 +457,18 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 	switch {
 	case k.wrong != nil:
 	case gone && ends.times != 0:
-		k.fail("the end of a lease that was removed was told")
+		k.fail("the end of a removed lease was reported")
 	case !gone && ends.times != 1:
-		k.fail("the end was told %d times", ends.times)
+		k.fail("the end was reported %d times", ends.times)
 	case !gone && errors.Is(ends.cause, errLapsed) && ends.at != k.until:
-		k.fail("over at %v, want %v", ends.at, k.until)
+		k.fail("trusted until %v, want %v", ends.at, k.until)
 	}
 	return k.wrong
 }
 
-// Listeners, slots that move, servers that break and come back: when all has been
-// well for a while, whoever listens hears all messages of its channel and no others,
-// and what is left when all have gone is nothing.
-func TestRouterFinds(t *testing.T) {
+// Slots move, servers fail and come back. Once the servers have worked for a while, a listener hears every
+// message of its channel and no other message. Nothing is left when all listeners have left.
+func TestListenersHearTheirChannelThroughMovesAndOutages(t *testing.T) {
 	type move struct {
 		what      string
 		which, to int
