@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package relock
 
 import (
@@ -10,10 +12,11 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// fakeRecords is what a watchdog renews: by a fake Redis that grants, refuses, or does not answer.
+// fakeRecords is a fake Redis to a watchdog: it grants renewals, refuses them, or does not answer.
 type fakeRecords struct {
 	mu     sync.Mutex // guards below
 	asked  map[*lease][]time.Duration
@@ -58,7 +61,7 @@ func (f *fakeRecords) timesAsked(l *lease) []time.Duration {
 	return f.asked[l]
 }
 
-// endRecorder notes when and why a lease ended.
+// An endRecorder records when and why a lease ended.
 type endRecorder struct {
 	dog   *watchdog
 	ended chan struct{}
@@ -82,6 +85,7 @@ func (r *endRecorder) leaseEnded(cause error) {
 
 const testLease = 30 * time.Second
 
+// A lease is renewed every third of its length, and not after it was removed.
 func TestWatchdogRenewsEveryThirdOfTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
@@ -89,29 +93,23 @@ func TestWatchdogRenewsEveryThirdOfTheLease(t *testing.T) {
 		f.dog.watch(l, time.Now(), testLease, true)
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
-		if ends.times != 0 {
-			t.Fatalf("the lease ended: %v", ends.cause)
-		}
+		require.Zero(t, ends.times, "the lease ended: %v", ends.cause)
 		last := time.Duration(0)
 		for _, at := range f.timesAsked(l) {
-			if gap := at - last; gap > testLease/3 || gap < testLease/3-testLease/30 {
-				t.Fatalf("renewed %v after the last time, want about %v", gap, testLease/3)
-			}
+			gap := at - last
+			require.LessOrEqual(t, gap, testLease/3, "time between renewals")
+			require.GreaterOrEqual(t, gap, testLease/3-testLease/30, "time between renewals")
 			last = at
 		}
-		if 24*time.Hour-last > testLease/3 {
-			t.Fatalf("last renewed at %v", last)
-		}
+		require.LessOrEqual(t, 24*time.Hour-last, testLease/3, "last renewed at %v", last)
 		f.dog.remove(l)
 		before := len(f.timesAsked(l))
 		time.Sleep(time.Hour)
-		if n := len(f.timesAsked(l)); n != before {
-			t.Errorf("renewed %d times after it was removed", n-before)
-		}
+		assert.Len(t, f.timesAsked(l), before, "renewed after it was removed")
 	})
 }
 
-// S2: trust counts from before the request, and a timer ends it without Redis.
+// S2: trust counts from before the request, and a timer ends it without an answer of Redis.
 func TestWatchdogEndsTrustWhenNoRenewalIsConfirmed(t *testing.T) {
 	for name, answer := range map[string]func(*fakeRecords){
 		"errors":       func(f *fakeRecords) { f.answer = func(*lease) renewal { return renewal{err: errors.New("refused")} } },
@@ -127,25 +125,17 @@ func TestWatchdogEndsTrustWhenNoRenewalIsConfirmed(t *testing.T) {
 				f.dog.watch(l, sent, testLease, true)
 				<-ends.ended
 				want := testLease - testLease/100 - 2*time.Millisecond
-				if got := time.Since(sent); got != want {
-					t.Errorf("trusted for %v after the request, want %v", got, want)
-				}
-				if f.dog.trusted(l) {
-					t.Error("still trusted by the clock")
-				}
-				if !errors.Is(ends.cause, errLapsed) {
-					t.Errorf("cause %v", ends.cause)
-				}
+				assert.Equal(t, want, time.Since(sent), "time trusted after the request")
+				assert.False(t, f.dog.trusted(l), "still trusted by the clock")
+				assert.ErrorIs(t, ends.cause, errLapsed)
 				time.Sleep(2 * time.Hour)
-				if ends.times != 1 {
-					t.Errorf("ended %d times", ends.times)
-				}
+				assert.Equal(t, 1, ends.times, "ends that were reported")
 			})
 		})
 	}
 }
 
-// L4: sooner and sooner, until it works or the trust is over.
+// L4: failed renewals are repeated sooner and sooner, until one works or the trust is over.
 func TestWatchdogRepeatsAFailedRenewalSoonerAndSooner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
@@ -154,23 +144,19 @@ func TestWatchdogRepeatsAFailedRenewalSoonerAndSooner(t *testing.T) {
 		f.dog.watch(l, time.Now(), testLease, true)
 		<-ends.ended
 		asked := f.timesAsked(l)
-		if len(asked) < 8 {
-			t.Fatalf("tried %d times: %v", len(asked), asked)
-		}
+		require.GreaterOrEqual(t, len(asked), 8, "tried at %v", asked)
 		least := testLease / 200
 		for i := 2; i < len(asked); i++ {
 			gap, before := asked[i]-asked[i-1], asked[i-1]-asked[i-2]
-			if gap > before || gap < before && gap < least {
-				t.Errorf("try %d came %v after the last, which came after %v", i, gap, before)
-			}
+			assert.LessOrEqual(t, gap, before, "renewal %d comes later after the one before than that one did", i)
+			assert.True(t, gap >= before || gap >= least, "renewal %d came %v after the one before, which came after %v", i, gap, before)
 		}
-		if left := ends.at - asked[len(asked)-1]; left > testLease/100 {
-			t.Errorf("the last try came %v before the end of the trust", left)
-		}
+		assert.LessOrEqual(t, ends.at-asked[len(asked)-1], testLease/100, "time from the last renewal to the end of the trust")
 	})
 }
 
-func TestWatchdogGoesOnAfterARenewalThatFailed(t *testing.T) {
+// Failed renewals do not end a lease if one works in time.
+func TestWatchdogKeepsALeaseOverFailedRenewals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		down := true
@@ -187,14 +173,11 @@ func TestWatchdogGoesOnAfterARenewalThatFailed(t *testing.T) {
 		down = false
 		f.mu.Unlock()
 		time.Sleep(time.Hour)
-		if ends.times != 0 {
-			t.Errorf("the lease ended: %v", ends.cause)
-		}
+		assert.Zero(t, ends.times, "the lease ended: %v", ends.cause)
 	})
 }
 
-// A renewal that hangs must not keep the next one from being tried: it may go
-// out on another connection.
+// A renewal that hangs does not delay the next one, which may use another connection.
 func TestWatchdogDoesNotWaitForAHangingRenewal(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
@@ -203,16 +186,12 @@ func TestWatchdogDoesNotWaitForAHangingRenewal(t *testing.T) {
 		l, ends := newLease(f.dog)
 		f.dog.watch(l, time.Now(), testLease, true)
 		time.Sleep(10 * testLease)
-		if ends.times != 0 {
-			t.Errorf("the lease ended at %v: %v", ends.at, ends.cause)
-		}
-		if n := len(f.timesAsked(l)); n < 20 {
-			t.Errorf("%d renewals were sent", n)
-		}
+		assert.Zero(t, ends.times, "the lease ended at %v: %v", ends.at, ends.cause)
+		assert.GreaterOrEqual(t, len(f.timesAsked(l)), 20, "renewals")
 	})
 }
 
-// A server that was away finds no more than two renewals of each lease when it is back.
+// A server that comes back finds no more than two renewals of each lease.
 func TestWatchdogSendsNoMoreThanTwoRenewals(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
@@ -233,8 +212,8 @@ func TestWatchdogSendsNoMoreThanTwoRenewals(t *testing.T) {
 	})
 }
 
-// Leases that come behind one whose connection hangs are renewed all the same.
-func TestWatchdogLeavesAPipelineThatHangs(t *testing.T) {
+// A pipeline that hangs does not delay the renewal of other leases.
+func TestWatchdogRenewsOtherLeasesWhileAPipelineHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		hang := make(chan struct{})
@@ -267,7 +246,7 @@ type countingHolder struct{ ended *atomic.Int64 }
 
 func (h countingHolder) leaseEnded(error) { h.ended.Add(1) }
 
-// A renewal has a second for a connection, and asks for the routes of a Cluster when it is not answered by then.
+// A renewal ends after renewTime without a deadline on its ctx, and reports the silence, for which a Cluster loads its routes.
 func TestWatchdogRenewalHasADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
@@ -275,13 +254,11 @@ func TestWatchdogRenewalHasADeadline(t *testing.T) {
 		f.dog.silent = func() { silences.Add(1) }
 		f.dog.renew = func(ctx context.Context, leases []*lease) []renewal {
 			start := time.Now()
-			if _, has := ctx.Deadline(); has {
-				t.Error("go-redis could take the deadline for one of the answer")
-			}
+			_, has := ctx.Deadline()
+			assert.False(t, has, "go-redis would apply a deadline to the answer")
 			<-ctx.Done()
-			if took := time.Since(start); took != renewTime && f.dog.ctx.Err() == nil {
-				t.Errorf("ended after %v", took)
-			}
+			took := time.Since(start)
+			assert.True(t, took == renewTime || f.dog.ctx.Err() != nil, "ended after %v", took)
 			return []renewal{{err: ctx.Err()}}
 		}
 		l, ends := newLease(f.dog)
@@ -291,6 +268,7 @@ func TestWatchdogRenewalHasADeadline(t *testing.T) {
 	})
 }
 
+// L4: a lease whose record has gone ends at once.
 func TestWatchdogEndsALeaseThatIsGoneAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
@@ -298,30 +276,26 @@ func TestWatchdogEndsALeaseThatIsGoneAtOnce(t *testing.T) {
 		l, ends := newLease(f.dog)
 		f.dog.watch(l, time.Now(), testLease, true)
 		<-ends.ended
-		if ends.at > testLease/3 || !errors.Is(ends.cause, errGone) {
-			t.Errorf("ended at %v: %v", ends.at, ends.cause)
-		}
-		if n := len(f.timesAsked(l)); n != 1 {
-			t.Errorf("asked %d times", n)
-		}
+		assert.LessOrEqual(t, ends.at, testLease/3)
+		assert.ErrorIs(t, ends.cause, errGone)
+		assert.Len(t, f.timesAsked(l), 1, "renewals")
 	})
 }
 
-func TestWatchdogLetsAnExplicitLeaseRunOut(t *testing.T) {
+// An explicit lease is not renewed, and ends in time.
+func TestWatchdogDoesNotRenewAnExplicitLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		l, ends := newLease(f.dog)
 		f.dog.watch(l, time.Now(), testLease, false)
 		<-ends.ended
-		if want := testLease - drift(testLease); ends.at != want || !errors.Is(ends.cause, errLapsed) {
-			t.Errorf("ended at %v, want %v: %v", ends.at, want, ends.cause)
-		}
-		if n := len(f.timesAsked(l)); n != 0 {
-			t.Errorf("renewed %d times", n)
-		}
+		assert.Equal(t, testLease-drift(testLease), ends.at)
+		assert.ErrorIs(t, ends.cause, errLapsed)
+		assert.Empty(t, f.timesAsked(l), "renewals")
 	})
 }
 
+// A shorter lease does not shorten a longer one, and a lease that the watchdog renews stays renewed.
 func TestWatchdogExtendNeverShortensAndStaysRenewed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -330,19 +304,15 @@ func TestWatchdogExtendNeverShortensAndStaysRenewed(t *testing.T) {
 		f.dog.watch(l, time.Now(), time.Hour, false)
 		f.dog.extend(l, time.Now(), time.Second, false)
 		time.Sleep(time.Hour / 2)
-		if ends.times != 0 {
-			t.Fatal("a shorter lease cut the longer one")
-		}
+		require.Zero(t, ends.times, "a shorter lease has cut the longer one")
 		f.dog.extend(l, time.Now(), testLease, true)
 		f.dog.extend(l, time.Now(), time.Second, false)
 		time.Sleep(24 * time.Hour)
-		if ends.times != 0 {
-			t.Fatal("a lease that was renewed no longer is")
-		}
+		require.Zero(t, ends.times, "the watchdog has stopped renewing")
 	})
 }
 
-// A hold that was taken for long, and then given to the watchdog.
+// A hold with a long explicit lease that the watchdog takes over is renewed every third of its own lease.
 func TestWatchdogRenewsEveryThirdAfterALongLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
@@ -352,26 +322,22 @@ func TestWatchdogRenewsEveryThirdAfterALongLease(t *testing.T) {
 		time.Sleep(time.Hour)
 		last := time.Duration(0)
 		for _, at := range f.timesAsked(l) {
-			if gap := at - last; gap > testLease/3 {
-				t.Fatalf("renewed %v after the last time, want %v", gap, testLease/3)
-			}
+			require.LessOrEqual(t, at-last, testLease/3, "time between renewals")
 			last = at
 		}
-		if time.Hour-last > testLease/3 {
-			t.Errorf("last renewed at %v", last)
-		}
+		assert.LessOrEqual(t, time.Hour-last, testLease/3, "last renewed at %v", last)
 	})
 }
 
-func TestWatchdogHugeLease(t *testing.T) {
+// The length of a lease does not overflow.
+func TestWatchdogTrustsALeaseOfCenturies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		l, ends := newLease(f.dog)
 		f.dog.watch(l, time.Now(), 1<<63-1, false)
 		time.Sleep(365 * 24 * time.Hour)
-		if ends.times != 0 || !f.dog.trusted(l) {
-			t.Error("a lease of 292 years was over after one")
-		}
+		assert.Zero(t, ends.times, "a lease of 292 years was over after one")
+		assert.True(t, f.dog.trusted(l), "a lease of 292 years was over after one")
 	})
 }
 
@@ -394,26 +360,19 @@ func TestWatchdogManyLeases(t *testing.T) {
 		for _, l := range leases {
 			last := time.Duration(-1)
 			for _, at := range f.timesAsked(l) {
-				if last >= 0 && at-last > testLease/3 {
-					t.Fatalf("renewed %v after the last time", at-last)
-				}
+				require.True(t, last < 0 || at-last <= testLease/3, "renewed %v after the last time", at-last)
 				last = at
 			}
-			if f.dog.now()-last > testLease/3 {
-				t.Fatalf("not renewed for %v", f.dog.now()-last)
-			}
+			require.LessOrEqual(t, f.dog.now()-last, testLease/3, "not renewed for %v", f.dog.now()-last)
 		}
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		sum := 0
 		for _, n := range f.calls {
 			sum += n
-			if n > renewBatch {
-				t.Errorf("%d leases in one pipeline", n)
-			}
+			assert.LessOrEqual(t, n, renewBatch, "leases in one pipeline")
 		}
-		if mean := sum / len(f.calls); mean < 50 {
-			t.Errorf("%d renewals went out in %d pipelines: %d in each", sum, len(f.calls), mean)
-		}
+		mean := sum / len(f.calls)
+		assert.GreaterOrEqual(t, mean, 50, "%d renewals went out in %d pipelines: %d in each", sum, len(f.calls), mean)
 	})
 }
