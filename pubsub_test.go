@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package relock
 
 import (
@@ -14,18 +16,20 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
-// fakeServer is the Redis of pub/sub: it confirms subscriptions, answers pings,
-// and hands out messages, unless it is told not to.
+// fakeServer is a Redis of pub/sub only: it confirms subscriptions, answers pings,
+// and publishes messages, unless a test says otherwise.
 type fakeServer struct {
 	mu           sync.Mutex // guards below
 	conns        []*fakeConn
 	dialled      int
 	commands     []string
-	refuse       func(channel string) error // what SUBSCRIBE is answered with
+	refuse       func(channel string) error // the answer to SUBSCRIBE; nil: none of them is refused
 	down         bool                       // connections fail
-	silent       bool                       // nothing is answered
+	silent       bool                       // the server answers nothing
 	confirmAfter time.Duration
 }
 
@@ -134,7 +138,7 @@ func (c *fakeConn) Close() error {
 	return nil
 }
 
-// publish returns how many connections were told.
+// publish returns the number of connections that get the message.
 func (s *fakeServer) publish(channel string) (heard int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -214,74 +218,62 @@ func ready(l *listener) bool {
 	}
 }
 
-func TestPubSubSubscribesOnceAndWakesAllWhoListen(t *testing.T) {
+// C2: the listeners of a channel share a subscription, and a message wakes all of them and no others.
+func TestPubSubSubscribesOnceAndWakesAllListeners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		a, b, other := p.join("x"), p.join("x"), p.join("y")
-		if !ready(a) || !ready(b) || !ready(other) {
-			t.Fatal("not subscribed")
-		}
+		require.True(t, ready(a), "not subscribed")
+		require.True(t, ready(b), "not subscribed")
+		require.True(t, ready(other), "not subscribed")
 		s.publish("x")
-		if !woken(a) || !woken(b) || woken(other) {
-			t.Error("a message must wake the listeners of its channel, and nobody else")
-		}
-		if n := s.count("subscribe x"); n != 1 {
-			t.Errorf("subscribed %d times", n)
-		}
+		assert.True(t, woken(a), "a message must wake all listeners of its channel")
+		assert.True(t, woken(b), "a message must wake all listeners of its channel")
+		assert.False(t, woken(other), "a message must not wake the listeners of another channel")
+		assert.Equal(t, 1, s.count("subscribe x"), "subscriptions")
 		a.leave()
 		s.publish("x")
-		if woken(a) || !woken(b) {
-			t.Error("who has left is not woken, who stays is")
-		}
+		assert.False(t, woken(a), "a listener that has left is woken")
+		assert.True(t, woken(b), "a listener that stays is not woken")
 	})
 }
 
+// A listener is ready when Redis has confirmed its subscription, and not before.
 func TestPubSubReadyOnlyAfterTheConfirmation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		s.confirmAfter = time.Second
 		l := p.join("x")
 		time.Sleep(999 * time.Millisecond)
-		if ready(l) {
-			t.Error("ready before Redis has confirmed")
-		}
+		assert.False(t, ready(l), "ready before Redis has confirmed")
 		time.Sleep(time.Millisecond)
-		if !ready(l) {
-			t.Error("not ready although Redis has confirmed")
-		}
+		assert.True(t, ready(l), "not ready although Redis has confirmed")
 	})
 }
 
-func TestPubSubLingersAndThenUnsubscribes(t *testing.T) {
+// A subscription outlives its last listener for a while, so that a busy lock subscribes once, and ends then.
+func TestPubSubKeepsASubscriptionForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
-		for range 100 { // a hot lock
+		for range 100 { // a busy lock
 			l := p.join("x")
-			if !ready(l) {
-				t.Fatal("not ready")
-			}
+			require.True(t, ready(l), "not ready")
 			l.leave()
 			time.Sleep(p.linger / 2)
 		}
-		if n := s.count("subscribe x"); n != 1 {
-			t.Errorf("a hot lock subscribed %d times", n)
-		}
+		assert.Equal(t, 1, s.count("subscribe x"), "subscriptions of a busy lock")
 		time.Sleep(p.linger)
 		synctest.Wait()
-		if n := s.count("unsubscribe x"); n != 1 {
-			t.Errorf("unsubscribed %d times after the last one had left", n)
-		}
-		if n := len(p.channels); n != 0 {
-			t.Errorf("%d channels are remembered", n)
-		}
+		assert.Equal(t, 1, s.count("unsubscribe x"), "UNSUBSCRIBEs after the last listener has left")
+		assert.Empty(t, p.channels, "channels are remembered")
 		l := p.join("x")
-		if !ready(l) || s.count("subscribe x") != 2 {
-			t.Error("a later listener is not subscribed anew")
-		}
+		assert.True(t, ready(l), "a later listener is not subscribed anew")
+		assert.Equal(t, 2, s.count("subscribe x"), "a later listener is not subscribed anew")
 	})
 }
 
-func TestPubSubClosesAConnectionThatNobodyNeeds(t *testing.T) {
+// C3: a connection without channels is closed, and a later listener gets a new one.
+func TestPubSubClosesAnIdleConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		p.join("x").leave()
@@ -290,98 +282,83 @@ func TestPubSubClosesAConnectionThatNobodyNeeds(t *testing.T) {
 		select {
 		case <-s.conns[0].closed:
 		default:
-			t.Error("the connection is still open")
+			assert.Fail(t, "the connection is still open")
 		}
 		l := p.join("x")
 		s.publish("x")
-		if !ready(l) {
-			t.Error("a later listener gets no connection")
-		}
-		if s.dials() != 2 {
-			t.Errorf("%d connections", s.dials())
-		}
+		assert.True(t, ready(l), "a later listener gets no connection")
+		assert.Equal(t, 2, s.dials(), "connections")
 	})
 }
 
-// L2: whoever may have missed a message is woken.
+// L2: a reconnect wakes every listener, which may have missed a message.
 func TestPubSubWakesEverybodyAfterAReconnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		a, b := p.join("x"), p.join("y")
-		if !ready(a) || !ready(b) || woken(a) || woken(b) {
-			t.Fatal("not ready, or woken without a reason")
-		}
+		require.True(t, ready(a), "not ready")
+		require.True(t, ready(b), "not ready")
+		require.False(t, woken(a), "woken without a reason")
+		require.False(t, woken(b), "woken without a reason")
 		s.cut()
 		time.Sleep(100 * time.Millisecond)
-		if !woken(a) || !woken(b) {
-			t.Error("not woken after the connection was replaced")
-		}
+		assert.True(t, woken(a), "not woken after the connection was replaced")
+		assert.True(t, woken(b), "not woken after the connection was replaced")
 		s.publish("x")
-		if !woken(a) {
-			t.Error("the new connection hands out nothing")
-		}
+		assert.True(t, woken(a), "the new connection passes no message on")
 	})
 }
 
+// During an outage connections are tried with pauses, and listeners are woken after it.
 func TestPubSubComesBackAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		l := p.join("x")
-		if !ready(l) {
-			t.Fatal("not ready")
-		}
+		require.True(t, ready(l), "not ready")
 		s.set(func() { s.down = true })
 		s.cut()
 		time.Sleep(time.Minute)
-		if s.dials() > 100 {
-			t.Errorf("%d connections were tried in a minute", s.dials())
-		}
+		assert.LessOrEqual(t, s.dials(), 100, "connections that were tried in a minute")
 		s.set(func() { s.down = false })
 		time.Sleep(2 * time.Second)
-		if !woken(l) {
-			t.Error("not woken after the outage")
-		}
+		assert.True(t, woken(l), "not woken after the outage")
 	})
 }
 
-// go-redis would wait for ever.
+// A connection on which nothing comes is replaced; go-redis would wait for ever.
 func TestPubSubNoticesASilentPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		l := p.join("x")
-		if !ready(l) {
-			t.Fatal("not ready")
-		}
+		require.True(t, ready(l), "not ready")
 		s.set(func() { s.silent = true })
 		time.Sleep(time.Minute)
 		s.set(func() { s.silent = false })
 		time.Sleep(5 * time.Second)
-		if !woken(l) {
-			t.Error("a connection on which nothing comes is still trusted")
-		}
+		assert.True(t, woken(l), "a connection on which nothing comes is still trusted")
 		s.publish("x")
-		if !woken(l) {
-			t.Error("no message comes through after the peer is back")
-		}
+		assert.True(t, woken(l), "no message comes through after the peer is back")
 	})
 }
 
+// Pings keep a connection without messages, and wake no listener.
 func TestPubSubKeepsAQuietConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		l := p.join("x")
 		time.Sleep(time.Hour)
-		if s.dials() != 1 || woken(l) {
-			t.Errorf("%d connections in a quiet hour", s.dials())
-		}
+		assert.Equal(t, 1, s.dials(), "connections in a quiet hour")
+		assert.False(t, woken(l), "woken in a quiet hour")
 	})
 }
 
+// An answerError is an error reply of Redis.
 type answerError string
 
 func (e answerError) Error() string { return string(e) }
 func (answerError) RedisError()     {}
 
+// A channel that Redis refuses is ready, so that its waiters poll, is logged once, and disturbs no other channel.
 func TestPubSubRefusedChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged lockedBuffer
@@ -395,30 +372,22 @@ func TestPubSubRefusedChannels(t *testing.T) {
 		defer p.close()
 		good1, bad1, bad2, good2 := p.join("good1"), p.join("bad1"), p.join("bad2"), p.join("good2")
 		for _, l := range []*listener{good1, bad1, bad2, good2} {
-			if !ready(l) {
-				t.Fatalf("%s keeps its waiters waiting", l.channel.name)
-			}
+			require.True(t, ready(l), "%s keeps its waiters waiting", l.channel.name)
 		}
 		s.publish("good2")
-		if !woken(good2) {
-			t.Error("a refused channel disturbs another one")
-		}
-		if n := strings.Count(logged.String(), "level=WARN"); n != 1 {
-			t.Errorf("%d warnings: %s", n, logged.String())
-		}
+		assert.True(t, woken(good2), "a refused channel disturbs another one")
+		assert.Equal(t, 1, strings.Count(logged.String(), "level=WARN"), "warnings: %s", logged.String())
 		for _, l := range []*listener{good1, bad1, bad2, good2} {
 			l.leave()
 		}
 		time.Sleep(2 * p.linger)
 		synctest.Wait()
-		if n := len(p.channels); n != 0 {
-			t.Errorf("%d channels are remembered", n)
-		}
+		assert.Empty(t, p.channels, "channels are remembered")
 	})
 }
 
-// A channel that is left before its confirmation came must not have that taken
-// for the confirmation of a later channel of the same name.
+// The confirmation of a channel that was left meanwhile is not taken for the confirmation of a
+// later channel of the same name.
 func TestPubSubLateConfirmationIsNotMistaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
@@ -427,30 +396,27 @@ func TestPubSubLateConfirmationIsNotMistaken(t *testing.T) {
 		time.Sleep(4 * p.linger)
 		l := p.join("x")
 		time.Sleep(p.linger)
-		if !ready(l) {
-			t.Error("not ready although Redis has confirmed")
-		}
-		if s.count("subscribe x") != 1 || s.count("unsubscribe x") != 0 {
-			t.Errorf("commands: %v", s.commands)
-		}
+		assert.True(t, ready(l), "not ready although Redis has confirmed")
+		assert.Equal(t, 1, s.count("subscribe x"), "commands: %v", s.commands)
+		assert.Zero(t, s.count("unsubscribe x"), "commands: %v", s.commands)
 		s.publish("x")
-		if !woken(l) {
-			t.Error("not subscribed")
-		}
+		assert.True(t, woken(l), "not subscribed")
 	})
 }
 
+// Close ends all goroutines, and a later join or Close is harmless.
 func TestPubSubCloseEndsEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p := newFakePubSub(t)
 		p.join("x")
 		p.close()
-		p.join("y") // and is harmless afterwards
+		p.join("y")
 		p.close()
 	})
 }
 
-func TestPubSubManyChannelsJoinedAndLeftAtOnce(t *testing.T) {
+// C3: nothing is left of many channels that were joined and left at once.
+func TestPubSubForgetsManyChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		const many = 10_000
@@ -459,36 +425,28 @@ func TestPubSubManyChannelsJoinedAndLeftAtOnce(t *testing.T) {
 			ls[i] = p.join(fmt.Sprint("ch", i))
 		}
 		for _, l := range ls {
-			if !ready(l) {
-				t.Fatal("not ready")
-			}
+			require.True(t, ready(l), "not ready")
 		}
-		if s.dials() != 1 {
-			t.Errorf("%d connections", s.dials())
-		}
+		assert.Equal(t, 1, s.dials(), "connections")
 		for _, l := range ls {
 			l.leave()
 		}
 		time.Sleep(2 * p.linger)
 		synctest.Wait()
 		l := p.links[""]
-		if len(p.channels)+l.size+len(l.idling)+len(l.pending)+len(l.wanted) != 0 {
-			t.Error("something is left")
-		}
-		if n := len(s.conns[0].subs); n != 0 {
-			t.Errorf("%d are still subscribed", n)
-		}
+		assert.Zero(t, len(p.channels)+l.size+len(l.idling)+len(l.pending)+len(l.wanted), "something is left")
+		assert.Empty(t, s.conns[0].subs, "channels are still subscribed")
 	})
 }
 
-// Random joins, leaves and cuts: whoever is ready hears every message of its channel.
-func TestPubSubRandomly(t *testing.T) {
+// After random joins, leaves and cuts a ready listener hears every message of its channel, and no other.
+func TestPubSubReadyListenersHearEveryMessage(t *testing.T) {
 	for seed := range 20 {
-		synctest.Test(t, func(t *testing.T) { pubSubRandomly(t, seed) })
+		synctest.Test(t, func(t *testing.T) { readyListenersHearEveryMessage(t, seed) })
 	}
 }
 
-func pubSubRandomly(t *testing.T, seed int) {
+func readyListenersHearEveryMessage(t *testing.T, seed int) {
 	s, p := newFakePubSub(t)
 	rng := newRand(seed)
 	names := []string{"a", "b", "c"}
@@ -517,12 +475,8 @@ func pubSubRandomly(t *testing.T, seed int) {
 			}
 			s.publish(name)
 			for _, l := range listening {
-				if !ready(l) {
-					t.Fatalf("seed %d step %d: %s is not ready", seed, step, l.channel.name)
-				}
-				if got := woken(l); got != (l.channel.name == name) {
-					t.Fatalf("seed %d step %d: listener of %s woken %v by a message on %s", seed, step, l.channel.name, got, name)
-				}
+				require.True(t, ready(l), "seed %d step %d: %s is not ready", seed, step, l.channel.name)
+				require.Equal(t, l.channel.name == name, woken(l), "seed %d step %d: a listener of %s, woken by a message on %s", seed, step, l.channel.name, name)
 			}
 		}
 	}
