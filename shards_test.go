@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package relock
 
 import (
@@ -10,10 +12,12 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
-// fakeCluster is fake servers that have slots: a channel is a slot. Whoever asks
-// it where a channel is hears what was true when reload was last called.
+// A fakeCluster is fake servers that have slots: a channel is a slot. node answers with
+// the owner of a channel at the last reload.
 type fakeCluster struct {
 	servers []*fakeServer
 
@@ -21,7 +25,7 @@ type fakeCluster struct {
 	owner    map[string]int
 	believed map[string]int
 	stales   int
-	knownAt  time.Time // who asks before then hears the old story
+	knownAt  time.Time // until then reload finds the old owners
 	tolerant bool      // replicas take subscriptions
 	plain    bool      // the servers know no sharded pub/sub
 }
@@ -73,14 +77,14 @@ func (c *fakeCluster) moves() bool { return true }
 
 func (c *fakeCluster) refused(err error) bool { return (&shards{}).refused(err) }
 
-// place puts a channel on a server, and lets everybody know.
+// place puts a channel on a server, and all clients know it.
 func (c *fakeCluster) place(ch string, server int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.owner[ch], c.believed[ch] = server, server
 }
 
-// move moves a channel to another server; the one that had it tells its subscribers.
+// move moves a channel to another server. The server before ends its subscriptions.
 func (c *fakeCluster) move(ch string, to int) {
 	c.mu.Lock()
 	from := c.servers[max(c.owner[ch], 0)]
@@ -104,7 +108,7 @@ func (c *fakeCluster) publish(ch string) {
 }
 
 // C2: one connection a shard, whatever the number of channels.
-func TestShardsHaveAConnectionEach(t *testing.T) {
+func TestShardsShareOneConnectionEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 3)
 		var listening []*listener
@@ -114,89 +118,66 @@ func TestShardsHaveAConnectionEach(t *testing.T) {
 			listening = append(listening, p.join(ch))
 		}
 		for _, l := range listening {
-			if !ready(l) {
-				t.Fatal("not ready")
-			}
+			require.True(t, ready(l), "not ready")
 			c.publish(l.channel.name)
-			if !woken(l) {
-				t.Fatal("not woken")
-			}
+			require.True(t, woken(l), "not woken")
 		}
 		for i, want := range []int{1, 1, 0} {
-			if n := c.servers[i].dials(); n != want {
-				t.Errorf("shard %d: %d connections, want %d", i, n, want)
-			}
+			assert.Equal(t, want, c.servers[i].dials(), "connections of shard %d", i)
 		}
 		for _, l := range listening {
 			l.leave()
 		}
 		time.Sleep(p.idle + 2*p.linger)
 		synctest.Wait()
-		if len(p.links) != 0 || len(p.channels) != 0 {
-			t.Errorf("%d links and %d channels are left", len(p.links), len(p.channels))
-		}
+		assert.Empty(t, p.links, "links are left")
+		assert.Empty(t, p.channels, "channels are left")
 	})
 }
 
-// The node that the client knew of does not have the channel.
+// A channel is subscribed where the node that the client knew of redirects to.
 func TestShardsFollowARedirection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
 		c.owner["x"] = 1
 		l, other := p.join("x"), p.join("y")
-		if !ready(other) {
-			t.Fatal("a redirected channel disturbs another one")
-		}
-		if ready(l) {
-			t.Fatal("ready although it was redirected")
-		}
+		require.True(t, ready(other), "a redirected channel disturbs another one")
+		require.False(t, ready(l), "ready although it was redirected")
 		time.Sleep(p.reroute + 50*time.Millisecond)
-		if !ready(l) {
-			t.Fatal("not ready after the redirection")
-		}
+		require.True(t, ready(l), "not ready after the redirection")
 		c.publish("x")
-		if !woken(l) {
-			t.Error("not subscribed where the channel is")
-		}
+		assert.True(t, woken(l), "not subscribed where the channel is")
 	})
 }
 
-// L2: a channel whose slot has moved is subscribed where it is now, and its
-// listeners are woken: they may have missed a message.
+// L2: a channel whose slot has moved is subscribed on its new node, and its
+// listeners, which may have missed a message, are woken.
 func TestShardsFollowASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
 		c.place("x", 0)
 		l := p.join("x")
-		if !ready(l) || woken(l) {
-			t.Fatal("not ready, or woken without a reason")
-		}
+		require.True(t, ready(l), "not ready")
+		require.False(t, woken(l), "woken without a reason")
 		for _, to := range []int{1, 0, 1} {
 			c.move("x", to)
 			time.Sleep(2*p.reroute + 50*time.Millisecond)
-			if !woken(l) {
-				t.Fatal("not woken after the slot has moved")
-			}
+			require.True(t, woken(l), "not woken after the slot has moved")
 			c.publish("x")
-			if !woken(l) {
-				t.Fatal("deaf after the slot has moved")
-			}
+			require.True(t, woken(l), "deaf after the slot has moved")
 		}
-		if n := c.servers[0].dials() + c.servers[1].dials(); n != 2 {
-			t.Errorf("%d connections", n)
-		}
+		assert.Equal(t, 2, c.servers[0].dials()+c.servers[1].dials(), "connections")
 	})
 }
 
-// A master that became a replica takes subscriptions, but hears nothing; and for a
-// while nobody knows better.
+// A subscription leaves a master that became a replica, which takes subscriptions and passes no
+// messages on. For a while no node tells of the new master.
 func TestShardsLeaveAReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
 		l, other := p.join("x"), p.join("y")
-		if !ready(l) || !ready(other) {
-			t.Fatal("not ready")
-		}
+		require.True(t, ready(l), "not ready")
+		require.True(t, ready(other), "not ready")
 		c.mu.Lock()
 		c.tolerant, c.knownAt = true, time.Now().Add(2500*time.Millisecond)
 		c.mu.Unlock()
@@ -204,16 +185,10 @@ func TestShardsLeaveAReplica(t *testing.T) {
 		time.Sleep(time.Second)
 		woken(l)
 		time.Sleep(4 * time.Second)
-		if !woken(l) {
-			t.Error("not woken when it was subscribed where it belongs")
-		}
+		assert.True(t, woken(l), "not woken after the subscription on the new master")
 		c.publish("x")
-		if !woken(l) {
-			t.Error("deaf")
-		}
-		if n := c.servers[0].count("unsubscribe x"); n != 1 {
-			t.Errorf("unsubscribed %d times where it does not belong", n)
-		}
+		assert.True(t, woken(l), "deaf")
+		assert.Equal(t, 1, c.servers[0].count("unsubscribe x"), "UNSUBSCRIBEs on the replica")
 		asked := func() int {
 			c.mu.Lock()
 			defer c.mu.Unlock()
@@ -221,30 +196,25 @@ func TestShardsLeaveAReplica(t *testing.T) {
 		}
 		before := asked()
 		time.Sleep(time.Minute)
-		if n := asked() - before; n > 25 {
-			t.Errorf("asked %d times in a quiet minute", n)
-		}
-		if woken(other) || c.servers[0].count("subscribe y") != 1 {
-			t.Error("another channel was disturbed")
-		}
+		assert.LessOrEqual(t, asked()-before, 25, "reloads in a quiet minute")
+		assert.False(t, woken(other), "another channel was disturbed")
+		assert.Equal(t, 1, c.servers[0].count("subscribe y"), "another channel was disturbed")
 	})
 }
 
-// A slot that nobody has for a while is asked for now and then, not all the time.
+// A slot without a node is looked for now and then while a listener needs it, and found when it is back.
 func TestShardsKeepLookingForASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
-		c.owner["x"] = -1 // nobody
+		c.owner["x"] = -1 // no node
 		l := p.join("x")
 		time.Sleep(10 * time.Second)
-		if n := c.servers[0].count("subscribe x"); n < 50 || n > 110 {
-			t.Errorf("asked %d times in 10s", n)
-		}
+		n := c.servers[0].count("subscribe x")
+		assert.GreaterOrEqual(t, n, 50, "SUBSCRIBEs in 10s")
+		assert.LessOrEqual(t, n, 110, "SUBSCRIBEs in 10s")
 		c.place("x", 1)
 		time.Sleep(2 * p.reroute)
-		if !ready(l) {
-			t.Error("not found when it is there again")
-		}
+		assert.True(t, ready(l), "not found when the slot is back")
 
 		for _, wasThere := range []bool{false, true} {
 			c.place("y", 0)
@@ -252,25 +222,21 @@ func TestShardsKeepLookingForASlot(t *testing.T) {
 				c.move("y", -1)
 			}
 			l = p.join("y")
-			if ready(l) != wasThere {
-				t.Fatal("ready or not?")
-			}
+			require.Equal(t, wasThere, ready(l), "ready or not?")
 			c.move("y", -1)
 			l.leave()
 			time.Sleep(2 * p.linger)
 			asked := c.servers[0].count("subscribe y")
 			c.place("y", 0)
 			time.Sleep(time.Second)
-			if n := c.servers[0].count("subscribe y"); n != asked || p.channels["y"] != nil {
-				t.Error("looked for although nobody listens any more")
-			}
+			assert.Equal(t, asked, c.servers[0].count("subscribe y"), "a channel without listeners is looked for")
+			assert.Nil(t, p.channels["y"], "a channel without listeners is remembered")
 		}
 	})
 }
 
-// The answer to an unsubscription must not be taken for the loss of a later
-// channel of the same name.
-func TestShardsLateAnswerIsNotMistaken(t *testing.T) {
+// The answer to an UNSUBSCRIBE is not taken for the loss of a later channel of the same name.
+func TestShardsLateAnswerIsNotOfALaterChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 1)
 		c.servers[0].confirmAfter = time.Second
@@ -280,23 +246,21 @@ func TestShardsLateAnswerIsNotMistaken(t *testing.T) {
 		time.Sleep(p.linger + 100*time.Millisecond)
 		l = p.join("x")
 		time.Sleep(5 * time.Second)
-		if !ready(l) || c.servers[0].count("unsubscribe x") != 1 || c.servers[0].count("subscribe x") != 2 {
-			t.Errorf("commands: %v", c.servers[0].commands)
-		}
+		assert.True(t, ready(l), "commands: %v", c.servers[0].commands)
+		assert.Equal(t, 1, c.servers[0].count("unsubscribe x"), "commands: %v", c.servers[0].commands)
+		assert.Equal(t, 2, c.servers[0].count("subscribe x"), "commands: %v", c.servers[0].commands)
 	})
 }
 
-// A connection was lost, and the answer on the next one comes when the listener
-// of before has gone and another one is there: it is not for that one.
-func TestShardsLateRedirectionIsNotMistaken(t *testing.T) {
+// A redirection that was sent for a listener that has left since is not taken for a redirection of a later listener
+// of the same channel.
+func TestShardsLateRedirectionIsNotOfALaterChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
 		s := c.servers[0]
 		l := p.join("x")
-		if !ready(l) {
-			t.Fatal("not ready")
-		}
-		s.set(func() { s.silent = true }) // for a moment: it fails over
+		require.True(t, ready(l), "not ready")
+		s.set(func() { s.silent = true }) // during a failover
 		s.cut()
 		time.Sleep(100 * time.Millisecond)
 		l.leave()
@@ -311,48 +275,38 @@ func TestShardsLateRedirectionIsNotMistaken(t *testing.T) {
 			}
 		})
 		time.Sleep(10 * time.Second)
-		if !ready(l) {
-			t.Error("not ready")
-		}
+		assert.True(t, ready(l), "not ready")
 		c.publish("x")
-		if !woken(l) {
-			t.Error("deaf")
-		}
+		assert.True(t, woken(l), "deaf")
 		time.Sleep(2 * p.idle)
 		synctest.Wait()
-		if n := len(p.links); n != 1 || p.links["node-1"].size != 1 {
-			t.Errorf("%d links", n)
-		}
+		assert.Len(t, p.links, 1, "links")
+		assert.Equal(t, 1, p.links["node-1"].size, "channels of the link")
 	})
 }
 
-// A channel that nobody listens to any more does not move.
+// C3: a channel without listeners is forgotten after a failure, and not subscribed on another node.
 func TestShardsForgetAnIdleChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
 		l := p.join("x")
-		if !ready(l) {
-			t.Fatal("not ready")
-		}
+		require.True(t, ready(l), "not ready")
 		l.leave()
 		c.place("x", 1)
 		c.servers[0].cut()
 		time.Sleep(p.linger + time.Second)
 		synctest.Wait()
-		if len(p.channels) != 0 || c.servers[1].count("subscribe x") != 0 {
-			t.Errorf("%d channels are remembered", len(p.channels))
-		}
+		assert.Empty(t, p.channels, "channels are remembered")
+		assert.Zero(t, c.servers[1].count("subscribe x"), "SUBSCRIBEs on the new node")
 	})
 }
 
-// A master is gone, and another node has its slots.
+// L2: a listener is woken when another node has the slots of a failed master, and hears its messages.
 func TestShardsFollowAFailover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
 		l := p.join("x")
-		if !ready(l) {
-			t.Fatal("not ready")
-		}
+		require.True(t, ready(l), "not ready")
 		c.servers[0].set(func() { c.servers[0].down = true })
 		c.servers[0].cut()
 		time.Sleep(3 * time.Second)
@@ -360,17 +314,14 @@ func TestShardsFollowAFailover(t *testing.T) {
 		c.owner["x"] = 1
 		c.mu.Unlock()
 		time.Sleep(2 * time.Second)
-		if !woken(l) {
-			t.Fatal("not woken after the failover")
-		}
+		require.True(t, woken(l), "not woken after the failover")
 		c.publish("x")
-		if !woken(l) {
-			t.Error("deaf after the failover")
-		}
+		assert.True(t, woken(l), "deaf after the failover")
 	})
 }
 
-func TestShardsThatCannotPublish(t *testing.T) {
+// A server without sharded pub/sub is subscribed with plain SUBSCRIBE on a new connection.
+func TestShardsFallBackToPlainPubSub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &fakeServer{}
 		_, p := newFakePubSub(t)
@@ -384,17 +335,14 @@ func TestShardsThatCannotPublish(t *testing.T) {
 		}
 		l := p.join("x")
 		time.Sleep(time.Second)
-		if !ready(l) || s.dials() != 2 {
-			t.Fatalf("not ready, or %d connections", s.dials())
-		}
+		require.True(t, ready(l), "not ready")
+		require.Equal(t, 2, s.dials(), "connections")
 		s.publish("x")
-		if !woken(l) {
-			t.Error("deaf")
-		}
+		assert.True(t, woken(l), "deaf")
 	})
 }
 
-// refusingRouter connects otherwise after the first refusal, as shards does.
+// A refusingRouter uses plain pub/sub after the first refusal, as shards does.
 type refusingRouter struct {
 	s     *fakeServer
 	plain bool
@@ -410,15 +358,15 @@ func (r *refusingRouter) refused(err error) bool {
 	return unknown
 }
 
-// Random joins, leaves, cuts and moves: when nothing has moved for a moment,
-// whoever listens hears every message of its channel.
-func TestShardsRandomly(t *testing.T) {
+// After random joins, leaves, cuts and moves, and a moment without a move, a listener hears every
+// message of its channel and no other. Nothing is left in the end.
+func TestShardsReadyListenersHearEveryMessage(t *testing.T) {
 	for seed := range 20 {
-		synctest.Test(t, func(t *testing.T) { shardsRandomly(t, seed) })
+		synctest.Test(t, func(t *testing.T) { shardListenersHearEveryMessage(t, seed) })
 	}
 }
 
-func shardsRandomly(t *testing.T, seed int) {
+func shardListenersHearEveryMessage(t *testing.T, seed int) {
 	c, p := newFakeCluster(t, 3)
 	rng := newRand(seed)
 	names := []string{"a", "b", "c", "d"}
@@ -452,12 +400,8 @@ func shardsRandomly(t *testing.T, seed int) {
 			}
 			c.publish(name)
 			for _, l := range listening {
-				if !ready(l) {
-					t.Fatalf("seed %d step %d: %s is not ready", seed, step, l.channel.name)
-				}
-				if got := woken(l); got != (l.channel.name == name) {
-					t.Fatalf("seed %d step %d: listener of %s woken %v by a message on %s", seed, step, l.channel.name, got, name)
-				}
+				require.True(t, ready(l), "seed %d step %d: %s is not ready", seed, step, l.channel.name)
+				require.Equal(t, l.channel.name == name, woken(l), "seed %d step %d: a listener of %s, woken by a message on %s", seed, step, l.channel.name, name)
 			}
 		}
 	}
@@ -470,7 +414,6 @@ func shardsRandomly(t *testing.T, seed int) {
 	for _, l := range p.links {
 		size += l.size + len(l.idling) + len(l.pending) + len(l.wanted) + len(l.homeless)
 	}
-	if len(p.channels) != 0 || size != 0 {
-		t.Errorf("seed %d: %d channels are left, and %d places in the lists", seed, len(p.channels), size)
-	}
+	assert.Empty(t, p.channels, "seed %d: channels are left", seed)
+	assert.Zero(t, size, "seed %d: places in the lists are left", seed)
 }
