@@ -1,7 +1,7 @@
 package relock
 
-// What every lock type must do, whatever its record looks like. A lock type's own
-// test file calls testLocker, and adds what is special about it.
+// The rules that every lock type must keep, whatever its record looks like. A lock
+// type's own test file calls testLocker, and adds the rules of that type.
 
 import (
 	"context"
@@ -17,6 +17,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -73,14 +75,10 @@ func (b *bench) clientOn(rdb redis.UniversalClient, opts ...Option) *Client {
 		}
 	}
 	c, err := New(rdb, append(append([]Option{WithLogger(slog.New(slog.DiscardHandler))}, b.opts...), opts...)...)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	b.Cleanup(func() {
 		siblings.Delete(c)
-		if err := c.Close(); err != nil {
-			b.Error(err)
-		}
+		assert.NoError(b, c.Close())
 	})
 	if all != nil {
 		siblings.Store(c, all)
@@ -96,9 +94,7 @@ func (b *bench) keys() []string { return b.keysOn(b.rdb) }
 
 func (b *bench) keysOn(rdb *redis.Client) []string {
 	keys, err := rdb.Keys(context.Background(), "*"+b.name+"*").Result()
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	return keys
 }
 
@@ -127,9 +123,7 @@ func (b *bench) checkNothingIsLeft() {
 		})
 		testredis.Await(b, "nothing of "+b.name+" is subscribed", soon, func() bool {
 			channels, err := rdb.PubSubChannels(context.Background(), "*"+b.name+"*").Result()
-			if err != nil {
-				b.Fatal(err)
-			}
+			require.NoError(b, err)
 			return len(channels) == 0
 		})
 	}
@@ -137,43 +131,37 @@ func (b *bench) checkNothingIsLeft() {
 
 func (b *bench) must(err error) {
 	b.Helper()
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 }
 
 func (b *bench) mustBe(err, want error) {
 	b.Helper()
-	if !errors.Is(err, want) {
-		b.Fatalf("error %v, want %v", err, want)
-	}
+	require.ErrorIs(b, err, want)
 }
 
 // tries is one try of l, which must be answered with want.
 func (b *bench) tries(l Locker, want bool) {
 	b.Helper()
 	ok, err := l.TryLock(context.Background(), 0, 0)
-	if ok != want || err != nil {
-		b.Fatalf("TryLock answers %v, %v; want %v", ok, err, want)
-	}
+	require.NoError(b, err)
+	require.Equal(b, want, ok, "TryLock answers")
 }
 
 func (b *bench) isLocked(l Locker, want bool) {
 	b.Helper()
-	if got, err := l.IsLocked(context.Background()); got != want || err != nil {
-		b.Fatalf("IsLocked answers %v, %v; want %v", got, err, want)
-	}
+	got, err := l.IsLocked(context.Background())
+	require.NoError(b, err)
+	require.Equal(b, want, got, "IsLocked answers")
 }
 
 func (b *bench) holds(l Locker, want int) {
 	b.Helper()
 	n, err := l.HoldCount(context.Background())
-	if n != want || err != nil {
-		b.Fatalf("HoldCount answers %v, %v; want %v", n, err, want)
-	}
-	if held, err := l.IsHeld(context.Background()); held != (want > 0) || err != nil {
-		b.Fatalf("IsHeld answers %v, %v; want %v", held, err, want > 0)
-	}
+	require.NoError(b, err)
+	require.Equal(b, want, n, "HoldCount answers")
+	held, err := l.IsHeld(context.Background())
+	require.NoError(b, err)
+	require.Equal(b, want > 0, held, "IsHeld answers")
 }
 
 // elsewhere runs f on another goroutine and waits for it.
@@ -183,8 +171,8 @@ func elsewhere[T any](f func() T) T {
 	return <-result
 }
 
-// startWaiter has l locked on another goroutine, and returns once it waits in
-// Redis. What Lock returns comes over the channel.
+// startWaiter locks l on another goroutine, and returns once that goroutine waits in
+// Redis. The channel delivers the error of Lock.
 func (b *bench) startWaiter(ctx context.Context, l Locker) <-chan error {
 	b.Helper()
 	got := make(chan error, 1)
@@ -202,7 +190,7 @@ func await[T any](b *bench, what string, c <-chan T) T {
 	case v := <-c:
 		return v
 	case <-time.After(soon):
-		b.Fatalf("waited in vain: %s", what)
+		require.Fail(b, "waited in vain", what)
 		panic("unreachable")
 	}
 }
@@ -231,7 +219,7 @@ func (c *counter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Proc
 }
 
 // testLocker runs the suite for locks that newLock makes: locks that exclude one
-// another, whoever made them.
+// another, whichever client made them.
 func testLocker(t *testing.T, newLock lockMaker) {
 	suite{newLock: newLock, rival: newLock}.run(t)
 }
@@ -267,23 +255,18 @@ func (s suite) run(t *testing.T) {
 					}
 					wg.Go(func() {
 						for range 15 {
-							if err := l.Lock(ctx); err != nil {
-								b.Error(err)
+							if !assert.NoError(b, l.Lock(ctx)) {
 								return
 							}
 							together.visit(b, alone, 0)
 							sections.Add(1)
-							if err := l.Unlock(ctx); err != nil {
-								b.Error(err)
-							}
+							assert.NoError(b, l.Unlock(ctx))
 						}
 					})
 				}
 			}
 			wg.Wait()
-			if n := sections.Load(); n != 180 {
-				b.Errorf("%d sections", n)
-			}
+			assert.Equal(b, int64(180), sections.Load(), "sections")
 		}},
 		{"Reenters", func(b *bench) {
 			c := b.client()
@@ -306,9 +289,9 @@ func (s suite) run(t *testing.T) {
 			b.must(l.Lock(ctx))
 			err := elsewhere(func() error { return l.Unlock(ctx) })
 			b.mustBe(err, ErrNotHeld)
-			if errors.Is(err, ErrLockLost) || !strings.Contains(err.Error(), b.name) || !strings.Contains(err.Error(), "unlock") {
-				b.Errorf("error %v", err)
-			}
+			assert.NotErrorIs(b, err, ErrLockLost)
+			assert.ErrorContains(b, err, b.name)
+			assert.ErrorContains(b, err, "unlock")
 			b.mustBe(newLock(b.client(), b.name).Unlock(ctx), ErrNotHeld)
 			b.holds(l, 1)
 			b.must(l.Unlock(ctx))
@@ -319,13 +302,13 @@ func (s suite) run(t *testing.T) {
 			l := newLock(c, b.name)
 			one, two := WithOwner(ctx), WithOwner(ctx)
 			b.must(l.Lock(one))
-			if ok, err := rival(c, b.name).TryLock(two, 0, 0); ok || err != nil {
-				b.Errorf("another owner on the same goroutine: %v, %v", ok, err)
-			}
+			ok, err := rival(c, b.name).TryLock(two, 0, 0)
+			assert.NoError(b, err)
+			assert.False(b, ok, "another owner on the same goroutine")
 			b.must(elsewhere(func() error { return l.Lock(one) }))
-			if n, err := l.HoldCount(one); n != 2 || err != nil {
-				b.Errorf("%d levels, %v", n, err)
-			}
+			n, err := l.HoldCount(one)
+			assert.NoError(b, err)
+			assert.Equal(b, 2, n, "levels")
 			b.mustBe(l.Unlock(ctx), ErrNotHeld)
 			b.mustBe(l.Unlock(two), ErrNotHeld)
 			derived, cancel := context.WithCancel(one)
@@ -345,9 +328,11 @@ func (s suite) run(t *testing.T) {
 					start = time.Now()
 					ok, err = l.TryLock(ctx, wait, 0)
 				}
-				if took := time.Since(start); ok || err != nil || took < wait || took > wait+soon {
-					b.Errorf("wait %v: %v, %v after %v", wait, ok, err, took)
-				}
+				took := time.Since(start)
+				assert.NoError(b, err)
+				assert.False(b, ok, "wait %v", wait)
+				assert.GreaterOrEqual(b, took, wait, "time of a TryLock")
+				assert.LessOrEqual(b, took, wait+soon, "time of a TryLock")
 			}
 			b.must(held.Unlock(ctx))
 			b.tries(l, true)
@@ -361,9 +346,8 @@ func (s suite) run(t *testing.T) {
 				b.must(held.Unlock(ctx))
 				b.must(await(b, "the waiter is woken", got))
 				freed, err := l.ForceUnlock(ctx)
-				if !freed || err != nil {
-					b.Fatal(freed, err)
-				}
+				require.NoError(b, err)
+				require.True(b, freed)
 			}
 		}},
 		{"WaiterIsWokenByForce", func(b *bench) {
@@ -371,9 +355,9 @@ func (s suite) run(t *testing.T) {
 			b.must(held.Lock(ctx))
 			owner := WithOwner(ctx)
 			got := b.startWaiter(owner, l)
-			if freed, err := held.ForceUnlock(ctx); !freed || err != nil {
-				b.Fatal(freed, err)
-			}
+			freed, err := held.ForceUnlock(ctx)
+			require.NoError(b, err)
+			require.True(b, freed)
 			b.must(await(b, "the waiter is woken", got))
 			b.must(l.Unlock(owner))
 		}},
@@ -388,9 +372,8 @@ func (s suite) run(t *testing.T) {
 			for _, c := range []<-chan error{got, local} {
 				err := await(b, "the waiter gives up", c)
 				b.mustBe(err, context.Canceled)
-				if !strings.Contains(err.Error(), b.name) || !strings.Contains(err.Error(), "lock") {
-					b.Errorf("error %v", err)
-				}
+				assert.ErrorContains(b, err, b.name)
+				assert.ErrorContains(b, err, "lock")
 			}
 			deadline, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
 			defer cancel()
@@ -400,9 +383,9 @@ func (s suite) run(t *testing.T) {
 				locked, err := l.IsLocked(ctx)
 				return !locked && err == nil
 			})
-			if ok, err := l.TryLock(ctx, soon, 0); !ok || err != nil {
-				b.Errorf("TryLock: %v, %v", ok, err)
-			}
+			ok, err := l.TryLock(ctx, soon, 0)
+			assert.NoError(b, err)
+			assert.True(b, ok, "TryLock")
 			b.must(l.Unlock(ctx))
 		}},
 		{"EndedCtxSendsNothing", func(b *bench) {
@@ -416,33 +399,30 @@ func (s suite) run(t *testing.T) {
 			b.mustBe(l.LockLease(ended, time.Second), context.Canceled)
 			_, err := l.TryLock(ended, time.Second, 0)
 			b.mustBe(err, context.Canceled)
-			b.mustBe(l.Do(ended, func(context.Context) error { b.Error("called"); return nil }), context.Canceled)
+			b.mustBe(l.Do(ended, func(context.Context) error { assert.Fail(b, "called"); return nil }), context.Canceled)
 			_, err = l.IsLocked(ended)
 			b.mustBe(err, context.Canceled)
 			_, err = l.ForceUnlock(ended)
 			b.mustBe(err, context.Canceled)
-			if n := sent.n.Load(); n != 0 {
-				b.Errorf("%d requests", n)
-			}
+			assert.Zero(b, sent.n.Load(), "requests")
 		}},
 		{"WatchdogKeepsTheLease", func(b *bench) {
 			const lease = 3 * time.Second
 			l := newLock(b.client(WithWatchdogTimeout(lease)), b.name)
 			b.must(l.Lock(ctx))
-			if ok, err := l.TryLock(ctx, 0, 10*time.Millisecond); !ok || err != nil { // changes nothing
-				b.Fatal(ok, err)
-			}
+			ok, err := l.TryLock(ctx, 0, 10*time.Millisecond)
+			require.NoError(b, err)
+			require.True(b, ok) // a short lease of a nested level changes nothing
 			b.must(l.Unlock(ctx))
 			guarded, err := l.Guard(ctx)
 			b.must(err)
 			for start := time.Now(); time.Since(start) < lease+lease/6; time.Sleep(lease / 60) {
-				if ttl, err := l.TTL(ctx); ttl <= 0 || ttl > lease || err != nil {
-					b.Fatalf("TTL %v, %v after %v", ttl, err, time.Since(start))
-				}
+				ttl, err := l.TTL(ctx)
+				require.NoError(b, err)
+				require.Positive(b, ttl, "TTL")
+				require.LessOrEqual(b, ttl, lease, "TTL")
 			}
-			if guarded.Err() != nil {
-				b.Fatal(context.Cause(guarded))
-			}
+			require.NoError(b, context.Cause(guarded))
 			b.must(l.Unlock(ctx))
 		}},
 		{"LeaseLapses", func(b *bench) {
@@ -452,10 +432,8 @@ func (s suite) run(t *testing.T) {
 			b.must(l.LockLease(ctx, lease))
 			guarded, err := l.Guard(ctx)
 			b.must(err)
-			b.must(next.Lock(ctx)) // waits for no message: nobody unlocks
-			if took := time.Since(start); took < lease-10*time.Millisecond {
-				b.Errorf("the next one got the lock %v after a lease of %v began", took, lease)
-			}
+			b.must(next.Lock(ctx)) // waits for no message: there is no Unlock
+			assert.GreaterOrEqual(b, time.Since(start), lease-10*time.Millisecond, "the next owner got the lock before the lease was over")
 			await(b, "the guard ends", guarded.Done())
 			b.mustBe(context.Cause(guarded), ErrLockLost)
 			b.holds(l, 0)
@@ -470,9 +448,8 @@ func (s suite) run(t *testing.T) {
 			l := newLock(b.client(), b.name)
 			for range 3 {
 				ok, err := l.TryLock(ctx, soon, 100*time.Millisecond)
-				if !ok || err != nil {
-					b.Fatal(ok, err)
-				}
+				require.NoError(b, err)
+				require.True(b, ok)
 				guarded, err := l.Guard(ctx)
 				if err == nil {
 					await(b, "the lease ends", guarded.Done())
@@ -487,14 +464,14 @@ func (s suite) run(t *testing.T) {
 			b.must(l.LockLease(ctx, 60*time.Second))
 			b.must(l.LockLease(ctx, 10*time.Second))
 			ttl, err := l.TTL(ctx)
-			if b.must(err); ttl > 60*time.Second || ttl < 50*time.Second {
-				b.Errorf("TTL %v after leases of 60s and 10s", ttl)
-			}
+			b.must(err)
+			assert.LessOrEqual(b, ttl, 60*time.Second, "TTL after leases of 60s and 10s")
+			assert.GreaterOrEqual(b, ttl, 50*time.Second, "TTL after leases of 60s and 10s")
 			b.must(l.LockLease(ctx, 100*time.Second))
 			ttl, err = l.TTL(ctx)
-			if b.must(err); ttl > 100*time.Second || ttl < 90*time.Second {
-				b.Errorf("TTL %v after another one of 100s", ttl)
-			}
+			b.must(err)
+			assert.LessOrEqual(b, ttl, 100*time.Second, "TTL after another lease of 100s")
+			assert.GreaterOrEqual(b, ttl, 90*time.Second, "TTL after another lease of 100s")
 			for range 3 {
 				b.must(l.Unlock(ctx))
 			}
@@ -546,13 +523,11 @@ func (s suite) run(t *testing.T) {
 			guarded, err := l.Guard(context.WithValue(ctx, key{}, "value"))
 			b.must(err)
 			b.must(l.Unlock(ctx))
-			if guarded.Err() != nil || guarded.Value(key{}) != "value" {
-				b.Fatal("ended while the lock is held, or lost its values")
-			}
+			require.NoError(b, guarded.Err(), "the guard ended while the lock is held")
+			require.Equal(b, "value", guarded.Value(key{}), "the guard lost its values")
 			b.must(l.Unlock(ctx))
-			if guarded.Err() == nil || context.Cause(guarded) != context.Canceled {
-				b.Errorf("cause %v", context.Cause(guarded))
-			}
+			assert.Error(b, guarded.Err())
+			assert.Equal(b, context.Canceled, context.Cause(guarded), "cause")
 		}},
 		{"Do", func(b *bench) {
 			l := newLock(b.client(), b.name)
@@ -562,14 +537,11 @@ func (s suite) run(t *testing.T) {
 				b.holds(l, 1)
 				return guarded.Err()
 			}))
-			if !ran {
-				b.Error("fn was not called")
-			}
+			assert.True(b, ran, "fn was not called")
 			b.holds(l, 0)
 			err := l.Do(ctx, func(context.Context) error { return io.ErrNoProgress })
-			if err != io.ErrNoProgress && !errors.Is(err, io.ErrNoProgress) || errors.Is(err, ErrNotHeld) {
-				b.Errorf("error %v", err)
-			}
+			assert.ErrorIs(b, err, io.ErrNoProgress)
+			assert.NotErrorIs(b, err, ErrNotHeld)
 			err = l.Do(ctx, func(guarded context.Context) error {
 				b.forget()
 				return io.ErrNoProgress
@@ -582,9 +554,7 @@ func (s suite) run(t *testing.T) {
 			l := newLock(b.client(), b.name)
 			func() {
 				defer func() {
-					if r := recover(); r != "mine" {
-						b.Errorf("recovered %v", r)
-					}
+					assert.Equal(b, "mine", recover(), "recovered")
 				}()
 				_ = l.Do(ctx, func(context.Context) error { panic("mine") })
 			}()
@@ -619,9 +589,7 @@ func (s suite) run(t *testing.T) {
 				"TTL":       second(l.TTL(ctx)),
 				"Force":     second(l.ForceUnlock(ctx)),
 			} {
-				if !errors.Is(err, ErrClosed) {
-					b.Errorf("%s after Close: %v", name, err)
-				}
+				assert.ErrorIs(b, err, ErrClosed, "%s after Close", name)
 			}
 			b.isLocked(newLock(b.client(), b.name+"-mine"), true)
 			b.must(mine.Unlock(ctx))
@@ -632,13 +600,13 @@ func (s suite) run(t *testing.T) {
 		{"ForceUnlock", func(b *bench) {
 			c := b.client(WithWatchdogTimeout(time.Hour))
 			l, other := newLock(c, b.name), newLock(b.client(), b.name)
-			if freed, err := l.ForceUnlock(ctx); freed || err != nil {
-				b.Errorf("nobody holds it: %v, %v", freed, err)
-			}
+			freed, err := l.ForceUnlock(ctx)
+			assert.NoError(b, err)
+			assert.False(b, freed, "ForceUnlock of a free lock")
 			b.must(l.Lock(ctx))
-			if freed, err := other.ForceUnlock(ctx); !freed || err != nil {
-				b.Fatal(freed, err)
-			}
+			freed, err = other.ForceUnlock(ctx)
+			require.NoError(b, err)
+			require.True(b, freed)
 			b.isLocked(l, false)
 			b.mustBe(l.Unlock(ctx), ErrLockLost)
 
@@ -646,34 +614,32 @@ func (s suite) run(t *testing.T) {
 			b.must(l.Lock(ctx))
 			guarded, err := l.Guard(ctx)
 			b.must(err)
-			if freed, err := elsewhere(func() pair[bool] { return pairOf(l.ForceUnlock(ctx)) }).get(); !freed || err != nil {
-				b.Fatal(freed, err)
-			}
+			freed, err = elsewhere(func() pair[bool] { return pairOf(l.ForceUnlock(ctx)) }).get()
+			require.NoError(b, err)
+			require.True(b, freed)
 			await(b, "the guard ends", guarded.Done())
 			b.mustBe(context.Cause(guarded), ErrLockLost)
 			b.mustBe(l.Unlock(ctx), ErrLockLost)
 		}},
 		{"Queries", func(b *bench) {
 			l, other := newLock(b.client(), b.name), newLock(b.client(), b.name)
-			if !strings.Contains(l.Name(), b.name) {
-				b.Errorf("name %q", l.Name())
-			}
+			assert.Contains(b, l.Name(), b.name, "name")
 			b.isLocked(l, false)
 			b.holds(l, 0)
-			if ttl, err := l.TTL(ctx); ttl != 0 || err != nil {
-				b.Errorf("TTL %v, %v", ttl, err)
-			}
+			ttl, err := l.TTL(ctx)
+			assert.NoError(b, err)
+			assert.Zero(b, ttl, "TTL")
 			b.must(l.LockLease(ctx, time.Minute))
 			b.isLocked(l, true)
 			b.isLocked(other, true)
 			b.holds(l, 1)
 			b.holds(other, 0)
-			if n := elsewhere(func() int { n, _ := l.HoldCount(ctx); return n }); n != 0 {
-				b.Errorf("another goroutine holds %d levels", n)
-			}
+			assert.Zero(b, elsewhere(func() int { n, _ := l.HoldCount(ctx); return n }), "levels of another goroutine")
 			for _, l := range []Locker{l, other} {
-				if ttl, err := l.TTL(ctx); ttl > time.Minute || ttl < 50*time.Second || err != nil {
-					b.Errorf("TTL %v, %v", ttl, err)
+				ttl, err := l.TTL(ctx)
+				if assert.NoError(b, err) {
+					assert.LessOrEqual(b, ttl, time.Minute, "TTL")
+					assert.GreaterOrEqual(b, ttl, 50*time.Second, "TTL")
 				}
 			}
 			b.must(l.Unlock(ctx))
@@ -702,15 +668,11 @@ func (s suite) run(t *testing.T) {
 				"long name":      newLock(c, strings.Repeat("x", longestName+1)).Lock(ctx),
 				"nil client":     newLock(nil, b.name).Lock(ctx),
 			} {
-				if !errors.Is(err, ErrInvalid) {
-					b.Errorf("%s: %v", name, err)
-				} else if len(err.Error()) > 300 {
-					b.Errorf("%s: an error of %d bytes", name, len(err.Error()))
+				if assert.ErrorIs(b, err, ErrInvalid, name) {
+					assert.LessOrEqual(b, len(err.Error()), 300, "%s: length of the error", name)
 				}
 			}
-			if n := sent.n.Load(); n != 0 {
-				b.Errorf("%d requests", n)
-			}
+			assert.Zero(b, sent.n.Load(), "requests")
 		}},
 		{"Leases", func(b *bench) {
 			l := newLock(b.client(), b.name)
@@ -720,16 +682,16 @@ func (s suite) run(t *testing.T) {
 			} {
 				b.must(l.LockLease(ctx, c.lease))
 				ttl, err := l.TTL(ctx)
-				if b.must(err); ttl > c.most || ttl < c.most-time.Minute {
-					b.Errorf("TTL %v for a lease of %v", ttl, c.lease)
-				}
+				b.must(err)
+				assert.LessOrEqual(b, ttl, c.most, "TTL for a lease of %v", c.lease)
+				assert.GreaterOrEqual(b, ttl, c.most-time.Minute, "TTL for a lease of %v", c.lease)
 				b.holds(l, 1)
 				b.must(l.Unlock(ctx))
 			}
 			for range 20 { // over before it is held, or nearly so
 				// It may also end while it is asked for once more.
-				if err := l.LockLease(ctx, max(s.least, time.Millisecond)); err != nil && !errors.Is(err, ErrLockLost) {
-					b.Fatal(err)
+				if err := l.LockLease(ctx, max(s.least, time.Millisecond)); err != nil {
+					require.ErrorIs(b, err, ErrLockLost)
 				}
 			}
 			testredis.Await(b, "the last lease ends", soon, func() bool {
@@ -769,14 +731,13 @@ func (s suite) run(t *testing.T) {
 				"IsLocked": second(l.IsLocked(ctx)),
 				"Force":    second(l.ForceUnlock(ctx)),
 			} {
-				if !errors.Is(err, ErrNotALock) || errors.Is(err, context.DeadlineExceeded) {
-					b.Errorf("%s: %v", name, err)
-				}
+				assert.ErrorIs(b, err, ErrNotALock, name)
+				assert.NotErrorIs(b, err, context.DeadlineExceeded, name)
 			}
 			b.mustBe(l.Unlock(ctx), ErrNotHeld)
-			if v, err := b.rdb.Get(ctx, b.name).Result(); v != "somebody else's" || err != nil {
-				b.Errorf("the key is now %q, %v", v, err)
-			}
+			v, err := b.rdb.Get(ctx, b.name).Result()
+			assert.NoError(b, err)
+			assert.Equal(b, "somebody else's", v, "the key is now")
 			b.forget()
 		}},
 		{"ManyOwnersRandomly", func(b *bench) {
@@ -786,9 +747,9 @@ func (s suite) run(t *testing.T) {
 				c := b.client(WithMaxWakeDelay(100 * time.Millisecond))
 				for j := range 4 {
 					rng := newRand(10*i + j)
-					l, alone := newLock(c, b.name), !shared
+					l, exclusive := newLock(c, b.name), !shared
 					if j%2 == 0 {
-						l, alone = rival(c, b.name), true
+						l, exclusive = rival(c, b.name), true
 					}
 					wg.Go(func() {
 						for range 20 {
@@ -804,16 +765,14 @@ func (s suite) run(t *testing.T) {
 							}
 							ok, err := l.TryLock(lockCtx, wait, lease)
 							cancel()
-							if err != nil && lockCtx.Err() == nil && !errors.Is(err, errNoAnswer) { // on a machine that is very busy
-								b.Error(err)
+							if err != nil && lockCtx.Err() == nil { // on a machine that is very busy
+								assert.ErrorIs(b, err, errNoAnswer)
 							}
 							if !ok {
 								continue
 							}
-							together.visit(b, alone, time.Duration(rng.IntN(int(2*time.Millisecond))))
-							if err := l.Unlock(ctx); err != nil {
-								b.Error(err)
-							}
+							together.visit(b, exclusive, time.Duration(rng.IntN(int(2*time.Millisecond))))
+							assert.NoError(b, l.Unlock(ctx))
 						}
 					})
 				}
@@ -844,18 +803,20 @@ func (s suite) run(t *testing.T) {
 	})
 }
 
-// A section is what the locks of a test protect: one may be inside alone, or
-// several who do not mind.
+// A section is protected by the locks of a test: one exclusive owner may be inside, or
+// several shared ones.
 type section struct{ alone, shared atomic.Int64 }
 
-func (s *section) visit(b *bench, alone bool, stay time.Duration) {
+func (s *section) visit(b *bench, exclusive bool, stay time.Duration) {
 	mine := &s.shared
-	if alone {
+	if exclusive {
 		mine = &s.alone
 	}
 	mine.Add(1)
-	if a, n := s.alone.Load(), s.shared.Load(); a > 1 || a == 1 && n > 0 {
-		b.Errorf("%d who want to be alone are inside with %d others", a, n)
+	alone, others := s.alone.Load(), s.shared.Load()
+	assert.LessOrEqual(b, alone, int64(1), "exclusive owners inside, with %d shared ones", others)
+	if alone == 1 {
+		assert.Zero(b, others, "shared owners inside with an exclusive one")
 	}
 	time.Sleep(stay)
 	mine.Add(-1)
