@@ -19,6 +19,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -40,9 +42,7 @@ func TestSoak(t *testing.T) {
 		for _, s := range servers {
 			rdb := redis.NewClient(&redis.Options{Addr: s.Addr()})
 			c, err := New(rdb)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			services[i].clients, services[i].rdbs = append(services[i].clients, c), append(services[i].rdbs, rdb)
 		}
 	}
@@ -91,7 +91,7 @@ func TestSoak(t *testing.T) {
 								unanswered.Add(1)
 							case err != nil:
 								failed.Add(1)
-								t.Error(err)
+								assert.NoError(t, err)
 								return
 							case !ok:
 								gaveUp.Add(1)
@@ -99,7 +99,7 @@ func TestSoak(t *testing.T) {
 								sections.Add(1)
 								if err := l.Unlock(ctx); err != nil {
 									failed.Add(1)
-									t.Error(err)
+									assert.NoError(t, err)
 									return
 								}
 							}
@@ -136,14 +136,10 @@ func TestSoak(t *testing.T) {
 	// The least of the last third against the most of the second: what grows is above it.
 	least := slices.MinFunc(samples[2*count/3:], func(a, b sample) int { return int(a.heap) - int(b.heap) })
 	most := slices.MaxFunc(samples[count/3:2*count/3], func(a, b sample) int { return int(a.heap) - int(b.heap) })
-	if least.heap > most.heap {
-		t.Errorf("the heap grows: %d KiB, later at least %d", most.heap>>10, least.heap>>10)
-	}
+	assert.LessOrEqual(t, least.heap, most.heap, "the heap grows, in bytes")
 	leastG := slices.MinFunc(samples[2*count/3:], func(a, b sample) int { return a.goroutines - b.goroutines })
 	mostG := slices.MaxFunc(samples[count/3:2*count/3], func(a, b sample) int { return a.goroutines - b.goroutines })
-	if leastG.goroutines > mostG.goroutines {
-		t.Errorf("goroutines pile up: %d, later at least %d", mostG.goroutines, leastG.goroutines)
-	}
+	assert.LessOrEqual(t, leastG.goroutines, mostG.goroutines, "goroutines pile up")
 	for _, rdb := range services[0].rdbs {
 		testredis.Await(t, "nothing is left", soon, func() bool {
 			keys := rdb.Keys(ctx, "*").Val()
@@ -153,9 +149,7 @@ func TestSoak(t *testing.T) {
 	}
 	for _, s := range services {
 		for i, c := range s.clients {
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, c.Close())
 			_ = s.rdbs[i].Close()
 		}
 	}

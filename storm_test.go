@@ -1,14 +1,14 @@
 package relock
 
-// Storms: random work under random faults, and a check of what everybody was told.
+// Storms: random work under random faults, and a check of all answers that clients got.
 //
 //	go test -run Storm -storm=10m -timeout=0        # each kind of lock for ten minutes
 //	go test -run Storm/fair -storm=1m -storm.seed=7 # the work and the faults of seed 7
 //	go test -run 'Storm/(sentinel|cluster)' -storm=1m # masters fail, and slots move
 //
 // Rules: all that is random comes from the seed, each worker and the nemesis having
-// a sequence of its own; what they meet is up to the clock. The workers note what
-// they are told, the nemesis what it does, and history.Check alone judges.
+// a sequence of its own; how these meet is up to the clock. Workers record the answers
+// they get, the nemesis records its faults, and history.Check alone judges.
 
 import (
 	"context"
@@ -29,6 +29,8 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/history"
 	"github.com/relock-go/relock/internal/testredis"
@@ -46,7 +48,7 @@ const (
 	stormSlack    = 3 * time.Second        // what a busy machine is given
 	stormClients  = 4                      // half of them over proxies
 	stormWorkers  = 3                      // of each client
-	stormFairLife = 2 * fairLife           // of a waiter that has gone, where nobody else is heard of either
+	stormFairLife = 2 * fairLife           // of a waiter that has gone, where no other waiter sends heartbeats either
 	stormFailover = 20 * time.Second       // the longest, until the old master is back
 )
 
@@ -237,9 +239,7 @@ func (p *stormProcess) restart(s *storm) {
 	var made []*Client
 	for _, rdb := range p.rdbs {
 		c, err := New(rdb, opts...)
-		if err != nil {
-			s.Fatal(err)
-		}
+		require.NoError(s, err)
 		if p.together && c.engine.batches != nil {
 			c.engine.batches.from = 0
 		}
@@ -256,9 +256,7 @@ func (p *stormProcess) restart(s *storm) {
 
 func (p *stormProcess) close(s *storm) {
 	for _, c := range p.current() {
-		if err := c.Close(); err != nil {
-			s.Error(err)
-		}
+		assert.NoError(s, c.Close())
 	}
 }
 
@@ -396,7 +394,7 @@ func (s *storm) blow(took time.Duration) {
 	case <-time.After(s.rules().Free + stormClients*stormWorkers*stormTimeout):
 		var stacks strings.Builder
 		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
-		s.Errorf("workers hang\n%s", stacks.String())
+		assert.Fail(s, "workers hang\n"+stacks.String())
 	}
 	finished := s.rec.Now()
 	s.lookAfter() // with those still there who might have kept something
@@ -411,12 +409,10 @@ func (s *storm) blow(took time.Duration) {
 	h := s.rec.History()
 	start := time.Now()
 	for _, v := range history.Check(h, s.rules()) {
-		s.Errorf("%v", v)
+		assert.Fail(s, fmt.Sprint(v))
 	}
 	for name, g := range s.locked {
-		if g.value != g.written {
-			s.Errorf("%s: %d was written %d times, one more each time", name, g.value, g.written)
-		}
+		assert.Equal(s, g.written, g.value, "%s: each write adds one to the value, and no write is lost", name)
 	}
 	if s.Failed() {
 		for _, f := range h.Faults {
@@ -474,8 +470,8 @@ func (s *storm) watchQueues(end <-chan struct{}) {
 	}
 }
 
-// lookAfter makes sure that every lock can be had by others now, that each can be
-// had by one as soon as another has given it back, and that nothing is left in Redis.
+// lookAfter checks that fresh clients can take every lock now, and take each lock as soon as
+// another client has released it. It checks that nothing is left in Redis.
 func (s *storm) lookAfter() {
 	var fresh []*stormWorker
 	for i := range 2 {
@@ -487,8 +483,7 @@ func (s *storm) lookAfter() {
 	within := stormTimeout + stormLease + stormFairLife + soon
 	for taken := make(map[string]bool); len(taken) < len(s.names); {
 		l, h := fresh[0].try(within)
-		if h == nil {
-			s.Errorf("%v cannot be had %v after the storm: %v", l.names, within, fresh[0].err)
+		if !assert.NotNil(s, h, "%v cannot be taken %v after the storm: %v", l.names, within, fresh[0].err) {
 			return
 		}
 		h.give()
@@ -497,7 +492,7 @@ func (s *storm) lookAfter() {
 		}
 	}
 	s.awaitNothing(within, func() {
-		if _, h := fresh[0].try(0); h != nil { // who has died in a queue is buried by the next call
+		if _, h := fresh[0].try(0); h != nil { // the next call evicts waiters that died in a queue
 			h.give()
 		}
 	})
@@ -507,15 +502,14 @@ func (s *storm) lookAfter() {
 	}
 	for i := range 20 {
 		l, h := fresh[i%2].try(next)
-		if h != nil && i%5 == 0 { // and somebody gives up meanwhile
+		if h != nil && i%5 == 0 { // a waiter gives up meanwhile
 			if _, other := fresh[(i+1)%2].try(50 * time.Millisecond); other != nil {
 				other.give()
 			}
 			h.give()
 			l, h = fresh[(i+1)%2].try(fairLife / 2)
 		}
-		if h == nil {
-			s.Errorf("%v is refused, and nobody has it: %v, %v", l.names, fresh[0].err, fresh[1].err)
+		if !assert.NotNil(s, h, "%v is refused, and is free: %v, %v", l.names, fresh[0].err, fresh[1].err) {
 			return
 		}
 		h.give()
@@ -536,8 +530,7 @@ func (s *storm) awaitNothing(within time.Duration, meanwhile func()) {
 		if len(left) == 0 {
 			return
 		}
-		if time.Now().After(deadline) {
-			s.Errorf("left in Redis: %v", left)
+		if !assert.False(s, time.Now().After(deadline), "left in Redis: %v", left) {
 			return
 		}
 		time.Sleep(20 * time.Millisecond)
@@ -548,17 +541,11 @@ func (s *storm) left() (left []string) {
 	ctx := context.Background()
 	for _, rdb := range s.rdbs {
 		keys, err := rdb.Keys(ctx, "*").Result()
-		if err != nil {
-			s.Fatal(err)
-		}
+		require.NoError(s, err)
 		channels, err := rdb.PubSubChannels(ctx, "*storm-*").Result()
-		if err != nil {
-			s.Fatal(err)
-		}
+		require.NoError(s, err)
 		sharded, err := rdb.PubSubShardChannels(ctx, "*").Result()
-		if err != nil {
-			s.Fatal(err)
-		}
+		require.NoError(s, err)
 		left = append(left, slices.DeleteFunc(slices.Concat(keys, channels, sharded), func(key string) bool {
 			return strings.HasPrefix(key, "redisson_lock_token:")
 		})...)
@@ -650,9 +637,7 @@ func clientOf(l Locker) *Client {
 
 // outcomeOf reads what a call returned.
 func (w *stormWorker) outcomeOf(err error) history.Outcome {
-	if errors.Is(err, ErrInvalid) {
-		w.Errorf("this makes sense: %v", err)
-	}
+	assert.NotErrorIs(w, err, ErrInvalid, "a valid call is refused")
 	switch {
 	case err == nil:
 		return history.Done
@@ -674,7 +659,7 @@ func (w *stormWorker) take(l stormLock, how takes) *stormHold {
 	if how.wait > 0 {
 		op.GiveUp = w.rec.Now() + how.wait
 		if len(l.names) > 1 || w.kind.nodes > 1 {
-			op.GiveUp += unlockTime // to give back what it has of them
+			op.GiveUp += unlockTime // to release the locks of the set that it has
 		}
 	}
 	op = w.rec.Begin(w.number, op)
@@ -737,9 +722,7 @@ func (w *stormWorker) do(l stormLock) {
 	})
 	if !called {
 		take = w.rec.End(w.number, take, w.outcomeOf(err))
-		if take.Outcome == history.Done {
-			w.Error("Do did nothing, and says that all is well")
-		}
+		assert.NotEqual(w, history.Done, take.Outcome, "Do did not call its function, and returned no error")
 		if take.Outcome == history.Lost { // as soon as it was there
 			take.Outcome = history.Unsure
 		}
@@ -796,7 +779,7 @@ func (h *stormHold) begin(take history.Op, guard context.Context) {
 	}
 }
 
-// doomed counts what its owner is bound to be told of.
+// doomed counts the losses that must be reported to its owner.
 func (h *stormHold) doomed() int64 {
 	return h.locked().deletions.Load() + h.w.procs[h.w.proc].holes.Load()
 }
@@ -1026,7 +1009,7 @@ func (n *nemesis) sleep(least, most time.Duration) bool {
 	return true
 }
 
-// await waits for holders who have been doomed to be told.
+// await waits until the losses that it caused have been reported to the holders.
 func (n *nemesis) await(most time.Duration) {
 	deadline := time.Now().Add(most)
 	for time.Now().Before(deadline) && n.sleep(stormTimeout/50, stormTimeout/20) && n.waiting.Load() > 0 {
@@ -1217,9 +1200,7 @@ func (n *nemesis) delete() {
 		n.sleep(stormTimeout/2, stormTimeout)
 	}
 	n.forget("deleted", name, func() {
-		if err := n.admin.Del(context.Background(), name).Err(); err != nil {
-			n.Errorf("delete: %v", err)
-		}
+		assert.NoError(n, n.admin.Del(context.Background(), name).Err(), "delete")
 	})
 	n.locked[name].deletions.Add(1)
 	if alone {
@@ -1233,8 +1214,8 @@ func (n *nemesis) restartEmpty() {
 	})
 }
 
-// killMinority kills some servers, which stay away for as long as anybody may
-// trust what they have forgotten.
+// killMinority kills some servers, which stay away for as long as a client may
+// trust records that they have lost.
 func (n *nemesis) killMinority() {
 	n.hurt("a minority killed", history.AllClients, func() {
 		some := n.rng.Perm(len(n.servers))[:1+n.rng.IntN((len(n.servers)-1)/2)]
@@ -1249,7 +1230,7 @@ func (n *nemesis) killMinority() {
 }
 
 // failOver has the replica of a master take over, which works, is killed or
-// frozen, and comes back some time later. Those who rely on no replica may lose what it had.
+// frozen, and comes back some time later. Clients that rely on no replica may lose its records.
 func (n *nemesis) failOver() {
 	name := n.names[n.rng.IntN(len(n.names))]
 	old, of := n.masterOf(name)
