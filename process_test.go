@@ -1,10 +1,10 @@
 package relock
 
-// What happens to whole processes: they are stopped, killed, or starved of their
+// Faults of whole processes: they are stopped, killed, or starved of their
 // processor, while they hold locks and stand in queues.
 //
 // Rules: the process is this test binary, started again with RELOCK_TEST_CHILD,
-// which says what it shall do; it tells its parent by lines of output.
+// which names its task; it reports to its parent by lines of output.
 
 import (
 	"bufio"
@@ -17,6 +17,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -57,19 +60,16 @@ func (c *child) says(want string) {
 	c.Helper()
 	select {
 	case line, ok := <-c.lines:
-		if !ok || line != want {
-			c.Fatalf("the child says %q, %v; want %q", line, ok, want)
-		}
+		require.True(c, ok, "the child has ended")
+		require.Equal(c, want, line, "the child says")
 	case <-time.After(4 * soon):
-		c.Fatalf("the child does not say %q", want)
+		require.Fail(c, "the child does not answer", "want %q", want)
 	}
 }
 
 func (c *child) signal(s syscall.Signal) {
 	c.Helper()
-	if err := c.cmd.Process.Signal(s); err != nil {
-		c.Fatal(err)
-	}
+	require.NoError(c, c.cmd.Process.Signal(s))
 }
 
 const childLease = 2 * time.Second
@@ -94,7 +94,7 @@ func TestChild(t *testing.T) {
 		say("held")
 		for {
 			nap := syscall.NsecToTimespec(1e6)
-			_ = syscall.Nanosleep(&nap, nil) // and not by a timer of Go, which others would wait for too
+			_ = syscall.Nanosleep(&nap, nil) // no timer of Go, because other goroutines would wait for it too
 			now := time.Now()
 			if now.Sub(last) > childLease {
 				break
@@ -129,10 +129,10 @@ func lockOf(kind string) faultLock {
 	panic("no lock type " + kind)
 }
 
-// Row 32: a holder is stopped for longer than its lease, and somebody else gets
-// the lock. When it goes on its guard has ended before it can look at it, and its
-// Unlock does the new holder no harm.
-func TestFaultHolderIsPaused(t *testing.T) {
+// Row 32: a holder is stopped for longer than its lease, and another client gets
+// the lock. When the holder goes on, its guard has ended before it can look at it, and
+// its Unlock does the new holder no harm.
+func TestFaultPausedHolderFindsItsGuardEnded(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
 		c := startChild(b, nil, "hold", k.name)
@@ -143,7 +143,7 @@ func TestFaultHolderIsPaused(t *testing.T) {
 		next := k.rival(b.direct, b.name)
 		start := time.Now()
 		b.must(next.Lock(ctx))
-		time.Sleep(time.Until(start.Add(childLease + childLease/2)))
+		time.Sleep(time.Until(start.Add(childLease + childLease/2))) // the pause lasts longer than the lease
 		c.signal(syscall.SIGCONT)
 		c.says("paused, guard alive: false")
 		c.says("held: false, <nil>")
@@ -155,7 +155,7 @@ func TestFaultHolderIsPaused(t *testing.T) {
 
 // A process is stopped between its request and the answer for longer than the lease, and another client has
 // the lock meanwhile. When the process goes on it asks again, and holds what it reports.
-func TestFaultStoppedBeforeTheAnswer(t *testing.T) {
+func TestFaultAnswerLaterThanTheLeaseIsNoHold(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
 		if k.red { // its nodes have timeouts of their own
@@ -175,8 +175,8 @@ func TestFaultStoppedBeforeTheAnswer(t *testing.T) {
 	})
 }
 
-// Row 60: a holder is killed. Others wait for its lease, and not longer.
-func TestFaultHolderIsKilled(t *testing.T) {
+// Row 60: a holder is killed. Waiters get the lock when its lease is over, and not later.
+func TestFaultKilledHolderBlocksForItsLease(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
 		c := startChild(b, nil, "hold", k.name)
@@ -185,16 +185,14 @@ func TestFaultHolderIsKilled(t *testing.T) {
 		start := time.Now()
 		next := k.rival(b.direct, b.name)
 		b.must(next.Lock(context.Background()))
-		if took := time.Since(start); took > childLease+soon {
-			b.Errorf("it blocked for %v", took)
-		}
+		assert.LessOrEqual(b, time.Since(start), childLease+soon, "time that the dead holder blocked others")
 		b.must(next.Unlock(context.Background()))
 	})
 }
 
 // Rows 43, 60: a waiter is killed: at the head of the queue of a fair lock, or a
 // writer that holds off readers. The others get on in seconds.
-func TestFaultWaiterIsKilled(t *testing.T) {
+func TestFaultKilledWaiterBlocksForSeconds(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
 		ctx := context.Background()
@@ -216,7 +214,7 @@ func TestFaultWaiterIsKilled(t *testing.T) {
 		case err := <-got:
 			b.must(err)
 		case <-time.After(2*fairLife + soon):
-			b.Fatal("the dead one is in the way")
+			require.Fail(b, "the dead waiter is in the way")
 		}
 		b.must(next.Unlock(owner))
 	})
@@ -224,7 +222,7 @@ func TestFaultWaiterIsKilled(t *testing.T) {
 
 // Row 40: one processor, others who burn it, and many locks: they are renewed, or
 // their holders are told in time.
-func TestFaultStarvedProcess(t *testing.T) {
+func TestFaultStarvedProcessTrustsNoLostLock(t *testing.T) {
 	t.Parallel()
 	b := newFaultBenchOn(t, testredis.Start(t))
 	startChild(b, []string{"GOMAXPROCS=1"}, "many").says("done, failed: false")
@@ -251,8 +249,8 @@ func manyLocks(b *faultBench, c *Client) {
 	for start := time.Now(); time.Since(start) < 2*childLease; time.Sleep(childLease / 20) {
 		for i, l := range locks {
 			there := b.rdb.Exists(ctx, l.Name()).Val()
-			if guards[i].Err() == nil && there == 0 && guards[i].Err() == nil {
-				b.Fatalf("%s is trusted, and free", l.Name())
+			if there == 0 {
+				require.Error(b, guards[i].Err(), "%s is trusted, and free", l.Name())
 			}
 		}
 	}
@@ -262,7 +260,5 @@ func manyLocks(b *faultBench, c *Client) {
 		}
 		_ = l.Unlock(ctx)
 	}
-	if kept == 0 { // none of them: that is not for want of time
-		b.Error("all are lost")
-	}
+	assert.NotZero(b, kept, "all are lost, and a lack of processor time does not explain that")
 }
