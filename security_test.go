@@ -1,7 +1,7 @@
 package relock
 
-// Who may do what, and what others get to see: TLS, the smallest set of rights,
-// and texts without secrets. docs/security.md says the same to users.
+// Security: TLS, the smallest set of rights, and texts without secrets.
+// docs/security.md says the same to users.
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -96,8 +97,8 @@ func (u use) all(one, rival lockMaker, name string) (err error) {
 			first, giveUp := within(me2, mine)
 			awaitSubscribed(u, mine, first)
 			got, _ := within(me, mine)
-			time.Sleep(100 * time.Millisecond)
-			if _, queues := mine.(*FairLock); queues { // else nobody is behind who leaves
+			time.Sleep(100 * time.Millisecond)         // for the second attempt after the subscription
+			if _, queues := mine.(*FairLock); queues { // the waiter that leaves has another one behind it
 				testredis.Await(u, "both are in the queue", clusterSoon, func() bool {
 					n, _ := u.other.rdb.LLen(ctx, prefixName("redisson_lock_queue", name)).Result()
 					return n == 2 || len(got) > 0 || len(first) > 0
@@ -134,7 +135,7 @@ func (u use) all(one, rival lockMaker, name string) (err error) {
 		}},
 		{"unlock, and wake", func() error {
 			got, _ := within(them, theirs)
-			time.Sleep(150 * time.Millisecond)
+			time.Sleep(150 * time.Millisecond) // until the waiter has asked; it is not awaited, because its rights differ
 			if err := errors.Join(mine.Unlock(me), mine.Unlock(me)); err != nil {
 				return err
 			}
@@ -164,7 +165,7 @@ func refused(err error) bool {
 	return err != nil && (strings.Contains(err.Error(), "NOPERM") || strings.Contains(err.Error(), "ACL failure in script") || strings.Contains(err.Error(), "The user executing the script can't"))
 }
 
-// awaitSubscribed waits until somebody who waits for l has subscribed or may not, or has got an answer.
+// awaitSubscribed waits until a waiter for l has subscribed, has been refused the subscription, or has got an answer.
 func awaitSubscribed(t testing.TB, l Locker, got <-chan error) {
 	wakeups := clientOf(l).engine.wakeups
 	testredis.Await(t, "a waiter is subscribed", clusterSoon, func() bool {
@@ -193,7 +194,7 @@ func kindCalled(name string) (one, rival lockMaker) {
 }
 
 // Over TLS, with certificates on both sides, everything works.
-func TestTLS(t *testing.T) {
+func TestLocksWorkOverTLS(t *testing.T) {
 	t.Parallel()
 	s, addr, config := testredis.StartTLS(t)
 	b := newBench(t, s.Addr())
@@ -205,9 +206,7 @@ func TestTLS(t *testing.T) {
 	for _, kind := range clusterLocks {
 		u := use{b, over(), over(), soon}
 		all.Go(func() {
-			if err := u.all(kind.one, kind.rival, orderName()); err != nil {
-				t.Errorf("%s: %v", kind.name, err)
-			}
+			assert.NoError(t, u.all(kind.one, kind.rival, orderName()), kind.name)
 		})
 	}
 	for what, config := range map[string]*tls.Config{
@@ -216,15 +215,13 @@ func TestTLS(t *testing.T) {
 	} {
 		c := b.clientOn(testredis.Client(t, addr, func(o *redis.Options) { o.TLSConfig = config }))
 		all.Go(func() {
-			if err := c.NewLock(orderName()).Lock(context.Background()); err == nil || !strings.Contains(err.Error(), "certificate") {
-				t.Errorf("%s: %v", what, err)
-			}
+			assert.ErrorContains(t, c.NewLock(orderName()).Lock(context.Background()), "certificate", what)
 		})
 	}
 	all.Wait()
 }
 
-func TestSmallestRights(t *testing.T) {
+func TestSmallestRightsAreEnoughAndNeeded(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	b := newBench(t, s.Addr())
@@ -236,7 +233,7 @@ func TestSmallestRights(t *testing.T) {
 	testEnough(t, b, d, all)
 	testWithoutWakeups(t, b, d, all, smallestWakeups)
 
-	// Every other right is needed by somebody, who is told.
+	// Every other right is needed by a lock type, whose error names it.
 	type lack struct{ right, kind string }
 	var lacks []lack
 	for kind, rights := range map[string]string{
@@ -251,14 +248,12 @@ func TestSmallestRights(t *testing.T) {
 			lacks = append(lacks, lack{right, kind})
 		}
 	}
-	if n := len(smallestKeys) + len(smallestCommands) - 1; len(lacks) != n { // +eval: see above
-		t.Errorf("%d rights are looked at, want %d", len(lacks), n)
-	}
+	assert.Len(t, lacks, len(smallestKeys)+len(smallestCommands)-1, "rights that are tried; +eval: see above")
 	var each sync.WaitGroup
 	other := d.user(b, []string{"allkeys", "allchannels", "allcommands"})
 	for _, l := range lacks {
 		u := use{b, d.user(b, without(all, l.right)), other, 8 * time.Second} // all of them at once
-		// Who may not leave the queue stands in the way until others bury it: longer than that one waits.
+		// A waiter that may not leave the queue is in the way until others evict it: for longer than the next one waits.
 		stays := slices.Contains([]string{"+lrange", "+lrem", "+zincrby"}, l.right)
 		if stays {
 			u.soon = fairLife / 2
@@ -267,15 +262,13 @@ func TestSmallestRights(t *testing.T) {
 		each.Go(func() {
 			err := u.all(one, rival, orderName())
 			inVain := stays && errors.Is(err, context.DeadlineExceeded)
-			if !refused(err) && !inVain {
-				t.Errorf("without %s, %s: %v", l.right, l.kind, err)
-			}
+			assert.True(t, refused(err) || inVain, "without %s, %s: %v", l.right, l.kind, err)
 		})
 	}
 	each.Wait()
 }
 
-func TestSmallestRightsOnACluster(t *testing.T) {
+func TestSmallestRightsOnAClusterAreEnoughAndNeeded(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0)
 	b := &bench{T: t, name: "orders"}
@@ -290,18 +283,15 @@ func TestSmallestRightsOnACluster(t *testing.T) {
 	testEnough(t, b, d, all)
 	testWithoutWakeups(t, b, d, all, smallestClusterWakeups)
 	for _, right := range smallestCluster {
-		if err := d.user(b, without(all, right)).NewLock(orderName()).Lock(context.Background()); err == nil {
-			t.Errorf("it works without %s", right)
-		}
+		assert.Error(t, d.user(b, without(all, right)).NewLock(orderName()).Lock(context.Background()), "it works without %s", right)
 	}
 }
 
 // testWithoutEval comes first: no server knows the scripts yet.
 func testWithoutEval(t *testing.T, b *bench, d *deployment, all []string) {
 	err := d.user(b, without(all, "+eval")).NewLock(orderName()).Lock(context.Background())
-	if !refused(err) || !strings.Contains(err.Error(), "'eval'") {
-		t.Errorf("without +eval: %v", err)
-	}
+	assert.True(t, refused(err), "without +eval")
+	assert.ErrorContains(t, err, "'eval'", "without +eval")
 }
 
 // testEnough has users with all of these rights do everything.
@@ -312,15 +302,11 @@ func testEnough(t *testing.T, b *bench, d *deployment, all []string) {
 	for _, kind := range clusterLocks {
 		u := use{b, d.user(b, all, log), d.user(b, all, log), clusterSoon}
 		each.Go(func() {
-			if err := u.all(kind.one, kind.rival, orderName()); err != nil {
-				t.Errorf("%s: %v", kind.name, err)
-			}
+			assert.NoError(t, u.all(kind.one, kind.rival, orderName()), kind.name)
 		})
 	}
 	each.Wait()
-	if logged.String() != "" {
-		t.Errorf("logged: %s", logged.String())
-	}
+	assert.Empty(t, logged.String(), "logged")
 }
 
 // testWithoutWakeups takes the rights to hear and tell of releases away, one at a
@@ -357,7 +343,7 @@ func testWithoutWakeups(t *testing.T, b *bench, d *deployment, all, wakeups []st
 			got := make(chan error, 1)
 			go func() { got <- to.Lock(waiter) }()
 			awaitSubscribed(t, to, got)
-			time.Sleep(300 * time.Millisecond) // and has asked once more
+			time.Sleep(300 * time.Millisecond) // until the attempt after the subscription is over
 			start := time.Now()
 			if err := from.Unlock(holder); err != nil {
 				return 0, err
@@ -368,16 +354,13 @@ func testWithoutWakeups(t *testing.T, b *bench, d *deployment, all, wakeups []st
 		each.Go(func() {
 			toUser, err := handOver(rival(other, name), one(user, name))
 			fromUser, err2 := handOver(one(user, name), rival(other, name))
-			time.Sleep(time.Second) // the channel lingers
-			if err != nil || err2 != nil {
-				t.Errorf("without %q: %v, %v", lack.right, err, err2)
-			}
-			if deaf, dumb := toUser > slow/2, fromUser > slow/2; deaf != lack.deaf || dumb != lack.dumb {
-				t.Errorf("without %q it hears after %v and is heard after %v", lack.right, toUser, fromUser)
-			}
-			if n := strings.Count(logged.String(), "level="); n != map[bool]int{true: 1}[lack.warns] {
-				t.Errorf("without %q, logged: %s", lack.right, logged.String())
-			}
+			time.Sleep(time.Second) // longer than the idle TTL of a channel
+			assert.NoError(t, err, "without %q", lack.right)
+			assert.NoError(t, err2, "without %q", lack.right)
+			assert.Equal(t, lack.deaf, toUser > slow/2, "without %q the user hears of a release after %v", lack.right, toUser)
+			assert.Equal(t, lack.dumb, fromUser > slow/2, "without %q others hear of its release after %v", lack.right, fromUser)
+			log := logged.String()
+			assert.Equal(t, map[bool]int{true: 1}[lack.warns], strings.Count(log, "level="), "without %q, logged: %s", lack.right, log)
 		})
 	}
 }
@@ -453,7 +436,7 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 			defer b.rdb.Del(ctx, key)
 		}
 		each.Go(func() { everything(kind.one(good, name)) })
-		// Lost, while somebody waits for it and somebody else asks.
+		// Lost, while one owner waits for it and another one asks.
 		each.Go(func() {
 			l, me, them := kind.one(good, name+"-lost"), WithOwner(ctx), WithOwner(ctx)
 			note(l.Lock(me))
@@ -461,8 +444,7 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 			note(second(l.Guard(them)))
 			guarded, err := l.Guard(me)
 			note(err)
-			if err != nil {
-				t.Errorf("%s: %v", kind.name, err)
+			if !assert.NoError(t, err, kind.name) {
 				return
 			}
 			note(second(kind.one(b.client(), name+"-lost").ForceUnlock(ctx)))
@@ -470,7 +452,7 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 			case <-guarded.Done():
 				note(context.Cause(guarded))
 			case <-time.After(soon):
-				t.Errorf("%s is not lost", kind.name)
+				assert.Fail(t, kind.name+" is not lost")
 			}
 			note(l.Unlock(me))
 		})
@@ -493,29 +475,25 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 	for line := range strings.Lines(logged.String()) {
 		texts["logged: "+line] = true
 	}
-	if len(texts) < 100 {
-		t.Errorf("only %d texts", len(texts))
-	}
+	assert.GreaterOrEqual(t, len(texts), 100, "texts")
 	all := strings.Join(slices.Collect(maps.Keys(texts)), "\n")
 	for _, want := range []string{"WRONGPASS", "not a lock", "NOPERM", "refused", "lost", "invalid", "not held"} {
-		if !strings.Contains(all, want) {
-			t.Errorf("no text has to do with %q", want)
-		}
+		assert.True(t, strings.Contains(all, want), "no text has to do with %q", want)
 	}
 	for text := range texts {
 		// Redis 7.2 and later names the user whom it refuses something.
 		names := strings.ReplaceAll(text, "User "+user, "")
 		switch {
 		case strings.Contains(text, password):
-			t.Errorf("the password: %.500s", text)
+			assert.Fail(t, fmt.Sprintf("the password: %.500s", text))
 		case strings.Contains(names, user):
-			t.Errorf("the user: %.500s", text)
+			assert.Fail(t, fmt.Sprintf("the user: %.500s", text))
 		case strings.Contains(text, "the-end-of-a-name"):
-			t.Errorf("a whole name: %.500s", text)
+			assert.Fail(t, fmt.Sprintf("a whole name: %.500s", text))
 		case strings.Contains(text, good.engine.id), strings.Contains(text, restricted.engine.id):
-			t.Errorf("the field of a hold: %.500s", text)
+			assert.Fail(t, fmt.Sprintf("the field of a hold: %.500s", text))
 		case len(text) > 4000:
-			t.Errorf("%d bytes: %.500s", len(text), text)
+			assert.Fail(t, fmt.Sprintf("%d bytes: %.500s", len(text), text))
 		}
 	}
 }
