@@ -15,7 +15,7 @@ import (
 // relock as a part of the bare one: with a ctx that has no end, and with one that can be
 // cancelled. "apart" is what can be had with the latter: two bare EVALSHA, of which the
 // first is on another goroutine, for only then its caller could leave. With the read timeout that
-// go-redis has by default, both requests of relock are on another goroutine: see resendTime.
+// go-redis has by default, both requests of relock are on another goroutine: see send.ResendTime.
 func BenchmarkUncontended(b *testing.B) {
 	s := testredis.Start(b)
 	rdb := s.Client(func(o *redis.Options) { o.ReadTimeout = time.Second })
@@ -33,13 +33,13 @@ func BenchmarkUncontended(b *testing.B) {
 	field := client.engine.id + ":1:1"
 	channel := prefixName("redisson_lock__channel", "bare")
 	for _, script := range []*luaScript{lockAcquire, lockRelease} {
-		if err := rdb.ScriptLoad(background, script.source).Err(); err != nil {
+		if err := rdb.ScriptLoad(background, script.Source()).Err(); err != nil {
 			b.Fatal(err)
 		}
 	}
-	take := func() error { return rdb.EvalSha(background, lockAcquire.digest, key, field, 30000, 1).Err() }
+	take := func() error { return rdb.EvalSha(background, lockAcquire.Digest(), key, field, 30000, 1).Err() }
 	free := func() error {
-		return rdb.EvalSha(background, lockRelease.digest, key, field, 0, channel, "publish").Err()
+		return rdb.EvalSha(background, lockRelease.Digest(), key, field, 0, channel, "publish").Err()
 	}
 	requests := make(chan func())
 	defer close(requests)

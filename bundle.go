@@ -1,82 +1,84 @@
 package relock
 
 // Several locks on one Redis, taken together by one script: all of them, or none.
-// Nothing else about their holds is special: each is released, renewed and lost by
-// itself.
+//
+// Rules: nothing else about their holds is special: each is released, renewed and lost by
+// itself. A MultiLock that takes locks in several steps has what it took first on an
+// interim lease, until it settles the lease that was asked for.
 
 import (
-	"cmp"
 	"context"
 	"fmt"
+	"strings"
+	"sync"
 	"time"
+
+	"github.com/relock-go/relock/internal/send"
 )
 
-// A bundler is a backend whose locks can be taken together.
-type bundler interface {
-	backend
-	// takes is the call of an attempt, undoes the one that takes it back.
-	takes(a attempt) call
-	undoes(a attempt) call
-	// granted reads the answer of takes.
-	granted(a attempt, r reply) (grant, error)
-	// bundled is what a bundle runs for them.
-	bundled() bundledScript
-}
-
-// take makes one attempt.
-func (c *Client) take(ctx context.Context, b bundler, a attempt) (grant, error) {
-	r, err := c.attemptOne(ctx, b.takes(a))
-	if err != nil {
-		return grant{}, err
+// attemptCall is the call of one attempt on all wants.
+func attemptCall(wants []want) call {
+	if len(wants) == 1 {
+		return wants[0].hold.verbs().acquire(wants[0].attempt)
 	}
-	return b.granted(a, r)
-}
-
-// undo takes an attempt back, and says whether its hold was there.
-func (c *Client) undo(ctx context.Context, b bundler, a attempt) (bool, error) {
-	r, err := c.send(ctx, b.undoes(a))
-	return r[0] == 1, err
-}
-
-// askTogether makes one attempt on all wants.
-func (e *engine) askTogether(ctx context.Context, wants []want, t *tried) error {
 	calls := make([]bundledCall, len(wants))
 	for i, w := range wants {
-		b := w.hold.backend.(bundler)
-		calls[i] = bundledCall{b.bundled(), b.takes(w.attempt), b.undoes(w.attempt)}
+		l := w.hold.verbs()
+		calls[i] = bundledCall{l.bundled(), l.acquire(w.attempt), l.undo(w.attempt)}
 	}
-	replies, err := e.runBundle(ctx, calls)
-	if err != nil {
-		return err
+	return bundleOf(calls)
+}
+
+// readResult reads the answer to one attempt on all wants.
+func readResult(wants []want, answer *send.Answer) (result, error) {
+	res := result{sent: answer.Sent}
+	if len(wants) == 1 {
+		r, err := answer.Reply()
+		if err == nil {
+			res.grant, err = wants[0].hold.verbs().granted(wants[0].attempt, r)
+		}
+		return res, err
 	}
+	replies, err := answer.Replies()
+	if err == nil {
+		err = res.readAll(wants, replies)
+		if err != nil && answer.Err == nil && mayHaveRun(err) {
+			answer.Unknown++
+		}
+	}
+	return res, err
+}
+
+// readAll reads the replies of a bundle.
+func (res *result) readAll(wants []want, replies []reply) (err error) {
 	if len(replies) == 0 || len(replies) > len(wants) {
 		return fmt.Errorf("%w: %d locks were asked for, and %d answered", errReply, len(wants), len(replies))
 	}
-	left := false
+	queued := false
 	for i, r := range replies {
 		w := wants[i]
-		if t.grant, err = w.hold.backend.(bundler).granted(w.attempt, r); err != nil {
+		if res.grant, err = w.hold.verbs().granted(w.attempt, r); err != nil {
 			return err
 		}
-		if t.state != held && i < len(replies)-1 {
+		if res.state != held && i < len(replies)-1 {
 			return fmt.Errorf("%w: of %d locks number %d is not held, and later ones answered", errReply, len(wants), i+1)
 		}
-		t.at = i
-		t.tokens = append(t.tokens, t.token)
-		left = left || t.left
+		res.at = i
+		res.tokens = append(res.tokens, res.token)
+		queued = queued || res.queued
 	}
-	t.left = left
-	if t.state == held && len(replies) < len(wants) {
+	res.queued = queued
+	if res.state == held && len(replies) < len(wants) {
 		return fmt.Errorf("%w: of %d locks only %d answered", errReply, len(wants), len(replies))
 	}
 	return nil
 }
 
 // settle gives the holds of o on bs the lease that they were asked for: fresh
-// ones, which had a provisional one, exactly, counted from now; others at least.
-func (e *engine) settle(ctx context.Context, bs []backend, o owner, lease time.Duration) error {
-	e.beginWork()
-	defer e.endWork()
+// ones, which had an interim one, exactly, counted from now; others at least.
+func (e *engine) settle(ctx context.Context, bs []lockType, o owner, lease time.Duration) error {
+	e.workers.begin()
+	defer e.workers.end()
 	var holds []*hold
 	var calls []call
 	for _, b := range bs {
@@ -84,20 +86,16 @@ func (e *engine) settle(ctx context.Context, bs []backend, o owner, lease time.D
 		if h == nil {
 			return lossError(errLapsed)
 		}
-		if !e.dog.renews(&h.tenure.lease) {
+		if !e.dog.renews(&h.record.lease) {
 			holds = append(holds, h)
-			calls = append(calls, b.renewal(h.field, lease, levels == 1))
+			calls = append(calls, b.renew(h.field, lease, levels == 1))
 		}
 	}
 	if len(holds) == 0 {
 		return nil
 	}
-	p := e.patienceFor(ctx, bs[0])
-	p.alone = true
-	replies, _, err := persist(e, p, time.Time{}, nil, func(ctx context.Context) ([]reply, error) {
-		replies, errs := e.runAll(ctx, calls)
-		return replies, cmp.Or(errs...)
-	}, nil)
+	answer := e.sender.Do(&e.patienceFor(ctx).Wait, send.Request{Pipeline: calls}, time.Time{})
+	replies, err := answer.Replies()
 	if err != nil {
 		return err
 	}
@@ -110,15 +108,22 @@ func (e *engine) settle(ctx context.Context, bs []backend, o owner, lease time.D
 	return nil
 }
 
+// levels returns o's hold on b and its levels, as far as this process knows.
+func (e *engine) levels(b description, o owner) (*hold, int) {
+	n := e.use(b.id().name)
+	defer n.done()
+	return n.levels(b, o)
+}
+
 // trustEnd is until when all holds of o on bs are trusted that are not renewed, or
 // end if that is sooner; now, if one is over already.
-func (e *engine) trustEnd(bs []backend, o owner, end time.Time) time.Time {
+func (e *engine) trustEnd(bs []description, o owner, end time.Time) time.Time {
 	for _, b := range bs {
 		h, _ := e.levels(b, o)
 		if h == nil {
 			return time.Now()
 		}
-		if until := e.dog.end(&h.tenure.lease); !e.dog.renews(&h.tenure.lease) && until.Before(end) {
+		if until := e.dog.end(&h.record.lease); !e.dog.renews(&h.record.lease) && until.Before(end) {
 			end = until
 		}
 	}
@@ -127,10 +132,45 @@ func (e *engine) trustEnd(bs []backend, o owner, end time.Time) time.Time {
 
 // setTrustEnd has the holds of o on bs that are not renewed end at the same
 // moment: one that outlived the others would be re-entered when they are over.
-func (e *engine) setTrustEnd(bs []backend, o owner, end time.Time) {
+func (e *engine) setTrustEnd(bs []description, o owner, end time.Time) {
 	for _, b := range bs {
-		if h, levels := e.levels(b, o); h != nil && !e.dog.renews(&h.tenure.lease) {
-			e.dog.settle(&h.tenure.lease, end, levels == 1)
+		if h, levels := e.levels(b, o); h != nil && !e.dog.renews(&h.record.lease) {
+			e.dog.settle(&h.record.lease, end, levels == 1)
 		}
 	}
+}
+
+// A bundledScript is one of those that a bundle can run: how a lock is taken, and
+// how that is undone. Locks of the zero one are taken by themselves.
+type bundledScript int
+
+var bundled []string // what a bundle has of each; grows at init
+
+// bundle makes take and undo part of every bundle.
+func bundle(take, undo *luaScript) bundledScript {
+	function := func(s *luaScript) string { return "function(KEYS, ARGV)\n" + s.Source() + "\nend" }
+	bundled = append(bundled, "{take = "+function(take)+", undo = "+function(undo)+"}")
+	return bundledScript(len(bundled)) // as Lua counts
+}
+
+// wholeBundle is the script that takes several locks.
+var wholeBundle = sync.OnceValue(func() *luaScript {
+	return send.NewScript(strings.Replace(luaFile("bundle"), "--[[scripts]]", strings.Join(bundled, ",\n"), 1))
+})
+
+// A bundledCall takes one lock of several.
+type bundledCall struct {
+	script     bundledScript
+	take, undo call
+}
+
+// bundleOf is the call that makes calls together.
+func bundleOf(calls []bundledCall) call {
+	c := call{Script: wholeBundle(), Args: []any{len(calls)}}
+	for _, b := range calls {
+		c.Keys = append(c.Keys, b.take.Keys...)
+		c.Args = append(c.Args, int(b.script), len(b.take.Keys), len(b.take.Args), len(b.undo.Args))
+		c.Args = append(append(c.Args, b.take.Args...), b.undo.Args...)
+	}
+	return c
 }

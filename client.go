@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/send"
 )
 
 // A Client hands out the locks of one Redis: a single server, a Sentinel
@@ -26,8 +27,8 @@ type Client struct {
 	publish         string // how a release is announced: see lua/announce.lua
 	fairWaitTimeout time.Duration
 	nodeTimeout     time.Duration
-	synced          synced
-	red             *redHolds
+	synced          send.Synced
+	pending         pendingRequests // to the nodes of RedLocks
 }
 
 // New returns a Client that works on rdb, and does not close it. It sends nothing
@@ -56,27 +57,23 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	if t := readTimeout(rdb); t > 0 {
 		limit = min(t, limit)
 	}
-	if o.synced.within >= limit {
+	if o.synced.Within >= limit {
 		return nil, invalid("WithSyncedReplicas(%d, %v): an answer is waited for no longer than %v (ReadTimeout, and 5s)",
-			o.synced.replicas, o.synced.within, limit)
+			o.synced.Replicas, o.synced.Within, limit)
 	}
-	c := &Client{rdb: rdb, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, synced: o.synced, red: newRedHolds()}
+	c := &Client{rdb: rdb, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, synced: o.synced}
 	var nodes router
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
 		c.publish, nodes = "spublish", &shards{cluster: cluster}
 	} else {
 		c.publish, nodes = "publish", oneServer(func() subscriber { return rdb.Subscribe(context.Background()) })
 	}
-	c.engine = newEngine(uuid.NewString(), o, nodes, c.runAll)
-	c.engine.prompt = readTimeout(rdb) > 0 && readTimeout(rdb) <= resendTime
-	if one, ok := rdb.(*redis.Client); ok && o.synced.replicas == 0 {
-		c.engine.batches = newBatches(c.engine, func(ctx context.Context, calls []call) []outcome {
-			return sendAll(ctx, one, calls, pipelineOptions{})
-		})
-	}
-	c.engine.runBundle = func(ctx context.Context, calls []bundledCall) ([]reply, error) {
-		return c.attempt(ctx, bundleOf(calls))
-	}
+	_, one := rdb.(*redis.Client)
+	c.engine = newEngine(uuid.NewString(), o, nodes, send.Config{
+		Transport: send.NewRedis(rdb, o.synced),
+		Batch:     one && o.synced.Replicas == 0,
+		Inline:    answersSoon(rdb),
+	})
 	return c, nil
 }
 
@@ -87,21 +84,10 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 // Redisson: getId.
 func (c *Client) ID() string { return c.engine.id }
 
-// run sends one run of a script.
-func (c *Client) run(ctx context.Context, s *luaScript, keys []string, args ...any) (reply, error) {
-	return c.send(ctx, call{s, keys, args})
-}
-
-func (c *Client) send(ctx context.Context, what call) (reply, error) {
-	return parseReply(c.call(ctx, what))
-}
-
-// call sends one call, by itself or with those of others.
-func (c *Client) call(ctx context.Context, what call) (any, error) {
-	if f, ok := ctx.Value(flightKey{}).(*flight); ok {
-		return f.fly(what)
-	}
-	return send(ctx, c.rdb, what)
+// answersSoon says whether a request to rdb ends by itself before it is sent again.
+func answersSoon(rdb redis.UniversalClient) bool {
+	t := readTimeout(rdb)
+	return t > 0 && t <= send.ResendTime
 }
 
 // readTimeout is how long rdb waits for an answer; 0 when it does not say, or for ever.

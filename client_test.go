@@ -168,7 +168,7 @@ func TestShortReadTimeoutNeedsNoGoroutine(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if got := c.engine.promptly(); got != want {
+			if got := answersSoon(rdb); got != want {
 				t.Errorf("%T with a read timeout of %v: %v", rdb, readTimeout, got)
 			}
 			if err := errors.Join(c.Close(), rdb.Close()); err != nil {

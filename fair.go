@@ -41,20 +41,22 @@ type FairLock struct{ handle }
 // Redisson: getFairLock.
 func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 	o := newLockOptions(opts)
-	l := &fairLock{
-		client:   c,
-		announce: prefixName("redisson_lock__channel", name) + ":",
-		keys: []string{
-			name,
-			prefixName("redisson_lock_queue", name),
-			prefixName("redisson_lock_timeout", name),
-			prefixName("relock_lock_alive", name),
-		},
+	keys := []string{
+		name,
+		prefixName("redisson_lock_queue", name),
+		prefixName("redisson_lock_timeout", name),
+		prefixName("relock_lock_alive", name),
 	}
 	if o.fenced {
-		l.keys = append(l.keys, tokenKey(name))
+		keys = append(keys, tokenKey(name))
 	}
-	return &FairLock{newHandle(c, l, l.keys, o)}
+	l := &fairLock{
+		hashLock: hashLock{client: c, keys: keys, facts: facts{
+			lock: lockID{name: name}, kind: TypeFair, admits: independent, tokens: o.fenced,
+		}},
+		announce: prefixName("redisson_lock__channel", name) + ":",
+	}
+	return &FairLock{newHandle(c, l, keys, o)}
 }
 
 // Token is the fencing token of the caller's hold: see [Lock.Token].
@@ -62,51 +64,38 @@ func (l *FairLock) Token(ctx context.Context) (int64, error) { return l.fencingT
 
 // fairLock is the record of a FairLock: that of a Lock, and a queue beside it.
 type fairLock struct {
-	client   *Client
-	keys     []string
-	announce string // and the field of whoever is woken
+	hashLock
+	announce string // the channels; the field of the waiter that is woken follows
 }
 
-func (l *fairLock) id() lockID       { return lockID{name: l.keys[0]} }
-func (l *fairLock) typ() LockType    { return TypeFair }
-func (l *fairLock) kin() lockID      { return lockID{} }
-func (l *fairLock) passage() passage { return eachForItself }
-
 func (l *fairLock) channel(a attempt) string {
-	if a.once {
+	if a.noWait {
 		return ""
 	}
 	return l.announce + a.field
 }
 
-func (l *fairLock) acquire(ctx context.Context, a attempt) (grant, error) {
-	r, err := l.client.attemptOne(ctx, call{fairAcquire, l.keys, []any{a.field, milliseconds(a.lease), a.level,
-		milliseconds(l.client.fairWaitTimeout), milliseconds(fairLife), !a.once, l.announce, l.client.publish}})
-	if err != nil {
-		return grant{}, err
-	}
-	return heldBusyOrGone(r).standing(a, fairHeartbeat), nil
+func (l *fairLock) acquire(a attempt) call {
+	return call{Script: fairAcquire, Keys: l.keys, Args: []any{a.field, milliseconds(a.lease), a.level,
+		l.waitTimeout(), milliseconds(fairLife), !a.noWait, l.announce, l.client.publish}}
 }
 
-func (l *fairLock) release(ctx context.Context, field string, left int) (released, error) {
-	return releasedBy(l.client.run(ctx, fairRelease, l.keys[:4], field, left, milliseconds(fairLife), l.announce, l.client.publish))
+func (l *fairLock) granted(a attempt, r reply) (grant, error) {
+	return parseGrant(r).enqueued(a, fairHeartbeat), nil
 }
 
-func (l *fairLock) renewal(field string, lease time.Duration, exact bool) call {
-	return renewHash(l.keys[0], field, lease, exact)
+func (l *fairLock) release(field string, left int) call {
+	return call{Script: fairRelease, Keys: l.keys[:4], Args: []any{field, left,
+		milliseconds(fairLife), l.announce, l.client.publish}}
 }
 
-func (l *fairLock) abandon(ctx context.Context, a attempt) (bool, error) {
-	r, err := l.client.run(ctx, fairUndo, l.keys[:4], a.field, a.level-1,
-		milliseconds(l.client.fairWaitTimeout), milliseconds(fairLife), l.announce, l.client.publish)
-	return r[0] == 1, err
+func (l *fairLock) undo(a attempt) call {
+	return call{Script: fairUndo, Keys: l.keys[:4], Args: []any{a.field, a.level - 1,
+		l.waitTimeout(), milliseconds(fairLife), l.announce, l.client.publish}}
 }
 
-func (l *fairLock) inspect(ctx context.Context, field string) (state, error) {
-	return inspectHash(ctx, l.client, l.keys[0], field)
+func (l *fairLock) force() call {
+	return call{Script: fairForce, Keys: l.keys[:4], Args: []any{milliseconds(fairLife), l.announce, l.client.publish}}
 }
 
-func (l *fairLock) force(ctx context.Context) (bool, error) {
-	r, err := l.client.run(ctx, fairForce, l.keys[:4], milliseconds(fairLife), l.announce, l.client.publish)
-	return r[0] == 1, err
-}
+func (l *fairLock) waitTimeout() int64 { return milliseconds(l.client.fairWaitTimeout) }

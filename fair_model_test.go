@@ -144,7 +144,7 @@ func (m *fairModel) attempt(a *modelActor) {
 	if a.java {
 		got = m.javaRun(javaAcquire, a)
 	} else {
-		g, err := m.lock.acquire(context.Background(), attempt{field: a.name, lease: modelLease, level: 1})
+		g, err := sendAttempt(m.lock, attempt{field: a.name, lease: modelLease, level: 1})
 		if err != nil {
 			m.fail("%v", err)
 		}
@@ -248,8 +248,8 @@ func (m *fairModel) do(event string) {
 		if a.java {
 			there = m.javaRun(javaRelease, a)
 		} else {
-			r, _ := m.lock.release(ctx, a.name, 0)
-			there = r.there
+			r, _ := m.lock.client.send(m.lock.release(a.name, 0))
+			there = r[0] == 1
 		}
 		if !there {
 			m.fail("%s cannot unlock", a.name)
@@ -258,7 +258,7 @@ func (m *fairModel) do(event string) {
 	case "gives up":
 		if a.java {
 			m.javaRun(javaGiveUp, a)
-		} else if _, err := m.lock.abandon(ctx, attempt{field: a.name, level: 1}); err != nil {
+		} else if _, err := m.lock.client.send(m.lock.undo(attempt{field: a.name, level: 1})); err != nil {
 			m.fail("%v", err)
 		}
 		m.leaveOrder(a)
@@ -286,7 +286,7 @@ func (m *fairModel) settle() {
 		first := m.order[0]
 		m.pass(modelTick)
 		if first.state == "holding" {
-			if r, err := m.lock.release(context.Background(), first.name, 0); !r.there || err != nil {
+			if r, err := m.lock.client.send(m.lock.release(first.name, 0)); r[0] != 1 || err != nil {
 				m.fail("%s cannot unlock: %v", first.name, err)
 			}
 			first.state = "idle"
@@ -307,7 +307,7 @@ func (m *fairModel) settle() {
 	if visitor.state != "holding" {
 		m.fail("a lock that nobody holds or waits for is not to be had")
 	}
-	if _, err := m.lock.release(context.Background(), visitor.name, 0); err != nil {
+	if _, err := m.lock.client.send(m.lock.release(visitor.name, 0)); err != nil {
 		m.fail("%v", err)
 	}
 	if keys := m.mini.Keys(); len(keys) > 0 {

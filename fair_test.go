@@ -147,7 +147,7 @@ func TestFairGrantToAWaiterThatGivesUpWakesTheNext(t *testing.T) {
 	b := newFaultBench(t)
 	ctx := context.Background()
 	held := b.direct.NewFairLock(b.name)
-	b.must(b.rdb.ScriptLoad(ctx, fairAcquire.source).Err())
+	b.must(b.rdb.ScriptLoad(ctx, fairAcquire.Source()).Err())
 	b.must(held.Lock(ctx))
 	waiting, cancel := context.WithCancel(ctx)
 	first := make(chan error, 1)
@@ -390,7 +390,7 @@ func TestFairGivingUpWakesTheNext(t *testing.T) {
 		l := b.client().NewFairLock(b.name).lock.(*fairLock)
 		holder, first, last := javaOther+":1", javaOther+":2", javaOther+":3"
 		for _, field := range []string{holder, first, last} {
-			g, err := l.acquire(ctx, attempt{field: field, lease: time.Minute, level: 1})
+			g, err := sendAttempt(l, attempt{field: field, lease: time.Minute, level: 1})
 			b.must(err)
 			if g.state == busy {
 				assert.Positive(t, g.wait, field)
@@ -402,12 +402,12 @@ func TestFairGivingUpWakesTheNext(t *testing.T) {
 		defer messages.Close()
 		_, err := messages.Receive(ctx)
 		b.must(err)
-		_, err = l.abandon(ctx, attempt{field: first, level: 1})
+		_, err = l.client.send(l.undo(attempt{field: first, level: 1}))
 		require.NoError(t, err)
 		got := make(chan error, 1)
 		go func() { got <- second(messages.ReceiveMessage(ctx)) }()
 		b.must(await(b, "the message to the second", got))
-		_, err = l.abandon(ctx, attempt{field: last, level: 1})
+		_, err = l.client.send(l.undo(attempt{field: last, level: 1}))
 		require.NoError(t, err)
 	})
 }

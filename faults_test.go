@@ -45,7 +45,7 @@ var faultLocks = []faultLock{
 }
 
 // calls matches the runs of a script.
-func calls(script *luaScript) testredis.Match { return testredis.Script(script.digest) }
+func calls(script *luaScript) testredis.Match { return testredis.Script(script.Digest()) }
 
 // newThreeWayLock is a RedLock whose nodes all fail together: three names of one server.
 func newThreeWayLock(c *Client, name string) Locker {
@@ -73,7 +73,7 @@ func newFaultBenchOn(t *testing.T, s *testredis.Server) *faultBench {
 	b.name += "-" // no part of the name of another one on this server
 	b.direct = b.client()
 	for _, script := range allScripts() {
-		b.must(b.rdb.ScriptLoad(context.Background(), script.source).Err()) // so that a fault hits a run, not a NOSCRIPT
+		b.must(b.rdb.ScriptLoad(context.Background(), script.Source()).Err()) // so that a fault hits a run, not a NOSCRIPT
 	}
 	return b
 }

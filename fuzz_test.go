@@ -25,6 +25,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -117,8 +118,8 @@ func FuzzReplies(f *testing.F) {
 			good = good && integer
 		}
 		good = good && len(list)%3 == 0
-		replies, err := parseReplies(answer, nil)
-		one, err1 := parseReply(answer, nil)
+		replies, err := send.ParseReplies(answer, nil)
+		one, err1 := send.ParseReply(answer, nil)
 		if (err == nil) != good || (err1 == nil) != (good && len(list) == 3) {
 			t.Fatalf("%.200v is read as %v, %v and %v, %v", answer, replies, err, one, err1)
 		}
@@ -154,9 +155,9 @@ func FuzzBundleAnswers(f *testing.F) {
 		var wants []want
 		for i := range 1 + n%8 {
 			name := fmt.Sprint("lock", i)
-			h := &hold{backend: c.NewLock(name).lock}
+			h := &hold{lock: c.NewLock(name).lock}
 			if i%3 == 2 {
-				h.backend = c.NewRWLock(name).Write().lock
+				h.lock = c.NewRWLock(name).Write().lock
 			}
 			wants = append(wants, want{hold: h, attempt: attempt{field: "f", level: 1}})
 		}
@@ -166,9 +167,8 @@ func FuzzBundleAnswers(f *testing.F) {
 			replies[i] = reply{int64(int8(a)), int64(i), int64(i) + 100}
 			all = all && a == 1
 		}
-		e := &engine{runBundle: func(context.Context, []bundledCall) ([]reply, error) { return replies, nil }}
-		var got tried
-		err := e.askTogether(context.Background(), wants, &got)
+		var got result
+		err := got.readAll(wants, replies)
 		if says := err == nil && got.state == held; says != all {
 			t.Fatalf("%v for %d locks: %+v, %v", replies, len(wants), got, err)
 		}
@@ -425,7 +425,7 @@ func FuzzOptions(f *testing.F) {
 		o.maxWakeDelay = max(o.maxWakeDelay, 100*time.Microsecond) // not a million attempts
 		synctest.Test(t, func(t *testing.T) {
 			r := &fakeRedis{records: make(map[string]*fakeRecord)}
-			e := newEngine("client", o, oneServer(r.pubsub.dial), r.runAll)
+			e := newEngine("client", o, oneServer(r.pubsub.dial), send.Config{Transport: r})
 			b := &bubbleEngine{engine: e, redis: r, t: t}
 			b.lock(1)
 			got := make(chan error, 1)

@@ -9,33 +9,44 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/relock-go/relock/internal/send"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-func open(t *ticket) bool {
-	select {
-	case <-t.turn:
-		return true
-	default:
-		return false
+// enterGates is enterGatesLocked for a caller without the mutexes.
+func (e *bubbleEngine) enterGates(p *patience, wants []want) error {
+	var locks []lockType
+	for _, w := range wants {
+		locks = append(locks, w.hold.verbs())
+	}
+	all := e.useAll(locks)
+	defer all.done()
+	all.Lock()
+	defer all.Unlock()
+	return e.enterGatesLocked(all, p, wants)
+}
+
+// wantsOf asks for fakeLocks.
+func (e *bubbleEngine) wantsOf(o owner, names ...string) (wants []want) {
+	for _, name := range names {
+		h := &hold{name: e.use(name), lock: newFakeLock(e.redis, name), key: holdKey{lockID{name: name}, o}}
+		wants = append(wants, want{hold: h})
+	}
+	return wants
+}
+
+func leaveGates(wants []want) {
+	for _, w := range wants {
+		w.hold.name.mu.Lock()
+		w.hold.leaveGateLocked()
+		w.hold.name.mu.Unlock()
 	}
 }
 
-// A gate admits one owner at a time. The place of a waiter that gives up passes on, also after its turn has come.
-func TestGatePassesAnAbandonedTurnOn(t *testing.T) {
-	var g gate
-	require.True(t, g.tryEnter(), "an open gate admits an owner")
-	require.False(t, g.tryEnter(), "a gate admits one owner")
-	first, second := g.enqueue(nil, 1), g.enqueue(nil, 2)
-	g.leave()
-	require.True(t, open(first), "the first waiter is admitted")
-	require.False(t, open(second), "the second waiter waits")
-	require.False(t, g.tryEnter(), "no owner overtakes the waiters")
-	g.cancel(first) // its ctx ended at the same instant
-	require.True(t, open(second), "a turn was lost")
-	g.cancel(second)
-	require.True(t, g.tryEnter(), "the gate stays shut behind the last waiter")
+// waitsFor is a patience that ends with ctx, or at the deadline.
+func waitsFor(ctx context.Context, deadline time.Time) *patience {
+	return &patience{Wait: send.Wait{Ctx: ctx, Deadline: deadline}}
 }
 
 // A waiter whose turn comes at its deadline is admitted or gives up, and the engine forgets a gate without owners.
@@ -43,23 +54,14 @@ func TestGateLeavesNothingWhenATurnMeetsTheDeadline(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
 			e := newBubbleEngine(t)
-			wants := func(o owner) []want {
-				return []want{{hold: &hold{backend: &fakeLock{e.redis, "x"}, key: holdKey{lockID{name: "x"}, o}}}}
-			}
-			leave := func(wants []want) {
-				e.mu.Lock()
-				defer e.mu.Unlock()
-				e.leaveAllLocked(wants)
-			}
-			first, second := wants(1), wants(2)
-			_, err := e.enterGates(&patience{ctx: context.Background()}, first)
-			require.NoError(t, err)
-			time.AfterFunc(time.Second, func() { leave(first) })
-			_, err = e.enterGates(&patience{ctx: context.Background(), deadline: time.Now().Add(time.Second)}, second)
+			first, second := e.wantsOf(1, "x"), e.wantsOf(2, "x")
+			require.NoError(t, e.enterGates(waitsFor(context.Background(), time.Time{}), first))
+			time.AfterFunc(time.Second, func() { leaveGates(first) })
+			err := e.enterGates(waitsFor(context.Background(), time.Now().Add(time.Second)), second)
 			assert.True(t, err == nil || err == errTimeUp, "%v", err)
 			synctest.Wait()
-			leave(second)
-			assert.Empty(t, e.gates, "gates are left behind a waiter that was told %v", err)
+			leaveGates(second)
+			assert.Zero(t, e.gates(), "gates are left behind a waiter that was told %v", err)
 		})
 	}
 }
@@ -84,20 +86,13 @@ func TestGateReportsAnEndedContextAfterTheReserve(t *testing.T) {
 		e := newBubbleEngine(t)
 		start := time.Now()
 		at := func(d time.Duration) { time.Sleep(time.Until(start.Add(d))) }
-		wants := func(o owner, names ...string) (all []want) {
-			for _, name := range names {
-				all = append(all, want{hold: &hold{backend: &fakeLock{e.redis, name}, key: holdKey{lockID{name: name}, o}}})
-			}
-			return all
-		}
 		through := func(o owner, name string, from, until time.Duration) {
 			go func() {
 				at(from)
-				mine := wants(o, name)
-				_, err := e.enterGates(&patience{ctx: context.Background()}, mine)
-				assert.NoError(t, err)
+				mine := e.wantsOf(o, name)
+				assert.NoError(t, e.enterGates(waitsFor(context.Background(), time.Time{}), mine))
 				at(until)
-				e.leaveGates(mine, -1)
+				leaveGates(mine)
 			}()
 		}
 		// Each time owner 9 comes through one gate, the other gate is taken. The third time, at 3s,
@@ -107,8 +102,8 @@ func TestGateReportsAnEndedContextAfterTheReserve(t *testing.T) {
 		through(3, "x", 700*time.Millisecond, 3*time.Second)
 		through(4, "y", 1500*time.Millisecond, 5*time.Second)
 		at(500 * time.Millisecond)
-		mine := wants(9, "x", "y")
-		_, err := e.enterGates(&patience{ctx: &endsWhenSeen{Context: context.Background()}}, mine)
+		mine := e.wantsOf(9, "x", "y")
+		err := e.enterGates(waitsFor(&endsWhenSeen{Context: context.Background()}, time.Time{}), mine)
 		assert.ErrorIs(t, err, context.Canceled)
 		assert.Equal(t, 3*time.Second+reserveTime, time.Since(start), "not when the reserve is over")
 		at(6 * time.Second)
@@ -120,22 +115,23 @@ func TestGateThatReplacesAnotherIsNotDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
 		id := lockID{name: "x"}
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		before := e.gateLocked(id)
-		before.tryEnter()
-		first := before.enqueue(nil, 1)
-		before.enqueue(nil, 2)
-		before.turnAway()
-		before.leave()
-		before.cancel(first)
-		e.dropGateLocked(id, before)
+		n := e.use("x")
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		before := n.gateLocked(id)
+		before.TryEnter()
+		first := before.Add(nil, 1)
+		before.Add(nil, 2)
+		before.FailOthers(errAskYourself)
+		before.Release()
+		before.Leave(first)
+		n.dropGateLocked(before)
 
-		now := e.gateLocked(id)
-		now.tryEnter()
-		e.dropGateLocked(id, before) // by a waiter that was turned away
-		assert.Same(t, now, e.gateLocked(id), "there are two gates of one name")
-		now.leave()
-		e.dropGateLocked(id, now)
+		now := n.gateLocked(id)
+		now.TryEnter()
+		n.dropGateLocked(before) // by a waiter that was turned away
+		assert.Same(t, now, n.gateLocked(id), "there are two gates of one name")
+		now.Release()
+		n.dropGateLocked(now)
 	})
 }

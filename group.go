@@ -2,81 +2,90 @@ package relock
 
 // A group: how one caller takes several locks of one Redis together.
 //
-// Rules: an attempt is made with the owner's turn at all holds and through the gates of all locks that the
-// owner does not hold. A caller that waits, for a turn, at a gate or for a release, keeps no turn and no
+// Rules: an attempt is made with the owner mutexes of all holds and through the gates of all locks that the
+// owner does not hold. A caller that waits, for an owner mutex, at a gate or for a release, keeps no owner mutex and no
 // level: other callers of its owner can unlock, lock and re-enter meanwhile. After every wait the
 // caller looks again at what its owner holds by then. An acquisition has one field for
 // each lock, under which it asks for as long as its owner does not hold that lock.
 
 import (
-	"errors"
 	"slices"
+	"time"
 )
 
-// errLookAgain ends a wait at a gate: the owner who waits has come to hold one of the locks by another caller.
-var errLookAgain = errors.New("the owner has come to hold one of the locks")
-
 type group struct {
-	engine   *engine
-	owner    owner
-	request  request
-	backends []backend
-	changed  chan struct{} // a token: the owner has come to hold one of the locks
+	engine  *engine
+	names   names // of the locks; their mutexes are locked together
+	owner   owner
+	request request
+	locks   []lockType
+	changed chan struct{} // a token: the owner has come to hold one of the locks
 
-	// One for each backend:
+	// One for each lock:
 	fresh []*hold // what the acquisition asks for where nothing is held yet: its field, and its gate
 	asked []want  // the last attempt on it; no hold: there was none
 	again []want  // the last attempt on a re-entry; no hold: there was none
 
-	turns []want // at whose holds it is the caller's turn
+	wants []want // whose owner mutexes the caller has
 }
 
 // newGroup begins an acquisition. The caller ends it.
-func (e *engine) newGroup(bs []backend, o owner, r request) *group {
+func (e *engine) newGroup(bs []lockType, o owner, r request) *group {
 	g := &group{
-		engine: e, owner: o, request: r, backends: bs,
+		engine: e, names: e.useAll(bs), owner: o, request: r, locks: bs,
 		changed: make(chan struct{}, 1),
 		fresh:   make([]*hold, len(bs)), asked: make([]want, len(bs)), again: make([]want, len(bs)),
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	g.names.Lock()
+	defer g.names.Unlock()
 	for i, b := range bs {
-		key := holdKey{b.id(), o}
-		g.fresh[i] = &hold{engine: e, backend: b, key: key, field: e.fieldLocked(o)}
-		if e.groups == nil {
-			e.groups = make(map[holdKey][]*group)
+		n, key := g.names.of(b), holdKey{b.id(), o}
+		g.fresh[i] = &hold{name: n, lock: b, key: key, field: e.newField(o)}
+		if n.groups == nil {
+			n.groups = make(map[holdKey][]*group)
 		}
-		e.groups[key] = append(e.groups[key], g)
+		n.groups[key] = append(n.groups[key], g)
 	}
 	return g
 }
 
-// end ends the caller's turns, and gives up what it was not granted.
+// of is the name of b.
+func (ns names) of(b lockType) *name {
+	for _, n := range ns {
+		if n.text == b.id().name {
+			return n
+		}
+	}
+	panic("bug: a lock of another group")
+}
+
+// end unlocks what the caller has, and gives up what it was not granted.
 func (g *group) end() {
-	e := g.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, w := range g.turns {
-		e.endTurnLocked(w.hold)
+	g.names.Lock()
+	for _, w := range g.wants {
+		w.hold.unlockHoldLocked()
 	}
 	for _, h := range g.fresh {
 		if h.state == fresh {
-			e.leaveGateLocked(h)
+			h.leaveGateLocked()
 			h.state = over // what is still on its way for it is undone
 		}
-		left := slices.DeleteFunc(e.groups[h.key], func(other *group) bool { return other == g })
-		if e.groups[h.key] = left; len(left) == 0 {
-			delete(e.groups, h.key)
+		n := h.name
+		left := slices.DeleteFunc(n.groups[h.key], func(other *group) bool { return other == g })
+		if n.groups[h.key] = left; len(left) == 0 {
+			delete(n.groups, h.key)
 		}
 	}
+	g.names.Unlock()
+	g.names.done()
 }
 
 // heldByLocked tells the groups of an owner that it has come to hold one of their locks.
-func (e *engine) heldByLocked(key holdKey) {
-	if len(e.groups) == 0 {
+func (n *name) heldByLocked(key holdKey) {
+	if len(n.groups) == 0 {
 		return
 	}
-	for _, g := range e.groups[key] {
+	for _, g := range n.groups[key] {
 		select {
 		case g.changed <- struct{}{}:
 		default:
@@ -91,87 +100,111 @@ func (g *group) waiting(p *patience) *patience {
 	return &patient
 }
 
-// gather waits for the caller's turn at all holds and for the gates of all locks that are not held, and
+// gather waits for the owner mutexes of all holds and for the gates of all locks that are not held, and
 // returns what is to be asked for. On an error it keeps nothing.
 func (g *group) gather(p *patience) ([]want, error) {
 	e := g.engine
-	past := false  // the gates
-	ahead := false // others were let go first
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	var kept *hold // at which it is the caller's turn already
+	bypass := false  // the gates
+	yielded := false // others were let go first
+	g.names.Lock()
+	defer g.names.Unlock()
+	var kept *hold // whose owner mutex the caller has already
 	for {
 		select {
 		case <-g.changed: // and is seen now
 		default:
 		}
-		other := g.takeTurnsLocked(kept)
+		other := g.lockHoldsLocked(kept)
 		kept = nil
 		if other != nil {
-			g.leaveGatesLocked()
-			patient := *p
-			if other.state == holding {
-				patient.once = false // another caller of the owner is at it, who will soon be done
-			}
-			if err := e.passLocked(&patient, &other.turn); err != nil {
+			if err := g.awaitHoldLocked(p, other); err != nil {
 				return nil, err
 			}
 			kept = other
 			continue
 		}
 		if late := g.lapsedLocked(); late != nil {
-			g.endTurnsLocked()
-			e.mu.Unlock()
-			late.lapseIfDue()
-			e.mu.Lock()
+			g.unlockHoldsLocked()
+			g.names.Unlock()
+			late.expireIfDue()
+			g.names.Lock()
 			continue
 		}
-		if !past && !g.tryGatesLocked() {
-			patient := g.waiting(p)
-			err := e.enterGatesLocked(patient, g.awaitedLocked())
-			p.sees(patient.obstacle)
-			past = err == errAskYourself
-			if err != nil && err != errLookAgain && !past {
+		if !bypass && !g.tryGatesLocked() {
+			var err error
+			if bypass, err = g.awaitGatesLocked(p); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		if way := e.wayLocked(g.turns); way > 0 && !ahead && p.hasTime(way) {
-			ahead = true
-			g.endTurnsLocked()
-			e.mu.Unlock()
-			p.seen.waits()
-			err := p.wait(nil, nil, way)
-			e.mu.Lock()
-			if err != nil {
-				g.leaveGatesLocked()
+		if d := e.yieldLocked(g.wants); d > 0 && !yielded && p.HasTime(d) {
+			yielded = true
+			if err := g.yieldLocked(p, d); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		var loss error
-		for i := range g.turns {
-			if err := e.prepareLocked(p, &g.turns[i], g.request); loss == nil {
-				loss = err
-			}
-		}
-		if loss != nil {
-			g.endTurnsLocked()
-			g.leaveGatesLocked()
-			return nil, loss
-		}
-		return slices.Clone(g.turns), nil
+		return g.prepareLocked()
 	}
 }
 
-// takeTurnsLocked takes the owner's turn at all holds, and makes fresh ones where nothing is held; or it
-// takes none and returns a hold that another caller is at. The caller has the turn at kept already.
-func (g *group) takeTurnsLocked(kept *hold) (other *hold) {
-	e := g.engine
-	for i, b := range g.backends {
-		key := holdKey{b.id(), g.owner}
-		h := e.holds[key]
-		if h != nil && h != kept && !h.turn.tryEnter() {
+// awaitHoldLocked waits for the owner mutex of a hold that another caller is at.
+func (g *group) awaitHoldLocked(p *patience, other *hold) error {
+	g.leaveGatesLocked()
+	patient := *p
+	if other.state == holding {
+		patient.NoWait = false // another caller of the owner is at it, which will soon be done
+	}
+	return g.engine.enterLocked(g.names, &patient, &other.owner)
+}
+
+// awaitGatesLocked waits for all gates, and says whether the next attempt is to bypass them.
+func (g *group) awaitGatesLocked(p *patience) (bypass bool, err error) {
+	patient := g.waiting(p)
+	err = g.engine.enterGatesLocked(g.names, patient, g.awaitedLocked())
+	p.sees(patient.obstacle)
+	if err == errLookAgain || err == errAskYourself {
+		return err == errAskYourself, nil
+	}
+	return false, err
+}
+
+// yieldLocked lets others go first for d.
+func (g *group) yieldLocked(p *patience, d time.Duration) error {
+	g.unlockHoldsLocked()
+	g.names.Unlock()
+	p.span.waits()
+	err := p.sleep(nil, nil, d)
+	g.names.Lock()
+	if err != nil {
+		g.leaveGatesLocked()
+	}
+	return err
+}
+
+// prepareLocked makes the attempts.
+func (g *group) prepareLocked() ([]want, error) {
+	var loss error
+	for i := range g.wants {
+		if err := g.wants[i].prepareLocked(g.request); loss == nil {
+			loss = err
+		}
+	}
+	if loss != nil {
+		g.unlockHoldsLocked()
+		g.leaveGatesLocked()
+		return nil, loss
+	}
+	return slices.Clone(g.wants), nil
+}
+
+// lockHoldsLocked takes the owner mutexes of all holds, and makes fresh ones where nothing is held; or it
+// takes none and returns a hold that another caller is at. The caller has the owner mutex of kept already.
+func (g *group) lockHoldsLocked(kept *hold) (other *hold) {
+	for i, b := range g.locks {
+		n, key := g.fresh[i].name, holdKey{b.id(), g.owner}
+		h := n.holds[key]
+		if h != nil && h != kept && !h.owner.TryEnter() {
 			other = h
 			break
 		}
@@ -179,62 +212,61 @@ func (g *group) takeTurnsLocked(kept *hold) (other *hold) {
 			kept = nil // it is among the others now
 		}
 		if h != nil && (h.forgottenLocked() || h.state == over) {
-			e.forgetLocked(h)
-			h.turn.leave()
+			n.forgetLocked(h)
+			h.owner.Release()
 			h = nil
 		}
 		if h == nil {
-			h = e.newHoldLocked(b, key)
+			h = n.newHoldLocked(b, key)
 			h.field, h.gate, g.fresh[i].gate = g.fresh[i].field, g.fresh[i].gate, nil
 			g.fresh[i] = h
 		} else {
-			e.leaveGateLocked(g.fresh[i])
+			g.fresh[i].leaveGateLocked()
 		}
-		g.turns = append(g.turns, want{hold: h})
+		g.wants = append(g.wants, want{hold: h})
 	}
 	if kept != nil {
-		e.endTurnLocked(kept) // it is over by now, or is not asked for this time
+		kept.unlockHoldLocked() // it is over by now, or is not asked for this time
 	}
 	if other != nil {
-		g.endTurnsLocked()
+		g.unlockHoldsLocked()
 	}
 	return other
 }
 
-// endTurnsLocked ends the caller's turns. The gates of what it asks for are left to g.fresh.
-func (g *group) endTurnsLocked() {
-	for _, w := range g.turns {
+// unlockHoldsLocked unlocks all holds. The gates of what the caller asks for are left to g.fresh.
+func (g *group) unlockHoldsLocked() {
+	for _, w := range g.wants {
 		if w.hold.state == fresh {
-			g.engine.forgetLocked(w.hold)
-			w.hold.turn.leave()
+			w.hold.name.forgetLocked(w.hold)
+			w.hold.owner.Release()
 		} else {
-			g.engine.endTurnLocked(w.hold)
+			w.hold.unlockHoldLocked()
 		}
 	}
-	g.turns = nil
+	g.wants = nil
 }
 
-// lapsedLocked is a hold whose time is up, before the watchdog has noticed; or nil.
+// lapsedLocked is a hold whose time is over, before the watchdog has noticed; or nil.
 func (g *group) lapsedLocked() *hold {
-	for _, w := range g.turns {
-		if h := w.hold; h.state == holding && !g.engine.dog.trusted(&h.tenure.lease) {
+	for _, w := range g.wants {
+		if h := w.hold; h.state == holding && !g.engine.dog.trusted(&h.record.lease) {
 			return h
 		}
 	}
 	return nil
 }
 
-// tryGatesLocked enters all gates that the attempt has to pass; or ends the caller's turns.
+// tryGatesLocked enters all gates that the attempt has to pass; or unlocks the holds.
 func (g *group) tryGatesLocked() bool {
-	e := g.engine
-	for _, w := range g.turns {
+	for _, w := range g.wants {
 		h := w.hold
-		if h.gate != nil || !e.needsGateLocked(h) {
+		if h.gate != nil || !h.needsGateLocked() {
 			continue
 		}
-		gate := e.gateLocked(h.key.id)
-		if !gate.tryEnter() {
-			g.endTurnsLocked()
+		gate := h.name.gateLocked(h.key.id)
+		if !gate.TryEnter() {
+			g.unlockHoldsLocked()
 			return false
 		}
 		h.gate = gate
@@ -245,7 +277,7 @@ func (g *group) tryGatesLocked() bool {
 // awaitedLocked is what the caller asks for that its owner does not hold.
 func (g *group) awaitedLocked() (wants []want) {
 	for _, h := range g.fresh {
-		if held := g.engine.holds[h.key]; held == nil || held.state == fresh {
+		if held := h.name.holds[h.key]; held == nil || held.state == fresh {
 			wants = append(wants, want{hold: h})
 		}
 	}
@@ -255,29 +287,31 @@ func (g *group) awaitedLocked() (wants []want) {
 func (g *group) leaveGatesLocked() {
 	for _, h := range g.fresh {
 		if h.state == fresh {
-			g.engine.leaveGateLocked(h)
+			h.leaveGateLocked()
 		}
 	}
 }
 
-// letGo ends the caller's turns before it waits for the release of wants[at]. It keeps the gate of
+// letGo unlocks all holds before the caller waits for the release of wants[at]. It keeps the gate of
 // that one, which another process has; or all of them, if it asks again in a moment.
 func (g *group) letGo(at int, all bool) {
-	e := g.engine
-	e.mu.Lock()
-	for _, w := range g.turns {
+	g.names.Lock()
+	defer g.names.Unlock()
+	for _, w := range g.wants {
 		if h := w.hold; h.state == holding && !w.renewed {
-			h.stretched = true // the attempt has set its lease, and what undoes an attempt does not shorten that
+			h.leaseUncertain = true // the attempt has set its lease, and the undo of an attempt does not shorten that
 		}
 	}
-	g.endTurnsLocked()
-	e.mu.Unlock()
-	if !all {
-		fresh := make([]want, len(g.fresh))
-		for i, h := range g.fresh {
-			fresh[i].hold = h
+	g.unlockHoldsLocked()
+	if all {
+		return
+	}
+	for i, h := range g.fresh {
+		if i != at {
+			h.leaveGateLocked()
+		} else if h.gate != nil {
+			h.gate.turns.interrupted()
 		}
-		e.leaveGates(fresh, at)
 	}
 }
 
@@ -297,8 +331,8 @@ func (g *group) now(wants []want) []want {
 	if g == nil {
 		return wants
 	}
-	g.engine.mu.Lock()
-	defer g.engine.mu.Unlock()
+	g.names.Lock()
+	defer g.names.Unlock()
 	wants = slices.Clone(wants)
 	for i, h := range g.fresh {
 		if wants[i].field == h.field {
@@ -310,14 +344,14 @@ func (g *group) now(wants []want) []want {
 
 // unwanted is what attempts may have left in Redis that the caller does not have: granted is what was
 // granted, or nil.
-func (g *group) unwanted(granted []want, ghosts int) (wants []want) {
+func (g *group) unwanted(granted []want, unknown int) (wants []want) {
 	for i, w := range g.asked {
 		if w.hold != nil && (granted == nil || granted[i].field != w.field) {
 			wants = append(wants, w)
 		}
 	}
 	for _, w := range g.again {
-		if w.hold != nil && granted == nil && ghosts > 0 {
+		if w.hold != nil && granted == nil && unknown > 0 {
 			wants = append(wants, w)
 		}
 	}

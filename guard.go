@@ -63,11 +63,9 @@ func (g *guard) Err() error {
 		return err
 	}
 	_ = g.parent.Err() // it may be another guard
-	if cause := g.hold.due(); cause != nil {
-		g.hold.loseUnasked(cause)
-	}
+	g.hold.loseIfDue()
 	if loss := g.hold.lossOf(); loss != nil { // whoever noticed it may not have come to this guard yet
-		endGuards([]*guardEnd{g.end}, g.hold.named(loss))
+		endGuards([]*guardEnd{g.end}, g.hold.withName(loss))
 	}
 	return g.end.Err()
 }
@@ -114,15 +112,17 @@ func (s *doContext) Value(key any) any {
 }
 
 // guard returns a ctx that ends with o's hold on b.
-func (e *engine) guard(ctx context.Context, b backend, o owner) (context.Context, error) {
+func (e *engine) guard(ctx context.Context, b description, o owner) (context.Context, error) {
 	if err := e.open(); err != nil {
 		return nil, err
 	}
-	h := e.find(b.id(), o)
+	n := e.use(b.id().name)
+	defer n.done()
+	h := n.find(b.id(), o)
 	if h == nil {
-		return nil, e.notHeldError(b.id(), o)
+		return nil, n.notHeldError(b.id(), o)
 	}
-	h.lapseIfDue()
+	h.expireIfDue()
 	done := ctx.Done()
 	ends := endsWith(ctx, guardKey{h})
 	end, err := h.endOf(done)
@@ -156,7 +156,7 @@ func (e *engine) guard(ctx context.Context, b backend, o owner) (context.Context
 // guardableLocked says why h cannot be guarded, or nil.
 func (h *hold) guardableLocked() error {
 	switch {
-	case h.engine.isClosed:
+	case h.name.closed:
 		return ErrClosed
 	case h.state != holding:
 		return cmp.Or(h.loss, ErrNotHeld)
@@ -166,15 +166,15 @@ func (h *hold) guardableLocked() error {
 
 // endOf is the end of guards whose parents end with done, or nil.
 func (h *hold) endOf(done <-chan struct{}) (end *guardEnd, err error) {
-	h.engine.mu.Lock()
-	defer h.engine.mu.Unlock()
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
 	return h.guards[done], h.guardableLocked()
 }
 
 // keepEnd has end ended with h, and returns it; or the one that another goroutine has made meanwhile.
 func (h *hold) keepEnd(done <-chan struct{}, end *guardEnd) (*guardEnd, error) {
-	h.engine.mu.Lock()
-	defer h.engine.mu.Unlock()
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
 	if err := h.guardableLocked(); err != nil {
 		return nil, err
 	}
@@ -190,8 +190,8 @@ func (h *hold) keepEnd(done <-chan struct{}, end *guardEnd) (*guardEnd, error) {
 
 // forgetEnd forgets an end whose parents have ended.
 func (h *hold) forgetEnd(done <-chan struct{}, end *guardEnd) {
-	h.engine.mu.Lock()
-	defer h.engine.mu.Unlock()
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
 	if h.guards[done] == end {
 		delete(h.guards, done)
 	}

@@ -12,18 +12,71 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/send"
 )
 
 const longestName = 1 << 20 // bytes
 
-// A lockType is one kind of lock: what the engine needs of it, and what it can be asked.
+// A lockType is one kind of lock, as data: which call each verb is, and how the reply to
+// an attempt reads. It sends nothing, waits for nothing, and holds no state.
 type lockType interface {
-	backend
-	// inspect says how the lock stands, and whether the hold of that field is there.
-	inspect(ctx context.Context, field string) (state, error)
-	// force frees the lock and says whether anybody held it.
-	force(ctx context.Context) (bool, error)
+	description
+	verbs
 }
+
+// A description is what does not change: a lock type embeds a facts.
+type description interface {
+	// id tells locks apart: locks with the same id are the same lock to an owner.
+	id() lockID
+	// typ is the lock's type in events.
+	typ() LockType
+	// otherHalf is that of a lock that has two.
+	otherHalf() lockID
+	// admission is how goroutines of one process get past one another.
+	admission() admission
+	// fenced says whether each hold draws a fencing token.
+	fenced() bool
+	// bundled is the script of a bundle for this lock; 0: it cannot be taken together with others.
+	bundled() bundledScript
+}
+
+// The verbs of a lock are calls. Every call sets a state and adds nothing, so that it may run twice, and late.
+type verbs interface {
+	// acquire makes one attempt, and granted reads its reply.
+	acquire(a attempt) call
+	granted(a attempt, r reply) (grant, error)
+	// release sets the levels of a hold to left: {1, heard, 0} done, and so many connections were
+	// told that the lock is free; {-1, 0, 0} the hold is not there.
+	release(field string, left int) call
+	// undo takes an attempt back: {1, ...} its hold was there.
+	undo(a attempt) call
+	// renew sets a lease: {1, ...} done, {-1, ...} the hold is not there. Only if it is exact, it may shorten the lease.
+	renew(field string, lease time.Duration, exact bool) call
+	// inspect asks how the lock stands: {1 if it is held, 1 if by that field, PTTL}.
+	inspect(field string) call
+	// force frees the lock: {1, ...} it was held.
+	force() call
+	// channel is where the release is announced that an attempt waits for; "" where
+	// it is announced only to waiters that have left something in Redis, and the attempt does not.
+	channel(a attempt) string
+}
+
+// facts are the description of a lock type.
+type facts struct {
+	lock   lockID
+	kind   LockType
+	other  lockID // its other half; or zero
+	admits admission
+	tokens bool
+	script bundledScript
+}
+
+func (f *facts) id() lockID             { return f.lock }
+func (f *facts) typ() LockType          { return f.kind }
+func (f *facts) otherHalf() lockID      { return f.other }
+func (f *facts) admission() admission   { return f.admits }
+func (f *facts) fenced() bool           { return f.tokens }
+func (f *facts) bundled() bundledScript { return f.script }
 
 type state struct {
 	locked bool
@@ -35,15 +88,50 @@ type state struct {
 type handle struct {
 	client *Client
 	name   string
-	lock   lockType
-	parts  bool // it is made of other locks
+	lock   description
+	record lockType // the same lock, if it has one record on one server; else nil, and lock is a taker
 	fenced bool
 	bad    error // why it cannot be used, or nil
 }
 
+// A taker is how a handle takes, gives back and asks its lock. The arguments make sense.
+type taker interface {
+	take(ctx context.Context, o owner, r request) (bool, error)
+	giveBack(ctx context.Context, o owner) error
+	look(ctx context.Context, field string) (state, error)
+	free(ctx context.Context) (bool, error)
+}
+
+// via is how h takes its lock.
+func (h *handle) via() taker {
+	if h.record == nil {
+		return h.lock.(taker)
+	}
+	return recordTaker{h}
+}
+
+// A recordTaker is the taker of a lock that has a record: it hands on to the engine.
+type recordTaker struct{ *handle }
+
+func (t recordTaker) take(ctx context.Context, o owner, r request) (bool, error) {
+	return t.client.engine.acquire(ctx, o, r, t.record)
+}
+
+func (t recordTaker) giveBack(ctx context.Context, o owner) error {
+	return t.client.engine.release(ctx, t.record, o)
+}
+
+func (t recordTaker) look(ctx context.Context, field string) (state, error) {
+	return t.client.engine.inspect(ctx, t.record, field)
+}
+
+func (t recordTaker) free(ctx context.Context) (bool, error) {
+	return t.client.engine.force(ctx, t.record)
+}
+
 // newHandle returns the handle of lock, whose data are in keys; the first is its name.
 func newHandle(c *Client, lock lockType, keys []string, o lockOptions) handle {
-	return handle{client: c, name: keys[0], lock: lock, parts: isComposite(lock), fenced: o.fenced, bad: checkKeys(c, keys)}
+	return handle{client: c, name: keys[0], lock: lock, record: lock, fenced: o.fenced, bad: checkKeys(c, keys)}
 }
 
 // Name is the name of the lock: see [Locker].
@@ -97,8 +185,7 @@ func (h *handle) acquire(ctx context.Context, op string, r request) (bool, error
 	if err := h.usable(ctx); err != nil {
 		return false, h.fail(op, err)
 	}
-	ctx, o := h.caller(ctx)
-	ok, err := h.client.engine.acquire(ctx, h.lock, o, r)
+	ok, err := h.via().take(ctx, ownerOf(ctx), r)
 	return ok, h.fail(op, err)
 }
 
@@ -106,8 +193,7 @@ func (h *handle) acquire(ctx context.Context, op string, r request) (bool, error
 func (h *handle) Unlock(ctx context.Context) error {
 	err := h.usable(ctx)
 	if err == nil {
-		ctx, o := h.caller(ctx)
-		err = h.client.engine.release(ctx, h.lock, o)
+		err = h.via().giveBack(ctx, ownerOf(ctx))
 	}
 	return h.fail("unlock", err)
 }
@@ -181,8 +267,7 @@ func (h *handle) holdCount(ctx context.Context, op string) (int, error) {
 	if err := h.usable(ctx); err != nil {
 		return 0, h.fail(op, err)
 	}
-	ctx, o := h.caller(ctx)
-	hold, levels := h.client.engine.levels(h.lock, o)
+	hold, levels := h.client.engine.levels(h.lock, ownerOf(ctx))
 	if levels == 0 {
 		return 0, h.fail(op, h.client.engine.open())
 	}
@@ -214,7 +299,7 @@ func (h *handle) ForceUnlock(ctx context.Context) (bool, error) {
 	if err := h.usable(ctx); err != nil {
 		return false, h.fail("force unlock", err)
 	}
-	freed, err := h.client.engine.force(ctx, h.lock)
+	freed, err := h.via().free(ctx)
 	return freed, h.fail("force unlock", err)
 }
 
@@ -222,18 +307,8 @@ func (h *handle) inspect(ctx context.Context, op, field string) (state, error) {
 	if err := h.usable(ctx); err != nil {
 		return state{}, h.fail(op, err)
 	}
-	s, err := h.client.engine.inspect(ctx, h.lock, field)
+	s, err := h.via().look(ctx, field)
 	return s, h.fail(op, err)
-}
-
-// caller is the owner who calls. A lock that is made of others asks these for it
-// on other goroutines, so that ctx has to say so.
-func (h *handle) caller(ctx context.Context) (context.Context, owner) {
-	o := ownerOf(ctx)
-	if h.parts {
-		ctx = o.in(ctx)
-	}
-	return ctx, o
 }
 
 func (h *handle) usable(ctx context.Context) error {
@@ -254,8 +329,8 @@ func failed(op, name string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if p := panicOf(err); p != nil {
-		panic(p.value)
+	if p := send.PanicOf(err); p != nil {
+		panic(p.Value)
 	}
 	return fmt.Errorf("relock: %s %s: %w", op, shortName(name), err)
 }
@@ -292,8 +367,8 @@ func slotPart(key string) string {
 	return key
 }
 
-// heldBusyOrGone reads the answer to an attempt: {1, 0, token}, {0, pttl, 0} or {-1, 0, 0}.
-func heldBusyOrGone(r reply) grant {
+// parseGrant reads the reply to an attempt: {1, 0, token} held, {0, pttl, 0} busy, {-1, 0, 0} gone.
+func parseGrant(r reply) grant {
 	switch r[0] {
 	case 1:
 		return grant{state: held, token: r[2]}
@@ -303,11 +378,11 @@ func heldBusyOrGone(r reply) grant {
 	return grant{state: gone}
 }
 
-// standing is the answer to an attempt that, where it is busy, has left a sign of
+// enqueued is the grant of an attempt that, where the lock is busy, has left a sign of
 // life in Redis which is to be renewed every heartbeat.
-func (g grant) standing(a attempt, heartbeat time.Duration) grant {
+func (g grant) enqueued(a attempt, heartbeat time.Duration) grant {
 	if g.state == busy {
-		g.left = !a.once
+		g.queued = !a.noWait
 		if g.wait < 0 || g.wait > heartbeat {
 			g.wait = heartbeat
 		}
@@ -315,15 +390,19 @@ func (g grant) standing(a attempt, heartbeat time.Duration) grant {
 	return g
 }
 
-// renewHash is renewal for locks whose record is held by whoever has a field in it.
-func renewHash(key, field string, lease time.Duration, exact bool) call {
-	return call{renewScript, []string{key}, []any{field, milliseconds(lease), exact}}
+// A hashLock is a lock whose record is a hash with a field for each hold: its verbs that need no more than that.
+type hashLock struct {
+	facts
+	client *Client
+	keys   []string // the record; others beside it
 }
 
-// inspectHash is inspect for locks whose record is held by whoever has a field in it.
-func inspectHash(ctx context.Context, c *Client, key, field string) (state, error) {
-	r, err := c.run(ctx, inspectScript, []string{key}, field)
-	return state{locked: r[0] > 0, held: r[1] > 0, ttl: fromMilliseconds(r[2])}, err
+func (l *hashLock) renew(field string, lease time.Duration, exact bool) call {
+	return call{Script: renewScript, Keys: l.keys[:1], Args: []any{field, milliseconds(lease), exact}}
+}
+
+func (l *hashLock) inspect(field string) call {
+	return call{Script: inspectScript, Keys: l.keys[:1], Args: []any{field}}
 }
 
 // tokenKey is where the fencing counter of a lock is.
@@ -356,9 +435,4 @@ func fromMilliseconds(ms int64) time.Duration {
 		return math.MinInt64
 	}
 	return time.Duration(ms) * time.Millisecond
-}
-
-// releasedBy reads the answer to a release: {1, heard, 0} or {-1, 0, 0}.
-func releasedBy(r reply, err error) (released, error) {
-	return released{there: r[0] == 1, heard: int(r[1])}, err
 }

@@ -24,10 +24,12 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// A fencedFake is a fakeLock that draws a token for each hold.
-type fencedFake struct{ *fakeLock }
-
-func (fencedFake) tokens() bool { return true }
+// newFencedFake is a fakeLock whose holds draw tokens.
+func newFencedFake(r *fakeRedis, name string) *fakeLock {
+	l := newFakeLock(r, name)
+	l.tokens = true
+	return l
+}
 
 // queue has owners from..to wait for the lock, in this order. Each holds the lock for
 // section, and appends itself to order.
@@ -135,10 +137,7 @@ func TestHandoverLooksAtTheClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		order, all := e.queue(2, 3, 0)
-		e.mu.Lock()
-		h := e.holds[holdKey{lockID{name: "x"}, 1}]
-		e.mu.Unlock()
-		h.tenure.lease.until.Store(0)
+		e.holdOf(lockID{name: "x"}, 1, func(h *hold) { h.record.lease.until.Store(0) })
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
 		all.Wait()
 		n := e.redis.count("acquire")
@@ -154,9 +153,7 @@ func TestHandoverStopsWhenTheLeaseHasEnded(t *testing.T) {
 		e.slice = time.Hour
 		e.lock(1)
 		_, all := e.queue(2, 2, 0)
-		e.mu.Lock()
-		e.holds[holdKey{lockID{name: "x"}, 1}].tenure.ended = true
-		e.mu.Unlock()
+		e.holdOf(lockID{name: "x"}, 1, func(h *hold) { h.record.ended = true })
 		e.unlock(1)
 		all.Wait()
 		assert.Equal(t, 2, e.redis.count("release"), "releases")
@@ -216,9 +213,9 @@ func TestHandoverToAWaiterThatGivesUpPassesOn(t *testing.T) {
 			rng := rand.New(rand.NewPCG(seed, 0))
 			e.slice = time.Hour
 			fenced := seed%2 == 1
-			var lock backend = &fakeLock{e.redis, "x"}
+			var lock lockType = newFakeLock(e.redis, "x")
 			if fenced {
-				lock = fencedFake{lock.(*fakeLock)}
+				lock.(*fakeLock).tokens = true
 				e.redis.latency = time.Duration(rng.IntN(2)) * time.Millisecond
 			}
 			var inside, served atomic.Int32
@@ -248,7 +245,7 @@ func TestHandoverToAWaiterThatGivesUpPassesOn(t *testing.T) {
 			time.Sleep(2 * time.Second)
 			h := e.redis.holder("x")
 			assert.Empty(t, h, "seed %d: %s is left", seed, h)
-			assert.Zero(t, len(e.holds)+len(e.dog.leases), "seed %d: %d holds, %d leases are left", seed, len(e.holds), len(e.dog.leases))
+			assert.Zero(t, e.holds()+e.leases(), "seed %d: %d holds, %d leases are left", seed, e.holds(), e.leases())
 		})
 	}
 }
@@ -258,7 +255,7 @@ func TestHandoverToAnEndedContextReleases(t *testing.T) {
 	for range 100 {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			e.slice = time.Hour
-			lock := fencedFake{&fakeLock{e.redis, "x"}}
+			lock := newFencedFake(e.redis, "x")
 			e.lock(1)
 			ctx, cancel := context.WithCancel(context.Background())
 			got := make(chan bool, 1)
@@ -280,7 +277,7 @@ func TestHandoverToAnEndedContextReleases(t *testing.T) {
 func TestHandoverDrawsATokenForEachHold(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.slice = time.Hour
-		lock := fencedFake{&fakeLock{e.redis, "x"}}
+		lock := newFencedFake(e.redis, "x")
 		var last int64
 		section := func(o owner) {
 			ok, err := e.acquire(context.Background(), lock, o, request{wait: forever})
@@ -430,11 +427,12 @@ func TestHandoverNeverOfADowngrade(t *testing.T) {
 // waitsAtGate says whether an owner waits for l in the queue of this process.
 func (b *bench) waitsAtGate(l known) bool {
 	h := l.inside()
-	e := h.client.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	g := e.gates[h.lock.id()]
-	return g != nil && g.first() != nil
+	n := h.client.engine.use(h.name)
+	defer n.done()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	g := n.findGateLocked(h.lock.id())
+	return g != nil && g.First() != nil
 }
 
 // S6, in Redis: each lock type with tokens draws one for each hold that is handed over.
@@ -478,10 +476,12 @@ func TestHandoverDrawsTokensInRedis(t *testing.T) {
 // asks says whether an owner of this process contends for l.
 func (b *bench) asks(l known) bool {
 	h := l.inside()
-	h.client.engine.mu.Lock()
-	defer h.client.engine.mu.Unlock()
-	g := h.client.engine.gates[h.lock.id()]
-	return g != nil && g.taken
+	n := h.client.engine.use(h.name)
+	defer n.done()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	g := n.findGateLocked(h.lock.id())
+	return g != nil && g.Taken()
 }
 
 // A goroutine of the holder that calls Lock during a handover to another owner gets the lock in its turn.
@@ -715,7 +715,7 @@ func TestForceUnlockDuringAHandoverReachesTheSuccessor(t *testing.T) {
 		e.redis.latency = 5 * time.Millisecond
 		forced := make(chan bool)
 		go func() {
-			ok, err := e.force(context.Background(), &forcible{fakeLock{e.redis, "x"}})
+			ok, err := e.force(context.Background(), newFakeLock(e.redis, "x"))
 			assert.NoError(t, err)
 			forced <- ok
 		}()
@@ -730,18 +730,6 @@ func TestForceUnlockDuringAHandoverReachesTheSuccessor(t *testing.T) {
 		assert.LessOrEqual(t, took, time.Second, "the successor was told after %v", took)
 		_ = e.unlockErr(2)
 	})
-}
-
-// A forcible is a fakeLock that ForceUnlock can delete.
-type forcible struct{ fakeLock }
-
-func (f *forcible) inspect(context.Context, string) (state, error) { return state{}, nil }
-func (f *forcible) force(context.Context) (ok bool, err error) {
-	err = f.redis.do("force", func() {
-		ok = f.redis.record("x") != nil
-		delete(f.redis.records, "x")
-	})
-	return ok, err
 }
 
 // A handover sets the lease that the successor asked for, also if the lease before was longer.
@@ -769,7 +757,7 @@ func TestShortTryLockStillAsksAfterGivingWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &fakeRedis{records: make(map[string]*fakeRecord)}
 		a, other := joinBubbleEngine(t, r, "a"), joinBubbleEngine(t, r, "b")
-		a.trip.Store(int64(15 * time.Millisecond))
+		a.rtt.d.Store(int64(15 * time.Millisecond))
 		a.slice = 0
 		ctx, cancel := context.WithCancel(context.Background())
 		a.lock(1)
@@ -823,10 +811,10 @@ func TestHandoverExcludesUnderRandomFaults(t *testing.T) {
 					all.Go(func() {
 						rng := rand.New(rand.NewPCG(seed, uint64(n)*100+uint64(o)))
 						for range 12 {
-							var lock backend = &fakeLock{r, "x"}
+							var lock lockType = newFakeLock(r, "x")
 							fenced := rng.IntN(2) == 0
 							if fenced {
-								lock = fencedFake{lock.(*fakeLock)}
+								lock.(*fakeLock).tokens = true
 							}
 							q := request{wait: forever}
 							if rng.IntN(4) == 0 {
@@ -889,8 +877,8 @@ func TestHandoverExcludesUnderRandomFaults(t *testing.T) {
 			h := r.holder("x")
 			assert.Empty(t, h, "seed %d: %s is left", seed, h)
 			for _, e := range engines {
-				assert.Zero(t, len(e.holds)+len(e.gates)+len(e.dog.leases), "seed %d: %d holds %d gates %d leases %d working", seed, len(e.holds), len(e.gates), len(e.dog.leases), e.atWork())
-				assert.Zero(t, e.atWork(), "seed %d: %d holds %d gates %d leases %d working", seed, len(e.holds), len(e.gates), len(e.dog.leases), e.atWork())
+				assert.Zero(t, e.names()+e.leases(), "seed %d: %d holds %d gates %d leases %d working", seed, e.holds(), e.gates(), e.leases(), e.atWork())
+				assert.Zero(t, e.atWork(), "seed %d: %d holds %d gates %d leases %d working", seed, e.holds(), e.gates(), e.leases(), e.atWork())
 			}
 		})
 		if t.Failed() {

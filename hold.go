@@ -3,17 +3,22 @@ package relock
 // A hold is what one owner has of one lock, from asking for it until it is given
 // back or lost.
 //
-// Rules: a hold is used once, from fresh to over, and has the record of its tenure:
-// a field of its own, or that of the hold before it in this process; it is lost at most once, whoever notices first: the watchdog, a
-// request that found no record, or a guard that looks at the clock.
+// Rules: a hold is used once, from fresh to over. It is lost at most once, whoever
+// notices first: the watchdog, a request that found no record, or a guard that looks
+// at the clock. Callers of the same owner are at a hold one at a time: the owner mutex of the
+// hold is a queue, which a caller can leave.
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
+
+	"github.com/relock-go/relock/internal/waitqueue"
 )
+
+const lapsedKept = 1024 // lapsed holds remembered, so that a late Unlock is told of the loss
 
 type holdState int
 
@@ -24,84 +29,167 @@ const (
 	over                     // given back, or handed over
 )
 
-type hold struct {
-	engine  *engine
-	backend backend
-	key     holdKey
-	field   string // in the record: that of its tenure; empty until it is asked for
+// A lockID is the name of a lock, and which half of it is meant if it has two.
+type lockID struct {
+	name, half string
+}
 
-	// guarded by engine.mu
-	known  bool // it is among the holds of the engine
-	turn   gate // callers of the same owner, one at a time
-	gate   *gate
+type holdKey struct {
+	id    lockID
+	owner owner
+}
+
+type hold struct {
+	name   *name
+	lock   description
+	key    holdKey
+	field  string     // in the record: that of its record; empty until it is asked for
+	keeper holdKeeper // set while the hold is fresh; nil: the watchdog keeps its record in Redis
+
+	// guarded by name.mu
+	known  bool                   // to its name
+	owner  waitqueue.Queue[*hold] // the owner mutex
+	gate   *gate                  // that the hold has passed; or nil
 	state  holdState
-	tenure *tenure       // what it holds, from then on
-	own    tenure        // the first one may be this
-	place  int           // among those who share it
+	record *record       // from holding on
+	own    record        // the first one may be this
+	place  int           // among the holds of the record
 	since  time.Duration // on the clock of the watchdog: of the attempt that was granted, or of the handover
 	levels int
 	token  int64
 	loss   error // why, when lost
-	wasKin bool  // its field was sent by an attempt on the other half
-	heir   bool  // fresh, and the record of the one before it was left to it
-	lapsed bool  // lost because its explicit lease ran out: it needs no Unlock
-	told   bool  // a re-entry has reported the loss
 
-	offered    bool // it was left to its caller, who has not come to it yet,
-	unreported bool // and never will: it was lost before
+	named        bool // its field was sent by an attempt on the other half
+	handedOver   bool // the lock, or its record, was handed to it,
+	takesOver    bool // and it still takes the record over by an attempt of its own
+	uncollected  bool // the lock was handed to its caller, who has not come to it yet,
+	unreported   bool // and never will: it was lost before
+	expired      bool // lost because its explicit lease ran out: it needs no Unlock
+	lossReported bool // by a re-entry
 	// The record may outlive the lease, because a re-entry with a longer one was given up.
-	stretched bool
-	guards    map[<-chan struct{}]*guardEnd // by what their parents end with
+	leaseUncertain bool
+	guards         map[<-chan struct{}]*guardEnd // by what their parents end with
 }
+
+// A holdKeeper keeps a hold that has no record of its own in Redis. No request renews such a hold: its keeper is asked
+// every third of the lease, and whenever the hold is looked at.
+type holdKeeper interface {
+	// check says why the hold can no longer be trusted, or nil. It looks at no clock of the watchdog.
+	check() error
+	// renew says whether the hold can be trusted on, and repairs what the hold stands on. It does not block.
+	renew() bool
+	// lost hears that the hold was lost, and gives back what is left of it. It does not block.
+	lost()
+}
+
+// verbs are those of a hold that has a record in Redis.
+func (h *hold) verbs() lockType { return h.lock.(lockType) }
 
 // forgottenLocked says whether the next acquire is a fresh one.
 func (h *hold) forgottenLocked() bool {
-	return h.state == lost && (h.lapsed || h.told)
+	return h.state == lost && (h.expired || h.lossReported)
 }
 
 // lossOf is why the hold was lost, or nil.
 func (h *hold) lossOf() error {
-	h.engine.mu.Lock()
-	defer h.engine.mu.Unlock()
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
 	return h.loss
 }
 
-// named puts the lock's name before a loss.
-func (h *hold) named(loss error) error {
+// withName puts the lock's name before a loss.
+func (h *hold) withName(loss error) error {
 	return fmt.Errorf("relock: %s: %w", shortName(h.key.id.name), loss)
 }
 
-// lapseIfDue ends the hold if its time is up, whether or not a timer has come to it yet: for calls of its owner.
-func (h *hold) lapseIfDue() {
-	if cause := h.due(); cause != nil {
-		h.lose(cause)
+// lockHold finds the hold that o has on the lock, and keeps other callers of o away from it
+// until unlockHold. Where there is none it makes a fresh one, or returns nil.
+func (n *name) lockHold(p *patience, b description, o owner, makeOne bool) (*hold, error) {
+	key := holdKey{b.id(), o}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for {
+		h := n.holds[key]
+		switch {
+		case h == nil && makeOne:
+			return n.newHoldLocked(b, key), nil
+		case h == nil || h.state == fresh && !makeOne:
+			return nil, nil
+		}
+		patient := *p
+		if h.state == holding {
+			patient.NoWait = false // this owner holds the lock, and its other caller will soon be done
+		}
+		if err := n.engine.enterLocked(&n.mu, &patient, &h.owner); err != nil {
+			return nil, err
+		}
+		n.expireLocked(h)
+		if makeOne && h.forgottenLocked() {
+			n.forgetLocked(h)
+		}
+		if h.known {
+			return h, nil
+		}
+		h.owner.Release() // it is over: look again
 	}
 }
 
-// due is why the hold can no longer be trusted, or nil. It looks at the clock alone.
+// unlockHold lets the next caller of the owner at the hold.
+func (h *hold) unlockHold() {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	h.unlockHoldLocked()
+}
+
+// unlockHoldLocked forgets the hold if there is nothing to remember.
+func (h *hold) unlockHoldLocked() {
+	if h.state == fresh {
+		h.leaveGateLocked() // a hook of the Redis client has panicked: else it has left by now
+	}
+	if h.state == fresh || h.state == over {
+		h.name.forgetLocked(h)
+	}
+	h.owner.Release()
+}
+
+// expireLocked ends h if its time is over, whether or not a timer has come to it. It lets go of the mutex for that.
+func (n *name) expireLocked(h *hold) {
+	if h.state != holding || h.keeper == nil && n.engine.dog.trusted(&h.record.lease) {
+		return
+	}
+	n.mu.Unlock()
+	if cause := h.due(); cause != nil {
+		h.lose(cause)
+	}
+	n.mu.Lock()
+}
+
+// expireIfDue is expireLocked for callers without the mutex.
+func (h *hold) expireIfDue() {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	h.name.expireLocked(h)
+}
+
+// due is why the hold can no longer be trusted, or nil. It looks at the clock, and asks the keeper.
 func (h *hold) due() error {
-	e := h.engine
-	e.mu.Lock()
+	h.name.mu.Lock()
 	holds := h.state == holding
-	e.mu.Unlock()
-	if !holds {
+	h.name.mu.Unlock()
+	switch {
+	case !holds:
 		return nil
-	}
-	if !e.dog.trusted(&h.tenure.lease) {
+	case !h.name.engine.dog.trusted(&h.record.lease):
 		return errLapsed
-	}
-	if c, ok := h.backend.(composite); ok && !c.trusted(h.field) {
-		return errParts
+	case h.keeper != nil:
+		return h.keeper.check()
 	}
 	return nil
 }
 
-// loseField ends the hold of o with that field as lost, if it is still there.
-func (e *engine) loseField(id lockID, o owner, field string, cause error) {
-	if h := e.find(id, o); h != nil && h.field == field {
-		if !e.dog.trusted(&h.tenure.lease) {
-			cause = errLapsed // that comes first
-		}
+// loseIfDue ends the hold if its time is over: for a loss that the Client notices by itself.
+func (h *hold) loseIfDue() {
+	if cause := h.due(); cause != nil {
 		h.loseUnasked(cause)
 	}
 }
@@ -112,86 +200,73 @@ func (h *hold) lose(cause error) bool {
 	if !h.loseAlone(cause) {
 		return false
 	}
-	h.tenure.leaseEnded(cause)
-	h.sawEnd(cause)()
+	h.record.leaseEnded(cause)
+	h.observeEnd(cause)()
 	return true
 }
 
-// loseUnasked is lose for what the Client notices by itself: the reporter reports it.
+// loseUnasked is lose for a loss that the Client notices by itself: the reporter reports it.
 func (h *hold) loseUnasked(cause error) {
 	if h.loseAlone(cause) {
-		h.engine.reporter.later(h.sawEnd(cause))
-		h.tenure.leaseEnded(cause)
+		h.name.engine.reporter.later(h.observeEnd(cause))
+		h.record.leaseEnded(cause)
 	}
 }
 
-// loseAlone is lose for this one hold, without a report. Its record is nobody's any more: leaseEnded has to tell the others.
+// loseAlone is lose for this one hold, without a report. leaseEnded has to tell the others.
 func (h *hold) loseAlone(cause error) bool {
-	e := h.engine
+	n := h.name
+	e := n.engine
 	// The cause may be an error of a user's hook, whose methods are called first, without the mutex.
 	lapsed := errors.Is(cause, errLapsed)
 	loss, unrenewed := lossError(cause), error(nil)
 	if lapsed {
 		unrenewed = lossError(fmt.Errorf("%w: %w", errUnrenewed, cause))
 	}
-	e.mu.Lock()
+	n.mu.Lock()
 	if h.state != holding {
-		e.mu.Unlock()
+		n.mu.Unlock()
 		return false
 	}
-	t := h.tenure
-	h.partLocked()
-	t.ended = true
-	e.closeLocked(t)
-	renewed := e.dog.renews(&t.lease)
+	r := h.record
+	h.leaveRecordLocked()
+	r.ended = true
+	n.closeLocked(r)
+	renewed := e.dog.renews(&r.lease)
 	h.state, h.loss = lost, loss
 	if renewed && lapsed {
 		h.loss = unrenewed
 	}
-	h.lapsed = !renewed && lapsed
-	if !renewed {
-		e.rememberLocked(h)
-	}
-	e.leaveGateLocked(h)
-	kin := e.holds[holdKey{h.backend.kin(), h.key.owner}]
-	if h.lapsed && (h.stretched || kin != nil && kin.state != over && kin.state != lost) { // what keeps the record alive, or is about to, keeps this hold in it
-		e.spawn(h.clear)
+	h.expired = !renewed && lapsed
+	h.leaveGateLocked()
+	other := n.otherHalfLocked(h)
+	if h.expired && (h.leaseUncertain || other != nil && other.state != over && other.state != lost) { // a record that is kept alive, or is about to be, keeps this hold in it
+		e.workers.spawn(h.clear)
 	}
 	guards := h.takeGuardsLocked()
-	h.unreported = h.offered
-	e.mu.Unlock()
+	h.unreported = h.uncollected
+	n.mu.Unlock()
 
-	e.dog.remove(&t.lease)
-	endGuards(guards, h.named(h.loss))
-	if c, ok := h.backend.(composite); ok {
-		c.lost(h.field)
+	if !renewed {
+		e.lapsed.remember(h)
+	}
+	e.dog.remove(&r.lease)
+	endGuards(guards, h.withName(h.loss))
+	if h.keeper != nil {
+		h.keeper.lost()
 	}
 	return true
 }
 
-// find returns the hold that o has on the lock of that id, or lost; nil where there is none.
-func (e *engine) find(id lockID, o owner) *hold {
-	if id == (lockID{}) {
-		return nil
-	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	h := e.holds[holdKey{id, o}]
-	if h == nil || h.state == fresh || h.state == over {
-		return nil
-	}
-	return h
-}
-
 // levels returns o's hold on b and its levels, as far as this process knows.
-func (e *engine) levels(b backend, o owner) (*hold, int) {
-	h := e.find(b.id(), o)
+func (n *name) levels(b description, o owner) (*hold, int) {
+	h := n.find(b.id(), o)
 	if h == nil {
 		return nil, 0
 	}
-	h.lapseIfDue()
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.expireLocked(h)
 	if h.state != holding {
 		return nil, 0
 	}
@@ -199,17 +274,19 @@ func (e *engine) levels(b backend, o owner) (*hold, int) {
 }
 
 // token returns the fencing token of o's hold on b.
-func (e *engine) token(b backend, o owner) (int64, error) {
+func (e *engine) token(b description, o owner) (int64, error) {
 	if err := e.open(); err != nil {
 		return 0, err
 	}
-	h := e.find(b.id(), o)
+	n := e.use(b.id().name)
+	defer n.done()
+	h := n.find(b.id(), o)
 	if h == nil {
-		return 0, e.notHeldError(b.id(), o)
+		return 0, n.notHeldError(b.id(), o)
 	}
-	h.lapseIfDue()
-	e.mu.Lock()
-	defer e.mu.Unlock()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.expireLocked(h)
 	switch {
 	case h.state != holding:
 		return 0, cmp.Or(h.loss, ErrNotHeld)
@@ -219,10 +296,10 @@ func (e *engine) token(b backend, o owner) (int64, error) {
 	return h.token, nil
 }
 
-func (e *engine) notHeldError(id lockID, o owner) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for key, h := range e.holds {
+func (n *name) notHeldError(id lockID, o owner) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for key, h := range n.holds {
 		if key.id == id && h.state == holding {
 			return fmt.Errorf("%w: %v asked, %v holds it here", ErrNotHeld, o, key.owner)
 		}
@@ -230,33 +307,30 @@ func (e *engine) notHeldError(id lockID, o owner) error {
 	return fmt.Errorf("%w: %v asked, nobody holds it here", ErrNotHeld, o)
 }
 
-// rememberLocked keeps h, whose explicit lease has run out and which nobody has
-// to unlock, until enough others have lapsed.
-func (e *engine) rememberLocked(h *hold) {
-	if len(e.lapsed) < lapsedKept {
-		e.lapsed = append(e.lapsed, h)
-		return
-	}
-	e.forgetLocked(e.lapsed[e.lapsedAt])
-	e.lapsed[e.lapsedAt] = h
-	e.lapsedAt = (e.lapsedAt + 1) % lapsedKept
+// A lapsedRing remembers the last holds whose explicit lease has run out. No caller has to unlock them.
+type lapsedRing struct {
+	mu    sync.Mutex // guards below; a leaf
+	holds []*hold
+	next  int
 }
 
-// inspect asks how b stands.
-func (e *engine) inspect(ctx context.Context, b lockType, field string) (state, error) {
-	p := e.patienceFor(ctx, b)
-	s, _, err := persist(e, p, time.Time{}, nil, func(ctx context.Context) (state, error) {
-		return b.inspect(ctx, field)
-	}, nil)
-	return s, err
+// remember keeps h, and forgets the hold that has been in the ring for longest.
+func (r *lapsedRing) remember(h *hold) {
+	if oldest := r.replace(h); oldest != nil {
+		oldest.name.mu.Lock()
+		defer oldest.name.mu.Unlock()
+		oldest.name.forgetLocked(oldest)
+	}
 }
 
-// open is ErrClosed after Close.
-func (e *engine) open() error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	if e.isClosed {
-		return ErrClosed
+func (r *lapsedRing) replace(h *hold) (oldest *hold) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.holds) < lapsedKept {
+		r.holds = append(r.holds, h)
+		return nil
 	}
-	return nil
+	oldest, r.holds[r.next] = r.holds[r.next], h
+	r.next = (r.next + 1) % lapsedKept
+	return oldest
 }

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/relock-go/relock/internal/send"
 )
 
 var inspectAny = script("any_inspect", "hash list zset zset zset string")
@@ -155,25 +156,22 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 	}
 	var i Inspection
 	if err == nil {
-		i, err = c.inspect(ctx, call{inspectAny, keys, []any{suffixName(name, "")}})
+		i, err = c.inspect(ctx, call{Script: inspectAny, Keys: keys, Args: []any{suffixName(name, "")}})
 	}
 	i.Name = name
 	return i, failed("inspect", name, err)
 }
 
 func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
-	p := c.engine.patienceFor(ctx, nil)
-	answer, _, err := persist(c.engine, p, time.Time{}, nil, func(ctx context.Context) (any, error) {
-		return c.call(ctx, what)
-	}, nil)
+	answer := c.engine.sender.Do(&c.engine.patienceFor(ctx).Wait, send.Request{Call: what}, time.Time{})
+	if answer.Err != nil {
+		return Inspection{}, answer.Err
+	}
+	r, err := parseRecords(answer.Value)
 	if err != nil {
 		return Inspection{}, err
 	}
-	r, err := parseRecords(answer)
-	if err != nil {
-		return Inspection{}, err
-	}
-	r.name = what.keys[0]
+	r.name = what.Keys[0]
 	return r.inspection()
 }
 
@@ -198,7 +196,7 @@ func (r *lockRecords) inspection() (Inspection, error) {
 	if r.token != "" {
 		var err error
 		if i.Token, err = strconv.ParseInt(r.token, 10, 64); err != nil {
-			return Inspection{}, notALock(tokenKey(r.name), "the key "+shortName(tokenKey(r.name))+" holds a token counter that is no number", nil)
+			return Inspection{}, send.NotALock(tokenKey(r.name), "the key "+shortName(tokenKey(r.name))+" holds a token counter that is no number", nil)
 		}
 	}
 	if at := slices.IndexFunc(r.entries, func(e entry) bool { return e.field == "mode" }); at >= 0 {
@@ -249,7 +247,7 @@ func (r *lockRecords) kind(mode string) LockKind {
 
 // notALock is the error for a hash with a field that no lock makes.
 func (r *lockRecords) notALock(field string) error {
-	return notALock(r.name, fmt.Sprintf("the key %s holds a hash that no lock makes (field %s)", shortName(r.name), shortName(field)), nil)
+	return send.NotALock(r.name, fmt.Sprintf("the key %s holds a hash that no lock makes (field %s)", shortName(r.name), shortName(field)), nil)
 }
 
 // holdsOfValues are the holds of Redisson's multi lock of values, as entries like those of other locks: its hash has
@@ -363,7 +361,7 @@ func epochTime(ms int64) time.Time {
 func parseRecords(answer any) (lockRecords, error) {
 	parts, _ := answer.([]any)
 	if len(parts) != 8 {
-		return lockRecords{}, unexpected(answer)
+		return lockRecords{}, send.Unexpected(answer)
 	}
 	var p partReader
 	r := lockRecords{
@@ -378,7 +376,7 @@ func parseRecords(answer any) (lockRecords, error) {
 		r.queue = append(r.queue, p.text(field[0]))
 	}
 	if p.bad {
-		return lockRecords{}, unexpected(answer)
+		return lockRecords{}, send.Unexpected(answer)
 	}
 	return r, nil
 }

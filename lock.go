@@ -138,13 +138,18 @@ type Lock struct{ handle }
 //
 // Redisson: getLock and getFencedLock.
 func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
-	b := &plainLock{client: c, announce: prefixName("redisson_lock__channel", name)}
-	b.keys = []string{name}
 	o := newLockOptions(opts)
+	keys := []string{name}
 	if o.fenced {
-		b.keys = append(b.keys, tokenKey(name))
+		keys = append(keys, tokenKey(name))
 	}
-	return &Lock{newHandle(c, b, b.keys, o)}
+	l := &plainLock{
+		hashLock: hashLock{client: c, keys: keys, facts: facts{
+			lock: lockID{name: name}, kind: TypeLock, admits: exclusive, tokens: o.fenced, script: lockBundled,
+		}},
+		announce: prefixName("redisson_lock__channel", name),
+	}
+	return &Lock{newHandle(c, l, keys, o)}
 }
 
 // Token is the fencing token of the caller's hold: greater than that of every
@@ -156,55 +161,27 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 // Redisson: RFencedLock.getToken, which returns the counter, not the caller's own token.
 func (l *Lock) Token(ctx context.Context) (int64, error) { return l.fencingToken(ctx) }
 
-// plainLock is the record of a Lock: a hash {field -> levels}.
+// plainLock is the record of a Lock: a hash {field -> levels}, and the token counter of a fenced one.
 type plainLock struct {
-	client   *Client
-	keys     []string // the lock, and the token counter of a fenced one
-	announce string
+	hashLock
+	announce string // the channel
 }
 
-func (l *plainLock) id() lockID             { return lockID{name: l.keys[0]} }
-func (l *plainLock) typ() LockType          { return TypeLock }
-func (l *plainLock) kin() lockID            { return lockID{} }
-func (l *plainLock) passage() passage       { return oneByOne }
 func (l *plainLock) channel(attempt) string { return l.announce }
 
-func (l *plainLock) takes(a attempt) call {
-	return call{lockAcquire, l.keys, []any{a.field, milliseconds(a.lease), a.level}}
+func (l *plainLock) acquire(a attempt) call {
+	return call{Script: lockAcquire, Keys: l.keys, Args: []any{a.field, milliseconds(a.lease), a.level}}
 }
 
-// undoes sets the hold back to what it was before the attempt.
-func (l *plainLock) undoes(a attempt) call {
-	return call{lockRelease, l.keys[:1], []any{a.field, a.level - 1, l.announce, l.client.publish}}
+func (l *plainLock) granted(_ attempt, r reply) (grant, error) { return parseGrant(r), nil }
+
+func (l *plainLock) release(field string, left int) call {
+	return call{Script: lockRelease, Keys: l.keys[:1], Args: []any{field, left, l.announce, l.client.publish}}
 }
 
-func (l *plainLock) bundled() bundledScript { return lockBundled }
+// undo sets the hold back to what it was before the attempt.
+func (l *plainLock) undo(a attempt) call { return l.release(a.field, a.level-1) }
 
-func (l *plainLock) granted(_ attempt, r reply) (grant, error) { return heldBusyOrGone(r), nil }
-
-func (l *plainLock) acquire(ctx context.Context, a attempt) (grant, error) {
-	return l.client.take(ctx, l, a)
-}
-
-func (l *plainLock) release(ctx context.Context, field string, left int) (released, error) {
-	return releasedBy(l.client.run(ctx, lockRelease, l.keys[:1], field, left, l.announce, l.client.publish))
-}
-
-func (l *plainLock) tokens() bool { return len(l.keys) > 1 }
-
-func (l *plainLock) renewal(field string, lease time.Duration, exact bool) call {
-	return renewHash(l.keys[0], field, lease, exact)
-}
-
-func (l *plainLock) abandon(ctx context.Context, a attempt) (bool, error) {
-	return l.client.undo(ctx, l, a)
-}
-
-func (l *plainLock) inspect(ctx context.Context, field string) (state, error) {
-	return inspectHash(ctx, l.client, l.keys[0], field)
-}
-
-func (l *plainLock) force(ctx context.Context) (bool, error) {
-	r, err := l.client.run(ctx, forceScript, l.keys[:1], l.announce, l.client.publish)
-	return r[0] == 1, err
+func (l *plainLock) force() call {
+	return call{Script: forceScript, Keys: l.keys[:1], Args: []any{l.announce, l.client.publish}}
 }

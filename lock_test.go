@@ -404,16 +404,17 @@ func TestGuardHasEndedOnceTheHoldIsLost(t *testing.T) {
 	guarded, err := l.Guard(ctx)
 	b.must(err)
 
-	e := c.engine
-	h := e.find(l.lock.id(), ownerOf(ctx))
-	e.mu.Lock() // as far as lose has come when it lets go of the mutex
+	n := c.engine.use(b.name)
+	defer n.done()
+	h := n.find(l.lock.id(), ownerOf(ctx))
+	n.mu.Lock() // as far as lose has come when it lets go of the mutex
 	h.state, h.loss = lost, lossError(errLapsed)
 	guards := h.takeGuardsLocked()
-	e.mu.Unlock()
+	n.mu.Unlock()
 	assert.Error(t, guarded.Err(), "the hold is lost, and its guard has not ended")
 	b.mustBe(context.Cause(guarded), ErrLockLost)
 	endGuards(guards, nil)
-	e.dog.remove(&h.tenure.lease)
+	c.engine.dog.remove(&h.record.lease)
 	b.mustBe(l.Unlock(ctx), ErrLockLost)
 	b.forget()
 }

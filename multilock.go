@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/send"
 )
 
 // A MultiLock is many locks that are held together. Each of them is held as if it
@@ -46,7 +47,7 @@ type MultiLock struct {
 	client *Client
 	name   string
 	locks  []Locker // in the order in which they are taken
-	parts  []part   // the same ones
+	steps  []step   // the same ones
 	bad    error    // why it cannot be used, or nil
 
 	elsewhere bool // some belong to other Clients
@@ -55,14 +56,25 @@ type MultiLock struct {
 // restartPause is how long a MultiLock waits before it begins again from the start.
 const restartPause = 10 * time.Millisecond
 
-// A part of a MultiLock is taken in one step.
-type part struct {
-	locks []Locker
+// A manyTaker is what a MultiLock needs of its locks beside Locker, where they are of this package. It is the engine
+// of their Client.
+type manyTaker interface {
+	// acquireAll takes one level of every lock of bs, which one script can take: of all of them, or of none.
+	acquire(ctx context.Context, o owner, r request, locks ...lockType) (bool, error)
+	// settle has the leases of holds begin now that were provisional until then.
+	settle(ctx context.Context, bs []lockType, o owner, lease time.Duration) error
+	// trustEnd is until when all holds on ls are trusted, or end if that is sooner.
+	trustEnd(ls []description, o owner, end time.Time) time.Time
+	// setTrustEnd has the holds on ls end at the same moment.
+	setTrustEnd(ls []description, o owner, end time.Time)
+}
 
-	// Of locks of this package; the others are one part each, and so are RedLocks.
-	engine   *engine
-	backends []backend
-	recorded bool // each lock has one record
+// A step of a MultiLock takes one lock, or several that one script can take.
+type step struct {
+	locks   []Locker
+	engine  manyTaker     // nil: a foreign Locker
+	ids     []description // of locks of this package
+	records []lockType    // the same locks, if each has a record
 }
 
 // NewMultiLock returns the lock of all locks, which may be of any kind, also
@@ -73,36 +85,39 @@ type part struct {
 // Redisson: getMultiLock.
 func (c *Client) NewMultiLock(locks ...Locker) *MultiLock {
 	l := &MultiLock{client: c}
-	members, err := membersOf(c, locks)
+	components, err := componentsOf(c, locks)
+	if err == nil {
+		components, err = flattenMulti(components)
+	}
 	if err != nil {
 		l.bad = err
 		return l
 	}
-	if members, err = takeApart(members); err != nil {
-		l.bad = err
-		return l
-	}
-	l.bad = checkTwice(members)
-	slices.SortStableFunc(members, member.compare)
-	names := make([]string, len(members))
-	for i, m := range members {
+	l.bad = checkTwice(components)
+	slices.SortStableFunc(components, component.compare)
+	names := make([]string, len(components))
+	for i, m := range components {
 		names[i] = m.Name()
 		l.locks = append(l.locks, m.Locker)
-		l.elsewhere = l.elsewhere || m.record == nil || m.record.client != c
-		if i > 0 && m.bundles(members[i-1]) {
-			last := &l.parts[len(l.parts)-1]
-			last.locks = append(last.locks, m.Locker)
-			last.backends = append(last.backends, m.record.lock)
-			continue
+		l.elsewhere = l.elsewhere || m.record == nil || m.client != c
+		if i == 0 || !m.bundles(components[i-1]) {
+			l.steps = append(l.steps, step{})
 		}
-		p := part{locks: []Locker{m.Locker}, recorded: m.record != nil}
-		if k, ok := m.Locker.(known); ok {
-			p.engine, p.backends = k.inside().client.engine, []backend{k.inside().lock}
-		}
-		l.parts = append(l.parts, p)
+		l.steps[len(l.steps)-1].add(m)
 	}
 	l.name = strings.Join(names, ",")
 	return l
+}
+
+// add has the step take m too.
+func (s *step) add(m component) {
+	s.locks = append(s.locks, m.Locker)
+	if m.lock != nil {
+		s.engine, s.ids = m.client.engine, append(s.ids, m.lock)
+	}
+	if m.record != nil {
+		s.records = append(s.records, m.record)
+	}
 }
 
 // Name is the names of all locks.
@@ -139,7 +154,7 @@ func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, er
 	}
 	ctx, stop := l.untilClosed(ownerOf(ctx).in(ctx))
 	defer stop()
-	r.member = len(l.locks) > 1
+	r.component = len(l.locks) > 1
 	var deadline time.Time
 	if r.wait > 0 {
 		deadline = time.Now().Add(r.wait)
@@ -148,8 +163,8 @@ func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, er
 		ok, err := l.takeAll(ctx, deadline, r)
 		if err == errUnsettled && r.wait != 0 || err == errAllLate && asked < mostAsked {
 			// The first locks did not last until the others were free, or too little is left of their lease.
-			p := &patience{ctx: ctx, closed: l.client.engine.closed, deadline: deadline}
-			why := p.wait(nil, nil, restartPause)
+			p := &send.Wait{Ctx: ctx, Closed: l.client.engine.closed, Deadline: deadline}
+			why := p.Sleep(nil, nil, nil, restartPause)
 			if why == nil {
 				continue
 			}
@@ -171,32 +186,32 @@ var errAllLate = lossError(errLate)
 func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) (bool, error) {
 	within, done := context.WithCancel(ctx)
 	defer done()
-	last := len(l.parts) - 1
+	last := len(l.steps) - 1
 	guards := make([]context.Context, last)
 	taken := 0
 	defer func() { // somebody else's Locker has panicked
 		if taken > 0 {
-			_ = giveBack(ctx, locksOf(l.parts[:taken]), nil)
+			_ = giveBack(ctx, locksOf(l.steps[:taken]), nil)
 		}
 	}()
 	fail := func(why error) (bool, error) {
-		parts := l.parts[:taken]
+		steps := l.steps[:taken]
 		taken = 0
-		return false, l.client.engine.giveBackInTime(ctx, deadline, locksOf(parts), why)
+		return false, l.client.engine.giveBackInTime(ctx, deadline, locksOf(steps), why)
 	}
-	for i, p := range l.parts {
+	for i, s := range l.steps {
 		if !deadline.IsZero() {
 			r.wait = max(0, time.Until(deadline))
 		}
-		if r.provisional = 0; r.lease != 0 && i < last {
-			r.provisional = l.client.engine.watchdogTimeout
+		if r.interim = 0; r.lease != 0 && i < last {
+			r.interim = l.client.engine.watchdogTimeout
 		}
-		ok, err := p.take(ctx, r)
+		ok, err := s.take(ctx, r)
 		if ok {
 			taken++
 		}
 		if ok && i < last {
-			if guards[i], err = guardAll(within, p.locks); errors.Is(err, ErrNotHeld) { // any more
+			if guards[i], err = guardAll(within, s.locks); errors.Is(err, ErrNotHeld) { // any more
 				err = errUnsettled
 			}
 		}
@@ -223,10 +238,9 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 func (l *MultiLock) settle(ctx context.Context, guards []context.Context, lease time.Duration) error {
 	end := time.Now().Add(trust(lease))
 	for i, guard := range guards {
-		p := l.parts[i]
 		var err error
 		if lease != 0 && guard.Err() == nil {
-			err = p.settle(ctx, lease)
+			err = l.steps[i].settle(ctx, lease)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -241,12 +255,12 @@ func (l *MultiLock) settle(ctx context.Context, guards []context.Context, lease 
 		return nil
 	}
 	o := ownerOf(ctx)
-	if p := l.parts[len(guards)]; p.engine != nil {
-		end = p.engine.trustEnd(p.backends, o, end)
+	if s := l.steps[len(guards)]; s.engine != nil {
+		end = s.engine.trustEnd(s.ids, o, end)
 	}
-	for _, p := range l.parts {
-		if p.engine != nil {
-			p.engine.setTrustEnd(p.backends, o, end)
+	for _, s := range l.steps {
+		if s.engine != nil {
+			s.engine.setTrustEnd(s.ids, o, end)
 		}
 	}
 	if !lasts(time.Until(end), trust(lease)) {
@@ -255,10 +269,10 @@ func (l *MultiLock) settle(ctx context.Context, guards []context.Context, lease 
 	return nil
 }
 
-// locksOf are all locks of parts.
-func locksOf(parts []part) (locks []Locker) {
-	for _, p := range parts {
-		locks = append(locks, p.locks...)
+// locksOf are all locks of steps.
+func locksOf(steps []step) (locks []Locker) {
+	for _, s := range steps {
+		locks = append(locks, s.locks...)
 	}
 	return locks
 }
@@ -269,17 +283,17 @@ func (e *engine) giveBackInTime(ctx context.Context, deadline time.Time, locks [
 	if len(locks) == 0 {
 		return why
 	}
-	p := &patience{ctx: ctx, closed: e.closed, deadline: deadline}
+	p := &send.Wait{Ctx: ctx, Closed: e.closed, Deadline: deadline}
 	given := make(chan struct{})
 	var err error // written before given is closed
-	e.spawn(func() {
+	e.workers.spawn(func() {
 		defer close(given)
 		err = giveBack(context.WithoutCancel(ctx), locks, why)
 	})
-	if p.wait(given, nil, 0) != nil {
+	if p.Sleep(given, nil, nil, 0) != nil {
 		select {
 		case <-given:
-		case <-time.After(answerTime):
+		case <-time.After(send.MinWait):
 			return why
 		}
 	}
@@ -447,12 +461,12 @@ func (l *MultiLock) open(ctx context.Context) error {
 
 func (l *MultiLock) fail(op string, err error) error { return failed(op, l.name, err) }
 
-// take takes one level of every lock of the part.
-func (p *part) take(ctx context.Context, r request) (bool, error) {
-	l := p.locks[0]
+// take takes one level of every lock of the step.
+func (s *step) take(ctx context.Context, r request) (bool, error) {
+	l := s.locks[0]
 	switch {
-	case p.recorded:
-		return p.engine.acquireAll(ctx, p.backends, ownerOf(ctx), r)
+	case s.records != nil:
+		return s.engine.acquire(ctx, ownerOf(ctx), r, s.records...)
 	case r.wait >= 0:
 		return l.TryLock(ctx, r.wait, r.lease)
 	case r.lease > 0:
@@ -463,25 +477,29 @@ func (p *part) take(ctx context.Context, r request) (bool, error) {
 	return err == nil, err
 }
 
-// settle has an explicit lease of the part begin now.
-func (p *part) settle(ctx context.Context, lease time.Duration) error {
-	if p.recorded {
-		return p.engine.settle(ctx, p.backends, ownerOf(ctx), lease)
+// settle has an explicit lease of the step begin now.
+func (s *step) settle(ctx context.Context, lease time.Duration) error {
+	if s.records != nil {
+		return s.engine.settle(ctx, s.records, ownerOf(ctx), lease)
 	}
 	// One level more and one less is what any Locker can do.
-	ok, err := p.locks[0].TryLock(ctx, 0, lease)
+	ok, err := s.locks[0].TryLock(ctx, 0, lease)
 	if !ok {
 		return cmp.Or(err, errUnsettled)
 	}
-	return p.locks[0].Unlock(ctx)
+	return s.locks[0].Unlock(ctx)
 }
 
-// A member is one of the locks that a lock is made of.
-type member struct {
+// A component is one of the locks that a MultiLock or a RedLock is made of.
+type component struct {
 	Locker
-	id     lockID  // within its server; zero for a Locker of somebody else
-	server string  // where it is, as far as that is known
-	record *handle // of a lock that has one record on one server, or nil
+
+	// Of a lock of this package:
+	client *Client
+	lock   description // nil: a foreign Locker
+	id     lockID
+	record lockType // the same lock, if it has one record on one server
+	server string   // where the record is, as far as that is known
 }
 
 // known is a lock of this package.
@@ -489,47 +507,47 @@ type known interface{ inside() *handle }
 
 func (h *handle) inside() *handle { return h }
 
-// membersOf says what locks are.
-func membersOf(c *Client, locks []Locker) ([]member, error) {
+// componentsOf says what locks are.
+func componentsOf(c *Client, locks []Locker) ([]component, error) {
 	if c == nil {
 		return nil, invalid("the Client is nil")
 	}
 	if len(locks) == 0 {
 		return nil, invalid("no locks")
 	}
-	members := make([]member, len(locks))
+	components := make([]component, len(locks))
 	for i, l := range locks {
 		if isNil(l) {
 			return nil, invalid("lock %d of %d is nil", i+1, len(locks))
 		}
-		m := member{Locker: l}
 		if u, ok := l.(interface{ usable(context.Context) error }); ok {
 			if err := u.usable(context.Background()); err != nil {
 				return nil, fmt.Errorf("lock %d of %d, %s: %w", i+1, len(locks), shortName(l.Name()), err)
 			}
 		}
+		m := component{Locker: l}
 		if k, ok := l.(known); ok {
 			h := k.inside()
-			m.id = h.lock.id()
-			if _, ok := h.lock.(composite); !ok {
-				m.record, m.server = h, h.client.server()
-			}
+			m.client, m.lock, m.id, m.record = h.client, h.lock, h.lock.id(), h.record
 		}
-		members[i] = m
+		if m.record != nil {
+			m.server = m.client.server()
+		}
+		components[i] = m
 	}
-	return members, nil
+	return components, nil
 }
 
-// takeApart puts the locks of MultiLocks in their place.
-func takeApart(members []member) ([]member, error) {
-	var all []member
-	for _, m := range members {
+// flattenMulti puts the locks of MultiLocks in their place.
+func flattenMulti(components []component) ([]component, error) {
+	var all []component
+	for _, m := range components {
 		l, ok := m.Locker.(*MultiLock)
 		if !ok {
 			all = append(all, m)
 			continue
 		}
-		inner, err := membersOf(l.client, l.locks)
+		inner, err := componentsOf(l.client, l.locks)
 		if err != nil {
 			return nil, err
 		}
@@ -538,13 +556,19 @@ func takeApart(members []member) ([]member, error) {
 	return all, nil
 }
 
-// compare orders members: the same in every process, for whatever can be known
-// there. Those without a record come last.
-func (m member) compare(o member) int {
+// records are the locks with a record that m consists of.
+func (m component) records() (all []component) {
+	flat, _ := flattenMulti([]component{m})
+	return slices.DeleteFunc(flat, func(m component) bool { return m.record == nil })
+}
+
+// compare orders components: the same in every process, for whatever can be known
+// there. RedLocks come after locks with a record, and foreign Lockers last.
+func (m component) compare(o component) int {
 	if m.record == nil || o.record == nil {
 		return cmp.Or(
-			cmp.Compare(m.last(), o.last()),
-			strings.Compare(m.ranking(), o.ranking()),
+			cmp.Compare(m.rank(), o.rank()),
+			strings.Compare(m.place(), o.place()),
 			strings.Compare(m.Name(), o.Name()),
 		)
 	}
@@ -556,67 +580,60 @@ func (m member) compare(o member) int {
 	)
 }
 
-// last is 0 for a lock that is one record, 1 for a RedLock, and 2 for somebody else's.
-func (m member) last() int {
+// rank is 0 for a lock with a record, 1 for a RedLock, and 2 for a foreign Locker.
+func (m component) rank() int {
 	switch {
 	case m.record != nil:
 		return 0
-	case m.id != lockID{}:
+	case m.lock != nil:
 		return 1
 	}
 	return 2
 }
 
-func (m member) ranking() string {
-	if k, ok := m.Locker.(known); ok {
-		if c, ok := k.inside().lock.(composite); ok {
-			return c.ranking()
-		}
+// place is that of a RedLock.
+func (m component) place() string {
+	if l, ok := m.lock.(*redLock); ok {
+		return l.place
 	}
 	return ""
 }
 
 // bundles says whether m can be taken together with o.
-func (m member) bundles(o member) bool {
-	if m.record == nil || o.record == nil || m.record.client != o.record.client {
+func (m component) bundles(o component) bool {
+	if m.record == nil || o.record == nil || m.client != o.client || m.record.bundled() == 0 || o.record.bundled() == 0 {
 		return false
 	}
-	_, ok := m.record.lock.(bundler)
-	_, too := o.record.lock.(bundler)
-	_, cluster := m.record.client.rdb.(*redis.ClusterClient)
-	return ok && too && (!cluster || slotPart(m.id.name) == slotPart(o.id.name))
+	_, cluster := m.client.rdb.(*redis.ClusterClient)
+	return !cluster || slotPart(m.id.name) == slotPart(o.id.name)
 }
 
-// checkTwice says whether two members are in each other's way: they are one lock,
+// checkTwice says whether two components are in each other's way: they are one lock,
 // or have the same record and are not the halves of a RWLock.
-func checkTwice(members []member) error {
+func checkTwice(components []component) error {
 	type place struct{ server, name, half string }
 	seen := make(map[any]bool)
-	serverOf := func(m member) string {
-		if m.server == "" && m.record != nil {
-			return m.record.client.engine.id
+	for _, m := range components {
+		if m.lock == nil && !reflect.TypeOf(m.Locker).Comparable() {
+			continue
 		}
-		return m.server
-	}
-	for _, m := range members {
-		twice := false
-		switch {
-		case m.id == lockID{}: // somebody else's
-			if reflect.TypeOf(m.Locker).Comparable() {
-				twice = seen[m.Locker]
-				seen[m.Locker] = true
-			}
-		case m.id.half == "":
-			for _, half := range []string{"", "read", "write"} {
-				twice = twice || seen[place{serverOf(m), m.id.name, half}]
-			}
-		default:
-			twice = seen[place{serverOf(m), m.id.name, m.id.half}] || seen[place{serverOf(m), m.id.name, ""}]
+		server := m.server
+		if server == "" && m.record != nil {
+			server = m.client.engine.id
 		}
-		if twice {
+		var self any = m.Locker
+		inTheWay := []any{self}
+		if m.lock != nil {
+			self = place{server, m.id.name, m.id.half}
+			inTheWay = []any{self, place{server, m.id.name, ""}}
+		}
+		if m.lock != nil && m.id.half == "" {
+			inTheWay = append(inTheWay, place{server, m.id.name, "read"}, place{server, m.id.name, "write"})
+		}
+		if slices.ContainsFunc(inTheWay, func(o any) bool { return seen[o] }) {
 			return invalid("the same lock twice: %s", shortName(m.Name()))
 		}
-		seen[place{serverOf(m), m.id.name, m.id.half}] = true
+		seen[self] = true
 	}
 	return nil
 }
@@ -626,7 +643,7 @@ func checkTwice(members []member) error {
 func forEach(locks []Locker, f func(i int, l Locker) error) []error {
 	errs := make([]error, len(locks))
 	call := func(i int, l Locker) {
-		errs[i] = withoutPanic(func() error { return f(i, l) })
+		errs[i] = send.CatchPanic(func() error { return f(i, l) })
 	}
 	var all sync.WaitGroup
 	for i, l := range locks[min(1, len(locks)):] {

@@ -436,25 +436,3 @@ func TestEveryGenuineRecordIsALock(t *testing.T) {
 		}
 	})
 }
-
-// The name of a key is no answer of Redis.
-func TestWhatIsNoLockIsNotTriedAgain(t *testing.T) {
-	t.Parallel()
-	answer := redis.NewCmd(context.Background())
-	answer.SetErr(testError("NOTALOCK 1 field 9 x:\\x20BUSY\\x20y"))
-	err := orNotALock(call{keys: []string{"a: BUSY b: MOVED c"}}, answer.Err())
-	require.ErrorIs(t, err, ErrNotALock)
-	assert.Contains(t, err.Error(), `(field "x: BUSY y")`)
-	assert.True(t, answered(err))
-	assert.False(t, transient(err))
-	assert.False(t, mayHaveRun(err))
-	for _, strange := range []string{"NOTALOCK", "NOTALOCK x type list", "NOTALOCK 2 type list", "NOTALOCK -1 number", "NOTALOCK 1"} {
-		assert.ErrorIs(t, orNotALock(call{keys: []string{"a"}}, testError(strange)), errReply, strange)
-	}
-}
-
-// testError is an error that Redis answers.
-type testError string
-
-func (e testError) Error() string { return string(e) }
-func (testError) RedisError()     {}

@@ -13,7 +13,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"slices"
 	"time"
 )
 
@@ -202,15 +201,15 @@ type LostEvent struct {
 	Cause error         // matches ErrLockLost
 }
 
-func infoOf(b backend, o owner) LockInfo { return LockInfo{b.id().name, b.typ(), Owner(o)} }
+func infoOf(b description, o owner) LockInfo { return LockInfo{b.id().name, b.typ(), Owner(o)} }
 
-func (h *hold) info() LockInfo { return infoOf(h.backend, h.key.owner) }
+func (h *hold) info() LockInfo { return infoOf(h.lock, h.key.owner) }
 
 // age is for how long h has been held.
-func (h *hold) age() time.Duration { return h.engine.dog.now() - h.since }
+func (h *hold) age() time.Duration { return h.name.engine.dog.now() - h.since }
 
-// A sighting is one call of Lock or TryLock as an Observer sees it; nil where there is none.
-type sighting struct {
+// A span is one call of Lock or TryLock as an Observer sees it; nil where there is none.
+type span struct {
 	observer Observer
 	ctx      context.Context
 	locks    []LockInfo
@@ -219,12 +218,12 @@ type sighting struct {
 	wants    []want // of the locks; empty: everything was handed over
 }
 
-// sight begins a sighting.
-func (e *engine) sight(ctx context.Context, bs []backend, o owner) *sighting {
+// startSpan begins a span.
+func startSpan[L description](e *engine, ctx context.Context, bs []L, o owner) *span {
 	if e.observer == nil {
 		return nil
 	}
-	s := &sighting{observer: e.observer, ctx: ctx, began: time.Now(), path: PathImmediate}
+	s := &span{observer: e.observer, ctx: ctx, began: time.Now(), path: PathImmediate}
 	for _, b := range bs {
 		s.locks = append(s.locks, infoOf(b, o))
 	}
@@ -232,7 +231,7 @@ func (e *engine) sight(ctx context.Context, bs []backend, o owner) *sighting {
 }
 
 // waits notes that the caller is going to wait for others.
-func (s *sighting) waits() {
+func (s *span) waits() {
 	if s == nil || s.path != PathImmediate {
 		return
 	}
@@ -243,21 +242,21 @@ func (s *sighting) waits() {
 }
 
 // ends notes why the wait, which was noted before, has ended; what comes last counts.
-func (s *sighting) ends(path AcquirePath) {
+func (s *span) ends(path AcquirePath) {
 	if s != nil {
 		s.path = path
 	}
 }
 
-// took notes what was asked for.
-func (s *sighting) took(wants []want) {
+// asked notes what was asked for.
+func (s *span) asked(wants []want) {
 	if s != nil {
 		s.wants = wants
 	}
 }
 
-// conclude reports the outcome.
-func (s *sighting) conclude(err error) {
+// finish reports the outcome.
+func (s *span) finish(err error) {
 	if s == nil {
 		return
 	}
@@ -287,7 +286,7 @@ func (e *engine) observedRenew(ctx context.Context, leases []*lease) []renewal {
 	var events []func()
 	for i, l := range leases {
 		a, left := answers[i], e.dog.left(l)
-		for _, h := range l.holder.(*tenure).holdsNow() {
+		for _, h := range l.holder.(*record).holdsNow() {
 			switch {
 			case a.err != nil:
 				events = append(events, func() { e.observer.RenewalFailed(background, RenewalFailedEvent{h.info(), a.err, left}) })
@@ -300,34 +299,28 @@ func (e *engine) observedRenew(ctx context.Context, leases []*lease) []renewal {
 	return answers
 }
 
-func (t *tenure) holdsNow() []*hold {
-	t.engine.mu.Lock()
-	defer t.engine.mu.Unlock()
-	return slices.Clone(t.holds)
-}
-
-// sawRelease reports that a level of h was given back, unless the hold had ended before.
-func (e *engine) sawRelease(ctx context.Context, h *hold, left int, err error) {
+// observeRelease reports that a level of h was given back, unless the hold had ended before.
+func (e *engine) observeRelease(ctx context.Context, h *hold, left int, err error) {
 	if e.observer != nil && h.lossOf() == nil {
 		e.observer.Released(ctx, ReleasedEvent{h.info(), h.age(), left, err})
 	}
 }
 
-// sawEnd is the report that h has ended now because of cause, for the log and the Observer. A lease that ran
+// observeEnd is the report that h has ended now because of cause, for the log and the Observer. A lease that ran
 // out as it was asked for is no news for the log, and neither is a lock that this client forced open.
-func (h *hold) sawEnd(cause error) (report func()) {
-	e, held := h.engine, h.age()
+func (h *hold) observeEnd(cause error) (report func()) {
+	e, held := h.name.engine, h.age()
 	if h.unreported {
 		return func() {}
 	}
 	return func() {
-		if !h.lapsed && !errors.Is(cause, errForced) {
+		if !h.expired && !errors.Is(cause, errForced) {
 			e.log.Warn("relock: a lock was lost",
-				"lock", cutName(h.key.id.name), "type", string(h.backend.typ()), "owner", h.key.owner.String(), "cause", cause)
+				"lock", cutName(h.key.id.name), "type", string(h.lock.typ()), "owner", h.key.owner.String(), "cause", cause)
 		}
 		switch {
 		case e.observer == nil:
-		case h.lapsed:
+		case h.expired:
 			e.observer.Lapsed(context.Background(), LapsedEvent{h.info(), held})
 		default:
 			e.observer.Lost(context.Background(), LostEvent{h.info(), held, cmp.Or(h.loss, lossError(cause))})

@@ -320,9 +320,7 @@ func TestLossIsReportedOnceWhoeverNotices(t *testing.T) {
 
 // lockedAgain is a level that o has by now as far as this process knows.
 func (e *bubbleEngine) lockedAgain(o owner) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.holds[holdKey{lockID{name: "x"}, o}].levels++
+	e.holdOf(lockID{name: "x"}, o, func(h *hold) { h.levels++ })
 }
 
 // A lease that runs out as it was asked for is no loss.

@@ -17,15 +17,16 @@ type obstacle struct {
 	name  string
 	ttl   time.Duration // of the record in the way; negative: none was answered
 	at    time.Time     // when the answer came
-	cause error         // what the error of a RedLock says anyway, or nil
+	who   string        // what the lock itself says of its holder; ""
+	known bool          // the error says it anyway
 }
 
 func (o *obstacle) String() string {
 	ago := time.Since(o.at)
 	left := o.ttl - ago
 	switch {
-	case o.typ == TypeRed:
-		return "others hold too many of its locks"
+	case o.who != "":
+		return o.who
 	case o.typ == TypeRead: // the answer does not say which of them
 		return "another process (or Client) holds the write lock, or waits for it"
 	case o.typ == TypeFair && o.ttl < 0:
@@ -48,10 +49,15 @@ func rounded(d time.Duration) time.Duration {
 }
 
 // noteBusy remembers what is in the way of h, for its caller and for those behind it at the gate.
-func (e *engine) noteBusy(p *patience, h *hold, g grant) {
-	p.obstacle = &obstacle{h.backend.typ(), h.key.id.name, g.ttl, time.Now(), g.cause}
-	e.mu.Lock()
-	defer e.mu.Unlock()
+func (p *patience) noteBusy(h *hold, ttl time.Duration) {
+	p.noteObstacle(h, &obstacle{typ: h.lock.typ(), name: h.key.id.name, ttl: ttl, at: time.Now()})
+}
+
+// noteObstacle is noteBusy for an obstacle that is known by more than its record.
+func (p *patience) noteObstacle(h *hold, o *obstacle) {
+	p.obstacle = o
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
 	if h.gate != nil {
 		h.gate.obstacle = p.obstacle
 	}
@@ -64,69 +70,77 @@ func (p *patience) sees(o *obstacle) {
 	}
 }
 
-// saysWho adds to an error that ended the wait of o for one of bs what it waited for, where that is known.
-func (e *engine) saysWho(p *patience, bs []backend, o owner, r request, err error) error {
+// withHolder adds to an error that ended the wait of o for one of locks what it waited for, where that is known.
+func withHolder[L description](e *engine, p *patience, locks []L, o owner, r request, err error) error {
 	if err == nil || err == errTimeUp {
 		return err
 	}
-	if ended := p.ctx.Err(); (ended == nil || !errors.Is(err, ended)) && !errors.Is(err, ErrClosed) {
+	if ended := p.Ctx.Err(); (ended == nil || !errors.Is(err, ended)) && !errors.Is(err, ErrClosed) {
 		return err
 	}
-	name, who := e.inTheWay(p, bs, o)
+	name, who := inTheWay(e, p, locks, o)
 	switch {
 	case who == "":
 		return err
-	case r.member || len(bs) > 1:
+	case r.component || len(locks) > 1:
 		return fmt.Errorf("%w: %s: %s", err, shortName(name), who)
 	}
 	return fmt.Errorf("%w: %s", err, who)
 }
 
-// inTheWay says which of bs o waited for, and who has it; "" where that is not known.
-func (e *engine) inTheWay(p *patience, bs []backend, o owner) (name, who string) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for _, b := range bs {
-		if h := e.holderLocked(b, o); h != nil {
-			who = fmt.Sprintf("%v of this process holds it", h.key.owner)
-			if h.key.id.half != b.id().half {
-				who = fmt.Sprintf("%v of this process holds the %s lock", h.key.owner, h.key.id.half)
-			}
-			return b.id().name, who
+// inTheWay says which lock o waited for, and who has it; "" where that is not known.
+func inTheWay[L description](e *engine, p *patience, locks []L, o owner) (name, who string) {
+	for _, l := range locks {
+		if who = e.holderHere(l, o); who != "" {
+			return l.id().name, who
 		}
 	}
-	switch last := p.obstacle; {
-	case last == nil:
-		return e.inFrontLocked(bs, o)
-	case last.cause != nil:
-		return "", ""
-	default:
+	if last := p.obstacle; last != nil {
+		if last.known {
+			return "", ""
+		}
 		return last.name, last.String()
 	}
-}
-
-// inFrontLocked says which other caller of this process waits for an answer at one of bs; "" for none.
-func (e *engine) inFrontLocked(bs []backend, o owner) (name, who string) {
-	for _, b := range bs {
-		for key, h := range e.holds {
-			if key.id == b.id() && key.owner != o && h.state == fresh && h.gate != nil {
-				return key.id.name, fmt.Sprintf("%v of this process is in front, and Redis has not answered it", key.owner)
-			}
+	for _, l := range locks {
+		if who = e.inFrontHere(l, o); who != "" {
+			return l.id().name, who
 		}
 	}
 	return "", ""
 }
 
-// holderLocked is a hold of another owner in this process that is in the way of o, who asks for b; or nil.
-func (e *engine) holderLocked(b backend, o owner) *hold {
-	own := b.id()
-	if b.passage() == together || isComposite(b) && b.passage() != oneByOne {
-		own = lockID{} // others may have it too
-	}
-	for key, h := range e.holds {
-		if h.state == holding && key.owner != o && key.id != (lockID{}) && (key.id == own || key.id == b.kin()) {
-			return h
+// inFrontHere says which other caller of this process waits for an answer about b; "" for none.
+func (e *engine) inFrontHere(b description, o owner) string {
+	n := e.use(b.id().name)
+	defer n.done()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for key, h := range n.holds {
+		if key.id == b.id() && key.owner != o && h.state == fresh && h.gate != nil {
+			return fmt.Sprintf("%v of this process is in front, and Redis has not answered it", key.owner)
 		}
 	}
-	return nil
+	return ""
+}
+
+// holderHere says which other owner of this process holds a lock that is in the way of o, who asks for b; "" for none.
+func (e *engine) holderHere(b description, o owner) string {
+	own := b.id()
+	if b.admission() == shared {
+		own = lockID{} // others may have it too
+	}
+	n := e.use(b.id().name)
+	defer n.done()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for key, h := range n.holds {
+		switch {
+		case h.state != holding || key.owner == o:
+		case key.id == own:
+			return fmt.Sprintf("%v of this process holds it", key.owner)
+		case key.id == b.otherHalf():
+			return fmt.Sprintf("%v of this process holds the %s lock", key.owner, key.id.half)
+		}
+	}
+	return ""
 }

@@ -8,6 +8,8 @@ package relock
 import (
 	"log/slog"
 	"time"
+
+	"github.com/relock-go/relock/internal/send"
 )
 
 // The least that a watchdog timeout may be: below it a third of the lease is
@@ -20,7 +22,7 @@ type options struct {
 	maxWakeDelay    time.Duration
 	nodeTimeout     time.Duration
 	handoverSlice   time.Duration
-	synced          synced
+	synced          send.Synced
 	syncs           bool // WithSyncedReplicas was given
 	logger          *slog.Logger
 	observer        Observer
@@ -95,7 +97,7 @@ func WithHandoverSlice(d time.Duration) Option {
 // Redisson: Config.setCheckLockSyncedSlaves and setSlavesSyncTimeout, which take
 // one replica of all for enough.
 func WithSyncedReplicas(n int, d time.Duration) Option {
-	return func(o *options) { o.synced, o.syncs = synced{n, d}, true }
+	return func(o *options) { o.synced, o.syncs = send.Synced{Replicas: n, Within: d}, true }
 }
 
 // WithLogger sets where the few things go that no caller may be told: one warning for
@@ -144,8 +146,8 @@ func newOptions(opts []Option) (options, error) {
 		return o, invalid("WithNodeTimeout(%v): more than 0", o.nodeTimeout)
 	case o.handoverSlice < 0:
 		return o, invalid("WithHandoverSlice(%v): not negative", o.handoverSlice)
-	case o.syncs && (o.synced.replicas < 1 || o.synced.within < time.Millisecond):
-		return o, invalid("WithSyncedReplicas(%d, %v): at least 1 replica, and 1ms", o.synced.replicas, o.synced.within)
+	case o.syncs && (o.synced.Replicas < 1 || o.synced.Within < time.Millisecond):
+		return o, invalid("WithSyncedReplicas(%d, %v): at least 1 replica, and 1ms", o.synced.Replicas, o.synced.Within)
 	case o.logger == nil:
 		return o, invalid("WithLogger(nil): a logger, or leave the option out")
 	case o.observes && o.observer == nil:

@@ -9,7 +9,6 @@ package relock
 // shrink a failure. It records what happens with its time, and judges at the end.
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +18,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/relock-go/relock/internal/send"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
@@ -28,91 +28,6 @@ func inBubbleOf(t *testing.T, rt *rapid.T, f func(t *testing.T) error) {
 	var wrong error
 	synctest.Test(t, func(t *testing.T) { wrong = f(t) })
 	require.NoError(rt, wrong)
-}
-
-// One gate against the simplest model: whether an owner is inside, and a list of the waiters.
-func TestGateIsAQueue(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		var g gate
-		inside, first := false, (*ticket)(nil) // first: the ticket of the owner inside, unless it came by tryEnter
-		var waiting, away []*ticket
-		numbers := uint64(0)
-		next := func() {
-			if inside = len(waiting) > 0; inside {
-				first, waiting = waiting[0], waiting[1:]
-			} else {
-				first = nil
-			}
-		}
-		rt.Repeat(map[string]func(*rapid.T){
-			"tryEnter": func(rt *rapid.T) {
-				require.Equal(rt, !inside, g.tryEnter(), "tryEnter")
-				inside = true
-			},
-			"enqueue": func(rt *rapid.T) {
-				if !inside {
-					rt.Skip()
-				}
-				numbers++
-				waiting = append(waiting, g.enqueue(nil, numbers))
-			},
-			"leave": func(rt *rapid.T) {
-				if !inside {
-					rt.Skip()
-				}
-				g.leave()
-				next()
-			},
-			"give up a place": func(rt *rapid.T) {
-				if len(waiting) == 0 {
-					rt.Skip()
-				}
-				i := rapid.IntRange(0, len(waiting)-1).Draw(rt, "which")
-				g.cancel(waiting[i])
-				waiting = slices.Delete(waiting, i, i+1)
-			},
-			"give up a turn": func(rt *rapid.T) {
-				if first == nil {
-					rt.Skip()
-				}
-				g.cancel(first)
-				next()
-			},
-			"turn away": func(*rapid.T) {
-				g.turnAway()
-				if len(waiting) > 0 {
-					away, waiting = append(away, waiting[1:]...), waiting[:1]
-				}
-			},
-			"come back when turned away": func(rt *rapid.T) {
-				if len(away) == 0 || !inside {
-					rt.Skip()
-				}
-				back := g.enqueue(nil, away[0].number)
-				away = away[1:]
-				at, _ := slices.BinarySearchFunc(waiting, back.number, func(t *ticket, n uint64) int { return cmp.Compare(t.number, n) })
-				waiting = slices.Insert(waiting, at, back)
-			},
-			"give up when turned away": func(rt *rapid.T) {
-				if len(away) == 0 {
-					rt.Skip()
-				}
-				g.cancel(away[0])
-				away = away[1:]
-			},
-			"": func(rt *rapid.T) {
-				require.Equal(rt, inside, g.taken, "taken")
-				require.Len(rt, g.line(), len(waiting), "waiters")
-				if first != nil {
-					require.True(rt, open(first), "the owner inside was not told")
-					require.NoError(rt, first.err, "the owner inside")
-				}
-				require.False(rt, slices.ContainsFunc(waiting, open), "a waiter was admitted too early")
-				require.False(rt, slices.ContainsFunc(away, func(t *ticket) bool { return !open(t) || t.err != errAskYourself }),
-					"a waiter that was turned away still waits")
-			},
-		})
-	})
 }
 
 // A visitor is an owner that enters some gates together.
@@ -151,10 +66,10 @@ func TestGatesOfSeveralNamesAreEnteredTogether(t *testing.T) {
 		regulars := rapid.SampledFrom([]int{2, 0, 1}).Draw(rt, "regulars at each gate")
 		stay := rapid.SampledFrom(stays[1:]).Draw(rt, "their stay")
 		all := visitors.Draw(rt, "visitors")
-		prompt := rapid.Bool().Draw(rt, "prompt")
+		inline := rapid.Bool().Draw(rt, "inline")
 		inBubbleOf(t, rt, func(t *testing.T) error {
-			h := &house{engine: newBubbleEngine(t).engine, inside: map[int]int{}, passed: map[int][]int{}}
-			h.prompt = prompt
+			r := &fakeRedis{records: make(map[string]*fakeRecord)}
+			h := &house{bubbleEngine: joinSending(t, r, "client", send.Config{Transport: r, Inline: inline}), inside: map[int]int{}, passed: map[int][]int{}}
 			return h.receive(all, most, regulars, stay)
 		})
 	})
@@ -162,7 +77,7 @@ func TestGatesOfSeveralNamesAreEnteredTogether(t *testing.T) {
 
 // A house records the owners behind the gates.
 type house struct {
-	*engine
+	*bubbleEngine
 
 	mu     sync.Mutex    // guards below
 	inside map[int]int   // by gate
@@ -188,10 +103,19 @@ type guest struct {
 	waits int       // number of waits without a gate kept
 }
 
+// names are those of its wants, in order.
+func (g *guest) names() (all names) {
+	for _, w := range g.wants {
+		all = append(all, w.hold.name)
+	}
+	return all
+}
+
 func (g *guest) Done() <-chan struct{} {
 	g.look()
-	g.house.engine.mu.Lock()
-	defer g.house.engine.mu.Unlock()
+	all := g.names()
+	all.Lock()
+	defer all.Unlock()
 	switch {
 	case !slices.ContainsFunc(g.wants, func(w want) bool { return w.hold.gate != nil }):
 		g.since = time.Time{}
@@ -219,19 +143,19 @@ func (g *guest) look() {
 func (h *house) visit(ctx context.Context, number int, v visitor) error {
 	g := &guest{Context: ctx, house: h}
 	for _, at := range v.gates {
-		id := fmt.Sprint(at)
-		g.wants = append(g.wants, want{hold: &hold{backend: &fakeLock{nil, id}, key: holdKey{lockID{name: id}, owner(number)}}})
+		g.wants = append(g.wants, h.wantsOf(owner(number), fmt.Sprint(at))...)
 	}
 	defer func() {
-		h.engine.mu.Lock()
-		defer h.engine.mu.Unlock()
-		h.leaveAllLocked(g.wants)
+		all := g.names()
+		all.Lock()
+		defer all.Unlock()
+		leaveGatesLocked(g.wants)
 	}()
-	p := &patience{ctx: g}
+	p := waitsFor(g, time.Time{})
 	if v.patience > 0 {
-		p.deadline = time.Now().Add(v.patience)
+		p.Deadline = time.Now().Add(v.patience)
 	}
-	_, err := h.enterGates(p, g.wants)
+	err := h.enterGates(p, g.wants)
 	g.look()
 	if err != nil {
 		return err
@@ -291,8 +215,8 @@ func (h *house) receive(all []visitor, gates, regulars int, stay time.Duration) 
 			h.fail("gate %d was passed in the order %v", at, order)
 		}
 	}
-	if len(h.gates) != 0 {
-		h.fail("%d gates are left", len(h.gates))
+	if h.gates() != 0 {
+		h.fail("%d gates are left", h.gates())
 	}
 	return h.wrong
 }

@@ -191,7 +191,10 @@ func (p *pubsub) reload() {
 		return
 	}
 	p.reloads.Add(1)
-	begin := later(time.Now(), p.reloadAt)
+	begin := time.Now()
+	if begin.Before(p.reloadAt) {
+		begin = p.reloadAt
+	}
 	p.reloadAt = begin.Add(reloadPause)
 	p.work.Go(func() {
 		defer p.reloads.Add(-1)

@@ -2,12 +2,17 @@ package relock
 
 // The lock of a majority: of independent Redis servers, some of which may be down.
 //
-// Rules: the published Redlock algorithm. All nodes are asked at the same time and
-// each is given its own short time; the lock is held when a majority granted it
-// and more of the lease is left than clocks may differ. Otherwise it is given
-// back everywhere, also where the answer comes late. It is trusted as long as a
-// majority of the holds it is made of are. To the engine it is one more backend,
-// which never asks a server but only Lockers.
+// Rules: this is the published Redlock algorithm. A round asks all nodes at the same time,
+// and each node has a short timeout of its own. The lock is held when a majority granted it
+// and more of the lease is left than clocks may differ. A lost round is given back at all
+// nodes, and an answer that comes late is given back too. A hold is trusted as long as a
+// majority of the holds at its nodes are.
+//
+// A RedLock sends nothing itself: it takes, gives back and asks its nodes as Lockers. A redHold
+// keeps what one hold has at the nodes, and is the keeper of that hold. The rest of a
+// hold is as of every lock: lockHold and unlockHold (callers of one owner, one at a time),
+// enterGate and leaveGate (the wait queue of the process), prepare and confirm (state, levels
+// and lease), giveBack and endRelease, noteObstacle and withHolder.
 
 import (
 	"context"
@@ -21,14 +26,17 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/send"
 )
 
-// redPause is about how long a RedLock waits before it asks again after a round
-// that it lost by a part: random, so that the same ones do not meet again.
-const redPause = 30 * time.Millisecond
+const (
+	// redPause is about how long a RedLock waits after it lost a round in which some nodes granted. The pause is
+	// random, so that the same rivals do not meet again.
+	redPause = 30 * time.Millisecond
 
-// deafPause is how long it waits for what is not announced, or not by a dead node.
-const deafPause = 250 * time.Millisecond
+	// blindPoll is how often a RedLock asks where no release is announced: at a dead node, and at a foreign Locker.
+	blindPoll = 250 * time.Millisecond
+)
 
 var (
 	errTaken       = errors.New("somebody else holds it")
@@ -36,41 +44,17 @@ var (
 	errNotAsked    = errors.New("it was not held there, or did not answer")
 )
 
-// A QuorumError says that too few of the nodes of a RedLock did what they were
-// asked, and what each of them answered.
-type QuorumError struct {
-	Asked   int // nodes
-	Granted int // of them did it
-	Needed  int // a majority
-
-	// Answers are in the order of the locks that NewRedLock was given; nil for
-	// those that did it.
-	Answers []error
-}
-
-func (e *QuorumError) Error() string {
-	var why strings.Builder
-	for i, err := range e.Answers {
-		if err != nil {
-			fmt.Fprintf(&why, "; node %d: %v", i+1, err)
-		}
-	}
-	return fmt.Sprintf("%d of %d nodes, %d needed%s", e.Granted, e.Asked, e.Needed, why.String())
-}
-
-// Unwrap returns what the nodes answered that did not do it.
-func (e *QuorumError) Unwrap() []error {
-	return slices.DeleteFunc(slices.Clone(e.Answers), func(err error) bool { return err == nil })
-}
+// errParts is the cause of a hold that too few nodes keep.
+var errParts = errors.New("too few of its locks are held")
 
 // A RedLock is held when a majority of its locks are, each on a Redis of its own:
 // it survives the loss of the others, and does not depend on replication.
 //
 // It is safe as long as no node forgets a lock that it granted. A node that was
-// restarted without its data must stay away for at least one lease (the longest
-// that is asked for; at least the watchdog timeout) before it is asked again, or
-// keep its data with appendfsync always. A holder takes such a node again at its
-// next renewal, as long as a majority without it can be trusted.
+// restarted without its data must stay away for at least one lease before it is asked
+// again: the longest lease that is asked for, and at least the watchdog timeout. A node
+// that keeps its data with appendfsync always need not stay away. A holder takes such a node
+// again at its next renewal, as long as a majority without it can be trusted.
 //
 // TryLock returns false when others hold a majority, and a [*QuorumError] when dead
 // nodes made one impossible; Lock goes on until ctx ends, and joins the last
@@ -93,159 +77,532 @@ type RedLock struct{ handle }
 //
 // Redisson: getRedLock.
 func (c *Client) NewRedLock(locks ...Locker) *RedLock {
-	l := &redLock{client: c, locks: slices.Clone(locks), needed: len(locks)/2 + 1}
-	members, err := membersOf(c, locks)
-	if err == nil && len(members) < 3 {
-		err = invalid("%d locks: at least 3", len(members))
+	l := &redLock{facts: facts{kind: TypeRed}, client: c, needed: len(locks)/2 + 1}
+	components, err := componentsOf(c, locks)
+	if err == nil && len(components) < 3 {
+		err = invalid("%d locks: at least 3", len(components))
 	}
 	if err == nil {
-		err = checkNodes(members)
+		err = checkNodes(components)
 	}
 	if err == nil {
-		l.describe(members)
+		l.describe(components)
 	}
-	return &RedLock{handle{client: c, name: l.name.name, lock: l, parts: true, bad: err}}
+	return &RedLock{handle{client: c, name: l.lock.name, lock: l, bad: err}}
 }
 
 // checkNodes says whether a node would have two votes, or no time to cast one.
-func checkNodes(members []member) error {
+func checkNodes(components []component) error {
 	votes := make(map[any]int)
-	for i, m := range members {
-		for _, r := range records(m) {
-			if s := r.record.client.synced; s.replicas > 0 && s.within >= r.record.client.nodeTimeout {
+	for i, c := range components {
+		for _, r := range c.records() {
+			client := r.client
+			if s := client.synced; s.Replicas > 0 && s.Within >= client.nodeTimeout {
 				return invalid("%s has WithSyncedReplicas(%d, %v): its Client needs a longer WithNodeTimeout than %v",
-					shortName(m.Name()), s.replicas, s.within, r.record.client.nodeTimeout)
+					shortName(c.Name()), s.Replicas, s.Within, client.nodeTimeout)
 			}
 			address, _, _ := strings.Cut(r.server, "/")
-			for _, node := range []any{r.record.client, address} {
+			for _, node := range []any{client, address} {
 				if voter, ok := votes[node]; ok && voter != i && node != "" {
-					return invalid("two locks on one Redis, the second one is %s: a node has one vote", shortName(m.Name()))
+					return invalid("two locks on one Redis, the second one is %s: a node has one vote", shortName(c.Name()))
 				}
 				votes[node] = i
 			}
 		}
 	}
-	return checkTwice(members)
+	return checkTwice(components)
 }
 
-// records are the members with a record that m consists of.
-func records(m member) (all []member) {
-	apart, _ := takeApart([]member{m})
-	for _, m := range apart {
-		if m.record != nil {
-			all = append(all, m)
+// redLock is the identity and the taker of a RedLock.
+type redLock struct {
+	facts
+	client *Client
+	nodes  []*redNode
+	needed int    // a majority
+	place  string // the same in every process, for whatever can be known there
+}
+
+// A redNode is one of the locks that a RedLock consists of.
+type redNode struct {
+	Locker
+	id        string
+	timeout   time.Duration
+	channels  []releaseChannel // none: releases cannot be heard
+	unhealthy atomic.Bool      // it did not answer the last time
+}
+
+// A releaseChannel is where a node announces releases.
+type releaseChannel struct {
+	pubsub *pubsub
+	name   string
+}
+
+// describe sets what follows from the components.
+func (l *redLock) describe(components []component) {
+	l.admits = shared
+	var names, ids, places []string
+	for _, c := range components {
+		n := &redNode{Locker: c.Locker, id: fmt.Sprintf("%p", c.Locker), timeout: l.client.nodeTimeout, channels: releaseChannels(c)}
+		if c.record != nil {
+			n.id, n.timeout = fmt.Sprint(c.client.engine.id, c.id), c.client.nodeTimeout
+		}
+		if c.record == nil || c.record.admission() == exclusive {
+			l.admits = exclusive
+		}
+		l.nodes = append(l.nodes, n)
+		names, ids = append(names, c.Name()), append(ids, n.id)
+		for _, r := range c.records() {
+			places = append(places, fmt.Sprint(r.server, r.id))
+		}
+	}
+	slices.Sort(places)
+	l.place = strings.Join(places, ",")
+	l.lock = lockID{strings.Join(slices.Compact(names), ","), strings.Join(slices.Sorted(slices.Values(ids)), ",")}
+}
+
+// releaseChannels is where a release of c is announced; nothing if it cannot be heard of all of it.
+func releaseChannels(c component) (channels []releaseChannel) {
+	all, _ := flattenMulti([]component{c})
+	for _, c := range all {
+		if c.record == nil {
+			return nil
+		}
+		name := c.record.channel(attempt{noWait: true})
+		if name == "" {
+			return nil
+		}
+		channels = append(channels, releaseChannel{c.client.engine.wakeups, name})
+	}
+	return channels
+}
+
+// take takes one level for o. It returns false when r.wait is over.
+func (l *redLock) take(ctx context.Context, o owner, r request) (bool, error) {
+	e := l.client.engine
+	e.workers.begin()
+	defer e.workers.end()
+	p := &patience{Wait: send.Wait{Ctx: o.in(ctx), Closed: e.closed, NoWait: r.wait == 0}}
+	if err := p.Over(); err != nil {
+		return false, err
+	}
+	if r.wait > 0 {
+		p.Deadline = time.Now().Add(r.wait)
+	}
+	self := []description{l}
+	p.span = startSpan(e, p.Ctx, self, o)
+	n := e.use(l.lock.name)
+	defer n.done()
+	err := errGivenBack
+	for err == errGivenBack {
+		err = l.takeOnce(p, n, o, r)
+	}
+	err = withHolder(e, p, self, o, r, err)
+	p.span.finish(err)
+	if err == errTimeUp {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// takeOnce is take, or errGivenBack where another caller of o gave back what was to be re-entered.
+func (l *redLock) takeOnce(p *patience, n *name, o owner, r request) error {
+	h, err := n.lockHold(p, l, o, true)
+	if err != nil {
+		return err
+	}
+	defer h.unlockHold()
+	wants := []want{{hold: h}}
+	if err := wants[0].prepare(r); err != nil {
+		return err
+	}
+	if lease := wants[0].lease; trust(lease) <= 0 {
+		return invalid("lease %v: less than clocks may differ, it would be over at once", lease)
+	}
+	p.span.asked(wants)
+	granted := false
+	defer func() {
+		if k := redHoldOf(h); k != nil && !granted { // also when a ctx of the user has panicked
+			k.lower(p.Ctx, wants[0].level-1)
+		}
+	}()
+	res, err := l.acquire(p, wants)
+	if err = confirm(names{n}, wants, res, err); err != nil {
+		return err
+	}
+	granted = true
+	redHoldOf(h).nodeLost() // one may have been lost before h was known to be held
+	return nil
+}
+
+// acquire makes rounds until one is won, the hold is found gone, or the caller leaves.
+func (l *redLock) acquire(p *patience, wants []want) (res result, err error) {
+	var pause redPauses
+	defer pause.subscription.leave()
+	for rounds := 1; ; rounds++ {
+		if err := l.client.engine.enterGate(p, wants); err != nil {
+			return res, err
+		}
+		res, refused, err := l.attempt(p, wants[0])
+		switch {
+		case err == errTimeUp && rounds == 1: // no node said that it is busy
+			return res, errNoAnswer
+		case err != nil:
+			return res, send.WithLast(err, pause.cause)
+		case res.state != busy:
+			return res, nil
+		case p.NoWait:
+			return res, send.WithLast(errTimeUp, refused.cause)
+		}
+		if err := pause.sleep(p, l, wants, refused); err != nil {
+			return res, send.WithLast(err, pause.cause)
+		}
+	}
+}
+
+// attempt makes a round. Where it is won so late that too little of the lease is left, it makes another one, a few
+// times: a round restores the leases of the nodes.
+func (l *redLock) attempt(p *patience, w want) (res result, refused refusal, err error) {
+	for range mostAsked {
+		res, refused, err = l.round(p, w)
+		if err != nil || res.state != held || l.client.engine.inTime([]want{w}, res.sent) {
+			return res, refused, err
+		}
+	}
+	res.state = busy
+	undone := redHoldOf(w.hold).lower(p.Ctx, w.level-1)
+	_ = undone.collect(&send.Wait{Ctx: context.Background()}, send.MinWait, undone.all)
+	return res, refused, lossError(errLate)
+}
+
+// round asks all nodes for the level of w at the same time. What it does not win, it gives back.
+func (l *redLock) round(p *patience, w want) (res result, refused refusal, err error) {
+	res.sent = time.Now()
+	if why := p.Over(); why != nil && why != errTimeUp { // wait 0 asks for one round
+		return res, refused, why
+	}
+	k := l.raise(w)
+	if k == nil {
+		res.state = gone
+		return res, refused, nil
+	}
+	patient := p.WithMinWait(res.sent)
+	v := l.newVote()
+	for i := range l.nodes {
+		v.ask(i, func() error { return k.askNode(p.Ctx, i, w.attempt) })
+	}
+	if err := v.collect(&patient, l.limit(), v.won); err != nil {
+		return res, refused, err
+	}
+	if v.won() {
+		// A node that is missed because it was a little later would be free for a rival. So the others have as much
+		// time again, but for those that did not answer the last time either.
+		late := v.unhealthy()
+		err := v.collect(&patient, time.Since(res.sent)+l.grace()/8, func() bool { return v.missing <= late })
+		if err != nil {
+			return res, refused, err
+		}
+		if time.Since(res.sent) < trust(w.lease) && k.check() == nil {
+			res.state = held
+			return res, refused, nil
+		}
+	}
+	undone := k.lower(p.Ctx, w.level-1)
+	if err := undone.collect(&patient, l.grace(), undone.all); err != nil {
+		return res, refused, err
+	}
+	res.state, refused, err = l.refused(w, v)
+	if err != nil && p.Ctx.Err() != nil {
+		err = send.WithLast(ctxError(p.Ctx), err)
+	}
+	return res, refused, err
+}
+
+// A refusal is why a round was lost, and when to ask again.
+type refusal struct {
+	taken []int         // nodes that others hold, and whose releases can be heard
+	pause time.Duration // ask no sooner
+	wait  time.Duration // ask no later; negative: when a release is heard
+	cause error         // too many nodes failed; nil: others hold too many
+}
+
+// refused says what the answers to a lost round mean. The error is final.
+func (l *redLock) refused(w want, v *vote) (grantState, refusal, error) {
+	spare := len(l.nodes) - l.needed // so many may be missing, and the lock can still be had
+	if w.level > 1 && v.count(ErrLockLost) > spare {
+		return gone, refusal{}, nil
+	}
+	failed, final := 0, 0
+	r := refusal{wait: -1}
+	for i, err := range v.Answers {
+		switch {
+		case err == nil:
+		case err == errTaken && len(l.nodes[i].channels) > 0:
+			r.taken = append(r.taken, i)
+		case err == errTaken:
+			r.wait = blindPoll
+		default:
+			failed++
+			r.wait = blindPoll
+			if !transient(err) || errors.Is(err, ErrClosed) {
+				final++
+			}
+		}
+	}
+	if final > spare {
+		return busy, r, v.failed()
+	}
+	if v.Granted > 0 {
+		r.pause = redPause/2 + rand.N(redPause) // rivals may be as unlucky,
+		if len(r.taken) <= spare {
+			r.wait = r.pause // and hold only some
+		}
+	}
+	if failed > spare {
+		r.cause = v.QuorumError
+	}
+	return busy, r, nil
+}
+
+// redPauses is how a waiter sleeps between two rounds.
+type redPauses struct {
+	subscription subscription
+	taken        []int // the nodes whose releases it hears
+	cause        error // of the last refusal
+	notified     bool  // the last sleep was ended by a release
+}
+
+// sleep waits until a node announces a release, or until it is time to ask again.
+func (s *redPauses) sleep(p *patience, l *redLock, wants []want, r refusal) error {
+	e := l.client.engine
+	s.cause = r.cause
+	p.noteObstacle(wants[0].hold, &obstacle{
+		typ: TypeRed, name: l.lock.name, at: time.Now(),
+		who: "others hold too many of its locks", known: r.cause != nil,
+	})
+	if !slices.Equal(s.taken, r.taken) {
+		s.taken = r.taken
+		s.subscription.listenTo(l.listen(r.taken))
+	}
+	wake, ready := s.subscription.awaited()
+	p.span.waits()
+	p.span.ends(PathPolled)
+	delay := e.pollDelay(r.wait)
+	if s.notified { // a node may announce a release before the process of the holder has noted it
+		delay = min(delay, reserveTime)
+	}
+	s.notified = false
+	wants[0].hold.interrupt()
+	if r.pause > 0 {
+		if err := p.sleep(nil, nil, r.pause); err != nil {
+			return err
+		}
+	}
+	if r.pause == 0 || delay > r.pause {
+		slept := time.Now()
+		if err := p.sleep(wake, ready, delay); err != nil {
+			return err
+		}
+		if s.notified = time.Since(slept) < delay; s.notified {
+			p.span.ends(PathNotified)
+		}
+	}
+	s.subscription.confirm()
+	return nil
+}
+
+// listen joins the release channels of nodes. One wake serves them all. Nodes that granted are not listened to: they
+// announce what this process has given back.
+func (l *redLock) listen(nodes []int) []*listener {
+	wake := make(chan struct{}, 1)
+	var all []*listener
+	for _, i := range nodes {
+		for _, c := range l.nodes[i].channels {
+			all = append(all, c.pubsub.joinFor(wake, c.name))
 		}
 	}
 	return all
 }
 
-// redLock is the backend of a RedLock.
-type redLock struct {
-	client   *Client
-	name     lockID
-	locks    []Locker
-	ids      []string        // of each node
-	timeouts []time.Duration // of each node
-	voices   [][]voice       // where each node announces releases; none: it cannot be heard
-	needed   int             // a majority
-	shared   bool            // by several of one process
-	place    string          // the same in every process, for whatever can be known there
-	ailing   []atomic.Bool   // nodes that did not answer the last time
-	*redHolds
-}
-
-// redHolds are the RedLocks that are held through one Client.
-type redHolds struct {
-	mu    sync.Mutex // guards below, and what is in holds; nothing is called with it held
-	holds map[string]*redHold
-	asked map[question][]chan struct{} // that were not answered yet; closed then
-}
-
-// A question is put to one node for one owner. The next acquire waits for the
-// answer: an Unlock under way could take back what that one is granted.
-type question struct {
-	name  lockID
-	owner owner
-	node  string // its id
-}
-
-func newRedHolds() *redHolds {
-	return &redHolds{holds: make(map[string]*redHold), asked: make(map[question][]chan struct{})}
-}
-
-// A voice is a channel on which one node announces releases.
-type voice struct {
-	pubsub  *pubsub
-	channel string
-}
-
-// A redHold is one acquisition of a RedLock: of which nodes it consists.
-type redHold struct {
-	owner owner
-	field string
-	level int  // that nodes are held at, at most
-	held  bool // by a majority, at some time
-	nodes []redNode
-}
-
-type redNode struct {
-	owed  int             // Unlocks
-	guard context.Context // of the hold there, or nil
-}
-
-// describe sets what follows from the members.
-func (l *redLock) describe(members []member) {
-	l.redHolds = l.client.red
-	l.shared = true
-	var names, places []string
-	for _, m := range members {
-		names = append(names, m.Name())
-		timeout, id := l.client.nodeTimeout, fmt.Sprintf("%p", m.Locker)
-		if m.record != nil {
-			timeout, id = m.record.client.nodeTimeout, fmt.Sprint(m.record.client.engine.id, m.id)
-		}
-		l.shared = l.shared && m.record != nil && m.record.lock.passage() != oneByOne
-		l.ids = append(l.ids, id)
-		l.timeouts = append(l.timeouts, timeout)
-		l.voices = append(l.voices, voicesOf(m))
-		for _, r := range records(m) {
-			places = append(places, fmt.Sprint(r.server, r.id))
-		}
+// giveBack gives back one level of o. It does not look at ctx's end, and works after Close.
+func (l *redLock) giveBack(ctx context.Context, o owner) error {
+	e := l.client.engine
+	e.workers.begin()
+	defer e.workers.end()
+	n := e.use(l.lock.name)
+	defer n.done()
+	// The nodes take up to unlockTime themselves, and then have something to say.
+	p := &patience{Wait: send.Wait{Ctx: o.in(context.WithoutCancel(ctx)), Deadline: time.Now().Add(unlockTime + send.MinWait)}}
+	h, err := n.lockHold(p, l, o, false)
+	if err != nil {
+		return l.giveBackAside(p, n, o, unconfirmed(err))
 	}
-	l.ailing = make([]atomic.Bool, len(members))
-	slices.Sort(places)
-	l.place = strings.Join(places, ",")
-	l.name = lockID{strings.Join(slices.Compact(names), ","), strings.Join(slices.Sorted(slices.Values(l.ids)), ",")}
-}
-
-// voicesOf is where a release of m is announced; nothing if it cannot be heard of all of it.
-func voicesOf(m member) (voices []voice) {
-	all, _ := takeApart([]member{m})
-	for _, m := range all {
-		if m.record == nil {
-			return nil
-		}
-		channel := m.record.lock.channel(attempt{once: true})
-		if channel == "" {
-			return nil
-		}
-		voices = append(voices, voice{m.record.client.engine.wakeups, channel})
+	if h == nil {
+		return n.notHeldError(l.id(), o)
 	}
-	return voices
-}
-
-func (l *redLock) id() lockID    { return l.name }
-func (l *redLock) typ() LockType { return TypeRed }
-func (l *redLock) kin() lockID   { return lockID{} }
-func (l *redLock) passage() passage {
-	if l.shared {
-		return eachForItself
+	loss := h.lossOf() // lockHold has looked at the clock
+	left, last := h.giveBack()
+	if loss != nil || left == 0 && !last { // lost has given back the rest
+		h.unlockHold()
+		return loss
 	}
-	return oneByOne
+	there, err := l.setLevels(p, h, left)
+	switch {
+	case err != nil:
+		err = unconfirmed(err)
+	case !there && left > 0:
+		h.lose(errGone)
+		return lossError(errGone)
+	case !there:
+		h.observeEnd(errGone)()
+		return lossError(errGone)
+	}
+	e.observeRelease(ctx, h, left, err)
+	return err
 }
 
-func (l *redLock) channel(attempt) string { return "" }
-func (l *redLock) ranking() string        { return l.place }
+// giveBackAside is giveBack where another caller of o waits for nodes all the time.
+func (l *redLock) giveBackAside(p *patience, n *name, o owner, err error) error {
+	e := l.client.engine
+	h := n.find(l.id(), o)
+	if h == nil {
+		return err
+	}
+	left, last := h.giveBack()
+	if last {
+		e.workers.spawn(func() {
+			v := redHoldOf(h).lower(p.Ctx, 0)
+			_ = v.collect(&send.Wait{Ctx: p.Ctx}, unlockTime, v.all)
+			h.leaveGate()
+		})
+	}
+	e.observeRelease(p.Ctx, h, left, err)
+	return err
+}
+
+// setLevels has all nodes give back what h has above left levels, and says whether a majority held that. It ends the
+// caller's turn at h.
+func (l *redLock) setLevels(p *patience, h *hold, left int) (there bool, err error) {
+	defer h.endRelease(left, 0)
+	k := redHoldOf(h)
+	low := k.nodesAt(left)
+	v := k.lower(p.Ctx, left)
+	for _, i := range low {
+		v.count1(i, nil)
+	}
+	patient := p.WithMinWait(time.Now())
+	err = v.collect(&patient, l.grace(), v.all)
+	if err == nil {
+		err = v.collect(&patient, unlockTime, v.won)
+	}
+	if err != nil || v.won() {
+		return err == nil, err
+	}
+	if v.missing+len(v.Unwrap()) > v.count(errNotAsked)+v.count(ErrNotHeld) {
+		return false, v.failed()
+	}
+	return false, nil
+}
+
+// look is what a majority says. The hold is that of the caller, whichever field it has.
+func (l *redLock) look(ctx context.Context, field string) (state, error) {
+	views := make([]state, len(l.nodes)) // each is written before its node answers
+	v, err := l.askAll(ctx, func(ctx context.Context, i int) (err error) {
+		s, n := &views[i], l.nodes[i]
+		if field != "" {
+			s.held, err = n.IsHeld(ctx)
+		} else if s.locked, err = n.IsLocked(ctx); err == nil && s.locked {
+			s.ttl, err = n.TTL(ctx)
+		}
+		return err
+	})
+	if err != nil {
+		return state{}, err
+	}
+	yes := 0
+	var ttls []time.Duration
+	for i, err := range v.Answers {
+		if err != nil {
+			continue
+		}
+		if views[i].held || views[i].locked {
+			yes++
+		}
+		ttls = append(ttls, views[i].ttl)
+	}
+	if no := v.Granted - yes; yes < l.needed && no <= len(l.nodes)-l.needed {
+		return state{}, v.failed() // the nodes that did not answer could make it either
+	}
+	s := state{locked: field == "" && yes >= l.needed, held: field != "" && yes >= l.needed}
+	if s.locked {
+		slices.Sort(ttls)
+		s.ttl = ttls[len(ttls)-l.needed]
+	}
+	return s, nil
+}
+
+// free frees all nodes, and ends the holds of this process.
+func (l *redLock) free(ctx context.Context) (bool, error) {
+	before := l.client.engine.recordsOf(l.id())
+	var freed atomic.Bool
+	v, err := l.askAll(ctx, func(ctx context.Context, i int) error {
+		was, err := l.nodes[i].ForceUnlock(ctx)
+		if was {
+			freed.Store(true)
+		}
+		return err
+	})
+	switch {
+	case err != nil:
+		return false, err
+	case !v.won():
+		return false, v.failed()
+	case freed.Load():
+		endForced(before)
+	}
+	return freed.Load(), nil
+}
+
+// askAll asks all nodes at the same time, each with its timeout, and collects what they say.
+func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, i int) error) (*vote, error) {
+	ctx = ownerOf(ctx).in(ctx)
+	p := &send.Wait{Ctx: ctx, Closed: l.client.engine.closed}
+	if err := p.Over(); err != nil {
+		return nil, err
+	}
+	v := l.newVote()
+	for i, n := range l.nodes {
+		v.ask(i, func() error {
+			within, cancel := context.WithTimeout(ctx, n.timeout)
+			defer cancel()
+			err := send.CatchPanic(func() error { return ask(within, i) })
+			if err != nil && within.Err() != nil && ctx.Err() == nil {
+				err = errNodeTimeout
+			}
+			return err
+		})
+	}
+	return v, v.collect(p, l.limit(), v.all)
+}
+
+// grace is how long a node is waited for that is not needed.
+func (l *redLock) grace() time.Duration {
+	var most time.Duration
+	for _, n := range l.nodes {
+		most = max(most, n.timeout)
+	}
+	return most
+}
+
+// limit is when every node that keeps to its timeout has answered.
+func (l *redLock) limit() time.Duration { return l.grace() + send.MinWait/4 }
+
+// A vote is a question to nodes, and what they have answered so far. It belongs to one goroutine.
+type vote struct {
+	*QuorumError
+	lock    *redLock
+	answers chan nodeAnswer
+	missing int // nodes that were asked and have not answered
+}
 
 // A nodeAnswer is what one node said.
 type nodeAnswer struct {
@@ -253,122 +610,57 @@ type nodeAnswer struct {
 	err  error // nil: it did it
 }
 
-// acquire makes one round.
-func (l *redLock) acquire(ctx context.Context, a attempt) (grant, error) {
-	if a.lease <= drift(a.lease) {
-		return grant{}, invalid("lease %v: less than clocks may differ, it would be over at once", a.lease)
+func (l *redLock) newVote() *vote {
+	return &vote{
+		QuorumError: &QuorumError{Asked: len(l.nodes), Needed: l.needed, Answers: slices.Repeat([]error{errNotAsked}, len(l.nodes))},
+		lock:        l,
+		answers:     make(chan nodeAnswer, len(l.nodes)),
 	}
-	start := time.Now()
-	h := l.raise(ownerOf(ctx), a)
-	if h == nil {
-		return grant{state: gone}, nil
-	}
-	answers := make(chan nodeAnswer, len(l.locks))
-	for i := range l.locks {
-		l.client.engine.spawn(func() {
-			answers <- nodeAnswer{i, withoutPanic(func() error { return l.askNode(ctx, h, i, a) })}
-		})
-	}
-	result := l.round(answers)
-	if result.Granted >= l.needed && time.Since(start) < a.lease-drift(a.lease) && l.confirm(h) {
-		return grant{state: held}, nil
-	}
-
-	undone, n := l.lower(ctx, h, a.level-1)
-	l.collect(l.noAnswers(), undone, n, l.grace(), nil)
-	return l.refused(a, result)
 }
 
-// refused says what the answers to a round that was not won mean.
-func (l *redLock) refused(a attempt, r *QuorumError) (grant, error) {
-	missing := len(l.locks) - l.needed // so many may be, and it can still be had
-	if a.level > 1 && l.count(r, ErrLockLost) > missing {
-		return grant{state: gone}, nil
-	}
-	failed, final := 0, 0
-	g := grant{state: busy, wait: -1} // until somebody releases it
-	for i, err := range r.Answers {
-		switch {
-		case err == nil:
-		case err == errTaken && len(l.voices[i]) > 0:
-			g.nodes = append(g.nodes, i)
-		case err == errTaken:
-			g.wait = deafPause
-		default:
-			failed++
-			g.wait = deafPause
-			if !transient(err) || errors.Is(err, ErrClosed) {
-				final++
-			}
-		}
-	}
-	if final > missing {
-		return grant{}, r
-	}
-	if r.Granted > 0 {
-		g.pause = redPause/2 + rand.N(redPause) // others may be as unlucky
-		if len(g.nodes) <= missing {
-			g.wait = g.pause // and hold only some
-		}
-	}
-	if failed > missing {
-		g.cause = r
-	}
-	return g, nil
+// ask asks a node, on a goroutine of its own.
+func (v *vote) ask(i int, f func() error) {
+	v.missing++
+	v.lock.client.engine.workers.spawn(func() { v.answers <- nodeAnswer{i, send.CatchPanic(f)} })
 }
 
-// round waits for the answers to one round. Once there is a majority, it gives the
-// others as much time again and a little: a node that is only missed because it
-// was a bit later would be anybody's.
-func (l *redLock) round(answers <-chan nodeAnswer) *QuorumError {
-	r := l.noAnswers()
-	start := time.Now()
-	left := l.collect(r, answers, len(l.locks), l.limit(), l.won)
-	if !l.won(r) {
-		return r
+// collect waits for answers until they are enough, or for no longer than limit. The error is why p leaves.
+func (v *vote) collect(p *send.Wait, limit time.Duration, enough func() bool) error {
+	if !p.Deadline.IsZero() {
+		limit = min(limit, time.Until(p.Deadline))
 	}
-	for i, err := range r.Answers {
-		if err == errNotAsked && l.ailing[i].Load() {
-			left-- // it did not answer the last time either
-		}
-	}
-	l.collect(r, answers, left, time.Since(start)+l.grace()/8, nil)
-	return r
-}
-
-func (l *redLock) won(r *QuorumError) bool { return r.Granted >= l.needed }
-
-func (l *redLock) noAnswers() *QuorumError {
-	r := &QuorumError{Asked: len(l.locks), Needed: l.needed, Answers: make([]error, len(l.locks))}
-	for i := range r.Answers {
-		r.Answers[i] = errNotAsked
-	}
-	return r
-}
-
-// collect waits for n answers, no longer than limit, and no longer than until they
-// are enough. It returns how many are missing.
-func (l *redLock) collect(r *QuorumError, answers <-chan nodeAnswer, n int, limit time.Duration, enough func(*QuorumError) bool) int {
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
-	for n > 0 && (enough == nil || !enough(r)) {
+	for v.missing > 0 && !enough() {
 		select {
-		case a := <-answers:
-			n--
-			if r.Answers[a.node] = a.err; a.err == nil {
-				r.Granted++
-			}
+		case a := <-v.answers:
+			v.missing--
+			v.count1(a.node, a.err)
 		case <-timer.C:
-			return n
+			return p.Over()
+		case <-p.Ctx.Done():
+			return ctxError(p.Ctx)
+		case <-p.Closed:
+			return ErrClosed
 		}
 	}
-	return n
+	return nil
 }
 
+// count1 counts the answer of one node.
+func (v *vote) count1(i int, err error) {
+	if v.Answers[i] = err; err == nil {
+		v.Granted++
+	}
+}
+
+func (v *vote) won() bool { return v.Granted >= v.Needed }
+func (v *vote) all() bool { return false } // collect ends when none is missing
+
 // count is how many nodes answered with target.
-func (l *redLock) count(r *QuorumError, target error) int {
+func (v *vote) count(target error) int {
 	n := 0
-	for _, err := range r.Answers {
+	for _, err := range v.Answers {
 		if errors.Is(err, target) {
 			n++
 		}
@@ -376,43 +668,69 @@ func (l *redLock) count(r *QuorumError, target error) int {
 	return n
 }
 
-// raise notes that nodes are going to be held at the level of a; nil: what was to be re-entered is over.
-func (l *redLock) raise(o owner, a attempt) *redHold {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	h := l.holds[a.field]
-	if h == nil && a.level > 1 {
+// unhealthy is how many nodes have not answered, and did not the last time either.
+func (v *vote) unhealthy() int {
+	n := 0
+	for i, err := range v.Answers {
+		if err == errNotAsked && v.lock.nodes[i].unhealthy.Load() {
+			n++
+		}
+	}
+	return n
+}
+
+// failed is v as an error. A panic in it is logged: the panic of the caller has another stack.
+func (v *vote) failed() error {
+	send.LogPanic(v.lock.client.engine.log, v.QuorumError)
+	return v.QuorumError
+}
+
+// A redHold is what one hold has at the nodes. It is the keeper of that hold.
+type redHold struct {
+	lock *redLock
+	hold *hold
+
+	mu    sync.Mutex // guards below; nothing is called with it held
+	level int        // that nodes are held at, at most; 0: it is given back, or lost
+	nodes []nodeHold
+}
+
+// A nodeHold is what a redHold has at one node.
+type nodeHold struct {
+	levels int
+	guard  context.Context // of the hold there, or nil
+}
+
+func redHoldOf(h *hold) *redHold {
+	k, _ := h.keeper.(*redHold)
+	return k
+}
+
+// raise notes that nodes are going to be held at the level of w. It returns nil if what was to be re-entered is over.
+// A fresh hold that gave back its last round has a new redHold, so that late answers to that round are given back.
+func (l *redLock) raise(w want) *redHold {
+	k := redHoldOf(w.hold)
+	if w.level == 1 && (k == nil || k.levelNow() == 0) {
+		k = &redHold{lock: l, hold: w.hold, nodes: make([]nodeHold, len(l.nodes))}
+		w.hold.keeper = k
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if w.level > 1 && k.level == 0 {
 		return nil
 	}
-	if h == nil {
-		h = &redHold{owner: o, field: a.field, nodes: make([]redNode, len(l.locks))}
-		l.holds[a.field] = h
-	}
-	h.level = a.level
-	return h
+	k.level = w.level
+	return k
 }
 
-// confirm notes that h is held, if it still is.
-func (l *redLock) confirm(h *redHold) bool {
-	alive := l.alive(h)
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	h.held = h.held || alive >= l.needed
-	return alive >= l.needed
-}
-
-// askNode asks one node for one level. Whatever becomes of the round, what it
-// grants is either noted in h or given back.
-func (l *redLock) askNode(ctx context.Context, h *redHold, i int, a attempt) error {
-	earlier, answered := l.ask(h, i)
+// askNode asks one node for one level. Whatever becomes of the round, what the node grants is noted in k, or given back.
+func (k *redHold) askNode(ctx context.Context, i int, a attempt) error {
+	n := k.lock.nodes[i]
+	earlier, answered := k.asks(i)
 	defer answered()
-	owned := h.owner.in(context.WithoutCancel(ctx))
-	ctx, cancel := context.WithTimeout(owned, min(l.timeouts[i], max(a.lease/3, time.Millisecond)))
+	owned := k.hold.key.owner.in(context.WithoutCancel(ctx))
+	ctx, cancel := context.WithTimeout(owned, min(n.timeout, max(a.lease/3, time.Millisecond)))
 	defer cancel()
-	lease := a.lease
-	if a.renewed {
-		lease = 0
-	}
 	for _, answer := range earlier {
 		select {
 		case <-answer:
@@ -420,15 +738,18 @@ func (l *redLock) askNode(ctx context.Context, h *redHold, i int, a attempt) err
 			return errNodeTimeout
 		}
 	}
-	m := l.locks[i]
-	for range l.stale(h, i) { // of a lock that consists of several, some may be left
-		_ = m.Unlock(ctx)
+	lease := a.lease
+	if a.renewed {
+		lease = 0
 	}
-	ok, err := m.TryLock(ctx, 0, lease)
-	if a.level == 1 && errors.Is(err, ErrLockLost) { // the node has forgotten an earlier hold: now that this was said
-		ok, err = m.TryLock(ctx, 0, lease)
+	for range k.outdated(i) { // of a node that consists of several locks, some may be left
+		_ = n.Unlock(ctx)
 	}
-	l.ailing[i].Store(err != nil)
+	ok, err := n.TryLock(ctx, 0, lease)
+	if a.level == 1 && errors.Is(err, ErrLockLost) { // of an earlier hold, and is said once
+		ok, err = n.TryLock(ctx, 0, lease)
+	}
+	n.unhealthy.Store(err != nil)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		if said := redis.Error(nil); errors.As(err, &said) { // what it answered before
@@ -440,16 +761,16 @@ func (l *redLock) askNode(ctx context.Context, h *redHold, i int, a attempt) err
 	case !ok:
 		return errTaken
 	}
-	guard, err := m.Guard(owned)
+	guard, err := n.Guard(owned)
 	if err != nil {
 		guard = ended{owned}
 	}
-	wanted, first := l.note(h, i, guard)
+	wanted, first := k.note(i, guard)
 	switch {
 	case !wanted:
-		_ = m.Unlock(owned) // what cannot be released lapses with its lease
+		_ = n.Unlock(owned) // what cannot be released lapses with its lease
 	case first: // a re-entry has one that waits already
-		context.AfterFunc(guard, func() { l.nodeLost(h) })
+		context.AfterFunc(guard, k.nodeLost)
 	}
 	return err
 }
@@ -459,171 +780,126 @@ type ended struct{ context.Context }
 
 func (ended) Err() error { return context.Canceled }
 
-// stale returns how many levels are owed to a node that has lost its hold, and forgets them.
-func (l *redLock) stale(h *redHold, i int) int {
-	before := l.guardOf(h, i)
-	if before == nil || before.Err() == nil {
+// outdated returns how many levels a node still has of a hold that it has lost, and forgets them.
+func (k *redHold) outdated(i int) int {
+	if before := k.guardOf(i); before == nil || trusted(before) {
 		return 0
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n := &h.nodes[i]
-	owed := n.owed
-	n.guard, n.owed = nil, 0
-	return owed
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	levels := k.nodes[i].levels
+	k.nodes[i] = nodeHold{}
+	return levels
 }
 
 // note notes that a node has granted one level, and returns whether that is wanted, and whether
 // guard is the one that is looked at from now on.
-func (l *redLock) note(h *redHold, i int, guard context.Context) (wanted, first bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	n := &h.nodes[i]
-	if n.owed >= h.level {
+func (k *redHold) note(i int, guard context.Context) (wanted, first bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n := &k.nodes[i]
+	if n.levels >= k.level {
 		return false, false
 	}
 	if first = n.guard == nil; first {
 		n.guard = guard
 	}
-	n.owed++
+	n.levels++
 	return true, first
 }
 
-func (l *redLock) guardOf(h *redHold, i int) context.Context {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return h.nodes[i].guard
-}
-
-func (l *redLock) owed(h *redHold, i int) int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return h.nodes[i].owed
-}
-
-// alive is how many nodes can be trusted.
-func (l *redLock) alive(h *redHold) int {
-	n := 0
-	for i := range h.nodes {
-		if g := l.guardOf(h, i); g != nil && g.Err() == nil {
-			n++
-		}
-	}
-	return n
-}
-
-// nodeLost hears that the hold on one node has ended, and maybe with it the majority.
-func (l *redLock) nodeLost(h *redHold) {
-	if l.alive(h) >= l.needed {
-		return
-	}
-	l.mu.Lock()
-	lost := h.held && h.level > 0
-	l.mu.Unlock()
-	if lost {
-		l.client.engine.loseField(l.name, h.owner, h.field, errParts)
-	}
-}
-
-// lost gives back the nodes that are left of a hold: nobody may ever unlock it.
-func (l *redLock) lost(field string) {
-	if h := l.find(field); h != nil {
-		l.lower(context.Background(), h, 0)
-	}
-}
-
-// lower gives back all levels above level, on all nodes at the same time, and
-// returns how many answers there will be.
-func (l *redLock) lower(ctx context.Context, h *redHold, level int) (<-chan nodeAnswer, int) {
-	ctx = h.owner.in(context.WithoutCancel(ctx))
-	nodes := l.lowered(h, level)
-	answers := make(chan nodeAnswer, len(l.locks))
-	for i, levels := range nodes {
-		_, answered := l.ask(h, i)
-		l.client.engine.spawn(func() {
+// lower has all nodes give back what they have above level, at the same time.
+func (k *redHold) lower(ctx context.Context, level int) *vote {
+	ctx = k.hold.key.owner.in(context.WithoutCancel(ctx))
+	v := k.lock.newVote()
+	for i, levels := range k.lowered(level) {
+		_, answered := k.asks(i)
+		v.ask(i, func() (err error) {
 			defer answered()
-			var err error
 			for range levels {
-				err = withoutPanic(func() error { return l.locks[i].Unlock(ctx) })
+				err = send.CatchPanic(func() error { return k.lock.nodes[i].Unlock(ctx) })
 			}
-			answers <- nodeAnswer{i, err}
+			return err
 		})
 	}
-	return answers, len(nodes)
+	return v
 }
 
-// lowered notes that h is held at level from now on, and says how many levels each node is to give back.
-func (l *redLock) lowered(h *redHold, level int) map[int]int {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	h.level = min(h.level, level)
-	if level == 0 {
-		delete(l.holds, h.field)
+// lowered notes that nodes are held at level from now on, and says how many levels each is to give back.
+func (k *redHold) lowered(level int) map[int]int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.level = min(k.level, level)
+	above := make(map[int]int)
+	for i := range k.nodes {
+		if n := &k.nodes[i]; n.levels > level {
+			above[i] = n.levels - level
+			n.levels = level
+		}
 	}
-	nodes := make(map[int]int)
-	for i := range h.nodes {
-		if n := &h.nodes[i]; n.owed > level {
-			nodes[i] = n.owed - level
-			n.owed = level
+	return above
+}
+
+// nodesAt are the nodes that have no more than left levels because they missed one, and are held all the same.
+func (k *redHold) nodesAt(left int) (nodes []int) {
+	for i := range k.nodes {
+		k.mu.Lock()
+		n := k.nodes[i]
+		k.mu.Unlock()
+		if left > 0 && n.levels <= left && n.guard != nil && trusted(n.guard) {
+			nodes = append(nodes, i)
 		}
 	}
 	return nodes
 }
 
-// grace is how long a node is waited for that is not needed.
-func (l *redLock) grace() time.Duration { return slices.Max(l.timeouts) }
-
-// limit is when all have answered who keep to their timeout.
-func (l *redLock) limit() time.Duration { return l.grace() + answerTime/4 }
-
-func (l *redLock) find(field string) *redHold {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.holds[field]
+func (k *redHold) guardOf(i int) context.Context {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.nodes[i].guard
 }
 
-func (l *redLock) release(ctx context.Context, field string, left int) (released, error) {
-	h := l.find(field)
-	if h == nil {
-		return released{}, nil
-	}
-	result := l.noAnswers()
-	for i := range h.nodes { // those that are as low as that, because they missed a level, are left as they are
-		if g := l.guardOf(h, i); left > 0 && g != nil && g.Err() == nil && l.owed(h, i) <= left {
-			result.Answers[i] = nil
-			result.Granted++
+func (k *redHold) levelNow() int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.level
+}
+
+// trusted says whether guard has not ended. A foreign Locker may panic here, on a goroutine of ours.
+func trusted(guard context.Context) bool { return send.CatchPanic(guard.Err) == nil }
+
+// check says whether a majority of the nodes can be trusted.
+func (k *redHold) check() error {
+	n := 0
+	for i := range k.nodes {
+		if g := k.guardOf(i); g != nil && trusted(g) {
+			n++
 		}
 	}
-	answers, n := l.lower(ctx, h, left)
-	if n = l.collect(result, answers, n, l.grace(), nil); n > 0 {
-		l.collect(result, answers, n, unlockTime, l.won)
+	if n < k.lock.needed {
+		return errParts
 	}
-	failed := len(result.Unwrap()) - l.count(result, errNotAsked) - l.count(result, ErrNotHeld)
-	if result.Granted < l.needed && failed > 0 {
-		return released{}, result
-	}
-	return released{there: result.Granted >= l.needed}, nil
+	return nil
 }
 
-func (l *redLock) abandon(ctx context.Context, a attempt) (bool, error) {
-	_, err := l.release(ctx, a.field, a.level-1)
-	return true, err
+// nodeLost hears that the hold at one node has ended, and maybe with it the majority.
+func (k *redHold) nodeLost() {
+	if k.levelNow() > 0 && k.check() != nil {
+		k.hold.loseIfDue()
+	}
 }
-
-// renewal is not asked for: the watchdogs of the locks renew them.
-func (l *redLock) renewal(string, time.Duration, bool) call { panic("bug: a RedLock has no record") }
 
 // renew takes nodes again that have lost their hold, or could not be had, as long as the others are enough.
-func (l *redLock) renew(field string) bool {
-	h := l.find(field)
-	if h == nil || l.alive(h) < l.needed {
+func (k *redHold) renew() bool {
+	if k.check() != nil {
 		return false
 	}
-	for i := range l.locks {
-		if g := l.guardOf(h, i); g == nil || g.Err() != nil {
-			l.client.engine.spawn(func() {
-				_ = withoutPanic(func() error {
-					return l.askNode(context.Background(), h, i, attempt{level: 1, lease: l.client.engine.watchdogTimeout, renewed: true})
+	e := k.lock.client.engine
+	for i := range k.nodes {
+		if g := k.guardOf(i); g == nil || !trusted(g) {
+			e.workers.spawn(func() {
+				_ = send.CatchPanic(func() error {
+					return k.askNode(context.Background(), i, attempt{level: 1, lease: e.watchdogTimeout, renewed: true})
 				})
 			})
 		}
@@ -631,109 +907,41 @@ func (l *redLock) renew(field string) bool {
 	return true
 }
 
-// ask notes that node i is asked something for the owner of h, and returns what it
-// has not answered yet.
-func (l *redLock) ask(h *redHold, i int) (earlier []chan struct{}, answered func()) {
-	q := question{l.name, h.owner, l.ids[i]}
+// lost gives back what the nodes still have: the owner may never unlock it.
+func (k *redHold) lost() { k.lower(context.Background(), 0) }
+
+// A nodeRequest is what a node is asked for one owner. The next acquire waits for the answer to it: an Unlock under
+// way could take back what the node grants to that acquire.
+type nodeRequest struct {
+	name  lockID
+	owner owner
+	node  string // its id
+}
+
+// pendingRequests are those that nodes have not answered yet. They are known for all RedLocks of a Client.
+type pendingRequests struct {
+	mu  sync.Mutex // guards below
+	all map[nodeRequest][]chan struct{}
+}
+
+// asks notes that node i is asked something for the owner of k, and returns what it has not answered yet.
+func (k *redHold) asks(i int) (earlier []chan struct{}, answered func()) {
+	p, r := &k.lock.client.pending, nodeRequest{k.lock.lock, k.hold.key.owner, k.lock.nodes[i].id}
 	answer := make(chan struct{})
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	earlier = slices.Clone(l.asked[q])
-	l.asked[q] = append(l.asked[q], answer)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.all == nil {
+		p.all = make(map[nodeRequest][]chan struct{})
+	}
+	earlier = slices.Clone(p.all[r])
+	p.all[r] = append(p.all[r], answer)
 	return earlier, func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.asked[q] = slices.DeleteFunc(l.asked[q], func(a chan struct{}) bool { return a == answer })
-		if len(l.asked[q]) == 0 {
-			delete(l.asked, q)
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.all[r] = slices.DeleteFunc(p.all[r], func(a chan struct{}) bool { return a == answer })
+		if len(p.all[r]) == 0 {
+			delete(p.all, r)
 		}
 		close(answer)
 	}
-}
-
-func (l *redLock) trusted(field string) bool {
-	h := l.find(field)
-	return h != nil && l.alive(h) >= l.needed
-}
-
-// listen joins the channels of the nodes that refused: what the others announce
-// is what this one has given back to them.
-func (l *redLock) listen(g grant) []*listener {
-	wake := make(chan struct{}, 1)
-	var all []*listener
-	for _, i := range g.nodes {
-		for _, v := range l.voices[i] {
-			all = append(all, v.pubsub.joinFor(wake, v.channel))
-		}
-	}
-	return all
-}
-
-// inspect is what a majority says.
-func (l *redLock) inspect(ctx context.Context, field string) (state, error) {
-	views := make(chan state, len(l.locks))
-	result := l.askAll(ctx, func(ctx context.Context, m Locker) (err error) {
-		var v state
-		if field != "" {
-			v.held, err = m.IsHeld(ctx)
-		} else if v.locked, err = m.IsLocked(ctx); err == nil && v.locked {
-			v.ttl, err = m.TTL(ctx)
-		}
-		if err == nil {
-			views <- v
-		}
-		return err
-	})
-	yes := 0
-	var ttls []time.Duration
-	for range result.Granted {
-		v := <-views
-		if v.held || v.locked {
-			yes++
-		}
-		ttls = append(ttls, v.ttl)
-	}
-	if no := result.Granted - yes; yes < l.needed && no <= len(l.locks)-l.needed {
-		return state{}, result // those that did not answer could make it either
-	}
-	s := state{locked: field == "" && yes >= l.needed, held: field != "" && yes >= l.needed}
-	if s.locked {
-		slices.Sort(ttls)
-		s.ttl = ttls[len(ttls)-l.needed]
-	}
-	return s, nil
-}
-
-func (l *redLock) force(ctx context.Context) (bool, error) {
-	var freed atomic.Bool
-	result := l.askAll(ctx, func(ctx context.Context, m Locker) error {
-		was, err := m.ForceUnlock(ctx)
-		if was {
-			freed.Store(true)
-		}
-		return err
-	})
-	if !l.won(result) {
-		return false, result
-	}
-	return freed.Load(), nil
-}
-
-// askAll asks all nodes at the same time, each with its timeout, and collects what they say.
-func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, m Locker) error) *QuorumError {
-	answers := make(chan nodeAnswer, len(l.locks))
-	for i, m := range l.locks {
-		l.client.engine.spawn(func() {
-			within, cancel := context.WithTimeout(ctx, l.timeouts[i])
-			defer cancel()
-			err := withoutPanic(func() error { return ask(within, m) })
-			if err != nil && within.Err() != nil && ctx.Err() == nil {
-				err = errNodeTimeout
-			}
-			answers <- nodeAnswer{i, err}
-		})
-	}
-	r := l.noAnswers()
-	l.collect(r, answers, len(l.locks), l.limit(), nil)
-	return r
 }

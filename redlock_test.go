@@ -55,6 +55,14 @@ func newRedBench(t *testing.T) *redBench {
 // lock is the RedLock of one process.
 func (b *redBench) lock(opts ...Option) Locker { return newRedLock(b.client(opts...), b.name) }
 
+// nodeLocks are locks of the name of the bench, one on each server, each of a Client of its own.
+func (b *redBench) nodeLocks(opts ...Option) (locks []Locker) {
+	for _, rdb := range b.nodes {
+		locks = append(locks, b.clientOn(testredis.Client(b, rdb.Options().Addr), opts...).NewLock(b.name))
+	}
+	return locks
+}
+
 // back has all servers run again, so that it can be seen whether anything is left on them.
 func (b *redBench) back(restart bool, servers ...*testredis.Server) {
 	for _, s := range servers {
@@ -493,11 +501,11 @@ func TestRedLockUnsureAnswers(t *testing.T) {
 func TestRedLockLeaseInsideOtherHolds(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
-	l := b.lock().(*RedLock)
-	var inner []Locker
-	for _, m := range l.lock.(*redLock).locks[:2] {
+	locks := b.nodeLocks()
+	l := b.client().NewRedLock(locks...)
+	inner := locks[:2]
+	for _, m := range inner {
 		b.must(m.Lock(ctx))
-		inner = append(inner, m)
 	}
 	b.must(l.LockLease(ctx, 300*time.Millisecond))
 	guarded, err := l.Guard(ctx)

@@ -1,191 +1,166 @@
 package relock
 
-// Giving back: Unlock, the undoing of attempts that were given up, and force.
+// Giving back: the one path by which a level is given back; the undoing of attempts
+// that were given up; and force.
+//
+// Rules: the level is given back here whatever Redis says: an Unlock is owed once, and a
+// hold that no caller is going to unlock must not be renewed. A release that finds nothing to
+// release is done if an earlier try of it may have run, and a loss if not.
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
 	"time"
+
+	"github.com/relock-go/relock/internal/send"
+)
+
+const (
+	unlockTime = 5 * time.Second // what Unlock and an undo take at most
+	clearPause = time.Second     // before a record that could not be cleared is cleared again
 )
 
 // release gives back one level. It does not look at ctx's end, and works after Close.
-//
-// The level is given back here whatever Redis says: an Unlock is owed once, and a
-// hold that nobody is going to unlock must not be renewed.
-func (e *engine) release(ctx context.Context, b backend, o owner) error {
-	e.beginWork()
-	defer e.endWork()
-	h, left, done := e.giveBackAtOnce(b, o)
-	if done {
-		e.sawRelease(ctx, h, 0, nil)
-		return nil
-	}
-	now := time.Now()
-	p := patience{ctx: ctx, deadline: now.Add(unlockTime), prompt: e.promptly()}
+func (e *engine) release(ctx context.Context, b lockType, o owner) error {
+	e.workers.begin()
+	defer e.workers.end()
+	n := e.use(b.id().name)
+	defer n.done()
+	p := patience{Wait: send.Wait{Ctx: ctx, Deadline: time.Now().Add(unlockTime), Inline: true}}
 	if ctx.Done() != nil {
-		p.ctx = context.WithoutCancel(ctx)
+		p.Ctx = context.WithoutCancel(ctx)
 	}
-	if h != nil {
-		return e.releaseRecord(ctx, &p, h, left, nil, now)
-	}
-	if p.parts = isComposite(b); p.parts { // they take that long themselves, and then have something to say
-		p.deadline = p.deadline.Add(answerTime)
-	}
-	return e.releaseInTurn(ctx, p, b, o)
-}
-
-// giveBackAtOnce gives back one level of the hold that o has on b, if that is trusted, not made of
-// others, and nobody else of o is at it; else it returns nil. Done is all there is to do where somebody of this process
-// is next, or has the record too; else it is the caller's turn at the hold, whose levels have to be set to left.
-func (e *engine) giveBackAtOnce(b backend, o owner) (h *hold, left int, done bool) {
-	e.mu.Lock()
-	h = e.holds[holdKey{b.id(), o}]
-	if h == nil || !h.turn.tryEnter() {
-		e.mu.Unlock()
-		return nil, 0, false
-	}
-	if len(h.guards) > 0 && e.heirLocked(h) != nil { // they end before the next one is in
-		guards := h.takeGuardsLocked()
-		e.mu.Unlock()
-		endGuards(guards, nil)
-		e.mu.Lock()
-	}
-	var guards []*guardEnd
-	switch {
-	case e.handOverLocked(h):
-		done = true
-		h.turn.leave()
-	case h.state != holding || !e.dog.trusted(&h.tenure.lease) || isComposite(b):
-		h.turn.leave()
-		h = nil
-	default:
-		var last bool
-		left, last, guards = h.giveBackLocked()
-		if done = left == 0 && !last; done {
-			e.endTurnLocked(h)
-		}
-	}
-	e.mu.Unlock()
-	endGuards(guards, nil)
-	return h, left, done
-}
-
-// releaseInTurn is release where others of the same owner are at the hold, or it may have been lost.
-func (e *engine) releaseInTurn(ctx context.Context, p patience, b backend, o owner) error {
-	h, err := e.takeTurn(&p, b, o, false)
-	if err != nil { // the others are waiting for Redis
-		if h := e.find(b.id(), o); h != nil {
-			err = unconfirmed(err)
-			left, last := h.giveBack()
-			if last {
-				e.spawn(h.clear)
-			}
-			e.sawRelease(ctx, h, left, err)
-			return err
-		}
-		return unconfirmed(err)
+	h, err := n.lockHold(&p, b, o, false)
+	if err != nil { // another caller of the owner waits for Redis
+		return n.releaseUnconfirmed(ctx, b, o, unconfirmed(err))
 	}
 	if h == nil {
-		return e.notHeldError(b.id(), o)
+		return n.notHeldError(b.id(), o)
 	}
-	loss := h.lossOf() // takeTurn has looked at the clock
+	loss := h.lossOf() // lockHold has looked at the clock
 	left, last := h.giveBack()
 	switch {
 	case loss != nil && (left > 0 || errors.Is(loss, errGone)):
-		e.endTurn(h)
+		h.unlockHold()
 		return loss
-	case left == 0 && !last:
-		e.endTurn(h)
-		e.sawRelease(ctx, h, 0, nil)
+	case left == 0 && !last: // it was handed over, or others share the record
+		h.unlockHold()
+		e.observeRelease(ctx, h, 0, nil)
 		return nil
 	}
-	return e.releaseRecord(ctx, &p, h, left, loss, time.Now())
+	return h.releaseRecord(ctx, &p, left, loss)
 }
 
-// releaseRecord has the levels of h set to left in Redis, at which it is the caller's turn
+// releaseUnconfirmed gives back one level without Redis, because of err.
+func (n *name) releaseUnconfirmed(ctx context.Context, b lockType, o owner, err error) error {
+	h := n.find(b.id(), o)
+	if h == nil {
+		return err
+	}
+	left, last := h.giveBack()
+	if last {
+		n.engine.workers.spawn(h.clear)
+	}
+	n.engine.observeRelease(ctx, h, left, err)
+	return err
+}
+
+// releaseRecord has the levels of h set to left in Redis, whose owner mutex the caller has
 // until then, and reports what has become of it. The hold may have been lost before.
-func (e *engine) releaseRecord(ctx context.Context, p *patience, h *hold, left int, loss error, now time.Time) error {
-	r, ghosts, err := e.setLevels(p, h, left, now)
+func (h *hold) releaseRecord(ctx context.Context, p *patience, left int, loss error) error {
+	e := h.name.engine
+	there, unknown, err := h.setLevels(p, left)
 	if err != nil && left == 0 {
-		e.spawn(h.clear)
+		e.workers.spawn(h.clear)
 	}
 	switch {
 	case loss != nil: // but its record may still have been there
 		return loss
 	case errors.Is(err, ErrNotALock): // the record was replaced by something else
-		if left > 0 {
-			h.lose(errGone)
-		} else {
-			h.sawEnd(errGone)
-		}
-		return lossError(err)
+		return h.foundGone(left, err)
 	case err != nil:
 		err = unconfirmed(err)
-	case r.there || left == 0 && ghosts > 0: // an earlier try has done it
-	case left > 0:
-		h.lose(errGone)
-		return lossError(errGone)
+	case there || left == 0 && unknown > 0: // an earlier try has done it
 	default:
-		h.sawEnd(errGone)()
-		return lossError(errGone)
+		return h.foundGone(left, errGone)
 	}
-	e.sawRelease(ctx, h, left, err)
+	e.observeRelease(ctx, h, left, err)
 	return err
 }
 
-// setLevels has the levels of h set to left in Redis, ends the caller's turn at it, and with the last
-// level lets the next one contend for the lock: whatever Redis says.
-func (e *engine) setLevels(p *patience, h *hold, left int, now time.Time) (r released, ghosts int, err error) {
-	returned := false
-	defer func() { // also when a hook of the Redis client ends the goroutine
-		if !returned && left == 0 {
-			e.spawn(h.clear)
-		}
-		e.mu.Lock()
-		defer e.mu.Unlock()
-		if left == 0 {
-			e.endStreakLocked(h, e.others(h, r))
-			e.leaveGateLocked(h)
-		}
-		e.endTurnLocked(h)
-	}()
-	made, err := e.tryAtOnce(p, now, func(ctx context.Context) (err error) {
-		r, err = h.backend.release(ctx, h.field, left)
-		return err
-	})
-	switch {
-	case !made:
-		r, ghosts, err = e.persistRelease(*p, h, left, now, nil)
-	case err != nil:
-		r, ghosts, err = e.persistRelease(*p, h, left, now, &try[released]{now, r, err})
+// foundGone notes that a release has found no record, and returns the loss.
+func (h *hold) foundGone(left int, why error) error {
+	if left > 0 {
+		h.lose(errGone)
+	} else {
+		h.observeEnd(errGone)()
 	}
-	returned = true
-	return r, ghosts, err
+	return lossError(why)
 }
 
-// persistRelease goes on from the first try, if it was made.
-func (e *engine) persistRelease(p patience, h *hold, left int, now time.Time, first *try[released]) (released, int, error) {
-	return persist(e, &p, now, first, func(ctx context.Context) (released, error) {
-		return h.backend.release(ctx, h.field, left)
-	}, nil)
+// setLevels has the levels of h set to left in Redis, unlocks the hold, and with the last
+// level lets the next waiter contend for the lock: whatever Redis says.
+func (h *hold) setLevels(p *patience, left int) (there bool, unknown int, err error) {
+	returned, heard := false, 0
+	defer func() { // also when a hook of the Redis client ends the goroutine
+		if !returned && left == 0 {
+			h.name.engine.workers.spawn(h.clear)
+		}
+		h.endRelease(left, h.others(heard))
+	}()
+	r, unknown, err := h.name.engine.send(p, h.verbs().release(h.field, left))
+	returned, heard = true, int(r[1])
+	return r[0] == 1, unknown, err
+}
+
+// endRelease unlocks h, whose release so many others have heard. With the last level it lets the
+// next waiter contend for the lock.
+func (h *hold) endRelease(left, others int) {
+	e := h.name.engine
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	if left == 0 {
+		if h.gate != nil {
+			h.gate.turns.released(e.dog.now(), e.pace(), others)
+		}
+		h.leaveGateLocked()
+	}
+	h.unlockHoldLocked()
+}
+
+// others is how many of those that heard the release of h are not this Client.
+func (h *hold) others(heard int) int {
+	if heard > 0 && h.name.engine.wakeups.hearsForNobody(h.verbs().channel(attempt{})) {
+		return heard - 1
+	}
+	return heard
 }
 
 func unconfirmed(err error) error {
 	if err == errTimeUp {
-		err = silence(unlockTime, 1, nil)
+		err = send.Silence(unlockTime, 1, nil)
 	}
 	return fmt.Errorf("not confirmed: the release goes on in the background until the record is gone or its lease is over: %w", err)
 }
 
-// giveBack takes one level from the hold, and with the last one ends it here. It
-// returns the levels that are left, and whether nobody needs the record any more.
+// giveBack takes one level from the hold, and with the last one hands the lock over or ends the hold here. It
+// returns the levels that are left, and whether the record is to be released.
 func (h *hold) giveBack() (left int, last bool) {
-	h.engine.mu.Lock()
-	left, last, guards := h.giveBackLocked()
-	h.engine.mu.Unlock()
+	n := h.name
+	n.mu.Lock()
+	if len(h.guards) > 0 && h.successorLocked() != nil { // they end before the next one is in
+		guards := h.takeGuardsLocked()
+		n.mu.Unlock()
+		endGuards(guards, nil)
+		n.mu.Lock()
+	}
+	var guards []*guardEnd
+	if !h.handOverLocked() {
+		left, last, guards = h.giveBackLocked()
+	}
+	n.mu.Unlock()
 	endGuards(guards, nil)
 	return left, last
 }
@@ -199,127 +174,109 @@ func (h *hold) giveBackLocked() (left int, last bool, guards []*guardEnd) {
 	if left > 0 || h.state == over { // perhaps since its owner looked
 		return left, false, nil
 	}
-	last = h.state == lost || h.partLocked()
+	last = h.state == lost || h.leaveRecordLocked()
 	h.state = over
 	if last {
-		h.engine.closeLocked(h.tenure)
-		h.engine.dog.remove(&h.tenure.lease)
+		h.name.closeLocked(h.record)
+		h.name.engine.dog.remove(&h.record.lease)
 	}
 	return 0, last, h.takeGuardsLocked()
 }
 
-// clear takes whatever there is of the hold out of Redis, and lets the next one
+// clear takes whatever there is of the hold out of Redis, and lets the next waiter
 // contend for its lock. It tries for as long as the record may last: until the lease
 // is over; and where the other half renews that lease, for as long as it does.
 func (h *hold) clear() {
-	e := h.engine
+	e := h.name.engine
 	ctx := h.key.owner.in(context.Background())
-	end := e.recordEnd(h)
-	for e.abandon(ctx, h.backend, attempt{field: h.field, level: 1}, 1) != nil && (time.Now().Before(end) || h.keptByKin()) {
-		p := &patience{ctx: ctx, closed: e.closed}
-		if p.wait(nil, nil, clearPause) != nil {
+	end := h.recordEnd()
+	for e.undoOne(ctx, h.verbs(), attempt{field: h.field, level: 1}, 1) != nil && (time.Now().Before(end) || h.keptByOtherHalf()) {
+		if e.patienceFor(ctx).sleep(nil, nil, clearPause) != nil {
 			break // nothing is renewed any more
 		}
 	}
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.leaveGateLocked(h)
+	h.leaveGate()
 }
 
-// recordEnd is when the lease of the record of h is over at the latest. A renewal may be on its way.
-func (e *engine) recordEnd(h *hold) time.Time {
-	t := h.tenure
-	if t == nil {
-		return time.Now()
-	}
-	if e.dog.renews(&t.lease) {
-		return time.Now().Add(e.watchdogTimeout)
-	}
-	return e.dog.end(&t.lease).Add(drift(e.dog.left(&t.lease)))
+// keptByOtherHalf says whether the owner holds the other half, which keeps the record alive.
+func (h *hold) keptByOtherHalf() bool {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	other := h.name.otherHalfLocked(h)
+	return other != nil && other.state == holding
 }
 
-// keptByKin says whether the owner holds the other half, which keeps the record alive.
-func (h *hold) keptByKin() bool {
-	h.engine.mu.Lock()
-	defer h.engine.mu.Unlock()
-	kin := h.engine.kinOfLocked(h)
-	return kin != nil && kin.state == holding
-}
-
-// undo has abandonAll done by a goroutine of its own, so that whoever gave up need not wait for it.
-func (e *engine) undo(ctx context.Context, wants []want, ghosts int) (done <-chan struct{}) {
+// undo has undoAll done by a goroutine of its own, so that a caller that gave up need not wait for it.
+func (e *engine) undo(ctx context.Context, wants []want, unknown int) (done <-chan struct{}) {
 	ended := make(chan struct{})
-	e.spawn(func() {
+	e.workers.spawn(func() {
 		defer close(ended)
-		e.abandonAll(ctx, wants, ghosts)
+		e.undoAll(ctx, wants, unknown)
 	})
 	return ended
 }
 
-// abandonAll undoes attempts.
-func (e *engine) abandonAll(ctx context.Context, wants []want, ghosts int) {
+// undoAll undoes attempts.
+func (e *engine) undoAll(ctx context.Context, wants []want, unknown int) {
 	var all sync.WaitGroup
 	for _, w := range wants[1:] {
-		all.Go(func() { _ = e.abandon(ctx, w.hold.backend, w.attempt, ghosts) })
+		all.Go(func() { _ = e.undoOne(ctx, w.hold.verbs(), w.attempt, unknown) })
 	}
-	_ = e.abandon(ctx, wants[0].hold.backend, wants[0].attempt, ghosts)
+	_ = e.undoOne(ctx, wants[0].hold.verbs(), wants[0].attempt, unknown)
 	all.Wait()
 }
 
-// abandon undoes an attempt. Tries of it whose answer is not known may still be on
-// their way, so abandon looks again, a few times; but for a single one only until
+// undoOne undoes an attempt. Tries of it whose answer is not known may still be on
+// their way, so undoOne looks again, a few times; but for a single one only until
 // it has found it. The error is that of what could not be undone.
-func (e *engine) abandon(ctx context.Context, b backend, a attempt, ghosts int) error {
+func (e *engine) undoOne(ctx context.Context, b lockType, a attempt, unknown int) error {
 	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second} {
-		p := &patience{ctx: context.WithoutCancel(ctx), parts: isComposite(b), background: true}
+		p := &patience{Wait: send.Wait{Ctx: context.WithoutCancel(ctx), Background: true}}
 		if pause > 0 {
-			_ = p.wait(e.closed, nil, pause) // Close does not wait so long
+			_ = p.sleep(e.closed, nil, pause) // Close does not wait so long
 		}
-		p.deadline = time.Now().Add(unlockTime)
-		there, _, err := persist(e, p, time.Now(), nil, func(ctx context.Context) (bool, error) {
-			return b.abandon(ctx, a)
-		}, nil)
-		if ghosts == 0 || ghosts == 1 && there || err != nil { // what cannot be undone lapses with its lease
+		p.Deadline = time.Now().Add(unlockTime)
+		answer := e.sender.Do(&p.Wait, send.Request{Call: b.undo(a)}, time.Now())
+		r, err := answer.Reply()
+		there := r[0] == 1
+		if unknown == 0 || unknown == 1 && there || err != nil { // what cannot be undone lapses with its lease
 			return err
 		}
 	}
 	return nil
 }
 
+// send sends a call until Redis answers.
+func (e *engine) send(p *patience, c call) (r reply, unknown int, err error) {
+	answer := e.sender.Do(&p.Wait, send.Request{Call: c}, time.Time{})
+	r, err = answer.Reply()
+	return r, answer.Unknown, err
+}
+
 // force frees b, whoever holds it, and ends the holds that this process had on
 // it. It is sent once: a repetition could free a later hold.
 func (e *engine) force(ctx context.Context, b lockType) (bool, error) {
-	p := e.patienceFor(ctx, b)
-	p.prompt = false // there is no second try that would wait longer for a connection
-	if err := p.over(); err != nil {
+	p := e.patienceFor(ctx)
+	if err := p.Over(); err != nil {
 		return false, err
 	}
-	before := e.tenuresOf(b.id())
-	freed, err, why := answer(e, p, b.force, nil)
-	if err := cmp.Or(why, err); err != nil {
+	before := e.recordsOf(b.id())
+	answer := e.sender.Once(&p.Wait, send.Request{Call: b.force()})
+	r, err := answer.Reply()
+	if err != nil || r[0] != 1 {
 		return false, err
 	}
-	if freed {
-		var lost []*hold
-		for _, t := range before {
-			lost = append(lost, t.end(errForced)...)
-		}
-		for _, h := range lost {
-			h.sawEnd(errForced)()
-		}
-	}
-	return freed, nil
+	endForced(before)
+	return true, nil
 }
 
-// tenuresOf returns what this process has of the lock of that id.
-func (e *engine) tenuresOf(id lockID) []*tenure {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	var of []*tenure
-	for key, h := range e.holds {
-		if key.id == id && h.state == holding {
-			of = append(of, h.tenure)
-		}
+// endForced ends the holds of a lock that was forced open, and reports that.
+func endForced(before []*record) {
+	var lost []*hold
+	for _, r := range before {
+		lost = append(lost, r.end(errForced)...)
 	}
-	return of
+	for _, h := range lost {
+		h.observeEnd(errForced)()
+	}
 }

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -30,6 +31,7 @@ type mutexWatch struct {
 	mutexes map[string]*sync.Mutex
 	held    map[string]string // what was held, with the stack of the first call
 	calls   map[string]int    // of each kind of user code
+	engines []*engine         // whose names have mutexes
 }
 
 func newMutexWatch(t *testing.T) *mutexWatch {
@@ -48,11 +50,15 @@ func newMutexWatch(t *testing.T) *mutexWatch {
 func (w *mutexWatch) add(name string, c *Client) {
 	e := c.engine
 	mutexes := map[string]*sync.Mutex{
-		"engine": &e.mu, "watchdog": &e.dog.mu, "pubsub": &e.wakeups.mu, "red": &c.red.mu, "reporter": &e.reporter.mu,
-		"soon": &e.soon.mu, "batches": &e.batches.mu, "late": &e.batches.late.mu,
+		"names": &e.table.mu, "workers": &e.workers.mu, "lapsed": &e.lapsed.mu,
+		"watchdog": &e.dog.mu, "pubsub": &e.wakeups.mu, "pending": &c.pending.mu, "reporter": &e.reporter.mu,
+	}
+	for part, mu := range e.sender.Mutexes() {
+		mutexes[part] = mu
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.engines = append(w.engines, e)
 	for part, mu := range mutexes {
 		w.mutexes[name+"."+part] = mu
 	}
@@ -66,7 +72,17 @@ func (w *mutexWatch) look(what string) {
 	for name, mu := range w.mutexes {
 		mutexes[name] = mu
 	}
+	engines := w.engines
 	w.mu.Unlock()
+	for _, e := range engines {
+		if canLock(&e.table.mu) {
+			e.table.mu.Lock()
+			for text, n := range e.table.names {
+				mutexes["name "+text] = &n.mu
+			}
+			e.table.mu.Unlock()
+		}
+	}
 	for name, mu := range mutexes {
 		if !canLock(mu) {
 			w.mu.Lock()
@@ -414,7 +430,7 @@ func inReportedBubble(t *testing.T, log handlerFunc, observe func(event string),
 
 func (e *bubbleEngine) lockName(name string, o owner) {
 	e.t.Helper()
-	ok, err := e.acquire(context.Background(), &fakeLock{e.redis, name}, o, request{wait: forever})
+	ok, err := e.acquire(context.Background(), newFakeLock(e.redis, name), o, request{wait: forever})
 	require.True(e.t, ok)
 	require.NoError(e.t, err)
 }
@@ -461,12 +477,13 @@ func TestSlowReportsDelayNoGuard(t *testing.T) {
 		for i := range holds {
 			name := fmt.Sprint("name", i)
 			e.lockName(name, 1)
-			guarded, err := e.guard(context.Background(), &fakeLock{e.redis, name}, 1)
+			guarded, err := e.guard(context.Background(), newFakeLock(e.redis, name), 1)
 			require.NoError(e.t, err)
 			go func() {
 				<-guarded.Done()
-				h := e.find(lockID{name: name}, 1)
-				ends <- end{time.Since(e.dog.end(&h.tenure.lease))}
+				e.holdOf(lockID{name: name}, 1, func(h *hold) {
+					ends <- end{time.Since(e.dog.end(&h.record.lease))}
+				})
 			}()
 		}
 		e.redis.set(func() { e.redis.fault = func(string) fakeFault { return fakeFault{block: errOff} } })
@@ -481,7 +498,7 @@ func TestSlowReportsDelayNoGuard(t *testing.T) {
 		assert.EqualValues(e.t, holds, observed.Load(), "losses that were observed")
 		e.redis.set(func() { e.redis.fault = nil })
 		for i := range holds {
-			assert.ErrorIs(e.t, e.release(context.Background(), &fakeLock{e.redis, fmt.Sprint("name", i)}, 1), ErrLockLost)
+			assert.ErrorIs(e.t, e.release(context.Background(), newFakeLock(e.redis, fmt.Sprint("name", i)), 1), ErrLockLost)
 		}
 	})
 }
@@ -500,7 +517,7 @@ func TestSlowObserverLosesNoHold(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		for i := range 10 {
-			assert.NoError(e.t, e.release(context.Background(), &fakeLock{e.redis, fmt.Sprint("name", i)}, 1))
+			assert.NoError(e.t, e.release(context.Background(), newFakeLock(e.redis, fmt.Sprint("name", i)), 1))
 		}
 		time.Sleep(12 * time.Hour) // until all is reported, and Close need not drop it
 	})
@@ -558,7 +575,7 @@ func TestPanickingReports(t *testing.T) {
 				time.Sleep(2 * e.watchdogTimeout)
 				e.redis.set(func() { e.redis.fault = nil })
 				for i := range 5 {
-					assert.ErrorIs(e.t, e.release(context.Background(), &fakeLock{e.redis, fmt.Sprint("name", i)}, 1), ErrLockLost)
+					assert.ErrorIs(e.t, e.release(context.Background(), newFakeLock(e.redis, fmt.Sprint("name", i)), 1), ErrLockLost)
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -611,7 +628,7 @@ func abandonedBubbleEngine(t *testing.T, redis *fakeRedis, opts ...Option) *bubb
 	t.Helper()
 	o, err := newOptions(opts)
 	require.NoError(t, err)
-	return &bubbleEngine{newEngine("client", o, oneServer(redis.pubsub.dial), redis.runAll), redis, t}
+	return &bubbleEngine{newEngine("client", o, oneServer(redis.pubsub.dial), send.Config{Transport: redis}), redis, t}
 }
 
 // An Observer that does not return keeps Close waiting no longer than Redis may, and is named.
@@ -648,7 +665,7 @@ func TestCloseNamesWhatIsHeld(t *testing.T) {
 				e.lockName(fmt.Sprint("name", i), 7)
 			}
 			e.lockName("given back", 8)
-			require.NoError(t, e.release(context.Background(), &fakeLock{redis, "given back"}, 8))
+			require.NoError(t, e.release(context.Background(), newFakeLock(redis, "given back"), 8))
 			require.NoError(t, e.close())
 			if held == 0 {
 				assert.Empty(t, logged.String())

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"runtime"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -184,7 +184,7 @@ func TestHookPanicReachesTheCaller(t *testing.T) {
 					}))
 					c := b.clientOn(rdb)
 					if mode == "batch" {
-						c.engine.batches.from = 0
+						c.engine.sender.BatchFrom(0)
 					}
 					l := k.one(c, b.name)
 					b.must(l.Lock(context.Background())) // the scripts are loaded
@@ -307,9 +307,9 @@ func TestHookThatEndsTheGoroutine(t *testing.T) {
 				go func() {
 					defer close(done)
 					if verb == "acquire" {
-						assert.ErrorIs(t, l.Lock(ctx), errHookExited)
+						assert.ErrorIs(t, l.Lock(ctx), send.ErrHookExited)
 					} else {
-						assert.ErrorIs(t, l.Unlock(ctx), errHookExited)
+						assert.ErrorIs(t, l.Unlock(ctx), send.ErrHookExited)
 					}
 				}()
 				await(b, "the goroutine ends", done)
@@ -358,37 +358,6 @@ func (b *bench) scriptRuns() int {
 	return runs
 }
 
-// A request without an answer is sent again after a second, four times at most at a time, and its caller is
-// told after some seconds.
-func TestRequestIsSentAgainAfterASecond(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newBubbleEngine(t)
-		var mu sync.Mutex // guards sent
-		var sent []time.Duration
-		start := time.Now()
-		hang := make(chan struct{})
-		p := &patience{ctx: context.Background(), closed: e.closed}
-		_, ghosts, err := persist(e.engine, p, time.Time{}, nil, func(context.Context) (int, error) {
-			mu.Lock()
-			sent = append(sent, time.Since(start).Round(10*time.Millisecond))
-			mu.Unlock()
-			<-hang
-			return 0, nil
-		}, nil)
-		mu.Lock()
-		defer mu.Unlock()
-		require.ErrorIs(t, err, errSilent)
-		require.Equal(t, mostTries, ghosts)
-		require.Len(t, sent, mostTries)
-		for i := 1; i < len(sent); i++ {
-			require.GreaterOrEqual(t, sent[i]-sent[i-1], resendTime)
-			require.LessOrEqual(t, sent[i]-sent[i-1], resendTime+resendTime/4)
-		}
-		require.LessOrEqual(t, time.Since(start), quickTime+2*resendTime)
-		close(hang)
-	})
-}
-
 // The answer to any try counts, also to the first one of several: a Redis that takes longer than a second
 // for each answer is slow, and not gone.
 func TestAnswerToAnEarlierTryCounts(t *testing.T) {
@@ -420,31 +389,5 @@ func TestOrphanOfALockDoesNotOvertakeItsUnlock(t *testing.T) {
 		require.NoError(t, e.unlockErr(1))
 		time.Sleep(10 * time.Second)
 		require.Empty(t, e.redis.holder("x"))
-	})
-}
-
-// Where all of Redis hangs, a Client sends no more than some requests again.
-func TestRequestsSentAgainAreBounded(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newBubbleEngine(t)
-		var sent atomic.Int64
-		const callers = 200
-		for range callers {
-			go func() {
-				p := &patience{ctx: context.Background(), closed: e.closed}
-				_, _, err := persist(e.engine, p, time.Time{}, nil, func(context.Context) (int, error) {
-					sent.Add(1)
-					time.Sleep(time.Minute)
-					return 0, nil
-				}, nil)
-				assert.ErrorIs(t, err, errSilent)
-			}()
-		}
-		time.Sleep(30 * time.Second)
-		require.LessOrEqual(t, sent.Load(), int64(callers+mostResent))
-		require.Greater(t, sent.Load(), int64(callers))
-		time.Sleep(time.Minute)
-		require.Zero(t, e.resent.Load())
-		require.Zero(t, e.asking.Load())
 	})
 }

@@ -77,19 +77,23 @@ type WriteLock struct{ handle }
 // Redisson: getReadWriteLock.
 func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 	o := newLockOptions(opts)
+	keys := []string{name, prefixName("relock_rwlock_writers", name)}
+	all := keys
+	if o.fenced {
+		all = append(keys[:2:2], tokenKey(name))
+	}
+	read, write := lockID{name, "read"}, lockID{name, "write"}
 	rw := rwRecord{
 		client:   c,
+		keys:     all,
 		announce: prefixName("redisson_rwlock", name),
 		leases:   suffixName(name, ""),
-		keys:     []string{name, prefixName("relock_rwlock_writers", name)},
 	}
-	all := rw.keys
-	if o.fenced {
-		all = append(all[:2:2], tokenKey(name))
-	}
+	r := &readLock{rw, facts{lock: read, kind: TypeRead, other: write, admits: shared, script: readBundled}}
+	w := &writeLock{rw, facts{lock: write, kind: TypeWrite, other: read, admits: exclusive, tokens: o.fenced, script: writeBundled}}
 	return &RWLock{
-		read:  &ReadLock{newHandle(c, &readLock{rw}, all, lockOptions{})},
-		write: &WriteLock{newHandle(c, &writeLock{rwRecord: rw, keys: all}, all, o)},
+		read:  &ReadLock{newHandle(c, r, all, lockOptions{})},
+		write: &WriteLock{newHandle(c, w, all, o)},
 	}
 }
 
@@ -102,126 +106,89 @@ func (l *RWLock) Write() *WriteLock { return l.write }
 // Token is the fencing token of the caller's hold: see [Lock.Token].
 func (l *WriteLock) Token(ctx context.Context) (int64, error) { return l.fencingToken(ctx) }
 
-// rwRecord is what the halves share.
+// An rwRecord is what the halves share.
 type rwRecord struct {
 	client   *Client
-	keys     []string
-	announce string
-	leases   string // what the keys of read leases begin with
+	keys     []string // the lock, the writers that wait, and the token counter of a fenced one
+	announce string   // the channel
+	leases   string   // what the keys of read leases begin with
 }
 
-func (r *rwRecord) half(half string) lockID { return lockID{r.keys[0], half} }
-func (r *rwRecord) channel(attempt) string  { return r.announce }
+func (r *rwRecord) channel(attempt) string { return r.announce }
 
-func (r *rwRecord) inspectHalf(ctx context.Context, what call) (state, error) {
-	answer, err := r.client.send(ctx, what)
-	return state{locked: answer[0] > 0, held: answer[1] > 0, ttl: fromMilliseconds(answer[2])}, err
+// forceHalf frees one half.
+func (r *rwRecord) forceHalf(half string) call {
+	return call{Script: rwForce, Keys: r.keys[:2], Args: []any{half, r.leases, r.announce, r.client.publish}}
 }
 
-func (r *rwRecord) forceHalf(ctx context.Context, half string) (bool, error) {
-	answer, err := r.client.run(ctx, rwForce, r.keys, half, r.leases, r.announce, r.client.publish)
-	return answer[0] == 1, err
+type readLock struct {
+	rwRecord
+	facts
 }
 
-type readLock struct{ rwRecord }
-
-func (l *readLock) id() lockID       { return l.half("read") }
-func (l *readLock) typ() LockType    { return TypeRead }
-func (l *readLock) kin() lockID      { return l.half("write") }
-func (l *readLock) passage() passage { return together }
-
-func (l *readLock) takes(a attempt) call {
-	return call{readAcquire, l.keys, []any{a.field, milliseconds(a.lease), a.level, l.leases, a.kin}}
+func (l *readLock) acquire(a attempt) call {
+	return call{Script: readAcquire, Keys: l.keys[:2], Args: []any{a.field, milliseconds(a.lease), a.level, l.leases, a.otherHalf}}
 }
 
-// undoes sets the hold back to what it was before the attempt.
-func (l *readLock) undoes(a attempt) call { return l.gives(a.field, a.level-1, false) }
+func (l *readLock) granted(_ attempt, r reply) (grant, error) { return parseGrant(r), nil }
 
-// gives leaves so many levels of a hold. Strict, it refuses a key that holds something that no lock makes.
-func (l *readLock) gives(field string, left int, strict bool) call {
-	return call{readRelease, l.keys[:1], []any{field, left, l.leases, strict, l.announce, l.client.publish}}
+func (l *readLock) release(field string, left int) call { return l.leave(field, left, true) }
+
+// undo sets the hold back to what it was before the attempt.
+func (l *readLock) undo(a attempt) call { return l.leave(a.field, a.level-1, false) }
+
+// leave leaves so many levels of a hold. Strict, it refuses a key that holds data that no lock makes.
+func (l *readLock) leave(field string, left int, strict bool) call {
+	return call{Script: readRelease, Keys: l.keys[:1], Args: []any{field, left, l.leases, strict, l.announce, l.client.publish}}
 }
 
-func (l *readLock) bundled() bundledScript { return readBundled }
-
-func (l *readLock) granted(_ attempt, r reply) (grant, error) { return heldBusyOrGone(r), nil }
-
-func (l *readLock) acquire(ctx context.Context, a attempt) (grant, error) {
-	return l.client.take(ctx, l, a)
+func (l *readLock) renew(field string, lease time.Duration, exact bool) call {
+	return call{Script: readRenew, Keys: l.keys[:1], Args: []any{field, milliseconds(lease), exact, l.leases}}
 }
 
-func (l *readLock) release(ctx context.Context, field string, left int) (released, error) {
-	return releasedBy(l.client.send(ctx, l.gives(field, left, true)))
+func (l *readLock) inspect(field string) call {
+	return call{Script: readInspect, Keys: l.keys[:1], Args: []any{field, l.leases}}
 }
 
-func (l *readLock) renewal(field string, lease time.Duration, exact bool) call {
-	return call{readRenew, l.keys[:1], []any{field, milliseconds(lease), exact, l.leases}}
-}
-
-func (l *readLock) abandon(ctx context.Context, a attempt) (bool, error) {
-	return l.client.undo(ctx, l, a)
-}
-
-func (l *readLock) inspect(ctx context.Context, field string) (state, error) {
-	return l.inspectHalf(ctx, call{readInspect, l.keys[:1], []any{field, l.leases}})
-}
-
-func (l *readLock) force(ctx context.Context) (bool, error) { return l.forceHalf(ctx, "read") }
+func (l *readLock) force() call { return l.forceHalf("read") }
 
 type writeLock struct {
 	rwRecord
-	keys []string // with the token counter of a fenced lock
+	facts
 }
 
-func (l *writeLock) id() lockID       { return l.half("write") }
-func (l *writeLock) typ() LockType    { return TypeWrite }
-func (l *writeLock) kin() lockID      { return l.half("read") }
-func (l *writeLock) passage() passage { return oneByOne }
-
-func (l *writeLock) takes(a attempt) call {
+func (l *writeLock) acquire(a attempt) call {
 	life := writerLife
-	if a.once {
+	if a.noWait {
 		life = 0
 	}
-	return call{writeAcquire, l.keys, []any{a.field, milliseconds(a.lease), a.level, l.leases, a.kin, milliseconds(life)}}
+	return call{Script: writeAcquire, Keys: l.keys, Args: []any{a.field, milliseconds(a.lease), a.level, l.leases, a.otherHalf, milliseconds(life)}}
 }
-
-func (l *writeLock) undoes(a attempt) call {
-	return call{writeUndo, l.keys[:2], []any{a.field, a.level - 1, l.leases, a.kin, l.announce, l.client.publish}}
-}
-
-func (l *writeLock) bundled() bundledScript { return writeBundled }
 
 func (l *writeLock) granted(a attempt, r reply) (grant, error) {
 	if r[0] == -2 {
 		return grant{}, errUpgrade
 	}
-	return heldBusyOrGone(r).standing(a, writerHeartbeat), nil
+	return parseGrant(r).enqueued(a, writerHeartbeat), nil
 }
 
-func (l *writeLock) acquire(ctx context.Context, a attempt) (grant, error) {
-	return l.client.take(ctx, l, a)
+func (l *writeLock) release(field string, left int) call {
+	return call{Script: writeRelease, Keys: l.keys[:2], Args: []any{field, left, l.leases, l.announce, l.client.publish}}
 }
 
-func (l *writeLock) release(ctx context.Context, field string, left int) (released, error) {
-	return releasedBy(l.client.run(ctx, writeRelease, l.keys[:2], field, left, l.leases, l.announce, l.client.publish))
+func (l *writeLock) undo(a attempt) call {
+	return call{Script: writeUndo, Keys: l.keys[:2], Args: []any{a.field, a.level - 1, l.leases, a.otherHalf, l.announce, l.client.publish}}
 }
 
-func (l *writeLock) tokens() bool { return len(l.keys) > 2 }
-
-func (l *writeLock) renewal(field string, lease time.Duration, exact bool) call {
-	return renewHash(l.keys[0], field+":write", lease, exact)
+func (l *writeLock) renew(field string, lease time.Duration, exact bool) call {
+	return call{Script: renewScript, Keys: l.keys[:1], Args: []any{field + ":write", milliseconds(lease), exact}}
 }
 
-func (l *writeLock) abandon(ctx context.Context, a attempt) (bool, error) {
-	return l.client.undo(ctx, l, a)
+func (l *writeLock) inspect(field string) call {
+	return call{Script: writeInspect, Keys: l.keys[:1], Args: []any{field}}
 }
 
-func (l *writeLock) inspect(ctx context.Context, field string) (state, error) {
-	return l.inspectHalf(ctx, call{writeInspect, l.keys[:1], []any{field}})
-}
-
-func (l *writeLock) force(ctx context.Context) (bool, error) { return l.forceHalf(ctx, "write") }
+func (l *writeLock) force() call { return l.forceHalf("write") }
 
 // suffixName is Redisson's way to derive a key from a name by what follows it.
 func suffixName(name, suffix string) string {

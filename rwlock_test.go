@@ -670,12 +670,12 @@ func TestEveryLevelOfAReaderCostsTheSame(t *testing.T) {
 	lease := time.Hour
 	costs := func() (all []int) {
 		lease += time.Minute // so that there is always something to do
-		renew := []call{read.lock.renewal(b.fieldOf(read), lease, false)}
+		renew := []call{read.record.renew(b.fieldOf(read), lease, false)}
 		for what, f := range []func(){
 			func() { b.must(read.Lock(ctx)) },
 			func() { b.must(read.Unlock(ctx)) },
 			func() {
-				replies, errs := runAll(ctx, b.rdb, renew)
+				replies, errs := read.client.engine.sender.All(ctx, renew)
 				b.must(errs[0])
 				require.EqualValues(t, 1, replies[0][0])
 			},

@@ -13,6 +13,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -246,11 +247,11 @@ func TestScriptsAreSentOnce(t *testing.T) {
 	s := testredis.Start(t)
 	p := testredis.NewProxy(t, s.Addr())
 	ctx := context.Background()
-	incr := newScript("redis.call('incr', KEYS[1]) return {1, 0, 0}")
-	if err := s.Client().ScriptLoad(ctx, incr.source).Err(); err != nil {
+	incr := send.NewScript("redis.call('incr', KEYS[1]) return {1, 0, 0}")
+	if err := s.Client().ScriptLoad(ctx, incr.Source()).Err(); err != nil {
 		t.Fatal(err)
 	}
-	p.On(testredis.Script(incr.digest), testredis.LoseReply).Times(testredis.Always)
+	p.On(testredis.Script(incr.Digest()), testredis.LoseReply).Times(testredis.Always)
 	if _, err := run(ctx, p.Client(), call{incr, []string{"n"}, nil}); err == nil || !mayHaveRun(err) {
 		t.Errorf("error %v", err)
 	}
@@ -259,20 +260,6 @@ func TestScriptsAreSentOnce(t *testing.T) {
 	}
 	if n, err := s.Client().Get(ctx, "n").Int(); n != 2 || err != nil {
 		t.Errorf("two calls ran %d times, %v", n, err)
-	}
-}
-
-func TestParseReply(t *testing.T) {
-	if r, err := parseReply([]any{int64(1), int64(-2), int64(1 << 53)}, nil); err != nil || r != (reply{1, -2, 1 << 53}) {
-		t.Errorf("%v, %v", r, err)
-	}
-	for _, bad := range []any{nil, int64(1), "OK", []any{}, []any{int64(1)}, []any{int64(1), int64(2), "3"}, []any{int64(1), int64(2), nil}, []any{int64(1), int64(2), int64(3), int64(4)}} {
-		if _, err := parseReply(bad, nil); !errors.Is(err, errReply) {
-			t.Errorf("%v: %v", bad, err)
-		}
-	}
-	if _, err := parseReply(nil, redis.Nil); errors.Is(err, redis.Nil) || !errors.Is(err, errReply) {
-		t.Errorf("redis.Nil comes out as %v", err)
 	}
 }
 
@@ -400,9 +387,10 @@ func TestScriptContracts(t *testing.T) {
 }
 
 func run(ctx context.Context, rdb redis.UniversalClient, c call) (reply, error) {
-	return parseReply(send(ctx, rdb, c))
+	return send.ParseReply(send.NewRedis(rdb, send.Synced{}).Run(ctx, c, false))
 }
 
 func runAll(ctx context.Context, rdb redis.UniversalClient, calls []call) ([]reply, []error) {
-	return (&Client{rdb: rdb}).runAll(ctx, calls)
+	sender := send.New(send.Config{Transport: send.NewRedis(rdb, send.Synced{}), Reroute: func() {}})
+	return sender.All(ctx, calls)
 }

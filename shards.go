@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/send"
 )
 
 // shards is the router of a Cluster.
@@ -39,7 +40,7 @@ func (s *shards) moves() bool { return !s.plain.Load() }
 // waits for such a node until dialling has failed, several times. So each reload has
 // a time limit: the next one asks another node first.
 func (s *shards) reload() {
-	ctx, cancel := context.WithTimeout(context.Background(), resendTime)
+	ctx, cancel := context.WithTimeout(context.Background(), send.ResendTime)
 	defer cancel()
 	_ = s.cluster.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
 }

@@ -22,12 +22,14 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// A sharedFake is a fakeLock whose holders in one process share its record.
-type sharedFake struct{ *fakeLock }
+// newSharedFake is a fakeLock that owners of one process share.
+func newSharedFake(r *fakeRedis, name string) *fakeLock {
+	l := newFakeLock(r, name)
+	l.admits = shared
+	return l
+}
 
-func (sharedFake) passage() passage { return together }
-
-func (e *bubbleEngine) shared() backend { return sharedFake{&fakeLock{e.redis, "x"}} }
+func (e *bubbleEngine) shared() lockType { return newSharedFake(e.redis, "x") }
 
 func (e *bubbleEngine) share(ctx context.Context, o owner, r request) (bool, error) {
 	return e.acquire(ctx, e.shared(), o, r)
@@ -64,7 +66,7 @@ func TestReadersOfOneProcessSendOneRequest(t *testing.T) {
 		}
 		assert.Equal(t, []string{"acquire", "release"}, e.redis.requests, "requests")
 		assert.Same(t, context.Canceled, context.Cause(guarded), "the cause of a guard")
-		assert.Zero(t, len(e.holds)+len(e.dog.leases)+len(e.gates), "%d holds, %d leases and %d gates are left", len(e.holds), len(e.dog.leases), len(e.gates))
+		assert.Zero(t, e.names()+e.leases(), "%d holds, %d leases and %d gates are left", e.holds(), e.leases(), e.gates())
 	})
 }
 
@@ -114,18 +116,16 @@ func TestSharingEndsWithTheSlice(t *testing.T) {
 
 // A reader does not join a record that is not renewed, or that has ended.
 func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
-	for name, change := range map[string]func(e *bubbleEngine, of *tenure){
-		"by the clock": func(_ *bubbleEngine, of *tenure) { of.lease.until.Store(0) },
-		"ended":        func(_ *bubbleEngine, of *tenure) { of.ended = true },
-		"no slice":     func(e *bubbleEngine, _ *tenure) { e.slice = 0 },
+	for name, change := range map[string]func(e *bubbleEngine, of *record){
+		"by the clock": func(_ *bubbleEngine, of *record) { of.lease.until.Store(0) },
+		"ended":        func(_ *bubbleEngine, of *record) { of.ended = true },
+		"no slice":     func(e *bubbleEngine, _ *record) { e.slice = 0 },
 	} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			t.Log(name)
 			e.slice = time.Hour
 			e.shares(1)
-			e.mu.Lock()
-			change(e, e.holds[holdKey{e.shared().id(), 1}].tenure)
-			e.mu.Unlock()
+			e.holdOf(e.shared().id(), 1, func(h *hold) { change(e, h.record) })
 			e.sharesNot(2, request{wait: 0})
 			_ = e.unlockErr(1)
 		})
@@ -165,13 +165,9 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) { // Close has begun: the guards of 1 have ended, and 2 is not told yet
 		e.slice = time.Hour
 		e.shares(1)
-		e.mu.Lock()
-		e.isClosed = true
-		e.mu.Unlock()
+		e.eachName(func(n *name) { n.closed = true })
 		e.sharesNot(2, request{wait: 0})
-		e.mu.Lock()
-		e.isClosed = false
-		e.mu.Unlock()
+		e.eachName(func(n *name) { n.closed = false })
 		e.unlock(1)
 	})
 	inBubble(t, func(t *testing.T, e *bubbleEngine) { // an owner that holds the other half asks Redis itself
@@ -180,14 +176,14 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 		in := make(chan owner, 3)
 		for o := owner(1); o <= 3; o++ {
 			go func() {
-				ok, err := e.acquire(context.Background(), kinFake{sharedFake{&fakeLock{e.redis, "x"}}}, o, request{wait: forever})
+				ok, err := e.acquire(context.Background(), newHalfFake(e.redis), o, request{wait: forever})
 				assert.NoError(t, err)
 				assert.True(t, ok)
 				in <- o
 			}()
 			synctest.Wait()
 		}
-		ok, err := e.acquire(context.Background(), &fakeLock{e.redis, "kin"}, 3, request{wait: forever})
+		ok, err := e.acquire(context.Background(), newOtherHalf(e.redis), 3, request{wait: forever})
 		require.NoError(t, err)
 		require.True(t, ok)
 		other.unlock(1)
@@ -199,14 +195,23 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 		e.unlock(2)
 		<-in
 		e.unlock(3)
-		assert.NoError(t, e.release(context.Background(), &fakeLock{e.redis, "kin"}, 3))
+		assert.NoError(t, e.release(context.Background(), newOtherHalf(e.redis), 3))
 	})
 }
 
-// A kinFake is a sharedFake with another half.
-type kinFake struct{ sharedFake }
+// newHalfFake is a shared fakeLock with another half.
+func newHalfFake(r *fakeRedis) *fakeLock {
+	l := newSharedFake(r, "x")
+	l.other = lockID{"x", "other"}
+	return l
+}
 
-func (kinFake) kin() lockID { return lockID{name: "kin"} }
+// newOtherHalf is the other half, with a record of its own.
+func newOtherHalf(r *fakeRedis) *fakeLock {
+	l := newFakeLock(r, "other half")
+	l.lock = lockID{"x", "other"}
+	return l
+}
 
 // C3: nothing is left of a shared record, also after a loss.
 func TestSharingLeavesNothingAfterALoss(t *testing.T) {
@@ -215,9 +220,7 @@ func TestSharingLeavesNothingAfterALoss(t *testing.T) {
 		e.shares(2)
 		e.redis.set(func() { delete(e.redis.records, "x") })
 		time.Sleep(e.watchdogTimeout)
-		e.mu.Lock()
-		assert.Empty(t, e.gates, "gates are left")
-		e.mu.Unlock()
+		assert.Zero(t, e.gates(), "gates are left")
 		_, _ = e.unlockErr(1), e.unlockErr(2)
 	})
 }
@@ -232,7 +235,7 @@ func TestLossOfASharedRecordReachesAllHolders(t *testing.T) {
 			assert.ErrorIs(e.t, err, ErrLockLost, "re-entry")
 		},
 		"the clock": func(e *bubbleEngine) {
-			e.holds[holdKey{e.shared().id(), 1}].tenure.lease.until.Store(0)
+			e.holdOf(e.shared().id(), 1, func(h *hold) { h.record.lease.until.Store(0) })
 			_, _ = e.levels(e.shared(), 2)
 		},
 	} {
@@ -317,7 +320,7 @@ func TestUnlockOfASharedRecordLooksAtTheClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
 		e.shares(2)
-		e.holds[holdKey{e.shared().id(), 1}].tenure.lease.until.Store(0)
+		e.holdOf(e.shared().id(), 1, func(h *hold) { h.record.lease.until.Store(0) })
 		for o := owner(1); o <= 2; o++ {
 			assert.ErrorIs(t, e.unlockErr(o), ErrLockLost, "unlock %v", o)
 		}
@@ -384,11 +387,9 @@ func TestSharingKeepsARecordUnderRandomFaults(t *testing.T) {
 			all.Wait()
 			e.redis.set(func() { e.redis.fault = nil })
 			time.Sleep(2 * e.watchdogTimeout)
-			e.mu.Lock()
-			defer e.mu.Unlock()
 			assert.Empty(t, e.redis.holder("x"), "seed %d: a record is left", seed)
-			assert.Empty(t, e.holds, "seed %d: holds are left", seed)
-			assert.Empty(t, e.dog.leases, "seed %d: leases are left", seed)
+			assert.Zero(t, e.holds(), "seed %d: holds are left", seed)
+			assert.Zero(t, e.leases(), "seed %d: leases are left", seed)
 		})
 	}
 }
@@ -566,20 +567,22 @@ func TestLossOfASharedRecordIsReportedWhileOneLeaves(t *testing.T) {
 		e.shares(1)
 		e.shares(2)
 		guarded := e.guarded(2)
-		tenure := e.holds[holdKey{e.shared().id(), 1}].tenure
+		var n *name
+		var shared *record
+		e.holdOf(e.shared().id(), 1, func(h *hold) { n, shared = h.name, h.record })
 		var all sync.WaitGroup
-		e.mu.Lock() // both goroutines wait for the mutex so long that they get it in the order in which they came
+		n.mu.Lock() // both goroutines wait for the mutex so long that they get it in the order in which they came
 		all.Go(func() {
-			e.dog.remove(&tenure.lease) // as the watchdog does before it reports a loss
-			tenure.leaseEnded(errGone)
+			e.dog.remove(&shared.lease) // as the watchdog does before it reports a loss
+			shared.leaseEnded(errGone)
 		})
 		time.Sleep(2 * time.Millisecond)
 		all.Go(func() { _ = e.unlockErr(1) })
 		time.Sleep(2 * time.Millisecond)
-		e.mu.Unlock()
-		e.mu.Lock()
+		n.mu.Unlock()
+		n.mu.Lock()
 		time.Sleep(2 * time.Millisecond)
-		e.mu.Unlock()
+		n.mu.Unlock()
 		all.Wait()
 		select {
 		case <-guarded.Done():
@@ -599,9 +602,11 @@ func TestLossOfASharedRecordCostsByHolder(t *testing.T) {
 	for o := owner(1); o <= many; o++ {
 		e.shares(o)
 	}
+	var first *hold
+	e.holdOf(e.shared().id(), 1, func(h *hold) { first = h })
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	e.holds[holdKey{e.shared().id(), 1}].lose(errGone)
+	first.lose(errGone)
 	runtime.ReadMemStats(&after)
 	assert.LessOrEqual(t, (after.TotalAlloc-before.TotalAlloc)/many, uint64(2000), "bytes for each reader")
 	for o := owner(1); o <= many; o++ {

@@ -240,8 +240,8 @@ func (p *stormProcess) restart(s *storm) {
 	for _, rdb := range p.rdbs {
 		c, err := New(rdb, opts...)
 		require.NoError(s, err)
-		if p.together && c.engine.batches != nil {
-			c.engine.batches.from = 0
+		if p.together {
+			c.engine.sender.BatchFrom(0)
 		}
 		made = append(made, c)
 	}
@@ -1074,11 +1074,11 @@ func (n *nemesis) shake() {
 	switch n.rng.IntN(3) {
 	case 0:
 		match = func(cmd []string) bool {
-			return testredis.Script(renewScript.digest)(cmd) || slices.Contains(cmd, "renew-read")
+			return testredis.Script(renewScript.Digest())(cmd) || testredis.Script(readRenew.Digest())(cmd)
 		}
 	case 1:
 		match = func(cmd []string) bool {
-			return testredis.Script(lockRelease.digest)(cmd) || slices.ContainsFunc(cmd, func(arg string) bool {
+			return testredis.Script(lockRelease.Digest())(cmd) || slices.ContainsFunc(cmd, func(arg string) bool {
 				return arg == "release" || arg == "unread" || arg == "unwrite"
 			})
 		}

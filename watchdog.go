@@ -23,13 +23,15 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/relock-go/relock/internal/send"
 )
 
 const (
-	renewBatch   = 256        // leases in one pipeline
-	renewWorkers = 4          // pipelines of one group and round under way at a time
-	renewTime    = resendTime // a renewal without an answer for this long is sent again, over another connection
-	mostRenewals = 2          // of one lease under way: a server that was away runs them all when it is back
+	renewBatch   = 256             // leases in one pipeline
+	renewWorkers = 4               // pipelines of one group and round under way at a time
+	renewTime    = send.ResendTime // a renewal without an answer for this long is sent again, over another connection
+	mostRenewals = 2               // of one lease under way: a server that was away runs them all when it is back
 )
 
 // errGone is the cause of a lease whose record is no longer there.
@@ -37,9 +39,6 @@ var errGone = errors.New("the record in Redis is gone")
 
 // errForced is the cause of a lease whose lock was forced open by this client.
 var errForced = fmt.Errorf("%w: the lock was forced open", errGone)
-
-// errParts is the cause of a hold of a lock that is made of others, too few of which are trusted.
-var errParts = errors.New("too few of its locks are held")
 
 // errLapsed is the cause of a lease that ran out without having been renewed.
 var errLapsed = errors.New("the lease has run out")
@@ -372,7 +371,7 @@ func (w *watchdog) sendOne(batch []*lease) {
 	ctx, cancel := context.WithTimeout(w.ctx, renewTime) // for a connection: go-redis would dial a host that is gone for long
 	defer cancel()
 	sent := w.now()
-	answers := w.renew(undated{ctx}, batch)
+	answers := w.renew(send.Undated(ctx), batch)
 
 	var gone []leaseHolder
 	w.mu.Lock()

@@ -78,7 +78,7 @@ func (r *retry) sendInBatch(w *Wait, now time.Time) (o outcome, why error, sent 
 	if !b.enqueue(c) {
 		return outcome{}, nil, false
 	}
-	why = b.wait(w.withMinWait(now), c)
+	why = b.wait(w.WithMinWait(now), c)
 	switch b.leave(c) {
 	case dequeued:
 		return outcome{}, why, false
@@ -203,7 +203,7 @@ func (b *batches) send(batch []*batchedCall) {
 		outcomes = b.sender.config.Transport.RunAll(ctx, calls, false)
 		return nil
 	})
-	logPanic(b.sender.config.Log, err)
+	LogPanic(b.sender.config.Log, err)
 }
 
 // finish hands in the outcomes of a batch. If there are none, err is that of each call.

@@ -50,8 +50,8 @@ func recovered(err *error) {
 	}
 }
 
-// logPanic logs the stack of a hook that has panicked.
-func logPanic(log *slog.Logger, err error) {
+// LogPanic logs the stack of a hook that has panicked.
+func LogPanic(log *slog.Logger, err error) {
 	if p := PanicOf(err); p != nil {
 		log.Error("relock: a hook of the Redis client panicked", "panic", p.Value, "stack", string(p.stack))
 	}

@@ -240,7 +240,7 @@ func (r *retry) send(w *Wait) (outcome, error) {
 func (r *retry) wait(caller *Wait) (outcome, error) {
 	w, now := *caller, time.Now()
 	if len(r.underWay) > 0 {
-		w = caller.withMinWait(now)
+		w = caller.WithMinWait(now)
 	}
 	var tick <-chan struct{}
 	left := time.Duration(-1) // no limit

@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"sync"
 	"sync/atomic"
 	"time"
 )
@@ -62,6 +63,22 @@ func New(c Config) *Sender {
 		s.batches = newBatches(s)
 	}
 	return s
+}
+
+// BatchFrom sets from how many tries under way calls go out together, before the Sender is used: tests set 0.
+func (s *Sender) BatchFrom(tries int64) {
+	if s.batches != nil {
+		s.batches.from = tries
+	}
+}
+
+// Mutexes are all mutexes of s. Tests look whether code of the user runs while one of them is locked.
+func (s *Sender) Mutexes() map[string]*sync.Mutex {
+	all := map[string]*sync.Mutex{"limit": &s.limit.mu}
+	if b := s.batches; b != nil {
+		all["batches"], all["limit of batches"] = &b.mu, &b.limit.mu
+	}
+	return all
 }
 
 // A Request is what a caller asks for. Requests that may run twice are sent by Do, others by Once.
@@ -211,7 +228,7 @@ func (s *Sender) mayBatch(r *Request, underWay int64) bool {
 // recordOutcome remembers whether Redis has answered the last call, and logs a panic of a hook.
 func (s *Sender) recordOutcome(err error) {
 	s.recordHealth(err)
-	logPanic(s.config.Log, err)
+	LogPanic(s.config.Log, err)
 }
 
 // recordHealth is recordOutcome for a panic that is logged already.

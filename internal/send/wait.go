@@ -92,8 +92,8 @@ func (w *Wait) Sleep(wake, ready, changed <-chan struct{}, d time.Duration) erro
 	return nil
 }
 
-// withMinWait returns w for a call that is under way.
-func (w *Wait) withMinWait(now time.Time) Wait {
+// WithMinWait returns w for a call that is under way.
+func (w *Wait) WithMinWait(now time.Time) Wait {
 	longer := *w
 	if least := now.Add(MinWait); !w.Deadline.IsZero() && w.Deadline.Before(least) {
 		longer.Deadline = least

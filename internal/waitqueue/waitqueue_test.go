@@ -1,15 +1,14 @@
 package waitqueue_test
 
 import (
+	"cmp"
 	"errors"
-	"fmt"
-	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"github.com/relock-go/relock/internal/waitqueue"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
 )
 
 type (
@@ -90,67 +89,100 @@ func TestRefusedWaitersHaveNothingToPassOn(t *testing.T) {
 	var q queue
 	q.TryEnter()
 	a, b, c := q.Add("a", 1), q.Add("b", 2), q.Add("c", 3)
-	refused := errors.New("refused")
-	q.FailOthers(refused)
+	q.FailOthers(errRefused)
 	require.False(t, done(a))
 	for _, w := range []*waiter{b, c} {
 		require.True(t, done(w))
-		require.ErrorIs(t, w.Err, refused)
+		require.ErrorIs(t, w.Err, errRefused)
 		q.Leave(w)
 	}
 	require.True(t, q.Taken())
 	require.Same(t, a, q.First())
 }
 
-// Whatever is done in whatever order, exactly one is admitted while the queue is
-// taken, and the waiters keep their order.
-func TestRandomWorkKeepsOrder(t *testing.T) {
-	for seed := range uint64(200) {
-		r := rand.New(rand.NewPCG(seed, 1))
+var errRefused = errors.New("refused")
+
+// A queue against the simplest model: whether an owner is inside, and a list of the waiters.
+func TestQueueIsItsModel(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
 		var q queue
-		var waiting []*waiter
-		var admitted *waiter // nil with taken: it came by TryEnter
-		taken, number := false, uint64(0)
-		next := func() { // the model of Release
-			if taken = len(waiting) > 0; taken {
-				admitted, waiting = waiting[0], waiting[1:]
+		inside, first := false, (*waiter)(nil) // first: of the owner inside, unless it came by TryEnter
+		var waiting, away []*waiter
+		numbers := uint64(0)
+		next := func() {
+			if inside = len(waiting) > 0; inside {
+				first, waiting = waiting[0], waiting[1:]
 			} else {
-				admitted = nil
+				first = nil
 			}
 		}
-		for range 100 {
-			switch r.IntN(4) {
-			case 0:
-				assert.Equal(t, !taken, q.TryEnter())
-				taken = true
-			case 1:
-				if taken {
-					number++
-					waiting = append(waiting, q.Add(fmt.Sprint(number), number))
+		rt.Repeat(map[string]func(*rapid.T){
+			"try to enter": func(rt *rapid.T) {
+				require.Equal(rt, !inside, q.TryEnter(), "try to enter")
+				inside = true
+			},
+			"enqueue": func(rt *rapid.T) {
+				if !inside {
+					rt.Skip()
 				}
-			case 2:
-				if taken {
-					q.Release()
-					next()
+				numbers++
+				waiting = append(waiting, q.Add("", numbers))
+			},
+			"leave": func(rt *rapid.T) {
+				if !inside {
+					rt.Skip()
 				}
-			case 3:
+				q.Release()
+				next()
+			},
+			"give up a place": func(rt *rapid.T) {
+				if len(waiting) == 0 {
+					rt.Skip()
+				}
+				i := rapid.IntRange(0, len(waiting)-1).Draw(rt, "which")
+				q.Leave(waiting[i])
+				waiting = slices.Delete(waiting, i, i+1)
+			},
+			"give up a turn": func(rt *rapid.T) {
+				if first == nil {
+					rt.Skip()
+				}
+				q.Leave(first)
+				next()
+			},
+			"turn away": func(*rapid.T) {
+				q.FailOthers(errRefused)
 				if len(waiting) > 0 {
-					at := r.IntN(len(waiting))
-					q.Leave(waiting[at])
-					waiting = slices.Delete(waiting, at, at+1)
-				} else if admitted != nil {
-					q.Leave(admitted)
-					next()
+					away, waiting = append(away, waiting[1:]...), waiting[:1]
 				}
-			}
-			require.Equal(t, taken, q.Taken(), "seed %d", seed)
-			require.Equal(t, names(waiting), names(q.All()), "seed %d", seed)
-			if admitted != nil {
-				require.True(t, done(admitted), "seed %d", seed)
-			}
-			for _, w := range waiting {
-				require.False(t, done(w), "seed %d", seed)
-			}
-		}
-	}
+			},
+			"come back when turned away": func(rt *rapid.T) {
+				if len(away) == 0 || !inside {
+					rt.Skip()
+				}
+				back := q.Add("", away[0].Number)
+				away = away[1:]
+				at, _ := slices.BinarySearchFunc(waiting, back.Number, func(t *waiter, n uint64) int { return cmp.Compare(t.Number, n) })
+				waiting = slices.Insert(waiting, at, back)
+			},
+			"give up when turned away": func(rt *rapid.T) {
+				if len(away) == 0 {
+					rt.Skip()
+				}
+				q.Leave(away[0])
+				away = away[1:]
+			},
+			"": func(rt *rapid.T) {
+				require.Equal(rt, inside, q.Taken(), "taken")
+				require.Len(rt, q.All(), len(waiting), "waiters")
+				if first != nil {
+					require.True(rt, done(first), "the owner inside was not told")
+					require.NoError(rt, first.Err, "the owner inside")
+				}
+				require.False(rt, slices.ContainsFunc(waiting, done), "a waiter was admitted too early")
+				require.False(rt, slices.ContainsFunc(away, func(t *waiter) bool { return !done(t) || t.Err != errRefused }),
+					"a waiter that was turned away still waits")
+			},
+		})
+	})
 }

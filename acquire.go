@@ -1,0 +1,639 @@
+package relock
+
+// Acquiring: the one path by which locks are taken, one or several together.
+//
+// Invariants (the numbers are used in comments below):
+//
+//  1. First the gate of the name: in this process one contender at a time goes
+//     to Redis (where the lock is exclusive), the others wait for it in order.
+//  2. One attempt. An uncontended lock needs no more than this.
+//  3. Busy: join the channel, wait for the subscription, and attempt again: a
+//     release between 2 and the subscription would not be heard.
+//  4. Sleep until a wake-up, or until the lease that is in the way or the max
+//     wake delay ends; then attempt again.
+//  5. An attempt that was given up may have been granted, or may still be. It is
+//     undone, by the field that belongs to this acquisition alone, so that the
+//     undo can never touch a later hold. Should Redis run the attempt after its
+//     undo, the record has a finite lease and nobody renews it.
+//  6. Held: trusted from before the successful attempt was sent.
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/relock-go/relock/internal/send"
+)
+
+const mostAsked = 5 // times for one grant whose answers come too late
+
+// A request is what one caller asks of the engine.
+type request struct {
+	wait  time.Duration // negative: as long as ctx lasts
+	lease time.Duration // 0: the watchdog's
+
+	// What a fresh hold gets instead of lease until settle; 0: nothing else.
+	interim time.Duration
+
+	component bool // the caller is a MultiLock: errors say which of its locks they are about
+}
+
+// An attempt asks for one level of a lock.
+type attempt struct {
+	field     string        // of the hold in the record
+	lease     time.Duration // at least
+	level     int           // 1: a fresh hold
+	noWait    bool          // there will be no other: nothing is to be left in Redis if it is busy
+	otherHalf string        // field of the owner's hold on the other half of the lock, or ""
+
+	renewed bool // by the watchdog, once it is granted
+}
+
+// A want is one level of one lock, and the hold that it will belong to.
+type want struct {
+	hold *hold
+	attempt
+}
+
+// A grant is the answer to an attempt.
+type grant struct {
+	state  grantState
+	wait   time.Duration // busy: what is left of the lease that is in the way; negative: it has none
+	ttl    time.Duration // busy: the same, also where an attempt has to be made sooner
+	token  int64         // held: of a fenced lock
+	queued bool          // busy: the attempt left something in Redis that has to be undone
+}
+
+type grantState int
+
+const (
+	busy grantState = iota
+	held
+	gone // the hold that was to be re-entered is not there
+)
+
+// A result is the answer to an attempt on all that is wanted.
+type result struct {
+	grant
+	sent   time.Time // before the attempt
+	at     int       // of several: whose the answer is, where they are not all held
+	tokens []int64   // of several
+}
+
+// An acquisition is one call that takes locks, from its first attempt until they are held or it gives up.
+type acquisition struct {
+	*patience
+	engine  *engine
+	owner   owner
+	request request
+	locks   []lockType
+
+	group *group // of several locks; nil: there is one
+	wants []want // the caller has the owner mutexes of these holds
+
+	subscription subscription
+	polling      polling
+	lastReply    time.Time // of Redis; zero: none
+	unknown      int       // attempts without an answer: they may have been granted, or may be
+	queued       bool      // an attempt has left something in Redis
+	abandoned    bool      // an attempt was under way when the caller left
+	unanswered   bool      // Redis has not answered at all, and that is why the caller gives up
+	asking       bool      // now; afterwards only if a hook has ended the goroutine
+	givenUp      atomic.Bool
+}
+
+// errGivenBack says that the hold that was to be re-entered was given back meanwhile, by another caller of its owner:
+// the acquisition begins again.
+var errGivenBack = errors.New("another caller of the owner has given it back")
+
+// errLate is the cause of an acquire whose answers came when hardly anything was left of the lease.
+var errLate = errors.New("the answers of Redis take so long that too little is left of the lease")
+
+// acquire takes one level of every lock for o: of all of them, or of none. It returns false when r.wait
+// is over. Several locks are of one Redis, and can be taken together.
+func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...lockType) (bool, error) {
+	e.workers.begin()
+	defer e.workers.end()
+	p := &patience{Wait: send.Wait{Ctx: ctx, Closed: e.closed, NoWait: r.wait == 0, Inline: r.wait <= 0}}
+	switch {
+	case ctx.Err() != nil:
+		return false, ctxError(ctx)
+	case e.open() != nil:
+		return false, ErrClosed
+	}
+	if r.wait > 0 {
+		p.Deadline = time.Now().Add(r.wait)
+	}
+	p.span = startSpan(e, ctx, locks, o)
+	err := errGivenBack
+	for err == errGivenBack {
+		a := acquisition{patience: p, engine: e, owner: o, request: r, locks: locks}
+		err = withHolder(e, p, locks, o, r, a.take())
+	}
+	p.span.finish(err)
+	if err == errTimeUp { // itself: an error that wraps it has a reason to report
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// take makes all locks the caller's, or none.
+func (a *acquisition) take() error {
+	if len(a.locks) > 1 {
+		a.group = a.engine.newGroup(a.locks, a.owner, a.request)
+		defer a.group.end()
+	} else {
+		n := a.engine.use(a.locks[0].id().name)
+		defer n.done()
+		h, holds, err := a.enter(n)
+		if holds || err != nil {
+			return err
+		}
+		defer h.unlockHold()
+		a.wants = []want{{hold: h}}
+		if err := a.wants[0].prepare(a.request); err != nil {
+			return err
+		}
+		if h.takesOver { // the record is there already
+			a.unknown = 1
+		}
+	}
+	res, err := a.run()
+	a.span.asked(a.wants)
+	return a.conclude(res, err)
+}
+
+// enter returns the hold of the caller, which has its owner mutex, or says that the lock was handed to it.
+func (a *acquisition) enter(n *name) (h *hold, holds bool, err error) {
+	b := a.locks[0]
+	in, err := n.admit(a.patience, b, a.owner, a.request.lease > 0)
+	if err != nil || in.hold != nil {
+		return in.hold, in.holds, err
+	}
+	h, err = n.lockHold(a.patience, b, a.owner, true)
+	return h, false, err
+}
+
+// prepare makes the attempt that w is for.
+func (w *want) prepare(r request) error {
+	w.hold.name.mu.Lock()
+	defer w.hold.name.mu.Unlock()
+	return w.prepareLocked(r)
+}
+
+func (w *want) prepareLocked(r request) error {
+	h := w.hold
+	e := h.name.engine
+	if h.field == "" {
+		h.field = e.newField(h.key.owner)
+	}
+	w.attempt = attempt{field: h.field, lease: r.lease, level: h.levels + 1, renewed: r.lease == 0}
+	switch h.state {
+	case fresh:
+		w.noWait = r.wait == 0
+		w.lease = cmp.Or(r.interim, r.lease)
+	case lost:
+		h.lossReported = true
+		return h.loss
+	default:
+		w.renewed = w.renewed || e.dog.renews(&h.record.lease)
+	}
+	if w.renewed {
+		w.lease = e.watchdogTimeout
+	}
+	return nil
+}
+
+// run makes attempts until one is answered with anything but busy. On an error nothing
+// is held, and what was left in Redis is on its way out.
+func (a *acquisition) run() (res result, err error) {
+	returned := false
+	defer func() {
+		a.subscription.leave()
+		a.rollback(res, err, returned)
+	}()
+	for {
+		if err = a.admit(); err == nil { // 1
+			a.asking = true
+			res, err = a.attempt() // 2
+			a.asking = false
+		}
+		if err == nil && res.state == busy {
+			err = a.await(res) // 3, 4
+			if err == nil {
+				continue
+			}
+		}
+		returned = true
+		return res, err
+	}
+}
+
+// admit waits until this caller of the process may make an attempt.
+func (a *acquisition) admit() (err error) {
+	if a.group != nil {
+		a.wants, err = a.group.gather(a.patience)
+		if err != nil {
+			return err
+		}
+	} else if err = a.enterGate(); err != nil {
+		return err
+	}
+	a.wants = withOtherHalves(a.wants)
+	if a.group != nil {
+		a.group.asks(a.wants)
+	}
+	return nil
+}
+
+// enterGate is admit for one lock.
+func (a *acquisition) enterGate() error {
+	if a.bypass {
+		a.bypass = false
+		return nil
+	}
+	err := a.engine.enterGate(a.patience, a.wants)
+	if err == errAskYourself {
+		return nil
+	}
+	return err
+}
+
+// attempt makes one attempt on all that is wanted. Where the answer comes so late that too little trust is left, it
+// asks again, a few times: that restores the lease.
+func (a *acquisition) attempt() (res result, err error) {
+	lastReply, first := a.lastReply, a.unknown
+	for asked := 1; ; asked++ {
+		res, err = a.ask(lastReply)
+		switch {
+		case err == errTimeUp && a.lastReply.IsZero(): // nobody said that it is busy
+			return res, errNoAnswer
+		case err != nil:
+			return res, err
+		case res.state != held || a.engine.inTime(a.wants, res.sent):
+			if a.unknown == first {
+				a.engine.rtt.observe(time.Since(res.sent))
+			}
+			return res, nil
+		}
+		a.unknown, lastReply = max(a.unknown, 1), time.Now()
+		if asked == mostAsked {
+			res.state = busy // and is undone
+			return res, lossError(errLate)
+		}
+	}
+}
+
+// ask sends one attempt, until Redis answers.
+func (a *acquisition) ask(lastReply time.Time) (result, error) {
+	e, wants := a.engine, a.wants
+	call := attemptCall(wants)
+	answer := e.sender.Do(&a.Wait, send.Request{Call: call, Taking: true, OnOrphan: &orphans{a, wants}}, lastReply)
+	res, err := readResult(wants, &answer)
+	a.unknown += answer.Unknown
+	a.abandoned = a.abandoned || answer.Abandoned
+	a.unanswered = answer.Unanswered
+	a.queued = a.queued || res.queued
+	// A script that Redis has stopped half way has written something, perhaps.
+	if err != nil && answered(err) {
+		a.unknown = max(a.unknown, 1)
+	}
+	return res, err
+}
+
+// inTime says whether enough is left now of the leases that were asked for at sent.
+func (e *engine) inTime(wants []want, sent time.Time) bool {
+	passed := time.Since(sent)
+	for _, w := range wants {
+		whole := trust(w.lease)
+		left := whole - passed
+		if w.level > 1 {
+			left = max(left, e.dog.left(&w.hold.record.lease))
+		}
+		if !lasts(left, whole) {
+			return false
+		}
+	}
+	return true
+}
+
+// await sleeps until the lock that is in the way may be free.
+func (a *acquisition) await(res result) error {
+	if a.NoWait {
+		return errTimeUp
+	}
+	a.lastReply = time.Now()
+	e, in := a.engine, a.wants[res.at]
+	a.noteBusy(in.hold, res.ttl)
+	wake, ready, turned := a.subscription.watch(in) // 3
+	a.span.waits()
+	a.span.ends(PathPolled)
+	delay := e.pollDelay(res.wait)
+	if !res.queued && a.subscription.refused() { // what it has left in Redis is its place there
+		delay = min(delay, a.polling.next(a.lastReply, res.wait))
+	}
+	p := a.patience
+	if a.group == nil {
+		in.hold.interrupt()
+	} else {
+		p = a.group.waiting(p)
+		if turned {
+			// It asks again in a moment. If others passed its gates before, each of them would ask too.
+			delay = min(delay, reserveTime)
+		}
+		a.group.letGo(res.at, turned)
+	}
+	slept := time.Now()
+	err := p.sleep(wake, ready, delay) // 4
+	if time.Since(slept) < delay {
+		a.span.ends(PathNotified)
+		if ready == nil {
+			in.hold.heardRelease()
+		}
+	}
+	if err == nil {
+		a.subscription.confirm()
+	} else if a.group != nil {
+		a.wants = nil
+	}
+	return err
+}
+
+// interrupt notes that another process has the lock of h.
+func (h *hold) interrupt() {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	if g := h.gate; g != nil {
+		g.turns.interrupted()
+	}
+}
+
+// heardRelease notes that another process has released the lock of h.
+func (h *hold) heardRelease() {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	if e := h.name.engine; h.gate != nil {
+		h.gate.turns.heardRelease(e.dog.now(), e.pace())
+	}
+}
+
+// pollDelay is how long a waiter sleeps without a wake-up: until the lease that is in
+// the way has ended, and never longer than the max wake delay. The jitter keeps
+// many waiters from asking at the same moment.
+func (e *engine) pollDelay(lease time.Duration) time.Duration {
+	if lease < 0 || lease >= e.maxWakeDelay {
+		return e.maxWakeDelay - rand.N(e.maxWakeDelay/5+1)
+	}
+	return min(lease+time.Millisecond+rand.N(10*time.Millisecond), e.maxWakeDelay)
+}
+
+// rollback undoes what the attempts may have left in Redis that the caller does not have.
+func (a *acquisition) rollback(res result, err error, returned bool) {
+	failed := err != nil || !returned
+	if a.asking { // a hook has ended the goroutine
+		a.unknown = max(a.unknown, 1)
+	}
+	if a.unknown == 0 && !a.queued && !(err != nil && a.abandoned) {
+		return
+	}
+	left := a.wants
+	switch {
+	case a.group != nil && !failed && res.state == held:
+		left = a.group.unwanted(a.wants, a.unknown)
+	case a.group != nil:
+		left = a.group.unwanted(nil, a.unknown)
+	case !failed:
+		return
+	}
+	if len(left) == 0 {
+		return
+	}
+	a.givenUp.Store(failed)
+	undone := a.engine.undo(a.Ctx, left, a.unknown) // 5
+	if err == nil {
+		return
+	}
+	if a.queued || errors.Is(err, ErrNotSynced) || errors.Is(err, errLate) { // others stand behind it, or it is there for sure
+		select {
+		case <-undone:
+		case <-time.After(send.MinWait):
+		}
+	}
+}
+
+// orphans hears the tries of an attempt on wants that were answered too late for their caller.
+type orphans struct {
+	*acquisition
+	wants []want
+}
+
+func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
+	answer := send.Answer{Value: value, Err: err, Sent: sent}
+	res, err := readResult(o.wants, &answer)
+	o.undoOrphan(o.wants, res, err)
+}
+
+// undoOrphan undoes an attempt that was answered too late for its caller: the caller has
+// given up; or another try of the attempt was granted, and that hold is over.
+func (a *acquisition) undoOrphan(wants []want, res result, err error) {
+	unknown := 0
+	switch {
+	case err == nil && res.state == busy && !res.queued:
+		return
+	case err != nil && mayHaveRun(err):
+		unknown = 1
+	case err != nil && !answered(err): // else half of it has run, perhaps
+		return
+	}
+	wants = a.group.now(wants)
+	if !a.givenUp.Load() {
+		wants = slices.DeleteFunc(slices.Clone(wants), func(w want) bool { return w.hold.isNeeded() })
+	}
+	if len(wants) > 0 {
+		a.engine.undoAll(a.Ctx, wants, unknown) // 5
+	}
+}
+
+// isNeeded says whether the field of h is that of a hold of this process, of an acquire that goes on, or
+// of a release that is under way: its record must be there until the release has run.
+func (h *hold) isNeeded() bool {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	switch h.state {
+	case over:
+		return h.owner.Taken() || h.record != nil && (h.record.handedOn || len(h.record.holds) > 0)
+	case lost:
+		return false
+	}
+	return true
+}
+
+// conclude notes what has become of the attempts: all that was wanted is held, or nothing of it.
+func (a *acquisition) conclude(res result, err error) error {
+	if len(a.wants) == 0 {
+		return err
+	}
+	all := a.names()
+	if err = confirm(all, a.wants, res, err); err == nil {
+		return nil
+	}
+	all.Lock()
+	defer all.Unlock()
+	for _, w := range a.wants {
+		a.dismissLocked(w, res)
+	}
+	return err
+}
+
+// names are those of all that is wanted.
+func (a *acquisition) names() names {
+	if a.group != nil {
+		return a.group.names
+	}
+	return names{a.wants[0].hold.name}
+}
+
+// confirm notes that all wants were granted, unless there is an error; or says why they are not held all the same.
+func confirm(all names, wants []want, res result, err error) error {
+	if err != nil {
+		return err
+	}
+	if res.state == gone {
+		wants[res.at].hold.lose(errGone)
+	}
+	for _, w := range wants {
+		if w.level > 1 && !w.hold.name.engine.dog.watches(&w.hold.record.lease) {
+			w.hold.lose(errLapsed) // the watchdog has found it over, and is just going to say so
+		}
+	}
+	all.Lock()
+	defer all.Unlock()
+	if err := lossLocked(wants); err != nil {
+		return err
+	}
+	for i, w := range wants {
+		token := res.token
+		if res.tokens != nil {
+			token = res.tokens[i]
+		}
+		w.grantLocked(token, res.sent)
+	}
+	return nil
+}
+
+// lossLocked is why the caller does not have what was granted, or nil.
+func lossLocked(wants []want) (err error) {
+	for _, w := range wants {
+		switch h := w.hold; {
+		case h.state == lost || h.state == over: // now, or while we asked
+			h.lossReported = true
+			err = cmp.Or(err, h.loss, errGivenBack)
+		case h.state == fresh && h.name.closed:
+			err = cmp.Or(err, ErrClosed)
+		}
+	}
+	return err
+}
+
+// grantLocked notes that what w asked for, at sent, is held since now.
+func (w *want) grantLocked(token int64, sent time.Time) {
+	h := w.hold
+	e := h.name.engine
+	if h.state != fresh {
+		h.levels++
+		e.dog.extend(&h.record.lease, sent, w.lease, w.renewed)
+		return
+	}
+	now := e.dog.now()
+	h.newRecord(now).joinLocked(h, sent.Sub(e.dog.epoch))
+	if g := h.gate; g != nil {
+		g.obstacle = nil
+		g.turns.granted(now)
+	}
+	h.token = token
+	e.dog.watch(&h.record.lease, sent, w.lease, w.renewed) // 6
+	h.openLocked()
+}
+
+// dismissLocked ends w, which the caller does not get.
+func (a *acquisition) dismissLocked(w want, res result) {
+	h := w.hold
+	if h.state == fresh {
+		if a.unanswered && h.gate != nil {
+			h.gate.FailOthers(errAskYourself)
+		}
+		h.leaveGateLocked()
+	} else {
+		h.leaseUncertain = true // perhaps: what was asked for may have been granted
+	}
+	switch {
+	case res.state != held: // and rollback has seen to what it left
+	case h.state == lost || h.state == over && len(h.record.holds) == 0: // else it is the record of those who share it
+		a.engine.workers.spawn(h.clear)
+	default:
+		a.engine.workers.spawn(func() { _ = a.engine.undoOne(a.Ctx, h.verbs(), w.attempt, 0) })
+	}
+}
+
+// withOtherHalves is wants with the holds that their owner has on the other halves by
+// now: they may come while this one waits.
+func withOtherHalves(wants []want) []want {
+	var changed []want
+	for i, w := range wants {
+		if w.hold.lock.otherHalf() == (lockID{}) {
+			continue
+		}
+		other := w.hold.name.find(w.hold.lock.otherHalf(), w.hold.key.owner)
+		if other == nil {
+			other = otherHalfAmong(wants, w)
+		}
+		if other == nil || other.field == w.otherHalf || !other.nameField() {
+			continue
+		}
+		if changed == nil { // an attempt that was abandoned still looks at the old ones
+			changed = slices.Clone(wants)
+		}
+		changed[i].otherHalf = other.field
+	}
+	if changed != nil {
+		return changed
+	}
+	return wants
+}
+
+// nameField notes that the field of h is going to be sent by an attempt on the other half, so that h is not handed
+// over or shared. It returns false if h is over by now, or shared: then other holds are in
+// the way beside h, unless they all ask for the other half.
+func (h *hold) nameField() bool {
+	n := h.name
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if h.state == over {
+		return false
+	}
+	h.named = true
+	if h.state == fresh {
+		return true
+	}
+	for _, other := range h.record.holds {
+		if other != h && n.otherHalfLocked(other) == nil {
+			return false
+		}
+	}
+	n.closeLocked(h.record)
+	return true
+}
+
+// otherHalfAmong is the hold on the other half of w that is wanted too.
+func otherHalfAmong(wants []want, w want) *hold {
+	for _, other := range wants {
+		if other.hold.key.id == w.hold.lock.otherHalf() {
+			return other.hold
+		}
+	}
+	return nil
+}

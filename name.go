@@ -1,0 +1,205 @@
+package relock
+
+// The state of a lock's name in this process: who holds it, who waits for it, and
+// the record in Redis that they share.
+//
+// Rules: a name that is in use has one object, with one mutex that guards everything
+// under that name: holds, wait queues, and records. The table knows the names and
+// nothing of their state; only Close looks at all of them. Nothing that blocks, no
+// request and no code of the user runs while a mutex is held. A caller that needs
+// several names locks them in the order of their texts (see names).
+
+import (
+	"cmp"
+	"slices"
+	"strconv"
+	"sync"
+)
+
+// A nameTable has the names that are in use.
+type nameTable struct {
+	mu     sync.Mutex // guards below, and the users of all names; a leaf
+	names  map[string]*name
+	closed bool
+}
+
+// A name is the state of one lock name. Both halves of a RWLock are in it.
+type name struct {
+	engine *engine
+	text   string
+	users  int // calls, holds that are known, and gates
+
+	mu     sync.Mutex // guards below, and the fields of holds, gates and records that say so
+	closed bool       // the Client is
+	holds  map[holdKey]*hold
+	gates  []*gate // one for each half that has one
+	groups map[holdKey][]*group
+}
+
+// use returns the name called text for a caller, which calls done in the end.
+func (e *engine) use(text string) *name {
+	t := &e.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.names[text]
+	if n == nil {
+		n = &name{engine: e, text: text, closed: t.closed, holds: make(map[holdKey]*hold)}
+		t.names[text] = n
+	}
+	n.users++
+	return n
+}
+
+// keep adds a user to a name that has one.
+func (n *name) keep() {
+	t := &n.engine.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n.users++
+}
+
+// done takes a user away. The last one takes the name out of the table.
+func (n *name) done() {
+	t := &n.engine.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n.users--; n.users == 0 {
+		delete(t.names, n.text)
+	}
+}
+
+// close returns all names; those that come later are closed from the start.
+func (t *nameTable) close() []*name {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	all := make([]*name, 0, len(t.names))
+	for _, n := range t.names {
+		all = append(all, n)
+	}
+	return all
+}
+
+// names are several names, in the order of their texts and each once. They are locked together.
+type names []*name
+
+func (e *engine) useAll(bs []lockType) names {
+	var all names
+	for _, b := range bs {
+		all = append(all, e.use(b.id().name))
+	}
+	slices.SortFunc(all, func(a, b *name) int { return cmp.Compare(a.text, b.text) })
+	return slices.CompactFunc(all, func(a, b *name) bool {
+		if a == b {
+			b.done()
+		}
+		return a == b
+	})
+}
+
+func (ns names) done() {
+	for _, n := range ns {
+		n.done()
+	}
+}
+
+func (ns names) Lock() {
+	for _, n := range ns {
+		n.mu.Lock()
+	}
+}
+
+func (ns names) Unlock() {
+	for _, n := range ns {
+		n.mu.Unlock()
+	}
+}
+
+// find returns the hold that o has on the half, or lost; nil where there is none.
+func (n *name) find(id lockID, o owner) *hold {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	h := n.holds[holdKey{id, o}]
+	if h == nil || h.state == fresh || h.state == over {
+		return nil
+	}
+	return h
+}
+
+// newHoldLocked makes a fresh hold. Its caller has the owner mutex of it.
+func (n *name) newHoldLocked(b description, key holdKey) *hold {
+	h := &hold{name: n, lock: b, key: key, known: true}
+	h.owner.TryEnter()
+	n.holds[key] = h
+	n.keep()
+	return h
+}
+
+// forgetLocked takes h out of the holds that are known.
+func (n *name) forgetLocked(h *hold) {
+	if h.known {
+		h.known = false
+		delete(n.holds, h.key)
+		n.done()
+	}
+}
+
+// otherHalfLocked is the hold that the owner of h has on the other half of its lock, or asks for.
+func (n *name) otherHalfLocked(h *hold) *hold {
+	if h.lock.otherHalf() == (lockID{}) {
+		return nil
+	}
+	return n.holds[holdKey{h.lock.otherHalf(), h.key.owner}]
+}
+
+// gateLocked is the gate of a half.
+func (n *name) gateLocked(id lockID) *gate {
+	if g := n.findGateLocked(id); g != nil {
+		return g
+	}
+	g := &gate{id: id, known: true}
+	n.gates = append(n.gates, g)
+	n.keep()
+	return g
+}
+
+// findGateLocked is the gate of a half, or nil.
+func (n *name) findGateLocked(id lockID) *gate {
+	for _, g := range n.gates {
+		if g.id == id {
+			return g
+		}
+	}
+	return nil
+}
+
+// dropGateLocked forgets a gate that nobody has and that admits nobody to a shared record.
+func (n *name) dropGateLocked(g *gate) {
+	if !g.Taken() && g.shared == nil && g.known {
+		g.known = false
+		n.gates = slices.DeleteFunc(n.gates, func(other *gate) bool { return other == g })
+		n.done()
+	}
+}
+
+// recordsOf are the records that this process has of a half.
+func (e *engine) recordsOf(id lockID) (all []*record) {
+	n := e.use(id.name)
+	defer n.done()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for key, h := range n.holds {
+		if key.id == id && h.state == holding {
+			all = append(all, h.record)
+		}
+	}
+	return all
+}
+
+// newField makes the name of an acquisition in the record.
+func (e *engine) newField(o owner) string {
+	var room [96]byte
+	field := append(append(room[:0], e.id...), ':')
+	field = append(strconv.AppendInt(field, int64(o), 10), ':')
+	return string(strconv.AppendUint(field, e.acquisitions.Add(1), 10))
+}
