@@ -242,21 +242,10 @@ func (r *retry) wait(caller *Wait) (outcome, error) {
 	if len(r.underWay) > 0 {
 		w = caller.WithMinWait(now)
 	}
-	var tick <-chan struct{}
-	left := time.Duration(-1) // no limit
-	if r.resume.IsZero() {
-		tick = r.limit.begin(now).Done()
-	} else {
-		left = r.resume.Sub(now)
-	}
-	timeUp := false
-	// Where the tick comes long before, a timer would only cost.
-	if d := w.Deadline.Sub(now); !w.Deadline.IsZero() && (tick == nil || d < 2*ResendTime) && (left < 0 || d < left) {
-		timeUp, left = true, d
-	}
+	tick, left, timeUp := r.timers(&w, now)
 	var timer <-chan time.Time
-	if left >= 0 || timeUp {
-		t := time.NewTimer(max(left, time.Nanosecond))
+	if left > 0 {
+		t := time.NewTimer(left)
 		defer t.Stop()
 		timer = t.C
 	}
@@ -277,6 +266,24 @@ func (r *retry) wait(caller *Wait) (outcome, error) {
 		t.ctx.expire(now)
 	}
 	return outcome{}, nil
+}
+
+// timers returns what ends a wait that begins now: the tick at which the request is sent again, or a timer for the rest
+// of the pause; or a timer for the deadline, if the time is up before. No timer is 0.
+func (r *retry) timers(w *Wait, now time.Time) (tick <-chan struct{}, timer time.Duration, timeUp bool) {
+	if r.resume.IsZero() {
+		tick = r.limit.begin(now).Done()
+	} else {
+		timer = max(r.resume.Sub(now), time.Nanosecond)
+	}
+	if w.Deadline.IsZero() {
+		return tick, timer, false
+	}
+	d := max(w.Deadline.Sub(now), time.Nanosecond)
+	if tick == nil && d < timer || tick != nil && d < 2*ResendTime { // else the tick comes long before, and a timer would only cost
+		return tick, d, true
+	}
+	return tick, timer, false
 }
 
 // received takes a try that has ended from those under way.

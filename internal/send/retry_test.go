@@ -64,6 +64,19 @@ func TestUnansweredCallIsSentAgainFourTimesAtMost(t *testing.T) {
 	})
 }
 
+func TestNoMoreThanFourTriesAreUnderWay(t *testing.T) {
+	in(t, func(b *bench) {
+		b.fake.setRun(after(time.Minute, nil))
+		start := time.Now()
+		a := b.Do(b.wait(context.Background()), request("x"), time.Now()) // rides out
+		assert.ErrorIs(t, a.Err, ErrSilent)
+		assert.False(t, a.Unanswered, "there was a reply before")
+		assert.Greater(t, time.Since(start), rideOut)
+		assert.Equal(t, maxTries, b.fake.tries())
+		time.Sleep(2 * time.Minute)
+	})
+}
+
 // A Redis that takes longer than a second for each answer is slow, and not gone.
 func TestAnswerToAnEarlierTryCounts(t *testing.T) {
 	in(t, func(b *bench) {
@@ -260,6 +273,19 @@ func TestLeavingInAPauseTellsTheLastError(t *testing.T) {
 		assert.ErrorIs(t, a.Err, io.EOF)
 		assert.False(t, a.Abandoned)
 		assert.Equal(t, 1, a.Unknown)
+	})
+}
+
+func TestDeadlineEndsAPause(t *testing.T) {
+	in(t, func(b *bench) {
+		b.fake.setRun(after(0, io.EOF))
+		w := b.wait(context.Background())
+		w.Deadline = time.Now().Add(firstPause / 4)
+		start := time.Now()
+		a := b.Do(w, request("x"), time.Now())
+		assert.ErrorIs(t, a.Err, ErrTimeUp)
+		assert.Equal(t, firstPause/4, time.Since(start))
+		assert.Equal(t, 1, b.fake.tries())
 	})
 }
 
