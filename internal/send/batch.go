@@ -49,6 +49,14 @@ func newBatches(s *Sender) *batches {
 	return &batches{sender: s, from: batchFrom, limit: limit{d: batchWait}}
 }
 
+// BatchAll has every call go out in a batch that may, however few are under way. It is for tests, and called before
+// the first call.
+func (s *Sender) BatchAll() {
+	if s.batches != nil {
+		s.batches.from = 0
+	}
+}
+
 // A batchedCall is a call that goes out with others.
 type batchedCall struct {
 	outcome // but for sent, written before done is closed

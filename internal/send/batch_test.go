@@ -32,12 +32,14 @@ type batchBench struct {
 	fails func(context.Context) error
 }
 
-// inBatches runs f in a bubble. So many calls go out by themselves.
+// inBatches runs f in a bubble where so many calls go out by themselves.
 func inBatches(t *testing.T, from int64, f func(b *batchBench)) {
 	t.Helper()
 	in(t, func(b *bench) {
 		bb := &batchBench{bench: b}
-		b.batches.from = from
+		if b.batches.from = from; from == 0 {
+			b.BatchAll()
+		}
 		b.fake.setBefore(bb.serve)
 		b.fake.setRun(func(_ context.Context, c Call) (any, error) {
 			time.Sleep(serveTime)
@@ -356,6 +358,15 @@ func TestOnlyCallsOfAHealthyServerGoIntoBatches(t *testing.T) {
 		assert.False(b.t, b.mayBatch(&Request{Pipeline: make([]Call, 1)}, 100))
 	})
 	assert.Nil(t, newBench(t).batches)
+}
+
+func TestAnswerInABatchThatIsNoListIsUnexpected(t *testing.T) {
+	in(t, func(b *bench) {
+		b.BatchAll()
+		assert.ErrorIs(t, b.do(request("x")).Err, ErrReply)
+	}, func(c *Config) {
+		c.Batch, c.Transport = true, pipelines(func() []Outcome { return []Outcome{{Answer: "OK"}} })
+	})
 }
 
 // Where Redis is far, a call waits little longer than by itself.

@@ -167,3 +167,10 @@ func answers(t testing.TB, key string, a Answer) {
 
 // reply is an answer as go-redis returns it.
 func reply(n ...int64) any { return []any{n[0], n[1], n[2]} }
+
+// pipelines is a Transport whose pipelines have these outcomes.
+type pipelines func() []Outcome
+
+func (p pipelines) Run(context.Context, Call, bool) (any, error) { panic("a single call") }
+
+func (p pipelines) RunAll(context.Context, []Call, bool) []Outcome { return p() }

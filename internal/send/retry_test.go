@@ -214,6 +214,8 @@ func TestNothingIsSentAfterCloseOrTheEndOfCtx(t *testing.T) {
 		} {
 			assert.Equal(t, context.Canceled, do(b.wait(ctx)).Err)
 		}
+		synctest.Wait()
+		assert.Zero(t, b.fake.tries())
 		close(b.closed)
 		assert.Equal(t, ErrClosed, b.do(request("x")).Err)
 		assert.Zero(t, b.fake.tries())

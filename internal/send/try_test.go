@@ -91,6 +91,22 @@ func TestEachOutcomeIsReceivedOnce(t *testing.T) {
 	})
 }
 
+// A try that has ended just before its caller left is an orphan too.
+func TestOutcomeThatTheCallerLeavesBehindIsAnOrphan(t *testing.T) {
+	in(t, func(b *bench) {
+		late := new(orphans)
+		d := &detached{sender: b.Sender, req: Request{OnOrphan: late}, caller: context.Background(), outcomes: make(chan *try, maxTries)}
+		for range 2 {
+			ended := &try{of: d, ctx: callCtx{Context: d.caller, ended: make(chan struct{})}}
+			b.asking.Add(1)
+			ended.finish()
+		}
+		d.abandon(nil)
+		synctest.Wait()
+		assert.Len(t, late.all(), 2)
+	})
+}
+
 func TestHookThatEndsTheGoroutineIsAnError(t *testing.T) {
 	in(t, func(b *bench) {
 		b.fake.setRun(func(context.Context, Call) (any, error) {
