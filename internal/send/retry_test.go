@@ -291,16 +291,16 @@ func TestDeadlineEndsAPause(t *testing.T) {
 	})
 }
 
-// go-redis may notice the end of the ctx first: the error is that of the ctx, once.
+// go-redis may notice the end of the ctx first: the error is that of the ctx, once, with the error of the try before.
 func TestEndOfCtxIsToldOnce(t *testing.T) {
-	in(t, func(b *bench) {
-		ctx, cancel := context.WithCancel(context.Background())
-		b.fake.setRun(func(context.Context, Call) (any, error) {
-			cancel()
-			return nil, context.Canceled
-		})
-		assert.Equal(t, context.Canceled, b.Do(b.wait(ctx), request("x"), time.Time{}).Err)
-	})
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	b := newBench(t)
+	r := retry{Sender: b.Sender}
+	assert.Equal(t, context.Canceled, r.failed(b.wait(ctx), outcome{err: context.Canceled}))
+	r.last.err = io.EOF
+	assert.EqualError(t, r.failed(b.wait(ctx), outcome{err: context.Canceled}), "context canceled: the last try: EOF")
+	assert.EqualError(t, r.failed(b.wait(ctx), outcome{err: io.ErrNoProgress}), "context canceled: the last try: "+io.ErrNoProgress.Error())
 }
 
 func TestOnceIsSentOnce(t *testing.T) {
