@@ -52,6 +52,8 @@ var foreignValues = map[string]struct {
 	"a mode, a hold and data":            foreignHash(`"theme"`, "mode", "write", aUUID+":7:write", 1, "theme", 1),
 	"a mode":                             foreignHash(`"mode"`, "mode", "read"),
 	"a field that is no text":            foreignHash(`"a\n\x00\"\\ b`, "a\n\x00\"\\ b", 1),
+	"an empty field":                     foreignHash(`""`, "", 5),
+	"an empty field of a writer":         foreignHash(`":write"`, ":write", 5),
 	"a long field":                       foreignHash(`… (5000 bytes)`, strings.Repeat("x", 5000), 1),
 }
 

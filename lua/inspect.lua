@@ -11,7 +11,7 @@ local lock = KEYS[1]
 local field = ARGV[1]
 
 local holders = redis.call('hlen', lock)
-local levels = tonumber(redis.call('hget', lock, field) or 0)
+local levels = tonumber(field ~= '' and redis.call('hget', lock, field) or 0) -- other data may have a field ''
 if holders > 0 and levels == 0 then
     check_record(lock)
 end

@@ -18,4 +18,5 @@ local living, _, evicted = evict_dead_readers(lock, prefix)
 if evicted > 0 and redis.call('hlen', lock) == 1 then
     redis.call('del', lock) -- a mode alone is no record
 end
-return {living > 0 and 1 or 0, tonumber(redis.call('hget', lock, field) or 0), redis.call('pttl', lock)}
+local levels = tonumber(field ~= '' and redis.call('hget', lock, field) or 0)
+return {living > 0 and 1 or 0, levels, redis.call('pttl', lock)}

@@ -7,10 +7,10 @@
 -- A hash that no lock makes is refused: see record.lua.
 
 local lock = KEYS[1]
-local write_field = ARGV[1] .. ':write'
+local field = ARGV[1]
 
 local mode = redis.call('hget', lock, 'mode')
-local levels = tonumber(redis.call('hget', lock, write_field) or 0)
+local levels = tonumber(field ~= '' and redis.call('hget', lock, field .. ':write') or 0)
 if levels == 0 then
     check_record(lock)
 end

@@ -54,8 +54,8 @@ func foreignValue(words []string) string {
 	switch {
 	case words[2] == "type" && len(words) == 4 && words[3] != "?":
 		return "holds a " + words[3] + " that no lock makes"
-	case words[2] == "field" && len(words) == 5:
-		return fmt.Sprintf("holds a hash that no lock makes (field %s)", shownField(words[3], words[4]))
+	case words[2] == "field" && len(words) > 3: // an empty field is no word
+		return fmt.Sprintf("holds a hash that no lock makes (field %s)", shownField(words[3], strings.Join(words[4:], "")))
 	case words[2] == "number":
 		return "holds a token counter that is no number"
 	}
