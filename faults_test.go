@@ -47,6 +47,13 @@ var faultLocks = []faultLock{
 // calls matches the runs of a script.
 func calls(script *luaScript) testredis.Match { return testredis.Script(script.Digest()) }
 
+// anyOf matches the runs of these scripts.
+func anyOf(scripts ...*luaScript) testredis.Match {
+	return func(cmd []string) bool {
+		return slices.ContainsFunc(scripts, func(s *luaScript) bool { return calls(s)(cmd) })
+	}
+}
+
 // newThreeWayLock is a RedLock whose nodes all fail together: three names of one server.
 func newThreeWayLock(c *Client, name string) Locker {
 	others, _ := siblings.Load(c)

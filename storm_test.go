@@ -1073,15 +1073,9 @@ func (n *nemesis) shake() {
 	match := func(cmd []string) bool { return strings.HasPrefix(strings.ToLower(cmd[0]), "eval") }
 	switch n.rng.IntN(3) {
 	case 0:
-		match = func(cmd []string) bool {
-			return testredis.Script(renewScript.Digest())(cmd) || testredis.Script(readRenew.Digest())(cmd)
-		}
+		match = anyOf(renewScript, readRenew)
 	case 1:
-		match = func(cmd []string) bool {
-			return testredis.Script(lockRelease.Digest())(cmd) || slices.ContainsFunc(cmd, func(arg string) bool {
-				return arg == "release" || arg == "unread" || arg == "unwrite"
-			})
-		}
+		match = anyOf(lockRelease, fairRelease, readRelease, writeRelease)
 	}
 	times := 1 + n.rng.IntN(4)
 	n.onProxies(k.what, func() {
