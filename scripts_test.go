@@ -203,6 +203,24 @@ func TestScriptHeadersAreChecked(t *testing.T) {
 	}
 }
 
+func TestPreludeHeadersAreChecked(t *testing.T) {
+	const good = "-- Prelude of some scripts.\n--\n-- Defines  twice(n)    n, two times.\n\nlocal function twice(n) return 2 * n end\n"
+	if bad := checkPrelude(good); bad != "" {
+		t.Errorf("a good prelude is refused: %s", bad)
+	}
+	for name, text := range map[string]string{
+		"undeclared":      good + "local function thrice(n) return 3 * n end\n",
+		"undefined":       strings.Replace(good, "local function twice(n)", "local function double(n)", 1),
+		"other arguments": strings.Replace(good, "local function twice(n)", "local function twice(n, m)", 1),
+		"no functions":    "-- Prelude of some scripts.\n",
+		"input":           good + "local lock = KEYS[1]\n",
+	} {
+		if checkPrelude(text) == "" {
+			t.Errorf("%s: a bad prelude is accepted", name)
+		}
+	}
+}
+
 func TestScriptsSurviveAFlush(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
