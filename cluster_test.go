@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -364,4 +365,46 @@ func TestClusterNodeLeaves(t *testing.T) {
 	b.must(old.Client().Do(ctx, "cluster", "reset", "soft").Err())
 	b.must(l.Unlock(ctx))
 	b.gets("the lock is free", next)
+}
+
+// S1, while the keys of a read/write lock are on two servers: a reader that unlocks does not take another reader,
+// whose lease has not come yet or has gone ahead, for dead.
+func TestClusterReaderUnlocksHalfWay(t *testing.T) {
+	t.Parallel()
+	cluster := testredis.StartCluster(t, 3, 0)
+	ctx := context.Background()
+	for _, leasesFirst := range []bool{false, true} {
+		b := &bench{T: t}
+		name := fmt.Sprintf("{reader-unlocks-half-way-%d}", benches.Add(1))
+		one, other := WithOwner(ctx), WithOwner(ctx)
+		leaving := b.clientOn(cluster.Client()).NewRWLock(name).Read()
+		staying := b.clientOn(cluster.Client()).NewRWLock(name).Read()
+		b.must(leaving.Lock(one))
+		b.must(staying.Lock(other))
+		from, to := cluster.MasterOf(name), cluster.Nodes()[0]
+		if to == from {
+			to = cluster.Nodes()[1]
+		}
+		finish := cluster.BeginMigration(name, to)
+		host, port, err := net.SplitHostPort(to.Addr())
+		b.must(err)
+		for _, key := range from.Client().Keys(ctx, "*"+name+"*").Val() {
+			if strings.Contains(key, "rwlock_timeout") == leasesFirst {
+				b.must(from.Client().Migrate(ctx, host, port, key, 0, 2*time.Second).Err())
+			}
+		}
+		unlocked := make(chan error, 1)
+		go func() { unlocked <- leaving.Unlock(one) }()
+		stays(b, "the release", unlocked, time.Second) // until Redis can tell whether the other one lives
+		finish()
+		b.must(await(b, "the release", unlocked))
+		held, err := staying.IsHeld(other)
+		b.must(err)
+		assert.True(t, held, "the other reader is gone, leases first: %v", leasesFirst)
+		b.must(staying.Unlock(other))
+		testredis.Await(b, "the lock is free", clusterSoon, func() bool {
+			n, err := to.Client().Exists(ctx, name).Result()
+			return err == nil && n == 0
+		})
+	}
 }
