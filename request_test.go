@@ -184,7 +184,7 @@ func TestHookPanicReachesTheCaller(t *testing.T) {
 					}))
 					c := b.clientOn(rdb)
 					if mode == "batch" {
-						c.engine.sender.BatchFrom(0)
+						c.engine.sender.BatchAll()
 					}
 					l := k.one(c, b.name)
 					b.must(l.Lock(context.Background())) // the scripts are loaded

@@ -241,7 +241,7 @@ func (p *stormProcess) restart(s *storm) {
 		c, err := New(rdb, opts...)
 		require.NoError(s, err)
 		if p.together {
-			c.engine.sender.BatchFrom(0)
+			c.engine.sender.BatchAll()
 		}
 		made = append(made, c)
 	}

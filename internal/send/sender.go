@@ -65,13 +65,6 @@ func New(c Config) *Sender {
 	return s
 }
 
-// BatchFrom sets from how many tries under way calls go out together, before the Sender is used: tests set 0.
-func (s *Sender) BatchFrom(tries int64) {
-	if s.batches != nil {
-		s.batches.from = tries
-	}
-}
-
 // Mutexes are all mutexes of s. Tests look whether code of the user runs while one of them is locked.
 func (s *Sender) Mutexes() map[string]*sync.Mutex {
 	all := map[string]*sync.Mutex{"limit": &s.limit.mu}
