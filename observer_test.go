@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package relock
 
 import (
@@ -13,11 +15,14 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// A recorder keeps what it is told. It asks the engine something each time, which
-// would never end if a mutex were held.
+// A recorder keeps the events that it gets. It calls the engine for each event, which
+// would deadlock if the engine held its mutex.
 type recorder struct {
 	NopObserver
 	engine *engine
@@ -44,7 +49,7 @@ func (r *recorder) Released(_ context.Context, e ReleasedEvent)           { r.no
 func (r *recorder) Lapsed(_ context.Context, e LapsedEvent)               { r.note(e) }
 func (r *recorder) Lost(_ context.Context, e LostEvent)                   { r.note(e) }
 
-// take returns what has been told, and forgets it.
+// take returns the events since the last call.
 func (r *recorder) take() []any {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -53,24 +58,21 @@ func (r *recorder) take() []any {
 	return events
 }
 
-// told fails unless exactly that has been told since it was last asked, in any order.
+// told asserts that the events since the last call are want, in any order.
 func (r *recorder) told(t *testing.T, want ...any) {
 	t.Helper()
 	got := r.take()
 	for _, w := range want {
 		i := slices.IndexFunc(got, func(g any) bool { return sameEvent(g, w) })
-		if i < 0 {
-			t.Errorf("not told: %+v", w)
+		if !assert.GreaterOrEqual(t, i, 0, "no event: %+v", w) {
 			continue
 		}
 		got = slices.Delete(got, i, i+1)
 	}
-	for _, g := range got {
-		t.Errorf("told: %+v", g)
-	}
+	assert.Empty(t, got, "events that were not wanted")
 }
 
-// sameEvent compares events, errors by errors.Is.
+// sameEvent compares two events, and their errors by errors.Is.
 func sameEvent(got, want any) bool {
 	var err, target error
 	switch g := got.(type) {
@@ -102,7 +104,7 @@ func sameEvent(got, want any) bool {
 	return got == want && errors.Is(err, target) && (err == nil) == (target == nil)
 }
 
-// inObservedBubble is inBubble with an engine that is observed, and whose log is kept.
+// inObservedBubble runs f in a bubble, on an engine with a recorder and a log.
 func inObservedBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine, r *recorder, logged *lockedBuffer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -114,10 +116,11 @@ func inObservedBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine, r *rec
 	})
 }
 
-// x is the lock of the bubble, as o has it.
+// x is the lock of the bubble, held by o.
 func x(o owner) LockInfo { return LockInfo{"x", TypeLock, Owner(o)} }
 
-func TestObserverSeesLevels(t *testing.T) {
+// Each Lock and each Unlock of a level is an event, and an Unlock without a hold is none.
+func TestObserverSeesEveryLevel(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, _ *lockedBuffer) {
 		e.redis.latency = time.Millisecond
 		e.lock(1)
@@ -131,14 +134,13 @@ func TestObserverSeesLevels(t *testing.T) {
 		r.told(t,
 			ReleasedEvent{Lock: x(1), Held: time.Second + 6*time.Millisecond, Left: 1},
 			ReleasedEvent{Lock: x(1), Held: time.Second + 8*time.Millisecond})
-		if err := e.unlockErr(1); !errors.Is(err, ErrNotHeld) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, e.unlockErr(1), ErrNotHeld)
 		r.told(t)
 	})
 }
 
-func TestObserverSeesHandover(t *testing.T) {
+// Acquired says whether the lock was handed over in the process, or the queue ended and Redis was asked.
+func TestObserverSeesHandoverAndQueue(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, _ *lockedBuffer) {
 		e.lock(1)
 		waiters := startInOrder(e, 2, 3)
@@ -157,7 +159,7 @@ func TestObserverSeesHandover(t *testing.T) {
 	})
 }
 
-// startInOrder has owners lock, one after the other, and says when each of them has.
+// startInOrder has owners call Lock, one after the other. The channel returns each owner that has the lock.
 func startInOrder(e *bubbleEngine, owners ...owner) <-chan owner {
 	got := make(chan owner, len(owners))
 	for _, o := range owners {
@@ -170,7 +172,8 @@ func startInOrder(e *bubbleEngine, owners ...owner) <-chan owner {
 	return got
 }
 
-func TestObserverSeesWakeUpsAndTimers(t *testing.T) {
+// Acquired says whether a message or a poll found the lock free.
+func TestObserverSeesNotifiedAndPolled(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, _ *lockedBuffer) {
 		other := joinBubbleEngine(t, e.redis, "other")
 		other.lock(9)
@@ -187,22 +190,25 @@ func TestObserverSeesWakeUpsAndTimers(t *testing.T) {
 		r.take()
 		e.lock(1)
 		events := r.take()
-		if a, ok := events[len(events)-1].(AcquiredEvent); !ok || a.Path != PathPolled || a.Waited < 100*time.Millisecond || a.Waited > 200*time.Millisecond {
-			t.Errorf("%+v", events)
-		}
+		a, ok := events[len(events)-1].(AcquiredEvent)
+		assert.True(t, ok, "%+v", events)
+		assert.Equal(t, PathPolled, a.Path)
+		assert.GreaterOrEqual(t, a.Waited, 100*time.Millisecond)
+		assert.LessOrEqual(t, a.Waited, 200*time.Millisecond)
 		e.unlock(1)
 	})
 }
 
-func TestObserverSeesWhoGivesUp(t *testing.T) {
+// GaveUp says whether the owner waited, for how long, and the error. A call that sends no request is no event.
+func TestObserverSeesOwnersThatGiveUp(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, _ *lockedBuffer) {
 		e.lock(1)
 		r.take()
 		try := func(ctx context.Context, wait time.Duration, want error) {
 			t.Helper()
-			if ok, err := e.lockWith(ctx, 2, request{wait: wait}); ok || !errors.Is(err, want) {
-				t.Errorf("%v, %v", ok, err)
-			}
+			ok, err := e.lockWith(ctx, 2, request{wait: wait})
+			assert.False(t, ok)
+			assert.ErrorIs(t, err, want)
 		}
 		try(context.Background(), 0, nil)
 		r.told(t, GaveUpEvent{Lock: x(2)})
@@ -213,14 +219,14 @@ func TestObserverSeesWhoGivesUp(t *testing.T) {
 		try(soon, forever, context.DeadlineExceeded)
 		r.told(t, WaitingEvent{x(2)}, GaveUpEvent{x(2), true, time.Second, context.DeadlineExceeded})
 		try(soon, forever, context.DeadlineExceeded)
-		r.told(t) // it did not ask
+		r.told(t) // the owner sent no request
 		e.unlock(1)
 	})
 }
 
 var errOff = errors.New("the power is off")
 
-// One renewal that fails, one that does not; then none is confirmed any more.
+// A renewal, a failed renewal, and the loss when no renewal is confirmed are events; the loss is logged once.
 func TestObserverSeesRenewalsAndTheLoss(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, logged *lockedBuffer) {
 		e.lock(1)
@@ -228,52 +234,51 @@ func TestObserverSeesRenewalsAndTheLoss(t *testing.T) {
 		r.take()
 		time.Sleep(e.watchdogTimeout/3 + time.Second)
 		r.told(t, RenewedEvent{x(1)})
-		if logged.String() != "" {
-			t.Errorf("in a healthy run: %s", logged.String())
-		}
+		assert.Empty(t, logged.String(), "in a healthy run")
 		e.redis.set(func() { e.redis.fault = func(string) fakeFault { return fakeFault{block: errOff} } })
 		time.Sleep(2 * e.watchdogTimeout)
 		var failed, lost int
 		for _, event := range r.take() {
 			switch event := event.(type) {
 			case RenewalFailedEvent:
-				if failed++; event.Lock != x(1) || !errors.Is(event.Err, errOff) || event.Left <= 0 || event.Left > e.watchdogTimeout {
-					t.Errorf("%+v", event)
-				}
+				failed++
+				assert.Equal(t, x(1), event.Lock)
+				assert.ErrorIs(t, event.Err, errOff)
+				assert.Positive(t, event.Left)
+				assert.LessOrEqual(t, event.Left, e.watchdogTimeout)
 			case LostEvent:
 				lost++
-				if event.Lock != x(1) || event.Held < e.watchdogTimeout || !errors.Is(event.Cause, ErrLockLost) || !errors.Is(event.Cause, errOff) {
-					t.Errorf("%+v", event)
-				}
+				assert.Equal(t, x(1), event.Lock)
+				assert.GreaterOrEqual(t, event.Held, e.watchdogTimeout)
+				assert.ErrorIs(t, event.Cause, ErrLockLost)
+				assert.ErrorIs(t, event.Cause, errOff)
 			default:
-				t.Errorf("%+v", event)
+				assert.Fail(t, "an event that was not wanted", "%+v", event)
 			}
 		}
-		if failed < 3 || lost != 1 {
-			t.Errorf("%d renewals failed, %d losses", failed, lost)
-		}
+		assert.GreaterOrEqual(t, failed, 3, "failed renewals")
+		assert.Equal(t, 1, lost, "losses")
 		e.redis.set(func() { e.redis.fault = nil })
 		for range 2 {
-			if err := e.unlockErr(1); !errors.Is(err, ErrLockLost) {
-				t.Error(err)
-			}
+			assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
 		}
-		r.told(t) // it has been
+		r.told(t) // the loss has been reported
 		onlyWarning(t, logged, errOff.Error())
 	})
 }
 
-// onlyWarning fails unless exactly one warning was logged, with the name of the lock and why it was lost.
+// onlyWarning asserts that the log is one warning, with the name of the lock and why it was lost.
 func onlyWarning(t *testing.T, logged *lockedBuffer, why string) {
 	t.Helper()
 	s := logged.String()
-	if strings.Count(s, "level=") != 1 || !strings.Contains(s, "level=WARN") || !strings.Contains(s, " lock=x ") || !strings.Contains(s, why) {
-		t.Errorf("logged: %s", s)
-	}
+	assert.Equal(t, 1, strings.Count(s, "level="), "lines of the log: %s", s)
+	assert.Contains(t, s, "level=WARN")
+	assert.Contains(t, s, " lock=x ")
+	assert.Contains(t, s, why)
 }
 
-// Whoever notices first that a hold is lost reports it, and nobody else.
-func TestLossIsReportedOnceWhoeverNotices(t *testing.T) {
+// The call that notices a loss first reports it, and no other call does.
+func TestLossIsReportedOnce(t *testing.T) {
 	notices := map[string]func(e *bubbleEngine, guarded context.Context) error{
 		"unlock":       func(e *bubbleEngine, _ context.Context) error { return e.unlockErr(1) },
 		"inner unlock": func(e *bubbleEngine, _ context.Context) error { e.lockedAgain(1); return e.unlockErr(1) },
@@ -292,9 +297,7 @@ func TestLossIsReportedOnceWhoeverNotices(t *testing.T) {
 				e.lock(1)
 				guarded := e.guarded(1)
 				e.redis.set(func() { clear(e.redis.records) })
-				if err := notice(e, guarded); !errors.Is(err, ErrLockLost) {
-					t.Error(err)
-				}
+				assert.ErrorIs(t, notice(e, guarded), ErrLockLost)
 				synctest.Wait()
 				_ = e.unlockErr(1)
 				time.Sleep(2 * e.watchdogTimeout)
@@ -309,56 +312,49 @@ func TestLossIsReportedOnceWhoeverNotices(t *testing.T) {
 						}
 					}
 				}
-				if lost != 1 || released != 0 {
-					t.Errorf("%d losses, %d releases", lost, released)
-				}
+				assert.Equal(t, 1, lost, "losses")
+				assert.Zero(t, released, "releases")
 				onlyWarning(t, logged, "gone")
 			})
 		})
 	}
 }
 
-// lockedAgain is a level that o has by now as far as this process knows.
+// lockedAgain adds a level to the hold of o in this process alone.
 func (e *bubbleEngine) lockedAgain(o owner) {
 	e.holdOf(lockID{name: "x"}, o, func(h *hold) { h.levels++ })
 }
 
-// A lease that runs out as it was asked for is no loss.
-func TestObserverSeesLeasesLapse(t *testing.T) {
+// The end of an explicit lease is Lapsed, and no loss.
+func TestObserverSeesExpiryAsNoLoss(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, logged *lockedBuffer) {
-		if ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: time.Second}); !ok || err != nil {
-			t.Fatal(ok, err)
-		}
+		ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: time.Second})
+		require.NoError(t, err)
+		require.True(t, ok)
 		r.take()
 		time.Sleep(time.Minute)
 		r.told(t, LapsedEvent{x(1), trust(time.Second)})
 		_ = e.unlockErr(1)
 		r.told(t)
-		if logged.String() != "" {
-			t.Errorf("logged: %s", logged.String())
-		}
+		assert.Empty(t, logged.String(), "logged")
 	})
 }
 
-// A release that Redis has not confirmed is one all the same.
+// A release that Redis has not confirmed is Released with its error, and no loss.
 func TestObserverSeesUnconfirmedReleases(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, logged *lockedBuffer) {
 		e.lock(1)
 		r.take()
 		e.redis.set(func() { e.redis.fault = func(string) fakeFault { return fakeFault{block: errOff} } })
-		if err := e.unlockErr(1); !errors.Is(err, errOff) {
-			t.Error(err)
-		}
+		assert.ErrorIs(t, e.unlockErr(1), errOff)
 		r.told(t, ReleasedEvent{x(1), unlockTime, 0, errOff})
-		if logged.String() != "" {
-			t.Errorf("logged: %s", logged.String())
-		}
+		assert.Empty(t, logged.String(), "logged")
 		e.redis.set(func() { e.redis.fault = nil })
 	})
 }
 
-// What begins ends: every wait, and every hold; over all kinds of locks, and
-// whatever becomes of them.
+// For every lock type each wait and each hold that an event begins ends with one event, also
+// under deadlines and short leases.
 func TestObserverCountsAddUp(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	r := &recorder{}
@@ -403,9 +399,7 @@ func TestObserverCountsAddUp(t *testing.T) {
 				if e.Level == 1 {
 					holds[e.Lock.Type]++
 				}
-				if (e.Token > 0) != (e.Lock.Type == TypeWrite) {
-					t.Errorf("%+v", e)
-				}
+				assert.Equal(t, e.Lock.Type == TypeWrite, e.Token > 0, "%+v", e)
 			case GaveUpEvent:
 				if e.Waiting {
 					waits[e.Lock.Type]--
@@ -433,7 +427,7 @@ func TestObserverCountsAddUp(t *testing.T) {
 	t.Log(seen)
 }
 
-// A RedLock is seen by the observer of its Client, its nodes by those of theirs.
+// The Observer of a Client sees its RedLock, and the Observers of the nodes see the locks of the nodes.
 func TestObserverSeesRedLockAndNodes(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	ctx := WithOwner(context.Background())
@@ -460,15 +454,11 @@ func TestObserverSeesRedLockAndNodes(t *testing.T) {
 		}
 		return kinds
 	}
-	if got, want := kinds(r), []string{"acquired trueredlock", "released trueredlock"}; !slices.Equal(got, want) {
-		t.Errorf("itself: %v", got)
-	}
-	if got, want := kinds(node), append(slices.Repeat([]string{"acquired truelock"}, 3), slices.Repeat([]string{"released truelock"}, 3)...); !slices.Equal(got, want) {
-		t.Errorf("its nodes: %v", got)
-	}
+	assert.Equal(t, []string{"acquired trueredlock", "released trueredlock"}, kinds(r), "the RedLock")
+	assert.Equal(t, append(slices.Repeat([]string{"acquired truelock"}, 3), slices.Repeat([]string{"released truelock"}, 3)...), kinds(node), "its nodes")
 }
 
-// An Observer gets the ctx of the call, so that it finds the trace that the call belongs to.
+// An Observer gets the ctx of the call, and finds the trace of the call in it.
 func TestObserverGetsTheContextOfTheCall(t *testing.T) {
 	type key struct{}
 	b := newBench(t, testredis.Mini(t).Addr())
@@ -477,11 +467,10 @@ func TestObserverGetsTheContextOfTheCall(t *testing.T) {
 	ctx := context.WithValue(context.Background(), key{}, "trace")
 	b.must(l.Lock(ctx))
 	b.must(l.Unlock(ctx))
-	if !slices.Equal(seen.values, []any{"trace", "trace"}) {
-		t.Errorf("%v", seen.values)
-	}
+	assert.Equal(t, []any{"trace", "trace"}, seen.values)
 }
 
+// A contexts records a value of the ctx of each event.
 type contexts struct {
 	NopObserver
 	key    any
