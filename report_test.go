@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package relock
 
 import (
@@ -22,14 +24,14 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// A mutexWatch is called by user code of a test: it reports which mutexes of the
-// library the caller holds at that moment, instead of deadlocking on them.
+// The user code of a test calls a mutexWatch, which records the mutexes of the
+// library that the caller holds at that moment, instead of deadlocking on them.
 type mutexWatch struct {
 	t *testing.T
 
 	mu      sync.Mutex // guards below
 	mutexes map[string]*sync.Mutex
-	held    map[string]string // what was held, with the stack of the first call
+	held    map[string]string // mutex and user code, with the stack of the first call
 	calls   map[string]int    // of each kind of user code
 	engines []*engine         // whose names have mutexes
 }
@@ -40,13 +42,13 @@ func newMutexWatch(t *testing.T) *mutexWatch {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for what, stack := range w.held {
-			t.Errorf("user code is called with a mutex held: %s\n%s", what, stack)
+			assert.Fail(t, "user code is called with a mutex held", "%s\n%s", what, stack)
 		}
 	})
 	return w
 }
 
-// add has the mutexes of c watched.
+// add adds the mutexes of c to w.
 func (w *mutexWatch) add(name string, c *Client) {
 	e := c.engine
 	mutexes := map[string]*sync.Mutex{
@@ -64,7 +66,7 @@ func (w *mutexWatch) add(name string, c *Client) {
 	}
 }
 
-// look is called by user code. A mutex that stays locked for long is locked by the caller itself.
+// User code calls look. A mutex that stays locked for long is locked by the caller itself.
 func (w *mutexWatch) look(what string) {
 	w.mu.Lock()
 	w.calls[what]++
@@ -96,7 +98,7 @@ func (w *mutexWatch) look(what string) {
 }
 
 func canLock(mu *sync.Mutex) bool {
-	const longest = 2 * time.Second // longer than any other goroutine keeps one, on a busy machine
+	const longest = 2 * time.Second // longer than any other goroutine keeps a mutex, on a busy machine
 	for start := time.Now(); !mu.TryLock(); time.Sleep(50 * time.Microsecond) {
 		if time.Since(start) > longest {
 			return false
@@ -106,7 +108,7 @@ func canLock(mu *sync.Mutex) bool {
 	return true
 }
 
-// A watchedContext is a ctx of the user, not one of package context.
+// A watchedContext is a ctx of the user, and no ctx of package context.
 type watchedContext struct {
 	context.Context
 	watch *mutexWatch
@@ -132,7 +134,7 @@ func (c watchedContext) Value(key any) any {
 	return c.Context.Value(key)
 }
 
-// A watchedObserver is a recorder that forgets.
+// A watchedObserver calls the watch for each event.
 type watchedObserver struct {
 	NopObserver
 	watch *mutexWatch
@@ -149,7 +151,7 @@ func (o watchedObserver) Released(context.Context, ReleasedEvent) { o.watch.look
 func (o watchedObserver) Lapsed(context.Context, LapsedEvent)     { o.watch.look("observer.Lapsed") }
 func (o watchedObserver) Lost(context.Context, LostEvent)         { o.watch.look("observer.Lost") }
 
-// A watchedHandler is what a logger of the user writes to.
+// A watchedHandler is the handler of a logger of the user.
 type watchedHandler struct{ watch *mutexWatch }
 
 func (h watchedHandler) Enabled(context.Context, slog.Level) bool {
@@ -164,7 +166,7 @@ func (h watchedHandler) Handle(context.Context, slog.Record) error {
 func (h watchedHandler) WithAttrs([]slog.Attr) slog.Handler { return h }
 func (h watchedHandler) WithGroup(string) slog.Handler      { return h }
 
-// A watchedHook is a hook of the Redis client; it can have requests fail with an error of its own.
+// A watchedHook is a hook of the Redis client. It fails requests with an error of its own while fails is set.
 type watchedHook struct {
 	watch *mutexWatch
 	fails *atomic.Bool
@@ -201,7 +203,7 @@ func (h watchedHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	}
 }
 
-// A watchedError is what a hook of the user answers.
+// A watchedError is the error of a hook of the user.
 type watchedError struct{ watch *mutexWatch }
 
 func (e watchedError) Error() string {
@@ -264,7 +266,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 		ctx, cancel := context.WithTimeout(parent, 2*time.Second)
 		return watchedContext{ctx, watch}, cancel
 	}
-	// methods calls each method of l, by itself and below a guard of another lock of another client.
+	// methods calls each method of l, by itself and under a guard of a lock of another client.
 	methods := func(l, outer Locker) {
 		ctx, cancel := user(WithOwner(context.Background()))
 		defer cancel()
@@ -277,7 +279,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 				_, _ = l.TTL(ctx)
 				return nil
 			})
-			if ok, _ := l.TryLock(ctx, 20*time.Millisecond, 50*time.Millisecond); ok { // it may lapse before
+			if ok, _ := l.TryLock(ctx, 20*time.Millisecond, 50*time.Millisecond); ok { // the lease may expire before
 				_, _ = l.IsLocked(ctx)
 				_ = l.Unlock(ctx)
 			}
@@ -314,7 +316,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 	}
 	work("calm")
 
-	// MultiLocks that never find all of their locks free, under a ctx that is a guard.
+	// These MultiLocks never find all of their locks free. Their ctx is a guard.
 	for i := range 8 {
 		all.Go(func() {
 			ctx, cancel := user(WithOwner(context.Background()))
@@ -322,7 +324,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 			name := string(rune('a' + i%2))
 			for range 3 {
 				_ = one.NewLock(name+":"+b.name).Do(ctx, func(context.Context) error {
-					time.Sleep(120 * time.Millisecond) // longer than a MultiLock keeps what it has
+					time.Sleep(120 * time.Millisecond) // longer than a MultiLock keeps some of its locks
 					return nil
 				})
 			}
@@ -337,7 +339,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 	}
 	all.Wait()
 
-	// Losses: records that are gone, locks forced open, renewals that fail until the lease has run out.
+	// Losses: records that are gone, locks that are forced open, renewals that fail until the lease ends.
 	lost := make(map[string]context.Context)
 	owner := WithOwner(context.Background())
 	for kind, maker := range makers {
@@ -354,7 +356,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 		}
 	}
 	lapses := one.NewLock("lapses:" + b.name)
-	for lapsed := false; !lapsed; { // on a machine that is busy it may be over when it is granted
+	for lapsed := false; !lapsed; { // on a busy machine the lease may be over when it is granted
 		if lapses.LockLease(owner, 100*time.Millisecond) == nil {
 			if guarded, err := lapses.Guard(owner); err == nil {
 				<-guarded.Done()
@@ -373,7 +375,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 		case <-guarded.Done():
 			assert.ErrorIs(t, context.Cause(guarded), ErrLockLost, kind)
 		case <-time.After(soon):
-			t.Errorf("%s: the guard does not end", kind)
+			assert.Fail(t, "a guard does not end", kind)
 		}
 	}
 	work("failing")
@@ -389,14 +391,12 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 		"observer.Waiting", "observer.Acquired", "observer.GaveUp", "observer.Renewed", "observer.RenewalFailed",
 		"observer.Released", "observer.Lapsed", "observer.Lost",
 	} {
-		if watch.calls[what] == 0 {
-			t.Errorf("the test has not called %s", what)
-		}
+		assert.NotZero(t, watch.calls[what], "the test has not called %s", what)
 	}
 	b.forget()
 }
 
-// A handlerFunc is a logger's handler that is one function.
+// A handlerFunc is a handler of a logger that is one function.
 type handlerFunc func(r slog.Record) error
 
 func (h handlerFunc) Enabled(context.Context, slog.Level) bool      { return true }
@@ -404,7 +404,7 @@ func (h handlerFunc) Handle(_ context.Context, r slog.Record) error { return h(r
 func (h handlerFunc) WithAttrs([]slog.Attr) slog.Handler            { return h }
 func (h handlerFunc) WithGroup(string) slog.Handler                 { return h }
 
-// An observerFunc is an Observer that is one function, of the name of the event.
+// An observerFunc is an Observer that is one function of the name of the event.
 type observerFunc struct {
 	NopObserver
 	call func(event string)
@@ -419,7 +419,7 @@ func (o observerFunc) Released(context.Context, ReleasedEvent)           { o.cal
 func (o observerFunc) Lapsed(context.Context, LapsedEvent)               { o.call("lapsed") }
 func (o observerFunc) Lost(context.Context, LostEvent)                   { o.call("lost") }
 
-// inReportedBubble is inBubble with a logger and an Observer.
+// inReportedBubble runs f in a bubble, on an engine with a logger and an Observer.
 func inReportedBubble(t *testing.T, log handlerFunc, observe func(event string), f func(e *bubbleEngine)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -431,11 +431,11 @@ func inReportedBubble(t *testing.T, log handlerFunc, observe func(event string),
 func (e *bubbleEngine) lockName(name string, o owner) {
 	e.t.Helper()
 	ok, err := e.acquire(context.Background(), newFakeLock(e.redis, name), o, request{wait: forever})
-	require.True(e.t, ok)
 	require.NoError(e.t, err)
+	require.True(e.t, ok)
 }
 
-// Losses are reported first, and more renewals than the reporter keeps are dropped.
+// Losses are reported first. Renewals beyond the limit of the reporter are dropped.
 func TestReporterKeepsLossesAndSomeRenewals(t *testing.T) {
 	t.Parallel()
 	var run func()
@@ -459,7 +459,7 @@ func TestReporterKeepsLossesAndSomeRenewals(t *testing.T) {
 	assert.NotNil(t, run)
 }
 
-// C5, S2: a logger and an Observer that are slow delay no guard: each ends when its trust ends.
+// C5, S2: a slow logger and a slow Observer delay no guard: a guard ends when its trust ends.
 func TestSlowReportsDelayNoGuard(t *testing.T) {
 	t.Parallel()
 	const holds, line = 200, 20 * time.Millisecond
@@ -511,7 +511,7 @@ func TestSlowObserverLosesNoHold(t *testing.T) {
 			time.Sleep(40 * time.Second)
 		}
 	}
-	inReportedBubble(t, func(r slog.Record) error { t.Error("logged: ", r.Message); return nil }, observe, func(e *bubbleEngine) {
+	inReportedBubble(t, func(r slog.Record) error { assert.Fail(t, "logged", r.Message); return nil }, observe, func(e *bubbleEngine) {
 		for i := range 10 {
 			e.lockName(fmt.Sprint("name", i), 1)
 		}
@@ -519,13 +519,13 @@ func TestSlowObserverLosesNoHold(t *testing.T) {
 		for i := range 10 {
 			assert.NoError(e.t, e.release(context.Background(), newFakeLock(e.redis, fmt.Sprint("name", i)), 1))
 		}
-		time.Sleep(12 * time.Hour) // until all is reported, and Close need not drop it
+		time.Sleep(12 * time.Hour) // until all is reported, so that Close drops no report
 	})
 }
 
-// C5: a logger and an Observer that panic, or end the goroutine, whatever they are told, disturb nobody. The
+// C5: a logger and an Observer that panic, or end the goroutine, for every event disturb no caller. The
 // first panic of the Observer is logged with its stack.
-func TestPanickingReports(t *testing.T) {
+func TestPanicsOfReportsDisturbNobody(t *testing.T) {
 	for name, panics := range map[string]func(){
 		"panic": func() { panic("no") }, "Goexit": runtime.Goexit,
 	} {
@@ -543,7 +543,7 @@ func TestPanickingReports(t *testing.T) {
 				}
 				return nil
 			}
-			ours := name == "panic" // a caller's goroutine is the caller's to end
+			ours := name == "panic" // an Observer may end the goroutine of the caller
 			observe := func(event string) {
 				mu.Lock()
 				events[event]++
@@ -599,8 +599,8 @@ func TestPanickingReports(t *testing.T) {
 	}
 }
 
-// Close makes the reports that are due, but does not wait for long.
-func TestCloseReportsForAWhile(t *testing.T) {
+// Close waits for the reports that are due, but not for long.
+func TestCloseWaitsAWhileForReports(t *testing.T) {
 	t.Parallel()
 	var lost atomic.Int64
 	observe := func(event string) {
@@ -631,8 +631,8 @@ func abandonedBubbleEngine(t *testing.T, redis *fakeRedis, opts ...Option) *bubb
 	return &bubbleEngine{newEngine("client", o, oneServer(redis.pubsub.dial), send.Config{Transport: redis}), redis, t}
 }
 
-// An Observer that does not return keeps Close waiting no longer than Redis may, and is named.
-func TestCloseWithAnObserverThatHangs(t *testing.T) {
+// Close waits for an Observer that hangs no longer than for Redis, and names it in its error.
+func TestCloseNamesAnObserverThatHangs(t *testing.T) {
 	t.Parallel()
 	hang := make(chan struct{})
 	observe := func(event string) {
@@ -653,8 +653,8 @@ func TestCloseWithAnObserverThatHangs(t *testing.T) {
 	})
 }
 
-// A lock that is held at Close is named in the log, for those who look for a goroutine that has ended without Unlock.
-func TestCloseNamesWhatIsHeld(t *testing.T) {
+// Close logs the locks that are held, which helps to find a goroutine that has ended without Unlock.
+func TestCloseLogsLocksThatAreHeld(t *testing.T) {
 	t.Parallel()
 	for _, held := range []int{0, 1, 3 * mostLogged} {
 		synctest.Test(t, func(t *testing.T) {
@@ -677,7 +677,7 @@ func TestCloseNamesWhatIsHeld(t *testing.T) {
 	}
 }
 
-// Names appear in the log as they are, and are quoted by its handler alone.
+// Names appear in the log as they are; the handler of the logger alone quotes them.
 func TestLogQuotesNamesOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
