@@ -1,12 +1,14 @@
+//go:build go1.25
+
 package relock
 
-// Fuzzing of all that comes from outside: what Redis answers and announces, and
-// the names and durations of users. The seeds run with the other tests; to search on:
+// Fuzzing of all input from outside: answers and messages of Redis, and names and durations
+// of users. The seeds run with the other tests. To search on:
 //
 //	go test -run '^$' -fuzz '^FuzzNames$' -fuzztime 1m .
 //
-// Rules: a target states what must hold for every input, not what the code does;
-// bytes become ops and values here, so that the fuzzer can make any of them.
+// Rules: a target asserts rules for every input, and does not repeat the code; a target makes
+// operations and values of bytes, so that the fuzzer can make any of them.
 
 import (
 	"context"
@@ -24,12 +26,14 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// A tape is what a fuzzer has written: read byte by byte, and 0 behind its end.
+// A tape is the input of a fuzzer, read byte by byte. It is 0 behind its end.
 type tape []byte
 
 func (p *tape) next() byte {
@@ -56,7 +60,7 @@ func (p *tape) text() string {
 	return s
 }
 
-// value is any value that go-redis makes of an answer.
+// value returns any value that go-redis makes of an answer.
 func (p *tape) value(depth int) any {
 	switch kind := p.pick(12); {
 	case kind < 4:
@@ -85,15 +89,15 @@ func (p *tape) value(depth int) any {
 	return big.NewInt(p.integer())
 }
 
-// checkText says whether err can be put into a log.
+// checkText asserts that err fits into a line of a log.
 func checkText(t *testing.T, err error) {
 	t.Helper()
-	s := strings.ReplaceAll(fmt.Sprint(err), "\nrelock: ", " ") // what errors.Join puts between two
-	if len(s) > 600 || strings.ContainsAny(s, "\r\n\x00") {
-		t.Errorf("a text of %d bytes: %.700q", len(s), s)
-	}
+	s := strings.ReplaceAll(fmt.Sprint(err), "\nrelock: ", " ") // the separator of errors.Join
+	assert.LessOrEqual(t, len(s), 600, "bytes of %.700q", s)
+	assert.False(t, strings.ContainsAny(s, "\r\n\x00"), "%.700q", s)
 }
 
+// A reply is three integers for each key; any other answer is an error that is not transient.
 func FuzzReplies(f *testing.F) {
 	f.Add([]byte{3, 0, 1, 0, 2, 0, 3})
 	f.Add([]byte{1, 5, 40, 'x', '\n', 100})
@@ -118,23 +122,25 @@ func FuzzReplies(f *testing.F) {
 			good = good && integer
 		}
 		good = good && len(list)%3 == 0
-		replies, err := send.ParseReplies(answer, nil)
-		one, err1 := send.ParseReply(answer, nil)
-		if (err == nil) != good || (err1 == nil) != (good && len(list) == 3) {
-			t.Fatalf("%.200v is read as %v, %v and %v, %v", answer, replies, err, one, err1)
-		}
+		replies, err := parseReplies(answer, nil)
+		one, err1 := parseReply(answer, nil)
+		require.Equal(t, good, err == nil, "%.200v is read as %v, %v", answer, replies, err)
+		require.Equal(t, good && len(list) == 3, err1 == nil, "%.200v is read as %v, %v", answer, one, err1)
 		for _, err := range []error{err, err1} {
-			if checkText(t, err); err != nil && (!errors.Is(err, errReply) || transient(err)) {
-				t.Errorf("%v", err)
+			checkText(t, err)
+			if err != nil {
+				assert.ErrorIs(t, err, errReply)
+				assert.False(t, transient(err), "%v", err)
 			}
 		}
-		if err1 == nil && (one != reply{list[0].(int64), list[1].(int64), list[2].(int64)} || one != replies[0]) {
-			t.Errorf("%v is read as %v", list, one)
+		if err1 == nil {
+			assert.Equal(t, reply{list[0].(int64), list[1].(int64), list[2].(int64)}, one)
+			assert.Equal(t, replies[0], one)
 		}
 	})
 }
 
-// S5: whatever a bundle is answered with, locks are held only if the answer says so of each.
+// S5: an attempt at many locks holds them only if the answer grants each of them.
 func FuzzBundleAnswers(f *testing.F) {
 	f.Add(byte(2), []byte{1, 1})
 	f.Add(byte(2), []byte{1, 0})
@@ -147,9 +153,7 @@ func FuzzBundleAnswers(f *testing.F) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	f.Cleanup(func() { _ = rdb.Close() })
 	c, err := New(rdb)
-	if err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, err)
 	f.Cleanup(func() { _ = c.Close() })
 	f.Fuzz(func(t *testing.T, n byte, answers []byte) {
 		var wants []want
@@ -167,23 +171,22 @@ func FuzzBundleAnswers(f *testing.F) {
 			replies[i] = reply{int64(int8(a)), int64(i), int64(i) + 100}
 			all = all && a == 1
 		}
-		var got result
-		err := got.readAll(wants, replies)
-		if says := err == nil && got.state == held; says != all {
-			t.Fatalf("%v for %d locks: %+v, %v", replies, len(wants), got, err)
-		}
-		if all && (len(got.tokens) != len(wants) || got.tokens[0] != 100) {
-			t.Errorf("tokens %v", got.tokens)
-		}
-		if err == nil && got.state != held && got.at != len(answers)-1 {
-			t.Errorf("%v: number %d is in the way", replies, got.at)
+		e := &engine{runBundle: func(context.Context, []bundledCall) ([]reply, error) { return replies, nil }}
+		var got tried
+		err := e.askTogether(context.Background(), wants, &got)
+		require.Equal(t, all, err == nil && got.state == held, "%v for %d locks: %+v, %v", replies, len(wants), got, err)
+		if all {
+			require.Len(t, got.tokens, len(wants), "tokens")
+			assert.EqualValues(t, 100, got.tokens[0], "tokens")
+		} else if err == nil {
+			assert.Equal(t, len(answers)-1, got.at, "%v: the lock in the way", replies)
 		}
 		checkText(t, err)
 	})
 }
 
-// records are an answer to Inspect: mostly such as its script gives, of hashes, lists and
-// zsets that anybody may have filled; sometimes any.
+// records returns an answer to Inspect: mostly an answer of its script, about hashes, lists and
+// zsets with any content; sometimes any value.
 func (p *tape) records() any {
 	if p.pick(8) == 7 {
 		return p.value(3)
@@ -218,63 +221,62 @@ func (p *tape) records() any {
 	return answer
 }
 
-// Whatever is in Redis, Inspect says something that makes sense, or that it is no lock.
+// For any answer of Redis, Inspect returns a consistent inspection, or an error that says why not.
 func FuzzInspect(f *testing.F) {
 	f.Add([]byte{})
 	f.Add([]byte{7, 10, 1, 'x', 8})
-	// A writer who also reads, in mode write.
+	// A writer that also reads, in mode write.
 	f.Add(append(make([]byte, 17), 3, 5, 3, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2, 0))
-	// Holders, a queue and its scores, of fields as of relock, of Java and of nobody.
+	// Holders, a queue and its scores, with fields of relock, of Redisson and of neither.
 	f.Add(append(make([]byte, 17), 1, 6, 4, 'a', '\n', 0x1b, '[', 0, 0, 0, 0, 0, 0, 0, 0, 0, 3, 0, 2, 7, 1, 'x', 2, 0, 0, 2, 2, 2, 2, 1, 4))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		p := tape(data)
 		answer := p.records()
 		r, err := parseRecords(answer)
-		if checkText(t, err); err != nil {
-			if !errors.Is(err, errReply) || transient(err) {
-				t.Errorf("%v", err)
-			}
+		checkText(t, err)
+		if err != nil {
+			assert.ErrorIs(t, err, errReply)
+			assert.False(t, transient(err), "%v", err)
 			return
 		}
 		fields := len(r.entries)
 		i, err := r.inspection()
-		if checkText(t, err); err != nil {
-			if !errors.Is(err, ErrNotALock) {
-				t.Errorf("%v", err)
-			}
+		checkText(t, err)
+		if err != nil {
+			assert.ErrorIs(t, err, ErrNotALock)
 			return
 		}
 		if i.Mode != "" {
 			fields--
 		}
-		if len(i.Holders) != fields || i.Mode != "" && i.Kind != KindReadWrite || i.Kind == KindNone && len(i.Holders)+len(i.Waiters) > 0 {
-			t.Errorf("%d fields: %+v", fields, i)
+		assert.Len(t, i.Holders, fields, "%+v", i)
+		assert.True(t, i.Mode == "" || i.Kind == KindReadWrite, "%+v", i)
+		if i.Kind == KindNone {
+			assert.Empty(t, i.Holders)
+			assert.Empty(t, i.Waiters)
 		}
 		checkContender := func(c Contender) {
 			who, number, _ := strings.Cut(c.Owner, " ")
 			_, err := strconv.ParseInt(number, 10, 64)
 			known := err == nil && (who == "goroutine" || who == "owner" || who == "thread") && strings.HasPrefix(c.Field, c.Client+":")
-			if c.Client != "" && !known || c.Client == "" && c.Owner != c.Field {
-				t.Errorf("%+v", c)
-			}
+			assert.True(t, c.Client == "" || known, "%+v", c)
+			assert.True(t, c.Client != "" || c.Owner == c.Field, "%+v", c)
 		}
 		for _, h := range i.Holders {
-			if checkContender(h.Contender); h.Levels < 1 || h.Write && i.Kind != KindReadWrite {
-				t.Errorf("%+v of %+v", h, i)
-			}
+			checkContender(h.Contender)
+			assert.Positive(t, h.Levels, "%+v of %+v", h, i)
+			assert.True(t, !h.Write || i.Kind == KindReadWrite, "%+v of %+v", h, i)
 		}
 		for _, w := range i.Waiters {
-			if checkContender(w.Contender); i.Kind != KindFair && (i.Kind != KindReadWrite || !w.Alive.After(i.At)) {
-				t.Errorf("%+v of %+v", w, i)
-			}
+			checkContender(w.Contender)
+			assert.True(t, i.Kind == KindFair || i.Kind == KindReadWrite && w.Alive.After(i.At), "%+v of %+v", w, i)
 		}
-		if _, err := json.Marshal(i); err != nil && i.At.Year() >= 0 {
-			t.Errorf("%+v: %v", i, err)
-		}
+		_, err = json.Marshal(i)
+		assert.True(t, err == nil || i.At.Year() < 0, "%+v: %v", i, err)
 	})
 }
 
-// hashTag is what Redis Cluster hashes of a key, after the specification.
+// hashTag is the part of a key that Redis Cluster hashes, after its specification.
 func hashTag(key string) string {
 	open := strings.IndexByte(key, '{')
 	if open < 0 {
@@ -287,7 +289,7 @@ func hashTag(key string) string {
 	return key[open+1 : open+1+shut]
 }
 
-// dataKeys are all keys that locks of that name can have, each with the lock that has it.
+// dataKeys are all keys that the locks of a name can have, each with its lock.
 func dataKeys(c *Client, name string) map[string]*handle {
 	rw := c.NewRWLock(name, Fenced())
 	keys := map[string]*handle{suffixName(name, "") + "field:rwlock_timeout:1": &rw.read.handle}
@@ -305,6 +307,8 @@ func dataKeys(c *Client, name string) map[string]*handle {
 	return keys
 }
 
+// The keys of a lock differ, are in the slot of its name, and are no keys of a lock with another name. A long name
+// is shortened in texts.
 func FuzzNames(f *testing.F) {
 	for _, pair := range [][2]string{
 		{"x", "y"}, {"x", "x}"}, {"x", "{x}"}, {"{x}", "a{x}"}, {"x}", "x{"}, {"{}", "{}x"}, {"", "{"}, {"a{b}c", "a{b}{c}"},
@@ -316,39 +320,30 @@ func FuzzNames(f *testing.F) {
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
 	f.Cleanup(func() { _ = cluster.Close() })
 	c, err := New(cluster)
-	if err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, err)
 	f.Cleanup(func() { _ = c.Close() })
 	f.Fuzz(func(t *testing.T, one, two string) {
 		keys := dataKeys(c, one)
-		if len(keys) != 7 {
-			t.Errorf("two keys of %q are the same: %d", one, len(keys))
-		}
+		assert.Len(t, keys, 7, "two keys of %q are the same", one)
 		for key, lock := range keys {
 			checkText(t, lock.bad)
-			switch {
-			case lock.bad != nil && !errors.Is(lock.bad, ErrInvalid):
-				t.Errorf("%v", lock.bad)
-			case lock.bad == nil && (one == "" || len(one) > longestName):
-				t.Error("no name")
-			case lock.bad == nil && hashTag(key) != hashTag(one):
-				t.Errorf("%q and %q are in different slots", key, one)
+			if lock.bad != nil {
+				assert.ErrorIs(t, lock.bad, ErrInvalid)
+				continue
 			}
+			assert.NotEmpty(t, one, "no name is refused")
+			assert.LessOrEqual(t, len(one), longestName, "a long name is refused")
+			assert.Equal(t, hashTag(one), hashTag(key), "%q and %q are in different slots", key, one)
 		}
 		for _, name := range []string{one, two} {
 			s := shortName(name)
 			checkText(t, errors.New(s))
-			if len(name) > 64 && strings.Contains(s, name) {
-				t.Errorf("not short: %q", s)
-			}
+			assert.True(t, len(name) <= 64 || !strings.Contains(s, name), "not short: %q", s)
 		}
-		if len(one) <= 64 && one != two && shortName(one) == shortName(two) {
-			t.Errorf("%q and %q look the same", one, two)
-		}
+		assert.True(t, len(one) > 64 || one == two || shortName(one) != shortName(two), "%q and %q look the same", one, two)
 
-		// Nobody gets at the record of another lock, nor at what belongs to it; but for
-		// the braces: Redisson has them mean nothing, and for names like its keys.
+		// No lock has a key of a lock with another name. The exceptions are braces, which mean
+		// nothing to Redisson, and names like the keys of Redisson.
 		if one == two || one == "{"+two+"}" || two == "{"+one+"}" {
 			return
 		}
@@ -356,13 +351,12 @@ func FuzzNames(f *testing.F) {
 			ours := strings.HasPrefix(one, "redisson_lock_") || strings.HasPrefix(one, "relock_") ||
 				strings.HasPrefix(two, "redisson_lock_") || strings.HasPrefix(two, "relock_") ||
 				strings.Contains(one+two, ":field:rwlock_timeout:1")
-			if keys[key] != nil && !ours {
-				t.Errorf("%q and %q share the key %q", one, two, key)
-			}
+			assert.True(t, keys[key] == nil || ours, "%q and %q share the key %q", one, two, key)
 		}
 	})
 }
 
+// Conversions of durations never overflow, trust is shorter than its lease, and a request is refused or makes sense.
 func FuzzDurations(f *testing.F) {
 	for _, d := range []int64{0, 1, 999_999, 1_000_000, 1_000_001, -1, math.MaxInt64, math.MinInt64, 1 << 62, -1 << 62, math.MaxInt64 / 1_000_000} {
 		f.Add(d)
@@ -370,33 +364,36 @@ func FuzzDurations(f *testing.F) {
 	f.Fuzz(func(t *testing.T, n int64) {
 		d := time.Duration(n)
 		ms := milliseconds(d)
-		exact := new(big.Int).Sub(new(big.Int).Mul(big.NewInt(ms), big.NewInt(1_000_000)), big.NewInt(n)) // what is added
-		if n > 0 && (ms < 1 || exact.Cmp(big.NewInt(1_000_000)) >= 0 || exact.Sign() < 0 && n/1_000_000 < math.MaxInt64/1_000_000) {
-			t.Errorf("%d ns are %d ms", n, ms)
+		exact := new(big.Int).Sub(new(big.Int).Mul(big.NewInt(ms), big.NewInt(1_000_000)), big.NewInt(n)) // the rounding
+		if n > 0 {
+			assert.GreaterOrEqual(t, ms, int64(1), "%d ns", n)
+			assert.Negative(t, exact.Cmp(big.NewInt(1_000_000)), "%d ns are %d ms", n, ms)
+			assert.True(t, exact.Sign() >= 0 || n/1_000_000 >= math.MaxInt64/1_000_000, "%d ns are %d ms", n, ms)
 		}
 		back := fromMilliseconds(n)
 		want := new(big.Int).Mul(big.NewInt(n), big.NewInt(1_000_000))
 		switch {
-		case want.IsInt64() && int64(back) != want.Int64(),
-			!want.IsInt64() && n > 0 && back != math.MaxInt64,
-			!want.IsInt64() && n < 0 && back >= 0:
-			t.Errorf("%d ms are %v", n, back)
+		case want.IsInt64():
+			assert.Equal(t, want.Int64(), int64(back), "%d ms", n)
+		case n > 0:
+			assert.EqualValues(t, math.MaxInt64, back, "%d ms", n)
+		default:
+			assert.Negative(t, back, "%d ms", n)
 		}
 		if d > 0 {
-			if got := trust(d); got >= d || got > 100*365*24*time.Hour {
-				t.Errorf("%v are trusted for %v", d, got)
-			}
+			got := trust(d)
+			assert.Less(t, got, d, "trust of a lease")
+			assert.LessOrEqual(t, got, 100*365*24*time.Hour, "trust of a lease of %v", d)
 		}
-		// What is asked for is refused, or makes sense.
 		lease, err := leaseRequest(d)
-		if checkText(t, err); (err == nil) != (milliseconds(lease.lease) > 0) || err != nil && !errors.Is(err, ErrInvalid) {
-			t.Errorf("LockLease(%v): %v", d, err)
-		}
+		checkText(t, err)
+		assert.Equal(t, err == nil, milliseconds(lease.lease) > 0, "LockLease(%v): %v", d, err)
+		assert.True(t, err == nil || errors.Is(err, ErrInvalid), "LockLease(%v): %v", d, err)
 		for _, r := range []struct{ wait, lease time.Duration }{{d, 0}, {0, d}, {d, d}} {
 			_, err := tryRequest(r.wait, r.lease)
-			if bad := r.wait < 0 || r.lease != 0 && r.lease < time.Millisecond; bad != (err != nil) || bad != errors.Is(err, ErrInvalid) {
-				t.Errorf("TryLock(%v, %v): %v", r.wait, r.lease, err)
-			}
+			bad := r.wait < 0 || r.lease != 0 && r.lease < time.Millisecond
+			assert.Equal(t, bad, err != nil, "TryLock(%v, %v): %v", r.wait, r.lease, err)
+			assert.Equal(t, bad, errors.Is(err, ErrInvalid), "TryLock(%v, %v): %v", r.wait, r.lease, err)
 		}
 	})
 }
@@ -416,9 +413,9 @@ func FuzzOptions(f *testing.F) {
 			WithMaxWakeDelay(time.Duration(wake)), WithNodeTimeout(time.Duration(node)), WithLogger(slog.New(slog.DiscardHandler)),
 		})
 		bad := dog < int64(100*time.Millisecond) || fair < int64(time.Second) || wake <= 0 || node <= 0
-		if checkText(t, err); bad != errors.Is(err, ErrInvalid) || bad != (err != nil) {
-			t.Fatalf("%v", err)
-		}
+		checkText(t, err)
+		require.Equal(t, bad, err != nil, "%v", err)
+		require.Equal(t, bad, errors.Is(err, ErrInvalid), "%v", err)
 		if bad {
 			return
 		}
@@ -435,20 +432,16 @@ func FuzzOptions(f *testing.F) {
 			}()
 			time.Sleep(10 * time.Millisecond)
 			b.unlock(1)
-			if err := <-got; err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, <-got)
 			time.Sleep(time.Duration(dog) / 1000)
 			b.lockWith(context.Background(), 2, request{wait: 0})
-			if err := e.close(); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, e.close())
 		})
 	})
 }
 
-// Any lock with any name, wait and lease: it refuses them and sends nothing, or
-// works and leaves nothing.
+// A lock with any name, wait time and lease refuses them and sends nothing, or
+// works and leaves nothing in Redis.
 func FuzzLocker(f *testing.F) {
 	for kind := range byte(6) {
 		f.Add(kind, "orders:42", int64(time.Second), int64(0))
@@ -463,9 +456,7 @@ func FuzzLocker(f *testing.F) {
 	m := testredis.Mini(f)
 	rdb := testredis.Client(f, m.Addr())
 	c, err := New(rdb, WithLogger(slog.New(slog.DiscardHandler)))
-	if err != nil {
-		f.Fatal(err)
-	}
+	require.NoError(f, err)
 	f.Cleanup(func() { _ = c.Close() })
 	ctx := context.Background()
 	f.Fuzz(func(t *testing.T, kind byte, name string, wait, lease int64) {
@@ -478,25 +469,23 @@ func FuzzLocker(f *testing.F) {
 		check := func(what string, ok bool, err error, bad bool) bool {
 			t.Helper()
 			checkText(t, err)
-			switch {
-			case bad && (ok || !errors.Is(err, ErrInvalid)), !bad && errors.Is(err, ErrInvalid):
-				t.Fatalf("%s: %v, %v", what, ok, err)
-			case bad && len(m.Keys()) > 0:
-				t.Fatalf("%s left %q", what, m.Keys())
-			case bad:
+			if bad {
+				require.ErrorIs(t, err, ErrInvalid, what)
+				require.False(t, ok, what)
+				require.Empty(t, m.Keys(), "%s leaves keys", what)
 				return false
-			case err != nil && !errors.Is(err, ErrLockLost): // a lease may be over at once
-				t.Fatalf("%s: %v", what, err)
+			}
+			require.NotErrorIs(t, err, ErrInvalid, what)
+			if !errors.Is(err, ErrLockLost) { // a lease may be over at once
+				require.NoError(t, err, what)
 			}
 			return ok
 		}
 		unlock := func() {
 			t.Helper()
-			if err := l.Unlock(ctx); err != nil && !errors.Is(err, ErrNotHeld) || err == nil && badName {
-				t.Fatalf("Unlock: %v", err)
-			} else {
-				checkText(t, err)
-			}
+			err := l.Unlock(ctx)
+			require.True(t, err == nil && !badName || errors.Is(err, ErrNotHeld), "Unlock: %v", err)
+			checkText(t, err)
 			testredis.Await(t, "nothing is left", soon, func() bool {
 				left := m.Keys()
 				return len(left) == 0 || kind%6 == 1 && len(left) == 1 && left[0] == tokenKey(name)
@@ -532,8 +521,8 @@ func FuzzLocker(f *testing.F) {
 	})
 }
 
-// Whatever comes over subscription connections: nobody is wedged, and a listener
-// hears its messages once the servers behave.
+// Any messages over subscription connections block no listener, and a listener hears its messages
+// once the servers work.
 func FuzzPubSub(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 0, 4, 2, 0, 7})
 	f.Add([]byte{0, 1, 5, 0, 0, 5, 1, 0, 6, 3, 2, 1, 0, 3, 9, 0, 2, 0})
@@ -570,7 +559,7 @@ func playPubSub(t *testing.T, data []byte) {
 		case 1:
 			if n := len(listening); n > 0 {
 				i := in.pick(n)
-				listening[i].leave() // perhaps not for the first time
+				listening[i].leave() // a listener may leave more than once
 				listening[i], listening = listening[n-1], listening[:n-1]
 			}
 		case 2:
@@ -579,14 +568,14 @@ func playPubSub(t *testing.T, data []byte) {
 			time.Sleep(time.Duration(in.next()) * 20 * time.Millisecond)
 		case 4:
 			c.servers[in.pick(2)].cut()
-		case 5: // errors that answer nothing
+		case 5: // errors without a request
 			server = in.pick(2)
 			say(server, answerError([]string{
 				"NOPERM No permissions to access a channel", "MOVED 1 127.0.0.1:1", "CLUSTERDOWN The cluster is down",
 				"NOPERM User x has no permissions to run the 'ping' command", "ERR unknown command 'SSUBSCRIBE'", "", "ERR \r\n",
 				in.text(),
 			}[in.pick(8)]))
-		case 6: // confirmations of what was not asked
+		case 6: // confirmations without a request
 			name = names[in.pick(len(names))]
 			say(in.pick(2), &redis.Subscription{
 				Kind:    []string{"subscribe", "ssubscribe", "unsubscribe", "sunsubscribe", "psubscribe", "", in.text()}[in.pick(7)],
@@ -618,10 +607,8 @@ func playPubSub(t *testing.T, data []byte) {
 	}
 	time.Sleep(time.Minute)
 	for _, l := range listening {
-		if !ready(l) {
-			t.Fatalf("the listener of %q does not become ready", l.channel.name)
-		}
-		l.leave() // it may have been refused, and nobody asks again while it is there
+		require.True(t, ready(l), "the listener of %q does not become ready", l.channel.name)
+		l.leave() // the channel may have been refused, and is not asked for again while it has a listener
 	}
 	time.Sleep(2 * p.linger)
 	listening = nil
@@ -630,19 +617,14 @@ func playPubSub(t *testing.T, data []byte) {
 	}
 	time.Sleep(10 * time.Second)
 	for _, l := range listening {
-		if !ready(l) {
-			t.Fatalf("a later listener of %q does not become ready", l.channel.name)
-		}
+		require.True(t, ready(l), "a later listener of %q does not become ready", l.channel.name)
 		woken(l)
 		c.publish(l.channel.name)
-		if !woken(l) {
-			t.Fatalf("a later listener of %q is deaf", l.channel.name)
-		}
+		require.True(t, woken(l), "a later listener of %q is not woken", l.channel.name)
 		l.leave()
 	}
 	time.Sleep(p.linger + time.Minute)
 	synctest.Wait()
-	if len(p.channels) != 0 || len(p.links) != 0 {
-		t.Errorf("%d channels and %d links are left", len(p.channels), len(p.links))
-	}
+	assert.Empty(t, p.channels, "channels are left")
+	assert.Empty(t, p.links, "links are left")
 }
