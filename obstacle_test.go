@@ -1,3 +1,5 @@
+//go:build go1.25
+
 package relock
 
 import (
@@ -14,7 +16,7 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// An error that ends a wait says who has the lock: which goroutine or owner of this process.
+// An error that ends a wait names the goroutine or owner of this process that has the lock.
 func TestErrorThatEndsAWaitNamesTheHolderHere(t *testing.T) {
 	t.Parallel()
 	rw := func(half func(*RWLock) Locker) lockMaker {
@@ -32,7 +34,7 @@ func TestErrorThatEndsAWaitNamesTheHolderHere(t *testing.T) {
 		"write behind write":  {write, write, "%v of this process holds it"},
 		"write behind read":   {read, write, "%v of this process holds the read lock"},
 		"read behind write":   {write, read, "%v of this process holds the write lock"},
-		"member of multilock": {newPlainLock, newMultiLock, "%v of this process holds it"},
+		"component of a MultiLock": {newPlainLock, newMultiLock, "%v of this process holds it"},
 	} {
 		t.Run(kind, func(t *testing.T) {
 			t.Parallel()
@@ -47,20 +49,20 @@ func TestErrorThatEndsAWaitNamesTheHolderHere(t *testing.T) {
 			err := awaited.Lock(deadline)
 			require.ErrorIs(t, err, context.DeadlineExceeded)
 			says := "context deadline exceeded: "
-			if kind == "member of multilock" {
+			if kind == "component of a MultiLock" {
 				says += fmt.Sprintf("%q: ", b.name)
 			}
 			assert.Equal(t, fmt.Sprintf("relock: lock %s: %s"+of.says, shortName(awaited.Name()), says, ownerOf(holder)), err.Error())
 			ok, err := awaited.TryLock(waiter, 10*time.Millisecond, 0)
 			assert.False(t, ok)
-			assert.NoError(t, err, "somebody else has it: that is no error of TryLock")
+			assert.NoError(t, err, "a held lock is no error of TryLock")
 			require.NoError(t, held.Unlock(holder))
 		})
 	}
 }
 
-// An error that ends a wait says that another process has the lock, and how much of its lease is left by
-// the last answer of Redis. A caller who waited behind another one is told the same.
+// An error that ends a wait says that another process has the lock, and how much of its lease is left after
+// the last answer of Redis. A caller that waited behind another caller gets the same error.
 func TestErrorThatEndsAWaitNamesTheHolderElsewhere(t *testing.T) {
 	for name, fails := range map[string]func(ctx context.Context, e *bubbleEngine) (context.Context, func()){
 		"ctx": func(ctx context.Context, _ *bubbleEngine) (context.Context, func()) {
@@ -97,13 +99,13 @@ func TestErrorThatEndsAWaitNamesTheHolderElsewhere(t *testing.T) {
 						assert.ErrorIs(t, err, ErrClosed)
 					}
 				}
-				assert.Equal(t, asked, e.redis.count("acquire"), "another request was sent for it")
+				assert.Equal(t, asked, e.redis.count("acquire"), "a request was sent for the error")
 			})
 		})
 	}
 }
 
-// The error says nothing about a holder that this process does not know.
+// An error that ends a wait says nothing about a holder that this process does not know.
 func TestErrorThatEndsAWaitSaysOnlyWhatIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
@@ -125,8 +127,8 @@ func TestErrorThatEndsAWaitSaysOnlyWhatIsKnown(t *testing.T) {
 	})
 }
 
-// The error of a MultiLock names the lock that was in the way, also where its locks are taken in one step.
-func TestErrorThatEndsAWaitOfAMultiLock(t *testing.T) {
+// The error of a MultiLock names the lock in the way, also if one script acquires all of its locks.
+func TestErrorThatEndsAWaitOfAMultiLockNamesTheLockInTheWay(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
@@ -141,8 +143,8 @@ func TestErrorThatEndsAWaitOfAMultiLock(t *testing.T) {
 	b.must(other.NewLock(b.name + "-2").Unlock(ctx))
 }
 
-// The error of a RedLock says that others hold it, once.
-func TestErrorThatEndsAWaitOfARedLock(t *testing.T) {
+// The error of a RedLock says once that others hold too many of its locks.
+func TestErrorThatEndsAWaitOfARedLockSaysOthersHoldIt(t *testing.T) {
 	red := newRedBench(t)
 	ctx := context.Background()
 	held, waits := red.lock(), red.lock()
