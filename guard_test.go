@@ -14,10 +14,10 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// heapInUse is how many bytes are in use once all that is not needed is collected.
+// heapInUse is the number of bytes in use after a garbage collection.
 func heapInUse() int64 {
 	var m runtime.MemStats
-	for range 2 { // the second one collects what cleanups of the first have let go of
+	for range 2 { // the second collection frees what the cleanups after the first have released
 		runtime.GC()
 		time.Sleep(5 * time.Millisecond)
 	}
@@ -48,7 +48,7 @@ func TestNestedDoAndGuardCostNothing(t *testing.T) {
 		{"multi of two clients", 200, func(c *Client) Locker { return c.NewMultiLock(c.NewLock(b.name), other.NewLock("o"+b.name)) }},
 		{"redlock", 100, red},
 	}
-	const most = 300 // bytes for each, of a heap whose other tenants come and go; a guard has 700
+	const most = 300 // bytes for each: a guard has 700, and the rest of the heap grows and shrinks
 	type key struct{}
 	for _, kind := range kinds {
 		nests := map[string]func(l Locker, ctx, guarded context.Context) error{
@@ -86,10 +86,10 @@ func TestNestedDoAndGuardCostNothing(t *testing.T) {
 		}
 		for name, nest := range nests {
 			if (kind.name == "read" || kind.name == "multi") && name != "Do of a guarded ctx" {
-				continue // as of a lock
+				continue // the code is the code of a lock
 			}
 			if kind.name == "multi of two clients" && name == "Lock, Guard, Unlock" {
-				continue // each of these guards hears of Close of the one Client by itself
+				continue // each of these guards listens to Close of one of the Clients by itself
 			}
 			t.Run(kind.name+"/"+name, func(t *testing.T) {
 				l := kind.lock(b.client())
@@ -108,7 +108,7 @@ func TestNestedDoAndGuardCostNothing(t *testing.T) {
 						each = (heapInUse() - before) / int64(kind.nested)
 						t.Logf("%d bytes each", each)
 					}
-					assert.Less(t, each, int64(most), "bytes are left of each")
+					assert.Less(t, each, int64(most), "bytes that are left of each")
 					return nil
 				}))
 			})
@@ -116,8 +116,7 @@ func TestNestedDoAndGuardCostNothing(t *testing.T) {
 	}
 }
 
-// The ctx that Do gives to its function ends when that has returned, also where Do is nested; that of the
-// outer one goes on.
+// The ctx that Do gives to its function ends when the function has returned. The ctx of an outer Do goes on.
 func TestDoContextEndsWithItsFunction(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
@@ -136,7 +135,7 @@ func TestDoContextEndsWithItsFunction(t *testing.T) {
 	}))
 }
 
-// What ends the hold ends the ctx of Do, whatever it is nested in, and all that derives from it.
+// The loss of a hold, or Close, ends the ctx of Do, its nested guards, and every ctx that derives from it.
 func TestDoContextEndsWithTheHold(t *testing.T) {
 	t.Parallel()
 	for name, end := range map[string]struct {
@@ -186,7 +185,7 @@ func TestDoContextEndsWithTheHold(t *testing.T) {
 	}
 }
 
-// A guard of a nested level goes on when that level is given back.
+// A guard that was made in a nested level goes on when the level is unlocked, and ends with the hold.
 func TestGuardOutlivesItsLevel(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
@@ -204,8 +203,8 @@ func TestGuardOutlivesItsLevel(t *testing.T) {
 	assert.Equal(t, context.Canceled, context.Cause(guarded))
 }
 
-// Guards of one parent end together, and each has its own values and deadline.
-func TestGuardsOfOneParent(t *testing.T) {
+// Guards of one parent end together with the cause of the parent, and each has its own values and deadline.
+func TestGuardsOfOneParentEndTogether(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
 	l := b.client().NewLock(b.name)
@@ -216,11 +215,13 @@ func TestGuardsOfOneParent(t *testing.T) {
 	guards := make([]context.Context, 64)
 	var all sync.WaitGroup
 	for i := range guards {
-		all.Go(func() {
+		all.Add(1)
+		go func() {
+			defer all.Done()
 			var err error
 			guards[i], err = l.Guard(context.WithValue(parent, key{}, i))
 			assert.NoError(t, err)
-		})
+		}()
 	}
 	all.Wait()
 	late, stop := context.WithTimeout(parent, time.Hour)
@@ -246,8 +247,8 @@ func TestGuardsOfOneParent(t *testing.T) {
 	b.must(l.Unlock(parent))
 }
 
-// A guard of a ctx whose time is up says so, and not that it was cancelled.
-func TestGuardOfAParentWithADeadline(t *testing.T) {
+// A guard of a ctx with a deadline ends with DeadlineExceeded, and not with Canceled.
+func TestGuardReportsTheDeadlineOfItsParent(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
 	l := b.client().NewLock(b.name)
