@@ -424,17 +424,6 @@ func TestHandoverNeverOfADowngrade(t *testing.T) {
 	b.must(rw.Write().Unlock(second))
 }
 
-// waitsAtGate says whether an owner waits for l in the queue of this process.
-func (b *bench) waitsAtGate(l known) bool {
-	h := l.inside()
-	n := h.client.engine.use(h.name)
-	defer n.done()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	g := n.findGateLocked(h.lock.id())
-	return g != nil && g.First() != nil
-}
-
 // S6, in Redis: each lock type with tokens draws one for each hold that is handed over.
 func TestHandoverDrawsTokensInRedis(t *testing.T) {
 	t.Parallel()
@@ -471,17 +460,6 @@ func TestHandoverDrawsTokensInRedis(t *testing.T) {
 		b.must(l.Unlock(held))
 		all.Wait()
 	}
-}
-
-// asks says whether an owner of this process contends for l.
-func (b *bench) asks(l known) bool {
-	h := l.inside()
-	n := h.client.engine.use(h.name)
-	defer n.done()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	g := n.findGateLocked(h.lock.id())
-	return g != nil && g.Taken()
 }
 
 // A goroutine of the holder that calls Lock during a handover to another owner gets the lock in its turn.

@@ -35,4 +35,23 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
+// waitsAtGate says whether an owner waits for l in the queue of this process.
+func (b *bench) waitsAtGate(l known) bool {
+	h := l.inside()
+	e := h.client.engine
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	g := e.gates[h.lock.id()]
+	return g != nil && g.first() != nil
+}
+
+// asks says whether an owner of this process contends for l.
+func (b *bench) asks(l known) bool {
+	h := l.inside()
+	h.client.engine.mu.Lock()
+	defer h.client.engine.mu.Unlock()
+	g := h.client.engine.gates[h.lock.id()]
+	return g != nil && g.taken
+}
+
 func newRand(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
