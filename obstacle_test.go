@@ -29,11 +29,11 @@ func TestErrorThatEndsAWaitNamesTheHolderHere(t *testing.T) {
 		holds, waits lockMaker
 		says         string
 	}{
-		"lock":                {newPlainLock, newPlainLock, "%v of this process holds it"},
-		"fair":                {newFairLock, newFairLock, "%v of this process holds it"},
-		"write behind write":  {write, write, "%v of this process holds it"},
-		"write behind read":   {read, write, "%v of this process holds the read lock"},
-		"read behind write":   {write, read, "%v of this process holds the write lock"},
+		"lock":                     {newPlainLock, newPlainLock, "%v of this process holds it"},
+		"fair":                     {newFairLock, newFairLock, "%v of this process holds it"},
+		"write behind write":       {write, write, "%v of this process holds it"},
+		"write behind read":        {read, write, "%v of this process holds the read lock"},
+		"read behind write":        {write, read, "%v of this process holds the write lock"},
 		"component of a MultiLock": {newPlainLock, newMultiLock, "%v of this process holds it"},
 	} {
 		t.Run(kind, func(t *testing.T) {
