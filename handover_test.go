@@ -512,17 +512,19 @@ func TestWaiterThatMayNotSubscribeGetsABusyLock(t *testing.T) {
 
 			ctx, stop := context.WithCancel(context.Background())
 			var all sync.WaitGroup
+			var sections atomic.Int64
 			for range 8 {
 				all.Go(func() {
 					for ctx.Err() == nil {
-						_ = hot.Do(ctx, func(context.Context) error { time.Sleep(time.Millisecond); return nil })
+						_ = hot.Do(ctx, func(context.Context) error { sections.Add(1); time.Sleep(time.Millisecond); return nil })
 					}
 				})
 			}
 			var waits []time.Duration
 			var longest time.Duration
 			for range 4 {
-				time.Sleep(50 * time.Millisecond)
+				before := sections.Load()
+				testredis.Await(b, "the lock is busy", soon, func() bool { return sections.Load() > before+30 })
 				start := time.Now()
 				b.must(waiter.Lock(context.Background()))
 				waits = append(waits, time.Since(start).Round(time.Millisecond))
@@ -543,20 +545,23 @@ func TestHandoverNeverOfADowngradeUnderWay(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	b := newBench(t, s.Addr())
-	c := b.client(WithHandoverSlice(time.Hour))
-	rw := c.NewRWLock(b.name)
+	var sent counter
+	rdb := testredis.Client(t, b.addr)
+	rdb.AddHook(&sent)
+	rw := b.clientOn(rdb, WithHandoverSlice(time.Hour)).NewRWLock(b.name)
 	first, second := WithOwner(context.Background()), WithOwner(context.Background())
 	b.must(rw.Write().Lock(first))
 	got := make(chan error, 1)
 	go func() { got <- rw.Write().Lock(second) }()
 	testredis.Await(b, "the next writer waits", soon, func() bool { return b.waitsAtGate(rw.Write()) })
 	s.Freeze()
+	before := sent.n.Load()
 	reading := make(chan error, 1)
 	go func() { reading <- rw.Read().Lock(first) }()
-	time.Sleep(200 * time.Millisecond) // the request is under way
+	testredis.Await(b, "the request of the reader is under way", soon, func() bool { return sent.n.Load() > before })
 	unlocked := make(chan error, 1)
 	go func() { unlocked <- rw.Write().Unlock(first) }()
-	time.Sleep(200 * time.Millisecond)
+	time.Sleep(200 * time.Millisecond) // the Unlock waits for the owner mutex, which no call shows
 	s.Thaw()
 	b.must(await(b, "the reader is in", reading))
 	b.must(await(b, "unlocked", unlocked))
