@@ -669,7 +669,7 @@ func TestEngineLostAnswersOfARelease(t *testing.T) {
 }
 
 // S3: a repeated release does not free the owner that has acquired the lock between.
-func TestEngineRepeatedReleaseFreesNobodyElse(t *testing.T) {
+func TestEngineRepeatedReleaseFreesNoOtherOwner(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := joinBubbleEngine(t, e.redis, "other")
 		e.lock(1)

@@ -525,7 +525,7 @@ func TestSlowObserverLosesNoHold(t *testing.T) {
 
 // C5: a logger and an Observer that panic, or end the goroutine, for every event disturb no caller. The
 // first panic of the Observer is logged with its stack.
-func TestPanicsOfReportsDisturbNobody(t *testing.T) {
+func TestPanicsOfReportsDisturbNoCaller(t *testing.T) {
 	for name, panics := range map[string]func(){
 		"panic": func() { panic("no") }, "Goexit": runtime.Goexit,
 	} {

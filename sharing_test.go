@@ -282,7 +282,7 @@ func TestReadersOfOneRecordHaveTheirOwnLevels(t *testing.T) {
 }
 
 // Readers behind one that gives up or fails are admitted.
-func TestReaderThatGivesUpHoldsNobodyBack(t *testing.T) {
+func TestReaderThatGivesUpDelaysNoOtherReader(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := joinBubbleEngine(t, e.redis, "other")
 		other.lock(1)
