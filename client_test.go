@@ -9,9 +9,11 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
-func TestNewRefuses(t *testing.T) {
+func TestNewRefusesInvalidOptions(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer rdb.Close()
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
@@ -37,9 +39,9 @@ func TestNewRefuses(t *testing.T) {
 		"Ring":                      {ring, nil},
 	} {
 		c, err := New(c.rdb, c.opts...)
-		if c != nil || !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), text) {
-			t.Errorf("%s: %v", text, err)
-		}
+		assert.Nil(t, c, text)
+		assert.ErrorIs(t, err, ErrInvalid)
+		assert.ErrorContains(t, err, text)
 	}
 }
 
@@ -47,56 +49,46 @@ func TestNewSendsNothing(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer rdb.Close()
 	c, err := New(rdb, WithWatchdogTimeout(minWatchdogTimeout), WithMaxWakeDelay(1), WithLogger(slog.Default()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if n := rdb.PoolStats().TotalConns; n != 0 {
-		t.Errorf("%d connections", n)
-	}
-	if err := c.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := (*Client)(nil).Close(); err != nil {
-		t.Error(err)
-	}
+	require.NoError(t, err)
+	assert.Zero(t, rdb.PoolStats().TotalConns, "connections")
+	assert.NoError(t, c.Close())
+	assert.NoError(t, (*Client)(nil).Close())
 }
 
-func TestNobodyThere(t *testing.T) {
+func TestLockFailsAtOnceWithoutRedis(t *testing.T) {
 	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1", MaxRetries: -1})
 	defer rdb.Close()
 	c, err := New(rdb)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer c.Close()
 	l := c.NewLock("x")
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
-	if err := l.Lock(ctx); err == nil || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "refused") {
-		t.Errorf("error %v", err)
-	}
-	if ok, err := l.TryLock(ctx, 0, 0); ok || err == nil {
-		t.Errorf("%v, %v", ok, err)
-	}
+	err = l.Lock(ctx)
+	assert.NotErrorIs(t, err, context.DeadlineExceeded)
+	assert.ErrorContains(t, err, "refused")
+	ok, err := l.TryLock(ctx, 0, 0)
+	assert.False(t, ok)
+	assert.Error(t, err)
 }
 
-func TestOwners(t *testing.T) {
+func TestOwnerIsTheGoroutineOrOfTheContext(t *testing.T) {
 	ctx := context.Background()
 	here, there := ownerOf(ctx), elsewhere(func() owner { return ownerOf(ctx) })
-	if here == there || here <= 0 || there <= 0 || here != ownerOf(ctx) {
-		t.Errorf("goroutines are %d and %d", here, there)
-	}
+	assert.NotEqual(t, there, here, "two goroutines are two owners")
+	assert.Positive(t, here, "a goroutine's owner is its id")
+	assert.Positive(t, there, "a goroutine's owner is its id")
+	assert.Equal(t, ownerOf(ctx), here, "a goroutine stays the same owner")
 	one, two := WithOwner(ctx), WithOwner(ctx)
-	if a, b := ownerOf(one), ownerOf(two); a == b || a >= 0 || a != elsewhere(func() owner { return ownerOf(one) }) {
-		t.Errorf("owners are %d and %d", a, b)
-	}
-	if a, b := ownerOf(WithOwner(one)), ownerOf(one); a == b {
-		t.Error("an owner inside an owner is the same one")
-	}
+	a, b := ownerOf(one), ownerOf(two)
+	assert.NotEqual(t, b, a, "each WithOwner makes a new owner")
+	assert.Negative(t, a, "an owner of a ctx is no goroutine id")
+	assert.Equal(t, elsewhere(func() owner { return ownerOf(one) }), a, "the owner of a ctx on another goroutine")
+	assert.NotEqual(t, ownerOf(one), ownerOf(WithOwner(one)), "an owner inside an owner is a new one")
 }
 
-func TestShortName(t *testing.T) {
+func TestErrorsCutLongNames(t *testing.T) {
 	for name, want := range map[string]string{
 		"x":                           `"x"`,
 		"new\nline":                   `"new\nline"`,
@@ -104,57 +96,45 @@ func TestShortName(t *testing.T) {
 		strings.Repeat("x", 65):       `"` + strings.Repeat("x", 64) + `"… (65 bytes)`,
 		strings.Repeat("x", 63) + "é": `"` + strings.Repeat("x", 63) + `"… (65 bytes)`,
 	} {
-		if got := shortName(name); got != want {
-			t.Errorf("%s, want %s", got, want)
-		}
+		assert.Equal(t, want, shortName(name))
 	}
 }
 
-func TestMilliseconds(t *testing.T) {
+func TestDurationsAreRoundedUpToMilliseconds(t *testing.T) {
 	for d, want := range map[time.Duration]int64{
 		time.Millisecond: 1, time.Millisecond + 1: 2, 2*time.Millisecond - 1: 2, 30 * time.Second: 30000,
 		1<<63 - 1: 9223372036854,
 	} {
-		if got := milliseconds(d); got != want {
-			t.Errorf("%v is %d ms, want %d", d, got, want)
-		}
+		assert.Equal(t, want, milliseconds(d), "milliseconds of %v", d)
 	}
 	for ms, want := range map[int64]time.Duration{-2: -2 * time.Millisecond, 0: 0, 1: time.Millisecond, 1 << 62: 1<<63 - 1} {
-		if got := fromMilliseconds(ms); got != want {
-			t.Errorf("%d ms is %v, want %v", ms, got, want)
-		}
+		assert.Equal(t, want, fromMilliseconds(ms), "duration of %d ms", ms)
 	}
 }
 
 // WIRE.md 1.0: names with a brace are taken as they are.
-func TestRedissonNames(t *testing.T) {
+func TestNamesWithBracesAreKept(t *testing.T) {
 	for name, want := range map[string]string{
 		"x": "p:{x}", "a:b": "p:{a:b}", "{x}": "p:{x}", "a{x}b": "p:a{x}b", "x{": "p:x{", "x}": "p:{x}}",
 	} {
-		if got := prefixName("p", name); got != want {
-			t.Errorf("%s becomes %s, want %s", name, got, want)
-		}
+		assert.Equal(t, want, prefixName("p", name), name)
 	}
 }
 
 // On a Cluster all keys of a lock must be in one slot.
-func TestClusterSlots(t *testing.T) {
+func TestClusterKeysOfALockShareASlot(t *testing.T) {
 	rdb := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
 	defer rdb.Close()
 	c, err := New(rdb)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer c.Close()
 	for name, good := range map[string]bool{
 		"x": true, "{x}": true, "a{x}b": true, "a:b": true, "x}": false, "x{": false, "{}x": false, "}x": false, "{x}{y}": true,
 	} {
-		if bad := c.NewLock(name, Fenced()).bad; (bad == nil) != good {
-			t.Errorf("%s fenced: %v", name, bad)
-		}
-		if bad := c.NewLock(name).bad; (bad == nil) != good { // it has one key, and a channel
-			t.Errorf("%s: %v", name, bad)
-		}
+		bad := c.NewLock(name, Fenced()).bad
+		assert.Equal(t, good, bad == nil, "%s fenced: %v", name, bad)
+		bad = c.NewLock(name).bad // of one key, and a channel
+		assert.Equal(t, good, bad == nil, "%s: %v", name, bad)
 	}
 }
 
@@ -165,15 +145,9 @@ func TestShortReadTimeoutNeedsNoGoroutine(t *testing.T) {
 		o := redis.UniversalOptions{Addrs: []string{"127.0.0.1:1", "127.0.0.1:2"}, ReadTimeout: readTimeout}
 		for _, rdb := range []redis.UniversalClient{redis.NewClient(o.Simple()), redis.NewClusterClient(o.Cluster())} {
 			c, err := New(rdb)
-			if err != nil {
-				t.Fatal(err)
-			}
-			if got := answersSoon(rdb); got != want {
-				t.Errorf("%T with a read timeout of %v: %v", rdb, readTimeout, got)
-			}
-			if err := errors.Join(c.Close(), rdb.Close()); err != nil {
-				t.Error(err)
-			}
+			require.NoError(t, err)
+			assert.Equal(t, want, answersSoon(rdb), "%T with a read timeout of %v", rdb, readTimeout)
+			assert.NoError(t, errors.Join(c.Close(), rdb.Close()))
 		}
 	}
 }

@@ -2,7 +2,6 @@ package relock
 
 import (
 	"context"
-	"errors"
 	"math"
 	"slices"
 	"strconv"
@@ -11,6 +10,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -24,74 +25,77 @@ func (b *bench) inspect(c *Client) Inspection {
 	b.Helper()
 	i, err := c.Inspect(context.Background(), b.name)
 	b.must(err)
-	if i.Name != b.name {
-		b.Errorf("the name is %q", i.Name)
-	}
-	if off := time.Since(i.At).Abs(); off > time.Minute {
-		b.Errorf("looked at at %v", i.At)
-	}
+	assert.Equal(b, b.name, i.Name, "name")
+	assert.LessOrEqual(b, time.Since(i.At).Abs(), time.Minute, "age of the inspection")
 	return i
 }
 
 // about says whether d is close to want, and not more.
 func about(d, want time.Duration) bool { return d > want-10*time.Second && d <= want }
 
-func TestInspectPlain(t *testing.T) {
+func TestInspectShowsAPlainLock(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		holder, looker := b.client(), b.client()
-		if i := b.inspect(looker); i.Kind != KindNone || i.Held() || i.TTL != 0 || i.Holders != nil || i.Waiters != nil || i.Token != 0 {
-			t.Errorf("nobody holds it: %+v", i)
-		}
+		i := b.inspect(looker)
+		assert.Equal(t, KindNone, i.Kind, "before it is taken")
+		assert.False(t, i.Held(), "before it is taken")
+		assert.Zero(t, i.TTL, "before it is taken")
+		assert.Nil(t, i.Holders, "before it is taken")
+		assert.Nil(t, i.Waiters, "before it is taken")
+		assert.Zero(t, i.Token, "before it is taken")
 
 		lock, me := holder.NewLock(b.name, Fenced()), WithOwner(context.Background())
 		b.must(lock.Lock(me))
 		b.must(lock.Lock(me))
 		token, err := lock.Token(me)
 		b.must(err)
-		i := b.inspect(looker)
-		if i.Kind != KindPlain || !i.Held() || i.Mode != "" || !about(i.TTL, 30*time.Second) || i.Token != token || i.Waiters != nil {
-			t.Errorf("%+v, the token is %d", i, token)
-		}
-		if len(i.Holders) != 1 {
-			t.Fatalf("held by %+v", i.Holders)
-		}
+		i = b.inspect(looker)
+		assert.Equal(t, KindPlain, i.Kind, "%+v", i)
+		assert.True(t, i.Held(), "%+v", i)
+		assert.Empty(t, i.Mode, "%+v", i)
+		assert.True(t, about(i.TTL, 30*time.Second), "%+v", i)
+		assert.Equal(t, token, i.Token, "%+v", i)
+		assert.Nil(t, i.Waiters, "%+v", i)
+		require.Len(t, i.Holders, 1)
 		h := i.Holders[0]
-		if h.Client != holder.ID() || h.Owner != ownerOf(me).String() || h.Levels != 2 || h.Lease != i.TTL || h.Write {
-			t.Errorf("held by %+v", h)
-		}
-		if fields := b.rdb.HKeys(me, b.name).Val(); !slices.Equal(fields, []string{h.Field}) {
-			t.Errorf("field %s of %v", h.Field, fields)
-		}
+		assert.Equal(t, holder.ID(), h.Client, "held by %+v", h)
+		assert.Equal(t, ownerOf(me).String(), h.Owner, "held by %+v", h)
+		assert.Equal(t, 2, h.Levels, "held by %+v", h)
+		assert.Equal(t, i.TTL, h.Lease, "held by %+v", h)
+		assert.False(t, h.Write, "held by %+v", h)
+		assert.Equal(t, []string{h.Field}, b.rdb.HKeys(me, b.name).Val(), "field")
 
 		b.must(lock.Unlock(me))
 		b.must(lock.Unlock(me))
-		if i := b.inspect(looker); i.Kind != KindNone || i.Held() || i.Token != token {
-			t.Errorf("nobody holds it any more: %+v", i)
-		}
+		i = b.inspect(looker)
+		assert.Equal(t, KindNone, i.Kind, "after it is released")
+		assert.False(t, i.Held(), "after it is released")
+		assert.Equal(t, token, i.Token, "after it is released")
 	})
 }
 
-// A handover is not seen in Redis: the record says who took the lock there.
-func TestInspectAfterAHandover(t *testing.T) {
+// A handover leaves the record in Redis as it was: the record names the owner that took the lock there.
+func TestInspectNamesTheFirstOwnerAfterAHandover(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	c := b.client(WithHandoverSlice(time.Minute))
 	lock, first, second := c.NewLock(b.name), WithOwner(context.Background()), WithOwner(context.Background())
 	b.must(lock.Lock(first))
 	got := make(chan error, 1)
 	go func() { got <- lock.Lock(second) }()
-	testredis.Await(t, "one waits at the gate", soon, func() bool { return b.waitsAtGate(lock) })
+	testredis.Await(t, "one waits in the local queue", soon, func() bool { return b.waitsAtGate(lock) })
 	b.must(lock.Unlock(first))
 	b.must(<-got)
 	b.must(lock.Lock(second))
-	if i := b.inspect(c); len(i.Holders) != 1 || i.Holders[0].Owner != ownerOf(first).String() || i.Holders[0].Levels != 2 {
-		t.Errorf("%+v", i)
-	}
+	i := b.inspect(c)
+	require.Len(t, i.Holders, 1)
+	assert.Equal(t, ownerOf(first).String(), i.Holders[0].Owner)
+	assert.Equal(t, 2, i.Holders[0].Levels)
 	b.must(lock.Unlock(second))
 	b.must(lock.Unlock(second))
 }
 
-func TestInspectFair(t *testing.T) {
+func TestInspectShowsAFairQueue(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -99,9 +103,9 @@ func TestInspectFair(t *testing.T) {
 		c := b.client()
 		lock, me := c.NewFairLock(b.name), WithOwner(ctx)
 		b.must(lock.Lock(me))
-		if i := b.inspect(c); i.Kind != KindPlain || len(i.Holders) != 1 {
-			t.Errorf("nobody waits: %+v", i)
-		}
+		i := b.inspect(c)
+		assert.Equal(t, KindPlain, i.Kind)
+		assert.Len(t, i.Holders, 1)
 		var waiters []Contender
 		got := make(chan error, 2)
 		wait := func() {
@@ -124,24 +128,28 @@ func TestInspectFair(t *testing.T) {
 		waiters = append(waiters, contender(javaThread))
 		wait()
 
-		i := b.inspect(c)
-		if i.Kind != KindFair || len(i.Holders) != 1 || len(i.Waiters) != 3 {
-			t.Fatalf("%+v", i)
-		}
+		i = b.inspect(c)
+		require.Equal(t, KindFair, i.Kind)
+		require.Len(t, i.Holders, 1)
+		require.Len(t, i.Waiters, 3)
 		for n, w := range i.Waiters {
-			if w.Client != waiters[n].Client || w.Owner != waiters[n].Owner {
-				t.Errorf("waiter %d is %+v, want %+v", n, w, waiters[n])
-			}
-			if isJava := n == 1; isJava && (!w.Deadline.Equal(java) || !w.Alive.IsZero()) ||
-				!isJava && (w.Deadline.Before(i.At) || !about(w.Alive.Sub(i.At), fairLife)) {
-				t.Errorf("at %v, waiter %d: %+v", i.At, n, w)
+			assert.Equal(t, waiters[n].Client, w.Client, "waiter %d is %+v", n, w)
+			assert.Equal(t, waiters[n].Owner, w.Owner, "waiter %d is %+v", n, w)
+			if isJava := n == 1; isJava {
+				assert.True(t, w.Deadline.Equal(java), "deadline of %+v", w)
+				assert.True(t, w.Alive.IsZero(), "heartbeat of %+v", w)
+			} else {
+				assert.False(t, w.Deadline.Before(i.At), "deadline of %+v at %v", w, i.At)
+				assert.True(t, about(w.Alive.Sub(i.At), fairLife), "heartbeat of %+v at %v", w, i.At)
 			}
 		}
 
 		// A queue that its holder has left.
 		b.must(b.rdb.Del(ctx, b.name).Err())
-		if i := b.inspect(c); i.Kind != KindFair || i.Held() && i.Holders[0].Owner != waiters[0].Owner { // who asks now and then, too
-			t.Errorf("it was deleted: %+v", i)
+		i = b.inspect(c)
+		assert.Equal(t, KindFair, i.Kind, "the holder is gone")
+		if i.Held() { // by the first waiter, which polls
+			assert.Equal(t, waiters[0].Owner, i.Holders[0].Owner, "the holder is gone")
 		}
 		b.must(b.rdb.LRem(ctx, "redisson_lock_queue:{"+b.name+"}", 1, javaThread).Err())
 		b.must(b.rdb.ZRem(ctx, "redisson_lock_timeout:{"+b.name+"}", javaThread).Err())
@@ -151,7 +159,7 @@ func TestInspectFair(t *testing.T) {
 	})
 }
 
-func TestInspectReadWrite(t *testing.T) {
+func TestInspectShowsReadersAndWriters(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -160,16 +168,22 @@ func TestInspectReadWrite(t *testing.T) {
 		b.must(rw.Write().Lock(me))
 		b.must(rw.Read().LockLease(me, time.Hour))
 		i := b.inspect(other)
-		if i.Kind != KindReadWrite || i.Mode != "write" || len(i.Holders) != 2 || !i.Held() {
-			t.Fatalf("%+v", i)
-		}
+		require.Equal(t, KindReadWrite, i.Kind)
+		require.Equal(t, "write", i.Mode)
+		require.Len(t, i.Holders, 2)
+		require.True(t, i.Held())
 		w, r := i.Holders[0], i.Holders[1]
-		if !w.Write || w.Client != c.ID() || w.Owner != ownerOf(me).String() || w.Levels != 1 || w.Field == w.Owner || !strings.HasSuffix(w.Field, ":write") {
-			t.Errorf("the writer is %+v", w)
-		}
-		if r.Write || r.Client != c.ID() || r.Owner != ownerOf(me).String() || r.Levels != 1 || !about(r.Lease, time.Hour) {
-			t.Errorf("the reader is %+v", r)
-		}
+		assert.True(t, w.Write, "the writer is %+v", w)
+		assert.Equal(t, c.ID(), w.Client, "the writer is %+v", w)
+		assert.Equal(t, ownerOf(me).String(), w.Owner, "the writer is %+v", w)
+		assert.Equal(t, 1, w.Levels, "the writer is %+v", w)
+		assert.NotEqual(t, w.Owner, w.Field, "the writer is %+v", w)
+		assert.True(t, strings.HasSuffix(w.Field, ":write"), "the writer is %+v", w)
+		assert.False(t, r.Write, "the reader is %+v", r)
+		assert.Equal(t, c.ID(), r.Client, "the reader is %+v", r)
+		assert.Equal(t, ownerOf(me).String(), r.Owner, "the reader is %+v", r)
+		assert.Equal(t, 1, r.Levels, "the reader is %+v", r)
+		assert.True(t, about(r.Lease, time.Hour), "the reader is %+v", r)
 		b.must(rw.Write().Unlock(me))
 
 		b.must(other.NewRWLock(b.name).Read().LockLease(them, time.Minute))
@@ -178,27 +192,27 @@ func TestInspectReadWrite(t *testing.T) {
 		i = b.inspect(other)
 		leases := map[string]time.Duration{}
 		for _, h := range i.Holders {
-			if h.Write {
-				t.Errorf("a writer: %+v", h)
-			}
+			assert.False(t, h.Write, "a writer")
 			leases[h.Client+" "+h.Owner] = h.Lease
 		}
-		if i.Mode != "read" || len(i.Holders) != 4 || !about(i.TTL, time.Hour) ||
-			!about(leases[c.ID()+" "+ownerOf(me).String()], time.Hour) ||
-			!about(leases[other.ID()+" "+ownerOf(them).String()], time.Minute) ||
-			!about(leases[javaThread[:36]+" thread 42"], 10*time.Minute) ||
-			leases[javaOther[:36]+" thread 7"] != 0 {
-			t.Errorf("%+v", i)
-		}
+		assert.Equal(t, "read", i.Mode)
+		assert.Len(t, i.Holders, 4)
+		assert.True(t, about(i.TTL, time.Hour))
+		assert.True(t, about(leases[c.ID()+" "+ownerOf(me).String()], time.Hour))
+		assert.True(t, about(leases[other.ID()+" "+ownerOf(them).String()], time.Minute))
+		assert.True(t, about(leases[javaThread[:36]+" thread 42"], 10*time.Minute))
+		assert.Zero(t, leases[javaOther[:36]+" thread 7"])
 		b.must(b.rdb.HDel(ctx, b.name, javaThread, javaOther).Err())
 		b.must(b.rdb.Del(ctx, "{"+b.name+"}:"+javaThread+":rwlock_timeout:2").Err())
 
 		writer, got := WithOwner(ctx), make(chan error, 1)
 		go func() { got <- other.NewRWLock(b.name).Write().Lock(writer) }()
 		testredis.Await(t, "a writer waits", soon, func() bool { return len(b.inspect(c).Waiters) == 1 })
-		if w := b.inspect(c).Waiters[0]; w.Client != other.ID() || w.Owner != ownerOf(writer).String() || !w.Deadline.IsZero() || w.Alive.Before(time.Now()) {
-			t.Errorf("the waiting writer is %+v", w)
-		}
+		waiter := b.inspect(c).Waiters[0]
+		assert.Equal(t, other.ID(), waiter.Client, "the waiting writer is %+v", waiter)
+		assert.Equal(t, ownerOf(writer).String(), waiter.Owner, "the waiting writer is %+v", waiter)
+		assert.True(t, waiter.Deadline.IsZero(), "the waiting writer is %+v", waiter)
+		assert.False(t, waiter.Alive.Before(time.Now()), "the waiting writer is %+v", waiter)
 		b.must(rw.Read().Unlock(me))
 		b.must(other.NewRWLock(b.name).Read().Unlock(them))
 		b.must(<-got)
@@ -207,7 +221,7 @@ func TestInspectReadWrite(t *testing.T) {
 }
 
 // A reader that waits to write, too, is one waiter.
-func TestInspectUpgradingReader(t *testing.T) {
+func TestInspectShowsAnUpgradingReaderAsOneWaiter(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	c := b.client()
 	rw, reader := c.NewRWLock(b.name), WithOwner(context.Background())
@@ -218,16 +232,17 @@ func TestInspectUpgradingReader(t *testing.T) {
 	got := make(chan error, 1)
 	go func() { got <- rw.Write().Lock(ctx) }()
 	testredis.Await(t, "a reader waits to write", soon, func() bool { return b.rdb.ZCard(ctx, "relock_rwlock_writers:{"+b.name+"}").Val() == 2 })
-	if i := b.inspect(c); len(i.Waiters) != 1 || i.Waiters[0].Owner != ownerOf(reader).String() || len(i.Holders) != 2 {
-		t.Errorf("%+v", i)
-	}
+	i := b.inspect(c)
+	require.Len(t, i.Waiters, 1)
+	assert.Equal(t, ownerOf(reader).String(), i.Waiters[0].Owner)
+	assert.Len(t, i.Holders, 2)
 	giveUp()
 	b.mustBe(<-got, context.Canceled)
 	b.must(rw.Read().Unlock(reader))
 	b.must(other.Unlock(reader))
 }
 
-// Nothing but reads, and one request; whatever the name.
+// Inspect reads only, in one request, for any name.
 func TestInspectOnlyReads(t *testing.T) {
 	s := testredis.Start(t)
 	b := newBench(t, s.Addr())
@@ -239,8 +254,9 @@ func TestInspectOnlyReads(t *testing.T) {
 	b.must(b.rdb.ConfigResetStat(ctx).Err())
 	names := []string{b.name + "-lock", b.name + "-rw", b.name + "\x00\xff\n%", b.name + "{", "{" + b.name + "}:y", b.name + strings.Repeat("x", 100_000)}
 	for _, name := range names {
-		if i, err := c.Inspect(ctx, name); err != nil || i.Name != name {
-			t.Errorf("%v", err)
+		i, err := c.Inspect(ctx, name)
+		if assert.NoError(t, err) {
+			assert.Equal(t, name, i.Name)
 		}
 	}
 	for line := range strings.Lines(b.rdb.Info(ctx, "commandstats").Val()) {
@@ -248,19 +264,17 @@ func TestInspectOnlyReads(t *testing.T) {
 		if !found {
 			continue
 		}
-		if !slices.Contains([]string{"evalsha", "hgetall", "hget", "hrandfield", "pttl", "time", "lrange", "zrangebyscore", "get", "config|resetstat"}, command) {
-			t.Errorf("it sends %s", line)
-		}
-		if want := "calls=" + strconv.Itoa(len(names)) + ","; command == "evalsha" && !strings.Contains(line, want) {
-			t.Errorf("for %d names: %s", len(names), line)
+		assert.Contains(t, []string{"evalsha", "hgetall", "hget", "hrandfield", "pttl", "time", "lrange", "zrangebyscore", "get", "config|resetstat"}, command, "it sends %s", line)
+		if command == "evalsha" {
+			assert.Contains(t, line, "calls="+strconv.Itoa(len(names))+",", "one call for each name")
 		}
 	}
 	b.must(rw.Unlock(ctx))
 	b.must(c.NewLock(b.name + "-lock").Unlock(ctx))
 }
 
-// The rights of one who may only look, as docs/security.md has them.
-func TestInspectRights(t *testing.T) {
+// The rights of a user that may only inspect, as docs/security.md has them.
+func TestInspectNeedsTheDocumentedRights(t *testing.T) {
 	s := testredis.Start(t)
 	b := newBench(t, s.Addr())
 	d := &deployment{admins: []*redis.Client{b.rdb}, client: func(name, password string) redis.UniversalClient {
@@ -271,18 +285,17 @@ func TestInspectRights(t *testing.T) {
 	b.must(rw.Lock(ctx))
 	commands := []string{"+evalsha", "+eval", "+hgetall", "+hget", "+hrandfield", "+pttl", "+lrange", "+zrangebyscore", "+get", "+time"}
 	rights := slices.Concat(smallestKeys, commands)
-	if i, err := d.user(b, rights).Inspect(ctx, rw.Name()); err != nil || len(i.Holders) != 1 {
-		t.Errorf("%+v, %v", i, err)
-	}
+	i, err := d.user(b, rights).Inspect(ctx, rw.Name())
+	require.NoError(t, err)
+	assert.Len(t, i.Holders, 1)
 	for _, right := range slices.Concat(smallestKeys, commands[2:]) {
-		if _, err := d.user(b, without(rights, right)).Inspect(ctx, rw.Name()); !refused(err) {
-			t.Errorf("without %s: %v", right, err)
-		}
+		_, err := d.user(b, without(rights, right)).Inspect(ctx, rw.Name())
+		assert.True(t, refused(err), "without %s: %v", right, err)
 	}
 	b.must(rw.Unlock(ctx))
 }
 
-func TestInspectWhatIsNoLock(t *testing.T) {
+func TestInspectReportsKeysThatAreNoLock(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		ctx := context.Background()
 		for text, make := range map[string]func(b *bench) error{
@@ -305,42 +318,40 @@ func TestInspectWhatIsNoLock(t *testing.T) {
 		} {
 			b := newBench(t, addr)
 			b.must(make(b))
-			i, err := b.client().Inspect(ctx, b.name)
-			if !errors.Is(err, ErrNotALock) || !strings.Contains(err.Error(), text) || !strings.Contains(err.Error(), strconv.Quote(b.name)) || len(err.Error()) > 300 {
-				t.Errorf("%q: %+v, %v", text, i, err)
-			}
+			_, err := b.client().Inspect(ctx, b.name)
+			assert.ErrorIs(t, err, ErrNotALock, text)
+			assert.ErrorContains(t, err, text, text)
+			assert.ErrorContains(t, err, strconv.Quote(b.name), text)
+			require.Error(t, err, text)
+			assert.LessOrEqual(t, len(err.Error()), 300, text)
 			b.forget()
 		}
 	})
 }
 
-func TestInspectRefuses(t *testing.T) {
+func TestInspectRefusesInvalidCalls(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	c, ctx := b.client(), context.Background()
 	for name, want := range map[string]string{"": "the name is empty", strings.Repeat("x", longestName+1): "bytes"} {
-		if _, err := c.Inspect(ctx, name); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), want) {
-			t.Errorf("%v", err)
-		}
+		_, err := c.Inspect(ctx, name)
+		assert.ErrorIs(t, err, ErrInvalid)
+		assert.ErrorContains(t, err, want)
 	}
-	if _, err := (*Client)(nil).Inspect(ctx, b.name); !errors.Is(err, ErrInvalid) {
-		t.Errorf("%v", err)
-	}
+	_, err := (*Client)(nil).Inspect(ctx, b.name)
+	assert.ErrorIs(t, err, ErrInvalid)
 	//lint:ignore SA1012 that is what is tested
-	if _, err := c.Inspect(nil, b.name); !errors.Is(err, ErrInvalid) {
-		t.Errorf("%v", err)
-	}
+	_, err = c.Inspect(nil, b.name)
+	assert.ErrorIs(t, err, ErrInvalid)
 	ended, end := context.WithCancel(ctx)
 	end()
-	if _, err := c.Inspect(ended, b.name); !errors.Is(err, context.Canceled) {
-		t.Errorf("%v", err)
-	}
+	_, err = c.Inspect(ended, b.name)
+	assert.ErrorIs(t, err, context.Canceled)
 	b.must(c.Close())
-	if _, err := c.Inspect(ctx, b.name); !errors.Is(err, ErrClosed) {
-		t.Errorf("%v", err)
-	}
+	_, err = c.Inspect(ctx, b.name)
+	assert.ErrorIs(t, err, ErrClosed)
 }
 
-func TestContender(t *testing.T) {
+func TestContenderReadsAnyField(t *testing.T) {
 	const client = "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10"
 	for field, want := range map[string]Contender{
 		client + ":7:1":    {Client: client, Owner: "goroutine 7"},
@@ -356,23 +367,23 @@ func TestContender(t *testing.T) {
 		"":                 {},
 	} {
 		want.Field = field
-		if got := contender(field); got != want {
-			t.Errorf("%s: %+v", field, got)
-		}
+		assert.Equal(t, want, contender(field), field)
 	}
 }
 
-func TestParseRecords(t *testing.T) {
+func TestParseRecordsRefusesBadReplies(t *testing.T) {
 	list := func(all ...any) []any { return all }
 	good := list(int64(1), int64(2), list("f", "1", int64(2)), list("f"), list("f", "1.5e3"), list("f", "-inf"), list("f", "9e15"), "")
 	r, err := parseRecords(good)
-	if err != nil || len(r.entries) != 1 || len(r.queue) != 1 || r.timeouts["f"] != 1500 || r.beats["f"] != 1 || epochTime(r.awaiting["f"]).UTC().Year() != 9999 {
-		t.Errorf("%+v, %v", r, err)
-	}
+	require.NoError(t, err)
+	assert.Len(t, r.entries, 1)
+	assert.Len(t, r.queue, 1)
+	assert.EqualValues(t, 1500, r.timeouts["f"])
+	assert.EqualValues(t, 1, r.beats["f"])
+	assert.Equal(t, 9999, epochTime(r.awaiting["f"]).UTC().Year())
 	for _, bad := range []any{nil, int64(1), "", list(), good[:7]} {
-		if _, err := parseRecords(bad); !errors.Is(err, errReply) {
-			t.Errorf("%v: %v", bad, err)
-		}
+		_, err := parseRecords(bad)
+		assert.ErrorIs(t, err, errReply, "%v", bad)
 	}
 	for i := range good {
 		for _, part := range []any{nil, true, list("f"), list("f", "many"), list("f", "nan"), list(int64(1), "1", int64(2)), list(list())} {
@@ -381,33 +392,34 @@ func TestParseRecords(t *testing.T) {
 			}
 			bad := slices.Clone(good)
 			bad[i] = part
-			if _, err := parseRecords(bad); !errors.Is(err, errReply) {
-				t.Errorf("part %d: %v: %v", i, part, err)
-			}
+			_, err := parseRecords(bad)
+			assert.ErrorIs(t, err, errReply, "part %d: %v", i, part)
 		}
 	}
 }
 
-func TestInspectOnACluster(t *testing.T) {
+func TestInspectWorksOnACluster(t *testing.T) {
 	t.Parallel()
 	b := newClusterBench(t, testredis.StartCluster(t, 3, 0))
 	c, ctx := b.client(), context.Background()
 	for _, name := range []string{b.name, "{" + b.name + "}:x", b.name + "-c"} {
 		lock := c.NewLock(name)
 		b.must(lock.Lock(ctx))
-		if i, err := c.Inspect(ctx, name); err != nil || i.Kind != KindPlain || len(i.Holders) != 1 {
-			t.Errorf("%+v, %v", i, err)
-		}
+		i, err := c.Inspect(ctx, name)
+		require.NoError(t, err)
+		assert.Equal(t, KindPlain, i.Kind)
+		assert.Len(t, i.Holders, 1)
 		b.must(lock.Unlock(ctx))
 
 		rw := c.NewRWLock(name).Read()
 		b.must(rw.LockLease(ctx, time.Hour))
-		if i, err := c.Inspect(ctx, name); err != nil || i.Kind != KindReadWrite || len(i.Holders) != 1 || !about(i.Holders[0].Lease, time.Hour) {
-			t.Errorf("%+v, %v", i, err)
-		}
+		i, err = c.Inspect(ctx, name)
+		require.NoError(t, err)
+		assert.Equal(t, KindReadWrite, i.Kind)
+		require.Len(t, i.Holders, 1)
+		assert.True(t, about(i.Holders[0].Lease, time.Hour), "lease %v", i.Holders[0].Lease)
 		b.must(rw.Unlock(ctx))
 	}
-	if _, err := c.Inspect(ctx, "{}"+b.name); !errors.Is(err, ErrInvalid) {
-		t.Errorf("its keys are in several slots: %v", err)
-	}
+	_, err := c.Inspect(ctx, "{}"+b.name)
+	assert.ErrorIs(t, err, ErrInvalid, "its keys are in several slots")
 }
