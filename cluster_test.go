@@ -17,6 +17,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -124,11 +125,11 @@ func (b *clusterBench) gets(what string, got <-chan error) {
 	case err := <-got:
 		b.must(err)
 	case <-time.After(clusterSoon):
-		b.Fatalf("waited in vain: %s", what)
+		require.Fail(b, "waited in vain", what)
 	}
 }
 
-func TestCluster(t *testing.T) {
+func TestClusterLocksExcludeAndWake(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)
 	ctx := context.Background()
@@ -139,7 +140,7 @@ func TestCluster(t *testing.T) {
 			c, other := b.client(), b.client()
 			l, rival := kind.one(c, b.name), kind.rival(other, b.name)
 
-			// What is held is waited for, and announced.
+			// A waiter for a held lock is woken by its release.
 			owner := WithOwner(ctx)
 			for range 3 {
 				b.must(l.Lock(owner))
@@ -150,18 +151,16 @@ func TestCluster(t *testing.T) {
 				b.must(l.Unlock(owner))
 				b.gets("the lock is free", next)
 			}
-			if heard := b.onMasters(func(ctx context.Context, rdb *redis.Client) ([]string, error) {
+			assert.Empty(t, b.onMasters(func(ctx context.Context, rdb *redis.Client) ([]string, error) {
 				return rdb.PubSubChannels(ctx, "*").Result()
-			}); len(heard) > 0 {
-				t.Errorf("plain subscriptions: %v", heard)
-			}
+			}), "plain subscriptions")
 		})
 	}
 }
 
 // The slot of a lock goes to another master while it is held and awaited: the hold
 // is renewed there, the waiter is woken there.
-func TestClusterSlotMoves(t *testing.T) {
+func TestClusterHoldsSurviveASlotMove(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0)
 	ctx := context.Background()
@@ -190,9 +189,9 @@ func TestClusterSlotMoves(t *testing.T) {
 			})
 			select { // longer than the lease: the watchdog has followed the slot too
 			case <-guarded.Done():
-				t.Fatalf("lost: %v", context.Cause(guarded))
+				require.Fail(t, "lost", context.Cause(guarded))
 			case err := <-next:
-				t.Fatalf("a second holder: %v", err)
+				require.Fail(t, "a second holder", err)
 			case <-time.After(3 * time.Second):
 			}
 			b.must(l.Unlock(owner))
@@ -203,7 +202,7 @@ func TestClusterSlotMoves(t *testing.T) {
 
 // A master dies while its locks are held and awaited: a replica that has heard of
 // them takes over, holders go on there, and waiters are woken there.
-func TestClusterFailover(t *testing.T) {
+func TestClusterHoldsSurviveAFailover(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)
 	ctx := context.Background()
@@ -234,11 +233,9 @@ func TestClusterFailover(t *testing.T) {
 	begin := time.Now()
 	cluster.Failover(old)
 	took := time.Since(begin)
-	time.Sleep(time.Until(begin.Add(lease + 2*time.Second))) // nobody asks for anything but the watchdogs
+	time.Sleep(time.Until(begin.Add(lease + 2*time.Second))) // only the watchdogs send requests
 	for _, p := range pairs {
-		if err := context.Cause(p.guarded); err != nil {
-			t.Fatalf("%v (the replica took over within %v)", err, took)
-		}
+		require.NoError(t, context.Cause(p.guarded), "the replica took over within %v", took)
 		b.must(p.l.Unlock(p.owner))
 		b.gets("the lock is free", p.next)
 	}
@@ -246,7 +243,7 @@ func TestClusterFailover(t *testing.T) {
 
 // L7: the host of a master vanishes: it answers nothing and takes no connection. A renewal does not wait for
 // that host. The lock stays held, by the record that the replica has.
-func TestClusterMasterHostVanishes(t *testing.T) {
+func TestClusterHoldSurvivesAVanishedMasterHost(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)
 	b := newClusterBench(t, cluster)
@@ -270,7 +267,7 @@ func TestClusterMasterHostVanishes(t *testing.T) {
 	}
 	select {
 	case <-guarded.Done():
-		t.Fatalf("%v after %v", context.Cause(guarded), time.Since(begin))
+		require.Fail(t, "the hold is lost", "%v after %v", context.Cause(guarded), time.Since(begin))
 	case <-time.After(time.Until(begin.Add(lease + 5*time.Second))):
 	}
 	b.must(l.Unlock(ctx))
@@ -301,8 +298,8 @@ func (h *hole) dialer(ctx context.Context, network, addr string) (net.Conn, erro
 	return new(net.Dialer).DialContext(ctx, network, addr)
 }
 
-// A shard that nobody can reach does not cost the locks of the others.
-func TestClusterShardIsUnreachable(t *testing.T) {
+// A shard that cannot be reached does not cost the locks of the other shards.
+func TestClusterUnreachableShardCostsNoOtherLocks(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0, "--cluster-require-full-coverage", "no")
 	b := newClusterBench(t, cluster)
@@ -332,7 +329,7 @@ func TestClusterShardIsUnreachable(t *testing.T) {
 	await(b.bench, "the lock on it is lost", lost.Done())
 	select {
 	case <-guarded.Done():
-		t.Errorf("a lock on another shard is lost: %v", context.Cause(guarded))
+		assert.Fail(t, "a lock on another shard is lost", context.Cause(guarded))
 	case <-time.After(2 * lease):
 	}
 	b.must(l.Unlock(ctx))
@@ -343,7 +340,7 @@ func TestClusterShardIsUnreachable(t *testing.T) {
 }
 
 // A master is taken out of the Cluster in good order, while a client remembers it.
-func TestClusterNodeLeaves(t *testing.T) {
+func TestClusterHoldsSurviveANodeThatLeaves(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)
 	b := newClusterBench(t, cluster)

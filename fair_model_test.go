@@ -1,10 +1,10 @@
 package relock
 
 // The rules of the fair queue, tried in every order of events: two relock
-// waiters and a Java one, who come, go, give up, crash and are slow.
+// waiters and a Java one come, go, give up, crash and are slow.
 //
-// The scripts are the real ones, on a miniredis whose clock the model moves. What
-// Java does is written down here from the description of Redisson's records.
+// The scripts are the real ones, on a miniredis whose clock the model moves. Java's
+// half is written down here from the description of Redisson's records.
 
 import (
 	"context"
@@ -18,6 +18,7 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -25,7 +26,7 @@ import (
 const (
 	modelWorth = time.Minute             // the fair wait timeout of all
 	modelLease = 7 * time.Second         // of a hold
-	modelTick  = 1900 * time.Millisecond // how often a relock waiter that lives is heard of, at least
+	modelTick  = 1900 * time.Millisecond // a live relock waiter sends heartbeats at least as often
 )
 
 // Java's half: KEYS lock, queue, timeouts; ARGV field, channel prefix, lease, worth, now.
@@ -95,7 +96,7 @@ type fairModel struct {
 	lock   *fairLock
 	now    time.Time
 	actors []*modelActor
-	order  []*modelActor // who waits and lives, as they came
+	order  []*modelActor // live waiters, first come first
 	events []string
 }
 
@@ -112,7 +113,7 @@ func (m *fairModel) reset() {
 
 func (m *fairModel) fail(format string, args ...any) {
 	m.t.Helper()
-	m.t.Fatalf("%s\nafter %s\nqueue %v, timeouts %v, beats %v, lock %v", fmt.Sprintf(format, args...), strings.Join(m.events, ", "),
+	require.Fail(m.t, fmt.Sprintf(format, args...), "after %s\nqueue %v, timeouts %v, heartbeats %v, lock %v", strings.Join(m.events, ", "),
 		m.rdb.LRange(context.Background(), m.lock.keys[1], 0, -1).Val(), m.rel(m.lock.keys[2]), m.rel(m.lock.keys[3]),
 		m.rdb.HGetAll(context.Background(), m.lock.keys[0]).Val())
 }
@@ -184,7 +185,7 @@ func (m *fairModel) leaveOrder(a *modelActor) {
 	m.order = slices.DeleteFunc(m.order, func(o *modelActor) bool { return o == a })
 }
 
-// pass lets time pass; relock waiters that live are heard of meanwhile, and holds lapse.
+// pass lets time pass; live relock waiters poll meanwhile, and leases of holds expire.
 func (m *fairModel) pass(d time.Duration) {
 	for d > 0 {
 		step := min(d, modelTick)
@@ -269,8 +270,8 @@ func (m *fairModel) do(event string) {
 	}
 }
 
-// settle lets everybody finish: holders die, Java is gone, and whoever still
-// waits must get the lock in turn; in the end nothing is left.
+// settle lets all actors finish: holders die, Java is gone, and each remaining
+// waiter must get the lock in its turn; in the end nothing is left.
 func (m *fairModel) settle() {
 	for _, a := range m.actors {
 		if a.java || a.state == "holding" {
@@ -299,7 +300,7 @@ func (m *fairModel) settle() {
 	visitor := &modelActor{name: "visitor", state: "idle"}
 	m.actors = append(m.actors, visitor)
 	m.attempt(visitor)
-	for range 5 { // the dead among relock's waiters get another chance, as nobody was heard of
+	for range 5 { // dead relock waiters get another chance, because no waiter sent a heartbeat
 		if visitor.state != "holding" {
 			m.pass(modelTick)
 		}
@@ -330,7 +331,7 @@ func (m *fairModel) key() string {
 	return s.String()
 }
 
-func TestFairModel(t *testing.T) {
+func TestFairQueueKeepsItsRulesInEveryOrderOfEvents(t *testing.T) {
 	depth := full(4, 5)
 	if d := os.Getenv("RELOCK_MODEL_DEPTH"); d != "" {
 		depth, _ = strconv.Atoi(d)
@@ -338,9 +339,7 @@ func TestFairModel(t *testing.T) {
 	mini := testredis.StillMini(t)
 	rdb := testredis.Client(t, mini.Addr())
 	c, err := New(rdb, WithFairWaitTimeout(modelWorth))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer c.Close()
 	m := &fairModel{t: t, mini: mini, rdb: rdb, lock: c.NewFairLock("model").lock.(*fairLock)}
 	seen := make(map[string]bool)

@@ -1,15 +1,14 @@
 package relock
 
 // Every lock type when a replica takes over: with the record, and without it, which
-// no lock in Redis can prevent. Then the old holder is told, frees nobody else, and
-// a fencing token tells who is the old one. A slot that is half way to another
-// master is here too.
+// no lock in Redis can prevent. Then the old holder's guard ends, its Unlock frees no
+// other hold, and its fencing token is the lower one. A slot that is half way to
+// another master is here too.
 //
 // Rules: all lock types go through one failover together, for these take seconds.
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net"
 	"slices"
@@ -18,6 +17,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -38,7 +39,7 @@ type survivor struct {
 
 // takeovers are the lock types for which a takeover is a risk: a RedLock has
 // independent servers, see redlock_test.go; and a MultiLock of several masters is
-// in TestClusterFailover.
+// in TestClusterHoldsSurviveAFailover.
 var takeovers = append(slices.DeleteFunc(slices.Clone(clusterLocks), func(k clusterLock) bool {
 	return strings.HasPrefix(k.name, "multi")
 }), clusterLock{"multi", newPairLock, newPairLock})
@@ -54,13 +55,10 @@ func takeoverLocks(t *testing.T, client func(opts ...Option) *Client, tag string
 		name := tag + k.name
 		s := &survivor{kind: k.name, name: name, owner: WithOwner(context.Background()), next: make(chan error, 1)}
 		s.l, s.rival = k.one(client(WithWatchdogTimeout(lease)), name), k.rival(client(), name)
-		if err := s.l.Lock(s.owner); err != nil {
-			t.Fatal(k.name, err)
-		}
+		require.NoError(t, s.l.Lock(s.owner), k.name)
 		var err error
-		if s.guarded, err = s.l.Guard(s.owner); err != nil {
-			t.Fatal(k.name, err)
-		}
+		s.guarded, err = s.l.Guard(s.owner)
+		require.NoError(t, err, k.name)
 		s.token = tokenFor(s.owner, s.l)
 		all = append(all, s)
 	}
@@ -100,20 +98,16 @@ func (s *survivor) goesOn(t *testing.T) {
 	})
 	select {
 	case err := <-s.next:
-		t.Errorf("%s: a second holder: %v", s.kind, err)
+		assert.Fail(t, s.kind+": a second holder", err)
 	default:
 	}
-	if s.guarded.Err() != nil {
-		t.Errorf("%s: %v", s.kind, context.Cause(s.guarded))
-	}
-	if err := s.l.Unlock(s.owner); err != nil {
-		t.Errorf("%s: %v", s.kind, err)
-	}
+	assert.NoError(t, context.Cause(s.guarded), s.kind)
+	assert.NoError(t, s.l.Unlock(s.owner), s.kind)
 	s.isNext(t)
 }
 
-// takes has the rival take the lock once it finds the new master: somebody who has
-// not heard of Redis yet is told of an outage at once.
+// takes locks with the rival, again and again until it finds the new master: a client that
+// has had no reply from Redis yet gets the error of an outage at once.
 func (s *survivor) takes() error {
 	var err error
 	for start := time.Now(); time.Since(start) < takeoverTime; {
@@ -129,46 +123,38 @@ func (s *survivor) isNext(t *testing.T) {
 	t.Helper()
 	select {
 	case err := <-s.next:
-		if err != nil {
-			t.Fatalf("%s: %v", s.kind, err)
-		}
+		require.NoError(t, err, s.kind)
 	case <-time.After(takeoverTime):
-		t.Fatalf("%s: the rival waits in vain", s.kind)
+		require.Fail(t, s.kind+": the rival waits in vain")
 	}
 }
 
 // isLost is what must happen where the record has not survived.
 func (s *survivor) isLost(t *testing.T) {
 	t.Helper()
-	s.isNext(t) // on the new master nobody has it
-	if token := tokenFor(s.owner, s.rival); s.token != 0 && token <= s.token {
-		t.Errorf("%s: token %d after %d", s.kind, token, s.token)
+	s.isNext(t) // on the new master the lock is free
+	if token := tokenFor(s.owner, s.rival); s.token != 0 {
+		assert.Greater(t, token, s.token, "%s: the token of the next holder", s.kind)
 	}
 	select {
 	case <-s.guarded.Done():
 	case <-time.After(takeoverTime):
-		t.Fatalf("%s: the old holder is not told", s.kind)
+		require.Fail(t, s.kind+": the guard of the old holder does not end")
 	}
-	if cause := context.Cause(s.guarded); !errors.Is(cause, ErrLockLost) {
-		t.Errorf("%s: %v", s.kind, cause)
-	}
-	if err := s.l.Unlock(s.owner); !errors.Is(err, ErrLockLost) {
-		t.Errorf("%s: unlock: %v", s.kind, err)
-	}
-	if held, err := s.rival.IsHeld(s.owner); !held || err != nil {
-		t.Errorf("%s: the new holder: %v, %v", s.kind, held, err)
-	}
+	assert.ErrorIs(t, context.Cause(s.guarded), ErrLockLost, s.kind)
+	assert.ErrorIs(t, s.l.Unlock(s.owner), ErrLockLost, s.kind)
+	held, err := s.rival.IsHeld(s.owner)
+	assert.NoError(t, err, s.kind)
+	assert.True(t, held, "%s: the new holder has lost the lock", s.kind)
 }
 
 func (s *survivor) end(t *testing.T) {
 	t.Helper()
-	if err := s.rival.Unlock(s.owner); err != nil {
-		t.Errorf("%s: %v", s.kind, err)
-	}
+	assert.NoError(t, s.rival.Unlock(s.owner), s.kind)
 }
 
 // Rows 14, 18, 20, 21, on a primary with a replica and sentinels.
-func TestSentinelTakeover(t *testing.T) {
+func TestSentinelTakeoverKeepsOrReportsEachHold(t *testing.T) {
 	t.Parallel()
 	sentinel := testredis.StartSentinel(t, 1)
 	b := &bench{T: t}
@@ -176,7 +162,7 @@ func TestSentinelTakeover(t *testing.T) {
 		return b.clientOn(sentinel.Client(func(o *redis.FailoverOptions) { o.ReadTimeout = time.Second }), opts...)
 	}
 
-	// The replica has heard of everything: nobody loses anything.
+	// The replica has received all records: no hold is lost.
 	all := takeoverLocks(t, client, "heard-", 15*time.Second)
 	old := sentinel.Master()
 	awaitAll(t, all, old.Client())
@@ -205,8 +191,8 @@ func TestSentinelTakeover(t *testing.T) {
 	}
 }
 
-// Rows 18, 53, on a Cluster. The other half is TestClusterFailover.
-func TestClusterFailoverLosesTheRecord(t *testing.T) {
+// Rows 18, 53, on a Cluster. The other half is TestClusterHoldsSurviveAFailover.
+func TestClusterFailoverThatLosesTheRecordIsReported(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)
 	b := &bench{T: t}
@@ -225,10 +211,9 @@ func TestClusterFailoverLosesTheRecord(t *testing.T) {
 	}
 }
 
-// Row 51: a slot is half way to another master, for longer than a lease. What is
-// held stays held; what is asked for anew comes or is refused, and then comes when
-// the slot has arrived.
-func TestClusterSlotHalfWay(t *testing.T) {
+// Row 51: a slot is half way to another master, for longer than a lease. A held lock
+// stays held. A new attempt succeeds, or is refused and succeeds when the slot has arrived.
+func TestClusterSlotHalfWayKeepsHolds(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0)
 	ctx := context.Background()
@@ -240,7 +225,7 @@ func TestClusterSlotHalfWay(t *testing.T) {
 	tag := fmt.Sprintf("{half-way-%d}", benches.Add(1))
 	all := takeoverLocks(t, client, tag, lease)
 	awaitAll(t, all, cluster.MasterOf(tag).Client())
-	alone := map[Locker]context.Context{} // nobody waits for them, so that nothing of a queue is there
+	alone := map[Locker]context.Context{} // without waiters, so that no queue exists
 	for _, k := range takeovers {
 		l := k.one(client(WithWatchdogTimeout(lease)), tag+"-alone-"+k.name)
 		b.must(l.Lock(ctx))
@@ -257,31 +242,27 @@ func TestClusterSlotHalfWay(t *testing.T) {
 	for _, k := range takeovers {
 		l := k.one(client(), tag+"-new-"+k.name)
 		ok, err := l.TryLock(ctx, 0, 0)
-		if err != nil && !strings.Contains(err.Error(), "TRYAGAIN") || err == nil && !ok {
-			t.Errorf("%s: %v, %v", k.name, ok, err)
+		if err != nil {
+			assert.ErrorContains(t, err, "TRYAGAIN", k.name)
+		} else {
+			assert.True(t, ok, k.name)
 		}
 		if passes[k.name] = ok; !ok {
 			continue
 		}
-		if err := l.Unlock(ctx); err != nil {
-			t.Errorf("%s: %v", k.name, err)
-		}
+		assert.NoError(t, l.Unlock(ctx), k.name)
 	}
-	if !passes["lock"] {
-		t.Error("a lock of one key cannot be taken while its slot is half way")
-	}
-	time.Sleep(lease + lease/4)
+	assert.True(t, passes["lock"], "a lock of one key cannot be taken while its slot is half way")
+	time.Sleep(lease + lease/4) // without a renewal a hold would be over
 	for _, s := range all {
 		select {
 		case err := <-s.next:
-			t.Errorf("%s: the rival: %v, while %v", s.kind, err, context.Cause(s.guarded))
+			assert.Fail(t, s.kind+": the rival has an answer", "%v, while %v", err, context.Cause(s.guarded))
 		default:
 		}
 	}
 	for l, guarded := range alone {
-		if guarded.Err() != nil {
-			t.Errorf("%s: %v", l.Name(), context.Cause(guarded))
-		}
+		assert.NoError(t, context.Cause(guarded), l.Name())
 	}
 	finish()
 	for l, guarded := range alone {
@@ -297,7 +278,7 @@ func TestClusterSlotHalfWay(t *testing.T) {
 
 // C1, while the keys of a read/write lock are on two servers: a reader whose lease has
 // not come yet, or has gone ahead, is not taken for dead, neither by itself nor by a writer.
-func TestClusterReaderHalfWay(t *testing.T) {
+func TestClusterReaderKeepsItsLevelsHalfWay(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0)
 	ctx := context.Background()
@@ -328,9 +309,7 @@ func TestClusterReaderHalfWay(t *testing.T) {
 			}
 		}
 		stays(b, "a writer beside a reader", got, 1500*time.Millisecond) // longer than a renewal takes
-		if guarded.Err() != nil {
-			t.Errorf("lost: %v", context.Cause(guarded))
-		}
+		assert.NoError(t, context.Cause(guarded), "lost")
 		finish()
 		b.must(read.Unlock(reader))
 		b.must(await(b, "the writer", got))
