@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -20,9 +22,7 @@ func BenchmarkUncontended(b *testing.B) {
 	s := testredis.Start(b)
 	rdb := s.Client(func(o *redis.Options) { o.ReadTimeout = time.Second })
 	client, err := New(rdb)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	defer client.Close()
 	background := context.Background()
 	cancellable, cancel := context.WithCancel(background)
@@ -33,9 +33,7 @@ func BenchmarkUncontended(b *testing.B) {
 	field := client.engine.id + ":1:1"
 	channel := prefixName("redisson_lock__channel", "bare")
 	for _, script := range []*luaScript{lockAcquire, lockRelease} {
-		if err := rdb.ScriptLoad(background, script.Source()).Err(); err != nil {
-			b.Fatal(err)
-		}
+		require.NoError(b, rdb.ScriptLoad(background, script.Source()).Err())
 	}
 	take := func() error { return rdb.EvalSha(background, lockAcquire.Digest(), key, field, 30000, 1).Err() }
 	free := func() error {
@@ -67,10 +65,10 @@ func BenchmarkUncontended(b *testing.B) {
 		section := func(b *testing.B, lock, unlock func() error) time.Duration {
 			start := time.Now()
 			if err := lock(); err != nil {
-				b.Fatal(err)
+				require.NoError(b, err)
 			}
 			if err := unlock(); err != nil {
-				b.Fatal(err)
+				require.NoError(b, err)
 			}
 			return time.Since(start)
 		}
@@ -92,9 +90,7 @@ func BenchmarkUncontended(b *testing.B) {
 	b.Run("apart", compare(apart, free))
 
 	defaults, err := New(s.Client())
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	defer defaults.Close()
 	l = defaults.NewLock("relock")
 	b.Run("default read timeout", compare(lock(background)))
@@ -115,9 +111,7 @@ func BenchmarkReaders(b *testing.B) {
 
 func benchmarkCrowd(b *testing.B, lock func(*Client) Locker, opts ...Option) {
 	client, err := New(testredis.Start(b).Client(), opts...)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	defer client.Close()
 	l := lock(client)
 	b.SetParallelism(32)
@@ -126,11 +120,11 @@ func benchmarkCrowd(b *testing.B, lock func(*Client) Locker, opts ...Option) {
 		ctx := WithOwner(context.Background())
 		for pb.Next() {
 			if err := l.Lock(ctx); err != nil {
-				b.Error(err)
+				assert.NoError(b, err)
 				return
 			}
 			if err := l.Unlock(ctx); err != nil {
-				b.Error(err)
+				assert.NoError(b, err)
 				return
 			}
 		}

@@ -18,26 +18,25 @@ import (
 	"strings"
 	"testing"
 	"unicode"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // pages are the texts for users, by path.
 func pages(t *testing.T) map[string]string {
 	files, err := filepath.Glob("docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	all := make(map[string]string)
 	for _, f := range append(files, "README.md", "CHANGELOG.md", "DEVELOPMENT.md", "examples/README.md") {
 		text, err := os.ReadFile(f)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		all[f] = string(text)
 	}
 	return all
 }
 
-// What the code on the pages may use without saying where it comes from.
+// pagePrelude declares the functions that the code on the pages uses without declaring them.
 const pagePrelude = `package pages
 
 func charge(ctx context.Context) error { return nil }
@@ -58,9 +57,7 @@ var pageImports = map[string]string{
 func TestDocsCodeCompiles(t *testing.T) {
 	t.Parallel()
 	here, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	dir, source := t.TempDir(), filepath.Join(here, "internal", "pages") // which is not there
 	overlay := make(map[string]string)
 	add := func(name, code string) {
@@ -72,9 +69,7 @@ func TestDocsCodeCompiles(t *testing.T) {
 		}
 		code = strings.Replace(code, "package pages\n", "package pages\n"+imports.String(), 1)
 		file := filepath.Join(dir, name)
-		if err := os.WriteFile(file, []byte(code), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(file, []byte(code), 0o600))
 		overlay[filepath.Join(source, name)] = file
 	}
 	add("prelude.go", pagePrelude)
@@ -95,23 +90,16 @@ func TestDocsCodeCompiles(t *testing.T) {
 			blocks++
 		}
 	}
-	if blocks < 10 {
-		t.Errorf("%d blocks of Go", blocks)
-	}
+	assert.GreaterOrEqual(t, blocks, 10, "blocks of Go")
 	replace, err := json.Marshal(map[string]any{"Replace": overlay})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	list := filepath.Join(dir, "overlay.json")
-	if err := os.WriteFile(list, replace, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	if said, err := exec.Command("go", "build", "-overlay", list, "./internal/pages").CombinedOutput(); err != nil {
-		t.Errorf("%v\n%s", err, said)
-	}
+	require.NoError(t, os.WriteFile(list, replace, 0o600))
+	said, err := exec.Command("go", "build", "-overlay", list, "./internal/pages").CombinedOutput()
+	assert.NoError(t, err, string(said))
 }
 
-func TestDocsLinks(t *testing.T) {
+func TestDocsLinksLeadSomewhere(t *testing.T) {
 	all := pages(t)
 	for page, text := range all {
 		text = regexp.MustCompile("(?s)```.*?```").ReplaceAllString(text, "")
@@ -124,12 +112,12 @@ func TestDocsLinks(t *testing.T) {
 			if path != "" {
 				target = filepath.Join(filepath.Dir(page), path)
 			}
-			if _, err := os.Stat(target); err != nil {
-				t.Errorf("%s: %s leads nowhere", page, m[1])
+			_, err := os.Stat(target)
+			if !assert.NoError(t, err, "%s: %s leads nowhere", page, m[1]) {
 				continue
 			}
-			if anchor != "" && !slices.Contains(anchors(all[target]), anchor) {
-				t.Errorf("%s: %s has no heading of that name", page, m[1])
+			if anchor != "" {
+				assert.Contains(t, anchors(all[target]), anchor, "%s: %s has no heading of that name", page, m[1])
 			}
 		}
 	}
@@ -152,50 +140,36 @@ func anchors(text string) (all []string) {
 	return all
 }
 
-// Every text that begins an entry is one of the code; … stands for what it puts in.
-// Those behind the line that says so are of Redis and of go-redis.
-func TestTroubleshootingTexts(t *testing.T) {
+// Every text that begins an entry is one of the code; … stands for inserted values.
+// The texts under the heading "What Redis and go-redis say" are of those two, and are not looked up.
+func TestTroubleshootingTextsAreInTheCode(t *testing.T) {
 	page := pages(t)["docs/troubleshooting.md"]
 	ours, _, found := strings.Cut(page, "## What Redis and go-redis say")
-	if !found {
-		t.Fatal("the heading is gone that ends the texts of this package")
-	}
+	require.True(t, found, "the heading is gone that ends the texts of this package")
 	ours = strings.Join(strings.Fields(ours), " ") // lines break anywhere
 	literals := stringLiterals(t)
 	entries := regexp.MustCompile("\\*\\*`([^`]+)`\\*\\*").FindAllStringSubmatch(ours, -1)
-	if len(entries) < 30 {
-		t.Errorf("%d entries", len(entries))
-	}
+	assert.GreaterOrEqual(t, len(entries), 30, "entries")
 	for _, m := range entries {
 		var parts []string
 		for part := range strings.SplitSeq(m[1], "…") {
 			parts = append(parts, regexp.QuoteMeta(part))
 		}
 		text := regexp.MustCompile(strings.Join(parts, ".*"))
-		if !slices.ContainsFunc(literals, text.MatchString) {
-			t.Errorf("no such text in the code: %s", m[1])
-		}
+		assert.True(t, slices.ContainsFunc(literals, text.MatchString), "no such text in the code: %s", m[1])
 	}
 }
 
 // stringLiterals are those of the package without its tests; added ones are one.
 func stringLiterals(t *testing.T) (all []string) {
 	files, err := filepath.Glob("*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	sending, err := filepath.Glob("internal/send/*.go")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range append(files, sending...) {
+	require.NoError(t, err)
+	for _, name := range files {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}
 		file, err := parser.ParseFile(token.NewFileSet(), name, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		ast.Inspect(file, func(n ast.Node) bool {
 			if e, ok := n.(ast.Expr); ok {
 				if text, ok := literal(e); ok {

@@ -10,9 +10,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
-// What go-redis needs.
+// ofGoRedis are the modules that go-redis needs.
 var ofGoRedis = []string{"github.com/cespare/xxhash/v2", "go.uber.org/atomic", "golang.org/x/sys"}
 
 func TestImportingIsLight(t *testing.T) {
@@ -25,18 +28,14 @@ func TestImportingIsLight(t *testing.T) {
 		modules := strings.Fields(goTool(t, "list", "-deps", "-f", "{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}", pkg))
 		slices.Sort(modules)
 		for _, module := range slices.Compact(modules) {
-			if !slices.Contains(allowed, module) {
-				t.Errorf("%s brings in %s", pkg, module)
-			}
+			assert.Contains(t, allowed, module, "%s brings in %s", pkg, module)
 		}
-		if !slices.Contains(modules, light[0]) {
-			t.Errorf("%s brings in no go-redis, but %v", pkg, modules)
-		}
+		assert.Contains(t, modules, light[0], "%s brings in no go-redis", pkg)
 	}
 }
 
 // Whatever else go.mod requires, tests need.
-func TestGoModIsShort(t *testing.T) {
+func TestGoModRequiresNoMoreThanNeeded(t *testing.T) {
 	var mod struct {
 		Require []struct {
 			Path     string
@@ -44,9 +43,7 @@ func TestGoModIsShort(t *testing.T) {
 		}
 		Tool, Replace []any
 	}
-	if err := json.Unmarshal([]byte(goTool(t, "mod", "edit", "-json")), &mod); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal([]byte(goTool(t, "mod", "edit", "-json")), &mod))
 	var direct []string
 	for _, r := range mod.Require {
 		if !r.Indirect {
@@ -64,9 +61,9 @@ func TestGoModIsShort(t *testing.T) {
 		"go.uber.org/goleak",
 		"pgregory.net/rapid",
 	}
-	if !slices.Equal(direct, want) || mod.Tool != nil || mod.Replace != nil {
-		t.Errorf("go.mod requires %v, has tools %v and replaces %v", direct, mod.Tool, mod.Replace)
-	}
+	assert.Equal(t, want, direct, "go.mod requires")
+	assert.Nil(t, mod.Tool, "go.mod has tools")
+	assert.Nil(t, mod.Replace, "go.mod replaces")
 }
 
 func goTool(t *testing.T, args ...string) string {
@@ -77,7 +74,7 @@ func goTool(t *testing.T, args ...string) string {
 		if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
 			text = exit.Stderr
 		}
-		t.Fatalf("go %v: %v: %s", args, err, text)
+		require.NoError(t, err, "go %v: %s", args, text)
 	}
 	return string(out)
 }

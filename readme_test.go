@@ -5,27 +5,22 @@ import (
 	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // The code in the README is part of an example that is compiled and run.
 func TestReadmeCodeIsCompiled(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	examples, err := os.ReadFile("example_test.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	code := flatten(string(examples))
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
-	if len(blocks) < 2 {
-		t.Fatalf("%d blocks of Go", len(blocks))
-	}
+	require.GreaterOrEqual(t, len(blocks), 2, "blocks of Go")
 	for _, b := range blocks {
-		if !strings.Contains(code, flatten(b[1])) {
-			t.Errorf("not in example_test.go:\n%s", b[1])
-		}
+		assert.True(t, strings.Contains(code, flatten(b[1])), "not in example_test.go:\n%s", b[1])
 	}
 }
 
