@@ -7,14 +7,12 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -22,6 +20,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/testredis"
@@ -58,8 +58,8 @@ func ctl(t *testing.T, addr, input string, args ...string) (out, errs string, st
 	cmd := command(addr, args...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(input), &stdout, &stderr
-	if err := cmd.Run(); err != nil && !errors.As(err, new(*exec.ExitError)) {
-		t.Fatal(err)
+	if err := cmd.Run(); err != nil {
+		require.ErrorAs(t, err, new(*exec.ExitError))
 	}
 	return stdout.String(), stderr.String(), cmd.ProcessState.ExitCode()
 }
@@ -67,21 +67,17 @@ func ctl(t *testing.T, addr, input string, args ...string) (out, errs string, st
 func newClient(t *testing.T, rdb redis.UniversalClient) *relock.Client {
 	t.Helper()
 	c, err := relock.New(rdb, relock.WithMaxWakeDelay(time.Hour), relock.WithLogger(slog.New(slog.DiscardHandler)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
 }
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
-func TestList(t *testing.T) {
+func TestListShowsHeldLocks(t *testing.T) {
 	s := testredis.Start(t)
 	ctx, rdb := context.Background(), s.Client()
 	c := newClient(t, rdb)
@@ -94,9 +90,10 @@ func TestList(t *testing.T) {
 	const value, thread = "0123456789abcdefABCD+/", "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10:43" // of Redisson's multi lock of values
 	must(t, rdb.HSet(ctx, "values", value, thread, value+":"+thread+":lock_count", 2,
 		value+":"+thread+":expire_time", time.Now().Add(time.Hour).UnixMilli()).Err())
-	if out, errs, status := ctl(t, s.Addr(), "", "list", "none:*"); out != "" || !strings.Contains(errs, "none:*") || status != 0 {
-		t.Errorf("%q, %q, status %d", out, errs, status)
-	}
+	out, errs, status := ctl(t, s.Addr(), "", "list", "none:*")
+	assert.Empty(t, out)
+	assert.Contains(t, errs, "none:*")
+	assert.Zero(t, status, errs)
 	const odd = "orders:\x1b[31mred\n"
 	must(t, c.NewLock("orders:42").Lock(ctx))
 	must(t, c.NewLock("orders:42").Lock(ctx))
@@ -106,10 +103,10 @@ func TestList(t *testing.T) {
 	must(t, rw.Read().LockLease(ctx, time.Hour))
 
 	must(t, rdb.ConfigResetStat(ctx).Err())
-	out, errs, status := ctl(t, s.Addr(), "")
-	if errs != "" || status != 0 || strings.ContainsRune(out, '\x1b') {
-		t.Errorf("%q, %q, status %d", out, errs, status)
-	}
+	out, errs, status = ctl(t, s.Addr(), "")
+	assert.Empty(t, errs)
+	assert.Zero(t, status, errs)
+	assert.False(t, strings.ContainsRune(out, '\x1b'))
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	want := []string{
 		"NAME KIND OWNER CLIENT LEVELS LEASE WAITING",
@@ -120,32 +117,36 @@ func TestList(t *testing.T) {
 		"prices read goroutine",
 		"values plain thread 43 5a2d7b1e… 2",
 	}
-	if len(lines) != len(want) {
-		t.Fatalf("%s", out)
-	}
+	require.Len(t, lines, len(want), out)
 	for i, line := range lines {
-		if line := strings.Join(strings.Fields(line), " "); !strings.HasPrefix(line, want[i]) {
-			t.Errorf("%s, want %s", line, want[i])
-		}
+		words := strings.Join(strings.Fields(line), " ")
+		assert.True(t, strings.HasPrefix(words, want[i]), "%s, want %s", words, want[i])
 	}
 	stats := rdb.Info(ctx, "commandstats").Val()
-	if !strings.Contains(stats, "cmdstat_scan:") || strings.Contains(stats, "cmdstat_keys:") || strings.Contains(stats, "cmdstat_hset:") {
-		t.Errorf("it sends %s", stats)
-	}
+	assert.Contains(t, stats, "cmdstat_scan:", "it sends")
+	assert.NotContains(t, stats, "cmdstat_keys:", "it sends")
+	assert.NotContains(t, stats, "cmdstat_hset:", "it sends")
 
 	out, _, status = ctl(t, s.Addr(), "", "list", "-json", "orders*")
 	var locks []jsonLock
 	must(t, json.Unmarshal([]byte(out), &locks))
-	if status != 0 || len(locks) != 2 || locks[0].Name != odd || locks[1].Name != "orders:42" {
-		t.Fatalf("status %d, %s", status, out)
-	}
-	if l := locks[1]; l.Kind != "plain" || !l.Held || l.TTL < 10_000 || l.TTL > 30_000 || len(l.Holders) != 1 ||
-		l.Holders[0].Client != c.ID() || l.Holders[0].Levels != 2 || l.Holders[0].Lease != l.TTL || l.Waiters == nil {
-		t.Errorf("%s", out)
-	}
+	require.Zero(t, status, out)
+	require.Len(t, locks, 2, out)
+	require.Equal(t, odd, locks[0].Name, out)
+	require.Equal(t, "orders:42", locks[1].Name, out)
+	l := locks[1]
+	assert.Equal(t, "plain", l.Kind, out)
+	assert.True(t, l.Held, out)
+	assert.GreaterOrEqual(t, l.TTL, int64(10_000), out)
+	assert.LessOrEqual(t, l.TTL, int64(30_000), out)
+	require.Len(t, l.Holders, 1, out)
+	assert.Equal(t, c.ID(), l.Holders[0].Client, out)
+	assert.Equal(t, 2, l.Holders[0].Levels, out)
+	assert.Equal(t, l.TTL, l.Holders[0].Lease, out)
+	assert.NotNil(t, l.Waiters, out)
 }
 
-// A hash that is no lock may be big, and Redis stands still while somebody reads all of it.
+// A hash that is no lock may be big, and Redis stands still while a client reads all of it.
 func TestListReadsNoData(t *testing.T) {
 	s := testredis.Start(t)
 	ctx, rdb := context.Background(), s.Client()
@@ -158,15 +159,13 @@ func TestListReadsNoData(t *testing.T) {
 	must(t, rdb.HSet(ctx, "settings", "mode", "read").Err())
 	must(t, rdb.ConfigResetStat(ctx).Err())
 	out, errs, status := ctl(t, s.Addr(), "", "list")
-	if strings.Count(out, "\n") != 5 || errs != "" || status != 0 {
-		t.Errorf("%q, %q, status %d", out, errs, status)
-	}
-	if stats := rdb.Info(ctx, "commandstats").Val(); !strings.Contains(stats, "cmdstat_hgetall:calls=2,") {
-		t.Errorf("it reads more than two hashes: %s", stats)
-	}
+	assert.Equal(t, 5, strings.Count(out, "\n"))
+	assert.Empty(t, errs)
+	assert.Zero(t, status, errs)
+	assert.Contains(t, rdb.Info(ctx, "commandstats").Val(), "cmdstat_hgetall:calls=2,", "it reads more than two hashes")
 }
 
-func TestShow(t *testing.T) {
+func TestShowPrintsHoldersAndWaiters(t *testing.T) {
 	s := testredis.Start(t)
 	ctx, rdb := context.Background(), s.Client()
 	c := newClient(t, rdb)
@@ -177,59 +176,58 @@ func TestShow(t *testing.T) {
 	testredis.Await(t, "somebody waits", soon, func() bool { i, err := c.Inspect(ctx, "queue"); return err == nil && len(i.Waiters) > 0 })
 
 	out, errs, status := ctl(t, s.Addr(), "", "show", "queue")
-	if errs != "" || status != 0 {
-		t.Errorf("%q, status %d", errs, status)
-	}
+	assert.Empty(t, errs)
+	assert.Zero(t, status, errs)
 	for _, want := range []string{"kind   fair", "lease  ", "token  ", c.ID(), "HELD BY", "AWAITED BY"} {
-		if !strings.Contains(out, want) {
-			t.Errorf("no %q in\n%s", want, out)
-		}
+		assert.Contains(t, out, want)
 	}
 	out, _, _ = ctl(t, s.Addr(), "", "show", "queue", "-json")
 	var l jsonLock
 	must(t, json.Unmarshal([]byte(out), &l))
-	if l.Kind != "fair" || l.Token == 0 || len(l.Waiters) != 1 || l.Waiters[0].Client != c.ID() ||
-		!l.Waiters[0].Alive.After(l.At) || !l.Waiters[0].Deadline.After(l.At) {
-		t.Errorf("%s", out)
-	}
+	assert.Equal(t, "fair", l.Kind, out)
+	assert.NotZero(t, l.Token, out)
+	require.Len(t, l.Waiters, 1, out)
+	assert.Equal(t, c.ID(), l.Waiters[0].Client, out)
+	assert.True(t, l.Waiters[0].Alive.After(l.At), out)
+	assert.True(t, l.Waiters[0].Deadline.After(l.At), out)
 	must(t, lock.Unlock(ctx))
 	must(t, <-got)
 	must(t, lock.Unlock(waiter))
 
 	must(t, rdb.Set(ctx, "text", "x", 0).Err())
 	for name, want := range map[string]int{"queue": statusFree, "nobody": statusFree, "text": statusFailed, "": statusFailed} {
-		if _, _, status := ctl(t, s.Addr(), "", "show", name); status != want {
-			t.Errorf("%q: status %d, want %d", name, status, want)
-		}
+		_, _, status := ctl(t, s.Addr(), "", "show", name)
+		assert.Equal(t, want, status)
 	}
-	if out, _, status := ctl(t, s.Addr(), "", "-json", "show", "--", "-nobody"); status != statusFree || !strings.Contains(out, `"name":"-nobody"`) || !strings.Contains(out, `"held":false`) {
-		t.Errorf("%q, status %d", out, status)
-	}
-	if _, errs, _ := ctl(t, s.Addr(), "", "show", "text"); !strings.Contains(errs, "not a lock") {
-		t.Errorf("%q", errs)
-	}
+	out, _, status = ctl(t, s.Addr(), "", "-json", "show", "--", "-nobody")
+	assert.Equal(t, statusFree, status, out)
+	assert.Contains(t, out, `"name":"-nobody"`)
+	assert.Contains(t, out, `"held":false`)
+	_, errs, _ = ctl(t, s.Addr(), "", "show", "text")
+	assert.Contains(t, errs, "not a lock")
 }
 
-// Whoever waits for a lock that is freed is woken: these clients do not ask again by themselves.
+// A waiter for a lock that is freed is woken: these clients do not ask again by themselves.
 func TestUnlock(t *testing.T) {
 	s := testredis.Start(t)
 	ctx, rdb := context.Background(), s.Client()
 	testUnlock(t, s.Addr(), rdb)
 
-	if _, errs, status := ctl(t, s.Addr(), "", "unlock", "-yes", "nobody"); status != statusFree || !strings.Contains(errs, "nobody holds nobody") {
-		t.Errorf("%q, status %d", errs, status)
-	}
+	_, errs, status := ctl(t, s.Addr(), "", "unlock", "-yes", "nobody")
+	assert.Equal(t, statusFree, status, errs)
+	assert.Contains(t, errs, "nobody is not held")
 	must(t, rdb.HSet(ctx, "visits", "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10:42", 1, "bob\x1b[2J", 7).Err())
-	if _, errs, status := ctl(t, s.Addr(), "", "unlock", "-yes", "visits"); status != statusFailed || !strings.Contains(errs, `the key "visits" holds a hash that no lock makes (field `) || rdb.HLen(ctx, "visits").Val() != 2 {
-		t.Errorf("%q, status %d", errs, status)
-	}
+	_, errs, status = ctl(t, s.Addr(), "", "unlock", "-yes", "visits")
+	assert.Equal(t, statusFailed, status, errs)
+	assert.Contains(t, errs, `the key "visits" holds a hash that no lock makes (field `)
+	assert.Equal(t, int64(2), rdb.HLen(ctx, "visits").Val())
 	must(t, rdb.Set(ctx, "text", "x", 0).Err())
-	if _, _, status := ctl(t, s.Addr(), "", "unlock", "-yes", "text"); status != statusFailed || rdb.Get(ctx, "text").Val() != "x" {
-		t.Errorf("status %d", status)
-	}
+	_, _, status = ctl(t, s.Addr(), "", "unlock", "-yes", "text")
+	assert.Equal(t, statusFailed, status)
+	assert.Equal(t, "x", rdb.Get(ctx, "text").Val())
 }
 
-// subscribed says whether somebody is subscribed to what has the lock's name in it.
+// subscribed reports whether a client is subscribed to a channel with the lock's name in it.
 func subscribed(t *testing.T, rdb redis.UniversalClient, name string) bool {
 	t.Helper()
 	ctx, pattern := context.Background(), "*"+name+"*"
@@ -280,18 +278,19 @@ func testUnlock(t *testing.T, addr string, rdb redis.UniversalClient) {
 		i, err := other.Inspect(ctx, name)
 		must(t, err)
 		out, errs, status := ctl(t, addr, "", "unlock", "-yes", name)
-		if out != name+" is free.\n" || errs != "" || status != 0 {
-			t.Errorf("%s: %q, %q, status %d", kind, out, errs, status)
-		}
+		assert.Equal(t, name+" is free.\n", out, kind)
+		assert.Empty(t, errs, kind)
+		assert.Zero(t, status, errs)
 		select {
 		case err := <-got:
 			must(t, err)
 		case <-time.After(soon):
-			t.Fatalf("%s: the waiter is not woken", kind)
+			require.Fail(t, kind+": the waiter is not woken")
 		}
-		if i, err := other.Inspect(ctx, name); err != nil || len(i.Holders) != 1 || i.Holders[0].Client != other.ID() {
-			t.Errorf("%s: %+v, %v", kind, i, err)
-		}
+		after, err := other.Inspect(ctx, name)
+		require.NoError(t, err, kind)
+		require.Len(t, after.Holders, 1, kind)
+		assert.Equal(t, other.ID(), after.Holders[0].Client, kind)
 		channel := "redisson_lock__channel:{" + name + "}"
 		switch i.Kind {
 		case relock.KindFair: // whose waiters would ask again within a second
@@ -300,26 +299,24 @@ func testUnlock(t *testing.T, addr string, rdb redis.UniversalClient) {
 			channel = "redisson_rwlock:{" + name + "}"
 		}
 		if _, cluster := rdb.(*redis.ClusterClient); !cluster { // there it stays in the shard
-			if m, err := messages.ReceiveMessage(ctx); err != nil || m.Channel != channel {
-				t.Errorf("%s: it tells %v, %v; want %s", kind, m, err, channel)
-			}
+			m, err := messages.ReceiveMessage(ctx)
+			require.NoError(t, err, kind)
+			assert.Equal(t, channel, m.Channel, kind)
 		}
 		must(t, messages.Close())
 		must(t, wanted.Unlock(waiter))
 		for _, l := range take(holder, name) {
-			if held, err := l.IsHeld(ctx); held || err != nil {
-				t.Errorf("%s: it is still held, %v", kind, err)
-			}
+			held, err := l.IsHeld(ctx)
+			assert.NoError(t, err, kind)
+			assert.False(t, held, "%s: it is still held", kind)
 		}
 		for _, guarded := range guards {
-			if cause := context.Cause(guarded); !errors.Is(cause, relock.ErrLockLost) {
-				t.Errorf("%s: the holder hears %v", kind, cause)
-			}
+			assert.ErrorIs(t, context.Cause(guarded), relock.ErrLockLost, kind)
 		}
 	}
 }
 
-func TestUnlockAsks(t *testing.T) {
+func TestUnlockAsksBeforeItFrees(t *testing.T) {
 	s := testredis.Start(t)
 	ctx, rdb := context.Background(), s.Client()
 	c := newClient(t, rdb)
@@ -327,20 +324,22 @@ func TestUnlockAsks(t *testing.T) {
 	must(t, lock.LockLease(ctx, time.Hour))
 	for _, answer := range []string{"", "\n", "n\n", "yup\n"} {
 		out, errs, status := ctl(t, s.Addr(), answer, "unlock", "orders")
-		if out != "" || !strings.Contains(errs, c.ID()) || !strings.Contains(errs, "[y/N]") || status != statusNotFreed {
-			t.Errorf("%q: %q, %q, status %d", answer, out, errs, status)
-		}
+		assert.Empty(t, out)
+		assert.Contains(t, errs, c.ID())
+		assert.Contains(t, errs, "[y/N]")
+		assert.Equal(t, statusNotFreed, status, errs)
 	}
 	out, _, status := ctl(t, s.Addr(), "Yes\n", "unlock", "orders", "-json")
 	var done jsonUnlock
 	must(t, json.Unmarshal([]byte(out), &done))
-	if !done.Unlocked || done.Lock.Name != "orders" || done.Lock.Holders[0].Client != c.ID() || status != 0 {
-		t.Errorf("%q, status %d", out, status)
-	}
+	assert.True(t, done.Unlocked)
+	assert.Equal(t, "orders", done.Lock.Name)
+	assert.Equal(t, c.ID(), done.Lock.Holders[0].Client)
+	assert.Zero(t, status, out)
 
 	_ = lock.Unlock(ctx) // it is lost
 
-	// What happens while it asks.
+	// The lock changes while the program asks.
 	for what, c := range map[string]struct {
 		then   func()
 		status int
@@ -348,7 +347,7 @@ func TestUnlockAsks(t *testing.T) {
 		"it is still held":     {func() {}, statusDone},
 		"it is given back":     {func() { must(t, lock.Unlock(ctx)) }, statusFree},
 		"it has changed hands": {func() { must(t, lock.Unlock(ctx)); must(t, lock.LockLease(ctx, time.Hour)) }, statusNotFreed},
-		"somebody hits Ctrl-C": {nil, statusNotFreed},
+		"the user hits Ctrl-C": {nil, statusNotFreed},
 	} {
 		must(t, lock.LockLease(ctx, time.Hour))
 		cmd := command(s.Addr(), "unlock", "orders")
@@ -367,19 +366,17 @@ func TestUnlockAsks(t *testing.T) {
 			must(t, err)
 		}
 		_ = cmd.Wait()
-		if status := cmd.ProcessState.ExitCode(); status != c.status {
-			t.Errorf("%s: status %d, want %d; asked %s", what, status, c.status, asked)
-		}
-		if held := rdb.Exists(ctx, "orders").Val() == 1; held != (c.status == statusNotFreed) {
-			t.Errorf("%s: held: %v", what, held)
-		}
+		status := cmd.ProcessState.ExitCode()
+		assert.Equal(t, c.status, status, "%s: it asked %s", what, asked)
+		held := rdb.Exists(ctx, "orders").Val() == 1
+		assert.Equal(t, c.status == statusNotFreed, held, "%s: the lock is held", what)
 		_, err = lock.ForceUnlock(ctx) // so that this process knows of it too
 		must(t, err)
 		_ = lock.Unlock(ctx)
 	}
 }
 
-func TestOnACluster(t *testing.T) {
+func TestRelockctlWorksOnACluster(t *testing.T) {
 	cluster := testredis.StartCluster(t, 3, 0)
 	c, ctx := newClient(t, cluster.Client()), context.Background()
 	var names []string
@@ -394,13 +391,12 @@ func TestOnACluster(t *testing.T) {
 	for _, l := range locks {
 		found = append(found, l.Name)
 	}
-	if !slices.Equal(found, names) || status != 0 {
-		t.Errorf("%v, %q, status %d", found, errs, status)
-	}
+	assert.Equal(t, names, found, errs)
+	assert.Zero(t, status, errs)
 	testUnlock(t, cluster.Addrs()[2], cluster.Client())
 }
 
-func TestWatchWithoutATerminal(t *testing.T) {
+func TestWatchWithoutATerminalPrintsLists(t *testing.T) {
 	s := testredis.Start(t)
 	ctx := context.Background()
 	c := newClient(t, s.Client())
@@ -420,7 +416,7 @@ func TestWatchWithoutATerminal(t *testing.T) {
 				return
 			}
 		}
-		t.Errorf("it does not see %d locks", n)
+		assert.Fail(t, "it does not see all locks", "of %d", n)
 	}
 	await(0)
 	must(t, c.NewLock("orders").Lock(ctx))
@@ -430,16 +426,16 @@ func TestWatchWithoutATerminal(t *testing.T) {
 	await(0)
 	must(t, cmd.Process.Signal(syscall.SIGINT))
 	_, _ = io.Copy(io.Discard, out)
-	if err := cmd.Wait(); err != nil {
-		t.Errorf("%v: %s", err, errs.String())
-	}
+	err = cmd.Wait()
+	assert.NoError(t, err, errs.String())
 }
 
-func TestUsage(t *testing.T) {
+func TestInvalidCommandLinesAreRefused(t *testing.T) {
 	for _, args := range [][]string{{"-h"}, {"help"}, {"show", "-help"}} {
-		if out, errs, status := ctl(t, "127.0.0.1:1", "", args...); out != usage || errs != "" || status != statusDone {
-			t.Errorf("%v: %q, %q, status %d", args, out, errs, status)
-		}
+		out, errs, status := ctl(t, "127.0.0.1:1", "", args...)
+		assert.Equal(t, usage, out)
+		assert.Empty(t, errs)
+		assert.Equal(t, statusDone, status, errs)
 	}
 	for text, args := range map[string][]string{
 		"relockctl -h":           {"unlok", "x"},
@@ -456,36 +452,37 @@ func TestUsage(t *testing.T) {
 		"address of the Redis":   {"-sentinel-master", "main", "-url", "redis://me:secret@x?colour=red"},
 	} {
 		out, errs, status := ctl(t, "127.0.0.1:1", "", args...)
-		if out != "" || !strings.Contains(errs, text) || strings.Contains(errs, "secret") || status != statusUsage {
-			t.Errorf("%v: %q, %q, status %d", args, out, errs, status)
-		}
+		assert.Empty(t, out)
+		assert.Contains(t, errs, text)
+		assert.NotContains(t, errs, "secret")
+		assert.Equal(t, statusUsage, status, errs)
 	}
 }
 
-func TestNoRedis(t *testing.T) {
+func TestRedisThatCannotBeReachedIsReported(t *testing.T) {
 	start := time.Now()
 	out, errs, status := ctl(t, "me:secret@127.0.0.1:1", "", "list")
-	if out != "" || !strings.Contains(errs, "no Redis at 127.0.0.1:1") || strings.Contains(errs, "secret") || strings.Count(errs, "\n") != 1 || status != statusFailed {
-		t.Errorf("%q, %q, status %d", out, errs, status)
-	}
-	if took := time.Since(start); took > 2*patience {
-		t.Errorf("it took %v", took)
-	}
+	assert.Empty(t, out)
+	assert.Contains(t, errs, "no Redis at 127.0.0.1:1")
+	assert.NotContains(t, errs, "secret")
+	assert.Equal(t, 1, strings.Count(errs, "\n"))
+	assert.Equal(t, statusFailed, status, errs)
+	assert.LessOrEqual(t, time.Since(start), 2*patience)
 
 	s := testredis.Start(t)
 	must(t, s.Client().ConfigSet(context.Background(), "requirepass", "secret").Err())
-	if _, errs, status := ctl(t, s.Addr(), "", "list"); !strings.Contains(errs, "the Redis at "+s.Addr()+" refuses: NOAUTH") || status != statusFailed {
-		t.Errorf("%q, status %d", errs, status)
-	}
+	_, errs, status = ctl(t, s.Addr(), "", "list")
+	assert.Contains(t, errs, "the Redis at "+s.Addr()+" refuses: NOAUTH")
+	assert.Equal(t, statusFailed, status, errs)
 }
 
-func TestSentinel(t *testing.T) {
+func TestRelockctlWorksBehindSentinel(t *testing.T) {
 	s := testredis.StartSentinel(t, 0)
 	ctx := context.Background()
 	sentinels, name := strings.Join(s.Addrs(), ","), s.MasterName()
-	if _, errs, status := ctl(t, s.Addrs()[0], "", "list"); !strings.Contains(errs, "-sentinel-master") || status != statusFailed {
-		t.Errorf("%q, status %d", errs, status)
-	}
+	_, errs, status := ctl(t, s.Addrs()[0], "", "list")
+	assert.Contains(t, errs, "-sentinel-master")
+	assert.Equal(t, statusFailed, status, errs)
 	c := newClient(t, s.Client())
 	must(t, c.NewLock("orders").Lock(ctx))
 	for _, args := range [][]string{
@@ -493,40 +490,41 @@ func TestSentinel(t *testing.T) {
 		{"-addr", "127.0.0.1:1," + s.Addrs()[0], "-sentinel-master", name}, // one of them is down
 		{"-sentinel-master", name},                                         // at REDIS_URL
 	} {
-		if out, errs, status := ctl(t, s.Addrs()[1], "", append(args, "list")...); !strings.Contains(out, "orders") || errs != "" || status != 0 {
-			t.Errorf("%v: %q, %q, status %d", args, out, errs, status)
-		}
+		out, errs, status := ctl(t, s.Addrs()[1], "", append(args, "list")...)
+		assert.Contains(t, out, "orders")
+		assert.Empty(t, errs)
+		assert.Zero(t, status, errs)
 	}
-	if out, errs, status := ctl(t, s.Addrs()[0], "", "-sentinel-master", name, "unlock", "-yes", "orders"); out != "orders is free.\n" || status != 0 {
-		t.Errorf("%q, %q, status %d", out, errs, status)
-	}
+	out, errs, status := ctl(t, s.Addrs()[0], "", "-sentinel-master", name, "unlock", "-yes", "orders")
+	assert.Equal(t, "orders is free.\n", out)
+	assert.Zero(t, status, errs)
 	for text, args := range map[string][]string{
 		"no Redis other of the Sentinel at " + s.Addrs()[0] + ": it knows no master of that name": {"-addr", s.Addrs()[0], "-sentinel-master", "other"},
 		"of the Sentinel at 127.0.0.1:1,127.0.0.1:2":                                              {"-addr", "127.0.0.1:1,127.0.0.1:2", "-sentinel-master", name},
 		"no Redis main of the Sentinel at " + s.Master().Addr() + ": ":                            {"-addr", s.Master().Addr(), "-sentinel-master", name}, // which is no Sentinel
 	} {
-		if out, errs, status := ctl(t, "", "", append(args, "list")...); out != "" || !strings.Contains(errs, text) || strings.Count(errs, "\n") != 1 || status != statusFailed {
-			t.Errorf("%v: %q, %q, status %d", args, out, errs, status)
-		}
+		out, errs, status := ctl(t, "", "", append(args, "list")...)
+		assert.Empty(t, out)
+		assert.Contains(t, errs, text)
+		assert.Equal(t, 1, strings.Count(errs, "\n"))
+		assert.Equal(t, statusFailed, status, errs)
 	}
-	// Whoever logs in at a Sentinel has a user of its own there.
+	// A Sentinel has users of its own.
 	login := redis.NewClient(&redis.Options{Addr: s.Addrs()[0]})
 	t.Cleanup(func() { login.Close() })
 	must(t, login.Do(ctx, "acl", "setuser", "default", "resetpass", ">other").Err())
 	for query, want := range map[string]int{"": statusFailed, "?sentinel_password=secret": statusFailed, "?sentinel_password=other": 0} {
-		if _, errs, status := ctl(t, s.Addrs()[0]+query, "", "-sentinel-master", name); status != want || strings.Contains(errs, "secret") {
-			t.Errorf("%q: %q, status %d", query, errs, status)
-		}
+		_, errs, status := ctl(t, s.Addrs()[0]+query, "", "-sentinel-master", name)
+		assert.Equal(t, want, status, errs)
+		assert.NotContains(t, errs, "secret")
 	}
 }
 
-func TestQuote(t *testing.T) {
+func TestNamesAreQuotedForTheTerminal(t *testing.T) {
 	for name, want := range map[string]string{
 		"orders:42": "orders:42", "Straße 7": "Straße 7", "日本": "日本", "{a}:b": "{a}:b",
 		"": `""`, " x": `" x"`, "a\nb": `"a\nb"`, "\x1b[2J": `"\x1b[2J"`, "a\xff": `"a\xff"`, `"x"`: `"\"x\""`, "a\u202eb": `"a\u202eb"`,
 	} {
-		if got := quote(name); got != want {
-			t.Errorf("%q: %s, want %s", name, got, want)
-		}
+		assert.Equal(t, want, quote(name), "%q", name)
 	}
 }

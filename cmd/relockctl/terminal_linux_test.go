@@ -11,6 +11,9 @@ import (
 	"testing"
 	"unsafe"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -25,9 +28,8 @@ func openTerminal(t *testing.T, columns, rows uint16) (keys, side *os.File) {
 	t.Cleanup(func() { keys.Close() })
 	ioctl := func(request uintptr, arg unsafe.Pointer) {
 		t.Helper()
-		if _, _, errno := syscall.Syscall(syscall.SYS_IOCTL, keys.Fd(), request, uintptr(arg)); errno != 0 {
-			t.Fatal(errno)
-		}
+		_, _, errno := syscall.Syscall(syscall.SYS_IOCTL, keys.Fd(), request, uintptr(arg))
+		require.Zero(t, errno)
 	}
 	var locked, number int32
 	ioctl(syscall.TIOCSPTLCK, unsafe.Pointer(&locked))
@@ -39,7 +41,7 @@ func openTerminal(t *testing.T, columns, rows uint16) (keys, side *os.File) {
 	return keys, side
 }
 
-func TestWatchOnATerminal(t *testing.T) {
+func TestWatchRedrawsTheTerminal(t *testing.T) {
 	s := testredis.Start(t)
 	c, ctx := newClient(t, s.Client()), context.Background()
 	for i := range 30 {
@@ -79,15 +81,17 @@ func TestWatchOnATerminal(t *testing.T) {
 	reading.Wait()
 
 	all := seen()
-	if !strings.HasPrefix(all, enterScreen) || !strings.Contains(all, leaveScreen) || strings.Count(all, enterScreen) != 1 {
-		t.Errorf("%q", all)
-	}
+	assert.True(t, strings.HasPrefix(all, enterScreen), "%q", all)
+	require.Contains(t, all, leaveScreen)
+	assert.Equal(t, 1, strings.Count(all, enterScreen), "%q", all)
 	for frame := range strings.SplitSeq(strings.TrimPrefix(all, enterScreen), home) {
-		if frame != "" && (strings.Count(frame, "\n") > 9 || !strings.Contains(frame, "lock-00") || !strings.Contains(frame, "more lines") || !strings.Contains(frame, "30 held")) {
-			t.Errorf("%q", frame)
+		if frame == "" {
+			continue
 		}
+		assert.LessOrEqual(t, strings.Count(frame, "\n"), 9, "%q", frame)
+		assert.Contains(t, frame, "lock-00")
+		assert.Contains(t, frame, "more lines")
+		assert.Contains(t, frame, "30 held")
 	}
-	if after := all[strings.Index(all, leaveScreen)+len(leaveScreen):]; strings.Trim(after, "^C\r\n") != "" {
-		t.Errorf("after it has left the screen: %q", after)
-	}
+	assert.Empty(t, strings.Trim(all[strings.Index(all, leaveScreen)+len(leaveScreen):], "^C\r\n"), "after it has left the screen")
 }
