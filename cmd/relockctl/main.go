@@ -2,9 +2,9 @@
 //
 //	go run github.com/relock-go/relock/cmd/relockctl@latest -h
 //
-// What was asked for goes to stdout, all else to stderr; with -json stdout is JSON and
-// nothing else; names are printed so that they cannot do anything to a terminal; Redis
-// is only read, but by unlock.
+// The result goes to stdout, all other text to stderr. With -json stdout is JSON and
+// nothing else. Names are printed so that they cannot do anything to a terminal. Only
+// unlock writes to Redis.
 package main
 
 // The command line: what can be said, what is refused, and what the exit status means.
@@ -33,7 +33,7 @@ Usage:
   relockctl [flags] list [PATTERN]    the locks that are held, a line for each holder
   relockctl [flags] show NAME         all that Redis knows of one lock, held or not
   relockctl [flags] watch [PATTERN]   list, again and again, until Ctrl-C
-  relockctl [flags] unlock NAME       free a lock, whoever holds it, after asking
+  relockctl [flags] unlock NAME       free a lock, whichever client holds it, after asking
 
 PATTERN is one of Redis, such as 'lock:orders:*'; without it, all locks are listed.
 Flags may stand anywhere; after -- everything is a name.
@@ -61,19 +61,19 @@ may have handed it over to another one since, and readers of one process may sha
 A name that is not plain text is printed as Go quotes it, and given to show and unlock
 as $'...' of the shell: $'a\x1bb' for "a\x1bb". In JSON a byte that is no UTF-8 is U+FFFD.
 
-The holder of a lock that is freed is not asked, and may still be at work: it hears
-of it at its next renewal. Waiters are woken. Of a read/write lock all readers and
+The holder of a lock that is freed is not asked, and may still be at work: it notices
+the loss at its next renewal. Waiters are woken. Of a read/write lock all readers and
 the writer lose it. If it changes hands while you are asked, it is not freed.
 
 Exit status:
   0  done; watch was ended with Ctrl-C
-  1  Redis could not be reached, or refused; or what is under that name is not a lock
-  2  the command line makes no sense
-  3  nobody holds the lock: show, unlock
+  1  Redis could not be reached, or refused; or the key of that name is not a lock
+  2  the command line is not valid
+  3  the lock is not held: show, unlock
   4  not freed: you did not say yes, or the lock has changed hands meanwhile
 `
 
-// What main exits with.
+// The exit statuses of main.
 const (
 	statusDone = iota
 	statusFailed

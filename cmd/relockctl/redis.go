@@ -2,10 +2,10 @@ package main
 
 // The connection, and how locks are found.
 //
-// Rules: whether it is a Cluster is asked, not told; keys are listed with SCAN, of a
-// Cluster on every master; what a scan shows twice is one lock, and what is gone
-// when it is looked at, or is no lock, is none. Of data that is no lock no more is
-// read than two fields, because Redis would stand still while it reads a big hash.
+// Rules: the program asks the server whether it is a Cluster. Keys are listed with SCAN,
+// of a Cluster on every master. A key that a scan shows twice is one lock. A key that is
+// gone when it is inspected, or is no lock, is not listed. Of other data no more than two
+// fields are read, because Redis would stand still while it reads a big hash.
 
 import (
 	"context"

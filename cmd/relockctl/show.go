@@ -1,6 +1,6 @@
 package main
 
-// What a lock looks like, as text and as JSON.
+// Output of locks, as text and as JSON.
 //
 // Rules: a name that is not plain text is quoted, as Go quotes it, so that no byte
 // of it reaches the terminal as it is; tables shorten, JSON and show do not.
@@ -77,15 +77,15 @@ func details(i relock.Inspection) string {
 	kind := i.Kind.String()
 	switch i.Kind {
 	case relock.KindNone:
-		kind = "none: nobody holds it, and nobody is known to wait for it"
+		kind = "none: it is not held, and has no known waiters"
 	case relock.KindPlain:
-		kind = "plain, or fair and nobody waits: they look the same"
+		kind = "plain, or fair without waiters: they look the same"
 	}
 	text := tabulate(func(line func(cells ...any)) {
 		line("name", quote(i.Name))
 		line("kind", kind)
 		if i.Kind != relock.KindNone && len(i.Holders) == 0 {
-			line("held by", "nobody")
+			line("held by", "no owner")
 		}
 		if len(i.Holders) > 0 {
 			line("lease", lease(i.TTL))
@@ -201,7 +201,7 @@ func tabulate(fill func(line func(cells ...any))) string {
 	return text.String()
 }
 
-// What -json prints. Scripts rely on these names.
+// The types that -json prints. Scripts rely on these names.
 type (
 	jsonLock struct {
 		Name    string       `json:"name"`

@@ -1,11 +1,11 @@
 package main
 
-// How a lock is freed that somebody holds.
+// Freeing of a lock that is held.
 //
 // Rules: only the holders that were shown lose it, as far as two requests can make
-// sure; as its type has it, so that waiters are woken; a read/write lock from the
-// readers on, because as long as a writer is there nobody else comes in; what is no lock
-// is refused by Inspect, and by what frees a lock.
+// sure. The lock type frees it, so that waiters are woken. Of a read/write lock the
+// readers lose it first, because no other owner comes in as long as a writer is there. A
+// key that is no lock is refused by Inspect, and by ForceUnlock.
 
 import (
 	"bufio"
@@ -25,10 +25,10 @@ func (p *program) unlock(ctx context.Context, name string) error {
 		return err
 	}
 	if len(i.Holders) == 0 {
-		return p.nobody(i)
+		return p.notHeld(i)
 	}
 	if !p.yes {
-		fmt.Fprintf(p.err, "%s\nWhoever holds it may still be at work. Free it? [y/N] ", details(i))
+		fmt.Fprintf(p.err, "%s\nIts holder may still be at work. Free it? [y/N] ", details(i))
 		if !p.confirmed(ctx) {
 			return statusError{statusNotFreed, "not freed"}
 		}
@@ -37,7 +37,7 @@ func (p *program) unlock(ctx context.Context, name string) error {
 		case err != nil:
 			return err
 		case len(now.Holders) == 0:
-			return p.nobody(now)
+			return p.notHeld(now)
 		case !slices.EqualFunc(i.Holders, now.Holders, func(a, b relock.Holder) bool { return a.Field == b.Field }):
 			return statusError{statusNotFreed, "the lock has changed hands meanwhile: not freed"}
 		}
@@ -48,7 +48,7 @@ func (p *program) unlock(ctx context.Context, name string) error {
 		return err
 	}
 	if !freed {
-		return p.nobody(i)
+		return p.notHeld(i)
 	}
 	if p.json {
 		return p.print(jsonUnlock{true, lockJSON(i)})
@@ -84,20 +84,20 @@ func (p *program) force(ctx context.Context, i relock.Inspection) (freed bool, e
 	return freed, nil
 }
 
-// nobody says that nobody holds the lock.
-func (p *program) nobody(i relock.Inspection) error {
+// notHeld reports that the lock is not held.
+func (p *program) notHeld(i relock.Inspection) error {
 	if p.json {
 		if err := p.print(jsonUnlock{false, lockJSON(i)}); err != nil {
 			return err
 		}
 	}
-	return statusError{statusFree, "nobody holds " + quote(i.Name)}
+	return statusError{statusFree, quote(i.Name) + " is not held"}
 }
 
-// confirmed says whether somebody says yes before ctx ends.
+// confirmed reports whether the user answers yes before ctx ends.
 func (p *program) confirmed(ctx context.Context) bool {
 	answer := make(chan string, 1)
-	go func() { // which nobody can interrupt; it ends with the program
+	go func() { // a read cannot be interrupted: this goroutine ends with the program
 		line, err := bufio.NewReader(p.in).ReadString('\n')
 		if err != nil && err != io.EOF {
 			line = ""

@@ -79,7 +79,7 @@ func (p *program) redraw(pattern string, locks []relock.Inspection, failed error
 	if more := len(lines) - (rows - 1); rows > 4 && more > 0 {
 		lines = append(lines[:rows-2], fmt.Sprintf("… and %d more lines", more+1))
 	}
-	// In one piece, so that nobody sees half of it.
+	// In one piece, so that no half of it is ever on the screen.
 	_, err := io.WriteString(p.out, home+strings.Join(lines, clearLine)+clearLine+clearRest)
 	return err
 }
