@@ -5,9 +5,11 @@ import (
 	"go/parser"
 	"go/token"
 	"go/types"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 const before = `package p
@@ -44,13 +46,9 @@ func apiOf(t *testing.T, source string) []string {
 	t.Helper()
 	files := token.NewFileSet()
 	file, err := parser.ParseFile(files, "p.go", source, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	pkg, err := new(types.Config).Check("p", files, []*ast.File{file}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return list(pkg)
 }
 
@@ -73,9 +71,7 @@ func TestListHasEverythingThatUsersSee(t *testing.T) {
 		"type made struct",
 		"var Err error",
 	}
-	if got := apiOf(t, before); !slices.Equal(got, want) {
-		t.Errorf("the list is\n%s", strings.Join(got, "\n"))
-	}
+	assert.Equal(t, want, apiOf(t, before))
 }
 
 func TestCompareFindsWhatBreaksUsers(t *testing.T) {
@@ -84,35 +80,33 @@ func TestCompareFindsWhatBreaksUsers(t *testing.T) {
 		broken   string // what is said first, or "" for a change that breaks nothing
 		added    string
 	}{
-		"removed func":                {"func (*made) Undo() {}", "", "removed: method (*made) Undo()", ""},
-		"removed field":               {"Name string", "", "removed: type Info struct, field Name string", ""},
-		"removed promoted method":     {"func (hidden) Old() bool { return true }", "", "removed: method (Info) Old() bool", ""},
-		"changed parameter":           {"rest ...string", "rest ...int", "changed: method (*Client) Do(func(int) error, ...string) *made", ""},
-		"changed result":              {"Lock(name string) error", "Lock(name string)", "changed: type Locker interface, method Lock(string) error", ""},
-		"changed constant":            {"Size = 3", "Size = 4", "changed: const Size untyped int = 3", ""},
-		"changed type":                {"type Way string", "type Way int", "changed: type Way string", ""},
-		"from value to pointer":       {"func (hidden) Old", "func (*hidden) Old", "changed: method (Info) Old() bool", ""},
-		"no longer comparable":        {"Age int", "Age int; f func()", "removed: type Info is comparable", ""},
-		"method of an interface":      {"Lock(name string) error", "Lock(name string) error; New()", "new in an interface that others may implement: type Locker interface, method New()", ""},
-		"sealed interface":            {"Lock(name string) error", "Lock(name string) error; no()", "new in an interface that others may implement: type Locker interface, sealed", ""},
-		"method of a sealed one":      {"apply()", "apply(); New()", "", "type Option interface, method New()"},
-		"new interface":               {"type Way string", "type Way string; type New interface{ X() }", "", "type New interface, type New interface, method X()"},
-		"new func":                    {"type Way string", "type Way string; func New() {}", "", "func New()"},
-		"new field":                   {"Name string", "Name string; New int", "", "type Info struct, field New int"},
-		"names of parameters":         {"f func(n int) error", "g func(m int) error", "", ""},
-		"what nobody outside can see": {"key []byte", "key, other []byte", "", ""},
+		"removed func":            {"func (*made) Undo() {}", "", "removed: method (*made) Undo()", ""},
+		"removed field":           {"Name string", "", "removed: type Info struct, field Name string", ""},
+		"removed promoted method": {"func (hidden) Old() bool { return true }", "", "removed: method (Info) Old() bool", ""},
+		"changed parameter":       {"rest ...string", "rest ...int", "changed: method (*Client) Do(func(int) error, ...string) *made", ""},
+		"changed result":          {"Lock(name string) error", "Lock(name string)", "changed: type Locker interface, method Lock(string) error", ""},
+		"changed constant":        {"Size = 3", "Size = 4", "changed: const Size untyped int = 3", ""},
+		"changed type":            {"type Way string", "type Way int", "changed: type Way string", ""},
+		"from value to pointer":   {"func (hidden) Old", "func (*hidden) Old", "changed: method (Info) Old() bool", ""},
+		"no longer comparable":    {"Age int", "Age int; f func()", "removed: type Info is comparable", ""},
+		"method of an interface":  {"Lock(name string) error", "Lock(name string) error; New()", "new in an interface that others may implement: type Locker interface, method New()", ""},
+		"sealed interface":        {"Lock(name string) error", "Lock(name string) error; no()", "new in an interface that others may implement: type Locker interface, sealed", ""},
+		"method of a sealed one":  {"apply()", "apply(); New()", "", "type Option interface, method New()"},
+		"new interface":           {"type Way string", "type Way string; type New interface{ X() }", "", "type New interface, type New interface, method X()"},
+		"new func":                {"type Way string", "type Way string; func New() {}", "", "func New()"},
+		"new field":               {"Name string", "Name string; New int", "", "type Info struct, field New int"},
+		"names of parameters":     {"f func(n int) error", "g func(m int) error", "", ""},
+		"unexported field":        {"key []byte", "key, other []byte", "", ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if !strings.Contains(before, c.old) {
-				t.Fatal("the case changes nothing")
-			}
+			require.Contains(t, before, c.old, "the case changes nothing")
 			broken, added := compare(apiOf(t, before), apiOf(t, strings.Replace(before, c.old, c.now, 1)))
-			if c.broken == "" && len(broken) > 0 || c.broken != "" && (len(broken) == 0 || broken[0] != c.broken) {
-				t.Errorf("broken %q, want %q", broken, c.broken)
+			if c.broken == "" {
+				assert.Empty(t, broken)
+			} else if assert.NotEmpty(t, broken) {
+				assert.Equal(t, c.broken, broken[0])
 			}
-			if got := strings.Join(added, ", "); got != c.added {
-				t.Errorf("added %q, want %q", got, c.added)
-			}
+			assert.Equal(t, c.added, strings.Join(added, ", "), "added")
 		})
 	}
 }

@@ -4,9 +4,11 @@ package history
 // and lets one pass that is almost the same.
 
 import (
-	"slices"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 const ms = time.Millisecond
@@ -29,7 +31,7 @@ func hold(owner string, call, from, until time.Duration, changes ...func(*Hold))
 }
 
 func shared(h *Hold) { h.Take.Shared = true }
-func nobody(h *Hold) {
+func unreleased(h *Hold) {
 	h.Then = append(h.Then, Op{Kind: Give, Outcome: Unsure, Call: h.Trusted, Return: h.Trusted})
 }
 func token(n int64) func(*Hold) { return func(h *Hold) { h.Take.Token = n } }
@@ -67,7 +69,7 @@ func fault(kind FaultKind, from, to time.Duration) Fault {
 	return Fault{Kind: kind, What: "a fault", Client: AllClients, From: from, To: to}
 }
 
-func TestCheck(t *testing.T) {
+func TestCheckFindsEachBrokenRule(t *testing.T) {
 	caught := make(map[string]bool)
 	for _, test := range []struct {
 		rule  string // that finds it; "": none, it is right
@@ -80,8 +82,8 @@ func TestCheck(t *testing.T) {
 		{"exclusion", "model", "one within the other", holds(hold("a", 0, 10, 90), hold("b", 5, 19, 40), hold("c", 5, 50, 60))},
 		{"", "", "the next is told before the last has come back", holds(hold("a", 0, 10, 20), hold("b", 5, 21, 40))},
 		{"", "", "two locks", holds(hold("a", 0, 10, 20), hold("b", 5, 19, 40, func(h *Hold) { h.Take.Name = "y" }))},
-		{"", "", "after its trust has ended", holds(hold("a", 0, 10, 20, nobody), hold("b", 5, 21, 40))},
-		{"exclusion", "model", "before its trust has ended", holds(hold("a", 0, 10, 20, nobody), hold("b", 5, 19, 40))},
+		{"", "", "after its trust has ended", holds(hold("a", 0, 10, 20, unreleased), hold("b", 5, 21, 40))},
+		{"exclusion", "model", "before its trust has ended", holds(hold("a", 0, 10, 20, unreleased), hold("b", 5, 19, 40))},
 
 		{"", "", "two readers", holds(hold("a", 0, 10, 20, shared), hold("b", 5, 15, 40, shared))},
 		{"exclusion", "model", "a reader and a writer", holds(hold("a", 0, 10, 20, shared), hold("b", 5, 15, 40))},
@@ -106,23 +108,23 @@ func TestCheck(t *testing.T) {
 		{"fence", "", "overtaken while it is trusted", holds(hold("a", 0, 10, 20, token(1), overtaken(19)))},
 		{"", "", "overtaken when Redis had forgotten it", holds(hold("a", 0, 10, 20, token(1), overtaken(19))).and(fault(Forgets, 12, 13))},
 
-		{"", "", "a lease that lapses", holds(hold("a", 0, 10, 109, lease(100), nobody), hold("b", 5, 110, 120))},
-		{"lease", "", "trusted beyond its lease", holds(hold("a", 0, 10, 111, lease(100), nobody))},
-		{"", "", "a longer one inside", holds(hold("a", 0, 10, 111, lease(100), does(Take, Done, 2, 20, 30), func(h *Hold) { h.Then[0].Lease = 90 }, nobody))},
-		{"", "", "told a bit late", holds(hold("a", 0, 10, 109, lease(100), nobody, untold(100*ms)))},
-		{"lease", "", "told too late", holds(hold("a", 0, 10, 109, lease(100), nobody, untold(101*ms)))},
-		{"", "", "told too late by a machine that stood still", holds(hold("a", 0, 10, 109, lease(100), nobody, untold(101*ms))).and(fault(Stalls, 1*ms, 3*ms))},
+		{"", "", "a lease that lapses", holds(hold("a", 0, 10, 109, lease(100), unreleased), hold("b", 5, 110, 120))},
+		{"lease", "", "trusted beyond its lease", holds(hold("a", 0, 10, 111, lease(100), unreleased))},
+		{"", "", "a longer one inside", holds(hold("a", 0, 10, 111, lease(100), does(Take, Done, 2, 20, 30), func(h *Hold) { h.Then[0].Lease = 90 }, unreleased))},
+		{"", "", "told a bit late", holds(hold("a", 0, 10, 109, lease(100), unreleased, untold(100*ms)))},
+		{"lease", "", "told too late", holds(hold("a", 0, 10, 109, lease(100), unreleased, untold(101*ms)))},
+		{"", "", "told too late by a machine that stood still", holds(hold("a", 0, 10, 109, lease(100), unreleased, untold(101*ms))).and(fault(Stalls, 1*ms, 3*ms))},
 
 		{"", "", "renewed as long as it goes", holds(hold("a", 0, 10, 3000*ms))},
-		{"", "", "trust ends in a silence", holds(hold("a", 0, 10, 1900*ms, nobody)).and(fault(Silences, 1000*ms, 3000*ms))},
-		{"silence", "", "trust goes on in a silence", holds(hold("a", 0, 10, 1901*ms, nobody)).and(fault(Silences, 1000*ms, 3000*ms))},
+		{"", "", "trust ends in a silence", holds(hold("a", 0, 10, 1900*ms, unreleased)).and(fault(Silences, 1000*ms, 3000*ms))},
+		{"silence", "", "trust goes on in a silence", holds(hold("a", 0, 10, 1901*ms, unreleased)).and(fault(Silences, 1000*ms, 3000*ms))},
 		{"", "", "a silence is over in time", holds(hold("a", 0, 10, 3000*ms)).and(fault(Silences, 1000*ms, 1800*ms))},
-		{"silence", "", "nobody is told in a silence", holds(hold("a", 0, 10, 1800*ms, nobody, untold(2100*ms))).and(fault(Silences, 1000*ms, 3000*ms))},
+		{"silence", "", "a loss in a silence is reported late", holds(hold("a", 0, 10, 1800*ms, unreleased, untold(2100*ms))).and(fault(Silences, 1000*ms, 3000*ms))},
 		{"", "", "the silence of another client", holds(hold("a", 0, 10, 1950*ms)).and(Fault{Kind: Silences, Client: 7, From: 1000 * ms, To: 3000 * ms})},
 
-		{"", "", "told that it is forgotten", holds(hold("a", 0, 10, 1300*ms, nobody)).and(fault(Forgets, 1000*ms, 1001*ms))},
-		{"told", "", "not told that it is forgotten", holds(hold("a", 0, 10, 1500*ms, nobody)).and(fault(Forgets, 1000*ms, 1001*ms))},
-		{"", "", "forgotten and disturbed", holds(hold("a", 0, 10, 1500*ms, nobody)).and(fault(Forgets, 1000*ms, 1001*ms), fault(Disturbs, 1100*ms, 1101*ms))},
+		{"", "", "told that it is forgotten", holds(hold("a", 0, 10, 1300*ms, unreleased)).and(fault(Forgets, 1000*ms, 1001*ms))},
+		{"told", "", "not told that it is forgotten", holds(hold("a", 0, 10, 1500*ms, unreleased)).and(fault(Forgets, 1000*ms, 1001*ms))},
+		{"", "", "forgotten and disturbed", holds(hold("a", 0, 10, 1500*ms, unreleased)).and(fault(Forgets, 1000*ms, 1001*ms), fault(Disturbs, 1100*ms, 1101*ms))},
 
 		{"loss", "", "lost for no reason", holds(hold("a", 0, 10, 20, does(Give, Lost, 0, 20, 30)))},
 		{"", "", "lost in a fault", holds(hold("a", 0, 10, 20, does(Give, Lost, 0, 20, 30))).and(fault(Disturbs, 12, 13))},
@@ -136,30 +138,30 @@ func TestCheck(t *testing.T) {
 		{"model", "", "a level that was missed", holds(hold("a", 0, 10, 70, does(Take, Done, 3, 20, 30), gives(0, 70, 71)))},
 
 		{"", "", "refused by a holder", holds(hold("a", 0, 10, 20)).but(failed("b", 12, 13, Refused, once))},
-		{"refusal", "", "refused by nobody", holds(hold("a", 0, 10, 20)).but(failed("b", 32, 33, Refused, once))},
+		{"refusal", "", "refused while it was free", holds(hold("a", 0, 10, 20)).but(failed("b", 32, 33, Refused, once))},
 		{"", "", "refused by another who tries", holds().but(failed("a", 31, 34, Refused, once), failed("b", 32, 33, Refused, once))},
-		{"", "", "refused by what somebody left", holds(hold("a", 0, 10, 20, nobody)).but(failed("b", 32, 33, Refused, once))},
-		{"", "", "refused by what somebody who failed left", holds().but(failed("a", 10, 20, Unsure), failed("b", 500*ms, 501*ms, Refused, once))},
+		{"", "", "refused by a record that was left", holds(hold("a", 0, 10, 20, unreleased)).but(failed("b", 32, 33, Refused, once))},
+		{"", "", "refused by a record that a failed try left", holds().but(failed("a", 10, 20, Unsure), failed("b", 500*ms, 501*ms, Refused, once))},
 
 		{"", "", "first come, first served", holds(hold("a", 0, 10, 50), hold("b", 12, 60, 70), hold("c", 21, 80, 90)).seen(Queued{"x", "b", 15, 20})},
-		{"order", "", "somebody jumped the queue", holds(hold("a", 0, 10, 50), hold("b", 12, 80, 90), hold("c", 21, 60, 70)).seen(Queued{"x", "b", 15, 20})},
+		{"order", "", "a later one jumped the queue", holds(hold("a", 0, 10, 50), hold("b", 12, 80, 90), hold("c", 21, 60, 70)).seen(Queued{"x", "b", 15, 20})},
 		{"", "", "asked before the other was seen", holds(hold("a", 0, 10, 50), hold("b", 12, 80, 90), hold("c", 19, 60, 70)).seen(Queued{"x", "b", 15, 20})},
 		{"", "", "jumped the queue in a fault", holds(hold("a", 0, 10, 50), hold("b", 12, 80, 90), hold("c", 21, 60, 70)).seen(Queued{"x", "b", 15, 20}).and(fault(Disturbs, 30, 31))},
 		{"", "", "the first in line gave up", holds(hold("a", 0, 10, 50), hold("c", 21, 60, 70)).but(failed("b", 12, 55, Refused)).seen(Queued{"x", "b", 15, 20})},
-		{"", "", "what was seen was of before", holds(hold("a", 0, 10, 50), hold("b", 16, 80, 90), hold("c", 21, 60, 70)).seen(Queued{"x", "b", 15, 20})},
-		{"", "", "what was seen may be of before", holds(hold("a", 0, 10, 50), hold("b", 12, 80, 90), hold("c", 21, 60, 70)).but(failed("b", 5, 11, Refused)).seen(Queued{"x", "b", 15, 20})},
+		{"", "", "the sight was of a wait before", holds(hold("a", 0, 10, 50), hold("b", 16, 80, 90), hold("c", 21, 60, 70)).seen(Queued{"x", "b", 15, 20})},
+		{"", "", "the sight may be of a wait before", holds(hold("a", 0, 10, 50), hold("b", 12, 80, 90), hold("c", 21, 60, 70)).but(failed("b", 5, 11, Refused)).seen(Queued{"x", "b", 15, 20})},
 
 		{"", "", "gave up in time", holds(hold("a", 0, 10, 500*ms)).but(failed("b", 10, 200*ms, Refused, until(150*ms)))},
 		{"late", "", "gave up too late", holds(hold("a", 0, 10, 500*ms)).but(failed("b", 10, 251*ms, Refused, until(150*ms)))},
 		{"late", "", "never came back", History{Pending: []Op{failed("b", 10, 20, Done)}}},
 
 		{"", "", "waited while others held it", holds(hold("a", 0, 10, 1500*ms), hold("b", 10, 1501*ms, 1502*ms))},
-		{"stuck", "", "waited while nobody held it", holds(hold("a", 0, 10, 500*ms), hold("b", 10, 1501*ms, 1502*ms))},
-		{"stuck", "", "waited while nobody held it, and before", holds(hold("b", 10, 1001*ms, 1002*ms), hold("a", 1003*ms, 1004*ms, 1500*ms))},
-		{"", "", "waited while nobody held it and nothing ran", holds(hold("a", 0, 10, 500*ms), hold("b", 10, 1501*ms, 1502*ms)).and(fault(Stalls, 600*ms, 700*ms))},
-		{"stuck", "", "waited in the calm while nobody held it", holds(hold("a", 0, 10, 500*ms), hold("b", 10, 1001*ms, 1002*ms))},
-		{"", "", "waited after a fault while nobody held it", holds(hold("a", 0, 10, 500*ms), hold("b", 10, 1001*ms, 1002*ms)).and(fault(Disturbs, 12, 13))},
-		{"", "", "waited after a fault of another while nobody held it", holds(hold("a", 0, 10, 500*ms), hold("b", 10, 1001*ms, 1002*ms)).and(Fault{Client: 7, From: 12, To: 13})},
+		{"stuck", "", "waited while it was free", holds(hold("a", 0, 10, 500*ms), hold("b", 10, 1501*ms, 1502*ms))},
+		{"stuck", "", "waited while it was free, and before", holds(hold("b", 10, 1001*ms, 1002*ms), hold("a", 1003*ms, 1004*ms, 1500*ms))},
+		{"", "", "waited while it was free and nothing ran", holds(hold("a", 0, 10, 500*ms), hold("b", 10, 1501*ms, 1502*ms)).and(fault(Stalls, 600*ms, 700*ms))},
+		{"stuck", "", "waited in the calm while it was free", holds(hold("a", 0, 10, 500*ms), hold("b", 10, 1001*ms, 1002*ms))},
+		{"", "", "waited after a fault while it was free", holds(hold("a", 0, 10, 500*ms), hold("b", 10, 1001*ms, 1002*ms)).and(fault(Disturbs, 12, 13))},
+		{"", "", "waited after a fault of another while it was free", holds(hold("a", 0, 10, 500*ms), hold("b", 10, 1001*ms, 1002*ms)).and(Fault{Client: 7, From: 12, To: 13})},
 		{"stuck", "", "waited for ever", holds(hold("a", 0, 10, 5010*ms), hold("b", 10, 5020*ms, 5021*ms))},
 	} {
 		t.Run(test.name, func(t *testing.T) {
@@ -169,23 +171,21 @@ func TestCheck(t *testing.T) {
 				rules = append(rules, v.Rule)
 				caught[v.Rule] = true
 			}
-			if test.rule == "" && len(found) > 0 || test.rule != "" && !slices.Contains(rules, test.rule) {
-				t.Errorf("found %v, want %q", found, test.rule)
+			if test.rule == "" {
+				assert.Empty(t, found)
+			} else {
+				assert.Contains(t, rules, test.rule, "%v", found)
 			}
 			for _, rule := range rules {
-				if rule != test.rule && rule != test.also {
-					t.Errorf("found by %s too: %v", rule, found)
-				}
+				assert.Contains(t, []string{test.rule, test.also}, rule, "found by one more: %v", found)
 			}
-			if test.also == "model" && !slices.Contains(rules, "model") {
-				t.Errorf("the model does not find it: %v", found)
+			if test.also == "model" {
+				assert.Contains(t, rules, "model", "%v", found)
 			}
 		})
 	}
 	for _, rule := range rules {
-		if !caught[rule.name] {
-			t.Errorf("nothing wrong was found by %s", rule.name)
-		}
+		assert.True(t, caught[rule.name], "no case is found by %s", rule.name)
 	}
 }
 
@@ -196,28 +196,26 @@ func TestCheckIsQuickOnLongHistories(t *testing.T) {
 		h.Holds = append(h.Holds, hold([]string{"a", "b", "c"}[i%3], at-ms/2, at, at+ms/2, token(int64(i+1))))
 	}
 	start := time.Now()
-	if found := Check(h, testRules); len(found) > 0 {
-		t.Error(found)
-	}
+	assert.Empty(t, Check(h, testRules))
 	t.Log(time.Since(start))
 }
 
-func TestRecorder(t *testing.T) {
+func TestRecorderKeepsAllThatItIsGiven(t *testing.T) {
 	r := New()
 	op := r.Begin(1, Op{Kind: Take, Name: "x"})
-	if h := r.History(); len(h.Pending) != 1 {
-		t.Errorf("pending: %v", h.Pending)
-	}
+	assert.Len(t, r.History().Pending, 1)
 	op = r.End(1, op, Refused)
 	r.Fail(op)
 	r.Hold(Hold{})
 	r.Fault(Fault{})
 	r.Queued(Queued{})
 	h := r.History()
-	if len(h.Pending) != 0 || len(h.Failed) != 1 || len(h.Holds) != 1 || len(h.Faults) != 1 || len(h.Queued) != 1 {
-		t.Errorf("noted: %+v", h)
-	}
-	if op := h.Failed[0]; op.Outcome != Refused || op.Return < op.Call {
-		t.Errorf("noted: %+v", op)
-	}
+	assert.Empty(t, h.Pending)
+	assert.Len(t, h.Holds, 1)
+	assert.Len(t, h.Faults, 1)
+	assert.Len(t, h.Queued, 1)
+	require.Len(t, h.Failed, 1)
+	op = h.Failed[0]
+	assert.Equal(t, Refused, op.Outcome)
+	assert.GreaterOrEqual(t, op.Return, op.Call)
 }

@@ -2,14 +2,14 @@ package testredis
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // alert makes a client that notices a failover soon.
@@ -18,97 +18,68 @@ func alert(o *redis.ClusterOptions) {
 	o.DialerRetries = 1
 }
 
-func TestCluster(t *testing.T) {
+func TestStartClusterHasMastersAndReplicas(t *testing.T) {
 	t.Parallel() // it mostly waits
 	ctx := context.Background()
 	c := StartCluster(t, 3, 1, "--maxmemory", "64mb")
-	if n := len(c.Nodes()); n != 6 || n != len(c.Addrs()) {
-		t.Fatalf("%d nodes at %v", n, c.Addrs())
-	}
+	require.Len(t, c.Nodes(), 6)
+	require.Len(t, c.Addrs(), 6)
 	client := c.Client()
 	owners := map[*Server]int{}
 	for i := range 300 {
 		key := fmt.Sprint("k", i)
-		if err := client.Set(ctx, key, i, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, client.Set(ctx, key, i, 0).Err())
 		if i%10 == 0 {
 			owners[c.MasterOf(key)]++
 		}
 	}
-	if len(owners) != 3 {
-		t.Errorf("%d masters", len(owners))
-	}
+	assert.Len(t, owners, 3, "masters")
 	for m, n := range owners {
-		if n < 3 {
-			t.Errorf("a master has %d of 30 keys", n)
-		}
+		assert.GreaterOrEqual(t, n, 3, "keys of a master, of 30")
 		replicas := c.ReplicasOf(m)
-		if len(replicas) != 1 || !slices.Contains(c.Nodes(), replicas[0]) || owners[replicas[0]] > 0 {
-			t.Errorf("replicas: %v", replicas)
-		}
-		if got := m.Client().ConfigGet(ctx, "maxmemory").Val()["maxmemory"]; got != "67108864" {
-			t.Errorf("maxmemory is %q", got)
-		}
+		require.Len(t, replicas, 1)
+		assert.True(t, slices.Contains(c.Nodes(), replicas[0]), "a replica is a node of the cluster")
+		assert.Zero(t, owners[replicas[0]], "keys of a replica")
+		assert.Equal(t, "67108864", m.Client().ConfigGet(ctx, "maxmemory").Val()["maxmemory"], "maxmemory")
 	}
 }
 
-func TestClusterOfOne(t *testing.T) {
+func TestStartClusterOfOneHasNoReplicas(t *testing.T) {
 	t.Parallel() // it mostly waits
 	c := StartCluster(t, 1, 0)
-	if got := c.MasterOf("k"); got != c.Nodes()[0] {
-		t.Errorf("the master is %v", got)
-	}
-	if got := c.ReplicasOf(c.MasterOf("k")); len(got) > 0 {
-		t.Errorf("replicas: %v", got)
-	}
+	assert.Same(t, c.Nodes()[0], c.MasterOf("k"), "the master")
+	assert.Empty(t, c.ReplicasOf(c.MasterOf("k")), "replicas")
 }
 
-func TestMigrateSlot(t *testing.T) {
+func TestMigrateSlotMovesAllKeys(t *testing.T) {
 	t.Parallel() // it mostly waits
 	ctx := context.Background()
 	c := StartCluster(t, 3, 1)
 	client := c.Client()
 	for i := range 250 { // more than one MIGRATE takes
-		if err := client.Set(ctx, fmt.Sprintf("{k}%d", i), i, 0).Err(); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, client.Set(ctx, fmt.Sprintf("{k}%d", i), i, 0).Err())
 	}
 	from, to := c.MasterOf("{k}"), c.otherThan(c.MasterOf("{k}"))
 
 	finish := c.BeginMigration("{k}", to)
-	if got := c.MasterOf("{k}"); got != from {
-		t.Errorf("meanwhile the master is %s", got.Addr())
-	}
-	if err := from.Client().Get(ctx, "{k}none").Err(); err == nil || !strings.HasPrefix(err.Error(), "ASK ") {
-		t.Errorf("a key that is not there: %v", err)
-	}
-	if err := client.Set(ctx, "{k}new", "v", 0).Err(); err != nil {
-		t.Error(err)
-	}
-	if err := from.Client().Get(ctx, "{k}7").Err(); err != nil {
-		t.Errorf("a key that is there: %v", err)
-	}
+	assert.Same(t, from, c.MasterOf("{k}"), "the master")
+	assert.True(t, redis.HasErrorPrefix(from.Client().Get(ctx, "{k}none").Err(), "ASK"), "a key that is not there")
+	assert.NoError(t, client.Set(ctx, "{k}new", "v", 0).Err())
+	assert.NoError(t, from.Client().Get(ctx, "{k}7").Err(), "a key that is there")
 	finish()
 
-	if got := c.MasterOf("{k}"); got != to {
-		t.Errorf("the master is %s", got.Addr())
-	}
-	if err := from.Client().Get(ctx, "{k}7").Err(); err == nil || !strings.HasPrefix(err.Error(), "MOVED ") {
-		t.Errorf("the old master: %v", err)
-	}
+	assert.Same(t, to, c.MasterOf("{k}"), "the master")
+	assert.True(t, redis.HasErrorPrefix(from.Client().Get(ctx, "{k}7").Err(), "MOVED"), "the old master")
 	for i := range 250 {
-		if n, err := client.Get(ctx, fmt.Sprintf("{k}%d", i)).Int(); err != nil || n != i {
-			t.Fatalf("%d: %d, %v", i, n, err)
-		}
+		n, err := client.Get(ctx, fmt.Sprintf("{k}%d", i)).Int()
+		require.NoError(t, err)
+		require.Equal(t, i, n)
 	}
-	if v, err := client.Get(ctx, "{k}new").Result(); err != nil || v != "v" {
-		t.Errorf("%q, %v", v, err)
-	}
+	v, err := client.Get(ctx, "{k}new").Result()
+	assert.NoError(t, err)
+	assert.Equal(t, "v", v)
 	c.MigrateSlot("{k}", from) // and back
-	if got := c.MasterOf("{k}"); got != from {
-		t.Errorf("the master is %s", got.Addr())
-	}
+	assert.Same(t, from, c.MasterOf("{k}"), "the master")
 }
 
 // otherThan is a master that is not this one.
@@ -120,40 +91,33 @@ func (c *Cluster) otherThan(not *Server) *Server {
 	}
 }
 
-func TestClusterFailover(t *testing.T) {
+func TestClusterFailoverMakesTheReplicaMaster(t *testing.T) {
 	t.Parallel() // it mostly waits
 	ctx := context.Background()
 	c := StartCluster(t, 3, 1)
 	client := c.Client(alert)
 	old := c.MasterOf("k")
 	replica := c.ReplicasOf(old)[0]
-	if err := client.Set(ctx, "k", "v", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, client.Set(ctx, "k", "v", 0).Err())
 	old.AwaitReplicas("{k}waited", 1)
 
-	if got := c.Failover(old); got != replica || c.MasterOf("k") != replica {
-		t.Errorf("the master is %s", got.Addr())
-	}
+	assert.Same(t, replica, c.Failover(old), "the master")
+	assert.Same(t, replica, c.MasterOf("k"), "the master")
 	Await(t, "the client gets to the new master", patience, func() bool { return client.Get(ctx, "k").Val() == "v" })
 
 	old.Restart()
 	c.Settle()
-	if got := c.ReplicasOf(replica); len(got) != 1 || got[0] != old {
-		t.Errorf("the replicas of the new master: %v", got)
-	}
-	if got := c.FailoverAfter(replica, replica.Freeze); got != old {
-		t.Errorf("the master is %s", got.Addr())
-	}
+	got := c.ReplicasOf(replica)
+	require.Len(t, got, 1, "the replicas of the new master")
+	assert.Same(t, old, got[0], "the replicas of the new master")
+	assert.Same(t, old, c.FailoverAfter(replica, replica.Freeze), "the master")
 	replica.Thaw()
 	c.Settle()
-	if got := c.MasterOf("k"); got != old {
-		t.Errorf("the master is %s", got.Addr())
-	}
+	assert.Same(t, old, c.MasterOf("k"), "the master")
 }
 
-// What a failover loses: what had not reached the replica, and WAIT knows.
-func TestClusterRefuseReplicas(t *testing.T) {
+// A failover loses the writes that had not reached the replica; WAIT counts these.
+func TestClusterRefusedReplicasLoseWrites(t *testing.T) {
 	t.Parallel() // it mostly waits
 	ctx := context.Background()
 	c := StartCluster(t, 3, 1)
@@ -166,13 +130,9 @@ func TestClusterRefuseReplicas(t *testing.T) {
 	master.AcceptReplicas()
 	Await(t, "a write reaches the replica again", patience, reached)
 	master.RefuseReplicas()
-	if n := write("{k}lost"); n != 0 {
-		t.Errorf("it reaches %d replicas", n)
-	}
+	assert.Zero(t, write("{k}lost"), "replicas that it reaches")
 
 	c.Failover(master)
 	Await(t, "the client gets to the new master", patience, func() bool { return client.Get(ctx, "{k}kept").Val() == "v" })
-	if err := client.Get(ctx, "{k}lost").Err(); !errors.Is(err, redis.Nil) {
-		t.Errorf("what did not reach the replica: %v", err)
-	}
+	assert.ErrorIs(t, client.Get(ctx, "{k}lost").Err(), redis.Nil, "a write that did not reach the replica")
 }

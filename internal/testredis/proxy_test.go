@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
 
@@ -43,9 +45,7 @@ func newBench(t *testing.T) *bench {
 	t.Helper()
 	s := Start(t)
 	b := &bench{T: t, server: s, direct: s.Client(), proxy: NewProxy(t, s.Addr())}
-	if err := incr.Load(context.Background(), b.direct).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, incr.Load(context.Background(), b.direct).Err())
 	return b
 }
 
@@ -53,17 +53,15 @@ func newBench(t *testing.T) *bench {
 func (b *bench) executed() int {
 	b.Helper()
 	n, err := b.direct.Get(context.Background(), "k").Int()
-	if err != nil && !errors.Is(err, redis.Nil) {
-		b.Fatal(err)
+	if err != nil {
+		require.ErrorIs(b, err, redis.Nil)
 	}
 	return n
 }
 
 func (b *bench) wantExecuted(n int) {
 	b.Helper()
-	if got := b.executed(); got != n {
-		b.Errorf("executed %d times, not %d", got, n)
-	}
+	assert.Equal(b, n, b.executed(), "times that incr has run")
 }
 
 func (b *bench) awaitExecuted(n int) {
@@ -85,122 +83,97 @@ func bothProtocols(t *testing.T, test func(b *bench, protocol func(*redis.Option
 	}
 }
 
-func TestPassesEverything(t *testing.T) {
+func TestProxyPassesEverything(t *testing.T) {
 	bothProtocols(t, func(b *bench, protocol func(*redis.Options)) {
 		ctx := context.Background()
 		c := b.proxy.Client(protocol)
 		for i := range 100 {
-			if n, err := runOnce(c); err != nil || n != i+1 {
-				b.Fatalf("%d, %v", n, err)
-			}
+			n, err := runOnce(c)
+			require.NoError(b, err)
+			require.Equal(b, i+1, n)
 		}
-		if err := c.HSet(ctx, "h", "a", 1, "b", "\r\n").Err(); err != nil {
-			b.Error(err)
-		}
-		if got := c.HGetAll(ctx, "h").Val(); got["b"] != "\r\n" {
-			b.Errorf("HGETALL: %q", got)
-		}
-		if err := c.Get(ctx, "none").Err(); !errors.Is(err, redis.Nil) {
-			b.Errorf("GET of nothing: %v", err)
-		}
-		if err := c.LPush(ctx, "h", 1).Err(); err == nil {
-			b.Error("LPUSH on a hash")
-		}
+		assert.NoError(b, c.HSet(ctx, "h", "a", 1, "b", "\r\n").Err())
+		assert.Equal(b, "\r\n", c.HGetAll(ctx, "h").Val()["b"], "HGETALL")
+		assert.ErrorIs(b, c.Get(ctx, "none").Err(), redis.Nil, "GET of nothing")
+		assert.Error(b, c.LPush(ctx, "h", 1).Err(), "LPUSH on a hash")
 		cmds, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
 			for i := range 500 {
 				p.Echo(ctx, i)
 			}
 			return nil
 		})
-		if err != nil {
-			b.Error(err)
-		}
+		assert.NoError(b, err)
 		for i, cmd := range cmds {
-			if got := cmd.(*redis.StringCmd).Val(); got != fmt.Sprint(i) {
-				b.Errorf("echo %d is %q", i, got)
-			}
+			assert.Equal(b, fmt.Sprint(i), cmd.(*redis.StringCmd).Val(), "echo")
 		}
 	})
 }
 
-func TestLoseReply(t *testing.T) {
+func TestLoseReplyRunsTheRequest(t *testing.T) {
 	bothProtocols(t, func(b *bench, protocol func(*redis.Options)) {
 		rule := b.proxy.On(Script(incr.Hash()), LoseReply)
 		c := b.proxy.Client(protocol)
-		if _, err := runOnce(c); !errors.Is(err, io.EOF) {
-			b.Errorf("the client sees %v", err)
-		}
+		_, err := runOnce(c)
+		assert.ErrorIs(b, err, io.EOF, "the error of the client")
 		<-rule.Fired()
 		b.wantExecuted(1)
-		if n, err := runOnce(c); err != nil || n != 2 {
-			b.Errorf("the rule fires once, but then %d, %v", n, err)
-		}
-		if rule.Count() != 1 {
-			b.Errorf("it counts %d", rule.Count())
-		}
+		n, err := runOnce(c)
+		assert.NoError(b, err)
+		assert.Equal(b, 2, n, "the rule fires once")
+		assert.Equal(b, 1, rule.Count(), "the rule counts")
 	})
 }
 
-// What the rule is for: go-redis runs a script again and again when left to itself.
+// The purpose of the rule: go-redis by itself runs a script again and again.
 func TestLoseReplyShowsRetries(t *testing.T) {
 	b := newBench(t)
 	rule := b.proxy.On(Script(incr.Hash()), LoseReply).Times(Always)
 	c := b.proxy.Client(func(o *redis.Options) { o.MaxRetries = 2 })
-	if err := incr.EvalSha(context.Background(), c, []string{"k"}).Err(); !errors.Is(err, io.EOF) {
-		t.Errorf("the client sees %v", err)
-	}
+	assert.ErrorIs(t, incr.EvalSha(context.Background(), c, []string{"k"}).Err(), io.EOF, "the error of the client")
 	b.wantExecuted(3)
-	if rule.Count() != 3 {
-		t.Errorf("it counts %d", rule.Count())
-	}
+	assert.Equal(t, 3, rule.Count(), "the rule counts")
 	rule.Release()
-	if n, err := runOnce(c); err != nil || n != 4 {
-		t.Errorf("the rule has ended, but then %d, %v", n, err)
-	}
+	n, err := runOnce(c)
+	assert.NoError(t, err)
+	assert.Equal(t, 4, n, "after the end of the rule")
 }
 
-func TestLoseReplyInPipeline(t *testing.T) {
+func TestLoseReplyInPipelineKeepsRepliesBefore(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t)
 	b.proxy.On(Command("INCR"), LoseReply)
 	c := b.proxy.Client(one)
 	p := c.Pipeline()
 	before, lost, after := p.Echo(ctx, "before"), p.Incr(ctx, "k"), p.Echo(ctx, "after")
-	if _, err := p.Exec(ctx); err == nil {
-		t.Error("no error")
-	}
-	if before.Val() != "before" {
-		t.Errorf("the reply before it: %v", before)
-	}
-	if lost.Err() == nil || after.Err() == nil {
-		t.Errorf("%v, %v", lost.Err(), after.Err())
-	}
+	_, err := p.Exec(ctx)
+	assert.Error(t, err)
+	assert.Equal(t, "before", before.Val(), "the reply before it")
+	assert.Error(t, lost.Err())
+	assert.Error(t, after.Err())
 	b.wantExecuted(1)
 }
 
-func TestStallReply(t *testing.T) {
+func TestStallReplyRunsTheRequest(t *testing.T) {
 	bothProtocols(t, func(b *bench, protocol func(*redis.Options)) {
 		rule := b.proxy.On(Script(incr.Hash()), StallReply)
 		c := b.proxy.Client(one, protocol)
-		if _, err := runOnce(c); !timedOut(err) {
-			b.Errorf("the client sees %v", err)
-		}
+		_, err := runOnce(c)
+		assert.True(b, timedOut(err), "the error of the client")
 		<-rule.Fired()
 		b.wantExecuted(1)
-		if n, err := runOnce(c); err != nil || n != 2 {
-			b.Errorf("on a new connection %d, %v", n, err)
-		}
+		n, err := runOnce(c)
+		assert.NoError(b, err)
+		assert.Equal(b, 2, n, "on a new connection")
 	})
 }
 
-func TestDropRequest(t *testing.T) {
+func TestDropRequestRunsNothing(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t)
 	rule := b.proxy.On(Script(incr.Hash()), DropRequest)
 	c := b.proxy.Client()
-	if _, err := runOnce(c); !errors.Is(err, io.EOF) {
-		t.Errorf("the client sees %v", err)
-	}
+	_, err := runOnce(c)
+	assert.ErrorIs(t, err, io.EOF, "the error of the client")
 	<-rule.Fired()
 	b.wantExecuted(0)
 
@@ -208,13 +181,13 @@ func TestDropRequest(t *testing.T) {
 	p := b.proxy.Client(one).Pipeline()
 	before, dropped, after := p.Echo(ctx, "before"), p.Incr(ctx, "k"), p.Incr(ctx, "k")
 	_, _ = p.Exec(ctx) // its error is that of a command
-	if before.Val() != "before" || dropped.Err() == nil || after.Err() == nil {
-		t.Errorf("%v, %v, %v", before, dropped, after)
-	}
+	assert.Equal(t, "before", before.Val())
+	assert.Error(t, dropped.Err())
+	assert.Error(t, after.Err())
 	b.wantExecuted(0)
 }
 
-func TestDelay(t *testing.T) {
+func TestDelayIsForRequestsAndReplies(t *testing.T) {
 	const d = 100 * time.Millisecond
 	b := newBench(t)
 	c := b.proxy.Client()
@@ -222,31 +195,23 @@ func TestDelay(t *testing.T) {
 		rule := b.proxy.On(Script(incr.Hash()), fault).Times(2)
 		for range 2 {
 			start := time.Now()
-			if _, err := runOnce(c); err != nil {
-				t.Fatal(err)
-			}
-			if took := time.Since(start); took < d {
-				t.Errorf("%s: it took %v", name, took)
-			}
+			_, err := runOnce(c)
+			require.NoError(t, err)
+			assert.GreaterOrEqual(t, time.Since(start), d, name)
 		}
-		if rule.Count() != 2 {
-			t.Errorf("%s: it counts %d", name, rule.Count())
-		}
+		assert.Equal(t, 2, rule.Count(), "%s: the rule counts", name)
 	}
 	b.wantExecuted(4)
 }
 
-func TestHoldRequest(t *testing.T) {
+func TestHoldRequestRunsOnceReleased(t *testing.T) {
 	b := newBench(t)
 	rule := b.proxy.On(Script(incr.Hash()), HoldRequest)
 	c := b.proxy.Client(one)
-	if _, err := runOnce(c); !timedOut(err) {
-		t.Errorf("the client sees %v", err)
-	}
+	_, err := runOnce(c)
+	assert.True(t, timedOut(err), "the error of the client")
 	<-rule.Fired()
-	if err := c.Close(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Close())
 	b.wantExecuted(0)
 	rule.Release()
 	b.awaitExecuted(1)
@@ -254,7 +219,7 @@ func TestHoldRequest(t *testing.T) {
 }
 
 // A held request outlives even the cut of its connection, and others overtake it.
-func TestHoldRequestThenCut(t *testing.T) {
+func TestHeldRequestOutlivesItsConnection(t *testing.T) {
 	b := newBench(t)
 	rule := b.proxy.On(Script(incr.Hash()), HoldRequest)
 	c := b.proxy.Client()
@@ -265,17 +230,15 @@ func TestHoldRequestThenCut(t *testing.T) {
 	}()
 	<-rule.Fired()
 	b.proxy.CutAll()
-	if err := <-failed; err == nil {
-		t.Error("no error")
-	}
-	if n, err := runOnce(c); err != nil || n != 1 {
-		t.Errorf("overtaking: %d, %v", n, err)
-	}
+	assert.Error(t, <-failed)
+	n, err := runOnce(c)
+	assert.NoError(t, err)
+	assert.Equal(t, 1, n, "overtaking")
 	rule.Release()
 	b.awaitExecuted(2)
 }
 
-func TestHoldRequestWhileClientWaits(t *testing.T) {
+func TestHeldRequestIsAnsweredOnceReleased(t *testing.T) {
 	b := newBench(t)
 	rule := b.proxy.On(Script(incr.Hash()), HoldRequest)
 	c := b.proxy.Client()
@@ -283,35 +246,30 @@ func TestHoldRequestWhileClientWaits(t *testing.T) {
 		<-rule.Fired()
 		rule.Release()
 	}()
-	if n, err := runOnce(c); err != nil || n != 1 {
-		t.Errorf("%d, %v", n, err)
-	}
+	n, err := runOnce(c)
+	assert.NoError(t, err)
+	assert.Equal(t, 1, n)
 }
 
-func TestBlackHole(t *testing.T) {
+func TestBlackHoleDelaysAllTraffic(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t)
 	c := b.proxy.Client(one)
-	if err := c.Ping(ctx).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Ping(ctx).Err())
 	b.proxy.BlackHole(true)
 	b.proxy.BlackHole(true) // harmless
-	if _, err := runOnce(c); !timedOut(err) {
-		t.Errorf("an old connection: %v", err)
-	}
-	if err := c.Ping(ctx).Err(); !timedOut(err) {
-		t.Errorf("a new connection: %v", err)
-	}
+	_, err := runOnce(c)
+	assert.True(t, timedOut(err), "an old connection")
+	assert.True(t, timedOut(c.Ping(ctx).Err()), "a new connection")
 	b.wantExecuted(0)
 	b.proxy.BlackHole(false)
 	b.awaitExecuted(1)
-	if n, err := runOnce(c); err != nil || n != 2 {
-		t.Errorf("%d, %v", n, err)
-	}
+	n, err := runOnce(c)
+	assert.NoError(t, err)
+	assert.Equal(t, 2, n)
 }
 
-func TestCutAll(t *testing.T) {
+func TestCutAllClosesBothSides(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t)
 	c := b.proxy.Client()
@@ -320,32 +278,24 @@ func TestCutAll(t *testing.T) {
 	blocked := func() bool { return info(b, "blocked_clients:1") }
 	Await(t, "BLPOP has arrived", patience, blocked)
 	b.proxy.CutAll()
-	if err := <-failed; err == nil {
-		t.Error("no error")
-	}
+	assert.Error(t, <-failed)
 	Await(t, "the server knows", patience, func() bool { return !blocked() })
-	if err := c.Ping(ctx).Err(); err != nil {
-		t.Errorf("a new connection: %v", err)
-	}
+	assert.NoError(t, c.Ping(ctx).Err(), "a new connection")
 }
 
 func info(b *bench, line string) bool {
 	b.Helper()
 	text, err := b.direct.Info(context.Background(), "clients").Result()
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	return strings.Contains(text, line)
 }
 
-func TestLatency(t *testing.T) {
+func TestLatencyIsPerPacketNotPerCommand(t *testing.T) {
 	const d = 30 * time.Millisecond
 	ctx := context.Background()
 	b := newBench(t)
 	c := b.proxy.Client()
-	if err := c.Ping(ctx).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Ping(ctx).Err())
 	b.proxy.Latency(d)
 	start := time.Now()
 	_, err := c.Pipelined(ctx, func(p redis.Pipeliner) error {
@@ -355,32 +305,25 @@ func TestLatency(t *testing.T) {
 		return nil
 	})
 	took := time.Since(start)
-	if err != nil {
-		t.Error(err)
-	}
-	if took < 2*d || took > 50*d {
-		t.Errorf("200 commands in one pipeline took %v", took)
-	}
+	assert.NoError(t, err)
+	assert.GreaterOrEqual(t, took, 2*d, "200 commands in one pipeline")
+	assert.LessOrEqual(t, took, 50*d, "200 commands in one pipeline")
 }
 
-func TestServerGoes(t *testing.T) {
+func TestProxySurvivesARestartOfTheServer(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t)
 	c := b.proxy.Client(one)
-	if err := c.Ping(ctx).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Ping(ctx).Err())
 	b.server.Kill()
 	for range 3 {
-		if err := c.Ping(ctx).Err(); err == nil {
-			t.Error("no error")
-		}
+		assert.Error(t, c.Ping(ctx).Err())
 	}
 	b.server.Restart()
 	Await(t, "it answers again", patience, func() bool { return c.Ping(ctx).Err() == nil })
 }
 
-func TestPubSub(t *testing.T) {
+func TestProxyPassesPubSub(t *testing.T) {
 	bothProtocols(t, func(b *bench, protocol func(*redis.Options)) {
 		ctx, cancel := context.WithTimeout(context.Background(), patience)
 		defer cancel()
@@ -388,43 +331,34 @@ func TestPubSub(t *testing.T) {
 		sub := c.Subscribe(ctx, "c1", "c2")
 		defer sub.Close()
 		for range 2 {
-			if m, err := sub.Receive(ctx); err != nil {
-				b.Fatalf("%v, %v", m, err)
-			}
+			_, err := sub.Receive(ctx)
+			require.NoError(b, err)
 		}
 		for i := range 50 {
-			if n, err := c.Publish(ctx, "c1", i).Result(); err != nil || n != 1 {
-				b.Fatalf("published to %d, %v", n, err)
-			}
-			if m, err := sub.ReceiveMessage(ctx); err != nil || m.Payload != fmt.Sprint(i) {
-				b.Fatalf("%v, %v", m, err)
-			}
+			n, err := c.Publish(ctx, "c1", i).Result()
+			require.NoError(b, err)
+			require.Equal(b, int64(1), n, "subscribers")
+			m, err := sub.ReceiveMessage(ctx)
+			require.NoError(b, err)
+			require.Equal(b, fmt.Sprint(i), m.Payload)
 		}
-		if err := sub.Ping(ctx, "x"); err != nil {
-			b.Error(err)
-		}
-		if m, err := sub.Receive(ctx); err != nil {
-			b.Errorf("PING: %v, %v", m, err)
-		}
-		if err := sub.Unsubscribe(ctx, "c2"); err != nil {
-			b.Error(err)
-		}
-		if m, err := sub.Receive(ctx); err != nil {
-			b.Errorf("UNSUBSCRIBE: %v, %v", m, err)
-		}
+		assert.NoError(b, sub.Ping(ctx, "x"))
+		_, err := sub.Receive(ctx)
+		assert.NoError(b, err, "PING")
+		assert.NoError(b, sub.Unsubscribe(ctx, "c2"))
+		_, err = sub.Receive(ctx)
+		assert.NoError(b, err, "UNSUBSCRIBE")
 
 		b.proxy.CutAll()
-		if _, err := sub.Receive(ctx); err == nil {
-			b.Error("a cut connection goes on")
-		}
-		if m, err := sub.Receive(ctx); err != nil {
-			b.Errorf("subscribing again: %v, %v", m, err)
-		}
+		_, err = sub.Receive(ctx)
+		assert.Error(b, err, "a cut connection goes on")
+		_, err = sub.Receive(ctx)
+		assert.NoError(b, err, "it subscribes again")
 	})
 }
 
 // A subscription can be struck as well, here one whose server has gone silent.
-func TestPubSubStalls(t *testing.T) {
+func TestStallReplyHitsASubscription(t *testing.T) {
 	bothProtocols(t, func(b *bench, protocol func(*redis.Options)) {
 		ctx := context.Background()
 		rule := b.proxy.On(Command("subscribe"), StallReply)
@@ -432,16 +366,15 @@ func TestPubSubStalls(t *testing.T) {
 		sub := c.Subscribe(ctx, "c")
 		defer sub.Close()
 		<-rule.Fired()
-		if n, err := b.direct.Publish(ctx, "c", "m").Result(); err != nil || n != 1 {
-			b.Errorf("published to %d, %v", n, err)
-		}
-		if m, err := sub.ReceiveTimeout(ctx, 50*time.Millisecond); !timedOut(err) {
-			b.Errorf("%v, %v", m, err)
-		}
+		n, err := b.direct.Publish(ctx, "c", "m").Result()
+		assert.NoError(b, err)
+		assert.Equal(b, int64(1), n, "subscribers")
+		m, err := sub.ReceiveTimeout(ctx, 50*time.Millisecond)
+		assert.True(b, timedOut(err), "%v, %v", m, err)
 	})
 }
 
-func TestMatches(t *testing.T) {
+func TestMatchesFindCommandsAndScripts(t *testing.T) {
 	script := Script(incr.Hash())
 	const source = `return redis.call('INCR', KEYS[1])`
 	for _, c := range []struct {
@@ -458,14 +391,12 @@ func TestMatches(t *testing.T) {
 		{Command("get"), []string{"set", "k", "v"}, false},
 		{Command("get"), nil, false},
 	} {
-		if got := c.match(c.cmd); got != c.want {
-			t.Errorf("%q: %v", c.cmd, got)
-		}
+		assert.Equal(t, c.want, c.match(c.cmd), "%q", c.cmd)
 	}
 }
 
 // A proxy that ends in the middle of everything leaves nothing behind.
-func TestNothingStays(t *testing.T) {
+func TestProxyLeavesNothingBehind(t *testing.T) {
 	s := Start(t)
 	before := goleak.IgnoreCurrent()
 	t.Run("proxy", func(t *testing.T) {
@@ -476,16 +407,12 @@ func TestNothingStays(t *testing.T) {
 		ctx := context.Background()
 		c := p.Client(func(o *redis.Options) { o.ReadTimeout = 50 * time.Millisecond; o.MaxRetries = -1 })
 		for _, err := range []error{c.Incr(ctx, "k").Err(), c.Get(ctx, "k").Err(), c.Echo(ctx, "x").Err()} {
-			if !timedOut(err) {
-				t.Error(err)
-			}
+			assert.True(t, timedOut(err))
 		}
 		<-held.Fired()
 		<-stalled.Fired()
 		p.BlackHole(true)
-		if err := c.Ping(ctx).Err(); !timedOut(err) {
-			t.Error(err)
-		}
+		assert.True(t, timedOut(c.Ping(ctx).Err()))
 	})
 	goleak.VerifyNone(t, before)
 }

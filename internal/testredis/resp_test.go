@@ -3,9 +3,10 @@ package testredis
 import (
 	"bufio"
 	"io"
-	"slices"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
 )
 
 func TestReadFrameFindsTheEnd(t *testing.T) {
@@ -32,24 +33,21 @@ func TestReadFrameFindsTheEnd(t *testing.T) {
 	} {
 		r := bufio.NewReader(strings.NewReader(frame + "+next\r\n"))
 		got, err := readFrame(r)
-		if err != nil || string(got) != frame {
-			t.Errorf("%q was read as %q, %v", frame, got, err)
-		}
-		if rest, _ := io.ReadAll(r); string(rest) != "+next\r\n" {
-			t.Errorf("%q left %q", frame, rest)
-		}
+		assert.NoError(t, err, "%q", frame)
+		assert.Equal(t, frame, string(got))
+		rest, _ := io.ReadAll(r)
+		assert.Equal(t, "+next\r\n", string(rest), "behind %q", frame)
 	}
 }
 
-func TestReadFrameRefuses(t *testing.T) {
+func TestReadFrameRefusesBrokenFrames(t *testing.T) {
 	for _, broken := range []string{"", "\r\n", "+OK", "+OK\n", "$5\r\nabc", "$x\r\n", "$-2\r\n", "$?\r\n", "*2\r\n:1\r\n", "GET k\r\n"} {
-		if got, err := readFrame(bufio.NewReader(strings.NewReader(broken))); err == nil {
-			t.Errorf("%q was read as %q", broken, got)
-		}
+		got, err := readFrame(bufio.NewReader(strings.NewReader(broken)))
+		assert.Error(t, err, "%q was read as %q", broken, got)
 	}
 }
 
-func TestReadRequest(t *testing.T) {
+func TestReadRequestSplitsArguments(t *testing.T) {
 	frames := []string{
 		"*3\r\n$3\r\nSET\r\n$1\r\nk\r\n$4\r\n\r\n\r\n\r\n",
 		"*1\r\n$4\r\nPING\r\n",
@@ -59,13 +57,12 @@ func TestReadRequest(t *testing.T) {
 	r := bufio.NewReader(strings.NewReader(strings.Join(frames, "")))
 	for i, frame := range frames {
 		raw, cmd, err := readRequest(r)
-		if err != nil || string(raw) != frame || !slices.Equal(cmd, cmds[i]) {
-			t.Errorf("%q was read as %q, %q, %v", frame, raw, cmd, err)
-		}
+		assert.NoError(t, err, "%q", frame)
+		assert.Equal(t, frame, string(raw))
+		assert.Equal(t, cmds[i], cmd)
 	}
 	for _, broken := range []string{"PING\r\n", "*1\r\n:1\r\n", "*1\r\n$-1\r\n", "*2\r\n$1\r\na\r\n"} {
-		if _, cmd, err := readRequest(bufio.NewReader(strings.NewReader(broken))); err == nil {
-			t.Errorf("%q was read as %q", broken, cmd)
-		}
+		_, cmd, err := readRequest(bufio.NewReader(strings.NewReader(broken)))
+		assert.Error(t, err, "%q was read as %q", broken, cmd)
 	}
 }

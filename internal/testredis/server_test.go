@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 )
 
@@ -34,83 +36,61 @@ func one(o *redis.Options) {
 	o.ReadTimeout = 200 * time.Millisecond
 }
 
-func TestServer(t *testing.T) {
+func TestServerStartsEmptyAndRestartsEmpty(t *testing.T) {
 	ctx := context.Background()
 	s := Start(t, "--maxmemory", "64mb")
 	c := s.Client(one)
-	if got := c.ConfigGet(ctx, "maxmemory").Val()["maxmemory"]; got != "67108864" {
-		t.Errorf("maxmemory is %q", got)
-	}
-	if err := c.Do(ctx, "DEBUG", "SLEEP", "0").Err(); err != nil {
-		t.Errorf("DEBUG: %v", err)
-	}
-	if err := c.Set(ctx, "k", "v", 0).Err(); err != nil {
-		t.Fatal(err)
-	}
+	assert.Equal(t, "67108864", c.ConfigGet(ctx, "maxmemory").Val()["maxmemory"], "maxmemory")
+	assert.NoError(t, c.Do(ctx, "DEBUG", "SLEEP", "0").Err(), "DEBUG")
+	require.NoError(t, c.Set(ctx, "k", "v", 0).Err())
 	first := s.Pid()
 
 	s.Kill()
-	if err := c.Ping(ctx).Err(); err == nil {
-		t.Error("a killed server answers")
-	}
+	assert.Error(t, c.Ping(ctx).Err(), "a killed server answers")
 	s.Restart()
-	if s.Pid() == first {
-		t.Error("the process is the same after a restart")
-	}
-	if n, err := s.Client().Exists(ctx, "k").Result(); err != nil || n != 0 {
-		t.Errorf("after a restart EXISTS is %d, %v", n, err)
-	}
+	assert.NotEqual(t, first, s.Pid(), "the process is the same after a restart")
+	n, err := s.Client().Exists(ctx, "k").Result()
+	assert.NoError(t, err)
+	assert.Zero(t, n, "keys after a restart")
 	second := s.Pid()
 	s.Restart() // while it runs
-	if s.Pid() == second {
-		t.Error("the process is the same after a restart")
-	}
+	assert.NotEqual(t, second, s.Pid(), "the process is the same after a restart")
 }
 
-func TestFreeze(t *testing.T) {
+func TestFrozenServerAnswersOnceThawed(t *testing.T) {
 	ctx := context.Background()
 	s := Start(t)
 	c := s.Client(one)
-	if err := c.Ping(ctx).Err(); err != nil { // connects
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Ping(ctx).Err()) // connects
 	s.Freeze()
-	if err := c.Incr(ctx, "k").Err(); err == nil {
-		t.Error("a frozen server answers")
-	}
+	assert.Error(t, c.Incr(ctx, "k").Err(), "a frozen server answers")
 	s.Thaw()
 	after := s.Client()
 	Await(t, "the command that was sent is executed", patience, func() bool { return after.Get(ctx, "k").Val() == "1" })
 	s.Freeze() // and stays so: the end of the test must cope
 }
 
-func TestKillFrozen(t *testing.T) {
+func TestFrozenServerCanBeKilled(t *testing.T) {
 	s := Start(t)
 	s.Freeze()
 	s.Kill()
 	s.Restart()
-	if err := s.Client().Ping(context.Background()).Err(); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, s.Client().Ping(context.Background()).Err())
 }
 
-func TestPortTaken(t *testing.T) {
+func TestStartRefusesATakenPort(t *testing.T) {
 	s := Start(t)
 	other := &Server{t: t, bin: s.bin, dir: s.dir, port: s.port}
-	if err := other.start(); err == nil {
-		t.Fatal("two servers on one port")
-	}
-	if pid, err := whoAnswers(s.Addr()); err != nil || pid != s.Pid() {
-		t.Errorf("process %d answers instead of %d, %v", pid, s.Pid(), err)
-	}
+	require.Error(t, other.start(), "two servers on one port")
+	pid, err := whoAnswers(s.Addr())
+	assert.NoError(t, err)
+	assert.Equal(t, s.Pid(), pid, "the process that answers")
 }
 
 // The server dies with a test process that ends without any cleanup.
-func TestNoOrphan(t *testing.T) {
+func TestServerEndsWithItsTestProcess(t *testing.T) {
 	if path := os.Getenv("TESTREDIS_ORPHAN"); path != "" {
-		if err := os.WriteFile(path, []byte(Start(t).Addr()), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, os.WriteFile(path, []byte(Start(t).Addr()), 0o600))
 		os.Exit(0)
 	}
 	if runtime.GOOS != "linux" {
@@ -118,16 +98,13 @@ func TestNoOrphan(t *testing.T) {
 	}
 	Start(t) // or skip
 	path := filepath.Join(t.TempDir(), "addr")
-	cmd := exec.Command(os.Args[0], "-test.run=^TestNoOrphan$")
+	cmd := exec.Command(os.Args[0], "-test.run=^TestServerEndsWithItsTestProcess$")
 	// It cannot clean up its temporary directory either, so that is put into ours.
 	cmd.Env = append(os.Environ(), "TESTREDIS_ORPHAN="+path, "TMPDIR="+t.TempDir())
-	if out, err := cmd.CombinedOutput(); err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	out, err := cmd.CombinedOutput()
+	require.NoError(t, err, string(out))
 	addr, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	Await(t, "the server of the dead process is gone", patience, func() bool {
 		_, err := whoAnswers(string(addr))
 		return err != nil
@@ -161,33 +138,27 @@ func ended(test func(testing.TB)) string {
 	return d.how
 }
 
-func TestWithoutServer(t *testing.T) {
+func TestWithoutServerIsSkippedAndFailsInCI(t *testing.T) {
 	t.Setenv("RELOCK_REDIS_SERVER", filepath.Join(t.TempDir(), "redis-server"))
-	if Available() {
-		t.Error("a file that is not there is available")
-	}
+	assert.False(t, Available(), "a file that is not there is available")
 	for ci, want := range map[string]string{"": "skip: ", "true": "fatal: "} {
 		t.Setenv("CI", ci)
-		if how := ended(func(t testing.TB) { Start(t) }); !strings.HasPrefix(how, want) {
-			t.Errorf("CI=%s: %s", ci, how)
-		}
+		how := ended(func(t testing.TB) { Start(t) })
+		assert.True(t, strings.HasPrefix(how, want), "CI=%s: %s", ci, how)
 	}
 }
 
-func TestAwait(t *testing.T) {
+func TestAwaitFailsAfterItsTime(t *testing.T) {
 	n := 0
 	Await(t, "the third time", patience, func() bool { n++; return n == 3 })
 	how := ended(func(t testing.TB) { Await(t, "pigs fly", 5*time.Millisecond, func() bool { return false }) })
-	if !strings.HasPrefix(how, "fatal: ") || !strings.Contains(how, "pigs fly") {
-		t.Errorf("ended with %q", how)
-	}
+	assert.True(t, strings.HasPrefix(how, "fatal: "), "ended with %q", how)
+	assert.Contains(t, how, "pigs fly")
 }
 
-func TestMini(t *testing.T) {
+func TestMiniExpiresKeys(t *testing.T) {
 	ctx := context.Background()
 	c := Client(t, Mini(t).Addr())
-	if err := c.Set(ctx, "k", "v", 20*time.Millisecond).Err(); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Set(ctx, "k", "v", 20*time.Millisecond).Err())
 	Await(t, "the key expires", patience, func() bool { return c.Exists(ctx, "k").Val() == 0 })
 }
