@@ -2,8 +2,9 @@ package history
 
 // The rules that a history is held against.
 //
-// Rules of the rules: none cries wolf. What a fault excuses is excused whole, and
-// what nobody saw did not happen. None looks at more than it says.
+// Rules of the rules: none reports a history that is possible. A fault excuses a call
+// as a whole, and an event that was not recorded did not happen. No rule looks at more
+// than its comment says.
 
 import (
 	"cmp"
@@ -16,9 +17,9 @@ import (
 type Rules struct {
 	Timeout time.Duration // the lease of holds that are renewed
 	Slack   time.Duration // how late a busy machine may be
-	Free    time.Duration // how long a lock may be free while somebody waits for it
+	Free    time.Duration // how long a lock may be free while an owner waits for it
 	Calm    time.Duration // the same where there was no fault for as long as Free; 0: no less
-	Wait    time.Duration // how long anybody may wait; 0: any time
+	Wait    time.Duration // how long an owner may wait; 0: any time
 	Fair    bool          // first come, first served
 	Parts   bool          // a hold is one of several that are lost together
 }
@@ -260,7 +261,7 @@ func told(h History, r Rules) (wrong []string) {
 	return wrong
 }
 
-// calm says whether nobody had a fault between two times that has to do with the lock.
+// calm reports whether no fault that has to do with the lock hit a client between two times.
 func calm(h History, name string, from, to time.Duration) bool {
 	return !slices.ContainsFunc(h.Faults, func(f Fault) bool {
 		return (f.Name == "" || f.Name == name) && f.From <= to && f.To >= from
@@ -281,7 +282,7 @@ func forgotten(h History, op Op, from, to time.Duration) bool {
 	})
 }
 
-// losses: nobody loses a renewed hold without a reason.
+// losses: no owner loses a renewed hold without a reason.
 func losses(h History, r Rules) (wrong []string) {
 	for _, hold := range h.Holds {
 		i := slices.IndexFunc(hold.Then, func(op Op) bool { return op.Outcome == Lost })
@@ -312,13 +313,13 @@ func answers(h History, _ Rules) (wrong []string) {
 	return wrong
 }
 
-// A presence is the time in which somebody may have been in the way.
+// A presence is the time in which an owner may have been in the way.
 type presence struct {
 	from, to time.Duration
 	whose    int
 }
 
-// refusals: a try is not refused when nobody else is there.
+// refusals: a try is not refused when no other owner is there.
 func refusals(h History, r Rules) (wrong []string) {
 	there := make(map[string][]presence)
 	n := 0
@@ -349,13 +350,13 @@ func refusals(h History, r Rules) (wrong []string) {
 			continue
 		}
 		if !slices.ContainsFunc(there[op.Name], func(p presence) bool { return p.whose != i && p.from <= op.Return && op.Call <= p.to }) {
-			wrong = append(wrong, fmt.Sprintf("%s: %s is refused at %v, and nobody else is there", op.Name, op.Owner, op.Return))
+			wrong = append(wrong, fmt.Sprintf("%s: %s is refused at %v, and no other owner is there", op.Name, op.Owner, op.Return))
 		}
 	}
 	return wrong
 }
 
-// order: who was seen in the queue before another asked is served before it.
+// order: an owner that was seen in the queue before another one asked is served before it.
 func order(h History, r Rules) (wrong []string) {
 	if !r.Fair {
 		return nil
@@ -421,7 +422,7 @@ func late(h History, r Rules) (wrong []string) {
 	return wrong
 }
 
-// stuck: nobody waits for long while nobody holds the lock, nor longer than anybody may.
+// stuck: no owner waits for long while the lock is free, nor longer than an owner may wait at all.
 func stuck(h History, r Rules) (wrong []string) {
 	held := make(map[string][]presence)
 	for _, hold := range h.Holds {
@@ -451,7 +452,7 @@ func stuck(h History, r Rules) (wrong []string) {
 				longest = r.Calm
 			}
 			if p.from-since > longest+excuse {
-				wrong = append(wrong, fmt.Sprintf("%s: %s waited from %v to %v, and nobody had it from %v to %v", op.Name, op.Owner, op.Call, op.Return, since, p.from))
+				wrong = append(wrong, fmt.Sprintf("%s: %s waited from %v to %v, and the lock was free from %v to %v", op.Name, op.Owner, op.Call, op.Return, since, p.from))
 				return
 			}
 			if since = max(since, p.to); p.from == op.Return {

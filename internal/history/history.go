@@ -1,16 +1,16 @@
-// Package history says whether what the users of a lock were told is possible.
+// Package history checks whether the answers that users of a lock got are possible.
 //
-// Workers note every call with a [Recorder]: when it began and ended, and what it
-// answered; whoever makes the faults notes those. Afterwards [Check] looks for
-// what no lock may do. It is for tests.
+// Workers note every call with a [Recorder]: its begin, its end, and its answer.
+// The nemesis notes its faults. Afterwards [Check] looks for events that no lock may
+// allow. The package is for tests.
 package history
 
-// What is noted, and the one who notes it.
+// The notes, and the recorder that takes them.
 //
 // Rules: one monotonic clock for all. A time is noted on the side where it proves
-// least: what begins is noted before it is called, a grant after it was told, and
-// the end of trust is the last moment at which the lock still vouched for the
-// hold. So whatever a busy machine delays makes a history more possible.
+// least: the begin of a call before the call, a grant after its answer, and the end
+// of trust as the last moment at which the lock still vouched for the hold. So each
+// delay by a busy machine makes a history more possible.
 
 import (
 	"slices"
@@ -34,7 +34,7 @@ type Outcome int
 
 const (
 	Done    Outcome = iota
-	Refused         // somebody else has it, and the time was up
+	Refused         // another owner has it, and the time was up
 	Unsure          // an error: it may have happened, or may still
 	Lost            // the hold was lost
 	NotHeld         // there was none
@@ -65,7 +65,7 @@ type Hold struct {
 	Take Op
 	Then []Op // one after the other
 
-	Trusted time.Duration // the last moment at which the lock vouched for it, as far as anybody looked
+	Trusted time.Duration // the last moment at which the lock was seen to vouch for it
 	Untold  time.Duration // the last moment at which its owner had not been told of its end
 
 	// A moment after which what the lock protects had refused its token for a greater one; 0: never.
@@ -121,7 +121,7 @@ func (f Fault) hits(op Op) bool {
 // A Queued is the sight of a waiter in the queue of a fair lock.
 type Queued struct {
 	Name, Owner string
-	From, At    time.Duration // when somebody began to look, and had seen it
+	From, At    time.Duration // when the look began, and when it had seen the waiter
 }
 
 // A History is all that was noted.

@@ -3,8 +3,8 @@ package testredis
 // A Redis Cluster of real processes.
 //
 // Rules: it is formed and changed with the commands that an operator would use,
-// never behind its back. What the cluster says is what all nodes that answer
-// agree on, so a client that asks any of them is told the same.
+// never behind its back. The state of the cluster is the state on which all nodes
+// that answer agree, so every one of them gives a client the same answer.
 
 import (
 	"context"
@@ -228,9 +228,9 @@ func (c *Cluster) MigrateSlot(key string, to *Server) {
 
 // BeginMigration begins to move the slot of the key to another master: keys that
 // are there stay, and for all others clients are sent to the new master with
-// -ASK, until finish moves the keys and the slot. One finishes at a time: two masters
-// that send each other keys wait for each other, and two that take a slot at once
-// may take the same epoch for it, which leaves the others without an answer for good.
+// -ASK, until finish moves the keys and the slot. One migration finishes at a time. Two
+// masters that send each other keys wait for each other. Two that take a slot at once may
+// take the same epoch for it, which leaves the others without an answer for good.
 func (c *Cluster) BeginMigration(key string, to *Server) (finish func()) {
 	c.t.Helper()
 	slot := c.slot(key)

@@ -2,7 +2,7 @@ package testredis
 
 // A redis-server whose clock a test can move.
 //
-// Rules: only the wall clock jumps, as when somebody sets it: what Redis measures
+// Rules: only the wall clock jumps, as when an operator sets it: time that Redis measures
 // with the monotonic clock goes on. The shim goes between the server and libc, so
 // it needs Linux and a C compiler; without them the test is skipped.
 

@@ -1,6 +1,6 @@
 package testredis
 
-// What only Linux offers to watch a child process.
+// Ways to watch a child process that only Linux offers.
 
 import (
 	"bytes"

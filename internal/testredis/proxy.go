@@ -108,13 +108,13 @@ func (p *Proxy) BlackHole(on bool) {
 	}
 }
 
-// CutAll closes all connections of the clients. What the proxy has received from
-// them by then, and what it holds, still arrives at the server.
+// CutAll closes all connections of the clients. Requests that the proxy has received
+// by then, and those that it holds, still arrive at the server.
 func (p *Proxy) CutAll() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	for c := range p.clients {
-		_ = c.Close() // somebody was faster
+		_ = c.Close() // an error: the connection is closed already
 	}
 }
 

@@ -1,6 +1,6 @@
 package testredis
 
-// What servers that replicate have in common, in a Cluster and behind a Sentinel.
+// Common parts of servers that replicate, in a Cluster and behind a Sentinel.
 //
 // Rules: roles change, so nothing here remembers them; a test asks who has them
 // now. A server that is killed or frozen has no say in the answer.

@@ -3,7 +3,7 @@ package testredis
 // Finding where the frames of RESP2 and RESP3 end.
 //
 // Rules: frames are kept as they came, byte for byte; only the arguments of a
-// request are looked at. What Redis never sends (streamed types) is an error.
+// request are looked at. Streamed types, which Redis never sends, are an error.
 
 import (
 	"bufio"

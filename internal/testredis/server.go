@@ -5,9 +5,9 @@ package testredis
 // A real redis-server as a child process.
 //
 // Rules: a server belongs to one test and never outlives it. It listens on the
-// loopback interface only and keeps no data on disk. Whoever answers at the port
-// must be the process that was started, otherwise tests would meet in a server;
-// and nobody must answer there while it is down.
+// loopback interface only and keeps no data on disk. The process that answers at the
+// port must be the one that was started, otherwise tests would meet in a server. While
+// the server is down no process may answer there.
 
 import (
 	"bufio"
@@ -92,9 +92,9 @@ func startWith(t testing.TB, env []string, args func(port int) []string) *Server
 		t.Fatal(err)
 	}
 	for range 10 {
-		// Below the ports that systems give to outgoing connections. Those who
-		// start a server hold the UDP port of that number until their test ends:
-		// nobody else starts one there between Kill and Restart.
+		// Below the ports that systems give to outgoing connections. Each server
+		// holds the UDP port of that number until its test ends: no other test
+		// starts a server there between Kill and Restart.
 		s.port = 20000 + rand.IntN(10000)
 		var claim net.PacketConn
 		if claim, err = net.ListenPacket("udp", s.Addr()); err != nil {
@@ -252,7 +252,7 @@ func (p *process) awaitAnswer(addr string) error {
 			return fmt.Errorf("another redis-server has %s: process %d", addr, pid)
 		}
 		select {
-		case <-p.gone: // also when somebody else has the port
+		case <-p.gone: // also when another process has the port
 			log, _ := os.ReadFile(p.log)
 			return fmt.Errorf("it ended at once: %s", bytes.TrimSpace(log))
 		case <-time.After(5 * time.Millisecond):

@@ -72,12 +72,12 @@ func (s *session) readRequests() {
 			break
 		}
 		if !s.request(raw, cmd) {
-			_, _ = io.Copy(io.Discard, r) // until the connection is closed, by whomever
+			_, _ = io.Copy(io.Discard, r) // until either side closes the connection
 			break
 		}
 	}
 	s.requests.add(s.end())
-	s.replies.add(s.end()) // nobody is there to read what still comes
+	s.replies.add(s.end()) // later replies have no reader
 }
 
 // request takes in a request; false: it was dropped, and nothing may follow it.

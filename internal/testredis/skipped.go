@@ -1,6 +1,6 @@
 package testredis
 
-// What was not tested for lack of a redis-server.
+// The count of tests that were skipped for lack of a redis-server.
 //
 // Rules: go test shows nothing of what a package prints whose tests pass, when it is given a list of
 // packages. So the line also goes to the terminal, if there is one.
