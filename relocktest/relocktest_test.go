@@ -3,11 +3,12 @@ package relocktest_test
 import (
 	"context"
 	"errors"
-	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/relock-go/relock"
@@ -21,9 +22,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func must(t *testing.T, err error) {
 	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 }
 
 // get says whether a new owner gets the lock at once, and gives it back.
@@ -38,31 +37,25 @@ func get(t *testing.T, l relock.Locker) bool {
 	return ok
 }
 
-func TestOneLine(t *testing.T) {
+func TestNewMakesAWorkingClient(t *testing.T) {
 	client := relocktest.New(t)
 	n := 0
 	var all sync.WaitGroup
 	for range 20 {
 		all.Go(func() {
 			err := client.NewLock("orders:42").Do(context.Background(), func(context.Context) error { n++; return nil })
-			if err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, err)
 		})
 	}
 	all.Wait()
-	if n != 20 {
-		t.Errorf("%d of 20", n)
-	}
+	assert.Equal(t, 20, n, "sections")
 }
 
-func TestEachServerIsAlone(t *testing.T) {
+func TestServersShareNothing(t *testing.T) {
 	ctx := context.Background()
 	a, b := relocktest.New(t), relocktest.New(t)
 	must(t, a.NewLock("x").Lock(ctx))
-	if !get(t, b.NewLock("x")) {
-		t.Error("one server knows the locks of another")
-	}
+	assert.True(t, get(t, b.NewLock("x")), "one server knows the locks of another")
 	locks := make([]relock.Locker, 3)
 	for i := range locks {
 		locks[i] = relocktest.New(t).NewLock("r")
@@ -72,7 +65,7 @@ func TestEachServerIsAlone(t *testing.T) {
 	must(t, red.Unlock(ctx))
 }
 
-// What the package comment shows first.
+// The package comment shows this test first.
 func TestCrashedHolder(t *testing.T) {
 	ctx := context.Background()
 	server := relocktest.Start(t)
@@ -80,16 +73,12 @@ func TestCrashedHolder(t *testing.T) {
 	must(t, crashed.NewLock("orders:42").Lock(ctx))
 	must(t, crashed.Close())
 	server.Advance(25 * time.Second)
-	if get(t, client.NewLock("orders:42")) {
-		t.Error("before the lease is over")
-	}
+	assert.False(t, get(t, client.NewLock("orders:42")), "before the lease is over")
 	server.Advance(5 * time.Second)
-	if !get(t, client.NewLock("orders:42")) {
-		t.Error("the lease is over")
-	}
+	assert.True(t, get(t, client.NewLock("orders:42")), "the lease is over")
 }
 
-func TestHolderAsks(t *testing.T) {
+func TestHolderNoticesALossWhenItAsks(t *testing.T) {
 	server := relocktest.Start(t)
 	client, other := server.Client(), server.Client()
 	for name, c := range map[string]struct {
@@ -98,9 +87,9 @@ func TestHolderAsks(t *testing.T) {
 		cause, unlock error
 	}{
 		"IsHeld": {relock.Locker.Lock, func(l relock.Locker, ctx context.Context) error {
-			if held, err := l.IsHeld(ctx); held || err != nil {
-				t.Errorf("held: %v, %v", held, err)
-			}
+			held, err := l.IsHeld(ctx)
+			assert.NoError(t, err)
+			assert.False(t, held)
 			return relock.ErrLockLost
 		}, relock.ErrLockLost, relock.ErrLockLost},
 		"Lock":   {relock.Locker.Lock, relock.Locker.Lock, relock.ErrLockLost, relock.ErrNotHeld},
@@ -121,34 +110,26 @@ func TestHolderAsks(t *testing.T) {
 			// Now there are two.
 			theirs := other.NewLock(name, relock.Fenced())
 			must(t, theirs.Lock(ctx))
-			if guarded.Err() != nil {
-				t.Error("the holder knows before it has asked")
-			}
-			if _, err := lock.Guard(ctx); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, guarded.Err(), "the guard ended before the holder sent a request")
+			_, err = lock.Guard(ctx)
+			assert.NoError(t, err)
 			token, err := lock.Token(ctx)
 			must(t, err)
-			if second, err := theirs.Token(ctx); err != nil || token != first || second <= first {
-				t.Errorf("tokens %d and then %d, of the other one %d, %v", first, token, second, err)
-			}
+			second, err := theirs.Token(ctx)
+			assert.NoError(t, err)
+			assert.Equal(t, first, token, "the token of the holder")
+			assert.Greater(t, second, first, "the token of the other holder")
 
-			if err := c.ask(lock, ctx); !errors.Is(err, relock.ErrLockLost) {
-				t.Errorf("it hears %v", err)
-			}
+			assert.ErrorIs(t, c.ask(lock, ctx), relock.ErrLockLost)
 			<-guarded.Done()
-			if cause := context.Cause(guarded); !errors.Is(cause, c.cause) {
-				t.Errorf("the guarded context ends with %v", cause)
-			}
-			if err := lock.Unlock(ctx); !errors.Is(err, c.unlock) {
-				t.Errorf("unlock: %v", err)
-			}
+			assert.ErrorIs(t, context.Cause(guarded), c.cause)
+			assert.ErrorIs(t, lock.Unlock(ctx), c.unlock)
 			must(t, theirs.Unlock(ctx))
 		})
 	}
 }
 
-// What the package comment shows last.
+// The package comment shows this test last.
 func TestLossIsNoticedAtARenewal(t *testing.T) {
 	ctx := context.Background()
 	server := relocktest.Start(t)
@@ -160,11 +141,9 @@ func TestLossIsNoticedAtARenewal(t *testing.T) {
 	select {
 	case <-guarded.Done():
 	case <-time.After(soon):
-		t.Fatal("it is not noticed")
+		require.Fail(t, "the loss is not noticed")
 	}
-	if cause := context.Cause(guarded); !errors.Is(cause, relock.ErrLockLost) {
-		t.Error(cause)
-	}
+	assert.ErrorIs(t, context.Cause(guarded), relock.ErrLockLost)
 }
 
 func TestLessThanALeaseLosesNothing(t *testing.T) {
@@ -174,35 +153,34 @@ func TestLessThanALeaseLosesNothing(t *testing.T) {
 	lock := client.NewLock("orders:42")
 	must(t, lock.Lock(ctx))
 	server.Advance(time.Second)
-	if ttl, err := lock.TTL(ctx); err != nil || ttl > 2*time.Second {
-		t.Errorf("%v, %v", ttl, err)
-	}
+	ttl, err := lock.TTL(ctx)
+	assert.NoError(t, err)
+	assert.LessOrEqual(t, ttl, 2*time.Second)
 	testredis.Await(t, "it is renewed", soon, func() bool { ttl, err := lock.TTL(ctx); return err == nil && ttl > 2*time.Second })
-	if held, err := lock.IsHeld(ctx); !held || err != nil {
-		t.Errorf("held: %v, %v", held, err)
-	}
+	held, err := lock.IsHeld(ctx)
+	assert.NoError(t, err)
+	assert.True(t, held)
 	must(t, lock.Unlock(ctx))
 }
 
-func TestTimeMoves(t *testing.T) {
+func TestAdvanceMovesTheClock(t *testing.T) {
 	server := relocktest.Start(t)
 	client, ctx := server.Client(), context.Background()
 	server.Advance(time.Hour)
 	i, err := client.Inspect(ctx, "x")
 	must(t, err)
-	if ahead := time.Until(i.At); ahead < 59*time.Minute || ahead > time.Hour {
-		t.Errorf("%v ahead", ahead)
-	}
+	ahead := time.Until(i.At)
+	assert.GreaterOrEqual(t, ahead, 59*time.Minute, "ahead")
+	assert.LessOrEqual(t, ahead, time.Hour, "ahead")
 	testredis.Await(t, "the clock runs", soon, func() bool { now, err := client.Inspect(ctx, "x"); return err == nil && now.At.After(i.At) })
 	defer func() {
-		if r, _ := recover().(string); !strings.Contains(r, "-1s") {
-			t.Errorf("%v", r)
-		}
+		r, _ := recover().(string)
+		assert.Contains(t, r, "-1s")
 	}()
 	server.Advance(-time.Second)
 }
 
-func TestWaiters(t *testing.T) {
+func TestAdvanceWakesWaiters(t *testing.T) {
 	ctx := context.Background()
 	server := relocktest.Start(t)
 	crashed, client := server.Client(), server.Client()
@@ -213,13 +191,9 @@ func TestWaiters(t *testing.T) {
 	wait := func(l relock.Locker, who string) {
 		go func() {
 			ctx := relock.WithOwner(ctx)
-			if err := l.Lock(ctx); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, l.Lock(ctx))
 			order <- who
-			if err := l.Unlock(ctx); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, l.Unlock(ctx))
 		}()
 	}
 	fair := client.NewFairLock("fair")
@@ -228,20 +202,18 @@ func TestWaiters(t *testing.T) {
 		testredis.Await(t, "it waits", soon, func() bool { i, err := client.Inspect(ctx, "fair"); return err == nil && len(i.Waiters) == n+1 })
 	}
 	server.Advance(29 * time.Second)
-	if i, err := client.Inspect(ctx, "fair"); err != nil || len(i.Waiters) != 2 {
-		t.Errorf("%+v, %v", i, err)
-	}
+	i, err := client.Inspect(ctx, "fair")
+	assert.NoError(t, err)
+	assert.Len(t, i.Waiters, 2)
 	server.Advance(time.Second)
 	for _, want := range []string{"first", "second"} {
-		if got := <-order; got != want {
-			t.Errorf("%s gets it, want %s", got, want)
-		}
+		assert.Equal(t, want, <-order, "the next holder")
 	}
 	must(t, server.Client().NewLock("plain").Lock(ctx)) // it was lost too
 }
 
-// Whatever is left at the end of a test ends with it: TestMain sees that.
-func TestNothingIsLeft(t *testing.T) {
+// Holds and waiters that are left at the end of a test end with it: TestMain checks for their goroutines.
+func TestStartLeavesNothingBehind(t *testing.T) {
 	server := relocktest.Start(t)
 	client := server.Client()
 	ctx := context.Background()
@@ -257,7 +229,5 @@ func TestNothingIsLeft(t *testing.T) {
 	}
 	testredis.Await(t, "one waits", soon, func() bool { i, err := client.Inspect(ctx, "read"); return err == nil && len(i.Waiters) == 1 })
 	must(t, server.Redis().Del(ctx, "lost").Err())
-	if err := client.NewLock("lost").Unlock(ctx); !errors.Is(err, relock.ErrLockLost) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, client.NewLock("lost").Unlock(ctx), relock.ErrLockLost)
 }
