@@ -27,9 +27,9 @@
 // Clients have observers of their own, beside it.
 //
 // relock.losses and relock.renewal.failures are there, with 0, from the first hold on. A
-// rate of relock.losses above 0 needs somebody to look at it, and so does one of
-// relock.renewal.failures that stays. A growing part of the way timer says that
-// wake-ups are lost, or that holders crash; fair locks and waiting writers have some of it always.
+// rate of relock.losses above 0 needs attention, and so does a lasting rate of
+// relock.renewal.failures. A growing share of the path polled says that wake-ups are lost,
+// or that holders crash; fair locks and waiting writers always have some of it.
 //
 // The name of the lock is no attribute, because every name is a time series of its
 // own: see [WithLockNames]. grafana.json beside this file is a dashboard of these
@@ -38,11 +38,11 @@
 //
 // # Traces
 //
-// Where the ctx of a call carries a span that is recorded, its wait becomes a child of
-// it (relock.wait, if the caller had to wait), and its hold (relock.hold) a child of
-// the span in the ctx of Unlock. They carry the name of the lock. Both are written when
-// they end: the spans of what was done under the lock are siblings of the hold, not
-// children. A hold that was lost has none, because no call ends it; Unlock returns the error.
+// If the ctx of a call carries a recorded span, the wait becomes its child: relock.wait, if
+// the caller had to wait. The hold, relock.hold, becomes a child of the span in the ctx of
+// Unlock. Both carry the name of the lock, and are written when they end: spans of the work
+// under the lock are siblings of the hold, not children. A hold that was lost has no span,
+// because no call ends it; Unlock returns the error.
 package otel
 
 // Rules: an observer has no state of its own but instruments and the sets of
@@ -77,7 +77,7 @@ const (
 	tokenKey  = attribute.Key("relock.token")
 )
 
-// From a handover in the process (about a microsecond) to what nobody waits for any more.
+// From a handover in the process (about a microsecond) to a wait longer than most callers allow.
 var waitBuckets = []float64{1e-5, 1e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 
 // From an empty section to a leader who stays for a day.
@@ -181,7 +181,7 @@ func (o *Observer) Acquired(ctx context.Context, e relock.AcquiredEvent) {
 	bare := o.attributes(e.Lock, "", "")
 	if e.Level == 1 {
 		o.holders.Add(ctx, 1, bare)
-		// What begins at 1 has no increase in Prometheus: the first loss would not be seen.
+		// A series that begins at 1 has no increase in Prometheus: the first loss would not be seen.
 		o.losses.Add(ctx, 0, bare)
 		o.renewalFailures.Add(ctx, 0, bare)
 	}

@@ -3,8 +3,6 @@ package otel_test
 import (
 	"context"
 	"encoding/json"
-	"errors"
-	"fmt"
 	"maps"
 	"net/http"
 	"net/http/httptest"
@@ -20,6 +18,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/prometheus/otlptranslator"
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	promexporter "go.opentelemetry.io/otel/exporters/prometheus"
@@ -48,32 +48,26 @@ func newBench(t *testing.T, opts ...relockotel.Option) *bench {
 	reader := metric.NewManualReader()
 	o := newObserver(t, append(opts, relockotel.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(reader))))...)
 	client, err := relock.New(rdb, relock.WithObserver(o), relock.WithWatchdogTimeout(300*time.Millisecond), relock.WithMaxWakeDelay(time.Hour))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { client.Close() })
 	return &bench{t, mini, client, reader}
 }
 
 func newObserver(t *testing.T, opts ...relockotel.Option) *relockotel.Observer {
 	o, err := relockotel.New(opts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return o
 }
 
 func (b *bench) must(err error) {
 	b.Helper()
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 }
 
-// recorded is what each time series has: its sum, or the number of its measurements.
-func (b *bench) recorded() map[string]int64 {
+// recorded returns the value of each time series: its sum, or the number of its measurements.
+func (b *bench) recorded(t require.TestingT) map[string]int64 {
 	var all metricdata.ResourceMetrics
-	b.must(b.reader.Collect(context.Background(), &all))
+	require.NoError(t, b.reader.Collect(context.Background(), &all))
 	recorded := make(map[string]int64)
 	for _, scope := range all.ScopeMetrics {
 		for _, m := range scope.Metrics {
@@ -83,9 +77,7 @@ func (b *bench) recorded() map[string]int64 {
 					recorded[series(m.Name, p.Attributes)] = p.Value
 				}
 			case metricdata.Histogram[float64]:
-				if m.Unit != "s" {
-					b.Errorf("%s is in %q", m.Name, m.Unit)
-				}
+				assert.Equal(t, "s", m.Unit, "unit of %s", m.Name)
 				for _, p := range data.DataPoints {
 					recorded[series(m.Name, p.Attributes)] = int64(p.Count)
 				}
@@ -103,27 +95,24 @@ func series(name string, attributes attribute.Set) string {
 	return name
 }
 
-// await waits until that is recorded.
+// await waits until the time series have these values.
 func (b *bench) await(want map[string]int64) {
 	b.Helper()
-	for start := time.Now(); ; time.Sleep(time.Millisecond) {
-		got := b.recorded()
-		missing := ""
+	require.EventuallyWithT(b, func(c *assert.CollectT) {
+		got := b.recorded(c)
 		for _, s := range slices.Sorted(maps.Keys(want)) {
-			if got[s] != want[s] {
-				missing += fmt.Sprintf("%s is %d, want %d\n", s, got[s], want[s])
-			}
+			assert.Equal(c, want[s], got[s], "%s; all: %v", s, got)
 		}
-		if missing == "" {
-			return
-		}
-		if time.Since(start) > 5*time.Second {
-			b.Fatalf("%sall: %v", missing, got)
-		}
-	}
+	}, 5*time.Second, time.Millisecond)
 }
 
-func TestHoldsAndWaits(t *testing.T) {
+// awaitAny waits until the time series is above 0.
+func (b *bench) awaitAny(series string) {
+	b.Helper()
+	require.EventuallyWithT(b, func(c *assert.CollectT) { assert.Positive(c, b.recorded(c)[series]) }, 5*time.Second, time.Millisecond)
+}
+
+func TestHoldsAndWaitsAreCounted(t *testing.T) {
 	b := newBench(t)
 	ctx, other := relock.WithOwner(context.Background()), relock.WithOwner(context.Background())
 	l := b.client.NewLock("orders:42")
@@ -135,64 +124,52 @@ func TestHoldsAndWaits(t *testing.T) {
 		"relock.holders lock": 1, "relock.waiters lock": 1,
 		"relock.acquisitions lock immediate": 2, "relock.wait.duration lock immediate": 2,
 	})
-	if ok, err := l.TryLock(relock.WithOwner(ctx), 0, 0); ok || err != nil {
-		t.Fatal(ok, err)
-	}
+	ok, err := l.TryLock(relock.WithOwner(ctx), 0, 0)
+	require.NoError(t, err)
+	require.False(t, ok)
 	b.must(l.Unlock(ctx))
 	b.must(l.Unlock(ctx))
 	b.must(<-got)
-	recorded := b.recorded()
-	if n := recorded["relock.acquisitions lock handover"] + recorded["relock.acquisitions lock turn"]; n != 1 {
-		t.Errorf("it came in otherwise: %v", recorded)
-	}
+	recorded := b.recorded(t)
+	assert.Equal(t, int64(1), recorded["relock.acquisitions lock handover"]+recorded["relock.acquisitions lock queue"], "%v", recorded)
 	b.must(l.Unlock(other))
 	b.await(map[string]int64{
 		"relock.holders lock": 0, "relock.waiters lock": 0,
 		"relock.give_ups lock time_up":       1,
 		"relock.hold.duration released lock": 2,
 	})
-	for s := range b.recorded() {
-		if strings.Contains(s, "orders") {
-			t.Errorf("the name of the lock: %s", s)
-		}
+	for s := range b.recorded(t) {
+		assert.NotContains(t, s, "orders", "the name of the lock")
 	}
 }
 
-func TestRenewalsAndLosses(t *testing.T) {
+func TestRenewalsAndLossesAreCounted(t *testing.T) {
 	b := newBench(t)
 	ctx := context.Background()
 	rw := b.client.NewRWLock("prices")
 	b.must(rw.Write().Lock(ctx))
 	b.must(b.client.NewFairLock("queue").LockLease(ctx, 20*time.Millisecond))
-	for b.recorded()["relock.renewals write"] == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	b.awaitAny("relock.renewals write")
 	b.mini.Del("prices")
 	b.await(map[string]int64{
 		"relock.losses write": 1, "relock.hold.duration lost write": 1, "relock.holders write": 0,
 		"relock.losses fair": 0, "relock.hold.duration lapsed fair": 1, "relock.holders fair": 0,
 	})
-	if err := rw.Write().Unlock(ctx); !errors.Is(err, relock.ErrLockLost) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, rw.Write().Unlock(ctx), relock.ErrLockLost)
 
 	b.must(rw.Write().Lock(ctx))
 	b.mini.SetError("ERR the power is off")
-	for b.recorded()["relock.renewal.failures write"] == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	b.awaitAny("relock.renewal.failures write")
 	_ = rw.Write().Unlock(ctx)
 	b.await(map[string]int64{"relock.hold.duration unconfirmed write": 1, "relock.holders write": 0})
 	b.mini.SetError("")
 }
 
 // Any bytes make a name; one that is no UTF-8 must not cost the metrics of all others.
-func TestNamesThatAreNoText(t *testing.T) {
+func TestNamesThatAreNoTextKeepTheMetrics(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	exporter, err := promexporter.New(promexporter.WithRegisterer(registry))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	o := newObserver(t, relockotel.WithLockNames(), relockotel.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(exporter))))
 	for _, name := range []string{"orders:42", "a\xff\x00\n"} {
 		o.Acquired(context.Background(), relock.AcquiredEvent{Lock: relock.LockInfo{Name: name, Type: relock.TypeLock}, Path: relock.PathImmediate, Level: 1})
@@ -200,9 +177,8 @@ func TestNamesThatAreNoText(t *testing.T) {
 	answer := httptest.NewRecorder()
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
 	for _, want := range []string{"orders:42", "a\uFFFD"} {
-		if answer.Code != http.StatusOK || !strings.Contains(answer.Body.String(), want) {
-			t.Errorf("status %d, no %q in %.300s", answer.Code, want, answer.Body)
-		}
+		assert.Equal(t, http.StatusOK, answer.Code)
+		assert.Contains(t, answer.Body.String(), want)
 	}
 }
 
@@ -211,15 +187,15 @@ func TestTheFirstLossCanBeSeen(t *testing.T) {
 	b := newBench(t)
 	ctx := context.Background()
 	b.must(b.client.NewLock("orders:42").Lock(ctx))
-	all := b.recorded()
+	all := b.recorded(t)
 	for _, s := range []string{"relock.losses lock", "relock.renewal.failures lock"} {
-		if n, there := all[s]; !there || n != 0 {
-			t.Errorf("%s: %d, there: %v", s, n, there)
-		}
+		n, there := all[s]
+		assert.True(t, there, s)
+		assert.Zero(t, n, s)
 	}
 }
 
-func TestWithLockNames(t *testing.T) {
+func TestWithLockNamesAddsTheName(t *testing.T) {
 	b := newBench(t, relockotel.WithLockNames())
 	ctx := context.Background()
 	for _, name := range []string{"a", "b", "a"} {
@@ -229,7 +205,7 @@ func TestWithLockNames(t *testing.T) {
 }
 
 // The reasons are few words, whatever the errors say.
-func TestReasons(t *testing.T) {
+func TestGiveUpsHaveAReason(t *testing.T) {
 	b := newBench(t)
 	ctx := relock.WithOwner(context.Background())
 	l := b.client.NewLock("x")
@@ -252,7 +228,7 @@ func TestReasons(t *testing.T) {
 	})
 }
 
-func TestSpans(t *testing.T) {
+func TestSpansAreChildrenOfTheCallersSpan(t *testing.T) {
 	spans := tracetest.NewSpanRecorder()
 	tracer := trace.NewTracerProvider(trace.WithSpanProcessor(spans)).Tracer("test")
 	for _, quiet := range []bool{false, true} {
@@ -266,29 +242,28 @@ func TestSpans(t *testing.T) {
 
 		ctx, parent := tracer.Start(relock.WithOwner(context.Background()), "job")
 		b.must(l.Lock(ctx))
-		if ok, err := l.TryLock(relock.WithOwner(ctx), 10*time.Millisecond, 0); ok || err != nil {
-			t.Fatal(ok, err)
-		}
+		ok, err := l.TryLock(relock.WithOwner(ctx), 10*time.Millisecond, 0)
+		require.NoError(t, err)
+		require.False(t, ok)
 		b.must(l.Unlock(ctx))
 		parent.End()
 
 		var seen []string
 		for _, s := range spans.Ended() {
-			if s.Name() != "job" && (s.Parent().SpanID() != parent.SpanContext().SpanID() || s.Status().Code == codes.Error) {
-				t.Errorf("%s: parent %v, status %v", s.Name(), s.Parent(), s.Status())
-			}
 			seen = append(seen, s.Name())
-			if took := s.EndTime().Sub(s.StartTime()); s.Name() == "relock.wait" && took < 10*time.Millisecond {
-				t.Errorf("the wait took %v", took)
+			if s.Name() != "job" {
+				assert.Equal(t, parent.SpanContext().SpanID(), s.Parent().SpanID(), "parent of %s", s.Name())
+				assert.NotEqual(t, codes.Error, s.Status().Code, "status of %s", s.Name())
+			}
+			if s.Name() == "relock.wait" {
+				assert.GreaterOrEqual(t, s.EndTime().Sub(s.StartTime()), 10*time.Millisecond, "time of the wait")
 			}
 		}
 		want := []string{"relock.wait", "relock.hold", "job"}
 		if quiet {
 			want = want[2:]
 		}
-		if !slices.Equal(seen, want) {
-			t.Errorf("spans %v, want %v", seen, want)
-		}
+		assert.Equal(t, want, seen, "spans")
 		spans.Reset()
 	}
 }
@@ -313,9 +288,7 @@ func TestDashboardUsesTheNamesThatAreEmitted(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	exporter, err := promexporter.New(promexporter.WithRegisterer(registry),
 		promexporter.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithSuffixes))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	everything(newObserver(t, relockotel.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(exporter)))))
 	scrape := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 	scrape.Header.Set("Accept", "text/plain;version=1.0.0;escaping=allow-utf-8")
@@ -336,31 +309,21 @@ func TestDashboardUsesTheNamesThatAreEmitted(t *testing.T) {
 			emitted[name] = true
 		}
 	}
-	if len(families) != 9 {
-		t.Errorf("%d metrics: %v\n%s", len(families), families, answer.Body)
-	}
+	assert.Len(t, families, 9, "%s", answer.Body)
 
 	dashboard, err := os.ReadFile("grafana.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var parsed any
-	if err := json.Unmarshal(dashboard, &parsed); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, json.Unmarshal(dashboard, &parsed))
 	used := make(map[string]bool)
 	expressions(parsed, func(e string) {
 		for _, name := range identifier.FindAllString(e, -1) {
 			used[name] = true
-			if !emitted[name] {
-				t.Errorf("%s is not emitted: %s", name, e)
-			}
+			assert.True(t, emitted[name], "%s is not emitted: %s", name, e)
 		}
 	})
 	for family := range families {
-		if !used[family] && !used[family+"_bucket"] {
-			t.Errorf("the dashboard does not show %s", family)
-		}
+		assert.True(t, used[family] || used[family+"_bucket"], "the dashboard does not show %s", family)
 	}
 }
 
@@ -386,17 +349,11 @@ func TestDocNamesAllMetrics(t *testing.T) {
 	reader := metric.NewManualReader()
 	everything(newObserver(t, relockotel.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(reader)))))
 	source, err := os.ReadFile("otel.go")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	doc, _, _ := strings.Cut(string(source), "\npackage ")
 	var all metricdata.ResourceMetrics
-	if err := reader.Collect(context.Background(), &all); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, reader.Collect(context.Background(), &all))
 	for _, m := range all.ScopeMetrics[0].Metrics {
-		if !strings.Contains(doc, "//\t"+m.Name+" ") {
-			t.Errorf("the doc does not name %s", m.Name)
-		}
+		assert.Contains(t, doc, "//\t"+m.Name+" ", "the doc does not name %s", m.Name)
 	}
 }

@@ -78,7 +78,7 @@ func run() error {
 	return scrape(ctx, "http://"+listener.Addr().String()+"/metrics")
 }
 
-// work has eight workers take turns; each of them meets somebody who does not wait.
+// work has eight workers take turns. Each of them meets another one that does not wait.
 func work(ctx context.Context, lock *relock.Lock) error {
 	var workers sync.WaitGroup
 	failed := make(chan error, 8)
