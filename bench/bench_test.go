@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"math"
 	"os"
@@ -14,57 +13,44 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
 )
 
 // Every workload runs for a blink, with all peers, and gives a table, charts, and what the README is to have.
-func TestSmoke(t *testing.T) {
+func TestEveryWorkloadRunsAndIsShown(t *testing.T) {
 	if !testredis.Available() {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("this test needs a redis-server")
-		}
+		require.NotEqual(t, "true", os.Getenv("CI"), "this test needs a redis-server")
 		t.Skip("this test needs a redis-server")
 	}
 	dir := t.TempDir()
 	readme := filepath.Join(dir, "README.md")
-	if err := os.WriteFile(readme, []byte("before\n"+begin+"old\n"+end+"after\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(readme, []byte("before\n"+begin+"old\n"+end+"after\n"), 0o600))
 	p := plan{slice: 10 * time.Millisecond, rounds: 1, size: size{500, 200, 600 * time.Millisecond}, log: io.Discard}
 	var out bytes.Buffer
-	if err := run(t.Context(), p, &out, dir, readme, false); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, run(t.Context(), p, &out, dir, readme, false))
 	t.Log(out.String())
 	document, err := os.ReadFile(readme)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, w := range workloads(p.size) {
-		if !strings.Contains(out.String(), "\n"+w.name+": ") || !strings.Contains(string(document), w.title) {
-			t.Errorf("%s is not in the tables", w.name)
-		}
-		if _, err := os.Stat(filepath.Join(dir, "bench-"+w.name+".svg")); err != nil {
-			t.Error(err)
-		}
+		assert.Contains(t, out.String(), "\n"+w.name+": ", "%s is not in the tables", w.name)
+		assert.Contains(t, string(document), w.title, "%s is not in the document", w.name)
+		_, err := os.Stat(filepath.Join(dir, "bench-"+w.name+".svg"))
+		assert.NoError(t, err)
 	}
-	if strings.Contains(string(document), "old") || strings.Contains(out.String(), "NaN") {
-		t.Errorf("%s\n%s", document, &out)
-	}
+	assert.NotContains(t, string(document), "old")
+	assert.NotContains(t, out.String(), "NaN")
 	for _, b := range bounds {
-		if !strings.Contains(out.String(), b.what) {
-			t.Errorf("nothing about %q", b.what)
-		}
+		assert.Contains(t, out.String(), b.what)
 	}
 }
 
 // Every table of the page gets something to say, and takes the place of what was there.
-func TestScale(t *testing.T) {
+func TestEveryTableOfThePageIsReplaced(t *testing.T) {
 	if !testredis.Available() {
-		if os.Getenv("CI") == "true" {
-			t.Fatal("this test needs a redis-server")
-		}
+		require.NotEqual(t, "true", os.Getenv("CI"), "this test needs a redis-server")
 		t.Skip("this test needs a redis-server")
 	}
 	page := filepath.Join(t.TempDir(), "scaling.md")
@@ -73,88 +59,72 @@ func TestScale(t *testing.T) {
 		begin, end := markers(name)
 		text.WriteString(begin + "old\n" + end)
 	}
-	if err := os.WriteFile(page, []byte(text.String()), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(page, []byte(text.String()), 0o600))
 	a := amounts{[]int{500}, 100, 600 * time.Millisecond, 50 * time.Millisecond, []shape{{2, 2}, {2, 1}}, []int{10}, time.Second}
 	var out bytes.Buffer
-	if err := runScale(t.Context(), plan{log: io.Discard}, a, &out, page); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, runScale(t.Context(), plan{log: io.Discard}, a, &out, page))
 	t.Log(out.String())
 	document, err := os.ReadFile(page)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if strings.Contains(string(document), "old") || strings.Contains(string(document), "NaN") || strings.Count(string(document), "|---|") < len(names()) {
-		t.Errorf("%s", document)
-	}
+	require.NoError(t, err)
+	assert.NotContains(t, string(document), "old")
+	assert.NotContains(t, string(document), "NaN")
+	assert.GreaterOrEqual(t, strings.Count(string(document), "|---|"), len(names()))
 	out.Reset()
 	p := plan{work: "pairs", log: io.Discard}
-	if err := runScale(t.Context(), p, a, &out, page); err != nil || !strings.HasPrefix(out.String(), "\npairs\n") || strings.Contains(out.String(), "\nrequests\n") {
-		t.Errorf("one table: %v, %s", err, &out)
-	}
-	if err := runScale(t.Context(), p, a, io.Discard, filepath.Join(t.TempDir(), "none")); err == nil {
-		t.Error("a page that is not there")
-	}
+	err = runScale(t.Context(), p, a, &out, page)
+	assert.NoError(t, err)
+	assert.True(t, strings.HasPrefix(out.String(), "\npairs\n"), "one table: %s", &out)
+	assert.NotContains(t, out.String(), "\nrequests\n", "one table")
+	assert.Error(t, runScale(t.Context(), p, a, io.Discard, filepath.Join(t.TempDir(), "none")), "a page that is not there")
 }
 
 // The page has the places for the tables.
-func TestScalePage(t *testing.T) {
+func TestThePageHasPlacesForTheTables(t *testing.T) {
 	page, err := os.ReadFile("../docs/scaling.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, name := range append(names(), "machine") {
 		begin, end := markers(name)
-		if _, err := put(string(page), begin, end, ""); err != nil {
-			t.Error(err)
-		}
+		_, err := put(string(page), begin, end, "")
+		assert.NoError(t, err)
 	}
 }
 
-func TestRunThatIsStopped(t *testing.T) {
+func TestRunStopsWithItsContext(t *testing.T) {
 	if !testredis.Available() {
 		t.Skip("this test needs a redis-server")
 	}
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	p := plan{slice: time.Hour, rounds: 1, log: io.Discard}
-	if err := run(ctx, p, io.Discard, "", "", false); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
+	assert.ErrorIs(t, run(ctx, p, io.Discard, "", "", false), context.Canceled)
 }
 
-func TestNoSuchWorkload(t *testing.T) {
-	if err := run(t.Context(), plan{work: "none"}, io.Discard, "", "", false); err == nil {
-		t.Error("no error")
-	}
+func TestUnknownWorkloadIsAnError(t *testing.T) {
+	assert.Error(t, run(t.Context(), plan{work: "none"}, io.Discard, "", "", false))
 }
 
-func TestPut(t *testing.T) {
+func TestPutReplacesTheTextBetweenMarkers(t *testing.T) {
 	got, err := put("a\n"+begin+"old\n"+end+"b\n", begin, end, "new\n")
-	if want := "a\n" + begin + "\nnew\n\n" + end + "b\n"; err != nil || got != want {
-		t.Errorf("%q, %v", got, err)
-	}
-	if again, err := put(got, begin, end, "new\n"); err != nil || again != got {
-		t.Errorf("again: %q, %v", again, err)
-	}
+	assert.NoError(t, err)
+	assert.Equal(t, "a\n"+begin+"\nnew\n\n"+end+"b\n", got)
+	again, err := put(got, begin, end, "new\n")
+	assert.NoError(t, err)
+	assert.Equal(t, got, again, "a second time")
 	for _, bad := range []string{"", begin, end, end + begin, begin + end + end, begin + begin + end} {
-		if _, err := put(bad, begin, end, "new\n"); err == nil {
-			t.Errorf("%q was good", bad)
-		}
+		_, err := put(bad, begin, end, "new\n")
+		assert.Error(t, err, "%q", bad)
 	}
 }
 
-func TestParseInfo(t *testing.T) {
+func TestParseInfoLeavesOutItsOwnCommands(t *testing.T) {
 	w := parseInfo("# Commandstats\r\ncmdstat_evalsha:calls=7,usec=1\r\ncmdstat_hget:calls=3,usec=1\r\n" +
 		"cmdstat_client|list:calls=9,usec=1\r\ncmdstat_info:calls=9,usec=1\r\nused_cpu_sys:1.5\r\nused_cpu_user:2\r\nused_cpu_sys_children:5\r\n")
-	if w.commands != 10 || w.evalsha != 7 || w.redis != 3.5 {
-		t.Errorf("%+v", w)
-	}
+	assert.Equal(t, float64(10), w.commands)
+	assert.Equal(t, float64(7), w.evalsha)
+	assert.Equal(t, 3.5, w.redis)
 }
 
-func TestWriting(t *testing.T) {
+func TestFiguresAreRounded(t *testing.T) {
 	for _, c := range []struct{ got, want string }{
 		{amount(0), "0"}, {amount(9994), "9994"}, {amount(9996), "10.0k"}, {amount(999_499), "999.5k"}, {amount(999_600), "1.00M"},
 		{amount(math.NaN()), "-"},
@@ -163,9 +133,7 @@ func TestWriting(t *testing.T) {
 		{kib(100), "100 B"}, {kib(10 << 10), "10.0 KiB"},
 		{percent(0.42), "42%"},
 	} {
-		if c.got != c.want {
-			t.Errorf("%q, want %q", c.got, c.want)
-		}
+		assert.Equal(t, c.want, c.got)
 	}
 }
 
@@ -184,54 +152,45 @@ func pretended(less bool) *result {
 }
 
 func TestTheFastestIsThatOfEachRound(t *testing.T) {
-	if got := pretended(false).fastest(); got[0] != 10 || got[1] != 80 {
-		t.Error(got)
-	}
-	if got := pretended(true).fastest(); got[0] != 5 || got[1] != 10 {
-		t.Error(got)
-	}
+	got := pretended(false).fastest() // in each of the two rounds
+	assert.Equal(t, float64(10), got[0])
+	assert.Equal(t, float64(80), got[1])
+	got = pretended(true).fastest()
+	assert.Equal(t, float64(5), got[0])
+	assert.Equal(t, float64(10), got[1])
 	r := pretended(false)
-	if got := r.better(r.fastest()); got.Low != 0.5 || got.Mid != 1.25 || got.High != 2 {
-		t.Error(got)
-	}
+	better := r.better(r.fastest())
+	assert.Equal(t, 0.5, better.Low)
+	assert.Equal(t, 1.25, better.Mid)
+	assert.Equal(t, float64(2), better.High)
 	r = pretended(true)
-	if got := r.better(r.fastest()); got.Low != 0.25 || got.High != 0.25 {
-		t.Error(got)
-	}
-	if got := r.row("rueidislock"); got != nil {
-		t.Error(got)
-	}
+	better = r.better(r.fastest())
+	assert.Equal(t, 0.25, better.Low)
+	assert.Equal(t, 0.25, better.High)
+	assert.Nil(t, r.row("rueidislock"))
 }
 
-func TestCheck(t *testing.T) {
+func TestCheckFailsWhereABoundIsNotReached(t *testing.T) {
 	var out bytes.Buffer
-	if check(&out, []*result{pretended(false)}) || !strings.Contains(out.String(), "FAILED") { // 0.75 of bare
-		t.Error(out.String())
-	}
+	assert.False(t, check(&out, []*result{pretended(false)}))
+	assert.Contains(t, out.String(), "FAILED") // 0.75 of bare
 	r := pretended(false)
 	for i := range r.rows[0].samples {
 		r.rows[0].samples[i][rate] = 39
 	}
 	out.Reset()
-	if !check(&out, []*result{r}) || !strings.Contains(out.String(), " reached") {
-		t.Error(out.String())
-	}
+	assert.True(t, check(&out, []*result{r}))
+	assert.Contains(t, out.String(), " reached")
 	r.rows = r.rows[:1] // a bound that cannot be told is not met
-	if check(io.Discard, []*result{r}) {
-		t.Error("met by nothing")
-	}
+	assert.False(t, check(io.Discard, []*result{r}), "a bound without figures is met")
 }
 
-func TestEvenness(t *testing.T) {
-	if got := evenness([]int{3, 6, 4}); got != 0.5 {
-		t.Error(got)
-	}
-	if got := evenness([]int{0, 0}); !math.IsNaN(got) {
-		t.Error(got)
-	}
+func TestEvennessIsTheSlowestToTheFastest(t *testing.T) {
+	assert.Equal(t, 0.5, evenness([]int{3, 6, 4}))
+	assert.True(t, math.IsNaN(evenness([]int{0, 0})))
 }
 
-func TestGapsBetweenRenewals(t *testing.T) {
+func TestGapsAreThoseBetweenConfirmedRenewals(t *testing.T) {
 	r := newRenewals([]string{"a", "b"}, 50*time.Millisecond)
 	send := func(name string, err error) {
 		cmd := redis.NewCmd(t.Context(), "evalsha", "digest", 1, name)
@@ -240,18 +199,14 @@ func TestGapsBetweenRenewals(t *testing.T) {
 	send("a", nil)
 	send("b", nil)
 	for range 4 {
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(20 * time.Millisecond) // the gap that is measured
 		send("a", nil)
 		send("b", io.EOF) // no confirmation
 	}
 	gap, late := r.longest()
-	if gap < 80*time.Millisecond || late < 1 {
-		t.Errorf("gap %v, late %d", gap, late)
-	}
-	if r.gap[0].Load() >= r.gap[1].Load() {
-		t.Error("one that is renewed has a longer gap")
-	}
-	if r.seen.Load() != 6 || r.pipelines.Load() != 10 {
-		t.Errorf("seen %d in %d", r.seen.Load(), r.pipelines.Load())
-	}
+	assert.GreaterOrEqual(t, gap, 80*time.Millisecond, "the longest gap")
+	assert.GreaterOrEqual(t, late, 1, "late renewals")
+	assert.Less(t, r.gap[0].Load(), r.gap[1].Load(), "a lock that is renewed has the shorter gap")
+	assert.Equal(t, int64(6), r.seen.Load(), "renewals")
+	assert.Equal(t, int64(10), r.pipelines.Load(), "pipelines")
 }

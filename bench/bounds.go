@@ -1,6 +1,6 @@
 package main
 
-// What must be reached, and what the check demands.
+// The bounds that must be reached, and those that the check demands.
 
 import (
 	"fmt"
@@ -69,7 +69,7 @@ func waitOf(sections float64) func(*result) float64 {
 	}
 }
 
-// met says whether v is enough for a limit. What was not measured is not.
+// met reports whether v is enough for a limit. A figure that was not measured is not.
 func (b bound) met(v, limit float64) bool {
 	if b.most {
 		return v <= limit

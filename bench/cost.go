@@ -1,6 +1,6 @@
 package main
 
-// What Redis has to do for locks that nobody has to wait for, and what one request costs.
+// The work of Redis for uncontended locks, and the cost of one request.
 
 import (
 	"context"
@@ -221,7 +221,7 @@ func (s *scale) parts(ctx context.Context, t *table) error {
 	s.message = max(0, (loud-silent)/hearers)
 
 	t.head = []string{"one request, of a process that sends no other with it", "Redis CPU"}
-	t.add("a lock and an unlock, of a name that nobody waits for", span(s.pair))
+	t.add("a lock and an unlock, of a name without waiters", span(s.pair))
 	t.add("an attempt at a lock that is busy", span(s.attempt))
 	t.add("for each process that hears of a release", span(s.message))
 	herd := s.attempt + s.message

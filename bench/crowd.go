@@ -3,7 +3,7 @@ package main
 // Workers that take locks as fast as they come.
 //
 // Rules: a slice of time belongs to one peer. A worker that waits when the slice
-// is over still waits for its turn, so that the longest wait is seen; what it gets
+// is over still waits for its turn, so that the longest wait is seen. Its section
 // then counts as a wait and not for the rate. A worker that is not served within
 // the patience is stuck, is told to give up, and is counted.
 

@@ -3,8 +3,8 @@ package main
 // Very many locks that are held, and very many that are waited for.
 //
 // Rules: each turn has clients of its own, and what it needs itself is allocated
-// before the memory is looked at. What is measured is measured when nothing
-// happens any more but what has to go on.
+// before the memory is looked at. A figure is taken when only the work that has
+// to go on is left, such as renewals.
 
 import (
 	"context"
@@ -76,8 +76,8 @@ func acquireAll(ctx context.Context, p peer, names []string, releases []func() e
 	return nil
 }
 
-// acquire is Acquire; one that insists begins again when that sleeps for too long
-// over a name that nobody has. That costs a ctx, which lives as long as the lock.
+// acquire is Acquire. With insist it begins again when Acquire sleeps for too long
+// over a name that is free. The retry costs a ctx, which lives as long as the lock.
 func acquire(ctx context.Context, p peer, name string, insist bool) (func() error, error) {
 	if !insist {
 		return p.Acquire(ctx, name)

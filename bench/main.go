@@ -182,7 +182,7 @@ func (p plan) measure(ctx context.Context, w workload) (*result, error) {
 		for i := range turns {
 			i = (i + round) % len(turns)
 			fmt.Fprintf(p.log, "\r\033[K%s %d/%d %s", w.name, round+1, rounds, turns[i].kind.name)
-			if err := s.admin.FlushAll(ctx).Err(); err != nil { // what somebody left who gave up
+			if err := s.admin.FlushAll(ctx).Err(); err != nil { // records that a waiter left when it gave up
 				return nil, err
 			}
 			got, err := w.slice(ctx, turns[i])

@@ -150,7 +150,7 @@ func (s *scale) hold(ctx context.Context, n, masters int) (sample, error) {
 	return hoard{n, s.lease}.held(ctx, turn{server: server, kind: kindOf("relock"), took: s.slice})
 }
 
-// A wait is goroutines of some processes that wait for locks which nobody gives back.
+// A wait is goroutines of some processes that wait for locks which are never released.
 type wait struct {
 	what                       string
 	clients, goroutines, names int // goroutines of each client
@@ -207,7 +207,7 @@ func (s *scale) wait(ctx context.Context, w wait) ([]string, error) {
 		}
 		defer p.Close()
 		for i := range w.goroutines {
-			all.Go(func() { _, _ = p.Acquire(waiting, names[i%len(names)]) }) // nobody gets it
+			all.Go(func() { _, _ = p.Acquire(waiting, names[i%len(names)]) }) // it gets none
 		}
 	}
 	joined, err := server.subscribed(ctx, began, w.names, w.clients)

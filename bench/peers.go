@@ -4,8 +4,9 @@ package main
 // waiting as its own documentation says.
 //
 // Rules: a peer is one client of its library with connections of its own, as a
-// process would have it. All have the same lease. What a library leaves to its user (repeating, renewing) is not added, but
-// for one thing: whoever gives up waiting by default is sent to wait again.
+// process would have it. All have the same lease. Work that a library leaves to its
+// user (repeating, renewing) is not added, but for one thing: a library that gives up
+// waiting by default is sent to wait again.
 
 import (
 	"context"
@@ -57,8 +58,8 @@ var kinds = []kind{
 	{"relock", "defaults", false, openRelock(plain)},
 	{"relock fair", "NewFairLock, defaults", false, openRelock(fair)},
 	{"relock read", "NewRWLock(name).Read(), defaults", false, openRelock(read)},
-	{"bare EVALSHA", "what relock sends to lock and to unlock, sent again by the same go-redis client; excludes nobody", false, openBare(plain)},
-	{"bare read", "the same of what relock sends to read alone", false, openBare(read)},
+	{"bare EVALSHA", "the requests with which relock locks and unlocks, sent by the same go-redis client; excludes no owner", false, openBare(plain)},
+	{"bare read", "the same of the requests for a read lock alone", false, openBare(read)},
 	{"sync.Mutex", "one mutex for each name, in this process", false, openMutex},
 	{"rueidislock", "KeyMajority 1, NoLoopTracking, as its README says for one server", true, openRueidis},
 	{"redislock", "LinearBackoff(100ms), as its README; by default it does not wait", true, openRedislock(100 * time.Millisecond)},

@@ -1,6 +1,6 @@
 package main
 
-// What came out of a workload.
+// The result of a workload.
 
 import (
 	"math"

@@ -1,6 +1,6 @@
 package main
 
-// What is measured, and how it is written.
+// The figures that are measured, and how they are written.
 
 import (
 	"fmt"

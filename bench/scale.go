@@ -1,10 +1,10 @@
 package main
 
-// What grows with what: the tables of docs/scaling.md.
+// How cost grows: the tables of docs/scaling.md.
 //
 // Rules: each table has servers of its own, and markers of its own on the page. CPU
-// seconds and bytes hold on a busy machine too; rates and times do not. What is
-// calculated says so in its head, and is calculated from what the same run measured.
+// seconds and bytes hold on a busy machine too; rates and times do not. A table that
+// is calculated says so in its head, and is calculated from figures of the same run.
 
 import (
 	"context"

@@ -1,9 +1,9 @@
 package main
 
-// The Redis of one workload, and what it and this process say of their work.
+// The Redis of one workload, and the figures that it and this process have of their work.
 //
 // Rules: testredis starts and ends it; it dies with this process, however that
-// ends. What the measuring itself sends is not counted.
+// ends. Requests of the measurement itself are not counted.
 
 import (
 	"context"
@@ -21,8 +21,8 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// A house is what testredis wants to be told: a test that is none. What is not
-// here would panic, and nothing of testredis calls it.
+// A house is a testing.TB for testredis outside of a test. Methods that are not
+// here would panic; testredis calls none of them.
 type house struct {
 	testing.TB
 	cleanups []func()

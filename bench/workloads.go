@@ -1,19 +1,19 @@
 package main
 
-// What is measured.
+// The workloads that are measured.
 
 import (
 	"context"
 	"time"
 )
 
-// A workload is one kind of use, and who takes part.
+// A workload is one kind of use, and the peers that take part.
 type workload struct {
 	name, title string
 	trip        time.Duration // of the proxy; 0: none
 	clients     int           // of each peer, opened before it starts; 0: it opens them itself
 	rare        bool          // it takes long: fewer rounds
-	often       int           // so many times more rounds, of slices so much shorter, for nobody waits when they end
+	often       int           // so many times more rounds, of slices so much shorter: no worker waits when a slice ends
 	peers       []string      // the first one is relock
 	slice       func(ctx context.Context, t turn) (sample, error)
 

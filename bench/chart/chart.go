@@ -1,9 +1,9 @@
 // Package chart draws bars as SVG, by hand.
 package chart
 
-// Rules: the picture brings its own background and colors for light and dark, and
-// uses nothing that a browser showing an image would refuse to load; every value
-// is there as text, too; the same bars give the same bytes.
+// Rules: the picture brings its own background and colors for light and dark. It
+// uses nothing that a browser showing an image would refuse to load. Every value
+// is there as text, too. The same bars give the same bytes.
 
 import (
 	"encoding/xml"

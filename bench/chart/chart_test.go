@@ -8,20 +8,21 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func draw(t *testing.T, c Chart) string {
 	t.Helper()
 	var b strings.Builder
-	if err := c.Write(&b); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, c.Write(&b))
 	d := xml.NewDecoder(strings.NewReader(b.String()))
 	for {
 		if _, err := d.Token(); err == io.EOF {
 			return b.String()
 		} else if err != nil {
-			t.Fatalf("not XML: %v\n%s", err, b.String())
+			require.NoError(t, err, "not XML: %s", b.String())
 		}
 	}
 }
@@ -32,9 +33,7 @@ func lengths(t *testing.T, svg string) []float64 {
 	var all []float64
 	for _, m := range regexp.MustCompile(`class="(?:bar|ours)" x="\d+" y="\d+" width="([^"]+)"`).FindAllStringSubmatch(svg, -1) {
 		v, err := strconv.ParseFloat(m[1], 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		all = append(all, v)
 	}
 	return all
@@ -43,31 +42,29 @@ func lengths(t *testing.T, svg string) []float64 {
 func TestBarsAreAsLongAsTheirValues(t *testing.T) {
 	svg := draw(t, Chart{Title: "a < b & c", Bars: []Bar{{Name: "one", Mid: 10, Ours: true}, {Name: "two", Low: 15, Mid: 20, High: 20}}})
 	l := lengths(t, svg)
-	if len(l) != 2 || l[0]*2 != l[1] || l[1] > width-left-right {
-		t.Errorf("lengths %v", l)
-	}
-	if strings.Contains(svg, "logarithmic") || strings.Count(svg, `class="spread"`) != 1 {
-		t.Error(svg)
-	}
+	require.Len(t, l, 2)
+	assert.Equal(t, l[1], l[0]*2)
+	assert.LessOrEqual(t, l[1], float64(width-left-right))
+	assert.NotContains(t, svg, "logarithmic")
+	assert.Equal(t, 1, strings.Count(svg, `class="spread"`))
 }
 
-func TestFarApartIsLogarithmic(t *testing.T) {
+func TestValuesFarApartAreDrawnLogarithmically(t *testing.T) {
 	svg := draw(t, Chart{Bars: []Bar{{Mid: 1}, {Mid: 1000}, {Mid: 1e6, High: 1e7}, {Mid: 0}, {Mid: math.NaN()}}})
 	l := lengths(t, svg)
-	if len(l) != 5 || !(0 < l[0] && l[0] < l[1] && l[1] < l[2]) || l[3] != 0 || l[4] != 0 {
-		t.Errorf("lengths %v", l)
-	}
-	if !strings.Contains(svg, "logarithmic") {
-		t.Error("it does not say so")
-	}
+	require.Len(t, l, 5)
+	assert.Positive(t, l[0])
+	assert.Less(t, l[0], l[1])
+	assert.Less(t, l[1], l[2])
+	assert.Zero(t, l[3])
+	assert.Zero(t, l[4])
+	assert.Contains(t, svg, "logarithmic")
 }
 
-func TestLightAndDark(t *testing.T) {
+func TestChartHasLightAndDarkColours(t *testing.T) {
 	svg := draw(t, Chart{})
-	if !strings.Contains(svg, "prefers-color-scheme:dark") || !strings.Contains(svg, `class="back"`) {
-		t.Error(svg)
-	}
-	if strings.Contains(svg, "NaN") || strings.Contains(svg, "Inf") {
-		t.Error(svg)
-	}
+	assert.Contains(t, svg, "prefers-color-scheme:dark")
+	assert.Contains(t, svg, `class="back"`)
+	assert.NotContains(t, svg, "NaN")
+	assert.NotContains(t, svg, "Inf")
 }

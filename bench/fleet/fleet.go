@@ -1,5 +1,5 @@
 // Package fleet simulates many processes that want one lock all the time, by a
-// clock of its own: there is no Redis, no network, and nobody waits.
+// clock of its own: there is no Redis, no network, and no real waiting.
 package fleet
 
 // Rules: a process does what gate.go, handover.go and engine.go do, with the same
@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Those of relock.
+// The constants of relock.
 const (
 	sliceTrips  = 16
 	longSlice   = 100 * time.Millisecond
@@ -26,13 +26,13 @@ const (
 type Fleet struct {
 	Processes  int
 	Goroutines int           // of each process: they take the lock, stay for a section, and ask again at once
-	Trip       time.Duration // to Redis and back at best, without what Redis needs
+	Trip       time.Duration // to Redis and back at best, without the time of Redis
 	Noise      time.Duration // how much longer a hop takes on average, be it on the way or until the process runs
 	Section    time.Duration
 	Slice      time.Duration // WithHandoverSlice
 	WakeDelay  time.Duration // WithMaxWakeDelay
 
-	// What Redis needs: for an attempt, for a release, and for each process that hears of one.
+	// Time that Redis needs: for an attempt, for a release, and for each process that hears of one.
 	Attempt, Release, Message time.Duration
 }
 
@@ -79,7 +79,7 @@ type process struct {
 
 	subscribed bool
 	listens    bool // its contender has been told that the lock is busy
-	woken      bool // a wake-up that nobody took yet
+	woken      bool // a wake-up that was not taken yet
 	asleep     bool
 	wakes      time.Duration // by itself
 	timer      bool          // an event comes when it wakes, or sooner

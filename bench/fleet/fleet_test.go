@@ -5,6 +5,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // a usual fleet, of two processes.
@@ -16,7 +19,7 @@ func usual() Fleet {
 	}
 }
 
-func TestQueue(t *testing.T) {
+func TestQueueYieldsEventsInOrder(t *testing.T) {
 	var q queue
 	var want []time.Duration
 	for range 1000 {
@@ -28,64 +31,66 @@ func TestQueue(t *testing.T) {
 	before := event{at: -1}
 	for _, at := range want {
 		e := q.next()
-		if e.at != at || !before.before(e) {
-			t.Fatalf("%v after %v, want %v", e, before, at)
-		}
+		require.Equal(t, at, e.at)
+		require.True(t, before.before(e), "%v after %v", e, before)
 		before = e
 	}
 }
 
-func TestAlone(t *testing.T) {
+func TestOneProcessLosesTwoRoundTripsASlice(t *testing.T) {
 	f := usual()
 	f.Processes = 1
 	got := f.Run(10*time.Second, 1)
-	// Of each slice, a round trip to give back and one to take.
-	if got.Share < 0.90 || got.Share > 0.94 || got.Messages != 0 || got.Even != 1 {
-		t.Errorf("%+v", got)
-	}
+	// Of each slice, a round trip to release and one to take.
+	assert.GreaterOrEqual(t, got.Share, 0.90)
+	assert.LessOrEqual(t, got.Share, 0.94)
+	assert.Zero(t, got.Messages)
+	assert.Equal(t, float64(1), got.Even)
 	f.Goroutines = 1
 	got = f.Run(10*time.Second, 1)
-	if got.Share < 0.48 || got.Share > 0.52 || got.Requests < 1.99 || got.Requests > 2.01 {
-		t.Errorf("alone with it: %+v", got)
-	}
+	assert.GreaterOrEqual(t, got.Share, 0.48, "one goroutine")
+	assert.LessOrEqual(t, got.Share, 0.52, "one goroutine")
+	assert.GreaterOrEqual(t, got.Requests, 1.99, "one goroutine")
+	assert.LessOrEqual(t, got.Requests, 2.01, "one goroutine")
 	f.Slice = 0
 	f.Goroutines = 16
-	if got := f.Run(10*time.Second, 1); got.Requests < 1.99 || got.Requests > 2.01 {
-		t.Errorf("without handover: %+v", got)
-	}
+	got = f.Run(10*time.Second, 1)
+	assert.GreaterOrEqual(t, got.Requests, 1.99, "without handover")
+	assert.LessOrEqual(t, got.Requests, 2.01, "without handover")
 }
 
-func TestSameSeed(t *testing.T) {
+func TestSameSeedGivesTheSameRun(t *testing.T) {
 	f := usual()
-	if a, b := f.Run(time.Second, 7), f.Run(time.Second, 7); a != b {
-		t.Errorf("%+v, %+v", a, b)
-	}
+	a, b := f.Run(time.Second, 7), f.Run(time.Second, 7)
+	assert.Equal(t, b, a)
 }
 
-// Every release is announced to all, and comes once for a tenure: a slice of sections where
-// goroutines stand in line, or a single one.
-func TestSizes(t *testing.T) {
+// Every release is announced to all processes. It comes once for each record: after a slice of
+// sections where goroutines wait in the process, or after a single section.
+func TestEachReleaseIsAnnouncedToAllProcesses(t *testing.T) {
 	for n := 2; n <= 50; n *= 5 {
 		for goroutines, sections := range map[int]float64{1: 1, 16: 10} {
 			f := usual()
 			f.Processes, f.Goroutines = n, goroutines
 			got := f.Run(20*time.Second, 1)
-			if each := got.Messages * sections / float64(n); each < 0.95 || each > 1.05 {
-				t.Errorf("%d × %d: %.2f messages for each process and release", n, goroutines, each)
-			}
-			if got.Requests <= got.Messages || got.Share <= 0.4 || got.Share > 1 || got.Load <= 0 || got.Load > 1 {
-				t.Errorf("%d × %d: %+v", n, goroutines, got)
-			}
+			each := got.Messages * sections / float64(n)
+			assert.GreaterOrEqual(t, each, 0.95, "%d × %d: messages for each process and release", n, goroutines)
+			assert.LessOrEqual(t, each, 1.05, "%d × %d: messages for each process and release", n, goroutines)
+			assert.Greater(t, got.Requests, got.Messages, "%d × %d: %+v", n, goroutines, got)
+			assert.Greater(t, got.Share, 0.4, "%d × %d: %+v", n, goroutines, got)
+			assert.LessOrEqual(t, got.Share, float64(1), "%d × %d: %+v", n, goroutines, got)
+			assert.Positive(t, got.Load, "%d × %d: %+v", n, goroutines, got)
+			assert.LessOrEqual(t, got.Load, float64(1), "%d × %d: %+v", n, goroutines, got)
 		}
 	}
 }
 
 // A Redis that has more to do than it can makes a fleet slow, and does not stop it.
-func TestOverload(t *testing.T) {
+func TestOverloadSlowsAFleetAndDoesNotStopIt(t *testing.T) {
 	f := usual()
 	f.Processes, f.Goroutines = 1000, 1
 	got := f.Run(20*time.Second, 1)
-	if got.Load < 0.95 || got.Share <= 0 || got.Share > 0.3 {
-		t.Errorf("%+v", got)
-	}
+	assert.GreaterOrEqual(t, got.Load, 0.95)
+	assert.Positive(t, got.Share)
+	assert.LessOrEqual(t, got.Share, 0.3)
 }

@@ -1,7 +1,7 @@
 package fleet
 
-// What is still to happen, the next first; what is to happen at the same time, in
-// the order in which that was decided.
+// The events that are still to come, the next first. Events of the same time come in
+// the order in which they were added.
 
 import "time"
 

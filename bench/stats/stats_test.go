@@ -6,6 +6,9 @@ import (
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestQuantilesAreThoseOfTheSortedValues(t *testing.T) {
@@ -26,37 +29,36 @@ func TestQuantilesAreThoseOfTheSortedValues(t *testing.T) {
 		slices.Sort(all)
 		for _, q := range []float64{0, 0.01, 0.5, 0.99, 1} {
 			want := all[max(1, int(math.Ceil(q*1000)))-1]
-			if got := h.Quantile(q); got < want || got > want+want/32 {
-				t.Errorf("up to %d: quantile %v is %d, want %d", widest, q, got, want)
-			}
+			got := h.Quantile(q)
+			assert.GreaterOrEqual(t, got, want, "values up to %d: quantile %v", widest, q)
+			assert.LessOrEqual(t, got, want+want/32, "values up to %d: quantile %v", widest, q)
 		}
-		if h.Max() != all[999] || h.Count() != 1000 {
-			t.Errorf("up to %d: max %d of %d", widest, h.Max(), h.Count())
-		}
+		assert.Equal(t, all[999], h.Max(), "values up to %d", widest)
+		assert.Equal(t, 1000, h.Count(), "values up to %d", widest)
 	}
 }
 
 func TestEveryBucketEndsWhereTheNextBegins(t *testing.T) {
 	for i := range buckets - 1 {
-		if end := top(i); end < math.MaxInt64 && (bucket(end) != i || bucket(end+1) != i+1) {
-			t.Fatalf("bucket %d ends at %d, which is in %d; the next is in %d", i, end, bucket(end), bucket(end+1))
+		end := top(i)
+		if end < math.MaxInt64 {
+			require.Equal(t, i, bucket(end), "the bucket of %d, where bucket %d ends", end, i)
+			require.Equal(t, i+1, bucket(end+1), "the bucket behind %d, where bucket %d ends", end, i)
 		}
 	}
 }
 
-func TestHistogramOfNothing(t *testing.T) {
+func TestHistogramTakesNothingAndExtremes(t *testing.T) {
 	var h Histogram
-	if h.Quantile(0.5) != 0 || h.Max() != 0 {
-		t.Error("not 0")
-	}
+	assert.Zero(t, h.Quantile(0.5))
+	assert.Zero(t, h.Max())
 	h.Add(-1)
 	h.Add(math.MaxInt64)
-	if h.Quantile(0.5) != 0 || h.Quantile(1) != math.MaxInt64 {
-		t.Errorf("%d to %d", h.Quantile(0.5), h.Quantile(1))
-	}
+	assert.Zero(t, h.Quantile(0.5))
+	assert.Equal(t, time.Duration(math.MaxInt64), h.Quantile(1))
 }
 
-func TestOver(t *testing.T) {
+func TestOverIsTheMiddleAndItsSpread(t *testing.T) {
 	nan := math.NaN()
 	for _, c := range []struct {
 		values []float64
@@ -68,21 +70,16 @@ func TestOver(t *testing.T) {
 		{[]float64{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 99}, Spread{2, 6, 10}},
 	} {
 		before := slices.Clone(c.values)
-		if got := Over(c.values); got != c.want {
-			t.Errorf("%v: %v", c.values, got)
-		}
-		if before[0] != c.values[0] {
-			t.Error("the values were touched")
-		}
+		assert.Equal(t, c.want, Over(c.values), c.values)
+		assert.Equal(t, c.values[0], before[0], "the values were touched")
 	}
-	if got := Over([]float64{nan}); !math.IsNaN(got.Mid) {
-		t.Errorf("of nothing: %v", got)
-	}
+	assert.True(t, math.IsNaN(Over([]float64{nan}).Mid), "the middle of no values")
 }
 
 func TestRatiosAreTakenRoundByRound(t *testing.T) {
 	got := Ratios([]float64{2, 30, 1}, []float64{1, 10, 0})
-	if got[0] != 2 || got[1] != 3 || !math.IsNaN(got[2]) {
-		t.Error(got)
-	}
+	require.Len(t, got, 3)
+	assert.Equal(t, float64(2), got[0])
+	assert.Equal(t, float64(3), got[1])
+	assert.True(t, math.IsNaN(got[2]))
 }
