@@ -1,12 +1,15 @@
 package interop
 
-// What Inspect says of the locks of Java.
+// Inspections of the locks of Java.
 
 import (
 	"context"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/testredis"
@@ -34,13 +37,17 @@ func TestInspect(t *testing.T) {
 			if k.name == "read" || k.name == "write" {
 				want = relock.KindReadWrite
 			}
-			if i.Kind != want || !i.Held() || len(i.Holders) != 1 || i.TTL <= 0 || k.name == "fenced" != (i.Token > 0) {
-				b.Fatalf("%s: %+v", k.name, i)
-			}
+			require.Equal(b, want, i.Kind, k.name)
+			require.True(b, i.Held(), k.name)
+			require.Len(b, i.Holders, 1, k.name)
+			require.Positive(b, i.TTL, k.name)
+			require.Equal(b, k.name == "fenced", i.Token > 0, "%s has a token", k.name)
 			h := i.Holders[0] // Java adds the leases of a writer that re-enters
-			if !isJava(h.Contender) || h.Levels != 2 || h.Lease <= 0 || h.Lease > time.Minute || h.Write != (k.name == "write") {
-				b.Errorf("%s: %+v", k.name, h)
-			}
+			assert.True(b, isJava(h.Contender), "%s: %+v", k.name, h)
+			assert.Equal(b, 2, h.Levels, k.name)
+			assert.Positive(b, h.Lease, k.name)
+			assert.LessOrEqual(b, h.Lease, time.Minute, k.name)
+			assert.Equal(b, k.name == "write", h.Write, k.name)
 			if k.name == "fair" {
 				got := b.java.start(op("lock", 2))
 				b.queued(name, 1)
@@ -49,15 +56,17 @@ func TestInspect(t *testing.T) {
 					b.must(err)
 					return i
 				}
-				if i := inspect(); i.Kind != relock.KindFair || len(i.Waiters) != 1 || !isJava(i.Waiters[0].Contender) ||
-					i.Waiters[0].Owner == h.Owner || !i.Waiters[0].Deadline.After(i.At) || !i.Waiters[0].Alive.IsZero() {
-					b.Errorf("a waiter: %+v", i)
-				}
+				i := inspect()
+				assert.Equal(b, relock.KindFair, i.Kind)
+				require.Len(b, i.Waiters, 1)
+				assert.True(b, isJava(i.Waiters[0].Contender), "a waiter")
+				assert.NotEqual(b, h.Owner, i.Waiters[0].Owner, "a waiter")
+				assert.True(b, i.Waiters[0].Deadline.After(i.At), "a waiter")
+				assert.True(b, i.Waiters[0].Alive.IsZero(), "a waiter")
 				b.java.must(op("unlock", 1))
 				b.java.must(op("unlock", 1))
-				if a := b.java.await(got, soon); !a.OK {
-					b.Error(a.Error)
-				}
+				a := b.java.await(got, soon)
+				assert.True(b, a.OK, a.Error)
 				testredis.Await(b, "the waiter has it", soon, func() bool { i := inspect(); return i.Held() && i.Holders[0].Owner != h.Owner })
 				b.java.must(op("unlock", 2))
 			} else {
@@ -66,9 +75,8 @@ func TestInspect(t *testing.T) {
 			}
 			i, err = b.client.Inspect(ctx, name)
 			b.must(err)
-			if i.Kind != relock.KindNone || i.Held() {
-				b.Errorf("%s: %+v", k.name, i)
-			}
+			assert.Equal(b, relock.KindNone, i.Kind, k.name)
+			assert.False(b, i.Held(), k.name)
 		}
 	})
 }

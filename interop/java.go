@@ -93,7 +93,7 @@ func keys(rdb redis.UniversalClient, name string) []string {
 	}), func(key string) bool { return strings.HasPrefix(key, "redisson_lock_token") })
 }
 
-// channels are those of rdb that somebody listens to and that have to do with name.
+// channels are the channels of rdb that have subscribers and have to do with name.
 func channels(rdb redis.UniversalClient, name string) []string {
 	return onMasters(rdb, name, func(ctx context.Context, master *redis.Client) ([]string, error) {
 		if _, cluster := rdb.(*redis.ClusterClient); cluster {
@@ -206,7 +206,7 @@ func (j *java) read(out io.Reader) {
 	for lines.Scan() {
 		var a answer
 		if json.Unmarshal(lines.Bytes(), &a) != nil {
-			continue // somebody logs
+			continue // a line of a logger
 		}
 		j.mu.Lock()
 		c := j.waiting[a.ID]

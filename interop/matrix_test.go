@@ -4,7 +4,6 @@ package interop
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/testredis"
@@ -78,39 +79,31 @@ func (b *both) newClient(watchdog time.Duration) *relock.Client {
 		opts = append(opts, relock.WithWatchdogTimeout(watchdog))
 	}
 	c, err := relock.New(b.redis.client(b), opts...)
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	b.Cleanup(func() {
-		if err := c.Close(); err != nil {
-			b.Error(err)
-		}
+		assert.NoError(b, c.Close())
 	})
 	return c
 }
 
 func (b *both) must(err error) {
 	b.Helper()
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 }
 
 // tries is one try of l.
 func (b *both) tries(l relock.Locker, want bool) {
 	b.Helper()
-	if ok, err := l.TryLock(context.Background(), 0, 0); ok != want || err != nil {
-		b.Fatalf("relock: TryLock answers %v, %v; want %v", ok, err, want)
-	}
+	ok, err := l.TryLock(context.Background(), 0, 0)
+	require.NoError(b, err)
+	require.Equal(b, want, ok, "relock: TryLock answers")
 }
 
 // javaTries is one try in Java.
 func (b *both) javaTries(kind, name string, thread int, want bool) {
 	b.Helper()
-	if a := b.java.must(command{Op: "trylock", Kind: kind, Name: name, Thread: thread}); a.Value != want {
-		b.Fatalf("Java: tryLock answers %v; want %v", a.Value, want)
-	}
-	// Redisson leaves the queue of a fair lock a moment after it has answered, and tells nobody.
+	require.Equal(b, want, b.java.must(command{Op: "trylock", Kind: kind, Name: name, Thread: thread}).Value, "Java: tryLock answers")
+	// Redisson leaves the queue of a fair lock a moment after it has answered, and publishes nothing.
 	testredis.Await(b, "Java has left the queue", soon, func() bool {
 		return !slices.ContainsFunc(keys(b.rdb, name), func(key string) bool { return strings.HasPrefix(key, "redisson_lock_queue") })
 	})
@@ -124,7 +117,7 @@ func (b *both) nothingIsLeft(name string) {
 	})
 }
 
-// awaitSubscriber waits until somebody listens for the release of name.
+// awaitSubscriber waits until a client is subscribed to the release of name.
 func (b *both) awaitSubscriber(name string) {
 	b.Helper()
 	testredis.Await(b, "a waiter is subscribed", soon, func() bool { return len(channels(b.rdb, name)) > 0 })
@@ -144,7 +137,7 @@ func (b *both) await(what string, got <-chan error) {
 	case err := <-got:
 		b.must(err)
 	case <-time.After(soon):
-		b.Fatalf("waited in vain: %s", what)
+		require.Fail(b, "waited in vain", what)
 	}
 }
 
@@ -216,12 +209,10 @@ func (b *both) pair(k kind, name string) {
 	// Java holds, relock waits, and is woken by message.
 	b.java.must(j("lock"))
 	b.tries(l, false)
-	if locked, err := other.IsLocked(ctx); !locked || err != nil {
-		b.Errorf("IsLocked: %v, %v", locked, err)
-	}
-	if err := l.Unlock(ctx); !errors.Is(err, relock.ErrNotHeld) {
-		b.Errorf("Unlock of what Java holds: %v", err)
-	}
+	locked, err := other.IsLocked(ctx)
+	assert.NoError(b, err)
+	assert.True(b, locked, "IsLocked")
+	assert.ErrorIs(b, l.Unlock(ctx), relock.ErrNotHeld, "Unlock of a lock that Java holds")
 	owner := relock.WithOwner(ctx)
 	got := startLock(owner, l)
 	b.awaitSubscriber(name)
@@ -229,25 +220,21 @@ func (b *both) pair(k kind, name string) {
 	b.java.must(j("unlock"))
 	select {
 	case err := <-got:
-		b.Fatalf("relock has what Java holds still once: %v", err)
+		require.Fail(b, "relock has the lock, of which Java holds one level", err)
 	case <-time.After(100 * time.Millisecond):
 	}
 	start := time.Now()
 	b.java.must(j("unlock"))
 	b.await("relock is woken", got)
 	wokenGo := time.Since(start)
-	if wokenGo > prompt {
-		b.Errorf("it took relock %v to get what Java released", wokenGo)
-	}
+	assert.LessOrEqual(b, wokenGo, prompt, "time from a release of Java to relock")
 
 	// relock holds, Java waits, and is woken by message.
 	b.javaTries(k.rival, name, 1, false)
-	if a := b.java.must(command{Op: "locked", Kind: k.name, Name: name, Thread: 1}); !a.Value {
-		b.Error("Java does not see that it is locked")
-	}
-	if a := b.java.do(j("unlock")); a.OK || !strings.Contains(a.Error, "IllegalMonitorState") {
-		b.Errorf("Java unlocks what relock holds: %+v", a)
-	}
+	assert.True(b, b.java.must(command{Op: "locked", Kind: k.name, Name: name, Thread: 1}).Value, "Java does not see that it is locked")
+	a := b.java.do(j("unlock"))
+	assert.False(b, a.OK, "Java unlocks a lock that relock holds")
+	assert.Contains(b, a.Error, "IllegalMonitorState")
 	b.must(l.Lock(owner))
 	c := j("trylock")
 	c.Wait = 20_000
@@ -256,37 +243,29 @@ func (b *both) pair(k kind, name string) {
 	b.must(l.Unlock(owner))
 	select {
 	case a := <-waiting:
-		b.Fatalf("Java has what relock holds still once: %+v", a)
+		require.Fail(b, "Java has the lock, of which relock holds one level", "%+v", a)
 	case <-time.After(100 * time.Millisecond):
 	}
 	start = time.Now()
 	b.must(l.Unlock(owner))
-	if a := b.java.await(waiting, soon); !a.Value {
-		b.Errorf("Java did not get it: %+v", a)
-	}
+	assert.True(b, b.java.await(waiting, soon).Value, "Java did not get it")
 	wokenJava := time.Since(start)
-	if wokenJava > prompt {
-		b.Errorf("it took Java %v to get what relock released", wokenJava)
-	}
+	assert.LessOrEqual(b, wokenJava, prompt, "time from a release of relock to Java")
 	b.Logf("from a release to the next holder: Java to relock %v, relock to Java %v", wokenGo, wokenJava)
 	b.java.must(j("unlock"))
 
 	// Force, in both directions.
 	b.java.must(j("lock"))
-	if freed, err := other.ForceUnlock(ctx); !freed || err != nil {
-		b.Errorf("relock forces what Java holds: %v, %v", freed, err)
-	}
+	freed, err := other.ForceUnlock(ctx)
+	assert.NoError(b, err)
+	assert.True(b, freed, "relock forces a lock that Java holds")
 	b.must(l.Lock(ctx))
 	b.java.do(j("unlock")) // which not every Redisson takes for an error
-	if n, err := l.HoldCount(ctx); n != 1 || err != nil {
-		b.Errorf("Java unlocks what was forced, and relock holds %d, %v", n, err)
-	}
-	if a := b.java.must(command{Op: "force", Kind: k.name, Name: name, Thread: 1}); !a.Value {
-		b.Error("Java forces what relock holds: false")
-	}
-	if err := l.Unlock(ctx); !errors.Is(err, relock.ErrLockLost) {
-		b.Errorf("relock unlocks what was forced: %v", err)
-	}
+	n, err := l.HoldCount(ctx)
+	assert.NoError(b, err)
+	assert.Equal(b, 1, n, "levels of relock, after Java has unlocked a lock that was forced")
+	assert.True(b, b.java.must(command{Op: "force", Kind: k.name, Name: name, Thread: 1}).Value, "Java forces a lock that relock holds")
+	assert.ErrorIs(b, l.Unlock(ctx), relock.ErrLockLost, "relock unlocks a lock that was forced")
 	b.nothingIsLeft(name)
 }
 
@@ -301,20 +280,16 @@ func (b *both) leases(k kind, name string) {
 	b.java.must(command{Op: "lock", Kind: k.rival, Name: name, Thread: 9, Lease: lease.Milliseconds()})
 	b.tries(l, false)
 	start := time.Now()
-	if ok, err := l.TryLock(ctx, soon, lease); !ok || err != nil {
-		b.Errorf("after the lease of Java: %v, %v", ok, err)
-	}
+	ok, err := l.TryLock(ctx, soon, lease)
+	assert.NoError(b, err)
+	assert.True(b, ok, "after the lease of Java")
 	b.javaTries(k.rival, name, 2, false)
 	// Before 3.32 a Java waiter of a fair lock sleeps on when its place is given away,
 	// not when the lease ends (redisson#4705).
 	if k.name != "fair" || b.version() > "3.32" {
 		c := command{Op: "trylock", Kind: k.rival, Name: name, Thread: 1, Wait: soon.Milliseconds()}
-		if a := b.java.must(c); !a.Value {
-			b.Error("after the lease of relock: Java did not get it")
-		}
-		if took := time.Since(start); took > 2*lease+prompt {
-			b.Errorf("two leases of %v took %v", lease, took)
-		}
+		assert.True(b, b.java.must(c).Value, "after the lease of relock: Java did not get it")
+		assert.LessOrEqual(b, time.Since(start), 2*lease+prompt, "two leases of %v", lease)
 		b.java.must(command{Op: "unlock", Kind: k.rival, Name: name, Thread: 1})
 	}
 	testredis.Await(b, "all leases have ended", soon, func() bool {
@@ -347,18 +322,16 @@ func TestWatchdogs(t *testing.T) {
 			k := kindOf(k)
 			b.must(k.lock(b.client, "relock-"+k.name).Unlock(context.Background()))
 			l := kindOf(k.rival).lock(b.newClient(0), "java-"+k.name)
-			if ok, err := l.TryLock(context.Background(), 2*soon, 0); !ok || err != nil {
-				b.Fatalf("%s: Java was killed: %v, %v", k.name, ok, err)
-			}
+			ok, err := l.TryLock(context.Background(), 2*soon, 0)
+			require.NoError(b, err, "%s: Java was killed", k.name)
+			require.True(b, ok, "%s: Java was killed", k.name)
 			b.must(l.Unlock(context.Background()))
 		}
-		if took := time.Since(start); took > lease+soon {
-			b.Errorf("it took %v until the locks of a killed Java service were free", took)
-		}
+		assert.LessOrEqual(b, time.Since(start), lease+soon, "time until the locks of a killed Java service were free")
 	})
 }
 
-// The fencing counter is one: tokens grow whoever draws them.
+// The fencing counter is one: tokens grow, whichever language draws them.
 func TestFencingTokens(t *testing.T) {
 	forEachVersion(t, setting{}, func(b *both) {
 		if !kindOf("fenced").has(b.version()) {
@@ -370,16 +343,13 @@ func TestFencingTokens(t *testing.T) {
 		for range 5 {
 			b.must(l.Lock(ctx))
 			token, err := l.Token(ctx)
-			if token <= last || err != nil {
-				b.Errorf("relock draws %d after %d, %v", token, last, err)
-			}
+			assert.NoError(b, err)
+			assert.Greater(b, token, last, "relock draws")
 			last = token
 			b.must(l.Unlock(ctx))
 			b.java.must(command{Op: "lock", Kind: "fenced", Name: "fenced"})
 			token = b.java.must(command{Op: "token", Kind: "fenced", Name: "fenced"}).Number
-			if token <= last {
-				b.Errorf("Java draws %d after %d", token, last)
-			}
+			assert.Greater(b, token, last, "Java draws")
 			last = token
 			b.java.must(command{Op: "unlock", Kind: "fenced", Name: "fenced"})
 		}

@@ -1,13 +1,15 @@
 package interop
 
-// What several of both languages do together: queues, readers and writers, locks of locks.
+// Several clients of both languages together: queues, readers and writers, locks of locks.
 
 import (
 	"context"
 	"fmt"
-	"slices"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/testredis"
@@ -53,17 +55,13 @@ func TestFairQueue(t *testing.T) {
 			place++
 			go func() {
 				ok, err := l.TryLock(ctx, wait, 0)
-				if err != nil {
-					b.Error(err)
-				}
+				assert.NoError(b, err)
 				if !ok {
 					got <- "gave up"
 					return
 				}
 				got <- who
-				if err := l.Unlock(ctx); err != nil {
-					b.Error(err)
-				}
+				assert.NoError(b, l.Unlock(ctx))
 			}()
 			b.queued(name, place)
 		}
@@ -76,9 +74,7 @@ func TestFairQueue(t *testing.T) {
 		inJava(3, 0)
 		inGo(other, "go 3", time.Hour)
 		for range 2 {
-			if who := <-got; who != "gave up" {
-				b.Errorf("%s has what is held", who)
-			}
+			assert.Equal(b, "gave up", <-got, "a waiter has the lock, which is held")
 		}
 		b.queued(name, 5)
 		b.must(l.Unlock(ctx))
@@ -88,12 +84,10 @@ func TestFairQueue(t *testing.T) {
 			case who := <-got:
 				order = append(order, who)
 			case <-time.After(2 * soon):
-				b.Fatalf("after %v nobody gets it", order)
+				require.Fail(b, "no waiter gets the lock", "after %v", order)
 			}
 		}
-		if want := []string{"java 1", "go 1", "go 2", "java 3", "go 3"}; !slices.Equal(order, want) {
-			b.Errorf("served in the order %v, want %v", order, want)
-		}
+		assert.Equal(b, []string{"java 1", "go 1", "go 2", "java 3", "go 3"}, order, "served in the order")
 		b.nothingIsLeft(name)
 	})
 }
@@ -128,12 +122,11 @@ func TestFairQueueWithTheDead(t *testing.T) {
 	case err := <-living:
 		b.must(err)
 	case <-time.After(s.fairWait + 2*soon):
-		b.Fatal("the living wait for the dead")
+		require.Fail(b, "the living wait for the dead")
 	}
 	b.must(b.client.NewFairLock(name).Unlock(owner))
-	if a := b.java.await(a, 2*soon); !a.OK {
-		b.Error(a.Error)
-	}
+	answer := b.java.await(a, 2*soon)
+	assert.True(b, answer.OK, answer.Error)
 	b.java.must(command{Op: "unlock", Kind: "fair", Name: name, Thread: 2})
 	b.nothingIsLeft(name)
 }
@@ -164,9 +157,9 @@ func TestReadersAndWriters(t *testing.T) {
 		b.awaitSubscriber(name)
 		b.java.must(j("unlock", "read", 1))
 		b.await("the writer gets in after the last reader", got)
-		if freed, err := writer.ForceUnlock(ctx); !freed || err != nil {
-			b.Fatal(freed, err)
-		}
+		freed, err := writer.ForceUnlock(ctx)
+		require.NoError(b, err)
+		require.True(b, freed)
 
 		// relock downgrades, and a Java reader that waits gets in.
 		b.must(rw.Write().Lock(ctx))
@@ -174,14 +167,13 @@ func TestReadersAndWriters(t *testing.T) {
 		a := b.java.start(j("lock", "read", 1))
 		b.awaitSubscriber(name)
 		b.must(rw.Write().Unlock(ctx))
-		if a := b.java.await(a, soon); !a.OK {
-			b.Error(a.Error)
-		}
+		answer := b.java.await(a, soon)
+		assert.True(b, answer.OK, answer.Error)
 		b.java.must(j("unlock", "read", 1))
 		b.javaTries("write", name, 1, false)
 		b.must(rw.Read().Unlock(ctx))
 
-		// Java downgrades. It tells nobody: a reader of relock gets in at its next attempt.
+		// Java downgrades. It publishes nothing: a reader of relock gets in at its next attempt.
 		b.java.must(j("lock", "write", 1))
 		b.java.must(j("lock", "read", 1))
 		b.tries(rw.Read(), false)
@@ -207,16 +199,12 @@ func TestMultiLocks(t *testing.T) {
 		l := b.client.NewMultiLock(locks...)
 		j := command{Op: "trylock", Kind: "multi", Names: names, Thread: 1}
 		b.must(l.Lock(ctx))
-		if a := b.java.must(j); a.Value {
-			b.Error("Java has what relock holds")
-		}
+		assert.False(b, b.java.must(j).Value, "Java has a lock that relock holds")
 		j.Wait = 20_000
 		a := b.java.start(j)
 		time.Sleep(100 * time.Millisecond)
 		b.must(l.Unlock(ctx))
-		if a := b.java.await(a, 2*soon); !a.Value {
-			b.Errorf("Java does not get what relock released: %+v", a)
-		}
+		assert.True(b, b.java.await(a, 2*soon).Value, "Java does not get the lock that relock released")
 		b.tries(l, false)
 		b.tries(locks[1], false)
 		owner := relock.WithOwner(ctx)
@@ -254,17 +242,13 @@ func TestRedLocks(t *testing.T) {
 			l := home.NewRedLock(locks...)
 			j := command{Op: "trylock", Kind: "red", Name: "red", Thread: 1, Wait: 300}
 			b.must(l.Lock(ctx))
-			if a := b.java.must(j); a.Value {
-				b.Error("Java has what relock holds")
-			}
+			assert.False(b, b.java.must(j).Value, "Java has a lock that relock holds")
 			b.must(l.Unlock(ctx))
 			j.Wait = 10_000
-			if a := b.java.must(j); !a.Value {
-				b.Error("Java does not get what relock released")
-			}
-			if ok, err := l.TryLock(ctx, 0, 0); ok || err != nil {
-				b.Errorf("relock has what Java holds: %v, %v", ok, err)
-			}
+			assert.True(b, b.java.must(j).Value, "Java does not get the lock that relock released")
+			ok, err := l.TryLock(ctx, 0, 0)
+			assert.NoError(b, err)
+			assert.False(b, ok, "relock has a lock that Java holds")
 			owner := relock.WithOwner(ctx)
 			got := startLock(owner, l)
 			time.Sleep(200 * time.Millisecond)

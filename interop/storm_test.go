@@ -16,6 +16,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/testredis"
@@ -30,9 +32,7 @@ func stormTime(t *testing.T) time.Duration {
 		return 3 * time.Second
 	}
 	d, err := time.ParseDuration(text)
-	if err != nil {
-		t.Fatalf("RELOCK_STORM: %v", err)
-	}
+	require.NoError(t, err, "RELOCK_STORM")
 	return d
 }
 
@@ -94,12 +94,10 @@ func storm(t *testing.T, version, kind string, redis deployment, took time.Durat
 			all.Go(func() {
 				select {
 				case a := <-a:
-					if !a.OK {
-						t.Errorf("Java: %s", a.Error)
-					}
+					assert.True(t, a.OK, "Java: %s", a.Error)
 					note(a.Number)
 				case <-time.After(took + time.Minute):
-					t.Error("a Java worker hangs")
+					assert.Fail(t, "a Java worker hangs")
 				}
 			})
 		}
@@ -110,9 +108,7 @@ func storm(t *testing.T, version, kind string, redis deployment, took time.Durat
 			"RELOCK_STORM_REDIS="+strings.Join(redis.addrs, ","), "RELOCK_STORM_CLUSTER="+strconv.FormatBool(redis.cluster))
 		all.Go(func() {
 			out, err := cmd.CombinedOutput()
-			if err != nil {
-				t.Errorf("a Go service: %v\n%s", err, out)
-			}
+			assert.NoError(t, err, "a Go service: %s", out)
 			for line := range strings.Lines(string(out)) {
 				if n, ok := strings.CutPrefix(strings.TrimSpace(line), "sections "); ok {
 					k, _ := strconv.ParseInt(n, 10, 64)
@@ -126,17 +122,15 @@ func storm(t *testing.T, version, kind string, redis deployment, took time.Durat
 	ctx := context.Background()
 	rdb := redis.client(t)
 	counted, err := rdb.Get(ctx, "counter").Int64()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var sum, least int64 = 0, 1 << 62
 	for _, n := range sections {
 		sum += n
 		least = min(least, n)
 	}
-	if counted != sum || len(sections) != 4*stormWorkers || least == 0 {
-		t.Errorf("%d counted in %d sections of %d workers, the least %d", counted, sum, len(sections), least)
-	}
+	assert.Equal(t, sum, counted, "the counter grows by one in each section")
+	assert.Len(t, sections, 4*stormWorkers, "workers")
+	assert.NotZero(t, least, "sections of the worker that had the fewest")
 	t.Logf("%d sections in %v, workers have %v", sum, took, sections)
 	testredis.Await(t, "nothing is left", soon, func() bool { return len(keys(rdb, "storm")) == 0 })
 }
@@ -148,9 +142,7 @@ func stormService(t *testing.T) {
 	rdb := d.client(t)
 	newClient := func(rdb redis.UniversalClient) *relock.Client {
 		c, err := relock.New(rdb)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(func() { _ = c.Close() })
 		return c
 	}
@@ -192,9 +184,7 @@ func stormService(t *testing.T) {
 					err = read.Do(ctx, func(ctx context.Context) error {
 						before, err1 := counter(ctx)
 						after, err2 := counter(ctx)
-						if before != after {
-							t.Errorf("somebody wrote %d over %d while it was read", after, before)
-						}
+						assert.Equal(t, before, after, "the counter changed under a read lock")
 						return errors.Join(err1, err2)
 					})
 				}
@@ -208,8 +198,7 @@ func stormService(t *testing.T) {
 						return rdb.Set(ctx, "counter", count+1, 0).Err()
 					})
 				}
-				if err != nil {
-					t.Error(err)
+				if !assert.NoError(t, err) {
 					return
 				}
 			}
