@@ -66,7 +66,7 @@ func Example() {
 
 		lock := client.NewLock("lock:orders:42")
 		return lock.Do(ctx, func(ctx context.Context) error {
-			// Nobody else is here, in any process, as long as ctx is alive:
+			// No other owner is here, in any process, as long as ctx is alive:
 			// it ends at once should the lock be lost.
 			return charge(ctx)
 		})
@@ -82,7 +82,7 @@ func ExampleLock_TryLock() {
 
 	lock := client.NewLock("lock:report")
 	if ok, err := lock.TryLock(ctx, time.Second, 0); err != nil || !ok { // 0: a lease that is renewed
-		fmt.Println("not now:", err) // nil: somebody else has it
+		fmt.Println("not now:", err) // nil: another owner has it
 		return
 	}
 	defer lock.Unlock(ctx)
@@ -136,7 +136,7 @@ func ExampleLock_LockLease() {
 	defer done()
 	ctx := context.Background()
 
-	// At most one mail a minute: nobody unlocks, the lease does.
+	// At most one mail a minute: without an Unlock the lock is free when its lease is over.
 	mail := func(who string) {
 		ok, err := client.NewLock("lock:mail").TryLock(relock.WithOwner(ctx), 0, time.Minute)
 		fmt.Println(who, "sends a mail:", ok, err)
@@ -196,7 +196,7 @@ func ExampleFenced() {
 	defer done()
 	ctx := context.Background()
 
-	// What the lock protects keeps the greatest token that it has seen.
+	// The balance under the lock keeps the greatest token that it has seen.
 	var balance int
 	var seen int64
 	write := func(n int, token int64) {
@@ -243,7 +243,7 @@ func ExampleFairLock() {
 				return nil
 			})
 		})
-		time.Sleep(100 * time.Millisecond) // until it stands in line
+		time.Sleep(100 * time.Millisecond) // until it is in the queue
 	}
 	lock.Unlock(ctx)
 	customers.Wait()
@@ -287,12 +287,12 @@ func ExampleMultiLock() {
 	ann, bob := client.NewLock("lock:account:ann"), client.NewLock("lock:account:bob")
 	err := client.NewMultiLock(bob, ann).Do(ctx, func(ctx context.Context) error {
 		free, err := client.NewLock("lock:account:ann").TryLock(relock.WithOwner(ctx), 0, 0)
-		fmt.Println("somebody else gets one of them:", free)
+		fmt.Println("another owner gets one of them:", free)
 		return err
 	})
 	fmt.Println(err)
 	// Output:
-	// somebody else gets one of them: false
+	// another owner gets one of them: false
 	// <nil>
 }
 
