@@ -1,6 +1,6 @@
 // Cache shows a read/write lock: many workers read a price list that is kept in
 // Redis in two parts, and now and then one of them makes a new one. Readers work
-// side by side and never see half a list; the one who writes is alone.
+// side by side and never see half a list; the one that writes is alone.
 //
 //	go run ./examples/cache
 //
@@ -10,16 +10,16 @@
 // reading when it came, and not longer. The program prints how long that was.
 //
 // A read hold has a lease of its own. A reader that crashes keeps the writer waiting
-// for that lease, whoever else reads. Who has read and then wants to write must
-// unlock first: two readers that both wait for the other to leave would wait for
-// ever, and so the lock refuses it. The other way round works: take the read lock
-// inside the write lock, unlock the write lock, and go on reading what was written.
+// for that lease, and no longer. A reader that wants to write must unlock first: two
+// readers that both wait for the other to leave would wait for ever, and so the lock
+// refuses it. The other way round works: take the read lock inside the write lock,
+// unlock the write lock, and go on reading the new version.
 //
 // It needs nothing but Go: without REDIS_URL (redis://user:password@host:port/db)
 // it runs on an embedded miniredis.
 //
-// Rules: the two parts carry the same version number, or somebody has seen a half
-// list and the exit status is 1; nothing is left in Redis.
+// Rules: the two parts carry the same version number, or a reader has seen half a
+// list and the exit status is 1. Nothing is left in Redis.
 package main
 
 import (
@@ -135,7 +135,7 @@ func (s *shop) read(ctx context.Context) error {
 	})
 }
 
-// refresh writes both parts, one after the other. Nobody reads meanwhile.
+// refresh writes both parts, one after the other. There is no reader meanwhile.
 func (s *shop) refresh(ctx context.Context) error {
 	return s.lock.Write().Do(ctx, func(ctx context.Context) error {
 		for _, part := range s.parts {

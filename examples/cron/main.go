@@ -6,13 +6,13 @@
 //
 // The lock alone would not be enough. A replica whose clock is a little late comes
 // when the first one is through, finds the lock free, and would run the job again.
-// So what was done last is written down, and looked at, under the lock. Whoever
-// comes second waits for the first, sees that the tick is done, and goes home. And
-// when the first one crashes half way, whoever waits gets the lock as soon as its
-// lease is over, sees that the tick is not done, and does it.
+// So the last tick that was done is written down, and looked at, under the lock. The
+// second replica waits for the first, sees that the tick is done, and goes home. When
+// the first one crashes half way, a waiting replica gets the lock as soon as the lease
+// is over, sees that the tick is not done, and does the job.
 //
-// It is written down after the work: a job whose replica crashed is begun again, so
-// it should bear that. Written down before, it would be run at most once.
+// The tick is written down after the work: a job whose replica crashed is begun again,
+// so it should bear that. Written down before, the job would run at most once.
 //
 // It needs nothing but Go: without REDIS_URL (redis://user:password@host:port/db)
 // it runs on an embedded miniredis.
@@ -38,11 +38,11 @@ import (
 
 const (
 	ticks    = 6
-	crashAt  = 3 // the tick at which whoever is first crashes
+	crashAt  = 3 // the tick at which the first replica crashes
 	period   = time.Second
 	work     = 100 * time.Millisecond
 	lease    = 400 * time.Millisecond // how long a crashed replica keeps the others waiting
-	inexact  = 50 * time.Millisecond  // what the clocks of the replicas differ by, at most
+	inexact  = 50 * time.Millisecond  // the most by which the clocks of the replicas differ
 	patience = period * 3 / 4         // a replica must be back before the next tick
 )
 
@@ -103,7 +103,7 @@ func replica(ctx context.Context, name string, options *redis.Options, job *job)
 
 		err := runOnce(ctx, rdb, lock, name, tick, job)
 		if errors.Is(err, errCrash) {
-			return nil // without Unlock: nobody renews the lock any more
+			return nil // without Unlock: the lock is not renewed any more
 		}
 		if err != nil {
 			return err
@@ -114,14 +114,14 @@ func replica(ctx context.Context, name string, options *redis.Options, job *job)
 
 var errCrash = errors.New("the replica crashed")
 
-// runOnce does the job of this tick, unless somebody has done it.
+// runOnce does the job of this tick, unless another replica has done it.
 func runOnce(ctx context.Context, rdb *redis.Client, lock *relock.Lock, replica string, tick int, job *job) error {
 	ok, err := lock.TryLock(ctx, patience, 0)
 	if err != nil {
 		return err
 	}
 	if !ok {
-		return nil // somebody is at it, for longer than we can wait
+		return nil // another replica is at it, for longer than this one can wait
 	}
 
 	last, err := rdb.Get(ctx, job.lastKey()).Int()

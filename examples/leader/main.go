@@ -1,17 +1,16 @@
 // Leader shows work that only one of several processes may do, and that stops when
 // its process is not the leader any more. Three candidates, each with connections
-// of its own, ask for the same lock; whoever has it leads.
+// of its own, ask for the same lock; the one that has it leads.
 //
 //	go run ./examples/leader
 //
-// What to look at is what happens when the leader is cut off from Redis, which the
-// program does by unplugging its connections. Nobody can tell it that its lock is
-// over: it has to know by itself. The ctx that Do hands to its work ends by the
+// The program cuts the leader off from Redis, by unplugging its connections. No
+// message can tell the leader that its lock is over: it has to know by itself. The ctx that Do hands to its work ends by the
 // leader's own clock, a little before the lease in Redis does, and only then can
 // another candidate get the lock. So they never lead at the same time.
 //
-// The work must look at that ctx, and at nothing else. What it has sent already
-// (a write that is on its way) no lock can call back: see examples/postgres.
+// The work must look at that ctx, and at nothing else. A write that is on its way
+// already cannot be called back by any lock: see examples/postgres.
 //
 // Then the second leader resigns, by returning. The third one has the lock after a
 // round trip or two, because a release is announced.
@@ -197,7 +196,7 @@ func (o *office) next(ctx context.Context) (*candidate, error) {
 	case c := <-o.elected:
 		return c, nil
 	case <-time.After(10 * lease):
-		return nil, errors.New("nobody was elected")
+		return nil, errors.New("no candidate was elected")
 	case <-ctx.Done():
 		return nil, ctx.Err()
 	}

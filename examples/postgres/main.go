@@ -1,6 +1,6 @@
 // Postgres shows what a fencing token is for: a writer that was paused for longer
-// than its lease wakes up and writes to PostgreSQL, with somebody else's lock by
-// then. No lock can hold it back; the database can.
+// than its lease wakes up and writes to PostgreSQL, while another writer has the
+// lock. No lock can hold it back; the database can.
 //
 //	cd examples/postgres && go run .
 //

@@ -4,7 +4,7 @@ package main
 //
 // Rules: it has a directory of its own, listens on a socket in there and nowhere
 // else, and ends with the program. It refuses to run as root: started by root, it
-// runs as nobody.
+// runs as the user with the fewest rights.
 
 import (
 	"bytes"

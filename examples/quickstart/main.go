@@ -5,8 +5,8 @@
 //	go run ./examples/quickstart
 //
 // Two goroutines share one lock value here and exclude each other, because the owner
-// of a hold is the goroutine. "Somebody else" is another owner, made by WithOwner; it
-// could as well be another process. The lease is a second instead of the usual 30, so
+// of a hold is the goroutine. "Another owner" is made by WithOwner; it could as well
+// be another process. The lease is a second instead of the usual 30, so
 // that there is something to see: it is renewed every third, and that is also how
 // long it takes until the holder hears that its record was deleted. The ctx that ends
 // then is what work under a lock should use.
@@ -15,8 +15,8 @@
 // it runs on an embedded miniredis.
 //
 // Rules: every step checks what it shows, and the first that does not come true
-// ends the program with exit status 1; every lock has a name of its own, and
-// nothing is left in Redis.
+// ends the program with exit status 1. Every lock has a name of its own. Nothing is
+// left in Redis.
 package main
 
 import (
@@ -66,14 +66,14 @@ func run() error {
 	}
 	defer client.Close()
 
-	// Names that nobody else uses, should the Redis be a shared one.
+	// Names that no other program uses, should the Redis be a shared one.
 	prefix := "relock:quickstart:" + rand.Text() + ":"
 
 	fmt.Println("1. Two workers exclude each other")
 	if err := exclude(ctx, client.NewLock(prefix+"exclude")); err != nil {
 		return fmt.Errorf("step 1: %w", err)
 	}
-	fmt.Println("2. Whoever holds a lock may lock it again")
+	fmt.Println("2. The holder of a lock may lock it again")
 	if err := reenter(ctx, client.NewLock(prefix+"reenter")); err != nil {
 		return fmt.Errorf("step 2: %w", err)
 	}
@@ -166,11 +166,11 @@ func reenter(ctx context.Context, lock *relock.Lock) error {
 	return nil
 }
 
-// giveUp tries for a lock that somebody else has: an owner of its own, that a
-// ctx carries. It could as well be another goroutine, process or machine.
+// giveUp tries for a lock that another owner has, one that a ctx carries. The owner
+// could as well be another goroutine, process or machine.
 func giveUp(ctx context.Context, lock *relock.Lock) error {
-	somebody := relock.WithOwner(ctx)
-	if err := lock.Lock(somebody); err != nil {
+	other := relock.WithOwner(ctx)
+	if err := lock.Lock(other); err != nil {
 		return err
 	}
 	start := time.Now()
@@ -179,11 +179,11 @@ func giveUp(ctx context.Context, lock *relock.Lock) error {
 	if err != nil {
 		return err
 	}
-	fmt.Printf("   somebody else has it: TryLock says %t after %v, and no error\n", ok, waited.Round(10*time.Millisecond))
+	fmt.Printf("   another owner has it: TryLock says %t after %v, and no error\n", ok, waited.Round(10*time.Millisecond))
 	if ok || waited < 300*time.Millisecond {
 		return errors.New("TryLock should have waited 300ms in vain")
 	}
-	return lock.Unlock(somebody)
+	return lock.Unlock(other)
 }
 
 // outlive holds a lock for more than twice its lease.

@@ -1,6 +1,6 @@
 // Redlock shows a lock over five independent Redis servers, of which two may be
 // down. Workers count together under it while the servers are taken down in front
-// of your eyes; with three gone nobody gets the lock, and with one of them back
+// of your eyes. With three gone no worker gets the lock, and with one of them back
 // the workers carry on.
 //
 //	go run ./examples/redlock
@@ -11,11 +11,10 @@
 // servers, and workers that come at the same moment may each get a part of them, give
 // it back, and begin again after a random pause.
 //
-// With servers down it may get slower: they announce no release, and whoever waits for
-// one asks again after a pause. One that is back is found within a second or so, by
+// With servers down it may get slower: they announce no release, and a waiter asks
+// again after a pause. One that is back is found within a second or so, by
 // go-redis. When too few answer, TryLock says so with a QuorumError, which has the
-// answer of each. That is not the same as false, which means that somebody else has
-// the lock. The two servers that are up may refuse, too: the workers go on asking
+// answer of each. The answer false is another case: another owner has the lock. The two servers that are up may refuse, too: the workers go on asking
 // them, and each of the two can be held by a worker that does not get the third one.
 //
 // The server that comes back has kept its data. One that has not would have to stay
@@ -23,7 +22,7 @@
 //
 // It needs nothing but Go: the five servers are embedded miniredis.
 //
-// Rules: nobody counts while somebody else does, or the exit status is 1.
+// Rules: no two workers count at the same time, or the exit status is 1.
 package main
 
 import (
@@ -100,9 +99,9 @@ func run() error {
 	servers[3].Close()
 	shared.watch("servers 2 and 4 down")
 
-	// A third one would be too many: with an answer from two nobody can have it.
+	// A third one would be too many: answers from two are no majority.
 	servers[4].Close()
-	time.Sleep(300 * time.Millisecond) // whoever had it is done
+	time.Sleep(300 * time.Millisecond) // a worker that had it is done
 	lock, closeAll, err := newLock(addrs)
 	if err != nil {
 		return err
@@ -134,9 +133,9 @@ func run() error {
 		return err
 	}
 	if n := shared.collisions.Load(); n > 0 {
-		return fmt.Errorf("%d times somebody counted while somebody else did", n)
+		return fmt.Errorf("%d times two workers counted at the same time", n)
 	}
-	fmt.Println("nobody ever counted while somebody else did")
+	fmt.Println("no two workers ever counted at the same time")
 	return nil
 }
 

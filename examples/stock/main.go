@@ -12,10 +12,10 @@
 // It needs nothing but Go: without REDIS_URL (redis://user:password@host:port/db)
 // it runs on an embedded miniredis.
 //
-// Rules: a unit is sold when a service has answered 200; the services live no
-// longer than their stdin, which the first process holds open, so they go when it
-// goes, however that is; the exit status is 1 unless the locked run sold exactly
-// what there was; nothing is left in Redis.
+// Rules: a unit is sold when a service has answered 200. The services live no
+// longer than their stdin, which the first process holds open, so they end with the
+// first process, however it ends. The exit status is 1 unless the locked run sold
+// exactly the units that there were. Nothing is left in Redis.
 package main
 
 import (
@@ -219,7 +219,7 @@ func (t tally) String() string {
 
 // run fills the shop, starts the services, sends all orders, and counts.
 func run(ctx context.Context, rdb *redis.Client, url, lock string) (t tally, err error) {
-	// A key that nobody else uses, should the Redis be a shared one.
+	// A key that no other program uses, should the Redis be a shared one.
 	key := "relock:stock:" + rand.Text()
 	if err := rdb.Set(ctx, key, units, 0).Err(); err != nil {
 		return t, err

@@ -5,7 +5,7 @@
 //
 // First with a FairLock, then with a plain Lock. A plain Lock serves the waiters of
 // one process in their order too, but when it is free the processes race for it:
-// the order over all of them is anybody's guess. A FairLock keeps its queue in
+// the order over all of them is left to chance. A FairLock keeps its queue in
 // Redis. That costs a request a second for every waiter, with which it shows that it
 // is still there, so take it where the order matters and not otherwise.
 //

@@ -75,7 +75,7 @@ func run() error {
 	if sum != opening*len(names) {
 		return fmt.Errorf("under the lock the sum should be %d, and is %d", opening*len(names), sum)
 	}
-	fmt.Println("\nUnder the lock no money was lost or made, and nobody waited for ever.")
+	fmt.Println("\nUnder the lock no money was lost or made, and no transfer waited for ever.")
 	return nil
 }
 
