@@ -122,8 +122,8 @@ func FuzzReplies(f *testing.F) {
 			good = good && integer
 		}
 		good = good && len(list)%3 == 0
-		replies, err := parseReplies(answer, nil)
-		one, err1 := parseReply(answer, nil)
+		replies, err := send.ParseReplies(answer, nil)
+		one, err1 := send.ParseReply(answer, nil)
 		require.Equal(t, good, err == nil, "%.200v is read as %v, %v", answer, replies, err)
 		require.Equal(t, good && len(list) == 3, err1 == nil, "%.200v is read as %v, %v", answer, one, err1)
 		for _, err := range []error{err, err1} {
@@ -171,9 +171,8 @@ func FuzzBundleAnswers(f *testing.F) {
 			replies[i] = reply{int64(int8(a)), int64(i), int64(i) + 100}
 			all = all && a == 1
 		}
-		e := &engine{runBundle: func(context.Context, []bundledCall) ([]reply, error) { return replies, nil }}
-		var got tried
-		err := e.askTogether(context.Background(), wants, &got)
+		var got result
+		err := got.readAll(wants, replies)
 		require.Equal(t, all, err == nil && got.state == held, "%v for %d locks: %+v, %v", replies, len(wants), got, err)
 		if all {
 			require.Len(t, got.tokens, len(wants), "tokens")

@@ -44,24 +44,13 @@ func leaveGates(wants []want) {
 	}
 }
 
-// A wait queue admits one owner at a time. A waiter that gives up passes its grant on.
-func TestWaitQueuePassesAnAbandonedGrantOn(t *testing.T) {
-	var g gate
-	require.True(t, g.tryEnter(), "a free wait queue admits an owner")
-	require.False(t, g.tryEnter(), "a wait queue admits one owner")
-	first, second := g.enqueue(nil, 1), g.enqueue(nil, 2)
-	g.leave()
-	require.True(t, open(first), "the first waiter is admitted")
-	require.False(t, open(second), "the second waiter waits")
-	require.False(t, g.tryEnter(), "no owner overtakes the waiters")
-	g.cancel(first) // its ctx ended at the same instant
-	require.True(t, open(second), "a grant was lost")
-	g.cancel(second)
-	require.True(t, g.tryEnter(), "the wait queue is free behind the last waiter")
+// waitsFor is a patience that ends with ctx, or at the deadline.
+func waitsFor(ctx context.Context, deadline time.Time) *patience {
+	return &patience{Wait: send.Wait{Ctx: ctx, Deadline: deadline}}
 }
 
-// A waiter whose grant comes at its deadline is admitted or gives up, and the engine forgets a wait queue without owners.
-func TestWaitQueueIsForgottenWhenAGrantMeetsTheDeadline(t *testing.T) {
+// A waiter whose turn comes at its deadline is admitted or gives up, and the engine forgets a gate without owners.
+func TestGateLeavesNothingWhenATurnMeetsTheDeadline(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
 			e := newBubbleEngine(t)
@@ -71,8 +60,8 @@ func TestWaitQueueIsForgottenWhenAGrantMeetsTheDeadline(t *testing.T) {
 			err := e.enterGates(waitsFor(context.Background(), time.Now().Add(time.Second)), second)
 			assert.True(t, err == nil || err == errTimeUp, "%v", err)
 			synctest.Wait()
-			leave(second)
-			assert.Empty(t, e.gates, "wait queues are left behind a waiter that got %v", err)
+			leaveGates(second)
+			assert.Zero(t, e.gates(), "gates are left behind a waiter that was told %v", err)
 		})
 	}
 }
@@ -92,7 +81,7 @@ func (c *endsWhenSeen) Err() error {
 
 // A Lock whose ctx ends at the moment when its reserve is over returns the error of its ctx. The error
 // of a wait time is for a caller that gave one: to Lock it is no error.
-func TestWaitQueueReportsAnEndedContextAfterTheReserve(t *testing.T) {
+func TestGateReportsAnEndedContextAfterTheReserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
 		start := time.Now()
@@ -106,7 +95,7 @@ func TestWaitQueueReportsAnEndedContextAfterTheReserve(t *testing.T) {
 				leaveGates(mine)
 			}()
 		}
-		// Each time owner 9 is admitted to one of the names, the other one is taken. The third time, at 3s,
+		// Each time owner 9 comes through one gate, the other gate is taken. The third time, at 3s,
 		// owner 9 keeps x, and waits for y no longer than the reserve.
 		through(1, "x", 0, time.Second)
 		through(2, "y", 0, 2*time.Second)
@@ -121,8 +110,8 @@ func TestWaitQueueReportsAnEndedContextAfterTheReserve(t *testing.T) {
 	})
 }
 
-// A waiter of a wait queue that was failed does not drop the wait queue that has replaced it since.
-func TestWaitQueueThatReplacesAnotherIsNotDropped(t *testing.T) {
+// A waiter that was turned away from a gate does not drop the gate that has replaced it since.
+func TestGateThatReplacesAnotherIsNotDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
 		id := lockID{name: "x"}
@@ -138,11 +127,11 @@ func TestWaitQueueThatReplacesAnotherIsNotDropped(t *testing.T) {
 		before.Leave(first)
 		n.dropGateLocked(before)
 
-		now := e.gateLocked(id)
-		now.tryEnter()
-		e.dropGateLocked(id, before) // by a waiter that was failed
-		assert.Same(t, now, e.gateLocked(id), "there are two wait queues of one name")
-		now.leave()
-		e.dropGateLocked(id, now)
+		now := n.gateLocked(id)
+		now.TryEnter()
+		n.dropGateLocked(before) // by a waiter that was turned away
+		assert.Same(t, now, n.gateLocked(id), "there are two gates of one name")
+		now.Release()
+		n.dropGateLocked(now)
 	})
 }

@@ -38,20 +38,23 @@ func (b *lockedBuffer) String() string {
 // waitsAtGate says whether an owner waits for l in the queue of this process.
 func (b *bench) waitsAtGate(l known) bool {
 	h := l.inside()
-	e := h.client.engine
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	g := e.gates[h.lock.id()]
-	return g != nil && g.first() != nil
+	n := h.client.engine.use(h.name)
+	defer n.done()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	g := n.findGateLocked(h.lock.id())
+	return g != nil && g.First() != nil
 }
 
 // asks says whether an owner of this process contends for l.
 func (b *bench) asks(l known) bool {
 	h := l.inside()
-	h.client.engine.mu.Lock()
-	defer h.client.engine.mu.Unlock()
-	g := h.client.engine.gates[h.lock.id()]
-	return g != nil && g.taken
+	n := h.client.engine.use(h.name)
+	defer n.done()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	g := n.findGateLocked(h.lock.id())
+	return g != nil && g.Taken()
 }
 
 func newRand(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }

@@ -30,93 +30,7 @@ func inBubbleOf(t *testing.T, rt *rapid.T, f func(t *testing.T) error) {
 	require.NoError(rt, wrong)
 }
 
-// A wait queue serves in order: one queue against the simplest model, which is whether an owner is inside, and a
-// list of the waiters.
-func TestWaitQueueServesInOrder(t *testing.T) {
-	rapid.Check(t, func(rt *rapid.T) {
-		var g gate
-		inside, first := false, (*ticket)(nil) // first: the ticket of the owner inside, unless it came by tryEnter
-		var waiting, away []*ticket
-		numbers := uint64(0)
-		next := func() {
-			if inside = len(waiting) > 0; inside {
-				first, waiting = waiting[0], waiting[1:]
-			} else {
-				first = nil
-			}
-		}
-		rt.Repeat(map[string]func(*rapid.T){
-			"tryEnter": func(rt *rapid.T) {
-				require.Equal(rt, !inside, g.tryEnter(), "tryEnter")
-				inside = true
-			},
-			"enqueue": func(rt *rapid.T) {
-				if !inside {
-					rt.Skip()
-				}
-				numbers++
-				waiting = append(waiting, g.enqueue(nil, numbers))
-			},
-			"leave": func(rt *rapid.T) {
-				if !inside {
-					rt.Skip()
-				}
-				g.leave()
-				next()
-			},
-			"give up a place": func(rt *rapid.T) {
-				if len(waiting) == 0 {
-					rt.Skip()
-				}
-				i := rapid.IntRange(0, len(waiting)-1).Draw(rt, "which")
-				g.cancel(waiting[i])
-				waiting = slices.Delete(waiting, i, i+1)
-			},
-			"give up a grant": func(rt *rapid.T) {
-				if first == nil {
-					rt.Skip()
-				}
-				g.cancel(first)
-				next()
-			},
-			"fail all": func(*rapid.T) {
-				g.turnAway()
-				if len(waiting) > 0 {
-					away, waiting = append(away, waiting[1:]...), waiting[:1]
-				}
-			},
-			"come back when failed": func(rt *rapid.T) {
-				if len(away) == 0 || !inside {
-					rt.Skip()
-				}
-				back := g.enqueue(nil, away[0].number)
-				away = away[1:]
-				at, _ := slices.BinarySearchFunc(waiting, back.number, func(t *ticket, n uint64) int { return cmp.Compare(t.number, n) })
-				waiting = slices.Insert(waiting, at, back)
-			},
-			"give up when failed": func(rt *rapid.T) {
-				if len(away) == 0 {
-					rt.Skip()
-				}
-				g.cancel(away[0])
-				away = away[1:]
-			},
-			"": func(rt *rapid.T) {
-				require.Equal(rt, inside, g.taken, "taken")
-				require.Len(rt, g.line(), len(waiting), "waiters")
-				if first != nil {
-					require.True(rt, open(first), "the owner inside was not told")
-					require.NoError(rt, first.err, "the owner inside")
-				}
-				require.False(rt, slices.ContainsFunc(waiting, open), "a waiter was admitted too early")
-				require.False(rt, slices.ContainsFunc(away, func(t *ticket) bool { return !open(t) || t.err != errAskYourself }),
-					"a waiter that was failed still waits")
-			},
-		})
-	})
-}
-
-// A visitor is an owner that passes the wait queues of some names, the gates, together.
+// A visitor is an owner that enters some gates together.
 type visitor struct {
 	gates    []int // in order
 	after    time.Duration
@@ -124,12 +38,11 @@ type visitor struct {
 	patience time.Duration // 0: for ever
 }
 
-// An owner passes the wait queues of several names together. An owner that is inside is alone behind each of
-// them. Every visitor without a deadline gets in, also against owners that come without a pause for one
-// of the names. A visitor with a deadline is back in time. Visitors of one name only get in in the order in which
-// they came. A visitor that waits for a name keeps another name for a moment at most, twice as long each
-// time. Nothing is left.
-func TestWaitQueuesOfSeveralNamesArePassedTogether(t *testing.T) {
+// Several gates are entered together. An owner that is inside is alone behind each of them. Every visitor
+// without a deadline gets in, also against owners who come without a pause for one of the gates. A
+// visitor with a deadline is back in time. Visitors of one gate only get in in the order in which they came. A
+// visitor that waits for a gate keeps another gate for a moment at most, twice as long each time. Nothing is left.
+func TestGatesOfSeveralNamesAreEnteredTogether(t *testing.T) {
 	const most = 3 // gates
 	stays := []time.Duration{0, 5 * time.Millisecond, 60 * time.Millisecond, 150 * time.Millisecond}
 	visitors := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) visitor {
@@ -139,7 +52,7 @@ func TestWaitQueuesOfSeveralNamesArePassedTogether(t *testing.T) {
 				v.gates = append(v.gates, g)
 			}
 		}
-		if v.gates() == 0 {
+		if len(v.gates) == 0 {
 			v.gates = []int{0}
 		}
 		v.after = time.Duration(rapid.IntRange(0, 300).Draw(rt, "after")) * time.Millisecond
@@ -248,7 +161,7 @@ func (h *house) visit(ctx context.Context, number int, v visitor) error {
 		return err
 	}
 	h.count(v, 1)
-	if v.gates() == 1 {
+	if len(v.gates) == 1 {
 		h.mu.Lock()
 		h.passed[v.gates[0]] = append(h.passed[v.gates[0]], number)
 		h.mu.Unlock()
