@@ -15,7 +15,7 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-func TestInspect(t *testing.T) {
+func TestInspectReadsLocksOfJava(t *testing.T) {
 	forEachVersion(t, setting{}, func(b *both) {
 		ctx := context.Background()
 		isJava := func(c relock.Contender) bool {

@@ -174,7 +174,7 @@ func (k kind) has(version string) bool {
 	return k.since == "" || version > k.since // of one digit before the dot
 }
 
-func TestMatrix(t *testing.T) {
+func TestEachLockExcludesAcrossLanguages(t *testing.T) {
 	forEachVersion(t, setting{}, func(b *both) {
 		for i, k := range kinds {
 			if !k.has(b.version()) {
@@ -300,7 +300,7 @@ func (b *both) leases(k kind, name string) {
 }
 
 // Watchdogs of both keep what is held, and the holder of the other language waits for it.
-func TestWatchdogs(t *testing.T) {
+func TestWatchdogsOfBothLanguagesKeepLeases(t *testing.T) {
 	const lease = 1500 * time.Millisecond
 	forEachVersion(t, setting{watchdog: lease}, func(b *both) {
 		for _, k := range []string{"lock", "fair", "write", "read"} {
@@ -332,7 +332,7 @@ func TestWatchdogs(t *testing.T) {
 }
 
 // The fencing counter is one: tokens grow, whichever language draws them.
-func TestFencingTokens(t *testing.T) {
+func TestTokensGrowAcrossLanguages(t *testing.T) {
 	forEachVersion(t, setting{}, func(b *both) {
 		if !kindOf("fenced").has(b.version()) {
 			b.Skip("this Redisson has no fenced lock")

@@ -24,7 +24,7 @@ func (b *both) queued(name string, n int64) {
 }
 
 // A queue of both languages is served in its order, with those in it who give up.
-func TestFairQueue(t *testing.T) {
+func TestFairQueueServesBothLanguagesInOrder(t *testing.T) {
 	forEachVersion(t, setting{}, func(b *both) {
 		ctx := context.Background()
 		const name = "fair"
@@ -93,7 +93,7 @@ func TestFairQueue(t *testing.T) {
 }
 
 // A killed waiter of either language does not hold up the others.
-func TestFairQueueWithTheDead(t *testing.T) {
+func TestFairQueueEvictsDeadWaitersOfBothLanguages(t *testing.T) {
 	s := setting{version: versions[0], fairWait: 4 * time.Second, redis: single(t)}
 	b := &both{T: t, redis: s.redis, rdb: s.redis.client(t), java: startJava(t, s)}
 	b.client = b.newClient(time.Second) // a place is worth the fair wait timeout and what is left of the lease
@@ -132,7 +132,7 @@ func TestFairQueueWithTheDead(t *testing.T) {
 }
 
 // Readers of both share; the release of one does not free the other's; a downgrade lets readers in.
-func TestReadersAndWriters(t *testing.T) {
+func TestReadersAndWritersShareAcrossLanguages(t *testing.T) {
 	forEachVersion(t, setting{}, func(b *both) {
 		ctx := context.Background()
 		const name = "rw"
@@ -188,7 +188,7 @@ func TestReadersAndWriters(t *testing.T) {
 }
 
 // Locks of several, over the same members.
-func TestMultiLocks(t *testing.T) {
+func TestMultiLocksExcludeAcrossLanguages(t *testing.T) {
 	forEachVersion(t, setting{}, func(b *both) {
 		ctx := context.Background()
 		names := []string{"multi-a", "multi-b", "multi-c"}
@@ -219,7 +219,7 @@ func TestMultiLocks(t *testing.T) {
 }
 
 // A majority of three servers.
-func TestRedLocks(t *testing.T) {
+func TestRedLocksExcludeAcrossLanguages(t *testing.T) {
 	for _, version := range versions {
 		t.Run("redisson-"+version, func(t *testing.T) {
 			t.Parallel()
