@@ -200,8 +200,8 @@ func TestClusterHoldsSurviveASlotMove(t *testing.T) {
 	}
 }
 
-// A master dies while its locks are held and awaited: a replica that has heard of
-// them takes over, holders go on there, and waiters are woken there.
+// A master dies while its locks are held and awaited: a replica that has their
+// records takes over, holders go on there, and waiters are woken there.
 func TestClusterHoldsSurviveAFailover(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)

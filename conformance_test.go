@@ -367,7 +367,7 @@ func (s suite) run(t *testing.T) {
 			waiting, cancel := context.WithCancel(ctx)
 			got := b.startWaiter(waiting, l)
 			local := make(chan error, 1)
-			go func() { local <- l.Lock(waiting) }() // behind the first, at the gate
+			go func() { local <- l.Lock(waiting) }() // behind the first, in the local queue
 			cancel()
 			for _, c := range []<-chan error{got, local} {
 				err := await(b, "the waiter gives up", c)

@@ -93,8 +93,8 @@ func TestChild(t *testing.T) {
 		last := time.Now()
 		say("held")
 		for {
-			nap := syscall.NsecToTimespec(1e6)
-			_ = syscall.Nanosleep(&nap, nil) // no timer of Go, because other goroutines would wait for it too
+			pause := syscall.NsecToTimespec(1e6)
+			_ = syscall.Nanosleep(&pause, nil) // no timer of Go, because other goroutines would wait for it too
 			now := time.Now()
 			if now.Sub(last) > childLease {
 				break

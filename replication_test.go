@@ -74,7 +74,7 @@ func tokenFor(ctx context.Context, l Locker) int64 {
 	return 0
 }
 
-// awaitAll has the rivals wait for all locks, and returns once they are heard on
+// awaitAll has the rivals wait for all locks, and returns once they are subscribed on
 // the server of that client.
 func awaitAll(t *testing.T, all []*survivor, rdb *redis.Client) {
 	t.Helper()
@@ -84,8 +84,8 @@ func awaitAll(t *testing.T, all []*survivor, rdb *redis.Client) {
 	testredis.Await(t, "all rivals are subscribed", clusterSoon, func() bool {
 		plain, _ := rdb.PubSubChannels(context.Background(), "*").Result()
 		sharded, _ := rdb.PubSubShardChannels(context.Background(), "*").Result()
-		heard := strings.Join(append(plain, sharded...), " ")
-		return !slices.ContainsFunc(all, func(s *survivor) bool { return !strings.Contains(heard, s.name) })
+		subscribed := strings.Join(append(plain, sharded...), " ")
+		return !slices.ContainsFunc(all, func(s *survivor) bool { return !strings.Contains(subscribed, s.name) })
 	})
 }
 
@@ -175,8 +175,8 @@ func TestSentinelTakeoverKeepsOrReportsEachHold(t *testing.T) {
 	old.Restart()
 	sentinel.Settle()
 
-	// The replica has not heard of it, and the old primary comes back and thinks for
-	// a while that it still is one: what its clients hear there must not last.
+	// The replica has not received the records. The old primary comes back and takes
+	// itself for the primary for a while: replies that its clients get there must not last.
 	old = sentinel.Master()
 	old.RefuseReplicas()
 	all = takeoverLocks(t, client, "unheard-", 6*time.Second)

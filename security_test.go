@@ -309,7 +309,7 @@ func testEnough(t *testing.T, b *bench, d *deployment, all []string) {
 	assert.Empty(t, logged.String(), "logged")
 }
 
-// testWithoutWakeups takes the rights to hear and tell of releases away, one at a
+// testWithoutWakeups takes the rights to subscribe and to publish away, one at a
 // time: locks work, and waiters poll.
 func testWithoutWakeups(t *testing.T, b *bench, d *deployment, all, wakeups []string) {
 	ctx := context.Background()

@@ -217,7 +217,7 @@ type stormProcess struct {
 	rdbs     []redis.UniversalClient
 	together bool // all requests go in batches
 
-	holes atomic.Int64 // times that it heard nothing for long
+	holes atomic.Int64 // times without a reply for long
 
 	mu      sync.Mutex // guards clients
 	clients []*Client
@@ -443,7 +443,7 @@ func (s *storm) pulse(end <-chan struct{}) {
 	}
 }
 
-// watchQueues notes who stands in line.
+// watchQueues notes the waiters in the queues.
 func (s *storm) watchQueues(end <-chan struct{}) {
 	seen := make(map[string]bool)
 	for {
@@ -1237,7 +1237,7 @@ func (n *nemesis) failOver() {
 	}
 	n.hurt("failover", history.AllClients, func() {
 		from := n.rec.Now()
-		if behind { // the replica has not heard of what was done last
+		if behind { // the replica has not received the last writes
 			n.count("replica behind")
 			old.RefuseReplicas()
 			n.sleep(stormTimeout/5, stormTimeout/2)

@@ -71,9 +71,9 @@ func (f Fleet) Run(length time.Duration, seed uint64) Outcome {
 
 const none = time.Duration(-1)
 
-// A process has one contender, holder or releaser at a time; its other goroutines stand in line.
+// A process has one contender, holder or releaser at a time; its other goroutines wait in the local queue.
 type process struct {
-	asked    time.Duration   // when the one at the gate did
+	asked    time.Duration   // when its contender did
 	line     []time.Duration // when those behind it did
 	sections int
 
@@ -125,7 +125,7 @@ func (s *simulation) serve(d time.Duration) time.Duration {
 	return s.idle
 }
 
-// contend begins for the next in line.
+// contend begins for the next in the local queue.
 func (s *simulation) contend(p *process) {
 	p.listens, p.woken = false, false
 	s.ask(p)
@@ -222,7 +222,7 @@ func (s *simulation) held(p *process) {
 	s.enter(p)
 }
 
-// enter begins the section of the one at the gate.
+// enter begins the section of the contender.
 func (s *simulation) enter(p *process) {
 	s.longest = max(s.longest, s.now-p.asked)
 	s.at(s.now+s.Section, p, (*simulation).unlock)
@@ -239,7 +239,7 @@ func (s *simulation) unlock(p *process) {
 	s.at(s.now+s.hop(), p, (*simulation).released)
 }
 
-// turn sends the one at the gate to the end of the line.
+// turn moves the contender to the end of the local queue.
 func (s *simulation) turn(p *process) {
 	p.line = append(p.line, s.now)
 	p.asked = p.line[0]

@@ -108,7 +108,7 @@ func TestCheckFindsEachBrokenRule(t *testing.T) {
 		{"fence", "", "overtaken while it is trusted", holds(hold("a", 0, 10, 20, token(1), overtaken(19)))},
 		{"", "", "overtaken when Redis had forgotten it", holds(hold("a", 0, 10, 20, token(1), overtaken(19))).and(fault(Forgets, 12, 13))},
 
-		{"", "", "a lease that lapses", holds(hold("a", 0, 10, 109, lease(100), unreleased), hold("b", 5, 110, 120))},
+		{"", "", "a lease that expires", holds(hold("a", 0, 10, 109, lease(100), unreleased), hold("b", 5, 110, 120))},
 		{"lease", "", "trusted beyond its lease", holds(hold("a", 0, 10, 111, lease(100), unreleased))},
 		{"", "", "a longer one inside", holds(hold("a", 0, 10, 111, lease(100), does(Take, Done, 2, 20, 30), func(h *Hold) { h.Then[0].Lease = 90 }, unreleased))},
 		{"", "", "told a bit late", holds(hold("a", 0, 10, 109, lease(100), unreleased, untold(100*ms)))},
@@ -147,7 +147,7 @@ func TestCheckFindsEachBrokenRule(t *testing.T) {
 		{"order", "", "a later one jumped the queue", holds(hold("a", 0, 10, 50), hold("b", 12, 80, 90), hold("c", 21, 60, 70)).seen(Queued{"x", "b", 15, 20})},
 		{"", "", "asked before the other was seen", holds(hold("a", 0, 10, 50), hold("b", 12, 80, 90), hold("c", 19, 60, 70)).seen(Queued{"x", "b", 15, 20})},
 		{"", "", "jumped the queue in a fault", holds(hold("a", 0, 10, 50), hold("b", 12, 80, 90), hold("c", 21, 60, 70)).seen(Queued{"x", "b", 15, 20}).and(fault(Disturbs, 30, 31))},
-		{"", "", "the first in line gave up", holds(hold("a", 0, 10, 50), hold("c", 21, 60, 70)).but(failed("b", 12, 55, Refused)).seen(Queued{"x", "b", 15, 20})},
+		{"", "", "the first in the queue gave up", holds(hold("a", 0, 10, 50), hold("c", 21, 60, 70)).but(failed("b", 12, 55, Refused)).seen(Queued{"x", "b", 15, 20})},
 		{"", "", "the sight was of a wait before", holds(hold("a", 0, 10, 50), hold("b", 16, 80, 90), hold("c", 21, 60, 70)).seen(Queued{"x", "b", 15, 20})},
 		{"", "", "the sight may be of a wait before", holds(hold("a", 0, 10, 50), hold("b", 12, 80, 90), hold("c", 21, 60, 70)).but(failed("b", 5, 11, Refused)).seen(Queued{"x", "b", 15, 20})},
 
