@@ -121,7 +121,7 @@ func (b *both) nothingIsLeft(name string) {
 func (b *both) awaitSubscriber(name string) {
 	b.Helper()
 	testredis.Await(b, "a waiter is subscribed", soon, func() bool { return len(channels(b.rdb, name)) > 0 })
-	time.Sleep(50 * time.Millisecond) // and has asked once more
+	time.Sleep(50 * time.Millisecond) // until the attempt after the subscription is over
 }
 
 // startLock has l locked for owner by another goroutine.

@@ -202,7 +202,7 @@ func TestMultiLocksExcludeAcrossLanguages(t *testing.T) {
 		assert.False(b, b.java.must(j).Value, "Java has a lock that relock holds")
 		j.Wait = 20_000
 		a := b.java.start(j)
-		time.Sleep(100 * time.Millisecond)
+		time.Sleep(100 * time.Millisecond) // until Java waits, on a channel of any of the locks
 		b.must(l.Unlock(ctx))
 		assert.True(b, b.java.await(a, 2*soon).Value, "Java does not get the lock that relock released")
 		b.tries(l, false)
@@ -251,7 +251,7 @@ func TestRedLocksExcludeAcrossLanguages(t *testing.T) {
 			assert.False(b, ok, "relock has a lock that Java holds")
 			owner := relock.WithOwner(ctx)
 			got := startLock(owner, l)
-			time.Sleep(200 * time.Millisecond)
+			time.Sleep(200 * time.Millisecond) // until relock has been refused, and waits
 			j.Op = "unlock"
 			b.java.must(j)
 			b.await("relock gets what Java released", got)
