@@ -4,7 +4,7 @@ package relock
 //
 // Rules: nothing else about their holds is special: each is released, renewed and lost by
 // itself. A MultiLock that takes locks in several steps has what it took first on an
-// interim lease, until it settles the lease that was asked for.
+// interim lease, until startLease.
 
 import (
 	"context"
@@ -74,9 +74,9 @@ func (res *result) readAll(wants []want, replies []reply) (err error) {
 	return nil
 }
 
-// settle gives the holds of o on bs the lease that they were asked for: fresh
-// ones, which had an interim one, exactly, counted from now; others at least.
-func (e *engine) settle(ctx context.Context, bs []lockType, o owner, lease time.Duration) error {
+// startLease gives the holds of o on bs the lease that they were asked for, counted from now. A
+// fresh hold, which had an interim lease, gets exactly that lease; the others get at least that.
+func (e *engine) startLease(ctx context.Context, bs []lockType, o owner, lease time.Duration) error {
 	e.workers.begin()
 	defer e.workers.end()
 	var holds []*hold
@@ -115,9 +115,9 @@ func (e *engine) levels(b description, o owner) (*hold, int) {
 	return n.levels(b, o)
 }
 
-// trustEnd is until when all holds of o on bs are trusted that are not renewed, or
+// trustedUntil is until when all holds of o on bs are trusted that are not renewed, or
 // end if that is sooner; now, if one is over already.
-func (e *engine) trustEnd(bs []description, o owner, end time.Time) time.Time {
+func (e *engine) trustedUntil(bs []description, o owner, end time.Time) time.Time {
 	for _, b := range bs {
 		h, _ := e.levels(b, o)
 		if h == nil {
@@ -130,9 +130,9 @@ func (e *engine) trustEnd(bs []description, o owner, end time.Time) time.Time {
 	return end
 }
 
-// setTrustEnd has the holds of o on bs that are not renewed end at the same
+// trustUntil has the holds of o on bs that are not renewed end at the same
 // moment: one that outlived the others would be re-entered when they are over.
-func (e *engine) setTrustEnd(bs []description, o owner, end time.Time) {
+func (e *engine) trustUntil(bs []description, o owner, end time.Time) {
 	for _, b := range bs {
 		if h, levels := e.levels(b, o); h != nil && !e.dog.renews(&h.record.lease) {
 			e.dog.settle(&h.record.lease, end, levels == 1)

@@ -28,7 +28,7 @@ type Client struct {
 	fairWaitTimeout time.Duration
 	nodeTimeout     time.Duration
 	synced          send.Synced
-	pending         pendingRequests // to the nodes of RedLocks
+	pending         *pendingRequests // to the nodes of RedLocks
 }
 
 // New returns a Client that works on rdb, and does not close it. It sends nothing
@@ -61,7 +61,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		return nil, invalid("WithSyncedReplicas(%d, %v): an answer is waited for no longer than %v (ReadTimeout, and 5s)",
 			o.synced.Replicas, o.synced.Within, limit)
 	}
-	c := &Client{rdb: rdb, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, synced: o.synced}
+	c := &Client{rdb: rdb, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, synced: o.synced, pending: newPendingRequests()}
 	var nodes router
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
 		c.publish, nodes = "spublish", &shards{cluster: cluster}

@@ -164,7 +164,9 @@ func TestTroubleshootingTextsAreInTheCode(t *testing.T) {
 func stringLiterals(t *testing.T) (all []string) {
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)
-	for _, name := range files {
+	sending, err := filepath.Glob("internal/send/*.go")
+	require.NoError(t, err)
+	for _, name := range append(files, sending...) {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}

@@ -120,7 +120,7 @@ func (e *engine) renew(ctx context.Context, leases []*lease) []renewal {
 
 // inspect asks how b stands.
 func (e *engine) inspect(ctx context.Context, b lockType, field string) (state, error) {
-	r, _, err := e.send(e.patienceFor(ctx), b.inspect(field))
+	r, _, err := e.send(e.patienceFor(ctx), b.inspect(field), time.Time{})
 	return state{locked: r[0] > 0, held: r[1] > 0, ttl: fromMilliseconds(r[2])}, err
 }
 

@@ -2,23 +2,20 @@ package relock
 
 // The lock of many: all of them, or none.
 //
-// Rules: it keeps no state, each of its locks knows who holds it. Locks are taken
-// in one order everywhere, and what is held waits only for what comes later in
-// it, so that no two wait for each other; what one script can take is taken
-// together, and holds nothing of it while it waits.
+// Rules: a MultiLock keeps no state. Each of its locks knows who holds it. Locks are taken
+// in one order everywhere, and a holder waits only for locks that come later in
+// that order: so no two MultiLocks wait for each other. Locks that one script can take are
+// taken in one step, which holds none of them while it waits.
 
 import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
-	"reflect"
 	"slices"
 	"strings"
 	"sync"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -32,7 +29,7 @@ import (
 // of the servers: where the locks of one MultiLock are on several, give these the
 // same addresses in every process.
 //
-// IsLocked says whether any of the locks is held, by anybody: whether there is
+// IsLocked says whether any owner holds any of the locks: whether there is
 // something in the way. IsHeld says whether the caller holds all of them, and
 // HoldCount how often. TTL is the longest of theirs, ForceUnlock frees all of
 // them. Unlock gives back one level of each, whatever the others answer, and
@@ -50,23 +47,22 @@ type MultiLock struct {
 	steps  []step   // the same ones
 	bad    error    // why it cannot be used, or nil
 
-	elsewhere bool // some belong to other Clients
+	elsewhere bool // some locks belong to other Clients
 }
 
 // restartPause is how long a MultiLock waits before it begins again from the start.
 const restartPause = 10 * time.Millisecond
 
-// A manyTaker is what a MultiLock needs of its locks beside Locker, where they are of this package. It is the engine
-// of their Client.
+// A manyTaker is what a MultiLock needs of locks of this package beside Locker. It is the engine of their Client.
 type manyTaker interface {
-	// acquireAll takes one level of every lock of bs, which one script can take: of all of them, or of none.
+	// acquireAll takes one level of every lock of bs with one script: of all of them, or of none.
 	acquire(ctx context.Context, o owner, r request, locks ...lockType) (bool, error)
-	// settle has the leases of holds begin now that were provisional until then.
-	settle(ctx context.Context, bs []lockType, o owner, lease time.Duration) error
-	// trustEnd is until when all holds on ls are trusted, or end if that is sooner.
-	trustEnd(ls []description, o owner, end time.Time) time.Time
-	// setTrustEnd has the holds on ls end at the same moment.
-	setTrustEnd(ls []description, o owner, end time.Time)
+	// startLease has the lease of holds begin now that had an interim lease until now.
+	startLease(ctx context.Context, bs []lockType, o owner, lease time.Duration) error
+	// trustedUntil is until when all holds on ls are trusted, or end if that is sooner.
+	trustedUntil(ls []description, o owner, end time.Time) time.Time
+	// trustUntil has the holds on ls end at the same moment.
+	trustUntil(ls []description, o owner, end time.Time)
 }
 
 // A step of a MultiLock takes one lock, or several that one script can take.
@@ -80,7 +76,7 @@ type step struct {
 // NewMultiLock returns the lock of all locks, which may be of any kind, also
 // MultiLocks and RedLocks, and of several Clients. It sends nothing; no locks, nil
 // and the same lock twice are reported by the methods as ErrInvalid. Its name is
-// that of all its locks. When c is closed, nobody waits for it any more.
+// that of all its locks. When c is closed, no caller waits for it any more.
 //
 // Redisson: getMultiLock.
 func (c *Client) NewMultiLock(locks ...Locker) *MultiLock {
@@ -161,7 +157,7 @@ func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, er
 	}
 	for asked := 1; ; asked++ {
 		ok, err := l.takeAll(ctx, deadline, r)
-		if err == errUnsettled && r.wait != 0 || err == errAllLate && asked < mostAsked {
+		if err == errNotLasting && r.wait != 0 || err == errAllLate && asked < mostAsked {
 			// The first locks did not last until the others were free, or too little is left of their lease.
 			p := &send.Wait{Ctx: ctx, Closed: l.client.engine.closed, Deadline: deadline}
 			why := p.Sleep(nil, nil, nil, restartPause)
@@ -176,20 +172,19 @@ func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, er
 	}
 }
 
-// errUnsettled is a lock that was lost before the last one was taken.
-var errUnsettled = lossError(errors.New("before all of them were taken"))
+// errNotLasting is a lock that was lost before the last one was taken.
+var errNotLasting = lossError(errors.New("before all of them were taken"))
 
 // errAllLate is a lease of which too little is left when all locks are taken.
 var errAllLate = lossError(errLate)
 
-// takeAll goes once through all parts.
+// takeAll takes all steps once, in order.
 func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) (bool, error) {
 	within, done := context.WithCancel(ctx)
 	defer done()
-	last := len(l.steps) - 1
-	guards := make([]context.Context, last)
+	guards := make([]context.Context, len(l.steps)-1)
 	taken := 0
-	defer func() { // somebody else's Locker has panicked
+	defer func() { // a foreign Locker has panicked
 		if taken > 0 {
 			_ = giveBack(ctx, locksOf(l.steps[:taken]), nil)
 		}
@@ -197,32 +192,30 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 	fail := func(why error) (bool, error) {
 		steps := l.steps[:taken]
 		taken = 0
-		return false, l.client.engine.giveBackInTime(ctx, deadline, locksOf(steps), why)
+		return false, l.client.giveBackInTime(ctx, deadline, locksOf(steps), why)
 	}
 	for i, s := range l.steps {
 		if !deadline.IsZero() {
 			r.wait = max(0, time.Until(deadline))
 		}
-		if r.interim = 0; r.lease != 0 && i < last {
+		last := i == len(guards)
+		if r.interim = 0; r.lease != 0 && !last {
 			r.interim = l.client.engine.watchdogTimeout
 		}
 		ok, err := s.take(ctx, r)
 		if ok {
 			taken++
 		}
-		if ok && i < last {
+		if ok && !last {
 			if guards[i], err = guardAll(within, s.locks); errors.Is(err, ErrNotHeld) { // any more
-				err = errUnsettled
+				err = errNotLasting
 			}
-		}
-		if errors.Is(err, errLapsed) && !errors.Is(err, errUnrenewed) { // a hold of before that was just about to
-			err = errUnsettled
 		}
 		if !ok || err != nil {
 			return fail(err)
 		}
 	}
-	err := l.settle(ctx, guards, r.lease)
+	err := l.startLeases(ctx, guards, r.lease)
 	if err == nil {
 		err = l.client.engine.open()
 	}
@@ -233,20 +226,20 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 	return true, nil
 }
 
-// settle makes sure that all parts are held, as guards say, and has an explicit
+// startLeases makes sure that all steps are held, as guards say, and has an explicit
 // lease begin now that the last one was taken, and end everywhere at once.
-func (l *MultiLock) settle(ctx context.Context, guards []context.Context, lease time.Duration) error {
+func (l *MultiLock) startLeases(ctx context.Context, guards []context.Context, lease time.Duration) error {
 	end := time.Now().Add(trust(lease))
 	for i, guard := range guards {
 		var err error
 		if lease != 0 && guard.Err() == nil {
-			err = l.steps[i].settle(ctx, lease)
+			err = l.steps[i].startLease(ctx, lease)
 		}
 		switch {
 		case ctx.Err() != nil:
 			return ctxError(ctx)
 		case guard.Err() != nil || errors.Is(err, ErrLockLost):
-			return errUnsettled
+			return errNotLasting
 		case err != nil:
 			return err
 		}
@@ -256,11 +249,11 @@ func (l *MultiLock) settle(ctx context.Context, guards []context.Context, lease 
 	}
 	o := ownerOf(ctx)
 	if s := l.steps[len(guards)]; s.engine != nil {
-		end = s.engine.trustEnd(s.ids, o, end)
+		end = s.engine.trustedUntil(s.ids, o, end)
 	}
 	for _, s := range l.steps {
 		if s.engine != nil {
-			s.engine.setTrustEnd(s.ids, o, end)
+			s.engine.trustUntil(s.ids, o, end)
 		}
 	}
 	if !lasts(time.Until(end), trust(lease)) {
@@ -277,16 +270,16 @@ func locksOf(steps []step) (locks []Locker) {
 	return locks
 }
 
-// giveBackInTime is giveBack for a caller with so much time: where Redis does not
-// answer, that goes on behind its back.
-func (e *engine) giveBackInTime(ctx context.Context, deadline time.Time, locks []Locker, why error) error {
+// giveBackInTime is giveBack for a caller that has time until deadline. Where Redis does not
+// answer until then, giving back goes on without the caller.
+func (c *Client) giveBackInTime(ctx context.Context, deadline time.Time, locks []Locker, why error) error {
 	if len(locks) == 0 {
 		return why
 	}
-	p := &send.Wait{Ctx: ctx, Closed: e.closed, Deadline: deadline}
+	p := &send.Wait{Ctx: ctx, Closed: c.engine.closed, Deadline: deadline}
 	given := make(chan struct{})
 	var err error // written before given is closed
-	e.workers.spawn(func() {
+	c.engine.workers.spawn(func() {
 		defer close(given)
 		err = giveBack(context.WithoutCancel(ctx), locks, why)
 	})
@@ -373,7 +366,7 @@ func guardAll(ctx context.Context, locks []Locker) (context.Context, error) {
 	return ctx, nil
 }
 
-// IsLocked says whether anybody holds any of the locks.
+// IsLocked says whether any owner holds any of the locks.
 func (l *MultiLock) IsLocked(ctx context.Context) (bool, error) {
 	answers, err := askAll(ctx, l, "is locked", Locker.IsLocked)
 	return slices.Contains(answers, true), err
@@ -395,7 +388,7 @@ func (l *MultiLock) HoldCount(ctx context.Context) (int, error) {
 }
 
 // TTL is the longest that is left of the lease of any of the locks, and 0 if
-// nobody holds any of them.
+// no owner holds any of them.
 func (l *MultiLock) TTL(ctx context.Context) (time.Duration, error) {
 	answers, err := askAll(ctx, l, "ttl", Locker.TTL)
 	if err != nil {
@@ -407,8 +400,8 @@ func (l *MultiLock) TTL(ctx context.Context) (time.Duration, error) {
 	return slices.Max(answers), nil
 }
 
-// ForceUnlock frees all locks, whoever holds them, and says whether anybody held
-// any. The one that waiters take first comes last, so that none of them is robbed
+// ForceUnlock frees all locks, from any owner, and says whether any of them was
+// held. The lock that waiters take first comes last, so that none of them is robbed
 // of what it has just got.
 func (l *MultiLock) ForceUnlock(ctx context.Context) (bool, error) {
 	if err := l.open(ctx); err != nil {
@@ -462,180 +455,37 @@ func (l *MultiLock) open(ctx context.Context) error {
 func (l *MultiLock) fail(op string, err error) error { return failed(op, l.name, err) }
 
 // take takes one level of every lock of the step.
-func (s *step) take(ctx context.Context, r request) (bool, error) {
+func (s *step) take(ctx context.Context, r request) (ok bool, err error) {
 	l := s.locks[0]
 	switch {
 	case s.records != nil:
-		return s.engine.acquire(ctx, ownerOf(ctx), r, s.records...)
+		ok, err = s.engine.acquire(ctx, ownerOf(ctx), r, s.records...)
 	case r.wait >= 0:
-		return l.TryLock(ctx, r.wait, r.lease)
+		ok, err = l.TryLock(ctx, r.wait, r.lease)
 	case r.lease > 0:
-		err := l.LockLease(ctx, r.lease)
-		return err == nil, err
+		err = l.LockLease(ctx, r.lease)
+		ok = err == nil
+	default:
+		err = l.Lock(ctx)
+		ok = err == nil
 	}
-	err := l.Lock(ctx)
-	return err == nil, err
+	if errors.Is(err, errLapsed) && !errors.Is(err, errUnrenewed) { // an earlier hold was just about to lapse
+		err = errNotLasting
+	}
+	return ok, err
 }
 
-// settle has an explicit lease of the step begin now.
-func (s *step) settle(ctx context.Context, lease time.Duration) error {
+// startLease has an explicit lease of the step begin now.
+func (s *step) startLease(ctx context.Context, lease time.Duration) error {
 	if s.records != nil {
-		return s.engine.settle(ctx, s.records, ownerOf(ctx), lease)
+		return s.engine.startLease(ctx, s.records, ownerOf(ctx), lease)
 	}
 	// One level more and one less is what any Locker can do.
 	ok, err := s.locks[0].TryLock(ctx, 0, lease)
 	if !ok {
-		return cmp.Or(err, errUnsettled)
+		return cmp.Or(err, errNotLasting)
 	}
 	return s.locks[0].Unlock(ctx)
-}
-
-// A component is one of the locks that a MultiLock or a RedLock is made of.
-type component struct {
-	Locker
-
-	// Of a lock of this package:
-	client *Client
-	lock   description // nil: a foreign Locker
-	id     lockID
-	record lockType // the same lock, if it has one record on one server
-	server string   // where the record is, as far as that is known
-}
-
-// known is a lock of this package.
-type known interface{ inside() *handle }
-
-func (h *handle) inside() *handle { return h }
-
-// componentsOf says what locks are.
-func componentsOf(c *Client, locks []Locker) ([]component, error) {
-	if c == nil {
-		return nil, invalid("the Client is nil")
-	}
-	if len(locks) == 0 {
-		return nil, invalid("no locks")
-	}
-	components := make([]component, len(locks))
-	for i, l := range locks {
-		if isNil(l) {
-			return nil, invalid("lock %d of %d is nil", i+1, len(locks))
-		}
-		if u, ok := l.(interface{ usable(context.Context) error }); ok {
-			if err := u.usable(context.Background()); err != nil {
-				return nil, fmt.Errorf("lock %d of %d, %s: %w", i+1, len(locks), shortName(l.Name()), err)
-			}
-		}
-		m := component{Locker: l}
-		if k, ok := l.(known); ok {
-			h := k.inside()
-			m.client, m.lock, m.id, m.record = h.client, h.lock, h.lock.id(), h.record
-		}
-		if m.record != nil {
-			m.server = m.client.server()
-		}
-		components[i] = m
-	}
-	return components, nil
-}
-
-// flattenMulti puts the locks of MultiLocks in their place.
-func flattenMulti(components []component) ([]component, error) {
-	var all []component
-	for _, m := range components {
-		l, ok := m.Locker.(*MultiLock)
-		if !ok {
-			all = append(all, m)
-			continue
-		}
-		inner, err := componentsOf(l.client, l.locks)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, inner...)
-	}
-	return all, nil
-}
-
-// records are the locks with a record that m consists of.
-func (m component) records() (all []component) {
-	flat, _ := flattenMulti([]component{m})
-	return slices.DeleteFunc(flat, func(m component) bool { return m.record == nil })
-}
-
-// compare orders components: the same in every process, for whatever can be known
-// there. RedLocks come after locks with a record, and foreign Lockers last.
-func (m component) compare(o component) int {
-	if m.record == nil || o.record == nil {
-		return cmp.Or(
-			cmp.Compare(m.rank(), o.rank()),
-			strings.Compare(m.place(), o.place()),
-			strings.Compare(m.Name(), o.Name()),
-		)
-	}
-	return cmp.Or(
-		strings.Compare(m.server, o.server),
-		strings.Compare(slotPart(m.id.name), slotPart(o.id.name)),
-		strings.Compare(m.id.name, o.id.name),  // by record, whatever kind of lock it is
-		-strings.Compare(m.id.half, o.id.half), // the write half before the read half: the other way round is an upgrade
-	)
-}
-
-// rank is 0 for a lock with a record, 1 for a RedLock, and 2 for a foreign Locker.
-func (m component) rank() int {
-	switch {
-	case m.record != nil:
-		return 0
-	case m.lock != nil:
-		return 1
-	}
-	return 2
-}
-
-// place is that of a RedLock.
-func (m component) place() string {
-	if l, ok := m.lock.(*redLock); ok {
-		return l.place
-	}
-	return ""
-}
-
-// bundles says whether m can be taken together with o.
-func (m component) bundles(o component) bool {
-	if m.record == nil || o.record == nil || m.client != o.client || m.record.bundled() == 0 || o.record.bundled() == 0 {
-		return false
-	}
-	_, cluster := m.client.rdb.(*redis.ClusterClient)
-	return !cluster || slotPart(m.id.name) == slotPart(o.id.name)
-}
-
-// checkTwice says whether two components are in each other's way: they are one lock,
-// or have the same record and are not the halves of a RWLock.
-func checkTwice(components []component) error {
-	type place struct{ server, name, half string }
-	seen := make(map[any]bool)
-	for _, m := range components {
-		if m.lock == nil && !reflect.TypeOf(m.Locker).Comparable() {
-			continue
-		}
-		server := m.server
-		if server == "" && m.record != nil {
-			server = m.client.engine.id
-		}
-		var self any = m.Locker
-		inTheWay := []any{self}
-		if m.lock != nil {
-			self = place{server, m.id.name, m.id.half}
-			inTheWay = []any{self, place{server, m.id.name, ""}}
-		}
-		if m.lock != nil && m.id.half == "" {
-			inTheWay = append(inTheWay, place{server, m.id.name, "read"}, place{server, m.id.name, "write"})
-		}
-		if slices.ContainsFunc(inTheWay, func(o any) bool { return seen[o] }) {
-			return invalid("the same lock twice: %s", shortName(m.Name()))
-		}
-		seen[self] = true
-	}
-	return nil
 }
 
 // forEach calls f for every lock at the same time, and returns what each answered. A

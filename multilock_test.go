@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -31,13 +33,13 @@ func newMultiLock(c *Client, name string) Locker {
 func TestMultiLock(t *testing.T) { testLocker(t, newMultiLock) }
 
 // The same in one step.
-func TestMultiLockOfOneKind(t *testing.T) {
+func TestMultiLockInOneStep(t *testing.T) {
 	testLocker(t, func(c *Client, name string) Locker {
 		return c.NewMultiLock(c.NewLock(name+"-b"), c.NewLock(name), c.NewLock(name+"-a"))
 	})
 }
 
-// A stubLocker is somebody else's Locker: that of the package, with some answers of its own.
+// A stubLocker is a foreign Locker: that of the package, with some answers of its own.
 type stubLocker struct {
 	Locker
 	tryLock func(ctx context.Context, wait, lease time.Duration) (bool, error)
@@ -69,7 +71,7 @@ func (s stubLocker) Unlock(ctx context.Context) error {
 
 // The suite over a MultiLock one of whose locks is not known from inside: it does
 // not end at the very moment when the others do.
-func TestMultiLockOfStrangers(t *testing.T) {
+func TestMultiLockOfForeignLockers(t *testing.T) {
 	newLock := func(c *Client, name string) Locker {
 		return c.NewMultiLock(stubLocker{Locker: c.NewLock(name + "-b")}, c.NewLock(name))
 	}
@@ -93,9 +95,7 @@ func TestMultiLockThatIsOverAtOnceIsNotReported(t *testing.T) {
 	ok, err := l.TryLock(ctx, soon, 3*latency) // a step takes two thirds of that
 	proxy.Latency(0)
 	b.mustBe(err, ErrLockLost)
-	if ok {
-		t.Error("it is held, and over")
-	}
+	assert.False(t, ok, "it is held, and over")
 	_, err = l.Guard(ctx)
 	b.mustBe(err, ErrNotHeld)
 	for _, part := range l.locks {
@@ -115,23 +115,21 @@ func TestMultiLockReentryIsTrustedNoLongerThanItsLease(t *testing.T) {
 	c := b.clientOn(proxy.Client())
 	last := b.name + "-2"
 	l := c.NewMultiLock(c.NewLock(b.name+"-1"), c.NewFairLock(last))
-	b.must(l.LockLease(ctx, 1500*time.Millisecond))
+	b.must(l.LockLease(ctx, 2500*time.Millisecond))
 	proxy.Latency(200 * time.Millisecond)
-	err := l.LockLease(ctx, time.Second)
+	err := l.LockLease(ctx, 2*time.Second) // the steps take half of that
 	proxy.Latency(0)
 	b.must(err)
 	guarded, err := l.Guard(ctx)
 	b.must(err)
 	rival := b.client().NewLock(last)
 	b.must(rival.Lock(ctx))
-	if guarded.Err() == nil {
-		t.Error("somebody else has a lock that is still trusted")
-	}
+	assert.Error(t, guarded.Err(), "a rival has a lock that is still trusted")
 	b.must(rival.Unlock(ctx))
 }
 
 // Locks of one kind cost one round trip, and leave the records that single locks leave.
-func TestMultiLockOneRoundTrip(t *testing.T) {
+func TestMultiLockOfOneKindCostsOneRoundTrip(t *testing.T) {
 	for kind, newOne := range map[string]lockMaker{
 		"lock":   func(c *Client, name string) Locker { return c.NewLock(name) },
 		"fenced": func(c *Client, name string) Locker { return c.NewLock(name, Fenced()) },
@@ -157,14 +155,9 @@ func TestMultiLockOneRoundTrip(t *testing.T) {
 				b.must(l.Unlock(ctx))
 				before := sent.n.Load()
 				b.must(l.LockLease(ctx, time.Minute))
-				if n := sent.n.Load() - before; n != 1 {
-					t.Errorf("%d requests", n)
-				}
+				assert.EqualValues(t, 1, sent.n.Load()-before, "requests")
 				for i := range 5 {
-					want, got := b.record(fmt.Sprint(b.name, "-single-", i)), b.record(fmt.Sprint(b.name, "-many-", i))
-					if want != got {
-						t.Errorf("a record of many is\n%s and one of its own\n%s", got, want)
-					}
+					assert.Equal(t, b.record(fmt.Sprint(b.name, "-single-", i)), b.record(fmt.Sprint(b.name, "-many-", i)))
 					b.holds(many[i], 1)
 				}
 				b.must(l.Unlock(ctx))
@@ -222,9 +215,7 @@ func TestMultiLockHoldsNothingWhileItWaits(t *testing.T) {
 					continue
 				}
 				// In this process too, but for the moment of an attempt.
-				if ok, err := c.NewLock(name(i)).TryLock(ctx, soon, 0); !ok || err != nil {
-					t.Fatal(ok, err)
-				}
+				b.triesFor(ctx, c.NewLock(name(i)), soon, true)
 				b.must(c.NewLock(name(i)).Unlock(ctx))
 				b.tries(other.NewLock(name(i)), true)
 				b.must(other.NewLock(name(i)).Unlock(ctx))
@@ -237,7 +228,7 @@ func TestMultiLockHoldsNothingWhileItWaits(t *testing.T) {
 }
 
 // It waits for whichever is busy now.
-func TestMultiLockFollowsTheBusyOne(t *testing.T) {
+func TestMultiLockWaitsForWhicheverIsBusy(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
@@ -264,7 +255,7 @@ func TestMultiLockFollowsTheBusyOne(t *testing.T) {
 }
 
 // One deadline for all, and what was taken is given back.
-func TestMultiLockOneDeadline(t *testing.T) {
+func TestMultiLockHasOneDeadlineForAll(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
@@ -277,21 +268,20 @@ func TestMultiLockOneDeadline(t *testing.T) {
 		b.must(busy.Lock(ctx))
 		start := time.Now()
 		ok, err := l.TryLock(ctx, 300*time.Millisecond, 0)
-		if took := time.Since(start); ok || err != nil || took < 300*time.Millisecond || took > 300*time.Millisecond+soon {
-			t.Errorf("%v, %v after %v", ok, err, took)
-		}
+		took := time.Since(start)
+		require.NoError(t, err)
+		assert.False(t, ok)
+		assert.GreaterOrEqual(t, took, 300*time.Millisecond)
+		assert.LessOrEqual(t, took, 300*time.Millisecond+soon)
 		deadline, cancel := context.WithTimeout(ctx, 50*time.Millisecond)
 		b.mustBe(l.Lock(deadline), context.DeadlineExceeded)
 		cancel()
 		b.tries(l, false)
-		for i, free := range kinds(other) {
+		for _, free := range kinds(other) {
 			if free.Name() == busy.Name() {
 				continue
 			}
-			if ok, err := free.TryLock(ctx, soon, 0); !ok || err != nil {
-				t.Errorf("lock %d was not given back: %v, %v", i+1, ok, err)
-				continue
-			}
+			b.triesFor(ctx, free, soon, true) // it was given back
 			b.must(free.Unlock(ctx))
 		}
 		b.must(busy.Unlock(ctx))
@@ -313,12 +303,9 @@ func TestMultiLockUnlocksAll(t *testing.T) {
 		err = l.Unlock(ctx)
 		b.mustBe(err, ErrLockLost)
 		b.mustBe(err, io.ErrNoProgress)
-		if !strings.Contains(err.Error(), b.name+`-2"`) || strings.Contains(err.Error(), b.name+`-1"`) {
-			t.Errorf("error %v", err)
-		}
-		if guarded.Err() == nil {
-			t.Error("the guard goes on")
-		}
+		assert.ErrorContains(t, err, b.name+`-2"`)
+		assert.NotContains(t, err.Error(), b.name+`-1"`)
+		assert.Error(t, guarded.Err(), "the guard goes on")
 		for _, name := range []string{"-stub", "-1", "-2", "-3"} {
 			b.tries(other.NewLock(b.name+name), true)
 			b.must(other.NewLock(b.name + name).Unlock(ctx))
@@ -344,7 +331,7 @@ func TestMultiLockJoinsErrors(t *testing.T) {
 }
 
 // The loss of any of them ends the guard, and says which.
-func TestMultiLockLossOfOne(t *testing.T) {
+func TestMultiLockLossOfOneEndsTheGuard(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		for _, name := range []string{"-1", "-2", "-3"} {
@@ -358,9 +345,7 @@ func TestMultiLockLossOfOne(t *testing.T) {
 			b.must(b.rdb.Del(ctx, b.name+name).Err())
 			await(b, "the guard ends", guarded.Done())
 			b.mustBe(context.Cause(guarded), ErrLockLost)
-			if !strings.Contains(context.Cause(guarded).Error(), b.name+name) {
-				t.Errorf("cause %v", context.Cause(guarded))
-			}
+			assert.ErrorContains(t, context.Cause(guarded), b.name+name)
 			b.holds(l, 0)
 			b.mustBe(l.Unlock(ctx), ErrLockLost)
 		}
@@ -380,7 +365,7 @@ func TestMultiLockLeaseBeginsWithTheLast(t *testing.T) {
 			b.must(before.LockLease(ctx, 2*time.Hour)) // held already
 			last := other.NewFairLock(b.name + "-last")
 			b.must(last.Lock(ctx))
-			// A fair lock comes before a plain one; somebody else's Locker comes last.
+			// A fair lock comes before a plain one; a foreign Locker comes last.
 			l := c.NewMultiLock(append(early, before, stubLocker{Locker: c.NewFairLock(b.name + "-last")})...)
 			got := make(chan error)
 			owned := ownerOf(ctx).in(ctx)
@@ -398,13 +383,13 @@ func TestMultiLockLeaseBeginsWithTheLast(t *testing.T) {
 			b.must(await(b, "all are free", got))
 			for _, e := range early {
 				ttl, err := e.TTL(ctx)
-				if err != nil || ttl > lease || ttl < lease-2300*time.Millisecond {
-					t.Errorf("%s: %v left of %v, %v", e.Name(), ttl, lease, err)
-				}
+				require.NoError(t, err)
+				assert.LessOrEqual(t, ttl, lease, e.Name())
+				assert.GreaterOrEqual(t, ttl, lease-2300*time.Millisecond, e.Name())
 			}
-			if ttl, err := before.TTL(ctx); ttl < time.Hour+time.Minute || err != nil {
-				t.Errorf("what was held longer has %v left, %v", ttl, err)
-			}
+			ttl, err := before.TTL(ctx)
+			require.NoError(t, err)
+			assert.GreaterOrEqual(t, ttl, time.Hour+time.Minute, "left of what was held longer")
 			b.must(l.Unlock(ctx))
 			b.holds(before, 1)
 			b.must(before.Unlock(ctx))
@@ -413,12 +398,12 @@ func TestMultiLockLeaseBeginsWithTheLast(t *testing.T) {
 }
 
 // What was taken first does not last, or is taken away, until the last one is free: all over again.
-func TestMultiLockStartsOver(t *testing.T) {
+func TestMultiLockStartsOverWhenAnEarlierLockIsLost(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(b *bench){
-		"it lapses":         func(*bench) { time.Sleep(600 * time.Millisecond) },
-		"it is taken away":  func(b *bench) { b.must(b.rdb.Del(context.Background(), b.name+"-1").Err()) },
-		"somebody takes it": func(b *bench) { b.must(b.rdb.Del(context.Background(), b.name+"-1").Err()) },
+		"it lapses":        func(*bench) { time.Sleep(600 * time.Millisecond) },
+		"it is taken away": func(b *bench) { b.must(b.rdb.Del(context.Background(), b.name+"-1").Err()) },
+		"a rival takes it": func(b *bench) { b.must(b.rdb.Del(context.Background(), b.name+"-1").Err()) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -436,32 +421,31 @@ func TestMultiLockStartsOver(t *testing.T) {
 				return locked && err == nil
 			})
 			lose(b)
-			if name == "somebody takes it" {
+			if name == "a rival takes it" {
 				b.tries(first, true)
 			}
 			b.must(last.Unlock(ctx))
-			if name == "somebody takes it" {
+			if name == "a rival takes it" {
 				select {
 				case err := <-got:
-					t.Errorf("it says that it has what somebody else has: %v", err)
+					require.Fail(t, "it says that it has what a rival has", "%v", err)
 				case <-time.After(300 * time.Millisecond):
 				}
 				b.must(first.Unlock(ctx))
 			}
 			b.must(await(b, "all are free", got))
-			if n, err := l.HoldCount(owner); n != 1 || err != nil {
-				t.Error(n, err)
-			}
+			n, err := l.HoldCount(owner)
+			require.NoError(t, err)
+			assert.Equal(t, 1, n)
 			ttl, err := first.TTL(ctx)
-			if err != nil || ttl < 50*time.Second {
-				t.Errorf("%v left, %v", ttl, err)
-			}
+			require.NoError(t, err)
+			assert.GreaterOrEqual(t, ttl, 50*time.Second)
 			b.must(l.Unlock(owner))
 		})
 	}
 }
 
-// Whoever waits for a lock of another Client hears of the end of this one.
+// A caller that waits for a lock of another Client hears of the end of this one.
 func TestMultiLockCloseWakesWaitersElsewhere(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
@@ -482,7 +466,7 @@ func TestMultiLockCloseWakesWaitersElsewhere(t *testing.T) {
 	b.must(held.Unlock(ctx))
 }
 
-func TestMultiLockInvalid(t *testing.T) {
+func TestMultiLockRefusesWrongSetsOfLocks(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	ctx := context.Background()
 	c, other := b.client(), b.client()
@@ -501,7 +485,7 @@ func TestMultiLockInvalid(t *testing.T) {
 		"in another one":    c.NewMultiLock(c.NewLock(b.name), c.NewMultiLock(c.NewLock(b.name))),
 		"read and plain":    c.NewMultiLock(newReadLock(c, b.name), c.NewLock(b.name)),
 		"plain and write":   c.NewMultiLock(c.NewLock(b.name), newWriteLock(c, b.name)),
-		"stranger twice":    c.NewMultiLock(stub, stub),
+		"foreign twice":     c.NewMultiLock(stub, stub),
 		"a bad one":         c.NewMultiLock(c.NewLock(b.name), c.NewLock("")),
 		"a bad many":        c.NewMultiLock(c.NewLock(b.name), c.NewMultiLock()),
 		"no client":         (*Client)(nil).NewMultiLock(c.NewLock(b.name)),
@@ -515,25 +499,20 @@ func TestMultiLockInvalid(t *testing.T) {
 			"IsHeld":  second(l.IsHeld(ctx)),
 			"TTL":     second(l.TTL(ctx)),
 		} {
-			if !errors.Is(err, ErrInvalid) {
-				t.Errorf("%s: %s: %v", name, method, err)
-			}
+			assert.ErrorIs(t, err, ErrInvalid, "%s: %s", name, method)
 		}
 	}
-	for name, l := range map[string]*MultiLock{
-		"of another server": c.NewMultiLock(c.NewLock(b.name), elsewhere.NewLock(b.name)),
-		"both halves":       c.NewMultiLock(newReadLock(c, b.name), newWriteLock(c, b.name)),
+	for _, l := range []*MultiLock{
+		c.NewMultiLock(c.NewLock(b.name), elsewhere.NewLock(b.name)),    // of another server
+		c.NewMultiLock(newReadLock(c, b.name), newWriteLock(c, b.name)), // both halves
 	} {
-		if ok, err := l.TryLock(ctx, time.Second, 0); !ok || err != nil {
-			t.Errorf("%s: %v, %v", name, ok, err)
-			continue
-		}
+		b.triesFor(ctx, l, time.Second, true)
 		b.must(l.Unlock(ctx))
 	}
 }
 
-// Shuffled names from four clients of two servers: no deadlock, nobody together, nothing left.
-func TestMultiLockRounds(t *testing.T) {
+// Shuffled names from four clients of two servers: no deadlock, no two holders, nothing left.
+func TestMultiLocksOfShuffledNamesNeverDeadlock(t *testing.T) {
 	t.Parallel()
 	const clients, workers, rounds = 4, 3, 1000
 	s, s2 := testredis.Start(t), testredis.Start(t)
@@ -564,19 +543,16 @@ func TestMultiLockRounds(t *testing.T) {
 					case 1:
 						wait = time.Duration(rng.IntN(int(5 * time.Millisecond)))
 					}
-					ok, err := l.TryLock(WithOwner(context.Background()), 0, 0) // somebody who goes without it
-					if ok || err != nil && !errors.Is(err, errNoAnswer) {
-						// It has to be given back by the same owner: it is left to lapse, which nobody must wait for.
-						if ok {
-							_, err = l.ForceUnlock(context.Background())
-						}
-						if err != nil {
-							b.Error(err)
-						}
+					ok, err := l.TryLock(WithOwner(context.Background()), 0, 0) // an owner that does without it
+					if ok {                                                     // it has to be given back by the same owner: or lapses, which no worker must wait for
+						_, err = l.ForceUnlock(context.Background())
+					}
+					if !errors.Is(err, errNoAnswer) {
+						assert.NoError(b, err)
 					}
 					ok, err = l.TryLock(context.Background(), wait, lease)
-					if err != nil && !errors.Is(err, errNoAnswer) {
-						b.Error(err)
+					if !errors.Is(err, errNoAnswer) {
+						assert.NoError(b, err)
 					}
 					if !ok {
 						continue
@@ -587,9 +563,7 @@ func TestMultiLockRounds(t *testing.T) {
 					for _, n := range names {
 						sections[n].alone.Add(-1)
 					}
-					if err := l.Unlock(context.Background()); err != nil {
-						b.Error(err)
-					}
+					assert.NoError(b, l.Unlock(context.Background()))
 				}
 			})
 		}
@@ -598,7 +572,7 @@ func TestMultiLockRounds(t *testing.T) {
 		select {
 		case todo <- i:
 		case <-time.After(time.Minute):
-			t.Fatal("deadlock")
+			require.Fail(t, "deadlock")
 		}
 	}
 	close(todo)
@@ -606,13 +580,11 @@ func TestMultiLockRounds(t *testing.T) {
 }
 
 func (s *section) enter(b *bench) {
-	if n := s.alone.Add(1); n > 1 {
-		b.Errorf("%d hold it", n)
-	}
+	assert.EqualValues(b, 1, s.alone.Add(1), "holders")
 }
 
-// The order is by record, whatever kind of lock: nobody waits for somebody who waits for him.
-func TestMultiLockOrder(t *testing.T) {
+// The order is by record, whatever kind of lock: no two owners wait for each other.
+func TestMultiLocksAreTakenInOneOrder(t *testing.T) {
 	t.Parallel()
 	s, s2 := testredis.Start(t), testredis.Start(t)
 	for kind, pair := range map[string]func(c, c2 *Client, x, y string) (Locker, Locker){
@@ -652,13 +624,10 @@ func TestMultiLockOrder(t *testing.T) {
 				all.Go(func() {
 					for range 15 {
 						l := c.NewMultiLock(one, other)
-						if err := l.Lock(ctx); err != nil {
-							b.Error(err)
+						if !assert.NoError(b, l.Lock(ctx)) {
 							return
 						}
-						if err := l.Unlock(ctx); err != nil {
-							b.Error(err)
-						}
+						assert.NoError(b, l.Unlock(ctx))
 					}
 				})
 			}
@@ -670,7 +639,7 @@ func TestMultiLockOrder(t *testing.T) {
 	}
 }
 
-// Where each of its locks always has somebody waiting in this process, it gets them together all the same.
+// A MultiLock gets its locks together although each of them always has waiters in this process.
 func TestMultiLockIsNotStarvedHere(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx, stop := context.WithCancel(context.Background())
@@ -682,24 +651,22 @@ func TestMultiLockIsNotStarvedHere(t *testing.T) {
 		l := c.NewLock(names[i%2])
 		all.Go(func() {
 			for ctx.Err() == nil {
-				b.must(l.Lock(context.Background()))
+				assert.NoError(b, l.Lock(context.Background()))
 				time.Sleep(5 * time.Millisecond)
-				b.must(l.Unlock(context.Background()))
+				assert.NoError(b, l.Unlock(context.Background()))
 			}
 		})
 	}
 	l := c.NewMultiLock(c.NewLock(names[0]), c.NewLock(names[1]))
 	for range 5 {
-		if ok, err := l.TryLock(context.Background(), soon, 0); !ok || err != nil {
-			t.Fatal(ok, err)
-		}
+		b.triesFor(context.Background(), l, soon, true)
 		b.must(l.Unlock(context.Background()))
 	}
 	stop()
 	all.Wait()
 }
 
-// Whoever holds one of them can unlock it while another goroutine of the same owner waits for the rest.
+// An owner that holds one of them can unlock it while another goroutine of the same owner waits for the rest.
 func TestMultiLockDoesNotHoldUpItsOwner(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
@@ -710,11 +677,7 @@ func TestMultiLockDoesNotHoldUpItsOwner(t *testing.T) {
 	b.must(held.Lock(ctx))
 	l := c.NewMultiLock(c.NewLock(b.name+"-mine"), c.NewLock(b.name+"-held"))
 	got := b.startWaiter(owner, l)
-	start := time.Now()
-	b.must(mine.Unlock(owner))
-	if took := time.Since(start); took > soon/2 {
-		t.Errorf("Unlock took %v", took)
-	}
+	b.within(soon/2, "Unlock", func() { b.must(mine.Unlock(owner)) })
 	b.must(held.Unlock(ctx))
 	b.must(await(b, "the rest is free", got))
 	b.must(l.Unlock(owner))
@@ -753,19 +716,16 @@ func TestMultiLocksOfSharedOwnersNeverWaitForEachOther(t *testing.T) {
 								if worker == 2 {
 									l = locks[round%names]
 								}
-								if err := l.Lock(owned); err != nil {
-									b.Errorf("worker %d of process %d, round %d: %v", worker, process, round, err)
+								at := fmt.Sprintf("worker %d of process %d, round %d", worker, process, round)
+								if !assert.NoError(b, l.Lock(owned), at) {
 									return
 								}
 								if worker < 2 {
 									inside[process].Add(1)
-									if inside[1-process].Load() > 0 {
-										b.Error("two processes hold the same locks")
-									}
+									assert.Zero(b, inside[1-process].Load(), "two processes hold the same locks")
 									inside[process].Add(-1)
 								}
-								if err := l.Unlock(owned); err != nil {
-									b.Errorf("worker %d of process %d, round %d: %v", worker, process, round, err)
+								if !assert.NoError(b, l.Unlock(owned), at) {
 									return
 								}
 							}
@@ -798,26 +758,20 @@ func TestMultiLockThatWaitsKeepsNothingOfItsOwner(t *testing.T) {
 	got := b.startWaiter(owner, c.NewMultiLock(locks...))
 	quick := func(what string, f func() error) {
 		t.Helper()
-		start := time.Now()
-		b.must(f())
-		if took := time.Since(start); took > time.Second {
-			t.Errorf("%s took %v", what, took)
-		}
+		b.within(time.Second, what, func() { b.must(f()) })
 	}
 	levels := func(l Locker, want int) {
 		t.Helper()
-		if n, err := l.HoldCount(owner); n != want || err != nil {
-			t.Errorf("HoldCount of %s answers %v, %v; want %v", l.Name(), n, err, want)
-		}
+		n, err := l.HoldCount(owner)
+		require.NoError(t, err)
+		assert.Equal(t, want, n, l.Name())
 	}
 	quick("Lock of what is free", func() error { return free.Lock(owner) })
 	quick("a re-entry of what is held", func() error { return held.Lock(owner) })
 	quick("Unlock of the re-entry", func() error { return held.Unlock(owner) })
 	levels(held, 1)
 	quick("Unlock of what was held", func() error { return held.Unlock(owner) })
-	if ok, err := others[1].TryLock(ctx, soon, 0); !ok || err != nil {
-		t.Fatal("the MultiLock keeps a level of what was given back", ok, err)
-	}
+	b.triesFor(ctx, others[1], soon, true) // the MultiLock keeps no level of what was given back
 	b.must(others[1].Unlock(ctx))
 	b.must(others[0].Unlock(ctx))
 	b.must(await(b, "all are free", got))
@@ -829,7 +783,7 @@ func TestMultiLockThatWaitsKeepsNothingOfItsOwner(t *testing.T) {
 	b.isLocked(other.NewMultiLock(others...), false)
 }
 
-// A guardless is somebody else's Locker that grants everything and guards nothing.
+// A guardless is a foreign Locker that grants everything and guards nothing.
 type guardless struct {
 	Locker
 	tries int
@@ -846,7 +800,7 @@ func (g *guardless) Guard(context.Context) (context.Context, error) {
 }
 
 // Lockers of others may fail in ways of their own.
-func TestMultiLockOfStrangeStrangers(t *testing.T) {
+func TestMultiLockOfForeignLockersThatFail(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	ctx := context.Background()
 	c := b.client()
@@ -858,19 +812,12 @@ func TestMultiLockOfStrangeStrangers(t *testing.T) {
 	deadline, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancel()
 	b.mustBe(c.NewMultiLock(neverHeld{lost}, last).Lock(deadline), context.DeadlineExceeded)
-	if lost.tries > 30 {
-		t.Errorf("%d tries in 100ms", lost.tries)
-	}
+	assert.LessOrEqual(t, lost.tries, 30, "tries in 100ms")
 
 	panics := stubLocker{Locker: c.NewLock(b.name + "-C"), tryLock: func(context.Context, time.Duration, time.Duration) (bool, error) { panic("mine") }}
-	func() {
-		defer func() {
-			if r := recover(); r != "mine" {
-				t.Errorf("recovered %v", r)
-			}
-		}()
+	assert.PanicsWithValue(t, "mine", func() {
 		_, _ = c.NewMultiLock(panics, c.NewLock(b.name+"-D")).TryLock(ctx, time.Second, 0)
-	}()
+	})
 	b.isLocked(c.NewLock(b.name+"-D"), false)
 }
 
@@ -879,7 +826,7 @@ type neverHeld struct{ *guardless }
 func (neverHeld) Guard(context.Context) (context.Context, error) { return nil, ErrLockLost }
 
 // A re-entry of locks that were lost while Redis could not be reached says so, once.
-func TestMultiLockReentryOfLostLocks(t *testing.T) {
+func TestMultiLockReentryOfLostLocksSaysSoOnce(t *testing.T) {
 	b := newFaultBench(t)
 	ctx := context.Background()
 	c := b.client(WithWatchdogTimeout(300 * time.Millisecond))
@@ -891,9 +838,7 @@ func TestMultiLockReentryOfLostLocks(t *testing.T) {
 	await(b.bench, "the guard ends", guarded.Done())
 	b.server.Thaw()
 	b.mustBe(context.Cause(guarded), ErrLockLost)
-	if err := l.Lock(ctx); !errors.Is(err, ErrLockLost) {
-		t.Errorf("a re-entry of what is lost: %v, want %v", err, ErrLockLost)
-	}
+	assert.ErrorIs(t, l.Lock(ctx), ErrLockLost, "a re-entry of what is lost")
 	_ = l.Unlock(ctx)
 	_ = l.Unlock(ctx)
 }

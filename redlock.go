@@ -9,10 +9,13 @@ package relock
 // majority of the holds at its nodes are.
 //
 // A RedLock sends nothing itself: it takes, gives back and asks its nodes as Lockers. A redHold
-// keeps what one hold has at the nodes, and is the keeper of that hold. The rest of a
-// hold is as of every lock: lockHold and unlockHold (callers of one owner, one at a time),
-// enterGate and leaveGate (the wait queue of the process), prepare and confirm (state, levels
-// and lease), giveBack and endRelease, noteObstacle and withHolder.
+// knows what one hold has at the nodes, and is the keeper of that hold. The rest of a hold is
+// that of every lock, by these functions of the package:
+//   - lockHold, unlockHold: callers of one owner come one at a time.
+//   - enterGate, leaveGate: callers of one process come one at a time.
+//   - prepare, confirm, inTime: what an attempt asks for, and what it has granted.
+//   - giveBack, endRelease, lose: how levels and holds end.
+//   - startSpan, noteObstacle, withHolder, observeRelease, observeEnd: what events and errors say.
 
 import (
 	"context"
@@ -39,7 +42,7 @@ const (
 )
 
 var (
-	errTaken       = errors.New("somebody else holds it")
+	errTaken       = errors.New("another owner holds it")
 	errNodeTimeout = errors.New("no answer within the node timeout")
 	errNotAsked    = errors.New("it was not held there, or did not answer")
 )
@@ -236,25 +239,27 @@ func (l *redLock) takeOnce(p *patience, n *name, o owner, r request) error {
 
 // acquire makes rounds until one is won, the hold is found gone, or the caller leaves.
 func (l *redLock) acquire(p *patience, wants []want) (res result, err error) {
-	var pause redPauses
-	defer pause.subscription.leave()
+	var last refusal
+	w := redWaiter{lock: l}
+	defer w.subscription.leave()
 	for rounds := 1; ; rounds++ {
 		if err := l.client.engine.enterGate(p, wants); err != nil {
-			return res, err
+			return res, send.WithLast(err, last.cause)
 		}
 		res, refused, err := l.attempt(p, wants[0])
 		switch {
 		case err == errTimeUp && rounds == 1: // no node said that it is busy
 			return res, errNoAnswer
 		case err != nil:
-			return res, send.WithLast(err, pause.cause)
+			return res, send.WithLast(err, last.cause)
 		case res.state != busy:
 			return res, nil
 		case p.NoWait:
 			return res, send.WithLast(errTimeUp, refused.cause)
 		}
-		if err := pause.sleep(p, l, wants, refused); err != nil {
-			return res, send.WithLast(err, pause.cause)
+		last = refused
+		if err := w.sleep(p, wants, last); err != nil {
+			return res, send.WithLast(err, last.cause)
 		}
 	}
 }
@@ -269,12 +274,11 @@ func (l *redLock) attempt(p *patience, w want) (res result, refused refusal, err
 		}
 	}
 	res.state = busy
-	undone := redHoldOf(w.hold).lower(p.Ctx, w.level-1)
-	_ = undone.collect(&send.Wait{Ctx: context.Background()}, send.MinWait, undone.all)
+	_ = redHoldOf(w.hold).lower(p.Ctx, w.level-1).collect(&send.Wait{Ctx: context.Background()}, send.MinWait, nil)
 	return res, refused, lossError(errLate)
 }
 
-// round asks all nodes for the level of w at the same time. What it does not win, it gives back.
+// round asks all nodes for the level of w at the same time, and gives back a round that is not won.
 func (l *redLock) round(p *patience, w want) (res result, refused refusal, err error) {
 	res.sent = time.Now()
 	if why := p.Over(); why != nil && why != errTimeUp { // wait 0 asks for one round
@@ -285,7 +289,7 @@ func (l *redLock) round(p *patience, w want) (res result, refused refusal, err e
 		res.state = gone
 		return res, refused, nil
 	}
-	patient := p.WithMinWait(res.sent)
+	patient := p.WithMinWait(time.Now())
 	v := l.newVote()
 	for i := range l.nodes {
 		v.ask(i, func() error { return k.askNode(p.Ctx, i, w.attempt) })
@@ -306,8 +310,7 @@ func (l *redLock) round(p *patience, w want) (res result, refused refusal, err e
 			return res, refused, nil
 		}
 	}
-	undone := k.lower(p.Ctx, w.level-1)
-	if err := undone.collect(&patient, l.grace(), undone.all); err != nil {
+	if err := k.lower(p.Ctx, w.level-1).collect(&patient, l.grace(), nil); err != nil {
 		return res, refused, err
 	}
 	res.state, refused, err = l.refused(w, v)
@@ -363,50 +366,49 @@ func (l *redLock) refused(w want, v *vote) (grantState, refusal, error) {
 	return busy, r, nil
 }
 
-// redPauses is how a waiter sleeps between two rounds.
-type redPauses struct {
+// A redWaiter sleeps between two rounds.
+type redWaiter struct {
+	lock         *redLock
 	subscription subscription
-	taken        []int // the nodes whose releases it hears
-	cause        error // of the last refusal
+	taken        []int // the nodes that ears listens to
 	notified     bool  // the last sleep was ended by a release
 }
 
 // sleep waits until a node announces a release, or until it is time to ask again.
-func (s *redPauses) sleep(p *patience, l *redLock, wants []want, r refusal) error {
-	e := l.client.engine
-	s.cause = r.cause
+func (w *redWaiter) sleep(p *patience, wants []want, r refusal) error {
+	e := w.lock.client.engine
 	p.noteObstacle(wants[0].hold, &obstacle{
-		typ: TypeRed, name: l.lock.name, at: time.Now(),
+		name: w.lock.lock.name, at: time.Now(),
 		who: "others hold too many of its locks", known: r.cause != nil,
 	})
-	if !slices.Equal(s.taken, r.taken) {
-		s.taken = r.taken
-		s.subscription.listenTo(l.listen(r.taken))
+	wants[0].hold.interrupt()
+	if !slices.Equal(w.taken, r.taken) {
+		w.taken = r.taken
+		w.subscription.listenTo(w.lock.listen(r.taken))
 	}
-	wake, ready := s.subscription.awaited()
+	wake, ready := w.subscription.awaited()
 	p.span.waits()
 	p.span.ends(PathPolled)
 	delay := e.pollDelay(r.wait)
-	if s.notified { // a node may announce a release before the process of the holder has noted it
+	if w.notified { // a node may announce a release before the process of the holder has noted it
 		delay = min(delay, reserveTime)
 	}
-	s.notified = false
-	wants[0].hold.interrupt()
+	w.notified = false
 	if r.pause > 0 {
 		if err := p.sleep(nil, nil, r.pause); err != nil {
 			return err
 		}
 	}
-	if r.pause == 0 || delay > r.pause {
+	if delay > r.pause {
 		slept := time.Now()
 		if err := p.sleep(wake, ready, delay); err != nil {
 			return err
 		}
-		if s.notified = time.Since(slept) < delay; s.notified {
+		if w.notified = time.Since(slept) < delay; w.notified {
 			p.span.ends(PathNotified)
 		}
 	}
-	s.subscription.confirm()
+	w.subscription.confirm()
 	return nil
 }
 
@@ -470,8 +472,7 @@ func (l *redLock) giveBackAside(p *patience, n *name, o owner, err error) error 
 	left, last := h.giveBack()
 	if last {
 		e.workers.spawn(func() {
-			v := redHoldOf(h).lower(p.Ctx, 0)
-			_ = v.collect(&send.Wait{Ctx: p.Ctx}, unlockTime, v.all)
+			_ = redHoldOf(h).lower(p.Ctx, 0).collect(&send.Wait{Ctx: p.Ctx}, unlockTime, nil)
 			h.leaveGate()
 		})
 	}
@@ -487,20 +488,17 @@ func (l *redLock) setLevels(p *patience, h *hold, left int) (there bool, err err
 	low := k.nodesAt(left)
 	v := k.lower(p.Ctx, left)
 	for _, i := range low {
-		v.count1(i, nil)
+		v.set(i, nil)
 	}
 	patient := p.WithMinWait(time.Now())
-	err = v.collect(&patient, l.grace(), v.all)
-	if err == nil {
+	if err = v.collect(&patient, l.grace(), nil); err == nil {
 		err = v.collect(&patient, unlockTime, v.won)
 	}
-	if err != nil || v.won() {
-		return err == nil, err
+	failed := v.missing + len(v.Unwrap()) - v.count(errNotAsked) - v.count(ErrNotHeld)
+	if err == nil && !v.won() && failed > 0 {
+		err = v.failed()
 	}
-	if v.missing+len(v.Unwrap()) > v.count(errNotAsked)+v.count(ErrNotHeld) {
-		return false, v.failed()
-	}
-	return false, nil
+	return err == nil && v.won(), err
 }
 
 // look is what a majority says. The hold is that of the caller, whichever field it has.
@@ -581,7 +579,7 @@ func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, i in
 			return err
 		})
 	}
-	return v, v.collect(p, l.limit(), v.all)
+	return v, v.collect(p, l.limit(), nil)
 }
 
 // grace is how long a node is waited for that is not needed.
@@ -624,18 +622,19 @@ func (v *vote) ask(i int, f func() error) {
 	v.lock.client.engine.workers.spawn(func() { v.answers <- nodeAnswer{i, send.CatchPanic(f)} })
 }
 
-// collect waits for answers until they are enough, or for no longer than limit. The error is why p leaves.
+// collect waits for answers until they are enough (nil: until all are there), and no longer than limit. The error is
+// why p leaves.
 func (v *vote) collect(p *send.Wait, limit time.Duration, enough func() bool) error {
 	if !p.Deadline.IsZero() {
 		limit = min(limit, time.Until(p.Deadline))
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
-	for v.missing > 0 && !enough() {
+	for v.missing > 0 && (enough == nil || !enough()) {
 		select {
 		case a := <-v.answers:
 			v.missing--
-			v.count1(a.node, a.err)
+			v.set(a.node, a.err)
 		case <-timer.C:
 			return p.Over()
 		case <-p.Ctx.Done():
@@ -647,15 +646,14 @@ func (v *vote) collect(p *send.Wait, limit time.Duration, enough func() bool) er
 	return nil
 }
 
-// count1 counts the answer of one node.
-func (v *vote) count1(i int, err error) {
+// set notes what node i has answered.
+func (v *vote) set(i int, err error) {
 	if v.Answers[i] = err; err == nil {
 		v.Granted++
 	}
 }
 
 func (v *vote) won() bool { return v.Granted >= v.Needed }
-func (v *vote) all() bool { return false } // collect ends when none is missing
 
 // count is how many nodes answered with target.
 func (v *vote) count(target error) int {
@@ -723,13 +721,34 @@ func (l *redLock) raise(w want) *redHold {
 	return k
 }
 
-// askNode asks one node for one level. Whatever becomes of the round, what the node grants is noted in k, or given back.
+// askNode asks node i for one level. Whatever becomes of the round, a level that the node grants is noted in k, or given
+// back.
 func (k *redHold) askNode(ctx context.Context, i int, a attempt) error {
 	n := k.lock.nodes[i]
 	earlier, answered := k.asks(i)
 	defer answered()
 	owned := k.hold.key.owner.in(context.WithoutCancel(ctx))
-	ctx, cancel := context.WithTimeout(owned, min(n.timeout, max(a.lease/3, time.Millisecond)))
+	if err := k.tryNode(owned, i, a, earlier); err != nil {
+		return err
+	}
+	guard, err := n.Guard(owned)
+	if err != nil {
+		guard = ended{owned}
+	}
+	wanted, first := k.note(i, guard)
+	switch {
+	case !wanted:
+		_ = n.Unlock(owned) // a level that cannot be given back lapses with its lease
+	case first: // a re-entry has one that waits already
+		context.AfterFunc(guard, k.nodeLost)
+	}
+	return err
+}
+
+// tryNode tries node i once it has answered what it was asked earlier for the same owner.
+func (k *redHold) tryNode(ctx context.Context, i int, a attempt, earlier []chan struct{}) error {
+	n := k.lock.nodes[i]
+	ctx, cancel := context.WithTimeout(ctx, min(n.timeout, max(a.lease/3, time.Millisecond)))
 	defer cancel()
 	for _, answer := range earlier {
 		select {
@@ -746,33 +765,19 @@ func (k *redHold) askNode(ctx context.Context, i int, a attempt) error {
 		_ = n.Unlock(ctx)
 	}
 	ok, err := n.TryLock(ctx, 0, lease)
-	if a.level == 1 && errors.Is(err, ErrLockLost) { // of an earlier hold, and is said once
+	if a.level == 1 && errors.Is(err, ErrLockLost) { // of an earlier hold: the node says so once
 		ok, err = n.TryLock(ctx, 0, lease)
 	}
 	n.unhealthy.Store(err != nil)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		if said := redis.Error(nil); errors.As(err, &said) { // what it answered before
-			return fmt.Errorf("%w: %w", errNodeTimeout, said)
-		}
-		return errNodeTimeout
-	case err != nil:
-		return err
-	case !ok:
+	switch said := redis.Error(nil); {
+	case err == nil && !ok:
 		return errTaken
+	case err == nil || ctx.Err() == nil:
+		return err
+	case errors.As(err, &said): // before its time was up
+		return fmt.Errorf("%w: %w", errNodeTimeout, said)
 	}
-	guard, err := n.Guard(owned)
-	if err != nil {
-		guard = ended{owned}
-	}
-	wanted, first := k.note(i, guard)
-	switch {
-	case !wanted:
-		_ = n.Unlock(owned) // what cannot be released lapses with its lease
-	case first: // a re-entry has one that waits already
-		context.AfterFunc(guard, k.nodeLost)
-	}
-	return err
+	return errNodeTimeout
 }
 
 // ended is a ctx that has ended.
@@ -924,15 +929,16 @@ type pendingRequests struct {
 	all map[nodeRequest][]chan struct{}
 }
 
+func newPendingRequests() *pendingRequests {
+	return &pendingRequests{all: make(map[nodeRequest][]chan struct{})}
+}
+
 // asks notes that node i is asked something for the owner of k, and returns what it has not answered yet.
 func (k *redHold) asks(i int) (earlier []chan struct{}, answered func()) {
-	p, r := &k.lock.client.pending, nodeRequest{k.lock.lock, k.hold.key.owner, k.lock.nodes[i].id}
+	p, r := k.lock.client.pending, nodeRequest{k.lock.lock, k.hold.key.owner, k.lock.nodes[i].id}
 	answer := make(chan struct{})
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.all == nil {
-		p.all = make(map[nodeRequest][]chan struct{})
-	}
 	earlier = slices.Clone(p.all[r])
 	p.all[r] = append(p.all[r], answer)
 	return earlier, func() {

@@ -110,7 +110,7 @@ func (h *hold) setLevels(p *patience, left int) (there bool, unknown int, err er
 		}
 		h.endRelease(left, h.others(heard))
 	}()
-	r, unknown, err := h.name.engine.send(p, h.verbs().release(h.field, left))
+	r, unknown, err := h.name.engine.send(p, h.verbs().release(h.field, left), time.Now())
 	returned, heard = true, int(r[1])
 	return r[0] == 1, unknown, err
 }
@@ -246,9 +246,9 @@ func (e *engine) undoOne(ctx context.Context, b lockType, a attempt, unknown int
 	return nil
 }
 
-// send sends a call until Redis answers.
-func (e *engine) send(p *patience, c call) (r reply, unknown int, err error) {
-	answer := e.sender.Do(&p.Wait, send.Request{Call: c}, time.Time{})
+// send sends a call until Redis answers. A caller that has had a reply, at lastReply, rides out a failover.
+func (e *engine) send(p *patience, c call, lastReply time.Time) (r reply, unknown int, err error) {
+	answer := e.sender.Do(&p.Wait, send.Request{Call: c}, lastReply)
 	r, err = answer.Reply()
 	return r, answer.Unknown, err
 }

@@ -3,7 +3,6 @@ package relock
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -14,7 +13,6 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/testredis"
 )
 
 // allScripts are all that a lock may send.
@@ -221,66 +219,6 @@ func TestPreludeHeadersAreChecked(t *testing.T) {
 	}
 }
 
-func TestScriptsSurviveAFlush(t *testing.T) {
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
-		ctx := context.Background()
-		c := call{inspectScript, []string{b.name}, []any{""}}
-		calls := []call{c, c, {renewScript, []string{b.name}, []any{"nobody", 1000}}, c}
-		for range 3 {
-			b.must(b.rdb.ScriptFlush(ctx).Err())
-			if r, err := run(ctx, b.rdb, c); err != nil || r != (reply{0, 0, -2}) {
-				t.Errorf("%v, %v", r, err)
-			}
-			b.must(b.rdb.ScriptFlush(ctx).Err())
-			replies, errs := runAll(ctx, b.rdb, calls)
-			if err := errors.Join(errs...); err != nil {
-				t.Error(err)
-			}
-			if want := []reply{{0, 0, -2}, {0, 0, -2}, {-1, 0, 0}, {0, 0, -2}}; !slices.Equal(replies, want) {
-				t.Errorf("%v, want %v", replies, want)
-			}
-		}
-	})
-}
-
-func TestPipelineAnswersEachCall(t *testing.T) {
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
-		ctx := context.Background()
-		b.must(b.rdb.Set(ctx, b.name, "a string", 0).Err())
-		defer b.rdb.Del(ctx, b.name)
-		_, errs := runAll(ctx, b.rdb, []call{
-			{inspectScript, []string{b.name}, []any{""}},
-			{inspectScript, []string{b.name + "-other"}, []any{""}},
-		})
-		if errs[0] == nil || errs[1] != nil {
-			t.Errorf("errors %v", errs)
-		}
-	})
-}
-
-// go-redis must not send a script twice by itself.
-func TestScriptsAreSentOnce(t *testing.T) {
-	s := testredis.Start(t)
-	p := testredis.NewProxy(t, s.Addr())
-	ctx := context.Background()
-	incr := send.NewScript("redis.call('incr', KEYS[1]) return {1, 0, 0}")
-	if err := s.Client().ScriptLoad(ctx, incr.Source()).Err(); err != nil {
-		t.Fatal(err)
-	}
-	p.On(testredis.Script(incr.Digest()), testredis.LoseReply).Times(testredis.Always)
-	if _, err := run(ctx, p.Client(), call{incr, []string{"n"}, nil}); err == nil || !mayHaveRun(err) {
-		t.Errorf("error %v", err)
-	}
-	if _, errs := runAll(ctx, p.Client(), []call{{incr, []string{"n"}, nil}}); errs[0] == nil || !mayHaveRun(errs[0]) {
-		t.Errorf("error %v", errs[0])
-	}
-	if n, err := s.Client().Get(ctx, "n").Int(); n != 2 || err != nil {
-		t.Errorf("two calls ran %d times, %v", n, err)
-	}
-}
-
 // What each script promises, on its own, run once and run again.
 // ahead is a token counter that the clock has not reached.
 const ahead = 9_000_000_000_000_000
@@ -381,7 +319,7 @@ func TestScriptContracts(t *testing.T) {
 							args[n] = field
 						}
 					}
-					got, err := run(ctx, b.rdb, call{s.script, keys, args})
+					got, err := run(ctx, b.rdb, call{Script: s.script, Keys: keys, Args: args})
 					for j := range got {
 						if s.want[j] == any7 && got[j] > 0 {
 							got[j] = any7

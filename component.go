@@ -1,0 +1,165 @@
+package relock
+
+// Components: the locks that a MultiLock or a RedLock is made of, in one order everywhere.
+//
+// Rules: components are ordered and told apart by their records, whatever kind of lock they are. A lock of this
+// package is known by its handle. A foreign Locker is known by nothing but its methods.
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A component is one of the locks that a MultiLock or a RedLock is made of.
+type component struct {
+	Locker
+
+	// Of a lock of this package:
+	client *Client
+	lock   description // nil: a foreign Locker
+	id     lockID
+	record lockType // the same lock, if it has one record on one server
+	server string   // where the record is, as far as that is known
+}
+
+// known is a lock of this package.
+type known interface{ inside() *handle }
+
+func (h *handle) inside() *handle { return h }
+
+// componentsOf says what locks are.
+func componentsOf(c *Client, locks []Locker) ([]component, error) {
+	if c == nil {
+		return nil, invalid("the Client is nil")
+	}
+	if len(locks) == 0 {
+		return nil, invalid("no locks")
+	}
+	components := make([]component, len(locks))
+	for i, l := range locks {
+		if isNil(l) {
+			return nil, invalid("lock %d of %d is nil", i+1, len(locks))
+		}
+		if u, ok := l.(interface{ usable(context.Context) error }); ok {
+			if err := u.usable(context.Background()); err != nil {
+				return nil, fmt.Errorf("lock %d of %d, %s: %w", i+1, len(locks), shortName(l.Name()), err)
+			}
+		}
+		m := component{Locker: l}
+		if k, ok := l.(known); ok {
+			h := k.inside()
+			m.client, m.lock, m.id, m.record = h.client, h.lock, h.lock.id(), h.record
+		}
+		if m.record != nil {
+			m.server = m.client.server()
+		}
+		components[i] = m
+	}
+	return components, nil
+}
+
+// flattenMulti puts the locks of MultiLocks in their place.
+func flattenMulti(components []component) ([]component, error) {
+	var all []component
+	for _, m := range components {
+		l, ok := m.Locker.(*MultiLock)
+		if !ok {
+			all = append(all, m)
+			continue
+		}
+		inner, err := componentsOf(l.client, l.locks)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, inner...)
+	}
+	return all, nil
+}
+
+// records are the locks with a record that m consists of.
+func (m component) records() (all []component) {
+	flat, _ := flattenMulti([]component{m})
+	return slices.DeleteFunc(flat, func(m component) bool { return m.record == nil })
+}
+
+// compare orders components: the same in every process, for whatever can be known
+// there. RedLocks come after locks with a record, and foreign Lockers last.
+func (m component) compare(o component) int {
+	if m.record == nil || o.record == nil {
+		return cmp.Or(
+			cmp.Compare(m.rank(), o.rank()),
+			strings.Compare(m.place(), o.place()),
+			strings.Compare(m.Name(), o.Name()),
+		)
+	}
+	return cmp.Or(
+		strings.Compare(m.server, o.server),
+		strings.Compare(slotPart(m.id.name), slotPart(o.id.name)),
+		strings.Compare(m.id.name, o.id.name),  // by record, whatever kind of lock it is
+		-strings.Compare(m.id.half, o.id.half), // the write half before the read half: the other way round is an upgrade
+	)
+}
+
+// rank is 0 for a lock with a record, 1 for a RedLock, and 2 for a foreign Locker.
+func (m component) rank() int {
+	switch {
+	case m.record != nil:
+		return 0
+	case m.lock != nil:
+		return 1
+	}
+	return 2
+}
+
+// place is that of a RedLock.
+func (m component) place() string {
+	if l, ok := m.lock.(*redLock); ok {
+		return l.place
+	}
+	return ""
+}
+
+// bundles says whether m can be taken together with o.
+func (m component) bundles(o component) bool {
+	if m.record == nil || o.record == nil || m.client != o.client || m.record.bundled() == 0 || o.record.bundled() == 0 {
+		return false
+	}
+	_, cluster := m.client.rdb.(*redis.ClusterClient)
+	return !cluster || slotPart(m.id.name) == slotPart(o.id.name)
+}
+
+// checkTwice says whether two components are in each other's way: they are one lock,
+// or have the same record and are not the halves of a RWLock.
+func checkTwice(components []component) error {
+	type place struct{ server, name, half string }
+	seen := make(map[any]bool)
+	for _, m := range components {
+		if m.lock == nil && !reflect.TypeOf(m.Locker).Comparable() {
+			continue
+		}
+		server := m.server
+		if server == "" && m.record != nil {
+			server = m.client.engine.id
+		}
+		var self any = m.Locker
+		inTheWay := []any{self}
+		if m.lock != nil {
+			self = place{server, m.id.name, m.id.half}
+			inTheWay = []any{self, place{server, m.id.name, ""}}
+		}
+		if m.lock != nil && m.id.half == "" {
+			inTheWay = append(inTheWay, place{server, m.id.name, "read"}, place{server, m.id.name, "write"})
+		}
+		if slices.ContainsFunc(inTheWay, func(o any) bool { return seen[o] }) {
+			return invalid("the same lock twice: %s", shortName(m.Name()))
+		}
+		seen[self] = true
+	}
+	return nil
+}
