@@ -4,7 +4,7 @@ package relock
 //
 // Invariants (the numbers are used in comments below):
 //
-//  1. First the gate of the name: in this process one contender at a time goes
+//  1. First the wait queue of the name: in this process one contender at a time goes
 //     to Redis (where the lock is exclusive), the others wait for it in order.
 //  2. One attempt. An uncontended lock needs no more than this.
 //  3. Busy: join the channel, wait for the subscription, and attempt again: a
@@ -86,7 +86,7 @@ type result struct {
 
 // An acquisition is one call that takes locks, from its first attempt until they are held or it gives up.
 type acquisition struct {
-	*patience
+	*waitOptions
 	engine  *engine
 	owner   owner
 	request request
@@ -118,7 +118,7 @@ var errLate = errors.New("the answers of Redis take so long that too little is l
 func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...lockType) (bool, error) {
 	e.workers.begin()
 	defer e.workers.end()
-	p := &patience{Wait: send.Wait{Ctx: ctx, Closed: e.closed, NoWait: r.wait == 0, Inline: r.wait <= 0}}
+	p := &waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.closed, NoWait: r.wait == 0, Inline: r.wait <= 0}}
 	switch {
 	case ctx.Err() != nil:
 		return false, ctxError(ctx)
@@ -131,7 +131,7 @@ func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...lockT
 	p.span = startSpan(e, ctx, locks, o)
 	err := errGivenBack
 	for err == errGivenBack {
-		a := acquisition{patience: p, engine: e, owner: o, request: r, locks: locks}
+		a := acquisition{waitOptions: p, engine: e, owner: o, request: r, locks: locks}
 		err = withHolder(e, p, locks, o, r, a.take())
 	}
 	p.span.finish(err)
@@ -170,11 +170,11 @@ func (a *acquisition) take() error {
 // enter returns the hold of the caller, which has its owner mutex, or says that the lock was handed to it.
 func (a *acquisition) enter(n *name) (h *hold, holds bool, err error) {
 	b := a.locks[0]
-	in, err := n.admit(a.patience, b, a.owner, a.request.lease > 0)
+	in, err := n.admit(a.waitOptions, b, a.owner, a.request.lease > 0)
 	if err != nil || in.hold != nil {
 		return in.hold, in.holds, err
 	}
-	h, err = n.lockHold(a.patience, b, a.owner, true)
+	h, err = n.lockHold(a.waitOptions, b, a.owner, true)
 	return h, false, err
 }
 
@@ -200,7 +200,7 @@ func (w *want) prepareLocked(r request) error {
 		h.lossReported = true
 		return h.loss
 	default:
-		w.renewed = w.renewed || e.dog.renews(&h.record.lease)
+		w.renewed = w.renewed || e.watchdog.renews(&h.record.lease)
 	}
 	if w.renewed {
 		w.lease = e.watchdogTimeout
@@ -236,11 +236,11 @@ func (a *acquisition) run() (res result, err error) {
 // admit waits until this caller of the process may make an attempt.
 func (a *acquisition) admit() (err error) {
 	if a.group != nil {
-		a.wants, err = a.group.gather(a.patience)
+		a.wants, err = a.group.gather(a.waitOptions)
 		if err != nil {
 			return err
 		}
-	} else if err = a.enterGate(); err != nil {
+	} else if err = a.enterQueue(); err != nil {
 		return err
 	}
 	a.wants = withOtherHalves(a.wants)
@@ -250,13 +250,13 @@ func (a *acquisition) admit() (err error) {
 	return nil
 }
 
-// enterGate is admit for one lock.
-func (a *acquisition) enterGate() error {
+// enterQueue is admit for one lock.
+func (a *acquisition) enterQueue() error {
 	if a.bypass {
 		a.bypass = false
 		return nil
 	}
-	err := a.engine.enterGate(a.patience, a.wants)
+	err := a.engine.enterQueue(a.waitOptions, a.wants)
 	if err == errAskYourself {
 		return nil
 	}
@@ -312,7 +312,7 @@ func (e *engine) inTime(wants []want, sent time.Time) bool {
 		whole := trust(w.lease)
 		left := whole - passed
 		if w.level > 1 {
-			left = max(left, e.dog.left(&w.hold.record.lease))
+			left = max(left, e.watchdog.left(&w.hold.record.lease))
 		}
 		if !lasts(left, whole) {
 			return false
@@ -336,13 +336,13 @@ func (a *acquisition) await(res result) error {
 	if !res.queued && a.subscription.refused() { // what it has left in Redis is its place there
 		delay = min(delay, a.polling.next(a.lastReply, res.wait))
 	}
-	p := a.patience
+	p := a.waitOptions
 	if a.group == nil {
 		in.hold.interrupt()
 	} else {
 		p = a.group.waiting(p)
 		if turned {
-			// It asks again in a moment. If others passed its gates before, each of them would ask too.
+			// It asks again in a moment. If others passed its wait queues before, each of them would ask too.
 			delay = min(delay, reserveTime)
 		}
 		a.group.letGo(res.at, turned)
@@ -367,7 +367,7 @@ func (a *acquisition) await(res result) error {
 func (h *hold) interrupt() {
 	h.name.mu.Lock()
 	defer h.name.mu.Unlock()
-	if g := h.gate; g != nil {
+	if g := h.queue; g != nil {
 		g.turns.interrupted()
 	}
 }
@@ -376,8 +376,8 @@ func (h *hold) interrupt() {
 func (h *hold) heardRelease() {
 	h.name.mu.Lock()
 	defer h.name.mu.Unlock()
-	if e := h.name.engine; h.gate != nil {
-		h.gate.turns.heardRelease(e.dog.now(), e.pace())
+	if e := h.name.engine; h.queue != nil {
+		h.queue.turns.heardRelease(e.watchdog.now(), e.pace())
 	}
 }
 
@@ -506,7 +506,7 @@ func confirm(all names, wants []want, res result, err error) error {
 		wants[res.at].hold.lose(errGone)
 	}
 	for _, w := range wants {
-		if w.level > 1 && !w.hold.name.engine.dog.watches(&w.hold.record.lease) {
+		if w.level > 1 && !w.hold.name.engine.watchdog.watches(&w.hold.record.lease) {
 			w.hold.lose(errLapsed) // the watchdog has found it over, and is just going to say so
 		}
 	}
@@ -545,17 +545,17 @@ func (w *want) grantLocked(token int64, sent time.Time) {
 	e := h.name.engine
 	if h.state != fresh {
 		h.levels++
-		e.dog.extend(&h.record.lease, sent, w.lease, w.renewed)
+		e.watchdog.extend(&h.record.lease, sent, w.lease, w.renewed)
 		return
 	}
-	now := e.dog.now()
-	h.newRecord(now).joinLocked(h, sent.Sub(e.dog.epoch))
-	if g := h.gate; g != nil {
+	now := e.watchdog.now()
+	h.newRecord(now).joinLocked(h, sent.Sub(e.watchdog.epoch))
+	if g := h.queue; g != nil {
 		g.obstacle = nil
 		g.turns.granted(now)
 	}
 	h.token = token
-	e.dog.watch(&h.record.lease, sent, w.lease, w.renewed) // 6
+	e.watchdog.watch(&h.record.lease, sent, w.lease, w.renewed) // 6
 	h.openLocked()
 }
 
@@ -563,10 +563,10 @@ func (w *want) grantLocked(token int64, sent time.Time) {
 func (a *acquisition) dismissLocked(w want, res result) {
 	h := w.hold
 	if h.state == fresh {
-		if a.unanswered && h.gate != nil {
-			h.gate.FailOthers(errAskYourself)
+		if a.unanswered && h.queue != nil {
+			h.queue.FailOthers(errAskYourself)
 		}
-		h.leaveGateLocked()
+		h.leaveQueueLocked()
 	} else {
 		h.leaseUncertain = true // perhaps: what was asked for may have been granted
 	}

@@ -86,7 +86,7 @@ func (e *engine) startLease(ctx context.Context, bs []lockType, o owner, lease t
 		if h == nil {
 			return lossError(errLapsed)
 		}
-		if !e.dog.renews(&h.record.lease) {
+		if !e.watchdog.renews(&h.record.lease) {
 			holds = append(holds, h)
 			calls = append(calls, b.renew(h.field, lease, levels == 1))
 		}
@@ -94,7 +94,7 @@ func (e *engine) startLease(ctx context.Context, bs []lockType, o owner, lease t
 	if len(holds) == 0 {
 		return nil
 	}
-	answer := e.sender.Do(&e.patienceFor(ctx).Wait, send.Request{Pipeline: calls}, time.Time{})
+	answer := e.sender.Do(&e.waitOptionsFor(ctx).Wait, send.Request{Pipeline: calls}, time.Time{})
 	replies, err := answer.Replies()
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func (e *engine) trustedUntil(bs []description, o owner, end time.Time) time.Tim
 		if h == nil {
 			return time.Now()
 		}
-		if until := e.dog.end(&h.record.lease); !e.dog.renews(&h.record.lease) && until.Before(end) {
+		if until := e.watchdog.end(&h.record.lease); !e.watchdog.renews(&h.record.lease) && until.Before(end) {
 			end = until
 		}
 	}
@@ -134,8 +134,8 @@ func (e *engine) trustedUntil(bs []description, o owner, end time.Time) time.Tim
 // moment: one that outlived the others would be re-entered when they are over.
 func (e *engine) trustUntil(bs []description, o owner, end time.Time) {
 	for _, b := range bs {
-		if h, levels := e.levels(b, o); h != nil && !e.dog.renews(&h.record.lease) {
-			e.dog.settle(&h.record.lease, end, levels == 1)
+		if h, levels := e.levels(b, o); h != nil && !e.watchdog.renews(&h.record.lease) {
+			e.watchdog.settle(&h.record.lease, end, levels == 1)
 		}
 	}
 }

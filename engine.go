@@ -35,17 +35,17 @@ type engine struct {
 	observer        Observer // or nil
 	reporter        reporter // of what no call has asked about
 
-	sender  *send.Sender
-	workers *workers
-	wakeups *pubsub
-	dog     *watchdog
-	closed  <-chan struct{}
-	life    context.Context // until Close
-	endLife context.CancelFunc
+	sender   *send.Sender
+	workers  *workers
+	pubsub   *pubsub
+	watchdog *watchdog
+	closed   <-chan struct{}
+	life     context.Context // until Close
+	endLife  context.CancelFunc
 
 	isClosed atomic.Bool
 	table    nameTable
-	lapsed   lapsedRing
+	lapsed   expiredRing
 
 	rtt          roundTrip
 	acquisitions atomic.Uint64 // fields that were made
@@ -69,15 +69,15 @@ func newEngine(id string, o options, r router, config send.Config) *engine {
 	if o.observer != nil {
 		e.observer = &calmObserver{Observer: o.observer, log: e.log}
 	}
-	e.wakeups = newPubSub(r, e.log)
-	e.wakeups.report = e.reporter.later
-	config.RideOut, config.Spawn, config.Reroute, config.Log = e.watchdogTimeout, e.workers.spawn, e.wakeups.reload, e.log
+	e.pubsub = newPubSub(r, e.log)
+	e.pubsub.report = e.reporter.later
+	config.RideOut, config.Spawn, config.Reroute, config.Log = e.watchdogTimeout, e.workers.spawn, e.pubsub.reload, e.log
 	e.sender = send.New(config)
 	renew := e.renew
 	if e.observer != nil {
 		renew = e.observedRenew
 	}
-	e.dog = newWatchdog(renew, e.renewGroup, e.wakeups.reload)
+	e.watchdog = newWatchdog(renew, e.renewGroup, e.pubsub.reload)
 	return e
 }
 
@@ -88,7 +88,7 @@ func (e *engine) renewGroup(l *lease) string {
 	if r.keeper != nil {
 		return "kept without requests"
 	}
-	return e.wakeups.router.node(r.lock.id().name).name
+	return e.pubsub.router.node(r.lock.id().name).name
 }
 
 // renew asks for one more watchdog timeout for every lease.
@@ -120,7 +120,7 @@ func (e *engine) renew(ctx context.Context, leases []*lease) []renewal {
 
 // inspect asks how b stands.
 func (e *engine) inspect(ctx context.Context, b lockType, field string) (state, error) {
-	r, _, err := e.send(e.patienceFor(ctx), b.inspect(field), time.Time{})
+	r, _, err := e.send(e.waitOptionsFor(ctx), b.inspect(field), time.Time{})
 	return state{locked: r[0] > 0, held: r[1] > 0, ttl: fromMilliseconds(r[2])}, err
 }
 
@@ -164,8 +164,8 @@ func (e *engine) close() error {
 
 	ended := make(chan struct{})
 	go func() {
-		e.wakeups.close()
-		e.dog.close()
+		e.pubsub.close()
+		e.watchdog.close()
 		<-drained
 		close(ended)
 	}()

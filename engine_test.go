@@ -256,7 +256,7 @@ func joinSending(t *testing.T, r *fakeRedis, id string, config send.Config, opts
 	e := &bubbleEngine{newEngine(id, o, oneServer(r.pubsub.dial), config), r, t}
 	t.Cleanup(func() {
 		assert.NoError(t, e.close())
-		assert.Zero(t, e.gates(), "gates are left")
+		assert.Zero(t, e.waitQueues(), "gates are left")
 	})
 	return e
 }
@@ -284,9 +284,9 @@ func (e *engine) holds() (holds int) {
 	return holds
 }
 
-func (e *engine) gates() (gates int) {
-	e.eachName(func(n *name) { gates += len(n.gates) })
-	return gates
+func (e *engine) waitQueues() (queues int) {
+	e.eachName(func(n *name) { queues += len(n.queues) })
+	return queues
 }
 
 // names is how many names are in use.
@@ -298,9 +298,9 @@ func (e *engine) names() int {
 
 // leases is how many leases the watchdog has.
 func (e *engine) leases() int {
-	e.dog.mu.Lock()
-	defer e.dog.mu.Unlock()
-	return len(e.dog.leases)
+	e.watchdog.mu.Lock()
+	defer e.watchdog.mu.Unlock()
+	return len(e.watchdog.leases)
 }
 
 // holdOf is the hold of o on the lock called name; f is called with the mutex of the name.
@@ -429,7 +429,7 @@ func TestEngineReleaseWakesAWaiter(t *testing.T) {
 			other.unlock(1)
 		}()
 		e.lock(2)
-		waited := other.dog.now()
+		waited := other.watchdog.now()
 		assert.LessOrEqual(t, waited, 3303*time.Millisecond, "got the lock %v after the start, it was released at 3.3s", waited)
 		e.unlock(2)
 	})
@@ -760,7 +760,7 @@ func TestEngineGuardLooksAtTheClock(t *testing.T) {
 		guarded := e.guarded(1)
 		child, cancel := context.WithCancel(guarded)
 		defer cancel()
-		e.dog.close() // as if the watchdog had not been scheduled since
+		e.watchdog.close() // as if the watchdog had not been scheduled since
 		time.Sleep(e.watchdogTimeout - drift(e.watchdogTimeout) - 1)
 		assert.NoError(t, guarded.Err(), "ended while it is trusted")
 		time.Sleep(time.Nanosecond)
@@ -890,7 +890,7 @@ func TestEngineExpiredHoldAdmitsLocalWaiters(t *testing.T) {
 // The engine remembers the last expired holds for their late Unlock, and forgets the others.
 func TestEngineRemembersFewExpiredHolds(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		for i := range owner(3 * lapsedKept) {
+		for i := range owner(3 * expiredKept) {
 			b := newFakeLock(e.redis, fmt.Sprint("name", i))
 			ok, err := e.acquire(context.Background(), b, i+1, request{lease: time.Second + time.Duration(i)*time.Millisecond})
 			require.NoError(t, err)
@@ -898,8 +898,8 @@ func TestEngineRemembersFewExpiredHolds(t *testing.T) {
 		}
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		assert.LessOrEqual(t, e.holds(), lapsedKept, "expired holds are remembered")
-		last := owner(3 * lapsedKept)
+		assert.LessOrEqual(t, e.holds(), expiredKept, "expired holds are remembered")
+		last := owner(3 * expiredKept)
 		assert.ErrorIs(t, e.release(context.Background(), newFakeLock(e.redis, fmt.Sprint("name", last-1)), last), ErrLockLost, "unlock of the last one")
 		assert.ErrorIs(t, e.release(context.Background(), newFakeLock(e.redis, "name0"), 1), ErrNotHeld, "unlock of the first one")
 	})
@@ -1539,7 +1539,7 @@ func TestEngineLateHandoverIsNotReported(t *testing.T) {
 		assert.True(e.t, before.handOverLocked(), "not handed over")
 	}
 	letIn := func(e *bubbleEngine, before *hold) {
-		before.gate = before.name.findGateLocked(before.key.id)
+		before.queue = before.name.findQueueLocked(before.key.id)
 		before.openLocked()
 	}
 	for name, left := range map[string]time.Duration{"over": -time.Second, "nearly over": time.Millisecond, "noticed": 0} {
@@ -1561,8 +1561,8 @@ func TestEngineLateHandoverIsNotReported(t *testing.T) {
 					var before *hold
 					e.holdOf(b.id(), 1, func(h *hold) {
 						if before = h; way == "let in" { // the gate is open by now
-							before.gate = nil
-							g := h.name.gateLocked(b.id())
+							before.queue = nil
+							g := h.name.queueLocked(b.id())
 							g.shared = nil
 							g.TryEnter()
 						}
@@ -1574,7 +1574,7 @@ func TestEngineLateHandoverIsNotReported(t *testing.T) {
 					before.name.mu.Lock()
 					record := before.record
 					pass(e, before)
-					record.lease.until.Store(int64(e.dog.now() + left))
+					record.lease.until.Store(int64(e.watchdog.now() + left))
 					before.name.mu.Unlock()
 					if name == "noticed" {
 						record.leaseEnded(errLapsed)

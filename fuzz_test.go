@@ -609,7 +609,7 @@ func playPubSub(t *testing.T, data []byte) {
 		require.True(t, ready(l), "the listener of %q does not become ready", l.channel.name)
 		l.leave() // the channel may have been refused, and is not asked for again while it has a listener
 	}
-	time.Sleep(2 * p.linger)
+	time.Sleep(2 * p.idleTTL)
 	listening = nil
 	for _, name := range names {
 		listening = append(listening, p.join(name))
@@ -622,7 +622,7 @@ func playPubSub(t *testing.T, data []byte) {
 		require.True(t, woken(l), "a later listener of %q is not woken", l.channel.name)
 		l.leave()
 	}
-	time.Sleep(p.linger + time.Minute)
+	time.Sleep(p.idleTTL + time.Minute)
 	synctest.Wait()
 	assert.Empty(t, p.channels, "channels are left")
 	assert.Empty(t, p.links, "links are left")

@@ -2,8 +2,8 @@ package relock
 
 // A group: how one caller takes several locks of one Redis together.
 //
-// Rules: an attempt is made with the owner mutexes of all holds and through the gates of all locks that the
-// owner does not hold. A caller that waits, for an owner mutex, at a gate or for a release, keeps no owner mutex and no
+// Rules: an attempt is made with the owner mutexes of all holds and through the wait queues of all locks that the
+// owner does not hold. A caller that waits, for an owner mutex, in a wait queue or for a release, keeps no owner mutex and no
 // level: other callers of its owner can unlock, lock and re-enter meanwhile. After every wait the
 // caller looks again at what its owner holds by then. An acquisition has one field for
 // each lock, under which it asks for as long as its owner does not hold that lock.
@@ -22,7 +22,7 @@ type group struct {
 	changed chan struct{} // a token: the owner has come to hold one of the locks
 
 	// One for each lock:
-	fresh []*hold // what the acquisition asks for where nothing is held yet: its field, and its gate
+	fresh []*hold // what the acquisition asks for where nothing is held yet: its field, and its wait queue
 	asked []want  // the last attempt on it; no hold: there was none
 	again []want  // the last attempt on a re-entry; no hold: there was none
 
@@ -67,7 +67,7 @@ func (g *group) end() {
 	}
 	for _, h := range g.fresh {
 		if h.state == fresh {
-			h.leaveGateLocked()
+			h.leaveQueueLocked()
 			h.state = over // what is still on its way for it is undone
 		}
 		n := h.name
@@ -94,17 +94,17 @@ func (n *name) heldByLocked(key holdKey) {
 }
 
 // waiting is p for a wait that ends, too, when the owner comes to hold one of the locks.
-func (g *group) waiting(p *patience) *patience {
+func (g *group) waiting(p *waitOptions) *waitOptions {
 	patient := *p
 	patient.changed = g.changed
 	return &patient
 }
 
-// gather waits for the owner mutexes of all holds and for the gates of all locks that are not held, and
+// gather waits for the owner mutexes of all holds and for the wait queues of all locks that are not held, and
 // returns what is to be asked for. On an error it keeps nothing.
-func (g *group) gather(p *patience) ([]want, error) {
+func (g *group) gather(p *waitOptions) ([]want, error) {
 	e := g.engine
-	bypass := false  // the gates
+	bypass := false  // the wait queues
 	yielded := false // others were let go first
 	g.names.Lock()
 	defer g.names.Unlock()
@@ -130,9 +130,9 @@ func (g *group) gather(p *patience) ([]want, error) {
 			g.names.Lock()
 			continue
 		}
-		if !bypass && !g.tryGatesLocked() {
+		if !bypass && !g.tryQueuesLocked() {
 			var err error
-			if bypass, err = g.awaitGatesLocked(p); err != nil {
+			if bypass, err = g.awaitQueuesLocked(p); err != nil {
 				return nil, err
 			}
 			continue
@@ -149,8 +149,8 @@ func (g *group) gather(p *patience) ([]want, error) {
 }
 
 // awaitHoldLocked waits for the owner mutex of a hold that another caller is at.
-func (g *group) awaitHoldLocked(p *patience, other *hold) error {
-	g.leaveGatesLocked()
+func (g *group) awaitHoldLocked(p *waitOptions, other *hold) error {
+	g.leaveQueuesLocked()
 	patient := *p
 	if other.state == holding {
 		patient.NoWait = false // another caller of the owner is at it, which will soon be done
@@ -158,10 +158,10 @@ func (g *group) awaitHoldLocked(p *patience, other *hold) error {
 	return g.engine.enterLocked(g.names, &patient, &other.owner)
 }
 
-// awaitGatesLocked waits for all gates, and says whether the next attempt is to bypass them.
-func (g *group) awaitGatesLocked(p *patience) (bypass bool, err error) {
+// awaitQueuesLocked waits for all wait queues, and says whether the next attempt is to bypass them.
+func (g *group) awaitQueuesLocked(p *waitOptions) (bypass bool, err error) {
 	patient := g.waiting(p)
-	err = g.engine.enterGatesLocked(g.names, patient, g.awaitedLocked())
+	err = g.engine.enterQueuesLocked(g.names, patient, g.awaitedLocked())
 	p.sees(patient.obstacle)
 	if err == errLookAgain || err == errAskYourself {
 		return err == errAskYourself, nil
@@ -170,14 +170,14 @@ func (g *group) awaitGatesLocked(p *patience) (bypass bool, err error) {
 }
 
 // yieldLocked lets others go first for d.
-func (g *group) yieldLocked(p *patience, d time.Duration) error {
+func (g *group) yieldLocked(p *waitOptions, d time.Duration) error {
 	g.unlockHoldsLocked()
 	g.names.Unlock()
 	p.span.waits()
 	err := p.sleep(nil, nil, d)
 	g.names.Lock()
 	if err != nil {
-		g.leaveGatesLocked()
+		g.leaveQueuesLocked()
 	}
 	return err
 }
@@ -192,7 +192,7 @@ func (g *group) prepareLocked() ([]want, error) {
 	}
 	if loss != nil {
 		g.unlockHoldsLocked()
-		g.leaveGatesLocked()
+		g.leaveQueuesLocked()
 		return nil, loss
 	}
 	return slices.Clone(g.wants), nil
@@ -218,10 +218,10 @@ func (g *group) lockHoldsLocked(kept *hold) (other *hold) {
 		}
 		if h == nil {
 			h = n.newHoldLocked(b, key)
-			h.field, h.gate, g.fresh[i].gate = g.fresh[i].field, g.fresh[i].gate, nil
+			h.field, h.queue, g.fresh[i].queue = g.fresh[i].field, g.fresh[i].queue, nil
 			g.fresh[i] = h
 		} else {
-			g.fresh[i].leaveGateLocked()
+			g.fresh[i].leaveQueueLocked()
 		}
 		g.wants = append(g.wants, want{hold: h})
 	}
@@ -234,7 +234,7 @@ func (g *group) lockHoldsLocked(kept *hold) (other *hold) {
 	return other
 }
 
-// unlockHoldsLocked unlocks all holds. The gates of what the caller asks for are left to g.fresh.
+// unlockHoldsLocked unlocks all holds. The wait queues of what the caller asks for are left to g.fresh.
 func (g *group) unlockHoldsLocked() {
 	for _, w := range g.wants {
 		if w.hold.state == fresh {
@@ -250,26 +250,26 @@ func (g *group) unlockHoldsLocked() {
 // lapsedLocked is a hold whose time is over, before the watchdog has noticed; or nil.
 func (g *group) lapsedLocked() *hold {
 	for _, w := range g.wants {
-		if h := w.hold; h.state == holding && !g.engine.dog.trusted(&h.record.lease) {
+		if h := w.hold; h.state == holding && !g.engine.watchdog.trusted(&h.record.lease) {
 			return h
 		}
 	}
 	return nil
 }
 
-// tryGatesLocked enters all gates that the attempt has to pass; or unlocks the holds.
-func (g *group) tryGatesLocked() bool {
+// tryQueuesLocked enters all wait queues that the attempt has to pass; or unlocks the holds.
+func (g *group) tryQueuesLocked() bool {
 	for _, w := range g.wants {
 		h := w.hold
-		if h.gate != nil || !h.needsGateLocked() {
+		if h.queue != nil || !h.needsQueueLocked() {
 			continue
 		}
-		gate := h.name.gateLocked(h.key.id)
+		gate := h.name.queueLocked(h.key.id)
 		if !gate.TryEnter() {
 			g.unlockHoldsLocked()
 			return false
 		}
-		h.gate = gate
+		h.queue = gate
 	}
 	return true
 }
@@ -284,15 +284,15 @@ func (g *group) awaitedLocked() (wants []want) {
 	return wants
 }
 
-func (g *group) leaveGatesLocked() {
+func (g *group) leaveQueuesLocked() {
 	for _, h := range g.fresh {
 		if h.state == fresh {
-			h.leaveGateLocked()
+			h.leaveQueueLocked()
 		}
 	}
 }
 
-// letGo unlocks all holds before the caller waits for the release of wants[at]. It keeps the gate of
+// letGo unlocks all holds before the caller waits for the release of wants[at]. It keeps the wait queue of
 // that one, which another process has; or all of them, if it asks again in a moment.
 func (g *group) letGo(at int, all bool) {
 	g.names.Lock()
@@ -308,9 +308,9 @@ func (g *group) letGo(at int, all bool) {
 	}
 	for i, h := range g.fresh {
 		if i != at {
-			h.leaveGateLocked()
-		} else if h.gate != nil {
-			h.gate.turns.interrupted()
+			h.leaveQueueLocked()
+		} else if h.queue != nil {
+			h.queue.turns.interrupted()
 		}
 	}
 }

@@ -5,7 +5,7 @@ package relock
 //
 // Rules: while the record of a lock is trusted, kept by the watchdog, and the streak of
 // this process is young (turns.go), a holder that unlocks hands the lock to the first
-// waiter at the gate, which holds it from that moment on. A waiter that needs a fencing token
+// waiter in the wait queue, which holds it from that moment on. A waiter that needs a fencing token
 // takes the record over with an attempt of its own.
 
 // handOverLocked hands the lock of h, one level of which is being given back, to the first waiter, if
@@ -15,18 +15,18 @@ func (h *hold) handOverLocked() bool {
 	if next == nil || len(h.guards) > 0 { // made while earlier guards were ended: a real release ends them
 		return false
 	}
-	n, g, r := h.name, h.gate, h.record
+	n, g, r := h.name, h.queue, h.record
 	g.turns.handedOver()
 	n.forgetLocked(h)
-	h.state, h.levels, h.gate = over, 0, nil
+	h.state, h.levels, h.queue = over, 0, nil
 	h.leaveRecordLocked()
-	next.gate = g
+	next.queue = g
 	next.handedOver = true
 	if next.takesOver = next.lock.fenced(); next.takesOver {
 		next.field, r.handedOn = r.field, true
-		n.engine.dog.remove(&r.lease)
+		n.engine.watchdog.remove(&r.lease)
 	} else {
-		r.joinLocked(next, n.engine.dog.now())
+		r.joinLocked(next, n.engine.watchdog.now())
 		next.owner.Release()
 		next.uncollected = true
 	}
@@ -36,18 +36,18 @@ func (h *hold) handOverLocked() bool {
 
 // successorLocked is the hold that the lock of h may be handed to, which is being given back; or nil.
 func (h *hold) successorLocked() *hold {
-	n, g, r := h.name, h.gate, h.record
+	n, g, r := h.name, h.queue, h.record
 	e := n.engine
 	if n.closed || g == nil || g.First() == nil || h.state != holding || h.levels > 1 || h.leaseUncertain || r.ended {
 		return nil
 	}
-	next, left := g.First().Value, e.dog.left(&r.lease)
+	next, left := g.First().Value, e.watchdog.left(&r.lease)
 	switch {
-	case next == nil, !g.turns.mayHandOver(e.dog.now(), e.pace()):
+	case next == nil, !g.turns.mayHandOver(e.watchdog.now(), e.pace()):
 		return nil
 	case h.named, n.otherHalfLocked(h) != nil, n.otherHalfLocked(next) != nil:
 		return nil // an attempt on the other half by this field would be granted beside the successor
-	case !e.dog.renews(&r.lease), !r.isKeptLocked(), left > e.watchdogTimeout: // an explicit lease belongs to its owner alone
+	case !e.watchdog.renews(&r.lease), !r.isKeptLocked(), left > e.watchdogTimeout: // an explicit lease belongs to its owner alone
 		return nil
 	}
 	return next
@@ -62,7 +62,7 @@ type admitted struct {
 
 // admit is where most callers of a hot lock wait: for one level of one lock that another
 // goroutine of this process has, or contends for.
-func (n *name) admit(p *patience, b lockType, o owner, explicit bool) (admitted, error) {
+func (n *name) admit(p *waitOptions, b lockType, o owner, explicit bool) (admitted, error) {
 	key, admission := holdKey{b.id(), o}, b.admission()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -75,7 +75,7 @@ func (n *name) admit(p *patience, b lockType, o owner, explicit bool) (admitted,
 	case admission == shared:
 		return n.shareLocked(p, b, key)
 	}
-	switch g := n.gateLocked(key.id); {
+	switch g := n.queueLocked(key.id); {
 	case g.TryEnter():
 		return n.admitFirstLocked(n.newHoldLocked(b, key), g), nil
 	case p.NoWait || explicit:
@@ -85,14 +85,14 @@ func (n *name) admit(p *patience, b lockType, o owner, explicit bool) (admitted,
 	}
 }
 
-// admitFirstLocked admits a fresh hold that has found its gate open, or has none.
-func (n *name) admitFirstLocked(h *hold, g *gate) admitted {
-	h.gate, h.field = g, n.engine.newField(h.key.owner)
+// admitFirstLocked admits a fresh hold that has found its wait queue open, or has none.
+func (n *name) admitFirstLocked(h *hold, g *waitQueue) admitted {
+	h.queue, h.field = g, n.engine.newField(h.key.owner)
 	return admitted{hold: h}
 }
 
 // enqueueLocked waits at g. It lets go of the mutex meanwhile.
-func (n *name) enqueueLocked(p *patience, g *gate, h *hold) (admitted, error) {
+func (n *name) enqueueLocked(p *waitOptions, g *waitQueue, h *hold) (admitted, error) {
 	w := g.Add(h, n.engine.number(p))
 	err := n.engine.awaitLocked(&n.mu, p, w)
 	switch {
@@ -113,11 +113,11 @@ func (n *name) enqueueLocked(p *patience, g *gate, h *hold) (admitted, error) {
 		err = w.Err
 	}
 	if err != nil {
-		n.dropGateLocked(g)
+		n.dropQueueLocked(g)
 		h.unlockHoldLocked()
 		return admitted{}, err
 	}
-	h.gate = g
+	h.queue = g
 	return admitted{hold: h}, nil
 }
 
@@ -125,7 +125,7 @@ func (n *name) enqueueLocked(p *patience, g *gate, h *hold) (admitted, error) {
 // it: the process was stopped in between. The caller asks for a hold of its own; the old record is
 // cleared meanwhile. It lets go of the mutex for a moment.
 func (n *name) refuseLocked(h *hold) admitted {
-	e, g, shares := n.engine, h.gate, h.levels > 1 // other callers of the owner have come in meanwhile
+	e, g, shares := n.engine, h.queue, h.levels > 1 // other callers of the owner have come in meanwhile
 	last, guards := true, []*guardEnd(nil)
 	if h.state == lost {
 		h.levels--
@@ -135,20 +135,20 @@ func (n *name) refuseLocked(h *hold) admitted {
 	if shares {
 		return admitted{}
 	}
-	h.gate = nil
+	h.queue = nil
 	n.forgetLocked(h)
 	if last {
 		e.workers.spawn(h.clear)
 	}
-	next := &hold{name: n, lock: h.lock, key: h.key, gate: g}
+	next := &hold{name: n, lock: h.lock, key: h.key, queue: g}
 	n.mu.Unlock()
 	endGuards(guards, nil)
 	n.mu.Lock()
 	if n.holds[h.key] != nil {
-		next.leaveGateLocked()
+		next.leaveQueueLocked()
 		return admitted{}
 	}
 	next = n.newHoldLocked(h.lock, h.key)
-	next.gate = g
+	next.queue = g
 	return admitted{hold: next}
 }

@@ -860,8 +860,8 @@ func TestHandoverExcludesUnderRandomFaults(t *testing.T) {
 			h := r.holder("x")
 			assert.Empty(t, h, "seed %d: %s is left", seed, h)
 			for _, e := range engines {
-				assert.Zero(t, e.names()+e.leases(), "seed %d: %d holds %d gates %d leases %d working", seed, e.holds(), e.gates(), e.leases(), e.atWork())
-				assert.Zero(t, e.atWork(), "seed %d: %d holds %d gates %d leases %d working", seed, e.holds(), e.gates(), e.leases(), e.atWork())
+				assert.Zero(t, e.names()+e.leases(), "seed %d: %d holds %d gates %d leases %d working", seed, e.holds(), e.waitQueues(), e.leases(), e.atWork())
+				assert.Zero(t, e.atWork(), "seed %d: %d holds %d gates %d leases %d working", seed, e.holds(), e.waitQueues(), e.leases(), e.atWork())
 			}
 		})
 		if t.Failed() {

@@ -42,7 +42,7 @@ func (b *bench) waitsAtGate(l known) bool {
 	defer n.done()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	g := n.findGateLocked(h.lock.id())
+	g := n.findQueueLocked(h.lock.id())
 	return g != nil && g.First() != nil
 }
 
@@ -53,7 +53,7 @@ func (b *bench) asks(l known) bool {
 	defer n.done()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	g := n.findGateLocked(h.lock.id())
+	g := n.findQueueLocked(h.lock.id())
 	return g != nil && g.Taken()
 }
 

@@ -18,7 +18,7 @@ import (
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
-const lapsedKept = 1024 // lapsed holds remembered, so that a late Unlock is told of the loss
+const expiredKept = 1024 // lapsed holds remembered, so that a late Unlock is told of the loss
 
 type holdState int
 
@@ -47,17 +47,17 @@ type hold struct {
 	keeper holdKeeper // set while the hold is fresh; nil: the watchdog keeps its record in Redis
 
 	// guarded by name.mu
-	known  bool                   // to its name
-	owner  waitqueue.Queue[*hold] // the owner mutex
-	gate   *gate                  // that the hold has passed; or nil
-	state  holdState
-	record *record       // from holding on
-	own    record        // the first one may be this
-	place  int           // among the holds of the record
-	since  time.Duration // on the clock of the watchdog: of the attempt that was granted, or of the handover
-	levels int
-	token  int64
-	loss   error // why, when lost
+	registered bool                   // with its name
+	owner      waitqueue.Queue[*hold] // the owner mutex
+	queue      *waitQueue             // that the hold has passed; or nil
+	state      holdState
+	record     *record       // from holding on
+	own        record        // the first one may be this
+	place      int           // among the holds of the record
+	since      time.Duration // on the clock of the watchdog: of the attempt that was granted, or of the handover
+	levels     int
+	token      int64
+	loss       error // why, when lost
 
 	named        bool // its field was sent by an attempt on the other half
 	handedOver   bool // the lock, or its record, was handed to it,
@@ -104,7 +104,7 @@ func (h *hold) withName(loss error) error {
 
 // lockHold finds the hold that o has on the lock, and keeps other callers of o away from it
 // until unlockHold. Where there is none it makes a fresh one, or returns nil.
-func (n *name) lockHold(p *patience, b description, o owner, makeOne bool) (*hold, error) {
+func (n *name) lockHold(p *waitOptions, b description, o owner, makeOne bool) (*hold, error) {
 	key := holdKey{b.id(), o}
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -127,7 +127,7 @@ func (n *name) lockHold(p *patience, b description, o owner, makeOne bool) (*hol
 		if makeOne && h.forgottenLocked() {
 			n.forgetLocked(h)
 		}
-		if h.known {
+		if h.registered {
 			return h, nil
 		}
 		h.owner.Release() // it is over: look again
@@ -144,7 +144,7 @@ func (h *hold) unlockHold() {
 // unlockHoldLocked forgets the hold if there is nothing to remember.
 func (h *hold) unlockHoldLocked() {
 	if h.state == fresh {
-		h.leaveGateLocked() // a hook of the Redis client has panicked: else it has left by now
+		h.leaveQueueLocked() // a hook of the Redis client has panicked: else it has left by now
 	}
 	if h.state == fresh || h.state == over {
 		h.name.forgetLocked(h)
@@ -154,7 +154,7 @@ func (h *hold) unlockHoldLocked() {
 
 // expireLocked ends h if its time is over, whether or not a timer has come to it. It lets go of the mutex for that.
 func (n *name) expireLocked(h *hold) {
-	if h.state != holding || h.keeper == nil && n.engine.dog.trusted(&h.record.lease) {
+	if h.state != holding || h.keeper == nil && n.engine.watchdog.trusted(&h.record.lease) {
 		return
 	}
 	n.mu.Unlock()
@@ -179,7 +179,7 @@ func (h *hold) due() error {
 	switch {
 	case !holds:
 		return nil
-	case !h.name.engine.dog.trusted(&h.record.lease):
+	case !h.name.engine.watchdog.trusted(&h.record.lease):
 		return errLapsed
 	case h.keeper != nil:
 		return h.keeper.check()
@@ -232,13 +232,13 @@ func (h *hold) loseAlone(cause error) bool {
 	h.leaveRecordLocked()
 	r.ended = true
 	n.closeLocked(r)
-	renewed := e.dog.renews(&r.lease)
+	renewed := e.watchdog.renews(&r.lease)
 	h.state, h.loss = lost, loss
 	if renewed && lapsed {
 		h.loss = unrenewed
 	}
 	h.expired = !renewed && lapsed
-	h.leaveGateLocked()
+	h.leaveQueueLocked()
 	other := n.otherHalfLocked(h)
 	if h.expired && (h.leaseUncertain || other != nil && other.state != over && other.state != lost) { // a record that is kept alive, or is about to be, keeps this hold in it
 		e.workers.spawn(h.clear)
@@ -250,7 +250,7 @@ func (h *hold) loseAlone(cause error) bool {
 	if !renewed {
 		e.lapsed.remember(h)
 	}
-	e.dog.remove(&r.lease)
+	e.watchdog.remove(&r.lease)
 	endGuards(guards, h.withName(h.loss))
 	if h.keeper != nil {
 		h.keeper.lost()
@@ -307,15 +307,15 @@ func (n *name) notHeldError(id lockID, o owner) error {
 	return fmt.Errorf("%w: %v asked, nobody holds it here", ErrNotHeld, o)
 }
 
-// A lapsedRing remembers the last holds whose explicit lease has run out. No caller has to unlock them.
-type lapsedRing struct {
+// A expiredRing remembers the last holds whose explicit lease has run out. No caller has to unlock them.
+type expiredRing struct {
 	mu    sync.Mutex // guards below; a leaf
 	holds []*hold
 	next  int
 }
 
 // remember keeps h, and forgets the hold that has been in the ring for longest.
-func (r *lapsedRing) remember(h *hold) {
+func (r *expiredRing) remember(h *hold) {
 	if oldest := r.replace(h); oldest != nil {
 		oldest.name.mu.Lock()
 		defer oldest.name.mu.Unlock()
@@ -323,14 +323,14 @@ func (r *lapsedRing) remember(h *hold) {
 	}
 }
 
-func (r *lapsedRing) replace(h *hold) (oldest *hold) {
+func (r *expiredRing) replace(h *hold) (oldest *hold) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.holds) < lapsedKept {
+	if len(r.holds) < expiredKept {
 		r.holds = append(r.holds, h)
 		return nil
 	}
 	oldest, r.holds[r.next] = r.holds[r.next], h
-	r.next = (r.next + 1) % lapsedKept
+	r.next = (r.next + 1) % expiredKept
 	return oldest
 }

@@ -163,7 +163,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 }
 
 func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
-	answer := c.engine.sender.Do(&c.engine.patienceFor(ctx).Wait, send.Request{Call: what}, time.Time{})
+	answer := c.engine.sender.Do(&c.engine.waitOptionsFor(ctx).Wait, send.Request{Call: what}, time.Time{})
 	if answer.Err != nil {
 		return Inspection{}, answer.Err
 	}

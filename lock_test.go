@@ -414,7 +414,7 @@ func TestGuardHasEndedOnceTheHoldIsLost(t *testing.T) {
 	assert.Error(t, guarded.Err(), "the hold is lost, and its guard has not ended")
 	b.mustBe(context.Cause(guarded), ErrLockLost)
 	endGuards(guards, nil)
-	c.engine.dog.remove(&h.record.lease)
+	c.engine.watchdog.remove(&h.record.lease)
 	b.mustBe(l.Unlock(ctx), ErrLockLost)
 	b.forget()
 }

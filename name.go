@@ -27,12 +27,12 @@ type nameTable struct {
 type name struct {
 	engine *engine
 	text   string
-	users  int // calls, holds that are known, and gates
+	users  int // calls, holds that are known, and wait queues
 
-	mu     sync.Mutex // guards below, and the fields of holds, gates and records that say so
+	mu     sync.Mutex // guards below, and the fields of holds, wait queues and records that say so
 	closed bool       // the Client is
 	holds  map[holdKey]*hold
-	gates  []*gate // one for each half that has one
+	queues []*waitQueue // one for each half that has one
 	groups map[holdKey][]*group
 }
 
@@ -128,7 +128,7 @@ func (n *name) find(id lockID, o owner) *hold {
 
 // newHoldLocked makes a fresh hold. Its caller has the owner mutex of it.
 func (n *name) newHoldLocked(b description, key holdKey) *hold {
-	h := &hold{name: n, lock: b, key: key, known: true}
+	h := &hold{name: n, lock: b, key: key, registered: true}
 	h.owner.TryEnter()
 	n.holds[key] = h
 	n.keep()
@@ -137,8 +137,8 @@ func (n *name) newHoldLocked(b description, key holdKey) *hold {
 
 // forgetLocked takes h out of the holds that are known.
 func (n *name) forgetLocked(h *hold) {
-	if h.known {
-		h.known = false
+	if h.registered {
+		h.registered = false
 		delete(n.holds, h.key)
 		n.done()
 	}
@@ -152,20 +152,20 @@ func (n *name) otherHalfLocked(h *hold) *hold {
 	return n.holds[holdKey{h.lock.otherHalf(), h.key.owner}]
 }
 
-// gateLocked is the gate of a half.
-func (n *name) gateLocked(id lockID) *gate {
-	if g := n.findGateLocked(id); g != nil {
+// queueLocked is the wait queue of a half.
+func (n *name) queueLocked(id lockID) *waitQueue {
+	if g := n.findQueueLocked(id); g != nil {
 		return g
 	}
-	g := &gate{id: id, known: true}
-	n.gates = append(n.gates, g)
+	g := &waitQueue{id: id, registered: true}
+	n.queues = append(n.queues, g)
 	n.keep()
 	return g
 }
 
-// findGateLocked is the gate of a half, or nil.
-func (n *name) findGateLocked(id lockID) *gate {
-	for _, g := range n.gates {
+// findQueueLocked is the wait queue of a half, or nil.
+func (n *name) findQueueLocked(id lockID) *waitQueue {
+	for _, g := range n.queues {
 		if g.id == id {
 			return g
 		}
@@ -173,11 +173,11 @@ func (n *name) findGateLocked(id lockID) *gate {
 	return nil
 }
 
-// dropGateLocked forgets a gate that nobody has and that admits nobody to a shared record.
-func (n *name) dropGateLocked(g *gate) {
-	if !g.Taken() && g.shared == nil && g.known {
-		g.known = false
-		n.gates = slices.DeleteFunc(n.gates, func(other *gate) bool { return other == g })
+// dropQueueLocked forgets a wait queue that nobody has and that admits nobody to a shared record.
+func (n *name) dropQueueLocked(g *waitQueue) {
+	if !g.Taken() && g.shared == nil && g.registered {
+		g.registered = false
+		n.queues = slices.DeleteFunc(n.queues, func(other *waitQueue) bool { return other == g })
 		n.done()
 	}
 }

@@ -206,7 +206,7 @@ func infoOf(b description, o owner) LockInfo { return LockInfo{b.id().name, b.ty
 func (h *hold) info() LockInfo { return infoOf(h.lock, h.key.owner) }
 
 // age is for how long h has been held.
-func (h *hold) age() time.Duration { return h.name.engine.dog.now() - h.since }
+func (h *hold) age() time.Duration { return h.name.engine.watchdog.now() - h.since }
 
 // A span is one call of Lock or TryLock as an Observer sees it; nil where there is none.
 type span struct {
@@ -285,7 +285,7 @@ func (e *engine) observedRenew(ctx context.Context, leases []*lease) []renewal {
 	background := context.Background()
 	var events []func()
 	for i, l := range leases {
-		a, left := answers[i], e.dog.left(l)
+		a, left := answers[i], e.watchdog.left(l)
 		for _, h := range l.holder.(*record).holdsNow() {
 			switch {
 			case a.err != nil:

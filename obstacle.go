@@ -48,30 +48,30 @@ func rounded(d time.Duration) time.Duration {
 	return (d + unit/2) / unit * unit
 }
 
-// noteBusy remembers what is in the way of h, for its caller and for those behind it at the gate.
-func (p *patience) noteBusy(h *hold, ttl time.Duration) {
+// noteBusy remembers what is in the way of h, for its caller and for those behind it in the wait queue.
+func (p *waitOptions) noteBusy(h *hold, ttl time.Duration) {
 	p.noteObstacle(h, &obstacle{typ: h.lock.typ(), name: h.key.id.name, ttl: ttl, at: time.Now()})
 }
 
 // noteObstacle is noteBusy for an obstacle that is known by more than its record.
-func (p *patience) noteObstacle(h *hold, o *obstacle) {
+func (p *waitOptions) noteObstacle(h *hold, o *obstacle) {
 	p.obstacle = o
 	h.name.mu.Lock()
 	defer h.name.mu.Unlock()
-	if h.gate != nil {
-		h.gate.obstacle = p.obstacle
+	if h.queue != nil {
+		h.queue.obstacle = p.obstacle
 	}
 }
 
 // sees remembers what another caller has found in the way, if p has not found anything later.
-func (p *patience) sees(o *obstacle) {
+func (p *waitOptions) sees(o *obstacle) {
 	if o != nil && (p.obstacle == nil || p.obstacle.at.Before(o.at)) {
 		p.obstacle = o
 	}
 }
 
 // withHolder adds to an error that ended the wait of o for one of locks what it waited for, where that is known.
-func withHolder[L description](e *engine, p *patience, locks []L, o owner, r request, err error) error {
+func withHolder[L description](e *engine, p *waitOptions, locks []L, o owner, r request, err error) error {
 	if err == nil || err == errTimeUp {
 		return err
 	}
@@ -89,7 +89,7 @@ func withHolder[L description](e *engine, p *patience, locks []L, o owner, r req
 }
 
 // inTheWay says which lock o waited for, and who has it; "" where that is not known.
-func inTheWay[L description](e *engine, p *patience, locks []L, o owner) (name, who string) {
+func inTheWay[L description](e *engine, p *waitOptions, locks []L, o owner) (name, who string) {
 	for _, l := range locks {
 		if who = e.holderHere(l, o); who != "" {
 			return l.id().name, who
@@ -116,7 +116,7 @@ func (e *engine) inFrontHere(b description, o owner) string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for key, h := range n.holds {
-		if key.id == b.id() && key.owner != o && h.state == fresh && h.gate != nil {
+		if key.id == b.id() && key.owner != o && h.state == fresh && h.queue != nil {
 			return fmt.Sprintf("%v of this process is in front, and Redis has not answered it", key.owner)
 		}
 	}

@@ -117,7 +117,7 @@ func (g *guest) Done() <-chan struct{} {
 	all.Lock()
 	defer all.Unlock()
 	switch {
-	case !slices.ContainsFunc(g.wants, func(w want) bool { return w.hold.gate != nil }):
+	case !slices.ContainsFunc(g.wants, func(w want) bool { return w.hold.queue != nil }):
 		g.since = time.Time{}
 		g.waits++
 	case g.since.IsZero():
@@ -149,13 +149,13 @@ func (h *house) visit(ctx context.Context, number int, v visitor) error {
 		all := g.names()
 		all.Lock()
 		defer all.Unlock()
-		leaveGatesLocked(g.wants)
+		leaveQueuesLocked(g.wants)
 	}()
 	p := waitsFor(g, time.Time{})
 	if v.patience > 0 {
 		p.Deadline = time.Now().Add(v.patience)
 	}
-	err := h.enterGates(p, g.wants)
+	err := h.enterQueues(p, g.wants)
 	g.look()
 	if err != nil {
 		return err
@@ -215,8 +215,8 @@ func (h *house) receive(all []visitor, gates, regulars int, stay time.Duration) 
 			h.fail("gate %d was passed in the order %v", at, order)
 		}
 	}
-	if h.gates() != 0 {
-		h.fail("%d gates are left", h.gates())
+	if h.waitQueues() != 0 {
+		h.fail("%d gates are left", h.waitQueues())
 	}
 	return h.wrong
 }
@@ -281,9 +281,9 @@ func (k *keeper) confirmed(sent, length time.Duration, renewed bool) {
 
 func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error {
 	k := &keeper{mode: "works"}
-	var dog *watchdog
-	dog = newWatchdog(func(ctx context.Context, leases []*lease) []renewal {
-		sent := dog.now()
+	var wd *watchdog
+	wd = newWatchdog(func(ctx context.Context, leases []*lease) []renewal {
+		sent := wd.now()
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		switch {
@@ -316,7 +316,7 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 			k.over = true
 			return []renewal{{held: false}}
 		}
-		switch now := dog.now(); {
+		switch now := wd.now(); {
 		case k.over || now >= k.until:
 		case sent >= k.sent:
 			k.confirmed(sent, k.length, true)
@@ -329,15 +329,15 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 		}
 		return []renewal{{held: true}}
 	}, func(*lease) string { return "" }, func() {})
-	defer dog.close()
-	l, ends := newLease(dog)
+	defer wd.close()
+	l, ends := newLease(wd)
 	k.confirmed(0, length, renewed)
-	dog.watch(l, dog.epoch, length, renewed)
+	wd.watch(l, wd.epoch, length, renewed)
 	gone := false
 	for i, d := range deeds {
 		time.Sleep(d.after + time.Duration(i)*7*time.Nanosecond + 1) // never at the same instant as a renewal
 		synctest.Wait()
-		now := dog.now()
+		now := wd.now()
 		k.mu.Lock()
 		if !k.over && k.until <= now {
 			k.over = true
@@ -350,21 +350,21 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 		case over:
 		case d.what == "extend":
 			sent := time.Now().Add(-d.length / 50) // the answer took a while
-			k.confirmed(sent.Sub(dog.epoch), d.length, k.renewed || d.renew)
-			dog.extend(l, sent, d.length, d.renew)
+			k.confirmed(sent.Sub(wd.epoch), d.length, k.renewed || d.renew)
+			wd.extend(l, sent, d.length, d.renew)
 		case k.renewed: // only a lease without the watchdog is settled
 		case d.what == "settle":
 			k.until = max(k.until, now+d.length)
-			dog.settle(l, time.Now().Add(d.length), false)
+			wd.settle(l, time.Now().Add(d.length), false)
 		case d.what == "settle exactly":
 			k.until = now + d.length
-			dog.settle(l, time.Now().Add(d.length), true)
+			wd.settle(l, time.Now().Add(d.length), true)
 		}
 		if d.what == "remove" && !over {
 			k.over, gone = true, true
-			dog.remove(l)
+			wd.remove(l)
 		}
-		if !over && !gone && dog.trusted(l) != trusted {
+		if !over && !gone && wd.trusted(l) != trusted {
 			k.fail("at %v: trusted: %v, want %v", now, !trusted, trusted)
 		}
 		k.mu.Unlock()
@@ -469,7 +469,7 @@ func TestListenersHearTheirChannelThroughMovesAndOutages(t *testing.T) {
 			for _, l := range listening {
 				l.leave()
 			}
-			time.Sleep(p.idle + 2*p.linger + time.Second)
+			time.Sleep(p.idle + 2*p.idleTTL + time.Second)
 			synctest.Wait()
 			if len(p.channels) != 0 || len(p.links) != 0 {
 				return fmt.Errorf("%d channels and %d links are left", len(p.channels), len(p.links))

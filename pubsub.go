@@ -73,10 +73,10 @@ type pubsub struct {
 	log    *slog.Logger
 	report func(func()) // has something logged, without waiting for it
 
-	linger  time.Duration // how long a channel stays subscribed that nobody listens to
+	idleTTL time.Duration // how long a channel stays subscribed that nobody listens to
 	ping    time.Duration
 	idle    time.Duration // how long a connection stays open without channels
-	reroute time.Duration // how long after it was refused a channel is looked for elsewhere; shorter than linger
+	reroute time.Duration // how long after it was refused a channel is looked for elsewhere; shorter than idleTTL
 
 	closed  chan struct{}
 	work    sync.WaitGroup
@@ -100,10 +100,10 @@ type link struct {
 	wanted     []*channel    // to be subscribed
 	idling     []*channel    // without listeners, about the longest first
 	pending    []*channel    // subscribed on this connection and not confirmed, in order
-	homeless   []*channel    // that the node does not have any more
+	unrouted   []*channel    // that the node does not have any more
 	routeAt    time.Time     // when to look for them elsewhere
 	unwanted   []string      // to be unsubscribed: they belong elsewhere
-	troubled   time.Time     // when it began anew or the node last lost a channel
+	lastMoved  time.Time     // when it began anew or the node last lost a channel
 	emptySince time.Time     // when the last channel went
 }
 
@@ -116,7 +116,7 @@ type channel struct {
 	settled   bool          // ready is closed
 	confirmed bool          // on this connection
 	refused   bool          // the last time it was asked for
-	asked     bool          // is in the list wanted, pending or homeless: there is an answer to come
+	asked     bool          // is in the list wanted, pending or unrouted: there is an answer to come
 	askedAt   time.Time     // on this connection
 	idling    bool          // is in the list of that name
 	idleSince time.Time
@@ -135,7 +135,7 @@ func newPubSub(r router, log *slog.Logger) *pubsub {
 		router:   r,
 		log:      log,
 		report:   func(report func()) { report() },
-		linger:   500 * time.Millisecond,
+		idleTTL:  500 * time.Millisecond,
 		ping:     time.Second,
 		idle:     10 * time.Second,
 		reroute:  100 * time.Millisecond,
@@ -325,7 +325,7 @@ func (l *link) serve(conn subscriber) (worked, needed bool) {
 	look := time.NewTimer(time.Hour) // reset before it is looked at
 	defer look.Stop()
 	for reading := false; ; {
-		l.rehome(time.Now())
+		l.rerouteNow(time.Now())
 		subscribe, unsubscribe, next := l.changes(time.Now())
 		if next == 0 {
 			return false, false
@@ -368,20 +368,20 @@ func (l *link) serve(conn subscriber) (worked, needed bool) {
 // is to be subscribed, but for those that belong elsewhere by now.
 func (l *link) startOver() subscriber {
 	l.mu.Lock()
-	l.pending, l.wanted, l.homeless = nil, nil, nil
+	l.pending, l.wanted, l.unrouted = nil, nil, nil
 	for _, ch := range l.channels {
 		switch {
 		case ch.link != l:
-		case len(ch.listeners) == 0 && time.Since(ch.idleSince) >= l.linger:
+		case len(ch.listeners) == 0 && time.Since(ch.idleSince) >= l.idleTTL:
 			l.forgetLocked(ch)
 		default:
 			ch.confirmed, ch.asked = false, true
-			l.homeless = append(l.homeless, ch)
+			l.unrouted = append(l.unrouted, ch)
 		}
 	}
-	l.routeAt, l.troubled, l.unwanted = time.Time{}, time.Now(), nil
+	l.routeAt, l.lastMoved, l.unwanted = time.Time{}, time.Now(), nil
 	l.mu.Unlock()
-	l.rehome(time.Now())
+	l.rerouteNow(time.Now())
 	return l.dial()
 }
 
@@ -392,9 +392,9 @@ func (l *link) dial() subscriber {
 	return dial()
 }
 
-// rehome finds out to which nodes the homeless channels belong now.
-func (l *link) rehome(now time.Time) {
-	moving := l.takeHomeless(now)
+// rerouteNow finds out to which nodes the unrouted channels belong now.
+func (l *link) rerouteNow(now time.Time) {
+	moving := l.takeUnrouted(now)
 	homes := make([]node, len(moving))
 	for i, ch := range moving {
 		homes[i] = l.router.node(ch.name)
@@ -415,20 +415,20 @@ func (l *link) rehome(now time.Time) {
 	}
 }
 
-// takeHomeless takes the homeless channels out of their list, if it is time to look for their nodes.
-func (l *link) takeHomeless(now time.Time) []*channel {
+// takeUnrouted takes the unrouted channels out of their list, if it is time to look for their nodes.
+func (l *link) takeUnrouted(now time.Time) []*channel {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now.Before(l.routeAt) {
 		return nil
 	}
-	moving := l.homeless
-	l.homeless = nil
+	moving := l.unrouted
+	l.unrouted = nil
 	return moving
 }
 
-// restless is how long after trouble a link asks who has its channels now.
-const restless = 10 * time.Second
+// rerouteWindow is how long after trouble a link asks who has its channels now.
+const rerouteWindow = 10 * time.Second
 
 // lookAround moves channels that belong elsewhere by now although this node has
 // not sent them away: one that is a replica by now would take them, and announce
@@ -444,7 +444,7 @@ func (l *link) lookAround() {
 			mine = append(mine, ch)
 		}
 	}
-	trouble := time.Since(l.troubled) < restless
+	trouble := time.Since(l.lastMoved) < rerouteWindow
 	l.mu.Unlock()
 	if trouble {
 		l.reload()
@@ -459,9 +459,9 @@ func (l *link) lookAround() {
 		if l.channels[ch.name] == ch && ch.confirmed {
 			l.unwanted = append(l.unwanted, ch.name)
 			ch.confirmed, ch.asked = false, true
-			l.homeless = append(l.homeless, ch)
-			l.troubled = time.Now()
-			l.routeAt = l.troubled
+			l.unrouted = append(l.unrouted, ch)
+			l.lastMoved = time.Now()
+			l.routeAt = l.lastMoved
 		}
 	}
 }
@@ -497,7 +497,7 @@ func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next tim
 	next = l.idle
 	for range l.idling {
 		ch := l.idling[0]
-		left := ch.idleSince.Add(l.linger).Sub(now)
+		left := ch.idleSince.Add(l.idleTTL).Sub(now)
 		// An answer that is still to come must not be taken for that to a later
 		// channel of the same name: such a channel stays.
 		again := len(ch.listeners) == 0 && ch.asked && left <= 0
@@ -511,7 +511,7 @@ func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next tim
 		case again:
 			ch.idleSince = now
 			l.idling = append(l.idling, ch)
-			next = min(next, l.linger)
+			next = min(next, l.idleTTL)
 		case len(ch.listeners) > 0:
 			ch.idling = false
 		default:
@@ -522,7 +522,7 @@ func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next tim
 			}
 		}
 	}
-	if len(l.homeless) > 0 {
+	if len(l.unrouted) > 0 {
 		next = min(next, max(l.routeAt.Sub(now), time.Millisecond))
 	}
 
@@ -648,12 +648,12 @@ func (l *link) evict(name string) (first bool) {
 		return false
 	}
 	ch.asked = true
-	l.homeless = append(l.homeless, ch)
-	if len(l.homeless) > 1 {
+	l.unrouted = append(l.unrouted, ch)
+	if len(l.unrouted) > 1 {
 		return false
 	}
-	l.troubled = time.Now()
-	l.routeAt = l.troubled.Add(l.reroute)
+	l.lastMoved = time.Now()
+	l.routeAt = l.lastMoved.Add(l.reroute)
 	l.kickLocked()
 	return true
 }

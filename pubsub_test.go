@@ -259,10 +259,10 @@ func TestPubSubKeepsASubscriptionForAWhile(t *testing.T) {
 			l := p.join("x")
 			require.True(t, ready(l), "not ready")
 			l.leave()
-			time.Sleep(p.linger / 2)
+			time.Sleep(p.idleTTL / 2)
 		}
 		assert.Equal(t, 1, s.count("subscribe x"), "subscriptions of a busy lock")
-		time.Sleep(p.linger)
+		time.Sleep(p.idleTTL)
 		synctest.Wait()
 		assert.Equal(t, 1, s.count("unsubscribe x"), "UNSUBSCRIBEs after the last listener has left")
 		assert.Empty(t, p.channels, "channels are remembered")
@@ -277,7 +277,7 @@ func TestPubSubClosesAnIdleConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		p.join("x").leave()
-		time.Sleep(p.idle + 2*p.linger)
+		time.Sleep(p.idle + 2*p.idleTTL)
 		synctest.Wait()
 		select {
 		case <-s.conns[0].closed:
@@ -380,7 +380,7 @@ func TestPubSubRefusedChannels(t *testing.T) {
 		for _, l := range []*listener{good1, bad1, bad2, good2} {
 			l.leave()
 		}
-		time.Sleep(2 * p.linger)
+		time.Sleep(2 * p.idleTTL)
 		synctest.Wait()
 		assert.Empty(t, p.channels, "channels are remembered")
 	})
@@ -391,11 +391,11 @@ func TestPubSubRefusedChannels(t *testing.T) {
 func TestPubSubLateConfirmationIsNotMistaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
-		s.confirmAfter = 5 * p.linger
+		s.confirmAfter = 5 * p.idleTTL
 		p.join("x").leave()
-		time.Sleep(4 * p.linger)
+		time.Sleep(4 * p.idleTTL)
 		l := p.join("x")
-		time.Sleep(p.linger)
+		time.Sleep(p.idleTTL)
 		assert.True(t, ready(l), "not ready although Redis has confirmed")
 		assert.Equal(t, 1, s.count("subscribe x"), "commands: %v", s.commands)
 		assert.Zero(t, s.count("unsubscribe x"), "commands: %v", s.commands)
@@ -431,7 +431,7 @@ func TestPubSubForgetsManyChannels(t *testing.T) {
 		for _, l := range ls {
 			l.leave()
 		}
-		time.Sleep(2 * p.linger)
+		time.Sleep(2 * p.idleTTL)
 		synctest.Wait()
 		l := p.links[""]
 		assert.Zero(t, len(p.channels)+l.size+len(l.idling)+len(l.pending)+len(l.wanted), "something is left")
@@ -462,7 +462,7 @@ func readyListenersHearEveryMessage(t *testing.T, seed int) {
 				listening = slices.Delete(listening, i, i+1)
 			}
 		case 3:
-			time.Sleep(time.Duration(rng.IntN(int(2 * p.linger))))
+			time.Sleep(time.Duration(rng.IntN(int(2 * p.idleTTL))))
 		case 4:
 			if rng.IntN(5) == 0 {
 				s.cut()

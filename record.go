@@ -88,7 +88,7 @@ func (r *record) holdsNow() []*hold {
 // isKeptLocked says whether others may rely on r: it is trusted for longer than a moment.
 func (r *record) isKeptLocked() bool {
 	e := r.name.engine
-	return !r.ended && lasts(e.dog.left(&r.lease), trust(e.watchdogTimeout))
+	return !r.ended && lasts(e.watchdog.left(&r.lease), trust(e.watchdogTimeout))
 }
 
 // recordEnd is when the lease of the record of h is over at the latest. A renewal may be on its way.
@@ -97,8 +97,8 @@ func (h *hold) recordEnd() time.Time {
 	if r == nil {
 		return time.Now()
 	}
-	if e.dog.renews(&r.lease) {
+	if e.watchdog.renews(&r.lease) {
 		return time.Now().Add(e.watchdogTimeout)
 	}
-	return e.dog.end(&r.lease).Add(drift(e.dog.left(&r.lease)))
+	return e.watchdog.end(&r.lease).Add(drift(e.watchdog.left(&r.lease)))
 }

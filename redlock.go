@@ -12,7 +12,7 @@ package relock
 // knows what one hold has at the nodes, and is the keeper of that hold. The rest of a hold is
 // that of every lock, by these functions of the package:
 //   - lockHold, unlockHold: callers of one owner come one at a time.
-//   - enterGate, leaveGate: callers of one process come one at a time.
+//   - enterQueue, leaveQueue: callers of one process come one at a time.
 //   - prepare, confirm, inTime: what an attempt asks for, and what it has granted.
 //   - giveBack, endRelease, lose: how levels and holds end.
 //   - startSpan, noteObstacle, withHolder, observeRelease, observeEnd: what events and errors say.
@@ -174,7 +174,7 @@ func releaseChannels(c component) (channels []releaseChannel) {
 		if name == "" {
 			return nil
 		}
-		channels = append(channels, releaseChannel{c.client.engine.wakeups, name})
+		channels = append(channels, releaseChannel{c.client.engine.pubsub, name})
 	}
 	return channels
 }
@@ -184,7 +184,7 @@ func (l *redLock) take(ctx context.Context, o owner, r request) (bool, error) {
 	e := l.client.engine
 	e.workers.begin()
 	defer e.workers.end()
-	p := &patience{Wait: send.Wait{Ctx: o.in(ctx), Closed: e.closed, NoWait: r.wait == 0}}
+	p := &waitOptions{Wait: send.Wait{Ctx: o.in(ctx), Closed: e.closed, NoWait: r.wait == 0}}
 	if err := p.Over(); err != nil {
 		return false, err
 	}
@@ -208,7 +208,7 @@ func (l *redLock) take(ctx context.Context, o owner, r request) (bool, error) {
 }
 
 // takeOnce is take, or errGivenBack where another caller of o gave back what was to be re-entered.
-func (l *redLock) takeOnce(p *patience, n *name, o owner, r request) error {
+func (l *redLock) takeOnce(p *waitOptions, n *name, o owner, r request) error {
 	h, err := n.lockHold(p, l, o, true)
 	if err != nil {
 		return err
@@ -238,12 +238,12 @@ func (l *redLock) takeOnce(p *patience, n *name, o owner, r request) error {
 }
 
 // acquire makes rounds until one is won, the hold is found gone, or the caller leaves.
-func (l *redLock) acquire(p *patience, wants []want) (res result, err error) {
+func (l *redLock) acquire(p *waitOptions, wants []want) (res result, err error) {
 	var last refusal
 	w := redWaiter{lock: l}
 	defer w.subscription.leave()
 	for rounds := 1; ; rounds++ {
-		if err := l.client.engine.enterGate(p, wants); err != nil {
+		if err := l.client.engine.enterQueue(p, wants); err != nil {
 			return res, send.WithLast(err, last.cause)
 		}
 		res, refused, err := l.attempt(p, wants[0])
@@ -266,7 +266,7 @@ func (l *redLock) acquire(p *patience, wants []want) (res result, err error) {
 
 // attempt makes a round. Where it is won so late that too little of the lease is left, it makes another one, a few
 // times: a round restores the leases of the nodes.
-func (l *redLock) attempt(p *patience, w want) (res result, refused refusal, err error) {
+func (l *redLock) attempt(p *waitOptions, w want) (res result, refused refusal, err error) {
 	for range mostAsked {
 		res, refused, err = l.round(p, w)
 		if err != nil || res.state != held || l.client.engine.inTime([]want{w}, res.sent) {
@@ -279,7 +279,7 @@ func (l *redLock) attempt(p *patience, w want) (res result, refused refusal, err
 }
 
 // round asks all nodes for the level of w at the same time, and gives back a round that is not won.
-func (l *redLock) round(p *patience, w want) (res result, refused refusal, err error) {
+func (l *redLock) round(p *waitOptions, w want) (res result, refused refusal, err error) {
 	res.sent = time.Now()
 	if why := p.Over(); why != nil && why != errTimeUp { // wait 0 asks for one round
 		return res, refused, why
@@ -375,7 +375,7 @@ type redWaiter struct {
 }
 
 // sleep waits until a node announces a release, or until it is time to ask again.
-func (w *redWaiter) sleep(p *patience, wants []want, r refusal) error {
+func (w *redWaiter) sleep(p *waitOptions, wants []want, r refusal) error {
 	e := w.lock.client.engine
 	p.noteObstacle(wants[0].hold, &obstacle{
 		name: w.lock.lock.name, at: time.Now(),
@@ -433,7 +433,7 @@ func (l *redLock) giveBack(ctx context.Context, o owner) error {
 	n := e.use(l.lock.name)
 	defer n.done()
 	// The nodes take up to unlockTime themselves, and then have something to say.
-	p := &patience{Wait: send.Wait{Ctx: o.in(context.WithoutCancel(ctx)), Deadline: time.Now().Add(unlockTime + send.MinWait)}}
+	p := &waitOptions{Wait: send.Wait{Ctx: o.in(context.WithoutCancel(ctx)), Deadline: time.Now().Add(unlockTime + send.MinWait)}}
 	h, err := n.lockHold(p, l, o, false)
 	if err != nil {
 		return l.giveBackAside(p, n, o, unconfirmed(err))
@@ -463,7 +463,7 @@ func (l *redLock) giveBack(ctx context.Context, o owner) error {
 }
 
 // giveBackAside is giveBack where another caller of o waits for nodes all the time.
-func (l *redLock) giveBackAside(p *patience, n *name, o owner, err error) error {
+func (l *redLock) giveBackAside(p *waitOptions, n *name, o owner, err error) error {
 	e := l.client.engine
 	h := n.find(l.id(), o)
 	if h == nil {
@@ -473,7 +473,7 @@ func (l *redLock) giveBackAside(p *patience, n *name, o owner, err error) error 
 	if last {
 		e.workers.spawn(func() {
 			_ = redHoldOf(h).lower(p.Ctx, 0).collect(&send.Wait{Ctx: p.Ctx}, unlockTime, nil)
-			h.leaveGate()
+			h.leaveQueue()
 		})
 	}
 	e.observeRelease(p.Ctx, h, left, err)
@@ -482,7 +482,7 @@ func (l *redLock) giveBackAside(p *patience, n *name, o owner, err error) error 
 
 // setLevels has all nodes give back what h has above left levels, and says whether a majority held that. It ends the
 // caller's turn at h.
-func (l *redLock) setLevels(p *patience, h *hold, left int) (there bool, err error) {
+func (l *redLock) setLevels(p *waitOptions, h *hold, left int) (there bool, err error) {
 	defer h.endRelease(left, 0)
 	k := redHoldOf(h)
 	low := k.nodesAt(left)

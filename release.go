@@ -28,7 +28,7 @@ func (e *engine) release(ctx context.Context, b lockType, o owner) error {
 	defer e.workers.end()
 	n := e.use(b.id().name)
 	defer n.done()
-	p := patience{Wait: send.Wait{Ctx: ctx, Deadline: time.Now().Add(unlockTime), Inline: true}}
+	p := waitOptions{Wait: send.Wait{Ctx: ctx, Deadline: time.Now().Add(unlockTime), Inline: true}}
 	if ctx.Done() != nil {
 		p.Ctx = context.WithoutCancel(ctx)
 	}
@@ -69,7 +69,7 @@ func (n *name) releaseUnconfirmed(ctx context.Context, b lockType, o owner, err 
 
 // releaseRecord has the levels of h set to left in Redis, whose owner mutex the caller has
 // until then, and reports what has become of it. The hold may have been lost before.
-func (h *hold) releaseRecord(ctx context.Context, p *patience, left int, loss error) error {
+func (h *hold) releaseRecord(ctx context.Context, p *waitOptions, left int, loss error) error {
 	e := h.name.engine
 	there, unknown, err := h.setLevels(p, left)
 	if err != nil && left == 0 {
@@ -102,7 +102,7 @@ func (h *hold) foundGone(left int, why error) error {
 
 // setLevels has the levels of h set to left in Redis, unlocks the hold, and with the last
 // level lets the next waiter contend for the lock: whatever Redis says.
-func (h *hold) setLevels(p *patience, left int) (there bool, unknown int, err error) {
+func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err error) {
 	returned, heard := false, 0
 	defer func() { // also when a hook of the Redis client ends the goroutine
 		if !returned && left == 0 {
@@ -122,17 +122,17 @@ func (h *hold) endRelease(left, others int) {
 	h.name.mu.Lock()
 	defer h.name.mu.Unlock()
 	if left == 0 {
-		if h.gate != nil {
-			h.gate.turns.released(e.dog.now(), e.pace(), others)
+		if h.queue != nil {
+			h.queue.turns.released(e.watchdog.now(), e.pace(), others)
 		}
-		h.leaveGateLocked()
+		h.leaveQueueLocked()
 	}
 	h.unlockHoldLocked()
 }
 
 // others is how many of those that heard the release of h are not this Client.
 func (h *hold) others(heard int) int {
-	if heard > 0 && h.name.engine.wakeups.hearsForNobody(h.verbs().channel(attempt{})) {
+	if heard > 0 && h.name.engine.pubsub.hearsForNobody(h.verbs().channel(attempt{})) {
 		return heard - 1
 	}
 	return heard
@@ -178,7 +178,7 @@ func (h *hold) giveBackLocked() (left int, last bool, guards []*guardEnd) {
 	h.state = over
 	if last {
 		h.name.closeLocked(h.record)
-		h.name.engine.dog.remove(&h.record.lease)
+		h.name.engine.watchdog.remove(&h.record.lease)
 	}
 	return 0, last, h.takeGuardsLocked()
 }
@@ -191,11 +191,11 @@ func (h *hold) clear() {
 	ctx := h.key.owner.in(context.Background())
 	end := h.recordEnd()
 	for e.undoOne(ctx, h.verbs(), attempt{field: h.field, level: 1}, 1) != nil && (time.Now().Before(end) || h.keptByOtherHalf()) {
-		if e.patienceFor(ctx).sleep(nil, nil, clearPause) != nil {
+		if e.waitOptionsFor(ctx).sleep(nil, nil, clearPause) != nil {
 			break // nothing is renewed any more
 		}
 	}
-	h.leaveGate()
+	h.leaveQueue()
 }
 
 // keptByOtherHalf says whether the owner holds the other half, which keeps the record alive.
@@ -231,7 +231,7 @@ func (e *engine) undoAll(ctx context.Context, wants []want, unknown int) {
 // it has found it. The error is that of what could not be undone.
 func (e *engine) undoOne(ctx context.Context, b lockType, a attempt, unknown int) error {
 	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second} {
-		p := &patience{Wait: send.Wait{Ctx: context.WithoutCancel(ctx), Background: true}}
+		p := &waitOptions{Wait: send.Wait{Ctx: context.WithoutCancel(ctx), Background: true}}
 		if pause > 0 {
 			_ = p.sleep(e.closed, nil, pause) // Close does not wait so long
 		}
@@ -247,7 +247,7 @@ func (e *engine) undoOne(ctx context.Context, b lockType, a attempt, unknown int
 }
 
 // send sends a call until Redis answers. A caller that has had a reply, at lastReply, rides out a failover.
-func (e *engine) send(p *patience, c call, lastReply time.Time) (r reply, unknown int, err error) {
+func (e *engine) send(p *waitOptions, c call, lastReply time.Time) (r reply, unknown int, err error) {
 	answer := e.sender.Do(&p.Wait, send.Request{Call: c}, lastReply)
 	r, err = answer.Reply()
 	return r, answer.Unknown, err
@@ -256,7 +256,7 @@ func (e *engine) send(p *patience, c call, lastReply time.Time) (r reply, unknow
 // force frees b, whoever holds it, and ends the holds that this process had on
 // it. It is sent once: a repetition could free a later hold.
 func (e *engine) force(ctx context.Context, b lockType) (bool, error) {
-	p := e.patienceFor(ctx)
+	p := e.waitOptionsFor(ctx)
 	if err := p.Over(); err != nil {
 		return false, err
 	}

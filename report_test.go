@@ -53,7 +53,7 @@ func (w *mutexWatch) add(name string, c *Client) {
 	e := c.engine
 	mutexes := map[string]*sync.Mutex{
 		"names": &e.table.mu, "workers": &e.workers.mu, "lapsed": &e.lapsed.mu,
-		"watchdog": &e.dog.mu, "pubsub": &e.wakeups.mu, "pending": &c.pending.mu, "reporter": &e.reporter.mu,
+		"watchdog": &e.watchdog.mu, "pubsub": &e.pubsub.mu, "pending": &c.pending.mu, "reporter": &e.reporter.mu,
 	}
 	for part, mu := range e.sender.Mutexes() {
 		mutexes[part] = mu
@@ -482,7 +482,7 @@ func TestSlowReportsDelayNoGuard(t *testing.T) {
 			go func() {
 				<-guarded.Done()
 				e.holdOf(lockID{name: name}, 1, func(h *hold) {
-					ends <- end{time.Since(e.dog.end(&h.record.lease))}
+					ends <- end{time.Since(e.watchdog.end(&h.record.lease))}
 				})
 			}()
 		}

@@ -167,7 +167,7 @@ func refused(err error) bool {
 
 // awaitSubscribed waits until a waiter for l has subscribed, has been refused the subscription, or has got an answer.
 func awaitSubscribed(t testing.TB, l Locker, got <-chan error) {
-	wakeups := clientOf(l).engine.wakeups
+	wakeups := clientOf(l).engine.pubsub
 	testredis.Await(t, "a waiter is subscribed", clusterSoon, func() bool {
 		wakeups.mu.Lock()
 		defer wakeups.mu.Unlock()

@@ -128,7 +128,7 @@ func TestShardsShareOneConnectionEach(t *testing.T) {
 		for _, l := range listening {
 			l.leave()
 		}
-		time.Sleep(p.idle + 2*p.linger)
+		time.Sleep(p.idle + 2*p.idleTTL)
 		synctest.Wait()
 		assert.Empty(t, p.links, "links are left")
 		assert.Empty(t, p.channels, "channels are left")
@@ -225,7 +225,7 @@ func TestShardsKeepLookingForASlot(t *testing.T) {
 			require.Equal(t, wasThere, ready(l), "ready or not?")
 			c.move("y", -1)
 			l.leave()
-			time.Sleep(2 * p.linger)
+			time.Sleep(2 * p.idleTTL)
 			asked := c.servers[0].count("subscribe y")
 			c.place("y", 0)
 			time.Sleep(time.Second)
@@ -243,7 +243,7 @@ func TestShardsLateAnswerIsNotOfALaterChannel(t *testing.T) {
 		l := p.join("x")
 		time.Sleep(2 * time.Second)
 		l.leave()
-		time.Sleep(p.linger + 100*time.Millisecond)
+		time.Sleep(p.idleTTL + 100*time.Millisecond)
 		l = p.join("x")
 		time.Sleep(5 * time.Second)
 		assert.True(t, ready(l), "commands: %v", c.servers[0].commands)
@@ -264,7 +264,7 @@ func TestShardsLateRedirectionIsNotOfALaterChannel(t *testing.T) {
 		s.cut()
 		time.Sleep(100 * time.Millisecond)
 		l.leave()
-		time.Sleep(2 * p.linger)
+		time.Sleep(2 * p.idleTTL)
 		l = p.join("x")
 		c.move("x", 1)
 		asked := s.count("subscribe x") - 1
@@ -294,7 +294,7 @@ func TestShardsForgetAnIdleChannel(t *testing.T) {
 		l.leave()
 		c.place("x", 1)
 		c.servers[0].cut()
-		time.Sleep(p.linger + time.Second)
+		time.Sleep(p.idleTTL + time.Second)
 		synctest.Wait()
 		assert.Empty(t, p.channels, "channels are remembered")
 		assert.Zero(t, c.servers[1].count("subscribe x"), "SUBSCRIBEs on the new node")
@@ -385,7 +385,7 @@ func shardListenersHearEveryMessage(t *testing.T, seed int) {
 				listening = slices.Delete(listening, i, i+1)
 			}
 		case 3:
-			time.Sleep(time.Duration(rng.IntN(int(2 * p.linger))))
+			time.Sleep(time.Duration(rng.IntN(int(2 * p.idleTTL))))
 		case 4:
 			c.move(names[rng.IntN(len(names))], rng.IntN(3))
 		case 5:
@@ -408,11 +408,11 @@ func shardListenersHearEveryMessage(t *testing.T, seed int) {
 	for _, l := range listening {
 		l.leave()
 	}
-	time.Sleep(2*p.linger + 5*time.Second)
+	time.Sleep(2*p.idleTTL + 5*time.Second)
 	synctest.Wait()
 	size := 0
 	for _, l := range p.links {
-		size += l.size + len(l.idling) + len(l.pending) + len(l.wanted) + len(l.homeless)
+		size += l.size + len(l.idling) + len(l.pending) + len(l.wanted) + len(l.unrouted)
 	}
 	assert.Empty(t, p.channels, "seed %d: channels are left", seed)
 	assert.Zero(t, size, "seed %d: places in the lists are left", seed)

@@ -3,28 +3,28 @@ package relock
 // Sharing: how readers of this process have one record in Redis together.
 //
 // Rules: one contender of a name goes to Redis. When it is granted, those that wait behind it
-// at the gate share its record, however long that took; and for as long as a slice also
+// in the wait queue share its record, however long that took; and for as long as a slice also
 // newcomers, while a hold of the record is left. Each is a hold of its own; the
 // last of them releases the record. No caller shares a record that is not trusted and
 // kept by the watchdog, nor one that has to do with the other half of the lock. After the slice
 // the next contender asks Redis, so that waiting writers go first.
 
 // shareLocked is the part of admit for locks that are held together.
-func (n *name) shareLocked(p *patience, b lockType, key holdKey) (admitted, error) {
+func (n *name) shareLocked(p *waitOptions, b lockType, key holdKey) (admitted, error) {
 	if n.engine.slice == 0 || n.closed {
 		return admitted{}, nil
 	}
-	g := n.gateLocked(key.id)
+	g := n.queueLocked(key.id)
 	if r := g.shared; r != nil && r.isOpenLocked() {
 		h := n.newHoldLocked(b, key)
-		r.joinLocked(h, n.engine.dog.now())
+		r.joinLocked(h, n.engine.watchdog.now())
 		h.owner.Release()
 		return admitted{hold: h, holds: true}, nil
 	}
 	g.shared = nil
 	switch {
 	case p.NoWait: // it need not wait for the answer to another caller
-		n.dropGateLocked(g)
+		n.dropQueueLocked(g)
 		return admitted{}, nil
 	case g.TryEnter():
 		return n.admitFirstLocked(n.newHoldLocked(b, key), g), nil
@@ -35,14 +35,14 @@ func (n *name) shareLocked(p *patience, b lockType, key holdKey) (admitted, erro
 // isOpenLocked says whether newcomers may share r.
 func (r *record) isOpenLocked() bool {
 	e := r.name.engine
-	return e.dog.now()-r.since < e.pace().slice && r.isKeptLocked()
+	return e.watchdog.now()-r.since < e.pace().slice && r.isKeptLocked()
 }
 
-// openLocked has those that wait at the gate of h share its record, and newcomers
-// while it is young. Those at the gate have asked through h: the way to Redis alone may
+// openLocked has those that wait in the wait queue of h share its record, and newcomers
+// while it is young. Those in the wait queue have asked through h: the way to Redis alone may
 // take longer than a slice, and then each of them would go it after the other.
 func (h *hold) openLocked() {
-	n, g, r := h.name, h.gate, h.record
+	n, g, r := h.name, h.queue, h.record
 	if g == nil || h.lock.admission() != shared {
 		return
 	}
@@ -52,14 +52,14 @@ func (h *hold) openLocked() {
 		}
 		for _, w := range g.All() {
 			if next := w.Value; n.otherHalfLocked(next) == nil {
-				r.joinLocked(next, n.engine.dog.now())
+				r.joinLocked(next, n.engine.watchdog.now())
 				next.owner.Release()
 				next.uncollected, next.handedOver = true, true
 				g.Remove(w)
 			}
 		}
 	}
-	h.leaveGateLocked()
+	h.leaveQueueLocked()
 }
 
 // closeLocked lets no newcomer share r any more.
@@ -67,8 +67,8 @@ func (n *name) closeLocked(r *record) {
 	if r.lock.admission() != shared {
 		return
 	}
-	if g := n.findGateLocked(r.lock.id()); g != nil && g.shared == r {
+	if g := n.findQueueLocked(r.lock.id()); g != nil && g.shared == r {
 		g.shared = nil
-		n.dropGateLocked(g)
+		n.dropQueueLocked(g)
 	}
 }

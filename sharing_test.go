@@ -66,7 +66,7 @@ func TestReadersOfOneProcessSendOneRequest(t *testing.T) {
 		}
 		assert.Equal(t, []string{"acquire", "release"}, e.redis.requests, "requests")
 		assert.Same(t, context.Canceled, context.Cause(guarded), "the cause of a guard")
-		assert.Zero(t, e.names()+e.leases(), "%d holds, %d leases and %d gates are left", e.holds(), e.leases(), e.gates())
+		assert.Zero(t, e.names()+e.leases(), "%d holds, %d leases and %d gates are left", e.holds(), e.leases(), e.waitQueues())
 	})
 }
 
@@ -220,7 +220,7 @@ func TestSharingLeavesNothingAfterALoss(t *testing.T) {
 		e.shares(2)
 		e.redis.set(func() { delete(e.redis.records, "x") })
 		time.Sleep(e.watchdogTimeout)
-		assert.Zero(t, e.gates(), "gates are left")
+		assert.Zero(t, e.waitQueues(), "gates are left")
 		_, _ = e.unlockErr(1), e.unlockErr(2)
 	})
 }
@@ -573,7 +573,7 @@ func TestLossOfASharedRecordIsReportedWhileOneLeaves(t *testing.T) {
 		var all sync.WaitGroup
 		n.mu.Lock() // both goroutines wait for the mutex so long that they get it in the order in which they came
 		all.Go(func() {
-			e.dog.remove(&shared.lease) // as the watchdog does before it reports a loss
+			e.watchdog.remove(&shared.lease) // as the watchdog does before it reports a loss
 			shared.leaseEnded(errGone)
 		})
 		time.Sleep(2 * time.Millisecond)

@@ -19,7 +19,7 @@ type subscription struct {
 func (s *subscription) watch(w want) (wake, ready <-chan struct{}, begun bool) {
 	if begun = s.of != w.hold.key.id; begun {
 		channel := w.hold.verbs().channel(w.attempt)
-		s.listenTo([]*listener{w.hold.name.engine.wakeups.join(channel)})
+		s.listenTo([]*listener{w.hold.name.engine.pubsub.join(channel)})
 		s.of = w.hold.key.id
 	}
 	wake, ready = s.awaited()

@@ -24,18 +24,18 @@ type fakeRecords struct {
 	answer func(l *lease) renewal
 	slow   time.Duration
 
-	dog *watchdog
+	watchdog *watchdog
 }
 
 func newFakeRecords(t *testing.T) *fakeRecords {
 	f := &fakeRecords{asked: make(map[*lease][]time.Duration)}
-	f.dog = newWatchdog(f.renew, func(*lease) string { return "" }, func() {})
-	t.Cleanup(f.dog.close)
+	f.watchdog = newWatchdog(f.renew, func(*lease) string { return "" }, func() {})
+	t.Cleanup(f.watchdog.close)
 	return f
 }
 
 func (f *fakeRecords) renew(_ context.Context, leases []*lease) []renewal {
-	now := f.dog.now()
+	now := f.watchdog.now()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.calls = append(f.calls, len(leases))
@@ -63,21 +63,21 @@ func (f *fakeRecords) timesAsked(l *lease) []time.Duration {
 
 // An endRecorder records when and why a lease ended.
 type endRecorder struct {
-	dog   *watchdog
-	ended chan struct{}
-	at    time.Duration
-	cause error
-	times int
+	watchdog *watchdog
+	ended    chan struct{}
+	at       time.Duration
+	cause    error
+	times    int
 }
 
-func newLease(dog *watchdog) (*lease, *endRecorder) {
-	r := &endRecorder{dog: dog, ended: make(chan struct{})}
+func newLease(wd *watchdog) (*lease, *endRecorder) {
+	r := &endRecorder{watchdog: wd, ended: make(chan struct{})}
 	return &lease{holder: r}, r
 }
 
 func (r *endRecorder) leaseEnded(cause error) {
 	r.times++
-	r.at, r.cause = r.dog.now(), cause
+	r.at, r.cause = r.watchdog.now(), cause
 	if r.times == 1 {
 		close(r.ended)
 	}
@@ -89,8 +89,8 @@ const testLease = 30 * time.Second
 func TestWatchdogRenewsEveryThirdOfTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
-		l, ends := newLease(f.dog)
-		f.dog.watch(l, time.Now(), testLease, true)
+		l, ends := newLease(f.watchdog)
+		f.watchdog.watch(l, time.Now(), testLease, true)
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
 		require.Zero(t, ends.times, "the lease ended: %v", ends.cause)
@@ -102,7 +102,7 @@ func TestWatchdogRenewsEveryThirdOfTheLease(t *testing.T) {
 			last = at
 		}
 		require.LessOrEqual(t, 24*time.Hour-last, testLease/3, "last renewed at %v", last)
-		f.dog.remove(l)
+		f.watchdog.remove(l)
 		before := len(f.timesAsked(l))
 		time.Sleep(time.Hour)
 		assert.Len(t, f.timesAsked(l), before, "renewed after it was removed")
@@ -119,14 +119,14 @@ func TestWatchdogEndsTrustWhenNoRenewalIsConfirmed(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				f := newFakeRecords(t)
 				answer(f)
-				l, ends := newLease(f.dog)
+				l, ends := newLease(f.watchdog)
 				sent := time.Now()
 				time.Sleep(3 * time.Second) // the acquire took that long to be answered
-				f.dog.watch(l, sent, testLease, true)
+				f.watchdog.watch(l, sent, testLease, true)
 				<-ends.ended
 				want := testLease - testLease/100 - 2*time.Millisecond
 				assert.Equal(t, want, time.Since(sent), "time trusted after the request")
-				assert.False(t, f.dog.trusted(l), "still trusted by the clock")
+				assert.False(t, f.watchdog.trusted(l), "still trusted by the clock")
 				assert.ErrorIs(t, ends.cause, errLapsed)
 				time.Sleep(2 * time.Hour)
 				assert.Equal(t, 1, ends.times, "ends that were reported")
@@ -140,8 +140,8 @@ func TestWatchdogRepeatsAFailedRenewalSoonerAndSooner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		f.answer = func(*lease) renewal { return renewal{err: errors.New("refused")} }
-		l, ends := newLease(f.dog)
-		f.dog.watch(l, time.Now(), testLease, true)
+		l, ends := newLease(f.watchdog)
+		f.watchdog.watch(l, time.Now(), testLease, true)
 		<-ends.ended
 		asked := f.timesAsked(l)
 		require.GreaterOrEqual(t, len(asked), 8, "tried at %v", asked)
@@ -166,8 +166,8 @@ func TestWatchdogKeepsALeaseOverFailedRenewals(t *testing.T) {
 			}
 			return renewal{held: true}
 		}
-		l, ends := newLease(f.dog)
-		f.dog.watch(l, time.Now(), testLease, true)
+		l, ends := newLease(f.watchdog)
+		f.watchdog.watch(l, time.Now(), testLease, true)
 		time.Sleep(25 * time.Second)
 		f.mu.Lock()
 		down = false
@@ -183,8 +183,8 @@ func TestWatchdogDoesNotWaitForAHangingRenewal(t *testing.T) {
 		f := newFakeRecords(t)
 		f.slow = 15 * time.Second // as a read timeout of go-redis that is set high
 		f.answer = func(*lease) renewal { return renewal{held: true} }
-		l, ends := newLease(f.dog)
-		f.dog.watch(l, time.Now(), testLease, true)
+		l, ends := newLease(f.watchdog)
+		f.watchdog.watch(l, time.Now(), testLease, true)
 		time.Sleep(10 * testLease)
 		assert.Zero(t, ends.times, "the lease ended at %v: %v", ends.at, ends.cause)
 		assert.GreaterOrEqual(t, len(f.timesAsked(l)), 20, "renewals")
@@ -199,9 +199,9 @@ func TestWatchdogSendsNoMoreThanTwoRenewals(t *testing.T) {
 		const many = 1000
 		leases := make([]*lease, many)
 		for i := range leases {
-			l, _ := newLease(f.dog)
+			l, _ := newLease(f.watchdog)
 			leases[i] = l
-			f.dog.watch(l, time.Now(), testLease, true)
+			f.watchdog.watch(l, time.Now(), testLease, true)
 		}
 		time.Sleep(testLease - 3*time.Second)
 		for _, l := range leases {
@@ -218,8 +218,8 @@ func TestWatchdogRenewsOtherLeasesWhileAPipelineHangs(t *testing.T) {
 		f := newFakeRecords(t)
 		hang := make(chan struct{})
 		first := true
-		renew := f.dog.renew
-		f.dog.renew = func(ctx context.Context, leases []*lease) []renewal {
+		renew := f.watchdog.renew
+		f.watchdog.renew = func(ctx context.Context, leases []*lease) []renewal {
 			f.mu.Lock()
 			hangs := first
 			first = false
@@ -232,9 +232,9 @@ func TestWatchdogRenewsOtherLeasesWhileAPipelineHangs(t *testing.T) {
 		const many = 20 * renewBatch
 		var lost atomic.Int64
 		for range many {
-			l, _ := newLease(f.dog)
+			l, _ := newLease(f.watchdog)
 			l.holder = countingHolder{&lost}
-			f.dog.watch(l, time.Now(), testLease, true)
+			f.watchdog.watch(l, time.Now(), testLease, true)
 		}
 		time.Sleep(10 * testLease)
 		require.Zero(t, lost.Load())
@@ -251,18 +251,18 @@ func TestWatchdogRenewalHasADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		var silences atomic.Int64
-		f.dog.silent = func() { silences.Add(1) }
-		f.dog.renew = func(ctx context.Context, leases []*lease) []renewal {
+		f.watchdog.silent = func() { silences.Add(1) }
+		f.watchdog.renew = func(ctx context.Context, leases []*lease) []renewal {
 			start := time.Now()
 			_, has := ctx.Deadline()
 			assert.False(t, has, "go-redis would apply a deadline to the answer")
 			<-ctx.Done()
 			took := time.Since(start)
-			assert.True(t, took == renewTime || f.dog.ctx.Err() != nil, "ended after %v", took)
+			assert.True(t, took == renewTime || f.watchdog.ctx.Err() != nil, "ended after %v", took)
 			return []renewal{{err: ctx.Err()}}
 		}
-		l, ends := newLease(f.dog)
-		f.dog.watch(l, time.Now(), testLease, true)
+		l, ends := newLease(f.watchdog)
+		f.watchdog.watch(l, time.Now(), testLease, true)
 		<-ends.ended
 		require.Positive(t, silences.Load())
 	})
@@ -273,8 +273,8 @@ func TestWatchdogEndsALeaseThatIsGoneAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		f.answer = func(*lease) renewal { return renewal{held: false} }
-		l, ends := newLease(f.dog)
-		f.dog.watch(l, time.Now(), testLease, true)
+		l, ends := newLease(f.watchdog)
+		f.watchdog.watch(l, time.Now(), testLease, true)
 		<-ends.ended
 		assert.LessOrEqual(t, ends.at, testLease/3)
 		assert.ErrorIs(t, ends.cause, errGone)
@@ -286,8 +286,8 @@ func TestWatchdogEndsALeaseThatIsGoneAtOnce(t *testing.T) {
 func TestWatchdogDoesNotRenewAnExplicitLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
-		l, ends := newLease(f.dog)
-		f.dog.watch(l, time.Now(), testLease, false)
+		l, ends := newLease(f.watchdog)
+		f.watchdog.watch(l, time.Now(), testLease, false)
 		<-ends.ended
 		assert.Equal(t, testLease-drift(testLease), ends.at)
 		assert.ErrorIs(t, ends.cause, errLapsed)
@@ -300,13 +300,13 @@ func TestWatchdogExtendNeverShortensAndStaysRenewed(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
-		l, ends := newLease(f.dog)
-		f.dog.watch(l, time.Now(), time.Hour, false)
-		f.dog.extend(l, time.Now(), time.Second, false)
+		l, ends := newLease(f.watchdog)
+		f.watchdog.watch(l, time.Now(), time.Hour, false)
+		f.watchdog.extend(l, time.Now(), time.Second, false)
 		time.Sleep(time.Hour / 2)
 		require.Zero(t, ends.times, "a shorter lease has cut the longer one")
-		f.dog.extend(l, time.Now(), testLease, true)
-		f.dog.extend(l, time.Now(), time.Second, false)
+		f.watchdog.extend(l, time.Now(), testLease, true)
+		f.watchdog.extend(l, time.Now(), time.Second, false)
 		time.Sleep(24 * time.Hour)
 		require.Zero(t, ends.times, "the watchdog has stopped renewing")
 	})
@@ -316,9 +316,9 @@ func TestWatchdogExtendNeverShortensAndStaysRenewed(t *testing.T) {
 func TestWatchdogRenewsEveryThirdAfterALongLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
-		l, _ := newLease(f.dog)
-		f.dog.watch(l, time.Now(), 24*time.Hour, false)
-		f.dog.extend(l, time.Now(), testLease, true)
+		l, _ := newLease(f.watchdog)
+		f.watchdog.watch(l, time.Now(), 24*time.Hour, false)
+		f.watchdog.extend(l, time.Now(), testLease, true)
 		time.Sleep(time.Hour)
 		last := time.Duration(0)
 		for _, at := range f.timesAsked(l) {
@@ -333,11 +333,11 @@ func TestWatchdogRenewsEveryThirdAfterALongLease(t *testing.T) {
 func TestWatchdogTrustsALeaseOfCenturies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
-		l, ends := newLease(f.dog)
-		f.dog.watch(l, time.Now(), 1<<63-1, false)
+		l, ends := newLease(f.watchdog)
+		f.watchdog.watch(l, time.Now(), 1<<63-1, false)
 		time.Sleep(365 * 24 * time.Hour)
 		assert.Zero(t, ends.times, "a lease of 292 years was over after one")
-		assert.True(t, f.dog.trusted(l), "a lease of 292 years was over after one")
+		assert.True(t, f.watchdog.trusted(l), "a lease of 292 years was over after one")
 	})
 }
 
@@ -348,9 +348,9 @@ func TestWatchdogManyLeases(t *testing.T) {
 		const many = 20_000
 		leases := make([]*lease, many)
 		for i := range leases {
-			l, ends := newLease(f.dog)
+			l, ends := newLease(f.watchdog)
 			leases[i] = l
-			f.dog.watch(l, time.Now(), testLease, true)
+			f.watchdog.watch(l, time.Now(), testLease, true)
 			if i%100 == 0 {
 				time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
 			}
@@ -363,7 +363,7 @@ func TestWatchdogManyLeases(t *testing.T) {
 				require.True(t, last < 0 || at-last <= testLease/3, "renewed %v after the last time", at-last)
 				last = at
 			}
-			require.LessOrEqual(t, f.dog.now()-last, testLease/3, "not renewed for %v", f.dog.now()-last)
+			require.LessOrEqual(t, f.watchdog.now()-last, testLease/3, "not renewed for %v", f.watchdog.now()-last)
 		}
 		f.mu.Lock()
 		defer f.mu.Unlock()

@@ -1,10 +1,10 @@
 package relock
 
-// Gates: how goroutines of this process get past one another to Redis.
+// Wait queues: how goroutines of this process get past one another to Redis.
 //
-// Rules: each half of a name that a goroutine contends for or holds has a gate: a wait
+// Rules: each half of a name that a goroutine contends for or holds has a wait queue: a wait
 // queue, and what belongs to it. Where a lock type is exclusive, one contender goes to
-// Redis at a time and the others wait in order. The mutex of the name guards the gate.
+// Redis at a time and the others wait in order. The mutex of the name guards the wait queue.
 // awaitLocked lets go of the mutex while it waits.
 
 import (
@@ -15,40 +15,40 @@ import (
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
-// An admission is how goroutines of one process get past the gate of a lock.
+// An admission is how goroutines of one process get past the wait queue of a lock.
 type admission int
 
 const (
 	exclusive   admission = iota // one contends or holds, the others wait
-	independent                  // there is no gate
+	independent                  // there is no wait queue
 	shared                       // one contends, and admits those who wait when it holds
 )
 
-// A waiter waits at a gate, or for the owner mutex of a hold. Its value is the hold that
+// A waiter waits in a wait queue, or for the owner mutex of a hold. Its value is the hold that
 // the lock may be handed to; or nil.
 type waiter = waitqueue.Waiter[*hold]
 
-type gate struct {
+type waitQueue struct {
 	waitqueue.Queue[*hold]
-	id    lockID
-	known bool // to its name
+	id         lockID
+	registered bool // with its name
 
 	turns    turns     // of this process and of others
 	shared   *record   // newcomers may share it; or nil
 	obstacle *obstacle // what the last attempt of those who passed found; nil: it was granted, or there was none
 }
 
-// errAskYourself refuses callers that wait at a gate: Redis has not answered the caller in front, which
-// says nothing about their own requests. Each of them makes its next attempt past the gate, so that
+// errAskYourself refuses callers that wait in a wait queue: Redis has not answered the caller in front, which
+// says nothing about their own requests. Each of them makes its next attempt past the wait queue, so that
 // they do not wait for a dead Redis one after the other. After an attempt that Redis answers with
 // busy, a caller takes its old place in the queue again.
 var errAskYourself = errors.New("no answer from Redis to the caller in front")
 
-// errLookAgain ends a wait at a gate: the owner who waits has come to hold one of the locks by another caller.
+// errLookAgain ends a wait in a wait queue: the owner who waits has come to hold one of the locks by another caller.
 var errLookAgain = errors.New("the owner has come to hold one of the locks")
 
 // number is the number of the next waiter of p: that with which p was refused, or a new one.
-func (e *engine) number(p *patience) uint64 {
+func (e *engine) number(p *waitOptions) uint64 {
 	if n := p.number; n != 0 {
 		p.number = 0
 		return n
@@ -57,7 +57,7 @@ func (e *engine) number(p *patience) uint64 {
 }
 
 // enterLocked waits until the caller is admitted to q. It lets go of mu meanwhile.
-func (e *engine) enterLocked(mu sync.Locker, p *patience, q *waitqueue.Queue[*hold]) error {
+func (e *engine) enterLocked(mu sync.Locker, p *waitOptions, q *waitqueue.Queue[*hold]) error {
 	if q.TryEnter() {
 		return nil
 	}
@@ -76,7 +76,7 @@ func (e *engine) enterLocked(mu sync.Locker, p *patience, q *waitqueue.Queue[*ho
 }
 
 // awaitLocked waits until w is done, or returns why the wait has ended sooner. It lets go of mu meanwhile.
-func (e *engine) awaitLocked(mu sync.Locker, p *patience, w *waiter) error {
+func (e *engine) awaitLocked(mu sync.Locker, p *waitOptions, w *waiter) error {
 	mu.Unlock()
 	p.span.waits()
 	err := p.sleep(w.Done, nil, 0)
@@ -87,23 +87,23 @@ func (e *engine) awaitLocked(mu sync.Locker, p *patience, w *waiter) error {
 	return err
 }
 
-// reserveTime is how long a gate may be kept, for the first time, for a caller that waits at other gates.
+// reserveTime is how long a wait queue may be kept, for the first time, for a caller that waits at other wait queues.
 const reserveTime = 100 * time.Millisecond
 
-// enterGatesLocked waits until the wants are those of this process that may contend for
-// their locks. As a rule no caller waits at one gate with another one taken: a free lock
-// must not wait for a caller that waits for a third one. But where all gates have
-// queues no caller would ever pass them together: after a few tries the gates are kept,
+// enterQueuesLocked waits until the wants are those of this process that may contend for
+// their locks. As a rule no caller waits at one wait queue with another one taken: a free lock
+// must not wait for a caller that waits for a third one. But where all wait queues have
+// queues no caller would ever pass them together: after a few tries the wait queues are kept,
 // in their order and for a moment, which is twice as long each time.
-func (e *engine) enterGatesLocked(mu sync.Locker, p *patience, wants []want) error {
+func (e *engine) enterQueuesLocked(mu sync.Locker, p *waitOptions, wants []want) error {
 	misses, reserve := 0, reserveTime
 	for i := 0; i < len(wants); i++ {
 		h := wants[i].hold
-		if h.gate != nil || !h.needsGateLocked() {
+		if h.queue != nil || !h.needsQueueLocked() {
 			continue
 		}
-		if g := h.name.gateLocked(h.key.id); g.TryEnter() {
-			h.gate = g
+		if g := h.name.queueLocked(h.key.id); g.TryEnter() {
+			h.queue = g
 			continue
 		}
 		if misses++; misses%3 == 0 {
@@ -117,7 +117,7 @@ func (e *engine) enterGatesLocked(mu sync.Locker, p *patience, wants []want) err
 			i = -1
 			continue
 		}
-		leaveGatesLocked(wants)
+		leaveQueuesLocked(wants)
 		if err := e.enterOneLocked(mu, p, h); err != nil {
 			return err
 		}
@@ -127,22 +127,22 @@ func (e *engine) enterGatesLocked(mu sync.Locker, p *patience, wants []want) err
 }
 
 // overUnlocked says why p is over, or nil. It lets go of mu meanwhile: a ctx of the user is asked.
-func overUnlocked(mu sync.Locker, p *patience) error {
+func overUnlocked(mu sync.Locker, p *waitOptions) error {
 	mu.Unlock()
 	defer mu.Lock()
 	return p.Over()
 }
 
-// enterInOrderLocked enters all gates and keeps those that it has, for no longer than reserve.
-func (e *engine) enterInOrderLocked(mu sync.Locker, p *patience, wants []want, reserve time.Duration) error {
-	leaveGatesLocked(wants)
+// enterInOrderLocked enters all wait queues and keeps those that it has, for no longer than reserve.
+func (e *engine) enterInOrderLocked(mu sync.Locker, p *waitOptions, wants []want, reserve time.Duration) error {
+	leaveQueuesLocked(wants)
 	short, keeps := *p, false
 	for _, w := range wants {
-		if !w.hold.needsGateLocked() {
+		if !w.hold.needsQueueLocked() {
 			continue
 		}
 		if err := e.enterOneLocked(mu, &short, w.hold); err != nil {
-			leaveGatesLocked(wants)
+			leaveQueuesLocked(wants)
 			return err
 		}
 		if end := time.Now().Add(reserve); !keeps && (p.Deadline.IsZero() || end.Before(p.Deadline)) {
@@ -153,20 +153,20 @@ func (e *engine) enterInOrderLocked(mu sync.Locker, p *patience, wants []want, r
 	return nil
 }
 
-// enterOneLocked waits at the gate of h.
-func (e *engine) enterOneLocked(mu sync.Locker, p *patience, h *hold) error {
-	g := h.name.gateLocked(h.key.id)
+// enterOneLocked waits in the wait queue of h.
+func (e *engine) enterOneLocked(mu sync.Locker, p *waitOptions, h *hold) error {
+	g := h.name.queueLocked(h.key.id)
 	if err := e.enterLocked(mu, p, &g.Queue); err != nil {
 		p.sees(g.obstacle)
-		h.name.dropGateLocked(g)
+		h.name.dropQueueLocked(g)
 		return err
 	}
-	h.gate = g
+	h.queue = g
 	return nil
 }
 
-// needsGateLocked says whether h has to be alone in this process to contend for its lock.
-func (h *hold) needsGateLocked() bool {
+// needsQueueLocked says whether h has to be alone in this process to contend for its lock.
+func (h *hold) needsQueueLocked() bool {
 	if h.state != fresh || h.lock.admission() != exclusive {
 		return false
 	}
@@ -175,33 +175,33 @@ func (h *hold) needsGateLocked() bool {
 	return other == nil || other.state != holding
 }
 
-// leaveGateLocked lets the next waiter contend for the lock of h.
-func (h *hold) leaveGateLocked() {
-	if g := h.gate; g != nil {
-		h.gate = nil
+// leaveQueueLocked lets the next waiter contend for the lock of h.
+func (h *hold) leaveQueueLocked() {
+	if g := h.queue; g != nil {
+		h.queue = nil
 		g.Release()
-		h.name.dropGateLocked(g)
+		h.name.dropQueueLocked(g)
 	}
 }
 
-func (h *hold) leaveGate() {
+func (h *hold) leaveQueue() {
 	h.name.mu.Lock()
 	defer h.name.mu.Unlock()
-	h.leaveGateLocked()
+	h.leaveQueueLocked()
 }
 
-func leaveGatesLocked(wants []want) {
+func leaveQueuesLocked(wants []want) {
 	for _, w := range wants {
-		w.hold.leaveGateLocked()
+		w.hold.leaveQueueLocked()
 	}
 }
 
-// enterGate waits until the caller may make an attempt on one lock: it is alone in this process to contend for
+// enterQueue waits until the caller may make an attempt on one lock: it is alone in this process to contend for
 // the lock, and has let others go first whose turn it is.
-func (e *engine) enterGate(p *patience, wants []want) error {
+func (e *engine) enterQueue(p *waitOptions, wants []want) error {
 	n := wants[0].hold.name
 	n.mu.Lock()
-	err := e.enterGatesLocked(&n.mu, p, wants)
+	err := e.enterQueuesLocked(&n.mu, p, wants)
 	yield := e.yieldLocked(wants)
 	n.mu.Unlock()
 	if err == nil && yield > 0 && p.HasTime(yield) {
@@ -214,8 +214,8 @@ func (e *engine) enterGate(p *patience, wants []want) error {
 // yieldLocked is for how long others are to go first.
 func (e *engine) yieldLocked(wants []want) (yield time.Duration) {
 	for _, w := range wants {
-		if g := w.hold.gate; g != nil {
-			yield = max(yield, g.turns.yield(e.dog.now()))
+		if g := w.hold.queue; g != nil {
+			yield = max(yield, g.turns.yield(e.watchdog.now()))
 		}
 	}
 	return yield

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// enterGates is enterGatesLocked for a caller without the mutexes.
-func (e *bubbleEngine) enterGates(p *patience, wants []want) error {
+// enterQueues is enterQueuesLocked for a caller without the mutexes.
+func (e *bubbleEngine) enterQueues(p *waitOptions, wants []want) error {
 	var locks []lockType
 	for _, w := range wants {
 		locks = append(locks, w.hold.verbs())
@@ -24,7 +24,7 @@ func (e *bubbleEngine) enterGates(p *patience, wants []want) error {
 	defer all.done()
 	all.Lock()
 	defer all.Unlock()
-	return e.enterGatesLocked(all, p, wants)
+	return e.enterQueuesLocked(all, p, wants)
 }
 
 // wantsOf asks for fakeLocks.
@@ -36,17 +36,17 @@ func (e *bubbleEngine) wantsOf(o owner, names ...string) (wants []want) {
 	return wants
 }
 
-func leaveGates(wants []want) {
+func leaveQueues(wants []want) {
 	for _, w := range wants {
 		w.hold.name.mu.Lock()
-		w.hold.leaveGateLocked()
+		w.hold.leaveQueueLocked()
 		w.hold.name.mu.Unlock()
 	}
 }
 
 // waitsFor is a patience that ends with ctx, or at the deadline.
-func waitsFor(ctx context.Context, deadline time.Time) *patience {
-	return &patience{Wait: send.Wait{Ctx: ctx, Deadline: deadline}}
+func waitsFor(ctx context.Context, deadline time.Time) *waitOptions {
+	return &waitOptions{Wait: send.Wait{Ctx: ctx, Deadline: deadline}}
 }
 
 // A waiter whose turn comes at its deadline is admitted or gives up, and the engine forgets a gate without owners.
@@ -55,13 +55,13 @@ func TestGateLeavesNothingWhenATurnMeetsTheDeadline(t *testing.T) {
 		synctest.Test(t, func(t *testing.T) {
 			e := newBubbleEngine(t)
 			first, second := e.wantsOf(1, "x"), e.wantsOf(2, "x")
-			require.NoError(t, e.enterGates(waitsFor(context.Background(), time.Time{}), first))
-			time.AfterFunc(time.Second, func() { leaveGates(first) })
-			err := e.enterGates(waitsFor(context.Background(), time.Now().Add(time.Second)), second)
+			require.NoError(t, e.enterQueues(waitsFor(context.Background(), time.Time{}), first))
+			time.AfterFunc(time.Second, func() { leaveQueues(first) })
+			err := e.enterQueues(waitsFor(context.Background(), time.Now().Add(time.Second)), second)
 			assert.True(t, err == nil || err == errTimeUp, "%v", err)
 			synctest.Wait()
-			leaveGates(second)
-			assert.Zero(t, e.gates(), "gates are left behind a waiter that was told %v", err)
+			leaveQueues(second)
+			assert.Zero(t, e.waitQueues(), "gates are left behind a waiter that was told %v", err)
 		})
 	}
 }
@@ -90,9 +90,9 @@ func TestGateReportsAnEndedContextAfterTheReserve(t *testing.T) {
 			go func() {
 				at(from)
 				mine := e.wantsOf(o, name)
-				assert.NoError(t, e.enterGates(waitsFor(context.Background(), time.Time{}), mine))
+				assert.NoError(t, e.enterQueues(waitsFor(context.Background(), time.Time{}), mine))
 				at(until)
-				leaveGates(mine)
+				leaveQueues(mine)
 			}()
 		}
 		// Each time owner 9 comes through one gate, the other gate is taken. The third time, at 3s,
@@ -103,7 +103,7 @@ func TestGateReportsAnEndedContextAfterTheReserve(t *testing.T) {
 		through(4, "y", 1500*time.Millisecond, 5*time.Second)
 		at(500 * time.Millisecond)
 		mine := e.wantsOf(9, "x", "y")
-		err := e.enterGates(waitsFor(&endsWhenSeen{Context: context.Background()}, time.Time{}), mine)
+		err := e.enterQueues(waitsFor(&endsWhenSeen{Context: context.Background()}, time.Time{}), mine)
 		assert.ErrorIs(t, err, context.Canceled)
 		assert.Equal(t, 3*time.Second+reserveTime, time.Since(start), "not when the reserve is over")
 		at(6 * time.Second)
@@ -118,20 +118,20 @@ func TestGateThatReplacesAnotherIsNotDropped(t *testing.T) {
 		n := e.use("x")
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		before := n.gateLocked(id)
+		before := n.queueLocked(id)
 		before.TryEnter()
 		first := before.Add(nil, 1)
 		before.Add(nil, 2)
 		before.FailOthers(errAskYourself)
 		before.Release()
 		before.Leave(first)
-		n.dropGateLocked(before)
+		n.dropQueueLocked(before)
 
-		now := n.gateLocked(id)
+		now := n.queueLocked(id)
 		now.TryEnter()
-		n.dropGateLocked(before) // by a waiter that was turned away
-		assert.Same(t, now, n.gateLocked(id), "there are two gates of one name")
+		n.dropQueueLocked(before) // by a waiter that was turned away
+		assert.Same(t, now, n.queueLocked(id), "there are two gates of one name")
 		now.Release()
-		n.dropGateLocked(now)
+		n.dropQueueLocked(now)
 	})
 }
