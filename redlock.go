@@ -491,14 +491,14 @@ func (l *redLock) setLevels(p *waitOptions, h *hold, left int) (there bool, err 
 		v.set(i, nil)
 	}
 	patient := p.WithMinWait(time.Now())
-	if err = v.collect(&patient, l.grace(), nil); err == nil {
-		err = v.collect(&patient, unlockTime, v.won)
+	if v.collect(&patient, l.grace(), nil) == nil {
+		_ = v.collect(&patient, unlockTime, v.won) // the answers say more than that the time is up
 	}
 	failed := v.missing + len(v.Unwrap()) - v.count(errNotAsked) - v.count(ErrNotHeld)
-	if err == nil && !v.won() && failed > 0 {
-		err = v.failed()
+	if !v.won() && failed > 0 {
+		return false, v.failed()
 	}
-	return err == nil && v.won(), err
+	return v.won(), nil
 }
 
 // look is what a majority says. The hold is that of the caller, whichever field it has.
@@ -519,23 +519,21 @@ func (l *redLock) look(ctx context.Context, field string) (state, error) {
 	yes := 0
 	var ttls []time.Duration
 	for i, err := range v.Answers {
-		if err != nil {
-			continue
+		if err == nil {
+			ttls = append(ttls, views[i].ttl)
 		}
-		if views[i].held || views[i].locked {
+		if err == nil && (views[i].held || views[i].locked) {
 			yes++
 		}
-		ttls = append(ttls, views[i].ttl)
 	}
-	if no := v.Granted - yes; yes < l.needed && no <= len(l.nodes)-l.needed {
+	switch no := v.Granted - yes; {
+	case yes >= l.needed:
+		slices.Sort(ttls)
+		return state{locked: field == "", held: field != "", ttl: ttls[len(ttls)-l.needed]}, nil
+	case no <= len(l.nodes)-l.needed:
 		return state{}, v.failed() // the nodes that did not answer could make it either
 	}
-	s := state{locked: field == "" && yes >= l.needed, held: field != "" && yes >= l.needed}
-	if s.locked {
-		slices.Sort(ttls)
-		s.ttl = ttls[len(ttls)-l.needed]
-	}
-	return s, nil
+	return state{}, nil
 }
 
 // free frees all nodes, and ends the holds of this process.
@@ -699,6 +697,9 @@ type nodeHold struct {
 	guard  context.Context // of the hold there, or nil
 }
 
+// alive says whether the hold there can be trusted. The guard of a foreign Locker may panic, on a goroutine of ours.
+func (n nodeHold) alive() bool { return n.guard != nil && send.CatchPanic(n.guard.Err) == nil }
+
 func redHoldOf(h *hold) *redHold {
 	k, _ := h.keeper.(*redHold)
 	return k
@@ -708,7 +709,7 @@ func redHoldOf(h *hold) *redHold {
 // A fresh hold that gave back its last round has a new redHold, so that late answers to that round are given back.
 func (l *redLock) raise(w want) *redHold {
 	k := redHoldOf(w.hold)
-	if w.level == 1 && (k == nil || k.levelNow() == 0) {
+	if w.level == 1 && (k == nil || k.over()) {
 		k = &redHold{lock: l, hold: w.hold, nodes: make([]nodeHold, len(l.nodes))}
 		w.hold.keeper = k
 	}
@@ -787,7 +788,7 @@ func (ended) Err() error { return context.Canceled }
 
 // outdated returns how many levels a node still has of a hold that it has lost, and forgets them.
 func (k *redHold) outdated(i int) int {
-	if before := k.guardOf(i); before == nil || trusted(before) {
+	if before := k.at(i); before.guard == nil || before.alive() {
 		return 0
 	}
 	k.mu.Lock()
@@ -848,36 +849,32 @@ func (k *redHold) lowered(level int) map[int]int {
 // nodesAt are the nodes that have no more than left levels because they missed one, and are held all the same.
 func (k *redHold) nodesAt(left int) (nodes []int) {
 	for i := range k.nodes {
-		k.mu.Lock()
-		n := k.nodes[i]
-		k.mu.Unlock()
-		if left > 0 && n.levels <= left && n.guard != nil && trusted(n.guard) {
+		if n := k.at(i); left > 0 && n.levels <= left && n.alive() {
 			nodes = append(nodes, i)
 		}
 	}
 	return nodes
 }
 
-func (k *redHold) guardOf(i int) context.Context {
+// at is what k has at node i.
+func (k *redHold) at(i int) nodeHold {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.nodes[i].guard
+	return k.nodes[i]
 }
 
-func (k *redHold) levelNow() int {
+// over says whether k was given back, or lost.
+func (k *redHold) over() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.level
+	return k.level == 0
 }
-
-// trusted says whether guard has not ended. A foreign Locker may panic here, on a goroutine of ours.
-func trusted(guard context.Context) bool { return send.CatchPanic(guard.Err) == nil }
 
 // check says whether a majority of the nodes can be trusted.
 func (k *redHold) check() error {
 	n := 0
 	for i := range k.nodes {
-		if g := k.guardOf(i); g != nil && trusted(g) {
+		if k.at(i).alive() {
 			n++
 		}
 	}
@@ -889,7 +886,7 @@ func (k *redHold) check() error {
 
 // nodeLost hears that the hold at one node has ended, and maybe with it the majority.
 func (k *redHold) nodeLost() {
-	if k.levelNow() > 0 && k.check() != nil {
+	if !k.over() && k.check() != nil {
 		k.hold.loseIfDue()
 	}
 }
@@ -901,7 +898,7 @@ func (k *redHold) renew() bool {
 	}
 	e := k.lock.client.engine
 	for i := range k.nodes {
-		if g := k.guardOf(i); g == nil || !trusted(g) {
+		if !k.at(i).alive() {
 			e.workers.spawn(func() {
 				_ = send.CatchPanic(func() error {
 					return k.askNode(context.Background(), i, attempt{level: 1, lease: e.watchdogTimeout, renewed: true})

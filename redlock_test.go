@@ -218,7 +218,7 @@ func TestRedLockMajorityThatComesBackEmptyIsALoss(t *testing.T) {
 	ctx := context.Background()
 	var locks []Locker
 	for _, rdb := range b.nodes {
-		locks = append(locks, b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(time.Second)).NewLock(b.name))
+		locks = append(locks, b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(time.Second), WithNodeTimeout(soon)).NewLock(b.name))
 	}
 	// Its own renewal is not due: between the moments at which two nodes are found empty it would take the first again.
 	l, other := b.client(WithWatchdogTimeout(time.Hour), WithNodeTimeout(soon)).NewRedLock(locks...), b.lock()
