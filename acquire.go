@@ -393,36 +393,38 @@ func (e *engine) pollDelay(lease time.Duration) time.Duration {
 
 // rollback undoes what the attempts may have left in Redis that the caller does not have.
 func (a *acquisition) rollback(res result, err error, returned bool) {
-	failed := err != nil || !returned
 	if a.asking { // a hook has ended the goroutine
 		a.unknown = max(a.unknown, 1)
 	}
-	if a.unknown == 0 && !a.queued && !(err != nil && a.abandoned) {
-		return
-	}
-	left := a.wants
-	switch {
-	case a.group != nil && !failed && res.state == held:
-		left = a.group.unwanted(a.wants, a.unknown)
-	case a.group != nil:
-		left = a.group.unwanted(nil, a.unknown)
-	case !failed:
-		return
-	}
+	failed := err != nil || !returned
+	left := a.leftInRedis(failed, res.state == held)
 	if len(left) == 0 {
 		return
 	}
 	a.givenUp.Store(failed)
 	undone := a.engine.undo(a.Ctx, left, a.unknown) // 5
-	if err == nil {
-		return
-	}
-	if a.queued || errors.Is(err, ErrNotSynced) || errors.Is(err, errLate) { // others stand behind it, or it is there for sure
+	// Where others stand behind an attempt, or its record is there for sure, the caller waits for the undo.
+	if err != nil && (a.queued || errors.Is(err, ErrNotSynced) || errors.Is(err, errLate)) {
 		select {
 		case <-undone:
 		case <-time.After(send.MinWait):
 		}
 	}
+}
+
+// leftInRedis is what the attempts may have left in Redis that the caller does not have.
+func (a *acquisition) leftInRedis(failed, granted bool) []want {
+	switch {
+	case a.unknown == 0 && !a.queued && !(failed && a.abandoned):
+		return nil
+	case a.group != nil && !failed && granted:
+		return a.group.unwanted(a.wants, a.unknown)
+	case a.group != nil:
+		return a.group.unwanted(nil, a.unknown)
+	case !failed:
+		return nil
+	}
+	return a.wants
 }
 
 // orphans hears the tries of an attempt on wants that were answered too late for their caller.

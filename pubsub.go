@@ -330,13 +330,7 @@ func (l *link) serve(conn subscriber) (worked, needed bool) {
 		if next == 0 {
 			return false, false
 		}
-		for _, name := range subscribe {
-			// One command each, so that a refusal tells which channel it is for.
-			if conn.Subscribe(context.Background(), name) != nil {
-				return false, true
-			}
-		}
-		if len(unsubscribe) > 0 && conn.Unsubscribe(context.Background(), unsubscribe...) != nil {
+		if write(conn, subscribe, unsubscribe) != nil {
 			return false, true
 		}
 		if !reading && len(subscribe) > 0 {
@@ -362,6 +356,20 @@ func (l *link) serve(conn subscriber) (worked, needed bool) {
 			return false, false
 		}
 	}
+}
+
+// write sends what has changed.
+func write(conn subscriber, subscribe, unsubscribe []string) error {
+	for _, name := range subscribe {
+		// One command each, so that a refusal tells which channel it is for.
+		if err := conn.Subscribe(context.Background(), name); err != nil {
+			return err
+		}
+	}
+	if len(unsubscribe) == 0 {
+		return nil
+	}
+	return conn.Unsubscribe(context.Background(), unsubscribe...)
 }
 
 // startOver opens a connection on which every channel of the link that is needed
