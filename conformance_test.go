@@ -50,7 +50,7 @@ var benches atomic.Int64
 func newBench(t *testing.T, addr string, others ...string) *bench {
 	b := &bench{
 		T: t, addr: addr, rdb: testredis.Client(t, addr),
-		name: fmt.Sprintf("lock-%d", benches.Add(1)),
+		name: fmt.Sprintf("lock-%06d", benches.Add(1)), // no name is part of another one: see keys
 	}
 	b.nodes = []*redis.Client{b.rdb}
 	for _, other := range others {

@@ -403,6 +403,7 @@ func TestRedLockNodeThatMissedALevelIsReleasedWithTheLast(t *testing.T) {
 
 func TestRedLockRefusesWrongSetsOfLocks(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
+	b.opts = []Option{WithNodeTimeout(soon)} // all nodes are needed
 	ctx := context.Background()
 	c, other := b.client(), b.client()
 	onServer := func() *Client { return b.clientOn(testredis.Client(t, testredis.Mini(t).Addr())) }
