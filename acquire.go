@@ -86,14 +86,19 @@ type result struct {
 
 // An acquisition is one call that takes locks, from its first attempt until they are held or it gives up.
 type acquisition struct {
-	*waitOptions
+	waitOptions
 	engine  *engine
 	owner   owner
 	request request
 	locks   []lockType
 
 	group *group // of several locks; nil: there is one
+	names names  // of the locks
 	wants []want // the caller has the owner mutexes of these holds
+
+	// Of one lock:
+	oneName [1]*name
+	oneWant [1]want
 
 	subscription subscription
 	polling      polling
@@ -118,7 +123,7 @@ var errLate = errors.New("the answers of Redis take so long that too little is l
 func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...lockType) (bool, error) {
 	e.workers.begin()
 	defer e.workers.end()
-	p := &waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.closed, NoWait: r.wait == 0, Inline: r.wait <= 0}}
+	p := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.closed, NoWait: r.wait == 0, Inline: r.wait <= 0}}
 	switch {
 	case ctx.Err() != nil:
 		return false, ctxError(ctx)
@@ -131,8 +136,11 @@ func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...lockT
 	p.span = startSpan(e, ctx, locks, o)
 	err := errGivenBack
 	for err == errGivenBack {
-		a := acquisition{waitOptions: p, engine: e, owner: o, request: r, locks: locks}
-		err = withHolder(e, p, locks, o, r, a.take())
+		a := &acquisition{waitOptions: p, engine: e, owner: o, request: r, locks: locks}
+		if err = a.take(); err != nil {
+			p = a.waitOptions
+			err = withHolder(e, &p, locks, o, r, err)
+		}
 	}
 	p.span.finish(err)
 	if err == errTimeUp { // itself: an error that wraps it has a reason to report
@@ -145,6 +153,7 @@ func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...lockT
 func (a *acquisition) take() error {
 	if len(a.locks) > 1 {
 		a.group = a.engine.newGroup(a.locks, a.owner, a.request)
+		a.names = a.group.names
 		defer a.group.end()
 	} else {
 		n := a.engine.use(a.locks[0].id().name)
@@ -154,7 +163,8 @@ func (a *acquisition) take() error {
 			return err
 		}
 		defer h.unlockHold()
-		a.wants = []want{{hold: h}}
+		a.oneName[0], a.oneWant[0] = n, want{hold: h}
+		a.names, a.wants = a.oneName[:], a.oneWant[:]
 		if err := a.wants[0].prepare(a.request); err != nil {
 			return err
 		}
@@ -170,11 +180,11 @@ func (a *acquisition) take() error {
 // enter returns the hold of the caller, which has its owner mutex, or says that the lock was handed to it.
 func (a *acquisition) enter(n *name) (h *hold, holds bool, err error) {
 	b := a.locks[0]
-	in, err := n.admit(a.waitOptions, b, a.owner, a.request.lease > 0)
+	in, err := n.admit(&a.waitOptions, b, a.owner, a.request.lease > 0)
 	if err != nil || in.hold != nil {
 		return in.hold, in.holds, err
 	}
-	h, err = n.lockHold(a.waitOptions, b, a.owner, true)
+	h, err = n.lockHold(&a.waitOptions, b, a.owner, true)
 	return h, false, err
 }
 
@@ -236,7 +246,7 @@ func (a *acquisition) run() (res result, err error) {
 // admit waits until this caller of the process may make an attempt.
 func (a *acquisition) admit() (err error) {
 	if a.group != nil {
-		a.wants, err = a.group.gather(a.waitOptions)
+		a.wants, err = a.group.gather(&a.waitOptions)
 		if err != nil {
 			return err
 		}
@@ -256,7 +266,7 @@ func (a *acquisition) enterQueue() error {
 		a.bypass = false
 		return nil
 	}
-	err := a.engine.enterQueue(a.waitOptions, a.wants)
+	err := a.engine.enterQueue(&a.waitOptions, a.wants)
 	if err == errAskYourself {
 		return nil
 	}
@@ -336,7 +346,7 @@ func (a *acquisition) await(res result) error {
 	if !res.queued && a.subscription.refused() { // what it has left in Redis is its place there
 		delay = min(delay, a.polling.next(a.lastReply, res.wait))
 	}
-	p := a.waitOptions
+	p := &a.waitOptions
 	if a.group == nil {
 		in.hold.interrupt()
 	} else {
@@ -479,24 +489,15 @@ func (a *acquisition) conclude(res result, err error) error {
 	if len(a.wants) == 0 {
 		return err
 	}
-	all := a.names()
-	if err = confirm(all, a.wants, res, err); err == nil {
+	if err = confirm(a.names, a.wants, res, err); err == nil {
 		return nil
 	}
-	all.Lock()
-	defer all.Unlock()
+	a.names.Lock()
+	defer a.names.Unlock()
 	for _, w := range a.wants {
 		a.dismissLocked(w, res)
 	}
 	return err
-}
-
-// names are those of all that is wanted.
-func (a *acquisition) names() names {
-	if a.group != nil {
-		return a.group.names
-	}
-	return names{a.wants[0].hold.name}
 }
 
 // confirm notes that all wants were granted, unless there is an error; or says why they are not held all the same.

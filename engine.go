@@ -185,7 +185,7 @@ func (n *name) close(held *stillHeld) (guards []*guardEnd) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closed = true
-	for _, h := range n.holds {
+	for h := range n.holds.all() {
 		guards = append(guards, h.takeGuardsLocked()...)
 		held.addLocked(h)
 	}

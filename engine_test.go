@@ -280,7 +280,7 @@ func (e *engine) eachName(f func(n *name)) {
 
 // holds and gates are how many there are.
 func (e *engine) holds() (holds int) {
-	e.eachName(func(n *name) { holds += len(n.holds) })
+	e.eachName(func(n *name) { holds += n.holds.len() })
 	return holds
 }
 
@@ -309,7 +309,7 @@ func (e *engine) holdOf(id lockID, o owner, f func(h *hold)) {
 	defer n.done()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	f(n.holds[holdKey{id, o}])
+	f(n.holds.get(holdKey{id, o}))
 }
 
 const forever = -1

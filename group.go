@@ -203,7 +203,7 @@ func (g *group) prepareLocked() ([]want, error) {
 func (g *group) lockHoldsLocked(kept *hold) (other *hold) {
 	for i, b := range g.locks {
 		n, key := g.fresh[i].name, holdKey{b.id(), g.owner}
-		h := n.holds[key]
+		h := n.holds.get(key)
 		if h != nil && h != kept && !h.owner.TryEnter() {
 			other = h
 			break
@@ -277,7 +277,7 @@ func (g *group) tryQueuesLocked() bool {
 // awaitedLocked is what the caller asks for that its owner does not hold.
 func (g *group) awaitedLocked() (wants []want) {
 	for _, h := range g.fresh {
-		if held := h.name.holds[h.key]; held == nil || held.state == fresh {
+		if held := h.name.holds.get(h.key); held == nil || held.state == fresh {
 			wants = append(wants, want{hold: h})
 		}
 	}

@@ -66,7 +66,7 @@ func (n *name) admit(p *waitOptions, b lockType, o owner, explicit bool) (admitt
 	key, admission := holdKey{b.id(), o}, b.admission()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if n.holds[key] != nil || b.otherHalf() != (lockID{}) && n.holds[holdKey{b.otherHalf(), o}] != nil {
+	if n.holds.get(key) != nil || b.otherHalf() != (lockID{}) && n.holds.get(holdKey{b.otherHalf(), o}) != nil {
 		return admitted{}, nil
 	}
 	switch {
@@ -144,7 +144,7 @@ func (n *name) refuseLocked(h *hold) admitted {
 	n.mu.Unlock()
 	endGuards(guards, nil)
 	n.mu.Lock()
-	if n.holds[h.key] != nil {
+	if n.holds.get(h.key) != nil {
 		next.leaveQueueLocked()
 		return admitted{}
 	}

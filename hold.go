@@ -109,7 +109,7 @@ func (n *name) lockHold(p *waitOptions, b description, o owner, makeOne bool) (*
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for {
-		h := n.holds[key]
+		h := n.holds.get(key)
 		switch {
 		case h == nil && makeOne:
 			return n.newHoldLocked(b, key), nil
@@ -299,9 +299,9 @@ func (e *engine) token(b description, o owner) (int64, error) {
 func (n *name) notHeldError(id lockID, o owner) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for key, h := range n.holds {
-		if key.id == id && h.state == holding {
-			return fmt.Errorf("%w: %v asked, %v holds it here", ErrNotHeld, o, key.owner)
+	for h := range n.holds.all() {
+		if h.key.id == id && h.state == holding {
+			return fmt.Errorf("%w: %v asked, %v holds it here", ErrNotHeld, o, h.key.owner)
 		}
 	}
 	return fmt.Errorf("%w: %v asked, nobody holds it here", ErrNotHeld, o)

@@ -11,6 +11,7 @@ package relock
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"strconv"
 	"sync"
@@ -31,7 +32,7 @@ type name struct {
 
 	mu     sync.Mutex // guards below, and the fields of holds, wait queues and records that say so
 	closed bool       // the Client is
-	holds  map[holdKey]*hold
+	holds  holdSet
 	queues []*waitQueue // one for each half that has one
 	groups map[holdKey][]*group
 }
@@ -43,7 +44,7 @@ func (e *engine) use(text string) *name {
 	defer t.mu.Unlock()
 	n := t.names[text]
 	if n == nil {
-		n = &name{engine: e, text: text, closed: t.closed, holds: make(map[holdKey]*hold)}
+		n = &name{engine: e, text: text, closed: t.closed}
 		t.names[text] = n
 	}
 	n.users++
@@ -119,7 +120,7 @@ func (ns names) Unlock() {
 func (n *name) find(id lockID, o owner) *hold {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	h := n.holds[holdKey{id, o}]
+	h := n.holds.get(holdKey{id, o})
 	if h == nil || h.state == fresh || h.state == over {
 		return nil
 	}
@@ -130,7 +131,7 @@ func (n *name) find(id lockID, o owner) *hold {
 func (n *name) newHoldLocked(b description, key holdKey) *hold {
 	h := &hold{name: n, lock: b, key: key, registered: true}
 	h.owner.TryEnter()
-	n.holds[key] = h
+	n.holds.put(h)
 	n.keep()
 	return h
 }
@@ -139,7 +140,7 @@ func (n *name) newHoldLocked(b description, key holdKey) *hold {
 func (n *name) forgetLocked(h *hold) {
 	if h.registered {
 		h.registered = false
-		delete(n.holds, h.key)
+		n.holds.remove(h)
 		n.done()
 	}
 }
@@ -149,7 +150,7 @@ func (n *name) otherHalfLocked(h *hold) *hold {
 	if h.lock.otherHalf() == (lockID{}) {
 		return nil
 	}
-	return n.holds[holdKey{h.lock.otherHalf(), h.key.owner}]
+	return n.holds.get(holdKey{h.lock.otherHalf(), h.key.owner})
 }
 
 // queueLocked is the wait queue of a half.
@@ -188,8 +189,8 @@ func (e *engine) recordsOf(id lockID) (all []*record) {
 	defer n.done()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for key, h := range n.holds {
-		if key.id == id && h.state == holding {
+	for h := range n.holds.all() {
+		if h.key.id == id && h.state == holding {
 			all = append(all, h.record)
 		}
 	}
@@ -202,4 +203,57 @@ func (e *engine) newField(o owner) string {
 	field := append(append(room[:0], e.id...), ':')
 	field = append(strconv.AppendInt(field, int64(o), 10), ':')
 	return string(strconv.AppendUint(field, e.acquisitions.Add(1), 10))
+}
+
+// A holdSet is the holds of a name by their keys. Most names have one hold, which needs no map.
+type holdSet struct {
+	one  *hold
+	more map[holdKey]*hold
+}
+
+func (s *holdSet) get(key holdKey) *hold {
+	if s.one != nil && s.one.key == key {
+		return s.one
+	}
+	return s.more[key]
+}
+
+func (s *holdSet) put(h *hold) {
+	if s.one == nil && s.more[h.key] == nil {
+		s.one = h
+		return
+	}
+	if s.more == nil {
+		s.more = make(map[holdKey]*hold)
+	}
+	s.more[h.key] = h
+}
+
+func (s *holdSet) remove(h *hold) {
+	if s.one != nil && s.one.key == h.key {
+		s.one = nil
+	} else {
+		delete(s.more, h.key)
+	}
+}
+
+func (s *holdSet) len() int {
+	n := len(s.more)
+	if s.one != nil {
+		n++
+	}
+	return n
+}
+
+func (s *holdSet) all() iter.Seq[*hold] {
+	return func(yield func(*hold) bool) {
+		if s.one != nil && !yield(s.one) {
+			return
+		}
+		for _, h := range s.more {
+			if !yield(h) {
+				return
+			}
+		}
+	}
 }

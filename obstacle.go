@@ -115,9 +115,9 @@ func (e *engine) inFrontHere(b description, o owner) string {
 	defer n.done()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for key, h := range n.holds {
-		if key.id == b.id() && key.owner != o && h.state == fresh && h.queue != nil {
-			return fmt.Sprintf("%v of this process is in front, and Redis has not answered it", key.owner)
+	for h := range n.holds.all() {
+		if h.key.id == b.id() && h.key.owner != o && h.state == fresh && h.queue != nil {
+			return fmt.Sprintf("%v of this process is in front, and Redis has not answered it", h.key.owner)
 		}
 	}
 	return ""
@@ -133,8 +133,8 @@ func (e *engine) holderHere(b description, o owner) string {
 	defer n.done()
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	for key, h := range n.holds {
-		switch {
+	for h := range n.holds.all() {
+		switch key := h.key; {
 		case h.state != holding || key.owner == o:
 		case key.id == own:
 			return fmt.Sprintf("%v of this process holds it", key.owner)

@@ -295,7 +295,7 @@ func (r *retry) received(t *try) outcome {
 
 // end abandons the tries that are under way.
 func (r *retry) end() {
-	if r.detached != nil {
+	if len(r.underWay) > 0 { // else each outcome was received
 		r.detached.abandon(r.underWay)
 	}
 }
