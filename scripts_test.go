@@ -345,8 +345,3 @@ func TestScriptContracts(t *testing.T) {
 func run(ctx context.Context, rdb redis.UniversalClient, c call) (reply, error) {
 	return send.ParseReply(send.NewRedis(rdb, send.Synced{}).Run(ctx, c, false))
 }
-
-func runAll(ctx context.Context, rdb redis.UniversalClient, calls []call) ([]reply, []error) {
-	sender := send.New(send.Config{Transport: send.NewRedis(rdb, send.Synced{}), Reroute: func() {}})
-	return sender.All(ctx, calls)
-}
