@@ -225,7 +225,7 @@ func (l *redLock) takeOnce(p *waitOptions, n *name, o owner, r request) error {
 	granted := false
 	defer func() {
 		if k := redHoldOf(h); k != nil && !granted { // also when a ctx of the user has panicked
-			k.lower(p.Ctx, wants[0].level-1)
+			_ = k.lower(p.Ctx, wants[0].level-1)
 		}
 	}()
 	res, err := l.acquire(p, wants)
@@ -910,7 +910,7 @@ func (k *redHold) renew() bool {
 }
 
 // lost gives back what the nodes still have: the owner may never unlock it.
-func (k *redHold) lost() { k.lower(context.Background(), 0) }
+func (k *redHold) lost() { _ = k.lower(context.Background(), 0) }
 
 // A nodeRequest is what a node is asked for one owner. The next acquire waits for the answer to it: an Unlock under
 // way could take back what the node grants to that acquire.
