@@ -2,7 +2,7 @@
 // clock of its own: there is no Redis, no network, and no real waiting.
 package fleet
 
-// Rules: a process does what gate.go, handover.go and engine.go do, with the same
+// Rules: a process does what queue.go, turns.go and acquire.go do, with the same
 // constants. Redis does one thing at a time, in the order in which requests come.
 // A hop is half a round trip and some noise, which is exponential. Left out are the
 // processors of the processes, what gets lost, crashes, and all other work of Redis.
