@@ -257,6 +257,7 @@ func (e *engine) send(p *waitOptions, c call, lastReply time.Time) (r reply, unk
 // it. It is sent once: a repetition could free a later hold.
 func (e *engine) force(ctx context.Context, b lockType) (bool, error) {
 	p := e.waitOptionsFor(ctx)
+	p.Inline = false // no second try would wait longer for a connection
 	if err := p.Over(); err != nil {
 		return false, err
 	}
