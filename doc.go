@@ -14,39 +14,39 @@
 // # Getting started
 //
 // A process makes one [Client] with [New] and shares it. The Client hands out locks
-// by name; two locks of one name are the same lock, so make them where they are
-// needed. Making one sends nothing.
+// by name; two locks of one name are the same lock, so make a lock where you need it.
+// Making a lock sends nothing.
 //
-// There are three ways to take a lock. Do runs a function under it, with a ctx that
-// ends if the lock is lost; prefer it. Lock and Unlock are those of a mutex. TryLock
-// waits no longer than it is told, and answers false when somebody else has the
+// There are three ways to take a lock. Do runs a function under the lock, with a ctx
+// that ends if the lock is lost; prefer Do. Lock and Unlock are those of a mutex. TryLock
+// waits for a given time at most, and returns false when another owner has the
 // lock. All locks have the same methods: see [Locker].
 //
 // # Ownership
 //
-// The owner of a hold is the calling goroutine. A lock may be shared by any number
-// of goroutines, and they exclude one another; the same goroutine may lock again,
-// through any lock of that name on that Client, and unlocks as often: the hold count
-// says how often. Nobody can unlock what somebody else holds.
+// The owner of a hold is the calling goroutine. Any number of goroutines may share a
+// lock, and they exclude one another. The goroutine that holds the lock may lock it again,
+// through any lock of that name on that Client, and then unlocks it as often: the hold
+// count says how often. No owner can unlock the hold of another owner.
 //
-// For a lock that is taken in one goroutine and released in another, or re-entered
-// by the goroutines that share a piece of work, there is [WithOwner], which gives a
-// ctx an owner. Goroutines that share an owner do not exclude one another.
+// [WithOwner] gives a ctx an owner. Use it for a lock that one goroutine takes and another
+// one releases, or that several goroutines re-enter because they share a piece of work.
+// Goroutines that share an owner do not exclude one another.
 //
 // # Leases
 //
-// Every hold has a lease, so that a crashed holder blocks others for no longer
-// than that. Lock takes the watchdog's (30 seconds), and the watchdog renews it
-// every third, until the last Unlock. LockLease and TryLock can ask for a lease
-// that is not renewed: the hold is over when it has run out.
+// Every hold has a lease, so that a crashed holder blocks other owners no longer
+// than its lease lasts. Lock takes the lease of the watchdog (30 seconds), and the watchdog
+// renews it every third, until the last Unlock. LockLease and TryLock can ask for a lease
+// that is not renewed: the hold is over when the lease has run out.
 //
 // A hold is trusted from before the request that took or renewed it was sent:
 //
 //	trusted until = sent + lease - drift, drift = 1% of the lease + 2ms
 //
-// so that a slow network shortens the trust and never stretches it. Redis begins to
-// count later than that; whoever holds a lock stops to trust it before anybody else
-// can have it.
+// A slow network therefore shortens the trust and never stretches it. Redis begins to
+// count the lease later than the process counts the trust, so a holder stops trusting its
+// lock before another owner can have it.
 //
 //	          Lock                  renewal confirmed
 //	fresh ───────────▶ holding ◀───────────────────────┐
@@ -63,33 +63,33 @@
 // [ErrLockLost], by a local timer if Redis cannot be reached. Use that ctx for
 // everything that the lock protects. Unlock, too, returns ErrLockLost.
 //
-// What was done until then stays done. So work under a lock should bear to be begun
-// again by the next holder.
+// Losing the lock does not revert the work that was done before. So write that work so that
+// the next holder can begin it again.
 //
 // # Waiting
 //
-// Of one process, one goroutine for each name asks Redis; the others queue behind it,
-// first come, first served. A holder that unlocks leaves the lock to the next one in
+// In one process, one goroutine for each name asks Redis; the others queue behind it,
+// first come, first served. A holder that unlocks leaves the lock to the next goroutine in
 // that queue without a request, for a slice of time ([WithHandoverSlice]); then the
 // other processes have the first chance. Readers of one process come in together, with
-// one request. Between processes there is no order, but for a
-// [FairLock]. Who waits is woken by a message when the lock is released, and asks
-// again by itself at least every max wake delay (1 second), so that a message that
-// got lost costs time and nothing else.
+// one request. Between processes there is no order, except with a [FairLock].
+// A waiter is woken by a message when the lock is released. It also asks again by itself at
+// least every max wake delay (1 second), so that a lost message costs time and nothing else.
 //
-// The end of ctx ends every wait, also while a request hangs. Nothing is held then,
-// and what was on its way is undone.
+// The end of ctx ends every wait, also while a request hangs. Then nothing is held,
+// and an attempt that was under way is undone.
 //
 // # Trouble
 //
-// Any request may be lost, sent again or answered late. No repeat counts twice or
-// frees somebody else's hold; an attempt that was given up is undone; an Unlock
+// Any request may be lost, sent again or answered late. No repeated request counts twice or
+// frees the hold of another owner. An attempt that its caller gave up is undone. An Unlock
 // whose answer was lost is sent again, and returns nil if it had happened.
+//
 // Lock fails after a few tries when it cannot reach Redis: within a second or two
-// where connections are refused, some seconds where nothing answers. A caller who
-// has heard of Redis, be it that the lock is busy, or that Redis is loading, failing
-// over or moving a slot of a Cluster, rides out one watchdog timeout. While its slot
-// moves, a lock of more than one key (all but the plain one) can be neither taken
+// where connections are refused, after some seconds where nothing answers. A caller that
+// has had an answer from Redis retries for one watchdog timeout. The answer may be that the
+// lock is busy, or that Redis is loading, failing over or moving a slot of a Cluster. While
+// its slot moves, a lock of more than one key (all but the plain one) can be neither taken
 // nor given back: Redis answers TRYAGAIN, and callers are kept waiting.
 //
 // # Errors
@@ -98,14 +98,16 @@
 // with errors.Is and errors.As:
 //
 //   - [ErrNotHeld]: the caller does not hold the lock.
-//   - [ErrLockLost]: it did, and lost it. It matches ErrNotHeld too: ask for it first.
+//   - [ErrLockLost]: the caller held the lock, and lost it. This error matches ErrNotHeld too: check for
+//     ErrLockLost first.
 //   - [ErrInvalid]: a name, lease, option or set of locks that makes no sense.
+//   - [ErrNotALock]: a key of the lock holds data that no lock makes.
 //   - [ErrClosed]: the Client is closed.
-//   - [ErrNotSynced]: too few replicas have confirmed, where that was asked for.
-//   - [*QuorumError]: what the servers of a RedLock answered, where too few did it.
-//   - the error of ctx, and its cause, when that ended first.
+//   - [ErrNotSynced]: too few replicas have confirmed, where [WithSyncedReplicas] asks for that.
+//   - [*QuorumError]: what each server of a RedLock answered, where too few granted the request.
+//   - the error of ctx, and its cause, when ctx ended first.
 //
-// That somebody else has the lock is no error: TryLock returns false.
+// A lock that another owner has is no error: TryLock returns false.
 //
 // # Lock types
 //
@@ -117,14 +119,14 @@
 //
 // # Fencing tokens
 //
-// A lock that is made with [Fenced] draws a token for every hold that is greater than
-// those of all holds before it. Send it along with what you write, and have the
-// resource refuse a token that is lower than one it has seen. That is the only thing
-// that stops a holder who was paused beyond its lease and does not know it yet.
+// A lock that is made with [Fenced] draws a token for every hold. The token is greater than
+// those of all holds before it. Send it along with every write, and have the
+// resource refuse a token that is lower than one it has received. Only a token stops a holder
+// that was paused beyond its lease and does not know it yet.
 //
 // # Sentinel, Cluster, replicas
 //
-// A Client works on what go-redis has: a *redis.Client, one from
+// A Client works with the clients of go-redis: a *redis.Client, one from
 // redis.NewFailoverClient for Sentinel, or a *redis.ClusterClient. A *redis.Ring is
 // refused. On a Cluster the name of a lock decides on its slot, and wake-ups stay in
 // the shard. With [WithSyncedReplicas] a lock counts only when replicas have
@@ -133,25 +135,47 @@
 // # Closing
 //
 // Close ends the waiting and the guards with [ErrClosed], and stops renewing. It
-// releases nothing, because holders may still be at work; Unlock goes on working,
-// and what nobody unlocks lapses with its lease. Close the Client first and the
+// releases nothing, because holders may still be at work. Unlock goes on working,
+// and a hold that is not unlocked ends with its lease. Close the Client first and the
 // Redis client after it.
 //
 // # Looking at locks
 //
-// [Client.Inspect] says who holds a lock and who waits for it, of whatever type and
-// in whichever language; relockctl, in cmd/relockctl, says so in a shell. Package
+// [Client.Inspect] says who holds a lock and who waits for it, for every lock type and
+// for Redisson's clients too; relockctl, in cmd/relockctl, says so in a shell. Package
 // relocktest has a Client for unit tests.
 //
 // # What a lock in Redis cannot promise
 //
-// Redis replicates asynchronously: a record that was written just before a
-// failover can be lost, and then two hold the lock. A process that is paused for
+// Redis replicates asynchronously: a failover can lose a record that was written just
+// before it, and then two owners hold the lock. A process that is paused for
 // longer than its lease, or a machine that was suspended, may go on for a moment
-// with a lock that somebody else has by now. [WithSyncedReplicas] has replicas
-// confirm a lock before it counts. Where none of that must happen, have
-// whatever the lock protects check a fencing token: see [Fenced]. A [RedLock] does
+// with a lock that another owner has by now. [WithSyncedReplicas] has replicas
+// confirm a lock before it counts. Where neither may happen, have the resource
+// that the lock protects check a fencing token: see [Fenced]. A [RedLock] does
 // not depend on replication, but on nodes that do not forget.
+//
+// # Glossary
+//
+// The documentation, the errors, the metrics and the code use these words in one meaning:
+//
+//   - name: the text that identifies a lock, and the Redis key of its record.
+//   - owner: the goroutine that locks, or the owner that its ctx carries ([WithOwner]).
+//   - hold: what one owner has of one lock, from the first Lock until the last Unlock, or until the hold is lost.
+//   - level: one Lock or TryLock that succeeded and is not unlocked yet; every level needs one Unlock.
+//   - record: the state of a hold in Redis, which holds of one process can share or hand over.
+//   - field: the name of a hold in its record: client, owner and number of the acquisition.
+//   - lease: how long Redis keeps a record that is not renewed.
+//   - trust: how long the process relies on a hold: the lease, counted from before the request, less the drift.
+//   - watchdog: the goroutine of a Client that renews leases, and ends holds that can no longer be trusted.
+//   - guard: a ctx that ends when a hold can no longer be trusted, or is given back.
+//   - attempt: one request for a level; Redis grants it or answers busy.
+//   - undo: the request that takes back an attempt that may have been granted to a caller that has left.
+//   - wait queue: the goroutines of one process that wait for one lock, in the order of their arrival.
+//   - handover: an Unlock that leaves the lock and its record to the first waiter of the wait queue.
+//   - slice: how long a process hands a lock over internally before it releases it to other processes.
+//   - wake-up: a message on a pub/sub channel which says that a lock may be free.
+//   - other half: the read lock of a write lock, and the write lock of a read lock, of one [RWLock].
 //
 // The pages in docs/ go further: which lock to take, how to run it, what can go
 // wrong and what happens then, and how to come here from Redisson or redsync.
