@@ -1,21 +1,21 @@
 package relock
 
-// Locker, what every lock can do; and Lock, the plain one, which is also the
-// pattern for the other types: keys and scripts, and nothing that waits.
+// Locker, the methods of every lock; and Lock, the plain lock. The plain lock is the
+// pattern for the other lock types: keys and scripts, and nothing that waits.
 
 import (
 	"context"
 	"time"
 )
 
-// Locker is what every lock of this package can do. Locks may be shared by any
-// number of goroutines, and two locks of the same name and Client are the same lock.
+// Locker has the methods of every lock of this package. Any number of goroutines may
+// share a lock, and two locks of the same name and Client are the same lock.
 //
 // Every error carries the operation and the lock's name and is matched with
 // errors.Is. All methods return ErrInvalid, before anything is sent, for a bad
-// name, lease or wait, and all but Unlock return ErrClosed after Close. All that ask
-// Redis return ErrNotALock, at once, if a key of the lock holds something that neither
-// this package nor Redisson makes, and leave it as it is.
+// name, lease or wait, and all but Unlock return ErrClosed after Close. Methods that ask
+// Redis return ErrNotALock, at once, if a key of the lock holds data that neither
+// this package nor Redisson makes, and leave the key as it is.
 //
 // Redisson: RLock.
 type Locker interface {
@@ -25,27 +25,27 @@ type Locker interface {
 	Name() string
 
 	// Lock waits until the caller holds the lock, or ctx ends: then the error
-	// matches ctx's, nothing is held, and an attempt that was under way is undone.
+	// matches the error of ctx, nothing is held, and an attempt that was under way is undone.
 	// The error says who has the lock, as far as this process knows: which of its goroutines
-	// or owners, or another process and for how much longer.
+	// or owners; or another process, and how much of its lease is left.
 	// The lease is the watchdog's, which renews it until the last Unlock. A caller
-	// that holds the lock already holds it one level deeper, and owes one more
+	// that holds the lock already gets one more level, and owes one more
 	// Unlock; if the lock was lost meanwhile the error is ErrLockLost, once.
 	// An error of Redis itself is returned after a few tries.
 	//
 	// A goroutine that ends without Unlock keeps the lock: no other goroutine can unlock
-	// it, and the watchdog renews it until Close. Close logs at debug level what is held.
+	// it, and the watchdog renews it until Close. Close logs at debug level which locks are held.
 	//
 	// Redisson: lock() and lockInterruptibly().
 	Lock(ctx context.Context) error
 
 	// LockLease is Lock with a lease that is not renewed: the hold is over after
 	// lease, at least 1ms, rounded up to whole milliseconds, and then needs no
-	// Unlock. A re-entry sets the longer of what is left and lease, and does not
-	// end the renewing of a hold that the watchdog renews; the other way round, a
-	// Lock inside hands the hold to the watchdog until the last Unlock. Trust ends
+	// Unlock. A re-entry sets the longer of lease and the lease that is left, and
+	// the watchdog goes on renewing a hold that it renews. A Lock inside a LockLease
+	// hands the hold to the watchdog until the last Unlock. Trust ends
 	// 1% of the lease and 2ms before the lease, so very short leases are over at once.
-	// Where an answer of Redis comes when little is left of the lease, the lock is asked for again;
+	// Where the answer of Redis comes when little of the lease is left, LockLease asks again;
 	// after five such answers the error is ErrLockLost.
 	//
 	// Redisson: lock(leaseTime, unit).
@@ -53,19 +53,19 @@ type Locker interface {
 
 	// TryLock is Lock (lease 0) or LockLease that waits no longer than wait, and
 	// with wait 0 makes one try. It returns false and no error when the time is up
-	// and somebody else has the lock. If Redis did not answer in time, that is an error.
+	// and another owner has the lock. If Redis did not answer in time, TryLock returns an error.
 	//
 	// Redisson: tryLock(waitTime, leaseTime, unit).
 	TryLock(ctx context.Context, wait, lease time.Duration) (bool, error)
 
-	// Unlock gives back one level, and with the last one frees the lock, deletes
-	// its record and wakes a waiter; or leaves the record to the next one of this
-	// process, without asking Redis (see WithHandoverSlice). It keeps the values of
-	// ctx but not its end, and takes 5s at most: a request that was cancelled still
-	// releases its lock. It works after Close, as long as the Redis client is open.
+	// Unlock gives back one level. With the last level it frees the lock, deletes
+	// its record and wakes a waiter; or it leaves the record to the next waiter of this
+	// process, without asking Redis (see WithHandoverSlice). Unlock keeps the values of
+	// ctx but does not end with ctx, and takes 5s at most: a request that was cancelled still
+	// releases its lock. Unlock works after Close, as long as the Redis client is open.
 	//
 	// The error is ErrNotHeld if the caller does not hold the lock, and ErrLockLost
-	// if it did until it lost it. After any other error Redis has not confirmed the
+	// if the caller held the lock and lost it. After any other error Redis has not confirmed the
 	// release. The hold is over all the same: the release goes on in the background
 	// until the record is gone, its lease is over, or the Client is closed.
 	//
@@ -83,13 +83,13 @@ type Locker interface {
 	// Guard returns a ctx that ends as soon as the caller's hold can no longer be
 	// trusted: with cause ErrLockLost when it is lost or an explicit lease has run
 	// out, also when Redis cannot be reached; context.Canceled after the last
-	// Unlock; ErrClosed after Close. A ctx that ends with the hold already is returned as
-	// it is. The error is ErrNotHeld or ErrLockLost.
+	// Unlock; ErrClosed after Close. A ctx that already ends with the hold is returned
+	// unchanged. The error is ErrNotHeld or ErrLockLost.
 	//
-	// Redisson has none: its holders are not told.
+	// Redisson has none: its holders do not learn of a loss.
 	Guard(ctx context.Context) (context.Context, error)
 
-	// IsLocked says whether anybody holds the lock.
+	// IsLocked says whether any owner, of any client, holds the lock.
 	//
 	// Redisson: isLocked().
 	IsLocked(ctx context.Context) (bool, error)
@@ -99,22 +99,22 @@ type Locker interface {
 	// Redisson: isHeldByCurrentThread().
 	IsHeld(ctx context.Context) (bool, error)
 
-	// HoldCount is how many levels the caller holds, and so how many Unlocks it
+	// HoldCount is how many levels the caller holds, and so how many Unlocks the caller
 	// owes; 0 if Redis does not confirm the hold.
 	//
 	// Redisson: getHoldCount().
 	HoldCount(ctx context.Context) (int, error)
 
-	// TTL is what is left of the lease of whoever holds the lock, and 0 if nobody
-	// does. It is -1 for a record without a lease, which only a stranger can make.
+	// TTL is how much of the holder's lease is left, and 0 if no owner holds the lock.
+	// It is -1 for a record without a lease, which only another program can make.
 	//
 	// Redisson: remainTimeToLive().
 	TTL(ctx context.Context) (time.Duration, error)
 
-	// ForceUnlock frees the lock, whoever holds it, and says whether anybody did. It
-	// is an operator's tool: the holder is not asked, and hears of it at its next
-	// renewal, or at once if it is of this Client. It is sent once, and not repeated
-	// when the answer is lost. Data that are no lock are not deleted: see ErrNotALock.
+	// ForceUnlock frees the lock for any holder, and says whether the lock was held. It
+	// is an operator's tool: the holder is not asked, and notices the loss at its next
+	// renewal, or at once if the holder is of this Client. The request is sent once, and not
+	// repeated when the answer is lost. Data that are no lock are not deleted: see ErrNotALock.
 	//
 	// Redisson: forceUnlock().
 	ForceUnlock(ctx context.Context) (bool, error)
@@ -128,7 +128,7 @@ var (
 
 // A Lock is a reentrant lock: one owner at a time holds it, any number of times.
 // Waiters of one process are served in the order in which they came; between
-// processes there is no order. For that there is the fair lock.
+// processes there is no order. For an order over all processes take a [FairLock].
 //
 // Redisson: RLock, and with [Fenced] RFencedLock, with which it shares its record.
 type Lock struct{ handle }
@@ -153,9 +153,9 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 }
 
 // Token is the fencing token of the caller's hold: greater than that of every
-// hold of this lock before it. A re-entry keeps it. Hand it to whatever the lock
-// protects, and let that refuse a token lower than one it has seen: then a holder
-// that was paused beyond its lease can do no harm. The error is ErrInvalid for a
+// hold of this lock before it. A re-entry keeps the token. Send the token to the resource
+// that the lock protects, and have the resource refuse a token lower than one it has received:
+// then a holder that was paused beyond its lease can do no harm. The error is ErrInvalid for a
 // lock made without Fenced, ErrNotHeld, or ErrLockLost.
 //
 // Redisson: RFencedLock.getToken, which returns the counter, not the caller's own token.
