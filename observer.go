@@ -1,13 +1,13 @@
 package relock
 
-// What an Observer is told of the locks of a Client.
+// The Observer of a Client, and the events that it receives about the locks of the Client.
 //
-// Rules: every call of Lock or TryLock that has asked ends in one Acquired or one
-// GaveUp, and says Waiting before that if it has to wait; every hold ends in one
-// Released (with no level left), Lapsed or Lost, whoever notices. Nothing is
-// reported with a mutex held, and nothing waits for an Observer but the call that an event is
-// about (report.go). Without an Observer each place costs one nil check:
-// what is measured for it alone is measured behind that.
+// Rules: every call of Lock or TryLock that has sent a request ends in one Acquired or one
+// GaveUp, and reports Waiting before that if it has to wait. Every hold ends in one
+// Released (with no level left), Lapsed or Lost, whichever part notices the end. Nothing is
+// reported with a mutex held, and only the call that an event is about waits for an
+// Observer (report.go). Without an Observer each place costs one nil check:
+// measurements for the Observer alone are made behind that check.
 
 import (
 	"cmp"
@@ -16,31 +16,32 @@ import (
 	"time"
 )
 
-// An Observer is told what happens to the locks of a Client: see [WithObserver].
+// An Observer receives the events of the locks of a Client: see [WithObserver].
 //
-// A call reports what it causes on its own goroutine, before the call returns: a slow
-// Observer delays that caller, and the callers that wait for a lock that it holds by then. One
-// goroutine of the Client reports what the Client notices by itself (renewals, and losses that no call
-// has asked about), one event after the other, losses first: a slow Observer delays no
-// renewal, no guard and no other caller, and hears of these later. More than 131,072 renewals that
-// wait to be reported are dropped; losses never are, but for those that Close cannot report within
-// a second. An Observer must not call the lock that it is told of, and must not close the Client.
-// A panic in it is recovered; the first one is logged with its stack.
+// A call reports its events on its own goroutine, before the call returns: a slow
+// Observer delays that caller, and the callers that wait for a lock that the caller holds by then.
+// The Client notices renewals by itself, and losses that no call has asked about. One goroutine
+// reports these, one event after the other, losses first: a slow Observer delays no
+// renewal, no guard and no other caller, and receives these events later. At most 131,072 renewals
+// wait to be reported, and further ones are dropped. Losses are never dropped, except when Close
+// cannot report them within a second. An Observer must not call the lock that an event is about, and
+// must not close the Client. A panic in an Observer is recovered; the first one is logged with its stack.
 //
-// ctx is that of the call; where the Client acts by itself it is a background one.
-// The events of one goroutine come in the order in which they happened; those of
-// different ones in no order, so that for a moment the next one may have acquired what
-// the one before has not released; and renewals and losses at any time.
+// ctx is the ctx of the call, or a background ctx where the Client acts by itself.
+// The events of one goroutine come in the order in which they happened. The events of
+// different goroutines come in no order: the Acquired of the next owner may come shortly before the
+// Released of the previous one. Renewals and losses come at any time.
 //
-// A MultiLock is seen as its locks, each by itself. A RedLock is seen as itself by
-// the Observer of its own Client, and each of its locks, as one of its own type, by
-// the Observer of the Client that made it. After Close only Unlock is reported.
+// The locks of a MultiLock are reported, each by itself, and not the MultiLock. The Observer of the
+// Client of a RedLock receives the events of the RedLock. The events of each lock of a RedLock, with
+// the type of that lock, go to the Observer of the Client that made the lock. After Close only
+// Unlock is reported.
 //
-// It has one method for each event, so that no event has fields which mean
-// something only for another one; the events are structs, and an Observer embeds
-// [NopObserver], so that both can grow without breaking anybody.
+// An Observer has one method for each event, so that no event has fields which mean
+// something only for another event. The events are structs, and an Observer embeds
+// [NopObserver], so that new fields and new events break no Observer.
 type Observer interface {
-	// Waiting is called when a caller begins to wait for others to release the lock,
+	// Waiting is called when a caller begins to wait for another owner to release the lock,
 	// at most once for each call. Locks that are taken together by a MultiLock wait together.
 	Waiting(ctx context.Context, e WaitingEvent)
 
@@ -48,34 +49,34 @@ type Observer interface {
 	Acquired(ctx context.Context, e AcquiredEvent)
 
 	// GaveUp is called when a caller leaves without the lock: its time is up, its ctx has
-	// ended, Redis did not answer or refused. It is not called for what asks nobody:
-	// ErrInvalid, and a ctx or a Client that has ended before.
+	// ended, Redis did not answer or refused. It is not called for calls that end before they
+	// ask: those with ErrInvalid, and those with a ctx or a Client that has ended before.
 	GaveUp(ctx context.Context, e GaveUpEvent)
 
 	// Renewed is called when the watchdog has renewed a hold, every third of its lease.
 	Renewed(ctx context.Context, e RenewedEvent)
 
 	// RenewalFailed is called when Redis has not answered a renewal, or refused it.
-	// It is tried again as long as the hold is trusted.
+	// The watchdog tries again as long as the hold is trusted.
 	RenewalFailed(ctx context.Context, e RenewalFailedEvent)
 
 	// Released is called when one level was given back by Unlock, or handed over, before
 	// Unlock returns. It is not called for an Unlock that fails because the hold has
-	// ended: that was Lapsed or Lost.
+	// ended: Lapsed or Lost was called for that hold.
 	Released(ctx context.Context, e ReleasedEvent)
 
-	// Lapsed is called when an explicit lease has run out, as was asked for.
+	// Lapsed is called when an explicit lease has run out, as its owner asked.
 	Lapsed(ctx context.Context, e LapsedEvent)
 
-	// Lost is called when a hold was lost, once, by whoever notices first: the
-	// watchdog, a guard, or a call of its owner. Its guards have ended by then.
+	// Lost is called once when a hold was lost, by the part that notices first: the
+	// watchdog, a guard, or a call of the owner. The guards of the hold have ended by then.
 	Lost(ctx context.Context, e LostEvent)
 
 	embedsNopObserver()
 }
 
 // NopObserver does nothing. Every Observer embeds it, and has methods of its own for
-// what it wants to know.
+// the events that it uses.
 type NopObserver struct{}
 
 // Waiting does nothing.
@@ -114,7 +115,7 @@ type LockInfo struct {
 // A LockType is a type of lock, or a half of one, as it appears in metrics.
 type LockType string
 
-// The types of locks. A MultiLock has none: it is seen as its locks.
+// The types of locks. A MultiLock has none: its locks are reported instead.
 const (
 	TypeLock  LockType = "lock"
 	TypeFair  LockType = "fair"
@@ -123,7 +124,7 @@ const (
 	TypeRed   LockType = "redlock"
 )
 
-// An Owner is a goroutine or an owner made by [WithOwner]. No two of a process are the same.
+// An Owner is a goroutine or an owner made by [WithOwner]. No two owners of a process have the same number.
 type Owner int64
 
 // String is the owner as it appears in errors.
@@ -135,14 +136,14 @@ type AcquirePath string
 const (
 	// PathImmediate: the first attempt was granted, without a wait for another caller.
 	PathImmediate AcquirePath = "immediate"
-	// PathQueue: the caller waited for others of its process, and its first attempt was granted.
+	// PathQueue: the caller waited for other callers of its process, and its first attempt was granted.
 	PathQueue AcquirePath = "queue"
-	// PathHandover: the holder before it in its process handed the lock over, or shared it.
+	// PathHandover: the previous holder in its process handed the lock over, or a holder shared its record.
 	PathHandover AcquirePath = "handover"
 	// PathNotified: the caller was notified of the release, or the lock was free when it had just begun to listen.
 	PathNotified AcquirePath = "notified"
-	// PathPolled: the caller asked again without a notification: the lease in its way had ended, or a
-	// notification was lost; or to show that it lives, as waiters of fair and write locks do.
+	// PathPolled: the caller asked again without a notification. The lease in its way had ended, or a
+	// notification was lost; or the caller showed that it is alive, as waiters of fair and write locks do.
 	PathPolled AcquirePath = "polled"
 )
 
@@ -155,7 +156,7 @@ type WaitingEvent struct {
 type AcquiredEvent struct {
 	Lock   LockInfo
 	Path   AcquirePath   // PathImmediate, or Waiting was called before
-	Waited time.Duration // since the call, with the time that Redis took
+	Waited time.Duration // since the call, including the time that Redis took
 	Level  int           // 1: a fresh hold; more: a re-entry
 	Token  int64         // of a fenced lock; else 0
 }
@@ -163,9 +164,9 @@ type AcquiredEvent struct {
 // A GaveUpEvent is about a caller who leaves without the lock.
 type GaveUpEvent struct {
 	Lock    LockInfo
-	Waiting bool          // was called before
-	Waited  time.Duration // since the call, with the time that Redis took
-	Err     error         // what the call returns, without operation and name; nil: TryLock returns false
+	Waiting bool          // Waiting was called before
+	Waited  time.Duration // since the call, including the time that Redis took
+	Err     error         // of the call, without operation and name; nil: TryLock returns false
 }
 
 // A RenewedEvent is about a hold that was renewed.
@@ -177,7 +178,7 @@ type RenewedEvent struct {
 type RenewalFailedEvent struct {
 	Lock LockInfo
 	Err  error
-	Left time.Duration // for which the hold is still trusted; negative: no longer
+	Left time.Duration // for which the hold is still trusted; negative: it is trusted no longer
 }
 
 // A ReleasedEvent is about a level that was given back.
@@ -185,7 +186,7 @@ type ReleasedEvent struct {
 	Lock LockInfo
 	Held time.Duration // since the attempt was sent that made the hold
 	Left int           // levels; 0: the hold is over
-	Err  error         // nil: done; else Redis did not confirm it, and the record lapses with its lease
+	Err  error         // nil: done; else Redis did not confirm the release, and the record lapses with its lease
 }
 
 // A LapsedEvent is about a hold whose explicit lease has run out.
@@ -205,10 +206,10 @@ func infoOf(b description, o owner) LockInfo { return LockInfo{b.id().name, b.ty
 
 func (h *hold) info() LockInfo { return infoOf(h.lock, h.key.owner) }
 
-// age is for how long h has been held.
+// age is how long h has been held.
 func (h *hold) age() time.Duration { return h.name.engine.watchdog.now() - h.since }
 
-// A span is one call of Lock or TryLock as an Observer sees it; nil where there is none.
+// A span is one call of Lock or TryLock as an Observer sees it; nil where there is no Observer.
 type span struct {
 	observer Observer
 	ctx      context.Context
@@ -230,7 +231,7 @@ func startSpan[L description](e *engine, ctx context.Context, bs []L, o owner) *
 	return s
 }
 
-// waits notes that the caller is going to wait for others.
+// waits notes that the caller is going to wait for another owner.
 func (s *span) waits() {
 	if s == nil || s.path != PathImmediate {
 		return
@@ -241,14 +242,14 @@ func (s *span) waits() {
 	}
 }
 
-// ends notes why the wait, which was noted before, has ended; what comes last counts.
+// ends notes why the wait, which was noted before, has ended; the last path counts.
 func (s *span) ends(path AcquirePath) {
 	if s != nil {
 		s.path = path
 	}
 }
 
-// asked notes what was asked for.
+// asked notes which levels the call asked for.
 func (s *span) asked(wants []want) {
 	if s != nil {
 		s.wants = wants
@@ -306,8 +307,8 @@ func (e *engine) observeRelease(ctx context.Context, h *hold, left int, err erro
 	}
 }
 
-// observeEnd is the report that h has ended now because of cause, for the log and the Observer. A lease that ran
-// out as it was asked for is no news for the log, and neither is a lock that this client forced open.
+// observeEnd is the report that h has ended now because of cause, for the log and the Observer. The log gets
+// no line for an explicit lease that ran out, nor for a lock that this client forced open.
 func (h *hold) observeEnd(cause error) (report func()) {
 	e, held := h.name.engine, h.age()
 	if h.unreported {
