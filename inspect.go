@@ -1,10 +1,10 @@
 package relock
 
-// Inspect: all that Redis knows of a lock, for operators and tests.
+// Inspect: everything that Redis knows of a lock, for operators and tests.
 //
-// Rules: it only reads, in one request, so what it says was true at one moment; it
-// reports what the record says and guesses nothing; a record that no lock makes is
-// an error and not a lock with nobody in it.
+// Rules: Inspect only reads, in one request, so its result was true at one moment. It
+// reports the contents of the record and guesses nothing. A record that no lock makes is
+// an error, and not a lock without holders.
 
 import (
 	"cmp"
@@ -24,21 +24,21 @@ import (
 
 var inspectAny = script("any_inspect", "hash list zset zset zset string")
 
-// A LockKind is what kind of lock a name is in use for.
+// A LockKind says which kind of lock uses a name.
 type LockKind int
 
 const (
-	// KindNone is a name that nobody holds or waits for, as far as Redis knows:
-	// those who wait for a plain lock, and readers, leave no trace there.
+	// KindNone is a name without holders and waiters, as far as Redis knows:
+	// waiters of a plain lock, and waiting readers, leave no trace in Redis.
 	KindNone LockKind = iota
-	// KindPlain is a plain lock, fenced or not; or a fair one for which nobody
-	// waits, and none has waited who did not leave properly: their records are the same.
-	// It is also the group of Redisson's getMultiLock(group, values), with a holder for each value.
+	// KindPlain is a plain lock, fenced or not. A fair lock without waiters has the same record,
+	// unless a waiter has crashed in the queue.
+	// KindPlain is also the group of Redisson's getMultiLock(group, values), with a holder for each value.
 	KindPlain
-	// KindFair is a lock with a queue. Nobody may hold it: the first of the queue
-	// is about to, or all who wait have crashed.
+	// KindFair is a lock with a queue. It may be without a holder: the first waiter of the queue
+	// is about to get it, or all waiters have crashed.
 	KindFair
-	// KindReadWrite is a read/write lock. Nobody may hold it: writers wait for it.
+	// KindReadWrite is a read/write lock. It may be without a holder: writers wait for it.
 	KindReadWrite
 )
 
@@ -57,49 +57,49 @@ func (k LockKind) String() string {
 	return fmt.Sprintf("LockKind(%d)", int(k))
 }
 
-// An Inspection is how a lock stands in Redis.
+// An Inspection is the state of a lock in Redis.
 type Inspection struct {
-	// Name is that of the lock.
+	// Name is the name of the lock.
 	Name string
-	// At is when it was looked at, by the clock of Redis, which all other times go by.
+	// At is when Redis ran the inspection, by the clock of Redis. All other times are of that clock too.
 	At time.Time
-	// Kind is what its records look like.
+	// Kind is the kind of lock that the records in Redis show.
 	Kind LockKind
-	// Mode is that of a read/write lock that is held: "read", or "write" as long
-	// as there is a writer, who may read too. It is "" otherwise.
+	// Mode is the mode of a read/write lock that is held: "read", or "write" as long
+	// as there is a writer, which may read too. It is "" otherwise.
 	Mode string
-	// Holders are those who hold it: at most one, but for the readers of a
-	// read/write lock; those of one Client that share a record (see RWLock) are one
-	// here. A writer comes first, and again as a reader if it reads.
+	// Holders are the holders of the lock: at most one, except for the readers of a
+	// read/write lock. Readers of one Client that share a record (see RWLock) are one
+	// holder here. A writer comes first, and again as a reader if it reads.
 	Holders []Holder
-	// TTL is what is left of the lease of the record, in whole milliseconds: 0 if
-	// there is none, negative if it has no lease, which only a stranger can make.
+	// TTL is how much of the lease of the record is left, in whole milliseconds: 0 if
+	// there is no record, negative if it has no lease, which only another program can make.
 	TTL time.Duration
-	// Waiters are those who wait for a fair lock, the first one first; and writers
-	// of this package who wait for a read/write lock, in no order.
+	// Waiters are the waiters of a fair lock, in the order of the queue; and the writers
+	// of this package that wait for a read/write lock, in no order.
 	Waiters []Waiter
 	// Token is the last fencing token that was drawn under this name, 0 if there
-	// was none. Whether the present holder has drawn it cannot be told.
+	// was none. Redis does not know whether the present holder has drawn it.
 	Token int64
 }
 
-// Held says whether anybody holds the lock.
+// Held says whether the lock has a holder whose lease has not run out.
 func (i Inspection) Held() bool {
 	return slices.ContainsFunc(i.Holders, func(h Holder) bool { return h.Lease != 0 })
 }
 
-// A Contender is who holds a lock or waits for it.
+// A Contender is an owner that holds a lock or waits for it.
 type Contender struct {
-	// Field is what marks it in the record: "client:owner", with a number of the
-	// acquisition after it if it is of this package.
+	// Field is the contender's field in the record: "client:owner", followed by the number of the
+	// acquisition for a contender of this package.
 	Field string
-	// Client is the UUID of its client: [Client.ID], or that of a RedissonClient.
+	// Client is the UUID of the contender's client: [Client.ID], or that of a RedissonClient.
 	// It is "" for a waiter's field of another form, which neither of them makes.
 	Client string
 	// Owner is the owner within that client: "goroutine 7"; "owner 7", which
-	// WithOwner made; "thread 7" of a Java service. Of a Client of this package it is
-	// who took the lock from Redis: its process may have handed it over since (see
-	// WithHandoverSlice), or shared it among readers. It is the whole field where
+	// WithOwner made; "thread 7" of a Java service. In a Client of this package it is
+	// the owner that took the lock from Redis: its process may have handed the lock over since
+	// (see WithHandoverSlice), or readers may share its record. Owner is the whole field where
 	// Client is "".
 	Owner string
 }
@@ -109,36 +109,36 @@ type Holder struct {
 	Contender
 	// Write says that it is the hold of a writer of a read/write lock.
 	Write bool
-	// Levels is how often it has locked, and so how many Unlocks it owes; or more, if
+	// Levels is how often the holder has locked, and so how many Unlocks it owes. It may be more, if
 	// Redis had no memory left to note an Unlock that was not the last.
 	Levels int
-	// Lease is what is left of its lease, in whole milliseconds; negative if it has
-	// none. It is 0 for a reader whose lease has run out: it holds the lock no
-	// longer, and the next one who needs the lock drops it. A writer, or the holder
-	// of another lock, has the lease of the record.
+	// Lease is how much of the holder's lease is left, in whole milliseconds; negative if it has
+	// no lease. It is 0 for a reader whose lease has run out: that reader holds the lock no
+	// longer, and the next attempt on the lock drops its hold. A writer, or the holder
+	// of another lock type, has the lease of the record.
 	Lease time.Duration
 }
 
-// A Waiter is somebody who waits for a lock.
+// A Waiter is an owner that waits for a lock.
 type Waiter struct {
 	Contender
-	// Deadline is when Java clients give its place in the queue of a fair lock away
-	// should it be at the head. It is zero for a writer.
+	// Deadline is when Java clients give the waiter's place in the queue of a fair lock away
+	// should the waiter be at the head. It is zero for a writer.
 	Deadline time.Time
-	// Alive is until when one of this package counts as alive without another
-	// sign of life. It is zero for a Java waiter, who gives none.
+	// Alive is until when a waiter of this package counts as alive without another
+	// sign of life. It is zero for a Java waiter, which gives no such sign.
 	Alive time.Time
 }
 
-// Inspect says who holds and who awaits the lock called name, whatever kind of
-// lock it is: of this package and of Redisson, all owners and clients. It is a
+// Inspect says who holds and who awaits the lock called name. It works for every kind of
+// lock, of this package and of Redisson, and for all owners and clients. It is a
 // single request, and leaves nothing in Redis; by the time that it returns, the
-// lock may have changed hands. Of a MultiLock or a RedLock, inspect the locks that
+// lock may have changed hands. For a MultiLock or a RedLock, inspect the locks that
 // it is made of.
 //
-// The error is ErrInvalid for a bad name, ErrNotALock if Redis has something else
-// under it, or under a key that belongs to it, and ErrClosed after Close. The user needs the right to GET, and to all
-// keys that docs/security.md lists.
+// The error is ErrInvalid for a bad name, ErrNotALock if that key, or a key that belongs
+// to it, holds data that no lock makes, and ErrClosed after Close. The Redis user needs the
+// right to GET, and to all keys that docs/security.md lists.
 //
 // Redisson has none: isLocked, getHoldCount, remainTimeToLive and isHeldByThread each say a part.
 func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
@@ -175,7 +175,7 @@ func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
 	return r.inspection()
 }
 
-// lockRecords are all that Redis has of a lock; times are in ms, those of zsets epoch ms.
+// lockRecords are all data that Redis has of a lock; times are in ms, those of zsets epoch ms.
 type lockRecords struct {
 	name                      string
 	now, ttl                  int64
@@ -252,7 +252,7 @@ func (r *lockRecords) notALock(field string) error {
 
 // holdsOfValues are the holds of Redisson's multi lock of values, as entries like those of other locks: its hash has
 // for each value "hash" -> owner, "hash:owner:expire_time" -> epoch ms, and "hash:owner:lock_count" -> levels.
-// They are none if the hash is another one.
+// The result is nil for a hash of another form.
 func (r *lockRecords) holdsOfValues() []entry {
 	values := make(map[string]string, len(r.entries))
 	for _, e := range r.entries {
@@ -280,7 +280,7 @@ func (r *lockRecords) holdsOfValues() []entry {
 	return holds
 }
 
-// holder reads an entry, and says whether it is one of a lock.
+// holder reads an entry, and says whether a lock has made it.
 func (e entry) holder(kind LockKind) (Holder, bool) {
 	levels, err := strconv.Atoi(e.value)
 	if err != nil || levels < 1 {
@@ -303,7 +303,7 @@ func (r *lockRecords) waiters(kind LockKind) []Waiter {
 		}
 	case KindReadWrite:
 		for _, field := range slices.Sorted(maps.Keys(r.awaiting)) {
-			// A writer that has the read lock already is there with both of its fields.
+			// A waiting writer that has the read lock is in the zset with both of its fields.
 			reads := slices.ContainsFunc(r.entries, func(e entry) bool { return e.field == field })
 			if alive := r.awaiting[field]; alive > r.now && !reads {
 				waiters = append(waiters, Waiter{Contender: contender(field), Alive: epochTime(alive)})
@@ -338,7 +338,7 @@ func contender(field string) Contender {
 	return c
 }
 
-// leaseLeft is what a PTTL says of a lease: 0 if it is over, negative if there is none.
+// leaseLeft is the rest of a lease that a PTTL reports: 0 if the lease is over, negative if there is none.
 func leaseLeft(pttl int64) time.Duration {
 	if pttl == -2 {
 		return 0
@@ -346,7 +346,7 @@ func leaseLeft(pttl int64) time.Duration {
 	return fromMilliseconds(pttl)
 }
 
-// latestTime is the last epoch ms of the year 9999, behind which times are no JSON.
+// latestTime is the last epoch ms of the year 9999; JSON has no later times.
 const latestTime = 253402300799999
 
 // epochTime is the time that a score of a zset stands for; zero if there is none.
@@ -381,7 +381,7 @@ func parseRecords(answer any) (lockRecords, error) {
 	return r, nil
 }
 
-// A partReader reads the parts of an answer, and remembers if one was not what it should be.
+// A partReader reads the parts of an answer, and remembers if a part was not of its type.
 type partReader struct{ bad bool }
 
 func (p *partReader) integer(part any) int64 {
@@ -396,7 +396,7 @@ func (p *partReader) text(part any) string {
 	return s
 }
 
-// tuples are the parts of a flat list, n together.
+// tuples are the parts of a flat list, in groups of n.
 func (p *partReader) tuples(part any, n int) iter.Seq[[]any] {
 	list, ok := part.([]any)
 	if !ok || len(list)%n != 0 {
@@ -411,7 +411,7 @@ func (p *partReader) scores(part any) map[string]int64 {
 	for pair := range p.tuples(part, 2) {
 		score, err := strconv.ParseFloat(p.text(pair[1]), 64)
 		p.bad = p.bad || err != nil || math.IsNaN(score)
-		scores[p.text(pair[0])] = int64(min(max(score, 1), latestTime)) // a stranger may have put in anything
+		scores[p.text(pair[0])] = int64(min(max(score, 1), latestTime)) // another program may have written any score
 	}
 	return scores
 }
