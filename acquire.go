@@ -5,16 +5,16 @@ package relock
 // Invariants (the numbers are used in comments below):
 //
 //  1. First the wait queue of the name: in this process one contender at a time goes
-//     to Redis (where the lock is exclusive), the others wait for it in order.
+//     to Redis (where the lock is exclusive), and the others wait behind it in order.
 //  2. One attempt. An uncontended lock needs no more than this.
 //  3. Busy: join the channel, wait for the subscription, and attempt again: a
-//     release between 2 and the subscription would not be heard.
+//     release between 2 and the subscription would go unnoticed.
 //  4. Sleep until a wake-up, or until the lease that is in the way or the max
 //     wake delay ends; then attempt again.
-//  5. An attempt that was given up may have been granted, or may still be. It is
+//  5. An attempt that was given up may have been granted, or may still be granted. It is
 //     undone, by the field that belongs to this acquisition alone, so that the
 //     undo can never touch a later hold. Should Redis run the attempt after its
-//     undo, the record has a finite lease and nobody renews it.
+//     undo, the record has a finite lease and is not renewed.
 //  6. Held: trusted from before the successful attempt was sent.
 
 import (
@@ -29,14 +29,14 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-const mostAsked = 5 // times for one grant whose answers come too late
+const mostAsked = 5 // how often one caller asks again because its grants come too late
 
 // A request is what one caller asks of the engine.
 type request struct {
 	wait  time.Duration // negative: as long as ctx lasts
 	lease time.Duration // 0: the watchdog's
 
-	// What a fresh hold gets instead of lease until settle; 0: nothing else.
+	// The lease of a fresh hold until startLease; 0: lease from the beginning.
 	interim time.Duration
 
 	component bool // the caller is a MultiLock: errors say which of its locks they are about
@@ -47,7 +47,7 @@ type attempt struct {
 	field     string        // of the hold in the record
 	lease     time.Duration // at least
 	level     int           // 1: a fresh hold
-	noWait    bool          // there will be no other: nothing is to be left in Redis if it is busy
+	noWait    bool          // no other attempt follows: a busy one leaves nothing in Redis
 	otherHalf string        // field of the owner's hold on the other half of the lock, or ""
 
 	renewed bool // by the watchdog, once it is granted
@@ -62,10 +62,10 @@ type want struct {
 // A grant is the answer to an attempt.
 type grant struct {
 	state  grantState
-	wait   time.Duration // busy: what is left of the lease that is in the way; negative: it has none
+	wait   time.Duration // busy: the rest of the lease that is in the way; negative: there is no lease
 	ttl    time.Duration // busy: the same, also where an attempt has to be made sooner
 	token  int64         // held: of a fenced lock
-	queued bool          // busy: the attempt left something in Redis that has to be undone
+	queued bool          // busy: the attempt left an entry in Redis that has to be undone
 }
 
 type grantState int
@@ -76,12 +76,12 @@ const (
 	gone // the hold that was to be re-entered is not there
 )
 
-// A result is the answer to an attempt on all that is wanted.
+// A result is the answer to an attempt on all wants.
 type result struct {
 	grant
 	sent   time.Time // before the attempt
-	at     int       // of several: whose the answer is, where they are not all held
-	tokens []int64   // of several
+	at     int       // of several wants: the one that is not held, which the answer is about
+	tokens []int64   // of several wants
 }
 
 // An acquisition is one call that takes locks, from its first attempt until they are held or it gives up.
@@ -103,11 +103,11 @@ type acquisition struct {
 	subscription subscription
 	polling      polling
 	lastReply    time.Time // of Redis; zero: none
-	unknown      int       // attempts without an answer: they may have been granted, or may be
-	queued       bool      // an attempt has left something in Redis
+	unknown      int       // attempts without an answer: Redis may have granted them, or may still grant them
+	queued       bool      // an attempt has left an entry in Redis
 	abandoned    bool      // an attempt was under way when the caller left
-	unanswered   bool      // Redis has not answered at all, and that is why the caller gives up
-	asking       bool      // now; afterwards only if a hook has ended the goroutine
+	unanswered   bool      // the caller gives up because Redis has not answered at all
+	asking       bool      // an attempt is under way; afterwards true only if a hook has ended the goroutine
 	givenUp      atomic.Bool
 }
 
@@ -115,11 +115,11 @@ type acquisition struct {
 // the acquisition begins again.
 var errGivenBack = errors.New("another caller of the owner has given it back")
 
-// errLate is the cause of an acquire whose answers came when hardly anything was left of the lease.
+// errLate is the cause of an acquire whose answers came when the lease had hardly any time left.
 var errLate = errors.New("the answers of Redis take so long that too little is left of the lease")
 
 // acquire takes one level of every lock for o: of all of them, or of none. It returns false when r.wait
-// is over. Several locks are of one Redis, and can be taken together.
+// is over. If there are several locks, they are on one Redis and can be taken together.
 func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...lockType) (bool, error) {
 	e.workers.begin()
 	defer e.workers.end()
@@ -143,7 +143,7 @@ func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...lockT
 		}
 	}
 	p.span.finish(err)
-	if err == errTimeUp { // itself: an error that wraps it has a reason to report
+	if err == errTimeUp { // not errors.Is: an error that wraps errTimeUp has a reason to report
 		return false, nil
 	}
 	return err == nil, err
@@ -168,7 +168,7 @@ func (a *acquisition) take() error {
 		if err := a.wants[0].prepare(a.request); err != nil {
 			return err
 		}
-		if h.takesOver { // the record is there already
+		if h.takesOver { // the record exists already
 			a.unknown = 1
 		}
 	}
@@ -177,7 +177,7 @@ func (a *acquisition) take() error {
 	return a.conclude(res, err)
 }
 
-// enter returns the hold of the caller, which has its owner mutex, or says that the lock was handed to it.
+// enter returns the hold of the caller, with the owner mutex of the hold; or says that the lock was handed to the caller.
 func (a *acquisition) enter(n *name) (h *hold, holds bool, err error) {
 	b := a.locks[0]
 	in, err := n.admit(&a.waitOptions, b, a.owner, a.request.lease > 0)
@@ -188,7 +188,7 @@ func (a *acquisition) enter(n *name) (h *hold, holds bool, err error) {
 	return h, false, err
 }
 
-// prepare makes the attempt that w is for.
+// prepare sets the attempt of w.
 func (w *want) prepare(r request) error {
 	w.hold.name.mu.Lock()
 	defer w.hold.name.mu.Unlock()
@@ -219,7 +219,7 @@ func (w *want) prepareLocked(r request) error {
 }
 
 // run makes attempts until one is answered with anything but busy. On an error nothing
-// is held, and what was left in Redis is on its way out.
+// is held, and the undo of the attempts has begun.
 func (a *acquisition) run() (res result, err error) {
 	returned := false
 	defer func() {
@@ -273,14 +273,14 @@ func (a *acquisition) enterQueue() error {
 	return err
 }
 
-// attempt makes one attempt on all that is wanted. Where the answer comes so late that too little trust is left, it
-// asks again, a few times: that restores the lease.
+// attempt makes one attempt on all wants. Where the answer comes so late that too little trust is left, attempt
+// asks again, a few times: another grant restores the lease.
 func (a *acquisition) attempt() (res result, err error) {
 	lastReply, first := a.lastReply, a.unknown
 	for asked := 1; ; asked++ {
 		res, err = a.ask(lastReply)
 		switch {
-		case err == errTimeUp && a.lastReply.IsZero(): // nobody said that it is busy
+		case err == errTimeUp && a.lastReply.IsZero(): // no answer has said that the lock is busy
 			return res, errNoAnswer
 		case err != nil:
 			return res, err
@@ -292,7 +292,7 @@ func (a *acquisition) attempt() (res result, err error) {
 		}
 		a.unknown, lastReply = max(a.unknown, 1), time.Now()
 		if asked == mostAsked {
-			res.state = busy // and is undone
+			res.state = busy // and rollback undoes the grant
 			return res, lossError(errLate)
 		}
 	}
@@ -308,7 +308,7 @@ func (a *acquisition) ask(lastReply time.Time) (result, error) {
 	a.abandoned = a.abandoned || answer.Abandoned
 	a.unanswered = answer.Unanswered
 	a.queued = a.queued || res.queued
-	// A script that Redis has stopped half way has written something, perhaps.
+	// A script that Redis has stopped half way may have written data.
 	if err != nil && answered(err) {
 		a.unknown = max(a.unknown, 1)
 	}
@@ -343,7 +343,7 @@ func (a *acquisition) await(res result) error {
 	a.span.waits()
 	a.span.ends(PathPolled)
 	delay := e.pollDelay(res.wait)
-	if !res.queued && a.subscription.refused() { // what it has left in Redis is its place there
+	if !res.queued && a.subscription.refused() { // a queued waiter keeps its place in Redis, and need not ask often
 		delay = min(delay, a.polling.next(a.lastReply, res.wait))
 	}
 	p := &a.waitOptions
@@ -352,7 +352,7 @@ func (a *acquisition) await(res result) error {
 	} else {
 		p = a.group.waiting(p)
 		if turned {
-			// It asks again in a moment. If others passed its wait queues before, each of them would ask too.
+			// The caller asks again in a moment. Other callers that passed its wait queues before would each ask too.
 			delay = min(delay, reserveTime)
 		}
 		a.group.letGo(res.at, turned)
@@ -401,7 +401,7 @@ func (e *engine) pollDelay(lease time.Duration) time.Duration {
 	return min(lease+time.Millisecond+rand.N(10*time.Millisecond), e.maxWakeDelay)
 }
 
-// rollback undoes what the attempts may have left in Redis that the caller does not have.
+// rollback undoes the attempts that may have left a hold or an entry in Redis which the caller does not have.
 func (a *acquisition) rollback(res result, err error, returned bool) {
 	if a.asking { // a hook has ended the goroutine
 		a.unknown = max(a.unknown, 1)
@@ -449,8 +449,8 @@ func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
 	o.undoOrphan(o.wants, res, err)
 }
 
-// undoOrphan undoes an attempt that was answered too late for its caller: the caller has
-// given up; or another try of the attempt was granted, and that hold is over.
+// undoOrphan undoes an attempt that was answered too late for its caller. The caller has
+// given up; or another try of the attempt was granted, and the hold of that try is over.
 func (a *acquisition) undoOrphan(wants []want, res result, err error) {
 	unknown := 0
 	switch {
@@ -458,7 +458,7 @@ func (a *acquisition) undoOrphan(wants []want, res result, err error) {
 		return
 	case err != nil && mayHaveRun(err):
 		unknown = 1
-	case err != nil && !answered(err): // else half of it has run, perhaps
+	case err != nil && !answered(err): // after an answer, half of the script may have run
 		return
 	}
 	wants = a.group.now(wants)
@@ -484,7 +484,7 @@ func (h *hold) isNeeded() bool {
 	return true
 }
 
-// conclude notes what has become of the attempts: all that was wanted is held, or nothing of it.
+// conclude notes the outcome of the attempts: all wants are held, or none.
 func (a *acquisition) conclude(res result, err error) error {
 	if len(a.wants) == 0 {
 		return err
@@ -510,7 +510,7 @@ func confirm(all names, wants []want, res result, err error) error {
 	}
 	for _, w := range wants {
 		if w.level > 1 && !w.hold.name.engine.watchdog.watches(&w.hold.record.lease) {
-			w.hold.lose(errLapsed) // the watchdog has found it over, and is just going to say so
+			w.hold.lose(errLapsed) // the watchdog has found the lease over, and is about to end the hold
 		}
 	}
 	all.Lock()
@@ -528,11 +528,11 @@ func confirm(all names, wants []want, res result, err error) error {
 	return nil
 }
 
-// lossLocked is why the caller does not have what was granted, or nil.
+// lossLocked is why the caller does not have the wants that were granted, or nil.
 func lossLocked(wants []want) (err error) {
 	for _, w := range wants {
 		switch h := w.hold; {
-		case h.state == lost || h.state == over: // now, or while we asked
+		case h.state == lost || h.state == over: // now, or while the attempt was under way
 			h.lossReported = true
 			err = cmp.Or(err, h.loss, errGivenBack)
 		case h.state == fresh && h.name.closed:
@@ -542,7 +542,7 @@ func lossLocked(wants []want) (err error) {
 	return err
 }
 
-// grantLocked notes that what w asked for, at sent, is held since now.
+// grantLocked notes that the attempt of w, sent at sent, was granted: the level is held from now on.
 func (w *want) grantLocked(token int64, sent time.Time) {
 	h := w.hold
 	e := h.name.engine
@@ -562,7 +562,7 @@ func (w *want) grantLocked(token int64, sent time.Time) {
 	h.openLocked()
 }
 
-// dismissLocked ends w, which the caller does not get.
+// dismissLocked ends w, which was not granted to the caller.
 func (a *acquisition) dismissLocked(w want, res result) {
 	h := w.hold
 	if h.state == fresh {
@@ -571,11 +571,11 @@ func (a *acquisition) dismissLocked(w want, res result) {
 		}
 		h.leaveQueueLocked()
 	} else {
-		h.leaseUncertain = true // perhaps: what was asked for may have been granted
+		h.leaseUncertain = true // the attempt may have been granted, with a longer lease
 	}
 	switch {
-	case res.state != held: // and rollback has seen to what it left
-	case h.state == lost || h.state == over && len(h.record.holds) == 0: // else it is the record of those who share it
+	case res.state != held: // rollback has undone the attempts
+	case h.state == lost || h.state == over && len(h.record.holds) == 0: // no other hold shares the record
 		a.engine.workers.spawn(h.clear)
 	default:
 		a.engine.workers.spawn(func() { _ = a.engine.undoOne(a.Ctx, h.verbs(), w.attempt, 0) })
@@ -583,7 +583,7 @@ func (a *acquisition) dismissLocked(w want, res result) {
 }
 
 // withOtherHalves is wants with the holds that their owner has on the other halves by
-// now: they may come while this one waits.
+// now: the owner may acquire one while this caller waits.
 func withOtherHalves(wants []want) []want {
 	var changed []want
 	for i, w := range wants {
@@ -597,7 +597,7 @@ func withOtherHalves(wants []want) []want {
 		if other == nil || other.field == w.otherHalf || !other.nameField() {
 			continue
 		}
-		if changed == nil { // an attempt that was abandoned still looks at the old ones
+		if changed == nil { // an abandoned attempt still reads the old wants
 			changed = slices.Clone(wants)
 		}
 		changed[i].otherHalf = other.field
@@ -609,8 +609,8 @@ func withOtherHalves(wants []want) []want {
 }
 
 // nameField notes that the field of h is going to be sent by an attempt on the other half, so that h is not handed
-// over or shared. It returns false if h is over by now, or shared: then other holds are in
-// the way beside h, unless they all ask for the other half.
+// over or shared. It returns false if h is over by now. It also returns false if h is shared: then other holds are
+// in the way beside h, unless they all ask for the other half.
 func (h *hold) nameField() bool {
 	n := h.name
 	n.mu.Lock()
@@ -631,7 +631,7 @@ func (h *hold) nameField() bool {
 	return true
 }
 
-// otherHalfAmong is the hold on the other half of w that is wanted too.
+// otherHalfAmong is the hold among wants that is on the other half of w, or nil.
 func otherHalfAmong(wants []want, w want) *hold {
 	for _, other := range wants {
 		if other.hold.key.id == w.hold.lock.otherHalf() {
