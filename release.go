@@ -1,11 +1,11 @@
 package relock
 
-// Giving back: the one path by which a level is given back; the undoing of attempts
+// Giving back: the one path by which a level is given back; the undo of attempts
 // that were given up; and force.
 //
-// Rules: the level is given back here whatever Redis says: an Unlock is owed once, and a
-// hold that no caller is going to unlock must not be renewed. A release that finds nothing to
-// release is done if an earlier try of it may have run, and a loss if not.
+// Rules: the level is given back in this process also when Redis answers an error or nothing: an
+// Unlock is owed once, and a hold that no caller is going to unlock must not be renewed. A release
+// that finds no record has succeeded if an earlier try of it may have run; otherwise it reports a loss.
 
 import (
 	"context"
@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	unlockTime = 5 * time.Second // what Unlock and an undo take at most
+	unlockTime = 5 * time.Second // how long Unlock and an undo take at most
 	clearPause = time.Second     // before a record that could not be cleared is cleared again
 )
 
-// release gives back one level. It does not look at ctx's end, and works after Close.
+// release gives back one level. It ignores the end of ctx, and works after Close.
 func (e *engine) release(ctx context.Context, b lockType, o owner) error {
 	e.workers.begin()
 	defer e.workers.end()
@@ -45,7 +45,7 @@ func (e *engine) release(ctx context.Context, b lockType, o owner) error {
 	case loss != nil && (left > 0 || errors.Is(loss, errGone)):
 		h.unlockHold()
 		return loss
-	case left == 0 && !last: // it was handed over, or others share the record
+	case left == 0 && !last: // the hold was handed over, or other holds share the record
 		h.unlockHold()
 		e.observeRelease(ctx, h, 0, nil)
 		return nil
@@ -67,8 +67,8 @@ func (n *name) releaseUnconfirmed(ctx context.Context, b lockType, o owner, err 
 	return err
 }
 
-// releaseRecord has the levels of h set to left in Redis, whose owner mutex the caller has
-// until then, and reports what has become of it. The hold may have been lost before.
+// releaseRecord sets the levels of h to left in Redis, and reports the outcome. The caller has the owner
+// mutex of h, and releaseRecord unlocks it. The hold may have been lost before.
 func (h *hold) releaseRecord(ctx context.Context, p *waitOptions, left int, loss error) error {
 	e := h.name.engine
 	there, unknown, err := h.setLevels(p, left)
@@ -76,13 +76,13 @@ func (h *hold) releaseRecord(ctx context.Context, p *waitOptions, left int, loss
 		e.workers.spawn(h.clear)
 	}
 	switch {
-	case loss != nil: // but its record may still have been there
+	case loss != nil: // the record may still have been there
 		return loss
 	case errors.Is(err, ErrNotALock): // the record was replaced by something else
 		return h.foundGone(left, err)
 	case err != nil:
 		err = unconfirmed(err)
-	case there || left == 0 && unknown > 0: // an earlier try has done it
+	case there || left == 0 && unknown > 0: // this try, or an earlier one, has released the record
 	default:
 		return h.foundGone(left, errGone)
 	}
@@ -100,8 +100,8 @@ func (h *hold) foundGone(left int, why error) error {
 	return lossError(why)
 }
 
-// setLevels has the levels of h set to left in Redis, unlocks the hold, and with the last
-// level lets the next waiter contend for the lock: whatever Redis says.
+// setLevels sets the levels of h to left in Redis, and unlocks the hold. With the last level it lets the
+// next waiter contend for the lock, also after an error.
 func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err error) {
 	returned, heard := false, 0
 	defer func() { // also when a hook of the Redis client ends the goroutine
@@ -115,8 +115,8 @@ func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err
 	return r[0] == 1, unknown, err
 }
 
-// endRelease unlocks h, whose release so many others have heard. With the last level it lets the
-// next waiter contend for the lock.
+// endRelease unlocks h. With the last level it lets the next waiter contend for the lock. The
+// message of the release has reached so many other clients.
 func (h *hold) endRelease(left, others int) {
 	e := h.name.engine
 	h.name.mu.Lock()
@@ -130,7 +130,7 @@ func (h *hold) endRelease(left, others int) {
 	h.unlockHoldLocked()
 }
 
-// others is how many of those that heard the release of h are not this Client.
+// others is how many connections of other Clients received the release of h, out of heard.
 func (h *hold) others(heard int) int {
 	if heard > 0 && h.name.engine.pubsub.hearsForNobody(h.verbs().channel(attempt{})) {
 		return heard - 1
@@ -145,12 +145,12 @@ func unconfirmed(err error) error {
 	return fmt.Errorf("not confirmed: the release goes on in the background until the record is gone or its lease is over: %w", err)
 }
 
-// giveBack takes one level from the hold, and with the last one hands the lock over or ends the hold here. It
-// returns the levels that are left, and whether the record is to be released.
+// giveBack takes one level from the hold. With the last level it hands the lock over, or ends the hold in this
+// process. It returns the levels that are left, and whether the caller has to release the record.
 func (h *hold) giveBack() (left int, last bool) {
 	n := h.name
 	n.mu.Lock()
-	if len(h.guards) > 0 && h.successorLocked() != nil { // they end before the next one is in
+	if len(h.guards) > 0 && h.successorLocked() != nil { // the guards end before the successor holds the lock
 		guards := h.takeGuardsLocked()
 		n.mu.Unlock()
 		endGuards(guards, nil)
@@ -165,13 +165,13 @@ func (h *hold) giveBack() (left int, last bool) {
 	return left, last
 }
 
-// giveBackLocked also returns the guards that are to be ended.
+// giveBackLocked is giveBack without a handover. It also returns the guards that the caller has to end.
 func (h *hold) giveBackLocked() (left int, last bool, guards []*guardEnd) {
 	if h.state != over {
 		h.levels--
 		left = h.levels
 	}
-	if left > 0 || h.state == over { // perhaps since its owner looked
+	if left > 0 || h.state == over { // the hold may have ended after its owner looked
 		return left, false, nil
 	}
 	last = h.state == lost || h.leaveRecordLocked()
@@ -183,16 +183,16 @@ func (h *hold) giveBackLocked() (left int, last bool, guards []*guardEnd) {
 	return 0, last, h.takeGuardsLocked()
 }
 
-// clear takes whatever there is of the hold out of Redis, and lets the next waiter
-// contend for its lock. It tries for as long as the record may last: until the lease
-// is over; and where the other half renews that lease, for as long as it does.
+// clear deletes the hold from Redis, and lets the next waiter contend for its lock. It
+// tries for as long as the record may last: until the lease is over; and where the other
+// half renews that lease, as long as the other half is held.
 func (h *hold) clear() {
 	e := h.name.engine
 	ctx := h.key.owner.in(context.Background())
 	end := h.recordEnd()
 	for e.undoOne(ctx, h.verbs(), attempt{field: h.field, level: 1}, 1) != nil && (time.Now().Before(end) || h.keptByOtherHalf()) {
 		if e.waitOptionsFor(ctx).sleep(nil, nil, clearPause) != nil {
-			break // nothing is renewed any more
+			break // closed: no lease is renewed any more
 		}
 	}
 	h.leaveQueue()
@@ -226,35 +226,35 @@ func (e *engine) undoAll(ctx context.Context, wants []want, unknown int) {
 	all.Wait()
 }
 
-// undoOne undoes an attempt. Tries of it whose answer is not known may still be on
-// their way, so undoOne looks again, a few times; but for a single one only until
-// it has found it. The error is that of what could not be undone.
+// undoOne undoes an attempt. Tries of the attempt without a known answer may still be on
+// their way, so undoOne repeats the undo a few times. If only one try is unknown, it stops
+// as soon as an undo has found the hold. The error says why the undo failed.
 func (e *engine) undoOne(ctx context.Context, b lockType, a attempt, unknown int) error {
 	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second} {
 		p := &waitOptions{Wait: send.Wait{Ctx: context.WithoutCancel(ctx), Background: true}}
 		if pause > 0 {
-			_ = p.sleep(e.closed, nil, pause) // Close does not wait so long
+			_ = p.sleep(e.closed, nil, pause) // Close ends the pause
 		}
 		p.Deadline = time.Now().Add(unlockTime)
 		answer := e.sender.Do(&p.Wait, send.Request{Call: b.undo(a)}, time.Now())
 		r, err := answer.Reply()
 		there := r[0] == 1
-		if unknown == 0 || unknown == 1 && there || err != nil { // what cannot be undone lapses with its lease
+		if unknown == 0 || unknown == 1 && there || err != nil { // a hold whose undo fails lapses with its lease
 			return err
 		}
 	}
 	return nil
 }
 
-// send sends a call until Redis answers. A caller that has had a reply, at lastReply, rides out a failover.
+// send sends a call until Redis answers. A caller that has had a reply, at lastReply, retries for one watchdog timeout.
 func (e *engine) send(p *waitOptions, c call, lastReply time.Time) (r reply, unknown int, err error) {
 	answer := e.sender.Do(&p.Wait, send.Request{Call: c}, lastReply)
 	r, err = answer.Reply()
 	return r, answer.Unknown, err
 }
 
-// force frees b, whoever holds it, and ends the holds that this process had on
-// it. It is sent once: a repetition could free a later hold.
+// force frees b for any holder, and ends the holds that this process had on
+// it. The request is sent once: a repeated one could free a later hold.
 func (e *engine) force(ctx context.Context, b lockType) (bool, error) {
 	p := e.waitOptionsFor(ctx)
 	p.Inline = false // no second try would wait longer for a connection
@@ -271,7 +271,7 @@ func (e *engine) force(ctx context.Context, b lockType) (bool, error) {
 	return true, nil
 }
 
-// endForced ends the holds of a lock that was forced open, and reports that.
+// endForced ends and reports the holds of a lock that was forced open.
 func endForced(before []*record) {
 	var lost []*hold
 	for _, r := range before {
