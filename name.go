@@ -1,11 +1,11 @@
 package relock
 
-// The state of a lock's name in this process: who holds it, who waits for it, and
-// the record in Redis that they share.
+// The state of a lock's name in this process: the owners that hold it, the callers that wait for it,
+// and the records that the holds have in Redis.
 //
 // Rules: a name that is in use has one object, with one mutex that guards everything
 // under that name: holds, wait queues, and records. The table knows the names and
-// nothing of their state; only Close looks at all of them. Nothing that blocks, no
+// nothing of their state; only Close looks at all names. No blocking call, no
 // request and no code of the user runs while a mutex is held. A caller that needs
 // several names locks them in the order of their texts (see names).
 
@@ -28,7 +28,7 @@ type nameTable struct {
 type name struct {
 	engine *engine
 	text   string
-	users  int // calls, holds that are known, and wait queues
+	users  int // calls, registered holds, and registered wait queues
 
 	mu     sync.Mutex // guards below, and the fields of holds, wait queues and records that say so
 	closed bool       // the Client is
@@ -37,7 +37,7 @@ type name struct {
 	groups map[holdKey][]*group
 }
 
-// use returns the name called text for a caller, which calls done in the end.
+// use returns the name called text. Its caller must call done in the end.
 func (e *engine) use(text string) *name {
 	t := &e.table
 	t.mu.Lock()
@@ -51,7 +51,7 @@ func (e *engine) use(text string) *name {
 	return n
 }
 
-// keep adds a user to a name that has one.
+// keep adds a user to a name that is in use.
 func (n *name) keep() {
 	t := &n.engine.table
 	t.mu.Lock()
@@ -59,7 +59,7 @@ func (n *name) keep() {
 	n.users++
 }
 
-// done takes a user away. The last one takes the name out of the table.
+// done removes a user. The last user removes the name from the table.
 func (n *name) done() {
 	t := &n.engine.table
 	t.mu.Lock()
@@ -69,7 +69,7 @@ func (n *name) done() {
 	}
 }
 
-// close returns all names; those that come later are closed from the start.
+// close returns all names; names that are made later are closed from the start.
 func (t *nameTable) close() []*name {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -81,7 +81,7 @@ func (t *nameTable) close() []*name {
 	return all
 }
 
-// names are several names, in the order of their texts and each once. They are locked together.
+// names are several names, in the order of their texts and each once. Lock locks all of them.
 type names []*name
 
 func (e *engine) useAll(bs []lockType) names {
@@ -116,7 +116,7 @@ func (ns names) Unlock() {
 	}
 }
 
-// find returns the hold that o has on the half, or lost; nil where there is none.
+// find returns the hold that o has, or has lost, on the half; nil where there is none.
 func (n *name) find(id lockID, o owner) *hold {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -127,7 +127,7 @@ func (n *name) find(id lockID, o owner) *hold {
 	return h
 }
 
-// newHoldLocked makes a fresh hold. Its caller has the owner mutex of it.
+// newHoldLocked makes a fresh hold. Its caller has the owner mutex of the hold.
 func (n *name) newHoldLocked(b description, key holdKey) *hold {
 	h := &hold{name: n, lock: b, key: key, registered: true}
 	h.owner.TryEnter()
@@ -136,7 +136,7 @@ func (n *name) newHoldLocked(b description, key holdKey) *hold {
 	return h
 }
 
-// forgetLocked takes h out of the holds that are known.
+// forgetLocked takes h out of the registered holds.
 func (n *name) forgetLocked(h *hold) {
 	if h.registered {
 		h.registered = false
@@ -174,7 +174,7 @@ func (n *name) findQueueLocked(id lockID) *waitQueue {
 	return nil
 }
 
-// dropQueueLocked forgets a wait queue that nobody has and that admits nobody to a shared record.
+// dropQueueLocked forgets a wait queue that is free and has no record for newcomers to share.
 func (n *name) dropQueueLocked(g *waitQueue) {
 	if !g.Taken() && g.shared == nil && g.registered {
 		g.registered = false
@@ -197,7 +197,7 @@ func (e *engine) recordsOf(id lockID) (all []*record) {
 	return all
 }
 
-// newField makes the name of an acquisition in the record.
+// newField makes the field of an acquisition: client, owner and number.
 func (e *engine) newField(o owner) string {
 	var room [96]byte
 	field := append(append(room[:0], e.id...), ':')
