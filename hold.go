@@ -1,12 +1,11 @@
 package relock
 
-// A hold is what one owner has of one lock, from asking for it until it is given
+// A hold is the relation of one owner to one lock, from the first attempt until the lock is given
 // back or lost.
 //
-// Rules: a hold is used once, from fresh to over. It is lost at most once, whoever
-// notices first: the watchdog, a request that found no record, or a guard that looks
-// at the clock. Callers of the same owner are at a hold one at a time: the owner mutex of the
-// hold is a queue, which a caller can leave.
+// Rules: a hold is used once, from fresh to over. It is lost at most once: the watchdog, a request
+// that found no record, or a guard that looks at the clock notices first. Callers of one owner use a
+// hold one at a time: the owner mutex of the hold is a queue, which a caller can leave.
 
 import (
 	"cmp"
@@ -18,18 +17,18 @@ import (
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
-const expiredKept = 1024 // lapsed holds remembered, so that a late Unlock is told of the loss
+const expiredKept = 1024 // lapsed holds remembered, so that a late Unlock returns ErrLockLost
 
 type holdState int
 
 const (
-	fresh   holdState = iota // not taken yet
-	holding                  // taken
-	lost                     // and its owner has still to hear of it
+	fresh   holdState = iota // not acquired yet
+	holding                  // acquired
+	lost                     // its owner has not called Unlock or Lock since
 	over                     // given back, or handed over
 )
 
-// A lockID is the name of a lock, and which half of it is meant if it has two.
+// A lockID is the name of a lock, and the half if the lock has two.
 type lockID struct {
 	name, half string
 }
@@ -43,46 +42,46 @@ type hold struct {
 	name   *name
 	lock   description
 	key    holdKey
-	field  string     // in the record: that of its record; empty until it is asked for
+	field  string     // of its record in Redis; empty before the first attempt
 	keeper holdKeeper // set while the hold is fresh; nil: the watchdog keeps its record in Redis
 
 	// guarded by name.mu
-	registered bool                   // with its name
+	registered bool                   // in the map of its name
 	owner      waitqueue.Queue[*hold] // the owner mutex
-	queue      *waitQueue             // that the hold has passed; or nil
+	queue      *waitQueue             // the wait queue that admitted the hold, and that it occupies; or nil
 	state      holdState
-	record     *record       // from holding on
-	own        record        // the first one may be this
-	place      int           // among the holds of the record
+	record     *record       // set from holding on
+	own        record        // memory for a record of this hold
+	place      int           // index among the holds of the record
 	since      time.Duration // on the clock of the watchdog: of the attempt that was granted, or of the handover
 	levels     int
 	token      int64
 	loss       error // why, when lost
 
 	named        bool // its field was sent by an attempt on the other half
-	handedOver   bool // the lock, or its record, was handed to it,
-	takesOver    bool // and it still takes the record over by an attempt of its own
-	uncollected  bool // the lock was handed to its caller, who has not come to it yet,
-	unreported   bool // and never will: it was lost before
+	handedOver   bool // the lock, or its record, was handed to this hold
+	takesOver    bool // the record was handed over, and an attempt of this hold has to take it
+	uncollected  bool // the lock was handed to this hold, and its caller has not run since
+	unreported   bool // no loss is reported: the hold was lost before its caller ran
 	expired      bool // lost because its explicit lease ran out: it needs no Unlock
 	lossReported bool // by a re-entry
 	// The record may outlive the lease, because a re-entry with a longer one was given up.
 	leaseUncertain bool
-	guards         map[<-chan struct{}]*guardEnd // by what their parents end with
+	guards         map[<-chan struct{}]*guardEnd // by the Done channel of their parents
 }
 
-// A holdKeeper keeps a hold that has no record of its own in Redis. No request renews such a hold: its keeper is asked
-// every third of the lease, and whenever the hold is looked at.
+// A holdKeeper keeps a hold that has no record of its own in Redis. No request renews such a hold: the watchdog asks
+// its keeper every third of the lease, and every check of the hold asks the keeper too.
 type holdKeeper interface {
-	// check says why the hold can no longer be trusted, or nil. It looks at no clock of the watchdog.
+	// check says why the hold can no longer be trusted, or nil. It does not use the clock of the watchdog.
 	check() error
-	// renew says whether the hold can be trusted on, and repairs what the hold stands on. It does not block.
+	// renew says whether the hold can be trusted further, and repairs its components. It does not block.
 	renew() bool
-	// lost hears that the hold was lost, and gives back what is left of it. It does not block.
+	// lost is called when the hold was lost, and gives back the rest of it. It does not block.
 	lost()
 }
 
-// verbs are those of a hold that has a record in Redis.
+// verbs are the calls of a hold that has a record in Redis.
 func (h *hold) verbs() lockType { return h.lock.(lockType) }
 
 // forgottenLocked says whether the next acquire is a fresh one.
@@ -103,7 +102,7 @@ func (h *hold) withName(loss error) error {
 }
 
 // lockHold finds the hold that o has on the lock, and keeps other callers of o away from it
-// until unlockHold. Where there is none it makes a fresh one, or returns nil.
+// until unlockHold. Where there is none, it makes a fresh hold if makeOne is set, and else returns nil.
 func (n *name) lockHold(p *waitOptions, b description, o owner, makeOne bool) (*hold, error) {
 	key := holdKey{b.id(), o}
 	n.mu.Lock()
@@ -118,7 +117,7 @@ func (n *name) lockHold(p *waitOptions, b description, o owner, makeOne bool) (*
 		}
 		patient := *p
 		if h.state == holding {
-			patient.NoWait = false // this owner holds the lock, and its other caller will soon be done
+			patient.NoWait = false // this owner holds the lock, and the other caller of the owner will soon be done
 		}
 		if err := n.engine.enterLocked(&n.mu, &patient, &h.owner); err != nil {
 			return nil, err
@@ -130,21 +129,21 @@ func (n *name) lockHold(p *waitOptions, b description, o owner, makeOne bool) (*
 		if h.registered {
 			return h, nil
 		}
-		h.owner.Release() // it is over: look again
+		h.owner.Release() // the hold is over: look again
 	}
 }
 
-// unlockHold lets the next caller of the owner at the hold.
+// unlockHold releases the owner mutex: the next caller of the owner may use the hold.
 func (h *hold) unlockHold() {
 	h.name.mu.Lock()
 	defer h.name.mu.Unlock()
 	h.unlockHoldLocked()
 }
 
-// unlockHoldLocked forgets the hold if there is nothing to remember.
+// unlockHoldLocked is unlockHold for callers with the mutex. It forgets a hold that is not acquired, or over.
 func (h *hold) unlockHoldLocked() {
 	if h.state == fresh {
-		h.leaveQueueLocked() // a hook of the Redis client has panicked: else it has left by now
+		h.leaveQueueLocked() // has an effect only after a panic in a hook of the Redis client
 	}
 	if h.state == fresh || h.state == over {
 		h.name.forgetLocked(h)
@@ -152,7 +151,7 @@ func (h *hold) unlockHoldLocked() {
 	h.owner.Release()
 }
 
-// expireLocked ends h if its time is over, whether or not a timer has come to it. It lets go of the mutex for that.
+// expireLocked ends h if its time is over, also before a timer has fired. It lets go of the mutex meanwhile.
 func (n *name) expireLocked(h *hold) {
 	if h.state != holding || h.keeper == nil && n.engine.watchdog.trusted(&h.record.lease) {
 		return
@@ -171,7 +170,7 @@ func (h *hold) expireIfDue() {
 	h.name.expireLocked(h)
 }
 
-// due is why the hold can no longer be trusted, or nil. It looks at the clock, and asks the keeper.
+// due is why the hold can no longer be trusted, or nil. It reads the clock, and asks the keeper.
 func (h *hold) due() error {
 	h.name.mu.Lock()
 	holds := h.state == holding
@@ -187,15 +186,15 @@ func (h *hold) due() error {
 	return nil
 }
 
-// loseIfDue ends the hold if its time is over: for a loss that the Client notices by itself.
+// loseIfDue ends the hold if its time is over. It is for losses that the Client notices by itself.
 func (h *hold) loseIfDue() {
 	if cause := h.due(); cause != nil {
 		h.loseUnasked(cause)
 	}
 }
 
-// lose ends the hold as lost, and those that share its record. Only the first call does
-// anything, and returns true. It is for calls of the owner, which report the loss themselves.
+// lose ends the hold as lost, and the holds that share its record. Only the first call has an effect,
+// and returns true. It is for calls of the owner, which report the loss themselves.
 func (h *hold) lose(cause error) bool {
 	if !h.loseAlone(cause) {
 		return false
@@ -205,7 +204,7 @@ func (h *hold) lose(cause error) bool {
 	return true
 }
 
-// loseUnasked is lose for a loss that the Client notices by itself: the reporter reports it.
+// loseUnasked is lose for a loss that the Client notices by itself: the reporter reports the loss.
 func (h *hold) loseUnasked(cause error) {
 	if h.loseAlone(cause) {
 		h.name.engine.reporter.later(h.observeEnd(cause))
@@ -213,7 +212,7 @@ func (h *hold) loseUnasked(cause error) {
 	}
 }
 
-// loseAlone is lose for this one hold, without a report. leaseEnded has to tell the others.
+// loseAlone is lose for this one hold, without a report. leaseEnded ends the other holds of the record.
 func (h *hold) loseAlone(cause error) bool {
 	n := h.name
 	e := n.engine
@@ -240,7 +239,8 @@ func (h *hold) loseAlone(cause error) bool {
 	h.expired = !renewed && lapsed
 	h.leaveQueueLocked()
 	other := n.otherHalfLocked(h)
-	if h.expired && (h.leaseUncertain || other != nil && other.state != over && other.state != lost) { // a record that is kept alive, or is about to be, keeps this hold in it
+	// A record that is kept alive, or is about to be, would keep this hold in it.
+	if h.expired && (h.leaseUncertain || other != nil && other.state != over && other.state != lost) {
 		e.workers.spawn(h.clear)
 	}
 	guards := h.takeGuardsLocked()
@@ -307,14 +307,14 @@ func (n *name) notHeldError(id lockID, o owner) error {
 	return fmt.Errorf("%w: %v asked, nobody holds it here", ErrNotHeld, o)
 }
 
-// A expiredRing remembers the last holds whose explicit lease has run out. No caller has to unlock them.
+// An expiredRing remembers the last holds whose explicit lease has run out. No caller has to unlock them.
 type expiredRing struct {
 	mu    sync.Mutex // guards below; a leaf
 	holds []*hold
 	next  int
 }
 
-// remember keeps h, and forgets the hold that has been in the ring for longest.
+// remember keeps h, and forgets the oldest hold of the ring.
 func (r *expiredRing) remember(h *hold) {
 	if oldest := r.replace(h); oldest != nil {
 		oldest.name.mu.Lock()
