@@ -3,28 +3,28 @@ package relock
 // The record that a hold has in Redis, or that several holds of this process share.
 //
 // Rules: a record is one field in Redis, from the attempt that was granted until the
-// release. The field belongs to this record alone, and is released once: when the last hold has left. What
-// ends the lease of the record ends every hold of it.
+// release. The field belongs to this record alone, and is released once: when the last hold has left.
+// The end of its lease ends every hold of the record.
 
 import "time"
 
 type record struct {
 	name   *name
 	lock   description
-	keeper holdKeeper    // of its only hold, which has nothing in Redis itself; or nil
+	keeper holdKeeper    // of its only hold, which has no field in Redis; or nil
 	field  string        // in Redis
-	since  time.Duration // on the clock of the watchdog: of the answer; trust is counted from before the request
+	since  time.Duration // on the clock of the watchdog: when the answer came; trust counts from before the request
 	lease  lease
 
 	// guarded by name.mu
-	holds []*hold  // whose it is
-	room  [1]*hold // of holds
-	ended bool     // lost, whoever has it by now
+	holds []*hold  // that share the record
+	room  [1]*hold // memory for holds
+	ended bool     // the record is lost for all its holds
 
-	handedOn bool // to a hold that has a record of its own in the same field
+	handedOn bool // the field was handed over to a hold that makes a record of its own with it
 }
 
-// newRecord is that of h, which was granted by an answer that came at since.
+// newRecord is the record of h, which was granted by an answer that came at since.
 func (h *hold) newRecord(since time.Duration) *record {
 	r := &h.own
 	r.name, r.lock, r.keeper, r.field, r.since, r.holds = h.name, h.lock, h.keeper, h.field, since, r.room[:0]
@@ -41,7 +41,7 @@ func (r *record) joinLocked(h *hold, since time.Duration) {
 	r.holds = append(r.holds, h)
 }
 
-// leaveRecordLocked takes h out of its record, and says whether it was the last.
+// leaveRecordLocked takes h out of its record, and says whether h was the last hold of the record.
 func (h *hold) leaveRecordLocked() bool {
 	r := h.record
 	last := len(r.holds) - 1
@@ -52,8 +52,8 @@ func (h *hold) leaveRecordLocked() bool {
 	return last == 0
 }
 
-// leaseEnded hears from the watchdog, or from a hold that was lost, that the lease has
-// ended: with it all holds end. A hold that has just left makes no difference to the others.
+// leaseEnded ends all holds of the record. The watchdog calls it when the lease has ended, and so does
+// the end of a hold that was lost. A hold that leaves at the same time does not change the loss of the others.
 func (r *record) leaseEnded(cause error) {
 	for _, h := range r.end(cause) {
 		r.name.engine.reporter.later(h.observeEnd(cause))
@@ -64,7 +64,7 @@ func (r *record) leaseEnded(cause error) {
 func (r *record) end(cause error) (lost []*hold) {
 	for {
 		r.name.mu.Lock()
-		r.ended = true // from now on nobody takes it over, or shares it
+		r.ended = true // from now on the record is not handed over or shared
 		last := len(r.holds) - 1
 		if last < 0 {
 			r.name.mu.Unlock()
@@ -78,20 +78,20 @@ func (r *record) end(cause error) (lost []*hold) {
 	}
 }
 
-// holdsNow are the holds of the record by now.
+// holdsNow is a copy of the present holds of the record.
 func (r *record) holdsNow() []*hold {
 	r.name.mu.Lock()
 	defer r.name.mu.Unlock()
 	return append([]*hold(nil), r.holds...)
 }
 
-// isKeptLocked says whether others may rely on r: it is trusted for longer than a moment.
+// isKeptLocked says whether further holds may rely on r: it is trusted for longer than a moment.
 func (r *record) isKeptLocked() bool {
 	e := r.name.engine
 	return !r.ended && lasts(e.watchdog.left(&r.lease), trust(e.watchdogTimeout))
 }
 
-// recordEnd is when the lease of the record of h is over at the latest. A renewal may be on its way.
+// recordEnd is when the lease of the record of h is over at the latest. A renewal may be under way.
 func (h *hold) recordEnd() time.Time {
 	e, r := h.name.engine, h.record
 	if r == nil {
