@@ -3,16 +3,15 @@ package relock
 // Handover: how a lock passes from one goroutine of this process to the next without
 // a round trip.
 //
-// Rules: while the record of a lock is trusted, kept by the watchdog, and the streak of
-// this process is young (turns.go), a holder that unlocks hands the lock to the first
-// waiter in the wait queue, which holds it from that moment on. A waiter that needs a fencing token
-// takes the record over with an attempt of its own.
+// Rules: a holder that unlocks hands the lock to the first waiter in the wait queue, which holds the lock
+// from that moment on. This needs a record that is trusted and kept by the watchdog, and a young streak of
+// this process (turns.go). A waiter that needs a fencing token takes the record over with an attempt of its own.
 
-// handOverLocked hands the lock of h, one level of which is being given back, to the first waiter, if
-// there is one that can have it, and says whether it did.
+// handOverLocked hands the lock of h, one level of which is being given back, to the first waiter if
+// that waiter can have the lock, and says whether it did.
 func (h *hold) handOverLocked() bool {
 	next := h.successorLocked()
-	if next == nil || len(h.guards) > 0 { // made while earlier guards were ended: a real release ends them
+	if next == nil || len(h.guards) > 0 { // guards that were made while earlier ones were ended: a real release ends them
 		return false
 	}
 	n, g, r := h.name, h.queue, h.record
@@ -34,7 +33,7 @@ func (h *hold) handOverLocked() bool {
 	return true
 }
 
-// successorLocked is the hold that the lock of h may be handed to, which is being given back; or nil.
+// successorLocked is the hold that the lock of h may be handed to, or nil. A level of h is being given back.
 func (h *hold) successorLocked() *hold {
 	n, g, r := h.name, h.queue, h.record
 	e := n.engine
@@ -47,21 +46,21 @@ func (h *hold) successorLocked() *hold {
 		return nil
 	case h.named, n.otherHalfLocked(h) != nil, n.otherHalfLocked(next) != nil:
 		return nil // an attempt on the other half by this field would be granted beside the successor
-	case !e.watchdog.renews(&r.lease), !r.isKeptLocked(), left > e.watchdogTimeout: // an explicit lease belongs to its owner alone
-		return nil
+	case !e.watchdog.renews(&r.lease), !r.isKeptLocked(), left > e.watchdogTimeout:
+		return nil // an explicit lease belongs to its owner alone
 	}
 	return next
 }
 
-// An admitted says how a caller of one lock has come past the others of this process. The zero value
-// is for callers that cannot be handed anything, as those that want an explicit lease.
+// An admitted says how a caller of one lock was admitted past the other callers of this process. The zero
+// value is for callers that no lock can be handed to, for example because they want an explicit lease.
 type admitted struct {
-	hold  *hold // of the caller, which is at it; or nil
-	holds bool  // the lock was handed to it: the caller need not ask Redis
+	hold  *hold // of the caller, with its owner mutex unless holds is set; or nil
+	holds bool  // the lock was handed over or shared: the caller need not ask Redis
 }
 
-// admit is where most callers of a hot lock wait: for one level of one lock that another
-// goroutine of this process has, or contends for.
+// admit is where most callers of a hot lock wait. They want one level of one lock, which another
+// goroutine of this process holds or contends for.
 func (n *name) admit(p *waitOptions, b lockType, o owner, explicit bool) (admitted, error) {
 	key, admission := holdKey{b.id(), o}, b.admission()
 	n.mu.Lock()
@@ -85,18 +84,18 @@ func (n *name) admit(p *waitOptions, b lockType, o owner, explicit bool) (admitt
 	}
 }
 
-// admitFirstLocked admits a fresh hold that has found its wait queue open, or has none.
+// admitFirstLocked admits a fresh hold whose wait queue was free, or that needs none.
 func (n *name) admitFirstLocked(h *hold, g *waitQueue) admitted {
 	h.queue, h.field = g, n.engine.newField(h.key.owner)
 	return admitted{hold: h}
 }
 
-// enqueueLocked waits at g. It lets go of the mutex meanwhile.
+// enqueueLocked waits in g. It lets go of the mutex meanwhile.
 func (n *name) enqueueLocked(p *waitOptions, g *waitQueue, h *hold) (admitted, error) {
 	w := g.Add(h, n.engine.number(p))
 	err := n.engine.awaitLocked(&n.mu, p, w)
 	switch {
-	case h.handedOver: // before anything else happened: nobody else could release it
+	case h.handedOver: // checked before err: no other caller can release this hold
 		p.span.ends(PathHandover)
 		h.uncollected = false
 		if !h.takesOver && h.state != over && !h.record.isKeptLocked() {
@@ -121,11 +120,11 @@ func (n *name) enqueueLocked(p *waitOptions, g *waitQueue, h *hold) (admitted, e
 	return admitted{hold: h}, nil
 }
 
-// refuseLocked gives back a lock that was handed to h, as its trust was over, or nearly so, before its caller came to
-// it: the process was stopped in between. The caller asks for a hold of its own; the old record is
-// cleared meanwhile. It lets go of the mutex for a moment.
+// refuseLocked gives back a lock that was handed to h. Its trust was over, or nearly so, before the caller of h
+// ran again: the process was stopped in between. The caller asks for a hold of its own; the old record is
+// cleared meanwhile. refuseLocked lets go of the mutex for a moment.
 func (n *name) refuseLocked(h *hold) admitted {
-	e, g, shares := n.engine, h.queue, h.levels > 1 // other callers of the owner have come in meanwhile
+	e, g, shares := n.engine, h.queue, h.levels > 1 // shares: other callers of the owner have re-entered h meanwhile
 	last, guards := true, []*guardEnd(nil)
 	if h.state == lost {
 		h.levels--
