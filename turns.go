@@ -1,13 +1,13 @@
 package relock
 
-// Turns: how long this process hands a lock on inside itself, and for how long it
+// Turns: how long this process hands a lock over inside itself, and for how long it
 // lets other processes go first after that.
 //
 // Rules: a streak is the time for which this process has had a lock without another
-// process in between. When it has lasted for a slice, the lock is really released,
-// and others attempt first: now, and until each of them has had the lock once. The
-// methods of turns are all that the rest of the package knows of this; the mutex of the
-// name guards them. Times are on the clock of the watchdog.
+// process in between. When the streak has lasted for a slice, the lock is released in Redis,
+// and other processes attempt first: now, and until each of them has had the lock once. The
+// rest of the package uses only the methods of turns; the mutex of the name guards them.
+// Times are on the clock of the watchdog.
 
 import (
 	"sync/atomic"
@@ -15,27 +15,31 @@ import (
 )
 
 const (
-	sliceTrips  = 16                     // a slice lasts so many round trips, where those are long,
-	longSlice   = 100 * time.Millisecond // but for their sake no longer than this
+	sliceTrips  = 16                     // where round trips are long, a slice lasts this many of them,
+	longSlice   = 100 * time.Millisecond // but no longer than this
 	mostPassed  = 1 << 16                // handovers of one streak
-	leastYield  = time.Millisecond       // the start that others get, at least
-	mostYield   = 20 * time.Millisecond  // and at most
-	mostYielded = 1024                   // releases after which others go first again
+	leastYield  = time.Millisecond       // the least head start of other processes
+	mostYield   = 20 * time.Millisecond  // the longest one
+	mostYielded = 1024                   // releases of other processes after which they go first again
 
-	unheardFor   = time.Second           // so often a process whose releases nobody hears lets others go first all the same,
-	unheardYield = 15 * time.Millisecond // for so long and a round trip: longer than waiters sleep that may not subscribe
+	// A process whose releases reach no other client still lets other processes go first: once in unheardFor, for
+	// unheardYield and a round trip. This is longer than the sleep of waiters that may not subscribe.
+	unheardFor   = time.Second
+	unheardYield = 15 * time.Millisecond
 )
 
 type turns struct {
 	since time.Duration // of the streak; 0: there is none
-	until time.Duration // others go first
+	until time.Duration // until then other processes go first
 
-	passed  int  // handovers
-	yielded int  // releases still to come after which others go first too
-	offered bool // others went first the last time, and
-	missed  int  // so often none of them had the lock then
+	passed  int  // handovers of the streak
+	yielded int  // releases of other processes still to come, after which they go first too
+	offered bool // other processes went first the last time
+	missed  int  // how often in a row none of them had the lock then
 
-	unheard time.Duration // since when nobody has heard a release, or others went first because of that; 0: somebody has
+	// Since when no client has received a release, or when other processes last went first because of that. 0: the
+	// last release was received.
+	unheard time.Duration
 }
 
 // A pace is how fast locks can change hands.
@@ -44,7 +48,7 @@ type pace struct {
 	slice time.Duration // how long a streak may last; 0: nothing is handed over
 }
 
-// granted notes that this process holds the lock since now.
+// granted notes that this process holds the lock from now on.
 func (t *turns) granted(now time.Duration) {
 	if t.since == 0 {
 		t.since = now
@@ -58,9 +62,9 @@ func (t *turns) mayHandOver(now time.Duration, p pace) bool {
 
 func (t *turns) handedOver() { t.passed++ }
 
-// released notes a real release, which so many others have heard. If the streak was long enough,
-// others go first. They get a longer start if none of them was quick enough the last time.
-// Where nobody has heard the release, there may be others that cannot: they go first once in a while.
+// released notes a release in Redis, whose message has reached so many other clients. After a streak of a slice,
+// other processes go first. They get a longer start if none of them was quick enough the last time.
+// Where no client has received the message, some may be unable to: they go first once in a while.
 func (t *turns) released(now time.Duration, p pace, others int) {
 	if now-t.since < p.slice {
 		return
@@ -90,7 +94,7 @@ func (t *turns) interrupted() {
 	t.since, t.passed, t.offered, t.missed, t.unheard = 0, 0, false, 0, 0
 }
 
-// heardRelease notes that another process has released the lock.
+// heardRelease notes the message that another process has released the lock.
 func (t *turns) heardRelease(now time.Duration, p pace) {
 	if t.yielded > 0 {
 		t.yielded--
@@ -98,7 +102,7 @@ func (t *turns) heardRelease(now time.Duration, p pace) {
 	}
 }
 
-// yield is for how long others go first from now on.
+// yield is how long other processes go first from now on.
 func (t *turns) yield(now time.Duration) time.Duration {
 	if t.until == 0 {
 		return 0
@@ -106,11 +110,11 @@ func (t *turns) yield(now time.Duration) time.Duration {
 	return max(0, t.until-now)
 }
 
-// start is how far ahead of this process others may go.
+// start is the head start that other processes get.
 func (p pace) start() time.Duration { return min(leastYield+p.rtt, mostYield) }
 
-// pace is what e has measured: where round trips are long, a slice lasts so long that
-// the time in between, when nobody has the lock, does not count.
+// pace is the pace that e has measured. Where round trips are long, a slice is long too: the time between
+// two slices, when no process has the lock, is then short in comparison.
 func (e *engine) pace() pace {
 	p := pace{rtt: e.rtt.get()}
 	if e.slice > 0 {
@@ -124,7 +128,7 @@ type roundTrip struct{ d atomic.Int64 }
 
 func (r *roundTrip) get() time.Duration { return time.Duration(r.d.Load()) }
 
-// observe learns from one request; outliers count little.
+// observe adds one measurement; outliers count little.
 func (r *roundTrip) observe(d time.Duration) {
 	old := r.d.Load()
 	switch d := int64(d); {
