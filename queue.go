@@ -2,10 +2,9 @@ package relock
 
 // Wait queues: how goroutines of this process get past one another to Redis.
 //
-// Rules: each half of a name that a goroutine contends for or holds has a wait queue: a wait
-// queue, and what belongs to it. Where a lock type is exclusive, one contender goes to
-// Redis at a time and the others wait in order. The mutex of the name guards the wait queue.
-// awaitLocked lets go of the mutex while it waits.
+// Rules: each half of a name that a goroutine contends for or holds has a wait queue. Where a lock
+// type is exclusive, one contender goes to Redis at a time and the others wait in order. The mutex
+// of the name guards the wait queue. awaitLocked lets go of the mutex while it waits.
 
 import (
 	"errors"
@@ -19,13 +18,13 @@ import (
 type admission int
 
 const (
-	exclusive   admission = iota // one contends or holds, the others wait
+	exclusive   admission = iota // one goroutine contends or holds, the others wait
 	independent                  // there is no wait queue
-	shared                       // one contends, and admits those who wait when it holds
+	shared                       // one goroutine contends; when it holds the lock, it admits the waiters
 )
 
 // A waiter waits in a wait queue, or for the owner mutex of a hold. Its value is the hold that
-// the lock may be handed to; or nil.
+// the lock may be handed to, or nil.
 type waiter = waitqueue.Waiter[*hold]
 
 type waitQueue struct {
@@ -33,21 +32,21 @@ type waitQueue struct {
 	id         lockID
 	registered bool // with its name
 
-	turns    turns     // of this process and of others
-	shared   *record   // newcomers may share it; or nil
-	obstacle *obstacle // what the last attempt of those who passed found; nil: it was granted, or there was none
+	turns    turns     // of this process and of other processes
+	shared   *record   // newcomers may share this record; or nil
+	obstacle *obstacle // that the last attempt past this queue found; nil: it was granted, or there was none
 }
 
-// errAskYourself refuses callers that wait in a wait queue: Redis has not answered the caller in front, which
-// says nothing about their own requests. Each of them makes its next attempt past the wait queue, so that
+// errAskYourself refuses callers that wait in a wait queue, because Redis has not answered the caller in front.
+// Their own requests may fare better. Each of them makes its next attempt past the wait queue, so that
 // they do not wait for a dead Redis one after the other. After an attempt that Redis answers with
 // busy, a caller takes its old place in the queue again.
 var errAskYourself = errors.New("no answer from Redis to the caller in front")
 
-// errLookAgain ends a wait in a wait queue: the owner who waits has come to hold one of the locks by another caller.
+// errLookAgain ends a wait in a wait queue: another caller of the owner that waits has acquired one of the locks.
 var errLookAgain = errors.New("the owner has come to hold one of the locks")
 
-// number is the number of the next waiter of p: that with which p was refused, or a new one.
+// number is the number of the next waiter of p: the number with which p was refused, or a new one.
 func (e *engine) number(p *waitOptions) uint64 {
 	if n := p.number; n != 0 {
 		p.number = 0
@@ -75,7 +74,7 @@ func (e *engine) enterLocked(mu sync.Locker, p *waitOptions, q *waitqueue.Queue[
 	return w.Err
 }
 
-// awaitLocked waits until w is done, or returns why the wait has ended sooner. It lets go of mu meanwhile.
+// awaitLocked waits until w is done, or returns why the wait ended sooner. It lets go of mu meanwhile.
 func (e *engine) awaitLocked(mu sync.Locker, p *waitOptions, w *waiter) error {
 	mu.Unlock()
 	p.span.waits()
@@ -90,11 +89,11 @@ func (e *engine) awaitLocked(mu sync.Locker, p *waitOptions, w *waiter) error {
 // reserveTime is how long a wait queue may be kept, for the first time, for a caller that waits at other wait queues.
 const reserveTime = 100 * time.Millisecond
 
-// enterQueuesLocked waits until the wants are those of this process that may contend for
-// their locks. As a rule no caller waits at one wait queue with another one taken: a free lock
-// must not wait for a caller that waits for a third one. But where all wait queues have
-// queues no caller would ever pass them together: after a few tries the wait queues are kept,
-// in their order and for a moment, which is twice as long each time.
+// enterQueuesLocked waits until the wait queues of all wants have admitted the caller. As a rule no caller
+// waits in one wait queue while it occupies another one: a free lock must not wait for a caller that
+// waits for a third lock. But where all wait queues have waiters, no caller would ever pass them
+// together. So after a few tries the caller keeps the wait queues that it has entered, in their
+// order and for a moment, which is twice as long each time.
 func (e *engine) enterQueuesLocked(mu sync.Locker, p *waitOptions, wants []want) error {
 	misses, reserve := 0, reserveTime
 	for i := 0; i < len(wants); i++ {
@@ -110,7 +109,7 @@ func (e *engine) enterQueuesLocked(mu sync.Locker, p *waitOptions, wants []want)
 			if err := e.enterInOrderLocked(mu, p, wants, reserve); err != errTimeUp {
 				return err
 			}
-			if why := overUnlocked(mu, p); why != nil { // else the reserve is over, not the time of the caller
+			if why := overUnlocked(mu, p); why != nil { // if nil, the reserve is over, and not the time of the caller
 				return why
 			}
 			reserve *= 2
@@ -121,19 +120,19 @@ func (e *engine) enterQueuesLocked(mu sync.Locker, p *waitOptions, wants []want)
 		if err := e.enterOneLocked(mu, p, h); err != nil {
 			return err
 		}
-		i = -1 // with this one, once more from the start
+		i = -1 // begin again, with this wait queue entered
 	}
 	return nil
 }
 
-// overUnlocked says why p is over, or nil. It lets go of mu meanwhile: a ctx of the user is asked.
+// overUnlocked says why p is over, or nil. It lets go of mu meanwhile, because it calls a ctx of the user.
 func overUnlocked(mu sync.Locker, p *waitOptions) error {
 	mu.Unlock()
 	defer mu.Lock()
 	return p.Over()
 }
 
-// enterInOrderLocked enters all wait queues and keeps those that it has, for no longer than reserve.
+// enterInOrderLocked enters all wait queues in order. It keeps the entered ones for no longer than reserve.
 func (e *engine) enterInOrderLocked(mu sync.Locker, p *waitOptions, wants []want, reserve time.Duration) error {
 	leaveQueuesLocked(wants)
 	short, keeps := *p, false
@@ -170,7 +169,7 @@ func (h *hold) needsQueueLocked() bool {
 	if h.state != fresh || h.lock.admission() != exclusive {
 		return false
 	}
-	// The caller that is admitted may wait for this owner's other half: it must not wait for that one.
+	// The admitted caller may wait for this owner's other half, so this owner must not wait for the admitted caller.
 	other := h.name.otherHalfLocked(h)
 	return other == nil || other.state != holding
 }
@@ -196,8 +195,8 @@ func leaveQueuesLocked(wants []want) {
 	}
 }
 
-// enterQueue waits until the caller may make an attempt on one lock: it is alone in this process to contend for
-// the lock, and has let others go first whose turn it is.
+// enterQueue waits until the caller may make an attempt on one lock: the wait queue has admitted the caller, and
+// the caller has let other processes go first when it is their turn.
 func (e *engine) enterQueue(p *waitOptions, wants []want) error {
 	n := wants[0].hold.name
 	n.mu.Lock()
@@ -211,7 +210,7 @@ func (e *engine) enterQueue(p *waitOptions, wants []want) error {
 	return err
 }
 
-// yieldLocked is for how long others are to go first.
+// yieldLocked is how long other processes go first.
 func (e *engine) yieldLocked(wants []want) (yield time.Duration) {
 	for _, w := range wants {
 		if g := w.hold.queue; g != nil {
