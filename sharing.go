@@ -2,14 +2,14 @@ package relock
 
 // Sharing: how readers of this process have one record in Redis together.
 //
-// Rules: one contender of a name goes to Redis. When it is granted, those that wait behind it
-// in the wait queue share its record, however long that took; and for as long as a slice also
-// newcomers, while a hold of the record is left. Each is a hold of its own; the
-// last of them releases the record. No caller shares a record that is not trusted and
-// kept by the watchdog, nor one that has to do with the other half of the lock. After the slice
+// Rules: one contender of a name goes to Redis. When its attempt is granted, the waiters behind it
+// in the wait queue share its record, however long the attempt took. Newcomers share the record too, for
+// a slice, while a hold of the record is left. Each reader has a hold of its own; the
+// last hold releases the record. No caller shares a record that is not trusted and
+// kept by the watchdog, nor a record whose owner uses the other half of the lock. After the slice
 // the next contender asks Redis, so that waiting writers go first.
 
-// shareLocked is the part of admit for locks that are held together.
+// shareLocked is the part of admit for locks that several owners hold together.
 func (n *name) shareLocked(p *waitOptions, b lockType, key holdKey) (admitted, error) {
 	if n.engine.slice == 0 || n.closed {
 		return admitted{}, nil
@@ -23,7 +23,7 @@ func (n *name) shareLocked(p *waitOptions, b lockType, key holdKey) (admitted, e
 	}
 	g.shared = nil
 	switch {
-	case p.NoWait: // it need not wait for the answer to another caller
+	case p.NoWait: // the caller need not wait for the answer to another caller
 		n.dropQueueLocked(g)
 		return admitted{}, nil
 	case g.TryEnter():
@@ -38,15 +38,15 @@ func (r *record) isOpenLocked() bool {
 	return e.watchdog.now()-r.since < e.pace().slice && r.isKeptLocked()
 }
 
-// openLocked has those that wait in the wait queue of h share its record, and newcomers
-// while it is young. Those in the wait queue have asked through h: the way to Redis alone may
-// take longer than a slice, and then each of them would go it after the other.
+// openLocked lets the waiters in the wait queue of h share its record, and newcomers too while the
+// record is young. The waiters share also an older record, because h asked for them: a request may
+// take longer than a slice, and then one waiter after the other would send a request of its own.
 func (h *hold) openLocked() {
 	n, g, r := h.name, h.queue, h.record
 	if g == nil || h.lock.admission() != shared {
 		return
 	}
-	if r.isKeptLocked() && n.otherHalfLocked(h) == nil { // of a writer it is a downgrade, beside which nobody reads
+	if r.isKeptLocked() && n.otherHalfLocked(h) == nil { // else the owner is a writer too, and no other owner may read
 		if r.isOpenLocked() {
 			g.shared = r
 		}
@@ -62,7 +62,7 @@ func (h *hold) openLocked() {
 	h.leaveQueueLocked()
 }
 
-// closeLocked lets no newcomer share r any more.
+// closeLocked ends the sharing of r with newcomers.
 func (n *name) closeLocked(r *record) {
 	if r.lock.admission() != shared {
 		return
