@@ -2,12 +2,12 @@ package relock
 
 // How the Logger and the Observer of the user are called.
 //
-// Rules: neither is called with a mutex held. A call of the user reports what it
-// causes before it returns. A goroutine of the reporter reports what the Client notices by itself:
-// renewals, and losses that no call has asked about. So
-// nothing waits for a Logger or an Observer that is slow. That
-// goroutine exists only while there is something to report; Close waits for it, and
-// drops what it has not reported within reportTime. A panic of either is recovered.
+// Rules: neither is called with a mutex held. A call of the user reports its own
+// events before it returns. A goroutine of the reporter reports the events that the Client notices by itself:
+// renewals, and losses that no call has asked about. So no renewal, no guard and no other
+// caller waits for a slow Logger or Observer. The goroutine of the reporter exists only while there
+// are events to report. Close waits for the goroutine, and drops the events that it
+// has not reported within reportTime. A panic of the Logger or the Observer is recovered.
 
 import (
 	"context"
@@ -21,23 +21,23 @@ import (
 )
 
 const (
-	reportTime  = time.Second // what Close gives to reports that are not made yet
-	mostReports = 1 << 17     // reports of renewals that wait; more are dropped
+	reportTime  = time.Second // how long Close waits for reports that are not made yet
+	mostReports = 1 << 17     // reports of renewals that wait; further ones are dropped
 )
 
-// A reporter makes the reports of what a Client notices by itself.
+// A reporter reports the events that a Client notices by itself.
 type reporter struct {
 	spawn func(func()) // runs a function on a goroutine that Close waits for
 
 	mu       sync.Mutex // guards below; a leaf
-	losses   []func()   // to be reported, in order
-	renewals [][]func() // the same of one pipeline each
-	renewed  int        // reports in renewals
+	losses   []func()   // reports of losses, in order
+	renewals [][]func() // reports of renewals, in order; one element for each pipeline
+	renewed  int        // number of reports in renewals
 	running  bool       // a goroutine reports
-	until    time.Time  // after that nothing is reported; zero: before Close
+	until    time.Time  // after this time nothing is reported; zero: before Close
 }
 
-// later has a loss reported, which is never dropped before Close. It does not block.
+// later queues the report of a loss. A loss is never dropped before Close. later does not block.
 func (r *reporter) later(report func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -47,7 +47,8 @@ func (r *reporter) later(report func()) {
 	}
 }
 
-// renewal has renewals reported, after all losses, unless too many wait already. It does not block.
+// renewal queues reports of renewals, which come after all losses. It drops them if too many wait already. It does
+// not block.
 func (r *reporter) renewal(reports []func()) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -65,7 +66,7 @@ func (r *reporter) runLocked() {
 	}
 }
 
-// run makes the reports until there are none.
+// run calls the reports until there are none.
 func (r *reporter) run() {
 	goesOn := true
 	defer func() {
@@ -101,7 +102,7 @@ func (r *reporter) next() (report func()) {
 	return nil
 }
 
-// close has the reporter accept no more reports, and bounds how long it goes on.
+// close lets the reporter accept no more reports, and bounds how long it goes on.
 func (r *reporter) close() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -125,7 +126,7 @@ func calmLogger(l *slog.Logger) *slog.Logger {
 	return slog.New(calmHandler{l.Handler(), new(atomic.Bool)})
 }
 
-// recovered tells of the first panic on standard error: there is no other place left.
+// recovered writes the first panic to standard error: there is no other place left.
 func (h calmHandler) recovered() {
 	if what := recover(); what != nil && h.panicked.CompareAndSwap(false, true) {
 		fmt.Fprintf(os.Stderr, "relock: the Logger has panicked: %v\n%s\n", what, debug.Stack())
