@@ -1,7 +1,7 @@
 package relock
 
-// What all lock types share: checking what users pass in, naming errors, and
-// handing on to the engine.
+// The methods that all lock types share: they check the arguments of users, put names into errors, and
+// call the engine.
 
 import (
 	"context"
@@ -24,19 +24,19 @@ type lockType interface {
 	verbs
 }
 
-// A description is what does not change: a lock type embeds a facts.
+// A description has the constant properties of a lock. A lock type embeds a facts, which implements it.
 type description interface {
 	// id tells locks apart: locks with the same id are the same lock to an owner.
 	id() lockID
 	// typ is the lock's type in events.
 	typ() LockType
-	// otherHalf is that of a lock that has two.
+	// otherHalf is the id of the other half of a lock that has two; else zero.
 	otherHalf() lockID
 	// admission is how goroutines of one process get past one another.
 	admission() admission
 	// fenced says whether each hold draws a fencing token.
 	fenced() bool
-	// bundled is the script of a bundle for this lock; 0: it cannot be taken together with others.
+	// bundled is the script of a bundle for this lock; 0: the lock cannot be taken together with other locks.
 	bundled() bundledScript
 }
 
@@ -45,19 +45,20 @@ type verbs interface {
 	// acquire makes one attempt, and granted reads its reply.
 	acquire(a attempt) call
 	granted(a attempt, r reply) (grant, error)
-	// release sets the levels of a hold to left: {1, heard, 0} done, and so many connections were
-	// told that the lock is free; {-1, 0, 0} the hold is not there.
+	// release sets the levels of a hold to left: {1, heard, 0} done, and heard connections received
+	// the message that the lock is free; {-1, 0, 0} Redis does not have the hold.
 	release(field string, left int) call
-	// undo takes an attempt back: {1, ...} its hold was there.
+	// undo takes an attempt back: {1, ...} Redis had its hold.
 	undo(a attempt) call
-	// renew sets a lease: {1, ...} done, {-1, ...} the hold is not there. Only if it is exact, it may shorten the lease.
+	// renew sets a lease: {1, ...} done, {-1, ...} Redis does not have the hold. Only an exact renew may
+	// shorten the lease.
 	renew(field string, lease time.Duration, exact bool) call
-	// inspect asks how the lock stands: {1 if it is held, 1 if by that field, PTTL}.
+	// inspect asks for the state of the lock: {1 if it is held, 1 if by that field, PTTL}.
 	inspect(field string) call
 	// force frees the lock: {1, ...} it was held.
 	force() call
-	// channel is where the release is announced that an attempt waits for; "" where
-	// it is announced only to waiters that have left something in Redis, and the attempt does not.
+	// channel is where the release is announced that an attempt waits for. It is "" where only waiters with
+	// an entry in Redis receive the announcement, and the attempt leaves no entry.
 	channel(a attempt) string
 }
 
@@ -89,12 +90,12 @@ type handle struct {
 	client *Client
 	name   string
 	lock   description
-	record lockType // the same lock, if it has one record on one server; else nil, and lock is a taker
+	record lockType // the same lock, if it has one record on one server; else nil, and then lock is a taker
 	fenced bool
-	bad    error // why it cannot be used, or nil
+	bad    error // why the lock cannot be used, or nil
 }
 
-// A taker is how a handle takes, gives back and asks its lock. The arguments make sense.
+// A taker takes, gives back, inspects and frees a lock for a handle. The handle has checked the arguments.
 type taker interface {
 	take(ctx context.Context, o owner, r request) (bool, error)
 	giveBack(ctx context.Context, o owner) error
@@ -102,7 +103,7 @@ type taker interface {
 	free(ctx context.Context) (bool, error)
 }
 
-// via is how h takes its lock.
+// via is the taker of h.
 func (h *handle) via() taker {
 	if h.record == nil {
 		return h.lock.(taker)
@@ -110,7 +111,7 @@ func (h *handle) via() taker {
 	return recordTaker{h}
 }
 
-// A recordTaker is the taker of a lock that has a record: it hands on to the engine.
+// A recordTaker is the taker of a lock that has a record: it calls the engine.
 type recordTaker struct{ *handle }
 
 func (t recordTaker) take(ctx context.Context, o owner, r request) (bool, error) {
@@ -129,7 +130,7 @@ func (t recordTaker) free(ctx context.Context) (bool, error) {
 	return t.client.engine.force(ctx, t.record)
 }
 
-// newHandle returns the handle of lock, whose data are in keys; the first is its name.
+// newHandle returns the handle of lock. The data of the lock are in keys; the first key is its name.
 func newHandle(c *Client, lock lockType, keys []string, o lockOptions) handle {
 	return handle{client: c, name: keys[0], lock: lock, record: lock, fenced: o.fenced, bad: checkKeys(c, keys)}
 }
@@ -162,7 +163,7 @@ func (h *handle) TryLock(ctx context.Context, wait, lease time.Duration) (bool, 
 	return h.acquire(ctx, "trylock", r)
 }
 
-// leaseRequest is what LockLease asks for.
+// leaseRequest is the request of LockLease.
 func leaseRequest(lease time.Duration) (request, error) {
 	if lease < time.Millisecond {
 		return request{}, invalid("lease %v: at least 1ms", lease)
@@ -170,7 +171,7 @@ func leaseRequest(lease time.Duration) (request, error) {
 	return request{wait: -1, lease: lease}, nil
 }
 
-// tryRequest is what TryLock asks for.
+// tryRequest is the request of TryLock.
 func tryRequest(wait, lease time.Duration) (request, error) {
 	switch {
 	case wait < 0:
@@ -209,7 +210,7 @@ func do(ctx context.Context, l Locker, fn func(ctx context.Context) error) (err 
 		return err
 	}
 	defer func() {
-		// Also when fn panics: then err goes nowhere and the panic goes on.
+		// Also when fn panics: then err is dropped and the panic goes on.
 		if unlocked := l.Unlock(ctx); unlocked != nil {
 			err = errors.Join(err, unlocked)
 		}
@@ -246,7 +247,7 @@ func (h *handle) fencingToken(ctx context.Context) (int64, error) {
 	return token, h.fail("token", err)
 }
 
-// IsLocked says whether anybody holds the lock: see [Locker].
+// IsLocked says whether any owner holds the lock: see [Locker].
 func (h *handle) IsLocked(ctx context.Context) (bool, error) {
 	s, err := h.inspect(ctx, "is locked", "")
 	return s.locked, err
@@ -285,7 +286,7 @@ func (h *handle) holdCount(ctx context.Context, op string) (int, error) {
 	return levels, nil
 }
 
-// TTL is what is left of the lease of whoever holds the lock: see [Locker].
+// TTL is how much of the holder's lease is left: see [Locker].
 func (h *handle) TTL(ctx context.Context) (time.Duration, error) {
 	s, err := h.inspect(ctx, "ttl", "")
 	if !s.locked {
@@ -294,7 +295,7 @@ func (h *handle) TTL(ctx context.Context) (time.Duration, error) {
 	return s.ttl, err
 }
 
-// ForceUnlock frees the lock, whoever holds it: see [Locker].
+// ForceUnlock frees the lock for any holder: see [Locker].
 func (h *handle) ForceUnlock(ctx context.Context) (bool, error) {
 	if err := h.usable(ctx); err != nil {
 		return false, h.fail("force unlock", err)
@@ -347,7 +348,7 @@ func checkKeys(c *Client, keys []string) error {
 		return invalid("the name has %d bytes: at most %d", len(name), longestName)
 	}
 	if _, cluster := c.rdb.(*redis.ClusterClient); cluster {
-		// A release is announced in the shard of the lock, or not at all.
+		// A release is announced in the shard of the lock only.
 		for _, key := range append(keys[1:len(keys):len(keys)], prefixName("redisson_lock__channel", name)) {
 			if slotPart(key) != slotPart(name) {
 				return invalid("the keys and the channel of a lock of this name are in different slots of the Cluster: use a name without braces, or with one {tag}")
@@ -378,8 +379,8 @@ func parseGrant(r reply) grant {
 	return grant{state: gone}
 }
 
-// enqueued is the grant of an attempt that, where the lock is busy, has left a sign of
-// life in Redis which is to be renewed every heartbeat.
+// enqueued is the grant of an attempt that leaves a sign of life in Redis where the lock
+// is busy. Another attempt renews the sign every heartbeat.
 func (g grant) enqueued(a attempt, heartbeat time.Duration) grant {
 	if g.state == busy {
 		g.queued = !a.noWait
@@ -390,11 +391,11 @@ func (g grant) enqueued(a attempt, heartbeat time.Duration) grant {
 	return g
 }
 
-// A hashLock is a lock whose record is a hash with a field for each hold: its verbs that need no more than that.
+// A hashLock is a lock whose record is a hash with a field for each hold. It has the verbs that use only this hash.
 type hashLock struct {
 	facts
 	client *Client
-	keys   []string // the record; others beside it
+	keys   []string // the record first, then the keys beside it
 }
 
 func (l *hashLock) renew(field string, lease time.Duration, exact bool) call {
@@ -405,7 +406,7 @@ func (l *hashLock) inspect(field string) call {
 	return call{Script: inspectScript, Keys: l.keys[:1], Args: []any{field}}
 }
 
-// tokenKey is where the fencing counter of a lock is.
+// tokenKey is the key of the fencing counter of a lock.
 func tokenKey(name string) string { return prefixName("redisson_lock_token", name) }
 
 // prefixName is Redisson's way to derive a key or a channel from a name.
