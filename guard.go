@@ -2,10 +2,10 @@ package relock
 
 // Guards: contexts that end with a hold.
 //
-// Rules: a hold keeps one end for all guards whose parents end together, so that asking
-// for guards again and again costs nothing; and for none of a parent that has ended. A
-// ctx that ends with the hold already is its own guard. The ctx that Do gives to its function
-// ends when the function has returned. Methods of the user's ctx are called without a mutex held.
+// Rules: a hold keeps one guardEnd for all guards whose parents end together, so that many calls of
+// Guard need no more memory than one. It keeps none for a parent that has ended. A ctx that already
+// ends with the hold is its own guard. The ctx that Do gives to its function ends when the
+// function has returned. Methods of the user's ctx are called without a mutex held.
 
 import (
 	"cmp"
@@ -20,27 +20,27 @@ type guard struct {
 	parent context.Context
 	hold   *hold
 	end    *guardEnd
-	shares bool // end was made for another parent, which ends together with this one
+	shares bool // end was made for another parent, which ends together with the parent of this guard
 }
 
 // A guardEnd ends with a hold, or with the parents of its guards.
 type guardEnd struct {
 	context.Context
 	cancel context.CancelCauseFunc
-	forget func() bool // stops waiting for its end by another cause; nil: there is none
+	forget func() bool // stops the function that runs when the end comes by another cause; nil: there is none
 }
 
-// A guardKey is the key under which a ctx names the ctx that ends with a hold: the
-// youngest of its ancestors, or itself.
+// A guardKey is the key under which a ctx names the ctx that ends with a hold: itself, or the
+// nearest of its ancestors.
 type guardKey struct{ hold *hold }
 
 // endsWith says whether ctx is known to end with the hold of key.
 func endsWith(ctx context.Context, key guardKey) bool {
 	ends, ok := ctx.Value(key).(context.Context)
-	return ok && ends.Done() == ctx.Done() // else ctx may be detached from it, as by context.WithoutCancel
+	return ok && ends.Done() == ctx.Done() // if not equal, ctx may be detached from ends, as by context.WithoutCancel
 }
 
-// value is what ctx, which ends with parent, has under key.
+// value is the value of ctx, which ends with parent, under key.
 func (key guardKey) value(ctx, parent context.Context) any {
 	ends, ok := parent.Value(key).(context.Context)
 	switch {
@@ -62,15 +62,15 @@ func (g *guard) Err() error {
 	if err := g.end.Err(); err != nil {
 		return err
 	}
-	_ = g.parent.Err() // it may be another guard
+	_ = g.parent.Err() // the parent may be another guard
 	g.hold.loseIfDue()
-	if loss := g.hold.lossOf(); loss != nil { // whoever noticed it may not have come to this guard yet
+	if loss := g.hold.lossOf(); loss != nil { // the goroutine that noticed the loss may not have ended this guard yet
 		endGuards([]*guardEnd{g.end}, g.hold.withName(loss))
 	}
 	return g.end.Err()
 }
 
-// Value has the values of the parent, and what package context keeps in the end.
+// Value has the values of the parent, and the private values that package context keeps in end.
 func (g *guard) Value(key any) any {
 	if key, ok := key.(guardKey); ok {
 		if key.hold == g.hold {
@@ -137,7 +137,7 @@ func (e *engine) guard(ctx context.Context, b description, o owner) (context.Con
 	inner, cancel := context.WithCancelCause(ctx)
 	made := &guardEnd{Context: inner, cancel: cancel}
 	select {
-	case <-inner.Done(): // its parent has ended, and nothing is left to end
+	case <-inner.Done(): // the parent has ended, and with it the guard
 		return &guard{ctx, h, made, false}, nil
 	default:
 	}
@@ -171,7 +171,8 @@ func (h *hold) endOf(done <-chan struct{}) (end *guardEnd, err error) {
 	return h.guards[done], h.guardableLocked()
 }
 
-// keepEnd has end ended with h, and returns it; or the one that another goroutine has made meanwhile.
+// keepEnd registers end, which then ends with h, and returns end; or the one that another goroutine has registered
+// meanwhile.
 func (h *hold) keepEnd(done <-chan struct{}, end *guardEnd) (*guardEnd, error) {
 	h.name.mu.Lock()
 	defer h.name.mu.Unlock()
