@@ -2,8 +2,8 @@ package relock
 
 // Several locks on one Redis, taken together by one script: all of them, or none.
 //
-// Rules: nothing else about their holds is special: each is released, renewed and lost by
-// itself. A MultiLock that takes locks in several steps has what it took first on an
+// Rules: nothing else about their holds is special: each hold is released, renewed and lost by
+// itself. A MultiLock that takes locks in several steps gives the locks of the first steps an
 // interim lease, until startLease.
 
 import (
@@ -74,8 +74,8 @@ func (res *result) readAll(wants []want, replies []reply) (err error) {
 	return nil
 }
 
-// startLease gives the holds of o on bs the lease that they were asked for, counted from now. A
-// fresh hold, which had an interim lease, gets exactly that lease; the others get at least that.
+// startLease gives the holds of o on bs the lease that the caller has asked for, counted from now. A
+// fresh hold, which had an interim lease, gets exactly that lease; the other holds get at least that lease.
 func (e *engine) startLease(ctx context.Context, bs []lockType, o owner, lease time.Duration) error {
 	e.workers.begin()
 	defer e.workers.end()
@@ -115,8 +115,8 @@ func (e *engine) levels(b description, o owner) (*hold, int) {
 	return n.levels(b, o)
 }
 
-// trustedUntil is until when all holds of o on bs are trusted that are not renewed, or
-// end if that is sooner; now, if one is over already.
+// trustedUntil is until when all holds of o on bs that are not renewed are trusted, or
+// end if end is sooner. It is now if one of the holds is over.
 func (e *engine) trustedUntil(bs []description, o owner, end time.Time) time.Time {
 	for _, b := range bs {
 		h, _ := e.levels(b, o)
@@ -130,8 +130,8 @@ func (e *engine) trustedUntil(bs []description, o owner, end time.Time) time.Tim
 	return end
 }
 
-// trustUntil has the holds of o on bs that are not renewed end at the same
-// moment: one that outlived the others would be re-entered when they are over.
+// trustUntil lets the holds of o on bs that are not renewed end at the same
+// moment: a hold that outlived the others would be re-entered when they are over.
 func (e *engine) trustUntil(bs []description, o owner, end time.Time) {
 	for _, b := range bs {
 		if h, levels := e.levels(b, o); h != nil && !e.watchdog.renews(&h.record.lease) {
@@ -140,13 +140,13 @@ func (e *engine) trustUntil(bs []description, o owner, end time.Time) {
 	}
 }
 
-// A bundledScript is one of those that a bundle can run: how a lock is taken, and
-// how that is undone. Locks of the zero one are taken by themselves.
+// A bundledScript is the number of a pair of scripts that a bundle can run: one takes a lock, the other
+// undoes that. Locks with the number zero are taken by themselves.
 type bundledScript int
 
-var bundled []string // what a bundle has of each; grows at init
+var bundled []string // the Lua text of each pair in a bundle; grows at init
 
-// bundle makes take and undo part of every bundle.
+// bundle adds take and undo to every bundle.
 func bundle(take, undo *luaScript) bundledScript {
 	function := func(s *luaScript) string { return "function(KEYS, ARGV)\n" + s.Source() + "\nend" }
 	bundled = append(bundled, "{take = "+function(take)+", undo = "+function(undo)+"}")
