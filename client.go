@@ -1,6 +1,6 @@
 package relock
 
-// The Client: what is shared by all locks of one connection.
+// The Client: the state that all locks of one Redis client share.
 
 import (
 	"context"
@@ -17,8 +17,8 @@ import (
 
 // A Client hands out the locks of one Redis: a single server, a Sentinel
 // deployment or a Cluster. All locks of a Client share one subscription
-// connection (on a Cluster: one for each shard) and one watchdog. It may be used by
-// any number of goroutines; one Client a process is enough.
+// connection (on a Cluster: one for each shard) and one watchdog. Any number of
+// goroutines may use a Client; one Client for each process is enough.
 //
 // Redisson: RedissonClient.
 type Client struct {
@@ -31,9 +31,9 @@ type Client struct {
 	pending         *pendingRequests // to the nodes of RedLocks
 }
 
-// New returns a Client that works on rdb, and does not close it. It sends nothing
-// yet. The error is ErrInvalid for a bad option, a nil rdb, and a *redis.Ring:
-// that moves a lock to another server within a second, while it is held.
+// New returns a Client that works on rdb, and does not close rdb. New sends nothing.
+// The error is ErrInvalid for a bad option, a nil rdb, and a *redis.Ring: a Ring
+// moves a lock to another server within a second, while the lock is held.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	c, err := newClient(rdb, opts)
 	if err != nil {
@@ -77,14 +77,14 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	return c, nil
 }
 
-// ID is the UUID of this Client, by which its holds are told from those of
-// others in Redis: see [Holder]. Every Client has one of its own. Log it, and you
-// can tell which process holds a lock.
+// ID is the UUID of this Client. Redis stores it with every hold of the Client: see
+// [Holder]. Every Client has an ID of its own. Log it, and you can tell which process
+// holds a lock.
 //
 // Redisson: getId.
 func (c *Client) ID() string { return c.engine.id }
 
-// answersSoon says whether a request to rdb ends by itself before it is sent again.
+// answersSoon says whether a request to rdb ends by itself before the sender would send it again.
 func answersSoon(rdb redis.UniversalClient) bool {
 	t := readTimeout(rdb)
 	return t > 0 && t <= send.ResendTime
@@ -102,7 +102,7 @@ func readTimeout(rdb redis.UniversalClient) time.Duration {
 }
 
 // server is the address of the Redis that the Client works on, or "" where
-// go-redis does not say: the same in every process that has the same addresses.
+// go-redis does not say. It is the same in every process that has the same addresses.
 func (c *Client) server() string {
 	switch rdb := c.rdb.(type) {
 	case *redis.Client:
@@ -122,15 +122,15 @@ func isNil(v any) bool {
 }
 
 // Close ends the Client: every waiter gets ErrClosed, every guarded context ends
-// with cause ErrClosed, nothing is renewed any more and no goroutine is left.
+// with cause ErrClosed, no lease is renewed any more and no goroutine is left.
 // Locks that are held are not released, because their holders may still be at
-// work: they lapse with their lease, and Unlock still releases them at once. rdb
+// work: the locks lapse with their leases, and Unlock still releases them at once. rdb
 // stays open.
 //
 // Close waits for requests that are under way; the error says that Redis did not
 // answer them for seconds, and that they end with the timeouts of rdb. For up to a second
-// it waits for the Logger and the Observer to be told what has happened before. At debug
-// level it logs the locks that are held, and by whom. Closing twice does nothing.
+// Close waits until the Logger and the Observer have received the earlier events. At debug
+// level it logs the locks that are held, and their owners. A second Close does nothing.
 //
 // Redisson: shutdown.
 func (c *Client) Close() error {
