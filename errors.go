@@ -2,8 +2,8 @@ package relock
 
 // The errors that users see.
 //
-// Rules: what Redis has not answered is unknown, never a refusal and never a
-// success (internal/send decides which). A name is shortened before it
+// Rules: the outcome of a request that Redis has not answered is unknown: neither a refusal nor
+// a success (internal/send classifies errors). A name is shortened before it
 // goes into a text, because a name can hold bytes that do not belong in a log.
 
 import (
@@ -23,9 +23,9 @@ var (
 
 	// ErrLockLost says that the calling owner held the lock and lost it: the
 	// lease lapsed, the record was deleted, or no renewal was confirmed in time
-	// to go on trusting it. Somebody else may hold the lock by now; stop what it
-	// protected. Who lost a lock does not hold it: ErrLockLost also matches
-	// ErrNotHeld, so ask for ErrLockLost first.
+	// to go on trusting it. Another owner may hold the lock by now: stop the work that the lock
+	// protected. An owner that lost a lock does not hold it: ErrLockLost also matches
+	// ErrNotHeld, so check for ErrLockLost first.
 	ErrLockLost error = lockLost{}
 
 	// ErrClosed says that the Client is closed.
@@ -35,10 +35,10 @@ var (
 	// confirmed a lock in time. The lock is not held, and was given back.
 	ErrNotSynced = send.ErrNotSynced
 
-	// ErrNotALock says that Redis has something under the name that neither this package
-	// nor Redisson has put there, or a value of another type under a key that
-	// belongs to the name. The text names the key and what the key holds. The key is left as it
-	// is, also by ForceUnlock, and never waited for: every method that asks Redis returns this error at once.
+	// ErrNotALock says that the name holds data in Redis that neither this package
+	// nor Redisson has written, or that a key which belongs to the name holds a value of another
+	// type. The text names the key and its contents. The key is left unchanged, also
+	// by ForceUnlock, and no method waits for it: every method that asks Redis returns this error at once.
 	// The keys beside a lock (redisson_lock_queue:{name} and the like) are checked for their
 	// type alone. Give locks names that no data have, such as "lock:orders:42".
 	ErrNotALock = send.ErrNotALock
@@ -48,15 +48,15 @@ var (
 	ErrInvalid = send.ErrInvalid
 )
 
-// A QuorumError says that too few of the nodes of a RedLock did what they were
-// asked, and what each of them answered.
+// A QuorumError says that too few of the nodes of a RedLock granted a request,
+// and what each node answered.
 type QuorumError struct {
 	Asked   int // nodes
-	Granted int // of them did it
-	Needed  int // a majority
+	Granted int // nodes that granted the request
+	Needed  int // nodes: a majority
 
 	// Answers are in the order of the locks that NewRedLock was given; nil for
-	// those that did it.
+	// the nodes that granted the request.
 	Answers []error
 }
 
@@ -70,7 +70,7 @@ func (e *QuorumError) Error() string {
 	return fmt.Sprintf("%d of %d nodes, %d needed%s", e.Granted, e.Asked, e.Needed, why.String())
 }
 
-// Unwrap returns what the nodes answered that did not do it.
+// Unwrap returns the answers of the nodes that did not grant the request.
 func (e *QuorumError) Unwrap() []error {
 	return slices.DeleteFunc(slices.Clone(e.Answers), func(err error) bool { return err == nil })
 }
@@ -80,7 +80,7 @@ type lockLost struct{}
 func (lockLost) Error() string        { return "the lock was lost" }
 func (lockLost) Is(target error) bool { return target == ErrNotHeld }
 
-// lossError is ErrLockLost with what has happened.
+// lossError is ErrLockLost with its cause.
 func lossError(cause error) error {
 	return fmt.Errorf("%w: %w", ErrLockLost, cause)
 }
@@ -91,7 +91,7 @@ var errTimeUp = send.ErrTimeUp
 // errReply is the error of an answer that no script of ours gives.
 var errReply = send.ErrReply
 
-// errNoAnswer is a TryLock whose time is up without Redis having said anything.
+// errNoAnswer is the error of a TryLock whose time is up before any answer of Redis.
 var errNoAnswer = errors.New("no answer from Redis in the time given; what was asked is undone, and lapses with its lease if Redis runs it even later")
 
 func invalid(format string, args ...any) error { return send.Invalid(format, args...) }
@@ -108,7 +108,7 @@ func answered(err error) bool { return send.Answered(err) }
 
 func transient(err error) bool {
 	if quorum := (*QuorumError)(nil); errors.As(err, &quorum) {
-		return false // its nodes have been patient already
+		return false // its nodes have retried already
 	}
 	return send.Transient(err)
 }
