@@ -1,14 +1,13 @@
 package relock
 
-// The engine of a Client: what its locks share.
+// The engine of a Client, which its locks share.
 //
-// It takes locks (acquire.go), gives them back (release.go), and keeps what is held
+// The engine takes locks (acquire.go), gives them back (release.go), and keeps the holds
 // (name.go, hold.go, record.go, watchdog.go). It is the same for every lock type; a lock
 // type is data: see lockType in handle.go.
 //
-// Rules: repeating is the sender's and always safe: every script sets a state and adds nothing,
-// and names the acquisition it is for. So a request whose answer was lost is sent
-// again as it was.
+// Rules: the sender repeats requests, and that is always safe: every script sets a state and adds
+// nothing, and names its acquisition. So a request whose answer was lost is sent again unchanged.
 
 import (
 	"context"
@@ -22,7 +21,7 @@ import (
 )
 
 const (
-	closeTime  = 7 * time.Second // how long Close waits for requests under way, which may take unlockTime and a quarter
+	closeTime  = 7 * time.Second // how long Close waits for requests under way, which may take 1.25 times unlockTime
 	mostLogged = 16              // holds that Close names
 )
 
@@ -33,7 +32,7 @@ type engine struct {
 	slice           time.Duration
 	log             *slog.Logger
 	observer        Observer // or nil
-	reporter        reporter // of what no call has asked about
+	reporter        reporter // of events that no call has asked about
 
 	sender   *send.Sender
 	workers  *workers
@@ -48,8 +47,8 @@ type engine struct {
 	lapsed   expiredRing
 
 	rtt          roundTrip
-	acquisitions atomic.Uint64 // fields that were made
-	waiters      atomic.Uint64 // numbers of waiters
+	acquisitions atomic.Uint64 // number of fields that were made
+	waiters      atomic.Uint64 // number of the last waiter
 }
 
 // newEngine makes the engine that sends as config says, and subscribes through r.
@@ -81,8 +80,8 @@ func newEngine(id string, o options, r router, config send.Config) *engine {
 	return e
 }
 
-// renewGroup tells leases apart that must not wait for one another: those of
-// different servers, and those that need no request.
+// renewGroup is the group of a lease. Leases of different groups must not wait for one another: leases on
+// different servers, and leases that need no request.
 func (e *engine) renewGroup(l *lease) string {
 	r := l.holder.(*record)
 	if r.keeper != nil {
@@ -95,7 +94,7 @@ func (e *engine) renewGroup(l *lease) string {
 func (e *engine) renew(ctx context.Context, leases []*lease) []renewal {
 	answers := make([]renewal, len(leases))
 	var calls []call
-	var called []int // whose
+	var called []int // the index of the lease of each call
 	for i, l := range leases {
 		r := l.holder.(*record)
 		if r.keeper != nil {
@@ -118,7 +117,7 @@ func (e *engine) renew(ctx context.Context, leases []*lease) []renewal {
 	return answers
 }
 
-// inspect asks how b stands.
+// inspect asks Redis for the state of b.
 func (e *engine) inspect(ctx context.Context, b lockType, field string) (state, error) {
 	r, _, err := e.send(e.waitOptionsFor(ctx), b.inspect(field), time.Time{})
 	return state{locked: r[0] > 0, held: r[1] > 0, ttl: fromMilliseconds(r[2])}, err
@@ -143,8 +142,8 @@ func (e *engine) untilClosed(ctx context.Context) (_ context.Context, stop func(
 }
 
 // close wakes all waiters and ends all guards. It returns when the
-// goroutines have ended; those in a request that Redis does not answer are
-// given a while.
+// goroutines have ended. For goroutines in a request that Redis does not answer
+// it waits no longer than closeTime.
 func (e *engine) close() error {
 	if !e.isClosed.CompareAndSwap(false, true) {
 		return nil
@@ -192,10 +191,10 @@ func (n *name) close(held *stillHeld) (guards []*guardEnd) {
 	return guards
 }
 
-// stillHeld are the holds that are still there at Close.
+// stillHeld are the holds that are left at Close.
 type stillHeld struct {
 	count int
-	some  []*hold // of them
+	some  []*hold // the first mostLogged
 }
 
 func (s *stillHeld) addLocked(h *hold) {
@@ -206,7 +205,7 @@ func (s *stillHeld) addLocked(h *hold) {
 	}
 }
 
-// log names them. A goroutine that has ended, or forgotten to unlock, is seen nowhere else.
+// log names the holds. A hold whose goroutine has ended, or forgotten to unlock, shows up nowhere else.
 func (s *stillHeld) log(l *slog.Logger) {
 	if !l.Enabled(context.Background(), slog.LevelDebug) {
 		return
