@@ -1,6 +1,6 @@
 package relock
 
-// What can be set, its default, and what is refused.
+// The options, their defaults, and their limits.
 //
 // Rules: options are set at construction and never change; a bad one is
 // ErrInvalid with its name and value in the text.
@@ -12,8 +12,8 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// The least that a watchdog timeout may be: below it a third of the lease is
-// too short a time for a renewal to be tried twice.
+// minWatchdogTimeout is the shortest watchdog timeout. A third of a shorter lease leaves
+// too little time to try a renewal twice.
 const minWatchdogTimeout = 100 * time.Millisecond
 
 type options struct {
@@ -34,16 +34,16 @@ type Option func(*options)
 
 // WithWatchdogTimeout sets the lease of holds that ask for none. The watchdog
 // renews it every third of d, as long as the process lives and the hold lasts;
-// after a crash others wait at most d. Defaults to 30s; at least 100ms.
+// after a crash other owners wait at most d. Defaults to 30s; at least 100ms.
 //
 // Redisson: Config.setLockWatchdogTimeout.
 func WithWatchdogTimeout(d time.Duration) Option {
 	return func(o *options) { o.watchdogTimeout = d }
 }
 
-// WithFairWaitTimeout sets what a place in the queue of a fair lock is worth to
-// Java clients: how long one at the head may take to get going before they give
-// its place away. Use the same everywhere. Clients of this package do not go by
+// WithFairWaitTimeout sets how long Java clients respect a place in the queue of a fair
+// lock: how long a waiter at the head may take to get the lock before they give
+// its place away. Use the same value everywhere. Clients of this package do not use
 // it among themselves. Defaults to 5m; at least 1s.
 //
 // Redisson: Config.setFairLockWaitTimeout.
@@ -51,33 +51,33 @@ func WithFairWaitTimeout(d time.Duration) Option {
 	return func(o *options) { o.fairWaitTimeout = d }
 }
 
-// WithMaxWakeDelay sets how long a waiter sleeps at most without asking Redis
-// again: what a lost wake-up costs. Defaults to 1s; more than 0.
+// WithMaxWakeDelay sets how long a waiter sleeps at most before it asks Redis
+// again: the price of a lost wake-up. Defaults to 1s; more than 0.
 //
 // Redisson has none: its waiters sleep until the lease of the holder ends.
 func WithMaxWakeDelay(d time.Duration) Option {
 	return func(o *options) { o.maxWakeDelay = d }
 }
 
-// WithNodeTimeout sets how long a RedLock waits for each of its nodes whose lock
-// this Client made, whenever it asks them, which it does at the same time: what a
-// dead node costs. Defaults to 200ms; more than 0.
+// WithNodeTimeout sets how long a RedLock waits for the answer of each node whose lock
+// this Client made. A RedLock asks all nodes at the same time, so this is the price of
+// a dead node. Defaults to 200ms; more than 0.
 //
 // Redisson has none: it shares the wait time between the locks.
 func WithNodeTimeout(d time.Duration) Option {
 	return func(o *options) { o.nodeTimeout = d }
 }
 
-// WithHandoverSlice sets how long a process may pass a lock among its own
-// goroutines, without asking Redis in between, while others wait for it too. Then
-// it is released, and they have the first chance. Where a round trip to Redis takes
-// long, 16 of them are allowed, up to 100ms, so that the way does not take longer
-// than the work. Only holds that the watchdog renews are passed on, of locks other
+// WithHandoverSlice sets how long a process may hand a lock over among its own
+// goroutines, without asking Redis in between, while other processes wait for it too. Then
+// the lock is released, and the other processes have the first chance. Where round trips to
+// Redis take long, a slice lasts 16 of them, up to 100ms, so that the requests do not take
+// longer than the work. Only holds that the watchdog renews are handed over, of locks other
 // than fair locks and RedLocks; a fenced lock needs one request for each hold. Readers
-// do not pass a lock on but share its record: for as long as a slice others come in
-// without a request while one of them reads. So long a lock may be passed on that was
-// forced open, or that Redis has forgotten, and Unlock not say so. Defaults to 10ms;
-// 0: never.
+// do not hand a lock over but share its record: for a slice, further readers of the process
+// come in without a request while one of them reads. For up to one slice, a lock that was
+// forced open, or that Redis has forgotten, may still be handed over in the process, and
+// Unlock does not say so. Defaults to 10ms; 0: never.
 //
 // Redisson has none: every hold costs a release and an acquire.
 func WithHandoverSlice(d time.Duration) Option {
@@ -85,35 +85,35 @@ func WithHandoverSlice(d time.Duration) Option {
 }
 
 // WithSyncedReplicas makes an acquire count only when n replicas have confirmed it
-// within d (WAIT); else it is given back, and the error is ErrNotSynced. A renewal
-// that they do not confirm does not count either, and is tried again. So a
-// failover to one of these replicas loses no lock; one to another replica still
-// can. It costs a round trip and the time of the replication, for every acquire; so
-// long it keeps a connection of the Redis client. On a Redis that refuses WAIT every
-// acquire is ErrNotSynced. The node timeout of a RedLock has to be longer. At least 1
-// replica, and 1ms, and less than the read timeout of the Redis client and 5s. Off by
-// default.
+// within d (WAIT); else the lock is given back, and the error is ErrNotSynced. A renewal
+// that the replicas do not confirm does not count either, and is tried again. So a
+// failover to one of these replicas loses no lock; a failover to another replica still
+// can. Every acquire takes a round trip and the time of the replication longer, and keeps
+// a connection of the Redis client meanwhile. On a Redis that refuses WAIT every
+// acquire fails with ErrNotSynced. The node timeout of a RedLock has to be longer than d. At
+// least 1 replica; d is at least 1ms, and less than the read timeout of the Redis client
+// and 5s. Off by default.
 //
-// Redisson: Config.setCheckLockSyncedSlaves and setSlavesSyncTimeout, which take
-// one replica of all for enough.
+// Redisson: Config.setCheckLockSyncedSlaves and setSlavesSyncTimeout, for which one
+// replica of all is enough.
 func WithSyncedReplicas(n int, d time.Duration) Option {
 	return func(o *options) { o.synced, o.syncs = send.Synced{Replicas: n, Within: d}, true }
 }
 
-// WithLogger sets where the few things go that no caller may be told: one warning for
-// each lock that was lost, with its name and the cause, but for those that this Client
-// forced open; and one for wake-ups that Redis does not allow. An Observer that panics is
-// an error. At debug level Close logs which locks are still held. In a healthy run nothing
-// else is logged. A Logger that is slow delays no renewal and no guard; a
+// WithLogger sets the logger for the few events that no call may return: one warning for
+// each lock that was lost, with its name and the cause, except for locks that this Client
+// forced open; and one warning if Redis does not allow wake-ups. A panic of the Observer is
+// logged as an error. At debug level Close logs which locks are still held. In a healthy run
+// nothing else is logged. A slow Logger delays no renewal and no guard; a
 // panic in its handler is recovered. Defaults to slog.Default().
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) { o.logger = l }
 }
 
-// WithObserver sets who is told what happens to the locks of the Client: how long
-// callers wait, how they come in, how long locks are held, and what is lost. For
-// metrics and traces there is one in github.com/relock-go/relock/otel. Defaults to none,
-// which costs nothing.
+// WithObserver sets the Observer of the locks of the Client. It receives how long
+// callers wait, on which path they acquire, how long locks are held, and which locks are lost.
+// Package github.com/relock-go/relock/otel has an Observer for metrics and traces. Defaults to
+// none, which costs nothing.
 //
 // Redisson has none.
 func WithObserver(o Observer) Option {
@@ -163,9 +163,9 @@ type lockOptions struct {
 // A LockOption changes how one lock works.
 type LockOption func(*lockOptions)
 
-// Fenced makes every acquire draw a token that only grows, to be passed on to
-// whatever the lock protects, so that it can refuse a writer whose hold is over:
-// see [Lock.Token]. The counter stays in Redis for good, under
+// Fenced makes every acquire draw a token that only grows. Send the token to the resource
+// that the lock protects, so that the resource can refuse a writer whose hold is over:
+// see [Lock.Token]. The counter of the tokens stays in Redis for good, under
 // redisson_lock_token:{name}.
 //
 // Redisson: RFencedLock, whose counter it shares.
