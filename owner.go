@@ -1,9 +1,9 @@
 package relock
 
-// Who the owner of a hold is: the calling goroutine, or the owner that ctx carries.
+// The owner of a hold: the calling goroutine, or the owner that ctx carries.
 //
-// Rules: numbers are never used again within a process; goroutines have positive
-// ones, owners made by WithOwner negative ones.
+// Rules: the number of an owner is never used again within a process. Goroutines have positive
+// numbers, owners made by WithOwner negative ones.
 
 import (
 	"context"
@@ -19,9 +19,9 @@ type ownerKey struct{}
 
 var ownersMade atomic.Int64
 
-// WithOwner returns a ctx that carries a new logical owner. Whoever calls a lock
-// with this ctx, or one derived from it, is that owner, on whichever goroutine:
-// use it for a lock that is taken in one goroutine and released in another, or
+// WithOwner returns a ctx that carries a new logical owner. A caller that passes
+// this ctx, or one derived from it, acts for that owner, on any goroutine. Use WithOwner
+// for a lock that is taken in one goroutine and released in another, or
 // re-entered across goroutines. Without it the owner is the calling goroutine.
 //
 // Goroutines that share an owner do not exclude one another.
@@ -31,7 +31,7 @@ func WithOwner(ctx context.Context) context.Context {
 	return owner(-ownersMade.Add(1)).in(ctx)
 }
 
-// in returns a ctx that carries o, for goroutines that work for it.
+// in returns a ctx that carries o, for goroutines that work for o.
 func (o owner) in(ctx context.Context) context.Context {
 	return context.WithValue(ctx, ownerKey{}, o)
 }
