@@ -2,9 +2,9 @@ package relock
 
 // The fair lock: first come, first served over all processes.
 //
-// Rules: the queue in Redis is the order, so every goroutine stands in it by
-// itself; whoever stands there shows a sign of life with every attempt, and makes
-// one at least every heartbeat.
+// Rules: the queue in Redis is the order, so every goroutine has a place of its own in
+// that queue. A waiter shows a sign of life with every attempt, and makes an attempt at
+// least every heartbeat.
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 
 const (
 	fairHeartbeat = time.Second
-	fairLife      = 4 * fairHeartbeat // without one for so long, a waiter counts as dead
+	fairLife      = 4 * fairHeartbeat // a waiter without a sign of life for so long counts as dead
 )
 
 var (
@@ -25,11 +25,11 @@ var (
 
 // A FairLock is a reentrant lock whose waiters get it in the order in which they
 // came, whichever process they are in. It costs more than a Lock: every waiter
-// asks Redis by itself, about once a second, to show that it lives. One that has
+// asks Redis by itself, about once a second, to show that it is alive. A waiter that has
 // crashed, or is cut off from Redis, loses its place after about four seconds (eight
-// where nobody else was heard of either), one that gives up at once; one that lives
-// keeps it however long it waits. TryLock with wait 0 gets the lock only when nobody
-// waits. If all who wait crash, the queue stays in Redis until the next call.
+// if Redis had no call of another waiter either). A waiter that gives up loses its place at
+// once. A live waiter keeps its place however long it waits. TryLock with wait 0 gets the lock
+// only when the queue is empty. If all waiters crash, the queue stays in Redis until the next call.
 //
 // Redisson: getFairLock, whose queue it shares. A crashed Java waiter is noticed
 // as Redisson does, after its timeout.
@@ -62,10 +62,10 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 // Token is the fencing token of the caller's hold: see [Lock.Token].
 func (l *FairLock) Token(ctx context.Context) (int64, error) { return l.fencingToken(ctx) }
 
-// fairLock is the record of a FairLock: that of a Lock, and a queue beside it.
+// fairLock is the record of a FairLock: the record of a Lock, and a queue beside it.
 type fairLock struct {
 	hashLock
-	announce string // the channels; the field of the waiter that is woken follows
+	announce string // prefix of the channels; the field of the waiter to be woken follows
 }
 
 func (l *fairLock) channel(a attempt) string {
