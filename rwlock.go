@@ -2,9 +2,9 @@ package relock
 
 // The read/write lock: many readers, or one writer.
 //
-// Rules: the halves are two locks that share a record, each with holds of its own;
-// a read hold has leases of its own, or shares those of others of its process; a relock
-// reader lets waiting writers go first.
+// Rules: the halves are two locks that share a record, and each half has holds of its own.
+// A read hold has leases of its own, or shares the leases of other readers of its process. A
+// reader of this package lets waiting writers go first.
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// writerLife is how long a sign that a writer waits holds off readers; it is renewed with every attempt.
+// A waiting writer leaves a sign of life in Redis, which holds off readers for writerLife. Every attempt renews it.
 const (
 	writerHeartbeat = time.Second
 	writerLife      = 3 * writerHeartbeat
@@ -35,24 +35,24 @@ var (
 	rwForce = script("rw_force", "hash zset", "announce", "clock", "readers")
 )
 
-// errUpgrade ends a write lock whose caller is in its own way.
+// errUpgrade ends the call for a write lock whose caller holds the read lock.
 var errUpgrade = fmt.Errorf("%w: the caller holds the read lock and would wait for itself: unlock it first, or take the write lock first and the read lock inside", ErrInvalid)
 
 // A RWLock is a reentrant lock that many readers hold together, or one writer.
-// Whoever holds the write lock may take the read lock too, and keeps it when it
-// unlocks the write lock: a downgrade. The other way round does not work: a reader
-// that asks for the write lock gets ErrInvalid once nobody but itself is in its way.
+// The holder of the write lock may take the read lock too, and keeps the read lock when it
+// unlocks the write lock: a downgrade. An upgrade does not work: a reader
+// that asks for the write lock gets ErrInvalid once only its own read lock is in its way.
 //
 // Readers of this package let a waiting writer go first, so that readers that come
-// without a pause do not keep it out; Java readers cannot be made to. After each
-// writer, readers have the same chance as the next one.
+// without a pause do not keep the writer out; Java readers do not let writers go first. After
+// each writer, readers have the same chance as the next writer.
 //
 // When several readers ask for the write lock, all but one of them are refused. A
 // goroutine that reads should not wait for another reader: a writer may be in
-// line between them, as with sync.RWMutex.
+// the queue between them, as with sync.RWMutex.
 //
-// Readers of one Client that the watchdog keeps share a record in Redis, one reader
-// there, which the last of them gives back: see [WithHandoverSlice].
+// Readers of one Client whose holds the watchdog renews share a record, which counts as one
+// reader in Redis. The last of them gives the record back: see [WithHandoverSlice].
 //
 // Redisson: getReadWriteLock.
 type RWLock struct {
@@ -60,13 +60,14 @@ type RWLock struct {
 	write *WriteLock
 }
 
-// A ReadLock is the half of a RWLock that many hold together. Every hold has a
-// lease of its own, or one with others of its Client. IsLocked, TTL and ForceUnlock are about all readers.
+// A ReadLock is the half of a RWLock that many owners hold together. Every hold has a
+// lease of its own, or shares one with other readers of its Client. IsLocked, TTL and
+// ForceUnlock are about all readers.
 //
 // Redisson: RReadWriteLock.readLock.
 type ReadLock struct{ handle }
 
-// A WriteLock is the half of a RWLock that one holds alone.
+// A WriteLock is the half of a RWLock that one owner holds alone.
 //
 // Redisson: RReadWriteLock.writeLock.
 type WriteLock struct{ handle }
@@ -97,21 +98,21 @@ func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 	}
 }
 
-// Read is the half that many hold together.
+// Read is the half that many owners hold together.
 func (l *RWLock) Read() *ReadLock { return l.read }
 
-// Write is the half that one holds alone.
+// Write is the half that one owner holds alone.
 func (l *RWLock) Write() *WriteLock { return l.write }
 
 // Token is the fencing token of the caller's hold: see [Lock.Token].
 func (l *WriteLock) Token(ctx context.Context) (int64, error) { return l.fencingToken(ctx) }
 
-// An rwRecord is what the halves share.
+// An rwRecord has the data that the halves share.
 type rwRecord struct {
 	client   *Client
 	keys     []string // the lock, the writers that wait, and the token counter of a fenced one
 	announce string   // the channel
-	leases   string   // what the keys of read leases begin with
+	leases   string   // prefix of the keys of read leases
 }
 
 func (r *rwRecord) channel(attempt) string { return r.announce }
@@ -137,7 +138,7 @@ func (l *readLock) release(field string, left int) call { return l.leave(field, 
 // undo sets the hold back to what it was before the attempt.
 func (l *readLock) undo(a attempt) call { return l.leave(a.field, a.level-1, false) }
 
-// leave leaves so many levels of a hold. Strict, it refuses a key that holds data that no lock makes.
+// leave sets the levels of a hold to left. If strict is set, it refuses a key with data that no lock makes.
 func (l *readLock) leave(field string, left int, strict bool) call {
 	return call{Script: readRelease, Keys: l.keys[:1], Args: []any{field, left, l.leases, strict, l.announce, l.client.publish}}
 }
@@ -190,7 +191,7 @@ func (l *writeLock) inspect(field string) call {
 
 func (l *writeLock) force() call { return l.forceHalf("write") }
 
-// suffixName is Redisson's way to derive a key from a name by what follows it.
+// suffixName is Redisson's way to derive a key from a name and a suffix.
 func suffixName(name, suffix string) string {
 	if strings.Contains(name, "{") {
 		return name + ":" + suffix
