@@ -2,8 +2,8 @@ package relock
 
 // Obstacles: how an error that ends a wait says which lock was in the way, and who has it.
 //
-// Rules: no request is sent for it. The error says what this process knows: its own holds, and the last answer that
-// said busy, to this caller or to the one in front of it. Where neither is known, the error says nothing.
+// Rules: no request is sent for this. The error uses the knowledge of this process: its own holds, and the last answer
+// that said busy, to this caller or to the caller in front. Where neither is known, the error says nothing.
 
 import (
 	"errors"
@@ -17,8 +17,8 @@ type obstacle struct {
 	name  string
 	ttl   time.Duration // of the record in the way; negative: none was answered
 	at    time.Time     // when the answer came
-	who   string        // what the lock itself says of its holder; ""
-	known bool          // the error says it anyway
+	who   string        // text of the lock itself about its holder; or ""
+	known bool          // the error names the obstacle anyway
 }
 
 func (o *obstacle) String() string {
@@ -27,7 +27,7 @@ func (o *obstacle) String() string {
 	switch {
 	case o.who != "":
 		return o.who
-	case o.typ == TypeRead: // the answer does not say which of them
+	case o.typ == TypeRead: // the answer does not say which of the two
 		return "another process (or Client) holds the write lock, or waits for it"
 	case o.typ == TypeFair && o.ttl < 0:
 		return "others are in front in the queue"
@@ -39,7 +39,7 @@ func (o *obstacle) String() string {
 	return fmt.Sprintf("another process (or Client) held it when Redis was asked last, %v ago", rounded(ago))
 }
 
-// rounded is d as a reader wants it.
+// rounded is d, rounded for a reader.
 func rounded(d time.Duration) time.Duration {
 	unit := time.Millisecond
 	if d >= time.Second {
@@ -48,12 +48,12 @@ func rounded(d time.Duration) time.Duration {
 	return (d + unit/2) / unit * unit
 }
 
-// noteBusy remembers what is in the way of h, for its caller and for those behind it in the wait queue.
+// noteBusy remembers the obstacle that is in the way of h, for its caller and for the waiters behind it.
 func (p *waitOptions) noteBusy(h *hold, ttl time.Duration) {
 	p.noteObstacle(h, &obstacle{typ: h.lock.typ(), name: h.key.id.name, ttl: ttl, at: time.Now()})
 }
 
-// noteObstacle is noteBusy for an obstacle that is known by more than its record.
+// noteObstacle is noteBusy for any obstacle.
 func (p *waitOptions) noteObstacle(h *hold, o *obstacle) {
 	p.obstacle = o
 	h.name.mu.Lock()
@@ -63,14 +63,15 @@ func (p *waitOptions) noteObstacle(h *hold, o *obstacle) {
 	}
 }
 
-// sees remembers what another caller has found in the way, if p has not found anything later.
+// sees remembers an obstacle that another caller has found, if p has not found a later one.
 func (p *waitOptions) sees(o *obstacle) {
 	if o != nil && (p.obstacle == nil || p.obstacle.at.Before(o.at)) {
 		p.obstacle = o
 	}
 }
 
-// withHolder adds to an error that ended the wait of o for one of locks what it waited for, where that is known.
+// withHolder adds to err, which ended the wait of o for locks, the lock that is in the way and its holder, where they
+// are known.
 func withHolder[L description](e *engine, p *waitOptions, locks []L, o owner, r request, err error) error {
 	if err == nil || err == errTimeUp {
 		return err
@@ -88,7 +89,7 @@ func withHolder[L description](e *engine, p *waitOptions, locks []L, o owner, r 
 	return fmt.Errorf("%w: %s", err, who)
 }
 
-// inTheWay says which lock o waited for, and who has it; "" where that is not known.
+// inTheWay says which lock o waited for, and who has it; "" where this is not known.
 func inTheWay[L description](e *engine, p *waitOptions, locks []L, o owner) (name, who string) {
 	for _, l := range locks {
 		if who = e.holderHere(l, o); who != "" {
