@@ -2,9 +2,9 @@ package relock
 
 // The Lua scripts.
 //
-// Rules: every file of lua/ is a prelude or is bound by script, once, at init. KEYS holds data
-// keys and nothing else. Every script answers three integers (a bundle: for each
-// lock; the script of Inspect: all there is).
+// Rules: every file of lua/ is a prelude, or the function script binds it, once, at init. KEYS holds data
+// keys and nothing else. Every script answers three integers (a bundle: three for each
+// lock; the script of Inspect: the contents of all keys).
 
 import (
 	"embed"
@@ -32,8 +32,8 @@ var (
 	inspectScript = script("inspect", "hash")
 )
 
-// script binds lua/<name>.lua, whose KEYS are of these types, with the parts that it needs before it. It runs at
-// init, so that a wrong name fails every test.
+// script binds lua/<name>.lua, whose KEYS are of these types. It puts the parts that the file needs before it. It
+// runs at init, so that a wrong name fails every test.
 func script(name, types string, parts ...string) *luaScript {
 	var whole strings.Builder
 	for _, part := range append([]string{"record"}, parts...) {
@@ -51,5 +51,5 @@ func luaFile(name string) string {
 	return luaComment.ReplaceAllString(string(source), "")
 }
 
-// luaComment is a line that servers need not read; an embedded one reads scripts again for every run.
+// luaComment is a comment line. Scripts are sent without them: miniredis parses a script again for every run.
 var luaComment = regexp.MustCompile(`(?m)^ *--( .*)?\n`)

@@ -1,8 +1,8 @@
 package relock
 
 // Wake-ups on a Cluster: sharded pub/sub, as Redisson uses it there. A release is
-// announced in the shard of its lock and nowhere else. A Cluster before Redis 7.0
-// cannot do that; there every node hears everything, and any of them will do.
+// announced in the shard of its lock and nowhere else. A Cluster before Redis 7.0 has no
+// sharded pub/sub; there every node receives every message, and any node will do.
 
 import (
 	"context"
@@ -16,18 +16,18 @@ import (
 // shards is the router of a Cluster.
 type shards struct {
 	cluster *redis.ClusterClient
-	plain   atomic.Bool // the servers know no sharded pub/sub
+	plain   atomic.Bool // the servers have no sharded pub/sub
 }
 
-// node is the master of the slot of a channel, or of a lock. go-redis has to ask for it only when
-// it knows nothing of the Cluster yet: not after a lock was busy.
+// node is the master of the slot of a channel, or of a lock. go-redis has to ask the Cluster for the master only
+// when it has not asked before: not after a lock was busy.
 func (s *shards) node(channel string) node {
 	ctx := context.Background()
 	if s.plain.Load() {
 		return node{dial: func() subscriber { return s.cluster.Subscribe(ctx) }}
 	}
 	master, err := s.cluster.MasterForKey(ctx, channel)
-	if err != nil { // the first channel decides which node it is
+	if err != nil { // the first channel that is subscribed decides which node it is
 		return node{dial: func() subscriber { return shard{s.cluster.SSubscribe(ctx)} }}
 	}
 	return node{master.Options().Addr, func() subscriber { return shard{master.SSubscribe(ctx)} }}
@@ -35,10 +35,10 @@ func (s *shards) node(channel string) node {
 
 func (s *shards) moves() bool { return !s.plain.Load() }
 
-// reload has go-redis ask which node has which slots. By itself go-redis would go on asking a
+// reload makes go-redis ask which node has which slots. By itself go-redis would go on asking a
 // node that is gone for up to a minute, longer than a lease. Its ReloadState
 // waits for such a node until dialling has failed, several times. So each reload has
-// a time limit: the next one asks another node first.
+// a time limit: the next reload asks another node first.
 func (s *shards) reload() {
 	ctx, cancel := context.WithTimeout(context.Background(), send.ResendTime)
 	defer cancel()
@@ -60,7 +60,7 @@ func (s shard) Subscribe(ctx context.Context, channels ...string) error {
 	return s.SSubscribe(ctx, channels...)
 }
 
-// Unsubscribe sends one command for each channel: those of several slots cannot be in one.
+// Unsubscribe sends one command for each channel: one command cannot name channels of several slots.
 func (s shard) Unsubscribe(ctx context.Context, channels ...string) error {
 	for _, ch := range channels {
 		if err := s.SUnsubscribe(ctx, ch); err != nil {

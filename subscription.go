@@ -1,21 +1,21 @@
 package relock
 
-// How a waiter hears of a release: by a subscription, or, where Redis does not allow
-// that, by asking often at the right time.
+// How a waiter notices a release: by a subscription, or, where Redis does not allow
+// one, by asking often at the right time.
 
 import (
 	"slices"
 	"time"
 )
 
-// A subscription is where a waiter hears of the release of the lock that is in its way. The zero value listens to nothing.
+// A subscription listens to the release of the lock that is in the way of a waiter. The zero value listens to nothing.
 type subscription struct {
 	of          lockID
-	listeners   []*listener // with one wake between them
-	unconfirmed []*listener // those that may have come into force after the last attempt
+	listeners   []*listener // with one wake channel for all
+	unconfirmed []*listener // listeners that may have come into force after the last attempt
 }
 
-// watch listens for w, and returns what to wait for. It says whether it has begun to listen.
+// watch listens for w, and returns the channels to wait on. It says whether it has begun to listen.
 func (s *subscription) watch(w want) (wake, ready <-chan struct{}, begun bool) {
 	if begun = s.of != w.hold.key.id; begun {
 		channel := w.hold.verbs().channel(w.attempt)
@@ -26,14 +26,14 @@ func (s *subscription) watch(w want) (wake, ready <-chan struct{}, begun bool) {
 	return wake, ready, begun
 }
 
-// listenTo listens to all, which have one wake, and to nothing else any more.
+// listenTo listens to all, which share a wake channel, and leaves the listeners of before.
 func (s *subscription) listenTo(all []*listener) {
 	s.leave()
 	s.listeners, s.unconfirmed = all, slices.Clone(all)
 }
 
-// awaited is what to wait for: releases; and first a confirmation that a release will be heard, if the last
-// attempt was made without one.
+// awaited returns the channels to wait on: wake for releases; and ready for the confirmation of the subscription,
+// if the last attempt was made before that.
 func (s *subscription) awaited() (wake, ready <-chan struct{}) {
 	if len(s.listeners) > 0 {
 		wake = s.listeners[0].wake
@@ -63,26 +63,26 @@ func (s *subscription) leave() {
 	*s = subscription{}
 }
 
-// refused says whether Redis does not allow to listen.
+// refused says whether Redis does not allow the subscription.
 func (s *subscription) refused() bool { return len(s.listeners) == 1 && s.listeners[0].refused() }
 
 const (
 	shortPoll  = 10 * time.Millisecond
 	rarestPoll = time.Hour            // the max wake delay comes first
-	hotFor     = 2 * longSlice        // after a lock was seen to change hands: it is really released before that is over
-	pollSlack  = 5 * time.Millisecond // by which a lease may seem to have become later because an answer took longer
+	hotFor     = 2 * longSlice        // how long after a change of hands a waiter asks often: longer than a slice
+	pollSlack  = 5 * time.Millisecond // how much later a lease may seem to end because an answer took longer
 )
 
-// polling is how often a waiter asks that hears of no release: often once it has seen that the lock
-// has changed hands while it slept, and then more and more rarely, because a lock that is
-// kept for long costs Redis a request each time. A renewal looks as if the lock had changed hands.
+// polling is how often a waiter asks that receives no message of a release. It asks often once it has
+// noticed that the lock changed hands while it slept. Then it asks more and more rarely, because each
+// request costs Redis time while the lock is held for long. A renewal looks as if the lock had changed hands.
 type polling struct {
 	end   time.Time     // of the lease in the way
-	moved time.Time     // when that was last seen to have become later
+	moved time.Time     // when end was last found to be later than before
 	pause time.Duration // after an answer
 }
 
-// next is how long to sleep at most after an answer, which said what is left of the lease in the way.
+// next is how long to sleep at most after an answer, which said how much of the lease in the way is left.
 func (p *polling) next(answered time.Time, left time.Duration) time.Duration {
 	end := answered.Add(left)
 	switch {

@@ -1,6 +1,6 @@
 package relock
 
-// How long a caller of a lock is willing to wait, and what it has seen meanwhile.
+// The wait of one caller of a lock: its limits, and its findings so far.
 //
 // Rules: send.Wait ends every wait: by a wake-up, its time, the ctx, or Close.
 
@@ -16,11 +16,11 @@ type waitOptions struct {
 	bypass   bool            // the next attempt is made past the wait queue
 	number   uint64          // of the waiter that was refused in a wait queue; 0: there is none
 	span     *span           // of the call, or nil
-	obstacle *obstacle       // what the last attempt found, or nil
-	changed  <-chan struct{} // wakes too: see group; nil: nothing
+	obstacle *obstacle       // that the last attempt found, or nil
+	changed  <-chan struct{} // ends a sleep too: see group; or nil
 }
 
-// waitOptionsFor is that of a caller of e that waits until ctx or e ends.
+// waitOptionsFor returns the options of a caller of e that waits until ctx or e ends.
 func (e *engine) waitOptionsFor(ctx context.Context) *waitOptions {
 	return &waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.closed, Inline: true}}
 }

@@ -3,8 +3,8 @@ package relock
 // The goroutines of a Client.
 //
 // Rules: Close waits for all work that was begun and has not ended: calls that
-// have something under way in Redis, and goroutines. A goroutine that has run a job
-// waits for the next one, because the stack of a new one has to grow first, which
+// have a request under way, and goroutines. A goroutine that has run a job
+// waits for the next job, because the stack of a new goroutine has to grow first, which
 // costs some microseconds.
 
 import (
@@ -22,7 +22,7 @@ type workers struct {
 	closing atomic.Bool // Close waits
 
 	mu      sync.Mutex    // guards below
-	drained chan struct{} // closed when there is no work any more; nil: nobody waits, or it is closed
+	drained chan struct{} // closed when there is no work any more; nil: Close was not called, or it is closed
 }
 
 func newWorkers(stopped <-chan struct{}) *workers {

@@ -1,5 +1,5 @@
-// Package waitqueue is a first-in, first-out queue in front of something that one
-// at a time may have, and that every waiter can leave.
+// Package waitqueue is a first-in, first-out queue for a place that one caller at a time
+// may have. Every waiter can leave the queue.
 //
 // Rules: a Queue does nothing by itself: it never blocks, has no goroutine and no
 // mutex. The mutex of its owner guards it, and its Waiters. Release grants the
@@ -8,11 +8,11 @@ package waitqueue
 
 import "container/list"
 
-// A Queue admits one at a time, in the order of arrival. V is the value that each
+// A Queue admits one caller at a time, in the order of arrival. V is the value that each
 // waiter brings. The zero Queue is free.
 type Queue[V any] struct {
 	taken   bool
-	waiters *list.List // of *Waiter[V]; nil: nobody has waited yet
+	waiters *list.List // of *Waiter[V]; nil: no caller has waited yet
 }
 
 // A Waiter is a place in a Queue.
@@ -25,7 +25,7 @@ type Waiter[V any] struct {
 	// Number orders waiters: see Add.
 	Number uint64
 
-	place *list.Element // nil: not in the queue any more
+	place *list.Element // nil: the waiter is not in the queue any more
 }
 
 // TryEnter enters a free queue.
@@ -37,7 +37,7 @@ func (q *Queue[V]) TryEnter() bool {
 	return true
 }
 
-// Taken says whether somebody is admitted.
+// Taken says whether a caller is admitted.
 func (q *Queue[V]) Taken() bool { return q.taken }
 
 // Add appends a waiter, before all waiters with a higher number: a waiter that
@@ -78,8 +78,8 @@ func (q *Queue[V]) All() (all []*Waiter[V]) {
 	return all
 }
 
-// Remove takes w out of the queue and wakes it. Whether w is admitted is for its
-// owner to say, by Err or by Value.
+// Remove takes w out of the queue and wakes it. The owner of the queue says by Err or
+// by Value whether w is admitted.
 func (q *Queue[V]) Remove(w *Waiter[V]) {
 	q.waiters.Remove(w.place)
 	w.place = nil
@@ -98,7 +98,7 @@ func (q *Queue[V]) Release() {
 	}
 }
 
-// Leave gives up the place of w. If w was admitted in the meantime, the next waiter is.
+// Leave gives up the place of w. If w was admitted in the meantime, Leave admits the next waiter.
 func (q *Queue[V]) Leave(w *Waiter[V]) {
 	switch {
 	case w.Waits():
