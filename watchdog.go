@@ -1,18 +1,18 @@
 package relock
 
-// The watchdog keeps the leases of all holds of a client: it renews those that
-// are to be renewed, and ends those that can no longer be trusted.
+// The watchdog keeps the leases of all holds of a client: it renews the leases that
+// are not explicit, and ends the leases that can no longer be trusted.
 //
 // Rules:
 //   - Trust is counted from before a request was sent: sent + length - drift.
-//     Only a confirmed answer moves it, and never back.
+//     Only a confirmed answer moves the end of the trust, and never back.
 //   - A renewal has three outcomes: renewed; gone, which ends the lease now;
-//     an error, which means try again, sooner and sooner, while it is trusted.
+//     an error, which means try again, sooner and sooner, while the lease is trusted.
 //   - One goroutine watches all leases, and it never waits for Redis: renewals
-//     go out in pipelines of their own, so that a slow one delays no other and
-//     no lease outlives its trust. Leases of different servers are never in one.
+//     go out in pipelines on other goroutines, so that a slow pipeline delays no other and
+//     no lease outlives its trust. One pipeline never has leases of different servers.
 //   - A renewal without an answer is sent again after renewTime, once: it may hang on
-//     its connection. The routes of a Cluster are asked for anew then.
+//     its connection. Then the routes of a Cluster are asked for anew, too.
 //   - Holders are called without the mutex held, once for each lease.
 
 import (
@@ -31,7 +31,7 @@ const (
 	renewBatch   = 256             // leases in one pipeline
 	renewWorkers = 4               // pipelines of one group and round under way at a time
 	renewTime    = send.ResendTime // a renewal without an answer for this long is sent again, over another connection
-	mostRenewals = 2               // of one lease under way: a server that was away runs them all when it is back
+	mostRenewals = 2               // of one lease under way: a server that was unreachable runs them all later
 )
 
 // errGone is the cause of a lease whose record is no longer there.
@@ -43,25 +43,25 @@ var errForced = fmt.Errorf("%w: the lock was forced open", errGone)
 // errLapsed is the cause of a lease that ran out without having been renewed.
 var errLapsed = errors.New("the lease has run out")
 
-// errUnrenewed goes with errLapsed where the lease was to be renewed: that is a loss, not an end.
+// errUnrenewed goes with errLapsed where the watchdog had to renew the lease: such an end is a loss.
 var errUnrenewed = errors.New("it could not be renewed")
 
-// drift is what a clock may gain on that of Redis, and a timer be late, during one lease.
+// drift is how much a clock may gain on the clock of Redis, and how late a timer may be, during one lease.
 func drift(lease time.Duration) time.Duration {
 	return lease/100 + 2*time.Millisecond
 }
 
-// trust is how long a lease is trusted: no longer than any program runs, so that it can be added up.
+// trust is how long a lease is trusted. It is limited to 100 years, so that times can be added to it.
 func trust(lease time.Duration) time.Duration {
 	lease = min(lease, 100*365*24*time.Hour)
 	return lease - drift(lease)
 }
 
-// lasts says whether a hold may be reported of whose whole trust so much is left: what is about to be over may
-// be over before its owner hears of it. Leases that are too short for any trust are over at once, as documented.
+// lasts says whether enough of the whole trust is left to return a hold to its owner: a hold that is nearly over
+// may be over before its owner runs. Leases that are too short for any trust are over at once, as documented.
 func lasts(left, whole time.Duration) bool { return whole <= 0 || left > whole/10 }
 
-// A leaseHolder is told when its lease has ended before it was removed.
+// A leaseHolder is called when its lease has ended before it was removed.
 type leaseHolder interface {
 	leaseEnded(cause error)
 }
@@ -72,15 +72,15 @@ type lease struct {
 
 	// Written with watchdog.mu held:
 	until   atomic.Int64 // trusted until then
-	renewed atomic.Bool  // by the watchdog, or to run out
+	renewed atomic.Bool  // by the watchdog; false: the lease runs out
 
 	// guarded by watchdog.mu
-	length   time.Duration // what a renewal asks for
-	sent     time.Duration // the last request that was confirmed
+	length   time.Duration // that a renewal asks for
+	sent     time.Duration // when the last confirmed request was sent
 	renewAt  time.Duration
 	retryAt  time.Duration // when to renew again if the last renewal fails
 	asked    bool          // a renewal was sent and has not been confirmed
-	underWay int           // renewals that were sent, or are about to be, and have not ended
+	underWay int           // renewals that were sent, or are about to be sent, and have not ended
 	failed   error         // of the last renewal, if it failed
 	index    int           // in the heap; -1 when not watched
 }
@@ -103,13 +103,13 @@ type renewal struct {
 type watchdog struct {
 	epoch  time.Time
 	renew  func(ctx context.Context, leases []*lease) []renewal // one pipeline
-	group  func(*lease) string                                  // leases of one may share a pipeline
-	silent func()                                               // hears that a pipeline is not answered within renewTime
+	group  func(*lease) string                                  // leases of one group may share a pipeline
+	silent func()                                               // called when a pipeline has no answer within renewTime
 
 	ctx  context.Context // ends when the watchdog is stopped
 	stop context.CancelFunc
 	work sync.WaitGroup // the loop and the pipelines under way
-	kick chan struct{}  // the loop is to look again
+	kick chan struct{}  // makes the loop look again
 
 	mu      sync.Mutex // guards below, and the fields of leases that say so; a leaf: nothing is called with it held
 	leases  leaseHeap
@@ -151,8 +151,8 @@ func (w *watchdog) watch(l *lease, sent time.Time, length time.Duration, renewed
 	w.wakeLocked(l)
 }
 
-// extend is watch for a lease that is kept already: a re-entry was confirmed.
-// Once renewed, a lease is renewed until it is removed.
+// extend is watch for a lease that is watched already: a re-entry was confirmed.
+// A lease that was ever renewed is renewed until it is removed.
 func (w *watchdog) extend(l *lease, sent time.Time, length time.Duration, renewed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -163,7 +163,7 @@ func (w *watchdog) extend(l *lease, sent time.Time, length time.Duration, renewe
 	}
 }
 
-// settle has a lease that is not renewed end then; only if it is exact, that may
+// settle sets the end of a lease that is not renewed. Only if exact is set, the new end may
 // be sooner than before.
 func (w *watchdog) settle(l *lease, end time.Time, exact bool) {
 	w.mu.Lock()
@@ -185,10 +185,10 @@ func (w *watchdog) settle(l *lease, end time.Time, exact bool) {
 // end is until when l is trusted.
 func (w *watchdog) end(l *lease) time.Time { return w.epoch.Add(time.Duration(l.until.Load())) }
 
-// left is for how long l is trusted from now on; negative: it has ended.
+// left is how long l is trusted from now on; negative: it has ended.
 func (w *watchdog) left(l *lease) time.Duration { return time.Duration(l.until.Load()) - w.now() }
 
-// watches says whether l is kept: it was not removed, and has not ended.
+// watches says whether l is watched: it was not removed, and has not ended.
 func (w *watchdog) watches(l *lease) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -198,7 +198,7 @@ func (w *watchdog) watches(l *lease) bool {
 // renews says whether l is renewed, or left to run out.
 func (w *watchdog) renews(l *lease) bool { return l.renewed.Load() }
 
-// remove forgets l. A renewal that is under way may still run; it finds no record to renew.
+// remove forgets l. A renewal that is under way may still run; it then finds no record to renew.
 func (w *watchdog) remove(l *lease) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -214,7 +214,7 @@ func (w *watchdog) close() {
 	w.work.Wait()
 }
 
-// trusted says whether l may still be relied on, by the clock alone.
+// trusted says by the clock alone whether l may still be relied on.
 func (w *watchdog) trusted(l *lease) bool {
 	return w.left(l) > 0
 }
@@ -232,14 +232,14 @@ func (w *watchdog) removeLocked(l *lease) {
 	}
 }
 
-// retryLocked has l renewed again when it is time to, now that a renewal of it has ended.
+// retryLocked plans the next renewal of l, after a renewal of l has ended.
 func (w *watchdog) retryLocked(l *lease) {
 	l.renewAt = max(l.retryAt, w.now())
 	heap.Fix(&w.leases, l.index)
 	w.wakeLocked(l)
 }
 
-// wakeLocked makes the loop look again if l needs attention before it would by itself.
+// wakeLocked wakes the loop if l needs attention before the loop would look by itself.
 func (w *watchdog) wakeLocked(l *lease) {
 	if l.next() < w.armed {
 		w.armed = l.next()
@@ -275,7 +275,7 @@ type endedLease struct {
 	failed error // of the last renewal, if it failed
 }
 
-// because is why the lease has ended. The error may be one of the user's: no mutex is held.
+// because is why the lease has ended. The failed error may call code of the user, so no mutex is held.
 func (e endedLease) because() error {
 	if e.failed != nil {
 		return fmt.Errorf("%w: the last renewal failed: %w", errLapsed, e.failed)
@@ -283,7 +283,7 @@ func (e endedLease) because() error {
 	return errLapsed
 }
 
-// collect takes out the leases that have ended and lists those to be renewed
+// collect takes out the leases that have ended and lists the leases to be renewed
 // now. Renewals that would be due a little later come along, so that the leases
 // of a busy client go out together.
 func (w *watchdog) collect() (due []*lease, ended []endedLease, wait time.Duration) {
@@ -300,14 +300,14 @@ func (w *watchdog) collect() (due []*lease, ended []endedLease, wait time.Durati
 			continue
 		case l.renewed.Load() && (l.renewAt <= now || !l.asked && l.renewAt <= now+l.length/30):
 			if l.underWay >= mostRenewals {
-				l.renewAt = until // or when one of them has ended
+				l.renewAt = until // or when a renewal under way has ended
 				heap.Fix(&w.leases, 0)
 				continue
 			}
 			due = append(due, l)
 			l.underWay++
-			// After a quarter of what is left, so sooner each time. Where there is no answer
-			// at all the renewal may hang on its connection.
+			// The retry comes after a quarter of the trust that is left, so sooner each time. Where there is no
+			// answer at all, it comes after renewTime: the renewal may hang on its connection.
 			l.asked = true
 			l.retryAt = now + max((until-now)/4, l.length/200)
 			l.renewAt = min(l.retryAt, now+renewTime)
@@ -320,15 +320,15 @@ func (w *watchdog) collect() (due []*lease, ended []endedLease, wait time.Durati
 	case len(w.leases) > 0:
 		w.armed = w.leases[0].next()
 	case w.armed <= now:
-		w.armed = 1 << 62 // nothing to do until something is added
+		w.armed = 1 << 62 // no lease to watch until one is added
 	default:
 		// Short holds come and go: the loop looks once when the last of them
-		// would have been due, instead of being woken for each.
+		// would have been due, and is not woken for each of them.
 	}
 	return due, ended, w.armed - now
 }
 
-// send renews leases, in pipelines, and returns before they are answered.
+// send renews leases, in pipelines, and returns before the answers come.
 func (w *watchdog) send(due []*lease) {
 	groups := make(map[string][]*lease)
 	for _, l := range due {
@@ -346,8 +346,8 @@ func (w *watchdog) send(due []*lease) {
 	}
 }
 
-// sendWithin is sendOne that waits for the answer no longer than renewTime: leases
-// that come after these must not wait for a connection that hangs.
+// sendWithin is sendOne that waits for the answer no longer than renewTime: the batches
+// that follow must not wait for a connection that hangs.
 func (w *watchdog) sendWithin(batch []*lease) {
 	if w.ctx.Err() != nil {
 		return
@@ -368,7 +368,7 @@ func (w *watchdog) sendWithin(batch []*lease) {
 }
 
 func (w *watchdog) sendOne(batch []*lease) {
-	ctx, cancel := context.WithTimeout(w.ctx, renewTime) // for a connection: go-redis would dial a host that is gone for long
+	ctx, cancel := context.WithTimeout(w.ctx, renewTime) // limits dialling: go-redis would dial an unreachable host for long
 	defer cancel()
 	sent := w.now()
 	answers := w.renew(send.Undated(ctx), batch)
@@ -392,7 +392,7 @@ func (w *watchdog) sendOne(batch []*lease) {
 		default:
 			w.confirmLocked(l, sent, l.length, true)
 			heap.Fix(&w.leases, l.index)
-			w.wakeLocked(l) // it would look a quarter of what was left later, which may be much longer
+			w.wakeLocked(l) // the loop is armed for a retry, which may be much later than the next renewal
 		}
 	}
 	w.mu.Unlock()
