@@ -1,23 +1,22 @@
 package relock
 
 // Wake-ups: one subscription connection for all waiters of a client; on a Cluster
-// one for each shard that somebody waits for.
+// one for each shard with a lock that a goroutine waits for.
 //
 // Rules:
-//   - A wake-up is a hint. Waiters ask again by themselves, so a lost one costs
+//   - A wake-up is a hint. Waiters ask again by themselves, so a lost wake-up costs
 //     time and nothing else; a superfluous one costs a request.
 //   - join returns at once; the subscription is in force when ready is closed.
-//     Only a release after that is sure to be heard, so ask again then.
-//   - Whoever may have missed a message is woken: everybody, after every new
-//     subscription on every new connection.
-//   - One goroutine writes to a connection and one reads it; callers never do,
+//     Only the message of a later release is sure to come, so ask again then.
+//   - Every listener that may have missed a message is woken: all listeners of a channel, after
+//     every new subscription on every new connection.
+//   - One goroutine writes to a connection and one reads from it; callers never do,
 //     because go-redis holds a lock while it dials. Delivering never blocks.
-//   - go-redis does not notice a peer that has gone silent: we ping, and a
-//     connection on which nothing came for three pings, or no confirmation, is
-//     given up.
-//   - A connection is never repaired but replaced, so that what is subscribed
-//     on it is what was asked of it, in that order.
-//   - A channel belongs to one link, and moves to another one when the server
+//   - go-redis does not notice a peer that has gone silent: the link pings. It gives a
+//     connection up on which nothing came, or no confirmation, for three pings.
+//   - A connection is never repaired but replaced. So the subscriptions of a connection are
+//     those that were asked for on it, in that order.
+//   - A channel belongs to one link, and moves to another link when the server
 //     that announces on it has changed.
 
 import (
@@ -52,15 +51,15 @@ type node struct {
 // A router knows which node announces on which channel.
 type router interface {
 	node(channel string) node
-	// moves says whether what node says changes with time.
+	// moves says whether the results of node change with time.
 	moves() bool
-	// reload finds out anew what node says. It takes about as long as the read timeout of the Redis client at most.
+	// reload renews the results of node. It takes about as long as the read timeout of the Redis client at most.
 	reload()
 	// refused hears how a node has refused a channel, and says whether to connect anew because of that.
 	refused(err error) bool
 }
 
-// oneServer is the router where there is one server, or one that is found by dialling.
+// oneServer is the router for one server, or for a server that dialling finds.
 type oneServer func() subscriber
 
 func (dial oneServer) node(string) node   { return node{dial: dial} }
@@ -71,12 +70,12 @@ func (dial oneServer) refused(error) bool { return false }
 type pubsub struct {
 	router router
 	log    *slog.Logger
-	report func(func()) // has something logged, without waiting for it
+	report func(func()) // calls a function that logs, and does not wait for it
 
-	idleTTL time.Duration // how long a channel stays subscribed that nobody listens to
+	idleTTL time.Duration // how long a channel without listeners stays subscribed
 	ping    time.Duration
 	idle    time.Duration // how long a connection stays open without channels
-	reroute time.Duration // how long after it was refused a channel is looked for elsewhere; shorter than idleTTL
+	reroute time.Duration // how long after its refusal a channel moves to another node; shorter than idleTTL
 
 	closed  chan struct{}
 	work    sync.WaitGroup
@@ -85,29 +84,29 @@ type pubsub struct {
 	mu       sync.Mutex // guards below, all links and all channels; a leaf: nothing is called with it held
 	channels map[string]*channel
 	links    map[string]*link // by name of the node
-	reloadAt time.Time        // not before that
+	reloadAt time.Time        // the next reload begins no sooner
 	stopped  bool
 	warned   bool
 }
 
-// A link is what is subscribed, or is to be, on one node.
+// A link is the connection to one node, and the channels that are subscribed there, or are to be.
 type link struct {
 	*pubsub
 	node node // its name never changes
 
-	kick       chan struct{} // the writer is to look at the lists
+	kick       chan struct{} // makes the writer look at the lists
 	size       int           // how many channels belong to it
 	wanted     []*channel    // to be subscribed
-	idling     []*channel    // without listeners, about the longest first
+	idling     []*channel    // without listeners, roughly in the order in which the last listener left
 	pending    []*channel    // subscribed on this connection and not confirmed, in order
-	unrouted   []*channel    // that the node does not have any more
-	routeAt    time.Time     // when to look for them elsewhere
-	unwanted   []string      // to be unsubscribed: they belong elsewhere
-	lastMoved  time.Time     // when it began anew or the node last lost a channel
-	emptySince time.Time     // when the last channel went
+	unrouted   []*channel    // channels that the node does not have any more
+	routeAt    time.Time     // when to look for the nodes of unrouted
+	unwanted   []string      // to be unsubscribed: they belong to other nodes
+	lastMoved  time.Time     // when the link began a connection, or the node last lost a channel
+	emptySince time.Time     // when the last channel left
 }
 
-// A channel is one name that is subscribed, or is to be.
+// A channel is one pub/sub channel that is subscribed, or is to be.
 type channel struct {
 	name      string
 	link      *link
@@ -116,16 +115,16 @@ type channel struct {
 	settled   bool          // ready is closed
 	confirmed bool          // on this connection
 	refused   bool          // the last time it was asked for
-	asked     bool          // is in the list wanted, pending or unrouted: there is an answer to come
+	asked     bool          // is in the list wanted, pending or unrouted: an answer is to come
 	askedAt   time.Time     // on this connection
-	idling    bool          // is in the list of that name
+	idling    bool          // is in the list idling
 	idleSince time.Time
 }
 
 // A listener is woken by the messages of its channel.
 type listener struct {
-	wake    chan struct{}   // one slot: wake-ups that nobody took yet are one wake-up
-	ready   <-chan struct{} // closed when messages are sure to be heard, or sure not to be
+	wake    chan struct{}   // one slot: wake-ups that were not received yet count as one
+	ready   <-chan struct{} // closed when messages are sure to come, or sure not to come
 	channel *channel
 	pubsub  *pubsub
 }
@@ -150,7 +149,7 @@ func (p *pubsub) join(name string) *listener {
 	return p.joinFor(make(chan struct{}, 1), name)
 }
 
-// joinFor is join for a wake that has other sources too.
+// joinFor is join for a wake channel that has other sources too.
 func (p *pubsub) joinFor(wake chan struct{}, name string) *listener {
 	if l := p.tryJoin(wake, name, nil); l != nil {
 		return l
@@ -159,7 +158,7 @@ func (p *pubsub) joinFor(wake chan struct{}, name string) *listener {
 	return p.tryJoin(wake, name, &home)
 }
 
-// tryJoin is joinFor for a channel that has a link, or is given to that of its node; else it returns nil.
+// tryJoin is joinFor for a channel that has a link, or gets the link of home. Without both it returns nil.
 func (p *pubsub) tryJoin(wake chan struct{}, name string, home *node) *listener {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,12 +177,12 @@ func (p *pubsub) tryJoin(wake chan struct{}, name string, home *node) *listener 
 }
 
 const (
-	mostReloads = 4                      // of the routes, under way: one that asks a server which is gone must not keep the next from asking another
-	reloadPause = 100 * time.Millisecond // between two of them
+	mostReloads = 4                      // under way: one that asks an unreachable server must not hold up the next
+	reloadPause = 100 * time.Millisecond // between two reloads
 )
 
-// reload has the router find out anew which node announces on which channel: what it
-// knows may not be true any more. It does not block.
+// reload makes the router find out anew which node announces on which channel: its
+// knowledge may be outdated. It does not block.
 func (p *pubsub) reload() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -207,7 +206,7 @@ func (p *pubsub) reload() {
 	})
 }
 
-// caught notes that a hook of the Redis client has panicked, on a goroutine of ours.
+// caught logs a panic of a hook of the Redis client, on a goroutine of this package.
 // It is deferred.
 func (p *pubsub) caught() {
 	if why := recover(); why != nil {
@@ -232,7 +231,7 @@ func (p *pubsub) placeLocked(ch *channel, home node) {
 	l.kickLocked()
 }
 
-// leave ends listening. The channel stays subscribed for a moment, for the next one.
+// leave ends listening. The channel stays subscribed for a moment, for the next listener.
 func (l *listener) leave() {
 	p := l.pubsub
 	p.mu.Lock()
@@ -279,7 +278,7 @@ func (l *link) kickLocked() {
 	}
 }
 
-// run keeps a connection for as long as somebody needs one.
+// run keeps a connection for as long as the link has channels, and a while longer.
 func (l *link) run() {
 	var pause time.Duration
 	for {
@@ -300,16 +299,16 @@ func (l *link) run() {
 	}
 }
 
-// session is all that happens on one connection: see serve.
+// session opens one connection and serves it: see serve.
 func (l *link) session() (worked, needed bool) {
 	needed = true // if a hook panics
 	defer l.caught()
 	return l.serve(l.startOver())
 }
 
-// serve writes to one connection until it fails or nobody has needed it for a
-// while; then it closes it and waits for its reader. worked says whether
-// anything was heard on it, needed whether there has to be another one.
+// serve writes to one connection until it fails, or has had no channels for a
+// while; then serve closes the connection and waits for its reader. worked says whether
+// anything was received on the connection, needed whether the link needs another one.
 func (l *link) serve(conn subscriber) (worked, needed bool) {
 	var reader sync.WaitGroup
 	var heard atomic.Bool
@@ -412,7 +411,7 @@ func (l *link) rerouteNow(now time.Time) {
 	for i, ch := range moving {
 		switch {
 		case homes[i].name == l.node.name:
-			l.node = homes[i] // it may have to be dialled otherwise
+			l.node = homes[i] // its dial function may have changed
 			l.wanted = append(l.wanted, ch)
 		case len(ch.listeners) == 0:
 			l.forgetLocked(ch)
@@ -435,11 +434,11 @@ func (l *link) takeUnrouted(now time.Time) []*channel {
 	return moving
 }
 
-// rerouteWindow is how long after trouble a link asks who has its channels now.
+// rerouteWindow is how long after a move, or a new connection, a link keeps asking which nodes have its channels.
 const rerouteWindow = 10 * time.Second
 
-// lookAround moves channels that belong elsewhere by now although this node has
-// not sent them away: one that is a replica by now would take them, and announce
+// lookAround moves channels that belong to another node by now although this node has
+// not refused them: a node that is a replica by now would accept them, and announce
 // late or not at all.
 func (l *link) lookAround() {
 	if !l.router.moves() {
@@ -459,7 +458,7 @@ func (l *link) lookAround() {
 	}
 	mine = slices.DeleteFunc(mine, func(ch *channel) bool {
 		home := l.router.node(ch.name).name
-		return home == "" || home == l.node.name // nobody knows, or it is here
+		return home == "" || home == l.node.name // the node is unknown, or it is this one
 	})
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -474,7 +473,7 @@ func (l *link) lookAround() {
 	}
 }
 
-// dropLocked takes a channel that is in no other list away from the link.
+// dropLocked takes a channel, which is in no list but idling, away from the link.
 func (l *link) dropLocked(ch *channel) {
 	l.size--
 	if ch.idling {
@@ -488,9 +487,9 @@ func (l *link) forgetLocked(ch *channel) {
 	delete(l.channels, ch.name)
 }
 
-// changes lists what is to be subscribed and unsubscribed now, and when to look
-// again: 0 when nobody has needed the connection for a while, and whoever joins
-// from now on starts another one.
+// changes lists the channels to subscribe and to unsubscribe now, and says when to look
+// again. next is 0 when the link has had no channels for a while: then the link ends, and the next
+// listener starts another one.
 func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -506,8 +505,8 @@ func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next tim
 	for range l.idling {
 		ch := l.idling[0]
 		left := ch.idleSince.Add(l.idleTTL).Sub(now)
-		// An answer that is still to come must not be taken for that to a later
-		// channel of the same name: such a channel stays.
+		// A channel whose answer is still to come stays: the answer must not be taken for the
+		// answer to a later channel of the same name.
 		again := len(ch.listeners) == 0 && ch.asked && left <= 0
 		if left > 0 && len(ch.listeners) == 0 {
 			next = left
@@ -549,7 +548,7 @@ func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next tim
 	return subscribe, unsubscribe, next
 }
 
-// read hands out what comes over one connection, until it fails.
+// read handles the messages of one connection, until it fails.
 func (l *link) read(conn subscriber, heard *atomic.Bool) {
 	for {
 		message, err := conn.ReceiveTimeout(context.Background(), 3*l.ping)
@@ -560,7 +559,7 @@ func (l *link) read(conn subscriber, heard *atomic.Bool) {
 			heard.Store(true)
 		case !answered(err):
 			return
-		case strings.Contains(err.Error(), "'ping'"): // a user who may not ping hears the refusal instead of a pong
+		case strings.Contains(err.Error(), "'ping'"): // a user without the right to ping gets this refusal for a pong
 			continue
 		case l.router.refused(err):
 			return
@@ -578,21 +577,21 @@ func (l *link) read(conn subscriber, heard *atomic.Bool) {
 			switch m.Kind {
 			case "subscribe", "ssubscribe":
 				l.confirmed(m.Channel)
-			case "sunsubscribe": // we asked for it, or the slot has gone to another node
+			case "sunsubscribe": // the link asked for it, or the slot has moved to another node
 				l.moved(m.Channel)
 			}
 		}
 	}
 }
 
-// unconfirmed says whether a subscription has not been answered although the peer lives.
+// unconfirmed says whether a subscription has had no answer for three pings.
 func (l *link) unconfirmed(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.pending) > 0 && now.Sub(l.pending[0].askedAt) > 3*l.ping
 }
 
-// hearsForNobody says whether the channel called name is subscribed, though nobody listens.
+// hearsForNobody says whether the channel called name is subscribed and has no listeners.
 func (p *pubsub) hearsForNobody(name string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -600,7 +599,7 @@ func (p *pubsub) hearsForNobody(name string) bool {
 	return ch != nil && ch.confirmed && len(ch.listeners) == 0
 }
 
-// wakeUp wakes everybody who listens to the channel called name.
+// wakeUp wakes all listeners of the channel called name.
 func (p *pubsub) wakeUp(name string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -610,7 +609,7 @@ func (p *pubsub) wakeUp(name string) {
 }
 
 // confirmed notes that the channel called name is subscribed from now on.
-// Messages of before may be lost, so it also wakes.
+// Earlier messages may be lost, so confirmed also wakes the listeners.
 func (l *link) confirmed(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -631,8 +630,8 @@ func (l *link) confirmed(name string) {
 	ch.settleLocked()
 }
 
-// moved notes that the node does not announce on a channel any more: on the
-// confirmed one that is called name, or, without a name, on the one whose turn it is to be answered.
+// moved notes that the node does not announce on a channel any more: on the confirmed channel
+// called name; or, if name is "", on the first channel whose answer is to come.
 func (l *link) moved(name string) {
 	if l.evict(name) {
 		l.reload()
@@ -666,8 +665,8 @@ func (l *link) evict(name string) (first bool) {
 	return true
 }
 
-// refused notes that Redis does not allow the channel whose turn it is to be
-// answered. Its waiters go on without wake-ups.
+// refused notes that Redis does not allow the first channel whose answer is to
+// come. Its waiters go on without wake-ups.
 func (l *link) refused(err error) {
 	l.mu.Lock()
 	var name string
