@@ -869,3 +869,92 @@ func TestHandoverExcludesUnderRandomFaults(t *testing.T) {
 		}
 	}
 }
+
+// A process that is paused during a handover does not report the lock when it resumes: the waiter
+// that was next acquires a hold of its own. So does a waiter that was admitted to a shared hold.
+func TestEngineLateHandoverIsNotReported(t *testing.T) {
+	type stopped func(e *bubbleEngine, before *hold)
+	handOver := func(e *bubbleEngine, before *hold) {
+		assert.True(e.t, before.handOverLocked(), "not handed over")
+	}
+	letIn := func(e *bubbleEngine, before *hold) {
+		before.queue = before.name.findQueueLocked(before.key.id)
+		before.openLocked()
+	}
+	for name, left := range map[string]time.Duration{"over": -time.Second, "nearly over": time.Millisecond, "noticed": 0} {
+		for way, pass := range map[string]stopped{"handover": handOver, "let in": letIn} {
+			t.Run(name+", "+way, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, e *bubbleEngine) {
+					events := &lossCounter{}
+					e.observer = events
+					b := lockType(newFakeLock(e.redis, "x"))
+					if way == "let in" {
+						b = newSharedFake(e.redis, "x")
+					}
+					take := func(o owner) {
+						ok, err := e.acquire(context.Background(), b, o, request{wait: forever})
+						assert.NoError(t, err)
+						assert.True(t, ok)
+					}
+					take(1)
+					var before *hold
+					e.holdOf(b.id(), 1, func(h *hold) {
+						if before = h; way == "let in" { // the gate is open by now
+							before.queue = nil
+							g := h.name.queueLocked(b.id())
+							g.shared = nil
+							g.TryEnter()
+						}
+					})
+					got := make(chan struct{})
+					go func() { take(2); close(got) }()
+					synctest.Wait()
+
+					before.name.mu.Lock()
+					record := before.record
+					pass(e, before)
+					record.lease.until.Store(int64(e.watchdog.now() + left))
+					before.name.mu.Unlock()
+					if name == "noticed" {
+						record.leaseEnded(errLapsed)
+					}
+					<-got
+					h := before.name.find(b.id(), 2)
+					require.NotNil(t, h, "no hold")
+					require.NotEqual(t, before.field, h.field, "Lock returned with the record of the holder before")
+					ctx, err := e.guard(context.Background(), b, 2)
+					require.NoError(t, err)
+					time.Sleep(time.Second)
+					assert.NoError(t, ctx.Err(), "Lock returned a hold that is over")
+					assert.Zero(t, events.of(2), "a loss was reported of a hold that Lock never returned")
+					_ = e.release(context.Background(), b, 1)
+					assert.NoError(t, e.release(context.Background(), b, 2))
+					time.Sleep(time.Minute)
+					assert.Empty(t, e.redis.holder("x"), "the lock is still held")
+				})
+			})
+		}
+	}
+}
+
+// A lossCounter counts losses.
+type lossCounter struct {
+	NopObserver
+	mu   sync.Mutex // guards below
+	lost map[Owner]int
+}
+
+func (c *lossCounter) Lost(_ context.Context, e LostEvent) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.lost == nil {
+		c.lost = make(map[Owner]int)
+	}
+	c.lost[e.Lock.Owner]++
+}
+
+func (c *lossCounter) of(o Owner) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lost[o]
+}

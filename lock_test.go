@@ -393,32 +393,6 @@ func TestNestedDoReentersUnderTheOuterGuard(t *testing.T) {
 	})
 }
 
-// A guard has ended as soon as its hold is marked lost. The goroutine that marks the hold
-// cancels the guards afterwards, and the scheduler may delay it for any time.
-func TestGuardHasEndedOnceTheHoldIsLost(t *testing.T) {
-	b := newBench(t, testredis.Mini(t).Addr())
-	ctx := context.Background()
-	c := b.client()
-	l := c.NewLock(b.name)
-	b.must(l.Lock(ctx))
-	guarded, err := l.Guard(ctx)
-	b.must(err)
-
-	n := c.engine.use(b.name)
-	defer n.done()
-	h := n.find(l.lock.id(), ownerOf(ctx))
-	n.mu.Lock() // as far as lose has come when it lets go of the mutex
-	h.state, h.loss = lost, lossError(errLapsed)
-	guards := h.takeGuardsLocked()
-	n.mu.Unlock()
-	assert.Error(t, guarded.Err(), "the hold is lost, and its guard has not ended")
-	b.mustBe(context.Cause(guarded), ErrLockLost)
-	endGuards(guards, nil)
-	c.engine.watchdog.remove(&h.record.lease)
-	b.mustBe(l.Unlock(ctx), ErrLockLost)
-	b.forget()
-}
-
 // A level in the record is information for observers: to release one takes no memory in Redis.
 func TestUnlockNeedsNoMemory(t *testing.T) {
 	t.Parallel()

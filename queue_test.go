@@ -4,6 +4,8 @@ package relock
 
 import (
 	"context"
+	"slices"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -133,5 +135,29 @@ func TestGateThatReplacesAnotherIsNotDropped(t *testing.T) {
 		assert.Same(t, now, n.queueLocked(id), "there are two gates of one name")
 		now.Release()
 		n.dropQueueLocked(now)
+	})
+}
+
+// L6: local waiters are served in the order in which they came, and only the first one
+// sends requests.
+func TestEngineServesLocalWaitersInOrder(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		var order []owner
+		var wg sync.WaitGroup
+		for o := owner(2); o <= 50; o++ {
+			wg.Go(func() {
+				e.lock(o)
+				order = append(order, o)
+				time.Sleep(time.Second)
+				e.unlock(o)
+			})
+			synctest.Wait()
+		}
+		assert.Equal(t, 1, e.redis.count("acquire"), "attempts while a local owner holds the lock")
+		e.unlock(1)
+		wg.Wait()
+		assert.True(t, slices.IsSorted(order), "served in the order %v", order)
+		assert.Len(t, order, 49, "served in the order %v", order)
 	})
 }

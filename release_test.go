@@ -1,0 +1,282 @@
+//go:build go1.25
+
+package relock
+
+import (
+	"context"
+	"io"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/relock-go/relock/internal/send"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// S3: an attempt that hangs when ctx ends is abandoned at once. It is undone at once, and again when it has run.
+func TestEngineUndoesAnAttemptThatWasGivenUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.redis.fault = func(verb string) fakeFault {
+			if verb == "acquire" {
+				return fakeFault{late: 3 * time.Second}
+			}
+			return fakeFault{}
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		start := time.Now()
+		ok, err := e.lockWith(ctx, 1, request{wait: forever})
+		assert.False(t, ok)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		took := time.Since(start)
+		assert.Equal(t, time.Second, took, "came back after %v", took)
+		time.Sleep(2500 * time.Millisecond)
+		assert.Empty(t, e.redis.holder("x"), "holds a lock that was given up")
+		n := e.redis.count("release")
+		assert.Equal(t, 2, n, "undone %d times", n)
+	})
+}
+
+// S3: the record of an attempt that runs after its undo expires with its lease, and is not renewed.
+func TestEngineAttemptThatRunsAfterItsUndoExpires(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.redis.fault = func(verb string) fakeFault {
+			return fakeFault{block: io.ErrUnexpectedEOF}
+		}
+		ok, err := e.lockWith(context.Background(), 1, request{wait: forever})
+		require.False(t, ok)
+		require.Error(t, err)
+		e.redis.set(func() { e.redis.fault = nil })
+		time.Sleep(2 * unlockTime)
+		// Now the server runs the request that it had read.
+		e.redis.set(func() {
+			e.redis.records["x"] = &fakeRecord{"client:1:1", 1, time.Now().Add(e.watchdogTimeout)}
+		})
+		start := time.Now()
+		e.lock(2)
+		took := time.Since(start)
+		assert.LessOrEqual(t, took, e.watchdogTimeout+20*time.Millisecond, "an orphan blocked for %v", took)
+		e.unlock(2)
+	})
+}
+
+// S3: a release whose answer is lost is repeated, and releases one level.
+func TestEngineLostAnswersOfARelease(t *testing.T) {
+	for _, lost := range []int{1, 2, 5} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			e.lock(1)
+			e.lock(1)
+			n := 0
+			e.redis.set(func() {
+				e.redis.fault = func(verb string) fakeFault {
+					if verb == "release" && n%(lost+1) < lost {
+						n++
+						return fakeFault{err: io.EOF}
+					}
+					n++
+					return fakeFault{}
+				}
+			})
+			e.unlock(1)
+			assert.Equal(t, 1, e.redis.records["x"].levels, "levels are left after one of two unlocks")
+			e.unlock(1)
+			assert.Empty(t, e.redis.holder("x"), "the lock is still held")
+		})
+	}
+}
+
+// S3: a repeated release does not free the owner that has acquired the lock between.
+func TestEngineRepeatedReleaseFreesNoOtherOwner(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		other := joinBubbleEngine(t, e.redis, "other")
+		e.lock(1)
+		first := true
+		e.redis.set(func() {
+			e.redis.fault = func(verb string) fakeFault {
+				if verb == "release" && first {
+					first = false
+					return fakeFault{err: io.EOF}
+				}
+				if verb == "release" {
+					return fakeFault{late: time.Second}
+				}
+				return fakeFault{}
+			}
+		})
+		go func() {
+			ok, err := other.lockWith(context.Background(), 2, request{wait: forever})
+			assert.NoError(t, err)
+			assert.True(t, ok)
+		}()
+		e.unlock(1)
+		synctest.Wait()
+		_, levels := other.levels(newFakeLock(e.redis, "x"), 2)
+		assert.Equal(t, 1, levels, "a repeated release has freed the next holder")
+		assert.NotEmpty(t, e.redis.holder("x"), "a repeated release has freed the next holder")
+		e.redis.set(func() { e.redis.fault = nil })
+		other.unlock(2)
+	})
+}
+
+// A release that Redis never confirms is an error within unlockTime; the hold ends, and is not renewed.
+func TestEngineUnconfirmedReleaseIsAnErrorAndEndsTheHold(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		guarded := e.guarded(1)
+		e.redis.set(func() { e.redis.fault = func(string) fakeFault { return fakeFault{block: io.EOF} } })
+		start := time.Now()
+		err := e.unlockErr(1)
+		assert.Error(t, err)
+		assert.NotErrorIs(t, err, ErrNotHeld)
+		assert.ErrorIs(t, err, io.EOF)
+		assert.LessOrEqual(t, time.Since(start), unlockTime, "time taken")
+		assert.Same(t, context.Canceled, context.Cause(guarded), "the cause of the guard")
+		synctest.Wait() // one may have been on its way
+		renewals := e.redis.count("renew")
+		time.Sleep(time.Hour)
+		assert.Equal(t, renewals, e.redis.count("renew"), "what was released is still renewed")
+		e.redis.set(func() { e.redis.fault = nil })
+		e.lock(1)
+		e.unlock(1)
+	})
+}
+
+// Every Unlock counts, also one that does not get the owner mutex while other goroutines of the
+// owner wait for Redis: a hold whose last Unlock was called is not renewed.
+func TestEngineUnlockCountsWhileRedisHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t) // the time limit of an abandoned request is the engine's, that of others is go-redis'
+		const o, many = owner(-1), 5
+		for range many {
+			e.lock(o)
+		}
+		guarded := e.guarded(o)
+		e.redis.set(func() {
+			e.redis.fault = func(verb string) fakeFault { return fakeFault{late: 12 * time.Second} }
+		})
+		var wg sync.WaitGroup
+		start := time.Now()
+		for range many {
+			wg.Go(func() { _ = e.unlockErr(o) })
+		}
+		wg.Wait()
+		assert.LessOrEqual(t, time.Since(start), unlockTime+send.MinWait, "time taken")
+		assert.Error(t, guarded.Err(), "the hold goes on")
+		e.redis.set(func() { e.redis.fault = nil })
+		time.Sleep(2 * e.watchdogTimeout)
+		assert.Empty(t, e.redis.holder("x"), "is still renewed")
+		e.lock(1)
+		e.unlock(1)
+	})
+}
+
+// An undo that reaches Redis before its attempt is sent again.
+func TestEngineUndoThatOvertakesItsAttempt(t *testing.T) {
+	for _, late := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			e.redis.fault = func(verb string) fakeFault {
+				if verb == "acquire" {
+					return fakeFault{ghost: late}
+				}
+				return fakeFault{}
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+			defer cancel()
+			ok, err := e.lockWith(ctx, 1, request{wait: forever})
+			require.False(t, ok)
+			require.Error(t, err)
+			e.redis.set(func() { e.redis.fault = nil })
+			time.Sleep(1500 * time.Millisecond)
+			h := e.redis.holder("x")
+			assert.Empty(t, h, "%s, which ran %v late, holds the lock", h, late)
+		})
+	}
+}
+
+// Several attempts go unanswered, and run one after the other while they are undone.
+func TestEngineUndoesSeveralAttemptsOfUnknownOutcome(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		lates := []time.Duration{30 * time.Millisecond, 300 * time.Millisecond, 900 * time.Millisecond}
+		e.redis.fault = func(verb string) fakeFault {
+			if verb != "acquire" || len(lates) == 0 {
+				return fakeFault{}
+			}
+			late := lates[0]
+			lates = lates[1:]
+			return fakeFault{ghost: late}
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		defer cancel()
+		ok, err := e.lockWith(ctx, 1, request{wait: forever})
+		require.False(t, ok)
+		require.Error(t, err)
+		require.LessOrEqual(t, len(lates), 1, "tried %d times", 3-len(lates))
+		time.Sleep(1500 * time.Millisecond)
+		assert.Empty(t, e.redis.holder("x"), "the lock is still held")
+	})
+}
+
+// A panic of a hook is an error to the engine, which undoes the request at once and leaves nothing behind.
+// TestHookPanicReachesTheCaller holds what callers see.
+func TestEngineUndoesARequestThatPanics(t *testing.T) {
+	for _, verb := range []string{"acquire", "release"} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			b := newFakeLock(e.redis, "x")
+			e.redis.set(func() {
+				e.redis.fault = func(v string) fakeFault { return fakeFault{panics: v == verb} }
+			})
+			_, err := e.acquire(context.Background(), b, 1, request{wait: forever})
+			if verb == "release" {
+				require.NoError(t, err)
+				err = e.release(context.Background(), b, 1)
+			}
+			var p *send.HookPanic
+			require.ErrorAs(t, err, &p)
+			require.Equal(t, "a hook", p.Value)
+			start := time.Now()
+			if verb == "acquire" {
+				e.redis.set(func() { e.redis.fault = nil })
+				e.lock(2)
+				e.unlock(2)
+				require.Less(t, time.Since(start), time.Second, "the record stays")
+			} else { // every release panics: the record expires
+				time.Sleep(2 * e.watchdogTimeout)
+				e.redis.set(func() { e.redis.fault = nil })
+				e.lock(2)
+				e.unlock(2)
+			}
+			require.Zero(t, e.names())
+			require.Zero(t, e.leases())
+		})
+	}
+}
+
+// An Unlock that has waited for the owner mutex has the full time of a request. It is told of the
+// loss of the lock, and does not take a request that was never sent for one that was.
+func TestEngineUnlockAfterTheOwnerMutexHasFullTime(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		const o = owner(-1)
+		b := newFakeLock(e.redis, "x")
+		e.redis.bound = true
+		for range 2 {
+			ok, err := e.acquire(context.Background(), b, o, request{wait: forever})
+			require.NoError(t, err)
+			require.True(t, ok)
+		}
+		time.Sleep(time.Second) // the limit of the next request is a new one
+		e.redis.set(func() { e.redis.latency = 300 * time.Millisecond })
+		first := make(chan error, 1)
+		go func() { first <- e.release(context.Background(), b, o) }()
+		synctest.Wait()
+		second := make(chan error, 1)
+		go func() { second <- e.release(context.Background(), b, o) }()
+		synctest.Wait()
+		time.Sleep(500 * time.Millisecond) // the first one has run, and is not answered yet
+		e.redis.set(func() { delete(e.redis.records, "x") })
+		assert.NoError(t, <-first)
+		err := <-second
+		assert.ErrorIs(t, err, ErrLockLost)
+	})
+}
