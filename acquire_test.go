@@ -8,13 +8,17 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"runtime"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -328,5 +332,176 @@ func TestEngineLeaseShorterThanAnAnswerIsAnError(t *testing.T) {
 		assert.True(t, ok, "a lease of 1ms")
 		e.lock(1)
 		e.unlock(1)
+	})
+}
+
+// L7: a connection that hangs delays Lock, Unlock and a renewal by about a second, whether
+// the request is lost on it or the answer.
+func TestHungConnectionDelaysByASecond(t *testing.T) {
+	t.Parallel()
+	for name, fault := range map[string]testredis.Fault{"request": testredis.HoldRequest, "answer": testredis.StallReply} {
+		t.Run(name, func(t *testing.T) {
+			onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+				ctx := context.Background()
+				l := k.one(b.patientClient(WithWatchdogTimeout(6*time.Second)), b.name)
+				next := k.rival(b.direct, b.name)
+
+				takes := b.proxy.On(k.takes, fault)
+				start := time.Now()
+				b.must(l.Lock(ctx))
+				assert.Less(b, time.Since(start), aboutASecond, "Lock")
+				<-takes.Fired()
+
+				renews := b.proxy.On(k.renews, fault)
+				guarded, err := l.Guard(ctx)
+				b.must(err)
+				select {
+				case <-renews.Fired():
+				case <-guarded.Done():
+					b.Fatal("the lock is lost before it is renewed")
+				}
+				stays(b, "the lock is lost", guarded.Done(), 5*time.Second)
+
+				gives := b.proxy.On(k.gives, fault)
+				start = time.Now()
+				b.must(l.Unlock(ctx))
+				assert.Less(b, time.Since(start), aboutASecond, "Unlock")
+				<-gives.Fired()
+				b.tries(next, true)
+				b.must(next.Unlock(ctx))
+			})
+		})
+	}
+}
+
+// A hook of the Redis client panics behind a request: the caller of the lock panics with the same value, on
+// whichever goroutine the request was sent. Nothing is left in Redis.
+func TestHookPanicReachesTheCaller(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	canEnd, cancel := context.WithTimeout(context.Background(), time.Hour)
+	defer cancel()
+	acquires := map[string]func(l Locker) error{
+		"Lock":             func(l Locker) error { return l.Lock(context.Background()) },
+		"Lock, ctx ends":   func(l Locker) error { return l.Lock(canEnd) },
+		"TryLock(2s)":      func(l Locker) error { _, err := l.TryLock(context.Background(), 2*time.Second, 0); return err },
+		"TryLock(0, 1min)": func(l Locker) error { _, err := l.TryLock(canEnd, 0, time.Minute); return err },
+	}
+	for _, k := range clusterLocks[:6] {
+		for how, acquire := range acquires {
+			for _, mode := range []string{"own goroutine", "prompt", "batch"} {
+				t.Run(fmt.Sprint(k.name, "/", how, "/", mode), func(t *testing.T) {
+					b := newBench(t, s.Addr())
+					var panics atomic.Bool
+					rdb := testredis.Client(t, s.Addr(), func(o *redis.Options) {
+						if mode == "prompt" {
+							o.ReadTimeout = 500 * time.Millisecond
+						}
+					})
+					rdb.AddHook(processHook(func(send func() error) error {
+						err := send()
+						if panics.CompareAndSwap(true, false) {
+							panic("a hook")
+						}
+						return err
+					}))
+					c := b.clientOn(rdb)
+					if mode == "batch" {
+						c.engine.sender.BatchAll()
+					}
+					l := k.one(c, b.name)
+					b.must(l.Lock(context.Background())) // the scripts are loaded
+					b.must(l.Unlock(context.Background()))
+
+					panics.Store(true)
+					require.PanicsWithValue(t, "a hook", func() { _ = acquire(l) })
+					b.freeSoon()
+					testredis.Await(t, "the undo is done, which the next panic is not for", soon, func() bool { return c.engine.atWork() == 0 })
+
+					require.NoError(t, acquire(l))
+					panics.Store(true)
+					require.PanicsWithValue(t, "a hook", func() { _ = l.Unlock(canEnd) })
+					b.freeSoon()
+				})
+			}
+		}
+	}
+}
+
+// A hook that ends the goroutine of a request leaves nothing behind.
+func TestHookThatEndsTheGoroutine(t *testing.T) {
+	t.Parallel()
+	for _, timeout := range []time.Duration{500 * time.Millisecond, 5 * time.Second} {
+		for _, verb := range []string{"acquire", "release"} {
+			t.Run(fmt.Sprint(timeout, verb), func(t *testing.T) {
+				b := newBench(t, testredis.Start(t).Addr())
+				rdb := testredis.Client(t, b.addr, func(o *redis.Options) { o.ReadTimeout = timeout })
+				var exits atomic.Bool
+				rdb.AddHook(processHook(func(send func() error) error {
+					err := send()
+					if exits.CompareAndSwap(true, false) {
+						runtime.Goexit()
+					}
+					return err
+				}))
+				l := b.clientOn(rdb).NewLock(b.name)
+				ctx := WithOwner(context.Background())
+				if verb == "release" {
+					b.must(l.Lock(ctx))
+				}
+				exits.Store(true)
+				done := make(chan struct{})
+				go func() {
+					defer close(done)
+					if verb == "acquire" {
+						assert.ErrorIs(t, l.Lock(ctx), send.ErrHookExited)
+					} else {
+						assert.ErrorIs(t, l.Unlock(ctx), send.ErrHookExited)
+					}
+				}()
+				await(b, "the goroutine ends", done)
+				b.freeSoon()
+				b.must(l.Lock(ctx))
+				b.must(l.Unlock(ctx))
+			})
+		}
+	}
+}
+
+// C1 and C6: where answers take longer than a quarter of a second and ctx bounds the wait for them, a section
+// costs two requests, and no connection is closed.
+func TestContextTimeoutEnabledFarFromRedis(t *testing.T) {
+	t.Parallel()
+	b := newFaultBenchOn(t, testredis.Start(t))
+	for _, timeout := range []time.Duration{900 * time.Millisecond, 5 * time.Second} {
+		rdb := b.proxy.Client(func(o *redis.Options) { o.ReadTimeout, o.ContextTimeoutEnabled = timeout, true })
+		l := b.bench.clientOn(rdb).NewLock(b.name)
+		ctx := context.Background()
+		b.must(l.Lock(ctx)) // there is a connection
+		b.must(l.Unlock(ctx))
+		b.proxy.Latency(150 * time.Millisecond)
+		dials := rdb.PoolStats().Misses
+		before := b.scriptRuns()
+		b.must(l.Lock(ctx))
+		b.must(l.Unlock(ctx))
+		assert.Equal(t, 2, b.scriptRuns()-before, "requests with a read timeout of %v", timeout)
+		assert.Equal(t, dials, rdb.PoolStats().Misses, "new connections with a read timeout of %v", timeout)
+		b.proxy.Latency(0)
+	}
+}
+
+// The answer to any try counts, also to the first one of several: a Redis that takes longer than a second
+// for each answer is slow, and not gone.
+func TestAnswerToAnEarlierTryCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		e.redis.latency = 800 * time.Millisecond
+		start := time.Now()
+		e.lock(1)
+		require.Equal(t, 1600*time.Millisecond, time.Since(start))
+		e.unlock(1)
+		require.Equal(t, 3200*time.Millisecond, time.Since(start))
+		time.Sleep(10 * time.Second)
+		require.Empty(t, e.redis.holder("x"))
 	})
 }

@@ -3,14 +3,18 @@ package relock
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"maps"
 	"math/rand/v2"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/testredis"
 )
 
 // full is how many cases a test tries, or for how long: plain, or long with
@@ -128,4 +132,58 @@ func sendAttempt(l *fairLock, a attempt) (grant, error) {
 		return grant{}, err
 	}
 	return l.granted(a, r)
+}
+
+// aboutASecond is how long a connection that hangs may delay a call (L7), on a machine that is busy.
+const aboutASecond = 3500 * time.Millisecond
+
+// patientClient goes through the proxy with the defaults of go-redis: it waits for an answer for five seconds.
+func (b *faultBench) patientClient(opts ...Option) *Client {
+	b.Helper()
+	return b.clientOn(b.proxy.Client(), opts...)
+}
+
+// processHook is a hook of a Redis client around single commands and pipelines.
+type processHook func(send func() error) error
+
+func (processHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h processHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		if name := cmd.Name(); name != "evalsha" && name != "eval" {
+			return next(ctx, cmd)
+		}
+		return h(func() error { return next(ctx, cmd) })
+	}
+}
+
+func (h processHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		if name := cmds[0].Name(); name != "evalsha" && name != "eval" {
+			return next(ctx, cmds)
+		}
+		return h(func() error { return next(ctx, cmds) })
+	}
+}
+
+// freeSoon makes sure that nothing but token counters is left in Redis, long before any lease ends.
+func (b *bench) freeSoon() {
+	b.Helper()
+	fb := &faultBench{bench: b}
+	testredis.Await(b, "nothing is left of the lock", soon, func() bool { return len(fb.records()) == 0 })
+}
+
+// scriptRuns is how many scripts the server has run.
+func (b *bench) scriptRuns() int {
+	b.Helper()
+	stats, err := b.rdb.Info(context.Background(), "commandstats").Result()
+	b.must(err)
+	var runs int
+	for _, line := range strings.Split(stats, "\r\n") {
+		var n int
+		if _, err := fmt.Sscanf(line, "cmdstat_evalsha:calls=%d,", &n); err == nil {
+			runs = n
+		}
+	}
+	return runs
 }

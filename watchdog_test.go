@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -375,4 +376,27 @@ func TestWatchdogManyLeases(t *testing.T) {
 		mean := sum / len(f.calls)
 		assert.GreaterOrEqual(t, mean, 50, "%d renewals went out in %d pipelines: %d in each", sum, len(f.calls), mean)
 	})
+}
+
+// A hook that panics behind a renewal is a renewal that failed, and no end of the process.
+func TestHookPanicBehindARenewal(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	rdb := testredis.Client(t, b.addr)
+	var held, panicked atomic.Bool
+	rdb.AddHook(processHook(func(send func() error) error {
+		if held.Load() && panicked.CompareAndSwap(false, true) {
+			panic("a hook")
+		}
+		return send()
+	}))
+	l := b.clientOn(rdb, WithWatchdogTimeout(time.Second)).NewLock(b.name)
+	ctx := context.Background()
+	b.must(l.Lock(ctx))
+	guarded, err := l.Guard(ctx)
+	b.must(err)
+	held.Store(true)
+	stays(b, "the lock is lost", guarded.Done(), 2*time.Second)
+	require.True(t, panicked.Load())
+	b.must(l.Unlock(ctx))
 }
