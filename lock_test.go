@@ -306,24 +306,6 @@ func (c *pipeCounter) calls() (n int) {
 	return n
 }
 
-func TestErrorsNameHoldersAndCutLongNames(t *testing.T) {
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
-		ctx := context.Background()
-		l := b.client().NewLock(b.name)
-		b.must(l.Lock(ctx))
-		err := elsewhere(func() error { return l.Unlock(ctx) })
-		want := regexp.MustCompile(`^relock: unlock "` + b.name + `": not held by the caller: goroutine \d+ asked, goroutine \d+ holds it here$`)
-		require.Error(t, err)
-		assert.Regexp(t, want, err.Error())
-		b.must(l.Unlock(ctx))
-		secret := strings.Repeat("s", 100) + "secret"
-		err = b.client().NewLock(secret).Unlock(ctx)
-		require.Error(t, err)
-		assert.NotContains(t, err.Error(), "secret")
-	})
-}
-
 // One warning with name and cause when a lock is lost, none otherwise.
 func TestLossIsLoggedOnce(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -350,21 +332,6 @@ func TestLossIsLoggedOnce(t *testing.T) {
 		assert.Contains(t, s, b.name, "logged")
 		assert.Contains(t, s, "type=lock ", "logged")
 		assert.Contains(t, s, "gone", "logged")
-	})
-}
-
-func TestUnlockTakesAGuardedContextThatHasEnded(t *testing.T) {
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
-		l := b.client().NewLock(b.name)
-		ctx, cancel := context.WithCancel(context.Background())
-		b.must(l.Lock(ctx))
-		guarded, err := l.Guard(ctx)
-		b.must(err)
-		cancel()
-		assert.Error(t, guarded.Err(), "the guard outlives its parent")
-		b.must(l.Unlock(guarded))
-		b.isLocked(l, false)
 	})
 }
 

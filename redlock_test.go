@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -401,54 +400,6 @@ func TestRedLockNodeThatMissedALevelIsReleasedWithTheLast(t *testing.T) {
 	b.must(other.Unlock(ctx))
 }
 
-func TestRedLockRefusesWrongSetsOfLocks(t *testing.T) {
-	b := newBench(t, testredis.Mini(t).Addr())
-	b.opts = []Option{WithNodeTimeout(soon)} // all nodes are needed
-	ctx := context.Background()
-	c, other := b.client(), b.client()
-	onServer := func() *Client { return b.clientOn(testredis.Client(t, testredis.Mini(t).Addr())) }
-	c2, c3, c4 := onServer(), onServer(), onServer()
-	n := b.name
-	for name, l := range map[string]*RedLock{
-		"none":               c.NewRedLock(),
-		"two":                c.NewRedLock(c.NewLock(n), c2.NewLock(n)),
-		"nil":                c.NewRedLock(c.NewLock(n), c2.NewLock(n), nil),
-		"of one client":      c.NewRedLock(c.NewLock(n), c2.NewLock(n), c.NewLock(n+"2")),
-		"on one server":      c.NewRedLock(c.NewLock(n), c2.NewLock(n), other.NewLock(n+"2")),
-		"a bad one":          c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewLock("")),
-		"no client":          (*Client)(nil).NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewLock(n)),
-		"a bad MultiLock":    c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewMultiLock()),
-		"made by hand":       {},
-		"on three databases": c.NewRedLock(c.NewLock(n), c2.NewLock(n), b.clientOn(testredis.Client(t, b.addr, func(o *redis.Options) { o.DB = 1 })).NewLock(n)),
-		"on one, in many":    c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewMultiLock(c3.NewLock(n), c2.NewLock(n+"2"))),
-		"a RedLock of two":   c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewRedLock(c3.NewLock(n), c4.NewLock(n))),
-	} {
-		for method, err := range map[string]error{
-			"Lock": l.Lock(ctx), "Unlock": l.Unlock(ctx), "IsHeld": second(l.IsHeld(ctx)), "Force": second(l.ForceUnlock(ctx)),
-		} {
-			assert.ErrorIs(t, err, ErrInvalid, "%s: %s", name, method)
-		}
-	}
-	// Four are good, and need three; other kinds are, too.
-	l := c.NewRedLock(c.NewFairLock(n), newWriteLock(c2, n), c3.NewMultiLock(c3.NewLock(n), c3.NewLock(n+"2")), c4.NewLock(n, Fenced()))
-	b.must(l.Lock(ctx))
-	b.must(l.Lock(ctx))
-	b.holds(l, 2)
-	b.must(l.Unlock(ctx))
-	guarded, err := l.Guard(ctx)
-	b.must(err)
-	for i, m := range []Locker{c.NewFairLock(n), newWriteLock(c2, n)} {
-		freed, err := m.ForceUnlock(ctx)
-		require.NoError(t, err)
-		assert.True(t, freed)
-		if i == 0 {
-			assert.NoError(t, guarded.Err(), "three of four are left")
-		}
-	}
-	await(b, "the guard ends", guarded.Done())
-	b.mustBe(l.Unlock(ctx), ErrLockLost)
-}
-
 // Nodes that cannot be asked decide nothing: a hold is not lost because one asks for it.
 func TestRedLockNodesWithoutAnAnswerDecideNothing(t *testing.T) {
 	b := newRedBench(t)
@@ -653,16 +604,6 @@ func TestRedLockLossIsSeenWithoutBeingTold(t *testing.T) {
 			testredis.Await(b, "all nodes are given back", soon, func() bool { return len(b.keys()) == 0 })
 		})
 	}
-}
-
-func TestQuorumErrorNamesEachNode(t *testing.T) {
-	err := error(&QuorumError{Asked: 3, Granted: 1, Needed: 2, Answers: []error{nil, io.EOF, errTaken}})
-	err = failed("lock", "x", err)
-	var quorum *QuorumError
-	require.ErrorAs(t, err, &quorum)
-	assert.Len(t, quorum.Unwrap(), 2)
-	assert.ErrorIs(t, err, io.EOF)
-	assert.EqualError(t, err, `relock: lock "x": 1 of 3 nodes, 2 needed; node 2: EOF; node 3: another owner holds it`)
 }
 
 // Two processes fight for a lock over five servers, of which one or two are away
