@@ -1,0 +1,132 @@
+//go:build go1.25
+
+package relock
+
+import (
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// inWorkersBubble runs f with the goroutines of a Client, and stops them in the end.
+func inWorkersBubble(t *testing.T, f func(w *workers, stop func())) {
+	synctest.Test(t, func(t *testing.T) {
+		stopped := make(chan struct{})
+		stop := sync.OnceFunc(func() { close(stopped) })
+		defer stop()
+		f(newWorkers(stopped), stop)
+	})
+}
+
+// So many goroutines are kept for later requests, and no more. They end when the Client closes.
+func TestKeptGoroutines(t *testing.T) {
+	inWorkersBubble(t, func(w *workers, stop func()) {
+		for range 3 {
+			for range 3 * mostIdle {
+				w.spawn(func() { time.Sleep(time.Second) })
+			}
+			time.Sleep(2 * time.Second)
+			require.EqualValues(t, mostIdle, w.working.Load(), "goroutines")
+			require.EqualValues(t, mostIdle, w.idle.Load(), "goroutines that wait")
+		}
+		stop()
+		synctest.Wait()
+		assert.Zero(t, w.working.Load(), "goroutines after Close")
+	})
+}
+
+// A job goes to a goroutine that waits for one.
+func TestIdleGoroutineTakesTheNextJob(t *testing.T) {
+	inWorkersBubble(t, func(w *workers, stop func()) {
+		for range 10 * mostIdle {
+			w.spawn(func() {})
+			synctest.Wait()
+			require.EqualValues(t, 1, w.working.Load(), "goroutines")
+		}
+		stop()
+	})
+}
+
+// Close waits for jobs and calls under way, and for jobs that these begin.
+func TestCloseWaitsForJobsUnderWay(t *testing.T) {
+	const job, call, later = 2 * time.Second, 3 * time.Second, 4 * time.Second
+	for name, begin := range map[string]func(w *workers) (takes time.Duration){
+		"nothing": func(*workers) time.Duration { return 0 },
+		"a job": func(w *workers) time.Duration {
+			w.spawn(func() { time.Sleep(job) })
+			return job
+		},
+		"a call": func(w *workers) time.Duration {
+			w.begin()
+			time.AfterFunc(call, w.end)
+			return call
+		},
+		"several": func(w *workers) time.Duration {
+			w.begin()
+			for range 5 * mostIdle {
+				w.spawn(func() { time.Sleep(job) })
+			}
+			time.AfterFunc(call, w.end)
+			return call
+		},
+		"a job begun by a job": func(w *workers) time.Duration {
+			w.spawn(func() {
+				time.Sleep(job)
+				w.spawn(func() { time.Sleep(later) })
+			})
+			return job + later
+		},
+		"a job whose goroutine a hook ends": func(w *workers) time.Duration {
+			w.spawn(func() {
+				time.Sleep(job)
+				runtime.Goexit()
+			})
+			return job
+		},
+		"goroutines without a job": func(w *workers) time.Duration {
+			w.spawn(func() {})
+			synctest.Wait()
+			return 0
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inWorkersBubble(t, func(w *workers, stop func()) {
+				takes := begin(w)
+				stop()
+				start := time.Now()
+				<-w.close()
+				assert.Equal(t, takes, time.Since(start), "time taken")
+				synctest.Wait()
+				assert.Zero(t, w.working.Load(), "goroutines and calls after Close")
+			})
+		})
+	}
+}
+
+// Close waits until nothing is under way, and jobs may begin meanwhile and later: Unlock works after Close.
+func TestWorkAfterCloseIsDone(t *testing.T) {
+	inWorkersBubble(t, func(w *workers, stop func()) {
+		w.begin()
+		stop()
+		drained := w.close()
+		w.spawn(func() {})
+		synctest.Wait()
+		select {
+		case <-drained:
+			require.Fail(t, "Close does not wait for a call")
+		default:
+		}
+		w.end()
+		<-drained
+		done := false
+		w.spawn(func() { done = true })
+		synctest.Wait()
+		assert.True(t, done, "a job after Close")
+		assert.Zero(t, w.working.Load(), "goroutines")
+	})
+}
