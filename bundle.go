@@ -32,19 +32,20 @@ func attemptCall(wants []want) call {
 // readResult reads the answer to one attempt on all wants.
 func readResult(wants []want, answer *send.Answer) (result, error) {
 	res := result{sent: answer.Sent}
+	var err error
 	if len(wants) == 1 {
-		r, err := answer.Reply()
-		if err == nil {
+		var r reply
+		if r, err = answer.Reply(); err == nil {
 			res.grant, err = wants[0].hold.verbs().granted(wants[0].attempt, r)
 		}
-		return res, err
-	}
-	replies, err := answer.Replies()
-	if err == nil {
-		err = res.readAll(wants, replies)
-		if err != nil && answer.Err == nil && mayHaveRun(err) {
-			answer.Unknown++
+	} else {
+		var replies []reply
+		if replies, err = answer.Replies(); err == nil {
+			err = res.readAll(wants, replies)
 		}
+	}
+	if err != nil && answer.Err == nil && mayHaveRun(err) {
+		answer.Unknown++
 	}
 	return res, err
 }

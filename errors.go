@@ -44,7 +44,7 @@ var (
 	ErrNotALock = send.ErrNotALock
 
 	// ErrInvalid says that a name, lease, wait, option or set of locks makes no
-	// sense; the text says which and why. Nothing was sent to Redis.
+	// sense; the text says which and why. Nothing was changed in Redis.
 	ErrInvalid = send.ErrInvalid
 )
 

@@ -81,7 +81,8 @@ func (l *fairLock) acquire(a attempt) call {
 }
 
 func (l *fairLock) granted(a attempt, r reply) (grant, error) {
-	return parseGrant(r).enqueued(a, fairHeartbeat), nil
+	g, err := parseGrant(r)
+	return g.enqueued(a, fairHeartbeat), err
 }
 
 func (l *fairLock) release(field string, left int) call {

@@ -137,7 +137,7 @@ func (l *fakeLock) undo(a attempt) call       { return l.release(a.field, a.leve
 func (l *fakeLock) force() call               { return l.call("force") }
 func (l *fakeLock) inspect(field string) call { return l.call("inspect", field) }
 
-func (l *fakeLock) granted(_ attempt, r reply) (grant, error) { return parseGrant(r), nil }
+func (l *fakeLock) granted(_ attempt, r reply) (grant, error) { return parseGrant(r) }
 
 func (l *fakeLock) release(field string, left int) call { return l.call("release", field, left) }
 

@@ -412,25 +412,35 @@ func TestFaultFailedRenewalIsRepeated(t *testing.T) {
 // Row 41: a renewal that runs after the release renews no other owner's hold and leaves nothing.
 func TestFaultLateRenewalCreatesNoRecord(t *testing.T) {
 	t.Parallel()
-	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
-		ctx := context.Background()
-		const lease, short = 3 * time.Second, time.Second
-		l, next := k.one(b.shaky(WithWatchdogTimeout(lease)), b.name), k.one(b.direct, b.name)
-		b.must(l.Lock(ctx))
-		rule := b.proxy.On(k.renews, testredis.HoldRequest).Times(testredis.Always)
-		testredis.Await(b, "the renewals are under way", soon, func() bool { return rule.Count() >= k.parts })
-		b.must(l.Unlock(ctx))
-		b.must(next.LockLease(ctx, short))
-		before := b.commands("evalsha")
-		rule.Release()
-		testredis.Await(b, "the late renewals have run", soon, func() bool { return b.commands("evalsha") >= before+k.parts })
-		ttl, err := next.TTL(ctx)
-		assert.NoError(b, err)
-		assert.LessOrEqual(b, ttl, short, "the lease of the next holder")
-		if err := next.Unlock(ctx); err != nil { // on a machine that is very busy
-			assert.ErrorIs(b, err, ErrLockLost)
-		}
-	})
+	for _, taken := range []bool{true, false} { // by the next holder meanwhile; or nobody has it
+		t.Run(map[bool]string{true: "taken", false: "free"}[taken], func(t *testing.T) {
+			onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+				ctx := context.Background()
+				const lease, short = 3 * time.Second, time.Second
+				l, next := k.one(b.shaky(WithWatchdogTimeout(lease)), b.name), k.one(b.direct, b.name)
+				b.must(l.Lock(ctx))
+				rule := b.proxy.On(k.renews, testredis.HoldRequest).Times(testredis.Always)
+				testredis.Await(b, "the renewals are under way", soon, func() bool { return rule.Count() >= k.parts })
+				b.must(l.Unlock(ctx))
+				if taken {
+					b.must(next.LockLease(ctx, short))
+				}
+				before := b.commands("evalsha")
+				rule.Release()
+				testredis.Await(b, "the late renewals have run", soon, func() bool { return b.commands("evalsha") >= before+k.parts })
+				if !taken {
+					b.isLocked(next, false)
+					return
+				}
+				ttl, err := next.TTL(ctx)
+				assert.NoError(b, err)
+				assert.LessOrEqual(b, ttl, short, "the lease of the next holder")
+				if err := next.Unlock(ctx); err != nil { // on a machine that is very busy
+					assert.ErrorIs(b, err, ErrLockLost)
+				}
+			})
+		})
+	}
 }
 
 // Rows 10, 44: a waiter gives up, and the answer to that is lost. The waiter behind it is not held up.

@@ -37,12 +37,14 @@ type description interface {
 	// fenced says whether each hold draws a fencing token.
 	fenced() bool
 	// bundled is the script of a bundle for this lock; 0: the lock cannot be taken together with other locks.
+	// A bundle runs the two scripts that it was made of, with the keys and arguments of acquire and undo.
 	bundled() bundledScript
 }
 
 // The verbs of a lock are calls. Every call sets a state and adds nothing, so that it may run twice, and late.
 type verbs interface {
-	// acquire makes one attempt, and granted reads its reply.
+	// acquire makes one attempt, and granted reads its reply. An error refuses the attempt for good (see
+	// errUpgrade): the script has changed nothing then.
 	acquire(a attempt) call
 	granted(a attempt, r reply) (grant, error)
 	// release sets the levels of a hold to left: {1, heard, 0} done, and heard connections received
@@ -53,7 +55,7 @@ type verbs interface {
 	// renew sets a lease: {1, ...} done, {-1, ...} Redis does not have the hold. Only an exact renew may
 	// shorten the lease.
 	renew(field string, lease time.Duration, exact bool) call
-	// inspect asks for the state of the lock: {1 if it is held, 1 if by that field, PTTL}.
+	// inspect asks for the state of the lock: {holders, levels of that field, PTTL}.
 	inspect(field string) call
 	// force frees the lock: {1, ...} it was held.
 	force() call
@@ -369,14 +371,16 @@ func slotPart(key string) string {
 }
 
 // parseGrant reads the reply to an attempt: {1, 0, token} held, {0, pttl, 0} busy, {-1, 0, 0} gone.
-func parseGrant(r reply) grant {
+func parseGrant(r reply) (grant, error) {
 	switch r[0] {
 	case 1:
-		return grant{state: held, token: r[2]}
+		return grant{state: held, token: r[2]}, nil
 	case 0:
-		return grant{state: busy, wait: fromMilliseconds(r[1]), ttl: fromMilliseconds(r[1])}
+		return grant{state: busy, wait: fromMilliseconds(r[1]), ttl: fromMilliseconds(r[1])}, nil
+	case -1:
+		return grant{state: gone}, nil
 	}
-	return grant{state: gone}
+	return grant{}, send.Unexpected(r)
 }
 
 // enqueued is the grant of an attempt that leaves a sign of life in Redis where the lock

@@ -28,7 +28,9 @@ const (
 	over                     // given back, or handed over
 )
 
-// A lockID is the name of a lock, and the half if the lock has two.
+// A lockID is the name of a lock, and the half if the lock has two. Lock types with the same lockID share their
+// holds, and a hold is re-entered by the verbs of the lock that took it first: a type with other rules of
+// re-entry needs a half of its own.
 type lockID struct {
 	name, half string
 }

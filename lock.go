@@ -173,7 +173,7 @@ func (l *plainLock) acquire(a attempt) call {
 	return call{Script: lockAcquire, Keys: l.keys, Args: []any{a.field, milliseconds(a.lease), a.level}}
 }
 
-func (l *plainLock) granted(_ attempt, r reply) (grant, error) { return parseGrant(r), nil }
+func (l *plainLock) granted(_ attempt, r reply) (grant, error) { return parseGrant(r) }
 
 func (l *plainLock) release(field string, left int) call {
 	return call{Script: lockRelease, Keys: l.keys[:1], Args: []any{field, left, l.announce, l.client.publish}}

@@ -55,7 +55,7 @@ const restartPause = 10 * time.Millisecond
 
 // A manyTaker is what a MultiLock needs of locks of this package beside Locker. It is the engine of their Client.
 type manyTaker interface {
-	// acquireAll takes one level of every lock of bs with one script: of all of them, or of none.
+	// acquire takes one level of every lock with one script: of all of them, or of none.
 	acquire(ctx context.Context, o owner, r request, locks ...lockType) (bool, error)
 	// startLease has the lease of holds begin now that had an interim lease until now.
 	startLease(ctx context.Context, bs []lockType, o owner, lease time.Duration) error

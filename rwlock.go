@@ -131,7 +131,7 @@ func (l *readLock) acquire(a attempt) call {
 	return call{Script: readAcquire, Keys: l.keys[:2], Args: []any{a.field, milliseconds(a.lease), a.level, l.leases, a.otherHalf}}
 }
 
-func (l *readLock) granted(_ attempt, r reply) (grant, error) { return parseGrant(r), nil }
+func (l *readLock) granted(_ attempt, r reply) (grant, error) { return parseGrant(r) }
 
 func (l *readLock) release(field string, left int) call { return l.leave(field, left, true) }
 
@@ -170,7 +170,8 @@ func (l *writeLock) granted(a attempt, r reply) (grant, error) {
 	if r[0] == -2 {
 		return grant{}, errUpgrade
 	}
-	return parseGrant(r).enqueued(a, writerHeartbeat), nil
+	g, err := parseGrant(r)
+	return g.enqueued(a, writerHeartbeat), err
 }
 
 func (l *writeLock) release(field string, left int) call {

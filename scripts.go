@@ -32,6 +32,9 @@ var (
 	inspectScript = script("inspect", "hash")
 )
 
+// bound are all scripts but the bundle; they grow at init.
+var bound []*luaScript
+
 // script binds lua/<name>.lua, whose KEYS are of these types. It puts the parts that the file needs before it. It
 // runs at init, so that a wrong name fails every test.
 func script(name, types string, parts ...string) *luaScript {
@@ -40,7 +43,9 @@ func script(name, types string, parts ...string) *luaScript {
 		whole.WriteString(luaFile(part))
 	}
 	fmt.Fprintf(&whole, "return answer(function()\n%s\nend, {'%s'})\n", luaFile(name), strings.ReplaceAll(types, " ", "', '"))
-	return send.NewScript(whole.String())
+	s := send.NewScript(whole.String())
+	bound = append(bound, s)
+	return s
 }
 
 func luaFile(name string) string {
