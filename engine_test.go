@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -174,5 +175,21 @@ func TestEngineCloseWaitsForCallers(t *testing.T) {
 		n := len(e.redis.requests)
 		assert.Equal(t, requests, n, "%d requests after Close, %q holds the lock", n-requests, e.redis.holder("x"))
 		assert.Empty(t, e.redis.holder("x"), "%d requests after Close, %q holds the lock", n-requests, e.redis.holder("x"))
+	})
+}
+
+// Close returns when what it logs was logged, also by a handler that takes its time.
+func TestCloseReturnsAfterItsLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logged := false
+		handler := handlerFunc(func(slog.Record) error {
+			time.Sleep(reportTime / 2)
+			logged = true
+			return nil
+		})
+		e := abandonedBubbleEngine(t, &fakeRedis{records: make(map[string]*fakeRecord)}, WithLogger(slog.New(handler)))
+		e.lock(1)
+		require.NoError(t, e.close())
+		assert.True(t, logged, "the lock that is held, before Close returned")
 	})
 }

@@ -305,3 +305,11 @@ func inBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine)) {
 		})
 	}
 }
+
+// abandonedBubbleEngine is joinBubbleEngine for a test that closes the engine itself, with locks held.
+func abandonedBubbleEngine(t *testing.T, redis *fakeRedis, opts ...Option) *bubbleEngine {
+	t.Helper()
+	o, err := newOptions(opts)
+	require.NoError(t, err)
+	return &bubbleEngine{newEngine("client", o, oneServer(redis.pubsub.dial), send.Config{Transport: redis}), redis, t}
+}

@@ -74,9 +74,7 @@ func (e *engine) eachName(f func(n *name)) {
 	all := slices.Collect(maps.Values(e.table.names))
 	e.table.mu.Unlock()
 	for _, n := range all {
-		n.mu.Lock()
-		f(n)
-		n.mu.Unlock()
+		n.locked(func() { f(n) })
 	}
 }
 
@@ -96,6 +94,19 @@ func (e *engine) names() int {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()
 	return len(e.table.names)
+}
+
+// textsInUse are the names that are in use.
+func (e *engine) textsInUse() (texts []string) {
+	e.eachName(func(n *name) { texts = append(texts, n.text) })
+	return texts
+}
+
+// locked calls f with the mutex of the name.
+func (n *name) locked(f func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f()
 }
 
 // leases is how many leases the watchdog has.

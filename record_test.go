@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -124,5 +125,100 @@ func TestLossOfASharedRecordCostsByHolder(t *testing.T) {
 	for o := owner(1); o <= many; o++ {
 		err := e.unlockErr(o)
 		require.ErrorIs(t, err, ErrLockLost, "%v was not told", o)
+	}
+}
+
+// A record is released once, with the last of its holds, in whatever order they leave.
+func TestRecordIsReleasedWithItsLastHold(t *testing.T) {
+	const many = 6
+	for seed := range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			e := newBubbleEngine(t)
+			for o := range owner(many) {
+				e.shares(o + 1)
+			}
+			var shared *record
+			e.holdOf(e.shared().id(), 1, func(h *hold) { shared = h.record })
+			for left, i := range newRand(seed).Perm(many) {
+				assert.Zero(t, e.redis.count("release"), "seed %d: releases after %d of %d", seed, left, many)
+				assert.Len(t, shared.holdsNow(), many-left, "seed %d: holds", seed)
+				shared.name.locked(func() {
+					for place, h := range shared.holds {
+						assert.Equal(t, place, h.place, "seed %d: the place of %v", seed, h.key.owner)
+					}
+				})
+				e.unlock(owner(i + 1))
+			}
+			assert.Equal(t, 1, e.redis.count("release"), "seed %d: releases", seed)
+			assert.Empty(t, shared.holdsNow(), "seed %d: holds", seed)
+		})
+	}
+}
+
+// A record that was lost is lost for all its holds, once, and nobody relies on it any more.
+func TestRecordEndsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		e.shares(1)
+		e.shares(2)
+		var shared *record
+		kept := func() (kept bool) {
+			shared.name.locked(func() { kept = shared.isKeptLocked() })
+			return kept
+		}
+		e.holdOf(e.shared().id(), 1, func(h *hold) { shared = h.record })
+		assert.True(t, kept(), "a record that is renewed")
+		assert.Len(t, shared.end(errGone), 2, "losses to report")
+		assert.False(t, kept(), "a record that has ended")
+		assert.Empty(t, shared.end(errGone), "losses to report of a record that has ended")
+		assert.Empty(t, shared.end(errForced), "losses to report of a record that has ended")
+		for o := range owner(2) {
+			err := e.unlockErr(o + 1)
+			assert.ErrorIs(t, err, ErrLockLost)
+			assert.NotErrorIs(t, err, errForced, "the first cause counts")
+		}
+		clear(e.redis.records)
+	})
+}
+
+// Nobody relies on a record whose trust is over, or nearly over.
+func TestRecordIsKeptWhileItIsTrusted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		e.lock(1)
+		e.holdOf(lockID{name: "x"}, 1, func(h *hold) {
+			trusted := e.watchdog.left(&h.record.lease)
+			for left, want := range map[time.Duration]bool{trusted: true, time.Millisecond: false, 0: false, -time.Second: false} {
+				h.record.lease.until.Store(int64(e.watchdog.now() + left))
+				assert.Equal(t, want, h.record.isKeptLocked(), "with %v left", left)
+			}
+			h.record.lease.until.Store(int64(e.watchdog.now() + trusted))
+		})
+		e.unlock(1)
+	})
+}
+
+// A record is cleared for as long as it may last in Redis: for one more watchdog timeout, or until about the end of an
+// explicit lease.
+func TestRecordEndIsThatOfTheLease(t *testing.T) {
+	for _, lease := range []time.Duration{0, time.Minute} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			e.redis.latency = 10 * time.Millisecond
+			ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: lease})
+			require.NoError(t, err)
+			require.True(t, ok)
+			time.Sleep(20 * time.Second) // the watchdog has renewed its hold
+			var h *hold
+			e.holdOf(lockID{name: "x"}, 1, func(found *hold) { h = found })
+			var expires time.Time
+			e.redis.set(func() { expires = e.redis.records["x"].expires })
+			if lease == 0 {
+				assert.Equal(t, e.watchdogTimeout, time.Until(h.recordEnd()), "a renewal may be on its way")
+				assert.False(t, h.recordEnd().Before(expires), "assumed %v, and lasts %v", time.Until(h.recordEnd()), time.Until(expires))
+			} else {
+				assert.WithinDuration(t, expires, h.recordEnd(), drift(lease))
+			}
+			e.unlock(1)
+		})
 	}
 }

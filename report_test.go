@@ -20,7 +20,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -621,14 +620,6 @@ func TestCloseWaitsAWhileForReports(t *testing.T) {
 		assert.GreaterOrEqual(e.t, lost.Load(), int64(3))
 		assert.Less(e.t, lost.Load(), int64(10))
 	})
-}
-
-// abandonedBubbleEngine is joinBubbleEngine for a test that closes the engine itself, with locks held.
-func abandonedBubbleEngine(t *testing.T, redis *fakeRedis, opts ...Option) *bubbleEngine {
-	t.Helper()
-	o, err := newOptions(opts)
-	require.NoError(t, err)
-	return &bubbleEngine{newEngine("client", o, oneServer(redis.pubsub.dial), send.Config{Transport: redis}), redis, t}
 }
 
 // Close waits for an Observer that hangs no longer than for Redis, and names it in its error.
