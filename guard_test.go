@@ -326,9 +326,7 @@ func TestEngineGuardOfAHoldThatIsBeingLost(t *testing.T) {
 		guarded := e.guarded(1)
 		h := guarded.(*guard).hold
 		set := func(state holdState, loss error) {
-			h.name.mu.Lock()
-			defer h.name.mu.Unlock()
-			h.state, h.loss = state, loss
+			h.name.locked(func() { h.state, h.loss = state, loss })
 		}
 		set(lost, lossError(errLapsed))
 		defer func() {
@@ -374,10 +372,11 @@ func TestGuardHasEndedOnceTheHoldIsLost(t *testing.T) {
 	n := c.engine.use(b.name)
 	defer n.done()
 	h := n.find(l.lock.id(), ownerOf(ctx))
-	n.mu.Lock() // as far as lose has come when it lets go of the mutex
-	h.state, h.loss = lost, lossError(errLapsed)
-	guards := h.takeGuardsLocked()
-	n.mu.Unlock()
+	var guards []*guardEnd
+	n.locked(func() { // as far as lose has come when it lets go of the mutex
+		h.state, h.loss = lost, lossError(errLapsed)
+		guards = h.takeGuardsLocked()
+	})
 	assert.Error(t, guarded.Err(), "the hold is lost, and its guard has not ended")
 	b.mustBe(context.Cause(guarded), ErrLockLost)
 	endGuards(guards, nil)

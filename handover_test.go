@@ -745,11 +745,11 @@ func TestEngineLateHandoverIsNotReported(t *testing.T) {
 					go func() { take(2); close(got) }()
 					synctest.Wait()
 
-					before.name.mu.Lock()
 					record := before.record
-					pass(e, before)
-					record.lease.until.Store(int64(e.watchdog.now() + left))
-					before.name.mu.Unlock()
+					before.name.locked(func() {
+						pass(e, before)
+						record.lease.until.Store(int64(e.watchdog.now() + left))
+					})
 					if name == "noticed" {
 						record.leaseEnded(errLapsed)
 					}

@@ -1,5 +1,25 @@
 package relock
 
+// Helpers of several test files that need no bubble. fake_test.go has those that do.
+//
+// A test file has the name of its source file, and the tests of that part. These are about more than one part:
+//
+//	conformance   the rules that every lock type keeps
+//	property      random use of the wait queue, the watchdog and the subscriptions, against models
+//	fair_model    the queue of a FairLock in every order of events, against a model
+//	fuzz          what Redis and users may pass in
+//	storm, soak   many clients under faults for a while, and for long; the history is judged
+//	process       processes that are paused, killed and starved
+//	faults        faults between a Client and Redis; faults_server: faults of Redis itself
+//	fault_rows    which test tries which row of docs/reliability.md
+//	cluster       Redis Cluster; replication, synced: replicas and failovers
+//	notalock      keys that hold something other than a lock
+//	security      TLS, rights in Redis, and secrets in texts
+//	docs, readme  the code and the texts in the documentation; example: that code
+//	light         what importing the package costs
+//	bench         benchmarks
+//	fake, helpers, main, race, norace   no tests
+
 import (
 	"bytes"
 	"context"
@@ -46,84 +66,19 @@ func (b *lockedBuffer) String() string {
 
 // waitsAtGate says whether an owner waits for l in the queue of this process.
 func (b *bench) waitsAtGate(l known) bool {
-	h := l.inside()
-	n := h.client.engine.use(h.name)
-	defer n.done()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	g := n.findQueueLocked(h.lock.id())
-	return g != nil && g.First() != nil
+	waits := false
+	b.queueOf(l, func(g *waitQueue) { waits = g != nil && g.First() != nil })
+	return waits
 }
 
 // asks says whether an owner of this process contends for l.
 func (b *bench) asks(l known) bool {
-	h := l.inside()
-	n := h.client.engine.use(h.name)
-	defer n.done()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	g := n.findQueueLocked(h.lock.id())
-	return g != nil && g.Taken()
+	asks := false
+	b.queueOf(l, func(g *waitQueue) { asks = g != nil && g.Taken() })
+	return asks
 }
 
 func newRand(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
-
-// eachName calls f for every name that is in use, with its mutex.
-func (e *engine) eachName(f func(n *name)) {
-	e.table.mu.Lock()
-	all := slices.Collect(maps.Values(e.table.names))
-	e.table.mu.Unlock()
-	for _, n := range all {
-		n.locked(func() { f(n) })
-	}
-}
-
-// holds and gates are how many there are.
-func (e *engine) holds() (holds int) {
-	e.eachName(func(n *name) { holds += n.holds.len() })
-	return holds
-}
-
-func (e *engine) waitQueues() (queues int) {
-	e.eachName(func(n *name) { queues += len(n.queues) })
-	return queues
-}
-
-// names is how many names are in use.
-func (e *engine) names() int {
-	e.table.mu.Lock()
-	defer e.table.mu.Unlock()
-	return len(e.table.names)
-}
-
-// textsInUse are the names that are in use.
-func (e *engine) textsInUse() (texts []string) {
-	e.eachName(func(n *name) { texts = append(texts, n.text) })
-	return texts
-}
-
-// locked calls f with the mutex of the name.
-func (n *name) locked(f func()) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	f()
-}
-
-// leases is how many leases the watchdog has.
-func (e *engine) leases() int {
-	e.watchdog.mu.Lock()
-	defer e.watchdog.mu.Unlock()
-	return len(e.watchdog.leases)
-}
-
-// holdOf is the hold of o on the lock called name; f is called with the mutex of the name.
-func (e *engine) holdOf(id lockID, o owner, f func(h *hold)) {
-	n := e.use(id.name)
-	defer n.done()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	f(n.holds.get(holdKey{id, o}))
-}
 
 const forever = -1
 
@@ -197,4 +152,92 @@ func (b *bench) scriptRuns() int {
 		}
 	}
 	return runs
+}
+
+// The helpers from here on look at the state of an engine. No other test code locks a mutex of the package.
+
+// queueOf calls f with the wait queue of l in this process, or nil, with the mutex of the name.
+func (b *bench) queueOf(l known, f func(g *waitQueue)) {
+	h := l.inside()
+	n := h.client.engine.use(h.name)
+	defer n.done()
+	n.locked(func() { f(n.findQueueLocked(h.lock.id())) })
+}
+
+// eachName calls f for every name that is in use, with its mutex.
+func (e *engine) eachName(f func(n *name)) {
+	e.table.mu.Lock()
+	all := slices.Collect(maps.Values(e.table.names))
+	e.table.mu.Unlock()
+	for _, n := range all {
+		n.locked(func() { f(n) })
+	}
+}
+
+// holds and gates are how many there are.
+func (e *engine) holds() (holds int) {
+	e.eachName(func(n *name) { holds += n.holds.len() })
+	return holds
+}
+
+func (e *engine) waitQueues() (queues int) {
+	e.eachName(func(n *name) { queues += len(n.queues) })
+	return queues
+}
+
+// names is how many names are in use.
+func (e *engine) names() int {
+	e.table.mu.Lock()
+	defer e.table.mu.Unlock()
+	return len(e.table.names)
+}
+
+// textsInUse are the names that are in use.
+func (e *engine) textsInUse() (texts []string) {
+	e.eachName(func(n *name) { texts = append(texts, n.text) })
+	return texts
+}
+
+// locked calls f with the mutex of the name.
+func (n *name) locked(f func()) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	f()
+}
+
+// nameMutexes are the mutexes of the names that are in use.
+func (e *engine) nameMutexes() map[string]*sync.Mutex {
+	e.table.mu.Lock()
+	defer e.table.mu.Unlock()
+	mutexes := make(map[string]*sync.Mutex)
+	for text, n := range e.table.names {
+		mutexes[text] = &n.mu
+	}
+	return mutexes
+}
+
+// answered says whether Redis has answered a subscription.
+func (w *pubsub) answered() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, ch := range w.channels {
+		if ch.settled {
+			return true
+		}
+	}
+	return false
+}
+
+// leases is how many leases the watchdog has.
+func (e *engine) leases() int {
+	e.watchdog.mu.Lock()
+	defer e.watchdog.mu.Unlock()
+	return len(e.watchdog.leases)
+}
+
+// holdOf is the hold of o on the lock called name; f is called with the mutex of the name.
+func (e *engine) holdOf(id lockID, o owner, f func(h *hold)) {
+	n := e.use(id.name)
+	defer n.done()
+	n.locked(func() { f(n.holds.get(holdKey{id, o})) })
 }

@@ -64,10 +64,9 @@ func TestEngineReentryKeepsTheLongerLease(t *testing.T) {
 					require.True(t, ok)
 				}
 				guarded := e.guarded(1)
-				record := func() time.Time {
-					e.redis.mu.Lock()
-					defer e.redis.mu.Unlock()
-					return e.redis.records["x"].expires
+				record := func() (expires time.Time) {
+					e.redis.set(func() { expires = e.redis.records["x"].expires })
+					return expires
 				}
 				if c.ends == 0 {
 					time.Sleep(time.Hour)

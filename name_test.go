@@ -30,7 +30,7 @@ func TestEngineForgetsNamesNotInUse(t *testing.T) {
 	})
 }
 
-// C3: a name that nobody uses any more is dropped, however its use ended.
+// C3: the last user of a name drops the name, however the use ends.
 func TestNameIsDroppedWithItsLastUser(t *testing.T) {
 	const lease = time.Second
 	ctx := context.Background()

@@ -40,9 +40,7 @@ func (e *bubbleEngine) wantsOf(o owner, names ...string) (wants []want) {
 
 func leaveQueues(wants []want) {
 	for _, w := range wants {
-		w.hold.name.mu.Lock()
-		w.hold.leaveQueueLocked()
-		w.hold.name.mu.Unlock()
+		w.hold.name.locked(w.hold.leaveQueueLocked)
 	}
 }
 
@@ -118,23 +116,23 @@ func TestGateThatReplacesAnotherIsNotDropped(t *testing.T) {
 		e := newBubbleEngine(t)
 		id := lockID{name: "x"}
 		n := e.use("x")
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		before := n.queueLocked(id)
-		before.TryEnter()
-		first := before.Add(nil, 1)
-		before.Add(nil, 2)
-		before.FailOthers(errAskYourself)
-		before.Release()
-		before.Leave(first)
-		n.dropQueueLocked(before)
+		n.locked(func() {
+			before := n.queueLocked(id)
+			before.TryEnter()
+			first := before.Add(nil, 1)
+			before.Add(nil, 2)
+			before.FailOthers(errAskYourself)
+			before.Release()
+			before.Leave(first)
+			n.dropQueueLocked(before)
 
-		now := n.queueLocked(id)
-		now.TryEnter()
-		n.dropQueueLocked(before) // by a waiter that was turned away
-		assert.Same(t, now, n.queueLocked(id), "there are two gates of one name")
-		now.Release()
-		n.dropQueueLocked(now)
+			now := n.queueLocked(id)
+			now.TryEnter()
+			n.dropQueueLocked(before) // by a waiter that was turned away
+			assert.Same(t, now, n.queueLocked(id), "there are two gates of one name")
+			now.Release()
+			n.dropQueueLocked(now)
+		})
 	})
 }
 

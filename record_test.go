@@ -84,18 +84,16 @@ func TestLossOfASharedRecordIsReportedWhileOneLeaves(t *testing.T) {
 		var shared *record
 		e.holdOf(e.shared().id(), 1, func(h *hold) { n, shared = h.name, h.record })
 		var all sync.WaitGroup
-		n.mu.Lock() // both goroutines wait for the mutex so long that they get it in the order in which they came
-		all.Go(func() {
-			e.watchdog.remove(&shared.lease) // as the watchdog does before it reports a loss
-			shared.leaseEnded(errGone)
+		n.locked(func() { // both goroutines wait for the mutex so long that they get it in the order in which they came
+			all.Go(func() {
+				e.watchdog.remove(&shared.lease) // as the watchdog does before it reports a loss
+				shared.leaseEnded(errGone)
+			})
+			time.Sleep(2 * time.Millisecond)
+			all.Go(func() { _ = e.unlockErr(1) })
+			time.Sleep(2 * time.Millisecond)
 		})
-		time.Sleep(2 * time.Millisecond)
-		all.Go(func() { _ = e.unlockErr(1) })
-		time.Sleep(2 * time.Millisecond)
-		n.mu.Unlock()
-		n.mu.Lock()
-		time.Sleep(2 * time.Millisecond)
-		n.mu.Unlock()
+		n.locked(func() { time.Sleep(2 * time.Millisecond) })
 		all.Wait()
 		select {
 		case <-guarded.Done():
@@ -155,7 +153,7 @@ func TestRecordIsReleasedWithItsLastHold(t *testing.T) {
 	}
 }
 
-// A record that was lost is lost for all its holds, once, and nobody relies on it any more.
+// A record is lost once, and for all its holds. No owner shares the record afterwards.
 func TestRecordEndsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
@@ -181,7 +179,7 @@ func TestRecordEndsOnce(t *testing.T) {
 	})
 }
 
-// Nobody relies on a record whose trust is over, or nearly over.
+// No owner shares or takes over a record whose trust is over, or nearly over.
 func TestRecordIsKeptWhileItIsTrusted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)

@@ -77,11 +77,9 @@ func (w *mutexWatch) look(what string) {
 	w.mu.Unlock()
 	for _, e := range engines {
 		if canLock(&e.table.mu) {
-			e.table.mu.Lock()
-			for text, n := range e.table.names {
-				mutexes["name "+text] = &n.mu
+			for text, mu := range e.nameMutexes() {
+				mutexes["name "+text] = mu
 			}
-			e.table.mu.Unlock()
 		}
 	}
 	for name, mu := range mutexes {

@@ -169,14 +169,7 @@ func refused(err error) bool {
 func awaitSubscribed(t testing.TB, l Locker, got <-chan error) {
 	wakeups := clientOf(l).engine.pubsub
 	testredis.Await(t, "a waiter is subscribed", clusterSoon, func() bool {
-		wakeups.mu.Lock()
-		defer wakeups.mu.Unlock()
-		for _, ch := range wakeups.channels {
-			if ch.settled {
-				return true
-			}
-		}
-		return len(got) > 0
+		return wakeups.answered() || len(got) > 0
 	})
 }
 

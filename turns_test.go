@@ -253,7 +253,7 @@ func TestTurns(t *testing.T) {
 			tr.heardRelease(now+50*ms, p)
 		}, ms + long + 50*ms, 0},
 
-		// Releases that nobody hears.
+		// Releases without a subscriber.
 		{"nobody has heard a release", func(tr *turns) { streak(tr, ms, 0) }, ms + long, 0},
 		{"nobody has heard releases for less than unheardFor", func(tr *turns) {
 			streak(tr, streak(tr, ms, 0), 0)
@@ -261,6 +261,11 @@ func TestTurns(t *testing.T) {
 		{"nobody has heard releases for unheardFor", func(tr *turns) {
 			now := streak(tr, ms, 0)
 			streak(tr, now+unheardFor-long, 0)
+		}, ms + long + unheardFor, unheardYield + p.rtt},
+		{"nobody has heard any of three in unheardFor", func(tr *turns) {
+			now := streak(tr, ms, 0)
+			now = streak(tr, now+unheardFor*3/4-long, 0)
+			streak(tr, now+unheardFor/4-long, 0)
 		}, ms + long + unheardFor, unheardYield + p.rtt},
 		{"and others have gone first since", func(tr *turns) {
 			now := streak(tr, ms, 0)
@@ -303,6 +308,9 @@ func TestTurnsEndHandoversWithTheSlice(t *testing.T) {
 	assert.True(t, tr.mayHandOver(1+p.slice, p), "after %d handovers", mostPassed-1)
 	tr.handedOver()
 	assert.False(t, tr.mayHandOver(1+p.slice, p), "after %d handovers", mostPassed)
+	tr.interrupted()
+	tr.granted(1 + p.slice)
+	assert.True(t, tr.mayHandOver(1+p.slice, p), "after %d handovers of the streak before", mostPassed)
 	assert.False(t, (&turns{}).mayHandOver(0, pace{rtt: p.rtt}), "without a slice")
 }
 
