@@ -3,13 +3,18 @@ package relock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/testredis"
 )
 
 func TestNewSendsNothing(t *testing.T) {
@@ -51,5 +56,66 @@ func TestShortReadTimeoutNeedsNoGoroutine(t *testing.T) {
 			assert.Equal(t, want, answersSoon(rdb), "%T with a read timeout of %v", rdb, readTimeout)
 			assert.NoError(t, errors.Join(c.Close(), rdb.Close()))
 		}
+	}
+}
+
+// S1: owners of two Clients, whose calls go out in batches, exclude one another, and one pipeline serves many calls.
+func TestBatchedCallsKeepLocksExclusive(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		rdb := testredis.Client(t, addr)
+		pipes := &pipeCounter{}
+		rdb.AddHook(pipes)
+		many, other := b.clientOn(rdb), b.client() // the first has many calls under way, and so batches
+		other.engine.sender.BatchAll()
+		const names, each = 64, 10
+		inside := make([]atomic.Int32, names)
+		var all sync.WaitGroup
+		for _, c := range []*Client{many, other} {
+			for i := range names {
+				all.Go(func() {
+					l, ctx := c.NewLock(fmt.Sprint(b.name, "-", i)), WithOwner(context.Background())
+					for range each {
+						if !assert.NoError(t, l.Lock(ctx)) {
+							return
+						}
+						assert.EqualValues(t, 1, inside[i].Add(1), "holders")
+						inside[i].Add(-1)
+						if !assert.NoError(t, l.Unlock(ctx)) {
+							return
+						}
+					}
+				})
+			}
+		}
+		all.Wait()
+		assert.NotZero(t, pipes.count(), "pipelines")
+		assert.GreaterOrEqual(t, pipes.calls(), 2*pipes.count(), "calls in pipelines")
+	})
+}
+
+// A Client that waits for replicas sends no batches: a WAIT is for the calls of one caller. Nor does a Client of a Cluster.
+func TestBatchesAreForASingleServerWithoutReplicas(t *testing.T) {
+	one := testredis.Client(t, "127.0.0.1:1")
+	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
+	t.Cleanup(func() { _ = cluster.Close() })
+	for _, row := range []struct {
+		name    string
+		rdb     redis.UniversalClient
+		opts    []Option
+		batches bool
+	}{
+		{"one server", one, nil, true},
+		{"one server, synced replicas", one, []Option{WithSyncedReplicas(1, time.Second)}, false},
+		{"cluster", cluster, nil, false},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			c, err := New(row.rdb, row.opts...)
+			require.NoError(t, err)
+			t.Cleanup(func() { assert.NoError(t, c.Close()) })
+			_, batches := c.engine.sender.Mutexes()["batches"]
+			assert.Equal(t, row.batches, batches, "batches")
+		})
 	}
 }
