@@ -5,17 +5,17 @@ package relock
 // Rules: this is the published Redlock algorithm. A round asks all nodes at the same time,
 // and each node has a short timeout of its own. The lock is held when a majority granted it
 // and more of the lease is left than clocks may differ. A lost round is given back at all
-// nodes, and an answer that comes late is given back too. A hold is trusted as long as a
-// majority of the holds at its nodes are.
+// nodes, and a grant that comes late is given back too. A hold is trusted as long as a
+// majority of the holds at its nodes are trusted.
 //
-// A RedLock sends nothing itself: it takes, gives back and asks its nodes as Lockers. A redHold
-// knows what one hold has at the nodes, and is the keeper of that hold. The rest of a hold is
-// that of every lock, by these functions of the package:
+// A RedLock sends nothing itself: it takes, gives back and inspects its nodes as Lockers. A redHold
+// knows the levels that one hold has at the nodes, and is the keeper of that hold. The rest of a hold
+// works as for every lock, by these functions of the package:
 //   - lockHold, unlockHold: callers of one owner come one at a time.
 //   - enterQueue, leaveQueue: callers of one process come one at a time.
-//   - prepare, confirm, inTime: what an attempt asks for, and what it has granted.
-//   - giveBack, endRelease, lose: how levels and holds end.
-//   - startSpan, noteObstacle, withHolder, observeRelease, observeEnd: what events and errors say.
+//   - prepare, confirm, inTime: the contents of an attempt, and of its grant.
+//   - giveBack, endRelease, lose: the end of levels and holds.
+//   - startSpan, noteObstacle, withHolder, observeRelease, observeEnd: events, and texts of errors.
 
 import (
 	"context"
@@ -37,7 +37,7 @@ const (
 	// random, so that the same rivals do not meet again.
 	redPause = 30 * time.Millisecond
 
-	// blindPoll is how often a RedLock asks where no release is announced: at a dead node, and at a foreign Locker.
+	// blindPoll is how often a RedLock asks nodes that announce no release: dead nodes, and foreign Lockers.
 	blindPoll = 250 * time.Millisecond
 )
 
@@ -50,33 +50,33 @@ var (
 // errParts is the cause of a hold that too few nodes keep.
 var errParts = errors.New("too few of its locks are held")
 
-// A RedLock is held when a majority of its locks are, each on a Redis of its own:
-// it survives the loss of the others, and does not depend on replication.
+// A RedLock is held when a majority of its locks are held, each on a Redis of its own. It
+// survives the loss of the other servers, and does not depend on replication.
 //
-// It is safe as long as no node forgets a lock that it granted. A node that was
+// A RedLock is safe as long as no node forgets a lock that it granted. A node that was
 // restarted without its data must stay away for at least one lease before it is asked
-// again: the longest lease that is asked for, and at least the watchdog timeout. A node
-// that keeps its data with appendfsync always need not stay away. A holder takes such a node
-// again at its next renewal, as long as a majority without it can be trusted.
+// again: the longest lease that callers ask for, and at least the watchdog timeout. A node
+// that keeps its data with appendfsync always need not stay away. A holder takes a restarted node
+// again at its next renewal, as long as a majority without that node can be trusted.
 //
-// TryLock returns false when others hold a majority, and a [*QuorumError] when dead
-// nodes made one impossible; Lock goes on until ctx ends, and joins the last
-// QuorumError to ctx's error. Unlock is nil when a majority confirmed. After Close
-// the Clients of the locks go on renewing what is held: Close those too, and
-// afterwards, so that what is under way can still be given back. Every node is given
-// its [WithNodeTimeout] for each of these, and a third of the lease at most.
-// IsLocked, IsHeld and TTL are what a majority says; ForceUnlock frees all.
+// TryLock returns false when other owners hold a majority, and a [*QuorumError] when dead
+// nodes made a majority impossible. Lock goes on until ctx ends, and joins the last
+// QuorumError to the error of ctx. Unlock returns nil when a majority confirmed. After Close
+// the Clients of the locks go on renewing the locks that are held. Close these Clients too, and
+// afterwards, so that attempts under way can still be given back. Every node has
+// its [WithNodeTimeout] to answer each call, and a third of the lease at most.
+// IsLocked, IsHeld and TTL return the view of a majority; ForceUnlock frees all locks.
 //
-// Redisson: RedissonRedLock (deprecated), which neither asks at the same time nor
-// looks at how much of the lease is left.
+// Redisson: RedissonRedLock (deprecated), which does not ask its servers at the same time
+// and ignores how much of the lease is left.
 type RedLock struct{ handle }
 
-// NewRedLock returns the lock of a majority of locks: three of five, and of four
-// too, which is no better than two of three. Fewer than three, nil, and two on
-// one Redis, which would have two votes, are reported by the methods as
-// ErrInvalid. It sends nothing. Its name is that of its locks.
+// NewRedLock returns the lock of a majority of locks: three of five, and three of four
+// too, which is no better than two of three. The methods return ErrInvalid for fewer than
+// three locks, for nil, and for two locks on one Redis, which would have two votes.
+// NewRedLock sends nothing. The name of a RedLock consists of the names of its locks.
 //
-// The locks may be of any kind; those of fair locks are taken without queueing.
+// The locks may be of any kind; fair locks are taken without queueing.
 //
 // Redisson: getRedLock.
 func (c *Client) NewRedLock(locks ...Locker) *RedLock {
@@ -122,7 +122,7 @@ type redLock struct {
 	client *Client
 	nodes  []*redNode
 	needed int    // a majority
-	place  string // the same in every process, for whatever can be known there
+	place  string // of the records, by server and name: the same in every process, as far as the servers are known
 }
 
 // A redNode is one of the locks that a RedLock consists of.
@@ -130,17 +130,17 @@ type redNode struct {
 	Locker
 	id        string
 	timeout   time.Duration
-	channels  []releaseChannel // none: releases cannot be heard
-	unhealthy atomic.Bool      // it did not answer the last time
+	channels  []releaseChannel // none: its releases are not announced
+	unhealthy atomic.Bool      // the node did not answer the last time
 }
 
-// A releaseChannel is where a node announces releases.
+// A releaseChannel is a channel on which a node announces releases.
 type releaseChannel struct {
 	pubsub *pubsub
 	name   string
 }
 
-// describe sets what follows from the components.
+// describe sets the fields that follow from the components.
 func (l *redLock) describe(components []component) {
 	l.admits = shared
 	var names, ids, places []string
@@ -163,7 +163,7 @@ func (l *redLock) describe(components []component) {
 	l.lock = lockID{strings.Join(slices.Compact(names), ","), strings.Join(slices.Sorted(slices.Values(ids)), ",")}
 }
 
-// releaseChannels is where a release of c is announced; nothing if it cannot be heard of all of it.
+// releaseChannels are the channels on which a release of c is announced; nil if a part of c does not announce releases.
 func releaseChannels(c component) (channels []releaseChannel) {
 	all, _ := flattenMulti([]component{c})
 	for _, c := range all {
@@ -207,7 +207,7 @@ func (l *redLock) take(ctx context.Context, o owner, r request) (bool, error) {
 	return err == nil, err
 }
 
-// takeOnce is take, or errGivenBack where another caller of o gave back what was to be re-entered.
+// takeOnce is take. It returns errGivenBack where another caller of o gave back the hold that was to be re-entered.
 func (l *redLock) takeOnce(p *waitOptions, n *name, o owner, r request) error {
 	h, err := n.lockHold(p, l, o, true)
 	if err != nil {
@@ -233,7 +233,7 @@ func (l *redLock) takeOnce(p *waitOptions, n *name, o owner, r request) error {
 		return err
 	}
 	granted = true
-	redHoldOf(h).nodeLost() // one may have been lost before h was known to be held
+	redHoldOf(h).nodeLost() // a node may have lost its hold before h was confirmed
 	return nil
 }
 
@@ -248,7 +248,7 @@ func (l *redLock) acquire(p *waitOptions, wants []want) (res result, err error) 
 		}
 		res, refused, err := l.attempt(p, wants[0])
 		switch {
-		case err == errTimeUp && rounds == 1: // no node said that it is busy
+		case err == errTimeUp && rounds == 1: // no round has said that the lock is busy
 			return res, errNoAnswer
 		case err != nil:
 			return res, send.WithLast(err, last.cause)
@@ -264,8 +264,8 @@ func (l *redLock) acquire(p *waitOptions, wants []want) (res result, err error) 
 	}
 }
 
-// attempt makes a round. Where it is won so late that too little of the lease is left, it makes another one, a few
-// times: a round restores the leases of the nodes.
+// attempt makes a round. Where the round is won so late that too little of the lease is left, attempt makes another
+// one, a few times: a round restores the leases of the nodes.
 func (l *redLock) attempt(p *waitOptions, w want) (res result, refused refusal, err error) {
 	for range mostAsked {
 		res, refused, err = l.round(p, w)
@@ -298,8 +298,8 @@ func (l *redLock) round(p *waitOptions, w want) (res result, refused refusal, er
 		return res, refused, err
 	}
 	if v.won() {
-		// A node that is missed because it was a little later would be free for a rival. So the others have as much
-		// time again, but for those that did not answer the last time either.
+		// A node whose answer comes a little later would stay free for a rival. So the missing nodes get as much
+		// time again, except for nodes that did not answer the last time either.
 		late := v.unhealthy()
 		err := v.collect(&patient, time.Since(res.sent)+l.grace()/8, func() bool { return v.missing <= late })
 		if err != nil {
@@ -322,15 +322,15 @@ func (l *redLock) round(p *waitOptions, w want) (res result, refused refusal, er
 
 // A refusal is why a round was lost, and when to ask again.
 type refusal struct {
-	taken []int         // nodes that others hold, and whose releases can be heard
+	taken []int         // nodes that other owners hold, and that announce releases
 	pause time.Duration // ask no sooner
-	wait  time.Duration // ask no later; negative: when a release is heard
-	cause error         // too many nodes failed; nil: others hold too many
+	wait  time.Duration // ask no later; negative: when a release is announced
+	cause error         // too many nodes failed; nil: other owners hold too many
 }
 
-// refused says what the answers to a lost round mean. The error is final.
+// refused evaluates the answers to a lost round. The error is final.
 func (l *redLock) refused(w want, v *vote) (grantState, refusal, error) {
-	spare := len(l.nodes) - l.needed // so many may be missing, and the lock can still be had
+	spare := len(l.nodes) - l.needed // so many may be missing, and the lock can still be acquired
 	if w.level > 1 && v.count(ErrLockLost) > spare {
 		return gone, refusal{}, nil
 	}
@@ -370,8 +370,8 @@ func (l *redLock) refused(w want, v *vote) (grantState, refusal, error) {
 type redWaiter struct {
 	lock         *redLock
 	subscription subscription
-	taken        []int // the nodes that ears listens to
-	notified     bool  // the last sleep was ended by a release
+	taken        []int // the nodes that subscription listens to
+	notified     bool  // a release has ended the last sleep
 }
 
 // sleep waits until a node announces a release, or until it is time to ask again.
@@ -412,8 +412,8 @@ func (w *redWaiter) sleep(p *waitOptions, wants []want, r refusal) error {
 	return nil
 }
 
-// listen joins the release channels of nodes. One wake serves them all. Nodes that granted are not listened to: they
-// announce what this process has given back.
+// listen joins the release channels of nodes, with one wake channel for all. Nodes that granted are not among them:
+// they announce the levels that this process has given back.
 func (l *redLock) listen(nodes []int) []*listener {
 	wake := make(chan struct{}, 1)
 	var all []*listener
@@ -425,14 +425,14 @@ func (l *redLock) listen(nodes []int) []*listener {
 	return all
 }
 
-// giveBack gives back one level of o. It does not look at ctx's end, and works after Close.
+// giveBack gives back one level of o. It ignores the end of ctx, and works after Close.
 func (l *redLock) giveBack(ctx context.Context, o owner) error {
 	e := l.client.engine
 	e.workers.begin()
 	defer e.workers.end()
 	n := e.use(l.lock.name)
 	defer n.done()
-	// The nodes take up to unlockTime themselves, and then have something to say.
+	// Each node takes up to unlockTime, and then reports its error.
 	p := &waitOptions{Wait: send.Wait{Ctx: o.in(context.WithoutCancel(ctx)), Deadline: time.Now().Add(unlockTime + send.MinWait)}}
 	h, err := n.lockHold(p, l, o, false)
 	if err != nil {
@@ -443,7 +443,7 @@ func (l *redLock) giveBack(ctx context.Context, o owner) error {
 	}
 	loss := h.lossOf() // lockHold has looked at the clock
 	left, last := h.giveBack()
-	if loss != nil || left == 0 && !last { // lost has given back the rest
+	if loss != nil || left == 0 && !last { // after a loss, redHold.lost has given back the rest
 		h.unlockHold()
 		return loss
 	}
@@ -462,7 +462,7 @@ func (l *redLock) giveBack(ctx context.Context, o owner) error {
 	return err
 }
 
-// giveBackAside is giveBack where another caller of o waits for nodes all the time.
+// giveBackAside is giveBack where another caller of o keeps the owner mutex all the time.
 func (l *redLock) giveBackAside(p *waitOptions, n *name, o owner, err error) error {
 	e := l.client.engine
 	h := n.find(l.id(), o)
@@ -480,8 +480,8 @@ func (l *redLock) giveBackAside(p *waitOptions, n *name, o owner, err error) err
 	return err
 }
 
-// setLevels has all nodes give back what h has above left levels, and says whether a majority held that. It ends the
-// caller's turn at h.
+// setLevels makes all nodes give back the levels of h above left, and says whether a majority had them. It unlocks
+// the owner mutex of h.
 func (l *redLock) setLevels(p *waitOptions, h *hold, left int) (there bool, err error) {
 	defer h.endRelease(left, 0)
 	k := redHoldOf(h)
@@ -492,7 +492,7 @@ func (l *redLock) setLevels(p *waitOptions, h *hold, left int) (there bool, err 
 	}
 	patient := p.WithMinWait(time.Now())
 	if v.collect(&patient, l.grace(), nil) == nil {
-		_ = v.collect(&patient, unlockTime, v.won) // the answers say more than that the time is up
+		_ = v.collect(&patient, unlockTime, v.won) // the answers of the nodes explain more than errTimeUp
 	}
 	failed := v.missing + len(v.Unwrap()) - v.count(errNotAsked) - v.count(ErrNotHeld)
 	if !v.won() && failed > 0 {
@@ -501,9 +501,9 @@ func (l *redLock) setLevels(p *waitOptions, h *hold, left int) (there bool, err 
 	return v.won(), nil
 }
 
-// look is what a majority says. The hold is that of the caller, whichever field it has.
+// look is the state that a majority of the nodes reports. A field that is not "" asks for the hold of the caller.
 func (l *redLock) look(ctx context.Context, field string) (state, error) {
-	views := make([]state, len(l.nodes)) // each is written before its node answers
+	views := make([]state, len(l.nodes)) // each element is written before its node's answer is sent
 	v, err := l.askAll(ctx, func(ctx context.Context, i int) (err error) {
 		s, n := &views[i], l.nodes[i]
 		if field != "" {
@@ -531,7 +531,7 @@ func (l *redLock) look(ctx context.Context, field string) (state, error) {
 		slices.Sort(ttls)
 		return state{locked: field == "", held: field != "", ttl: ttls[len(ttls)-l.needed]}, nil
 	case no <= len(l.nodes)-l.needed:
-		return state{}, v.failed() // the nodes that did not answer could make it either
+		return state{}, v.failed() // the missing answers could decide either way
 	}
 	return state{}, nil
 }
@@ -558,7 +558,7 @@ func (l *redLock) free(ctx context.Context) (bool, error) {
 	return freed.Load(), nil
 }
 
-// askAll asks all nodes at the same time, each with its timeout, and collects what they say.
+// askAll asks all nodes at the same time, each with its timeout, and collects their answers.
 func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, i int) error) (*vote, error) {
 	ctx = ownerOf(ctx).in(ctx)
 	p := &send.Wait{Ctx: ctx, Closed: l.client.engine.closed}
@@ -580,7 +580,7 @@ func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, i in
 	return v, v.collect(p, l.limit(), nil)
 }
 
-// grace is how long a node is waited for that is not needed.
+// grace is how long a round waits for the answer of a node that it does not need.
 func (l *redLock) grace() time.Duration {
 	var most time.Duration
 	for _, n := range l.nodes {
@@ -592,7 +592,7 @@ func (l *redLock) grace() time.Duration {
 // limit is when every node that keeps to its timeout has answered.
 func (l *redLock) limit() time.Duration { return l.grace() + send.MinWait/4 }
 
-// A vote is a question to nodes, and what they have answered so far. It belongs to one goroutine.
+// A vote is a request to nodes, and their answers so far. It belongs to one goroutine.
 type vote struct {
 	*QuorumError
 	lock    *redLock
@@ -600,10 +600,10 @@ type vote struct {
 	missing int // nodes that were asked and have not answered
 }
 
-// A nodeAnswer is what one node said.
+// A nodeAnswer is the answer of one node.
 type nodeAnswer struct {
 	node int
-	err  error // nil: it did it
+	err  error // nil: the node granted the request
 }
 
 func (l *redLock) newVote() *vote {
@@ -620,8 +620,8 @@ func (v *vote) ask(i int, f func() error) {
 	v.lock.client.engine.workers.spawn(func() { v.answers <- nodeAnswer{i, send.CatchPanic(f)} })
 }
 
-// collect waits for answers until they are enough (nil: until all are there), and no longer than limit. The error is
-// why p leaves.
+// collect waits for answers until enough returns true (nil: until all answers are there), and no longer than limit.
+// The error says why the wait of p is over.
 func (v *vote) collect(p *send.Wait, limit time.Duration, enough func() bool) error {
 	if !p.Deadline.IsZero() {
 		limit = min(limit, time.Until(p.Deadline))
@@ -644,7 +644,7 @@ func (v *vote) collect(p *send.Wait, limit time.Duration, enough func() bool) er
 	return nil
 }
 
-// set notes what node i has answered.
+// set notes the answer of node i.
 func (v *vote) set(i int, err error) {
 	if v.Answers[i] = err; err == nil {
 		v.Granted++
@@ -664,7 +664,7 @@ func (v *vote) count(target error) int {
 	return n
 }
 
-// unhealthy is how many nodes have not answered, and did not the last time either.
+// unhealthy is how many nodes have not answered, and did not answer the last time either.
 func (v *vote) unhealthy() int {
 	n := 0
 	for i, err := range v.Answers {
@@ -675,29 +675,30 @@ func (v *vote) unhealthy() int {
 	return n
 }
 
-// failed is v as an error. A panic in it is logged: the panic of the caller has another stack.
+// failed is v as an error. It logs a panic among the answers, because the panic of the caller has another stack.
 func (v *vote) failed() error {
 	send.LogPanic(v.lock.client.engine.log, v.QuorumError)
 	return v.QuorumError
 }
 
-// A redHold is what one hold has at the nodes. It is the keeper of that hold.
+// A redHold has the levels of one hold at the nodes. It is the keeper of that hold.
 type redHold struct {
 	lock *redLock
 	hold *hold
 
 	mu    sync.Mutex // guards below; nothing is called with it held
-	level int        // that nodes are held at, at most; 0: it is given back, or lost
+	level int        // the most levels at a node; 0: the hold is given back, or lost
 	nodes []nodeHold
 }
 
-// A nodeHold is what a redHold has at one node.
+// A nodeHold has the levels of a redHold at one node.
 type nodeHold struct {
 	levels int
 	guard  context.Context // of the hold there, or nil
 }
 
-// alive says whether the hold there can be trusted. The guard of a foreign Locker may panic, on a goroutine of ours.
+// alive says whether the hold at the node can be trusted. The guard of a foreign Locker may panic, on a goroutine of
+// this package.
 func (n nodeHold) alive() bool { return n.guard != nil && send.CatchPanic(n.guard.Err) == nil }
 
 func redHoldOf(h *hold) *redHold {
@@ -705,7 +706,7 @@ func redHoldOf(h *hold) *redHold {
 	return k
 }
 
-// raise notes that nodes are going to be held at the level of w. It returns nil if what was to be re-entered is over.
+// raise notes that nodes are going to be held at the level of w. It returns nil if the hold to be re-entered is over.
 // A fresh hold that gave back its last round has a new redHold, so that late answers to that round are given back.
 func (l *redLock) raise(w want) *redHold {
 	k := redHoldOf(w.hold)
@@ -722,8 +723,8 @@ func (l *redLock) raise(w want) *redHold {
 	return k
 }
 
-// askNode asks node i for one level. Whatever becomes of the round, a level that the node grants is noted in k, or given
-// back.
+// askNode asks node i for one level. A level that the node grants is noted in k or given back, also when the round
+// is over by then.
 func (k *redHold) askNode(ctx context.Context, i int, a attempt) error {
 	n := k.lock.nodes[i]
 	earlier, answered := k.asks(i)
@@ -740,13 +741,13 @@ func (k *redHold) askNode(ctx context.Context, i int, a attempt) error {
 	switch {
 	case !wanted:
 		_ = n.Unlock(owned) // a level that cannot be given back lapses with its lease
-	case first: // a re-entry has one that waits already
+	case first: // for a re-entry, the first guard of this node calls nodeLost
 		context.AfterFunc(guard, k.nodeLost)
 	}
 	return err
 }
 
-// tryNode tries node i once it has answered what it was asked earlier for the same owner.
+// tryNode tries node i after the node has answered the earlier requests for the same owner.
 func (k *redHold) tryNode(ctx context.Context, i int, a attempt, earlier []chan struct{}) error {
 	n := k.lock.nodes[i]
 	ctx, cancel := context.WithTimeout(ctx, min(n.timeout, max(a.lease/3, time.Millisecond)))
@@ -762,11 +763,11 @@ func (k *redHold) tryNode(ctx context.Context, i int, a attempt, earlier []chan 
 	if a.renewed {
 		lease = 0
 	}
-	for range k.outdated(i) { // of a node that consists of several locks, some may be left
+	for range k.outdated(i) { // if the node is a MultiLock, some of its locks may still be held
 		_ = n.Unlock(ctx)
 	}
 	ok, err := n.TryLock(ctx, 0, lease)
-	if a.level == 1 && errors.Is(err, ErrLockLost) { // of an earlier hold: the node says so once
+	if a.level == 1 && errors.Is(err, ErrLockLost) { // the node reports the loss of an earlier hold, once
 		ok, err = n.TryLock(ctx, 0, lease)
 	}
 	n.unhealthy.Store(err != nil)
@@ -775,7 +776,7 @@ func (k *redHold) tryNode(ctx context.Context, i int, a attempt, earlier []chan 
 		return errTaken
 	case err == nil || ctx.Err() == nil:
 		return err
-	case errors.As(err, &said): // before its time was up
+	case errors.As(err, &said): // Redis answered with an error before the time was up
 		return fmt.Errorf("%w: %w", errNodeTimeout, said)
 	}
 	return errNodeTimeout
@@ -798,8 +799,8 @@ func (k *redHold) outdated(i int) int {
 	return levels
 }
 
-// note notes that a node has granted one level, and returns whether that is wanted, and whether
-// guard is the one that is looked at from now on.
+// note notes that a node has granted one level. It returns whether the level is wanted, and whether
+// guard is the first guard of this node, which is checked from now on.
 func (k *redHold) note(i int, guard context.Context) (wanted, first bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -814,7 +815,7 @@ func (k *redHold) note(i int, guard context.Context) (wanted, first bool) {
 	return true, first
 }
 
-// lower has all nodes give back what they have above level, at the same time.
+// lower makes all nodes give back their levels above level, at the same time.
 func (k *redHold) lower(ctx context.Context, level int) *vote {
 	ctx = k.hold.key.owner.in(context.WithoutCancel(ctx))
 	v := k.lock.newVote()
@@ -831,7 +832,7 @@ func (k *redHold) lower(ctx context.Context, level int) *vote {
 	return v
 }
 
-// lowered notes that nodes are held at level from now on, and says how many levels each is to give back.
+// lowered notes that nodes are held at level from now on, and returns how many levels each node has to give back.
 func (k *redHold) lowered(level int) map[int]int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -846,7 +847,7 @@ func (k *redHold) lowered(level int) map[int]int {
 	return above
 }
 
-// nodesAt are the nodes that have no more than left levels because they missed one, and are held all the same.
+// nodesAt are the nodes that are held with at most left levels, because they did not grant a later level.
 func (k *redHold) nodesAt(left int) (nodes []int) {
 	for i := range k.nodes {
 		if n := k.at(i); left > 0 && n.levels <= left && n.alive() {
@@ -856,7 +857,7 @@ func (k *redHold) nodesAt(left int) (nodes []int) {
 	return nodes
 }
 
-// at is what k has at node i.
+// at is the hold of k at node i.
 func (k *redHold) at(i int) nodeHold {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -884,14 +885,14 @@ func (k *redHold) check() error {
 	return nil
 }
 
-// nodeLost hears that the hold at one node has ended, and maybe with it the majority.
+// nodeLost is called when the hold at one node has ended. It ends the hold of k if the majority is gone.
 func (k *redHold) nodeLost() {
 	if !k.over() && k.check() != nil {
 		k.hold.loseIfDue()
 	}
 }
 
-// renew takes nodes again that have lost their hold, or could not be had, as long as the others are enough.
+// renew takes nodes again that have lost their hold, or did not grant one, as long as a majority is left.
 func (k *redHold) renew() bool {
 	if k.check() != nil {
 		return false
@@ -912,15 +913,15 @@ func (k *redHold) renew() bool {
 // lost gives back what the nodes still have: the owner may never unlock it.
 func (k *redHold) lost() { _ = k.lower(context.Background(), 0) }
 
-// A nodeRequest is what a node is asked for one owner. The next acquire waits for the answer to it: an Unlock under
-// way could take back what the node grants to that acquire.
+// A nodeRequest is a request to a node for one owner. The next acquire waits for its answer: an Unlock under
+// way could take back the level that the node grants to that acquire.
 type nodeRequest struct {
 	name  lockID
 	owner owner
 	node  string // its id
 }
 
-// pendingRequests are those that nodes have not answered yet. They are known for all RedLocks of a Client.
+// pendingRequests are the requests that nodes have not answered yet. All RedLocks of a Client share them.
 type pendingRequests struct {
 	mu  sync.Mutex // guards below
 	all map[nodeRequest][]chan struct{}
@@ -930,7 +931,7 @@ func newPendingRequests() *pendingRequests {
 	return &pendingRequests{all: make(map[nodeRequest][]chan struct{})}
 }
 
-// asks notes that node i is asked something for the owner of k, and returns what it has not answered yet.
+// asks notes a request to node i for the owner of k, and returns the earlier ones that node i has not answered yet.
 func (k *redHold) asks(i int) (earlier []chan struct{}, answered func()) {
 	p, r := k.lock.client.pending, nodeRequest{k.lock.lock, k.hold.key.owner, k.lock.nodes[i].id}
 	answer := make(chan struct{})
