@@ -2,10 +2,10 @@ package relock
 
 // The lock of many: all of them, or none.
 //
-// Rules: a MultiLock keeps no state. Each of its locks knows who holds it. Locks are taken
+// Rules: a MultiLock keeps no state. Each of its locks knows its own holders. Locks are taken
 // in one order everywhere, and a holder waits only for locks that come later in
 // that order: so no two MultiLocks wait for each other. Locks that one script can take are
-// taken in one step, which holds none of them while it waits.
+// taken in one step, which holds none of its locks while it waits.
 
 import (
 	"cmp"
@@ -19,33 +19,32 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// A MultiLock is many locks that are held together. Each of them is held as if it
-// had been locked by itself, and excludes, re-enters, renews and is lost as such.
+// A MultiLock is many locks that are held together. Each lock is held as if it
+// had been locked by itself: it excludes, re-enters, renews and is lost like a single lock.
 //
 // Locks on the same Redis (on a Cluster: in the same slot) are taken by one script
-// in one round trip, all or none; fair locks, and those on different servers, one
-// after the other. The order does not depend on that in which they were given, so
-// that two MultiLocks never wait for each other. It does depend on the addresses
-// of the servers: where the locks of one MultiLock are on several, give these the
-// same addresses in every process.
+// in one round trip, all or none; fair locks, and locks on different servers, are taken one
+// after the other. The order does not depend on the order of the arguments of NewMultiLock, so
+// two MultiLocks never wait for each other. The order does depend on the addresses
+// of the servers: where the locks of one MultiLock are on several servers, give these
+// servers the same addresses in every process.
 //
-// IsLocked says whether any owner holds any of the locks: whether there is
-// something in the way. IsHeld says whether the caller holds all of them, and
-// HoldCount how often. TTL is the longest of theirs, ForceUnlock frees all of
-// them. Unlock gives back one level of each, whatever the others answer, and
-// joins their errors. The guarded context ends as soon as one of them is lost.
-// An explicit lease counts from the moment when the last one was taken. Lockers
-// that are not of this package are taken last, and their leases end when they do:
-// with such, Unlock also when an explicit lease has run out.
+// IsLocked says whether any owner holds any of the locks, and so is in the way of the
+// MultiLock. IsHeld says whether the caller holds all locks, and HoldCount how often. TTL is
+// the longest TTL of the locks, and ForceUnlock frees all locks. Unlock gives back one level
+// of each lock, also where the Unlock of another lock fails, and joins the errors. The guarded
+// context ends as soon as one lock is lost. An explicit lease counts from the moment when the
+// last lock was taken. Lockers of other packages are taken last, and each of them ends its
+// lease by itself: with such Lockers, call Unlock also when an explicit lease has run out.
 //
 // Redisson: RedissonMultiLock, which leaves locks behind when an unlock fails,
-// has no order, and cannot be asked.
+// has no order, and has no methods that inspect it.
 type MultiLock struct {
 	client *Client
 	name   string
 	locks  []Locker // in the order in which they are taken
-	steps  []step   // the same ones
-	bad    error    // why it cannot be used, or nil
+	steps  []step   // the same locks
+	bad    error    // why the MultiLock cannot be used, or nil
 
 	elsewhere bool // some locks belong to other Clients
 }
@@ -53,15 +52,16 @@ type MultiLock struct {
 // restartPause is how long a MultiLock waits before it begins again from the start.
 const restartPause = 10 * time.Millisecond
 
-// A manyTaker is what a MultiLock needs of locks of this package beside Locker. It is the engine of their Client.
+// A manyTaker has the functions beside Locker that a MultiLock needs of locks of this package. The engine of their
+// Client implements it.
 type manyTaker interface {
 	// acquire takes one level of every lock with one script: of all of them, or of none.
 	acquire(ctx context.Context, o owner, r request, locks ...lockType) (bool, error)
-	// startLease has the lease of holds begin now that had an interim lease until now.
+	// startLease begins the lease of holds that had an interim lease until now.
 	startLease(ctx context.Context, bs []lockType, o owner, lease time.Duration) error
-	// trustedUntil is until when all holds on ls are trusted, or end if that is sooner.
+	// trustedUntil is until when all holds on ls are trusted, or end if end is sooner.
 	trustedUntil(ls []description, o owner, end time.Time) time.Time
-	// trustUntil has the holds on ls end at the same moment.
+	// trustUntil lets the holds on ls end at the same moment.
 	trustUntil(ls []description, o owner, end time.Time)
 }
 
@@ -74,9 +74,9 @@ type step struct {
 }
 
 // NewMultiLock returns the lock of all locks, which may be of any kind, also
-// MultiLocks and RedLocks, and of several Clients. It sends nothing; no locks, nil
-// and the same lock twice are reported by the methods as ErrInvalid. Its name is
-// that of all its locks. When c is closed, no caller waits for it any more.
+// MultiLocks and RedLocks, and of several Clients. It sends nothing. The methods return
+// ErrInvalid if there are no locks, for nil, and for the same lock twice. The name of a MultiLock
+// consists of the names of its locks. When c is closed, no caller waits for the MultiLock any more.
 //
 // Redisson: getMultiLock.
 func (c *Client) NewMultiLock(locks ...Locker) *MultiLock {
@@ -105,7 +105,7 @@ func (c *Client) NewMultiLock(locks ...Locker) *MultiLock {
 	return l
 }
 
-// add has the step take m too.
+// add adds m to the locks that the step takes.
 func (s *step) add(m component) {
 	s.locks = append(s.locks, m.Locker)
 	if m.lock != nil {
@@ -158,7 +158,7 @@ func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, er
 	for asked := 1; ; asked++ {
 		ok, err := l.takeAll(ctx, deadline, r)
 		if err == errNotLasting && r.wait != 0 || err == errAllLate && asked < mostAsked {
-			// The first locks did not last until the others were free, or too little is left of their lease.
+			// The first locks did not last until the other locks were free, or too little of their lease is left.
 			p := &send.Wait{Ctx: ctx, Closed: l.client.engine.closed, Deadline: deadline}
 			why := p.Sleep(nil, nil, nil, restartPause)
 			if why == nil {
@@ -172,10 +172,10 @@ func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, er
 	}
 }
 
-// errNotLasting is a lock that was lost before the last one was taken.
+// errNotLasting is the error for a lock that was lost before the last lock was taken.
 var errNotLasting = lossError(errors.New("before all of them were taken"))
 
-// errAllLate is a lease of which too little is left when all locks are taken.
+// errAllLate is the error for a lease of which too little is left when all locks are taken.
 var errAllLate = lossError(errLate)
 
 // takeAll takes all steps once, in order.
@@ -184,7 +184,7 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 	defer done()
 	guards := make([]context.Context, len(l.steps)-1)
 	taken := 0
-	defer func() { // a foreign Locker has panicked
+	defer func() { // has an effect only after a panic of a foreign Locker
 		if taken > 0 {
 			_ = giveBack(ctx, locksOf(l.steps[:taken]), nil)
 		}
@@ -207,7 +207,7 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 			taken++
 		}
 		if ok && !last {
-			if guards[i], err = guardAll(within, s.locks); errors.Is(err, ErrNotHeld) { // any more
+			if guards[i], err = guardAll(within, s.locks); errors.Is(err, ErrNotHeld) { // the step was lost already
 				err = errNotLasting
 			}
 		}
@@ -226,8 +226,8 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 	return true, nil
 }
 
-// startLeases makes sure that all steps are held, as guards say, and has an explicit
-// lease begin now that the last one was taken, and end everywhere at once.
+// startLeases makes sure by guards that all steps are held. The last step was taken just before, so
+// an explicit lease begins now, and ends for all locks at the same time.
 func (l *MultiLock) startLeases(ctx context.Context, guards []context.Context, lease time.Duration) error {
 	end := time.Now().Add(trust(lease))
 	for i, guard := range guards {
@@ -271,7 +271,7 @@ func locksOf(steps []step) (locks []Locker) {
 }
 
 // giveBackInTime is giveBack for a caller that has time until deadline. Where Redis does not
-// answer until then, giving back goes on without the caller.
+// answer by deadline, giving back goes on without the caller.
 func (c *Client) giveBackInTime(ctx context.Context, deadline time.Time, locks []Locker, why error) error {
 	if len(locks) == 0 {
 		return why
@@ -293,10 +293,10 @@ func (c *Client) giveBackInTime(ctx context.Context, deadline time.Time, locks [
 	return err
 }
 
-// giveBack gives up what was taken because of why, and says what else went wrong.
+// giveBack unlocks locks, which the caller gives up because of why. It joins the errors of Unlock to why.
 func giveBack(ctx context.Context, locks []Locker, why error) error {
 	errs := forEach(locks, func(_ int, m Locker) error {
-		if err := m.Unlock(ctx); !errors.Is(err, ErrNotHeld) { // what is lost already need not be given back
+		if err := m.Unlock(ctx); !errors.Is(err, ErrNotHeld) { // a lock that is lost already need not be given back
 			return err
 		}
 		return nil
@@ -320,7 +320,7 @@ func (l *MultiLock) Unlock(ctx context.Context) error {
 
 // Do calls fn with all locks held and a guarded ctx: see [Locker].
 func (l *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) error {
-	if l.elsewhere && ctx != nil { // each call of Guard makes guards of its own there: these end with this call
+	if l.elsewhere && ctx != nil { // Guard makes guards at the other Clients, which have to end with this call
 		within, end := context.WithCancel(ctx)
 		defer end()
 		ctx = within
@@ -345,8 +345,8 @@ func (l *MultiLock) Guard(ctx context.Context) (context.Context, error) {
 	return guarded, nil
 }
 
-// untilClosed returns a ctx that ends when the Client is closed. The locks of this
-// Client hear of it by themselves.
+// untilClosed returns a ctx that ends when the Client is closed. It is ctx itself if all locks
+// are of this Client, because their calls end with the Client anyway.
 func (l *MultiLock) untilClosed(ctx context.Context) (context.Context, func()) {
 	if !l.elsewhere {
 		return ctx, func() {}
@@ -354,7 +354,8 @@ func (l *MultiLock) untilClosed(ctx context.Context) (context.Context, func()) {
 	return l.client.engine.untilClosed(ctx)
 }
 
-// guardAll guards one within the other: the innermost ends with the first of them, and has its cause.
+// guardAll guards the locks one within the other: the innermost guard ends with the first guard that ends, and has
+// its cause.
 func guardAll(ctx context.Context, locks []Locker) (context.Context, error) {
 	for _, m := range locks {
 		guarded, err := m.Guard(ctx)
@@ -387,8 +388,8 @@ func (l *MultiLock) HoldCount(ctx context.Context) (int, error) {
 	return slices.Min(answers), nil
 }
 
-// TTL is the longest that is left of the lease of any of the locks, and 0 if
-// no owner holds any of them.
+// TTL is the longest TTL of the locks, and 0 if no owner holds any of them. It is
+// negative if the record of one of them has no lease.
 func (l *MultiLock) TTL(ctx context.Context) (time.Duration, error) {
 	answers, err := askAll(ctx, l, "ttl", Locker.TTL)
 	if err != nil {
@@ -401,8 +402,8 @@ func (l *MultiLock) TTL(ctx context.Context) (time.Duration, error) {
 }
 
 // ForceUnlock frees all locks, from any owner, and says whether any of them was
-// held. The lock that waiters take first comes last, so that none of them is robbed
-// of what it has just got.
+// held. The lock that waiters take first is freed last, so that no waiter loses a
+// lock that it has just acquired.
 func (l *MultiLock) ForceUnlock(ctx context.Context) (bool, error) {
 	if err := l.open(ctx); err != nil {
 		return false, l.fail("force unlock", err)
@@ -441,7 +442,7 @@ func (l *MultiLock) usable(ctx context.Context) error {
 	return l.bad
 }
 
-// open is usable for what does not work after Close.
+// open is usable for methods that do not work after Close.
 func (l *MultiLock) open(ctx context.Context) error {
 	if err := l.usable(ctx); err != nil {
 		return err
@@ -469,18 +470,18 @@ func (s *step) take(ctx context.Context, r request) (ok bool, err error) {
 		err = l.Lock(ctx)
 		ok = err == nil
 	}
-	if errors.Is(err, errLapsed) && !errors.Is(err, errUnrenewed) { // an earlier hold was just about to lapse
+	if errors.Is(err, errLapsed) && !errors.Is(err, errUnrenewed) { // the step re-entered a hold that was about to lapse
 		err = errNotLasting
 	}
 	return ok, err
 }
 
-// startLease has an explicit lease of the step begin now.
+// startLease begins an explicit lease of the step now.
 func (s *step) startLease(ctx context.Context, lease time.Duration) error {
 	if s.records != nil {
 		return s.engine.startLease(ctx, s.records, ownerOf(ctx), lease)
 	}
-	// One level more and one less is what any Locker can do.
+	// Any Locker can take one level more, which sets the lease, and give it back.
 	ok, err := s.locks[0].TryLock(ctx, 0, lease)
 	if !ok {
 		return cmp.Or(err, errNotLasting)
@@ -488,8 +489,8 @@ func (s *step) startLease(ctx context.Context, lease time.Duration) error {
 	return s.locks[0].Unlock(ctx)
 }
 
-// forEach calls f for every lock at the same time, and returns what each answered. A
-// panic in one of them is an error until all have answered: see failed.
+// forEach calls f for every lock at the same time, and returns the error of each call. A
+// panic in a call is an error until all calls have returned: see failed.
 func forEach(locks []Locker, f func(i int, l Locker) error) []error {
 	errs := make([]error, len(locks))
 	call := func(i int, l Locker) {
