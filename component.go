@@ -2,8 +2,8 @@ package relock
 
 // Components: the locks that a MultiLock or a RedLock is made of, in one order everywhere.
 //
-// Rules: components are ordered and told apart by their records, whatever kind of lock they are. A lock of this
-// package is known by its handle. A foreign Locker is known by nothing but its methods.
+// Rules: components are ordered and told apart by their records, not by their lock type. For a lock of this
+// package the handle is known. For a foreign Locker only the methods are known.
 
 import (
 	"cmp"
@@ -20,12 +20,12 @@ import (
 type component struct {
 	Locker
 
-	// Of a lock of this package:
+	// For a lock of this package:
 	client *Client
 	lock   description // nil: a foreign Locker
 	id     lockID
 	record lockType // the same lock, if it has one record on one server
-	server string   // where the record is, as far as that is known
+	server string   // the address of the server of the record; "" where it is unknown
 }
 
 // known is a lock of this package.
@@ -33,7 +33,7 @@ type known interface{ inside() *handle }
 
 func (h *handle) inside() *handle { return h }
 
-// componentsOf says what locks are.
+// componentsOf returns the components for locks.
 func componentsOf(c *Client, locks []Locker) ([]component, error) {
 	if c == nil {
 		return nil, invalid("the Client is nil")
@@ -64,7 +64,7 @@ func componentsOf(c *Client, locks []Locker) ([]component, error) {
 	return components, nil
 }
 
-// flattenMulti puts the locks of MultiLocks in their place.
+// flattenMulti replaces MultiLocks by their locks.
 func flattenMulti(components []component) ([]component, error) {
 	var all []component
 	for _, m := range components {
@@ -88,8 +88,8 @@ func (m component) records() (all []component) {
 	return slices.DeleteFunc(flat, func(m component) bool { return m.record == nil })
 }
 
-// compare orders components: the same in every process, for whatever can be known
-// there. RedLocks come after locks with a record, and foreign Lockers last.
+// compare orders components. The order is the same in every process, as far as the servers
+// are known. RedLocks come after locks with a record, and foreign Lockers last.
 func (m component) compare(o component) int {
 	if m.record == nil || o.record == nil {
 		return cmp.Or(
@@ -101,8 +101,8 @@ func (m component) compare(o component) int {
 	return cmp.Or(
 		strings.Compare(m.server, o.server),
 		strings.Compare(slotPart(m.id.name), slotPart(o.id.name)),
-		strings.Compare(m.id.name, o.id.name),  // by record, whatever kind of lock it is
-		-strings.Compare(m.id.half, o.id.half), // the write half before the read half: the other way round is an upgrade
+		strings.Compare(m.id.name, o.id.name),  // by record, not by lock type
+		-strings.Compare(m.id.half, o.id.half), // the write half first: after the read half it would be an upgrade
 	)
 }
 
@@ -117,7 +117,7 @@ func (m component) rank() int {
 	return 2
 }
 
-// place is that of a RedLock.
+// place is the place of a RedLock; "" for other components.
 func (m component) place() string {
 	if l, ok := m.lock.(*redLock); ok {
 		return l.place
