@@ -2,11 +2,11 @@ package relock
 
 // A group: how one caller takes several locks of one Redis together.
 //
-// Rules: an attempt is made with the owner mutexes of all holds and through the wait queues of all locks that the
-// owner does not hold. A caller that waits, for an owner mutex, in a wait queue or for a release, keeps no owner mutex and no
-// level: other callers of its owner can unlock, lock and re-enter meanwhile. After every wait the
-// caller looks again at what its owner holds by then. An acquisition has one field for
-// each lock, under which it asks for as long as its owner does not hold that lock.
+// Rules: the caller makes an attempt with the owner mutexes of all holds, and after the wait queues of all locks that
+// the owner does not hold have admitted it. A caller that waits for an owner mutex, in a wait queue or for a release
+// keeps no owner mutex and no level: other callers of its owner can unlock, lock and re-enter meanwhile. After
+// every wait the caller looks again which locks its owner holds by then. An acquisition has one field for
+// each lock, and asks with that field for as long as its owner does not hold the lock.
 
 import (
 	"slices"
@@ -22,14 +22,14 @@ type group struct {
 	changed chan struct{} // a token: the owner has come to hold one of the locks
 
 	// One for each lock:
-	fresh []*hold // what the acquisition asks for where nothing is held yet: its field, and its wait queue
-	asked []want  // the last attempt on it; no hold: there was none
+	fresh []*hold // the hold that the acquisition asks for while its owner holds nothing: its field, and its wait queue
+	asked []want  // the last attempt on fresh; no hold: there was none
 	again []want  // the last attempt on a re-entry; no hold: there was none
 
-	wants []want // whose owner mutexes the caller has
+	wants []want // the caller has the owner mutexes of these holds
 }
 
-// newGroup begins an acquisition. The caller ends it.
+// newGroup begins an acquisition. The caller must call end.
 func (e *engine) newGroup(bs []lockType, o owner, r request) *group {
 	g := &group{
 		engine: e, names: e.useAll(bs), owner: o, request: r, locks: bs,
@@ -49,7 +49,7 @@ func (e *engine) newGroup(bs []lockType, o owner, r request) *group {
 	return g
 }
 
-// of is the name of b.
+// of is the name that b belongs to.
 func (ns names) of(b lockType) *name {
 	for _, n := range ns {
 		if n.text == b.id().name {
@@ -59,7 +59,7 @@ func (ns names) of(b lockType) *name {
 	panic("bug: a lock of another group")
 }
 
-// end unlocks what the caller has, and gives up what it was not granted.
+// end unlocks the holds of the caller, and gives up the holds that were not granted.
 func (g *group) end() {
 	g.names.Lock()
 	for _, w := range g.wants {
@@ -68,7 +68,7 @@ func (g *group) end() {
 	for _, h := range g.fresh {
 		if h.state == fresh {
 			h.leaveQueueLocked()
-			h.state = over // what is still on its way for it is undone
+			h.state = over // attempts for it that are still under way will be undone
 		}
 		n := h.name
 		left := slices.DeleteFunc(n.groups[h.key], func(other *group) bool { return other == g })
@@ -93,7 +93,7 @@ func (n *name) heldByLocked(key holdKey) {
 	}
 }
 
-// waiting is p for a wait that ends, too, when the owner comes to hold one of the locks.
+// waiting is p for a wait that also ends when the owner comes to hold one of the locks.
 func (g *group) waiting(p *waitOptions) *waitOptions {
 	patient := *p
 	patient.changed = g.changed
@@ -101,17 +101,17 @@ func (g *group) waiting(p *waitOptions) *waitOptions {
 }
 
 // gather waits for the owner mutexes of all holds and for the wait queues of all locks that are not held, and
-// returns what is to be asked for. On an error it keeps nothing.
+// returns the wants of the next attempt. On an error it keeps no mutex and no queue.
 func (g *group) gather(p *waitOptions) ([]want, error) {
 	e := g.engine
-	bypass := false  // the wait queues
-	yielded := false // others were let go first
+	bypass := false  // the next attempt bypasses the wait queues
+	yielded := false // other processes have had the chance to go first
 	g.names.Lock()
 	defer g.names.Unlock()
 	var kept *hold // whose owner mutex the caller has already
 	for {
 		select {
-		case <-g.changed: // and is seen now
+		case <-g.changed: // the code below looks at the holds anyway
 		default:
 		}
 		other := g.lockHoldsLocked(kept)
@@ -148,12 +148,12 @@ func (g *group) gather(p *waitOptions) ([]want, error) {
 	}
 }
 
-// awaitHoldLocked waits for the owner mutex of a hold that another caller is at.
+// awaitHoldLocked waits for the owner mutex of other, which another caller has.
 func (g *group) awaitHoldLocked(p *waitOptions, other *hold) error {
 	g.leaveQueuesLocked()
 	patient := *p
 	if other.state == holding {
-		patient.NoWait = false // another caller of the owner is at it, which will soon be done
+		patient.NoWait = false // another caller of the owner uses the hold, and will soon be done
 	}
 	return g.engine.enterLocked(g.names, &patient, &other.owner)
 }
@@ -169,7 +169,7 @@ func (g *group) awaitQueuesLocked(p *waitOptions) (bypass bool, err error) {
 	return false, err
 }
 
-// yieldLocked lets others go first for d.
+// yieldLocked lets other processes go first for d.
 func (g *group) yieldLocked(p *waitOptions, d time.Duration) error {
 	g.unlockHoldsLocked()
 	g.names.Unlock()
@@ -182,7 +182,7 @@ func (g *group) yieldLocked(p *waitOptions, d time.Duration) error {
 	return err
 }
 
-// prepareLocked makes the attempts.
+// prepareLocked sets the attempts of all wants.
 func (g *group) prepareLocked() ([]want, error) {
 	var loss error
 	for i := range g.wants {
@@ -198,8 +198,8 @@ func (g *group) prepareLocked() ([]want, error) {
 	return slices.Clone(g.wants), nil
 }
 
-// lockHoldsLocked takes the owner mutexes of all holds, and makes fresh ones where nothing is held; or it
-// takes none and returns a hold that another caller is at. The caller has the owner mutex of kept already.
+// lockHoldsLocked takes the owner mutexes of all holds, and makes fresh holds where there are none; or it
+// takes no mutex and returns a hold that another caller uses. The caller has the owner mutex of kept already.
 func (g *group) lockHoldsLocked(kept *hold) (other *hold) {
 	for i, b := range g.locks {
 		n, key := g.fresh[i].name, holdKey{b.id(), g.owner}
@@ -209,7 +209,7 @@ func (g *group) lockHoldsLocked(kept *hold) (other *hold) {
 			break
 		}
 		if h == kept {
-			kept = nil // it is among the others now
+			kept = nil // it is one of the wants now
 		}
 		if h != nil && (h.forgottenLocked() || h.state == over) {
 			n.forgetLocked(h)
@@ -226,7 +226,7 @@ func (g *group) lockHoldsLocked(kept *hold) (other *hold) {
 		g.wants = append(g.wants, want{hold: h})
 	}
 	if kept != nil {
-		kept.unlockHoldLocked() // it is over by now, or is not asked for this time
+		kept.unlockHoldLocked() // it is over by now, or not wanted this time
 	}
 	if other != nil {
 		g.unlockHoldsLocked()
@@ -234,7 +234,7 @@ func (g *group) lockHoldsLocked(kept *hold) (other *hold) {
 	return other
 }
 
-// unlockHoldsLocked unlocks all holds. The wait queues of what the caller asks for are left to g.fresh.
+// unlockHoldsLocked unlocks all holds. The holds of g.fresh keep their wait queues.
 func (g *group) unlockHoldsLocked() {
 	for _, w := range g.wants {
 		if w.hold.state == fresh {
@@ -247,7 +247,7 @@ func (g *group) unlockHoldsLocked() {
 	g.wants = nil
 }
 
-// lapsedLocked is a hold whose time is over, before the watchdog has noticed; or nil.
+// lapsedLocked is a hold whose trust is over, also before the watchdog has noticed; or nil.
 func (g *group) lapsedLocked() *hold {
 	for _, w := range g.wants {
 		if h := w.hold; h.state == holding && !g.engine.watchdog.trusted(&h.record.lease) {
@@ -257,24 +257,24 @@ func (g *group) lapsedLocked() *hold {
 	return nil
 }
 
-// tryQueuesLocked enters all wait queues that the attempt has to pass; or unlocks the holds.
+// tryQueuesLocked enters all wait queues that have to admit the attempt. If one is taken, it unlocks the holds.
 func (g *group) tryQueuesLocked() bool {
 	for _, w := range g.wants {
 		h := w.hold
 		if h.queue != nil || !h.needsQueueLocked() {
 			continue
 		}
-		gate := h.name.queueLocked(h.key.id)
-		if !gate.TryEnter() {
+		queue := h.name.queueLocked(h.key.id)
+		if !queue.TryEnter() {
 			g.unlockHoldsLocked()
 			return false
 		}
-		h.queue = gate
+		h.queue = queue
 	}
 	return true
 }
 
-// awaitedLocked is what the caller asks for that its owner does not hold.
+// awaitedLocked are the wants that the owner does not hold.
 func (g *group) awaitedLocked() (wants []want) {
 	for _, h := range g.fresh {
 		if held := h.name.holds.get(h.key); held == nil || held.state == fresh {
@@ -292,14 +292,14 @@ func (g *group) leaveQueuesLocked() {
 	}
 }
 
-// letGo unlocks all holds before the caller waits for the release of wants[at]. It keeps the wait queue of
-// that one, which another process has; or all of them, if it asks again in a moment.
+// letGo unlocks all holds before the caller waits for the release of wants[at]. The caller keeps the wait queue of
+// that lock, which another process has; or all wait queues, if all is set because it asks again in a moment.
 func (g *group) letGo(at int, all bool) {
 	g.names.Lock()
 	defer g.names.Unlock()
 	for _, w := range g.wants {
 		if h := w.hold; h.state == holding && !w.renewed {
-			h.leaseUncertain = true // the attempt has set its lease, and the undo of an attempt does not shorten that
+			h.leaseUncertain = true // the attempt has set a longer lease, and the undo does not shorten it
 		}
 	}
 	g.unlockHoldsLocked()
@@ -326,7 +326,7 @@ func (g *group) asks(wants []want) {
 	}
 }
 
-// now is what wants are for by now: a hold that is made for each attempt has the field of the acquisition.
+// now is wants with the present holds: every attempt makes a new hold, with the field of the acquisition.
 func (g *group) now(wants []want) []want {
 	if g == nil {
 		return wants
@@ -342,8 +342,8 @@ func (g *group) now(wants []want) []want {
 	return wants
 }
 
-// unwanted is what attempts may have left in Redis that the caller does not have: granted is what was
-// granted, or nil.
+// unwanted are the attempts that may have left a hold or an entry in Redis which the caller does not have. granted
+// are the wants that were granted, or nil.
 func (g *group) unwanted(granted []want, unknown int) (wants []want) {
 	for i, w := range g.asked {
 		if w.hold != nil && (granted == nil || granted[i].field != w.field) {
