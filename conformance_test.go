@@ -611,7 +611,7 @@ func (s suite) run(t *testing.T) {
 			b.isLocked(l, false)
 			b.mustBe(l.Unlock(ctx), ErrLockLost)
 
-			// The holders of this client hear of it at once.
+			// The holders of this client notice the loss at once.
 			b.must(l.Lock(ctx))
 			guarded, err := l.Guard(ctx)
 			b.must(err)

@@ -6,7 +6,7 @@ package relock
 //
 // Rules: a real server is brought into the state, with the commands of an
 // operator where there are any. A waiter goes on waiting where the trouble
-// passes. A holder hears of each loss. No caller gets a lock that was not confirmed.
+// passes. A holder learns of each loss. No caller gets a lock that was not confirmed.
 
 import (
 	"context"
@@ -220,7 +220,7 @@ func TestFaultServerClockJumpIsReported(t *testing.T) {
 		guarded, err := l.Guard(ctx)
 		b.must(err)
 
-		// Ahead: all leases are over, and the holder hears of it at its next renewal.
+		// Ahead: all leases are over, and the holder learns of the loss at its next renewal.
 		b.server.Jump(time.Hour)
 		testredis.Await(b, "the lease is over", soon, func() bool {
 			ok, err := next.TryLock(ctx, 0, 0)

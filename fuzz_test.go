@@ -520,7 +520,7 @@ func FuzzLocker(f *testing.F) {
 	})
 }
 
-// Any messages over subscription connections block no listener, and a listener hears its messages
+// Any messages over subscription connections block no listener, and a listener gets its messages
 // once the servers work.
 func FuzzPubSub(f *testing.F) {
 	f.Add([]byte{0, 0, 1, 0, 4, 2, 0, 7})

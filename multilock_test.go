@@ -185,7 +185,7 @@ func TestMultiLockUnlocksAll(t *testing.T) {
 	})
 }
 
-// What is taken is given back when another one fails, and both errors are told.
+// The locks that were taken are given back when another lock fails, and both errors are returned.
 func TestMultiLockJoinsErrors(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	ctx := context.Background()
@@ -272,7 +272,7 @@ func TestMultiLockStartsOverWhenAnEarlierLockIsLost(t *testing.T) {
 	}
 }
 
-// A caller that waits for a lock of another Client hears of the end of this one.
+// A caller that waits for a lock of another Client gets ErrClosed when the Client of the MultiLock is closed.
 func TestMultiLockCloseWakesWaitersElsewhere(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()

@@ -30,7 +30,7 @@ func inBubbleOf(t *testing.T, rt *rapid.T, f func(t *testing.T) error) {
 	require.NoError(rt, wrong)
 }
 
-// A visitor is an owner that enters some gates together.
+// A visitor is an owner that enters some wait queues together.
 type visitor struct {
 	gates    []int // in order
 	after    time.Duration
@@ -38,10 +38,10 @@ type visitor struct {
 	patience time.Duration // 0: for ever
 }
 
-// Several gates are entered together. An owner that is inside is alone behind each of them. Every visitor
-// without a deadline gets in, also against owners who come without a pause for one of the gates. A
-// visitor with a deadline is back in time. Visitors of one gate only get in in the order in which they came. A
-// visitor that waits for a gate keeps another gate for a moment at most, twice as long each time. Nothing is left.
+// Several wait queues are entered together. An owner that is admitted is alone behind each of them. Every visitor
+// without a deadline gets in, also against owners that come without a pause for one of the queues. A
+// visitor with a deadline is back in time. Visitors of a single queue get in in the order in which they came. A
+// visitor that waits in one queue keeps another queue for a moment at most, twice as long each time. Nothing is left.
 func TestGatesOfSeveralNamesAreEnteredTogether(t *testing.T) {
 	const most = 3 // gates
 	stays := []time.Duration{0, 5 * time.Millisecond, 60 * time.Millisecond, 150 * time.Millisecond}
@@ -75,7 +75,7 @@ func TestGatesOfSeveralNamesAreEnteredTogether(t *testing.T) {
 	})
 }
 
-// A house records the owners behind the gates.
+// A house records the owners behind the wait queues.
 type house struct {
 	*bubbleEngine
 
@@ -129,7 +129,7 @@ func (g *guest) Done() <-chan struct{} {
 	return g.Context.Done()
 }
 
-// look fails if a gate is kept for too long.
+// look fails if a wait queue is kept for too long.
 func (g *guest) look() {
 	if g.since.IsZero() {
 		return
@@ -171,7 +171,7 @@ func (h *house) visit(ctx context.Context, number int, v visitor) error {
 	return nil
 }
 
-// count adds n to the owners behind the gates of v.
+// count adds n to the owners behind the wait queues of v.
 func (h *house) count(v visitor, n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -390,7 +390,7 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 	return k.wrong
 }
 
-// Slots move, servers fail and come back. Once the servers have worked for a while, a listener hears every
+// Slots move, servers fail and come back. Once the servers have worked for a while, a listener gets every
 // message of its channel and no other message. Nothing is left when all listeners have left.
 func TestListenersHearTheirChannelThroughMovesAndOutages(t *testing.T) {
 	type move struct {

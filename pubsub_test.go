@@ -439,7 +439,7 @@ func TestPubSubForgetsManyChannels(t *testing.T) {
 	})
 }
 
-// After random joins, leaves and cuts a ready listener hears every message of its channel, and no other.
+// After random joins, leaves and cuts a ready listener gets every message of its channel, and no other.
 func TestPubSubReadyListenersHearEveryMessage(t *testing.T) {
 	for seed := range 20 {
 		synctest.Test(t, func(t *testing.T) { readyListenersHearEveryMessage(t, seed) })

@@ -44,12 +44,12 @@ func leaveQueues(wants []want) {
 	}
 }
 
-// waitsFor is a patience that ends with ctx, or at the deadline.
+// waitsFor returns wait options that end with ctx, or at the deadline.
 func waitsFor(ctx context.Context, deadline time.Time) *waitOptions {
 	return &waitOptions{Wait: send.Wait{Ctx: ctx, Deadline: deadline}}
 }
 
-// A waiter whose turn comes at its deadline is admitted or gives up, and the engine forgets a gate without owners.
+// A waiter whose turn comes at its deadline is admitted or gives up, and the engine forgets a wait queue without owners.
 func TestGateLeavesNothingWhenATurnMeetsTheDeadline(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
@@ -95,7 +95,7 @@ func TestGateReportsAnEndedContextAfterTheReserve(t *testing.T) {
 				leaveQueues(mine)
 			}()
 		}
-		// Each time owner 9 comes through one gate, the other gate is taken. The third time, at 3s,
+		// Each time one wait queue admits owner 9, the other queue is taken. The third time, at 3s,
 		// owner 9 keeps x, and waits for y no longer than the reserve.
 		through(1, "x", 0, time.Second)
 		through(2, "y", 0, 2*time.Second)
@@ -110,7 +110,7 @@ func TestGateReportsAnEndedContextAfterTheReserve(t *testing.T) {
 	})
 }
 
-// A waiter that was turned away from a gate does not drop the gate that has replaced it since.
+// A waiter that a wait queue has refused does not drop the queue that has replaced that one since.
 func TestGateThatReplacesAnotherIsNotDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)

@@ -327,7 +327,7 @@ func TestRedLockRoundLongerThanTheLeaseIsNoAcquire(t *testing.T) {
 	assert.ErrorIs(t, l.LockLease(ctx, time.Millisecond), ErrInvalid)
 }
 
-// What a node refuses for good is told at once; a few of those do no harm.
+// When too many nodes refuse for good, the error comes at once. A few such refusals do no harm.
 func TestRedLockRefusalsForGoodAreToldAtOnce(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
@@ -450,7 +450,7 @@ func TestRedLockLeaseTakesNothingFromOtherHolds(t *testing.T) {
 	}
 }
 
-// What is left on a node of a lock of several, of which one was lost, is not kept twice.
+// The nodes are MultiLocks, and one node loses one of its locks. The rest of that node is not held twice.
 func TestRedLockOfMultiLocksKeepsAndWakes(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
@@ -554,7 +554,7 @@ func TestRedLockWaitersDoNotPoll(t *testing.T) {
 	b.must(waiter.Unlock(owner))
 }
 
-// A silentGuard has ended without anybody having been told, as after a pause of the process.
+// A silentGuard has ended without a signal on Done, as after a pause of the process.
 type silentGuard struct {
 	context.Context
 	over *atomic.Bool
@@ -568,8 +568,8 @@ func (g silentGuard) Err() error {
 	return nil
 }
 
-// A caller that looks sees that too few nodes are trusted, also without being told; and
-// the watchdog sees it when it is the turn of the hold.
+// A caller that checks its hold finds that too few nodes are trusted, also without a signal. The
+// watchdog finds this when the hold is due for renewal.
 func TestRedLockLossIsSeenWithoutBeingTold(t *testing.T) {
 	for name, look := range map[string]func(b *bench, l *RedLock, guarded context.Context){
 		"guard": func(b *bench, _ *RedLock, guarded context.Context) {

@@ -751,7 +751,7 @@ func TestJavaSeesTheLeaseOfANestedReader(t *testing.T) {
 	})
 }
 
-// S5: a write lease ends while its owner's request for the read lock is in flight. The read lock keeps the record alive,
+// S5: a write lease ends while its owner's request for the read lock is under way. The read lock keeps the record alive,
 // and the ended write hold does not keep other readers out.
 func TestWriteLeaseThatEndsDuringTheReadIsOver(t *testing.T) {
 	b := newFaultBench(t)

@@ -210,10 +210,10 @@ func TestPreludeHeadersAreChecked(t *testing.T) {
 	}
 }
 
-// What each script promises, on its own, run once and run again.
 // ahead is a token counter that the clock has not reached.
 const ahead = 9_000_000_000_000_000
 
+// Each script keeps the contract of its header by itself, also when it runs again.
 func TestScriptContracts(t *testing.T) {
 	const minute = 60_000
 	type step struct {

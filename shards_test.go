@@ -301,7 +301,7 @@ func TestShardsForgetAnIdleChannel(t *testing.T) {
 	})
 }
 
-// L2: a listener is woken when another node has the slots of a failed master, and hears its messages.
+// L2: a listener is woken when another node has the slots of a failed master, and gets the messages of that node.
 func TestShardsFollowAFailover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
@@ -358,7 +358,7 @@ func (r *refusingRouter) refused(err error) bool {
 	return unknown
 }
 
-// After random joins, leaves, cuts and moves, and a moment without a move, a listener hears every
+// After random joins, leaves, cuts and moves, and a moment without a move, a listener gets every
 // message of its channel and no other. Nothing is left in the end.
 func TestShardsReadyListenersHearEveryMessage(t *testing.T) {
 	for seed := range 20 {

@@ -19,7 +19,7 @@ import (
 
 var failovers = flag.Int("failovers", 1, "how many failovers TestSentinelFailovers goes through, with and without WithSyncedReplicas")
 
-// What the replicas do not confirm is not held, and leaves nothing behind.
+// A lock that the replicas do not confirm is not held, and leaves nothing behind.
 func TestSyncedReplicas(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)
@@ -226,7 +226,7 @@ func TestTokensAfterAFailover(t *testing.T) {
 	}
 }
 
-// Whoever is told "busy" waits for no replica, and keeps no connection.
+// A caller whose attempt is answered with busy waits for no replica, and keeps no connection.
 func TestSyncedReplicasBusy(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
