@@ -18,7 +18,7 @@
 // Making a lock sends nothing.
 //
 // There are three ways to take a lock. Do runs a function under the lock, with a ctx
-// that ends if the lock is lost; prefer Do. Lock and Unlock are those of a mutex. TryLock
+// that ends if the lock is lost; prefer Do. Lock and Unlock work like those of a mutex. TryLock
 // waits for a given time at most, and returns false when another owner has the
 // lock. All locks have the same methods: see [Locker].
 //
@@ -115,12 +115,12 @@
 // served over all processes. [RWLock] lets many read or one write. [MultiLock] is
 // many locks at once, all or none, in an order that keeps two of them from waiting
 // for each other. [RedLock] is held on a quorum, a majority, of independent servers,
-// and survives the loss of the others.
+// and survives the loss of the other servers.
 //
 // # Fencing tokens
 //
 // A lock that is made with [Fenced] draws a token for every hold. The token is greater than
-// those of all holds before it. Send it along with every write, and have the
+// the tokens of all earlier holds. Send it along with every write, and have the
 // resource refuse a token that is lower than one it has received. Only a token stops a holder
 // that was paused beyond its lease and does not know it yet.
 //

@@ -88,7 +88,7 @@ func lossError(cause error) error {
 // errTimeUp ends a wait whose time is over. TryLock answers false for it.
 var errTimeUp = send.ErrTimeUp
 
-// errReply is the error of an answer that no script of ours gives.
+// errReply is the error for an answer that no script of this package gives.
 var errReply = send.ErrReply
 
 // errNoAnswer is the error of a TryLock whose time is up before any answer of Redis.

@@ -128,7 +128,7 @@ func (e *engine) inFrontHere(b description, o owner) string {
 func (e *engine) holderHere(b description, o owner) string {
 	own := b.id()
 	if b.admission() == shared {
-		own = lockID{} // others may have it too
+		own = lockID{} // holders of the same half are not in the way
 	}
 	n := e.use(b.id().name)
 	defer n.done()

@@ -60,7 +60,7 @@ func (r *record) leaseEnded(cause error) {
 	}
 }
 
-// end ends all holds of the record, and returns those whose loss is to be reported.
+// end ends all holds of the record, and returns the holds whose loss is to be reported.
 func (r *record) end(cause error) (lost []*hold) {
 	for {
 		r.name.mu.Lock()
