@@ -306,7 +306,7 @@ func (n *name) notHeldError(id lockID, o owner) error {
 			return fmt.Errorf("%w: %v asked, %v holds it here", ErrNotHeld, o, h.key.owner)
 		}
 	}
-	return fmt.Errorf("%w: %v asked, nobody holds it here", ErrNotHeld, o)
+	return fmt.Errorf("%w: %v asked, no owner holds it here", ErrNotHeld, o)
 }
 
 // An expiredRing remembers the last holds whose explicit lease has run out. No caller has to unlock them.

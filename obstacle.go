@@ -30,7 +30,7 @@ func (o *obstacle) String() string {
 	case o.typ == TypeRead: // the answer does not say which of the two
 		return "another process (or Client) holds the write lock, or waits for it"
 	case o.typ == TypeFair && o.ttl < 0:
-		return "others are in front in the queue"
+		return "other waiters are in front in the queue"
 	case o.ttl < 0:
 		return "a record without a lease is in the way"
 	case left > 0:

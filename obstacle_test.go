@@ -143,7 +143,7 @@ func TestErrorThatEndsAWaitOfAMultiLockNamesTheLockInTheWay(t *testing.T) {
 	b.must(other.NewLock(b.name + "-2").Unlock(ctx))
 }
 
-// The error of a RedLock says once that others hold too many of its locks.
+// The error of a RedLock says once that other owners hold too many of its locks.
 func TestErrorThatEndsAWaitOfARedLockSaysOthersHoldIt(t *testing.T) {
 	red := newRedBench(t)
 	ctx := context.Background()
@@ -153,6 +153,6 @@ func TestErrorThatEndsAWaitOfARedLockSaysOthersHoldIt(t *testing.T) {
 	defer end()
 	err := waits.Lock(short)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
-	assert.Regexp(t, `^relock: lock "[^"]*": context deadline exceeded: others hold too many of its locks$`, err.Error())
+	assert.Regexp(t, `^relock: lock "[^"]*": context deadline exceeded: other owners hold too many of its locks$`, err.Error())
 	red.must(held.Unlock(ctx))
 }

@@ -379,7 +379,7 @@ func (w *redWaiter) sleep(p *waitOptions, wants []want, r refusal) error {
 	e := w.lock.client.engine
 	p.noteObstacle(wants[0].hold, &obstacle{
 		name: w.lock.lock.name, at: time.Now(),
-		who: "others hold too many of its locks", known: r.cause != nil,
+		who: "other owners hold too many of its locks", known: r.cause != nil,
 	})
 	wants[0].hold.interrupt()
 	if !slices.Equal(w.taken, r.taken) {
