@@ -31,7 +31,7 @@ import (
 
 const mostAsked = 5 // how often one caller asks again because its grants come too late
 
-// A request is what one caller asks of the engine.
+// A request is the call of one caller to the engine.
 type request struct {
 	wait  time.Duration // negative: as long as ctx lasts
 	lease time.Duration // 0: the watchdog's

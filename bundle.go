@@ -159,7 +159,7 @@ var wholeBundle = sync.OnceValue(func() *luaScript {
 	return send.NewScript(strings.Replace(luaFile("bundle"), "--[[scripts]]", strings.Join(bundled, ",\n"), 1))
 })
 
-// A bundledCall takes one lock of several.
+// A bundledCall takes one lock of several, and can undo that.
 type bundledCall struct {
 	script     bundledScript
 	take, undo call

@@ -179,7 +179,7 @@ func (l *plainLock) release(field string, left int) call {
 	return call{Script: lockRelease, Keys: l.keys[:1], Args: []any{field, left, l.announce, l.client.publish}}
 }
 
-// undo sets the hold back to what it was before the attempt.
+// undo sets the hold back to its levels before the attempt.
 func (l *plainLock) undo(a attempt) call { return l.release(a.field, a.level-1) }
 
 func (l *plainLock) force() call {

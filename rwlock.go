@@ -135,7 +135,7 @@ func (l *readLock) granted(_ attempt, r reply) (grant, error) { return parseGran
 
 func (l *readLock) release(field string, left int) call { return l.leave(field, left, true) }
 
-// undo sets the hold back to what it was before the attempt.
+// undo sets the hold back to its levels before the attempt.
 func (l *readLock) undo(a attempt) call { return l.leave(a.field, a.level-1, false) }
 
 // leave sets the levels of a hold to left. If strict is set, it refuses a key with data that no lock makes.
