@@ -22,7 +22,7 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// clusterSoon is how long a Cluster may take over something that it should do at once.
+// clusterSoon is how long a Cluster may take for an operation that should be immediate.
 const clusterSoon = 10 * time.Second
 
 type clusterLock struct {
@@ -30,7 +30,7 @@ type clusterLock struct {
 	one, rival lockMaker
 }
 
-// clusterLocks are the lock types; those of one name exclude one another.
+// clusterLocks are the lock types; locks of one name exclude one another.
 var clusterLocks = []clusterLock{
 	{"lock", newPlainLock, newPlainLock},
 	{"fenced", newFencedLock, newFencedLock},
@@ -273,7 +273,7 @@ func TestClusterHoldSurvivesAVanishedMasterHost(t *testing.T) {
 	b.must(l.Unlock(ctx))
 }
 
-// A hole in the network swallows what is dialled while it is there.
+// A hole in the network swallows the connections that are dialled while it is there.
 type hole struct {
 	addr  atomic.Value
 	ended context.Context // at the latest with the test

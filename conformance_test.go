@@ -27,7 +27,7 @@ import (
 // A lockMaker makes the lock under test.
 type lockMaker func(c *Client, name string) Locker
 
-// soon is how long something may take that should happen at once, on a busy machine.
+// soon is how long an immediate operation may take on a busy machine.
 const soon = 15 * time.Second // on a machine that is busy with something else
 
 // onEachServer runs test on a miniredis and on a real Redis.
@@ -36,7 +36,7 @@ func onEachServer(t *testing.T, test func(t *testing.T, addr string)) {
 	t.Run("redis", func(t *testing.T) { test(t, testredis.Start(t).Addr()) })
 }
 
-// A bench is what one test has: a Redis, and a name of its own in it.
+// A bench belongs to one test: a Redis, and a name of its own in it.
 type bench struct {
 	*testing.T
 	addr  string
@@ -196,7 +196,7 @@ func await[T any](b *bench, what string, c <-chan T) T {
 	}
 }
 
-// A counter counts what a client sends.
+// A counter counts the commands that a client sends.
 type counter struct{ n atomic.Int64 }
 
 func (c *counter) DialHook(next redis.DialHook) redis.DialHook {
@@ -225,7 +225,7 @@ func testLocker(t *testing.T, newLock lockMaker) {
 	suite{newLock: newLock, rival: newLock}.run(t)
 }
 
-// A suite is what is tested of every lock type.
+// A suite has the tests of every lock type.
 type suite struct {
 	newLock lockMaker
 	rival   lockMaker     // of locks that exclude newLock's

@@ -1,7 +1,7 @@
 package relock
 
-// The pages are held to the code: their Go compiles, their links lead somewhere, and
-// the texts that docs/troubleshooting.md explains are those that the code has.
+// The pages agree with the code: their Go compiles, their links have targets, and
+// the code has the texts that docs/troubleshooting.md explains.
 
 import (
 	"encoding/json"
@@ -123,7 +123,7 @@ func TestDocsLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
-// anchors are what the headings of a page are called in links.
+// anchors are the names of the headings of a page in links.
 func anchors(text string) (all []string) {
 	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {
 		var a strings.Builder
@@ -141,7 +141,7 @@ func anchors(text string) (all []string) {
 }
 
 // Every text that begins an entry is one of the code; … stands for inserted values.
-// The texts under the heading "What Redis and go-redis say" are of those two, and are not looked up.
+// The texts under the heading "What Redis and go-redis say" are not texts of this package, and are not looked up.
 func TestTroubleshootingTextsAreInTheCode(t *testing.T) {
 	page := pages(t)["docs/troubleshooting.md"]
 	ours, _, found := strings.Cut(page, "## What Redis and go-redis say")
@@ -160,7 +160,7 @@ func TestTroubleshootingTextsAreInTheCode(t *testing.T) {
 	}
 }
 
-// stringLiterals are those of the package without its tests; added ones are one.
+// stringLiterals are the string literals of the package without its tests. Literals that are added count as one.
 func stringLiterals(t *testing.T) (all []string) {
 	files, err := filepath.Glob("*.go")
 	require.NoError(t, err)

@@ -376,7 +376,7 @@ func ExampleLock_Guard() {
 	// Output: true
 }
 
-// slowSections tells of holds that others had to wait for too long.
+// slowSections reports holds that kept other owners waiting for too long.
 type slowSections struct{ relock.NopObserver }
 
 func (slowSections) Released(_ context.Context, e relock.ReleasedEvent) {

@@ -207,7 +207,7 @@ func (m *fairModel) pass(d time.Duration) {
 	}
 }
 
-// events lists what can happen now.
+// events lists the events that are possible now.
 func (m *fairModel) possible() (all []string) {
 	for _, a := range m.actors {
 		switch a.state {

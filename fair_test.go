@@ -295,7 +295,7 @@ func TestFairWaitersPollOncePerSecond(t *testing.T) {
 	q.wantOrder(want...)
 }
 
-// WIRE.md 1.3: the queue and the timeouts that Java finds, and those that a served relock waiter leaves behind.
+// WIRE.md 1.3: the queue and the timeouts that Java finds, and the ones that a served relock waiter leaves behind.
 func TestFairLockWritesRedissonsRecords(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		q := line{bench: newBench(t, addr)}

@@ -36,7 +36,7 @@ func (b *faultBench) commands(name string) int {
 	return n
 }
 
-// config sets something until the test ends.
+// config sets a parameter of the server until the test ends.
 func (b *faultBench) config(name, value string) {
 	b.Helper()
 	b.must(b.rdb.ConfigSet(context.Background(), name, value).Err())
@@ -396,7 +396,7 @@ func TestFaultWaiterRidesOutLoading(t *testing.T) {
 	})
 }
 
-// Rows 21 to 25, 51, 54, 56: what Redis may answer, and whether a waiter goes on waiting.
+// Rows 21 to 25, 51, 54, 56: the errors of Redis, and whether a waiter goes on waiting after each of them.
 func TestFaultWaiterRidesOutPassingErrorsOnly(t *testing.T) {
 	t.Parallel()
 	var all sync.WaitGroup
@@ -648,7 +648,7 @@ func TestFaultScriptThatFailsHalfWayLeavesNothing(t *testing.T) {
 	assert.Contains(t, strings.ToLower(err.Error()), "user") // Valkey writes "User"
 	testredis.Await(t, "no lock without a lease is left", soon, func() bool { return len(b.keys()) == 0 })
 
-	// Nor does one that runs when its caller has gone.
+	// A script that fails after its caller has gone leaves no lock behind either.
 	held, before := b.proxy.On(calls(lockAcquire), testredis.HoldRequest), b.commands("evalsha")
 	ending, end := context.WithCancel(ctx)
 	go func() {

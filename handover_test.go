@@ -2,7 +2,7 @@
 
 package relock
 
-// Handover inside one process: in bubbles, and what other processes notice of it on a real Redis.
+// Handover inside one process: in bubbles; and on a real Redis, as other processes see it.
 
 import (
 	"context"

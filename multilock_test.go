@@ -33,7 +33,7 @@ func TestMultiLockInOneStep(t *testing.T) {
 	})
 }
 
-// A stubLocker is a foreign Locker: that of the package, with some answers of its own.
+// A stubLocker is a foreign Locker: it wraps a Locker of the package, and overrides some answers.
 type stubLocker struct {
 	Locker
 	tryLock func(ctx context.Context, wait, lease time.Duration) (bool, error)
@@ -126,7 +126,7 @@ func TestMultiLockWaitsForWhicheverIsBusy(t *testing.T) {
 	})
 }
 
-// One deadline for all, and what was taken is given back.
+// One deadline counts for all locks, and the locks that were taken are given back.
 func TestMultiLockHasOneDeadlineForAll(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -340,7 +340,7 @@ func (g *guardless) Guard(context.Context) (context.Context, error) {
 	return nil, io.ErrNoProgress
 }
 
-// Lockers of others may fail in ways of their own.
+// Foreign Lockers may fail in ways of their own.
 func TestMultiLockOfForeignLockersThatFail(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	ctx := context.Background()

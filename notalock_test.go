@@ -18,7 +18,7 @@ import (
 
 const aUUID = "550e8400-e29b-41d4-a716-446655440000"
 
-// foreignValues put something under a key that no lock makes; the text is what is said of it.
+// foreignValues write data under a key that no lock makes. Each comes with the text of its error.
 var foreignValues = map[string]struct {
 	put  func(ctx context.Context, rdb redis.Cmdable, key string) error
 	says string
@@ -73,7 +73,7 @@ func foreignHash(field string, pairs ...any) struct {
 	}, says}
 }
 
-// lockKinds make every type of lock that has a record, and those that are made of others.
+// lockKinds make every type of lock that has a record, and the types that consist of other locks.
 var lockKinds = map[string]lockMaker{
 	"plain":        func(c *Client, name string) Locker { return c.NewLock(name) },
 	"fenced":       func(c *Client, name string) Locker { return c.NewLock(name, Fenced()) },
@@ -86,7 +86,7 @@ var lockKinds = map[string]lockMaker{
 	},
 }
 
-// askingMethods are those that ask Redis about a lock that the caller does not hold.
+// askingMethods are the methods that ask Redis about a lock that the caller does not hold.
 var askingMethods = map[string]func(ctx context.Context, c *Client, l Locker, name string) error{
 	"Lock": func(ctx context.Context, _ *Client, l Locker, _ string) error { return l.Lock(ctx) },
 	"LockLease": func(ctx context.Context, _ *Client, l Locker, _ string) error {

@@ -55,7 +55,7 @@ func startChild(b *faultBench, env []string, does ...string) *child {
 	return c
 }
 
-// says waits until the child has said that, and not something else.
+// says waits for the next line of the child, and requires that it is want.
 func (c *child) says(want string) {
 	c.Helper()
 	select {
@@ -74,7 +74,7 @@ func (c *child) signal(s syscall.Signal) {
 
 const childLease = 2 * time.Second
 
-// TestChild is what a child does.
+// TestChild is the program of a child.
 func TestChild(t *testing.T) {
 	does := strings.Fields(os.Getenv("RELOCK_TEST_CHILD"))
 	if len(does) == 0 {

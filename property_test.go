@@ -103,7 +103,7 @@ type guest struct {
 	waits int       // number of waits without a gate kept
 }
 
-// names are those of its wants, in order.
+// names are the names of its wants, in order.
 func (g *guest) names() (all names) {
 	for _, w := range g.wants {
 		all = append(all, w.hold.name)

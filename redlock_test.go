@@ -351,7 +351,7 @@ func TestRedLockRefusalsForGoodAreToldAtOnce(t *testing.T) {
 	b.forget()
 }
 
-// Unlock is nil when a majority confirmed, and does not wait for the others much longer.
+// Unlock is nil when a majority confirmed, and does not wait much longer for the other nodes.
 func TestRedLockUnlockNeedsAMajority(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
@@ -426,7 +426,7 @@ func TestRedLockNodesWithoutAnAnswerDecideNothing(t *testing.T) {
 	b.back(true, b.servers[:2]...)
 }
 
-// An explicit lease that runs out inside of holds that its owner has by itself takes nothing from those and adds nothing.
+// The owner holds the nodes by itself too. An explicit lease of the RedLock that runs out does not change these holds.
 func TestRedLockLeaseTakesNothingFromOtherHolds(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()

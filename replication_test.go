@@ -89,7 +89,7 @@ func awaitAll(t *testing.T, all []*survivor, rdb *redis.Client) {
 	})
 }
 
-// goesOn is what must happen where the record has survived.
+// goesOn asserts the behaviour of a holder whose record has survived.
 func (s *survivor) goesOn(t *testing.T) {
 	t.Helper()
 	testredis.Await(t, s.kind+": the holder finds the new master", takeoverTime, func() bool {
@@ -129,7 +129,7 @@ func (s *survivor) isNext(t *testing.T) {
 	}
 }
 
-// isLost is what must happen where the record has not survived.
+// isLost asserts the behaviour of a holder whose record has not survived.
 func (s *survivor) isLost(t *testing.T) {
 	t.Helper()
 	s.isNext(t) // on the new master the lock is free

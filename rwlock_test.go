@@ -166,7 +166,7 @@ func TestWriterMayReleaseItsReadLockFirst(t *testing.T) {
 	})
 }
 
-// B21: an upgrade waits while others read, and fails when only its own reading is in the way.
+// B21: an upgrade waits while other owners read, and fails when only its own read lock is in the way.
 func TestUpgradeFailsWhenOnlyItsOwnReadIsInTheWay(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -227,7 +227,7 @@ func TestReadLeasesAreIndependent(t *testing.T) {
 	})
 }
 
-// A dead reader does not outlive its lease because others go on reading.
+// A dead reader does not outlive its lease because other readers go on.
 func TestWriterEvictsDeadReaders(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -741,7 +741,7 @@ func TestJavaSeesTheLeaseOfANestedReader(t *testing.T) {
 		}
 		assert.Empty(t, b.keys())
 
-		// A longer lease of an inner level is that of the hold from then on.
+		// A longer lease of an inner level becomes the lease of the hold.
 		b.must(read.LockLease(ctx, lease))
 		b.must(read.LockLease(ctx, time.Hour))
 		field = b.fieldOf(read)

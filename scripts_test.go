@@ -22,8 +22,8 @@ func allScripts() []*luaScript { return append([]*luaScript{wholeBundle()}, boun
 // isPrelude matches the first line of a file of lua/ that is no script, but is put in front of some.
 var isPrelude = regexp.MustCompile(`^-- Prelude of `)
 
-// Every script of lua/ says what it is for, declares what it uses and uses what it
-// declares, says what it returns, and is bound. Every prelude says which functions it defines.
+// The header of every script of lua/ says its purpose, its arguments and its result. The script uses exactly the
+// arguments that it declares, and it is bound. Every prelude lists the functions that it defines.
 func TestScriptHeaders(t *testing.T) {
 	source := goSource(t)
 	files, err := luaFiles.ReadDir("lua")
@@ -55,7 +55,7 @@ func TestScriptHeaders(t *testing.T) {
 	}
 }
 
-// checkPrelude says what is wrong with a prelude, or "".
+// checkPrelude returns the fault of a prelude, or "".
 func checkPrelude(text string) string {
 	list := func(expr string) (all []string) {
 		for _, m := range regexp.MustCompile(expr).FindAllStringSubmatch(text, -1) {
@@ -74,7 +74,7 @@ func checkPrelude(text string) string {
 	return ""
 }
 
-// Every script is bound with the preludes that it needs, each behind those that it needs itself, and with no others,
+// Every script is bound with the preludes that it needs, each behind the preludes that it needs itself, and no others,
 // which servers would have to read in vain.
 func TestScriptsAreBoundWithTheirPreludes(t *testing.T) {
 	defines := func(part string) (all []string) {
@@ -142,7 +142,7 @@ func goSource(t *testing.T) string {
 
 var usesInput = regexp.MustCompile(`(KEYS|ARGV)\[\d+\]`)
 
-// checkHeader says what is wrong with the header of a script, or "".
+// checkHeader returns the fault of the header of a script, or "".
 func checkHeader(text string) string {
 	var header, body []string
 	for line := range strings.Lines(text) {

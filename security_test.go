@@ -71,7 +71,7 @@ type use struct {
 	soon        time.Duration
 }
 
-// all does everything with locks that exclude one another, and says what did not work.
+// all calls every method of locks that exclude one another, and returns the calls that failed.
 func (u use) all(one, rival lockMaker, name string) (err error) {
 	ctx := context.Background()
 	mine, theirs := one(u.user, name), rival(u.other, name)
@@ -160,7 +160,7 @@ var orders atomic.Int64
 // orderName is a new name that the smallest set of rights allows.
 func orderName() string { return fmt.Sprintf("lock:orders:%d", orders.Add(1)) }
 
-// refused says whether Redis has not allowed something.
+// refused says whether Redis has refused a command to the user.
 func refused(err error) bool {
 	return err != nil && (strings.Contains(err.Error(), "NOPERM") || strings.Contains(err.Error(), "ACL failure in script") || strings.Contains(err.Error(), "The user executing the script can't"))
 }
@@ -474,7 +474,7 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 		assert.True(t, strings.Contains(all, want), "no text has to do with %q", want)
 	}
 	for text := range texts {
-		// Redis 7.2 and later names the user whom it refuses something.
+		// Redis 7.2 and later names the user whose command it refuses.
 		names := strings.ReplaceAll(text, "User "+user, "")
 		switch {
 		case strings.Contains(text, password):

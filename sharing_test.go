@@ -364,7 +364,7 @@ func TestUpgradeOfASharedReadWaitsForOthersAndIsRefused(t *testing.T) {
 	})
 }
 
-// L5: once a reader waits to write, others do not join it to read.
+// L5: once a reader waits to write, other readers do not share its record.
 func TestUpgradingReaderIsNotJoined(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)

@@ -52,7 +52,7 @@ const (
 	stormFailover = 20 * time.Second       // the longest, until the old master is back
 )
 
-// A stormKind is what a storm is about.
+// A stormKind is the kind of lock that a storm tests.
 type stormKind struct {
 	name  string
 	names int  // of locks
@@ -63,7 +63,7 @@ type stormKind struct {
 	locks func(c []*Client, names []string, rng *rand.Rand) stormLock
 }
 
-// A site is what servers are to one another.
+// A site says how servers belong together.
 type site int
 
 const (
@@ -71,7 +71,7 @@ const (
 	cluster
 )
 
-// A stormLock is one lock, and what it has to do with those of other workers.
+// A stormLock is one lock, and its relation to the locks of other workers.
 type stormLock struct {
 	Locker
 	names  []string
@@ -157,7 +157,7 @@ func TestStorm(t *testing.T) {
 	}
 }
 
-// A storm is one kind of lock, those who use it, and those who disturb them.
+// A storm is one kind of lock, the workers that use it, and the goroutines that disturb them.
 type storm struct {
 	*testing.T
 	kind     stormKind
@@ -173,14 +173,14 @@ type storm struct {
 	rec      *history.Recorder
 	over     atomic.Bool // workers are to finish
 	locked   map[string]*guarded
-	waiting  atomic.Int64 // holders who wait to be told
+	waiting  atomic.Int64 // holders that wait for the report of their loss
 
 	mu    sync.Mutex     // guards tally
 	tally map[string]int // what has happened how often
 }
 
-// A guarded is what one lock protects: a value that is read and written under the
-// lock, and by fencing tokens refuses who has been overtaken.
+// A guarded is the resource that one lock protects: a value that is read and written under the
+// lock. By fencing tokens it refuses a holder that has been overtaken.
 type guarded struct {
 	deletions atomic.Int64 // of the lock
 
@@ -212,7 +212,7 @@ func (g *guarded) write(token int64, value int) bool {
 	return true
 }
 
-// A stormProcess is what would be one process: a Client for each Redis.
+// A stormProcess stands for one process: a Client for each Redis.
 type stormProcess struct {
 	rdbs     []redis.UniversalClient
 	together bool // all requests go in batches
@@ -365,7 +365,7 @@ func (s *storm) rules() history.Rules {
 	return r
 }
 
-// blow has everybody at it for a while, and then looks at what they were told.
+// blow runs all workers for a while, and then checks the results of their calls.
 func (s *storm) blow(took time.Duration) {
 	var workers, watchers sync.WaitGroup
 	end := make(chan struct{})
@@ -619,7 +619,7 @@ func (w *stormWorker) round() {
 	}
 }
 
-// op is what is noted of a call.
+// op is the note of one call.
 func (w *stormWorker) op(kind history.Kind, l stormLock, c *Client) history.Op {
 	return history.Op{Kind: kind, Name: l.names[0], Owner: fmt.Sprintf("%s:%d", c.engine.id, int64(ownerOf(w.ctx))), Client: w.proc, Shared: l.shared}
 }
@@ -635,7 +635,7 @@ func clientOf(l Locker) *Client {
 	panic("bug")
 }
 
-// outcomeOf reads what a call returned.
+// outcomeOf reads the results of a call.
 func (w *stormWorker) outcomeOf(err error) history.Outcome {
 	assert.NotErrorIs(w, err, ErrInvalid, "a valid call is refused")
 	switch {
@@ -736,7 +736,7 @@ func (w *stormWorker) do(l stormLock) {
 	h.end()
 }
 
-// A stormHold is what a worker holds.
+// A stormHold is a hold of a worker.
 type stormHold struct {
 	w      *stormWorker
 	l      stormLock
@@ -786,7 +786,7 @@ func (h *stormHold) doomed() int64 {
 
 func (h *stormHold) locked() *guarded { return h.w.locked[h.l.names[0]] }
 
-// write adds one to what the lock protects.
+// write adds one to the value that the lock protects.
 func (h *stormHold) write() {
 	token := h.hold.Take.Token
 	if token == 0 || h.hold.Overtaken != 0 || h.guard == nil {
@@ -816,8 +816,8 @@ func (h *stormHold) token() int64 {
 	return token
 }
 
-// look notes whether the owner has been told of the end of its hold, and, if it is
-// to ask, whether the lock still vouches for it: asking has it look at the clock.
+// look notes whether the guard of the hold has ended. If ask is set, it also notes whether the
+// lock still confirms the hold: this makes the lock read the clock.
 func (h *stormHold) look(ask bool) bool {
 	if h.guard == nil {
 		return false
@@ -840,14 +840,14 @@ func (h *stormHold) look(ask bool) bool {
 	return true
 }
 
-// work works for a while, or until it is told to stop. Some wait for that.
+// work works for a while, or until its guard ends. Some workers wait for that end.
 func (h *stormHold) work() {
 	rng := h.w.rng
 	d := between(rng, 0, 8*time.Millisecond)
 	if rng.IntN(80) == 0 {
 		d = between(rng, 0, 3*stormTimeout/2)
 	}
-	asks := rng.IntN(2) == 0 // else it relies on being told
+	asks := rng.IntN(2) == 0 // if false, it relies on its guard
 	if lease := h.hold.Take.Lease; lease > 0 && rng.IntN(20) == 0 {
 		d = 2*stormLease + stormSlack
 	}
@@ -913,7 +913,7 @@ func (h *stormHold) again() {
 	}
 	op = w.rec.End(w.number, op, outcome)
 	if ok && !h.look(true) {
-		// It was lost around that, and what there is now may be a fresh hold.
+		// The hold was lost around that time, and the present one may be a fresh hold.
 		op.Outcome = history.Unsure
 		for _, name := range h.l.names {
 			op.Name = name
@@ -930,7 +930,7 @@ func (h *stormHold) again() {
 	h.then(op)
 }
 
-// then notes what became of a call.
+// then notes the outcome of a call.
 func (h *stormHold) then(op history.Op) {
 	if op.Outcome == history.NotHeld && h.hold.Take.Lease > 0 {
 		op.Outcome = history.Lost // who has none to give back
@@ -1016,7 +1016,7 @@ func (n *nemesis) await(most time.Duration) {
 	}
 }
 
-// last has a fault last, now and then so long that those holders are told who go on.
+// last lets a fault last, now and then so long that the holders that go on notice their loss.
 func (n *nemesis) last(who ...*stormProcess) {
 	if n.rng.IntN(2) == 0 {
 		n.sleep(stormTimeout/5, stormFault)
@@ -1028,7 +1028,7 @@ func (n *nemesis) last(who ...*stormProcess) {
 	n.sleep(stormTimeout+stormTimeout/5, stormFault)
 }
 
-// hurt notes what f does, and for how long it may be felt.
+// hurt notes the fault that f causes, and for how long it may have effects.
 func (n *nemesis) hurt(what string, client int, f func()) {
 	n.count(what)
 	from := n.rec.Now()
@@ -1047,7 +1047,7 @@ func (n *nemesis) forget(what, name string, f func()) {
 	n.rec.Fault(history.Fault{Kind: history.Forgets, What: what, Name: name, Client: history.AllClients, From: from, To: n.rec.Now()})
 }
 
-// onProxies is hurt for those who go over proxies.
+// onProxies is hurt for the processes that go over proxies.
 func (n *nemesis) onProxies(what string, f func()) {
 	from := n.rec.Now()
 	n.hurt(what, 1, f)
@@ -1186,10 +1186,10 @@ func (n *nemesis) slowLine() {
 	})
 }
 
-// delete is what an operator does who knows better.
+// delete deletes records, as an operator may do.
 func (n *nemesis) delete() {
 	name := n.names[n.rng.IntN(len(n.names))]
-	alone := n.rng.IntN(4) > 0 // no other fault, so that nothing excuses who is not told
+	alone := n.rng.IntN(4) > 0 // no other fault, so that every holder has to notice
 	if alone {
 		n.sleep(stormTimeout/2, stormTimeout)
 	}
