@@ -157,7 +157,7 @@ func TestFaultHoldsAreRenewedWithoutMemory(t *testing.T) {
 	})
 }
 
-// Row 26: the record is evicted. The holder is told at its next renewal.
+// Row 26: the record is evicted. The holder notices at its next renewal.
 func TestFaultEvictedRecordIsReported(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, ownRedis("--maxmemory-policy", "allkeys-lru"), func(b *faultBench, k faultLock) {

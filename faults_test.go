@@ -351,7 +351,7 @@ func TestFaultLateReleaseFreesNoOtherHold(t *testing.T) {
 	})
 }
 
-// Rows 7, 12: Redis cannot be reached, and the holder is told by its own clock.
+// Rows 7, 12: Redis cannot be reached, and the holder notices the loss by its own clock.
 func TestFaultBlackHoleEndsTrustInTime(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {

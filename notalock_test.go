@@ -213,7 +213,7 @@ func TestWhatTakesThePlaceOfARecordIsNotTouched(t *testing.T) {
 						})
 					}
 
-					// The watchdog notices, and a waiter is told.
+					// The watchdog notices, and a waiter gets the error.
 					b := newBench(t, addr)
 					holder := newLock(b.client(WithWatchdogTimeout(time.Second)), b.name)
 					require.NoError(t, holder.Lock(ctx))

@@ -220,8 +220,8 @@ func TestFaultKilledWaiterBlocksForSeconds(t *testing.T) {
 	})
 }
 
-// Row 40: one processor, others who burn it, and many locks: they are renewed, or
-// their holders are told in time.
+// Row 40: one processor, other processes that load it, and many locks: the locks are renewed, or
+// their holders learn of the loss in time.
 func TestFaultStarvedProcessTrustsNoLostLock(t *testing.T) {
 	t.Parallel()
 	b := newFaultBenchOn(t, testredis.Start(t))

@@ -142,7 +142,7 @@ func TestRedLockNeedsAMajorityOfLiveNodes(t *testing.T) {
 			}
 			b.must(l.Unlock(ctx))
 
-			// With three away no owner gets it, and each is told why.
+			// With three away no owner gets it, and each gets the reason.
 			kill(b.servers[4])
 			var ok bool
 			var err error
@@ -167,7 +167,7 @@ func TestRedLockNeedsAMajorityOfLiveNodes(t *testing.T) {
 	}
 }
 
-// The holder is told when it can trust only a minority, and not before.
+// The guard of the holder ends when it can trust only a minority, and not before.
 func TestRedLockIsLostWithTheMajorityAndNotBefore(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()

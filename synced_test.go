@@ -124,8 +124,8 @@ func TestSyncedReplicasWithoutWait(t *testing.T) {
 	}
 }
 
-// Locks that were told to be held, and that the new master after a failover does
-// not know: without WithSyncedReplicas those that had not reached it yet, with it none.
+// Locks that were reported as held, and that the new master after a failover does
+// not have: without WithSyncedReplicas the locks that had not reached it yet, with the option none.
 func TestSentinelFailovers(t *testing.T) {
 	t.Parallel()
 	lost := map[bool]int{}
