@@ -158,6 +158,9 @@ func (a *acquisition) take() error {
 	} else {
 		n := a.engine.use(a.locks[0].id().name)
 		defer n.done()
+		if a.locks[0].otherHalf() != (lockID{}) {
+			a.changed = make(chan struct{}, 1)
+		}
 		h, holds, err := a.enter(n)
 		if holds || err != nil {
 			return err
@@ -267,7 +270,7 @@ func (a *acquisition) enterQueue() error {
 		return nil
 	}
 	err := a.engine.enterQueue(&a.waitOptions, a.wants)
-	if err == errAskYourself {
+	if err == errAskYourself || err == errLookAgain {
 		return nil
 	}
 	return err

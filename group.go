@@ -80,16 +80,30 @@ func (g *group) end() {
 	g.names.done()
 }
 
-// heldByLocked tells the groups of an owner that it has come to hold one of their locks.
-func (n *name) heldByLocked(key holdKey) {
-	if len(n.groups) == 0 {
+// heldLocked wakes the callers of the owner of h that wait for what h decides: groups that ask for
+// the lock, and all that ask for its other half. Redis grants or refuses these at once.
+func (n *name) heldLocked(h *hold) {
+	n.wakeGroupsLocked(h.key)
+	if h.lock.otherHalf() == (lockID{}) {
 		return
 	}
+	n.wakeGroupsLocked(holdKey{h.lock.otherHalf(), h.key.owner})
+	if other := n.otherHalfLocked(h); other != nil && other.state == fresh {
+		wakeCaller(other.changed)
+	}
+}
+
+func (n *name) wakeGroupsLocked(key holdKey) {
 	for _, g := range n.groups[key] {
-		select {
-		case g.changed <- struct{}{}:
-		default:
-		}
+		wakeCaller(g.changed)
+	}
+}
+
+// wakeCaller leaves a token in changed, which may be nil.
+func wakeCaller(changed chan struct{}) {
+	select {
+	case changed <- struct{}{}:
+	default:
 	}
 }
 
@@ -217,7 +231,7 @@ func (g *group) lockHoldsLocked(kept *hold) (other *hold) {
 			h = nil
 		}
 		if h == nil {
-			h = n.newHoldLocked(b, key)
+			h = n.newHoldLocked(b, key, g.changed)
 			h.field, h.queue, g.fresh[i].queue = g.fresh[i].field, g.fresh[i].queue, nil
 			g.fresh[i] = h
 		} else {

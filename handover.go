@@ -70,17 +70,17 @@ func (n *name) admit(p *waitOptions, b lockType, o owner, explicit bool) (admitt
 	}
 	switch {
 	case admission == independent, admission == shared && explicit:
-		return n.admitFirstLocked(n.newHoldLocked(b, key), nil), nil
+		return n.admitFirstLocked(n.newHoldLocked(b, key, p.changed), nil), nil
 	case admission == shared:
 		return n.shareLocked(p, b, key)
 	}
 	switch g := n.queueLocked(key.id); {
 	case g.TryEnter():
-		return n.admitFirstLocked(n.newHoldLocked(b, key), g), nil
+		return n.admitFirstLocked(n.newHoldLocked(b, key, p.changed), g), nil
 	case p.NoWait || explicit:
 		return admitted{}, nil
 	default:
-		return n.enqueueLocked(p, g, n.newHoldLocked(b, key))
+		return n.enqueueLocked(p, g, n.newHoldLocked(b, key, p.changed))
 	}
 }
 
@@ -102,6 +102,11 @@ func (n *name) enqueueLocked(p *waitOptions, g *waitQueue, h *hold) (admitted, e
 			return n.refuseLocked(h), nil
 		}
 		return admitted{hold: h, holds: !h.takesOver}, nil
+	case err == errLookAgain: // the owner holds the other half: no other caller decides on its attempt
+		g.Leave(w)
+		n.dropQueueLocked(g)
+		p.number, p.bypass = w.Number, true
+		return admitted{hold: h}, nil
 	case err != nil:
 		p.sees(g.obstacle)
 		g.Leave(w)
@@ -147,7 +152,7 @@ func (n *name) refuseLocked(h *hold) admitted {
 		next.leaveQueueLocked()
 		return admitted{}
 	}
-	next = n.newHoldLocked(h.lock, h.key)
+	next = n.newHoldLocked(h.lock, h.key, h.changed)
 	next.queue = g
 	return admitted{hold: next}
 }

@@ -41,11 +41,13 @@ type holdKey struct {
 }
 
 type hold struct {
-	name   *name
-	lock   description
-	key    holdKey
-	field  string     // of its record in Redis; empty before the first attempt
-	keeper holdKeeper // set while the hold is fresh; nil: the watchdog keeps its record in Redis
+	name  *name
+	lock  description
+	key   holdKey
+	field string // of its record in Redis; empty before the first attempt
+	// A token in it wakes the caller that asks for this hold: its owner has come to hold the other half. Or nil.
+	changed chan struct{}
+	keeper  holdKeeper // set while the hold is fresh; nil: the watchdog keeps its record in Redis
 
 	// guarded by name.mu
 	registered bool                   // in the map of its name
@@ -113,15 +115,19 @@ func (n *name) lockHold(p *waitOptions, b description, o owner, makeOne bool) (*
 		h := n.holds.get(key)
 		switch {
 		case h == nil && makeOne:
-			return n.newHoldLocked(b, key), nil
+			return n.newHoldLocked(b, key, p.changed), nil
 		case h == nil || h.state == fresh && !makeOne:
 			return nil, nil
 		}
 		patient := *p
-		if h.state == holding {
+		if other := n.otherHalfLocked(h); h.state == holding || other != nil && other.state == holding {
 			patient.NoWait = false // this owner holds the lock, and the other caller of the owner will soon be done
 		}
-		if err := n.engine.enterLocked(&n.mu, &patient, &h.owner); err != nil {
+		err := n.engine.enterLocked(&n.mu, &patient, &h.owner)
+		if err == errLookAgain {
+			continue
+		}
+		if err != nil {
 			return nil, err
 		}
 		n.expireLocked(h)

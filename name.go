@@ -127,9 +127,10 @@ func (n *name) find(id lockID, o owner) *hold {
 	return h
 }
 
-// newHoldLocked makes a fresh hold. Its caller has the owner mutex of the hold.
-func (n *name) newHoldLocked(b description, key holdKey) *hold {
-	h := &hold{name: n, lock: b, key: key, registered: true}
+// newHoldLocked makes a fresh hold. Its caller has the owner mutex of the hold, and is woken through changed (or nil)
+// when its owner comes to hold the other half.
+func (n *name) newHoldLocked(b description, key holdKey, changed chan struct{}) *hold {
+	h := &hold{name: n, lock: b, key: key, changed: changed, registered: true}
 	h.owner.TryEnter()
 	n.holds.put(h)
 	n.keep()

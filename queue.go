@@ -43,7 +43,8 @@ type waitQueue struct {
 // busy, a caller takes its old place in the queue again.
 var errAskYourself = errors.New("no answer from Redis to the caller in front")
 
-// errLookAgain ends a wait in a wait queue: another caller of the owner that waits has acquired one of the locks.
+// errLookAgain ends a wait in a wait queue: another caller of the owner that waits has acquired one of the locks,
+// or the other half of the lock. The attempt of this caller is not the same any more.
 var errLookAgain = errors.New("the owner has come to hold one of the locks")
 
 // number is the number of the next waiter of p: the number with which p was refused, or a new one.
@@ -64,14 +65,16 @@ func (e *engine) enterLocked(mu sync.Locker, p *waitOptions, q *waitqueue.Queue[
 		return errTimeUp
 	}
 	w := q.Add(nil, e.number(p))
-	if err := e.awaitLocked(mu, p, w); err != nil {
+	err := e.awaitLocked(mu, p, w)
+	if err != nil {
 		q.Leave(w)
-		return err
+	} else {
+		err = w.Err
 	}
-	if w.Err == errAskYourself {
+	if err == errAskYourself || err == errLookAgain {
 		p.number = w.Number
 	}
-	return w.Err
+	return err
 }
 
 // awaitLocked waits until w is done, or returns why the wait ended sooner. It lets go of mu meanwhile.

@@ -36,7 +36,7 @@ func (h *hold) newRecord(since time.Duration) *record {
 func (r *record) joinLocked(h *hold, since time.Duration) {
 	h.field = r.field
 	h.state, h.levels, h.since, h.record = holding, 1, since, r
-	h.name.heldByLocked(h.key)
+	h.name.heldLocked(h)
 	h.place = len(r.holds)
 	r.holds = append(r.holds, h)
 }

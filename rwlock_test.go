@@ -768,3 +768,103 @@ func TestWriteLeaseThatEndsDuringTheReadIsOver(t *testing.T) {
 		b.must(l.Read().Unlock(ctx))
 	}
 }
+
+// Read inside Write never waits for another caller of the owner: a goroutine of the owner that waits in the wait queue
+// behind another reader asks Redis itself as soon as the owner writes.
+func TestReadInsideWriteNeverWaitsForItsOwner(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c, d, w := b.client(WithMaxWakeDelay(time.Hour)), b.client(), b.client()
+	rw := c.NewRWLock(b.name)
+	x, y := WithOwner(ctx), WithOwner(ctx)
+	b.must(d.NewRWLock(b.name).Read().Lock(ctx))
+	waits, cancel := context.WithCancel(ctx)
+	defer cancel()
+	go func() { _ = w.NewRWLock(b.name).Write().Lock(waits) }() // from now on new readers wait
+	writers := prefixName("relock_rwlock_writers", b.name)
+	testredis.Await(b, "the writer waits", soon, func() bool { return b.rdb.ZCard(ctx, writers).Val() == 1 })
+
+	lock := func(l Locker, owner context.Context) chan error {
+		done := make(chan error, 1)
+		go func() {
+			err := l.Lock(owner)
+			if err == nil {
+				time.Sleep(10 * time.Millisecond)
+				err = l.Unlock(owner)
+			}
+			done <- err
+		}()
+		return done
+	}
+	front := lock(rw.Read(), y)
+	testredis.Await(b, "another owner is in front", soon, func() bool { return b.asks(rw.Read()) })
+	behind := lock(rw.Read(), x)
+	testredis.Await(b, "a reader of the owner waits behind it", soon, func() bool { return b.waitsAtGate(rw.Read()) })
+	writes := make(chan error, 1)
+	go func() { writes <- rw.Write().Lock(x) }()
+	testredis.Await(b, "the owner waits to write", soon, func() bool { return b.rdb.ZCard(ctx, writers).Val() == 2 })
+	cancel()
+	b.must(d.NewRWLock(b.name).Read().Unlock(ctx))
+	b.must(await(b, "the owner writes", writes))
+	inside, end := context.WithTimeout(x, soon)
+	defer end()
+	b.must(rw.Read().Lock(inside))
+	b.must(await(b, "its other reader reads", behind))
+	b.must(rw.Read().Unlock(x))
+	b.must(rw.Write().Unlock(x))
+	b.must(await(b, "the other owner reads", front))
+}
+
+// Write inside Read is refused at once, also when a goroutine of the owner waits to write behind another writer.
+func TestWriteInsideReadIsRefusedWhileItsOwnerWaitsToWrite(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	rw, d := b.client(WithMaxWakeDelay(time.Hour)).NewRWLock(b.name), b.client().NewRWLock(b.name)
+	tried := 0 // rounds in which the owner read before the writer in front of it wrote
+	for round := 0; tried < 2 && round < 40; round++ {
+		x, y := WithOwner(ctx), WithOwner(ctx)
+		b.must(d.Write().Lock(ctx))
+		front, refused := make(chan error, 1), make(chan error, 1)
+		go func() {
+			err := rw.Write().Lock(y)
+			if err == nil {
+				err = rw.Write().Unlock(y)
+			}
+			front <- err
+		}()
+		testredis.Await(b, "a writer is in front", soon, func() bool { return b.asks(rw.Write()) })
+		behind, cancel := context.WithCancel(x)
+		go func() {
+			err := rw.Write().Lock(behind)
+			if err == nil {
+				err = rw.Write().Unlock(x)
+			}
+			refused <- err
+		}()
+		testredis.Await(b, "the owner waits behind it", soon, func() bool { return b.waitsAtGate(rw.Write()) })
+		reads := make(chan error, 1)
+		go func() { reads <- rw.Read().Lock(x) }()
+		time.Sleep(20 * time.Millisecond) // it asks Redis by then; no call shows that
+		b.must(d.Write().Unlock(ctx))
+		b.must(await(b, "the owner reads", reads))
+		select {
+		case <-front: // the writer was first
+		default:
+			tried++
+			inside, end := context.WithTimeout(x, soon)
+			ok, err := rw.Write().TryLock(inside, soon, 0)
+			if assert.False(t, ok) && ctx.Err() == nil && err != nil {
+				b.mustBe(err, ErrInvalid)
+			}
+			assert.NoError(t, inside.Err(), "the writer waits for itself")
+			end()
+		}
+		cancel()
+		b.must(rw.Read().Unlock(x))
+		<-refused
+		b.rdb.Del(ctx, b.name)
+	}
+	assert.Positive(t, tried, "the owner was never first")
+}

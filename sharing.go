@@ -16,7 +16,7 @@ func (n *name) shareLocked(p *waitOptions, b lockType, key holdKey) (admitted, e
 	}
 	g := n.queueLocked(key.id)
 	if r := g.shared; r != nil && r.isOpenLocked() {
-		h := n.newHoldLocked(b, key)
+		h := n.newHoldLocked(b, key, p.changed)
 		r.joinLocked(h, n.engine.watchdog.now())
 		h.owner.Release()
 		return admitted{hold: h, holds: true}, nil
@@ -27,9 +27,9 @@ func (n *name) shareLocked(p *waitOptions, b lockType, key holdKey) (admitted, e
 		n.dropQueueLocked(g)
 		return admitted{}, nil
 	case g.TryEnter():
-		return n.admitFirstLocked(n.newHoldLocked(b, key), g), nil
+		return n.admitFirstLocked(n.newHoldLocked(b, key, p.changed), g), nil
 	}
-	return n.enqueueLocked(p, g, n.newHoldLocked(b, key))
+	return n.enqueueLocked(p, g, n.newHoldLocked(b, key, p.changed))
 }
 
 // isOpenLocked says whether newcomers may share r.
