@@ -253,7 +253,7 @@ func joinSending(t *testing.T, r *fakeRedis, id string, config send.Config, opts
 	e := &bubbleEngine{newEngine(id, o, oneServer(r.pubsub.dial), config), r, t}
 	t.Cleanup(func() {
 		assert.NoError(t, e.close())
-		assert.Zero(t, e.waitQueues(), "gates are left")
+		assert.Zero(t, e.waitQueues(), "wait queues are left")
 	})
 	return e
 }
@@ -291,7 +291,7 @@ func (e *bubbleEngine) guarded(o owner) context.Context {
 	return ctx
 }
 
-// inBubble runs f on a new engine in a bubble, and asserts afterwards that the engine has no gates left.
+// inBubble runs f on a new engine in a bubble, and asserts afterwards that the engine has no wait queues left.
 // It runs f twice: once every request may be abandoned, as after a request without an answer;
 // once a request of a caller who has the time runs on the goroutine of that caller.
 func inBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine)) {

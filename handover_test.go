@@ -327,7 +327,7 @@ func TestHandoverNeverOfADowngrade(t *testing.T) {
 	b.must(rw.Read().Lock(first))
 	got := make(chan error, 1)
 	go func() { got <- rw.Write().Lock(second) }()
-	testredis.Await(b, "the next writer waits", soon, func() bool { return b.waitsAtGate(rw.Write()) })
+	testredis.Await(b, "the next writer waits", soon, func() bool { return b.waitsInQueue(rw.Write()) })
 	b.must(rw.Write().Unlock(first))
 	stays(b, "a writer waits for the reader", got, 50*time.Millisecond)
 	b.must(rw.Read().Unlock(first))
@@ -367,7 +367,7 @@ func TestHandoverDrawsTokensInRedis(t *testing.T) {
 				assert.NoError(t, l.Unlock(owner))
 			})
 		}
-		testredis.Await(b, "an owner waits", soon, func() bool { return b.waitsAtGate(l) })
+		testredis.Await(b, "an owner waits", soon, func() bool { return b.waitsInQueue(l) })
 		b.must(l.Unlock(held))
 		all.Wait()
 	}
@@ -416,7 +416,7 @@ func TestHandoverNeverOfADowngradeUnderWay(t *testing.T) {
 	b.must(rw.Write().Lock(first))
 	got := make(chan error, 1)
 	go func() { got <- rw.Write().Lock(second) }()
-	testredis.Await(b, "the next writer waits", soon, func() bool { return b.waitsAtGate(rw.Write()) })
+	testredis.Await(b, "the next writer waits", soon, func() bool { return b.waitsInQueue(rw.Write()) })
 	s.Freeze()
 	before := sent.n.Load()
 	reading := make(chan error, 1)
@@ -505,7 +505,7 @@ func TestHandoverEndsGuardsFirst(t *testing.T) {
 		}
 		got <- alive
 	}()
-	testredis.Await(b, "the next owner waits", soon, func() bool { return b.waitsAtGate(l) })
+	testredis.Await(b, "the next owner waits", soon, func() bool { return b.waitsInQueue(l) })
 	b.must(l.Unlock(first))
 	assert.Zero(t, <-got, "guards of the holder before are alive while its successor holds the lock")
 	b.must(l.Unlock(second))
@@ -520,7 +520,7 @@ func TestHandoverEndsGuardsMadeMeanwhile(t *testing.T) {
 		b.must(l.Lock(first))
 		got := make(chan error, 1)
 		go func() { got <- l.Lock(second) }()
-		testredis.Await(b, "the next owner waits", soon, func() bool { return b.waitsAtGate(l) })
+		testredis.Await(b, "the next owner waits", soon, func() bool { return b.waitsInQueue(l) })
 		made := make(chan []context.Context)
 		many := make(chan struct{})
 		go func() {
@@ -588,7 +588,7 @@ func TestHandoverSetsTheLeaseOfTheSuccessor(t *testing.T) {
 	b.must(l.Lock(first))
 	got := make(chan error, 1)
 	go func() { got <- l.Lock(second) }()
-	testredis.Await(b, "the next owner waits", soon, func() bool { return b.waitsAtGate(l) })
+	testredis.Await(b, "the next owner waits", soon, func() bool { return b.waitsInQueue(l) })
 	b.must(l.Unlock(first))
 	b.must(l.Unlock(first))
 	b.must(await(b, "handed over", got))
@@ -695,8 +695,8 @@ func TestHandoverExcludesUnderRandomFaults(t *testing.T) {
 			h := r.holder("x")
 			assert.Empty(t, h, "seed %d: %s is left", seed, h)
 			for _, e := range engines {
-				assert.Zero(t, e.names()+e.leases(), "seed %d: %d holds %d gates %d leases %d working", seed, e.holds(), e.waitQueues(), e.leases(), e.atWork())
-				assert.Zero(t, e.atWork(), "seed %d: %d holds %d gates %d leases %d working", seed, e.holds(), e.waitQueues(), e.leases(), e.atWork())
+				assert.Zero(t, e.names()+e.leases(), "seed %d: %d holds %d wait queues %d leases %d working", seed, e.holds(), e.waitQueues(), e.leases(), e.atWork())
+				assert.Zero(t, e.atWork(), "seed %d: %d holds %d wait queues %d leases %d working", seed, e.holds(), e.waitQueues(), e.leases(), e.atWork())
 			}
 		})
 		if t.Failed() {
@@ -734,7 +734,7 @@ func TestEngineLateHandoverIsNotReported(t *testing.T) {
 					take(1)
 					var before *hold
 					e.holdOf(b.id(), 1, func(h *hold) {
-						if before = h; way == "let in" { // the gate is open by now
+						if before = h; way == "let in" { // the queue is open by now
 							before.queue = nil
 							g := h.name.queueLocked(b.id())
 							g.shared = nil

@@ -64,8 +64,8 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// waitsAtGate says whether an owner waits for l in the queue of this process.
-func (b *bench) waitsAtGate(l known) bool {
+// waitsInQueue says whether an owner waits for l in the queue of this process.
+func (b *bench) waitsInQueue(l known) bool {
 	waits := false
 	b.queueOf(l, func(g *waitQueue) { waits = g != nil && g.First() != nil })
 	return waits
@@ -174,7 +174,7 @@ func (e *engine) eachName(f func(n *name)) {
 	}
 }
 
-// holds and gates are how many there are.
+// holds and waitQueues are how many there are.
 func (e *engine) holds() (holds int) {
 	e.eachName(func(n *name) { holds += n.holds.len() })
 	return holds

@@ -83,7 +83,7 @@ func TestInspectNamesTheFirstOwnerAfterAHandover(t *testing.T) {
 	b.must(lock.Lock(first))
 	got := make(chan error, 1)
 	go func() { got <- lock.Lock(second) }()
-	testredis.Await(t, "one waits in the local queue", soon, func() bool { return b.waitsAtGate(lock) })
+	testredis.Await(t, "one waits in the local queue", soon, func() bool { return b.waitsInQueue(lock) })
 	b.must(lock.Unlock(first))
 	b.must(<-got)
 	b.must(lock.Lock(second))

@@ -32,7 +32,7 @@ func inBubbleOf(t *testing.T, rt *rapid.T, f func(t *testing.T) error) {
 
 // A visitor is an owner that enters some wait queues together.
 type visitor struct {
-	gates    []int // in order
+	queues   []int // in order
 	after    time.Duration
 	stay     time.Duration
 	patience time.Duration // 0: for ever
@@ -42,18 +42,18 @@ type visitor struct {
 // without a deadline gets in, also against owners that come without a pause for one of the queues. A
 // visitor with a deadline is back in time. Visitors of a single queue get in in the order in which they came. A
 // visitor that waits in one queue keeps another queue for a moment at most, twice as long each time. Nothing is left.
-func TestGatesOfSeveralNamesAreEnteredTogether(t *testing.T) {
-	const most = 3 // gates
+func TestQueuesOfSeveralNamesAreEnteredTogether(t *testing.T) {
+	const most = 3 // queues
 	stays := []time.Duration{0, 5 * time.Millisecond, 60 * time.Millisecond, 150 * time.Millisecond}
 	visitors := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) visitor {
 		var v visitor
 		for g := range most {
-			if rapid.Bool().Draw(rt, "gate") {
-				v.gates = append(v.gates, g)
+			if rapid.Bool().Draw(rt, "queue") {
+				v.queues = append(v.queues, g)
 			}
 		}
-		if len(v.gates) == 0 {
-			v.gates = []int{0}
+		if len(v.queues) == 0 {
+			v.queues = []int{0}
 		}
 		v.after = time.Duration(rapid.IntRange(0, 300).Draw(rt, "after")) * time.Millisecond
 		v.stay = rapid.SampledFrom(stays).Draw(rt, "stay")
@@ -63,7 +63,7 @@ func TestGatesOfSeveralNamesAreEnteredTogether(t *testing.T) {
 		return v
 	}), 1, 10)
 	rapid.Check(t, func(rt *rapid.T) {
-		regulars := rapid.SampledFrom([]int{2, 0, 1}).Draw(rt, "regulars at each gate")
+		regulars := rapid.SampledFrom([]int{2, 0, 1}).Draw(rt, "regulars at each queue")
 		stay := rapid.SampledFrom(stays[1:]).Draw(rt, "their stay")
 		all := visitors.Draw(rt, "visitors")
 		inline := rapid.Bool().Draw(rt, "inline")
@@ -80,8 +80,8 @@ type house struct {
 	*bubbleEngine
 
 	mu     sync.Mutex    // guards below
-	inside map[int]int   // by gate
-	passed map[int][]int // by gate: the visitors of that gate only, in the order in which they got in
+	inside map[int]int   // by queue
+	passed map[int][]int // by queue: the visitors of that queue only, in the order in which they got in
 	wrong  error
 }
 
@@ -98,9 +98,9 @@ type guest struct {
 	context.Context
 	house *house
 	wants []want
-	since time.Time // start of the present series of waits with a gate kept; zero: the last wait was without
+	since time.Time // start of the present series of waits with a queue kept; zero: the last wait was without
 	kept  int       // number of such series
-	waits int       // number of waits without a gate kept
+	waits int       // number of waits without a queue kept
 }
 
 // names are the names of its wants, in order.
@@ -123,7 +123,7 @@ func (g *guest) Done() <-chan struct{} {
 	case g.since.IsZero():
 		g.since = time.Now()
 		if g.kept++; g.waits < 2*g.kept {
-			g.house.fail("after %d waits a visitor keeps a gate for the %d. time", g.waits, g.kept)
+			g.house.fail("after %d waits a visitor keeps a queue for the %d. time", g.waits, g.kept)
 		}
 	}
 	return g.Context.Done()
@@ -135,14 +135,14 @@ func (g *guest) look() {
 		return
 	}
 	if d := time.Since(g.since); d > reserveTime<<(g.kept-1) {
-		g.house.fail("a visitor keeps a gate for %v, the %d. time", d, g.kept)
+		g.house.fail("a visitor keeps a queue for %v, the %d. time", d, g.kept)
 	}
 }
 
 // visit has v enter, stay and leave. With an error v did not get in.
 func (h *house) visit(ctx context.Context, number int, v visitor) error {
 	g := &guest{Context: ctx, house: h}
-	for _, at := range v.gates {
+	for _, at := range v.queues {
 		g.wants = append(g.wants, h.wantsOf(owner(number), fmt.Sprint(at))...)
 	}
 	defer func() {
@@ -161,9 +161,9 @@ func (h *house) visit(ctx context.Context, number int, v visitor) error {
 		return err
 	}
 	h.count(v, 1)
-	if len(v.gates) == 1 {
+	if len(v.queues) == 1 {
 		h.mu.Lock()
-		h.passed[v.gates[0]] = append(h.passed[v.gates[0]], number)
+		h.passed[v.queues[0]] = append(h.passed[v.queues[0]], number)
 		h.mu.Unlock()
 	}
 	time.Sleep(v.stay)
@@ -175,21 +175,21 @@ func (h *house) visit(ctx context.Context, number int, v visitor) error {
 func (h *house) count(v visitor, n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, at := range v.gates {
+	for _, at := range v.queues {
 		if h.inside[at] += n; h.inside[at] > 1 {
-			h.wrong = fmt.Errorf("two owners are behind gate %d", at)
+			h.wrong = fmt.Errorf("two owners are behind queue %d", at)
 		}
 	}
 }
 
 // receive has all visit, beside regulars that come again as soon as they have left.
-func (h *house) receive(all []visitor, gates, regulars int, stay time.Duration) error {
+func (h *house) receive(all []visitor, queues, regulars int, stay time.Duration) error {
 	open, shut := context.WithCancel(context.Background())
 	var visits, routine sync.WaitGroup
-	for i := range gates * regulars {
+	for i := range queues * regulars {
 		routine.Go(func() {
 			for open.Err() == nil {
-				_ = h.visit(context.Background(), len(all)+i, visitor{gates: []int{i % gates}, stay: stay + time.Duration(i)*time.Microsecond})
+				_ = h.visit(context.Background(), len(all)+i, visitor{queues: []int{i % queues}, stay: stay + time.Duration(i)*time.Microsecond})
 			}
 		})
 	}
@@ -212,11 +212,11 @@ func (h *house) receive(all []visitor, gates, regulars int, stay time.Duration) 
 	for at, order := range h.passed {
 		order = slices.DeleteFunc(order, func(i int) bool { return i >= len(all) })
 		if !slices.IsSortedFunc(order, func(a, b int) int { return int(all[a].after - all[b].after) }) {
-			h.fail("gate %d was passed in the order %v", at, order)
+			h.fail("queue %d was passed in the order %v", at, order)
 		}
 	}
 	if h.waitQueues() != 0 {
-		h.fail("%d gates are left", h.waitQueues())
+		h.fail("%d wait queues are left", h.waitQueues())
 	}
 	return h.wrong
 }

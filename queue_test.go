@@ -50,7 +50,7 @@ func waitsFor(ctx context.Context, deadline time.Time) *waitOptions {
 }
 
 // A waiter whose turn comes at its deadline is admitted or gives up, and the engine forgets a wait queue without owners.
-func TestGateLeavesNothingWhenATurnMeetsTheDeadline(t *testing.T) {
+func TestQueueLeavesNothingWhenAGrantMeetsTheDeadline(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
 			e := newBubbleEngine(t)
@@ -61,7 +61,7 @@ func TestGateLeavesNothingWhenATurnMeetsTheDeadline(t *testing.T) {
 			assert.True(t, err == nil || err == errTimeUp, "%v", err)
 			synctest.Wait()
 			leaveQueues(second)
-			assert.Zero(t, e.waitQueues(), "gates are left behind a waiter that was told %v", err)
+			assert.Zero(t, e.waitQueues(), "wait queues are left behind a waiter that was told %v", err)
 		})
 	}
 }
@@ -81,7 +81,7 @@ func (c *endsWhenSeen) Err() error {
 
 // A Lock whose ctx ends at the moment when its reserve is over returns the error of its ctx. The error
 // of a wait time is for a caller that gave one: to Lock it is no error.
-func TestGateReportsAnEndedContextAfterTheReserve(t *testing.T) {
+func TestQueueReportsAnEndedContextAfterTheReserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
 		start := time.Now()
@@ -111,7 +111,7 @@ func TestGateReportsAnEndedContextAfterTheReserve(t *testing.T) {
 }
 
 // A waiter that a wait queue has refused does not drop the queue that has replaced that one since.
-func TestGateThatReplacesAnotherIsNotDropped(t *testing.T) {
+func TestQueueThatReplacesAnotherIsNotDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
 		id := lockID{name: "x"}
@@ -129,7 +129,7 @@ func TestGateThatReplacesAnotherIsNotDropped(t *testing.T) {
 			now := n.queueLocked(id)
 			now.TryEnter()
 			n.dropQueueLocked(before) // by a waiter that was turned away
-			assert.Same(t, now, n.queueLocked(id), "there are two gates of one name")
+			assert.Same(t, now, n.queueLocked(id), "there are two wait queues of one name")
 			now.Release()
 			n.dropQueueLocked(now)
 		})

@@ -65,7 +65,7 @@ func TestReadersOfOneProcessSendOneRequest(t *testing.T) {
 		}
 		assert.Equal(t, []string{"acquire", "release"}, e.redis.requests, "requests")
 		assert.Same(t, context.Canceled, context.Cause(guarded), "the cause of a guard")
-		assert.Zero(t, e.names()+e.leases(), "%d holds, %d leases and %d gates are left", e.holds(), e.leases(), e.waitQueues())
+		assert.Zero(t, e.names()+e.leases(), "%d holds, %d leases and %d wait queues are left", e.holds(), e.leases(), e.waitQueues())
 	})
 }
 
@@ -219,7 +219,7 @@ func TestSharingLeavesNothingAfterALoss(t *testing.T) {
 		e.shares(2)
 		e.redis.set(func() { delete(e.redis.records, "x") })
 		time.Sleep(e.watchdogTimeout)
-		assert.Zero(t, e.waitQueues(), "gates are left")
+		assert.Zero(t, e.waitQueues(), "wait queues are left")
 		_, _ = e.unlockErr(1), e.unlockErr(2)
 	})
 }
@@ -443,7 +443,7 @@ func TestReadOfAWriterAdmitsNoOtherReader(t *testing.T) {
 	mine := waits(rw.Read(), me)
 	testredis.Await(b, "a reader that asks", time.Second, func() bool { return b.asks(rw.Read()) })
 	yours := waits(rw.Read(), you)
-	testredis.Await(b, "a second reader behind it", time.Second, func() bool { return b.waitsAtGate(rw.Read()) })
+	testredis.Await(b, "a second reader behind it", time.Second, func() bool { return b.waitsInQueue(rw.Read()) })
 	wrote := waits(rw.Write(), me)
 	testredis.Await(b, "the sign of both writers", time.Second, func() bool {
 		return b.rdb.ZCard(me, "relock_rwlock_writers:{"+b.name+"}").Val() == 2
