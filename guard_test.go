@@ -384,3 +384,28 @@ func TestGuardHasEndedOnceTheHoldIsLost(t *testing.T) {
 	b.mustBe(l.Unlock(ctx), ErrLockLost)
 	b.forget()
 }
+
+var errStop = errors.New("stop")
+
+// A nested section may be guarded by the ctx of the outer one.
+func TestNestedDoReentersUnderTheOuterGuard(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		l := b.client().NewLock(b.name)
+		var levels []int
+		count := func() { n, _ := l.HoldCount(context.Background()); levels = append(levels, n) }
+		err := l.Do(context.Background(), func(outer context.Context) error {
+			count()
+			err := l.Do(outer, func(inner context.Context) error {
+				count()
+				return errStop
+			})
+			count()
+			assert.NoError(t, outer.Err(), "the inner section ended the outer one")
+			return err
+		})
+		count()
+		assert.ErrorIs(t, err, errStop)
+		assert.Equal(t, []int{1, 2, 1, 0}, levels)
+	})
+}

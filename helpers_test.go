@@ -154,6 +154,36 @@ func (b *bench) scriptRuns() int {
 	return runs
 }
 
+type pipeCounter struct {
+	counter
+	mu    sync.Mutex // guards pipes
+	pipes []int
+}
+
+func (c *pipeCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		c.mu.Lock()
+		c.pipes = append(c.pipes, len(cmds))
+		c.mu.Unlock()
+		return next(ctx, cmds)
+	}
+}
+
+func (c *pipeCounter) count() int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return len(c.pipes)
+}
+
+func (c *pipeCounter) calls() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, p := range c.pipes {
+		n += p
+	}
+	return n
+}
+
 // The helpers from here on look at the state of an engine. No other test code locks a mutex of the package.
 
 // queueOf calls f with the wait queue of l in this process, or nil, with the mutex of the name.

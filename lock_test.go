@@ -2,7 +2,6 @@ package relock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"regexp"
@@ -12,7 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -250,62 +248,6 @@ func TestWaitersShareOneSubscriptionConnection(t *testing.T) {
 	wg.Wait()
 }
 
-// Renewals go out in pipelines.
-func TestRenewalsArePipelined(t *testing.T) {
-	t.Parallel()
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
-		ctx := context.Background()
-		rdb := testredis.Client(t, addr)
-		pipes := &pipeCounter{}
-		rdb.AddHook(pipes)
-		c := b.clientOn(rdb, WithWatchdogTimeout(5*time.Second))
-		const many = 100
-		for i := range many {
-			b.must(c.NewLock(fmt.Sprint(b.name, "-", i)).Lock(ctx))
-		}
-		testredis.Await(t, "everything is renewed twice", 4*soon, func() bool { return pipes.calls() >= 2*many })
-		n, calls := pipes.count(), pipes.calls()
-		assert.GreaterOrEqual(t, calls, 4*n, "%d renewals in %d pipelines", calls, n)
-		b.must(b.rdb.ScriptFlush(ctx).Err())
-		before := pipes.calls()
-		testredis.Await(t, "everything is renewed after a flush", 4*soon, func() bool { return pipes.calls() >= before+2*many })
-		for i := range many {
-			b.must(c.NewLock(fmt.Sprint(b.name, "-", i)).Unlock(ctx))
-		}
-	})
-}
-
-type pipeCounter struct {
-	counter
-	mu    sync.Mutex // guards pipes
-	pipes []int
-}
-
-func (c *pipeCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
-	return func(ctx context.Context, cmds []redis.Cmder) error {
-		c.mu.Lock()
-		c.pipes = append(c.pipes, len(cmds))
-		c.mu.Unlock()
-		return next(ctx, cmds)
-	}
-}
-
-func (c *pipeCounter) count() int {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return len(c.pipes)
-}
-
-func (c *pipeCounter) calls() (n int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for _, p := range c.pipes {
-		n += p
-	}
-	return n
-}
-
 // One warning with name and cause when a lock is lost, none otherwise.
 func TestLossIsLoggedOnce(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -332,31 +274,6 @@ func TestLossIsLoggedOnce(t *testing.T) {
 		assert.Contains(t, s, b.name, "logged")
 		assert.Contains(t, s, "type=lock ", "logged")
 		assert.Contains(t, s, "gone", "logged")
-	})
-}
-
-var errStop = errors.New("stop")
-
-// A nested section may be guarded by the ctx of the outer one.
-func TestNestedDoReentersUnderTheOuterGuard(t *testing.T) {
-	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
-		l := b.client().NewLock(b.name)
-		var levels []int
-		count := func() { n, _ := l.HoldCount(context.Background()); levels = append(levels, n) }
-		err := l.Do(context.Background(), func(outer context.Context) error {
-			count()
-			err := l.Do(outer, func(inner context.Context) error {
-				count()
-				return errStop
-			})
-			count()
-			assert.NoError(t, outer.Err(), "the inner section ended the outer one")
-			return err
-		})
-		count()
-		assert.ErrorIs(t, err, errStop)
-		assert.Equal(t, []int{1, 2, 1, 0}, levels)
 	})
 }
 

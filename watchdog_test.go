@@ -5,6 +5,7 @@ package relock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
@@ -399,4 +400,30 @@ func TestHookPanicBehindARenewal(t *testing.T) {
 	stays(b, "the lock is lost", guarded.Done(), 2*time.Second)
 	require.True(t, panicked.Load())
 	b.must(l.Unlock(ctx))
+}
+
+// Renewals go out in pipelines.
+func TestRenewalsArePipelined(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		rdb := testredis.Client(t, addr)
+		pipes := &pipeCounter{}
+		rdb.AddHook(pipes)
+		c := b.clientOn(rdb, WithWatchdogTimeout(5*time.Second))
+		const many = 100
+		for i := range many {
+			b.must(c.NewLock(fmt.Sprint(b.name, "-", i)).Lock(ctx))
+		}
+		testredis.Await(t, "everything is renewed twice", 4*soon, func() bool { return pipes.calls() >= 2*many })
+		n, calls := pipes.count(), pipes.calls()
+		assert.GreaterOrEqual(t, calls, 4*n, "%d renewals in %d pipelines", calls, n)
+		b.must(b.rdb.ScriptFlush(ctx).Err())
+		before := pipes.calls()
+		testredis.Await(t, "everything is renewed after a flush", 4*soon, func() bool { return pipes.calls() >= before+2*many })
+		for i := range many {
+			b.must(c.NewLock(fmt.Sprint(b.name, "-", i)).Unlock(ctx))
+		}
+	})
 }
