@@ -26,8 +26,8 @@ var (
 // A FairLock is a reentrant lock whose waiters get it in the order in which they
 // came, whichever process they are in. It costs more than a Lock: every waiter
 // asks Redis by itself, about once a second, to show that it is alive. A waiter that has
-// crashed, or is cut off from Redis, loses its place after about four seconds (eight
-// if Redis had no call of another waiter either). A waiter that gives up loses its place at
+// crashed, or is cut off from Redis, loses its place after about four seconds (eight if no
+// other call on the lock reached Redis meanwhile). A waiter that gives up loses its place at
 // once. A live waiter keeps its place however long it waits. TryLock with wait 0 gets the lock
 // only when the queue is empty. If all waiters crash, the queue stays in Redis until the next call.
 //
