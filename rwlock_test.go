@@ -800,7 +800,7 @@ func TestReadInsideWriteNeverWaitsForItsOwner(t *testing.T) {
 	front := lock(rw.Read(), y)
 	testredis.Await(b, "another owner is in front", soon, func() bool { return b.asks(rw.Read()) })
 	behind := lock(rw.Read(), x)
-	testredis.Await(b, "a reader of the owner waits behind it", soon, func() bool { return b.waitsAtGate(rw.Read()) })
+	testredis.Await(b, "a reader of the owner waits behind it", soon, func() bool { return b.waitsInQueue(rw.Read()) })
 	writes := make(chan error, 1)
 	go func() { writes <- rw.Write().Lock(x) }()
 	testredis.Await(b, "the owner waits to write", soon, func() bool { return b.rdb.ZCard(ctx, writers).Val() == 2 })
@@ -843,7 +843,7 @@ func TestWriteInsideReadIsRefusedWhileItsOwnerWaitsToWrite(t *testing.T) {
 			}
 			refused <- err
 		}()
-		testredis.Await(b, "the owner waits behind it", soon, func() bool { return b.waitsAtGate(rw.Write()) })
+		testredis.Await(b, "the owner waits behind it", soon, func() bool { return b.waitsInQueue(rw.Write()) })
 		reads := make(chan error, 1)
 		go func() { reads <- rw.Read().Lock(x) }()
 		time.Sleep(20 * time.Millisecond) // it asks Redis by then; no call shows that
