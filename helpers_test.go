@@ -247,10 +247,10 @@ func (e *engine) nameMutexes() map[string]*sync.Mutex {
 }
 
 // answered says whether Redis has answered a subscription.
-func (w *pubsub) answered() bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, ch := range w.channels {
+func (p *pubsub) answered() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, ch := range p.channels {
 		if ch.settled {
 			return true
 		}

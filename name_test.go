@@ -176,7 +176,9 @@ func TestNamesAreSortedAndEachOnce(t *testing.T) {
 		}
 		assert.Equal(t, []string{"a", "b", "c"}, texts)
 		all.Lock() // does not wait for itself
+		closed := all[0].closed
 		all.Unlock()
+		assert.False(t, closed)
 		all.done()
 		assert.Empty(t, e.textsInUse(), "names in use")
 	})
