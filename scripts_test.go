@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/send"
@@ -27,31 +28,21 @@ var isPrelude = regexp.MustCompile(`^-- Prelude of `)
 func TestScriptHeaders(t *testing.T) {
 	source := goSource(t)
 	files, err := luaFiles.ReadDir("lua")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, f := range files {
 		text, err := luaFiles.ReadFile("lua/" + f.Name())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		if isPrelude.Match(text) {
-			if bad := checkPrelude(string(text)); bad != "" {
-				t.Errorf("%s: %s", f.Name(), bad)
-			}
+			assert.Empty(t, checkPrelude(string(text)), f.Name())
 			continue
 		}
-		if bad := checkHeader(string(text)); bad != "" {
-			t.Errorf("%s: %s", f.Name(), bad)
-		}
+		assert.Empty(t, checkHeader(string(text)), f.Name())
 		name := strings.TrimSuffix(f.Name(), ".lua")
-		if !strings.Contains(source, fmt.Sprintf("script(%q", name)) && name != "bundle" { // see wholeBundle
-			t.Errorf("%s is not bound", f.Name())
+		if name != "bundle" { // see wholeBundle
+			assert.Contains(t, source, fmt.Sprintf("script(%q", name), "%s is not bound", f.Name())
 		}
 		verb := name[strings.LastIndex(name, "_")+1:]
-		if !slices.Contains([]string{"acquire", "release", "undo", "renew", "force", "inspect", "bundle"}, verb) {
-			t.Errorf("%s: %q is not one of the verbs, nor the bundle", f.Name(), verb)
-		}
+		assert.Contains(t, []string{"acquire", "release", "undo", "renew", "force", "inspect", "bundle"}, verb, "the verb of %s", f.Name())
 	}
 }
 
@@ -89,9 +80,7 @@ func TestScriptsAreBoundWithTheirPreludes(t *testing.T) {
 	}
 	preludes := make(map[string]string) // function -> prelude
 	files, err := luaFiles.ReadDir("lua")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, f := range files {
 		if text, _ := luaFiles.ReadFile("lua/" + f.Name()); isPrelude.Match(text) {
 			for _, function := range defines(strings.TrimSuffix(f.Name(), ".lua")) {
@@ -111,13 +100,9 @@ func TestScriptsAreBoundWithTheirPreludes(t *testing.T) {
 					continue
 				}
 				needed[prelude] = true
-				if !slices.Contains(parts[:i], prelude) {
-					t.Errorf("%s: %s calls %s of %s, which is not in front of it", m[1], part, function, prelude)
-				}
+				assert.Contains(t, parts[:i], prelude, "%s: %s calls %s of %s, which is not in front of it", m[1], part, function, prelude)
 			}
-			if !needed[part] {
-				t.Errorf("%s: nothing calls a function of %s", m[1], part)
-			}
+			assert.True(t, needed[part], "%s: nothing calls a function of %s", m[1], part)
 		}
 	}
 }
@@ -125,15 +110,11 @@ func TestScriptsAreBoundWithTheirPreludes(t *testing.T) {
 func goSource(t *testing.T) string {
 	var all bytes.Buffer
 	files, err := os.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for _, f := range files {
 		if strings.HasSuffix(f.Name(), ".go") && !strings.HasSuffix(f.Name(), "_test.go") {
 			text, err := os.ReadFile(f.Name())
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			all.Write(text)
 		}
 	}
@@ -175,9 +156,7 @@ func checkHeader(text string) string {
 
 func TestScriptHeadersAreChecked(t *testing.T) {
 	const good = "-- Does something useful.\n--\n-- KEYS[1]  the lock\n-- ARGV[1]  the field\n-- Returns  {1}\n\nlocal a, b = KEYS[1], ARGV[1]\n"
-	if bad := checkHeader(good); bad != "" {
-		t.Errorf("a good header is refused: %s", bad)
-	}
+	assert.Empty(t, checkHeader(good), "a good header is refused")
 	for name, text := range map[string]string{
 		"undeclared":  good + "local c = ARGV[2]\n",
 		"unused":      strings.Replace(good, ", ARGV[1]", ", 1", 1),
@@ -186,17 +165,13 @@ func TestScriptHeadersAreChecked(t *testing.T) {
 		"no header":   "return 1\n",
 		"no key line": strings.Replace(good, "-- KEYS[1]  the lock\n", "", 1),
 	} {
-		if checkHeader(text) == "" {
-			t.Errorf("%s: a bad header is accepted", name)
-		}
+		assert.NotEmpty(t, checkHeader(text), "%s: a bad header is accepted", name)
 	}
 }
 
 func TestPreludeHeadersAreChecked(t *testing.T) {
 	const good = "-- Prelude of some scripts.\n--\n-- Defines  twice(n)    n, two times.\n\nlocal function twice(n) return 2 * n end\n"
-	if bad := checkPrelude(good); bad != "" {
-		t.Errorf("a good prelude is refused: %s", bad)
-	}
+	assert.Empty(t, checkPrelude(good), "a good prelude is refused")
 	for name, text := range map[string]string{
 		"undeclared":      good + "local function thrice(n) return 3 * n end\n",
 		"undefined":       strings.Replace(good, "local function twice(n)", "local function double(n)", 1),
@@ -204,9 +179,7 @@ func TestPreludeHeadersAreChecked(t *testing.T) {
 		"no functions":    "-- Prelude of some scripts.\n",
 		"input":           good + "local lock = KEYS[1]\n",
 	} {
-		if checkPrelude(text) == "" {
-			t.Errorf("%s: a bad prelude is accepted", name)
-		}
+		assert.NotEmpty(t, checkPrelude(text), "%s: a bad prelude is accepted", name)
 	}
 }
 
@@ -316,17 +289,17 @@ func TestScriptContracts(t *testing.T) {
 							got[j] = any7
 						}
 					}
-					if err != nil || got != s.want {
-						t.Errorf("step %d: %v, %v, want %v", i, got, err, s.want)
-					}
+					assert.NoError(t, err, "step %d", i)
+					assert.Equal(t, s.want, got, "step %d", i)
 					record := ""
 					for field, levels := range b.rdb.HGetAll(ctx, b.name).Val() {
 						record += map[string]string{fields["a"]: "a", fields["b"]: "b"}[field] + "=" + levels
 					}
 					pttl, err := b.rdb.Do(ctx, "pttl", b.name).Int64()
-					if record != s.record || err != nil || pttl > s.pttl || pttl < s.pttl-10_000 {
-						t.Errorf("step %d: record %q with PTTL %d, %v; want %q, %d", i, record, pttl, err, s.record, s.pttl)
-					}
+					assert.NoError(t, err, "step %d", i)
+					assert.Equal(t, s.record, record, "step %d", i)
+					assert.LessOrEqual(t, pttl, s.pttl, "step %d", i)
+					assert.GreaterOrEqual(t, pttl, s.pttl-10_000, "step %d", i)
 				}
 			})
 		}

@@ -4,15 +4,15 @@ package relock
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"log/slog"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -37,24 +37,22 @@ func TestSyncedReplicas(t *testing.T) {
 			master := cluster.MasterOf(b.name)
 			master.RefuseReplicas()
 			b.mustBe(l.Lock(owner), ErrNotSynced) // a re-entry that failed leaves the hold as it was
-			if n, err := l.HoldCount(owner); n != 1 || err != nil {
-				t.Errorf("%d levels, %v", n, err)
-			}
+			n, err := l.HoldCount(owner)
+			assert.NoError(t, err)
+			assert.Equal(t, 1, n, "levels")
 			b.must(l.Unlock(owner))
 
 			start := time.Now()
-			err := l.Lock(owner)
+			err = l.Lock(owner)
 			b.mustBe(err, ErrNotSynced)
-			if took := time.Since(start); took < 300*time.Millisecond || took > soon {
-				t.Errorf("it took %v", took)
-			}
-			if !strings.Contains(err.Error(), "0 of 1") || errors.Is(err, ErrNotHeld) {
-				t.Errorf("error %v", err)
-			}
+			assert.GreaterOrEqual(t, time.Since(start), 300*time.Millisecond)
+			assert.LessOrEqual(t, time.Since(start), soon)
+			assert.ErrorContains(t, err, "0 of 1")
+			assert.NotErrorIs(t, err, ErrNotHeld)
 			b.mustBe(errorOf(l.TryLock(owner, 0, time.Minute)), ErrNotSynced)
-			if n, err := l.HoldCount(owner); n != 0 || err != nil {
-				t.Errorf("%d levels, %v", n, err)
-			}
+			n, err = l.HoldCount(owner)
+			assert.NoError(t, err)
+			assert.Zero(t, n, "levels")
 			testredis.Await(b, "it was given back", soon, func() bool { return len(b.keys()) == 0 })
 			b.tries(unsynced, true)
 			b.must(unsynced.Unlock(ctx))
@@ -68,7 +66,7 @@ func TestSyncedReplicas(t *testing.T) {
 			case <-guarded.Done():
 				b.mustBe(context.Cause(guarded), ErrLockLost)
 			case <-time.After(clusterSoon):
-				t.Error("renewals count that no replica has confirmed")
+				assert.Fail(t, "renewals count that no replica has confirmed")
 			}
 			b.mustBe(l.Unlock(owner), ErrLockLost)
 			master.AcceptReplicas()
@@ -115,8 +113,8 @@ func TestSyncedReplicasWithoutWait(t *testing.T) {
 				l := newLock(b.client(WithSyncedReplicas(1, 20*time.Millisecond)), b.name)
 				err := l.Lock(ctx)
 				b.mustBe(err, ErrNotSynced)
-				if name != "no replica" && !strings.Contains(err.Error(), "WAIT") {
-					t.Errorf("%s: error %v", kind, err)
+				if name != "no replica" {
+					assert.ErrorContains(t, err, "WAIT", kind)
 				}
 				b.isLocked(l, false)
 			}
@@ -141,35 +139,25 @@ func TestSentinelFailovers(t *testing.T) {
 			}
 			rdb := s.Client(func(o *redis.FailoverOptions) { o.MaxRetries = -1 })
 			c, err := New(rdb, opts...)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			before, late := c.NewLock(name+"-before"), c.NewLock(name+"-late")
-			if err := before.Lock(ctx); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, before.Lock(ctx))
 			old := s.Master()
 			old.AwaitReplicas("waited", 2)
 			old.RefuseReplicas() // what a slow network does to the last writes before a crash
 			err = late.Lock(ctx)
 			held := err == nil
 			if err != nil {
-				if !errors.Is(err, ErrNotSynced) {
-					t.Fatal(err)
-				}
+				require.ErrorIs(t, err, ErrNotSynced)
 				refused++
 			}
 			master := s.Failover()
 			there := func(name string) bool { return master.Client().Exists(ctx, name).Val() == 1 }
-			if !there(before.Name()) {
-				t.Errorf("synced %v: a lock was lost that all replicas had", synced)
-			}
+			assert.True(t, there(before.Name()), "synced %v: a lock was lost that all replicas had", synced)
 			if held && !there(late.Name()) {
 				lost[synced]++
 			}
-			if err := c.Close(); err != nil {
-				t.Error(err)
-			}
+			assert.NoError(t, c.Close())
 			_ = rdb.Close()
 			if i+1 < *failovers {
 				old.Restart()
@@ -178,9 +166,8 @@ func TestSentinelFailovers(t *testing.T) {
 		}
 		t.Logf("synced %v: %d failovers, %d locks lost, %d refused", synced, *failovers, lost[synced], refused)
 	}
-	if lost[false] != *failovers || lost[true] != 0 {
-		t.Errorf("lost without synced replicas %d, with %d, of %d", lost[false], lost[true], *failovers)
-	}
+	assert.Equal(t, *failovers, lost[false], "locks lost without synced replicas")
+	assert.Zero(t, lost[true], "locks lost with synced replicas")
 }
 
 // A failover sets the counter back with everything else: the next token is greater all the same.
@@ -211,16 +198,12 @@ func TestTokensAfterAFailover(t *testing.T) {
 				for range 5 {
 					last = token()
 				}
-				if last <= first {
-					t.Errorf("token %d after %d", last, first)
-				}
+				assert.Greater(t, last, first, "tokens")
 				testredis.Await(t, "the clock of Redis goes on", soon, func() bool { // a failover takes longer
 					return b.rdb.Time(ctx).Val().UnixMicro() > last
 				})
 				b.must(b.rdb.Set(ctx, tokenKey(b.name), replicated, 0).Err())
-				if next := token(); next <= last {
-					t.Errorf("token %d after %d", next, last)
-				}
+				assert.Greater(t, token(), last, "tokens")
 			})
 		})
 	}
@@ -237,9 +220,9 @@ func TestSyncedReplicasBusy(t *testing.T) {
 		l := newLock(b.client(WithSyncedReplicas(1, 2*time.Second)), b.name+kind)
 		start := time.Now()
 		ok, err := l.TryLock(ctx, 0, 0)
-		if took := time.Since(start); ok || err != nil || took > time.Second {
-			t.Errorf("%s: %v, %v after %v", kind, ok, err, took)
-		}
+		assert.NoError(t, err, kind)
+		assert.False(t, ok, kind)
+		assert.LessOrEqual(t, time.Since(start), time.Second, kind)
 		b.must(held.Unlock(ctx))
 	}
 }
