@@ -136,11 +136,10 @@ func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...lockT
 	p.span = startSpan(e, ctx, locks, o)
 	err := errGivenBack
 	for err == errGivenBack {
-		a := &acquisition{waitOptions: p, engine: e, owner: o, request: r, locks: locks}
-		if err = a.take(); err != nil {
-			p = a.waitOptions
-			err = withHolder(e, &p, locks, o, r, err)
-		}
+		err = e.take(&p, o, r, locks)
+	}
+	if err != nil {
+		err = withHolder(e, p, locks, o, r, err)
 	}
 	p.span.finish(err)
 	if err == errTimeUp { // not errors.Is: an error that wraps errTimeUp has a reason to report
@@ -149,45 +148,54 @@ func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...lockT
 	return err == nil, err
 }
 
-// take makes all locks the caller's, or none.
-func (a *acquisition) take() error {
-	if len(a.locks) > 1 {
-		a.group = a.engine.newGroup(a.locks, a.owner, a.request)
-		a.names = a.group.names
+// take makes all locks the caller's, or none. A caller that is handed its lock needs no acquisition: an object
+// on the heap for each handover costs as much as all the rest of it.
+func (e *engine) take(p *waitOptions, o owner, r request, locks []lockType) error {
+	if len(locks) > 1 {
+		a := &acquisition{waitOptions: *p, engine: e, owner: o, request: r, locks: locks}
+		a.group = e.newGroup(locks, o, r)
 		defer a.group.end()
-	} else {
-		n := a.engine.use(a.locks[0].id().name)
-		defer n.done()
-		if a.locks[0].otherHalf() != (lockID{}) {
-			a.changed = make(chan struct{}, 1)
-		}
-		h, holds, err := a.enter(n)
-		if holds || err != nil {
-			return err
-		}
-		defer h.unlockHold()
-		a.oneName[0], a.oneWant[0] = n, want{hold: h}
-		a.names, a.wants = a.oneName[:], a.oneWant[:]
-		if err := a.wants[0].prepare(a.request); err != nil {
-			return err
-		}
-		if h.takesOver { // the record exists already
-			a.unknown = 1
-		}
+		a.names = a.group.names
+		return a.finish(p)
 	}
+	n := e.use(locks[0].id().name)
+	defer n.done()
+	if locks[0].otherHalf() != (lockID{}) {
+		p.changed = make(chan struct{}, 1)
+	}
+	h, holds, err := n.enter(p, locks[0], o, r)
+	if holds || err != nil {
+		return err
+	}
+	defer h.unlockHold()
+	a := &acquisition{waitOptions: *p, engine: e, owner: o, request: r, locks: locks}
+	a.oneName[0], a.oneWant[0] = n, want{hold: h}
+	a.names, a.wants = a.oneName[:], a.oneWant[:]
+	if err := a.wants[0].prepare(r); err != nil {
+		return err
+	}
+	if h.takesOver { // the record exists already
+		a.unknown = 1
+	}
+	return a.finish(p)
+}
+
+// finish runs the acquisition of a caller with these options.
+func (a *acquisition) finish(p *waitOptions) error {
 	res, err := a.run()
 	a.span.asked(a.wants)
-	return a.conclude(res, err)
+	err = a.conclude(res, err)
+	p.obstacle = a.obstacle
+	return err
 }
 
 // enter returns the hold of the caller, with the owner mutex of the hold; or says that the lock was handed to the caller.
-func (a *acquisition) enter(n *name) (h *hold, holds bool, err error) {
-	b := a.locks[0]
-	in, err := n.admit(&a.waitOptions, b, a.owner, a.request.lease > 0)
+func (n *name) enter(p *waitOptions, b lockType, o owner, r request) (h *hold, holds bool, err error) {
+	in, err := n.admit(p, b, o, r.lease > 0)
 	if err != nil || in.hold != nil {
 		return in.hold, in.holds, err
 	}
-	h, err = n.lockHold(&a.waitOptions, b, a.owner, true)
+	h, err = n.lockHold(p, b, o, true)
 	return h, false, err
 }
 

@@ -15,11 +15,12 @@ import (
 	"slices"
 	"strconv"
 	"sync"
+	"sync/atomic"
 )
 
 // A nameTable has the names that are in use.
 type nameTable struct {
-	mu     sync.Mutex // guards below, and the users of all names; a leaf
+	mu     sync.Mutex // guards below; a leaf
 	names  map[string]*name
 	closed bool
 }
@@ -28,7 +29,7 @@ type nameTable struct {
 type name struct {
 	engine *engine
 	text   string
-	users  int // calls, registered holds, and registered wait queues
+	users  atomic.Int64 // calls, registered holds, and registered wait queues; it leaves 0 with the mutex of the table alone
 
 	mu     sync.Mutex // guards below, and the fields of holds, wait queues and records that say so
 	closed bool       // the Client is
@@ -47,24 +48,22 @@ func (e *engine) use(text string) *name {
 		n = &name{engine: e, text: text, closed: t.closed}
 		t.names[text] = n
 	}
-	n.users++
+	n.users.Add(1)
 	return n
 }
 
 // keep adds a user to a name that is in use.
-func (n *name) keep() {
-	t := &n.engine.table
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	n.users++
-}
+func (n *name) keep() { n.users.Add(1) }
 
 // done removes a user. The last user removes the name from the table.
 func (n *name) done() {
+	if n.users.Add(-1) > 0 {
+		return
+	}
 	t := &n.engine.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n.users--; n.users == 0 {
+	if n.users.Load() == 0 && t.names[n.text] == n { // else it has come into use again, or is removed already
 		delete(t.names, n.text)
 	}
 }

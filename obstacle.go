@@ -72,7 +72,7 @@ func (p *waitOptions) sees(o *obstacle) {
 
 // withHolder adds to err, which ended the wait of o for locks, the lock that is in the way and its holder, where they
 // are known.
-func withHolder[L description](e *engine, p *waitOptions, locks []L, o owner, r request, err error) error {
+func withHolder[L description](e *engine, p waitOptions, locks []L, o owner, r request, err error) error {
 	if err == nil || err == errTimeUp {
 		return err
 	}
@@ -90,7 +90,7 @@ func withHolder[L description](e *engine, p *waitOptions, locks []L, o owner, r 
 }
 
 // inTheWay says which lock o waited for, and who has it; "" where this is not known.
-func inTheWay[L description](e *engine, p *waitOptions, locks []L, o owner) (name, who string) {
+func inTheWay[L description](e *engine, p waitOptions, locks []L, o owner) (name, who string) {
 	for _, l := range locks {
 		if who = e.holderHere(l, o); who != "" {
 			return l.id().name, who

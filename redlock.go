@@ -199,7 +199,7 @@ func (l *redLock) take(ctx context.Context, o owner, r request) (bool, error) {
 	for err == errGivenBack {
 		err = l.takeOnce(p, n, o, r)
 	}
-	err = withHolder(e, p, self, o, r, err)
+	err = withHolder(e, *p, self, o, r, err)
 	p.span.finish(err)
 	if err == errTimeUp {
 		return false, nil
