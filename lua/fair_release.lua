@@ -25,14 +25,4 @@ end
 
 evict_dead(queue, timeouts, heartbeats, now_ms(), heartbeat_ttl)
 
-if held and left ~= '0' then
-    note_levels(lock, field, left)
-    return {1, 0, 0}
-end
-if held then
-    redis.call('del', lock)
-end
-if redis.call('exists', lock) == 0 then
-    wake_first(queue, channel, how)
-end
-return {held and 1 or -1, 0, 0}
+return give_back(lock, field, held, left, queue, channel, how)

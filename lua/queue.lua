@@ -10,6 +10,7 @@
 --
 -- Defines  leave_queue(queue, timeouts, heartbeats, waiter)        removes a waiter.
 -- Defines  wake_first(queue, channel, how)                         sends a message to the first waiter.
+-- Defines  give_back(lock, field, held, left, queue, channel, how)    leaves so many levels; the last frees the lock.
 -- Defines  evict_dead(queue, timeouts, heartbeats, now, ttl)       removes dead waiters, and returns whether there were any.
 -- Defines  shift_timeouts(queue, timeouts, place, wait_timeout)    shortens the timeouts from this place on.
 
@@ -27,6 +28,22 @@ local function wake_first(queue, channel, how)
     if first then
         announce(how, channel .. first, '0')
     end
+end
+
+-- The end of a release and of an undo, and their reply. held says whether the lock has the field. If the lock is
+-- free afterwards, the first waiter is woken.
+local function give_back(lock, field, held, left, queue, channel, how)
+    if held and left ~= '0' then
+        note_levels(lock, field, left)
+        return {1, 0, 0}
+    end
+    if held then
+        redis.call('del', lock)
+    end
+    if redis.call('exists', lock) == 0 then
+        wake_first(queue, channel, how)
+    end
+    return {held and 1 or -1, 0, 0}
 end
 
 -- Removes relock waiters whose heartbeat has expired. At the head of the queue it also removes other waiters
