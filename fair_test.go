@@ -177,7 +177,8 @@ func TestFairCrashedWaitersAreEvictedInSeconds(t *testing.T) {
 	b.must(held.Lock(ctx))
 	crashing, cancel := context.WithCancel(ctx)
 	defer cancel()
-	doomed, alive := b.shaky(), b.client()
+	doomed := b.shaky(WithWatchdogTimeout(30 * time.Second)) // so that its waiters do not give up before they are evicted
+	alive := b.client()
 	q.join(crashing, doomed.NewFairLock(b.name), "crashed 1")
 	q.join(ctx, alive.NewFairLock(b.name), "1")
 	q.join(crashing, doomed.NewFairLock(b.name), "crashed 2")
