@@ -180,12 +180,12 @@ func (e *engine) take(p *waitOptions, o owner, r request, locks []lockType) erro
 	return a.finish(p)
 }
 
-// finish runs the acquisition of a caller with these options.
+// finish runs the acquisition of a caller with these options, and leaves it what was seen and used up of them.
 func (a *acquisition) finish(p *waitOptions) error {
 	res, err := a.run()
 	a.span.asked(a.wants)
 	err = a.conclude(res, err)
-	p.obstacle = a.obstacle
+	*p = a.waitOptions
 	return err
 }
 

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	unlockTime = 5 * time.Second // how long Unlock and an undo take at most
-	clearPause = time.Second     // before a record that could not be cleared is cleared again
+	unlockTime = send.ConnectTime // how long Unlock and an undo take at most
+	clearPause = time.Second      // before a record that could not be cleared is cleared again
 )
 
 // release gives back one level. It ignores the end of ctx, and works after Close.
