@@ -412,7 +412,7 @@ func TestFaultFailedRenewalIsRepeated(t *testing.T) {
 // Row 41: a renewal that runs after the release renews no other owner's hold and leaves nothing.
 func TestFaultLateRenewalCreatesNoRecord(t *testing.T) {
 	t.Parallel()
-	for _, taken := range []bool{true, false} { // by the next holder meanwhile; or nobody has it
+	for _, taken := range []bool{true, false} { // whether a next holder has taken the lock meanwhile
 		t.Run(map[bool]string{true: "taken", false: "free"}[taken], func(t *testing.T) {
 			onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
 				ctx := context.Background()
