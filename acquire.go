@@ -90,7 +90,6 @@ type acquisition struct {
 	engine  *engine
 	owner   owner
 	request request
-	locks   []lockType
 
 	group *group // of several locks; nil: there is one
 	names names  // of the locks
@@ -152,7 +151,7 @@ func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...lockT
 // on the heap for each handover costs as much as all the rest of it.
 func (e *engine) take(p *waitOptions, o owner, r request, locks []lockType) error {
 	if len(locks) > 1 {
-		a := &acquisition{waitOptions: *p, engine: e, owner: o, request: r, locks: locks}
+		a := &acquisition{waitOptions: *p, engine: e, owner: o, request: r}
 		a.group = e.newGroup(locks, o, r)
 		defer a.group.end()
 		a.names = a.group.names
@@ -160,15 +159,13 @@ func (e *engine) take(p *waitOptions, o owner, r request, locks []lockType) erro
 	}
 	n := e.use(locks[0].id().name)
 	defer n.done()
-	if locks[0].otherHalf() != (lockID{}) {
-		p.changed = make(chan struct{}, 1)
-	}
+	p.changed = nil
 	h, holds, err := n.enter(p, locks[0], o, r)
 	if holds || err != nil {
 		return err
 	}
 	defer h.unlockHold()
-	a := &acquisition{waitOptions: *p, engine: e, owner: o, request: r, locks: locks}
+	a := &acquisition{waitOptions: *p, engine: e, owner: o, request: r}
 	a.oneName[0], a.oneWant[0] = n, want{hold: h}
 	a.names, a.wants = a.oneName[:], a.oneWant[:]
 	if err := a.wants[0].prepare(r); err != nil {

@@ -32,7 +32,7 @@ type group struct {
 // newGroup begins an acquisition. The caller must call end.
 func (e *engine) newGroup(bs []lockType, o owner, r request) *group {
 	g := &group{
-		engine: e, names: e.useAll(bs), owner: o, request: r, locks: bs,
+		engine: e, names: e.useAll(bs), owner: o, request: r, locks: slices.Clone(bs), // Clone: a caller of one lock needs no slice on the heap
 		changed: make(chan struct{}, 1),
 		fresh:   make([]*hold, len(bs)), asked: make([]want, len(bs)), again: make([]want, len(bs)),
 	}

@@ -1,5 +1,7 @@
 package relock
 
+import "time"
+
 // Handover: how a lock passes from one goroutine of this process to the next without
 // a round trip.
 //
@@ -10,7 +12,8 @@ package relock
 // handOverLocked hands the lock of h, one level of which is being given back, to the first waiter if
 // that waiter can have the lock, and says whether it did.
 func (h *hold) handOverLocked() bool {
-	next := h.successorLocked()
+	now := h.name.engine.watchdog.now()
+	next := h.successorLocked(now)
 	if next == nil || len(h.guards) > 0 { // guards that were made while earlier ones were ended: a real release ends them
 		return false
 	}
@@ -25,7 +28,7 @@ func (h *hold) handOverLocked() bool {
 		next.field, r.handedOn = r.field, true
 		n.engine.watchdog.remove(&r.lease)
 	} else {
-		r.joinLocked(next, n.engine.watchdog.now())
+		r.joinLocked(next, now)
 		next.owner.Release()
 		next.uncollected = true
 	}
@@ -34,19 +37,19 @@ func (h *hold) handOverLocked() bool {
 }
 
 // successorLocked is the hold that the lock of h may be handed to, or nil. A level of h is being given back.
-func (h *hold) successorLocked() *hold {
+func (h *hold) successorLocked(now time.Duration) *hold {
 	n, g, r := h.name, h.queue, h.record
 	e := n.engine
 	if n.closed || g == nil || g.First() == nil || h.state != holding || h.levels > 1 || h.leaseUncertain || r.ended {
 		return nil
 	}
-	next, left := g.First().Value, e.watchdog.left(&r.lease)
+	next, left := g.First().Value, r.lease.leftAt(now)
 	switch {
-	case next == nil, !g.turns.mayHandOver(e.watchdog.now(), e.pace()):
+	case next == nil, !g.turns.mayHandOver(now, e.pace()):
 		return nil
 	case h.named, n.otherHalfLocked(h) != nil, n.otherHalfLocked(next) != nil:
 		return nil // an attempt on the other half by this field would be granted beside the successor
-	case !e.watchdog.renews(&r.lease), !r.isKeptLocked(), left > e.watchdogTimeout:
+	case !e.watchdog.renews(&r.lease), !r.isKeptLocked(now), left > e.watchdogTimeout:
 		return nil // an explicit lease belongs to its owner alone
 	}
 	return next
@@ -70,17 +73,17 @@ func (n *name) admit(p *waitOptions, b lockType, o owner, explicit bool) (admitt
 	}
 	switch {
 	case admission == independent, admission == shared && explicit:
-		return n.admitFirstLocked(n.newHoldLocked(b, key, p.changed), nil), nil
+		return n.admitFirstLocked(n.newHoldLocked(b, key, p.changes(b)), nil), nil
 	case admission == shared:
 		return n.shareLocked(p, b, key)
 	}
 	switch g := n.queueLocked(key.id); {
 	case g.TryEnter():
-		return n.admitFirstLocked(n.newHoldLocked(b, key, p.changed), g), nil
+		return n.admitFirstLocked(n.newHoldLocked(b, key, p.changes(b)), g), nil
 	case p.NoWait || explicit:
 		return admitted{}, nil
 	default:
-		return n.enqueueLocked(p, g, n.newHoldLocked(b, key, p.changed))
+		return n.enqueueLocked(p, g, n.newHoldLocked(b, key, p.changes(b)))
 	}
 }
 
@@ -98,7 +101,7 @@ func (n *name) enqueueLocked(p *waitOptions, g *waitQueue, h *hold) (admitted, e
 	case h.handedOver: // checked before err: no other caller can release this hold
 		p.span.ends(PathHandover)
 		h.uncollected = false
-		if !h.takesOver && h.state != over && !h.record.isKeptLocked() {
+		if !h.takesOver && h.state != over && !h.record.isKeptLocked(n.engine.watchdog.now()) {
 			return n.refuseLocked(h), nil
 		}
 		return admitted{hold: h, holds: !h.takesOver}, nil
@@ -134,7 +137,7 @@ func (n *name) refuseLocked(h *hold) admitted {
 	if h.state == lost {
 		h.levels--
 	} else {
-		_, last, guards = h.giveBackLocked()
+		_, last, guards = h.endLevelLocked()
 	}
 	if shares {
 		return admitted{}

@@ -108,16 +108,30 @@ func (h *hold) withName(loss error) error {
 // lockHold finds the hold that o has on the lock, and keeps other callers of o away from it
 // until unlockHold. Where there is none, it makes a fresh hold if makeOne is set, and else returns nil.
 func (n *name) lockHold(p *waitOptions, b description, o owner, makeOne bool) (*hold, error) {
-	key := holdKey{b.id(), o}
 	n.mu.Lock()
 	defer n.mu.Unlock()
+	return n.lockHoldLocked(p, b, o, makeOne)
+}
+
+// lockHoldLocked is lockHold for callers with the mutex. It lets go of the mutex while it waits.
+func (n *name) lockHoldLocked(p *waitOptions, b description, o owner, makeOne bool) (*hold, error) {
+	key := holdKey{b.id(), o}
 	for {
 		h := n.holds.get(key)
 		switch {
 		case h == nil && makeOne:
-			return n.newHoldLocked(b, key, p.changed), nil
+			return n.newHoldLocked(b, key, p.changes(b)), nil
 		case h == nil || h.state == fresh && !makeOne:
 			return nil, nil
+		}
+		if h.owner.TryEnter() {
+			if n.usableLocked(h, makeOne) {
+				return h, nil
+			}
+			continue
+		}
+		if p == nil {
+			return nil, errTimeUp
 		}
 		patient := *p
 		if other := n.otherHalfLocked(h); h.state == holding || other != nil && other.state == holding {
@@ -130,15 +144,23 @@ func (n *name) lockHold(p *waitOptions, b description, o owner, makeOne bool) (*
 		if err != nil {
 			return nil, err
 		}
-		n.expireLocked(h)
-		if makeOne && h.forgottenLocked() {
-			n.forgetLocked(h)
-		}
-		if h.registered {
+		if n.usableLocked(h, makeOne) {
 			return h, nil
 		}
-		h.owner.Release() // the hold is over: look again
 	}
+}
+
+// usableLocked says whether h can be used by the caller, which has its owner mutex. It returns the mutex of a hold
+// that is over, or is to be forgotten because an acquire begins.
+func (n *name) usableLocked(h *hold, acquires bool) bool {
+	n.expireLocked(h)
+	if acquires && h.forgottenLocked() {
+		n.forgetLocked(h)
+	}
+	if !h.registered {
+		h.owner.Release()
+	}
+	return h.registered
 }
 
 // unlockHold releases the owner mutex: the next caller of the owner may use the hold.

@@ -208,32 +208,40 @@ func (e *engine) newField(o owner) string {
 // A holdSet is the holds of a name by their keys. Most names have one hold, which needs no map.
 type holdSet struct {
 	one  *hold
-	more map[holdKey]*hold
+	more map[heldKey]*hold
 }
+
+// A heldKey is a holdKey without the name, which is the same for all holds of a name.
+type heldKey struct {
+	half  string
+	owner owner
+}
+
+func (k *holdKey) held() heldKey { return heldKey{k.id.half, k.owner} }
 
 func (s *holdSet) get(key holdKey) *hold {
 	if s.one != nil && s.one.key == key {
 		return s.one
 	}
-	return s.more[key]
+	return s.more[key.held()]
 }
 
 func (s *holdSet) put(h *hold) {
-	if s.one == nil && s.more[h.key] == nil {
+	if s.one == nil && s.more[h.key.held()] == nil {
 		s.one = h
 		return
 	}
 	if s.more == nil {
-		s.more = make(map[holdKey]*hold)
+		s.more = make(map[heldKey]*hold)
 	}
-	s.more[h.key] = h
+	s.more[h.key.held()] = h
 }
 
 func (s *holdSet) remove(h *hold) {
 	if s.one != nil && s.one.key == h.key {
 		s.one = nil
 	} else {
-		delete(s.more, h.key)
+		delete(s.more, h.key.held())
 	}
 }
 

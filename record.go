@@ -86,9 +86,8 @@ func (r *record) holdsNow() []*hold {
 }
 
 // isKeptLocked says whether further holds may rely on r: it is trusted for longer than a moment.
-func (r *record) isKeptLocked() bool {
-	e := r.name.engine
-	return !r.ended && lasts(e.watchdog.left(&r.lease), trust(e.watchdogTimeout))
+func (r *record) isKeptLocked(now time.Duration) bool {
+	return !r.ended && lasts(r.lease.leftAt(now), trust(r.name.engine.watchdogTimeout))
 }
 
 // recordEnd is when the lease of the record of h is over at the latest. A renewal may be under way.

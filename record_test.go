@@ -161,7 +161,7 @@ func TestRecordEndsOnce(t *testing.T) {
 		e.shares(2)
 		var shared *record
 		kept := func() (kept bool) {
-			shared.name.locked(func() { kept = shared.isKeptLocked() })
+			shared.name.locked(func() { kept = shared.isKeptLocked(e.watchdog.now()) })
 			return kept
 		}
 		e.holdOf(e.shared().id(), 1, func(h *hold) { shared = h.record })
@@ -188,7 +188,7 @@ func TestRecordIsKeptWhileItIsTrusted(t *testing.T) {
 			trusted := e.watchdog.left(&h.record.lease)
 			for left, want := range map[time.Duration]bool{trusted: true, time.Millisecond: false, 0: false, -time.Second: false} {
 				h.record.lease.until.Store(int64(e.watchdog.now() + left))
-				assert.Equal(t, want, h.record.isKeptLocked(), "with %v left", left)
+				assert.Equal(t, want, h.record.isKeptLocked(e.watchdog.now()), "with %v left", left)
 			}
 			h.record.lease.until.Store(int64(e.watchdog.now() + trusted))
 		})

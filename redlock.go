@@ -434,18 +434,18 @@ func (l *redLock) giveBack(ctx context.Context, o owner) error {
 	defer n.done()
 	// Each node takes up to unlockTime, and then reports its error.
 	p := &waitOptions{Wait: send.Wait{Ctx: o.in(context.WithoutCancel(ctx)), Deadline: time.Now().Add(unlockTime + send.MinWait)}}
-	h, err := n.lockHold(p, l, o, false)
-	if err != nil {
+	back, err := n.giveBack(p, l, o)
+	h, left := back.hold, back.left
+	switch {
+	case err != nil:
 		return l.giveBackAside(p, n, o, unconfirmed(err))
-	}
-	if h == nil {
+	case h == nil:
 		return n.notHeldError(l.id(), o)
-	}
-	loss := h.lossOf() // lockHold has looked at the clock
-	left, last := h.giveBack()
-	if loss != nil || left == 0 && !last { // after a loss, redHold.lost has given back the rest
+	case back.done:
+		return nil
+	case back.loss != nil: // redHold.lost has given back the rest
 		h.unlockHold()
-		return loss
+		return back.loss
 	}
 	there, err := l.setLevels(p, h, left)
 	switch {

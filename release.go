@@ -28,29 +28,37 @@ func (e *engine) release(ctx context.Context, b lockType, o owner) error {
 	defer e.workers.end()
 	n := e.use(b.id().name)
 	defer n.done()
-	p := waitOptions{Wait: send.Wait{Ctx: ctx, Deadline: time.Now().Add(unlockTime), Inline: true}}
-	if ctx.Done() != nil {
-		p.Ctx = context.WithoutCancel(ctx)
+	back, err := n.giveBack(nil, b, o)
+	var p waitOptions // from the first wait on
+	if err == errTimeUp {
+		p = releaseOptions(ctx)
+		back, err = n.giveBack(&p, b, o)
 	}
-	h, err := n.lockHold(&p, b, o, false)
-	if err != nil { // another caller of the owner waits for Redis
-		return n.releaseUnconfirmed(ctx, b, o, unconfirmed(err))
-	}
-	if h == nil {
-		return n.notHeldError(b.id(), o)
-	}
-	loss := h.lossOf() // lockHold has looked at the clock
-	left, last := h.giveBack()
+	h := back.hold
 	switch {
-	case loss != nil && (left > 0 || errors.Is(loss, errGone)):
-		h.unlockHold()
-		return loss
-	case left == 0 && !last: // the hold was handed over, or other holds share the record
-		h.unlockHold()
+	case err != nil: // another caller of the owner waits for Redis
+		return n.releaseUnconfirmed(ctx, b, o, unconfirmed(err))
+	case h == nil:
+		return n.notHeldError(b.id(), o)
+	case back.done: // the hold was handed over, or other holds share the record
 		e.observeRelease(ctx, h, 0, nil)
 		return nil
+	case back.loss != nil && (back.left > 0 || errors.Is(back.loss, errGone)):
+		h.unlockHold()
+		return back.loss
 	}
-	return h.releaseRecord(ctx, &p, left, loss)
+	if p.Ctx == nil {
+		p = releaseOptions(ctx)
+	}
+	return h.releaseRecord(ctx, &p, back.left, back.loss)
+}
+
+// releaseOptions are the limits of an Unlock, which ignores the end of ctx.
+func releaseOptions(ctx context.Context) waitOptions {
+	if ctx.Done() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	return waitOptions{Wait: send.Wait{Ctx: ctx, Deadline: time.Now().Add(unlockTime), Inline: true}}
 }
 
 // releaseUnconfirmed gives back one level without Redis, because of err.
@@ -145,28 +153,67 @@ func unconfirmed(err error) error {
 	return fmt.Errorf("not confirmed: the release goes on in the background until the record is gone or its lease is over: %w", err)
 }
 
-// giveBack takes one level from the hold. With the last level it hands the lock over, or ends the hold in this
-// process. It returns the levels that are left, and whether the caller has to release the record.
-func (h *hold) giveBack() (left int, last bool) {
-	n := h.name
+// A givenBack is a level that an owner has given back in this process.
+type givenBack struct {
+	hold *hold
+	left int   // levels
+	loss error // of the hold, before; or nil
+	done bool  // Redis need not know. If it is false, the caller has the owner mutex of the hold.
+}
+
+// giveBack gives back one level of the hold that o has on b; the hold is nil where there is none. Where another caller
+// of o uses the hold, it waits as p allows; if p is nil, it returns errTimeUp.
+func (n *name) giveBack(p *waitOptions, b description, o owner) (g givenBack, err error) {
 	n.mu.Lock()
-	if len(h.guards) > 0 && h.successorLocked() != nil { // the guards end before the successor holds the lock
-		guards := h.takeGuardsLocked()
-		n.mu.Unlock()
-		endGuards(guards, nil)
-		n.mu.Lock()
+	defer n.mu.Unlock()
+	h, err := n.lockHoldLocked(p, b, o, false) // it looks at the clock
+	if h == nil {
+		return g, err
 	}
-	var guards []*guardEnd
-	if !h.handOverLocked() {
-		left, last, guards = h.giveBackLocked()
+	g = givenBack{hold: h, loss: h.loss}
+	left, last := h.giveBackLocked()
+	g.left, g.done = left, g.loss == nil && left == 0 && !last
+	if g.done {
+		h.unlockHoldLocked()
 	}
-	n.mu.Unlock()
-	endGuards(guards, nil)
+	return g, nil
+}
+
+// giveBack takes one level from the hold. It returns the levels that are left, and whether the caller has
+// to release the record.
+func (h *hold) giveBack() (left int, last bool) {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	return h.giveBackLocked()
+}
+
+// giveBackLocked is giveBack for callers with the mutex. With the last level it hands the lock over, or ends
+// the hold in this process. It lets go of the mutex while it ends guards.
+func (h *hold) giveBackLocked() (left int, last bool) {
+	if len(h.guards) > 0 && h.successorLocked(h.name.engine.watchdog.now()) != nil { // the guards end before the successor holds the lock
+		h.endGuardsLocked(h.takeGuardsLocked())
+	}
+	if h.handOverLocked() {
+		return 0, false
+	}
+	left, last, guards := h.endLevelLocked()
+	h.endGuardsLocked(guards)
 	return left, last
 }
 
-// giveBackLocked is giveBack without a handover. It also returns the guards that the caller has to end.
-func (h *hold) giveBackLocked() (left int, last bool, guards []*guardEnd) {
+// endGuardsLocked ends guards. It lets go of the mutex meanwhile.
+func (h *hold) endGuardsLocked(guards []*guardEnd) {
+	if len(guards) == 0 {
+		return
+	}
+	h.name.mu.Unlock()
+	defer h.name.mu.Lock()
+	endGuards(guards, nil)
+}
+
+// endLevelLocked takes one level from the hold, and ends the hold with the last level. It also returns the guards
+// that the caller has to end.
+func (h *hold) endLevelLocked() (left int, last bool, guards []*guardEnd) {
 	if h.state != over {
 		h.levels--
 		left = h.levels

@@ -1,5 +1,7 @@
 package relock
 
+import "time"
+
 // Sharing: how readers of this process have one record in Redis together.
 //
 // Rules: one contender of a name goes to Redis. When its attempt is granted, the waiters behind it
@@ -15,9 +17,9 @@ func (n *name) shareLocked(p *waitOptions, b lockType, key holdKey) (admitted, e
 		return admitted{}, nil
 	}
 	g := n.queueLocked(key.id)
-	if r := g.shared; r != nil && r.isOpenLocked() {
-		h := n.newHoldLocked(b, key, p.changed)
-		r.joinLocked(h, n.engine.watchdog.now())
+	if r, now := g.shared, n.engine.watchdog.now(); r != nil && r.isOpenLocked(now) {
+		h := n.newHoldLocked(b, key, nil)
+		r.joinLocked(h, now)
 		h.owner.Release()
 		return admitted{hold: h, holds: true}, nil
 	}
@@ -27,32 +29,31 @@ func (n *name) shareLocked(p *waitOptions, b lockType, key holdKey) (admitted, e
 		n.dropQueueLocked(g)
 		return admitted{}, nil
 	case g.TryEnter():
-		return n.admitFirstLocked(n.newHoldLocked(b, key, p.changed), g), nil
+		return n.admitFirstLocked(n.newHoldLocked(b, key, p.changes(b)), g), nil
 	}
-	return n.enqueueLocked(p, g, n.newHoldLocked(b, key, p.changed))
+	return n.enqueueLocked(p, g, n.newHoldLocked(b, key, p.changes(b)))
 }
 
 // isOpenLocked says whether newcomers may share r.
-func (r *record) isOpenLocked() bool {
-	e := r.name.engine
-	return e.watchdog.now()-r.since < e.pace().slice && r.isKeptLocked()
+func (r *record) isOpenLocked(now time.Duration) bool {
+	return now-r.since < r.name.engine.pace().slice && r.isKeptLocked(now)
 }
 
 // openLocked lets the waiters in the wait queue of h share its record, and newcomers too while the
 // record is young. The waiters share also an older record, because h asked for them: a request may
 // take longer than a slice, and then one waiter after the other would send a request of its own.
 func (h *hold) openLocked() {
-	n, g, r := h.name, h.queue, h.record
+	n, g, r, now := h.name, h.queue, h.record, h.name.engine.watchdog.now()
 	if g == nil || h.lock.admission() != shared {
 		return
 	}
-	if r.isKeptLocked() && n.otherHalfLocked(h) == nil { // else the owner is a writer too, and no other owner may read
-		if r.isOpenLocked() {
+	if r.isKeptLocked(now) && n.otherHalfLocked(h) == nil { // else the owner is a writer too, and no other owner may read
+		if r.isOpenLocked(now) {
 			g.shared = r
 		}
 		for _, w := range g.All() {
 			if next := w.Value; n.otherHalfLocked(next) == nil {
-				r.joinLocked(next, n.engine.watchdog.now())
+				r.joinLocked(next, now)
 				next.owner.Release()
 				next.uncollected, next.handedOver = true, true
 				g.Remove(w)

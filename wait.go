@@ -25,6 +25,14 @@ func (e *engine) waitOptionsFor(ctx context.Context) *waitOptions {
 	return &waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.closed, Inline: true}}
 }
 
+// changes is the channel that wakes the caller when its owner comes to hold the other half of b; nil: b has none.
+func (p *waitOptions) changes(b description) chan struct{} {
+	if p.changed == nil && b.otherHalf() != (lockID{}) {
+		p.changed = make(chan struct{}, 1)
+	}
+	return p.changed
+}
+
 // sleep returns nil when one of the channels is ready or d has passed (0: no limit), or the
 // reason why there is no more time.
 func (p *waitOptions) sleep(wake, ready <-chan struct{}, d time.Duration) error {

@@ -186,7 +186,10 @@ func (w *watchdog) settle(l *lease, end time.Time, exact bool) {
 func (w *watchdog) end(l *lease) time.Time { return w.epoch.Add(time.Duration(l.until.Load())) }
 
 // left is how long l is trusted from now on; negative: it has ended.
-func (w *watchdog) left(l *lease) time.Duration { return time.Duration(l.until.Load()) - w.now() }
+func (w *watchdog) left(l *lease) time.Duration { return l.leftAt(w.now()) }
+
+// leftAt is how long l is trusted from now on, where now was read from the watchdog.
+func (l *lease) leftAt(now time.Duration) time.Duration { return time.Duration(l.until.Load()) - now }
 
 // watches says whether l is watched: it was not removed, and has not ended.
 func (w *watchdog) watches(l *lease) bool {
