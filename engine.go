@@ -84,10 +84,10 @@ func newEngine(id string, o options, r router, config send.Config) *engine {
 // different servers, and leases that need no request.
 func (e *engine) renewGroup(l *lease) string {
 	r := l.holder.(*record)
-	if r.keeper != nil {
+	if r.first.keeper != nil {
 		return "kept without requests"
 	}
-	return e.pubsub.router.node(r.lock.id().name).name
+	return e.pubsub.router.node(r.first.lock.id().name).name
 }
 
 // renew asks for one more watchdog timeout for every lease.
@@ -97,11 +97,11 @@ func (e *engine) renew(ctx context.Context, leases []*lease) []renewal {
 	var called []int // the index of the lease of each call
 	for i, l := range leases {
 		r := l.holder.(*record)
-		if r.keeper != nil {
-			answers[i].held = r.keeper.renew()
+		if r.first.keeper != nil {
+			answers[i].held = r.first.keeper.renew()
 			continue
 		}
-		calls = append(calls, r.lock.(lockType).renew(r.field, e.watchdogTimeout, false))
+		calls = append(calls, r.first.lock.(lockType).renew(r.field, e.watchdogTimeout, false))
 		called = append(called, i)
 	}
 	if len(calls) == 0 {

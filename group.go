@@ -278,7 +278,7 @@ func (g *group) tryQueuesLocked() bool {
 		if h.queue != nil || !h.needsQueueLocked() {
 			continue
 		}
-		queue := h.name.queueLocked(h.key.id)
+		queue := h.name.queueLocked(h.key.id.half)
 		if !queue.TryEnter() {
 			g.unlockHoldsLocked()
 			return false

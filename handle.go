@@ -68,7 +68,7 @@ type verbs interface {
 type facts struct {
 	lock   lockID
 	kind   LockType
-	other  lockID // its other half; or zero
+	other  string // its other half; or ""
 	admits admission
 	tokens bool
 	script bundledScript
@@ -76,10 +76,16 @@ type facts struct {
 
 func (f *facts) id() lockID             { return f.lock }
 func (f *facts) typ() LockType          { return f.kind }
-func (f *facts) otherHalf() lockID      { return f.other }
 func (f *facts) admission() admission   { return f.admits }
 func (f *facts) fenced() bool           { return f.tokens }
 func (f *facts) bundled() bundledScript { return f.script }
+
+func (f *facts) otherHalf() lockID {
+	if f.other == "" {
+		return lockID{}
+	}
+	return lockID{f.lock.name, f.other}
+}
 
 type state struct {
 	locked bool

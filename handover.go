@@ -77,7 +77,7 @@ func (n *name) admit(p *waitOptions, b lockType, o owner, explicit bool) (admitt
 	case admission == shared:
 		return n.shareLocked(p, b, key)
 	}
-	switch g := n.queueLocked(key.id); {
+	switch g := n.queueLocked(key.id.half); {
 	case g.TryEnter():
 		return n.admitFirstLocked(n.newHoldLocked(b, key, p.changes(b)), g), nil
 	case p.NoWait || explicit:

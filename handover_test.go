@@ -713,7 +713,7 @@ func TestEngineLateHandoverIsNotReported(t *testing.T) {
 		assert.True(e.t, before.handOverLocked(), "not handed over")
 	}
 	letIn := func(e *bubbleEngine, before *hold) {
-		before.queue = before.name.findQueueLocked(before.key.id)
+		before.queue = before.name.findQueueLocked(before.key.id.half)
 		before.openLocked()
 	}
 	for name, left := range map[string]time.Duration{"over": -time.Second, "nearly over": time.Millisecond, "noticed": 0} {
@@ -736,7 +736,7 @@ func TestEngineLateHandoverIsNotReported(t *testing.T) {
 					e.holdOf(b.id(), 1, func(h *hold) {
 						if before = h; way == "let in" { // the queue is open by now
 							before.queue = nil
-							g := h.name.queueLocked(b.id())
+							g := h.name.queueLocked(b.id().half)
 							g.shared = nil
 							g.TryEnter()
 						}

@@ -191,7 +191,7 @@ func (b *bench) queueOf(l known, f func(g *waitQueue)) {
 	h := l.inside()
 	n := h.client.engine.use(h.name)
 	defer n.done()
-	n.locked(func() { f(n.findQueueLocked(h.lock.id())) })
+	n.locked(func() { f(n.findQueueLocked(h.lock.id().half)) })
 }
 
 // eachName calls f for every name that is in use, with its mutex.

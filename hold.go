@@ -19,7 +19,7 @@ import (
 
 const expiredKept = 1024 // lapsed holds remembered, so that a late Unlock returns ErrLockLost
 
-type holdState int
+type holdState uint8
 
 const (
 	fresh   holdState = iota // not acquired yet
@@ -50,18 +50,19 @@ type hold struct {
 	keeper  holdKeeper // set while the hold is fresh; nil: the watchdog keeps its record in Redis
 
 	// guarded by name.mu
-	registered bool                   // in the map of its name
-	owner      waitqueue.Queue[*hold] // the owner mutex
-	queue      *waitQueue             // the wait queue that admitted the hold, and that it occupies; or nil
-	state      holdState
-	record     *record       // set from holding on
-	own        record        // memory for a record of this hold
-	place      int           // index among the holds of the record
-	since      time.Duration // on the clock of the watchdog: of the attempt that was granted, or of the handover
-	levels     int
-	token      int64
-	loss       error // why, when lost
+	owner  waitqueue.Queue[*hold] // the owner mutex
+	queue  *waitQueue             // the wait queue that admitted the hold, and that it occupies; or nil
+	record *record                // set from holding on
+	own    record                 // memory for a record of this hold
+	place  int                    // index among the holds of the record
+	since  time.Duration          // on the clock of the watchdog: of the attempt that was granted, or of the handover
+	levels int
+	token  int64
+	loss   error                         // why, when lost
+	guards map[<-chan struct{}]*guardEnd // by the Done channel of their parents
 
+	state        holdState
+	registered   bool // in the map of its name
 	named        bool // its field was sent by an attempt on the other half
 	handedOver   bool // the lock, or its record, was handed to this hold
 	takesOver    bool // the record was handed over, and an attempt of this hold has to take it
@@ -71,7 +72,6 @@ type hold struct {
 	lossReported bool // by a re-entry
 	// The record may outlive the lease, because a re-entry with a longer one was given up.
 	leaseUncertain bool
-	guards         map[<-chan struct{}]*guardEnd // by the Done channel of their parents
 }
 
 // A holdKeeper keeps a hold that has no record of its own in Redis. No request renews such a hold: the watchdog asks

@@ -154,20 +154,20 @@ func (n *name) otherHalfLocked(h *hold) *hold {
 }
 
 // queueLocked is the wait queue of a half.
-func (n *name) queueLocked(id lockID) *waitQueue {
-	if g := n.findQueueLocked(id); g != nil {
+func (n *name) queueLocked(half string) *waitQueue {
+	if g := n.findQueueLocked(half); g != nil {
 		return g
 	}
-	g := &waitQueue{id: id, registered: true}
+	g := &waitQueue{half: half, registered: true}
 	n.queues = append(n.queues, g)
 	n.keep()
 	return g
 }
 
 // findQueueLocked is the wait queue of a half, or nil.
-func (n *name) findQueueLocked(id lockID) *waitQueue {
+func (n *name) findQueueLocked(half string) *waitQueue {
 	for _, g := range n.queues {
-		if g.id == id {
+		if g.half == half {
 			return g
 		}
 	}

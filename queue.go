@@ -29,8 +29,8 @@ type waiter = waitqueue.Waiter[*hold]
 
 type waitQueue struct {
 	waitqueue.Queue[*hold]
-	id         lockID
-	registered bool // with its name
+	half       string // of the name
+	registered bool   // with its name
 
 	turns    turns     // of this process and of other processes
 	shared   *record   // newcomers may share this record; or nil
@@ -104,7 +104,7 @@ func (e *engine) enterQueuesLocked(mu sync.Locker, p *waitOptions, wants []want)
 		if h.queue != nil || !h.needsQueueLocked() {
 			continue
 		}
-		if g := h.name.queueLocked(h.key.id); g.TryEnter() {
+		if g := h.name.queueLocked(h.key.id.half); g.TryEnter() {
 			h.queue = g
 			continue
 		}
@@ -157,7 +157,7 @@ func (e *engine) enterInOrderLocked(mu sync.Locker, p *waitOptions, wants []want
 
 // enterOneLocked waits in the wait queue of h.
 func (e *engine) enterOneLocked(mu sync.Locker, p *waitOptions, h *hold) error {
-	g := h.name.queueLocked(h.key.id)
+	g := h.name.queueLocked(h.key.id.half)
 	if err := e.enterLocked(mu, p, &g.Queue); err != nil {
 		p.sees(g.obstacle)
 		h.name.dropQueueLocked(g)

@@ -117,7 +117,7 @@ func TestQueueThatReplacesAnotherIsNotDropped(t *testing.T) {
 		id := lockID{name: "x"}
 		n := e.use("x")
 		n.locked(func() {
-			before := n.queueLocked(id)
+			before := n.queueLocked(id.half)
 			before.TryEnter()
 			first := before.Add(nil, 1)
 			before.Add(nil, 2)
@@ -126,10 +126,10 @@ func TestQueueThatReplacesAnotherIsNotDropped(t *testing.T) {
 			before.Leave(first)
 			n.dropQueueLocked(before)
 
-			now := n.queueLocked(id)
+			now := n.queueLocked(id.half)
 			now.TryEnter()
 			n.dropQueueLocked(before) // by a waiter that was turned away
-			assert.Same(t, now, n.queueLocked(id), "there are two wait queues of one name")
+			assert.Same(t, now, n.queueLocked(id.half), "there are two wait queues of one name")
 			now.Release()
 			n.dropQueueLocked(now)
 		})

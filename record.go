@@ -9,12 +9,10 @@ package relock
 import "time"
 
 type record struct {
-	name   *name
-	lock   description
-	keeper holdKeeper    // of its only hold, which has no field in Redis; or nil
-	field  string        // in Redis
-	since  time.Duration // on the clock of the watchdog: when the answer came; trust counts from before the request
-	lease  lease
+	first *hold         // that was granted; its name, lock and keeper are those of the record
+	field string        // in Redis
+	since time.Duration // on the clock of the watchdog: when the answer came; trust counts from before the request
+	lease lease
 
 	// guarded by name.mu
 	holds []*hold  // that share the record
@@ -27,7 +25,7 @@ type record struct {
 // newRecord is the record of h, which was granted by an answer that came at since.
 func (h *hold) newRecord(since time.Duration) *record {
 	r := &h.own
-	r.name, r.lock, r.keeper, r.field, r.since, r.holds = h.name, h.lock, h.keeper, h.field, since, r.room[:0]
+	r.first, r.field, r.since, r.holds = h, h.field, since, r.room[:0]
 	r.lease.holder = r
 	return r
 }
@@ -56,22 +54,22 @@ func (h *hold) leaveRecordLocked() bool {
 // the end of a hold that was lost. A hold that leaves at the same time does not change the loss of the others.
 func (r *record) leaseEnded(cause error) {
 	for _, h := range r.end(cause) {
-		r.name.engine.reporter.later(h.observeEnd(cause))
+		r.first.name.engine.reporter.later(h.observeEnd(cause))
 	}
 }
 
 // end ends all holds of the record, and returns the holds whose loss is to be reported.
 func (r *record) end(cause error) (lost []*hold) {
 	for {
-		r.name.mu.Lock()
+		r.first.name.mu.Lock()
 		r.ended = true // from now on the record is not handed over or shared
 		last := len(r.holds) - 1
 		if last < 0 {
-			r.name.mu.Unlock()
+			r.first.name.mu.Unlock()
 			return lost
 		}
 		h := r.holds[last]
-		r.name.mu.Unlock()
+		r.first.name.mu.Unlock()
 		if h.loseAlone(cause) {
 			lost = append(lost, h)
 		}
@@ -80,14 +78,14 @@ func (r *record) end(cause error) (lost []*hold) {
 
 // holdsNow is a copy of the present holds of the record.
 func (r *record) holdsNow() []*hold {
-	r.name.mu.Lock()
-	defer r.name.mu.Unlock()
+	r.first.name.mu.Lock()
+	defer r.first.name.mu.Unlock()
 	return append([]*hold(nil), r.holds...)
 }
 
 // isKeptLocked says whether further holds may rely on r: it is trusted for longer than a moment.
 func (r *record) isKeptLocked(now time.Duration) bool {
-	return !r.ended && lasts(r.lease.leftAt(now), trust(r.name.engine.watchdogTimeout))
+	return !r.ended && lasts(r.lease.leftAt(now), trust(r.first.name.engine.watchdogTimeout))
 }
 
 // recordEnd is when the lease of the record of h is over at the latest. A renewal may be under way.

@@ -140,7 +140,7 @@ func TestRecordIsReleasedWithItsLastHold(t *testing.T) {
 			for left, i := range newRand(seed).Perm(many) {
 				assert.Zero(t, e.redis.count("release"), "seed %d: releases after %d of %d", seed, left, many)
 				assert.Len(t, shared.holdsNow(), many-left, "seed %d: holds", seed)
-				shared.name.locked(func() {
+				shared.first.name.locked(func() {
 					for place, h := range shared.holds {
 						assert.Equal(t, place, h.place, "seed %d: the place of %v", seed, h.key.owner)
 					}
@@ -161,7 +161,7 @@ func TestRecordEndsOnce(t *testing.T) {
 		e.shares(2)
 		var shared *record
 		kept := func() (kept bool) {
-			shared.name.locked(func() { kept = shared.isKeptLocked(e.watchdog.now()) })
+			shared.first.name.locked(func() { kept = shared.isKeptLocked(e.watchdog.now()) })
 			return kept
 		}
 		e.holdOf(e.shared().id(), 1, func(h *hold) { shared = h.record })

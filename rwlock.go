@@ -90,8 +90,8 @@ func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 		announce: prefixName("redisson_rwlock", name),
 		leases:   suffixName(name, ""),
 	}
-	r := &readLock{rw, facts{lock: read, kind: TypeRead, other: write, admits: shared, script: readBundled}}
-	w := &writeLock{rw, facts{lock: write, kind: TypeWrite, other: read, admits: exclusive, tokens: o.fenced, script: writeBundled}}
+	r := &readLock{rw, facts{lock: read, kind: TypeRead, other: write.half, admits: shared, script: readBundled}}
+	w := &writeLock{rw, facts{lock: write, kind: TypeWrite, other: read.half, admits: exclusive, tokens: o.fenced, script: writeBundled}}
 	return &RWLock{
 		read:  &ReadLock{newHandle(c, r, all, lockOptions{})},
 		write: &WriteLock{newHandle(c, w, all, o)},

@@ -16,7 +16,7 @@ func (n *name) shareLocked(p *waitOptions, b lockType, key holdKey) (admitted, e
 	if n.engine.slice == 0 || n.closed {
 		return admitted{}, nil
 	}
-	g := n.queueLocked(key.id)
+	g := n.queueLocked(key.id.half)
 	if r, now := g.shared, n.engine.watchdog.now(); r != nil && r.isOpenLocked(now) {
 		h := n.newHoldLocked(b, key, nil)
 		r.joinLocked(h, now)
@@ -36,7 +36,7 @@ func (n *name) shareLocked(p *waitOptions, b lockType, key holdKey) (admitted, e
 
 // isOpenLocked says whether newcomers may share r.
 func (r *record) isOpenLocked(now time.Duration) bool {
-	return now-r.since < r.name.engine.pace().slice && r.isKeptLocked(now)
+	return now-r.since < r.first.name.engine.pace().slice && r.isKeptLocked(now)
 }
 
 // openLocked lets the waiters in the wait queue of h share its record, and newcomers too while the
@@ -65,10 +65,10 @@ func (h *hold) openLocked() {
 
 // closeLocked ends the sharing of r with newcomers.
 func (n *name) closeLocked(r *record) {
-	if r.lock.admission() != shared {
+	if r.first.lock.admission() != shared {
 		return
 	}
-	if g := n.findQueueLocked(r.lock.id()); g != nil && g.shared == r {
+	if g := n.findQueueLocked(r.first.lock.id().half); g != nil && g.shared == r {
 		g.shared = nil
 		n.dropQueueLocked(g)
 	}

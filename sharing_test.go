@@ -201,7 +201,7 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 // newHalfFake is a shared fakeLock with another half.
 func newHalfFake(r *fakeRedis) *fakeLock {
 	l := newSharedFake(r, "x")
-	l.other = lockID{"x", "other"}
+	l.other = "other"
 	return l
 }
 
