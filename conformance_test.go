@@ -448,7 +448,7 @@ func (s suite) run(t *testing.T) {
 		{"LapsedLeaseNeedsNoUnlock", func(b *bench) {
 			l := newLock(b.client(), b.name)
 			for range 3 {
-				ok, err := l.TryLock(ctx, soon, 100*time.Millisecond)
+				ok, err := l.TryLock(ctx, soon, 500*time.Millisecond)
 				require.NoError(b, err)
 				require.True(b, ok)
 				guarded, err := l.Guard(ctx)

@@ -297,7 +297,7 @@ func TestClusterReaderKeepsItsLevelsHalfWay(t *testing.T) {
 		if to == from {
 			to = cluster.Nodes()[1]
 		}
-		testredis.Await(b, "the sign of a writer", time.Second, func() bool {
+		testredis.Await(b, "the sign of a writer", soon, func() bool {
 			return from.Client().Exists(ctx, "relock_rwlock_writers:"+name).Val() == 1
 		})
 		finish := cluster.BeginMigration(name, to)

@@ -259,13 +259,13 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 	}
 	redlock := red("red:" + b.name)
 
-	user := func(parent context.Context) (context.Context, context.CancelFunc) {
-		ctx, cancel := context.WithTimeout(parent, 2*time.Second)
+	user := func(parent context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+		ctx, cancel := context.WithTimeout(parent, limit)
 		return watchedContext{ctx, watch}, cancel
 	}
 	// methods calls each method of l, by itself and under a guard of a lock of another client.
 	methods := func(l, outer Locker) {
-		ctx, cancel := user(WithOwner(context.Background()))
+		ctx, cancel := user(WithOwner(context.Background()), 2*time.Second)
 		defer cancel()
 		_ = outer.Do(ctx, func(ctx context.Context) error {
 			_ = l.Do(ctx, func(ctx context.Context) error {
@@ -316,7 +316,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 	// These MultiLocks never find all of their locks free. Their ctx is a guard.
 	for i := range 8 {
 		all.Go(func() {
-			ctx, cancel := user(WithOwner(context.Background()))
+			ctx, cancel := user(WithOwner(context.Background()), 2*time.Second)
 			defer cancel()
 			name := string(rune('a' + i%2))
 			for range 3 {
@@ -327,7 +327,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 			}
 		})
 		all.Go(func() {
-			ctx, cancel := user(WithOwner(context.Background()))
+			ctx, cancel := user(WithOwner(context.Background()), 2*time.Second)
 			defer cancel()
 			_ = two.NewLock(fmt.Sprint("outer:crowd", i, b.name)).Do(ctx, func(ctx context.Context) error {
 				return makers["multi"](one, "").Do(ctx, func(context.Context) error { return nil })
@@ -342,7 +342,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 	for kind, maker := range makers {
 		l := maker(one, "lost:"+kind+":"+b.name)
 		b.must(l.Lock(owner))
-		ctx, cancel := user(owner)
+		ctx, cancel := user(owner, 2*soon)
 		defer cancel()
 		guarded, err := l.Guard(ctx)
 		b.must(err)
