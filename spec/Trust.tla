@@ -1,4 +1,78 @@
 ------------------------------- MODULE Trust -------------------------------
+(***************************************************************************
+Time and trust: how long may a process believe that it holds the lock?
+
+A release grants the record to a waiter with a provisional lease P and
+publishes "granted" to it.  The grantee does not know when the script ran.
+The script surely ran after the grantee had sent
+
+  - the first request that named the granted field, and
+  - each PING on the subscription connection whose answer was read there
+    before the message.  Replies and messages of one connection arrive in the
+    order in which Redis wrote them.
+
+"proof" is the latest of these send times.  The process trusts the grant until
+proof + P.  It trusts the answer "it is yours" until sent + PTTL.
+
+Modelled: one server and one record with its leases and tokens; grants that
+lapse; messages that arrive late or are lost with their connection; a
+subscription connection that ends at a proxy.  A process may stop between any
+two steps, for any time or for ever, because no step is ever forced.  The line
+is a set, and any of its places may be next; Line.tla has the order.
+
+Left out: drift (the library takes 1% and 2 ms off each trust), renewals that
+lengthen a confirmed lease, and a handover inside a process.  Line.tla has the
+requests that run after their sender gave up, and lost answers.  A request runs as soon as it has reached the server, at most
+Travel after it was sent.  The answers "busy" and "released" arrive at once,
+because no trust is drawn from them.  A PONG with no message before it arrives
+at once, because a later one proves no more.
+
+Bounds.  Trust.cfg: three processes with one wait each; p3 is behind a proxy
+and wants a lease of 1; P = 2, Lease = 3, Travel = 0.  Trust-again.cfg: two
+processes with two waits each, Travel = 1.  In both, at most two messages to a
+process and one answer in all are under way.  Time has no bound: View counts
+all times from now, and times too old to matter are the same.
+Trust.cfg has @@N1@@ distinct states, Trust-again.cfg @@N2@@.
+
+Each mistakes/Trust-NAME.cfg seeds a mistake and names the rule that it breaks.
+Most make two holders (S1).  Mistakes in what counts as proof:
+  arrival        trust counts from the arrival of the grant
+  otherPing      a PING on the request connection counts
+  overtake       a PONG is handled before a message that arrived first
+  laterPing      a PING that is answered after the grant was read counts
+  sentPing       a PING counts before it is answered
+  oldConnection  the old connection's buffer is read after PINGs on the new one
+  proxy          a PING counts that a proxy has answered
+  busyCounts     a request that was answered "busy" counts
+Mistakes in what is believed, and for how long:
+  staleGrant     a grant for a wait that is over is believed
+  lateAnswer     an answer for a wait that is over is believed
+  republish      a repeated release publishes its grant again
+  wholeLease     a grant is trusted for the lease that the waiter asked for
+  shortLease     a grant is trusted for P where the lease is shorter
+  confirmArrival trust counts from the arrival of "it is yours"
+  confirmLease   "it is yours" is trusted for a whole lease, not for the PTTL
+Mistakes that break another rule:
+  confirmTwice   a repeated confirmation sets the lease again (SetOnce)
+  toAndFro       a process whose grant lapsed is granted again (OneLapse)
+  messageToken   after "it is yours", the token of a late grant stays (S6)
+Trust-reach-message.cfg shows that the model is not empty: "no process trusts a
+grant that it has not confirmed" is violated.
+
+The model taught four things.
+  - A repeated release must not publish its grant again.  The second message
+    may arrive behind a PING that was sent after the grant, so the PING seems
+    to prove what it does not.  This holds for all that passes a message on
+    later: a replica, a proxy, a buffer.
+  - A PING that was answered before a reconnect is good proof for a grant on
+    the new connection.  The danger is a grant from the buffer of the old
+    connection that is read after a PING on the new one.
+  - The first request that named the field is proof on any connection, also
+    behind a proxy, because the grant cannot come before its field was named.
+    Only PINGs need a connection that ends at the server.
+  - A field may be granted, lapse, and take the lock by asking.  The token is
+    then the one of the answer, whatever message arrives in between.
+***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets, TLC
 
 CONSTANTS
@@ -28,7 +102,7 @@ VARIABLES
 
   answer,   \* process -> the answer under way on its request connection, or None
   sub,      \* process -> the messages and PONGs under way on its subscription connection
-  old       \* process -> the messages that the connection before had not delivered
+  old       \* process -> what the connection before had not delivered, for "oldConnection"
 
 server  == <<rec, line, lapses, drawn>>
 process == <<n, phase, proof, trust, token>>
@@ -56,21 +130,24 @@ Init ==
   /\ old    = [p \in Procs |-> <<>>]
 
 -----------------------------------------------------------------------------
-\* What scripts do
+\* The scripts of the server
 
 \* The record gets a new field with a token of its own.
 Write(f, lease, confirmed) ==
   /\ drawn' = drawn + 1
   /\ rec' = [field |-> f, end |-> now + lease, confirmed |-> confirmed, token |-> drawn + 1]
 
-\* The fields that may be granted by message when f does not want the lock.
+\* The fields, other than f, that may be granted by message.
 Candidates(f) == {g \in line \ {f} : lapses[g[1]] = 0 \/ Mistake = "toAndFro"}
 
+\* The message goes to the process of the field.
 Publish(f, tok) ==
   sub' = [sub EXCEPT ![f[1]] = Append(@, [kind |-> "granted", n |-> f[2], sent |-> 0, token |-> tok])]
 
+\* The record is written and the grant is published in one script.
 Grant(f) == Write(f, GrantOf(f[1]), FALSE) /\ Publish(f, drawn + 1)
 
+\* The answer "it is yours" goes back to the process.
 Yours(p, num, sent, pttl, tok) ==
   answer' = [answer EXCEPT ![p] = [n |-> num, sent |-> sent, pttl |-> pttl, token |-> tok]]
 
@@ -101,7 +178,7 @@ RunBusy(p, f) ==
   /\ UNCHANGED <<lapses, answer>>
 
 -----------------------------------------------------------------------------
-\* What processes and connections do
+\* Time, processes and connections
 
 \* Time goes on. A record whose lease ends disappears.
 Tick ==
@@ -112,7 +189,7 @@ Tick ==
      ELSE UNCHANGED <<rec, lapses>>
   /\ UNCHANGED <<line, drawn, process, network>>
 
-\* What was sent at the given time ran before any grant that the process reads from now on.
+\* A request sent then ran before any grant that the process reads from now on.
 Prove(p, sent) == proof' = [proof EXCEPT ![p] = Max(@, sent)]
 
 \* A process begins to wait. Its first request names a fresh field.
@@ -133,7 +210,7 @@ Ask(p) ==
        \/ RunBusy(p, Field(p)) /\ IF Mistake = "busyCounts" THEN Prove(p, sent) ELSE UNCHANGED proof
   /\ UNCHANGED <<now, n, phase, trust, token, old>>
 
-\* A holder confirms or renews.
+\* A holder confirms, once or more often.
 Confirm(p) ==
   /\ Believes(p) /\ answer[p] = None
   /\ \E sent \in Sent : RunConfirm(p, Field(p), sent)
@@ -145,12 +222,11 @@ Unlock(p) ==
   /\ phase' = [phase EXCEPT ![p] = "idle"]
   /\ trust' = [trust EXCEPT ![p] = 0] /\ token' = [token EXCEPT ![p] = 0]
   /\ line' = line \ {Field(p)}
-  /\ lapses' = [lapses EXCEPT ![p] = 0]
   /\ \/ rec.field # Field(p) /\ UNCHANGED <<rec, drawn, sub>>
      \/ rec.field = Field(p) /\ \E g \in Candidates(Field(p)) : Grant(g)
      \/ rec.field = Field(p) /\ Candidates(Field(p)) = {} /\ rec' = Free /\ UNCHANGED <<drawn, sub>>
   /\ answer' = IF Mistake = "lateAnswer" THEN answer ELSE [answer EXCEPT ![p] = None]
-  /\ UNCHANGED <<now, n, proof, old>>
+  /\ UNCHANGED <<now, lapses, n, proof, old>>
 
 \* A waiter pings over its subscription connection. A proxy answers by itself, before what it still has to pass on.
 Ping(p) ==
@@ -258,30 +334,49 @@ Next ==
 
 Spec == Init /\ [][Next]_vars
 
-S1 == \A p, q \in Procs : Believes(p) /\ Believes(q) => p = q
-S2 == \A p \in Procs : Believes(p) => rec.field = Field(p)
-S6 == \A p \in Procs : Believes(p) => token[p] = drawn
-ToAndFro == \A p \in Procs : lapses[p] <= 1
-Once == [][((rec.confirmed \/ (rec.field # None /\ rec.field[1] \in Short)) /\ rec'.token = rec.token)
-           => rec'.end = rec.end]_vars
+-----------------------------------------------------------------------------
+\* The rules
 
+\* One process at most believes that it holds.
+S1 == \A p, q \in Procs : Believes(p) /\ Believes(q) => p = q
+
+\* The record has the field of a process that believes.
+S2 == \A p \in Procs : Believes(p) => rec.field = Field(p)
+
+\* A process that believes has the largest token that was drawn.
+S6 == \A p \in Procs : Believes(p) => token[p] = drawn
+
+\* A process lets one grant lapse at most before it has taken or confirmed by asking.
+OneLapse == \A p \in Procs : lapses[p] <= 1
+
+\* The end of a lease moves once at most, and never for a lease that the grant gave in full.
+Fixed   == rec.confirmed \/ (rec.field # None /\ rec.field[1] \in Short)
+SetOnce == [][(Fixed /\ rec'.token = rec.token) => rec'.end = rec.end]_vars
+
+\* Not a rule: TLC must find that it is violated.
 ReachMessage == \A p \in Procs : ~(Believes(p) /\ ~rec.confirmed)
 
 -----------------------------------------------------------------------------
+\* For TLC: bounds, and which states are the same
+
 Bounds ==
   /\ \A p \in Procs : Len(sub[p]) <= 2
   /\ Cardinality({p \in Procs : answer[p] # None}) <= 1
 
+\* The age of t, up to the age from which on it makes no difference.
 Age(t, most) == IF t > now - most THEN now - t ELSE most
 Left(t)      == IF t > now THEN t - now ELSE 0
 
+\* A message changes nothing if its wait is over. A PONG changes nothing if it is older than the proof.
 ViewOf(p, m) ==
   CASE phase[p] # "wait" \/ (m.kind = "granted" /\ m.n # n[p]) -> <<>>
     [] m.kind = "pong" -> <<Age(Max(m.sent, proof[p]), P)>>
     [] OTHER -> <<"granted", m.token = drawn>>
 
+\* Times count from now, tokens are the last one or not. Values that no step can use any more are left out.
 View == <<
-  rec.field, Left(rec.end), rec.confirmed, line, lapses, n, phase,
+  rec.field, Left(rec.end), rec.confirmed, line, n, phase,
+  [p \in Procs |-> IF phase[p] = "idle" /\ n[p] = Waits THEN 0 ELSE lapses[p]],
   [p \in Procs |-> <<
      IF phase[p] = "wait" THEN Age(proof[p], P) ELSE 0,
      IF Believes(p) THEN <<trust[p] - now, token[p] = drawn>> ELSE <<>>,
@@ -291,5 +386,6 @@ View == <<
      [i \in DOMAIN old[p] |-> ViewOf(p, old[p][i])]>>]
   >>
 
+\* Processes of one kind may change places.
 Symmetry == Permutations(Procs \ (Proxied \cup Short))
 =============================================================================
