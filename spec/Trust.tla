@@ -51,13 +51,15 @@ Mistakes in what is believed, and for how long:
   wholeLease     a grant is trusted for the lease that the waiter asked for
   shortLease     a grant is trusted for P where the lease is shorter
   confirmArrival trust counts from the arrival of "it is yours"
+  lateConfirm    a repeated confirmation sets the lease of another field
   confirmLease   "it is yours" is trusted for a whole lease, not for the PTTL
 Mistakes that break another rule:
   confirmTwice   a repeated confirmation sets the lease again (SetOnce)
   toAndFro       a process whose grant lapsed is granted again (OneLapse)
   messageToken   after "it is yours", the token of a late grant stays (S6)
-Trust-reach-message.cfg shows that the model is not empty: "no process trusts a
-grant that it has not confirmed" is violated.
+Two rules that are none show that the model is not empty, for TLC must find
+them violated: no process trusts a grant that it has not confirmed
+(reach-message), and none does so because of a PING (reach-ping).
 
 The model taught four things.
   - A repeated release must not publish its grant again.  The second message
@@ -323,13 +325,19 @@ Republish ==
   /\ Publish(rec.field, rec.token)
   /\ UNCHANGED <<now, server, process, answer, old>>
 
+\* "lateConfirm": a repeated confirmation runs after the release and sets the lease of the next holder.
+LateConfirm(p) ==
+  /\ Mistake = "lateConfirm" /\ phase[p] = "idle" /\ n[p] > 0 /\ rec.field # None
+  /\ rec' = [rec EXCEPT !.end = now + LeaseOf(p)]
+  /\ UNCHANGED <<now, line, lapses, drawn, process, network>>
+
 -----------------------------------------------------------------------------
 Next ==
   \/ Tick
   \/ \E p \in Procs :
        \/ Lock(p) \/ Ask(p) \/ Confirm(p) \/ Unlock(p) \/ Ping(p)
        \/ ReadAnswer(p) \/ Read(p) \/ Reconnect(p)
-       \/ PingRequests(p) \/ ReadAhead(p) \/ ReadOld(p)
+       \/ PingRequests(p) \/ ReadAhead(p) \/ ReadOld(p) \/ LateConfirm(p)
   \/ Republish
 
 Spec == Init /\ [][Next]_vars
@@ -353,8 +361,11 @@ OneLapse == \A p \in Procs : lapses[p] <= 1
 Fixed   == rec.confirmed \/ (rec.field # None /\ rec.field[1] \in Short)
 SetOnce == [][(Fixed /\ rec'.token = rec.token) => rec'.end = rec.end]_vars
 
-\* Not a rule: TLC must find that it is violated.
+\* Not a rule: no process trusts a grant that it has not confirmed.
 ReachMessage == \A p \in Procs : ~(Believes(p) /\ ~rec.confirmed)
+
+\* Not a rule, if all waits begin at 0 (Early): none trusts such a grant later than its first request allows.
+ReachPing == \A p \in Procs : ~(Believes(p) /\ ~rec.confirmed /\ now >= P)
 
 -----------------------------------------------------------------------------
 \* For TLC: bounds, and which states are the same
@@ -362,6 +373,8 @@ ReachMessage == \A p \in Procs : ~(Believes(p) /\ ~rec.confirmed)
 Bounds ==
   /\ \A p \in Procs : Len(sub[p]) <= 2
   /\ Cardinality({p \in Procs : answer[p] # None}) <= 1
+
+Early == Bounds /\ \A p \in Procs : n[p] = 0 => now = 0
 
 \* The age of t, up to the age from which on it makes no difference.
 Age(t, most) == IF t > now - most THEN now - t ELSE most
