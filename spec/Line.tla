@@ -1,0 +1,413 @@
+-------------------------------- MODULE Line --------------------------------
+(***************************************************************************
+The line: the process that unlocks grants the lock to the next process.
+
+The module has the record of one lock, its line of places, and the processes
+that wait.  Every script is one step of Redis.  Requests and answers take any
+time, so they run late and in any order.  A request without an answer is sent
+again, and so is one that has run while its answer was lost.
+
+Left out: time.  A lease ends at any moment at which its process does not
+believe that it holds the lock.  Trust.tla shows that a process stops
+believing before its lease ends.  Also left out: the goroutines of a process
+behind one another (its place stays while one of them waits), fencing tokens
+(Trust.tla), readers that are granted together, FairLock, forced releases.
+
+Faults are counted, at most MaxFaults: a request that runs twice, a lost
+request or answer, a cut connection, a process that loses its hold, a process
+that dies, a tombstone that expires too early.
+
+Bounds, and the number of distinct states:
+  Line         3 processes, a wait each, no faults              195,068
+  Line-faults  3 processes, a wait each, one fault              893,785
+  Line-again   3 processes, 3 waits, 2 of one process           422,417
+  Line-java    2 processes and Java, a wait each, one fault     616,974
+mistakes/Line-NAME.cfg leaves out the care NAME (search for it below).
+
+The model taught:
+  - A release for Java leaves the lock free and tells the first place.  If
+    this wait ends just then, its end must grant the next place.  The same
+    holds for a wait that is not in the line yet and has heard Java's release.
+    So every release and give-up that finds no record grants the next place.
+  - A place whose grant lapsed must not be passed over for ever.  After it has
+    asked, its next grant has its full lease: the process is alive, and only
+    too slow for a short lease.
+  - A tombstone makes late requests harmless only while it lasts.  Afterwards
+    a late request may join or take.  Its process gives back what it is told
+    of; what it is not told of ends with a short lease.
+  - A grant for a wait that goes on is not given back when it comes too late
+    to be trusted: the process asks, which confirms the grant or waits on.
+ ***************************************************************************)
+EXTENDS Naturals, Sequences, FiniteSets, TLC
+
+CONSTANTS Procs,      \* processes of relock
+          MaxWaits,   \* waits of one process
+          MaxTotal,   \* waits of all processes
+          MaxFaults,
+          MaxJava,    \* holds of Java
+          MaxLapses,  \* of leases that a process did not take in time, in a row
+          Mistake     \* the care that is left out; "none"
+
+VARIABLES
+  \* Redis
+  record,     \* the field that the record has; None, or Java
+  line,       \* the places, first come first: [f, kind]
+  granted,    \* the field of a grant by message that its process has not confirmed yet; or None
+  over,       \* fields with a tombstone
+  sub,        \* sub[p]: Redis has the subscription of p
+  \* the processes
+  st,         \* st[p]: "idle", "waits", "holds", "dead"
+  n,          \* n[p]: number of the wait of p; its field is <<p, n[p]>>
+  conf,       \* conf[p]: p knows that its subscription is confirmed
+  calm,       \* calm[p]: p has been told that it stands in line, and sleeps
+  hears,      \* hears[p]: p listens to the channel of Redisson, too
+  \* the network
+  asks, ends, answers, msgs,
+  \* what is counted
+  faults,
+  javas,      \* holds of Java
+  unclaimed,  \* grants in a row that lapsed, because their processes were late
+  silent,     \* the lock became free, and no process was told
+  overtaken,  \* a newcomer took a lock that could have been granted to a place
+  deaf,       \* a process without a connection was granted the lock
+  expired     \* a tombstone was gone too early
+
+redis   == <<record, line, granted, over, sub>>
+procs   == <<st, n, conf, calm, hears>>
+network == <<asks, ends, answers, msgs>>
+counts  == <<faults, javas, unclaimed, silent, overtaken, deaf, expired>>
+vars    == <<redis, procs, network, counts>>
+
+None == <<"none", 0>>
+Java == <<"java", 0>>
+
+Field(p) == <<p, n[p]>>
+Goes(f)  == st[f[1]] \in {"waits", "holds"} /\ n[f[1]] = f[2] \* the wait or the hold of f goes on
+Waits(f) == st[f[1]] = "waits" /\ n[f[1]] = f[2]
+Holds(f) == st[f[1]] = "holds" /\ n[f[1]] = f[2]
+
+(* A place is "new": granted by message, for a short lease. "slow": a grant to it has lapsed. It is passed over until
+   it asks; then it is "full": the next grant by message has its full lease. *)
+Place(f, k) == [f |-> f, kind |-> k]
+Fields(l)   == {l[i].f : i \in 1..Len(l)}
+Without(l, f) == SelectSeq(l, LAMBDA x : x.f # f)
+OfProc(l, p) == {i \in 1..Len(l) : l[i].f[1] = p}
+Min(S)      == CHOOSE x \in S : \A y \in S : x <= y
+
+\* A place joins at the end, or at the place of an older wait of its process.
+Join(l, f) ==
+  IF OfProc(l, f[1]) = {} THEN Append(l, Place(f, "new"))
+  ELSE LET i == Min(OfProc(l, f[1])) IN
+       IF l[i].f[2] > f[2] THEN l
+       ELSE [l EXCEPT ![i] = Place(f, IF l[i].f = f /\ l[i].kind = "slow" THEN "full"
+                                      ELSE IF l[i].f = f THEN l[i].kind ELSE "new")]
+
+Hears(f) == sub[f[1]] \/ Mistake = "uncounted"
+
+\* The grant of the next place of l. asker is the field that asks in the same script, or None: it need not hear.
+Next1(l, asker) ==
+  LET can  == {i \in 1..Len(l) : l[i].f = asker \/ (l[i].kind # "slow" /\ Hears(l[i].f))}
+      slow == SelectSeq(l, LAMBDA x : x.kind = "slow" /\ sub[x.f[1]])
+  IN IF can = {} THEN
+       [record |-> None, line |-> slow, granted |-> None, \* nobody heard: only slow ones are left, and the first is told to ask
+        msgs |-> IF slow = <<>> THEN {} ELSE {<<slow[1].f, "free">>}, f |-> None]
+     ELSE LET i == Min(can) f == l[i].f IN
+       [record |-> f,
+        line |-> SelectSeq(SubSeq(l, 1, i - 1), LAMBDA x : x.kind = "slow") \o SubSeq(l, i + 1, Len(l)),
+        granted |-> IF f = asker \/ l[i].kind = "full" THEN None ELSE f,
+        msgs |-> IF f = asker THEN {} ELSE {<<f, "grant">>}, f |-> f]
+
+Fault == faults < MaxFaults /\ faults' = faults + 1
+\* A message that was run, or read, leaves the network; or it stays, and is run again.
+Took(set, m) == set' = set \ {m} /\ UNCHANGED faults
+Again(set, m) == set' = set /\ Fault
+
+-----------------------------------------------------------------------------
+Init ==
+  /\ record = None /\ line = <<>> /\ granted = None /\ over = {} /\ sub = [p \in Procs |-> FALSE]
+  /\ st = [p \in Procs |-> "idle"] /\ n = [p \in Procs |-> 0] /\ conf = [p \in Procs |-> FALSE]
+  /\ calm = [p \in Procs |-> FALSE] /\ hears = [p \in Procs |-> FALSE]
+  /\ asks = {} /\ ends = {} /\ answers = {} /\ msgs = {}
+  /\ faults = 0 /\ javas = 0 /\ unclaimed = 0 /\ silent = FALSE /\ overtaken = FALSE /\ deaf = FALSE /\ expired = FALSE
+
+\* ---- Processes ----
+
+Outstanding(p) ==
+  \/ \E a \in asks : a.f = Field(p)
+  \/ \E a \in answers : a.f = Field(p)
+  \/ \E e \in ends : e.re # 0 /\ <<p, e.re>> = Field(p)
+
+\* The set with one more request of the field f. It joins the line in the same script if the subscription is confirmed.
+Asking(set, f, subscribed) == set \cup {[f |-> f, lis |-> subscribed \/ Mistake = "joinDeaf", old |-> FALSE]}
+
+\* An event after which an older "joined" says nothing: what is under way of the field f is old.
+Old(set, f) == {IF x.f = f THEN [x EXCEPT !.old = TRUE] ELSE x : x \in set}
+
+\* A goroutine of p wants the lock, and p asks.
+Begin(p) ==
+  /\ st[p] = "idle" /\ n[p] < MaxWaits
+  /\ st' = [st EXCEPT ![p] = "waits"] /\ n' = [n EXCEPT ![p] = @ + 1]
+  /\ asks' = Asking(asks, <<p, n[p] + 1>>, conf[p])
+  /\ calm' = [calm EXCEPT ![p] = FALSE] /\ hears' = [hears EXCEPT ![p] = FALSE]
+  /\ UNCHANGED <<redis, conf, ends, answers, msgs, counts>>
+
+\* The request of p, or its answer, was lost. p asks again.
+Ask(p) ==
+  /\ st[p] = "waits" /\ ~calm[p] /\ conf[p] /\ ~Outstanding(p)
+  /\ asks' = Asking(asks, Field(p), TRUE)
+  /\ UNCHANGED <<redis, procs, ends, answers, msgs, counts>>
+
+\* Redis subscribes p; p learns of it, and asks.
+Subscribe(p) ==
+  /\ st[p] = "waits" /\ ~conf[p] /\ (Mistake = "joinDeaf" => ~calm[p])
+  /\ sub' = [sub EXCEPT ![p] = TRUE] /\ conf' = [conf EXCEPT ![p] = TRUE] /\ calm' = [calm EXCEPT ![p] = FALSE]
+  /\ asks' = IF Outstanding(p) THEN IF Mistake = "staleBusy" THEN asks ELSE Old(asks, Field(p)) ELSE Asking(asks, Field(p), TRUE)
+  /\ answers' = IF Mistake = "staleBusy" THEN answers ELSE Old(answers, Field(p))
+  /\ UNCHANGED <<record, line, granted, over, st, n, hears, ends, msgs, counts>>
+
+\* The subscription connection of p is cut, with what is on it; p notices later.
+Cut(p) ==
+  /\ sub[p] /\ st[p] # "dead" /\ Fault
+  /\ sub' = [sub EXCEPT ![p] = FALSE] /\ msgs' = {m \in msgs : m[1][1] # p}
+  /\ UNCHANGED <<record, line, granted, over, procs, asks, ends, answers, javas, unclaimed, silent, overtaken, deaf, expired>>
+Notice(p) ==
+  /\ conf[p] /\ ~sub[p] /\ st[p] # "dead" /\ Mistake # "oldFlag"
+  /\ conf' = [conf EXCEPT ![p] = Mistake = "sleepOn"]
+  /\ sub' = [sub EXCEPT ![p] = Mistake = "sleepOn"] \* subscribed again, without a thought of what was missed
+  /\ calm' = [calm EXCEPT ![p] = IF Mistake = "sleepOn" THEN @ ELSE FALSE]
+  /\ hears' = [hears EXCEPT ![p] = FALSE]
+  /\ UNCHANGED <<record, line, granted, over, st, n, network, counts>>
+
+\* p has no use for its subscription any more.
+Leave(p) ==
+  /\ st[p] = "idle" /\ conf[p] /\ sub[p]
+  /\ \A e \in ends : e.f[1] # p
+  /\ sub' = [sub EXCEPT ![p] = FALSE] /\ conf' = [conf EXCEPT ![p] = Mistake = "oldFlag"] /\ msgs' = {m \in msgs : m[1][1] # p}
+  /\ UNCHANGED <<record, line, granted, over, st, n, calm, hears, asks, ends, answers, counts>>
+
+\* p reads an answer.
+Answer(a) ==
+  LET p == a.f[1] f == a.f
+      rest == answers \ {a}
+      again == IF conf[p] /\ (\A x \in asks \cup rest : x.f # f) THEN Asking(asks, f, TRUE) ELSE asks \* else Subscribe asks
+  IN
+  /\ st[p] # "dead"
+  /\ IF Waits(f) THEN
+       CASE a.kind = "yours" /\ (record = f \/ Mistake = "believeLate") -> \* it is still trusted: Trust.tla
+              st' = [st EXCEPT ![p] = "holds"] /\ answers' = rest /\ UNCHANGED <<calm, hears, ends, asks>>
+         [] (a.kind = "joined" \/ (a.kind = "java" /\ (hears[p] \/ Mistake = "javaUnheard"))) /\ ~a.old
+            /\ (conf[p] \/ Mistake = "joinDeaf") ->
+              calm' = [calm EXCEPT ![p] = TRUE] /\ answers' = rest /\ UNCHANGED <<st, hears, ends, asks>>
+         [] a.kind = "java" /\ ~hears[p] /\ conf[p] -> \* listens to the channel of Redisson, and asks again
+              /\ hears' = [hears EXCEPT ![p] = TRUE] /\ answers' = Old(rest, f) /\ asks' = Asking(Old(asks, f), f, TRUE)
+              /\ UNCHANGED <<st, calm, ends>>
+         [] OTHER -> asks' = again /\ answers' = rest /\ UNCHANGED <<st, calm, hears, ends>>
+     ELSE /\ ends' = IF a.kind = "yours" /\ ~Goes(f) /\ Mistake # "dropUnknown" THEN ends \cup {[f |-> f, re |-> 0]} ELSE ends
+          /\ answers' = rest
+          /\ UNCHANGED <<st, calm, hears, asks>>
+  /\ UNCHANGED <<redis, n, conf, msgs, counts>>
+
+\* p reads a message.
+Receive(m) ==
+  LET f == m[1] p == f[1] IN
+  /\ st[p] # "dead" /\ msgs' = msgs \ {m}
+  /\ IF Waits(f) THEN
+       IF m[2] = "grant" /\ (record = f \/ Mistake = "believeLate") \* it is still trusted: Trust.tla
+       THEN /\ st' = [st EXCEPT ![p] = "holds"] /\ unclaimed' = 0 /\ granted' = None
+            /\ UNCHANGED <<calm, ends, asks, answers>>
+       ELSE /\ calm' = [calm EXCEPT ![p] = FALSE] \* asks, which confirms a grant
+            /\ asks' = IF Outstanding(p) THEN Old(asks, f) ELSE Asking(asks, f, conf[p])
+            /\ answers' = Old(answers, f)
+            /\ UNCHANGED <<st, ends, unclaimed, granted>>
+     ELSE /\ ends' = IF m[2] = "grant" /\ ~Goes(f) /\ Mistake # "dropUnknown" THEN ends \cup {[f |-> f, re |-> 0]} ELSE ends
+          /\ UNCHANGED <<st, calm, unclaimed, granted, asks, answers>>
+  /\ UNCHANGED <<record, line, over, sub, n, conf, hears, faults, javas, silent, overtaken, deaf, expired>>
+
+\* p unlocks. If goroutines of p wait and the slice is over, p goes back to the end of the line in the same request.
+Unlock(p) ==
+  /\ st[p] = "holds"
+  /\ \/ /\ st' = [st EXCEPT ![p] = "idle"] /\ ends' = ends \cup {[f |-> Field(p), re |-> 0]}
+        /\ UNCHANGED <<n, calm>>
+     \/ /\ n[p] < MaxWaits /\ conf[p]
+        /\ st' = [st EXCEPT ![p] = "waits"] /\ n' = [n EXCEPT ![p] = @ + 1]
+        /\ ends' = ends \cup {[f |-> Field(p), re |-> n[p] + 1]}
+        /\ calm' = [calm EXCEPT ![p] = FALSE]
+  /\ UNCHANGED <<redis, conf, hears, asks, answers, msgs, counts>>
+
+\* The last goroutine of p that waits leaves.
+GiveUp(p) ==
+  /\ st[p] = "waits"
+  /\ st' = [st EXCEPT ![p] = "idle"]
+  /\ ends' = ends \cup {[f |-> Field(p), re |-> 0]}
+  /\ UNCHANGED <<redis, n, conf, calm, hears, asks, answers, msgs, counts>>
+
+\* p stops for longer than its lease, or cannot renew, and stops believing.
+Lose(p) ==
+  /\ st[p] = "holds" /\ Fault
+  /\ st' = [st EXCEPT ![p] = "idle"] /\ ends' = ends \cup {[f |-> Field(p), re |-> 0]}
+  /\ UNCHANGED <<redis, n, conf, calm, hears, asks, answers, msgs, javas, unclaimed, silent, overtaken, deaf, expired>>
+
+Die(p) ==
+  /\ st[p] \in {"waits", "holds"} /\ Fault
+  /\ st' = [st EXCEPT ![p] = "dead"] /\ sub' = [sub EXCEPT ![p] = FALSE] /\ conf' = [conf EXCEPT ![p] = FALSE]
+  /\ answers' = {a \in answers : a.f[1] # p} /\ msgs' = {m \in msgs : m[1][1] # p}
+  /\ silent' = (silent \/ record = None) \* p may have been told
+  /\ UNCHANGED <<record, line, granted, over, n, calm, hears, asks, ends, javas, unclaimed, overtaken, deaf, expired>>
+
+\* The shared look at many names finds the lock free: p asks.
+MayLook(p) == Mistake # "noLook" /\ (Mistake = "headLooks" => line # <<>> /\ line[1].f[1] = p)
+Look(p) ==
+  /\ st[p] = "waits" /\ calm[p] /\ record = None /\ MayLook(p)
+  /\ calm' = [calm EXCEPT ![p] = FALSE] /\ asks' = Asking(asks, Field(p), conf[p])
+  /\ UNCHANGED <<redis, st, n, conf, hears, ends, answers, msgs, counts>>
+
+\* ---- Redis ----
+
+\* The hold that begins counts, and ends a row of grants without one.
+Taken(f) == IF f = None THEN UNCHANGED unclaimed ELSE unclaimed' = 0
+
+\* A request for the lock. A field that is over never takes or joins.
+RunAsk(a) ==
+  LET f == a.f
+      l == IF a.lis THEN Join(line, f) ELSE line
+      to == Next1(l, f)
+      \* An answer without effect on its process is left out.
+      busy(kind) == answers' = IF st[f[1]] # "dead" /\ (kind = "yours" \/ Waits(f))
+                               THEN answers \cup {[f |-> f, kind |-> kind, old |-> a.old]} ELSE answers
+  IN
+  /\ \/ Took(asks, a) \/ Again(asks, a)
+  /\ IF f \in over /\ Mistake # "noTombstone" THEN
+       UNCHANGED <<redis, answers, msgs, unclaimed, silent, overtaken, deaf, expired>>
+     ELSE IF record = f THEN \* it is yours: a confirmation
+       /\ busy("yours") /\ granted' = None /\ unclaimed' = 0
+       /\ UNCHANGED <<record, line, over, sub, msgs, silent, overtaken, deaf, expired>>
+     ELSE IF record # None THEN
+       /\ line' = l
+       /\ busy(IF record = Java THEN "java" ELSE IF f \in Fields(l) THEN "joined" ELSE "busy")
+       /\ UNCHANGED <<record, granted, over, sub, msgs, unclaimed, silent, overtaken, deaf, expired>>
+     ELSE \* a free lock: the first takes it, or is granted it
+       LET mine == to.f = f \/ to.f = None \/ Mistake = "barge" IN
+       /\ record' = IF mine THEN f ELSE to.record
+       /\ line' = Without(to.line, IF mine THEN f ELSE None)
+       /\ granted' = IF mine THEN None ELSE to.granted
+       /\ msgs' = IF mine THEN msgs ELSE msgs \cup to.msgs
+       /\ busy(IF mine THEN "yours" ELSE IF f \in Fields(to.line) THEN "joined" ELSE "busy")
+       /\ overtaken' = (overtaken \/ (mine /\ to.f \notin {f, None}))
+       /\ deaf' = (deaf \/ (~mine /\ to.f # None /\ ~sub[to.f[1]]))
+       /\ silent' = FALSE
+       /\ IF mine THEN unclaimed' = 0 ELSE UNCHANGED unclaimed
+       /\ UNCHANGED <<over, sub>>
+  /\ UNCHANGED <<procs, ends, javas, expired>>
+
+\* A release, or a give-up: f leaves the line or gives the lock back, and the next place is granted.
+\* free: Java may wait, so the lock becomes free for a moment, and the first place is told.
+RunEnd(e, free) ==
+  LET f == e.f
+      mine == record = f \/ (Mistake = "releaseByProcess" /\ record[1] = f[1])
+      \* A wait that is over may be the one that was told that the lock is free: its end tells the next.
+      frees == mine \/ (record = None /\ Mistake # "newsLost")
+      re   == <<f[1], e.re>>
+      joins == e.re # 0 /\ ((mine /\ re \notin over) \/ Mistake = "rejoinAgain")
+      l == IF joins THEN Join(Without(line, f), re) ELSE Without(line, f)
+      heard == SelectSeq(l, LAMBDA x : sub[x.f[1]])
+      to == IF free THEN [record |-> None, line |-> heard, granted |-> None,
+                          msgs |-> IF heard = <<>> THEN {} ELSE {<<heard[1].f, "free">>}, f |-> None]
+            ELSE Next1(l, None)
+  IN
+  /\ free => MaxJava > 0 /\ mine
+  /\ \/ Took(ends, e) \/ Again(ends, e)
+  /\ over' = {x \in over \cup {f} : (\E y \in asks : y.f = x) \/ (\E z \in ends' : <<z.f[1], z.re>> = x)} \* only these still matter
+  /\ IF frees THEN
+       /\ record' = to.record /\ line' = to.line /\ granted' = to.granted /\ msgs' = msgs \cup to.msgs
+       /\ deaf' = (deaf \/ (to.f # None /\ ~sub[to.f[1]]))
+       /\ silent' = (silent /\ ~mine /\ to.f = None)
+     ELSE line' = l /\ UNCHANGED <<record, granted, msgs, deaf, silent>>
+  /\ answers' = IF e.re = 0 \/ ~Waits(re) THEN answers
+                ELSE answers \cup {[f |-> re, kind |-> IF mine /\ re \in Fields(to.line) THEN "joined" ELSE "busy", old |-> FALSE]}
+  /\ UNCHANGED <<sub, procs, asks, javas, unclaimed, overtaken, expired>>
+
+\* A request or an answer is lost. A request is sent again; so nothing is lost of a release but time.
+LoseAsk(a) == asks' = asks \ {a} /\ Fault
+  /\ UNCHANGED <<redis, procs, ends, answers, msgs, javas, unclaimed, silent, overtaken, deaf, expired>>
+LoseAnswer(a) == answers' = answers \ {a} /\ Fault
+  /\ UNCHANGED <<redis, procs, asks, ends, msgs, javas, unclaimed, silent, overtaken, deaf, expired>>
+
+\* A tombstone expires before a request that is under way has run.
+Expire(f) == over' = over \ {f} /\ expired' = TRUE /\ Fault
+  /\ UNCHANGED <<record, line, granted, sub, procs, network, javas, unclaimed, silent, overtaken, deaf>>
+
+\* The lease of a record is over. Nobody is told. A grant that was not confirmed keeps its place, as a slow one.
+Lapse ==
+  /\ record \notin {None, Java} /\ ~Holds(record)
+  /\ IF Waits(record) /\ granted # record THEN Fault ELSE UNCHANGED faults
+  /\ record' = None /\ silent' = TRUE /\ granted' = None
+  /\ IF granted = record /\ record \notin over
+     THEN /\ line' = <<Place(record, IF Mistake = "noDemotion" THEN "new" ELSE "slow")>> \o line
+          /\ unclaimed' = IF Waits(record) THEN unclaimed + 1 ELSE unclaimed
+     ELSE UNCHANGED <<line, unclaimed>>
+  /\ UNCHANGED <<over, sub, procs, network, javas, overtaken, deaf, expired>>
+
+\* Java takes a lock that is free, and knows of no line.
+JavaTake ==
+  /\ record = None /\ javas < MaxJava
+  /\ record' = Java /\ javas' = javas + 1
+  /\ UNCHANGED <<line, granted, over, sub, procs, network, faults, unclaimed, silent, overtaken, deaf, expired>>
+JavaRelease ==
+  /\ record = Java
+  /\ LET told == {p \in Procs : hears[p] /\ sub[p] /\ st[p] = "waits"} IN
+     /\ record' = None /\ silent' = (told = {} /\ Mistake # "javaUnheard")
+     /\ msgs' = msgs \cup {<<Field(p), "free">> : p \in told}
+  /\ UNCHANGED <<line, granted, over, sub, procs, asks, ends, answers, faults, javas, unclaimed, overtaken, deaf, expired>>
+
+Next ==
+  \/ \E p \in Procs : Begin(p) \/ Ask(p) \/ Subscribe(p) \/ Cut(p) \/ Notice(p) \/ Leave(p)
+                      \/ Unlock(p) \/ GiveUp(p) \/ Lose(p) \/ Die(p) \/ Look(p)
+  \/ \E a \in answers : Answer(a) \/ LoseAnswer(a)
+  \/ \E a \in asks : RunAsk(a) \/ LoseAsk(a)
+  \/ \E e \in ends : RunEnd(e, FALSE) \/ RunEnd(e, TRUE)
+  \/ \E m \in msgs : Receive(m)
+  \/ \E f \in over : Expire(f)
+  \/ Lapse \/ JavaTake \/ JavaRelease
+
+Spec == Init /\ [][Next]_vars
+RECURSIVE Sum(_)
+Sum(S) == IF S = {} THEN 0 ELSE LET p == CHOOSE x \in S : TRUE IN n[p] + Sum(S \ {p})
+Bound == Sum(Procs) <= MaxTotal /\ unclaimed <= MaxLapses
+Symmetry == Permutations(Procs)
+
+\* ---- What must hold ----
+
+\* S1: two processes never believe that they hold the lock.
+OneHolder == \A p, q \in Procs : st[p] = "holds" /\ st[q] = "holds" => p = q
+
+\* Belief is backed by the record.
+Backed == \A p \in Procs : st[p] = "holds" => record = Field(p)
+
+\* A record belongs to a wait or a hold that goes on, or its end is on the way. So no lock is blocked by a wait that is over.
+News(f) == \/ \E e \in ends : e.f = f
+           \/ \E m \in msgs : m[1] = f
+           \/ \E a \in answers : a.f = f
+\* Where a tombstone was gone too early, a process that is gone may be granted a short lease.
+NoOrphan ==
+  record \notin {None, Java} /\ st[record[1]] # "dead" => Goes(record) \/ News(record) \/ (expired /\ granted = record)
+
+\* The same of a place.
+NoDeadPlace == ~expired => \A i \in 1..Len(line) : st[line[i].f[1]] # "dead" => Goes(line[i].f) \/ News(line[i].f)
+
+\* No waiter sleeps beside a free lock that will stay free, but for a lapse, which its own look finds.
+Quiet(p) == st[p] = "waits" /\ calm[p] /\ (conf[p] = sub[p] \/ Mistake = "oldFlag")
+NoSleep ==
+  record = None /\ asks = {} /\ ends = {} /\ answers = {} /\ msgs = {}
+  /\ (\A p \in Procs : st[p] = "waits" => Quiet(p))
+  => \A p \in Procs : st[p] = "waits" => silent /\ (\E q \in Procs : st[q] = "waits" /\ MayLook(q))
+
+\* A newcomer never overtakes a place that could have been granted.
+InOrder == ~overtaken
+
+\* No grant goes to a process that has no connection to hear of it.
+Heard == ~deaf
+
+\* Grants that are not taken in time end: each process is late once, and once more for each fault; then it is granted its
+\* full lease.
+NotToAndFro == unclaimed <= Cardinality(Procs) + faults
+=============================================================================
