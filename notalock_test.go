@@ -215,7 +215,7 @@ func TestWhatTakesThePlaceOfARecordIsNotTouched(t *testing.T) {
 
 					// The watchdog notices, and a waiter gets the error.
 					b := newBench(t, addr)
-					holder := newLock(b.client(WithWatchdogTimeout(time.Second)), b.name)
+					holder := newLock(b.client(WithWatchdogTimeout(3*time.Second)), b.name)
 					require.NoError(t, holder.Lock(ctx))
 					guarded, err := holder.Guard(ctx)
 					require.NoError(t, err)
