@@ -224,7 +224,7 @@ func TestMultiLockLossOfOneEndsTheGuard(t *testing.T) {
 	})
 }
 
-// What was taken first does not last, or is taken away, until the last one is free: all over again.
+// A MultiLock that loses its first lock while it waits for the last one starts over.
 func TestMultiLockStartsOverWhenAnEarlierLockIsLost(t *testing.T) {
 	t.Parallel()
 	for name, lose := range map[string]func(b *bench){
