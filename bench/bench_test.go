@@ -1,10 +1,14 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"io"
 	"math"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/bench/stats"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -45,6 +50,7 @@ func TestEveryWorkloadRunsAndIsShown(t *testing.T) {
 	for _, b := range bounds {
 		assert.Contains(t, out.String(), b.what)
 	}
+	assert.NotContains(t, out.String(), "\n  redisson ", "a peer that was not asked for")
 }
 
 // Every table of the page gets something to say, and takes the place of what was there.
@@ -99,6 +105,24 @@ func TestRunStopsWithItsContext(t *testing.T) {
 	assert.ErrorIs(t, run(ctx, p, io.Discard, "", "", false), context.Canceled)
 }
 
+func TestRedissonThatCannotBeBuiltIsLeftOutWithALine(t *testing.T) {
+	if !testredis.Available() {
+		t.Skip("this test needs a redis-server")
+	}
+	built := 0
+	p := plan{work: "alone-", slice: time.Millisecond, rounds: 1, log: io.Discard, redisson: func(context.Context) (string, error) {
+		built++
+		return "", errors.New("no Java")
+	}}
+	var out bytes.Buffer
+	require.NoError(t, run(t.Context(), p, &out, "", "", false))
+	assert.Zero(t, built, "no workload of these has it")
+	p.work = "alone"
+	require.NoError(t, run(t.Context(), p, &out, "", "", false))
+	assert.Equal(t, 1, built)
+	assert.Equal(t, 1, strings.Count(out.String(), "Redisson is left out: no Java\n"), out.String())
+}
+
 func TestUnknownWorkloadIsAnError(t *testing.T) {
 	assert.Error(t, run(t.Context(), plan{work: "none"}, io.Discard, "", "", false))
 }
@@ -116,12 +140,83 @@ func TestPutReplacesTheTextBetweenMarkers(t *testing.T) {
 	}
 }
 
+const someInfo = "# Commandstats\r\ncmdstat_evalsha:calls=7,usec=1\r\ncmdstat_hget:calls=3,usec=1\r\ncmdstat_eval:calls=1,usec=1\r\n" +
+	"cmdstat_subscribe:calls=2,usec=1\r\ncmdstat_set:calls=4,usec=1\r\n" +
+	"cmdstat_client|list:calls=9,usec=1\r\ncmdstat_info:calls=9,usec=1\r\nused_cpu_sys:1.5\r\nused_cpu_user:2\r\nused_cpu_sys_children:5\r\n"
+
 func TestParseInfoLeavesOutItsOwnCommands(t *testing.T) {
-	w := parseInfo("# Commandstats\r\ncmdstat_evalsha:calls=7,usec=1\r\ncmdstat_hget:calls=3,usec=1\r\n" +
-		"cmdstat_client|list:calls=9,usec=1\r\ncmdstat_info:calls=9,usec=1\r\nused_cpu_sys:1.5\r\nused_cpu_user:2\r\nused_cpu_sys_children:5\r\n")
-	assert.Equal(t, float64(10), w.commands)
-	assert.Equal(t, float64(7), w.evalsha)
+	w := parseInfo(someInfo)
+	assert.Equal(t, float64(17), w.commands)
+	assert.Equal(t, float64(8), w.scripts)
 	assert.Equal(t, 3.5, w.redis)
+}
+
+func TestRequestsLeaveOutCommandsOfScripts(t *testing.T) {
+	w := parseInfo(someInfo)
+	assert.Equal(t, float64(10), w.requests("relock"))
+	assert.Equal(t, float64(14), w.requests("redsync"), "it sends a SET by itself")
+	for kind := range plainCommands {
+		assert.Equal(t, kind, kindOf(kind).name)
+	}
+	twice := parseInfo(someInfo)
+	twice.add(w)
+	assert.Equal(t, float64(20), twice.requests("relock"), "of two nodes")
+	assert.Equal(t, float64(10), twice.since(w).requests("relock"), "of the time since then")
+}
+
+// The requests that are counted from the statistics are those that MONITOR shows.
+func TestRequestsAreThoseThatClientsSend(t *testing.T) {
+	if !testredis.Available() {
+		require.NotEqual(t, "true", os.Getenv("CI"), "this test needs a redis-server")
+		t.Skip("this test needs a redis-server")
+	}
+	for _, k := range kinds {
+		if k.open == nil {
+			continue // Redisson sends nothing but scripts and subscriptions, too
+		}
+		t.Run(k.name, func(t *testing.T) {
+			server, err := startServer(0)
+			require.NoError(t, err)
+			defer server.close()
+			turn := turn{server: server, kind: k, served: new([]int), took: 50 * time.Millisecond}
+			defer func() { turn.close() }()
+			require.NoError(t, plan{}.open(t.Context(), &turn, 2))
+			crowd := crowd{clients: 2, workers: 4, names: 1, section: time.Millisecond}
+			_, err = crowd.slice(t.Context(), turn) // connects
+			require.NoError(t, err)
+			monitor, err := net.Dial("tcp", server.addr)
+			require.NoError(t, err)
+			defer monitor.Close()
+			_, err = fmt.Fprint(monitor, "MONITOR\r\n")
+			require.NoError(t, err)
+			lines := bufio.NewScanner(monitor)
+			require.True(t, lines.Scan(), "MONITOR is not answered")
+			before, err := server.work(t.Context())
+			require.NoError(t, err)
+			_, err = crowd.work(t.Context(), turn)
+			require.NoError(t, err)
+			time.Sleep(50 * time.Millisecond) // what goes on in the background
+			after, err := server.work(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, server.admin.Echo(t.Context(), "the end").Err())
+			sent, infos := map[string]float64{}, 0
+			for lines.Scan() && !strings.Contains(lines.Text(), `"the end"`) {
+				_, command, _ := strings.Cut(lines.Text(), `] "`)
+				command, _, _ = strings.Cut(strings.ToLower(command), `"`)
+				switch {
+				case command == "info":
+					infos++
+				case infos == 1 && !strings.Contains(lines.Text(), " lua] ") && !slices.Contains(notWork, command):
+					sent[command]++
+				}
+			}
+			total := 0.0
+			for _, n := range sent {
+				total += n
+			}
+			assert.Equal(t, total, after.since(before).requests(k.name), "%v", sent)
+		})
+	}
 }
 
 func TestFiguresAreRounded(t *testing.T) {
@@ -184,9 +279,58 @@ func TestCheckFailsWhereABoundIsNotReached(t *testing.T) {
 	assert.Contains(t, out.String(), "FAILED")
 	set(39)
 	assert.True(t, check(&out, []*result{r}))
-	assert.Contains(t, out.String(), " reached")
+	assert.Regexp(t, `\d +reached\n`, out.String())
+	set(30)
+	assert.True(t, check(&out, []*result{r}), "a bound that is to be reached later")
+	assert.Contains(t, out.String(), " not reached\n")
 	r.rows = r.rows[:1] // a bound that cannot be told is not met
 	assert.False(t, check(io.Discard, []*result{r}), "a bound without figures is met")
+}
+
+func TestEveryBoundIsOfAWorkload(t *testing.T) {
+	all := workloads(size{1, 1, time.Second})
+	for _, b := range bounds {
+		assert.True(t, slices.ContainsFunc(all, func(w workload) bool { return w.name == b.workload }), "%s: %s", b.workload, b.what)
+		assert.True(t, b.met(b.reach, b.demand), "%s: %s: the check demands more than is to be reached", b.workload, b.what)
+	}
+}
+
+// Four processes take turns of 1 ms and a trip of 3 ms; in the first of two rounds one waits for two rounds of all.
+func TestCompareTellsTurnsByTheMutexOfTheSameRound(t *testing.T) {
+	r := &result{workload: workload{name: lineName(4), figure: rate, inLine: 4}, rows: []row{
+		{kindOf("relock"), []sample{{rate: 250, longest: 0.032, trips: 0.003}, {rate: 400, longest: 0.010, trips: 0.003}}},
+		{kindOf("redsync"), []sample{{rate: 100, longest: 1, trips: 0.003}, {rate: 300, longest: 1, trips: 0.003}}},
+		{kindOf("sync.Mutex"), []sample{{rate: 1000, longest: 0, trips: 0.003}, {rate: 500, longest: 0, trips: 0.003}}},
+	}}
+	r.compare()
+	ours := r.ours()
+	assert.InDeltaSlice(t, []float64{0.25, 0.8}, ours.of(ofMutex), 1e-9)
+	assert.InDeltaSlice(t, []float64{2, 0.5}, ours.of(longestTurns), 1e-9)
+	assert.InDelta(t, 2, ours.value(longestTurns), 1e-9, "the longest counts")
+	assert.InDelta(t, 2.5, ofBest("redsync")(&result{rows: []row{r.rows[0], {kindOf("redsync"), []sample{{rate: 5}}},
+		{kindOf("redislock"), []sample{{rate: 2}}}}, workload: workload{figure: rate, less: true}}), 1e-9)
+	assert.True(t, math.IsNaN(ofBest("rueidislock")(r)), "a peer that did not take part")
+	assert.True(t, math.IsNaN(figureOfKind("rueidislock", rate)(r)), "a peer that did not take part")
+	assert.InDelta(t, 200, figureOfKind("redsync", rate)(r), 1e-9)
+	r.rows = r.rows[:2]
+	r.compare() // without the mutex
+}
+
+// The median is that of a slice, the longest hundredth of all slices together, each in its own round trips.
+func TestHandoffsAreToldInRoundTrips(t *testing.T) {
+	turn := turn{kind: kindOf("relock"), handed: new(stats.Histogram)}
+	did := work{calls: map[string]float64{"evalsha": 300, "hget": 900}}
+	first := handed{Waits: slices.Repeat([]time.Duration{4 * time.Millisecond}, 100)}.sum(turn, 2*time.Millisecond, did)
+	assert.InDelta(t, 2, first[handedOff], 0.07)
+	assert.InDelta(t, 2, first[handedTail], 0.07)
+	assert.Equal(t, 1.5, first[requests], "of 200 sections")
+	second := handed{Waits: slices.Repeat([]time.Duration{6 * time.Millisecond}, 2), Stuck: 1}.sum(turn, time.Millisecond, did)
+	assert.InDelta(t, 6, second[handedOff], 0.2)
+	assert.InDelta(t, 6, second[handedTail], 0.2, "2 of 102")
+	assert.Equal(t, float64(102), second[handoffs])
+	assert.Equal(t, float64(1), second[stuckCount])
+	r := row{turn.kind, []sample{first, second}}
+	assert.Equal(t, second[handedTail], r.value(handedTail), "all slices are in the last one")
 }
 
 func TestEvennessIsTheSlowestToTheFastest(t *testing.T) {

@@ -289,7 +289,7 @@ func (s *scale) masters(ctx context.Context, masters int, c crowd) (got sample, 
 		if err != nil {
 			return nil, 0, err
 		}
-		n := parseInfo(info).evalsha
+		n := parseInfo(info).scripts
 		most, sum = max(most, n), sum+n
 	}
 	return got, most / sum, nil

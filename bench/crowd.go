@@ -26,6 +26,22 @@ type crowd struct {
 	endless          bool          // the ctx of all calls never ends: what is stuck stays so
 }
 
+// A line is a crowd whose waits are told in round trips, too.
+type line struct{ crowd }
+
+func (l line) slice(ctx context.Context, t turn) (sample, error) {
+	trip, err := t.server.roundTrip(ctx)
+	if err != nil {
+		return nil, err
+	}
+	got, err := l.crowd.slice(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	got[trips] = trip.Seconds()
+	return got, nil
+}
+
 // A worker is what one of them has seen.
 type worker struct {
 	_        [64]byte // workers are written by different processors
@@ -36,11 +52,38 @@ type worker struct {
 	err      error
 }
 
+// A tally is what all workers of a slice have seen.
+type tally struct {
+	Sections          []int // of each worker, those that were over within the slice
+	All, Stuck        int
+	P50, P99, Longest time.Duration // waits
+	CPU               time.Duration // of a process of their own, if they have one
+}
+
 func (c crowd) slice(ctx context.Context, t turn) (sample, error) {
 	before, err := t.server.work(ctx)
 	if err != nil {
 		return nil, err
 	}
+	work := c.work
+	if t.program != nil {
+		work = t.program.crowd(c)
+	}
+	got, err := work(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	after, err := t.server.work(ctx)
+	if err != nil {
+		return nil, err
+	}
+	did := after.since(before)
+	did.ours += got.CPU.Seconds()
+	return c.sum(got, t, did), nil
+}
+
+// work has workers of this process take the peers of t.
+func (c crowd) work(ctx context.Context, t turn) (tally, error) {
 	end := time.Now().Add(t.took)
 	ctx, giveUp := context.WithCancel(ctx)
 	defer giveUp()
@@ -61,11 +104,7 @@ func (c crowd) slice(ctx context.Context, t turn) (sample, error) {
 		all.Go(func() { workers[i].work(ctx, t.peers[i/c.workers], name, c.section, end) })
 	}
 	all.Wait()
-	after, err := t.server.work(context.WithoutCancel(ctx))
-	if err != nil {
-		return nil, err
-	}
-	return c.sum(workers, t, after.since(before))
+	return count(workers)
 }
 
 func (w *worker) work(ctx context.Context, p peer, name string, section time.Duration, end time.Time) {
@@ -96,40 +135,51 @@ func (w *worker) work(ctx context.Context, p peer, name string, section time.Dur
 	}
 }
 
-// sum is what all workers together have seen.
-func (c crowd) sum(workers []worker, t turn, did work) (sample, error) {
+// count is what all workers together have seen.
+func count(workers []worker) (tally, error) {
 	var waits stats.Histogram
-	sections, all, stuck := 0, 0, 0
-	if *t.served == nil {
-		*t.served = make([]int, len(workers))
-	}
-	perWorker, perClient := *t.served, make([]int, c.clients)
+	var got tally
 	for i := range workers {
 		w := &workers[i]
 		if w.err != nil {
-			return nil, w.err
+			return tally{}, w.err
 		}
 		waits.Merge(&w.waits)
-		sections += w.sections
-		all += w.all
-		perWorker[i] += w.sections
-		perClient[i/c.workers] += perWorker[i]
+		got.Sections = append(got.Sections, w.sections)
+		got.All += w.all
 		if w.stuck {
-			stuck++
+			got.Stuck++
 		}
 	}
+	got.P50, got.P99, got.Longest = waits.Quantile(0.5), waits.Quantile(0.99), waits.Max()
+	return got, nil
+}
+
+// sum is what a slice gave.
+func (c crowd) sum(got tally, t turn, did work) sample {
+	if *t.served == nil {
+		*t.served = make([]int, len(got.Sections))
+	}
+	sections, perWorker, perClient := 0, *t.served, make([]int, c.clients)
+	for i, n := range got.Sections {
+		sections += n
+		perWorker[i] += n
+		perClient[i/c.workers] += perWorker[i]
+	}
+	all := float64(got.All)
 	return sample{
 		rate:       float64(sections) / t.took.Seconds(),
-		p50:        waits.Quantile(0.5).Seconds(),
-		p99:        waits.Quantile(0.99).Seconds(),
-		longest:    waits.Max().Seconds(),
+		p50:        got.P50.Seconds(),
+		p99:        got.P99.Seconds(),
+		longest:    got.Longest.Seconds(),
 		evenWorker: evenness(perWorker),
 		evenClient: evenness(perClient),
 		servedAll:  served(perClient),
-		commands:   did.commands / float64(all),
-		scripts:    did.evalsha / float64(all),
-		redisCPU:   did.redis / float64(all),
-		ourCPU:     did.ours / float64(all),
-		stuckCount: float64(stuck),
-	}, nil
+		requests:   did.requests(t.kind.name) / all,
+		commands:   did.commands / all,
+		scripts:    did.scripts / all,
+		redisCPU:   did.redis / all,
+		ourCPU:     did.ours / all,
+		stuckCount: float64(got.Stuck),
+	}
 }

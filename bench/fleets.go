@@ -64,7 +64,7 @@ func (s *scale) measureFleet(ctx context.Context, f shape, isFair bool, length t
 		return nil, err
 	}
 	ideal := (before[rate] + after[rate]) / 2
-	measured := []string{share(got[rate] / ideal), digits(got[scripts]), span(got[longest]), share(got[evenClient]), percent(got[servedAll]), span(got[redisCPU])}
+	measured := []string{share(got[rate] / ideal), digits(got[requests]), span(got[longest]), share(got[evenClient]), percent(got[servedAll]), span(got[redisCPU])}
 	simulated := make([]string, len(measured))
 	if !isFair {
 		o := s.simulate(f, time.Duration(float64(time.Second)/ideal), pinged.least, pinged.noise).Run(length, 1)

@@ -3,7 +3,8 @@ package main
 // From Unlock being called in one client until Lock returns in the other.
 //
 // Rules: the other one has waited for long enough to sleep, and for a time that
-// is random, so that pollers are met at any point of their pause.
+// is random, so that pollers are met at any point of their pause. Round trips are those
+// of a PING on the same way, before and after. The longest hundredth is told of all rounds together.
 
 import (
 	"context"
@@ -16,36 +17,77 @@ import (
 
 type handoff struct{ trip time.Duration }
 
+// handed is what a slice of handoffs has seen.
+type handed struct {
+	Waits []time.Duration
+	Stuck int
+}
+
 func (h handoff) slice(ctx context.Context, t turn) (sample, error) {
-	before, err := t.server.roundTrip(ctx)
+	began, err := t.server.roundTrip(ctx)
 	if err != nil {
 		return nil, err
 	}
+	before, err := t.server.work(ctx)
+	if err != nil {
+		return nil, err
+	}
+	work := h.work
+	if t.program != nil {
+		work = t.program.handoffs(h)
+	}
+	got, err := work(ctx, t)
+	if err != nil {
+		return nil, err
+	}
+	after, err := t.server.work(ctx)
+	if err != nil {
+		return nil, err
+	}
+	ended, err := t.server.roundTrip(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return got.sum(t, (began+ended)/2, after.since(before)), nil
+}
+
+// sum is what a slice gave.
+func (got handed) sum(t turn, trip time.Duration, did work) sample {
 	var waits stats.Histogram
-	stuck := 0
-	holder, waiter := t.peers[0], t.peers[1]
-	for end := time.Now().Add(t.took); time.Now().Before(end); holder, waiter = waiter, holder {
-		d, err := h.once(ctx, holder, waiter)
-		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-			stuck++
-		} else if err != nil {
-			return nil, err
-		}
-		waits.Add(d)
+	for _, wait := range got.Waits {
+		waits.Add(wait)
+		t.handed.Add(time.Duration(float64(oneTrip) * wait.Seconds() / trip.Seconds()))
 	}
-	after, err := t.server.roundTrip(ctx)
-	if err != nil {
-		return nil, err
-	}
-	trip := (before + after).Seconds() / 2
 	return sample{
-		handedOff:  waits.Quantile(0.5).Seconds() / trip,
-		handedTail: waits.Quantile(0.99).Seconds() / trip,
+		handedOff:  waits.Quantile(0.5).Seconds() / trip.Seconds(),
+		handedTail: float64(t.handed.Quantile(0.99)) / float64(oneTrip),
 		p50:        waits.Quantile(0.5).Seconds(),
 		longest:    waits.Max().Seconds(),
-		trips:      trip,
-		stuckCount: float64(stuck),
-	}, nil
+		trips:      trip.Seconds(),
+		requests:   did.requests(t.kind.name) / float64(2*len(got.Waits)), // each of the two has a section
+		handoffs:   float64(t.handed.Count()),
+		stuckCount: float64(got.Stuck),
+	}
+}
+
+// oneTrip is a round trip in a histogram of them.
+const oneTrip = time.Second
+
+// pause is how long the other one waits at least.
+func (h handoff) pause() time.Duration { return 4*h.trip + 2*time.Millisecond }
+
+func (h handoff) work(ctx context.Context, t turn) (got handed, err error) {
+	holder, waiter := t.peers[0], t.peers[1]
+	for end := time.Now().Add(t.took); time.Now().Before(end); holder, waiter = waiter, holder {
+		wait, err := h.once(ctx, holder, waiter)
+		if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+			got.Stuck++
+		} else if err != nil {
+			return handed{}, err
+		}
+		got.Waits = append(got.Waits, wait)
+	}
+	return got, nil
 }
 
 func (h handoff) once(ctx context.Context, holder, waiter peer) (time.Duration, error) {
@@ -68,7 +110,7 @@ func (h handoff) once(ctx context.Context, holder, waiter peer) (time.Duration, 
 		}
 		other <- got{at, err}
 	}()
-	time.Sleep(4*h.trip + 2*time.Millisecond + rand.N(10*time.Millisecond))
+	time.Sleep(h.pause() + rand.N(10*time.Millisecond))
 	called := time.Now()
 	if err := release(); err != nil {
 		return 0, err

@@ -1,11 +1,18 @@
-// Command bench measures relock beside other lock libraries of Go, on a
-// redis-server that it starts itself:
+// Command bench measures relock beside other lock libraries of Go and beside Redisson,
+// on a redis-server that it starts itself:
 //
 //	go run .                         # everything; the charts go to ../docs
 //	go run . -readme ../README.md    # and the table into a README
 //	go run . -short -check           # a moment of everything; fails below the bounds
 //	go run . -work fleet,handoff     # workloads whose names begin so
 //	go run . -scale -write ../docs/scaling.md    # what grows with what, for that page
+//
+// The workloads fleet-4x1-1ms-far, fleet-16x1-1ms-far and fleet-64x1-1ms-far are processes with one goroutine each
+// that want one name: nothing but a hand-over between processes makes these fast. handoff and handoff-far
+// are that hand-over by itself, in round trips of a PING on the same way.
+//
+// Redisson takes part where Java 17 and Maven are; elsewhere a line says that it is left out. Maven
+// fetches it once. With -redisson=false nothing of Java is started.
 package main
 
 // Rules: the peers take turns in short slices of time, each round begins with
@@ -24,6 +31,8 @@ import (
 	"strings"
 	"syscall"
 	"time"
+
+	"github.com/relock-go/relock/bench/stats"
 )
 
 // A plan is what to run, and how long.
@@ -34,6 +43,9 @@ type plan struct {
 	size   size
 	brief  bool // of the pollers only those that ask often: others keep a slice waiting when it is over
 	log    io.Writer
+
+	redisson func(context.Context) (dir string, err error) // builds the Java program; nil: it is left out
+	java     string                                        // where the program is; "": it is left out
 }
 
 var (
@@ -53,6 +65,7 @@ func main() {
 	docs := flag.String("docs", "../docs", "where the charts go; empty: nowhere")
 	readme := flag.String("readme", "", "a file to put the table into, between its markers")
 	demand := flag.Bool("check", false, "fail when a bound is not met")
+	java := flag.Bool("redisson", true, "with Redisson, where Java 17 and Maven are")
 	scale := flag.Bool("scale", false, "what grows with what, instead of the comparison")
 	page := flag.String("write", "", "with -scale: a page to put its tables into, between their markers")
 	flag.Parse()
@@ -68,6 +81,9 @@ func main() {
 		}
 	}
 	p.log = os.Stderr
+	if *java {
+		p.redisson = buildRedisson
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	work := func() error { return run(ctx, p, os.Stdout, *docs, *readme, *demand) }
@@ -91,19 +107,28 @@ func run(ctx context.Context, p plan, out io.Writer, docs, readme string, demand
 			return fmt.Errorf("%s: %w", readme, err)
 		}
 	}
+	var wanted []workload
 	for _, w := range workloads(p.size) {
-		if !p.wants(w.name) {
-			continue
+		if p.wants(w.name) {
+			wanted = append(wanted, w)
 		}
+	}
+	if len(wanted) == 0 {
+		return fmt.Errorf("no workload begins with %q", p.work)
+	}
+	if p.redisson != nil && slices.ContainsFunc(wanted, func(w workload) bool { return slices.Contains(w.peers, "redisson") }) {
+		var err error
+		if p.java, err = p.redisson(ctx); err != nil {
+			fmt.Fprintf(out, "Redisson is left out: %v\n", err)
+		}
+	}
+	for _, w := range wanted {
 		r, err := p.measure(ctx, w)
 		if err != nil {
 			return fmt.Errorf("%s: %w", w.name, err)
 		}
 		r.text(out)
 		results = append(results, r)
-	}
-	if len(results) == 0 {
-		return fmt.Errorf("no workload begins with %q", p.work)
 	}
 	note := fmt.Sprintf("%d rounds of %v for each peer, taking turns; median (most of the rounds). Redis on the same %d processors, %s/%s, %s, %s.",
 		p.rounds, p.slice, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), time.Now().UTC().Format("2006-01-02"))
@@ -162,15 +187,15 @@ func (p plan) measure(ctx context.Context, w workload) (*result, error) {
 		if p.brief && slices.Contains(w.peers, name+" 2ms") {
 			continue
 		}
-		t := turn{server: s, kind: kindOf(name), served: new([]int), took: p.slice / time.Duration(max(1, w.often))}
-		for range w.clients {
-			c, err := t.kind.open(setting{addr: s.addr, lease: 30 * time.Second})
-			if err != nil {
-				return nil, fmt.Errorf("%s: %w", name, err)
-			}
-			defer c.Close()
-			t.peers = append(t.peers, c)
+		t := turn{server: s, kind: kindOf(name), served: new([]int), handed: new(stats.Histogram),
+			took: p.slice * time.Duration(max(1, w.longer)) / time.Duration(max(1, w.often))}
+		if t.kind.open == nil && p.java == "" {
+			continue
 		}
+		if err := p.open(ctx, &t, w.clients); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+		defer t.close()
 		turns = append(turns, t)
 		r.rows = append(r.rows, row{kind: t.kind})
 	}
@@ -191,9 +216,42 @@ func (p plan) measure(ctx context.Context, w workload) (*result, error) {
 			}
 			if w.rare || round > 0 {
 				r.rows[i].samples = append(r.rows[i].samples, got)
+			} else {
+				turns[i].forget()
 			}
 		}
 	}
 	fmt.Fprint(p.log, "\r\033[K")
+	r.compare()
 	return r, nil
+}
+
+// open starts what is to do the work of a turn.
+func (p plan) open(ctx context.Context, t *turn, clients int) (err error) {
+	s := setting{addr: t.server.addr, lease: 30 * time.Second}
+	if t.kind.open == nil {
+		t.program, err = startRedisson(ctx, p.java, s, clients, max(2*time.Second, 5*p.slice))
+		return err
+	}
+	for range clients {
+		c, err := t.kind.open(s)
+		if err != nil {
+			t.close()
+			return err
+		}
+		t.peers = append(t.peers, c)
+	}
+	return nil
+}
+
+// forget leaves out what the peer has done so far.
+func (t turn) forget() { *t.served, *t.handed = nil, stats.Histogram{} }
+
+func (t turn) close() {
+	if t.program != nil {
+		t.program.close(shutdown)
+	}
+	for _, c := range t.peers {
+		c.Close()
+	}
 }

@@ -234,7 +234,7 @@ func (s *scale) wait(ctx context.Context, w wait) ([]string, error) {
 	}
 	n, seconds := float64(w.clients*w.goroutines), did.took.Seconds()
 	return []string{kib((after.heap - before.heap) / n), kib((stackAfter - stack) / n), kib(max(0, used-usedBefore) / float64(max(w.names, w.clients))), span(joined.Seconds()),
-		amount(did.evalsha / seconds), percent(did.redis / seconds), percent(did.ours / seconds), span(gone.Seconds()), span(left.Seconds())}, nil
+		amount(did.scripts / seconds), percent(did.redis / seconds), percent(did.ours / seconds), span(gone.Seconds()), span(left.Seconds())}, nil
 }
 
 func stacks() float64 {

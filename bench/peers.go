@@ -1,6 +1,6 @@
 package main
 
-// The libraries that are measured, behind one interface, each configured for
+// The libraries that are measured, behind one interface but for Redisson (redisson.go), each configured for
 // waiting as its own documentation says.
 //
 // Rules: a peer is one client of its library with connections of its own, as a
@@ -38,9 +38,9 @@ type peer interface {
 // A kind is a library with its settings.
 type kind struct {
 	name    string
-	says    string // how it is set
-	library bool   // a Go library that relock is measured against
-	open    func(setting) (peer, error)
+	says    string                      // how it is set
+	library bool                        // one that relock is measured against
+	open    func(setting) (peer, error) // nil: a Java program does its work
 }
 
 // A setting is what all peers are told.
@@ -57,6 +57,8 @@ const tuned = 2 * time.Millisecond
 var kinds = []kind{
 	{"relock", "defaults", false, openRelock(plain)},
 	{"relock fair", "NewFairLock, defaults", false, openRelock(fair)},
+	{"relock fenced", "NewLock with Fenced(), defaults", false, openRelock(fenced)},
+	{"relock write", "NewRWLock(name).Write(), defaults", false, openRelock(write)},
 	{"relock read", "NewRWLock(name).Read(), defaults", false, openRelock(read)},
 	{"bare EVALSHA", "the requests with which relock locks and unlocks, sent by the same go-redis client; excludes no owner", false, openBare(plain)},
 	{"bare read", "the same of the requests for a read lock alone", false, openBare(read)},
@@ -68,6 +70,7 @@ var kinds = []kind{
 	{"redsync 2ms", "1-3ms between tries", true, openRedsync(redsync.WithRetryDelayFunc(func(int) time.Duration {
 		return tuned/2 + rand.N(tuned)
 	}))},
+	{"redisson", "4.7.0 in a JVM of its own, a RedissonClient for each process; defaults, but all share the threads and idle connections of one", true, nil},
 }
 
 func kindOf(name string) kind {

@@ -83,6 +83,7 @@ var families = []struct {
 	{"rueidislock", []string{"rueidislock"}},
 	{"redislock", []string{"redislock", "redislock 2ms"}},
 	{"redsync", []string{"redsync", "redsync 2ms"}},
+	{"Redisson (Java)", []string{"redisson"}},
 }
 
 // markdown is the short table of all workloads.

@@ -47,6 +47,24 @@ func (r *result) row(name string) *row {
 	return &r.rows[i]
 }
 
+// compare adds the figures that are told by the mutex of the same round: what the best lock gives, and how long
+// a section takes by the clock.
+func (r *result) compare() {
+	mutex := r.row("sync.Mutex")
+	if mutex == nil {
+		return
+	}
+	ideal := mutex.of(rate)
+	for _, row := range r.rows {
+		for i, s := range row.samples {
+			s[ofMutex] = s[rate] / ideal[i]
+			if r.inLine > 0 {
+				s[longestTurns] = s[longest] / (float64(r.inLine) * (1/ideal[i] + s[trips]))
+			}
+		}
+	}
+}
+
 // ours is the row of relock.
 func (r *result) ours() row { return r.rows[0] }
 
@@ -59,7 +77,7 @@ func (r *result) better(than []float64) stats.Spread {
 	return stats.Over(stats.Ratios(ours, than))
 }
 
-// fastest is the best of all Go libraries, round by round.
+// fastest is the best of all libraries, round by round.
 func (r *result) fastest() []float64 {
 	best := make([]float64, len(r.rows[0].samples))
 	for i := range best {

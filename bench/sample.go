@@ -26,20 +26,25 @@ var (
 	evenClient = &metric{"even clients", share}
 	servedAll  = &metric{"clients served", percent}
 	commands   = &metric{"cmds/section", digits}
-	scripts    = &metric{"evalsha/section", digits}
+	requests   = &metric{"requests/section", digits}
+	scripts    = &metric{"scripts/section", digits}
 	redisCPU   = &metric{"redis CPU/section", span}
 	ourCPU     = &metric{"client CPU/section", span}
 	stuckCount = &metric{"not served in " + patience.String(), amount}
 
+	ofMutex      = &metric{"of sync.Mutex", share}
+	longestTurns = &metric{"max, in turns of all", digits} // a turn: a section and a round trip
+
 	handedOff  = &metric{"p50 in round trips", digits}
 	handedTail = &metric{"p99 in round trips", digits}
+	handoffs   = &metric{"handoffs", amount}
 	trips      = &metric{"round trip", span}
 
 	locksHeld    = &metric{"locks", amount}
 	goroutines   = &metric{"goroutines more", amount}
 	heapEach     = &metric{"heap each", kib}
 	commandRate  = &metric{"cmds/s", amount}
-	scriptRate   = &metric{"evalsha/s", amount}
+	scriptRate   = &metric{"scripts/s", amount}
 	pipelineRate = &metric{"pipelines/s", amount}
 	redisLoad    = &metric{"redis CPU", percent}
 	ourLoad      = &metric{"client CPU", percent}
@@ -131,9 +136,9 @@ func served(of []int) float64 {
 // the greatest, and of a sum the last one.
 func (m *metric) value(rounds []float64) float64 {
 	switch m {
-	case longest, longestGap, stuckCount, seldom, lostLocks:
+	case longest, longestTurns, longestGap, stuckCount, seldom, lostLocks:
 		return slices.Max(rounds) // NaN if one is
-	case evenWorker, evenClient:
+	case evenWorker, evenClient, handedTail, handoffs:
 		return rounds[len(rounds)-1]
 	}
 	return median(rounds)

@@ -120,34 +120,66 @@ func (s *server) roundTrip(ctx context.Context) (time.Duration, error) {
 type work struct {
 	at          time.Time
 	took        time.Duration
-	commands    float64 // also those that scripts call
-	evalsha     float64
-	redis, ours float64 // CPU seconds; ours with the proxy, if there is one
+	calls       map[string]float64 // of each command, also by scripts
+	commands    float64            // the sum of them
+	scripts     float64            // those that run a script
+	redis, ours float64            // CPU seconds; ours with the proxy, if there is one
 }
 
 func (w work) since(before work) work {
+	calls := map[string]float64{}
+	for command, n := range w.calls {
+		calls[command] = n - before.calls[command]
+	}
 	return work{
+		calls:    calls,
 		commands: w.commands - before.commands,
-		evalsha:  w.evalsha - before.evalsha,
+		scripts:  w.scripts - before.scripts,
 		redis:    w.redis - before.redis,
 		ours:     w.ours - before.ours,
 	}
+}
+
+// add adds the work of another node.
+func (w *work) add(node work) {
+	for command, n := range node.calls {
+		w.calls[command] += n
+	}
+	w.commands += node.commands
+	w.scripts += node.scripts
+	w.redis += node.redis
+}
+
+// outsideScripts are the beginnings of those commands that a script cannot call.
+var outsideScripts = []string{"eval", "fcall", "script|", "subscribe", "unsubscribe", "ssubscribe", "sunsubscribe",
+	"psubscribe", "punsubscribe", "client|", "wait", "multi", "exec"}
+
+// plainCommands are the commands of a script that a library also sends by themselves. No script of that library calls them.
+var plainCommands = map[string][]string{"redsync": {"set"}, "redsync 2ms": {"set"}}
+
+// requests is what the clients of a kind sent: Redis counts a command of a script as one of its client.
+func (w work) requests(kind string) float64 {
+	n := 0.0
+	for command, calls := range w.calls {
+		if slices.Contains(plainCommands[kind], command) ||
+			slices.ContainsFunc(outsideScripts, func(prefix string) bool { return strings.HasPrefix(command, prefix) }) {
+			n += calls
+		}
+	}
+	return n
 }
 
 // notWork are the commands of connecting and of measuring.
 var notWork = []string{"info", "client", "client|list", "client|setinfo", "client|setname", "hello", "ping", "flushall", "command"}
 
 func (s *server) work(ctx context.Context) (work, error) {
-	var w work
+	w := work{calls: map[string]float64{}}
 	for _, node := range s.nodes {
 		info, err := node.Info(ctx, "commandstats", "cpu").Result()
 		if err != nil {
 			return work{}, err
 		}
-		one := parseInfo(info)
-		w.commands += one.commands
-		w.evalsha += one.evalsha
-		w.redis += one.redis
+		w.add(parseInfo(info))
 	}
 	w.at = time.Now()
 	var usage syscall.Rusage
@@ -159,17 +191,19 @@ func (s *server) work(ctx context.Context) (work, error) {
 }
 
 func parseInfo(info string) work {
-	var w work
+	w := work{calls: map[string]float64{}}
 	for line := range strings.SplitSeq(info, "\r\n") {
 		key, value, _ := strings.Cut(line, ":")
 		if command, ok := strings.CutPrefix(key, "cmdstat_"); ok {
 			value, _, _ = strings.Cut(strings.TrimPrefix(value, "calls="), ",")
 			calls, _ := strconv.ParseFloat(value, 64)
-			if !slices.Contains(notWork, command) {
-				w.commands += calls
+			if slices.Contains(notWork, command) {
+				continue
 			}
-			if command == "evalsha" {
-				w.evalsha = calls
+			w.calls[command] = calls
+			w.commands += calls
+			if strings.HasPrefix(command, "eval") || strings.HasPrefix(command, "fcall") {
+				w.scripts += calls
 			}
 		}
 		if key == "used_cpu_sys" || key == "used_cpu_user" {

@@ -4,7 +4,10 @@ package main
 
 import (
 	"context"
+	"fmt"
 	"time"
+
+	"github.com/relock-go/relock/bench/stats"
 )
 
 // A workload is one kind of use, and the peers that take part.
@@ -13,9 +16,11 @@ type workload struct {
 	trip        time.Duration // of the proxy; 0: none
 	clients     int           // of each peer, opened before it starts; 0: it opens them itself
 	rare        bool          // it takes long: fewer rounds
+	longer      int           // slices are so many times longer, for those who take turns
 	often       int           // so many times more rounds, of slices so much shorter: no worker waits when a slice ends
 	peers       []string      // the first one is relock
 	slice       func(ctx context.Context, t turn) (sample, error)
+	inLine      int // so many processes take turns, one goroutine each
 
 	figure  *metric // what is compared
 	less    bool    // the less of it the better
@@ -25,11 +30,15 @@ type workload struct {
 
 // A turn is one slice of time of one peer.
 type turn struct {
-	server *server
-	kind   kind
-	peers  []peer
-	took   time.Duration
-	served *[]int // each worker, in all turns of the peer so far
+	server  *server
+	kind    kind
+	peers   []peer
+	program *program // does the work instead of peers
+	took    time.Duration
+
+	// In all turns of the peer so far, but for the one that warms up.
+	served *[]int           // of each worker, its sections
+	handed *stats.Histogram // waits of handoffs, in round trips
 }
 
 // A size is how much of it.
@@ -41,21 +50,27 @@ type size struct {
 const far = 2 * time.Millisecond // the round trip through the proxy
 
 var (
-	libraries = []string{"rueidislock", "redislock", "redislock 2ms", "redsync", "redsync 2ms"}
-	crowded   = []*metric{p50, p99, longest, evenWorker, commands, scripts, redisCPU, ourCPU, stuckCount}
-	fleets    = []*metric{p50, p99, longest, evenClient, evenWorker, commands, scripts, redisCPU, ourCPU, stuckCount}
+	libraries = []string{"rueidislock", "redislock", "redislock 2ms", "redsync", "redsync 2ms", "redisson"}
+	crowded   = []*metric{p50, p99, longest, evenWorker, requests, commands, scripts, redisCPU, ourCPU, stuckCount}
+	fleets    = []*metric{ofMutex, p50, p99, longest, evenClient, evenWorker, requests, commands, scripts, redisCPU, ourCPU, stuckCount}
+	lines     = []*metric{ofMutex, requests, longestTurns, evenClient, p50, p99, longest, commands, scripts, redisCPU, ourCPU, stuckCount}
 )
+
+// linesOf are how many processes take turns, with one goroutine each.
+var linesOf = []int{4, 16, 64}
+
+func lineName(n int) string { return fmt.Sprintf("fleet-%dx1-1ms-far", n) }
 
 func workloads(n size) []workload {
 	all := []workload{
 		{name: "alone", title: "1 goroutine, no contention, context.Background()",
-			clients: 1, peers: []string{"relock", "bare EVALSHA", "redislock", "redsync"}, // rueidislock can get stuck
+			clients: 1, peers: []string{"relock", "bare EVALSHA", "redislock", "redsync", "redisson"}, // rueidislock can get stuck
 			often: 40, slice: crowd{clients: 1, workers: 1, names: 1, endless: true}.slice, figure: rate, columns: crowded},
 		{name: "alone-cancellable", title: "1 goroutine, no contention, a ctx that can be cancelled",
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync"},
 			often: 40, slice: crowd{clients: 1, workers: 1, names: 1}.slice, figure: rate, columns: crowded},
 		{name: "names", title: "64 goroutines, 64 names",
-			clients: 1, peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync"},
+			clients: 1, peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync", "redisson"},
 			often: 5, slice: crowd{clients: 1, workers: 64, names: 64}.slice, figure: rate, columns: crowded},
 		{name: "one-name", title: "64 goroutines of one process, one name, empty section",
 			clients: 1, peers: with("relock", "sync.Mutex"),
@@ -75,6 +90,15 @@ func workloads(n size) []workload {
 			slice:  crowd{clients: 4, workers: 16, names: 1, section: f.section}.slice,
 			figure: rate, columns: fleets})
 	}
+	for _, n := range linesOf {
+		all = append(all, workload{name: lineName(n),
+			title:   fmt.Sprintf("%d clients × 1 goroutine, one name, 1 ms section, 2 ms round trip", n),
+			trip:    far,
+			clients: n, peers: with("relock", "relock fair", "sync.Mutex"),
+			longer: max(1, n/16), inLine: n,
+			slice:  line{crowd{clients: n, workers: 1, names: 1, section: time.Millisecond}}.slice,
+			figure: rate, columns: lines})
+	}
 	for _, h := range []struct {
 		name, title string
 		trip        time.Duration
@@ -83,9 +107,10 @@ func workloads(n size) []workload {
 		{"handoff-far", "from Unlock in one client to Lock in another, 2 ms round trip", far},
 	} {
 		all = append(all, workload{name: h.name, title: h.title, trip: h.trip,
-			clients: 2, peers: with("relock"),
+			clients: 2, peers: with("relock", "relock fenced", "relock write", "relock fair"),
+			longer: 2,
 			slice:  handoff{h.trip}.slice,
-			figure: handedOff, less: true, high: handedTail, columns: []*metric{handedTail, p50, longest, trips, stuckCount}})
+			figure: handedOff, less: true, high: handedTail, columns: []*metric{handedTail, p50, longest, trips, requests, handoffs, stuckCount}})
 	}
 	return append(all,
 		workload{name: "fair", title: "4 clients × 16 goroutines, one fair lock, 1 ms section, loopback",
