@@ -58,7 +58,7 @@ interop: ## with Redisson; needs Java 17, Maven and redis-server
 otel: ## metrics, spans and the dashboard
 	cd otel && go test -count=1 -race ./... && go run ./example
 
-bench: ## beside other libraries, a moment of each; needs redis-server
+bench: ## beside other libraries, a moment of each; needs redis-server, and Java 17 and Maven for Redisson
 	cd bench && go run . -short
 
 bench-test: ## the simulation and the arithmetic of the benchmarks

@@ -55,7 +55,7 @@ var (
 
 func main() {
 	var p plan
-	inShort := flag.Bool("short", false, "less of everything, in under two minutes, and no charts unless asked for")
+	inShort := flag.Bool("short", false, "less of everything, in some minutes, and no charts unless asked for")
 	flag.StringVar(&p.work, "work", "", "only workloads, or tables, whose names begin with one of these, separated by commas")
 	flag.DurationVar(&p.slice, "slice", long.slice, "how long a peer's turn is")
 	flag.IntVar(&p.rounds, "rounds", long.rounds, "how many turns each peer has")
@@ -107,21 +107,11 @@ func run(ctx context.Context, p plan, out io.Writer, docs, readme string, demand
 			return fmt.Errorf("%s: %w", readme, err)
 		}
 	}
-	var wanted []workload
-	for _, w := range workloads(p.size) {
-		if p.wants(w.name) {
-			wanted = append(wanted, w)
-		}
-	}
+	wanted := p.wanted()
 	if len(wanted) == 0 {
 		return fmt.Errorf("no workload begins with %q", p.work)
 	}
-	if p.redisson != nil && slices.ContainsFunc(wanted, func(w workload) bool { return slices.Contains(w.peers, "redisson") }) {
-		var err error
-		if p.java, err = p.redisson(ctx); err != nil {
-			fmt.Fprintf(out, "Redisson is left out: %v\n", err)
-		}
-	}
+	p.prepare(ctx, out, wanted)
 	for _, w := range wanted {
 		r, err := p.measure(ctx, w)
 		if err != nil {
@@ -134,6 +124,9 @@ func run(ctx context.Context, p plan, out io.Writer, docs, readme string, demand
 		p.rounds, p.slice, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), time.Now().UTC().Format("2006-01-02"))
 	fmt.Fprintln(out, "\npeers")
 	for _, k := range kinds {
+		if !slices.ContainsFunc(results, func(r *result) bool { return r.row(k.name) != nil }) {
+			continue
+		}
 		fmt.Fprintf(out, "  %-14s %s\n", k.name, k.says)
 	}
 	fmt.Fprintf(out, "\n%s It took %v.\n\nbounds\n", note, time.Since(started).Round(time.Second))
@@ -172,6 +165,27 @@ func (p plan) wants(name string) bool {
 		}
 	}
 	return false
+}
+
+// wanted are the workloads that are to run.
+func (p plan) wanted() (all []workload) {
+	for _, w := range workloads(p.size) {
+		if p.wants(w.name) {
+			all = append(all, w)
+		}
+	}
+	return all
+}
+
+// prepare builds Redisson if one of the workloads has it, or says that it is left out.
+func (p *plan) prepare(ctx context.Context, out io.Writer, wanted []workload) {
+	if p.redisson == nil || !slices.ContainsFunc(wanted, func(w workload) bool { return slices.Contains(w.peers, "redisson") }) {
+		return
+	}
+	var err error
+	if p.java, err = p.redisson(ctx); err != nil {
+		fmt.Fprintf(out, "Redisson is left out: %v\n", err)
+	}
 }
 
 // measure runs all rounds of a workload.
@@ -230,7 +244,7 @@ func (p plan) measure(ctx context.Context, w workload) (*result, error) {
 func (p plan) open(ctx context.Context, t *turn, clients int) (err error) {
 	s := setting{addr: t.server.addr, lease: 30 * time.Second}
 	if t.kind.open == nil {
-		t.program, err = startRedisson(ctx, p.java, s, clients, max(2*time.Second, 5*p.slice))
+		t.program, err = startRedisson(ctx, p.java, s, clients, max(2*time.Second, 8*p.slice))
 		return err
 	}
 	for range clients {

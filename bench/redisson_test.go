@@ -36,11 +36,11 @@ func TestProgramDoesASliceOfACrowd(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, "crowd 1 1 1000000 500000000 2000000000\n", jobs.String())
 	assert.Equal(t, tally{[]int{3, 4}, 9, 1, time.Millisecond, 2 * time.Millisecond, 3 * time.Millisecond, time.Second / 2}, got)
-	s := c.sum(got, turn, work{calls: map[string]float64{"evalsha": 18, "get": 100}, redis: 0.9})
+	s := c.sum(got, turn, work{calls: map[string]float64{"evalsha": 18, "get": 100, "del": 36}, redis: 0.9})
 	assert.Equal(t, float64(14), s[rate])
 	assert.Equal(t, 0.003, s[longest])
 	assert.Equal(t, 0.75, s[evenClient])
-	assert.Equal(t, float64(2), s[requests])
+	assert.Equal(t, float64(4), s[requests], "scripts, and half of what is deleted")
 	assert.InDelta(t, 0.1, s[redisCPU], 1e-9)
 	assert.Equal(t, float64(1), s[stuckCount])
 }
@@ -104,8 +104,17 @@ func TestRedissonItself(t *testing.T) {
 	got, err := crowd{clients: 2, workers: 2, names: 1}.slice(t.Context(), turn)
 	require.NoError(t, err)
 	assert.Positive(t, got[rate])
-	assert.GreaterOrEqual(t, got[requests], 2.0, "one to lock and one to unlock")
+	assert.GreaterOrEqual(t, got[requests], 3.0, "one to lock and two to unlock")
 	assert.Positive(t, got[ourCPU])
+	counted, shown := requestsOf(t, server, "redisson", func() error {
+		_, err := p.crowd(crowd{clients: 2, workers: 2, names: 1})(t.Context(), turn)
+		return err
+	})
+	total := 0.0
+	for _, n := range shown {
+		total += n
+	}
+	assert.InEpsilon(t, total, counted, 0.01, "%v", shown)
 	got, err = handoff{}.slice(t.Context(), turn)
 	require.NoError(t, err)
 	assert.Positive(t, got[handedOff])

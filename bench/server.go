@@ -154,17 +154,23 @@ func (w *work) add(node work) {
 var outsideScripts = []string{"eval", "fcall", "script|", "subscribe", "unsubscribe", "ssubscribe", "sunsubscribe",
 	"psubscribe", "punsubscribe", "client|", "wait", "multi", "exec"}
 
-// plainCommands are the commands of a script that a library also sends by themselves. No script of that library calls them.
-var plainCommands = map[string][]string{"redsync": {"set"}, "redsync 2ms": {"set"}}
+// byThemselves is the part of some commands that a library sends by themselves; its scripts call the rest. Redisson
+// deletes a key of its own after each unlock, and so does the script that unlocks.
+var byThemselves = map[string]map[string]float64{
+	"redsync":     {"set": 1},
+	"redsync 2ms": {"set": 1},
+	"redisson":    {"del": 0.5},
+}
 
 // requests is what the clients of a kind sent: Redis counts a command of a script as one of its client.
 func (w work) requests(kind string) float64 {
 	n := 0.0
 	for command, calls := range w.calls {
-		if slices.Contains(plainCommands[kind], command) ||
-			slices.ContainsFunc(outsideScripts, func(prefix string) bool { return strings.HasPrefix(command, prefix) }) {
-			n += calls
+		part := byThemselves[kind][command]
+		if slices.ContainsFunc(outsideScripts, func(prefix string) bool { return strings.HasPrefix(command, prefix) }) {
+			part = 1
 		}
+		n += part * calls
 	}
 	return n
 }
