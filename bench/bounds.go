@@ -49,7 +49,7 @@ func lineBounds() (all []bound) {
 			bound{name, "rate, of a sync.Mutex", against("sync.Mutex"), 0.32, 0.08, false},
 			bound{name, "rate, of the fastest library", againstFastest, 1.3, 0.3, false},
 			bound{name, "requests a section", figureOf(requests), 2.5, 100, true},
-			bound{name, "longest wait, in turns of all", figureOf(longestTurns), 1.5, 40, true},
+			bound{name, "longest wait, in turns of all", figureOf(longestTurns), 1.5, 100, true},
 			bound{name, "slowest process, of the fastest", figureOf(evenClient), 0.9, 0, false})
 	}
 	return all
@@ -60,7 +60,7 @@ func handoffBounds() (all []bound) {
 	for _, kind := range []string{"relock", "relock fenced", "relock write", "relock fair"} {
 		all = append(all,
 			bound{"handoff-far", kind + ", round trips", figureOfKind(kind, handedOff), 1.15, 3, true},
-			bound{"handoff-far", kind + ", round trips, 99%", figureOfKind(kind, handedTail), 1.5, 20, true},
+			bound{"handoff-far", kind + ", round trips, 99%", figureOfKind(kind, handedTail), 1.5, 40, true},
 			bound{"handoff", kind + ", of the best library", ofBest(kind), 0.7, 4, true})
 	}
 	return all
