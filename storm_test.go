@@ -234,7 +234,7 @@ func (p *stormProcess) restart(s *storm) {
 	opts := []Option{WithWatchdogTimeout(stormTimeout), WithMaxWakeDelay(300 * time.Millisecond),
 		WithNodeTimeout(stormTimeout / 3), WithLogger(slog.New(slog.DiscardHandler))}
 	if s.kind.sync {
-		opts = append(opts, WithSyncedReplicas(1, stormTimeout/3))
+		opts = append(opts, WithSyncedReplicas(1, stormTimeout/4))
 	}
 	var made []*Client
 	for _, rdb := range p.rdbs {
