@@ -71,33 +71,28 @@ func figureOf(m *metric) func(*result) float64 {
 }
 
 func figureOfKind(kind string, m *metric) func(*result) float64 {
-	return func(r *result) float64 {
-		row := r.row(kind)
-		if row == nil {
-			return math.NaN()
-		}
-		return row.value(m)
-	}
+	return ofRow(kind, func(_ *result, row *row) float64 { return row.value(m) })
 }
 
 // ofBest is the figure of a kind as a part of the best one that a library has in the same round.
 func ofBest(kind string) func(*result) float64 {
-	return func(r *result) float64 {
-		row := r.row(kind)
-		if row == nil {
-			return math.NaN()
-		}
+	return ofRow(kind, func(r *result, row *row) float64 {
 		return stats.Over(stats.Ratios(row.of(r.figure), r.fastest())).Mid
-	}
+	})
 }
 
 func against(name string) func(*result) float64 {
+	return ofRow(name, func(r *result, other *row) float64 { return r.better(other.of(r.figure)).Mid })
+}
+
+// ofRow is a figure of the row of a peer; NaN where the peer did not take part.
+func ofRow(name string, figure func(*result, *row) float64) func(*result) float64 {
 	return func(r *result) float64 {
-		other := r.row(name)
-		if other == nil {
+		row := r.row(name)
+		if row == nil {
 			return math.NaN()
 		}
-		return r.better(other.of(r.figure)).Mid
+		return figure(r, row)
 	}
 }
 
@@ -105,17 +100,13 @@ func againstFastest(r *result) float64 { return r.better(r.fastest()).Mid }
 
 // waitOf is the longest wait, in the time that so many sections take under a mutex.
 func waitOf(sections float64) func(*result) float64 {
-	return func(r *result) float64 {
-		mutex := r.row("sync.Mutex")
-		if mutex == nil {
-			return math.NaN()
-		}
+	return ofRow("sync.Mutex", func(r *result, mutex *row) float64 {
 		waits, rates := r.ours().of(longest), mutex.of(rate)
 		for i := range waits {
 			waits[i] *= rates[i] / sections
 		}
 		return stats.Over(waits).Mid
-	}
+	})
 }
 
 // met reports whether v is enough for a limit. A figure that was not measured is not.

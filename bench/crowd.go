@@ -61,23 +61,14 @@ type tally struct {
 }
 
 func (c crowd) slice(ctx context.Context, t turn) (sample, error) {
-	before, err := t.server.work(ctx)
-	if err != nil {
-		return nil, err
-	}
 	work := c.work
 	if t.program != nil {
 		work = t.program.crowd(c)
 	}
-	got, err := work(ctx, t)
+	got, did, err := watched(ctx, t, work)
 	if err != nil {
 		return nil, err
 	}
-	after, err := t.server.work(ctx)
-	if err != nil {
-		return nil, err
-	}
-	did := after.since(before)
 	did.ours += got.CPU.Seconds()
 	return c.sum(got, t, did), nil
 }

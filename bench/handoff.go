@@ -28,19 +28,11 @@ func (h handoff) slice(ctx context.Context, t turn) (sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	before, err := t.server.work(ctx)
-	if err != nil {
-		return nil, err
-	}
 	work := h.work
 	if t.program != nil {
 		work = t.program.handoffs(h)
 	}
-	got, err := work(ctx, t)
-	if err != nil {
-		return nil, err
-	}
-	after, err := t.server.work(ctx)
+	got, did, err := watched(ctx, t, work)
 	if err != nil {
 		return nil, err
 	}
@@ -48,7 +40,7 @@ func (h handoff) slice(ctx context.Context, t turn) (sample, error) {
 	if err != nil {
 		return nil, err
 	}
-	return got.sum(t, (began+ended)/2, after.since(before)), nil
+	return got.sum(t, (began+ended)/2, did), nil
 }
 
 // sum is what a slice gave.

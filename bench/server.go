@@ -196,6 +196,19 @@ func (s *server) work(ctx context.Context) (work, error) {
 	return w, nil
 }
 
+// watched is what do has seen, and the work of the server of t meanwhile.
+func watched[T any](ctx context.Context, t turn, do func(context.Context, turn) (T, error)) (got T, did work, err error) {
+	before, err := t.server.work(ctx)
+	if err != nil {
+		return got, did, err
+	}
+	if got, err = do(ctx, t); err != nil {
+		return got, did, err
+	}
+	after, err := t.server.work(ctx)
+	return got, after.since(before), err
+}
+
 func parseInfo(info string) work {
 	w := work{calls: map[string]float64{}}
 	for line := range strings.SplitSeq(info, "\r\n") {
