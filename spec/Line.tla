@@ -263,9 +263,6 @@ Look(p) ==
 
 \* ---- Redis ----
 
-\* The hold that begins counts, and ends a row of grants without one.
-Taken(f) == IF f = None THEN UNCHANGED unclaimed ELSE unclaimed' = 0
-
 \* A request for the lock. A field that is over never takes or joins.
 RunAsk(a) ==
   LET f == a.f
