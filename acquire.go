@@ -137,9 +137,7 @@ func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...lockT
 	for err == errGivenBack {
 		err = e.take(&p, o, r, locks)
 	}
-	if err != nil {
-		err = withHolder(e, p, locks, o, r, err)
-	}
+	err = withHolder(e, p, locks, o, r, err)
 	p.span.finish(err)
 	if err == errTimeUp { // not errors.Is: an error that wraps errTimeUp has a reason to report
 		return false, nil

@@ -1,7 +1,5 @@
 package relock
 
-import "time"
-
 // Handover: how a lock passes from one goroutine of this process to the next without
 // a round trip.
 //
@@ -9,11 +7,12 @@ import "time"
 // from that moment on. This needs a record that is trusted and kept by the watchdog, and a young streak of
 // this process (turns.go). A waiter that needs a fencing token takes the record over with an attempt of its own.
 
+import "time"
+
 // handOverLocked hands the lock of h, one level of which is being given back, to the first waiter if
 // that waiter can have the lock, and says whether it did.
 func (h *hold) handOverLocked() bool {
-	now := h.name.engine.watchdog.now()
-	next := h.successorLocked(now)
+	next, now := h.successorLocked()
 	if next == nil || len(h.guards) > 0 { // guards that were made while earlier ones were ended: a real release ends them
 		return false
 	}
@@ -36,23 +35,23 @@ func (h *hold) handOverLocked() bool {
 	return true
 }
 
-// successorLocked is the hold that the lock of h may be handed to, or nil. A level of h is being given back.
-func (h *hold) successorLocked(now time.Duration) *hold {
+// successorLocked is the hold that the lock of h may be handed to now, or nil. A level of h is being given back.
+func (h *hold) successorLocked() (next *hold, now time.Duration) {
 	n, g, r := h.name, h.queue, h.record
 	e := n.engine
 	if n.closed || g == nil || g.First() == nil || h.state != holding || h.levels > 1 || h.leaseUncertain || r.ended {
-		return nil
+		return nil, 0
 	}
-	next, left := g.First().Value, r.lease.leftAt(now)
+	next, now = g.First().Value, e.watchdog.now()
 	switch {
 	case next == nil, !g.turns.mayHandOver(now, e.pace()):
-		return nil
+		return nil, 0
 	case h.named, n.otherHalfLocked(h) != nil, n.otherHalfLocked(next) != nil:
-		return nil // an attempt on the other half by this field would be granted beside the successor
-	case !e.watchdog.renews(&r.lease), !r.isKeptLocked(now), left > e.watchdogTimeout:
-		return nil // an explicit lease belongs to its owner alone
+		return nil, 0 // an attempt on the other half by this field would be granted beside the successor
+	case !e.watchdog.renews(&r.lease), !r.isKeptLocked(now), r.lease.leftAt(now) > e.watchdogTimeout:
+		return nil, 0 // an explicit lease belongs to its owner alone
 	}
-	return next
+	return next, now
 }
 
 // An admitted says how a caller of one lock was admitted past the other callers of this process. The zero
@@ -148,9 +147,7 @@ func (n *name) refuseLocked(h *hold) admitted {
 		e.workers.spawn(h.clear)
 	}
 	next := &hold{name: n, lock: h.lock, key: h.key, queue: g}
-	n.mu.Unlock()
-	endGuards(guards, nil)
-	n.mu.Lock()
+	h.endGuardsLocked(guards)
 	if n.holds.get(h.key) != nil {
 		next.leaveQueueLocked()
 		return admitted{}

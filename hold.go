@@ -124,20 +124,7 @@ func (n *name) lockHoldLocked(p *waitOptions, b description, o owner, makeOne bo
 		case h == nil || h.state == fresh && !makeOne:
 			return nil, nil
 		}
-		if h.owner.TryEnter() {
-			if n.usableLocked(h, makeOne) {
-				return h, nil
-			}
-			continue
-		}
-		if p == nil {
-			return nil, errTimeUp
-		}
-		patient := *p
-		if other := n.otherHalfLocked(h); h.state == holding || other != nil && other.state == holding {
-			patient.NoWait = false // this owner holds the lock, and the other caller of the owner will soon be done
-		}
-		err := n.engine.enterLocked(&n.mu, &patient, &h.owner)
+		err := n.enterHoldLocked(p, h)
 		if err == errLookAgain {
 			continue
 		}
@@ -148,6 +135,22 @@ func (n *name) lockHoldLocked(p *waitOptions, b description, o owner, makeOne bo
 			return h, nil
 		}
 	}
+}
+
+// enterHoldLocked takes the owner mutex of h. Where another caller has it, enterHoldLocked waits as p allows; if p is
+// nil, it returns errTimeUp.
+func (n *name) enterHoldLocked(p *waitOptions, h *hold) error {
+	switch {
+	case h.owner.TryEnter():
+		return nil
+	case p == nil:
+		return errTimeUp
+	}
+	patient := *p
+	if other := n.otherHalfLocked(h); h.state == holding || other != nil && other.state == holding {
+		patient.NoWait = false // this owner holds the lock, and the other caller of the owner will soon be done
+	}
+	return n.engine.enterLocked(&n.mu, &patient, &h.owner)
 }
 
 // usableLocked says whether h can be used by the caller, which has its owner mutex. It returns the mutex of a hold

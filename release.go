@@ -190,8 +190,10 @@ func (h *hold) giveBack() (left int, last bool) {
 // giveBackLocked is giveBack for callers with the mutex. With the last level it hands the lock over, or ends
 // the hold in this process. It lets go of the mutex while it ends guards.
 func (h *hold) giveBackLocked() (left int, last bool) {
-	if len(h.guards) > 0 && h.successorLocked(h.name.engine.watchdog.now()) != nil { // the guards end before the successor holds the lock
-		h.endGuardsLocked(h.takeGuardsLocked())
+	if len(h.guards) > 0 {
+		if next, _ := h.successorLocked(); next != nil { // the guards end before the successor holds the lock
+			h.endGuardsLocked(h.takeGuardsLocked())
+		}
 	}
 	if h.handOverLocked() {
 		return 0, false

@@ -1,7 +1,5 @@
 package relock
 
-import "time"
-
 // Sharing: how readers of this process have one record in Redis together.
 //
 // Rules: one contender of a name goes to Redis. When its attempt is granted, the waiters behind it
@@ -10,6 +8,8 @@ import "time"
 // last hold releases the record. No caller shares a record that is not trusted and
 // kept by the watchdog, nor a record whose owner uses the other half of the lock. After the slice
 // the next contender asks Redis, so that waiting writers go first.
+
+import "time"
 
 // shareLocked is the part of admit for locks that several owners hold together.
 func (n *name) shareLocked(p *waitOptions, b lockType, key holdKey) (admitted, error) {
@@ -43,10 +43,11 @@ func (r *record) isOpenLocked(now time.Duration) bool {
 // record is young. The waiters share also an older record, because h asked for them: a request may
 // take longer than a slice, and then one waiter after the other would send a request of its own.
 func (h *hold) openLocked() {
-	n, g, r, now := h.name, h.queue, h.record, h.name.engine.watchdog.now()
+	n, g, r := h.name, h.queue, h.record
 	if g == nil || h.lock.admission() != shared {
 		return
 	}
+	now := n.engine.watchdog.now()
 	if r.isKeptLocked(now) && n.otherHalfLocked(h) == nil { // else the owner is a writer too, and no other owner may read
 		if r.isOpenLocked(now) {
 			g.shared = r
