@@ -30,7 +30,7 @@ func TestScriptThatTheServerDoesNotKnowIsSentWithItsSource(t *testing.T) {
 	onEachServer(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := context.Background()
 		r := NewRedis(rdb, Synced{})
-		call := func(n int) Call { return Call{echoing, []string{"a", "b"}, []any{n}} }
+		call := func(n int) Call { return Call{Script: echoing, Keys: []string{"a", "b"}, Args: []any{n}} }
 		for range 3 {
 			require.NoError(t, rdb.ScriptFlush(ctx).Err())
 			reply, err := ParseReply(r.Run(ctx, call(7), false))
@@ -38,9 +38,9 @@ func TestScriptThatTheServerDoesNotKnowIsSentWithItsSource(t *testing.T) {
 			assert.Equal(t, Reply{7, 2, 0}, reply)
 
 			require.NoError(t, rdb.ScriptFlush(ctx).Err())
-			_, err = r.Run(ctx, Call{incr, []string{"n"}, nil}, false) // this one is known
+			_, err = r.Run(ctx, Call{Script: incr, Keys: []string{"n"}}, false) // this one is known
 			require.NoError(t, err)
-			replies, errs := parseOutcomes(r.RunAll(ctx, []Call{call(1), {incr, []string{"n"}, nil}, call(2)}, false))
+			replies, errs := parseOutcomes(r.RunAll(ctx, []Call{call(1), {Script: incr, Keys: []string{"n"}}, call(2)}, false))
 			require.NoError(t, errors.Join(errs...))
 			assert.Equal(t, []Reply{{1, 2, 0}, {1, 0, 0}, {2, 2, 0}}, replies)
 		}
@@ -55,7 +55,7 @@ func TestPipelineHasAnOutcomeForEachCall(t *testing.T) {
 	onEachServer(t, func(t *testing.T, rdb *redis.Client) {
 		ctx := context.Background()
 		require.NoError(t, rdb.HSet(ctx, "hash", "a", 1).Err())
-		outcomes := NewRedis(rdb, Synced{}).RunAll(ctx, []Call{{incr, []string{"hash"}, nil}, {incr, []string{"n"}, nil}}, false)
+		outcomes := NewRedis(rdb, Synced{}).RunAll(ctx, []Call{{Script: incr, Keys: []string{"hash"}}, {Script: incr, Keys: []string{"n"}}}, false)
 		require.Error(t, outcomes[0].Err)
 		assert.True(t, Answered(outcomes[0].Err))
 		assert.NoError(t, outcomes[1].Err)
@@ -71,7 +71,7 @@ func TestCallIsSentOnceByGoRedis(t *testing.T) {
 	require.NoError(t, s.Client().ScriptLoad(ctx, incr.Source()).Err())
 	p.On(testredis.Script(incr.Digest()), testredis.LoseReply).Times(testredis.Always)
 	r := NewRedis(p.Client(), Synced{})
-	c := Call{incr, []string{"n"}, nil}
+	c := Call{Script: incr, Keys: []string{"n"}}
 	_, err := r.Run(ctx, c, false)
 	require.Error(t, err)
 	assert.True(t, MayHaveRun(err))
@@ -98,7 +98,7 @@ func TestRefusedPipelineIsTheErrorOfEachCall(t *testing.T) {
 	rdb.AddHook(pipelineHook(func(redis.ProcessPipelineHook) redis.ProcessPipelineHook {
 		return func(context.Context, []redis.Cmder) error { return refused }
 	}))
-	for _, o := range NewRedis(rdb, Synced{}).RunAll(context.Background(), make2(Call{incr, []string{"n"}, nil}), false) {
+	for _, o := range NewRedis(rdb, Synced{}).RunAll(context.Background(), make2(Call{Script: incr, Keys: []string{"n"}}), false) {
 		assert.Equal(t, refused, o.Err)
 	}
 }
@@ -114,7 +114,7 @@ func TestContextTimeoutEnabledFarFromRedis(t *testing.T) {
 		rdb := p.Client(func(o *redis.Options) { o.ReadTimeout, o.ContextTimeoutEnabled = 900*time.Millisecond, true })
 		b := newBench(t, func(c *Config) { c.Transport, c.Inline = NewRedis(rdb, Synced{}), canInline })
 		w := &Wait{Ctx: context.Background(), Inline: true}
-		r := Request{Call: Call{echoing, []string{"a"}, []any{1}}}
+		r := Request{Call: Call{Script: echoing, Keys: []string{"a"}, Args: []any{1}}}
 		require.NoError(t, b.Do(w, r, time.Time{}).Err) // there is a connection
 		p.Latency(150 * time.Millisecond)
 		dials := rdb.PoolStats().Misses

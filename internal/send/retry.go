@@ -22,6 +22,8 @@ import (
 	"math/rand/v2"
 	"slices"
 	"time"
+
+	"github.com/redis/go-redis/v9"
 )
 
 const (
@@ -56,7 +58,8 @@ type retry struct {
 	underWay []*try
 	detached *detached // what underWay shares with its goroutines; nil: there was no such try
 
-	abandoned bool // the caller has left a batch
+	abandoned bool  // the caller has left a batch
+	forbidden error // the user may not use all keys of the request; or nil
 }
 
 // An outcome is what became of a try.
@@ -80,10 +83,14 @@ func (r *retry) run(w *Wait) Answer {
 			}
 			continue
 		case o.err == nil:
+			r.succeeded()
 			return Answer{Value: o.value, Sent: o.sent, Unknown: r.unknown + len(r.underWay)}
 		}
 		if why := r.failed(w, o); why != nil {
 			return r.leave(why)
+		}
+		if r.narrow(o.err) {
+			continue
 		}
 		if !r.worthRepeating(w, o.err) || r.enough(w) {
 			return r.giveUp(o.err)
@@ -106,11 +113,37 @@ func (r *retry) runOnce(w *Wait) Answer {
 	if why != nil {
 		return r.leave(why)
 	}
+	if o.err != nil && r.narrow(o.err) { // Redis has not run the call
+		return r.runOnce(w)
+	}
 	answer := Answer{Value: o.value, Err: o.err, Sent: o.sent}
 	if o.err != nil && MayHaveRun(o.err) {
 		answer.Unknown = 1
 	}
 	return answer
+}
+
+// narrow takes the spare keys from a request whose keys Redis has refused with err. It says whether there were any.
+func (r *retry) narrow(err error) bool {
+	forbidden := redis.HasErrorPrefix(err, "NOPERM")
+	if !forbidden && !redis.HasErrorPrefix(err, "TRYAGAIN") {
+		return false
+	}
+	call, ok := r.req.Call.narrowed()
+	if !ok {
+		return false
+	}
+	if r.req.Call = call; forbidden {
+		r.forbidden = err
+	}
+	return true
+}
+
+// succeeded notes that Redis has run the request.
+func (r *retry) succeeded() {
+	if r.forbidden != nil && r.narrowed.CompareAndSwap(false, true) && r.config.Narrowed != nil {
+		r.config.Narrowed(r.forbidden)
+	}
 }
 
 // silent says that there is no outcome yet.

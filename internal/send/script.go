@@ -12,6 +12,7 @@ import (
 	"context"
 	"crypto/sha1"
 	"encoding/hex"
+	"slices"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -40,6 +41,27 @@ type Call struct {
 	Script *Script
 	Keys   []string
 	Args   []any
+
+	// Spare are the places of keys that the call can do without, if it has them: not the first one. Where Redis refuses the
+	// keys, because the user may not use one of them, or because their slot is moving, the call is sent with its first key
+	// in these places.
+	Spare []int
+}
+
+// narrowed is the call without its spare keys; ok is false where it has none.
+func (c Call) narrowed() (_ Call, ok bool) {
+	keys := c.Keys
+	for _, i := range c.Spare {
+		if i >= len(keys) || keys[i] == keys[0] {
+			continue
+		}
+		if !ok {
+			keys, ok = slices.Clone(keys), true
+		}
+		keys[i] = keys[0]
+	}
+	c.Keys = keys
+	return c, ok
 }
 
 // command returns the call as a command: by digest, or with the whole source.

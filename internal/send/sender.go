@@ -39,6 +39,8 @@ type Config struct {
 	RideOut time.Duration
 	// Spawn runs f on another goroutine, for which Close waits. Spawn does not block.
 	Spawn func(f func())
+	// Narrowed hears, once, that the user may not use the spare keys of calls; or nil.
+	Narrowed func(err error)
 	// Reroute finds the servers anew: Redis did not answer, or is a Cluster that is down.
 	Reroute func()
 	Log     *slog.Logger
@@ -52,6 +54,7 @@ type Sender struct {
 	limit limit // ResendTime
 
 	unhealthy atomic.Bool  // the last call was not answered
+	narrowed  atomic.Bool  // calls are sent without their spare keys: the user may not use them
 	asking    atomic.Int64 // tries under way
 	resent    atomic.Int64 // those of them whose request had another try under way
 }
@@ -64,6 +67,9 @@ func New(c Config) *Sender {
 	}
 	return s
 }
+
+// Narrowed says whether calls are sent without their spare keys.
+func (s *Sender) Narrowed() bool { return s.narrowed.Load() }
 
 // Mutexes are all mutexes of s. Tests look whether code of the user runs while one of them is locked.
 func (s *Sender) Mutexes() map[string]*sync.Mutex {
@@ -140,6 +146,9 @@ func (a *Answer) misread(err error) {
 func (s *Sender) Do(w *Wait, r Request, lastReply time.Time) Answer {
 	if why := w.ended(); why != nil {
 		return Answer{Err: why}
+	}
+	if s.narrowed.Load() {
+		r.Call, _ = r.Call.narrowed()
 	}
 	tries := retry{Sender: s, req: r, lastReply: lastReply}
 	return tries.run(w)

@@ -52,7 +52,7 @@ func TestOnlyACallThatHasTakenSomethingWaits(t *testing.T) {
 	ctx := context.Background()
 	const within = time.Second / 2
 	r := NewRedis(s.Client(), Synced{Replicas: 1, Within: within})
-	call := func(s *Script) Call { return Call{s, []string{"x"}, nil} }
+	call := func(s *Script) Call { return Call{Script: s, Keys: []string{"x"}} }
 	for name, test := range map[string]struct {
 		script *Script
 		taking bool
@@ -85,7 +85,7 @@ func TestRedisWithoutWaitIsNotSynced(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := NewRedis(testredis.Start(t, args...).Client(), Synced{Replicas: 1, Within: 20 * time.Millisecond})
-			_, err := r.Run(context.Background(), Call{takes, []string{"x"}, nil}, true)
+			_, err := r.Run(context.Background(), Call{Script: takes, Keys: []string{"x"}}, true)
 			assert.ErrorIs(t, err, ErrNotSynced)
 			assert.ErrorContains(t, err, "WAIT")
 		})
@@ -95,7 +95,7 @@ func TestRedisWithoutWaitIsNotSynced(t *testing.T) {
 func TestSyncedReplicasNeedAServerOrACluster(t *testing.T) {
 	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"one": "127.0.0.1:1"}})
 	defer func() { assert.NoError(t, ring.Close()) }()
-	_, err := NewRedis(ring, Synced{Replicas: 1}).Run(context.Background(), Call{takes, []string{"x"}, nil}, true)
+	_, err := NewRedis(ring, Synced{Replicas: 1}).Run(context.Background(), Call{Script: takes, Keys: []string{"x"}}, true)
 	assert.ErrorIs(t, err, ErrInvalid)
 }
 
@@ -106,13 +106,13 @@ func TestSyncedCallsFollowTheirSlot(t *testing.T) {
 	ctx := context.Background()
 	r := NewRedis(cluster.Client(), Synced{Replicas: 1, Within: time.Second})
 	run := func(key string) error {
-		_, err := ParseReply(r.Run(ctx, Call{takes, []string{key}, nil}, true))
+		_, err := ParseReply(r.Run(ctx, Call{Script: takes, Keys: []string{key}}, true))
 		return err
 	}
 	runAll := func(keys ...string) error {
 		var calls []Call
 		for _, key := range keys {
-			calls = append(calls, Call{takes, []string{key}, nil})
+			calls = append(calls, Call{Script: takes, Keys: []string{key}})
 		}
 		_, errs := parseOutcomes(r.RunAll(ctx, calls, true))
 		return errors.Join(errs...)
@@ -135,7 +135,7 @@ func TestSyncedCallsFollowTheirSlot(t *testing.T) {
 	defer to.AcceptReplicas()
 	assert.ErrorIs(t, run("{a}6"), ErrNotSynced)
 	assert.ErrorIs(t, runAll("{a}7"), ErrNotSynced)
-	assert.NoError(t, func() error { _, err := r.Run(ctx, Call{takes, []string{"{a}8"}, nil}, false); return err }(), "a release")
+	assert.NoError(t, func() error { _, err := r.Run(ctx, Call{Script: takes, Keys: []string{"{a}8"}}, false); return err }(), "a release")
 }
 
 // A panic of a hook behind one master is the error of its calls, and no end of the process.
@@ -159,7 +159,7 @@ func TestPanicOfAHookBehindOneMaster(t *testing.T) {
 	r := NewRedis(rdb, Synced{Replicas: 1, Within: time.Millisecond})
 	var calls []Call
 	for _, key := range []string{"{a}1", "{b}1", "{c}1", "{d}1", "{a}2"} {
-		calls = append(calls, Call{busy, []string{key}, nil})
+		calls = append(calls, Call{Script: busy, Keys: []string{key}})
 	}
 	for i, o := range r.RunAll(context.Background(), calls, true) {
 		at := cluster.MasterOf(calls[i].Keys[0]).Addr()

@@ -17,7 +17,7 @@ import (
 // detached are the tries of one request that have goroutines.
 type detached struct {
 	sender   *Sender
-	req      Request
+	onOrphan OrphanHandler
 	caller   context.Context
 	outcomes chan *try // has room for all that are under way
 
@@ -33,6 +33,7 @@ type detached struct {
 type try struct {
 	outcome
 	of     *detached
+	req    Request
 	ctx    callCtx
 	resent bool // another try of the request was under way
 }
@@ -42,13 +43,13 @@ func (r *retry) start(caller context.Context, now time.Time) {
 	d := r.detached
 	var t *try
 	if d == nil {
-		d = &detached{sender: r.Sender, req: r.req, caller: caller, outcomes: make(chan *try, maxTries)}
+		d = &detached{sender: r.Sender, onOrphan: r.req.OnOrphan, caller: caller, outcomes: make(chan *try, maxTries)}
 		r.detached, r.underWay, t = d, d.room[:0], &d.first
 	} else {
 		t = new(try)
 	}
 	t.outcome = outcome{sent: now, err: ErrHookExited} // unless the goroutine goes on
-	t.of, t.resent = d, len(r.underWay) > 0
+	t.of, t.req, t.resent = d, r.req, len(r.underWay) > 0
 	t.ctx = callCtx{Context: d.caller, begun: now, ended: make(chan struct{})}
 	r.underWay = append(r.underWay, t)
 	r.asking.Add(1)
@@ -57,7 +58,7 @@ func (r *retry) start(caller context.Context, now time.Time) {
 
 func (t *try) run() {
 	defer t.finish() // also when a hook ends the goroutine
-	t.value, t.err = t.of.sender.runTransport(&t.ctx, &t.of.req)
+	t.value, t.err = t.of.sender.runTransport(&t.ctx, &t.req)
 }
 
 // finish hands in the outcome.
@@ -76,7 +77,7 @@ func (t *try) finish() {
 	}
 	d.mu.Unlock()
 	if abandoned {
-		t.orphaned(d.req.OnOrphan)
+		t.orphaned(d.onOrphan)
 	}
 }
 
@@ -103,12 +104,12 @@ func (d *detached) abandon(underWay []*try) {
 	d.abandoned = true
 	orphans := len(d.outcomes) // and there will be no more
 	d.mu.Unlock()
-	if orphans == 0 || d.req.OnOrphan == nil {
+	if orphans == 0 || d.onOrphan == nil {
 		return
 	}
 	d.sender.config.Spawn(func() {
 		for range orphans {
-			(<-d.outcomes).orphaned(d.req.OnOrphan)
+			(<-d.outcomes).orphaned(d.onOrphan)
 		}
 	})
 }

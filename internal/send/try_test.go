@@ -95,7 +95,7 @@ func TestEachOutcomeIsReceivedOnce(t *testing.T) {
 func TestOutcomeThatTheCallerLeavesBehindIsAnOrphan(t *testing.T) {
 	in(t, func(b *bench) {
 		late := new(orphans)
-		d := &detached{sender: b.Sender, req: Request{OnOrphan: late}, caller: context.Background(), outcomes: make(chan *try, maxTries)}
+		d := &detached{sender: b.Sender, onOrphan: late, caller: context.Background(), outcomes: make(chan *try, maxTries)}
 		for range 2 {
 			ended := &try{of: d, ctx: callCtx{Context: d.caller, ended: make(chan struct{})}}
 			b.asking.Add(1)
