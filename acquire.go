@@ -48,6 +48,9 @@ type attempt struct {
 	lease     time.Duration // at least
 	level     int           // 1: a fresh hold
 	noWait    bool          // no other attempt follows: a busy one leaves nothing in Redis
+	line      string        // how the attempt stands in the line; "": the lock has none
+	asked     uint64        // its number among the requests of the wait
+	late      bool          // undo: tries of the attempt may still run
 	otherHalf string        // field of the owner's hold on the other half of the lock, or ""
 
 	renewed bool // by the watchdog, once it is granted
@@ -66,6 +69,8 @@ type grant struct {
 	ttl    time.Duration // busy: the same, also where an attempt has to be made sooner
 	token  int64         // held: of a fenced lock
 	queued bool          // busy: the attempt left an entry in Redis that has to be undone
+	placed bool          // busy: the attempt has a place in the line
+	apart  bool          // busy: only the channel of the lock says when the holder releases it
 }
 
 type grantState int
@@ -82,6 +87,8 @@ type result struct {
 	sent   time.Time // before the attempt
 	at     int       // of several wants: the one that is not held, which the answer is about
 	tokens []int64   // of several wants
+
+	provisional time.Duration // the lease of a grant that is not the whole one; 0: it is
 }
 
 // An acquisition is one call that takes locks, from its first attempt until they are held or it gives up.
@@ -99,10 +106,12 @@ type acquisition struct {
 	oneName [1]*name
 	oneWant [1]want
 
+	place        place // in the line, of one lock
 	subscription subscription
 	polling      polling
 	lastReply    time.Time // of Redis; zero: none
 	unknown      int       // attempts without an answer: Redis may have granted them, or may still grant them
+	takesOver    bool      // one of them is the record of a holder before
 	queued       bool      // an attempt has left an entry in Redis
 	abandoned    bool      // an attempt was under way when the caller left
 	unanswered   bool      // the caller gives up because Redis has not answered at all
@@ -169,8 +178,8 @@ func (e *engine) take(p *waitOptions, o owner, r request, locks []lockType) erro
 	if err := a.wants[0].prepare(r); err != nil {
 		return err
 	}
-	if h.takesOver { // the record exists already
-		a.unknown = 1
+	if h.takesOver {
+		a.unknown, a.takesOver = 1, true
 	}
 	return a.finish(p)
 }
@@ -179,6 +188,10 @@ func (e *engine) take(p *waitOptions, o owner, r request, locks []lockType) erro
 func (a *acquisition) finish(p *waitOptions) error {
 	res, err := a.run()
 	a.span.asked(a.wants)
+	if len(a.wants) == 1 && a.wants[0].level == 1 {
+		h := a.wants[0].hold
+		h.own.late = h.own.late || a.mayRunLate()
+	}
 	err = a.conclude(res, err)
 	*p = a.waitOptions
 	return err
@@ -239,8 +252,8 @@ func (a *acquisition) run() (res result, err error) {
 			a.asking = false
 		}
 		if err == nil && res.state == busy {
-			err = a.await(res) // 3, 4
-			if err == nil {
+			res, err = a.await(res) // 3, 4
+			if err == nil && res.state == busy {
 				continue
 			}
 		}
@@ -256,12 +269,16 @@ func (a *acquisition) admit() (err error) {
 		if err != nil {
 			return err
 		}
-	} else if err = a.enterQueue(); err != nil {
-		return err
+	} else {
+		if err = a.enterQueue(); err != nil {
+			return err
+		}
+		a.takePlace()
 	}
 	a.wants = withOtherHalves(a.wants)
 	if a.group != nil {
 		a.group.asks(a.wants)
+		a.group.dropPlaces()
 	}
 	return nil
 }
@@ -306,6 +323,7 @@ func (a *acquisition) attempt() (res result, err error) {
 
 // ask sends one attempt, until Redis answers.
 func (a *acquisition) ask(lastReply time.Time) (result, error) {
+	a.stand()
 	e, wants := a.engine, a.wants
 	call := attemptCall(wants)
 	answer := e.sender.Do(&a.Wait, send.Request{Call: call, Taking: true, OnOrphan: &orphans{a, wants}}, lastReply)
@@ -337,20 +355,26 @@ func (e *engine) inTime(wants []want, sent time.Time) bool {
 	return true
 }
 
-// await sleeps until the lock that is in the way may be free.
-func (a *acquisition) await(res result) error {
+// await sleeps until the lock that is in the way may be free, or is granted to the caller.
+func (a *acquisition) await(res result) (result, error) {
 	if a.NoWait {
-		return errTimeUp
+		return res, errTimeUp
 	}
 	a.lastReply = time.Now()
 	e, in := a.engine, a.wants[res.at]
 	a.noteBusy(in.hold, res.ttl)
-	wake, ready, turned := a.subscription.watch(in) // 3
+	a.place.stands = a.place.stands || a.group == nil && res.apart
+	wake, ready, turned := a.subscription.watch(in, res.apart) // 3
 	a.span.waits()
 	a.span.ends(PathPolled)
 	delay := e.pollDelay(res.wait)
-	if !res.queued && a.subscription.refused() { // a queued waiter keeps its place in Redis, and need not ask often
-		delay = min(delay, a.polling.next(a.lastReply, res.wait))
+	switch {
+	case (!res.queued || res.placed) && a.subscription.refused(): // a queued waiter keeps its entry in Redis, and need not ask often
+		delay = min(delay, a.polling.next(a.lastReply, res.ttl))
+	case res.placed && !res.queued:
+		var stop func()
+		delay, stop = e.lookout.awaits(in.hold.key.id.name, a.subscription.listeners[0].wake, res.wait)
+		defer stop()
 	}
 	p := &a.waitOptions
 	if a.group == nil {
@@ -371,12 +395,17 @@ func (a *acquisition) await(res result) error {
 			in.hold.heardRelease()
 		}
 	}
+	if err == nil || err == errTimeUp {
+		if granted, ok := a.granted(); ok {
+			return granted, nil
+		}
+	}
 	if err == nil {
 		a.subscription.confirm()
 	} else if a.group != nil {
 		a.wants = nil
 	}
-	return err
+	return res, err
 }
 
 // interrupt notes that another process has the lock of h.
@@ -414,13 +443,19 @@ func (a *acquisition) rollback(res result, err error, returned bool) {
 	}
 	failed := err != nil || !returned
 	left := a.leftInRedis(failed, res.state == held)
-	if len(left) == 0 {
+	if len(left) == 0 || failed && a.place.stands && a.leavePlace() {
 		return
 	}
 	a.givenUp.Store(failed)
+	if a.mayRunLate() {
+		left = slices.Clone(left)
+		for i := range left {
+			left[i].late = true
+		}
+	}
 	undone := a.engine.undo(a.Ctx, left, a.unknown) // 5
 	// Where others stand behind an attempt, or its record is there for sure, the caller waits for the undo.
-	if err != nil && (a.queued || errors.Is(err, ErrNotSynced) || errors.Is(err, errLate)) {
+	if err != nil && (a.queued || a.place.stands || errors.Is(err, ErrNotSynced) || errors.Is(err, errLate)) {
 		select {
 		case <-undone:
 		case <-time.After(send.MinWait):
@@ -428,10 +463,19 @@ func (a *acquisition) rollback(res result, err error, returned bool) {
 	}
 }
 
+// mayRunLate says whether an attempt may still run that has not been answered.
+func (a *acquisition) mayRunLate() bool {
+	unknown := a.unknown
+	if a.takesOver {
+		unknown--
+	}
+	return unknown > 0 || a.abandoned
+}
+
 // leftInRedis is what the attempts may have left in Redis that the caller does not have.
 func (a *acquisition) leftInRedis(failed, granted bool) []want {
 	switch {
-	case a.unknown == 0 && !a.queued && !(failed && a.abandoned):
+	case a.unknown == 0 && !a.queued && !(failed && (a.abandoned || a.place.stands)):
 		return nil
 	case a.group != nil && !failed && granted:
 		return a.group.unwanted(a.wants, a.unknown)
@@ -529,7 +573,7 @@ func confirm(all names, wants []want, res result, err error) error {
 		if res.tokens != nil {
 			token = res.tokens[i]
 		}
-		w.grantLocked(token, res.sent)
+		w.grantLocked(token, res)
 	}
 	return nil
 }
@@ -548,9 +592,9 @@ func lossLocked(wants []want) (err error) {
 	return err
 }
 
-// grantLocked notes that the attempt of w, sent at sent, was granted: the level is held from now on.
-func (w *want) grantLocked(token int64, sent time.Time) {
-	h := w.hold
+// grantLocked notes that the attempt of w was granted: the level is held from now on.
+func (w *want) grantLocked(token int64, res result) {
+	h, sent := w.hold, res.sent
 	e := h.name.engine
 	if h.state != fresh {
 		h.levels++
@@ -564,7 +608,7 @@ func (w *want) grantLocked(token int64, sent time.Time) {
 		g.turns.granted(now)
 	}
 	h.token = token
-	e.watchdog.watch(&h.record.lease, sent, w.lease, w.renewed) // 6
+	e.watchdog.watch(&h.record.lease, sent, w.lease, w.renewed, res.provisional) // 6
 	h.openLocked()
 }
 

@@ -92,7 +92,9 @@ func (b *clusterBench) onMasters(ask func(context.Context, *redis.Client) ([]str
 func (b *clusterBench) keys() []string {
 	return slices.DeleteFunc(b.onMasters(func(ctx context.Context, rdb *redis.Client) ([]string, error) {
 		return rdb.Keys(ctx, "*").Result()
-	}), func(key string) bool { return strings.HasPrefix(key, "redisson_lock_token") })
+	}), func(key string) bool {
+		return strings.HasPrefix(key, "redisson_lock_token") || onlyTombstones(b.admin, key)
+	})
 }
 
 func (b *clusterBench) subscribed() []string {
@@ -156,6 +158,23 @@ func TestClusterLocksExcludeAndWake(t *testing.T) {
 			}), "plain subscriptions")
 		})
 	}
+}
+
+// The script of a release grants a fair lock to a waiter, whose subscription is in the shard of the lock.
+func TestClusterFairLockIsGranted(t *testing.T) {
+	t.Parallel()
+	b := newClusterBench(t, testredis.StartCluster(t, 3, 0))
+	ctx := context.Background()
+	l := b.client().NewFairLock(b.name)
+	b.must(l.Lock(ctx))
+	got := b.startWaiter(b.client(WithMaxWakeDelay(time.Hour)).NewFairLock(b.name))
+	line := prefixName("relock_line", b.name)
+	testredis.Await(b, "the waiter can be granted the lock", clusterSoon, func() bool { return b.admin.HLen(ctx, line).Val() == 1 })
+	r, err := l.client.send(l.lock.(*fairLock).release(b.admin.HKeys(ctx, b.name).Val()[0], 0, false))
+	b.must(err)
+	assert.Equal(t, reply{1, 0, 1}, r, "released, and granted")
+	b.gets("the waiter has been told", got)
+	b.mustBe(l.Unlock(ctx), ErrLockLost)
 }
 
 // The slot of a lock goes to another master while it is held and awaited: the hold

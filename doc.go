@@ -70,11 +70,18 @@
 //
 // In one process, one goroutine for each name asks Redis; the others queue behind it,
 // first come, first served. A holder that unlocks leaves the lock to the next goroutine in
-// that queue without a request, for a slice of time ([WithHandoverSlice]); then the
-// other processes have the first chance. Readers of one process come in together, with
-// one request. Between processes there is no order, except with a [FairLock].
-// A waiter is woken by a message when the lock is released. It also asks again by itself at
-// least every max wake delay (1 second), so that a lost message costs time and nothing else.
+// that queue without a request, for a slice of time ([WithHandoverSlice]); then other
+// processes have their turn. Readers of one process come in together, with one request.
+//
+// Processes that wait for a plain [Lock], or to write, stand in a line in Redis, one place for each process.
+// The request that unlocks grants the lock to the first of them and wakes it alone; its Lock
+// returns without asking. A process whose goroutines still wait joins the line again at its end.
+// A [FairLock] has a place for each goroutine instead, and passes in the same way. Readers have no order between
+// processes: a release wakes all of them, and the first writer, and they try again.
+//
+// A waiter also asks again by itself at least every max wake delay (1 second), so that a lost
+// message costs time and nothing else. For those that wait in a line, one request looks whether
+// their locks are still held.
 //
 // The end of ctx ends every wait, also while a request hangs. Then nothing is held,
 // and an attempt that was under way is undone.
@@ -89,8 +96,9 @@
 // where connections are refused, after some seconds where nothing answers. A caller that
 // has had an answer from Redis retries for one watchdog timeout. The answer may be that the
 // lock is busy, or that Redis is loading, failing over or moving a slot of a Cluster. While
-// its slot moves, a lock of more than one key (all but the plain one) can be neither taken
-// nor given back: Redis answers TRYAGAIN, and callers are kept waiting.
+// its slot moves, a lock that needs more than one key can be neither taken nor given back:
+// Redis answers TRYAGAIN, and callers are kept waiting. A plain lock needs one, and goes on
+// without its line; a fenced one can be given back.
 //
 // # Errors
 //
@@ -112,7 +120,7 @@
 // # Lock types
 //
 // [Lock] is the plain one, and the one to begin with. [FairLock] is first come, first
-// served over all processes. [RWLock] lets many read or one write. [MultiLock] is
+// served over all goroutines of all processes. [RWLock] lets many read or one write. [MultiLock] is
 // many locks at once, all or none, in an order that keeps two of them from waiting
 // for each other. [RedLock] is held on a quorum, a majority, of independent servers,
 // and survives the loss of the other servers.
@@ -173,8 +181,11 @@
 //   - undo: the request that takes back an attempt that may have been granted to a caller that has left.
 //   - wait queue: the goroutines of one process that wait for one lock, in the order of their arrival.
 //   - handover: an Unlock that leaves the lock and its record to the first waiter of the wait queue.
-//   - slice: how long a process hands a lock over internally before it releases it to other processes.
-//   - wake-up: a message on a pub/sub channel which says that a lock may be free.
+//   - slice: how long a process hands a lock over internally before it releases it to the other processes.
+//   - wake-up: a message on a pub/sub channel which says that a lock may be free, or that it was granted to the process.
+//   - line: the processes that wait for one plain lock, or to write, in Redis, in the order in which they joined; each has one place.
+//   - grant: the record that the script of a release writes for the first place of the line, or for the first waiter of a
+//     fair lock, and the message about it.
 //   - other half: the read lock of a write lock, and the write lock of a read lock, of one [RWLock].
 //
 // The pages in docs/ go further: which lock to take, how to run it, what can go

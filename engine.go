@@ -30,6 +30,7 @@ type engine struct {
 	watchdogTimeout time.Duration
 	maxWakeDelay    time.Duration
 	slice           time.Duration
+	confirmsGrants  bool // of a line, by asking: replicas have to confirm every hold
 	log             *slog.Logger
 	observer        Observer // or nil
 	reporter        reporter // of events that no call has asked about
@@ -37,6 +38,7 @@ type engine struct {
 	sender   *send.Sender
 	workers  *workers
 	pubsub   *pubsub
+	lookout  lookout
 	watchdog *watchdog
 	closed   <-chan struct{}
 	life     context.Context // until Close
@@ -58,6 +60,7 @@ func newEngine(id string, o options, r router, config send.Config) *engine {
 		watchdogTimeout: o.watchdogTimeout,
 		maxWakeDelay:    o.maxWakeDelay,
 		slice:           o.handoverSlice,
+		confirmsGrants:  o.synced.Replicas > 0,
 		log:             calmLogger(o.logger),
 	}
 	e.table.names = make(map[string]*name)
@@ -65,12 +68,14 @@ func newEngine(id string, o options, r router, config send.Config) *engine {
 	e.closed = e.life.Done()
 	e.workers = newWorkers(e.closed)
 	e.reporter.spawn = e.workers.spawn
+	e.lookout.engine = e
 	if o.observer != nil {
 		e.observer = &calmObserver{Observer: o.observer, log: e.log}
 	}
 	e.pubsub = newPubSub(r, e.log)
 	e.pubsub.report = e.reporter.later
 	config.RideOut, config.Spawn, config.Reroute, config.Log = e.watchdogTimeout, e.workers.spawn, e.pubsub.reload, e.log
+	config.Narrowed = e.reportNoLine
 	e.sender = send.New(config)
 	renew := e.renew
 	if e.observer != nil {

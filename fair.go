@@ -4,7 +4,8 @@ package relock
 //
 // Rules: the queue in Redis is the order, so every goroutine has a place of its own in
 // that queue. A waiter shows a sign of life with every attempt, and makes an attempt at
-// least every heartbeat.
+// least every heartbeat. The script that frees the lock grants it to the first waiter if that
+// waiter listens, as the line of a plain lock does (line.go); it wakes any other first waiter.
 
 import (
 	"context"
@@ -17,22 +18,27 @@ const (
 )
 
 var (
-	fairAcquire = script("fair_acquire", "hash list zset zset string", "announce", "clock", "queue", "token")
-	fairRelease = script("fair_release", "hash list zset zset", "announce", "clock", "queue")
-	fairUndo    = script("fair_undo", "hash list zset zset", "announce", "clock", "queue")
-	fairForce   = script("fair_force", "hash list zset zset", "announce", "clock", "queue")
+	fairAcquire = script("fair_acquire", "hash list zset zset hash string", "announce", "clock", "token", "grant", "queue")
+	fairRelease = script("fair_release", "hash list zset zset hash string", "announce", "clock", "token", "grant", "queue")
+	fairUndo    = script("fair_undo", "hash list zset zset hash string", "announce", "clock", "token", "grant", "queue")
+	fairForce   = script("fair_force", "hash list zset zset hash string", "announce", "clock", "token", "grant", "queue")
 )
 
+// spareOfFair is the key of what waiters want: without it the first waiter is woken and asks.
+var spareOfFair = []int{4}
+
 // A FairLock is a reentrant lock whose waiters get it in the order in which they
-// came, whichever process they are in. It costs more than a Lock: every waiter
+// came, whichever process they are in. Unlock grants it to the first waiter, whose Lock
+// returns without asking. It costs more than a Lock: every waiter
 // asks Redis by itself, about once a second, to show that it is alive. A waiter that has
 // crashed, or is cut off from Redis, loses its place after about four seconds (eight if no
-// other call on the lock reached Redis meanwhile). A waiter that gives up loses its place at
+// other call on the lock reached Redis meanwhile). If it is granted the lock before that is
+// noticed, the others wait for 5s at most. A waiter that gives up loses its place at
 // once. A live waiter keeps its place however long it waits. TryLock with wait 0 gets the lock
 // only when the queue is empty. If all waiters crash, the queue stays in Redis until the next call.
 //
-// Redisson: getFairLock, whose queue it shares. A crashed Java waiter is noticed
-// as Redisson does, after its timeout.
+// Redisson: getFairLock, whose queue it shares. A Java waiter whose turn it is is woken, and
+// asks. A crashed one is noticed as Redisson does, after its timeout.
 type FairLock struct{ handle }
 
 // NewFairLock returns the fair lock called name. It sends nothing; a bad name is
@@ -46,6 +52,7 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 		prefixName("redisson_lock_queue", name),
 		prefixName("redisson_lock_timeout", name),
 		prefixName("relock_lock_alive", name),
+		prefixName("relock_line", name),
 	}
 	if o.fenced {
 		keys = append(keys, tokenKey(name))
@@ -75,9 +82,16 @@ func (l *fairLock) channel(a attempt) string {
 	return l.announce + a.field
 }
 
+// grants is the channel of the release: both messages are for one waiter.
+func (l *fairLock) grants(a attempt) string { return l.channel(a) }
+
 func (l *fairLock) acquire(a attempt) call {
-	return call{Script: fairAcquire, Keys: l.keys, Args: []any{a.field, milliseconds(a.lease), a.level,
-		l.waitTimeout(), milliseconds(fairLife), !a.noWait, l.announce, l.client.publish}}
+	asked := a.asked
+	if a.line != hearsGrant {
+		asked = 0
+	}
+	return l.call(fairAcquire, a.field, milliseconds(a.lease), a.level, l.waitTimeout(), milliseconds(fairLife),
+		!a.noWait, asked, l.tokens)
 }
 
 func (l *fairLock) granted(a attempt, r reply) (grant, error) {
@@ -85,18 +99,19 @@ func (l *fairLock) granted(a attempt, r reply) (grant, error) {
 	return g.enqueued(a, fairHeartbeat), err
 }
 
-func (l *fairLock) release(field string, left int) call {
-	return call{Script: fairRelease, Keys: l.keys[:4], Args: []any{field, left,
-		milliseconds(fairLife), l.announce, l.client.publish}}
+func (l *fairLock) release(field string, left int, _ bool) call {
+	return l.call(fairRelease, field, left, l.waitTimeout(), milliseconds(fairLife))
 }
 
 func (l *fairLock) undo(a attempt) call {
-	return call{Script: fairUndo, Keys: l.keys[:4], Args: []any{a.field, a.level - 1,
-		l.waitTimeout(), milliseconds(fairLife), l.announce, l.client.publish}}
+	return l.call(fairUndo, a.field, a.level-1, l.waitTimeout(), milliseconds(fairLife))
 }
 
-func (l *fairLock) force() call {
-	return call{Script: fairForce, Keys: l.keys[:4], Args: []any{milliseconds(fairLife), l.announce, l.client.publish}}
+func (l *fairLock) force() call { return l.call(fairForce, l.waitTimeout(), milliseconds(fairLife)) }
+
+// call is a call of script, whose arguments end with how waiters are told.
+func (l *fairLock) call(script *luaScript, args ...any) call {
+	return call{Script: script, Keys: l.keys, Spare: spareOfFair, Args: append(args, l.announce, l.client.publish)}
 }
 
 func (l *fairLock) waitTimeout() int64 { return milliseconds(l.client.fairWaitTimeout) }

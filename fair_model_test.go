@@ -1,7 +1,9 @@
 package relock
 
 // The rules of the fair queue, tried in every order of events: two relock
-// waiters and a Java one come, go, give up, crash and are slow.
+// waiters and a Java one come, go, give up, crash and are slow. The second relock
+// waiter never receives a message, though Redis believes so: it learns of a grant
+// when it asks, and its connection outlives it.
 //
 // The scripts are the real ones, on a miniredis whose clock the model moves. Java's
 // half is written down here from the description of Redisson's records.
@@ -13,6 +15,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -84,9 +87,14 @@ redis.call('lrem', KEYS[2], 0, me)
 return 1`
 
 type modelActor struct {
-	name  string
-	java  bool
-	state string // idle, waiting, holding, dead
+	name   string
+	java   bool
+	deaf   bool
+	state  string // idle, waiting, granted (and it does not know), holding, dead
+	listed bool   // it listens to its channel, as far as Redis knows
+	wishes bool   // the last request that ran said so
+	asked  uint64 // the number of that request
+	polled time.Time
 }
 
 type fairModel struct {
@@ -98,13 +106,47 @@ type fairModel struct {
 	actors []*modelActor
 	order  []*modelActor // live waiters, first come first
 	events []string
+
+	ear      *miniredis.Subscriber
+	mu       sync.Mutex                // guards messages
+	messages []miniredis.PubsubMessage // that have been published, but for synced
+}
+
+const synced = "synced" // a channel
+
+// listen collects messages until the test ends.
+func (m *fairModel) listen() {
+	m.ear = m.mini.NewSubscriber()
+	m.ear.Subscribe(synced)
+	go func() {
+		for message := range m.ear.Messages() {
+			m.mu.Lock()
+			if message.Channel != synced {
+				m.messages = append(m.messages, message)
+			}
+			m.mu.Unlock()
+		}
+	}()
+}
+
+// list has Redis know whether a listens.
+func (m *fairModel) list(a *modelActor, listens bool) {
+	a.listed = listens
+	if channel := m.lock.announce + a.name; listens {
+		m.ear.Subscribe(channel)
+	} else {
+		m.ear.Unsubscribe(channel)
+	}
 }
 
 func (m *fairModel) reset() {
 	m.mini.FlushAll()
+	for _, a := range m.actors {
+		m.list(a, false)
+	}
 	m.now = time.Unix(1_700_000_000, 0)
 	m.mini.SetTime(m.now)
-	m.actors = []*modelActor{{name: javaOther + ":1"}, {name: javaOther + ":2"}, {name: javaThread, java: true}}
+	m.actors = []*modelActor{{name: javaOther + ":1"}, {name: javaOther + ":2", deaf: true}, {name: javaThread, java: true}}
 	for _, a := range m.actors {
 		a.state = "idle"
 	}
@@ -135,50 +177,106 @@ func (m *fairModel) javaRun(script string, a *modelActor) bool {
 	return n == 1
 }
 
-// attempt has a ask for the lock once, and checks that it may have it.
-func (m *fairModel) attempt(a *modelActor) {
+// run runs a script for a, and notes what else it has done.
+func (m *fairModel) run(a *modelActor, script func()) {
 	overdue := make(map[string]bool) // of Java, whose time Redisson says is over
 	for _, z := range m.rdb.ZRangeWithScores(context.Background(), m.lock.keys[2], 0, -1).Val() {
 		overdue[z.Member.(string)] = int64(z.Score) <= m.now.UnixMilli()
 	}
+	script()
+	for _, other := range slices.Clone(m.order) { // Redisson's own rule: it has been away for too long
+		if other != a && other.java && overdue[other.name] {
+			other.state = "idle"
+			m.list(other, false)
+			m.leaveOrder(other)
+		}
+	}
+	m.hear()
+}
+
+// hear notes what the last script has granted.
+func (m *fairModel) hear() {
+	m.ear.Publish(synced, "")
+	m.mu.Lock()
+	messages := m.messages
+	m.messages = nil
+	m.mu.Unlock()
+	for _, message := range messages {
+		at := slices.IndexFunc(m.actors, func(a *modelActor) bool { return m.lock.announce+a.name == message.Channel })
+		a := m.actors[at]
+		g, granted := parseLineGrant(message.Message)
+		switch {
+		case message.Message == "0" && a.wishes && a.state == "waiting":
+			m.fail("%s is woken and could be granted the lock", a.name)
+		case message.Message == "0":
+			continue
+		case !granted || g.field != a.name || g.asked != a.asked || g.lease != min(modelLease, provisionalLease) || g.token != 0:
+			m.fail("%s is told %q, and has asked with number %d", a.name, message.Message, a.asked)
+		case a.java || !a.wishes || a.state != "waiting" && a.state != "dead":
+			m.fail("%s is granted the lock", a.name)
+		case m.rdb.HGet(context.Background(), m.lock.keys[0], a.name).Val() != "1":
+			m.fail("%s is granted the lock, and has no record", a.name)
+		}
+		a.wishes = false
+		if a.state != "dead" {
+			m.gets(a, map[bool]string{false: "holding", true: "granted"}[a.deaf])
+		}
+	}
+}
+
+// attempt has a ask for the lock once, and checks that it may have it.
+func (m *fairModel) attempt(a *modelActor) {
+	before := a.state
 	var got bool
-	if a.java {
-		got = m.javaRun(javaAcquire, a)
-	} else {
-		g, err := sendAttempt(m.lock, attempt{field: a.name, lease: modelLease, level: 1})
+	m.run(a, func() {
+		if a.java {
+			got = m.javaRun(javaAcquire, a)
+			return
+		}
+		line := yieldsLine
+		if a.listed {
+			line = hearsGrant
+		}
+		a.asked++
+		g, err := sendAttempt(m.lock, attempt{field: a.name, lease: modelLease, level: 1, line: line, asked: a.asked})
 		if err != nil {
 			m.fail("%v", err)
 		}
 		got = g.state == held
-	}
-	for _, other := range m.order { // Redisson's own rule: it has been away for too long
-		if other != a && other.java && overdue[other.name] {
-			other.state = "idle"
-			defer m.leaveOrder(other)
+		a.wishes = !got && a.listed
+	})
+	switch {
+	case got && before == "granted":
+		a.state = "holding"
+		m.list(a, false)
+	case got:
+		m.gets(a, "holding")
+	case before == "granted":
+		m.fail("%s was granted the lock and has lost it", a.name)
+	case before == "idle":
+		a.state = "waiting"
+		m.order = append(m.order, a)
+		m.list(a, true) // Java too
+		if !a.java && !a.deaf {
+			m.attempt(a) // as a waiter whose subscription is confirmed; the other one is slow
 		}
 	}
-	if !got {
-		if a.state == "idle" {
-			a.state = "waiting"
-			m.order = append(m.order, a)
-		}
-		return
-	}
-	for _, other := range m.order {
-		if other == a {
-			break
-		}
-		if !other.java || !overdue[other.name] {
-			m.fail("%s has the lock, but %s was there before it", a.name, other.name)
-		}
+}
+
+// gets checks that it is the turn of a, which has the lock from now on.
+func (m *fairModel) gets(a *modelActor, state string) {
+	if at := slices.Index(m.order, a); at > 0 || at < 0 && len(m.order) > 0 {
+		m.fail("%s has the lock, but %s was there before it", a.name, m.order[0].name)
 	}
 	for _, other := range m.actors {
-		if other.state == "holding" {
+		if other != a && (other.state == "holding" || other.state == "granted") {
 			m.fail("%s and %s hold the lock", a.name, other.name)
 		}
 	}
 	m.leaveOrder(a)
-	a.state = "holding"
+	if a.state = state; state == "holding" {
+		m.list(a, false)
+	}
 }
 
 func (m *fairModel) leaveOrder(a *modelActor) {
@@ -199,8 +297,9 @@ func (m *fairModel) pass(d time.Duration) {
 				}
 			}
 		}
-		for _, a := range slices.Clone(m.order) {
-			if !a.java && a.state == "waiting" {
+		for _, a := range slices.Concat(m.order, m.actors) {
+			if !a.java && (a.state == "waiting" && slices.Contains(m.order, a) || a.state == "granted") && a.polled != m.now {
+				a.polled = m.now
 				m.attempt(a)
 			}
 		}
@@ -213,7 +312,7 @@ func (m *fairModel) possible() (all []string) {
 		switch a.state {
 		case "idle":
 			all = append(all, a.name+" asks")
-		case "waiting":
+		case "waiting", "granted":
 			all = append(all, a.name+" asks", a.name+" gives up", a.name+" crashes")
 		case "holding":
 			all = append(all, a.name+" unlocks", a.name+" crashes")
@@ -244,30 +343,38 @@ func (m *fairModel) do(event string) {
 	case "crashes":
 		m.leaveOrder(a)
 		a.state = "dead"
+		m.list(a, a.listed && a.deaf)
 	case "unlocks":
-		there := false
-		if a.java {
-			there = m.javaRun(javaRelease, a)
-		} else {
-			r, _ := m.lock.client.send(m.lock.release(a.name, 0))
-			there = r[0] == 1
-		}
-		if !there {
-			m.fail("%s cannot unlock", a.name)
-		}
-		a.state = "idle"
+		m.release(a)
 	case "gives up":
-		if a.java {
-			m.javaRun(javaGiveUp, a)
-		} else if _, err := m.lock.client.send(m.lock.undo(attempt{field: a.name, level: 1})); err != nil {
-			m.fail("%v", err)
-		}
 		m.leaveOrder(a)
 		a.state = "idle"
+		m.run(a, func() {
+			if a.java {
+				m.javaRun(javaGiveUp, a)
+			} else if _, err := m.lock.client.send(m.lock.undo(attempt{field: a.name, level: 1})); err != nil {
+				m.fail("%v", err)
+			}
+		})
+		m.list(a, false)
 	}
 	if n := m.rdb.HLen(ctx, m.lock.keys[0]).Val(); n > 1 {
 		m.fail("%d hold the lock", n)
 	}
+}
+
+// release has the holder a unlock.
+func (m *fairModel) release(a *modelActor) {
+	a.state = "idle"
+	m.run(a, func() {
+		if a.java {
+			if !m.javaRun(javaRelease, a) {
+				m.fail("%s cannot unlock", a.name)
+			}
+		} else if r, err := m.lock.client.send(m.lock.release(a.name, 0, false)); r[0] != 1 || err != nil {
+			m.fail("%s cannot unlock: %v", a.name, err)
+		}
+	})
 }
 
 // settle lets all actors finish: holders die, Java is gone, and each remaining
@@ -277,21 +384,22 @@ func (m *fairModel) settle() {
 		if a.java || a.state == "holding" {
 			m.leaveOrder(a)
 			a.state = "dead"
+			m.list(a, false)
 		}
 	}
 	m.events = append(m.events, "everybody else dies")
 	for range 4 * int(modelWorth/modelTick) {
-		if len(m.order) == 0 {
+		waits := false
+		for _, a := range m.actors {
+			if a.state == "holding" {
+				m.release(a)
+			}
+			waits = waits || a.state == "waiting" || a.state == "granted"
+		}
+		if !waits {
 			break
 		}
-		first := m.order[0]
 		m.pass(modelTick)
-		if first.state == "holding" {
-			if r, err := m.lock.client.send(m.lock.release(first.name, 0)); r[0] != 1 || err != nil {
-				m.fail("%s cannot unlock: %v", first.name, err)
-			}
-			first.state = "idle"
-		}
 	}
 	if len(m.order) > 0 {
 		m.fail("%s waits for ever", m.order[0].name)
@@ -300,7 +408,7 @@ func (m *fairModel) settle() {
 	visitor := &modelActor{name: "visitor", state: "idle"}
 	m.actors = append(m.actors, visitor)
 	m.attempt(visitor)
-	for range 5 { // dead relock waiters get another chance, because no waiter sent a heartbeat
+	for range 5 { // dead relock waiters get another chance, because no waiter sent a heartbeat; and one may be granted the lock
 		if visitor.state != "holding" {
 			m.pass(modelTick)
 		}
@@ -308,9 +416,7 @@ func (m *fairModel) settle() {
 	if visitor.state != "holding" {
 		m.fail("a lock that nobody holds or waits for is not to be had")
 	}
-	if _, err := m.lock.client.send(m.lock.release(visitor.name, 0)); err != nil {
-		m.fail("%v", err)
-	}
+	m.release(visitor)
 	if keys := m.mini.Keys(); len(keys) > 0 {
 		m.fail("%v are left", keys)
 	}
@@ -320,7 +426,7 @@ func (m *fairModel) settle() {
 func (m *fairModel) key() string {
 	var s strings.Builder
 	for _, a := range m.actors {
-		fmt.Fprint(&s, a.state, " ")
+		fmt.Fprint(&s, a.state, a.listed, a.wishes, " ")
 	}
 	for _, a := range m.order {
 		fmt.Fprint(&s, a.name)
@@ -342,6 +448,8 @@ func TestFairQueueKeepsItsRulesInEveryOrderOfEvents(t *testing.T) {
 	require.NoError(t, err)
 	defer c.Close()
 	m := &fairModel{t: t, mini: mini, rdb: rdb, lock: c.NewFairLock("model").lock.(*fairLock)}
+	m.listen()
+	defer m.ear.Close()
 	seen := make(map[string]bool)
 	replay := func(events []string) {
 		m.reset()

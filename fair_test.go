@@ -3,6 +3,7 @@ package relock
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -142,29 +143,30 @@ func TestFairWaitersThatGiveUpLeaveTheQueue(t *testing.T) {
 	})
 }
 
-// The first in the queue gives up just when it was woken: the next one is woken then.
-func TestFairGrantToAWaiterThatGivesUpWakesTheNext(t *testing.T) {
+// A waiter gives up when Redis has granted it the lock and it has not heard of that: the lock passes to the next one.
+func TestFairGrantToAWaiterThatGivesUpPassesToTheNext(t *testing.T) {
 	b := newFaultBench(t)
 	ctx := context.Background()
 	held := b.direct.NewFairLock(b.name)
-	b.must(b.rdb.ScriptLoad(ctx, fairAcquire.Source()).Err())
 	b.must(held.Lock(ctx))
 	waiting, cancel := context.WithCancel(ctx)
 	first := make(chan error, 1)
 	go func() { first <- b.shaky().NewFairLock(b.name).Lock(waiting) }()
-	b.awaitQueue(1)
+	b.awaitWishes(1)
 	second := make(chan error, 1)
 	owner := WithOwner(ctx)
 	next := b.client(WithMaxWakeDelay(time.Hour)).NewFairLock(b.name)
 	go func() { second <- next.Lock(owner) }()
-	b.awaitQueue(2)
-	// From here on each attempt of the first one is lost, so that it cannot take the lock that it was granted.
-	rule := b.proxy.On(calls(fairAcquire), testredis.DropRequest).Times(testredis.Always)
+	b.awaitWishes(2)
+	queue := b.queue()
+	b.proxy.BlackHole(true)
 	b.must(held.Unlock(ctx))
+	assert.Equal(t, []string{queue[0]}, b.rdb.HKeys(ctx, b.name).Val(), "the record")
 	cancel()
+	stays(t, "the second has the lock too", second, 300*time.Millisecond)
+	b.proxy.BlackHole(false)
 	b.mustBe(await(b.bench, "the first gives up", first), context.Canceled)
 	b.must(await(b.bench, "the second gets the lock", second))
-	rule.Release()
 	b.must(next.Unlock(owner))
 }
 
@@ -485,4 +487,364 @@ func TestFairTryLockWithoutWaitIsOneRequest(t *testing.T) {
 	require.False(t, ok)
 	assert.Equal(t, int64(1), sent.n.Load()-before, "requests")
 	b.must(held.Unlock(ctx))
+}
+
+// wishes are what the waiters of the bench's fair lock want that listen, by field.
+func (b *bench) wishes() map[string]string {
+	b.Helper()
+	wishes, err := b.rdb.HGetAll(context.Background(), "relock_line:{"+b.name+"}").Result()
+	b.must(err)
+	return wishes
+}
+
+func (b *bench) awaitWishes(n int) {
+	b.Helper()
+	testredis.Await(b, fmt.Sprintf("%d wait and listen", n), soon, func() bool { return len(b.wishes()) == n })
+}
+
+// A fairWaiter is a waiter whose requests the test makes.
+type fairWaiter struct {
+	*bench
+	lock     *fairLock
+	field    string
+	asked    uint64
+	messages *redis.PubSub // nil: it does not listen
+}
+
+// newFairWaiter returns a waiter that listens; its requests have numbers from asked on.
+func (b *bench) newFairWaiter(l *FairLock, n int) *fairWaiter {
+	b.Helper()
+	w := &fairWaiter{bench: b, lock: l.lock.(*fairLock), field: fmt.Sprint(javaOther, ":0", n), asked: uint64(100 * n)}
+	w.messages = b.rdb.Subscribe(context.Background(), w.lock.channel(attempt{field: w.field}))
+	_, err := w.messages.Receive(context.Background())
+	b.must(err)
+	b.Cleanup(func() { _ = w.messages.Close() })
+	return w
+}
+
+// asks makes one attempt, which says line of itself.
+func (w *fairWaiter) asks(line string, lease time.Duration) grantState {
+	w.Helper()
+	w.asked++
+	g, err := sendAttempt(w.lock, attempt{field: w.field, lease: lease, level: 1, line: line, asked: w.asked})
+	w.must(err)
+	return g.state
+}
+
+func (w *fairWaiter) release() {
+	w.Helper()
+	_, err := w.lock.client.send(w.lock.release(w.field, 0, false))
+	w.must(err)
+}
+
+// leaves has the waiter give up.
+func (w *fairWaiter) leaves() {
+	w.Helper()
+	_, err := w.lock.client.send(w.lock.undo(attempt{field: w.field, level: 1}))
+	w.must(err)
+}
+
+// hears is the next message to the waiter.
+func (w *fairWaiter) hears() string {
+	w.Helper()
+	got := make(chan string, 1)
+	go func() {
+		if m, err := w.messages.ReceiveMessage(context.Background()); err == nil {
+			got <- m.Payload
+		}
+	}()
+	return await(w.bench, "a message to "+w.field, got)
+}
+
+// isGranted makes sure that the waiter is told of the lock, has its record for lease, and stands in no queue any more.
+func (w *fairWaiter) isGranted(lease time.Duration, token int64) {
+	w.Helper()
+	assert.Equal(w, fmt.Sprintf("grant %s %d %d %d", w.field, w.asked, lease.Milliseconds(), token), w.hears())
+	assert.Equal(w, map[string]string{w.field: "1"}, w.rdb.HGetAll(context.Background(), w.name).Val(), "the record")
+	pttl := w.rdb.PTTL(context.Background(), w.name).Val()
+	assert.LessOrEqual(w, pttl, lease)
+	assert.Greater(w, pttl, lease-soon)
+	assert.NotContains(w, w.queue(), w.field)
+	assert.NotContains(w, w.wishes(), w.field)
+	for _, key := range w.lock.keys[2:4] {
+		assert.ErrorIs(w, w.rdb.ZScore(context.Background(), key, w.field).Err(), redis.Nil, key)
+	}
+}
+
+// isWoken makes sure that the waiter is told to ask, and that the lock is free.
+func (w *fairWaiter) isWoken() {
+	w.Helper()
+	assert.Equal(w, "0", w.hears())
+	w.isFree()
+	assert.Equal(w, w.field, w.queue()[0], "the first in the queue")
+}
+
+func (b *bench) isFree() {
+	b.Helper()
+	assert.Zero(b, b.rdb.Exists(context.Background(), b.name).Val(), "the record is there")
+}
+
+// One round trip from Unlock in one process to Lock in another: a waiter that listens need not ask.
+func TestFairGrantNeedsNoRequest(t *testing.T) {
+	b := newFaultBench(t)
+	ctx, owner := context.Background(), WithOwner(context.Background())
+	held := b.direct.NewFairLock(b.name, Fenced())
+	b.must(held.Lock(ctx))
+	before, err := held.Token(ctx)
+	b.must(err)
+	l := b.shaky().NewFairLock(b.name, Fenced())
+	got := make(chan error, 1)
+	go func() { got <- l.Lock(owner) }()
+	b.awaitWishes(1)
+	wish := b.wishes()
+	testredis.Await(t, "the next heartbeat", soon, func() bool { return !maps.Equal(b.wishes(), wish) })
+	asks := b.proxy.On(calls(fairAcquire), testredis.DropRequest).Times(testredis.Always) // there is a second until the next one
+	b.must(held.Unlock(ctx))
+	b.must(await(b.bench, "the waiter holds the lock", got))
+	assert.Zero(t, asks.Count(), "requests")
+	token, err := l.Token(owner)
+	b.must(err)
+	assert.Greater(t, token, before)
+	assert.Equal(t, fmt.Sprint(token), b.rdb.Get(ctx, tokenKey(b.name)).Val())
+	assert.Empty(t, b.queue())
+	assert.LessOrEqual(t, b.rdb.PTTL(ctx, b.name).Val(), provisionalLease)
+	testredis.Await(t, "the watchdog confirms the hold", soon, func() bool {
+		return b.rdb.PTTL(ctx, b.name).Val() > 2*provisionalLease
+	})
+	asks.Release()
+	b.must(l.Unlock(owner))
+}
+
+func TestFairReleaseGrantsToTheFirst(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client().NewFairLock(b.name, Fenced())
+		b.must(b.rdb.Set(ctx, tokenKey(b.name), ahead, 0).Err())
+		first, next, last := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2), b.newFairWaiter(l, 3)
+		b.must(l.Lock(ctx))
+		for _, w := range []*fairWaiter{first, next, last} {
+			assert.Equal(t, busy, w.asks(yieldsLine, time.Minute))
+			assert.NotContains(t, b.wishes(), w.field, "a waiter that does not listen yet")
+		}
+		assert.Equal(t, busy, first.asks(hearsGrant, time.Minute))
+		assert.Equal(t, busy, next.asks(hearsGrant, 2*time.Second))
+		assert.Equal(t, busy, last.asks(hearsGrant, time.Minute))
+		left := b.rdb.PTTL(ctx, "relock_line:{"+b.name+"}").Val()
+		assert.Greater(t, left, time.Minute, "the wishes are there as long as their waiters")
+		assert.LessOrEqual(t, left, 5*time.Minute, "the wishes of waiters that have died go")
+
+		timeouts := "redisson_lock_timeout:{" + b.name + "}"
+		before := b.rdb.ZScore(ctx, timeouts, last.field).Val()
+		b.must(l.Unlock(ctx))
+		first.isGranted(provisionalLease, ahead+2)
+		assert.Equal(t, float64(l.lock.(*fairLock).waitTimeout()), before-b.rdb.ZScore(ctx, timeouts, last.field).Val(), "the last moves up")
+		assert.Equal(t, held, first.asks(hearsGrant, time.Minute), "it confirms")
+		assert.Greater(t, b.rdb.PTTL(ctx, b.name).Val(), provisionalLease)
+		first.release()
+		next.isGranted(2*time.Second, ahead+4)
+		first.release() // again: its answer was lost
+		assert.Equal(t, busy, first.asks("", time.Minute), "it stands behind the last")
+		first.leaves()
+		second(l.ForceUnlock(ctx))
+		last.isGranted(provisionalLease, ahead+5)
+		last.leaves()
+		b.isFree()
+	})
+}
+
+// A waiter of Java, of an older version, or one that does not listen any more, is woken and not granted.
+func TestFairGrantsToListenersOnly(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client().NewFairLock(b.name)
+		java, older, quiet, deaf, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2), b.newFairWaiter(l, 3), b.newFairWaiter(l, 4), b.newFairWaiter(l, 5)
+		b.must(l.Lock(ctx))
+		b.must(b.rdb.RPush(ctx, "redisson_lock_queue:{"+b.name+"}", java.field).Err())
+		b.must(b.rdb.ZAdd(ctx, "redisson_lock_timeout:{"+b.name+"}", redis.Z{Score: float64(time.Now().Add(time.Minute).UnixMilli()), Member: java.field}).Err())
+		older.asks("", time.Minute)
+		quiet.asks(hearsGrant, time.Minute)
+		quiet.asks(yieldsLine, time.Minute) // its connection was cut meanwhile
+		deaf.asks(hearsGrant, time.Minute)
+		b.must(deaf.messages.Close())
+		next.asks(hearsGrant, time.Minute)
+		all := b.rdb.PSubscribe(ctx, "redisson_lock__channel:*") // hears everything, and is not the waiter
+		defer all.Close()
+		b.must(second(all.Receive(ctx)))
+
+		b.must(l.Unlock(ctx))
+		java.isWoken()
+		assert.Equal(t, busy, next.asks(hearsGrant, time.Minute))
+		java.leaves()
+		older.isWoken()
+		older.leaves()
+		quiet.isWoken()
+		quiet.leaves()
+		assert.Equal(t, deaf.field, b.queue()[0], "a waiter that may be alive keeps its place")
+		b.isFree()
+		b.must(all.Close())
+		b.tries(l, false)
+		b.isFree()
+		deaf.leaves()
+		next.isGranted(provisionalLease, 0)
+		next.leaves()
+	})
+}
+
+// A free lock that was not passed on, because a lease has ended, is granted to the first by the next one that asks.
+func TestFairFreeLockIsGrantedToTheFirst(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client().NewFairLock(b.name)
+		holder, first, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2), b.newFairWaiter(l, 3)
+		assert.Equal(t, held, holder.asks(hearsGrant, time.Minute))
+		first.asks(hearsGrant, time.Minute)
+		b.must(b.rdb.Del(ctx, b.name).Err())
+		b.tries(l, false)
+		first.isGranted(provisionalLease, 0)
+		assert.Equal(t, busy, next.asks(hearsGrant, time.Minute))
+		b.must(b.rdb.Del(ctx, b.name).Err())
+		assert.Equal(t, held, next.asks(hearsGrant, time.Minute), "the first itself")
+		assert.Equal(t, busy, first.asks(hearsGrant, time.Minute), "a grant that has lapsed")
+		next.leaves()
+		first.isGranted(provisionalLease, 0)
+		first.leaves()
+		b.isFree()
+	})
+}
+
+// A holder whose lock draws no token passes the lock on all the same: the next one asks for its token.
+func TestFairGrantWithoutATokenIsConfirmed(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx, owner := context.Background(), WithOwner(context.Background())
+		plain, fenced := b.client().NewFairLock(b.name), b.client().NewFairLock(b.name, Fenced())
+		b.must(plain.Lock(ctx))
+		got := make(chan error, 1)
+		go func() { got <- fenced.Lock(owner) }()
+		b.awaitWishes(1)
+		b.must(plain.Unlock(ctx))
+		b.must(await(b, "the waiter holds the lock", got))
+		token, err := fenced.Token(owner)
+		b.must(err)
+		assert.Positive(t, token)
+		b.must(fenced.Unlock(owner))
+	})
+}
+
+// Trust begins with the last request of the waiter, not with the message: a grant with a lease that is shorter than that
+// is confirmed.
+func TestFairGrantIsTrustedFromTheRequest(t *testing.T) {
+	b := newFaultBench(t)
+	ctx, owner := context.Background(), WithOwner(context.Background())
+	const lease = 400 * time.Millisecond
+	held := b.direct.NewFairLock(b.name)
+	b.must(held.Lock(ctx))
+	l := b.shaky().NewFairLock(b.name)
+	got := make(chan error, 1)
+	go func() { got <- l.LockLease(owner, lease) }()
+	b.awaitWishes(1)
+	wish := b.wishes()
+	testredis.Await(t, "the next heartbeat", soon, func() bool { return !maps.Equal(b.wishes(), wish) })
+	time.Sleep(lease + lease/4)
+	asks := b.proxy.On(calls(fairAcquire), testredis.DelayReply(0)).Times(testredis.Always)
+	b.must(held.Unlock(ctx))
+	b.must(await(b.bench, "the waiter holds the lock", got))
+	assert.Equal(t, 1, asks.Count(), "requests")
+	b.must(l.Unlock(owner))
+}
+
+// Only Redis grants: the number of the request is known to those who may read the key, and not to those who may publish.
+func TestFairGrantThatRedisDidNotMakeIsNoHold(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx, owner := context.Background(), WithOwner(context.Background())
+		held := b.client().NewFairLock(b.name)
+		b.must(held.Lock(ctx))
+		l := b.client().NewFairLock(b.name)
+		got := make(chan error, 1)
+		go func() { got <- l.Lock(owner) }()
+		b.awaitWishes(1)
+		field := b.queue()[0]
+		for _, message := range []string{
+			fmt.Sprintf("grant %s 0 5000 0", field), fmt.Sprintf("grant %s 1 5000 0", field), "grant " + field, "grant", "",
+		} {
+			b.must(b.rdb.Publish(ctx, "redisson_lock__channel:{"+b.name+"}:"+field, message).Err())
+			stays(b, "a forged grant", got, 50*time.Millisecond)
+		}
+		b.must(held.Unlock(ctx))
+		b.must(await(b, "the waiter holds the lock", got))
+		b.must(l.Unlock(owner))
+	})
+}
+
+// A grant to a wait that is over is given back at once.
+func TestFairGrantToAWaitThatIsOverIsGivenBack(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx, owner := context.Background(), WithOwner(context.Background())
+		l := b.client().NewFairLock(b.name)
+		raw := l.lock.(*fairLock)
+		b.must(l.Lock(ctx))
+		waiting, cancel := context.WithCancel(owner)
+		got := make(chan error, 1)
+		c := b.client()
+		go func() { got <- c.NewFairLock(b.name).Lock(waiting) }()
+		b.awaitWishes(1)
+		field := b.queue()[0]
+		cancel()
+		b.mustBe(await(b, "the waiter gives up", got), context.Canceled)
+		// A request of the wait that runs late, while its channel is still subscribed.
+		g, err := sendAttempt(raw, attempt{field: field, lease: time.Minute, level: 1, line: hearsGrant, asked: 7})
+		b.must(err)
+		assert.Equal(t, busy, g.state)
+		b.must(l.Unlock(ctx))
+		testredis.Await(t, "the lock is free again", provisionalLease/2, func() bool {
+			return b.rdb.Exists(ctx, b.name).Val() == 0
+		})
+		assert.Empty(t, b.queue())
+	})
+}
+
+// A user that may not ask who listens learns it from the answer to the grant.
+func TestFairGrantWithoutTheRightToCountListeners(t *testing.T) {
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	b.must(b.rdb.Do(ctx, "acl", "setuser", "blind", "reset", "on", ">pass", "allkeys", "allchannels", "allcommands", "-pubsub").Err())
+	l := b.clientOn(testredis.Client(t, b.addr, func(o *redis.Options) { o.Username, o.Password = "blind", "pass" })).NewFairLock(b.name)
+	b.must(l.Lock(ctx))
+	deaf, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
+	deaf.asks(hearsGrant, time.Minute)
+	next.asks(hearsGrant, time.Minute)
+	b.must(deaf.messages.Close())
+	b.must(l.Unlock(ctx))
+	b.isFree()
+	assert.Equal(t, []string{deaf.field, next.field}, b.queue())
+	deaf.leaves()
+	next.isGranted(provisionalLease, 0)
+	next.leaves()
+}
+
+// Where the key of the line is that of other data a waiter that listens is told so, and all else goes on.
+func TestFairLineThatIsNoLine(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx, owner := context.Background(), WithOwner(context.Background())
+		line := "relock_line:{" + b.name + "}"
+		b.must(b.rdb.Set(ctx, line, "other data", 0).Err())
+		l := b.client().NewFairLock(b.name)
+		b.must(l.Lock(ctx))
+		err := b.client().NewFairLock(b.name).Lock(owner)
+		b.mustBe(err, ErrNotALock)
+		assert.ErrorContains(t, err, "the key "+shortName(line)+" holds a string")
+		testredis.Await(t, "the waiter has left", soon, func() bool { return len(b.queue()) == 0 })
+		deaf := b.newFairWaiter(l, 1)
+		assert.Equal(t, busy, deaf.asks(yieldsLine, time.Minute), "a waiter that does not listen")
+		b.must(l.Unlock(ctx))
+		deaf.isWoken()
+		deaf.leaves()
+		assert.Equal(t, "other data", b.rdb.GetDel(ctx, line).Val())
+	})
 }

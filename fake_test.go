@@ -133,13 +133,15 @@ func (l *fakeLock) call(verb string, args ...any) call {
 
 func (l *fakeLock) channel(attempt) string    { return "channel:" + l.key }
 func (l *fakeLock) acquire(a attempt) call    { return l.call("acquire", a.field, a.lease, a.level) }
-func (l *fakeLock) undo(a attempt) call       { return l.release(a.field, a.level-1) }
+func (l *fakeLock) undo(a attempt) call       { return l.release(a.field, a.level-1, false) }
 func (l *fakeLock) force() call               { return l.call("force") }
 func (l *fakeLock) inspect(field string) call { return l.call("inspect", field) }
 
 func (l *fakeLock) granted(_ attempt, r reply) (grant, error) { return parseGrant(r) }
 
-func (l *fakeLock) release(field string, left int) call { return l.call("release", field, left) }
+func (l *fakeLock) release(field string, left int, _ bool) call {
+	return l.call("release", field, left)
+}
 
 func (l *fakeLock) renew(field string, lease time.Duration, exact bool) call {
 	return l.call("renew", field, lease, exact)

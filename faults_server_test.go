@@ -580,11 +580,11 @@ func TestFaultMissingPermissionsFailAtOnce(t *testing.T) {
 		}
 		b.Run("enough", func(t *testing.T) {
 			rights := []any{"+evalsha", "+eval", "+subscribe", "+unsubscribe", "+ping", "+hello", "resetchannels",
-				"&redisson_lock__channel:{" + b.name + "}*", "&redisson_rwlock:{" + b.name + "}"}
+				"&redisson_lock__channel:{" + b.name + "}*", "&redisson_rwlock:{" + b.name + "}*"}
 			for _, command := range luaCommands(t) {
 				rights = append(rights, "+"+command)
 			}
-			for _, key := range []string{b.name, "redisson_lock_token:{" + b.name + "}", "redisson_lock_queue:{" + b.name + "}",
+			for _, key := range []string{b.name, "relock_line:{" + b.name + "}", "redisson_lock_token:{" + b.name + "}", "redisson_lock_queue:{" + b.name + "}",
 				"redisson_lock_timeout:{" + b.name + "}", "relock_lock_alive:{" + b.name + "}",
 				"{" + b.name + "}:*:rwlock_timeout:*", "relock_rwlock_writers:{" + b.name + "}"} {
 				rights = append(rights, "~"+key)

@@ -46,6 +46,9 @@ var faultLocks = []faultLock{
 	{"red", newThreeWayLock, newThreeWayLock, calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 3, 3, true},
 }
 
+// lined says whether processes wait for the lock, or for its parts, in a line, whose tombstones stop requests that run late.
+func (k faultLock) lined() bool { return k.name != "fair" && k.name != "read" }
+
 // calls matches the runs of a script.
 func calls(script *luaScript) testredis.Match { return testredis.Script(script.Digest()) }
 
@@ -256,7 +259,7 @@ func TestFaultRequestIsUndoneWhenCtxEnds(t *testing.T) {
 }
 
 // Rows 3, 4: the undo overtakes the attempt. The record of the late attempt expires, is not
-// renewed, and is not taken for a later hold.
+// renewed, and is not taken for a later hold. Where the lock has a line, the late attempt takes nothing.
 func TestFaultAttemptRunsAfterItsUndo(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
@@ -272,8 +275,14 @@ func TestFaultAttemptRunsAfterItsUndo(t *testing.T) {
 		cancel()
 		b.mustBe(await(b.bench, "Lock comes back", got), context.Canceled)
 		testredis.Await(b, "the undo has run", soon, func() bool { return undone.Count() == k.parts })
+		ran := b.scriptRuns()
 		rule.Release()
-		testredis.Await(b, "the late attempt has run", soon, func() bool { return len(b.records()) > 0 })
+		if k.lined() {
+			testredis.Await(b, "the late attempt has run", soon, func() bool { return b.scriptRuns() > ran })
+			assert.Empty(b, b.records(), "a late attempt has taken a lock")
+		} else {
+			testredis.Await(b, "the late attempt has run", soon, func() bool { return len(b.records()) > 0 })
+		}
 		start := time.Now()
 		next := k.rival(b.direct, b.name)
 		b.must(next.Lock(context.Background()))

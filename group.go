@@ -340,6 +340,17 @@ func (g *group) asks(wants []want) {
 	}
 }
 
+// dropPlaces gives up the places in the line that other callers have left to this one, which stands in no line.
+func (g *group) dropPlaces() {
+	g.names.Lock()
+	defer g.names.Unlock()
+	for _, h := range g.fresh {
+		if h.queue != nil {
+			h.queue.dropPlaceLocked(g.engine)
+		}
+	}
+}
+
 // now is wants with the present holds: every attempt makes a new hold, with the field of the acquisition.
 func (g *group) now(wants []want) []want {
 	if g == nil {

@@ -47,9 +47,10 @@ type verbs interface {
 	// errUpgrade): the script has changed nothing then.
 	acquire(a attempt) call
 	granted(a attempt, r reply) (grant, error)
-	// release sets the levels of a hold to left: {1, heard, 0} done, and heard connections received
-	// the message that the lock is free; {-1, 0, 0} Redis does not have the hold.
-	release(field string, left int) call
+	// release sets the levels of a hold to left. {1, heard, passed}: it is done; heard connections received the message
+	// that the lock is free; passed is 1 where the lock was granted to the next process. {-1, ...}: Redis does not have
+	// the hold. late says that a request which asks for this field may still run.
+	release(field string, left int, late bool) call
 	// undo takes an attempt back: {1, ...} Redis had its hold.
 	undo(a attempt) call
 	// renew sets a lease: {1, ...} done, {-1, ...} Redis does not have the hold. Only an exact renew may
@@ -59,12 +60,15 @@ type verbs interface {
 	inspect(field string) call
 	// force frees the lock: {1, ...} it was held.
 	force() call
+	// grants is the channel on which this Client is told that the lock was granted to an attempt: see line.go. It is "" where
+	// the lock is granted to nobody.
+	grants(a attempt) string
 	// channel is where the release is announced that an attempt waits for. It is "" where only waiters with
 	// an entry in Redis receive the announcement, and the attempt leaves no entry.
 	channel(a attempt) string
 }
 
-// facts are the description of a lock type.
+// facts are the description of a lock type, which is not granted unless its verbs say so.
 type facts struct {
 	lock   lockID
 	kind   LockType
@@ -79,6 +83,7 @@ func (f *facts) typ() LockType          { return f.kind }
 func (f *facts) admission() admission   { return f.admits }
 func (f *facts) fenced() bool           { return f.tokens }
 func (f *facts) bundled() bundledScript { return f.script }
+func (f *facts) grants(attempt) string  { return "" }
 
 func (f *facts) otherHalf() lockID {
 	if f.other == "" {
@@ -387,6 +392,14 @@ func parseGrant(r reply) (grant, error) {
 		return grant{state: gone}, nil
 	}
 	return grant{}, send.Unexpected(r)
+}
+
+// inLine is the grant of an attempt on a lock with a line, whose reply says what place the caller has.
+func (g grant) inLine(r reply) grant {
+	if g.state == busy {
+		g.placed, g.apart = r[2] == 1, r[2] == 2
+	}
+	return g
 }
 
 // enqueued is the grant of an attempt that leaves a sign of life in Redis where the lock

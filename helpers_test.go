@@ -132,6 +132,27 @@ func (h processHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.P
 	}
 }
 
+// commandHook is a hook of a Redis client that sees every command before it is sent.
+type commandHook func(cmd redis.Cmder)
+
+func (commandHook) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (h commandHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		h(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (h commandHook) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			h(cmd)
+		}
+		return next(ctx, cmds)
+	}
+}
+
 // freeSoon makes sure that nothing but token counters is left in Redis, long before any lease ends.
 func (b *bench) freeSoon() {
 	b.Helper()
@@ -270,4 +291,11 @@ func (e *engine) holdOf(id lockID, o owner, f func(h *hold)) {
 	n := e.use(id.name)
 	defer n.done()
 	n.locked(func() { f(n.holds.get(holdKey{id, o})) })
+}
+
+// isRunning says whether the lookout has a goroutine, and for how many locks callers wait.
+func (l *lookout) isRunning() (running bool, locks int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.running, len(l.waiters)
 }

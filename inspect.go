@@ -1,6 +1,6 @@
 package relock
 
-// Inspect: everything that Redis knows of a lock, for operators and tests.
+// Inspect: what Redis knows of a lock, but for the line of a plain lock; for operators and tests.
 //
 // Rules: Inspect only reads, in one request, so its result was true at one moment. It
 // reports the contents of the record and guesses nothing. A record that no lock makes is
@@ -28,8 +28,8 @@ var inspectAny = script("any_inspect", "hash list zset zset zset string")
 type LockKind int
 
 const (
-	// KindNone is a name without holders and waiters, as far as Redis knows:
-	// waiters of a plain lock, and waiting readers, leave no trace in Redis.
+	// KindNone is a name without holders and waiters, as far as Inspect knows: it does not
+	// read the line of a plain lock (see Lock), and waiting readers leave no trace in Redis.
 	KindNone LockKind = iota
 	// KindPlain is a plain lock, fenced or not. A fair lock without waiters has the same record,
 	// unless a waiter has crashed in the queue.
@@ -76,7 +76,8 @@ type Inspection struct {
 	// there is no record, negative if it has no lease, which only another program can make.
 	TTL time.Duration
 	// Waiters are the waiters of a fair lock, in the order of the queue; and the writers
-	// of this package that wait for a read/write lock, in no order.
+	// of this package that wait for a read/write lock, in no order. The processes in the
+	// line of a plain lock are not among them.
 	Waiters []Waiter
 	// Token is the last fencing token that was drawn under this name, 0 if there
 	// was none. Redis does not know whether the present holder has drawn it.
@@ -130,7 +131,7 @@ type Waiter struct {
 	Alive time.Time
 }
 
-// Inspect says who holds and who awaits the lock called name. It works for every kind of
+// Inspect says who holds the lock called name, and who waits for a fair lock or to write. It works for every kind of
 // lock, of this package and of Redisson, and for all owners and clients. It is a
 // single request, and leaves nothing in Redis; by the time that it returns, the
 // lock may have changed hands. For a MultiLock or a RedLock, inspect the locks that
@@ -138,7 +139,7 @@ type Waiter struct {
 //
 // The error is ErrInvalid for a bad name, ErrNotALock if that key, or a key that belongs
 // to it, holds data that no lock makes, and ErrClosed after Close. The Redis user needs the
-// right to GET, and to all keys that docs/security.md lists.
+// right to GET, and to all keys that docs/security.md lists but those of the line.
 //
 // Redisson has none: isLocked, getHoldCount, remainTimeToLive and isHeldByThread each say a part.
 func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {

@@ -4,6 +4,7 @@ package relock
 // pattern for the other lock types: keys and scripts, and nothing that waits.
 
 import (
+	"cmp"
 	"context"
 	"time"
 )
@@ -58,9 +59,10 @@ type Locker interface {
 	// Redisson: tryLock(waitTime, leaseTime, unit).
 	TryLock(ctx context.Context, wait, lease time.Duration) (bool, error)
 
-	// Unlock gives back one level. With the last level it frees the lock, deletes
-	// its record and wakes a waiter; or it leaves the record to the next waiter of this
-	// process, without asking Redis (see WithHandoverSlice). Unlock keeps the values of
+	// Unlock gives back one level. With the last level it leaves the record to the next
+	// waiter of this process, without asking Redis (see WithHandoverSlice). Else it deletes
+	// the record, and grants the lock to the next process in line or to the first waiter of a
+	// FairLock, or wakes the waiters of other locks. Unlock keeps the values of
 	// ctx but does not end with ctx, and takes 5s at most: a request that was cancelled still
 	// releases its lock. Unlock works after Close, as long as the Redis client is open.
 	//
@@ -121,14 +123,26 @@ type Locker interface {
 }
 
 var (
-	lockAcquire = script("lock_acquire", "hash string", "token")
-	lockRelease = script("lock_release", "hash", "announce")
+	lockAcquire = script("lock_acquire", "hash hash string", "announce", "clock", "token", "grant", "line")
+	lockRelease = script("lock_release", "hash hash string", "announce", "clock", "token", "grant", "line")
+	lockForce   = script("force", "hash hash string", "announce", "clock", "token", "grant", "line")
 	lockBundled = bundle(lockAcquire, lockRelease)
 )
 
+// spareOfLock is the place of the line among the keys of a plain lock.
+var spareOfLock = []int{1}
+
 // A Lock is a reentrant lock: one owner at a time holds it, any number of times.
-// Waiters of one process are served in the order in which they came; between
-// processes there is no order. For an order over all processes take a [FairLock].
+//
+// Processes that wait for it stand in a line in Redis, and the lock passes from one to
+// the next in the order in which they joined it. A process has one place, whatever the
+// number of its waiters. It serves them in the order in which they came, for a slice
+// (see WithHandoverSlice), before the lock passes to the next process. A process that has
+// died loses its place; one that is stopped keeps the others waiting for 5s at most when its
+// turn comes. TryLock with wait 0, and a MultiLock or RedLock of this lock, take it before
+// the line if they find it free. Java services have no place in the line: once in a slice
+// the lock is left free for them, if some wait. For an order over the goroutines of all
+// processes, and of Java, take a [FairLock].
 //
 // Redisson: RLock, and with [Fenced] RFencedLock, with which it shares its record.
 type Lock struct{ handle }
@@ -139,15 +153,19 @@ type Lock struct{ handle }
 // Redisson: getLock and getFencedLock.
 func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	o := newLockOptions(opts)
-	keys := []string{name}
+	keys := []string{name, prefixName("relock_line", name)}
 	if o.fenced {
 		keys = append(keys, tokenKey(name))
 	}
+	announce := prefixName("redisson_lock__channel", name)
 	l := &plainLock{
 		hashLock: hashLock{client: c, keys: keys, facts: facts{
 			lock: lockID{name: name}, kind: TypeLock, admits: exclusive, tokens: o.fenced, script: lockBundled,
 		}},
-		announce: prefixName("redisson_lock__channel", name),
+		announce: announce,
+	}
+	if c != nil {
+		l.granting, l.told = announce+":"+c.engine.id, [2]any{announce, c.publish}
 	}
 	return &Lock{newHandle(c, l, keys, o)}
 }
@@ -161,27 +179,37 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 // Redisson: RFencedLock.getToken, which returns the counter, not the caller's own token.
 func (l *Lock) Token(ctx context.Context) (int64, error) { return l.fencingToken(ctx) }
 
-// plainLock is the record of a Lock: a hash {field -> levels}, and the token counter of a fenced one.
+// plainLock is the record of a Lock: a hash {field -> levels}, the line beside it, and the token counter of a fenced one.
 type plainLock struct {
 	hashLock
 	announce string // the channel
+	granting string // the channel on which this Client is granted the lock
+	told     [2]any // the last arguments of each call: announce, and how a message is published there
 }
 
 func (l *plainLock) channel(attempt) string { return l.announce }
 
+// grants is the same for all waits of a Client, which has one place in the line.
+func (l *plainLock) grants(attempt) string { return l.granting }
+
 func (l *plainLock) acquire(a attempt) call {
-	return call{Script: lockAcquire, Keys: l.keys, Args: []any{a.field, milliseconds(a.lease), a.level}}
+	return call{Script: lockAcquire, Keys: l.keys, Spare: spareOfLock, Args: []any{a.field, milliseconds(a.lease), a.level,
+		cmp.Or(a.line, passesLine), a.asked, l.tokens, l.told[0], l.told[1]}}
 }
 
-func (l *plainLock) granted(_ attempt, r reply) (grant, error) { return parseGrant(r) }
+func (l *plainLock) granted(_ attempt, r reply) (grant, error) {
+	g, err := parseGrant(r)
+	return g.inLine(r), err
+}
 
-func (l *plainLock) release(field string, left int) call {
-	return call{Script: lockRelease, Keys: l.keys[:1], Args: []any{field, left, l.announce, l.client.publish}}
+func (l *plainLock) release(field string, left int, late bool) call {
+	return call{Script: lockRelease, Keys: l.keys, Spare: spareOfLock, Args: []any{field, left, l.told[0], l.told[1],
+		milliseconds(l.client.engine.shareTime()), late}}
 }
 
 // undo sets the hold back to its levels before the attempt.
-func (l *plainLock) undo(a attempt) call { return l.release(a.field, a.level-1) }
+func (l *plainLock) undo(a attempt) call { return l.release(a.field, a.level-1, a.late) }
 
 func (l *plainLock) force() call {
-	return call{Script: forceScript, Keys: l.keys[:1], Args: []any{l.announce, l.client.publish}}
+	return call{Script: lockForce, Keys: l.keys, Spare: spareOfLock, Args: l.told[:]}
 }

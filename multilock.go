@@ -29,6 +29,10 @@ import (
 // of the servers: where the locks of one MultiLock are on several servers, give these
 // servers the same addresses in every process.
 //
+// A MultiLock has no place in the line of a plain lock. It takes the lock when it finds it
+// free. While processes stand in that line, it has a chance once in a slice (see
+// WithHandoverSlice), like a Java service.
+//
 // IsLocked says whether any owner holds any of the locks, and so is in the way of the
 // MultiLock. IsHeld says whether the caller holds all locks, and HoldCount how often. TTL is
 // the longest TTL of the locks, and ForceUnlock frees all locks. Unlock gives back one level

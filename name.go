@@ -174,8 +174,12 @@ func (n *name) findQueueLocked(half string) *waitQueue {
 	return nil
 }
 
-// dropQueueLocked forgets a wait queue that is free and has no record for newcomers to share.
+// dropQueueLocked forgets a wait queue that is free and has no record for newcomers to share. It gives up the place in the
+// line that the last caller has left.
 func (n *name) dropQueueLocked(g *waitQueue) {
+	if !g.Taken() {
+		g.dropPlaceLocked(n.engine)
+	}
 	if !g.Taken() && g.shared == nil && g.registered {
 		g.registered = false
 		n.queues = slices.DeleteFunc(n.queues, func(other *waitQueue) bool { return other == g })
@@ -201,7 +205,7 @@ func (e *engine) recordsOf(id lockID) (all []*record) {
 func (e *engine) newField(o owner) string {
 	var room [96]byte
 	field := append(append(room[:0], e.id...), ':')
-	field = append(strconv.AppendInt(field, int64(o), 10), ':')
+	field = append(strconv.AppendInt(field, int64(o), 10), ":0"...) // the 0 says that this Client uses the line: see lua/line.lua
 	return string(strconv.AppendUint(field, e.acquisitions.Add(1), 10))
 }
 

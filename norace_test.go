@@ -4,4 +4,4 @@ package relock
 
 // testsAtOnce is how many tests run together: they mostly wait. A test that computes
 // is not parallel, so that it takes no time from those that measure it.
-const testsAtOnce = "16"
+const testsAtOnce = "24"

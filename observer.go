@@ -140,7 +140,8 @@ const (
 	PathQueue AcquirePath = "queue"
 	// PathHandover: the previous holder in its process handed the lock over, or a holder shared its record.
 	PathHandover AcquirePath = "handover"
-	// PathNotified: the caller was notified of the release, or the lock was free when it had just begun to listen.
+	// PathNotified: the caller was notified of the release or of its grant, or the lock was free when it had just begun
+	// to listen.
 	PathNotified AcquirePath = "notified"
 	// PathPolled: the caller asked again without a notification. The lease in its way had ended, or a
 	// notification was lost; or the caller showed that it is alive, as waiters of fair and write locks do.

@@ -70,7 +70,8 @@ func WithNodeTimeout(d time.Duration) Option {
 
 // WithHandoverSlice sets how long a process may hand a lock over among its own
 // goroutines, without asking Redis in between, while other processes wait for it too. Then
-// the lock is released, and the other processes have the first chance. Where round trips to
+// the lock is released: the lock passes to the next process in line. Where
+// readers or Java services wait for it, these have the first chance. Where round trips to
 // Redis take long, a slice lasts 16 of them, up to 100ms, so that the requests do not take
 // longer than the work. Only holds that the watchdog renews are handed over, of locks other
 // than fair locks and RedLocks; a fenced lock needs one request for each hold. Readers
@@ -100,10 +101,10 @@ func WithSyncedReplicas(n int, d time.Duration) Option {
 	return func(o *options) { o.synced, o.syncs = send.Synced{Replicas: n, Within: d}, true }
 }
 
-// WithLogger sets the logger for the few events that no call may return: one warning for
-// each lock that was lost, with its name and the cause, except for locks that this Client
-// forced open; and one warning if Redis does not allow wake-ups. A panic of the Observer is
-// logged as an error. At debug level Close logs which locks are still held. In a healthy run
+// WithLogger sets the logger for the few events that no call may return. It gets one warning
+// for each lock that was lost, with its name and the cause, except for locks that this Client
+// forced open. It gets one if Redis does not allow wake-ups, and one if Redis does not allow
+// the keys of the line of plain locks. A panic of the Observer is logged as an error. At debug level Close logs which locks are still held. In a healthy run
 // nothing else is logged. A slow Logger delays no renewal and no guard; a
 // panic in its handler is recovered. Defaults to slog.Default().
 func WithLogger(l *slog.Logger) Option {

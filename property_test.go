@@ -332,7 +332,7 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 	defer wd.close()
 	l, ends := newLease(wd)
 	k.confirmed(0, length, renewed)
-	wd.watch(l, wd.epoch, length, renewed)
+	wd.watch(l, wd.epoch, length, renewed, 0)
 	gone := false
 	for i, d := range deeds {
 		time.Sleep(d.after + time.Duration(i)*7*time.Nanosecond + 1) // never at the same instant as a renewal

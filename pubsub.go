@@ -55,6 +55,8 @@ type router interface {
 	moves() bool
 	// reload renews the results of node. It takes about as long as the read timeout of the Redis client at most.
 	reload()
+	// counts says whether the server that runs a script knows how many subscribers its messages reach.
+	counts() bool
 	// refused hears how a node has refused a channel, and says whether to connect anew because of that.
 	refused(err error) bool
 }
@@ -64,6 +66,7 @@ type oneServer func() subscriber
 
 func (dial oneServer) node(string) node   { return node{dial: dial} }
 func (dial oneServer) moves() bool        { return false }
+func (dial oneServer) counts() bool       { return true }
 func (dial oneServer) reload()            {}
 func (dial oneServer) refused(error) bool { return false }
 
@@ -119,6 +122,8 @@ type channel struct {
 	askedAt   time.Time     // on this connection
 	idling    bool          // is in the list idling
 	idleSince time.Time
+
+	hear func(message string) // is called with every message, or nil
 }
 
 // A listener is woken by the messages of its channel.
@@ -127,6 +132,7 @@ type listener struct {
 	ready   <-chan struct{} // closed when messages are sure to come, or sure not to come
 	channel *channel
 	pubsub  *pubsub
+	last    string // message that was received; guarded by the mutex of pubsub
 }
 
 func newPubSub(r router, log *slog.Logger) *pubsub {
@@ -572,7 +578,7 @@ func (l *link) read(conn subscriber, heard *atomic.Bool) {
 		}
 		switch m := message.(type) {
 		case *redis.Message:
-			l.wakeUp(m.Channel)
+			l.receive(m.Channel, m.Payload)
 		case *redis.Subscription:
 			switch m.Kind {
 			case "subscribe", "ssubscribe":
@@ -599,13 +605,56 @@ func (p *pubsub) hearsForNobody(name string) bool {
 	return ch != nil && ch.confirmed && len(ch.listeners) == 0
 }
 
-// wakeUp wakes all listeners of the channel called name.
-func (p *pubsub) wakeUp(name string) {
+// receive gives a message to all listeners of the channel called name, and wakes them.
+func (p *pubsub) receive(name, message string) {
+	if hear := p.deliver(name, message); hear != nil {
+		hear(message)
+	}
+}
+
+func (p *pubsub) deliver(name, message string) (hear func(string)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if ch := p.channels[name]; ch != nil {
-		ch.wakeLocked()
+	ch := p.channels[name]
+	if ch == nil {
+		return nil
 	}
+	for _, l := range ch.listeners {
+		l.last = message
+	}
+	ch.wakeLocked()
+	return ch.hear
+}
+
+// message is the last message that l has received, and not returned before; or "".
+func (l *listener) message() string {
+	l.pubsub.mu.Lock()
+	defer l.pubsub.mu.Unlock()
+	m := l.last
+	l.last = ""
+	return m
+}
+
+// confirmed says whether the subscription of l is in force.
+func (l *listener) confirmed() bool {
+	l.pubsub.mu.Lock()
+	defer l.pubsub.mu.Unlock()
+	return l.channel.confirmed
+}
+
+// isConfirmed says whether the channel called name is subscribed.
+func (p *pubsub) isConfirmed(name string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	ch := p.channels[name]
+	return ch != nil && ch.confirmed
+}
+
+// hears has every message of the channel of l given to hear, too, as long as the channel is subscribed. hear must not block.
+func (l *listener) hears(hear func(message string)) {
+	l.pubsub.mu.Lock()
+	defer l.pubsub.mu.Unlock()
+	l.channel.hear = hear
 }
 
 // confirmed notes that the channel called name is subscribed from now on.

@@ -35,6 +35,7 @@ type waitQueue struct {
 	turns    turns     // of this process and of other processes
 	shared   *record   // newcomers may share this record; or nil
 	obstacle *obstacle // that the last attempt past this queue found; nil: it was granted, or there was none
+	place    *place    // in the line, which the last caller has left to the next one; or nil
 }
 
 // errAskYourself refuses callers that wait in a wait queue, because Redis has not answered the caller in front.

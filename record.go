@@ -19,6 +19,7 @@ type record struct {
 	room  [1]*hold // memory for holds
 	ended bool     // the record is lost for all its holds
 
+	late     bool // a request that asks for the field may still run after the release
 	handedOn bool // the field was handed over to a hold that makes a record of its own with it
 }
 

@@ -111,26 +111,33 @@ func (h *hold) foundGone(left int, why error) error {
 // setLevels sets the levels of h to left in Redis, and unlocks the hold. With the last level it lets the
 // next waiter contend for the lock, also after an error.
 func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err error) {
-	returned, heard := false, 0
+	returned, heard, passed := false, 0, false
 	defer func() { // also when a hook of the Redis client ends the goroutine
 		if !returned && left == 0 {
 			h.name.engine.workers.spawn(h.clear)
 		}
-		h.endRelease(left, h.others(heard))
+		h.endRelease(left, h.others(heard), passed)
 	}()
-	r, unknown, err := h.name.engine.send(p, h.verbs().release(h.field, left), time.Now())
-	returned, heard = true, int(r[1])
+	r, unknown, err := h.name.engine.send(p, h.verbs().release(h.field, left, h.isLate()), time.Now())
+	returned, heard, passed = true, int(r[1]), r[2] == 1
 	return r[0] == 1, unknown, err
 }
 
+// isLate says whether a request for the field of h may run after the release.
+func (h *hold) isLate() bool { return h.record != nil && (h.record.late || h.own.late) }
+
 // endRelease unlocks h. With the last level it lets the next waiter contend for the lock. The
-// message of the release has reached so many other clients.
-func (h *hold) endRelease(left, others int) {
+// message of the release has reached so many other clients; or the lock has passed to the next process.
+func (h *hold) endRelease(left, others int, passed bool) {
 	e := h.name.engine
 	h.name.mu.Lock()
 	defer h.name.mu.Unlock()
 	if left == 0 {
-		if h.queue != nil {
+		switch {
+		case h.queue == nil:
+		case passed:
+			h.queue.turns.interrupted()
+		default:
 			h.queue.turns.released(e.watchdog.now(), e.pace(), others)
 		}
 		h.leaveQueueLocked()
@@ -239,7 +246,7 @@ func (h *hold) clear() {
 	e := h.name.engine
 	ctx := h.key.owner.in(context.Background())
 	end := h.recordEnd()
-	for e.undoOne(ctx, h.verbs(), attempt{field: h.field, level: 1}, 1) != nil && (time.Now().Before(end) || h.keptByOtherHalf()) {
+	for e.undoOne(ctx, h.verbs(), attempt{field: h.field, level: 1, late: true}, 1) != nil && (time.Now().Before(end) || h.keptByOtherHalf()) {
 		if e.waitOptionsFor(ctx).sleep(nil, nil, clearPause) != nil {
 			break // closed: no lease is renewed any more
 		}

@@ -7,11 +7,15 @@ package relock
 // reader of this package lets waiting writers go first.
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
 	"time"
 )
+
+// writeSuffix ends the field of a write hold in the record and in the line.
+const writeSuffix = ":write"
 
 // A waiting writer leaves a sign of life in Redis, which holds off readers for writerLife. Every attempt renews it.
 const (
@@ -21,18 +25,24 @@ const (
 
 var (
 	readAcquire = script("read_acquire", "hash zset", "clock", "readers")
-	readRelease = script("read_release", "hash", "announce", "clock", "readers")
+	readRelease = script("read_release", "hash zset hash string", "announce", "clock", "token", "grant", "line", "readers", "writer")
 	readRenew   = script("read_renew", "hash", "clock", "readers")
 	readInspect = script("read_inspect", "hash", "clock", "readers")
 	readBundled = bundle(readAcquire, readRelease)
 
-	writeAcquire = script("write_acquire", "hash zset string", "clock", "readers", "token")
-	writeRelease = script("write_release", "hash zset", "announce", "clock", "readers", "writer")
-	writeUndo    = script("write_undo", "hash zset", "announce", "clock", "readers", "writer")
+	writeAcquire = script("write_acquire", "hash zset hash string", "announce", "clock", "token", "grant", "line", "readers")
+	writeRelease = script("write_release", "hash zset hash string", "announce", "clock", "token", "grant", "line", "readers", "writer")
+	writeUndo    = script("write_undo", "hash zset hash string", "announce", "clock", "token", "grant", "line", "readers", "writer")
 	writeInspect = script("write_inspect", "hash")
 	writeBundled = bundle(writeAcquire, writeUndo)
 
-	rwForce = script("rw_force", "hash zset", "announce", "clock", "readers")
+	rwForce = script("rw_force", "hash zset hash string", "announce", "clock", "token", "grant", "line", "readers", "writer")
+)
+
+// The places of keys that calls can do without: of the line; and of all but the lock, which alone a reader needs to leave it.
+var (
+	spareOfWrite = []int{2}
+	spareOfRead  = []int{1, 2, 3}
 )
 
 // errUpgrade ends the call for a write lock whose caller holds the read lock.
@@ -45,7 +55,9 @@ var errUpgrade = fmt.Errorf("%w: the caller holds the read lock and would wait f
 //
 // Readers of this package let a waiting writer go first, so that readers that come
 // without a pause do not keep the writer out; Java readers do not let writers go first. After
-// each writer, readers have the same chance as the next writer.
+// each writer, readers have the same chance as the next writer. Writers of several processes
+// stand in a line: where no reader waits, Unlock passes the lock to the first of them, whose
+// Lock returns without asking Redis again.
 //
 // When several readers ask for the write lock, all but one of them are refused. A
 // goroutine that reads should not wait for another reader: a writer may be in
@@ -78,23 +90,25 @@ type WriteLock struct{ handle }
 // Redisson: getReadWriteLock.
 func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 	o := newLockOptions(opts)
-	keys := []string{name, prefixName("relock_rwlock_writers", name)}
-	all := keys
+	keys := []string{name, prefixName("relock_rwlock_writers", name), prefixName("relock_line", name)}
 	if o.fenced {
-		all = append(keys[:2:2], tokenKey(name))
+		keys = append(keys, tokenKey(name))
 	}
 	read, write := lockID{name, "read"}, lockID{name, "write"}
 	rw := rwRecord{
 		client:   c,
-		keys:     all,
+		keys:     keys,
 		announce: prefixName("redisson_rwlock", name),
 		leases:   suffixName(name, ""),
 	}
 	r := &readLock{rw, facts{lock: read, kind: TypeRead, other: write.half, admits: shared, script: readBundled}}
-	w := &writeLock{rw, facts{lock: write, kind: TypeWrite, other: read.half, admits: exclusive, tokens: o.fenced, script: writeBundled}}
+	w := &writeLock{rw, facts{lock: write, kind: TypeWrite, other: read.half, admits: exclusive, tokens: o.fenced, script: writeBundled}, ""}
+	if c != nil {
+		w.granting = rw.announce + ":" + c.engine.id
+	}
 	return &RWLock{
-		read:  &ReadLock{newHandle(c, r, all, lockOptions{})},
-		write: &WriteLock{newHandle(c, w, all, o)},
+		read:  &ReadLock{newHandle(c, r, keys, lockOptions{})},
+		write: &WriteLock{newHandle(c, w, keys, o)},
 	}
 }
 
@@ -110,7 +124,7 @@ func (l *WriteLock) Token(ctx context.Context) (int64, error) { return l.fencing
 // An rwRecord has the data that the halves share.
 type rwRecord struct {
 	client   *Client
-	keys     []string // the lock, the writers that wait, and the token counter of a fenced one
+	keys     []string // the lock, the writers that wait, their line, and the token counter of a fenced one
 	announce string   // the channel
 	leases   string   // prefix of the keys of read leases
 }
@@ -119,7 +133,7 @@ func (r *rwRecord) channel(attempt) string { return r.announce }
 
 // forceHalf frees one half.
 func (r *rwRecord) forceHalf(half string) call {
-	return call{Script: rwForce, Keys: r.keys[:2], Args: []any{half, r.leases, r.announce, r.client.publish}}
+	return call{Script: rwForce, Keys: r.keys, Spare: spareOfWrite, Args: []any{half, r.leases, r.announce, r.client.publish}}
 }
 
 type readLock struct {
@@ -133,14 +147,15 @@ func (l *readLock) acquire(a attempt) call {
 
 func (l *readLock) granted(_ attempt, r reply) (grant, error) { return parseGrant(r) }
 
-func (l *readLock) release(field string, left int) call { return l.leave(field, left, true) }
+func (l *readLock) release(field string, left int, _ bool) call { return l.leave(field, left, true) }
 
 // undo sets the hold back to its levels before the attempt.
 func (l *readLock) undo(a attempt) call { return l.leave(a.field, a.level-1, false) }
 
 // leave sets the levels of a hold to left. If strict is set, it refuses a key with data that no lock makes.
 func (l *readLock) leave(field string, left int, strict bool) call {
-	return call{Script: readRelease, Keys: l.keys[:1], Args: []any{field, left, l.leases, strict, l.announce, l.client.publish}}
+	return call{Script: readRelease, Keys: l.keys, Spare: spareOfRead, Args: []any{field, left, l.leases, strict, l.announce, l.client.publish,
+		milliseconds(l.client.engine.shareTime())}}
 }
 
 func (l *readLock) renew(field string, lease time.Duration, exact bool) call {
@@ -156,14 +171,19 @@ func (l *readLock) force() call { return l.forceHalf("read") }
 type writeLock struct {
 	rwRecord
 	facts
+	granting string // the channel on which this Client is granted the lock
 }
+
+// grants is the same for all waits of a Client, which has one place in the line.
+func (l *writeLock) grants(attempt) string { return l.granting }
 
 func (l *writeLock) acquire(a attempt) call {
 	life := writerLife
 	if a.noWait {
 		life = 0
 	}
-	return call{Script: writeAcquire, Keys: l.keys, Args: []any{a.field, milliseconds(a.lease), a.level, l.leases, a.otherHalf, milliseconds(life)}}
+	return call{Script: writeAcquire, Keys: l.keys, Spare: spareOfWrite, Args: []any{a.field, milliseconds(a.lease), a.level, l.leases, a.otherHalf,
+		milliseconds(life), cmp.Or(a.line, passesLine), a.asked, l.tokens, l.announce, l.client.publish}}
 }
 
 func (l *writeLock) granted(a attempt, r reply) (grant, error) {
@@ -171,19 +191,21 @@ func (l *writeLock) granted(a attempt, r reply) (grant, error) {
 		return grant{}, errUpgrade
 	}
 	g, err := parseGrant(r)
-	return g.enqueued(a, writerHeartbeat), err
+	return g.inLine(r).enqueued(a, writerHeartbeat), err
 }
 
-func (l *writeLock) release(field string, left int) call {
-	return call{Script: writeRelease, Keys: l.keys[:2], Args: []any{field, left, l.leases, l.announce, l.client.publish}}
+func (l *writeLock) release(field string, left int, late bool) call {
+	return call{Script: writeRelease, Keys: l.keys, Spare: spareOfWrite, Args: []any{field, left, l.leases, l.announce, l.client.publish,
+		milliseconds(l.client.engine.shareTime()), late}}
 }
 
 func (l *writeLock) undo(a attempt) call {
-	return call{Script: writeUndo, Keys: l.keys[:2], Args: []any{a.field, a.level - 1, l.leases, a.otherHalf, l.announce, l.client.publish}}
+	return call{Script: writeUndo, Keys: l.keys, Spare: spareOfWrite, Args: []any{a.field, a.level - 1, l.leases, a.otherHalf, l.announce, l.client.publish,
+		milliseconds(l.client.engine.shareTime()), a.late}}
 }
 
 func (l *writeLock) renew(field string, lease time.Duration, exact bool) call {
-	return call{Script: renewScript, Keys: l.keys[:1], Args: []any{field + ":write", milliseconds(lease), exact}}
+	return call{Script: renewScript, Keys: l.keys[:1], Args: []any{field + writeSuffix, milliseconds(lease), exact}}
 }
 
 func (l *writeLock) inspect(field string) call {

@@ -28,7 +28,6 @@ var luaFiles embed.FS
 // Scripts that serve several lock types.
 var (
 	renewScript   = script("renew", "hash")
-	forceScript   = script("force", "hash", "announce")
 	inspectScript = script("inspect", "hash")
 )
 

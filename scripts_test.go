@@ -191,7 +191,7 @@ func TestScriptContracts(t *testing.T) {
 	const minute = 60_000
 	type step struct {
 		script *luaScript
-		tokens bool // a second key
+		tokens bool // a third key
 		args   []any
 		want   reply  // -7: any
 		record string // afterwards: "field=levels" or ""
@@ -208,7 +208,7 @@ func TestScriptContracts(t *testing.T) {
 		return step{renewScript, false, []any{field, lease}, want, record, pttl}
 	}
 	// Locks have only fields of a form of their own.
-	fields := map[string]string{"a": javaThread + ":1", "b": javaThread + ":2"}
+	fields := map[string]string{"a": javaThread + ":01", "b": javaThread + ":02"}
 	onEachServer(t, func(t *testing.T, addr string) {
 		for name, steps := range map[string][]step{
 			"acquire, again, and by another": {
@@ -246,9 +246,9 @@ func TestScriptContracts(t *testing.T) {
 				renew("b", 5*minute, reply{-1, 0, 0}, "a=1", minute),
 			},
 			"force": {
-				{forceScript, false, []any{"channel", "publish"}, reply{0, 0, 0}, "", -2},
+				{lockForce, false, []any{"channel", "publish"}, reply{0, 0, 0}, "", -2},
 				acquire("a", minute, 1, reply{1, 0, 0}, "a=1", minute),
-				{forceScript, false, []any{"channel", "publish"}, reply{1, 0, 0}, "", -2},
+				{lockForce, false, []any{"channel", "publish"}, reply{1, 0, 0}, "", -2},
 			},
 			"inspect": {
 				{inspectScript, false, []any{""}, reply{0, 0, -2}, "", -2},
@@ -269,11 +269,11 @@ func TestScriptContracts(t *testing.T) {
 			t.Run(name, func(t *testing.T) {
 				b := newBench(t, addr)
 				ctx := context.Background()
-				tokens := "redisson_lock_token:{" + b.name + "}"
+				line, tokens := "relock_line:{"+b.name+"}", "redisson_lock_token:{"+b.name+"}"
 				b.must(b.rdb.Set(ctx, tokens, ahead, 0).Err())
 				defer b.rdb.Del(ctx, b.name)
 				for i, s := range steps {
-					keys := []string{b.name}
+					keys := []string{b.name, line}
 					if s.tokens {
 						keys = append(keys, tokens)
 					}

@@ -35,6 +35,8 @@ func (s *shards) node(channel string) node {
 
 func (s *shards) moves() bool { return !s.plain.Load() }
 
+func (s *shards) counts() bool { return !s.plain.Load() }
+
 // reload makes go-redis ask which node has which slots. By itself go-redis would go on asking a
 // node that is gone for up to a minute, longer than a lease. Its ReloadState
 // waits for such a node until dialling has failed, several times. So each reload has

@@ -73,7 +73,8 @@ func (c *fakeCluster) reload() {
 	})
 }
 
-func (c *fakeCluster) moves() bool { return true }
+func (c *fakeCluster) moves() bool  { return true }
+func (c *fakeCluster) counts() bool { return true }
 
 func (c *fakeCluster) refused(err error) bool { return (&shards{}).refused(err) }
 
@@ -350,6 +351,7 @@ type refusingRouter struct {
 
 func (r *refusingRouter) node(string) node { return node{dial: r.s.dial} }
 func (r *refusingRouter) moves() bool      { return true }
+func (r *refusingRouter) counts() bool     { return true }
 func (r *refusingRouter) reload()          {}
 
 func (r *refusingRouter) refused(err error) bool {

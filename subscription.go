@@ -10,20 +10,82 @@ import (
 
 // A subscription listens to the release of the lock that is in the way of a waiter. The zero value listens to nothing.
 type subscription struct {
-	of          lockID
+	names       []string    // of the channels of listeners, where watch has chosen them
 	listeners   []*listener // with one wake channel for all
 	unconfirmed []*listener // listeners that may have come into force after the last attempt
 }
 
-// watch listens for w, and returns the channels to wait on. It says whether it has begun to listen.
-func (s *subscription) watch(w want) (wake, ready <-chan struct{}, begun bool) {
-	if begun = s.of != w.hold.key.id; begun {
-		channel := w.hold.verbs().channel(w.attempt)
-		s.listenTo([]*listener{w.hold.name.engine.pubsub.join(channel)})
-		s.of = w.hold.key.id
+// watch listens for w, and returns the channels to wait on. It says whether it has begun to listen. apart says that the
+// holder releases the lock on its channel alone.
+func (s *subscription) watch(w want, apart bool) (wake, ready <-chan struct{}, begun bool) {
+	grants, releases := "", ""
+	if w.line != "" && w.line != passesLine {
+		grants = w.hold.verbs().grants(w.attempt)
+	}
+	if grants == "" || apart {
+		releases = w.hold.verbs().channel(w.attempt)
+	}
+	if begun = !slices.Equal(s.names, channelNames(grants, releases)); begun {
+		s.change(w, grants, releases)
 	}
 	wake, ready = s.awaited()
 	return wake, ready, begun
+}
+
+func channelNames(grants, releases string) []string {
+	return slices.DeleteFunc([]string{grants, releases}, func(name string) bool { return name == "" })
+}
+
+// change listens to these channels instead of those of before, and keeps what it has.
+func (s *subscription) change(w want, grants, releases string) {
+	e := w.hold.name.engine
+	before := s.listeners
+	wake := make(chan struct{}, 1)
+	if len(before) > 0 {
+		wake = before[0].wake
+	}
+	s.names, s.listeners = channelNames(grants, releases), nil
+	for _, name := range s.names {
+		at := slices.IndexFunc(before, func(l *listener) bool { return l.channel.name == name })
+		if at >= 0 {
+			s.listeners = append(s.listeners, before[at])
+			before = slices.Delete(before, at, at+1)
+			continue
+		}
+		l := e.pubsub.joinFor(wake, name)
+		if name == grants {
+			b := w.hold.verbs()
+			l.hears(func(message string) { e.heardGrant(b, message) })
+		}
+		s.listeners, s.unconfirmed = append(s.listeners, l), append(s.unconfirmed, l)
+	}
+	for _, l := range before {
+		s.unconfirmed = slices.DeleteFunc(s.unconfirmed, func(other *listener) bool { return other == l })
+		l.leave()
+	}
+}
+
+// hearsGrants says whether the next attempt of w can join the line: the caller listens to the channel of grants. Where the
+// channel is still subscribed from an earlier wait, it begins to listen.
+func (s *subscription) hearsGrants(w want) bool {
+	name := w.hold.verbs().grants(w.attempt)
+	if len(s.names) > 0 {
+		return s.names[0] == name && s.listeners[0].confirmed()
+	}
+	if !w.hold.name.engine.pubsub.isConfirmed(name) {
+		return false
+	}
+	s.change(w, name, "")
+	s.unconfirmed = nil
+	return s.listeners[0].confirmed()
+}
+
+// message is what the caller was told on the channel of grants, and has not read before; or "".
+func (s *subscription) message() string {
+	if len(s.names) == 0 {
+		return ""
+	}
+	return s.listeners[0].message()
 }
 
 // listenTo listens to all, which share a wake channel, and leaves the listeners of before.
@@ -64,7 +126,7 @@ func (s *subscription) leave() {
 }
 
 // refused says whether Redis does not allow the subscription.
-func (s *subscription) refused() bool { return len(s.listeners) == 1 && s.listeners[0].refused() }
+func (s *subscription) refused() bool { return len(s.listeners) > 0 && s.listeners[0].refused() }
 
 const (
 	shortPoll  = 10 * time.Millisecond

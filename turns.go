@@ -21,6 +21,7 @@ const (
 	leastYield  = time.Millisecond       // the least head start of other processes
 	mostYield   = 20 * time.Millisecond  // the longest one
 	mostYielded = 1024                   // releases of other processes after which they go first again
+	leastShare  = 10 * time.Millisecond
 
 	// A process whose releases reach no other client still lets other processes go first: once in unheardFor, for
 	// unheardYield and a round trip. This is longer than the sleep of waiters that may not subscribe.
@@ -109,6 +110,9 @@ func (t *turns) yield(now time.Duration) time.Duration {
 	}
 	return max(0, t.until-now)
 }
+
+// shareTime is how long a line may keep a lock from those that have no place in it, for example Java services.
+func (e *engine) shareTime() time.Duration { return max(e.pace().slice, leastShare) }
 
 // start is the head start that other processes get.
 func (p pace) start() time.Duration { return min(leastYield+p.rtt, mostYield) }

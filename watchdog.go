@@ -16,6 +16,7 @@ package relock
 //   - Holders are called without the mutex held, once for each lease.
 
 import (
+	"cmp"
 	"container/heap"
 	"context"
 	"errors"
@@ -132,12 +133,14 @@ func newWatchdog(renew func(context.Context, []*lease) []renewal, group func(*le
 
 func (w *watchdog) now() time.Duration { return time.Since(w.epoch) }
 
-// watch begins to keep l, which was granted by a request sent at sent.
-func (w *watchdog) watch(l *lease, sent time.Time, length time.Duration, renewed bool) {
+// watch begins to keep l, which was granted by a request sent at sent. The first lease may be shorter than length,
+// until the first renewal; 0: it is not.
+func (w *watchdog) watch(l *lease, sent time.Time, length time.Duration, renewed bool, first time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	l.index = -1
-	w.confirmLocked(l, sent.Sub(w.epoch), length, renewed)
+	w.confirmLocked(l, sent.Sub(w.epoch), cmp.Or(first, length), renewed)
+	l.length = length
 	if w.stopped {
 		return
 	}

@@ -92,7 +92,7 @@ func TestWatchdogRenewsEveryThirdOfTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		l, ends := newLease(f.watchdog)
-		f.watchdog.watch(l, time.Now(), testLease, true)
+		f.watchdog.watch(l, time.Now(), testLease, true, 0)
 		time.Sleep(24 * time.Hour)
 		synctest.Wait()
 		require.Zero(t, ends.times, "the lease ended: %v", ends.cause)
@@ -124,7 +124,7 @@ func TestWatchdogEndsTrustWhenNoRenewalIsConfirmed(t *testing.T) {
 				l, ends := newLease(f.watchdog)
 				sent := time.Now()
 				time.Sleep(3 * time.Second) // the acquire took that long to be answered
-				f.watchdog.watch(l, sent, testLease, true)
+				f.watchdog.watch(l, sent, testLease, true, 0)
 				<-ends.ended
 				want := testLease - testLease/100 - 2*time.Millisecond
 				assert.Equal(t, want, time.Since(sent), "time trusted after the request")
@@ -143,7 +143,7 @@ func TestWatchdogRepeatsAFailedRenewalSoonerAndSooner(t *testing.T) {
 		f := newFakeRecords(t)
 		f.answer = func(*lease) renewal { return renewal{err: errors.New("refused")} }
 		l, ends := newLease(f.watchdog)
-		f.watchdog.watch(l, time.Now(), testLease, true)
+		f.watchdog.watch(l, time.Now(), testLease, true, 0)
 		<-ends.ended
 		asked := f.timesAsked(l)
 		require.GreaterOrEqual(t, len(asked), 8, "tried at %v", asked)
@@ -169,7 +169,7 @@ func TestWatchdogKeepsALeaseOverFailedRenewals(t *testing.T) {
 			return renewal{held: true}
 		}
 		l, ends := newLease(f.watchdog)
-		f.watchdog.watch(l, time.Now(), testLease, true)
+		f.watchdog.watch(l, time.Now(), testLease, true, 0)
 		time.Sleep(25 * time.Second)
 		f.mu.Lock()
 		down = false
@@ -186,7 +186,7 @@ func TestWatchdogDoesNotWaitForAHangingRenewal(t *testing.T) {
 		f.slow = 15 * time.Second // as a read timeout of go-redis that is set high
 		f.answer = func(*lease) renewal { return renewal{held: true} }
 		l, ends := newLease(f.watchdog)
-		f.watchdog.watch(l, time.Now(), testLease, true)
+		f.watchdog.watch(l, time.Now(), testLease, true, 0)
 		time.Sleep(10 * testLease)
 		assert.Zero(t, ends.times, "the lease ended at %v: %v", ends.at, ends.cause)
 		assert.GreaterOrEqual(t, len(f.timesAsked(l)), 20, "renewals")
@@ -203,7 +203,7 @@ func TestWatchdogSendsNoMoreThanTwoRenewals(t *testing.T) {
 		for i := range leases {
 			l, _ := newLease(f.watchdog)
 			leases[i] = l
-			f.watchdog.watch(l, time.Now(), testLease, true)
+			f.watchdog.watch(l, time.Now(), testLease, true, 0)
 		}
 		time.Sleep(testLease - 3*time.Second)
 		for _, l := range leases {
@@ -236,7 +236,7 @@ func TestWatchdogRenewsOtherLeasesWhileAPipelineHangs(t *testing.T) {
 		for range many {
 			l, _ := newLease(f.watchdog)
 			l.holder = countingHolder{&lost}
-			f.watchdog.watch(l, time.Now(), testLease, true)
+			f.watchdog.watch(l, time.Now(), testLease, true, 0)
 		}
 		time.Sleep(10 * testLease)
 		require.Zero(t, lost.Load())
@@ -264,7 +264,7 @@ func TestWatchdogRenewalHasADeadline(t *testing.T) {
 			return []renewal{{err: ctx.Err()}}
 		}
 		l, ends := newLease(f.watchdog)
-		f.watchdog.watch(l, time.Now(), testLease, true)
+		f.watchdog.watch(l, time.Now(), testLease, true, 0)
 		<-ends.ended
 		require.Positive(t, silences.Load())
 	})
@@ -276,7 +276,7 @@ func TestWatchdogEndsALeaseThatIsGoneAtOnce(t *testing.T) {
 		f := newFakeRecords(t)
 		f.answer = func(*lease) renewal { return renewal{held: false} }
 		l, ends := newLease(f.watchdog)
-		f.watchdog.watch(l, time.Now(), testLease, true)
+		f.watchdog.watch(l, time.Now(), testLease, true, 0)
 		<-ends.ended
 		assert.LessOrEqual(t, ends.at, testLease/3)
 		assert.ErrorIs(t, ends.cause, errGone)
@@ -289,7 +289,7 @@ func TestWatchdogDoesNotRenewAnExplicitLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		l, ends := newLease(f.watchdog)
-		f.watchdog.watch(l, time.Now(), testLease, false)
+		f.watchdog.watch(l, time.Now(), testLease, false, 0)
 		<-ends.ended
 		assert.Equal(t, testLease-drift(testLease), ends.at)
 		assert.ErrorIs(t, ends.cause, errLapsed)
@@ -303,7 +303,7 @@ func TestWatchdogExtendNeverShortensAndStaysRenewed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		l, ends := newLease(f.watchdog)
-		f.watchdog.watch(l, time.Now(), time.Hour, false)
+		f.watchdog.watch(l, time.Now(), time.Hour, false, 0)
 		f.watchdog.extend(l, time.Now(), time.Second, false)
 		time.Sleep(time.Hour / 2)
 		require.Zero(t, ends.times, "a shorter lease has cut the longer one")
@@ -319,7 +319,7 @@ func TestWatchdogRenewsEveryThirdAfterALongLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		l, _ := newLease(f.watchdog)
-		f.watchdog.watch(l, time.Now(), 24*time.Hour, false)
+		f.watchdog.watch(l, time.Now(), 24*time.Hour, false, 0)
 		f.watchdog.extend(l, time.Now(), testLease, true)
 		time.Sleep(time.Hour)
 		last := time.Duration(0)
@@ -336,7 +336,7 @@ func TestWatchdogTrustsALeaseOfCenturies(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)
 		l, ends := newLease(f.watchdog)
-		f.watchdog.watch(l, time.Now(), 1<<63-1, false)
+		f.watchdog.watch(l, time.Now(), 1<<63-1, false, 0)
 		time.Sleep(365 * 24 * time.Hour)
 		assert.Zero(t, ends.times, "a lease of 292 years was over after one")
 		assert.True(t, f.watchdog.trusted(l), "a lease of 292 years was over after one")
@@ -352,7 +352,7 @@ func TestWatchdogManyLeases(t *testing.T) {
 		for i := range leases {
 			l, ends := newLease(f.watchdog)
 			leases[i] = l
-			f.watchdog.watch(l, time.Now(), testLease, true)
+			f.watchdog.watch(l, time.Now(), testLease, true, 0)
 			if i%100 == 0 {
 				time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
 			}

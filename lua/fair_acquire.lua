@@ -4,47 +4,54 @@
 -- KEYS[2]  the queue: see queue.lua.
 -- KEYS[3]  the timeouts of the queue.
 -- KEYS[4]  the heartbeats of the queue.
--- KEYS[5]  the token counter: a string; only for a fenced lock.
+-- KEYS[5]  the line, with the wishes of the queue; or the lock again: the line cannot be used.
+-- KEYS[6]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  field of the hold.
 -- ARGV[2]  lease in ms.
 -- ARGV[3]  level wanted: 1 takes a free lock, more re-enters a held one.
 -- ARGV[4]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
 -- ARGV[5]  how long a heartbeat lasts, in ms.
 -- ARGV[6]  1 to wait in the queue where the lock is busy, 0 to leave nothing behind.
--- ARGV[7]  channel of a waiter, without its field.
--- ARGV[8]  how a waiter is woken: see announce.lua.
+-- ARGV[7]  number of this request in its wait, where the caller hears its channel; 0: it cannot be granted the lock by message.
+-- ARGV[8]  1 where the lock is fenced, else 0.
+-- ARGV[9]  channel of a waiter, without its field.
+-- ARGV[10]  how a waiter is woken: see announce.lua.
 -- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, 0} busy (pttl -1: it is not the caller's turn),
 --          {-1, 0, 0} nothing there to re-enter.
 --
 -- Running it twice does what running it once does. The script refuses a hash that no lock makes before it writes
 -- anything: see record.lua.
 
-local lock, queue, timeouts, heartbeats, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
+local q = {
+    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
+    wait_timeout = tonumber(ARGV[4]), channel = ARGV[9], how = ARGV[10],
+}
+local lock, wait_timeout = q.lock, q.wait_timeout
 local field, lease, level = ARGV[1], ARGV[2], ARGV[3]
-local wait_timeout, heartbeat_ttl, enqueue = tonumber(ARGV[4]), tonumber(ARGV[5]), ARGV[6] == '1'
-local channel, how = ARGV[7], ARGV[8]
+local heartbeat_ttl, enqueue, asked, fenced = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], ARGV[8]
 
 local now = now_ms()
 
 -- Puts the caller at the end of the queue, or renews the heartbeat of its place. Returns the place, from 0.
 local function wait_in_queue(pttl)
-    local place = redis.call('lpos', queue, field)
-    local timeout = redis.call('zscore', timeouts, field)
+    local place = redis.call('lpos', q.waiters, field)
+    local timeout = redis.call('zscore', q.timeouts, field)
     if not place then
-        local last = redis.call('lindex', queue, -1)
-        local base = last and redis.call('zscore', timeouts, last)
+        local last = redis.call('lindex', q.waiters, -1)
+        local base = last and redis.call('zscore', q.timeouts, last)
         timeout = wait_timeout + (base and tonumber(base) or now + math.max(pttl, 0))
-        redis.call('zadd', timeouts, ms(timeout), field)
-        place = redis.call('rpush', queue, field) - 1
+        redis.call('zadd', q.timeouts, ms(timeout), field)
+        place = redis.call('rpush', q.waiters, field) - 1
     end
     -- Every waiter ahead may shorten the timeout by wait_timeout when it gets the lock. However
     -- short wait_timeout is, the timeout must last until the next heartbeat.
     local enough = math.max(wait_timeout, heartbeat_ttl)
     local safe = now + place * wait_timeout + enough
     if not timeout or tonumber(timeout) < safe - enough / 2 then
-        redis.call('zadd', timeouts, ms(safe), field)
+        redis.call('zadd', q.timeouts, ms(safe), field)
     end
-    redis.call('zadd', heartbeats, ms(now + heartbeat_ttl), field, ms(now), '')
+    redis.call('zadd', q.heartbeats, ms(now + heartbeat_ttl), field, ms(now), '')
+    note_wish(q, field, asked ~= '0' and {lease = lease, fenced = fenced, asked = asked} or nil)
     return place
 end
 
@@ -54,27 +61,30 @@ if pttl ~= -2 and not mine then
     check_record(lock)
 end
 
-local evicted = evict_dead(queue, timeouts, heartbeats, now, heartbeat_ttl)
+local evicted = evict_dead(q, now, heartbeat_ttl)
 
 if not mine then
     if level ~= '1' then
         return {-1, 0, 0}
     end
-    local first = redis.call('lindex', queue, 0)
+    local first = redis.call('lindex', q.waiters, 0)
     if pttl ~= -2 or first and first ~= field then
         local place = enqueue and wait_in_queue(pttl)
+        if pttl == -2 and grant_first(q) then
+            return {0, place == 1 and redis.call('pttl', lock) or -1, 0}
+        end
         if pttl == -2 and evicted then
-            wake_first(queue, channel, how) -- the message of the release went to the dead one
+            wake_first(q) -- the message of the release went to the dead one
         end
         return {0, place == 0 and pttl or -1, 0}
     end
 end
 
 -- The token first: if the counter is none, nothing is to be taken.
-local token = level == '1' and draw_token(tokens) or 0
-if not mine and redis.call('llen', queue) > 0 then
-    leave_queue(queue, timeouts, heartbeats, field)
-    shift_timeouts(queue, timeouts, 0, wait_timeout)
+local token = level == '1' and draw_token(q.tokens) or 0
+if not mine and redis.call('llen', q.waiters) > 0 then
+    leave_queue(q, field)
+    shift_timeouts(q, 0)
 end
 redis.call('hset', lock, field, level)
 if pttl < tonumber(lease) then

@@ -1,21 +1,29 @@
--- Frees a fair lock, no matter who holds it, and wakes the first waiter.
+-- Frees a fair lock, no matter who holds it. The lock passes to the first waiter.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> levels}.
 -- KEYS[2]  the queue: see queue.lua.
 -- KEYS[3]  the timeouts of the queue.
 -- KEYS[4]  the heartbeats of the queue.
--- ARGV[1]  how long a heartbeat lasts, in ms.
--- ARGV[2]  channel of a waiter, without its field.
--- ARGV[3]  how a waiter is woken: see announce.lua.
+-- KEYS[5]  the line, with the wishes of the queue; or the lock again: the line cannot be used.
+-- KEYS[6]  the token counter: a string; only for a fenced lock.
+-- ARGV[1]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
+-- ARGV[2]  how long a heartbeat lasts, in ms.
+-- ARGV[3]  channel of a waiter, without its field.
+-- ARGV[4]  how a waiter is woken: see announce.lua.
 -- Returns  {1, 0, 0} freed, {0, 0, 0} the lock was free.
 --
 -- The script refuses a hash that no lock makes before it writes anything: see record.lua.
 
-local lock, queue, timeouts, heartbeats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local heartbeat_ttl, channel, how = tonumber(ARGV[1]), ARGV[2], ARGV[3]
+local q = {
+    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
+    wait_timeout = tonumber(ARGV[1]), channel = ARGV[3], how = ARGV[4],
+}
+local heartbeat_ttl = tonumber(ARGV[2])
 
-check_record(lock)
-evict_dead(queue, timeouts, heartbeats, now_ms(), heartbeat_ttl)
-local freed = redis.call('del', lock)
-wake_first(queue, channel, how)
+check_record(q.lock)
+evict_dead(q, now_ms(), heartbeat_ttl)
+local freed = redis.call('del', q.lock)
+if not grant_first(q) then
+    wake_first(q)
+end
 return {freed, 0, 0}

@@ -4,31 +4,35 @@
 -- KEYS[2]  the queue: see queue.lua.
 -- KEYS[3]  the timeouts of the queue.
 -- KEYS[4]  the heartbeats of the queue.
+-- KEYS[5]  the line, with the wishes of the queue; or the lock again: the line cannot be used.
+-- KEYS[6]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  field of the hold.
 -- ARGV[2]  levels that the caller had before the attempt: 0 frees the lock.
 -- ARGV[3]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
 -- ARGV[4]  how long a heartbeat lasts, in ms.
 -- ARGV[5]  channel of a waiter, without its field.
 -- ARGV[6]  how a waiter is woken: see announce.lua.
--- Returns  {1, 0, 0} done, {-1, 0, 0} the attempt has taken nothing.
+-- Returns  {1, 0, passed} done, {-1, 0, passed} the attempt has taken nothing; passed is 1 where the lock was granted to the
+--          first waiter.
 --
 -- Running it late or twice frees no other owner's hold: the field belongs to one acquisition. The caller leaves the
 -- queue also where the lock's key holds something that no lock makes, which stays as it is.
 
-local lock, queue, timeouts, heartbeats = KEYS[1], KEYS[2], KEYS[3], KEYS[4]
-local field, left = ARGV[1], ARGV[2]
-local wait_timeout, heartbeat_ttl = tonumber(ARGV[3]), tonumber(ARGV[4])
-local channel, how = ARGV[5], ARGV[6]
+local field, left, heartbeat_ttl = ARGV[1], ARGV[2], tonumber(ARGV[4])
+local q = {
+    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
+    wait_timeout = tonumber(ARGV[3]), channel = ARGV[5], how = ARGV[6],
+}
 
-local held = redis.pcall('hexists', lock, field) == 1
+local held = redis.pcall('hexists', q.lock, field) == 1
 
-evict_dead(queue, timeouts, heartbeats, now_ms(), heartbeat_ttl)
+evict_dead(q, now_ms(), heartbeat_ttl)
 
-local place = redis.call('lpos', queue, field)
+local place = redis.call('lpos', q.waiters, field)
 if place then
-    redis.call('zrem', timeouts, field) -- first: where memory is short, scripts that have written nothing may not zincrby
-    shift_timeouts(queue, timeouts, place + 1, wait_timeout)
-    leave_queue(queue, timeouts, heartbeats, field)
+    redis.call('zrem', q.timeouts, field) -- first: where memory is short, scripts that have written nothing may not zincrby
+    shift_timeouts(q, place + 1)
+    leave_queue(q, field)
 end
 
-return give_back(lock, field, held, left, queue, channel, how)
+return give_back(q, field, held, left)

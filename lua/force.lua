@@ -1,13 +1,15 @@
 -- Frees a lock, no matter who holds it.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> levels}.
--- ARGV[1]  channel on which the release is announced.
+-- KEYS[2]  the line: see line.lua; or the lock again: the line cannot be used.
+-- KEYS[3]  the token counter: a string; only for a fenced lock.
+-- ARGV[1]  channel on which the release is announced; that of a client has :client behind it.
 -- ARGV[2]  how: see announce.lua.
 -- Returns  {1, 0, 0} freed, {0, 0, 0} the lock was free.
 --
 -- A hash that no lock makes is refused and stays as it is: see record.lua.
 
-local lock = KEYS[1]
+local lock, tokens = KEYS[1], KEYS[3]
 local channel, how = ARGV[1], ARGV[2]
 
 if redis.call('hlen', lock) == 0 then
@@ -15,5 +17,15 @@ if redis.call('hlen', lock) == 0 then
 end
 check_record(lock)
 redis.call('del', lock)
+local granted = KEYS[2] and KEYS[2] ~= lock and redis.call('hget', KEYS[2], 'granted') or ''
+local line = open_line(lock, KEYS[2], granted)
+if line and line.exists then
+    leave(line, granted)
+    local to = pass_on(lock, line, tokens, channel, how, nil)
+    close_line(line)
+    if to then
+        return {1, 0, 0}
+    end
+end
 announce(how, channel, '0')
 return {1, 0, 0}

@@ -1,35 +1,67 @@
--- Takes a lock, or one more level of a lock that is held.
+-- Takes a lock, or one more level of a lock that is held. Where the lock is busy the caller may wait in the line.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> levels}.
--- KEYS[2]  the token counter: a string; only for a fenced lock.
+-- KEYS[2]  the line: see line.lua; or the lock again: the line cannot be used.
+-- KEYS[3]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  field of the hold, of its own for every acquisition that is not a handover.
 -- ARGV[2]  lease in ms.
 -- ARGV[3]  level wanted: 1 takes a free lock, more re-enters a held one.
--- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, 0} busy, {-1, 0, 0} nothing there to re-enter.
+-- ARGV[4]  the caller and the line: pass takes a free lock before all others; yield lets the line go first; hears and asks
+--          wait in the line: see line.lua.
+-- ARGV[5]  number of this request in its wait.
+-- ARGV[6]  1 where the lock is fenced, else 0.
+-- ARGV[7]  channel on which a release is announced; that of a client has :client behind it.
+-- ARGV[8]  how: see announce.lua.
+-- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, place} busy, {-1, 0, 0} nothing there to re-enter. place is 1
+--          where the caller has a place in the line, 2 where only the channel says when the lock is released, else 0.
 --
 -- Running it twice does what running it once does: the level is set, not added, and a lease is never shortened.
 -- A hash that no lock makes is refused: see record.lua.
 
-local lock, tokens = KEYS[1], KEYS[2]
-local field, lease, level = ARGV[1], ARGV[2], ARGV[3]
+local lock, tokens = KEYS[1], KEYS[3]
+local field, lease, level = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local ear, asked, fenced, channel, how = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local waits = ear == 'hears' or ear == 'asks'
 
 local pttl = redis.call('pttl', lock)
-
-if pttl ~= -2 and redis.call('hexists', lock, field) == 0 then
+local mine = pttl ~= -2 and redis.call('hexists', lock, field) == 1
+local line
+if not mine then
     if level ~= '1' then
         return {-1, 0, 0}
     end
-    check_record(lock)
-    return {0, pttl, 0}
-end
-if pttl == -2 and level ~= '1' then
-    return {-1, 0, 0}
+    local _, holder
+    if pttl ~= -2 then
+        _, holder = check_record(lock)
+    end
+    line = open_line(lock, KEYS[2], field)
+    if line and is_over(line, field) then
+        return {0, pttl, 0}
+    end
+    local joined = line and waits and (pttl ~= -2 or line.exists) and
+        join(line, field, {ear = ear, lease = lease, fenced = fenced, asked = asked})
+    if pttl ~= -2 then
+        joined = joined and close_line(line)
+        return {0, pttl, (not line or has_no_line(holder)) and 2 or joined and 1 or 0}
+    end
+    if line and line.exists and ear ~= 'pass' then
+        local client = client_of(field)
+        local to = pass_on(lock, line, tokens, channel, how, joined and client)
+        if to and not (joined and to == client) then
+            joined = close_line(line) and joined
+            return {0, redis.call('pttl', lock), joined and 1 or 0}
+        end
+    end
 end
 
 -- The token first: if the counter is none, nothing is to be taken.
 local token = level == '1' and draw_token(tokens) or 0
 redis.call('hset', lock, field, level)
-if pttl < tonumber(lease) then
-    redis.call('pexpire', lock, lease)
+if pttl < lease then
+    redis.call('pexpire', lock, ARGV[2])
+end
+if line and line.exists then
+    leave(line, field)
+    close_line(line)
 end
 return {1, 0, token}

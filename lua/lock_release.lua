@@ -1,19 +1,24 @@
--- Gives back one level of a lock, or all that an attempt may have taken.
+-- Gives back one level of a lock, or all that an attempt may have taken: the place in the line, too. The lock passes to the
+-- next place.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> levels}.
+-- KEYS[2]  the line: see line.lua; or the lock again: the line cannot be used.
+-- KEYS[3]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  field of the hold.
 -- ARGV[2]  levels left: 0 frees the lock.
--- ARGV[3]  channel on which the release is announced.
+-- ARGV[3]  channel on which the release is announced; that of a client has :client behind it.
 -- ARGV[4]  how: see announce.lua.
--- Returns  {1, heard, 0} done, and so many connections were told that the lock is free;
---          {-1, 0, 0} this hold is not there.
+-- ARGV[5]  how long the line may keep the lock from those that have no place in it, in ms.
+-- ARGV[6]  1 where a request that asks for the lock with this field may still run, else 0.
+-- Returns  {1, heard, passed} done, and so many connections were told that the lock is free; passed is 1 where the lock has
+--          the next holder already. {-1, 0, 0} this hold is not there.
 --
 -- Running it late or twice frees no other owner's hold: the field belongs to one acquisition, and to those that it was
 -- handed over to, the last of which frees it. A level is given back also where Redis has no memory left: see note_levels
 -- of record.lua.
 
-local lock = KEYS[1]
-local field, left, channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local lock, tokens = KEYS[1], KEYS[3]
+local field, left, channel, how, slice, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
 
 if left ~= '0' then
     if redis.call('hexists', lock, field) == 0 then
@@ -23,8 +28,30 @@ if left ~= '0' then
     note_levels(lock, field, left)
     return {1, 0, 0}
 end
-if redis.call('hdel', lock, field) == 0 then -- which deletes the record with its only field
-    check_record(lock)
-    return {-1, 0, 0}
+
+-- Nothing that goes wrong in the line may stop a release.
+local line = try(function() return open_line(lock, KEYS[2], field) end)
+local deleted = redis.pcall('hdel', lock, field) -- which deletes the record with its only field
+local had = deleted == 1
+local heard, to = 0, nil
+if line and (line.exists or late) then
+    try(function()
+        leave(line, field)
+        if late then
+            end_field(line, field)
+        end
+        if redis.call('hlen', lock) == 0 then
+            heard = had and line.first <= line.last and release_to_all(line, channel, how, '0', slice, false) or 0
+            to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
+        end
+    end)
+    try(function() close_line(line) end)
 end
-return {1, announce(how, channel, '0'), 0}
+if type(deleted) == 'table' then
+    error(deleted, 0)
+elseif not had then
+    check_record(lock)
+elseif heard == 0 and not to then
+    heard = announce(how, channel, '0')
+end
+return {had and 1 or -1, heard, to and 1 or 0}

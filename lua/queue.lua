@@ -1,89 +1,138 @@
--- Prelude of the scripts of the fair lock: the queue of its waiters. Needs announce.lua and clock.lua.
+-- Prelude of the scripts of the fair lock: the queue of its waiters. Needs announce.lua, clock.lua and grant.lua.
 --
--- queue is a list of fields, the first waiter first. timeouts is a zset {field -> epoch ms when Redisson gives the
--- place of the waiter away}. heartbeats is a zset {field of a relock waiter -> epoch ms when its heartbeat expires},
--- and has '' -> epoch ms when a script last looked for dead waiters.
+-- A queue is a table, q, with wait_timeout in ms, channel (of a waiter, without its field) and how (see announce.lua), and
+-- these keys:
+--   lock, tokens  the lock and its token counter
+--   waiters       a list of fields, the first waiter first
+--   timeouts      a zset {field -> epoch ms when Redisson gives the place of the waiter away}
+--   heartbeats    a zset {field of a relock waiter -> epoch ms when its heartbeat expires}, and '' -> epoch ms when a
+--                 script last looked for dead waiters
+--   wishes        a hash {field of a relock waiter that listens -> what it wants}: the key of the line, see line.lua; or
+--                 that of the lock: the line cannot be used
 --
 -- Rules: every waiter in the queue has a timeout, which Redisson's arithmetic needs. A relock waiter has a heartbeat
 -- too. The heartbeat alone then says whether the waiter lives, wherever in the queue it is. Java reads timeouts only.
 -- So the timeout of a living relock waiter is kept far enough ahead. All times are the server's.
+-- A lock that becomes free is granted to the first waiter if this has a wish and hears its channel. Another first waiter
+-- is woken and asks: one of Java, which would count its own request as a re-entry; one of an older version; one that does
+-- not listen. No script passes over a waiter that may be alive.
 --
--- Defines  leave_queue(queue, timeouts, heartbeats, waiter)        removes a waiter.
--- Defines  wake_first(queue, channel, how)                         sends a message to the first waiter.
--- Defines  give_back(lock, field, held, left, queue, channel, how)    leaves so many levels; the last frees the lock.
--- Defines  evict_dead(queue, timeouts, heartbeats, now, ttl)       removes dead waiters, and returns whether there were any.
--- Defines  shift_timeouts(queue, timeouts, place, wait_timeout)    shortens the timeouts from this place on.
+-- Defines  leave_queue(q, waiter)                removes a waiter.
+-- Defines  wake_first(q)                         sends a message to the first waiter.
+-- Defines  grant_first(q)                        grants the lock, which is free, to the first waiter; returns whether it could.
+-- Defines  give_back(q, field, held, left)       leaves so many levels; the last frees the lock.
+-- Defines  evict_dead(q, now, ttl)               removes dead waiters, and returns whether there were any.
+-- Defines  shift_timeouts(q, place)              shortens the timeouts from this place on.
+-- Defines  note_wish(q, waiter, wish)            notes what a waiter wants that listens; of another one wish is nil.
 
-local function leave_queue(queue, timeouts, heartbeats, waiter)
-    redis.call('lrem', queue, 1, waiter)
-    redis.call('zrem', timeouts, waiter)
-    redis.call('zrem', heartbeats, waiter)
-    if redis.call('zcard', heartbeats) == 1 then -- only the '' is left
-        redis.call('del', heartbeats)
+local wish_life = 5 * 60 * 1000 -- as that of a line
+
+-- wish is {lease, fenced, asked} of a waiter: see grant.lua.
+local function note_wish(q, waiter, wish)
+    if q.wishes == q.lock then
+        return
+    end
+    if wish then
+        redis.call('hset', q.wishes, waiter, wish.lease .. ' ' .. wish.fenced .. ' ' .. wish.asked)
+        redis.call('pexpire', q.wishes, wish_life)
+    else
+        redis.pcall('hdel', q.wishes, waiter) -- a release and an undo go on where the key is that of other data
     end
 end
 
-local function wake_first(queue, channel, how)
-    local first = redis.call('lindex', queue, 0)
-    if first then
-        announce(how, channel .. first, '0')
+local function leave_queue(q, waiter)
+    redis.call('lrem', q.waiters, 1, waiter)
+    redis.call('zrem', q.timeouts, waiter)
+    redis.call('zrem', q.heartbeats, waiter)
+    if redis.call('zcard', q.heartbeats) == 1 then -- only the '' is left
+        redis.call('del', q.heartbeats)
     end
+    note_wish(q, waiter, nil)
+end
+
+-- Redisson does the same when a place in front of these waiters becomes free.
+local function shift_timeouts(q, place)
+    for _, waiter in ipairs(redis.call('lrange', q.waiters, place, -1)) do
+        if redis.call('zscore', q.timeouts, waiter) then
+            redis.call('zincrby', q.timeouts, -q.wait_timeout, waiter)
+        end
+    end
+end
+
+local function wake_first(q)
+    local first = redis.call('lindex', q.waiters, 0)
+    if first then
+        announce(q.how, q.channel .. first, '0')
+    end
+end
+
+local function grant_first(q)
+    local first = redis.call('lindex', q.waiters, 0)
+    local wish = first and q.wishes ~= q.lock and redis.pcall('hget', q.wishes, first)
+    if type(wish) ~= 'string' then
+        return false
+    end
+    local lease, fenced, asked = wish:match('^(%d+) (%d) (%d+)$')
+    local channel = q.channel .. first
+    if not lease or listeners(channel, q.how) == 0 or
+        not grant(q.lock, {field = first, lease = tonumber(lease), fenced = fenced, asked = asked}, q.tokens, channel, q.how) then
+        return false
+    end
+    leave_queue(q, first)
+    shift_timeouts(q, 0)
+    return true
 end
 
 -- The end of a release and of an undo, and their reply. held says whether the lock has the field. If the lock is
--- free afterwards, the first waiter is woken.
-local function give_back(lock, field, held, left, queue, channel, how)
+-- free afterwards, it is granted to the first waiter, or that is woken.
+local function give_back(q, field, held, left)
     if held and left ~= '0' then
-        note_levels(lock, field, left)
+        note_levels(q.lock, field, left)
         return {1, 0, 0}
     end
     if held then
-        redis.call('del', lock)
+        redis.call('del', q.lock)
     end
-    if redis.call('exists', lock) == 0 then
-        wake_first(queue, channel, how)
+    local passed = 0
+    if redis.call('exists', q.lock) == 0 then
+        passed = grant_first(q) and 1 or 0
+        if passed == 0 then
+            wake_first(q)
+        end
     end
-    return {held and 1 or -1, 0, 0}
+    return {held and 1 or -1, 0, passed}
 end
 
 -- Removes relock waiters whose heartbeat has expired. At the head of the queue it also removes other waiters
 -- whose timeout is over, or that have none and would stay there for ever.
 -- Where no script ran for half a ttl, Redis was away and not the waiters: each gets a new heartbeat instead.
 -- Heartbeats are written with pcall: a release must go on where memory is short.
-local function evict_dead(queue, timeouts, heartbeats, now, ttl)
+local function evict_dead(q, now, ttl)
     local evicted = false
-    local last_run = tonumber(redis.call('zscore', heartbeats, '') or now)
-    for _, waiter in ipairs(redis.call('zrangebyscore', heartbeats, '-inf', ms(now))) do
+    local last_run = tonumber(redis.call('zscore', q.heartbeats, '') or now)
+    for _, waiter in ipairs(redis.call('zrangebyscore', q.heartbeats, '-inf', ms(now))) do
         if waiter ~= '' then
-            if now - last_run > ttl / 2 and redis.call('lpos', queue, waiter) then
-                redis.pcall('zadd', heartbeats, ms(now + ttl), waiter)
+            if now - last_run > ttl / 2 and redis.call('lpos', q.waiters, waiter) then
+                redis.pcall('zadd', q.heartbeats, ms(now + ttl), waiter)
             else
-                leave_queue(queue, timeouts, heartbeats, waiter)
+                leave_queue(q, waiter)
                 evicted = true
             end
         end
     end
-    redis.pcall('zadd', heartbeats, 'XX', ms(now), '')
+    redis.pcall('zadd', q.heartbeats, 'XX', ms(now), '')
     while true do
-        local first = redis.call('lindex', queue, 0)
-        if not first or redis.call('zscore', heartbeats, first) then
+        local first = redis.call('lindex', q.waiters, 0)
+        if not first or redis.call('zscore', q.heartbeats, first) then
             break
         end
-        local timeout = redis.call('zscore', timeouts, first)
+        local timeout = redis.call('zscore', q.timeouts, first)
         if timeout and tonumber(timeout) > now then
             break
         end
-        leave_queue(queue, timeouts, heartbeats, first)
+        leave_queue(q, first)
         evicted = true
     end
     return evicted
 end
 
--- Redisson does the same when a place in front of these waiters becomes free.
-local function shift_timeouts(queue, timeouts, place, wait_timeout)
-    for _, waiter in ipairs(redis.call('lrange', queue, place, -1)) do
-        if redis.call('zscore', timeouts, waiter) then
-            redis.call('zincrby', timeouts, -wait_timeout, waiter)
-        end
-    end
-end

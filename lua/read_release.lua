@@ -1,21 +1,26 @@
--- Gives back one level of a read hold, or all that an attempt may have taken.
+-- Gives back one level of a read hold, or all that an attempt may have taken. The last reader passes the lock to the first
+-- writer in the line: see writer.lua.
 --
 -- KEYS[1]  the lock: see readers.lua.
+-- KEYS[2]  the waiting writers: see write_acquire.lua.
+-- KEYS[3]  the line: see line.lua; or the lock again: the line cannot be used.
+-- KEYS[4]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  field of the hold.
 -- ARGV[2]  levels left: 0 ends the hold.
 -- ARGV[3]  what the key of a lease begins with.
 -- ARGV[4]  1 to refuse a hash that no lock makes, see record.lua; 0 where an attempt is undone, which leaves it as it is.
--- ARGV[5]  channel on which the release is announced.
+-- ARGV[5]  channel on which the release is announced; that of a client has :client behind it.
 -- ARGV[6]  how: see announce.lua.
--- Returns  {1, heard, 0} done, and so many connections were told that the lock is free;
---          {-1, 0, 0} this hold is not there.
+-- ARGV[7]  how long the line may keep the lock from those that hear the channel of another server, in ms.
+-- Returns  {1, heard, passed} done, and so many connections were told that the lock is free; passed is 1 where the lock has
+--          the next holder already. {-1, 0, 0} this hold is not there.
 --
 -- Running it late or twice ends no other hold: the field belongs to one acquisition, and to those that it was handed
 -- over to. The last reader frees the lock, unless its owner holds the write half too.
 
-local lock = KEYS[1]
+local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
 local field, left, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local refuse_others, channel, how = ARGV[4] == '1', ARGV[5], ARGV[6]
+local refuse_others, channel, how, slice = ARGV[4] == '1', ARGV[5], ARGV[6], tonumber(ARGV[7])
 
 local mode = redis.call('hget', lock, 'mode')
 local levels = tonumber(mode and redis.call('hget', lock, field) or 0)
@@ -41,7 +46,15 @@ drop_leases(prefix, field, 1, levels)
 redis.call('hdel', lock, field)
 if living == 0 then
     redis.call('del', lock)
-    return {1, announce(how, channel, '0'), 0}
+    local line = try(function() return open_line(lock, KEYS[3], field) end)
+    local heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '0', slice)
+    if line and line.exists then
+        try(function() close_line(line) end)
+    end
+    if heard == 0 and not to then
+        heard = announce(how, channel, '0')
+    end
+    return {1, heard, to and 1 or 0}
 end
 if living then
     redis.call('pexpire', lock, ms(longest))

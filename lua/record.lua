@@ -10,7 +10,8 @@
 -- Defines  refuse_field(lock, field)           ends the script because of this field.
 -- Defines  is_hold(field, value)               the levels, where the field is a hold; else nothing.
 -- Defines  is_value(field, value)              whether the field is of Redisson's multi lock of values.
--- Defines  check_record(lock)                  refuses a hash that no lock makes; returns how many fields it has looked at.
+-- Defines  check_record(lock)                  refuses a hash that no lock makes; returns how many fields it has looked at, and
+--          one of them.
 -- Defines  note_levels(lock, field, levels)    sets the levels of a hold that goes on.
 -- Defines  answer(script, types)               runs a script whose KEYS are of these types.
 
@@ -69,7 +70,7 @@ local function check_record(lock)
     if bad then
         refuse_field(lock, bad)
     end
-    return #some / 2
+    return #some / 2, some[1]
 end
 
 -- The field alone says that the hold is there. Its levels are only shown to users. So where memory is short the old

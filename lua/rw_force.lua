@@ -2,15 +2,17 @@
 --
 -- KEYS[1]  the lock: see readers.lua.
 -- KEYS[2]  the waiting writers: see write_acquire.lua.
+-- KEYS[3]  the line: see line.lua; or the lock again: the line cannot be used.
+-- KEYS[4]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the half: read or write.
 -- ARGV[2]  what the key of a read lease begins with.
--- ARGV[3]  channel on which the release is announced.
+-- ARGV[3]  channel on which the release is announced; that of a client has :client behind it.
 -- ARGV[4]  how: see announce.lua.
 -- Returns  {1, 0, 0} freed, {0, 0, 0} this half was free.
 --
 -- A hash that no lock makes is refused and stays as it is: see record.lua.
 
-local lock, writers = KEYS[1], KEYS[2]
+local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
 local half, prefix, channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 check_record(lock)
@@ -42,11 +44,23 @@ if freed == 0 then
     return {0, 0, 0}
 end
 redis.call('del', writers)
+local granted = half == 'write' and KEYS[3] and KEYS[3] ~= lock and redis.call('hget', KEYS[3], 'granted') or ''
+local line = open_line(lock, KEYS[3], granted)
+if line and line.exists and granted ~= '' then
+    leave(line, granted)
+end
 if kept == 0 then
     redis.call('del', lock)
-    announce(how, channel, mode == 'write' and '1' or '0')
+    local message = mode == 'write' and '1' or '0'
+    local heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, message, 0)
+    if heard == 0 and not to then
+        announce(how, channel, message)
+    end
 elseif half == 'write' and mode == 'write' then
     redis.call('hset', lock, 'mode', 'read')
     announce(how, channel, '1') -- other readers may join
+end
+if line and line.exists then
+    close_line(line)
 end
 return {1, 0, 0}

@@ -1,26 +1,35 @@
 -- Takes the write half of a read/write lock, or one more level of a write hold. Where the lock is busy the caller may
--- have readers wait for it.
+-- have readers wait for it, and wait in the line.
 --
 -- KEYS[1]  the lock: see readers.lua.
 -- KEYS[2]  the waiting writers of relock: a zset {field -> epoch ms when its heartbeat expires}; a writer that holds the
 --          read half has an entry with the field of this hold, too.
--- KEYS[3]  the token counter: a string; only for a fenced lock.
+-- KEYS[3]  the line: see line.lua; or the lock again: the line cannot be used.
+-- KEYS[4]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  field of the hold, without its :write.
 -- ARGV[2]  lease in ms.
 -- ARGV[3]  level wanted: 1 is a fresh hold, more re-enters a held one.
 -- ARGV[4]  what the key of a read lease begins with.
 -- ARGV[5]  field of the caller's read hold, or ''.
 -- ARGV[6]  how long a heartbeat lasts, in ms; 0 to leave nothing behind where the lock is busy.
--- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, 0} busy, {-1, 0, 0} nothing there to re-enter,
---          {-2, 0, 0} busy only with read holds whose owners wait to write, the caller among them.
+-- ARGV[7]  the caller and the line: pass takes a free lock before all others, and has no place; yield lets the line go
+--          first; hears and asks wait in the line: see line.lua.
+-- ARGV[8]  number of this request in its wait.
+-- ARGV[9]  1 where the lock is fenced, else 0.
+-- ARGV[10]  channel on which a release is announced; that of a client has :client behind it.
+-- ARGV[11]  how: see announce.lua.
+-- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, place} busy, {-1, 0, 0} nothing there to re-enter,
+--          {-2, 0, 0} busy only with read holds whose owners wait to write, the caller among them. place is 1 where the caller
+--          has a place in the line, 2 where only the channel says when the lock is released, else 0.
 --
 -- Running it twice does what running it once does: the level is set, not added, and a lease is never shortened.
 -- A hash that no lock makes is refused and never deleted: see record.lua.
 
-local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[3]
+local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
 local field, lease, level = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local prefix, read_field, heartbeat_ttl = ARGV[4], ARGV[5], tonumber(ARGV[6])
-local write_field = field .. ':write'
+local ear, asked, fenced, channel, how = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
+local write_field, waits = field .. ':write', ear == 'hears' or ear == 'asks'
 
 -- How many living readers wait to write, the caller among them: each would wait for the others.
 local function upgrading()
@@ -37,36 +46,78 @@ local function beat(of)
     redis.call('zadd', writers, ms(now_ms() + heartbeat_ttl), of)
 end
 
+local function heartbeat()
+    if heartbeat_ttl > 0 then
+        beat(field)
+        if read_field ~= '' then
+            beat(read_field)
+        end
+        extend(writers, heartbeat_ttl)
+    end
+end
+
+-- Whether a holder says on the channel alone that the lock is free.
+local function held_apart()
+    local entries = redis.call('hgetall', lock)
+    for i = 1, #entries, 2 do
+        if entries[i] ~= 'mode' and has_no_line(entries[i]) then
+            return true
+        end
+    end
+    return false
+end
+
 local mode = redis.call('hget', lock, 'mode')
 if not mode and redis.call('exists', lock) == 1 then
     check_record(lock)
-    return {0, redis.call('pttl', lock), 0} -- a plain lock of this name is held
+    return {0, redis.call('pttl', lock), 2} -- a plain lock of this name is held
 end
 local mine = redis.call('hexists', lock, write_field) == 1
 if level ~= '1' and not mine then
     return {-1, 0, 0}
 end
-if mode and not mine then
-    check_record(lock)
-    local living, evicted = -1, 0
-    if mode == 'read' then
-        local _
-        living, _, evicted = evict_dead_readers(lock, prefix)
-    end
-    if living == 0 and evicted > 0 then
-        redis.call('del', lock)
-    else
-        if read_field ~= '' and redis.call('hexists', lock, read_field) == 1 and living == upgrading() then
+local line
+if not mine then
+    local free = not mode
+    if mode then
+        check_record(lock)
+        local living, evicted = -1, 0
+        if mode == 'read' then
+            local _
+            living, _, evicted = evict_dead_readers(lock, prefix)
+        end
+        free = living == 0 and evicted > 0
+        if free then
+            redis.call('del', lock)
+        elseif read_field ~= '' and redis.call('hexists', lock, read_field) == 1 and living == upgrading() then
             return {-2, 0, 0}
         end
-        if heartbeat_ttl > 0 then
-            beat(field)
-            if read_field ~= '' then
-                beat(read_field)
-            end
-            extend(writers, heartbeat_ttl)
-        end
+    end
+    line = open_line(lock, KEYS[3], write_field)
+    if line and is_over(line, write_field) then
         return {0, redis.call('pttl', lock), 0}
+    end
+    local joined = line and waits and (not free or line.exists) and
+        join(line, write_field, {ear = ear, lease = lease, fenced = fenced, asked = asked})
+    local to
+    if free and line and line.exists and ear ~= 'pass' then
+        local client = client_of(field)
+        to = pass_on(lock, line, tokens, channel, how, joined and client)
+        if joined and to == client then
+            to = nil
+        elseif to then
+            redis.call('zrem', writers, line.granted:sub(1, -7))
+        end
+    end
+    if not free or to then
+        heartbeat()
+        local left = line and ear == 'pass' and line.mine and line.mine.field == write_field
+        if left then
+            leave(line, write_field) -- the caller has come to hold the read half
+        end
+        joined = (joined or to or left) and close_line(line) and joined
+        local apart = ear ~= 'pass' and (not line or held_apart())
+        return {0, redis.call('pttl', lock), apart and 2 or joined and 1 or 0}
     end
 end
 
@@ -78,4 +129,8 @@ if read_field ~= '' then
 end
 redis.call('hset', lock, 'mode', 'write', write_field, level)
 extend(lock, lease)
+if line and line.exists then
+    leave(line, write_field)
+    close_line(line)
+end
 return {1, 0, token}

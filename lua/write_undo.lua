@@ -1,33 +1,37 @@
--- Undoes an attempt to write: the caller waits no longer, and gives back what the attempt may have taken.
+-- Undoes an attempt to write: the caller waits no longer, and gives back what the attempt may have taken: the place in the
+-- line, too.
 --
 -- KEYS[1]  the lock: see readers.lua.
 -- KEYS[2]  the waiting writers: see write_acquire.lua.
+-- KEYS[3]  the line: see line.lua; or the lock again: the line cannot be used.
+-- KEYS[4]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  field of the hold, without its :write.
 -- ARGV[2]  levels that the caller had before the attempt: 0 ends the hold.
 -- ARGV[3]  what the key of a read lease begins with.
 -- ARGV[4]  field of the caller's read hold, or ''.
--- ARGV[5]  channel on which a release is announced.
+-- ARGV[5]  channel on which a release is announced; that of a client has :client behind it.
 -- ARGV[6]  how: see announce.lua.
--- Returns  {1, heard, 0} done, and so many connections were told that the lock is free;
---          {-1, 0, 0} the attempt has taken nothing.
+-- ARGV[7]  how long the line may keep the lock from those that hear the channel of another server, in ms.
+-- ARGV[8]  1 where a request that asks for the lock with this field may still run, else 0.
+-- Returns  {1, heard, passed} done, and so many connections were told that the lock is free; passed is 1 where the lock has
+--          the next holder already. {-1, 0, passed} the attempt has taken nothing.
 --
 -- Running it late or twice ends no other hold: the field belongs to one acquisition. A hash that no lock makes stays as
 -- it is, and the caller waits no longer all the same.
 
-local lock, writers = KEYS[1], KEYS[2]
+local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
 local field, left, prefix, read_field = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local channel, how = ARGV[5], ARGV[6]
+local channel, how, slice, late = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8] == '1'
+local write_field = field .. ':write'
 
 redis.call('zrem', writers, field)
 if read_field ~= '' then
     redis.call('zrem', writers, read_field)
 end
 
-local answer = give_back_write(lock, writers, prefix, field .. ':write', left, channel, how)
-if answer[1] ~= 1 and redis.call('exists', writers) == 0 then
-    local mode = redis.call('hget', lock, 'mode')
-    if mode == 'read' or not mode and redis.call('exists', lock) == 0 then
-        announce(how, channel, '1') -- readers waited for this writer
-    end
+local line = left == '0' and try(function() return open_line(lock, KEYS[3], write_field) end) or nil
+local answer, free = give_back_write(lock, writers, line, tokens, prefix, write_field, left, late, channel, how, slice)
+if answer[1] ~= 1 and redis.call('exists', writers) == 0 and (free or redis.call('hget', lock, 'mode') == 'read') then
+    announce(how, channel, '1') -- readers waited for this writer
 end
 return answer

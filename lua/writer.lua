@@ -1,25 +1,74 @@
--- Prelude of the scripts that end a write hold. Needs announce.lua, clock.lua and readers.lua.
+-- Prelude of the scripts that end holds of a read/write lock: it passes to the first writer in the line. Needs announce.lua,
+-- clock.lua, token.lua, line.lua and readers.lua.
 --
--- Defines  give_back_write(lock, writers, prefix, field, left, channel, how)    sets the levels of a write hold, or ends
---          it with 0 left; returns what the script returns: {1, heard, 0} or {-1, 0, 0}.
+-- Readers, and all that have no place in the line, have the same chance as the first writer: where any of them hears the
+-- channel, the lock is left free, and the first writer is told, too.
+--
+-- Defines  pass_to_writer(lock, writers, line, tokens, channel, how, message, slice)    grants the lock, which is free, to the
+--          first writer, or leaves it free for all; returns how many connections heard that it is free, and whose client got
+--          it, or nil. Where both are none, it has said nothing.
+-- Defines  give_back_write(lock, writers, line, tokens, prefix, field, left, late, channel, how, slice)    sets the levels of
+--          a write hold, or ends it with 0 left, and its place in the line; returns what the script returns: {1, heard, passed}
+--          or {-1, 0, passed}; and whether the lock is free.
 
-local function give_back_write(lock, writers, prefix, field, left, channel, how)
-    if redis.call('hexists', lock, field) == 0 then
-        return {-1, 0, 0}
+local function pass_to_writer(lock, writers, line, tokens, channel, how, message, slice)
+    local heard, to = 0, nil
+    if line and line.exists then
+        try(function()
+            heard = line.first <= line.last and release_to_all(line, channel, how, message, slice, true) or 0
+            to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
+        end)
+        if to then
+            redis.pcall('zrem', writers, line.granted:sub(1, -7))
+        end
     end
-    if left ~= '0' then
-        note_levels(lock, field, left)
-        return {1, 0, 0}
+    return heard, to
+end
+
+local function give_back_write(lock, writers, line, tokens, prefix, field, left, late, channel, how, slice)
+    local found = redis.pcall('hexists', lock, field)
+    local had, wrong = found == 1, type(found) == 'table' -- wrong: the key holds something else; the field leaves the line first
+    if wrong and left ~= '0' then
+        error(found, 0)
+    elseif left ~= '0' then
+        if had then
+            note_levels(lock, field, left)
+        end
+        return {had and 1 or -1, 0, 0}, false
     end
-    local living, longest = evict_dead_readers(lock, prefix) -- before anything is given back: it fails where a slot moves
-    redis.call('hdel', lock, field)
-    redis.call('del', writers) -- all that wait, readers too, have the same chance now
-    if living == 0 then
-        redis.call('del', lock)
-        return {1, announce(how, channel, '1'), 0}
+    local free, heard, to = false, 0, nil
+    if had then
+        local living, longest = evict_dead_readers(lock, prefix) -- before anything is given back: it fails where a slot moves
+        redis.call('hdel', lock, field)
+        redis.call('del', writers) -- all that wait, readers too, have the same chance now
+        free = living == 0
+        if free then
+            redis.call('del', lock)
+        else
+            redis.call('hset', lock, 'mode', 'read')
+            redis.call('pexpire', lock, ms(longest))
+            announce(how, channel, '1') -- a downgrade: other readers may join
+        end
+    else
+        free = redis.call('exists', lock) == 0
     end
-    redis.call('hset', lock, 'mode', 'read')
-    redis.call('pexpire', lock, ms(longest))
-    announce(how, channel, '1') -- a downgrade: other readers may join
-    return {1, 0, 0}
+    if line and (line.exists or late) then
+        try(function()
+            leave(line, field)
+            if late then
+                end_field(line, field)
+            end
+        end)
+        if free then
+            heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '1', slice)
+        end
+        try(function() close_line(line) end)
+    end
+    if wrong then
+        error(found, 0)
+    end
+    if had and free and heard == 0 and not to then
+        heard = announce(how, channel, '1')
+    end
+    return {had and 1 or -1, heard, to and 1 or 0}, free and heard == 0 and not to
 end

@@ -296,7 +296,9 @@ func testUnlock(t *testing.T, addr string, rdb redis.UniversalClient) {
 		case relock.KindFair: // whose waiters would ask again within a second
 			channel += ":" + i.Waiters[0].Field
 		case relock.KindReadWrite:
-			channel = "redisson_rwlock:{" + name + "}"
+			channel = "redisson_rwlock:{" + name + "}:" + other.ID() // a writer
+		case relock.KindPlain: // it is granted to the process that waits
+			channel += ":" + other.ID()
 		}
 		if _, cluster := rdb.(*redis.ClusterClient); !cluster { // there it stays in the shard
 			m, err := messages.ReceiveMessage(ctx)

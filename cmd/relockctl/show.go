@@ -62,7 +62,7 @@ func table(locks []relock.Inspection) string {
 		line("NAME", "KIND", "OWNER", "CLIENT", "LEVELS", "LEASE", "WAITING")
 		for _, i := range locks {
 			for _, h := range i.Holders {
-				waiting := "-" // those of a plain lock leave no trace
+				waiting := "-" // Inspect does not read the line of a plain lock
 				if i.Kind != relock.KindPlain {
 					waiting = strconv.Itoa(len(i.Waiters))
 				}

@@ -1,0 +1,237 @@
+package relock
+
+// The line: how a lock passes from the process that unlocks to the process that is next.
+//
+// The script that frees a lock grants it to the next place in the line (lua/line.lua) and tells that process, whose
+// caller returns without asking. This file is the side of the process that waits.
+//
+// The waiters of a fair lock have places of their own, in Redisson's queue (lua/queue.lua), and are granted the lock in the
+// same way.
+//
+// Rules: a process has one place in a line, which the caller in front of its wait queue keeps. Every request of a
+// wait has a number, and a grant names the last request that Redis had seen of the wait. So Redis has made the grant after
+// that request was sent, and trust begins there: not when the message came, and not with a later answer "busy", which
+// may have overtaken a grant that has ended since. The numbers are random: who may publish, and may not read the line,
+// cannot make a grant. A grant that is too old, or is not what the caller wants, is confirmed by asking. A caller that
+// leaves while others of its process wait leaves its place to the next of them.
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// How a caller asks for a lock that has a line: see lua/lock_acquire.lua.
+const (
+	passesLine = "pass"  // takes a free lock before all others: it has no place, and does not wait, or has or wants other locks too
+	yieldsLine = "yield" // lets the line go first, and waits for its subscription to join it
+	hearsGrant = "hears" // waits in the line, and hears the channel of grants
+	asksAgain  = "asks"  // waits in the line, and asks often: it may not subscribe
+)
+
+const (
+	provisionalLease = 5 * time.Second // of a grant: see lua/line.lua
+	requestsKept     = 2               // of a wait
+)
+
+// A place is what this process knows of its place in the line of a lock.
+type place struct {
+	lock    lockType
+	field   string
+	asked   [requestsKept]placeRequest // the last requests that named the field, the latest first
+	unknown int                        // tries of them that may still run
+	stands  bool                       // a request may have joined the line, or the caller may have been told that the lock is free
+}
+
+// A placeRequest is a request of a wait.
+type placeRequest struct {
+	number uint64
+	sent   time.Time
+}
+
+// asks notes a request that is about to be sent, and returns its number.
+func (p *place) asks(now time.Time) uint64 {
+	copy(p.asked[1:], p.asked[:])
+	p.asked[0] = placeRequest{rand.Uint64(), now}
+	return p.asked[0].number
+}
+
+// sentAt is when the request with this number was sent; zero if the process has forgotten it, or has not sent it.
+func (p *place) sentAt(number uint64) time.Time {
+	for _, r := range p.asked {
+		if r.number == number {
+			return r.sent
+		}
+	}
+	return time.Time{}
+}
+
+// stand says in the attempt of a caller of one lock how it stands in the line.
+func (a *acquisition) stand() {
+	w := a.wants[0]
+	if a.group != nil || w.hold.verbs().grants(w.attempt) == "" {
+		return
+	}
+	w.line = yieldsLine
+	switch {
+	case !a.engine.pubsub.router.counts(), a.engine.sender.Narrowed(): // the line cannot be used
+		w.line = ""
+	case w.level > 1 || w.noWait || w.hold.hasOtherHalf():
+		w.line = passesLine
+	case a.subscription.hearsGrants(w):
+		w.line = hearsGrant
+	case a.subscription.refused():
+		w.line = asksAgain
+	}
+	first := a.place.field == ""
+	w.asked = a.place.asks(time.Now())
+	a.place.lock, a.place.field = w.hold.verbs(), w.field
+	a.place.stands = a.place.stands || w.line == hearsGrant || w.line == asksAgain
+	if first {
+		a.wants[0] = w
+	} else {
+		a.wants = []want{w} // a new one: an abandoned attempt still reads the old one
+	}
+}
+
+// hasOtherHalf says whether the owner of h has the other half, so that the line cannot grant h: the lock is not free. The
+// process may have a caller with a place beside it.
+func (h *hold) hasOtherHalf() bool {
+	if h.lock.otherHalf() == (lockID{}) {
+		return false
+	}
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	other := h.name.otherHalfLocked(h)
+	return other != nil && other.state == holding
+}
+
+// A lineGrant is the message that grants the lock to a field.
+type lineGrant struct {
+	field string
+	asked uint64 // the number of the last request that Redis had seen
+	lease time.Duration
+	token int64
+}
+
+// parseLineGrant reads a message. ok is false for messages that grant nothing.
+func parseLineGrant(message string) (g lineGrant, ok bool) {
+	parts := strings.Fields(message)
+	if len(parts) != 5 || parts[0] != "grant" {
+		return g, false
+	}
+	asked, err1 := strconv.ParseUint(parts[2], 10, 64)
+	lease, err2 := strconv.ParseInt(parts[3], 10, 64)
+	token, err3 := strconv.ParseInt(parts[4], 10, 64)
+	return lineGrant{strings.TrimSuffix(parts[1], writeSuffix), asked, fromMilliseconds(lease), token}, err1 == nil && err2 == nil && err3 == nil
+}
+
+// granted returns the grant that the caller has been told of, if the caller can rely on it.
+func (a *acquisition) granted() (res result, ok bool) {
+	if a.group != nil || !a.place.stands {
+		return res, false
+	}
+	g, ok := parseLineGrant(a.subscription.message())
+	w := a.wants[0]
+	sent := a.place.sentAt(g.asked)
+	switch {
+	case !ok, g.field != w.field, sent.IsZero():
+		return res, false
+	case a.engine.confirmsGrants: // replicas have to confirm it
+		return res, false
+	case g.lease < min(w.lease, provisionalLease), g.lease < w.lease && !w.renewed: // another caller had asked for it
+		return res, false
+	case w.hold.lock.fenced() != (g.token != 0):
+		return res, false
+	case !lasts(trust(g.lease)-time.Since(sent), trust(g.lease)):
+		return res, false
+	}
+	res = result{grant: grant{state: held, token: g.token}, sent: sent}
+	if g.lease < w.lease {
+		res.provisional = g.lease
+	}
+	return res, true
+}
+
+// takePlace gives the caller the place that the caller before it has left.
+func (a *acquisition) takePlace() {
+	w := a.wants[0]
+	n := w.hold.name
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	q := w.hold.queue
+	if q == nil || q.place == nil || w.level > 1 {
+		return
+	}
+	a.place, q.place = *q.place, nil
+	a.unknown += a.place.unknown
+	w.hold.field = a.place.field
+	w.field = a.place.field
+	a.wants = []want{w}
+}
+
+// leavePlace leaves the place of a caller that gives up to the next caller of this process, if there is one.
+func (a *acquisition) leavePlace() bool {
+	w := a.wants[0]
+	n := w.hold.name
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	q := w.hold.queue
+	if q == nil || q.place != nil || q.First() == nil || n.closed || w.hold.state != fresh || a.asking || w.otherHalf != "" {
+		return false
+	}
+	left := a.place
+	if left.unknown = a.unknown; a.abandoned {
+		left.unknown++
+	}
+	q.place = &left
+	return true
+}
+
+// dropPlaceLocked gives up the place that the last caller of q has left.
+func (q *waitQueue) dropPlaceLocked(e *engine) {
+	p := q.place
+	if p == nil {
+		return
+	}
+	q.place = nil
+	e.workers.spawn(func() {
+		_ = e.undoOne(context.Background(), p.lock, attempt{field: p.field, level: 1, late: p.unknown > 0}, p.unknown)
+	})
+}
+
+// heardGrant gives back a grant to a wait of this process that is over. It is called by the goroutine that reads messages.
+func (e *engine) heardGrant(b lockType, message string) {
+	g, ok := parseLineGrant(message)
+	if !ok || e.uses(b.id().name, g.field) {
+		return
+	}
+	e.workers.spawn(func() {
+		_ = e.undoOne(context.Background(), b, attempt{field: g.field, level: 1, late: true}, 0)
+	})
+}
+
+// uses says whether field belongs to a wait or a hold of this process that goes on, or is about to be given back.
+func (e *engine) uses(text, field string) bool {
+	n := e.use(text)
+	defer n.done()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for h := range n.holds.all() {
+		if h.field == field || h.record != nil && h.record.field == field {
+			return true
+		}
+	}
+	return slices.ContainsFunc(n.queues, func(q *waitQueue) bool { return q.place != nil && q.place.field == field })
+}
+
+// reportNoLine says that the line cannot be used.
+func (e *engine) reportNoLine(err error) {
+	e.reporter.later(func() {
+		e.log.Warn("relock: Redis refuses the keys of the line in which processes wait: they wait for a plain lock in no order, and a fair lock takes longer to pass on; "+
+			"allow the keys relock_line:* to this user", "error", err)
+	})
+}

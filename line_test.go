@@ -1,0 +1,1570 @@
+package relock
+
+// The line of processes that wait for a lock: one test for each of its rules, in the order of line.go and lua/line.lua.
+//
+// Rules: a manual client is one whose requests the test makes, one script at a time. No sleep of a waiter may end by
+// itself: the clients of these tests have a max wake delay of an hour, unless the test is about it.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+const minute = 60_000 // ms
+
+// onEachLine runs test on a miniredis and on a real Redis.
+func onEachLine(t *testing.T, test func(b *bench)) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		t.Parallel()
+		test(newLineBench(t, addr))
+	})
+}
+
+func newLineBench(t *testing.T, addr string) *bench {
+	b := newBench(t, addr)
+	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+	for _, script := range allScripts() {
+		b.must(b.rdb.ScriptLoad(context.Background(), script.Source()).Err()) // so that each request is one command
+	}
+	return b
+}
+
+func (b *bench) lineKey() string { return prefixName("relock_line", b.name) }
+
+func (b *bench) releaseChannel() string { return prefixName("redisson_lock__channel", b.name) }
+
+// A standing is a place as Redis has it.
+type standing struct {
+	number     int
+	state, ear string
+	lease      int
+	fenced     bool
+	asked      uint64
+	field      string
+	client     string
+}
+
+// places are the places of the clients that stand in the line, in order.
+func (b *bench) places() (all []standing) {
+	b.Helper()
+	line, err := b.rdb.HGetAll(context.Background(), b.lineKey()).Result()
+	b.must(err)
+	for number, client := range line {
+		n, err := strconv.Atoi(number)
+		if err != nil {
+			continue
+		}
+		words := strings.Fields(line[client])
+		if !assert.Len(b, words, 7, "the place of %s", client) || words[0] != number {
+			continue
+		}
+		lease, err := strconv.Atoi(words[3])
+		b.must(err)
+		asked, err := strconv.ParseUint(words[5], 10, 64)
+		b.must(err)
+		all = append(all, standing{n, words[1], words[2], lease, words[4] == "1", asked, words[6], client})
+	}
+	slices.SortFunc(all, func(a, b standing) int { return a.number - b.number })
+	return all
+}
+
+// placeOf is where client stands, or zero.
+func (b *bench) placeOf(client string) standing {
+	b.Helper()
+	for _, p := range b.places() {
+		if p.client == client {
+			return p
+		}
+	}
+	return standing{}
+}
+
+// clientsInLine are those that stand in the line, in order.
+func (b *bench) clientsInLine() (all []string) {
+	b.Helper()
+	for _, p := range b.places() {
+		all = append(all, p.client)
+	}
+	return all
+}
+
+// holder is the field in the record, or "".
+func (b *bench) holder() string {
+	b.Helper()
+	fields, err := b.rdb.HKeys(context.Background(), b.name).Result()
+	b.must(err)
+	require.LessOrEqual(b, len(fields), 1, "fields of the record")
+	return strings.Join(fields, "")
+}
+
+func (b *bench) awaitHolder(client string) {
+	b.Helper()
+	testredis.Await(b, client+" has the record", soon, func() bool { return strings.HasPrefix(b.holder(), client) })
+}
+
+func (b *bench) pttl() time.Duration {
+	b.Helper()
+	d, err := b.rdb.PTTL(context.Background(), b.name).Result()
+	b.must(err)
+	return d
+}
+
+// keepsToItsOrder ends the free releases for the line as it is now. A miniredis does not say that it has no replicas, and
+// so all its releases are free, once in a slice.
+func (b *bench) keepsToItsOrder() {
+	b.Helper()
+	b.must(b.rdb.HSet(context.Background(), b.lineKey(), "shared", 8_000_000_000_000_000).Err())
+}
+
+// ended says whether field never takes the lock again.
+func (b *bench) ended(field string) bool {
+	b.Helper()
+	over, err := b.rdb.HGet(context.Background(), b.lineKey(), "over").Result()
+	if !errors.Is(err, redis.Nil) {
+		b.must(err)
+	}
+	return slices.Contains(strings.Fields(over), field)
+}
+
+// emptyLine awaits that no client has a place, though fields may have ended.
+func (b *bench) emptyLine() {
+	b.Helper()
+	testredis.Await(b, "the line is empty", soon, func() bool { return onlyTombstones(b.rdb, b.lineKey()) })
+}
+
+// A manual is a client whose requests the test makes.
+type manual struct {
+	*bench
+	id     string
+	field  string
+	lease  int // ms
+	fenced bool
+	asked  int
+	hears  *redis.PubSub // the channel of grants; or nil
+}
+
+// manual returns a client with a field of its own. The keys are deleted at the end of the test.
+func (b *bench) manual() *manual {
+	id := uuid.NewString()
+	b.Cleanup(b.forget)
+	return &manual{bench: b, id: id, field: id + ":1:01", lease: minute}
+}
+
+func (m *manual) run(s *luaScript, args ...any) reply {
+	m.Helper()
+	keys := []string{m.name, m.lineKey()}
+	if m.fenced {
+		keys = append(keys, tokenKey(m.name))
+	}
+	r, err := run(context.Background(), m.rdb, call{Script: s, Keys: keys, Args: args})
+	m.must(err)
+	return r
+}
+
+// ask asks for the lock; ear is as in lua/lock_acquire.lua.
+func (m *manual) ask(ear string) reply {
+	m.Helper()
+	m.asked++
+	return m.run(lockAcquire, m.field, m.lease, 1, ear, m.asked, m.fenced, m.releaseChannel(), "publish")
+}
+
+// takes takes a lock that must be free.
+func (m *manual) takes() *manual {
+	m.Helper()
+	r := m.ask(passesLine)
+	require.Equal(m, int64(1), r[0], "the lock is not free")
+	return m
+}
+
+// joins waits in the line.
+func (m *manual) joins() *manual {
+	m.Helper()
+	require.Equal(m, int64(1), m.ask(hearsGrant)[2], "no place")
+	return m
+}
+
+// release gives the lock or the place back. The slice of the line never ends, so that the lock goes to the first place.
+func (m *manual) release(late bool) reply {
+	m.Helper()
+	return m.releaseIn(time.Since(time.Unix(0, 0))*2, late)
+}
+
+func (m *manual) releaseIn(slice time.Duration, late bool) reply {
+	m.Helper()
+	return m.run(lockRelease, m.field, 0, m.releaseChannel(), "publish", slice.Milliseconds(), late)
+}
+
+func (m *manual) grants() string { return m.releaseChannel() + ":" + m.id }
+
+// listens subscribes to the channel of grants.
+func (m *manual) listens() *manual {
+	m.Helper()
+	m.hears = m.subscribe(m.grants())
+	return m
+}
+
+// subscribe returns a subscription that is in force.
+func (b *bench) subscribe(channel string) *redis.PubSub {
+	b.Helper()
+	s := b.rdb.Subscribe(context.Background(), channel)
+	b.Cleanup(func() { _ = s.Close() })
+	_, err := s.Receive(context.Background())
+	b.must(err)
+	return s
+}
+
+// messages are those that m has been sent, and not returned before.
+func (m *manual) messages() (all []string) {
+	m.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	defer cancel()
+	m.must(m.rdb.Publish(ctx, m.grants(), "the end").Err())
+	for {
+		got, err := m.hears.ReceiveMessage(ctx)
+		m.must(err)
+		if got.Payload == "the end" {
+			return all
+		}
+		all = append(all, got.Payload)
+	}
+}
+
+// A scriptCounter counts the scripts that a client sends.
+type scriptCounter struct{ counter }
+
+func (c *scriptCounter) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		for _, cmd := range cmds {
+			if strings.HasPrefix(cmd.Name(), "eval") {
+				c.n.Add(1)
+			}
+		}
+		return next(ctx, cmds)
+	}
+}
+
+// A lineClient is an owner of a Client that asks for the lock.
+type lineClient struct {
+	*bench
+	client  *Client
+	lock    *Lock
+	owner   context.Context
+	scripts *scriptCounter // of the client, of c and its siblings
+	got     chan error
+}
+
+// contender is an owner of a new Client.
+func (b *bench) contender(opts ...Option) *lineClient {
+	b.Helper()
+	return b.contenderOn(testredis.Client(b, b.addr), opts...)
+}
+
+func (b *bench) contenderOn(rdb *redis.Client, opts ...Option) *lineClient {
+	b.Helper()
+	scripts := &scriptCounter{}
+	rdb.AddHook(scripts)
+	c := b.clientOn(rdb, opts...)
+	return &lineClient{b, c, c.NewLock(b.name), WithOwner(context.Background()), scripts, make(chan error, 1)}
+}
+
+// sibling is another owner of the same Client.
+func (c *lineClient) sibling(opts ...LockOption) *lineClient {
+	return &lineClient{c.bench, c.client, c.client.NewLock(c.name, opts...), WithOwner(context.Background()), c.scripts, make(chan error, 1)}
+}
+
+// asks begins to lock, and does not wait for it.
+func (c *lineClient) asks() *lineClient {
+	go func() { c.got <- c.lock.Lock(c.owner) }()
+	return c
+}
+
+// joins begins to lock, and returns when the Client has a place in the line.
+func (c *lineClient) joins() *lineClient {
+	c.Helper()
+	return c.asks().joined()
+}
+
+// joined waits until the Client has a place, and Redis has answered that.
+func (c *lineClient) joined() *lineClient {
+	c.Helper()
+	testredis.Await(c, "the client has a place", soon, func() bool {
+		if len(c.got) > 0 {
+			require.Fail(c, "Lock came back", "%v", <-c.got)
+		}
+		return c.placeOf(c.client.ID()).ear != ""
+	})
+	return c
+}
+
+// gets waits until the lock is held.
+func (c *lineClient) gets() *lineClient {
+	c.Helper()
+	c.must(await(c.bench, "Lock", c.got))
+	return c
+}
+
+// waits makes sure that the lock is not held.
+func (c *lineClient) waits() {
+	c.Helper()
+	stays(c, "Lock came back", c.got, 100*time.Millisecond)
+}
+
+func (c *lineClient) takes() *lineClient {
+	c.Helper()
+	c.must(c.lock.Lock(c.owner))
+	return c
+}
+
+func (c *lineClient) unlocks() {
+	c.Helper()
+	c.must(c.lock.Unlock(c.owner))
+}
+
+// isGranted writes the record of c, and sends the message of a grant that names the request asked.
+func (c *lineClient) isGranted(asked uint64, lease int) {
+	c.Helper()
+	field := c.placeOf(c.client.ID()).field
+	_, err := c.rdb.TxPipelined(context.Background(), func(p redis.Pipeliner) error {
+		p.Del(context.Background(), c.name)
+		p.HSet(context.Background(), c.name, field, 1)
+		p.PExpire(context.Background(), c.name, time.Duration(lease)*time.Millisecond)
+		c.tell(p, field, asked, lease)
+		return nil
+	})
+	c.must(err)
+}
+
+// tell sends the message of a grant.
+func (c *lineClient) tell(p redis.Cmdable, field string, asked uint64, lease int) {
+	p.Publish(context.Background(), c.releaseChannel()+":"+c.client.ID(), fmt.Sprintf("grant %s %d %d 0", field, asked, lease))
+}
+
+// awaitScripts waits until the Client of c has sent so many scripts.
+func (c *lineClient) awaitScripts(n int64) {
+	c.Helper()
+	testredis.Await(c, fmt.Sprintf("%d scripts", n), soon, func() bool { return c.scripts.n.Load() >= n })
+}
+
+// settled returns how many scripts the Client has sent, when it sends no more.
+func (c *lineClient) settled() int64 {
+	c.Helper()
+	n, since := c.scripts.n.Load(), time.Now()
+	testredis.Await(c, "the client has stopped asking", soon, func() bool {
+		if now := c.scripts.n.Load(); now != n {
+			n, since = now, time.Now()
+		}
+		return time.Since(since) > 50*time.Millisecond
+	})
+	return n
+}
+
+// The lock passes from process to process in the order in which they came.
+func TestLineServesInOrderOfArrival(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		const n = 6
+		first := b.contender().takes()
+		var all []*lineClient
+		order := make(chan int, n)
+		var sections sync.WaitGroup
+		for i := range n {
+			c := b.contender().joins()
+			all = append(all, c)
+			sections.Go(func() {
+				if assert.NoError(b, <-c.got) {
+					order <- i
+					assert.NoError(b, c.lock.Unlock(c.owner))
+				}
+			})
+		}
+		var ids []string
+		for _, c := range all {
+			ids = append(ids, c.client.ID())
+		}
+		require.Equal(b, ids, b.clientsInLine(), "the line")
+		b.keepsToItsOrder()
+		first.unlocks()
+		sections.Wait()
+		for i := range n {
+			assert.Equal(b, i, <-order, "the section that came next")
+		}
+		for i, c := range all {
+			assert.LessOrEqual(b, c.scripts.n.Load(), int64(3), "scripts of client %d: two requests and a release", i)
+		}
+	})
+}
+
+// A section of a process whose subscription lingers costs one request and one release, however many wait.
+func TestLineCostsTwoScriptsASection(t *testing.T) {
+	t.Parallel()
+	b := newLineBench(t, testredis.Start(t).Addr())
+	const clients, warm, sections = 6, 10, 60
+	var ready, all sync.WaitGroup
+	ready.Add(clients)
+	begin := make(chan struct{})
+	var order []int // guarded by the lock
+	for i := range clients {
+		c := b.contender()
+		all.Go(func() {
+			visit := func() {
+				assert.NoError(b, c.lock.Lock(c.owner))
+				order = append(order, i)
+				time.Sleep(2 * time.Millisecond) // the work, while which the others join
+				assert.NoError(b, c.lock.Unlock(c.owner))
+			}
+			for range warm {
+				visit()
+			}
+			ready.Done()
+			<-begin
+			for range sections {
+				visit()
+			}
+		})
+	}
+	ready.Wait()
+	before := b.scriptRuns()
+	order = nil
+	close(begin)
+	all.Wait()
+	runs := float64(b.scriptRuns()-before) / (clients * sections)
+	b.Logf("%.2f scripts a section", runs)
+	assert.LessOrEqual(b, runs, 2.2, "scripts a section")
+	overtaken := 0
+	for i := range len(order) - clients {
+		round := slices.Clone(order[i : i+clients])
+		slices.Sort(round)
+		if len(slices.Compact(round)) < clients && i+clients < clients*(sections-1) {
+			overtaken++
+		}
+	}
+	assert.LessOrEqual(b, overtaken, clients*sections/10, "rounds in which a client came twice, and another one not")
+}
+
+// A grant of a request that was sent a moment ago is held without a further request.
+func TestLineGrantIsHeldWithoutAsking(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.manual().takes()
+		c := b.contender().joins()
+		asked := c.settled()
+		c.isGranted(c.placeOf(c.client.ID()).asked, 5000)
+		c.gets()
+		assert.Equal(b, asked, c.scripts.n.Load(), "scripts")
+		c.unlocks()
+		assert.Empty(b, b.holder(), "the record")
+	})
+}
+
+// Trust in a grant begins when the request was sent that it names. A grant whose lease may have ended since is not
+// held: the caller asks, and is told who holds the lock.
+func TestLineOldGrantIsNotBelieved(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		const lease = 500
+		m := b.manual().takes()
+		c := b.contender(WithWatchdogTimeout(lease * time.Millisecond)).joins()
+		joined, asked := time.Now(), c.settled()
+		p := c.placeOf(c.client.ID())
+		require.Equal(b, lease, p.lease, "the lease of the place")
+		testredis.Await(b, "a lease has passed", soon, func() bool { return time.Since(joined) > lease*time.Millisecond })
+		c.tell(b.rdb, p.field, p.asked, lease) // it was on its way for so long; m holds the lock by now
+		c.awaitScripts(asked + 1)
+		c.waits()
+		assert.Equal(b, m.field, b.holder(), "the holder")
+
+		// Where the record says the same as the message, the request confirms it, with the whole lease.
+		p, asked = c.placeOf(c.client.ID()), c.settled()
+		joined = time.Now()
+		testredis.Await(b, "a lease has passed", soon, func() bool { return time.Since(joined) > lease*time.Millisecond })
+		c.isGranted(p.asked, lease)
+		c.gets()
+		assert.Equal(b, asked+1, c.scripts.n.Load(), "scripts")
+		c.unlocks()
+	})
+}
+
+// A number that the process has not sent proves nothing.
+func TestLineGrantOfNoRequestIsNotBelieved(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		m := b.manual().takes()
+		c := b.contender().joins()
+		for _, by := range []uint64{1, 97, 1 << 63} {
+			asked, p := c.settled(), c.placeOf(c.client.ID())
+			c.tell(b.rdb, p.field, p.asked+by, 5000)
+			c.awaitScripts(asked + 1)
+			c.waits()
+			assert.Equal(b, m.field, b.holder(), "the holder")
+		}
+		m.release(false)
+		c.gets().unlocks()
+	})
+}
+
+// A grant with a shorter lease than the caller asked for, or with a token that it did not want, is confirmed.
+func TestLineGrantOfOtherPropertiesIsConfirmed(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.manual().takes()
+		c := b.contender().joins()
+		asked, p := c.settled(), c.placeOf(c.client.ID())
+		c.isGranted(p.asked, 1000)
+		c.gets()
+		assert.Equal(b, asked+1, c.scripts.n.Load(), "scripts")
+		assert.Greater(b, b.pttl(), 5*time.Second, "the lease")
+		c.unlocks()
+	})
+}
+
+// A grant to a wait that is over is given back at once.
+func TestLineGrantToAnUnknownWaitIsGivenBack(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.manual().takes()
+		c := b.contender().joins()
+		unknown := c.client.ID() + ":7:0999"
+		ctx := context.Background()
+		_, err := b.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
+			p.Del(ctx, b.name)
+			p.HSet(ctx, b.name, unknown, 1)
+			p.PExpire(ctx, b.name, time.Minute)
+			c.tell(p, unknown, 1, 5000)
+			return nil
+		})
+		b.must(err)
+		c.gets() // the lock that was given back
+		assert.True(b, b.ended(unknown), "a request of the wait may run late")
+		c.unlocks()
+	})
+}
+
+// A message that comes twice does not end the hold that it began.
+func TestLineRepeatedMessageLeavesTheHold(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first := b.manual().takes()
+		c := b.contender().joins()
+		p := c.placeOf(c.client.ID())
+		first.release(false)
+		c.gets()
+		for i := range 3 { // the messages are read in order
+			unknown := fmt.Sprintf("%s:7:0%d", c.client.ID(), 900+i)
+			c.tell(b.rdb, p.field, p.asked, 5000)
+			c.tell(b.rdb, unknown, 1, 5000)
+			testredis.Await(b, "the message behind it is handled", soon, func() bool { return b.ended(unknown) })
+		}
+		assert.Equal(b, p.field, b.holder(), "the holder")
+		assert.False(b, b.ended(p.field), "the field of the hold")
+		c.unlocks()
+		b.manual() // deletes the line with what has ended
+	})
+}
+
+// A client whose connection is gone is passed over by the release itself.
+func TestLineSkipsADeadClient(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first := b.manual().takes()
+		dead := b.manual().joins() // it hears nothing
+		alive := b.contender().joins()
+		asked := alive.settled()
+		first.release(false)
+		alive.gets()
+		assert.Equal(b, asked, alive.scripts.n.Load(), "scripts of the next client")
+		assert.Zero(b, b.placeOf(dead.id), "the place of the dead client")
+		alive.unlocks()
+		b.emptyLine()
+	})
+}
+
+// A client whose connection was cut loses its place, and comes back when it is connected again.
+func TestLineClientWithoutConnectionComesBack(t *testing.T) {
+	b := newFaultBench(t)
+	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+	first := b.contender().takes()
+	cut := b.contenderOn(b.proxy.Client()).joins()
+	next := b.contender().joins()
+	rule := b.proxy.On(testredis.Command("subscribe"), testredis.HoldRequest).Times(testredis.Always)
+	b.proxy.CutAll()
+	testredis.Await(b, "the server knows that the connection is gone", soon, func() bool {
+		return b.rdb.PubSubNumSub(context.Background(), b.releaseChannel()+":"+cut.client.ID()).Val()[b.releaseChannel()+":"+cut.client.ID()] == 0
+	})
+	first.unlocks()
+	next.gets()
+	cut.waits()
+	rule.Release()
+	cut.joined()
+	next.unlocks()
+	cut.gets().unlocks()
+}
+
+// A client that hears and does nothing costs one provisional lease. Then it is passed over until it asks, and has its
+// whole lease from the next grant on.
+func TestLineFrozenClientCostsOneLease(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		ctx := context.Background()
+		first := b.contender().takes()
+		frozen := b.manual().listens().joins()
+		next := b.contender(WithMaxWakeDelay(100 * time.Millisecond)).joins()
+		b.keepsToItsOrder()
+		first.unlocks()
+		b.awaitHolder(frozen.id)
+		assert.InDelta(b, 4500, b.pttl().Milliseconds(), 500, "the provisional lease")
+		b.must(b.rdb.PExpire(ctx, b.name, 100*time.Millisecond).Err()) // 5s are over
+		next.gets()
+		assert.Equal(b, "late", b.placeOf(frozen.id).state, "the place of the frozen client")
+
+		last := b.contender(WithMaxWakeDelay(100 * time.Millisecond)).joins()
+		next.unlocks()
+		last.gets() // and not the frozen client
+		assert.Equal(b, []string{frozen.id}, b.clientsInLine(), "the line")
+		behind := b.manual().listens().joins()
+
+		frozen.joins() // it asks
+		assert.Equal(b, "sure", b.placeOf(frozen.id).state, "the place of the client that has asked")
+		assert.Equal(b, []string{frozen.id, behind.id}, b.clientsInLine(), "the line")
+		b.keepsToItsOrder()
+		last.unlocks()
+		assert.Equal(b, frozen.field, b.holder(), "the holder")
+		assert.Greater(b, b.pttl(), 50*time.Second, "the lease of the grant")
+		assert.Equal(b, int64(1), frozen.release(false)[0], "released")
+	})
+}
+
+// A process whose lease ended without a release waits again behind those that wait already.
+func TestLineLapsedHolderWaitsAgainAtTheEnd(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first := b.manual().takes()
+		lapses := b.manual().listens()
+		lapses.lease = 1000
+		lapses.joins()
+		one, two := b.manual().listens().joins(), b.manual().listens().joins()
+		first.release(false)
+		require.Equal(b, lapses.field, b.holder(), "the holder")
+		require.NoError(b, b.rdb.Del(context.Background(), b.name).Err()) // its second is over
+		require.Equal(b, int64(0), two.ask(hearsGrant)[0], "the second place overtakes the first one")
+		require.Equal(b, one.field, b.holder(), "the holder")
+		lapses.field = lapses.id + ":1:02" // another wait
+		lapses.joins()
+		assert.Equal(b, []string{two.id, lapses.id}, b.clientsInLine(), "the line")
+		one.release(false)
+		assert.Equal(b, two.field, b.holder(), "the holder")
+	})
+}
+
+// A client that is frozen for long makes the scripts of the others no slower.
+func TestLineFrozenClientCostsTheOthersNothing(t *testing.T) {
+	t.Parallel()
+	b := newLineBench(t, testredis.Start(t).Addr())
+	first := b.manual().takes()
+	frozen := b.manual().listens().joins()
+	first.release(false)
+	b.awaitHolder(frozen.id)
+	b.must(b.rdb.Del(context.Background(), b.name).Err()) // 5s are over
+	one, two := b.manual().listens(), b.manual().listens()
+	next := func(m *manual) {
+		m.field = fmt.Sprintf("%s:1:0%d", m.id, m.asked+1)
+		m.joins()
+	}
+	require.Equal(b, int64(1), one.ask(hearsGrant)[0], "the lock is free")
+	require.Equal(b, "late", b.placeOf(frozen.id).state)
+	commands := func() (n int) { // that the release of one sends
+		next(two)
+		before := b.commandRuns("hget") // the only reading of the places
+		one.release(false)
+		n = b.commandRuns("hget") - before
+		require.Equal(b, two.field, b.holder(), "the holder")
+		one, two = two, one
+		return n
+	}
+	at := commands()
+	for range 200 {
+		commands()
+	}
+	assert.LessOrEqual(b, commands(), at+2, "commands of a release, after 200 others; %d before", at)
+}
+
+// commandRuns is how many commands with this name the server has run.
+func (b *bench) commandRuns(name string) (n int) {
+	b.Helper()
+	stats, err := b.rdb.Info(context.Background(), "commandstats").Result()
+	b.must(err)
+	for _, line := range strings.Split(stats, "\r\n") {
+		if _, err := fmt.Sscanf(line, "cmdstat_"+name+":calls=%d,", &n); err == nil {
+			return n
+		}
+	}
+	return 0
+}
+
+// A process that may not subscribe and is gone does not stay in the line for as long as others use it.
+func TestLineForgetsADeadClientThatAsks(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first := b.manual().takes()
+		dead := b.manual()
+		dead.ask(asksAgain)
+		first.release(false)
+		require.Equal(b, dead.field, b.holder(), "the holder")
+		b.must(b.rdb.Del(context.Background(), b.name).Err()) // 5s are over
+		for i := range 5 {
+			m := b.manual().listens()
+			require.Equal(b, int64(1), m.ask(hearsGrant)[0], "the lock is free")
+			m.release(false)
+			b.Logf("after %d sections: %v", i, b.places())
+		}
+		assert.Empty(b, b.clientsInLine(), "the line")
+	})
+}
+
+// A waiter asks before the line is forgotten, however long its max wake delay.
+func TestLineWaiterAsksBeforeTheLineForgetsIt(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.manual().takes()
+		b.manual().listens().joins()
+		life, err := b.rdb.PTTL(context.Background(), b.lineKey()).Result()
+		b.must(err)
+		e := b.client().engine
+		for _, left := range []time.Duration{-1, time.Second, time.Hour} {
+			delay, stop := e.lookout.awaits(b.name, make(chan struct{}, 1), left)
+			stop()
+			assert.Less(b, delay, life/2, "the sleep of a waiter with a place")
+		}
+	})
+}
+
+// The same with a process that is late by more than the provisional lease: it is told that the lock is free, and asks.
+func TestLineLateClientIsToldOfAFreeLock(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		ctx := context.Background()
+		first := b.manual().takes()
+		late := b.manual().listens().joins()
+		first.release(false)
+		b.awaitHolder(late.id)
+		b.must(b.rdb.Del(ctx, b.name).Err()) // the lease is over
+		other := b.manual().takes()          // TryLock without a wait: its script does not look at the line
+		require.Len(b, late.messages(), 1, "messages so far")
+		other.release(false)
+		assert.Equal(b, []string{"free"}, late.messages(), "messages")
+		assert.Empty(b, b.holder(), "the holder")
+		assert.Equal(b, int64(1), late.ask(hearsGrant)[0], "the lock is free")
+		late.release(false)
+	})
+}
+
+// A release that runs twice passes the lock on once, and sends one message.
+func TestLineRepeatedReleaseGrantsOnce(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first := b.manual().takes()
+		one, two := b.manual().listens().joins(), b.manual().listens().joins()
+		assert.Equal(b, reply{1, 0, 1}, first.release(false), "the release")
+		for range 3 {
+			assert.Equal(b, int64(-1), first.release(true)[0], "the repeated release")
+		}
+		assert.Len(b, one.messages(), 1, "messages to the first place")
+		assert.Empty(b, two.messages(), "messages to the second place")
+		assert.Equal(b, one.field, b.holder(), "the holder")
+		assert.Equal(b, []string{two.id}, b.clientsInLine(), "the line")
+	})
+}
+
+// Every script that finds the lock free grants it to the first place, and only the first run of it.
+func TestLineScriptThatFindsTheLockFreeGrants(t *testing.T) {
+	for what, script := range map[string]func(b *bench, waiter *manual){
+		"a release of a hold that is gone": func(b *bench, _ *manual) { b.manual().release(true) },
+		"a place that is given up":         func(b *bench, waiter *manual) { waiter.release(true) },
+		"a newcomer":                       func(b *bench, _ *manual) { b.manual().ask(yieldsLine) },
+		"a newcomer that joins":            func(b *bench, _ *manual) { b.manual().listens().joins() },
+		"a client that asks again":         func(b *bench, waiter *manual) { waiter.ask(hearsGrant) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			onEachLine(t, func(b *bench) {
+				b.manual().takes()
+				one, two, three := b.manual().listens().joins(), b.manual().listens().joins(), b.manual().listens().joins()
+				b.must(b.rdb.Del(context.Background(), b.name).Err())
+				script(b, three)
+				script(b, three)
+				assert.Len(b, one.messages(), 1, "messages to the first place")
+				assert.Empty(b, two.messages(), "messages to the second place")
+				assert.Equal(b, one.field, b.holder(), "the holder")
+			})
+		})
+	}
+}
+
+// A request that runs when its wait is over neither takes the lock nor joins the line.
+func TestLineEndedFieldNeitherTakesNorJoins(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		for _, ear := range []string{passesLine, yieldsLine, hearsGrant, asksAgain} {
+			over := b.manual()
+			over.release(true)
+			assert.Equal(b, int64(0), over.ask(ear)[0], "%s: a free lock", ear)
+			assert.Empty(b, b.holder(), "%s: the holder", ear)
+			other := b.manual().takes()
+			assert.NotEqual(b, int64(1), over.ask(ear)[2], "%s: a busy lock", ear)
+			assert.Empty(b, b.clientsInLine(), "%s: the line", ear)
+			other.release(false)
+			assert.Empty(b, b.holder(), "%s: the holder", ear)
+		}
+	})
+}
+
+// A place that was given up ends with its field, and so does a hold.
+func TestLineGiveUpEndsTheField(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first, waiter := b.manual().takes(), b.manual().listens().joins()
+		waiter.release(true)
+		assert.Empty(b, b.clientsInLine(), "the line")
+		waiter.ask(hearsGrant)
+		assert.Empty(b, b.clientsInLine(), "the line")
+		first.release(true)
+		assert.Equal(b, int64(0), first.ask(passesLine)[0], "the field of a hold that was released")
+		assert.Empty(b, b.holder(), "the holder")
+	})
+}
+
+// Of one client a later wait replaces an earlier one in its place, and an earlier one does nothing.
+func TestLineLaterWaitReplacesTheEarlierOne(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first := b.manual().takes()
+		one, two := b.manual().listens().joins(), b.manual().listens().joins()
+		earlier := one.field
+		one.field = one.id + ":2:02"
+		one.joins()
+		assert.Equal(b, []string{one.id, two.id}, b.clientsInLine(), "the line")
+		assert.Equal(b, one.field, b.placeOf(one.id).field, "the field of the place")
+		later := one.field
+		one.field = earlier
+		assert.Equal(b, int64(0), one.ask(hearsGrant)[2], "the earlier wait has a place")
+		assert.Equal(b, later, b.placeOf(one.id).field, "the field of the place")
+		first.release(false)
+		assert.Equal(b, later, b.holder(), "the holder")
+	})
+}
+
+// An ask of a caller that has given up, and that Redis runs late, leaves nothing.
+func TestLineAskThatRunsLateLeavesNothing(t *testing.T) {
+	b := newFaultBench(t)
+	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+	first := b.contender().takes()
+	late := b.contenderOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = time.Minute }))
+	rule := b.proxy.On(asksIn(hearsGrant), testredis.HoldRequest)
+	ctx, cancel := context.WithCancel(late.owner)
+	late.owner = ctx
+	late.asks()
+	await(b.bench, "the request that joins is under way", rule.Fired())
+	cancel()
+	b.mustBe(await(b.bench, "Lock", late.got), context.Canceled)
+	testredis.Await(b, "the wait has ended in Redis", soon, func() bool {
+		return b.rdb.HExists(ctx, b.lineKey(), "over").Val() || b.rdb.HExists(context.Background(), b.lineKey(), "over").Val()
+	})
+	before := b.scriptRuns()
+	rule.Release()
+	testredis.Await(b, "the request has run", soon, func() bool { return b.scriptRuns() > before })
+	assert.Empty(b, b.clientsInLine(), "the line")
+	first.unlocks()
+	assert.Empty(b, b.holder(), "the holder")
+	b.manual()
+}
+
+// asksIn matches requests for the lock by their place in the line: see line.go.
+func asksIn(ear string) testredis.Match {
+	return func(cmd []string) bool { return calls(lockAcquire)(cmd) && slices.Contains(cmd, ear) }
+}
+
+// A caller that gives up leaves its place to the next one of its process.
+func TestLineCallerThatGivesUpLeavesItsPlace(t *testing.T) {
+	for what, wait := range map[string]func(ctx context.Context, l *Lock) error{
+		"ctx": func(ctx context.Context, l *Lock) error { return l.Lock(ctx) },
+		"time": func(ctx context.Context, l *Lock) error {
+			got, err := l.TryLock(ctx, 400*time.Millisecond, 0)
+			if err == nil && !got {
+				err = context.Canceled
+			}
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			onEachLine(t, func(b *bench) {
+				first := b.contender().takes()
+				leaves := b.contender()
+				ctx, cancel := context.WithCancel(leaves.owner)
+				go func() { leaves.got <- wait(ctx, leaves.lock) }()
+				leaves.joined()
+				p := b.placeOf(leaves.client.ID())
+				stayer := leaves.sibling().asks()
+				testredis.Await(b, "the other owner waits", soon, func() bool { return b.waitsInQueue(stayer.lock) })
+				other := b.contender().joins()
+				if what == "ctx" {
+					cancel()
+				}
+				b.mustBe(await(b, "the caller gives up", leaves.got), context.Canceled)
+				cancel()
+				testredis.Await(b, "the other owner asks", soon, func() bool { return b.placeOf(p.client).asked != p.asked })
+				assert.Equal(b, []string{p.client, other.client.ID()}, b.clientsInLine(), "the line")
+				assert.Equal(b, p.number, b.placeOf(p.client).number, "the number of the place")
+				first.unlocks()
+				stayer.gets()
+				other.waits()
+				stayer.unlocks()
+				other.gets().unlocks()
+				b.emptyLine()
+			})
+		})
+	}
+}
+
+// The last caller of a process that gives up takes the place with it.
+func TestLineLastCallerGivesUpThePlace(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first := b.contender().takes()
+		one := b.contender()
+		ctx, cancel := context.WithCancel(one.owner)
+		one.owner = ctx
+		one.joins()
+		two := one.sibling()
+		two.owner = WithOwner(ctx)
+		two.asks()
+		testredis.Await(b, "the other owner waits", soon, func() bool { return b.waitsInQueue(two.lock) })
+		other := b.contender().joins()
+		cancel() // both
+		b.mustBe(await(b, "one", one.got), context.Canceled)
+		b.mustBe(await(b, "two", two.got), context.Canceled)
+		testredis.Await(b, "the place is given up", soon, func() bool { return slices.Equal(b.clientsInLine(), []string{other.client.ID()}) })
+		first.unlocks()
+		other.gets().unlocks()
+		b.emptyLine()
+	})
+}
+
+// What was granted to a caller that has left goes to the next one of its process, even if that one has not asked yet.
+func TestLineGrantAfterACallerHasLeftGoesToTheNext(t *testing.T) {
+	b := newFaultBench(t)
+	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+	first := b.contender().takes()
+	leaves := b.contenderOn(b.proxy.Client())
+	ctx, cancel := context.WithCancel(leaves.owner)
+	leaves.owner = ctx
+	leaves.joins()
+	stayer := leaves.sibling().asks()
+	testredis.Await(b, "the other owner waits", soon, func() bool { return b.waitsInQueue(stayer.lock) })
+	other := b.contender().joins()
+	rule := b.proxy.On(calls(lockAcquire), testredis.HoldRequest)
+	cancel()
+	await(b.bench, "the other owner asks", rule.Fired())
+	first.unlocks()
+	b.awaitHolder(leaves.client.ID())
+	stays(b, "another client has the lock", other.got, 200*time.Millisecond)
+	assert.True(b, strings.HasPrefix(b.holder(), leaves.client.ID()), "the lock was given back")
+	rule.Release()
+	stayer.gets()
+	other.waits()
+	stayer.unlocks()
+	other.gets().unlocks()
+}
+
+// A caller that takes over the place of another one has the lease and the token that it wants itself.
+func TestLineCallerThatTakesOverAPlaceHasItsOwnWish(t *testing.T) {
+	for what, held := range map[string]bool{"asks in time": false, "asks after the grant": true} {
+		t.Run(what, func(t *testing.T) {
+			b := newFaultBench(t)
+			b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+			first := b.contender().takes()
+			leaves := b.contenderOn(b.proxy.Client())
+			ctx, cancel := context.WithCancel(leaves.owner)
+			leaves.owner = ctx
+			leaves.joins()
+			stayer := leaves.sibling(Fenced())
+			go func() { stayer.got <- stayer.lock.LockLease(stayer.owner, 20*time.Second) }()
+			testredis.Await(b, "the other owner waits", soon, func() bool { return b.waitsInQueue(stayer.lock) })
+			p := b.placeOf(leaves.client.ID())
+			if held {
+				rule := b.proxy.On(calls(lockAcquire), testredis.HoldRequest)
+				cancel()
+				await(b.bench, "the other owner asks", rule.Fired())
+				first.unlocks()
+				rule.Release()
+			} else {
+				cancel()
+				testredis.Await(b, "the other owner asks", soon, func() bool { return b.placeOf(p.client).asked != p.asked })
+				assert.True(b, b.placeOf(p.client).fenced, "the place is fenced")
+				first.unlocks()
+			}
+			stayer.gets()
+			assert.InDelta(b, 19, b.pttl().Seconds(), 1.1, "the lease")
+			token, err := stayer.lock.Token(stayer.owner)
+			b.must(err)
+			assert.NotZero(b, token, "the token")
+			guarded, err := stayer.lock.Guard(stayer.owner)
+			b.must(err)
+			assert.NoError(b, guarded.Err(), "the hold")
+			stayer.unlocks()
+		})
+	}
+}
+
+// A newcomer that waits joins the end, whatever it finds.
+func TestLineNewcomerGoesToTheEnd(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.manual().takes()
+		first := b.manual().listens().joins()
+		b.must(b.rdb.Del(context.Background(), b.name).Err())
+		newcomer := b.contender().joins()
+		assert.Equal(b, first.field, b.holder(), "the holder")
+		assert.Len(b, first.messages(), 1, "messages to the first place")
+		newcomer.waits()
+		first.release(false)
+		newcomer.gets().unlocks()
+	})
+}
+
+// A lock that is passed on is never free: a TryLock without a wait does not get in between.
+func TestLineTryLockNeverGetsInBetween(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		const n = 8
+		first := b.contender().takes()
+		var sections sync.WaitGroup
+		var served atomic.Int32
+		for range n {
+			c := b.contender().joins()
+			sections.Go(func() {
+				if assert.NoError(b, <-c.got) && served.Add(1) < n {
+					time.Sleep(5 * time.Millisecond)
+					assert.NoError(b, c.lock.Unlock(c.owner))
+				}
+			})
+		}
+		var tries sync.WaitGroup
+		begun := make(chan struct{})
+		var tried int
+		tries.Go(func() {
+			l := b.client().NewLock(b.name)
+			for ; served.Load() < n; tried++ {
+				ok, err := l.TryLock(context.Background(), 0, 0)
+				assert.NoError(b, err)
+				if !assert.False(b, ok, "TryLock got in between") {
+					_, _ = l.ForceUnlock(context.Background()) // to the next place
+				}
+				if tried == 0 {
+					close(begun)
+				}
+			}
+		})
+		<-begun
+		b.keepsToItsOrder()
+		first.unlocks()
+		sections.Wait()
+		tries.Wait()
+		b.Logf("%d tries", tried)
+		_, err := first.lock.ForceUnlock(context.Background())
+		b.must(err)
+	})
+}
+
+// javaHolder is a field of Redisson.
+func javaHolder() string { return uuid.NewString() + ":1" }
+
+var (
+	javaTakes  = redis.NewScript("if redis.call('exists', KEYS[1]) == 0 then redis.call('hset', KEYS[1], ARGV[1], 1); redis.call('pexpire', KEYS[1], 30000); return 1 end return 0")
+	javaGives  = redis.NewScript("if redis.call('hdel', KEYS[1], ARGV[1]) == 1 then redis.call('publish', KEYS[2], '0') end return 0")
+	javaGetsIt = redis.NewScript("redis.call('del', KEYS[1]); redis.call('hset', KEYS[1], ARGV[1], 1); redis.call('pexpire', KEYS[1], 30000); return redis.call('publish', ARGV[2], 'free')")
+)
+
+func (b *bench) javaReleases(field string) {
+	b.Helper()
+	b.must(javaGives.Run(context.Background(), b.rdb, []string{b.name, b.releaseChannel()}, field).Err())
+}
+
+// The release of a holder that knows no line wakes the waiters.
+func TestLineWaitersHearARedissonHolder(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		java := javaHolder()
+		n, err := javaTakes.Run(context.Background(), b.rdb, []string{b.name}, java).Int()
+		b.must(err)
+		require.Equal(b, 1, n, "Redisson has the lock")
+		one := b.contender().asks()
+		testredis.Await(b, "the waiter hears Redisson's channel", soon, func() bool {
+			return b.rdb.PubSubNumSub(context.Background(), b.releaseChannel()).Val()[b.releaseChannel()] == 1
+		})
+		two := b.contender().asks()
+		testredis.Await(b, "the waiters hear Redisson's channel", soon, func() bool {
+			return b.rdb.PubSubNumSub(context.Background(), b.releaseChannel()).Val()[b.releaseChannel()] == 2
+		})
+		one.settled()
+		two.settled()
+		b.javaReleases(java)
+		select {
+		case err := <-one.got:
+			b.must(err)
+			two.waits()
+			one.unlocks()
+			two.gets().unlocks()
+		case err := <-two.got:
+			b.must(err)
+			one.waits()
+			two.unlocks()
+			one.gets().unlocks()
+		case <-time.After(soon):
+			require.Fail(b, "no waiter noticed the release")
+		}
+	})
+}
+
+// A waiter that joined while a process of this version held the lock is told when a free release lets Redisson in.
+func TestLineFirstPlaceFollowsARedissonHolder(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.manual().takes()
+		one := b.contender().joins()
+		two := b.contender().joins()
+		asked := one.settled()
+		java := javaHolder()
+		n, err := javaGetsIt.Run(context.Background(), b.rdb, []string{b.name}, java, b.releaseChannel()+":"+one.client.ID()).Int()
+		b.must(err)
+		require.Equal(b, 1, n, "subscribers that were told")
+		one.awaitScripts(asked + 1)
+		testredis.Await(b, "the first place hears Redisson's channel", soon, func() bool {
+			return b.rdb.PubSubNumSub(context.Background(), b.releaseChannel()).Val()[b.releaseChannel()] == 1
+		})
+		one.settled()
+		b.javaReleases(java)
+		one.gets()
+		two.waits()
+		one.unlocks()
+		two.gets().unlocks()
+	})
+}
+
+// A release that Redisson hears is free for everybody once in a slice, and not more often.
+func TestLineSharesTheLockOnceInASlice(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		redisson := b.subscribe(b.releaseChannel())
+		first := b.manual().takes()
+		one, two := b.manual().listens().joins(), b.manual().listens().joins()
+		slow := func(m *manual) reply {
+			return m.run(lockRelease, m.field, 0, m.releaseChannel(), "publish", 200, false)
+		}
+		assert.Equal(b, reply{1, 1, 0}, slow(first), "the first release")
+		assert.Empty(b, b.holder(), "the holder")
+		_, err := redisson.ReceiveTimeout(context.Background(), soon)
+		b.must(err)
+		assert.Equal(b, []string{"free"}, one.messages(), "messages to the first place")
+		assert.Empty(b, two.messages(), "messages to the second place")
+		shared := time.Now()
+		assert.Equal(b, int64(1), one.ask(hearsGrant)[0], "the first place takes the free lock")
+		if r := slow(one); time.Since(shared) < 150*time.Millisecond {
+			assert.Equal(b, reply{1, 0, 1}, r, "a release in the same slice")
+			assert.Equal(b, two.field, b.holder(), "the holder")
+		}
+		testredis.Await(b, "the slice is over", soon, func() bool { return time.Since(shared) > 250*time.Millisecond })
+		b.manual().listens().joins()
+		assert.Equal(b, int64(1), slow(two)[1], "connections that heard the release of the next slice")
+	})
+}
+
+// Redisson gets its share of a lock that processes of this version want all the time.
+func TestLineRedissonGetsItsShare(t *testing.T) {
+	t.Parallel()
+	b := newLineBench(t, testredis.Start(t).Addr())
+	ctx, stop := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	var sections atomic.Int64
+	for range 3 {
+		c := b.contender()
+		all.Go(func() {
+			for c.lock.Lock(ctx) == nil {
+				sections.Add(1)
+				time.Sleep(time.Millisecond)
+				assert.NoError(b, c.lock.Unlock(ctx))
+			}
+		})
+	}
+	redisson, java := b.subscribe(b.releaseChannel()), javaHolder()
+	messages := redisson.Channel()
+	turns := 0
+	start := time.Now()
+	for turns < 20 && time.Since(start) < soon {
+		n, err := javaTakes.Run(ctx, b.rdb, []string{b.name}, java).Int()
+		b.must(err)
+		if n == 1 {
+			turns++
+			b.javaReleases(java)
+			continue
+		}
+		select {
+		case <-messages:
+		case <-time.After(time.Second):
+		}
+	}
+	took := time.Since(start)
+	stop()
+	all.Wait()
+	b.Logf("%d turns of Redisson and %d sections in %v", turns, sections.Load(), took)
+	assert.Equal(b, 20, turns, "turns of Redisson")
+	assert.LessOrEqual(b, took, 20*8*15*time.Millisecond, "20 turns of Redisson: at least half of one in four slices")
+}
+
+// A MultiLock has no place in the line of its locks. It wakes the waiters of one, and gets its turn.
+func TestLineAndAMultiLockWakeEachOther(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		c, me := b.client(), WithOwner(context.Background())
+		multi := c.NewMultiLock(c.NewLock(b.name), c.NewLock(b.name+"-b"))
+		b.must(multi.Lock(me))
+		one, two := b.contender().joins(), b.contender().joins()
+		b.must(multi.Unlock(me))
+		one.gets()
+		two.waits()
+		got := make(chan error, 1)
+		go func() { got <- multi.Lock(me) }()
+		testredis.Await(b, "the MultiLock hears releases", soon, func() bool {
+			return b.rdb.PubSubNumSub(context.Background(), b.releaseChannel()).Val()[b.releaseChannel()] > 0
+		})
+		one.unlocks()
+		for range 2 { // a release that the MultiLock hears is free
+			select {
+			case err := <-two.got:
+				b.must(err)
+				two.unlocks()
+			case err := <-got:
+				b.must(err)
+				b.must(multi.Unlock(me))
+			case <-time.After(soon):
+				require.Fail(b, "nobody has the lock")
+			}
+		}
+	})
+}
+
+// A place that a caller has left belongs to a wait that goes on.
+func TestLineLeftPlaceIsInUse(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		c := b.contender().takes()
+		field := c.client.ID() + ":9:099"
+		assert.False(b, c.client.engine.uses(b.name, field), "a field of no wait")
+		b.queueOf(c.lock, func(g *waitQueue) { g.place = &place{field: field} })
+		assert.True(b, c.client.engine.uses(b.name, field), "the field of a place that was left")
+		b.queueOf(c.lock, func(g *waitQueue) { g.place = nil })
+		c.unlocks()
+	})
+}
+
+// Tokens grow from hold to hold, also where they come with a grant.
+func TestLineTokensGrow(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		var all sync.WaitGroup
+		var tokens []int64 // guarded by the lock
+		for range 4 {
+			c := b.contender()
+			l := c.client.NewLock(b.name, Fenced())
+			all.Go(func() {
+				for range 10 {
+					assert.NoError(b, l.Lock(c.owner))
+					token, err := l.Token(c.owner)
+					assert.NoError(b, err)
+					tokens = append(tokens, token)
+					assert.NoError(b, l.Unlock(c.owner))
+				}
+			})
+		}
+		all.Wait()
+		require.Len(b, tokens, 40)
+		for i := range tokens[1:] {
+			assert.Greater(b, tokens[i+1], tokens[i], "token %d", i+1)
+		}
+	})
+}
+
+// A grant draws the token, and its message brings it: no further request.
+func TestLineGrantBringsTheToken(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first := b.manual()
+		first.fenced = true
+		before := first.ask(passesLine)[2]
+		next := b.contender().sibling(Fenced()).joins()
+		asked := next.settled()
+		first.release(false)
+		next.gets()
+		assert.Equal(b, asked, next.scripts.n.Load(), "scripts")
+		token, err := next.lock.Token(next.owner)
+		b.must(err)
+		assert.Greater(b, token, before, "the token")
+		next.unlocks()
+	})
+}
+
+// A client without tokens passes the lock to one that wants them, and the other way round.
+func TestLinePassesBetweenFencedAndUnfenced(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first := b.contender().takes()
+		fenced := b.contender().sibling(Fenced()).joins()
+		last := b.contender().joins()
+		first.unlocks()
+		fenced.gets()
+		token, err := fenced.lock.Token(fenced.owner)
+		b.must(err)
+		assert.NotZero(b, token, "the token")
+		fenced.unlocks()
+		last.gets().unlocks()
+	})
+}
+
+// A user that may not publish, not subscribe, or not use the keys of the line gets locks, and gives them to others.
+func TestLineWithoutARight(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	for what, lack := range map[string]struct {
+		rights []string
+		warned string // when the user waits; "": nothing is logged
+	}{
+		"publish":   {[]string{"allkeys", "allchannels", "allcommands", "-publish"}, ""},
+		"subscribe": {[]string{"allkeys", "allchannels", "allcommands", "-subscribe"}, "refuses the subscription"},
+		"channels":  {[]string{"allkeys", "resetchannels", "allcommands"}, "refuses the subscription"},
+		"line":      {[]string{"~lock-*", "~redisson_lock_token:*", "allchannels", "allcommands"}, "refuses the keys of the line"},
+	} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, s.Addr())
+			d := &deployment{admins: []*redis.Client{b.rdb}, client: func(name, password string) redis.UniversalClient {
+				return s.Client(func(o *redis.Options) { o.Username, o.Password = name, password })
+			}}
+			var logged lockedBuffer
+			opts := []Option{WithMaxWakeDelay(300 * time.Millisecond), WithWatchdogTimeout(30 * time.Second)}
+			user := d.user(b, lack.rights, append(opts, WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))...)
+			other := []*Client{b.client(opts...), b.client(opts...)}
+			ctx, cancel := context.WithTimeout(context.Background(), soon)
+			defer cancel()
+			first := b.manual().takes()
+			var all sync.WaitGroup
+			var inside atomic.Int32
+			for _, c := range []*Client{user, other[0], user, other[1]} {
+				all.Go(func() {
+					l, me := c.NewLock(b.name), WithOwner(ctx)
+					for range 5 {
+						if !assert.NoError(b, l.Lock(me), "Lock without the right to %s", what) {
+							return
+						}
+						assert.Equal(b, int32(1), inside.Add(1), "owners inside")
+						time.Sleep(time.Millisecond)
+						inside.Add(-1)
+						assert.NoError(b, l.Unlock(me))
+					}
+				})
+			}
+			testredis.Await(b, "the user waits", soon, func() bool {
+				return b.asks(user.NewLock(b.name)) && (lack.warned == "" || logged.String() != "")
+			})
+			first.release(false)
+			all.Wait()
+			log := logged.String()
+			assert.Equal(b, map[bool]int{true: 1}[lack.warned != ""], strings.Count(log, "level="), "logged: %s", log)
+			assert.Contains(b, log, lack.warned, "logged")
+		})
+	}
+}
+
+// A user that may not use the keys of the line hears a release as before there was one.
+func TestLineUserWithoutItsKeysHearsReleases(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	b := newLineBench(t, s.Addr())
+	d := &deployment{admins: []*redis.Client{b.rdb}, client: func(name, password string) redis.UniversalClient {
+		return s.Client(func(o *redis.Options) { o.Username, o.Password = name, password })
+	}}
+	user := d.user(b, []string{"~lock-*", "allchannels", "allcommands"}, WithWatchdogTimeout(30*time.Second)).NewLock(b.name)
+	first := b.contender().takes()
+	got := make(chan error, 1)
+	me := WithOwner(context.Background())
+	go func() { got <- user.Lock(me) }()
+	awaitSubscribed(t, user, got)
+	time.Sleep(300 * time.Millisecond) // until the attempt after the subscription is over: no right tells
+	first.unlocks()
+	b.must(await(b, "the user hears of the release", got))
+	b.must(user.Unlock(me))
+}
+
+// A hold that ends without a release is noticed within the max wake delay, and the first place is served first.
+func TestLineNoticesARecordThatIsGone(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.opts = []Option{WithMaxWakeDelay(300 * time.Millisecond)}
+		b.manual().takes()
+		one, two := b.contender().joins(), b.contender().joins()
+		gone := time.Now()
+		b.must(b.rdb.Del(context.Background(), b.name).Err())
+		one.gets()
+		assert.LessOrEqual(b, time.Since(gone), 2*time.Second, "after DEL")
+		two.waits()
+		one.unlocks()
+		two.gets().unlocks()
+	})
+}
+
+// The waiters know when the lease ends that is in the way.
+func TestLineNoticesTheEndOfALease(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		m := b.manual()
+		m.lease = 700
+		m.takes()
+		one, two := b.contender().joins(), b.contender().joins()
+		one.gets()
+		two.waits()
+		one.unlocks()
+		two.gets().unlocks()
+	})
+}
+
+// ForceUnlock passes the lock on to the first place.
+func TestLineForceUnlockPassesTheLockOn(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		m := b.manual().takes()
+		one, two := b.contender().joins(), b.contender().joins()
+		asked := one.settled()
+		ok, err := b.client().NewLock(b.name).ForceUnlock(context.Background())
+		b.must(err)
+		assert.True(b, ok, "ForceUnlock")
+		one.gets()
+		assert.Equal(b, asked, one.scripts.n.Load(), "scripts")
+		two.waits()
+		assert.Equal(b, int64(-1), m.release(false)[0], "the release of the hold before")
+		two.waits()
+		one.unlocks()
+		two.gets().unlocks()
+	})
+}
+
+// A release whose answer is lost is sent again, and passes the lock on once.
+func TestLineLostAnswerOfAReleaseGrantsOnce(t *testing.T) {
+	for what, fault := range map[string]testredis.Fault{"closed": testredis.LoseReply, "silent": testredis.StallReply} {
+		t.Run(what, func(t *testing.T) {
+			b := newFaultBench(t)
+			b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+			first := b.contenderOn(b.proxy.Client()).takes()
+			one, two := b.manual().listens().joins(), b.manual().listens().joins()
+			rule := b.proxy.On(calls(lockRelease), fault).Times(2)
+			first.unlocks()
+			assert.NotZero(b, rule.Count(), "answers that were lost")
+			assert.Len(b, one.messages(), 1, "messages to the first place")
+			assert.Empty(b, two.messages(), "messages to the second place")
+			assert.Equal(b, one.field, b.holder(), "the holder")
+		})
+	}
+}
+
+// A waiter whose answer is lost or late is granted the lock all the same, and sleeps beside no free lock.
+func TestLineLostAnswerOfARequestLosesNoGrant(t *testing.T) {
+	for what, fault := range map[string]testredis.Fault{
+		"closed": testredis.LoseReply, "silent": testredis.StallReply, "late": testredis.DelayReply(500 * time.Millisecond),
+	} {
+		for _, meanwhile := range []string{"nothing", "released", "cut and released"} {
+			t.Run(what+", "+meanwhile, func(t *testing.T) {
+				b := newFaultBench(t)
+				b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+				first := b.contender().takes()
+				one := b.contenderOn(b.proxy.Client())
+				rule := b.proxy.On(asksIn(hearsGrant), fault)
+				one.asks()
+				if what == "late" { // it has fired when the answer comes
+					one.joined()
+				} else {
+					await(b.bench, "the answer is lost", rule.Fired())
+				}
+				switch meanwhile {
+				case "released":
+					first.unlocks()
+				case "cut and released":
+					channel := b.releaseChannel() + ":" + one.client.ID()
+					again := b.proxy.On(testredis.Command("subscribe"), testredis.HoldRequest).Times(testredis.Always)
+					b.must(b.rdb.ClientKillByFilter(context.Background(), "TYPE", "pubsub").Err())
+					testredis.Await(b, "the subscription is gone", soon, func() bool {
+						return b.rdb.PubSubNumSub(context.Background(), channel).Val()[channel] == 0
+					})
+					first.unlocks()
+					again.Release()
+				default:
+					one.settled()
+					first.unlocks()
+				}
+				one.gets().unlocks()
+				b.must(b.rdb.Del(context.Background(), b.lineKey()).Err())
+			})
+		}
+	}
+}
+
+// A late answer "busy" does not hide the message that came before it.
+func TestLineLateAnswerHidesNoMessage(t *testing.T) {
+	b := newFaultBench(t)
+	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+	first := b.contender().takes()
+	one := b.contenderOn(b.proxy.Client())
+	b.proxy.On(asksIn(hearsGrant), testredis.DelayReply(300*time.Millisecond))
+	one.asks().joined()
+	first.unlocks() // the message overtakes the answer
+	one.gets()
+	assert.Equal(b, int64(2), one.scripts.n.Load(), "scripts")
+	one.unlocks()
+}
+
+// Close gives up the place.
+func TestLineCloseGivesUpThePlace(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first := b.contender().takes()
+		closes := b.contender().joins()
+		second := closes.sibling().asks()
+		testredis.Await(b, "the other owner waits", soon, func() bool { return b.waitsInQueue(second.lock) })
+		next := b.contender().joins()
+		b.must(closes.client.Close())
+		b.mustBe(await(b, "Lock", closes.got), ErrClosed)
+		b.mustBe(await(b, "Lock", second.got), ErrClosed)
+		assert.Equal(b, []string{next.client.ID()}, b.clientsInLine(), "the line after Close")
+		first.unlocks()
+		next.gets().unlocks()
+		b.emptyLine()
+	})
+}
+
+// With synced replicas a grant is confirmed, because the replicas have to confirm each hold.
+func TestLineGrantIsConfirmedForReplicas(t *testing.T) {
+	t.Parallel()
+	b := newLineBench(t, testredis.Start(t).Addr())
+	b.manual().takes()
+	c := b.contender(WithSyncedReplicas(1, 100*time.Millisecond)).joins()
+	asked := c.settled()
+	c.isGranted(c.placeOf(c.client.ID()).asked, 5000)
+	b.mustBe(await(b, "Lock", c.got), ErrNotSynced) // there is no replica
+	assert.GreaterOrEqual(b, c.scripts.n.Load(), asked+1, "scripts")
+	testredis.Await(b, "the lock is given back", soon, func() bool { return b.holder() == "" })
+}
+
+// A line that nobody joins is forgotten.
+func TestLineHasALease(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.manual().takes()
+		b.manual().listens().joins()
+		d, err := b.rdb.PTTL(context.Background(), b.lineKey()).Result()
+		b.must(err)
+		assert.InDelta(b, 295, d.Seconds(), 6, "the lease of the line")
+	})
+}
+
+// A lock that no other process wants costs no key and no subscription, and two scripts.
+func TestLineCostsAnUncontendedLockNothing(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		c := b.contender()
+		for range 3 {
+			c.takes()
+			assert.Equal(b, []string{b.name}, b.keys(), "keys")
+			c.unlocks()
+			assert.Empty(b, b.keys(), "keys")
+		}
+		assert.Equal(b, int64(6), c.scripts.n.Load(), "scripts")
+		assert.Empty(b, b.rdb.PubSubChannels(context.Background(), "*"+b.name+"*").Val(), "channels")
+	})
+}

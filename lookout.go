@@ -1,0 +1,163 @@
+package relock
+
+// The lookout: how waiters in the line notice a lock that became free without a release.
+//
+// No script passes on a lock whose lease ends, or whose record is deleted. Its waiters would sleep. One goroutine looks for
+// all of them, with one request for many locks, and wakes the waiters of locks that are free: they ask.
+//
+// Rules: each lock that a process waits for in a line is looked at once in a max wake delay, but all looks together are at
+// most mostLooks requests a second: with many thousands of locks a round takes longer. Whether a record was replaced by
+// something that no lock makes costs more to find out: of many locks a few are looked at closely each time, at random.
+// The goroutine ends when no caller waits. Where Redis does not answer, or refuses, the waiters are woken: they ask for themselves.
+
+import (
+	"context"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/relock-go/relock/internal/send"
+)
+
+const (
+	mostLooks   = 90  // requests a second
+	locksOfLook = 200 // in one request
+	closeLooks  = 25  // locks a second
+
+	// rareAsk is how often a waiter asks that stands in a line. The line forgets a client after three of these.
+	rareAsk = 100 * time.Second
+)
+
+var freeInspect = script("free_inspect", "hash")
+
+type lookout struct {
+	engine *engine
+
+	mu      sync.Mutex                 // guards below; a leaf
+	waiters map[string][]chan struct{} // by the name of the lock
+	running bool
+}
+
+// watch has the caller woken when the lock called name is free, until stop is called.
+func (l *lookout) watch(name string, wake chan struct{}) (stop func()) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.waiters == nil {
+		l.waiters = make(map[string][]chan struct{})
+	}
+	l.waiters[name] = append(l.waiters[name], wake)
+	if !l.running {
+		l.running = true
+		l.engine.workers.spawn(l.run)
+	}
+	return func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		all := l.waiters[name]
+		if at := slices.Index(all, wake); at >= 0 {
+			all = slices.Delete(all, at, at+1)
+		}
+		if l.waiters[name] = all; len(all) == 0 {
+			delete(l.waiters, name)
+		}
+	}
+}
+
+// run looks until no caller waits, or the Client is closed.
+func (l *lookout) run() {
+	idle := false
+	defer func() {
+		if !idle { // the Client is closed, or a hook of the Redis client has ended the goroutine
+			l.end()
+		}
+	}()
+	for {
+		looks := l.looks()
+		if len(looks) == 0 {
+			if idle = l.endIfIdle(); idle {
+				return
+			}
+			continue
+		}
+		pause := max(l.engine.maxWakeDelay/time.Duration(len(looks)), time.Second/mostLooks)
+		for _, names := range looks {
+			if l.engine.waitOptionsFor(context.Background()).sleep(nil, nil, pause) != nil {
+				return
+			}
+			l.look(names, max(int(closeLooks*pause/time.Second), 1/len(looks)))
+		}
+	}
+}
+
+func (l *lookout) end() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running = false
+}
+
+// endIfIdle says whether no caller waits. Then the next caller starts another goroutine.
+func (l *lookout) endIfIdle() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.running = len(l.waiters) > 0
+	return !l.running
+}
+
+// looks are the names of all locks that are waited for, as many in each list as one request can look at.
+func (l *lookout) looks() (all [][]string) {
+	slots := l.engine.pubsub.router.moves()
+	groups := make(map[string][]string) // by slot
+	l.mu.Lock()
+	for name := range l.waiters { // in random order
+		slot := ""
+		if slots {
+			slot = slotPart(name)
+		}
+		groups[slot] = append(groups[slot], name)
+	}
+	l.mu.Unlock()
+	for _, names := range groups {
+		all = append(all, slices.Collect(slices.Chunk(names, locksOfLook))...)
+	}
+	return all
+}
+
+// look wakes the waiters of those locks that are free, or, as far as they are looked at closely, no locks any more.
+func (l *lookout) look(names []string, closely int) {
+	answer := l.engine.sender.Do(&l.engine.waitOptionsFor(context.Background()).Wait,
+		send.Request{Call: call{Script: freeInspect, Keys: names, Args: []any{closely}}}, time.Time{})
+	found, err := answer.Replies()
+	if err != nil {
+		l.wake(names...)
+		return
+	}
+	for _, r := range found {
+		if n := int(r[1]); n >= 1 && n <= len(names) {
+			l.wake(names[n-1])
+		}
+	}
+}
+
+func (l *lookout) wake(names ...string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, name := range names {
+		for _, wake := range l.waiters[name] {
+			select {
+			case wake <- struct{}{}:
+			default:
+			}
+		}
+	}
+}
+
+// awaits is how long a waiter in the line of the lock sleeps at most, and has it looked after meanwhile, until stop is
+// called. left is what is left of the lease in the way.
+func (l *lookout) awaits(name string, wake chan struct{}, left time.Duration) (delay time.Duration, stop func()) {
+	e := l.engine
+	if left >= 0 && left < e.maxWakeDelay {
+		return e.pollDelay(left), func() {}
+	}
+	return rareAsk - rand.N(rareAsk/5), l.watch(name, wake)
+}

@@ -1,0 +1,109 @@
+package relock
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// L1: a record that disappears without a release costs its waiters the max wake delay at most, wherever they stand.
+func TestWaitersNoticeALockThatBecomesFreeByItself(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		b.must(b.client().NewLock(b.name).LockLease(ctx, time.Minute))
+		var waiters []<-chan error
+		for range 3 {
+			got := make(chan error, 1)
+			l := b.client().NewLock(b.name)
+			go func() {
+				got <- l.Do(ctx, func(context.Context) error { return nil })
+			}()
+			waiters = append(waiters, got)
+		}
+		testredis.Await(t, "all stand in the line", soon, func() bool {
+			return b.rdb.HGet(ctx, "relock_line:{"+b.name+"}", "last").Val() == "3"
+		})
+		start := time.Now()
+		b.must(b.rdb.Del(ctx, b.name).Err())
+		for _, got := range waiters {
+			b.must(await(b, "a waiter comes in", got))
+		}
+		assert.Less(t, time.Since(start), 4*time.Second)
+	})
+}
+
+// C4: waiters whose locks stay held cost one request for many of them.
+func TestIdleWaitersShareALook(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	b := newBench(t, s.Addr())
+	const locks = 300
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	held := b.client()
+	rdb := s.Client()
+	var asks, looks atomic.Int64
+	rdb.AddHook(commandHook(func(cmd redis.Cmder) {
+		args := fmt.Sprint(cmd.Args()...)
+		switch {
+		case strings.Contains(args, freeInspect.Digest()):
+			looks.Add(1)
+		case strings.Contains(args, lockAcquire.Digest()):
+			asks.Add(1)
+		}
+	}))
+	waits := b.clientOn(rdb, WithMaxWakeDelay(200*time.Millisecond))
+	for i := range locks {
+		name := fmt.Sprint(b.name, "-", i)
+		b.must(held.NewLock(name).Lock(ctx))
+		go func() { _ = waits.NewLock(name).Lock(ctx) }()
+	}
+	testredis.Await(t, "all stand in their lines", 2*soon, func() bool {
+		return len(b.rdb.Keys(ctx, "relock_line:{"+b.name+"-*").Val()) == locks
+	})
+	testredis.Await(t, "the lookout looks", soon, func() bool { return looks.Load() > 2 })
+	asked, looked, start := asks.Load(), looks.Load(), time.Now()
+	testredis.Await(t, "the lookout looks on", soon, func() bool { return looks.Load() >= looked+8 })
+	assert.Less(t, looks.Load()-looked, int64(2*(time.Since(start)/(200*time.Millisecond)+2)), "looks")
+	assert.Zero(t, asks.Load()-asked, "requests of waiters")
+	cancel()
+	for i := range locks {
+		_, err := held.NewLock(fmt.Sprint(b.name, "-", i)).ForceUnlock(context.Background())
+		require.NoError(t, err)
+	}
+}
+
+// C1: the goroutine of the lookout ends when no caller waits.
+func TestLookoutEndsWithItsWaiters(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Mini(t).Addr())
+	c := b.client(WithMaxWakeDelay(50 * time.Millisecond))
+	l := &c.engine.lookout
+	running := func() bool { r, _ := l.isRunning(); return r }
+	b.must(b.rdb.HSet(context.Background(), b.name, javaThread, 1).Err())
+	wake := make(chan struct{}, 1)
+	stop := l.watch(b.name, wake)
+	other := l.watch(b.name, make(chan struct{}, 1))
+	assert.True(t, running())
+	other()
+	time.Sleep(150 * time.Millisecond)
+	assert.True(t, running())
+	assert.Empty(t, wake, "a waiter is woken although the lock is held")
+	b.must(b.rdb.Del(context.Background(), b.name).Err())
+	await(b, "the waiter is woken", wake)
+	stop()
+	testredis.Await(t, "the goroutine ends", soon, func() bool { return !running() })
+	_, locks := l.isRunning()
+	assert.Zero(t, locks)
+}

@@ -1,0 +1,349 @@
+-- Prelude of the scripts of locks that pass from process to process: the line of processes that wait. Needs announce.lua,
+-- clock.lua and grant.lua. The lock is a plain lock, or the write half of a read/write lock, whose fields end with :write.
+--
+-- The key of a line is a hash with
+--   first, last   the numbers of the first and of the last place; places between them may be missing
+--   <number>      the client of the place
+--   <client>      the place: see parse_place. It stays while the client holds the lock that it was granted.
+--   granted       the field that was granted last and has not given back; if the lock is free, its lease has ended
+--   shared        epoch ms when a release last left the lock to everybody
+--   over          fields that never take the lock again, each with the epoch ms until when
+-- and, of a fair lock, <field>: what a waiter of the queue wants (see queue.lua).
+--
+-- Rules: a client has one place. The place of a later wait replaces that of an earlier one. A place is granted the lock
+-- by a message, with a short lease; a place whose grant was not used in time asks before it is granted again. A client
+-- that does not hear its channel loses its place. The script that frees a lock grants it to the next place, and so does
+-- every script that finds the lock free. A run that finds the lock granted already grants nothing, so no message is sent
+-- twice. A line that no client has joined for line_life is forgotten.
+--
+-- A script opens the line for the field of its caller, changes it in memory, and closes it.
+--
+-- For scripts:
+-- Defines  open_line(lock, key, field)                         the line, with the place of the field's client; nil where the key
+--          is that of the lock: the line cannot be used.
+-- Defines  close_line(line)                                    writes what has changed; returns whether this could be done.
+-- Defines  join(line, field, wish)                             gives a wait a place; returns whether it has one.
+-- Defines  leave(line, field)                                  takes away the place of a wait or a hold.
+-- Defines  end_field(line, field)                              field never takes the lock again.
+-- Defines  is_over(line, field)                                whether field has ended.
+-- Defines  pass_on(lock, line, tokens, channel, how, asker)    grants the lock, which is free; returns whose client got it:
+--          asker, which must take it, needs no message.
+-- Defines  release_to_all(line, channel, how, message, slice, always)    says that the lock is free to those that have no
+--          place: once in a slice, or always if any of them hears this server; returns how many connections heard it.
+-- Defines  try(step)                                           what step returns; nil where it fails.
+-- Defines  has_no_line(field)                                  whether the holder is of a program that knows no line.
+-- Defines  client_of(field)                                    the client of a field.
+-- For this file:
+-- Defines  wait_number(field)                                  the number of the wait that a field belongs to.
+-- Defines  parse_place(text, client)                           the place of a client.
+-- Defines  place_of(line, client)                              the same, or nil.
+-- Defines  put_place(line, p)                                  has p stand in the line.
+-- Defines  stands(line, p)                                     whether p stands in the line.
+-- Defines  drop_place(line, p)                                 takes p away.
+-- Defines  drop_number(line, number)                           takes the number of a place away.
+-- Defines  drop_field(line, field)                             takes a field of the hash away.
+-- Defines  tombstones(line, now, visit)                        calls visit with each field in over.
+-- Defines  note_lapse(line)                                    finds out whether the lease of a grant has ended.
+-- Defines  hears(p, channel, how)                              whether the client of p hears of a grant.
+
+local line_life = 5 * 60 * 1000
+local tombstone_life = 60000 -- longer than a request may be on its way
+local most_tombstones = 100
+
+local function client_of(field) return field:sub(1, 36) end
+
+local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
+
+-- A place is a text: number, state, ear, lease in ms, fenced, number of its last request, field.
+--   state  new; late: a grant was not used in time; sure: it has asked since
+--   ear    hears: it listens to its channel; asks: it may not, and asks often
+-- The number of the last request is a secret of the client: see line.go.
+local function parse_place(text, client)
+    local number, state, ear, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    return {number = tonumber(number), state = state, ear = ear, lease = tonumber(lease), fenced = fenced, asked = asked,
+        field = field, client = client}
+end
+
+local function open_line(lock, key, field)
+    if not key or key == lock then
+        return nil
+    end
+    local client = client_of(field)
+    local head = redis.call('hmget', key, 'first', 'last', 'granted', 'shared', 'over', client)
+    return {
+        key = key, exists = head[1] or head[3] or head[5],
+        first = tonumber(head[1] or 1), last = tonumber(head[2] or 0), granted = head[3], shared = tonumber(head[4] or 0),
+        over = head[5], mine = head[6] and parse_place(head[6], client),
+        set = {}, gone = {}, -- what is written when the line is closed: fields and values; fields
+    }
+end
+
+local function drop_field(line, field)
+    if #line.gone >= 1000 then -- Lua passes no more than some thousand arguments
+        redis.call('hdel', line.key, unpack(line.gone))
+        line.gone = {}
+    end
+    line.gone[#line.gone + 1] = field
+end
+
+local function close_line(line)
+    if line.first > line.last and not line.granted and not line.over then
+        if line.exists then
+            redis.call('del', line.key)
+        end
+        return true
+    end
+    local set = line.set
+    set[#set + 1], set[#set + 2], set[#set + 3], set[#set + 4] = 'first', ms(line.first), 'last', ms(line.last)
+    local written = redis.pcall('hset', line.key, unpack(set))
+    if #line.gone > 0 then
+        redis.call('hdel', line.key, unpack(line.gone))
+    end
+    if line.life then
+        redis.call('pexpire', line.key, line.life)
+    end
+    return type(written) ~= 'table' -- else there is no memory
+end
+
+local function place_of(line, client)
+    if line.mine and line.mine.client == client then
+        return line.mine
+    end
+    local text = redis.call('hget', line.key, client)
+    return text and parse_place(text, client)
+end
+
+local function put_place(line, p)
+    local set, n = line.set, #line.set
+    set[n + 1], set[n + 2], set[n + 3], set[n + 4] = p.client, string.format('%d %s %s %s %s %s %s', p.number, p.state, p.ear,
+        ms(p.lease), p.fenced, p.asked, p.field), ms(p.number), p.client
+end
+
+local function stands(line, p)
+    return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
+end
+
+local function drop_number(line, number)
+    drop_field(line, ms(number))
+    redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
+    local back = line.back and line.back.number
+    while line.first <= line.last and line.first ~= back and
+        (line.first == number or redis.call('hexists', line.key, ms(line.first)) == 0) do
+        line.first = line.first + 1
+    end
+end
+
+local function drop_place(line, p)
+    drop_field(line, p.client)
+    if p.unsaved or stands(line, p) then
+        drop_number(line, p.number)
+    end
+end
+
+-- wish is {ear, lease, fenced, asked} of a place.
+local function join(line, field, wish)
+    local before, client = line.mine, client_of(field)
+    if before and wait_number(before.field) > wait_number(field) then
+        return false
+    end
+    local p = {state = 'new', ear = wish.ear, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
+        client = client, unsaved = true}
+    if before and before.field == field then
+        p.state = before.state == 'late' and 'sure' or before.state
+    end
+    local stays = before and stands(line, before)
+    if stays and before.state == 'late' and before.field ~= field then -- the hold of that place was lost
+        drop_number(line, before.number)
+        stays = false
+    end
+    if stays then
+        p.number = before.number
+    else
+        line.last = line.last + 1
+        p.number = line.last
+    end
+    line.mine, line.life = p, line_life
+    put_place(line, p)
+    return true
+end
+
+local function leave(line, field)
+    local p = line.mine
+    if p and p.field == field then
+        drop_place(line, p)
+        line.mine = nil
+    end
+    if line.granted == field then
+        drop_field(line, 'granted')
+        line.granted = false
+    end
+end
+
+local function tombstones(line, now, visit)
+    for field, till in (line.over or ''):gmatch('(%S+) (%d+)') do
+        if tonumber(till) > now then
+            visit(field, till)
+        end
+    end
+end
+
+local function end_field(line, field)
+    local now = now_ms()
+    local kept = {field .. ' ' .. ms(now + tombstone_life)}
+    tombstones(line, now, function(other, till)
+        if other ~= field and #kept < most_tombstones then
+            kept[#kept + 1] = other .. ' ' .. till
+        end
+    end)
+    line.over = table.concat(kept, ' ')
+    line.set[#line.set + 1] = 'over'
+    line.set[#line.set + 1] = line.over
+    if redis.call('pttl', line.key) < tombstone_life then
+        line.life = tombstone_life
+    end
+end
+
+local function is_over(line, field)
+    if not line.over then
+        return false
+    end
+    local found, left = false, false
+    tombstones(line, now_ms(), function(other) found, left = found or other == field, true end)
+    if not left then
+        line.over = false
+        drop_field(line, 'over')
+    end
+    return found
+end
+
+-- The lease of a grant has ended. Its place comes back, and is not granted before its process asks. A process that does not
+-- hear comes back by itself: it asks.
+local function note_lapse(line)
+    local field = line.granted
+    if not field then
+        return
+    end
+    line.granted = false
+    drop_field(line, 'granted')
+    local p = place_of(line, client_of(field))
+    if not p or p.field ~= field or p.unsaved or stands(line, p) then
+        return
+    end
+    if p.ear == 'asks' then
+        drop_field(line, p.client)
+        return
+    end
+    p.state, p.unsaved = 'late', true
+    put_place(line, p)
+    line.back = p
+    line.first = math.min(line.first, p.number)
+end
+
+local function hears(p, channel, how)
+    return p.ear == 'asks' or listeners(channel .. ':' .. p.client, how) ~= 0
+end
+
+local function pass_on(lock, line, tokens, channel, how, asker)
+    note_lapse(line)
+    local late, to, at = {}, nil, line.last -- late: places that are passed over; at: the number that was reached
+    for number = line.first, line.last do
+        local p
+        for _, known in ipairs({line.mine or false, line.back or false}) do
+            p = p or known and known.unsaved and known.number == number and known
+        end
+        if not p then
+            local client = redis.call('hget', line.key, ms(number))
+            p = client and place_of(line, client)
+        end
+        if p and p.number ~= number then
+            p = nil
+        end
+        local granted = false
+        if p and p.client == asker then
+            to, at, line.mine = asker, number, nil
+            drop_field(line, asker)
+            break
+        elseif p and p.state == 'late' and hears(p, channel, how) then
+            late[#late + 1] = p
+        elseif p and p.state ~= 'late' and hears(p, channel, how) then
+            granted = grant(lock, p, tokens, channel .. ':' .. p.client, how)
+            if granted == nil then -- all stay
+                announce(how, channel .. ':' .. p.client, 'free')
+                return nil
+            elseif granted then
+                to, at, line.granted = p.client, number, p.field
+                line.set[#line.set + 1] = 'granted'
+                line.set[#line.set + 1] = p.field
+                break
+            end
+        end
+        if p and late[#late] ~= p then
+            drop_field(line, p.client)
+        end
+        drop_field(line, ms(number))
+    end
+    -- The places that were passed over close up, so that the next run has no gap to look through.
+    local moved = {}
+    for i, p in ipairs(late) do
+        p.number = at - #late + i
+        moved[p.number] = true
+        put_place(line, p)
+    end
+    if to and not moved[at] then
+        drop_field(line, ms(at))
+    end
+    local gone = {}
+    for _, field in ipairs(line.gone) do
+        if not moved[tonumber(field)] then
+            gone[#gone + 1] = field
+        end
+    end
+    line.gone = gone
+    line.first = at - #late + 1
+    if not to then
+        for _, p in ipairs(late) do
+            announce(how, channel .. ':' .. p.client, 'free')
+        end
+    end
+    return to
+end
+
+-- The count of those that hear is not known where a replica may have some, or where the user may not ask.
+local function release_to_all(line, channel, how, message, slice, always)
+    local now = now_ms()
+    local due = now - line.shared >= slice
+    if not due and not always then
+        return 0
+    end
+    local known = listeners(channel, how)
+    if due then
+        line.set[#line.set + 1] = 'shared'
+        line.set[#line.set + 1] = ms(now)
+        if known == 0 then
+            local info = redis.pcall('info', 'replication')
+            known = type(info) == 'string' and info:find('connected_slaves:0', 1, true) and 0
+        end
+    end
+    if known == 0 then
+        return 0
+    end
+    announce(how, channel, message)
+    for number = line.first, line.last do
+        local client = redis.call('hget', line.key, ms(number))
+        if client and (announce(how, channel .. ':' .. client, 'free') > 0 or place_of(line, client).ear == 'asks') then
+            break
+        end
+    end
+    return math.max(known or 1, 1)
+end
+
+-- The number of the acquisition begins with 0 in the fields of clients that have a line.
+local function has_no_line(field)
+    return not (field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$'))
+end
+
+local function try(step)
+    local done, result = pcall(step)
+    return done and result or nil
+end
+
