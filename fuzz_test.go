@@ -476,6 +476,9 @@ func FuzzLocker(f *testing.F) {
 				return false
 			}
 			require.NotErrorIs(t, err, ErrInvalid, what)
+			if errors.Is(err, errNoAnswer) {
+				t.Skip("the machine stood still for longer than the wait")
+			}
 			if !errors.Is(err, ErrLockLost) { // a lease may be over at once
 				require.NoError(t, err, what)
 			}
