@@ -1170,6 +1170,24 @@ func TestLineSharesTheLockOnceInASlice(t *testing.T) {
 	})
 }
 
+// A free release forgets the places of dead clients, too: where replicas are, each release of a lock that is used
+// seldom is a free one, and no other script looks at the line.
+func TestLineFreeReleaseForgetsTheDead(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.subscribe(b.releaseChannel())
+		first := b.manual().takes()
+		b.manual().joins() // and hears nothing
+		living := b.manual().listens().joins()
+		b.manual().joins()
+		first.releaseIn(0, false)
+		assert.Empty(b, b.holder(), "the holder")
+		assert.Equal(b, []string{"free"}, living.messages(), "messages to the first place that hears")
+		assert.Equal(b, living.id, b.clientsInLine()[0], "the first place")
+		living.releaseIn(0, false) // it gives up
+		b.emptyLine()
+	})
+}
+
 // Redisson gets its share of a lock that processes of this version want all the time.
 func TestLineRedissonGetsItsShare(t *testing.T) {
 	t.Parallel()

@@ -330,9 +330,19 @@ local function release_to_all(line, channel, how, message, slice, always)
     announce(how, channel, message)
     for number = line.first, line.last do
         local client = redis.call('hget', line.key, ms(number))
-        if client and (announce(how, channel .. ':' .. client, 'free') > 0 or place_of(line, client).ear == 'asks') then
+        local p = client and place_of(line, client)
+        if p and p.number ~= number then
+            p = nil
+        end
+        if p and hears(p, channel, how) then
+            announce(how, channel .. ':' .. client, 'free')
             break
         end
+        if p then
+            drop_field(line, client)
+        end
+        drop_field(line, ms(number))
+        line.first = number + 1
     end
     return math.max(known or 1, 1)
 end
