@@ -379,12 +379,12 @@ func (c *lineClient) settled() int64 {
 func TestLineServesInOrderOfArrival(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		const n = 6
-		first := b.contender().takes()
+		first := b.contender(WithMaxWakeDelay(time.Hour)).takes()
 		var all []*lineClient
 		order := make(chan int, n)
 		var sections sync.WaitGroup
 		for i := range n {
-			c := b.contender().joins()
+			c := b.contender(WithMaxWakeDelay(time.Hour)).joins()
 			all = append(all, c)
 			sections.Go(func() {
 				if assert.NoError(b, <-c.got) {
