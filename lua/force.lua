@@ -17,10 +17,9 @@ if redis.call('hlen', lock) == 0 then
 end
 check_record(lock)
 redis.call('del', lock)
-local granted = KEYS[2] and KEYS[2] ~= lock and redis.call('hget', KEYS[2], 'granted') or ''
-local line = open_line(lock, KEYS[2], granted)
+local line = open_line(lock, KEYS[2], '')
 if line and line.exists then
-    leave(line, granted)
+    leave_granted(line)
     local to = pass_on(lock, line, tokens, channel, how, nil)
     close_line(line)
     if to then

@@ -24,6 +24,7 @@
 -- Defines  close_line(line)                                    writes what has changed; returns whether this could be done.
 -- Defines  join(line, field, wish)                             gives a wait a place; returns whether it has one.
 -- Defines  leave(line, field)                                  takes away the place of a wait or a hold.
+-- Defines  leave_granted(line)                                 the same for the field that was granted last.
 -- Defines  end_field(line, field)                              field never takes the lock again.
 -- Defines  is_over(line, field)                                whether field has ended.
 -- Defines  pass_on(lock, line, tokens, channel, how, asker)    grants the lock, which is free; returns whose client got it:
@@ -37,6 +38,8 @@
 -- Defines  wait_number(field)                                  the number of the wait that a field belongs to.
 -- Defines  parse_place(text, client)                           the place of a client.
 -- Defines  place_of(line, client)                              the same, or nil.
+-- Defines  place_at(line, number)                              the place of this number, or nil.
+-- Defines  set_field(line, field, value)                       gives a field of the hash a value.
 -- Defines  put_place(line, p)                                  has p stand in the line.
 -- Defines  stands(line, p)                                     whether p stands in the line.
 -- Defines  drop_place(line, p)                                 takes p away.
@@ -86,6 +89,11 @@ local function drop_field(line, field)
     line.gone[#line.gone + 1] = field
 end
 
+local function set_field(line, field, value)
+    line.set[#line.set + 1] = field
+    line.set[#line.set + 1] = value
+end
+
 local function close_line(line)
     if line.first > line.last and not line.granted and not line.over then
         if line.exists then
@@ -93,9 +101,9 @@ local function close_line(line)
         end
         return true
     end
-    local set = line.set
-    set[#set + 1], set[#set + 2], set[#set + 3], set[#set + 4] = 'first', ms(line.first), 'last', ms(line.last)
-    local written = redis.pcall('hset', line.key, unpack(set))
+    set_field(line, 'first', ms(line.first))
+    set_field(line, 'last', ms(line.last))
+    local written = redis.pcall('hset', line.key, unpack(line.set))
     if #line.gone > 0 then
         redis.call('hdel', line.key, unpack(line.gone))
     end
@@ -113,10 +121,20 @@ local function place_of(line, client)
     return text and parse_place(text, client)
 end
 
+local function place_at(line, number)
+    for _, known in ipairs({line.mine or false, line.back or false}) do
+        if known and known.unsaved and known.number == number then
+            return known
+        end
+    end
+    local client = redis.call('hget', line.key, ms(number))
+    local p = client and place_of(line, client)
+    return p and p.number == number and p or nil
+end
+
 local function put_place(line, p)
-    local set, n = line.set, #line.set
-    set[n + 1], set[n + 2], set[n + 3], set[n + 4] = p.client, string.format('%d %s %s %s %s %s %s', p.number, p.state, p.ear,
-        ms(p.lease), p.fenced, p.asked, p.field), ms(p.number), p.client
+    set_field(line, p.client, string.format('%d %s %s %s %s %s %s', p.number, p.state, p.ear, ms(p.lease), p.fenced, p.asked, p.field))
+    set_field(line, ms(p.number), p.client)
 end
 
 local function stands(line, p)
@@ -179,6 +197,13 @@ local function leave(line, field)
     end
 end
 
+local function leave_granted(line)
+    if line.granted then
+        line.mine = place_of(line, client_of(line.granted))
+        leave(line, line.granted)
+    end
+end
+
 local function tombstones(line, now, visit)
     for field, till in (line.over or ''):gmatch('(%S+) (%d+)') do
         if tonumber(till) > now then
@@ -196,8 +221,7 @@ local function end_field(line, field)
         end
     end)
     line.over = table.concat(kept, ' ')
-    line.set[#line.set + 1] = 'over'
-    line.set[#line.set + 1] = line.over
+    set_field(line, 'over', line.over)
     if redis.call('pttl', line.key) < tombstone_life then
         line.life = tombstone_life
     end
@@ -247,18 +271,7 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     note_lapse(line)
     local late, to, at = {}, nil, line.last -- late: places that are passed over; at: the number that was reached
     for number = line.first, line.last do
-        local p
-        for _, known in ipairs({line.mine or false, line.back or false}) do
-            p = p or known and known.unsaved and known.number == number and known
-        end
-        if not p then
-            local client = redis.call('hget', line.key, ms(number))
-            p = client and place_of(line, client)
-        end
-        if p and p.number ~= number then
-            p = nil
-        end
-        local granted = false
+        local p, granted = place_at(line, number), false
         if p and p.client == asker then
             to, at, line.mine = asker, number, nil
             drop_field(line, asker)
@@ -272,8 +285,7 @@ local function pass_on(lock, line, tokens, channel, how, asker)
                 return nil
             elseif granted then
                 to, at, line.granted = p.client, number, p.field
-                line.set[#line.set + 1] = 'granted'
-                line.set[#line.set + 1] = p.field
+                set_field(line, 'granted', p.field)
                 break
             end
         end
@@ -317,8 +329,7 @@ local function release_to_all(line, channel, how, message, slice, always)
     end
     local known = listeners(channel, how)
     if due then
-        line.set[#line.set + 1] = 'shared'
-        line.set[#line.set + 1] = ms(now)
+        set_field(line, 'shared', ms(now))
         if known == 0 then
             local info = redis.pcall('info', 'replication')
             known = type(info) == 'string' and info:find('connected_slaves:0', 1, true) and 0
@@ -329,17 +340,13 @@ local function release_to_all(line, channel, how, message, slice, always)
     end
     announce(how, channel, message)
     for number = line.first, line.last do
-        local client = redis.call('hget', line.key, ms(number))
-        local p = client and place_of(line, client)
-        if p and p.number ~= number then
-            p = nil
-        end
+        local p = place_at(line, number)
         if p and hears(p, channel, how) then
-            announce(how, channel .. ':' .. client, 'free')
+            announce(how, channel .. ':' .. p.client, 'free')
             break
         end
         if p then
-            drop_field(line, client)
+            drop_field(line, p.client)
         end
         drop_field(line, ms(number))
         line.first = number + 1

@@ -44,10 +44,9 @@ if freed == 0 then
     return {0, 0, 0}
 end
 redis.call('del', writers)
-local granted = half == 'write' and KEYS[3] and KEYS[3] ~= lock and redis.call('hget', KEYS[3], 'granted') or ''
-local line = open_line(lock, KEYS[3], granted)
-if line and line.exists and granted ~= '' then
-    leave(line, granted)
+local line = open_line(lock, KEYS[3], '')
+if line and half == 'write' then
+    leave_granted(line)
 end
 if kept == 0 then
     redis.call('del', lock)
