@@ -61,7 +61,7 @@ type verbs interface {
 	// force frees the lock: {1, ...} it was held.
 	force() call
 	// grants is the channel on which this Client is told that the lock was granted to an attempt: see line.go. It is "" where
-	// the lock is granted to nobody.
+	// the lock is not granted.
 	grants(a attempt) string
 	// channel is where the release is announced that an attempt waits for. It is "" where only waiters with
 	// an entry in Redis receive the announcement, and the attempt leaves no entry.
@@ -76,6 +76,8 @@ type facts struct {
 	admits admission
 	tokens bool
 	script bundledScript
+
+	granting string // the channel on which its Client is granted the lock, which has one place in the line; or ""
 }
 
 func (f *facts) id() lockID             { return f.lock }
@@ -83,7 +85,7 @@ func (f *facts) typ() LockType          { return f.kind }
 func (f *facts) admission() admission   { return f.admits }
 func (f *facts) fenced() bool           { return f.tokens }
 func (f *facts) bundled() bundledScript { return f.script }
-func (f *facts) grants(attempt) string  { return "" }
+func (f *facts) grants(attempt) string  { return f.granting }
 
 func (f *facts) otherHalf() lockID {
 	if f.other == "" {

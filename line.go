@@ -37,6 +37,14 @@ const (
 	requestsKept     = 2               // of a wait
 )
 
+// grantChannel is the channel on which c is told that it was granted a lock whose releases are announced on announce.
+func (c *Client) grantChannel(announce string) string {
+	if c == nil {
+		return ""
+	}
+	return announce + ":" + c.engine.id
+}
+
 // A place is what this process knows of its place in the line of a lock.
 type place struct {
 	lock    lockType

@@ -161,11 +161,12 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	l := &plainLock{
 		hashLock: hashLock{client: c, keys: keys, facts: facts{
 			lock: lockID{name: name}, kind: TypeLock, admits: exclusive, tokens: o.fenced, script: lockBundled,
+			granting: c.grantChannel(announce),
 		}},
 		announce: announce,
 	}
 	if c != nil {
-		l.granting, l.told = announce+":"+c.engine.id, [2]any{announce, c.publish}
+		l.told = [2]any{announce, c.publish}
 	}
 	return &Lock{newHandle(c, l, keys, o)}
 }
@@ -183,14 +184,10 @@ func (l *Lock) Token(ctx context.Context) (int64, error) { return l.fencingToken
 type plainLock struct {
 	hashLock
 	announce string // the channel
-	granting string // the channel on which this Client is granted the lock
 	told     [2]any // the last arguments of each call: announce, and how a message is published there
 }
 
 func (l *plainLock) channel(attempt) string { return l.announce }
-
-// grants is the same for all waits of a Client, which has one place in the line.
-func (l *plainLock) grants(attempt) string { return l.granting }
 
 func (l *plainLock) acquire(a attempt) call {
 	return call{Script: lockAcquire, Keys: l.keys, Spare: spareOfLock, Args: []any{a.field, milliseconds(a.lease), a.level,

@@ -81,11 +81,15 @@ func (l *lookout) run() {
 			continue
 		}
 		pause := max(l.engine.maxWakeDelay/time.Duration(len(looks)), time.Second/mostLooks)
+		closely := int(closeLooks * pause / time.Second)
+		if len(looks) == 1 {
+			closely = max(closely, 1)
+		}
 		for _, names := range looks {
 			if l.engine.waitOptionsFor(context.Background()).sleep(nil, nil, pause) != nil {
 				return
 			}
-			l.look(names, max(int(closeLooks*pause/time.Second), 1/len(looks)))
+			l.look(names, closely)
 		}
 	}
 }

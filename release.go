@@ -118,13 +118,10 @@ func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err
 		}
 		h.endRelease(left, h.others(heard), passed)
 	}()
-	r, unknown, err := h.name.engine.send(p, h.verbs().release(h.field, left, h.isLate()), time.Now())
+	r, unknown, err := h.name.engine.send(p, h.verbs().release(h.field, left, h.record != nil && h.record.late), time.Now())
 	returned, heard, passed = true, int(r[1]), r[2] == 1
 	return r[0] == 1, unknown, err
 }
-
-// isLate says whether a request for the field of h may run after the release.
-func (h *hold) isLate() bool { return h.record != nil && (h.record.late || h.own.late) }
 
 // endRelease unlocks h. With the last level it lets the next waiter contend for the lock. The
 // message of the release has reached so many other clients; or the lock has passed to the next process.

@@ -102,10 +102,8 @@ func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 		leases:   suffixName(name, ""),
 	}
 	r := &readLock{rw, facts{lock: read, kind: TypeRead, other: write.half, admits: shared, script: readBundled}}
-	w := &writeLock{rw, facts{lock: write, kind: TypeWrite, other: read.half, admits: exclusive, tokens: o.fenced, script: writeBundled}, ""}
-	if c != nil {
-		w.granting = rw.announce + ":" + c.engine.id
-	}
+	w := &writeLock{rw, facts{lock: write, kind: TypeWrite, other: read.half, admits: exclusive, tokens: o.fenced, script: writeBundled,
+		granting: c.grantChannel(rw.announce)}}
 	return &RWLock{
 		read:  &ReadLock{newHandle(c, r, keys, lockOptions{})},
 		write: &WriteLock{newHandle(c, w, keys, o)},
@@ -171,11 +169,7 @@ func (l *readLock) force() call { return l.forceHalf("read") }
 type writeLock struct {
 	rwRecord
 	facts
-	granting string // the channel on which this Client is granted the lock
 }
-
-// grants is the same for all waits of a Client, which has one place in the line.
-func (l *writeLock) grants(attempt) string { return l.granting }
 
 func (l *writeLock) acquire(a attempt) call {
 	life := writerLife
