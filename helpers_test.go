@@ -160,6 +160,11 @@ func (b *bench) freeSoon() {
 	testredis.Await(b, "nothing is left of the lock", soon, func() bool { return len(fb.records()) == 0 })
 }
 
+// hearers is how many connections have subscribed to a channel.
+func (b *bench) hearers(channel string) int64 {
+	return b.rdb.PubSubNumSub(context.Background(), channel).Val()[channel]
+}
+
 // scriptRuns is how many scripts the server has run.
 func (b *bench) scriptRuns() int {
 	b.Helper()

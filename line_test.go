@@ -597,7 +597,7 @@ func TestLineClientWithoutConnectionComesBack(t *testing.T) {
 	rule := b.proxy.On(testredis.Command("subscribe"), testredis.HoldRequest).Times(testredis.Always)
 	b.proxy.CutAll()
 	testredis.Await(b, "the server knows that the connection is gone", soon, func() bool {
-		return b.rdb.PubSubNumSub(context.Background(), b.releaseChannel()+":"+cut.client.ID()).Val()[b.releaseChannel()+":"+cut.client.ID()] == 0
+		return b.hearers(b.releaseChannel()+":"+cut.client.ID()) == 0
 	})
 	first.unlocks()
 	next.gets()
@@ -946,7 +946,7 @@ func TestLineLastCallerGivesUpThePlace(t *testing.T) {
 	})
 }
 
-// What was granted to a caller that has left goes to the next one of its process, even if that one has not asked yet.
+// A grant to a caller that has left goes to the next caller of its process, even if this caller has not asked yet.
 func TestLineGrantAfterACallerHasLeftGoesToTheNext(t *testing.T) {
 	b := newFaultBench(t)
 	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
@@ -1093,11 +1093,11 @@ func TestLineWaitersHearARedissonHolder(t *testing.T) {
 		require.Equal(b, 1, n, "Redisson has the lock")
 		one := b.contender().asks()
 		testredis.Await(b, "the waiter hears Redisson's channel", soon, func() bool {
-			return b.rdb.PubSubNumSub(context.Background(), b.releaseChannel()).Val()[b.releaseChannel()] == 1
+			return b.hearers(b.releaseChannel()) == 1
 		})
 		two := b.contender().asks()
 		testredis.Await(b, "the waiters hear Redisson's channel", soon, func() bool {
-			return b.rdb.PubSubNumSub(context.Background(), b.releaseChannel()).Val()[b.releaseChannel()] == 2
+			return b.hearers(b.releaseChannel()) == 2
 		})
 		one.settled()
 		two.settled()
@@ -1132,7 +1132,7 @@ func TestLineFirstPlaceFollowsARedissonHolder(t *testing.T) {
 		require.Equal(b, 1, n, "subscribers that were told")
 		one.awaitScripts(asked + 1)
 		testredis.Await(b, "the first place hears Redisson's channel", soon, func() bool {
-			return b.rdb.PubSubNumSub(context.Background(), b.releaseChannel()).Val()[b.releaseChannel()] == 1
+			return b.hearers(b.releaseChannel()) == 1
 		})
 		one.settled()
 		b.javaReleases(java)
@@ -1243,7 +1243,7 @@ func TestLineAndAMultiLockWakeEachOther(t *testing.T) {
 		got := make(chan error, 1)
 		go func() { got <- multi.Lock(me) }()
 		testredis.Await(b, "the MultiLock hears releases", soon, func() bool {
-			return b.rdb.PubSubNumSub(context.Background(), b.releaseChannel()).Val()[b.releaseChannel()] > 0
+			return b.hearers(b.releaseChannel()) > 0
 		})
 		one.unlocks()
 		for range 2 { // a release that the MultiLock hears is free
@@ -1501,7 +1501,7 @@ func TestLineLostAnswerOfARequestLosesNoGrant(t *testing.T) {
 					again := b.proxy.On(testredis.Command("subscribe"), testredis.HoldRequest).Times(testredis.Always)
 					b.must(b.rdb.ClientKillByFilter(context.Background(), "TYPE", "pubsub").Err())
 					testredis.Await(b, "the subscription is gone", soon, func() bool {
-						return b.rdb.PubSubNumSub(context.Background(), channel).Val()[channel] == 0
+						return b.hearers(channel) == 0
 					})
 					first.unlocks()
 					again.Release()
@@ -1561,7 +1561,7 @@ func TestLineGrantIsConfirmedForReplicas(t *testing.T) {
 	testredis.Await(b, "the lock is given back", soon, func() bool { return b.holder() == "" })
 }
 
-// A line that nobody joins is forgotten.
+// A line that no client joins is forgotten.
 func TestLineHasALease(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.manual().takes()

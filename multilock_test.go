@@ -115,7 +115,7 @@ func TestMultiLockWaitsForWhicheverIsBusy(t *testing.T) {
 			b.must(second.Lock(ctx))
 			b.must(first.Unlock(ctx))
 			testredis.Await(b, "it waits for the second one", soon, func() bool {
-				return b.rdb.PubSubNumSub(ctx, "redisson_lock__channel:{"+b.name+"-2}").Val()["redisson_lock__channel:{"+b.name+"-2}"] > 0
+				return b.hearers("redisson_lock__channel:{"+b.name+"-2}") > 0
 			})
 			b.must(local.Lock(ctx)) // and in this process
 			b.must(second.Unlock(ctx))

@@ -322,7 +322,7 @@ func TestWriteReleaseWakesAllReaders(t *testing.T) {
 			}
 		}
 		testredis.Await(t, "the readers of all clients wait", soon, func() bool {
-			return b.rdb.PubSubNumSub(ctx, "redisson_rwlock:{"+b.name+"}").Val()["redisson_rwlock:{"+b.name+"}"] == clients
+			return b.hearers("redisson_rwlock:{"+b.name+"}") == clients
 		})
 		b.must(w.Unlock(ctx))
 		await(b, "all readers are in", all)
@@ -920,7 +920,7 @@ func (b *lineBench) awaitPlace(l *WriteLock) {
 
 // listeners is how many connections hear the channel of the lock.
 func (b *lineBench) listeners() int64 {
-	return b.rdb.PubSubNumSub(context.Background(), b.releases).Val()[b.releases]
+	return b.hearers(b.releases)
 }
 
 // joinsDead gives the line a place of a client that is not there.
