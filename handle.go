@@ -68,7 +68,7 @@ type verbs interface {
 	channel(a attempt) string
 }
 
-// facts are the description of a lock type, which is not granted unless its verbs say so.
+// facts are the description of a lock type.
 type facts struct {
 	lock   lockID
 	kind   LockType
