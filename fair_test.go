@@ -631,8 +631,11 @@ func TestFairReleaseGrantsToTheFirst(t *testing.T) {
 		assert.Equal(t, busy, next.asks(hearsGrant, 2*time.Second))
 		assert.Equal(t, busy, last.asks(hearsGrant, time.Minute))
 		left := b.rdb.PTTL(ctx, "relock_line:{"+b.name+"}").Val()
-		assert.Greater(t, left, time.Minute, "the wishes are there as long as their waiters")
-		assert.LessOrEqual(t, left, 5*time.Minute, "the wishes of waiters that have died go")
+		assert.Greater(t, left, fairLife-soon, "the wishes are there as long as their waiters")
+		assert.LessOrEqual(t, left, fairLife, "the wishes of waiters that have died go")
+		left = b.rdb.PTTL(ctx, l.lock.(*fairLock).keys[3]).Val()
+		assert.Greater(t, left, time.Minute, "heartbeats are there as long as their waiters")
+		assert.LessOrEqual(t, left, 5*time.Minute, "the heartbeats of a queue in which all have died go")
 
 		timeouts := "redisson_lock_timeout:{" + b.name + "}"
 		before := b.rdb.ZScore(ctx, timeouts, last.field).Val()
@@ -650,6 +653,34 @@ func TestFairReleaseGrantsToTheFirst(t *testing.T) {
 		last.isGranted(provisionalLease, ahead+5)
 		last.leaves()
 		b.isFree()
+	})
+}
+
+// A script that cannot use the line, as while a slot moves, leaves the wish of a waiter that goes.
+func TestFairForgetsWishesOfThoseThatHaveLeft(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client().NewFairLock(b.name)
+		first, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
+		b.must(l.Lock(ctx))
+		first.asks(hearsGrant, time.Minute)
+		wish := b.wishes()
+		require.Len(t, wish, 1)
+		first.leaves()
+		line := "relock_line:{" + b.name + "}"
+		b.must(b.rdb.HSet(ctx, line, wish).Err())
+		b.must(b.rdb.HSet(ctx, line, "first", 1).Err()) // of a lock that is not fair
+		next.asks(hearsGrant, time.Minute)
+		assert.NotContains(t, b.wishes(), first.field)
+		assert.Contains(t, b.wishes(), next.field)
+		assert.Contains(t, b.wishes(), "first")
+
+		b.must(b.rdb.Del(ctx, next.lock.keys[1]).Err()) // the queue
+		next.leaves()
+		assert.NotContains(t, b.wishes(), next.field)
+		b.must(l.Unlock(ctx))
+		b.must(b.rdb.Del(ctx, line, next.lock.keys[2], next.lock.keys[3]).Err())
 	})
 }
 

@@ -530,7 +530,7 @@ func (s *storm) awaitNothing(within time.Duration, meanwhile func()) {
 		if len(left) == 0 {
 			return
 		}
-		if !assert.False(s, time.Now().After(deadline), "left in Redis: %v", left) {
+		if !assert.False(s, time.Now().After(deadline), "left in Redis: %v", s.contents(left)) {
 			return
 		}
 		time.Sleep(20 * time.Millisecond)
@@ -551,6 +551,19 @@ func (s *storm) left() (left []string) {
 		})...)
 	}
 	return left
+}
+
+// contents is what the hashes among keys hold.
+func (s *storm) contents(keys []string) map[string]map[string]string {
+	contents := make(map[string]map[string]string)
+	for _, key := range keys {
+		for _, rdb := range s.rdbs {
+			if hash := rdb.HGetAll(context.Background(), key).Val(); len(hash) > 0 {
+				contents[key] = hash
+			}
+		}
+	}
+	return contents
 }
 
 // A stormWorker takes locks, works, and gives them back.

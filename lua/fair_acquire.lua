@@ -30,6 +30,8 @@ local lock, wait_timeout = q.lock, q.wait_timeout
 local field, lease, level = ARGV[1], ARGV[2], ARGV[3]
 local heartbeat_ttl, enqueue, asked, fenced = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], ARGV[8]
 
+local heartbeats_life = 5 * 60 * 1000 -- as that of a line
+
 local now = now_ms()
 
 -- Puts the caller at the end of the queue, or renews the heartbeat of its place. Returns the place, from 0.
@@ -51,7 +53,12 @@ local function wait_in_queue(pttl)
         redis.call('zadd', q.timeouts, ms(safe), field)
     end
     redis.call('zadd', q.heartbeats, ms(now + heartbeat_ttl), field, ms(now), '')
-    note_wish(q, field, asked ~= '0' and {lease = lease, fenced = fenced, asked = asked} or nil)
+    redis.call('pexpire', q.heartbeats, heartbeats_life)
+    if asked ~= '0' then
+        note_wish(q, field, {lease = lease, fenced = fenced, asked = asked}, heartbeat_ttl)
+    else
+        drop_wish(q, field)
+    end
     return place
 end
 

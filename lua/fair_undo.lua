@@ -33,6 +33,8 @@ if place then
     redis.call('zrem', q.timeouts, field) -- first: where memory is short, scripts that have written nothing may not zincrby
     shift_timeouts(q, place + 1)
     leave_queue(q, field)
+else
+    drop_wish(q, field)
 end
 
 return give_back(q, field, held, left)

@@ -6,7 +6,7 @@
 --   <number>      the client of the place
 --   <client>      the place: see parse_place. It stays while the client holds the lock that it was granted.
 --   granted       the field that was granted last and has not given back; if the lock is free, its lease has ended
---   shared        epoch ms when a release last left the lock to everybody
+--   shared        epoch ms when a release last left the lock to everybody, or the line began
 --   over          fields that never take the lock again, each with the epoch ms until when
 -- and, of a fair lock, <field>: what a waiter of the queue wants (see queue.lua).
 --
@@ -182,6 +182,10 @@ local function join(line, field, wish)
     end
     line.mine, line.life = p, line_life
     put_place(line, p)
+    if not line.exists then -- a release to an empty line was for everybody
+        line.shared = now_ms()
+        set_field(line, 'shared', ms(line.shared))
+    end
     return true
 end
 

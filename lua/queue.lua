@@ -23,19 +23,37 @@
 -- Defines  give_back(q, field, held, left)       leaves so many levels; the last frees the lock.
 -- Defines  evict_dead(q, now, ttl)               removes dead waiters, and returns whether there were any.
 -- Defines  shift_timeouts(q, place)              shortens the timeouts from this place on.
--- Defines  note_wish(q, waiter, wish)            notes what a waiter wants that listens; of another one wish is nil.
+-- Defines  note_wish(q, waiter, wish, life)      notes for so many ms what a waiter wants that listens.
+-- Defines  drop_wish(q, waiter)                  forgets it.
+-- For this file:
+-- Defines  drop_old_wishes(q)                    forgets wishes of waiters that have left.
 
-local wish_life = 5 * 60 * 1000 -- as that of a line
+-- Where a script could not use the line, the wish of a waiter that has left is still there.
+local function drop_old_wishes(q)
+    if redis.call('hlen', q.wishes) < redis.call('zcard', q.heartbeats) then -- heartbeats has one '' more
+        return
+    end
+    for _, field in ipairs(redis.call('hkeys', q.wishes)) do
+        if field:find(':', 1, true) and not redis.call('zscore', q.heartbeats, field) then
+            redis.call('hdel', q.wishes, field)
+        end
+    end
+end
 
--- wish is {lease, fenced, asked} of a waiter: see grant.lua.
-local function note_wish(q, waiter, wish)
+-- wish is {lease, fenced, asked} of a waiter: see grant.lua. The key may be that of a line, which lives longer.
+local function note_wish(q, waiter, wish, life)
     if q.wishes == q.lock then
         return
     end
-    if wish then
-        redis.call('hset', q.wishes, waiter, wish.lease .. ' ' .. wish.fenced .. ' ' .. wish.asked)
-        redis.call('pexpire', q.wishes, wish_life)
-    else
+    redis.call('hset', q.wishes, waiter, wish.lease .. ' ' .. wish.fenced .. ' ' .. wish.asked)
+    if redis.call('pttl', q.wishes) < life then
+        redis.call('pexpire', q.wishes, life)
+    end
+    drop_old_wishes(q)
+end
+
+local function drop_wish(q, waiter)
+    if q.wishes ~= q.lock then
         redis.pcall('hdel', q.wishes, waiter) -- a release and an undo go on where the key is that of other data
     end
 end
@@ -47,7 +65,7 @@ local function leave_queue(q, waiter)
     if redis.call('zcard', q.heartbeats) == 1 then -- only the '' is left
         redis.call('del', q.heartbeats)
     end
-    note_wish(q, waiter, nil)
+    drop_wish(q, waiter)
 end
 
 -- Redisson does the same when a place in front of these waiters becomes free.
