@@ -662,6 +662,26 @@ func TestLineLapsedHolderWaitsAgainAtTheEnd(t *testing.T) {
 	})
 }
 
+// The line knows of each grant that it was made, also of one by a holder that was granted the lock itself: when its lease
+// ends the place comes back, and asks before it is granted the lock again.
+func TestLineNotesEachGrant(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		holder := b.manual().takes()
+		waiting := []*manual{b.manual().listens().joins(), b.manual().listens().joins(), b.manual().listens().joins()}
+		other := b.manual().listens().joins()
+		for _, next := range waiting {
+			holder.release(false)
+			require.Equal(b, next.field, b.holder(), "the holder")
+			assert.Equal(b, next.field, b.rdb.HGet(context.Background(), b.lineKey(), "granted").Val(), "what was granted last")
+			holder = next
+		}
+		b.must(b.rdb.Del(context.Background(), b.name).Err()) // 5s are over
+		assert.Equal(b, int64(1), other.ask(hearsGrant)[0], "the first place that is not late takes the lock")
+		assert.Equal(b, "late", b.placeOf(holder.id).state)
+		assert.Equal(b, []string{holder.id}, b.clientsInLine(), "the line")
+	})
+}
+
 // A client that is frozen for long makes the scripts of the others no slower.
 func TestLineFrozenClientCostsTheOthersNothing(t *testing.T) {
 	t.Parallel()

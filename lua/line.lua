@@ -77,22 +77,13 @@ local function open_line(lock, key, field)
         key = key, exists = head[1] or head[3] or head[5],
         first = tonumber(head[1] or 1), last = tonumber(head[2] or 0), granted = head[3], shared = tonumber(head[4] or 0),
         over = head[5], mine = head[6] and parse_place(head[6], client),
-        set = {}, gone = {}, -- what is written when the line is closed: fields and values; fields
+        changes = {}, -- what is written when the line is closed: {field -> value, or false where it goes}
     }
 end
 
-local function drop_field(line, field)
-    if #line.gone >= 1000 then -- Lua passes no more than some thousand arguments
-        redis.call('hdel', line.key, unpack(line.gone))
-        line.gone = {}
-    end
-    line.gone[#line.gone + 1] = field
-end
+local function set_field(line, field, value) line.changes[field] = value end
 
-local function set_field(line, field, value)
-    line.set[#line.set + 1] = field
-    line.set[#line.set + 1] = value
-end
+local function drop_field(line, field) line.changes[field] = false end
 
 local function close_line(line)
     if line.first > line.last and not line.granted and not line.over then
@@ -103,9 +94,17 @@ local function close_line(line)
     end
     set_field(line, 'first', ms(line.first))
     set_field(line, 'last', ms(line.last))
-    local written = redis.pcall('hset', line.key, unpack(line.set))
-    if #line.gone > 0 then
-        redis.call('hdel', line.key, unpack(line.gone))
+    local set, gone = {}, {}
+    for field, value in pairs(line.changes) do
+        if value then
+            set[#set + 1], set[#set + 2] = field, value
+        else
+            gone[#gone + 1] = field
+        end
+    end
+    local written = redis.pcall('hset', line.key, unpack(set))
+    for i = 1, #gone, 1000 do -- Lua passes no more than some thousand arguments
+        redis.call('hdel', line.key, unpack(gone, i, math.min(i + 999, #gone)))
     end
     if line.life then
         redis.call('pexpire', line.key, line.life)
@@ -298,23 +297,14 @@ local function pass_on(lock, line, tokens, channel, how, asker)
         end
         drop_field(line, ms(number))
     end
-    -- The places that were passed over close up, so that the next run has no gap to look through.
-    local moved = {}
-    for i, p in ipairs(late) do
-        p.number = at - #late + i
-        moved[p.number] = true
-        put_place(line, p)
-    end
-    if to and not moved[at] then
+    if to then
         drop_field(line, ms(at))
     end
-    local gone = {}
-    for _, field in ipairs(line.gone) do
-        if not moved[tonumber(field)] then
-            gone[#gone + 1] = field
-        end
+    -- The places that were passed over close up, so that the next run has no gap to look through.
+    for i, p in ipairs(late) do
+        p.number = at - #late + i
+        put_place(line, p)
     end
-    line.gone = gone
     line.first = at - #late + 1
     if not to then
         for _, p in ipairs(late) do
