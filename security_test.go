@@ -147,10 +147,12 @@ func (u use) all(one, rival lockMaker, name string) (err error) {
 			if err := errors.Join(mine.Unlock(me), mine.Unlock(me)); err != nil {
 				return err
 			}
-			if err := errors.Join(<-got, theirs.Unlock(them)); err != nil {
-				return err
+			select { // not every lock promises an order
+			case err = <-got:
+				return errors.Join(err, theirs.Unlock(them), <-last, theirs.Unlock(them2))
+			case err = <-last:
+				return errors.Join(err, theirs.Unlock(them2), <-got, theirs.Unlock(them))
 			}
-			return errors.Join(<-last, theirs.Unlock(them2))
 		}},
 		{"lock for a while", func() error { return mine.LockLease(me, time.Minute) }},
 		{"force", func() error { return second(mine.ForceUnlock(me)) }},

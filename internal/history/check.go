@@ -391,7 +391,7 @@ func order(h History, r Rules) (wrong []string) {
 				break
 			}
 			if s.Take.Call > q.At && s.Take.Owner != q.Owner {
-				wrong = append(wrong, fmt.Sprintf("%s was queued at %v and served at %v; before that: %v", q.Owner, q.At, first.Return, s))
+				wrong = append(wrong, fmt.Sprintf("%s asked at %v, was queued at %v and served at %v; before that: %v", q.Owner, first.Call, q.At, first.Return, s))
 				break
 			}
 		}
