@@ -438,6 +438,7 @@ func (m *fairModel) key() string {
 }
 
 func TestFairQueueKeepsItsRulesInEveryOrderOfEvents(t *testing.T) {
+	t.Parallel()
 	depth := full(4, 5)
 	if d := os.Getenv("RELOCK_MODEL_DEPTH"); d != "" {
 		depth, _ = strconv.Atoi(d)

@@ -351,6 +351,7 @@ func TestUnlockGoesOnInTheBackground(t *testing.T) {
 // An undo that meets a hook which panics, or ends its goroutine, is sent again: neither the lock nor the
 // place of a waiter stays.
 func TestUndoIsSentAgainAfterAHook(t *testing.T) {
+	t.Parallel()
 	for name, fault := range map[string]func(){"panics": func() { panic("a hook") }, "exits": runtime.Goexit} {
 		for _, timeout := range []time.Duration{500 * time.Millisecond, 5 * time.Second} {
 			t.Run(fmt.Sprint(name, timeout), func(t *testing.T) {

@@ -68,6 +68,7 @@ func checkPrelude(text string) string {
 // Every script is bound with the preludes that it needs, each behind the preludes that it needs itself, and no others,
 // which servers would have to read in vain.
 func TestScriptsAreBoundWithTheirPreludes(t *testing.T) {
+	t.Parallel()
 	defines := func(part string) (all []string) {
 		for _, m := range regexp.MustCompile(`(?m)^local function (\w+)`).FindAllStringSubmatch(luaFile(part), -1) {
 			all = append(all, m[1])

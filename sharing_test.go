@@ -366,6 +366,7 @@ func TestUpgradeOfASharedReadWaitsForOthersAndIsRefused(t *testing.T) {
 
 // L5: once a reader waits to write, other readers do not share its record.
 func TestUpgradingReaderIsNotJoined(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		rw, elsewhere := b.client(WithHandoverSlice(time.Hour)).NewRWLock(b.name), b.client().NewRWLock(b.name).Read()

@@ -381,6 +381,9 @@ func order(h History, r Rules) (wrong []string) {
 			continue // it gave up; or it is what an earlier one has left that was seen
 		}
 		first := of[i]
+		if first.Lease > 0 && first.Return-q.At >= first.Lease {
+			continue // a grant that it had not heard of may have ended
+		}
 		if from := first.Call - r.Slack; disturbed(h, first, from, first.Return) || forgotten(h, first, from, first.Return) || stalled(h, from, first.Return) > 0 {
 			continue
 		}
@@ -391,7 +394,7 @@ func order(h History, r Rules) (wrong []string) {
 				break
 			}
 			if s.Take.Call > q.At && s.Take.Owner != q.Owner {
-				wrong = append(wrong, fmt.Sprintf("%s asked at %v, was queued at %v and served at %v; before that: %v", q.Owner, first.Call, q.At, first.Return, s))
+				wrong = append(wrong, fmt.Sprintf("%s asked at %v (lease %v), was queued at %v and served at %v; before that: %v", q.Owner, first.Call, first.Lease, q.At, first.Return, s))
 				break
 			}
 		}

@@ -145,6 +145,8 @@ func TestCheckFindsEachBrokenRule(t *testing.T) {
 
 		{"", "", "first come, first served", holds(hold("a", 0, 10, 50), hold("b", 12, 60, 70), hold("c", 21, 80, 90)).seen(Queued{"x", "b", 15, 20})},
 		{"order", "", "a later one jumped the queue", holds(hold("a", 0, 10, 50), hold("b", 12, 80, 90), hold("c", 21, 60, 70)).seen(Queued{"x", "b", 15, 20})},
+		{"order", "", "of one whose lease lasts", holds(hold("a", 0, 10, 50), hold("b", 12, 80, 90, lease(61)), hold("c", 21, 60, 70)).seen(Queued{"x", "b", 15, 20})},
+		{"", "", "of one that may have been granted a lease before", holds(hold("a", 0, 10, 50), hold("b", 12, 80, 90, lease(60)), hold("c", 21, 60, 70)).seen(Queued{"x", "b", 15, 20})},
 		{"", "", "asked before the other was seen", holds(hold("a", 0, 10, 50), hold("b", 12, 80, 90), hold("c", 19, 60, 70)).seen(Queued{"x", "b", 15, 20})},
 		{"", "", "jumped the queue in a fault", holds(hold("a", 0, 10, 50), hold("b", 12, 80, 90), hold("c", 21, 60, 70)).seen(Queued{"x", "b", 15, 20}).and(fault(Disturbs, 30, 31))},
 		{"", "", "the first in the queue gave up", holds(hold("a", 0, 10, 50), hold("c", 21, 60, 70)).but(failed("b", 12, 55, Refused)).seen(Queued{"x", "b", 15, 20})},
