@@ -62,6 +62,7 @@ var kinds = []kind{
 	{"relock read", "NewRWLock(name).Read(), defaults", false, openRelock(read)},
 	{"bare EVALSHA", "the requests with which relock locks and unlocks, sent by the same go-redis client; excludes no owner", false, openBare(plain)},
 	{"bare read", "the same of the requests for a read lock alone", false, openBare(read)},
+	{"bare grant", "one script that deletes a record, writes that of the next waiter, and tells it; no lock: a waiter that died blocks it", false, openGrant},
 	{"sync.Mutex", "one mutex for each name, in this process", false, openMutex},
 	{"rueidislock", "KeyMajority 1, NoLoopTracking, as its README says for one server", true, openRueidis},
 	{"redislock", "LinearBackoff(100ms), as its README; by default it does not wait", true, openRedislock(100 * time.Millisecond)},

@@ -107,7 +107,7 @@ func workloads(n size) []workload {
 		{"handoff-far", "from Unlock in one client to Lock in another, 2 ms round trip", far},
 	} {
 		all = append(all, workload{name: h.name, title: h.title, trip: h.trip,
-			clients: 2, peers: with("relock", "relock fenced", "relock write", "relock fair"),
+			clients: 2, peers: with("relock", "relock fenced", "relock write", "relock fair", "bare grant"),
 			longer: 2,
 			slice:  handoff{h.trip}.slice,
 			figure: handedOff, less: true, high: handedTail, columns: []*metric{handedTail, p50, longest, trips, requests, handoffs, stuckCount}})

@@ -1,0 +1,93 @@
+package main
+
+// The least that a lock does which a release grants: the limit of a hand-over.
+//
+// Rules: a release is one script of the commands that no such lock can leave out. It deletes the record, takes the next
+// waiter, writes the record of that waiter, and tells it. This is no lock to use: it renews no lease, and a waiter that
+// died, a lost message or a late request blocks it.
+
+import (
+	"context"
+	"errors"
+
+	"github.com/google/uuid"
+	"github.com/redis/go-redis/v9"
+)
+
+// KEYS are the record and the list of waiters; ARGV are the client and the lease in ms.
+var (
+	bareTake = redis.NewScript(`
+if redis.call('set', KEYS[1], ARGV[1], 'nx', 'px', ARGV[2]) then
+	return 1
+end
+redis.call('rpush', KEYS[2], ARGV[1])
+return 0`)
+	bareGrant = redis.NewScript(`
+redis.call('del', KEYS[1])
+local next = redis.call('lpop', KEYS[2])
+if next then
+	redis.call('set', KEYS[1], next, 'px', ARGV[2])
+	return redis.call('publish', KEYS[1] .. next, 'granted')
+end
+return 0`)
+)
+
+type grantPeer struct {
+	rdb     redis.UniversalClient
+	id      string
+	lease   int64 // ms
+	channel *redis.PubSub
+	heard   chan struct{}
+}
+
+// openGrant returns a peer for one name, "bench".
+func openGrant(s setting) (peer, error) {
+	p := &grantPeer{rdb: s.client(), id: uuid.NewString(), lease: s.lease.Milliseconds(), heard: make(chan struct{}, 1)}
+	p.channel = p.rdb.Subscribe(context.Background(), "{bench}"+p.id)
+	if _, err := p.channel.Receive(context.Background()); err != nil {
+		p.Close()
+		return nil, err
+	}
+	go p.listen()
+	return p, nil
+}
+
+// listen ends when the channel is closed.
+func (p *grantPeer) listen() {
+	for {
+		if _, err := p.channel.ReceiveMessage(context.Background()); err != nil {
+			return
+		}
+		select {
+		case p.heard <- struct{}{}:
+		default:
+		}
+	}
+}
+
+func (p *grantPeer) Acquire(ctx context.Context, name string) (func() error, error) {
+	taken, err := p.run(ctx, bareTake, name)
+	if err != nil {
+		return nil, err
+	}
+	if !taken {
+		select {
+		case <-p.heard:
+		case <-ctx.Done():
+			return nil, errors.Join(ctx.Err(), errors.New("the bare grant was lost"))
+		}
+	}
+	return func() error {
+		_, err := p.run(context.WithoutCancel(ctx), bareGrant, name)
+		return err
+	}, nil
+}
+
+func (p *grantPeer) run(ctx context.Context, script *redis.Script, name string) (bool, error) {
+	return script.Run(ctx, p.rdb, []string{"{" + name + "}", "{" + name + "}:waiters"}, p.id, p.lease).Bool()
+}
+
+func (p *grantPeer) Close() {
+	_ = p.channel.Close() // it has nothing to say that matters now
+	_ = p.rdb.Close()
+}
