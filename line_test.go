@@ -641,6 +641,21 @@ func TestLineFrozenClientCostsOneLease(t *testing.T) {
 	})
 }
 
+// The same where the grant came from a client that had been granted the lock, too.
+func TestLineLapseOfALaterGrantIsNoticed(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first := b.manual().takes()
+		one, two, three := b.manual().listens().joins(), b.manual().listens().joins(), b.manual().listens().joins()
+		first.release(false)
+		one.release(false)
+		require.Equal(b, two.field, b.holder(), "the holder")
+		require.NoError(b, b.rdb.Del(context.Background(), b.name).Err()) // the lease is over
+		require.Equal(b, int64(1), three.ask(hearsGrant)[0], "the lock is free")
+		assert.Equal(b, []string{two.id}, b.clientsInLine(), "the line")
+		assert.Equal(b, "late", b.placeOf(two.id).state, "the place whose grant was not used")
+	})
+}
+
 // A process whose lease ended without a release waits again behind those that wait already.
 func TestLineLapsedHolderWaitsAgainAtTheEnd(t *testing.T) {
 	onEachLine(t, func(b *bench) {

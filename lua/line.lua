@@ -45,6 +45,8 @@
 -- Defines  drop_place(line, p)                                 takes p away.
 -- Defines  drop_number(line, number)                           takes the number of a place away.
 -- Defines  drop_field(line, field)                             takes a field of the hash away.
+-- Defines  in_parts(list, run)                                 calls run with the elements of list; returns its last answer,
+--          or the first error.
 -- Defines  tombstones(line, now, visit)                        calls visit with each field in over.
 -- Defines  note_lapse(line)                                    finds out whether the lease of a grant has ended.
 -- Defines  hears(p, channel, how)                              whether the client of p hears of a grant.
@@ -77,13 +79,26 @@ local function open_line(lock, key, field)
         key = key, exists = head[1] or head[3] or head[5],
         first = tonumber(head[1] or 1), last = tonumber(head[2] or 0), granted = head[3], shared = tonumber(head[4] or 0),
         over = head[5], mine = head[6] and parse_place(head[6], client),
-        changes = {}, -- what is written when the line is closed: {field -> value, or false where it goes}
+        changes = {}, -- what is written when the line is closed: field -> value, or false where it goes
     }
 end
 
+-- Of several changes of a field the last one counts.
 local function set_field(line, field, value) line.changes[field] = value end
 
 local function drop_field(line, field) line.changes[field] = false end
+
+-- Lua passes no more than some thousand arguments.
+local function in_parts(list, run)
+    local answer
+    for from = 1, #list, 1000 do
+        answer = run(unpack(list, from, math.min(from + 999, #list)))
+        if type(answer) == 'table' then
+            break
+        end
+    end
+    return answer
+end
 
 local function close_line(line)
     if line.first > line.last and not line.granted and not line.over then
@@ -102,10 +117,8 @@ local function close_line(line)
             gone[#gone + 1] = field
         end
     end
-    local written = redis.pcall('hset', line.key, unpack(set))
-    for i = 1, #gone, 1000 do -- Lua passes no more than some thousand arguments
-        redis.call('hdel', line.key, unpack(gone, i, math.min(i + 999, #gone)))
-    end
+    local written = in_parts(set, function(...) return redis.pcall('hset', line.key, ...) end)
+    in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
     if line.life then
         redis.call('pexpire', line.key, line.life)
     end
@@ -299,11 +312,6 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     end
     if to then
         drop_field(line, ms(at))
-    end
-    -- The places that were passed over close up, so that the next run has no gap to look through.
-    for i, p in ipairs(late) do
-        p.number = at - #late + i
-        put_place(line, p)
     end
     line.first = at - #late + 1
     if not to then
