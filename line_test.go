@@ -656,6 +656,42 @@ func TestLineLapseOfALaterGrantIsNoticed(t *testing.T) {
 	})
 }
 
+// Of two clients whose grants were not used, each keeps its place.
+func TestLineTwoLapsesLeaveTwoPlaces(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first := b.manual().takes()
+		one, two, three := b.manual().listens().joins(), b.manual().listens().joins(), b.manual().listens().joins()
+		lapse := func() { b.must(b.rdb.Del(context.Background(), b.name).Err()) }
+		first.release(false)
+		lapse()
+		three.joins()
+		require.Equal(b, two.field, b.holder(), "the holder")
+		lapse()
+		require.Equal(b, int64(1), three.ask(hearsGrant)[0], "the lock is free")
+		assert.Equal(b, []string{one.id, two.id}, b.clientsInLine(), "the line")
+	})
+}
+
+// A client that asks after its grant has lapsed has the place that it had, whoever noticed the lapse.
+func TestLineLapsedClientThatAsksKeepsItsPlace(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first := b.manual().takes()
+		lapses, next := b.manual().listens().joins(), b.manual().listens().joins()
+		first.release(false)
+		b.must(b.rdb.Del(context.Background(), b.name).Err()) // the lease is over
+		other := b.manual().takes()                           // TryLock without a wait: its script does not look at the line
+		lapses.joins()
+		assert.Equal(b, "sure", b.placeOf(lapses.id).state, "the place of the client that has asked")
+		assert.Equal(b, []string{lapses.id, next.id}, b.clientsInLine(), "the line")
+
+		other.release(false)
+		require.Equal(b, lapses.field, b.holder(), "the holder")
+		b.must(b.rdb.Del(context.Background(), b.name).Err())
+		assert.Equal(b, int64(1), lapses.ask(hearsGrant)[0], "the lock is free, and the client is first")
+		assert.Equal(b, []string{next.id}, b.clientsInLine(), "the line")
+	})
+}
+
 // A process whose lease ended without a release waits again behind those that wait already.
 func TestLineLapsedHolderWaitsAgainAtTheEnd(t *testing.T) {
 	onEachLine(t, func(b *bench) {

@@ -170,18 +170,44 @@ local function drop_place(line, p)
     end
 end
 
--- wish is {ear, lease, fenced, asked} of a place.
+-- The lease of a grant has ended. Its place comes back, and is not granted before its process asks. A process that does not
+-- hear comes back by itself: it asks.
+local function note_lapse(line)
+    local field = line.granted
+    if not field then
+        return
+    end
+    line.granted = false
+    drop_field(line, 'granted')
+    local p = place_of(line, client_of(field))
+    if not p or p.field ~= field or p.unsaved or stands(line, p) then
+        return
+    end
+    if p.ear == 'asks' then
+        drop_field(line, p.client)
+        return
+    end
+    p.state, p.unsaved = 'late', true
+    put_place(line, p)
+    line.back = p
+    line.first = math.min(line.first, p.number)
+end
+
+-- wish is {ear, lease, fenced, asked} of a place. The caller does not hold the lock.
 local function join(line, field, wish)
     local before, client = line.mine, client_of(field)
     if before and wait_number(before.field) > wait_number(field) then
         return false
+    end
+    if before and before.field == field and line.granted == field then
+        note_lapse(line)
     end
     local p = {state = 'new', ear = wish.ear, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
         client = client, unsaved = true}
     if before and before.field == field then
         p.state = before.state == 'late' and 'sure' or before.state
     end
-    local stays = before and stands(line, before)
+    local stays = before and (before.unsaved or stands(line, before))
     if stays and before.state == 'late' and before.field ~= field then -- the hold of that place was lost
         drop_number(line, before.number)
         stays = false
@@ -192,7 +218,7 @@ local function join(line, field, wish)
         line.last = line.last + 1
         p.number = line.last
     end
-    line.mine, line.life = p, line_life
+    line.mine, line.back, line.life = p, nil, line_life
     put_place(line, p)
     if not line.exists then -- a release to an empty line was for everybody
         line.shared = now_ms()
@@ -256,29 +282,6 @@ local function is_over(line, field)
     return found
 end
 
--- The lease of a grant has ended. Its place comes back, and is not granted before its process asks. A process that does not
--- hear comes back by itself: it asks.
-local function note_lapse(line)
-    local field = line.granted
-    if not field then
-        return
-    end
-    line.granted = false
-    drop_field(line, 'granted')
-    local p = place_of(line, client_of(field))
-    if not p or p.field ~= field or p.unsaved or stands(line, p) then
-        return
-    end
-    if p.ear == 'asks' then
-        drop_field(line, p.client)
-        return
-    end
-    p.state, p.unsaved = 'late', true
-    put_place(line, p)
-    line.back = p
-    line.first = math.min(line.first, p.number)
-end
-
 local function hears(p, channel, how)
     return p.ear == 'asks' or listeners(channel .. ':' .. p.client, how) ~= 0
 end
@@ -310,10 +313,17 @@ local function pass_on(lock, line, tokens, channel, how, asker)
         end
         drop_field(line, ms(number))
     end
+    -- The places that were passed over close up, so that the next run has no gap to look through. The place that was
+    -- granted keeps its number: it may come back.
+    local free = to and #late > 0 and at - 1 or at
     if to then
         drop_field(line, ms(at))
     end
-    line.first = at - #late + 1
+    for i, p in ipairs(late) do
+        p.number = free - #late + i
+        put_place(line, p)
+    end
+    line.first = free - #late + 1
     if not to then
         for _, p in ipairs(late) do
             announce(how, channel .. ':' .. p.client, 'free')
