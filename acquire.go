@@ -448,10 +448,7 @@ func (a *acquisition) rollback(res result, err error, returned bool) {
 	}
 	a.givenUp.Store(failed)
 	if a.mayRunLate() {
-		left = slices.Clone(left)
-		for i := range left {
-			left[i].late = true
-		}
+		left = endingFields(left)
 	}
 	undone := a.engine.undo(a.Ctx, left, a.unknown) // 5
 	// Where others stand behind an attempt, or its record is there for sure, the caller waits for the undo.
@@ -461,6 +458,15 @@ func (a *acquisition) rollback(res result, err error, returned bool) {
 		case <-time.After(send.MinWait):
 		}
 	}
+}
+
+// endingFields is wants with undos after which requests that still run change nothing.
+func endingFields(wants []want) []want {
+	wants = slices.Clone(wants)
+	for i := range wants {
+		wants[i].late = true
+	}
+	return wants
 }
 
 // mayRunLate says whether an attempt may still run that has not been answered.
@@ -515,9 +521,10 @@ func (a *acquisition) undoOrphan(wants []want, res result, err error) {
 	if !a.givenUp.Load() {
 		wants = slices.DeleteFunc(slices.Clone(wants), func(w want) bool { return w.hold.isNeeded() })
 	}
-	if len(wants) > 0 {
-		a.engine.undoAll(a.Ctx, wants, unknown) // 5
+	if len(wants) == 0 {
+		return
 	}
+	a.engine.undoAll(a.Ctx, endingFields(wants), unknown) // 5
 }
 
 // isNeeded says whether the field of h is that of a hold of this process, of an acquire that goes on, or

@@ -947,6 +947,31 @@ func TestLineAskThatRunsLateLeavesNothing(t *testing.T) {
 	b.manual()
 }
 
+// The undo of a request whose outcome is unknown ends the field, too: the undo of the caller may come later.
+func TestLineUndoOfAnUnansweredRequestEndsTheField(t *testing.T) {
+	b := newFaultBench(t)
+	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+	first := b.contender().takes()
+	late := b.contenderOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 100 * time.Millisecond }))
+	rule := b.proxy.On(asksIn(hearsGrant), testredis.HoldRequest)
+	ends := func(late string) testredis.Match {
+		return func(cmd []string) bool { return calls(lockRelease)(cmd) && cmd[len(cmd)-1] == late }
+	}
+	open, closed := b.proxy.On(ends("0"), testredis.DelayRequest(0)).Times(testredis.Always), b.proxy.On(ends("1"), testredis.DelayRequest(0)).Times(testredis.Always)
+	ctx, cancel := context.WithCancel(late.owner)
+	late.owner = ctx
+	late.asks()
+	await(b.bench, "the request that joins is under way", rule.Fired())
+	cancel()
+	b.mustBe(await(b.bench, "Lock", late.got), context.Canceled)
+	testredis.Await(b, "the undo of the request", soon, func() bool { return open.Count()+closed.Count() > 1 })
+	assert.Zero(b, open.Count(), "undos after which the request may still take the lock")
+	rule.Release()
+	first.unlocks()
+	b.emptyLine()
+	b.manual()
+}
+
 // asksIn matches requests for the lock by their place in the line: see line.go.
 func asksIn(ear string) testredis.Match {
 	return func(cmd []string) bool { return calls(lockAcquire)(cmd) && slices.Contains(cmd, ear) }
