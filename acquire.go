@@ -71,6 +71,7 @@ type grant struct {
 	queued bool          // busy: the attempt left an entry in Redis that has to be undone
 	placed bool          // busy: the attempt has a place in the line
 	apart  bool          // busy: only the channel of the lock says when the holder releases it
+	deaf   bool          // busy: the server does not know the subscription that the caller believes to have
 }
 
 type grantState int
@@ -365,6 +366,9 @@ func (a *acquisition) await(res result) (result, error) {
 	a.noteBusy(in.hold, res.ttl)
 	a.place.stands = a.place.stands || a.group == nil && res.apart
 	wake, ready, turned := a.subscription.watch(in, res.apart) // 3
+	if res.deaf && a.group == nil {
+		a.subscription.renew()
+	}
 	a.span.waits()
 	a.span.ends(PathPolled)
 	delay := e.pollDelay(res.wait)

@@ -168,7 +168,7 @@ func TestClusterFairLockIsGranted(t *testing.T) {
 	l := b.client().NewFairLock(b.name)
 	b.must(l.Lock(ctx))
 	got := b.startWaiter(b.client(WithMaxWakeDelay(time.Hour)).NewFairLock(b.name))
-	line := prefixName("relock_line", b.name)
+	line := lineKey(b.name)
 	testredis.Await(b, "the waiter can be granted the lock", clusterSoon, func() bool { return b.admin.HLen(ctx, line).Val() == 1 })
 	r, err := l.client.send(l.lock.(*fairLock).release(b.admin.HKeys(ctx, b.name).Val()[0], 0, false))
 	b.must(err)

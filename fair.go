@@ -53,7 +53,7 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 		prefixName("redisson_lock_queue", name),
 		prefixName("redisson_lock_timeout", name),
 		prefixName("relock_lock_alive", name),
-		prefixName("relock_line", name),
+		lineKey(name),
 	}
 	if o.fenced {
 		keys = append(keys, tokenKey(name))

@@ -48,7 +48,8 @@ type verbs interface {
 	acquire(a attempt) call
 	granted(a attempt, r reply) (grant, error)
 	// release sets the levels of a hold to left. {1, heard, passed}: it is done; heard connections received the message
-	// that the lock is free; passed is 1 where the lock was granted to the next process. {-1, ...}: Redis does not have
+	// that the lock is free; passed is 1 where the lock was granted to the next process, 2 where the next process could not
+	// be told. {-1, ...}: Redis does not have
 	// the hold. late says that a request which asks for this field may still run.
 	release(field string, left int, late bool) call
 	// undo takes an attempt back: {1, ...} Redis had its hold.
@@ -399,7 +400,7 @@ func parseGrant(r reply) (grant, error) {
 // inLine is the grant of an attempt on a lock with a line, whose reply says what place the caller has.
 func (g grant) inLine(r reply) grant {
 	if g.state == busy {
-		g.placed, g.apart = r[2] == 1, r[2] == 2
+		g.placed, g.apart, g.deaf = r[2] == 1, r[2] == 2, r[2] == 3
 	}
 	return g
 }
@@ -433,6 +434,15 @@ func (l *hashLock) inspect(field string) call {
 
 // tokenKey is the key of the fencing counter of a lock.
 func tokenKey(name string) string { return prefixName("redisson_lock_token", name) }
+
+// lineKey is the key of the line of a lock. prefixName would give {x} the key of x. These are two locks, and a place in a
+// line does not say of which lock it is.
+func lineKey(name string) string {
+	if strings.Contains(name, "{") {
+		return "relock_line:" + name + ":"
+	}
+	return prefixName("relock_line", name)
+}
 
 // prefixName is Redisson's way to derive a key or a channel from a name.
 func prefixName(prefix, name string) string {

@@ -49,6 +49,7 @@ func (c *Client) grantChannel(announce string) string {
 type place struct {
 	lock    lockType
 	field   string
+	lease   time.Duration // the longest that a request wanted: a grant may last so long
 	asked   [requestsKept]placeRequest // the last requests that named the field, the latest first
 	unknown int                        // tries of them that may still run
 	stands  bool                       // a request may have joined the line, or the caller may have been told that the lock is free
@@ -96,7 +97,7 @@ func (a *acquisition) stand() {
 	}
 	first := a.place.field == ""
 	w.asked = a.place.asks(time.Now())
-	a.place.lock, a.place.field = w.hold.verbs(), w.field
+	a.place.lock, a.place.field, a.place.lease = w.hold.verbs(), w.field, max(a.place.lease, w.lease)
 	a.place.stands = a.place.stands || w.line == hearsGrant || w.line == asksAgain
 	if first {
 		a.wants[0] = w
@@ -164,7 +165,8 @@ func (a *acquisition) granted() (res result, ok bool) {
 	return res, true
 }
 
-// takePlace gives the caller the place that the caller before it has left.
+// takePlace gives the caller the place that the caller before it has left. A caller that wants a shorter lease waits for
+// itself: the lock would be held for longer than it says.
 func (a *acquisition) takePlace() {
 	w := a.wants[0]
 	n := w.hold.name
@@ -172,6 +174,10 @@ func (a *acquisition) takePlace() {
 	defer n.mu.Unlock()
 	q := w.hold.queue
 	if q == nil || q.place == nil || w.level > 1 {
+		return
+	}
+	if !w.renewed && w.lease < q.place.lease {
+		q.dropPlaceLocked(n.engine)
 		return
 	}
 	a.place, q.place = *q.place, nil

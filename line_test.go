@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -46,7 +47,7 @@ func newLineBench(t *testing.T, addr string) *bench {
 	return b
 }
 
-func (b *bench) lineKey() string { return prefixName("relock_line", b.name) }
+func (b *bench) lineKey() string { return lineKey(b.name) }
 
 func (b *bench) releaseChannel() string { return prefixName("redisson_lock__channel", b.name) }
 
@@ -193,9 +194,14 @@ func (m *manual) takes() *manual {
 	return m
 }
 
-// joins waits in the line.
+// joins waits in the line. Without a channel of grants it stops listening then.
 func (m *manual) joins() *manual {
 	m.Helper()
+	if m.hears == nil {
+		s := m.subscribe(m.grants())
+		defer testredis.Await(m, "it does not listen any more", soon, func() bool { return m.hearers(m.grants()) == 0 })
+		defer func() { _ = s.Close() }()
+	}
 	require.Equal(m, int64(1), m.ask(hearsGrant)[2], "no place")
 	return m
 }
@@ -713,23 +719,86 @@ func TestLineLapsedHolderWaitsAgainAtTheEnd(t *testing.T) {
 	})
 }
 
-// The line knows of each grant that it was made, also of one by a holder that was granted the lock itself: when its lease
-// ends the place comes back, and asks before it is granted the lock again.
-func TestLineNotesEachGrant(t *testing.T) {
-	onEachLine(t, func(b *bench) {
-		holder := b.manual().takes()
-		waiting := []*manual{b.manual().listens().joins(), b.manual().listens().joins(), b.manual().listens().joins()}
-		other := b.manual().listens().joins()
-		for _, next := range waiting {
-			holder.release(false)
-			require.Equal(b, next.field, b.holder(), "the holder")
-			assert.Equal(b, next.field, b.rdb.HGet(context.Background(), b.lineKey(), "granted").Val(), "what was granted last")
-			holder = next
+// x and {x} are two locks, whose other keys are the same: a release of one grants nothing to a waiter of the other.
+func TestLineOfANameInBracesIsItsOwn(t *testing.T) {
+	t.Parallel()
+	b := newLineBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	for kind, lock := range map[string]func(c *Client, name string) Locker{
+		"plain":  func(c *Client, name string) Locker { return c.NewLock(name) },
+		"fenced": func(c *Client, name string) Locker { return c.NewLock(name, Fenced()) },
+		"fair":   func(c *Client, name string) Locker { return c.NewFairLock(name) },
+		"write":  func(c *Client, name string) Locker { return c.NewRWLock(name).Write() },
+	} {
+		for _, names := range [][2]string{{kind, "{" + kind + "}"}, {"{" + kind + "-2}", kind + "-2"}} {
+			awaited, released := lock(b.client(), names[0]), lock(b.client(), names[1])
+			b.must(awaited.Lock(ctx))
+			b.must(released.Lock(ctx))
+			waits := lock(b.client(), names[0])
+			got := make(chan error, 1)
+			go func() { got <- waits.Do(ctx, func(context.Context) error { return nil }) }()
+			testredis.Await(t, "it waits", soon, func() bool { return b.rdb.Exists(ctx, lineKey(names[0])).Val() == 1 })
+			before := b.rdb.HKeys(ctx, names[0]).Val()
+			b.must(released.Unlock(ctx))
+			assert.Zero(t, b.rdb.Exists(ctx, names[1]).Val(), "%s: the record of %s is there", kind, names[1])
+			assert.Equal(t, before, b.rdb.HKeys(ctx, names[0]).Val(), "%s: the record of %s", kind, names[0])
+			assert.Empty(t, got, "%s: two have %s", kind, names[0])
+			b.must(awaited.Unlock(ctx))
+			b.must(await(b, "the waiter of "+names[0], got))
 		}
-		b.must(b.rdb.Del(context.Background(), b.name).Err()) // 5s are over
-		assert.Equal(b, int64(1), other.ask(hearsGrant)[0], "the first place that is not late takes the lock")
-		assert.Equal(b, "late", b.placeOf(holder.id).state)
-		assert.Equal(b, []string{holder.id}, b.clientsInLine(), "the line")
+	}
+}
+
+// A subscription that is left at the master of before is replaced: the waiter has no place, and would be overtaken for ever.
+func TestLineDeafClientSubscribesAnew(t *testing.T) {
+	t.Parallel()
+	before, now := testredis.Start(t), testredis.Start(t)
+	b := newBench(t, now.Addr())
+	ctx := WithOwner(context.Background())
+	var master atomic.Pointer[testredis.Server]
+	master.Store(before)
+	rdb := redis.NewClient(&redis.Options{
+		Addr: "a name that moves", ReadTimeout: time.Second,
+		Dialer: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return new(net.Dialer).DialContext(ctx, "tcp", master.Load().Addr())
+		},
+	})
+	t.Cleanup(func() { _ = rdb.Close() })
+	old := newBench(t, before.Addr())
+	old.name = b.name
+	old.manual().takes()
+	b.manual().takes()
+	waits := b.clientOn(rdb).NewLock(b.name)
+	got := make(chan error, 1)
+	go func() { got <- waits.Lock(ctx) }()
+	testredis.Await(t, "it stands in the line of the old master", soon, func() bool { return len(old.clientsInLine()) == 1 })
+	master.Store(now)
+	b.must(old.rdb.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Err()) // but for the one of the subscription
+	testredis.Await(t, "it stands in the line of the new master", 2*soon, func() bool { return len(b.clientsInLine()) == 1 })
+	b.must(b.rdb.Del(ctx, b.name).Err())
+	b.manual().listens().ask(hearsGrant) // grants it
+	b.must(await(b, "the waiter has the lock", got))
+	b.must(waits.Unlock(ctx))
+}
+
+// A caller that waits at the place of another one of its process, and wants a shorter lease, is not granted a longer one.
+func TestLineShorterLeaseTakesNoPlaceOfALongerOne(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first, next := b.contender().takes(), b.contender()
+		short := WithOwner(context.Background())
+		ctx, cancel := context.WithCancel(next.owner)
+		next.owner = ctx
+		next.asks()
+		testredis.Await(b, "it stands in the line", soon, func() bool { return len(b.clientsInLine()) == 1 })
+		got := make(chan error, 1)
+		go func() { got <- next.lock.LockLease(short, 2*time.Second) }()
+		testredis.Await(b, "another caller waits behind it", soon, func() bool { return b.waitsInQueue(next.lock) })
+		cancel()
+		b.mustBe(await(b, "Lock", next.got), context.Canceled)
+		first.unlocks()
+		b.must(await(b, "LockLease", got))
+		assert.LessOrEqual(b, b.pttl(), 2*time.Second, "the lease in Redis")
+		b.must(next.lock.Unlock(short))
 	})
 }
 

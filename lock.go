@@ -153,7 +153,7 @@ type Lock struct{ handle }
 // Redisson: getLock and getFencedLock.
 func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	o := newLockOptions(opts)
-	keys := []string{name, prefixName("relock_line", name)}
+	keys := []string{name, lineKey(name)}
 	if o.fenced {
 		keys = append(keys, tokenKey(name))
 	}

@@ -2,12 +2,14 @@ package relock
 
 // The lookout: how waiters in the line notice a lock that became free without a release.
 //
-// No script passes on a lock whose lease ends, or whose record is deleted. Its waiters would sleep. One goroutine looks for
-// all of them, with one request for many locks, and wakes the waiters of locks that are free: they ask.
+// No script passes on a lock whose lease ends, or whose record is deleted. Its waiters would sleep; so would one whose place
+// in the line was deleted. One goroutine looks for all of them, with one request for many locks, and wakes the waiters of
+// locks that are free: they ask.
 //
 // Rules: each lock that a process waits for in a line is looked at once in a max wake delay, but all looks together are at
 // most mostLooks requests a second: with many thousands of locks a round takes longer. Whether a record was replaced by
-// something that no lock makes costs more to find out: of many locks a few are looked at closely each time, at random.
+// something that no lock makes, or the place has gone, costs more to find out: of many locks a few are looked at closely each
+// time, at random.
 // The goroutine ends when no caller waits. Where Redis does not answer, or refuses, the waiters are woken: they ask for themselves.
 
 import (
@@ -127,10 +129,17 @@ func (l *lookout) looks() (all [][]string) {
 	return all
 }
 
-// look wakes the waiters of those locks that are free, or, as far as they are looked at closely, no locks any more.
+// look wakes the waiters of those locks that are free, or, as far as they are looked at closely, no locks any more, or have
+// no place for this process.
 func (l *lookout) look(names []string, closely int) {
+	closely = min(closely, len(names))
+	keys, spare := slices.Clone(names), make([]int, closely)
+	for i, name := range names[:closely] {
+		spare[i] = len(keys)
+		keys = append(keys, lineKey(name))
+	}
 	answer := l.engine.sender.Do(&l.engine.waitOptionsFor(context.Background()).Wait,
-		send.Request{Call: call{Script: freeInspect, Keys: names, Args: []any{closely}}}, time.Time{})
+		send.Request{Call: call{Script: freeInspect, Keys: keys, Spare: spare, Args: []any{closely, l.engine.id}}}, time.Time{})
 	found, err := answer.Replies()
 	if err != nil {
 		l.wake(names...)

@@ -43,6 +43,39 @@ func TestWaitersNoticeALockThatBecomesFreeByItself(t *testing.T) {
 	})
 }
 
+// A line that is deleted while others go on with the lock, or that loses a place, makes its waiters ask within a max wake
+// delay: the lock is never free, so only the place says it.
+func TestLookoutNoticesALostPlace(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		for _, kind := range []struct {
+			name string
+			lock func(c *Client, name string) Locker
+		}{
+			{"plain", func(c *Client, name string) Locker { return c.NewLock(name) }},
+			{"write", func(c *Client, name string) Locker { return c.NewRWLock(name).Write() }},
+		} {
+			t.Run(kind.name, func(t *testing.T) {
+				b := newBench(t, addr)
+				ctx := context.Background()
+				held := kind.lock(b.client(), b.name)
+				b.must(held.Lock(ctx))
+				waits := b.client()
+				got := make(chan error, 1)
+				go func() {
+					got <- kind.lock(waits, b.name).Do(ctx, func(context.Context) error { return nil })
+				}()
+				stands := func() bool { return b.rdb.HExists(ctx, b.lineKey(), waits.ID()).Val() }
+				testredis.Await(t, "it stands in the line", soon, stands)
+				b.must(b.rdb.Del(ctx, b.lineKey()).Err())
+				testredis.Await(t, "it stands in the line again", soon, stands)
+				b.must(held.Unlock(ctx))
+				b.must(await(b, "the waiter has the lock", got))
+			})
+		}
+	})
+}
+
 // C4: waiters whose locks stay held cost one request for many of them.
 func TestIdleWaitersShareALook(t *testing.T) {
 	t.Parallel()
@@ -92,6 +125,7 @@ func TestLookoutEndsWithItsWaiters(t *testing.T) {
 	l := &c.engine.lookout
 	running := func() bool { r, _ := l.isRunning(); return r }
 	b.must(b.rdb.HSet(context.Background(), b.name, javaThread, 1).Err())
+	b.must(b.rdb.HSet(context.Background(), b.lineKey(), c.ID(), "a place").Err())
 	wake := make(chan struct{}, 1)
 	stop := l.watch(b.name, wake)
 	other := l.watch(b.name, make(chan struct{}, 1))
@@ -100,7 +134,7 @@ func TestLookoutEndsWithItsWaiters(t *testing.T) {
 	time.Sleep(150 * time.Millisecond)
 	assert.True(t, running())
 	assert.Empty(t, wake, "a waiter is woken although the lock is held")
-	b.must(b.rdb.Del(context.Background(), b.name).Err())
+	b.must(b.rdb.Del(context.Background(), b.name, b.lineKey()).Err())
 	await(b, "the waiter is woken", wake)
 	stop()
 	testredis.Await(t, "the goroutine ends", soon, func() bool { return !running() })

@@ -205,7 +205,10 @@ func (e *engine) recordsOf(id lockID) (all []*record) {
 func (e *engine) newField(o owner) string {
 	var room [96]byte
 	field := append(append(room[:0], e.id...), ':')
-	field = append(strconv.AppendInt(field, int64(o), 10), ":0"...) // the 0 says that this Client uses the line: see lua/line.lua
+	field = append(strconv.AppendInt(field, int64(o), 10), ':')
+	if !e.sender.Narrowed() {
+		field = append(field, '0') // this Client uses the line: see lua/line.lua
+	}
 	return string(strconv.AppendUint(field, e.acquisitions.Add(1), 10))
 }
 

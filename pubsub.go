@@ -106,6 +106,9 @@ type link struct {
 	routeAt    time.Time     // when to look for the nodes of unrouted
 	unwanted   []string      // to be unsubscribed: they belong to other nodes
 	lastMoved  time.Time     // when the link began a connection, or the node last lost a channel
+	stale      bool          // the connection is to be replaced
+	renewedAt  time.Time     // when it last became stale
+	renewPause time.Duration // after renewedAt: so long it does not become stale again
 	emptySince time.Time     // when the last channel left
 }
 
@@ -266,6 +269,37 @@ func (l *listener) refused() bool {
 	return l.channel.refused
 }
 
+const (
+	leastRenewPause = time.Second
+	mostRenewPause  = time.Minute
+)
+
+// renew has the connection of l replaced: the server that announces on the channel does not know the subscription. The
+// connection ends at another server, which was the master before. If the next one is no better, there is something
+// between the Client and Redis that keeps subscriptions for itself; so each connection lasts longer than the one before.
+func (l *listener) renew() {
+	p := l.pubsub
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	link, now := l.channel.link, time.Now()
+	switch since := now.Sub(link.renewedAt); {
+	case !l.channel.confirmed, since < link.renewPause:
+		return
+	case since > 10*mostRenewPause:
+		link.renewPause = 0
+	}
+	link.stale, link.renewedAt = true, now
+	link.renewPause = min(max(2*link.renewPause, leastRenewPause), mostRenewPause)
+	link.kickLocked()
+}
+
+// isStale says whether the connection is to be replaced.
+func (l *link) isStale() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stale
+}
+
 // close ends the connections and waits for their goroutines.
 func (p *pubsub) close() {
 	p.mu.Lock()
@@ -349,6 +383,9 @@ func (l *link) serve(conn subscriber) (worked, needed bool) {
 		look.Reset(next)
 		select {
 		case <-l.kick:
+			if l.isStale() {
+				return false, true
+			}
 		case <-look.C:
 		case <-ping.C:
 			if reading && conn.Ping(context.Background()) != nil {
@@ -392,7 +429,7 @@ func (l *link) startOver() subscriber {
 			l.unrouted = append(l.unrouted, ch)
 		}
 	}
-	l.routeAt, l.lastMoved, l.unwanted = time.Time{}, time.Now(), nil
+	l.routeAt, l.lastMoved, l.unwanted, l.stale = time.Time{}, time.Now(), nil, false
 	l.mu.Unlock()
 	l.rerouteNow(time.Now())
 	return l.dial()

@@ -483,7 +483,7 @@ func (l *redLock) giveBackAside(p *waitOptions, n *name, o owner, err error) err
 // setLevels makes all nodes give back the levels of h above left, and says whether a majority had them. It unlocks
 // the owner mutex of h.
 func (l *redLock) setLevels(p *waitOptions, h *hold, left int) (there bool, err error) {
-	defer h.endRelease(left, 0, false)
+	defer h.endRelease(left, 0, 0)
 	k := redHoldOf(h)
 	low := k.nodesAt(left)
 	v := k.lower(p.Ctx, left)

@@ -111,7 +111,7 @@ func (h *hold) foundGone(left int, why error) error {
 // setLevels sets the levels of h to left in Redis, and unlocks the hold. With the last level it lets the
 // next waiter contend for the lock, also after an error.
 func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err error) {
-	returned, heard, passed := false, 0, false
+	returned, heard, passed := false, 0, int64(0)
 	defer func() { // also when a hook of the Redis client ends the goroutine
 		if !returned && left == 0 {
 			h.name.engine.workers.spawn(h.clear)
@@ -119,21 +119,23 @@ func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err
 		h.endRelease(left, h.others(heard), passed)
 	}()
 	r, unknown, err := h.name.engine.send(p, h.verbs().release(h.field, left, h.record != nil && h.record.late), time.Now())
-	returned, heard, passed = true, int(r[1]), r[2] == 1
+	returned, heard, passed = true, int(r[1]), r[2]
 	return r[0] == 1, unknown, err
 }
 
 // endRelease unlocks h. With the last level it lets the next waiter contend for the lock. The
-// message of the release has reached so many other clients; or the lock has passed to the next process.
-func (h *hold) endRelease(left, others int, passed bool) {
+// message of the release has reached so many other clients. passed is as in the reply of lockType.release.
+func (h *hold) endRelease(left, others int, passed int64) {
 	e := h.name.engine
 	h.name.mu.Lock()
 	defer h.name.mu.Unlock()
 	if left == 0 {
 		switch {
 		case h.queue == nil:
-		case passed:
+		case passed == 1:
 			h.queue.turns.interrupted()
+		case passed == 2:
+			h.queue.turns.untold(e.watchdog.now(), e.pace(), e.maxWakeDelay)
 		default:
 			h.queue.turns.released(e.watchdog.now(), e.pace(), others)
 		}

@@ -90,7 +90,7 @@ type WriteLock struct{ handle }
 // Redisson: getReadWriteLock.
 func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 	o := newLockOptions(opts)
-	keys := []string{name, prefixName("relock_rwlock_writers", name), prefixName("relock_line", name)}
+	keys := []string{name, prefixName("relock_rwlock_writers", name), lineKey(name)}
 	if o.fenced {
 		keys = append(keys, tokenKey(name))
 	}

@@ -883,7 +883,7 @@ func newRWLineBench(t *testing.T) *lineBench {
 	for _, script := range allScripts() {
 		b.must(b.rdb.ScriptLoad(context.Background(), script.Source()).Err()) // so that an attempt is one command
 	}
-	return &lineBench{bench: b, line: prefixName("relock_line", b.name), releases: prefixName("redisson_rwlock", b.name)}
+	return &lineBench{bench: b, line: lineKey(b.name), releases: prefixName("redisson_rwlock", b.name)}
 }
 
 func (b *lineBench) rw(opts ...LockOption) *RWLock {

@@ -90,6 +90,14 @@ func (t *turns) released(now time.Duration, p pace, others int) {
 	}
 }
 
+// untold notes a release in Redis that other processes wait for and were not told of: they look once in a max wake delay.
+// After a streak of a slice they go first for so long.
+func (t *turns) untold(now time.Duration, p pace, maxWakeDelay time.Duration) {
+	if now-t.since >= p.slice {
+		*t = turns{until: now + maxWakeDelay + p.rtt}
+	}
+}
+
 // interrupted notes that another process has the lock.
 func (t *turns) interrupted() {
 	t.since, t.passed, t.offered, t.missed, t.unheard = 0, 0, false, 0, 0

@@ -34,6 +34,8 @@
 -- Defines  try(step)                                           what step returns; nil where it fails.
 -- Defines  has_no_line(field)                                  whether the holder is of a program that knows no line.
 -- Defines  client_of(field)                                    the client of a field.
+-- Defines  is_deaf(field, ear, channel, how)                   whether the client of field believes that it hears its channel
+--          on this server, and does not.
 -- For this file:
 -- Defines  wait_number(field)                                  the number of the wait that a field belongs to.
 -- Defines  parse_place(text, client)                           the place of a client.
@@ -282,6 +284,10 @@ local function is_over(line, field)
     return found
 end
 
+local function is_deaf(field, ear, channel, how)
+    return ear == 'hears' and listeners(channel .. ':' .. client_of(field), how) == 0
+end
+
 local function hears(p, channel, how)
     return p.ear == 'asks' or listeners(channel .. ':' .. p.client, how) ~= 0
 end
@@ -300,6 +306,7 @@ local function pass_on(lock, line, tokens, channel, how, asker)
         elseif p and p.state ~= 'late' and hears(p, channel, how) then
             granted = grant(lock, p, tokens, channel .. ':' .. p.client, how)
             if granted == nil then -- all stay
+                line.mute = true
                 announce(how, channel .. ':' .. p.client, 'free')
                 return nil
             elseif granted then

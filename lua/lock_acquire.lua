@@ -13,7 +13,8 @@
 -- ARGV[7]  channel on which a release is announced; that of a client has :client behind it.
 -- ARGV[8]  how: see announce.lua.
 -- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, place} busy, {-1, 0, 0} nothing there to re-enter. place is 1
---          where the caller has a place in the line, 2 where only the channel says when the lock is released, else 0.
+--          where the caller has a place in the line, 2 where only the channel says when the lock is released, 3 where the
+--          caller has none because this server has no subscription of it, else 0.
 --
 -- Running it twice does what running it once does: the level is set, not added, and a lease is never shortened.
 -- A hash that no lock makes is refused: see record.lua.
@@ -38,18 +39,19 @@ if not mine then
     if line and is_over(line, field) then
         return {0, pttl, 0}
     end
-    local joined = line and waits and (pttl ~= -2 or line.exists) and
+    local deaf = line and is_deaf(field, ear, channel, how)
+    local joined = line and waits and not deaf and (pttl ~= -2 or line.exists) and
         join(line, field, {ear = ear, lease = lease, fenced = fenced, asked = asked})
     if pttl ~= -2 then
         joined = joined and close_line(line)
-        return {0, pttl, (not line or has_no_line(holder)) and 2 or joined and 1 or 0}
+        return {0, pttl, (not line or has_no_line(holder)) and 2 or joined and 1 or deaf and 3 or 0}
     end
     if line and line.exists and ear ~= 'pass' then
         local client = client_of(field)
         local to = pass_on(lock, line, tokens, channel, how, joined and client)
         if to and not (joined and to == client) then
             joined = close_line(line) and joined
-            return {0, redis.call('pttl', lock), joined and 1 or 0}
+            return {0, redis.call('pttl', lock), joined and 1 or deaf and 3 or 0}
         end
     end
 end
