@@ -2,14 +2,14 @@ package relock
 
 // The lookout: how waiters in the line notice a lock that became free without a release.
 //
-// No script passes on a lock whose lease ends, or whose record is deleted. Its waiters would sleep; so would one whose place
-// in the line was deleted. One goroutine looks for all of them, with one request for many locks, and wakes the waiters of
-// locks that are free: they ask.
+// No script passes on a lock whose lease ends, or whose record is deleted. Its waiters would sleep. So would one whose place
+// in the line was deleted, or who does not know that a Java service holds the lock by now. One goroutine looks for all of
+// them, with one request for many locks, and wakes the waiters of locks that are free: they ask.
 //
 // Rules: each lock that a process waits for in a line is looked at once in a max wake delay, but all looks together are at
 // most mostLooks requests a second: with many thousands of locks a round takes longer. Whether a record was replaced by
-// something that no lock makes, or the place has gone, costs more to find out: of many locks a few are looked at closely each
-// time, at random.
+// something that no lock makes, or a waiter is not told of its release, costs more to find out: of many locks a few are
+// looked at closely each time, at random.
 // The goroutine ends when no caller waits. Where Redis does not answer, or refuses, the waiters are woken: they ask for themselves.
 
 import (
@@ -129,8 +129,8 @@ func (l *lookout) looks() (all [][]string) {
 	return all
 }
 
-// look wakes the waiters of those locks that are free, or, as far as they are looked at closely, no locks any more, or have
-// no place for this process.
+// look wakes the waiters of those locks that are free, or, as far as they are looked at closely, no locks any more, or
+// released without telling this process.
 func (l *lookout) look(names []string, closely int) {
 	closely = min(closely, len(names))
 	keys, spare := slices.Clone(names), make([]int, closely)

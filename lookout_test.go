@@ -76,6 +76,20 @@ func TestLookoutNoticesALostPlace(t *testing.T) {
 	})
 }
 
+// A waiter that has a place learns that a Java service holds the lock by now: only Redisson's channel says when it is free.
+func TestLookoutNoticesAHolderWithoutALine(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.opts = nil
+		first := b.manual().takes()
+		waits := b.contender().joins()
+		b.must(b.rdb.HDel(context.Background(), b.name, first.field).Err())
+		b.must(b.rdb.HSet(context.Background(), b.name, javaThread, 1).Err())
+		testredis.Await(b, "the waiter hears Redisson's channel", soon, func() bool { return b.hearers(b.releaseChannel()) == 1 })
+		b.javaReleases(javaThread)
+		waits.gets().unlocks()
+	})
+}
+
 // C4: waiters whose locks stay held cost one request for many of them.
 func TestIdleWaitersShareALook(t *testing.T) {
 	t.Parallel()
@@ -124,7 +138,7 @@ func TestLookoutEndsWithItsWaiters(t *testing.T) {
 	c := b.client(WithMaxWakeDelay(50 * time.Millisecond))
 	l := &c.engine.lookout
 	running := func() bool { r, _ := l.isRunning(); return r }
-	b.must(b.rdb.HSet(context.Background(), b.name, javaThread, 1).Err())
+	b.must(b.rdb.HSet(context.Background(), b.name, javaThread+":01", 1).Err())
 	b.must(b.rdb.HSet(context.Background(), b.lineKey(), c.ID(), "a place").Err())
 	wake := make(chan struct{}, 1)
 	stop := l.watch(b.name, wake)

@@ -86,7 +86,12 @@ func (r *record) holdsNow() []*hold {
 
 // isKeptLocked says whether further holds may rely on r: it is trusted for longer than a moment.
 func (r *record) isKeptLocked(now time.Duration) bool {
-	return !r.ended && lasts(r.lease.leftAt(now), trust(r.first.name.engine.watchdogTimeout))
+	e := r.first.name.engine
+	whole := trust(e.watchdogTimeout)
+	if e.watchdog.renews(&r.lease) { // it may be a grant that has not been renewed yet
+		whole = time.Duration(r.lease.whole.Load())
+	}
+	return !r.ended && lasts(r.lease.leftAt(now), whole)
 }
 
 // recordEnd is when the lease of the record of h is over at the latest. A renewal may be under way.

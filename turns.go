@@ -136,15 +136,15 @@ func (e *engine) pace() pace {
 }
 
 // A roundTrip is about how long a request takes.
-type roundTrip struct{ d atomic.Int64 }
+type roundTrip struct{ d, seen atomic.Int64 }
 
 func (r *roundTrip) get() time.Duration { return time.Duration(r.d.Load()) }
 
-// observe adds one measurement; outliers count little.
+// observe adds one measurement; outliers count little. The first one may include connecting.
 func (r *roundTrip) observe(d time.Duration) {
-	old := r.d.Load()
+	old, seen := r.d.Load(), r.seen.Add(1)
 	switch d := int64(d); {
-	case old == 0:
+	case old == 0, seen == 2 && d < old:
 		r.d.Store(d)
 	case d < old:
 		r.d.Store(old - (old-d)/4)

@@ -73,6 +73,7 @@ type lease struct {
 
 	// Written with watchdog.mu held:
 	until   atomic.Int64 // trusted until then
+	whole   atomic.Int64 // for so long the last confirmed request was trusted from when it was sent
 	renewed atomic.Bool  // by the watchdog; false: the lease runs out
 
 	// guarded by watchdog.mu
@@ -226,7 +227,9 @@ func (w *watchdog) trusted(l *lease) bool {
 }
 
 func (w *watchdog) confirmLocked(l *lease, sent, length time.Duration, renewed bool) {
-	l.until.Store(max(l.until.Load(), int64(sent+trust(length))))
+	whole := trust(length)
+	l.whole.Store(int64(whole))
+	l.until.Store(max(l.until.Load(), int64(sent+whole)))
 	l.renewed.Store(renewed)
 	l.length, l.sent, l.asked, l.failed = length, sent, false, nil
 	l.renewAt = sent + length/3

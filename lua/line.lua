@@ -32,7 +32,6 @@
 -- Defines  release_to_all(line, channel, how, message, slice, always)    says that the lock is free to those that have no
 --          place: once in a slice, or always if any of them hears this server; returns how many connections heard it.
 -- Defines  try(step)                                           what step returns; nil where it fails.
--- Defines  has_no_line(field)                                  whether the holder is of a program that knows no line.
 -- Defines  client_of(field)                                    the client of a field.
 -- Defines  is_deaf(field, ear, channel, how)                   whether the client of field believes that it hears its channel
 --          on this server, and does not.
@@ -371,11 +370,6 @@ local function release_to_all(line, channel, how, message, slice, always)
         line.first = number + 1
     end
     return math.max(known or 1, 1)
-end
-
--- The number of the acquisition begins with 0 in the fields of clients that have a line.
-local function has_no_line(field)
-    return not (field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$'))
 end
 
 local function try(step)

@@ -9,6 +9,7 @@
 -- Defines  refuse(key, what)                   ends the script with this error.
 -- Defines  refuse_field(lock, field)           ends the script because of this field.
 -- Defines  is_hold(field, value)               the levels, where the field is a hold; else nothing.
+-- Defines  has_no_line(field)                  whether the holder is of a program that uses no line: see line.lua.
 -- Defines  is_value(field, value)              whether the field is of Redisson's multi lock of values.
 -- Defines  check_record(lock)                  refuses a hash that no lock makes; returns how many fields it has looked at, and
 --          one of them.
@@ -46,6 +47,11 @@ local function is_value(field, value)
         return #field == 22 and field:match('^[%w+/]+$') and is_hold(value, '1')
     end
     return #hash == 22 and is_hold(owner, value)
+end
+
+-- The number of the acquisition begins with 0 in the fields of clients that use the line.
+local function has_no_line(field)
+    return not (field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$'))
 end
 
 -- A hash with the caller's field is a lock, and need not be checked. The check of a key that does not exist passes. It
