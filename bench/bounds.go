@@ -20,9 +20,8 @@ type bound struct {
 	most           bool // at most so much, instead of at least
 }
 
-// The figures to reach with the line (direct hand-over between processes) are among them: until it is built the check demands
-// what is reached without it. No library that has readers is among the peers. All of them ask Redis once to lock and
-// once to unlock, so two bare EVALSHA stand for the fastest.
+// No library that has readers is among the peers. All of them ask Redis once to lock and once to unlock, so two bare
+// EVALSHA stand for the fastest.
 var bounds = slices.Concat([]bound{
 	{"alone", "rate, of two bare EVALSHA", against("bare EVALSHA"), 0.95, 0.60, false},
 	{"alone-cancellable", "rate, of two bare EVALSHA", against("bare EVALSHA"), 0.95, 0.45, false},
@@ -39,6 +38,10 @@ var bounds = slices.Concat([]bound{
 	{"held", "locks lost", figureOf(lostLocks), 0, 0, true},
 	{"waiters", "pub/sub connections", figureOf(pubsub), 1, 1, true},
 	{"waiters", "commands a second, with those of scripts", figureOf(commandRate), 200, 80_000, true},
+	{"fleet-10000x1-simulated", "processes served, of all", figureOf(servedAll), 1, 1, false},
+	{"fleet-10000x1-simulated", "grants that overtake", figureOf(overtaken), 0, 0, true},
+	{"fleet-10000x1-simulated", "requests a section, without looks", figureOf(requests), 3, 3.1, true},
+	{"fleet-10000x1-simulated", "requests a section, with looks", figureOf(allOfThem), 3, 40, true},
 }, lineBounds(), handoffBounds())
 
 // lineBounds are those of processes that want one name with one goroutine each.
