@@ -213,7 +213,7 @@ func (s *scale) wait(ctx context.Context, w wait) ([]string, error) {
 			all.Go(func() { _, _ = p.Acquire(waiting, names[i%len(names)]) }) // it gets none
 		}
 	}
-	joined, err := server.subscribed(ctx, began, w.names, w.clients)
+	joined, err := server.subscribed(ctx, began, max(w.names, w.clients), w.clients) // a process has a channel of its own for each name
 	if err != nil {
 		return nil, err
 	}
@@ -246,8 +246,8 @@ func stacks() float64 {
 	return float64(m.StackInuse)
 }
 
-// subscribed waits until so many channels are subscribed, and the first of them so often, and says how long after began that was.
-func (s *server) subscribed(ctx context.Context, began time.Time, channels, times int) (time.Duration, error) {
+// subscribed waits until so many channels are subscribed, by so many connections, and says how long after began that was.
+func (s *server) subscribed(ctx context.Context, began time.Time, channels, by int) (time.Duration, error) {
 	for {
 		info, err := s.admin.Info(ctx, "stats").Result()
 		if err != nil {
@@ -255,7 +255,7 @@ func (s *server) subscribed(ctx context.Context, began time.Time, channels, time
 		}
 		if field(info, "pubsub_channels") == float64(channels) {
 			_, subscribers, err := s.connections(ctx)
-			if err != nil || times == 0 || subscribers == times {
+			if err != nil || by == 0 || subscribers == by {
 				return time.Since(began), err
 			}
 		}
