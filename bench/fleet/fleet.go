@@ -6,7 +6,7 @@ package fleet
 // plain lock, or fair.go for a fair one, with the same constants. Redis does one thing
 // at a time, in the order in which requests come. A hop is half a round trip and some
 // noise, which is exponential. Left out are the processors of the processes, lost
-// messages, crashes, renewals, pings, callers without a place in the line, and all
+// messages, crashes, renewals of whole leases, pings, callers without a place in the line, and all
 // other work of Redis.
 
 import (
@@ -21,9 +21,13 @@ const (
 	rareAsk       = 100 * time.Second
 	fairHeartbeat = time.Second
 
-	// How old the request that a grant names may be. An older grant is confirmed. A grant has a lease of 5s, less 1% and
-	// 2ms of drift, of which a tenth must be left.
-	freshGrant = (5*time.Second - 52*time.Millisecond) * 9 / 10
+	// A grant has a lease of 5s, which is trusted for 1% and 2ms less from the request on that the grant names. If a
+	// tenth is left of that, the grant need not be confirmed. If a tenth is left of what is trusted of a whole lease, of 30s,
+	// the lock may be handed over. A third of the lease after the request it is renewed, which makes the lease whole.
+	grantLease = 5 * time.Second
+	grantTrust = grantLease - 52*time.Millisecond
+	freshGrant = grantTrust * 9 / 10
+	keptGrant  = grantTrust - (30*time.Second-302*time.Millisecond)/10
 )
 
 // A Fleet is what is simulated.
@@ -46,7 +50,7 @@ type Fleet struct {
 // An Outcome is what has become of it.
 type Outcome struct {
 	Share     float64       // of the rate of a lock that costs nothing
-	Requests  float64       // a section, without looks: attempts, confirmations, releases, and what is sent to subscribe and unsubscribe
+	Requests  float64       // a section, without looks: attempts, confirmations, renewals of grants, releases, and what is sent to subscribe and unsubscribe
 	Looks     float64       // a section
 	Load      float64       // how busy Redis was, of 1
 	Busy      time.Duration // for a section
@@ -76,6 +80,7 @@ type process struct {
 	queue      []time.Duration // when those behind it did
 	holds      bool            // the contender has the lock, as far as it knows
 	since      time.Duration   // when the process was granted the lock
+	brief      bool            // the lease is that of a grant
 	sections   int
 	subscribed bool
 
@@ -243,11 +248,25 @@ func (s *simulation) looked(p *process) {
 
 // take relies on the grant that the process was told of, or confirms it.
 func (s *simulation) take(p *process) {
-	if s.now-p.seen < freshGrant {
-		s.enter(p)
-	} else {
+	if s.now-p.seen >= freshGrant {
 		s.ask(p)
+		return
 	}
+	p.brief = true
+	place := p.place
+	s.at(max(s.now, p.seen+grantLease/3), p, func(s *simulation, p *process) { s.renew(p, place) })
+	s.enter(p)
+}
+
+// renew makes the lease of a grant whole, if the process still has it.
+func (s *simulation) renew(p *process, place int) {
+	if p.place != place || !p.brief {
+		return
+	}
+	s.tally.requests++
+	s.at(s.now+s.hop(), p, func(s *simulation, p *process) {
+		s.at(s.serve(s.Attempt)+s.hop(), p, func(_ *simulation, p *process) { p.brief = p.brief && p.place != place })
+	})
 }
 
 func (s *simulation) held(p *process) {
@@ -268,11 +287,12 @@ func (s *simulation) section(p *process) {
 
 func (s *simulation) unlock(p *process) {
 	p.sections++
-	if len(p.queue) > 0 && s.now-p.since < s.sliceTime(p) {
+	if len(p.queue) > 0 && s.now-p.since < s.sliceTime(p) && (!p.brief || s.now-p.seen < keptGrant) {
 		s.turn(p)
 		s.section(p)
 		return
 	}
+	p.brief = false
 	s.tally.requests++
 	s.at(s.now+s.hop(), p, (*simulation).released)
 }

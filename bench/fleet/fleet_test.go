@@ -77,7 +77,7 @@ func TestGrantTakesOneRoundTrip(t *testing.T) {
 
 // A section, or a slice of sections, costs an attempt and a release, however many processes wait.
 func TestRequestsDoNotGrowWithTheProcesses(t *testing.T) {
-	for n := 4; n <= 256; n *= 8 {
+	for _, n := range []int{4, 32, 128} {
 		for goroutines, sections := range map[int]float64{1: 1, 16: 10} {
 			f := usual()
 			f.Processes, f.Goroutines = n, goroutines
@@ -128,4 +128,17 @@ func TestFairLockSubscribesForEachWait(t *testing.T) {
 	assert.InDelta(t, 5+5000*1.1*f.Section.Seconds()/got.Share, got.Requests, 1)
 	assert.Equal(t, float64(1), got.Served)
 	assert.Zero(t, got.Overtaken)
+}
+
+// A grant that the process has waited for longer than two seconds is not handed over before it was renewed. Where the
+// renewal takes longer than a section, the turn ends with one section.
+func TestOldGrantIsHandedOverOnceItIsRenewed(t *testing.T) {
+	f := usual()
+	f.Processes, f.Goroutines, f.Section, f.Slice = 150, 4, 10*time.Millisecond, 20*time.Millisecond
+	got := f.Run(time.Minute, time.Minute, 1) // a wait of 3s
+	assert.InDelta(t, 1.5, got.Requests, 0.05, "an attempt, a release and a renewal for two sections")
+	assert.GreaterOrEqual(t, got.Even, 0.9)
+	f.Processes, f.Trip = 30, 15*time.Millisecond
+	got = f.Run(time.Minute, time.Minute, 1)
+	assert.Less(t, got.Even, 0.5, "some turns are slices, others sections")
 }
