@@ -49,11 +49,11 @@ func lineBounds() (all []bound) {
 	for _, n := range linesOf {
 		name := lineName(n)
 		all = append(all,
-			bound{name, "rate, of a sync.Mutex", against("sync.Mutex"), 0.32, 0.08, false},
-			bound{name, "rate, of the fastest library", againstFastest, 1.3, 0.3, false},
-			bound{name, "requests a section", figureOf(requests), 2.5, 100, true},
-			bound{name, "longest wait, in turns of all", figureOf(longestTurns), 1.5, 100, true},
-			bound{name, "slowest process, of the fastest", figureOf(evenClient), 0.9, 0, false})
+			bound{name, "rate, of a sync.Mutex", against("sync.Mutex"), 0.32, 0.15, false},
+			bound{name, "rate, of the fastest library", againstFastest, 1.3, 0.5, false},
+			bound{name, "requests a section", figureOf(requests), 2.5, 5, true},
+			bound{name, "longest wait, in turns of all", figureOf(longestTurns), 1.5, 10, true},
+			bound{name, "slowest process, of the fastest", figureOf(evenClient), 0.9, 0.4, false})
 	}
 	return all
 }
@@ -142,7 +142,7 @@ func check(w io.Writer, results []*result) bool {
 			if b.most {
 				sign = "≤"
 			}
-			fmt.Fprintf(w, "%-18s %-44s %8s  %s %-6s %s\n", b.workload, b.what, digits(v), sign, digits(b.reach), verdict)
+			fmt.Fprintf(w, "%-24s %-44s %8s  %s %-6s %s\n", b.workload, b.what, digits(v), sign, digits(b.reach), verdict)
 		}
 	}
 	return good
