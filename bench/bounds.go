@@ -20,9 +20,8 @@ type bound struct {
 	most           bool // at most so much, instead of at least
 }
 
-// The figures to reach with the line (direct hand-over between processes) are among them: until it is built the check demands
-// what is reached without it. No library that has readers is among the peers. All of them ask Redis once to lock and
-// once to unlock, so two bare EVALSHA stand for the fastest.
+// No library that has readers is among the peers. All of them ask Redis once to lock and once to unlock, so two bare
+// EVALSHA stand for the fastest.
 var bounds = slices.Concat([]bound{
 	{"alone", "rate, of two bare EVALSHA", against("bare EVALSHA"), 0.95, 0.60, false},
 	{"alone-cancellable", "rate, of two bare EVALSHA", against("bare EVALSHA"), 0.95, 0.45, false},
@@ -39,6 +38,10 @@ var bounds = slices.Concat([]bound{
 	{"held", "locks lost", figureOf(lostLocks), 0, 0, true},
 	{"waiters", "pub/sub connections", figureOf(pubsub), 1, 1, true},
 	{"waiters", "commands a second, with those of scripts", figureOf(commandRate), 200, 80_000, true},
+	{"fleet-10000x1-simulated", "processes served, of all", figureOf(servedAll), 1, 1, false},
+	{"fleet-10000x1-simulated", "grants that overtake", figureOf(overtaken), 0, 0, true},
+	{"fleet-10000x1-simulated", "requests a section, without looks", figureOf(requests), 3, 3.1, true},
+	{"fleet-10000x1-simulated", "requests a section, with looks", figureOf(allOfThem), 3, 40, true},
 }, lineBounds(), handoffBounds())
 
 // lineBounds are those of processes that want one name with one goroutine each.
@@ -46,11 +49,11 @@ func lineBounds() (all []bound) {
 	for _, n := range linesOf {
 		name := lineName(n)
 		all = append(all,
-			bound{name, "rate, of a sync.Mutex", against("sync.Mutex"), 0.32, 0.08, false},
-			bound{name, "rate, of the fastest library", againstFastest, 1.3, 0.3, false},
-			bound{name, "requests a section", figureOf(requests), 2.5, 100, true},
-			bound{name, "longest wait, in turns of all", figureOf(longestTurns), 1.5, 100, true},
-			bound{name, "slowest process, of the fastest", figureOf(evenClient), 0.9, 0, false})
+			bound{name, "rate, of a sync.Mutex", against("sync.Mutex"), 0.32, 0.15, false},
+			bound{name, "rate, of the fastest library", againstFastest, 1.3, 0.5, false},
+			bound{name, "requests a section", figureOf(requests), 2.5, 5, true},
+			bound{name, "longest wait, in turns of all", figureOf(longestTurns), 1.5, 10, true},
+			bound{name, "slowest process, of the fastest", figureOf(evenClient), 0.9, 0.4, false})
 	}
 	return all
 }
@@ -139,7 +142,7 @@ func check(w io.Writer, results []*result) bool {
 			if b.most {
 				sign = "≤"
 			}
-			fmt.Fprintf(w, "%-18s %-44s %8s  %s %-6s %s\n", b.workload, b.what, digits(v), sign, digits(b.reach), verdict)
+			fmt.Fprintf(w, "%-24s %-44s %8s  %s %-6s %s\n", b.workload, b.what, digits(v), sign, digits(b.reach), verdict)
 		}
 	}
 	return good

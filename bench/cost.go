@@ -168,6 +168,22 @@ func (s *server) repeat(ctx context.Context, d time.Duration, goroutines int, f 
 
 // parts is what single requests cost, each of them by a process of its own: nothing goes out together.
 func (s *scale) parts(ctx context.Context, t *table) error {
+	if err := s.requestCosts(ctx); err != nil {
+		return err
+	}
+	t.head = []string{"one request, of a process that sends no other with it", "Redis CPU"}
+	t.add("a lock and an unlock, of a name without waiters", span(s.pair))
+	t.add("an attempt at a lock that is busy", span(s.attempt))
+	t.add("for each process that hears a message", span(s.message))
+	t.add("a turn in the line of a `Lock`: an attempt, and a release that grants", span(s.turn))
+	t.add("a turn in the queue of a `FairLock`", span(s.fairTurn))
+	t.note = fmt.Sprintf("Calculated: a look at one lock costs about as much as an attempt, and a process that waits looks once a second. So the looks of %s waiting processes "+
+		"keep a whole Redis busy.", amount(1/s.attempt))
+	return nil
+}
+
+// requestCosts measures what single requests cost.
+func (s *scale) requestCosts(ctx context.Context) error {
 	server, err := startServer(0)
 	if err != nil {
 		return err
@@ -219,14 +235,21 @@ func (s *scale) parts(ctx context.Context, t *table) error {
 		return err
 	}
 	s.message = max(0, (loud-silent)/hearers)
+	return s.turns(ctx)
+}
 
-	t.head = []string{"one request, of a process that sends no other with it", "Redis CPU"}
-	t.add("a lock and an unlock, of a name without waiters", span(s.pair))
-	t.add("an attempt at a lock that is busy", span(s.attempt))
-	t.add("for each process that hears of a release", span(s.message))
-	herd := s.attempt + s.message
-	t.note = fmt.Sprintf("Calculated from the last two: one name keeps a whole Redis busy when %s processes want it all the time and have it for 1 ms each, or %s for 10 ms each.",
-		digits(0.001/herd), digits(0.010/herd))
+// turns is what Redis needs for a process that gets a lock from another one and passes it on.
+func (s *scale) turns(ctx context.Context) error {
+	for _, kind := range []struct {
+		cost *float64
+		lock func(*relock.Client, string) relock.Locker
+	}{{&s.turn, plain}, {&s.fairTurn, fair}} {
+		got, err := s.crowd(ctx, 0, openRelock(kind.lock), crowd{clients: 16, workers: 1, names: 1})
+		if err != nil {
+			return err
+		}
+		*kind.cost = got[redisCPU]
+	}
 	return nil
 }
 

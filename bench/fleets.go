@@ -36,7 +36,7 @@ func (s *scale) measuredFleets(ctx context.Context, t *table) error {
 	return nil
 }
 
-// measureFleet is a row: of a Lock with its simulation, or of a FairLock.
+// measureFleet is a row, of a Lock or a FairLock, with its simulation.
 func (s *scale) measureFleet(ctx context.Context, f shape, isFair bool, length time.Duration) ([]string, error) {
 	server, err := startServer(far)
 	if err != nil {
@@ -48,7 +48,7 @@ func (s *scale) measureFleet(ctx context.Context, f shape, isFair bool, length t
 	if isFair {
 		open, name = openRelock(fair), name+", `FairLock`"
 	}
-	before, err := s.crowdOn(ctx, server, openMutex, crowd, s.slice)
+	before, err := s.crowdOn(ctx, server, openMutex, crowd, s.slice/3)
 	if err != nil {
 		return nil, err
 	}
@@ -59,37 +59,39 @@ func (s *scale) measureFleet(ctx context.Context, f shape, isFair bool, length t
 	if err := cmp.Or(err, pinged.err); err != nil {
 		return nil, err
 	}
-	after, err := s.crowdOn(ctx, server, openMutex, crowd, s.slice)
+	after, err := s.crowdOn(ctx, server, openMutex, crowd, s.slice/3)
 	if err != nil {
 		return nil, err
 	}
 	ideal := (before[rate] + after[rate]) / 2
-	measured := []string{share(got[rate] / ideal), digits(got[requests]), span(got[longest]), share(got[evenClient]), percent(got[servedAll]), span(got[redisCPU])}
-	simulated := make([]string, len(measured))
-	if !isFair {
-		o := s.simulate(f, time.Duration(float64(time.Second)/ideal), pinged.least, pinged.noise).Run(length, 1)
-		simulated = []string{share(o.Share), digits(o.Requests), span(o.Longest.Seconds()), share(o.Even), percent(o.Served), span(o.Busy.Seconds())}
-	}
-	row := []string{name}
-	for i := range measured {
-		row = append(row, measured[i], simulated[i])
-	}
-	return row, nil
+	same := s.simulate(f, isFair, time.Duration(float64(time.Second)/ideal), pinged.least, pinged.noise)
+	same.Connect = pinged.connect
+	o := same.Run(s.slice/5, length, 1)
+	return []string{name,
+		share(got[rate] / ideal), share(o.Share),
+		digits(got[requests]), digits(o.Requests + o.Looks),
+		span(got[longest]), span(o.Longest.Seconds()),
+		share(got[evenClient]), share(o.Even),
+		percent(got[servedAll]), percent(o.Served),
+		span(got[redisCPU]), span(o.Busy.Seconds())}, nil
 }
 
-// A way is the shortest one to Redis and back, and how much longer half of it takes on average.
+// A way is the shortest one to Redis and back, how much longer half of it takes on average, and how much longer the
+// first request of a connection takes.
 type way struct {
-	least, noise time.Duration
-	err          error
+	least, noise, connect time.Duration
+	err                   error
 }
 
 // way is what pings say in a time in which others are at work.
 func (s *server) way(ctx context.Context, d time.Duration) way {
 	c := redis.NewClient(&redis.Options{Addr: s.addr})
 	defer c.Close()
+	began := time.Now()
 	if err := c.Ping(ctx).Err(); err != nil { // this one has to connect
 		return way{err: err}
 	}
+	first := time.Since(began)
 	least, sum, n := time.Hour, time.Duration(0), 0
 	for end := time.Now().Add(d); time.Now().Before(end); n++ {
 		start := time.Now()
@@ -100,35 +102,68 @@ func (s *server) way(ctx context.Context, d time.Duration) way {
 		least, sum = min(least, took), sum+took
 		time.Sleep(time.Millisecond)
 	}
-	return way{least: least, noise: (sum/time.Duration(max(1, n)) - least) / 2}
+	return way{least: least, noise: (sum/time.Duration(max(1, n)) - least) / 2, connect: first - least}
 }
 
-// simulate is relock with its defaults.
-func (s *scale) simulate(f shape, section, trip, noise time.Duration) fleet.Fleet {
-	seconds := func(v float64) time.Duration { return time.Duration(v * float64(time.Second)) }
+// simulate is relock with its defaults. A release costs what is left of the turn of a process.
+func (s *scale) simulate(f shape, isFair bool, section, trip, noise time.Duration) fleet.Fleet {
+	seconds := func(v float64) time.Duration { return time.Duration(max(0, v) * float64(time.Second)) }
+	release := s.turn - s.attempt - s.message
+	if isFair {
+		release = s.fairTurn - 2*s.attempt - s.message
+	}
 	return fleet.Fleet{
-		Processes: f.processes, Goroutines: f.goroutines, Trip: trip, Noise: noise, Section: section,
+		Processes: f.processes, Goroutines: f.goroutines, Fair: isFair, Trip: trip, Noise: noise, Section: section,
 		Slice: 10 * time.Millisecond, WakeDelay: time.Second,
-		Attempt: seconds(s.attempt), Release: seconds(max(0, s.pair-s.attempt)), Message: seconds(s.message),
+		Attempt: seconds(s.attempt), Release: seconds(release), Message: seconds(s.message), Look: seconds(s.attempt),
 	}
 }
 
 // simulatedFleets are those that are larger than this machine.
 func (s *scale) simulatedFleets(ctx context.Context, t *table) error {
-	const section, trip = time.Millisecond, 400 * time.Microsecond
-	t.head = []string{"processes × goroutines", "noise", "share of the ideal rate", "requests a section", "messages a section", "Redis is busy", "longest wait", "slowest process of the fastest", "processes that had it"}
+	t.head = []string{"processes × goroutines", "noise", "share of the ideal rate", "requests a section", "looks a section", "Redis is busy", "longest wait", "processes that had it", "overtaken"}
 	for _, goroutines := range []int{16, 1} {
 		for _, n := range s.processes {
 			for _, noise := range []time.Duration{50 * time.Microsecond, time.Millisecond} {
 				if err := ctx.Err(); err != nil {
 					return err
 				}
-				o := s.simulate(shape{n, goroutines}, section, trip, noise).Run(s.simulated, 1)
-				t.add(fmt.Sprintf("%d × %d", n, goroutines), noise.String(), share(o.Share), digits(o.Requests), digits(o.Messages), percent(o.Load),
-					span(o.Longest.Seconds()), share(o.Even), percent(o.Served))
+				o := s.simulateLarge(shape{n, goroutines}, noise)
+				t.add(fmt.Sprintf("%d × %d", n, goroutines), noise.String(), share(o.Share), digits(o.Requests), digits(o.Looks), percent(o.Load),
+					span(o.Longest.Seconds()), percent(o.Served), amount(float64(o.Overtaken)))
 			}
 		}
 	}
-	t.note = fmt.Sprintf("Sections of %v, a round trip of %v at best; %v of it.", section, trip, s.simulated)
+	t.note = fmt.Sprintf("Sections of %v, a round trip of %v at best; %v of it.", nearSection, nearTrip, s.simulated)
 	return nil
+}
+
+// The section and the round trip of fleets that are only simulated.
+const nearSection, nearTrip = time.Millisecond, 400 * time.Microsecond
+
+// simulateLarge has the processes come one after the other: the first answers of many at once are late, and slices long.
+func (s *scale) simulateLarge(f shape, noise time.Duration) fleet.Outcome {
+	large := s.simulate(f, false, nearSection, nearTrip, noise)
+	large.Arrival = s.simulated / 10
+	return large.Run(s.simulated/2, s.simulated, 1)
+}
+
+// inSimulation is the turn of relock in a fleet that no machine of this size can hold, with costs that were measured in the same turn.
+func (f shape) inSimulation(ctx context.Context, t turn) (sample, error) {
+	s := &scale{amounts: amounts{slice: t.took, simulated: 2 * time.Minute}}
+	if err := s.requestCosts(ctx); err != nil {
+		return nil, err
+	}
+	o := s.simulateLarge(f, 50*time.Microsecond)
+	return sample{
+		rate:       o.Share / nearSection.Seconds(),
+		requests:   o.Requests,
+		looks:      o.Looks,
+		allOfThem:  o.Requests + o.Looks,
+		servedAll:  o.Served,
+		overtaken:  float64(o.Overtaken),
+		longest:    o.Longest.Seconds(),
+		evenClient: o.Even,
+		redisLoad:  o.Load,
+	}, nil
 }

@@ -7,8 +7,9 @@
 //	go run . -work fleet,handoff     # workloads whose names begin so
 //	go run . -scale -write ../docs/scaling.md    # what grows with what, for that page
 //
-// The workloads fleet-4x1-1ms-far, fleet-16x1-1ms-far and fleet-64x1-1ms-far are processes with one goroutine each
-// that want one name: nothing but a hand-over between processes makes these fast. handoff and handoff-far
+// The workloads fleet-4x1-1ms-far, fleet-16x1-1ms-far and so on are processes with one goroutine each
+// that want one name: nothing but a hand-over between processes makes these fast. fleet-10000x1-simulated is the
+// simulation of such a line, with costs of requests that are measured before. handoff and handoff-far
 // are that hand-over by itself, in round trips of a PING on the same way.
 //
 // Redisson takes part where Java 17 and Maven are; elsewhere a line says that it is left out. Maven

@@ -121,6 +121,9 @@ func (s *scale) holds(ctx context.Context, t *table) error {
 	t.head = []string{"held", "on", "heap each", "renewals a second", "pipelines a second", "longest between renewals, in thirds of the lease", "late", "lost", "Redis CPU, of one processor", "client CPU", "client CPU for a renewal"}
 	for _, masters := range []int{1, 3} {
 		for _, n := range s.locks {
+			if masters > 1 && n < slices.Max(s.locks) {
+				continue // that the number changes nothing is seen on one Redis
+			}
 			got, err := s.hold(ctx, n, masters)
 			if err != nil {
 				return err
@@ -158,7 +161,7 @@ type wait struct {
 
 // waits is what those cost who wait, and how they come and go.
 func (s *scale) waits(ctx context.Context, t *table) error {
-	t.head = []string{"who waits", "heap each", "stack each", "memory of Redis, a name or process", "all subscribed after", "attempts a second", "Redis CPU, of one processor", "client CPU", "all gave up within", "all unsubscribed after"}
+	t.head = []string{"who waits", "heap each", "stack each", "memory of Redis, a name or process", "all subscribed after", "requests a second", "Redis CPU, of one processor", "client CPU", "all gave up within", "all unsubscribed after"}
 	n := s.waiters
 	for _, w := range []wait{
 		{amount(float64(n)) + " goroutines, for a name each", 1, n, n},
@@ -210,7 +213,7 @@ func (s *scale) wait(ctx context.Context, w wait) ([]string, error) {
 			all.Go(func() { _, _ = p.Acquire(waiting, names[i%len(names)]) }) // it gets none
 		}
 	}
-	joined, err := server.subscribed(ctx, began, w.names, w.clients)
+	joined, err := server.subscribed(ctx, began, max(w.names, w.clients), w.clients) // a process has a channel of its own for each name
 	if err != nil {
 		return nil, err
 	}
@@ -243,8 +246,8 @@ func stacks() float64 {
 	return float64(m.StackInuse)
 }
 
-// subscribed waits until so many channels are subscribed, and the first of them so often, and says how long after began that was.
-func (s *server) subscribed(ctx context.Context, began time.Time, channels, times int) (time.Duration, error) {
+// subscribed waits until so many channels are subscribed, by so many connections, and says how long after began that was.
+func (s *server) subscribed(ctx context.Context, began time.Time, channels, by int) (time.Duration, error) {
 	for {
 		info, err := s.admin.Info(ctx, "stats").Result()
 		if err != nil {
@@ -252,7 +255,7 @@ func (s *server) subscribed(ctx context.Context, began time.Time, channels, time
 		}
 		if field(info, "pubsub_channels") == float64(channels) {
 			_, subscribers, err := s.connections(ctx)
-			if err != nil || times == 0 || subscribers == times {
+			if err != nil || by == 0 || subscribers == by {
 				return time.Since(began), err
 			}
 		}

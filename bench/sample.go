@@ -35,6 +35,10 @@ var (
 	ofMutex      = &metric{"of sync.Mutex", share}
 	longestTurns = &metric{"max, in turns of all", digits} // a turn: a section and a round trip
 
+	looks     = &metric{"looks/section", digits}
+	allOfThem = &metric{"requests and looks/section", digits}
+	overtaken = &metric{"overtaken", amount}
+
 	handedOff  = &metric{"p50 in round trips", digits}
 	handedTail = &metric{"p99 in round trips", digits}
 	handoffs   = &metric{"handoffs", amount}

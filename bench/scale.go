@@ -35,15 +35,21 @@ func amountsFor(short bool) amounts {
 		return amounts{[]int{2000}, 500, 3 * time.Second, 300 * time.Millisecond, []shape{{4, 16}, {16, 1}}, []int{10, 100}, 5 * time.Second}
 	}
 	return amounts{[]int{10_000, 100_000}, 10_000, 30 * time.Second, 3 * time.Second,
-		[]shape{{4, 16}, {16, 16}, {128, 16}, {4, 1}, {16, 1}, {128, 1}}, []int{10, 100, 1000, 10_000}, 2 * time.Minute}
+		[]shape{{4, 16}, {16, 16}, {128, 16}, {4, 1}, {16, 1}, {128, 1}}, []int{10, 100, 1000, 10_000}, 15 * time.Minute}
 }
 
 // A scale is one run of all tables.
 type scale struct {
 	amounts
-	pair    float64 // CPU seconds of Redis, each by a client of its own
-	attempt float64
-	message float64
+	requestTimes
+}
+
+// The requestTimes are CPU seconds of Redis, of requests that each come from a client of its own.
+type requestTimes struct {
+	pair           float64 // a lock and an unlock
+	attempt        float64 // at a busy lock
+	message        float64 // for each client that hears it
+	turn, fairTurn float64 // of a client that is granted a lock and passes it on
 }
 
 // A table is what was found.

@@ -57,7 +57,10 @@ var (
 )
 
 // linesOf are how many processes take turns, with one goroutine each.
-var linesOf = []int{4, 16, 64}
+var linesOf = []int{4, 16, 64, 128}
+
+// hugeLine is a line that is simulated.
+var hugeLine = shape{10_000, 1}
 
 func lineName(n int) string { return fmt.Sprintf("fleet-%dx1-1ms-far", n) }
 
@@ -99,6 +102,11 @@ func workloads(n size) []workload {
 			slice:  line{crowd{clients: n, workers: 1, names: 1, section: time.Millisecond}}.slice,
 			figure: rate, columns: lines})
 	}
+	all = append(all, workload{name: "fleet-10000x1-simulated", rare: true,
+		title: "10,000 clients × 1 goroutine, one name, 1 ms section, 0.4 ms round trip, simulated",
+		peers: []string{"relock"},
+		slice: hugeLine.inSimulation, figure: rate,
+		columns: []*metric{requests, looks, allOfThem, servedAll, overtaken, longest, evenClient, redisLoad}})
 	for _, h := range []struct {
 		name, title string
 		trip        time.Duration

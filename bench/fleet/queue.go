@@ -38,7 +38,10 @@ func (q *queue) add(e event) {
 	q.heap[i] = e
 }
 
-// next takes out the next one; there always is one.
+// nextAt is when the next one comes; there always is one.
+func (q *queue) nextAt() time.Duration { return q.heap[0].at }
+
+// next takes out the next one.
 func (q *queue) next() event {
 	first, last := q.heap[0], len(q.heap)-1
 	e := q.heap[last]
