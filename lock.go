@@ -53,7 +53,8 @@ type Locker interface {
 	LockLease(ctx context.Context, lease time.Duration) error
 
 	// TryLock is Lock (lease 0) or LockLease that waits no longer than wait, and
-	// with wait 0 makes one try. It returns false and no error when the time is up
+	// with wait 0 makes one try: a lock that processes want all the time, and pass on to
+	// one another, is never free for it. It returns false and no error when the time is up
 	// and another owner has the lock. If Redis did not answer in time, TryLock returns an error.
 	//
 	// Redisson: tryLock(waitTime, leaseTime, unit).
@@ -140,7 +141,7 @@ var spareOfLock = []int{1}
 // (see WithHandoverSlice), before the lock passes to the next process. A process that has
 // died loses its place; one that is stopped keeps the others waiting for 5s at most when its
 // turn comes. TryLock with wait 0, and a MultiLock or RedLock of this lock, take it before
-// the line if they find it free. Java services have no place in the line: once in a slice
+// the line if they find it free, which a lock with a line seldom is. Java services have no place in the line: once in a slice
 // the lock is left free for them, if some wait. For an order over the goroutines of all
 // processes, and of Java, take a [FairLock].
 //
