@@ -70,6 +70,7 @@ type grant struct {
 	token  int64         // held: of a fenced lock
 	queued bool          // busy: the attempt left an entry in Redis that has to be undone
 	placed bool          // busy: the attempt has a place in the line
+	ahead  int           // busy: so many places are in front of it
 	apart  bool          // busy: only the channel of the lock says when the holder releases it
 	deaf   bool          // busy: the server does not know the subscription that the caller believes to have
 }
@@ -377,7 +378,7 @@ func (a *acquisition) await(res result) (result, error) {
 		delay = min(delay, a.polling.next(a.lastReply, res.ttl))
 	case res.placed && !res.queued:
 		var stop func()
-		delay, stop = e.lookout.awaits(in.hold.key.id.name, a.subscription.listeners[0].wake, res.wait)
+		delay, stop = e.lookout.awaits(in.hold.key.id.name, a.subscription.listeners[0].wake, res)
 		defer stop()
 	}
 	p := &a.waitOptions

@@ -400,7 +400,8 @@ func parseGrant(r reply) (grant, error) {
 // inLine is the grant of an attempt on a lock with a line, whose reply says what place the caller has.
 func (g grant) inLine(r reply) grant {
 	if g.state == busy {
-		g.placed, g.apart, g.deaf = r[2] == 1, r[2] == 2, r[2] == 3
+		g.placed, g.apart, g.deaf = r[2]%4 == 1, r[2] == 2, r[2] == 3
+		g.ahead = int(r[2] / 4)
 	}
 	return g
 }

@@ -6,13 +6,15 @@ package relock
 // in the line was deleted, or who does not know that a Java service holds the lock by now. One goroutine looks for all of
 // them, with one request for many locks, and wakes the waiters of locks that are free: they ask.
 //
-// Rules: each lock that a process waits for in a line is looked at once in a max wake delay, but all looks together are at
+// Rules: each lock that a process waits for in a line is looked at once in a max wake delay, more seldom by processes far
+// back in a line of more than nearHead places, so that a lock is not looked at more often the more wait. All looks of a process are at
 // most mostLooks requests a second: with many thousands of locks a round takes longer. Whether a record was replaced by
 // something that no lock makes, or a waiter is not told of its release, costs more to find out: of many locks a few are
 // looked at closely each time, at random.
 // The goroutine ends when no caller waits. Where Redis does not answer, or refuses, the waiters are woken: they ask for themselves.
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"slices"
@@ -24,6 +26,7 @@ import (
 
 const (
 	mostLooks   = 90  // requests a second
+	nearHead    = 32  // places of a line whose clients look at it each time
 	locksOfLook = 200 // in one request
 	closeLooks  = 25  // locks a second
 
@@ -36,19 +39,25 @@ var freeInspect = script("free_inspect", "hash")
 type lookout struct {
 	engine *engine
 
-	mu      sync.Mutex                 // guards below; a leaf
-	waiters map[string][]chan struct{} // by the name of the lock
+	mu      sync.Mutex           // guards below; a leaf
+	waiters map[string][]sleeper // by the name of the lock
 	running bool
 }
 
+// A sleeper is a waiter in a line.
+type sleeper struct {
+	wake  chan struct{}
+	ahead int // places in front of it, when it last asked
+}
+
 // watch has the caller woken when the lock called name is free, until stop is called.
-func (l *lookout) watch(name string, wake chan struct{}) (stop func()) {
+func (l *lookout) watch(name string, s sleeper) (stop func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.waiters == nil {
-		l.waiters = make(map[string][]chan struct{})
+		l.waiters = make(map[string][]sleeper)
 	}
-	l.waiters[name] = append(l.waiters[name], wake)
+	l.waiters[name] = append(l.waiters[name], s)
 	if !l.running {
 		l.running = true
 		l.engine.workers.spawn(l.run)
@@ -57,7 +66,7 @@ func (l *lookout) watch(name string, wake chan struct{}) (stop func()) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		all := l.waiters[name]
-		if at := slices.Index(all, wake); at >= 0 {
+		if at := slices.Index(all, s); at >= 0 {
 			all = slices.Delete(all, at, at+1)
 		}
 		if l.waiters[name] = all; len(all) == 0 {
@@ -76,11 +85,11 @@ func (l *lookout) run() {
 	}()
 	for {
 		looks := l.looks()
+		if idle = len(looks) == 0 && l.endIfIdle(); idle {
+			return
+		}
 		if len(looks) == 0 {
-			if idle = l.endIfIdle(); idle {
-				return
-			}
-			continue
+			looks = [][]string{nil} // none is due
 		}
 		pause := max(l.engine.maxWakeDelay/time.Duration(len(looks)), time.Second/mostLooks)
 		closely := int(closeLooks * pause / time.Second)
@@ -91,7 +100,9 @@ func (l *lookout) run() {
 			if l.engine.waitOptionsFor(context.Background()).sleep(nil, nil, pause) != nil {
 				return
 			}
-			l.look(names, closely)
+			if len(names) > 0 {
+				l.look(names, closely)
+			}
 		}
 	}
 }
@@ -110,12 +121,22 @@ func (l *lookout) endIfIdle() bool {
 	return !l.running
 }
 
-// looks are the names of all locks that are waited for, as many in each list as one request can look at.
+// isDue says whether to look this time at a lock that these wait for. One of those near the head of a line notices that the
+// lock is free; where all of them have died, another one does, later.
+func isDue(waiters []sleeper) bool {
+	ahead := slices.MinFunc(waiters, func(a, b sleeper) int { return cmp.Compare(a.ahead, b.ahead) }).ahead
+	return ahead < nearHead || rand.IntN(ahead/nearHead+1) == 0
+}
+
+// looks are the names of the locks to look at this time, as many in each list as one request can look at.
 func (l *lookout) looks() (all [][]string) {
 	slots := l.engine.pubsub.router.moves()
 	groups := make(map[string][]string) // by slot
 	l.mu.Lock()
-	for name := range l.waiters { // in random order
+	for name, waiters := range l.waiters { // in random order
+		if !isDue(waiters) {
+			continue
+		}
 		slot := ""
 		if slots {
 			slot = slotPart(name)
@@ -156,9 +177,9 @@ func (l *lookout) wake(names ...string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, name := range names {
-		for _, wake := range l.waiters[name] {
+		for _, s := range l.waiters[name] {
 			select {
-			case wake <- struct{}{}:
+			case s.wake <- struct{}{}:
 			default:
 			}
 		}
@@ -166,11 +187,11 @@ func (l *lookout) wake(names ...string) {
 }
 
 // awaits is how long a waiter in the line of the lock sleeps at most, and has it looked after meanwhile, until stop is
-// called. left is what is left of the lease in the way.
-func (l *lookout) awaits(name string, wake chan struct{}, left time.Duration) (delay time.Duration, stop func()) {
+// called. g is the last answer.
+func (l *lookout) awaits(name string, wake chan struct{}, g result) (delay time.Duration, stop func()) {
 	e := l.engine
-	if left >= 0 && left < e.maxWakeDelay {
-		return e.pollDelay(left), func() {}
+	if g.wait >= 0 && g.wait < e.maxWakeDelay {
+		return e.pollDelay(g.wait), func() {}
 	}
-	return rareAsk - rand.N(rareAsk/5), l.watch(name, wake)
+	return rareAsk - rand.N(rareAsk/5), l.watch(name, sleeper{wake, g.ahead})
 }

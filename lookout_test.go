@@ -131,6 +131,38 @@ func TestIdleWaitersShareALook(t *testing.T) {
 	}
 }
 
+// The locks of a long line are looked at by those near its head; by the others now and then, who might be the only ones alive.
+func TestLookoutIsRareFarBackInALine(t *testing.T) {
+	due := func(ahead ...int) (n int) {
+		var waiters []sleeper
+		for _, a := range ahead {
+			waiters = append(waiters, sleeper{ahead: a})
+		}
+		for range 10_000 {
+			if isDue(waiters) {
+				n++
+			}
+		}
+		return n
+	}
+	assert.Equal(t, 10_000, due(0))
+	assert.Equal(t, 10_000, due(nearHead-1))
+	assert.Equal(t, 10_000, due(10*nearHead, 1), "the nearest of this process counts")
+	assert.InDelta(t, 909, due(10*nearHead), 300)
+	assert.Positive(t, due(1000*nearHead))
+}
+
+// Each place in front counts.
+func TestLineSaysHowManyAreInFront(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.manual().takes()
+		for n := range 3 {
+			assert.Equal(b, int64(1+4*n), b.manual().listens().joins().ask(hearsGrant)[2])
+		}
+		b.must(b.rdb.Del(context.Background(), b.name, b.lineKey()).Err())
+	})
+}
+
 // C1: the goroutine of the lookout ends when no caller waits.
 func TestLookoutEndsWithItsWaiters(t *testing.T) {
 	t.Parallel()
@@ -141,8 +173,8 @@ func TestLookoutEndsWithItsWaiters(t *testing.T) {
 	b.must(b.rdb.HSet(context.Background(), b.name, javaThread+":01", 1).Err())
 	b.must(b.rdb.HSet(context.Background(), b.lineKey(), c.ID(), "a place").Err())
 	wake := make(chan struct{}, 1)
-	stop := l.watch(b.name, wake)
-	other := l.watch(b.name, make(chan struct{}, 1))
+	stop := l.watch(b.name, sleeper{wake: wake})
+	other := l.watch(b.name, sleeper{wake: make(chan struct{}, 1)})
 	assert.True(t, running())
 	other()
 	time.Sleep(150 * time.Millisecond)

@@ -930,9 +930,12 @@ func (b *lineBench) joinsDead() (client string) {
 	l := b.client().NewRWLock(b.name).Write()
 	e := l.client.engine
 	attempt := attempt{field: e.newField(1), lease: time.Minute, level: 1, line: hearsGrant, asked: 1}
+	s := b.subscribe(l.client.grantChannel(b.releases))
+	defer testredis.Await(b, "it does not listen any more", soon, func() bool { return b.hearers(l.client.grantChannel(b.releases)) == 0 })
+	defer func() { _ = s.Close() }()
 	r, err := run(ctx, b.rdb, l.record.acquire(attempt))
 	b.must(err)
-	require.EqualValues(b, 1, r[2], "it has a place")
+	require.EqualValues(b, 1, r[2]%4, "it has a place")
 	return e.id
 }
 
@@ -1308,6 +1311,8 @@ func TestEarlierWriterDoesNotTakeTheLaterPlace(t *testing.T) {
 	held, l := b.rw().Write(), b.client().NewRWLock(b.name).Write()
 	b.must(held.Lock(ctx))
 	e := l.client.engine
+	listens := b.subscribe(l.client.grantChannel(b.releases))
+	defer func() { _ = listens.Close() }()
 	earlier, later := e.newField(1), e.newField(1)
 	for _, step := range []struct {
 		field string
@@ -1319,5 +1324,5 @@ func TestEarlierWriterDoesNotTakeTheLaterPlace(t *testing.T) {
 		assert.Contains(t, b.rdb.HGet(ctx, b.line, e.id).Val()+" ", map[bool]string{true: earlier, false: later}[step.field == earlier && step.place == 1])
 	}
 	b.must(held.Unlock(ctx))
-	b.rdb.Del(ctx, "relock_rwlock_writers:{"+b.name+"}")
+	b.rdb.Del(ctx, b.name, b.line, "relock_rwlock_writers:{"+b.name+"}")
 }

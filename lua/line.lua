@@ -23,6 +23,8 @@
 --          is that of the lock: the line cannot be used.
 -- Defines  close_line(line)                                    writes what has changed; returns whether this could be done.
 -- Defines  join(line, field, wish)                             gives a wait a place; returns whether it has one.
+-- Defines  standing(line, joined, deaf, apart)                 what the answer "busy" says: 1, and four for each place in front,
+--          where the caller has joined; 2 where only the channel says when the lock is released; 3 where the caller is deaf.
 -- Defines  leave(line, field)                                  takes away the place of a wait or a hold.
 -- Defines  leave_granted(line)                                 the same for the field that was granted last.
 -- Defines  end_field(line, field)                              field never takes the lock again.
@@ -226,6 +228,15 @@ local function join(line, field, wish)
         set_field(line, 'shared', ms(line.shared))
     end
     return true
+end
+
+local function standing(line, joined, deaf, apart)
+    if apart then
+        return 2
+    elseif joined then
+        return 1 + 4 * (line.mine.number - line.first)
+    end
+    return deaf and 3 or 0
 end
 
 local function leave(line, field)

@@ -13,7 +13,7 @@
 -- ARGV[7]  channel on which a release is announced; that of a client has :client behind it.
 -- ARGV[8]  how: see announce.lua.
 -- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, place} busy, {-1, 0, 0} nothing there to re-enter. place is 1
---          where the caller has a place in the line, 2 where only the channel says when the lock is released, 3 where the
+--          and four for each place in front where the caller has a place in the line, 2 where only the channel says when the lock is released, 3 where the
 --          caller has none because this server has no subscription of it, else 0.
 --
 -- Running it twice does what running it once does: the level is set, not added, and a lease is never shortened.
@@ -44,14 +44,14 @@ if not mine then
         join(line, field, {ear = ear, lease = lease, fenced = fenced, asked = asked})
     if pttl ~= -2 then
         joined = joined and close_line(line)
-        return {0, pttl, (not line or has_no_line(holder)) and 2 or joined and 1 or deaf and 3 or 0}
+        return {0, pttl, standing(line, joined, deaf, not line or has_no_line(holder))}
     end
     if line and line.exists and ear ~= 'pass' then
         local client = client_of(field)
         local to = pass_on(lock, line, tokens, channel, how, joined and client)
         if to and not (joined and to == client) then
             joined = close_line(line) and joined
-            return {0, redis.call('pttl', lock), joined and 1 or deaf and 3 or 0}
+            return {0, redis.call('pttl', lock), standing(line, joined, deaf, false)}
         end
     end
 end

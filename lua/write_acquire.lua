@@ -19,8 +19,8 @@
 -- ARGV[10]  channel on which a release is announced; that of a client has :client behind it.
 -- ARGV[11]  how: see announce.lua.
 -- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, place} busy, {-1, 0, 0} nothing there to re-enter,
---          {-2, 0, 0} busy only with read holds whose owners wait to write, the caller among them. place is 1 where the caller
---          has a place in the line, 2 where only the channel says when the lock is released, 3 where the caller has none
+--          {-2, 0, 0} busy only with read holds whose owners wait to write, the caller among them. place is 1 and four for
+--          each place in front where the caller has a place in the line, 2 where only the channel says when the lock is released, 3 where the caller has none
 --          because this server has no subscription of it, else 0.
 --
 -- Running it twice does what running it once does: the level is set, not added, and a lease is never shortened.
@@ -117,9 +117,11 @@ if not mine then
         if left then
             leave(line, write_field) -- the caller has come to hold the read half
         end
-        joined = (joined or to or left) and close_line(line) and joined
+        if joined or to or left then
+            joined = close_line(line) and joined
+        end
         local apart = ear ~= 'pass' and (not line or held_apart())
-        return {0, redis.call('pttl', lock), apart and 2 or joined and 1 or deaf and 3 or 0}
+        return {0, redis.call('pttl', lock), standing(line, joined, deaf, apart)}
     end
 end
 
