@@ -52,9 +52,9 @@ func WithFairWaitTimeout(d time.Duration) Option {
 }
 
 // WithMaxWakeDelay sets how long a waiter sleeps at most before it asks Redis
-// again: the price of a lost wake-up. A process looks as often whether the locks in
-// whose lines it waits are free, with one request for many of them, and a few of
-// these more closely; where it waits for thousands, less often. Defaults to 1s; more than 0.
+// again: the price of a lost wake-up. Where it waits in a line, its process looks as
+// often whether the lock is free, with one request for many locks. With thousands of
+// locks it looks less often. Defaults to 1s; more than 0.
 //
 // Redisson has none: its waiters sleep until the lease of the holder ends.
 func WithMaxWakeDelay(d time.Duration) Option {

@@ -177,8 +177,8 @@ func (s *scale) parts(ctx context.Context, t *table) error {
 	t.add("for each process that hears a message", span(s.message))
 	t.add("a turn in the line of a `Lock`: an attempt, and a release that grants", span(s.turn))
 	t.add("a turn in the queue of a `FairLock`", span(s.fairTurn))
-	t.note = fmt.Sprintf("Calculated: a look at one lock costs about as much as an attempt, and a process that waits looks once a second. So the looks of %s waiting processes "+
-		"keep a whole Redis busy.", amount(1/s.attempt))
+	t.note = fmt.Sprintf("Calculated: a look at one lock costs about as much as an attempt, and the first 32 processes of a line look once a second. So the looks at %s locks "+
+		"with as many keep a whole Redis busy.", amount(1/s.attempt/32))
 	return nil
 }
 

@@ -20,6 +20,7 @@ const (
 	longSlice     = 100 * time.Millisecond
 	rareAsk       = 100 * time.Second
 	fairHeartbeat = time.Second
+	nearHead      = 32
 
 	// A grant has a lease of 5s, which is trusted for 1% and 2ms less from the request on that the grant names. If a
 	// tenth is left of that, the grant need not be confirmed, and the lock may be handed over. A third of the lease after the
@@ -88,6 +89,7 @@ type process struct {
 	trip  time.Duration // about how long one takes
 	trips int           // how many were measured
 	place int           // in the line: how many joined before, and this one; 0: none
+	ahead int           // places in front of it when it joined
 	told  bool          // the message of the grant has come
 
 	asleep bool
@@ -182,7 +184,7 @@ func (s *simulation) attempted(p *process) {
 
 func (s *simulation) join(p *process) {
 	s.joined++
-	p.place = s.joined
+	p.place, p.ahead = s.joined, s.joined-s.granted-1
 	s.line = append(s.line, p)
 }
 
@@ -233,8 +235,14 @@ func (s *simulation) timeUp(p *process) {
 	}
 }
 
-// look is one request of the lookout, which goes on while the process waits.
+// look is one request of the lookout, which goes on while the process waits. Far back in the line it is not made each time.
 func (s *simulation) look(p *process) {
+	if p.ahead >= nearHead && s.random.IntN(p.ahead/nearHead+1) != 0 {
+		if p.looks = p.asleep; p.looks {
+			s.at(s.now+s.WakeDelay, p, (*simulation).look)
+		}
+		return
+	}
 	s.tally.looks++
 	s.at(s.now+s.hop(), p, (*simulation).looked)
 }

@@ -92,7 +92,7 @@ func TestRequestsDoNotGrowWithTheProcesses(t *testing.T) {
 }
 
 // At 10,000 processes the wait is so long that each grant is confirmed: an attempt, a confirmation and a release. Looks are
-// counted beside them: each process that waits looks at the lock once a second.
+// counted beside them: those near the head of the line look at the lock once a second.
 func TestTenThousandProcessesAreServedInOrder(t *testing.T) {
 	f := usual()
 	f.Processes, f.Goroutines, f.Arrival = 10_000, 1, 10*time.Second
@@ -102,8 +102,7 @@ func TestTenThousandProcessesAreServedInOrder(t *testing.T) {
 	assert.Zero(t, got.Overtaken)
 	assert.GreaterOrEqual(t, got.Even, 0.8, "a turn more or less")
 	assert.LessOrEqual(t, got.Requests, 3.005, "a request may be counted in another time than its section")
-	sections := got.Share / f.Section.Seconds()
-	assert.LessOrEqual(t, got.Looks*sections, 1.01*float64(f.Processes)*float64(time.Second/f.WakeDelay), "looks a second")
+	assert.LessOrEqual(t, got.Looks, 0.1)
 	assert.LessOrEqual(t, got.Longest, 15*time.Duration(f.Processes)*(f.Section+f.Trip)/10)
 	assert.LessOrEqual(t, got.Load, 0.25)
 }
