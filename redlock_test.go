@@ -194,7 +194,7 @@ func TestRedLockIsLostWithTheMajorityAndNotBefore(t *testing.T) {
 func TestRedLockNodeThatComesBackEmptyIsTakenAgain(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
-	l, other := b.lock(WithWatchdogTimeout(3*time.Second)), b.lock()
+	l, other := b.lock(WithWatchdogTimeout(3*time.Second)), b.lock(WithNodeTimeout(soon))
 	b.must(l.Lock(ctx))
 	b.must(l.Lock(ctx))
 	guarded, err := l.Guard(ctx)
