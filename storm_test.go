@@ -34,6 +34,7 @@ import (
 
 	"github.com/relock-go/relock/internal/history"
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/trace"
 )
 
 var (
@@ -171,7 +172,8 @@ type storm struct {
 	proxies  []*testredis.Proxy
 	procs    []*stormProcess
 	rec      *history.Recorder
-	over     atomic.Bool // workers are to finish
+	recorder *trace.Recorder // of scripts, or nil
+	over     atomic.Bool     // workers are to finish
 	locked   map[string]*guarded
 	waiting  atomic.Int64 // holders that wait for the report of their loss
 
@@ -261,7 +263,12 @@ func (p *stormProcess) close(s *storm) {
 }
 
 func newStorm(t *testing.T, kind stormKind, seed uint64) *storm {
-	s := &storm{T: t, kind: kind, seed: seed, rec: history.New(), tally: make(map[string]int), locked: make(map[string]*guarded)}
+	return newRecordedStorm(t, kind, seed, nil)
+}
+
+// newRecordedStorm is a storm whose scripts are recorded, unless recorder is nil.
+func newRecordedStorm(t *testing.T, kind stormKind, seed uint64, recorder *trace.Recorder) *storm {
+	s := &storm{T: t, kind: kind, seed: seed, recorder: recorder, rec: history.New(), tally: make(map[string]int), locked: make(map[string]*guarded)}
 	for i := range kind.names {
 		name := fmt.Sprintf("storm-%s-%d", kind.name, i)
 		s.names = append(s.names, name)
@@ -313,9 +320,13 @@ func (s *storm) connect(dial func(ctx context.Context, network, addr string) (ne
 		}))
 	}
 	for _, server := range s.servers {
-		all = append(all, server.Client(func(o *redis.Options) {
+		rdb := server.Client(func(o *redis.Options) {
 			o.Dialer, o.ReadTimeout, o.DialTimeout, o.MaintNotificationsConfig = dial, impatient, impatient, off
-		}))
+		})
+		if s.recorder != nil {
+			rdb.AddHook(s.recorder)
+		}
+		all = append(all, rdb)
 	}
 	return all
 }
@@ -367,35 +378,13 @@ func (s *storm) rules() history.Rules {
 
 // blow runs all workers for a while, and then checks the results of their calls.
 func (s *storm) blow(took time.Duration) {
-	var workers, watchers sync.WaitGroup
+	var watchers sync.WaitGroup
 	end := make(chan struct{})
 	watchers.Go(func() { s.pulse(end) })
 	if s.kind.fair {
 		watchers.Go(func() { s.watchQueues(end) })
 	}
-	for i := range stormClients * stormWorkers {
-		w := &stormWorker{storm: s, number: i, proc: i % stormClients, rng: s.rand(i), ctx: context.Background()}
-		if i%2 == 0 {
-			w.ctx = WithOwner(w.ctx)
-		}
-		workers.Go(w.run)
-	}
-	n := &nemesis{storm: s, rng: s.rand(-1), end: time.Now().Add(took)}
-	n.run()
-	s.over.Store(true)
-
-	done := make(chan struct{})
-	go func() {
-		workers.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-time.After(s.rules().Free + stormClients*stormWorkers*stormTimeout):
-		var stacks strings.Builder
-		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
-		assert.Fail(s, "workers hang\n"+stacks.String())
-	}
+	s.rage(context.Background(), took)
 	finished := s.rec.Now()
 	s.lookAfter() // with those still there who might have kept something
 	for _, p := range s.procs {
@@ -421,6 +410,34 @@ func (s *storm) blow(took time.Duration) {
 	}
 	s.Logf("workers done at %v, all over at %v; %d holds, %d attempts that got none, %d sightings in queues, checked in %v; %v",
 		finished, over, len(h.Holds), len(h.Failed), len(h.Queued), time.Since(start), s.tally)
+}
+
+// rage runs all workers, with ctx, and the nemesis for a while.
+func (s *storm) rage(ctx context.Context, took time.Duration) {
+	var workers sync.WaitGroup
+	for i := range stormClients * stormWorkers {
+		w := &stormWorker{storm: s, number: i, proc: i % stormClients, rng: s.rand(i), ctx: ctx}
+		if i%2 == 0 {
+			w.ctx = WithOwner(w.ctx)
+		}
+		workers.Go(w.run)
+	}
+	n := &nemesis{storm: s, rng: s.rand(-1), end: time.Now().Add(took)}
+	n.run()
+	s.over.Store(true)
+
+	done := make(chan struct{})
+	go func() {
+		workers.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(s.rules().Free + stormClients*stormWorkers*stormTimeout):
+		var stacks strings.Builder
+		_ = pprof.Lookup("goroutine").WriteTo(&stacks, 1)
+		assert.Fail(s, "workers hang\n"+stacks.String())
+	}
 }
 
 // pulse notes when this machine stands still.
@@ -996,6 +1013,8 @@ func (n *nemesis) run() {
 		faults = append(faults, n.delete, n.failOver, n.failOver)
 	case n.kind.on == cluster:
 		faults = append(faults, n.delete, n.failOver, n.failOver, n.moveSlot, n.moveSlot)
+	case n.recorder != nil: // records end with a script, or with their lease
+		faults = append(faults, n.freeze, n.pause, n.delayAsks, n.delayAsks, n.delayAsks)
 	case n.kind.nodes == 1:
 		faults = append(faults, n.freeze, n.pause, n.delete, n.delete, n.restartEmpty)
 	default:
@@ -1086,9 +1105,9 @@ func (n *nemesis) shake() {
 	match := func(cmd []string) bool { return strings.HasPrefix(strings.ToLower(cmd[0]), "eval") }
 	switch n.rng.IntN(3) {
 	case 0:
-		match = anyOf(renewScript, readRenew)
+		match = n.anyOf(renewScript, readRenew)
 	case 1:
-		match = anyOf(lockRelease, fairRelease, readRelease, writeRelease)
+		match = n.anyOf(lockRelease, fairRelease, readRelease, writeRelease)
 	}
 	times := 1 + n.rng.IntN(4)
 	n.onProxies(k.what, func() {
@@ -1101,6 +1120,30 @@ func (n *nemesis) shake() {
 			r.Release()
 		}
 	})
+}
+
+// delayAsks has many requests run late, after their callers have given up.
+func (n *nemesis) delayAsks() {
+	n.onProxies("asks delayed", func() {
+		var rules []*testredis.Rule
+		for _, p := range n.proxies {
+			rules = append(rules, p.On(n.anyOf(lockAcquire), testredis.DelayRequest(between(n.rng, 0, stormTimeout/2))).Times(20))
+		}
+		n.sleep(stormTimeout/2, stormTimeout)
+		for _, r := range rules {
+			r.Release()
+		}
+	})
+}
+
+// anyOf matches the runs of these scripts, also where they are recorded.
+func (n *nemesis) anyOf(scripts ...*luaScript) testredis.Match {
+	if n.recorder != nil {
+		for i, script := range scripts {
+			scripts[i] = n.recorder.Sent(script)
+		}
+	}
+	return anyOf(scripts...)
 }
 
 func (n *nemesis) killConnections() {

@@ -58,7 +58,8 @@ VARIABLES
   \* Redis
   record,     \* the field that the record has; None, or Java
   line,       \* the places, first come first: [f, kind]
-  granted,    \* the field of a grant by message that its process has not confirmed yet; or None
+  granted,    \* the field that was granted by message and has the record, and whose place comes back with a lapse; or None
+  brief,      \* the record was granted by message for a short lease, and its process has not confirmed it yet
   over,       \* fields with a tombstone
   sub,        \* sub[p]: Redis has the subscription of p
   \* the processes
@@ -78,7 +79,7 @@ VARIABLES
   deaf,       \* a process without a connection was granted the lock
   expired     \* a tombstone was gone too early
 
-redis   == <<record, line, granted, over, sub>>
+redis   == <<record, line, granted, brief, over, sub>>
 procs   == <<st, n, conf, calm, hears>>
 network == <<asks, ends, answers, msgs>>
 counts  == <<faults, javas, unclaimed, silent, overtaken, deaf, expired>>
@@ -100,27 +101,30 @@ Without(l, f) == SelectSeq(l, LAMBDA x : x.f # f)
 OfProc(l, p) == {i \in 1..Len(l) : l[i].f[1] = p}
 Min(S)      == CHOOSE x \in S : \A y \in S : x <= y
 
-\* A place joins at the end, or at the place of an older wait of its process.
+\* A place joins at the end, or at the place of an older wait of its process; but not where a grant to this has lapsed.
 Join(l, f) ==
-  IF OfProc(l, f[1]) = {} THEN Append(l, Place(f, "new"))
-  ELSE LET i == Min(OfProc(l, f[1])) IN
-       IF l[i].f[2] > f[2] THEN l
-       ELSE [l EXCEPT ![i] = Place(f, IF l[i].f = f /\ l[i].kind = "slow" THEN "full"
-                                      ELSE IF l[i].f = f THEN l[i].kind ELSE "new")]
+  IF granted[1] = f[1] /\ granted[2] > f[2] THEN l
+  ELSE IF OfProc(l, f[1]) = {} THEN Append(l, Place(f, "new"))
+  ELSE LET i == Min(OfProc(l, f[1])) old == l[i] IN
+       IF old.f[2] > f[2] THEN l
+       ELSE IF old.f = f THEN [l EXCEPT ![i] = Place(f, IF old.kind = "slow" THEN "full" ELSE old.kind)]
+       ELSE IF old.kind = "slow" THEN Append(Without(l, old.f), Place(f, "new"))
+       ELSE [l EXCEPT ![i] = Place(f, "new")]
 
 Hears(f) == sub[f[1]] \/ Mistake = "uncounted"
 
-\* The grant of the next place of l. asker is the field that asks in the same script, or None: it need not hear.
+\* A lock that stays free, with the line l.
+NoGrant(l, tell) ==
+  [record |-> None, line |-> l, granted |-> None, brief |-> FALSE, msgs |-> {<<x, "free">> : x \in tell}, f |-> None]
+
+\* The grant of the next place of l. asker is the field that joins in the same script, or None: it need not hear.
 Next1(l, asker) ==
-  LET can  == {i \in 1..Len(l) : l[i].f = asker \/ (l[i].kind # "slow" /\ Hears(l[i].f))}
-      slow == SelectSeq(l, LAMBDA x : x.kind = "slow" /\ sub[x.f[1]])
-  IN IF can = {} THEN
-       [record |-> None, line |-> slow, granted |-> None, \* nobody heard: only slow ones are left, and the first is told to ask
-        msgs |-> IF slow = <<>> THEN {} ELSE {<<slow[1].f, "free">>}, f |-> None]
+  LET can     == {i \in 1..Len(l) : l[i].f = asker \/ (l[i].kind # "slow" /\ Hears(l[i].f))}
+      slow(q) == SelectSeq(q, LAMBDA x : x.kind = "slow" /\ sub[x.f[1]])
+  IN IF can = {} THEN NoGrant(slow(l), Fields(slow(l))) \* only slow ones are left, and are told to ask
      ELSE LET i == Min(can) f == l[i].f IN
-       [record |-> f,
-        line |-> SelectSeq(SubSeq(l, 1, i - 1), LAMBDA x : x.kind = "slow") \o SubSeq(l, i + 1, Len(l)),
-        granted |-> IF f = asker \/ l[i].kind = "full" THEN None ELSE f,
+       [record |-> f, line |-> slow(SubSeq(l, 1, i - 1)) \o SubSeq(l, i + 1, Len(l)),
+        granted |-> IF f = asker THEN None ELSE f, brief |-> f # asker /\ l[i].kind # "full",
         msgs |-> IF f = asker THEN {} ELSE {<<f, "grant">>}, f |-> f]
 
 Fault(kind) == kind \in Faults /\ faults < MaxFaults /\ faults' = faults + 1
@@ -130,7 +134,7 @@ Again(set, m) == set' = set /\ Fault("again")
 
 -----------------------------------------------------------------------------
 Init ==
-  /\ record = None /\ line = <<>> /\ granted = None /\ over = {} /\ sub = [p \in Procs |-> FALSE]
+  /\ record = None /\ line = <<>> /\ granted = None /\ brief = FALSE /\ over = {} /\ sub = [p \in Procs |-> FALSE]
   /\ st = [p \in Procs |-> "idle"] /\ n = [p \in Procs |-> 0] /\ conf = [p \in Procs |-> FALSE]
   /\ calm = [p \in Procs |-> FALSE] /\ hears = [p \in Procs |-> FALSE]
   /\ asks = {} /\ ends = {} /\ answers = {} /\ msgs = {}
@@ -169,27 +173,27 @@ Subscribe(p) ==
   /\ sub' = [sub EXCEPT ![p] = TRUE] /\ conf' = [conf EXCEPT ![p] = TRUE] /\ calm' = [calm EXCEPT ![p] = FALSE]
   /\ asks' = IF Outstanding(p) THEN IF Mistake = "staleBusy" THEN asks ELSE Old(asks, Field(p)) ELSE Asking(asks, Field(p), TRUE)
   /\ answers' = IF Mistake = "staleBusy" THEN answers ELSE Old(answers, Field(p))
-  /\ UNCHANGED <<record, line, granted, over, st, n, hears, ends, msgs, counts>>
+  /\ UNCHANGED <<record, line, granted, brief, over, st, n, hears, ends, msgs, counts>>
 
 \* The subscription connection of p is cut, with what is on it; p notices later.
 Cut(p) ==
   /\ sub[p] /\ st[p] # "dead" /\ Fault("cut")
   /\ sub' = [sub EXCEPT ![p] = FALSE] /\ msgs' = {m \in msgs : m[1][1] # p}
-  /\ UNCHANGED <<record, line, granted, over, procs, asks, ends, answers, javas, unclaimed, silent, overtaken, deaf, expired>>
+  /\ UNCHANGED <<record, line, granted, brief, over, procs, asks, ends, answers, javas, unclaimed, silent, overtaken, deaf, expired>>
 Notice(p) ==
   /\ conf[p] /\ ~sub[p] /\ st[p] # "dead" /\ Mistake # "oldFlag"
   /\ conf' = [conf EXCEPT ![p] = Mistake = "sleepOn"]
   /\ sub' = [sub EXCEPT ![p] = Mistake = "sleepOn"] \* subscribed again, without a thought of what was missed
   /\ calm' = [calm EXCEPT ![p] = IF Mistake = "sleepOn" THEN @ ELSE FALSE]
   /\ hears' = [hears EXCEPT ![p] = FALSE]
-  /\ UNCHANGED <<record, line, granted, over, st, n, network, counts>>
+  /\ UNCHANGED <<record, line, granted, brief, over, st, n, network, counts>>
 
 \* p has no use for its subscription any more.
 Leave(p) ==
   /\ st[p] = "idle" /\ conf[p] /\ sub[p]
   /\ \A e \in ends : e.f[1] # p
   /\ sub' = [sub EXCEPT ![p] = FALSE] /\ conf' = [conf EXCEPT ![p] = Mistake = "oldFlag"] /\ msgs' = {m \in msgs : m[1][1] # p}
-  /\ UNCHANGED <<record, line, granted, over, st, n, calm, hears, asks, ends, answers, counts>>
+  /\ UNCHANGED <<record, line, granted, brief, over, st, n, calm, hears, asks, ends, answers, counts>>
 
 \* p reads an answer.
 Answer(a) ==
@@ -219,15 +223,15 @@ Receive(m) ==
   /\ st[p] # "dead" /\ msgs' = msgs \ {m}
   /\ IF Waits(f) THEN
        IF m[2] = "grant" /\ (record = f \/ Mistake = "believeLate") \* it is still trusted: Trust.tla
-       THEN /\ st' = [st EXCEPT ![p] = "holds"] /\ unclaimed' = 0 /\ granted' = None
+       THEN /\ st' = [st EXCEPT ![p] = "holds"] /\ unclaimed' = 0 /\ brief' = FALSE
             /\ UNCHANGED <<calm, ends, asks, answers>>
        ELSE /\ calm' = [calm EXCEPT ![p] = FALSE] \* asks, which confirms a grant
             /\ asks' = IF Outstanding(p) THEN Old(asks, f) ELSE Asking(asks, f, conf[p])
             /\ answers' = Old(answers, f)
-            /\ UNCHANGED <<st, ends, unclaimed, granted>>
+            /\ UNCHANGED <<st, ends, unclaimed, brief>>
      ELSE /\ ends' = IF m[2] = "grant" /\ ~Goes(f) /\ Mistake # "dropUnknown" THEN ends \cup {[f |-> f, re |-> 0]} ELSE ends
-          /\ UNCHANGED <<st, calm, unclaimed, granted, asks, answers>>
-  /\ UNCHANGED <<record, line, over, sub, n, conf, hears, faults, javas, silent, overtaken, deaf, expired>>
+          /\ UNCHANGED <<st, calm, unclaimed, brief, asks, answers>>
+  /\ UNCHANGED <<record, line, granted, over, sub, n, conf, hears, faults, javas, silent, overtaken, deaf, expired>>
 
 \* p unlocks. If goroutines of p wait and the slice is over, p goes back to the end of the line in the same request.
 Unlock(p) ==
@@ -258,7 +262,7 @@ Die(p) ==
   /\ st' = [st EXCEPT ![p] = "dead"] /\ sub' = [sub EXCEPT ![p] = FALSE] /\ conf' = [conf EXCEPT ![p] = FALSE]
   /\ answers' = {a \in answers : a.f[1] # p} /\ msgs' = {m \in msgs : m[1][1] # p}
   /\ silent' = (silent \/ record = None) \* p may have been told
-  /\ UNCHANGED <<record, line, granted, over, n, calm, hears, asks, ends, javas, unclaimed, overtaken, deaf, expired>>
+  /\ UNCHANGED <<record, line, granted, brief, over, n, calm, hears, asks, ends, javas, unclaimed, overtaken, deaf, expired>>
 
 \* The shared look at many names finds the lock free: p asks.
 MayLook(p) == Mistake # "noLook" /\ (Mistake = "headLooks" => line # <<>> /\ line[1].f[1] = p)
@@ -270,10 +274,13 @@ Look(p) ==
 \* ---- Redis ----
 
 \* A request for the lock. A field that is over never takes or joins.
-RunAsk(a) ==
+\* passes: it takes a free lock before all others, and has no place: TryLock without a wait, and MultiLock.
+RunAsk(a, passes) ==
   LET f == a.f
-      l == IF a.lis THEN Join(line, f) ELSE line
-      to == Next1(l, f)
+      joins == a.lis /\ ~passes
+      l == IF joins THEN Join(line, f) ELSE line
+      to == IF passes THEN NoGrant(l, {}) ELSE Next1(l, IF joins THEN f ELSE None)
+      in(q) == joins /\ f \in Fields(q)
       \* An answer without effect on its process is left out.
       busy(kind) == answers' = IF st[f[1]] # "dead" /\ (kind = "yours" \/ Waits(f))
                                THEN answers \cup {[f |-> f, kind |-> kind, old |-> a.old]} ELSE answers
@@ -282,19 +289,21 @@ RunAsk(a) ==
   /\ IF f \in over /\ Mistake # "noTombstone" THEN
        UNCHANGED <<redis, answers, msgs, unclaimed, silent, overtaken, deaf, expired>>
      ELSE IF record = f THEN \* it is yours: a confirmation
-       /\ busy("yours") /\ granted' = None /\ unclaimed' = 0
-       /\ UNCHANGED <<record, line, over, sub, msgs, silent, overtaken, deaf, expired>>
+       /\ busy("yours") /\ brief' = FALSE /\ unclaimed' = 0
+       /\ UNCHANGED <<record, line, granted, over, sub, msgs, silent, overtaken, deaf, expired>>
      ELSE IF record # None THEN
        /\ line' = l
-       /\ busy(IF record = Java THEN "java" ELSE IF f \in Fields(l) THEN "joined" ELSE "busy")
-       /\ UNCHANGED <<record, granted, over, sub, msgs, unclaimed, silent, overtaken, deaf, expired>>
+       /\ granted' = IF in(l) /\ granted[1] = f[1] THEN None ELSE granted \* a later wait has the place of the grant
+       /\ busy(IF record = Java THEN "java" ELSE IF in(l) THEN "joined" ELSE "busy")
+       /\ UNCHANGED <<record, brief, over, sub, msgs, unclaimed, silent, overtaken, deaf, expired>>
      ELSE \* a free lock: the first takes it, or is granted it
-       LET mine == to.f = f \/ to.f = None \/ Mistake = "barge" IN
+       LET mine == (joins /\ to.f = f) \/ to.f = None \/ Mistake = "barge" IN
        /\ record' = IF mine THEN f ELSE to.record
        /\ line' = Without(to.line, IF mine THEN f ELSE None)
        /\ granted' = IF mine THEN None ELSE to.granted
-       /\ msgs' = IF mine THEN msgs ELSE msgs \cup to.msgs
-       /\ busy(IF mine THEN "yours" ELSE IF f \in Fields(to.line) THEN "joined" ELSE "busy")
+       /\ brief' = (~mine /\ to.brief)
+       /\ msgs' = IF mine /\ to.f # None THEN msgs ELSE msgs \cup to.msgs
+       /\ busy(IF mine THEN "yours" ELSE IF in(to.line) THEN "joined" ELSE "busy")
        /\ overtaken' = (overtaken \/ (mine /\ to.f \notin {f, None}))
        /\ deaf' = (deaf \/ (~mine /\ to.f # None /\ ~sub[to.f[1]]))
        /\ silent' = FALSE
@@ -313,18 +322,16 @@ RunEnd(e, free) ==
       joins == e.re # 0 /\ ((mine /\ re \notin over) \/ Mistake = "rejoinAgain")
       l == IF joins THEN Join(Without(line, f), re) ELSE Without(line, f)
       heard == SelectSeq(l, LAMBDA x : sub[x.f[1]])
-      to == IF free THEN [record |-> None, line |-> heard, granted |-> None,
-                          msgs |-> IF heard = <<>> THEN {} ELSE {<<heard[1].f, "free">>}, f |-> None]
-            ELSE Next1(l, None)
+      to == IF free THEN NoGrant(heard, IF heard = <<>> THEN {} ELSE {heard[1].f}) ELSE Next1(l, None)
   IN
   /\ free => MaxJava > 0 /\ mine
   /\ \/ Took(ends, e) \/ Again(ends, e)
   /\ over' = {x \in over \cup {f} : (\E y \in asks : y.f = x) \/ (\E z \in ends' : <<z.f[1], z.re>> = x)} \* only these still matter
   /\ IF frees THEN
-       /\ record' = to.record /\ line' = to.line /\ granted' = to.granted /\ msgs' = msgs \cup to.msgs
+       /\ record' = to.record /\ line' = to.line /\ granted' = to.granted /\ brief' = to.brief /\ msgs' = msgs \cup to.msgs
        /\ deaf' = (deaf \/ (to.f # None /\ ~sub[to.f[1]]))
        /\ silent' = (silent /\ ~mine /\ to.f = None)
-     ELSE line' = l /\ UNCHANGED <<record, granted, msgs, deaf, silent>>
+     ELSE line' = l /\ UNCHANGED <<record, granted, brief, msgs, deaf, silent>>
   /\ answers' = IF e.re = 0 \/ ~Waits(re) THEN answers
                 ELSE answers \cup {[f |-> re, kind |-> IF mine /\ re \in Fields(to.line) THEN "joined" ELSE "busy", old |-> FALSE]}
   /\ UNCHANGED <<sub, procs, asks, javas, unclaimed, overtaken, expired>>
@@ -337,36 +344,40 @@ LoseAnswer(a) == answers' = answers \ {a} /\ Fault("lost")
 
 \* A tombstone expires before a request that is under way has run.
 Expire(f) == over' = over \ {f} /\ expired' = TRUE /\ Fault("expire")
-  /\ UNCHANGED <<record, line, granted, sub, procs, network, javas, unclaimed, silent, overtaken, deaf>>
+  /\ UNCHANGED <<record, line, granted, brief, sub, procs, network, javas, unclaimed, silent, overtaken, deaf>>
 
-\* The lease of a record is over. Nobody is told. A grant that was not confirmed keeps its place, as a slow one.
+\* The lease of a record is over. Nobody is told. A place that was granted comes back, as a slow one, behind those that the
+\* grant had passed over.
 Lapse ==
   /\ record \notin {None, Java} /\ ~Holds(record)
-  /\ IF Waits(record) /\ granted # record THEN Fault("lose") ELSE UNCHANGED faults
-  /\ record' = None /\ silent' = TRUE /\ granted' = None
-  /\ IF granted = record /\ record \notin over
-     THEN /\ line' = <<Place(record, IF Mistake = "noDemotion" THEN "new" ELSE "slow")>> \o line
-          /\ unclaimed' = IF Waits(record) THEN unclaimed + 1 ELSE unclaimed
-     ELSE UNCHANGED <<line, unclaimed>>
+  /\ IF Waits(record) /\ ~brief THEN Fault("lose") ELSE UNCHANGED faults
+  /\ record' = None /\ silent' = TRUE /\ granted' = None /\ brief' = FALSE
+  /\ IF granted = record
+     THEN \E i \in 0..Len(line) :
+            /\ \A j \in 1..i : line[j].kind # "new"
+            /\ line' = SubSeq(line, 1, i) \o <<Place(record, IF Mistake = "noDemotion" THEN "new" ELSE "slow")>>
+                       \o SubSeq(line, i + 1, Len(line))
+     ELSE UNCHANGED line
+  /\ unclaimed' = IF brief /\ Waits(record) THEN unclaimed + 1 ELSE unclaimed
   /\ UNCHANGED <<over, sub, procs, network, javas, overtaken, deaf, expired>>
 
 \* Java takes a lock that is free, and knows of no line.
 JavaTake ==
   /\ record = None /\ javas < MaxJava
   /\ record' = Java /\ javas' = javas + 1
-  /\ UNCHANGED <<line, granted, over, sub, procs, network, faults, unclaimed, silent, overtaken, deaf, expired>>
+  /\ UNCHANGED <<line, granted, brief, over, sub, procs, network, faults, unclaimed, silent, overtaken, deaf, expired>>
 JavaRelease ==
   /\ record = Java
   /\ LET told == {p \in Procs : hears[p] /\ sub[p] /\ st[p] = "waits"} IN
      /\ record' = None /\ silent' = (told = {} /\ Mistake # "javaUnheard")
      /\ msgs' = msgs \cup {<<Field(p), "free">> : p \in told}
-  /\ UNCHANGED <<line, granted, over, sub, procs, asks, ends, answers, faults, javas, unclaimed, overtaken, deaf, expired>>
+  /\ UNCHANGED <<line, granted, brief, over, sub, procs, asks, ends, answers, faults, javas, unclaimed, overtaken, deaf, expired>>
 
 Next ==
   \/ \E p \in Procs : Begin(p) \/ Ask(p) \/ Subscribe(p) \/ Cut(p) \/ Notice(p) \/ Leave(p)
                       \/ Unlock(p) \/ GiveUp(p) \/ Lose(p) \/ Die(p) \/ Look(p)
   \/ \E a \in answers : Answer(a) \/ LoseAnswer(a)
-  \/ \E a \in asks : RunAsk(a) \/ LoseAsk(a)
+  \/ \E a \in asks : RunAsk(a, FALSE) \/ LoseAsk(a)
   \/ \E e \in ends : RunEnd(e, FALSE) \/ RunEnd(e, TRUE)
   \/ \E m \in msgs : Receive(m)
   \/ \E f \in over : Expire(f)
@@ -380,7 +391,7 @@ Symmetry == Permutations(Procs)
 
 \* Values that no step and no rule can use any more are left out.
 Now(set) == {IF Waits(x.f) THEN x ELSE [x EXCEPT !.old = FALSE] : x \in set}
-View == <<record, line, granted, over, sub, st, n, conf, [p \in Procs |-> st[p] = "waits" /\ calm[p]],
+View == <<record, line, granted, brief, over, sub, st, n, conf, [p \in Procs |-> st[p] = "waits" /\ calm[p]],
           [p \in Procs |-> (st[p] = "waits" \/ (st[p] = "holds" /\ n[p] < MaxWaits)) /\ hears[p]], Now(asks), ends, Now(answers), msgs,
           faults, javas, unclaimed, silent /\ record = None, overtaken, deaf, expired>>
 
@@ -398,7 +409,7 @@ News(f) == \/ \E e \in ends : e.f = f
            \/ \E a \in answers : a.f = f
 \* Where a tombstone was gone too early, a process that is gone may be granted a short lease.
 NoOrphan ==
-  record \notin {None, Java} /\ st[record[1]] # "dead" => Goes(record) \/ News(record) \/ (expired /\ granted = record)
+  record \notin {None, Java} /\ st[record[1]] # "dead" => Goes(record) \/ News(record) \/ (expired /\ brief)
 
 \* The same of a place.
 NoDeadPlace == ~expired => \A i \in 1..Len(line) : st[line[i].f[1]] # "dead" => Goes(line[i].f) \/ News(line[i].f)

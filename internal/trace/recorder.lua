@@ -1,0 +1,54 @@
+-- Runs a script, and notes what it did. The recorder puts the script, and its verb, in their places.
+--
+-- KEYS, ARGV   those of the script; KEYS[1] is the lock.
+-- Returns      what the script returns.
+
+local server, told = redis, {}
+
+local function noting(run)
+    return function(...)
+        local how, channel, message = ...
+        local answer = run(...)
+        if (how == 'publish' or how == 'spublish') and type(answer) == 'number' and answer > 0 then
+            told[#told + 1] = {channel, message}
+        end
+        return answer
+    end
+end
+
+local redis = setmetatable({call = noting(server.call), pcall = noting(server.pcall)}, {__index = server})
+
+local function script(KEYS, ARGV)
+--[[script]]
+end
+
+local lock = KEYS[1]
+
+-- An empty table would become an object.
+local function list(t) return #t > 0 and t or nil end
+
+local function state()
+    return {record = list(server.call('hgetall', lock)), pttl = server.call('pttl', lock),
+        line = list(server.call('hgetall', 'relock_line:{' .. lock .. '}'))}
+end
+
+-- The clients with a place, and the caller, that hear the channel of grants.
+local function listeners(line)
+    local all, clients = {}, {[ARGV[1]:sub(1, 36)] = true}
+    for i = 1, #(line or {}), 2 do
+        clients[line[i]] = #line[i] == 36 or nil
+    end
+    for client in pairs(clients) do
+        if server.call('pubsub', 'numsub', 'redisson_lock__channel:{' .. lock .. '}:' .. client)[2] > 0 then
+            all[#all + 1] = client
+        end
+    end
+    return list(all)
+end
+
+local time, before = server.call('time'), state()
+local heard = listeners(before.line)
+local answer = script(KEYS, ARGV)
+server.call('rpush', 'relock_trace', cjson.encode({verb = 'VERB', lock = lock, args = ARGV, time = time, before = before,
+    after = state(), heard = heard, told = list(told), answer = list(answer), err = answer.err}))
+return answer

@@ -1,0 +1,104 @@
+package trace
+
+// The replay: TLC runs spec/LineTrace.tla on the traces.
+//
+// Rules: TLC alone decides. A run of it that says something else than "accepted" or "rejected" of every trace is an error.
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+)
+
+// A Verdict is what the specification says of a trace.
+type Verdict struct {
+	Trace
+	Event int    // the number of the first event that the specification does not explain; 0: it explains all
+	What  string // this event, and the state before it
+}
+
+// Steps is how many steps the trace has.
+func (t Trace) Steps() int { return len(t.events) }
+
+// Replay has TLC, which is in this jar, replay traces with the modules in the directory spec.
+func Replay(ctx context.Context, jar, spec, work string, traces []Trace) ([]Verdict, error) {
+	for _, name := range []string{"Line.tla", "LineTrace.tla", "LineTrace.cfg"} {
+		text, err := os.ReadFile(filepath.Join(spec, name))
+		if err != nil {
+			return nil, err
+		}
+		if err := os.WriteFile(filepath.Join(work, name), text, 0o600); err != nil {
+			return nil, err
+		}
+	}
+	if err := os.WriteFile(filepath.Join(work, "TraceData.tla"), []byte(data(traces)), 0o600); err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, "java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss16m", "-Xmx2g", "-cp", jar,
+		"tlc2.TLC", "-workers", "1", "-deadlock", "-config", "LineTrace.cfg", "LineTrace.tla")
+	cmd.Dir = work
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return nil, fmt.Errorf("TLC: %w\n%s", err, out)
+	}
+	return verdicts(string(out), traces)
+}
+
+// data is the module TraceData.
+func data(traces []Trace) string {
+	var b strings.Builder
+	b.WriteString("---- MODULE TraceData ----\nEXTENDS Naturals, Sequences\n")
+	clients := 0
+	names := make([]string, len(traces))
+	for i, t := range traces {
+		clients = max(clients, t.clients)
+		names[i] = fmt.Sprintf("T%d", i+1)
+		fmt.Fprintf(&b, "%s == [late |-> {%s}, events |-> <<\n", names[i], strings.Join(t.late, ","))
+		for j, e := range t.events {
+			if j > 0 {
+				b.WriteString(",\n")
+			}
+			b.WriteString(e.text)
+		}
+		b.WriteString(">>]\n")
+	}
+	fmt.Fprintf(&b, "Traces == <<%s>>\n", strings.Join(names, ","))
+	procs := make([]string, clients)
+	for i := range procs {
+		procs[i] = strconv.Quote(fmt.Sprintf("p%d", i+1))
+	}
+	fmt.Fprintf(&b, "TraceProcs == {%s}\n====\n", strings.Join(procs, ","))
+	return b.String()
+}
+
+var (
+	accepted = regexp.MustCompile(`<<\s*"accepted",\s*(\d+)\s*>>`)
+	rejected = regexp.MustCompile(`(?s)<<\s*"rejected",\s*(\d+),\s*(\d+),\s*(\[.*?\])\s*>>\n`)
+)
+
+// verdicts reads what TLC has printed.
+func verdicts(out string, traces []Trace) ([]Verdict, error) {
+	all := make([]Verdict, len(traces))
+	known := 0
+	for _, m := range accepted.FindAllStringSubmatch(out, -1) {
+		i, _ := strconv.Atoi(m[1])
+		all[i-1].Trace = traces[i-1]
+		known++
+	}
+	for _, m := range rejected.FindAllStringSubmatch(out, -1) {
+		i, _ := strconv.Atoi(m[1])
+		event, _ := strconv.Atoi(m[2])
+		state := strings.Join(strings.Fields(m[3]), " ")
+		all[i-1] = Verdict{traces[i-1], event, traces[i-1].events[event-1].text + "\nthe state before it: " + state}
+		known++
+	}
+	if known != len(traces) {
+		return nil, fmt.Errorf("TLC judged %d of %d traces:\n%s", known, len(traces), out)
+	}
+	return all, nil
+}

@@ -1,0 +1,154 @@
+package trace
+
+// The state of a lock, as the specification has it.
+//
+// Rules: a field client:owner:0N is the wait N of its client, and clients are numbered in the order in which the notes
+// name them. A place whose grant has lapsed is in the line of the specification at once; lua/line.lua puts it back when it
+// looks (note_lapse).
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// A state is the record and the line in one key each, as HGETALL has them.
+type state struct {
+	Record []string
+	PTTL   int64
+	Line   []string
+}
+
+// An abstract is the same in the words of the specification.
+type abstract struct {
+	record, granted string
+	line            []string
+}
+
+const nobody = `<<"none",0>>`
+
+func (a abstract) equal(b abstract) bool {
+	return a.record == b.record && a.granted == b.granted && slices.Equal(a.line, b.line)
+}
+
+// clients gives clients the names p1, p2 and so on.
+type clients map[string]string
+
+func (c clients) name(client string) string {
+	if c[client] == "" {
+		c[client] = "p" + strconv.Itoa(len(c)+1)
+	}
+	return c[client]
+}
+
+// field is the wait that a field of the record belongs to.
+func (c clients) field(field string) (string, error) {
+	parts := strings.Split(field, ":")
+	if len(parts) != 3 || !strings.HasPrefix(parts[2], "0") {
+		return "", fmt.Errorf("%q is no field of relock", field)
+	}
+	wait, err := strconv.Atoi(parts[2])
+	return fmt.Sprintf("<<%q,%d>>", c.name(parts[0]), wait), err
+}
+
+// A place is one of lua/line.lua.
+type place struct {
+	number            int
+	state, ear, field string
+}
+
+func parsePlace(text string) (p place, err error) {
+	words := strings.Fields(text)
+	if len(words) != 7 {
+		return p, fmt.Errorf("%q is no place", text)
+	}
+	p = place{state: words[1], ear: words[2], field: words[6]}
+	p.number, err = strconv.Atoi(words[0])
+	return p, err
+}
+
+var placeKinds = map[string]string{"new": "new", "late": "slow", "sure": "full"}
+
+// of is the state in the words of the specification.
+func (c clients) of(s state) (a abstract, err error) {
+	a.record, a.granted = nobody, nobody
+	holder := ""
+	switch len(s.Record) {
+	case 0:
+	case 2:
+		holder = s.Record[0]
+		if a.record, err = c.field(holder); err != nil {
+			return a, err
+		}
+	default:
+		return a, fmt.Errorf("a record of %d fields", len(s.Record)/2)
+	}
+	fields := make(map[string]string)
+	for i := 0; i+1 < len(s.Line); i += 2 {
+		fields[s.Line[i]] = s.Line[i+1]
+	}
+	places, err := standing(fields)
+	if err != nil {
+		return a, err
+	}
+	granted, err := grantedPlace(fields, places)
+	switch {
+	case err != nil:
+		return a, err
+	case granted == nil:
+	case granted.field == holder:
+		if a.granted, err = c.field(holder); err != nil {
+			return a, err
+		}
+	default: // its lease has ended
+		granted.state = "late"
+		places = append(places, *granted)
+	}
+	slices.SortFunc(places, func(a, b place) int { return a.number - b.number })
+	for _, p := range places {
+		field, err := c.field(p.field)
+		if err != nil {
+			return a, err
+		}
+		a.line = append(a.line, fmt.Sprintf("[f|->%s,kind|->%q]", field, placeKinds[p.state]))
+	}
+	return a, nil
+}
+
+// standing are the places that stand in the line.
+func standing(fields map[string]string) (all []place, err error) {
+	first, _ := strconv.Atoi(fields["first"])
+	last, _ := strconv.Atoi(fields["last"])
+	for number := first; number <= last; number++ {
+		client, there := fields[strconv.Itoa(number)]
+		if !there || fields[client] == "" {
+			continue
+		}
+		p, err := parsePlace(fields[client])
+		if err != nil {
+			return nil, err
+		}
+		if p.ear != "hears" {
+			return nil, fmt.Errorf("the specification has no place %q", fields[client])
+		}
+		if p.number == number {
+			all = append(all, p)
+		}
+	}
+	return all, nil
+}
+
+// grantedPlace is the place of the field that was granted last, where it does not stand in the line.
+func grantedPlace(fields map[string]string, standing []place) (*place, error) {
+	field := fields["granted"]
+	text := fields[strings.Split(field, ":")[0]]
+	if field == "" || text == "" {
+		return nil, nil
+	}
+	p, err := parsePlace(text)
+	if err != nil || p.field != field || slices.ContainsFunc(standing, func(q place) bool { return q.field == field }) {
+		return nil, err
+	}
+	return &p, nil
+}
