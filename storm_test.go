@@ -1007,14 +1007,16 @@ type nemesis struct {
 }
 
 func (n *nemesis) run() {
+	if n.recorder != nil {
+		n.hurry()
+		return
+	}
 	faults := []func(){n.shake, n.shake, n.shake, n.shake, n.killConnections, n.flushScripts, n.blackHole, n.slowLine, n.restartProcess}
 	switch {
 	case n.kind.on == sentinel:
 		faults = append(faults, n.delete, n.failOver, n.failOver)
 	case n.kind.on == cluster:
 		faults = append(faults, n.delete, n.failOver, n.failOver, n.moveSlot, n.moveSlot)
-	case n.recorder != nil: // records end with a script, or with their lease
-		faults = append(faults, n.freeze, n.pause, n.delayAsks, n.delayAsks, n.delayAsks)
 	case n.kind.nodes == 1:
 		faults = append(faults, n.freeze, n.pause, n.delete, n.delete, n.restartEmpty)
 	default:
@@ -1122,16 +1124,39 @@ func (n *nemesis) shake() {
 	})
 }
 
-// delayAsks has many requests run late, after their callers have given up.
+// hurry makes short faults that bring the scripts of the line into all of their cases. A record ends with a script, or with
+// its lease.
+func (n *nemesis) hurry() {
+	rare := []func(){n.freeze, n.blackHole, n.restartProcess, n.flushScripts, n.pause}
+	often := []func(){n.shake, n.killConnections, n.delayAsks, n.delayAsks, n.delayAll, n.delayAll}
+	for n.sleep(0, stormTimeout/10) {
+		faults := often
+		if n.rng.IntN(10) == 0 {
+			faults = rare
+		}
+		faults[n.rng.IntN(len(faults))]()
+	}
+}
+
+// delayAsks has requests run late, some of them after their callers have given up.
 func (n *nemesis) delayAsks() {
 	n.onProxies("asks delayed", func() {
-		var rules []*testredis.Rule
 		for _, p := range n.proxies {
-			rules = append(rules, p.On(n.anyOf(lockAcquire), testredis.DelayRequest(between(n.rng, 0, stormTimeout/2))).Times(20))
+			p.On(n.anyOf(lockAcquire), testredis.DelayRequest(between(n.rng, 0, stormTimeout/2))).Times(20)
 		}
-		n.sleep(stormTimeout/2, stormTimeout)
-		for _, r := range rules {
-			r.Release()
+		n.sleep(0, stormTimeout/4)
+	})
+}
+
+// delayAll has everything take so long that short leases end before their grants are received.
+func (n *nemesis) delayAll() {
+	n.onProxies("late grants", func() {
+		for _, p := range n.proxies {
+			p.Latency(between(n.rng, 0, stormTimeout/5))
+		}
+		n.sleep(stormTimeout/5, stormTimeout/2)
+		for _, p := range n.proxies {
+			p.Latency(0)
 		}
 	})
 }

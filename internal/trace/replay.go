@@ -1,6 +1,6 @@
 package trace
 
-// The replay: TLC runs spec/LineTrace.tla on the traces.
+// The replay: TLC runs spec/Trace.tla on the traces.
 //
 // Rules: TLC alone decides. A run of it that says something else than "accepted" or "rejected" of every trace is an error.
 
@@ -19,7 +19,16 @@ import (
 type Verdict struct {
 	Trace
 	Event int    // the number of the first event that the specification does not explain; 0: it explains all
-	What  string // this event, and the state before it
+	State string // before this event
+}
+
+// What is the event, and the ones before it.
+func (v Verdict) What() string {
+	var b strings.Builder
+	for i := max(0, v.Event-8); i < v.Event; i++ {
+		fmt.Fprintf(&b, "%d: %s\n", i+1, v.events[i].text)
+	}
+	return b.String() + "the state before it: " + v.State
 }
 
 // Steps is how many steps the trace has.
@@ -27,7 +36,7 @@ func (t Trace) Steps() int { return len(t.events) }
 
 // Replay has TLC, which is in this jar, replay traces with the modules in the directory spec.
 func Replay(ctx context.Context, jar, spec, work string, traces []Trace) ([]Verdict, error) {
-	for _, name := range []string{"Line.tla", "LineTrace.tla", "LineTrace.cfg"} {
+	for _, name := range []string{"Line.tla", "Trace.tla", "Trace.cfg"} {
 		text, err := os.ReadFile(filepath.Join(spec, name))
 		if err != nil {
 			return nil, err
@@ -40,7 +49,7 @@ func Replay(ctx context.Context, jar, spec, work string, traces []Trace) ([]Verd
 		return nil, err
 	}
 	cmd := exec.CommandContext(ctx, "java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss16m", "-Xmx2g", "-cp", jar,
-		"tlc2.TLC", "-workers", "1", "-deadlock", "-config", "LineTrace.cfg", "LineTrace.tla")
+		"tlc2.TLC", "-workers", "1", "-deadlock", "-config", "Trace.cfg", "Trace.tla")
 	cmd.Dir = work
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -93,8 +102,7 @@ func verdicts(out string, traces []Trace) ([]Verdict, error) {
 	for _, m := range rejected.FindAllStringSubmatch(out, -1) {
 		i, _ := strconv.Atoi(m[1])
 		event, _ := strconv.Atoi(m[2])
-		state := strings.Join(strings.Fields(m[3]), " ")
-		all[i-1] = Verdict{traces[i-1], event, traces[i-1].events[event-1].text + "\nthe state before it: " + state}
+		all[i-1] = Verdict{traces[i-1], event, strings.Join(strings.Fields(m[3]), " ")}
 		known++
 	}
 	if known != len(traces) {

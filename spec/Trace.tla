@@ -1,0 +1,83 @@
+-------------------------------- MODULE Trace --------------------------------
+(***************************************************************************
+The scripts in lua/ and the clients, as steps of Line.
+
+TestTrace (trace_test.go) lets clients use plain locks under faults.  It writes
+the module TraceData: for each lock what its scripts did, in the order in which
+Redis ran them, and when a client believed that it held the lock.
+
+Each event takes two steps.  Prepare sets what Line has from its processes: who
+listens, and which request runs.  Explain is the step of Line for the event.
+The record, the line, the answer and the messages after it must be those of
+Redis, and the rules of Line must hold.  So the specification cannot say
+anything else than the scripts do.  A trace is accepted when all of its events
+are explained; else the first event without an explanation is printed.
+
+A request that ran after the end of its field was under way at this end.  So
+these requests are under way all the time, and Line keeps their tombstones.
+
+Left out: Java, forced releases, deleted records, waiters that may not
+subscribe.
+
+Replaying taught:
+  - The script does not know whether a client has confirmed its grant.  So the
+    place comes back after each lapse, not only where no confirmation ran.
+  - A slow place whose connection is cut is dropped like any other.
+  - All slow places are told of a lock that stays free, not only the first.
+  - A later wait does not inherit the place of a wait whose grant has lapsed.
+  - A request that does not join is granted the lock in its turn only.
+ ***************************************************************************)
+EXTENDS Line, TraceData
+
+VARIABLES trace, \* the number of the trace
+          i,     \* the number of the event
+          ready  \* the event has been prepared
+
+E      == Traces[trace].events[i]
+Last   == Len(Traces[trace].events)
+F      == IF E.k = "trust" THEN <<E.p, record[2]>> ELSE E.f \* the field of the event
+Begins == E.k \in {"ask", "trust"}
+Late   == {[f |-> f, lis |-> FALSE, old |-> TRUE] : f \in Traces[trace].late}
+
+Prepare ==
+  /\ ~ready /\ i <= Last /\ ready' = TRUE /\ UNCHANGED <<trace, i>>
+  /\ sub' = [p \in Procs |-> E.k \in {"ask", "end"} /\ p \in E.h]
+  /\ st' = [p \in Procs |-> IF st[p] = "holds" THEN "holds" ELSE IF Begins /\ p = F[1] THEN "waits" ELSE "idle"]
+  /\ n' = [p \in Procs |-> IF st[p] # "holds" /\ Begins /\ p = F[1] THEN F[2] ELSE n[p]]
+  /\ asks' = Late /\ ends' = {} /\ answers' = {}
+  /\ msgs' = IF E.k = "trust" THEN {<<F, "grant">>} ELSE {}
+  /\ UNCHANGED <<record, line, granted, brief, over, conf, calm, hears, counts>>
+
+Told == {<<m[1][1], m[2]>> : m \in msgs'}
+
+Asked ==
+  /\ RunAsk([f |-> E.f, lis |-> E.ear = "hears", old |-> FALSE], E.ear = "pass")
+  /\ IF E.f \in over THEN E.a = "busy"
+     ELSE answers' = IF E.a = "yours" \/ Waits(E.f) THEN {[f |-> E.f, kind |-> E.a, old |-> FALSE]} ELSE {}
+  /\ Told = E.m
+
+Ended ==
+  /\ RunEnd([f |-> E.f, re |-> 0], FALSE)
+  /\ E.a = IF record = E.f THEN "done" ELSE "gone"
+  /\ Told = E.m
+
+Explain ==
+  /\ ready /\ ready' = FALSE /\ i' = i + 1 /\ UNCHANGED trace
+  /\ CASE E.k = "ask"   -> Asked
+       [] E.k = "end"   -> Ended
+       [] E.k = "lapse" -> Lapse
+       [] E.k = "trust" -> Receive(<<F, "grant">>) /\ st'[E.p] = "holds" \* by the message, or by an answer
+       [] E.k = "doubt" -> Unlock(E.p)
+       [] OTHER         -> FALSE \* a script that may not change the state of Line
+  /\ E.k \notin {"trust", "doubt"} => record' = E.r /\ line' = E.l /\ granted' = E.g
+  /\ OneHolder' /\ Backed' /\ InOrder' /\ Heard'
+
+Stop(verdict) == PrintT(verdict) /\ i' = Last + 2 /\ ready' = FALSE /\ UNCHANGED <<trace, vars>>
+Accept == i = Last + 1 /\ Stop(<<"accepted", trace>>)
+Reject == ready /\ ~ENABLED Explain
+          /\ Stop(<<"rejected", trace, i, [record |-> record, line |-> line, granted |-> granted, over |-> over, st |-> st]>>)
+
+TraceInit == Init /\ trace \in 1..Len(Traces) /\ i = 1 /\ ready = FALSE
+TraceNext == Prepare \/ Explain \/ Accept \/ Reject
+TraceSpec == TraceInit /\ [][TraceNext]_<<vars, trace, i, ready>>
+=============================================================================
