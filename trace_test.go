@@ -105,13 +105,13 @@ func judge(t *testing.T, storms []*tracedStorm) (left []*tracedStorm) {
 		wrong := slices.IndexFunc(of, func(v trace.Verdict) bool { return v.Event > 0 })
 		switch {
 		case s.name == "" && wrong >= 0:
-			t.Errorf("trace %s: the specification does not explain event %d of %s:\n%s", s.kind, of[wrong].Event, of[wrong].Name, of[wrong].What())
+			t.Errorf("trace %s: the specification does not explain event %d of %s:\n%s", s.kind, of[wrong].Event, of[wrong].Name, of[wrong].Text())
 		case s.name == "":
 			require.NotEmpty(t, of, "traces of the storm")
 			fmt.Printf("trace %s: %d steps of %d names: ok\n", s.kind, steps(of), len(of))
 		case wrong >= 0:
 			fmt.Printf("trace %s: rejected\n", s.name)
-			t.Logf("%s, event %d:\n%s", s.name, of[wrong].Event, of[wrong].What())
+			t.Logf("%s, event %d:\n%s", s.name, of[wrong].Event, of[wrong].Text())
 		default:
 			left = append(left, s)
 		}

@@ -12,18 +12,20 @@ believe that it holds the lock.  Trust.tla shows that a process stops
 believing before its lease ends.  Also left out: the goroutines of a process
 behind one another (its place stays while one of them waits), fencing tokens
 (Trust.tla), readers that are granted together, FairLock, forced releases.
+Requests that take a free lock before all places (passes, RunAsk) are in
+Trace.tla only, which replays what the scripts did in a storm.
 
 Faults are counted, at most MaxFaults: a request that runs twice, a lost
 request or answer, a cut connection, a process that loses its hold, a process
 that dies, a tombstone that expires too early.
 
 Bounds, and the number of distinct states:
-  Line              3 processes, a wait each, no faults           90,852
+  Line              3 processes, a wait each, no faults          105,122
   Line-connections  3 processes, a wait each, one fault: a cut
-                    connection or a death                       178,030
-  Line-faults       2 processes, a wait each, one fault           11,820
-  Line-again        2 processes, 3 waits, 2 of one process       119,900
-  Line-java         2 processes and Java, a wait each, one fault 153,611
+                    connection or a death                       203,032
+  Line-faults       2 processes, a wait each, one fault           12,639
+  Line-again        2 processes, 3 waits, 2 of one process       133,592
+  Line-java         2 processes and Java, a wait each, one fault 183,507
 A third process adds something where a grant finds nobody: Line and
 Line-connections.  Two faults can leave a record to a wait that is over, until
 its lease ends: a tombstone expires too early, and the answer is lost as well.
@@ -42,6 +44,8 @@ The model taught:
     of; what it is not told of ends with a short lease.
   - A grant for a wait that goes on is not given back when it comes too late
     to be trusted: the process asks, which confirms the grant or waits on.
+  - A script does not know what a process has heard, so the place of a grant
+    comes back also where the process has confirmed it and then lost it.
  ***************************************************************************)
 EXTENDS Naturals, Sequences, FiniteSets, TLC
 

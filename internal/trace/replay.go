@@ -22,8 +22,8 @@ type Verdict struct {
 	State string // before this event
 }
 
-// What is the event, and the ones before it.
-func (v Verdict) What() string {
+// Text shows the event, those before it, and the state.
+func (v Verdict) Text() string {
 	var b strings.Builder
 	for i := max(0, v.Event-8); i < v.Event; i++ {
 		fmt.Fprintf(&b, "%d: %s\n", i+1, v.events[i].text)
