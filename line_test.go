@@ -1554,6 +1554,27 @@ func TestLineWithoutARight(t *testing.T) {
 	}
 }
 
+// A script of a user that may not publish grants nothing, and takes no place away.
+func TestLineUserWithoutPublishLeavesAllPlaces(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	b := newBench(t, server.Addr())
+	b.must(b.rdb.Do(context.Background(), "acl", "setuser", "quiet", "on", ">secret", "allkeys", "allchannels", "allcommands", "-publish").Err())
+	bench := *b
+	quiet := b.manual()
+	quiet.bench = &bench
+	quiet.rdb = server.Client(func(o *redis.Options) { o.Username, o.Password = "quiet", "secret" })
+	first := b.manual().takes()
+	one, two := b.manual().listens().joins(), b.manual().listens().joins()
+	first.release(false)
+	b.must(b.rdb.Del(context.Background(), b.name).Err()) // the lease of the first grant is over
+	quiet.release(true)
+	assert.Equal(b, []string{one.id, two.id}, b.clientsInLine(), "the line")
+	assert.Equal(b, "late", b.placeOf(one.id).state, "the place whose grant was not used")
+	b.manual().release(true)
+	assert.Equal(b, two.field, b.holder(), "the holder")
+}
+
 // A user that may not use the keys of the line hears a release as before there was one.
 func TestLineUserWithoutItsKeysHearsReleases(t *testing.T) {
 	t.Parallel()

@@ -317,6 +317,9 @@ local function pass_on(lock, line, tokens, channel, how, asker)
             granted = grant(lock, p, tokens, channel .. ':' .. p.client, how)
             if granted == nil then -- all stay
                 line.mute = true
+                for _, q in ipairs(late) do
+                    put_place(line, q)
+                end
                 announce(how, channel .. ':' .. p.client, 'free')
                 return nil
             elseif granted then
