@@ -615,7 +615,12 @@ type takes struct {
 func (w *stormWorker) round() {
 	l := w.kind.locks(w.procs[w.proc].current(), w.names, w.rng)
 	how := takes{wait: -1}
-	if w.rng.IntN(3) == 0 {
+	switch {
+	case w.recorder != nil: // leases that end before their grants are received
+		if w.rng.IntN(3) > 0 {
+			how.lease = between(w.rng, 20*time.Millisecond, stormLease/3)
+		}
+	case w.rng.IntN(3) == 0:
 		how.lease = between(w.rng, 20*time.Millisecond, stormLease)
 	}
 	switch w.rng.IntN(5) {
