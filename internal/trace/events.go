@@ -105,7 +105,8 @@ type converter struct {
 	over    map[string]bool // fields that have ended
 	last    abstract        // the state after the last event
 	leased  time.Time       // until when the last record had its lease
-	clock   time.Time
+	ran     time.Time       // when the last script ran
+	clock   time.Time       // when this one runs
 }
 
 func (c *converter) add(n note) error {
@@ -113,6 +114,7 @@ func (c *converter) add(n note) error {
 	if err != nil {
 		return err
 	}
+	c.ran = c.clock
 	if at.After(c.clock) { // the clock of the machine may be set back
 		c.clock = at
 	}
@@ -126,20 +128,24 @@ func (c *converter) add(n note) error {
 		return err
 	}
 	if !before.equal(c.last) {
-		c.note(earlier(c.clock, c.leased), `k|->"lapse"`, before)
+		c.note(c.lapsed(), `k|->"lapse"`, before)
 	}
 	if err := c.run(n, before, after); err != nil {
 		return err
 	}
-	c.leased = c.clock.Add(time.Duration(max(n.After.PTTL, 0)) * time.Millisecond)
+	c.leased = time.UnixMilli(n.After.Expires)
 	return nil
 }
 
-func earlier(a, b time.Time) time.Time {
-	if b.Before(a) {
-		return b
+// lapsed is when the lease has ended: it had not in the last script, and has before this one.
+func (c *converter) lapsed() time.Time {
+	switch {
+	case c.leased.Before(c.ran):
+		return c.ran
+	case c.leased.After(c.clock):
+		return c.clock
 	}
-	return a
+	return c.leased
 }
 
 // note appends an event, after which the state is this one.

@@ -28,7 +28,7 @@ local lock = KEYS[1]
 local function list(t) return #t > 0 and t or nil end
 
 local function state()
-    return {record = list(server.call('hgetall', lock)), pttl = server.call('pttl', lock),
+    return {record = list(server.call('hgetall', lock)), expires = server.call('pexpiretime', lock),
         line = list(server.call('hgetall', 'relock_line:{' .. lock .. '}'))}
 end
 

@@ -22,11 +22,11 @@ type Verdict struct {
 	State string // before this event
 }
 
-// Text shows the event, those before it, and the state.
+// Text shows the event, the events around it with their times, and the state.
 func (v Verdict) Text() string {
 	var b strings.Builder
-	for i := max(0, v.Event-8); i < v.Event; i++ {
-		fmt.Fprintf(&b, "%d: %s\n", i+1, v.events[i].text)
+	for i := max(0, v.Event-8); i < min(v.Event+3, len(v.events)); i++ {
+		fmt.Fprintf(&b, "%d: %s %s\n", i+1, v.events[i].at.Format("05.000000"), v.events[i].text)
 	}
 	return b.String() + "the state before it: " + v.State
 }

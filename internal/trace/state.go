@@ -15,9 +15,9 @@ import (
 
 // A state is the record and the line in one key each, as HGETALL has them.
 type state struct {
-	Record []string
-	PTTL   int64
-	Line   []string
+	Record  []string
+	Expires int64 // when the lease ends, in ms since the epoch; a clock that is read twice may be read late
+	Line    []string
 }
 
 // An abstract is the same in the words of the specification.

@@ -72,7 +72,7 @@ func TestStateRefusesWhatTheSpecificationHasNot(t *testing.T) {
 func TestBeliefsAreBetweenTheScripts(t *testing.T) {
 	c := &converter{clients: make(clients), over: make(map[string]bool)}
 	c.last, _ = c.clients.of(state{})
-	held := state{Record: []string{clientA + ":1:01", "1"}, PTTL: 1000}
+	held := state{Record: []string{clientA + ":1:01", "1"}, Expires: 11_000}
 	require.NoError(t, c.add(note{Verb: Ask, Time: [2]string{"10", "0"}, After: held, Answer: []float64{1, 0, 0},
 		Args: []string{clientA + ":1:01", "1000", "1", "pass"}}))
 	require.NoError(t, c.add(note{Verb: End, Time: [2]string{"10", "500"}, Before: held, Answer: []float64{1, 0, 0}, Args: []string{clientA + ":1:01", "0"}}))
@@ -84,10 +84,10 @@ func TestBeliefsAreBetweenTheScripts(t *testing.T) {
 func TestLapsesAreAtTheEndOfTheLease(t *testing.T) {
 	c := &converter{clients: make(clients), over: make(map[string]bool)}
 	c.last, _ = c.clients.of(state{})
-	held := state{Record: []string{clientA + ":1:01", "1"}, PTTL: 1000}
+	held := state{Record: []string{clientA + ":1:01", "1"}, Expires: 11_000}
 	require.NoError(t, c.add(note{Verb: Ask, Time: [2]string{"10", "0"}, After: held, Answer: []float64{1, 0, 0},
 		Args: []string{clientA + ":1:01", "1000", "1", "pass"}}))
-	held.PTTL = 2000
+	held.Expires = 12_500
 	require.NoError(t, c.add(note{Verb: "renew", Time: [2]string{"10", "500000"}, Before: held, After: held, Args: []string{clientA + ":1:01", "2000"}}))
 	require.NoError(t, c.add(note{Verb: End, Time: [2]string{"20", "0"}, Answer: []float64{-1, 0, 0}, Args: []string{clientA + ":1:01", "0"}}))
 	require.NoError(t, c.add(note{Verb: Ask, Time: [2]string{"21", "0"}, Answer: []float64{0, -2, 0}, Args: []string{clientA + ":1:01", "1000", "1", "hears"}}))
@@ -129,7 +129,7 @@ func TestVerdictsAreThoseOfTLC(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, 0, all[0].Event)
 	assert.Equal(t, 2, all[1].Event)
-	assert.Equal(t, "1: first\n2: second\nthe state before it: [ record |-> <<\"p1\", 2>>, over |-> {} ]", all[1].Text())
+	assert.Equal(t, "1: 00.000000 first\n2: 00.000000 second\nthe state before it: [ record |-> <<\"p1\", 2>>, over |-> {} ]", all[1].Text())
 	_, err = verdicts("<<\"accepted\", 1>>\n", traces)
 	assert.Error(t, err, "no verdict on a trace")
 }
