@@ -234,7 +234,7 @@ local function standing(line, joined, deaf, apart)
     if apart then
         return 2
     elseif joined then
-        return 1 + 4 * (line.mine.number - line.first)
+        return 1 + 4 * math.max(0, line.mine.number - line.first)
     end
     return deaf and 3 or 0
 end

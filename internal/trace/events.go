@@ -185,7 +185,10 @@ func (c *converter) ask(n note, after abstract) error {
 	}
 	answer := "yours"
 	if n.Answer[0] != 1 {
-		answer = []string{"busy", "joined", "java"}[int(n.Answer[2])]
+		answer = []string{"busy", "joined", "java", "busy"}[int(n.Answer[2])%4]
+	}
+	if ear == "hears" && !slices.Contains(n.Heard, n.Args[0][:36]) {
+		ear = "yield" // the script lets nobody join who does not hear
 	}
 	told, err := c.told(n)
 	c.note(c.clock, fmt.Sprintf(`k|->"ask",f|->%s,ear|->%q,%s,a|->%q,%s`, field, ear, c.heard(n), answer, told), after)
