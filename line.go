@@ -49,7 +49,7 @@ func (c *Client) grantChannel(announce string) string {
 type place struct {
 	lock    lockType
 	field   string
-	lease   time.Duration // the longest that a request wanted: a grant may last so long
+	lease   time.Duration              // the longest that a request wanted: a grant may last so long
 	asked   [requestsKept]placeRequest // the last requests that named the field, the latest first
 	unknown int                        // tries of them that may still run
 	stands  bool                       // a request may have joined the line, or the caller may have been told that the lock is free

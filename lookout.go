@@ -6,8 +6,8 @@ package relock
 // in the line was deleted, or who does not know that a Java service holds the lock by now. One goroutine looks for all of
 // them, with one request for many locks, and wakes the waiters of locks that are free: they ask.
 //
-// Rules: each lock that a process waits for in a line is looked at once in a max wake delay, more seldom by processes far
-// back in a line of more than nearHead places, so that a lock is not looked at more often the more wait. All looks of a process are at
+// Rules: each lock that a process waits for in a line is looked at once in a max wake delay. A process that has more than
+// nearHead places in front of it looks more seldom: else more looks would be made the more wait. All looks of a process are at
 // most mostLooks requests a second: with many thousands of locks a round takes longer. Whether a record was replaced by
 // something that no lock makes, or a waiter is not told of its release, costs more to find out: of many locks a few are
 // looked at closely each time, at random.

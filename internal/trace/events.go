@@ -188,7 +188,7 @@ func (c *converter) ask(n note, after abstract) error {
 		answer = []string{"busy", "joined", "java", "busy"}[int(n.Answer[2])%4]
 	}
 	if ear == "hears" && !slices.Contains(n.Heard, n.Args[0][:36]) {
-		ear = "yield" // the script lets nobody join who does not hear
+		ear = "yield" // a client that does not hear cannot join
 	}
 	told, err := c.told(n)
 	c.note(c.clock, fmt.Sprintf(`k|->"ask",f|->%s,ear|->%q,%s,a|->%q,%s`, field, ear, c.heard(n), answer, told), after)
