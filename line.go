@@ -176,7 +176,7 @@ func (a *acquisition) takePlace() {
 	if q == nil || q.place == nil || w.level > 1 {
 		return
 	}
-	if !w.renewed && w.lease < q.place.lease {
+	if !w.renewed && w.lease < min(q.place.lease, provisionalLease) {
 		q.dropPlaceLocked(n.engine)
 		return
 	}
