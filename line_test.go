@@ -385,6 +385,7 @@ func (c *lineClient) settled() int64 {
 func TestLineServesInOrderOfArrival(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		const n = 6
+		start := time.Now()
 		first := b.contender(WithMaxWakeDelay(time.Hour)).takes()
 		var all []*lineClient
 		order := make(chan int, n)
@@ -410,8 +411,12 @@ func TestLineServesInOrderOfArrival(t *testing.T) {
 		for i := range n {
 			assert.Equal(b, i, <-order, "the section that came next")
 		}
+		most := int64(3)
+		if time.Since(start) > provisionalLease/4 {
+			most++ // the renewal of a grant that was waited for for so long
+		}
 		for i, c := range all {
-			assert.LessOrEqual(b, c.scripts.n.Load(), int64(3), "scripts of client %d: two requests and a release", i)
+			assert.LessOrEqual(b, c.scripts.n.Load(), most, "scripts of client %d: two requests and a release", i)
 		}
 	})
 }
