@@ -366,7 +366,7 @@ func (a *acquisition) await(res result) (result, error) {
 	e, in := a.engine, a.wants[res.at]
 	a.noteBusy(in.hold, res.ttl)
 	a.place.stands = a.place.stands || a.group == nil && res.apart
-	wake, ready, turned := a.subscription.watch(in, res.apart) // 3
+	wake, ready, turned := a.subscription.watch(in, res.apart || res.deaf) // 3
 	if res.deaf && a.group == nil {
 		a.subscription.renew()
 	}

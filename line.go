@@ -178,6 +178,11 @@ func (a *acquisition) takePlace() {
 	}
 	if !w.renewed && w.lease < min(q.place.lease, provisionalLease) {
 		q.dropPlaceLocked(n.engine)
+		if a.place.field == "" { // the number of the field must be higher than that of the place
+			w.hold.field = n.engine.newField(w.hold.key.owner)
+			w.field = w.hold.field
+			a.wants = []want{w}
+		}
 		return
 	}
 	a.place, q.place = *q.place, nil

@@ -807,6 +807,55 @@ func TestLineShorterLeaseTakesNoPlaceOfALongerOne(t *testing.T) {
 	})
 }
 
+// Clients that come and go behind one that waits for long make the scripts of the others no slower, and change no order.
+func TestLineClosesGaps(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		ctx := context.Background()
+		holder := b.manual().takes()
+		granted, first, second := b.manual().listens().joins(), b.manual().listens().joins(), b.manual().listens().joins()
+		holder.release(false)
+		require.Equal(b, granted.field, b.holder(), "the holder")
+		b.must(b.rdb.PExpire(ctx, b.name, time.Hour).Err())
+		passing, last := b.manual().listens(), b.manual().listens()
+		comes := func(times int) {
+			for n := range times {
+				passing.field = fmt.Sprintf("%s:1:0%d", passing.id, passing.asked+1)
+				passing.joins()
+				if n == times/2 {
+					last.joins()
+				}
+				passing.release(false)
+			}
+		}
+		comes(300)
+		span := func() int {
+			numbers := b.rdb.HMGet(ctx, b.lineKey(), "first", "last").Val()
+			first, err1 := strconv.Atoi(fmt.Sprint(numbers[0]))
+			last, err2 := strconv.Atoi(fmt.Sprint(numbers[1]))
+			b.must(errors.Join(err1, err2))
+			return last - first
+		}
+		assert.Less(b, span(), 250, "numbers of the line")
+		assert.Equal(b, []string{first.id, second.id, last.id}, b.clientsInLine(), "the line")
+
+		b.must(b.rdb.Del(ctx, b.name).Err()) // the lease of the grant is over
+		first.lease = 60 * minute
+		first.ask(hearsGrant)
+		assert.Equal(b, first.field, b.holder(), "the holder")
+		assert.Equal(b, []string{granted.id, second.id, last.id}, b.clientsInLine(), "the line")
+		comes(300)
+		assert.Less(b, span(), 250, "numbers of the line")
+		granted.joins()
+		assert.Equal(b, []string{granted.id, second.id, last.id}, b.clientsInLine(), "the line")
+		for _, next := range []*manual{granted, second, last} {
+			first.release(false)
+			assert.Equal(b, next.field, b.holder(), "the holder")
+			first = next
+		}
+		last.release(false)
+	})
+}
+
 // A client that is frozen for long makes the scripts of the others no slower.
 func TestLineFrozenClientCostsTheOthersNothing(t *testing.T) {
 	t.Parallel()

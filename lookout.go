@@ -66,7 +66,7 @@ func (l *lookout) watch(name string, s sleeper) (stop func()) {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		all := l.waiters[name]
-		if at := slices.Index(all, s); at >= 0 {
+		if at := slices.IndexFunc(all, func(other sleeper) bool { return other.wake == s.wake }); at >= 0 {
 			all = slices.Delete(all, at, at+1)
 		}
 		if l.waiters[name] = all; len(all) == 0 {
@@ -92,16 +92,12 @@ func (l *lookout) run() {
 			looks = [][]string{nil} // none is due
 		}
 		pause := max(l.engine.maxWakeDelay/time.Duration(len(looks)), time.Second/mostLooks)
-		closely := int(closeLooks * pause / time.Second)
-		if len(looks) == 1 {
-			closely = max(closely, 1)
-		}
 		for _, names := range looks {
 			if l.engine.waitOptionsFor(context.Background()).sleep(nil, nil, pause) != nil {
 				return
 			}
 			if len(names) > 0 {
-				l.look(names, closely)
+				l.look(names, int(closeLooks*pause.Seconds()+rand.Float64()))
 			}
 		}
 	}
@@ -135,6 +131,9 @@ func (l *lookout) looks() (all [][]string) {
 	l.mu.Lock()
 	for name, waiters := range l.waiters { // in random order
 		if !isDue(waiters) {
+			for i := range waiters { // those in front may be gone by now
+				waiters[i].ahead -= waiters[i].ahead / 8
+			}
 			continue
 		}
 		slot := ""

@@ -22,6 +22,7 @@ const (
 	mostYield   = 20 * time.Millisecond  // the longest one
 	mostYielded = 1024                   // releases of other processes after which they go first again
 	leastShare  = 10 * time.Millisecond
+	mostUntold  = time.Second // the default max wake delay
 
 	// A process whose releases reach no other client still lets other processes go first: once in unheardFor, for
 	// unheardYield and a round trip. This is longer than the sleep of waiters that may not subscribe.
@@ -94,7 +95,7 @@ func (t *turns) released(now time.Duration, p pace, others int) {
 // After a streak of a slice they go first for so long.
 func (t *turns) untold(now time.Duration, p pace, maxWakeDelay time.Duration) {
 	if now-t.since >= p.slice {
-		*t = turns{until: now + maxWakeDelay + p.rtt}
+		*t = turns{until: now + min(maxWakeDelay, mostUntold) + p.rtt}
 	}
 }
 

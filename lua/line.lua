@@ -43,6 +43,7 @@
 -- Defines  place_of(line, client)                              the same, or nil.
 -- Defines  place_at(line, number)                              the place of this number, or nil.
 -- Defines  set_field(line, field, value)                       gives a field of the hash a value.
+-- Defines  place_text(p)                                       the inverse of parse_place.
 -- Defines  put_place(line, p)                                  has p stand in the line.
 -- Defines  stands(line, p)                                     whether p stands in the line.
 -- Defines  drop_place(line, p)                                 takes p away.
@@ -51,6 +52,7 @@
 -- Defines  in_parts(list, run)                                 calls run with the elements of list; returns its last answer,
 --          or the first error.
 -- Defines  tombstones(line, now, visit)                        calls visit with each field in over.
+-- Defines  close_gaps(line)                                    numbers the places anew where most numbers are missing.
 -- Defines  note_lapse(line)                                    finds out whether the lease of a grant has ended.
 -- Defines  hears(p, channel, how)                              whether the client of p hears of a grant.
 
@@ -147,8 +149,12 @@ local function place_at(line, number)
     return p and p.number == number and p or nil
 end
 
+local function place_text(p)
+    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.ear, ms(p.lease), p.fenced, p.asked, p.field)
+end
+
 local function put_place(line, p)
-    set_field(line, p.client, string.format('%d %s %s %s %s %s %s', p.number, p.state, p.ear, ms(p.lease), p.fenced, p.asked, p.field))
+    set_field(line, p.client, place_text(p))
     set_field(line, ms(p.number), p.client)
 end
 
@@ -196,8 +202,47 @@ local function note_lapse(line)
     line.first = math.min(line.first, p.number)
 end
 
+local most_missing = 200 -- numbers: each script that goes along the line looks for all of them
+
+-- A place that waits long in front of many that come and go has more and more missing numbers behind it. The place that was
+-- granted the lock has a number and does not stand in the line.
+local function close_gaps(line)
+    local span = line.last - line.first
+    if span < most_missing or span < 2 * redis.call('hlen', line.key) then
+        return
+    end
+    local all, places, numbers = redis.call('hgetall', line.key), {}, {}
+    for i = 1, #all, 2 do
+        if #all[i] == 36 then
+            places[#places + 1] = parse_place(all[i + 1], all[i])
+        elseif tonumber(all[i]) then
+            numbers[all[i]] = all[i + 1]
+        end
+    end
+    table.sort(places, function(a, b) return a.number < b.number end)
+    for number in pairs(numbers) do
+        redis.call('hdel', line.key, number)
+    end
+    local first
+    for i, p in ipairs(places) do
+        local stood = numbers[ms(p.number)] == p.client
+        p.number = line.first + i - 1
+        redis.call('hset', line.key, p.client, place_text(p))
+        if stood then
+            redis.call('hset', line.key, ms(p.number), p.client)
+            first = first or p.number
+        end
+        if line.mine and line.mine.client == p.client then
+            line.mine = p
+        end
+    end
+    line.last = line.first + #places - 1
+    line.first = first or line.last + 1
+end
+
 -- wish is {ear, lease, fenced, asked} of a place. The caller does not hold the lock.
 local function join(line, field, wish)
+    close_gaps(line)
     local before, client = line.mine, client_of(field)
     if before and wait_number(before.field) > wait_number(field) then
         return false
@@ -371,17 +416,25 @@ local function release_to_all(line, channel, how, message, slice, always)
         return 0
     end
     announce(how, channel, message)
+    local kept = false -- a late place: its process may be frozen
     for number = line.first, line.last do
         local p = place_at(line, number)
-        if p and hears(p, channel, how) then
+        local told = p and hears(p, channel, how)
+        if told then
             announce(how, channel .. ':' .. p.client, 'free')
-            break
+            kept = true
+            if p.state ~= 'late' then
+                break
+            end
+        else
+            if p then
+                drop_field(line, p.client)
+            end
+            drop_field(line, ms(number))
+            if not kept then
+                line.first = number + 1
+            end
         end
-        if p then
-            drop_field(line, p.client)
-        end
-        drop_field(line, ms(number))
-        line.first = number + 1
     end
     return math.max(known or 1, 1)
 end

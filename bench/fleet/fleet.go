@@ -238,6 +238,7 @@ func (s *simulation) timeUp(p *process) {
 // look is one request of the lookout, which goes on while the process waits. Far back in the line it is not made each time.
 func (s *simulation) look(p *process) {
 	if p.ahead >= nearHead && s.random.IntN(p.ahead/nearHead+1) != 0 {
+		p.ahead -= p.ahead / 8
 		if p.looks = p.asleep; p.looks {
 			s.at(s.now+s.WakeDelay, p, (*simulation).look)
 		}
