@@ -48,7 +48,11 @@ func Replay(ctx context.Context, jar, spec, work string, traces []Trace) ([]Verd
 	if err := os.WriteFile(filepath.Join(work, "TraceData.tla"), []byte(data(traces)), 0o600); err != nil {
 		return nil, err
 	}
-	cmd := exec.CommandContext(ctx, "java", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss16m", "-Xmx2g", "-cp", jar,
+	unpacked := filepath.Join(work, "unpacked") // other runs of TLC delete what they find in the temporary directory
+	if err := os.Mkdir(unpacked, 0o700); err != nil {
+		return nil, err
+	}
+	cmd := exec.CommandContext(ctx, "java", "-Djava.io.tmpdir="+unpacked, "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-Xss16m", "-Xmx2g", "-cp", jar,
 		"tlc2.TLC", "-workers", "1", "-deadlock", "-config", "Trace.cfg", "Trace.tla")
 	cmd.Dir = work
 	out, err := cmd.CombinedOutput()
