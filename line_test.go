@@ -412,8 +412,8 @@ func TestLineServesInOrderOfArrival(t *testing.T) {
 			assert.Equal(b, i, <-order, "the section that came next")
 		}
 		most := int64(3)
-		if time.Since(start) > provisionalLease/4 {
-			most++ // the renewal of a grant that was waited for for so long
+		if time.Since(start) > time.Second {
+			most++ // a request without an answer is sent again; a grant that was waited for for longer is renewed
 		}
 		for i, c := range all {
 			assert.LessOrEqual(b, c.scripts.n.Load(), most, "scripts of client %d: two requests and a release", i)
