@@ -10,6 +10,7 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -163,6 +164,29 @@ func (u use) all(one, rival lockMaker, name string) (err error) {
 		}
 	}
 	return nil
+}
+
+// No script calls a command that the page does not list: some are called seldom.
+func TestScriptsCallNoOtherCommands(t *testing.T) {
+	t.Parallel()
+	of := func(script *luaScript) (all []string) {
+		for _, m := range regexp.MustCompile(`call\('(\w+)'`).FindAllStringSubmatch(script.Source(), -1) {
+			all = append(all, "+"+m[1])
+		}
+		return all
+	}
+	ofUse := []string{"+publish", "+pubsub", "+info", "+type"}
+	for _, script := range allScripts() {
+		assert.Subset(t, slices.Concat(smallestCommands, ofUse), of(script), script.Source())
+	}
+	ofLock := strings.Fields("+del +hdel +hexists +hget +hmget +hlen +hrandfield +hset +pexpire +pttl +time +exists +incr +set")
+	ofFair := append(strings.Fields("+rpush +llen +lindex +lpos +lrange +lrem +zadd +zrem +zscore +zcard +zincrby +zrangebyscore"), ofLock...)
+	for _, script := range []*luaScript{lockAcquire, lockRelease, lockForce, renewScript, freeInspect} {
+		assert.Subset(t, slices.Concat(ofLock, ofUse), of(script), "of a Lock: %s", script.Source())
+	}
+	for _, script := range []*luaScript{fairAcquire, fairRelease, fairUndo, fairForce} {
+		assert.Subset(t, slices.Concat(ofFair, ofUse), of(script), "of a FairLock: %s", script.Source())
+	}
 }
 
 var orders atomic.Int64

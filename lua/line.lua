@@ -208,10 +208,12 @@ local most_missing = 200 -- numbers: each script that goes along the line looks 
 -- granted the lock has a number and does not stand in the line.
 local function close_gaps(line)
     local span = line.last - line.first
-    if span < most_missing or span < 2 * redis.call('hlen', line.key) then
+    local fields = span >= most_missing and redis.call('hlen', line.key)
+    if not fields or span < 2 * fields then
         return
     end
-    local all, places, numbers = redis.call('hgetall', line.key), {}, {}
+    local all = redis.call('hrandfield', line.key, fields, 'withvalues') -- all of them, with the rights that users have
+    local places, numbers = {}, {}
     for i = 1, #all, 2 do
         if #all[i] == 36 then
             places[#places + 1] = parse_place(all[i + 1], all[i])

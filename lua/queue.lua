@@ -30,10 +30,11 @@
 
 -- Where a script could not use the line, the wish of a waiter that has left is still there.
 local function drop_old_wishes(q)
-    if redis.call('hlen', q.wishes) < redis.call('zcard', q.heartbeats) then -- heartbeats has one '' more
+    local wishes = redis.call('hlen', q.wishes)
+    if wishes < redis.call('zcard', q.heartbeats) then -- heartbeats has one '' more
         return
     end
-    for _, field in ipairs(redis.call('hkeys', q.wishes)) do
+    for _, field in ipairs(redis.call('hrandfield', q.wishes, wishes)) do -- all of them, with the rights that users have
         if field:find(':', 1, true) and not redis.call('zscore', q.heartbeats, field) then
             redis.call('hdel', q.wishes, field)
         end
