@@ -367,8 +367,8 @@ func (a *acquisition) await(res result) (result, error) {
 	a.noteBusy(in.hold, res.ttl)
 	a.place.stands = a.place.stands || a.group == nil && res.apart
 	wake, ready, turned := a.subscription.watch(in, res.apart || res.deaf) // 3
-	if res.deaf && a.group == nil {
-		a.subscription.renew()
+	if res.deaf {
+		a.subscription.listeners[0].renew() // of the channel of grants
 	}
 	a.span.waits()
 	a.span.ends(PathPolled)

@@ -34,9 +34,10 @@ var spareOfFair = []int{4}
 // crashed, or is cut off from Redis, loses its place after about four seconds (eight if no
 // other call on the lock reached Redis meanwhile). If it is granted the lock before that is
 // noticed, the others wait for 5s at most. A waiter that gives up loses its place at
-// once. A live waiter keeps its place however long it waits; one that is granted the lock for a lease
-// which ends before its process knows of it waits again at the end. TryLock with wait 0 gets the lock
-// only when the queue is empty. If all waiters crash, the queue stays in Redis until the next call.
+// once. A live waiter keeps its place however long it waits; one that is granted the lock for
+// a lease which ends before its process knows of it waits again at the end. TryLock with
+// wait 0 gets the lock only when the queue is empty. If all waiters crash, the queue stays in
+// Redis until the next call.
 //
 // Redisson: getFairLock, whose queue it shares. A Java waiter whose turn it is is woken, and
 // asks. A crashed one is noticed as Redisson does, after its timeout.

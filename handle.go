@@ -49,8 +49,8 @@ type verbs interface {
 	granted(a attempt, r reply) (grant, error)
 	// release sets the levels of a hold to left. {1, heard, passed}: it is done; heard connections received the message
 	// that the lock is free. passed is 1 where the lock was granted to the next process, and 2 where the next process could
-	// not be told. {-1, ...}: Redis does not have
-	// the hold. late says that a request which asks for this field may still run.
+	// not be told. {-1, ...}: Redis does not have the hold. late says that a request which asks for this field may
+	// still run.
 	release(field string, left int, late bool) call
 	// undo takes an attempt back: {1, ...} Redis had its hold.
 	undo(a attempt) call

@@ -179,16 +179,19 @@ func (a *acquisition) takePlace() {
 	if !w.renewed && w.lease < min(q.place.lease, provisionalLease) {
 		q.dropPlaceLocked(n.engine)
 		if a.place.field == "" { // the number of the field must be higher than that of the place
-			w.hold.field = n.engine.newField(w.hold.key.owner)
-			w.field = w.hold.field
-			a.wants = []want{w}
+			a.useFieldLocked(n.engine.newField(w.hold.key.owner))
 		}
 		return
 	}
 	a.place, q.place = *q.place, nil
 	a.unknown += a.place.unknown
-	w.hold.field = a.place.field
-	w.field = a.place.field
+	a.useFieldLocked(a.place.field)
+}
+
+// useFieldLocked has the caller ask with field from now on.
+func (a *acquisition) useFieldLocked(field string) {
+	w := a.wants[0]
+	w.hold.field, w.field = field, field
 	a.wants = []want{w}
 }
 

@@ -88,13 +88,6 @@ func (s *subscription) message() string {
 	return s.listeners[0].message()
 }
 
-// renew has the connection replaced on which the caller believes to hear its channel of grants.
-func (s *subscription) renew() {
-	if len(s.listeners) > 0 {
-		s.listeners[0].renew()
-	}
-}
-
 // listenTo listens to all, which share a wake channel, and leaves the listeners of before.
 func (s *subscription) listenTo(all []*listener) {
 	s.leave()

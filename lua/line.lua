@@ -31,6 +31,8 @@
 -- Defines  is_over(line, field)                                whether field has ended.
 -- Defines  pass_on(lock, line, tokens, channel, how, asker)    grants the lock, which is free; returns whose client got it:
 --          asker, which must take it, needs no message.
+-- Defines  passed(line, to)                                    what the answer to a release says: 1 where pass_on has returned
+--          a client, to; 2 where this user may not tell the next one; else 0. line may be nil.
 -- Defines  release_to_all(line, channel, how, message, slice, always)    says that the lock is free to those that have no
 --          place: once in a slice, or always if any of them hears this server; returns how many connections heard it.
 -- Defines  try(step)                                           what step returns; nil where it fails.
@@ -397,6 +399,13 @@ local function pass_on(lock, line, tokens, channel, how, asker)
         end
     end
     return to
+end
+
+local function passed(line, to)
+    if to then
+        return 1
+    end
+    return line and line.mute and 2 or 0
 end
 
 -- The count of those that hear is not known where a replica may have some, or where the user may not ask.

@@ -13,8 +13,8 @@
 -- ARGV[7]  channel on which a release is announced; that of a client has :client behind it.
 -- ARGV[8]  how: see announce.lua.
 -- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, place} busy, {-1, 0, 0} nothing there to re-enter. place is 1
---          and four for each place in front where the caller has a place in the line, 2 where only the channel says when the lock is released, 3 where the
---          caller has none because this server has no subscription of it, else 0.
+--          and four for each place in front where the caller has a place in the line, 2 where only the channel says when the
+--          lock is released, 3 where the caller has none because this server has no subscription of it, else 0.
 --
 -- Running it twice does what running it once does: the level is set, not added, and a lease is never shortened.
 -- A hash that no lock makes is refused: see record.lua.
@@ -39,8 +39,9 @@ if not mine then
     if line and is_over(line, field) then
         return {0, pttl, 0}
     end
-    local deaf = line and is_deaf(field, ear, channel, how)
-    local joined = line and waits and not deaf and (pttl ~= -2 or line.exists) and
+    local joins = line and waits and (pttl ~= -2 or line.exists)
+    local deaf = joins and is_deaf(field, ear, channel, how)
+    local joined = joins and not deaf and
         join(line, field, {ear = ear, lease = lease, fenced = fenced, asked = asked})
     if pttl ~= -2 then
         joined = joined and close_line(line)

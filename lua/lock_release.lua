@@ -54,4 +54,4 @@ elseif not had then
 elseif heard == 0 and not to then
     heard = announce(how, channel, '0')
 end
-return {had and 1 or -1, heard, to and 1 or line and line.mute and 2 or 0}
+return {had and 1 or -1, heard, passed(line, to)}

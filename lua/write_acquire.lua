@@ -20,8 +20,8 @@
 -- ARGV[11]  how: see announce.lua.
 -- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, place} busy, {-1, 0, 0} nothing there to re-enter,
 --          {-2, 0, 0} busy only with read holds whose owners wait to write, the caller among them. place is 1 and four for
---          each place in front where the caller has a place in the line, 2 where only the channel says when the lock is released, 3 where the caller has none
---          because this server has no subscription of it, else 0.
+--          each place in front where the caller has a place in the line, 2 where only the channel says when the lock is
+--          released, 3 where the caller has none because this server has no subscription of it, else 0.
 --
 -- Running it twice does what running it once does: the level is set, not added, and a lease is never shortened.
 -- A hash that no lock makes is refused and never deleted: see record.lua.
@@ -98,8 +98,9 @@ if not mine then
     if line and is_over(line, write_field) then
         return {0, redis.call('pttl', lock), 0}
     end
-    local deaf = line and is_deaf(field, ear, channel, how)
-    local joined = line and waits and not deaf and (not free or line.exists) and
+    local joins = line and waits and (not free or line.exists)
+    local deaf = joins and is_deaf(field, ear, channel, how)
+    local joined = joins and not deaf and
         join(line, write_field, {ear = ear, lease = lease, fenced = fenced, asked = asked})
     local to
     if free and line and line.exists and ear ~= 'pass' then

@@ -9,7 +9,7 @@
 --          it, or nil. Where both are none, it has said nothing.
 -- Defines  give_back_write(lock, writers, line, tokens, prefix, field, left, late, channel, how, slice)    sets the levels of
 --          a write hold, or ends it with 0 left, and its place in the line; returns what the script returns: {1, heard, passed}
---          or {-1, 0, passed}, passed as in lock_release.lua; and whether the lock is free.
+--          or {-1, 0, passed}; and whether the lock is free.
 
 local function pass_to_writer(lock, writers, line, tokens, channel, how, message, slice)
     local heard, to = 0, nil
@@ -70,5 +70,5 @@ local function give_back_write(lock, writers, line, tokens, prefix, field, left,
     if had and free and heard == 0 and not to then
         heard = announce(how, channel, '1')
     end
-    return {had and 1 or -1, heard, to and 1 or line and line.mute and 2 or 0}, free and heard == 0 and not to
+    return {had and 1 or -1, heard, passed(line, to)}, free and heard == 0 and not to
 end
