@@ -5,7 +5,9 @@ package relock
 // Rules: the queue in Redis is the order, so every goroutine has a place of its own in
 // that queue. A waiter shows a sign of life with every attempt, and makes an attempt at
 // least every heartbeat. The script that frees the lock grants it to the first waiter if that
-// waiter listens, as the line of a plain lock does (line.go); it wakes any other first waiter.
+// waiter listens, as the line of a plain lock does (line.go); it wakes any other first waiter. The
+// waiters of a Client listen to one channel. A waiter behind a program that knows the waiter's own
+// channel alone, one of Java or of an older version, listens there too.
 
 import (
 	"context"
@@ -84,8 +86,13 @@ func (l *fairLock) channel(a attempt) string {
 	return l.announce + a.field
 }
 
-// grants is the channel of the release: both messages are for one waiter.
-func (l *fairLock) grants(a attempt) string { return l.channel(a) }
+// grants is the channel of all waiters of this Client: see lua/queue.lua.
+func (l *fairLock) grants(a attempt) string {
+	if a.noWait {
+		return ""
+	}
+	return l.announce + "client:" + l.client.engine.id
+}
 
 func (l *fairLock) acquire(a attempt) call {
 	asked := a.asked
@@ -98,7 +105,7 @@ func (l *fairLock) acquire(a attempt) call {
 
 func (l *fairLock) granted(a attempt, r reply) (grant, error) {
 	g, err := parseGrant(r)
-	return g.enqueued(a, fairHeartbeat), err
+	return g.inLine(r).enqueued(a, fairHeartbeat), err
 }
 
 func (l *fairLock) release(field string, left int, _ bool) call {

@@ -93,6 +93,7 @@ type modelActor struct {
 	state  string // idle, waiting, granted (and it does not know), holding, dead
 	listed bool   // it listens to its channel, as far as Redis knows
 	wishes bool   // the last request that ran said so
+	apart  bool   // the answer to it said so
 	asked  uint64 // the number of that request
 	polled time.Time
 }
@@ -132,11 +133,19 @@ func (m *fairModel) listen() {
 // list has Redis know whether a listens.
 func (m *fairModel) list(a *modelActor, listens bool) {
 	a.listed = listens
-	if channel := m.lock.announce + a.name; listens {
-		m.ear.Subscribe(channel)
-	} else {
-		m.ear.Unsubscribe(channel)
+	for _, channel := range m.channels(a) {
+		if listens {
+			m.ear.Subscribe(channel)
+		} else {
+			m.ear.Unsubscribe(channel)
+		}
 	}
+}
+
+// channels are the channel of a alone, and that of its client.
+func (m *fairModel) channels(a *modelActor) []string {
+	client, _, _ := strings.Cut(a.name, ":")
+	return []string{m.lock.announce + a.name, m.lock.announce + "client:" + client}
 }
 
 func (m *fairModel) reset() {
@@ -146,7 +155,7 @@ func (m *fairModel) reset() {
 	}
 	m.now = time.Unix(1_700_000_000, 0)
 	m.mini.SetTime(m.now)
-	m.actors = []*modelActor{{name: javaOther + ":1"}, {name: javaOther + ":2", deaf: true}, {name: javaThread, java: true}}
+	m.actors = []*modelActor{{name: javaOther + ":01"}, {name: "c" + javaOther[1:] + ":02", deaf: true}, {name: javaThread, java: true}}
 	for _, a := range m.actors {
 		a.state = "idle"
 	}
@@ -202,13 +211,13 @@ func (m *fairModel) hear() {
 	m.messages = nil
 	m.mu.Unlock()
 	for _, message := range messages {
-		at := slices.IndexFunc(m.actors, func(a *modelActor) bool { return m.lock.announce+a.name == message.Channel })
+		at := slices.IndexFunc(m.actors, func(a *modelActor) bool { return slices.Contains(m.channels(a), message.Channel) })
 		a := m.actors[at]
 		g, granted := parseLineGrant(message.Message)
 		switch {
 		case message.Message == "0" && a.wishes && a.state == "waiting":
 			m.fail("%s is woken and could be granted the lock", a.name)
-		case message.Message == "0":
+		case message.Message == "0", message.Message == "free "+a.name:
 			continue
 		case !granted || g.field != a.name || g.asked != a.asked || g.lease != min(modelLease, provisionalLease) || g.token != 0:
 			m.fail("%s is told %q, and has asked with number %d", a.name, message.Message, a.asked)
@@ -244,6 +253,7 @@ func (m *fairModel) attempt(a *modelActor) {
 		}
 		got = g.state == held
 		a.wishes = !got && a.listed
+		a.apart = g.apart
 	})
 	switch {
 	case got && before == "granted":
@@ -370,6 +380,9 @@ func (m *fairModel) release(a *modelActor) {
 		if a.java {
 			if !m.javaRun(javaRelease, a) {
 				m.fail("%s cannot unlock", a.name)
+			}
+			if len(m.order) > 0 && m.order[0].wishes && !m.order[0].apart {
+				m.fail("%s does not listen to the channel on which Java wakes it", m.order[0].name)
 			}
 		} else if r, err := m.lock.client.send(m.lock.release(a.name, 0, false)); r[0] != 1 || err != nil {
 			m.fail("%s cannot unlock: %v", a.name, err)

@@ -185,6 +185,8 @@ func TestFairCrashedWaitersAreEvictedInSeconds(t *testing.T) {
 	q.join(ctx, alive.NewFairLock(b.name), "1")
 	q.join(crashing, doomed.NewFairLock(b.name), "crashed 2")
 	q.join(ctx, alive.NewFairLock(b.name), "2")
+	wishes, last := b.wishes(), b.queue()[2]
+	testredis.Await(t, "the crashed have had an answer, and asked again", soon, func() bool { return b.wishes()[last] != wishes[last] })
 	b.proxy.BlackHole(true)
 	start := time.Now()
 	testredis.Await(t, "the dead are evicted while the lock is held", fairLife+2*soon, func() bool { return len(b.queue()) == 2 })
@@ -506,18 +508,21 @@ func (b *bench) awaitWishes(n int) {
 type fairWaiter struct {
 	*bench
 	lock     *fairLock
+	client   string
 	field    string
 	asked    uint64
-	messages *redis.PubSub // nil: it does not listen
+	messages *redis.PubSub // on its own channel, and on that of its client
 }
 
 // newFairWaiter returns a waiter that listens; its requests have numbers from asked on.
 func (b *bench) newFairWaiter(l *FairLock, n int) *fairWaiter {
 	b.Helper()
-	w := &fairWaiter{bench: b, lock: l.lock.(*fairLock), field: fmt.Sprint(javaOther, ":0", n), asked: uint64(100 * n)}
-	w.messages = b.rdb.Subscribe(context.Background(), w.lock.channel(attempt{field: w.field}))
-	_, err := w.messages.Receive(context.Background())
-	b.must(err)
+	w := &fairWaiter{bench: b, lock: l.lock.(*fairLock), client: fmt.Sprintf("6b3e8c2f-5d13-4c9f-8e30-1d6b4f20%04d", n), asked: uint64(100 * n)}
+	w.field = fmt.Sprint(w.client, ":7:0", n)
+	w.messages = b.rdb.Subscribe(context.Background(), w.lock.channel(attempt{field: w.field}), w.lock.announce+"client:"+w.client)
+	for range 2 {
+		b.must(second(w.messages.Receive(context.Background())))
+	}
 	b.Cleanup(func() { _ = w.messages.Close() })
 	return w
 }
@@ -542,6 +547,16 @@ func (w *fairWaiter) leaves() {
 	w.Helper()
 	_, err := w.lock.client.send(w.lock.undo(attempt{field: w.field, level: 1}))
 	w.must(err)
+}
+
+// goesDeaf cuts the connection on which the waiter listens.
+func (w *fairWaiter) goesDeaf() {
+	w.Helper()
+	w.must(w.messages.Close())
+	channel := w.lock.announce + "client:" + w.client
+	testredis.Await(w, "the server knows", soon, func() bool {
+		return w.rdb.PubSubNumSub(context.Background(), channel).Val()[channel] == 0
+	})
 }
 
 // hears is the next message to the waiter.
@@ -631,8 +646,8 @@ func TestFairReleaseGrantsToTheFirst(t *testing.T) {
 		assert.Equal(t, busy, next.asks(hearsGrant, 2*time.Second))
 		assert.Equal(t, busy, last.asks(hearsGrant, time.Minute))
 		left := b.rdb.PTTL(ctx, "relock_line:{"+b.name+"}").Val()
-		assert.Greater(t, left, fairLife-soon, "the wishes are there as long as their waiters")
-		assert.LessOrEqual(t, left, fairLife, "the wishes of waiters that have died go")
+		assert.Greater(t, left, fairLife, "the wishes are there as long as their waiters")
+		assert.LessOrEqual(t, left, 10*fairLife, "the wishes of waiters that have died go")
 		left = b.rdb.PTTL(ctx, l.lock.(*fairLock).keys[3]).Val()
 		assert.Greater(t, left, time.Minute, "heartbeats are there as long as their waiters")
 		assert.LessOrEqual(t, left, 5*time.Minute, "the heartbeats of a queue in which all have died go")
@@ -698,7 +713,7 @@ func TestFairGrantsToListenersOnly(t *testing.T) {
 		quiet.asks(hearsGrant, time.Minute)
 		quiet.asks(yieldsLine, time.Minute) // its connection was cut meanwhile
 		deaf.asks(hearsGrant, time.Minute)
-		b.must(deaf.messages.Close())
+		deaf.goesDeaf()
 		next.asks(hearsGrant, time.Minute)
 		all := b.rdb.PSubscribe(ctx, "redisson_lock__channel:*") // hears everything, and is not the waiter
 		defer all.Close()
@@ -744,6 +759,45 @@ func TestFairFreeLockIsGrantedToTheFirst(t *testing.T) {
 		first.leaves()
 		b.isFree()
 	})
+}
+
+// The waiters of a Client listen to one channel; each to its own as well where a program that knows no other holds the lock.
+func TestFairWaitersOfAClientShareAChannel(t *testing.T) {
+	b := newBench(t, testredis.Start(t).Addr())
+	q := line{bench: b}
+	ctx := context.Background()
+	held, l := b.client().NewFairLock(b.name), b.client().NewFairLock(b.name)
+	channels := func(want ...string) {
+		t.Helper()
+		slices.Sort(want)
+		testredis.Await(t, fmt.Sprintf("the channels %v", want), soon, func() bool {
+			return slices.Equal(want, slices.Sorted(slices.Values(b.rdb.PubSubChannels(ctx, "*").Val())))
+		})
+	}
+	raw := l.lock.(*fairLock)
+	b.must(held.Lock(ctx))
+	for _, name := range []string{"first", "second", "third"} {
+		q.join(ctx, l, name)
+	}
+	channels(raw.grants(attempt{}))
+	b.awaitWishes(3)
+	before := b.wishes()
+	b.must(held.Unlock(ctx))
+	q.wantOrder("first", "second", "third")
+	for field, wish := range before {
+		assert.NotContains(t, b.wishes(), field, "the wish %s", wish)
+	}
+
+	b.must(b.rdb.HSet(ctx, b.name, javaThread, 1).Err())
+	b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
+	q.got = nil
+	q.join(ctx, l, "first")
+	q.join(ctx, l, "second")
+	queue := b.queue()
+	channels(raw.announce+queue[0], raw.announce+queue[1], raw.grants(attempt{}))
+	b.must(b.rdb.Del(ctx, b.name).Err())
+	b.must(b.rdb.Publish(ctx, raw.announce+queue[0], 0).Err())
+	q.wantOrder("first", "second")
 }
 
 // A holder whose lock draws no token passes the lock on all the same: the next one asks for its token.
@@ -802,7 +856,7 @@ func TestFairGrantThatRedisDidNotMakeIsNoHold(t *testing.T) {
 		for _, message := range []string{
 			fmt.Sprintf("grant %s 0 5000 0", field), fmt.Sprintf("grant %s 1 5000 0", field), "grant " + field, "grant", "",
 		} {
-			b.must(b.rdb.Publish(ctx, "redisson_lock__channel:{"+b.name+"}:"+field, message).Err())
+			b.must(b.rdb.Publish(ctx, l.lock.(*fairLock).grants(attempt{}), message).Err())
 			stays(b, "a forged grant", got, 50*time.Millisecond)
 		}
 		b.must(held.Unlock(ctx))
@@ -849,7 +903,7 @@ func TestFairGrantWithoutTheRightToCountListeners(t *testing.T) {
 	deaf, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
 	deaf.asks(hearsGrant, time.Minute)
 	next.asks(hearsGrant, time.Minute)
-	b.must(deaf.messages.Close())
+	deaf.goesDeaf()
 	b.must(l.Unlock(ctx))
 	b.isFree()
 	assert.Equal(t, []string{deaf.field, next.field}, b.queue())

@@ -135,6 +135,7 @@ type listener struct {
 	ready   <-chan struct{} // closed when messages are sure to come, or sure not to come
 	channel *channel
 	pubsub  *pubsub
+	field   string // the listener receives no messages that name another field; guarded by the mutex of pubsub
 	last    string // message that was received; guarded by the mutex of pubsub
 }
 
@@ -656,11 +657,28 @@ func (p *pubsub) deliver(name, message string) (hear func(string)) {
 	if ch == nil {
 		return nil
 	}
+	field := fieldOf(message)
 	for _, l := range ch.listeners {
-		l.last = message
+		if l.field == "" || field == "" || l.field == field {
+			l.last = message
+			l.wakeUp()
+		}
 	}
-	ch.wakeLocked()
 	return ch.hear
+}
+
+// fieldOf is the field that a message names, or "".
+func fieldOf(message string) string {
+	_, rest, _ := strings.Cut(message, " ")
+	field, _, _ := strings.Cut(rest, " ")
+	return field
+}
+
+// only has l receive no messages that name another field.
+func (l *listener) only(field string) {
+	l.pubsub.mu.Lock()
+	defer l.pubsub.mu.Unlock()
+	l.field = field
 }
 
 // message is the last message that l has received, and not returned before; or "".
@@ -777,10 +795,14 @@ func (l *link) refused(err error) {
 
 func (ch *channel) wakeLocked() {
 	for _, l := range ch.listeners {
-		select {
-		case l.wake <- struct{}{}:
-		default:
-		}
+		l.wakeUp()
+	}
+}
+
+func (l *listener) wakeUp() {
+	select {
+	case l.wake <- struct{}{}:
+	default:
 	}
 }
 

@@ -238,6 +238,31 @@ func TestPubSubSubscribesOnceAndWakesAllListeners(t *testing.T) {
 	})
 }
 
+// A listener of one field hears nothing that is for another one.
+func TestPubSubMessagesForAFieldReachItsListener(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p := newFakePubSub(t)
+		mine, other, all := p.join("x"), p.join("x"), p.join("x")
+		mine.only("c:1:01")
+		other.only("c:1:012")
+		for _, l := range []*listener{mine, other, all} {
+			require.True(t, ready(l), "not subscribed")
+		}
+		p.receive("x", "grant c:1:01 7 5000 0")
+		assert.True(t, woken(mine))
+		assert.False(t, woken(other), "the message is for another field")
+		assert.True(t, woken(all))
+		assert.Equal(t, "grant c:1:01 7 5000 0", mine.message())
+		assert.Empty(t, other.message())
+		p.receive("x", "free c:1:012")
+		assert.False(t, woken(mine), "the message is for another field")
+		assert.True(t, woken(other))
+		p.receive("x", "0")
+		assert.True(t, woken(mine), "the message is for everybody")
+		assert.True(t, woken(other), "the message is for everybody")
+	})
+}
+
 // A listener is ready when Redis has confirmed its subscription, and not before.
 func TestPubSubReadyOnlyAfterTheConfirmation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

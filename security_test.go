@@ -35,7 +35,7 @@ var (
 		"+evalsha", "+eval", "+time", "+exists", "+del", "+pttl", "+pexpire", "+set", "+incr",
 		"+hset", "+hget", "+hmget", "+hdel", "+hlen", "+hexists", "+hgetall", "+hrandfield",
 		"+rpush", "+llen", "+lindex", "+lpos", "+lrange", "+lrem",
-		"+zadd", "+zrem", "+zscore", "+zcard", "+zincrby", "+zrangebyscore", "+zrevrange",
+		"+zadd", "+zrem", "+zscore", "+zcard", "+zmscore", "+zrangebyscore", "+zrevrange",
 	}
 	smallestWakeups        = []string{"+publish", "+subscribe", "+unsubscribe"}
 	smallestClusterWakeups = []string{"+spublish", "+ssubscribe", "+sunsubscribe"}
@@ -180,7 +180,7 @@ func TestScriptsCallNoOtherCommands(t *testing.T) {
 		assert.Subset(t, slices.Concat(smallestCommands, ofUse), of(script), script.Source())
 	}
 	ofLock := strings.Fields("+del +hdel +hexists +hget +hmget +hlen +hrandfield +hset +pexpire +pttl +time +exists +incr +set")
-	ofFair := append(strings.Fields("+rpush +llen +lindex +lpos +lrange +lrem +zadd +zrem +zscore +zcard +zincrby +zrangebyscore"), ofLock...)
+	ofFair := append(strings.Fields("+rpush +llen +lindex +lpos +lrange +lrem +zadd +zrem +zscore +zcard +zmscore +zrangebyscore"), ofLock...)
 	for _, script := range []*luaScript{lockAcquire, lockRelease, lockForce, renewScript, freeInspect} {
 		assert.Subset(t, slices.Concat(ofLock, ofUse), of(script), "of a Lock: %s", script.Source())
 	}
@@ -269,7 +269,7 @@ func TestSmallestRightsAreEnoughAndNeeded(t *testing.T) {
 		"read":   "~{lock:orders:* +exists +set +hdel +zrevrange",
 		"write":  "~relock_rwlock_writers:{lock:orders:* +time +hgetall +zadd +zrem",
 		"fair": "~redisson_lock_queue:{lock:orders:* ~redisson_lock_timeout:{lock:orders:* ~relock_lock_alive:{lock:orders:* " +
-			"+rpush +llen +lindex +lpos +lrange +lrem +zrangebyscore +zscore +zcard +zincrby",
+			"+rpush +llen +lindex +lpos +lrange +lrem +zrangebyscore +zscore +zcard +zmscore",
 	} {
 		for _, right := range strings.Fields(rights) {
 			lacks = append(lacks, lack{right, kind})
@@ -281,7 +281,7 @@ func TestSmallestRightsAreEnoughAndNeeded(t *testing.T) {
 	for _, l := range lacks {
 		u := use{b, d.user(b, without(all, l.right)), other, 8 * time.Second} // all of them at once
 		// A waiter that may not leave the queue is in the way until others evict it: for longer than the next one waits.
-		stays := slices.Contains([]string{"+lrange", "+lrem", "+zincrby"}, l.right)
+		stays := slices.Contains([]string{"+lrange", "+lrem", "+zmscore"}, l.right)
 		if stays {
 			u.soon = fairLife / 2
 		}

@@ -56,6 +56,9 @@ func (s *subscription) change(w want, grants, releases string) {
 		if name == grants {
 			b := w.hold.verbs()
 			l.hears(func(message string) { e.heardGrant(b, message) })
+			if b.admission() == independent {
+				l.only(w.field)
+			}
 		}
 		s.listeners, s.unconfirmed = append(s.listeners, l), append(s.unconfirmed, l)
 	}

@@ -9,12 +9,15 @@ package main
 import (
 	"context"
 	"errors"
+	"strconv"
+	"sync"
+	"sync/atomic"
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 )
 
-// KEYS are the record and the list of waiters; ARGV are the client and the lease in ms.
+// KEYS are the record and the list of waiters; ARGV are the wait, which begins with its client, and the lease in ms.
 var (
 	bareTake = redis.NewScript(`
 if redis.call('set', KEYS[1], ARGV[1], 'nx', 'px', ARGV[2]) then
@@ -27,7 +30,7 @@ redis.call('del', KEYS[1])
 local next = redis.call('lpop', KEYS[2])
 if next then
 	redis.call('set', KEYS[1], next, 'px', ARGV[2])
-	return redis.call('publish', KEYS[1] .. next, 'granted')
+	return redis.call('publish', KEYS[1] .. next:sub(1, 36), next)
 end
 return 0`)
 )
@@ -37,12 +40,15 @@ type grantPeer struct {
 	id      string
 	lease   int64 // ms
 	channel *redis.PubSub
-	heard   chan struct{}
+	last    atomic.Int64 // number of a wait
+
+	mu    sync.Mutex // guards waits
+	waits map[string]chan struct{}
 }
 
 // openGrant returns a peer for one name, "bench".
 func openGrant(s setting) (peer, error) {
-	p := &grantPeer{rdb: s.client(), id: uuid.NewString(), lease: s.lease.Milliseconds(), heard: make(chan struct{}, 1)}
+	p := &grantPeer{rdb: s.client(), id: uuid.NewString(), lease: s.lease.Milliseconds(), waits: make(map[string]chan struct{})}
 	p.channel = p.rdb.Subscribe(context.Background(), "{bench}"+p.id)
 	if _, err := p.channel.Receive(context.Background()); err != nil {
 		p.Close()
@@ -55,36 +61,56 @@ func openGrant(s setting) (peer, error) {
 // listen ends when the channel is closed.
 func (p *grantPeer) listen() {
 	for {
-		if _, err := p.channel.ReceiveMessage(context.Background()); err != nil {
+		message, err := p.channel.ReceiveMessage(context.Background())
+		if err != nil {
 			return
 		}
-		select {
-		case p.heard <- struct{}{}:
-		default:
+		p.mu.Lock()
+		heard := p.waits[message.Payload]
+		p.mu.Unlock()
+		if heard != nil {
+			heard <- struct{}{}
 		}
 	}
 }
 
+// begin returns a new wait, and the channel on which it is told of its grant, once.
+func (p *grantPeer) begin() (wait string, heard chan struct{}) {
+	wait, heard = p.id+":"+strconv.FormatInt(p.last.Add(1), 10), make(chan struct{}, 1)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.waits[wait] = heard
+	return wait, heard
+}
+
+func (p *grantPeer) end(wait string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	delete(p.waits, wait)
+}
+
 func (p *grantPeer) Acquire(ctx context.Context, name string) (func() error, error) {
-	taken, err := p.run(ctx, bareTake, name)
+	wait, heard := p.begin()
+	defer p.end(wait)
+	taken, err := p.run(ctx, bareTake, name, wait)
 	if err != nil {
 		return nil, err
 	}
 	if !taken {
 		select {
-		case <-p.heard:
+		case <-heard:
 		case <-ctx.Done():
 			return nil, errors.Join(ctx.Err(), errors.New("the bare grant was lost"))
 		}
 	}
 	return func() error {
-		_, err := p.run(context.WithoutCancel(ctx), bareGrant, name)
+		_, err := p.run(context.WithoutCancel(ctx), bareGrant, name, wait)
 		return err
 	}, nil
 }
 
-func (p *grantPeer) run(ctx context.Context, script *redis.Script, name string) (bool, error) {
-	return script.Run(ctx, p.rdb, []string{"{" + name + "}", "{" + name + "}:waiters"}, p.id, p.lease).Bool()
+func (p *grantPeer) run(ctx context.Context, script *redis.Script, name, wait string) (bool, error) {
+	return script.Run(ctx, p.rdb, []string{"{" + name + "}", "{" + name + "}:waiters"}, wait, p.lease).Bool()
 }
 
 func (p *grantPeer) Close() {

@@ -122,7 +122,7 @@ func workloads(n size) []workload {
 	}
 	return append(all,
 		workload{name: "fair", title: "4 clients × 16 goroutines, one fair lock, 1 ms section, loopback",
-			clients: 4, peers: []string{"relock fair", "relock", "sync.Mutex"},
+			clients: 4, peers: []string{"relock fair", "bare grant", "relock", "sync.Mutex"},
 			slice:  crowd{clients: 4, workers: 16, names: 1, section: time.Millisecond}.slice,
 			figure: rate, columns: fleets},
 		workload{name: "readers", title: "64 readers, one name",

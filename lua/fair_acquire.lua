@@ -14,9 +14,10 @@
 -- ARGV[6]  1 to wait in the queue where the lock is busy, 0 to leave nothing behind.
 -- ARGV[7]  number of this request in its wait, where the caller hears its channel; 0: it cannot be granted the lock by message.
 -- ARGV[8]  1 where the lock is fenced, else 0.
--- ARGV[9]  channel of a waiter, without its field.
+-- ARGV[9]  channel of a waiter, without its field: see queue.lua.
 -- ARGV[10]  how a waiter is woken: see announce.lua.
--- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, 0} busy (pttl -1: it is not the caller's turn),
+-- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, apart} busy (pttl -1: it is not the caller's turn; apart 2: the
+--          lock may be released on the channel of the waiter alone, else 0),
 --          {-1, 0, 0} nothing there to re-enter.
 --
 -- Running it twice does what running it once does. The script refuses a hash that no lock makes before it writes
@@ -37,11 +38,12 @@ local now = now_ms()
 -- Puts the caller at the end of the queue, or renews the heartbeat of its place. Returns the place, from 0.
 local function wait_in_queue(pttl)
     local place = redis.call('lpos', q.waiters, field)
-    local timeout = redis.call('zscore', q.timeouts, field)
+    local timeout = place and redis.call('zscore', q.timeouts, field)
+    local held = math.max(pttl, 0)
     if not place then
         local last = redis.call('lindex', q.waiters, -1)
         local base = last and redis.call('zscore', q.timeouts, last)
-        timeout = wait_timeout + (base and tonumber(base) or now + math.max(pttl, 0))
+        timeout = wait_timeout + (base and tonumber(base) or now + held)
         redis.call('zadd', q.timeouts, ms(timeout), field)
         place = redis.call('rpush', q.waiters, field) - 1
     end
@@ -51,6 +53,8 @@ local function wait_in_queue(pttl)
     local safe = now + place * wait_timeout + enough
     if not timeout or tonumber(timeout) < safe - enough / 2 then
         redis.call('zadd', q.timeouts, ms(safe), field)
+    elseif tonumber(timeout) > safe + held + heartbeat_ttl then -- waiters ahead have left
+        redis.call('zadd', q.timeouts, ms(safe + held), field)
     end
     redis.call('zadd', q.heartbeats, ms(now + heartbeat_ttl), field, ms(now), '')
     redis.call('pexpire', q.heartbeats, heartbeats_life)
@@ -64,32 +68,33 @@ end
 
 local pttl = redis.call('pttl', lock)
 local mine = pttl ~= -2 and redis.call('hexists', lock, field) == 1
+local _, holder
 if pttl ~= -2 and not mine then
-    check_record(lock)
+    _, holder = check_record(lock)
 end
 
-local evicted = evict_dead(q, now, heartbeat_ttl)
+local first, evicted = evict_dead(q, now, heartbeat_ttl)
 
 if not mine then
     if level ~= '1' then
         return {-1, 0, 0}
     end
-    local first = redis.call('lindex', q.waiters, 0)
     if pttl ~= -2 or first and first ~= field then
         local place = enqueue and wait_in_queue(pttl)
+        local apart = enqueue and is_apart(q, asked ~= '0', holder) and 2 or 0
         if pttl == -2 and grant_first(q) then
-            return {0, place == 1 and redis.call('pttl', lock) or -1, 0}
+            return {0, place == 1 and redis.call('pttl', lock) or -1, apart}
         end
         if pttl == -2 and evicted then
             wake_first(q) -- the message of the release went to the dead one
         end
-        return {0, place == 0 and pttl or -1, 0}
+        return {0, place == 0 and pttl or -1, apart}
     end
 end
 
 -- The token first: if the counter is none, nothing is to be taken.
 local token = level == '1' and draw_token(q.tokens) or 0
-if not mine and redis.call('llen', q.waiters) > 0 then
+if not mine and first then
     leave_queue(q, field)
     shift_timeouts(q, 0)
 end

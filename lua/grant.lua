@@ -4,12 +4,15 @@
 -- number is a secret of its client: see line.go. A waiter whose ear is 'asks' gets no message. One whose state is 'sure'
 -- gets its whole lease.
 --
+-- Defines  client_of(field)                             the client of a field.
 -- Defines  listeners(channel, how)                         how many connections hear a channel of this server. Patterns do not
 --          count. nil where the user may not ask.
 -- Defines  grant(lock, waiter, tokens, channel, how)       grants the lock, which is free; returns whether the waiter heard of
 --          it on its channel. The answer nil says that this user can grant nothing.
 
 local provisional = 5000 -- the lease of a grant that its process has not confirmed
+
+local function client_of(field) return field:sub(1, 36) end
 
 local function listeners(channel, how)
     local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)

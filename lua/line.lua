@@ -36,7 +36,6 @@
 -- Defines  release_to_all(line, channel, how, message, slice, always)    says that the lock is free to those that have no
 --          place: once in a slice, or always if any of them hears this server; returns how many connections heard it.
 -- Defines  try(step)                                           what step returns; nil where it fails.
--- Defines  client_of(field)                                    the client of a field.
 -- Defines  is_deaf(field, ear, channel, how)                   whether the client of field believes that it hears its channel
 --          on this server, and does not.
 -- For this file:
@@ -61,8 +60,6 @@
 local line_life = 5 * 60 * 1000
 local tombstone_life = 60000 -- longer than a request may be on its way
 local most_tombstones = 100
-
-local function client_of(field) return field:sub(1, 36) end
 
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
 

@@ -1,7 +1,6 @@
 -- Prelude of the scripts of the fair lock: the queue of its waiters. Needs announce.lua, clock.lua and grant.lua.
 --
--- A queue is a table, q, with wait_timeout in ms, channel (of a waiter, without its field) and how (see announce.lua), and
--- these keys:
+-- A queue is a table, q, with wait_timeout in ms, channel and how (see announce.lua), and these keys:
 --   lock, tokens  the lock and its token counter
 --   waiters       a list of fields, the first waiter first
 --   timeouts      a zset {field -> epoch ms when Redisson gives the place of the waiter away}
@@ -12,34 +11,26 @@
 --
 -- Rules: every waiter in the queue has a timeout, which Redisson's arithmetic needs. A relock waiter has a heartbeat
 -- too. The heartbeat alone then says whether the waiter lives, wherever in the queue it is. Java reads timeouts only.
--- So the timeout of a living relock waiter is kept far enough ahead. All times are the server's.
--- A lock that becomes free is granted to the first waiter if this has a wish and hears its channel. Another first waiter
--- is woken and asks: one of Java, which would count its own request as a re-entry; one of an older version; one that does
--- not listen. No script passes over a waiter that may be alive.
+-- So each heartbeat keeps the timeout of its waiter near what Redisson's arithmetic says. All times are the server's.
+-- A lock that becomes free is granted to the first waiter if this has a wish and its client hears its channel, which is
+-- that of all waiters of this client. Another first waiter is woken on a channel of its own, and asks: one of Java, which would
+-- count its own request as a re-entry; one of an older version; one that does not listen. No script passes over a
+-- waiter that may be alive. A program of Java and one of an older version know the channel of the waiter alone. So a
+-- waiter listens there too where one of these is in front of it.
 --
 -- Defines  leave_queue(q, waiter)                removes a waiter.
 -- Defines  wake_first(q)                         sends a message to the first waiter.
+-- Defines  is_apart(q, wished, holder)           whether the lock may be released on the channel of the caller alone, which is in
+--          the queue; wished: it has a wish. holder may be nil.
 -- Defines  grant_first(q)                        grants the lock, which is free, to the first waiter; returns whether it could.
 -- Defines  give_back(q, field, held, left)       leaves so many levels; the last frees the lock.
--- Defines  evict_dead(q, now, ttl)               removes dead waiters, and returns whether there were any.
--- Defines  shift_timeouts(q, place)              shortens the timeouts from this place on.
--- Defines  note_wish(q, waiter, wish, life)      notes for so many ms what a waiter wants that listens.
+-- Defines  evict_dead(q, now, ttl)               removes dead waiters; returns the first waiter, and whether there were dead ones.
+-- Defines  shift_timeouts(q, place)              shortens the timeouts from this place on, where heartbeats do not.
+-- Defines  note_wish(q, waiter, wish, life)      notes for so many ms at least what a waiter wants that listens.
 -- Defines  drop_wish(q, waiter)                  forgets it.
 -- For this file:
--- Defines  drop_old_wishes(q)                    forgets wishes of waiters that have left.
-
--- Where a script could not use the line, the wish of a waiter that has left is still there.
-local function drop_old_wishes(q)
-    local wishes = redis.call('hlen', q.wishes)
-    if wishes < redis.call('zcard', q.heartbeats) then -- heartbeats has one '' more
-        return
-    end
-    for _, field in ipairs(redis.call('hrandfield', q.wishes, wishes)) do -- all of them, with the rights that users have
-        if field:find(':', 1, true) and not redis.call('zscore', q.heartbeats, field) then
-            redis.call('hdel', q.wishes, field)
-        end
-    end
-end
+-- Defines  client_channel(q, waiter)             the channel of the waiters of a client.
+-- Defines  count_wishes(q)                       forgets wishes of waiters that have left, and counts the others.
 
 -- wish is {lease, fenced, asked} of a waiter: see grant.lua. The key may be that of a line, which lives longer.
 local function note_wish(q, waiter, wish, life)
@@ -48,9 +39,26 @@ local function note_wish(q, waiter, wish, life)
     end
     redis.call('hset', q.wishes, waiter, wish.lease .. ' ' .. wish.fenced .. ' ' .. wish.asked)
     if redis.call('pttl', q.wishes) < life then
-        redis.call('pexpire', q.wishes, life)
+        redis.call('pexpire', q.wishes, 10 * life)
     end
-    drop_old_wishes(q)
+end
+
+-- Where a script could not use the line, the wish of a waiter that has left is still there. The count is nil where the key
+-- cannot be used or is that of other data.
+local function count_wishes(q)
+    local wishes = q.wishes ~= q.lock and redis.pcall('hlen', q.wishes)
+    if type(wishes) ~= 'number' then
+        return nil
+    end
+    if wishes < redis.call('zcard', q.heartbeats) then -- heartbeats has one '' more
+        return wishes
+    end
+    for _, field in ipairs(redis.call('hrandfield', q.wishes, wishes)) do -- all of them, with the rights that users have
+        if field:find(':', 1, true) and not redis.call('zscore', q.heartbeats, field) then
+            redis.call('hdel', q.wishes, field)
+        end
+    end
+    return redis.call('hlen', q.wishes)
 end
 
 local function drop_wish(q, waiter)
@@ -69,20 +77,47 @@ local function leave_queue(q, waiter)
     drop_wish(q, waiter)
 end
 
--- Redisson does the same when a place in front of these waiters becomes free.
+-- A place in front has become free. Redisson shortens the timeouts of all waiters behind it. A relock waiter does so itself
+-- with its next heartbeat; but the next waiter counts from the timeout of the last one.
+-- Lua passes no more than some thousand arguments.
 local function shift_timeouts(q, place)
-    for _, waiter in ipairs(redis.call('lrange', q.waiters, place, -1)) do
-        if redis.call('zscore', q.timeouts, waiter) then
-            redis.call('zincrby', q.timeouts, -q.wait_timeout, waiter)
+    local waiters = redis.call('llen', q.waiters)
+    if waiters == redis.call('zcard', q.heartbeats) - 1 then -- none is of Java
+        place = math.max(place, waiters - 1)
+    end
+    for from = place, waiters - 1, 1000 do
+        local some = redis.call('lrange', q.waiters, from, from + 999)
+        local shifted = {}
+        for i, timeout in ipairs(redis.call('zmscore', q.timeouts, unpack(some))) do
+            if timeout then
+                shifted[#shifted + 1], shifted[#shifted + 2] = ms(tonumber(timeout) - q.wait_timeout), some[i]
+            end
+        end
+        if #shifted > 0 then
+            redis.call('zadd', q.timeouts, unpack(shifted))
         end
     end
 end
+
+local function client_channel(q, waiter) return q.channel .. 'client:' .. client_of(waiter) end
 
 local function wake_first(q)
     local first = redis.call('lindex', q.waiters, 0)
     if first then
         announce(q.how, q.channel .. first, '0')
+        if q.wishes == q.lock or redis.pcall('hexists', q.wishes, first) == 1 then -- it may not listen to the other
+            announce(q.how, client_channel(q, first), 'free ' .. first)
+        end
     end
+end
+
+-- A waiter with a wish is of a program that grants.
+local function is_apart(q, wished, holder)
+    local wishes = count_wishes(q)
+    if not wishes or holder and has_no_line(holder) then
+        return true
+    end
+    return wishes + (wished and 0 or 1) ~= redis.call('llen', q.waiters)
 end
 
 local function grant_first(q)
@@ -92,7 +127,7 @@ local function grant_first(q)
         return false
     end
     local lease, fenced, asked = wish:match('^(%d+) (%d) (%d+)$')
-    local channel = q.channel .. first
+    local channel = client_channel(q, first)
     if not lease or listeners(channel, q.how) == 0 or
         not grant(q.lock, {field = first, lease = tonumber(lease), fenced = fenced, asked = asked}, q.tokens, channel, q.how) then
         return false
@@ -113,7 +148,7 @@ local function give_back(q, field, held, left)
         redis.call('del', q.lock)
     end
     local passed = 0
-    if redis.call('exists', q.lock) == 0 then
+    if held or redis.call('exists', q.lock) == 0 then
         passed = grant_first(q) and 1 or 0
         if passed == 0 then
             wake_first(q)
@@ -127,9 +162,13 @@ end
 -- Where no script ran for half a ttl, Redis was away and not the waiters: each gets a new heartbeat instead.
 -- Heartbeats are written with pcall: a release must go on where memory is short.
 local function evict_dead(q, now, ttl)
-    local evicted = false
-    local last_run = tonumber(redis.call('zscore', q.heartbeats, '') or now)
-    for _, waiter in ipairs(redis.call('zrangebyscore', q.heartbeats, '-inf', ms(now))) do
+    local evicted, last_run = false, now
+    local due = redis.call('zrangebyscore', q.heartbeats, '-inf', ms(now), 'withscores')
+    for i = 1, #due, 2 do
+        last_run = due[i] == '' and tonumber(due[i + 1]) or last_run
+    end
+    for i = 1, #due, 2 do
+        local waiter = due[i]
         if waiter ~= '' then
             if now - last_run > ttl / 2 and redis.call('lpos', q.waiters, waiter) then
                 redis.pcall('zadd', q.heartbeats, ms(now + ttl), waiter)
@@ -139,19 +178,20 @@ local function evict_dead(q, now, ttl)
             end
         end
     end
-    redis.pcall('zadd', q.heartbeats, 'XX', ms(now), '')
+    if #due > 0 then
+        redis.pcall('zadd', q.heartbeats, 'XX', ms(now), '')
+    end
     while true do
         local first = redis.call('lindex', q.waiters, 0)
         if not first or redis.call('zscore', q.heartbeats, first) then
-            break
+            return first, evicted
         end
         local timeout = redis.call('zscore', q.timeouts, first)
         if timeout and tonumber(timeout) > now then
-            break
+            return first, evicted
         end
         leave_queue(q, first)
         evicted = true
     end
-    return evicted
 end
 
