@@ -10,6 +10,7 @@ import (
 	"embed"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/relock-go/relock/internal/send"
@@ -37,15 +38,30 @@ var bound []*luaScript
 // script binds lua/<name>.lua, whose KEYS are of these types. It puts the parts that the file needs before it. It
 // runs at init, so that a wrong name fails every test.
 func script(name, types string, parts ...string) *luaScript {
-	var whole strings.Builder
-	for _, part := range append([]string{"record"}, parts...) {
-		whole.WriteString(luaFile(part))
+	source := fmt.Sprintf("return answer(function()\n%s\nend, {'%s'})\n", luaFile(name), strings.ReplaceAll(types, " ", "', '"))
+	for _, part := range slices.Backward(append([]string{"record"}, parts...)) {
+		source = withUsed(luaFile(part), source)
 	}
-	fmt.Fprintf(&whole, "return answer(function()\n%s\nend, {'%s'})\n", luaFile(name), strings.ReplaceAll(types, " ", "', '"))
-	s := send.NewScript(whole.String())
+	s := send.NewScript(source)
 	bound = append(bound, s)
 	return s
 }
+
+// withUsed is source behind those functions and constants of prelude that it uses. Every run of a script makes its functions
+// anew, which takes a rested server longer than five commands.
+func withUsed(prelude, source string) string {
+	for _, from := range slices.Backward(luaStatement.FindAllStringSubmatchIndex(prelude, -1)) {
+		names := prelude[from[2]:from[3]]
+		if regexp.MustCompile(`\b(` + strings.ReplaceAll(names, ", ", "|") + `)\b`).MatchString(source) {
+			source = prelude[from[0]:] + source
+		}
+		prelude = prelude[:from[0]]
+	}
+	return source
+}
+
+// luaStatement is the beginning of a statement of a prelude, with the names that it defines. It ends before the next one.
+var luaStatement = regexp.MustCompile(`(?m)^local (?:function )?(\w+(?:, \w+)*)`)
 
 func luaFile(name string) string {
 	source, err := luaFiles.ReadFile("lua/" + name + ".lua")

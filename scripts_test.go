@@ -108,6 +108,30 @@ func TestScriptsAreBoundWithTheirPreludes(t *testing.T) {
 	}
 }
 
+// A script has those functions and constants of its preludes that it uses, and the ones that these use.
+func TestScriptsHaveWhatTheyUse(t *testing.T) {
+	t.Parallel()
+	const prelude = `local a, b = 1, 2
+
+local function unused() return a end
+
+local function inner(x)
+    local c = x + b
+    return c
+end
+
+local function outer() return inner(1) end
+`
+	assert.Equal(t, "return 1", withUsed(prelude, "return 1"))
+	assert.Equal(t, strings.Replace(prelude, "local function unused() return a end\n\n", "", 1)+"return outer()", withUsed(prelude, "return outer()"))
+	for _, s := range bound {
+		for _, m := range regexp.MustCompile(`(?m)^local function (\w+)`).FindAllStringSubmatch(s.Source(), -1) {
+			uses := regexp.MustCompile(`\b`+m[1]+`\b`).FindAllString(s.Source(), -1)
+			assert.Greater(t, len(uses), 1, "%s is not used in %s", m[1], s.Source())
+		}
+	}
+}
+
 func goSource(t *testing.T) string {
 	var all bytes.Buffer
 	files, err := os.ReadDir(".")
