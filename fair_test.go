@@ -800,6 +800,69 @@ func TestFairWaitersOfAClientShareAChannel(t *testing.T) {
 	q.wantOrder("first", "second")
 }
 
+// A Java waiter counts its timeout from that of the last waiter. It must not block the queue for longer than Redisson's timeout
+// where it has crashed, whichever waiters have left.
+func TestFairTimeoutsThatJavaCountsFromAreRight(t *testing.T) {
+	const worth, lease = 100 * time.Second, 20 * time.Second
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client(WithFairWaitTimeout(worth)).NewFairLock(b.name)
+		var waiters []*fairWaiter
+		for n := range 8 {
+			w := b.newFairWaiter(l, n+1)
+			waiters = append(waiters, w)
+			assert.Equal(t, n == 0, w.asks(hearsGrant, lease) == held)
+		}
+		for n := range 3 {
+			waiters[n].release()
+			waiters[n+1].isGranted(provisionalLease, 0)
+		}
+		waiters[7].leaves() // the last
+
+		keys := waiters[0].lock.keys
+		b.must(b.rdb.Eval(ctx, javaAcquire, keys[:3], javaThread, waiters[0].lock.announce, 1000, worth.Milliseconds(), time.Now().UnixMilli()).Err())
+		ofJava := func(place int) {
+			t.Helper()
+			assert.Equal(t, javaThread, b.queue()[place])
+			left := time.Until(time.UnixMilli(int64(b.rdb.ZScore(ctx, keys[2], javaThread).Val())))
+			assert.LessOrEqual(t, left, time.Duration(place+1)*worth+lease+soon)
+			assert.Greater(t, left, time.Duration(place+1)*worth-soon)
+		}
+		ofJava(3)
+		waiters[5].leaves()
+		ofJava(2)
+		now := float64(time.Now().Add(-time.Second).UnixMilli()) // the clock of miniredis moves in steps
+		b.must(b.rdb.ZAdd(ctx, keys[3], redis.Z{Score: now, Member: ""}, redis.Z{Score: now, Member: waiters[4].field}, redis.Z{Score: now, Member: waiters[6].field}).Err())
+		b.tries(l, false) // the other two are dead
+		ofJava(0)
+		waiters[3].leaves()
+		b.must(b.rdb.Del(ctx, b.keys()...).Err())
+	})
+}
+
+// The line of a plain lock has fields, too: they are not taken for waiters that grant.
+func TestFairWaiterBehindJavaListensToItsChannel(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		w := b.newFairWaiter(b.client().NewFairLock(b.name), 1)
+		b.must(b.rdb.HSet(ctx, b.name, w.client+":9:01", 1).Err())
+		b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
+		b.must(b.rdb.HSet(ctx, lineKey(b.name), "first", 1, "last", 1, "shared", 1, "1", javaOther[:36], javaOther[:36], "1 new hears 30000 0 1 "+javaOther+":01").Err())
+		for n := range 8 {
+			attempt := attempt{field: w.field, lease: time.Minute, level: 1, line: hearsGrant, asked: 1}
+			g, err := sendAttempt(w.lock, attempt)
+			b.must(err)
+			assert.Equal(t, busy, g.state)
+			assert.True(t, g.apart, "behind %d", n)
+			w.leaves()
+			b.must(b.rdb.Eval(ctx, javaAcquire, w.lock.keys[:3], fmt.Sprint(javaThread, n), w.lock.announce, 1000, 100000, time.Now().UnixMilli()).Err())
+		}
+		b.must(b.rdb.Del(ctx, b.keys()...).Err())
+	})
+}
+
 // A holder whose lock draws no token passes the lock on all the same: the next one asks for its token.
 func TestFairGrantWithoutATokenIsConfirmed(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {

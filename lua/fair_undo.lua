@@ -28,12 +28,7 @@ local held = redis.pcall('hexists', q.lock, field) == 1
 
 evict_dead(q, now_ms(), heartbeat_ttl)
 
-local place = redis.call('lpos', q.waiters, field)
-if place then
-    redis.call('zrem', q.timeouts, field) -- first: where memory is short, scripts that have written nothing may not zadd
-    shift_timeouts(q, place + 1)
-    leave_queue(q, field)
-else
+if not give_up(q, field) then
     drop_wish(q, field)
 end
 

@@ -19,6 +19,7 @@
 -- waiter listens there too where one of these is in front of it.
 --
 -- Defines  leave_queue(q, waiter)                removes a waiter.
+-- Defines  give_up(q, waiter)                    removes a waiter that was not served; returns whether there was one.
 -- Defines  wake_first(q)                         sends a message to the first waiter.
 -- Defines  is_apart(q, wished, holder)           whether the lock may be released on the channel of the caller alone, which is in
 --          the queue; wished: it has a wish. holder may be nil.
@@ -99,6 +100,23 @@ local function shift_timeouts(q, place)
     end
 end
 
+-- The timeout of the last waiter is right, and the one of the waiter in front of it may be late: see shift_timeouts.
+local function give_up(q, waiter)
+    local place = redis.call('lpos', q.waiters, waiter)
+    if not place then
+        return false
+    end
+    local timeout = redis.call('zscore', q.timeouts, waiter)
+    leave_queue(q, waiter) -- first: where memory is short, a script that has written nothing may not zadd
+    shift_timeouts(q, place)
+    local last = redis.call('lindex', q.waiters, -1)
+    if timeout and last and redis.call('llen', q.waiters) == place and redis.call('zscore', q.heartbeats, last) then
+        local before = redis.call('zscore', q.timeouts, last)
+        redis.call('zadd', q.timeouts, ms(math.min(tonumber(before or timeout), tonumber(timeout) - q.wait_timeout)), last)
+    end
+    return true
+end
+
 local function client_channel(q, waiter) return q.channel .. 'client:' .. client_of(waiter) end
 
 local function wake_first(q)
@@ -111,10 +129,10 @@ local function wake_first(q)
     end
 end
 
--- A waiter with a wish is of a program that grants.
+-- A waiter with a wish is of a program that grants. The line of a plain lock of this name has other fields.
 local function is_apart(q, wished, holder)
     local wishes = count_wishes(q)
-    if not wishes or holder and has_no_line(holder) then
+    if not wishes or holder and has_no_line(holder) or redis.call('hexists', q.wishes, 'last') == 1 then
         return true
     end
     return wishes + (wished and 0 or 1) ~= redis.call('llen', q.waiters)
@@ -173,7 +191,9 @@ local function evict_dead(q, now, ttl)
             if now - last_run > ttl / 2 and redis.call('lpos', q.waiters, waiter) then
                 redis.pcall('zadd', q.heartbeats, ms(now + ttl), waiter)
             else
-                leave_queue(q, waiter)
+                if not give_up(q, waiter) then
+                    leave_queue(q, waiter)
+                end
                 evicted = true
             end
         end
