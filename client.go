@@ -72,7 +72,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	c.engine = newEngine(uuid.NewString(), o, nodes, send.Config{
 		Transport: send.NewRedis(rdb, o.synced),
 		Batch:     one && o.synced.Replicas == 0,
-		Inline:    answersSoon(rdb),
+		Inline:    promptness(rdb),
 	})
 	return c, nil
 }
@@ -84,10 +84,12 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 // Redisson: getId.
 func (c *Client) ID() string { return c.engine.id }
 
-// answersSoon says whether a request to rdb ends by itself before the sender would send it again.
-func answersSoon(rdb redis.UniversalClient) bool {
-	t := readTimeout(rdb)
-	return t > 0 && t <= send.ResendTime
+// promptness is after how long a request to rdb ends by itself; 0 if the sender would send it again before that.
+func promptness(rdb redis.UniversalClient) time.Duration {
+	if t := readTimeout(rdb); t > 0 && t <= send.ResendTime {
+		return t
+	}
+	return 0
 }
 
 // readTimeout is how long rdb waits for an answer; 0 when it does not say, or for ever.

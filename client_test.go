@@ -48,12 +48,12 @@ func TestLockFailsAtOnceWithoutRedis(t *testing.T) {
 // L7: a request is sent on the goroutine of its caller only where the read timeout of the Redis client ends
 // the wait for an answer in time to send it again.
 func TestShortReadTimeoutNeedsNoGoroutine(t *testing.T) {
-	for readTimeout, want := range map[time.Duration]bool{0: false, time.Second: true, 1001 * time.Millisecond: false, -1: false} {
+	for readTimeout, want := range map[time.Duration]time.Duration{0: 0, time.Second: time.Second, 1001 * time.Millisecond: 0, -1: 0} {
 		o := redis.UniversalOptions{Addrs: []string{"127.0.0.1:1", "127.0.0.1:2"}, ReadTimeout: readTimeout}
 		for _, rdb := range []redis.UniversalClient{redis.NewClient(o.Simple()), redis.NewClusterClient(o.Cluster())} {
 			c, err := New(rdb)
 			require.NoError(t, err)
-			assert.Equal(t, want, answersSoon(rdb), "%T with a read timeout of %v", rdb, readTimeout)
+			assert.Equal(t, want, promptness(rdb), "%T with a read timeout of %v", rdb, readTimeout)
 			assert.NoError(t, errors.Join(c.Close(), rdb.Close()))
 		}
 	}

@@ -298,7 +298,7 @@ func (e *bubbleEngine) guarded(o owner) context.Context {
 // once a request of a caller who has the time runs on the goroutine of that caller.
 func inBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine)) {
 	t.Helper()
-	for name, inline := range map[string]bool{"goroutine": false, "inline": true} {
+	for name, inline := range map[string]time.Duration{"goroutine": 0, "inline": send.ResendTime} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := &fakeRedis{records: make(map[string]*fakeRecord)}

@@ -11,6 +11,7 @@ package relock
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strings"
@@ -239,23 +240,30 @@ func TestFaultLostAnswersChangeNothingTwice(t *testing.T) {
 // Row 9: ctx ends while the request is under way.
 func TestFaultRequestIsUndoneWhenCtxEnds(t *testing.T) {
 	t.Parallel()
-	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
-		c := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = time.Minute }))
-		rule := b.proxy.On(k.takes, testredis.HoldRequest).Times(testredis.Always)
-		ctx, cancel := context.WithCancel(context.Background())
-		got := make(chan error, 1)
-		go func() { got <- k.one(c, b.name).Lock(ctx) }()
-		await(b.bench, "the request is under way", rule.Fired())
-		cancel()
-		b.mustBe(await(b.bench, "Lock comes back although Redis says nothing", got), context.Canceled)
-		rule.Release() // it runs now, and its undo after it or before
-		next := k.rival(b.direct, b.name)
-		testredis.Await(b, "the lock is free again", 2*soon, func() bool {
-			ok, err := next.TryLock(context.Background(), 0, 0)
-			return ok && err == nil
+	server := oneRedis(t)
+	for _, timeout := range []time.Duration{time.Minute, 300 * time.Millisecond} {
+		t.Run(fmt.Sprint("read timeout ", timeout), func(t *testing.T) {
+			onFaultLocks(t, server, func(b *faultBench, k faultLock) { testUndoWhenCtxEnds(b, k, timeout) })
 		})
-		b.must(next.Unlock(context.Background()))
+	}
+}
+
+func testUndoWhenCtxEnds(b *faultBench, k faultLock, timeout time.Duration) {
+	c := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = timeout }))
+	rule := b.proxy.On(k.takes, testredis.HoldRequest).Times(testredis.Always)
+	ctx, cancel := context.WithCancel(context.Background())
+	got := make(chan error, 1)
+	go func() { got <- k.one(c, b.name).Lock(ctx) }()
+	await(b.bench, "the request is under way", rule.Fired())
+	cancel()
+	b.mustBe(await(b.bench, "Lock comes back although Redis says nothing", got), context.Canceled)
+	rule.Release() // it runs now, and its undo after it or before
+	next := k.rival(b.direct, b.name)
+	testredis.Await(b, "the lock is free again", 2*soon, func() bool {
+		ok, err := next.TryLock(context.Background(), 0, 0)
+		return ok && err == nil
 	})
+	b.must(next.Unlock(context.Background()))
 }
 
 // Rows 3, 4: the undo overtakes the attempt. The record of the late attempt expires, is not

@@ -66,7 +66,7 @@ func TestQueuesOfSeveralNamesAreEnteredTogether(t *testing.T) {
 		regulars := rapid.SampledFrom([]int{2, 0, 1}).Draw(rt, "regulars at each queue")
 		stay := rapid.SampledFrom(stays[1:]).Draw(rt, "their stay")
 		all := visitors.Draw(rt, "visitors")
-		inline := rapid.Bool().Draw(rt, "inline")
+		inline := rapid.SampledFrom([]time.Duration{0, send.ResendTime}).Draw(rt, "inline")
 		inBubbleOf(t, rt, func(t *testing.T) error {
 			r := &fakeRedis{records: make(map[string]*fakeRecord)}
 			h := &house{bubbleEngine: joinSending(t, r, "client", send.Config{Transport: r, Inline: inline}), inside: map[int]int{}, passed: map[int][]int{}}

@@ -118,7 +118,7 @@ func newBench(t testing.TB, change ...func(*Config)) *bench {
 	return b
 }
 
-func inline(c *Config) { c.Inline = true }
+func inline(c *Config) { c.Inline = ResendTime }
 
 func (b *bench) wait(ctx context.Context) *Wait { return &Wait{Ctx: ctx, Closed: b.closed} }
 

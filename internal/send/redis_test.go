@@ -110,7 +110,7 @@ func make2(c Call) []Call { return []Call{c, c} }
 func TestContextTimeoutEnabledFarFromRedis(t *testing.T) {
 	t.Parallel()
 	p := testredis.NewProxy(t, testredis.Start(t).Addr())
-	for _, canInline := range []bool{false, true} {
+	for _, canInline := range []time.Duration{0, ResendTime} {
 		rdb := p.Client(func(o *redis.Options) { o.ReadTimeout, o.ContextTimeoutEnabled = 900*time.Millisecond, true })
 		b := newBench(t, func(c *Config) { c.Transport, c.Inline = NewRedis(rdb, Synced{}), canInline })
 		w := &Wait{Ctx: context.Background(), Inline: true}

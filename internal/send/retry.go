@@ -58,7 +58,7 @@ type retry struct {
 	underWay []*try
 	detached *detached // what underWay shares with its goroutines; nil: there was no such try
 
-	abandoned bool  // the caller has left a batch
+	abandoned bool  // the caller has left, and an outcome is an orphan
 	forbidden error // the user may not use all keys of the request; or nil
 }
 
@@ -260,9 +260,16 @@ func (r *retry) send(w *Wait) (outcome, error) {
 			return o, why
 		}
 	}
-	if r.mayInline(w) {
+	if r.mayInline(w, now) {
 		value, err := r.runInline(w, &r.req, now)
-		return outcome{now, value, err}, nil
+		o := outcome{now, value, err}
+		if err == nil && w.Ctx.Err() != nil { // meanwhile
+			r.abandoned = true
+			orphan, hears := o, r.req.OnOrphan
+			r.config.Spawn(func() { orphan.orphaned(hears) })
+			return outcome{}, CtxError(w.Ctx)
+		}
+		return o, nil
 	}
 	r.start(w.Ctx, now)
 	return outcome{}, nil

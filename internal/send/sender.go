@@ -33,8 +33,8 @@ type Config struct {
 	// Batch allows calls of many goroutines to go out together: only for a single
 	// server without synced replicas.
 	Batch bool
-	// Inline says that a call ends by itself within ResendTime, with its answer or without.
-	Inline bool
+	// Inline is after how long a call ends by itself, with its answer or without. 0: after more than ResendTime.
+	Inline time.Duration
 	// RideOut is how long a caller that has had a reply retries: one watchdog timeout.
 	RideOut time.Duration
 	// Spawn runs f on another goroutine, for which Close waits. Spawn does not block.
@@ -217,9 +217,15 @@ func orNoConnection(err error, caller, ctx context.Context, d time.Duration) err
 }
 
 // mayInline says whether the goroutine of a caller may send by itself. The answer comes in time only from a Redis
-// that has answered the last call.
-func (s *Sender) mayInline(w *Wait) bool {
-	return w.Inline && s.config.Inline && w.Ctx.Done() == nil && !s.unhealthy.Load()
+// that has answered the last call. A caller whose time ends before the call surely does leaves in time. One whose ctx is
+// cancelled meanwhile leaves when the call ends.
+func (s *Sender) mayInline(w *Wait, now time.Time) bool {
+	least := s.config.Inline
+	if !w.Inline || least == 0 || s.unhealthy.Load() || !w.Deadline.IsZero() && w.Deadline.Sub(now) < least {
+		return false
+	}
+	end, ends := w.Ctx.Deadline()
+	return !ends || end.Sub(now) >= least
 }
 
 // mayBatch says whether a request goes out with those of others, if so many tries are under way.

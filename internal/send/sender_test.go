@@ -16,21 +16,33 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The goroutine of the caller sends where an answer, or its absence, is known soon and the caller cannot leave before.
+// The goroutine of the caller sends where an answer, or its absence, is known before the caller has to leave.
 func TestInlineOnlyWhereNobodyHasToLeave(t *testing.T) {
+	const prompt = ResendTime / 4
 	canEnd, cancel := context.WithCancel(context.Background())
 	defer cancel()
+	within := func(d time.Duration) context.Context {
+		ctx, cancel := context.WithTimeout(context.Background(), d)
+		t.Cleanup(cancel)
+		return ctx
+	}
 	for name, test := range map[string]struct {
-		config, wait, unhealthy bool
-		ctx                     context.Context
-		want                    bool
+		config          time.Duration
+		wait, unhealthy bool
+		deadline        time.Duration // of the caller; 0: none
+		ctx             context.Context
+		want            bool
 	}{
-		"inline":             {true, true, false, context.Background(), true},
-		"with values":        {true, true, false, withValue, true},
-		"long read timeout":  {false, true, false, context.Background(), false},
-		"no time":            {true, false, false, context.Background(), false},
-		"ctx can end":        {true, true, false, canEnd, false},
-		"Redis is unhealthy": {true, true, true, context.Background(), false},
+		"inline":               {prompt, true, false, 0, context.Background(), true},
+		"with values":          {prompt, true, false, 0, withValue, true},
+		"long read timeout":    {0, true, false, 0, context.Background(), false},
+		"no time":              {prompt, false, false, 0, context.Background(), false},
+		"ctx can be cancelled": {prompt, true, false, 0, canEnd, true},
+		"ctx ends later":       {prompt, true, false, 0, within(time.Minute), true},
+		"ctx ends before":      {prompt, true, false, 0, within(prompt), false},
+		"time is up later":     {prompt, true, false, time.Minute, context.Background(), true},
+		"time is up before":    {prompt, true, false, prompt, context.Background(), false},
+		"Redis is unhealthy":   {prompt, true, true, 0, context.Background(), false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t, func(c *Config) { c.Inline = test.config })
@@ -42,12 +54,34 @@ func TestInlineOnlyWhereNobodyHasToLeave(t *testing.T) {
 				return echo(c), nil
 			})
 			w := b.wait(test.ctx)
-			w.Inline = test.wait
+			if w.Inline = test.wait; test.deadline > 0 {
+				w.Deadline = time.Now().Add(test.deadline)
+			}
 			answers(t, "x", b.Do(w, request("x"), time.Time{}))
 			assert.Equal(t, test.want, sender == here)
 			assert.Eventually(t, func() bool { return b.working.Load() == 0 }, time.Second, time.Millisecond)
 		})
 	}
+}
+
+// A caller whose ctx was cancelled while its goroutine sent has left: it takes nothing.
+func TestInlineCallerWhoseCtxEndsMeanwhileLeaves(t *testing.T) {
+	in(t, func(b *bench) {
+		b.fake.setRun(after(ResendTime/2, nil))
+		ctx, cancel := context.WithCancel(context.Background())
+		time.AfterFunc(ResendTime/4, cancel)
+		var late orphans
+		r := request("x")
+		r.OnOrphan = &late
+		w := b.wait(ctx)
+		w.Inline = true
+		a := b.Do(w, r, time.Time{})
+		assert.ErrorIs(t, a.Err, context.Canceled)
+		assert.True(t, a.Abandoned)
+		assert.Zero(t, a.Unknown)
+		synctest.Wait()
+		assert.Len(t, late.all(), 1)
+	}, inline)
 }
 
 func TestInlineCallerMayLeaveAfterAFailure(t *testing.T) {

@@ -22,9 +22,8 @@ type Wait struct {
 
 	// NoWait is a caller that does not wait for others. Redis is asked for a shorter time.
 	NoWait bool
-	// Inline is a caller that has the time for an answer: its goroutine may send, if
-	// Ctx never ends. The first failure clears Inline: from then on the caller may have
-	// to abandon a call.
+	// Inline is a caller whose goroutine may send, if it has the time for an answer. The first failure
+	// clears Inline: from then on the caller may have to abandon a call.
 	Inline bool
 	// Background is a goroutine that tidies up and must not panic: after a panic of a
 	// hook, and after a hook that ends a goroutine, the call is sent again.
