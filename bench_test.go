@@ -29,16 +29,17 @@ func BenchmarkUncontended(b *testing.B) {
 	defer cancel()
 
 	l := client.NewLock("relock")
-	key := []string{"bare"}
-	field := client.engine.id + ":1:1"
-	channel := prefixName("redisson_lock__channel", "bare")
+	of := client.NewLock("bare").record
+	field := client.engine.id + ":1:01"
+	acquire := of.acquire(attempt{field: field, lease: 30 * time.Second, level: 1, line: yieldsLine, asked: 1 << 63})
+	release := of.release(field, 0, false)
 	for _, script := range []*luaScript{lockAcquire, lockRelease} {
 		require.NoError(b, rdb.ScriptLoad(background, script.Source()).Err())
 	}
-	take := func() error { return rdb.EvalSha(background, lockAcquire.Digest(), key, field, 30000, 1).Err() }
-	free := func() error {
-		return rdb.EvalSha(background, lockRelease.Digest(), key, field, 0, channel, "publish").Err()
+	bare := func(c call) func() error {
+		return func() error { return rdb.EvalSha(background, c.Script.Digest(), c.Keys, c.Args...).Err() }
 	}
+	take, free := bare(acquire), bare(release)
 	requests := make(chan func())
 	defer close(requests)
 	go func() {

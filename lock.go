@@ -124,8 +124,8 @@ type Locker interface {
 }
 
 var (
-	lockAcquire = script("lock_acquire", "hash hash string", "announce", "clock", "token", "grant", "line")
-	lockRelease = script("lock_release", "hash hash string", "announce", "clock", "token", "grant", "line")
+	lockAcquire = script("lock_acquire", "hash hash string", "token")
+	lockRelease = script("lock_release", "hash hash string", "announce")
 	lockForce   = script("force", "hash hash string", "announce", "clock", "token", "grant", "line")
 	lockBundled = bundle(lockAcquire, lockRelease)
 )

@@ -35,16 +35,30 @@ var (
 // bound are all scripts but the bundle; they grow at init.
 var bound []*luaScript
 
-// script binds lua/<name>.lua, whose KEYS are of these types. It puts the parts that the file needs before it. It
-// runs at init, so that a wrong name fails every test.
+// script binds lua/<name>.lua, whose KEYS are of these types. It puts the parts that the file needs before it. A file
+// that seldom needs some parts says where they are to be: see luaMark. script runs at init, so that a wrong name fails every
+// test.
 func script(name, types string, parts ...string) *luaScript {
-	source := fmt.Sprintf("return answer(function()\n%s\nend, {'%s'})\n", luaFile(name), strings.ReplaceAll(types, " ", "', '"))
-	for _, part := range slices.Backward(append([]string{"record"}, parts...)) {
-		source = withUsed(luaFile(part), source)
+	source := luaFile(name)
+	if mark := luaMark.FindStringSubmatchIndex(source); mark != nil {
+		source = source[:mark[0]] + withParts(source[mark[1]:], strings.Fields(source[mark[2]:mark[3]]))
 	}
+	source = fmt.Sprintf("return answer(function()\n%s\nend, {'%s'})\n", source, strings.ReplaceAll(types, " ", "', '"))
+	source = withParts(source, append([]string{"record"}, parts...))
 	s := send.NewScript(source)
 	bound = append(bound, s)
 	return s
+}
+
+// luaMark is a line of a script, as --[[clock line]], where these preludes are to be and not in front of the script.
+var luaMark = regexp.MustCompile(`(?m)^ *--\[\[([\w ]+)\]\]\n`)
+
+// withParts is source behind what it uses of these preludes.
+func withParts(source string, parts []string) string {
+	for _, part := range slices.Backward(parts) {
+		source = withUsed(luaFile(part), source)
+	}
+	return source
 }
 
 // withUsed is source behind those functions and constants of prelude that it uses. Every run of a script makes its functions

@@ -93,6 +93,9 @@ func TestScriptsAreBoundWithTheirPreludes(t *testing.T) {
 	require.Len(t, found, len(bound), "scripts that are found in the source")
 	for _, m := range found {
 		parts := append([]string{"record"}, regexp.MustCompile(`\w+`).FindAllString(m[2], -1)...)
+		if mark := luaMark.FindStringSubmatch(luaFile(m[1])); mark != nil {
+			parts = append(parts, strings.Fields(mark[1])...)
+		}
 		parts = append(parts, m[1])
 		needed := map[string]bool{"record": true, m[1]: true}
 		for i, part := range slices.Backward(parts) {

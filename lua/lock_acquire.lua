@@ -26,16 +26,17 @@ local waits = ear == 'hears' or ear == 'asks'
 
 local pttl = redis.call('pttl', lock)
 local mine = pttl ~= -2 and redis.call('hexists', lock, field) == 1
-local line
-if not mine then
-    if level ~= '1' then
-        return {-1, 0, 0}
-    end
+local leave_line -- where there is a line
+if not mine and level ~= '1' then
+    return {-1, 0, 0}
+end
+if not mine and (pttl ~= -2 or may_exist(KEYS[2])) then
+    --[[announce clock grant line]]
     local _, holder
     if pttl ~= -2 then
         _, holder = check_record(lock)
     end
-    line = open_line(lock, KEYS[2], field)
+    local line = open_line(lock, KEYS[2], field)
     if line and is_over(line, field) then
         return {0, pttl, 0}
     end
@@ -55,6 +56,12 @@ if not mine then
             return {0, redis.call('pttl', lock), standing(line, joined, deaf, false)}
         end
     end
+    if line and line.exists then
+        leave_line = function()
+            leave(line, field)
+            close_line(line)
+        end
+    end
 end
 
 -- The token first: if the counter is none, nothing is to be taken.
@@ -63,8 +70,7 @@ redis.call('hset', lock, field, level)
 if pttl < lease then
     redis.call('pexpire', lock, ARGV[2])
 end
-if line and line.exists then
-    leave(line, field)
-    close_line(line)
+if leave_line then
+    leave_line()
 end
 return {1, 0, token}

@@ -29,29 +29,36 @@ if left ~= '0' then
     return {1, 0, 0}
 end
 
--- Nothing that goes wrong in the line may stop a release.
-local line = try(function() return open_line(lock, KEYS[2], field) end)
 local deleted = redis.pcall('hdel', lock, field) -- which deletes the record with its only field
 local had = deleted == 1
-local heard, to = 0, nil
-if line and (line.exists or late) then
+local heard, passed_on = 0, 0
+if KEYS[2] ~= lock and (late or may_exist(KEYS[2])) then
+    --[[clock token grant line]]
+    -- Nothing that goes wrong in the line may stop a release.
     try(function()
-        leave(line, field)
-        if late then
-            end_field(line, field)
+        local line, to = open_line(lock, KEYS[2], field), nil
+        if not late and not line.exists then
+            return
         end
-        if redis.call('hlen', lock) == 0 then
-            heard = had and line.first <= line.last and release_to_all(line, channel, how, '0', slice, false) or 0
-            to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
-        end
+        try(function()
+            leave(line, field)
+            if late then
+                end_field(line, field)
+            end
+            if redis.call('hlen', lock) == 0 then
+                heard = had and line.first <= line.last and release_to_all(line, channel, how, '0', slice, false) or 0
+                to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
+            end
+        end)
+        passed_on = passed(line, to)
+        close_line(line)
     end)
-    try(function() close_line(line) end)
 end
 if type(deleted) == 'table' then
     error(deleted, 0)
 elseif not had then
     check_record(lock)
-elseif heard == 0 and not to then
+elseif heard == 0 and passed_on ~= 1 then
     heard = announce(how, channel, '0')
 end
-return {had and 1 or -1, heard, passed(line, to)}
+return {had and 1 or -1, heard, passed_on}

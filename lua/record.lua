@@ -14,6 +14,7 @@
 -- Defines  check_record(lock)                  refuses a hash that no lock makes; returns how many fields it has looked at, and
 --          one of them.
 -- Defines  note_levels(lock, field, levels)    sets the levels of a hold that goes on.
+-- Defines  may_exist(key)                      whether there is a key of use, as far as this user may know.
 -- Defines  answer(script, types)               runs a script whose KEYS are of these types.
 
 local function refuse(key, what)
@@ -87,6 +88,8 @@ local function note_levels(lock, field, levels)
         error(answer, 0)
     end
 end
+
+local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
 
 local function answer(script, types)
     local done, result = pcall(script)
