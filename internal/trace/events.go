@@ -206,7 +206,8 @@ func (c *converter) end(n note, after abstract) error {
 		answer = "done"
 	}
 	told, err := c.told(n)
-	c.note(c.clock, fmt.Sprintf(`k|->"end",f|->%s,%s,a|->%q,%s`, field, c.heard(n), answer, told), after)
+	toAll := strings.ToUpper(strconv.FormatBool(c.toldAll(n)))
+	c.note(c.clock, fmt.Sprintf(`k|->"end",f|->%s,%s,a|->%q,%s,all|->%s`, field, c.heard(n), answer, told, toAll), after)
 	return err
 }
 
@@ -218,6 +219,12 @@ func (c *converter) heard(n note) string {
 	}
 	slices.Sort(all)
 	return "h|->{" + strings.Join(all, ",") + "}"
+}
+
+// toldAll says whether the channel of all has a listener: Java; or a client whose own channel this server does not have, which
+// counts as Java until it has subscribed anew.
+func (c *converter) toldAll(n note) bool {
+	return slices.ContainsFunc(n.Told, func(m [2]string) bool { return c.clients[m[0][strings.LastIndex(m[0], ":")+1:]] == "" })
 }
 
 // told are the messages to clients that reached them.
