@@ -266,14 +266,18 @@ func TestTheFastestIsThatOfEachRound(t *testing.T) {
 	assert.Equal(t, float64(10), got[1])
 	r := pretended(false)
 	better := r.better(r.fastest())
-	assert.Equal(t, 0.5, better.Low)
-	assert.Equal(t, 1.25, better.Mid)
-	assert.Equal(t, float64(2), better.High)
+	assert.Equal(t, 1.25, better.mid)
+	assert.True(t, math.IsNaN(better.margin), "of two rounds nothing is known")
 	r = pretended(true)
 	better = r.better(r.fastest())
-	assert.Equal(t, 0.25, better.Low)
-	assert.Equal(t, 0.25, better.High)
+	assert.Equal(t, 0.25, better.mid)
 	assert.Nil(t, r.row("rueidislock"))
+}
+
+func TestFactorSaysHowSureItIs(t *testing.T) {
+	assert.Equal(t, "1.30× ±2%", factor(ratio{1.3, 0.014}))
+	assert.Equal(t, "1.30× ±4% ?", factor(ratio{1.3, 0.031}))
+	assert.Equal(t, "1.30× ?", factor(ratio{1.3, math.NaN()}))
 }
 
 func TestCheckFailsWhereABoundIsNotReached(t *testing.T) {

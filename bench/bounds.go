@@ -85,7 +85,7 @@ func ofBest(kind string) func(*result) float64 {
 }
 
 func against(name string) func(*result) float64 {
-	return ofRow(name, func(r *result, other *row) float64 { return r.better(other.of(r.figure)).Mid })
+	return ofRow(name, func(r *result, other *row) float64 { return r.better(other.of(r.figure)).mid })
 }
 
 // ofRow is a figure of the row of a peer; NaN where the peer did not take part.
@@ -99,7 +99,7 @@ func ofRow(name string, figure func(*result, *row) float64) func(*result) float6
 	}
 }
 
-func againstFastest(r *result) float64 { return r.better(r.fastest()).Mid }
+func againstFastest(r *result) float64 { return r.better(r.fastest()).mid }
 
 // waitOf is the longest wait, in the time that so many sections take under a mutex.
 func waitOf(sections float64) func(*result) float64 {

@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -45,9 +46,17 @@ func within(s stats.Spread, write func(float64) string) string {
 	return fmt.Sprintf("%s (%s to %s)", write(s.Mid), write(s.Low), write(s.High))
 }
 
-// factor is a ratio.
-func factor(s stats.Spread) string {
-	return within(s, func(v float64) string { return digits(v) + "×" })
+// factor is a ratio, with its margin; a question mark says that it is not sure.
+func factor(r ratio) string {
+	text := digits(r.mid) + "×"
+	if math.IsNaN(r.margin) {
+		return text + " ?"
+	}
+	text += fmt.Sprintf(" ±%.0f%%", math.Ceil(100*r.margin))
+	if r.margin > sure {
+		text += " ?"
+	}
+	return text
 }
 
 // draw writes the chart of a workload.

@@ -68,13 +68,30 @@ func (r *result) compare() {
 // ours is the row of relock.
 func (r *result) ours() row { return r.rows[0] }
 
+// A ratio is a median over rounds, and how far it may be from the true one: see stats.Margin.
+type ratio struct{ mid, margin float64 }
+
+// sure is the greatest margin of a ratio that is said without a mark.
+const sure = 0.03
+
 // better is how much better relock is than the other, round by round: above 1 it is.
-func (r *result) better(than []float64) stats.Spread {
+func (r *result) better(than []float64) ratio {
 	ours := r.ours().of(r.figure)
+	all := stats.Ratios(ours, than)
 	if r.less {
-		return stats.Over(stats.Ratios(than, ours))
+		all = stats.Ratios(than, ours)
 	}
-	return stats.Over(stats.Ratios(ours, than))
+	return ratio{stats.Over(all).Mid, stats.Margin(all)}
+}
+
+// isSure says whether all ratios are sure.
+func (r *result) isSure() bool {
+	for _, row := range r.rows[1:] {
+		if m := r.better(row.of(r.figure)).margin; !(m <= sure) {
+			return false
+		}
+	}
+	return true
 }
 
 // fastest is the best of all libraries, round by round.

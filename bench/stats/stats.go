@@ -8,6 +8,7 @@ package stats
 import (
 	"math"
 	"math/bits"
+	"math/rand/v2"
 	"slices"
 	"time"
 )
@@ -94,6 +95,28 @@ func Over(values []float64) Spread {
 		s.Mid = (values[middle-1] + values[middle]) / 2
 	}
 	return s
+}
+
+// Margin is how far the median of so many values as these may be from the true one, as a part of it: in 95 of 100 cases it
+// is no farther. It is found by drawing as many of the values again and again, with repetition (a bootstrap). Of fewer than
+// six values nothing is known, and it is NaN.
+func Margin(values []float64) float64 {
+	values = slices.DeleteFunc(slices.Clone(values), math.IsNaN)
+	if len(values) < 6 {
+		return math.NaN()
+	}
+	const draws = 1000
+	rng := rand.New(rand.NewPCG(1, 2)) // the same values have the same margin
+	medians, drawn := make([]float64, draws), make([]float64, len(values))
+	for i := range medians {
+		for j := range drawn {
+			drawn[j] = values[rng.IntN(len(values))]
+		}
+		medians[i] = Over(drawn).Mid
+	}
+	slices.Sort(medians)
+	mid := Over(values).Mid
+	return max(medians[draws-draws/40-1]-mid, mid-medians[draws/40]) / mid
 }
 
 // Ratios is a by b, round by round: noise that hits a whole round is not in them.

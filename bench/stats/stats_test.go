@@ -76,6 +76,25 @@ func TestOverIsTheMiddleAndItsSpread(t *testing.T) {
 	assert.True(t, math.IsNaN(Over([]float64{nan}).Mid), "the middle of no values")
 }
 
+// Of a hundred series of a known median, about 95 have it within their margin.
+func TestMarginHoldsInNineteenOfTwentyCases(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 7))
+	within := 0
+	for range 200 {
+		values := make([]float64, 40)
+		for i := range values {
+			values[i] = 2 * math.Exp(rng.NormFloat64()/5)
+		}
+		if margin := Margin(values); math.Abs(Over(values).Mid-2) <= margin*Over(values).Mid {
+			within++
+		}
+	}
+	assert.GreaterOrEqual(t, within, 180, "of 200")
+	assert.Less(t, within, 200, "of 200: the margin is too wide")
+	assert.True(t, math.IsNaN(Margin([]float64{1, 2, 3, 4, 5})), "of five values nothing is known")
+	assert.Zero(t, Margin([]float64{3, 3, 3, 3, 3, 3}))
+}
+
 func TestRatiosAreTakenRoundByRound(t *testing.T) {
 	got := Ratios([]float64{2, 30, 1}, []float64{1, 10, 0})
 	require.Len(t, got, 3)
