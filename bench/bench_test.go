@@ -24,73 +24,90 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// Every workload runs for a blink, with all peers, and gives a table, charts, and what the README is to have.
+// Every workload runs for a blink, with all peers, and gives a table, charts, a row of the page, and some a row of the README.
 func TestEveryWorkloadRunsAndIsShown(t *testing.T) {
 	if !testredis.Available() {
 		require.NotEqual(t, "true", os.Getenv("CI"), "this test needs a redis-server")
 		t.Skip("this test needs a redis-server")
 	}
 	dir := t.TempDir()
-	readme := filepath.Join(dir, "README.md")
-	require.NoError(t, os.WriteFile(readme, []byte("before\n"+begin+"old\n"+end+"after\n"), 0o600))
+	readme, page := filepath.Join(dir, "README.md"), filepath.Join(dir, "page.md")
+	for _, document := range []string{readme, page} {
+		require.NoError(t, os.WriteFile(document, []byte("before\n"+begin+"old\n"+end+"after\n"), 0o600))
+	}
 	p := plan{slice: 10 * time.Millisecond, rounds: 1, size: size{500, 200, 600 * time.Millisecond}, log: io.Discard}
 	var out bytes.Buffer
-	require.NoError(t, run(t.Context(), p, &out, dir, readme, false))
+	require.NoError(t, run(t.Context(), p, &out, output{dir, readme, page}, false))
 	t.Log(out.String())
-	document, err := os.ReadFile(readme)
+	few, err := os.ReadFile(readme)
+	require.NoError(t, err)
+	document, err := os.ReadFile(page)
 	require.NoError(t, err)
 	for _, w := range workloads(p.size) {
 		assert.Contains(t, out.String(), "\n"+w.name+": ", "%s is not in the tables", w.name)
 		assert.Contains(t, string(document), w.title, "%s is not in the document", w.name)
+		assert.Equal(t, w.headline, strings.Contains(string(few), w.title), w.name)
 		_, err := os.Stat(filepath.Join(dir, "bench-"+w.name+".svg"))
 		assert.NoError(t, err)
 	}
-	assert.NotContains(t, string(document), "old")
-	assert.NotContains(t, out.String(), "NaN")
+	assert.NotContains(t, string(document)+string(few), "old")
+	assert.NotContains(t, out.String()+string(document), "NaN")
+	assert.Contains(t, string(document), "- redislock 2ms: ", "the settings of the peers")
 	for _, b := range bounds {
 		assert.Contains(t, out.String(), b.what)
 	}
 	assert.False(t, strings.Contains(out.String(), "\n  redisson "), "a peer that was not asked for")
 }
 
-// Every table of the page gets something to say, and takes the place of what was there.
-func TestEveryTableOfThePageIsReplaced(t *testing.T) {
+// Every table of a page gets something to say, and takes the place of what was there.
+func TestEveryTableOfAPageIsReplaced(t *testing.T) {
 	if !testredis.Available() {
 		require.NotEqual(t, "true", os.Getenv("CI"), "this test needs a redis-server")
 		t.Skip("this test needs a redis-server")
 	}
-	page := filepath.Join(t.TempDir(), "scaling.md")
-	var text strings.Builder
-	for _, name := range append(names(), "machine") {
-		begin, end := markers(name)
-		text.WriteString(begin + "old\n" + end)
-	}
-	require.NoError(t, os.WriteFile(page, []byte(text.String()), 0o600))
 	a := amounts{[]int{500}, 100, 600 * time.Millisecond, 50 * time.Millisecond, []shape{{2, 2}, {2, 1}}, []int{10}, time.Second}
+	brief := plan{slice: 10 * time.Millisecond, rounds: 1, log: io.Discard}
+	for _, tables := range [][]named{scaleTables, clientTables} {
+		t.Run(tables[0].name, func(t *testing.T) {
+			page := filepath.Join(t.TempDir(), "page.md")
+			var text strings.Builder
+			for _, name := range append(names(tables), "machine") {
+				begin, end := markers(name)
+				text.WriteString(begin + "old\n" + end)
+			}
+			require.NoError(t, os.WriteFile(page, []byte(text.String()), 0o600))
+			var out bytes.Buffer
+			require.NoError(t, runTables(t.Context(), brief, a, tables, &out, page))
+			t.Log(out.String())
+			document, err := os.ReadFile(page)
+			require.NoError(t, err)
+			assert.NotContains(t, string(document), "old")
+			assert.NotContains(t, string(document), "NaN")
+			assert.GreaterOrEqual(t, strings.Count(string(document), "|---|"), len(names(tables)))
+			assert.Error(t, runTables(t.Context(), brief, a, tables, io.Discard, filepath.Join(t.TempDir(), "none")), "a page that is not there")
+		})
+	}
 	var out bytes.Buffer
-	require.NoError(t, runScale(t.Context(), plan{slice: 10 * time.Millisecond, rounds: 1, log: io.Discard}, a, &out, page))
-	t.Log(out.String())
-	document, err := os.ReadFile(page)
-	require.NoError(t, err)
-	assert.NotContains(t, string(document), "old")
-	assert.NotContains(t, string(document), "NaN")
-	assert.GreaterOrEqual(t, strings.Count(string(document), "|---|"), len(names()))
-	out.Reset()
-	p := plan{work: "pairs", log: io.Discard}
-	err = runScale(t.Context(), p, a, &out, page)
-	assert.NoError(t, err)
+	require.NoError(t, runTables(t.Context(), plan{work: "pairs", log: io.Discard}, a, scaleTables, &out, ""))
 	assert.True(t, strings.HasPrefix(out.String(), "\npairs\n"), "one table: %s", &out)
 	assert.NotContains(t, out.String(), "\nrequests\n", "one table")
-	assert.Error(t, runScale(t.Context(), p, a, io.Discard, filepath.Join(t.TempDir(), "none")), "a page that is not there")
 }
 
-// The page has the places for the tables.
-func TestThePageHasPlacesForTheTables(t *testing.T) {
-	page, err := os.ReadFile("../docs/scaling.md")
-	require.NoError(t, err)
-	for _, name := range append(names(), "machine") {
-		begin, end := markers(name)
-		_, err := put(string(page), begin, end, "")
+// The pages have the places for their tables.
+func TestPagesHavePlacesForTheirTables(t *testing.T) {
+	for path, tables := range map[string][]named{"../docs/scaling.md": scaleTables, "../docs/client.md": clientTables} {
+		page, err := os.ReadFile(path)
+		require.NoError(t, err)
+		for _, name := range append(names(tables), "machine") {
+			begin, end := markers(name)
+			_, err := put(string(page), begin, end, "")
+			assert.NoError(t, err)
+		}
+	}
+	for _, path := range []string{"../README.md", "../docs/benchmarks.md"} {
+		page, err := os.ReadFile(path)
+		require.NoError(t, err)
+		_, err = put(string(page), begin, end, "")
 		assert.NoError(t, err)
 	}
 }
@@ -102,7 +119,7 @@ func TestRunStopsWithItsContext(t *testing.T) {
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
 	p := plan{slice: time.Hour, rounds: 1, log: io.Discard}
-	assert.ErrorIs(t, run(ctx, p, io.Discard, "", "", false), context.Canceled)
+	assert.ErrorIs(t, run(ctx, p, io.Discard, output{}, false), context.Canceled)
 }
 
 func TestRedissonThatCannotBeBuiltIsLeftOutWithALine(t *testing.T) {
@@ -115,16 +132,16 @@ func TestRedissonThatCannotBeBuiltIsLeftOutWithALine(t *testing.T) {
 		return "", errors.New("no Java")
 	}}
 	var out bytes.Buffer
-	require.NoError(t, run(t.Context(), p, &out, "", "", false))
+	require.NoError(t, run(t.Context(), p, &out, output{}, false))
 	assert.Zero(t, built, "no workload of these has it")
 	p.work = "alone"
-	require.NoError(t, run(t.Context(), p, &out, "", "", false))
+	require.NoError(t, run(t.Context(), p, &out, output{}, false))
 	assert.Equal(t, 1, built)
 	assert.Equal(t, 1, strings.Count(out.String(), "Redisson is left out: no Java\n"), out.String())
 }
 
 func TestUnknownWorkloadIsAnError(t *testing.T) {
-	assert.Error(t, run(t.Context(), plan{work: "none"}, io.Discard, "", "", false))
+	assert.Error(t, run(t.Context(), plan{work: "none"}, io.Discard, output{}, false))
 }
 
 func TestPutReplacesTheTextBetweenMarkers(t *testing.T) {

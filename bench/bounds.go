@@ -25,7 +25,9 @@ type bound struct {
 var bounds = slices.Concat([]bound{
 	{"alone", "rate, of two bare EVALSHA", against("bare EVALSHA"), 0.95, 0.60, false},
 	{"alone-cancellable", "rate, of two bare EVALSHA", against("bare EVALSHA"), 0.95, 0.45, false},
-	{"names", "rate, of the fastest library", againstFastest, 1, 0.50, false},
+	{"names", "rate, of the fastest library", againstFastest, 1.3, 0.50, false},
+	{"names-1000", "rate, of the fastest library", againstFastest, 1.3, 0.50, false},
+	{"names-cluster", "rate, of the fastest library", againstFastest, 1, 0.40, false},
 	{"one-name", "rate, of the fastest library", againstFastest, 50, 15, false},
 	{"fleet-1ms-far", "rate, of a sync.Mutex", against("sync.Mutex"), 0.92, 0.50, false},
 	{"fleet-1ms-far", "slowest client, of the fastest", figureOf(evenClient), 0.5, 0.25, false},

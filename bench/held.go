@@ -99,7 +99,7 @@ func (h hoard) held(ctx context.Context, t turn) (sample, error) {
 	releases := make([]func() error, len(names)) // which a user would keep, too
 	watch := newRenewals(names, 2*h.lease/3)
 	before := remember()
-	p, err := t.kind.open(setting{t.server.addr, h.lease, []redis.Hook{watch}})
+	p, err := t.kind.open(setting{addr: t.server.addr, lease: h.lease, hooks: []redis.Hook{watch}})
 	if err != nil {
 		return nil, err
 	}

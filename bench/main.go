@@ -2,10 +2,11 @@
 // on a redis-server that it starts itself:
 //
 //	go run .                         # everything; the charts go to ../docs
-//	go run . -readme ../README.md    # and the table into a README
+//	go run . -readme ../README.md -page ../docs/benchmarks.md    # and the tables into these
 //	go run . -short -check           # a moment of everything; fails below the bounds
 //	go run . -work fleet,handoff     # workloads whose names begin so
 //	go run . -scale -write ../docs/scaling.md    # what grows with what, for that page
+//	go run . -client -write ../docs/client.md    # what the options of a Redis client do
 //
 // The workloads fleet-4x1-1ms-far, fleet-16x1-1ms-far and so on are processes with one goroutine each
 // that want one name: nothing but a hand-over between processes makes these fast. fleet-10000x1-simulated is the
@@ -19,7 +20,7 @@ package main
 // Rules: the peers take turns in short slices of time, each round begins with
 // another one, and relock is compared with what the others did in the same round:
 // noise of the machine hits all of them. Every ratio is printed with the margin in which it is in 95 of 100 cases. Rounds are
-// added until all ratios are within 3%, or until there are four times as many; a ratio that is not has a question mark.
+// added for some minutes until all ratios are within 3%; a ratio that is not has a question mark.
 
 import (
 	"context"
@@ -43,7 +44,8 @@ type plan struct {
 	slice  time.Duration
 	rounds int
 	size   size
-	brief  bool // of the pollers only those that ask often: others keep a slice waiting when it is over
+	longer time.Duration // a workload whose ratios are not sure goes on for so long
+	brief  bool          // of the pollers only those that ask often: others keep a slice waiting when it is over
 	log    io.Writer
 
 	redisson func(context.Context) (dir string, err error) // builds the Java program; nil: it is left out
@@ -51,7 +53,7 @@ type plan struct {
 }
 
 var (
-	long  = plan{slice: 600 * time.Millisecond, rounds: 7, size: size{100_000, 10_000, 30 * time.Second}}
+	long  = plan{slice: 600 * time.Millisecond, rounds: 7, longer: 2 * time.Minute, size: size{100_000, 10_000, 30 * time.Second}}
 	short = plan{slice: 150 * time.Millisecond, rounds: 3, size: size{20_000, 10_000, 6 * time.Second}}
 )
 
@@ -59,23 +61,26 @@ func main() {
 	var p plan
 	inShort := flag.Bool("short", false, "less of everything, in some minutes, and no charts unless asked for")
 	flag.StringVar(&p.work, "work", "", "only workloads, or tables, whose names begin with one of these, separated by commas")
+	flag.DurationVar(&p.longer, "longer", long.longer, "how long a workload goes on whose ratios are not sure")
 	flag.DurationVar(&p.slice, "slice", long.slice, "how long a peer's turn is")
 	flag.IntVar(&p.rounds, "rounds", long.rounds, "how many turns each peer has")
 	flag.IntVar(&p.size.held, "held", long.size.held, "how many locks are held")
 	flag.IntVar(&p.size.awaited, "waiters", long.size.awaited, "how many goroutines wait")
 	flag.DurationVar(&p.size.lease, "lease", long.size.lease, "of the locks that are held")
 	docs := flag.String("docs", "../docs", "where the charts go; empty: nowhere")
-	readme := flag.String("readme", "", "a file to put the table into, between its markers")
+	readme := flag.String("readme", "", "a README for the few rows that matter most, between its markers")
+	all := flag.String("page", "", "a page for all rows, between its markers")
 	demand := flag.Bool("check", false, "fail when a bound is not met")
 	java := flag.Bool("redisson", true, "with Redisson, where Java 17 and Maven are")
 	scale := flag.Bool("scale", false, "what grows with what, instead of the comparison")
-	page := flag.String("write", "", "with -scale: a page to put its tables into, between their markers")
+	client := flag.Bool("client", false, "what the options of a Redis client do, instead of the comparison")
+	page := flag.String("write", "", "with -scale or -client: a page to put its tables into, between their markers")
 	flag.Parse()
 	if *inShort {
 		p.brief = true
 		given := map[string]bool{}
 		flag.Visit(func(f *flag.Flag) { given[f.Name] = true })
-		for name, value := range map[string]any{"slice": short.slice, "rounds": short.rounds, "held": short.size.held,
+		for name, value := range map[string]any{"slice": short.slice, "rounds": short.rounds, "longer": short.longer, "held": short.size.held,
 			"waiters": short.size.awaited, "lease": short.size.lease, "docs": ""} {
 			if !given[name] {
 				_ = flag.Set(name, fmt.Sprint(value)) // it is of its type
@@ -88,9 +93,12 @@ func main() {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	work := func() error { return run(ctx, p, os.Stdout, *docs, *readme, *demand) }
-	if *scale {
-		work = func() error { return runScale(ctx, p, amountsFor(*inShort), os.Stdout, *page) }
+	work := func() error { return run(ctx, p, os.Stdout, output{*docs, *readme, *all}, *demand) }
+	switch {
+	case *scale:
+		work = func() error { return runTables(ctx, p, amountsFor(*inShort), scaleTables, os.Stdout, *page) }
+	case *client:
+		work = func() error { return runTables(ctx, p, amountsFor(*inShort), clientTables, os.Stdout, *page) }
 	}
 	if err := work(); err != nil {
 		fmt.Fprintln(os.Stderr, "bench:", err)
@@ -99,14 +107,12 @@ func main() {
 }
 
 // run measures, and writes what is asked for.
-func run(ctx context.Context, p plan, out io.Writer, docs, readme string, demand bool) error {
+func run(ctx context.Context, p plan, out io.Writer, to output, demand bool) error {
 	started := time.Now()
 	var results []*result
-	if readme != "" { // before it takes minutes
-		if document, err := os.ReadFile(readme); err != nil {
+	for _, page := range []string{to.readme, to.page} { // before it takes minutes
+		if err := into(page, ""); err != nil {
 			return err
-		} else if _, err := put(string(document), begin, end, ""); err != nil {
-			return fmt.Errorf("%s: %w", readme, err)
 		}
 	}
 	wanted := p.wanted()
@@ -122,42 +128,60 @@ func run(ctx context.Context, p plan, out io.Writer, docs, readme string, demand
 		r.text(out)
 		results = append(results, r)
 	}
-	note := fmt.Sprintf("%d rounds of %v for each peer, taking turns, and up to four times as many until the ratios are sure; median (most of the rounds). A ratio has the margin in which it is with a probability of 95%%; above 3%% it has a question mark. Redis on the same %d processors, %s/%s, %s, %s.",
+	note := fmt.Sprintf("%d rounds of %v for each peer, or more until the ratios are sure, taking turns; median (most of the rounds). A ratio has the margin in which it is with a probability of 95%%; above 3%% it has a question mark. Redis on the same %d processors, %s/%s, %s, %s.",
 		p.rounds, p.slice, runtime.NumCPU(), runtime.GOOS, runtime.GOARCH, runtime.Version(), time.Now().UTC().Format("2006-01-02"))
 	fmt.Fprintln(out, "\npeers")
+	var settings strings.Builder
 	for _, k := range kinds {
 		if !slices.ContainsFunc(results, func(r *result) bool { return r.row(k.name) != nil }) {
 			continue
 		}
 		fmt.Fprintf(out, "  %-14s %s\n", k.name, k.says)
+		fmt.Fprintf(&settings, "- %s: %s\n", k.name, k.says)
 	}
 	fmt.Fprintf(out, "\n%s It took %v.\n\nbounds\n", note, time.Since(started).Round(time.Second))
 	good := check(out, results)
-	if docs != "" {
+	if to.charts != "" {
 		for _, r := range results {
-			if err := r.draw(docs, fmt.Sprintf("%d rounds, taking turns; the line is where most of them were. %d processors with Redis and all clients.",
+			if err := r.draw(to.charts, fmt.Sprintf("%d rounds, taking turns; the line is where most of them were. %d processors with Redis and all clients.",
 				len(r.rows[0].samples), runtime.NumCPU())); err != nil {
 				return err
 			}
 		}
 	}
-	if readme != "" {
-		document, err := os.ReadFile(readme)
-		if err != nil {
-			return err
-		}
-		changed, err := put(string(document), begin, end, markdown(results, note))
-		if err != nil {
-			return fmt.Errorf("%s: %w", readme, err)
-		}
-		if err := os.WriteFile(readme, []byte(changed), 0o644); err != nil {
-			return err
-		}
+	few := slices.DeleteFunc(slices.Clone(results), func(r *result) bool { return !r.headline })
+	if err := into(to.readme, markdown(few, "docs/", note)); err != nil {
+		return err
+	}
+	if err := into(to.page, markdown(results, "", note)+"\nThe peers and their settings:\n\n"+settings.String()); err != nil {
+		return err
 	}
 	if demand && !good {
 		return fmt.Errorf("a bound is not met")
 	}
 	return nil
+}
+
+// An output is where charts and tables go; "": nowhere.
+type output struct{ charts, readme, page string }
+
+// into puts a table into a page, between its markers.
+func into(page, table string) error {
+	if page == "" {
+		return nil
+	}
+	document, err := os.ReadFile(page)
+	if err != nil {
+		return err
+	}
+	changed, err := put(string(document), begin, end, table)
+	if err != nil {
+		return fmt.Errorf("%s: %w", page, err)
+	}
+	if table == "" {
+		return nil
+	}
+	return os.WriteFile(page, []byte(changed), 0o644)
 }
 
 func (p plan) wants(name string) bool {
@@ -192,7 +216,7 @@ func (p *plan) prepare(ctx context.Context, out io.Writer, wanted []workload) {
 
 // measure runs all rounds of a workload.
 func (p plan) measure(ctx context.Context, w workload) (*result, error) {
-	s, err := startServer(w.trip)
+	s, err := w.start()
 	if err != nil {
 		return nil, err
 	}
@@ -219,19 +243,15 @@ func (p plan) measure(ctx context.Context, w workload) (*result, error) {
 	if w.rare {
 		rounds = max(1, p.rounds/5)
 	}
-	most := rounds
-	if !p.brief && !w.rare {
-		most = 1 + 4*(rounds-1)
-	}
-	for round := range most {
-		if round >= rounds && r.isSure() {
-			break
-		}
+	began := time.Now()
+	for round := 0; round < rounds || !w.rare && time.Since(began) < p.longer && !r.isSure(); round++ {
 		for i := range turns {
 			i = (i + round) % len(turns)
 			fmt.Fprintf(p.log, "\r\033[K%s %d/%d %s", w.name, round+1, max(rounds, round+1), turns[i].kind.name)
-			if err := s.admin.FlushAll(ctx).Err(); err != nil { // records that a waiter left when it gave up
-				return nil, err
+			for _, node := range s.nodes {
+				if err := node.FlushAll(ctx).Err(); err != nil { // records that a waiter left when it gave up
+					return nil, err
+				}
 			}
 			got, err := w.slice(ctx, turns[i])
 			if err != nil {
@@ -247,6 +267,14 @@ func (p plan) measure(ctx context.Context, w workload) (*result, error) {
 	fmt.Fprint(p.log, "\r\033[K")
 	r.compare()
 	return r, nil
+}
+
+// start starts what the workload runs on.
+func (w workload) start() (*server, error) {
+	if w.masters > 0 {
+		return startCluster(w.masters)
+	}
+	return startServer(w.trip)
 }
 
 // open starts what is to do the work of a turn.

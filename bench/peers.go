@@ -9,6 +9,7 @@ package main
 // waiting by default is sent to wait again.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,6 +49,8 @@ type setting struct {
 	addr  string // of a Cluster several, with commas between them
 	lease time.Duration
 	hooks []redis.Hook // for those on go-redis
+
+	timeout time.Duration // of reading an answer; 0: as docs/client.md recommends
 }
 
 // tuned is how often a poller asks that was set for short sections: about the
@@ -87,7 +90,7 @@ func kindOf(name string) kind {
 func (s setting) client() redis.UniversalClient {
 	c := redis.NewUniversalClient(&redis.UniversalOptions{
 		Addrs:       strings.Split(s.addr, ","),
-		ReadTimeout: time.Second, // as docs/running.md recommends, for every library
+		ReadTimeout: cmp.Or(s.timeout, time.Second), // for every library
 	})
 	for _, h := range s.hooks {
 		c.AddHook(h)
@@ -143,7 +146,7 @@ type barePeer struct {
 func openBare(lock func(*relock.Client, string) relock.Locker) func(setting) (peer, error) {
 	return func(s setting) (peer, error) {
 		record := &recorder{}
-		p, err := openRelock(lock)(setting{s.addr, s.lease, []redis.Hook{record}})
+		p, err := openRelock(lock)(setting{s.addr, s.lease, []redis.Hook{record}, s.timeout})
 		if err != nil {
 			return nil, err
 		}
@@ -238,7 +241,7 @@ type rueidisPeer struct{ rueidislock.Locker }
 
 func openRueidis(s setting) (peer, error) {
 	l, err := rueidislock.NewLocker(rueidislock.LockerOption{
-		ClientOption:   rueidis.ClientOption{InitAddress: []string{s.addr}},
+		ClientOption:   rueidis.ClientOption{InitAddress: strings.Split(s.addr, ",")},
 		KeyMajority:    1,
 		KeyValidity:    s.lease,
 		ExtendInterval: s.lease / 3,

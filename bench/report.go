@@ -95,8 +95,8 @@ var families = []struct {
 	{"Redisson (Java)", []string{"redisson"}},
 }
 
-// markdown is the short table of all workloads.
-func markdown(results []*result, note string) string {
+// markdown is the short table of these workloads.
+func markdown(results []*result, charts, note string) string {
 	var b strings.Builder
 	b.WriteString("| work | figure | relock |")
 	for _, f := range families {
@@ -104,7 +104,7 @@ func markdown(results []*result, note string) string {
 	}
 	b.WriteString("\n|---|---|---|" + strings.Repeat("---|", len(families)) + "\n")
 	for _, r := range results {
-		fmt.Fprintf(&b, "| [%s](docs/bench-%s.svg) | %s | **%s** |", r.title, r.name, r.figure.head, r.figure.write(r.ours().spread(r.figure).Mid))
+		fmt.Fprintf(&b, "| [%s](%sbench-%s.svg) | %s | **%s** |", r.title, charts, r.name, r.figure.head, r.figure.write(r.ours().spread(r.figure).Mid))
 		for _, f := range families {
 			b.WriteString(" " + r.best(f.peers) + " |")
 		}
@@ -131,7 +131,7 @@ func (r *result) best(of []string) string {
 
 // The table in a README is between these.
 const (
-	begin = "<!-- bench: go run . -readme ../README.md -->\n"
+	begin = "<!-- bench -->\n"
 	end   = "<!-- /bench -->\n"
 )
 

@@ -44,6 +44,9 @@ var (
 	handoffs   = &metric{"handoffs", amount}
 	trips      = &metric{"round trip", span}
 
+	firstLock      = &metric{"until the first lock, p50", span}
+	goroutinesEach = &metric{"goroutines each", digits}
+
 	locksHeld    = &metric{"locks", amount}
 	goroutines   = &metric{"goroutines more", amount}
 	heapEach     = &metric{"heap each", kib}

@@ -1,6 +1,6 @@
 package main
 
-// How cost grows: the tables of docs/scaling.md.
+// Tables of pages: how cost grows (docs/scaling.md), and what the options of a Redis client do (docs/client.md).
 //
 // Rules: each table has servers of its own, and markers of its own on the page. CPU
 // seconds and bytes hold on a busy machine too; rates and times do not. A table that
@@ -73,11 +73,14 @@ func (t *table) markdown() string {
 	return b.String()
 }
 
-// tables are those of the page, in the order in which they need one another.
-var tables = []struct {
+// A named table is filled by a function.
+type named struct {
 	name string
 	fill func(*scale, context.Context, *table) error
-}{
+}
+
+// scaleTables are those of docs/scaling.md, in the order in which they need one another.
+var scaleTables = []named{
 	{"pairs", (*scale).pairs},
 	{"requests", (*scale).parts},
 	{"cluster", (*scale).cluster},
@@ -88,7 +91,15 @@ var tables = []struct {
 	{"simulated", (*scale).simulatedFleets},
 }
 
-func names() (all []string) {
+// clientTables are those of docs/client.md.
+var clientTables = []named{
+	{"timeouts", (*scale).timeouts},
+	{"slow", (*scale).slowServers},
+	{"leaving", (*scale).leaving},
+	{"hung", (*scale).hungConnections},
+}
+
+func names(tables []named) (all []string) {
 	for _, t := range tables {
 		all = append(all, t.name)
 	}
@@ -99,8 +110,8 @@ func markers(table string) (begin, end string) {
 	return "<!-- scale: " + table + " -->\n", "<!-- /scale: " + table + " -->\n"
 }
 
-// runScale fills the tables that are wanted, and writes them where asked for.
-func runScale(ctx context.Context, p plan, a amounts, out io.Writer, page string) error {
+// runTables fills the tables that are wanted, and writes them where asked for.
+func runTables(ctx context.Context, p plan, a amounts, tables []named, out io.Writer, page string) error {
 	var document string
 	if page != "" { // before it takes minutes
 		text, err := os.ReadFile(page)
@@ -108,7 +119,7 @@ func runScale(ctx context.Context, p plan, a amounts, out io.Writer, page string
 			return err
 		}
 		document = string(text)
-		for _, name := range append([]string{"machine"}, names()...) {
+		for _, name := range append([]string{"machine"}, names(tables)...) {
 			begin, end := markers(name)
 			if _, err := put(document, begin, end, ""); err != nil {
 				return fmt.Errorf("%s: %w", page, err)

@@ -60,6 +60,7 @@ type server struct {
 	admin *redis.Client
 	nodes []*redis.Client // all masters; admin is the first
 	pid   int
+	proxy *testredis.Proxy // or nil
 }
 
 // startServer starts a Redis that is trip away, there and back.
@@ -72,7 +73,7 @@ func startServer(trip time.Duration) (s *server, err error) {
 	if trip > 0 {
 		p := testredis.NewProxy(&s.house, s.addr)
 		p.Latency(trip / 2)
-		s.addr = p.Addr()
+		s.addr, s.proxy = p.Addr(), p
 	}
 	return s, nil
 }

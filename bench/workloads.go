@@ -14,8 +14,10 @@ import (
 type workload struct {
 	name, title string
 	trip        time.Duration // of the proxy; 0: none
+	masters     int           // of a Cluster; 0: one server
 	clients     int           // of each peer, opened before it starts; 0: it opens them itself
 	rare        bool          // it takes long: fewer rounds
+	headline    bool          // one of the few rows that a README shows
 	longer      int           // slices are so many times longer, for those who take turns
 	often       int           // so many times more rounds, of slices so much shorter: no worker waits when a slice ends
 	peers       []string      // the first one is relock
@@ -69,13 +71,19 @@ func workloads(n size) []workload {
 		{name: "alone", title: "1 goroutine, no contention, context.Background()",
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "redislock", "redsync", "redisson"}, // rueidislock can get stuck
 			often: 40, slice: crowd{clients: 1, workers: 1, names: 1, endless: true}.slice, figure: rate, columns: crowded},
-		{name: "alone-cancellable", title: "1 goroutine, no contention, a ctx that can be cancelled",
+		{name: "alone-cancellable", title: "1 goroutine, no contention, a ctx that can be cancelled", headline: true,
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync"},
 			often: 40, slice: crowd{clients: 1, workers: 1, names: 1}.slice, figure: rate, columns: crowded},
-		{name: "names", title: "64 goroutines, 64 names",
+		{name: "names", title: "64 goroutines, 64 names", headline: true,
 			clients: 1, peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync", "redisson"},
 			often: 5, slice: crowd{clients: 1, workers: 64, names: 64}.slice, figure: rate, columns: crowded},
-		{name: "one-name", title: "64 goroutines of one process, one name, empty section",
+		{name: "names-1000", title: "1,000 goroutines, 1,000 names",
+			clients: 1, peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync"},
+			often: 5, slice: crowd{clients: 1, workers: 1000, names: 1000}.slice, figure: rate, columns: crowded},
+		{name: "names-cluster", title: "64 goroutines, 64 names, a Cluster of three masters", masters: 3,
+			clients: 1, peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync"},
+			often: 5, slice: crowd{clients: 1, workers: 64, names: 64}.slice, figure: rate, columns: crowded},
+		{name: "one-name", title: "64 goroutines of one process, one name, empty section", headline: true,
 			clients: 1, peers: with("relock", "sync.Mutex"),
 			slice: crowd{clients: 1, workers: 64, names: 1}.slice, figure: rate, columns: crowded},
 	}
@@ -95,8 +103,8 @@ func workloads(n size) []workload {
 	}
 	for _, n := range linesOf {
 		all = append(all, workload{name: lineName(n),
-			title:   fmt.Sprintf("%d clients × 1 goroutine, one name, 1 ms section, 2 ms round trip", n),
-			trip:    far,
+			title: fmt.Sprintf("%d clients × 1 goroutine, one name, 1 ms section, 2 ms round trip", n),
+			trip:  far, headline: n == 16,
 			clients: n, peers: with("relock", "relock fair", "sync.Mutex"),
 			longer: max(1, n/8), inLine: n, // one turn more or less must not make a process uneven
 			slice:  line{crowd{clients: n, workers: 1, names: 1, section: time.Millisecond}}.slice,
@@ -131,6 +139,9 @@ func workloads(n size) []workload {
 		workload{name: "readers-1ms", title: "64 readers, one name, 1 ms section",
 			clients: 1, peers: []string{"relock read", "bare read", "relock"},
 			slice: crowd{clients: 1, workers: 64, names: 1, section: time.Millisecond}.slice, figure: rate, columns: crowded},
+		workload{name: "start", title: "from opening a Redis client and a lock client until the first lock is held",
+			peers: []string{"relock", "bare EVALSHA", "rueidislock", "redislock", "redsync"},
+			slice: start, figure: firstLock, less: true, columns: []*metric{goroutinesEach, heapEach}},
 		workload{name: "held", title: amount(float64(n.held)) + " held locks that are renewed, lease " + n.lease.String(), rare: true,
 			peers:  []string{"relock", "rueidislock"},
 			slice:  hoard{n.held, n.lease}.held,

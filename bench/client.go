@@ -1,0 +1,232 @@
+package main
+
+// What the options of a Redis client do to locks: the tables of docs/client.md.
+//
+// Rules: clients with different options take turns in short slices, on the same server. Faults are those of a proxy.
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/relock-go/relock/bench/stats"
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+var readTimeouts = []time.Duration{
+	5 * time.Second, time.Second, 500 * time.Millisecond, 200 * time.Millisecond, 50 * time.Millisecond, 20 * time.Millisecond,
+}
+
+// timeouts is what one goroutine reaches with each read timeout.
+func (s *scale) timeouts(ctx context.Context, t *table) error {
+	t.head = []string{"`ReadTimeout`", "two bare EVALSHA, pairs a second", "lock and unlock a second, `context.Background()`", "of bare", "with a ctx that can be cancelled", "of bare"}
+	server, err := startServer(0)
+	if err != nil {
+		return err
+	}
+	defer server.close()
+	type runner struct {
+		peer  peer
+		ctx   context.Context
+		rates []float64
+	}
+	canEnd, cancel := context.WithCancel(ctx)
+	defer cancel()
+	var all []*runner
+	for _, timeout := range readTimeouts {
+		bare, err := openBare(plain)(setting{addr: server.addr, lease: 30 * time.Second, timeout: timeout})
+		if err != nil {
+			return err
+		}
+		defer bare.Close()
+		ours, err := openRelock(plain)(setting{addr: server.addr, lease: 30 * time.Second, timeout: timeout})
+		if err != nil {
+			return err
+		}
+		defer ours.Close()
+		all = append(all, &runner{peer: bare, ctx: context.Background()}, &runner{peer: ours, ctx: context.Background()}, &runner{peer: ours, ctx: canEnd})
+	}
+	const rounds = 40
+	for round := range rounds + 1 {
+		for i := range all {
+			r := all[(i+round)%len(all)]
+			rate, err := pairsASecond(r.ctx, r.peer, s.slice/40)
+			if err != nil {
+				return err
+			}
+			if round > 0 { // the first one connects
+				r.rates = append(r.rates, rate)
+			}
+		}
+	}
+	for i, timeout := range readTimeouts {
+		bare, ours, cancellable := all[3*i], all[3*i+1], all[3*i+2]
+		part := func(r *runner) string {
+			ratios := stats.Ratios(r.rates, bare.rates)
+			return factor(ratio{stats.Over(ratios).Mid, stats.Margin(ratios)})
+		}
+		t.add(said(timeout), amount(median(bare.rates)), amount(median(ours.rates)), part(ours), amount(median(cancellable.rates)), part(cancellable))
+	}
+	return nil
+}
+
+// said is a read timeout, as a reader of the page knows it.
+func said(timeout time.Duration) string {
+	if timeout == readTimeouts[0] {
+		return "5s, the default of go-redis"
+	}
+	return timeout.String()
+}
+
+// pairsASecond is how often one goroutine takes and gives back a lock.
+func pairsASecond(ctx context.Context, p peer, d time.Duration) (float64, error) {
+	n, start := 0.0, time.Now()
+	for time.Since(start) < d {
+		release, err := p.Acquire(ctx, "bench")
+		if err != nil {
+			return 0, err
+		}
+		if err := release(); err != nil {
+			return 0, err
+		}
+		n++
+	}
+	return n / time.Since(start).Seconds(), nil
+}
+
+// slowServers is what becomes of locks on a server whose answers take long.
+func (s *scale) slowServers(ctx context.Context, t *table) error {
+	t.head = []string{"answers take", "`ReadTimeout`", "sections of 10", "a section took, p50", "connections opened"}
+	for _, slow := range []time.Duration{20 * time.Millisecond, 100 * time.Millisecond, 500 * time.Millisecond} {
+		for _, timeout := range []time.Duration{5 * time.Second, time.Second, 200 * time.Millisecond, 50 * time.Millisecond} {
+			done, took, opened, err := slowSections(ctx, slow, timeout)
+			if err != nil {
+				return err
+			}
+			t.add(slow.String(), said(timeout), fmt.Sprint(done), span(took), fmt.Sprint(opened))
+		}
+	}
+	return nil
+}
+
+// slowSections tries ten sections. took is in seconds.
+func slowSections(ctx context.Context, slow, timeout time.Duration) (done int, took float64, opened uint32, err error) {
+	server, err := startServer(slow)
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	defer server.close()
+	server.proxy.Latency(0)
+	p, err := openRelock(plain)(setting{addr: server.addr, lease: 30 * time.Second, timeout: timeout})
+	if err != nil {
+		return 0, 0, 0, err
+	}
+	defer p.Close()
+	if _, err := pairsASecond(ctx, p, time.Millisecond); err != nil { // connects, and brings the scripts
+		return 0, 0, 0, err
+	}
+	pool := p.(*relockPeer).rdb
+	before := pool.PoolStats().Misses
+	server.proxy.Latency(slow / 2)
+	var waits []float64
+	for i := range 10 {
+		start := time.Now()
+		within, cancel := context.WithTimeout(ctx, 5*time.Second)
+		release, err := p.Acquire(within, fmt.Sprint("bench:", i))
+		if err == nil {
+			err = release()
+		}
+		cancel()
+		if err == nil {
+			done++
+			waits = append(waits, time.Since(start).Seconds())
+		}
+	}
+	return done, median(waits), pool.PoolStats().Misses - before, nil
+}
+
+// leaving is how long a Lock takes to return after its ctx was cancelled, on a server that does not answer.
+func (s *scale) leaving(ctx context.Context, t *table) error {
+	t.head = []string{"`ReadTimeout`", "Lock returns after the cancel, p50", "p99"}
+	for _, timeout := range readTimeouts[:5] {
+		waits, err := hungLocks(ctx, timeout, true)
+		if err != nil {
+			return err
+		}
+		t.add(said(timeout), span(waits.Quantile(0.5).Seconds()), span(waits.Quantile(0.99).Seconds()))
+	}
+	t.note = "Forty locks, each over a connection of its own that hangs. The ctx is cancelled 10 ms after the call."
+	return nil
+}
+
+// hungConnections is how long a Lock takes whose connection hangs, while others do not.
+func (s *scale) hungConnections(ctx context.Context, t *table) error {
+	t.head = []string{"`ReadTimeout`", "Lock over a connection that hangs, p50", "p99"}
+	for _, timeout := range readTimeouts[:5] {
+		waits, err := hungLocks(ctx, timeout, false)
+		if err != nil {
+			return err
+		}
+		t.add(said(timeout), span(waits.Quantile(0.5).Seconds()), span(waits.Quantile(0.99).Seconds()))
+	}
+	t.note = "Forty locks. The answer to the first request of each is lost, and nothing else comes over its connection."
+	return nil
+}
+
+const hung = 40 // locks
+
+// hungLocks takes locks at the same time. The first request of each, or every one with always, has no answer. The waits are
+// from the call until Lock returns, or with always from the cancel.
+func hungLocks(ctx context.Context, timeout time.Duration, always bool) (*stats.Histogram, error) {
+	server, err := startServer(2 * time.Millisecond)
+	if err != nil {
+		return nil, err
+	}
+	defer server.close()
+	const canceled = 10 * time.Millisecond
+	var mu sync.Mutex // guards waits and first
+	var waits stats.Histogram
+	var first error
+	var all sync.WaitGroup
+	for i := range hung {
+		p, err := openRelock(plain)(setting{addr: server.addr, lease: 30 * time.Second, timeout: timeout})
+		if err != nil {
+			return nil, err
+		}
+		defer p.Close()
+		if _, err := pairsASecond(ctx, p, time.Millisecond); err != nil {
+			return nil, err
+		}
+		times := 1
+		if always {
+			times = testredis.Always
+		}
+		name := fmt.Sprint("bench:", i)
+		stalled := server.proxy.On(func(cmd []string) bool { return len(cmd) > 3 && cmd[0] == "evalsha" && cmd[3] == name }, testredis.StallReply).Times(times)
+		defer stalled.Release()
+		all.Go(func() {
+			trying, cancel := context.WithCancel(ctx)
+			defer cancel()
+			start := time.Now()
+			if always {
+				time.AfterFunc(canceled, cancel)
+			}
+			release, err := p.Acquire(trying, name)
+			took := time.Since(start)
+			if always {
+				took = max(0, took-canceled)
+			} else if err == nil {
+				err = release()
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			waits.Add(took)
+			if err != nil && !always {
+				first = err
+			}
+		})
+	}
+	all.Wait()
+	return &waits, first
+}
