@@ -63,15 +63,17 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	}
 	c := &Client{rdb: rdb, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, synced: o.synced, pending: newPendingRequests()}
 	var nodes router
+	var home func(string) string
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
-		c.publish, nodes = "spublish", &shards{cluster: cluster}
+		shards := &shards{cluster: cluster}
+		c.publish, nodes, home = "spublish", shards, shards.home
 	} else {
 		c.publish, nodes = "publish", oneServer(func() subscriber { return rdb.Subscribe(context.Background()) })
 	}
-	_, one := rdb.(*redis.Client)
 	c.engine = newEngine(uuid.NewString(), o, nodes, send.Config{
 		Transport: send.NewRedis(rdb, o.synced),
-		Batch:     one && o.synced.Replicas == 0,
+		Batch:     goRedis(rdb) && o.synced.Replicas == 0,
+		Home:      home,
 		Inline:    promptness(rdb),
 	})
 	return c, nil
@@ -83,6 +85,15 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 //
 // Redisson: getId.
 func (c *Client) ID() string { return c.engine.id }
+
+// goRedis says whether rdb is of a type whose pipelines are known to send a call once.
+func goRedis(rdb redis.UniversalClient) bool {
+	switch rdb.(type) {
+	case *redis.Client, *redis.ClusterClient:
+		return true
+	}
+	return false
+}
 
 // promptness is after how long a request to rdb ends by itself; 0 if the sender would send it again before that.
 func promptness(rdb redis.UniversalClient) time.Duration {

@@ -63,40 +63,47 @@ func TestShortReadTimeoutNeedsNoGoroutine(t *testing.T) {
 func TestBatchedCallsKeepLocksExclusive(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
-		b := newBench(t, addr)
-		rdb := testredis.Client(t, addr)
-		pipes := &pipeCounter{}
-		rdb.AddHook(pipes)
-		many, other := b.clientOn(rdb), b.client() // the first has many calls under way, and so batches
-		other.engine.sender.BatchAll()
-		const names, each = 64, 10
-		inside := make([]atomic.Int32, names)
-		var all sync.WaitGroup
-		for _, c := range []*Client{many, other} {
-			for i := range names {
-				all.Go(func() {
-					l, ctx := c.NewLock(fmt.Sprint(b.name, "-", i)), WithOwner(context.Background())
-					for range each {
-						if !assert.NoError(t, l.Lock(ctx)) {
-							return
-						}
-						assert.EqualValues(t, 1, inside[i].Add(1), "holders")
-						inside[i].Add(-1)
-						if !assert.NoError(t, l.Unlock(ctx)) {
-							return
-						}
-					}
-				})
-			}
-		}
-		all.Wait()
-		assert.NotZero(t, pipes.count(), "pipelines")
-		assert.GreaterOrEqual(t, pipes.calls(), 2*pipes.count(), "calls in pipelines")
+		testBatchedCalls(newBench(t, addr), func() redis.UniversalClient { return testredis.Client(t, addr) })
+	})
+	t.Run("cluster", func(t *testing.T) {
+		c := testredis.StartCluster(t, 3, 0)
+		testBatchedCalls(newBench(t, c.Nodes()[0].Addr()), func() redis.UniversalClient { return c.Client() })
 	})
 }
 
-// A Client that waits for replicas sends no batches: a WAIT is for the calls of one caller. Nor does a Client of a Cluster.
-func TestBatchesAreForASingleServerWithoutReplicas(t *testing.T) {
+func testBatchedCalls(b *bench, connect func() redis.UniversalClient) {
+	rdb := connect()
+	pipes := &pipeCounter{}
+	rdb.AddHook(pipes)
+	many, other := b.clientOn(rdb), b.clientOn(connect()) // the first has many calls under way, and so batches
+	other.engine.sender.BatchAll()
+	const names, each = 64, 10
+	inside := make([]atomic.Int32, names)
+	var all sync.WaitGroup
+	for _, c := range []*Client{many, other} {
+		for i := range names {
+			all.Go(func() {
+				l, ctx := c.NewLock(fmt.Sprint(b.name, "-", i)), WithOwner(context.Background())
+				for range each {
+					if !assert.NoError(b, l.Lock(ctx)) {
+						return
+					}
+					assert.EqualValues(b, 1, inside[i].Add(1), "holders")
+					inside[i].Add(-1)
+					if !assert.NoError(b, l.Unlock(ctx)) {
+						return
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	assert.NotZero(b, pipes.count(), "pipelines")
+	assert.GreaterOrEqual(b, pipes.calls(), 2*pipes.count(), "calls in pipelines")
+}
+
+// A Client that waits for replicas sends no batches: a WAIT is for the calls of one caller.
+func TestBatchesAreForServersWithoutReplicas(t *testing.T) {
 	one := testredis.Client(t, "127.0.0.1:1")
 	cluster := redis.NewClusterClient(&redis.ClusterOptions{Addrs: []string{"127.0.0.1:1"}})
 	t.Cleanup(func() { _ = cluster.Close() })
@@ -108,7 +115,8 @@ func TestBatchesAreForASingleServerWithoutReplicas(t *testing.T) {
 	}{
 		{"one server", one, nil, true},
 		{"one server, synced replicas", one, []Option{WithSyncedReplicas(1, time.Second)}, false},
-		{"cluster", cluster, nil, false},
+		{"cluster", cluster, nil, true},
+		{"cluster, synced replicas", cluster, []Option{WithSyncedReplicas(1, time.Second)}, false},
 	} {
 		t.Run(row.name, func(t *testing.T) {
 			c, err := New(row.rdb, row.opts...)

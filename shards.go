@@ -33,6 +33,15 @@ func (s *shards) node(channel string) node {
 	return node{master.Options().Addr, func() subscriber { return shard{master.SSubscribe(ctx)} }}
 }
 
+// home is the name of the node that has a key; "" where go-redis does not know.
+func (s *shards) home(key string) string {
+	master, err := s.cluster.MasterForKey(context.Background(), key)
+	if err != nil {
+		return ""
+	}
+	return master.Options().Addr
+}
+
 func (s *shards) moves() bool { return !s.plain.Load() }
 
 func (s *shards) counts() bool { return !s.plain.Load() }

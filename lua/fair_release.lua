@@ -29,6 +29,6 @@ if not held then
     check_record(q.lock)
 end
 
-evict_dead(q, now_ms(), heartbeat_ttl)
+local first = evict_dead(q, now_ms(), heartbeat_ttl)
 
-return give_back(q, field, held, left)
+return give_back(q, field, held, left, first)

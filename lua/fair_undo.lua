@@ -32,4 +32,4 @@ if not give_up(q, field) then
     drop_wish(q, field)
 end
 
-return give_back(q, field, held, left)
+return give_back(q, field, held, left, true)

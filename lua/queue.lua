@@ -24,7 +24,7 @@
 -- Defines  is_apart(q, wished, holder)           whether the lock may be released on the channel of the caller alone, which is in
 --          the queue; wished: it has a wish. holder may be nil.
 -- Defines  grant_first(q)                        grants the lock, which is free, to the first waiter; returns whether it could.
--- Defines  give_back(q, field, held, left)       leaves so many levels; the last frees the lock.
+-- Defines  give_back(q, field, held, left, waits)    leaves so many levels; the last frees the lock. waits: there may be waiters.
 -- Defines  evict_dead(q, now, ttl)               removes dead waiters; returns the first waiter, and whether there were dead ones.
 -- Defines  shift_timeouts(q, place)              shortens the timeouts from this place on, where heartbeats do not.
 -- Defines  note_wish(q, waiter, wish, life)      notes for so many ms at least what a waiter wants that listens.
@@ -157,7 +157,7 @@ end
 
 -- The end of a release and of an undo, and their reply. held says whether the lock has the field. If the lock is
 -- free afterwards, it is granted to the first waiter, or that is woken.
-local function give_back(q, field, held, left)
+local function give_back(q, field, held, left, waits)
     if held and left ~= '0' then
         note_levels(q.lock, field, left)
         return {1, 0, 0}
@@ -166,7 +166,7 @@ local function give_back(q, field, held, left)
         redis.call('del', q.lock)
     end
     local passed = 0
-    if held or redis.call('exists', q.lock) == 0 then
+    if waits and (held or redis.call('exists', q.lock) == 0) then
         passed = grant_first(q) and 1 or 0
         if passed == 0 then
             wake_first(q)

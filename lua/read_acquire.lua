@@ -18,11 +18,12 @@ local field, lease, level = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local prefix, write_field = ARGV[4], ARGV[5] .. ':write'
 
 local mode = redis.call('hget', lock, 'mode')
-if not mode and redis.call('exists', lock) == 1 then
+local free = not mode and redis.call('exists', lock) == 0
+if not mode and not free then
     check_record(lock)
     return {0, redis.call('pttl', lock), 0} -- a plain lock of this name is held
 end
-if redis.call('hexists', lock, field) == 0 then
+if free or redis.call('hexists', lock, field) == 0 then
     if level ~= '1' then
         return {-1, 0, 0}
     end
@@ -40,14 +41,20 @@ if redis.call('hexists', lock, field) == 0 then
     end
 end
 
-if not mode then
-    redis.call('hset', lock, 'mode', 'read')
+local longest = lease
+if free then
+    redis.call('hset', lock, 'mode', 'read', field, level)
+else
+    redis.call('hset', lock, field, level)
+    longest = math.max(lease, lease_left(prefix, field, 1))
 end
-redis.call('hset', lock, field, level)
-local longest = math.max(lease, lease_left(prefix, field, 1))
 redis.call('set', lease_key(prefix, field, 1), '1', 'PX', ms(longest))
 if level ~= '1' then
     redis.call('set', lease_key(prefix, field, level), '1', 'PX', ms(longest))
 end
-extend(lock, longest)
+if free then
+    redis.call('pexpire', lock, ms(longest))
+else
+    extend(lock, longest)
+end
 return {1, 0, 0}

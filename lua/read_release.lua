@@ -43,7 +43,6 @@ if mode ~= 'write' then
     living, longest = evict_dead_readers(lock, prefix, field) -- before anything is given back: it fails where a slot moves
 end
 drop_leases(prefix, field, 1, levels)
-redis.call('hdel', lock, field)
 if living == 0 then
     redis.call('del', lock)
     local line = try(function() return open_line(lock, KEYS[3], field) end)
@@ -56,6 +55,7 @@ if living == 0 then
     end
     return {1, heard, to and 1 or 0}
 end
+redis.call('hdel', lock, field)
 if living then
     redis.call('pexpire', lock, ms(longest))
 end

@@ -73,7 +73,7 @@ if not mode and redis.call('exists', lock) == 1 then
     check_record(lock)
     return {0, redis.call('pttl', lock), 2} -- a plain lock of this name is held
 end
-local mine = redis.call('hexists', lock, write_field) == 1
+local mine = mode and redis.call('hexists', lock, write_field) == 1
 if level ~= '1' and not mine then
     return {-1, 0, 0}
 end
@@ -133,7 +133,11 @@ if read_field ~= '' then
     redis.call('zrem', writers, read_field)
 end
 redis.call('hset', lock, 'mode', 'write', write_field, level)
-extend(lock, lease)
+if mode then
+    extend(lock, lease)
+else
+    redis.call('pexpire', lock, ms(lease))
+end
 if line and line.exists then
     leave(line, write_field)
     close_line(line)

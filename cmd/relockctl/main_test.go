@@ -294,7 +294,7 @@ func testUnlock(t *testing.T, addr string, rdb redis.UniversalClient) {
 		channel := "redisson_lock__channel:{" + name + "}"
 		switch i.Kind {
 		case relock.KindFair: // whose waiters would ask again within a second
-			channel += ":" + i.Waiters[0].Field
+			channel += ":client:" + other.ID()
 		case relock.KindReadWrite:
 			channel = "redisson_rwlock:{" + name + "}:" + other.ID() // a writer
 		case relock.KindPlain: // it is granted to the process that waits

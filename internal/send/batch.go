@@ -4,7 +4,8 @@ package send
 // together, in pipelines, and need no goroutine each.
 //
 // Rules:
-//   - A call goes out with others at once, or as soon as an earlier batch is back.
+//   - A call goes out with others at once, or as soon as an earlier batch is back. On a Cluster each master has batches of
+//     its own: one that hangs delays its own calls.
 //   - Where no batch comes back for a while, because Redis is far or connections hang,
 //     the calls in the queue go out by themselves after all: a batch that hangs delays
 //     only the calls in it. Where a batch was not answered, all calls go out by themselves
@@ -31,7 +32,7 @@ const (
 	batchCooldown = 5 * time.Second       // without batches, after one that was not answered
 )
 
-// batches are the batches of one Sender.
+// batches are the batches of one Sender to one server.
 type batches struct {
 	sender *Sender
 	from   int64 // batchFrom
@@ -81,7 +82,10 @@ const (
 // sendInBatch sends the request with those of others, and waits for the outcome. If the call was not sent, the request
 // has to go out by itself. The error is the reason why the caller leaves.
 func (r *retry) sendInBatch(w *Wait, now time.Time) (o outcome, why error, sent bool) {
-	b := r.batches
+	b := r.batchesOf(&r.req.Call)
+	if b == nil {
+		return outcome{}, nil, false
+	}
 	c := &batchedCall{outcome: outcome{sent: now}, call: r.req.Call, handler: r.req.OnOrphan, done: make(chan struct{})}
 	if !b.enqueue(c) {
 		return outcome{}, nil, false

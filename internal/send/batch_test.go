@@ -107,6 +107,49 @@ func (b *batchBench) crowd(ctx context.Context, n int, late OrphanHandler) (all 
 	return all, got
 }
 
+// L7: calls of different servers do not go out together, and a server that hangs delays its own.
+func TestBatchesAreOfOneServer(t *testing.T) {
+	in(t, func(b *bench) {
+		b.BatchAll()
+		ask := func(key string) Answer {
+			return b.Once(b.wait(context.Background()), Request{Call: Call{Keys: []string{key}}})
+		}
+		answers(b.t, "a0", ask("a0"))
+		assert.Empty(b.t, b.fake.pipelines(), "before the first answer nothing is asked of Home")
+		hang := make(chan struct{})
+		b.fake.setBefore(func(context.Context) error {
+			if batches := b.fake.pipelines(); batches[len(batches)-1][0][0] == 'a' {
+				<-hang
+			}
+			return nil
+		})
+		var late sync.WaitGroup
+		for i := range 3 {
+			late.Go(func() { answers(b.t, fmt.Sprint("a", i), ask(fmt.Sprint("a", i))) })
+			synctest.Wait()
+		}
+		start := time.Now()
+		var all sync.WaitGroup
+		for i := range 3 {
+			all.Go(func() { answers(b.t, fmt.Sprint("b", i), ask(fmt.Sprint("b", i))) })
+		}
+		all.Wait()
+		assert.Zero(b.t, time.Since(start), "the other server answers at once")
+		answers(b.t, "?", ask("?"))
+		close(hang)
+		late.Wait()
+		for _, batch := range b.fake.pipelines() {
+			for _, key := range batch {
+				assert.Equal(b.t, batch[0][0], key[0], "%v", batch)
+				assert.NotEqual(b.t, "?", key, "the server of this key is not known")
+			}
+		}
+	}, func(c *Config) {
+		c.Batch = true
+		c.Home = func(key string) string { return map[byte]string{'a': "first", 'b': "second"}[key[0]] }
+	})
+}
+
 func TestFewCallsGoOutByThemselvesAndManyTogether(t *testing.T) {
 	inBatches(t, batchFrom, func(b *batchBench) {
 		const n = batchFrom + maxSenders + 2*maxBatch

@@ -30,9 +30,11 @@ import (
 type Config struct {
 	Transport Transport
 
-	// Batch allows calls of many goroutines to go out together: only for a single
-	// server without synced replicas.
+	// Batch allows calls of many goroutines to go out together: only without synced replicas.
 	Batch bool
+	// Home is the server of a key; "": it is not known. Calls of different servers do not go out together. nil: there is
+	// one. Home is called once a call was answered, and does not block then.
+	Home func(key string) string
 	// Inline is after how long a call ends by itself, with its answer or without. 0: after more than ResendTime.
 	Inline time.Duration
 	// RideOut is how long a caller that has had a reply retries: one watchdog timeout.
@@ -50,10 +52,12 @@ type Config struct {
 type Sender struct {
 	config  Config
 	batches *batches // nil: every request goes out by itself
+	homes   sync.Map // server -> *batches, where there are several servers
 
 	limit limit // ResendTime
 
 	unhealthy atomic.Bool  // the last call was not answered
+	answered  atomic.Bool  // a call was: before, nothing may be asked of Config.Home
 	narrowed  atomic.Bool  // calls are sent without their spare keys: the user may not use them
 	asking    atomic.Int64 // tries under way
 	resent    atomic.Int64 // those of them whose request had another try under way
@@ -233,6 +237,27 @@ func (s *Sender) mayBatch(r *Request, underWay int64) bool {
 	return s.batches != nil && underWay > s.batches.from && r.Pipeline == nil && !s.unhealthy.Load()
 }
 
+// batchesOf are those of the server of a call; nil: it is not known.
+func (s *Sender) batchesOf(c *Call) *batches {
+	if s.config.Home == nil {
+		return s.batches
+	}
+	if !s.answered.Load() {
+		return nil
+	}
+	home := s.config.Home(c.Keys[0])
+	if home == "" {
+		return nil
+	}
+	if b, ok := s.homes.Load(home); ok {
+		return b.(*batches)
+	}
+	b := newBatches(s)
+	b.from = s.batches.from
+	one, _ := s.homes.LoadOrStore(home, b)
+	return one.(*batches)
+}
+
 // recordOutcome remembers whether Redis has answered the last call, and logs a panic of a hook.
 func (s *Sender) recordOutcome(err error) {
 	s.recordHealth(err)
@@ -245,6 +270,9 @@ func (s *Sender) recordHealth(err error) {
 		return // says nothing about Redis
 	}
 	ill := err != nil && !Answered(err)
+	if !ill && !s.answered.Load() {
+		s.answered.Store(true)
+	}
 	if s.unhealthy.Load() != ill { // many read the flag, and few change it
 		s.unhealthy.Store(ill)
 	}
