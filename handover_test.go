@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -408,9 +409,13 @@ func TestHandoverNeverOfADowngradeUnderWay(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	b := newBench(t, s.Addr())
-	var sent counter
+	var reads atomic.Int64
 	rdb := testredis.Client(t, b.addr)
-	rdb.AddHook(&sent)
+	rdb.AddHook(commandHook(func(cmd redis.Cmder) {
+		if len(cmd.Args()) > 1 && cmd.Args()[1] == readAcquire.Digest() { // a writer that waits asks, too
+			reads.Add(1)
+		}
+	}))
 	rw := b.clientOn(rdb, WithHandoverSlice(time.Hour)).NewRWLock(b.name)
 	first, second := WithOwner(context.Background()), WithOwner(context.Background())
 	b.must(rw.Write().Lock(first))
@@ -418,10 +423,9 @@ func TestHandoverNeverOfADowngradeUnderWay(t *testing.T) {
 	go func() { got <- rw.Write().Lock(second) }()
 	testredis.Await(b, "the next writer waits", soon, func() bool { return b.waitsInQueue(rw.Write()) })
 	s.Freeze()
-	before := sent.n.Load()
 	reading := make(chan error, 1)
 	go func() { reading <- rw.Read().Lock(first) }()
-	testredis.Await(b, "the request of the reader is under way", soon, func() bool { return sent.n.Load() > before })
+	testredis.Await(b, "the request of the reader is under way", soon, func() bool { return reads.Load() > 0 })
 	unlocked := make(chan error, 1)
 	go func() { unlocked <- rw.Write().Unlock(first) }()
 	time.Sleep(200 * time.Millisecond) // the Unlock waits for the owner mutex, which no call shows
