@@ -124,7 +124,7 @@ type Locker interface {
 }
 
 var (
-	lockAcquire = script("lock_acquire", "hash hash string", "token")
+	lockAcquire = script("lock_acquire", "hash hash string")
 	lockRelease = script("lock_release", "hash hash string", "announce")
 	lockForce   = script("force", "hash hash string", "announce", "clock", "token", "grant", "line")
 	lockBundled = bundle(lockAcquire, lockRelease)

@@ -35,23 +35,41 @@ var (
 // bound are all scripts but the bundle; they grow at init.
 var bound []*luaScript
 
-// script binds lua/<name>.lua, whose KEYS are of these types. It puts the parts that the file needs before it. A file
-// that seldom needs some parts says where they are to be: see luaMark. script runs at init, so that a wrong name fails every
-// test.
+// script binds lua/<name>.lua, whose KEYS are of these types. It puts the preludes that the file needs before it: record,
+// and parts. A file says by a mark where preludes are to be that most of its runs do not need: see luaMark. script runs at init,
+// so that a wrong name fails every test.
 func script(name, types string, parts ...string) *luaScript {
-	source := luaFile(name)
-	if mark := luaMark.FindStringSubmatchIndex(source); mark != nil {
-		source = source[:mark[0]] + withParts(source[mark[1]:], strings.Fields(source[mark[2]:mark[3]]))
+	first, rest, at := "", luaFile(name), []string{"record"}
+	if before, preludes, after := cutMark(rest); slices.Contains(preludes, "record") {
+		first, rest, at = before, after, preludes
 	}
-	source = fmt.Sprintf("return answer(function()\n%s\nend, {'%s'})\n", source, strings.ReplaceAll(types, " ", "', '"))
-	source = withParts(source, append([]string{"record"}, parts...))
+	if before, preludes, after := cutMark(rest); preludes != nil {
+		rest = before + withParts(after, preludes)
+	}
+	rest = fmt.Sprintf("return answer(function()\n%s\nend, {'%s'})\n", rest, strings.ReplaceAll(types, " ", "', '"))
+	var source string
+	if first == "" {
+		source = withParts(rest, append(at, parts...))
+	} else {
+		source = withParts(first+withParts(rest, at), parts)
+	}
 	s := send.NewScript(source)
 	bound = append(bound, s)
 	return s
 }
 
-// luaMark is a line of a script, as --[[clock line]], where these preludes are to be and not in front of the script.
+// luaMark is a line of a script, as --[[clock line]]: these preludes are to be there, and not in front of the script. What is in
+// front of a mark with record runs without the function answer, and must not fail.
 var luaMark = regexp.MustCompile(`(?m)^ *--\[\[([\w ]+)\]\]\n`)
+
+// cutMark cuts source at its first mark, and returns the preludes that the mark names; nil: there is none.
+func cutMark(source string) (before string, preludes []string, after string) {
+	mark := luaMark.FindStringSubmatchIndex(source)
+	if mark == nil {
+		return source, nil, ""
+	}
+	return source[:mark[0]], strings.Fields(source[mark[2]:mark[3]]), source[mark[1]:]
+}
 
 // withParts is source behind what it uses of these preludes.
 func withParts(source string, parts []string) string {

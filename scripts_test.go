@@ -92,9 +92,12 @@ func TestScriptsAreBoundWithTheirPreludes(t *testing.T) {
 	found := regexp.MustCompile(`script\("(\w+)", "[a-z ]+"((?:, "\w+")*)\)`).FindAllStringSubmatch(goSource(t), -1)
 	require.Len(t, found, len(bound), "scripts that are found in the source")
 	for _, m := range found {
-		parts := append([]string{"record"}, regexp.MustCompile(`\w+`).FindAllString(m[2], -1)...)
-		if mark := luaMark.FindStringSubmatch(luaFile(m[1])); mark != nil {
+		parts := regexp.MustCompile(`\w+`).FindAllString(m[2], -1)
+		for _, mark := range luaMark.FindAllStringSubmatch(luaFile(m[1]), -1) {
 			parts = append(parts, strings.Fields(mark[1])...)
+		}
+		if !slices.Contains(parts, "record") {
+			parts = append([]string{"record"}, parts...)
 		}
 		parts = append(parts, m[1])
 		needed := map[string]bool{"record": true, m[1]: true}

@@ -18,6 +18,10 @@ var readTimeouts = []time.Duration{
 	5 * time.Second, time.Second, 500 * time.Millisecond, 200 * time.Millisecond, 50 * time.Millisecond, 20 * time.Millisecond,
 }
 
+// nearTimer is a timer that ends again and again beside a goroutine whose own read timeout is far: it shows whether the read timeout
+// makes the difference, or any timer that is near.
+const nearTimer = 20 * time.Millisecond
+
 // timeouts is what one goroutine reaches with each read timeout.
 func (s *scale) timeouts(ctx context.Context, t *table) error {
 	t.head = []string{"`ReadTimeout`", "two bare EVALSHA, pairs a second", "lock and unlock a second, `context.Background()`", "of bare", "with a ctx that can be cancelled", "of bare"}
@@ -29,12 +33,23 @@ func (s *scale) timeouts(ctx context.Context, t *table) error {
 	type runner struct {
 		peer  peer
 		ctx   context.Context
+		timer time.Duration // that ends again and again meanwhile; 0: none
 		rates []float64
 	}
 	canEnd, cancel := context.WithCancel(ctx)
 	defer cancel()
 	var all []*runner
+	type line struct {
+		said           string
+		timeout, timer time.Duration
+	}
+	var lines []line
 	for _, timeout := range readTimeouts {
+		lines = append(lines, line{said(timeout), timeout, 0})
+	}
+	lines = append(lines, line{fmt.Sprintf("1s, and a timer that ends every %v", nearTimer), time.Second, nearTimer})
+	for _, l := range lines {
+		timeout := l.timeout
 		bare, err := openBare(plain)(setting{addr: server.addr, lease: 30 * time.Second, timeout: timeout})
 		if err != nil {
 			return err
@@ -45,13 +60,15 @@ func (s *scale) timeouts(ctx context.Context, t *table) error {
 			return err
 		}
 		defer ours.Close()
-		all = append(all, &runner{peer: bare, ctx: context.Background()}, &runner{peer: ours, ctx: context.Background()}, &runner{peer: ours, ctx: canEnd})
+		all = append(all, &runner{bare, context.Background(), l.timer, nil}, &runner{ours, context.Background(), l.timer, nil}, &runner{ours, canEnd, l.timer, nil})
 	}
 	const rounds = 40
 	for round := range rounds + 1 {
 		for i := range all {
 			r := all[(i+round)%len(all)]
+			stop := keepTimer(r.timer)
 			rate, err := pairsASecond(r.ctx, r.peer, s.slice/40)
+			stop()
 			if err != nil {
 				return err
 			}
@@ -60,15 +77,38 @@ func (s *scale) timeouts(ctx context.Context, t *table) error {
 			}
 		}
 	}
-	for i, timeout := range readTimeouts {
+	for i, l := range lines {
 		bare, ours, cancellable := all[3*i], all[3*i+1], all[3*i+2]
 		part := func(r *runner) string {
 			ratios := stats.Ratios(r.rates, bare.rates)
 			return factor(ratio{stats.Over(ratios).Mid, stats.Margin(ratios)})
 		}
-		t.add(said(timeout), amount(median(bare.rates)), amount(median(ours.rates)), part(ours), amount(median(cancellable.rates)), part(cancellable))
+		t.add(l.said, amount(median(bare.rates)), amount(median(ours.rates)), part(ours), amount(median(cancellable.rates)), part(cancellable))
 	}
 	return nil
+}
+
+// keepTimer keeps a timer that ends after d, again and again, until stop is called. 0: none.
+func keepTimer(d time.Duration) (stop func()) {
+	if d == 0 {
+		return func() {}
+	}
+	ticker, done := time.NewTicker(d), make(chan struct{})
+	var over sync.WaitGroup
+	over.Go(func() {
+		for {
+			select {
+			case <-ticker.C:
+			case <-done:
+				return
+			}
+		}
+	})
+	return func() {
+		ticker.Stop()
+		close(done)
+		over.Wait()
+	}
 }
 
 // said is a read timeout, as a reader of the page knows it.
