@@ -841,6 +841,33 @@ func TestFairTimeoutsThatJavaCountsFromAreRight(t *testing.T) {
 	})
 }
 
+// A process with many waiters has died, and a Java service waits behind them: one script removes all, and goes along the queue once.
+func TestFairManyDeadInFrontOfJavaCostOnePass(t *testing.T) {
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	const dead, worth = 2500, 100 * time.Second
+	l := b.client(WithFairWaitTimeout(worth)).NewFairLock(b.name)
+	keys := l.lock.(*fairLock).keys
+	now := time.Now()
+	pipe := b.rdb.Pipeline()
+	for n := range dead {
+		field := fmt.Sprintf("%s:%d:01", javaOther[:36], n)
+		pipe.RPush(ctx, keys[1], field)
+		pipe.ZAdd(ctx, keys[2], redis.Z{Score: float64(now.Add(time.Duration(n+1) * worth).UnixMilli()), Member: field})
+		pipe.ZAdd(ctx, keys[3], redis.Z{Score: float64(now.Add(-time.Second).UnixMilli()), Member: field})
+	}
+	pipe.ZAdd(ctx, keys[3], redis.Z{Score: float64(now.UnixMilli()), Member: ""})
+	pipe.RPush(ctx, keys[1], javaThread)
+	pipe.ZAdd(ctx, keys[2], redis.Z{Score: float64(now.Add((dead + 1) * worth).UnixMilli()), Member: javaThread})
+	b.must(second(pipe.Exec(ctx)))
+	b.must(b.rdb.ConfigResetStat(ctx).Err())
+	b.tries(l, false)
+	assert.Equal(t, []string{javaThread}, b.queue())
+	assert.Equal(t, now.Add(worth).UnixMilli(), int64(b.rdb.ZScore(ctx, keys[2], javaThread).Val()))
+	assert.Contains(t, b.rdb.Info(ctx, "commandstats").Val(), "cmdstat_zmscore:calls=1,")
+	b.must(b.rdb.Del(ctx, b.keys()...).Err())
+}
+
 // The line of a plain lock has fields, too: they are not taken for waiters that grant.
 func TestFairWaiterBehindJavaListensToItsChannel(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {

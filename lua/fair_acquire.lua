@@ -96,7 +96,7 @@ end
 local token = level == '1' and draw_token(q.tokens) or 0
 if not mine and first then
     leave_queue(q, field)
-    shift_timeouts(q, 0)
+    shift_timeouts(q)
 end
 redis.call('hset', lock, field, level)
 if pttl < tonumber(lease) then

@@ -26,9 +26,12 @@ local q = {
 
 local held = redis.pcall('hexists', q.lock, field) == 1
 
-evict_dead(q, now_ms(), heartbeat_ttl)
+local now = now_ms()
+evict_dead(q, now, heartbeat_ttl)
 
-if not give_up(q, field) then
+if redis.call('lpos', q.waiters, field) then
+    give_up(q, {[field] = true}, now)
+else
     drop_wish(q, field)
 end
 

@@ -27,8 +27,10 @@ local waits = ear == 'hears' or ear == 'asks'
 -- The commonest case: the lock is free, and nobody waits. What goes wrong here is said below.
 if level == '1' and not tokens and redis.pcall('exists', lock, KEYS[2]) == 0 and
     type(redis.pcall('hset', lock, field, level)) == 'number' then
-    redis.call('pexpire', lock, ARGV[2])
-    return {1, 0, 0}
+    if type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
+        return {1, 0, 0}
+    end
+    redis.call('del', lock)
 end
 
 --[[record token]]

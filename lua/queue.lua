@@ -19,17 +19,18 @@
 -- waiter listens there too where one of these is in front of it.
 --
 -- Defines  leave_queue(q, waiter)                removes a waiter.
--- Defines  give_up(q, waiter)                    removes a waiter that was not served; returns whether there was one.
+-- Defines  give_up(q, leaving, now)              removes waiters that were not served: the keys of a table.
 -- Defines  wake_first(q)                         sends a message to the first waiter.
 -- Defines  is_apart(q, wished, holder)           whether the lock may be released on the channel of the caller alone, which is in
 --          the queue; wished: it has a wish. holder may be nil.
 -- Defines  grant_first(q)                        grants the lock, which is free, to the first waiter; returns whether it could.
 -- Defines  give_back(q, field, held, left, waits)    leaves so many levels; the last frees the lock. waits: there may be waiters.
 -- Defines  evict_dead(q, now, ttl)               removes dead waiters; returns the first waiter, and whether there were dead ones.
--- Defines  shift_timeouts(q, place)              shortens the timeouts from this place on, where heartbeats do not.
+-- Defines  shift_timeouts(q)                     shortens the timeouts, where heartbeats do not.
 -- Defines  note_wish(q, waiter, wish, life)      notes for so many ms at least what a waiter wants that listens.
 -- Defines  drop_wish(q, waiter)                  forgets it.
 -- For this file:
+-- Defines  shift_by(q, waiters, waits)           shortens the timeout of each waiter by so many wait timeouts.
 -- Defines  client_channel(q, waiter)             the channel of the waiters of a client.
 -- Defines  count_wishes(q)                       forgets wishes of waiters that have left, and counts the others.
 
@@ -78,20 +79,14 @@ local function leave_queue(q, waiter)
     drop_wish(q, waiter)
 end
 
--- A place in front has become free. Redisson shortens the timeouts of all waiters behind it. A relock waiter does so itself
--- with its next heartbeat; but the next waiter counts from the timeout of the last one.
 -- Lua passes no more than some thousand arguments.
-local function shift_timeouts(q, place)
-    local waiters = redis.call('llen', q.waiters)
-    if waiters == redis.call('zcard', q.heartbeats) - 1 then -- none is of Java
-        place = math.max(place, waiters - 1)
-    end
-    for from = place, waiters - 1, 1000 do
-        local some = redis.call('lrange', q.waiters, from, from + 999)
-        local shifted = {}
-        for i, timeout in ipairs(redis.call('zmscore', q.timeouts, unpack(some))) do
+local function shift_by(q, waiters, waits)
+    for from = 1, #waiters, 1000 do
+        local to, shifted = math.min(from + 999, #waiters), {}
+        for i, timeout in ipairs(redis.call('zmscore', q.timeouts, unpack(waiters, from, to))) do
             if timeout then
-                shifted[#shifted + 1], shifted[#shifted + 2] = ms(tonumber(timeout) - q.wait_timeout), some[i]
+                shifted[#shifted + 1] = ms(tonumber(timeout) - waits[from + i - 1] * q.wait_timeout)
+                shifted[#shifted + 1] = waiters[from + i - 1]
             end
         end
         if #shifted > 0 then
@@ -100,21 +95,42 @@ local function shift_timeouts(q, place)
     end
 end
 
--- The timeout of the last waiter is right, and the one of the waiter in front of it may be late: see shift_timeouts.
-local function give_up(q, waiter)
-    local place = redis.call('lpos', q.waiters, waiter)
-    if not place then
-        return false
+-- The first waiter has left the queue: it was served. Redisson shortens the timeouts of all waiters. A relock waiter does so
+-- itself with its next heartbeat; but the next waiter counts from the timeout of the last one.
+local function shift_timeouts(q)
+    local n = redis.call('llen', q.waiters)
+    local from = n == redis.call('zcard', q.heartbeats) - 1 and n - 1 or 0 -- else one is of Java
+    local waiters = n > 0 and redis.call('lrange', q.waiters, from, -1) or {}
+    local waits = {}
+    for i = 1, #waiters do
+        waits[i] = 1
     end
-    local timeout = redis.call('zscore', q.timeouts, waiter)
-    leave_queue(q, waiter) -- first: where memory is short, a script that has written nothing may not zadd
-    shift_timeouts(q, place)
-    local last = redis.call('lindex', q.waiters, -1)
-    if timeout and last and redis.call('llen', q.waiters) == place and redis.call('zscore', q.heartbeats, last) then
-        local before = redis.call('zscore', q.timeouts, last)
-        redis.call('zadd', q.timeouts, ms(math.min(tonumber(before or timeout), tonumber(timeout) - q.wait_timeout)), last)
+    shift_by(q, waiters, waits)
+end
+
+-- The timeouts behind these waiters become right, however many leave. That of the last waiter was right, and the one of a
+-- relock waiter in front of it may have been late.
+local function give_up(q, leaving, now)
+    local all = redis.call('lrange', q.waiters, 0, -1)
+    local last = all[#all] and tonumber(redis.call('zscore', q.timeouts, all[#all]) or nil)
+    local left, moved, waits = 0, {}, {}
+    for _, waiter in ipairs(all) do
+        if leaving[waiter] then
+            left = left + 1
+        elseif left > 0 then
+            moved[#moved + 1], waits[#waits + 1] = waiter, left
+        end
     end
-    return true
+    for waiter in pairs(leaving) do
+        leave_queue(q, waiter) -- first: where memory is short, a script that has written nothing may not zadd
+    end
+    shift_by(q, moved, waits)
+    local final = redis.call('lindex', q.waiters, -1)
+    if last and final and leaving[all[#all]] and redis.call('zscore', q.heartbeats, final) then
+        local before = tonumber(redis.call('zscore', q.timeouts, final) or last)
+        local least = now + (#all - left - 1) * q.wait_timeout + q.wait_timeout / 2
+        redis.call('zadd', q.timeouts, ms(math.max(least, math.min(before, last - left * q.wait_timeout))), final)
+    end
 end
 
 local function client_channel(q, waiter) return q.channel .. 'client:' .. client_of(waiter) end
@@ -151,7 +167,7 @@ local function grant_first(q)
         return false
     end
     leave_queue(q, first)
-    shift_timeouts(q, 0)
+    shift_timeouts(q)
     return true
 end
 
@@ -180,7 +196,7 @@ end
 -- Where no script ran for half a ttl, Redis was away and not the waiters: each gets a new heartbeat instead.
 -- Heartbeats are written with pcall: a release must go on where memory is short.
 local function evict_dead(q, now, ttl)
-    local evicted, last_run = false, now
+    local dead, last_run = {}, now
     local due = redis.call('zrangebyscore', q.heartbeats, '-inf', ms(now), 'withscores')
     for i = 1, #due, 2 do
         last_run = due[i] == '' and tonumber(due[i + 1]) or last_run
@@ -191,12 +207,13 @@ local function evict_dead(q, now, ttl)
             if now - last_run > ttl / 2 and redis.call('lpos', q.waiters, waiter) then
                 redis.pcall('zadd', q.heartbeats, ms(now + ttl), waiter)
             else
-                if not give_up(q, waiter) then
-                    leave_queue(q, waiter)
-                end
-                evicted = true
+                dead[waiter] = true
             end
         end
+    end
+    local evicted = next(dead) ~= nil
+    if evicted then
+        give_up(q, dead, now)
     end
     if #due > 0 then
         redis.pcall('zadd', q.heartbeats, 'XX', ms(now), '')

@@ -81,6 +81,10 @@ func (s *Sender) Mutexes() map[string]*sync.Mutex {
 	if b := s.batches; b != nil {
 		all["batches"], all["limit of batches"] = &b.mu, &b.limit.mu
 	}
+	s.homes.Range(func(home, b any) bool {
+		all["batches of "+home.(string)] = &b.(*batches).mu
+		return true
+	})
 	return all
 }
 
@@ -221,11 +225,11 @@ func orNoConnection(err error, caller, ctx context.Context, d time.Duration) err
 }
 
 // mayInline says whether the goroutine of a caller may send by itself. The answer comes in time only from a Redis
-// that has answered the last call. A caller whose time ends before the call surely does leaves in time. One whose ctx is
-// cancelled meanwhile leaves when the call ends.
+// that has answered the last call. A caller whose time ends before the call surely does, with the wait for a connection, has
+// another goroutine send, and leaves in time. One whose ctx is cancelled meanwhile leaves when the call ends.
 func (s *Sender) mayInline(w *Wait, now time.Time) bool {
-	least := s.config.Inline
-	if !w.Inline || least == 0 || s.unhealthy.Load() || !w.Deadline.IsZero() && w.Deadline.Sub(now) < least {
+	least := s.config.Inline + ResendTime + ResendTime/4 // see limit
+	if !w.Inline || s.config.Inline == 0 || s.unhealthy.Load() || !w.Deadline.IsZero() && w.Deadline.Sub(now) < least {
 		return false
 	}
 	end, ends := w.Ctx.Deadline()

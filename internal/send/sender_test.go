@@ -39,9 +39,9 @@ func TestInlineOnlyWhereNobodyHasToLeave(t *testing.T) {
 		"no time":              {prompt, false, false, 0, context.Background(), false},
 		"ctx can be cancelled": {prompt, true, false, 0, canEnd, true},
 		"ctx ends later":       {prompt, true, false, 0, within(time.Minute), true},
-		"ctx ends before":      {prompt, true, false, 0, within(prompt), false},
+		"ctx ends before":      {prompt, true, false, 0, within(prompt + ResendTime), false},
 		"time is up later":     {prompt, true, false, time.Minute, context.Background(), true},
-		"time is up before":    {prompt, true, false, prompt, context.Background(), false},
+		"time is up before":    {prompt, true, false, prompt + ResendTime, context.Background(), false},
 		"Redis is unhealthy":   {prompt, true, true, 0, context.Background(), false},
 	} {
 		t.Run(name, func(t *testing.T) {
