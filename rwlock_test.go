@@ -850,8 +850,10 @@ func TestWriteInsideReadIsRefusedWhileItsOwnerWaitsToWrite(t *testing.T) {
 		time.Sleep(20 * time.Millisecond) // it asks Redis by then; no call shows that
 		b.must(d.Write().Unlock(ctx))
 		b.must(await(b, "the owner reads", reads))
+		written := false
 		select {
 		case <-front: // the writer was first
+			written = true
 		default:
 			tried++
 			inside, end := context.WithTimeout(x, soon)
@@ -865,6 +867,9 @@ func TestWriteInsideReadIsRefusedWhileItsOwnerWaitsToWrite(t *testing.T) {
 		cancel()
 		b.must(rw.Read().Unlock(x))
 		<-refused
+		if !written {
+			b.must(await(b, "the writer in front", front)) // before the next round
+		}
 		b.rdb.Del(ctx, b.name)
 	}
 	assert.Positive(t, tried, "the owner was never first")
