@@ -70,9 +70,10 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	} else {
 		c.publish, nodes = "publish", oneServer(func() subscriber { return rdb.Subscribe(context.Background()) })
 	}
+	_, one := rdb.(*redis.Client)
 	c.engine = newEngine(uuid.NewString(), o, nodes, send.Config{
 		Transport: send.NewRedis(rdb, o.synced),
-		Batch:     goRedis(rdb) && o.synced.Replicas == 0,
+		Batch:     (one || home != nil) && o.synced.Replicas == 0,
 		Home:      home,
 		Inline:    promptness(rdb),
 	})
@@ -85,15 +86,6 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 //
 // Redisson: getId.
 func (c *Client) ID() string { return c.engine.id }
-
-// goRedis says whether rdb is of a type whose pipelines are known to send a call once.
-func goRedis(rdb redis.UniversalClient) bool {
-	switch rdb.(type) {
-	case *redis.Client, *redis.ClusterClient:
-		return true
-	}
-	return false
-}
 
 // promptness is after how long a request to rdb ends by itself; 0 if the sender would send it again before that.
 func promptness(rdb redis.UniversalClient) time.Duration {

@@ -39,26 +39,21 @@ var bound []*luaScript
 // and parts. A file says by a mark where preludes are to be that most of its runs do not need: see luaMark. script runs at init,
 // so that a wrong name fails every test.
 func script(name, types string, parts ...string) *luaScript {
-	first, rest, at := "", luaFile(name), []string{"record"}
+	first, rest := "", luaFile(name)
+	front, behind := []string(nil), append([]string{"record"}, parts...) // preludes in front of first, and behind it
 	if before, preludes, after := cutMark(rest); slices.Contains(preludes, "record") {
-		first, rest, at = before, after, preludes
+		first, rest, front, behind = before, after, parts, preludes
 	}
 	if before, preludes, after := cutMark(rest); preludes != nil {
 		rest = before + withParts(after, preludes)
 	}
 	rest = fmt.Sprintf("return answer(function()\n%s\nend, {'%s'})\n", rest, strings.ReplaceAll(types, " ", "', '"))
-	var source string
-	if first == "" {
-		source = withParts(rest, append(at, parts...))
-	} else {
-		source = withParts(first+withParts(rest, at), parts)
-	}
-	s := send.NewScript(source)
+	s := send.NewScript(withParts(first+withParts(rest, behind), front))
 	bound = append(bound, s)
 	return s
 }
 
-// luaMark is a line of a script, as --[[clock line]]: these preludes are to be there, and not in front of the script. What is in
+// luaMark is a line of a script, as --[[clock line]]: these preludes are to be there, and not in front of the script. The code in
 // front of a mark with record runs without the function answer, and must not fail.
 var luaMark = regexp.MustCompile(`(?m)^ *--\[\[([\w ]+)\]\]\n`)
 

@@ -1,6 +1,6 @@
 package main
 
-// What the options of a Redis client do to locks: the tables of docs/client.md.
+// The tables of docs/client.md: the effect of the options of a Redis client on locks.
 //
 // Rules: clients with different options take turns in short slices, on the same server. Faults are those of a proxy.
 
@@ -188,29 +188,26 @@ func slowSections(ctx context.Context, slow, timeout time.Duration) (done int, t
 
 // leaving is how long a Lock takes to return after its ctx was cancelled, on a server that does not answer.
 func (s *scale) leaving(ctx context.Context, t *table) error {
-	t.head = []string{"`ReadTimeout`", "Lock returns after the cancel, p50", "p99"}
-	for _, timeout := range readTimeouts[:5] {
-		waits, err := hungLocks(ctx, timeout, true)
-		if err != nil {
-			return err
-		}
-		t.add(said(timeout), span(waits.Quantile(0.5).Seconds()), span(waits.Quantile(0.99).Seconds()))
-	}
 	t.note = "Forty locks, each over a connection of its own that hangs. The ctx is cancelled 10 ms after the call."
-	return nil
+	return t.hungRows(ctx, "Lock returns after the cancel, p50", true)
 }
 
 // hungConnections is how long a Lock takes whose connection hangs, while others do not.
 func (s *scale) hungConnections(ctx context.Context, t *table) error {
-	t.head = []string{"`ReadTimeout`", "Lock over a connection that hangs, p50", "p99"}
+	t.note = "Forty locks. The answer to the first request of each is lost, and nothing else comes over its connection."
+	return t.hungRows(ctx, "Lock over a connection that hangs, p50", false)
+}
+
+// hungRows are the waits of hungLocks, a row for each read timeout.
+func (t *table) hungRows(ctx context.Context, head string, always bool) error {
+	t.head = []string{"`ReadTimeout`", head, "p99"}
 	for _, timeout := range readTimeouts[:5] {
-		waits, err := hungLocks(ctx, timeout, false)
+		waits, err := hungLocks(ctx, timeout, always)
 		if err != nil {
 			return err
 		}
 		t.add(said(timeout), span(waits.Quantile(0.5).Seconds()), span(waits.Quantile(0.99).Seconds()))
 	}
-	t.note = "Forty locks. The answer to the first request of each is lost, and nothing else comes over its connection."
 	return nil
 }
 

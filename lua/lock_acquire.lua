@@ -24,7 +24,7 @@ local field, lease, level = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local ear, asked, fenced, channel, how = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 local waits = ear == 'hears' or ear == 'asks'
 
--- The commonest case: the lock is free, and nobody waits. What goes wrong here is said below.
+-- The commonest case: the lock is free, and no process waits. The code below reports the errors.
 if level == '1' and not tokens and redis.pcall('exists', lock, KEYS[2]) == 0 and
     type(redis.pcall('hset', lock, field, level)) == 'number' then
     if type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then

@@ -20,7 +20,7 @@
 local lock, tokens = KEYS[1], KEYS[3]
 local field, left, channel, how, slice, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
 
--- The commonest case: nobody waits. What goes wrong here is said below.
+-- The commonest case: no process waits. The code below reports the errors.
 if left == '0' and not late and KEYS[2] ~= lock and redis.pcall('exists', KEYS[2]) == 0 and redis.pcall('hdel', lock, field) == 1 then
     return {1, announce(how, channel, '0'), 0}
 end
