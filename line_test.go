@@ -1814,6 +1814,19 @@ func TestLineHasALease(t *testing.T) {
 	})
 }
 
+// A line of tombstones alone ends a minute after the last of them, also where processes stood in it before.
+func TestLineOfTombstonesEndsWithThem(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first, waiter := b.manual().takes(), b.manual().listens().joins()
+		waiter.release(true)
+		first.release(false)
+		require.True(b, b.ended(waiter.field), "the field has a tombstone")
+		d, err := b.rdb.PTTL(context.Background(), b.lineKey()).Result()
+		b.must(err)
+		assert.InDelta(b, 55, d.Seconds(), 6, "the lease of the line")
+	})
+}
+
 // A lock that no other process wants costs no key and no subscription, and two scripts.
 func TestLineCostsAnUncontendedLockNothing(t *testing.T) {
 	onEachLine(t, func(b *bench) {

@@ -132,7 +132,35 @@ func storm(t *testing.T, version, kind string, redis deployment, took time.Durat
 	assert.Len(t, sections, 4*stormWorkers, "workers")
 	assert.NotZero(t, least, "sections of the worker that had the fewest")
 	t.Logf("%d sections in %v, workers have %v", sum, took, sections)
-	testredis.Await(t, "nothing is left", soon, func() bool { return len(keys(rdb, "storm")) == 0 })
+	t.Cleanup(func() {
+		if t.Failed() {
+			dump(t, rdb, keys(rdb, "storm"))
+		}
+	})
+	// A request that had no answer for a second leaves a tombstone in the line, for a minute.
+	testredis.Await(t, "nothing is left", soon+time.Minute, func() bool { return len(keys(rdb, "storm")) == 0 })
+}
+
+// dump logs what is in keys, for who looks for the cause of a failure.
+func dump(t *testing.T, rdb redis.UniversalClient, keys []string) {
+	ctx := context.Background()
+	for _, key := range keys {
+		kind, ttl := rdb.Type(ctx, key).Val(), rdb.PTTL(ctx, key).Val()
+		var value any
+		switch kind {
+		case "hash":
+			value = rdb.HGetAll(ctx, key).Val()
+		case "list":
+			value = rdb.LRange(ctx, key, 0, -1).Val()
+		case "set":
+			value = rdb.SMembers(ctx, key).Val()
+		case "zset":
+			value = rdb.ZRangeWithScores(ctx, key, 0, -1).Val()
+		default:
+			value = rdb.Get(ctx, key).Val()
+		}
+		t.Logf("left: %s (%s, ends in %v): %v", key, kind, ttl, value)
+	}
 }
 
 // stormService is one of the Go services.

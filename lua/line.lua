@@ -14,7 +14,7 @@
 -- by a message, with a short lease; a place whose grant was not used in time asks before it is granted again. A client
 -- that does not hear its channel loses its place. The script that frees a lock grants it to the next place, and so does
 -- every script that finds the lock free. A run that finds the lock granted already grants nothing, so no message is sent
--- twice. A line that no client has joined for line_life is forgotten.
+-- twice. A line that no client has joined for line_life is forgotten, and one of tombstones alone after tombstone_life.
 --
 -- A script opens the line for the field of its caller, changes it in memory, and closes it.
 --
@@ -105,11 +105,14 @@ local function in_parts(list, run)
 end
 
 local function close_line(line)
-    if line.first > line.last and not line.granted and not line.over then
-        if line.exists then
-            redis.call('del', line.key)
+    if line.first > line.last and not line.granted then
+        if not line.over then
+            if line.exists then
+                redis.call('del', line.key)
+            end
+            return true
         end
-        return true
+        line.life = tombstone_life
     end
     set_field(line, 'first', ms(line.first))
     set_field(line, 'last', ms(line.last))
