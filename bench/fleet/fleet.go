@@ -340,10 +340,6 @@ func (s *simulation) hear(p *process, place int) {
 
 func (s *simulation) gaveBack(p *process) {
 	p.holds, p.told = false, false
-	if s.Fair && p.subscribed { // each wait has a channel of its own, which is left now
-		p.subscribed = false
-		s.tally.requests++
-	}
 	s.turn(p)
 	s.ask(p)
 }
