@@ -4,8 +4,9 @@ package send
 // together, in pipelines, and need no goroutine each.
 //
 // Rules:
-//   - A call goes out with others at once, or as soon as an earlier batch is back. On a Cluster each master has batches of
-//     its own: one that hangs delays its own calls.
+//   - A call goes out with others at once, or as soon as an earlier batch is back. Two batches are under way only where the
+//     first one takes long: one large batch costs Redis and the client less than several small ones. On a Cluster each
+//     master has batches of its own: one that hangs delays its own calls.
 //   - Where no batch comes back for a while, because Redis is far or connections hang,
 //     the calls in the queue go out by themselves after all: a batch that hangs delays
 //     only the calls in it. Where a batch was not answered, all calls go out by themselves
@@ -26,8 +27,9 @@ import (
 
 const (
 	batchFrom     = 8                     // tries under way that go out by themselves
-	maxBatch      = 32                    // calls in one batch
+	maxBatch      = 128                   // calls in one batch
 	maxSenders    = 4                     // batches under way
+	senderPause   = time.Millisecond      // how long a batch is under way before another one joins it
 	batchWait     = 20 * time.Millisecond // how long no batch may go out before calls go out by themselves
 	batchCooldown = 5 * time.Second       // without batches, after one that was not answered
 )
@@ -35,8 +37,9 @@ const (
 // batches are the batches of one Sender to one server.
 type batches struct {
 	sender *Sender
-	from   int64 // batchFrom
-	limit  limit // batchWait
+	from   int64         // batchFrom
+	pause  time.Duration // senderPause
+	limit  limit         // batchWait
 
 	mu       sync.Mutex // guards below, and the states of calls
 	queue    []*batchedCall
@@ -47,7 +50,7 @@ type batches struct {
 }
 
 func newBatches(s *Sender) *batches {
-	return &batches{sender: s, from: batchFrom, limit: limit{d: batchWait}}
+	return &batches{sender: s, from: batchFrom, pause: senderPause, limit: limit{d: batchWait}}
 }
 
 // BatchAll has every call go out in a batch that may, however few are under way. It is for tests, and called before
@@ -134,7 +137,7 @@ func (b *batches) enqueue(c *batchedCall) bool {
 		return false
 	}
 	b.queue = append(b.queue, c)
-	more := b.senders < maxSenders
+	more := b.senders == 0 || b.senders < maxSenders && c.sent.Sub(b.taken) > b.pause
 	if more {
 		b.senders++
 	}

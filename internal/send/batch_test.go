@@ -40,6 +40,7 @@ func inBatches(t *testing.T, from int64, f func(b *batchBench)) {
 		if b.batches.from = from; from == 0 {
 			b.BatchAll()
 		}
+		b.batches.pause = -1 // all senders at once
 		b.fake.setBefore(bb.serve)
 		b.fake.setRun(func(_ context.Context, c Call) (any, error) {
 			time.Sleep(serveTime)
@@ -412,9 +413,35 @@ func TestAnswerInABatchThatIsNoListIsUnexpected(t *testing.T) {
 	})
 }
 
+// A second batch goes out only where the first one takes long: else the calls wait for the first, and go out together.
+func TestSecondBatchWaitsForAQuickFirstOne(t *testing.T) {
+	for _, quick := range []bool{true, false} {
+		inBatches(t, 0, func(b *batchBench) {
+			b.batches.pause = serveTime - time.Microsecond
+			if !quick {
+				b.batches.pause = serveTime / 4
+			}
+			first, _ := b.crowd(context.Background(), 1, nil)
+			time.Sleep(serveTime / 2)
+			second, _ := b.crowd(context.Background(), 3, nil)
+			start := time.Now()
+			second.Wait()
+			first.Wait()
+			sent := b.fake.pipelines()
+			if quick {
+				assert.Equal(b.t, [][]string{{"0"}, {"0", "1", "2"}}, sent)
+				assert.Equal(b.t, serveTime/2+serveTime, time.Since(start))
+			} else {
+				assert.Equal(b.t, [][]string{{"0"}, {"0"}, {"1", "2"}}, sent)
+			}
+		})
+	}
+}
+
 // Where Redis is far, a call waits little longer than by itself.
 func TestBatchesOfARedisThatIsFarDelayACallALittle(t *testing.T) {
 	inBatches(t, 0, func(b *batchBench) {
+		b.batches.pause = senderPause
 		const far = 120 * time.Millisecond
 		b.fake.setRun(after(far, nil))
 		b.fail(func(context.Context) error { time.Sleep(far); return nil })
