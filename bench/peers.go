@@ -64,6 +64,7 @@ var kinds = []kind{
 	{"relock write", "NewRWLock(name).Write(), defaults", false, openRelock(write)},
 	{"relock read", "NewRWLock(name).Read(), defaults", false, openRelock(read)},
 	{"bare EVALSHA", "the requests with which relock locks and unlocks, sent by the same go-redis client; excludes no owner", false, openBare(plain)},
+	{"bare AutoPipeline", "the same, through the AutoPipeline of go-redis", false, openAutoPipeline},
 	{"bare read", "the same of the requests for a read lock alone", false, openBare(read)},
 	{"bare grant", "one script that deletes a record, writes that of the next waiter, and tells it; no lock: a waiter that died blocks it", false, openGrant},
 	{"sync.Mutex", "one mutex for each name, in this process", false, openMutex},
@@ -186,6 +187,54 @@ func (p *barePeer) pair(ctx context.Context, name string) ([2][]any, error) {
 	pair := [2][]any{evalsha(all[0]), evalsha(all[len(all)-1])}
 	p.pairs[name] = pair
 	return pair, nil
+}
+
+// An autoPeer sends what relock sends through the AutoPipeline of go-redis.
+type autoPeer struct {
+	*barePeer
+	auto interface {
+		EvalSha(ctx context.Context, sha1 string, keys []string, args ...any) *redis.Cmd
+	}
+}
+
+func openAutoPipeline(s setting) (peer, error) {
+	bare, err := openBare(plain)(s)
+	if err != nil {
+		return nil, err
+	}
+	p := &autoPeer{barePeer: bare.(*barePeer)}
+	switch rdb := p.rdb.(type) {
+	case *redis.Client:
+		p.auto, err = rdb.AutoPipeline()
+	case *redis.ClusterClient:
+		p.auto, err = rdb.AutoPipeline()
+	}
+	if err != nil {
+		p.Close()
+		return nil, err
+	}
+	return p, nil
+}
+
+func (p *autoPeer) Acquire(ctx context.Context, name string) (func() error, error) {
+	pair, err := p.pair(ctx, name)
+	if err != nil {
+		return nil, err
+	}
+	if err := p.run(ctx, pair[0]); err != nil {
+		return nil, err
+	}
+	return func() error { return p.run(context.WithoutCancel(ctx), pair[1]) }, nil
+}
+
+// run sends the arguments of an EVALSHA.
+func (p *autoPeer) run(ctx context.Context, args []any) error {
+	n := args[2].(int)
+	keys := make([]string, n)
+	for i := range keys {
+		keys[i] = args[3+i].(string)
+	}
+	return p.auto.EvalSha(ctx, args[1].(string), keys, args[3+n:]...).Err()
 }
 
 // evalsha is a run of a script by its digest, however it was sent.
