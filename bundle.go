@@ -9,6 +9,7 @@ package relock
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -174,4 +175,11 @@ func bundleOf(calls []bundledCall) call {
 		c.Args = append(append(c.Args, b.take.Args...), b.undo.Args...)
 	}
 	return c
+}
+
+// inUse says whether goroutines of this process hold one of bs, or wait for it.
+func (e *engine) inUse(bs []description) bool {
+	e.table.mu.Lock()
+	defer e.table.mu.Unlock()
+	return slices.ContainsFunc(bs, func(b description) bool { return e.table.names[b.id().name] != nil })
 }

@@ -5,7 +5,8 @@ package relock
 // Rules: a MultiLock keeps no state. Each of its locks knows its own holders. Locks are taken
 // in one order everywhere, and a holder waits only for locks that come later in
 // that order: so no two MultiLocks wait for each other. Locks that one script can take are
-// taken in one step, which holds none of its locks while it waits.
+// taken in one step, which holds none of its locks while it waits. The first attempt is made on all steps at the
+// same time: it waits for none of them.
 
 import (
 	"cmp"
@@ -23,8 +24,8 @@ import (
 // had been locked by itself: it excludes, re-enters, renews and is lost like a single lock.
 //
 // Locks on the same Redis (on a Cluster: in the same slot) are taken by one script
-// in one round trip, all or none; fair locks, and locks on different servers, are taken one
-// after the other. The order does not depend on the order of the arguments of NewMultiLock, so
+// in one round trip, all or none. Fair locks, and locks on different servers, are first tried
+// at the same time, and if one of them is busy taken one after the other. The order does not depend on the order of the arguments of NewMultiLock, so
 // two MultiLocks never wait for each other. The order does depend on the addresses
 // of the servers: where the locks of one MultiLock are on several servers, give these
 // servers the same addresses in every process.
@@ -67,6 +68,8 @@ type manyTaker interface {
 	trustedUntil(ls []description, o owner, end time.Time) time.Time
 	// trustUntil lets the holds on ls end at the same moment.
 	trustUntil(ls []description, o owner, end time.Time)
+	// inUse says whether goroutines of this process hold one of ls, or wait for it.
+	inUse(ls []description) bool
 }
 
 // A step of a MultiLock takes one lock, or several that one script can take.
@@ -159,6 +162,11 @@ func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, er
 	if r.wait > 0 {
 		deadline = time.Now().Add(r.wait)
 	}
+	if r.wait != 0 && l.mayTakeTogether() {
+		if ok, err := l.takeTogether(ctx, deadline, r); ok || err != nil && !errors.Is(err, ErrLockLost) {
+			return ok, l.fail(op, err)
+		}
+	}
 	for asked := 1; ; asked++ {
 		ok, err := l.takeAll(ctx, deadline, r)
 		if err == errNotLasting && r.wait != 0 || err == errAllLate && asked < mostAsked {
@@ -181,6 +189,48 @@ var errNotLasting = lossError(errors.New("before all of them were taken"))
 
 // errAllLate is the error for a lease of which too little is left when all locks are taken.
 var errAllLate = lossError(errLate)
+
+// mayTakeTogether says whether the steps are likely to be free. Where one is busy, the other ones are kept from others
+// for a round trip, in vain.
+func (l *MultiLock) mayTakeTogether() bool {
+	for _, s := range l.steps {
+		if s.records == nil || s.engine.inUse(s.ids) {
+			return false
+		}
+	}
+	return len(l.steps) > 1
+}
+
+// takeTogether makes one attempt on all steps at the same time. Where one of them is busy, it gives the others back.
+func (l *MultiLock) takeTogether(ctx context.Context, deadline time.Time, r request) (bool, error) {
+	within, done := context.WithCancel(ctx)
+	defer done()
+	r.wait = 0
+	end := time.Now().Add(trust(r.lease))
+	taken := make([]bool, len(l.steps))
+	err := errors.Join(forEach(l.steps, func(i int, s step) (err error) {
+		taken[i], err = s.take(ctx, r)
+		return err
+	})...)
+	if err == nil && !slices.Contains(taken, false) {
+		if _, err = guardAll(within, l.locks); err == nil {
+			err = l.trustUntil(ownerOf(ctx), end, r.lease, l.steps)
+		}
+		if err == nil {
+			err = cmp.Or(ctxError(ctx), l.client.engine.open())
+		}
+		if err == nil {
+			return true, nil
+		}
+	}
+	var some []step
+	for i, s := range l.steps {
+		if taken[i] {
+			some = append(some, s)
+		}
+	}
+	return false, l.client.giveBackInTime(ctx, deadline, locksOf(some), err)
+}
 
 // takeAll takes all steps once, in order.
 func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) (bool, error) {
@@ -248,12 +298,19 @@ func (l *MultiLock) startLeases(ctx context.Context, guards []context.Context, l
 			return err
 		}
 	}
-	if lease == 0 || len(guards) == 0 {
+	return l.trustUntil(ownerOf(ctx), end, lease, l.steps[len(guards):])
+}
+
+// trustUntil lets an explicit lease end for all steps at the same time: at end, or as soon as that of one of the latest
+// steps does, which were taken with it.
+func (l *MultiLock) trustUntil(o owner, end time.Time, lease time.Duration, latest []step) error {
+	if lease == 0 || len(l.steps) == 1 {
 		return nil
 	}
-	o := ownerOf(ctx)
-	if s := l.steps[len(guards)]; s.engine != nil {
-		end = s.engine.trustedUntil(s.ids, o, end)
+	for _, s := range latest {
+		if s.engine != nil {
+			end = s.engine.trustedUntil(s.ids, o, end)
+		}
 	}
 	for _, s := range l.steps {
 		if s.engine != nil {
@@ -493,11 +550,11 @@ func (s *step) startLease(ctx context.Context, lease time.Duration) error {
 	return s.locks[0].Unlock(ctx)
 }
 
-// forEach calls f for every lock at the same time, and returns the error of each call. A
+// forEach calls f for every lock, or step, at the same time, and returns the error of each call. A
 // panic in a call is an error until all calls have returned: see failed.
-func forEach(locks []Locker, f func(i int, l Locker) error) []error {
+func forEach[T any](locks []T, f func(i int, l T) error) []error {
 	errs := make([]error, len(locks))
-	call := func(i int, l Locker) {
+	call := func(i int, l T) {
 		errs[i] = send.CatchPanic(func() error { return f(i, l) })
 	}
 	var all sync.WaitGroup

@@ -4,12 +4,14 @@ import (
 	"context"
 	"io"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -31,6 +33,62 @@ func TestMultiLockInOneStep(t *testing.T) {
 	testLocker(t, func(c *Client, name string) Locker {
 		return c.NewMultiLock(c.NewLock(name+"-b"), c.NewLock(name), c.NewLock(name+"-a"))
 	})
+}
+
+// Locks of several steps are tried at the same time. Where one is busy, the others are free for everybody while the
+// MultiLock waits for the first of them.
+func TestMultiLockTriesAllStepsTogether(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := WithOwner(context.Background())
+	rdb := testredis.Client(t, b.addr)
+	c := b.clientOn(rdb)
+	locks := []Locker{c.NewFairLock(b.name + "-1"), c.NewFairLock(b.name + "-2"), c.NewFairLock(b.name + "-3")}
+	l := c.NewMultiLock(locks...)
+
+	var asked atomic.Int64
+	var alone atomic.Bool
+	all := make(chan struct{})
+	rdb.AddHook(processHook(func(request func() error) error {
+		if asked.Add(1) == 3 {
+			close(all)
+		}
+		select {
+		case <-all:
+		case <-time.After(send.ResendTime * 9 / 10): // before one of them is sent again
+			alone.Store(true)
+		}
+		return request()
+	}))
+	for _, take := range []func() error{
+		func() error { return l.Lock(ctx) },
+		func() error { return l.LockLease(ctx, time.Minute) },
+	} {
+		b.must(take())
+		assert.False(b, alone.Load(), "a request went out when the others had not")
+		for _, one := range locks {
+			n, err := one.HoldCount(ctx)
+			b.must(err)
+			assert.Equal(b, 1, n)
+		}
+		b.must(l.Unlock(ctx))
+		asked.Store(0)
+		all = make(chan struct{})
+	}
+	asked.Store(3)
+	close(all)
+
+	other := b.client()
+	second := other.NewFairLock(b.name + "-2")
+	b.must(second.Lock(ctx))
+	got := make(chan error, 1)
+	go func() { got <- l.Lock(ctx) }()
+	third := other.NewFairLock(b.name + "-3")
+	b.tries(third, true)
+	b.must(third.Unlock(context.Background()))
+	b.must(second.Unlock(ctx))
+	b.must(await(b, "Lock", got))
+	b.must(l.Unlock(ctx))
 }
 
 // A stubLocker is a foreign Locker: it wraps a Locker of the package, and overrides some answers.
@@ -84,10 +142,12 @@ func TestMultiLockThatIsOverAtOnceIsNotReported(t *testing.T) {
 	b.must(l.LockLease(ctx, time.Second))                                   // its scripts are known
 	b.must(l.Unlock(ctx))
 
+	inUse := c.engine.use(b.name + "-1") // so it takes one step after the other
 	const latency = 40 * time.Millisecond
 	proxy.Latency(latency)
 	ok, err := l.TryLock(ctx, soon, 3*latency) // a step takes two thirds of that
 	proxy.Latency(0)
+	inUse.done()
 	b.mustBe(err, ErrLockLost)
 	assert.False(t, ok, "it is held, and over")
 	_, err = l.Guard(ctx)
