@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // A MultiLock is many locks that are held together. Each lock is held as if it
@@ -502,7 +503,7 @@ func forEach(locks []Locker, f func(i int, l Locker) error) []error {
 	}
 	var all sync.WaitGroup
 	for i, l := range locks[min(1, len(locks)):] {
-		all.Go(func() { call(i+1, l) })
+		waitgroup.Go(&all, func() { call(i+1, l) })
 	}
 	if len(locks) > 0 {
 		call(0, locks[0])
