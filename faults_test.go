@@ -557,7 +557,12 @@ func TestFaultExhaustedPoolDelaysNoRenewal(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
 		ctx := context.Background()
-		rdb := b.server.Client(func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 1, time.Minute })
+		rdb := b.server.Client(func(o *redis.Options) {
+			o.PoolSize, o.PoolTimeout = 1, time.Minute
+			if strings.HasPrefix(redis.Version(), "9.22.") { // which has a pool for pipelines only if one of its options is set
+				o.PipelineReadBufferSize = 32 << 10
+			}
+		})
 		const lease = 3 * time.Second
 		l := k.one(b.clientOn(rdb, WithWatchdogTimeout(lease)), b.name)
 		b.must(l.Lock(ctx))
