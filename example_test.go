@@ -237,12 +237,14 @@ func ExampleFairLock() {
 	served := make(chan string, 3)
 	var customers sync.WaitGroup
 	for _, customer := range []string{"first", "second", "third"} {
-		customers.Go(func() {
+		customers.Add(1)
+		go func() {
+			defer customers.Done()
 			_ = lock.Do(ctx, func(context.Context) error {
 				served <- customer
 				return nil
 			})
-		})
+		}()
 		time.Sleep(100 * time.Millisecond) // until it is in the queue
 	}
 	lock.Unlock(ctx)

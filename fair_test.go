@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 func newFairLock(c *Client, name string) Locker { return c.NewFairLock(name) }
@@ -64,7 +65,7 @@ type line struct {
 func (q *line) join(ctx context.Context, l Locker, name string) {
 	q.Helper()
 	n := len(q.queue())
-	q.wg.Go(func() {
+	waitgroup.Go(&q.wg, func() {
 		if err := l.Lock(ctx); err != nil {
 			assert.Error(q, ctx.Err(), "%s, whose ctx has not ended: %v", name, err)
 			return
@@ -116,11 +117,11 @@ func TestFairWaitersThatGiveUpLeaveTheQueue(t *testing.T) {
 			cancels = append(cancels, cancel)
 			q.join(waiting, c.NewFairLock(q.name), fmt.Sprint(i))
 		}
-		q.wg.Go(func() {
+		waitgroup.Go(&q.wg, func() {
 			assert.ErrorIs(t, closing.NewFairLock(q.name).Lock(ctx), ErrClosed)
 		})
 		q.awaitQueue(7)
-		q.wg.Go(func() {
+		waitgroup.Go(&q.wg, func() {
 			ok, err := q.client().NewFairLock(q.name).TryLock(ctx, 1500*time.Millisecond, 0)
 			assert.False(t, ok)
 			if err != nil { // on a machine that is very busy

@@ -25,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // commands is how often the server of the bench has run a command.
@@ -349,7 +350,7 @@ func TestFaultRefusedWritesAreReportedOrRetried(t *testing.T) {
 				}
 				unlocked := make(chan struct{})
 				var wg sync.WaitGroup
-				wg.Go(func() {
+				waitgroup.Go(&wg, func() {
 					select {
 					case <-unlocked:
 					case <-time.After(300 * time.Millisecond):
@@ -381,7 +382,7 @@ func TestFaultWaiterRidesOutLoading(t *testing.T) {
 		patient := func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Minute, -1 }
 		loader, once := b.server.Client(patient), b.server.Client(patient)
 		var wg sync.WaitGroup
-		wg.Go(func() {
+		waitgroup.Go(&wg, func() {
 			assert.NoError(b, loader.Do(ctx, "debug", "reload").Err())
 		})
 		testredis.Await(b, "Redis loads", soon, func() bool {
@@ -401,7 +402,7 @@ func TestFaultWaiterRidesOutPassingErrorsOnly(t *testing.T) {
 	t.Parallel()
 	var all sync.WaitGroup
 	for _, k := range faultLocks {
-		all.Go(func() {
+		waitgroup.Go(&all, func() {
 			t.Run(k.name, func(t *testing.T) {
 				for _, c := range []struct {
 					answer string
@@ -483,7 +484,7 @@ func TestFaultWaiterRidesOutABusyScript(t *testing.T) {
 		got := b.startWaiter(owner, waiting)
 		stuck := b.server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Minute, -1 })
 		var wg sync.WaitGroup
-		wg.Go(func() { stuck.Eval(ctx, "while true do end", nil) })
+		waitgroup.Go(&wg, func() { stuck.Eval(ctx, "while true do end", nil) })
 		testredis.Await(b, "the script blocks Redis", soon, func() bool {
 			return redis.HasErrorPrefix(b.rdb.Ping(ctx).Err(), "BUSY")
 		})

@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // A faultLock is a lock type, and the requests by which its faults are injected.
@@ -101,7 +102,7 @@ func onFaultLocks(t *testing.T, start func(testing.TB) *testredis.Server, test f
 	defer func() { <-faultsAtOnce }()
 	var all sync.WaitGroup
 	for _, k := range faultLocks {
-		all.Go(func() {
+		waitgroup.Go(&all, func() {
 			t.Run(k.name, func(t *testing.T) { test(newFaultBenchOn(t, start(t)), k) })
 		})
 	}
@@ -402,7 +403,7 @@ func TestFaultFailedRenewalIsRepeated(t *testing.T) {
 		"no answer":         testredis.StallReply,
 		"not even run":      testredis.DropRequest,
 	} {
-		all.Go(func() {
+		waitgroup.Go(&all, func() {
 			t.Run(name, func(t *testing.T) {
 				onFaultLocks(t, server, func(b *faultBench, k faultLock) {
 					ctx := context.Background()
@@ -556,7 +557,12 @@ func TestFaultExhaustedPoolDelaysNoRenewal(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
 		ctx := context.Background()
-		rdb := b.server.Client(func(o *redis.Options) { o.PoolSize, o.PoolTimeout = 1, time.Minute })
+		rdb := b.server.Client(func(o *redis.Options) {
+			o.PoolSize, o.PoolTimeout = 1, time.Minute
+			if strings.HasPrefix(redis.Version(), "9.22.") { // which has a pool for pipelines only if one of its options is set
+				o.PipelineReadBufferSize = 32 << 10
+			}
+		})
 		const lease = 3 * time.Second
 		l := k.one(b.clientOn(rdb, WithWatchdogTimeout(lease)), b.name)
 		b.must(l.Lock(ctx))
@@ -626,7 +632,7 @@ func TestFaultReleaseCostsTheSameForAThousandWaiters(t *testing.T) {
 		for range processes {
 			l := k.one(b.clientOn(b.proxy.Client(), WithMaxWakeDelay(time.Hour)), b.name)
 			for range waiters / processes {
-				all.Go(func() {
+				waitgroup.Go(&all, func() {
 					owner := WithOwner(ctx)
 					if err := l.Lock(owner); err != nil {
 						return // at the end

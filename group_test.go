@@ -9,9 +9,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // All or none: while one is busy, the others are free for everybody, also in the
@@ -58,7 +60,7 @@ func TestMultiLocksOfShuffledNamesNeverDeadlock(t *testing.T) {
 		c, c2 := b.client(), b2.client()
 		for j := range workers {
 			rng := newRand(10*i + j)
-			all.Go(func() {
+			waitgroup.Go(&all, func() {
 				for range todo {
 					names := rng.Perm(len(sections))[:2+rng.IntN(3)]
 					var locks []Locker
@@ -157,7 +159,7 @@ func TestMultiLocksOfSharedOwnersNeverWaitForEachOther(t *testing.T) {
 					}
 					owned := WithOwner(ctx)
 					for worker := range 3 {
-						all.Go(func() {
+						waitgroup.Go(&all, func() {
 							l := Locker(c.NewMultiLock(locks...))
 							for round := range 40 {
 								if worker == 2 {

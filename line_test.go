@@ -25,6 +25,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 const minute = 60_000 // ms
@@ -404,7 +405,7 @@ func TestLineServesInOrderOfArrival(t *testing.T) {
 		for i := range n {
 			c := b.contender(WithMaxWakeDelay(time.Hour)).joins()
 			all = append(all, c)
-			sections.Go(func() {
+			waitgroup.Go(&sections, func() {
 				if assert.NoError(b, <-c.got) {
 					order <- i
 					assert.NoError(b, c.lock.Unlock(c.owner))
@@ -443,7 +444,7 @@ func TestLineCostsTwoScriptsASection(t *testing.T) {
 	var order []int // guarded by the lock
 	for i := range clients {
 		c := b.contender()
-		all.Go(func() {
+		waitgroup.Go(&all, func() {
 			visit := func() {
 				assert.NoError(b, c.lock.Lock(c.owner))
 				order = append(order, i)
@@ -1256,7 +1257,7 @@ func TestLineTryLockNeverGetsInBetween(t *testing.T) {
 		var served atomic.Int32
 		for range n {
 			c := b.contender().joins()
-			sections.Go(func() {
+			waitgroup.Go(&sections, func() {
 				if assert.NoError(b, <-c.got) && served.Add(1) < n {
 					time.Sleep(5 * time.Millisecond)
 					assert.NoError(b, c.lock.Unlock(c.owner))
@@ -1266,7 +1267,7 @@ func TestLineTryLockNeverGetsInBetween(t *testing.T) {
 		var tries sync.WaitGroup
 		begun := make(chan struct{})
 		var tried int
-		tries.Go(func() {
+		waitgroup.Go(&tries, func() {
 			l := b.client().NewLock(b.name)
 			for ; served.Load() < n; tried++ {
 				ok, err := l.TryLock(context.Background(), 0, 0)
@@ -1418,7 +1419,7 @@ func TestLineRedissonGetsItsShare(t *testing.T) {
 	var sections atomic.Int64
 	for range 3 {
 		c := b.contender()
-		all.Go(func() {
+		waitgroup.Go(&all, func() {
 			for c.lock.Lock(ctx) == nil {
 				sections.Add(1)
 				time.Sleep(time.Millisecond)
@@ -1503,7 +1504,7 @@ func TestLineTokensGrow(t *testing.T) {
 		for range 4 {
 			c := b.contender()
 			l := c.client.NewLock(b.name, Fenced())
-			all.Go(func() {
+			waitgroup.Go(&all, func() {
 				for range 10 {
 					assert.NoError(b, l.Lock(c.owner))
 					token, err := l.Token(c.owner)
@@ -1584,7 +1585,7 @@ func TestLineWithoutARight(t *testing.T) {
 			var all sync.WaitGroup
 			var inside atomic.Int32
 			for _, c := range []*Client{user, other[0], user, other[1]} {
-				all.Go(func() {
+				waitgroup.Go(&all, func() {
 					l, me := c.NewLock(b.name), WithOwner(ctx)
 					for range 5 {
 						if !assert.NoError(b, l.Lock(me), "Lock without the right to %s", what) {

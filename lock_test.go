@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 func TestLock(t *testing.T) {
@@ -121,7 +122,7 @@ func TestTokensOnlyGrow(t *testing.T) {
 		for range 3 {
 			l := b.client().NewLock(b.name, Fenced())
 			for range 3 {
-				wg.Go(func() {
+				waitgroup.Go(&wg, func() {
 					for range 10 {
 						if !assert.NoError(t, l.Lock(ctx)) {
 							return
@@ -229,7 +230,7 @@ func TestWaitersShareOneSubscriptionConnection(t *testing.T) {
 	owner := WithOwner(ctx)
 	for i := range many {
 		b.must(holder.NewLock(name(i)).Lock(owner))
-		wg.Go(func() {
+		waitgroup.Go(&wg, func() {
 			l := waiter.NewLock(name(i))
 			if assert.NoError(t, l.Lock(ctx)) {
 				assert.NoError(t, l.Unlock(ctx))

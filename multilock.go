@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // A MultiLock is many locks that are held together. Each lock is held as if it
@@ -559,7 +560,7 @@ func forEach[T any](locks []T, f func(i int, l T) error) []error {
 	}
 	var all sync.WaitGroup
 	for i, l := range locks[min(1, len(locks)):] {
-		all.Go(func() { call(i+1, l) })
+		waitgroup.Go(&all, func() { call(i+1, l) })
 	}
 	if len(locks) > 0 {
 		call(0, locks[0])

@@ -13,6 +13,7 @@ import (
 
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // newMultiLock is a lock of locks of every kind, taken in several steps.
@@ -367,7 +368,7 @@ func TestMultiLockIsNotStarvedHere(t *testing.T) {
 	names := []string{b.name + "-a", b.name + "-b"}
 	for i := range 6 {
 		l := c.NewLock(names[i%2])
-		all.Go(func() {
+		waitgroup.Go(&all, func() {
 			for ctx.Err() == nil {
 				assert.NoError(b, l.Lock(context.Background()))
 				time.Sleep(5 * time.Millisecond)

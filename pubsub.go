@@ -31,6 +31,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // A subscriber is a connection to subscribe on. *redis.PubSub is one.
@@ -205,7 +207,7 @@ func (p *pubsub) reload() {
 		begin = p.reloadAt
 	}
 	p.reloadAt = begin.Add(reloadPause)
-	p.work.Go(func() {
+	waitgroup.Go(&p.work, func() {
 		defer p.reloads.Add(-1)
 		defer p.caught()
 		select {
@@ -231,7 +233,7 @@ func (p *pubsub) placeLocked(ch *channel, home node) {
 		l = &link{pubsub: p, node: home, kick: make(chan struct{}, 1)}
 		p.links[home.name] = l
 		if !p.stopped {
-			p.work.Go(l.run)
+			waitgroup.Go(&p.work, l.run)
 		}
 	}
 	ch.link = l
@@ -375,7 +377,7 @@ func (l *link) serve(conn subscriber) (worked, needed bool) {
 		}
 		if !reading && len(subscribe) > 0 {
 			reading = true
-			reader.Go(func() {
+			waitgroup.Go(&reader, func() {
 				defer close(failed)
 				defer l.caught()
 				l.read(conn, &heard)

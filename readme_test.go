@@ -10,13 +10,16 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// The code in the README is part of an example that is compiled and run.
+// The program in the README is examples/hello, and its other code is part of an example that is compiled and run.
 func TestReadmeCodeIsCompiled(t *testing.T) {
 	readme, err := os.ReadFile("README.md")
 	require.NoError(t, err)
-	examples, err := os.ReadFile("example_test.go")
-	require.NoError(t, err)
-	code := flatten(string(examples))
+	var code string
+	for _, path := range []string{"example_test.go", "examples/hello/main.go"} {
+		file, err := os.ReadFile(path)
+		require.NoError(t, err)
+		code += flatten(string(file))
+	}
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
 	require.GreaterOrEqual(t, len(blocks), 2, "blocks of Go")
 	for _, b := range blocks {

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 const (
@@ -275,7 +276,7 @@ func (e *engine) undo(ctx context.Context, wants []want, unknown int) (done <-ch
 func (e *engine) undoAll(ctx context.Context, wants []want, unknown int) {
 	var all sync.WaitGroup
 	for _, w := range wants[1:] {
-		all.Go(func() { _ = e.undoOne(ctx, w.hold.verbs(), w.attempt, unknown) })
+		waitgroup.Go(&all, func() { _ = e.undoOne(ctx, w.hold.verbs(), w.attempt, unknown) })
 	}
 	_ = e.undoOne(ctx, wants[0].hold.verbs(), wants[0].attempt, unknown)
 	all.Wait()

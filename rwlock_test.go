@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 func newReadLock(c *Client, name string) Locker  { return c.NewRWLock(name).Read() }
@@ -309,7 +310,7 @@ func TestWriteReleaseWakesAllReaders(t *testing.T) {
 		for range clients {
 			r := b.client(WithMaxWakeDelay(time.Hour)).NewRWLock(b.name).Read()
 			for range readers / clients {
-				wg.Go(func() {
+				waitgroup.Go(&wg, func() {
 					if !assert.NoError(t, r.Lock(ctx)) {
 						return
 					}
@@ -341,7 +342,7 @@ func TestWriterIsNotStarved(t *testing.T) {
 	for range 2 {
 		r := b.client().NewRWLock(b.name).Read()
 		for range 8 { // so many that one of them always reads
-			wg.Go(func() {
+			waitgroup.Go(&wg, func() {
 				for ctx.Err() == nil {
 					if err := r.Lock(ctx); err != nil {
 						continue
@@ -374,7 +375,7 @@ func TestReadersAreNotStarved(t *testing.T) {
 	for range 2 {
 		w := b.client().NewRWLock(b.name).Write()
 		for range 3 {
-			wg.Go(func() {
+			waitgroup.Go(&wg, func() {
 				for ctx.Err() == nil {
 					if w.Lock(ctx) == nil {
 						time.Sleep(time.Millisecond)
@@ -1151,7 +1152,7 @@ func TestReadersAndWritersOfManyProcessesTakeTurns(t *testing.T) {
 		if i >= 3 {
 			half = rw.Read()
 		}
-		all.Go(func() {
+		waitgroup.Go(&all, func() {
 			for ctx.Err() == nil {
 				if half.Lock(ctx) != nil {
 					continue

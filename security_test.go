@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // The smallest set of rights of a user whose locks are called lock:orders:..., as docs/security.md has it.
@@ -232,7 +233,7 @@ func TestLocksWorkOverTLS(t *testing.T) {
 	var all sync.WaitGroup
 	for _, kind := range clusterLocks {
 		u := use{b, over(), over(), soon}
-		all.Go(func() {
+		waitgroup.Go(&all, func() {
 			assert.NoError(t, u.all(kind.one, kind.rival, orderName()), kind.name)
 		})
 	}
@@ -241,7 +242,7 @@ func TestLocksWorkOverTLS(t *testing.T) {
 		"a client that the server does not trust": {MinVersion: tls.VersionTLS12, RootCAs: config.RootCAs},
 	} {
 		c := b.clientOn(testredis.Client(t, addr, func(o *redis.Options) { o.TLSConfig = config }))
-		all.Go(func() {
+		waitgroup.Go(&all, func() {
 			assert.ErrorContains(t, c.NewLock(orderName()).Lock(context.Background()), "certificate", what)
 		})
 	}
@@ -286,7 +287,7 @@ func TestSmallestRightsAreEnoughAndNeeded(t *testing.T) {
 			u.soon = fairLife / 2
 		}
 		one, rival := kindCalled(l.kind)
-		each.Go(func() {
+		waitgroup.Go(&each, func() {
 			err := u.all(one, rival, orderName())
 			inVain := stays && errors.Is(err, context.DeadlineExceeded)
 			assert.True(t, refused(err) || inVain, "without %s, %s: %v", l.right, l.kind, err)
@@ -328,7 +329,7 @@ func testEnough(t *testing.T, b *bench, d *deployment, all []string) {
 	var each sync.WaitGroup
 	for _, kind := range clusterLocks {
 		u := use{b, d.user(b, all, log), d.user(b, all, log), clusterSoon}
-		each.Go(func() {
+		waitgroup.Go(&each, func() {
 			assert.NoError(t, u.all(kind.one, kind.rival, orderName()), kind.name)
 		})
 	}
@@ -380,7 +381,7 @@ func testWithoutWakeups(t *testing.T, b *bench, d *deployment, all, wakeups []st
 			err := <-got
 			return time.Since(start), errors.Join(err, to.Unlock(waiter))
 		}
-		each.Go(func() {
+		waitgroup.Go(&each, func() {
 			toUser, err := handOver(rival(other, name), one(user, name))
 			fromUser, err2 := handOver(one(user, name), rival(other, name))
 			time.Sleep(time.Second) // longer than the idle TTL of a channel
@@ -448,9 +449,9 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 	var each sync.WaitGroup
 	many := func(c *Client, name string) {
 		for _, kind := range clusterLocks {
-			each.Go(func() { everything(kind.one(c, name)) })
+			waitgroup.Go(&each, func() { everything(kind.one(c, name)) })
 		}
-		each.Go(func() {
+		waitgroup.Go(&each, func() {
 			everything(c.NewRedLock(c.NewLock(name), wrong.NewLock(name), away.NewLock(name)))
 			everything(c.NewRedLock(good.NewLock(name), connect("127.0.0.1:2", user, password).NewLock(name), away.NewLock(name)))
 		})
@@ -464,9 +465,9 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 			b.must(b.rdb.Set(ctx, key, password, 0).Err()) // of another type
 			defer b.rdb.Del(ctx, key)
 		}
-		each.Go(func() { everything(kind.one(good, name)) })
+		waitgroup.Go(&each, func() { everything(kind.one(good, name)) })
 		// Lost, while one owner waits for it and another one asks.
-		each.Go(func() {
+		waitgroup.Go(&each, func() {
 			l, me, them := kind.one(good, name+"-lost"), WithOwner(ctx), WithOwner(ctx)
 			note(l.Lock(me))
 			note(l.Unlock(them))

@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 var soakTime = flag.Duration("soak", 0, "how long TestSoak runs; 0: not at all")
@@ -68,7 +69,7 @@ func TestSoak(t *testing.T) {
 	for kind, locks := range kinds {
 		for _, s := range services {
 			for worker := range 4 {
-				workers.Go(func() {
+				waitgroup.Go(&workers, func() {
 					for n := 0; over.Load() == 0; n++ {
 						name := "soak-" + kind
 						if n%2 == 1 { // names come and go

@@ -35,6 +35,7 @@ import (
 	"github.com/relock-go/relock/internal/history"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/trace"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 var (
@@ -380,9 +381,9 @@ func (s *storm) rules() history.Rules {
 func (s *storm) blow(took time.Duration) {
 	var watchers sync.WaitGroup
 	end := make(chan struct{})
-	watchers.Go(func() { s.pulse(end) })
+	waitgroup.Go(&watchers, func() { s.pulse(end) })
 	if s.kind.fair {
-		watchers.Go(func() { s.watchQueues(end) })
+		waitgroup.Go(&watchers, func() { s.watchQueues(end) })
 	}
 	s.rage(context.Background(), took)
 	finished := s.rec.Now()
@@ -420,7 +421,7 @@ func (s *storm) rage(ctx context.Context, took time.Duration) {
 		if i%2 == 0 {
 			w.ctx = WithOwner(w.ctx)
 		}
-		workers.Go(w.run)
+		waitgroup.Go(&workers, w.run)
 	}
 	n := &nemesis{storm: s, rng: s.rand(-1), end: time.Now().Add(took)}
 	n.run()

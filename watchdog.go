@@ -26,6 +26,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 const (
@@ -346,7 +347,7 @@ func (w *watchdog) send(due []*lease) {
 	}
 	for _, group := range groups {
 		for lane := 0; lane < renewWorkers && lane*renewBatch < len(group); lane++ {
-			w.work.Go(func() {
+			waitgroup.Go(&w.work, func() {
 				for at := lane * renewBatch; at < len(group); at += renewWorkers * renewBatch {
 					w.sendWithin(group[at:min(at+renewBatch, len(group))])
 				}
@@ -362,7 +363,7 @@ func (w *watchdog) sendWithin(batch []*lease) {
 		return
 	}
 	answered := make(chan struct{})
-	w.work.Go(func() {
+	waitgroup.Go(&w.work, func() {
 		defer close(answered)
 		w.sendOne(batch)
 	})

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -282,9 +283,9 @@ func everything(o *relockotel.Observer) {
 
 var identifier = regexp.MustCompile(`\brelock_\w+`)
 
-// The dashboard asks for what the exporter emits, and shows all of it. The Prometheus
+// emittedNames are the metrics that the exporter emits, and their series and labels. The Prometheus
 // that asks here would take names with dots too.
-func TestDashboardUsesTheNamesThatAreEmitted(t *testing.T) {
+func emittedNames(t *testing.T) (families, names map[string]bool) {
 	registry := prometheus.NewRegistry()
 	exporter, err := promexporter.New(promexporter.WithRegisterer(registry),
 		promexporter.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithSuffixes))
@@ -295,8 +296,7 @@ func TestDashboardUsesTheNamesThatAreEmitted(t *testing.T) {
 	answer := httptest.NewRecorder()
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(answer, scrape)
 
-	emitted := make(map[string]bool) // series and labels
-	families := make(map[string]bool)
+	names, families = make(map[string]bool), make(map[string]bool)
 	for line := range strings.Lines(answer.Body.String()) {
 		if family, ok := strings.CutPrefix(line, "# TYPE relock_"); ok {
 			family, _, _ = strings.Cut(family, " ")
@@ -306,10 +306,16 @@ func TestDashboardUsesTheNamesThatAreEmitted(t *testing.T) {
 			continue
 		}
 		for _, name := range identifier.FindAllString(line, -1) {
-			emitted[name] = true
+			names[name] = true
 		}
 	}
 	assert.Len(t, families, 9, "%s", answer.Body)
+	return families, names
+}
+
+// The dashboard asks for what the exporter emits, and shows all of it.
+func TestDashboardUsesTheNamesThatAreEmitted(t *testing.T) {
+	families, emitted := emittedNames(t)
 
 	dashboard, err := os.ReadFile("grafana.json")
 	require.NoError(t, err)
@@ -325,6 +331,49 @@ func TestDashboardUsesTheNamesThatAreEmitted(t *testing.T) {
 	for family := range families {
 		assert.True(t, used[family] || used[family+"_bucket"], "the dashboard does not show %s", family)
 	}
+}
+
+// No data is not 0, and a panel can be of one service or one instance.
+func TestDashboardTellsNoDataFromZero(t *testing.T) {
+	text, err := os.ReadFile("grafana.json")
+	require.NoError(t, err)
+	assert.NotContains(t, string(text), "vector(0)")
+	var dashboard struct {
+		Panels []struct {
+			Title, Type string
+			FieldConfig struct{ Defaults struct{ NoValue string } }
+			Targets     []struct{ Expr string }
+		}
+	}
+	require.NoError(t, json.Unmarshal(text, &dashboard))
+	for _, p := range dashboard.Panels {
+		if p.Type == "stat" {
+			assert.Equal(t, "no data", p.FieldConfig.Defaults.NoValue, p.Title)
+		}
+		for _, target := range p.Targets {
+			assert.Equal(t, strings.Count(target.Expr, "relock_lock_type=~"),
+				strings.Count(target.Expr, `{job=~"$service",instance=~"$instance",`), "%s: %s", p.Title, target.Expr)
+		}
+	}
+}
+
+// The alert rules use names that are emitted, and promtool, where there is one, runs their tests.
+func TestAlertRules(t *testing.T) {
+	_, emitted := emittedNames(t)
+	for _, file := range []string{"alerts.yaml", "alerts_test.yaml"} {
+		rules, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, name := range identifier.FindAllString(string(rules), -1) {
+			assert.True(t, emitted[name], "%s: %s is not emitted", file, name)
+		}
+	}
+	promtool, err := exec.LookPath("promtool")
+	if err != nil && os.Getenv("CI") == "" {
+		t.Skip("no promtool on the PATH")
+	}
+	require.NoError(t, err, "the rules are not tried")
+	said, err := exec.Command(promtool, "test", "rules", "alerts_test.yaml").CombinedOutput()
+	assert.NoError(t, err, string(said))
 }
 
 // expressions calls f for whatever Grafana would send to Prometheus, and for legends.

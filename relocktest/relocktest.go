@@ -57,6 +57,7 @@
 package relocktest
 
 import (
+	"bytes"
 	"log/slog"
 	"sync"
 	"testing"
@@ -104,7 +105,7 @@ func (s *Server) Client(opts ...relock.Option) *relock.Client {
 	s.t.Helper()
 	client, err := relock.New(s.Redis(), append([]relock.Option{
 		relock.WithMaxWakeDelay(10 * time.Millisecond),
-		relock.WithLogger(slog.New(slog.NewTextHandler(s.t.Output(), nil))),
+		relock.WithLogger(slog.New(slog.NewTextHandler(testLog{s.t}, nil))),
 	}, opts...)...)
 	if err != nil {
 		s.t.Fatalf("relocktest: %v", err)
@@ -139,4 +140,13 @@ func (s *Server) Advance(d time.Duration) {
 	defer s.mu.Unlock()
 	s.ahead += d
 	s.mini.SetTime(time.Now().Add(s.ahead)) // waits for a script that runs
+}
+
+// testLog writes to the log of a test, as the Output of a testing.TB does since Go 1.25.
+type testLog struct{ t testing.TB }
+
+func (l testLog) Write(line []byte) (int, error) {
+	l.t.Helper()
+	l.t.Logf("%s", bytes.TrimSuffix(line, []byte("\n")))
+	return len(line), nil
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/relock-go/relock"
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
 	"github.com/relock-go/relock/relocktest"
 )
 
@@ -42,7 +43,7 @@ func TestNewMakesAWorkingClient(t *testing.T) {
 	n := 0
 	var all sync.WaitGroup
 	for range 20 {
-		all.Go(func() {
+		waitgroup.Go(&all, func() {
 			err := client.NewLock("orders:42").Do(context.Background(), func(context.Context) error { n++; return nil })
 			assert.NoError(t, err)
 		})

@@ -22,6 +22,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // patience is how long a Redis may take to answer at first.
@@ -194,7 +195,7 @@ func (p *program) held(ctx context.Context, pattern string) ([]relock.Inspection
 	next := make(chan int)
 	var workers sync.WaitGroup
 	for range min(8, len(names)) {
-		workers.Go(func() {
+		waitgroup.Go(&workers, func() {
 			for i := range next {
 				found[i], errs[i] = p.client.Inspect(ctx, names[i])
 			}

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // openTerminal makes a terminal: what is typed into keys, and read from it, and
@@ -62,7 +63,7 @@ func TestWatchRedrawsTheTerminal(t *testing.T) {
 		return screen.String()
 	}
 	var reading sync.WaitGroup
-	reading.Go(func() {
+	waitgroup.Go(&reading, func() {
 		piece := make([]byte, 4096)
 		for {
 			n, err := keys.Read(piece)

@@ -77,14 +77,16 @@ func run() error {
 	var workers sync.WaitGroup
 	failed := make(chan error, readers)
 	for range readers {
-		workers.Go(func() {
+		workers.Add(1)
+		go func() {
+			defer workers.Done()
 			for reading.Err() == nil {
 				if err := shop.read(reading); err != nil && reading.Err() == nil {
 					failed <- err
 					return
 				}
 			}
-		})
+		}()
 	}
 	for range lists {
 		asked := time.Now()

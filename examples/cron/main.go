@@ -69,11 +69,13 @@ func run() error {
 	var replicas sync.WaitGroup
 	failed := make(chan error, 3)
 	for _, name := range []string{"red", "green", "blue"} {
-		replicas.Go(func() {
+		replicas.Add(1)
+		go func() {
+			defer replicas.Done()
 			if err := replica(ctx, name, options, job); err != nil {
 				failed <- fmt.Errorf("replica %s: %w", name, err)
 			}
-		})
+		}()
 	}
 	replicas.Wait()
 	close(failed)

@@ -65,11 +65,13 @@ func run() error {
 	defer end()
 	for _, who := range []string{"red", "green", "blue"} {
 		c := &candidate{name: who, office: office, resign: make(chan struct{})}
-		all.Go(func() {
+		all.Add(1)
+		go func() {
+			defer all.Done()
 			if err := c.campaign(campaign, options, name); err != nil && campaign.Err() == nil {
 				office.say("%s: %v", c.name, err)
 			}
-		})
+		}()
 	}
 
 	first, err := office.next(ctx)

@@ -116,10 +116,12 @@ func exclude(ctx context.Context, lock *relock.Lock) error {
 	var workers sync.WaitGroup
 	errs := make(chan error, 4)
 	for _, worker := range []string{"red", "blue"} {
-		workers.Go(func() {
+		workers.Add(1)
+		go func() {
+			defer workers.Done()
 			errs <- visit(worker)
 			errs <- visit(worker)
-		})
+		}()
 	}
 	workers.Wait()
 	close(errs)

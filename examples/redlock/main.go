@@ -80,7 +80,9 @@ func run() error {
 			stop()
 			return err
 		}
-		all.Go(func() {
+		all.Add(1)
+		go func() {
+			defer all.Done()
 			defer closeAll()
 			for working.Err() == nil {
 				if err := lock.Do(working, shared.count); err != nil && working.Err() == nil {
@@ -88,7 +90,7 @@ func run() error {
 					return
 				}
 			}
-		})
+		}()
 	}
 	defer all.Wait()
 	defer stop()

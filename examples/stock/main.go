@@ -294,7 +294,9 @@ func order(ctx context.Context, urls []string) (t tally, err error) {
 	start := time.Now()
 	var all sync.WaitGroup
 	for range clients {
-		all.Go(func() {
+		all.Add(1)
+		go func() {
+			defer all.Done()
 			for n := next.Add(1); n <= orders; n = next.Add(1) {
 				status, err := post(ctx, client, urls[int(n)%len(urls)])
 				switch {
@@ -307,7 +309,7 @@ func order(ctx context.Context, urls []string) (t tally, err error) {
 					refused.Add(1)
 				}
 			}
-		})
+		}()
 	}
 	all.Wait()
 	t = tally{sold: int(sold.Load()), refused: int(refused.Load()), took: time.Since(start)}

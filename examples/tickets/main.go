@@ -111,7 +111,9 @@ func sell(ctx context.Context, window func(i int) relock.Locker) ([]int, error) 
 		if i == leaves {
 			time.AfterFunc(2*between, cancel)
 		}
-		queue.Go(func() {
+		queue.Add(1)
+		go func() {
+			defer queue.Done()
 			err := window(i).Do(ctx, func(context.Context) error {
 				mu.Lock()
 				served = append(served, i)
@@ -122,7 +124,7 @@ func sell(ctx context.Context, window func(i int) relock.Locker) ([]int, error) 
 			if err != nil && !(i == leaves && errors.Is(err, context.Canceled)) {
 				failed <- fmt.Errorf("customer %d: %w", i, err)
 			}
-		})
+		}()
 		time.Sleep(between)
 	}
 	if err := door.Unlock(clerk); err != nil { // the clerk is there

@@ -101,14 +101,16 @@ func compete(ctx context.Context, options *redis.Options, how string, locked boo
 		}
 		defer closeAll()
 		for range workers {
-			all.Go(func() {
+			all.Add(1)
+			go func() {
+				defer all.Done()
 				for range transfers {
 					if err := b.transfer(ctx, pick()); err != nil {
 						failed <- err
 						return
 					}
 				}
-			})
+			}()
 		}
 	}
 	all.Wait()

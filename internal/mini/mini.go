@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // Still starts a miniredis on a loopback port, with a clock that only SetTime moves.
@@ -31,7 +33,7 @@ func Still(t testing.TB) *miniredis.Miniredis {
 func Tick(t testing.TB, set func()) {
 	stop := make(chan struct{})
 	var ticking sync.WaitGroup
-	ticking.Go(func() {
+	waitgroup.Go(&ticking, func() {
 		tick := time.NewTicker(time.Millisecond)
 		defer tick.Stop()
 		for {

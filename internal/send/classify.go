@@ -20,7 +20,8 @@ var transientPrefixes = []string{
 	"MOVED", "ASK", "max number of clients",
 	// The errors of a script whose slot is half way to another server, or whose Cluster
 	// goes down meanwhile. Redis has no code for them, and newer servers other words.
-	"Script attempted to access a non local key", "Script attempted to access a slot not served",
+	"Script attempted to access a non local key", "Attempted to access a non local key", // the latter is of Valkey 9
+	"Script attempted to access a slot not served",
 	"Unable to execute command",     // "... because undeclared keys were accessed during rehashing of the slot"
 	"Script attempted to execute a", // "... (write) command while the cluster is down"
 }

@@ -40,6 +40,7 @@ func TestErrorsAreClassified(t *testing.T) {
 		{refusal("ASK 1 127.0.0.1:1"), true, true, false},
 		{refusal("ERR max number of clients reached"), true, true, false},
 		{refusal("ERR Script attempted to access a non local key in a cluster node"), true, true, false},
+		{refusal("ERR Attempted to access a non local key in a cluster node"), true, true, false}, // Valkey 9
 		{refusal("ERR Script attempted to access a slot not served by this node"), true, true, false},
 		{refusal("ERR Script attempted to execute a write command while the cluster is down"), true, true, false},
 		{refusal("ERR Unable to execute command because undeclared keys were accessed"), true, true, false},

@@ -21,6 +21,8 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // A Proxy passes the connections that it accepts on to one Redis.
@@ -56,7 +58,7 @@ func NewProxy(t testing.TB, upstream string) *Proxy {
 	}
 	close(p.passing)
 	p.ctx, p.cancel = context.WithCancel(context.Background())
-	p.done.Go(p.accept)
+	waitgroup.Go(&p.done, p.accept)
 	t.Cleanup(func() {
 		p.cancel()
 		_ = listener.Close()
@@ -131,7 +133,7 @@ func (p *Proxy) accept() {
 		p.mu.Lock()
 		p.clients[client] = true
 		p.mu.Unlock()
-		p.done.Go(func() { p.serve(client) })
+		waitgroup.Go(&p.done, func() { p.serve(client) })
 	}
 }
 

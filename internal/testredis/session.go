@@ -15,6 +15,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 type session struct {
@@ -57,10 +59,10 @@ func (p *Proxy) serve(client net.Conn) {
 
 	s := &session{proxy: p, client: client, server: server, requests: newLine(), replies: newLine()}
 	var all sync.WaitGroup
-	all.Go(s.readRequests)
-	all.Go(s.writeRequests)
-	all.Go(s.readReplies)
-	all.Go(s.writeReplies)
+	waitgroup.Go(&all, s.readRequests)
+	waitgroup.Go(&all, s.writeRequests)
+	waitgroup.Go(&all, s.readReplies)
+	waitgroup.Go(&all, s.writeReplies)
 	all.Wait()
 }
 

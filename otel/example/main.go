@@ -2,6 +2,7 @@
 // program reads its own /metrics.
 //
 //	cd otel && go run ./example
+//	cd otel && go run ./example -serve    # goes on until it is interrupted, for a Prometheus of yours
 //
 // It needs nothing but Go: it runs on an embedded miniredis.
 package main
@@ -9,10 +10,12 @@ package main
 import (
 	"bufio"
 	"context"
+	"flag"
 	"fmt"
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
 	"time"
@@ -28,16 +31,21 @@ import (
 	relockotel "github.com/relock-go/relock/otel"
 )
 
+// Where -serve has /metrics: the port that OpenTelemetry has for Prometheus.
+const serveAt = "127.0.0.1:9464"
+
 func main() {
-	if err := run(); err != nil {
+	serve := flag.Bool("serve", false, "go on, with /metrics at "+serveAt+", until an interrupt")
+	flag.Parse()
+	if err := run(*serve); err != nil {
 		fmt.Fprintln(os.Stderr, "example:", err)
 		os.Exit(1)
 	}
 }
 
-func run() error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
+func run(serve bool) error {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	defer stop()
 
 	// The names that grafana.json uses, whatever the Prometheus that asks.
 	exporter, err := prometheus.New(prometheus.WithTranslationStrategy(otlptranslator.UnderscoreEscapingWithSuffixes))
@@ -45,12 +53,16 @@ func run() error {
 		return err
 	}
 	meters := metric.NewMeterProvider(metric.WithReader(exporter))
-	defer meters.Shutdown(ctx)
+	defer meters.Shutdown(context.WithoutCancel(ctx))
 	observer, err := relockotel.New(relockotel.WithMeterProvider(meters))
 	if err != nil {
 		return err
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	address := "127.0.0.1:0"
+	if serve {
+		address = serveAt
+	}
+	listener, err := net.Listen("tcp", address)
 	if err != nil {
 		return err
 	}
@@ -72,10 +84,20 @@ func run() error {
 		return err
 	}
 	defer client.Close()
-	if err := work(ctx, client.NewLock("lock:report")); err != nil {
-		return err
+	url, lock := "http://"+listener.Addr().String()+"/metrics", client.NewLock("lock:report")
+	if !serve {
+		if err := work(ctx, lock); err != nil {
+			return err
+		}
+		return scrape(ctx, url)
 	}
-	return scrape(ctx, "http://"+listener.Addr().String()+"/metrics")
+	fmt.Println(url)
+	for ctx.Err() == nil {
+		if err := work(ctx, lock); err != nil && ctx.Err() == nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // work has eight workers take turns. Each of them meets another one that does not wait.
