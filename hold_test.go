@@ -335,3 +335,28 @@ func TestExtendThatIsAnsweredTooLateIsALoss(t *testing.T) {
 		assert.Empty(t, e.redis.holder("x"), "Redis keeps the record")
 	})
 }
+
+// A record whose Extend was given up may last longer than the hold: it is cleared when the hold is over.
+func TestExtendThatWasGivenUpLeavesNoRecord(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		lock := newFakeLock(e.redis, "x")
+		x := recordTaker{&handle{client: &Client{engine: e.engine}, name: "x", lock: lock, record: lock}}
+		ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: 10 * time.Second})
+		require.NoError(t, err)
+		require.True(t, ok)
+		e.redis.set(func() {
+			e.redis.fault = func(verb string) (f fakeFault) {
+				if verb == "renew" {
+					f.answer = 2 * time.Second
+				}
+				return f
+			}
+		})
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		assert.ErrorIs(t, x.extend(ctx, 1, time.Hour), context.DeadlineExceeded)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		assert.Empty(t, e.redis.holder("x"), "Redis keeps the record")
+	})
+}

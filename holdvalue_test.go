@@ -154,6 +154,7 @@ func (s suite) holdTests() []suiteTest {
 			for _, within := range all {
 				require.Same(b, all[0], within, "the ctx of another call")
 			}
+			require.Same(b, all[0], h.guardIs(ctx), "the ctx of a later call")
 			require.NoError(b, all[0].Err(), "the ctx of the hold ended with that of Acquire")
 			_, limited := all[0].Deadline()
 			assert.False(b, limited, "the ctx of the hold has a deadline")
@@ -395,6 +396,18 @@ func TestHoldCostsNoMoreRequests(t *testing.T) {
 	})
 }
 
+// A Lock inside a hold with a lease hands the hold to the watchdog, and there is nothing to extend.
+func TestHoldThatTheWatchdogTookOverIsNotExtended(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	l := b.client().NewLock(b.name)
+	h := b.holdFor(l, time.Minute)
+	b.must(l.Lock(h.Context()))
+	b.mustBe(h.Extend(ctx, time.Hour), ErrInvalid)
+	b.must(l.Unlock(h.Context()))
+	b.must(h.Release(ctx))
+}
+
 // A hold without a call of Context has no guard.
 func TestHoldMakesItsGuardWhenItIsAskedFor(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
@@ -545,7 +558,12 @@ func TestExtendOfForeignLockers(t *testing.T) {
 		return l.TryLock(owner, 0, time.Minute)
 	}
 	b.mustBe(extendLocker(owner, foreign, time.Minute), ErrLockLost)
+	foreign.guard = nil
 	foreign.tryLock = func(context.Context, time.Duration, time.Duration) (bool, error) { return false, nil }
 	b.mustBe(extendLocker(owner, foreign, time.Minute), ErrLockLost)
 	b.must(l.Unlock(owner))
+
+	h = b.hold(c.NewMultiLock(stubLocker{Locker: l}))
+	b.mustBe(h.Extend(ctx, time.Hour), ErrInvalid) // it is renewed
+	b.must(h.Release(ctx))
 }
