@@ -199,10 +199,10 @@ func (h *Hold) Token() (int64, error) {
 // one request for a lock with a record. A MultiLock extends all its locks. A RedLock needs a
 // majority; the nodes that do not hold it are not asked again.
 //
-// The error is ErrLockLost if the lease has run out or the record is gone, and then the ctx of Context
-// ends; ErrNotHeld after Release; ErrInvalid for a lease under 1ms, and for a hold that the watchdog renews; a [*QuorumError]
-// where too few nodes of a RedLock answered. After another error the hold is as it was, for
-// this process; in Redis its record may last longer, until Release.
+// The error is ErrLockLost if the lease has run out or the record is gone, and then the ctx of
+// Context ends. It is ErrNotHeld after Release, and ErrInvalid for a lease under 1ms and for a
+// hold that the watchdog renews. Where too few nodes of a RedLock answered, it is a [*QuorumError]. After
+// another error the hold is as it was, for this process; in Redis its record may last longer, until Release.
 //
 // Redisson has none: a lock in a thread that holds it sets its lease anew, and adds a level.
 func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
