@@ -88,6 +88,11 @@ func BenchmarkUncontended(b *testing.B) {
 	}
 	b.Run("background", compare(lock(background)))
 	b.Run("cancellable", compare(lock(cancellable)))
+	var h *Hold
+	b.Run("hold", compare(
+		func() (err error) { h, err = l.Acquire(background); return err },
+		func() error { return h.Release(background) },
+	))
 	b.Run("apart", compare(apart, free))
 
 	defaults, err := New(s.Client())

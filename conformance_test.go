@@ -250,14 +250,16 @@ type suite struct {
 	without string        // the tests that are not for this type, or ""
 }
 
+type suiteTest struct {
+	name string
+	test func(b *bench)
+}
+
 func (s suite) run(t *testing.T) {
 	t.Parallel()
 	newLock, rival, shared := s.newLock, s.rival, s.shared
 	ctx := context.Background()
-	tests := []struct {
-		name string
-		test func(b *bench)
-	}{
+	tests := []suiteTest{
 		{"Excludes", func(b *bench) {
 			clients := []*Client{b.client(), b.client(), b.client()}
 			var together section
@@ -806,7 +808,7 @@ func (s suite) run(t *testing.T) {
 				others = append(others, testredis.Start(t).Addr())
 			}
 		}
-		for _, test := range tests {
+		for _, test := range append(tests, s.holdTests()...) {
 			if slices.Contains(strings.Fields(s.without), test.name) {
 				continue
 			}

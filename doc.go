@@ -22,6 +22,9 @@
 // waits for a given time at most, and returns false when another owner has the
 // lock. All locks have the same methods: see [Locker].
 //
+// Acquire and TryAcquire take a lock as a value, a [Hold]: for a lock that is stored in a
+// struct, passed to another goroutine, or held with a lease that the work extends.
+//
 // # Ownership
 //
 // The owner of a hold is the calling goroutine. Any number of goroutines may share a
@@ -31,14 +34,16 @@
 //
 // [WithOwner] gives a ctx an owner. Use it for a lock that one goroutine takes and another
 // one releases, or that several goroutines re-enter because they share a piece of work.
-// Goroutines that share an owner do not exclude one another.
+// Goroutines that share an owner do not exclude one another. A [Hold] has an owner of its
+// own, which the ctx of [Hold.Context] carries.
 //
 // # Leases
 //
 // Every hold has a lease, so that a crashed holder blocks other owners no longer
 // than its lease lasts. Lock takes the lease of the watchdog (30 seconds), and the watchdog
 // renews it every third, until the last Unlock. LockLease and TryLock can ask for a lease
-// that is not renewed: the hold is over when the lease has run out.
+// that is not renewed: the hold is over when the lease has run out. [Hold.Extend] lets such
+// a hold last longer.
 //
 // A hold is trusted from before the request that took or renewed it was sent:
 //

@@ -398,3 +398,95 @@ func ExampleWithObserver() {
 	})
 	// Output: lock:report is slow
 }
+
+// A hold as a value: one goroutine takes the lock, and another one releases it when the job is done.
+func ExampleLock_Acquire() {
+	client, done := newClient()
+	defer done()
+	ctx := context.Background()
+
+	type job struct {
+		order string
+		hold  *relock.Hold
+	}
+	jobs := make(chan job)
+	var worker sync.WaitGroup
+	worker.Add(1)
+	go func() {
+		defer worker.Done()
+		for j := range jobs {
+			if err := charge(j.hold.Context()); err != nil { // this ctx ends if the lock is lost
+				fmt.Println(err)
+			}
+			if err := j.hold.Release(ctx); err != nil {
+				fmt.Println(err)
+			}
+			fmt.Println(j.order, "is charged")
+		}
+	}()
+	for _, order := range []string{"41", "42"} {
+		hold, err := client.NewLock("lock:orders:" + order).Acquire(ctx)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		jobs <- job{order, hold}
+	}
+	close(jobs)
+	worker.Wait()
+	// Output:
+	// 41 is charged
+	// 42 is charged
+}
+
+// A lease that the work extends: a worker that hangs loses the lock.
+func ExampleHold_Extend() {
+	client, done := newClient()
+	defer done()
+	ctx := context.Background()
+	lock := client.NewLock("lock:report")
+
+	hold, ok, err := lock.TryAcquire(ctx, 0, 10*time.Second)
+	if err != nil || !ok {
+		fmt.Println("not now", err)
+		return
+	}
+	defer hold.Release(ctx)
+	for step := range 3 {
+		if err := hold.Extend(ctx, time.Minute); err != nil {
+			fmt.Println("lost:", err)
+			return
+		}
+		fmt.Println("step", step)
+	}
+	ttl, err := lock.TTL(ctx)
+	fmt.Println(ttl > 50*time.Second, err)
+	// Output:
+	// step 0
+	// step 1
+	// step 2
+	// true <nil>
+}
+
+// The number that a fenced lock gives a hold, for the resource to check.
+func ExampleHold_Token() {
+	client, done := newClient()
+	defer done()
+	ctx := context.Background()
+	lock := client.NewLock("lock:orders:42", relock.Fenced())
+	for range 2 {
+		hold, err := lock.Acquire(ctx)
+		if err != nil {
+			fmt.Println(err)
+			return
+		}
+		token, err := hold.Token()
+		fmt.Println(token > 0, err)
+		if err := hold.Release(ctx); err != nil {
+			fmt.Println(err)
+		}
+	}
+	// Output:
+	// true <nil>
+	// true <nil>
+}

@@ -115,6 +115,7 @@ type handle struct {
 type taker interface {
 	take(ctx context.Context, o owner, r request) (bool, error)
 	giveBack(ctx context.Context, o owner) error
+	extend(ctx context.Context, o owner, lease time.Duration) error // of a hold with an explicit lease: at least, from now on
 	look(ctx context.Context, field string) (state, error)
 	free(ctx context.Context) (bool, error)
 }
@@ -206,13 +207,28 @@ func (h *handle) acquire(ctx context.Context, op string, r request) (bool, error
 	return ok, h.fail(op, err)
 }
 
+// Acquire waits for the lock, and returns the hold: see [Acquirer].
+func (h *handle) Acquire(ctx context.Context) (*Hold, error) { return acquireHold(ctx, h, "acquire") }
+
+// TryAcquire waits for the lock no longer than wait, and returns the hold: see [Acquirer].
+func (h *handle) TryAcquire(ctx context.Context, wait, lease time.Duration) (*Hold, bool, error) {
+	return tryAcquireHold(ctx, h, wait, lease)
+}
+
+// extend is for [Hold.Extend], which puts the name before the error.
+func (h *handle) extend(ctx context.Context, lease time.Duration) error {
+	return h.via().extend(ctx, ownerOf(ctx), lease)
+}
+
 // Unlock gives back one level: see [Locker].
-func (h *handle) Unlock(ctx context.Context) error {
+func (h *handle) Unlock(ctx context.Context) error { return h.unlock(ctx, "unlock") }
+
+func (h *handle) unlock(ctx context.Context, op string) error {
 	err := h.usable(ctx)
 	if err == nil {
 		err = h.via().giveBack(ctx, ownerOf(ctx))
 	}
-	return h.fail("unlock", err)
+	return h.fail(op, err)
 }
 
 // Do calls fn with the lock held and a guarded ctx: see [Locker].

@@ -289,3 +289,74 @@ func TestEngineTryReentryWaitsForTheOwnerMutex(t *testing.T) {
 		}
 	})
 }
+
+// S2: an extended lease is trusted from before the request that extended it was sent, and a shorter one changes nothing.
+func TestExtendIsTrustedFromBeforeTheRequest(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx := context.Background()
+		lock := newFakeLock(e.redis, "x")
+		x := recordTaker{&handle{client: &Client{engine: e.engine}, name: "x", lock: lock, record: lock}}
+		ok, err := e.lockWith(ctx, 1, request{wait: forever, lease: 10 * time.Second})
+		require.NoError(t, err)
+		require.True(t, ok)
+		guarded := e.guarded(1)
+		time.Sleep(3 * time.Second)
+		sent := time.Now()
+		e.redis.set(func() { e.redis.latency = 200 * time.Millisecond })
+		require.NoError(t, x.extend(ctx, 1, 20*time.Second))
+		require.Equal(t, 400*time.Millisecond, time.Since(sent))
+		require.NoError(t, x.extend(ctx, 1, 5*time.Second))
+		<-guarded.Done()
+		assert.Equal(t, trust(20*time.Second), time.Since(sent), "trust")
+		assert.ErrorIs(t, x.extend(ctx, 1, 20*time.Second), ErrLockLost)
+		assert.Equal(t, 2, e.redis.count("renew"), "requests")
+	})
+}
+
+// S5: a hold whose lease runs out while Extend waits for its answer is lost, although Redis has extended the record.
+func TestExtendThatIsAnsweredTooLateIsALoss(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx := context.Background()
+		lock := newFakeLock(e.redis, "x")
+		x := recordTaker{&handle{client: &Client{engine: e.engine}, name: "x", lock: lock, record: lock}}
+		ok, err := e.lockWith(ctx, 1, request{wait: forever, lease: 600 * time.Millisecond})
+		require.NoError(t, err)
+		require.True(t, ok)
+		e.redis.set(func() {
+			e.redis.fault = func(verb string) (f fakeFault) {
+				if verb == "renew" {
+					f.answer = 700 * time.Millisecond
+				}
+				return f
+			}
+		})
+		assert.ErrorIs(t, x.extend(ctx, 1, time.Hour), ErrLockLost)
+		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
+		assert.Empty(t, e.redis.holder("x"), "Redis keeps the record")
+	})
+}
+
+// A record whose Extend was given up may last longer than the hold: it is cleared when the hold is over.
+func TestExtendThatWasGivenUpLeavesNoRecord(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		lock := newFakeLock(e.redis, "x")
+		x := recordTaker{&handle{client: &Client{engine: e.engine}, name: "x", lock: lock, record: lock}}
+		ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: 10 * time.Second})
+		require.NoError(t, err)
+		require.True(t, ok)
+		e.redis.set(func() {
+			e.redis.fault = func(verb string) (f fakeFault) {
+				if verb == "renew" {
+					f.answer = 2 * time.Second
+				}
+				return f
+			}
+		})
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		assert.ErrorIs(t, x.extend(ctx, 1, time.Hour), context.DeadlineExceeded)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		assert.Empty(t, e.redis.holder("x"), "Redis keeps the record")
+	})
+}

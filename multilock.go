@@ -12,6 +12,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"strings"
 	"sync"
@@ -150,6 +151,16 @@ func (l *MultiLock) TryLock(ctx context.Context, wait, lease time.Duration) (boo
 		return false, l.fail("trylock", err)
 	}
 	return l.acquire(ctx, "trylock", r)
+}
+
+// Acquire waits for all locks, and returns the hold: see [Acquirer].
+func (l *MultiLock) Acquire(ctx context.Context) (*Hold, error) {
+	return acquireHold(ctx, l, "acquire")
+}
+
+// TryAcquire waits for all locks no longer than wait, and returns the hold: see [Acquirer].
+func (l *MultiLock) TryAcquire(ctx context.Context, wait, lease time.Duration) (*Hold, bool, error) {
+	return tryAcquireHold(ctx, l, wait, lease)
 }
 
 func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, error) {
@@ -370,14 +381,51 @@ func giveBack(ctx context.Context, locks []Locker, why error) error {
 }
 
 // Unlock gives back one level of every lock: see [MultiLock].
-func (l *MultiLock) Unlock(ctx context.Context) error {
+func (l *MultiLock) Unlock(ctx context.Context) error { return l.unlock(ctx, "unlock") }
+
+func (l *MultiLock) unlock(ctx context.Context, op string) error {
 	if err := l.usable(ctx); err != nil {
-		return l.fail("unlock", err)
+		return l.fail(op, err)
 	}
 	ctx = ownerOf(ctx).in(ctx)
-	return l.fail("unlock", errors.Join(forEach(l.locks, func(_ int, m Locker) error {
+	return l.fail(op, errors.Join(forEach(l.locks, func(_ int, m Locker) error {
 		return m.Unlock(ctx)
 	})...))
+}
+
+// extend extends all locks: see [Hold.Extend].
+func (l *MultiLock) extend(ctx context.Context, lease time.Duration) error {
+	if err := l.open(ctx); err != nil {
+		return err
+	}
+	ctx, stop := l.untilClosed(ctx)
+	defer stop()
+	err := errors.Join(forEach(l.locks, func(_ int, m Locker) error { return extendLocker(ctx, m, lease) })...)
+	if err == nil {
+		l.endTogether(ownerOf(ctx), time.Now().Add(trust(math.MaxInt64)))
+	}
+	return err
+}
+
+// endTogether lets the holds of o on the locks, whose lease is explicit, end at the same time: when the first of them ends,
+// and at end at the latest.
+func (l *MultiLock) endTogether(o owner, end time.Time) (first time.Time) {
+	for _, s := range l.steps {
+		if s.engine != nil {
+			end = s.engine.trustedUntil(s.ids, o, end)
+		}
+	}
+	for _, s := range l.steps {
+		if s.engine != nil {
+			s.engine.trustUntil(s.ids, o, end)
+		}
+	}
+	return end
+}
+
+// fencingToken is for [Hold.Token].
+func (l *MultiLock) fencingToken(context.Context) (int64, error) {
+	return 0, l.fail("token", invalid("a MultiLock has no token: each of its locks may have one"))
 }
 
 // Do calls fn with all locks held and a guarded ctx: see [Locker].

@@ -501,6 +501,24 @@ func (l *redLock) setLevels(p *waitOptions, h *hold, left int) (there bool, err 
 	return v.won(), nil
 }
 
+// extend asks the nodes that have the hold of o. It needs a majority.
+func (l *redLock) extend(ctx context.Context, o owner, lease time.Duration) error {
+	return l.client.engine.extend(ctx, l, o, lease, func(_ *waitOptions, h *hold) (sent time.Time, err error) {
+		k, sent := redHoldOf(h), time.Now()
+		v, err := l.askAll(o.in(ctx), func(ctx context.Context, i int) error {
+			if !k.at(i).alive() {
+				return errNotAsked
+			}
+			return extendLocker(ctx, l.nodes[i].Locker, lease)
+		})
+		if err != nil || v.won() {
+			return sent, err
+		}
+		k.nodeLost()
+		return sent, v.failed()
+	})
+}
+
 // look is the state that a majority of the nodes reports. A field that is not "" asks for the hold of the caller.
 func (l *redLock) look(ctx context.Context, field string) (state, error) {
 	views := make([]state, len(l.nodes)) // each element is written before its node's answer is sent

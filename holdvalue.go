@@ -1,0 +1,326 @@
+package relock
+
+// Holds as values: a hold that code can store, pass on, and release on any goroutine.
+//
+// Rules: a Hold has an owner of its own, which its ctx carries, and is nothing but that owner and its lock: it is taken,
+// renewed, lost and given back as every other hold. It is released once. Its guard is made when Context is first
+// called, because many callers need none. Methods of the user's ctx are called without a mutex held.
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/relock-go/relock/internal/send"
+)
+
+// An Acquirer gives out holds as values. Every lock of this package is an Acquirer.
+//
+// Redisson has none.
+type Acquirer interface {
+	// Name is the name of the lock: see [Locker].
+	Name() string
+
+	// Acquire waits until it has the lock, or ctx ends, as [Locker.Lock] does, and returns
+	// the hold. The watchdog renews the hold until Release.
+	//
+	// Every hold has an owner of its own, also where ctx carries one: two calls of Acquire
+	// exclude each other, on one goroutine too. Code that is to re-enter the lock calls
+	// Lock with the ctx of [Hold.Context].
+	//
+	// The hold lasts until Release, and not as long as the Hold can be reached: a
+	// Hold that is forgotten without Release keeps the lock until Close.
+	//
+	// Redisson has none: the owner of its locks is the thread.
+	Acquire(ctx context.Context) (*Hold, error)
+
+	// TryAcquire is Acquire that waits no longer than wait, as [Locker.TryLock] does; with
+	// wait 0 it makes one try. With a lease the hold is over after lease, unless [Hold.Extend] is called; with lease 0 the
+	// watchdog renews it. TryAcquire returns nil, false and no error when the time is up
+	// and another owner has the lock.
+	//
+	// Redisson has none.
+	TryAcquire(ctx context.Context, wait, lease time.Duration) (*Hold, bool, error)
+}
+
+// A Hold is a lock that is held, as a value. It belongs to the code that has it and
+// to no goroutine. Any number of goroutines may call its methods.
+//
+// Redisson has none.
+type Hold struct {
+	lock     acquirable
+	ctx      context.Context // of Acquire, with the owner of the hold
+	lease    time.Duration   // 0: the watchdog renews it
+	released atomic.Bool
+	guarded  atomic.Pointer[context.Context] // the result of Context; nil: it was not called
+}
+
+// An acquirable is a lock that gives out Holds. Each call is for the owner that ctx carries.
+type acquirable interface {
+	Locker
+	acquire(ctx context.Context, op string, r request) (bool, error)
+	unlock(ctx context.Context, op string) error
+	fencingToken(ctx context.Context) (int64, error)
+	// extend lets the hold, whose lease is explicit, last at least for lease from now on.
+	extend(ctx context.Context, lease time.Duration) error
+	fail(op string, err error) error
+}
+
+// acquireHold is Acquire of every lock.
+func acquireHold(ctx context.Context, l acquirable, op string) (*Hold, error) {
+	h, _, err := newHold(ctx, l, op, request{wait: -1})
+	return h, err
+}
+
+// tryAcquireHold is TryAcquire of every lock.
+func tryAcquireHold(ctx context.Context, l acquirable, wait, lease time.Duration) (*Hold, bool, error) {
+	r, err := tryRequest(wait, lease)
+	if err != nil {
+		return nil, false, l.fail("tryacquire", err)
+	}
+	return newHold(ctx, l, "tryacquire", r)
+}
+
+// newHold takes l for a new owner.
+func newHold(ctx context.Context, l acquirable, op string, r request) (*Hold, bool, error) {
+	if ctx != nil {
+		ctx = WithOwner(ctx)
+	}
+	if ok, err := l.acquire(ctx, op, r); !ok {
+		return nil, false, err
+	}
+	return &Hold{lock: l, ctx: ctx, lease: r.lease}, true, nil
+}
+
+// Name is the name of the lock: see [Locker].
+func (h *Hold) Name() string {
+	if h.lock == nil {
+		return ""
+	}
+	return h.lock.Name()
+}
+
+// Release gives the hold back, as [Locker.Unlock] does: it keeps the values of ctx but does not
+// end with ctx, takes 5s at most, and works after Close. A level that code took with the ctx of
+// Context is given back by its own Unlock.
+//
+// A hold is released once: of several calls one releases it, and the others return
+// ErrNotHeld. The error is ErrLockLost if the hold was lost. After any other error Redis has not
+// confirmed the release, and the hold is over all the same: see [Locker.Unlock].
+//
+// Redisson has none.
+func (h *Hold) Release(ctx context.Context) error {
+	switch {
+	case h.lock == nil:
+		return failed("release", "", errNoHold)
+	case ctx == nil:
+		return h.lock.fail("release", errNilContext)
+	case !h.released.CompareAndSwap(false, true):
+		return h.lock.fail("release", errReleased)
+	}
+	err := h.lock.unlock(h.owner().in(ctx), "release")
+	if errors.Is(err, ErrLockLost) {
+		h.guardIs(endedContext(h.detached(), err))
+	}
+	return err
+}
+
+var (
+	errNilContext = invalid("ctx is nil")
+	errNoHold     = invalid("a Hold is made with Acquire and the like")
+	errReleased   = fmt.Errorf("%w: this hold was released before", ErrNotHeld)
+)
+
+// Context is the ctx for the work that the lock protects. It has the values of the ctx of Acquire, but not its end.
+// It ends as a guarded ctx does (see [Locker.Guard]): with cause ErrLockLost when the hold is lost or its lease has
+// run out, context.Canceled after Release, and ErrClosed after Close. Where the hold is over
+// already, the ctx has ended. Context returns the same ctx each time.
+//
+// The ctx carries the owner of the hold: code that calls Lock of the same lock with it
+// re-enters the lock.
+//
+// Redisson has none: its holders do not learn of a loss.
+func (h *Hold) Context() context.Context {
+	if made := h.guarded.Load(); made != nil {
+		return *made
+	}
+	if h.lock == nil {
+		return endedContext(context.Background(), errNoHold)
+	}
+	within := h.detached()
+	ctx, err := h.lock.Guard(within)
+	switch {
+	case err == nil:
+		return h.guardIs(ctx)
+	case h.released.Load() && !errors.Is(err, ErrLockLost):
+		err = nil
+	}
+	return h.guardIs(endedContext(within, err))
+}
+
+// guardIs makes ctx the result of Context if there is none yet, and returns the result.
+func (h *Hold) guardIs(ctx context.Context) context.Context {
+	h.guarded.CompareAndSwap(nil, &ctx)
+	return *h.guarded.Load()
+}
+
+// detached is the ctx of Acquire without its end, with the owner of the hold.
+func (h *Hold) detached() context.Context { return context.WithoutCancel(h.ctx) }
+
+func (h *Hold) owner() owner { return ownerOf(h.ctx) }
+
+// endedContext is a ctx that has ended with cause; nil: context.Canceled.
+func endedContext(parent context.Context, cause error) context.Context {
+	ctx, end := context.WithCancelCause(parent)
+	end(cause)
+	return ctx
+}
+
+// Token is the fencing token of the hold, if the lock was made with Fenced: see [Lock.Token].
+// The error is ErrInvalid for other locks, ErrNotHeld after Release, or ErrLockLost.
+//
+// Redisson: RFencedLock.getToken.
+func (h *Hold) Token() (int64, error) {
+	switch {
+	case h.lock == nil:
+		return 0, failed("token", "", errNoHold)
+	case h.released.Load():
+		return 0, h.lock.fail("token", errReleased)
+	}
+	return h.lock.fencingToken(h.ctx)
+}
+
+// Extend lets a hold with an explicit lease last at least for lease from now on. It never
+// shortens what is left: a request that arrives late must not cut a longer lease. The
+// record in Redis stays for as long, and trust counts from before the request, as for every lease. Extend is
+// one request for a lock with a record. A MultiLock extends all its locks. A RedLock needs a
+// majority; the nodes that do not hold it are not asked again.
+//
+// The error is ErrLockLost if the lease has run out or the record is gone, and then the ctx of
+// Context ends. It is ErrNotHeld after Release, and ErrInvalid for a lease under 1ms and for a
+// hold that the watchdog renews. Where too few nodes of a RedLock answered, it is a [*QuorumError]. After
+// another error the hold is as it was, for this process; in Redis its record may last longer, until Release.
+//
+// Redisson has none: a lock in a thread that holds it sets its lease anew, and adds a level.
+func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
+	if h.lock == nil {
+		return failed("extend", "", errNoHold)
+	}
+	return h.lock.fail("extend", h.extend(ctx, lease))
+}
+
+func (h *Hold) extend(ctx context.Context, lease time.Duration) error {
+	switch {
+	case ctx == nil:
+		return errNilContext
+	case lease < time.Millisecond:
+		return invalid("lease %v: at least 1ms", lease)
+	case h.lease == 0:
+		return errRenewed
+	case h.released.Load():
+		return errReleased
+	}
+	return h.lock.extend(h.owner().in(ctx), lease)
+}
+
+// errRenewed is the error of Extend for a hold without an explicit lease.
+var errRenewed = invalid("the hold has no explicit lease: the watchdog renews it")
+
+// extend extends the lease of o's hold on b. ask sends the request and returns when it was sent; it ends a hold that
+// Redis does not have.
+func (e *engine) extend(ctx context.Context, b description, o owner, lease time.Duration,
+	ask func(p *waitOptions, h *hold) (sent time.Time, err error),
+) error {
+	e.workers.begin()
+	defer e.workers.end()
+	p := e.waitOptionsFor(ctx)
+	if err := p.Over(); err != nil {
+		return err
+	}
+	n := e.use(b.id().name)
+	defer n.done()
+	h, err := n.lockHold(p, b, o, false)
+	switch {
+	case err != nil:
+		return err
+	case h == nil:
+		return n.notHeldError(b.id(), o)
+	}
+	defer h.unlockHold()
+	if err := h.extendable(); err != nil {
+		return err
+	}
+	sent, err := ask(p, h)
+	if !e.watchdog.watches(&h.record.lease) {
+		h.lose(errLapsed) // the watchdog has found the lease over, and is about to end the hold
+	}
+	return h.extended(sent, lease, err)
+}
+
+// extendable says why the lease of h cannot be extended, or nil.
+func (h *hold) extendable() error {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	switch {
+	case h.state != holding:
+		return cmp.Or(h.loss, ErrNotHeld)
+	case h.name.engine.watchdog.renews(&h.record.lease):
+		return errRenewed
+	}
+	return nil
+}
+
+// extended notes the outcome of a request, sent at sent, that asked for a longer lease of h.
+func (h *hold) extended(sent time.Time, lease time.Duration, err error) error {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	switch {
+	case h.state != holding: // it was lost, or given back, while the request was under way
+		return send.WithLast(cmp.Or(h.loss, ErrNotHeld), err)
+	case err != nil:
+		h.leaseUncertain = true
+		return err
+	}
+	h.name.engine.watchdog.extend(&h.record.lease, sent, lease, false)
+	return nil
+}
+
+// extend asks for a longer lease with one request.
+func (t recordTaker) extend(ctx context.Context, o owner, lease time.Duration) error {
+	e := t.client.engine
+	return e.extend(ctx, t.record, o, lease, func(p *waitOptions, h *hold) (time.Time, error) {
+		answer := e.sender.Do(&p.Wait, send.Request{Call: h.verbs().renew(h.field, lease, false)}, time.Time{})
+		r, err := answer.Reply()
+		switch {
+		case errors.Is(err, ErrNotALock): // the record was replaced by something else
+			h.lose(fmt.Errorf("%w: %w", errGone, err))
+			err = nil
+		case err == nil && r[0] != 1:
+			h.lose(errGone)
+		}
+		return answer.Sent, err
+	})
+}
+
+// extendLocker extends the caller's hold on l, whose lease is explicit. A Locker of another package has no Extend, but one
+// level more sets the lease.
+func extendLocker(ctx context.Context, l Locker, lease time.Duration) error {
+	if ours, ok := l.(acquirable); ok {
+		return ours.extend(ctx, lease)
+	}
+	guarded, err := l.Guard(ctx)
+	if err != nil {
+		return err
+	}
+	ok, err := l.TryLock(ctx, 0, lease)
+	if ok {
+		err = l.Unlock(ctx)
+	}
+	if err == nil && (!ok || guarded.Err() != nil) { // it was lost, and the level was a fresh hold
+		err = lossError(errLapsed)
+	}
+	return err
+}

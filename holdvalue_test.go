@@ -1,0 +1,570 @@
+package relock
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
+)
+
+// hold acquires l.
+func (b *bench) hold(l Locker) *Hold {
+	b.Helper()
+	h, err := l.(Acquirer).Acquire(context.Background())
+	b.must(err)
+	return h
+}
+
+// holdFor acquires l, which is free or soon will be, with a lease.
+func (b *bench) holdFor(l Locker, lease time.Duration) *Hold {
+	b.Helper()
+	h, ok, err := l.(Acquirer).TryAcquire(context.Background(), soon, lease)
+	b.must(err)
+	require.True(b, ok, "TryAcquire answers")
+	return h
+}
+
+// ends waits until ctx ends, which must be with this cause.
+func (b *bench) ends(ctx context.Context, cause error) {
+	b.Helper()
+	await(b, "the ctx of the hold ends", ctx.Done())
+	b.mustBe(context.Cause(ctx), cause)
+}
+
+// A ward is what users store holds in.
+type ward struct{ hold *Hold }
+
+// holdTests are the rules for the holds that every lock type gives out.
+func (s suite) holdTests() []suiteTest {
+	newLock, rival, shared := s.newLock, s.rival, s.shared
+	ctx := context.Background()
+	return []suiteTest{
+		{"HoldExcludes", func(b *bench) {
+			var together section
+			var sections atomic.Int64
+			var all sync.WaitGroup
+			for _, c := range []*Client{b.client(), b.client(), b.client()} {
+				for i := range 4 {
+					l, alone := newLock(c, b.name), !shared
+					if i%2 == 0 {
+						l, alone = rival(c, b.name), true
+					}
+					waitgroup.Go(&all, func() {
+						for range 10 {
+							h, err := l.(Acquirer).Acquire(ctx)
+							if !assert.NoError(b, err) {
+								return
+							}
+							together.visit(b, alone, 0)
+							sections.Add(1)
+							assert.NoError(b, h.Release(ctx))
+						}
+					})
+				}
+			}
+			all.Wait()
+			assert.Equal(b, int64(120), sections.Load(), "sections")
+		}},
+		{"HoldHasAnOwnerOfItsOwn", func(b *bench) {
+			c := b.client()
+			l, other := newLock(c, b.name), rival(c, b.name)
+			one := WithOwner(ctx)
+			h, err := l.(Acquirer).Acquire(one)
+			b.must(err)
+			for name, ctx := range map[string]context.Context{"goroutine": ctx, "owner of the ctx": one} {
+				ok, err := other.TryLock(ctx, 0, 0)
+				assert.NoError(b, err, name)
+				assert.False(b, ok, "the %s holds the lock", name)
+			}
+			second, ok, err := other.(Acquirer).TryAcquire(one, 0, 0)
+			assert.NoError(b, err)
+			assert.False(b, ok, "a second hold with the same ctx")
+			assert.Nil(b, second)
+			b.mustBe(l.Unlock(one), ErrNotHeld)
+
+			within := h.Context()
+			b.must(l.Lock(within)) // re-enters
+			n, err := l.HoldCount(within)
+			b.must(err)
+			assert.Equal(b, 2, n, "levels")
+			b.must(l.Unlock(within))
+			b.must(h.Release(ctx))
+			b.tries(other, true)
+			b.must(other.Unlock(ctx))
+		}},
+		{"HoldIsReleasedAnywhereOnce", func(b *bench) {
+			w := ward{b.hold(newLock(b.client(), b.name))}
+			assert.Contains(b, w.hold.Name(), b.name, "name")
+			within := w.hold.Context()
+			ended, cancel := context.WithCancel(ctx)
+			cancel() // does not keep Release from releasing
+			var nils atomic.Int64
+			var all sync.WaitGroup
+			for range 8 {
+				waitgroup.Go(&all, func() {
+					err := w.hold.Release(ended)
+					if err == nil {
+						nils.Add(1)
+						return
+					}
+					assert.ErrorIs(b, err, ErrNotHeld)
+					assert.NotErrorIs(b, err, ErrLockLost)
+					assert.ErrorContains(b, err, "release")
+					assert.ErrorContains(b, err, b.name)
+				})
+			}
+			all.Wait()
+			assert.Equal(b, int64(1), nils.Load(), "calls that released the hold")
+			b.ends(within, context.Canceled)
+			b.isLocked(rival(b.client(), b.name), false)
+			b.mustBe(w.hold.Release(ctx), ErrNotHeld)
+			_, err := w.hold.Token()
+			b.mustBe(err, ErrNotHeld)
+		}},
+		{"HoldIsReleasedOnceAlsoWithLevelsInside", func(b *bench) {
+			l := newLock(b.client(), b.name)
+			h := b.hold(l)
+			within := h.Context()
+			b.must(l.Lock(within))
+			b.must(h.Release(ctx))
+			b.mustBe(h.Release(ctx), ErrNotHeld) // and takes no level of the code inside
+			b.isLocked(l, true)
+			b.must(l.Unlock(within))
+			b.isLocked(l, false)
+		}},
+		{"HoldContext", func(b *bench) {
+			type key struct{}
+			taken, cancel := context.WithTimeout(context.WithValue(ctx, key{}, "value"), time.Hour)
+			h, err := newLock(b.client(), b.name).(Acquirer).Acquire(taken)
+			b.must(err)
+			cancel()
+			all := make([]context.Context, 8)
+			var calls sync.WaitGroup
+			for i := range all {
+				waitgroup.Go(&calls, func() { all[i] = h.Context() })
+			}
+			calls.Wait()
+			for _, within := range all {
+				require.Same(b, all[0], within, "the ctx of another call")
+			}
+			require.Same(b, all[0], h.guardIs(ctx), "the ctx of a later call")
+			require.NoError(b, all[0].Err(), "the ctx of the hold ended with that of Acquire")
+			_, limited := all[0].Deadline()
+			assert.False(b, limited, "the ctx of the hold has a deadline")
+			assert.Equal(b, "value", all[0].Value(key{}), "value of the ctx")
+			b.must(h.Release(ctx))
+			b.ends(all[0], context.Canceled)
+		}},
+		{"HoldContextAfterTheEnd", func(b *bench) {
+			c := b.client()
+			l := newLock(c, b.name)
+			released := b.hold(l)
+			b.must(released.Release(ctx))
+			b.ends(released.Context(), context.Canceled)
+
+			lost := b.hold(l)
+			b.forget()
+			b.mustBe(lost.Release(ctx), ErrLockLost)
+			b.ends(lost.Context(), ErrLockLost)
+
+			left := b.hold(l)
+			b.must(c.Close())
+			b.ends(left.Context(), ErrClosed)
+			b.ends(released.Context(), context.Canceled)
+			b.must(left.Release(ctx))
+		}},
+		{"HoldLossEndsTheContext", func(b *bench) {
+			l := newLock(b.client(WithWatchdogTimeout(1500*time.Millisecond)), b.name)
+			h := b.hold(l)
+			within := h.Context()
+			b.forget()
+			b.ends(within, ErrLockLost)
+			require.Same(b, within, h.Context())
+			err := h.Release(ctx)
+			b.mustBe(err, ErrLockLost)
+			assert.ErrorContains(b, err, "release")
+			err = h.Release(ctx)
+			b.mustBe(err, ErrNotHeld)
+			assert.NotErrorIs(b, err, ErrLockLost, "the second Release")
+			b.must(b.hold(l).Release(ctx))
+		}},
+		{"HoldAtClose", func(b *bench) {
+			c := b.client()
+			l := newLock(c, b.name)
+			h := b.hold(l)
+			within := h.Context()
+			b.must(c.Close())
+			b.ends(within, ErrClosed)
+			_, err := l.(Acquirer).Acquire(ctx)
+			b.mustBe(err, ErrClosed)
+			assert.ErrorContains(b, err, "acquire")
+			_, _, err = l.(Acquirer).TryAcquire(ctx, 0, 0)
+			b.mustBe(err, ErrClosed)
+			b.must(h.Release(ctx))
+			b.isLocked(newLock(b.client(), b.name), false)
+		}},
+		{"HoldLeaseLapses", func(b *bench) {
+			const lease = 600 * time.Millisecond
+			l, next := newLock(b.client(), b.name), rival(b.client(), b.name)
+			start := time.Now()
+			h := b.holdFor(l, lease)
+			within := h.Context()
+			after := b.hold(next)
+			assert.GreaterOrEqual(b, time.Since(start), lease-lease/10, "the next owner got the lock before the lease was over")
+			b.ends(within, ErrLockLost)
+			b.mustBe(h.Extend(ctx, time.Minute), ErrLockLost)
+			b.mustBe(h.Release(ctx), ErrLockLost)
+			b.must(after.Context().Err())
+			b.must(after.Release(ctx))
+		}},
+		{"HoldIsExtended", func(b *bench) {
+			const lease = 2 * time.Second
+			l := newLock(b.client(), b.name)
+			h := b.holdFor(l, lease)
+			within := h.Context()
+			b.must(h.Extend(ctx, time.Minute))
+			b.must(h.Extend(ctx, lease)) // never shortens
+			ttl, err := l.TTL(ctx)
+			b.must(err)
+			assert.GreaterOrEqual(b, ttl, 50*time.Second, "TTL")
+			assert.LessOrEqual(b, ttl, time.Minute, "TTL")
+			select {
+			case <-within.Done():
+				assert.NoError(b, context.Cause(within), "the hold ended with its first lease")
+			case <-time.After(lease + lease/10):
+			}
+			b.must(h.Release(ctx))
+			b.isLocked(l, false)
+			b.mustBe(h.Extend(ctx, lease), ErrNotHeld)
+		}},
+		{"HoldExtendedInVain", func(b *bench) {
+			l := newLock(b.client(), b.name)
+			h := b.holdFor(l, time.Minute)
+			b.forget()
+			err := h.Extend(ctx, time.Minute)
+			b.mustBe(err, ErrLockLost)
+			assert.ErrorContains(b, err, "extend")
+			assert.ErrorContains(b, err, b.name)
+			b.ends(h.Context(), ErrLockLost)
+			b.mustBe(h.Release(ctx), ErrLockLost)
+			b.isLocked(l, false)
+		}},
+		{"HoldThatIsRenewedIsNotExtended", func(b *bench) {
+			l := newLock(b.client(), b.name)
+			h := b.hold(l)
+			b.mustBe(h.Extend(ctx, time.Minute), ErrInvalid)
+			b.must(h.Release(ctx))
+
+			h = b.holdFor(l, time.Minute)
+			for _, lease := range []time.Duration{0, -time.Second, time.Millisecond - 1} {
+				b.mustBe(h.Extend(ctx, lease), ErrInvalid)
+			}
+			ended, cancel := context.WithCancel(ctx)
+			cancel()
+			b.mustBe(h.Extend(ended, time.Minute), context.Canceled)
+			b.must(h.Release(ctx))
+		}},
+		{"TryAcquireGivesUp", func(b *bench) {
+			held := b.hold(rival(b.client(), b.name))
+			l := newLock(b.client(), b.name).(Acquirer)
+			for _, wait := range []time.Duration{0, 1, 20 * time.Millisecond, 300 * time.Millisecond} {
+				start := time.Now()
+				h, ok, err := l.TryAcquire(ctx, wait, 0)
+				for tries := 0; errors.Is(err, errNoAnswer) && tries < 5; tries++ { // the machine is very busy
+					start = time.Now()
+					h, ok, err = l.TryAcquire(ctx, wait, 0)
+				}
+				took := time.Since(start)
+				assert.NoError(b, err)
+				assert.False(b, ok, "wait %v", wait)
+				assert.Nil(b, h)
+				assert.GreaterOrEqual(b, took, wait, "time of a TryAcquire")
+				assert.LessOrEqual(b, took, wait+soon, "time of a TryAcquire")
+			}
+			b.must(held.Release(ctx))
+		}},
+		{"AcquireEndsWithCtx", func(b *bench) {
+			held := b.hold(rival(b.client(), b.name))
+			l := newLock(b.client(), b.name).(Acquirer)
+			deadline, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
+			defer cancel()
+			h, err := l.Acquire(deadline)
+			b.mustBe(err, context.DeadlineExceeded)
+			assert.ErrorContains(b, err, "acquire")
+			assert.ErrorContains(b, err, b.name)
+			assert.Nil(b, h)
+			b.must(held.Release(ctx))
+			b.must(b.holdFor(newLock(b.client(), b.name), 0).Release(ctx)) // and nothing is left: see newBench
+		}},
+		{"HoldBadInput", func(b *bench) {
+			c := b.client()
+			l := newLock(c, b.name).(Acquirer)
+			h := b.hold(newLock(c, b.name))
+			var nilCtx context.Context
+			try := func(_ *Hold, _ bool, err error) error { return err }
+			for name, err := range map[string]error{
+				"nil ctx":         second(l.Acquire(nilCtx)),
+				"try nil ctx":     try(l.TryAcquire(nilCtx, 0, 0)),
+				"release nil ctx": h.Release(nilCtx),
+				"extend nil ctx":  h.Extend(nilCtx, time.Second),
+				"lease 1ns":       try(l.TryAcquire(ctx, 0, 1)),
+				"wait -1ns":       try(l.TryAcquire(ctx, -1, 0)),
+				"empty name":      second(newLock(c, "").(Acquirer).Acquire(ctx)),
+				"nil client":      second(newLock(nil, b.name).(Acquirer).Acquire(ctx)),
+				"zero Release":    new(Hold).Release(ctx),
+				"zero Extend":     new(Hold).Extend(ctx, time.Second),
+				"zero Token":      second(new(Hold).Token()),
+				"zero Context":    context.Cause(new(Hold).Context()),
+			} {
+				assert.ErrorIs(b, err, ErrInvalid, name)
+			}
+			b.must(h.Release(ctx))
+		}},
+	}
+}
+
+var _ = []Acquirer{(*Lock)(nil), (*FairLock)(nil), (*ReadLock)(nil), (*WriteLock)(nil), (*MultiLock)(nil), (*RedLock)(nil)}
+
+func TestHoldToken(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		c := b.client(WithHandoverSlice(time.Hour))
+		l := c.NewLock(b.name, Fenced())
+		var last int64
+		for range 3 {
+			h := b.hold(l)
+			token, err := h.Token()
+			b.must(err)
+			assert.Greater(t, token, last, "a token is greater than the one before")
+			last = token
+			same, err := l.Token(h.Context())
+			b.must(err)
+			assert.Equal(t, token, same, "token of the owner")
+			b.must(h.Release(ctx))
+		}
+		for _, l := range []Locker{c.NewLock(b.name), c.NewRWLock(b.name, Fenced()).Read(), c.NewMultiLock(l)} {
+			h := b.hold(l)
+			_, err := h.Token()
+			b.mustBe(err, ErrInvalid)
+			b.must(h.Release(ctx))
+		}
+		h := b.hold(l)
+		b.forget()
+		require.False(t, elsewhere(func() bool { held, _ := l.IsHeld(h.ctx); return held }))
+		_, err := h.Token()
+		b.mustBe(err, ErrLockLost)
+		b.mustBe(h.Release(ctx), ErrLockLost)
+	})
+}
+
+// Acquire and Release send what Lock and Unlock send, and Extend of a lock with a record sends one request.
+func TestHoldCostsNoMoreRequests(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		for _, k := range faultLocks {
+			if k.parts > 1 {
+				continue
+			}
+			t.Run(k.name, func(t *testing.T) {
+				b := newBench(t, addr)
+				rdb := testredis.Client(t, addr)
+				sent := new(counter)
+				rdb.AddHook(sent)
+				l := k.one(b.clientOn(rdb), b.name)
+				b.must(b.hold(l).Release(context.Background())) // loads the scripts
+				requests := func(f func()) int64 {
+					before := sent.n.Load()
+					f()
+					return sent.n.Load() - before
+				}
+				var h *Hold
+				assert.Equal(t, int64(1), requests(func() { h = b.holdFor(l, time.Minute) }), "requests of TryAcquire")
+				b.must(h.Extend(context.Background(), time.Minute))
+				assert.Equal(t, int64(1), requests(func() { b.must(h.Extend(context.Background(), time.Hour)) }), "requests of Extend")
+				assert.Zero(t, requests(func() { _ = h.Context() }), "requests of Context")
+				assert.Equal(t, int64(1), requests(func() { b.must(h.Release(context.Background())) }), "requests of Release")
+				assert.Zero(t, requests(func() { _ = h.Release(context.Background()) }), "requests of another Release")
+			})
+		}
+	})
+}
+
+// A Lock inside a hold with a lease hands the hold to the watchdog, and there is nothing to extend.
+func TestHoldThatTheWatchdogTookOverIsNotExtended(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	l := b.client().NewLock(b.name)
+	h := b.holdFor(l, time.Minute)
+	b.must(l.Lock(h.Context()))
+	b.mustBe(h.Extend(ctx, time.Hour), ErrInvalid)
+	b.must(l.Unlock(h.Context()))
+	b.must(h.Release(ctx))
+}
+
+// A hold without a call of Context has no guard.
+func TestHoldMakesItsGuardWhenItIsAskedFor(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	l := b.client().NewLock(b.name)
+	h := b.hold(l)
+	guards := func() (n int) {
+		h.lock.(known).inside().client.engine.holdOf(l.lock.id(), h.owner(), func(h *hold) { n = len(h.guards) })
+		return n
+	}
+	assert.Zero(t, guards(), "guards before Context")
+	for range 3 {
+		h.Context()
+	}
+	assert.Equal(t, 1, guards(), "guards after Context")
+	b.must(h.Release(context.Background()))
+}
+
+// S3: an Extend whose answer is lost is sent again.
+func TestFaultLostAnswerOfExtend(t *testing.T) {
+	t.Parallel()
+	server := oneRedis(t)
+	for name, fault := range map[string]testredis.Fault{
+		"connection closed": testredis.LoseReply,
+		"no answer":         testredis.StallReply,
+		"not even run":      testredis.DropRequest,
+	} {
+		t.Run(name, func(t *testing.T) {
+			onFaultLocks(t, server, func(b *faultBench, k faultLock) {
+				ctx := context.Background()
+				h := b.holdFor(k.one(b.patientClient(), b.name), 40*time.Second)
+				rule := b.proxy.On(k.renews, fault).Times(k.asks)
+				b.must(h.Extend(ctx, 2*time.Minute))
+				require.NotZero(b, rule.Count(), "nothing was lost")
+				rule.Release()
+				ttl, err := k.one(b.direct, b.name).TTL(ctx)
+				b.must(err)
+				assert.GreaterOrEqual(b, ttl, time.Minute, "TTL")
+				b.must(h.Context().Err())
+				b.must(h.Release(ctx))
+			})
+		})
+	}
+}
+
+// S3, S4: an Extend that was given up and runs late shortens nothing, creates nothing, and leaves nothing.
+func TestFaultLateExtend(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		h := b.holdFor(k.one(b.clientOn(b.proxy.Client()), b.name), 40*time.Second)
+		late := b.proxy.On(k.renews, testredis.HoldRequest).Times(testredis.Always)
+		hurried, cancel := context.WithCancel(ctx)
+		given := make(chan error, 1)
+		go func() { given <- h.Extend(hurried, time.Second) }()
+		await(b.bench, "the request is under way", late.Fired())
+		cancel()
+		b.mustBe(await(b.bench, "Extend gives up", given), context.Canceled)
+		b.must(h.Context().Err())
+		ran := b.scriptRuns()
+		late.Release()
+		testredis.Await(b, "the late request has run", soon, func() bool { return b.scriptRuns() > ran })
+		ttl, err := k.one(b.direct, b.name).TTL(ctx)
+		b.must(err)
+		assert.GreaterOrEqual(b, ttl, 10*time.Second, "TTL")
+		b.must(h.Release(ctx))
+	})
+}
+
+// A RedLock extends its lease at a majority. With too few nodes it says what each of them answered, and
+// keeps the trust that it has.
+func TestRedLockExtendNeedsAMajority(t *testing.T) {
+	b := newRedBench(t)
+	ctx := context.Background()
+	h := b.holdFor(b.lock(WithNodeTimeout(time.Second)), time.Minute)
+	within := h.Context()
+	for _, s := range b.servers[:2] {
+		s.Freeze()
+	}
+	b.must(h.Extend(ctx, 2*time.Minute))
+	b.servers[2].Freeze()
+	err := h.Extend(ctx, time.Hour)
+	assert.NotErrorIs(t, err, ErrLockLost)
+	assert.Equal(t, 2, b.quorumError(err).Granted, "nodes that extended the lease")
+	b.must(within.Err())
+
+	b.back(false, b.servers[:3]...)
+	b.forget()
+	err = h.Extend(ctx, time.Minute)
+	b.mustBe(err, ErrLockLost)
+	b.ends(within, ErrLockLost)
+	b.mustBe(h.Release(ctx), ErrLockLost)
+}
+
+// A MultiLock that has lost one lock is lost, whatever the others answer.
+func TestMultiLockExtendNeedsAllLocks(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		h := b.holdFor(newMultiLock(b.client(), b.name), time.Minute)
+		b.must(h.Extend(ctx, time.Minute))
+		b.must(b.rdb.Del(ctx, b.name+"-second").Err())
+		b.mustBe(h.Extend(ctx, time.Minute), ErrLockLost)
+		b.ends(h.Context(), ErrLockLost)
+		b.mustBe(h.Release(ctx), ErrLockLost)
+	})
+}
+
+// The locks of a MultiLock end together also when one of them was trusted for longer.
+func TestMultiLockEndsTogetherAfterExtend(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	c := b.client()
+	l := newMultiLock(c, b.name).(*MultiLock)
+	h := b.holdFor(l, time.Minute)
+	b.must(h.Extend(ctx, time.Hour))
+	ends := make(map[time.Time]bool)
+	for _, s := range l.steps {
+		for _, id := range s.ids {
+			hold, _ := c.engine.levels(id, h.owner())
+			require.NotNil(t, hold)
+			ends[c.engine.watchdog.end(&hold.record.lease)] = true
+		}
+	}
+	assert.Len(t, ends, 1, "times at which the locks end")
+	b.must(h.Release(ctx))
+}
+
+// A Locker of another package is extended by a level more. It may have lost its hold without a word.
+func TestExtendOfForeignLockers(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	c := b.client()
+	foreign := stubLocker{Locker: c.NewLock(b.name)}
+	h := b.holdFor(c.NewMultiLock(foreign, c.NewLock(b.name+"-b")), time.Minute)
+	b.must(h.Extend(ctx, time.Hour))
+	ttl, err := c.NewLock(b.name).TTL(ctx)
+	b.must(err)
+	assert.GreaterOrEqual(t, ttl, 50*time.Minute, "TTL")
+	b.must(h.Release(ctx))
+
+	l := c.NewLock(b.name)
+	owner := WithOwner(ctx)
+	b.must(l.LockLease(owner, time.Minute))
+	ended, end := context.WithCancel(ctx)
+	foreign.guard = func(context.Context) (context.Context, error) { return ended, nil }
+	foreign.tryLock = func(context.Context, time.Duration, time.Duration) (bool, error) {
+		end()
+		return l.TryLock(owner, 0, time.Minute)
+	}
+	b.mustBe(extendLocker(owner, foreign, time.Minute), ErrLockLost)
+	foreign.guard = nil
+	foreign.tryLock = func(context.Context, time.Duration, time.Duration) (bool, error) { return false, nil }
+	b.mustBe(extendLocker(owner, foreign, time.Minute), ErrLockLost)
+	b.must(l.Unlock(owner))
+
+	h = b.hold(c.NewMultiLock(stubLocker{Locker: l}))
+	b.mustBe(h.Extend(ctx, time.Hour), ErrInvalid) // it is renewed
+	b.must(h.Release(ctx))
+}
