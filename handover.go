@@ -49,6 +49,8 @@ func (h *hold) successorLocked() (next *hold, now time.Duration) {
 		return nil, 0
 	case h.named, n.otherHalfLocked(h) != nil, n.otherHalfLocked(next) != nil:
 		return nil, 0 // an attempt on the other half by this field would be granted beside the successor
+	case h.keepUntil > now:
+		return nil, 0
 	case !e.watchdog.renews(&r.lease), !r.isKeptLocked(now), r.lease.leftAt(now) > e.watchdogTimeout:
 		return nil, 0 // an explicit lease belongs to its owner alone
 	}
@@ -145,6 +147,7 @@ func (n *name) refuseLocked(h *hold) admitted {
 	h.queue = nil
 	n.forgetLocked(h)
 	if last {
+		h.keepUntil = 0 // its caller has not run
 		e.workers.spawn(h.clear)
 	}
 	next := &hold{name: n, lock: h.lock, key: h.key, queue: g}

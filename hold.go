@@ -56,10 +56,12 @@ type hold struct {
 	own    record                 // memory for a record of this hold
 	place  int                    // index among the holds of the record
 	since  time.Duration          // on the clock of the watchdog: of the attempt that was granted, or of the handover
-	levels int
-	token  int64
-	loss   error                         // why, when lost
-	guards map[<-chan struct{}]*guardEnd // by the Done channel of their parents
+	// AtLeast: on the clock of the watchdog, until when the record stays in Redis; 0: it need not.
+	keepUntil time.Duration
+	levels    int
+	token     int64
+	loss      error                         // why, when lost
+	guards    map[<-chan struct{}]*guardEnd // by the Done channel of their parents
 
 	state        holdState
 	registered   bool // in the map of its name

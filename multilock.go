@@ -300,6 +300,9 @@ func (c *Client) giveBackInTime(ctx context.Context, deadline time.Time, locks [
 // giveBack unlocks locks, which the caller gives up because of why. It joins the errors of Unlock to why.
 func giveBack(ctx context.Context, locks []Locker, why error) error {
 	errs := forEach(locks, func(_ int, m Locker) error {
+		if k, ok := m.(known); ok {
+			k.inside().dropAtLeast(ownerOf(ctx))
+		}
 		if err := m.Unlock(ctx); !errors.Is(err, ErrNotHeld) { // a lock that is lost already need not be given back
 			return err
 		}

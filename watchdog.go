@@ -205,6 +205,13 @@ func (w *watchdog) watches(l *lease) bool {
 // renews says whether l is renewed, or left to run out.
 func (w *watchdog) renews(l *lease) bool { return l.renewed.Load() }
 
+// isRenewing says whether a renewal of l is under way.
+func (w *watchdog) isRenewing(l *lease) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return l.underWay > 0
+}
+
 // remove forgets l. A renewal that is under way may still run; it then finds no record to renew.
 func (w *watchdog) remove(l *lease) {
 	w.mu.Lock()
