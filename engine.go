@@ -106,7 +106,8 @@ func (e *engine) renew(ctx context.Context, leases []*lease) []renewal {
 			answers[i].held = r.first.keeper.renew()
 			continue
 		}
-		calls = append(calls, r.first.lock.(lockType).renew(r.field, e.watchdogTimeout, false))
+		answers[i].length = e.watchdog.restOf(l, e.watchdogTimeout)
+		calls = append(calls, r.first.lock.(lockType).renew(r.field, answers[i].length, false))
 		called = append(called, i)
 	}
 	if len(calls) == 0 {
@@ -114,7 +115,7 @@ func (e *engine) renew(ctx context.Context, leases []*lease) []renewal {
 	}
 	replies, errs := e.sender.All(ctx, calls)
 	for n, i := range called {
-		answers[i] = renewal{held: replies[n][0] == 1, err: errs[n]}
+		answers[i].held, answers[i].err = replies[n][0] == 1, errs[n]
 		if errors.Is(errs[n], ErrNotALock) { // the record was replaced by something else
 			answers[i].err = nil
 		}

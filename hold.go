@@ -214,7 +214,7 @@ func (h *hold) due() error {
 	case !holds:
 		return nil
 	case !h.name.engine.watchdog.trusted(&h.record.lease):
-		return errLapsed
+		return h.record.lease.whyOver()
 	case h.keeper != nil:
 		return h.keeper.check()
 	}
@@ -252,7 +252,7 @@ func (h *hold) loseAlone(cause error) bool {
 	n := h.name
 	e := n.engine
 	// The cause may be an error of a user's hook, whose methods are called first, without the mutex.
-	lapsed := errors.Is(cause, errLapsed)
+	lapsed, limited := errors.Is(cause, errLapsed), errors.Is(cause, ErrMaxHold)
 	loss, unrenewed := lossError(cause), error(nil)
 	if lapsed {
 		unrenewed = lossError(fmt.Errorf("%w: %w", errUnrenewed, cause))
@@ -275,7 +275,7 @@ func (h *hold) loseAlone(cause error) bool {
 	h.leaveQueueLocked()
 	other := n.otherHalfLocked(h)
 	// A record that is kept alive, or is about to be, would keep this hold in it.
-	if h.expired && (h.leaseUncertain || other != nil && other.state != over && other.state != lost) {
+	if (h.expired || limited) && (h.leaseUncertain || other != nil && other.state != over && other.state != lost) {
 		e.workers.spawn(h.clear)
 	}
 	guards := h.takeGuardsLocked()

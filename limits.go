@@ -60,6 +60,14 @@ func (l limits) cut(lease time.Duration) time.Duration {
 	return lease
 }
 
+// end is until when a hold may last that was acquired at since, on the clock of the watchdog; 0: there is no limit.
+func (l limits) end(since time.Duration) time.Duration {
+	if l.max > 0 {
+		return since + min(l.max, longestLimit)
+	}
+	return 0
+}
+
 // keepTime is how much of the time of AtLeast is left to the record of h.
 func (h *hold) keepTime() time.Duration {
 	if h.lock.limits().atLeast == 0 {

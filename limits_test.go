@@ -224,14 +224,185 @@ func TestAtLeastOutlivesARenewalUnderWay(t *testing.T) {
 	})
 }
 
+// A hold ends with its limit, by a cause of its own, and its record does not outlive the limit.
+func TestMaxHoldEndsAHold(t *testing.T) {
+	for _, d := range []time.Duration{time.Second, 29 * time.Second, 30 * time.Second, 31 * time.Second, 45 * time.Second, 10 * time.Minute} {
+		for _, latency := range []time.Duration{0, 300 * time.Millisecond} {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				e.redis.latency = latency
+				l, ctx, start := newLimitedLock(e.redis, limits{max: d}), context.Background(), time.Now()
+				ok, err := e.acquire(ctx, l, 1, request{wait: forever})
+				require.True(t, ok)
+				require.NoError(t, err)
+				guarded, err := e.guard(ctx, l, 1)
+				require.NoError(t, err)
+				<-guarded.Done()
+				held := time.Since(start)
+				assert.LessOrEqual(t, held, d, "%v: how long it was trusted", d)
+				assert.GreaterOrEqual(t, held, d-min(d, 30*time.Second)/50-4*time.Millisecond-2*latency, "%v: how long it was trusted", d)
+				assert.ErrorIs(t, context.Cause(guarded), ErrMaxHold)
+				assert.ErrorIs(t, context.Cause(guarded), ErrLockLost)
+				assert.NotEmpty(t, e.redis.holder("x"), "%v: trust outlives the record", d)
+				if d <= 30*time.Second {
+					assert.Zero(t, e.redis.count("renew"), "%v: renewals", d)
+				}
+				ok, err = e.acquire(ctx, newFakeLock(e.redis, "x"), 2, request{wait: forever})
+				assert.True(t, ok)
+				assert.NoError(t, err)
+				assert.Less(t, time.Since(start), d+4*latency+20*time.Millisecond, "%v: the time until the next one has it", d)
+				assert.NoError(t, e.release(ctx, l, 2))
+				assert.ErrorIs(t, e.release(ctx, l, 1), ErrMaxHold)
+				assert.ErrorIs(t, e.release(ctx, l, 1), ErrNotHeld)
+			})
+		}
+	}
+}
+
+// A handover inside the process gives the next hold a limit of its own; so does one from a lock without a limit, and none
+// goes to a lock without one.
+func TestMaxHoldCountsFromTheHandover(t *testing.T) {
+	const d = 40 * time.Second
+	type step struct{ from, to limits }
+	for _, s := range []step{
+		{limits{max: d}, limits{max: d}},
+		{limits{}, limits{max: d}},
+		{limits{max: 25 * time.Second}, limits{}},
+		{limits{}, limits{max: 10 * time.Second}}, // more is left of the lease than that: it is released
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			e := joinBubbleEngine(t, &fakeRedis{records: make(map[string]*fakeRecord)}, "client", WithHandoverSlice(time.Hour))
+			ctx := context.Background()
+			first, second := newLimitedLock(e.redis, s.from), newLimitedLock(e.redis, s.to)
+			ok, err := e.acquire(ctx, first, 1, request{wait: forever})
+			require.True(t, ok)
+			require.NoError(t, err)
+			var got time.Time
+			var guarded context.Context
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				ok, err := e.acquire(ctx, second, 2, request{wait: forever})
+				assert.True(t, ok)
+				assert.NoError(t, err)
+				got = time.Now()
+				guarded, err = e.guard(ctx, second, 2)
+				assert.NoError(t, err)
+			}()
+			time.Sleep(15 * time.Second)
+			require.NoError(t, e.release(ctx, first, 1))
+			<-done
+			require.NoError(t, guarded.Err())
+			if s.to.max == 0 {
+				time.Sleep(time.Hour)
+				assert.NoError(t, guarded.Err(), "%v: the hold without a limit", s)
+				assert.NoError(t, e.release(ctx, second, 2))
+				return
+			}
+			<-guarded.Done()
+			assert.ErrorIs(t, context.Cause(guarded), ErrMaxHold, "%v", s)
+			assert.LessOrEqual(t, time.Since(got), s.to.max, "%v", s)
+			assert.GreaterOrEqual(t, time.Since(got), s.to.max-time.Second, "%v", s)
+			assert.NotEmpty(t, e.redis.holder("x"), "%v: trust outlives the record", s)
+			time.Sleep(time.Second + 10*time.Millisecond)
+			assert.Empty(t, e.redis.holder("x"), "%v: the record outlives the limit", s)
+			assert.ErrorIs(t, e.release(ctx, second, 2), ErrMaxHold)
+		})
+	}
+}
+
+func TestMaxHoldIsNotProlongedByAReentry(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		for _, lease := range []time.Duration{0, 4 * time.Second} {
+			l, ctx, start := newLimitedLock(e.redis, limits{max: 5 * time.Second}), context.Background(), time.Now()
+			for range 2 {
+				ok, err := e.acquire(ctx, l, 1, request{wait: forever, lease: lease})
+				require.True(t, ok)
+				require.NoError(t, err)
+				time.Sleep(3 * time.Second)
+			}
+			assert.Zero(t, levelsOf(e.engine, l, 1), "levels after %v", time.Since(start))
+			assert.Empty(t, e.redis.holder("x"), "the record")
+			_ = e.release(ctx, l, 1)
+			_ = e.release(ctx, l, 1)
+		}
+	})
+}
+
+func levelsOf(e *engine, l description, o owner) int {
+	_, levels := e.levels(l, o)
+	return levels
+}
+
+func TestMaxHoldLosesALockOfEachType(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	addr := testredis.Start(t).Addr()
+	for _, c := range limitedLocks {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, addr)
+			const d = 800 * time.Millisecond
+			l, rival := c.make(b.client(), b.name, MaxHold(d)), c.rival(b.client(), b.name)
+			require.ErrorIs(t, l.LockLease(ctx, d+time.Millisecond), ErrInvalid)
+			start := time.Now()
+			require.NoError(t, l.Lock(ctx))
+			guarded, err := l.Guard(ctx)
+			require.NoError(t, err)
+			require.NoError(t, rival.Lock(ctx))
+			assert.Less(t, time.Since(start), soon)
+			assert.ErrorIs(t, context.Cause(guarded), ErrMaxHold)
+			require.NoError(t, rival.Unlock(ctx))
+			assert.ErrorIs(t, l.Unlock(ctx), ErrMaxHold)
+		})
+	}
+}
+
+// A write hold with a limit is gone in time, also where the same owner reads on.
+func TestMaxHoldOfAWriterThatReadsOn(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b := newBench(t, testredis.Start(t).Addr())
+	c := b.client()
+	write, read := c.NewRWLock(b.name, MaxHold(time.Second)).Write(), c.NewRWLock(b.name).Read()
+	require.NoError(t, write.Lock(ctx))
+	require.NoError(t, read.Lock(ctx))
+	other := b.client().NewRWLock(b.name).Read()
+	start := time.Now()
+	require.NoError(t, other.Lock(ctx))
+	assert.Less(t, time.Since(start), soon)
+	held, err := read.IsHeld(ctx)
+	require.NoError(t, err)
+	assert.True(t, held, "the read lock")
+	require.NoError(t, other.Unlock(ctx))
+	require.NoError(t, read.Unlock(ctx))
+	assert.ErrorIs(t, write.Unlock(ctx), ErrMaxHold)
+}
+
+func TestReadersWithLimitsShareNoRecord(t *testing.T) {
+	ctx := context.Background()
+	b := newBench(t, testredis.Mini(t).Addr())
+	read := b.client(WithHandoverSlice(time.Hour)).NewRWLock(b.name, MaxHold(time.Minute)).Read()
+	first, second := WithOwner(ctx), WithOwner(ctx)
+	require.NoError(t, read.Lock(first))
+	require.NoError(t, read.Lock(second))
+	i, err := read.client.Inspect(ctx, b.name)
+	require.NoError(t, err)
+	assert.Len(t, i.Holders, 2)
+	require.NoError(t, read.Unlock(first))
+	require.NoError(t, read.Unlock(second))
+}
+
 func TestLimitsThatMakeNoSenseAreRefused(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t, testredis.Mini(t).Addr())
 	c := b.client()
 	for text, opts := range map[string][]LockOption{
-		"AtLeast(0s): at least 1ms":    {AtLeast(0)},
-		"AtLeast(-1s): at least 1ms":   {AtLeast(-time.Second)},
-		"AtLeast(999µs): at least 1ms": {AtLeast(999 * time.Microsecond)},
+		"MaxHold(0s): at least 1ms":               {MaxHold(0)},
+		"MaxHold(999µs): at least 1ms":            {MaxHold(999 * time.Microsecond)},
+		"AtLeast(2s) with MaxHold(1s): no longer": {AtLeast(2 * time.Second), MaxHold(time.Second)},
+		"AtLeast(0s): at least 1ms":               {AtLeast(0)},
+		"AtLeast(-1s): at least 1ms":              {AtLeast(-time.Second)},
+		"AtLeast(999µs): at least 1ms":            {AtLeast(999 * time.Microsecond)},
 	} {
 		for _, l := range limitedLocks {
 			locker := l.make(c, b.name, opts...)
@@ -242,5 +413,7 @@ func TestLimitsThatMakeNoSenseAreRefused(t *testing.T) {
 		}
 	}
 	red := c.NewRedLock(c.NewLock(b.name), c.NewLock(b.name+"2", AtLeast(time.Second)), c.NewLock(b.name+"3"))
+	assert.ErrorIs(t, red.Lock(ctx), ErrInvalid)
+	red = c.NewRedLock(c.NewLock(b.name), c.NewLock(b.name+"2", MaxHold(time.Second)), c.NewLock(b.name+"3"))
 	assert.ErrorIs(t, red.Lock(ctx), ErrInvalid)
 }

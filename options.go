@@ -179,6 +179,20 @@ func Fenced() LockOption {
 	return func(o *lockOptions) { o.fenced = true }
 }
 
+// MaxHold makes a hold end no later than d after the lock was acquired: the watchdog renews its lease no further, and no re-entry
+// prolongs it. Then the hold is lost: its guard ends, and Unlock and a re-entry return ErrMaxHold, which matches ErrLockLost.
+// The record lapses at the same time, and others get the lock. Trust ends earlier than d, by 1% of the last lease and 2ms, as
+// that of every lease does. It bounds how long a goroutine that hangs, or has forgotten to unlock, blocks others. A hold that
+// is handed over inside the process has d for itself. An explicit lease longer than d is ErrInvalid, and not cut: a caller that
+// asks for more than the lock allows would take the shorter lease for the longer one. Readers with MaxHold share no record.
+// Within a MultiLock the option holds for its lock, and the MultiLock is lost with it; NewRedLock refuses such locks. d is at
+// least 1ms, else the methods return ErrInvalid.
+//
+// Redisson has none.
+func MaxHold(d time.Duration) LockOption {
+	return func(o *lockOptions) { o.max, o.maxHolds = d, true }
+}
+
 // AtLeast makes a record stay in Redis until d is over since the lock was acquired, also where the last Unlock comes
 // sooner: so a job that runs on several machines at about the same time runs once, though their clocks differ. That Unlock sets
 // the lease of the record to the rest of d instead of deleting it, in the same one request. The hold is over all the same:
