@@ -133,7 +133,7 @@ var errLate = errors.New("the answers of Redis take so long that too little is l
 func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...lockType) (bool, error) {
 	e.workers.begin()
 	defer e.workers.end()
-	p := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.closed, NoWait: r.wait == 0, Inline: true}}
+	p := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.refused, NoWait: r.wait == 0, Inline: true}}
 	switch {
 	case ctx.Err() != nil:
 		return false, ctxError(ctx)

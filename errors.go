@@ -32,7 +32,7 @@ var (
 	// also matches ErrLockLost.
 	ErrMaxHold error = maxHold{}
 
-	// ErrClosed says that the Client is closed.
+	// ErrClosed says that the Client is closed, or shuts down.
 	ErrClosed = send.ErrClosed
 
 	// ErrNotSynced says that fewer replicas than WithSyncedReplicas asks for have

@@ -294,7 +294,7 @@ func (h *handle) holdCount(ctx context.Context, op string) (int, error) {
 	}
 	hold, levels := h.client.engine.levels(h.lock, ownerOf(ctx))
 	if levels == 0 {
-		return 0, h.fail(op, h.client.engine.open())
+		return 0, h.fail(op, h.client.engine.alive())
 	}
 	s, err := h.inspect(ctx, op, hold.field)
 	if errors.Is(err, ErrNotALock) {

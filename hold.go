@@ -267,7 +267,8 @@ func (h *hold) loseAlone(cause error) bool {
 	r.ended = true
 	n.closeLocked(r)
 	renewed := e.watchdog.renews(&r.lease)
-	h.state, h.loss = lost, loss
+	h.endLocked(lost)
+	h.loss = loss
 	if renewed && lapsed {
 		h.loss = unrenewed
 	}
@@ -310,7 +311,7 @@ func (n *name) levels(b description, o owner) (*hold, int) {
 
 // token returns the fencing token of o's hold on b.
 func (e *engine) token(b description, o owner) (int64, error) {
-	if err := e.open(); err != nil {
+	if err := e.alive(); err != nil {
 		return 0, err
 	}
 	n := e.use(b.id().name)

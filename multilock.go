@@ -163,7 +163,7 @@ func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, er
 		ok, err := l.takeAll(ctx, deadline, r)
 		if err == errNotLasting && r.wait != 0 || err == errAllLate && asked < mostAsked {
 			// The first locks did not last until the other locks were free, or too little of their lease is left.
-			p := &send.Wait{Ctx: ctx, Closed: l.client.engine.closed, Deadline: deadline}
+			p := &send.Wait{Ctx: ctx, Closed: l.client.engine.refused, Deadline: deadline}
 			why := p.Sleep(nil, nil, nil, restartPause)
 			if why == nil {
 				continue
@@ -280,7 +280,7 @@ func (c *Client) giveBackInTime(ctx context.Context, deadline time.Time, locks [
 	if len(locks) == 0 {
 		return why
 	}
-	p := &send.Wait{Ctx: ctx, Closed: c.engine.closed, Deadline: deadline}
+	p := &send.Wait{Ctx: ctx, Closed: c.engine.refused, Deadline: deadline}
 	given := make(chan struct{})
 	var err error // written before given is closed
 	c.engine.workers.spawn(func() {
@@ -457,7 +457,7 @@ func (l *MultiLock) open(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctxError(ctx)
 	}
-	return l.client.engine.open()
+	return l.client.engine.alive()
 }
 
 func (l *MultiLock) fail(op string, err error) error { return failed(op, l.name, err) }

@@ -187,7 +187,7 @@ func (l *redLock) take(ctx context.Context, o owner, r request) (bool, error) {
 	e := l.client.engine
 	e.workers.begin()
 	defer e.workers.end()
-	p := &waitOptions{Wait: send.Wait{Ctx: o.in(ctx), Closed: e.closed, NoWait: r.wait == 0}}
+	p := &waitOptions{Wait: send.Wait{Ctx: o.in(ctx), Closed: e.refused, NoWait: r.wait == 0}}
 	if err := p.Over(); err != nil {
 		return false, err
 	}

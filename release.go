@@ -237,7 +237,7 @@ func (h *hold) endLevelLocked() (left int, last bool, guards []*guardEnd) {
 		return left, false, nil
 	}
 	last = h.state == lost || h.leaveRecordLocked()
-	h.state = over
+	h.endLocked(over)
 	if last {
 		h.name.closeLocked(h.record)
 		h.name.engine.watchdog.remove(&h.record.lease)
