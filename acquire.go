@@ -133,12 +133,17 @@ var errLate = errors.New("the answers of Redis take so long that too little is l
 func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...lockType) (bool, error) {
 	e.workers.begin()
 	defer e.workers.end()
-	p := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.closed, NoWait: r.wait == 0, Inline: true}}
+	p := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.refused, NoWait: r.wait == 0, Inline: true}}
 	switch {
 	case ctx.Err() != nil:
 		return false, ctxError(ctx)
 	case e.open() != nil:
 		return false, ErrClosed
+	}
+	for _, l := range locks {
+		if err := l.limits().checkLease(r.lease); err != nil {
+			return false, err
+		}
 	}
 	if r.wait > 0 {
 		p.Deadline = time.Now().Add(r.wait)
@@ -226,15 +231,16 @@ func (w *want) prepareLocked(r request) error {
 	switch h.state {
 	case fresh:
 		w.noWait = r.wait == 0
-		w.lease = cmp.Or(r.interim, r.lease)
+		w.lease = h.lock.limits().cut(cmp.Or(r.interim, r.lease, e.watchdogTimeout))
 	case lost:
 		h.lossReported = true
 		return h.loss
 	default:
 		w.renewed = w.renewed || e.watchdog.renews(&h.record.lease)
-	}
-	if w.renewed {
-		w.lease = e.watchdogTimeout
+		if w.renewed {
+			w.lease = e.watchdogTimeout
+		}
+		w.lease = e.watchdog.restOf(&h.record.lease, w.lease)
 	}
 	return nil
 }
@@ -620,6 +626,7 @@ func (w *want) grantLocked(token int64, res result) {
 		g.turns.granted(now)
 	}
 	h.token = token
+	h.record.lease.limit.Store(int64(h.lock.limits().end(sent.Sub(e.watchdog.epoch))))
 	e.watchdog.watch(&h.record.lease, sent, w.lease, w.renewed, res.provisional) // 6
 	h.openLocked()
 }

@@ -135,7 +135,8 @@ func isNil(v any) bool {
 // Close waits for requests that are under way; the error says that Redis did not
 // answer them for seconds, and that they end with the timeouts of rdb. For up to a second
 // Close waits until the Logger and the Observer have received the earlier events. At debug
-// level it logs the locks that are held, and their owners. A second Close does nothing.
+// level it logs the locks that are held, and their owners. A second Close does nothing. To let
+// holders finish first, call [Client.Shutdown].
 //
 // Redisson: shutdown.
 func (c *Client) Close() error {

@@ -12,7 +12,6 @@ package relock
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"sync/atomic"
 	"time"
@@ -43,8 +42,13 @@ type engine struct {
 	closed   <-chan struct{}
 	life     context.Context // until Close
 	endLife  context.CancelFunc
+	refused  <-chan struct{} // closed by Shutdown and Close: no caller comes to hold a lock any more
+	leaving  context.Context // until then
+	leave    context.CancelFunc
 
-	isClosed atomic.Bool
+	isLeaving, isClosed atomic.Bool
+
+	draining drain
 	table    nameTable
 	lapsed   expiredRing
 
@@ -66,6 +70,9 @@ func newEngine(id string, o options, r router, config send.Config) *engine {
 	e.table.names = make(map[string]*name)
 	e.life, e.endLife = context.WithCancel(context.Background())
 	e.closed = e.life.Done()
+	e.leaving, e.leave = context.WithCancel(context.Background())
+	e.refused = e.leaving.Done()
+	e.draining.done = make(chan struct{})
 	e.workers = newWorkers(e.closed)
 	e.reporter.spawn = e.workers.spawn
 	e.lookout.engine = e
@@ -106,7 +113,8 @@ func (e *engine) renew(ctx context.Context, leases []*lease) []renewal {
 			answers[i].held = r.first.keeper.renew()
 			continue
 		}
-		calls = append(calls, r.first.lock.(lockType).renew(r.field, e.watchdogTimeout, false))
+		answers[i].length = e.watchdog.restOf(l, e.watchdogTimeout)
+		calls = append(calls, r.first.lock.(lockType).renew(r.field, answers[i].length, false))
 		called = append(called, i)
 	}
 	if len(calls) == 0 {
@@ -114,7 +122,7 @@ func (e *engine) renew(ctx context.Context, leases []*lease) []renewal {
 	}
 	replies, errs := e.sender.All(ctx, calls)
 	for n, i := range called {
-		answers[i] = renewal{held: replies[n][0] == 1, err: errs[n]}
+		answers[i].held, answers[i].err = replies[n][0] == 1, errs[n]
 		if errors.Is(errs[n], ErrNotALock) { // the record was replaced by something else
 			answers[i].err = nil
 		}
@@ -128,18 +136,26 @@ func (e *engine) inspect(ctx context.Context, b lockType, field string) (state, 
 	return state{locked: r[0] > 0, held: r[1] > 0, ttl: fromMilliseconds(r[2])}, err
 }
 
-// open is ErrClosed after Close.
+// open is ErrClosed from Shutdown or Close on: no caller comes to hold a lock any more.
 func (e *engine) open() error {
+	if e.isLeaving.Load() {
+		return ErrClosed
+	}
+	return nil
+}
+
+// alive is ErrClosed after Close.
+func (e *engine) alive() error {
 	if e.isClosed.Load() {
 		return ErrClosed
 	}
 	return nil
 }
 
-// untilClosed returns a ctx that ends with cause ErrClosed when the engine is closed.
+// untilClosed returns a ctx that ends with cause ErrClosed when the engine takes no locks any more.
 func (e *engine) untilClosed(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	forget := context.AfterFunc(e.life, func() { cancel(ErrClosed) })
+	forget := context.AfterFunc(e.leaving, func() { cancel(ErrClosed) })
 	return ctx, func() {
 		forget()
 		cancel(nil)
@@ -150,17 +166,12 @@ func (e *engine) untilClosed(ctx context.Context) (_ context.Context, stop func(
 // goroutines have ended. For goroutines in a request that Redis does not answer
 // it waits no longer than closeTime.
 func (e *engine) close() error {
+	e.refuse()
 	if !e.isClosed.CompareAndSwap(false, true) {
 		return nil
 	}
 	e.endLife()
-	var guards []*guardEnd
-	var held stillHeld
-	for _, n := range e.table.close() {
-		guards = append(guards, n.close(&held)...)
-	}
-	endGuards(guards, ErrClosed)
-	if held.count > 0 {
+	if held := e.stillHeld(); held.count > 0 {
 		e.reporter.later(func() { held.log(e.log) })
 	}
 	e.reporter.close()
@@ -182,43 +193,4 @@ func (e *engine) close() error {
 		}
 		return errors.New("relock: close: requests are still under way that Redis does not answer; they end with the timeouts of the Redis client")
 	}
-}
-
-// close ends the name, and returns the guards of its holds.
-func (n *name) close(held *stillHeld) (guards []*guardEnd) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.closed = true
-	for h := range n.holds.all() {
-		guards = append(guards, h.takeGuardsLocked()...)
-		held.addLocked(h)
-	}
-	return guards
-}
-
-// stillHeld are the holds that are left at Close.
-type stillHeld struct {
-	count int
-	some  []*hold // the first mostLogged
-}
-
-func (s *stillHeld) addLocked(h *hold) {
-	if h.state == holding {
-		if s.count++; len(s.some) < mostLogged {
-			s.some = append(s.some, h)
-		}
-	}
-}
-
-// log names the holds. A hold whose goroutine has ended, or forgotten to unlock, shows up nowhere else.
-func (s *stillHeld) log(l *slog.Logger) {
-	if !l.Enabled(context.Background(), slog.LevelDebug) {
-		return
-	}
-	var locks []string
-	for _, h := range s.some {
-		locks = append(locks, fmt.Sprintf("%s by %v", cutName(h.key.id.name), h.key.owner))
-	}
-	l.Debug("relock: closed with locks held, whose records lapse with their leases",
-		"count", s.count, "locks", locks)
 }

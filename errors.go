@@ -28,7 +28,11 @@ var (
 	// ErrNotHeld, so check for ErrLockLost first.
 	ErrLockLost error = lockLost{}
 
-	// ErrClosed says that the Client is closed.
+	// ErrMaxHold says that a hold was lost because it has lasted for as long as MaxHold allows. It
+	// also matches ErrLockLost.
+	ErrMaxHold error = maxHold{}
+
+	// ErrClosed says that the Client is closed, or shuts down.
 	ErrClosed = send.ErrClosed
 
 	// ErrNotSynced says that fewer replicas than WithSyncedReplicas asks for have
@@ -79,6 +83,11 @@ type lockLost struct{}
 
 func (lockLost) Error() string        { return "the lock was lost" }
 func (lockLost) Is(target error) bool { return target == ErrNotHeld }
+
+type maxHold struct{}
+
+func (maxHold) Error() string        { return "it was held for as long as MaxHold allows" }
+func (maxHold) Is(target error) bool { return target == ErrLockLost || target == ErrNotHeld }
 
 // lossError is ErrLockLost with its cause.
 func lossError(cause error) error {

@@ -63,7 +63,7 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 	}
 	l := &fairLock{
 		hashLock: hashLock{client: c, keys: keys, facts: facts{
-			lock: lockID{name: name}, kind: TypeFair, admits: independent, tokens: o.fenced,
+			lock: lockID{name: name}, kind: TypeFair, admits: independent, tokens: o.fenced, limit: o.limits,
 		}},
 		announce: prefixName("redisson_lock__channel", name) + ":",
 	}

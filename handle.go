@@ -36,6 +36,8 @@ type description interface {
 	admission() admission
 	// fenced says whether each hold draws a fencing token.
 	fenced() bool
+	// limits are the limits of each hold.
+	limits() limits
 	// bundled is the script of a bundle for this lock; 0: the lock cannot be taken together with other locks.
 	// A bundle runs the two scripts that it was made of, with the keys and arguments of acquire and undo.
 	bundled() bundledScript
@@ -76,6 +78,7 @@ type facts struct {
 	other  string // its other half; or ""
 	admits admission
 	tokens bool
+	limit  limits
 	script bundledScript
 
 	granting string // the channel on which its Client is granted the lock, which has one place in the line; or ""
@@ -85,6 +88,7 @@ func (f *facts) id() lockID             { return f.lock }
 func (f *facts) typ() LockType          { return f.kind }
 func (f *facts) admission() admission   { return f.admits }
 func (f *facts) fenced() bool           { return f.tokens }
+func (f *facts) limits() limits         { return f.limit }
 func (f *facts) bundled() bundledScript { return f.script }
 func (f *facts) grants(attempt) string  { return f.granting }
 
@@ -149,7 +153,11 @@ func (t recordTaker) free(ctx context.Context) (bool, error) {
 
 // newHandle returns the handle of lock. The data of the lock are in keys; the first key is its name.
 func newHandle(c *Client, lock lockType, keys []string, o lockOptions) handle {
-	return handle{client: c, name: keys[0], lock: lock, record: lock, fenced: o.fenced, bad: checkKeys(c, keys)}
+	bad := checkKeys(c, keys)
+	if bad == nil {
+		bad = o.check()
+	}
+	return handle{client: c, name: keys[0], lock: lock, record: lock, fenced: o.fenced, bad: bad}
 }
 
 // Name is the name of the lock: see [Locker].
@@ -302,7 +310,7 @@ func (h *handle) holdCount(ctx context.Context, op string) (int, error) {
 	}
 	hold, levels := h.client.engine.levels(h.lock, ownerOf(ctx))
 	if levels == 0 {
-		return 0, h.fail(op, h.client.engine.open())
+		return 0, h.fail(op, h.client.engine.alive())
 	}
 	s, err := h.inspect(ctx, op, hold.field)
 	if errors.Is(err, ErrNotALock) {

@@ -29,6 +29,9 @@ func (h *hold) handOverLocked() bool {
 		n.engine.watchdog.remove(&r.lease)
 	} else {
 		r.joinLocked(next, now)
+		if r.lease.limit.Load() > 0 || next.lock.limits().max > 0 {
+			n.engine.watchdog.relimit(&r.lease, next.lock.limits().end(now))
+		}
 		next.owner.Release()
 		next.uncollected = true
 	}
@@ -49,8 +52,12 @@ func (h *hold) successorLocked() (next *hold, now time.Duration) {
 		return nil, 0
 	case h.named, n.otherHalfLocked(h) != nil, n.otherHalfLocked(next) != nil:
 		return nil, 0 // an attempt on the other half by this field would be granted beside the successor
-	case !e.watchdog.renews(&r.lease), !r.isKeptLocked(now), r.lease.leftAt(now) > e.watchdogTimeout:
+	case h.keepUntil > now:
+		return nil, 0
+	case !e.watchdog.renews(&r.lease), !r.isKeptLocked(now), r.lease.leftAt(now) > next.lock.limits().cut(e.watchdogTimeout):
 		return nil, 0 // an explicit lease belongs to its owner alone
+	case r.lease.last.Load() && r.lease.leftAt(now) < next.lock.limits().cut(e.watchdogTimeout)/3:
+		return nil, 0 // too little is left until the first renewal for the successor
 	}
 	return next, now
 }
@@ -145,6 +152,7 @@ func (n *name) refuseLocked(h *hold) admitted {
 	h.queue = nil
 	n.forgetLocked(h)
 	if last {
+		h.keepUntil = 0 // its caller has not run
 		e.workers.spawn(h.clear)
 	}
 	next := &hold{name: n, lock: h.lock, key: h.key, queue: g}

@@ -56,10 +56,12 @@ type hold struct {
 	own    record                 // memory for a record of this hold
 	place  int                    // index among the holds of the record
 	since  time.Duration          // on the clock of the watchdog: of the attempt that was granted, or of the handover
-	levels int
-	token  int64
-	loss   error                         // why, when lost
-	guards map[<-chan struct{}]*guardEnd // by the Done channel of their parents
+	// AtLeast: on the clock of the watchdog, until when the record stays in Redis; 0: it need not.
+	keepUntil time.Duration
+	levels    int
+	token     int64
+	loss      error                         // why, when lost
+	guards    map[<-chan struct{}]*guardEnd // by the Done channel of their parents
 
 	state        holdState
 	registered   bool // in the map of its name
@@ -212,7 +214,7 @@ func (h *hold) due() error {
 	case !holds:
 		return nil
 	case !h.name.engine.watchdog.trusted(&h.record.lease):
-		return errLapsed
+		return h.record.lease.whyOver()
 	case h.keeper != nil:
 		return h.keeper.check()
 	}
@@ -250,7 +252,7 @@ func (h *hold) loseAlone(cause error) bool {
 	n := h.name
 	e := n.engine
 	// The cause may be an error of a user's hook, whose methods are called first, without the mutex.
-	lapsed := errors.Is(cause, errLapsed)
+	lapsed, limited := errors.Is(cause, errLapsed), errors.Is(cause, ErrMaxHold)
 	loss, unrenewed := lossError(cause), error(nil)
 	if lapsed {
 		unrenewed = lossError(fmt.Errorf("%w: %w", errUnrenewed, cause))
@@ -265,7 +267,8 @@ func (h *hold) loseAlone(cause error) bool {
 	r.ended = true
 	n.closeLocked(r)
 	renewed := e.watchdog.renews(&r.lease)
-	h.state, h.loss = lost, loss
+	h.endLocked(lost)
+	h.loss = loss
 	if renewed && lapsed {
 		h.loss = unrenewed
 	}
@@ -273,7 +276,7 @@ func (h *hold) loseAlone(cause error) bool {
 	h.leaveQueueLocked()
 	other := n.otherHalfLocked(h)
 	// A record that is kept alive, or is about to be, would keep this hold in it.
-	if h.expired && (h.leaseUncertain || other != nil && other.state != over && other.state != lost) {
+	if (h.expired || limited) && (h.leaseUncertain || other != nil && other.state != over && other.state != lost) {
 		e.workers.spawn(h.clear)
 	}
 	guards := h.takeGuardsLocked()
@@ -308,7 +311,7 @@ func (n *name) levels(b description, o owner) (*hold, int) {
 
 // token returns the fencing token of o's hold on b.
 func (e *engine) token(b description, o owner) (int64, error) {
-	if err := e.open(); err != nil {
+	if err := e.alive(); err != nil {
 		return 0, err
 	}
 	n := e.use(b.id().name)

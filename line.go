@@ -176,7 +176,7 @@ func (a *acquisition) takePlace() {
 	if q == nil || q.place == nil || w.level > 1 {
 		return
 	}
-	if !w.renewed && w.lease < min(q.place.lease, provisionalLease) {
+	if (!w.renewed || w.hold.lock.limits().max > 0) && w.lease < min(q.place.lease, provisionalLease) {
 		q.dropPlaceLocked(n.engine)
 		if a.place.field == "" { // the number of the field must be higher than that of the place
 			a.useFieldLocked(n.engine.newField(w.hold.key.owner))

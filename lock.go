@@ -161,7 +161,7 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	announce := prefixName("redisson_lock__channel", name)
 	l := &plainLock{
 		hashLock: hashLock{client: c, keys: keys, facts: facts{
-			lock: lockID{name: name}, kind: TypeLock, admits: exclusive, tokens: o.fenced, script: lockBundled,
+			lock: lockID{name: name}, kind: TypeLock, admits: exclusive, tokens: o.fenced, limit: o.limits, script: lockBundled,
 			granting: c.grantChannel(announce),
 		}},
 		announce: announce,

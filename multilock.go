@@ -183,7 +183,7 @@ func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, er
 		ok, err := l.takeAll(ctx, deadline, r)
 		if err == errNotLasting && r.wait != 0 || err == errAllLate && asked < mostAsked {
 			// The first locks did not last until the other locks were free, or too little of their lease is left.
-			p := &send.Wait{Ctx: ctx, Closed: l.client.engine.closed, Deadline: deadline}
+			p := &send.Wait{Ctx: ctx, Closed: l.client.engine.refused, Deadline: deadline}
 			why := p.Sleep(nil, nil, nil, restartPause)
 			if why == nil {
 				continue
@@ -349,7 +349,7 @@ func (c *Client) giveBackInTime(ctx context.Context, deadline time.Time, locks [
 	if len(locks) == 0 {
 		return why
 	}
-	p := &send.Wait{Ctx: ctx, Closed: c.engine.closed, Deadline: deadline}
+	p := &send.Wait{Ctx: ctx, Closed: c.engine.refused, Deadline: deadline}
 	given := make(chan struct{})
 	var err error // written before given is closed
 	c.engine.workers.spawn(func() {
@@ -369,6 +369,9 @@ func (c *Client) giveBackInTime(ctx context.Context, deadline time.Time, locks [
 // giveBack unlocks locks, which the caller gives up because of why. It joins the errors of Unlock to why.
 func giveBack(ctx context.Context, locks []Locker, why error) error {
 	errs := forEach(locks, func(_ int, m Locker) error {
+		if k, ok := m.(known); ok {
+			k.inside().dropAtLeast(ownerOf(ctx))
+		}
 		if err := m.Unlock(ctx); !errors.Is(err, ErrNotHeld) { // a lock that is lost already need not be given back
 			return err
 		}
@@ -560,7 +563,7 @@ func (l *MultiLock) open(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctxError(ctx)
 	}
-	return l.client.engine.open()
+	return l.client.engine.alive()
 }
 
 func (l *MultiLock) fail(op string, err error) error { return failed(op, l.name, err) }

@@ -160,7 +160,10 @@ func newOptions(opts []Option) (options, error) {
 }
 
 type lockOptions struct {
-	fenced bool
+	limits
+	fenced   bool
+	maxHolds bool // MaxHold was given
+	keeps    bool // AtLeast was given
 }
 
 // A LockOption changes how one lock works.
@@ -174,6 +177,36 @@ type LockOption func(*lockOptions)
 // Redisson: RFencedLock, whose counter it shares.
 func Fenced() LockOption {
 	return func(o *lockOptions) { o.fenced = true }
+}
+
+// MaxHold makes a hold end no later than d after the lock was acquired: the watchdog renews its lease no further, and no re-entry
+// prolongs it. Then the hold is lost: its guard ends, and Unlock and a re-entry return ErrMaxHold, which matches ErrLockLost.
+// The record lapses at the same time, and others get the lock. Trust ends earlier than d, by 1% of the last lease and 2ms, as
+// that of every lease does. It bounds how long a goroutine that hangs, or has forgotten to unlock, blocks others. A hold that
+// is handed over inside the process has d for itself. An explicit lease longer than d is ErrInvalid, and not cut: a caller that
+// asks for more than the lock allows would take the shorter lease for the longer one. Readers with MaxHold share no record.
+// Within a MultiLock the option holds for its lock, and the MultiLock is lost with it; NewRedLock refuses such locks. d is at
+// least 1ms, else the methods return ErrInvalid.
+//
+// Redisson has none.
+func MaxHold(d time.Duration) LockOption {
+	return func(o *lockOptions) { o.max, o.maxHolds = d, true }
+}
+
+// AtLeast makes a record stay in Redis until d is over since the lock was acquired, also where the last Unlock comes
+// sooner: so a job that runs on several machines at about the same time runs once, though their clocks differ. That Unlock sets
+// the lease of the record to the rest of d instead of deleting it, in the same one request. The hold is over all the same:
+// its guard ends, and the next Lock of the owner waits as any other does. A waiter gets the lock no later than the max wake delay
+// after d; a Java waiter sleeps until the lease ends that it found in Redis when it last asked. After d, Unlock works as without AtLeast. Where
+// Redis does not confirm the request, it is repeated in the background, and the record lapses with its lease at the latest.
+// A hold that ends without Unlock is not prolonged: a crashed holder blocks others for the watchdog timeout, and an explicit lease that
+// runs out is over. ForceUnlock frees the lock at once, and so does a MultiLock that takes this lock and does not
+// get the others. NewRedLock refuses such locks. d is at least 1ms, rounded up to whole milliseconds, and no longer than MaxHold; else
+// the methods return ErrInvalid.
+//
+// Redisson has none.
+func AtLeast(d time.Duration) LockOption {
+	return func(o *lockOptions) { o.atLeast, o.keeps = d, true }
 }
 
 func newLockOptions(opts []LockOption) lockOptions {

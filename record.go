@@ -35,6 +35,7 @@ func (h *hold) newRecord(since time.Duration) *record {
 func (r *record) joinLocked(h *hold, since time.Duration) {
 	h.field = r.field
 	h.state, h.levels, h.since, h.record = holding, 1, since, r
+	h.keepUntil = h.keepUntilNow()
 	h.name.heldLocked(h)
 	h.place = len(r.holds)
 	r.holds = append(r.holds, h)

@@ -99,6 +99,9 @@ func checkNodes(components []component) error {
 	votes := make(map[any]int)
 	for i, c := range components {
 		for _, r := range c.records() {
+			if r.record.limits() != (limits{}) {
+				return invalid("%s has MaxHold or AtLeast: a RedLock repairs and undoes the holds at its nodes by its own rules", shortName(c.Name()))
+			}
 			client := r.client
 			if s := client.synced; s.Replicas > 0 && s.Within >= client.nodeTimeout {
 				return invalid("%s has WithSyncedReplicas(%d, %v): its Client needs a longer WithNodeTimeout than %v",
@@ -184,7 +187,7 @@ func (l *redLock) take(ctx context.Context, o owner, r request) (bool, error) {
 	e := l.client.engine
 	e.workers.begin()
 	defer e.workers.end()
-	p := &waitOptions{Wait: send.Wait{Ctx: o.in(ctx), Closed: e.closed, NoWait: r.wait == 0}}
+	p := &waitOptions{Wait: send.Wait{Ctx: o.in(ctx), Closed: e.refused, NoWait: r.wait == 0}}
 	if err := p.Over(); err != nil {
 		return false, err
 	}

@@ -119,8 +119,15 @@ func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err
 		}
 		h.endRelease(left, h.others(heard), passed)
 	}()
-	r, unknown, err := h.name.engine.send(p, h.verbs().release(h.field, left, h.record != nil && h.record.late), time.Now())
+	call, keeps := h.releaseCall(left)
+	r, unknown, err := h.name.engine.send(p, call, time.Now())
 	returned, heard, passed = true, int(r[1]), r[2]
+	if keeps {
+		passed = 1 // this process does not have the lock any more
+	}
+	if keeps && err == nil && !h.lapsesByItself() {
+		h.name.engine.workers.spawn(h.clear)
+	}
 	return r[0] == 1, unknown, err
 }
 
@@ -231,7 +238,7 @@ func (h *hold) endLevelLocked() (left int, last bool, guards []*guardEnd) {
 		return left, false, nil
 	}
 	last = h.state == lost || h.leaveRecordLocked()
-	h.state = over
+	h.endLocked(over)
 	if last {
 		h.name.closeLocked(h.record)
 		h.name.engine.watchdog.remove(&h.record.lease)
@@ -239,12 +246,15 @@ func (h *hold) endLevelLocked() (left int, last bool, guards []*guardEnd) {
 	return 0, last, h.takeGuardsLocked()
 }
 
-// clear deletes the hold from Redis, and lets the next waiter contend for its lock. It
-// tries for as long as the record may last: until the lease is over; and where the other
+// clear deletes the hold from Redis, and lets the next waiter contend for its lock; a hold with AtLeast only when its time is
+// over. It tries for as long as the record may last: until the lease is over; and where the other
 // half renews that lease, as long as the other half is held.
 func (h *hold) clear() {
 	e := h.name.engine
 	ctx := h.key.owner.in(context.Background())
+	if h.keep(ctx) {
+		return
+	}
 	end := h.recordEnd()
 	for e.undoOne(ctx, h.verbs(), attempt{field: h.field, level: 1, late: true}, 1) != nil && (time.Now().Before(end) || h.keptByOtherHalf()) {
 		if e.waitOptionsFor(ctx).sleep(nil, nil, clearPause) != nil {

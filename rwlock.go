@@ -101,13 +101,19 @@ func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 		announce: prefixName("redisson_rwlock", name),
 		leases:   suffixName(name, ""),
 	}
-	r := &readLock{rw, facts{lock: read, kind: TypeRead, other: write.half, admits: shared, script: readBundled}}
-	w := &writeLock{rw, facts{lock: write, kind: TypeWrite, other: read.half, admits: exclusive, tokens: o.fenced, script: writeBundled,
+	r := &readLock{rw, facts{lock: read, kind: TypeRead, other: write.half, admits: o.ofReaders(), limit: o.limits, script: readBundled}}
+	w := &writeLock{rw, facts{lock: write, kind: TypeWrite, other: read.half, admits: exclusive, tokens: o.fenced, limit: o.limits, script: writeBundled,
 		granting: c.grantChannel(rw.announce)}}
 	return &RWLock{
-		read:  &ReadLock{newHandle(c, r, keys, lockOptions{})},
+		read:  &ReadLock{newHandle(c, r, keys, o.ofReader())},
 		write: &WriteLock{newHandle(c, w, keys, o)},
 	}
+}
+
+// ofReader are the options of the read lock, which draws no tokens.
+func (o lockOptions) ofReader() lockOptions {
+	o.fenced = false
+	return o
 }
 
 // Read is the half that many owners hold together.

@@ -76,6 +76,8 @@ type lease struct {
 	until   atomic.Int64 // trusted until then
 	whole   atomic.Int64 // for so long the last confirmed request was trusted from when it was sent
 	renewed atomic.Bool  // by the watchdog; false: the lease runs out
+	limit   atomic.Int64 // MaxHold: no request may ask for a lease that ends later; 0: none
+	last    atomic.Bool  // the lease ends at its limit: a renewal would gain nothing
 
 	// guarded by watchdog.mu
 	length   time.Duration // that a renewal asks for
@@ -99,9 +101,13 @@ func (l *lease) next() time.Duration {
 
 // A renewal is the answer for one lease.
 type renewal struct {
-	held bool
-	err  error // nil when Redis has answered
+	held   bool
+	length time.Duration // that was asked for; 0: that of the lease
+	err    error         // nil when Redis has answered
 }
+
+// never is later than all times of the watchdog.
+const never = time.Duration(1 << 62)
 
 type watchdog struct {
 	epoch  time.Time
@@ -177,6 +183,9 @@ func (w *watchdog) settle(l *lease, end time.Time, exact bool) {
 		return // by now
 	}
 	until := int64(end.Sub(w.epoch))
+	if limit := l.limit.Load(); limit > 0 {
+		until = min(until, limit)
+	}
 	if !exact {
 		until = max(until, l.until.Load())
 	}
@@ -206,6 +215,13 @@ func (w *watchdog) watches(l *lease) bool {
 // renews says whether l is renewed, or left to run out.
 func (w *watchdog) renews(l *lease) bool { return l.renewed.Load() }
 
+// isRenewing says whether a renewal of l is under way.
+func (w *watchdog) isRenewing(l *lease) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return l.underWay > 0
+}
+
 // remove forgets l. A renewal that is under way may still run; it then finds no record to renew.
 func (w *watchdog) remove(l *lease) {
 	w.mu.Lock()
@@ -230,10 +246,54 @@ func (w *watchdog) trusted(l *lease) bool {
 func (w *watchdog) confirmLocked(l *lease, sent, length time.Duration, renewed bool) {
 	whole := trust(length)
 	l.whole.Store(int64(whole))
-	l.until.Store(max(l.until.Load(), int64(sent+whole)))
+	until := max(l.until.Load(), int64(sent+whole))
+	if limit := l.limit.Load(); limit > 0 {
+		until = min(until, limit)
+	}
+	l.until.Store(until)
 	l.renewed.Store(renewed)
 	l.length, l.sent, l.asked, l.failed = length, sent, false, nil
 	l.renewAt = sent + length/3
+	w.limitLocked(l)
+}
+
+// limitLocked ends the renewals of l, whose last confirmed request has set its lease, if another one would gain nothing.
+func (w *watchdog) limitLocked(l *lease) {
+	limit := time.Duration(l.limit.Load())
+	l.last.Store(limit > 0 && l.sent+l.length >= limit)
+	if l.last.Load() {
+		l.renewAt = never
+	}
+}
+
+// relimit gives l, which is handed over, another limit; 0: none.
+func (w *watchdog) relimit(l *lease, limit time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	l.limit.Store(int64(limit))
+	if !l.last.Load() || l.index < 0 {
+		return
+	}
+	l.renewAt = l.sent + l.length/3 // it may be over: then the lease is renewed now
+	w.limitLocked(l)
+	heap.Fix(&w.leases, l.index)
+	w.wakeLocked(l)
+}
+
+// restOf is the lease that a request sent now may ask for, which would ask for length.
+func (w *watchdog) restOf(l *lease, length time.Duration) time.Duration {
+	if limit := time.Duration(l.limit.Load()); limit > 0 {
+		return max(time.Millisecond, min(length, limit-w.now()))
+	}
+	return length
+}
+
+// whyOver is why l has ended by the clock.
+func (l *lease) whyOver() error {
+	if l.renewed.Load() && l.last.Load() {
+		return ErrMaxHold
+	}
+	return errLapsed
 }
 
 func (w *watchdog) removeLocked(l *lease) {
@@ -244,6 +304,9 @@ func (w *watchdog) removeLocked(l *lease) {
 
 // retryLocked plans the next renewal of l, after a renewal of l has ended.
 func (w *watchdog) retryLocked(l *lease) {
+	if l.last.Load() {
+		return
+	}
 	l.renewAt = max(l.retryAt, w.now())
 	heap.Fix(&w.leases, l.index)
 	w.wakeLocked(l)
@@ -282,15 +345,16 @@ func (w *watchdog) loop() {
 
 type endedLease struct {
 	holder leaseHolder
+	why    error
 	failed error // of the last renewal, if it failed
 }
 
 // because is why the lease has ended. The failed error may call code of the user, so no mutex is held.
 func (e endedLease) because() error {
 	if e.failed != nil {
-		return fmt.Errorf("%w: the last renewal failed: %w", errLapsed, e.failed)
+		return fmt.Errorf("%w: the last renewal failed: %w", e.why, e.failed)
 	}
-	return errLapsed
+	return e.why
 }
 
 // collect takes out the leases that have ended and lists the leases to be renewed
@@ -306,7 +370,7 @@ func (w *watchdog) collect() (due []*lease, ended []endedLease, wait time.Durati
 		switch {
 		case until <= now:
 			heap.Pop(&w.leases)
-			ended = append(ended, endedLease{l.holder, l.failed})
+			ended = append(ended, endedLease{l.holder, l.whyOver(), l.failed})
 			continue
 		case l.renewed.Load() && (l.renewAt <= now || !l.asked && l.renewAt <= now+l.length/30):
 			if l.underWay >= mostRenewals {
@@ -400,7 +464,7 @@ func (w *watchdog) sendOne(batch []*lease) {
 				w.retryLocked(l)
 			}
 		default:
-			w.confirmLocked(l, sent, l.length, true)
+			w.confirmLocked(l, sent, cmp.Or(answers[i].length, l.length), true)
 			heap.Fix(&w.leases, l.index)
 			w.wakeLocked(l) // the loop is armed for a retry, which may be much later than the next renewal
 		}
