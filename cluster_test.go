@@ -37,6 +37,7 @@ var clusterLocks = []clusterLock{
 	{"fair", newFairLock, newFairLock},
 	{"read", newReadLock, newWriteLock},
 	{"write", newWriteLock, newReadLock},
+	{"semaphore", newSemaphore, newSemaphore},
 	{"multi of one slot", newSlotMultiLock, newSlotMultiLock},
 	{"multi of several slots", newWideMultiLock, newWideMultiLock},
 }

@@ -43,12 +43,13 @@ var faultLocks = []faultLock{
 	{"fair", newFairLock, newFairLock, calls(fairAcquire), calls(fairRelease), calls(fairUndo), calls(renewScript), 1, 1, false},
 	{"read", newReadLock, newWriteLock, calls(readAcquire), calls(readRelease), calls(readRelease), calls(readRenew), 1, 1, false},
 	{"write", newWriteLock, newReadLock, calls(writeAcquire), calls(writeRelease), calls(writeUndo), calls(renewScript), 1, 1, false},
+	{"semaphore", newSemaphore, newSemaphore, calls(semaphoreAcquire), calls(semaphoreRelease), calls(semaphoreRelease), calls(semaphoreRenew), 1, 1, false},
 	{"multi", newSlotMultiLock, newSlotMultiLock, calls(wholeBundle()), calls(lockRelease), calls(lockRelease), calls(renewScript), 1, 2, false},
 	{"red", newThreeWayLock, newThreeWayLock, calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 3, 3, true},
 }
 
 // lined says whether processes wait for the lock, or for its parts, in a line, whose tombstones stop requests that run late.
-func (k faultLock) lined() bool { return k.name != "fair" && k.name != "read" }
+func (k faultLock) lined() bool { return k.name != "fair" && k.name != "read" && k.name != "semaphore" }
 
 // calls matches the runs of a script.
 func calls(script *luaScript) testredis.Match { return testredis.Script(script.Digest()) }

@@ -1,0 +1,42 @@
+-- Prelude of the scripts of semaphores, whose record is that of Redisson's RPermitExpirableSemaphore: a counter of the permits
+-- that are free, and a zset {id of a permit -> epoch ms when its lease ends} of those that are taken.
+--
+-- The counter and the zset change together: free permits and taken ones are always the number of permits of the semaphore. A
+-- permit whose lease is over is taken until a script of relock or of Redisson gives it back. So a script that asks for permits, or
+-- counts them, does that first.
+--
+-- Defines  has_lease(ends)                     whether the lease of a permit ends: of a Java permit it may not.
+-- Defines  free_permits(free)                  how many permits are free; nil where nothing has set the number of permits.
+-- Defines  add_free(free, n, how, channel)     adds to the counter, if there is one, and announces what is free; returns how
+--          many connections were told.
+-- Defines  drop_expired(free, taken, now)      gives back the permits whose lease is over; returns how many.
+
+local no_lease = 922337203685477 -- of Redisson
+
+local function has_lease(ends) return tonumber(ends) < no_lease end
+
+local function free_permits(free)
+    local value = redis.call('get', free)
+    if value and not value:match('^%-?%d+$') then
+        refuse(free, 'type string')
+    end
+    return tonumber(value or nil)
+end
+
+-- Java waiters take the message as a number of permits to wait for, and fail if it is negative.
+local function add_free(free, n, how, channel)
+    if redis.call('exists', free) == 0 then
+        return 0
+    end
+    local now_free = redis.call('incrby', free, n)
+    return now_free > 0 and announce(how, channel, ms(now_free)) or 0
+end
+
+-- The zset first: from the first write on, a script may write where memory is short, too.
+local function drop_expired(free, taken, now)
+    local dropped = redis.call('zremrangebyscore', taken, '-inf', ms(now))
+    if dropped > 0 and redis.call('exists', free) == 1 then
+        redis.call('incrby', free, dropped)
+    end
+    return dropped
+end
