@@ -564,7 +564,7 @@ func (s *storm) left() (left []string) {
 		sharded, err := rdb.PubSubShardChannels(ctx, "*").Result()
 		require.NoError(s, err)
 		left = append(left, slices.DeleteFunc(slices.Concat(keys, channels, sharded), func(key string) bool {
-			return strings.HasPrefix(key, "redisson_lock_token:") || onlyTombstones(rdb, key)
+			return strings.HasPrefix(key, "redisson_lock_token:") || onlyTombstones(rdb, key) || onlyFree(rdb, key)
 		})...)
 	}
 	return left

@@ -7,8 +7,8 @@
 --
 -- Defines  has_lease(ends)                     whether the lease of a permit ends: of a Java permit it may not.
 -- Defines  free_permits(free)                  how many permits are free; nil where nothing has set the number of permits.
--- Defines  add_free(free, n, how, channel)     adds to the counter, if there is one, and announces what is free; returns how
---          many connections were told.
+-- Defines  add(free, n)                        adds to the counter, if there is one; returns how many permits are free then.
+-- Defines  add_free(free, n, how, channel)     adds, and announces what is free; returns how many connections were told.
 -- Defines  drop_expired(free, taken, now)      gives back the permits whose lease is over; returns how many.
 
 local no_lease = 922337203685477 -- of Redisson
@@ -23,20 +23,21 @@ local function free_permits(free)
     return tonumber(value or nil)
 end
 
+local function add(free, n) return redis.call('exists', free) == 1 and redis.call('incrby', free, n) or 0 end
+
 -- Java waiters take the message as a number of permits to wait for, and fail if it is negative.
 local function add_free(free, n, how, channel)
-    if redis.call('exists', free) == 0 then
-        return 0
-    end
-    local now_free = redis.call('incrby', free, n)
+    local now_free = add(free, n)
     return now_free > 0 and announce(how, channel, ms(now_free)) or 0
 end
 
--- The zset first: from the first write on, a script may write where memory is short, too.
+-- The zset first: from the first write on, a script may write where memory is short, too. So a script that drops nothing must
+-- not write here, or it could take a permit where memory is short.
 local function drop_expired(free, taken, now)
-    local dropped = redis.call('zremrangebyscore', taken, '-inf', ms(now))
-    if dropped > 0 and redis.call('exists', free) == 1 then
-        redis.call('incrby', free, dropped)
+    local expired = redis.call('zcount', taken, '-inf', ms(now))
+    if expired > 0 then
+        redis.call('zremrangebyscore', taken, '-inf', ms(now))
+        add(free, expired)
     end
-    return dropped
+    return expired
 end
