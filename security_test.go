@@ -269,10 +269,11 @@ func TestSmallestRightsAreEnoughAndNeeded(t *testing.T) {
 	type lack struct{ right, kind string }
 	var lacks []lack
 	for kind, rights := range map[string]string{
-		"lock":   "~lock:orders:* +evalsha +del +pttl +pexpire +hset +hget +hmget +hlen +hexists +hrandfield",
-		"fenced": "~redisson_lock_token:{lock:orders:* +incr",
-		"read":   "~{lock:orders:* +exists +set +hdel +zrevrange",
-		"write":  "~relock_rwlock_writers:{lock:orders:* +time +hgetall +zadd +zrem",
+		"lock":      "~lock:orders:* +evalsha +del +pttl +pexpire +hset +hget +hmget +hlen +hexists +hrandfield",
+		"semaphore": "+get +incrby +zcount +zremrangebyscore",
+		"fenced":    "~redisson_lock_token:{lock:orders:* +incr",
+		"read":      "~{lock:orders:* +exists +set +hdel +zrevrange",
+		"write":     "~relock_rwlock_writers:{lock:orders:* +time +hgetall +zadd +zrem",
 		"fair": "~redisson_lock_queue:{lock:orders:* ~redisson_lock_timeout:{lock:orders:* ~relock_lock_alive:{lock:orders:* " +
 			"+rpush +llen +lindex +lpos +lrange +lrem +zrangebyscore +zscore +zcard +zmscore",
 	} {
