@@ -91,6 +91,7 @@ var stormKinds = []stormKind{
 	{name: "plain", names: 2, nodes: 1, locks: single(newPlainLock)},
 	{name: "fenced", names: 2, nodes: 1, locks: single(newFencedLock)},
 	{name: "fair", names: 2, nodes: 1, fair: true, locks: single(newFencedFairLock)},
+	{name: "semaphore", names: 2, nodes: 1, locks: single(newSemaphore)},
 	{name: "rw", names: 2, nodes: 1, locks: rwStorm},
 	{name: "multi", names: 4, nodes: 1, locks: func(c []*Client, names []string, rng *rand.Rand) stormLock {
 		var some []string
