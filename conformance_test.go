@@ -104,7 +104,7 @@ func (b *bench) keysOn(rdb *redis.Client) []string {
 func onlyFree(rdb redis.UniversalClient, key string) bool {
 	ctx, taken := context.Background(), key
 	if !strings.HasSuffix(key, ":timeout") {
-		if _, err := rdb.Get(ctx, key).Int(); err != nil || strings.HasPrefix(key, "redisson_") {
+		if _, err := rdb.Get(ctx, key).Int(); err != nil || strings.HasPrefix(key, "redisson_") || strings.Contains(key, ":rwlock_timeout:") {
 			return false
 		}
 		taken = permitsKey(key)

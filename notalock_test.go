@@ -408,6 +408,9 @@ func TestEveryGenuineRecordIsALock(t *testing.T) {
 		for what, record := range genuineRecords {
 			t.Run(what, func(t *testing.T) {
 				for kind, newLock := range lockKinds {
+					if kind == "semaphore" { // whose record is no hash
+						continue
+					}
 					b := newBench(t, addr)
 					b.must(b.rdb.HSet(ctx, b.name, record.pairs...).Err())
 					b.must(b.rdb.PExpire(ctx, b.name, time.Hour).Err())

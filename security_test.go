@@ -36,7 +36,7 @@ var (
 		"+hset", "+hget", "+hmget", "+hdel", "+hlen", "+hexists", "+hgetall", "+hrandfield",
 		"+rpush", "+llen", "+lindex", "+lpos", "+lrange", "+lrem",
 		"+zadd", "+zrem", "+zscore", "+zcard", "+zmscore", "+zrangebyscore", "+zrevrange",
-		"+get", "+incrby", "+zcount", "+zremrangebyscore",
+		"+get", "+incrby", "+zcount",
 	}
 	smallestWakeups        = []string{"+publish", "+subscribe", "+unsubscribe"}
 	smallestClusterWakeups = []string{"+spublish", "+ssubscribe", "+sunsubscribe"}
@@ -185,7 +185,7 @@ func TestScriptsCallNoOtherCommands(t *testing.T) {
 	for _, script := range []*luaScript{lockAcquire, lockRelease, lockForce, renewScript, freeInspect} {
 		assert.Subset(t, slices.Concat(ofLock, ofUse), of(script), "of a Lock: %s", script.Source())
 	}
-	ofSemaphore := strings.Fields("+get +incrby +zcount +zremrangebyscore +zadd +zrem +zscore +zcard +zrangebyscore +zrevrange +del +exists +pexpire +pttl +set +time")
+	ofSemaphore := strings.Fields("+get +incrby +zcount +zadd +zrem +zscore +zcard +zrangebyscore +zrevrange +del +exists +pexpire +pttl +set +time")
 	for _, script := range []*luaScript{semaphoreAcquire, semaphoreRelease, semaphoreRenew, semaphoreForce, semaphoreSet, semaphoreInspect, semaphoreCount} {
 		assert.Subset(t, slices.Concat(ofSemaphore, ofUse), of(script), "of a Semaphore: %s", script.Source())
 	}
@@ -270,7 +270,7 @@ func TestSmallestRightsAreEnoughAndNeeded(t *testing.T) {
 	var lacks []lack
 	for kind, rights := range map[string]string{
 		"lock":      "~lock:orders:* +evalsha +del +pttl +pexpire +hset +hget +hmget +hlen +hexists +hrandfield",
-		"semaphore": "+get +incrby +zcount +zremrangebyscore",
+		"semaphore": "+get +incrby +zcount",
 		"fenced":    "~redisson_lock_token:{lock:orders:* +incr",
 		"read":      "~{lock:orders:* +exists +set +hdel +zrevrange",
 		"write":     "~relock_rwlock_writers:{lock:orders:* +time +hgetall +zadd +zrem",

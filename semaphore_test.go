@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -518,67 +519,77 @@ func TestSemaphoreAttemptThatIsRefusedTakesNothing(t *testing.T) {
 	require.Equal(t, 2, b.permits(2))
 }
 
-// A held is one time for which an owner could trust its permit.
+// A heldPermit is a time for which an owner could trust its permit.
 type heldPermit struct{ from, to time.Duration }
 
 // Under faults no more owners than permits trust one at a time, every owner gets its turn, and in the end no permit is lost.
 func TestSemaphoreStorm(t *testing.T) {
 	const permits, processes, workers = 3, 3, 6
 	b := newFaultBench(t)
-	const lease = 500 * time.Millisecond
 	start := time.Now()
 	var mu sync.Mutex // guards history
 	var history []heldPermit
 	var all sync.WaitGroup
-	end := time.Now().Add(full(3*time.Second, 20*time.Second))
+	var over atomic.Bool
+	var waiting atomic.Int64 // workers that have not had a permit a few times
+	waiting.Store(processes * workers)
 	for p := range processes {
 		c := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 200 * time.Millisecond }),
-			WithWatchdogTimeout(lease), WithMaxWakeDelay(100*time.Millisecond))
+			WithWatchdogTimeout(time.Second), WithMaxWakeDelay(100*time.Millisecond))
 		s := c.NewSemaphore(b.name, permits)
 		for w := range workers {
 			rng := rand.New(rand.NewPCG(uint64(p), uint64(w)))
-			all.Go(func() {
-				sections := 0
-				for time.Now().Before(end) {
-					ctx, cancel := context.WithTimeout(WithOwner(context.Background()), time.Duration(1+rng.IntN(800))*time.Millisecond)
-					err := error(nil)
-					if w%3 == 0 {
-						err = s.LockLease(ctx, time.Duration(5+rng.IntN(100))*time.Millisecond)
-					} else {
-						err = s.Lock(ctx)
-					}
-					if err == nil {
-						got := heldPermit{from: time.Since(start)}
-						guarded, err := s.Guard(context.WithoutCancel(ctx))
-						if err == nil {
-							select {
-							case <-guarded.Done():
-							case <-time.After(time.Duration(rng.IntN(20)) * time.Millisecond):
-								if got.to = time.Since(start); guarded.Err() == nil {
-									mu.Lock()
-									history = append(history, got)
-									mu.Unlock()
-								}
-							}
-							sections++
-						}
-						_ = s.Unlock(ctx)
-					}
-					cancel()
+			visit := func() (held heldPermit, trusted bool) {
+				ctx, cancel := context.WithTimeout(WithOwner(context.Background()), time.Duration(1+rng.IntN(3000))*time.Millisecond)
+				defer cancel()
+				err := error(nil)
+				if w%3 == 0 {
+					err = s.LockLease(ctx, time.Duration(50+rng.IntN(200))*time.Millisecond)
+				} else {
+					err = s.Lock(ctx)
 				}
-				assert.Positive(t, sections, "sections of process %d, worker %d", p, w)
+				if err != nil {
+					return held, false
+				}
+				defer func() { _ = s.Unlock(ctx) }()
+				held.from = time.Since(start)
+				guarded, err := s.Guard(context.WithoutCancel(ctx))
+				if err != nil {
+					return held, false
+				}
+				select {
+				case <-guarded.Done():
+				case <-time.After(time.Duration(rng.IntN(20)) * time.Millisecond):
+				}
+				held.to = time.Since(start)
+				return held, guarded.Err() == nil
+			}
+			all.Go(func() {
+				for visits := 0; !over.Load(); {
+					held, trusted := visit()
+					if !trusted {
+						continue
+					}
+					mu.Lock()
+					history = append(history, held)
+					mu.Unlock()
+					if visits++; visits == 3 {
+						waiting.Add(-1)
+					}
+				}
 			})
 		}
 	}
-	faults := newRand(1)
+	faults, end := newRand(1), time.Now().Add(full(2*time.Second, 20*time.Second))
 	for time.Now().Before(end) {
 		match := []testredis.Match{calls(semaphoreAcquire), calls(semaphoreRelease), calls(semaphoreRenew)}[faults.IntN(3)]
 		fault := []testredis.Fault{testredis.LoseReply, testredis.DelayRequest(250 * time.Millisecond), testredis.DelayRequest(20 * time.Millisecond)}[faults.IntN(3)]
 		b.proxy.On(match, fault)
-		time.Sleep(time.Duration(faults.IntN(30)) * time.Millisecond)
+		time.Sleep(time.Duration(faults.IntN(100)) * time.Millisecond)
 	}
+	testredis.Await(b, "every worker has had a permit", 4*soon, func() bool { return waiting.Load() == 0 })
+	over.Store(true)
 	all.Wait()
-	assert.Greater(t, len(history), 50, "times that an owner had a permit")
 	assert.LessOrEqual(t, mostTogether(history), permits, "owners that have a permit together")
 	s := b.direct.NewSemaphore(b.name, permits)
 	testredis.Await(b, "all permits are free", soon, func() bool {

@@ -9,7 +9,7 @@
 -- Defines  free_permits(free)                  how many permits are free; nil where nothing has set the number of permits.
 -- Defines  add(free, n)                        adds to the counter, if there is one; returns how many permits are free then.
 -- Defines  add_free(free, n, how, channel)     adds, and announces what is free; returns how many connections were told.
--- Defines  drop_expired(free, taken, now)      gives back the permits whose lease is over; returns how many.
+-- Defines  drop_expired(free, taken, now)      gives back the permits whose lease is over, at most a thousand; returns how many.
 
 local no_lease = 922337203685477 -- of Redisson
 
@@ -34,10 +34,10 @@ end
 -- The zset first: from the first write on, a script may write where memory is short, too. So a script that drops nothing must
 -- not write here, or it could take a permit where memory is short.
 local function drop_expired(free, taken, now)
-    local expired = redis.call('zcount', taken, '-inf', ms(now))
-    if expired > 0 then
-        redis.call('zremrangebyscore', taken, '-inf', ms(now))
-        add(free, expired)
+    local expired = redis.call('zrangebyscore', taken, '-inf', ms(now), 'limit', 0, 1000)
+    if #expired > 0 then
+        redis.call('zrem', taken, unpack(expired))
+        add(free, #expired)
     end
-    return expired
+    return #expired
 end
