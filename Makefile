@@ -18,7 +18,7 @@ OLDEST_GO   := go1.24.0
 NEWEST_RDB  := github.com/redis/go-redis/v9@v9.23.0
 
 MODULES  := . examples/postgres otel interop bench
-EXAMPLES := hello quickstart stock cron leader cache tickets transfer redlock
+EXAMPLES := hello quickstart stock cron crawler leader cache tickets transfer redlock
 FUZZ     := Replies BundleAnswers Inspect Names Durations Options Locker PubSub
 TIME     ?= 60s
 SERVERS  ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/relock-servers

@@ -5,7 +5,7 @@ package relock
 // Invariants (the numbers are used in comments below):
 //
 //  1. First the wait queue of the name: in this process one contender at a time goes
-//     to Redis (where the lock is exclusive), and the others wait behind it in order.
+//     to Redis (where the lock is exclusive, or counted and known to be busy), and the others wait behind it in order.
 //  2. One attempt. An uncontended lock needs no more than this.
 //  3. Busy: join the channel, wait for the subscription, and attempt again: a
 //     release between 2 and the subscription would go unnoticed.
@@ -259,6 +259,9 @@ func (a *acquisition) run() (res result, err error) {
 			res, err = a.attempt() // 2
 			a.asking = false
 		}
+		if err == nil && res.state == busy && a.mustQueue() {
+			continue
+		}
 		if err == nil && res.state == busy {
 			res, err = a.await(res) // 3, 4
 			if err == nil && res.state == busy {
@@ -268,6 +271,18 @@ func (a *acquisition) run() (res result, err error) {
 		returned = true
 		return res, err
 	}
+}
+
+// mustQueue says whether the caller, which has found the lock busy, has to enter the wait queue before it waits for a release.
+func (a *acquisition) mustQueue() bool {
+	h := a.wants[0].hold
+	if a.group != nil || a.NoWait || h.lock.admission() != counted {
+		return false
+	}
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	h.foundBusy = true
+	return h.queue == nil && h.needsQueueLocked()
 }
 
 // admit waits until this caller of the process may make an attempt.

@@ -387,7 +387,7 @@ func TestHookPanicReachesTheCaller(t *testing.T) {
 		"TryLock(2s)":      func(l Locker) error { _, err := l.TryLock(context.Background(), 2*time.Second, 0); return err },
 		"TryLock(0, 1min)": func(l Locker) error { _, err := l.TryLock(canEnd, 0, time.Minute); return err },
 	}
-	for _, k := range clusterLocks[:6] {
+	for _, k := range clusterLocks[:7] {
 		for how, acquire := range acquires {
 			for _, mode := range []string{"own goroutine", "prompt", "batch"} {
 				t.Run(fmt.Sprint(k.name, "/", how, "/", mode), func(t *testing.T) {

@@ -37,6 +37,7 @@ var clusterLocks = []clusterLock{
 	{"fair", newFairLock, newFairLock},
 	{"read", newReadLock, newWriteLock},
 	{"write", newWriteLock, newReadLock},
+	{"semaphore", newSemaphore, newSemaphore},
 	{"multi of one slot", newSlotMultiLock, newSlotMultiLock},
 	{"multi of several slots", newWideMultiLock, newWideMultiLock},
 }
@@ -93,7 +94,7 @@ func (b *clusterBench) keys() []string {
 	return slices.DeleteFunc(b.onMasters(func(ctx context.Context, rdb *redis.Client) ([]string, error) {
 		return rdb.Keys(ctx, "*").Result()
 	}), func(key string) bool {
-		return strings.HasPrefix(key, "redisson_lock_token") || onlyTombstones(b.admin, key)
+		return strings.HasPrefix(key, "redisson_lock_token") || onlyTombstones(b.admin, key) || onlyFree(b.admin, key)
 	})
 }
 

@@ -97,7 +97,21 @@ func (b *bench) keys() []string { return b.keysOn(b.rdb) }
 func (b *bench) keysOn(rdb *redis.Client) []string {
 	keys, err := rdb.Keys(context.Background(), "*"+b.name+"*").Result()
 	require.NoError(b, err)
-	return slices.DeleteFunc(keys, func(key string) bool { return onlyTombstones(rdb, key) })
+	return slices.DeleteFunc(keys, func(key string) bool { return onlyTombstones(rdb, key) || onlyFree(rdb, key) })
+}
+
+// onlyFree says whether key belongs to a semaphore no permit of which is taken. Its counter stays for good, and permits whose lease
+// is over stay until the next call.
+func onlyFree(rdb redis.UniversalClient, key string) bool {
+	ctx, taken := context.Background(), key
+	if !strings.HasSuffix(key, ":timeout") {
+		if _, err := rdb.Get(ctx, key).Int(); err != nil || strings.HasPrefix(key, "redisson_") || strings.Contains(key, ":rwlock_timeout:") {
+			return false
+		}
+		taken = permitsKey(key)
+	}
+	held, err := rdb.ZCount(ctx, taken, fmt.Sprint(time.Now().UnixMilli()), "+inf").Result()
+	return err == nil && held == 0
 }
 
 // forget has Redis lose all keys that have to do with the bench's name.

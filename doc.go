@@ -128,7 +128,7 @@
 // served over all goroutines of all processes. [RWLock] lets many read or one write. [MultiLock] is
 // many locks at once, all or none, in an order that keeps two of them from waiting
 // for each other. [RedLock] is held on a quorum, a majority, of independent servers,
-// and survives the loss of the other servers.
+// and survives the loss of the other servers. [Semaphore] lets at most n owners in at a time.
 //
 // # Fencing tokens
 //
@@ -191,6 +191,7 @@
 //   - line: the processes that wait for one plain lock, or to write, in Redis, in the order in which they joined; each has one place.
 //   - grant: the record that the script of a release writes for the first place of the line, or for the first waiter of a
 //     fair lock, and the message about it.
+//   - permit: what an owner holds of a semaphore, which has a number of them.
 //   - other half: the read lock of a write lock, and the write lock of a read lock, of one [RWLock].
 //
 // The pages in docs/ go further: which lock to take, how to run it, what can go

@@ -225,6 +225,28 @@ func ExampleFenced() {
 	// balance: 150
 }
 
+func ExampleSemaphore() {
+	client, done := newClient()
+	defer done()
+	ctx := context.Background()
+
+	requests := client.NewSemaphore("requests:example.com", 2) // of all processes together
+	one, two, three := relock.WithOwner(ctx), relock.WithOwner(ctx), relock.WithOwner(ctx)
+	for _, owner := range []context.Context{one, two, three} {
+		ok, err := requests.TryLock(owner, 0, 0)
+		fmt.Println(ok, err)
+	}
+	_ = requests.Unlock(one)
+	free, err := requests.Available(ctx)
+	fmt.Println(free, "free", err)
+	_ = requests.Unlock(two)
+	// Output:
+	// true <nil>
+	// true <nil>
+	// false <nil>
+	// 1 free <nil>
+}
+
 func ExampleFairLock() {
 	client, done := newClient()
 	defer done()

@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-const suiteTests = "TestLock TestFencedLock TestFairLock TestReadLock TestWriteLock TestMultiLock TestRedLock"
+const suiteTests = "TestLock TestFencedLock TestFairLock TestSemaphore TestReadLock TestWriteLock TestMultiLock TestRedLock"
 
 // faultRows are the tests of each row; a suite is the tests that all lock types pass.
 var faultRows = map[int]string{

@@ -19,6 +19,7 @@ import (
 	"log/slog"
 	"math"
 	"math/big"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -214,9 +215,13 @@ func (p *tape) records() any {
 		list(func() []any { return []any{field()} }),
 		list(score), list(score), list(score),
 		[]string{"", "1795263771220007", value()}[p.pick(3)],
+		"", []any{},
+	}
+	if p.pick(4) == 3 { // a semaphore
+		answer[8], answer[9] = []string{"0", "7", "-2", value()}[p.pick(4)], list(score)
 	}
 	if p.pick(8) == 7 {
-		answer[p.pick(8)] = p.value(3)
+		answer[p.pick(10)] = p.value(3)
 	}
 	return answer
 }
@@ -240,12 +245,21 @@ func FuzzInspect(f *testing.F) {
 			return
 		}
 		fields := len(r.entries)
+		if r.free != "" {
+			fields = 0
+			for _, ends := range r.permits {
+				if ends > r.now {
+					fields++
+				}
+			}
+		}
 		i, err := r.inspection()
 		checkText(t, err)
 		if err != nil {
-			assert.ErrorIs(t, err, ErrNotALock)
+			assert.True(t, errors.Is(err, ErrNotALock) || r.free != "" && errors.Is(err, errReply), "%v", err)
 			return
 		}
+		assert.Equal(t, r.free != "", i.Kind == KindSemaphore)
 		if i.Mode != "" {
 			fields--
 		}
@@ -260,7 +274,8 @@ func FuzzInspect(f *testing.F) {
 			_, err := strconv.ParseInt(number, 10, 64)
 			known := err == nil && (who == "goroutine" || who == "owner" || who == "thread") && strings.HasPrefix(c.Field, c.Client+":")
 			assert.True(t, c.Client == "" || known, "%+v", c)
-			assert.True(t, c.Client != "" || c.Owner == c.Field, "%+v", c)
+			unknown := c.Owner == c.Field || i.Kind == KindSemaphore && c.Owner == "permit "+c.Field
+			assert.True(t, c.Client != "" || unknown, "%+v", c)
 		}
 		for _, h := range i.Holders {
 			checkContender(h.Contender)
@@ -304,6 +319,8 @@ func dataKeys(c *Client, name string) map[string]*handle {
 	for _, key := range plain.lock.(*plainLock).keys {
 		keys[key] = &plain.handle
 	}
+	semaphore := c.NewSemaphore(name, 1)
+	keys[semaphore.record.keys[1]] = &semaphore.handle
 	return keys
 }
 
@@ -324,7 +341,7 @@ func FuzzNames(f *testing.F) {
 	f.Cleanup(func() { _ = c.Close() })
 	f.Fuzz(func(t *testing.T, one, two string) {
 		keys := dataKeys(c, one)
-		assert.Len(t, keys, 8, "two keys of %q are the same", one)
+		assert.Len(t, keys, 9, "two keys of %q are the same", one)
 		for key, lock := range keys {
 			checkText(t, lock.bad)
 			if lock.bad != nil {
@@ -443,7 +460,7 @@ func FuzzOptions(f *testing.F) {
 // A lock with any name, wait time and lease refuses them and sends nothing, or
 // works and leaves nothing in Redis.
 func FuzzLocker(f *testing.F) {
-	for kind := range byte(6) {
+	for kind := range byte(7) {
 		f.Add(kind, "orders:42", int64(time.Second), int64(0))
 		f.Add(kind, "{orders}:42", int64(0), int64(time.Minute))
 		f.Add(kind, "", int64(0), int64(0))
@@ -463,8 +480,9 @@ func FuzzLocker(f *testing.F) {
 		l := []func(*Client, string) Locker{
 			newPlainLock, newFencedLock, newFairLock, newReadLock, newWriteLock,
 			func(c *Client, name string) Locker { return c.NewMultiLock(c.NewLock(name), c.NewLock(name+"2")) },
-		}[kind%6](c, name)
-		badName := name == "" || len(name) > longestName || kind%6 == 5 && len(name) >= longestName
+			newSemaphore,
+		}[kind%7](c, name)
+		badName := name == "" || len(name) > longestName || kind%7 == 5 && len(name) >= longestName
 		badLease := lease != 0 && lease < int64(time.Millisecond)
 		check := func(what string, ok bool, err error, bad bool) bool {
 			t.Helper()
@@ -491,7 +509,10 @@ func FuzzLocker(f *testing.F) {
 			checkText(t, err)
 			testredis.Await(t, "nothing is left", soon, func() bool {
 				left := m.Keys()
-				return len(left) == 0 || kind%6 == 1 && len(left) == 1 && left[0] == tokenKey(name)
+				if kind%7 == 6 { // a permit whose lease is over is there until the next call
+					left = slices.DeleteFunc(left, func(key string) bool { return key == name || key == permitsKey(name) })
+				}
+				return len(left) == 0 || kind%7 == 1 && len(left) == 1 && left[0] == tokenKey(name)
 			})
 			m.FlushAll()
 		}

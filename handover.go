@@ -83,6 +83,8 @@ func (n *name) admit(p *waitOptions, b lockType, o owner, explicit bool) (admitt
 		return n.admitFirstLocked(n.newHoldLocked(b, key, p.changes(b)), nil), nil
 	case admission == shared:
 		return n.shareLocked(p, b, key)
+	case admission == counted:
+		return n.countLocked(p, b, key)
 	}
 	switch g := n.queueLocked(key.id.half); {
 	case g.TryEnter():
@@ -92,6 +94,18 @@ func (n *name) admit(p *waitOptions, b lockType, o owner, explicit bool) (admitt
 	default:
 		return n.enqueueLocked(p, g, n.newHoldLocked(b, key, p.changes(b)))
 	}
+}
+
+// countLocked is the part of admit for locks that several owners hold, each with a record of its own: callers pass the wait
+// queue as long as no caller waits in it, because each of them may find the lock free.
+func (n *name) countLocked(p *waitOptions, b lockType, key holdKey) (admitted, error) {
+	h := n.newHoldLocked(b, key, nil)
+	g := n.findQueueLocked(key.id.half)
+	if p.NoWait || g == nil || !g.Taken() {
+		return n.admitFirstLocked(h, nil), nil
+	}
+	h.foundBusy = true
+	return n.enqueueLocked(p, g, h)
 }
 
 // admitFirstLocked admits a fresh hold whose wait queue was free, or that needs none.

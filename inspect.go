@@ -9,6 +9,7 @@ package relock
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"fmt"
 	"iter"
 	"maps"
@@ -22,7 +23,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-var inspectAny = script("any_inspect", "hash list zset zset zset string")
+var inspectAny = script("any_inspect", "hash list zset zset zset string zset", "announce", "clock", "semaphore")
 
 // A LockKind says which kind of lock uses a name.
 type LockKind int
@@ -40,9 +41,11 @@ const (
 	KindFair
 	// KindReadWrite is a read/write lock. It may be without a holder: writers wait for it.
 	KindReadWrite
+	// KindSemaphore is a semaphore. In Redis a semaphore without holders looks like any key with a whole number.
+	KindSemaphore
 )
 
-// String is "none", "plain", "fair" or "read-write".
+// String is "none", "plain", "fair", "read-write" or "semaphore".
 func (k LockKind) String() string {
 	switch k {
 	case KindNone:
@@ -53,6 +56,8 @@ func (k LockKind) String() string {
 		return "fair"
 	case KindReadWrite:
 		return "read-write"
+	case KindSemaphore:
+		return "semaphore"
 	}
 	return fmt.Sprintf("LockKind(%d)", int(k))
 }
@@ -69,16 +74,19 @@ type Inspection struct {
 	// as there is a writer, which may read too. It is "" otherwise.
 	Mode string
 	// Holders are the holders of the lock: at most one, except for the readers of a
-	// read/write lock. Readers of one Client that share a record (see RWLock) are one
+	// read/write lock, and for a semaphore, whose first permit to lapse comes first. Readers of one Client that share a record (see RWLock) are one
 	// holder here. A writer comes first, and again as a reader if it reads.
 	Holders []Holder
 	// TTL is how much of the lease of the record is left, in whole milliseconds: 0 if
 	// there is no record, negative if it has no lease, which only another program can make.
+	// Of a semaphore it is the longest lease of a permit.
 	TTL time.Duration
 	// Waiters are the waiters of a fair lock, in the order of the queue; and the writers
 	// of this package that wait for a read/write lock, in no order. The processes in the
 	// line of a plain lock are not among them.
 	Waiters []Waiter
+	// Free is how many permits of a semaphore are free; it is negative if SetPermits has taken away some that are in use.
+	Free int
 	// Token is the last fencing token that was drawn under this name, 0 if there
 	// was none. Redis does not know whether the present holder has drawn it.
 	Token int64
@@ -95,7 +103,8 @@ type Contender struct {
 	// acquisition for a contender of this package.
 	Field string
 	// Client is the UUID of the contender's client: [Client.ID], or that of a RedissonClient.
-	// It is "" for a waiter's field of another form, which neither of them makes.
+	// It is "" for a waiter's field of another form, which neither of them makes, and for a Java permit of a semaphore,
+	// whose Field is its id in hexadecimal, as Java has it.
 	Client string
 	// Owner is the owner within that client: "goroutine 7"; "owner 7", which
 	// WithOwner made; "thread 7" of a Java service. In a Client of this package it is
@@ -150,6 +159,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 		prefixName("relock_lock_alive", name),
 		prefixName("relock_rwlock_writers", name),
 		tokenKey(name),
+		permitsKey(name),
 	}
 	err := checkKeys(c, keys)
 	if err == nil && ctx == nil {
@@ -184,6 +194,8 @@ type lockRecords struct {
 	queue                     []string
 	timeouts, beats, awaiting map[string]int64
 	token                     string
+	free                      string           // permits of a semaphore; "": it is none
+	permits                   map[string]int64 // of the semaphore that are taken
 }
 
 // An entry is one field of the hash.
@@ -194,6 +206,9 @@ type entry struct {
 
 func (r *lockRecords) inspection() (Inspection, error) {
 	i := Inspection{At: time.UnixMilli(r.now), TTL: leaseLeft(r.ttl)}
+	if r.free != "" {
+		return r.semaphore(i)
+	}
 	if r.token != "" {
 		var err error
 		if i.Token, err = strconv.ParseInt(r.token, 10, 64); err != nil {
@@ -229,6 +244,39 @@ func (r *lockRecords) inspection() (Inspection, error) {
 	})
 	i.Waiters = r.waiters(i.Kind)
 	return i, nil
+}
+
+// semaphore is i for a semaphore.
+func (r *lockRecords) semaphore(i Inspection) (_ Inspection, err error) {
+	if i.Free, err = strconv.Atoi(r.free); err != nil {
+		return Inspection{}, send.Unexpected(r.free)
+	}
+	i.Kind, i.TTL = KindSemaphore, 0
+	for _, id := range slices.SortedFunc(maps.Keys(r.permits), func(a, b string) int {
+		return cmp.Or(cmp.Compare(r.permits[a], r.permits[b]), cmp.Compare(a, b))
+	}) {
+		ends := r.permits[id]
+		switch {
+		case ends <= r.now: // the next attempt gives it back
+			i.Free++
+			continue
+		case ends == latestTime: // of Java, without a lease
+			i.TTL = -time.Millisecond
+		default:
+			i.TTL = fromMilliseconds(ends - r.now)
+		}
+		i.Holders = append(i.Holders, Holder{Contender: permitHolder(id), Levels: 1, Lease: i.TTL})
+	}
+	return i, nil
+}
+
+// permitHolder reads the id of a permit: a field, as other locks have it; or random bytes, of Redisson.
+func permitHolder(id string) Contender {
+	if c := contender(id); c.Client != "" {
+		return c
+	}
+	id = hex.EncodeToString([]byte(id))
+	return Contender{Field: id, Owner: "permit " + id}
 }
 
 func (r *lockRecords) kind(mode string) LockKind {
@@ -361,7 +409,7 @@ func epochTime(ms int64) time.Time {
 // parseRecords reads the answer of lua/any_inspect.lua.
 func parseRecords(answer any) (lockRecords, error) {
 	parts, _ := answer.([]any)
-	if len(parts) != 8 {
+	if len(parts) != 10 {
 		return lockRecords{}, send.Unexpected(answer)
 	}
 	var p partReader
@@ -369,6 +417,7 @@ func parseRecords(answer any) (lockRecords, error) {
 		now: p.integer(parts[0]), ttl: p.integer(parts[1]),
 		timeouts: p.scores(parts[4]), beats: p.scores(parts[5]), awaiting: p.scores(parts[6]),
 		token: p.text(parts[7]),
+		free:  p.text(parts[8]), permits: p.scores(parts[9]),
 	}
 	for e := range p.tuples(parts[2], 3) {
 		r.entries = append(r.entries, entry{p.text(e[0]), p.text(e[1]), p.integer(e[2])})

@@ -374,7 +374,7 @@ func TestContenderReadsAnyField(t *testing.T) {
 
 func TestParseRecordsRefusesBadReplies(t *testing.T) {
 	list := func(all ...any) []any { return all }
-	good := list(int64(1), int64(2), list("f", "1", int64(2)), list("f"), list("f", "1.5e3"), list("f", "-inf"), list("f", "9e15"), "")
+	good := list(int64(1), int64(2), list("f", "1", int64(2)), list("f"), list("f", "1.5e3"), list("f", "-inf"), list("f", "9e15"), "", "", list())
 	r, err := parseRecords(good)
 	require.NoError(t, err)
 	assert.Len(t, r.entries, 1)
@@ -382,7 +382,7 @@ func TestParseRecordsRefusesBadReplies(t *testing.T) {
 	assert.EqualValues(t, 1500, r.timeouts["f"])
 	assert.EqualValues(t, 1, r.beats["f"])
 	assert.Equal(t, 9999, epochTime(r.awaiting["f"]).UTC().Year())
-	for _, bad := range []any{nil, int64(1), "", list(), good[:7]} {
+	for _, bad := range []any{nil, int64(1), "", list(), good[:9]} {
 		_, err := parseRecords(bad)
 		assert.ErrorIs(t, err, errReply, "%v", bad)
 	}

@@ -117,11 +117,12 @@ type LockType string
 
 // The types of locks. A MultiLock has none: its locks are reported instead.
 const (
-	TypeLock  LockType = "lock"
-	TypeFair  LockType = "fair"
-	TypeRead  LockType = "read"
-	TypeWrite LockType = "write"
-	TypeRed   LockType = "redlock"
+	TypeLock      LockType = "lock"
+	TypeFair      LockType = "fair"
+	TypeRead      LockType = "read"
+	TypeWrite     LockType = "write"
+	TypeRed       LockType = "redlock"
+	TypeSemaphore LockType = "semaphore"
 )
 
 // An Owner is a goroutine or an owner made by [WithOwner]. No two owners of a process have the same number.

@@ -31,6 +31,12 @@ func (o *obstacle) String() string {
 		return "another process (or Client) holds the write lock, or waits for it"
 	case o.typ == TypeFair && o.ttl < 0:
 		return "other waiters are in front in the queue"
+	case o.typ == TypeSemaphore && o.ttl < 0:
+		return "no permit is free, and no lease of one ends"
+	case o.typ == TypeSemaphore && left > 0:
+		return fmt.Sprintf("no permit is free, %v of the first lease left", rounded(left))
+	case o.typ == TypeSemaphore:
+		return fmt.Sprintf("no permit was free when Redis was asked last, %v ago", rounded(ago))
 	case o.ttl < 0:
 		return "a record without a lease is in the way"
 	case left > 0:
@@ -127,8 +133,8 @@ func (e *engine) inFrontHere(b description, o owner) string {
 // holderHere says which other owner of this process holds a lock that is in the way of o, who asks for b; "" for none.
 func (e *engine) holderHere(b description, o owner) string {
 	own := b.id()
-	if b.admission() == shared {
-		own = lockID{} // holders of the same half are not in the way
+	if b.admission() == shared || b.admission() == counted {
+		own = lockID{} // holders of the same half are not in the way, or not the only ones
 	}
 	n := e.use(b.id().name)
 	defer n.done()

@@ -21,6 +21,7 @@ const (
 	exclusive   admission = iota // one goroutine contends or holds, the others wait
 	independent                  // there is no wait queue
 	shared                       // one goroutine contends; when it holds the lock, it admits the waiters
+	counted                      // several hold it; of those that have found it busy, one contends at a time
 )
 
 // A waiter waits in a wait queue, or for the owner mutex of a hold. Its value is the hold that
@@ -170,7 +171,8 @@ func (e *engine) enterOneLocked(mu sync.Locker, p *waitOptions, h *hold) error {
 
 // needsQueueLocked says whether h has to be alone in this process to contend for its lock.
 func (h *hold) needsQueueLocked() bool {
-	if h.state != fresh || h.lock.admission() != exclusive {
+	admission := h.lock.admission()
+	if h.state != fresh || admission != exclusive && !(admission == counted && h.foundBusy) {
 		return false
 	}
 	// The admitted caller may wait for this owner's other half, so this owner must not wait for the admitted caller.

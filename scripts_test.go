@@ -42,7 +42,7 @@ func TestScriptHeaders(t *testing.T) {
 			assert.Contains(t, source, fmt.Sprintf("script(%q", name), "%s is not bound", f.Name())
 		}
 		verb := name[strings.LastIndex(name, "_")+1:]
-		assert.Contains(t, []string{"acquire", "release", "undo", "renew", "force", "inspect", "bundle"}, verb, "the verb of %s", f.Name())
+		assert.Contains(t, []string{"acquire", "release", "undo", "renew", "force", "set", "inspect", "bundle"}, verb, "the verb of %s", f.Name())
 	}
 }
 

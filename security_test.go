@@ -31,12 +31,13 @@ var (
 		"~lock:orders:*", "~{lock:orders:*", "~redisson_lock_token:{lock:orders:*", "~redisson_lock_queue:{lock:orders:*",
 		"~redisson_lock_timeout:{lock:orders:*", "~relock_lock_alive:{lock:orders:*", "~relock_rwlock_writers:{lock:orders:*", "~relock_line:{lock:orders:*",
 	}
-	smallestChannels = []string{"&redisson_lock__channel:{lock:orders:*", "&redisson_rwlock:{lock:orders:*"}
+	smallestChannels = []string{"&redisson_lock__channel:{lock:orders:*", "&redisson_rwlock:{lock:orders:*", "&redisson_sc:{lock:orders:*"}
 	smallestCommands = []string{
 		"+evalsha", "+eval", "+time", "+exists", "+del", "+pttl", "+pexpire", "+set", "+incr",
 		"+hset", "+hget", "+hmget", "+hdel", "+hlen", "+hexists", "+hgetall", "+hrandfield",
 		"+rpush", "+llen", "+lindex", "+lpos", "+lrange", "+lrem",
 		"+zadd", "+zrem", "+zscore", "+zcard", "+zmscore", "+zrangebyscore", "+zrevrange",
+		"+get", "+incrby", "+zcount",
 	}
 	smallestWakeups        = []string{"+publish", "+subscribe", "+unsubscribe"}
 	smallestClusterWakeups = []string{"+spublish", "+ssubscribe", "+sunsubscribe"}
@@ -185,6 +186,10 @@ func TestScriptsCallNoOtherCommands(t *testing.T) {
 	for _, script := range []*luaScript{lockAcquire, lockRelease, lockForce, renewScript, freeInspect} {
 		assert.Subset(t, slices.Concat(ofLock, ofUse), of(script), "of a Lock: %s", script.Source())
 	}
+	ofSemaphore := strings.Fields("+get +incrby +zcount +zadd +zrem +zscore +zcard +zrangebyscore +zrevrange +del +exists +pexpire +pttl +set +time")
+	for _, script := range []*luaScript{semaphoreAcquire, semaphoreRelease, semaphoreRenew, semaphoreForce, semaphoreSet, semaphoreInspect, semaphoreCount} {
+		assert.Subset(t, slices.Concat(ofSemaphore, ofUse), of(script), "of a Semaphore: %s", script.Source())
+	}
 	for _, script := range []*luaScript{fairAcquire, fairRelease, fairUndo, fairForce} {
 		assert.Subset(t, slices.Concat(ofFair, ofUse), of(script), "of a FairLock: %s", script.Source())
 	}
@@ -265,10 +270,11 @@ func TestSmallestRightsAreEnoughAndNeeded(t *testing.T) {
 	type lack struct{ right, kind string }
 	var lacks []lack
 	for kind, rights := range map[string]string{
-		"lock":   "~lock:orders:* +evalsha +del +pttl +pexpire +hset +hget +hmget +hlen +hexists +hrandfield",
-		"fenced": "~redisson_lock_token:{lock:orders:* +incr",
-		"read":   "~{lock:orders:* +exists +set +hdel +zrevrange",
-		"write":  "~relock_rwlock_writers:{lock:orders:* +time +hgetall +zadd +zrem",
+		"lock":      "~lock:orders:* +evalsha +del +pttl +pexpire +hset +hget +hmget +hlen +hexists +hrandfield",
+		"semaphore": "+get +incrby +zcount",
+		"fenced":    "~redisson_lock_token:{lock:orders:* +incr",
+		"read":      "~{lock:orders:* +exists +set +hdel +zrevrange",
+		"write":     "~relock_rwlock_writers:{lock:orders:* +time +hgetall +zadd +zrem",
 		"fair": "~redisson_lock_queue:{lock:orders:* ~redisson_lock_timeout:{lock:orders:* ~relock_lock_alive:{lock:orders:* " +
 			"+rpush +llen +lindex +lpos +lrange +lrem +zrangebyscore +zscore +zcard +zmscore",
 	} {

@@ -44,7 +44,13 @@ func (r *record) isOpenLocked(now time.Duration) bool {
 // take longer than a slice, and then one waiter after the other would send a request of its own.
 func (h *hold) openLocked() {
 	n, g, r := h.name, h.queue, h.record
-	if g == nil || h.lock.admission() != shared {
+	switch {
+	case g == nil:
+		return
+	case h.lock.admission() == counted: // the next waiter may find it free, too
+		h.leaveQueueLocked()
+		return
+	case h.lock.admission() != shared:
 		return
 	}
 	now := n.engine.watchdog.now()

@@ -92,6 +92,7 @@ var stormKinds = []stormKind{
 	{name: "plain", names: 2, nodes: 1, locks: single(newPlainLock)},
 	{name: "fenced", names: 2, nodes: 1, locks: single(newFencedLock)},
 	{name: "fair", names: 2, nodes: 1, fair: true, locks: single(newFencedFairLock)},
+	{name: "semaphore", names: 2, nodes: 1, locks: single(newSemaphore)},
 	{name: "rw", names: 2, nodes: 1, locks: rwStorm},
 	{name: "multi", names: 4, nodes: 1, locks: func(c []*Client, names []string, rng *rand.Rand) stormLock {
 		var some []string
@@ -565,7 +566,7 @@ func (s *storm) left() (left []string) {
 		sharded, err := rdb.PubSubShardChannels(ctx, "*").Result()
 		require.NoError(s, err)
 		left = append(left, slices.DeleteFunc(slices.Concat(keys, channels, sharded), func(key string) bool {
-			return strings.HasPrefix(key, "redisson_lock_token:") || onlyTombstones(rdb, key)
+			return strings.HasPrefix(key, "redisson_lock_token:") || onlyTombstones(rdb, key) || onlyFree(rdb, key)
 		})...)
 	}
 	return left

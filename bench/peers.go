@@ -63,6 +63,8 @@ var kinds = []kind{
 	{"relock fenced", "NewLock with Fenced(), defaults", false, openRelock(fenced)},
 	{"relock write", "NewRWLock(name).Write(), defaults", false, openRelock(write)},
 	{"relock read", "NewRWLock(name).Read(), defaults", false, openRelock(read)},
+	{"relock semaphore", "NewSemaphore(name, 1), defaults", false, openRelock(oneOf(1))},
+	{"relock 8 permits", "NewSemaphore(name, 8), defaults", false, openRelock(oneOf(8))},
 	{"bare EVALSHA", "the requests with which relock locks and unlocks, sent by the same go-redis client; excludes no owner", false, openBare(plain)},
 	{"bare AutoPipeline", "the same, through the AutoPipeline of go-redis", false, openAutoPipeline},
 	{"bare read", "the same of the requests for a read lock alone", false, openBare(read)},
@@ -102,6 +104,11 @@ func (s setting) client() redis.UniversalClient {
 func plain(c *relock.Client, name string) relock.Locker { return c.NewLock(name) }
 func fair(c *relock.Client, name string) relock.Locker  { return c.NewFairLock(name) }
 func read(c *relock.Client, name string) relock.Locker  { return c.NewRWLock(name).Read() }
+
+// oneOf makes semaphores with n permits.
+func oneOf(n int) func(*relock.Client, string) relock.Locker {
+	return func(c *relock.Client, name string) relock.Locker { return c.NewSemaphore(name, n) }
+}
 
 type relockPeer struct {
 	rdb    redis.UniversalClient

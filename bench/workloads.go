@@ -128,6 +128,20 @@ func workloads(n size) []workload {
 			slice:  handoff{h.trip}.slice,
 			figure: handedOff, less: true, high: handedTail, columns: []*metric{handedTail, p50, longest, trips, requests, handoffs, stuckCount}})
 	}
+	for _, s := range []struct {
+		name, title      string
+		clients, workers int
+		section          time.Duration
+		peers            []string
+	}{
+		{"semaphore-alone", "1 goroutine, no contention, a semaphore with one permit", 1, 1, 0, []string{"relock semaphore", "relock"}},
+		{"semaphore-process", "64 goroutines of one process, 8 permits, 1 ms section", 1, 64, time.Millisecond, []string{"relock 8 permits", "relock semaphore", "relock"}},
+		{"semaphore-fleet", "16 clients × 1 goroutine, 8 permits, 1 ms section", 16, 1, time.Millisecond, []string{"relock 8 permits", "relock semaphore", "relock"}},
+	} {
+		all = append(all, workload{name: s.name, title: s.title, clients: s.clients, peers: s.peers,
+			slice:  crowd{clients: s.clients, workers: s.workers, names: 1, section: s.section}.slice,
+			figure: rate, columns: fleets})
+	}
 	return append(all,
 		workload{name: "fair", title: "4 clients × 16 goroutines, one fair lock, 1 ms section, loopback",
 			clients: 4, peers: []string{"relock fair", "bare grant", "relock", "sync.Mutex"},

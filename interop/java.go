@@ -140,6 +140,7 @@ type answer struct {
 	OK     bool   `json:"ok"`
 	Value  bool   `json:"value"`
 	Number int64  `json:"number"`
+	Text   string `json:"text"`
 	Error  string `json:"error"`
 }
 

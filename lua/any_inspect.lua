@@ -1,14 +1,15 @@
 -- Says all that is in Redis about a lock of any kind. It only reads.
 --
--- KEYS[1]  the lock: a hash; one that has a field mode is a read/write lock.
+-- KEYS[1]  the lock: a hash; one that has a field mode is a read/write lock; or the counter of a semaphore.
 -- KEYS[2]  the queue of a fair lock: a list.
 -- KEYS[3]  the timeouts of a fair lock: a zset.
 -- KEYS[4]  the heartbeats of a fair lock: a zset.
 -- KEYS[5]  the waiting writers of a read/write lock: a zset.
 -- KEYS[6]  the token counter: a string.
+-- KEYS[7]  the permits of a semaphore that are taken: a zset; see semaphore.lua. Then KEYS[1] is a string: those that are free.
 -- ARGV[1]  what the key of a read lease begins with; field:rwlock_timeout:level follows.
--- Returns  {epoch ms, pttl, record, queue, timeouts, heartbeats, writers, token}; record is {field, value, ms that its lease
---          lasts, ...}, queue {field, ...}, the zsets {member, score, ...}, and the token '' where there is none.
+-- Returns  {epoch ms, pttl, record, queue, timeouts, heartbeats, writers, token, free, permits}; record is {field, value, ms that
+--          its lease lasts, ...}, queue {field, ...}, the zsets {member, score, ...}, and token and free '' where there is none.
 --
 -- Where the user may not read a key, the answer is an error that names the key. Data that no lock makes are refused:
 -- see record.lua.
@@ -34,6 +35,15 @@ end
 
 local function members(what, key)
     return read(what, 'zrangebyscore', key, '-inf', '+inf', 'withscores')
+end
+
+-- A counter makes a semaphore; of a hash, GET is an error.
+local counter = redis.pcall('get', lock)
+if type(counter) == 'string' then
+    local free = free_permits(lock)
+    local permits = members('the permits of a semaphore', KEYS[7])
+    return wrong and redis.error_reply(wrong) or
+        {now_ms(), redis.call('pttl', lock), {}, {}, {}, {}, {}, '', ms(free), permits}
 end
 
 check_record(lock)
@@ -73,9 +83,8 @@ for i = 1, #entries, 2 do
     record[#record + 1] = left
 end
 
-local clock = redis.call('time')
 local answer = {
-    clock[1] * 1000 + math.floor(clock[2] / 1000),
+    now_ms(),
     pttl,
     record,
     read('the queue of a fair lock', 'lrange', queue, 0, -1),
@@ -83,6 +92,8 @@ local answer = {
     members('the heartbeats of a fair lock', heartbeats),
     members('the waiting writers of a read/write lock', writers),
     read('the token counter', 'get', tokens) or '',
+    '',
+    {},
 }
 if wrong then
     return redis.error_reply(wrong)

@@ -146,6 +146,38 @@ func TestListShowsHeldLocks(t *testing.T) {
 	assert.NotNil(t, l.Waiters, out)
 }
 
+// A semaphore is found by its permits, whatever braces its name has, and freed as a whole.
+func TestSemaphoresAreListedShownAndFreed(t *testing.T) {
+	s := testredis.Start(t)
+	ctx, c := context.Background(), newClient(t, s.Client())
+	for _, name := range []string{"hosts:a", "{tag}:b", "x{tag}"} {
+		semaphore := c.NewSemaphore(name, 3)
+		must(t, semaphore.Lock(ctx))
+		must(t, semaphore.Lock(relock.WithOwner(ctx)))
+		out, errs, status := ctl(t, s.Addr(), "", "list")
+		assert.Zero(t, status, errs)
+		assert.Equal(t, 3, strings.Count(out, "\n"), out)
+		assert.Equal(t, 2, strings.Count(out, name+" "), out)
+		assert.Contains(t, out, "semaphore")
+		out, _, _ = ctl(t, s.Addr(), "", "list", name)
+		assert.Equal(t, 3, strings.Count(out, "\n"), out)
+		out, errs, status = ctl(t, s.Addr(), "", "show", name)
+		assert.Zero(t, status, errs)
+		assert.Contains(t, strings.Join(strings.Fields(out), " "), "kind semaphore")
+		assert.Contains(t, out, "1 permits")
+		out, _, _ = ctl(t, s.Addr(), "", "show", name, "-json")
+		var l jsonLock
+		must(t, json.Unmarshal([]byte(out), &l))
+		assert.Equal(t, 1, *l.Free, out)
+		assert.Len(t, l.Holders, 2, out)
+		_, errs, status = ctl(t, s.Addr(), "", "unlock", "-yes", name)
+		assert.Zero(t, status, errs)
+		free, err := semaphore.Available(ctx)
+		must(t, err)
+		assert.Equal(t, 3, free)
+	}
+}
+
 // A hash that is no lock may be big, and Redis stands still while a client reads all of it.
 func TestListReadsNoData(t *testing.T) {
 	s := testredis.Start(t)

@@ -132,20 +132,27 @@ func options(address, addr string) (*redis.Options, error) {
 func (c *connection) candidates(ctx context.Context, pattern string) ([]string, error) {
 	var mu sync.Mutex // guards names
 	var names []string
-	scan := func(ctx context.Context, one *redis.Client) error {
+	scanFor := func(ctx context.Context, one *redis.Client, pattern, kind string, likely func(keys []string) []string) error {
 		for cursor := uint64(0); ; {
-			hashes, next, err := one.ScanType(ctx, cursor, pattern, 1000, "hash").Result()
+			keys, next, err := one.ScanType(ctx, cursor, pattern, 1000, kind).Result()
 			if err != nil {
 				return err
 			}
-			likely := likeLocks(ctx, one, hashes)
+			found := likely(keys)
 			mu.Lock()
-			names = append(names, likely...)
+			names = append(names, found...)
 			mu.Unlock()
 			if cursor = next; cursor == 0 {
 				return nil
 			}
 		}
+	}
+	scan := func(ctx context.Context, one *redis.Client) error {
+		return errors.Join(
+			scanFor(ctx, one, pattern, "hash", func(keys []string) []string { return likeLocks(ctx, one, keys) }),
+			scanFor(ctx, one, "{"+pattern+"}:timeout", "zset", semaphores),
+			scanFor(ctx, one, pattern+":timeout", "zset", semaphores),
+		)
 	}
 	var err error
 	switch rdb := c.rdb.(type) {
@@ -156,6 +163,21 @@ func (c *connection) candidates(ctx context.Context, pattern string) ([]string, 
 	}
 	slices.Sort(names)
 	return slices.Compact(names), err
+}
+
+// semaphores are the names of the semaphores that these keys have the permits of: {name}:timeout, and name:timeout where the name
+// has a brace.
+func semaphores(keys []string) (names []string) {
+	for _, key := range keys {
+		name, found := strings.CutSuffix(key, ":timeout")
+		if inner := strings.TrimSuffix(strings.TrimPrefix(name, "{"), "}"); found && !strings.Contains(inner, "{") && len(inner) == len(name)-2 {
+			names = append(names, inner)
+		}
+		if found && strings.Contains(name, "{") {
+			names = append(names, name)
+		}
+	}
+	return names
 }
 
 // likeLocks are the hashes that look like locks by two of their fields, or cannot be looked at like this.

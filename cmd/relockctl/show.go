@@ -62,8 +62,8 @@ func table(locks []relock.Inspection) string {
 		line("NAME", "KIND", "OWNER", "CLIENT", "LEVELS", "LEASE", "WAITING")
 		for _, i := range locks {
 			for _, h := range i.Holders {
-				waiting := "-" // Inspect does not read the line of a plain lock
-				if i.Kind != relock.KindPlain {
+				waiting := "-" // Inspect does not read the line of a plain lock, and waiters for a permit leave no trace
+				if i.Kind != relock.KindPlain && i.Kind != relock.KindSemaphore {
 					waiting = strconv.Itoa(len(i.Waiters))
 				}
 				line(short(quote(i.Name), 48), kind(i, h), short(quote(h.Owner), 24), short(h.Client, 9), h.Levels, lease(h.Lease), waiting)
@@ -89,6 +89,9 @@ func details(i relock.Inspection) string {
 		}
 		if len(i.Holders) > 0 {
 			line("lease", lease(i.TTL))
+		}
+		if i.Kind == relock.KindSemaphore {
+			line("free", fmt.Sprintf("%d permits", i.Free))
 		}
 		if i.Token != 0 {
 			line("token", fmt.Sprintf("%d, the last one drawn", i.Token))
@@ -211,6 +214,7 @@ type (
 		Held    bool         `json:"held"`
 		TTL     int64        `json:"ttl_ms"`
 		Token   int64        `json:"token,omitempty"`
+		Free    *int         `json:"free,omitempty"` // permits of a semaphore
 		Holders []jsonHolder `json:"holders"`
 		Waiters []jsonWaiter `json:"waiters"`
 	}
@@ -248,6 +252,9 @@ func lockJSON(i relock.Inspection) jsonLock {
 	lock := jsonLock{
 		Name: i.Name, At: i.At.UTC(), Kind: i.Kind.String(), Mode: i.Mode, Held: i.Held(), TTL: i.TTL.Milliseconds(), Token: i.Token,
 		Holders: []jsonHolder{}, Waiters: []jsonWaiter{},
+	}
+	if i.Kind == relock.KindSemaphore {
+		lock.Free = &i.Free
 	}
 	for _, h := range i.Holders {
 		lock.Holders = append(lock.Holders, jsonHolder{jsonContender(h.Contender), h.Write, h.Levels, h.Lease.Milliseconds()})

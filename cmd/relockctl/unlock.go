@@ -69,6 +69,8 @@ func (p *program) force(ctx context.Context, i relock.Inspection) (freed bool, e
 		if i.Mode == "write" {
 			locks = append(locks, rw.Write())
 		}
+	case relock.KindSemaphore: // the number of permits is in Redis
+		locks = append(locks, p.client.NewSemaphore(i.Name, 1))
 	case relock.KindFair:
 		locks = append(locks, p.client.NewFairLock(i.Name))
 	default:

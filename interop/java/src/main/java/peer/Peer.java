@@ -18,6 +18,7 @@ import org.redisson.Redisson;
 import org.redisson.RedissonMultiLock;
 import org.redisson.RedissonRedLock;
 import org.redisson.api.RLock;
+import org.redisson.api.RPermitExpirableSemaphore;
 import org.redisson.api.RedissonClient;
 import org.redisson.client.codec.StringCodec;
 import org.redisson.config.Config;
@@ -108,6 +109,10 @@ public final class Peer {
     }
 
     private void execute(JsonObject c, JsonObject answer) throws Exception {
+        if (text(c, "kind").equals("semaphore")) {
+            semaphore(c, answer);
+            return;
+        }
         RLock lock = lock(c);
         long wait = number(c, "wait", 0), lease = number(c, "lease", -1);
         switch (text(c, "op")) {
@@ -129,6 +134,52 @@ public final class Peer {
             case "storm" -> answer.addProperty("number", storm(c, lock));
             default -> throw new IllegalArgumentException("op " + c);
         }
+    }
+
+    /** The permit that a thread holds, by the name of the semaphore and the thread. */
+    private final Map<String, String> permits = new ConcurrentHashMap<>();
+
+    private void semaphore(JsonObject c, JsonObject answer) throws Exception {
+        RPermitExpirableSemaphore s = clients.get(0).getPermitExpirableSemaphore(text(c, "name"));
+        String holder = text(c, "name") + " " + number(c, "thread", 0);
+        long wait = number(c, "wait", 0), lease = number(c, "lease", -1);
+        switch (text(c, "op")) {
+            case "lock" -> permits.put(holder, lease > 0 ? s.acquire(lease, TimeUnit.MILLISECONDS) : s.acquire());
+            case "trylock" -> {
+                String id = s.tryAcquire(wait, lease, TimeUnit.MILLISECONDS);
+                answer.addProperty("value", id != null);
+                if (id != null) {
+                    permits.put(holder, id);
+                }
+            }
+            case "unlock" -> s.release(permits.remove(holder));
+            case "permit" -> answer.addProperty("text", permits.get(holder));
+            case "release" -> answer.addProperty("value", s.tryRelease(text(c, "counter")));
+            case "set" -> answer.addProperty("value", s.trySetPermits((int) number(c, "ms", 0)));
+            case "count" -> answer.addProperty("number", s.availablePermits());
+            case "storm" -> answer.addProperty("number", storm(c, s));
+            default -> throw new IllegalArgumentException("op " + c);
+        }
+    }
+
+    /** Counts the holders while it is one of them, fails if there are more than permits, and returns how often it was one. */
+    private long storm(JsonObject c, RPermitExpirableSemaphore s) throws Exception {
+        var holders = clients.get(0).getAtomicLong(text(c, "counter"));
+        long end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(number(c, "ms", 0));
+        long n = 0;
+        for (; System.nanoTime() < end; n++) {
+            String id = s.acquire(30, TimeUnit.SECONDS);
+            try {
+                long now = holders.incrementAndGet();
+                holders.decrementAndGet();
+                if (now > number(c, "lease", 0)) {
+                    throw new IllegalStateException(now + " holders");
+                }
+            } finally {
+                s.release(id);
+            }
+        }
+        return n;
     }
 
     /**

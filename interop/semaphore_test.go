@@ -1,0 +1,221 @@
+package interop
+
+// The semaphore: relock and Redisson's RPermitExpirableSemaphore share the permits.
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+func (b *both) available(s *relock.Semaphore, want int) {
+	b.Helper()
+	n, err := s.Available(context.Background())
+	b.must(err)
+	require.Equal(b, want, n, "relock: permits that are free")
+	java := b.java.must(command{Op: "count", Kind: "semaphore", Name: s.Name()}).Number
+	require.EqualValues(b, want, java, "Java: permits that are free")
+}
+
+// The permits that one language takes are not free for the other, and each wakes the other.
+func TestSemaphoreIsSharedAcrossLanguages(t *testing.T) {
+	forEachVersion(t, setting{}, func(b *both) {
+		for _, name := range []string{"plain", "with {a tag} in it", "Schlüssel-鎖-🔒"} {
+			b.Run(name, func(t *testing.T) {
+				in := *b
+				in.T, in.java = t, b.java.under(t)
+				in.semaphore(name)
+			})
+		}
+	})
+}
+
+func (b *both) semaphore(name string) {
+	ctx := context.Background()
+	s := b.client.NewSemaphore(name, 2)
+	j := func(op string, thread int) command {
+		return command{Op: op, Kind: "semaphore", Name: name, Thread: thread}
+	}
+	first, second := relock.WithOwner(ctx), relock.WithOwner(ctx)
+
+	// The first one to come sets the number.
+	b.must(s.Lock(first))
+	set := j("set", 1)
+	set.MS = 7
+	require.False(b, b.java.must(set).Value, "Java sets a number that relock has set")
+	b.available(s, 1)
+	b.java.must(j("lock", 1))
+	b.available(s, 0)
+	require.False(b, b.java.must(j("trylock", 2)).Value, "Java gets a third permit")
+	b.tries(s, false)
+
+	// relock waits for Java.
+	got := startLock(second, s)
+	b.awaitSubscriber(name)
+	start := time.Now()
+	b.java.must(j("unlock", 1))
+	b.await("relock is woken", got)
+	assert.LessOrEqual(b, time.Since(start), prompt)
+
+	// Java waits for relock.
+	try := j("trylock", 2)
+	try.Wait, try.Lease = 20_000, 30_000
+	waiting := b.java.start(try)
+	b.awaitSubscriber(name)
+	start = time.Now()
+	b.must(s.Unlock(second))
+	require.True(b, b.java.await(waiting, soon).Value, "Java is not woken")
+	assert.LessOrEqual(b, time.Since(start), prompt)
+
+	// The holders are told apart, and Java knows its permit by what relock shows.
+	holders, err := s.Holders(ctx)
+	b.must(err)
+	require.Len(b, holders, 2)
+	permit := b.java.must(j("permit", 2)).Text
+	for _, h := range holders {
+		if h.Client == "" {
+			assert.Equal(b, permit, h.Field, "the permit of Java")
+			assert.Equal(b, "permit "+permit, h.Owner)
+		} else {
+			assert.Equal(b, b.client.ID(), h.Client)
+		}
+		assert.Positive(b, h.Lease)
+		assert.LessOrEqual(b, h.Lease, 30*time.Second)
+	}
+
+	// A lease that ends in either language gives the permit back.
+	b.must(s.Unlock(first))
+	b.java.must(j("unlock", 2))
+	b.available(s, 2)
+	b.must(s.LockLease(first, 300*time.Millisecond))
+	lease := j("lock", 3)
+	lease.Lease = 300
+	b.java.must(lease)
+	ok, err := s.TryLock(second, soon, 0)
+	b.must(err)
+	require.True(b, ok, "after the leases")
+	testredis.Await(b, "the other lease ends", soon, func() bool {
+		n, err := s.Available(ctx)
+		return err == nil && n == 1
+	})
+	b.available(s, 1)
+	assert.False(b, b.java.do(j("unlock", 3)).OK, "Java gives back a permit that has lapsed")
+	b.available(s, 1)
+
+	// Without a lease Java's permit does not lapse.
+	b.java.must(j("lock", 4))
+	ttl, err := s.TTL(ctx)
+	b.must(err)
+	assert.Negative(b, ttl)
+	b.available(s, 0)
+
+	// An operator frees all.
+	freed, err := s.ForceUnlock(ctx)
+	b.must(err)
+	assert.True(b, freed)
+	b.available(s, 2)
+	assert.ErrorIs(b, s.Unlock(second), relock.ErrLockLost)
+	assert.False(b, b.java.do(j("unlock", 4)).OK, "Java gives back a permit that was taken from it")
+	b.available(s, 2)
+}
+
+// relock keeps its permits by renewing them, also while Java asks.
+func TestSemaphoreIsRenewedBesideJava(t *testing.T) {
+	const lease = 1500 * time.Millisecond
+	forEachVersion(t, setting{watchdog: lease}, func(b *both) {
+		s := b.client.NewSemaphore("renewed", 1)
+		b.must(s.Lock(context.Background()))
+		for start := time.Now(); time.Since(start) < 2*lease; time.Sleep(100 * time.Millisecond) {
+			require.False(b, b.java.must(command{Op: "trylock", Kind: "semaphore", Name: "renewed"}).Value)
+		}
+		b.must(s.Unlock(context.Background()))
+		b.available(s, 1)
+	})
+}
+
+// Two services of each language never have more permits than there are, and in the end all of them are free.
+func TestSemaphoreStorm(t *testing.T) {
+	const permits = 3
+	run := func(t *testing.T, version string, d deployment, took time.Duration) {
+		s := setting{version: version, redis: d}
+		services := []*java{startJava(t, s), startJava(t, s)}
+		rdb := d.client(t)
+		var all sync.WaitGroup
+		var sections [4]atomic.Int64
+		for i, j := range services {
+			for n := range stormWorkers {
+				a := j.start(command{
+					Op: "storm", Kind: "semaphore", Name: "storm", Thread: n + 1, Counter: "counter",
+					MS: took.Milliseconds(), Lease: permits,
+				})
+				all.Go(func() {
+					select {
+					case a := <-a:
+						assert.True(t, a.OK, "Java: %s", a.Error)
+						sections[i].Add(a.Number)
+					case <-time.After(took + time.Minute):
+						assert.Fail(t, "a Java worker hangs")
+					}
+				})
+			}
+		}
+		end := time.Now().Add(took)
+		var semaphore *relock.Semaphore
+		for i := range 2 {
+			c, err := relock.New(d.client(t))
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = c.Close() })
+			semaphore = c.NewSemaphore("storm", permits)
+			require.NoError(t, semaphore.SetPermits(context.Background(), permits))
+			for range stormWorkers {
+				all.Go(func() {
+					for time.Now().Before(end) {
+						if !assert.NoError(t, semaphore.Do(context.Background(), func(ctx context.Context) error {
+							return visit(ctx, t, rdb, permits)
+						})) {
+							return
+						}
+						sections[2+i].Add(1)
+					}
+				})
+			}
+		}
+		all.Wait()
+		for i := range sections {
+			assert.Positive(t, sections[i].Load(), "sections of service %d", i)
+		}
+		t.Logf("sections: Java %d and %d, relock %d and %d", sections[0].Load(), sections[1].Load(), sections[2].Load(), sections[3].Load())
+		free, err := semaphore.Available(context.Background())
+		require.NoError(t, err)
+		assert.Equal(t, permits, free, "permits in the end")
+	}
+	for _, version := range versions {
+		t.Run("redisson-"+version, func(t *testing.T) {
+			t.Parallel()
+			run(t, version, single(t), stormTime(t))
+		})
+	}
+	t.Run("cluster/redisson-"+clusterVersions[0], func(t *testing.T) {
+		t.Parallel()
+		run(t, clusterVersions[0], cluster(t), stormTime(t))
+	})
+}
+
+// visit counts the holders while the caller is one of them.
+func visit(ctx context.Context, t *testing.T, rdb redis.UniversalClient, permits int64) error {
+	now, err := rdb.Incr(ctx, "counter").Result()
+	if err != nil {
+		return err
+	}
+	assert.LessOrEqual(t, now, permits, "holders")
+	return rdb.Decr(ctx, "counter").Err()
+}

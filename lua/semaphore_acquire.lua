@@ -1,0 +1,59 @@
+-- Takes a permit of a semaphore, or one more level of a permit that is held.
+--
+-- KEYS[1]  the permits that are free: a string; see semaphore.lua.
+-- KEYS[2]  the permits that are taken: a zset.
+-- ARGV[1]  id of the permit, of its own for every acquisition.
+-- ARGV[2]  lease in ms.
+-- ARGV[3]  level wanted: 1 takes a permit, more re-enters a held one.
+-- ARGV[4]  how many permits a semaphore has that nothing has set the number of.
+-- ARGV[5]  channel on which free permits are announced.
+-- ARGV[6]  how: see announce.lua.
+-- Returns  {1, 0, 0} held, {0, pttl, 0} busy: the first lease ends in pttl ms, or none does (-1). {-1, 0, 0} nothing there to
+--          re-enter.
+--
+-- Running it twice does what running it once does: an id takes one permit, and a lease is never shortened. A permit that is taken
+-- by a request that runs after its undo is given back when its lease is over.
+
+local free, taken = KEYS[1], KEYS[2]
+local id, lease, level, permits, channel, how = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
+
+local now = now_ms()
+local available = free_permits(free)
+local dropped = drop_expired(free, taken, now)
+local ends = redis.call('zscore', taken, id)
+if ends then
+    if tonumber(ends) < now + lease then
+        redis.call('zadd', taken, ms(now + lease), id)
+    end
+    return {1, 0, 0}
+end
+if level ~= '1' then
+    return {-1, 0, 0}
+end
+
+if available then
+    available = available + dropped
+else
+    available = permits - redis.call('zcard', taken)
+    redis.call('set', free, ms(available))
+end
+if available < 1 then
+    local first = redis.call('zrangebyscore', taken, '-inf', '+inf', 'withscores', 'limit', 0, 1)
+    return {0, first[2] and has_lease(first[2]) and tonumber(first[2]) - now or -1, 0}
+end
+
+-- The counter first: if the user lacks a right, nothing has changed.
+redis.call('incrby', free, -1)
+local added = redis.pcall('zadd', taken, ms(now + lease), id)
+if type(added) == 'table' then
+    redis.call('incrby', free, 1)
+    error(added, 0)
+end
+local pttl = redis.call('pttl', free)
+if pttl > 0 then -- Redisson's expire() of a semaphore
+    redis.call('pexpire', taken, pttl)
+end
+if dropped > 1 and available > 1 then
+    announce(how, channel, ms(available - 1))
+end
+return {1, 0, 0}

@@ -1,0 +1,20 @@
+-- Says who holds permits of a semaphore. It only reads.
+--
+-- KEYS[1]  the permits that are free: a string; see semaphore.lua.
+-- KEYS[2]  the permits that are taken: a zset.
+-- ARGV[1]  id of a permit, or '' for none.
+-- Returns  {permits that are taken, 1 where this permit is one of them, ms until all of their leases are over}; the last is -1
+--          where a lease does not end, and -2 where no permit is taken.
+
+local free, taken = KEYS[1], KEYS[2]
+local id = ARGV[1]
+
+free_permits(free)
+local now = now_ms()
+local last = redis.call('zrevrange', taken, 0, 0, 'withscores')[2]
+local left = last and (has_lease(last) and tonumber(last) - now or -1)
+if not left or left == 0 or left < -1 then
+    left = -2
+end
+local ends = id ~= '' and redis.call('zscore', taken, id)
+return {redis.call('zcount', taken, '(' .. ms(now), '+inf'), ends and tonumber(ends) > now and 1 or 0, left}

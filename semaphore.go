@@ -1,0 +1,180 @@
+package relock
+
+// The semaphore: at most n owners at a time.
+//
+// Rules: a hold has one permit, whatever its levels; the id of the permit is its field. The record is that of Redisson's
+// RPermitExpirableSemaphore: see lua/semaphore.lua. Redis has the number of permits; a Semaphore sets it only where nothing has.
+
+import (
+	"context"
+	"math"
+	"time"
+)
+
+var (
+	semaphoreAcquire = script("semaphore_acquire", "string zset", "announce", "clock", "semaphore")
+	semaphoreRelease = script("semaphore_release", "string zset", "announce", "clock", "semaphore")
+	semaphoreRenew   = script("semaphore_renew", "zset", "clock")
+	semaphoreForce   = script("semaphore_force", "string zset", "announce", "clock", "semaphore")
+	semaphoreSet     = script("semaphore_set", "string zset", "announce", "clock", "semaphore")
+	semaphoreInspect = script("semaphore_inspect", "string zset", "announce", "clock", "semaphore")
+	semaphoreCount   = script("semaphore_count_inspect", "string zset", "announce", "clock", "semaphore")
+)
+
+const mostPermits = math.MaxInt32 // that Redisson can count
+
+// A Semaphore lets at most n owners in at a time. Each of them has a permit, with a lease that the watchdog
+// renews. A permit whose lease is over, because its process has crashed, is given to the next owner that asks.
+//
+// A Semaphore is a [Locker]: Lock waits for a permit, Unlock gives it back, Guard ends when the permit is lost.
+// An owner has one permit. If it locks again, it holds the same permit one level more, and owes one Unlock more; it never
+// waits for itself. An owner that needs several permits takes each of them with a ctx of its own from [WithOwner].
+//
+// Goroutines of one Client get free permits in the order in which they came; TryLock with wait 0 takes a free permit
+// before them. Among processes there is no order: each release wakes the first waiter of every process, and the first
+// to ask gets the permit.
+//
+// The number of permits is in Redis. The first use of a name sets it, as NewSemaphore says, and it stays there for good, in
+// the key called name, also when no permit is taken. After that, the number in Redis counts, and the one that was
+// given to NewSemaphore has no effect: processes that ask for different numbers share the number of the one that came first.
+// [Semaphore.SetPermits] changes it for all of them.
+//
+// IsLocked says whether any permit is taken. TTL is how long it takes until the leases of all permits are over. ForceUnlock
+// gives back all permits.
+//
+// Redisson: getPermitExpirableSemaphore, with which it shares its record. A Java permit that was acquired without a lease
+// never lapses, and is lost if its service crashes. Java judges leases by the clock of its machine, relock by that of Redis.
+type Semaphore struct {
+	handle
+	record *semaphore
+}
+
+// NewSemaphore returns the semaphore called name, which has so many permits if it does not exist yet: see [Semaphore]. It
+// sends nothing; a bad name, fewer permits than 1 and the option [Fenced] are reported by the methods, as ErrInvalid.
+//
+// Redisson: getPermitExpirableSemaphore, and trySetPermits, which the first acquire does here.
+func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Semaphore {
+	o := newLockOptions(opts)
+	l := &semaphore{
+		facts:    facts{lock: lockID{name: name}, kind: TypeSemaphore, admits: counted},
+		client:   c,
+		keys:     []string{name, permitsKey(name)},
+		permits:  permits,
+		announce: prefixName("redisson_sc", name),
+	}
+	s := &Semaphore{newHandle(c, l, l.keys, lockOptions{}), l}
+	switch {
+	case s.bad != nil:
+	case o.fenced:
+		s.bad = invalid("Fenced(): several owners hold a semaphore, and no token is the newest one of all")
+	case permits < 1:
+		s.bad = invalid("%d permits: at least 1", permits)
+	default:
+		s.bad = checkPermits(permits)
+	}
+	return s
+}
+
+// permitsKey is the key of the permits that are taken.
+func permitsKey(name string) string { return suffixName(name, "timeout") }
+
+func checkPermits(n int) error {
+	if n < 0 || n > mostPermits {
+		return invalid("%d permits: 0 to %d", n, mostPermits)
+	}
+	return nil
+}
+
+// SetPermits sets the number of permits, for all processes and for good. Permits that are taken stay taken: where there are
+// more of them than n, the next owner gets one when fewer than n are left. With n = 0 no owner gets a permit. It is an
+// operator's tool, and may be repeated. The error is ErrInvalid for a negative n, or one above 2147483647.
+//
+// Redisson: setPermits.
+func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
+	err := s.usable(ctx)
+	if err == nil {
+		err = checkPermits(n)
+	}
+	if err == nil {
+		_, _, err = s.client.engine.send(s.client.engine.waitOptionsFor(ctx), s.record.call(semaphoreSet, n), time.Time{})
+	}
+	return s.fail("set permits", err)
+}
+
+// Permits is the number of permits, free and taken. Where nothing has set it yet, it is the number of NewSemaphore.
+//
+// Redisson: getPermits, which is 0 then.
+func (s *Semaphore) Permits(ctx context.Context) (int, error) {
+	r, err := s.count(ctx, "permits")
+	return int(r[0]), err
+}
+
+// Available is the number of permits that are free. By the time that it returns, other owners may have taken
+// them. Permits whose lease is over count as free.
+//
+// Redisson: availablePermits, which is negative after setPermits has taken away permits that are in use.
+func (s *Semaphore) Available(ctx context.Context) (int, error) {
+	r, err := s.count(ctx, "available permits")
+	return int(max(r[1], 0)), err
+}
+
+func (s *Semaphore) count(ctx context.Context, op string) (reply, error) {
+	if err := s.usable(ctx); err != nil {
+		return reply{}, s.fail(op, err)
+	}
+	count := call{Script: semaphoreCount, Keys: s.record.keys, Args: []any{s.record.permits}}
+	r, _, err := s.client.engine.send(s.client.engine.waitOptionsFor(ctx), count, time.Time{})
+	return r, s.fail(op, err)
+}
+
+// Holders are the permits that are taken, the first to lapse first. The Field of a Java permit is its id, as Java
+// prints it; which service has taken it is not in Redis. It is the same as [Client.Inspect], which needs more rights in Redis
+// than the other methods.
+//
+// Redisson has none: acquiredPermits is their number.
+func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
+	if err := s.usable(ctx); err != nil {
+		return nil, s.fail("holders", err)
+	}
+	i, err := s.client.Inspect(ctx, s.name)
+	return i.Holders, err
+}
+
+// semaphore is the record of a Semaphore: the counter of the permits that are free, and the zset of those that are taken.
+type semaphore struct {
+	facts
+	client   *Client
+	keys     []string
+	permits  int    // of a semaphore that does not exist
+	announce string // the channel
+}
+
+func (l *semaphore) channel(attempt) string { return l.announce }
+
+func (l *semaphore) acquire(a attempt) call {
+	return l.call(semaphoreAcquire, a.field, milliseconds(a.lease), a.level, l.permits)
+}
+
+func (l *semaphore) granted(_ attempt, r reply) (grant, error) { return parseGrant(r) }
+
+func (l *semaphore) release(field string, left int, _ bool) call {
+	return l.call(semaphoreRelease, field, left)
+}
+
+// undo gives back what the attempt may have taken. If the attempt runs after it, the permit lapses with its lease.
+func (l *semaphore) undo(a attempt) call { return l.release(a.field, a.level-1, a.late) }
+
+func (l *semaphore) renew(field string, lease time.Duration, exact bool) call {
+	return call{Script: semaphoreRenew, Keys: l.keys[1:], Args: []any{field, milliseconds(lease), exact}}
+}
+
+func (l *semaphore) inspect(field string) call {
+	return call{Script: semaphoreInspect, Keys: l.keys, Args: []any{field}}
+}
+
+func (l *semaphore) force() call { return l.call(semaphoreForce) }
+
+// call is a call of script, whose arguments end with how free permits are announced.
+func (l *semaphore) call(script *luaScript, args ...any) call {
+	return call{Script: script, Keys: l.keys, Args: append(args, l.announce, l.client.publish)}
+}
