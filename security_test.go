@@ -248,7 +248,9 @@ func TestLocksWorkOverTLS(t *testing.T) {
 	} {
 		c := b.clientOn(testredis.Client(t, addr, func(o *redis.Options) { o.TLSConfig = config }))
 		waitgroup.Go(&all, func() {
-			assert.ErrorContains(t, c.NewLock(orderName()).Lock(context.Background()), "certificate", what)
+			err := c.NewLock(orderName()).Lock(context.Background())
+			// With TLS 1.3 the server refuses a client after its first words, which may overtake the reason.
+			assert.Regexp(t, "certificate|connection reset|broken pipe", fmt.Sprint(err), what)
 		})
 	}
 	all.Wait()
