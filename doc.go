@@ -130,6 +130,9 @@
 // for each other. [RedLock] is held on a quorum, a majority, of independent servers,
 // and survives the loss of the other servers. [Semaphore] lets at most n owners in at a time.
 //
+// An [Election] chooses one of several processes as the leader. It is a fenced lock whose
+// holds are terms.
+//
 // # Fencing tokens
 //
 // A lock that is made with [Fenced] draws a token for every hold. The token is greater than

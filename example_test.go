@@ -512,3 +512,67 @@ func ExampleHold_Token() {
 	// true <nil>
 	// true <nil>
 }
+
+// One of several processes leads. The work stops when the lead is lost, and ends before the lead is given up.
+func ExampleElection_Lead() {
+	client, done := newClient()
+	defer done()
+	ctx := context.Background()
+	election := client.NewElection("election:billing")
+
+	err := election.Lead(ctx, func(ctx context.Context) error {
+		number, err := election.Number(ctx) // only grows
+		fmt.Println("leading:", number > 0, err)
+		return charge(ctx)
+	})
+	fmt.Println("done:", err)
+	// Output:
+	// leading: true <nil>
+	// done: <nil>
+}
+
+// A term as a value, for a process that resigns when it is told to.
+func ExampleElection_Campaign() {
+	client, done := newClient()
+	defer done()
+	ctx := context.Background()
+	election := client.NewElection("election:billing")
+
+	term, err := election.Campaign(ctx) // waits until this process leads
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	leader, ok, err := election.Leader(ctx)
+	fmt.Println(ok, err, leader.Client == client.ID(), leader.Number == term.Number())
+	if err := charge(term.Context()); err != nil { // this ctx ends with the lead
+		fmt.Println(err)
+	}
+	fmt.Println(term.Resign(ctx))
+	// Output:
+	// true <nil> true true
+	// <nil>
+}
+
+func ExampleElection_Observe() {
+	client, done := newClient(relock.WithMaxWakeDelay(20 * time.Millisecond)) // Observe looks as often
+	defer done()
+	ctx := context.Background()
+	election := client.NewElection("election:billing")
+	for leader, err := range election.Observe(ctx) {
+		if err != nil {
+			fmt.Println(err)
+			continue
+		}
+		if leader.Vacant() {
+			fmt.Println("no leader")
+			go election.Campaign(ctx)
+			continue
+		}
+		fmt.Println("this process leads:", leader.Client == client.ID())
+		break
+	}
+	// Output:
+	// no leader
+	// this process leads: true
+}

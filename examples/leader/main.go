@@ -1,19 +1,20 @@
 // Leader shows work that only one of several processes may do, and that stops when
 // its process is not the leader any more. Three candidates, each with connections
-// of its own, ask for the same lock; the one that has it leads.
+// of its own, stand in the same election. Each term has a number that only grows.
 //
 //	go run ./examples/leader
 //
 // The program cuts the leader off from Redis, by unplugging its connections. No
-// message can tell the leader that its lock is over: it has to know by itself. The ctx that Do hands to its work ends by the
-// leader's own clock, a little before the lease in Redis does, and only then can
-// another candidate get the lock. So they never lead at the same time.
+// message can tell the leader that its term is over: it has to know by itself. The ctx that Lead
+// passes to its work ends by the leader's own clock, a little before the lease in Redis ends, and only
+// then can another candidate be elected. So no two candidates lead at the same time.
 //
 // The work must look at that ctx, and at nothing else. A write that is on its way
 // already cannot be called back by any lock: see examples/postgres.
 //
-// Then the second leader resigns, by returning. The third one has the lock after a
-// round trip or two, because a release is announced.
+// Then the second leader resigns, by returning. The third candidate leads after a
+// round trip or two, because the release elects it. An onlooker observes
+// the election. It looks ten times in a lease, and misses a shorter vacancy.
 //
 // It needs nothing but Go: without REDIS_URL (redis://user:password@host:port/db)
 // it runs on an embedded miniredis.
@@ -74,6 +75,9 @@ func run() error {
 		}()
 	}
 
+	looking := make(chan error, 1)
+	go func() { looking <- office.observe(campaign, options, name) }()
+
 	first, err := office.next(ctx)
 	if err != nil {
 		return err
@@ -96,6 +100,9 @@ func run() error {
 	time.Sleep(lease / 2)
 	end()
 	all.Wait()
+	if err := <-looking; err != nil {
+		return err
+	}
 	if n := office.most; n != 1 {
 		return fmt.Errorf("%d led at the same time", n)
 	}
@@ -109,6 +116,8 @@ type candidate struct {
 	office *office
 	plug   plug
 	resign chan struct{}
+
+	election *relock.Election
 }
 
 // campaign leads whenever it can, until ctx ends or it has resigned.
@@ -128,9 +137,9 @@ func (c *candidate) campaign(ctx context.Context, options *redis.Options, name s
 	}
 	defer client.Close()
 
-	lock := client.NewLock(name)
+	c.election = client.NewElection(name)
 	for {
-		err := lock.Do(ctx, c.lead) // waits until it is our turn
+		err := c.election.Lead(ctx, c.lead) // waits until it is our turn
 		switch {
 		case errors.Is(err, errResigned):
 			return nil
@@ -146,7 +155,11 @@ var errResigned = errors.New("resigned")
 
 // lead is the work of the leader. It goes on while ctx is alive.
 func (c *candidate) lead(ctx context.Context) error {
-	c.office.begin(c)
+	number, err := c.election.Number(ctx)
+	if err != nil {
+		return err
+	}
+	c.office.begin(c, number)
 	defer c.office.end()
 	step := time.NewTicker(50 * time.Millisecond)
 	defer step.Stop()
@@ -160,7 +173,7 @@ func (c *candidate) lead(ctx context.Context) error {
 			return errResigned
 		case <-ctx.Done():
 			if errors.Is(context.Cause(ctx), relock.ErrLockLost) {
-				c.office.say("%s stops after %d steps: the lock is lost", c.name, steps)
+				c.office.say("%s stops after %d steps: the lead is lost", c.name, steps)
 			} else {
 				c.office.say("%s stops after %d steps: the program ends", c.name, steps)
 			}
@@ -178,13 +191,35 @@ type office struct {
 	now, most int
 }
 
-func (o *office) begin(c *candidate) {
+func (o *office) begin(c *candidate, number int64) {
 	o.mu.Lock()
 	o.now++
 	o.most = max(o.most, o.now)
 	o.mu.Unlock()
-	o.say("%s leads", c.name)
+	o.say("%s leads term %d", c.name, number)
 	o.elected <- c
+}
+
+// observe says who leads, as a process sees it that is no candidate.
+func (o *office) observe(ctx context.Context, options *redis.Options, name string) error {
+	rdb := redis.NewClient(options)
+	defer rdb.Close()
+	client, err := relock.New(rdb, relock.WithMaxWakeDelay(lease/10)) // it looks as often
+	if err != nil {
+		return err
+	}
+	defer client.Close()
+	for leader, err := range client.NewElection(name).Observe(ctx) {
+		switch {
+		case err != nil:
+			return err
+		case leader.Vacant():
+			o.say("  seen: no leader")
+		default:
+			o.say("  seen: the leader of term %d", leader.Number)
+		}
+	}
+	return nil
 }
 
 func (o *office) end() {

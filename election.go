@@ -1,0 +1,201 @@
+package relock
+
+// An election: which of several processes leads.
+//
+// Rules: the record is that of a fenced Lock of the same name, and nothing else. A Term is a hold of that lock, and its
+// number is the fencing token. The work of a leader ends before the lead is given up.
+
+import (
+	"context"
+	"errors"
+	"iter"
+	"slices"
+)
+
+// An Election chooses one of several processes, the leader, and another one when
+// the leader resigns or is lost. The leader has a term, with a number that only grows.
+//
+// An Election is a fenced [Lock] of the same name: the leader holds it, and the watchdog keeps
+// its lease. A leader that crashes is followed by another one when its lease is over. Any number of
+// goroutines may share an Election.
+//
+// Redisson has none.
+type Election struct {
+	client *Client
+	lock   Lock
+}
+
+// NewElection returns the election called name. The options are those of the lock;
+// Fenced is implied. NewElection sends nothing; a bad name is reported by the methods.
+//
+// A lock of that name is in the way of the election. If it is to have numbers too, make it with Fenced.
+//
+// Redisson has none.
+func (c *Client) NewElection(name string, opts ...LockOption) *Election {
+	return &Election{c, *c.NewLock(name, append(slices.Clone(opts), Fenced())...)}
+}
+
+// Name is the name of the election, and the key of the leader's record in Redis.
+func (e *Election) Name() string { return e.lock.Name() }
+
+// Campaign waits until the caller leads, or ctx ends: then the error matches the error of
+// ctx, and the caller is no candidate any more. Each call is a candidate of its own. The candidates
+// are elected in the order of the line of a plain lock: see [Lock].
+//
+// The term lasts until Resign, and not as long as the Term can be reached.
+//
+// Redisson has none.
+func (e *Election) Campaign(ctx context.Context) (*Term, error) {
+	hold, err := acquireHold(ctx, &e.lock, "campaign")
+	if err != nil {
+		return nil, err
+	}
+	number, err := hold.Token()
+	if err != nil { // it was lost already, or the Client is closed
+		_ = hold.Release(ctx)
+		return nil, err
+	}
+	return &Term{hold, number}, nil
+}
+
+// Lead campaigns, calls fn while the caller leads, and resigns when fn has returned, also when fn
+// panics. It returns the error of fn, joined with that of Resign: with ErrLockLost if the lead was
+// lost while fn ran.
+//
+// The ctx of fn ends when the lead is lost, and when ctx ends. The lead is given up only
+// after fn has returned, so the next leader does not begin before the work of this one has ended. A leader
+// that was lost is different: its lease ends whether fn returns or not.
+//
+// Redisson has none.
+func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error) (err error) {
+	term, err := e.Campaign(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		// Also when fn panics: then err is dropped and the panic goes on.
+		if resigned := term.Resign(ctx); resigned != nil {
+			err = errors.Join(err, resigned)
+		}
+	}()
+	guarded, err := e.lock.Guard(term.hold.owner().in(ctx))
+	if err != nil {
+		return err
+	}
+	within, end := newDoContext(guarded)
+	defer end()
+	return fn(within)
+}
+
+// Number is the number of the term that ctx belongs to: ctx is that of [Term.Context], or that of the function which Lead
+// calls. The error is ErrNotHeld for another ctx, and ErrLockLost if the lead was lost.
+//
+// Redisson has none.
+func (e *Election) Number(ctx context.Context) (int64, error) { return e.lock.Token(ctx) }
+
+// A Term is the time for which one process leads.
+//
+// Redisson has none.
+type Term struct {
+	hold   *Hold
+	number int64
+}
+
+// Context is the ctx for the work of the leader. It has the values of the ctx of Campaign, but not its end. It ends
+// with cause ErrLockLost when the lead is lost, context.Canceled after Resign, and ErrClosed after
+// Close: see [Hold.Context]. The work has to stop when the ctx ends, and must have stopped before Resign.
+//
+// Redisson has none.
+func (t *Term) Context() context.Context { return t.hold.Context() }
+
+// Number is the number of the term: greater than that of every term before it. It is the fencing
+// token of the leader. Have the resource that the leader writes to refuse a lower one: see [Lock.Token].
+//
+// Redisson has none.
+func (t *Term) Number() int64 { return t.number }
+
+// Resign gives up the lead, and the next candidate is elected. It keeps the values of ctx but
+// does not end with ctx, and works after Close: see [Hold.Release].
+//
+// Resign may be repeated: only the first call does anything, and the others return nil. The error is
+// ErrLockLost if the lead was lost before. After any other error Redis has not confirmed that the
+// lead is given up, and the term is over all the same.
+//
+// Redisson has none.
+func (t *Term) Resign(ctx context.Context) error {
+	if err := t.hold.Release(ctx); !errors.Is(err, errReleased) {
+		return err
+	}
+	return nil
+}
+
+// A Leader is the process that leads. The zero Leader stands for a vacancy.
+type Leader struct {
+	// Client is the [Client.ID] of the leader's Client, or the UUID of a RedissonClient that holds the lock.
+	Client string
+	// Owner is the owner within that process: see [Contender].
+	Owner string
+	// Number is the number of its term. It is 0, or that of an earlier term, where
+	// the lock is held through a lock that was made without Fenced.
+	Number int64
+}
+
+// Vacant says whether no process leads.
+func (l Leader) Vacant() bool { return l.Client == "" }
+
+// Leader returns the process that leads, and false where none does. It is one request, and by the time that it returns
+// there may be another leader. The Redis user needs the rights of [Client.Inspect].
+//
+// Redisson has none.
+func (e *Election) Leader(ctx context.Context) (Leader, bool, error) {
+	leader, err := e.look(ctx)
+	return leader, !leader.Vacant(), err
+}
+
+// look is Leader. The zero Leader is a vacancy.
+func (e *Election) look(ctx context.Context) (Leader, error) {
+	i, err := e.client.Inspect(ctx, e.Name())
+	if err != nil || len(i.Holders) == 0 {
+		return Leader{}, err
+	}
+	h := i.Holders[0]
+	return Leader{Client: h.Client, Owner: h.Owner, Number: i.Token}, nil
+}
+
+// Observe tells who leads: first the present state, and then each change of it. A vacancy is the zero [Leader].
+// Observe looks once in every max wake delay ([WithMaxWakeDelay]), and misses what was shorter: a
+// vacancy between two leaders, or a whole term.
+//
+//	for leader, err := range election.Observe(ctx) {
+//		...
+//	}
+//
+// A look that fails is reported as an error, once until a look succeeds, and Observe goes on. After
+// ErrInvalid and ErrClosed the sequence ends. It ends without an error when ctx ends.
+//
+// Redisson has none.
+func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
+	return func(yield func(Leader, error) bool) {
+		var last Leader
+		known, failing := false, false
+		for {
+			leader, err := e.look(ctx)
+			switch {
+			case ctx != nil && ctx.Err() != nil:
+				return
+			case err != nil:
+				if !failing && !yield(Leader{}, err) || errors.Is(err, ErrInvalid) || errors.Is(err, ErrClosed) {
+					return
+				}
+				failing = true
+			case !known || failing || leader != last:
+				known, failing, last = true, false, leader
+				if !yield(leader, nil) {
+					return
+				}
+			}
+			engine := e.client.engine
+			_ = engine.waitOptionsFor(ctx).sleep(nil, nil, engine.pollDelay(-1)) // the next look says why it was cut short
+		}
+	}
+}

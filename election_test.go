@@ -1,0 +1,279 @@
+package relock
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
+)
+
+// campaign is a term of e, which is vacant or soon will be.
+func (b *bench) campaign(e *Election) *Term {
+	b.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), soon)
+	defer cancel()
+	term, err := e.Campaign(ctx)
+	b.must(err)
+	return term
+}
+
+// leads makes sure that this Client leads; nil: no Client does.
+func (b *bench) leads(e *Election, c *Client) Leader {
+	b.Helper()
+	leader, ok, err := e.Leader(context.Background())
+	b.must(err)
+	require.Equal(b, c != nil, ok, "there is a leader")
+	require.Equal(b, !ok, leader.Vacant(), "vacancy")
+	if c != nil {
+		require.Equal(b, c.ID(), leader.Client, "client of the leader")
+	}
+	return leader
+}
+
+// S1, S6: candidates of several processes lead one at a time, and the numbers of their terms only grow.
+func TestElectionHasOneLeader(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		var together section
+		var mu sync.Mutex // guards numbers
+		var numbers []int64
+		var all sync.WaitGroup
+		for range 3 {
+			e := b.client().NewElection(b.name)
+			for range 2 {
+				waitgroup.Go(&all, func() {
+					for range 8 {
+						assert.NoError(b, e.Lead(ctx, func(within context.Context) error {
+							together.visit(b, true, 0)
+							number, err := e.Number(within)
+							mu.Lock()
+							defer mu.Unlock()
+							numbers = append(numbers, number)
+							return err
+						}))
+					}
+				})
+			}
+		}
+		all.Wait()
+		require.Len(t, numbers, 48, "terms")
+		for i := range numbers[1:] {
+			assert.Greater(t, numbers[i+1], numbers[i], "number of a term, after the one before")
+		}
+	})
+}
+
+// L3: a leader that crashes is followed by the next candidate when its lease is over.
+func TestElectionAfterACrash(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		const lease = time.Second
+		b := newBench(t, addr)
+		crashed, next := b.client(WithWatchdogTimeout(lease)), b.client()
+		term := b.campaign(crashed.NewElection(b.name))
+		within := term.Context()
+		b.must(crashed.Close()) // its record stays, and is renewed no more
+		b.ends(within, ErrClosed)
+		start := time.Now()
+		after := b.campaign(next.NewElection(b.name))
+		assert.LessOrEqual(t, time.Since(start), lease+soon/2, "time until the next leader")
+		assert.Greater(t, after.Number(), term.Number(), "number of the next term")
+		b.must(after.Resign(context.Background()))
+	})
+}
+
+func TestResignMayBeRepeated(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		c, other := b.client(), b.client()
+		e := c.NewElection(b.name)
+		term := b.campaign(e)
+		within := term.Context()
+		assert.Equal(t, term.Number(), b.leads(other.NewElection(b.name), c).Number, "number of the term")
+		for range 3 {
+			b.must(term.Resign(ctx))
+		}
+		b.ends(within, context.Canceled)
+		b.leads(e, nil)
+
+		next := b.campaign(other.NewElection(b.name))
+		b.must(term.Resign(ctx)) // and takes nothing from the next leader
+		b.leads(e, other)
+		b.must(next.Resign(ctx))
+
+		lost := b.campaign(e)
+		b.forget()
+		b.mustBe(lost.Resign(ctx), ErrLockLost)
+		b.must(lost.Resign(ctx))
+	})
+}
+
+// The work of a leader ends before the lead is given up.
+func TestLeadWaitsForTheWork(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx, cancel := context.WithCancel(context.Background())
+		c := b.client()
+		e, rival := c.NewElection(b.name), b.client().NewLock(b.name, Fenced())
+		leading, finish, done := make(chan struct{}), make(chan struct{}), make(chan error, 1)
+		var inner context.Context
+		go func() {
+			done <- e.Lead(ctx, func(within context.Context) error {
+				inner = within
+				close(leading)
+				<-within.Done()
+				<-finish
+				return io.ErrNoProgress
+			})
+		}()
+		await(b, "the candidate leads", leading)
+		cancel()
+		await(b, "the ctx of the work ends first", inner.Done())
+		b.tries(rival, false)
+		b.leads(e, c)
+		close(finish)
+		err := await(b, "Lead returns", done)
+		b.mustBe(err, io.ErrNoProgress)
+		assert.NotErrorIs(t, err, ErrNotHeld)
+		b.leads(e, nil)
+	})
+}
+
+func TestLeadTellsOfALostLead(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		e := b.client(WithWatchdogTimeout(1500 * time.Millisecond)).NewElection(b.name)
+		err := e.Lead(ctx, func(within context.Context) error {
+			b.forget()
+			await(b, "the ctx of the work ends", within.Done())
+			assert.ErrorIs(b, context.Cause(within), ErrLockLost)
+			return io.ErrNoProgress
+		})
+		b.mustBe(err, io.ErrNoProgress)
+		b.mustBe(err, ErrLockLost)
+		assert.PanicsWithValue(t, "mine", func() {
+			_ = e.Lead(ctx, func(context.Context) error { panic("mine") })
+		})
+		b.leads(e, nil)
+	})
+}
+
+func TestCampaignEndsWithCtx(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		c := b.client()
+		term := b.campaign(b.client().NewElection(b.name))
+		e := c.NewElection(b.name)
+		ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
+		defer cancel()
+		_, err := e.Campaign(ctx)
+		b.mustBe(err, context.DeadlineExceeded)
+		assert.ErrorContains(t, err, "campaign")
+		b.mustBe(e.Lead(ctx, func(context.Context) error { return nil }), context.DeadlineExceeded)
+		waiting := make(chan error, 1)
+		go func() { waiting <- second(e.Campaign(context.Background())) }()
+		testredis.Await(b, "the candidate waits", soon, func() bool { return b.asks(&e.lock) })
+		b.must(c.Close())
+		b.mustBe(await(b, "the candidate is woken", waiting), ErrClosed)
+		b.must(term.Resign(context.Background()))
+	})
+}
+
+// Observe tells the present state first, and then each change, also a vacancy.
+func TestObserveSeesLeadersAndVacancies(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx, cancel := context.WithCancel(context.Background())
+		c := b.client()
+		e := c.NewElection(b.name)
+		onlooker := b.client(WithMaxWakeDelay(10 * time.Millisecond))
+		seen, ended := make(chan pair[Leader]), make(chan struct{})
+		go func() {
+			defer close(ended)
+			for leader, err := range onlooker.NewElection(b.name).Observe(ctx) {
+				seen <- pairOf(leader, err)
+			}
+		}()
+		next := func() (Leader, error) { return await(b, "a change", seen).get() }
+		mustSee := func(want Leader) {
+			t.Helper()
+			got, err := next()
+			b.must(err)
+			got.Owner = ""
+			require.Equal(t, want, got, "leader")
+		}
+		mustSee(Leader{})
+		for range 2 { // the same Client has another term
+			term := b.campaign(e)
+			mustSee(Leader{Client: c.ID(), Number: term.Number()})
+			b.must(term.Resign(ctx))
+			mustSee(Leader{})
+		}
+		b.must(b.rdb.Set(ctx, b.name, "somebody else's", 0).Err())
+		_, err := next()
+		b.mustBe(err, ErrNotALock) // once
+		b.forget()
+		mustSee(Leader{}) // the state after an error
+		stays(t, "no change", seen, 100*time.Millisecond)
+		cancel()
+		await(b, "the sequence ends", ended)
+	})
+}
+
+func TestObserveEndsForGood(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	c := b.client(WithMaxWakeDelay(time.Hour))
+	for leader, err := range c.NewElection(b.name).Observe(ctx) {
+		b.must(err)
+		assert.True(t, leader.Vacant())
+		break
+	}
+	var errs []error
+	for _, err := range c.NewElection(b.name).Observe(ctx) {
+		errs = append(errs, err)
+		if err == nil {
+			go func() { assert.NoError(b, c.Close()) }() // ends the sleep
+		}
+	}
+	require.Len(t, errs, 2)
+	b.must(errs[0])
+	b.mustBe(errs[1], ErrClosed)
+}
+
+func TestElectionBadInput(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	c := b.client()
+	var nilCtx context.Context
+	for name, e := range map[string]*Election{
+		"empty name": c.NewElection(""), "long name": c.NewElection(strings.Repeat("x", longestName+1)), "nil client": (*Client)(nil).NewElection(b.name), "zero": new(Election),
+	} {
+		assert.ErrorIs(t, second(e.Campaign(ctx)), ErrInvalid, name)
+		assert.ErrorIs(t, e.Lead(ctx, func(context.Context) error { return nil }), ErrInvalid, name)
+		assert.ErrorIs(t, second(e.Number(ctx)), ErrInvalid, name)
+		_, _, err := e.Leader(ctx)
+		assert.ErrorIs(t, err, ErrInvalid, name)
+		for _, err := range e.Observe(ctx) {
+			assert.ErrorIs(t, err, ErrInvalid, name)
+		}
+	}
+	e := c.NewElection(b.name)
+	assert.ErrorIs(t, second(e.Campaign(nilCtx)), ErrInvalid)
+	for _, err := range e.Observe(nilCtx) {
+		assert.ErrorIs(t, err, ErrInvalid)
+	}
+	_, err := e.Number(ctx)
+	assert.True(t, errors.Is(err, ErrNotHeld) && !errors.Is(err, ErrLockLost), "%v", err)
+}
