@@ -143,21 +143,22 @@ type Waiter struct {
 //
 // Redisson has none: isLocked, getHoldCount, remainTimeToLive and isHeldByThread each say a part.
 func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
+	key := c.key(name)
 	keys := []string{
-		name,
-		prefixName("redisson_lock_queue", name),
-		prefixName("redisson_lock_timeout", name),
-		prefixName("relock_lock_alive", name),
-		prefixName("relock_rwlock_writers", name),
-		tokenKey(name),
+		key,
+		prefixName("redisson_lock_queue", key),
+		prefixName("redisson_lock_timeout", key),
+		prefixName("relock_lock_alive", key),
+		prefixName("relock_rwlock_writers", key),
+		tokenKey(key),
 	}
-	err := checkKeys(c, keys)
+	err := checkKeys(c, name, keys)
 	if err == nil && ctx == nil {
 		err = invalid("ctx is nil")
 	}
 	var i Inspection
 	if err == nil {
-		i, err = c.inspect(ctx, call{Script: inspectAny, Keys: keys, Args: []any{suffixName(name, "")}})
+		i, err = c.inspect(ctx, call{Script: inspectAny, Keys: keys, Args: []any{suffixName(key, "")}})
 	}
 	i.Name = name
 	return i, failed("inspect", name, err)

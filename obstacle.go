@@ -50,7 +50,7 @@ func rounded(d time.Duration) time.Duration {
 
 // noteBusy remembers the obstacle that is in the way of h, for its caller and for the waiters behind it.
 func (p *waitOptions) noteBusy(h *hold, ttl time.Duration) {
-	p.noteObstacle(h, &obstacle{typ: h.lock.typ(), name: h.key.id.name, ttl: ttl, at: time.Now()})
+	p.noteObstacle(h, &obstacle{typ: h.lock.typ(), name: h.lock.name(), ttl: ttl, at: time.Now()})
 }
 
 // noteObstacle is noteBusy for any obstacle.
@@ -93,7 +93,7 @@ func withHolder[L description](e *engine, p waitOptions, locks []L, o owner, r r
 func inTheWay[L description](e *engine, p waitOptions, locks []L, o owner) (name, who string) {
 	for _, l := range locks {
 		if who = e.holderHere(l, o); who != "" {
-			return l.id().name, who
+			return l.name(), who
 		}
 	}
 	if last := p.obstacle; last != nil {
@@ -104,7 +104,7 @@ func inTheWay[L description](e *engine, p waitOptions, locks []L, o owner) (name
 	}
 	for _, l := range locks {
 		if who = e.inFrontHere(l, o); who != "" {
-			return l.id().name, who
+			return l.name(), who
 		}
 	}
 	return "", ""

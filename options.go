@@ -24,6 +24,7 @@ type options struct {
 	handoverSlice   time.Duration
 	synced          send.Synced
 	syncs           bool // WithSyncedReplicas was given
+	keyPrefix       string
 	logger          *slog.Logger
 	observer        Observer
 	observes        bool // WithObserver was given
@@ -101,6 +102,18 @@ func WithHandoverSlice(d time.Duration) Option {
 // replica of all is enough.
 func WithSyncedReplicas(n int, d time.Duration) Option {
 	return func(o *options) { o.synced, o.syncs = send.Synced{Replicas: n, Within: d}, true }
+}
+
+// WithKeyPrefix puts prefix before the name of every lock of this Client: the lock "orders" has the key prefix + "orders", and the
+// keys and channels beside it follow from that one. Use it where Java services set a NameMapper that does
+// the same, or to keep the locks of several systems on one Redis apart. Name, errors, events and logs have the
+// name as it was given; ErrNotALock names the key. Inspect takes the name as it was given, too. The locks of a MultiLock or RedLock have the
+// prefixes of the Clients that made them. On a Cluster the rules for braces are about the whole key. relockctl takes keys. Defaults to none.
+//
+// Redisson: Config.setNameMapper. Fair locks are shared with Redisson 3.52 and later: earlier versions do not map the
+// names of their queues.
+func WithKeyPrefix(prefix string) Option {
+	return func(o *options) { o.keyPrefix = prefix }
 }
 
 // WithLogger sets the logger for the few events that no call may return. It gets one warning
