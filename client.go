@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -30,6 +31,7 @@ type Client struct {
 	nodeTimeout     time.Duration
 	synced          send.Synced
 	pending         *pendingRequests // to the nodes of RedLocks
+	labelsRefused   atomic.Bool      // it was logged that Redis does not tell labels
 }
 
 // New returns a Client that works on rdb, and does not close rdb. New sends nothing.
@@ -78,6 +80,9 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		Home:      home,
 		Inline:    promptness(rdb),
 	})
+	if o.label != "" {
+		c.engine.firstUse = (&label{client: c, text: o.label}).start
+	}
 	return c, nil
 }
 

@@ -118,7 +118,7 @@ func (e *engine) inFrontHere(b description, o owner) string {
 	defer n.mu.Unlock()
 	for h := range n.holds.all() {
 		if h.key.id == b.id() && h.key.owner != o && h.state == fresh && h.queue != nil {
-			return fmt.Sprintf("%v of this process is in front, and Redis has not answered it", h.key.owner)
+			return fmt.Sprintf("%v of %s is in front, and Redis has not answered it", h.key.owner, e.process())
 		}
 	}
 	return ""
@@ -138,9 +138,9 @@ func (e *engine) holderHere(b description, o owner) string {
 		switch key := h.key; {
 		case h.state != holding || key.owner == o:
 		case key.id == own:
-			return fmt.Sprintf("%v of this process holds it", key.owner)
+			return fmt.Sprintf("%v of %s holds it", key.owner, e.process())
 		case key.id == b.otherHalf():
-			return fmt.Sprintf("%v of this process holds the %s lock", key.owner, key.id.half)
+			return fmt.Sprintf("%v of %s holds the %s lock", key.owner, e.process(), key.id.half)
 		}
 	}
 	return ""
