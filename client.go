@@ -8,6 +8,7 @@ import (
 	"reflect"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -24,11 +25,13 @@ import (
 type Client struct {
 	rdb             redis.UniversalClient
 	engine          *engine
+	keyPrefix       string // before every name
 	publish         string // how a release is announced: see lua/announce.lua
 	fairWaitTimeout time.Duration
 	nodeTimeout     time.Duration
 	synced          send.Synced
 	pending         *pendingRequests // to the nodes of RedLocks
+	labelsRefused   atomic.Bool      // it was logged that Redis does not tell labels
 }
 
 // New returns a Client that works on rdb, and does not close rdb. New sends nothing.
@@ -61,7 +64,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		return nil, invalid("WithSyncedReplicas(%d, %v): an answer is waited for no longer than %v (ReadTimeout, and 5s)",
 			o.synced.Replicas, o.synced.Within, limit)
 	}
-	c := &Client{rdb: rdb, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, synced: o.synced, pending: newPendingRequests()}
+	c := &Client{rdb: rdb, keyPrefix: o.keyPrefix, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, synced: o.synced, pending: newPendingRequests()}
 	var nodes router
 	var home func(string) string
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
@@ -77,6 +80,9 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		Home:      home,
 		Inline:    promptness(rdb),
 	})
+	if o.label != "" {
+		c.engine.firstUse = (&label{client: c, text: o.label}).start
+	}
 	return c, nil
 }
 
@@ -86,6 +92,14 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 //
 // Redisson: getId.
 func (c *Client) ID() string { return c.engine.id }
+
+// key is the key of the lock that users call name.
+func (c *Client) key(name string) string {
+	if c == nil {
+		return name
+	}
+	return c.keyPrefix + name
+}
 
 // promptness is after how long a request to rdb ends by itself; 0 if the sender would send it again before that.
 func promptness(rdb redis.UniversalClient) time.Duration {

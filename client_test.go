@@ -128,3 +128,70 @@ func TestBatchesAreForServersWithoutReplicas(t *testing.T) {
 		})
 	}
 }
+
+// A lock of a Client with a prefix has the key, and all that follows from it, of a lock whose name begins with the prefix.
+func TestKeyPrefixIsPutBeforeEveryName(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	addr := testredis.Start(t).Addr()
+	for _, prefix := range []string{"app:", "{app}:"} {
+		b := newBench(t, addr)
+		with, without := b.client(WithKeyPrefix(prefix), WithMaxWakeDelay(time.Hour)), b.client(WithMaxWakeDelay(time.Hour))
+		pairs := map[Locker]Locker{
+			with.NewLock(b.name):                           without.NewLock(prefix + b.name),
+			with.NewLock(b.name+":fenced", Fenced()):       without.NewLock(prefix+b.name+":fenced", Fenced()),
+			with.NewFairLock(b.name + ":fair"):             without.NewFairLock(prefix + b.name + ":fair"),
+			with.NewRWLock(b.name + ":r").Read():           without.NewRWLock(prefix + b.name + ":r").Write(),
+			with.NewRWLock(b.name + ":w").Write():          without.NewRWLock(prefix + b.name + ":w").Read(),
+			with.NewMultiLock(with.NewLock(b.name + ":m")): without.NewLock(prefix + b.name + ":m"),
+		}
+		for l, same := range pairs {
+			require.NoError(t, l.Lock(ctx))
+			assert.Equal(t, prefix+l.Name(), same.Name())
+			ok, err := same.TryLock(ctx, 0, 0)
+			require.NoError(t, err)
+			assert.False(t, ok, "%s with the prefix does not exclude %s", l.Name(), same.Name())
+			waiter := make(chan error, 1)
+			go func() { waiter <- same.Lock(WithOwner(ctx)) }()
+			testredis.Await(b, "it waits", soon, func() bool { return without.engine.pubsub.answered() })
+			require.NoError(t, l.Unlock(ctx))
+			select {
+			case err := <-waiter: // it was woken: by itself it would ask again in an hour, or at the end of the lease
+				require.NoError(t, err)
+			case <-time.After(soon):
+				t.Fatalf("%s is not woken", same.Name())
+			}
+			freed, err := same.ForceUnlock(ctx)
+			require.NoError(t, err)
+			assert.True(t, freed)
+			err = l.Unlock(ctx)
+			assert.ErrorIs(t, err, ErrNotHeld)
+			assert.NotContains(t, err.Error(), prefix)
+		}
+		first, second := with.NewLock(b.name+":fenced", Fenced()), without.NewLock(prefix+b.name+":fenced", Fenced())
+		var tokens []int64
+		for _, l := range []*Lock{first, second, first} {
+			require.NoError(t, l.Lock(ctx))
+			token, err := l.Token(ctx)
+			require.NoError(t, err)
+			tokens = append(tokens, token)
+			i, err := with.Inspect(ctx, b.name+":fenced")
+			require.NoError(t, err)
+			assert.Equal(t, b.name+":fenced", i.Name)
+			assert.Equal(t, token, i.Token)
+			assert.True(t, i.Held())
+			require.NoError(t, l.Unlock(ctx))
+		}
+		assert.IsIncreasing(t, tokens)
+	}
+}
+
+func TestKeyPrefixIsNoName(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	c := b.client(WithKeyPrefix("app:"))
+	for _, l := range []Locker{c.NewLock(""), c.NewFairLock(""), c.NewRWLock("").Read()} {
+		assert.ErrorContains(t, l.Lock(context.Background()), "the name is empty")
+	}
+	_, err := c.Inspect(context.Background(), "")
+	assert.ErrorIs(t, err, ErrInvalid)
+}

@@ -29,7 +29,9 @@ type engine struct {
 	watchdogTimeout time.Duration
 	maxWakeDelay    time.Duration
 	slice           time.Duration
-	confirmsGrants  bool // of a line, by asking: replicas have to confirm every hold
+	label           string // WithLabel; or ""
+	firstUse        func() // called with every field that is made; or nil
+	confirmsGrants  bool   // of a line, by asking: replicas have to confirm every hold
 	log             *slog.Logger
 	observer        Observer // or nil
 	reporter        reporter // of events that no call has asked about
@@ -64,6 +66,7 @@ func newEngine(id string, o options, r router, config send.Config) *engine {
 		watchdogTimeout: o.watchdogTimeout,
 		maxWakeDelay:    o.maxWakeDelay,
 		slice:           o.handoverSlice,
+		label:           o.label,
 		confirmsGrants:  o.synced.Replicas > 0,
 		log:             calmLogger(o.logger),
 	}

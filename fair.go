@@ -50,24 +50,24 @@ type FairLock struct{ handle }
 //
 // Redisson: getFairLock.
 func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
-	o := newLockOptions(opts)
+	key, o := c.key(name), newLockOptions(opts)
 	keys := []string{
-		name,
-		prefixName("redisson_lock_queue", name),
-		prefixName("redisson_lock_timeout", name),
-		prefixName("relock_lock_alive", name),
-		lineKey(name),
+		key,
+		prefixName("redisson_lock_queue", key),
+		prefixName("redisson_lock_timeout", key),
+		prefixName("relock_lock_alive", key),
+		lineKey(key),
 	}
 	if o.fenced {
-		keys = append(keys, tokenKey(name))
+		keys = append(keys, tokenKey(key))
 	}
 	l := &fairLock{
 		hashLock: hashLock{client: c, keys: keys, facts: facts{
-			lock: lockID{name: name}, kind: TypeFair, admits: independent, tokens: o.fenced, limit: o.limits,
+			lock: lockID{name: key}, given: name, kind: TypeFair, admits: independent, tokens: o.fenced, limit: o.limits,
 		}},
-		announce: prefixName("redisson_lock__channel", name) + ":",
+		announce: prefixName("redisson_lock__channel", key) + ":",
 	}
-	return &FairLock{newHandle(c, l, keys, o)}
+	return &FairLock{newHandle(c, name, l, keys, o)}
 }
 
 // Token is the fencing token of the caller's hold: see [Lock.Token].

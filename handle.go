@@ -4,6 +4,7 @@ package relock
 // call the engine.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,8 @@ type lockType interface {
 type description interface {
 	// id tells locks apart: locks with the same id are the same lock to an owner.
 	id() lockID
+	// name is the lock's name as users know it: without the prefix of WithKeyPrefix, which its id has.
+	name() string
 	// typ is the lock's type in events.
 	typ() LockType
 	// otherHalf is the id of the other half of a lock that has two; else zero.
@@ -74,6 +77,7 @@ type verbs interface {
 // facts are the description of a lock type.
 type facts struct {
 	lock   lockID
+	given  string // its name; "": that of lock
 	kind   LockType
 	other  string // its other half; or ""
 	admits admission
@@ -85,6 +89,7 @@ type facts struct {
 }
 
 func (f *facts) id() lockID             { return f.lock }
+func (f *facts) name() string           { return cmp.Or(f.given, f.lock.name) }
 func (f *facts) typ() LockType          { return f.kind }
 func (f *facts) admission() admission   { return f.admits }
 func (f *facts) fenced() bool           { return f.tokens }
@@ -151,13 +156,13 @@ func (t recordTaker) free(ctx context.Context) (bool, error) {
 	return t.client.engine.force(ctx, t.record)
 }
 
-// newHandle returns the handle of lock. The data of the lock are in keys; the first key is its name.
-func newHandle(c *Client, lock lockType, keys []string, o lockOptions) handle {
-	bad := checkKeys(c, keys)
+// newHandle returns the handle of lock, which is called name. Its data are in keys; the first key is that of its record.
+func newHandle(c *Client, name string, lock lockType, keys []string, o lockOptions) handle {
+	bad := checkKeys(c, name, keys)
 	if bad == nil {
 		bad = o.check()
 	}
-	return handle{client: c, name: keys[0], lock: lock, record: lock, fenced: o.fenced, bad: bad}
+	return handle{client: c, name: name, lock: lock, record: lock, fenced: o.fenced, bad: bad}
 }
 
 // Name is the name of the lock: see [Locker].
@@ -376,17 +381,17 @@ func failed(op, name string, err error) error {
 	return fmt.Errorf("relock: %s %s: %w", op, shortName(name), err)
 }
 
-// checkKeys says why a lock on keys cannot work.
-func checkKeys(c *Client, keys []string) error {
-	name := keys[0]
+// checkKeys says why a lock called name, whose data are in keys, cannot work.
+func checkKeys(c *Client, name string, keys []string) error {
 	switch {
 	case c == nil:
 		return invalid("the Client is nil")
 	case name == "":
 		return invalid("the name is empty")
-	case len(name) > longestName:
-		return invalid("the name has %d bytes: at most %d", len(name), longestName)
+	case len(keys[0]) > longestName:
+		return invalid("the name has %d bytes: at most %d", len(keys[0]), longestName)
 	}
+	name = keys[0]
 	if _, cluster := c.rdb.(*redis.ClusterClient); cluster {
 		// A release is announced in the shard of the lock only.
 		for _, key := range append(keys[1:len(keys):len(keys)], prefixName("redisson_lock__channel", name)) {

@@ -105,7 +105,7 @@ func (h *hold) lossOf() error {
 
 // withName puts the lock's name before a loss.
 func (h *hold) withName(loss error) error {
-	return fmt.Errorf("relock: %s: %w", shortName(h.key.id.name), loss)
+	return fmt.Errorf("relock: %s: %w", shortName(h.lock.name()), loss)
 }
 
 // lockHold finds the hold that o has on the lock, and keeps other callers of o away from it

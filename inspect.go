@@ -112,6 +112,9 @@ type Contender struct {
 	// (see WithHandoverSlice), or readers may share its record. Owner is the whole field where
 	// Client is "".
 	Owner string
+	// Label and Host are the label of the contender's process, and its host. They are "" for a Client without
+	// WithLabel, for a Java service, and where Redis does not tell them within a second.
+	Label, Host string
 }
 
 // A Holder is one hold of a lock.
@@ -143,7 +146,7 @@ type Waiter struct {
 // Inspect says who holds the lock called name, and who waits for a fair lock or to write. It works for every kind of
 // lock, of this package and of Redisson, and for all owners and clients. It is a
 // single request, and leaves nothing in Redis; by the time that it returns, the
-// lock may have changed hands. For a MultiLock or a RedLock, inspect the locks that
+// lock may have changed hands. If it finds clients of this package, another request asks for their labels. For a MultiLock or a RedLock, inspect the locks that
 // it is made of.
 //
 // The error is ErrInvalid for a bad name, ErrNotALock if that key, or a key that belongs
@@ -152,24 +155,28 @@ type Waiter struct {
 //
 // Redisson has none: isLocked, getHoldCount, remainTimeToLive and isHeldByThread each say a part.
 func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
+	key := c.key(name)
 	keys := []string{
-		name,
-		prefixName("redisson_lock_queue", name),
-		prefixName("redisson_lock_timeout", name),
-		prefixName("relock_lock_alive", name),
-		prefixName("relock_rwlock_writers", name),
-		tokenKey(name),
-		permitsKey(name),
+		key,
+		prefixName("redisson_lock_queue", key),
+		prefixName("redisson_lock_timeout", key),
+		prefixName("relock_lock_alive", key),
+		prefixName("relock_rwlock_writers", key),
+		tokenKey(key),
+		permitsKey(key),
 	}
-	err := checkKeys(c, keys)
+	err := checkKeys(c, name, keys)
 	if err == nil && ctx == nil {
 		err = invalid("ctx is nil")
 	}
 	var i Inspection
 	if err == nil {
-		i, err = c.inspect(ctx, call{Script: inspectAny, Keys: keys, Args: []any{suffixName(name, "")}})
+		i, err = c.inspect(ctx, call{Script: inspectAny, Keys: keys, Args: []any{suffixName(key, "")}})
 	}
 	i.Name = name
+	if err == nil {
+		c.addLabels(ctx, &i)
+	}
 	return i, failed("inspect", name, err)
 }
 

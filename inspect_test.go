@@ -242,7 +242,7 @@ func TestInspectShowsAnUpgradingReaderAsOneWaiter(t *testing.T) {
 	b.must(other.Unlock(reader))
 }
 
-// Inspect reads only, in one request, for any name.
+// Inspect reads only, in one request, for any name; and in another one the labels of the clients that it finds.
 func TestInspectOnlyReads(t *testing.T) {
 	s := testredis.Start(t)
 	b := newBench(t, s.Addr())
@@ -264,7 +264,7 @@ func TestInspectOnlyReads(t *testing.T) {
 		if !found {
 			continue
 		}
-		assert.Contains(t, []string{"evalsha", "hgetall", "hget", "hrandfield", "pttl", "time", "lrange", "zrangebyscore", "get", "config|resetstat"}, command, "it sends %s", line)
+		assert.Contains(t, []string{"evalsha", "hgetall", "hget", "hrandfield", "pttl", "time", "lrange", "zrangebyscore", "get", "hmget", "hello", "config|resetstat"}, command, "it sends %s", line)
 		if command == "evalsha" {
 			assert.Contains(t, line, "calls="+strconv.Itoa(len(names))+",", "one call for each name")
 		}

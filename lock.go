@@ -153,15 +153,15 @@ type Lock struct{ handle }
 //
 // Redisson: getLock and getFencedLock.
 func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
-	o := newLockOptions(opts)
-	keys := []string{name, lineKey(name)}
+	key, o := c.key(name), newLockOptions(opts)
+	keys := []string{key, lineKey(key)}
 	if o.fenced {
-		keys = append(keys, tokenKey(name))
+		keys = append(keys, tokenKey(key))
 	}
-	announce := prefixName("redisson_lock__channel", name)
+	announce := prefixName("redisson_lock__channel", key)
 	l := &plainLock{
 		hashLock: hashLock{client: c, keys: keys, facts: facts{
-			lock: lockID{name: name}, kind: TypeLock, admits: exclusive, tokens: o.fenced, limit: o.limits, script: lockBundled,
+			lock: lockID{name: key}, given: name, kind: TypeLock, admits: exclusive, tokens: o.fenced, limit: o.limits, script: lockBundled,
 			granting: c.grantChannel(announce),
 		}},
 		announce: announce,
@@ -169,7 +169,7 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	if c != nil {
 		l.told = [2]any{announce, c.publish}
 	}
-	return &Lock{newHandle(c, l, keys, o)}
+	return &Lock{newHandle(c, name, l, keys, o)}
 }
 
 // Token is the fencing token of the caller's hold: greater than that of every

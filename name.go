@@ -204,6 +204,9 @@ func (e *engine) recordsOf(id lockID) (all []*record) {
 // newField makes the field of an acquisition: client, owner and number.
 func (e *engine) newField(o owner) string {
 	var room [96]byte
+	if e.firstUse != nil {
+		e.firstUse()
+	}
 	field := append(append(room[:0], e.id...), ':')
 	field = append(strconv.AppendInt(field, int64(o), 10), ':')
 	if !e.sender.Narrowed() {

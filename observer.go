@@ -204,7 +204,7 @@ type LostEvent struct {
 	Cause error         // matches ErrLockLost
 }
 
-func infoOf(b description, o owner) LockInfo { return LockInfo{b.id().name, b.typ(), Owner(o)} }
+func infoOf(b description, o owner) LockInfo { return LockInfo{b.name(), b.typ(), Owner(o)} }
 
 func (h *hold) info() LockInfo { return infoOf(h.lock, h.key.owner) }
 
@@ -319,7 +319,7 @@ func (h *hold) observeEnd(cause error) (report func()) {
 	return func() {
 		if !h.expired && !errors.Is(cause, errForced) {
 			e.log.Warn("relock: a lock was lost",
-				"lock", cutName(h.key.id.name), "type", string(h.lock.typ()), "owner", h.key.owner.String(), "cause", cause)
+				"lock", cutName(h.lock.name()), "type", string(h.lock.typ()), "owner", h.key.owner.String(), "cause", cause)
 		}
 		switch {
 		case e.observer == nil:

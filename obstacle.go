@@ -56,7 +56,7 @@ func rounded(d time.Duration) time.Duration {
 
 // noteBusy remembers the obstacle that is in the way of h, for its caller and for the waiters behind it.
 func (p *waitOptions) noteBusy(h *hold, ttl time.Duration) {
-	p.noteObstacle(h, &obstacle{typ: h.lock.typ(), name: h.key.id.name, ttl: ttl, at: time.Now()})
+	p.noteObstacle(h, &obstacle{typ: h.lock.typ(), name: h.lock.name(), ttl: ttl, at: time.Now()})
 }
 
 // noteObstacle is noteBusy for any obstacle.
@@ -99,7 +99,7 @@ func withHolder[L description](e *engine, p waitOptions, locks []L, o owner, r r
 func inTheWay[L description](e *engine, p waitOptions, locks []L, o owner) (name, who string) {
 	for _, l := range locks {
 		if who = e.holderHere(l, o); who != "" {
-			return l.id().name, who
+			return l.name(), who
 		}
 	}
 	if last := p.obstacle; last != nil {
@@ -110,7 +110,7 @@ func inTheWay[L description](e *engine, p waitOptions, locks []L, o owner) (name
 	}
 	for _, l := range locks {
 		if who = e.inFrontHere(l, o); who != "" {
-			return l.id().name, who
+			return l.name(), who
 		}
 	}
 	return "", ""
@@ -124,7 +124,7 @@ func (e *engine) inFrontHere(b description, o owner) string {
 	defer n.mu.Unlock()
 	for h := range n.holds.all() {
 		if h.key.id == b.id() && h.key.owner != o && h.state == fresh && h.queue != nil {
-			return fmt.Sprintf("%v of this process is in front, and Redis has not answered it", h.key.owner)
+			return fmt.Sprintf("%v of %s is in front, and Redis has not answered it", h.key.owner, e.process())
 		}
 	}
 	return ""
@@ -144,9 +144,9 @@ func (e *engine) holderHere(b description, o owner) string {
 		switch key := h.key; {
 		case h.state != holding || key.owner == o:
 		case key.id == own:
-			return fmt.Sprintf("%v of this process holds it", key.owner)
+			return fmt.Sprintf("%v of %s holds it", key.owner, e.process())
 		case key.id == b.otherHalf():
-			return fmt.Sprintf("%v of this process holds the %s lock", key.owner, key.id.half)
+			return fmt.Sprintf("%v of %s holds the %s lock", key.owner, e.process(), key.id.half)
 		}
 	}
 	return ""

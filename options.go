@@ -24,6 +24,8 @@ type options struct {
 	handoverSlice   time.Duration
 	synced          send.Synced
 	syncs           bool // WithSyncedReplicas was given
+	keyPrefix       string
+	label           string
 	logger          *slog.Logger
 	observer        Observer
 	observes        bool // WithObserver was given
@@ -103,6 +105,30 @@ func WithSyncedReplicas(n int, d time.Duration) Option {
 	return func(o *options) { o.synced, o.syncs = send.Synced{Replicas: n, Within: d}, true }
 }
 
+// WithKeyPrefix puts prefix before the name of every lock of this Client: the lock "orders" has the key prefix + "orders", and the
+// keys and channels beside it follow from that one. Use it where Java services set a NameMapper that does
+// the same, or to keep the locks of several systems on one Redis apart. Name, errors, events and logs have the
+// name as it was given; ErrNotALock names the key. Inspect takes the name as it was given, too. The locks of a MultiLock or RedLock have the
+// prefixes of the Clients that made them. On a Cluster the rules for braces are about the whole key. relockctl takes keys. Defaults to none.
+//
+// Redisson: Config.setNameMapper. Fair locks are shared with Redisson 3.52 and later: earlier versions do not map the
+// names of their queues.
+func WithKeyPrefix(prefix string) Option {
+	return func(o *options) { o.keyPrefix = prefix }
+}
+
+// WithLabel says what people call this process: the name of its pod, or of its service. Inspect and relockctl show the label and the
+// host of each holder and waiter, and errors that name a goroutine of this process have it. Redis keeps it, with the host, the process id and
+// the time, in a hash relock_client:{ID}: written in the background at the first Lock, renewed every 30s, deleted by Close, and gone
+// 90s after a crash. No lock waits for it. A user of Redis without the rights (hset, pexpire, del on relock_client:*) has no label, and
+// one line in the log at debug level says so. At most 256 bytes without control characters. Defaults to none, which
+// costs nothing.
+//
+// Redisson: Config.setClientName comes closest, which names connections.
+func WithLabel(label string) Option {
+	return func(o *options) { o.label = label }
+}
+
 // WithLogger sets the logger for the few events that no call may return. It gets one warning
 // for each lock that was lost, with its name and the cause, except for locks that this Client
 // forced open. It gets one if Redis does not allow wake-ups, and one if Redis does not allow
@@ -137,6 +163,9 @@ func newOptions(opts []Option) (options, error) {
 			return o, invalid("option %d is nil", i+1)
 		}
 		opt(&o)
+	}
+	if err := checkLabel(o.label); err != nil {
+		return o, err
 	}
 	switch {
 	case o.watchdogTimeout < minWatchdogTimeout:

@@ -89,24 +89,24 @@ type WriteLock struct{ handle }
 //
 // Redisson: getReadWriteLock.
 func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
-	o := newLockOptions(opts)
-	keys := []string{name, prefixName("relock_rwlock_writers", name), lineKey(name)}
+	key, o := c.key(name), newLockOptions(opts)
+	keys := []string{key, prefixName("relock_rwlock_writers", key), lineKey(key)}
 	if o.fenced {
-		keys = append(keys, tokenKey(name))
+		keys = append(keys, tokenKey(key))
 	}
-	read, write := lockID{name, "read"}, lockID{name, "write"}
+	read, write := lockID{key, "read"}, lockID{key, "write"}
 	rw := rwRecord{
 		client:   c,
 		keys:     keys,
-		announce: prefixName("redisson_rwlock", name),
-		leases:   suffixName(name, ""),
+		announce: prefixName("redisson_rwlock", key),
+		leases:   suffixName(key, ""),
 	}
-	r := &readLock{rw, facts{lock: read, kind: TypeRead, other: write.half, admits: o.ofReaders(), limit: o.limits, script: readBundled}}
-	w := &writeLock{rw, facts{lock: write, kind: TypeWrite, other: read.half, admits: exclusive, tokens: o.fenced, limit: o.limits, script: writeBundled,
+	r := &readLock{rw, facts{lock: read, given: name, kind: TypeRead, other: write.half, admits: o.ofReaders(), limit: o.limits, script: readBundled}}
+	w := &writeLock{rw, facts{lock: write, given: name, kind: TypeWrite, other: read.half, admits: exclusive, tokens: o.fenced, limit: o.limits, script: writeBundled,
 		granting: c.grantChannel(rw.announce)}}
 	return &RWLock{
-		read:  &ReadLock{newHandle(c, r, keys, o.ofReader())},
-		write: &WriteLock{newHandle(c, w, keys, o)},
+		read:  &ReadLock{newHandle(c, name, r, keys, o.ofReader())},
+		write: &WriteLock{newHandle(c, name, w, keys, o)},
 	}
 }
 

@@ -54,15 +54,15 @@ type Semaphore struct {
 //
 // Redisson: getPermitExpirableSemaphore, and trySetPermits, which the first acquire does here.
 func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Semaphore {
-	o := newLockOptions(opts)
+	key, o := c.key(name), newLockOptions(opts)
 	l := &semaphore{
-		facts:    facts{lock: lockID{name: name}, kind: TypeSemaphore, admits: counted},
+		facts:    facts{lock: lockID{name: key}, given: name, kind: TypeSemaphore, admits: counted, limit: o.limits},
 		client:   c,
-		keys:     []string{name, permitsKey(name)},
+		keys:     []string{key, permitsKey(key)},
 		permits:  permits,
-		announce: prefixName("redisson_sc", name),
+		announce: prefixName("redisson_sc", key),
 	}
-	s := &Semaphore{newHandle(c, l, l.keys, lockOptions{}), l}
+	s := &Semaphore{newHandle(c, name, l, l.keys, o), l}
 	switch {
 	case s.bad != nil:
 	case o.fenced:

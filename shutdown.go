@@ -16,9 +16,10 @@ import (
 )
 
 // Shutdown ends the Client as Close does, but waits until every lock that is held is unlocked or lost, or ctx ends. Meanwhile
-// the locks that are held are still renewed, so that no other process takes them while their holders finish. From the beginning on
-// every Lock and TryLock, also of an owner that holds the lock, returns ErrClosed, as do all that wait; and every guarded context ends with
-// cause ErrClosed, which tells the holders to finish. Token and the methods that ask Redis work until the end.
+// the locks that are held are still renewed, so that no other process takes them while their holders finish. From the
+// beginning on Lock and TryLock return ErrClosed, also to callers that wait, and to an owner that holds the lock already.
+// Every guarded context ends with cause ErrClosed, which tells the holders to finish. Token and the methods that ask
+// Redis work until the end.
 //
 // The error is nil if every lock was given back. If ctx ends first, it matches the error of ctx, and says how many locks are left, which,
 // and who holds them; they lapse with their leases, as after Close. If another goroutine calls Close meanwhile, it matches ErrClosed.
@@ -132,7 +133,7 @@ func (n *name) addHeld(s *stillHeld) {
 			continue
 		}
 		if s.count++; len(s.some) < mostLogged {
-			s.some = append(s.some, fmt.Sprintf("%s by %v", cutName(h.key.id.name), h.key.owner))
+			s.some = append(s.some, fmt.Sprintf("%s by %v", cutName(h.lock.name()), h.key.owner))
 		}
 	}
 }

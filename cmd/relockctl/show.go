@@ -222,6 +222,8 @@ type (
 		Field  string `json:"field"`
 		Client string `json:"client"`
 		Owner  string `json:"owner"`
+		Label  string `json:"label,omitempty"`
+		Host   string `json:"host,omitempty"`
 	}
 	jsonHolder struct {
 		jsonContender

@@ -1,0 +1,179 @@
+package relock
+
+// The label of a process: what people call the process that holds a lock.
+//
+// Rules: a Client with a label keeps one hash in Redis, from its first acquire until Close: relock_client:{ID}, with an expiry
+// that one goroutine renews. No lock waits for it, and no lock depends on it. A Client without a label writes nothing.
+// Inspect reads the hashes of the clients that it has found, in one pipeline; where Redis refuses, or is slow, there are no labels.
+
+import (
+	"context"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/send"
+)
+
+const (
+	longestLabel = 256 // bytes
+	labelPause   = 30 * time.Second
+	labelLife    = 3 * labelPause // of the hash after its last renewal: a process that has died is forgotten then
+	labelTime    = time.Second    // how long a request of a label may take
+)
+
+// A label is the hash of one Client in Redis.
+type label struct {
+	client  *Client
+	text    string
+	since   time.Time
+	started atomic.Bool
+	refused atomic.Bool // a refusal was logged
+}
+
+func labelKey(id string) string { return prefixName("relock_client", id) }
+
+// checkLabel says why s is no label.
+func checkLabel(s string) error {
+	if len(s) > longestLabel || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return invalid("WithLabel(%q): at most %d bytes of text without control characters", s, longestLabel)
+	}
+	return nil
+}
+
+// start has the hash kept from now on, until Close. Only the first call has an effect. It does not block.
+func (l *label) start() {
+	if !l.started.Load() && l.started.CompareAndSwap(false, true) {
+		l.since = time.Now()
+		l.client.engine.workers.spawn(l.keep)
+	}
+}
+
+// keep writes the hash again and again, and deletes it at Close.
+func (l *label) keep() {
+	e := l.client.engine
+	key := labelKey(e.id)
+	host, _ := os.Hostname()
+	for {
+		l.send(func(ctx context.Context, p redis.Pipeliner) {
+			p.HSet(ctx, key, "label", l.text, "host", host, "pid", strconv.Itoa(os.Getpid()), "since", l.since.UTC().Format(time.RFC3339))
+			p.PExpire(ctx, key, labelLife)
+		})
+		if e.waitOptionsFor(context.Background()).sleep(nil, nil, labelPause) != nil {
+			break
+		}
+	}
+	l.send(func(ctx context.Context, p redis.Pipeliner) { p.Del(ctx, key) })
+}
+
+// send sends a pipeline. A hook of the Redis client may panic: then the label is not kept, and nothing else happens.
+func (l *label) send(fill func(context.Context, redis.Pipeliner)) {
+	ctx, cancel := context.WithTimeout(context.Background(), labelTime)
+	defer cancel()
+	err := send.CatchPanic(func() error {
+		_, err := l.client.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+			fill(ctx, p)
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		l.client.noLabels(&l.refused, err)
+	}
+}
+
+// noLabels logs, once, that Redis does not keep or tell labels.
+func (c *Client) noLabels(logged *atomic.Bool, err error) {
+	if logged.CompareAndSwap(false, true) {
+		c.engine.reporter.later(func() {
+			c.engine.log.Debug("relock: Redis does not keep or tell labels; allow the keys relock_client:* to this user", "error", err)
+		})
+	}
+}
+
+// A process is what a label says of one Client.
+type process struct{ label, host string }
+
+// addLabels adds the labels of the clients of this package to the contenders of i.
+func (c *Client) addLabels(ctx context.Context, i *Inspection) {
+	var all []*Contender
+	for n := range i.Holders {
+		all = append(all, &i.Holders[n].Contender)
+	}
+	for n := range i.Waiters {
+		all = append(all, &i.Waiters[n].Contender)
+	}
+	var ids []string
+	for _, who := range all {
+		if who.usesRelock() && !slices.Contains(ids, who.Client) {
+			ids = append(ids, who.Client)
+		}
+	}
+	if len(ids) == 0 {
+		return
+	}
+	found := c.processes(ctx, ids)
+	for _, who := range all {
+		p := found[who.Client]
+		who.Label, who.Host = p.label, p.host
+	}
+}
+
+// usesRelock says whether the contender is of this package: client:owner:acquisition.
+func (c *Contender) usesRelock() bool {
+	return c.Client != "" && !strings.HasPrefix(c.Owner, "thread ")
+}
+
+// processes reads the labels of clients. It does not wait for Redis longer than labelTime.
+func (c *Client) processes(ctx context.Context, ids []string) map[string]process {
+	ctx, cancel := context.WithTimeout(ctx, labelTime)
+	defer cancel()
+	answers := make(chan map[string]process, 1)
+	c.engine.workers.spawn(func() { answers <- c.askProcesses(ctx, ids) })
+	select {
+	case found := <-answers:
+		return found
+	case <-ctx.Done():
+		return nil
+	}
+}
+
+func (c *Client) askProcesses(ctx context.Context, ids []string) map[string]process {
+	cmds := make([]*redis.SliceCmd, len(ids))
+	err := send.CatchPanic(func() error {
+		_, err := c.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+			for n, id := range ids {
+				cmds[n] = p.HMGet(ctx, labelKey(id), "label", "host")
+			}
+			return nil
+		})
+		return err
+	})
+	if err != nil {
+		c.noLabels(&c.labelsRefused, err)
+	}
+	found := make(map[string]process)
+	for n, cmd := range cmds {
+		if cmd == nil || cmd.Err() != nil || len(cmd.Val()) != 2 {
+			continue
+		}
+		label, _ := cmd.Val()[0].(string)
+		host, _ := cmd.Val()[1].(string)
+		found[ids[n]] = process{label, host}
+	}
+	return found
+}
+
+// process is how errors name this process.
+func (e *engine) process() string {
+	if e.label == "" {
+		return "this process"
+	}
+	return "this process (" + e.label + ")"
+}
