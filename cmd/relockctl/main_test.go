@@ -563,7 +563,7 @@ func TestLabelsAndHostsAreShown(t *testing.T) {
 	assert.Zero(t, status, errs)
 	assert.Contains(t, out, `"label":"orders-1","host":"`+host+`"`)
 
-	// What Redis has for a label reaches the terminal as text.
+	// The terminal gets any label as text.
 	must(t, rdb.HSet(ctx, rdb.Keys(ctx, "relock_client:*").Val()[0], "label", "\x1b[31m", "host", "a\nb").Err())
 	for _, args := range [][]string{{"list", "-wide"}, {"show", name}} {
 		out, errs, status = ctl(t, s.Addr(), "", args...)
