@@ -165,7 +165,7 @@ func TestShutdownLetsHoldersFinish(t *testing.T) {
 	require.NoError(t, l.Lock(ctx))
 	guarded, err := l.Guard(ctx)
 	require.NoError(t, err)
-	assert.ErrorIs(t, c.Shutdown(nil), ErrInvalid) //nolint:staticcheck // a nil ctx is what it is about
+	assert.ErrorIs(t, c.Shutdown(nil), ErrInvalid)
 	done := make(chan error, 1)
 	go func() { done <- c.Shutdown(ctx) }()
 	<-guarded.Done()

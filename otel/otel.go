@@ -71,6 +71,7 @@ const scope = "github.com/relock-go/relock/otel"
 const (
 	typeKey   = attribute.Key("relock.lock.type")
 	nameKey   = attribute.Key("relock.lock.name")
+	labelKey  = attribute.Key("relock.label")
 	pathKey   = attribute.Key("relock.path")
 	endKey    = attribute.Key("relock.end")
 	reasonKey = attribute.Key("relock.reason")
@@ -89,6 +90,7 @@ type Option func(*config)
 type config struct {
 	meters metric.MeterProvider
 	names  bool
+	label  string
 	spans  bool
 }
 
@@ -102,6 +104,12 @@ func WithMeterProvider(p metric.MeterProvider) Option {
 // order. Bytes of a name that are no UTF-8 become U+FFFD. Off by default.
 func WithLockNames() Option {
 	return func(c *config) { c.names = true }
+}
+
+// WithLabel adds the attribute relock.label to all metrics: the label of this process, as relock.WithLabel
+// gives it to the Client. Where the resource of the MeterProvider has service.instance.id already, it is not needed. Off by default.
+func WithLabel(label string) Option {
+	return func(c *config) { c.label = strings.ToValidUTF8(label, "\uFFFD") }
 }
 
 // WithoutSpans writes no spans, only metrics.
@@ -272,12 +280,15 @@ func (o *Observer) attributes(l relock.LockInfo, key attribute.Key, value string
 			return known.(metric.MeasurementOption)
 		}
 	}
-	all := append(make([]attribute.KeyValue, 0, 3), typeKey.String(string(l.Type)))
+	all := append(make([]attribute.KeyValue, 0, 4), typeKey.String(string(l.Type)))
 	if key != "" {
 		all = append(all, key.String(value))
 	}
 	if o.names {
 		all = append(all, lockName(l))
+	}
+	if o.label != "" {
+		all = append(all, labelKey.String(o.label))
 	}
 	set := metric.WithAttributeSet(attribute.NewSet(all...))
 	if !o.names {

@@ -18,6 +18,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"strings"
 	"syscall"
 	"time"
@@ -44,12 +45,15 @@ Flags:
   -sentinel-master NAME
                 the address is that of a Sentinel, which knows the Redis by NAME;
                 -addr may have several, with commas between them
+  -wide         list, watch: names, owners and clients in full, and the hosts
+  -version      say which version this is
   -json         print JSON: durations in ms, -1 for a lease that never ends
   -every TIME   watch: how often to look; 1s by default, at least 100ms
   -yes          unlock: do not ask
 
 Without -url and -addr, the environment variable REDIS_URL counts, where a password
-is not in sight, and then localhost:6379, or 26379 for a Sentinel. User and password
+is not in sight, and then localhost:6379, or 26379 for a Sentinel. Where no password
+stands there, that of the environment variable REDISCLI_AUTH counts. User and password
 are those of the Redis; those of a Sentinel go behind the URL, as in
 redis://:secret@host:26379?sentinel_username=me&sentinel_password=other. Of a Cluster
 any node will do.
@@ -57,6 +61,9 @@ any node will do.
 The whole keyspace is looked through, with SCAN, a little at a time; of a Cluster that
 of each master. The owner of a Go service is who took the lock from Redis: its process
 may have handed it over to another one since, and readers of one process may share it.
+
+LABEL is what a service calls itself: see WithLabel of relock. It takes the right to
+hmget on relock_client:*; without it, and for Java, there is none.
 
 A name that is not plain text is printed as Go quotes it, and given to show and unlock
 as $'...' of the shell: $'a\x1bb' for "a\x1bb". In JSON a byte that is no UTF-8 is U+FFFD.
@@ -99,6 +106,8 @@ type program struct {
 	in       io.Reader
 	out, err *os.File
 	json     bool
+	wide     bool
+	auth     string // REDISCLI_AUTH
 	every    time.Duration
 	yes      bool
 	redis    *connection
@@ -109,7 +118,7 @@ func main() {
 	logging.Disable() // of go-redis: what matters comes back as an error
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	p := &program{in: os.Stdin, out: os.Stdout, err: os.Stderr}
+	p := &program{in: os.Stdin, out: os.Stdout, err: os.Stderr, auth: os.Getenv("REDISCLI_AUTH")}
 	err := p.run(ctx, os.Args[1:], os.Getenv("REDIS_URL"))
 	if err == nil {
 		return
@@ -130,6 +139,8 @@ func (p *program) run(ctx context.Context, args []string, env string) error {
 	url, addr := flags.String("url", "", ""), flags.String("addr", "", "")
 	master := flags.String("sentinel-master", "", "")
 	flags.BoolVar(&p.json, "json", false, "")
+	flags.BoolVar(&p.wide, "wide", false, "")
+	asksVersion := flags.Bool("version", false, "")
 	flags.DurationVar(&p.every, "every", time.Second, "")
 	flags.BoolVar(&p.yes, "yes", false, "")
 	words, err := parseAnywhere(flags, args)
@@ -139,6 +150,10 @@ func (p *program) run(ctx context.Context, args []string, env string) error {
 	}
 	if err != nil {
 		return badUsage("%v", err)
+	}
+	if *asksVersion {
+		_, err = fmt.Fprintln(p.out, "relockctl", version())
+		return err
 	}
 	command, words := "list", words
 	if len(words) > 0 {
@@ -160,7 +175,7 @@ func (p *program) run(ctx context.Context, args []string, env string) error {
 	case *url == "":
 		*url = env
 	}
-	if p.redis, err = connect(ctx, place{*url, addrs[1:], *master}); err != nil {
+	if p.redis, err = connect(ctx, place{*url, addrs[1:], *master, p.auth}); err != nil {
 		return err
 	}
 	defer p.redis.rdb.Close()
@@ -169,6 +184,21 @@ func (p *program) run(ctx context.Context, args []string, env string) error {
 	}
 	defer p.client.Close()
 	return do(ctx)
+}
+
+// version is that of the module, and the commit where Go knows it.
+func version() string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return "of unknown version"
+	}
+	text := info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" && !strings.Contains(text, s.Value[:min(12, len(s.Value))]) {
+			text += " " + s.Value[:min(12, len(s.Value))]
+		}
+	}
+	return text + " " + info.GoVersion
 }
 
 // command is what these words ask for.

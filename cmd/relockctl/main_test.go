@@ -562,3 +562,70 @@ func TestNamesAreQuotedForTheTerminal(t *testing.T) {
 		assert.Equal(t, want, quote(name), "%q", name)
 	}
 }
+
+func TestLabelsAndHostsAreShown(t *testing.T) {
+	s := testredis.Start(t)
+	ctx, rdb := context.Background(), s.Client()
+	c, err := relock.New(s.Client(), relock.WithLabel("orders-1"))
+	require.NoError(t, err)
+	defer c.Close()
+	name := "lock:" + strings.Repeat("long", 20)
+	must(t, c.NewLock(name).Lock(ctx))
+	testredis.Await(t, "the label is in Redis", soon, func() bool { return len(rdb.Keys(ctx, "relock_client:*").Val()) == 1 })
+	host, err := os.Hostname()
+	require.NoError(t, err)
+
+	out, errs, status := ctl(t, s.Addr(), "", "list")
+	assert.Zero(t, status, errs)
+	assert.Contains(t, out, "orders-1")
+	assert.Contains(t, out, "LABEL")
+	assert.NotContains(t, out, "HOST")
+	assert.NotContains(t, out, name)
+
+	out, errs, status = ctl(t, s.Addr(), "", "list", "-wide")
+	assert.Zero(t, status, errs)
+	for _, text := range []string{name, "orders-1", host, c.ID(), "HOST"} {
+		assert.Contains(t, out, text)
+	}
+	out, errs, status = ctl(t, s.Addr(), "", "show", name)
+	assert.Zero(t, status, errs)
+	assert.Contains(t, out, "orders-1")
+	assert.Contains(t, out, host)
+	out, errs, status = ctl(t, s.Addr(), "", "show", name, "-json")
+	assert.Zero(t, status, errs)
+	assert.Contains(t, out, `"label":"orders-1","host":"`+host+`"`)
+
+	// The terminal gets any label as text.
+	must(t, rdb.HSet(ctx, rdb.Keys(ctx, "relock_client:*").Val()[0], "label", "\x1b[31m", "host", "a\nb").Err())
+	for _, args := range [][]string{{"list", "-wide"}, {"show", name}} {
+		out, errs, status = ctl(t, s.Addr(), "", args...)
+		assert.Zero(t, status, errs)
+		assert.NotContains(t, out, "\x1b")
+		assert.Contains(t, out, `"a\nb"`)
+	}
+}
+
+func TestVersionNeedsNoRedis(t *testing.T) {
+	out, errs, status := ctl(t, "127.0.0.1:1", "", "-version")
+	assert.Zero(t, status, errs)
+	assert.Regexp(t, `^relockctl \S+.* go1\.`, out)
+}
+
+func TestPasswordOfTheEnvironment(t *testing.T) {
+	s := testredis.Start(t)
+	ctx, rdb := context.Background(), s.Client()
+	must(t, rdb.Do(ctx, "acl", "setuser", "default", "resetpass", ">secret").Err())
+	run := func(url, password string) (string, error) {
+		cmd := command(s.Addr(), "list")
+		cmd.Env = append(os.Environ(), "REDIS_URL="+url, "REDISCLI_AUTH="+password)
+		out, err := cmd.CombinedOutput()
+		return string(out), err
+	}
+	out, err := run("redis://"+s.Addr(), "secret")
+	assert.NoError(t, err, out)
+	_, err = run("redis://"+s.Addr(), "wrong")
+	assert.Error(t, err)
+	out, err = run("redis://:secret@"+s.Addr(), "wrong")
+	assert.NoError(t, err, out)
+	must(t, rdb.Do(ctx, "acl", "setuser", "default", "nopass").Err())
+}

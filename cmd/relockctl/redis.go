@@ -8,6 +8,7 @@ package main
 // fields are read, because Redis would stand still while it reads a big hash.
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,6 +40,7 @@ type place struct {
 	url    string   // "" is this machine
 	more   []string // further Sentinels
 	master string   // what the Sentinel at url calls the Redis, or ""
+	auth   string   // the password where url has none
 }
 
 // connect connects to the Redis that p means.
@@ -48,7 +50,7 @@ func connect(ctx context.Context, p place) (*connection, error) {
 	if p.master != "" {
 		return connectToMaster(asking, p)
 	}
-	o, err := options(p.url, "localhost:6379")
+	o, err := options(p.url, "localhost:6379", p.auth)
 	if err != nil {
 		return nil, err
 	}
@@ -88,7 +90,7 @@ func connectToMaster(ctx context.Context, p place) (*connection, error) {
 	if len(query) > 0 {
 		address += "?" + query.Encode()
 	}
-	o, err := options(address, "localhost:26379")
+	o, err := options(address, "localhost:26379", p.auth)
 	if err != nil {
 		return nil, err
 	}
@@ -115,8 +117,8 @@ func connectToMaster(ctx context.Context, p place) (*connection, error) {
 // Without the error of the parser, which may have the password in it.
 var errAddress = badUsage("the address of the Redis is not like redis://user:password@host:port/db")
 
-// options are those for the server at address, or at addr if that is "".
-func options(address, addr string) (*redis.Options, error) {
+// options are those for the server at address, or at addr if that is "". auth is the password where address has none.
+func options(address, addr, auth string) (*redis.Options, error) {
 	o := &redis.Options{Addr: addr}
 	if address != "" {
 		var err error
@@ -125,6 +127,7 @@ func options(address, addr string) (*redis.Options, error) {
 		}
 	}
 	o.DialerRetries = 1
+	o.Password = cmp.Or(o.Password, auth)
 	return o, nil
 }
 

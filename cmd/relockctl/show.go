@@ -10,6 +10,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"text/tabwriter"
@@ -33,7 +34,7 @@ func (p *program) list(ctx context.Context, pattern string) error {
 		fmt.Fprintf(p.err, "No lock that matches %s is held.\n", quote(pattern))
 		return nil
 	}
-	_, err = io.WriteString(p.out, table(locks))
+	_, err = io.WriteString(p.out, table(locks, p.wide))
 	return err
 }
 
@@ -56,20 +57,47 @@ func (p *program) show(ctx context.Context, name string) error {
 
 func (p *program) print(v any) error { return json.NewEncoder(p.out).Encode(v) }
 
-// table has a line for each holder of each lock.
-func table(locks []relock.Inspection) string {
+// table has a line for each holder of each lock. A wide one cuts nothing, and has the hosts. The labels are
+// in it where there are some.
+func table(locks []relock.Inspection, wide bool) string {
+	cut := short
+	if wide {
+		cut = func(s string, _ int) string { return s }
+	}
+	labels := wide || slices.ContainsFunc(locks, func(i relock.Inspection) bool {
+		return slices.ContainsFunc(i.Holders, func(h relock.Holder) bool { return h.Label != "" })
+	})
+	row := func(name, kind, owner, client, label, host string, rest ...any) []any {
+		cells := []any{name, kind, owner, client}
+		if labels {
+			cells = append(cells, label)
+		}
+		if wide {
+			cells = append(cells, host)
+		}
+		return append(cells, rest...)
+	}
 	return tabulate(func(line func(cells ...any)) {
-		line("NAME", "KIND", "OWNER", "CLIENT", "LEVELS", "LEASE", "WAITING")
+		line(row("NAME", "KIND", "OWNER", "CLIENT", "LABEL", "HOST", "LEVELS", "LEASE", "WAITING")...)
 		for _, i := range locks {
 			for _, h := range i.Holders {
 				waiting := "-" // Inspect does not read the line of a plain lock, and waiters for a permit leave no trace
 				if i.Kind != relock.KindPlain && i.Kind != relock.KindSemaphore {
 					waiting = strconv.Itoa(len(i.Waiters))
 				}
-				line(short(quote(i.Name), 48), kind(i, h), short(quote(h.Owner), 24), short(h.Client, 9), h.Levels, lease(h.Lease), waiting)
+				line(row(cut(quote(i.Name), 48), kind(i, h), cut(quote(h.Owner), 24), cut(h.Client, 9), cut(text(h.Label), 32), text(h.Host),
+					h.Levels, lease(h.Lease), waiting)...)
 			}
 		}
 	})
+}
+
+// text is s, quoted where that is not plain text; - where there is none.
+func text(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return quote(s)
 }
 
 // details are all that is known of a lock.
@@ -81,7 +109,7 @@ func details(i relock.Inspection) string {
 	case relock.KindPlain:
 		kind = "plain, or fair without waiters: they look the same"
 	}
-	text := tabulate(func(line func(cells ...any)) {
+	out := tabulate(func(line func(cells ...any)) {
 		line("name", quote(i.Name))
 		line("kind", kind)
 		if i.Kind != relock.KindNone && len(i.Holders) == 0 {
@@ -98,22 +126,22 @@ func details(i relock.Inspection) string {
 		}
 	})
 	if len(i.Holders) > 0 {
-		text += "\n" + tabulate(func(line func(cells ...any)) {
-			line("HELD BY", "CLIENT", "AS", "LEVELS", "LEASE")
+		out += "\n" + tabulate(func(line func(cells ...any)) {
+			line("HELD BY", "CLIENT", "LABEL", "HOST", "AS", "LEVELS", "LEASE")
 			for _, h := range i.Holders {
-				line(quote(h.Owner), orDash(h.Client), kindOf(i, h), h.Levels, lease(h.Lease))
+				line(quote(h.Owner), orDash(h.Client), text(h.Label), text(h.Host), kindOf(i, h), h.Levels, lease(h.Lease))
 			}
 		})
 	}
 	if len(i.Waiters) > 0 {
-		text += "\n" + tabulate(func(line func(cells ...any)) {
-			line("AWAITED BY", "CLIENT", "ALIVE FOR", "JAVA DEADLINE")
+		out += "\n" + tabulate(func(line func(cells ...any)) {
+			line("AWAITED BY", "CLIENT", "LABEL", "HOST", "ALIVE FOR", "JAVA DEADLINE")
 			for _, w := range i.Waiters {
-				line(quote(w.Owner), orDash(w.Client), until(i, w.Alive), until(i, w.Deadline))
+				line(quote(w.Owner), orDash(w.Client), text(w.Label), text(w.Host), until(i, w.Alive), until(i, w.Deadline))
 			}
 		})
 	}
-	return text
+	return out
 }
 
 func kind(i relock.Inspection, h relock.Holder) string {

@@ -65,7 +65,7 @@ func (p *program) append(pattern string, locks []relock.Inspection, failed error
 	if p.json {
 		return p.print(asJSON(locks))
 	}
-	_, err := fmt.Fprintf(p.out, "%s\n%s\n", p.title(pattern, locks, nil), table(locks))
+	_, err := fmt.Fprintf(p.out, "%s\n%s\n", p.title(pattern, locks, nil), table(locks, p.wide))
 	return err
 }
 
@@ -74,7 +74,7 @@ func (p *program) redraw(pattern string, locks []relock.Inspection, failed error
 	rows, _ := size(p.out)
 	lines := []string{p.title(pattern, locks, failed) + "   Ctrl-C ends", ""}
 	if len(locks) > 0 {
-		lines = append(lines, strings.Split(strings.TrimSuffix(table(locks), "\n"), "\n")...)
+		lines = append(lines, strings.Split(strings.TrimSuffix(table(locks, p.wide), "\n"), "\n")...)
 	}
 	if more := len(lines) - (rows - 1); rows > 4 && more > 0 {
 		lines = append(lines[:rows-2], fmt.Sprintf("… and %d more lines", more+1))
