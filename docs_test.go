@@ -123,6 +123,26 @@ func TestDocsLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
+// A cell too many is not shown, and one too few moves the others.
+func TestDocsTablesAreWhole(t *testing.T) {
+	t.Parallel()
+	for page, text := range pages(t) {
+		text = regexp.MustCompile("(?s)```.*?```|`[^`\n]*`").ReplaceAllString(text, "")
+		cells := 0 // of the table that this line is in
+		for line := range strings.Lines(text) {
+			line = strings.TrimSpace(line)
+			switch {
+			case !strings.HasPrefix(line, "|"):
+				cells = 0
+			case cells == 0:
+				cells = strings.Count(line, "|")
+			default:
+				assert.Equal(t, cells, strings.Count(line, "|"), "%s: %s", page, line)
+			}
+		}
+	}
+}
+
 // anchors are the names of the headings of a page in links.
 func anchors(text string) (all []string) {
 	for _, m := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(text, -1) {

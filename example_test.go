@@ -75,6 +75,21 @@ func Example() {
 	// Output: <nil>
 }
 
+func ExampleLock_Acquire_release() {
+	client, done := newClient()
+	defer done()
+	pay := func(ctx context.Context, lock *relock.Lock) error {
+		hold, err := lock.Acquire(ctx)
+		if err != nil {
+			return err
+		}
+		defer hold.Release(ctx)
+		return charge(hold.Context()) // this ctx ends should the lock be lost
+	}
+	fmt.Println(pay(context.Background(), client.NewLock("lock:orders:42")))
+	// Output: <nil>
+}
+
 func ExampleLock_TryLock() {
 	client, done := newClient()
 	defer done()

@@ -28,31 +28,42 @@ func TestOwnerIsTheGoroutineOrOfTheContext(t *testing.T) {
 	assert.NotEqual(t, ownerOf(one), ownerOf(WithOwner(one)), "an owner inside an owner is a new one")
 }
 
-// net/http serves the requests of a keep-alive connection on one goroutine: a hold that one of them
-// forgot is re-entered by the next one, and keeps out those of other connections.
+// net/http serves the requests of a keep-alive connection on one goroutine. A lock that one of them forgot to unlock
+// is re-entered by the next one, and keeps out those of other connections; a forgotten hold keeps out all.
 func TestForgottenUnlockIsReenteredOnItsConnection(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
 	t.Cleanup(func() { rdb.Close() })
 	client, err := New(rdb)
 	require.NoError(t, err)
 	t.Cleanup(func() { client.Close() })
-	lock := client.NewLock("lock:orders:42")
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if ok, err := lock.TryLock(r.Context(), 10*time.Millisecond, 0); !ok || err != nil {
-			w.WriteHeader(http.StatusConflict)
-		} // and no Unlock
-	}))
-	t.Cleanup(server.Close)
-	get := func(browser *http.Client) int {
-		answer, err := browser.Get(server.URL)
-		require.NoError(t, err)
-		require.NoError(t, answer.Body.Close())
-		return answer.StatusCode
+	for what, c := range map[string]struct {
+		take func(context.Context, *Lock) (bool, error)
+		next int
+	}{
+		"Unlock": {func(ctx context.Context, l *Lock) (bool, error) { return l.TryLock(ctx, 10*time.Millisecond, 0) }, http.StatusOK},
+		"Release": {func(ctx context.Context, l *Lock) (bool, error) {
+			_, ok, err := l.TryAcquire(ctx, 10*time.Millisecond, 0)
+			return ok, err
+		}, http.StatusConflict},
+	} {
+		lock := client.NewLock("lock:forgotten:" + what)
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if ok, err := c.take(r.Context(), lock); !ok || err != nil {
+				w.WriteHeader(http.StatusConflict)
+			} // and nothing gives it back
+		}))
+		t.Cleanup(server.Close)
+		get := func(browser *http.Client) int {
+			answer, err := browser.Get(server.URL)
+			require.NoError(t, err)
+			require.NoError(t, answer.Body.Close())
+			return answer.StatusCode
+		}
+		one, other := &http.Client{Transport: &http.Transport{}}, &http.Client{Transport: &http.Transport{}}
+		t.Cleanup(one.CloseIdleConnections)
+		t.Cleanup(other.CloseIdleConnections)
+		assert.Equal(t, http.StatusOK, get(one), "%s: the first request", what)
+		assert.Equal(t, c.next, get(one), "%s: the next one of that connection", what)
+		assert.Equal(t, http.StatusConflict, get(other), "%s: one of another connection", what)
 	}
-	one, other := &http.Client{Transport: &http.Transport{}}, &http.Client{Transport: &http.Transport{}}
-	t.Cleanup(one.CloseIdleConnections)
-	t.Cleanup(other.CloseIdleConnections)
-	assert.Equal(t, http.StatusOK, get(one), "the first request")
-	assert.Equal(t, http.StatusOK, get(one), "the next one of that connection")
-	assert.Equal(t, http.StatusConflict, get(other), "one of another connection")
 }

@@ -18,7 +18,7 @@ import (
 
 // measuredFleets holds the simulation against what is true.
 func (s *scale) measuredFleets(ctx context.Context, t *table) error {
-	t.head = []string{"processes × goroutines", "share of the ideal rate", "simulated", "requests a section", "simulated", "longest wait", "simulated", "slowest process of the fastest", "simulated", "processes that had it", "simulated", "Redis CPU a section", "simulated"}
+	t.head = []string{"processes × goroutines", "share of the ideal rate", "requests a section", "longest wait", "slowest process of the fastest", "processes that had it", "Redis CPU a section"}
 	length := max(4*s.slice, time.Second)
 	for _, fair := range []bool{false, true} {
 		for _, f := range s.fleets {
@@ -32,7 +32,7 @@ func (s *scale) measuredFleets(ctx context.Context, t *table) error {
 			t.add(row...)
 		}
 	}
-	t.note = fmt.Sprintf("A section of 1 ms, %v through a proxy that takes %v there and back. The ideal is the rate of a sync.Mutex around the same section.", length, far)
+	t.note = fmt.Sprintf("A section of 1 ms, %v through a proxy that takes %v there and back. The ideal is the rate of a sync.Mutex around the same section. In brackets: simulated.", length, far)
 	return nil
 }
 
@@ -68,13 +68,16 @@ func (s *scale) measureFleet(ctx context.Context, f shape, isFair bool, length t
 	same.Connect = pinged.connect
 	o := same.Run(s.slice/5, length, 1)
 	return []string{name,
-		share(got[rate] / ideal), share(o.Share),
-		digits(got[requests]), digits(o.Requests + o.Looks),
-		span(got[longest]), span(o.Longest.Seconds()),
-		share(got[evenClient]), share(o.Even),
-		percent(got[servedAll]), percent(o.Served),
-		span(got[redisCPU]), span(o.Busy.Seconds())}, nil
+		beside(share(got[rate]/ideal), share(o.Share)),
+		beside(digits(got[requests]), digits(o.Requests+o.Looks)),
+		beside(span(got[longest]), span(o.Longest.Seconds())),
+		beside(share(got[evenClient]), share(o.Even)),
+		beside(percent(got[servedAll]), percent(o.Served)),
+		beside(span(got[redisCPU]), span(o.Busy.Seconds()))}, nil
 }
+
+// beside is a measured figure with the simulated one in brackets.
+func beside(measured, simulated string) string { return measured + " (" + simulated + ")" }
 
 // A way is the shortest one to Redis and back, how much longer half of it takes on average, and how much longer the
 // first request of a connection takes.

@@ -118,7 +118,7 @@ func each(names []string, f func(i int) error) error {
 
 // holds is what it takes to keep them.
 func (s *scale) holds(ctx context.Context, t *table) error {
-	t.head = []string{"held", "on", "heap each", "renewals a second", "pipelines a second", "longest between renewals, in thirds of the lease", "late", "lost", "Redis CPU, of one processor", "client CPU", "client CPU for a renewal"}
+	t.head = []string{"held", "on", "heap each", "renewals a second", "pipelines a second", "longest between renewals, in thirds of the lease", "late, lost", "CPU of Redis, of the client", "client CPU for a renewal"}
 	for _, masters := range []int{1, 3} {
 		for _, n := range s.locks {
 			if masters > 1 && n < slices.Max(s.locks) {
@@ -132,11 +132,11 @@ func (s *scale) holds(ctx context.Context, t *table) error {
 			if masters > 1 {
 				on = fmt.Sprintf("a Cluster of %d", masters)
 			}
-			t.add(amount(float64(n)), on, kib(got[heapEach]), amount(got[scriptRate]), digits(got[pipelineRate]), digits(got[longestGap]), amount(got[seldom]),
-				amount(got[lostLocks]), percent(got[redisLoad]), percent(got[ourLoad]), span(got[ourLoad]/got[scriptRate]))
+			t.add(amount(float64(n)), on, kib(got[heapEach]), amount(got[scriptRate]), digits(got[pipelineRate]), digits(got[longestGap]), amount(got[seldom])+", "+amount(got[lostLocks]),
+				percent(got[redisLoad])+", "+percent(got[ourLoad]), span(got[ourLoad]/got[scriptRate]))
 		}
 	}
-	t.note = fmt.Sprintf("The lease is %v. Late is one that was not renewed within two thirds of it; Redis CPU is that of all masters.", s.lease)
+	t.note = fmt.Sprintf("The lease is %v. Late is one that was not renewed within two thirds of it. CPU is a share of one processor; that of Redis is of all masters.", s.lease)
 	return nil
 }
 
@@ -161,7 +161,7 @@ type wait struct {
 
 // waits is what those cost who wait, and how they come and go.
 func (s *scale) waits(ctx context.Context, t *table) error {
-	t.head = []string{"who waits", "heap each", "stack each", "memory of Redis, a name or process", "all subscribed after", "requests a second", "Redis CPU, of one processor", "client CPU", "all gave up within", "all unsubscribed after"}
+	t.head = []string{"who waits", "heap each", "stack each", "memory of Redis, a name or process", "all subscribed after", "requests a second", "CPU of Redis, of the client", "all gave up within", "all left after"}
 	n := s.waiters
 	for _, w := range []wait{
 		{amount(float64(n)) + " goroutines, for a name each", 1, n, n},
@@ -174,7 +174,7 @@ func (s *scale) waits(ctx context.Context, t *table) error {
 		}
 		t.add(append([]string{w.what}, row...)...)
 	}
-	t.note = "A channel stays subscribed for half a second after the last one left."
+	t.note = "A channel stays subscribed for half a second after the last one left. CPU is a share of one processor."
 	return nil
 }
 
@@ -237,7 +237,7 @@ func (s *scale) wait(ctx context.Context, w wait) ([]string, error) {
 	}
 	n, seconds := float64(w.clients*w.goroutines), did.took.Seconds()
 	return []string{kib((after.heap - before.heap) / n), kib((stackAfter - stack) / n), kib(max(0, used-usedBefore) / float64(max(w.names, w.clients))), span(joined.Seconds()),
-		amount(did.scripts / seconds), percent(did.redis / seconds), percent(did.ours / seconds), span(gone.Seconds()), span(left.Seconds())}, nil
+		amount(did.scripts / seconds), percent(did.redis/seconds) + ", " + percent(did.ours/seconds), span(gone.Seconds()), span(left.Seconds())}, nil
 }
 
 func stacks() float64 {

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"text/tabwriter"
 
@@ -82,11 +83,13 @@ func (r *result) draw(dir, note string) error {
 	return c.Write(f)
 }
 
-// families are the columns of the short table: of each the best of its settings.
-var families = []struct {
+// A family is a column of the short table: of its peers the best.
+type family struct {
 	head  string
 	peers []string
-}{
+}
+
+var families = []family{
 	{"bare EVALSHA", []string{"bare EVALSHA", "bare read"}},
 	{"sync.Mutex", []string{"sync.Mutex"}},
 	{"rueidislock", []string{"rueidislock"}},
@@ -95,17 +98,20 @@ var families = []struct {
 	{"Redisson (Java)", []string{"redisson"}},
 }
 
-// markdown is the short table of these workloads.
+// markdown is the short table of these workloads. A family that took no part has no column.
 func markdown(results []*result, charts, note string) string {
 	var b strings.Builder
-	b.WriteString("| work | figure | relock |")
-	for _, f := range families {
+	b.WriteString("| work | relock |")
+	took := slices.DeleteFunc(slices.Clone(families), func(f family) bool {
+		return !slices.ContainsFunc(results, func(r *result) bool { return r.best(f.peers) != "" })
+	})
+	for _, f := range took {
 		b.WriteString(" " + f.head + " |")
 	}
-	b.WriteString("\n|---|---|---|" + strings.Repeat("---|", len(families)) + "\n")
+	b.WriteString("\n|---|---|" + strings.Repeat("---|", len(took)) + "\n")
 	for _, r := range results {
-		fmt.Fprintf(&b, "| [%s](%sbench-%s.svg) | %s | **%s** |", r.title, charts, r.name, r.figure.head, r.figure.write(r.ours().spread(r.figure).Mid))
-		for _, f := range families {
+		fmt.Fprintf(&b, "| [%s](%sbench-%s.svg), %s | **%s** |", r.title, charts, r.name, r.figure.head, r.figure.write(r.ours().spread(r.figure).Mid))
+		for _, f := range took {
 			b.WriteString(" " + r.best(f.peers) + " |")
 		}
 		b.WriteString("\n")
