@@ -50,7 +50,9 @@ func TestElectionHasOneLeader(t *testing.T) {
 		for range 3 {
 			e := b.client().NewElection(b.name)
 			for range 2 {
-				all.Go(func() {
+				all.Add(1)
+				go func() {
+					defer all.Done()
 					for range 8 {
 						assert.NoError(b, e.Lead(ctx, func(within context.Context) error {
 							together.visit(b, true, 0)
@@ -61,7 +63,7 @@ func TestElectionHasOneLeader(t *testing.T) {
 							return err
 						}))
 					}
-				})
+				}()
 			}
 		}
 		all.Wait()
