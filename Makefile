@@ -1,7 +1,7 @@
 # The one list of commands: "make" prints it. .ci/run, the gate, and the workflows call these
 # targets and have no commands of their own.
 .DEFAULT_GOAL := help
-.PHONY: help check test oldest newest race valkey storm soak fuzz spec uncontended interop otel bench bench-test examples \
+.PHONY: help check test oldest newest race valkey storm soak fuzz spec uncontended interop otel gocron bench bench-test examples \
 	lint fmt vet staticcheck golangci api api-write tidy tidy-check published vuln gate
 
 # The versions of all tools.
@@ -17,7 +17,7 @@ VERSION     := v0.1.0
 OLDEST_GO   := go1.24.0
 NEWEST_RDB  := github.com/redis/go-redis/v9@v9.23.0
 
-MODULES  := . examples/postgres otel interop bench
+MODULES  := . examples/postgres otel gocron interop bench
 EXAMPLES := hello quickstart stock cron crawler leader cache tickets transfer redlock
 FUZZ     := Replies BundleAnswers Inspect Names Durations Options Locker PubSub
 TIME     ?= 60s
@@ -77,6 +77,9 @@ interop: ## with Redisson; needs Java 17, Maven and redis-server
 
 otel: ## metrics, spans and the dashboard
 	cd otel && go test -count=1 -race ./... && go run ./example
+
+gocron: ## the jobs of gocron schedulers, each run done by one of several replicas
+	cd gocron && go test -count=1 -race ./... && timeout 120 go run ./example
 
 bench: ## beside other libraries, a moment of each; needs redis-server, and Java 17 and Maven for Redisson
 	cd bench && go run . -short

@@ -135,6 +135,8 @@ type Leader struct {
 	Client string
 	// Owner is the owner within that process: see [Contender].
 	Owner string
+	// Label and Host are those of the process, if it has a label: see [WithLabel].
+	Label, Host string
 	// Number is the number of its term. It is 0, or that of an earlier term, where
 	// the lock is held through a lock that was made without Fenced.
 	Number int64
@@ -159,7 +161,7 @@ func (e *Election) look(ctx context.Context) (Leader, error) {
 		return Leader{}, err
 	}
 	h := i.Holders[0]
-	return Leader{Client: h.Client, Owner: h.Owner, Number: i.Token}, nil
+	return Leader{Client: h.Client, Owner: h.Owner, Label: h.Label, Host: h.Host, Number: i.Token}, nil
 }
 
 // Observe tells who leads: first the present state, and then each change of it. A vacancy is the zero [Leader].
