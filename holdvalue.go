@@ -200,8 +200,8 @@ func (h *Hold) Token() (int64, error) {
 // majority; the nodes that do not hold it are not asked again.
 //
 // The error is ErrLockLost if the lease has run out or the record is gone, and then the ctx of
-// Context ends. It is ErrNotHeld after Release, and ErrInvalid for a lease under 1ms and for a
-// hold that the watchdog renews. Where too few nodes of a RedLock answered, it is a [*QuorumError]. After
+// Context ends. It is ErrNotHeld after Release, and ErrInvalid for a lease under 1ms, for a
+// hold that the watchdog renews, and for a lease that would last longer than MaxHold allows. Where too few nodes of a RedLock answered, it is a [*QuorumError]. After
 // another error the hold is as it was, for this process; in Redis its record may last longer, until Release.
 //
 // Redisson has none: a lock in a thread that holds it sets its lease anew, and adds a level.
@@ -250,7 +250,7 @@ func (e *engine) extend(ctx context.Context, b description, o owner, lease time.
 		return n.notHeldError(b.id(), o)
 	}
 	defer h.unlockHold()
-	if err := h.extendable(); err != nil {
+	if err := h.extendable(lease); err != nil {
 		return err
 	}
 	sent, err := ask(p, h)
@@ -260,8 +260,8 @@ func (e *engine) extend(ctx context.Context, b description, o owner, lease time.
 	return h.extended(sent, lease, err)
 }
 
-// extendable says why the lease of h cannot be extended, or nil.
-func (h *hold) extendable() error {
+// extendable says why h cannot have this lease from now on, or nil.
+func (h *hold) extendable(lease time.Duration) error {
 	h.name.mu.Lock()
 	defer h.name.mu.Unlock()
 	switch {
@@ -269,6 +269,9 @@ func (h *hold) extendable() error {
 		return cmp.Or(h.loss, ErrNotHeld)
 	case h.name.engine.watchdog.renews(&h.record.lease):
 		return errRenewed
+	}
+	if rest := h.name.engine.watchdog.restOf(&h.record.lease, lease); rest < lease {
+		return invalid("lease %v: MaxHold ends the hold in %v", lease, rest)
 	}
 	return nil
 }

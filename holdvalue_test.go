@@ -409,6 +409,25 @@ func TestHoldThatTheWatchdogTookOverIsNotExtended(t *testing.T) {
 	b.must(h.Release(ctx))
 }
 
+// MaxHold counts from the beginning of the hold, and an Extend that would go beyond it changes nothing.
+func TestExtendGoesNotBeyondMaxHold(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client().NewLock(b.name, MaxHold(time.Minute))
+		h := b.holdFor(l, time.Second)
+		b.must(h.Extend(ctx, 30*time.Second))
+		err := h.Extend(ctx, time.Minute)
+		b.mustBe(err, ErrInvalid)
+		assert.ErrorContains(t, err, "MaxHold")
+		ttl, err := l.TTL(ctx)
+		b.must(err)
+		assert.LessOrEqual(t, ttl, 30*time.Second, "TTL")
+		b.must(h.Context().Err())
+		b.must(h.Release(ctx))
+	})
+}
+
 // A hold without a call of Context has no guard.
 func TestHoldMakesItsGuardWhenItIsAskedFor(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
