@@ -112,7 +112,7 @@ func WithSyncedReplicas(n int, d time.Duration) Option {
 // prefixes of the Clients that made them. On a Cluster the rules for braces are about the whole key. relockctl takes keys. Defaults to none.
 //
 // Redisson: Config.setNameMapper. Fair locks are shared with Redisson 3.52 and later: earlier versions do not map the
-// names of their queues.
+// names of their queues. Redisson 3.17 maps the name of a read/write lock twice, and so shares none with a prefix.
 func WithKeyPrefix(prefix string) Option {
 	return func(o *options) { o.keyPrefix = prefix }
 }

@@ -43,6 +43,7 @@ type setting struct {
 	version  string
 	watchdog time.Duration // 0: 30s
 	fairWait time.Duration // 0: 5m; only where the version can be told
+	prefix   string        // that a NameMapper puts before every name; "": there is none
 	redis    deployment
 }
 
@@ -158,7 +159,7 @@ func startJava(t testing.TB, s setting) *java {
 	if s.redis.cluster {
 		mode = "cluster"
 	}
-	args := []string{"-Xmx256m", "-XX:+UseSerialGC", "-cp", filepath.Join(dir, "peer-1.jar") + ":" + filepath.Join(dir, "lib", "*"),
+	args := []string{"-Dprefix=" + s.prefix, "-Xmx256m", "-XX:+UseSerialGC", "-cp", filepath.Join(dir, "peer-1.jar") + ":" + filepath.Join(dir, "lib", "*"),
 		"peer.Peer", fmt.Sprint(s.watchdog.Milliseconds()), fmt.Sprint(s.fairWait.Milliseconds()), mode}
 	for _, addr := range s.redis.addrs {
 		args = append(args, "redis://"+addr)

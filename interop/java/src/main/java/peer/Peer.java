@@ -6,6 +6,8 @@ import com.google.gson.JsonParser;
 import java.io.BufferedReader;
 import java.io.InputStreamReader;
 import java.io.PrintStream;
+import java.lang.reflect.Method;
+import java.lang.reflect.Proxy;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
 import java.util.List;
@@ -51,7 +53,7 @@ public final class Peer {
         System.exit(0); // whatever is held lapses
     }
 
-    private Peer(String[] args) {
+    private Peer(String[] args) throws ReflectiveOperationException {
         List<String> addresses = List.of(args).subList(3, args.length);
         if (args[2].equals("cluster")) {
             Config config = config(args);
@@ -61,8 +63,34 @@ public final class Peer {
         }
         for (String address : addresses) {
             Config config = config(args);
-            config.useSingleServer().setAddress(address).setConnectionMinimumIdleSize(2).setConnectionPoolSize(24);
+            var server = config.useSingleServer().setAddress(address).setConnectionMinimumIdleSize(2).setConnectionPoolSize(24);
+            mapNames(server);
+            mapNames(config);
             clients.add(Redisson.create(config));
+        }
+    }
+
+    /**
+     * Has a configuration put the system property "prefix" before every name. The interface of a NameMapper is in another
+     * package in every second version, and so is the method that sets it.
+     */
+    private static void mapNames(Object config) throws ReflectiveOperationException {
+        String prefix = System.getProperty("prefix", "");
+        if (prefix.isEmpty()) {
+            return;
+        }
+        for (Method set : config.getClass().getMethods()) {
+            if (!set.getName().equals("setNameMapper")) {
+                continue;
+            }
+            Class<?> type = set.getParameterTypes()[0];
+            set.invoke(config, Proxy.newProxyInstance(type.getClassLoader(), new Class<?>[] {type}, (self, method, of) -> switch (method.getName()) {
+                case "map" -> prefix + of[0];
+                case "unmap" -> ((String) of[0]).substring(prefix.length());
+                case "equals" -> self == of[0];
+                case "hashCode" -> 1;
+                default -> "a mapper to " + prefix;
+            }));
         }
     }
 
