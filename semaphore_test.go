@@ -224,6 +224,55 @@ func TestSemaphoreServesLocalWaitersInOrder(t *testing.T) {
 	require.Equal(t, 2, b.permits(2))
 }
 
+// A process that gives its permit back and asks again at once lets another one go first that waits.
+func TestSemaphoreNewcomersLetWaitersGoFirst(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		c := b.client()
+		l := c.NewSemaphore(b.name, 1).record
+		ask := func(id string, waits bool, want int64) {
+			t.Helper()
+			r, err := c.send(l.acquire(attempt{field: javaThread + ":0" + id, lease: time.Minute, level: 1, noWait: !waits}))
+			b.must(err)
+			require.Equal(t, want, r[0], id)
+		}
+		gives := func(id string) {
+			t.Helper()
+			r, err := c.send(l.release(javaThread+":0"+id, 0, false))
+			b.must(err)
+			require.EqualValues(t, 1, r[0], id)
+		}
+		ask("1", true, 1)
+		ask("2", true, 0)
+		gives("1")
+		ask("3", true, 0) // and waits from now on
+		ask("2", true, 1)
+		gives("2")
+		ask("4", false, 1) // does not wait
+		gives("4")
+		ask("3", true, 1)
+		gives("3")
+		require.Zero(t, b.rdb.Exists(ctx, l.keys[2]).Val(), "signs of life")
+
+		// Also where both are in a loop.
+		one, two := b.client().NewSemaphore(b.name, 1), b.client().NewSemaphore(b.name, 1)
+		var mine, theirs atomic.Int64
+		var all sync.WaitGroup
+		visit := func(s *Semaphore, n *atomic.Int64) {
+			for owner := WithOwner(ctx); mine.Load() < 20 || theirs.Load() < 20; n.Add(1) {
+				if !assert.NoError(t, s.Lock(owner)) || !assert.NoError(t, s.Unlock(owner)) {
+					return
+				}
+			}
+		}
+		all.Go(func() { visit(one, &mine) })
+		all.Go(func() { visit(two, &theirs) })
+		all.Wait()
+		assert.Less(t, max(mine.Load(), theirs.Load()), 20*min(mine.Load(), theirs.Load()), "sections of one process")
+	})
+}
+
 // Callers that find permits free do not wait for one another.
 func TestSemaphoreCallersAskTogetherWhileItIsFree(t *testing.T) {
 	b := newFaultBench(t)
@@ -347,9 +396,9 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 		m := testredis.StillMini(t)
 		b := newBench(t, m.Addr())
 		l := b.client().NewSemaphore(b.name, 3).record
-		model := semaphoreModel{permits: 3, ends: make(map[string]int64)}
+		model := semaphoreModel{permits: 3, ends: make(map[string]int64), alive: make(map[string]int64)}
 		rng := newRand(seed)
-		for step := range 80 {
+		for step := range 100 {
 			model.now += int64(rng.IntN(40))
 			m.SetTime(time.UnixMilli(1_800_000_000_000 + model.now))
 			id := fmt.Sprint(javaThread, ":0", rng.IntN(6))
@@ -364,11 +413,16 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 			level := 1 + rng.IntN(4)/3
 			switch op := rng.IntN(20); {
 			case op < 9:
-				a := attempt{field: id, lease: time.Duration(lease) * time.Millisecond, level: level}
-				do("acquire", l.acquire(a), model.acquire(id, lease, level))
+				a := attempt{field: id, lease: time.Duration(lease) * time.Millisecond, level: level, noWait: rng.IntN(2) == 0}
+				do("acquire", l.acquire(a), model.acquire(id, lease, level, !a.noWait))
 			case op < 14:
 				left := rng.IntN(5) / 4
-				do("release", l.release(id, left, false), model.release(id, left))
+				if rng.IntN(2) == 0 {
+					delete(model.alive, id)
+					do("release, undo", l.undo(attempt{field: id, level: left + 1}), model.release(id, left))
+				} else {
+					do("release", l.release(id, left, false), model.release(id, left))
+				}
 			case op < 17:
 				do("renew", l.renew(id, time.Duration(lease)*time.Millisecond, op == 16), model.renew(id, lease, op == 16))
 			case op == 17:
@@ -377,7 +431,7 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 				n := rng.IntN(6)
 				do("set", l.call(semaphoreSet, n), model.set(n))
 			default:
-				do("count", call{Script: semaphoreCount, Keys: l.keys, Args: []any{l.permits}}, model.count())
+				do("count", call{Script: semaphoreCount, Keys: l.keys[:2], Args: []any{l.permits}}, model.count())
 			}
 			if what[:3] == "rel" {
 				got[1] = 0 // who was told
@@ -398,6 +452,7 @@ type semaphoreModel struct {
 	permits int
 	now     int64
 	ends    map[string]int64
+	alive   map[string]int64 // until when a waiter counts
 }
 
 func (m *semaphoreModel) drop() {
@@ -408,15 +463,29 @@ func (m *semaphoreModel) drop() {
 	}
 }
 
-func (m *semaphoreModel) acquire(id string, lease int64, level int) reply {
+func (m *semaphoreModel) acquire(id string, lease int64, level int, waits bool) reply {
 	m.drop()
 	ends, held := m.ends[id]
+	inFront := 0
+	if _, known := m.alive[id]; waits && !known {
+		for _, until := range m.alive {
+			if until > m.now {
+				inFront++
+			}
+		}
+	}
 	switch {
 	case held:
 	case level > 1:
 		return reply{-1, 0, 0}
-	case len(m.ends) >= m.permits:
+	case len(m.ends)+inFront >= m.permits:
 		m.exists = true
+		if waits {
+			m.alive[id] = m.now + permitLife.Milliseconds()
+		}
+		if len(m.ends) < m.permits {
+			return reply{0, 10, 0}
+		}
 		first := int64(-1)
 		for _, ends := range m.ends {
 			if first < 0 || ends-m.now < first {
@@ -424,6 +493,9 @@ func (m *semaphoreModel) acquire(id string, lease int64, level int) reply {
 			}
 		}
 		return reply{0, first, 0}
+	}
+	if !held && waits {
+		delete(m.alive, id)
 	}
 	m.exists = true
 	m.ends[id] = max(ends, m.now+lease)
