@@ -12,8 +12,8 @@ import (
 )
 
 var (
-	semaphoreAcquire = script("semaphore_acquire", "string zset zset", "announce", "clock", "semaphore")
-	semaphoreRelease = script("semaphore_release", "string zset zset", "announce", "clock", "semaphore")
+	semaphoreAcquire = script("semaphore_acquire", "string zset zset", "announce", "clock", "semaphore", "waiters")
+	semaphoreRelease = script("semaphore_release", "string zset zset", "announce", "clock", "semaphore", "waiters")
 	semaphoreRenew   = script("semaphore_renew", "zset", "clock")
 	semaphoreForce   = script("semaphore_force", "string zset", "announce", "clock", "semaphore")
 	semaphoreSet     = script("semaphore_set", "string zset", "announce", "clock", "semaphore")
@@ -23,7 +23,7 @@ var (
 
 const mostPermits = math.MaxInt32 // that Redisson can count
 
-// A waiter leaves a sign of life in Redis, which holds back newcomers for permitLife. Every attempt renews it.
+// A client that waits has a place in Redis, which it keeps for permitLife after its last attempt.
 const (
 	permitHeartbeat = time.Second
 	permitLife      = 3 * permitHeartbeat
@@ -36,10 +36,10 @@ const (
 // An owner has one permit. If it locks again, it holds the same permit one level more, and owes one Unlock more; it never
 // waits for itself. An owner that needs several permits takes each of them with a ctx of its own from [WithOwner].
 //
-// Goroutines of one Client get free permits in the order in which they came. Each release wakes the first waiter of every
-// process, and the first of them to ask gets the permit. A process that comes later lets those go first that wait already,
-// if there are not enough permits for all. A waiter that has crashed counts for 3s. TryLock with wait 0, and Java, take a
-// free permit before all waiters.
+// Processes get permits in the order in which they began to wait. A process has one place, whatever the number of its waiters:
+// it serves them in the order in which they came, and with each permit it goes behind the other processes. Each release
+// wakes the first waiter of every process, which asks. A process that has crashed keeps its place for 3s. TryLock with wait 0,
+// a MultiLock, and Java, take a free permit before all waiters.
 //
 // The number of permits is in Redis. The first use of a name sets it, as NewSemaphore says, and it stays there for good, in
 // the key called name, also when no permit is taken. After that, the number in Redis counts, and the one that was

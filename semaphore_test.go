@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -233,13 +234,13 @@ func TestSemaphoreNewcomersLetWaitersGoFirst(t *testing.T) {
 		l := c.NewSemaphore(b.name, 1).record
 		ask := func(id string, waits bool, want int64) {
 			t.Helper()
-			r, err := c.send(l.acquire(attempt{field: javaThread + ":0" + id, lease: time.Minute, level: 1, noWait: !waits}))
+			r, err := c.send(l.acquire(attempt{field: id + javaThread[1:] + ":01", lease: time.Minute, level: 1, noWait: !waits}))
 			b.must(err)
 			require.Equal(t, want, r[0], id)
 		}
 		gives := func(id string) {
 			t.Helper()
-			r, err := c.send(l.release(javaThread+":0"+id, 0, false))
+			r, err := c.send(l.release(id+javaThread[1:]+":01", 0, false))
 			b.must(err)
 			require.EqualValues(t, 1, r[0], id)
 		}
@@ -247,6 +248,7 @@ func TestSemaphoreNewcomersLetWaitersGoFirst(t *testing.T) {
 		ask("2", true, 0)
 		gives("1")
 		ask("3", true, 0) // and waits from now on
+		ask("3", true, 0)
 		ask("2", true, 1)
 		gives("2")
 		ask("4", false, 1) // does not wait
@@ -396,12 +398,12 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 		m := testredis.StillMini(t)
 		b := newBench(t, m.Addr())
 		l := b.client().NewSemaphore(b.name, 3).record
-		model := semaphoreModel{permits: 3, ends: make(map[string]int64), alive: make(map[string]int64)}
+		model := semaphoreModel{permits: 3, ends: make(map[string]int64), alive: make(map[string]int64), came: make(map[string]int64)}
 		rng := newRand(seed)
 		for step := range 100 {
 			model.now += int64(rng.IntN(40))
 			m.SetTime(time.UnixMilli(1_800_000_000_000 + model.now))
-			id := fmt.Sprint(javaThread, ":0", rng.IntN(6))
+			id := fmt.Sprint(rng.IntN(3), javaThread[1:], ":0", rng.IntN(3)) // of three clients
 			got, want, what := reply{}, reply{}, ""
 			do := func(name string, c call, expect reply) {
 				var err error
@@ -418,7 +420,8 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 			case op < 14:
 				left := rng.IntN(5) / 4
 				if rng.IntN(2) == 0 {
-					delete(model.alive, id)
+					delete(model.alive, semaphoreClient(id))
+					delete(model.came, semaphoreClient(id))
 					do("release, undo", l.undo(attempt{field: id, level: left + 1}), model.release(id, left))
 				} else {
 					do("release", l.release(id, left, false), model.release(id, left))
@@ -452,7 +455,13 @@ type semaphoreModel struct {
 	permits int
 	now     int64
 	ends    map[string]int64
-	alive   map[string]int64 // until when a waiter counts
+	alive   map[string]int64 // until when a client that waits counts
+	came    map[string]int64 // when it came
+}
+
+func semaphoreClient(id string) string {
+	client, _, _ := strings.Cut(id, ":")
+	return client
 }
 
 func (m *semaphoreModel) drop() {
@@ -466,10 +475,17 @@ func (m *semaphoreModel) drop() {
 func (m *semaphoreModel) acquire(id string, lease int64, level int, waits bool) reply {
 	m.drop()
 	ends, held := m.ends[id]
-	inFront := 0
-	if _, known := m.alive[id]; waits && !known {
-		for _, until := range m.alive {
-			if until > m.now {
+	client, inFront := semaphoreClient(id), 0
+	if waits {
+		for other, until := range m.alive {
+			if until <= m.now {
+				delete(m.alive, other)
+				delete(m.came, other)
+			}
+		}
+		mine, known := m.came[client]
+		for _, came := range m.came {
+			if !known || came < mine {
 				inFront++
 			}
 		}
@@ -481,10 +497,13 @@ func (m *semaphoreModel) acquire(id string, lease int64, level int, waits bool) 
 	case len(m.ends)+inFront >= m.permits:
 		m.exists = true
 		if waits {
-			m.alive[id] = m.now + permitLife.Milliseconds()
+			m.alive[client] = m.now + permitLife.Milliseconds()
+			if _, known := m.came[client]; !known {
+				m.came[client] = m.now
+			}
 		}
 		if len(m.ends) < m.permits {
-			return reply{0, 10, 0}
+			return reply{0, 50, 0}
 		}
 		first := int64(-1)
 		for _, ends := range m.ends {
@@ -495,7 +514,8 @@ func (m *semaphoreModel) acquire(id string, lease int64, level int, waits bool) 
 		return reply{0, first, 0}
 	}
 	if !held && waits {
-		delete(m.alive, id)
+		delete(m.alive, client)
+		delete(m.came, client)
 	}
 	m.exists = true
 	m.ends[id] = max(ends, m.now+lease)

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  the permits that are free: a string; see semaphore.lua.
 -- KEYS[2]  the permits that are taken: a zset.
--- KEYS[3]  the waiters: a zset {id that a waiter asks with -> epoch ms until which it counts as alive}.
+-- KEYS[3]  the waiters: a zset with two members for each client that waits: see waiters.lua.
 -- ARGV[1]  id of the permit, of its own for every acquisition.
 -- ARGV[2]  lease in ms.
 -- ARGV[3]  level wanted: 1 takes a permit, more re-enters a held one.
@@ -13,8 +13,8 @@
 -- Returns  {1, 0, 0} held, {0, pttl, 0} busy: the first lease ends in pttl ms, or none does (-1). {-1, 0, 0} nothing there to
 --          re-enter.
 --
--- A caller that waits lets those go first that wait already, if there are not enough permits for all. So a process that gives a
--- permit back and asks again at once does not keep the others out. It counts as a waiter from then on.
+-- A caller that waits lets the clients go first that came before its own, if there are not enough permits for all. So permits go
+-- round: a client that is given one loses its place, and its next waiter comes behind the others.
 --
 -- Running it twice does what running it once does: an id takes one permit, and a lease is never shortened. A permit that is taken
 -- by a request that runs after its undo is given back when its lease is over.
@@ -23,7 +23,7 @@ local free, taken, waiters = KEYS[1], KEYS[2], KEYS[3]
 local id, lease, level, permits, channel, how = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
 local life = tonumber(ARGV[7])
 
-local held_back = 10 -- ms; until then those in front should have asked
+local held_back = 50 -- ms; until then those in front should have asked
 
 local now = now_ms()
 local available = free_permits(free)
@@ -45,12 +45,13 @@ else
     available = permits - redis.call('zcard', taken)
     redis.call('set', free, ms(available))
 end
-local waits = life > 0 and redis.call('zscore', waiters, id)
-local in_front = life > 0 and not waits and redis.call('zcount', waiters, '(' .. ms(now), '+inf') or 0
-if available < 1 or available <= in_front then
+local came, in_front = false, 0
+if life > 0 then
+    came, in_front = look_ahead(waiters, id, now)
+end
+if available <= in_front then
     if life > 0 then
-        redis.call('zadd', waiters, ms(now + life), id)
-        redis.call('pexpire', waiters, life)
+        keep_waiting(waiters, id, came, now, life)
     end
     if available > 0 then
         return {0, held_back, 0}
@@ -66,8 +67,8 @@ if type(added) == 'table' then
     redis.call('incrby', free, 1)
     error(added, 0)
 end
-if waits then
-    redis.call('zrem', waiters, id)
+if came then
+    stop_waiting(waiters, id)
 end
 local pttl = redis.call('pttl', free)
 if pttl > 0 then -- Redisson's expire() of a semaphore

@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  the permits that are free: a string; see semaphore.lua.
 -- KEYS[2]  the permits that are taken: a zset.
--- KEYS[3]  the waiters: see semaphore_acquire.lua; only where an attempt is undone.
+-- KEYS[3]  the waiters: see waiters.lua; only where an attempt is undone.
 -- ARGV[1]  id of the permit.
 -- ARGV[2]  levels left: 0 gives back the permit.
 -- ARGV[3]  channel on which free permits are announced.
@@ -16,7 +16,7 @@ local free, taken, waiters = KEYS[1], KEYS[2], KEYS[3]
 local id, left, channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
 
 if waiters then
-    redis.call('zrem', waiters, id)
+    stop_waiting(waiters, id)
 end
 free_permits(free) -- if it is none, nothing is to be given back
 local ends = redis.call('zscore', taken, id)
