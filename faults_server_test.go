@@ -590,7 +590,7 @@ func TestFaultMissingPermissionsFailAtOnce(t *testing.T) {
 			}
 			for _, key := range []string{b.name, "relock_line:{" + b.name + "}", "redisson_lock_token:{" + b.name + "}", "redisson_lock_queue:{" + b.name + "}",
 				"redisson_lock_timeout:{" + b.name + "}", "relock_lock_alive:{" + b.name + "}",
-				"{" + b.name + "}:*:rwlock_timeout:*", "{" + b.name + "}:timeout", "relock_rwlock_writers:{" + b.name + "}"} {
+				"{" + b.name + "}:*:rwlock_timeout:*", "{" + b.name + "}:timeout", "relock_semaphore_waiters:{" + b.name + "}", "relock_rwlock_writers:{" + b.name + "}"} {
 				rights = append(rights, "~"+key)
 			}
 			var logged lockedBuffer

@@ -30,6 +30,7 @@ var (
 	smallestKeys = []string{
 		"~lock:orders:*", "~{lock:orders:*", "~redisson_lock_token:{lock:orders:*", "~redisson_lock_queue:{lock:orders:*",
 		"~redisson_lock_timeout:{lock:orders:*", "~relock_lock_alive:{lock:orders:*", "~relock_rwlock_writers:{lock:orders:*", "~relock_line:{lock:orders:*",
+		"~relock_semaphore_waiters:{lock:orders:*",
 	}
 	smallestChannels = []string{"&redisson_lock__channel:{lock:orders:*", "&redisson_rwlock:{lock:orders:*", "&redisson_sc:{lock:orders:*"}
 	smallestCommands = []string{
@@ -273,7 +274,7 @@ func TestSmallestRightsAreEnoughAndNeeded(t *testing.T) {
 	var lacks []lack
 	for kind, rights := range map[string]string{
 		"lock":      "~lock:orders:* +evalsha +del +pttl +pexpire +hset +hget +hmget +hlen +hexists +hrandfield",
-		"semaphore": "+get +incrby +zcount",
+		"semaphore": "~relock_semaphore_waiters:{lock:orders:* +get +incrby +zcount",
 		"fenced":    "~redisson_lock_token:{lock:orders:* +incr",
 		"read":      "~{lock:orders:* +exists +set +hdel +zrevrange",
 		"write":     "~relock_rwlock_writers:{lock:orders:* +time +hgetall +zadd +zrem",

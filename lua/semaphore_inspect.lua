@@ -12,9 +12,11 @@ local id = ARGV[1]
 free_permits(free)
 local now = now_ms()
 local last = redis.call('zrevrange', taken, 0, 0, 'withscores')[2]
-local left = last and (has_lease(last) and tonumber(last) - now or -1)
-if not left or left == 0 or left < -1 then
-    left = -2
+local left = -2
+if last and not has_lease(last) then
+    left = -1
+elseif last and tonumber(last) > now then
+    left = tonumber(last) - now
 end
 local ends = id ~= '' and redis.call('zscore', taken, id)
 return {redis.call('zcount', taken, '(' .. ms(now), '+inf'), ends and tonumber(ends) > now and 1 or 0, left}
