@@ -284,7 +284,8 @@ func TestInspectNeedsTheDocumentedRights(t *testing.T) {
 	rw := b.client().NewRWLock("lock:orders:" + b.name).Read()
 	b.must(rw.Lock(ctx))
 	commands := []string{"+evalsha", "+eval", "+hgetall", "+hget", "+hrandfield", "+pttl", "+lrange", "+zrangebyscore", "+get", "+time"}
-	keys := without(smallestKeys, "~relock_line:{lock:orders:*") // Inspect does not read the line
+	keys := without(smallestKeys, "~relock_line:{lock:orders:*")     // Inspect reads neither the line
+	keys = without(keys, "~relock_semaphore_waiters:{lock:orders:*") // nor these waiters
 	rights := slices.Concat(keys, commands)
 	i, err := d.user(b, rights).Inspect(ctx, rw.Name())
 	require.NoError(t, err)

@@ -32,7 +32,6 @@ const (
 type label struct {
 	client  *Client
 	text    string
-	since   time.Time
 	started atomic.Bool
 	refused atomic.Bool // a refusal was logged
 }
@@ -50,7 +49,6 @@ func checkLabel(s string) error {
 // start has the hash kept from now on, until Close. Only the first call has an effect. It does not block.
 func (l *label) start() {
 	if !l.started.Load() && l.started.CompareAndSwap(false, true) {
-		l.since = time.Now()
 		l.client.engine.workers.spawn(l.keep)
 	}
 }
@@ -60,9 +58,10 @@ func (l *label) keep() {
 	e := l.client.engine
 	key := labelKey(e.id)
 	host, _ := os.Hostname()
+	since := l.redisTime()
 	for {
 		l.send(func(ctx context.Context, p redis.Pipeliner) {
-			p.HSet(ctx, key, "label", l.text, "host", host, "pid", strconv.Itoa(os.Getpid()), "since", l.since.UTC().Format(time.RFC3339))
+			p.HSet(ctx, key, "label", l.text, "host", host, "pid", strconv.Itoa(os.Getpid()), "since", since)
 			p.PExpire(ctx, key, labelLife)
 		})
 		if e.waitOptionsFor(context.Background()).sleep(nil, nil, labelPause) != nil {
@@ -70,6 +69,21 @@ func (l *label) keep() {
 		}
 	}
 	l.send(func(ctx context.Context, p redis.Pipeliner) { p.Del(ctx, key) })
+}
+
+// redisTime is the time by the clock of Redis, in seconds of the epoch; "" where Redis does not tell it. The clock of this
+// process may be wrong.
+func (l *label) redisTime() string {
+	var now *redis.Cmd
+	l.send(func(ctx context.Context, p redis.Pipeliner) { now = p.Do(ctx, "time") })
+	if now == nil {
+		return ""
+	}
+	parts, err := now.StringSlice()
+	if err != nil || len(parts) == 0 {
+		return ""
+	}
+	return parts[0]
 }
 
 // send sends a pipeline. A hook of the Redis client may panic: then the label is not kept, and nothing else happens.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -63,8 +64,9 @@ func TestLabelNamesHoldersAndWaiters(t *testing.T) {
 		}
 		hash := b.rdb.HGetAll(ctx, labelKey(first.ID())).Val()
 		assert.NotEmpty(t, hash["pid"])
-		_, err = time.Parse(time.RFC3339, hash["since"])
-		assert.NoError(t, err)
+		since, err := strconv.ParseInt(hash["since"], 10, 64)
+		require.NoError(t, err)
+		assert.InDelta(t, b.rdb.Time(ctx).Val().Unix(), since, 60, "since when, by the clock of Redis")
 		left := b.rdb.PTTL(ctx, labelKey(first.ID())).Val()
 		assert.True(t, left > 0 && left <= labelLife, "the expiry is %v", left)
 		require.NoError(t, first.Close())

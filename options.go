@@ -119,7 +119,7 @@ func WithKeyPrefix(prefix string) Option {
 
 // WithLabel says what people call this process: the name of its pod, or of its service. Inspect and relockctl show the label and the
 // host of each holder and waiter, and errors that name a goroutine of this process have it. Redis keeps it, with the host, the process id and
-// the time, in a hash relock_client:{ID}: written in the background at the first Lock, renewed every 30s, deleted by Close, and gone
+// the time by the clock of Redis, in a hash relock_client:{ID}: written in the background at the first Lock, renewed every 30s, deleted by Close, and gone
 // 90s after a crash. No lock waits for it. A user of Redis without the rights (hset, pexpire, del on relock_client:*) has no label, and
 // one line in the log at debug level says so. At most 256 bytes without control characters. Defaults to none, which
 // costs nothing.
