@@ -177,7 +177,7 @@ func TestSemaphoreRefusesBadInput(t *testing.T) {
 	s := c.NewSemaphore(b.name, 1)
 	b.mustBe(s.SetPermits(ctx, -1), ErrInvalid)
 	b.mustBe(s.SetPermits(ctx, math.MaxInt32+1), ErrInvalid)
-	b.mustBe(s.SetPermits(nil, 1), ErrInvalid) //nolint:staticcheck // what a user may do
+	b.mustBe(s.SetPermits(nil, 1), ErrInvalid)
 }
 
 // Waiters of one process get permits in the order in which they came, also those that want a lease of their own.
