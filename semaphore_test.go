@@ -178,7 +178,8 @@ func TestSemaphoreRefusesBadInput(t *testing.T) {
 	s := c.NewSemaphore(b.name, 1)
 	b.mustBe(s.SetPermits(ctx, -1), ErrInvalid)
 	b.mustBe(s.SetPermits(ctx, math.MaxInt32+1), ErrInvalid)
-	b.mustBe(s.SetPermits(nil, 1), ErrInvalid)
+	var nilCtx context.Context
+	b.mustBe(s.SetPermits(nilCtx, 1), ErrInvalid)
 }
 
 // Waiters of one process get permits in the order in which they came, also those that want a lease of their own.

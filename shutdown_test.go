@@ -165,7 +165,8 @@ func TestShutdownLetsHoldersFinish(t *testing.T) {
 	require.NoError(t, l.Lock(ctx))
 	guarded, err := l.Guard(ctx)
 	require.NoError(t, err)
-	assert.ErrorIs(t, c.Shutdown(nil), ErrInvalid)
+	var nilCtx context.Context
+	assert.ErrorIs(t, c.Shutdown(nilCtx), ErrInvalid)
 	done := make(chan error, 1)
 	go func() { done <- c.Shutdown(ctx) }()
 	<-guarded.Done()
