@@ -40,6 +40,7 @@ type request struct {
 	interim time.Duration
 
 	component bool // the caller is a MultiLock: errors say which of its locks they are about
+	trial     bool // the caller asks again if this fails: it has not given up
 }
 
 // An attempt asks for one level of a lock.
@@ -154,7 +155,9 @@ func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...lockT
 		err = e.take(&p, o, r, locks)
 	}
 	err = withHolder(e, p, locks, o, r, err)
-	p.span.finish(err)
+	if err == nil || !r.trial {
+		p.span.finish(err)
+	}
 	if err == errTimeUp { // not errors.Is: an error that wraps errTimeUp has a reason to report
 		return false, nil
 	}

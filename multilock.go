@@ -174,10 +174,8 @@ func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, er
 	if r.wait > 0 {
 		deadline = time.Now().Add(r.wait)
 	}
-	if r.wait != 0 && l.mayTakeTogether() {
-		if ok, err := l.takeTogether(ctx, deadline, r); ok || err != nil && !errors.Is(err, ErrLockLost) {
-			return ok, l.fail(op, err)
-		}
+	if r.wait != 0 && l.mayTakeTogether() && l.takeTogether(ctx, deadline, r) {
+		return true, nil
 	}
 	for asked := 1; ; asked++ {
 		ok, err := l.takeAll(ctx, deadline, r)
@@ -213,11 +211,12 @@ func (l *MultiLock) mayTakeTogether() bool {
 	return len(l.steps) > 1
 }
 
-// takeTogether makes one attempt on all steps at the same time. Where one of them is busy, it gives the others back.
-func (l *MultiLock) takeTogether(ctx context.Context, deadline time.Time, r request) (bool, error) {
+// takeTogether makes one attempt on all steps at the same time, and says whether all are held. If not, it gives back
+// those that it has got. An error is not reported: takeAll comes to the same error, or has more time for an answer.
+func (l *MultiLock) takeTogether(ctx context.Context, deadline time.Time, r request) bool {
 	within, done := context.WithCancel(ctx)
 	defer done()
-	r.wait = 0
+	r.wait, r.trial = 0, true
 	end := time.Now().Add(trust(r.lease))
 	taken := make([]bool, len(l.steps))
 	err := errors.Join(forEach(l.steps, func(i int, s step) (err error) {
@@ -228,11 +227,8 @@ func (l *MultiLock) takeTogether(ctx context.Context, deadline time.Time, r requ
 		if _, err = guardAll(within, l.locks); err == nil {
 			err = l.trustUntil(ownerOf(ctx), end, r.lease, l.steps)
 		}
-		if err == nil {
-			err = cmp.Or(ctxError(ctx), l.client.engine.open())
-		}
-		if err == nil {
-			return true, nil
+		if err == nil && ctx.Err() == nil && l.client.engine.open() == nil {
+			return true
 		}
 	}
 	var some []step
@@ -241,7 +237,8 @@ func (l *MultiLock) takeTogether(ctx context.Context, deadline time.Time, r requ
 			some = append(some, s)
 		}
 	}
-	return false, l.client.giveBackInTime(ctx, deadline, locksOf(some), err)
+	_ = l.client.giveBackInTime(ctx, deadline, locksOf(some), nil)
+	return false
 }
 
 // takeAll takes all steps once, in order.

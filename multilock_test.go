@@ -43,7 +43,9 @@ func TestMultiLockTriesAllStepsTogether(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := WithOwner(context.Background())
 	rdb := testredis.Client(t, b.addr)
-	c := b.clientOn(rdb)
+	events := &recorder{}
+	c := b.clientOn(rdb, WithObserver(events))
+	events.engine = c.engine
 	locks := []Locker{c.NewFairLock(b.name + "-1"), c.NewFairLock(b.name + "-2"), c.NewFairLock(b.name + "-3")}
 	l := c.NewMultiLock(locks...)
 
@@ -89,6 +91,24 @@ func TestMultiLockTriesAllStepsTogether(t *testing.T) {
 	b.must(third.Unlock(context.Background()))
 	b.must(second.Unlock(ctx))
 	b.must(await(b, "Lock", got))
+	b.must(l.Unlock(ctx))
+	for _, e := range events.take() {
+		_, gaveUp := e.(GaveUpEvent)
+		assert.False(b, gaveUp, "the caller has not given up: %+v", e)
+	}
+}
+
+// The attempt on all steps waits for no lock. A Redis that answers slowly is no error all the same.
+func TestMultiLockOfSeveralStepsWaitsForASlowRedis(t *testing.T) {
+	b := newFaultBench(t)
+	ctx := WithOwner(context.Background())
+	c := b.patientClient()
+	l := c.NewMultiLock(c.NewFairLock(b.name+"-1"), c.NewFairLock(b.name+"-2"))
+	b.proxy.Latency(send.MinWait)
+	b.must(l.Lock(ctx))
+	n, err := l.HoldCount(ctx)
+	b.must(err)
+	assert.Equal(b, 1, n)
 	b.must(l.Unlock(ctx))
 }
 
