@@ -2,6 +2,7 @@ package relock
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"math"
@@ -334,7 +335,7 @@ func TestSemaphoreErrorsSayWhenAPermitLapses(t *testing.T) {
 	err := waits()
 	b.mustBe(err, context.DeadlineExceeded)
 	assert.ErrorContains(t, err, "no permit is free, 59")
-	b.must(b.rdb.ZAdd(context.Background(), permitsKey(b.name), redis.Z{Score: 922337203685477, Member: "of Java"}).Err())
+	b.must(b.rdb.ZAdd(context.Background(), permitsKey(b.name), redis.Z{Score: 922337203685477, Member: "16 bytes of Java"}).Err())
 	b.must(held.Unlock(context.Background()))
 	b.must(b.rdb.Set(context.Background(), b.name, 0, 0).Err())
 	err = waits()
@@ -362,16 +363,16 @@ func TestInspectShowsASemaphore(t *testing.T) {
 		assert.Equal(t, c.ID(), i.Holders[0].Client)
 		assert.Equal(t, ownerOf(ctx).String(), i.Holders[1].Owner)
 
-		java := string([]byte{0, 0xff, 0x0a, 'x'})
+		java := string([]byte{0, 0xff, 0x0a, 'x'}) + "with 12 more"
 		b.must(b.rdb.ZAdd(ctx, permitsKey(b.name),
-			redis.Z{Score: 922337203685477, Member: java}, redis.Z{Score: 1, Member: "over"}).Err())
+			redis.Z{Score: 922337203685477, Member: java}, redis.Z{Score: 1, Member: "this one is over"}).Err())
 		b.must(b.rdb.DecrBy(ctx, b.name, 2).Err())
 		testredis.Await(b, "a lease ends", soon, func() bool {
 			i, err = c.Inspect(ctx, b.name)
 			return err == nil && len(i.Holders) == 2
 		})
 		assert.Equal(t, 3, i.Free, "with those that have lapsed")
-		assert.Equal(t, Holder{Contender: Contender{Field: "00ff0a78", Owner: "permit 00ff0a78"}, Levels: 1, Lease: -time.Millisecond}, i.Holders[1])
+		assert.Equal(t, Holder{Contender: Contender{Field: hex.EncodeToString([]byte(java)), Owner: "permit " + hex.EncodeToString([]byte(java))}, Levels: 1, Lease: -time.Millisecond}, i.Holders[1])
 		assert.Negative(t, i.TTL)
 		b.available(s, 3)
 		all, err := s.Holders(ctx)
@@ -746,5 +747,27 @@ func TestSemaphoreAttemptThatRunsAfterItsUndoLapses(t *testing.T) {
 	testredis.Await(b, "it is given back", soon, func() bool {
 		n, err := s.Available(context.Background())
 		return err == nil && n == 1
+	})
+}
+
+// Data of the application at the key of the permits are refused, and stay as they are: also where their scores look like leases that
+// are over.
+func TestSemaphoreLeavesOtherDataAlone(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		for what, score := range map[string]float64{"past": 100, "future": float64(time.Now().Add(time.Hour).UnixMilli())} {
+			s := b.client().NewSemaphore(b.name+what, 2)
+			key := permitsKey(s.Name())
+			for i := range 5 {
+				b.must(b.rdb.ZAdd(ctx, key, redis.Z{Score: score + float64(i), Member: fmt.Sprint("user:", i)}).Err())
+			}
+			b.mustBe(s.Lock(ctx), ErrNotALock)
+			b.mustBe(s.SetPermits(ctx, 3), ErrNotALock)
+			_, err := s.ForceUnlock(ctx)
+			b.mustBe(err, ErrNotALock)
+			assert.EqualValues(b, 5, b.rdb.ZCard(ctx, key).Val(), "%s: members", what)
+			b.must(b.rdb.Del(ctx, key).Err())
+		}
 	})
 }

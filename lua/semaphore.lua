@@ -5,6 +5,10 @@
 -- permit whose lease is over is taken until a script of relock or of Redisson gives it back. So a script that asks for permits, or
 -- counts them, does that first.
 --
+-- Other data at the key of the zset are refused, and stay as they are. Any whole number may be the counter.
+--
+-- Defines  check_ids(taken, ids)               refuses ids that are none of a permit: Redisson's has 16 bytes.
+-- Defines  check_permits(taken)                the same for some of the permits that are taken.
 -- Defines  has_lease(ends)                     whether the lease of a permit ends: of a Java permit it may not.
 -- Defines  free_permits(free)                  how many permits are free; nil where nothing has set the number of permits.
 -- Defines  add(free, n)                        adds to the counter, if there is one; returns how many permits are free then.
@@ -14,6 +18,18 @@
 local no_lease = 922337203685477 -- of Redisson
 
 local function has_lease(ends) return tonumber(ends) < no_lease end
+
+local function check_ids(taken, ids)
+    for _, id in ipairs(ids) do
+        if #id ~= 16 and not is_hold(id, '1') then
+            refuse(taken, 'type zset')
+        end
+    end
+end
+
+local function check_permits(taken)
+    check_ids(taken, redis.call('zrangebyscore', taken, '-inf', '+inf', 'limit', 0, 8))
+end
 
 local function free_permits(free)
     local value = redis.call('get', free)
@@ -36,6 +52,7 @@ end
 local function drop_expired(free, taken, now)
     local expired = redis.call('zrangebyscore', taken, '-inf', ms(now), 'limit', 0, 1000)
     if #expired > 0 then
+        check_ids(taken, expired)
         redis.call('zrem', taken, unpack(expired))
         add(free, #expired)
     end

@@ -27,6 +27,7 @@ local held_back = 50 -- ms; until then those in front should have asked
 
 local now = now_ms()
 local available = free_permits(free)
+check_permits(taken)
 local dropped = drop_expired(free, taken, now)
 local ends = redis.call('zscore', taken, id)
 if ends then

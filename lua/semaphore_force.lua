@@ -10,6 +10,7 @@ local free, taken = KEYS[1], KEYS[2]
 local channel, how = ARGV[1], ARGV[2]
 
 free_permits(free)
+check_ids(taken, redis.call('zrangebyscore', taken, '-inf', '+inf'))
 drop_expired(free, taken, now_ms())
 local n = redis.call('zcard', taken)
 if n == 0 then

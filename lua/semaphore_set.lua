@@ -13,6 +13,7 @@ local free, taken = KEYS[1], KEYS[2]
 local permits, channel, how = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 
 local before = free_permits(free)
+check_permits(taken)
 drop_expired(free, taken, now_ms())
 local available = permits - redis.call('zcard', taken)
 if before then
