@@ -4,16 +4,20 @@ package relock
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // limitedLocks are a lock of each type with a record, and one that it excludes.
@@ -197,6 +201,29 @@ func TestAtLeastUnconfirmedDeletesNothing(t *testing.T) {
 	})
 }
 
+// A release that was repeated, and finds no record, has kept none: the record was gone before.
+func TestAtLeastUnlockReportsARecordThatIsGone(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		l := newLimitedLock(e.redis, limits{atLeast: 10 * time.Second})
+		ok, err := e.acquire(context.Background(), l, 1, request{wait: forever})
+		require.True(t, ok)
+		require.NoError(t, err)
+		lost := true
+		e.redis.set(func() {
+			delete(e.redis.records, "x")
+			e.redis.fault = func(string) fakeFault {
+				defer func() { lost = false }()
+				if lost {
+					return fakeFault{block: io.EOF}
+				}
+				return fakeFault{}
+			}
+		})
+		assert.ErrorIs(t, e.release(context.Background(), l, 1), ErrLockLost)
+		assert.False(t, lost, "a request was lost")
+	})
+}
+
 // A renewal under way at Unlock, which runs after it, does not keep the lock for another lease.
 func TestAtLeastOutlivesARenewalUnderWay(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -256,6 +283,31 @@ func TestMaxHoldEndsAHold(t *testing.T) {
 			})
 		}
 	}
+}
+
+// The same on a clock that goes on between the moment when a renewal counts as sent and the request: the last renewal is the last.
+func TestMaxHoldIsTheCauseAfterRenewals(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	var asked atomic.Int64
+	rdb := testredis.Client(t, b.addr)
+	rdb.AddHook(commandHook(func(redis.Cmder) { asked.Add(1) }))
+	c := b.clientOn(rdb, WithWatchdogTimeout(time.Second))
+	var all sync.WaitGroup
+	for i := range 8 {
+		waitgroup.Go(&all, func() {
+			ctx := WithOwner(context.Background())
+			l := c.NewLock(fmt.Sprint(b.name, i), MaxHold(1700*time.Millisecond+time.Duration(i)*100*time.Millisecond))
+			assert.NoError(t, l.Lock(ctx))
+			guarded, err := l.Guard(ctx)
+			if assert.NoError(t, err) {
+				<-guarded.Done()
+				assert.ErrorIs(t, context.Cause(guarded), ErrMaxHold)
+			}
+		})
+	}
+	all.Wait()
+	assert.LessOrEqual(t, asked.Load(), int64(8*10), "requests: an acquire and about four renewals each")
 }
 
 // A handover inside the process gives the next hold a limit of its own; so does one from a lock without a limit, and none

@@ -316,17 +316,7 @@ func (l *MultiLock) trustUntil(o owner, end time.Time, lease time.Duration, late
 	if lease == 0 || len(l.steps) == 1 {
 		return nil
 	}
-	for _, s := range latest {
-		if s.engine != nil {
-			end = s.engine.trustedUntil(s.ids, o, end)
-		}
-	}
-	for _, s := range l.steps {
-		if s.engine != nil {
-			s.engine.trustUntil(s.ids, o, end)
-		}
-	}
-	if !lasts(time.Until(end), trust(lease)) {
+	if end = l.endTogether(o, end, latest); !lasts(time.Until(end), trust(lease)) {
 		return errAllLate
 	}
 	return nil
@@ -395,22 +385,23 @@ func (l *MultiLock) unlock(ctx context.Context, op string) error {
 
 // extend extends all locks: see [Hold.Extend].
 func (l *MultiLock) extend(ctx context.Context, lease time.Duration) error {
-	if err := l.open(ctx); err != nil {
+	if err := l.usable(ctx); err != nil { // it works during Shutdown, as that of each lock
 		return err
 	}
-	ctx, stop := l.untilClosed(ctx)
-	defer stop()
+	if err := cmp.Or(ctxError(ctx), l.client.engine.alive()); err != nil {
+		return err
+	}
 	err := errors.Join(forEach(l.locks, func(_ int, m Locker) error { return extendLocker(ctx, m, lease) })...)
 	if err == nil {
-		l.endTogether(ownerOf(ctx), time.Now().Add(trust(math.MaxInt64)))
+		l.endTogether(ownerOf(ctx), time.Now().Add(trust(math.MaxInt64)), l.steps)
 	}
 	return err
 }
 
-// endTogether lets the holds of o on the locks, whose lease is explicit, end at the same time: when the first of them ends,
-// and at end at the latest.
-func (l *MultiLock) endTogether(o owner, end time.Time) (first time.Time) {
-	for _, s := range l.steps {
+// endTogether lets the holds of o on the locks, whose lease is explicit, end at the same time: when the first of the latest
+// steps ends, and at end at the latest.
+func (l *MultiLock) endTogether(o owner, end time.Time, latest []step) (first time.Time) {
+	for _, s := range latest {
 		if s.engine != nil {
 			end = s.engine.trustedUntil(s.ids, o, end)
 		}

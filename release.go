@@ -123,7 +123,9 @@ func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err
 	r, unknown, err := h.name.engine.send(p, call, time.Now())
 	returned, heard, passed = true, int(r[1]), r[2]
 	if keeps {
-		passed = 1 // this process does not have the lock any more
+		// This process does not have the lock any more. A try without an answer has deleted nothing: if there is no record, it
+		// was gone before.
+		passed, unknown = 1, 0
 	}
 	if keeps && err == nil && !h.lapsesByItself() {
 		h.name.engine.workers.spawn(h.clear)

@@ -257,10 +257,11 @@ func (w *watchdog) confirmLocked(l *lease, sent, length time.Duration, renewed b
 	w.limitLocked(l)
 }
 
-// limitLocked ends the renewals of l, whose last confirmed request has set its lease, if another one would gain nothing.
+// limitLocked ends the renewals of l, whose last confirmed request has set its lease, if another one would gain nothing
+// worth a request: a request asks for what was left of the limit a moment after it was said to be sent.
 func (w *watchdog) limitLocked(l *lease) {
 	limit := time.Duration(l.limit.Load())
-	l.last.Store(limit > 0 && l.sent+l.length >= limit)
+	l.last.Store(limit > 0 && l.sent+l.length+drift(l.length) >= limit)
 	if l.last.Load() {
 		l.renewAt = never
 	}
