@@ -17,12 +17,12 @@
 // by name; two locks of one name are the same lock, so make a lock where you need it.
 // Making a lock sends nothing.
 //
-// There are three ways to take a lock. Do runs a function under the lock, with a ctx
+// There are four ways to take a lock. Do runs a function under the lock, with a ctx
 // that ends if the lock is lost; prefer Do. Lock and Unlock work like those of a mutex. TryLock
 // waits for a given time at most, and returns false when another owner has the
 // lock. All locks have the same methods: see [Locker].
 //
-// Acquire and TryAcquire take a lock as a value, a [Hold]: for a lock that is stored in a
+// Acquire, the fourth way, takes a lock as a value, a [Hold], and TryAcquire does so within a time: for a lock that is stored in a
 // struct, passed to another goroutine, or held with a lease that the work extends.
 //
 // # Ownership

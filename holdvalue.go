@@ -38,8 +38,9 @@ type Acquirer interface {
 	Acquire(ctx context.Context) (*Hold, error)
 
 	// TryAcquire is Acquire that waits no longer than wait, as [Locker.TryLock] does; with
-	// wait 0 it makes one try. With a lease the hold is over after lease, unless [Hold.Extend] is called; with lease 0 the
-	// watchdog renews it. TryAcquire returns nil, false and no error when the time is up
+	// wait 0 it makes one try. With a lease the hold is over after lease, unless [Hold.Extend] is called, or code re-enters the
+	// lock with the ctx of [Hold.Context]: by Lock or Do, from which on the watchdog renews the hold until Release. With
+	// lease 0 the watchdog renews it. TryAcquire returns nil, false and no error when the time is up
 	// and another owner has the lock.
 	//
 	// Redisson has none.
@@ -114,7 +115,7 @@ func (h *Hold) Name() string {
 // Redisson has none.
 func (h *Hold) Release(ctx context.Context) error {
 	switch {
-	case h.lock == nil:
+	case h == nil || h.lock == nil:
 		return failed("release", "", errNoHold)
 	case ctx == nil:
 		return h.lock.fail("release", errNilContext)
@@ -137,13 +138,17 @@ var (
 // Context is the ctx for the work that the lock protects. It has the values of the ctx of Acquire, but not its end.
 // It ends as a guarded ctx does (see [Locker.Guard]): with cause ErrLockLost when the hold is lost or its lease has
 // run out, context.Canceled after Release, and ErrClosed after Close. Where the hold is over
-// already, the ctx has ended. Context returns the same ctx each time.
+// already, the ctx has ended. Levels that code took with the ctx keep it alive after Release, until they are given
+// back. Context returns the same ctx each time.
 //
 // The ctx carries the owner of the hold: code that calls Lock of the same lock with it
 // re-enters the lock.
 //
 // Redisson has none: its holders do not learn of a loss.
 func (h *Hold) Context() context.Context {
+	if h == nil {
+		return endedContext(context.Background(), errNoHold)
+	}
 	if made := h.guarded.Load(); made != nil {
 		return *made
 	}

@@ -181,3 +181,20 @@ func TestShutdownLetsHoldersFinish(t *testing.T) {
 	assert.ErrorIs(t, err, ErrClosed)
 	assert.NoError(t, (*Client)(nil).Shutdown(ctx))
 }
+
+// A holder that finishes its work during Shutdown may extend its lease, of a MultiLock, too.
+func TestShutdownLetsHoldersExtend(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c := b.client()
+	for _, l := range []Acquirer{c.NewLock(b.name), c.NewMultiLock(c.NewLock(b.name+"-1"), c.NewFairLock(b.name+"-2"))} {
+		hold, ok, err := l.TryAcquire(ctx, soon, time.Minute)
+		b.must(err)
+		require.True(b, ok)
+		defer func() { b.must(hold.Release(ctx)) }()
+		defer func() { b.must(hold.Extend(ctx, time.Minute)) }()
+	}
+	go func() { _ = c.Shutdown(ctx) }()
+	<-c.engine.refused
+}
