@@ -117,10 +117,10 @@ api-write: ## makes the exported API of this checkout the one to be kept
 tidy: ## go.mod of all modules
 	$(call each,go mod tidy)
 
-# The database is on the network; GOVULNDB names a copy of it.
 published: ## whether a fresh program can import this checkout as VERSION, from a module proxy
 	.ci/published $(VERSION)
 
+# The database is on the network; GOVULNDB names a copy of it.
 vuln: ## known vulnerabilities in what relock calls
 	@if [ -n "$$GOVULNDB" ] || curl -sSf -m 20 -o /dev/null https://vuln.go.dev/index/db.json; then \
 		go run $(GOVULNCHECK) $${GOVULNDB:+-db "$$GOVULNDB"} ./...; \
