@@ -43,9 +43,8 @@ func TestMultiLockTriesAllStepsTogether(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := WithOwner(context.Background())
 	rdb := testredis.Client(t, b.addr)
-	events := &recorder{}
-	c := b.clientOn(rdb, WithObserver(events))
-	events.engine = c.engine
+	var gaveUp giveUps
+	c := b.clientOn(rdb, WithObserver(&gaveUp))
 	locks := []Locker{c.NewFairLock(b.name + "-1"), c.NewFairLock(b.name + "-2"), c.NewFairLock(b.name + "-3")}
 	l := c.NewMultiLock(locks...)
 
@@ -92,11 +91,16 @@ func TestMultiLockTriesAllStepsTogether(t *testing.T) {
 	b.must(second.Unlock(ctx))
 	b.must(await(b, "Lock", got))
 	b.must(l.Unlock(ctx))
-	for _, e := range events.take() {
-		_, gaveUp := e.(GaveUpEvent)
-		assert.False(b, gaveUp, "the caller has not given up: %+v", e)
-	}
+	assert.Zero(b, gaveUp.n.Load(), "events that a caller has given up")
 }
+
+// giveUps counts the callers that have given up.
+type giveUps struct {
+	NopObserver
+	n atomic.Int64
+}
+
+func (o *giveUps) GaveUp(context.Context, GaveUpEvent) { o.n.Add(1) }
 
 // The attempt on all steps waits for no lock. A Redis that answers slowly is no error all the same.
 func TestMultiLockOfSeveralStepsWaitsForASlowRedis(t *testing.T) {
