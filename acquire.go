@@ -29,7 +29,10 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-const mostAsked = 5 // how often one caller asks again because its grants come too late
+const (
+	mostAsked    = 5                     // how often one caller asks again because its grants come too late
+	releasePause = 20 * time.Millisecond // before the next look whether a release has ended
+)
 
 // A request is the call of one caller to the engine.
 type request struct {
@@ -556,18 +559,30 @@ func (a *acquisition) undoOrphan(wants []want, res result, err error) {
 	a.engine.undoAll(a.Ctx, endingFields(wants), unknown) // 5
 }
 
-// isNeeded says whether the field of h is that of a hold of this process, of an acquire that goes on, or
-// of a release that is under way: its record must be there until the release has run.
+// isNeeded says whether the field of h is that of a hold of this process, or of an acquire that goes on. While a release is
+// under way the record must be there, and a late try may have taken it after the release has run: isNeeded waits for its end.
 func (h *hold) isNeeded() bool {
+	e := h.name.engine
+	for {
+		needed, releasing := h.isInUse()
+		if !releasing || e.waitOptionsFor(context.Background()).sleep(nil, nil, releasePause) != nil {
+			return needed
+		}
+	}
+}
+
+// isInUse is isNeeded now. releasing says that a release is under way.
+func (h *hold) isInUse() (needed, releasing bool) {
 	h.name.mu.Lock()
 	defer h.name.mu.Unlock()
 	switch h.state {
 	case over:
-		return h.owner.Taken() || h.record != nil && (h.record.handedOn || len(h.record.holds) > 0)
+		releasing = h.owner.Taken()
+		return releasing || h.record != nil && (h.record.handedOn || len(h.record.holds) > 0), releasing
 	case lost:
-		return false
+		return false, false
 	}
-	return true
+	return true, false
 }
 
 // conclude notes the outcome of the attempts: all wants are held, or none.

@@ -67,6 +67,31 @@ func TestEngineAttemptThatRunsAfterItsUndoExpires(t *testing.T) {
 	})
 }
 
+// S3: a try of an acquire that was sent again may run when the hold is released, and be answered before the release is. What it
+// takes is given back.
+func TestEngineTryThatRunsDuringTheReleaseIsUndone(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		first := true
+		e.redis.set(func() {
+			e.redis.fault = func(verb string) fakeFault {
+				switch {
+				case verb == "acquire" && first:
+					first = false
+					return fakeFault{late: 3 * time.Second}
+				case verb == "release" && e.redis.record("x") != nil:
+					return fakeFault{answer: 900 * time.Millisecond}
+				}
+				return fakeFault{}
+			}
+		})
+		e.lock(1)
+		time.Sleep(1500 * time.Millisecond)
+		e.unlock(1) // runs half a second before the first try does
+		time.Sleep(2 * time.Second)
+		assert.Empty(t, e.redis.holder("x"), "the record of a try that ran after the release")
+	})
+}
+
 // S3: a release whose answer is lost is repeated, and releases one level.
 func TestEngineLostAnswersOfARelease(t *testing.T) {
 	for _, lost := range []int{1, 2, 5} {
