@@ -291,7 +291,11 @@ func TestMaxHoldIsTheCauseAfterRenewals(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	var asked atomic.Int64
 	rdb := testredis.Client(t, b.addr)
-	rdb.AddHook(commandHook(func(redis.Cmder) { asked.Add(1) }))
+	rdb.AddHook(commandHook(func(cmd redis.Cmder) {
+		if cmd.Name() == "evalsha" {
+			asked.Add(1)
+		}
+	}))
 	c := b.clientOn(rdb, WithWatchdogTimeout(time.Second))
 	var all sync.WaitGroup
 	for i := range 8 {
@@ -307,7 +311,7 @@ func TestMaxHoldIsTheCauseAfterRenewals(t *testing.T) {
 		})
 	}
 	all.Wait()
-	assert.LessOrEqual(t, asked.Load(), int64(8*10), "requests: an acquire and about four renewals each")
+	assert.LessOrEqual(t, asked.Load(), int64(8*12), "requests: an acquire and four to seven renewals each")
 }
 
 // A handover inside the process gives the next hold a limit of its own; so does one from a lock without a limit, and none
