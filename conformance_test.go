@@ -815,14 +815,19 @@ func (s suite) run(t *testing.T) {
 	}
 	onEachServer(t, func(t *testing.T, addr string) {
 		var others []string
+		mini := strings.HasSuffix(t.Name(), "miniredis")
 		for range s.nodes - 1 {
-			if strings.HasSuffix(t.Name(), "miniredis") {
+			if mini {
 				others = append(others, testredis.Mini(t).Addr())
 			} else {
 				others = append(others, testredis.Start(t).Addr())
 			}
 		}
-		for _, test := range append(tests, s.holdTests()...) {
+		rules := tests
+		if !mini || strings.HasPrefix(t.Name(), "TestLock/") || full(0, 1) > 0 { // a Hold is no matter of the server
+			rules = slices.Concat(rules, s.holdTests())
+		}
+		for _, test := range rules {
 			if slices.Contains(strings.Fields(s.without), test.name) {
 				continue
 			}

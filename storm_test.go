@@ -1282,7 +1282,8 @@ func (n *nemesis) delete() {
 		n.sleep(stormTimeout/2, stormTimeout)
 	}
 	n.forget("deleted", name, func() {
-		assert.NoError(n, n.admin.Del(context.Background(), name).Err(), "delete")
+		// Of a semaphore the second key says who holds it: a counter that is deleted alone takes no permit away.
+		assert.NoError(n, n.admin.Del(context.Background(), name, permitsKey(name)).Err(), "delete")
 	})
 	n.locked[name].deletions.Add(1)
 	if alone {
