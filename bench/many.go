@@ -64,19 +64,20 @@ func (s *scale) memory(ctx context.Context, t *table) error {
 	if err != nil {
 		return err
 	}
-	t.head = []string{amount(float64(h.locks)) + " of them, each", "heap of the process", "memory of Redis"}
+	t.head = []string{"for each", "heap of the process", "memory of Redis"}
+	n := float64(h.locks)
 	for _, step := range []struct {
 		name string
 		do   func() error
 	}{
-		{"a name that was locked, and is not any more", func() error { return inTurn(names) }},
-		{"a lock that is held", func() error {
+		{"name that was locked, and is not any more", func() error { return inTurn(names) }},
+		{"lock that is held", func() error {
 			return each(names, func(i int) (err error) {
 				releases[i], err = p.Acquire(ctx, names[i])
 				return err
 			})
 		}},
-		{"after all of them were given back", func() error {
+		{"lock that was held, after all of them were given back", func() error {
 			defer clear(releases) // and what its user has of it
 			return each(names, func(i int) error { return releases[i]() })
 		}},
@@ -88,10 +89,21 @@ func (s *scale) memory(ctx context.Context, t *table) error {
 		if err != nil {
 			return err
 		}
-		n := float64(h.locks)
 		t.add(step.name, kib(max(0, remember().heap-before.heap)/n), kib(max(0, used-usedBefore)/n))
 	}
 	runtime.KeepAlive(releases)
+	waiter, err := s.wait(ctx, wait{"", 1, s.waiters, s.waiters})
+	if err != nil {
+		return err
+	}
+	t.add("goroutine that waits, for a name of its own", waiter[0]+", and "+waiter[1]+" of stack", waiter[2])
+	opened, err := start(ctx, turn{server: server, kind: kind{open: openRelock(plain)}})
+	if err != nil {
+		return err
+	}
+	t.add("Client and its Redis client, which have locked once", kib(opened[heapEach]), "")
+	t.note = fmt.Sprintf("Of %s names and locks, %s goroutines and %d Clients. From opening a Redis client and a Client until the first lock is held: %s (p50). Both have %s goroutines.",
+		amount(n), amount(float64(s.waiters)), firstLocks, span(opened[firstLock]), digits(opened[goroutinesEach]))
 	return nil
 }
 

@@ -143,6 +143,7 @@ func (p *relockPeer) Close() {
 // A barePeer sends what relock sends, without relock.
 type barePeer struct {
 	rdb    redis.UniversalClient
+	send   func(ctx context.Context, args []any) error // by itself, or in a pipeline
 	record *recorder
 	relock peer
 
@@ -158,7 +159,9 @@ func openBare(lock func(*relock.Client, string) relock.Locker) func(setting) (pe
 		if err != nil {
 			return nil, err
 		}
-		return &barePeer{rdb: s.client(), record: record, relock: p, pairs: map[string][2][]any{}}, nil
+		rdb := s.client()
+		send := func(ctx context.Context, args []any) error { return rdb.Do(ctx, args...).Err() }
+		return &barePeer{rdb: rdb, send: send, record: record, relock: p, pairs: map[string][2][]any{}}, nil
 	}
 }
 
@@ -167,10 +170,10 @@ func (p *barePeer) Acquire(ctx context.Context, name string) (func() error, erro
 	if err != nil {
 		return nil, err
 	}
-	if err := p.rdb.Do(ctx, pair[0]...).Err(); err != nil {
+	if err := p.send(ctx, pair[0]); err != nil {
 		return nil, err
 	}
-	return func() error { return p.rdb.Do(context.WithoutCancel(ctx), pair[1]...).Err() }, nil
+	return func() error { return p.send(context.WithoutCancel(ctx), pair[1]) }, nil
 }
 
 func (p *barePeer) pair(ctx context.Context, name string) ([2][]any, error) {
@@ -196,52 +199,33 @@ func (p *barePeer) pair(ctx context.Context, name string) ([2][]any, error) {
 	return pair, nil
 }
 
-// An autoPeer sends what relock sends through the AutoPipeline of go-redis.
-type autoPeer struct {
-	*barePeer
-	auto interface {
-		EvalSha(ctx context.Context, sha1 string, keys []string, args ...any) *redis.Cmd
-	}
-}
-
+// openAutoPipeline is a barePeer that sends through the AutoPipeline of go-redis.
 func openAutoPipeline(s setting) (peer, error) {
-	bare, err := openBare(plain)(s)
+	opened, err := openBare(plain)(s)
 	if err != nil {
 		return nil, err
 	}
-	p := &autoPeer{barePeer: bare.(*barePeer)}
+	p := opened.(*barePeer)
+	var auto *redis.AutoPipeliner
 	switch rdb := p.rdb.(type) {
 	case *redis.Client:
-		p.auto, err = rdb.AutoPipeline()
+		auto, err = rdb.AutoPipeline()
 	case *redis.ClusterClient:
-		p.auto, err = rdb.AutoPipeline()
+		auto, err = rdb.AutoPipeline()
 	}
 	if err != nil {
 		p.Close()
 		return nil, err
 	}
+	p.send = func(ctx context.Context, args []any) error { // Do would send it by itself
+		n := args[2].(int)
+		keys := make([]string, n)
+		for i := range keys {
+			keys[i] = args[3+i].(string)
+		}
+		return auto.EvalSha(ctx, args[1].(string), keys, args[3+n:]...).Err()
+	}
 	return p, nil
-}
-
-func (p *autoPeer) Acquire(ctx context.Context, name string) (func() error, error) {
-	pair, err := p.pair(ctx, name)
-	if err != nil {
-		return nil, err
-	}
-	if err := p.run(ctx, pair[0]); err != nil {
-		return nil, err
-	}
-	return func() error { return p.run(context.WithoutCancel(ctx), pair[1]) }, nil
-}
-
-// run sends the arguments of an EVALSHA.
-func (p *autoPeer) run(ctx context.Context, args []any) error {
-	n := args[2].(int)
-	keys := make([]string, n)
-	for i := range keys {
-		keys[i] = args[3+i].(string)
-	}
-	return p.auto.EvalSha(ctx, args[1].(string), keys, args[3+n:]...).Err()
 }
 
 // evalsha is a run of a script by its digest, however it was sent.
