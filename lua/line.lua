@@ -1,11 +1,14 @@
 -- Prelude of the scripts of locks that pass from process to process: the line of processes that wait. Needs announce.lua,
--- clock.lua and grant.lua. The lock is a plain lock, or the write half of a read/write lock, whose fields end with :write.
+-- clock.lua, clients.lua and grant.lua. The lock is a plain lock, or the write half of a read/write lock, whose fields end with
+-- :write. For a semaphore, permit.lua is in place of grant.lua. The zset of the permits that are taken is the lock then, and the
+-- counter of the free ones is the token counter. A script grants one permit after the other.
 --
 -- The key of a line is a hash with
 --   first, last   the numbers of the first and of the last place; places between them may be missing
 --   <number>      the client of the place
 --   <client>      the place: see parse_place. It stays while the client holds the lock that it was granted.
---   granted       the field that was granted last and has not given back; if the lock is free, its lease has ended
+--   granted       the field that was granted last and has not given back; if the lock is free, its lease has ended. Of a
+--                 semaphore others may be granted a permit, too
 --   shared        epoch ms when a release last left the lock to everybody, or the line began
 --   over          fields that never take the lock again, each with the epoch ms until when
 -- and, of a fair lock, <field>: what a waiter of the queue wants (see queue.lua).
@@ -15,6 +18,8 @@
 -- that does not hear its channel loses its place. The script that frees a lock grants it to the next place, and so does
 -- every script that finds the lock free. A run that finds the lock granted already grants nothing, so no message is sent
 -- twice. A line that no client has joined for line_life is forgotten, and one of tombstones alone after tombstone_life.
+-- Of several grants of a semaphore, only the place of the last one comes back when its lease ends: another one waits again at
+-- the end.
 --
 -- A script opens the line for the field of its caller, changes it in memory, and closes it.
 --
@@ -352,7 +357,9 @@ local function hears(p, channel, how)
 end
 
 local function pass_on(lock, line, tokens, channel, how, asker)
-    note_lapse(line)
+    if line.granted and not still_held(lock, line.granted) then
+        note_lapse(line)
+    end
     local late, to, at = {}, nil, line.last -- late: places that are passed over; at: the number that was reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false

@@ -41,7 +41,7 @@ if not mine and level ~= '1' then
     return {-1, 0, 0}
 end
 if not mine and (pttl ~= -2 or may_exist(KEYS[2])) then
-    --[[announce clock grant line]]
+    --[[announce clock clients grant line]]
     local _, holder
     if pttl ~= -2 then
         _, holder = check_record(lock)

@@ -39,7 +39,7 @@ local deleted = redis.pcall('hdel', lock, field) -- which deletes the record wit
 local had = deleted == 1
 local heard, passed_on = 0, 0
 if KEYS[2] ~= lock and (late or may_exist(KEYS[2])) then
-    --[[clock token grant line]]
+    --[[clock token clients grant line]]
     -- Nothing that goes wrong in the line may stop a release.
     try(function()
         local line, to = open_line(lock, KEYS[2], field), nil

@@ -1,4 +1,5 @@
--- Prelude of the scripts of the fair lock: the queue of its waiters. Needs announce.lua, clock.lua and grant.lua.
+-- Prelude of the scripts of the fair lock: the queue of its waiters. Needs announce.lua, clock.lua, clients.lua and
+-- grant.lua.
 --
 -- A queue is a table, q, with wait_timeout in ms, channel and how (see announce.lua), and these keys:
 --   lock, tokens  the lock and its token counter
@@ -34,7 +35,7 @@
 -- Defines  client_channel(q, waiter)             the channel of the waiters of a client.
 -- Defines  count_wishes(q)                       forgets wishes of waiters that have left, and counts the others.
 
--- wish is {lease, fenced, asked} of a waiter: see grant.lua. The key may be that of a line, which lives longer.
+-- wish is {lease, fenced, asked} of a waiter: see clients.lua. The key may be that of a line, which lives longer.
 local function note_wish(q, waiter, wish, life)
     if q.wishes == q.lock then
         return

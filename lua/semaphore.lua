@@ -5,15 +5,18 @@
 -- permit whose lease is over is taken until a script of relock or of Redisson gives it back. So a script that asks for permits, or
 -- counts them, does that first.
 --
--- Other data at the key of the zset are refused, and stay as they are. Any whole number may be the counter.
+-- Other data at the key of the zset are refused, and stay as they are. Any whole number that INCRBY writes, of ten digits at most,
+-- may be the counter.
 --
 -- Defines  check_ids(taken, ids)               refuses ids that are none of a permit: Redisson's has 16 bytes.
 -- Defines  check_permits(taken)                the same for some of the permits that are taken.
 -- Defines  has_lease(ends)                     whether the lease of a permit ends: of a Java permit it may not.
 -- Defines  free_permits(free)                  how many permits are free; nil where nothing has set the number of permits.
--- Defines  add(free, n)                        adds to the counter, if there is one; returns how many permits are free then.
--- Defines  add_free(free, n, how, channel)     adds, and announces what is free; returns how many connections were told.
--- Defines  drop_expired(free, taken, now)      gives back the permits whose lease is over, at most a thousand; returns how many.
+-- Defines  count_free(free)                   the same, and 0 there.
+-- Defines  add(free, n)                        adds to the counter, if there is one.
+-- Defines  take_permit(free, taken, id, ends)  takes one of the permits that are free; its lease ends at this time.
+-- Defines  announce_free(free, channel, how)   says how many permits are free, if any are; returns how many connections heard it.
+-- Defines  drop_expired(free, taken, now)      gives back the permits whose lease is over, at most a thousand; returns their ids.
 
 local no_lease = 922337203685477 -- of Redisson
 
@@ -33,18 +36,40 @@ end
 
 local function free_permits(free)
     local value = redis.call('get', free)
-    if value and not value:match('^%-?%d+$') then
+    if value and value ~= '0' and not (value:match('^%-?[1-9]%d*$') and #value <= 11) then
         refuse(free, 'type string')
     end
     return tonumber(value or nil)
 end
 
-local function add(free, n) return redis.call('exists', free) == 1 and redis.call('incrby', free, n) or 0 end
+local function count_free(free) return tonumber(redis.call('get', free) or 0) end
+
+local function add(free, n)
+    if redis.call('exists', free) == 1 then
+        redis.call('incrby', free, n)
+    end
+end
+
+-- The counter first: if the user lacks a right, nothing has changed.
+local function take_permit(free, taken, id, ends)
+    redis.call('incrby', free, -1)
+    local added = redis.pcall('zadd', taken, ms(ends), id)
+    if added ~= 1 then
+        redis.call('incrby', free, 1)
+    end
+    if type(added) == 'table' then
+        error(added, 0)
+    end
+    local pttl = redis.call('pttl', free)
+    if pttl > 0 then -- Redisson's expire() of a semaphore
+        redis.call('pexpire', taken, pttl)
+    end
+end
 
 -- Java waiters take the message as a number of permits to wait for, and fail if it is negative.
-local function add_free(free, n, how, channel)
-    local now_free = add(free, n)
-    return now_free > 0 and announce(how, channel, ms(now_free)) or 0
+local function announce_free(free, channel, how)
+    local n = count_free(free)
+    return n > 0 and announce(how, channel, ms(n)) or 0
 end
 
 -- The zset first: from the first write on, a script may write where memory is short, too. So a script that drops nothing must
@@ -56,5 +81,5 @@ local function drop_expired(free, taken, now)
         redis.call('zrem', taken, unpack(expired))
         add(free, #expired)
     end
-    return #expired
+    return expired
 end

@@ -1,81 +1,92 @@
--- Takes a permit of a semaphore, or one more level of a permit that is held.
+-- Takes a permit of a semaphore, or one more level of a permit that is held. Where no permit is free the caller may wait in the
+-- line.
 --
 -- KEYS[1]  the permits that are free: a string; see semaphore.lua.
 -- KEYS[2]  the permits that are taken: a zset.
--- KEYS[3]  the waiters: a zset with two members for each client that waits: see waiters.lua.
+-- KEYS[3]  the line: see line.lua; or the first key again: the line cannot be used.
 -- ARGV[1]  id of the permit, of its own for every acquisition.
 -- ARGV[2]  lease in ms.
 -- ARGV[3]  level wanted: 1 takes a permit, more re-enters a held one.
 -- ARGV[4]  how many permits a semaphore has that nothing has set the number of.
--- ARGV[5]  channel on which free permits are announced.
--- ARGV[6]  how: see announce.lua.
--- ARGV[7]  how long a sign of life lasts, in ms; 0 where the caller does not wait, and leaves none.
--- Returns  {1, 0, 0} held, {0, pttl, 0} busy: the first lease ends in pttl ms, or none does (-1). {-1, 0, 0} nothing there to
---          re-enter.
+-- ARGV[5]  the caller and the line: pass takes a free permit before all others; yield lets the line go first; hears and asks
+--          wait in the line: see line.lua.
+-- ARGV[6]  number of this request in its wait.
+-- ARGV[7]  channel on which free permits are announced; that of a client has :client behind it.
+-- ARGV[8]  how: see announce.lua.
+-- Returns  {1, more, 0} held: a permit was taken, and so many more are free. {1, 0, 0} one more level is held, or the permit was
+--          taken before. {0, pttl, place} busy: the first lease ends in pttl ms, or none does (-1). {-1, 0, 0} nothing there to
+--          re-enter. place is 1 and four for each place in front where the caller has a place in the line, 2 where only the
+--          channel says that a permit is free, 3 where the caller has none because this server has no subscription of it, else 0.
 --
--- A caller that waits lets the clients go first that came before its own, if there are not enough permits for all. So permits go
--- round: a client that is given one loses its place, and its next waiter comes behind the others.
---
--- Running it twice does what running it once does: an id takes one permit, and a lease is never shortened. A permit that is taken
--- by a request that runs after its undo is given back when its lease is over.
+-- Running it twice does what running it once does: an id takes one permit, and a lease is never shortened.
 
-local free, taken, waiters = KEYS[1], KEYS[2], KEYS[3]
-local id, lease, level, permits, channel, how = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4]), ARGV[5], ARGV[6]
-local life = tonumber(ARGV[7])
-
-local held_back = 50 -- ms; until then those in front should have asked
+local free, taken, key = KEYS[1], KEYS[2], KEYS[3]
+local id, lease, level, permits = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local ear, asked, channel, how = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
 local now = now_ms()
 local available = free_permits(free)
 check_permits(taken)
-local dropped = drop_expired(free, taken, now)
+local lapsed = drop_expired(free, taken, now)
 local ends = redis.call('zscore', taken, id)
-if ends then
-    if tonumber(ends) < now + lease then
-        redis.call('zadd', taken, ms(now + lease), id)
-    end
-    return {1, 0, 0}
+if ends and tonumber(ends) < now + lease then
+    redis.call('zadd', taken, ms(now + lease), id)
 end
-if level ~= '1' then
-    return {-1, 0, 0}
-end
-
+local wants = not ends and level == '1'
 if available then
-    available = available + dropped
-else
+    available = available + #lapsed
+elseif wants then
     available = permits - redis.call('zcard', taken)
     redis.call('set', free, ms(available))
 end
-local came, in_front = false, 0
-if life > 0 then
-    came, in_front = look_ahead(waiters, id, now)
-end
-if available <= in_front then
-    if life > 0 then
-        keep_waiting(waiters, id, came, now, life)
-    end
-    if available > 0 then
-        return {0, held_back, 0}
-    end
-    local first = redis.call('zrangebyscore', taken, '-inf', '+inf', 'withscores', 'limit', 0, 1)
-    return {0, first[2] and has_lease(first[2]) and tonumber(first[2]) - now or -1, 0}
+
+-- The commonest cases: the permit is held, or one is free and no process waits.
+if #lapsed == 0 and not wants then
+    return {ends and 1 or -1, 0, 0}
+elseif #lapsed == 0 and available > 0 and (key == free or not may_exist(key)) then
+    take_permit(free, taken, id, now + lease)
+    return {1, available - 1, 0}
 end
 
--- The counter first: if the user lacks a right, nothing has changed.
-redis.call('incrby', free, -1)
-local added = redis.pcall('zadd', taken, ms(now + lease), id)
-if type(added) == 'table' then
-    redis.call('incrby', free, 1)
-    error(added, 0)
+--[[clients permit line permits]]
+-- Whether a holder says on the channel alone that it gives back its permit. Of many permits it looks at some.
+local function held_apart()
+    for _, other in ipairs(redis.call('zrangebyscore', taken, '-inf', '+inf', 'limit', 0, 1000)) do
+        if has_no_line(other) then
+            return true
+        end
+    end
+    return false
 end
-if came then
-    stop_waiting(waiters, id)
+
+local line = open_line(free, key, id)
+if line and line.exists then
+    forget_lapsed(line, lapsed, id)
 end
-local pttl = redis.call('pttl', free)
-if pttl > 0 then -- Redisson's expire() of a semaphore
-    redis.call('pexpire', taken, pttl)
+wants = wants and not (line and is_over(line, id))
+local joins = wants and line and (ear == 'hears' or ear == 'asks') and (available <= 0 or line.exists)
+local deaf = joins and is_deaf(id, ear, channel, how)
+local joined = joins and not deaf and join(line, id, {ear = ear, lease = lease, fenced = '0', asked = asked})
+if not (wants and ear == 'pass') then
+    line = pass_permits(free, taken, line, id, channel, how, joined and client_of(id))
 end
-if dropped > 1 and available > 1 then
-    announce(how, channel, ms(available - 1))
+local takes = wants and count_free(free) > 0
+if takes then
+    take_permit(free, taken, id, now + lease)
+    if line and line.exists then
+        leave(line, id)
+        line = pass_permits(free, taken, line, id, channel, how, nil)
+    end
 end
-return {1, 0, 0}
+local closed = line and (line.exists or joined) and close_line(line)
+if #lapsed > 0 then
+    announce_free(free, channel, how)
+end
+if ends or takes then
+    return {1, takes and math.max(0, count_free(free)) or 0, 0}
+elseif level ~= '1' then
+    return {-1, 0, 0}
+end
+local first = redis.call('zrangebyscore', taken, '-inf', '+inf', 'withscores', 'limit', 0, 1)
+local pttl = first[2] and has_lease(first[2]) and tonumber(first[2]) - now or -1
+return {0, pttl, standing(line, joined and closed and line.mine, deaf, not line or held_apart())}

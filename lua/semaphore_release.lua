@@ -1,28 +1,60 @@
--- Gives back one level of a permit, or all that an attempt may have taken: its sign of life, too.
+-- Gives back one level of a permit, or all that an attempt may have taken: its place in the line, too. The permit passes to the
+-- next place.
 --
 -- KEYS[1]  the permits that are free: a string; see semaphore.lua.
 -- KEYS[2]  the permits that are taken: a zset.
--- KEYS[3]  the waiters: see waiters.lua; only where an attempt is undone.
+-- KEYS[3]  the line: see line.lua; or the first key again: the line cannot be used.
 -- ARGV[1]  id of the permit.
 -- ARGV[2]  levels left: 0 gives back the permit.
--- ARGV[3]  channel on which free permits are announced.
+-- ARGV[3]  channel on which free permits are announced; that of a client has :client behind it.
 -- ARGV[4]  how: see announce.lua.
--- Returns  {1, heard, 0} done, and so many connections were told of free permits; {-1, heard, 0} this permit is not taken, or its
---          lease was over.
+-- ARGV[5]  how long the line may keep free permits from those that have no place in it, in ms.
+-- ARGV[6]  1 where a request that asks for a permit with this id may still run, else 0.
+-- Returns  {1, heard, passed} done, and so many connections were told of free permits; passed is 1 where a permit was granted to
+--          the next one, 2 where this user may not tell the next one. {-1, heard, passed} this permit is not taken, or its lease
+--          was over.
 --
 -- Running it late or twice gives back no other permit: the id belongs to one acquisition.
 
-local free, taken, waiters = KEYS[1], KEYS[2], KEYS[3]
-local id, left, channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local free, taken, key = KEYS[1], KEYS[2], KEYS[3]
+local id, left, channel, how, slice, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
 
-if waiters then
-    stop_waiting(waiters, id)
-end
 free_permits(free) -- if it is none, nothing is to be given back
 local ends = redis.call('zscore', taken, id)
 local state = ends and tonumber(ends) > now_ms() and 1 or -1
-if not ends or left ~= '0' then
+if left ~= '0' then
     return {state, 0, 0}
 end
-redis.call('zrem', taken, id)
-return {state, add_free(free, 1, how, channel), 0}
+if ends then
+    redis.call('zrem', taken, id)
+    add(free, 1)
+end
+local heard, passed_on = 0, 0
+if key ~= free and (late or may_exist(key)) then
+    --[[clients permit line permits]]
+    -- Nothing that goes wrong in the line may stop a release.
+    try(function()
+        local line, any = open_line(free, key, id), false
+        if not late and not line.exists then
+            return
+        end
+        try(function()
+            leave(line, id)
+            if late then
+                end_field(line, id)
+            end
+            if count_free(free) > 0 then
+                heard = ends and line.first <= line.last and release_to_all(line, channel, how, ms(count_free(free)), slice, false) or 0
+                if heard == 0 then
+                    line, any = pass_permits(free, taken, line, id, channel, how, nil)
+                end
+            end
+        end)
+        passed_on = passed(line, any)
+        close_line(line)
+    end)
+end
+if ends and heard == 0 then
+    heard = announce_free(free, channel, how)
+end
+return {state, heard, passed_on}

@@ -1,9 +1,10 @@
--- Sets the number of permits of a semaphore.
+-- Sets the number of permits of a semaphore. The permits that are free then pass to the line.
 --
 -- KEYS[1]  the permits that are free: a string; see semaphore.lua.
 -- KEYS[2]  the permits that are taken: a zset.
+-- KEYS[3]  the line: see line.lua; or the first key again: the line cannot be used.
 -- ARGV[1]  the number.
--- ARGV[2]  channel on which free permits are announced.
+-- ARGV[2]  channel on which free permits are announced; that of a client has :client behind it.
 -- ARGV[3]  how: see announce.lua.
 -- Returns  {1, 0, 0}.
 --
@@ -17,11 +18,9 @@ check_permits(taken)
 drop_expired(free, taken, now_ms())
 local available = permits - redis.call('zcard', taken)
 if before then
-    add_free(free, available - tonumber(redis.call('get', free)), how, channel)
-    return {1, 0, 0}
+    redis.call('incrby', free, available - count_free(free))
+else
+    redis.call('set', free, ms(available))
 end
-redis.call('set', free, ms(available))
-if available > 0 then
-    announce(how, channel, ms(available))
-end
+offer(free, taken, open_line(free, KEYS[3], ''), channel, how)
 return {1, 0, 0}

@@ -53,7 +53,7 @@ func orNotALock(c Call, err error) error {
 func foreignValue(words []string) string {
 	switch {
 	case words[2] == "type" && len(words) == 4 && words[3] != "?":
-		return "holds a " + words[3] + " that no lock makes"
+		return "holds a " + words[3] + " that no lock of this type makes"
 	case words[2] == "field" && len(words) > 3: // an empty field is no word
 		return fmt.Sprintf("holds a hash that no lock makes (field %s)", shownField(words[3], strings.Join(words[4:], "")))
 	case words[2] == "number":

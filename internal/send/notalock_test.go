@@ -13,9 +13,9 @@ func TestNotALockNamesTheKeyAndIsFinal(t *testing.T) {
 	for answer, want := range map[string]string{
 		`NOTALOCK 1 field 9 x:\x20BUSY\x20y`: `the key "a: BUSY b: MOVED c" holds a hash that no lock makes (field "x: BUSY y")`,
 		`NOTALOCK 1 field 5000 xx`:           `holds a hash that no lock makes (field "xx"… (5000 bytes))`,
-		`NOTALOCK 1 type list`:               `the key "a: BUSY b: MOVED c" holds a list that no lock makes; it was left as it is: use a name that no data have, such as "lock:a: BUSY b: MOVED c"`,
+		`NOTALOCK 1 type list`:               `the key "a: BUSY b: MOVED c" holds a list that no lock of this type makes; it was left as it is: use a name that no data have, such as "lock:a: BUSY b: MOVED c"`,
 		`NOTALOCK 1 type ?`:                  `holds something that no lock makes`,
-		`NOTALOCK 0 type list`:               `one of the keys of the lock holds a list that no lock makes`,
+		`NOTALOCK 0 type list`:               `one of the keys of the lock holds a list that no lock of this type makes`,
 		`NOTALOCK 2 number`:                  `the key "redisson_lock_token:{a}" holds a token counter that is no number; it was left as it is: use a name that no data have`,
 	} {
 		err := orNotALock(c, refusal(answer))

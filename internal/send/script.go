@@ -42,23 +42,25 @@ type Call struct {
 	Keys   []string
 	Args   []any
 
-	// Spare are the places of keys that the call can do without, if it has them: not the first one. Where Redis refuses the
-	// keys, because the user may not use one of them, or because their slot is moving, the call is sent with its first key
-	// in these places.
-	Spare []int
+	// Spare are keys that the call can do without, if it has them. Where Redis refuses the keys, because the user may not use one
+	// of them, or because their slot is moving, the call is sent with other keys in these places.
+	Spare []Spare
 }
+
+// A Spare is the place of a key that a call can do without, and the place of the key that is sent instead.
+type Spare struct{ Key, Instead int }
 
 // narrowed is the call without its spare keys; ok is false where it has none.
 func (c Call) narrowed() (_ Call, ok bool) {
 	keys := c.Keys
-	for _, i := range c.Spare {
-		if i >= len(keys) || keys[i] == keys[0] {
+	for _, s := range c.Spare {
+		if s.Key >= len(keys) || keys[s.Key] == keys[s.Instead] {
 			continue
 		}
 		if !ok {
 			keys, ok = slices.Clone(keys), true
 		}
-		keys[i] = keys[0]
+		keys[s.Key] = keys[s.Instead]
 	}
 	c.Keys = keys
 	return c, ok

@@ -1,0 +1,44 @@
+-- Prelude of the scripts that pass on permits of a semaphore. Needs announce.lua, clock.lua, semaphore.lua, permit.lua and line.lua.
+--
+-- A script that finds permits free grants them to the line, one after the other. It announces the permits that are left
+-- to all that have no place: Java services, for example.
+--
+-- Defines  pass_permits(free, taken, line, id, channel, how, asker)    grants free permits to the line, until it is the turn of
+--          asker, which must take its own. Returns the line as it is then, with the place of id, and whether a client was
+--          granted one.
+-- Defines  forget_lapsed(line, lapsed, id)    forgets the places of permits whose leases are over, but for those of id and of the
+--          permit that was granted last.
+-- Defines  offer(free, taken, line, channel, how)    grants free permits to the line, closes it, and announces those that are left.
+
+-- pass_on looks for places in Redis, so the line is written after each grant.
+local function pass_permits(free, taken, line, id, channel, how, asker)
+    local passed_on = false
+    while line and line.exists and count_free(free) > 0 do
+        local to = pass_on(taken, line, free, channel, how, asker)
+        if not to or to == asker then
+            break
+        end
+        passed_on = true
+        close_line(line)
+        line = open_line(free, line.key, id)
+    end
+    return line, passed_on
+end
+
+-- A place that was granted a permit stays until the release, or here. That of the last grant may come back: see note_lapse.
+local function forget_lapsed(line, lapsed, id)
+    for _, other in ipairs(lapsed) do
+        local p = other ~= id and other ~= line.granted and place_of(line, client_of(other))
+        if p and p.field == other and not stands(line, p) then
+            drop_field(line, p.client)
+        end
+    end
+end
+
+local function offer(free, taken, line, channel, how)
+    line = pass_permits(free, taken, line, '', channel, how, nil)
+    if line and line.exists then
+        close_line(line)
+    end
+    announce_free(free, channel, how)
+end
