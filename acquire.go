@@ -29,10 +29,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-const (
-	mostAsked    = 5                     // how often one caller asks again because its grants come too late
-	releasePause = 20 * time.Millisecond // before the next look whether a release has ended
-)
+const mostAsked = 5 // how often one caller asks again because its grants come too late
 
 // A request is the call of one caller to the engine.
 type request struct {
@@ -72,6 +69,7 @@ type grant struct {
 	wait   time.Duration // busy: the rest of the lease that is in the way; negative: there is no lease
 	ttl    time.Duration // busy: the same, also where an attempt has to be made sooner
 	token  int64         // held: of a fenced lock
+	more   int           // held: so many times more the lock is free, if it is a counted one
 	queued bool          // busy: the attempt left an entry in Redis that has to be undone
 	placed bool          // busy: the attempt has a place in the line
 	ahead  int           // busy: so many places are in front of it
@@ -125,9 +123,10 @@ type acquisition struct {
 	givenUp      atomic.Bool
 }
 
-// errGivenBack says that the hold that was to be re-entered was given back meanwhile, by another caller of its owner:
-// the acquisition begins again.
-var errGivenBack = errors.New("another caller of the owner has given it back")
+// errBeginAgain says that the call makes another acquisition, with new fields. There are three reasons. Another caller of the owner has
+// given back the hold that was to be re-entered. A counted lock is busy, and the caller has to enter the wait queue. Or the fields say
+// that this Client uses the line, which it may not use.
+var errBeginAgain = errors.New("the acquisition begins again")
 
 // errLate is the cause of an acquire whose answers came when the lease had hardly any time left.
 var errLate = errors.New("the answers of Redis take so long that too little is left of the lease")
@@ -153,8 +152,8 @@ func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...lockT
 		p.Deadline = time.Now().Add(r.wait)
 	}
 	p.span = startSpan(e, ctx, locks, o)
-	err := errGivenBack
-	for err == errGivenBack {
+	err := errBeginAgain
+	for err == errBeginAgain {
 		err = e.take(&p, o, r, locks)
 	}
 	err = withHolder(e, p, locks, o, r, err)
@@ -265,8 +264,9 @@ func (a *acquisition) run() (res result, err error) {
 			res, err = a.attempt() // 2
 			a.asking = false
 		}
-		if err == nil && res.state == busy && a.mustQueue() {
-			continue
+		if err == nil && res.state == busy && a.isPastQueue() {
+			a.noteBusy(a.wants[0].hold, res.ttl)
+			a.foundBusy, err = true, errBeginAgain
 		}
 		if err == nil && res.state == busy {
 			res, err = a.await(res) // 3, 4
@@ -279,16 +279,10 @@ func (a *acquisition) run() (res result, err error) {
 	}
 }
 
-// mustQueue says whether the caller, which has found the lock busy, has to enter the wait queue before it waits for a release.
-func (a *acquisition) mustQueue() bool {
+// isPastQueue says whether the caller contends for a counted lock beside the caller in the wait queue.
+func (a *acquisition) isPastQueue() bool {
 	h := a.wants[0].hold
-	if a.group != nil || a.NoWait || h.lock.admission() != counted {
-		return false
-	}
-	h.name.mu.Lock()
-	defer h.name.mu.Unlock()
-	h.foundBusy = true
-	return h.queue == nil && h.needsQueueLocked()
+	return a.group == nil && !a.NoWait && h.lock.admission() == counted && h.queue == nil
 }
 
 // admit waits until this caller of the process may make an attempt.
@@ -336,6 +330,11 @@ func (a *acquisition) attempt() (res result, err error) {
 			return res, errNoAnswer
 		case err != nil:
 			return res, err
+		case a.misnamed():
+			if res.state == held {
+				a.unknown, res.state = max(a.unknown, 1), busy // and rollback undoes the grant
+			}
+			return res, errBeginAgain
 		case res.state != held || a.engine.inTime(a.wants, res.sent):
 			if a.unknown == first {
 				a.engine.rtt.observe(time.Since(res.sent))
@@ -403,6 +402,8 @@ func (a *acquisition) await(res result) (result, error) {
 	switch {
 	case (!res.queued || res.placed) && a.subscription.refused(): // a queued waiter keeps its entry in Redis, and need not ask often
 		delay = min(delay, a.polling.next(a.lastReply, res.ttl))
+	case res.placed && in.hold.lock.admission() == counted: // the key of a semaphore does not say whether a permit is free
+		delay = min(delay*time.Duration(1+res.ahead/nearHead), rareAsk)
 	case res.placed && !res.queued:
 		var stop func()
 		delay, stop = e.lookout.awaits(in.hold.key.id.name, a.subscription.listeners[0].wake, res)
@@ -475,7 +476,7 @@ func (a *acquisition) rollback(res result, err error, returned bool) {
 	}
 	failed := err != nil || !returned
 	left := a.leftInRedis(failed, res.state == held)
-	if len(left) == 0 || failed && a.place.stands && a.leavePlace() {
+	if len(left) == 0 || failed && a.place.stands && err != errBeginAgain && a.leavePlace() {
 		return
 	}
 	a.givenUp.Store(failed)
@@ -484,7 +485,7 @@ func (a *acquisition) rollback(res result, err error, returned bool) {
 	}
 	undone := a.engine.undo(a.Ctx, left, a.unknown) // 5
 	// Where others stand behind an attempt, or its record is there for sure, the caller waits for the undo.
-	if err != nil && (a.queued || a.place.stands || errors.Is(err, ErrNotSynced) || errors.Is(err, errLate)) {
+	if err != nil && (a.queued || a.place.stands || err == errBeginAgain || errors.Is(err, ErrNotSynced) || errors.Is(err, errLate)) {
 		select {
 		case <-undone:
 		case <-time.After(send.MinWait):
@@ -551,7 +552,7 @@ func (a *acquisition) undoOrphan(wants []want, res result, err error) {
 	}
 	wants = a.group.now(wants)
 	if !a.givenUp.Load() {
-		wants = slices.DeleteFunc(slices.Clone(wants), func(w want) bool { return w.hold.isNeeded() })
+		wants = slices.DeleteFunc(slices.Clone(wants), func(w want) bool { return w.hold.needs(w.field) })
 	}
 	if len(wants) == 0 {
 		return
@@ -559,30 +560,26 @@ func (a *acquisition) undoOrphan(wants []want, res result, err error) {
 	a.engine.undoAll(a.Ctx, endingFields(wants), unknown) // 5
 }
 
-// isNeeded says whether the field of h is that of a hold of this process, or of an acquire that goes on. While a release is
-// under way the record must be there, and a late try may have taken it after the release has run: isNeeded waits for its end.
-func (h *hold) isNeeded() bool {
-	e := h.name.engine
-	for {
-		needed, releasing := h.isInUse()
-		if !releasing || e.waitOptionsFor(context.Background()).sleep(nil, nil, releasePause) != nil {
-			return needed
-		}
+// needs says whether field is that of a hold of this process, or of an acquire that goes on. While a release is under way the
+// record must be there, and a late try may have taken it after the release has run: needs waits for its end.
+func (h *hold) needs(field string) bool {
+	n := h.name
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if field != h.field && (h.record == nil || field != h.record.field) {
+		return false // the caller asks with another one by now
 	}
-}
-
-// isInUse is isNeeded now. releasing says that a release is under way.
-func (h *hold) isInUse() (needed, releasing bool) {
-	h.name.mu.Lock()
-	defer h.name.mu.Unlock()
 	switch h.state {
 	case over:
-		releasing = h.owner.Taken()
-		return releasing || h.record != nil && (h.record.handedOn || len(h.record.holds) > 0), releasing
+		if n.enterHoldLocked(n.engine.waitOptionsFor(context.Background()), h) != nil {
+			return true // closed
+		}
+		h.owner.Release()
+		return h.record != nil && (h.record.handedOn || len(h.record.holds) > 0)
 	case lost:
-		return false, false
+		return false
 	}
-	return true, false
+	return true
 }
 
 // conclude notes the outcome of the attempts: all wants are held, or none.
@@ -635,7 +632,7 @@ func lossLocked(wants []want) (err error) {
 		switch h := w.hold; {
 		case h.state == lost || h.state == over: // now, or while the attempt was under way
 			h.lossReported = true
-			err = cmp.Or(err, h.loss, errGivenBack)
+			err = cmp.Or(err, h.loss, errBeginAgain)
 		case h.state == fresh && h.name.closed:
 			err = cmp.Or(err, ErrClosed)
 		}
@@ -655,13 +652,15 @@ func (w *want) grantLocked(token int64, res result) {
 	now := e.watchdog.now()
 	h.newRecord(now).joinLocked(h, sent.Sub(e.watchdog.epoch))
 	if g := h.queue; g != nil {
-		g.obstacle = nil
+		if h.lock.admission() != counted { // a permit more is not free
+			g.obstacle = nil
+		}
 		g.turns.granted(now)
 	}
 	h.token = token
 	h.record.lease.limit.Store(int64(h.lock.limits().end(sent.Sub(e.watchdog.epoch))))
 	e.watchdog.watch(&h.record.lease, sent, w.lease, w.renewed, res.provisional) // 6
-	h.openLocked()
+	h.openLocked(res.more)
 }
 
 // dismissLocked ends w, which was not granted to the caller.
@@ -669,7 +668,7 @@ func (a *acquisition) dismissLocked(w want, res result) {
 	h := w.hold
 	if h.state == fresh {
 		if a.unanswered && h.queue != nil {
-			h.queue.FailOthers(errAskYourself)
+			h.queue.FailBehind(1, errAskYourself)
 		}
 		h.leaveQueueLocked()
 	} else {

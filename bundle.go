@@ -170,6 +170,9 @@ type bundledCall struct {
 func bundleOf(calls []bundledCall) call {
 	c := call{Script: wholeBundle(), Args: []any{len(calls)}}
 	for _, b := range calls {
+		for _, s := range b.take.Spare {
+			c.Spare = append(c.Spare, send.Spare{Key: len(c.Keys) + s.Key, Instead: len(c.Keys) + s.Instead})
+		}
 		c.Keys = append(c.Keys, b.take.Keys...)
 		c.Args = append(c.Args, int(b.script), len(b.take.Keys), len(b.take.Args), len(b.undo.Args))
 		c.Args = append(append(c.Args, b.take.Args...), b.undo.Args...)

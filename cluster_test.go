@@ -25,22 +25,11 @@ import (
 // clusterSoon is how long a Cluster may take for an operation that should be immediate.
 const clusterSoon = 10 * time.Second
 
-type clusterLock struct {
-	name       string
-	one, rival lockMaker
-}
+// slotLocks are the locks whose keys share a slot, so that one request takes them.
+var slotLocks = append(slices.Clone(recordLocks), lockKind{name: "multi of one slot", one: newSlotMultiLock, rival: newSlotMultiLock})
 
-// clusterLocks are the lock types; locks of one name exclude one another.
-var clusterLocks = []clusterLock{
-	{"lock", newPlainLock, newPlainLock},
-	{"fenced", newFencedLock, newFencedLock},
-	{"fair", newFairLock, newFairLock},
-	{"read", newReadLock, newWriteLock},
-	{"write", newWriteLock, newReadLock},
-	{"semaphore", newSemaphore, newSemaphore},
-	{"multi of one slot", newSlotMultiLock, newSlotMultiLock},
-	{"multi of several slots", newWideMultiLock, newWideMultiLock},
-}
+// clusterLocks are the locks that a Cluster can have.
+var clusterLocks = append(slices.Clone(slotLocks), lockKind{name: "multi of several slots", one: newWideMultiLock, rival: newWideMultiLock})
 
 func newPlainLock(c *Client, name string) Locker  { return c.NewLock(name) }
 func newFencedLock(c *Client, name string) Locker { return c.NewLock(name, Fenced()) }
@@ -94,7 +83,7 @@ func (b *clusterBench) keys() []string {
 	return slices.DeleteFunc(b.onMasters(func(ctx context.Context, rdb *redis.Client) ([]string, error) {
 		return rdb.Keys(ctx, "*").Result()
 	}), func(key string) bool {
-		return strings.HasPrefix(key, "redisson_lock_token") || onlyTombstones(b.admin, key) || onlyFree(b.admin, key)
+		return strings.HasPrefix(key, "redisson_lock_token") || isLeftFree(b.admin, key)
 	})
 }
 

@@ -75,6 +75,7 @@ func TestElectionHasOneLeader(t *testing.T) {
 
 // L3: a leader that crashes is followed by the next candidate when its lease is over.
 func TestElectionAfterACrash(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		const lease = time.Second
 		b := newBench(t, addr)
@@ -150,6 +151,7 @@ func TestLeadWaitsForTheWork(t *testing.T) {
 }
 
 func TestLeadTellsOfALostLead(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()

@@ -105,6 +105,8 @@ var errNoAnswer = errors.New("no answer from Redis in the time given; what was a
 
 func invalid(format string, args ...any) error { return send.Invalid(format, args...) }
 
+var errNilContext = invalid("ctx is nil")
+
 func shortName(name string) string { return send.ShortName(name) }
 
 func cutName(name string) string { return send.CutName(name) }

@@ -12,6 +12,8 @@ package relock
 import (
 	"context"
 	"time"
+
+	"github.com/relock-go/relock/internal/send"
 )
 
 const (
@@ -20,14 +22,14 @@ const (
 )
 
 var (
-	fairAcquire = script("fair_acquire", "hash list zset zset hash string", "announce", "clock", "token", "grant", "queue")
-	fairRelease = script("fair_release", "hash list zset zset hash string", "announce", "clock", "token", "grant", "queue")
-	fairUndo    = script("fair_undo", "hash list zset zset hash string", "announce", "clock", "token", "grant", "queue")
-	fairForce   = script("fair_force", "hash list zset zset hash string", "announce", "clock", "token", "grant", "queue")
+	fairAcquire = script("fair_acquire", "hash list zset zset hash string", "announce", "clock", "token", "clients", "grant", "queue")
+	fairRelease = script("fair_release", "hash list zset zset hash string", "announce", "clock", "token", "clients", "grant", "queue")
+	fairUndo    = script("fair_undo", "hash list zset zset hash string", "announce", "clock", "token", "clients", "grant", "queue")
+	fairForce   = script("fair_force", "hash list zset zset hash string", "announce", "clock", "token", "clients", "grant", "queue")
 )
 
 // spareOfFair is the key of what waiters want: without it the first waiter is woken and asks.
-var spareOfFair = []int{4}
+var spareOfFair = []send.Spare{{Key: 4}}
 
 // A FairLock is a reentrant lock whose waiters get it in the order in which they
 // came, whichever process they are in. Unlock grants it to the first waiter, whose Lock
@@ -77,6 +79,13 @@ func (l *FairLock) Token(ctx context.Context) (int64, error) { return l.fencingT
 type fairLock struct {
 	hashLock
 	announce string // prefix of the channels; the field of the waiter to be woken follows
+}
+
+func (l *fairLock) busyText(ttl, left, ago time.Duration) string {
+	if ttl < 0 {
+		return "other waiters are in front in the queue"
+	}
+	return l.facts.busyText(ttl, left, ago)
 }
 
 func (l *fairLock) channel(a attempt) string {

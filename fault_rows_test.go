@@ -68,7 +68,7 @@ var faultRows = map[int]string{
 	45: "TestWriterIsNotStarved TestReadersAreNotStarved TestWriterEvictsDeadReaders TestUpgradeFailsWhenOnlyItsOwnReadIsInTheWay TestDowngradeLetsReadersIn TestFaultKilledHolderBlocksForItsLease",
 	46: "TestRedLockNeedsAMajorityOfLiveNodes TestRedLockLateGrantsAreGivenBack TestRedLockRoundLongerThanTheLeaseIsNoAcquire TestMultiLockUnlocksAll TestMultiLockStartsOverWhenAnEarlierLockIsLost",
 	47: "TestRedLockNodeThatComesBackEmptyIsTakenAgain TestRedLockMajorityThatComesBackEmptyIsALoss",
-	48: "TestFaultReleaseCostsTheSameForAThousandWaiters TestRedLockWaitersDoNotPoll",
+	48: "TestFaultReleaseCostsTheSameForManyWaiters TestRedLockWaitersDoNotPoll",
 	49: "suite TestEngineCloseWakesEverybody TestMultiLockCloseWakesWaitersElsewhere",
 	50: "TestFaultClosedRedisClientIsAnError",
 	51: "TestClusterSlotHalfWayKeepsHolds TestClusterReaderKeepsItsLevelsHalfWay TestClusterHoldsSurviveASlotMove TestFaultWaiterRidesOutPassingErrorsOnly",

@@ -29,8 +29,7 @@ import (
 
 // A faultLock is a lock type, and the requests by which its faults are injected.
 type faultLock struct {
-	name       string
-	one, rival lockMaker // of one name they exclude one another
+	lockKind
 
 	takes, gives, undoes, renews testredis.Match
 
@@ -39,18 +38,18 @@ type faultLock struct {
 }
 
 var faultLocks = []faultLock{
-	{"lock", newPlainLock, newPlainLock, calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 1, 1, false},
-	{"fenced", newFencedLock, newFencedLock, calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 1, 1, false},
-	{"fair", newFairLock, newFairLock, calls(fairAcquire), calls(fairRelease), calls(fairUndo), calls(renewScript), 1, 1, false},
-	{"read", newReadLock, newWriteLock, calls(readAcquire), calls(readRelease), calls(readRelease), calls(readRenew), 1, 1, false},
-	{"write", newWriteLock, newReadLock, calls(writeAcquire), calls(writeRelease), calls(writeUndo), calls(renewScript), 1, 1, false},
-	{"semaphore", newSemaphore, newSemaphore, calls(semaphoreAcquire), calls(semaphoreRelease), calls(semaphoreRelease), calls(semaphoreRenew), 1, 1, false},
-	{"multi", newSlotMultiLock, newSlotMultiLock, calls(wholeBundle()), calls(lockRelease), calls(lockRelease), calls(renewScript), 1, 2, false},
-	{"red", newThreeWayLock, newThreeWayLock, calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 3, 3, true},
+	{kindCalled("lock"), calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 1, 1, false},
+	{kindCalled("fenced"), calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 1, 1, false},
+	{kindCalled("fair"), calls(fairAcquire), calls(fairRelease), calls(fairUndo), calls(renewScript), 1, 1, false},
+	{kindCalled("read"), calls(readAcquire), calls(readRelease), calls(readRelease), calls(readRenew), 1, 1, false},
+	{kindCalled("write"), calls(writeAcquire), calls(writeRelease), calls(writeUndo), calls(renewScript), 1, 1, false},
+	{kindCalled("semaphore"), calls(semaphoreAcquire), calls(semaphoreRelease), calls(semaphoreRelease), calls(semaphoreRenew), 1, 1, false},
+	{lockKind{name: "multi", one: newSlotMultiLock, rival: newSlotMultiLock}, calls(wholeBundle()), calls(lockRelease), calls(lockRelease), calls(renewScript), 1, 2, false},
+	{lockKind{name: "red", one: newThreeWayLock, rival: newThreeWayLock}, calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 3, 3, true},
 }
 
 // lined says whether processes wait for the lock, or for its parts, in a line, whose tombstones stop requests that run late.
-func (k faultLock) lined() bool { return k.name != "fair" && k.name != "read" && k.name != "semaphore" }
+func (k faultLock) lined() bool { return k.name != "fair" && k.name != "read" }
 
 // calls matches the runs of a script.
 func calls(script *luaScript) testredis.Match { return testredis.Script(script.Digest()) }
@@ -243,7 +242,7 @@ func TestFaultLostAnswersChangeNothingTwice(t *testing.T) {
 func TestFaultRequestIsUndoneWhenCtxEnds(t *testing.T) {
 	t.Parallel()
 	server := oneRedis(t)
-	for _, timeout := range []time.Duration{time.Minute, 300 * time.Millisecond} {
+	for _, timeout := range []time.Duration{time.Minute, 900 * time.Millisecond} {
 		t.Run(fmt.Sprint("read timeout ", timeout), func(t *testing.T) {
 			onFaultLocks(t, server, func(b *faultBench, k faultLock) { testUndoWhenCtxEnds(b, k, timeout) })
 		})
@@ -338,7 +337,7 @@ func TestFaultMultiLockIsUndoneWhenCtxEnds(t *testing.T) {
 			cancel()
 			ended := time.Now()
 			b.mustBe(await(b.bench, "it comes back", got), context.Canceled)
-			assert.LessOrEqual(b, time.Since(ended), time.Second, "time until it came back")
+			assert.LessOrEqual(b, time.Since(ended), soon/2, "time until it came back")
 			b.proxy.BlackHole(false)
 			b.must(blocking.Unlock(owner))
 			both := b.direct.NewMultiLock(b.direct.NewFairLock(b.name+"1"), b.direct.NewLock(b.name+"2"))
@@ -383,7 +382,7 @@ func TestFaultBlackHoleEndsTrustInTime(t *testing.T) {
 		b.proxy.BlackHole(true)
 		start := time.Now()
 		await(b.bench, "the guard ends", guarded.Done())
-		assert.LessOrEqual(b, time.Since(start), lease+lease/2, "time from the last possible renewal to the end of the guard")
+		assert.LessOrEqual(b, time.Since(start), 2*lease, "time from the last possible renewal to the end of the guard")
 		b.mustBe(context.Cause(guarded), ErrLockLost)
 		next := k.rival(b.direct, b.name)
 		b.must(next.Lock(ctx))
@@ -617,10 +616,11 @@ func TestFaultClosedRedisClientIsAnError(t *testing.T) {
 // Row 48: a thousand wait for one lock, in four processes. The cost of a release in
 // Redis depends on the number of processes, not of waiters. Waiters of a fair lock poll
 // once a second.
-func TestFaultReleaseCostsTheSameForAThousandWaiters(t *testing.T) {
-	const processes, waiters, releases = 4, 1000, 5
+func TestFaultReleaseCostsTheSameForManyWaiters(t *testing.T) {
+	const processes, releases = 4, 5
+	waiters := full(300, 1000)
 	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
-		if k.name == "read" {
+		if k.shared {
 			return // they come in together
 		}
 		ctx, cancel := context.WithCancel(context.Background())
@@ -653,13 +653,14 @@ func TestFaultReleaseCostsTheSameForAThousandWaiters(t *testing.T) {
 			least = 2 * waiters
 		}
 		testredis.Await(b, "all wait", 4*soon, func() bool { return b.commands("evalsha") >= least })
-		if k.name == "semaphore" { // those that come together ask once, each for itself
+		if h, ok := held.(known); ok && h.inside().lock.admission() == counted {
+			// Waiters that come together ask once, each for itself.
 			testredis.Await(b, "one of each process asks", 4*soon, func() bool {
 				queued := 0
 				for _, l := range locks {
 					b.queueOf(l.(known), func(g *waitQueue) {
 						if g != nil {
-							queued += len(g.All())
+							queued += g.Len()
 						}
 					})
 				}
@@ -695,13 +696,13 @@ func TestFaultLocksOfDifferentKindsExclude(t *testing.T) {
 	s := testredis.Start(t)
 	for _, one := range faultLocks {
 		for _, other := range faultLocks {
-			if one.asks+one.parts+other.asks+other.parts > 4 || one.name == "read" && other.name == "read" {
+			if one.asks+one.parts+other.asks+other.parts > 4 || one.shared && other.shared {
 				continue // made of others; or meant to be together
 			}
 			t.Run(one.name+" and "+other.name, func(t *testing.T) {
 				b := newFaultBenchOn(t, s)
 				ctx := context.Background()
-				if (one.name == "semaphore") != (other.name == "semaphore") { // their records are of other types
+				if one.record != other.record {
 					l, next := one.one(b.direct, b.name), other.one(b.client(), b.name)
 					b.must(l.Lock(ctx))
 					b.mustBe(next.Lock(ctx), ErrNotALock)
@@ -772,7 +773,7 @@ func TestFaultUnlockWaitsNoLongerThanDocumented(t *testing.T) {
 			start := time.Now()
 			assert.Error(t, l.Unlock(ctx), "Unlock was confirmed")
 			took := time.Since(start)
-			assert.LessOrEqual(t, took, unlockTime+time.Second, "time of Unlock")
+			assert.LessOrEqual(t, took, unlockTime+2*time.Second, "time of Unlock")
 			start = time.Now()
 			ok, err := l.TryLock(ctx, 0, 0)
 			assert.False(t, ok)

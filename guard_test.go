@@ -46,11 +46,11 @@ func TestNestedDoAndGuardCostNothing(t *testing.T) {
 		nested int
 		lock   func(c *Client) Locker
 	}{
-		{"lock", 500, func(c *Client) Locker { return c.NewLock(b.name) }},
-		{"read", 200, func(c *Client) Locker { return c.NewRWLock(b.name).Read() }},
-		{"multi", 200, func(c *Client) Locker { return c.NewMultiLock(c.NewLock(b.name), c.NewFairLock("f"+b.name)) }},
-		{"multi of two clients", 200, func(c *Client) Locker { return c.NewMultiLock(c.NewLock(b.name), other.NewLock("o"+b.name)) }},
-		{"redlock", 100, red},
+		{"lock", full(250, 500), func(c *Client) Locker { return c.NewLock(b.name) }},
+		{"read", full(100, 200), func(c *Client) Locker { return c.NewRWLock(b.name).Read() }},
+		{"multi", full(100, 200), func(c *Client) Locker { return c.NewMultiLock(c.NewLock(b.name), c.NewFairLock("f"+b.name)) }},
+		{"multi of two clients", full(100, 200), func(c *Client) Locker { return c.NewMultiLock(c.NewLock(b.name), other.NewLock("o"+b.name)) }},
+		{"redlock", full(50, 100), red},
 	}
 	const most = 300 // bytes for each: a guard has 700, and the rest of the heap grows and shrinks
 	type key struct{}

@@ -41,6 +41,9 @@ type description interface {
 	fenced() bool
 	// limits are the limits of each hold.
 	limits() limits
+	// busyText says who is in the way, for errors. ago an attempt has found the lock busy, with ttl of the lease of the record left
+	// then and left now; a negative ttl: none was answered.
+	busyText(ttl, left, ago time.Duration) string
 	// bundled is the script of a bundle for this lock; 0: the lock cannot be taken together with other locks.
 	// A bundle runs the two scripts that it was made of, with the keys and arguments of acquire and undo.
 	bundled() bundledScript
@@ -362,7 +365,7 @@ func (h *handle) usable(ctx context.Context) error {
 	case h.lock == nil:
 		return invalid("a lock is made with NewLock and the like")
 	case ctx == nil:
-		return invalid("ctx is nil")
+		return errNilContext
 	}
 	return h.bad
 }
@@ -391,11 +394,11 @@ func checkKeys(c *Client, name string, keys []string) error {
 	case len(keys[0]) > longestName:
 		return invalid("the name has %d bytes: at most %d", len(keys[0]), longestName)
 	}
-	name = keys[0]
+	record := keys[0]
 	if _, cluster := c.rdb.(*redis.ClusterClient); cluster {
 		// A release is announced in the shard of the lock only.
-		for _, key := range append(keys[1:len(keys):len(keys)], prefixName("redisson_lock__channel", name)) {
-			if slotPart(key) != slotPart(name) {
+		for _, key := range append(keys[1:len(keys):len(keys)], prefixName("redisson_lock__channel", record)) {
+			if slotPart(key) != slotPart(record) {
 				return invalid("the keys and the channel of a lock of this name are in different slots of the Cluster: use a name without braces, or with one {tag}")
 			}
 		}

@@ -96,15 +96,20 @@ func (n *name) admit(p *waitOptions, b lockType, o owner, explicit bool) (admitt
 	}
 }
 
-// countLocked is the part of admit for locks that several owners hold, each with a record of its own: callers pass the wait
-// queue as long as no caller waits in it, because each of them may find the lock free.
+// countLocked is the part of admit for locks that several owners hold, each with a record of its own: callers pass the caller in
+// the wait queue until it has found the lock busy, or others wait, because each of them may find the lock free.
 func (n *name) countLocked(p *waitOptions, b lockType, key holdKey) (admitted, error) {
 	h := n.newHoldLocked(b, key, nil)
-	g := n.findQueueLocked(key.id.half)
-	if p.NoWait || g == nil || !g.Taken() {
+	if p.NoWait {
 		return n.admitFirstLocked(h, nil), nil
 	}
-	h.foundBusy = true
+	g := n.queueLocked(key.id.half)
+	switch {
+	case g.TryEnter():
+		return n.admitFirstLocked(h, g), nil
+	case g.obstacle == nil && g.First() == nil && !p.foundBusy:
+		return n.admitFirstLocked(h, nil), nil
+	}
 	return n.enqueueLocked(p, g, h)
 }
 

@@ -408,9 +408,17 @@ func TestHandoverWakesOtherGoroutinesOfTheOwner(t *testing.T) {
 func TestHandoverNeverOfADowngradeUnderWay(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
-	b := newBench(t, s.Addr())
+	b := newLineBench(t, s.Addr()) // which knows the scripts: the request that was sent first runs first
 	var reads atomic.Int64
 	rdb := testredis.Client(t, b.addr)
+	var idle []*redis.Conn // so that it need not connect
+	for range 4 {
+		idle = append(idle, rdb.Conn())
+		b.must(idle[len(idle)-1].Ping(context.Background()).Err())
+	}
+	for _, conn := range idle {
+		b.must(conn.Close())
+	}
 	rdb.AddHook(commandHook(func(cmd redis.Cmder) {
 		if len(cmd.Args()) > 1 && cmd.Args()[1] == readAcquire.Digest() { // a writer that waits asks, too
 			reads.Add(1)
@@ -718,7 +726,7 @@ func TestEngineLateHandoverIsNotReported(t *testing.T) {
 	}
 	letIn := func(e *bubbleEngine, before *hold) {
 		before.queue = before.name.findQueueLocked(before.key.id.half)
-		before.openLocked()
+		before.openLocked(0)
 	}
 	for name, left := range map[string]time.Duration{"over": -time.Second, "nearly over": time.Millisecond, "noticed": 0} {
 		for way, pass := range map[string]stopped{"handover": handOver, "let in": letIn} {

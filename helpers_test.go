@@ -66,9 +66,17 @@ func (b *lockedBuffer) String() string {
 
 // waitsInQueue says whether an owner waits for l in the queue of this process.
 func (b *bench) waitsInQueue(l known) bool {
-	waits := false
-	b.queueOf(l, func(g *waitQueue) { waits = g != nil && g.First() != nil })
-	return waits
+	return b.waitersInQueue(l) > 0
+}
+
+// waitersInQueue is how many owners wait for l in the queue of this process.
+func (b *bench) waitersInQueue(l known) (n int) {
+	b.queueOf(l, func(g *waitQueue) {
+		if g != nil {
+			n = g.Len()
+		}
+	})
+	return n
 }
 
 // asks says whether an owner of this process contends for l.

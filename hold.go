@@ -74,7 +74,6 @@ type hold struct {
 	lossReported bool // by a re-entry
 	// The record may outlive the lease, because a re-entry with a longer one was given up.
 	leaseUncertain bool
-	foundBusy      bool // an attempt has found the lock busy, or other callers wait in front: see counted
 }
 
 // A holdKeeper keeps a hold that has no record of its own in Redis. No request renews such a hold: the watchdog asks

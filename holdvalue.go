@@ -130,9 +130,8 @@ func (h *Hold) Release(ctx context.Context) error {
 }
 
 var (
-	errNilContext = invalid("ctx is nil")
-	errNoHold     = invalid("a Hold is made with Acquire and the like")
-	errReleased   = fmt.Errorf("%w: this hold was released before", ErrNotHeld)
+	errNoHold   = invalid("a Hold is made with Acquire and the like")
+	errReleased = fmt.Errorf("%w: this hold was released before", ErrNotHeld)
 )
 
 // Context is the ctx for the work that the lock protects. It has the values of the ctx of Acquire, but not its end.
@@ -146,14 +145,11 @@ var (
 //
 // Redisson has none: its holders do not learn of a loss.
 func (h *Hold) Context() context.Context {
-	if h == nil {
+	if h == nil || h.lock == nil {
 		return endedContext(context.Background(), errNoHold)
 	}
 	if made := h.guarded.Load(); made != nil {
 		return *made
-	}
-	if h.lock == nil {
-		return endedContext(context.Background(), errNoHold)
 	}
 	within := h.detached()
 	ctx, err := h.lock.Guard(within)
@@ -206,8 +202,9 @@ func (h *Hold) Token() (int64, error) {
 //
 // The error is ErrLockLost if the lease has run out or the record is gone, and then the ctx of
 // Context ends. It is ErrNotHeld after Release, and ErrInvalid for a lease under 1ms, for a
-// hold that the watchdog renews, and for a lease that would last longer than MaxHold allows. Where too few nodes of a RedLock answered, it is a [*QuorumError]. After
-// another error the hold is as it was, for this process; in Redis its record may last longer, until Release.
+// hold that the watchdog renews, and for a lease that would last longer than MaxHold allows. Where too
+// few nodes of a RedLock answered, it is a [*QuorumError]. After another error the hold is as it was, for
+// this process; in Redis its record may last longer, until Release.
 //
 // Redisson has none: a lock in a thread that holds it sets its lease anew, and adds a level.
 func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {

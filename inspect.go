@@ -1,6 +1,6 @@
 package relock
 
-// Inspect: what Redis knows of a lock, but for the line of a plain lock; for operators and tests.
+// Inspect: what Redis knows of a lock, but for the line of a plain lock or a semaphore; for operators and tests.
 //
 // Rules: Inspect only reads, in one request, so its result was true at one moment. It
 // reports the contents of the record and guesses nothing. A record that no lock makes is
@@ -74,8 +74,8 @@ type Inspection struct {
 	// as there is a writer, which may read too. It is "" otherwise.
 	Mode string
 	// Holders are the holders of the lock: at most one, except for the readers of a
-	// read/write lock, and for a semaphore, whose first permit to lapse comes first. Readers of one Client that share a record (see RWLock) are one
-	// holder here. A writer comes first, and again as a reader if it reads.
+	// read/write lock, and for a semaphore, whose first permit to lapse comes first. Readers of one Client that share a
+	// record (see RWLock) are one holder here. A writer comes first, and again as a reader if it reads.
 	Holders []Holder
 	// TTL is how much of the lease of the record is left, in whole milliseconds: 0 if
 	// there is no record, negative if it has no lease, which only another program can make.
@@ -83,7 +83,7 @@ type Inspection struct {
 	TTL time.Duration
 	// Waiters are the waiters of a fair lock, in the order of the queue; and the writers
 	// of this package that wait for a read/write lock, in no order. The processes in the
-	// line of a plain lock are not among them.
+	// line of a plain lock or a semaphore are not among them.
 	Waiters []Waiter
 	// Free is how many permits of a semaphore are free; it is negative if SetPermits has taken away some that are in use.
 	Free int
@@ -103,8 +103,8 @@ type Contender struct {
 	// acquisition for a contender of this package.
 	Field string
 	// Client is the UUID of the contender's client: [Client.ID], or that of a RedissonClient.
-	// It is "" for a waiter's field of another form, which neither of them makes, and for a Java permit of a semaphore,
-	// whose Field is its id in hexadecimal, as Java has it.
+	// It is "" for a waiter's field of another form, which neither of them makes. It is "" for a Java permit of a
+	// semaphore, too, whose Field is its id in hexadecimal, as Java has it.
 	Client string
 	// Owner is the owner within that client: "goroutine 7"; "owner 7", which
 	// WithOwner made; "thread 7" of a Java service. In a Client of this package it is
@@ -146,8 +146,8 @@ type Waiter struct {
 // Inspect says who holds the lock called name, and who waits for a fair lock or to write. It works for every kind of
 // lock, of this package and of Redisson, and for all owners and clients. It is a
 // single request, and leaves nothing in Redis; by the time that it returns, the
-// lock may have changed hands. If it finds clients of this package, another request asks for their labels. For a MultiLock or a RedLock, inspect the locks that
-// it is made of.
+// lock may have changed hands. If it finds clients of this package, another request asks for their
+// labels. For a MultiLock or a RedLock, inspect the locks that it is made of.
 //
 // The error is ErrInvalid for a bad name, ErrNotALock if that key, or a key that belongs
 // to it, holds data that no lock makes, and ErrClosed after Close. The Redis user needs the
@@ -167,7 +167,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 	}
 	err := checkKeys(c, name, keys)
 	if err == nil && ctx == nil {
-		err = invalid("ctx is nil")
+		err = errNilContext
 	}
 	var i Inspection
 	if err == nil {

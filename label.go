@@ -86,19 +86,24 @@ func (l *label) redisTime() string {
 	return parts[0]
 }
 
-// send sends a pipeline. A hook of the Redis client may panic: then the label is not kept, and nothing else happens.
+// send sends a pipeline. Where it fails the label is not kept, and nothing else happens.
 func (l *label) send(fill func(context.Context, redis.Pipeliner)) {
 	ctx, cancel := context.WithTimeout(context.Background(), labelTime)
 	defer cancel()
+	l.client.pipeline(ctx, &l.refused, func(p redis.Pipeliner) { fill(ctx, p) })
+}
+
+// pipeline sends what fill adds to a pipeline, and logs a failure once. A hook of the Redis client may panic: that is a failure.
+func (c *Client) pipeline(ctx context.Context, logged *atomic.Bool, fill func(redis.Pipeliner)) {
 	err := send.CatchPanic(func() error {
-		_, err := l.client.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-			fill(ctx, p)
+		_, err := c.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
+			fill(p)
 			return nil
 		})
 		return err
 	})
 	if err != nil {
-		l.client.noLabels(&l.refused, err)
+		c.noLabels(logged, err)
 	}
 }
 
@@ -160,18 +165,11 @@ func (c *Client) processes(ctx context.Context, ids []string) map[string]process
 
 func (c *Client) askProcesses(ctx context.Context, ids []string) map[string]process {
 	cmds := make([]*redis.SliceCmd, len(ids))
-	err := send.CatchPanic(func() error {
-		_, err := c.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {
-			for n, id := range ids {
-				cmds[n] = p.HMGet(ctx, labelKey(id), "label", "host")
-			}
-			return nil
-		})
-		return err
+	c.pipeline(ctx, &c.labelsRefused, func(p redis.Pipeliner) {
+		for n, id := range ids {
+			cmds[n] = p.HMGet(ctx, labelKey(id), "label", "host")
+		}
 	})
-	if err != nil {
-		c.noLabels(&c.labelsRefused, err)
-	}
 	found := make(map[string]process)
 	for n, cmd := range cmds {
 		if cmd == nil || cmd.Err() != nil || len(cmd.Val()) != 2 {

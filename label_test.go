@@ -76,10 +76,11 @@ func TestLabelNamesHoldersAndWaiters(t *testing.T) {
 }
 
 func TestLabelIsInErrorsAboutThisProcess(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
 	l := b.client(WithLabel("orders-1")).NewLock(b.name)
 	require.NoError(t, l.Lock(context.Background()))
-	ctx, cancel := context.WithTimeout(WithOwner(context.Background()), 20*time.Millisecond)
+	ctx, cancel := context.WithTimeout(WithOwner(context.Background()), time.Second)
 	defer cancel()
 	assert.ErrorContains(t, l.Lock(ctx), "of this process (orders-1) holds it")
 	require.NoError(t, l.Unlock(context.Background()))

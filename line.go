@@ -90,6 +90,7 @@ func (a *acquisition) stand() {
 		w.line = ""
 	case w.level > 1 || w.noWait || w.hold.hasOtherHalf():
 		w.line = passesLine
+	case a.isPastQueue(): // the place in the line is that of the caller in the wait queue
 	case a.subscription.hearsGrants(w):
 		w.line = hearsGrant
 	case a.subscription.refused():
@@ -195,6 +196,13 @@ func (a *acquisition) useFieldLocked(field string) {
 	a.wants = []want{w}
 }
 
+// misnamed says whether a field says that this Client uses the line, which it may not: the first answer of Redis has shown that.
+// Processes in the line would not listen for the release of the hold.
+func (a *acquisition) misnamed() bool {
+	return a.engine.sender.Narrowed() && !a.takesOver &&
+		slices.ContainsFunc(a.wants, func(w want) bool { return w.level == 1 && saysLine(w.field) })
+}
+
 // leavePlace leaves the place of a caller that gives up to the next caller of this process, if there is one.
 func (a *acquisition) leavePlace() bool {
 	w := a.wants[0]
@@ -220,9 +228,7 @@ func (q *waitQueue) dropPlaceLocked(e *engine) {
 		return
 	}
 	q.place = nil
-	e.workers.spawn(func() {
-		_ = e.undoOne(context.Background(), p.lock, attempt{field: p.field, level: 1, late: p.unknown > 0}, p.unknown)
-	})
+	e.undoSoon(p.lock, p.field, p.unknown > 0, p.unknown)
 }
 
 // heardGrant gives back a grant to a wait of this process that is over. It is called by the goroutine that reads messages.
@@ -231,8 +237,14 @@ func (e *engine) heardGrant(b lockType, message string) {
 	if !ok || e.uses(b.id().name, g.field) {
 		return
 	}
+	e.undoSoon(b, g.field, true, 0)
+}
+
+// undoSoon gives back what requests of a wait may have taken with field, its place too, on a goroutine of its own. late and
+// unknown are as in an attempt and its undo.
+func (e *engine) undoSoon(b lockType, field string, late bool, unknown int) {
 	e.workers.spawn(func() {
-		_ = e.undoOne(context.Background(), b, attempt{field: g.field, level: 1, late: true}, 0)
+		_ = e.undoOne(context.Background(), b, attempt{field: field, level: 1, late: late}, unknown)
 	})
 }
 
@@ -253,7 +265,7 @@ func (e *engine) uses(text, field string) bool {
 // reportNoLine says that the line cannot be used.
 func (e *engine) reportNoLine(err error) {
 	e.reporter.later(func() {
-		e.log.Warn("relock: Redis refuses the keys of the line in which processes wait: they wait for a plain lock in no order, and a fair lock takes longer to pass on; "+
+		e.log.Warn("relock: Redis refuses the keys of the line in which processes wait: they wait for a plain lock or a semaphore in no order, and a fair lock takes longer to pass on; "+
 			"allow the keys relock_line:* to this user", "error", err)
 	})
 }

@@ -238,14 +238,20 @@ func (b *bench) subscribe(channel string) *redis.PubSub {
 }
 
 // messages are those that m has been sent, and not returned before.
-func (m *manual) messages() (all []string) {
+func (m *manual) messages() []string {
 	m.Helper()
+	return m.received(m.hears, m.grants())
+}
+
+// received are the messages of hears, a subscription of channel, that were not returned before.
+func (b *bench) received(hears *redis.PubSub, channel string) (all []string) {
+	b.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), soon)
 	defer cancel()
-	m.must(m.rdb.Publish(ctx, m.grants(), "the end").Err())
+	b.must(b.rdb.Publish(ctx, channel, "the end").Err())
 	for {
-		got, err := m.hears.ReceiveMessage(ctx)
-		m.must(err)
+		got, err := hears.ReceiveMessage(ctx)
+		b.must(err)
 		if got.Payload == "the end" {
 			return all
 		}
@@ -425,7 +431,7 @@ func TestLineServesInOrderOfArrival(t *testing.T) {
 		}
 		most := int64(3)
 		if time.Since(start) > time.Second {
-			most++ // a request without an answer is sent again; a grant that was waited for for longer is renewed
+			most++ // a request without an answer is sent again
 		}
 		for i, c := range all {
 			assert.LessOrEqual(b, c.scripts.n.Load(), most, "scripts of client %d: two requests and a release", i)
@@ -642,7 +648,7 @@ func TestLineFrozenClientCostsOneLease(t *testing.T) {
 		b.keepsToItsOrder()
 		first.unlocks()
 		b.awaitHolder(frozen.id)
-		assert.InDelta(b, 4500, b.pttl().Milliseconds(), 500, "the provisional lease")
+		assert.InDelta(b, 3500, b.pttl().Milliseconds(), 1500, "the provisional lease")
 		b.must(b.rdb.PExpire(ctx, b.name, 100*time.Millisecond).Err()) // 5s are over
 		next.gets()
 		assert.Equal(b, "late", b.placeOf(frozen.id).state, "the place of the frozen client")
@@ -1107,7 +1113,7 @@ func TestLineCallerThatGivesUpLeavesItsPlace(t *testing.T) {
 	for what, wait := range map[string]func(ctx context.Context, l *Lock) error{
 		"ctx": func(ctx context.Context, l *Lock) error { return l.Lock(ctx) },
 		"time": func(ctx context.Context, l *Lock) error {
-			got, err := l.TryLock(ctx, 400*time.Millisecond, 0)
+			got, err := l.TryLock(ctx, 1500*time.Millisecond, 0)
 			if err == nil && !got {
 				err = context.Canceled
 			}
@@ -1449,7 +1455,7 @@ func TestLineRedissonGetsItsShare(t *testing.T) {
 	all.Wait()
 	b.Logf("%d turns of Redisson and %d sections in %v", turns, sections.Load(), took)
 	assert.Equal(b, 20, turns, "turns of Redisson")
-	assert.LessOrEqual(b, took, 20*8*15*time.Millisecond, "20 turns of Redisson: at least half of one in four slices")
+	assert.LessOrEqual(b, sections.Load(), int64(20*8*15), "sections of 1ms beside 20 turns of Redisson: it has at least half of one in four slices")
 }
 
 // A MultiLock has no place in the line of its locks. It wakes the waiters of one, and gets its turn.
@@ -1572,9 +1578,7 @@ func TestLineWithoutARight(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, s.Addr())
-			d := &deployment{admins: []*redis.Client{b.rdb}, client: func(name, password string) redis.UniversalClient {
-				return s.Client(func(o *redis.Options) { o.Username, o.Password = name, password })
-			}}
+			d := b.deployment(s)
 			var logged lockedBuffer
 			opts := []Option{WithMaxWakeDelay(300 * time.Millisecond), WithWatchdogTimeout(30 * time.Second)}
 			user := d.user(b, lack.rights, append(opts, WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))...)
@@ -1636,9 +1640,7 @@ func TestLineUserWithoutItsKeysHearsReleases(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	b := newLineBench(t, s.Addr())
-	d := &deployment{admins: []*redis.Client{b.rdb}, client: func(name, password string) redis.UniversalClient {
-		return s.Client(func(o *redis.Options) { o.Username, o.Password = name, password })
-	}}
+	d := b.deployment(s)
 	user := d.user(b, []string{"~lock-*", "allchannels", "allcommands"}, WithWatchdogTimeout(30*time.Second)).NewLock(b.name)
 	first := b.contender().takes()
 	got := make(chan error, 1)
@@ -1660,7 +1662,7 @@ func TestLineNoticesARecordThatIsGone(t *testing.T) {
 		gone := time.Now()
 		b.must(b.rdb.Del(context.Background(), b.name).Err())
 		one.gets()
-		assert.LessOrEqual(b, time.Since(gone), 2*time.Second, "after DEL")
+		assert.LessOrEqual(b, time.Since(gone), soon/2, "after DEL")
 		two.waits()
 		one.unlocks()
 		two.gets().unlocks()
@@ -1841,4 +1843,66 @@ func TestLineCostsAnUncontendedLockNothing(t *testing.T) {
 		assert.Equal(b, int64(6), c.scripts.n.Load(), "scripts")
 		assert.Empty(b, b.rdb.PubSubChannels(context.Background(), "*"+b.name+"*").Val(), "channels")
 	})
+}
+
+// withoutLine are the rights of a user that may do everything with the locks of a bench, but for their line.
+var withoutLine = []string{"~lock-*", "~{lock-*", "~redisson_lock_*", "~relock_lock_alive:*", "~relock_rwlock_writers:*", "allchannels", "allcommands"}
+
+// The field of the first hold of a Client says already whether its user may use the line.
+func TestLineFieldOfTheFirstHoldSaysWhetherTheUserMayUseTheLine(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	b := newLineBench(t, server.Addr())
+	d := b.deployment(server)
+	all := []string{"~*", "allchannels", "allcommands"}
+	for _, kind := range recordLocks {
+		for _, may := range []bool{true, false} {
+			rights := all
+			if !may {
+				rights = withoutLine
+			}
+			ctx, name := WithOwner(context.Background()), fmt.Sprintf("%s-%s-%t", b.name, strings.ReplaceAll(kind.name, " ", "-"), may)
+			c := d.user(b, rights)
+			l := kind.one(c, name)
+			got, err := l.TryLock(ctx, 0, 0)
+			require.NoError(b, err, kind.name)
+			require.True(b, got, "%s, may use the line: %t", kind.name, may)
+			i, err := b.client().Inspect(ctx, name)
+			b.must(err)
+			require.Len(b, i.Holders, 1, kind.name)
+			if kind.name != "read" || may { // the first request of a reader that has the line among its keys is a release: writers look
+				assert.Equal(b, may, saysLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)), "%s: %s", kind.name, i.Holders[0].Field)
+			}
+			b.must(l.Unlock(ctx))
+		}
+	}
+}
+
+// A MultiLock of a user without the line works, and its fields say so from the first one on.
+func TestLineMultiLockOfAUserWithoutTheLine(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	b := newLineBench(t, server.Addr())
+	d := b.deployment(server)
+	for what, locks := range map[string]func(c *Client) []Locker{
+		"plain": func(c *Client) []Locker { return []Locker{c.NewLock(b.name + "-1"), c.NewLock(b.name+"-2", Fenced())} },
+		"others": func(c *Client) []Locker {
+			return []Locker{newWriteLock(c, b.name+"-3"), c.NewFairLock(b.name + "-4"), c.NewLock(b.name + "-5")}
+		},
+		"semaphore": func(c *Client) []Locker { return []Locker{c.NewSemaphore(b.name+"-6", 1), c.NewLock(b.name + "-7")} },
+	} {
+		c, ctx := d.user(b, withoutLine), WithOwner(context.Background())
+		all := locks(c)
+		l := c.NewMultiLock(all...)
+		got, err := l.TryLock(ctx, 0, 0)
+		require.NoError(b, err, what)
+		require.True(b, got, what)
+		for _, one := range all {
+			i, err := b.client().Inspect(ctx, one.Name())
+			b.must(err)
+			require.Len(b, i.Holders, 1, one.Name())
+			assert.False(b, saysLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)), "%s: %s", one.Name(), i.Holders[0].Field)
+		}
+		b.must(l.Unlock(ctx))
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"cmp"
 	"context"
 	"time"
+
+	"github.com/relock-go/relock/internal/send"
 )
 
 // Locker has the methods of every lock of this package. Any number of goroutines may
@@ -126,12 +128,12 @@ type Locker interface {
 var (
 	lockAcquire = script("lock_acquire", "hash hash string")
 	lockRelease = script("lock_release", "hash hash string", "announce")
-	lockForce   = script("force", "hash hash string", "announce", "clock", "token", "grant", "line")
+	lockForce   = script("force", "hash hash string", "announce", "clock", "token", "clients", "grant", "line")
 	lockBundled = bundle(lockAcquire, lockRelease)
 )
 
 // spareOfLock is the place of the line among the keys of a plain lock.
-var spareOfLock = []int{1}
+var spareOfLock = []send.Spare{{Key: 1}}
 
 // A Lock is a reentrant lock: one owner at a time holds it, any number of times.
 //

@@ -293,12 +293,9 @@ func TestUnlockNeedsNoMemory(t *testing.T) {
 		b.must(b.rdb.ConfigSet(ctx, "maxmemory", limit).Err())
 	}
 	b.must(b.rdb.ConfigSet(ctx, "maxmemory-policy", "noeviction").Err())
-	for kind, newLock := range lockKinds {
-		name := b.name
-		if kind == "semaphore" { // which leaves its number of permits
-			name += "-permits"
-		}
-		l := newLock(c, name)
+	for _, k := range lockKinds {
+		kind, name := k.name, b.name+"-"+strings.ReplaceAll(k.name, " ", "-")
+		l := k.one(c, name)
 		for range 3 {
 			require.NoError(t, l.Lock(ctx), kind)
 		}
@@ -318,8 +315,8 @@ func TestUnlockNeedsNoMemory(t *testing.T) {
 			require.Equal(t, left, levels, kind)
 		}
 		full(false)
-		b.tries(newLock(other, name), true)
-		require.NoError(t, newLock(other, name).Unlock(ctx), kind)
+		b.tries(k.one(other, name), true)
+		require.NoError(t, k.one(other, name).Unlock(ctx), kind)
 		testredis.Await(t, "nothing is left of "+kind, soon, func() bool {
 			return !slices.ContainsFunc(b.keys(), func(key string) bool { return !strings.HasPrefix(key, "redisson_lock_token") })
 		})

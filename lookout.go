@@ -153,9 +153,9 @@ func (l *lookout) looks() (all [][]string) {
 // released without telling this process.
 func (l *lookout) look(names []string, closely int) {
 	closely = min(closely, len(names))
-	keys, spare := slices.Clone(names), make([]int, closely)
+	keys, spare := slices.Clone(names), make([]send.Spare, closely)
 	for i, name := range names[:closely] {
-		spare[i] = len(keys)
+		spare[i].Key = len(keys)
 		keys = append(keys, lineKey(name))
 	}
 	answer := l.engine.sender.Do(&l.engine.waitOptionsFor(context.Background()).Wait,

@@ -385,10 +385,7 @@ func (l *MultiLock) unlock(ctx context.Context, op string) error {
 
 // extend extends all locks: see [Hold.Extend].
 func (l *MultiLock) extend(ctx context.Context, lease time.Duration) error {
-	if err := l.usable(ctx); err != nil { // it works during Shutdown, as that of each lock
-		return err
-	}
-	if err := cmp.Or(ctxError(ctx), l.client.engine.alive()); err != nil {
+	if err := l.open(ctx); err != nil {
 		return err
 	}
 	err := errors.Join(forEach(l.locks, func(_ int, m Locker) error { return extendLocker(ctx, m, lease) })...)
@@ -535,7 +532,7 @@ func askAll[T any](ctx context.Context, l *MultiLock, op string, ask func(Locker
 
 func (l *MultiLock) usable(ctx context.Context) error {
 	if ctx == nil {
-		return invalid("ctx is nil")
+		return errNilContext
 	}
 	if l.client == nil && l.bad == nil {
 		return invalid("a MultiLock is made with NewMultiLock")

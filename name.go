@@ -14,6 +14,7 @@ import (
 	"iter"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 )
@@ -214,6 +215,9 @@ func (e *engine) newField(o owner) string {
 	}
 	return string(strconv.AppendUint(field, e.acquisitions.Add(1), 10))
 }
+
+// saysLine says whether the Client of field uses the line, as the field has it.
+func saysLine(field string) bool { return field[strings.LastIndexByte(field, ':')+1] == '0' }
 
 // A holdSet is the holds of a name by their keys. Most names have one hold, which needs no map.
 type holdSet struct {

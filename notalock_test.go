@@ -25,19 +25,19 @@ var foreignValues = map[string]struct {
 }{
 	"string": {func(ctx context.Context, rdb redis.Cmdable, key string) error {
 		return rdb.Set(ctx, key, "five", 0).Err()
-	}, "holds a string that no lock makes"},
+	}, "holds a string that no lock of this type makes"},
 	"list": {func(ctx context.Context, rdb redis.Cmdable, key string) error {
 		return rdb.RPush(ctx, key, "a", "b").Err()
-	}, "holds a list that no lock makes"},
+	}, "holds a list that no lock of this type makes"},
 	"set": {func(ctx context.Context, rdb redis.Cmdable, key string) error {
 		return rdb.SAdd(ctx, key, "a", "b").Err()
-	}, "holds a set that no lock makes"},
+	}, "holds a set that no lock of this type makes"},
 	"zset": {func(ctx context.Context, rdb redis.Cmdable, key string) error {
 		return rdb.ZAdd(ctx, key, redis.Z{Score: 1, Member: "a"}).Err()
-	}, "holds a zset that no lock makes"},
+	}, "holds a zset that no lock of this type makes"},
 	"stream": {func(ctx context.Context, rdb redis.Cmdable, key string) error {
 		return rdb.XAdd(ctx, &redis.XAddArgs{Stream: key, Values: []any{"a", 1}}).Err()
-	}, "holds a stream that no lock makes"},
+	}, "holds a stream that no lock of this type makes"},
 	"one number":                         foreignHash(`"total"`, "total", 5),
 	"numbers":                            foreignHash(``, "total", 5, "lines", 3),
 	"texts":                              foreignHash(``, "name", "bob", "mail", "b@x"),
@@ -73,18 +73,16 @@ func foreignHash(field string, pairs ...any) struct {
 	}, says}
 }
 
-// lockKinds make every type of lock that has a record, and the types that consist of other locks.
-var lockKinds = map[string]lockMaker{
-	"plain":        func(c *Client, name string) Locker { return c.NewLock(name) },
-	"fenced":       func(c *Client, name string) Locker { return c.NewLock(name, Fenced()) },
-	"fair":         func(c *Client, name string) Locker { return c.NewFairLock(name) },
-	"semaphore":    newSemaphore,
-	"read":         newReadLock,
-	"write":        newWriteLock,
-	"fenced write": func(c *Client, name string) Locker { return c.NewRWLock(name, Fenced()).Write() },
-	"multi": func(c *Client, name string) Locker {
-		return c.NewMultiLock(c.NewLock(name+"-before"), c.NewLock(name), c.NewRWLock(name+"-after").Write())
-	},
+// lockKinds are the lock types that have a record, one more form of a writer, and a lock that consists of others.
+var lockKinds = append(slices.Clone(recordLocks),
+	lockKind{name: "fenced write", one: newFencedWriteLock, rival: newFencedWriteLock, record: "hash"},
+	lockKind{name: "multi", one: newMixedMultiLock, rival: newMixedMultiLock, record: "hash"},
+)
+
+func newFencedWriteLock(c *Client, name string) Locker { return c.NewRWLock(name, Fenced()).Write() }
+
+func newMixedMultiLock(c *Client, name string) Locker {
+	return c.NewMultiLock(c.NewLock(name+"-before"), c.NewLock(name), c.NewRWLock(name+"-after").Write())
 }
 
 // askingMethods are the methods that ask Redis about a lock that the caller does not hold.
@@ -149,17 +147,18 @@ func TestWhatIsNoLockIsRefusedAndNotTouched(t *testing.T) {
 			t.Run(what, func(t *testing.T) {
 				b := newBench(t, addr)
 				c := b.client(WithMaxWakeDelay(time.Hour))
-				for kind, newLock := range lockKinds {
+				for _, k := range lockKinds {
+					kind := k.name
 					for method, ask := range askingMethods {
 						b.must(foreign.put(context.Background(), b.rdb, b.name))
 						before := b.content(b.name)
 						ctx, cancel := context.WithTimeout(context.Background(), soon)
-						err := ask(ctx, c, newLock(c, b.name), b.name)
+						err := ask(ctx, c, k.one(c, b.name), b.name)
 						cancel()
 						require.ErrorIs(t, err, ErrNotALock, "%s, %s", kind, method)
 						says := foreign.says
-						if kind == "semaphore" && method != "Inspect" { // whose record is no hash
-							says, _, _ = strings.Cut(says, " (field")
+						if k.record != "hash" && method != "Inspect" { // it looks at no fields
+							says, _, _ = strings.Cut(says, " that no lock")
 						}
 						assert.Contains(t, err.Error(), "the key "+shortName(b.name)+" "+says, "%s, %s", kind, method)
 						assert.Contains(t, err.Error(), shortName("lock:"+b.name), "%s, %s", kind, method)
@@ -179,8 +178,8 @@ func TestWhatTakesThePlaceOfARecordIsNotTouched(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		for _, what := range []string{"string", "one number", "a mode and data"} {
-			for kind, newLock := range lockKinds {
-				t.Run(what+", "+kind, func(t *testing.T) {
+			for _, k := range lockKinds {
+				t.Run(what+", "+k.name, func(t *testing.T) {
 					t.Parallel()
 					ctx := context.Background()
 					replaced := func(b *bench) {
@@ -197,7 +196,7 @@ func TestWhatTakesThePlaceOfARecordIsNotTouched(t *testing.T) {
 					} {
 						b := newBench(t, addr)
 						c := b.client()
-						l := newLock(c, b.name)
+						l := k.one(c, b.name)
 						require.NoError(t, l.Lock(ctx))
 						replaced(b)
 						before := b.content(b.name)
@@ -211,28 +210,24 @@ func TestWhatTakesThePlaceOfARecordIsNotTouched(t *testing.T) {
 						assert.Equal(t, before, b.content(b.name), method)
 						b.must(b.rdb.Del(ctx, b.name).Err())
 						testredis.Await(t, "all else is given back", soon, func() bool {
-							if kind == "read" || kind == "semaphore" { // the leases of a reader whose record has gone lapse, and so do permits
+							if k.lapses {
 								b.forget()
 							}
 							return !slices.ContainsFunc(b.keys(), func(key string) bool { return !strings.HasPrefix(key, "redisson_lock_token") })
 						})
 					}
 
-					if kind == "semaphore" {
-						return // what is renewed are permits, in a key of their own: they are still there
+					if k.holds != nil {
+						return // what is renewed is still there
 					}
 					// The watchdog notices, and a waiter gets the error.
 					b := newBench(t, addr)
-					holder := newLock(b.client(WithWatchdogTimeout(3*time.Second)), b.name)
+					holder := k.one(b.client(WithWatchdogTimeout(3*time.Second)), b.name)
 					require.NoError(t, holder.Lock(ctx))
 					guarded, err := holder.Guard(ctx)
 					require.NoError(t, err)
-					rival := newLock
-					if kind == "read" {
-						rival = newWriteLock
-					}
 					me := WithOwner(ctx)
-					got := b.startWaiter(me, rival(b.client(WithMaxWakeDelay(50*time.Millisecond)), b.name))
+					got := b.startWaiter(me, k.rival(b.client(WithMaxWakeDelay(50*time.Millisecond)), b.name))
 					replaced(b)
 					before := b.content(b.name)
 					assert.ErrorIs(t, await(b, "the waiter is told", got), ErrNotALock)
@@ -242,7 +237,7 @@ func TestWhatTakesThePlaceOfARecordIsNotTouched(t *testing.T) {
 					assert.Equal(t, before, b.content(b.name))
 					b.must(b.rdb.Del(ctx, b.name).Err())
 					testredis.Await(t, "all else is given back", soon, func() bool {
-						if kind == "read" || kind == "semaphore" {
+						if k.lapses {
 							b.forget()
 						}
 						return !slices.ContainsFunc(b.keys(), func(key string) bool { return !strings.HasPrefix(key, "redisson_lock_token") })
@@ -267,13 +262,14 @@ func TestWhatIsNoLockBesideALock(t *testing.T) {
 			},
 		} {
 			for form, whats := range all {
+				newLock := lockKinds[slices.IndexFunc(lockKinds, func(k lockKind) bool { return k.name == kind })].one
 				for _, what := range whats {
 					b := newBench(t, addr)
 					ctx, key := context.Background(), fmt.Sprintf(form, b.name)
 					b.must(foreignValues[what].put(ctx, b.rdb, key))
 					before, c := b.content(key), b.client()
 					for n, err := range []error{
-						lockKinds[kind](c, b.name).Lock(ctx), second(lockKinds[kind](c, b.name).TryLock(ctx, time.Hour, 0)), second(c.Inspect(ctx, b.name)),
+						newLock(c, b.name).Lock(ctx), second(newLock(c, b.name).TryLock(ctx, time.Hour, 0)), second(c.Inspect(ctx, b.name)),
 					} {
 						if form == "redisson_lock_timeout:{%s}" && n < 2 { // a waiter looks at it
 							continue
@@ -289,9 +285,9 @@ func TestWhatIsNoLockBesideALock(t *testing.T) {
 		b := newBench(t, addr)
 		ctx, key := context.Background(), tokenKey(b.name)
 		b.must(b.rdb.Set(ctx, key, "many", 0).Err())
-		for kind, newLock := range lockKinds {
-			if strings.HasPrefix(kind, "fenced") {
-				err := newLock(b.client(), b.name).Lock(ctx)
+		for _, k := range lockKinds {
+			if strings.HasPrefix(k.name, "fenced") {
+				err := k.one(b.client(), b.name).Lock(ctx)
 				require.ErrorIs(t, err, ErrNotALock)
 				assert.Contains(t, err.Error(), "the key "+shortName(key)+" holds a token counter that is no number")
 			}
@@ -341,11 +337,11 @@ func TestABigHashThatIsNoLock(t *testing.T) {
 		fields := b.rdb.HLen(ctx, b.name).Val()
 		b.must(b.rdb.ConfigSet(ctx, "slowlog-log-slower-than", "200000").Err()) // µs; to read all of it takes several times as long
 		b.must(b.rdb.Do(ctx, "slowlog", "reset").Err())
-		for kind, newLock := range lockKinds {
+		for _, k := range lockKinds {
 			for method, ask := range askingMethods {
 				c := b.client()
 				within, cancel := context.WithTimeout(ctx, soon)
-				assert.ErrorIs(t, ask(within, c, newLock(c, b.name), b.name), ErrNotALock, "%s, %s", kind, method)
+				assert.ErrorIs(t, ask(within, c, k.one(c, b.name), b.name), ErrNotALock, "%s, %s", k.name, method)
 				cancel()
 			}
 		}
@@ -407,10 +403,11 @@ func TestEveryGenuineRecordIsALock(t *testing.T) {
 		ctx := context.Background()
 		for what, record := range genuineRecords {
 			t.Run(what, func(t *testing.T) {
-				for kind, newLock := range lockKinds {
-					if kind == "semaphore" { // whose record is no hash
+				for _, k := range lockKinds {
+					if k.record != "hash" {
 						continue
 					}
+					kind := k.name
 					b := newBench(t, addr)
 					b.must(b.rdb.HSet(ctx, b.name, record.pairs...).Err())
 					b.must(b.rdb.PExpire(ctx, b.name, time.Hour).Err())
@@ -422,10 +419,10 @@ func TestEveryGenuineRecordIsALock(t *testing.T) {
 					})
 					b.must(err)
 					c := b.client(WithMaxWakeDelay(50 * time.Millisecond))
-					l := newLock(c, b.name)
+					l := k.one(c, b.name)
 					ok, err := l.TryLock(ctx, 0, 0)
 					require.NoError(t, err, kind)
-					require.Equal(t, record.reads && kind == "read", ok, kind)
+					require.Equal(t, record.reads && k.shared, ok, kind)
 					if ok {
 						require.NoError(t, l.Unlock(ctx))
 					}
@@ -436,7 +433,7 @@ func TestEveryGenuineRecordIsALock(t *testing.T) {
 					i, err := c.Inspect(ctx, b.name)
 					require.NoError(t, err, kind)
 					require.True(t, i.Held(), "%+v", i)
-					if !record.reads || kind != "read" {
+					if !record.reads || !k.shared {
 						within, cancel := context.WithTimeout(ctx, 30*time.Millisecond)
 						require.ErrorIs(t, l.Lock(within), context.DeadlineExceeded, kind)
 						cancel()

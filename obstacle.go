@@ -13,8 +13,7 @@ import (
 
 // An obstacle is the answer to an attempt that found a lock busy.
 type obstacle struct {
-	typ   LockType
-	name  string
+	lock  description   // that is busy
 	ttl   time.Duration // of the record in the way; negative: none was answered
 	at    time.Time     // when the answer came
 	who   string        // text of the lock itself about its holder; or ""
@@ -22,22 +21,16 @@ type obstacle struct {
 }
 
 func (o *obstacle) String() string {
-	ago := time.Since(o.at)
-	left := o.ttl - ago
-	switch {
-	case o.who != "":
+	if o.who != "" {
 		return o.who
-	case o.typ == TypeRead: // the answer does not say which of the two
-		return "another process (or Client) holds the write lock, or waits for it"
-	case o.typ == TypeFair && o.ttl < 0:
-		return "other waiters are in front in the queue"
-	case o.typ == TypeSemaphore && o.ttl < 0:
-		return "no permit is free, and no lease of one ends"
-	case o.typ == TypeSemaphore && left > 0:
-		return fmt.Sprintf("no permit is free, %v of the first lease left", rounded(left))
-	case o.typ == TypeSemaphore:
-		return fmt.Sprintf("no permit was free when Redis was asked last, %v ago", rounded(ago))
-	case o.ttl < 0:
+	}
+	ago := time.Since(o.at)
+	return o.lock.busyText(o.ttl, o.ttl-ago, ago)
+}
+
+func (f *facts) busyText(ttl, left, ago time.Duration) string {
+	switch {
+	case ttl < 0:
 		return "a record without a lease is in the way"
 	case left > 0:
 		return fmt.Sprintf("another process (or Client) holds it, %v of its lease left", rounded(left))
@@ -56,7 +49,7 @@ func rounded(d time.Duration) time.Duration {
 
 // noteBusy remembers the obstacle that is in the way of h, for its caller and for the waiters behind it.
 func (p *waitOptions) noteBusy(h *hold, ttl time.Duration) {
-	p.noteObstacle(h, &obstacle{typ: h.lock.typ(), name: h.lock.name(), ttl: ttl, at: time.Now()})
+	p.noteObstacle(h, &obstacle{lock: h.lock, ttl: ttl, at: time.Now()})
 }
 
 // noteObstacle is noteBusy for any obstacle.
@@ -106,7 +99,7 @@ func inTheWay[L description](e *engine, p waitOptions, locks []L, o owner) (name
 		if last.known {
 			return "", ""
 		}
-		return last.name, last.String()
+		return last.lock.name(), last.String()
 	}
 	for _, l := range locks {
 		if who = e.inFrontHere(l, o); who != "" {

@@ -31,6 +31,7 @@ func TestOwnerIsTheGoroutineOrOfTheContext(t *testing.T) {
 // net/http serves the requests of a keep-alive connection on one goroutine. A lock that one of them forgot to unlock
 // is re-entered by the next one, and keeps out those of other connections; a forgotten hold keeps out all.
 func TestForgottenUnlockIsReenteredOnItsConnection(t *testing.T) {
+	t.Parallel()
 	rdb := redis.NewClient(&redis.Options{Addr: miniredis.RunT(t).Addr()})
 	t.Cleanup(func() { rdb.Close() })
 	client, err := New(rdb)
@@ -40,9 +41,9 @@ func TestForgottenUnlockIsReenteredOnItsConnection(t *testing.T) {
 		take func(context.Context, *Lock) (bool, error)
 		next int
 	}{
-		"Unlock": {func(ctx context.Context, l *Lock) (bool, error) { return l.TryLock(ctx, 10*time.Millisecond, 0) }, http.StatusOK},
+		"Unlock": {func(ctx context.Context, l *Lock) (bool, error) { return l.TryLock(ctx, time.Second, 0) }, http.StatusOK},
 		"Release": {func(ctx context.Context, l *Lock) (bool, error) {
-			_, ok, err := l.TryAcquire(ctx, 10*time.Millisecond, 0)
+			_, ok, err := l.TryAcquire(ctx, time.Second, 0)
 			return ok, err
 		}, http.StatusConflict},
 	} {

@@ -645,19 +645,30 @@ func (p *pubsub) hearsForNobody(name string) bool {
 	return ch != nil && ch.confirmed && len(ch.listeners) == 0
 }
 
-// receive gives a message to all listeners of the channel called name, and wakes them.
+// receive gives a message to all listeners of the channel called name, and wakes them. The function that hears all messages is first:
+// after a listener has run, a grant belongs to a hold that may be over.
 func (p *pubsub) receive(name, message string) {
-	if hear := p.deliver(name, message); hear != nil {
+	if hear := p.hearing(name); hear != nil {
 		hear(message)
 	}
+	p.deliver(name, message)
 }
 
-func (p *pubsub) deliver(name, message string) (hear func(string)) {
+func (p *pubsub) hearing(name string) (hear func(string)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if ch := p.channels[name]; ch != nil {
+		hear = ch.hear
+	}
+	return hear
+}
+
+func (p *pubsub) deliver(name, message string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	ch := p.channels[name]
 	if ch == nil {
-		return nil
+		return
 	}
 	field := fieldOf(message)
 	for _, l := range ch.listeners {
@@ -666,7 +677,6 @@ func (p *pubsub) deliver(name, message string) (hear func(string)) {
 			l.wakeUp()
 		}
 	}
-	return ch.hear
 }
 
 // fieldOf is the field that a message names, or "".
@@ -707,7 +717,8 @@ func (p *pubsub) isConfirmed(name string) bool {
 	return ch != nil && ch.confirmed
 }
 
-// hears has every message of the channel of l given to hear, too, as long as the channel is subscribed. hear must not block.
+// hears has every message of the channel of l given to hear before a listener, as long as the channel is subscribed. hear must not
+// block.
 func (l *listener) hears(hear func(message string)) {
 	l.pubsub.mu.Lock()
 	defer l.pubsub.mu.Unlock()

@@ -263,6 +263,27 @@ func TestPubSubMessagesForAFieldReachItsListener(t *testing.T) {
 	})
 }
 
+// Whether a grant is for a wait that goes on is found out before its listener runs: the caller may be done with the lock at once.
+func TestPubSubHearsAMessageBeforeItsListeners(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		_, p := newFakePubSub(t)
+		l := p.join("x")
+		var heard []string
+		l.hears(func(message string) {
+			heard = append(heard, message)
+			assert.False(t, woken(l), "the listener was woken before")
+		})
+		require.True(t, ready(l), "not subscribed")
+		woken(l) // by the confirmation
+		p.receive("x", "grant c:1:01 7 5000 0")
+		assert.Equal(t, []string{"grant c:1:01 7 5000 0"}, heard)
+		assert.True(t, woken(l))
+		l.leave()
+		p.receive("x", "grant c:1:02 8 5000 0")
+		assert.Len(t, heard, 2, "a message without a listener")
+	})
+}
+
 // A listener is ready when Redis has confirmed its subscription, and not before.
 func TestPubSubReadyOnlyAfterTheConfirmation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

@@ -171,8 +171,7 @@ func (e *engine) enterOneLocked(mu sync.Locker, p *waitOptions, h *hold) error {
 
 // needsQueueLocked says whether h has to be alone in this process to contend for its lock.
 func (h *hold) needsQueueLocked() bool {
-	admission := h.lock.admission()
-	if h.state != fresh || admission != exclusive && !(admission == counted && h.foundBusy) {
+	if h.state != fresh || h.lock.admission() != exclusive {
 		return false
 	}
 	// The admitted caller may wait for this owner's other half, so this owner must not wait for the admitted caller.

@@ -121,7 +121,7 @@ func TestQueueThatReplacesAnotherIsNotDropped(t *testing.T) {
 			before.TryEnter()
 			first := before.Add(nil, 1)
 			before.Add(nil, 2)
-			before.FailOthers(errAskYourself)
+			before.FailBehind(1, errAskYourself)
 			before.Release()
 			before.Leave(first)
 			n.dropQueueLocked(before)

@@ -198,8 +198,8 @@ func (l *redLock) take(ctx context.Context, o owner, r request) (bool, error) {
 	p.span = startSpan(e, p.Ctx, self, o)
 	n := e.use(l.lock.name)
 	defer n.done()
-	err := errGivenBack
-	for err == errGivenBack {
+	err := errBeginAgain
+	for err == errBeginAgain {
 		err = l.takeOnce(p, n, o, r)
 	}
 	err = withHolder(e, *p, self, o, r, err)
@@ -210,7 +210,7 @@ func (l *redLock) take(ctx context.Context, o owner, r request) (bool, error) {
 	return err == nil, err
 }
 
-// takeOnce is take. It returns errGivenBack where another caller of o gave back the hold that was to be re-entered.
+// takeOnce is take. It returns errBeginAgain where another caller of o gave back the hold that was to be re-entered.
 func (l *redLock) takeOnce(p *waitOptions, n *name, o owner, r request) error {
 	h, err := n.lockHold(p, l, o, true)
 	if err != nil {
@@ -381,7 +381,7 @@ type redWaiter struct {
 func (w *redWaiter) sleep(p *waitOptions, wants []want, r refusal) error {
 	e := w.lock.client.engine
 	p.noteObstacle(wants[0].hold, &obstacle{
-		name: w.lock.lock.name, at: time.Now(),
+		lock: w.lock, at: time.Now(),
 		who: "other owners hold too many of its locks", known: r.cause != nil,
 	})
 	wants[0].hold.interrupt()

@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"strings"
 	"time"
+
+	"github.com/relock-go/relock/internal/send"
 )
 
 // writeSuffix ends the field of a write hold in the record and in the line.
@@ -25,24 +27,24 @@ const (
 
 var (
 	readAcquire = script("read_acquire", "hash zset", "clock", "readers")
-	readRelease = script("read_release", "hash zset hash string", "announce", "clock", "token", "grant", "line", "readers", "writer")
+	readRelease = script("read_release", "hash zset hash string", "announce", "clock", "token", "clients", "grant", "line", "readers", "writer")
 	readRenew   = script("read_renew", "hash", "clock", "readers")
 	readInspect = script("read_inspect", "hash", "clock", "readers")
 	readBundled = bundle(readAcquire, readRelease)
 
-	writeAcquire = script("write_acquire", "hash zset hash string", "announce", "clock", "token", "grant", "line", "readers")
-	writeRelease = script("write_release", "hash zset hash string", "announce", "clock", "token", "grant", "line", "readers", "writer")
-	writeUndo    = script("write_undo", "hash zset hash string", "announce", "clock", "token", "grant", "line", "readers", "writer")
+	writeAcquire = script("write_acquire", "hash zset hash string", "announce", "clock", "token", "clients", "grant", "line", "readers")
+	writeRelease = script("write_release", "hash zset hash string", "announce", "clock", "token", "clients", "grant", "line", "readers", "writer")
+	writeUndo    = script("write_undo", "hash zset hash string", "announce", "clock", "token", "clients", "grant", "line", "readers", "writer")
 	writeInspect = script("write_inspect", "hash")
 	writeBundled = bundle(writeAcquire, writeUndo)
 
-	rwForce = script("rw_force", "hash zset hash string", "announce", "clock", "token", "grant", "line", "readers", "writer")
+	rwForce = script("rw_force", "hash zset hash string", "announce", "clock", "token", "clients", "grant", "line", "readers", "writer")
 )
 
 // The places of keys that calls can do without: of the line; and of all but the lock, which alone a reader needs to leave it.
 var (
-	spareOfWrite = []int{2}
-	spareOfRead  = []int{1, 2, 3}
+	spareOfWrite = []send.Spare{{Key: 2}}
+	spareOfRead  = []send.Spare{{Key: 1}, {Key: 2}, {Key: 3}}
 )
 
 // errUpgrade ends the call for a write lock whose caller holds the read lock.
@@ -143,6 +145,10 @@ func (r *rwRecord) forceHalf(half string) call {
 type readLock struct {
 	rwRecord
 	facts
+}
+
+func (l *readLock) busyText(_, _, _ time.Duration) string { // the answer does not say which of the two
+	return "another process (or Client) holds the write lock, or waits for it"
 }
 
 func (l *readLock) acquire(a attempt) call {

@@ -719,9 +719,10 @@ func (b *bench) fieldOf(l *ReadLock) string {
 func TestJavaSeesTheLeaseOfANestedReader(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
+		t.Parallel()
 		b := newBench(t, addr)
 		ctx := context.Background()
-		const lease = time.Second
+		const lease = 2 * time.Second
 		read := b.client(WithWatchdogTimeout(lease)).NewRWLock(b.name).Read()
 		const deep = 3
 		for range deep {
@@ -744,7 +745,7 @@ func TestJavaSeesTheLeaseOfANestedReader(t *testing.T) {
 		assert.Empty(t, b.keys())
 
 		// A longer lease of an inner level becomes the lease of the hold.
-		b.must(read.LockLease(ctx, lease))
+		b.must(read.LockLease(ctx, 10*lease))
 		b.must(read.LockLease(ctx, time.Hour))
 		field = b.fieldOf(read)
 		b.must(read.Unlock(ctx))

@@ -30,7 +30,6 @@ var (
 	smallestKeys = []string{
 		"~lock:orders:*", "~{lock:orders:*", "~redisson_lock_token:{lock:orders:*", "~redisson_lock_queue:{lock:orders:*",
 		"~redisson_lock_timeout:{lock:orders:*", "~relock_lock_alive:{lock:orders:*", "~relock_rwlock_writers:{lock:orders:*", "~relock_line:{lock:orders:*",
-		"~relock_semaphore_waiters:{lock:orders:*",
 	}
 	smallestChannels = []string{"&redisson_lock__channel:{lock:orders:*", "&redisson_rwlock:{lock:orders:*", "&redisson_sc:{lock:orders:*"}
 	smallestCommands = []string{
@@ -49,6 +48,13 @@ var (
 type deployment struct {
 	admins []*redis.Client // of all nodes
 	client func(name, password string) redis.UniversalClient
+}
+
+// deployment is the one of s, the server of b.
+func (b *bench) deployment(s *testredis.Server) *deployment {
+	return &deployment{admins: []*redis.Client{b.rdb}, client: func(name, password string) redis.UniversalClient {
+		return s.Client(func(o *redis.Options) { o.Username, o.Password = name, password })
+	}}
 }
 
 // user makes a user with these rights and a Client of that user.
@@ -187,7 +193,8 @@ func TestScriptsCallNoOtherCommands(t *testing.T) {
 	for _, script := range []*luaScript{lockAcquire, lockRelease, lockForce, renewScript, freeInspect} {
 		assert.Subset(t, slices.Concat(ofLock, ofUse), of(script), "of a Lock: %s", script.Source())
 	}
-	ofSemaphore := strings.Fields("+get +incrby +zcount +zadd +zrem +zscore +zcard +zrangebyscore +zrevrange +del +exists +pexpire +pttl +set +time")
+	ofSemaphore := strings.Fields("+get +incrby +zcount +zadd +zrem +zscore +zcard +zrangebyscore +zrevrange +del +exists +pexpire +pttl +set +time " +
+		"+hdel +hexists +hget +hlen +hmget +hrandfield +hset")
 	for _, script := range []*luaScript{semaphoreAcquire, semaphoreRelease, semaphoreRenew, semaphoreForce, semaphoreSet, semaphoreInspect, semaphoreCount} {
 		assert.Subset(t, slices.Concat(ofSemaphore, ofUse), of(script), "of a Semaphore: %s", script.Source())
 	}
@@ -216,15 +223,6 @@ func awaitSubscribed(t testing.TB, l Locker, got <-chan error) {
 
 func without(all []string, one string) []string {
 	return slices.DeleteFunc(slices.Clone(all), func(right string) bool { return right == one })
-}
-
-func kindCalled(name string) (one, rival lockMaker) {
-	for _, kind := range clusterLocks {
-		if kind.name == name {
-			return kind.one, kind.rival
-		}
-	}
-	panic("bug: no lock type is called " + name)
 }
 
 // Over TLS, with certificates on both sides, everything works.
@@ -261,9 +259,7 @@ func TestSmallestRightsAreEnoughAndNeeded(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	b := newBench(t, s.Addr())
-	d := &deployment{admins: []*redis.Client{b.rdb}, client: func(name, password string) redis.UniversalClient {
-		return s.Client(func(o *redis.Options) { o.Username, o.Password = name, password })
-	}}
+	d := b.deployment(s)
 	all := slices.Concat(smallestKeys, smallestChannels, smallestCommands, smallestWakeups)
 	testWithoutEval(t, b, d, all)
 	testEnough(t, b, d, all)
@@ -274,7 +270,7 @@ func TestSmallestRightsAreEnoughAndNeeded(t *testing.T) {
 	var lacks []lack
 	for kind, rights := range map[string]string{
 		"lock":      "~lock:orders:* +evalsha +del +pttl +pexpire +hset +hget +hmget +hlen +hexists +hrandfield",
-		"semaphore": "~relock_semaphore_waiters:{lock:orders:* +get +incrby +zcount",
+		"semaphore": "+get +incrby +zcount",
 		"fenced":    "~redisson_lock_token:{lock:orders:* +incr",
 		"read":      "~{lock:orders:* +exists +set +hdel +zrevrange",
 		"write":     "~relock_rwlock_writers:{lock:orders:* +time +hgetall +zadd +zrem",
@@ -295,9 +291,9 @@ func TestSmallestRightsAreEnoughAndNeeded(t *testing.T) {
 		if stays {
 			u.soon = fairLife / 2
 		}
-		one, rival := kindCalled(l.kind)
+		k := kindCalled(l.kind)
 		waitgroup.Go(&each, func() {
-			err := u.all(one, rival, orderName())
+			err := u.all(k.one, k.rival, orderName())
 			inVain := stays && errors.Is(err, context.DeadlineExceeded)
 			assert.True(t, refused(err) || inVain, "without %s, %s: %v", l.right, l.kind, err)
 		})
@@ -364,14 +360,18 @@ func testWithoutWakeups(t *testing.T, b *bench, d *deployment, all, wakeups []st
 		{smallestChannels[0], "lock", true, true, true},
 		{"~relock_line:{lock:orders:*", "lock", false, false, true},
 		{"~relock_line:{lock:orders:*", "fair", false, false, true},
+		{"~relock_line:{lock:orders:*", "semaphore", false, false, true},
+		{publish, "semaphore", false, true, false},
+		{smallestChannels[2], "semaphore", true, true, true},
 		{smallestChannels[1], "read", true, false, true}, // a writer asks every second anyway
 	} {
 		var logged lockedBuffer
-		const slow = 3 * time.Second // what it takes without a wake-up
+		const slow = 5 * time.Second // what it takes without a wake-up, about
 		log := WithLogger(slog.New(slog.NewTextHandler(&logged, nil)))
 		user := d.user(b, without(all, lack.right), log, WithMaxWakeDelay(slow), WithWatchdogTimeout(time.Minute))
 		other := d.user(b, all, WithMaxWakeDelay(slow), WithWatchdogTimeout(time.Minute))
-		one, rival := kindCalled(lack.kind)
+		kind := kindCalled(lack.kind)
+		one, rival := kind.one, kind.rival
 		name := orderName()
 		// handOver is how long it takes until a waiter knows of a release.
 		handOver := func(from, to Locker) (time.Duration, error) {

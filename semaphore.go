@@ -3,31 +3,33 @@ package relock
 // The semaphore: at most n owners at a time.
 //
 // Rules: a hold has one permit, whatever its levels; the id of the permit is its field. The record is that of Redisson's
-// RPermitExpirableSemaphore: see lua/semaphore.lua. Redis has the number of permits; a Semaphore sets it only where nothing has.
+// RPermitExpirableSemaphore: see lua/semaphore.lua. Redis has the number of permits; a Semaphore sets it only where nothing has. The
+// caller of a process that found no permit free has its place in the line, until it is granted one: see countLocked.
 
 import (
+	"cmp"
 	"context"
+	"fmt"
 	"math"
 	"time"
+
+	"github.com/relock-go/relock/internal/send"
 )
 
 var (
-	semaphoreAcquire = script("semaphore_acquire", "string zset zset", "announce", "clock", "semaphore", "waiters")
-	semaphoreRelease = script("semaphore_release", "string zset zset", "announce", "clock", "semaphore", "waiters")
+	semaphoreAcquire = script("semaphore_acquire", "string zset hash", "announce", "clock", "semaphore")
+	semaphoreRelease = script("semaphore_release", "string zset hash", "announce", "clock", "semaphore")
 	semaphoreRenew   = script("semaphore_renew", "zset", "clock")
-	semaphoreForce   = script("semaphore_force", "string zset", "announce", "clock", "semaphore")
-	semaphoreSet     = script("semaphore_set", "string zset", "announce", "clock", "semaphore")
+	semaphoreForce   = script("semaphore_force", "string zset hash", "announce", "clock", "semaphore", "clients", "permit", "line", "permits")
+	semaphoreSet     = script("semaphore_set", "string zset hash", "announce", "clock", "semaphore", "clients", "permit", "line", "permits")
 	semaphoreInspect = script("semaphore_inspect", "string zset", "announce", "clock", "semaphore")
 	semaphoreCount   = script("semaphore_count_inspect", "string zset", "announce", "clock", "semaphore")
 )
 
 const mostPermits = math.MaxInt32 // that Redisson can count
 
-// A client that waits has a place in Redis, which it keeps for permitLife after its last attempt.
-const (
-	permitHeartbeat = time.Second
-	permitLife      = 3 * permitHeartbeat
-)
+// spareOfSemaphore is the place of the line among the keys of a semaphore.
+var spareOfSemaphore = []send.Spare{{Key: 2}}
 
 // A Semaphore lets at most n owners in at a time. Each of them has a permit, with a lease that the watchdog
 // renews. A permit whose lease is over, because its process has crashed, is given to the next owner that asks.
@@ -36,15 +38,19 @@ const (
 // An owner has one permit. If it locks again, it holds the same permit one level more, and owes one Unlock more; it never
 // waits for itself. An owner that needs several permits takes each of them with a ctx of its own from [WithOwner].
 //
-// Processes get permits in the order in which they began to wait. A process has one place, whatever the number of its waiters:
-// it serves them in the order in which they came, and with each permit it goes behind the other processes. Each release
-// wakes the first waiter of every process, which asks. A process that has crashed keeps its place for 3s. TryLock with wait 0,
-// a MultiLock, and Java, take a free permit before all waiters.
+// Processes that wait stand in a line in Redis, as for a [Lock], and get permits in the order in which they joined it. Unlock
+// grants the permit to the first of them, whose Lock returns without asking. A process has one place, whatever the number of its
+// waiters: it serves them in the order in which they came, and with each permit it goes behind the other processes. A process
+// that has died loses its place. Each one that is stopped keeps a permit that was granted to it for 5s at most. A waiter asks once in
+// a max wake delay, and notices then, or when the first lease ends, that a permit has lapsed. TryLock with wait 0, and a MultiLock,
+// take a free permit before the line; a MultiLock re-enters a permit that its owner has. Java has no place in the line: once in a
+// slice (see [WithHandoverSlice]) a permit is left free for Java, if a Java service waits.
 //
 // The number of permits is in Redis. The first use of a name sets it, as NewSemaphore says, and it stays there for good, in
 // the key called name, also when no permit is taken. After that, the number in Redis counts, and the one that was
 // given to NewSemaphore has no effect: processes that ask for different numbers share the number of the one that came first.
-// [Semaphore.SetPermits] changes it for all of them.
+// [Semaphore.SetPermits] changes it for all of them. If the key is deleted, the next use sets the number of its NewSemaphore. If the
+// key of the permits that are taken is deleted ({NAME}:timeout), these permits are missing until SetPermits sets the number again.
 //
 // IsLocked says whether any permit is taken. TTL is how long it takes until the leases of all permits are over. ForceUnlock
 // gives back all permits.
@@ -57,17 +63,20 @@ type Semaphore struct {
 }
 
 // NewSemaphore returns the semaphore called name, which has so many permits if it does not exist yet: see [Semaphore]. It
-// sends nothing; a bad name, fewer permits than 1 and the option [Fenced] are reported by the methods, as ErrInvalid.
+// sends nothing; a bad name, fewer permits than 1 and the option [Fenced] are reported by the methods, as ErrInvalid. Give it a
+// name that no counter of your application has: a whole number under that key is taken for the number of free permits.
 //
 // Redisson: getPermitExpirableSemaphore, and trySetPermits, which the first acquire does here.
 func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Semaphore {
 	key, o := c.key(name), newLockOptions(opts)
+	announce := prefixName("redisson_sc", key)
 	l := &semaphore{
-		facts:    facts{lock: lockID{name: key}, given: name, kind: TypeSemaphore, admits: counted, limit: o.limits},
+		facts: facts{lock: lockID{name: key}, given: name, kind: TypeSemaphore, admits: counted, limit: o.limits,
+			granting: c.grantChannel(announce)},
 		client:   c,
-		keys:     []string{key, permitsKey(key), prefixName("relock_semaphore_waiters", key)},
+		keys:     []string{key, permitsKey(key), lineKey(key)},
 		permits:  permits,
-		announce: prefixName("redisson_sc", key),
+		announce: announce,
 	}
 	s := &Semaphore{newHandle(c, name, l, l.keys, o), l}
 	switch {
@@ -151,7 +160,7 @@ func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 type semaphore struct {
 	facts
 	client   *Client
-	keys     []string // the permits that are free, those that are taken, and the waiters
+	keys     []string // the permits that are free, those that are taken, and the line
 	permits  int      // of a semaphore that does not exist
 	announce string   // the channel
 }
@@ -159,30 +168,25 @@ type semaphore struct {
 func (l *semaphore) channel(attempt) string { return l.announce }
 
 func (l *semaphore) acquire(a attempt) call {
-	life := permitLife
-	if a.noWait {
-		life = 0
-	}
-	c := l.call(semaphoreAcquire, a.field, milliseconds(a.lease), a.level, l.permits)
-	c.Keys, c.Args = l.keys, append(c.Args, milliseconds(life))
-	return c
+	return l.call(semaphoreAcquire, a.field, milliseconds(a.lease), a.level, l.permits, cmp.Or(a.line, passesLine), a.asked)
 }
 
-func (l *semaphore) granted(a attempt, r reply) (grant, error) {
+func (l *semaphore) granted(_ attempt, r reply) (grant, error) {
 	g, err := parseGrant(r)
-	return g.enqueued(a, permitHeartbeat), err
+	if g.state == held {
+		g.more = int(r[1])
+	}
+	return g.inLine(r), err
 }
 
-func (l *semaphore) release(field string, left int, _ bool) call {
-	return l.call(semaphoreRelease, field, left)
-}
-
-// undo gives back what the attempt may have taken. If the attempt runs after it, the permit lapses with its lease.
-func (l *semaphore) undo(a attempt) call {
-	c := l.release(a.field, a.level-1, a.late)
-	c.Keys = l.keys
+func (l *semaphore) release(field string, left int, late bool) call {
+	c := l.call(semaphoreRelease, field, left)
+	c.Args = append(c.Args, milliseconds(l.client.engine.shareTime()), late)
 	return c
 }
+
+// undo gives back what the attempt may have taken, its place in the line, too.
+func (l *semaphore) undo(a attempt) call { return l.release(a.field, a.level-1, a.late) }
 
 func (l *semaphore) renew(field string, lease time.Duration, exact bool) call {
 	return call{Script: semaphoreRenew, Keys: l.keys[1:2], Args: []any{field, milliseconds(lease), exact}}
@@ -194,7 +198,17 @@ func (l *semaphore) inspect(field string) call {
 
 func (l *semaphore) force() call { return l.call(semaphoreForce) }
 
+func (l *semaphore) busyText(ttl, left, ago time.Duration) string {
+	switch {
+	case ttl < 0:
+		return "no permit is free, and no lease of one ends; where no owner has one, set the number of permits again"
+	case left > 0:
+		return fmt.Sprintf("no permit is free, %v of the first lease left", rounded(left))
+	}
+	return fmt.Sprintf("no permit was free when Redis was asked last, %v ago", rounded(ago))
+}
+
 // call is a call of script, whose arguments end with how free permits are announced.
 func (l *semaphore) call(script *luaScript, args ...any) call {
-	return call{Script: script, Keys: l.keys[:2], Args: append(args, l.announce, l.client.publish)}
+	return call{Script: script, Keys: l.keys, Spare: spareOfSemaphore, Args: append(args, l.announce, l.client.publish)}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -14,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -24,6 +26,20 @@ import (
 
 // newSemaphore is a semaphore with one permit, which excludes as a lock does.
 func newSemaphore(c *Client, name string) Locker { return c.NewSemaphore(name, 1) }
+
+// onlyFree says whether key belongs to a semaphore no permit of which is taken. Its counter stays for good, and permits whose lease
+// is over stay until the next call.
+func onlyFree(rdb redis.UniversalClient, key string) bool {
+	ctx, taken := context.Background(), key
+	if !strings.HasSuffix(key, ":timeout") {
+		if _, err := rdb.Get(ctx, key).Int(); err != nil || strings.HasPrefix(key, "redisson_") || strings.Contains(key, ":rwlock_timeout:") {
+			return false
+		}
+		taken = permitsKey(key)
+	}
+	held, err := rdb.ZCount(ctx, taken, fmt.Sprint(time.Now().UnixMilli()), "+inf").Result()
+	return err == nil && held == 0
+}
 
 func TestSemaphore(t *testing.T) { testLocker(t, newSemaphore) }
 
@@ -212,7 +228,7 @@ func TestSemaphoreServesLocalWaitersInOrder(t *testing.T) {
 			waits := 0
 			b.queueOf(s, func(g *waitQueue) {
 				if g != nil && g.Taken() {
-					waits = 1 + len(g.All())
+					waits = 1 + g.Len()
 				}
 			})
 			return waits == i+1
@@ -233,33 +249,6 @@ func TestSemaphoreNewcomersLetWaitersGoFirst(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
-		c := b.client()
-		l := c.NewSemaphore(b.name, 1).record
-		ask := func(id string, waits bool, want int64) {
-			t.Helper()
-			r, err := c.send(l.acquire(attempt{field: id + javaThread[1:] + ":01", lease: time.Minute, level: 1, noWait: !waits}))
-			b.must(err)
-			require.Equal(t, want, r[0], id)
-		}
-		gives := func(id string) {
-			t.Helper()
-			r, err := c.send(l.release(id+javaThread[1:]+":01", 0, false))
-			b.must(err)
-			require.EqualValues(t, 1, r[0], id)
-		}
-		ask("1", true, 1)
-		ask("2", true, 0)
-		gives("1")
-		ask("3", true, 0) // and waits from now on; clients that come in one millisecond have the same place
-		ask("2", true, 1)
-		gives("2")
-		ask("4", false, 1) // does not wait
-		gives("4")
-		ask("3", true, 1)
-		gives("3")
-		require.Zero(t, b.rdb.Exists(ctx, l.keys[2]).Val(), "signs of life")
-
-		// Also where both are in a loop.
 		one, two := b.client().NewSemaphore(b.name, 1), b.client().NewSemaphore(b.name, 1)
 		var mine, theirs atomic.Int64
 		var all sync.WaitGroup
@@ -282,26 +271,57 @@ func TestSemaphoreCallersAskTogetherWhileItIsFree(t *testing.T) {
 	b := newFaultBench(t)
 	s := b.shaky().NewSemaphore(b.name, 8)
 	b.mustTry(s, WithOwner(context.Background()), true)
-	b.proxy.On(calls(semaphoreAcquire), testredis.DelayRequest(200*time.Millisecond)).Times(7)
+	const delay = 500 * time.Millisecond
+	b.proxy.On(calls(semaphoreAcquire), testredis.DelayRequest(delay)).Times(7)
 	start := time.Now()
 	var all sync.WaitGroup
 	for i, owner := range owners(7) {
 		waitgroup.Go(&all, func() {
-			ok, err := s.TryLock(owner, time.Duration(i%2)*time.Second, 0)
+			ok, err := s.TryLock(owner, time.Duration(i%2)*soon, 0)
 			assert.NoError(t, err)
 			assert.True(t, ok)
 		})
 	}
 	all.Wait()
-	assert.Less(t, time.Since(start), 7*200*time.Millisecond, "one after the other")
+	assert.Less(t, time.Since(start), 7*delay, "one after the other")
 	freed, err := s.ForceUnlock(context.Background())
 	b.must(err)
 	assert.True(t, freed)
 	require.Equal(t, 8, b.permits(8))
 }
 
+// Callers that had to wait for one another ask together again as soon as permits are free, also if each of them comes back at once.
+func TestSemaphoreCallersAskTogetherAgainAfterItWasBusy(t *testing.T) {
+	b := newFaultBench(t)
+	ctx := context.Background()
+	const callers, times, trip = 8, 8, 50 * time.Millisecond
+	s, operator := b.shaky().NewSemaphore(b.name, 2*callers), b.direct.NewSemaphore(b.name, 2*callers)
+	b.must(operator.SetPermits(ctx, 0))
+	var all sync.WaitGroup
+	for _, owner := range owners(callers) {
+		waitgroup.Go(&all, func() {
+			for range times {
+				if !assert.NoError(t, s.Lock(owner)) || !assert.NoError(t, s.Unlock(owner)) {
+					return
+				}
+			}
+		})
+	}
+	testredis.Await(b, "one waits in Redis, and the others for it", soon, func() bool {
+		return b.waitersInQueue(s) == callers-1 && len(b.places()) == 1
+	})
+	b.proxy.Latency(trip)
+	start := time.Now()
+	b.must(operator.SetPermits(ctx, 2*callers))
+	all.Wait()
+	assert.Less(t, time.Since(start), callers*times*trip*5/4, "one after the other: a request takes two trips")
+	b.proxy.Latency(0)
+	require.Equal(t, 2*callers, b.permits(2*callers))
+}
+
 // The permit of a process that has crashed goes to the next one, and no permit is lost.
 func TestSemaphoreGivesThePermitsOfTheCrashedToOthers(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		crashed := b.client(WithWatchdogTimeout(300 * time.Millisecond))
@@ -323,18 +343,19 @@ func TestSemaphoreGivesThePermitsOfTheCrashedToOthers(t *testing.T) {
 
 // An error says that no permit is free, and for how long at most.
 func TestSemaphoreErrorsSayWhenAPermitLapses(t *testing.T) {
+	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
 	held := b.client().NewSemaphore(b.name, 1)
 	b.must(held.LockLease(context.Background(), time.Minute))
 	s := b.client().NewSemaphore(b.name, 1)
 	waits := func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), 200*time.Millisecond)
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
 		return s.Lock(ctx)
 	}
 	err := waits()
 	b.mustBe(err, context.DeadlineExceeded)
-	assert.ErrorContains(t, err, "no permit is free, 59")
+	assert.Regexp(t, `no permit is free, 5\d(\.\d)?s of the first lease left`, err.Error())
 	b.must(b.rdb.ZAdd(context.Background(), permitsKey(b.name), redis.Z{Score: 922337203685477, Member: "16 bytes of Java"}).Err())
 	b.must(held.Unlock(context.Background()))
 	b.must(b.rdb.Set(context.Background(), b.name, 0, 0).Err())
@@ -345,6 +366,7 @@ func TestSemaphoreErrorsSayWhenAPermitLapses(t *testing.T) {
 
 // Inspect and Holders show permits of both languages, the first to lapse first.
 func TestInspectShowsASemaphore(t *testing.T) {
+	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx, c := context.Background(), b.client()
@@ -392,20 +414,21 @@ func TestInspectShowsASemaphore(t *testing.T) {
 	})
 }
 
-// The scripts do what a model does: any requests, each of them once or more, late or not, in any order. A request of an attempt may
-// run after its undo, and takes a permit then until its lease is over.
+// The scripts do what a model does: any requests, each of them once or more, late or not, in any order. The clients may not
+// subscribe, so that a grant sends no message.
 func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 	t.Parallel()
+	granted := 0
 	for seed := range full(60, 600) {
 		m := testredis.StillMini(t)
 		b := newBench(t, m.Addr())
 		l := b.client().NewSemaphore(b.name, 3).record
-		model := semaphoreModel{permits: 3, ends: make(map[string]int64), alive: make(map[string]int64), came: make(map[string]int64)}
+		model := semaphoreModel{permits: 3, ends: make(map[string]int64), over: make(map[string]bool)}
 		rng := newRand(seed)
 		for step := range 100 {
 			model.now += int64(rng.IntN(40))
 			m.SetTime(time.UnixMilli(1_800_000_000_000 + model.now))
-			id := fmt.Sprint(rng.IntN(3), javaThread[1:], ":0", rng.IntN(3)) // of three clients
+			id := fmt.Sprint(rng.IntN(4), javaThread[1:36], ":", rng.IntN(3), ":01") // of four clients
 			got, want, what := reply{}, reply{}, ""
 			do := func(name string, c call, expect reply) {
 				var err error
@@ -415,19 +438,16 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 			}
 			lease := int64(20 + rng.IntN(100))
 			level := 1 + rng.IntN(4)/3
-			switch op := rng.IntN(20); {
+			switch op := rng.IntN(21); {
 			case op < 9:
-				a := attempt{field: id, lease: time.Duration(lease) * time.Millisecond, level: level, noWait: rng.IntN(2) == 0}
-				do("acquire", l.acquire(a), model.acquire(id, lease, level, !a.noWait))
+				a := attempt{field: id, lease: time.Duration(lease) * time.Millisecond, level: level,
+					line: []string{asksAgain, asksAgain, yieldsLine, passesLine}[rng.IntN(4)]}
+				do("acquire, "+a.line, l.acquire(a), model.acquire(id, lease, level, a.line))
 			case op < 14:
-				left := rng.IntN(5) / 4
-				if rng.IntN(2) == 0 {
-					delete(model.alive, semaphoreClient(id))
-					delete(model.came, semaphoreClient(id))
-					do("release, undo", l.undo(attempt{field: id, level: left + 1}), model.release(id, left))
-				} else {
-					do("release", l.release(id, left, false), model.release(id, left))
-				}
+				left, late := rng.IntN(5)/4, rng.IntN(20) == 0
+				c := l.undo(attempt{field: id, level: left + 1, late: late})
+				c.Args[4] = int64(1e13) // of the slice
+				do("release, undo", c, model.release(id, left, late))
 			case op < 17:
 				do("renew", l.renew(id, time.Duration(lease)*time.Millisecond, op == 16), model.renew(id, lease, op == 16))
 			case op == 17:
@@ -435,35 +455,62 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 			case op == 18:
 				n := rng.IntN(6)
 				do("set", l.call(semaphoreSet, n), model.set(n))
+			case op == 19:
+				do("force", l.force(), model.force())
 			default:
 				do("count", call{Script: semaphoreCount, Keys: l.keys[:2], Args: []any{l.permits}}, model.count())
 			}
-			if what[:3] == "rel" {
+			switch what[:3] {
+			case "rel":
 				got[1] = 0 // who was told
+			case "acq":
+				got[2] %= 4 // how many are in front
 			}
 			require.Equal(t, want, got, "seed %d, step %d: %s", seed, step, what)
 			if model.exists {
 				require.Equal(t, model.permits-len(model.ends), b.permits(model.permits), "seed %d, step %d: %s", seed, step, what)
 			}
+			require.ElementsMatch(t, slices.Collect(maps.Keys(model.ends)), b.rdb.ZRange(context.Background(), l.keys[1], 0, -1).Val(),
+				"seed %d, step %d: %s: permits that are taken", seed, step, what)
+			var line []string
+			for _, p := range b.places() {
+				line = append(line, p.field)
+			}
+			require.Equal(t, model.fields(), line, "seed %d, step %d: %s: the line", seed, step, what)
 		}
+		granted += model.granted
 		b.forget()
 		m.Del(b.name)
 	}
+	assert.Greater(t, granted, 100, "permits that were granted to the line")
 }
 
-// A semaphoreModel is what a semaphore is, in plain words: so many permits, and when each that is taken lapses.
+// A semaphoreModel is what a semaphore is, in plain words: so many permits, when each that is taken lapses, and who waits.
 type semaphoreModel struct {
 	exists  bool
 	permits int
 	now     int64
 	ends    map[string]int64
-	alive   map[string]int64 // until when a client that waits counts
-	came    map[string]int64 // when it came
+	line    []waitingPermit
+	over    map[string]bool // ids that take no permit any more
+	granted int
+}
+
+type waitingPermit struct {
+	id    string
+	lease int64
 }
 
 func semaphoreClient(id string) string {
 	client, _, _ := strings.Cut(id, ":")
 	return client
+}
+
+func (m *semaphoreModel) fields() (all []string) {
+	for _, w := range m.line {
+		all = append(all, w.id)
+	}
+	return all
 }
 
 func (m *semaphoreModel) drop() {
@@ -474,65 +521,99 @@ func (m *semaphoreModel) drop() {
 	}
 }
 
-func (m *semaphoreModel) acquire(id string, lease int64, level int, waits bool) reply {
-	m.drop()
-	ends, held := m.ends[id]
-	client, inFront := semaphoreClient(id), 0
-	if waits {
-		for other, until := range m.alive {
-			if until <= m.now {
-				delete(m.alive, other)
-				delete(m.came, other)
-			}
-		}
-		mine, known := m.came[client]
-		for _, came := range m.came {
-			if !known || came < mine {
-				inFront++
-			}
-		}
+func (m *semaphoreModel) free() int {
+	if !m.exists {
+		return 0
 	}
-	switch {
-	case held:
-	case level > 1:
-		return reply{-1, 0, 0}
-	case len(m.ends)+inFront >= m.permits:
-		m.exists = true
-		if waits {
-			m.alive[client] = m.now + permitLife.Milliseconds()
-			if _, known := m.came[client]; !known {
-				m.came[client] = m.now
-			}
-		}
-		if len(m.ends) < m.permits {
-			return reply{0, 50, 0}
-		}
-		first := int64(-1)
-		for _, ends := range m.ends {
-			if first < 0 || ends-m.now < first {
-				first = ends - m.now
-			}
-		}
-		return reply{0, first, 0}
-	}
-	if !held && waits {
-		delete(m.alive, client)
-		delete(m.came, client)
-	}
-	m.exists = true
-	m.ends[id] = max(ends, m.now+lease)
-	return reply{1, 0, 0}
+	return m.permits - len(m.ends)
 }
 
-func (m *semaphoreModel) release(id string, left int) reply {
+// pass grants free permits to the line, until it is the turn of asker.
+func (m *semaphoreModel) pass(asker string) {
+	for m.free() > 0 && len(m.line) > 0 && m.line[0].id != asker {
+		m.ends[m.line[0].id] = m.now + m.line[0].lease
+		m.line = m.line[1:]
+		m.granted++
+	}
+}
+
+func (m *semaphoreModel) join(w waitingPermit) {
+	at := slices.IndexFunc(m.line, func(other waitingPermit) bool { return semaphoreClient(other.id) == semaphoreClient(w.id) })
+	if at < 0 {
+		m.line = append(m.line, w)
+	} else {
+		m.line[at] = w
+	}
+}
+
+func (m *semaphoreModel) leave(id string) {
+	m.line = slices.DeleteFunc(m.line, func(w waitingPermit) bool { return w.id == id })
+}
+
+func (m *semaphoreModel) acquire(id string, lease int64, level int, line string) reply {
+	m.drop()
+	if ends, held := m.ends[id]; held || level > 1 {
+		if !held {
+			m.pass("")
+			return reply{-1, 0, 0}
+		}
+		m.ends[id] = max(ends, m.now+lease)
+		m.pass("")
+		return reply{1, 0, 0}
+	}
+	m.exists = true
+	place := int64(0)
+	switch {
+	case m.over[id]:
+		m.pass("")
+	case line == asksAgain:
+		m.join(waitingPermit{id, lease})
+		place = 1
+		m.pass(id)
+	case line == yieldsLine:
+		m.pass("")
+	}
+	if m.free() > 0 && !m.over[id] {
+		m.ends[id] = m.now + lease
+		m.leave(id)
+		m.pass("")
+		return reply{1, int64(max(0, m.free())), 0}
+	}
+	first := int64(-1)
+	for _, ends := range m.ends {
+		if first < 0 || ends-m.now < first {
+			first = ends - m.now
+		}
+	}
+	return reply{0, first, place}
+}
+
+func (m *semaphoreModel) release(id string, left int, late bool) reply {
 	ends, held := m.ends[id]
-	if held && left == 0 {
-		delete(m.ends, id)
+	r := reply{-1, 0, 0}
+	if held && ends > m.now {
+		r[0] = 1
 	}
-	if !held || ends <= m.now {
-		return reply{-1, 0, 0}
+	if left > 0 {
+		return r
 	}
-	return reply{1, 0, 0}
+	delete(m.ends, id)
+	m.leave(id)
+	if late {
+		m.over[id] = true
+	}
+	before := m.granted
+	m.pass("")
+	r[2] = int64(min(m.granted-before, 1))
+	return r
+}
+
+func (m *semaphoreModel) force() reply {
+	m.drop()
+	n := len(m.ends)
+	clear(m.ends)
+	m.pass("")
+	return reply{int64(min(n, 1)), 0, 0}
 }
 
 func (m *semaphoreModel) renew(id string, lease int64, exact bool) reply {
@@ -563,6 +644,7 @@ func (m *semaphoreModel) inspect(id string) reply {
 func (m *semaphoreModel) set(n int) reply {
 	m.drop()
 	m.permits, m.exists = n, true
+	m.pass("")
 	return reply{1, 0, 0}
 }
 
@@ -727,27 +809,23 @@ func TestMostTogetherCounts(t *testing.T) {
 	assert.Equal(t, 3, mostTogether([]heldPermit{{0, 10}, {5, 15}, {9, 20}}))
 }
 
-// An attempt of which no caller knows any more takes a permit for its lease, and no longer.
-func TestSemaphoreAttemptThatRunsAfterItsUndoLapses(t *testing.T) {
+// An attempt of which no caller knows any more takes no permit.
+func TestSemaphoreAttemptThatRunsAfterItsUndoTakesNothing(t *testing.T) {
 	b := newFaultBench(t)
-	s := b.shaky(WithWatchdogTimeout(2*time.Second)).NewSemaphore(b.name, 1)
+	s := b.shaky().NewSemaphore(b.name, 1)
 	b.must(s.SetPermits(context.Background(), 1))
 	late := b.proxy.On(calls(semaphoreAcquire), testredis.HoldRequest)
-	ctx, cancel := context.WithTimeout(WithOwner(context.Background()), 50*time.Millisecond)
-	defer cancel()
-	b.mustBe(s.Lock(ctx), context.DeadlineExceeded)
+	ctx, cancel := context.WithCancel(WithOwner(context.Background()))
+	got := make(chan error, 1)
+	go func() { got <- s.Lock(ctx) }()
+	await(b.bench, "the attempt", late.Fired())
+	cancel()
+	b.mustBe(await(b.bench, "Lock", got), context.Canceled)
 	testredis.Await(b, "its undo is over", 2*soon, func() bool { return b.direct.engine.atWork() == 0 && s.client.engine.atWork() == 0 })
+	ran := b.scriptRuns()
 	late.Release()
-	testredis.Await(b, "the attempt has taken the permit", soon, func() bool { return b.permits(1) == 0 })
-	next := WithOwner(context.Background())
-	ok, err := b.direct.NewSemaphore(b.name, 1).TryLock(next, soon, 0)
-	b.must(err)
-	require.True(t, ok)
-	require.NoError(t, errors.Join(b.direct.NewSemaphore(b.name, 1).Unlock(next)))
-	testredis.Await(b, "it is given back", soon, func() bool {
-		n, err := s.Available(context.Background())
-		return err == nil && n == 1
-	})
+	testredis.Await(b, "the attempt has run", soon, func() bool { return b.scriptRuns() > ran })
+	assert.Equal(t, 1, b.permits(1), "permits that are free")
 }
 
 // Data of the application at the key of the permits are refused, and stay as they are: also where their scores look like leases that
@@ -768,6 +846,649 @@ func TestSemaphoreLeavesOtherDataAlone(t *testing.T) {
 			b.mustBe(err, ErrNotALock)
 			assert.EqualValues(b, 5, b.rdb.ZCard(ctx, key).Val(), "%s: members", what)
 			b.must(b.rdb.Del(ctx, key).Err())
+		}
+	})
+}
+
+// A permitClient is a client of a semaphore whose requests the test makes.
+type permitClient struct {
+	*bench
+	l     *semaphore
+	id    string
+	field string
+	asked uint64
+	hears *redis.PubSub // the channel of grants; or nil
+}
+
+const neverDue = 2_000_000 * time.Hour // a slice after which no release is free for all
+
+func (b *bench) permitClient(s *Semaphore) *permitClient {
+	id := uuid.NewString()
+	b.Cleanup(b.forget)
+	return &permitClient{bench: b, l: s.record, id: id, field: id + ":1:01"}
+}
+
+func (c *permitClient) ask(line string) reply {
+	c.Helper()
+	c.asked++
+	r, err := run(context.Background(), c.rdb, c.l.acquire(attempt{field: c.field, lease: time.Minute, level: 1, line: line, asked: c.asked}))
+	c.must(err)
+	return r
+}
+
+// takes takes a permit that must be free.
+func (c *permitClient) takes() *permitClient {
+	c.Helper()
+	require.Equal(c, int64(1), c.ask(passesLine)[0])
+	return c
+}
+
+// listens subscribes to the channel of grants.
+func (c *permitClient) listens() *permitClient {
+	c.Helper()
+	c.hears = c.subscribe(c.l.announce + ":" + c.id)
+	return c
+}
+
+// joins waits in the line, with an ear as in lua/line.lua.
+func (c *permitClient) joins(ear string) *permitClient {
+	c.Helper()
+	require.Equal(c, int64(1), c.ask(ear)[2]%4, "no place")
+	return c
+}
+
+// gives gives the permit back; the line may keep it for a slice.
+func (c *permitClient) gives(slice time.Duration) reply {
+	c.Helper()
+	call := c.l.release(c.field, 0, false)
+	call.Args[4] = milliseconds(slice)
+	r, err := run(context.Background(), c.rdb, call)
+	c.must(err)
+	return r
+}
+
+// lease is how long the permit of c lasts; 0: c has none.
+func (c *permitClient) lease() time.Duration {
+	c.Helper()
+	ends, err := c.rdb.ZScore(context.Background(), c.l.keys[1], c.field).Result()
+	if errors.Is(err, redis.Nil) {
+		return 0
+	}
+	c.must(err)
+	return time.Until(time.UnixMilli(int64(ends)))
+}
+
+// lapses ends the lease of the permit of c.
+func (c *permitClient) lapses() {
+	c.Helper()
+	c.must(c.rdb.ZAdd(context.Background(), c.l.keys[1], redis.Z{Score: 1, Member: c.field}).Err())
+}
+
+// messages are those that c has been sent, and not returned before.
+func (c *permitClient) messages() []string {
+	c.Helper()
+	return c.received(c.hears, c.l.announce+":"+c.id)
+}
+
+// A permitContender is an owner of a Client that asks for a permit.
+type permitContender struct {
+	*lineClient
+	s     *Semaphore
+	asked *atomic.Int64 // requests for a permit; renewals depend on how long the test takes
+}
+
+func (b *bench) permitContender(opts ...Option) *permitContender {
+	b.Helper()
+	rdb, asked := testredis.Client(b, b.addr), new(atomic.Int64)
+	rdb.AddHook(commandHook(func(cmd redis.Cmder) {
+		if len(cmd.Args()) > 1 && cmd.Args()[1] == semaphoreAcquire.Digest() {
+			asked.Add(1)
+		}
+	}))
+	c := b.contenderOn(rdb, opts...)
+	return &permitContender{c, c.client.NewSemaphore(b.name, 1), asked}
+}
+
+// requests are how many requests for a permit the Client has sent, when it sends no more.
+func (c *permitContender) requests() int64 {
+	c.Helper()
+	c.settled()
+	return c.asked.Load()
+}
+
+// sibling is another owner of the same Client.
+func (c *permitContender) sibling() *permitContender {
+	return &permitContender{c.lineClient.sibling(), c.s, c.asked}
+}
+
+func (c *permitContender) asks() *permitContender {
+	go func() { c.got <- c.s.Lock(c.owner) }()
+	return c
+}
+
+func (c *permitContender) joins() *permitContender {
+	c.Helper()
+	c.asks().joined()
+	return c
+}
+
+func (c *permitContender) gets() *permitContender {
+	c.Helper()
+	c.lineClient.gets()
+	return c
+}
+
+func (c *permitContender) unlocks() {
+	c.Helper()
+	c.must(c.s.Unlock(c.owner))
+}
+
+// onEachPermits runs test for a semaphore with so many permits, on a miniredis and on a real Redis.
+func onEachPermits(t *testing.T, permits int, test func(b *bench, s *Semaphore)) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		t.Parallel()
+		b := newLineBench(t, addr)
+		s := b.client().NewSemaphore(b.name, permits)
+		b.must(s.SetPermits(context.Background(), permits))
+		test(b, s)
+	})
+}
+
+// A release grants its permit to the process that has waited longest. It sends one message, and that process does not ask.
+func TestSemaphoreReleaseGrantsThePermit(t *testing.T) {
+	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
+		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
+		first, second := b.permitContender().joins(), b.permitContender().joins()
+		silent := b.permitClient(s).listens().joins(hearsGrant)
+		last := b.permitContender().joins()
+		require.Equal(b, []string{first.client.ID(), second.client.ID(), silent.id, last.client.ID()}, b.clientsInLine(), "the line")
+		asked := []int64{first.requests(), second.requests(), last.requests()}
+		require.NotContains(b, asked, int64(0))
+
+		require.Equal(b, reply{1, 0, 1}, m.gives(neverDue))
+		first.gets()
+		second.waits()
+		require.Equal(b, reply{1, 0, 1}, other.gives(neverDue))
+		second.gets()
+		assert.Equal(b, asked, []int64{first.asked.Load(), second.asked.Load(), last.asked.Load()}, "requests")
+		b.keepsToItsOrder()
+		first.unlocks()
+		assert.Equal(b, []string{fmt.Sprintf("grant %s 1 5000 0", silent.field)}, silent.messages())
+		assert.InDelta(b, 3500, silent.lease().Milliseconds(), 1500, "the provisional lease")
+		last.waits()
+		require.Equal(b, reply{1, 0, 1}, silent.gives(neverDue))
+		last.gets()
+		assert.Equal(b, asked[2], last.asked.Load(), "requests")
+		require.Zero(b, b.permits(2))
+		last.unlocks()
+		second.unlocks()
+		b.emptyLine()
+	})
+}
+
+// A section costs one request and one release, however many processes wait.
+func TestSemaphoreCostsTwoScriptsASection(t *testing.T) {
+	t.Parallel()
+	b := newLineBench(t, testredis.Start(t).Addr())
+	b.must(b.client().NewSemaphore(b.name, 1).SetPermits(context.Background(), 2))
+	const clients, warm, sections = 8, 10, 50
+	var ready, all sync.WaitGroup
+	ready.Add(clients)
+	begin := make(chan struct{})
+	for range clients {
+		c := b.permitContender()
+		waitgroup.Go(&all, func() {
+			for n := range warm + sections {
+				if n == warm {
+					ready.Done()
+					<-begin
+				}
+				assert.NoError(b, c.s.Lock(c.owner))
+				time.Sleep(2 * time.Millisecond) // the work
+				assert.NoError(b, c.s.Unlock(c.owner))
+			}
+		})
+	}
+	ready.Wait()
+	before := b.scriptRuns()
+	close(begin)
+	all.Wait()
+	runs := float64(b.scriptRuns()-before) / (clients * sections)
+	b.Logf("%.2f scripts a section", runs)
+	assert.LessOrEqual(b, runs, 2.2, "scripts a section")
+}
+
+// A process that is granted a permit and does nothing loses it after the provisional lease, and the next one gets it. It is passed
+// over until it asks.
+func TestSemaphoreFrozenClientLosesItsGrant(t *testing.T) {
+	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
+		m := b.permitClient(s).takes()
+		frozen := b.permitClient(s).listens().joins(hearsGrant)
+		next := b.permitContender(WithMaxWakeDelay(100 * time.Millisecond)).joins()
+		m.gives(neverDue)
+		assert.InDelta(b, 3500, frozen.lease().Milliseconds(), 1500, "the provisional lease")
+		next.waits()
+		frozen.lapses() // 5s are over
+		next.gets()
+		assert.Equal(b, "late", b.placeOf(frozen.id).state, "the place of the frozen client")
+		require.Zero(b, b.permits(1))
+
+		last := b.permitContender(WithMaxWakeDelay(100 * time.Millisecond)).joins()
+		b.keepsToItsOrder()
+		next.unlocks()
+		last.gets() // and not the frozen client
+		frozen.joins(hearsGrant)
+		assert.Equal(b, "sure", b.placeOf(frozen.id).state, "the place of the client that has asked")
+		b.keepsToItsOrder()
+		last.unlocks()
+		assert.Greater(b, frozen.lease(), 50*time.Second, "the lease of the grant")
+	})
+}
+
+// Of several grants that lapse, the last one leaves its client its place. Another client waits again at the end.
+func TestSemaphoreOfSeveralLapsesTheLastKeepsItsPlace(t *testing.T) {
+	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
+		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
+		var all []*permitClient
+		for range 5 {
+			all = append(all, b.permitClient(s).listens().joins(hearsGrant))
+		}
+		m.gives(neverDue)
+		other.gives(neverDue)
+		require.Positive(b, all[0].lease(), "the first permit")
+		require.Positive(b, all[1].lease(), "the second permit")
+		all[0].lapses()
+		all[1].lapses()
+		require.Equal(b, int64(0), all[4].ask(hearsGrant)[0], "others are in front")
+		assert.Equal(b, []string{all[1].id, all[4].id}, b.clientsInLine(), "the line")
+		assert.Positive(b, all[2].lease(), "the permit that has lapsed")
+		assert.Positive(b, all[3].lease(), "the other permit that has lapsed")
+		assert.False(b, b.rdb.HExists(context.Background(), b.lineKey(), all[0].id).Val(), "what the line has of the first client")
+		all[0].joins(hearsGrant)
+		assert.Equal(b, []string{all[1].id, all[4].id, all[0].id}, b.clientsInLine(), "the line")
+		assert.Zero(b, b.permits(2))
+	})
+}
+
+// A grant whose client uses it is no lapse: later grants leave it where it is.
+func TestSemaphoreGrantsBesideOthersAreNoLapse(t *testing.T) {
+	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
+		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
+		one, two, three := b.permitClient(s).listens().joins(hearsGrant), b.permitClient(s).listens().joins(hearsGrant), b.permitClient(s).listens().joins(hearsGrant)
+		m.gives(neverDue)
+		other.gives(neverDue)
+		assert.Equal(b, []string{three.id}, b.clientsInLine(), "the line")
+		assert.Len(b, one.messages(), 1)
+		assert.Len(b, two.messages(), 1)
+		one.gives(neverDue)
+		assert.Positive(b, two.lease())
+		assert.Positive(b, three.lease())
+		assert.Empty(b, b.clientsInLine(), "the line")
+	})
+}
+
+// A client whose connection is gone is passed over. One that may not subscribe is granted the permit, and asks.
+func TestSemaphoreGrantsToThoseThatHear(t *testing.T) {
+	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
+		m := b.permitClient(s).takes()
+		dead := b.permitClient(s).listens().joins(hearsGrant)
+		asking, last := b.permitClient(s).joins(asksAgain), b.permitClient(s).listens().joins(hearsGrant)
+		_ = dead.hears.Close()
+		testredis.Await(b, "the dead client does not listen any more", soon, func() bool { return b.hearers(m.l.announce+":"+dead.id) == 0 })
+		require.Equal(b, reply{1, 0, 1}, m.gives(neverDue))
+		require.Zero(b, dead.lease())
+		require.Positive(b, asking.lease())
+		assert.Equal(b, reply{1, 0, 0}, asking.ask(asksAgain))
+		assert.Greater(b, asking.lease(), 50*time.Second, "the lease after it has asked")
+		assert.Equal(b, int64(3), dead.ask(hearsGrant)[2], "the server has no subscription of it")
+		assert.Equal(b, []string{last.id}, b.clientsInLine(), "the line")
+		require.Equal(b, reply{-1, 0, 0}, dead.gives(neverDue))
+		require.Zero(b, b.permits(1))
+	})
+}
+
+// A user that may not ask who listens sees by the message that no connection hears it.
+func TestSemaphoreGrantThatNobodyHearsIsTakenBack(t *testing.T) {
+	b := newLineBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	b.must(b.rdb.Do(ctx, "acl", "setuser", "nopubsub", "on", ">pw", "~*", "&*", "+@all", "-pubsub").Err())
+	s := b.client().NewSemaphore(b.name, 1)
+	m := b.permitClient(s).takes()
+	dead, next := b.permitClient(s).listens().joins(hearsGrant), b.permitClient(s).listens().joins(hearsGrant)
+	_ = dead.hears.Close()
+	testredis.Await(b, "the dead client does not listen any more", soon, func() bool { return b.hearers(m.l.announce+":"+dead.id) == 0 })
+	user := b.clientOn(testredis.Client(b, b.addr, func(o *redis.Options) { o.Username, o.Password = "nopubsub", "pw" }))
+	release := m.l.release(m.field, 0, false)
+	release.Args[4] = milliseconds(neverDue)
+	r, err := user.send(release)
+	b.must(err)
+	require.Equal(b, reply{1, 0, 1}, r)
+	assert.Zero(b, dead.lease())
+	assert.Positive(b, next.lease())
+	require.Zero(b, b.permits(1))
+}
+
+// A grant whose message is lost is found when the process asks, within the max wake delay.
+func TestSemaphoreLostMessageLosesNoGrant(t *testing.T) {
+	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
+		m := b.permitClient(s).takes()
+		c := b.permitContender(WithMaxWakeDelay(300 * time.Millisecond)).joins()
+		p := b.placeOf(c.client.ID())
+		ctx := context.Background()
+		_, err := b.rdb.TxPipelined(ctx, func(r redis.Pipeliner) error {
+			r.ZRem(ctx, m.l.keys[1], m.field)
+			r.ZAdd(ctx, m.l.keys[1], redis.Z{Score: float64(time.Now().Add(5 * time.Second).UnixMilli()), Member: p.field})
+			r.HDel(ctx, b.lineKey(), fmt.Sprint(p.number))
+			return nil
+		})
+		b.must(err)
+		c.gets().unlocks()
+		require.Equal(b, 1, b.permits(1))
+	})
+}
+
+// More permits, and ForceUnlock, grant to as many processes as there are permits. They do not ask.
+func TestSemaphoreNewPermitsAreGranted(t *testing.T) {
+	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
+		ctx := context.Background()
+		b.permitClient(s).takes()
+		var all []*permitContender
+		for range 6 {
+			all = append(all, b.permitContender().joins())
+		}
+		asked := all[5].requests()
+		b.must(s.SetPermits(ctx, 3))
+		all[0].gets()
+		all[1].gets()
+		all[2].waits()
+		freed, err := s.ForceUnlock(ctx)
+		b.must(err)
+		require.True(b, freed)
+		for _, c := range all[2:5] {
+			c.gets()
+		}
+		all[5].waits()
+		require.Zero(b, b.permits(3))
+		b.keepsToItsOrder()
+		all[3].unlocks()
+		all[5].gets().unlocks()
+		assert.Equal(b, asked, all[5].asked.Load(), "requests")
+		all[2].unlocks()
+		all[4].unlocks()
+		for _, c := range all[:2] {
+			b.mustBe(c.s.Unlock(c.owner), ErrLockLost)
+		}
+		require.Equal(b, 3, b.permits(3))
+	})
+}
+
+// A permit that a program without the line has, for example Java, is given back on the channel of all: waiters listen there. A
+// release that such a program hears is for all once in a slice. Its message is the number of free permits.
+func TestSemaphoreIsSharedWithThoseThatHaveNoLine(t *testing.T) {
+	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
+		ctx := context.Background()
+		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
+		one := b.permitClient(s).listens().joins(hearsGrant)
+		c := b.permitContender().joins()
+		java := b.subscribe(m.l.announce)
+		b.must(b.rdb.HSet(ctx, b.lineKey(), "shared", 1).Err())
+		require.Equal(b, int64(1), m.gives(time.Minute)[1], "connections that heard the release")
+		got, err := java.ReceiveMessage(ctx)
+		b.must(err)
+		assert.Equal(b, "1", got.Payload)
+		assert.Equal(b, []string{"free"}, one.messages())
+		require.Equal(b, 1, b.permits(2), "free permits")
+		c.waits()
+
+		_, err = b.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error { // Java takes it
+			p.Decr(ctx, b.name)
+			p.ZAdd(ctx, m.l.keys[1], redis.Z{Score: endsIn(time.Minute), Member: "16 bytes of Java"})
+			return nil
+		})
+		b.must(err)
+		assert.Equal(b, int64(2), one.ask(hearsGrant)[2], "the channel says when Java gives it back")
+		require.Equal(b, reply{1, 0, 1}, other.gives(time.Hour), "the next release of the slice")
+		require.Positive(b, one.lease())
+
+		// The Client notices that Java has a permit when it asks.
+		late := b.permitContender().asks()
+		testredis.Await(b, "it hears Java's channel", soon, func() bool { return b.hearers(m.l.announce) == 2 })
+		late.settled()
+		_, err = b.rdb.TxPipelined(ctx, func(p redis.Pipeliner) error {
+			p.ZRem(ctx, m.l.keys[1], "16 bytes of Java")
+			p.Incr(ctx, b.name)
+			p.Publish(ctx, m.l.announce, "1")
+			return nil
+		})
+		b.must(err)
+		c.gets() // it came first
+		late.waits()
+		b.keepsToItsOrder()
+		c.unlocks()
+		late.gets().unlocks()
+	})
+}
+
+// endsIn is the score of a lease that lasts so long from now on.
+func endsIn(lease time.Duration) float64 { return float64(time.Now().Add(lease).UnixMilli()) }
+
+// A user that may not use the key of the line hears that a permit is free, and tries.
+func TestSemaphoreUserWithoutTheLineHearsReleases(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	b := newLineBench(t, server.Addr())
+	d := b.deployment(server)
+	user := d.user(b, withoutLine, WithWatchdogTimeout(30*time.Second)).NewSemaphore(b.name, 1)
+	first := b.permitContender().asks().gets()
+	got := make(chan error, 1)
+	me := WithOwner(context.Background())
+	go func() { got <- user.Lock(me) }()
+	awaitSubscribed(t, user, got)
+	time.Sleep(300 * time.Millisecond) // until the attempt after the subscription is over: no right tells
+	next := b.permitContender().joins()
+	first.unlocks()
+	select {
+	case err := <-got: // both were told
+		b.must(err)
+		b.must(user.Unlock(me))
+		next.gets().unlocks()
+	case err := <-next.got:
+		b.must(err)
+		next.unlocks()
+		b.must(await(b, "the user hears of the release", got))
+		b.must(user.Unlock(me))
+	case <-time.After(soon):
+		t.Fatal("nobody was told")
+	}
+	require.Equal(t, 1, b.permits(1))
+}
+
+// The first hold of a Client says already that its user may not use the line: the processes that wait listen for its release.
+func TestSemaphoreFirstHoldOfAUserWithoutTheLine(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	b := newLineBench(t, server.Addr())
+	user := b.deployment(server).user(b, withoutLine, WithWatchdogTimeout(time.Minute)).NewSemaphore(b.name, 1)
+	me := WithOwner(context.Background())
+	got, err := user.TryLock(me, 0, 0)
+	b.must(err)
+	require.True(t, got)
+	next := b.permitContender().asks()
+	testredis.Await(b, "the waiter listens for free permits", soon, func() bool {
+		heard, err := b.rdb.PubSubNumSub(context.Background(), user.record.announce).Result()
+		b.must(err)
+		return heard[user.record.announce] == 1
+	})
+	b.must(user.Unlock(me))
+	next.gets().unlocks()
+}
+
+// A Client has one place at a time, for the first of its callers. Each grant is for one caller. A message that comes
+// twice, or for no caller, changes nothing for the others.
+func TestSemaphoreClientHasOnePlaceForManyCallers(t *testing.T) {
+	onEachPermits(t, 3, func(b *bench, s *Semaphore) {
+		var taken []*permitClient
+		for range 3 {
+			taken = append(taken, b.permitClient(s).takes())
+		}
+		all := []*permitContender{b.permitContender().joins()}
+		c := all[0]
+		for n := 1; n < 4; n++ {
+			all = append(all, c.sibling().asks())
+			testredis.Await(b, "it waits in this process", soon, func() bool { return b.waitersInQueue(c.s) == n })
+		}
+		other := b.permitContender().joins()
+		require.Equal(b, []string{c.client.ID(), other.client.ID()}, b.clientsInLine(), "the line")
+		first := b.placeOf(c.client.ID())
+		taken[0].gives(neverDue)
+		all[0].gets()
+		testredis.Await(b, "the next caller has the place at the end", soon, func() bool {
+			return slices.Equal([]string{other.client.ID(), c.client.ID()}, b.clientsInLine())
+		})
+		assert.NotEqual(b, first.field, b.placeOf(c.client.ID()).field)
+		taken[1].gives(neverDue)
+		other.gets()
+		taken[2].gives(neverDue)
+		all[1].gets()
+		c.joined()
+
+		ctx := context.Background()
+		tell := func(field string, asked uint64) {
+			b.must(b.rdb.Publish(ctx, c.s.record.announce+":"+c.client.ID(), fmt.Sprintf("grant %s %d 5000 0", field, asked)).Err())
+		}
+		unknown := c.client.ID() + ":7:0999"
+		tell(first.field, first.asked)
+		tell(unknown, 1)
+		testredis.Await(b, "the message behind it is handled", soon, func() bool { return b.ended(unknown) })
+		require.Zero(b, b.permits(3))
+		b.keepsToItsOrder()
+		other.unlocks()
+		all[2].gets()
+		c.joined()
+		b.keepsToItsOrder()
+		all[0].unlocks()
+		all[3].gets()
+		for _, c := range all[1:] {
+			c.unlocks()
+		}
+		require.Equal(b, 3, b.permits(3))
+		b.emptyLine()
+	})
+}
+
+// A caller that gives up leaves the place of its process to the next one.
+func TestSemaphoreCallerThatGivesUpLeavesItsPlace(t *testing.T) {
+	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
+		m := b.permitClient(s).takes()
+		first := b.permitContender()
+		second := first.sibling()
+		var cancel context.CancelFunc
+		first.owner, cancel = context.WithCancel(first.owner)
+		defer cancel()
+		first.joins()
+		second.asks()
+		testredis.Await(b, "the second one waits", soon, func() bool {
+			waits := 0
+			b.queueOf(second.s, func(g *waitQueue) { waits = g.Len() })
+			return waits == 1
+		})
+		other := b.permitContender().joins()
+		cancel()
+		b.mustBe(await(b, "the first one comes back", first.got), context.Canceled)
+		second.settled()
+		require.Equal(b, []string{first.client.ID(), other.client.ID()}, b.clientsInLine(), "the line")
+		m.gives(neverDue)
+		second.gets()
+		other.waits()
+		b.keepsToItsOrder()
+		second.unlocks()
+		other.gets().unlocks()
+		require.Equal(b, 1, b.permits(1))
+	})
+}
+
+// Callers of one process that find all permits taken together all get in, also where no sleep ends by itself.
+func TestSemaphoreCallersThatFindItBusyTogetherAllGetIn(t *testing.T) {
+	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
+		c := b.permitContender()
+		for range full(5, 50) {
+			m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
+			var all sync.WaitGroup
+			for _, owner := range owners(8) {
+				waitgroup.Go(&all, func() {
+					if assert.NoError(b, c.s.Lock(owner)) {
+						assert.NoError(b, c.s.Unlock(owner))
+					}
+				})
+			}
+			time.Sleep(time.Millisecond)
+			m.gives(0)
+			other.gives(0)
+			all.Wait()
+			require.Equal(b, 2, b.permits(2))
+		}
+	})
+}
+
+// A caller that asked before another one, and waits behind it in the process, has a place of its own after that one was granted a
+// permit.
+func TestSemaphoreCallerThatAskedFirstHasAPlaceAfterAnother(t *testing.T) {
+	b := newFaultBench(t)
+	s := b.direct.NewSemaphore(b.name, 2)
+	m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
+	c := b.clientOn(b.proxy.Client(), WithMaxWakeDelay(time.Hour)).NewSemaphore(b.name, 2)
+	first, late := b.proxy.On(calls(semaphoreAcquire), testredis.DelayReply(100*time.Millisecond)), b.proxy.On(calls(semaphoreAcquire), testredis.DelayReply(400*time.Millisecond))
+	o := owners(3)
+	asks := func(owner context.Context) <-chan error {
+		got := make(chan error, 1)
+		go func() { got <- c.Lock(owner) }()
+		return got
+	}
+	one := asks(o[0])
+	await(b.bench, "the first one asks", first.Fired())
+	two := asks(o[1])
+	await(b.bench, "the second one asks beside the first one", late.Fired())
+	waiting := func(n int) {
+		testredis.Await(b, "they wait in this process", soon, func() bool { return b.waitersInQueue(c) == n })
+	}
+	testredis.Await(b, "the first one has found no permit free", soon, func() bool {
+		found := false
+		b.queueOf(c, func(g *waitQueue) { found = g.obstacle != nil })
+		return found
+	})
+	three := asks(o[2])
+	waiting(1)
+	waiting(2) // the second one has its answer
+	testredis.Await(b, "the place of the first one", soon, func() bool { return len(b.places()) == 1 })
+	m.gives(neverDue)
+	b.must(await(b.bench, "the first one", one))
+	testredis.Await(b, "the place of the third one", soon, func() bool { return len(b.places()) == 1 })
+	other.gives(neverDue)
+	b.must(await(b.bench, "the third one", three))
+	testredis.Await(b, "the place of the second one", soon, func() bool { return len(b.places()) == 1 })
+	b.must(c.Unlock(o[0]))
+	b.must(await(b.bench, "the second one", two))
+	b.must(c.Unlock(o[1]))
+	b.must(c.Unlock(o[2]))
+	require.Equal(b, 2, b.permits(2))
+}
+
+// A counter that INCRBY does not write, or that holds more than any number of permits, is other data.
+func TestSemaphoreRefusesOddCounters(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		for i, value := range []string{"007", "-0", "+1", "1.0", "", " 1", "99999999999999999999", "9223372036854775807", "x"} {
+			s := b.client().NewSemaphore(fmt.Sprint(b.name, i), 2)
+			b.must(b.rdb.Set(ctx, s.Name(), value, 0).Err())
+			_, permits := s.Permits(ctx)
+			_, acquire := s.TryLock(ctx, 0, 0)
+			for op, err := range map[string]error{"acquire": acquire, "SetPermits": s.SetPermits(ctx, 3), "Permits": permits} {
+				assert.ErrorIs(b, err, ErrNotALock, "%s with the counter %q", op, value)
+			}
+			assert.Equal(b, value, b.rdb.Get(ctx, s.Name()).Val(), "the counter")
+			b.must(b.rdb.Del(ctx, s.Name()).Err())
 		}
 	})
 }

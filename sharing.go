@@ -41,14 +41,19 @@ func (r *record) isOpenLocked(now time.Duration) bool {
 
 // openLocked lets the waiters in the wait queue of h share its record, and newcomers too while the
 // record is young. The waiters share also an older record, because h asked for them: a request may
-// take longer than a slice, and then one waiter after the other would send a request of its own.
-func (h *hold) openLocked() {
+// take longer than a slice, and then one waiter after the other would send a request of its own. Where a counted lock is free
+// for all waiters, they ask at the same time.
+func (h *hold) openLocked(more int) {
 	n, g, r := h.name, h.queue, h.record
 	switch {
 	case g == nil:
 		return
 	case h.lock.admission() == counted: // the next waiter may find it free, too
 		h.leaveQueueLocked()
+		if more > g.Len() { // one for each, and one for the next one in front
+			g.obstacle = nil
+			g.FailBehind(0, errAskYourself)
+		}
 		return
 	case h.lock.admission() != shared:
 		return

@@ -22,8 +22,9 @@ import (
 // Redis work until the end.
 //
 // The error is nil if every lock was given back. If ctx ends first, it matches the error of ctx, and says how many locks are left, which,
-// and who holds them; they lapse with their leases, as after Close. If another goroutine calls Close meanwhile, it matches ErrClosed.
-// It also has the error of Close. A second Shutdown waits as well, and after Close it returns nil. ErrInvalid: ctx is nil.
+// and who holds them; they lapse with their leases, as after Close. A RedLock counts, and so does each of its
+// locks. If another goroutine calls Close meanwhile, the error matches ErrClosed. It also has the error of Close. A second Shutdown
+// waits as well, and after Close it returns nil. ErrInvalid: ctx is nil.
 //
 // Redisson: shutdown(quietPeriod, timeout, unit), which waits for requests under way, and not for locks.
 func (c *Client) Shutdown(ctx context.Context) error {
@@ -31,7 +32,7 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	case c == nil:
 		return nil
 	case ctx == nil:
-		return fmt.Errorf("relock: shutdown: %w", invalid("ctx is nil"))
+		return fmt.Errorf("relock: shutdown: %w", errNilContext)
 	}
 	return c.engine.shutdown(ctx)
 }

@@ -28,7 +28,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/redis/go-redis/v9/maintnotifications"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -309,8 +308,7 @@ func newRecordedStorm(t *testing.T, kind stormKind, seed uint64, recorder *trace
 // connect makes the clients of one process.
 func (s *storm) connect(dial func(ctx context.Context, network, addr string) (net.Conn, error)) (all []redis.UniversalClient) {
 	const impatient = 300 * time.Millisecond
-	// Otherwise a Conn of go-redis and its Client race for this setting, where Redis does not know such notifications.
-	off := &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
+	off := testredis.NoNotifications()
 	switch {
 	case s.sentinel != nil:
 		return append(all, s.sentinel.Client(func(o *redis.FailoverOptions) {
@@ -1282,8 +1280,13 @@ func (n *nemesis) delete() {
 		n.sleep(stormTimeout/2, stormTimeout)
 	}
 	n.forget("deleted", name, func() {
-		// Of a semaphore the second key says who holds it: a counter that is deleted alone takes no permit away.
-		assert.NoError(n, n.admin.Del(context.Background(), name, permitsKey(name)).Err(), "delete")
+		keys := []string{name}
+		for _, k := range recordLocks {
+			if k.holds != nil {
+				keys = append(keys, k.holds(name))
+			}
+		}
+		assert.NoError(n, n.admin.Del(context.Background(), keys...).Err(), "delete")
 	})
 	n.locked[name].deletions.Add(1)
 	if alone {

@@ -13,11 +13,12 @@ import (
 
 type waitOptions struct {
 	send.Wait
-	bypass   bool          // the next attempt is made past the wait queue
-	number   uint64        // of the waiter that was refused in a wait queue; 0: there is none
-	span     *span         // of the call, or nil
-	obstacle *obstacle     // that the last attempt found, or nil
-	changed  chan struct{} // ends a sleep too: see group; or nil
+	bypass    bool          // the next attempt is made past the wait queue
+	foundBusy bool          // an attempt past the wait queue has found a counted lock busy
+	number    uint64        // of the waiter that was refused in a wait queue; 0: there is none
+	span      *span         // of the call, or nil
+	obstacle  *obstacle     // that the last attempt found, or nil
+	changed   chan struct{} // ends a sleep too: see group; or nil
 }
 
 // waitOptionsFor returns the options of a caller of e that waits until ctx or e ends.

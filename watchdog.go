@@ -182,10 +182,7 @@ func (w *watchdog) settle(l *lease, end time.Time, exact bool) {
 	if l.renewed.Load() {
 		return // by now
 	}
-	until := int64(end.Sub(w.epoch))
-	if limit := l.limit.Load(); limit > 0 {
-		until = min(until, limit)
-	}
+	until := l.withinLimit(int64(end.Sub(w.epoch)))
 	if !exact {
 		until = max(until, l.until.Load())
 	}
@@ -246,15 +243,19 @@ func (w *watchdog) trusted(l *lease) bool {
 func (w *watchdog) confirmLocked(l *lease, sent, length time.Duration, renewed bool) {
 	whole := trust(length)
 	l.whole.Store(int64(whole))
-	until := max(l.until.Load(), int64(sent+whole))
-	if limit := l.limit.Load(); limit > 0 {
-		until = min(until, limit)
-	}
-	l.until.Store(until)
+	l.until.Store(l.withinLimit(max(l.until.Load(), int64(sent+whole))))
 	l.renewed.Store(renewed)
 	l.length, l.sent, l.asked, l.failed = length, sent, false, nil
 	l.renewAt = sent + length/3
 	w.limitLocked(l)
+}
+
+// withinLimit is until, or the limit of l if that is sooner.
+func (l *lease) withinLimit(until int64) int64 {
+	if limit := l.limit.Load(); limit > 0 {
+		return min(until, limit)
+	}
+	return until
 }
 
 // limitLocked ends the renewals of l, whose last confirmed request has set its lease, if another one would gain nothing
@@ -395,7 +396,7 @@ func (w *watchdog) collect() (due []*lease, ended []endedLease, wait time.Durati
 	case len(w.leases) > 0:
 		w.armed = w.leases[0].next()
 	case w.armed <= now:
-		w.armed = 1 << 62 // no lease to watch until one is added
+		w.armed = never // no lease to watch until one is added
 	default:
 		// Short holds come and go: the loop looks once when the last of them
 		// would have been due, and is not woken for each of them.

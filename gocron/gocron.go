@@ -64,7 +64,8 @@ type Locker struct {
 }
 
 // NewLocker returns a Locker for gocron.WithDistributedLocker. The options are those of the locks: relock.AtLeast
-// replaces DefaultAtLeast. NewLocker sends nothing.
+// replaces DefaultAtLeast. A relock.MaxHold shorter than DefaultAtLeast needs a relock.AtLeast, too: no lock is kept for longer
+// than it may be held. NewLocker sends nothing.
 func NewLocker(client *relock.Client, opts ...relock.LockOption) *Locker {
 	return &Locker{client, append([]relock.LockOption{relock.AtLeast(DefaultAtLeast)}, opts...)}
 }

@@ -81,7 +81,7 @@ func table(locks []relock.Inspection, wide bool) string {
 		line(row("NAME", "KIND", "OWNER", "CLIENT", "LABEL", "HOST", "LEVELS", "LEASE", "WAITING")...)
 		for _, i := range locks {
 			for _, h := range i.Holders {
-				waiting := "-" // Inspect does not read the line of a plain lock, and waiters for a permit leave no trace
+				waiting := "-" // Inspect does not read the line
 				if i.Kind != relock.KindPlain && i.Kind != relock.KindSemaphore {
 					waiting = strconv.Itoa(len(i.Waiters))
 				}

@@ -88,7 +88,7 @@ func (c *Cluster) Addrs() []string { return addrs(c.nodes) }
 // do not change them. With these it may ask a master that is dead for a minute
 // (ClusterStateReloadInterval). It is closed when the test ends.
 func (c *Cluster) Client(opts ...func(*redis.ClusterOptions)) *redis.ClusterClient {
-	o := &redis.ClusterOptions{Addrs: c.Addrs(), MaintNotificationsConfig: noNotifications()}
+	o := &redis.ClusterOptions{Addrs: c.Addrs(), MaintNotificationsConfig: NoNotifications()}
 	for _, opt := range opts {
 		opt(o)
 	}
@@ -279,8 +279,8 @@ func (c *Cluster) FailoverAfter(of *Server, fault func()) *Server {
 	return master.Server
 }
 
-// noNotifications keeps connections from asking for notes on maintenance, which no server of the tests sends. In go-redis 9.22 and
+// NoNotifications keeps connections from asking for notes on maintenance, which no server of the tests sends. In go-redis 9.22 and
 // 9.23 a Conn and its Client race for this setting.
-func noNotifications() *maintnotifications.Config {
+func NoNotifications() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}
 }

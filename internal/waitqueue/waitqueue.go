@@ -67,6 +67,14 @@ func (q *Queue[V]) First() *Waiter[V] {
 	return q.waiters.Front().Value.(*Waiter[V])
 }
 
+// Len is the number of waiters.
+func (q *Queue[V]) Len() int {
+	if q.waiters == nil {
+		return 0
+	}
+	return q.waiters.Len()
+}
+
 // All is every waiter, in order.
 func (q *Queue[V]) All() (all []*Waiter[V]) {
 	if q.waiters == nil {
@@ -109,10 +117,10 @@ func (q *Queue[V]) Leave(w *Waiter[V]) {
 	}
 }
 
-// FailOthers refuses all waiters but the first with err.
-func (q *Queue[V]) FailOthers(err error) {
+// FailBehind refuses all waiters but the first n with err.
+func (q *Queue[V]) FailBehind(n int, err error) {
 	for i, w := range q.All() {
-		if i > 0 {
+		if i >= n {
 			w.Err = err
 			q.Remove(w)
 		}

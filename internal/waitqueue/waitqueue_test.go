@@ -89,7 +89,7 @@ func TestRefusedWaitersHaveNothingToPassOn(t *testing.T) {
 	var q queue
 	q.TryEnter()
 	a, b, c := q.Add("a", 1), q.Add("b", 2), q.Add("c", 3)
-	q.FailOthers(errRefused)
+	q.FailBehind(1, errRefused)
 	require.False(t, done(a))
 	for _, w := range []*waiter{b, c} {
 		require.True(t, done(w))
@@ -98,6 +98,22 @@ func TestRefusedWaitersHaveNothingToPassOn(t *testing.T) {
 	}
 	require.True(t, q.Taken())
 	require.Same(t, a, q.First())
+}
+
+func TestAllWaitersAreRefused(t *testing.T) {
+	var q queue
+	q.FailBehind(0, errRefused) // no caller waits
+	q.TryEnter()
+	all := []*waiter{q.Add("a", 1), q.Add("b", 2)}
+	require.Equal(t, 2, q.Len())
+	q.FailBehind(0, errRefused)
+	for _, w := range all {
+		require.True(t, done(w))
+		require.ErrorIs(t, w.Err, errRefused)
+		q.Leave(w)
+	}
+	require.Zero(t, q.Len())
+	require.True(t, q.Taken())
 }
 
 var errRefused = errors.New("refused")
@@ -151,7 +167,7 @@ func TestQueueIsItsModel(t *testing.T) {
 				next()
 			},
 			"turn away": func(*rapid.T) {
-				q.FailOthers(errRefused)
+				q.FailBehind(1, errRefused)
 				if len(waiting) > 0 {
 					away, waiting = append(away, waiting[1:]...), waiting[:1]
 				}
