@@ -648,7 +648,7 @@ func TestFairReleaseGrantsToTheFirst(t *testing.T) {
 		assert.Equal(t, busy, last.asks(hearsGrant, time.Minute))
 		left := b.rdb.PTTL(ctx, "relock_line:{"+b.name+"}").Val()
 		assert.Greater(t, left, fairLife, "the wishes are there as long as their waiters")
-		assert.LessOrEqual(t, left, 10*fairLife, "the wishes of waiters that have died go")
+		assert.LessOrEqual(t, left, 4*fairLife, "the wishes of waiters that have died go")
 		left = b.rdb.PTTL(ctx, l.lock.(*fairLock).keys[3]).Val()
 		assert.Greater(t, left, time.Minute, "heartbeats are there as long as their waiters")
 		assert.LessOrEqual(t, left, 5*time.Minute, "the heartbeats of a queue in which all have died go")

@@ -42,7 +42,7 @@ local function note_wish(q, waiter, wish, life)
     end
     redis.call('hset', q.wishes, waiter, wish.lease .. ' ' .. wish.fenced .. ' ' .. wish.asked)
     if redis.call('pttl', q.wishes) < life then
-        redis.call('pexpire', q.wishes, 10 * life)
+        redis.call('pexpire', q.wishes, 4 * life)
     end
 end
 
