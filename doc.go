@@ -78,7 +78,7 @@
 // that queue without a request, for a slice of time ([WithHandoverSlice]); then other
 // processes have their turn. Readers of one process come in together, with one request.
 //
-// Processes that wait for a plain [Lock], or to write, stand in a line in Redis, one place for each process.
+// Processes that wait for a plain [Lock], to write, or for a permit, stand in a line in Redis, one place for each process.
 // The request that unlocks grants the lock to the first of them and wakes it alone; its Lock
 // returns without asking. A process whose goroutines still wait joins the line again at its end.
 // A [FairLock] has a place for each goroutine instead, and passes in the same way. Readers have no order between
@@ -86,7 +86,7 @@
 //
 // A waiter also asks again by itself at least every max wake delay (1 second), so that a lost
 // message costs time and nothing else. For those that wait in a line, one request looks whether
-// their locks are still held.
+// their locks are still held. Waiters of a semaphore ask for themselves.
 //
 // The end of ctx ends every wait, also while a request hangs. Then nothing is held,
 // and an attempt that was under way is undone.
@@ -191,7 +191,7 @@
 //   - handover: an Unlock that leaves the lock and its record to the first waiter of the wait queue.
 //   - slice: how long a process hands a lock over internally before it releases it to the other processes.
 //   - wake-up: a message on a pub/sub channel which says that a lock may be free, or that it was granted to the process.
-//   - line: the processes that wait for one plain lock, or to write, in Redis, in the order in which they joined; each has one place.
+//   - line: the processes that wait for one plain lock, to write, or for a permit, in Redis, in the order in which they joined; each has one place.
 //   - grant: the record that the script of a release writes for the first place of the line, or for the first waiter of a
 //     fair lock, and the message about it.
 //   - permit: what an owner holds of a semaphore, which has a number of them.

@@ -301,7 +301,7 @@ func TestFairWaitersPollOncePerSecond(t *testing.T) {
 	q.wantOrder(want...)
 }
 
-// WIRE.md 1.3: the queue and the timeouts that Java finds, and the ones that a served relock waiter leaves behind.
+// The queue and the timeouts that Java finds, and the ones that a served relock waiter leaves behind.
 func TestFairLockWritesRedissonsRecords(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		q := line{bench: newBench(t, addr)}
@@ -365,7 +365,7 @@ func TestFairLiveWaiterKeepsItsPlaceAgainstJava(t *testing.T) {
 			b := newBench(t, testredis.Start(t).Addr())
 			q := line{bench: b}
 			ctx := context.Background()
-			held := b.client(WithWatchdogTimeout(time.Second)).NewFairLock(b.name) // adds only 1s to the first timeouts
+			held := b.client(WithWatchdogTimeout(2 * time.Second)).NewFairLock(b.name) // adds only 2s to the first timeouts
 			b.must(held.Lock(ctx))
 			c := b.client(WithFairWaitTimeout(worth), WithMaxWakeDelay(time.Hour))
 			visitor := b.client().NewFairLock(b.name)

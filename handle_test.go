@@ -22,7 +22,7 @@ func TestDurationsAreRoundedUpToMilliseconds(t *testing.T) {
 	}
 }
 
-// WIRE.md 1.0: names with a brace are taken as they are.
+// Names with a brace are taken as they are.
 func TestNamesWithBracesAreKept(t *testing.T) {
 	for name, want := range map[string]string{
 		"x": "p:{x}", "a:b": "p:{a:b}", "{x}": "p:{x}", "a{x}b": "p:a{x}b", "x{": "p:x{", "x}": "p:{x}}",

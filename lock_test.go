@@ -39,7 +39,7 @@ func TestPlainAndFencedLockExcludeEachOther(t *testing.T) {
 	})
 }
 
-// WIRE.md 1.1: the record, its lease, and the message.
+// The record, its lease, and the message.
 func TestLockWritesRedissonsRecord(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)

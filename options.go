@@ -78,7 +78,7 @@ func WithNodeTimeout(d time.Duration) Option {
 // readers or Java services wait for it, these have the first chance. Where round trips to
 // Redis take long, a slice lasts 16 of them, up to 100ms, so that the requests do not take
 // longer than the work. Only holds that the watchdog renews are handed over, of locks other
-// than fair locks and RedLocks; a fenced lock needs one request for each hold. Readers
+// than fair locks, semaphores and RedLocks; a fenced lock needs one request for each hold. Readers
 // do not hand a lock over but share its record: for a slice, further readers of the process
 // come in without a request while one of them reads. For up to one slice, a lock that was
 // forced open, or that Redis has forgotten, may still be handed over in the process, and

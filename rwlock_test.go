@@ -423,7 +423,7 @@ func TestWriterThatGivesUpLetsReadersIn(t *testing.T) {
 	})
 }
 
-// WIRE.md 1.4: the record.
+// The record.
 func TestRWLockWritesRedissonsRecord(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)

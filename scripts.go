@@ -4,7 +4,7 @@ package relock
 //
 // Rules: every file of lua/ is a prelude, or the function script binds it, once, at init. KEYS holds data
 // keys and nothing else. Every script answers three integers (a bundle: three for each
-// lock; the script of Inspect: the contents of all keys).
+// lock; that of the lookout: three for each lock that may be free; the script of Inspect: the contents of all keys).
 
 import (
 	"embed"

@@ -14,7 +14,8 @@
 -- and, of a fair lock, <field>: what a waiter of the queue wants (see queue.lua).
 --
 -- Rules: a client has one place. The place of a later wait replaces that of an earlier one. A place is granted the lock
--- by a message, with a short lease; a place whose grant was not used in time asks before it is granted again. A client
+-- by a message, with a short lease. A place whose grant was not used in time asks before it is granted again, and gets its
+-- whole lease then. A client
 -- that does not hear its channel loses its place. The script that frees a lock grants it to the next place, and so does
 -- every script that finds the lock free. A run that finds the lock granted already grants nothing, so no message is sent
 -- twice. A line that no client has joined for line_life is forgotten, and one of tombstones alone after tombstone_life.

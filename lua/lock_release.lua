@@ -11,7 +11,8 @@
 -- ARGV[5]  how long the line may keep the lock from those that have no place in it, in ms.
 -- ARGV[6]  1 where a request that asks for the lock with this field may still run, else 0.
 -- Returns  {1, heard, passed} done, and so many connections were told that the lock is free; passed is 1 where the lock has
---          the next holder already, 2 where this user may not tell the next one. {-1, 0, 0} this hold is not there.
+--          the next holder already, 2 where this user may not tell the next one. {-1, 0, passed} this hold is not
+--          there.
 --
 -- Running it late or twice frees no other owner's hold: the field belongs to one acquisition, and to those that it was
 -- handed over to, the last of which frees it. A level is given back also where Redis has no memory left: see note_levels

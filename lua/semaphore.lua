@@ -1,11 +1,12 @@
 -- Prelude of the scripts of semaphores, whose record is that of Redisson's RPermitExpirableSemaphore: a counter of the permits
 -- that are free, and a zset {id of a permit -> epoch ms when its lease ends} of those that are taken.
+-- Needs announce.lua and clock.lua.
 --
 -- The counter and the zset change together: free permits and taken ones are always the number of permits of the semaphore. A
--- permit whose lease is over is taken until a script of relock or of Redisson gives it back. So a script that asks for permits, or
--- counts them, does that first.
+-- permit whose lease is over is taken until a script of relock or of Redisson gives it back. So a script that asks for permits
+-- does that first. One that only counts them takes such a permit for a free one.
 --
--- Other data at the key of the zset are refused, and stay as they are. Any whole number that INCRBY writes, of ten digits at most,
+-- Other data at the key of the zset are refused, and stay as they are. Any whole number that INCRBY writes, of eleven characters at most,
 -- may be the counter.
 --
 -- Defines  check_ids(taken, ids)               refuses ids that are none of a permit: Redisson's has 16 bytes.

@@ -12,7 +12,8 @@
 -- ARGV[6]  how long the line may keep the lock from those that hear the channel of another server, in ms.
 -- ARGV[7]  1 where a request that asks for the lock with this field may still run, else 0.
 -- Returns  {1, heard, passed} done, and so many connections were told that the lock is free; passed is 1 where the lock has
---          the next holder already. {-1, 0, passed} this hold is not there.
+--          the next holder already, 2 where this user may not tell the next one. {-1, heard, passed} this hold is not
+--          there.
 --
 -- Running it late or twice ends no other hold: the field belongs to one acquisition, and to those that it was handed
 -- over to. The lock is free then, unless its owner holds the read half too and keeps it. A hash that no lock makes is

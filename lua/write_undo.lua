@@ -14,7 +14,8 @@
 -- ARGV[7]  how long the line may keep the lock from those that hear the channel of another server, in ms.
 -- ARGV[8]  1 where a request that asks for the lock with this field may still run, else 0.
 -- Returns  {1, heard, passed} done, and so many connections were told that the lock is free; passed is 1 where the lock has
---          the next holder already. {-1, 0, passed} the attempt has taken nothing.
+--          the next holder already, 2 where this user may not tell the next one. {-1, heard, passed} the attempt has
+--          taken nothing.
 --
 -- Running it late or twice ends no other hold: the field belongs to one acquisition. A hash that no lock makes stays as
 -- it is, and the caller waits no longer all the same.

@@ -1,5 +1,5 @@
 -- Prelude of the scripts that end holds of a read/write lock: it passes to the first writer in the line. Needs announce.lua,
--- clock.lua, token.lua, line.lua and readers.lua.
+-- clock.lua, line.lua and readers.lua.
 --
 -- Readers, and all that have no place in the line, have the same chance as the first writer: where any of them hears the
 -- channel, the lock is left free, and the first writer is told, too.
@@ -9,7 +9,7 @@
 --          it, or nil. Where both are none, it has said nothing.
 -- Defines  give_back_write(lock, writers, line, tokens, prefix, field, left, late, channel, how, slice)    sets the levels of
 --          a write hold, or ends it with 0 left, and its place in the line; returns what the script returns: {1, heard, passed}
---          or {-1, 0, passed}; and whether the lock is free.
+--          or {-1, heard, passed}; and whether the lock is free and nobody was told.
 
 local function pass_to_writer(lock, writers, line, tokens, channel, how, message, slice)
     local heard, to = 0, nil
