@@ -97,7 +97,7 @@ func (n *name) admit(p *waitOptions, b lockType, o owner, explicit bool) (admitt
 }
 
 // countLocked is the part of admit for locks that several owners hold, each with a record of its own: callers pass the caller in
-// the wait queue until it has found the lock busy, or others wait, because each of them may find the lock free.
+// the wait queue until it has found the lock busy, or others wait or go first, because each of them may find the lock free.
 func (n *name) countLocked(p *waitOptions, b lockType, key holdKey) (admitted, error) {
 	h := n.newHoldLocked(b, key, nil)
 	if p.NoWait {
@@ -107,7 +107,7 @@ func (n *name) countLocked(p *waitOptions, b lockType, key holdKey) (admitted, e
 	switch {
 	case g.TryEnter():
 		return n.admitFirstLocked(h, g), nil
-	case g.obstacle == nil && g.First() == nil && !p.foundBusy:
+	case g.obstacle == nil && g.First() == nil && !p.foundBusy && g.turns.yield(n.engine.watchdog.now()) == 0:
 		return n.admitFirstLocked(h, nil), nil
 	}
 	return n.enqueueLocked(p, g, h)

@@ -825,6 +825,23 @@ func TestLineShorterLeaseTakesNoPlaceOfALongerOne(t *testing.T) {
 	})
 }
 
+// A place behind numbers that are missing is not far back: who is far back looks seldom, and would sleep while the lock is free.
+func TestLineMissingNumbersAreNoPlaces(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.manual().takes()
+		b.manual().listens().joins()
+		passing, last := b.manual().listens(), b.manual().listens()
+		for range 150 {
+			passing.field = fmt.Sprintf("%s:1:0%d", passing.id, passing.asked+1)
+			passing.joins()
+			passing.release(false)
+		}
+		answer := last.ask(hearsGrant)[2]
+		require.Equal(b, int64(1), answer%4, "no place")
+		assert.Less(b, answer/4, int64(nearHead/4), "places in front, of which there is one")
+	})
+}
+
 // Clients that come and go behind one that waits for long make the scripts of the others no slower, and change no order.
 func TestLineClosesGaps(t *testing.T) {
 	onEachLine(t, func(b *bench) {
@@ -1633,6 +1650,50 @@ func TestLineUserWithoutPublishLeavesAllPlaces(t *testing.T) {
 	assert.Equal(b, "late", b.placeOf(one.id).state, "the place whose grant was not used")
 	b.manual().release(true)
 	assert.Equal(b, two.field, b.holder(), "the holder")
+}
+
+// Waiters that such a user cannot tell of its release look once in a max wake delay. The user leaves them the lock for so long,
+// also where it has one goroutine, and with several permits.
+func TestLineUserWithoutPublishLetsOthersGoFirst(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	b := newBench(t, server.Addr())
+	d := b.deployment(server)
+	user := d.user(b, []string{"allkeys", "allchannels", "allcommands", "-publish"})
+	t.Cleanup(func() { b.must(b.rdb.FlushAll(context.Background()).Err()) }) // a semaphore leaves its number of permits
+	for kind, newLock := range map[string]func(c *Client, name string) Locker{
+		"plain":     func(c *Client, name string) Locker { return c.NewLock(name) },
+		"semaphore": func(c *Client, name string) Locker { return c.NewSemaphore(name, 2) },
+	} {
+		for goroutines := range 2 {
+			t.Run(fmt.Sprint(kind, goroutines+1), func(t *testing.T) {
+				t.Parallel()
+				name := fmt.Sprint(b.name, kind, goroutines)
+				other, busy := newLock(b.client(), name), newLock(user, name)
+				ctx, stop := context.WithCancel(context.Background())
+				var sections atomic.Int64
+				var all sync.WaitGroup
+				if kind == "semaphore" && goroutines == 0 { // else the permits are enough for all
+					require.NoError(t, other.Lock(WithOwner(context.Background())))
+				}
+				for range goroutines + 1 {
+					waitgroup.Go(&all, func() {
+						for me := WithOwner(ctx); busy.Lock(me) == nil; sections.Add(1) {
+							time.Sleep(time.Millisecond)
+							assert.NoError(t, busy.Unlock(me))
+						}
+					})
+				}
+				testredis.Await(t, "the user has the lock", soon, func() bool { return sections.Load() > 0 })
+				before, me := sections.Load(), WithOwner(context.Background())
+				require.NoError(t, other.Lock(me))
+				assert.Less(t, sections.Load()-before, int64(300), "sections of the user, while the other one waited")
+				stop()
+				all.Wait()
+				assert.NoError(t, other.Unlock(me))
+			})
+		}
+	}
 }
 
 // A user that may not use the keys of the line hears a release as before there was one.

@@ -17,6 +17,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"time"
 )
 
 // A nameTable has the names that are in use.
@@ -181,11 +182,29 @@ func (n *name) dropQueueLocked(g *waitQueue) {
 	if !g.Taken() {
 		g.dropPlaceLocked(n.engine)
 	}
-	if !g.Taken() && g.shared == nil && g.registered {
+	if !g.Taken() && g.shared == nil && !g.kept && g.registered {
 		g.registered = false
 		n.queues = slices.DeleteFunc(n.queues, func(other *waitQueue) bool { return other == g })
 		n.done()
 	}
+}
+
+// keepQueueLocked keeps g for a while: a process of one goroutine would forget with each Unlock that other processes go first.
+func (n *name) keepQueueLocked(g *waitQueue) {
+	if g.kept {
+		return
+	}
+	g.kept = true
+	n.engine.workers.spawn(func() {
+		select {
+		case <-time.After(2 * mostUntold):
+		case <-n.engine.closed:
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		g.kept = false
+		n.dropQueueLocked(g)
+	})
 }
 
 // recordsOf are the records that this process has of a half.

@@ -141,11 +141,13 @@ func (h *hold) endRelease(left, others int, passed int64) {
 	defer h.name.mu.Unlock()
 	if left == 0 {
 		switch {
+		case passed == 2 && (h.queue != nil || h.lock.admission() == counted): // a permit is used outside the wait queue
+			g := h.name.queueLocked(h.key.id.half)
+			g.turns.untold(e.watchdog.now(), e.pace(), e.maxWakeDelay)
+			h.name.keepQueueLocked(g)
 		case h.queue == nil:
 		case passed == 1:
 			h.queue.turns.interrupted()
-		case passed == 2:
-			h.queue.turns.untold(e.watchdog.now(), e.pace(), e.maxWakeDelay)
 		default:
 			h.queue.turns.released(e.watchdog.now(), e.pace(), others)
 		}

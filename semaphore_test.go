@@ -1492,3 +1492,20 @@ func TestSemaphoreRefusesOddCounters(t *testing.T) {
 		}
 	})
 }
+
+// A zset of other data in the place of the taken permits is not counted.
+func TestSemaphoreCountsNoMembersOfOtherData(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		s := b.client().NewSemaphore(b.name, 3)
+		b.must(b.rdb.ZAdd(ctx, permitsKey(b.name), redis.Z{Score: 1, Member: "a"}).Err())
+		_, err := s.Available(ctx)
+		assert.ErrorIs(t, err, ErrNotALock, "Available")
+		_, err = s.Permits(ctx)
+		assert.ErrorIs(t, err, ErrNotALock, "Permits")
+		_, err = s.TTL(ctx)
+		assert.ErrorIs(t, err, ErrNotALock, "TTL")
+		b.must(b.rdb.Del(ctx, permitsKey(b.name)).Err())
+	})
+}

@@ -48,6 +48,7 @@
 -- Defines  wait_number(field)                                  the number of the wait that a field belongs to.
 -- Defines  parse_place(text, client)                           the place of a client.
 -- Defines  place_of(line, client)                              the same, or nil.
+-- Defines  places_in_front(line)                        how many places are in front of that of the caller, about.
 -- Defines  place_at(line, number)                              the place of this number, or nil.
 -- Defines  set_field(line, field, value)                       gives a field of the hash a value.
 -- Defines  place_text(p)                                       the inverse of parse_place.
@@ -66,6 +67,7 @@
 local line_life = 5 * 60 * 1000
 local tombstone_life = 60000 -- longer than a request may be on its way
 local most_tombstones = 100
+local near_head = 32 -- as in lookout.go
 
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
 
@@ -285,11 +287,17 @@ local function join(line, field, wish)
     return true
 end
 
+-- A place has two fields. Numbers in front of it may be missing: where these are many, places are counted by the fields.
+local function places_in_front(line)
+    local numbers = math.max(0, line.mine.number - line.first)
+    return numbers < near_head and numbers or math.min(numbers, math.floor(redis.call('hlen', line.key) / 2))
+end
+
 local function standing(line, joined, deaf, apart)
     if apart then
         return 2
     elseif joined then
-        return 1 + 4 * math.max(0, line.mine.number - line.first)
+        return 1 + 4 * places_in_front(line)
     end
     return deaf and 3 or 0
 end

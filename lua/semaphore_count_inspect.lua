@@ -9,6 +9,7 @@ local free, taken = KEYS[1], KEYS[2]
 local permits = tonumber(ARGV[1])
 
 local available = free_permits(free)
+check_permits(taken)
 local held = redis.call('zcount', taken, '(' .. ms(now_ms()), '+inf')
 permits = available and available + redis.call('zcard', taken) or permits
 return {permits, permits - held, 0}

@@ -10,6 +10,7 @@ local free, taken = KEYS[1], KEYS[2]
 local id = ARGV[1]
 
 free_permits(free)
+check_permits(taken)
 local now = now_ms()
 local last = redis.call('zrevrange', taken, 0, 0, 'withscores')[2]
 local left = -2
