@@ -37,7 +37,7 @@ type waitQueue struct {
 	shared   *record   // newcomers may share this record; or nil
 	obstacle *obstacle // that the last attempt past this queue found; nil: it was granted, or there was none
 	place    *place    // in the line, which the last caller has left to the next one; or nil
-	kept     bool      // although nobody uses it: see keepQueueLocked
+	kept     bool      // although no caller uses it: see keepQueueLocked
 }
 
 // errAskYourself refuses callers that wait in a wait queue, because Redis has not answered the caller in front.
