@@ -62,7 +62,7 @@ func (c *child) says(want string) {
 	case line, ok := <-c.lines:
 		require.True(c, ok, "the child has ended")
 		require.Equal(c, want, line, "the child says")
-	case <-time.After(4 * soon):
+	case <-time.After(childStart):
 		require.Fail(c, "the child does not answer", "want %q", want)
 	}
 }
@@ -72,7 +72,10 @@ func (c *child) signal(s syscall.Signal) {
 	require.NoError(c, c.cmd.Process.Signal(s))
 }
 
-const childLease = 2 * time.Second
+const (
+	childLease = 2 * time.Second
+	childStart = 4 * soon // its program starts, beside many others, under the race detector
+)
 
 // TestChild is the program of a child.
 func TestChild(t *testing.T) {
@@ -165,7 +168,11 @@ func TestFaultAnswerLaterThanTheLeaseIsNoHold(t *testing.T) {
 		over := &faultBench{bench: &bench{T: b.T, addr: b.proxy.Addr(), name: b.name, rdb: b.rdb}}
 		answer := b.proxy.On(k.takes, testredis.DelayReply(100*time.Millisecond))
 		c := startChild(over, nil, "take", k.name)
-		await(b.bench, "it is granted", answer.Fired())
+		select {
+		case <-answer.Fired():
+		case <-time.After(childStart):
+			require.Fail(b, "the lock is not granted to the child")
+		}
 		c.signal(syscall.SIGSTOP)
 		next := k.rival(b.direct, b.name)
 		b.must(next.Lock(ctx))
