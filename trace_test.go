@@ -49,7 +49,7 @@ var scriptMistakes = []scriptMistake{
 	{"noTombstone", "fenced", "found or other == field", "false"},
 	{"noDemotion", "plain", "p.state, p.unsaved = 'late', true", "p.unsaved = true"},
 	{"wrongField", "fenced", "redis.pcall('hset', lock, waiter.field, 1)", "redis.pcall('hset', lock, waiter.field .. '1', 1)"},
-	{"noGrant", "plain", "to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil", ""},
+	{"noGrant", "plain", "heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil", "nil"},
 	{"foreignRelease", "plain", "redis.pcall('hdel', lock, field)", "redis.pcall('del', lock)"},
 	{"toTheEnd", "plain", "if stays then", "if false then"},
 	{"lapseForgotten", "fenced", "set_field(line, 'granted', p.field)", ""},

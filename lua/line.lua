@@ -15,10 +15,10 @@
 --
 -- Rules: a client has one place. The place of a later wait replaces that of an earlier one. A place is granted the lock
 -- by a message, with a short lease. A place whose grant was not used in time asks before it is granted again, and gets its
--- whole lease then. A client
--- that does not hear its channel loses its place. The script that frees a lock grants it to the next place, and so does
--- every script that finds the lock free. A run that finds the lock granted already grants nothing, so no message is sent
--- twice. A line that no client has joined for line_life is forgotten, and one of tombstones alone after tombstone_life.
+-- whole lease then. A client that does not hear its channel loses its place. The script that frees a lock grants it to the
+-- next place, and so does every script that finds the lock free. A run that finds the lock granted already grants nothing, so
+-- no message is sent twice. A line that no client has joined for line_life is forgotten, and one of tombstones alone after
+-- tombstone_life.
 -- Of several grants of a semaphore, only the place of the last one comes back when its lease ends: another one waits again at
 -- the end.
 --
@@ -41,6 +41,9 @@
 --          a client, to; 2 where this user may not tell the next one; else 0. line may be nil.
 -- Defines  release_to_all(line, channel, how, message, slice, always)    says that the lock is free to those that have no
 --          place: once in a slice, or always if any of them hears this server; returns how many connections heard it.
+-- Defines  leave_and_pass(lock, key, field, late, pass)     ends the wait and the hold of field in the line, where there is a line
+--          or late is set, and has pass(line) pass on the lock: it returns the line as it is then, and whose client got the lock.
+--          Returns what the answer to a release says.
 -- Defines  try(step)                                           what step returns; nil where it fails.
 -- Defines  is_deaf(field, ear, channel, how)                   whether the client of field believes that it hears its channel
 --          on this server, and does not.
@@ -48,7 +51,7 @@
 -- Defines  wait_number(field)                                  the number of the wait that a field belongs to.
 -- Defines  parse_place(text, client)                           the place of a client.
 -- Defines  place_of(line, client)                              the same, or nil.
--- Defines  places_in_front(line)                        how many places are in front of that of the caller, about.
+-- Defines  places_in_front(line)                            how many places are in front of that of the caller, about.
 -- Defines  place_at(line, number)                              the place of this number, or nil.
 -- Defines  set_field(line, field, value)                       gives a field of the hash a value.
 -- Defines  place_text(p)                                       the inverse of parse_place.
@@ -469,5 +472,26 @@ end
 local function try(step)
     local done, result = pcall(step)
     return done and result or nil
+end
+
+-- Nothing that goes wrong in the line may stop a release.
+local function leave_and_pass(lock, key, field, late, pass)
+    local answer = 0
+    try(function()
+        local line, to = open_line(lock, key, field), nil
+        if not late and not line.exists then
+            return
+        end
+        try(function()
+            leave(line, field)
+            if late then
+                end_field(line, field)
+            end
+            line, to = pass(line)
+        end)
+        answer = passed(line, to)
+        close_line(line)
+    end)
+    return answer
 end
 

@@ -41,24 +41,12 @@ local had = deleted == 1
 local heard, passed_on = 0, 0
 if KEYS[2] ~= lock and (late or may_exist(KEYS[2])) then
     --[[clock token clients grant line]]
-    -- Nothing that goes wrong in the line may stop a release.
-    try(function()
-        local line, to = open_line(lock, KEYS[2], field), nil
-        if not late and not line.exists then
-            return
+    passed_on = leave_and_pass(lock, KEYS[2], field, late, function(line)
+        if redis.call('hlen', lock) > 0 then
+            return line, nil
         end
-        try(function()
-            leave(line, field)
-            if late then
-                end_field(line, field)
-            end
-            if redis.call('hlen', lock) == 0 then
-                heard = had and line.first <= line.last and release_to_all(line, channel, how, '0', slice, false) or 0
-                to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
-            end
-        end)
-        passed_on = passed(line, to)
-        close_line(line)
+        heard = had and line.first <= line.last and release_to_all(line, channel, how, '0', slice, false) or 0
+        return line, heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
     end)
 end
 if type(deleted) == 'table' then

@@ -32,26 +32,15 @@ end
 local heard, passed_on = 0, 0
 if key ~= free and (late or may_exist(key)) then
     --[[clients permit line permits]]
-    -- Nothing that goes wrong in the line may stop a release.
-    try(function()
-        local line, any = open_line(free, key, id), false
-        if not late and not line.exists then
-            return
+    passed_on = leave_and_pass(free, key, id, late, function(line)
+        if count_free(free) <= 0 then
+            return line, false
         end
-        try(function()
-            leave(line, id)
-            if late then
-                end_field(line, id)
-            end
-            if count_free(free) > 0 then
-                heard = ends and line.first <= line.last and release_to_all(line, channel, how, ms(count_free(free)), slice, false) or 0
-                if heard == 0 then
-                    line, any = pass_permits(free, taken, line, id, channel, how, nil)
-                end
-            end
-        end)
-        passed_on = passed(line, any)
-        close_line(line)
+        heard = ends and line.first <= line.last and release_to_all(line, channel, how, ms(count_free(free)), slice, false) or 0
+        if heard > 0 then
+            return line, false
+        end
+        return pass_permits(free, taken, line, id, channel, how, nil)
     end)
 end
 if ends and heard == 0 then
