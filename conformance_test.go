@@ -248,10 +248,15 @@ func (b *bench) startWaiter(ctx context.Context, l Locker) <-chan error {
 
 func await[T any](b *bench, what string, c <-chan T) T {
 	b.Helper()
+	return awaitFor(b, what, c, soon)
+}
+
+func awaitFor[T any](b *bench, what string, c <-chan T, limit time.Duration) T {
+	b.Helper()
 	select {
 	case v := <-c:
 		return v
-	case <-time.After(soon):
+	case <-time.After(limit):
 		require.Fail(b, "waited in vain", what)
 		panic("unreachable")
 	}

@@ -191,7 +191,8 @@
 //   - handover: an Unlock that leaves the lock and its record to the first waiter of the wait queue.
 //   - slice: how long a process hands a lock over internally before it releases it to the other processes.
 //   - wake-up: a message on a pub/sub channel which says that a lock may be free, or that it was granted to the process.
-//   - line: the processes that wait for one plain lock, to write, or for a permit, in Redis, in the order in which they joined; each has one place.
+//   - line: the processes that wait for one plain lock, to write, or for a permit, in Redis, in the order in which they
+//     joined; each has one place.
 //   - grant: the record that the script of a release writes for the first place of the line, or for the first waiter of a
 //     fair lock, and the message about it.
 //   - permit: what an owner holds of a semaphore, which has a number of them.

@@ -1652,8 +1652,8 @@ func TestLineUserWithoutPublishLeavesAllPlaces(t *testing.T) {
 	assert.Equal(b, two.field, b.holder(), "the holder")
 }
 
-// Waiters that such a user cannot tell of its release look once in a max wake delay. The user leaves them the lock for so long,
-// also where it has one goroutine, and with several permits.
+// A user that may not publish cannot tell waiters of its release; they look once in a max wake delay. The user leaves them the
+// lock for so long, also where it has one goroutine, and with several permits.
 func TestLineUserWithoutPublishLetsOthersGoFirst(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)

@@ -142,10 +142,11 @@ var spareOfLock = []send.Spare{{Key: 1}}
 // number of its waiters. It serves them in the order in which they came, for a slice
 // (see WithHandoverSlice), before the lock passes to the next process. A process that has
 // died loses its place. One that is stopped keeps the others waiting for 5s at most when its
-// turn comes, and for its lease if it missed a turn before and has asked since. TryLock with wait 0, and a MultiLock or RedLock of this lock, take it before
-// the line if they find it free, which a lock with a line seldom is. Java services have no
-// place in the line: once in a slice the lock is left free for them, if some wait. For an
-// order over the goroutines of all processes, and of Java, take a [FairLock].
+// turn comes, and for its lease if it missed a turn before and has asked since. TryLock with
+// wait 0, and a MultiLock or RedLock of this lock, take it before the line if they find it
+// free, which a lock with a line seldom is. Java services have no place in the line: once in a
+// slice the lock is left free for them, if some wait. For an order over the goroutines of all
+// processes, and of Java, take a [FairLock].
 //
 // Redisson: RLock, and with [Fenced] RFencedLock, with which it shares its record.
 type Lock struct{ handle }

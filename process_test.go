@@ -168,11 +168,7 @@ func TestFaultAnswerLaterThanTheLeaseIsNoHold(t *testing.T) {
 		over := &faultBench{bench: &bench{T: b.T, addr: b.proxy.Addr(), name: b.name, rdb: b.rdb}}
 		answer := b.proxy.On(k.takes, testredis.DelayReply(100*time.Millisecond))
 		c := startChild(over, nil, "take", k.name)
-		select {
-		case <-answer.Fired():
-		case <-time.After(childStart):
-			require.Fail(b, "the lock is not granted to the child")
-		}
+		awaitFor(b.bench, "it is granted", answer.Fired(), childStart)
 		c.signal(syscall.SIGSTOP)
 		next := k.rival(b.direct, b.name)
 		b.must(next.Lock(ctx))

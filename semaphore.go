@@ -43,9 +43,9 @@ var spareOfSemaphore = []send.Spare{{Key: 2}}
 // waiters: it serves them in the order in which they came, and with each permit it goes behind the other processes. A process
 // that has died loses its place. Each one that is stopped keeps a permit that was granted to it for 5s at most, and for
 // its whole lease if it missed one before and has asked since. A waiter asks once in a max wake delay, and more seldom
-// behind more than 32 processes. It notices then, or when the first lease ends, that a permit has lapsed. TryLock with wait 0, and a MultiLock,
-// take a free permit before the line; a MultiLock re-enters a permit that its owner has. Java has no place in the line: once in a
-// slice (see [WithHandoverSlice]) a permit is left free for Java, if a Java service waits.
+// behind more than 32 processes. It notices then, or when the first lease ends, that a permit has lapsed. TryLock with
+// wait 0, and a MultiLock, take a free permit before the line; a MultiLock re-enters a permit that its owner has. Java has
+// no place in the line: once in a slice (see [WithHandoverSlice]) a permit is left free for Java, if a Java service waits.
 //
 // The number of permits is in Redis. The first use of a name sets it, as NewSemaphore says, and it stays there for good, in
 // the key called name, also when no permit is taken. After that, the number in Redis counts, and the one that was
@@ -64,8 +64,9 @@ type Semaphore struct {
 }
 
 // NewSemaphore returns the semaphore called name, which has so many permits if it does not exist yet: see [Semaphore]. It
-// sends nothing; a bad name, fewer permits than 1 or more than 2147483647, and the option [Fenced] are reported by the methods, as ErrInvalid. Give it a
-// name that no counter of your application has: a whole number of up to eleven characters under that key is taken for the number of free permits.
+// sends nothing; a bad name, fewer permits than 1 or more than 2147483647, and the option [Fenced] are reported by the
+// methods, as ErrInvalid. Give it a name that no counter of your application has: a whole number of up to eleven characters
+// under that key is taken for the number of free permits.
 //
 // Redisson: getPermitExpirableSemaphore, and trySetPermits, which the first acquire does here.
 func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Semaphore {
