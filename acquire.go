@@ -40,6 +40,7 @@ type request struct {
 	interim time.Duration
 
 	component bool // the caller is a MultiLock: errors say which of its locks they are about
+	again     bool // of a MultiLock: too little was left of the lease when all locks had been taken
 	trial     bool // the caller asks again if this fails: it has not given up
 }
 
@@ -51,7 +52,7 @@ type attempt struct {
 	noWait    bool          // no other attempt follows: a busy one leaves nothing in Redis
 	line      string        // how the attempt stands in the line; "": the lock has none
 	asked     uint64        // its number among the requests of the wait
-	late      bool          // undo: tries of the attempt may still run
+	late      bool          // undo: tries of the attempt may still run; see tombstones.go
 	otherHalf string        // field of the owner's hold on the other half of the lock, or ""
 
 	renewed bool // by the watchdog, once it is granted
@@ -151,6 +152,7 @@ func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...lockT
 	if r.wait > 0 {
 		p.Deadline = time.Now().Add(r.wait)
 	}
+	p.Patient = p.NoWait && isPatient(ctx)
 	p.span = startSpan(e, ctx, locks, o)
 	err := errBeginAgain
 	for err == errBeginAgain {
@@ -200,10 +202,6 @@ func (e *engine) take(p *waitOptions, o owner, r request, locks []lockType) erro
 func (a *acquisition) finish(p *waitOptions) error {
 	res, err := a.run()
 	a.span.asked(a.wants)
-	if len(a.wants) == 1 && a.wants[0].level == 1 {
-		h := a.wants[0].hold
-		h.own.late = h.own.late || a.mayRunLate()
-	}
 	err = a.conclude(res, err)
 	*p = a.waitOptions
 	return err
@@ -231,6 +229,9 @@ func (w *want) prepareLocked(r request) error {
 	e := h.name.engine
 	if h.field == "" {
 		h.field = e.newField(h.key.owner)
+	}
+	if h.levels >= mostLevels && h.lock.typ() == TypeRead {
+		return errTooDeep
 	}
 	w.attempt = attempt{field: h.field, lease: r.lease, level: h.levels + 1, renewed: r.lease == 0}
 	switch h.state {
@@ -266,7 +267,12 @@ func (a *acquisition) run() (res result, err error) {
 		}
 		if err == nil && res.state == busy && a.isPastQueue() {
 			a.noteBusy(a.wants[0].hold, res.ttl)
-			a.foundBusy, err = true, errBeginAgain
+			if a.wants[0].hold.lock.admission() == counted {
+				a.foundBusy, err = true, errBeginAgain
+			} else if err = a.Over(); err == nil {
+				a.lastReply = time.Now()
+				continue // it waits in the wait queue, and not for a release: see errAskYourself
+			}
 		}
 		if err == nil && res.state == busy {
 			res, err = a.await(res) // 3, 4
@@ -279,10 +285,14 @@ func (a *acquisition) run() (res result, err error) {
 	}
 }
 
-// isPastQueue says whether the caller contends for a counted lock beside the caller in the wait queue.
+// isPastQueue says whether the caller contends beside the caller in the wait queue: for a counted lock, or because
+// Redis has not answered that caller.
 func (a *acquisition) isPastQueue() bool {
 	h := a.wants[0].hold
-	return a.group == nil && !a.NoWait && h.lock.admission() == counted && h.queue == nil
+	if a.group != nil || a.NoWait || h.queue != nil {
+		return false
+	}
+	return h.lock.admission() == counted || h.needsQueue()
 }
 
 // admit waits until this caller of the process may make an attempt.
@@ -319,8 +329,9 @@ func (a *acquisition) enterQueue() error {
 	return err
 }
 
-// attempt makes one attempt on all wants. Where the answer comes so late that too little trust is left, attempt
-// asks again, a few times: another grant restores the lease.
+// attempt makes one attempt on all wants. Where the answer comes so late that too little trust is left, attempt asks
+// again, a few times: another grant restores the lease, which counts from the last request. A Redis that always takes
+// so long ends the call with errLate, or with a hold of which some is left.
 func (a *acquisition) attempt() (res result, err error) {
 	lastReply, first := a.lastReply, a.unknown
 	for asked := 1; ; asked++ {
@@ -335,7 +346,7 @@ func (a *acquisition) attempt() (res result, err error) {
 				a.unknown, res.state = max(a.unknown, 1), busy // and rollback undoes the grant
 			}
 			return res, errBeginAgain
-		case res.state != held || a.engine.inTime(a.wants, res.sent):
+		case res.state != held || a.engine.inTime(a.wants, res.sent, asked):
 			if a.unknown == first {
 				a.engine.rtt.observe(time.Since(res.sent))
 			}
@@ -359,6 +370,7 @@ func (a *acquisition) ask(lastReply time.Time) (result, error) {
 	a.unknown += answer.Unknown
 	a.abandoned = a.abandoned || answer.Abandoned
 	a.unanswered = answer.Unanswered
+	e.late.left(wants, answer.Orphans, answer.Lost > 0)
 	a.queued = a.queued || res.queued
 	// A script that Redis has stopped half way may have written data.
 	if err != nil && answered(err) {
@@ -367,8 +379,8 @@ func (a *acquisition) ask(lastReply time.Time) (result, error) {
 	return res, err
 }
 
-// inTime says whether enough is left now of the leases that were asked for at sent.
-func (e *engine) inTime(wants []want, sent time.Time) bool {
+// inTime says whether enough is left now of the leases that were asked for at sent, for the asked-th time.
+func (e *engine) inTime(wants []want, sent time.Time, asked int) bool {
 	passed := time.Since(sent)
 	for _, w := range wants {
 		whole := trust(w.lease)
@@ -376,7 +388,9 @@ func (e *engine) inTime(wants []want, sent time.Time) bool {
 		if w.level > 1 {
 			left = max(left, e.watchdog.left(&w.hold.record.lease))
 		}
-		if !lasts(left, whole) {
+		most := w.hold.lock.limits().max
+		last := most > 0 && w.lease >= most // MaxHold: the watchdog does not renew it, and the owner has asked for no more
+		if !lasts(left, whole, w.renewed) && (asked < 2 && !last || !suffices(left, whole, w.renewed && !last)) {
 			return false
 		}
 	}
@@ -406,7 +420,7 @@ func (a *acquisition) await(res result) (result, error) {
 		delay = min(delay*time.Duration(1+res.ahead/nearHead), rareAsk)
 	case res.placed && !res.queued:
 		var stop func()
-		delay, stop = e.lookout.awaits(in.hold.key.id.name, a.subscription.listeners[0].wake, res)
+		delay, stop = e.lookout.awaits(in.hold.key.id.name, in.field, a.subscription.listeners[0], res)
 		defer stop()
 	}
 	p := &a.waitOptions
@@ -473,6 +487,7 @@ func (e *engine) pollDelay(lease time.Duration) time.Duration {
 func (a *acquisition) rollback(res result, err error, returned bool) {
 	if a.asking { // a hook has ended the goroutine
 		a.unknown = max(a.unknown, 1)
+		a.engine.late.left(a.wants, 0, true)
 	}
 	failed := err != nil || !returned
 	left := a.leftInRedis(failed, res.state == held)
@@ -480,9 +495,6 @@ func (a *acquisition) rollback(res result, err error, returned bool) {
 		return
 	}
 	a.givenUp.Store(failed)
-	if a.mayRunLate() {
-		left = endingFields(left)
-	}
 	undone := a.engine.undo(a.Ctx, left, a.unknown) // 5
 	// Where others stand behind an attempt, or its record is there for sure, the caller waits for the undo.
 	if err != nil && (a.queued || a.place.stands || err == errBeginAgain || errors.Is(err, ErrNotSynced) || errors.Is(err, errLate)) {
@@ -491,24 +503,6 @@ func (a *acquisition) rollback(res result, err error, returned bool) {
 		case <-time.After(send.MinWait):
 		}
 	}
-}
-
-// endingFields is wants with undos after which requests that still run change nothing.
-func endingFields(wants []want) []want {
-	wants = slices.Clone(wants)
-	for i := range wants {
-		wants[i].late = true
-	}
-	return wants
-}
-
-// mayRunLate says whether an attempt may still run that has not been answered.
-func (a *acquisition) mayRunLate() bool {
-	unknown := a.unknown
-	if a.takesOver {
-		unknown--
-	}
-	return unknown > 0 || a.abandoned
 }
 
 // leftInRedis is what the attempts may have left in Redis that the caller does not have.
@@ -535,7 +529,9 @@ type orphans struct {
 func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
 	answer := send.Answer{Value: value, Err: err, Sent: sent}
 	res, err := readResult(o.wants, &answer)
+	drops := o.engine.late.heard(o.wants, !send.MayRunLater(answer.Err))
 	o.undoOrphan(o.wants, res, err)
+	o.engine.dropTombstones(drops)
 }
 
 // undoOrphan undoes an attempt that was answered too late for its caller. The caller has
@@ -557,7 +553,7 @@ func (a *acquisition) undoOrphan(wants []want, res result, err error) {
 	if len(wants) == 0 {
 		return
 	}
-	a.engine.undoAll(a.Ctx, endingFields(wants), unknown) // 5
+	a.engine.undoAll(a.Ctx, wants, unknown) // 5
 }
 
 // needs says whether field is that of a hold of this process, or of an acquire that goes on. While a release is under way the

@@ -313,6 +313,96 @@ func TestEngineLateAnswerIsAskedForAgain(t *testing.T) {
 	}
 }
 
+// At least half of a lease is left when Lock returns, whether the lease is explicit or not, of a fresh hold and of a
+// re-entry: an answer that leaves less is asked for again. For a lease of the watchdog a renewal may take as long as
+// half of it.
+func TestEngineLateAnswerLeavesHalfOfTheLease(t *testing.T) {
+	const lease = time.Second
+	for _, late := range []int{520, 700, 860, 884} {
+		for _, explicit := range []time.Duration{0, lease} {
+			for levels := range 2 {
+				t.Run(fmt.Sprint(late, explicit, levels), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						e := joinBubbleEngine(t, &fakeRedis{records: make(map[string]*fakeRecord)}, "client", WithWatchdogTimeout(lease))
+						for range levels {
+							ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: lease})
+							require.NoError(t, err)
+							require.True(t, ok)
+						}
+						asked := 0
+						e.redis.set(func() {
+							e.redis.latency = 10 * time.Millisecond
+							e.redis.fault = func(verb string) fakeFault {
+								if verb == "renew" {
+									return fakeFault{answer: lease / 3}
+								}
+								if asked++; asked == 1 {
+									return fakeFault{answer: time.Duration(late) * time.Millisecond}
+								}
+								return fakeFault{}
+							}
+						})
+						ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: explicit})
+						require.NoError(t, err)
+						require.True(t, ok)
+						guarded := e.guarded(1)
+						time.Sleep(lease/2 - 10*time.Millisecond)
+						assert.NoError(t, guarded.Err(), "Lock returned a hold of which hardly anything was left")
+						assert.Equal(t, 2, asked, "requests")
+						e.redis.set(func() { e.redis.fault = nil })
+						for range levels + 1 {
+							_ = e.unlockErr(1) // the explicit leases may be over
+						}
+						assert.Empty(t, e.redis.holder("x"), "the lock is still held")
+					})
+				})
+			}
+		}
+	}
+}
+
+// A Redis that always takes long: an explicit lease of which a part is left is held after two attempts. Where hardly
+// anything is left, or the watchdog could not renew the hold in time, the call ends with an error, and nothing is left
+// in Redis.
+func TestEngineSlowRedisEndsTheCall(t *testing.T) {
+	const lease = time.Second
+	for _, test := range []struct {
+		takes, explicit time.Duration
+		asked           int // 0: the call fails
+	}{
+		{400 * time.Millisecond, lease, 1},
+		{400 * time.Millisecond, 0, 1},
+		{600 * time.Millisecond, lease, 2},
+		{600 * time.Millisecond, 0, 0},
+		{860 * time.Millisecond, lease, 0},
+		{860 * time.Millisecond, 0, 0},
+	} {
+		t.Run(fmt.Sprint(test.takes, test.explicit), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := joinBubbleEngine(t, &fakeRedis{records: make(map[string]*fakeRecord)}, "client", WithWatchdogTimeout(lease))
+				e.redis.latency = test.takes / 2
+				ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: test.explicit})
+				if test.asked == 0 {
+					assert.ErrorIs(t, err, errLate)
+					assert.ErrorIs(t, err, ErrLockLost)
+					assert.False(t, ok)
+					assert.Equal(t, mostAsked, e.redis.count("acquire"), "requests")
+					time.Sleep(2 * test.takes)
+					assert.Empty(t, e.redis.holder("x"), "what was given up is undone")
+					return
+				}
+				require.NoError(t, err)
+				assert.True(t, ok)
+				assert.Equal(t, test.asked, e.redis.count("acquire"), "requests")
+				guarded := e.guarded(1)
+				time.Sleep(lease / 4)
+				assert.NoError(t, guarded.Err(), "the hold")
+				e.unlock(1)
+			})
+		})
+	}
+}
+
 // When Redis always takes longer to answer than the lease lasts, Lock returns an error after a few attempts,
 // and no record is left. A lease of 1ms expires at once, as documented, and is no error.
 func TestEngineLeaseShorterThanAnAnswerIsAnError(t *testing.T) {
@@ -376,6 +466,23 @@ func TestHungConnectionDelaysByASecond(t *testing.T) {
 			})
 		})
 	}
+}
+
+// At least half of an explicit lease is left when LockLease returns, of every lock type, although the first answer was
+// late.
+func TestLateAnswerLeavesHalfOfTheLease(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		const lease = time.Second
+		l, ctx := k.one(b.patientClient(), b.name), WithOwner(context.Background())
+		rule := b.proxy.On(k.takes, testredis.DelayReply(870*time.Millisecond))
+		b.must(l.LockLease(ctx, lease))
+		assert.Positive(b, rule.Count())
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		stays(b, "hardly anything was left of the lease", guarded.Done(), lease/2-50*time.Millisecond)
+		_ = l.Unlock(ctx) // the lease may be over
+	})
 }
 
 // A hook of the Redis client panics behind a request: the caller of the lock panics with the same value, on
@@ -507,5 +614,55 @@ func TestAnswerToAnEarlierTryCounts(t *testing.T) {
 		require.Equal(t, 3200*time.Millisecond, time.Since(start))
 		time.Sleep(10 * time.Second)
 		require.Empty(t, e.redis.holder("x"))
+	})
+}
+
+// A TryLock that does not wait gives up a Redis that does not answer within a moment, as one with a short wait does.
+// What Redis runs later is undone.
+func TestTryLockGivesUpASilentRedisSoon(t *testing.T) {
+	t.Parallel()
+	for _, timeout := range []time.Duration{time.Second, 5 * time.Second} {
+		t.Run(timeout.String(), func(t *testing.T) {
+			onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+				ctx := context.Background()
+				c := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = timeout }), WithNodeTimeout(send.MinWait))
+				l := k.one(c, b.name)
+				b.must(l.Do(ctx, func(context.Context) error { return nil })) // Redis has answered
+				for _, lease := range []time.Duration{0, time.Minute} {
+					b.proxy.BlackHole(true)
+					start := time.Now()
+					ok, err := l.TryLock(ctx, 0, lease)
+					assert.Less(b, time.Since(start), 2*time.Second+send.Slack, "TryLock with a lease of %v: %v", lease, err)
+					assert.Error(b, err)
+					assert.False(b, ok)
+					b.proxy.BlackHole(false)
+					b.freeSoon()
+				}
+			})
+		})
+	}
+}
+
+// A Redis that is slow has the time to answer yes or no, also to a TryLock that does not wait.
+func TestTryLockWaitsForASlowRedis(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		ctx := WithOwner(context.Background())
+		l, rival := k.one(b.patientClient(), b.name), k.rival(b.direct, b.name)
+		b.must(l.Do(ctx, func(context.Context) error { return nil })) // there are connections
+		b.proxy.Latency(150 * time.Millisecond)
+		try := func() bool {
+			ok, err := l.TryLock(ctx, 0, 0)
+			for tries := 0; errors.Is(err, errNoAnswer) && tries < 3; tries++ { // the machine is very busy
+				ok, err = l.TryLock(ctx, 0, 0)
+			}
+			b.must(err)
+			return ok
+		}
+		assert.True(b, try())
+		b.must(l.Unlock(ctx))
+		b.must(rival.Lock(ctx))
+		assert.False(b, try())
+		b.must(rival.Unlock(ctx))
 	})
 }

@@ -78,7 +78,7 @@ func (res *result) readAll(wants []want, replies []reply) (err error) {
 
 // startLease gives the holds of o on bs the lease that the caller has asked for, counted from now. A
 // fresh hold, which had an interim lease, gets exactly that lease; the other holds get at least that lease.
-func (e *engine) startLease(ctx context.Context, bs []lockType, o owner, lease time.Duration) error {
+func (e *engine) startLease(ctx context.Context, bs []lockType, o owner, lease time.Duration, by time.Time) error {
 	e.workers.begin()
 	defer e.workers.end()
 	var holds []*hold
@@ -96,8 +96,13 @@ func (e *engine) startLease(ctx context.Context, bs []lockType, o owner, lease t
 	if len(holds) == 0 {
 		return nil
 	}
-	answer := e.sender.Do(&e.waitOptionsFor(ctx).Wait, send.Request{Pipeline: calls}, time.Time{})
+	p := e.waitOptionsFor(ctx)
+	p.Deadline = by
+	answer := e.sender.Do(&p.Wait, send.Request{Pipeline: calls}, time.Time{})
 	replies, err := answer.Replies()
+	if err == errTimeUp {
+		return errNoAnswer
+	}
 	if err != nil {
 		return err
 	}

@@ -79,6 +79,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		Batch:     (one || home != nil) && o.synced.Replicas == 0,
 		Home:      home,
 		Inline:    promptness(rdb),
+		Confirm:   o.synced.Within,
 	})
 	if o.label != "" {
 		c.engine.firstUse = (&label{client: c, text: o.label}).start
@@ -146,9 +147,10 @@ func isNil(v any) bool {
 // work: the locks lapse with their leases, and Unlock still releases them at once. rdb
 // stays open.
 //
-// Close waits for requests that are under way; the error says that Redis did not
-// answer them for seconds, and that they end with the timeouts of rdb. For up to a second
-// Close waits until the Logger and the Observer have received the earlier events. At debug
+// Close waits for requests that are under way. Where Redis refuses connections, these are attempts that are rolled back after
+// their callers gave up, for up to five seconds. Where Redis does not answer, Close returns after seven seconds with an error;
+// the requests then end with the timeouts of rdb. For up to a second Close waits until the Logger and the Observer have
+// received the earlier events, and after half a second more it returns an error if one of them has not returned. At debug
 // level it logs the locks that are held, and their owners. A second Close does nothing. To let
 // holders finish first, call [Client.Shutdown].
 //

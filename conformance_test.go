@@ -197,6 +197,9 @@ func (b *bench) mustBe(err, want error) {
 func (b *bench) tries(l Locker, want bool) {
 	b.Helper()
 	ok, err := l.TryLock(context.Background(), 0, 0)
+	for tries := 0; errors.Is(err, errNoAnswer) && tries < 5; tries++ { // the machine is very busy
+		ok, err = l.TryLock(context.Background(), 0, 0)
+	}
 	require.NoError(b, err)
 	require.Equal(b, want, ok, "TryLock answers")
 }
@@ -629,6 +632,18 @@ func (s suite) run(t *testing.T) {
 				_ = l.Do(ctx, func(context.Context) error { panic("mine") })
 			}()
 			b.isLocked(l, false)
+			b.holds(l, 0)
+		}},
+		{"DoWithoutAFunction", func(b *bench) {
+			rdb := testredis.Client(b, b.addr)
+			sent := new(counter)
+			rdb.AddHook(sent)
+			l := newLock(b.clientOn(rdb), b.name)
+			err := l.Do(ctx, nil)
+			b.mustBe(err, ErrInvalid)
+			assert.ErrorContains(b, err, "do ")
+			assert.ErrorContains(b, err, b.name)
+			assert.Zero(b, sent.n.Load(), "requests")
 			b.holds(l, 0)
 		}},
 		{"Close", func(b *bench) {

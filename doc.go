@@ -35,7 +35,7 @@
 // [WithOwner] gives a ctx an owner. Use it for a lock that one goroutine takes and another
 // one releases, or that several goroutines re-enter because they share a piece of work.
 // Goroutines that share an owner do not exclude one another. A [Hold] has an owner of its
-// own, which the ctx of [Hold.Context] carries.
+// own, which the contexts of [Hold.Context] and [Hold.Guard] carry.
 //
 // # Leases
 //
@@ -89,7 +89,9 @@
 // their locks are still held. Waiters of a semaphore ask for themselves.
 //
 // The end of ctx ends every wait, also while a request hangs. Then nothing is held,
-// and an attempt that was under way is undone.
+// and an attempt that was under way is undone. With a ReadTimeout of the Redis client of one
+// second or less, a caller whose ctx is canceled while its request hangs returns when that
+// timeout is over, or 1.25 seconds after the request if there was no connection for it.
 //
 // # Trouble
 //
@@ -97,8 +99,9 @@
 // frees the hold of another owner. An attempt that its caller gave up is undone. An Unlock
 // whose answer was lost is sent again, and returns nil if it had happened.
 //
-// Lock fails after a few tries when it cannot reach Redis: within a second or two
-// where connections are refused, after some seconds where nothing answers. A caller that
+// Lock fails after a few tries when it cannot reach Redis: within two seconds
+// where one server refuses connections, and after about five seconds where all Sentinels or
+// all nodes of a Cluster refuse them, or nothing answers. A caller that
 // has had an answer from Redis retries for one watchdog timeout. The answer may be that the
 // lock is busy, or that Redis is loading, failing over or moving a slot of a Cluster. While
 // its slot moves, a lock that needs more than one key can be neither taken nor given back:

@@ -68,13 +68,16 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 //
 // Redisson has none.
 func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error) (err error) {
+	if fn == nil {
+		return e.lock.fail("lead", errNilFunction)
+	}
 	term, err := e.Campaign(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() {
 		// Also when fn panics: then err is dropped and the panic goes on.
-		if resigned := term.Resign(ctx); resigned != nil {
+		if resigned := term.resign(ctx, "lead"); resigned != nil {
 			err = errors.Join(err, resigned)
 		}
 	}()
@@ -93,7 +96,7 @@ func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error)
 // Redisson has none.
 func (e *Election) Number(ctx context.Context) (int64, error) { return e.lock.Token(ctx) }
 
-// A Term is the time for which one process leads.
+// A Term is the time for which one process leads. The methods of a nil *Term are safe to call, as those of a nil [Hold] are.
 //
 // Redisson has none.
 type Term struct {
@@ -101,20 +104,41 @@ type Term struct {
 	number int64
 }
 
-// Context is the ctx for the work of the leader. It has the values of the ctx of Campaign, but not its end. It ends
+// Context is the ctx for the work of the leader. It has the values of the ctx of Campaign, but not its end: use
+// [Term.Guard] for work that also ends with the ctx of its caller. It ends
 // with cause ErrLockLost when the lead is lost, context.Canceled after Resign, and ErrClosed after
 // Close: see [Hold.Context]. The work has to stop when the ctx ends, and must have stopped before Resign.
 //
 // Redisson has none.
-func (t *Term) Context() context.Context { return t.hold.Context() }
+func (t *Term) Context() context.Context { return t.held().Context() }
+
+// held is the hold of the term; nil: t is nil or zero.
+func (t *Term) held() *Hold {
+	if t == nil {
+		return nil
+	}
+	return t.hold
+}
+
+// Guard returns a context for the work of the leader, with the values, the deadline and the cancellation of ctx, that is
+// also canceled when the lead is lost and after Resign: see [Hold.Guard]. The error is ErrNotHeld after Resign, and
+// ErrLockLost if the lead was lost.
+//
+// Redisson has none.
+func (t *Term) Guard(ctx context.Context) (context.Context, error) { return t.held().Guard(ctx) }
 
 // Number is the number of the term: greater than that of every term before it. It is the fencing
 // token of the leader. Have the resource that the leader writes to refuse a lower one: see [Lock.Token].
 //
 // Redisson has none.
-func (t *Term) Number() int64 { return t.number }
+func (t *Term) Number() int64 {
+	if t == nil {
+		return 0
+	}
+	return t.number
+}
 
-// Resign gives up the lead, and the next candidate is elected. It keeps the values of ctx but
+// Resign gives up the lead, and the next candidate is elected; with [AtLeast], when that time is over. It keeps the values of ctx but
 // does not end with ctx, and works after Close: see [Hold.Release].
 //
 // Resign may be repeated: only the first call does anything, and the others return nil. The error is
@@ -122,8 +146,11 @@ func (t *Term) Number() int64 { return t.number }
 // lead is given up, and the term is over all the same.
 //
 // Redisson has none.
-func (t *Term) Resign(ctx context.Context) error {
-	if err := t.hold.Release(ctx); !errors.Is(err, errReleased) {
+func (t *Term) Resign(ctx context.Context) error { return t.resign(ctx, "resign") }
+
+// resign is Resign. Its errors name op.
+func (t *Term) resign(ctx context.Context, op string) error {
+	if err := t.held().release(ctx, op); !errors.Is(err, errReleased) {
 		return err
 	}
 	return nil
@@ -145,8 +172,17 @@ type Leader struct {
 // Vacant says whether no process leads.
 func (l Leader) Vacant() bool { return l.Client == "" }
 
+// leadsAs reports whether l and other are one leader in one term. The label and the host are read in a request of their
+// own, which Redis may refuse or answer late: they say nothing about a change.
+func (l Leader) leadsAs(other Leader) bool {
+	return l.Client == other.Client && l.Owner == other.Owner && l.Number == other.Number
+}
+
 // Leader returns the process that leads, and false where none does. It is one request, and by the time that it returns
 // there may be another leader. The Redis user needs the rights of [Client.Inspect].
+//
+// In an election with [AtLeast] a leader that has resigned early is returned until that time is over: its record stays in
+// Redis, which does not tell it from that of a leader at work, and nobody else can lead so long.
 //
 // Redisson has none.
 func (e *Election) Leader(ctx context.Context) (Leader, bool, error) {
@@ -164,7 +200,9 @@ func (e *Election) look(ctx context.Context) (Leader, error) {
 	return Leader{Client: h.Client, Owner: h.Owner, Label: h.Label, Host: h.Host, Number: i.Token}, nil
 }
 
-// Observe tells who leads: first the present state, and then each change of it. A vacancy is the zero [Leader].
+// Observe tells who leads: first the present state, and then each change of it. A vacancy is the zero [Leader]. A change
+// is another client, owner or number; Label and Host are as they could be read at that moment.
+// With [AtLeast] the end of a term is told when that time is over: see [Election.Leader].
 // Observe looks once in every max wake delay ([WithMaxWakeDelay]), and misses what was shorter: a
 // vacancy between two leaders, or a whole term.
 //
@@ -190,7 +228,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 					return
 				}
 				failing = true
-			case !known || failing || leader != last:
+			case !known || failing || !leader.leadsAs(last):
 				known, failing, last = true, false, leader
 				if !yield(leader, nil) {
 					return

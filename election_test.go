@@ -114,8 +114,48 @@ func TestResignMayBeRepeated(t *testing.T) {
 
 		lost := b.campaign(e)
 		b.forget()
-		b.mustBe(lost.Resign(ctx), ErrLockLost)
+		err := lost.Resign(ctx)
+		b.mustBe(err, ErrLockLost)
+		assert.ErrorContains(t, err, "relock: resign ")
 		b.must(lost.Resign(ctx))
+	})
+}
+
+// A guard of a term ends with its ctx, and with the lead.
+func TestTermGuard(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		e := b.client(WithWatchdogTimeout(1500 * time.Millisecond)).NewElection(b.name)
+		term := b.campaign(e)
+		parent, cancel := context.WithTimeout(ctx, time.Hour)
+		guarded, err := term.Guard(parent)
+		b.must(err)
+		want, _ := parent.Deadline()
+		until, _ := guarded.Deadline()
+		assert.Equal(t, want, until, "deadline")
+		number, err := e.Number(guarded)
+		b.must(err)
+		assert.Equal(t, term.Number(), number, "number of the term that the guard belongs to")
+		cancel()
+		b.ends(guarded, context.Canceled)
+		b.must(term.Context().Err())
+
+		guarded, err = term.Guard(ctx)
+		b.must(err)
+		b.must(term.Resign(ctx))
+		b.ends(guarded, context.Canceled)
+		_, err = term.Guard(ctx)
+		b.mustBe(err, ErrNotHeld)
+
+		lost := b.campaign(e)
+		guarded, err = lost.Guard(ctx)
+		b.must(err)
+		b.forget()
+		b.ends(guarded, ErrLockLost)
+		_, err = lost.Guard(ctx)
+		b.mustBe(err, ErrLockLost)
+		b.mustBe(lost.Resign(ctx), ErrLockLost)
 	})
 }
 
@@ -164,6 +204,8 @@ func TestLeadTellsOfALostLead(t *testing.T) {
 		})
 		b.mustBe(err, io.ErrNoProgress)
 		b.mustBe(err, ErrLockLost)
+		assert.ErrorContains(t, err, "relock: lead ")
+		assert.NotContains(t, err.Error(), "release")
 		assert.PanicsWithValue(t, "mine", func() {
 			_ = e.Lead(ctx, func(context.Context) error { panic("mine") })
 		})
@@ -190,6 +232,31 @@ func TestCampaignEndsWithCtx(t *testing.T) {
 		b.mustBe(await(b, "the candidate is woken", waiting), ErrClosed)
 		b.must(term.Resign(context.Background()))
 	})
+}
+
+// The methods of a nil Term are safe, as those of a nil Hold are: Campaign returns nil with an error.
+func TestNilTerm(t *testing.T) {
+	ctx := context.Background()
+	for what, term := range map[string]*Term{"nil": nil, "zero": new(Term)} {
+		assert.Zero(t, term.Number(), what)
+		for name, err := range map[string]error{
+			"Resign": term.Resign(ctx), "Guard": second(term.Guard(ctx)), "Context": context.Cause(term.Context()),
+		} {
+			assert.ErrorIs(t, err, ErrNotHeld, "%s of a %s Term", name, what)
+			assert.ErrorIs(t, err, ErrInvalid, "%s of a %s Term", name, what)
+		}
+	}
+}
+
+// Lead without a function is refused before it campaigns.
+func TestLeadWithoutAFunction(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	e := b.client().NewElection(b.name)
+	err := e.Lead(context.Background(), nil)
+	b.mustBe(err, ErrInvalid)
+	assert.ErrorContains(t, err, "lead")
+	b.leads(e, nil)
+	assert.Empty(t, b.keys(), "keys")
 }
 
 // Observe tells the present state first, and then each change, also a vacancy.
@@ -231,6 +298,54 @@ func TestObserveSeesLeadersAndVacancies(t *testing.T) {
 		cancel()
 		await(b, "the sequence ends", ended)
 	})
+}
+
+// A label that becomes readable or unreadable is no change of the leader.
+func TestObserveReportsNoChangeOfALabelAlone(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	ctx, cancel := context.WithCancel(context.Background())
+	c := b.client()
+	term := b.campaign(c.NewElection(b.name))
+	looks := new(counter)
+	rdb := testredis.Client(t, b.addr)
+	rdb.AddHook(looks)
+	onlooker := b.clientOn(rdb, WithMaxWakeDelay(10*time.Millisecond))
+	seen, ended := make(chan pair[Leader]), make(chan struct{})
+	go func() {
+		defer close(ended)
+		for leader, err := range onlooker.NewElection(b.name).Observe(ctx) {
+			seen <- pairOf(leader, err)
+		}
+	}()
+	first, err := await(b, "the leader", seen).get()
+	b.must(err)
+	assert.Equal(t, c.ID(), first.Client)
+	assert.Empty(t, first.Label)
+	key := labelKey(c.ID())
+	for range 3 {
+		b.must(b.rdb.HSet(ctx, key, "label", "billing", "host", "h1").Err())
+		labelled, _, err := onlooker.NewElection(b.name).Leader(ctx)
+		b.must(err)
+		require.Equal(t, "billing", labelled.Label)
+		for _, undo := range []func(){func() { b.must(b.rdb.Del(ctx, key).Err()) }, func() {}} {
+			before := looks.n.Load()
+			testredis.Await(b, "Observe looks a few times more, and tells nothing", soon, func() bool {
+				select {
+				case told := <-seen:
+					assert.Fail(t, "Observe told a change", "%+v", told)
+				default:
+				}
+				return looks.n.Load() > before+6
+			})
+			undo()
+		}
+	}
+	b.must(term.Resign(ctx))
+	vacant, err := await(b, "the vacancy", seen).get()
+	b.must(err)
+	assert.True(t, vacant.Vacant())
+	cancel()
+	await(b, "the sequence ends", ended)
 }
 
 func TestObserveEndsForGood(t *testing.T) {

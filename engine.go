@@ -33,8 +33,9 @@ type engine struct {
 	firstUse        func() // called with every field that is made; or nil
 	confirmsGrants  bool   // of a line, by asking: replicas have to confirm every hold
 	log             *slog.Logger
-	observer        Observer // or nil
-	reporter        reporter // of events that no call has asked about
+	observer        Observer     // or nil
+	told            atomic.Int64 // calls of the Logger and the Observer that are under way
+	reporter        reporter     // of events that no call has asked about
 
 	sender   *send.Sender
 	workers  *workers
@@ -53,6 +54,8 @@ type engine struct {
 	draining drain
 	table    nameTable
 	lapsed   expiredRing
+	late     lateTries
+	permits  permitsReports
 
 	rtt          roundTrip
 	acquisitions atomic.Uint64 // number of fields that were made
@@ -68,8 +71,8 @@ func newEngine(id string, o options, r router, config send.Config) *engine {
 		slice:           o.handoverSlice,
 		label:           o.label,
 		confirmsGrants:  o.synced.Replicas > 0,
-		log:             calmLogger(o.logger),
 	}
+	e.log = calmLogger(o.logger, &e.told)
 	e.table.names = make(map[string]*name)
 	e.life, e.endLife = context.WithCancel(context.Background())
 	e.closed = e.life.Done()
@@ -80,7 +83,7 @@ func newEngine(id string, o options, r router, config send.Config) *engine {
 	e.reporter.spawn = e.workers.spawn
 	e.lookout.engine = e
 	if o.observer != nil {
-		e.observer = &calmObserver{Observer: o.observer, log: e.log}
+		e.observer = &calmObserver{Observer: o.observer, log: e.log, calls: &e.told}
 	}
 	e.pubsub = newPubSub(r, e.log)
 	e.pubsub.report = e.reporter.later
@@ -165,9 +168,8 @@ func (e *engine) untilClosed(ctx context.Context) (_ context.Context, stop func(
 	}
 }
 
-// close wakes all waiters and ends all guards. It returns when the
-// goroutines have ended. For goroutines in a request that Redis does not answer
-// it waits no longer than closeTime.
+// close wakes all waiters and ends all guards. It returns when the goroutines have ended. For goroutines in a request that
+// Redis does not answer it waits no longer than closeTime, and for those in the Logger or the Observer hangTime.
 func (e *engine) close() error {
 	e.refuse()
 	if !e.isClosed.CompareAndSwap(false, true) {
@@ -187,13 +189,25 @@ func (e *engine) close() error {
 		<-drained
 		close(ended)
 	}()
-	select {
-	case <-ended:
-		return nil
-	case <-time.After(closeTime):
-		if e.reporter.busy() {
-			return errors.New("relock: close: the Logger or the Observer has not returned")
+	began := time.Now()
+	look := time.NewTicker(hangTime / 30)
+	defer look.Stop()
+	for {
+		select {
+		case <-ended:
+			return nil
+		case <-look.C:
 		}
-		return errors.New("relock: close: requests are still under way that Redis does not answer; they end with the timeouts of the Redis client")
+		switch took, told := time.Since(began), e.told.Load(); {
+		case took >= hangTime && told > 0 && e.workers.noMoreThan(told): // no request is under way
+			return errHangs
+		case took < closeTime:
+		case told > 0 || e.reporter.busy():
+			return errHangs
+		default:
+			return errors.New("relock: close: requests are still under way that Redis does not answer; they end with the timeouts of the Redis client")
+		}
 	}
 }
+
+var errHangs = errors.New("relock: close: the Logger or the Observer has not returned")

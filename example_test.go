@@ -84,7 +84,12 @@ func ExampleLock_Acquire_release() {
 			return err
 		}
 		defer hold.Release(ctx)
-		return charge(hold.Context()) // this ctx ends should the lock be lost
+
+		work, err := hold.Guard(ctx) // ends with ctx, and should the lock be lost
+		if err != nil {
+			return err
+		}
+		return charge(work)
 	}
 	fmt.Println(pay(context.Background(), client.NewLock("lock:orders:42")))
 	// Output: <nil>
@@ -505,6 +510,34 @@ func ExampleHold_Extend() {
 	// true <nil>
 }
 
+// A worker that got a hold from another goroutine has a deadline of its own for the work.
+func ExampleHold_Guard() {
+	client, done := newClient()
+	defer done()
+	ctx := context.Background()
+
+	hold, err := client.NewLock("lock:import").Acquire(ctx)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	defer hold.Release(ctx)
+
+	request, cancel := context.WithTimeout(ctx, 20*time.Millisecond)
+	defer cancel()
+	work, err := hold.Guard(request)
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	<-work.Done() // at the deadline, or earlier if the lock is lost
+	fmt.Println("the work:", work.Err())
+	fmt.Println("the hold:", hold.Context().Err())
+	// Output:
+	// the work: context deadline exceeded
+	// the hold: <nil>
+}
+
 // The number that a fenced lock gives a hold, for the resource to check.
 func ExampleHold_Token() {
 	client, done := newClient()
@@ -560,7 +593,12 @@ func ExampleElection_Campaign() {
 	}
 	leader, ok, err := election.Leader(ctx)
 	fmt.Println(ok, err, leader.Client == client.ID(), leader.Number == term.Number())
-	if err := charge(term.Context()); err != nil { // this ctx ends with the lead
+	work, err := term.Guard(ctx) // ends with ctx, and with the lead
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	if err := charge(work); err != nil {
 		fmt.Println(err)
 	}
 	fmt.Println(term.Resign(ctx))

@@ -36,15 +36,17 @@ var spareOfFair = []send.Spare{{Key: 4}}
 // returns without asking. It costs more than a Lock: every waiter
 // asks Redis by itself, about once a second, to show that it is alive. A waiter that has
 // crashed, or is cut off from Redis, loses its place after about four seconds (eight if no
-// other call on the lock reached Redis meanwhile). If it is granted the lock before that is
+// other call on the lock reached Redis meanwhile). Until then an Unlock passes over the waiter if
+// Redis knows that its connection is closed, and removes it if nobody else waits. If the waiter is granted the lock before that is
 // noticed, the others wait for 5s at most. A waiter that gives up loses its place at
 // once. A live waiter keeps its place however long it waits; one that is granted the lock for
 // a lease which ends before its process knows of it waits again at the end. TryLock with
-// wait 0 gets the lock only when the queue is empty. If all waiters crash, the queue stays in
-// Redis until the next call.
+// wait 0 gets the lock only when no connected waiter is in the queue. If all waiters crash, the queue
+// stays in Redis until the next call, or until it expires, which takes one fair wait timeout for each waiter and one more.
 //
 // Redisson: getFairLock, whose queue it shares. A Java waiter whose turn it is is woken, and
-// asks. A crashed one is noticed as Redisson does, after its timeout.
+// asks. A crashed one is noticed as Redisson does, after its timeout. A Java waiter cannot pass over others:
+// an Unlock removes waiters in front of it whose connections are closed.
 type FairLock struct{ handle }
 
 // NewFairLock returns the fair lock called name. It sends nothing; a bad name is
@@ -66,6 +68,7 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 	l := &fairLock{
 		hashLock: hashLock{client: c, keys: keys, facts: facts{
 			lock: lockID{name: key}, given: name, kind: TypeFair, admits: independent, tokens: o.fenced, limit: o.limits,
+			line: keys[4],
 		}},
 		announce: prefixName("redisson_lock__channel", key) + ":",
 	}
@@ -117,12 +120,12 @@ func (l *fairLock) granted(a attempt, r reply) (grant, error) {
 	return g.inLine(r).enqueued(a, fairHeartbeat), err
 }
 
-func (l *fairLock) release(field string, left int, _ bool) call {
-	return l.call(fairRelease, field, left, l.waitTimeout(), milliseconds(fairLife))
+func (l *fairLock) release(field string, left int, late bool) call {
+	return l.call(fairRelease, field, left, l.waitTimeout(), milliseconds(fairLife), late)
 }
 
 func (l *fairLock) undo(a attempt) call {
-	return l.call(fairUndo, a.field, a.level-1, l.waitTimeout(), milliseconds(fairLife))
+	return l.call(fairUndo, a.field, a.level-1, l.waitTimeout(), milliseconds(fairLife), a.late)
 }
 
 func (l *fairLock) force() call { return l.call(fairForce, l.waitTimeout(), milliseconds(fairLife)) }

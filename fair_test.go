@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -518,8 +520,21 @@ type fairWaiter struct {
 // newFairWaiter returns a waiter that listens; its requests have numbers from asked on.
 func (b *bench) newFairWaiter(l *FairLock, n int) *fairWaiter {
 	b.Helper()
+	return b.listeningWaiter(l, n, fmt.Sprint(":7:0", n))
+}
+
+// newJavaWaiter returns a waiter of Java in the queue, as the scripts of Java put it there.
+func (b *bench) newJavaWaiter(l *FairLock, n int) *fairWaiter {
+	b.Helper()
+	w := b.listeningWaiter(l, n, ":7")
+	b.must(b.rdb.Eval(context.Background(), javaAcquire, w.lock.keys[:3], w.field, w.lock.announce, 1000, w.lock.waitTimeout(), time.Now().UnixMilli()).Err())
+	return w
+}
+
+func (b *bench) listeningWaiter(l *FairLock, n int, owner string) *fairWaiter {
+	b.Helper()
 	w := &fairWaiter{bench: b, lock: l.lock.(*fairLock), client: fmt.Sprintf("6b3e8c2f-5d13-4c9f-8e30-1d6b4f20%04d", n), asked: uint64(100 * n)}
-	w.field = fmt.Sprint(w.client, ":7:0", n)
+	w.field = w.client + owner
 	w.messages = b.rdb.Subscribe(context.Background(), w.lock.channel(attempt{field: w.field}), w.lock.announce+"client:"+w.client)
 	for range 2 {
 		b.must(second(w.messages.Receive(context.Background())))
@@ -544,9 +559,12 @@ func (w *fairWaiter) release() {
 }
 
 // leaves has the waiter give up.
-func (w *fairWaiter) leaves() {
+func (w *fairWaiter) leaves() { w.undoes(false) }
+
+// undoes has the waiter give up; late: one of its requests may still run.
+func (w *fairWaiter) undoes(late bool) {
 	w.Helper()
-	_, err := w.lock.client.send(w.lock.undo(attempt{field: w.field, level: 1}))
+	_, err := w.lock.client.send(w.lock.undo(attempt{field: w.field, level: 1, late: late}))
 	w.must(err)
 }
 
@@ -706,10 +724,9 @@ func TestFairGrantsToListenersOnly(t *testing.T) {
 		b := newBench(t, addr)
 		ctx := context.Background()
 		l := b.client().NewFairLock(b.name)
-		java, older, quiet, deaf, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2), b.newFairWaiter(l, 3), b.newFairWaiter(l, 4), b.newFairWaiter(l, 5)
+		older, quiet, deaf, next := b.newFairWaiter(l, 2), b.newFairWaiter(l, 3), b.newFairWaiter(l, 4), b.newFairWaiter(l, 5)
 		b.must(l.Lock(ctx))
-		b.must(b.rdb.RPush(ctx, "redisson_lock_queue:{"+b.name+"}", java.field).Err())
-		b.must(b.rdb.ZAdd(ctx, "redisson_lock_timeout:{"+b.name+"}", redis.Z{Score: float64(time.Now().Add(time.Minute).UnixMilli()), Member: java.field}).Err())
+		java := b.newJavaWaiter(l, 1)
 		older.asks("", time.Minute)
 		quiet.asks(hearsGrant, time.Minute)
 		quiet.asks(yieldsLine, time.Minute) // its connection was cut meanwhile
@@ -728,14 +745,11 @@ func TestFairGrantsToListenersOnly(t *testing.T) {
 		older.leaves()
 		quiet.isWoken()
 		quiet.leaves()
-		assert.Equal(t, deaf.field, b.queue()[0], "a waiter that may be alive keeps its place")
-		b.isFree()
-		b.must(all.Close())
-		b.tries(l, false)
-		b.isFree()
-		deaf.leaves()
 		next.isGranted(provisionalLease, 0)
+		assert.Equal(t, []string{deaf.field}, b.queue(), "a waiter that may be alive keeps its place")
+		b.must(all.Close())
 		next.leaves()
+		deaf.leaves()
 	})
 }
 
@@ -996,10 +1010,9 @@ func TestFairGrantWithoutTheRightToCountListeners(t *testing.T) {
 	next.asks(hearsGrant, time.Minute)
 	deaf.goesDeaf()
 	b.must(l.Unlock(ctx))
-	b.isFree()
-	assert.Equal(t, []string{deaf.field, next.field}, b.queue())
-	deaf.leaves()
 	next.isGranted(provisionalLease, 0)
+	assert.Equal(t, []string{deaf.field}, b.queue())
+	deaf.leaves()
 	next.leaves()
 }
 
@@ -1023,4 +1036,342 @@ func TestFairLineThatIsNoLine(t *testing.T) {
 		deaf.leaves()
 		assert.Equal(t, "other data", b.rdb.GetDel(ctx, line).Val())
 	})
+}
+
+// fairQueueKeys are the waiters and the timeouts of a fair lock, which Redisson has too.
+func (b *bench) fairQueueKeys() []string {
+	return []string{"redisson_lock_queue:{" + b.name + "}", "redisson_lock_timeout:{" + b.name + "}"}
+}
+
+// Waiters whose heartbeats have all expired are dead, if they are of relock: nobody used the lock for minutes after they
+// vanished. Java waiters keep their places, and count from those in front of them that live.
+func TestFairWaitersWithoutHeartbeatsAreDead(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client().NewFairLock(b.name)
+		raw := l.lock.(*fairLock)
+		vanish := func() {
+			t.Helper()
+			b.must(b.rdb.Del(ctx, b.name, raw.keys[3], raw.keys[4]).Err()) // the record, the heartbeats and the wishes
+		}
+		holder := b.newFairWaiter(l, 9)
+		assert.Equal(t, held, holder.asks("", time.Minute))
+		for n := range 3 {
+			b.newFairWaiter(l, n+1).asks(hearsGrant, time.Minute)
+		}
+		vanish()
+		b.tries(l, true)
+		assert.Empty(t, b.queue())
+		b.must(l.Unlock(ctx))
+
+		assert.Equal(t, held, holder.asks("", time.Minute))
+		ahead := b.newJavaWaiter(l, 4)
+		dead := b.newFairWaiter(l, 5)
+		dead.asks("", time.Minute)
+		java := b.newJavaWaiter(l, 6)
+		vanish()
+		b.tries(l, false)
+		assert.Equal(t, []string{ahead.field, dead.field, java.field}, b.queue(), "behind a head that may live")
+		b.must(b.rdb.LPop(ctx, raw.keys[1]).Err())
+		b.must(b.rdb.ZRem(ctx, raw.keys[2], ahead.field).Err())
+		before := b.rdb.ZScore(ctx, raw.keys[2], java.field).Val()
+		b.tries(l, false)
+		java.isWoken()
+		assert.Equal(t, []string{java.field}, b.queue())
+		assert.Equal(t, float64(raw.waitTimeout()), before-b.rdb.ZScore(ctx, raw.keys[2], java.field).Val(), "Java moves up")
+		java.leaves()
+		b.isFree()
+	})
+}
+
+// The queue of a fair lock stays no longer than Redisson keeps the place of a Java service behind the last waiter. Where Java
+// waits, it stays.
+func TestFairQueueOfRelockAloneExpires(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		for _, worth := range []time.Duration{2 * time.Second, 10 * time.Minute} {
+			b := newBench(t, addr)
+			ctx := context.Background()
+			l := b.client(WithFairWaitTimeout(worth)).NewFairLock(b.name)
+			lasts := func(from, to time.Duration) {
+				t.Helper()
+				for _, key := range b.fairQueueKeys() {
+					left := b.rdb.PTTL(ctx, key).Val()
+					assert.Greater(t, left, from-soon, key)
+					assert.LessOrEqual(t, left, to, key)
+				}
+			}
+			b.must(l.LockLease(ctx, time.Minute))
+			first, last := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
+			first.asks("", time.Minute)
+			lasts(max(queueLife, time.Minute+2*worth), max(queueLife, time.Minute+2*worth+soon))
+			last.asks("", time.Minute)
+			lasts(max(queueLife, time.Minute+3*worth), max(queueLife, time.Minute+3*worth+soon))
+			first.asks("", time.Minute)
+			lasts(max(queueLife, time.Minute+3*worth), max(queueLife, time.Minute+3*worth+soon))
+
+			java := b.newJavaWaiter(l, 3)
+			last.asks("", time.Minute)
+			lasts(10000*time.Hour, 1e6*time.Hour)
+			b.must(b.rdb.Eval(ctx, javaGiveUp, first.lock.keys[:3], java.field, "", 1000, worth.Milliseconds(), time.Now().UnixMilli()).Err())
+			last.asks("", time.Minute)
+			lasts(max(queueLife, 2*worth), max(queueLife, time.Minute+3*worth+soon))
+
+			// Those in front of Java have died: the next script of any kind sees that.
+			java = b.newJavaWaiter(l, 4)
+			b.must(b.rdb.Del(ctx, first.lock.keys[3]).Err())
+			b.tries(b.client(WithFairWaitTimeout(worth)).NewFairLock(b.name), false)
+			assert.Equal(t, []string{java.field}, b.queue())
+			lasts(10000*time.Hour, 1e6*time.Hour)
+			java.leaves()
+			b.must(l.Unlock(ctx))
+		}
+	})
+}
+
+const queueLife = 5 * time.Minute // in lua/queue.lua
+
+// The clock of Redis goes back: a dead waiter is in the way as long as otherwise, and not for the length of the jump.
+func TestFairDeadWaiterIsEvictedAfterTheClockWentBack(t *testing.T) {
+	mini := testredis.StillMini(t)
+	b := newBench(t, mini.Addr())
+	ctx := context.Background()
+	now := time.Unix(1_700_000_000, 0)
+	const worth = time.Minute
+	l := b.client(WithFairWaitTimeout(worth)).NewFairLock(b.name)
+	keys := l.lock.(*fairLock).keys
+	pass := func(d time.Duration) {
+		now = now.Add(d)
+		mini.SetTime(now)
+	}
+	pass(0)
+	b.must(l.Lock(ctx))
+	dead, lives := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
+	dead.asks("", time.Minute)
+	lives.asks(hearsGrant, time.Minute)
+	pass(-10 * time.Minute)
+	lives.asks(hearsGrant, time.Minute)
+	last := time.UnixMilli(int64(b.rdb.ZScore(ctx, keys[2], lives.field).Val()))
+	assert.LessOrEqual(t, last.Sub(now), time.Minute+2*worth+fairLife, "the timeout that Java counts from")
+	assert.LessOrEqual(t, b.rdb.PTTL(ctx, keys[4]).Val(), queueLife, "the wishes of waiters that have died go")
+	b.must(l.Unlock(ctx))
+	b.isFree()
+	for range fairLife/fairHeartbeat + 1 {
+		assert.Equal(t, []string{dead.field, lives.field}, b.queue())
+		pass(fairHeartbeat)
+		if lives.asks(hearsGrant, time.Minute) == held {
+			break
+		}
+	}
+	assert.Equal(t, map[string]string{lives.field: "1"}, b.rdb.HGetAll(ctx, b.name).Val(), "the record")
+	assert.Empty(t, b.queue())
+	lives.leaves()
+}
+
+// A waiter of which Redis knows that it hears nothing is passed over, and keeps its place: its process has died, or its connection
+// was cut for a moment.
+func TestFairLockPassesOverWaitersThatNobodyHears(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client().NewFairLock(b.name)
+		keys := l.lock.(*fairLock).keys
+		waiters := make([]*fairWaiter, 7)
+		b.must(l.Lock(ctx))
+		for n := range waiters {
+			waiters[n] = b.newFairWaiter(l, n+1)
+			waiters[n].asks(hearsGrant, time.Minute)
+		}
+		for _, n := range []int{0, 1, 2, 4} {
+			waiters[n].goesDeaf()
+		}
+		fields := func(of ...int) (all []string) {
+			for _, n := range of {
+				all = append(all, waiters[n].field)
+			}
+			return all
+		}
+		timeout := func(n int) float64 { return b.rdb.ZScore(ctx, keys[2], waiters[n].field).Val() }
+		worth, front, behind := float64(l.lock.(*fairLock).waitTimeout()), timeout(2), timeout(6)
+		b.must(l.Unlock(ctx))
+		waiters[3].isGranted(provisionalLease, 0)
+		assert.Equal(t, fields(0, 1, 2, 4, 5, 6), b.queue())
+		assert.Equal(t, front, timeout(2), "nobody in front of it was served")
+		assert.Equal(t, worth, behind-timeout(6), "it moves up")
+		waiters[3].release()
+		waiters[5].isGranted(provisionalLease, 0)
+
+		// A waiter that is alive learns of it, and is passed over no more.
+		g, err := sendAttempt(waiters[1].lock, attempt{field: waiters[1].field, lease: time.Minute, level: 1, line: hearsGrant, asked: 1})
+		b.must(err)
+		assert.True(t, g.deaf)
+		waiters[5].release()
+		b.isFree()
+		assert.Equal(t, busy, waiters[6].asks(hearsGrant, time.Minute))
+		assert.Equal(t, held, waiters[1].asks(yieldsLine, time.Minute))
+		assert.Equal(t, fields(0, 2, 4, 6), b.queue())
+		second(waiters[1].lock.client.send(waiters[1].lock.force()))
+		waiters[6].isGranted(provisionalLease, 0)
+		waiters[6].release()
+		b.isFree()
+		assert.Empty(t, b.queue(), "nothing stays of waiters that nobody hears")
+	})
+}
+
+// A newcomer does not wait for those that nobody hears either, where a lease has ended and no release has run.
+func TestFairNewcomerPassesOverWaitersThatNobodyHears(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client().NewFairLock(b.name)
+		holder, dead := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
+		assert.Equal(t, held, holder.asks(hearsGrant, time.Minute))
+		dead.asks(hearsGrant, time.Minute)
+		dead.goesDeaf()
+		b.must(b.rdb.Del(ctx, b.name).Err())
+		b.tries(l, true)
+		assert.Equal(t, []string{dead.field}, b.queue())
+		b.must(l.Unlock(ctx))
+		assert.Empty(t, b.queue())
+	})
+}
+
+// A waiter that may not listen, or does not yet, asks, and takes the lock although waiters in front of it hear nothing.
+func TestFairWaiterThatAsksTakesTheLockBehindThoseThatNobodyHears(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client().NewFairLock(b.name)
+		dead, asks, last := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2), b.newFairWaiter(l, 3)
+		b.must(l.Lock(ctx))
+		dead.asks(hearsGrant, time.Minute)
+		asks.asks(asksAgain, time.Minute)
+		last.asks(hearsGrant, time.Minute)
+		dead.goesDeaf()
+		b.must(l.Unlock(ctx))
+		assert.Equal(t, "0", asks.hears())
+		b.isFree()
+		assert.Equal(t, busy, last.asks(hearsGrant, time.Minute), "it is not its turn")
+		b.isFree()
+		assert.Equal(t, held, asks.asks(asksAgain, time.Minute))
+		assert.Equal(t, []string{dead.field, last.field}, b.queue())
+		asks.release()
+		last.isGranted(provisionalLease, 0)
+		last.leaves()
+		dead.leaves()
+	})
+}
+
+// Java cannot pass over a waiter: those that nobody hears leave the queue where Java is the next.
+func TestFairWaitersThatNobodyHearsLetJavaPass(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client().NewFairLock(b.name)
+		raw := l.lock.(*fairLock)
+		b.must(l.Lock(ctx))
+		for n := range 2 {
+			w := b.newFairWaiter(l, n+1)
+			w.asks(hearsGrant, time.Minute)
+			w.goesDeaf()
+		}
+		java := b.newJavaWaiter(l, 3)
+		b.must(l.Unlock(ctx))
+		java.isWoken()
+		left := time.Until(time.UnixMilli(int64(b.rdb.ZScore(ctx, raw.keys[2], java.field).Val())))
+		assert.LessOrEqual(t, left, 30*time.Second+b.clientTimeout(raw), "the timeout of the first waiter")
+		got, err := b.rdb.Eval(ctx, javaAcquire, raw.keys[:3], java.field, raw.announce, 1000, raw.waitTimeout(), time.Now().UnixMilli()).Int()
+		b.must(err)
+		assert.Equal(t, 1, got, "Java has the lock")
+		b.must(b.rdb.Del(ctx, b.name).Err())
+	})
+}
+
+// clientTimeout is how long a place in the queue is worth.
+func (b *bench) clientTimeout(l *fairLock) time.Duration { return fromMilliseconds(l.waitTimeout()) }
+
+// A request that runs when its caller has left takes no lock, and no place in the queue. Where no request can run, nothing stays.
+func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client().NewFairLock(b.name)
+		line := lineKey(b.name)
+		holder, late, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2), b.newFairWaiter(l, 3)
+		assert.Equal(t, held, holder.asks(hearsGrant, time.Minute))
+		late.asks(hearsGrant, time.Minute)
+		late.leaves()
+		assert.Zero(t, b.rdb.Exists(ctx, line).Val(), "a tombstone where no request can run")
+		late.undoes(true)
+		assert.Equal(t, busy, late.asks(hearsGrant, time.Minute))
+		assert.Empty(t, b.queue(), "it queues again")
+		left := b.rdb.PTTL(ctx, line).Val()
+		assert.Greater(t, left, 30*time.Second)
+		assert.LessOrEqual(t, left, time.Minute)
+
+		// Those who have nothing to do with it wait as ever.
+		g, err := sendAttempt(next.lock, attempt{field: next.field, lease: time.Minute, level: 1, line: hearsGrant, asked: 1})
+		b.must(err)
+		assert.False(t, g.apart, "it has to listen to a channel of its own")
+		next.leaves()
+		_, err = holder.lock.client.send(holder.lock.release(holder.field, 0, true))
+		b.must(err)
+		for _, w := range []*fairWaiter{late, holder} {
+			assert.Equal(t, busy, w.asks(hearsGrant, time.Minute), "a late request takes the lock")
+			b.isFree()
+		}
+		b.tries(l, true)
+		b.must(l.Unlock(ctx))
+
+		const most = 100 // in lua/queue.lua
+		for n := range most {
+			other := *next
+			other.field = fmt.Sprint(next.client, ":7:00", n)
+			other.undoes(true)
+		}
+		assert.Equal(t, held, late.asks(hearsGrant, time.Minute), "tombstones have a bound: the oldest goes")
+		late.leaves()
+		over := b.rdb.HGet(ctx, line, "over").Val()
+		assert.Len(t, strings.Fields(over), 2*most)
+		b.must(b.rdb.HSet(ctx, line, "over", holder.field+" 1").Err())
+		assert.Equal(t, held, holder.asks(hearsGrant, time.Minute), "a tombstone whose time is over")
+		holder.leaves()
+		assert.Zero(t, b.rdb.Exists(ctx, line).Val())
+	})
+}
+
+// Where Redis was away, or its clock went back, all waiters get what they may have, however many they are: one script looks at some
+// thousands, and the next one goes on.
+func TestFairVeryManyWaitersSurviveAnOutage(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	ctx := context.Background()
+	const many = 6000 // more than a script looks at
+	for what, beat := range map[string]time.Duration{"an outage": -time.Minute, "the clock went back": time.Hour} {
+		t.Run(what, func(t *testing.T) {
+			b := newBench(t, s.Addr())
+			l := b.client().NewFairLock(b.name)
+			keys := l.lock.(*fairLock).keys
+			b.must(b.client().NewFairLock(b.name).Lock(ctx))
+			now := time.Now()
+			b.must(b.rdb.Eval(ctx, `
+				for i = 1, ARGV[1] do
+					local field = ARGV[2] .. ':' .. i .. ':0' .. i
+					redis.call('rpush', KEYS[1], field)
+					redis.call('zadd', KEYS[2], ARGV[3] + i, field)
+					redis.call('zadd', KEYS[3], ARGV[4] + i, field)
+				end
+				redis.call('zadd', KEYS[3], ARGV[4], '')
+				return 1`, keys[1:4], many, uuid.NewString(), now.Add(time.Hour).UnixMilli(), now.Add(beat).UnixMilli()).Err())
+			other := b.newFairWaiter(l, 1)
+			for range 8 {
+				other.asks("", time.Minute)
+				assert.Equal(t, int64(many+1), b.rdb.LLen(ctx, keys[1]).Val(), "waiters")
+			}
+			until := strconv.FormatInt(time.Now().Add(fairLife).UnixMilli(), 10)
+			assert.Zero(t, b.rdb.ZCount(ctx, keys[3], "("+until, "+inf").Val(), "heartbeats that last for too long")
+			assert.Zero(t, b.rdb.ZCount(ctx, keys[3], "-inf", strconv.FormatInt(now.UnixMilli()-1, 10)).Val(), "heartbeats that are over")
+			b.rdb.Del(ctx, append(keys, b.name)...)
+		})
+	}
 }

@@ -503,6 +503,33 @@ func TestFaultWaiterRidesOutABusyScript(t *testing.T) {
 	})
 }
 
+// Row 56: a request of more than ten words without a password is refused with a text about its form. The error names the
+// cause, and still has the answer of Redis.
+func TestForgottenPasswordIsNamed(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		b.must(b.rdb.Do(ctx, "acl", "setuser", "admin", "on", ">pw", "+@all", "~*", "&*").Err())
+		admin := b.server.Client(func(o *redis.Options) { o.Username, o.Password = "admin", "pw" })
+		b.must(admin.ConfigSet(ctx, "requirepass", "secret").Err())
+		defer func() { b.must(admin.ConfigSet(ctx, "requirepass", "").Err()) }()
+		l := k.one(b.client(), b.name)
+		for what, err := range map[string]error{
+			"Lock": l.Lock(ctx), "TryLock": second(l.TryLock(ctx, time.Hour, 0)), "Inspect": second(b.client().Inspect(ctx, b.name)),
+			"IsLocked": second(l.IsLocked(ctx)),
+		} {
+			if assert.Error(b, err, what) {
+				assert.ErrorContains(b, err, "NOAUTH", what)
+				assert.NotErrorIs(b, err, ErrNotALock, what)
+			}
+			var answer redis.Error
+			if !k.red {
+				assert.ErrorAs(b, err, &answer, "%s: the answer of Redis", what)
+			}
+		}
+	})
+}
+
 // Row 56: the password is changed, and connections with the old one are cut.
 func TestFaultChangedPasswordIsReported(t *testing.T) {
 	t.Parallel()
@@ -519,7 +546,7 @@ func TestFaultChangedPasswordIsReported(t *testing.T) {
 		b.must(admin.ConfigSet(ctx, "requirepass", "new").Err())
 		b.must(admin.Do(ctx, "client", "kill", "user", "default").Err())
 		start := time.Now()
-		refusal := regexp.MustCompile("NOAUTH|unauthenticated") // the latter for requests of more than ten words
+		refusal := regexp.MustCompile("NOAUTH")
 		ok, err := k.one(b.client(), b.name+"-2").TryLock(ctx, 0, 0)
 		assert.False(b, ok, "TryLock")
 		if assert.Error(b, err, "TryLock") {

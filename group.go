@@ -165,10 +165,10 @@ func (g *group) gather(p *waitOptions) ([]want, error) {
 // awaitHoldLocked waits for the owner mutex of other, which another caller has.
 func (g *group) awaitHoldLocked(p *waitOptions, other *hold) error {
 	g.leaveQueuesLocked()
-	patient := *p
 	if other.state == holding {
-		patient.NoWait = false // another caller of the owner uses the hold, and will soon be done
+		return g.engine.enterOwnersLocked(g.names, p, &other.owner)
 	}
+	patient := *p
 	return g.engine.enterLocked(g.names, &patient, &other.owner)
 }
 

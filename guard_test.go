@@ -120,6 +120,37 @@ func TestNestedDoAndGuardCostNothing(t *testing.T) {
 	}
 }
 
+// C3: Hold.Guard of one ctx costs one guard, however often it is called, and nothing once its ctx or the hold has ended. It
+// starts no goroutine.
+func TestHoldGuardCostsNothing(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	c := b.client()
+	l := c.NewLock(b.name)
+	h := b.hold(l)
+	guards := func() (n int) {
+		c.engine.holdOf(l.lock.id(), h.owner(), func(h *hold) { n = len(h.guards) })
+		return n
+	}
+	parent, cancel := context.WithCancel(context.Background())
+	before := runtime.NumGoroutine()
+	for range 100 {
+		_, err := h.Guard(parent)
+		b.must(err)
+		_, err = h.Guard(context.Background())
+		b.must(err)
+		request, end := context.WithTimeout(parent, time.Hour)
+		guarded, err := h.Guard(request)
+		b.must(err)
+		end()
+		await(b, "the guard ends with its ctx", guarded.Done())
+	}
+	testredis.Await(b, "guards of contexts that go on", soon, func() bool { return guards() == 2 })
+	cancel()
+	testredis.Await(b, "the hold forgets the guards of ended contexts", soon, func() bool { return guards() == 1 })
+	testredis.Await(b, "no goroutine is left", soon, func() bool { return runtime.NumGoroutine() <= before })
+	b.must(h.Release(context.Background()))
+}
+
 // The ctx that Do gives to its function ends when the function has returned. The ctx of an outer Do goes on.
 func TestDoContextEndsWithItsFunction(t *testing.T) {
 	t.Parallel()

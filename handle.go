@@ -62,6 +62,8 @@ type verbs interface {
 	release(field string, left int, late bool) call
 	// undo takes an attempt back: {1, ...} Redis had its hold.
 	undo(a attempt) call
+	// unbury takes away the tombstone that a release or an undo has left of a field; no script: they leave none.
+	unbury(field string) call
 	// renew sets a lease: {1, ...} done, {-1, ...} Redis does not have the hold. Only an exact renew may
 	// shorten the lease.
 	renew(field string, lease time.Duration, exact bool) call
@@ -89,6 +91,8 @@ type facts struct {
 	script bundledScript
 
 	granting string // the channel on which its Client is granted the lock, which has one place in the line; or ""
+	line     string // the key of the line with its tombstones, whose fields end with half; or ""
+	half     string
 }
 
 func (f *facts) id() lockID             { return f.lock }
@@ -99,6 +103,13 @@ func (f *facts) fenced() bool           { return f.tokens }
 func (f *facts) limits() limits         { return f.limit }
 func (f *facts) bundled() bundledScript { return f.script }
 func (f *facts) grants(attempt) string  { return f.granting }
+
+func (f *facts) unbury(field string) call {
+	if f.line == "" {
+		return call{}
+	}
+	return call{Script: tombstoneUndo, Keys: []string{f.line}, Args: []any{field + f.half}}
+}
 
 func (f *facts) otherHalf() lockID {
 	if f.other == "" {
@@ -252,8 +263,13 @@ func (h *handle) Do(ctx context.Context, fn func(ctx context.Context) error) err
 	return do(ctx, h, fn)
 }
 
+var errNilFunction = invalid("the function is nil")
+
 // do is Do of every Locker.
-func do(ctx context.Context, l Locker, fn func(ctx context.Context) error) (err error) {
+func do(ctx context.Context, l acquirable, fn func(ctx context.Context) error) (err error) {
+	if fn == nil {
+		return l.fail("do", errNilFunction)
+	}
 	if err := l.Lock(ctx); err != nil {
 		return err
 	}

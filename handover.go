@@ -25,7 +25,6 @@ func (h *hold) handOverLocked() bool {
 	next.handedOver = true
 	if next.takesOver = next.lock.fenced(); next.takesOver {
 		next.field, r.handedOn = r.field, true
-		next.own.late = r.late
 		n.engine.watchdog.remove(&r.lease)
 	} else {
 		r.joinLocked(next, now)

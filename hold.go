@@ -148,10 +148,10 @@ func (n *name) enterHoldLocked(p *waitOptions, h *hold) error {
 	case p == nil:
 		return errTimeUp
 	}
-	patient := *p
-	if other := n.otherHalfLocked(h); h.state == holding || other != nil && other.state == holding {
-		patient.NoWait = false // this owner holds the lock, and the other caller of the owner will soon be done
+	if other := n.otherHalfLocked(h); h.state == holding || other != nil && other.state == holding { // this owner holds the lock
+		return n.engine.enterOwnersLocked(&n.mu, p, &h.owner)
 	}
+	patient := *p
 	return n.engine.enterLocked(&n.mu, &patient, &h.owner)
 }
 
@@ -275,8 +275,8 @@ func (h *hold) loseAlone(cause error) bool {
 	h.expired = !renewed && lapsed
 	h.leaveQueueLocked()
 	other := n.otherHalfLocked(h)
-	// A record that is kept alive, or is about to be, would keep this hold in it.
-	if (h.expired || limited) && (h.leaseUncertain || other != nil && other.state != over && other.state != lost) {
+	// A record that is kept alive, or is about to be, would keep this hold in it. A hold without a record is given back by its keeper.
+	if h.keeper == nil && (h.expired || limited) && (h.leaseUncertain || other != nil && other.state != over && other.state != lost) {
 		e.workers.spawn(h.clear)
 	}
 	guards := h.takeGuardsLocked()

@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/send"
 )
 
 // The watchdog renews a hold until its last level is unlocked.
@@ -285,6 +287,38 @@ func TestEngineTryReentryWaitsForTheOwnerMutex(t *testing.T) {
 		}
 		wg.Wait()
 		for range 21 {
+			e.unlock(o)
+		}
+	})
+}
+
+// A re-entry with wait 0 does not wait for longer than for an answer, where Redis does not answer the other goroutine
+// of its owner.
+func TestEngineTryReentryGivesUpASilentRedisSoon(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		const o = owner(-1)
+		e.lock(o)
+		e.redis.set(func() {
+			e.redis.fault = func(verb string) fakeFault {
+				if verb == "acquire" {
+					return fakeFault{late: 3 * time.Second}
+				}
+				return fakeFault{}
+			}
+		})
+		got := make(chan error, 1)
+		go func() {
+			_, err := e.lockWith(context.Background(), o, request{wait: forever})
+			got <- err
+		}()
+		synctest.Wait()
+		start := time.Now()
+		ok, err := e.lockWith(context.Background(), o, request{wait: 0})
+		assert.ErrorIs(t, err, errNoAnswer)
+		assert.False(t, ok)
+		assert.Less(t, time.Since(start), time.Second+send.Slack)
+		require.NoError(t, <-got)
+		for range 2 {
 			e.unlock(o)
 		}
 	})

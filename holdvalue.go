@@ -50,6 +50,9 @@ type Acquirer interface {
 // A Hold is a lock that is held, as a value. It belongs to the code that has it and
 // to no goroutine. Any number of goroutines may call its methods.
 //
+// The methods of a nil *Hold, which TryAcquire returns with false, are safe to call, so that Release may be deferred before
+// the result is looked at: their error matches ErrNotHeld and ErrInvalid, and Context returns a context that is done.
+//
 // Redisson has none.
 type Hold struct {
 	lock     acquirable
@@ -96,9 +99,12 @@ func newHold(ctx context.Context, l acquirable, op string, r request) (*Hold, bo
 	return &Hold{lock: l, ctx: ctx, lease: r.lease}, true, nil
 }
 
-// Name is the name of the lock: see [Locker].
+// none reports whether h holds nothing: it is nil, as after a TryAcquire that has not acquired the lock, or it is zero.
+func (h *Hold) none() bool { return h == nil || h.lock == nil }
+
+// Name is the name of the lock: see [Locker]. A nil Hold has none.
 func (h *Hold) Name() string {
-	if h.lock == nil {
+	if h.none() {
 		return ""
 	}
 	return h.lock.Name()
@@ -113,16 +119,19 @@ func (h *Hold) Name() string {
 // confirmed the release, and the hold is over all the same: see [Locker.Unlock].
 //
 // Redisson has none.
-func (h *Hold) Release(ctx context.Context) error {
+func (h *Hold) Release(ctx context.Context) error { return h.release(ctx, "release") }
+
+// release is Release. Its errors name op.
+func (h *Hold) release(ctx context.Context, op string) error {
 	switch {
-	case h == nil || h.lock == nil:
-		return failed("release", "", errNoHold)
+	case h.none():
+		return failed(op, "", errNoHold)
 	case ctx == nil:
-		return h.lock.fail("release", errNilContext)
+		return h.lock.fail(op, errNilContext)
 	case !h.released.CompareAndSwap(false, true):
-		return h.lock.fail("release", errReleased)
+		return h.lock.fail(op, errReleased)
 	}
-	err := h.lock.unlock(h.owner().in(ctx), "release")
+	err := h.lock.unlock(h.owner().in(ctx), op)
 	if errors.Is(err, ErrLockLost) {
 		h.guardIs(endedContext(h.detached(), err))
 	}
@@ -130,11 +139,12 @@ func (h *Hold) Release(ctx context.Context) error {
 }
 
 var (
-	errNoHold   = invalid("a Hold is made with Acquire and the like")
+	errNoHold   = fmt.Errorf("%w: %w", ErrNotHeld, invalid("the Hold is nil or zero: Acquire or TryAcquire has not acquired the lock"))
 	errReleased = fmt.Errorf("%w: this hold was released before", ErrNotHeld)
 )
 
-// Context is the ctx for the work that the lock protects. It has the values of the ctx of Acquire, but not its end.
+// Context is the ctx for the work that the lock protects. It has the values of the ctx of Acquire, but not its end: use
+// [Hold.Guard] for work that also ends with the ctx of its caller.
 // It ends as a guarded ctx does (see [Locker.Guard]): with cause ErrLockLost when the hold is lost or its lease has
 // run out, context.Canceled after Release, and ErrClosed after Close. Where the hold is over
 // already, the ctx has ended. Levels that code took with the ctx keep it alive after Release, until they are given
@@ -145,7 +155,7 @@ var (
 //
 // Redisson has none: its holders do not learn of a loss.
 func (h *Hold) Context() context.Context {
-	if h == nil || h.lock == nil {
+	if h.none() {
 		return endedContext(context.Background(), errNoHold)
 	}
 	if made := h.guarded.Load(); made != nil {
@@ -160,6 +170,27 @@ func (h *Hold) Context() context.Context {
 		err = nil
 	}
 	return h.guardIs(endedContext(within, err))
+}
+
+// Guard returns a context for the work that the lock protects, with the values, the deadline and the cancellation of ctx.
+// It is also canceled when the hold ends, with the causes of [Hold.Context]: ErrLockLost when the hold is lost or its
+// lease has expired, context.Canceled after Release, and ErrClosed after Close. It carries the owner of the hold in place
+// of an owner in ctx, so that code that calls Lock of the same lock with it re-enters the lock. Guard sends nothing, and
+// nothing of it is kept once the returned context is done.
+//
+// The error is ErrNotHeld after Release, ErrLockLost if the hold was lost, and ErrClosed after Shutdown and Close.
+//
+// Redisson has none.
+func (h *Hold) Guard(ctx context.Context) (context.Context, error) {
+	switch {
+	case h.none():
+		return nil, failed("guard", "", errNoHold)
+	case ctx == nil:
+		return nil, h.lock.fail("guard", errNilContext)
+	case h.released.Load():
+		return nil, h.lock.fail("guard", errReleased)
+	}
+	return h.lock.Guard(h.owner().in(ctx))
 }
 
 // guardIs makes ctx the result of Context if there is none yet, and returns the result.
@@ -186,7 +217,7 @@ func endedContext(parent context.Context, cause error) context.Context {
 // Redisson: RFencedLock.getToken.
 func (h *Hold) Token() (int64, error) {
 	switch {
-	case h.lock == nil:
+	case h.none():
 		return 0, failed("token", "", errNoHold)
 	case h.released.Load():
 		return 0, h.lock.fail("token", errReleased)
@@ -208,7 +239,7 @@ func (h *Hold) Token() (int64, error) {
 //
 // Redisson has none: a lock in a thread that holds it sets its lease anew, and adds a level.
 func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
-	if h.lock == nil {
+	if h.none() {
 		return failed("extend", "", errNoHold)
 	}
 	return h.lock.fail("extend", h.extend(ctx, lease))
@@ -256,6 +287,9 @@ func (e *engine) extend(ctx context.Context, b description, o owner, lease time.
 		return err
 	}
 	sent, err := ask(p, h)
+	for asked := 1; err == nil && asked < mostAsked && !lasts(trust(lease)-time.Since(sent), trust(lease), false); asked++ {
+		sent, err = ask(p, h) // the answer came late: another request restores the lease
+	}
 	if !e.watchdog.watches(&h.record.lease) {
 		h.lose(errLapsed) // the watchdog has found the lease over, and is about to end the hold
 	}

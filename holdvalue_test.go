@@ -181,6 +181,83 @@ func (s suite) holdTests() []suiteTest {
 			b.ends(released.Context(), context.Canceled)
 			b.must(left.Release(ctx))
 		}},
+		{"HoldGuard", func(b *bench) {
+			l := newLock(b.client(), b.name)
+			h := b.hold(l)
+			type key struct{}
+			reason := errors.New("a reason")
+			parent, cancel := context.WithCancelCause(context.WithValue(WithOwner(ctx), key{}, "value"))
+			timed, stop := context.WithTimeout(parent, time.Hour)
+			defer stop()
+			guarded, err := h.Guard(timed)
+			b.must(err)
+			assert.Equal(b, "value", guarded.Value(key{}), "value of the ctx")
+			want, _ := timed.Deadline()
+			until, limited := guarded.Deadline()
+			assert.True(b, limited, "the guard has the deadline of its ctx")
+			assert.Equal(b, want, until, "deadline")
+			b.must(l.Lock(guarded)) // re-enters: the owner is that of the hold
+			levels, err := l.HoldCount(guarded)
+			b.must(err)
+			assert.Equal(b, 2, levels, "hold count")
+			b.must(l.Unlock(guarded))
+			b.must(guarded.Err())
+			again, err := h.Guard(guarded)
+			b.must(err)
+
+			short, stopShort := context.WithTimeout(ctx, time.Millisecond)
+			defer stopShort()
+			hurried, err := h.Guard(short)
+			b.must(err)
+			await(b, "the guard ends with the deadline of its ctx", hurried.Done())
+			assert.Equal(b, context.DeadlineExceeded, hurried.Err())
+			cancel(reason)
+			b.ends(guarded, reason)
+			b.ends(again, reason)
+			b.must(h.Context().Err()) // the hold goes on
+
+			last, err := h.Guard(ctx)
+			b.must(err)
+			b.must(h.Release(ctx))
+			b.ends(last, context.Canceled)
+			_, err = h.Guard(ctx)
+			b.mustBe(err, ErrNotHeld)
+			assert.NotErrorIs(b, err, ErrLockLost)
+			assert.ErrorContains(b, err, "guard")
+			assert.ErrorContains(b, err, b.name)
+		}},
+		{"HoldGuardEndsWithTheHold", func(b *bench) {
+			c := b.client(WithWatchdogTimeout(1500 * time.Millisecond))
+			l := newLock(c, b.name)
+			lost := b.hold(l)
+			guarded, err := lost.Guard(ctx)
+			b.must(err)
+			b.forget()
+			b.ends(guarded, ErrLockLost)
+			_, err = lost.Guard(ctx)
+			b.mustBe(err, ErrLockLost)
+			b.mustBe(lost.Release(ctx), ErrLockLost)
+			_, err = lost.Guard(ctx)
+			b.mustBe(err, ErrNotHeld)
+
+			lapses := b.holdFor(l, 600*time.Millisecond)
+			if guarded, err = lapses.Guard(ctx); err == nil { // the lease may be over already, on a busy machine
+				b.ends(guarded, ErrLockLost)
+			}
+			_, err = lapses.Guard(ctx)
+			b.mustBe(err, ErrLockLost)
+			b.mustBe(lapses.Release(ctx), ErrLockLost)
+
+			// Another name: a RedLock whose last hold has just expired may hold no more than a majority, which Close takes from it.
+			left := b.hold(newLock(c, b.name+"-left"))
+			guarded, err = left.Guard(ctx)
+			b.must(err)
+			b.must(c.Close())
+			b.ends(guarded, ErrClosed)
+			_, err = left.Guard(ctx)
+			b.mustBe(err, ErrClosed)
+			b.must(left.Release(ctx))
+		}},
 		{"HoldLossEndsTheContext", func(b *bench) {
 			l := newLock(b.client(WithWatchdogTimeout(1500*time.Millisecond)), b.name)
 			h := b.hold(l)
@@ -291,6 +368,31 @@ func (s suite) holdTests() []suiteTest {
 			}
 			b.must(held.Release(ctx))
 		}},
+		{"NilHold", func(b *bench) {
+			held := b.hold(rival(b.client(), b.name))
+			busy, ok, err := newLock(b.client(), b.name).(Acquirer).TryAcquire(ctx, 0, 0)
+			b.must(err)
+			require.False(b, ok)
+			require.Nil(b, busy)
+			var nilCtx context.Context
+			for what, none := range map[string]*Hold{"nil": busy, "zero": new(Hold)} {
+				assert.Empty(b, none.Name(), what)
+				for name, err := range map[string]error{
+					"Release":         none.Release(ctx),
+					"Release nil ctx": none.Release(nilCtx),
+					"Extend":          none.Extend(ctx, time.Second),
+					"Token":           second(none.Token()),
+					"Context":         context.Cause(none.Context()),
+					"Guard":           second(none.Guard(ctx)),
+				} {
+					assert.ErrorIs(b, err, ErrNotHeld, "%s of a %s Hold", name, what)
+					assert.ErrorIs(b, err, ErrInvalid, "%s of a %s Hold", name, what)
+					assert.NotErrorIs(b, err, ErrLockLost, "%s of a %s Hold", name, what)
+				}
+			}
+			b.isLocked(rival(b.client(), b.name), true) // and nothing of the holder was taken
+			b.must(held.Release(ctx))
+		}},
 		{"AcquireEndsWithCtx", func(b *bench) {
 			held := b.hold(rival(b.client(), b.name))
 			l := newLock(b.client(), b.name).(Acquirer)
@@ -315,6 +417,7 @@ func (s suite) holdTests() []suiteTest {
 				"try nil ctx":     try(l.TryAcquire(nilCtx, 0, 0)),
 				"release nil ctx": h.Release(nilCtx),
 				"extend nil ctx":  h.Extend(nilCtx, time.Second),
+				"guard nil ctx":   second(h.Guard(nilCtx)),
 				"lease 1ns":       try(l.TryAcquire(ctx, 0, 1)),
 				"wait -1ns":       try(l.TryAcquire(ctx, -1, 0)),
 				"empty name":      second(newLock(c, "").(Acquirer).Acquire(ctx)),
@@ -323,6 +426,7 @@ func (s suite) holdTests() []suiteTest {
 				"zero Extend":     new(Hold).Extend(ctx, time.Second),
 				"zero Token":      second(new(Hold).Token()),
 				"zero Context":    context.Cause(new(Hold).Context()),
+				"zero Guard":      second(new(Hold).Guard(ctx)),
 			} {
 				assert.ErrorIs(b, err, ErrInvalid, name)
 			}
@@ -521,6 +625,22 @@ func TestRedLockExtendNeedsAMajority(t *testing.T) {
 	b.mustBe(h.Release(ctx), ErrLockLost)
 }
 
+// A RedLock whose Extend a majority did not answer ends with the lease that it has: what is left at the nodes is given back
+// by the hold of the RedLock, which has no record of its own.
+func TestRedLockEndsAfterAnExtendInVain(t *testing.T) {
+	b := newRedBench(t)
+	ctx := context.Background()
+	h := b.holdFor(b.lock(WithNodeTimeout(200*time.Millisecond)), time.Second)
+	within := h.Context()
+	for _, s := range b.servers[:3] {
+		s.Freeze()
+	}
+	assert.NotErrorIs(t, h.Extend(ctx, time.Minute), ErrLockLost)
+	b.ends(within, ErrLockLost)
+	b.back(false, b.servers[:3]...)
+	b.mustBe(h.Release(ctx), ErrLockLost)
+}
+
 // A MultiLock that has lost one lock is lost, whatever the others answer.
 func TestMultiLockExtendNeedsAllLocks(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -585,5 +705,29 @@ func TestExtendOfForeignLockers(t *testing.T) {
 
 	h = b.hold(c.NewMultiLock(stubLocker{Locker: l}))
 	b.mustBe(h.Extend(ctx, time.Hour), ErrInvalid) // it is renewed
+	b.must(h.Release(ctx))
+}
+
+// At least half of the lease is left when Extend returns: where the answer comes late, it asks again.
+func TestExtendLeavesHalfOfTheLease(t *testing.T) {
+	const lease = time.Second
+	b := newFaultBench(t)
+	ctx := context.Background()
+	l := b.bench.clientOn(b.proxy.Client()).NewLock(b.name)
+	var h *Hold
+	for range 5 { // on a busy machine the first lease may be over before the late answer comes
+		taken, ok, err := l.TryAcquire(ctx, time.Minute, lease+200*time.Millisecond)
+		b.must(err)
+		require.True(t, ok)
+		late := b.proxy.On(calls(renewScript), testredis.DelayReply(860*time.Millisecond))
+		h, err = taken, taken.Extend(ctx, lease)
+		if !errors.Is(err, ErrLockLost) {
+			b.must(err)
+			break
+		}
+		await(b.bench, "the late answer", late.Fired())
+		_ = taken.Release(ctx)
+	}
+	stays(b, "the lease was hardly extended", h.Context().Done(), lease/2-50*time.Millisecond)
 	b.must(h.Release(ctx))
 }

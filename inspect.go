@@ -23,7 +23,10 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-var inspectAny = script("any_inspect", "hash list zset zset zset string zset", "announce", "clock", "semaphore")
+var inspectAny = script("any_inspect", "hash list zset zset zset string zset", "announce", "clock", "semaphore", "readers")
+
+// mostShown is how many holders, and how many waiters, an Inspection has at most: as most_shown in lua/any_inspect.lua.
+const mostShown = 10_000
 
 // A LockKind says which kind of lock uses a name.
 type LockKind int
@@ -41,7 +44,8 @@ const (
 	KindFair
 	// KindReadWrite is a read/write lock. It may be without a holder: writers wait for it.
 	KindReadWrite
-	// KindSemaphore is a semaphore. In Redis a semaphore without holders looks like any key with a whole number.
+	// KindSemaphore is a semaphore. In Redis a semaphore without holders looks like any key with a whole number: see
+	// [Inspection.Ambiguous].
 	KindSemaphore
 )
 
@@ -85,6 +89,12 @@ type Inspection struct {
 	// of this package that wait for a read/write lock, in no order. The processes in the
 	// line of a plain lock or a semaphore are not among them.
 	Waiters []Waiter
+	// More says that there are more holders or waiters than the 10,000 of each kind that Holders and Waiters have at most.
+	More bool
+	// Ambiguous says that Kind is KindSemaphore, and that no permit is taken: the key holds a whole number and nothing else tells
+	// what it counts. It may be a semaphore; or an RCountDownLatch, an RSemaphore or an RAtomicLong of Redisson, or a
+	// counter of an application, which look the same in Redis.
+	Ambiguous bool
 	// Free is how many permits of a semaphore are free; it is negative if SetPermits has taken away some that are in use.
 	Free int
 	// Token is the last fencing token that was drawn under this name, 0 if there
@@ -147,7 +157,8 @@ type Waiter struct {
 // lock, of this package and of Redisson, and for all owners and clients. It is a
 // single request, and leaves nothing in Redis; by the time that it returns, the
 // lock may have changed hands. If it finds clients of this package, another request asks for their
-// labels. For a MultiLock or a RedLock, inspect the locks that it is made of.
+// labels. For a MultiLock or a RedLock, inspect the locks that it is made of. A lock with very many holders or waiters is not
+// shown as a whole: see [Inspection.More].
 //
 // The error is ErrInvalid for a bad name, ErrNotALock if that key, or a key that belongs
 // to it, holds data that no lock makes, and ErrClosed after Close. The Redis user needs the
@@ -181,7 +192,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 }
 
 func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
-	answer := c.engine.sender.Do(&c.engine.waitOptionsFor(ctx).Wait, send.Request{Call: what}, time.Time{})
+	answer := c.engine.sender.Do(&c.engine.waitOptionsFor(ctx).Wait, send.Request{Call: what, Long: true}, time.Time{})
 	if answer.Err != nil {
 		return Inspection{}, answer.Err
 	}
@@ -250,15 +261,24 @@ func (r *lockRecords) inspection() (Inspection, error) {
 		return cmp.Compare(a.Field, b.Field)
 	})
 	i.Waiters = r.waiters(i.Kind)
+	i.Waiters, i.More = atMost(i.Waiters, mostShown)
 	return i, nil
 }
 
-// semaphore is i for a semaphore.
+// atMost is list without what is behind n; cut says whether there is more.
+func atMost[T any](list []T, n int) (_ []T, cut bool) {
+	if len(list) > n {
+		return slices.Clip(list[:n]), true
+	}
+	return list, false
+}
+
+// semaphore is i for a semaphore. Of more permits than mostShown the last one is that whose lease ends last.
 func (r *lockRecords) semaphore(i Inspection) (_ Inspection, err error) {
 	if i.Free, err = strconv.Atoi(r.free); err != nil {
 		return Inspection{}, send.Unexpected(r.free)
 	}
-	i.Kind, i.TTL = KindSemaphore, 0
+	i.Kind, i.TTL, i.Ambiguous = KindSemaphore, 0, len(r.permits) == 0
 	for _, id := range slices.SortedFunc(maps.Keys(r.permits), func(a, b string) int {
 		return cmp.Or(cmp.Compare(r.permits[a], r.permits[b]), cmp.Compare(a, b))
 	}) {
@@ -274,6 +294,7 @@ func (r *lockRecords) semaphore(i Inspection) (_ Inspection, err error) {
 		}
 		i.Holders = append(i.Holders, Holder{Contender: permitHolder(id), Levels: 1, Lease: i.TTL})
 	}
+	i.Holders, i.More = atMost(i.Holders, mostShown)
 	return i, nil
 }
 
@@ -358,10 +379,13 @@ func (r *lockRecords) waiters(kind LockKind) []Waiter {
 			waiters = append(waiters, Waiter{contender(field), epochTime(r.timeouts[field]), epochTime(r.beats[field])})
 		}
 	case KindReadWrite:
+		held := make(map[string]bool, len(r.entries))
+		for _, e := range r.entries {
+			held[e.field] = true
+		}
 		for _, field := range slices.Sorted(maps.Keys(r.awaiting)) {
 			// A waiting writer that has the read lock is in the zset with both of its fields.
-			reads := slices.ContainsFunc(r.entries, func(e entry) bool { return e.field == field })
-			if alive := r.awaiting[field]; alive > r.now && !reads {
+			if alive := r.awaiting[field]; alive > r.now && !held[field] {
 				waiters = append(waiters, Waiter{Contender: contender(field), Alive: epochTime(alive)})
 			}
 		}

@@ -422,3 +422,121 @@ func TestInspectWorksOnACluster(t *testing.T) {
 	_, err := c.Inspect(ctx, "{}"+b.name)
 	assert.ErrorIs(t, err, ErrInvalid, "its keys are in several slots")
 }
+
+// What Inspect answers is bounded, and costs no more than what there is of it: not its square.
+func TestInspectShowsSomeOfVeryMany(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c := b.client()
+	begin, check := b.watchBusy()
+	const many = mostShown + 2000
+	const field = `local field = string.format('00000000-0000-4000-8000-%012d', i) .. ':7:01' `
+	inTime := func(what string) Inspection {
+		begin()
+		i := b.inspect(c)
+		check(what)
+		assert.True(t, i.More, what)
+		return i
+	}
+
+	ends := time.Now().Add(time.Hour).UnixMilli()
+	b.must(b.rdb.Eval(ctx, "for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[2], ARGV[2] + i, field) end redis.call('set', KEYS[1], 5) return 1",
+		[]string{b.name, permitsKey(b.name)}, many, ends).Err())
+	i := inTime("permits")
+	assert.Equal(t, KindSemaphore, i.Kind)
+	assert.Len(t, i.Holders, mostShown)
+	assert.Equal(t, 5, i.Free)
+	assert.Equal(t, "00000000-0000-4000-8000-000000000001", i.Holders[0].Client, "the first to lapse")
+	assert.Equal(t, ends+many, i.At.Add(i.TTL).UnixMilli(), "the longest lease")
+	_, err := c.Inspect(ctx, b.name)
+	b.must(err)
+
+	lapsed := time.Now().Add(-time.Hour).UnixMilli() // Java's clock may be ahead: all that have lapsed are free
+	b.must(b.rdb.Eval(ctx, "for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[1], ARGV[2] + i, field .. '2') end return 1", []string{permitsKey(b.name)}, many, lapsed).Err())
+	i = inTime("permits that have lapsed")
+	assert.Equal(t, 5+many, i.Free)
+	assert.Len(t, i.Holders, mostShown)
+	b.must(b.rdb.ZRemRangeByScore(ctx, permitsKey(b.name), strconv.FormatInt(time.Now().UnixMilli(), 10), "+inf").Err())
+	begin()
+	i = b.inspect(c)
+	assert.Equal(t, 5+many, i.Free)
+	assert.Empty(t, i.Holders)
+	assert.False(t, i.Ambiguous)
+	check("permits that have all lapsed")
+	b.must(b.rdb.Del(ctx, b.name, permitsKey(b.name)).Err())
+
+	b.must(b.rdb.Eval(ctx, "for i = 1, ARGV[1] do "+field+"redis.call('rpush', KEYS[1], field) redis.call('zadd', KEYS[2], i, field) end return 1",
+		[]string{queueKey(b.name), prefixName("redisson_lock_timeout", b.name)}, many).Err())
+	i = inTime("waiters")
+	assert.Equal(t, KindFair, i.Kind)
+	assert.Len(t, i.Waiters, mostShown)
+	b.forget()
+
+	b.must(b.rdb.Eval(ctx, "for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[1], ARGV[2], field) end return 1", []string{writersKey(b.name)}, many, ends).Err())
+	i = inTime("writers")
+	assert.Equal(t, KindReadWrite, i.Kind)
+	assert.Len(t, i.Waiters, mostShown)
+	b.forget()
+}
+
+// Inspect refuses what the methods of a semaphore refuse, names the same key, and says where it cannot tell.
+func TestInspectAndSemaphoreAgree(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		ctx := context.Background()
+		past, future := float64(1), float64(time.Now().Add(time.Hour).UnixMilli())
+		for what, put := range map[string]func(b *bench, key string) error{
+			"a list":   func(b *bench, key string) error { return b.rdb.RPush(ctx, key, "a").Err() },
+			"a hash":   func(b *bench, key string) error { return b.rdb.HSet(ctx, key, "a", 1).Err() },
+			"a string": func(b *bench, key string) error { return b.rdb.Set(ctx, key, "a", 0).Err() },
+			"a zset, of the past": func(b *bench, key string) error {
+				return b.rdb.ZAdd(ctx, key, redis.Z{Score: past, Member: "alice"}).Err()
+			},
+			"a zset, of the future": func(b *bench, key string) error {
+				return b.rdb.ZAdd(ctx, key, redis.Z{Score: future, Member: "alice"}).Err()
+			},
+			"a zset with a permit among all": func(b *bench, key string) error {
+				return b.rdb.ZAdd(ctx, key, redis.Z{Score: future, Member: javaThread + ":017"}, redis.Z{Score: past, Member: "alice"}).Err()
+			},
+		} {
+			b := newBench(t, addr)
+			key := permitsKey(b.name)
+			b.must(b.rdb.Set(ctx, b.name, 3, 0).Err())
+			b.must(put(b, key))
+			before := b.content(key)
+			c := b.client()
+			s := c.NewSemaphore(b.name, 3)
+			for method, err := range map[string]error{
+				"Inspect": second(c.Inspect(ctx, b.name)), "Holders": second(s.Holders(ctx)), "Available": second(s.Available(ctx)),
+				"Permits": second(s.Permits(ctx)), "TryLock": second(s.TryLock(ctx, 0, 0)), "IsLocked": second(s.IsLocked(ctx)),
+				"ForceUnlock": second(s.ForceUnlock(ctx)), "SetPermits": s.SetPermits(ctx, 5),
+			} {
+				require.ErrorIs(t, err, ErrNotALock, "%s, %s", what, method)
+				assert.ErrorContains(t, err, "the key "+shortName(key)+" holds a "+b.rdb.Type(ctx, key).Val(), "%s, %s", what, method)
+			}
+			assert.Equal(t, before, b.content(key), what)
+			assert.Equal(t, "3", b.rdb.Get(ctx, b.name).Val(), what)
+			b.must(b.rdb.Del(ctx, b.name, key).Err())
+		}
+
+		// The number of an RCountDownLatch, or of any counter.
+		b := newBench(t, addr)
+		c := b.client()
+		b.must(b.rdb.Set(ctx, b.name, 3, 0).Err())
+		i := b.inspect(c)
+		assert.Equal(t, KindSemaphore, i.Kind)
+		assert.True(t, i.Ambiguous)
+		assert.Equal(t, 3, i.Free)
+		s, me := c.NewSemaphore(b.name, 10), WithOwner(ctx)
+		n, err := s.Permits(ctx)
+		b.must(err)
+		assert.Equal(t, 3, n, "the number in Redis counts")
+		b.must(s.Lock(me))
+		assert.False(t, b.inspect(c).Ambiguous, "a permit is taken")
+		b.must(s.Unlock(me))
+		assert.True(t, b.inspect(c).Ambiguous)
+		b.must(b.rdb.Del(ctx, b.name).Err())
+		assert.False(t, b.inspect(c).Ambiguous, "there is nothing")
+	})
+}

@@ -9,7 +9,6 @@ package relock
 import (
 	"context"
 	"os"
-	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -129,8 +128,10 @@ func (c *Client) addLabels(ctx context.Context, i *Inspection) {
 		all = append(all, &i.Waiters[n].Contender)
 	}
 	var ids []string
+	known := make(map[string]bool, len(all))
 	for _, who := range all {
-		if who.usesRelock() && !slices.Contains(ids, who.Client) {
+		if who.usesRelock() && !known[who.Client] {
+			known[who.Client] = true
 			ids = append(ids, who.Client)
 		}
 	}

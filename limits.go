@@ -78,14 +78,16 @@ func (h *hold) keepTime() time.Duration {
 	return max(0, h.keepUntil-h.name.engine.watchdog.now())
 }
 
-// releaseCall is the call that sets the levels of h to left. keeps says that it keeps the record for AtLeast.
-func (h *hold) releaseCall(left int) (c call, keeps bool) {
+// releaseCall is the call that sets the levels of h to left. keeps says that it keeps the record for AtLeast, and late
+// that it leaves a tombstone.
+func (h *hold) releaseCall(left int) (c call, keeps, late bool) {
 	if left == 0 {
 		if rest := h.keepTime(); rest > 0 {
-			return h.keepCall(rest), true
+			return h.keepCall(rest), true, false
 		}
 	}
-	return h.verbs().release(h.field, left, h.record != nil && h.record.late), false
+	late = left == 0 && h.name.engine.late.mayRun(h.field)
+	return h.verbs().release(h.field, left, late), false, late
 }
 
 // keepCall sets the lease of the record to rest.
@@ -102,7 +104,7 @@ func (h *hold) isAlone() bool {
 
 // lapsesByItself says whether a record with AtLeast is gone in time after a keepCall. No request may still extend its lease.
 func (h *hold) lapsesByItself() bool {
-	return h.isAlone() && !h.record.late && !h.name.engine.watchdog.isRenewing(&h.record.lease)
+	return h.isAlone() && !h.name.engine.late.mayRun(h.field) && !h.name.engine.watchdog.isRenewing(&h.record.lease)
 }
 
 // keep has Redis keep the record of h until the time of AtLeast is over, and says whether the record lapses then. If it

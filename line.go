@@ -156,7 +156,7 @@ func (a *acquisition) granted() (res result, ok bool) {
 		return res, false
 	case w.hold.lock.fenced() != (g.token != 0):
 		return res, false
-	case !lasts(trust(g.lease)-time.Since(sent), trust(g.lease)):
+	case !lasts(trust(g.lease)-time.Since(sent), trust(g.lease), w.renewed):
 		return res, false
 	}
 	res = result{grant: grant{state: held, token: g.token}, sent: sent}
@@ -176,6 +176,13 @@ func (a *acquisition) takePlace() {
 	q := w.hold.queue
 	if q == nil || q.place == nil || w.level > 1 {
 		return
+	}
+	if a.place.field != "" && !a.takesOver { // the caller has asked past the wait queue: its field is not used any more
+		if a.unknown > 0 || a.abandoned || a.queued || a.place.stands {
+			n.engine.undoSoon(w.hold.verbs(), a.place.field, false, a.unknown)
+			a.unknown, a.abandoned, a.queued = 0, false, false
+		}
+		a.place = place{}
 	}
 	if (!w.renewed || w.hold.lock.limits().max > 0) && w.lease < min(q.place.lease, provisionalLease) {
 		q.dropPlaceLocked(n.engine)
@@ -214,8 +221,10 @@ func (a *acquisition) leavePlace() bool {
 		return false
 	}
 	left := a.place
-	if left.unknown = a.unknown; a.abandoned {
-		left.unknown++
+	if left.unknown = 0; n.engine.late.mayRun(left.field) {
+		if left.unknown = a.unknown; a.abandoned {
+			left.unknown++
+		}
 	}
 	q.place = &left
 	return true
@@ -228,7 +237,7 @@ func (q *waitQueue) dropPlaceLocked(e *engine) {
 		return
 	}
 	q.place = nil
-	e.undoSoon(p.lock, p.field, p.unknown > 0, p.unknown)
+	e.undoSoon(p.lock, p.field, false, p.unknown)
 }
 
 // heardGrant gives back a grant to a wait of this process that is over. It is called by the goroutine that reads messages.
@@ -237,7 +246,7 @@ func (e *engine) heardGrant(b lockType, message string) {
 	if !ok || e.uses(b.id().name, g.field) {
 		return
 	}
-	e.undoSoon(b, g.field, true, 0)
+	e.undoSoon(b, g.field, !e.made(g.field), 0)
 }
 
 // undoSoon gives back what requests of a wait may have taken with field, its place too, on a goroutine of its own. late and

@@ -128,13 +128,6 @@ func (b *bench) pttl() time.Duration {
 	return d
 }
 
-// keepsToItsOrder ends the free releases for the line as it is now. A miniredis does not say that it has no replicas, and
-// so all its releases are free, once in a slice.
-func (b *bench) keepsToItsOrder() {
-	b.Helper()
-	b.must(b.rdb.HSet(context.Background(), b.lineKey(), "shared", 8_000_000_000_000_000).Err())
-}
-
 // ended says whether field never takes the lock again.
 func (b *bench) ended(field string) bool {
 	b.Helper()
@@ -423,7 +416,6 @@ func TestLineServesInOrderOfArrival(t *testing.T) {
 			ids = append(ids, c.client.ID())
 		}
 		require.Equal(b, ids, b.clientsInLine(), "the line")
-		b.keepsToItsOrder()
 		first.unlocks()
 		sections.Wait()
 		for i := range n {
@@ -523,6 +515,27 @@ func TestLineOldGrantIsNotBelieved(t *testing.T) {
 		c.isGranted(p.asked, lease)
 		c.gets()
 		assert.Equal(b, asked+1, c.scripts.n.Load(), "scripts")
+		c.unlocks()
+	})
+}
+
+// A grant of which less than half of an explicit lease is left is confirmed by asking, which restores the lease.
+func TestLineGrantOfALeaseThatIsNearlyOverIsConfirmed(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		const lease = 1000
+		b.manual().takes()
+		c := b.contender()
+		go func() { c.got <- c.lock.LockLease(c.owner, lease*time.Millisecond) }()
+		c.joined()
+		joined, asked := time.Now(), c.settled()
+		p := c.placeOf(c.client.ID())
+		testredis.Await(b, "more than half of the lease has passed", soon, func() bool { return time.Since(joined) > lease*time.Millisecond*3/4 })
+		c.isGranted(p.asked, lease)
+		c.gets()
+		assert.Equal(b, asked+1, c.scripts.n.Load(), "scripts")
+		guarded, err := c.lock.Guard(c.owner)
+		b.must(err)
+		stays(b, "hardly anything was left of the lease", guarded.Done(), lease*time.Millisecond/2)
 		c.unlocks()
 	})
 }
@@ -645,7 +658,6 @@ func TestLineFrozenClientCostsOneLease(t *testing.T) {
 		first := b.contender().takes()
 		frozen := b.manual().listens().joins()
 		next := b.contender(WithMaxWakeDelay(100 * time.Millisecond)).joins()
-		b.keepsToItsOrder()
 		first.unlocks()
 		b.awaitHolder(frozen.id)
 		assert.InDelta(b, 3500, b.pttl().Milliseconds(), 1500, "the provisional lease")
@@ -662,7 +674,6 @@ func TestLineFrozenClientCostsOneLease(t *testing.T) {
 		frozen.joins() // it asks
 		assert.Equal(b, "sure", b.placeOf(frozen.id).state, "the place of the client that has asked")
 		assert.Equal(b, []string{frozen.id, behind.id}, b.clientsInLine(), "the line")
-		b.keepsToItsOrder()
 		last.unlocks()
 		assert.Equal(b, frozen.field, b.holder(), "the holder")
 		assert.Greater(b, b.pttl(), 50*time.Second, "the lease of the grant")
@@ -964,7 +975,9 @@ func TestLineWaiterAsksBeforeTheLineForgetsIt(t *testing.T) {
 		b.must(err)
 		e := b.client().engine
 		for _, left := range []time.Duration{-1, time.Second, time.Hour} {
-			delay, stop := e.lookout.awaits(b.name, make(chan struct{}, 1), result{grant: grant{wait: left}})
+			hears := e.pubsub.join(b.releaseChannel() + ":" + e.id)
+			delay, stop := e.lookout.awaits(b.name, "", hears, result{grant: grant{wait: left}})
+			hears.leave()
 			stop()
 			assert.Less(b, delay, life/2, "the sleep of a waiter with a place")
 		}
@@ -1216,6 +1229,99 @@ func TestLineGrantAfterACallerHasLeftGoesToTheNext(t *testing.T) {
 	other.gets().unlocks()
 }
 
+// A caller that asks past the local queue, because Redis has not answered the caller in front, takes a free lock and
+// does not join the line: a grant to it that came too late to be used would leave the lock unused while it waits in the
+// local queue.
+func TestLineCallerPastTheLocalQueueDoesNotJoin(t *testing.T) {
+	t.Parallel()
+	kinds := map[string]func(c *Client, name string) Locker{
+		"plain": func(c *Client, name string) Locker { return c.NewLock(name) },
+		"write": func(c *Client, name string) Locker { return c.NewRWLock(name).Write() },
+	}
+	for what, lock := range kinds {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			const lease = 2 * time.Second
+			b := newFaultBenchOn(t, testredis.Start(t))
+			b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+			ctx := context.Background()
+			first := lock(b.direct, b.name)
+			b.must(first.Lock(ctx))
+			c := b.bench.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 600 * time.Millisecond }), WithWatchdogTimeout(lease))
+			l := lock(c, b.name)
+			hears := c.engine.pubsub.join(l.(known).inside().record.grants(attempt{})) // as an earlier wait has left it
+			defer hears.leave()
+			testredis.Await(b, "the channel of grants is subscribed", soon, hears.confirmed)
+
+			rule := b.proxy.On(anyOf(lockAcquire, writeAcquire), testredis.DropRequest).Times(testredis.Always)
+			var owners []context.Context
+			var got []chan error
+			for i := range 3 {
+				owners, got = append(owners, WithOwner(ctx)), append(got, make(chan error, 1))
+				go func() { got[i] <- l.Lock(owners[i]) }()
+				testredis.Await(b, "the callers wait in order", soon, func() bool { return b.asks(l.(known)) && b.waitersInQueue(l.(known)) == i })
+			}
+			require.Error(b, await(b.bench, "the caller in front has no answer", got[0]))
+			rule.Release()
+			testredis.Await(b, "the last caller waits in the local queue again", soon, func() bool { return b.waitersInQueue(l.(known)) == 1 })
+			testredis.Await(b, "the caller in front has a place", soon, func() bool { return b.placeOf(c.ID()).ear != "" })
+			joined := time.Now()
+			testredis.Await(b, "a grant is too old to be used", 2*soon, func() bool { return time.Since(joined) > lease })
+
+			start := time.Now()
+			b.must(first.Unlock(ctx))
+			b.must(await(b.bench, "the caller in front has the lock", got[1]))
+			assert.Less(b, time.Since(start), lease/2, "the lock was granted and not used")
+			b.must(l.Unlock(owners[1]))
+			b.must(await(b.bench, "the last caller has the lock", got[2]))
+			b.must(l.Unlock(owners[2]))
+		})
+	}
+}
+
+// A caller that has asked past the local queue and takes over the place of another caller asks with the field of that
+// place from then on. Its own field ends: a request that names it may run late, and would take the lock for nobody.
+func TestLineFieldOfACallerThatTakesOverAPlaceEnds(t *testing.T) {
+	b := newFaultBench(t)
+	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+	ctx := context.Background()
+	first := b.contender().takes()
+	front := b.contenderOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 600 * time.Millisecond }))
+	second, third := front.sibling(), front.sibling()
+	gives, cancel := context.WithCancel(second.owner)
+	defer cancel()
+	second.owner = gives
+
+	var held atomic.Value // the field of the request that runs late
+	own := fmt.Sprintf("%s:%d:", front.client.ID(), ownerOf(third.owner))
+	late := b.proxy.On(func(cmd []string) bool {
+		at := slices.IndexFunc(cmd, func(arg string) bool { return strings.HasPrefix(arg, own) })
+		if at >= 0 && calls(lockAcquire)(cmd) {
+			held.CompareAndSwap(nil, cmd[at])
+		}
+		return at >= 0
+	}, testredis.HoldRequest)
+	down := b.proxy.On(calls(lockAcquire), testredis.DropRequest).Times(testredis.Always)
+	for i, c := range []*lineClient{front, second, third} {
+		c.asks()
+		testredis.Await(b, "the callers wait in order", soon, func() bool { return b.asks(c.lock) && b.waitersInQueue(c.lock) == i })
+	}
+	require.Error(b, await(b.bench, "the caller in front has no answer", front.got))
+	await(b.bench, "the last caller asks past the local queue", late.Fired())
+	down.Release()
+	testredis.Await(b, "the last caller waits in the local queue again", soon, func() bool { return b.waitersInQueue(third.lock) == 1 })
+	second.joined()
+	cancel()
+	b.mustBe(await(b.bench, "the second caller gives up", second.got), context.Canceled)
+	testredis.Await(b, "the field of the last caller has ended", soon, func() bool { return b.ended(held.Load().(string)) })
+	first.unlocks()
+	third.gets().unlocks()
+	late.Release()
+	b.must(b.direct.NewLock(b.name).Lock(ctx))
+	b.must(b.direct.NewLock(b.name).Unlock(ctx))
+	b.forget()
+}
+
 // A caller that takes over the place of another one has the lease and the token that it wants itself.
 func TestLineCallerThatTakesOverAPlaceHasItsOwnWish(t *testing.T) {
 	for what, held := range map[string]bool{"asks in time": false, "asks after the grant": true} {
@@ -1304,7 +1410,6 @@ func TestLineTryLockNeverGetsInBetween(t *testing.T) {
 			}
 		})
 		<-begun
-		b.keepsToItsOrder()
 		first.unlocks()
 		sections.Wait()
 		tries.Wait()
@@ -1413,6 +1518,59 @@ func TestLineSharesTheLockOnceInASlice(t *testing.T) {
 		b.manual().listens().joins()
 		assert.Equal(b, int64(1), release(three)[1], "connections that heard the release of the slice after it")
 	})
+}
+
+// Where the clock of Redis was set back, the time of the last free release lies in the future. Then the next release is free, and
+// the slice begins anew.
+func TestLineSharesTheLockAfterItsClockWasSetBack(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.subscribe(b.releaseChannel()) // Redisson
+		first := b.manual().takes()
+		one, two := b.manual().listens().joins(), b.manual().listens().joins()
+		later := time.Now().Add(10 * time.Minute).UnixMilli()
+		b.must(b.rdb.HSet(context.Background(), b.lineKey(), "shared", later).Err())
+		assert.Equal(b, reply{1, 1, 0}, first.releaseIn(time.Minute, false), "the first release after the jump")
+		assert.Equal(b, []string{"free"}, one.messages(), "messages to the first place")
+		assert.Equal(b, int64(1), one.ask(hearsGrant)[0], "the first place takes the free lock")
+		assert.Equal(b, reply{1, 0, 1}, one.releaseIn(time.Minute, false), "the second release of the slice")
+		assert.Equal(b, two.field, b.holder(), "the holder")
+	})
+}
+
+// The same for a MultiLock, and for Redisson, beside a lock that processes want all the time.
+func TestLineStarvesNobodyAfterItsClockWasSetBack(t *testing.T) {
+	t.Parallel()
+	server := testredis.StartJumpy(t)
+	b := newLineBench(t, server.Addr())
+	b.opts = nil // a MultiLock looks once in a max wake delay
+	server.Jump(time.Hour)
+	ctx, stop := context.WithCancel(context.Background())
+	var all sync.WaitGroup
+	defer all.Wait()
+	defer stop()
+	var sections atomic.Int64
+	for range 3 {
+		c := b.contender()
+		waitgroup.Go(&all, func() {
+			for c.lock.Lock(ctx) == nil {
+				sections.Add(1)
+				time.Sleep(time.Millisecond)
+				assert.NoError(b, c.lock.Unlock(context.WithoutCancel(ctx)))
+			}
+		})
+	}
+	testredis.Await(b, "the line is busy", soon, func() bool { return sections.Load() > 100 })
+	server.Jump(-time.Hour)
+	begun := sections.Load()
+	testredis.Await(b, "the line is busy after the jump", soon, func() bool { return sections.Load() > begun+100 })
+	c, me := b.client(), WithOwner(context.Background())
+	multi := c.NewMultiLock(c.NewLock(b.name), c.NewLock(b.name+"-b"))
+	for range 5 {
+		got, err := multi.TryLock(me, 5*time.Second, 0)
+		b.must(err)
+		require.True(b, got, "the MultiLock waits in vain beside the line")
+		b.must(multi.Unlock(me))
+	}
 }
 
 // A free release forgets the places of dead clients, too: where replicas are, each release of a lock that is used
@@ -1965,5 +2123,316 @@ func TestLineMultiLockOfAUserWithoutTheLine(t *testing.T) {
 			assert.False(b, saysLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)), "%s: %s", one.Name(), i.Holders[0].Field)
 		}
 		b.must(l.Unlock(ctx))
+	}
+}
+
+func (b *bench) rwReleases() string { return prefixName("redisson_rwlock", b.name) }
+
+// rw runs a script of a read/write lock.
+func (m *manual) rw(s *luaScript, args ...any) reply {
+	m.Helper()
+	r, err := run(context.Background(), m.rdb, call{Script: s, Keys: []string{m.name, prefixName("relock_rwlock_writers", m.name), m.lineKey()}, Args: args})
+	m.must(err)
+	return r
+}
+
+// writes asks for the write lock with the second field of m.
+func (m *manual) writes(ear string) reply {
+	m.Helper()
+	return m.rw(writeAcquire, m.id+":1:02", m.lease, 1, suffixName(m.name, ""), "", 0, ear, 1, false, m.rwReleases(), "publish")
+}
+
+// endsWriting releases the write lock, or gives up its place. The slice of the line never ends.
+func (m *manual) endsWriting() reply {
+	m.Helper()
+	return m.rw(writeRelease, m.id+":1:02", 0, suffixName(m.name, ""), m.rwReleases(), "publish", neverDue.Milliseconds(), false)
+}
+
+func (m *manual) reads() reply {
+	m.Helper()
+	return m.rw(readAcquire, m.id+":1:03", m.lease, 1, suffixName(m.name, ""), "", m.rwReleases(), "publish")
+}
+
+func (m *manual) endsReading() reply {
+	m.Helper()
+	return m.rw(readRelease, m.id+":1:03", 0, suffixName(m.name, ""), true, m.rwReleases(), "publish", neverDue.Milliseconds())
+}
+
+// A plain lock and a write lock of one name have one line. The release of either grants the lock to the first place, of whichever it
+// is, on the channel of that.
+func TestLinePassesBetweenPlainAndWriteLocks(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first := b.contender().takes()
+		writer := b.contender()
+		write := writer.client.NewRWLock(b.name).Write()
+		go func() { writer.got <- write.Lock(writer.owner) }()
+		writer.joined()
+		next := b.contender().joins()
+		reader := b.contender()
+		read := reader.client.NewRWLock(b.name).Read()
+		require.Equal(b, []string{writer.client.ID(), next.client.ID()}, b.clientsInLine(), "the line")
+
+		first.unlocks()
+		writer.gets()
+		next.waits()
+		b.must(write.Unlock(writer.owner))
+		next.gets()
+		b.tries(read, false)
+		next.unlocks()
+		b.emptyLine()
+
+		// The last reader passes it on, too.
+		b.must(read.Lock(reader.owner))
+		next.joins()
+		b.must(read.Unlock(reader.owner))
+		next.gets().unlocks()
+		b.emptyLine()
+	})
+}
+
+// A client has one place. While that is one of its waits for the plain lock, another one for the write lock has none: it is
+// told of the free lock once in a slice, and takes it before the line. The same the other way round.
+func TestLineClientWithAPlaceForTheOtherLockIsAGuest(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		releases := b.subscribe(b.rwReleases())
+		m, first := b.manual().listens(), b.manual().takes()
+		m.joins()
+		require.Equal(b, int64(2), m.writes(hearsGrant)[2], "only the channel says when the lock is free")
+		assert.Equal(b, m.field, b.placeOf(m.id).field, "the place")
+		assert.Equal(b, reply{1, 1, 0}, first.releaseIn(0, false), "the release is told beside the line")
+		assert.Equal(b, []string{"0"}, b.received(releases, b.rwReleases()))
+		assert.Equal(b, []string{"free"}, m.messages())
+		require.Equal(b, int64(1), m.writes(hearsGrant)[0], "the guest takes the free lock")
+		assert.Equal(b, m.field, b.placeOf(m.id).field, "the place")
+		b.must(releases.Close())
+		testredis.Await(b, "nobody hears the channel of the write lock", soon, func() bool { return b.hearers(b.rwReleases()) == 0 })
+		assert.Equal(b, reply{1, 0, 1}, m.endsWriting(), "the lock passes to the place")
+		assert.Equal(b, m.field, b.holder(), "the holder")
+		assert.Len(b, m.messages(), 1, "the grant")
+
+		writer := b.manual()
+		writer.hears = b.subscribe(b.rwReleases() + ":" + writer.id)
+		require.Equal(b, int64(1), writer.writes(hearsGrant)[2], "a place for the write lock")
+		require.Equal(b, int64(2), writer.ask(hearsGrant)[2], "a guest")
+		assert.Equal(b, writer.id+":1:02:write", b.placeOf(writer.id).field, "the place")
+		assert.Equal(b, reply{1, 0, 1}, m.release(false))
+		assert.Len(b, b.received(writer.hears, b.rwReleases()+":"+writer.id), 1, "the grant")
+		assert.Equal(b, int64(2), writer.ask(hearsGrant)[2], "the place is that of the hold")
+		assert.Equal(b, int64(1), writer.endsWriting()[0])
+		b.emptyLine()
+	})
+}
+
+// What is left of the place of a hold that was lost makes no guest.
+func TestLineRestOfALostHoldMakesNoGuest(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.manual().takes()
+		b.manual().listens().joins()
+		m := b.manual().listens()
+		b.must(b.rdb.HSet(context.Background(), b.lineKey(), m.id, "7 new hears 60000 0 1 "+m.id+":1:0900:write").Err())
+		assert.Equal(b, int64(1), m.ask(hearsGrant)[2]%4, "a place")
+		assert.Equal(b, m.field, b.placeOf(m.id).field, "the place")
+	})
+}
+
+// A release of the plain lock tells readers, and writers without a place, also where no process stands in the line. A reader that
+// listens to nothing leaves nothing behind.
+func TestLineNotesThatReadersListen(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		lineExists := func() bool { return b.rdb.Exists(context.Background(), b.lineKey()).Val() == 1 }
+		m, other := b.manual().takes(), b.manual()
+		require.Equal(b, int64(0), other.reads()[0], "a plain lock is held")
+		require.Equal(b, int64(0), other.writes(passesLine)[0], "a plain lock is held")
+		assert.False(b, lineExists(), "there is a line")
+
+		listens := b.subscribe(b.rwReleases())
+		for _, asks := range []func() reply{other.reads, func() reply { return other.writes(passesLine) }} {
+			require.Equal(b, int64(0), asks()[0], "a plain lock is held")
+			assert.Positive(b, b.rdb.PTTL(context.Background(), b.lineKey()).Val(), "the lease of the line")
+			assert.Equal(b, reply{1, 1, 0}, m.release(false), "connections that were told")
+			assert.Equal(b, []string{"0"}, b.received(listens, b.rwReleases()))
+			assert.False(b, lineExists(), "there is a line")
+			m.takes()
+		}
+		require.Equal(b, int64(0), other.reads()[0], "a plain lock is held")
+		next := b.manual().listens().joins()
+		assert.Equal(b, reply{1, 0, 1}, m.releaseIn(time.Minute, false), "a release in the first slice of the line")
+		last := b.manual().listens().joins()
+		assert.Equal(b, reply{1, 1, 0}, next.releaseIn(0, false), "a release in the next slice")
+		assert.Equal(b, int64(1), last.ask(hearsGrant)[0], "the first place takes the free lock")
+		last.release(false)
+		b.emptyLine()
+	})
+}
+
+// A place for the write lock tells no waiter for the plain lock that it is free: this one has lost its own.
+func TestLinePlaceOfAWriterIsNoneOfThePlainLock(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.manual().takes()
+		m := b.manual().listens()
+		isWoken := func() bool {
+			found, err := b.rdb.EvalSha(context.Background(), freeInspect.Digest(), []string{b.name, b.lineKey()}, 1, m.id, " ").Int64Slice()
+			b.must(err)
+			return len(found) > 0
+		}
+		m.joins()
+		assert.False(b, isWoken(), "a waiter with a place")
+		m.release(false)
+		assert.True(b, isWoken(), "a waiter without a place")
+		m.hears = b.subscribe(b.rwReleases() + ":" + m.id)
+		require.Equal(b, int64(1), m.writes(hearsGrant)[2]%4, "a place for the write lock")
+		assert.True(b, isWoken(), "a waiter for the plain lock, with a place for the write lock")
+		m.endsWriting()
+	})
+}
+
+// Readers that were held off by a place are told when its waiter leaves.
+func TestLinePlaceThatLeavesTellsReaders(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first, second := b.manual(), b.manual()
+		require.Equal(b, int64(1), first.reads()[0])
+		m := b.manual().listens().joins()
+		require.Equal(b, int64(0), second.reads()[0], "a reader, while another one reads")
+		listens := b.subscribe(b.rwReleases())
+		assert.Equal(b, int64(-1), m.release(true)[0], "the waiter leaves")
+		assert.Equal(b, []string{"0"}, b.received(listens, b.rwReleases()))
+		assert.Equal(b, int64(1), second.reads()[0], "a reader, while another one reads")
+	})
+}
+
+// A place whose client asks, and does not listen, may be that of a process that has died: it holds off no reader.
+func TestLinePlaceThatAsksHoldsOffNoReader(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		require.Equal(b, int64(1), b.manual().reads()[0])
+		require.Equal(b, int64(1), b.manual().ask(asksAgain)[2], "a place")
+		assert.Equal(b, int64(1), b.manual().reads()[0], "a reader, while another one reads")
+	})
+}
+
+// A forced release tells those, too, that wait for the other lock of the name.
+func TestForcedReleaseTellsThoseBeside(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		ctx := context.Background()
+		b.manual().takes()
+		require.Equal(b, int64(0), b.manual().reads()[0], "a plain lock is held")
+		listens := b.subscribe(b.rwReleases())
+		require.Equal(b, int64(0), b.manual().reads()[0], "a plain lock is held")
+		freed, err := b.client().NewLock(b.name).ForceUnlock(ctx)
+		b.must(err)
+		assert.True(b, freed)
+		assert.Equal(b, []string{"0"}, b.received(listens, b.rwReleases()))
+	})
+}
+
+// Readers do not join each other while the plain lock is wanted, or they could keep it busy for ever.
+func TestLineOfThePlainLockHoldsOffReaders(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first, second := b.manual(), b.manual()
+		require.Equal(b, int64(1), first.reads()[0])
+		m := b.manual().listens().joins()
+		assert.Equal(b, int64(0), second.reads()[0], "a reader, while another one reads")
+		assert.Equal(b, int64(1), first.reads()[0], "the reader itself, once more")
+
+		require.NoError(b, m.hears.Close()) // a place that can be granted nothing
+		testredis.Await(b, "it does not listen any more", soon, func() bool { return b.hearers(m.grants()) == 0 })
+		assert.Equal(b, int64(1), second.reads()[0], "a reader, while another one reads")
+		assert.Equal(b, int64(1), second.endsReading()[0])
+
+		m.listens().joins()
+		assert.Equal(b, int64(0), second.reads()[0], "a reader, while another one reads")
+		assert.Equal(b, reply{1, 0, 1}, first.endsReading(), "the last reader passes the lock on")
+		assert.Equal(b, m.field, b.holder(), "the holder")
+	})
+}
+
+// Where nobody has a place, all that listen to the channel of the other lock are told, too.
+func TestLineWithoutPlacesTellsTheOtherLock(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first := b.manual().takes()
+		m := b.manual().listens().joins()
+		first.release(false)
+		plain, rw := b.subscribe(b.releaseChannel()), b.subscribe(b.rwReleases())
+		assert.Equal(b, reply{1, 2, 0}, m.release(false), "connections that were told")
+		assert.Equal(b, []string{"0"}, b.received(plain, b.releaseChannel()))
+		assert.Equal(b, []string{"0"}, b.received(rw, b.rwReleases()))
+	})
+}
+
+// A plain lock and a read/write lock of one name exclude each other, and neither keeps any caller of the other from the lock.
+func TestLineServesTwoTypesOfOneName(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	plain := func(c *Client, name string) Locker { return c.NewLock(name) }
+	write := func(c *Client, name string) Locker { return c.NewRWLock(name).Write() }
+	read := func(c *Client, name string) Locker { return c.NewRWLock(name).Read() }
+	for name, mix := range map[string]struct {
+		other    func(c *Client, name string) Locker
+		together bool // each Client asks for both
+		shared   bool // the other lock does not exclude itself
+	}{
+		"write":                     {other: write},
+		"write of the same Clients": {other: write, together: true},
+		"read":                      {other: read, shared: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, server.Addr())
+			ctx, stop := context.WithTimeout(context.Background(), 2*soon) // for who is starved
+			defer stop()
+			var all sync.WaitGroup
+			var inside atomic.Int32 // readers; negative: another holder
+			var turns [2][8]atomic.Int64
+			var longest [2]time.Duration
+			var mu sync.Mutex // guards longest
+			works := func(l Locker, kind, i int) {
+				for {
+					asked := time.Now()
+					err := l.Lock(ctx)
+					mu.Lock()
+					longest[kind] = max(longest[kind], time.Since(asked))
+					mu.Unlock()
+					if err != nil {
+						return
+					}
+					if mix.shared && kind == 1 {
+						assert.Positive(t, inside.Add(1), "a reader beside another holder")
+						inside.Add(-1)
+					} else {
+						assert.True(t, inside.CompareAndSwap(0, -1000), "a holder beside another one")
+						inside.Store(0)
+					}
+					turns[kind][i].Add(1)
+					assert.NoError(t, l.Unlock(context.WithoutCancel(ctx)))
+				}
+			}
+			for n := range 2 {
+				c := b.client()
+				d := c
+				if !mix.together {
+					d = b.client()
+				}
+				for i := range 4 {
+					waitgroup.Go(&all, func() { works(plain(c, b.name), 0, 4*n+i) })
+					waitgroup.Go(&all, func() { works(mix.other(d, b.name), 1, 4*n+i) })
+				}
+			}
+			least := func(kind int) int64 {
+				n := turns[kind][0].Load()
+				for i := range turns[kind] {
+					n = min(n, turns[kind][i].Load())
+				}
+				return n
+			}
+			enough := time.Now().Add(full(time.Second, 10*time.Second))
+			for ctx.Err() == nil && (time.Now().Before(enough) || min(least(0), least(1)) < 20) {
+				time.Sleep(10 * time.Millisecond)
+			}
+			stop()
+			all.Wait()
+			for kind := range turns {
+				t.Logf("type %d: at least %d turns each, longest wait %v", kind, least(kind), longest[kind].Round(time.Millisecond))
+				assert.GreaterOrEqual(t, least(kind), int64(20), "turns of a caller of type %d", kind)
+			}
+		})
 	}
 }

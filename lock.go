@@ -48,8 +48,9 @@ type Locker interface {
 	// the watchdog goes on renewing a hold that it renews. A Lock inside a LockLease
 	// hands the hold to the watchdog until the last Unlock. Trust ends
 	// 1% of the lease and 2ms before the lease, so very short leases are over at once.
-	// Where the answer of Redis comes when little of the lease is left, LockLease asks again;
-	// after five such answers the error is ErrLockLost.
+	// Where the answer of Redis comes when no more than half of the lease is left, LockLease asks
+	// again, and the lease counts from the last request. After two such answers a quarter is
+	// enough; after five that leave less the error is ErrLockLost.
 	//
 	// Redisson: lock(leaseTime, unit).
 	LockLease(ctx context.Context, lease time.Duration) error
@@ -57,7 +58,9 @@ type Locker interface {
 	// TryLock is Lock (lease 0) or LockLease that waits no longer than wait, and
 	// with wait 0 makes one try: a lock that processes want all the time, and pass on to
 	// one another, is never free for it. It returns false and no error when the time is up
-	// and another owner has the lock. If Redis did not answer in time, TryLock returns an error.
+	// and another owner has the lock. If Redis did not answer in time, TryLock returns an error. With
+	// wait 0 that is after 0.4s; after up to 0.8s where answers take long at present, or Redis has not
+	// answered yet; and for a RedLock when its nodes have had their WithNodeTimeout.
 	//
 	// Redisson: tryLock(waitTime, leaseTime, unit).
 	TryLock(ctx context.Context, wait, lease time.Duration) (bool, error)
@@ -80,7 +83,7 @@ type Locker interface {
 	// Do locks, calls fn with a guarded ctx (see Guard), and unlocks, also when fn
 	// panics. It returns the error of fn, joined with that of Unlock: with ErrLockLost
 	// if the lock was lost while fn ran. The ctx of fn ends when fn has returned, also
-	// where the caller goes on holding the lock.
+	// where the caller goes on holding the lock. A nil fn is ErrInvalid, before anything is locked.
 	//
 	// Redisson has none.
 	Do(ctx context.Context, fn func(ctx context.Context) error) error
@@ -126,8 +129,8 @@ type Locker interface {
 }
 
 var (
-	lockAcquire = script("lock_acquire", "hash hash string")
-	lockRelease = script("lock_release", "hash hash string", "announce")
+	lockAcquire = script("lock_acquire", "hash hash string", "idle")
+	lockRelease = script("lock_release", "hash hash string", "announce", "idle")
 	lockForce   = script("force", "hash hash string", "announce", "clock", "token", "clients", "grant", "line")
 	lockBundled = bundle(lockAcquire, lockRelease)
 )
@@ -165,7 +168,7 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	l := &plainLock{
 		hashLock: hashLock{client: c, keys: keys, facts: facts{
 			lock: lockID{name: key}, given: name, kind: TypeLock, admits: exclusive, tokens: o.fenced, limit: o.limits, script: lockBundled,
-			granting: c.grantChannel(announce),
+			granting: c.grantChannel(announce), line: keys[1],
 		}},
 		announce: announce,
 	}

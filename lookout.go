@@ -6,12 +6,13 @@ package relock
 // in the line was deleted, or who does not know that a Java service holds the lock by now. One goroutine looks for all of
 // them, with one request for many locks, and wakes the waiters of locks that are free: they ask.
 //
-// Rules: each lock that a process waits for in a line is looked at once in a max wake delay. A process that has more than
-// nearHead places in front of it looks more seldom: else more looks would be made the more wait. All looks of a process are at
-// most mostLooks requests a second: with many thousands of locks a round takes longer. Whether a record was replaced by
-// something that no lock makes, or a waiter is not told of its release, costs more to find out: of many locks a few are
-// looked at closely each time, at random.
-// The goroutine ends when no caller waits. Where Redis does not answer, or refuses, the waiters are woken: they ask for themselves.
+// Rules: each lock that a process waits for in a line is looked at once in a max wake delay. A process that has more
+// than nearHead places in front of it looks more seldom: else more looks would be made the more wait. All looks of a
+// process are at most mostLooks requests a second: with many thousands of locks a round takes longer. Whether a record
+// was replaced by something that no lock makes, or a waiter is not told of its release, or was granted it by a message
+// that was lost, costs more to find out: of many locks a few are looked at closely each time, at random, and all those
+// whose waiters listen on a connection that has not answered its last ping. The goroutine ends when no caller waits.
+// Where Redis does not answer, or refuses, the waiters are woken: they ask for themselves.
 
 import (
 	"cmp"
@@ -47,7 +48,9 @@ type lookout struct {
 // A sleeper is a waiter in a line.
 type sleeper struct {
 	wake  chan struct{}
-	ahead int // places in front of it, when it last asked
+	ahead int       // places in front of it, when it last asked
+	field string    // with which it waits
+	hears *listener // of the channel of grants
 }
 
 // watch has the caller woken when the lock called name is free, until stop is called.
@@ -150,16 +153,22 @@ func (l *lookout) looks() (all [][]string) {
 }
 
 // look wakes the waiters of those locks that are free, or, as far as they are looked at closely, no locks any more, or
-// released without telling this process.
+// released without telling this process, or granted to it by a message that was lost.
 func (l *lookout) look(names []string, closely int) {
-	closely = min(closely, len(names))
-	keys, spare := slices.Clone(names), make([]send.Spare, closely)
+	names, waiters, doubtful := l.doubtfulFirst(names)
+	closely = min(max(closely, doubtful), len(names))
+	keys, spare, args := slices.Clone(names), make([]send.Spare, closely), []any{closely, l.engine.id}
 	for i, name := range names[:closely] {
 		spare[i].Key = len(keys)
 		keys = append(keys, lineKey(name))
+		fields := " "
+		for _, s := range waiters[name] {
+			fields += s.field + " "
+		}
+		args = append(args, fields)
 	}
 	answer := l.engine.sender.Do(&l.engine.waitOptionsFor(context.Background()).Wait,
-		send.Request{Call: call{Script: freeInspect, Keys: keys, Spare: spare, Args: []any{closely, l.engine.id}}}, time.Time{})
+		send.Request{Call: call{Script: freeInspect, Keys: keys, Spare: spare, Args: args}}, time.Time{})
 	found, err := answer.Replies()
 	if err != nil {
 		l.wake(names...)
@@ -170,6 +179,27 @@ func (l *lookout) look(names []string, closely int) {
 			l.wake(names[n-1])
 		}
 	}
+}
+
+// doubtfulFirst returns names with those first whose waiters may have missed a message, the number of these, and the
+// waiters of all.
+func (l *lookout) doubtfulFirst(names []string) (sorted []string, waiters map[string][]sleeper, doubtful int) {
+	waiters = make(map[string][]sleeper, len(names))
+	l.mu.Lock()
+	for _, name := range names {
+		waiters[name] = slices.Clone(l.waiters[name])
+	}
+	l.mu.Unlock()
+	silence := max(send.MinWait, 4*l.engine.rtt.get()) // longer than an answer takes
+	var rest []string
+	for _, name := range names {
+		if slices.ContainsFunc(waiters[name], func(s sleeper) bool { return s.hears != nil && s.hears.isSilent(silence) }) {
+			sorted = append(sorted, name)
+		} else {
+			rest = append(rest, name)
+		}
+	}
+	return append(sorted, rest...), waiters, len(sorted)
 }
 
 func (l *lookout) wake(names ...string) {
@@ -186,11 +216,11 @@ func (l *lookout) wake(names ...string) {
 }
 
 // awaits is how long a waiter in the line of the lock sleeps at most, and has it looked after meanwhile, until stop is
-// called. g is the last answer.
-func (l *lookout) awaits(name string, wake chan struct{}, g result) (delay time.Duration, stop func()) {
+// called. field is that with which it waits, hears its channel of grants, and g the last answer.
+func (l *lookout) awaits(name, field string, hears *listener, g result) (delay time.Duration, stop func()) {
 	e := l.engine
 	if g.wait >= 0 && g.wait < e.maxWakeDelay {
 		return e.pollDelay(g.wait), func() {}
 	}
-	return rareAsk - rand.N(rareAsk/5), l.watch(name, sleeper{wake, g.ahead})
+	return rareAsk - rand.N(rareAsk/5), l.watch(name, sleeper{hears.wake, g.ahead, field, hears})
 }

@@ -3,7 +3,9 @@ package relock
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // L1: a record that disappears without a release costs its waiters the max wake delay at most, wherever they stand.
@@ -88,6 +91,60 @@ func TestLookoutNoticesAHolderWithoutALine(t *testing.T) {
 		b.javaReleases(javaThread)
 		waits.gets().unlocks()
 	})
+}
+
+// L1: a waiter whose subscription has gone silent is granted the lock, and nothing tells it. It notices within a max
+// wake delay, long before the connection is given up, also where its process waits for more locks than are looked at
+// closely each time.
+func TestLookoutNoticesAGrantThatNoMessageBrought(t *testing.T) {
+	t.Parallel()
+	kinds := map[string]func(c *Client, name string) Locker{
+		"plain": func(c *Client, name string) Locker { return c.NewLock(name) },
+		"write": func(c *Client, name string) Locker { return c.NewRWLock(name).Write() },
+	}
+	for what, lock := range kinds {
+		for _, locks := range []int{1, 150} {
+			t.Run(fmt.Sprint(what, locks), func(t *testing.T) {
+				t.Parallel()
+				const delay = 800 * time.Millisecond
+				b := newFaultBenchOn(t, testredis.Start(t))
+				ctx := context.Background()
+				waits := b.bench.clientOn(b.proxy.Client(), WithMaxWakeDelay(delay))
+				var held []Locker
+				got := make(chan error, locks)
+				var all sync.WaitGroup
+				for i := range locks {
+					name := fmt.Sprint(b.name, i)
+					held = append(held, lock(b.direct, name))
+					b.must(held[i].Lock(ctx))
+					waitgroup.Go(&all, func() {
+						l, owner := lock(waits, name), WithOwner(ctx)
+						got <- l.Lock(owner)
+						assert.NoError(t, l.Unlock(owner))
+					})
+				}
+				testredis.Await(t, "all stand in their lines", 2*soon, func() bool {
+					return len(b.rdb.Keys(ctx, "relock_line:{"+b.name+"*").Val()) == locks
+				})
+				silent := b.proxy.On(testredis.Command("ping"), testredis.StallReply)
+				await(b.bench, "the subscription is silent", silent.Fired())
+				subscribers := func() []string {
+					clients, err := b.rdb.Do(ctx, "client", "list", "type", "pubsub").Text()
+					b.must(err)
+					return regexp.MustCompile(`(?m)^id=\d+`).FindAllString(clients, -1)
+				}
+				before := subscribers()
+				for _, l := range held {
+					b.must(l.Unlock(ctx))
+				}
+				for range locks {
+					b.must(await(b.bench, "a waiter notices that it has the lock", got))
+				}
+				assert.Equal(t, before, subscribers(), "the connection has not been given up yet, which would wake everybody")
+				all.Wait()
+			})
+		}
+	}
 }
 
 // C4: waiters whose locks stay held cost one request for many of them.

@@ -3,10 +3,12 @@ package relock
 import (
 	"flag"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9/logging"
 	"go.uber.org/goleak"
 
+	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -15,7 +17,8 @@ func TestMain(m *testing.M) {
 	if !parallelSet() {
 		_ = flag.Set("test.parallel", testsAtOnce)
 	}
-	logging.Disable() // of go-redis, which reports every server that a test kills
+	send.Slack = full(0, 800*time.Millisecond) // the race detector makes a miniredis slow
+	logging.Disable()                          // of go-redis, which reports every server that a test kills
 
 	goleak.VerifyTestMain(testredis.Main(m, "relock"),
 		// go-redis looks once a second whether a server that was killed is back, until a moment after its Close.

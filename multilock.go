@@ -64,8 +64,9 @@ const restartPause = 10 * time.Millisecond
 type manyTaker interface {
 	// acquire takes one level of every lock with one script: of all of them, or of none.
 	acquire(ctx context.Context, o owner, r request, locks ...lockType) (bool, error)
-	// startLease begins the lease of holds that had an interim lease until now.
-	startLease(ctx context.Context, bs []lockType, o owner, lease time.Duration) error
+	// startLease begins the lease of holds that had an interim lease until now. It does not wait for an answer after
+	// by, if by is not zero.
+	startLease(ctx context.Context, bs []lockType, o owner, lease time.Duration, by time.Time) error
 	// trustedUntil is until when all holds on ls are trusted, or end if end is sooner.
 	trustedUntil(ls []description, o owner, end time.Time) time.Time
 	// trustUntil lets the holds on ls end at the same moment.
@@ -179,6 +180,7 @@ func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, er
 	}
 	for asked := 1; ; asked++ {
 		ok, err := l.takeAll(ctx, deadline, r)
+		r.again = r.again || err == errAllLate
 		if err == errNotLasting && r.wait != 0 || err == errAllLate && asked < mostAsked {
 			// The first locks did not last until the other locks were free, or too little of their lease is left.
 			p := &send.Wait{Ctx: ctx, Closed: l.client.engine.refused, Deadline: deadline}
@@ -225,7 +227,7 @@ func (l *MultiLock) takeTogether(ctx context.Context, deadline time.Time, r requ
 	})...)
 	if err == nil && !slices.Contains(taken, false) {
 		if _, err = guardAll(within, l.locks); err == nil {
-			err = l.trustUntil(ownerOf(ctx), end, r.lease, l.steps)
+			err = l.trustUntil(ownerOf(ctx), end, r, l.steps)
 		}
 		if err == nil && ctx.Err() == nil && l.client.engine.open() == nil {
 			return true
@@ -255,7 +257,7 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 	fail := func(why error) (bool, error) {
 		steps := l.steps[:taken]
 		taken = 0
-		return false, l.client.giveBackInTime(ctx, deadline, locksOf(steps), why)
+		return false, l.client.giveBackInTime(ctx, l.answersBy(deadline, r), locksOf(steps), why)
 	}
 	for i, s := range l.steps {
 		if !deadline.IsZero() {
@@ -278,7 +280,7 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 			return fail(err)
 		}
 	}
-	err := l.startLeases(ctx, guards, r.lease)
+	err := l.startLeases(ctx, guards, r, l.answersBy(deadline, r))
 	if err == nil {
 		err = l.client.engine.open()
 	}
@@ -289,14 +291,23 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 	return true, nil
 }
 
+// answersBy is how long a caller stays for answers from now on; zero: there is no limit.
+func (l *MultiLock) answersBy(deadline time.Time, r request) time.Time {
+	if deadline.IsZero() && r.wait == 0 {
+		return time.Now().Add(l.client.engine.sender.Patience())
+	}
+	return deadline
+}
+
 // startLeases makes sure by guards that all steps are held. The last step was taken just before, so
 // an explicit lease begins now, and ends for all locks at the same time.
-func (l *MultiLock) startLeases(ctx context.Context, guards []context.Context, lease time.Duration) error {
+func (l *MultiLock) startLeases(ctx context.Context, guards []context.Context, r request, by time.Time) error {
+	lease := r.lease
 	end := time.Now().Add(trust(lease))
 	for i, guard := range guards {
 		var err error
 		if lease != 0 && guard.Err() == nil {
-			err = l.steps[i].startLease(ctx, lease)
+			err = l.steps[i].startLease(ctx, lease, by)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -307,16 +318,17 @@ func (l *MultiLock) startLeases(ctx context.Context, guards []context.Context, l
 			return err
 		}
 	}
-	return l.trustUntil(ownerOf(ctx), end, lease, l.steps[len(guards):])
+	return l.trustUntil(ownerOf(ctx), end, r, l.steps[len(guards):])
 }
 
 // trustUntil lets an explicit lease end for all steps at the same time: at end, or as soon as that of one of the latest
 // steps does, which were taken with it.
-func (l *MultiLock) trustUntil(o owner, end time.Time, lease time.Duration, latest []step) error {
-	if lease == 0 || len(l.steps) == 1 {
+func (l *MultiLock) trustUntil(o owner, end time.Time, r request, latest []step) error {
+	if r.lease == 0 || len(l.steps) == 1 {
 		return nil
 	}
-	if end = l.endTogether(o, end, latest); !lasts(time.Until(end), trust(lease)) {
+	left, whole := time.Until(l.endTogether(o, end, latest)), trust(r.lease)
+	if !lasts(left, whole, false) && (!r.again || !suffices(left, whole, false)) {
 		return errAllLate
 	}
 	return nil
@@ -575,9 +587,9 @@ func (s *step) take(ctx context.Context, r request) (ok bool, err error) {
 }
 
 // startLease begins an explicit lease of the step now.
-func (s *step) startLease(ctx context.Context, lease time.Duration) error {
+func (s *step) startLease(ctx context.Context, lease time.Duration, by time.Time) error {
 	if s.records != nil {
-		return s.engine.startLease(ctx, s.records, ownerOf(ctx), lease)
+		return s.engine.startLease(ctx, s.records, ownerOf(ctx), lease, by)
 	}
 	// Any Locker can take one level more, which sets the lease, and give it back.
 	ok, err := s.locks[0].TryLock(ctx, 0, lease)

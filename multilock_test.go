@@ -187,6 +187,57 @@ func TestMultiLockThatIsOverAtOnceIsNotReported(t *testing.T) {
 	b.must(l.Unlock(ctx))
 }
 
+// At least half of an explicit lease is left when LockLease returns, although an answer was late: of an attempt, or of
+// the request that lets the leases of all steps begin together.
+func TestMultiLockLateAnswerLeavesHalfOfTheLease(t *testing.T) {
+	t.Parallel()
+	for what, late := range map[string]testredis.Match{"attempt": calls(fairAcquire), "start": calls(renewScript)} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			const lease = time.Second
+			b := newFaultBenchOn(t, testredis.Start(t))
+			ctx := WithOwner(context.Background())
+			c := b.bench.clientOn(b.proxy.Client())
+			l := c.NewMultiLock(c.NewLock(b.name+"-1"), c.NewFairLock(b.name+"-2")) // in two steps
+			if what == "start" {
+				inUse := c.engine.use(b.name + "-1") // so it takes one step after the other
+				defer inUse.done()
+			}
+			rule := b.proxy.On(late, testredis.DelayReply(870*time.Millisecond))
+			b.must(l.LockLease(ctx, lease))
+			assert.Positive(t, rule.Count())
+			guarded, err := l.Guard(ctx)
+			b.must(err)
+			stays(b, "hardly anything was left of the lease", guarded.Done(), lease/2-50*time.Millisecond)
+			_ = l.Unlock(ctx) // the lease may be over
+		})
+	}
+}
+
+// A TryLock that does not wait gives up soon where Redis stops to answer after the first lock was taken, and gives back
+// what it has taken in the background.
+func TestMultiLockGivesUpASilentRedisSoon(t *testing.T) {
+	t.Parallel()
+	for what, silent := range map[string]testredis.Match{"attempt": anyOf(fairAcquire, lockRelease), "start": anyOf(renewScript, lockRelease)} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			b := newFaultBenchOn(t, testredis.Start(t))
+			ctx := WithOwner(context.Background())
+			c := b.patientClient()
+			l := c.NewMultiLock(c.NewLock(b.name+"-1"), c.NewFairLock(b.name+"-2")) // in two steps
+			b.must(l.Do(ctx, func(context.Context) error { return nil }))
+			rule := b.proxy.On(silent, testredis.HoldRequest).Times(testredis.Always)
+			start := time.Now()
+			ok, err := l.TryLock(ctx, 0, time.Minute)
+			assert.Less(t, time.Since(start), 2*time.Second+3*send.Slack)
+			b.mustBe(err, errNoAnswer)
+			assert.False(t, ok)
+			rule.Release()
+			b.freeSoon()
+		})
+	}
+}
+
 // It waits for whichever is busy now.
 func TestMultiLockWaitsForWhicheverIsBusy(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {

@@ -235,6 +235,13 @@ func (e *engine) newField(o owner) string {
 	return string(strconv.AppendUint(field, e.acquisitions.Add(1), 10))
 }
 
+// made says whether this engine has made field. It knows of each of its fields whether a request may still run that asks
+// with it.
+func (e *engine) made(field string) bool {
+	number, err := strconv.ParseUint(field[strings.LastIndexByte(field, ':')+1:], 10, 64)
+	return err == nil && number <= e.acquisitions.Load() && strings.HasPrefix(field, e.id+":")
+}
+
 // saysLine says whether the Client of field uses the line, as the field has it.
 func saysLine(field string) bool { return field[strings.LastIndexByte(field, ':')+1] == '0' }
 

@@ -19,7 +19,8 @@ import (
 // An Observer receives the events of the locks of a Client: see [WithObserver].
 //
 // A call reports its events on its own goroutine, before the call returns: a slow
-// Observer delays that caller, and the callers that wait for a lock that the caller holds by then.
+// Observer delays that caller, the callers that wait for a lock that the caller holds by then, and, while Waiting
+// reports a caller of this Client, those that wait behind it in this process for the same lock.
 // The Client notices renewals by itself, and losses that no call has asked about. One goroutine
 // reports these, one event after the other, losses first: a slow Observer delays no
 // renewal, no guard and no other caller, and receives these events later. At most 131,072 renewals

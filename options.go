@@ -63,6 +63,9 @@ func WithMaxWakeDelay(d time.Duration) Option {
 	return func(o *options) { o.maxWakeDelay = d }
 }
 
+// WithPollInterval is the name that WithMaxWakeDelay has from v0.1.0 on.
+func WithPollInterval(d time.Duration) Option { return WithMaxWakeDelay(d) }
+
 // WithNodeTimeout sets how long a RedLock waits for the answer of each node whose lock
 // this Client made. A RedLock asks all nodes at the same time, so this is the price of
 // a dead node. Defaults to 200ms; more than 0.
@@ -71,6 +74,9 @@ func WithMaxWakeDelay(d time.Duration) Option {
 func WithNodeTimeout(d time.Duration) Option {
 	return func(o *options) { o.nodeTimeout = d }
 }
+
+// WithRedLockNodeTimeout is the name that WithNodeTimeout has from v0.1.0 on.
+func WithRedLockNodeTimeout(d time.Duration) Option { return WithNodeTimeout(d) }
 
 // WithHandoverSlice sets how long a process may hand a lock over among its own
 // goroutines, without asking Redis in between, while other processes wait for it too. Then
@@ -88,6 +94,9 @@ func WithNodeTimeout(d time.Duration) Option {
 func WithHandoverSlice(d time.Duration) Option {
 	return func(o *options) { o.handoverSlice = d }
 }
+
+// WithHandoffWindow is the name that WithHandoverSlice has from v0.1.0 on.
+func WithHandoffWindow(d time.Duration) Option { return WithHandoverSlice(d) }
 
 // WithSyncedReplicas makes an acquire count only when n replicas have confirmed it
 // within d (WAIT); else the lock is given back, and the error is ErrNotSynced. A renewal
@@ -237,6 +246,9 @@ func MaxHold(d time.Duration) LockOption {
 func AtLeast(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.atLeast, o.keeps = d, true }
 }
+
+// MinHold is the name that AtLeast has from v0.1.0 on.
+func MinHold(d time.Duration) LockOption { return AtLeast(d) }
 
 func newLockOptions(opts []LockOption) lockOptions {
 	var o lockOptions

@@ -31,6 +31,9 @@ func WithOwner(ctx context.Context) context.Context {
 	return owner(-ownersMade.Add(1)).in(ctx)
 }
 
+// ContextWithOwner is the name that WithOwner has from v0.1.0 on.
+func ContextWithOwner(ctx context.Context) context.Context { return WithOwner(ctx) }
+
 // in returns a ctx that carries o, for goroutines that work for o.
 func (o owner) in(ctx context.Context) context.Context {
 	return context.WithValue(ctx, ownerKey{}, o)

@@ -223,6 +223,55 @@ func TestFaultKilledWaiterBlocksForSeconds(t *testing.T) {
 	})
 }
 
+// Row 43: processes are killed while they wait: the release passes the lock on to the next process that lives.
+func TestFaultKilledWaitersDelayNobody(t *testing.T) {
+	t.Parallel()
+	for _, kind := range []string{"lock", "fair"} {
+		t.Run(kind, func(t *testing.T) {
+			b, k := newFaultBench(t), lockOf(kind)
+			ctx := context.Background()
+			held := k.one(b.direct, b.name)
+			b.must(held.Lock(ctx))
+			wait := func(n int) {
+				t.Helper()
+				testredis.Await(b, fmt.Sprintf("%d wait in Redis, and listen", n), childStart, func() bool {
+					waiters := 0
+					for field := range b.wishes() { // a client has a place, or a waiter a wish
+						if len(field) == 36 || strings.Contains(field, ":") {
+							waiters++
+						}
+					}
+					return waiters == n
+				})
+			}
+			var dead []*child
+			for n := range 3 {
+				dead = append(dead, startChild(b, nil, "wait", k.name))
+				wait(n + 1)
+			}
+			next, owner := k.one(b.client(), b.name), WithOwner(ctx)
+			got := make(chan error, 1)
+			go func() { got <- next.Lock(owner) }()
+			wait(4)
+			for _, c := range dead {
+				c.signal(syscall.SIGKILL)
+			}
+			testredis.Await(b, "their connections are gone", soon, func() bool {
+				listening := b.rdb.Do(ctx, "client", "list", "type", "pubsub").Val().(string)
+				return strings.Count(listening, "\n") == 1
+			})
+			start := time.Now()
+			b.must(held.Unlock(ctx))
+			b.must(await(b.bench, "the next one has the lock", got))
+			took := time.Since(start) // milliseconds, on a machine that is not busy
+			assert.Less(t, took, fairLife/2, "time that three dead processes delay a living one")
+			t.Logf("the lock passed on within %v", took)
+			b.must(next.Unlock(owner))
+			assert.Empty(t, b.queue(), "nobody waits, and the dead are gone")
+		})
+	}
+}
+
 // Row 40: one processor, other processes that load it, and many locks: the locks are renewed, or
 // their holders learn of the loss in time.
 func TestFaultStarvedProcessTrustsNoLostLock(t *testing.T) {

@@ -108,6 +108,7 @@ type link struct {
 	routeAt    time.Time     // when to look for the nodes of unrouted
 	unwanted   []string      // to be unsubscribed: they belong to other nodes
 	lastMoved  time.Time     // when the link began a connection, or the node last lost a channel
+	pingedAt   time.Time     // when the first ping was sent since which nothing came on this connection; zero: there is none
 	stale      bool          // the connection is to be replaced
 	renewedAt  time.Time     // when it last became stale
 	renewPause time.Duration // after renewedAt: so long it does not become stale again
@@ -391,7 +392,7 @@ func (l *link) serve(conn subscriber) (worked, needed bool) {
 			}
 		case <-look.C:
 		case <-ping.C:
-			if reading && conn.Ping(context.Background()) != nil {
+			if reading && l.pings(conn) != nil {
 				return false, true
 			}
 			l.lookAround()
@@ -401,6 +402,32 @@ func (l *link) serve(conn subscriber) (worked, needed bool) {
 			return false, false
 		}
 	}
+}
+
+// pings sends a ping. Its answer proves that the connection is alive.
+func (l *link) pings(conn subscriber) error {
+	l.mu.Lock()
+	if l.pingedAt.IsZero() {
+		l.pingedAt = time.Now()
+	}
+	l.mu.Unlock()
+	return conn.Ping(context.Background())
+}
+
+// cameThrough notes that something came on the connection.
+func (l *link) cameThrough() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pingedAt = time.Time{}
+}
+
+// isSilent says whether l may have missed a message: its channel is not subscribed, or a ping of its connection has had
+// no answer for so long.
+func (l *listener) isSilent(silence time.Duration) bool {
+	l.pubsub.mu.Lock()
+	defer l.pubsub.mu.Unlock()
+	pinged := l.channel.link.pingedAt
+	return !l.channel.confirmed || !pinged.IsZero() && time.Since(pinged) > silence
 }
 
 // write sends what has changed.
@@ -433,6 +460,7 @@ func (l *link) startOver() subscriber {
 		}
 	}
 	l.routeAt, l.lastMoved, l.unwanted, l.stale = time.Time{}, time.Now(), nil, false
+	l.pingedAt = time.Time{}
 	l.mu.Unlock()
 	l.rerouteNow(time.Now())
 	return l.dial()
@@ -598,6 +626,9 @@ func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next tim
 func (l *link) read(conn subscriber, heard *atomic.Bool) {
 	for {
 		message, err := conn.ReceiveTimeout(context.Background(), 3*l.ping)
+		if err == nil || answered(err) {
+			l.cameThrough()
+		}
 		switch {
 		case l.unconfirmed(time.Now()):
 			return

@@ -40,10 +40,11 @@ type waitQueue struct {
 	kept     bool      // although no caller uses it: see keepQueueLocked
 }
 
-// errAskYourself refuses callers that wait in a wait queue, because Redis has not answered the caller in front.
-// Their own requests may fare better. Each of them makes its next attempt past the wait queue, so that
-// they do not wait for a dead Redis one after the other. After an attempt that Redis answers with
-// busy, a caller takes its old place in the queue again.
+// errAskYourself refuses callers that wait in a wait queue, because Redis has not answered the caller in front. Their
+// own requests may fare better. Each of them makes its next attempt past the wait queue, so that they do not wait for a
+// dead Redis one after the other. Such an attempt takes a lock that is free, and does not join the line: the place of
+// this process in the line belongs to the caller that the wait queue has admitted. After an attempt that Redis answers
+// with busy, a caller takes its old place in the queue again at once.
 var errAskYourself = errors.New("no answer from Redis to the caller in front")
 
 // errLookAgain ends a wait in a wait queue: another caller of the owner that waits has acquired one of the locks,
@@ -76,6 +77,21 @@ func (e *engine) enterLocked(mu sync.Locker, p *waitOptions, q *waitqueue.Queue[
 	}
 	if err == errAskYourself || err == errLookAgain {
 		p.number = w.Number
+	}
+	return err
+}
+
+// enterOwnersLocked waits for another caller of the owner, which uses the hold of q for a request and will soon be
+// done: a caller that does not wait for other owners waits for it as long as for an answer.
+func (e *engine) enterOwnersLocked(mu sync.Locker, p *waitOptions, q *waitqueue.Queue[*hold]) error {
+	patient := *p
+	patient.NoWait = false
+	if p.NoWait && !p.Patient && p.Deadline.IsZero() {
+		patient.Deadline = time.Now().Add(e.sender.Patience())
+	}
+	err := e.enterLocked(mu, &patient, q)
+	if err == errTimeUp && p.NoWait {
+		return errNoAnswer
 	}
 	return err
 }
@@ -178,6 +194,12 @@ func (h *hold) needsQueueLocked() bool {
 	// The admitted caller may wait for this owner's other half, so this owner must not wait for the admitted caller.
 	other := h.name.otherHalfLocked(h)
 	return other == nil || other.state != holding
+}
+
+func (h *hold) needsQueue() bool {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	return h.needsQueueLocked()
 }
 
 // leaveQueueLocked lets the next waiter contend for the lock of h.

@@ -19,7 +19,6 @@ type record struct {
 	room  [1]*hold // memory for holds
 	ended bool     // the record is lost for all its holds
 
-	late     bool // a request that asks for the field may still run after the release
 	handedOn bool // the field was handed over to a hold that makes a record of its own with it
 }
 
@@ -92,7 +91,7 @@ func (r *record) isKeptLocked(now time.Duration) bool {
 	if e.watchdog.renews(&r.lease) { // it may be a grant that has not been renewed yet
 		whole = time.Duration(r.lease.whole.Load())
 	}
-	return !r.ended && lasts(r.lease.leftAt(now), whole)
+	return !r.ended && lasts(r.lease.leftAt(now), whole, true)
 }
 
 // recordEnd is when the lease of the record of h is over at the latest. A renewal may be under way.

@@ -270,9 +270,9 @@ func (l *redLock) acquire(p *waitOptions, wants []want) (res result, err error) 
 // attempt makes a round. Where the round is won so late that too little of the lease is left, attempt makes another
 // one, a few times: a round restores the leases of the nodes.
 func (l *redLock) attempt(p *waitOptions, w want) (res result, refused refusal, err error) {
-	for range mostAsked {
+	for asked := range mostAsked {
 		res, refused, err = l.round(p, w)
-		if err != nil || res.state != held || l.client.engine.inTime([]want{w}, res.sent) {
+		if err != nil || res.state != held || l.client.engine.inTime([]want{w}, res.sent, asked+1) {
 			return res, refused, err
 		}
 	}
@@ -771,7 +771,7 @@ func (k *redHold) askNode(ctx context.Context, i int, a attempt) error {
 // tryNode tries node i after the node has answered the earlier requests for the same owner.
 func (k *redHold) tryNode(ctx context.Context, i int, a attempt, earlier []chan struct{}) error {
 	n := k.lock.nodes[i]
-	ctx, cancel := context.WithTimeout(ctx, min(n.timeout, max(a.lease/3, time.Millisecond)))
+	ctx, cancel := context.WithTimeout(patiently(ctx), min(n.timeout, max(a.lease/3, time.Millisecond)))
 	defer cancel()
 	for _, answer := range earlier {
 		select {

@@ -21,6 +21,7 @@ import (
 const (
 	unlockTime = send.ConnectTime // how long Unlock and an undo take at most
 	clearPause = time.Second      // before a record that could not be cleared is cleared again
+	mostForced = 1000             // requests of one ForceUnlock: new owners may take permits as fast as they are given back
 )
 
 // release gives back one level. It ignores the end of ctx, and works after Close.
@@ -119,8 +120,11 @@ func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err
 		}
 		h.endRelease(left, h.others(heard), passed)
 	}()
-	call, keeps := h.releaseCall(left)
+	call, keeps, late := h.releaseCall(left)
 	r, unknown, err := h.name.engine.send(p, call, time.Now())
+	if late && err == nil {
+		h.name.engine.buried(h.verbs(), h.field)
+	}
 	returned, heard, passed = true, int(r[1]), r[2]
 	if keeps {
 		// This process does not have the lock any more. A try without an answer has deleted nothing: if there is no record, it
@@ -260,7 +264,7 @@ func (h *hold) clear() {
 		return
 	}
 	end := h.recordEnd()
-	for e.undoOne(ctx, h.verbs(), attempt{field: h.field, level: 1, late: true}, 1) != nil && (time.Now().Before(end) || h.keptByOtherHalf()) {
+	for e.undoOne(ctx, h.verbs(), attempt{field: h.field, level: 1}, 1) != nil && (time.Now().Before(end) || h.keptByOtherHalf()) {
 		if e.waitOptionsFor(ctx).sleep(nil, nil, clearPause) != nil {
 			break // closed: no lease is renewed any more
 		}
@@ -300,14 +304,23 @@ func (e *engine) undoAll(ctx context.Context, wants []want, unknown int) {
 // their way, so undoOne repeats the undo a few times. If only one try is unknown, it stops
 // as soon as an undo has found the hold. The error says why the undo failed.
 func (e *engine) undoOne(ctx context.Context, b lockType, a attempt, unknown int) error {
+	buried := false
+	defer func() {
+		if buried {
+			e.buried(b, a.field)
+		}
+	}()
 	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second} {
 		p := &waitOptions{Wait: send.Wait{Ctx: context.WithoutCancel(ctx), Background: true}}
 		if pause > 0 {
 			_ = p.sleep(e.closed, nil, pause) // Close ends the pause
 		}
 		p.Deadline = time.Now().Add(unlockTime)
+		mayRun := a.level == 1 && e.late.mayRun(a.field)
+		a.late = a.late || mayRun
 		answer := e.sender.Do(&p.Wait, send.Request{Call: b.undo(a)}, time.Now())
 		r, err := answer.Reply()
+		buried = buried || mayRun && err == nil
 		there := r[0] == 1
 		if unknown == 0 || unknown == 1 && there || err != nil { // a hold whose undo fails lapses with its lease
 			return err
@@ -324,7 +337,8 @@ func (e *engine) send(p *waitOptions, c call, lastReply time.Time) (r reply, unk
 }
 
 // force frees b for any holder, and ends the holds that this process had on
-// it. The request is sent once: a repeated one could free a later hold.
+// it. The request is sent once: a repeated one could free a later hold. Of a semaphore with very many permits each request gives
+// back some, and the answer {1, more, 0} says whether more are left.
 func (e *engine) force(ctx context.Context, b lockType) (bool, error) {
 	p := e.waitOptionsFor(ctx)
 	p.Inline = false // no second try would wait longer for a connection
@@ -332,13 +346,22 @@ func (e *engine) force(ctx context.Context, b lockType) (bool, error) {
 		return false, err
 	}
 	before := e.recordsOf(b.id())
-	answer := e.sender.Once(&p.Wait, send.Request{Call: b.force()})
-	r, err := answer.Reply()
-	if err != nil || r[0] != 1 {
-		return false, err
+	freed := false
+	for range mostForced {
+		answer := e.sender.Once(&p.Wait, send.Request{Call: b.force()})
+		r, err := answer.Reply()
+		freed = freed || err == nil && r[0] == 1
+		if err != nil {
+			return false, err
+		}
+		if r[1] == 0 {
+			break
+		}
 	}
-	endForced(before)
-	return true, nil
+	if freed {
+		endForced(before)
+	}
+	return freed, nil
 }
 
 // endForced ends and reports the holds of a lock that was forced open.

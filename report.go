@@ -7,7 +7,8 @@ package relock
 // renewals, and losses that no call has asked about. So no renewal, no guard and no other
 // caller waits for a slow Logger or Observer. The goroutine of the reporter exists only while there
 // are events to report. Close waits for the goroutine, and drops the events that it
-// has not reported within reportTime. A panic of the Logger or the Observer is recovered.
+// has not reported within reportTime; it leaves a call behind that has not returned within hangTime. Calls of the Logger and
+// the Observer are counted, on whatever goroutine they are. A panic of the Logger or the Observer is recovered.
 
 import (
 	"context"
@@ -21,8 +22,9 @@ import (
 )
 
 const (
-	reportTime  = time.Second // how long Close waits for reports that are not made yet
-	mostReports = 1 << 17     // reports of renewals that wait; further ones are dropped
+	reportTime  = time.Second               // how long Close waits for reports that are not made yet
+	hangTime    = reportTime + reportTime/2 // how long Close waits for the Logger and the Observer alone
+	mostReports = 1 << 17                   // reports of renewals that wait; further ones are dropped
 )
 
 // A reporter reports the events that a Client notices by itself.
@@ -120,35 +122,44 @@ func (r *reporter) busy() bool {
 type calmHandler struct {
 	slog.Handler
 	panicked *atomic.Bool
+	calls    *atomic.Int64 // under way
 }
 
-func calmLogger(l *slog.Logger) *slog.Logger {
-	return slog.New(calmHandler{l.Handler(), new(atomic.Bool)})
+// calmLogger returns the Logger of the user. calls counts the calls of it that are under way.
+func calmLogger(l *slog.Logger, calls *atomic.Int64) *slog.Logger {
+	return slog.New(calmHandler{l.Handler(), new(atomic.Bool), calls})
+}
+
+// begin begins a call of the Logger, which recovered ends.
+func (h calmHandler) begin() calmHandler {
+	h.calls.Add(1)
+	return h
 }
 
 // recovered writes the first panic to standard error: there is no other place left.
 func (h calmHandler) recovered() {
+	h.calls.Add(-1)
 	if what := recover(); what != nil && h.panicked.CompareAndSwap(false, true) {
 		fmt.Fprintf(os.Stderr, "relock: the Logger has panicked: %v\n%s\n", what, debug.Stack())
 	}
 }
 
 func (h calmHandler) Enabled(ctx context.Context, level slog.Level) (enabled bool) {
-	defer h.recovered()
+	defer h.begin().recovered()
 	return h.Handler.Enabled(ctx, level)
 }
 
 func (h calmHandler) Handle(ctx context.Context, r slog.Record) error {
-	defer h.recovered()
+	defer h.begin().recovered()
 	return h.Handler.Handle(ctx, r)
 }
 
 func (h calmHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return calmHandler{h.Handler.WithAttrs(attrs), h.panicked}
+	return calmHandler{h.Handler.WithAttrs(attrs), h.panicked, h.calls}
 }
 
 func (h calmHandler) WithGroup(name string) slog.Handler {
-	return calmHandler{h.Handler.WithGroup(name), h.panicked}
+	return calmHandler{h.Handler.WithGroup(name), h.panicked, h.calls}
 }
 
 // A calmObserver is the Observer of the user, whose panics are recovered.
@@ -156,10 +167,18 @@ type calmObserver struct {
 	Observer
 	log      *slog.Logger
 	panicked atomic.Bool
+	calls    *atomic.Int64 // under way
+}
+
+// begin begins a call of the Observer, which recovered ends.
+func (o *calmObserver) begin() *calmObserver {
+	o.calls.Add(1)
+	return o
 }
 
 // recovered logs the first panic.
 func (o *calmObserver) recovered() {
+	o.calls.Add(-1)
 	if what := recover(); what != nil && o.panicked.CompareAndSwap(false, true) {
 		o.log.Error("relock: the Observer has panicked; further panics of it are not logged",
 			"panic", fmt.Sprint(what), "stack", string(debug.Stack()))
@@ -167,41 +186,41 @@ func (o *calmObserver) recovered() {
 }
 
 func (o *calmObserver) Waiting(ctx context.Context, e WaitingEvent) {
-	defer o.recovered()
+	defer o.begin().recovered()
 	o.Observer.Waiting(ctx, e)
 }
 
 func (o *calmObserver) Acquired(ctx context.Context, e AcquiredEvent) {
-	defer o.recovered()
+	defer o.begin().recovered()
 	o.Observer.Acquired(ctx, e)
 }
 
 func (o *calmObserver) GaveUp(ctx context.Context, e GaveUpEvent) {
-	defer o.recovered()
+	defer o.begin().recovered()
 	o.Observer.GaveUp(ctx, e)
 }
 
 func (o *calmObserver) Renewed(ctx context.Context, e RenewedEvent) {
-	defer o.recovered()
+	defer o.begin().recovered()
 	o.Observer.Renewed(ctx, e)
 }
 
 func (o *calmObserver) RenewalFailed(ctx context.Context, e RenewalFailedEvent) {
-	defer o.recovered()
+	defer o.begin().recovered()
 	o.Observer.RenewalFailed(ctx, e)
 }
 
 func (o *calmObserver) Released(ctx context.Context, e ReleasedEvent) {
-	defer o.recovered()
+	defer o.begin().recovered()
 	o.Observer.Released(ctx, e)
 }
 
 func (o *calmObserver) Lapsed(ctx context.Context, e LapsedEvent) {
-	defer o.recovered()
+	defer o.begin().recovered()
 	o.Observer.Lapsed(ctx, e)
 }
 
 func (o *calmObserver) Lost(ctx context.Context, e LostEvent) {
-	defer o.recovered()
+	defer o.begin().recovered()
 	o.Observer.Lost(ctx, e)
 }

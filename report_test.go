@@ -620,26 +620,45 @@ func TestCloseWaitsAWhileForReports(t *testing.T) {
 	})
 }
 
-// Close waits for an Observer that hangs no longer than for Redis, and names it in its error.
+// Close waits a second and a half for a Logger or an Observer that does not return, and says so in its error. It does not
+// matter who called them: the goroutine of the reporter, or a caller of the lock.
 func TestCloseNamesAnObserverThatHangs(t *testing.T) {
 	t.Parallel()
-	hang := make(chan struct{})
-	observe := func(event string) {
-		if event == "lost" {
-			<-hang
+	const name = "the Logger or the Observer has not returned"
+	for _, hangs := range []string{"lost", "acquired", "logger"} {
+		for _, busy := range []time.Duration{0, 3 * time.Second} { // for which a request is under way
+			t.Run(fmt.Sprint(hangs, " ", busy), func(t *testing.T) {
+				t.Parallel()
+				synctest.Test(t, func(t *testing.T) {
+					hang := make(chan struct{})
+					hangIf := func(what string) {
+						if what == hangs {
+							<-hang
+						}
+					}
+					redis := &fakeRedis{records: make(map[string]*fakeRecord)}
+					log := handlerFunc(func(slog.Record) error { hangIf("logger"); return nil })
+					e := abandonedBubbleEngine(t, redis, WithLogger(slog.New(log)), WithObserver(observerFunc{call: hangIf}))
+					go e.lock(1)
+					synctest.Wait()
+					if hangs != "acquired" {
+						e.redis.set(func() { clear(e.redis.records) })
+						time.Sleep(e.watchdogTimeout)
+					}
+					if busy > 0 {
+						e.workers.spawn(func() { time.Sleep(busy) })
+					}
+					start := time.Now()
+					assert.ErrorContains(t, e.close(), name)
+					want := max(busy, reportTime) // the request is waited for
+					assert.GreaterOrEqual(t, time.Since(start), want)
+					assert.LessOrEqual(t, time.Since(start), want+reportTime, "time of Close")
+					close(hang)
+					synctest.Wait()
+				})
+			})
 		}
 	}
-	synctest.Test(t, func(t *testing.T) {
-		hang = make(chan struct{})
-		redis := &fakeRedis{records: make(map[string]*fakeRecord)}
-		e := abandonedBubbleEngine(t, redis, WithLogger(slog.New(slog.DiscardHandler)), WithObserver(observerFunc{call: observe}))
-		e.lock(1)
-		e.redis.set(func() { clear(e.redis.records) })
-		time.Sleep(e.watchdogTimeout)
-		assert.ErrorContains(t, e.close(), "the Logger or the Observer has not returned")
-		close(hang)
-		synctest.Wait()
-	})
 }
 
 // Close logs the locks that are held, which helps to find a goroutine that has ended without Unlock.

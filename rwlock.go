@@ -19,14 +19,18 @@ import (
 // writeSuffix ends the field of a write hold in the record and in the line.
 const writeSuffix = ":write"
 
+// mostLevels is how often an owner may have the read lock: as most_levels in lua/record.lua. Redisson's record has a key for each
+// level of a reader, and a script that has to know whether a reader lives looks at each of them.
+const mostLevels = 10_000
+
 // A waiting writer leaves a sign of life in Redis, which holds off readers for writerLife. Every attempt renews it.
 const (
 	writerHeartbeat = time.Second
-	writerLife      = 3 * writerHeartbeat
+	writerLife      = 3 * writerHeartbeat // see lua/readers.lua
 )
 
 var (
-	readAcquire = script("read_acquire", "hash zset", "clock", "readers")
+	readAcquire = script("read_acquire", "hash zset hash", "clock", "readers")
 	readRelease = script("read_release", "hash zset hash string", "announce", "clock", "token", "clients", "grant", "line", "readers", "writer")
 	readRenew   = script("read_renew", "hash", "clock", "readers")
 	readInspect = script("read_inspect", "hash", "clock", "readers")
@@ -50,6 +54,9 @@ var (
 // errUpgrade ends the call for a write lock whose caller holds the read lock.
 var errUpgrade = fmt.Errorf("%w: the caller holds the read lock and would wait for itself: unlock it first, or take the write lock first and the read lock inside", ErrInvalid)
 
+// errTooDeep ends the call for a read lock that would be one level too many.
+var errTooDeep = fmt.Errorf("%w: the caller holds the read lock %d times already, and no owner may hold it more often", ErrInvalid, mostLevels)
+
 // A RWLock is a reentrant lock that many readers hold together, or one writer.
 // The holder of the write lock may take the read lock too, and keeps the read lock when it
 // unlocks the write lock: a downgrade. An upgrade does not work: a reader
@@ -64,6 +71,10 @@ var errUpgrade = fmt.Errorf("%w: the caller holds the read lock and would wait f
 // When several readers ask for the write lock, all but one of them are refused. A
 // goroutine that reads should not wait for another reader: a writer may be in
 // the queue between them, as with sync.RWMutex.
+//
+// An owner holds the read lock at most 10,000 times at once: one more Lock returns ErrInvalid. At most 10,000 readers hold the lock in
+// Redis; further ones wait. A lock whose Java readers exceed these limits is ErrNotALock for this package until they have
+// unlocked: the scripts that look at a lock have to be short, because Redis does nothing else meanwhile.
 //
 // Readers of one Client whose holds the watchdog renews share a record, which counts as one
 // reader in Redis. The last of them gives the record back: see [WithHandoverSlice].
@@ -105,7 +116,7 @@ func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 	}
 	r := &readLock{rw, facts{lock: read, given: name, kind: TypeRead, other: write.half, admits: o.ofReaders(), limit: o.limits, script: readBundled}}
 	w := &writeLock{rw, facts{lock: write, given: name, kind: TypeWrite, other: read.half, admits: exclusive, tokens: o.fenced, limit: o.limits, script: writeBundled,
-		granting: c.grantChannel(rw.announce)}}
+		granting: c.grantChannel(rw.announce), line: keys[2], half: writeSuffix}}
 	return &RWLock{
 		read:  &ReadLock{newHandle(c, name, r, keys, o.ofReader())},
 		write: &WriteLock{newHandle(c, name, w, keys, o)},
@@ -152,7 +163,8 @@ func (l *readLock) busyText(_, _, _ time.Duration) string { // the answer does n
 }
 
 func (l *readLock) acquire(a attempt) call {
-	return call{Script: readAcquire, Keys: l.keys[:2], Args: []any{a.field, milliseconds(a.lease), a.level, l.leases, a.otherHalf}}
+	return call{Script: readAcquire, Keys: l.keys[:3], Spare: spareOfWrite, Args: []any{a.field, milliseconds(a.lease), a.level, l.leases, a.otherHalf,
+		l.announce, l.client.publish}}
 }
 
 func (l *readLock) granted(_ attempt, r reply) (grant, error) { return parseGrant(r) }

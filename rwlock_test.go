@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -1136,6 +1137,49 @@ func TestWriterLeavesTheLockToReadersThatWait(t *testing.T) {
 			_, err = told.ReceiveTimeout(ctx, 100*time.Millisecond)
 		}
 	}
+}
+
+// A writer that died before the clock of Redis was set back holds off no reader: its heartbeat lies farther in the future than
+// any of a living writer. A living one does.
+func TestReaderIsNotHeldOffByAHeartbeatOfTheFuture(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		b, ctx := newBench(t, addr), context.Background()
+		writers := prefixName("relock_rwlock_writers", b.name)
+		read := b.client().NewRWLock(b.name).Read()
+		b.Cleanup(func() { b.rdb.Del(ctx, writers) })
+		beats := func(client string, in time.Duration) {
+			b.must(b.rdb.ZAdd(ctx, writers, redis.Z{Score: float64(time.Now().Add(in).UnixMilli()), Member: client + ":1:01"}).Err())
+		}
+		beats(uuid.NewString(), 10*time.Minute)
+		beats(uuid.NewString(), -time.Minute)
+		b.tries(read, true)
+		b.must(read.Unlock(ctx))
+
+		beats(uuid.NewString(), writerLife)
+		b.tries(read, false)
+	})
+}
+
+// Readers that both wait to write refuse each other: a dead one whose heartbeat lies in the future does not wait to write.
+func TestUpgradeIsNotRefusedForAHeartbeatOfTheFuture(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		b, ctx := newBench(t, addr), context.Background()
+		dead, l := b.client().NewRWLock(b.name), b.client().NewRWLock(b.name)
+		b.Cleanup(func() { b.rdb.Del(ctx, prefixName("relock_rwlock_writers", b.name)) })
+		b.must(dead.Read().Lock(ctx))
+		b.must(l.Read().Lock(ctx))
+		for _, field := range b.rdb.HKeys(ctx, b.name).Val() {
+			if strings.HasPrefix(field, dead.read.client.ID()) {
+				b.must(b.rdb.ZAdd(ctx, prefixName("relock_rwlock_writers", b.name),
+					redis.Z{Score: float64(time.Now().Add(10 * time.Minute).UnixMilli()), Member: field}).Err())
+			}
+		}
+		b.tries(l.Write(), false)
+		b.must(dead.Read().Unlock(ctx))
+		b.must(l.Read().Unlock(ctx))
+	})
 }
 
 // Writers that pass the lock to each other let readers in between, and readers that follow each other let writers in.

@@ -11,14 +11,15 @@ import (
 	"context"
 	"fmt"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/relock-go/relock/internal/send"
 )
 
 var (
-	semaphoreAcquire = script("semaphore_acquire", "string zset hash", "announce", "clock", "semaphore")
-	semaphoreRelease = script("semaphore_release", "string zset hash", "announce", "clock", "semaphore")
+	semaphoreAcquire = script("semaphore_acquire", "string zset hash", "announce", "clock", "semaphore", "idle")
+	semaphoreRelease = script("semaphore_release", "string zset hash", "announce", "clock", "semaphore", "idle")
 	semaphoreRenew   = script("semaphore_renew", "zset", "clock")
 	semaphoreForce   = script("semaphore_force", "string zset hash", "announce", "clock", "semaphore", "clients", "permit", "line", "permits")
 	semaphoreSet     = script("semaphore_set", "string zset hash", "announce", "clock", "semaphore", "clients", "permit", "line", "permits")
@@ -50,7 +51,8 @@ var spareOfSemaphore = []send.Spare{{Key: 2}}
 // The number of permits is in Redis. The first use of a name sets it, as NewSemaphore says, and it stays there for good, in
 // the key called name, also when no permit is taken. After that, the number in Redis counts, and the one that was
 // given to NewSemaphore has no effect: processes that ask for different numbers share the number of the one that came first.
-// [Semaphore.SetPermits] changes it for all of them. If the key is deleted, the next use sets the number of its NewSemaphore. If the
+// So to change NewSemaphore(name, 5) to 10 and to deploy it changes nothing; a Client that asks for another number than there is logs that
+// once for each name, when it next asks for a permit. [Semaphore.SetPermits] changes the number for all of them. If the key is deleted, the next use sets the number of its NewSemaphore. If the
 // key of the permits that are taken is deleted ({NAME}:timeout), these permits are missing until SetPermits sets the number again.
 //
 // IsLocked says whether any permit is taken. TTL is how long it takes until the leases of all permits are over. ForceUnlock
@@ -63,10 +65,12 @@ type Semaphore struct {
 	record *semaphore
 }
 
-// NewSemaphore returns the semaphore called name, which has so many permits if it does not exist yet: see [Semaphore]. It
+// NewSemaphore returns the semaphore called name, which has so many permits if it does not exist yet. Where it exists, the
+// number in Redis counts, another one here is logged, and [Semaphore.SetPermits] changes it: see [Semaphore]. NewSemaphore
 // sends nothing; a bad name, fewer permits than 1 or more than 2147483647, and the option [Fenced] are reported by the
-// methods, as ErrInvalid. Give it a name that no counter of your application has: a whole number of up to eleven characters
-// under that key is taken for the number of free permits.
+// methods, as ErrInvalid. Give it a name that no counter of your application has, and no RCountDownLatch, RSemaphore or RAtomicLong of
+// Redisson: a whole number of up to eleven characters under that key is taken for the number of free permits, because a
+// semaphore of which no permit is taken looks the same (see [Inspection.Ambiguous]).
 //
 // Redisson: getPermitExpirableSemaphore, and trySetPermits, which the first acquire does here.
 func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Semaphore {
@@ -74,7 +78,7 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Sem
 	announce := prefixName("redisson_sc", key)
 	l := &semaphore{
 		facts: facts{lock: lockID{name: key}, given: name, kind: TypeSemaphore, admits: counted, limit: o.limits,
-			granting: c.grantChannel(announce)},
+			granting: c.grantChannel(announce), line: lineKey(key)},
 		client:   c,
 		keys:     []string{key, permitsKey(key), lineKey(key)},
 		permits:  permits,
@@ -174,11 +178,49 @@ func (l *semaphore) acquire(a attempt) call {
 }
 
 func (l *semaphore) granted(_ attempt, r reply) (grant, error) {
+	if other := r[2] >> 20; other > 0 {
+		l.client.reportPermits(l, int(other-1))
+		r[2] &= 1<<20 - 1
+	}
 	g, err := parseGrant(r)
 	if g.state == held {
 		g.more = int(r[1])
 	}
 	return g.inLine(r), err
+}
+
+// permitsReports are the names of semaphores whose number of permits is another one than that of NewSemaphore, as was logged.
+type permitsReports struct {
+	mu    sync.Mutex // guards names; a leaf
+	names map[string]struct{}
+}
+
+// mostPermitsReports is how many names are remembered. Nothing is logged of further ones: names may be made without end.
+const mostPermitsReports = 256
+
+// first reports whether name has not been logged yet, and remembers that it is now.
+func (r *permitsReports) first(name string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, known := r.names[name]; known || len(r.names) >= mostPermitsReports {
+		return false
+	}
+	if r.names == nil {
+		r.names = make(map[string]struct{})
+	}
+	r.names[name] = struct{}{}
+	return true
+}
+
+// reportPermits logs, once for each name, that Redis has another number of permits than l asks for.
+func (c *Client) reportPermits(l *semaphore, permits int) {
+	if !c.engine.permits.first(l.lock.name) {
+		return
+	}
+	c.engine.reporter.later(func() {
+		c.engine.log.Warn("relock: a semaphore has another number of permits in Redis than NewSemaphore asks for, and that in Redis counts; SetPermits changes it",
+			"lock", cutName(l.name()), "permits", permits, "asked", l.permits)
+	})
 }
 
 func (l *semaphore) release(field string, left int, late bool) call {

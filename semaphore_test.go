@@ -5,6 +5,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"log/slog"
 	"maps"
 	"math"
 	"math/rand/v2"
@@ -78,6 +79,9 @@ func owners(n int) (all []context.Context) {
 func (b *bench) mustTry(s *Semaphore, owner context.Context, want bool) {
 	b.Helper()
 	ok, err := s.TryLock(owner, 0, 0)
+	for tries := 0; errors.Is(err, errNoAnswer) && tries < 5; tries++ { // the machine is very busy
+		ok, err = s.TryLock(owner, 0, 0)
+	}
 	b.must(err)
 	require.Equal(b, want, ok, "TryLock answers")
 }
@@ -1012,7 +1016,6 @@ func TestSemaphoreReleaseGrantsThePermit(t *testing.T) {
 		require.Equal(b, reply{1, 0, 1}, other.gives(neverDue))
 		second.gets()
 		assert.Equal(b, asked, []int64{first.asked.Load(), second.asked.Load(), last.asked.Load()}, "requests")
-		b.keepsToItsOrder()
 		first.unlocks()
 		assert.Equal(b, []string{fmt.Sprintf("grant %s 1 5000 0", silent.field)}, silent.messages())
 		assert.InDelta(b, 3500, silent.lease().Milliseconds(), 1500, "the provisional lease")
@@ -1075,12 +1078,10 @@ func TestSemaphoreFrozenClientLosesItsGrant(t *testing.T) {
 		require.Zero(b, b.permits(1))
 
 		last := b.permitContender(WithMaxWakeDelay(100 * time.Millisecond)).joins()
-		b.keepsToItsOrder()
 		next.unlocks()
 		last.gets() // and not the frozen client
 		frozen.joins(hearsGrant)
 		assert.Equal(b, "sure", b.placeOf(frozen.id).state, "the place of the client that has asked")
-		b.keepsToItsOrder()
 		last.unlocks()
 		assert.Greater(b, frozen.lease(), 50*time.Second, "the lease of the grant")
 	})
@@ -1210,7 +1211,6 @@ func TestSemaphoreNewPermitsAreGranted(t *testing.T) {
 		}
 		all[5].waits()
 		require.Zero(b, b.permits(3))
-		b.keepsToItsOrder()
 		all[3].unlocks()
 		all[5].gets().unlocks()
 		assert.Equal(b, asked, all[5].asked.Load(), "requests")
@@ -1264,7 +1264,6 @@ func TestSemaphoreIsSharedWithThoseThatHaveNoLine(t *testing.T) {
 		b.must(err)
 		c.gets() // it came first
 		late.waits()
-		b.keepsToItsOrder()
 		c.unlocks()
 		late.gets().unlocks()
 	})
@@ -1362,11 +1361,9 @@ func TestSemaphoreClientHasOnePlaceForManyCallers(t *testing.T) {
 		tell(unknown, 1)
 		testredis.Await(b, "the message behind it is handled", soon, func() bool { return b.ended(unknown) })
 		require.Zero(b, b.permits(3))
-		b.keepsToItsOrder()
 		other.unlocks()
 		all[2].gets()
 		c.joined()
-		b.keepsToItsOrder()
 		all[0].unlocks()
 		all[3].gets()
 		for _, c := range all[1:] {
@@ -1401,7 +1398,6 @@ func TestSemaphoreCallerThatGivesUpLeavesItsPlace(t *testing.T) {
 		m.gives(neverDue)
 		second.gets()
 		other.waits()
-		b.keepsToItsOrder()
 		second.unlocks()
 		other.gets().unlocks()
 		require.Equal(b, 1, b.permits(1))
@@ -1507,5 +1503,60 @@ func TestSemaphoreCountsNoMembersOfOtherData(t *testing.T) {
 		_, err = s.TTL(ctx)
 		assert.ErrorIs(t, err, ErrNotALock, "TTL")
 		b.must(b.rdb.Del(ctx, permitsKey(b.name)).Err())
+	})
+}
+
+// Changing the number of NewSemaphore changes nothing, and each Client says so once for a name: where it gets a permit, and where it
+// finds none.
+func TestSemaphoreOtherNumberIsLoggedOnce(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		logged := func(permits int) (s *Semaphore, lines func() int, text func() string) {
+			out := new(lockedBuffer)
+			c := b.client(WithLogger(slog.New(slog.NewTextHandler(out, nil))))
+			return c.NewSemaphore(b.name, permits), func() int { return strings.Count(out.String(), "number of permits") }, out.String
+		}
+		two, linesOfTwo, _ := logged(2)
+		first, second := WithOwner(ctx), WithOwner(ctx)
+		b.must(two.Lock(first))
+
+		five, lines, text := logged(5)
+		for range 3 {
+			b.must(five.Lock(ctx))
+			b.must(five.Lock(ctx)) // one level more
+			b.must(five.Unlock(ctx))
+			b.must(five.Unlock(ctx))
+		}
+		testredis.Await(t, "it is logged", soon, func() bool { return lines() > 0 })
+		for _, want := range []string{"level=WARN", "lock=" + b.name, "permits=2", "asked=5", "SetPermits"} {
+			assert.Contains(t, text(), want)
+		}
+
+		b.must(two.Lock(second))
+		busy, linesOfBusy, _ := logged(7)
+		got := make(chan error, 1)
+		ok, err := busy.TryLock(ctx, 0, 0)
+		b.must(err)
+		assert.False(t, ok)
+		testredis.Await(t, "it is logged where none is free", soon, func() bool { return linesOfBusy() == 1 })
+		go func() { got <- busy.Lock(first) }() // waits in the line, and is granted the permit
+		testredis.Await(t, "it waits in the line", soon, func() bool { return len(b.places()) == 1 })
+		b.must(two.Unlock(second))
+		b.must(await(b, "the permit is granted", got))
+		b.must(busy.Unlock(first))
+
+		b.must(two.SetPermits(ctx, 5))
+		five, linesOfFive, _ := logged(5)
+		b.must(five.Lock(ctx))
+		b.must(five.Unlock(ctx))
+		b.must(two.Unlock(first))
+		for _, s := range []*Semaphore{two, five, busy} { // the reports of a Client end with it
+			b.must(s.client.Close())
+		}
+		assert.Equal(t, 1, lines(), "log lines: %s", text())
+		assert.Equal(t, 1, linesOfBusy(), "log lines")
+		assert.Zero(t, linesOfFive(), "log lines of one that asks for the number in Redis")
+		assert.Zero(t, linesOfTwo(), "log lines of one that asked for the number in Redis")
 	})
 }

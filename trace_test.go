@@ -46,7 +46,8 @@ type scriptMistake struct {
 
 var scriptMistakes = []scriptMistake{
 	{"skippedPlace", "plain", "for number = line.first, line.last do\n        local p, granted", "for number = math.min(line.first + 1, line.last), line.last do\n        local p, granted"},
-	{"noTombstone", "fenced", "found or other == field", "false"},
+	{"noTombstone", "fenced", "behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false", "false"},
+	{"tombstoneUnseen", "plain", "and over:find(field, 1, true)", "and false"},
 	{"noDemotion", "plain", "p.state, p.unsaved = 'late', true", "p.unsaved = true"},
 	{"wrongField", "fenced", "redis.pcall('hset', lock, waiter.field, 1)", "redis.pcall('hset', lock, waiter.field .. '1', 1)"},
 	{"noGrant", "plain", "heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil", "nil"},

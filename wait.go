@@ -21,6 +21,16 @@ type waitOptions struct {
 	changed   chan struct{} // ends a sleep too: see group; or nil
 }
 
+// A patientKey is the key of the value of a ctx that bounds itself how long an attempt without wait stays for its
+// answer.
+type patientKey struct{}
+
+func patiently(ctx context.Context) context.Context {
+	return context.WithValue(ctx, patientKey{}, true)
+}
+
+func isPatient(ctx context.Context) bool { return ctx.Value(patientKey{}) != nil }
+
 // waitOptionsFor returns the options of a caller of e that waits until ctx or e ends.
 func (e *engine) waitOptionsFor(ctx context.Context) *waitOptions {
 	return &waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.closed, Inline: true}}

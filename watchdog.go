@@ -59,9 +59,23 @@ func trust(lease time.Duration) time.Duration {
 	return lease - drift(lease)
 }
 
-// lasts says whether enough of the whole trust is left to return a hold to its owner: a hold that is nearly over
-// may be over before its owner runs. Leases that are too short for any trust are over at once, as documented.
-func lasts(left, whole time.Duration) bool { return whole <= 0 || left > whole/10 }
+// lasts says whether enough of the whole trust is left to return a hold to its owner. If not, another request restores
+// it. Of an explicit lease half must be left: the owner has asked for the whole. A hold that the watchdog renews needs
+// the time for a renewal that takes as long as one may take before it is sent again, and a tenth at least. Where half
+// of the trust is shorter than that, half must be left: then a renewal that takes as long as this answer still comes in
+// time. Leases that are too short for any trust are over at once, as documented.
+func lasts(left, whole time.Duration, renewed bool) bool {
+	least := whole / 2
+	if renewed {
+		least = max(min(least, renewTime), whole/10)
+	}
+	return whole <= 0 || left > least
+}
+
+// suffices says whether an explicit lease, of which no more than half is left once again, is returned all the same:
+// Redis always takes long, and another request would bring no more. Of a lease that has less than a quarter left its
+// owner has hardly any use.
+func suffices(left, whole time.Duration, renewed bool) bool { return !renewed && left > whole/4 }
 
 // A leaseHolder is called when its lease has ended before it was removed.
 type leaseHolder interface {

@@ -41,6 +41,9 @@ func (w *workers) end() {
 	w.drainedLocked()
 }
 
+// noMoreThan reports whether at most n calls and goroutines have work to do.
+func (w *workers) noMoreThan(n int64) bool { return w.working.Load() <= n }
+
 // spawn runs job on a goroutine that has nothing to do, or on a new one.
 func (w *workers) spawn(job func()) {
 	select {

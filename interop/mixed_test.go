@@ -5,6 +5,8 @@ package interop
 import (
 	"context"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -129,6 +131,44 @@ func TestFairQueueEvictsDeadWaitersOfBothLanguages(t *testing.T) {
 	assert.True(b, answer.OK, answer.Error)
 	b.java.must(command{Op: "unlock", Kind: "fair", Name: name, Thread: 2})
 	b.nothingIsLeft(name)
+}
+
+// Java cannot pass over a waiter of relock that has crashed: the release takes it out of the queue.
+func TestFairReleaseLetsJavaPassCrashedWaiters(t *testing.T) {
+	forEachVersion(t, setting{}, func(b *both) {
+		ctx := context.Background()
+		const name = "fair"
+		l := b.client.NewFairLock(name)
+		b.must(l.Lock(ctx))
+		rdb := b.redis.client(b)
+		gone, err := relock.New(rdb, relock.WithLogger(slog.New(slog.DiscardHandler)))
+		b.must(err)
+		defer gone.Close()
+		crashed := startLock(relock.WithOwner(ctx), gone.NewFairLock(name))
+		testredis.Await(b, "it listens to the channel of its client, and Redis knows", soon, func() bool {
+			return b.rdb.HLen(ctx, "relock_line:{"+name+"}").Val() == 1
+		})
+		a := b.java.start(command{Op: "lock", Kind: "fair", Name: name, Thread: 1})
+		b.queued(name, 2)
+		b.must(rdb.Close()) // neither the waiter nor its undo reaches Redis any more
+		assert.Error(b, <-crashed)
+		testredis.Await(b, "the server knows", soon, func() bool {
+			for _, channel := range channels(b.rdb, name) {
+				if strings.Contains(channel, ":client:") {
+					return false
+				}
+			}
+			return true
+		})
+		assert.Equal(b, int64(2), b.rdb.LLen(ctx, "redisson_lock_queue:{"+name+"}").Val(), "both are in the queue")
+		start := time.Now()
+		b.must(l.Unlock(ctx))
+		answer := b.java.await(a, soon)
+		assert.True(b, answer.OK, answer.Error)
+		assert.Less(b, time.Since(start), 2*time.Second, "time that the crashed waiter delays Java")
+		b.java.must(command{Op: "unlock", Kind: "fair", Name: name, Thread: 1})
+		b.nothingIsLeft(name)
+	})
 }
 
 // Readers of both share; the release of one does not free the other's; a downgrade lets readers in.

@@ -11,14 +11,15 @@
 -- Returns  {epoch ms, pttl, record, queue, timeouts, heartbeats, writers, token, free, permits}; record is {field, value, ms that
 --          its lease lasts, ...}, queue {field, ...}, the zsets {member, score, ...}, and token and free '' where there is none.
 --
+-- The list and each zset have one entry more than most_shown where there are more; of permits this is the last one to lapse.
+--
 -- Where the user may not read a key, the answer is an error that names the key. Data that no lock makes are refused:
 -- see record.lua.
 
 local lock, queue, timeouts, heartbeats, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local prefix = ARGV[1]
 
--- A hash may contain any number, and no owner re-enters so often.
-local most_levels = 1000
+local most_shown = 10000 -- as mostShown in inspect.go
 
 local wrong
 local function read(what, ...)
@@ -34,49 +35,71 @@ local function read(what, ...)
 end
 
 local function members(what, key)
-    return read(what, 'zrangebyscore', key, '-inf', '+inf', 'withscores')
+    return read(what, 'zrangebyscore', key, '-inf', '+inf', 'withscores', 'limit', 0, most_shown + 1)
+end
+
+-- The permits that are taken; and how many are not among them, because they have lapsed and there are more than most_shown. Each one is
+-- looked at, where the scripts of a semaphore look at some.
+local function permits_of(taken, now)
+    local what = 'the permits of a semaphore'
+    local found = redis.pcall('type', taken).ok
+    if found and found ~= 'none' and found ~= 'zset' then
+        refuse(taken, 'type ' .. found) -- answer() would find fault with the counter, which is no hash
+    end
+    local all, lapsed = members(what, taken), 0
+    if #all > 2 * most_shown then
+        local first = {all[1], all[2]}
+        lapsed = read(what, 'zcount', taken, '-inf', ms(now))
+        all = read(what, 'zrangebyscore', taken, '(' .. ms(now), '+inf', 'withscores', 'limit', 0, most_shown + 1)
+        if #all > 2 * most_shown then
+            local last = read(what, 'zrevrange', taken, 0, 0, 'withscores')
+            all[#all - 1], all[#all] = last[1] or all[#all - 1], last[2] or all[#all]
+        elseif #all == 0 and type(lapsed) == 'number' then
+            all, lapsed = first, lapsed - 1 -- that there is one says what the key is
+        end
+    end
+    -- At most most_shown, and one.
+    for i = 1, #all, 2 do
+        check_ids(taken, {all[i]})
+    end
+    return all, type(lapsed) == 'number' and lapsed or 0
 end
 
 -- A counter makes a semaphore; of a hash, GET is an error.
 local counter = redis.pcall('get', lock)
 if type(counter) == 'string' then
     local free = free_permits(lock)
-    local permits = members('the permits of a semaphore', KEYS[7])
+    local now = now_ms()
+    local permits, lapsed = permits_of(KEYS[7], now)
     return wrong and redis.error_reply(wrong) or
-        {now_ms(), redis.call('pttl', lock), {}, {}, {}, {}, {}, '', ms(free), permits}
+        {now, redis.call('pttl', lock), {}, {}, {}, {}, {}, '', ms(free + lapsed), permits}
 end
 
-check_record(lock)
+-- At most most_holds, and two.
+if check_record(lock) == 8 and #redis.call('hrandfield', lock, most_holds + 2) > most_holds + 1 then
+    refuse(lock, 'fields ' .. most_holds + 2)
+end
+-- At most most_holds, and the mode.
 local entries = read('the lock', 'hgetall', lock)
 local pttl = redis.call('pttl', lock)
 local mode
+-- At most most_holds.
 for i = 1, #entries, 2 do
     mode = mode or entries[i] == 'mode'
 end
 
--- The longest lease of a reader: see readers.lua.
-local function lease_left(reader, levels)
-    local longest = -2
-    local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
-    if acquisition and #acquisition <= 20 then
-        levels = 1
-    end
-    for i = 1, math.min(levels, most_levels) do
-        local left = redis.call('pttl', prefix .. reader .. ':rwlock_timeout:' .. i)
-        if left == -1 then
-            return -1
-        end
-        longest = math.max(longest, left)
-    end
-    return longest
-end
-
-local record = {}
+local record, leases = {}, 0
+-- At most most_holds, and most_leases of them all.
 for i = 1, #entries, 2 do
     local field, value, left = entries[i], entries[i + 1], pttl
-    local levels = tonumber(value)
-    if mode and levels and field:sub(-6) ~= ':write' then
-        left = lease_left(field, levels)
+    local levels = mode and field ~= 'mode' and not is_write(field) and is_hold(field, value) and tonumber(value)
+    if levels then
+        leases = leases + leases_of(field, levels)
+        if too_deep(field, levels) or leases > most_leases then
+            refuse_field(lock, field)
+        end
+        left = lease_left(prefix, field, levels)
+        left = left < forever and left or -1
     end
     record[#record + 1] = field
     record[#record + 1] = value
@@ -87,7 +110,7 @@ local answer = {
     now_ms(),
     pttl,
     record,
-    read('the queue of a fair lock', 'lrange', queue, 0, -1),
+    read('the queue of a fair lock', 'lrange', queue, 0, most_shown),
     members('the timeouts of a fair lock', timeouts),
     members('the heartbeats of a fair lock', heartbeats),
     members('the waiting writers of a read/write lock', writers),

@@ -16,6 +16,7 @@ local scripts = {
 
 local function part(list, from, n)
     local p = {}
+    -- At most #ARGV.
     for i = from, from + n - 1 do
         p[#p + 1] = list[i]
     end
@@ -24,15 +25,18 @@ end
 
 local answers, taken = {}, {}
 local key, at = 1, 2
+-- At most #ARGV.
 for i = 1, tonumber(ARGV[1]) do
     local script, n_keys = scripts[tonumber(ARGV[at])], tonumber(ARGV[at + 1])
     local n_take, n_undo = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
     local keys = part(KEYS, key, n_keys)
     local answer = script.take(keys, part(ARGV, at + 4, n_take))
+    -- At most 3.
     for _, n in ipairs(answer) do
         answers[#answers + 1] = n
     end
     if answer[1] ~= 1 then
+        -- At most #ARGV.
         for j = i - 1, 1, -1 do
             taken[j].undo(taken[j].keys, taken[j].args)
         end

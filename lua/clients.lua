@@ -10,6 +10,14 @@
 -- Defines  granted_lease(waiter)                        the lease of a grant.
 -- Defines  tell_granted(waiter, lease, token, channel, how)    tells a waiter of its grant; returns whether it heard. nil: this
 --          user may not tell it.
+-- Defines  tombstone_life                               how long a tombstone lasts, in ms: longer than a request may be on its way.
+-- Defines  bury(over, field, now)                       the tombstones over, which may be nil or false, with one of field.
+-- Defines  is_buried(over, field, now)                  whether field has a tombstone; and whether any field has one.
+--
+-- Tombstones are a text: fields that never take the lock again, each with the epoch ms until when; the last one is the first.
+
+local tombstone_life = 60000
+local most_tombstones = 100
 
 local provisional = 5000 -- the lease of a grant that its process has not confirmed
 
@@ -33,4 +41,26 @@ local function tell_granted(waiter, lease, token, channel, how)
         return nil
     end
     return heard ~= 0
+end
+
+local function bury(over, field, now)
+    local kept = {field .. ' ' .. ms(now + tombstone_life)}
+    -- At most most_tombstones, and as many bytes as these may have.
+    for other, till in (over or ''):sub(1, 200 * most_tombstones):gmatch('(%S+) (%d+)') do
+        if #kept == most_tombstones then
+            break
+        elseif other ~= field and tonumber(till) > now then
+            kept[#kept + 1] = other .. ' ' .. till
+        end
+    end
+    return table.concat(kept, ' ')
+end
+
+-- Few scripts are of a field that has ended, and the text may be long.
+local function is_buried(over, field, now)
+    if tonumber((over or ''):match('^%S+ (%d+)') or 0) <= now then -- all of them are over
+        return false, false
+    end
+    local _, behind = over:find(field .. ' ', 1, true)
+    return behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false, true
 end

@@ -16,9 +16,9 @@
 -- ARGV[8]  1 where the lock is fenced, else 0.
 -- ARGV[9]  channel of a waiter, without its field: see queue.lua.
 -- ARGV[10]  how a waiter is woken: see announce.lua.
--- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, apart} busy (pttl -1: it is not the caller's turn; apart 2: the
---          lock may be released on the channel of the waiter alone, else 0),
---          {-1, 0, 0} nothing there to re-enter.
+-- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, apart} busy (pttl -1: it is not the caller's turn),
+--          {-1, 0, 0} nothing there to re-enter. apart is 2 where the lock may be released on the channel of the waiter
+--          alone, 3 where it will be, because this server has no subscription of the caller's client, else 0.
 --
 -- Running it twice does what running it once does. The script refuses a hash that no lock makes before it writes
 -- anything: see record.lua.
@@ -31,16 +31,17 @@ local lock, wait_timeout = q.lock, q.wait_timeout
 local field, lease, level = ARGV[1], ARGV[2], ARGV[3]
 local heartbeat_ttl, enqueue, asked, fenced = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], ARGV[8]
 
-local heartbeats_life = 5 * 60 * 1000 -- as that of a line
-
 local now = now_ms()
 
--- Puts the caller at the end of the queue, or renews the heartbeat of its place. Returns the place, from 0.
-local function wait_in_queue(pttl)
+-- Puts the caller at the end of the queue, or renews the heartbeat of its place. Returns the place, from 0; nil where the queue
+-- is full.
+local function wait_in_queue(pttl, queued)
     local place = redis.call('lpos', q.waiters, field)
     local timeout = place and redis.call('zscore', q.timeouts, field)
     local held = math.max(pttl, 0)
-    if not place then
+    if not place and queued >= most_waiters then
+        return nil
+    elseif not place then
         local last = redis.call('lindex', q.waiters, -1)
         local base = last and redis.call('zscore', q.timeouts, last)
         timeout = wait_timeout + (base and tonumber(base) or now + held)
@@ -52,12 +53,15 @@ local function wait_in_queue(pttl)
     local enough = math.max(wait_timeout, heartbeat_ttl)
     local safe = now + place * wait_timeout + enough
     if not timeout or tonumber(timeout) < safe - enough / 2 then
-        redis.call('zadd', q.timeouts, ms(safe), field)
-    elseif tonumber(timeout) > safe + held + heartbeat_ttl then -- waiters ahead have left
-        redis.call('zadd', q.timeouts, ms(safe + held), field)
+        timeout = safe
+        redis.call('zadd', q.timeouts, ms(timeout), field)
+    elseif tonumber(timeout) > safe + held + heartbeat_ttl then -- waiters ahead have left, or the clock has gone back
+        timeout = safe + held
+        redis.call('zadd', q.timeouts, ms(timeout), field)
     end
-    redis.call('zadd', q.heartbeats, ms(now + heartbeat_ttl), field, ms(now), '')
-    redis.call('pexpire', q.heartbeats, heartbeats_life)
+    redis.call('zadd', q.heartbeats, ms(now + heartbeat_ttl), field, ms(q.ran), '')
+    redis.call('pexpire', q.heartbeats, queue_life)
+    set_lease(q, tonumber(timeout))
     if asked ~= '0' then
         note_wish(q, field, {lease = lease, fenced = fenced, asked = asked}, heartbeat_ttl)
     else
@@ -72,21 +76,36 @@ local _, holder
 if pttl ~= -2 and not mine then
     _, holder = check_record(lock)
 end
+local queued = mine and 0 or check_queue(q)
 
 local first, evicted = evict_dead(q, now, heartbeat_ttl)
+local passed = 0 -- waiters in front of first that nobody hears
 
 if not mine then
     if level ~= '1' then
         return {-1, 0, 0}
     end
+    if has_ended(q, field) then -- this request is late
+        return {0, pttl, 0}
+    end
+    if pttl == -2 and first and first ~= field then
+        first, passed = first_alive(q, field)
+    end
     if pttl ~= -2 or first and first ~= field then
-        local place = enqueue and wait_in_queue(pttl)
-        local apart = enqueue and is_apart(q, asked ~= '0', holder) and 2 or 0
-        if pttl == -2 and grant_first(q) then
-            return {0, place == 1 and redis.call('pttl', lock) or -1, apart}
+        local deaf = enqueue and asked ~= '0' and listeners(client_channel(q, field), q.how) == 0
+        if deaf then
+            asked = '0'
         end
-        if pttl == -2 and evicted then
-            wake_first(q) -- the message of the release went to the dead one
+        local place = enqueue and wait_in_queue(pttl, queued)
+        local apart = deaf and 3 or enqueue and is_apart(q, asked ~= '0', holder) and 2 or 0
+        if pttl == -2 then
+            local granted, head = grant_first(q)
+            if granted then
+                return {0, place == 1 and redis.call('pttl', lock) or -1, apart}
+            end
+            if head and (evicted or passed > 0) then
+                wake(q, head) -- the message of the release went to the dead one
+            end
         end
         return {0, place == 0 and pttl or -1, apart}
     end
@@ -95,8 +114,7 @@ end
 -- The token first: if the counter is none, nothing is to be taken.
 local token = level == '1' and draw_token(q.tokens) or 0
 if not mine and first then
-    leave_queue(q, field)
-    shift_timeouts(q)
+    serve(q, field, passed)
 end
 redis.call('hset', lock, field, level)
 if pttl < tonumber(lease) then

@@ -21,9 +21,8 @@ local q = {
 local heartbeat_ttl = tonumber(ARGV[2])
 
 check_record(q.lock)
+check_queue(q)
 evict_dead(q, now_ms(), heartbeat_ttl)
 local freed = redis.call('del', q.lock)
-if not grant_first(q) then
-    wake_first(q)
-end
+pass_on(q)
 return {freed, 0, 0}

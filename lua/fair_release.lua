@@ -10,18 +10,19 @@
 -- ARGV[2]  levels left: 0 frees the lock.
 -- ARGV[3]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
 -- ARGV[4]  how long a heartbeat lasts, in ms.
--- ARGV[5]  channel of a waiter, without its field.
--- ARGV[6]  how a waiter is woken: see announce.lua.
+-- ARGV[5]  1 where a request that asks for the lock with this field may still run, else 0.
+-- ARGV[6]  channel of a waiter, without its field.
+-- ARGV[7]  how a waiter is woken: see announce.lua.
 -- Returns  {1, 0, passed} done, {-1, 0, passed} this hold is not there; passed is 1 where the lock was granted to the first
 --          waiter.
 --
 -- Running it late or twice frees no other owner's hold: the field belongs to one acquisition. The script refuses a hash
 -- that no lock makes before it writes anything: see record.lua.
 
-local field, left, heartbeat_ttl = ARGV[1], ARGV[2], tonumber(ARGV[4])
+local field, left, heartbeat_ttl, late = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5] == '1'
 local q = {
     lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
-    wait_timeout = tonumber(ARGV[3]), channel = ARGV[5], how = ARGV[6],
+    wait_timeout = tonumber(ARGV[3]), channel = ARGV[6], how = ARGV[7],
 }
 
 local held = redis.call('hexists', q.lock, field) == 1
@@ -31,4 +32,4 @@ end
 
 local first = evict_dead(q, now_ms(), heartbeat_ttl)
 
-return give_back(q, field, held, left, first)
+return give_back(q, field, held, left, first, late)

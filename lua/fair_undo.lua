@@ -10,18 +10,19 @@
 -- ARGV[2]  levels that the caller had before the attempt: 0 frees the lock.
 -- ARGV[3]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
 -- ARGV[4]  how long a heartbeat lasts, in ms.
--- ARGV[5]  channel of a waiter, without its field.
--- ARGV[6]  how a waiter is woken: see announce.lua.
+-- ARGV[5]  1 where a request that asks for the lock with this field may still run, else 0.
+-- ARGV[6]  channel of a waiter, without its field.
+-- ARGV[7]  how a waiter is woken: see announce.lua.
 -- Returns  {1, 0, passed} done, {-1, 0, passed} the attempt has taken nothing; passed is 1 where the lock was granted to the
 --          first waiter.
 --
 -- Running it late or twice frees no other owner's hold: the field belongs to one acquisition. The caller leaves the
 -- queue also where the lock's key holds something that no lock makes, which stays as it is.
 
-local field, left, heartbeat_ttl = ARGV[1], ARGV[2], tonumber(ARGV[4])
+local field, left, heartbeat_ttl, late = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5] == '1'
 local q = {
     lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
-    wait_timeout = tonumber(ARGV[3]), channel = ARGV[5], how = ARGV[6],
+    wait_timeout = tonumber(ARGV[3]), channel = ARGV[6], how = ARGV[7],
 }
 
 local held = redis.pcall('hexists', q.lock, field) == 1
@@ -35,4 +36,4 @@ else
     drop_wish(q, field)
 end
 
-return give_back(q, field, held, left, true)
+return give_back(q, field, held, left, true, late)

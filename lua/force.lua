@@ -16,8 +16,8 @@ if redis.call('hlen', lock) == 0 then
     return {0, 0, 0}
 end
 check_record(lock)
+local line = open_line(lock, KEYS[2], '') -- before the lock is freed: it may refuse
 redis.call('del', lock)
-local line = open_line(lock, KEYS[2], '')
 if line and line.exists then
     leave_granted(line)
     local to = pass_on(lock, line, tokens, channel, how, nil)
@@ -27,4 +27,7 @@ if line and line.exists then
     end
 end
 announce(how, channel, '0')
+if line and line.exists then
+    announce_beside(channel, how)
+end
 return {1, 0, 0}

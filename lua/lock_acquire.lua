@@ -25,8 +25,11 @@ local ear, asked, fenced, channel, how = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARG
 local waits = ear == 'hears' or ear == 'asks'
 
 -- The commonest case: the lock is free, and no process waits. The code below reports the errors.
-if level == '1' and not tokens and redis.pcall('exists', lock, KEYS[2]) == 0 and
-    type(redis.pcall('hset', lock, field, level)) == 'number' then
+local there = level == '1' and not tokens and redis.pcall('exists', lock, KEYS[2])
+if there == 1 and is_idle_for(KEYS[2], field) then -- then it is the line that is there
+    there = 0
+end
+if there == 0 and type(redis.pcall('hset', lock, field, level)) == 'number' then
     if type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
         return {1, 0, 0}
     end
@@ -40,7 +43,7 @@ local leave_line -- where there is a line
 if not mine and level ~= '1' then
     return {-1, 0, 0}
 end
-if not mine and (pttl ~= -2 or may_exist(KEYS[2])) then
+if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], field)) then
     --[[announce clock clients grant line]]
     local _, holder
     if pttl ~= -2 then
@@ -50,15 +53,16 @@ if not mine and (pttl ~= -2 or may_exist(KEYS[2])) then
     if line and is_over(line, field) then
         return {0, pttl, 0}
     end
-    local joins = line and waits and (pttl ~= -2 or line.exists)
+    local guest = waits and is_guest(line, field)
+    local joins = line and waits and not guest and (pttl ~= -2 or line.exists)
     local deaf = joins and is_deaf(field, ear, channel, how)
     local joined = joins and not deaf and
         join(line, field, {ear = ear, lease = lease, fenced = fenced, asked = asked})
     if pttl ~= -2 then
         joined = joined and close_line(line)
-        return {0, pttl, standing(line, joined, deaf, not line or has_no_line(holder))}
+        return {0, pttl, standing(line, joined, deaf, not line or guest or has_no_line(holder))}
     end
-    if line and line.exists and ear ~= 'pass' then
+    if line and line.exists and ear ~= 'pass' and not guest then
         local client = client_of(field)
         local to = pass_on(lock, line, tokens, channel, how, joined and client)
         if to and not (joined and to == client) then

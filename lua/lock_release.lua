@@ -22,7 +22,7 @@ local lock, tokens = KEYS[1], KEYS[3]
 local field, left, channel, how, slice, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
 
 -- The commonest case: no process waits. The code below reports the errors.
-if left == '0' and not late and KEYS[2] ~= lock and redis.pcall('exists', KEYS[2]) == 0 and redis.pcall('hdel', lock, field) == 1 then
+if left == '0' and not late and KEYS[2] ~= lock and is_idle(KEYS[2]) and redis.pcall('hdel', lock, field) == 1 then
     return {1, announce(how, channel, '0'), 0}
 end
 
@@ -38,15 +38,20 @@ end
 
 local deleted = redis.pcall('hdel', lock, field) -- which deletes the record with its only field
 local had = deleted == 1
-local heard, passed_on = 0, 0
-if KEYS[2] ~= lock and (late or may_exist(KEYS[2])) then
+local heard, heard_beside, passed_on = 0, 0, 0
+if KEYS[2] ~= lock and (late or not is_idle(KEYS[2])) then
     --[[clock token clients grant line]]
     passed_on = leave_and_pass(lock, KEYS[2], field, late, function(line)
         if redis.call('hlen', lock) > 0 then
+            if not had and redis.call('hget', lock, 'mode') == 'read' then
+                announce_beside(channel, how) -- readers may have waited for this place
+            end
             return line, nil
         end
         heard = had and line.first <= line.last and release_to_all(line, channel, how, '0', slice, false) or 0
-        return line, heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
+        local to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
+        heard_beside = had and heard == 0 and not to and announce_beside(channel, how) or 0
+        return line, to
     end)
 end
 if type(deleted) == 'table' then
@@ -54,6 +59,6 @@ if type(deleted) == 'table' then
 elseif not had then
     check_record(lock)
 elseif heard == 0 and passed_on ~= 1 then
-    heard = announce(how, channel, '0')
+    heard = announce(how, channel, '0') + heard_beside
 end
 return {had and 1 or -1, heard, passed_on}

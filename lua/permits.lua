@@ -10,10 +10,15 @@
 --          permit that was granted last.
 -- Defines  offer(free, taken, line, channel, how)    grants free permits to the line, closes it, and announces those that are left.
 
+local most_passed = 1000 -- permits that one script grants; the next one goes on
+
 -- pass_on looks for places in Redis, so the line is written after each grant.
 local function pass_permits(free, taken, line, id, channel, how, asker)
     local passed_on = false
-    while line and line.exists and count_free(free) > 0 do
+    for _ = 1, most_passed do
+        if not (line and line.exists and count_free(free) > 0) then
+            break
+        end
         local to = pass_on(taken, line, free, channel, how, asker)
         if not to or to == asker then
             break
@@ -27,6 +32,7 @@ end
 
 -- A place that was granted a permit stays until the release, or here. That of the last grant may come back: see note_lapse.
 local function forget_lapsed(line, lapsed, id)
+    -- At most 1000: see drop_expired.
     for _, other in ipairs(lapsed) do
         local p = other ~= id and other ~= line.granted and place_of(line, client_of(other))
         if p and p.field == other and not stands(line, p) then

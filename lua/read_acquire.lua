@@ -2,39 +2,66 @@
 --
 -- KEYS[1]  the lock: see readers.lua.
 -- KEYS[2]  the waiting writers of relock: see write_acquire.lua.
+-- KEYS[3]  the line: see line.lua; or the lock again: the line cannot be used.
 -- ARGV[1]  field of the hold.
 -- ARGV[2]  lease in ms.
 -- ARGV[3]  level wanted: 1 is a fresh hold, more re-enters a held one.
 -- ARGV[4]  what the key of a lease begins with.
 -- ARGV[5]  field of the caller's write hold, without its :write; or ''.
+-- ARGV[6]  channel on which a release is announced.
+-- ARGV[7]  how: see announce.lua.
 -- Returns  {1, 0, 0} held, {0, pttl, 0} busy, {-1, 0, 0} nothing there to re-enter.
 --
 -- Running it twice does what running it once does: the level is set, not added, and a lease is never shortened.
--- A reader joins other readers, unless a writer waits. It also joins its own owner's write hold.
+-- A reader joins other readers, unless a writer waits, or a process waits in the line for the plain lock of this name. It
+-- also joins its own owner's write hold.
 -- A hash that no lock makes is refused and never joined: see record.lua.
 
 local lock, writers = KEYS[1], KEYS[2]
 local field, lease, level = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local prefix, write_field = ARGV[4], ARGV[5] .. ':write'
+local channel, how = ARGV[6], ARGV[7]
 
 local mode = redis.call('hget', lock, 'mode')
 local free = not mode and redis.call('exists', lock) == 0
-if not mode and not free then
+local plain = not mode and not free -- a plain lock of this name is held
+if plain then
     check_record(lock)
-    return {0, redis.call('pttl', lock), 0} -- a plain lock of this name is held
 end
-if free or redis.call('hexists', lock, field) == 0 then
+local joins = mode and redis.call('hexists', lock, field) == 0 -- it is not the hold of the caller
+local plain_next = false
+if KEYS[3] ~= lock and (plain or joins and mode == 'read' and redis.pcall('exists', KEYS[3]) == 1) then
+    --[[announce token clients grant line]]
+    local line = open_line(lock, KEYS[3], field)
+    if plain then
+        note_beside(line, channel, how)
+    else
+        plain_next = plain_waits(line, channel, how)
+    end
+end
+if plain then
+    return {0, redis.call('pttl', lock), 0}
+end
+if free or joins then
     if level ~= '1' then
         return {-1, 0, 0}
     end
     if mode and check_record(lock) == 1 then
         return {0, redis.call('pttl', lock), 0} -- a mode alone, which may be the rest of a lock, and expires
     end
+    if not free and redis.call('hlen', lock) > most_holds then
+        return {0, redis.call('pttl', lock), 0} -- others have to leave first
+    end
     if mode ~= 'write' then
-        local last = redis.call('zrevrange', writers, 0, 0, 'withscores')
-        local wait = last[2] and tonumber(last[2]) - now_ms() or 0
+        local last, now = redis.call('zrevrange', writers, 0, 0, 'withscores'), now_ms()
+        if last[2] and tonumber(last[2]) > now + farthest_beat then -- a heartbeat that does not count
+            last = redis.call('zrangebyscore', writers, '(' .. ms(now), ms(now + farthest_beat), 'withscores', 'limit', 0, 1)
+        end
+        local wait = last[2] and tonumber(last[2]) - now or 0
         if wait > 0 then
             return {0, math.max(1, wait), 0}
+        elseif plain_next then
+            return {0, redis.call('pttl', lock), 0}
         end
     elseif redis.call('hexists', lock, write_field) == 0 then
         return {0, redis.call('pttl', lock), 0}

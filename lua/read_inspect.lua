@@ -14,7 +14,10 @@ check_record(lock)
 if not redis.call('hget', lock, 'mode') then
     return {0, 0, redis.call('pttl', lock)}
 end
-local living, _, evicted = evict_dead_readers(lock, prefix)
+local living, _, evicted, strange = evict_dead_readers(lock, prefix)
+if strange then
+    refuse(lock, strange)
+end
 if evicted > 0 and redis.call('hlen', lock) == 1 then
     redis.call('del', lock) -- a mode alone is no record
 end

@@ -23,7 +23,7 @@ local field, left, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local refuse_others, channel, how, slice = ARGV[4] == '1', ARGV[5], ARGV[6], tonumber(ARGV[7])
 
 local mode = redis.call('hget', lock, 'mode')
-local levels = tonumber(mode and redis.call('hget', lock, field) or 0)
+local levels = levels_of(mode and redis.call('hget', lock, field))
 
 if levels == 0 then
     drop_leases(prefix, field, left + 1, left + 1) -- Redisson's forceUnlock leaves them
@@ -51,7 +51,7 @@ if living == 0 then
         try(function() close_line(line) end)
     end
     if heard == 0 and not to then
-        heard = announce(how, channel, '0')
+        heard = announce(how, channel, '0') + (line and line.exists and announce_beside(channel, how) or 0)
     end
     return {1, heard, to and 1 or 0}
 end

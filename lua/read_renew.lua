@@ -18,7 +18,7 @@ if not mode then
     check_record(lock)
     return {-1, 0, 0}
 end
-local levels = tonumber(redis.call('hget', lock, field) or 0)
+local levels = levels_of(redis.call('hget', lock, field))
 if levels == 0 or lease_left(prefix, field, 1) <= 0 and is_dead(lock, prefix, field) then
     return {-1, 0, 0}
 end

@@ -12,16 +12,40 @@
 -- first one; missing keys count as expired. Java deletes keys of its own readers only. Clients that set and renew the
 -- keys of all levels together have the longest lease in the first one too.
 --
+-- A writer that waits has a heartbeat, which lasts three seconds: see rwlock.go. One that lies much farther in the future was made
+-- before the clock of Redis was set back: it counts as no heartbeat, since its writer, if it lives, makes another one within a second.
+--
+-- Defines  farthest_beat                                how far in the future a heartbeat of a writer may end to count, in ms. The
+--          clock may have been set back a little.
 -- Defines  is_write(field)                              whether the field is a write hold.
+-- Defines  levels_of(value)                             the levels of a hold, as many as a loop may go through.
+-- Defines  leases_of(reader, levels)                    how many leases of a reader count.
 -- Defines  extend(key, to)                              makes a lease at least so long.
 -- Defines  lease_key(prefix, reader, level)             the key of one lease.
 -- Defines  lease_left(prefix, reader, levels)           ms left of the longest lease; 0 or less where there is none.
+-- Defines  forget_writer(writers, field)              forgets the heartbeat of a writer that was granted the lock; field may be that of
+--          a plain lock.
 -- Defines  drop_leases(prefix, reader, from, to)        deletes the leases of these levels.
 -- Defines  is_dead(lock, prefix, reader)                whether a reader without leases is dead.
 -- Defines  evict_dead_readers(lock, prefix, except)     removes dead readers; returns how many others than except live, ms
---          left of their longest lease, and how many were removed.
+--          left of their longest lease, and how many were removed. Where the lock has fields that no lock makes, none is removed,
+--          and these count as one that lives as long as the lock; then it also returns what refuse says of them.
+
+local farthest_beat = 6000
 
 local function is_write(field) return field:sub(-6) == ':write' end
+
+local function forget_writer(writers, field)
+    if is_write(field) then
+        redis.pcall('zrem', writers, field:sub(1, -7))
+    end
+end
+
+local most_leases = 50000 -- that one script looks at
+local forever = 100 * 365 * 24 * 3600 * 1000
+
+-- Other data may stand where a hold has its levels. The keys of a relock reader have no greater numbers.
+local function levels_of(value) return value and math.min(tonumber(value) or most_levels, most_levels) or 0 end
 
 local function extend(key, to)
     if redis.call('pttl', key) < to then
@@ -34,14 +58,15 @@ local function lease_key(prefix, reader, level)
 end
 
 -- The field of a relock reader ends with the number of its acquisition; a transaction of Java has 32 digits there, at least.
-local function lease_left(prefix, reader, levels)
-    local forever = 100 * 365 * 24 * 3600 * 1000
-    local longest = -2
+local function leases_of(reader, levels)
     local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
-    if acquisition and #acquisition <= 20 then
-        levels = 1
-    end
-    for level = 1, levels do
+    return acquisition and #acquisition <= 20 and 1 or levels
+end
+
+local function lease_left(prefix, reader, levels)
+    local longest = -2
+    -- At most most_levels.
+    for level = 1, math.min(leases_of(reader, levels), most_levels) do
         local left = redis.call('pttl', lease_key(prefix, reader, level))
         if left == -1 then
             left = forever -- another program took the lease away
@@ -52,7 +77,8 @@ local function lease_left(prefix, reader, levels)
 end
 
 local function drop_leases(prefix, reader, from, to)
-    for level = from, to do
+    -- At most most_levels.
+    for level = from, math.min(to, most_levels) do
         redis.call('del', lease_key(prefix, reader, level))
     end
 end
@@ -65,19 +91,39 @@ local function is_dead(lock, prefix, reader)
 end
 
 local function evict_dead_readers(lock, prefix, except)
-    local entries = redis.call('hgetall', lock)
-    local living, longest, evicted = 0, -2, 0
+    local entries, strange = fields_of(lock)
+    local living, longest, leases, dead = 0, -2, 0, {}
+    entries = entries or {}
+    -- At most most_holds.
     for i = 1, #entries, 2 do
-        local field, levels = entries[i], entries[i + 1]
-        if field ~= except and not is_write(field) and is_hold(field, levels) then
-            local left = lease_left(prefix, field, tonumber(levels))
-            if left > 0 then
+        local field, value = entries[i], entries[i + 1]
+        local other = field ~= 'mode' and field ~= except
+        if other and (not is_hold(field, value) or too_deep(field, value)) then
+            strange = strange or field_text(field)
+        elseif other and not strange and not is_write(field) then
+            local levels = tonumber(value)
+            leases = leases + leases_of(field, levels)
+            local left = leases <= most_leases and lease_left(prefix, field, levels) or 0
+            if leases > most_leases then
+                strange = field_text(field)
+            elseif left > 0 then
                 living = living + 1
                 longest = math.max(longest, left)
-            elseif is_dead(lock, prefix, field) then
-                redis.call('hdel', lock, field)
-                evicted = evicted + 1
+            else
+                dead[#dead + 1] = field
             end
+        end
+    end
+    if strange then
+        local left = redis.call('pttl', lock)
+        return living + 1, math.max(longest, left == -1 and forever or left, 1), 0, strange
+    end
+    local evicted = 0
+    -- At most most_holds.
+    for _, field in ipairs(dead) do
+        if is_dead(lock, prefix, field) then
+            redis.call('hdel', lock, field)
+            evicted = evicted + 1
         end
     end
     return living, longest, evicted

@@ -4,50 +4,78 @@
 -- notalock.go reads the errors:
 --   NOTALOCK n type t        KEYS[n] is of the type t; ? where the user may not ask for it
 --   NOTALOCK n field size f  the hash KEYS[n] has a field f of that size; long ones are cut
+--   NOTALOCK n fields count  the hash KEYS[n] has more fields than a lock
 --   NOTALOCK n number        the counter KEYS[n] is no number
 --
 -- Defines  refuse(key, what)                   ends the script with this error.
+-- Defines  field_text(field)                   what refuse says of a field.
 -- Defines  refuse_field(lock, field)           ends the script because of this field.
 -- Defines  is_hold(field, value)               the levels, where the field is a hold; else nothing.
+-- Defines  too_deep(field, levels)             whether a hold of a read/write lock has more levels than a reader may have.
+-- Defines  fields_of(lock)                     fields and values of a read/write lock, one after the other; where it has more than
+--          a lock, nil and what refuse says.
 -- Defines  has_no_line(field)                  whether the holder is of a program that uses no line: see line.lua.
 -- Defines  is_value(field, value)              whether the field is of Redisson's multi lock of values.
 -- Defines  check_record(lock)                  refuses a hash that no lock makes; returns how many fields it has looked at, and
---          one of them.
+--          one of them, which is a holder where it has seen any.
 -- Defines  note_levels(lock, field, levels)    sets the levels of a hold that goes on.
 -- Defines  may_exist(key)                      whether there is a key of use, as far as this user may know.
 -- Defines  answer(script, types)               runs a script whose KEYS are of these types.
+--
+-- Every loop of a script has a bound, whatever the data: a script that runs for long stops all of Redis, and cannot be stopped
+-- once it has written. A comment beside each loop names the bound (see TestEveryLoopOfAScriptHasABound). What is beyond is refused,
+-- as data that no lock makes; only a release goes on, and leaves it alone.
+
+local most_holds = 10000 -- fields of a hash that one script reads
+local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
+    -- At most #KEYS.
     for i = 1, #KEYS do
         n = KEYS[i] == key and i or n
     end
     error({err = 'NOTALOCK ' .. n .. ' ' .. what}, 0)
 end
 
-local function refuse_field(lock, field)
+local function field_text(field)
     local shown = field:sub(1, 80):gsub('[^!#-%[%]-~]', function(c) return string.format('\\x%02x', c:byte()) end)
-    refuse(lock, 'field ' .. #field .. ' ' .. shown)
+    return 'field ' .. #field .. ' ' .. shown
 end
 
+local function refuse_field(lock, field) refuse(lock, field_text(field)) end
+
 -- A hold is "client:owner", where the client is a UUID and the owner a number, or "client:owner:" and anything, as
--- writers, transactions and relock have it.
+-- writers, transactions and relock have it. Nobody has a thousand million levels.
 local function is_hold(field, value)
     local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
-    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 19 and value:match('^[1-9]%d*$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
 end
 
 -- Redisson's multi lock of values has fields of three forms in one hash:
 -- "hash" -> owner, "hash:owner:expire_time" -> epoch ms, "hash:owner:lock_count" -> levels.
 local function is_value(field, value)
     local hash, owner = field:match('^([%w+/]+):(.+):expire_time$')
-    if not hash then
+    if hash then
+        value = #value < 16 and value:match('^[1-9]%d*$') and '1' or ''
+    else
         hash, owner = field:match('^([%w+/]+):(.+):lock_count$')
     end
     if not hash then
         return #field == 22 and field:match('^[%w+/]+$') and is_hold(value, '1')
     end
     return #hash == 22 and is_hold(owner, value)
+end
+
+local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+
+local function fields_of(lock)
+    local n = redis.call('hlen', lock)
+    if n > most_holds + 1 then -- and the mode
+        return nil, 'fields ' .. n
+    end
+    -- At most most_holds, and the mode.
+    return redis.call('hgetall', lock)
 end
 
 -- The number of the acquisition begins with 0 in the fields of clients that use the line.
@@ -62,9 +90,10 @@ local function check_record(lock)
     local mode = redis.call('hget', lock, 'mode')
     local bad = mode and mode ~= 'read' and mode ~= 'write' and 'mode'
     local second -- hold of a lock that has one
+    -- At most 8 fields.
     for i = 1, #some, 2 do
         local field, value = some[i], some[i + 1]
-        if is_hold(field, value) then
+        if is_hold(field, value) and not (mode and too_deep(field, value)) then
             second = not mode and #some > 2 and field
         elseif not (mode and field == 'mode' or not mode and is_value(field, value)) then
             bad = bad or field
@@ -77,7 +106,7 @@ local function check_record(lock)
     if bad then
         refuse_field(lock, bad)
     end
-    return #some / 2, some[1]
+    return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
 -- The field alone says that the hold is there. Its levels are only shown to users. So where memory is short the old
@@ -99,6 +128,7 @@ local function answer(script, types)
     local text = type(result) == 'table' and result.err or tostring(result)
     if text:find('WRONGTYPE ', 1, true) then
         text = 'NOTALOCK 0 type ?'
+        -- At most #KEYS.
         for n, key in ipairs(KEYS) do
             local found = redis.pcall('type', key).ok
             if found and found ~= 'none' and found ~= types[n] then

@@ -20,31 +20,43 @@ local mode = redis.call('hget', lock, 'mode')
 if not mode then
     return {0, 0, 0}
 end
-local entries = redis.call('hgetall', lock)
+local entries, strange = fields_of(lock)
+if not entries then
+    refuse(lock, strange)
+end
+local leases = 0
+-- At most most_holds.
 for i = 1, #entries, 2 do
-    if entries[i] ~= 'mode' and not is_hold(entries[i], entries[i + 1]) then
-        refuse_field(lock, entries[i])
+    local field, value = entries[i], entries[i + 1]
+    if field ~= 'mode' and (not is_hold(field, value) or too_deep(field, value)) then
+        refuse_field(lock, field)
+    elseif field ~= 'mode' and not is_write(field) then
+        leases = leases + tonumber(value)
+        if leases > most_leases then
+            refuse_field(lock, field)
+        end
     end
 end
 
+local line = open_line(lock, KEYS[3], '') -- before anything is freed: it may refuse
 local freed, kept = 0, 0
+-- At most most_holds, and most_leases of them all.
 for i = 1, #entries, 2 do
-    local field, levels = entries[i], tonumber(entries[i + 1])
-    if field ~= 'mode' then
-        if is_write(field) == (half == 'write') then
-            redis.call('hdel', lock, field)
-            drop_leases(prefix, field, 1, levels)
-            freed = freed + 1
-        else
-            kept = kept + 1
+    local field, value = entries[i], entries[i + 1]
+    if field ~= 'mode' and is_write(field) == (half == 'write') then
+        redis.call('hdel', lock, field)
+        if half == 'read' then
+            drop_leases(prefix, field, 1, tonumber(value))
         end
+        freed = freed + 1
+    elseif field ~= 'mode' then
+        kept = kept + 1
     end
 end
 if freed == 0 then
     return {0, 0, 0}
 end
 redis.call('del', writers)
-local line = open_line(lock, KEYS[3], '')
 if line and half == 'write' then
     leave_granted(line)
 end
@@ -54,6 +66,9 @@ if kept == 0 then
     local heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, message, 0)
     if heard == 0 and not to then
         announce(how, channel, message)
+        if line and line.exists then
+            announce_beside(channel, how)
+        end
     end
 elseif half == 'write' and mode == 'write' then
     redis.call('hset', lock, 'mode', 'read')

@@ -20,10 +20,12 @@
 -- Defines  drop_expired(free, taken, now)      gives back the permits whose lease is over, at most a thousand; returns their ids.
 
 local no_lease = 922337203685477 -- of Redisson
+local most_taken = 20000 -- permits that one script looks at
 
 local function has_lease(ends) return tonumber(ends) < no_lease end
 
 local function check_ids(taken, ids)
+    -- At most most_taken.
     for _, id in ipairs(ids) do
         if #id ~= 16 and not is_hold(id, '1') then
             refuse(taken, 'type zset')

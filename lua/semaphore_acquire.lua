@@ -13,9 +13,10 @@
 -- ARGV[6]  number of this request in its wait.
 -- ARGV[7]  channel on which free permits are announced; that of a client has :client behind it.
 -- ARGV[8]  how: see announce.lua.
--- Returns  {1, more, 0} held: a permit was taken, and so many more are free. {1, 0, 0} one more level is held, or the permit was
---          taken before. {0, pttl, place} busy: the first lease ends in pttl ms, or none does (-1). {-1, 0, 0} nothing there to
---          re-enter. place is 1 and four for each place in front where the caller has a place in the line, 2 where only the
+-- Returns  {1, more, other} held: a permit was taken, and so many more are free. {1, 0, 0} one more level is held, or the permit
+--          was taken before. {0, pttl, place + other} busy: the first lease ends in pttl ms, or none does (-1). {-1, 0, 0} nothing
+--          there to re-enter. other is 0 where the semaphore has as many permits as ARGV[4] says; else it is 2^20 times one more than
+--          it has. place is 1 and four for each place in front where the caller has a place in the line, 2 where only the
 --          channel says that a permit is free, 3 where the caller has none because this server has no subscription of it, else 0.
 --
 -- Running it twice does what running it once does: an id takes one permit, and a lease is never shortened.
@@ -39,18 +40,25 @@ elseif wants then
     available = permits - redis.call('zcard', taken)
     redis.call('set', free, ms(available))
 end
+-- The caller tells people. It has no other way to know: the number that it asks for counts only where there is none.
+local other = 0
+local total = wants and available + redis.call('zcard', taken) or permits
+if total ~= permits and total >= 0 then
+    other = (math.min(total, 2147483647) + 1) * 1048576
+end
 
 -- The commonest cases: the permit is held, or one is free and no process waits.
 if #lapsed == 0 and not wants then
     return {ends and 1 or -1, 0, 0}
-elseif #lapsed == 0 and available > 0 and (key == free or not may_exist(key)) then
+elseif #lapsed == 0 and available > 0 and (key == free or not may_exist(key) or is_idle_for(key, id)) then
     take_permit(free, taken, id, now + lease)
-    return {1, available - 1, 0}
+    return {1, available - 1, other}
 end
 
 --[[clients permit line permits]]
 -- Whether a holder says on the channel alone that it gives back its permit. Of many permits it looks at some.
 local function held_apart()
+    -- At most 1000.
     for _, other in ipairs(redis.call('zrangebyscore', taken, '-inf', '+inf', 'limit', 0, 1000)) do
         if has_no_line(other) then
             return true
@@ -83,10 +91,11 @@ if #lapsed > 0 then
     announce_free(free, channel, how)
 end
 if ends or takes then
-    return {1, takes and math.max(0, count_free(free)) or 0, 0}
+    return {1, takes and math.max(0, count_free(free)) or 0, takes and other or 0}
 elseif level ~= '1' then
     return {-1, 0, 0}
 end
 local first = redis.call('zrangebyscore', taken, '-inf', '+inf', 'withscores', 'limit', 0, 1)
 local pttl = first[2] and has_lease(first[2]) and tonumber(first[2]) - now or -1
-return {0, pttl, standing(line, joined and closed and line.mine, deaf, not line or held_apart())}
+local place = standing(line, joined and closed and line.mine, deaf, not line or held_apart())
+return {0, pttl, math.min(place, 1048573) + other} -- which is 1 and four for each place, too

@@ -30,7 +30,7 @@ if ends then
     add(free, 1)
 end
 local heard, passed_on = 0, 0
-if key ~= free and (late or may_exist(key)) then
+if key ~= free and (late or not is_idle(key)) then
     --[[clients permit line permits]]
     passed_on = leave_and_pass(free, key, id, late, function(line)
         if count_free(free) <= 0 then

@@ -15,6 +15,7 @@ local permits, channel, how = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 
 local before = free_permits(free)
 check_permits(taken)
+local line = open_line(free, KEYS[3], '') -- before anything is written: it may refuse
 drop_expired(free, taken, now_ms())
 local available = permits - redis.call('zcard', taken)
 if before then
@@ -22,5 +23,5 @@ if before then
 else
     redis.call('set', free, ms(available))
 end
-offer(free, taken, open_line(free, KEYS[3], ''), channel, how)
+offer(free, taken, line, channel, how)
 return {1, 0, 0}

@@ -34,8 +34,9 @@ local write_field, waits = field .. ':write', ear == 'hears' or ear == 'asks'
 
 -- How many living readers wait to write, the caller among them: each would wait for the others.
 local function upgrading()
-    local n = 1
-    for _, waiting in ipairs(redis.call('zrangebyscore', writers, ms(now_ms()), '+inf')) do
+    local n, now = 1, now_ms()
+    -- At most most_holds: no more can read.
+    for _, waiting in ipairs(redis.call('zrangebyscore', writers, ms(now), ms(now + farthest_beat), 'limit', 0, most_holds)) do
         if waiting ~= read_field and redis.call('hexists', lock, waiting) == 1 then
             n = n + 1
         end
@@ -59,19 +60,20 @@ end
 
 -- Whether a holder says on the channel alone that the lock is free.
 local function held_apart()
-    local entries = redis.call('hgetall', lock)
-    for i = 1, #entries, 2 do
+    local entries = fields_of(lock)
+    -- At most most_holds.
+    for i = 1, entries and #entries or 0, 2 do
         if entries[i] ~= 'mode' and has_no_line(entries[i]) then
             return true
         end
     end
-    return false
+    return not entries
 end
 
 local mode = redis.call('hget', lock, 'mode')
-if not mode and redis.call('exists', lock) == 1 then
+local plain = not mode and redis.call('exists', lock) == 1 -- a plain lock of this name is held
+if plain then
     check_record(lock)
-    return {0, redis.call('pttl', lock), 2} -- a plain lock of this name is held
 end
 local mine = mode and redis.call('hexists', lock, write_field) == 1
 if level ~= '1' and not mine then
@@ -79,13 +81,16 @@ if level ~= '1' and not mine then
 end
 local line
 if not mine then
-    local free = not mode
+    local free = not mode and not plain
     if mode then
         check_record(lock)
         local living, evicted = -1, 0
         if mode == 'read' then
-            local _
-            living, _, evicted = evict_dead_readers(lock, prefix)
+            local _, strange
+            living, _, evicted, strange = evict_dead_readers(lock, prefix)
+            if strange then
+                refuse(lock, strange)
+            end
         end
         free = living == 0 and evicted > 0
         if free then
@@ -98,18 +103,19 @@ if not mine then
     if line and is_over(line, write_field) then
         return {0, redis.call('pttl', lock), 0}
     end
-    local joins = line and waits and (not free or line.exists)
+    local guest = waits and is_guest(line, write_field)
+    local joins = line and waits and not guest and (not free or line.exists)
     local deaf = joins and is_deaf(field, ear, channel, how)
     local joined = joins and not deaf and
         join(line, write_field, {ear = ear, lease = lease, fenced = fenced, asked = asked})
     local to
-    if free and line and line.exists and ear ~= 'pass' then
+    if free and line and line.exists and ear ~= 'pass' and not guest then
         local client = client_of(field)
         to = pass_on(lock, line, tokens, channel, how, joined and client)
         if joined and to == client then
             to = nil
         elseif to then
-            redis.call('zrem', writers, line.granted:sub(1, -7))
+            forget_writer(writers, line.granted)
         end
     end
     if not free or to then
@@ -118,10 +124,13 @@ if not mine then
         if left then
             leave(line, write_field) -- the caller has come to hold the read half
         end
+        if plain and line and not joined then
+            note_beside(line, channel, how)
+        end
         if joined or to or left then
             joined = close_line(line) and joined
         end
-        local apart = ear ~= 'pass' and (not line or held_apart())
+        local apart = ear ~= 'pass' and (not line or guest or held_apart())
         return {0, redis.call('pttl', lock), standing(line, joined, deaf, apart)}
     end
 end

@@ -19,7 +19,7 @@ local function pass_to_writer(lock, writers, line, tokens, channel, how, message
             to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
         end)
         if to then
-            redis.pcall('zrem', writers, line.granted:sub(1, -7))
+            forget_writer(writers, line.granted)
         end
     end
     return heard, to
@@ -38,7 +38,7 @@ local function give_back_write(lock, writers, line, tokens, prefix, field, left,
     end
     local free, heard, to = false, 0, nil
     if had then
-        local living, longest = evict_dead_readers(lock, prefix) -- before anything is given back: it fails where a slot moves
+        local living, longest = evict_dead_readers(lock, prefix, field) -- before anything is given back: it fails where a slot moves
         redis.call('hdel', lock, field)
         redis.call('del', writers) -- all that wait, readers too, have the same chance now
         free = living == 0
@@ -68,7 +68,7 @@ local function give_back_write(lock, writers, line, tokens, prefix, field, left,
         error(found, 0)
     end
     if had and free and heard == 0 and not to then
-        heard = announce(how, channel, '1')
+        heard = announce(how, channel, '1') + (line and line.exists and announce_beside(channel, how) or 0)
     end
     return {had and 1 or -1, heard, passed(line, to)}, free and heard == 0 and not to
 end

@@ -11,7 +11,8 @@ Left out: time.  A lease ends at any moment at which its process does not
 believe that it holds the lock.  Trust.tla shows that a process stops
 believing before its lease ends.  Also left out: the goroutines of a process
 behind one another (its place stays while one of them waits), fencing tokens
-(Trust.tla), readers that are granted together, FairLock, forced releases.
+(Trust.tla), readers that are granted together, a write lock of the same name
+(it shares the line, and its places are granted alike), FairLock, forced releases.
 Requests that take a free lock before all places (passes, RunAsk) are in
 Trace.tla only, which replays what the scripts did in a storm.
 
@@ -20,12 +21,12 @@ request or answer, a cut connection, a process that loses its hold, a process
 that dies, a tombstone that expires too early.
 
 Bounds, and the number of distinct states:
-  Line              3 processes, a wait each, no faults          105,122
+  Line              3 processes, a wait each, no faults           88,912
   Line-connections  3 processes, a wait each, one fault: a cut
-                    connection or a death                       203,032
-  Line-faults       2 processes, a wait each, one fault           12,639
-  Line-again        2 processes, 3 waits, 2 of one process       133,592
-  Line-java         2 processes and Java, a wait each, one fault 183,507
+                    connection or a death                       175,690
+  Line-faults       2 processes, a wait each, one fault           10,767
+  Line-again        2 processes, 3 waits, 2 of one process       112,154
+  Line-java         2 processes and Java, a wait each, one fault 159,398
 A third process adds something where a grant finds nobody: Line and
 Line-connections.  Two faults can leave a record to a wait that is over, until
 its lease ends: a tombstone expires too early, and the answer is lost as well.
@@ -42,6 +43,8 @@ The model taught:
   - A tombstone makes late requests harmless only while it lasts.  Afterwards
     a late request may join or take.  Its process gives back what it is told
     of; what it is not told of ends with a short lease.
+  - A tombstone may go when every request of its field has been answered.  One
+    answer is not enough: the request may have been sent twice (forgetSoon).
   - A grant for a wait that goes on is not given back when it comes too late
     to be trusted: the process asks, which confirms the grant or waits on.
   - A script does not know what a process has heard, so the place of a grant
@@ -277,6 +280,10 @@ Look(p) ==
 
 \* ---- Redis ----
 
+\* Whether a request may still run that has f take the lock or join. Its process knows this from the answers, and takes
+\* the tombstone of f away as soon as none may.
+MayRun(f, as, es) == (\E y \in as : y.f = f) \/ (\E z \in es : <<z.f[1], z.re>> = f)
+
 \* A request for the lock. A field that is over never takes or joins.
 \* passes: it takes a free lock before all others, and has no place: TryLock without a wait, and MultiLock.
 RunAsk(a, passes) ==
@@ -291,7 +298,8 @@ RunAsk(a, passes) ==
   IN
   /\ \/ Took(asks, a) \/ Again(asks, a)
   /\ IF f \in over /\ Mistake # "noTombstone" THEN
-       UNCHANGED <<redis, answers, msgs, unclaimed, silent, overtaken, deaf, expired>>
+       /\ over' = IF MayRun(f, asks', ends) /\ Mistake # "forgetSoon" THEN over ELSE over \ {f}
+       /\ UNCHANGED <<record, line, granted, brief, sub, answers, msgs, unclaimed, silent, overtaken, deaf, expired>>
      ELSE IF record = f THEN \* it is yours: a confirmation
        /\ busy("yours") /\ brief' = FALSE /\ unclaimed' = 0
        /\ UNCHANGED <<record, line, granted, over, sub, msgs, silent, overtaken, deaf, expired>>
@@ -330,7 +338,7 @@ RunEnd(e, free) ==
   IN
   /\ free => MaxJava > 0 /\ mine
   /\ \/ Took(ends, e) \/ Again(ends, e)
-  /\ over' = {x \in over \cup {f} : (\E y \in asks : y.f = x) \/ (\E z \in ends' : <<z.f[1], z.re>> = x)} \* only these still matter
+  /\ over' = {x \in over \cup {f} : MayRun(x, asks, ends')}
   /\ IF frees THEN
        /\ record' = to.record /\ line' = to.line /\ granted' = to.granted /\ brief' = to.brief /\ msgs' = msgs \cup to.msgs
        /\ deaf' = (deaf \/ (to.f # None /\ ~sub[to.f[1]]))

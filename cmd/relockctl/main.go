@@ -59,14 +59,17 @@ redis://:secret@host:26379?sentinel_username=me&sentinel_password=other. Of a Cl
 any node will do.
 
 The whole keyspace is looked through, with SCAN, a little at a time; of a Cluster that
-of each master. The owner of a Go service is who took the lock from Redis: its process
-may have handed it over to another one since, and readers of one process may share it.
+of each master. A key that the user may not read, and a lock with a key beside it that
+no lock makes, are left out of a list and counted. The owner of a Go service is who took
+the lock from Redis: its process may have handed it over to another one since, and readers
+of one process may share it.
 
 LABEL is what a service calls itself: see WithLabel of relock. It takes the right to
 hmget on relock_client:*; without it, and for Java, there is none.
 
 A name that is not plain text is printed as Go quotes it, and given to show and unlock
-as $'...' of the shell: $'a\x1bb' for "a\x1bb". In JSON a byte that is no UTF-8 is U+FFFD.
+as $'...' of the shell: $'a\x1bb' for "a\x1bb". In JSON a byte that is no UTF-8 is U+FFFD,
+and what is not printable is escaped.
 
 The holder of a lock that is freed is not asked, and may still be at work: it notices
 the loss at its next renewal. Waiters are woken. Of a read/write lock all readers and
@@ -74,7 +77,8 @@ the writer lose it. If it changes hands while you are asked, it is not freed.
 
 Exit status:
   0  done; watch was ended with Ctrl-C
-  1  Redis could not be reached, or refused; or the key of that name is not a lock
+  1  Redis could not be reached, or refused; or the key of that name is not a lock;
+     or the list is not whole: stderr counts what it leaves out
   2  the command line is not valid
   3  the lock is not held: show, unlock
   4  not freed: you did not say yes, or the lock has changed hands meanwhile
@@ -110,6 +114,7 @@ type program struct {
 	auth     string // REDISCLI_AUTH
 	every    time.Duration
 	yes      bool
+	leftOut  int // watch: how many keys were left out when it last said so
 	redis    *connection
 	client   *relock.Client
 }

@@ -13,12 +13,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+	"unicode"
 
+	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -195,6 +198,111 @@ func TestListReadsNoData(t *testing.T) {
 	assert.Empty(t, errs)
 	assert.Zero(t, status, errs)
 	assert.Contains(t, rdb.Info(ctx, "commandstats").Val(), "cmdstat_hgetall:calls=2,", "it reads more than two hashes")
+}
+
+// One key that the user may not read, or a lock with a key beside it that holds something else, does not hide the other locks.
+// The list says what it leaves out, and the exit status says that it is not whole.
+func TestListSaysWhatItLeavesOut(t *testing.T) {
+	s := testredis.Start(t)
+	ctx, rdb := context.Background(), s.Client()
+	c := newClient(t, rdb)
+	must(t, rdb.Do(ctx, "acl", "setuser", "clerk", "on", ">pw", "+@all", "~orders*", "~{orders*", "~r*", "&*").Err())
+	clerk := "redis://clerk:pw@" + s.Addr()
+	must(t, c.NewLock("orders:1").Lock(ctx))
+	list := func(args ...string) (out, errs string, names []string, status int) {
+		t.Helper()
+		out, errs, status = ctl(t, s.Addr(), "", append([]string{"-url", clerk, "list"}, args...)...)
+		if slices.Contains(args, "-json") {
+			var locks []jsonLock
+			must(t, json.Unmarshal([]byte(out), &locks))
+			for _, l := range locks {
+				names = append(names, l.Name)
+			}
+		}
+		return out, errs, names, status
+	}
+	_, errs, names, status := list("-json")
+	assert.Equal(t, []string{"orders:1"}, names)
+	assert.Empty(t, errs)
+	assert.Zero(t, status)
+
+	must(t, rdb.HSet(ctx, "salaries\x1b[31m", "bob", 7).Err())
+	must(t, c.NewLock("secret").Lock(ctx))
+	out, errs, _, status := list()
+	assert.Contains(t, out, "orders:1")
+	assert.Contains(t, errs, "2 keys")
+	assert.Contains(t, errs, "NOPERM")
+	assert.Contains(t, errs, "secret")
+	assert.NotContains(t, errs, "\x1b")
+	assert.Equal(t, statusFailed, status, "exit status")
+	_, _, names, status = list("-json")
+	assert.Equal(t, []string{"orders:1"}, names)
+	assert.Equal(t, statusFailed, status, "exit status")
+	out, errs, _, status = list("s*") // nothing is held among those that the user may read
+	assert.Empty(t, out)
+	assert.Contains(t, errs, "2 keys")
+	assert.Equal(t, statusFailed, status, "exit status")
+	must(t, rdb.Del(ctx, "salaries\x1b[31m", "secret").Err())
+
+	must(t, c.NewLock("orders:2").Lock(ctx))
+	must(t, rdb.Set(ctx, "redisson_lock_queue:{orders:2}", "mine", 0).Err())
+	must(t, rdb.HSet(ctx, "orders:data", uuid.NewString()+":1", "x", "other", "y").Err()) // data of somebody else
+	_, errs, names, status = list("-json")
+	assert.Equal(t, []string{"orders:1"}, names)
+	assert.Contains(t, errs, "1 key ")
+	assert.Contains(t, errs, "redisson_lock_queue:{orders:2}")
+	assert.NotContains(t, errs, "orders:data")
+	assert.Equal(t, statusFailed, status, "exit status")
+
+	must(t, rdb.Do(ctx, "acl", "setuser", "clerk", "-evalsha", "-eval").Err())
+	out, errs, _, status = list()
+	assert.Empty(t, out)
+	assert.Contains(t, errs, "NOPERM")
+	assert.Equal(t, statusFailed, status, "exit status")
+}
+
+// watch lists what can be read, too, and counts the rest.
+func TestWatchCountsWhatItLeavesOut(t *testing.T) {
+	s := testredis.Start(t)
+	ctx, rdb := context.Background(), s.Client()
+	must(t, newClient(t, rdb).NewLock("orders:1").Lock(ctx))
+	must(t, rdb.HSet(ctx, "salaries", "bob", 7).Err())
+	must(t, rdb.Do(ctx, "acl", "setuser", "clerk", "on", ">pw", "+@all", "~orders*", "~{orders*", "~r*", "&*").Err())
+	cmd := command(s.Addr(), "-url", "redis://clerk:pw@"+s.Addr(), "watch", "-every", "100ms")
+	out, err := cmd.StdoutPipe()
+	must(t, err)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	must(t, cmd.Start())
+	lines := bufio.NewScanner(out)
+	require.True(t, lines.Scan())
+	assert.Contains(t, lines.Text(), "1 held, 1 key left out")
+	require.True(t, lines.Scan())
+	require.True(t, lines.Scan())
+	assert.Contains(t, lines.Text(), "orders:1")
+	must(t, cmd.Process.Signal(syscall.SIGINT))
+	_, _ = io.Copy(io.Discard, out)
+	assert.NoError(t, cmd.Wait(), errs.String())
+	assert.Equal(t, 1, strings.Count(errs.String(), "salaries"), "it is named once: %s", errs.String())
+}
+
+// JSON goes to terminals too: what could act on one is escaped, and reads back as it was.
+func TestJSONCannotActOnATerminal(t *testing.T) {
+	const odd = "a\x1b\x7f\u009b31m\u202eb\u2066c\u200f\u061c\ufeff\U000e0041 é鎖😀"
+	s := testredis.Start(t)
+	must(t, newClient(t, s.Client()).NewLock(odd).Lock(context.Background()))
+	for _, args := range [][]string{{"list", "-json"}, {"show", "-json", odd}, {"unlock", "-yes", "-json", odd}} {
+		out, errs, status := ctl(t, s.Addr(), "", args...)
+		assert.Zero(t, status, errs)
+		assert.True(t, json.Valid([]byte(out)), out)
+		for _, r := range strings.TrimSuffix(out, "\n") {
+			assert.True(t, unicode.IsPrint(r), "%v prints %U", args, r)
+		}
+		assert.Contains(t, out, "é鎖😀")
+		var all any
+		must(t, json.Unmarshal([]byte(out), &all))
+		assert.Contains(t, fmt.Sprint(all), odd)
+	}
 }
 
 func TestShowPrintsHoldersAndWaiters(t *testing.T) {

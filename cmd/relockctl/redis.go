@@ -4,7 +4,8 @@ package main
 //
 // Rules: the program asks the server whether it is a Cluster. Keys are listed with SCAN,
 // of a Cluster on every master. A key that a scan shows twice is one lock. A key that is
-// gone when it is inspected, or is no lock, is not listed. Of other data no more than two
+// gone when it is inspected, or is no lock, is not listed. A key that may not be read, and a lock
+// with a key beside it that no lock makes, are counted and named. Of other data no more than two
 // fields are read, because Redis would stand still while it reads a big hash.
 
 import (
@@ -23,6 +24,7 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
@@ -209,11 +211,17 @@ func isHold(field string) bool {
 
 var valueHash = regexp.MustCompile("^[A-Za-z0-9+/]{22}$")
 
-// held are the locks that match the pattern, by name.
-func (p *program) held(ctx context.Context, pattern string) ([]relock.Inspection, error) {
+// A finding is what a look at the locks that match a pattern has found.
+type finding struct {
+	locks   []relock.Inspection // that are held, by name
+	leftOut []error             // for each key that could not be looked at
+}
+
+// held are the locks that match the pattern. The error says why none could be looked at.
+func (p *program) held(ctx context.Context, pattern string) (finding, error) {
 	names, err := p.redis.candidates(ctx, pattern)
 	if err != nil {
-		return nil, fmt.Errorf("scan %s: %w", p.redis.addr, err)
+		return finding{}, fmt.Errorf("scan %s: %w", p.redis.addr, err)
 	}
 	found := make([]relock.Inspection, len(names))
 	errs := make([]error, len(names))
@@ -231,10 +239,56 @@ func (p *program) held(ctx context.Context, pattern string) ([]relock.Inspection
 	}
 	close(next)
 	workers.Wait()
-	for _, err := range errs {
-		if err != nil && !errors.Is(err, relock.ErrNotALock) && !errors.Is(err, relock.ErrInvalid) {
-			return nil, err
+	var f finding
+	for i, err := range errs {
+		switch {
+		case err == nil:
+			if len(found[i].Holders) > 0 {
+				f.locks = append(f.locks, found[i])
+			}
+		case keyRefused(err) || errors.Is(err, relock.ErrNotALock) && !isForeign(names[i], err):
+			f.leftOut = append(f.leftOut, err)
+		case !errors.Is(err, relock.ErrNotALock) && !errors.Is(err, relock.ErrInvalid):
+			return finding{}, err
 		}
 	}
-	return slices.DeleteFunc(found, func(i relock.Inspection) bool { return len(i.Holders) == 0 }), nil
+	return f, nil
+}
+
+// keyRefused reports whether Redis does not let this user read a key, which says nothing about other keys. Where the user may not
+// run a command, no lock can be looked at.
+func keyRefused(err error) bool {
+	return redis.HasErrorPrefix(err, "NOPERM") && aboutKey.MatchString(err.Error())
+}
+
+var aboutKey = regexp.MustCompile(`NOPERM.*\bkeys?\b`)
+
+// isForeign reports whether err, with which Inspect has refused name, is about the key of that name: then it is no lock. Else
+// it is about a key beside a lock.
+func isForeign(name string, err error) bool {
+	return strings.Contains(err.Error(), "the key "+send.ShortName(name)+" ")
+}
+
+// notWhole is the error for a list that leaves something out, or nil.
+func (f finding) notWhole() error {
+	if len(f.leftOut) == 0 {
+		return nil
+	}
+	const named = 5
+	text := "the list is not whole: " + f.counted()
+	for _, err := range f.leftOut[:min(named, len(f.leftOut))] {
+		text += "\n  " + strings.TrimPrefix(err.Error(), "relock: ")
+	}
+	if more := len(f.leftOut) - named; more > 0 {
+		text += fmt.Sprintf("\n  and %d more", more)
+	}
+	return statusError{statusFailed, text}
+}
+
+// counted is how many keys are left out.
+func (f finding) counted() string {
+	if len(f.leftOut) == 1 {
+		return "1 key left out"
+	}
+	return fmt.Sprintf("%d keys left out", len(f.leftOut))
 }

@@ -3,9 +3,10 @@ package main
 // Output of locks, as text and as JSON.
 //
 // Rules: a name that is not plain text is quoted, as Go quotes it, so that no byte
-// of it reaches the terminal as it is; tables shorten, JSON and show do not.
+// of it reaches the terminal as it is; tables shorten, JSON and show do not. JSON escapes what is not printable.
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -16,6 +17,7 @@ import (
 	"text/tabwriter"
 	"time"
 	"unicode"
+	"unicode/utf16"
 	"unicode/utf8"
 
 	"github.com/relock-go/relock"
@@ -23,19 +25,17 @@ import (
 
 // list prints the locks that are held.
 func (p *program) list(ctx context.Context, pattern string) error {
-	locks, err := p.held(ctx, pattern)
-	if err != nil {
-		return err
-	}
-	if p.json {
-		return p.print(asJSON(locks))
-	}
-	if len(locks) == 0 {
+	found, err := p.held(ctx, pattern)
+	switch {
+	case err != nil:
+	case p.json:
+		err = p.print(asJSON(found.locks))
+	case len(found.locks) > 0:
+		_, err = io.WriteString(p.out, table(found.locks, p.wide))
+	case len(found.leftOut) == 0:
 		fmt.Fprintf(p.err, "No lock that matches %s is held.\n", quote(pattern))
-		return nil
 	}
-	_, err = io.WriteString(p.out, table(locks, p.wide))
-	return err
+	return cmp.Or(err, found.notWhole())
 }
 
 // show prints one lock.
@@ -55,7 +55,32 @@ func (p *program) show(ctx context.Context, name string) error {
 	return err
 }
 
-func (p *program) print(v any) error { return json.NewEncoder(p.out).Encode(v) }
+// print prints v as JSON on one line.
+func (p *program) print(v any) error {
+	text, err := json.Marshal(v)
+	if err == nil {
+		_, err = fmt.Fprintf(p.out, "%s\n", harmless(string(text)))
+	}
+	return err
+}
+
+// harmless is JSON in which no character can act on a terminal: those that are not printable, such as C1 controls and the
+// overrides of the direction of text, are escaped. They occur in strings alone.
+func harmless(text string) string {
+	var out strings.Builder
+	for _, r := range text {
+		switch {
+		case unicode.IsPrint(r):
+			out.WriteRune(r)
+		case r > 0xffff:
+			high, low := utf16.EncodeRune(r)
+			fmt.Fprintf(&out, `\u%04x\u%04x`, high, low)
+		default:
+			fmt.Fprintf(&out, `\u%04x`, r)
+		}
+	}
+	return out.String()
+}
 
 // table has a line for each holder of each lock. A wide one cuts nothing, and has the hosts. The labels are
 // in it where there are some.
@@ -108,6 +133,10 @@ func details(i relock.Inspection) string {
 		kind = "none: it is not held, and has no known waiters"
 	case relock.KindPlain:
 		kind = "plain, or fair without waiters: they look the same"
+	case relock.KindSemaphore:
+		if i.Ambiguous {
+			kind = "semaphore, or another counter, such as a latch: without holders they look the same"
+		}
 	}
 	out := tabulate(func(line func(cells ...any)) {
 		line("name", quote(i.Name))
@@ -120,6 +149,9 @@ func details(i relock.Inspection) string {
 		}
 		if i.Kind == relock.KindSemaphore {
 			line("free", fmt.Sprintf("%d permits", i.Free))
+		}
+		if i.More {
+			line("shown", "some; there are more holders or waiters")
 		}
 		if i.Token != 0 {
 			line("token", fmt.Sprintf("%d, the last one drawn", i.Token))

@@ -11,8 +11,6 @@ import (
 	"io"
 	"strings"
 	"time"
-
-	"github.com/relock-go/relock"
 )
 
 const (
@@ -38,14 +36,14 @@ func (p *program) watch(ctx context.Context, pattern string) error {
 	tick := time.NewTicker(p.every)
 	defer tick.Stop()
 	for seen := false; ; seen = true {
-		locks, err := p.held(ctx, pattern)
+		found, err := p.held(ctx, pattern)
 		switch {
 		case ctx.Err() != nil:
 			return nil
 		case err != nil && !seen:
 			return err
 		}
-		if err := draw(pattern, locks, err); err != nil {
+		if err := draw(pattern, found, err); err != nil {
 			return err
 		}
 		select {
@@ -57,24 +55,29 @@ func (p *program) watch(ctx context.Context, pattern string) error {
 }
 
 // append prints the list after the last one.
-func (p *program) append(pattern string, locks []relock.Inspection, failed error) error {
+func (p *program) append(pattern string, found finding, failed error) error {
 	if failed != nil {
 		fmt.Fprintln(p.err, "relockctl:", failed)
 		return nil
 	}
-	if p.json {
-		return p.print(asJSON(locks))
+	if n := len(found.leftOut); n != p.leftOut {
+		if p.leftOut = n; n > 0 {
+			fmt.Fprintln(p.err, "relockctl:", found.notWhole())
+		}
 	}
-	_, err := fmt.Fprintf(p.out, "%s\n%s\n", p.title(pattern, locks, nil), table(locks, p.wide))
+	if p.json {
+		return p.print(asJSON(found.locks))
+	}
+	_, err := fmt.Fprintf(p.out, "%s\n%s\n", p.title(pattern, found, nil), table(found.locks, p.wide))
 	return err
 }
 
 // redraw prints the list over the last one.
-func (p *program) redraw(pattern string, locks []relock.Inspection, failed error) error {
+func (p *program) redraw(pattern string, found finding, failed error) error {
 	rows, _ := size(p.out)
-	lines := []string{p.title(pattern, locks, failed) + "   Ctrl-C ends", ""}
-	if len(locks) > 0 {
-		lines = append(lines, strings.Split(strings.TrimSuffix(table(locks, p.wide), "\n"), "\n")...)
+	lines := []string{p.title(pattern, found, failed) + "   Ctrl-C ends", ""}
+	if len(found.locks) > 0 {
+		lines = append(lines, strings.Split(strings.TrimSuffix(table(found.locks, p.wide), "\n"), "\n")...)
 	}
 	if more := len(lines) - (rows - 1); rows > 4 && more > 0 {
 		lines = append(lines[:rows-2], fmt.Sprintf("… and %d more lines", more+1))
@@ -84,9 +87,12 @@ func (p *program) redraw(pattern string, locks []relock.Inspection, failed error
 	return err
 }
 
-func (p *program) title(pattern string, locks []relock.Inspection, failed error) string {
-	state := fmt.Sprintf("%d held", len(locks))
-	if failed != nil {
+func (p *program) title(pattern string, found finding, failed error) string {
+	state := fmt.Sprintf("%d held", len(found.locks))
+	switch {
+	case len(found.leftOut) > 0:
+		state += ", " + found.counted()
+	case failed != nil:
 		state = short(quote(failed.Error()), 100)
 	}
 	return fmt.Sprintf("%s   locks %s at %s: %s", time.Now().Format(time.TimeOnly), short(quote(pattern), 48), p.redis.addr, state)

@@ -100,8 +100,10 @@ func (r *retry) sendInBatch(w *Wait, now time.Time) (o outcome, why error, sent 
 	case answered:
 		o, why = c.outcome, nil
 		o.value, o.err = asList(o.value, o.err)
+		r.recordAnswer(o.sent, o.err)
 		r.recordHealth(o.err)
 	case abandoned:
+		r.handed++
 		r.abandoned = why != nil
 		if why == nil {
 			o = outcome{sent: now, err: ErrSilent} // the request is sent again
@@ -251,6 +253,7 @@ func (b *batches) finish(batch []*batchedCall, outcomes []Outcome, err error, ct
 		close(c.done)
 	}
 	for _, c := range orphans {
+		b.sender.recordAnswer(c.sent, c.err)
 		b.sender.recordHealth(c.err)
 		if c.handler != nil {
 			b.sender.config.Spawn(func() { c.orphaned(c.handler) })

@@ -196,6 +196,7 @@ func TestCallThatIsLeftInTheQueueIsNeverSent(t *testing.T) {
 			assert.ErrorIs(b.t, a.Err, enough)
 			assert.ErrorIs(b.t, a.Err, context.Canceled)
 			assert.Equal(b.t, i < maxSenders, a.Abandoned, "%d", i)
+			assert.Equal(b.t, i < maxSenders, a.Orphans == 1, "%d", i)
 			assert.Zero(b.t, a.Unknown)
 		}
 		assert.EqualValues(b.t, maxSenders, b.working.Load(), "Close waits for those who send")
@@ -236,6 +237,8 @@ func TestBatchesThatHangDelayOnlyTheCallsInThem(t *testing.T) {
 		for _, a := range got[:maxSenders] {
 			assert.Equal(b.t, ErrSilent, a.Err)
 			assert.Equal(b.t, 1, a.Unknown)
+			assert.Equal(b.t, 1, a.Orphans)
+			assert.Zero(b.t, a.Lost)
 			assert.False(b.t, a.Abandoned)
 		}
 		assert.LessOrEqual(b.t, time.Since(begin), 2*ResendTime)
@@ -260,6 +263,8 @@ func TestSilentBatchIsSentAgainByDo(t *testing.T) {
 		a := b.do(r)
 		answers(b.t, alone+"x", a)
 		assert.Equal(b.t, 1, a.Unknown)
+		assert.Equal(b.t, 1, a.Orphans)
+		assert.Zero(b.t, a.Lost)
 		assert.GreaterOrEqual(b.t, time.Since(start), ResendTime)
 		assert.LessOrEqual(b.t, time.Since(start), ResendTime+ResendTime/2)
 		release()

@@ -60,6 +60,12 @@ func MayHaveRun(err error) bool {
 	return !errors.As(err, &op) || op.Op != "dial"
 }
 
+// MayRunLater says whether Redis may still run the call that ended with err. A call that was answered has run, or never
+// runs.
+func MayRunLater(err error) bool {
+	return err != nil && MayHaveRun(err) && !Answered(err) && !errors.Is(err, ErrReply) && !errors.Is(err, ErrNotALock)
+}
+
 // Answered says whether err is an answer of Redis.
 func Answered(err error) bool {
 	var answer redis.Error

@@ -56,6 +56,8 @@ func foreignValue(words []string) string {
 		return "holds a " + words[3] + " that no lock of this type makes"
 	case words[2] == "field" && len(words) > 3: // an empty field is no word
 		return fmt.Sprintf("holds a hash that no lock makes (field %s)", shownField(words[3], strings.Join(words[4:], "")))
+	case words[2] == "fields" && len(words) == 4:
+		return "holds a hash that no lock makes (" + words[3] + " fields or more)"
 	case words[2] == "number":
 		return "holds a token counter that is no number"
 	}

@@ -36,3 +36,20 @@ func TestNotALockOfAStrangeFormIsUnexpected(t *testing.T) {
 	assert.NoError(t, orNotALock(Call{}, nil))
 	assert.Equal(t, refusal("BUSY x"), orNotALock(Call{}, refusal("BUSY x")))
 }
+
+// Redis refuses a long request without a password with a text about its form.
+func TestForgottenPasswordIsNamed(t *testing.T) {
+	for _, text := range []string{
+		"ERR Protocol error: unauthenticated multibulk length", "ERR Protocol error: unauthenticated bulk length",
+	} {
+		answer := refusal(text)
+		err := explained(Call{}, answer)
+		assert.ErrorIs(t, err, answer)
+		assert.ErrorContains(t, err, text)
+		assert.ErrorContains(t, err, "NOAUTH: Redis asks for a password")
+		assert.True(t, Answered(err) && !Transient(err) && !MayHaveRun(err), "Redis has refused the call")
+	}
+	for _, other := range []error{nil, refusal("NOAUTH Authentication required."), refusal("ERR Protocol error: invalid bulk length")} {
+		assert.Equal(t, other, explained(Call{}, other))
+	}
+}

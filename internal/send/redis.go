@@ -8,6 +8,7 @@ package send
 
 import (
 	"context"
+	"fmt"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -71,7 +72,7 @@ func runOn(ctx context.Context, rdb processor, c Call) (any, error) {
 		_ = rdb.Process(ctx, cmd)
 		answer, err = cmd.Result()
 	}
-	return answer, orNotALock(c, err)
+	return answer, explained(c, err)
 }
 
 // A pipeline runs several calls on one server, and what else goes with them.
@@ -124,7 +125,20 @@ func (p pipeline) send(ctx context.Context, calls []Call, which []int, whole boo
 		if answer == nil && err == nil {
 			err = failed // of a hook, which has sent nothing
 		}
-		outcomes[n] = Outcome{answer, orNotALock(calls[n], err), unsynced}
+		outcomes[n] = Outcome{answer, explained(calls[n], err), unsynced}
 	}
 	return unknown
+}
+
+// explained is err, the answer of Redis to c, with what its text does not say.
+func explained(c Call, err error) error { return orNoPassword(orNotALock(c, err)) }
+
+// orNoPassword returns err; or, where Redis did not read a request because no password came before it, err behind the name
+// of that cause. Redis says NOAUTH only to short requests: it refuses one of more than ten words, or with a word of more
+// than 16 KiB, while it reads it, and then closes the connection.
+func orNoPassword(err error) error {
+	if err == nil || !redis.HasErrorPrefix(err, "Protocol error: unauthenticated") {
+		return err
+	}
+	return fmt.Errorf("NOAUTH: Redis asks for a password, and the Redis client has not given one: %w", err)
 }

@@ -9,9 +9,10 @@ package send
 //     another one. At most maxTries are under way for one request, and at most maxResent
 //     beside the first ones for all requests of a Client: where all of Redis hangs, more
 //     tries change nothing.
+//   - A long call that may still run is not sent again for LongTime: each of them would stop Redis for as long as the one before.
 //   - A refusal that may pass, and a connection that fails, are followed by a pause.
 //   - A caller without a reply so far gives up after a few tries. A caller that has had
-//     a reply, before this request or to a try of it, retries for RideOut: Redis is
+//     a reply, before this request or to a try of it, retries for RideOut from the first try on: Redis is
 //     there, and starts, fails over or moves a slot.
 //   - The first try is made even if the time is up: a wait of 0 asks for one try.
 
@@ -30,6 +31,8 @@ const (
 	// ResendTime is how long a call is waited for before the request is sent again. The
 	// time may be up to a quarter longer.
 	ResendTime = time.Second
+	// LongTime is how long a long call may run, with the time that Redis takes to come to it.
+	LongTime = 2 * time.Second
 	// ConnectTime is how long a try waits for a connection, and a release for its answer.
 	ConnectTime = 5 * time.Second
 
@@ -50,8 +53,11 @@ type retry struct {
 
 	began    time.Time // when the first try was sent
 	tries    int
-	replied  bool // Redis has answered a try, with an error
-	unknown  int  // tries of unknown outcome that have ended
+	sent     time.Time // when the last one was
+	replied  bool      // Redis has answered a try, with an error
+	unknown  int       // tries of unknown outcome that have ended, or for which the caller waits no longer
+	lost     int       // those of them of which nobody hears any more
+	handed   int       // outcomes that the OrphanHandler hears, except those of underWay
 	last     outcome
 	pause    time.Duration // the length of the next pause
 	resume   time.Time     // when the present pause ends; zero: there is none
@@ -84,7 +90,7 @@ func (r *retry) run(w *Wait) Answer {
 			continue
 		case o.err == nil:
 			r.succeeded()
-			return Answer{Value: o.value, Sent: o.sent, Unknown: r.unknown + len(r.underWay)}
+			return r.answer(Answer{Value: o.value, Sent: o.sent, Unknown: r.unknown + len(r.underWay)})
 		}
 		if why := r.failed(w, o); why != nil {
 			return r.leave(why)
@@ -97,6 +103,9 @@ func (r *retry) run(w *Wait) Answer {
 		}
 		w.Inline = false
 		r.resume = time.Now().Add(r.pause/2 + rand.N(r.pause))
+		if may := o.sent.Add(LongTime); r.req.Long && MayHaveRun(o.err) && may.After(r.resume) {
+			r.resume = may
+		}
 		r.pause = min(2*r.pause, longPause)
 	}
 }
@@ -107,7 +116,7 @@ func (r *retry) runOnce(w *Wait) Answer {
 	o, why := r.send(w)
 	for why == nil && o.silent() {
 		if o, why = r.wait(w); why == nil && o.silent() && time.Since(r.began) > 2*ConnectTime {
-			return Answer{Err: Silence(time.Since(r.began), 1, nil), Sent: r.began, Unknown: 1}
+			return r.answer(Answer{Err: Silence(time.Since(r.began), 1, nil), Sent: r.began, Unknown: 1})
 		}
 	}
 	if why != nil {
@@ -120,7 +129,8 @@ func (r *retry) runOnce(w *Wait) Answer {
 	if o.err != nil && MayHaveRun(o.err) {
 		answer.Unknown = 1
 	}
-	return answer
+	r.noteLost(o.err)
+	return r.answer(answer)
 }
 
 // narrow takes the spare keys from a request whose keys Redis has refused with err. It says whether there were any.
@@ -178,6 +188,7 @@ func (r *retry) failed(w *Wait, o outcome) error {
 	if MayHaveRun(o.err) {
 		r.unknown++
 	}
+	r.noteLost(o.err)
 	r.replied = r.replied || Answered(o.err)
 	ended := w.Ctx.Err()
 	switch {
@@ -198,8 +209,8 @@ func (r *retry) worthRepeating(w *Wait, err error) bool {
 func (r *retry) enough(w *Wait) bool {
 	took, tried := time.Since(r.began), r.tries >= quickTries && len(r.underWay) == 0
 	switch {
-	case !r.lastReply.IsZero():
-		return time.Since(r.lastReply) > r.config.RideOut
+	case !r.lastReply.IsZero(): // which may be long ago: a waiter in a line asks seldom
+		return min(took, time.Since(r.lastReply)) > r.config.RideOut
 	case w.NoWait:
 		return tried || took > quickTime
 	case r.replied:
@@ -208,22 +219,35 @@ func (r *retry) enough(w *Wait) bool {
 	return tried && took > time.Second || took > quickTime
 }
 
+// noteLost notes a try that has ended with err. The outcome of a call in a batch that is still under way is an orphan.
+func (r *retry) noteLost(err error) {
+	if MayRunLater(err) && err != ErrSilent {
+		r.lost++
+	}
+}
+
+// answer is a with the tries that may still run.
+func (r *retry) answer(a Answer) Answer {
+	a.Orphans, a.Lost = r.handed+len(r.underWay), r.lost
+	return a
+}
+
 // giveUp ends the request with err.
 func (r *retry) giveUp(err error) Answer {
-	return Answer{
+	return r.answer(Answer{
 		Value: r.last.value, Err: err, Sent: r.last.sent,
 		Unknown:    r.unknown + len(r.underWay),
 		Unanswered: r.lastReply.IsZero() && Transient(err) && !Answered(err),
-	}
+	})
 }
 
 // leave ends the request for a caller that leaves because of why.
 func (r *retry) leave(why error) Answer {
-	return Answer{
+	return r.answer(Answer{
 		Value: r.last.value, Err: why, Sent: r.last.sent,
 		Unknown:   r.unknown,
 		Abandoned: r.abandoned || len(r.underWay) > 0,
-	}
+	})
 }
 
 // mayTry says whether one more try may be under way, and counts the try if another one is.
@@ -231,7 +255,7 @@ func (r *retry) mayTry() bool {
 	switch n := len(r.underWay); {
 	case n == 0:
 		return true
-	case n >= maxTries:
+	case n >= maxTries, r.req.Long && time.Since(r.sent) < LongTime:
 		return false
 	}
 	if r.resent.Add(1) > maxResent {
@@ -246,6 +270,7 @@ func (r *retry) mayTry() bool {
 func (r *retry) send(w *Wait) (outcome, error) {
 	r.tries++
 	now := time.Now()
+	r.sent = now
 	if r.tries == 1 {
 		r.began = now
 	}
@@ -265,6 +290,7 @@ func (r *retry) send(w *Wait) (outcome, error) {
 		o := outcome{now, value, err}
 		if err == nil && w.Ctx.Err() != nil { // meanwhile
 			r.abandoned = true
+			r.handed++
 			orphan, hears := o, r.req.OnOrphan
 			r.config.Spawn(func() { orphan.orphaned(hears) })
 			return outcome{}, CtxError(w.Ctx)
@@ -295,6 +321,11 @@ func (r *retry) wait(caller *Wait) (outcome, error) {
 	case <-tick:
 	case <-timer:
 		if timeUp {
+			select {
+			case t := <-r.detached.ended(): // at the same time
+				return r.received(t), nil
+			default:
+			}
 			return outcome{}, cmp.Or(w.Over(), ErrTimeUp)
 		}
 	case <-w.Ctx.Done():

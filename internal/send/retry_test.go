@@ -58,10 +58,50 @@ func TestUnansweredCallIsSentAgainFourTimesAtMost(t *testing.T) {
 			assert.GreaterOrEqual(t, pause, ResendTime)
 			assert.LessOrEqual(t, pause, ResendTime+ResendTime/4)
 		}
+		assert.Equal(t, maxTries, a.Orphans)
+		assert.Zero(t, a.Lost, "tries that nobody hears of")
 		assert.Empty(t, late.all(), "before the tries have ended")
 		time.Sleep(2 * time.Minute)
 		assert.Len(t, late.all(), maxTries)
 	})
+}
+
+// A long call is sent again when the try before has surely run, and goes out by itself.
+func TestLongCallIsNotSentAgainWhileItMayRun(t *testing.T) {
+	for name, run := range map[string]func(ctx context.Context, c Call) (any, error){
+		"no answer":       after(time.Minute, nil),
+		"a read timeout":  after(100*time.Millisecond, context.DeadlineExceeded),
+		"a lost answer":   after(time.Millisecond, io.EOF),
+		"a later timeout": after(1500*time.Millisecond, context.DeadlineExceeded),
+	} {
+		t.Run(name, func(t *testing.T) {
+			in(t, func(b *bench) {
+				b.fake.setRun(run)
+				r := request("x")
+				r.Long = true
+				b.do(r)
+				sent := b.fake.times()
+				assert.GreaterOrEqual(t, len(sent), 2)
+				for i := 1; i < len(sent); i++ {
+					assert.GreaterOrEqual(t, sent[i].Sub(sent[i-1]), LongTime)
+				}
+				time.Sleep(2 * time.Minute) // the tries end
+			})
+		})
+	}
+	in(t, func(b *bench) { // what Redis has refused was not run
+		b.fake.setRun(after(time.Millisecond, refusal("LOADING Redis is loading")))
+		r := request("x")
+		r.Long = true
+		b.do(r)
+		assert.Greater(t, b.fake.tries(), 5)
+	})
+	in(t, func(b *bench) {
+		r := request("x")
+		assert.True(t, b.mayBatch(&r, 100))
+		r.Long = true
+		assert.False(t, b.mayBatch(&r, 100))
+	}, func(c *Config) { c.Batch = true })
 }
 
 func TestNoMoreThanFourTriesAreUnderWay(t *testing.T) {
@@ -90,6 +130,8 @@ func TestAnswerToAnEarlierTryCounts(t *testing.T) {
 		assert.Equal(t, 1600*time.Millisecond, time.Since(start))
 		assert.Equal(t, start, a.Sent, "trust begins before the first try")
 		assert.Equal(t, 1, a.Unknown, "the second try is still under way")
+		assert.Equal(t, 1, a.Orphans)
+		assert.Zero(t, a.Lost)
 		time.Sleep(10 * time.Second)
 		require.Len(t, late.all(), 1)
 		assert.True(t, late.all()[0].sent.After(start))
@@ -119,14 +161,16 @@ func TestHowLongACallIsRepeated(t *testing.T) {
 		err         error
 		noWait      bool
 		hadReply    bool
+		ago         time.Duration // since that reply
 		least, most time.Duration
 		unanswered  bool
 	}{
-		{"refused", loading, false, false, rideOut, rideOut + time.Second, false},
-		{"refused, no wait", loading, true, false, 0, time.Second, false},
-		{"no connection", dial, false, false, time.Second, 2 * time.Second, true},
-		{"no connection, no wait", dial, true, false, 0, time.Second, true},
-		{"no connection, but a reply before", dial, false, true, rideOut, rideOut + time.Second, false},
+		{"refused", loading, false, false, 0, rideOut, rideOut + time.Second, false},
+		{"refused, no wait", loading, true, false, 0, 0, time.Second, false},
+		{"no connection", dial, false, false, 0, time.Second, 2 * time.Second, true},
+		{"no connection, no wait", dial, true, false, 0, 0, time.Second, true},
+		{"no connection, but a reply before", dial, false, true, 0, rideOut, rideOut + time.Second, false},
+		{"no connection, but a reply long ago", dial, false, true, 10 * rideOut, rideOut, rideOut + time.Second, false},
 	} {
 		t.Run(test.name, func(t *testing.T) {
 			in(t, func(b *bench) {
@@ -135,7 +179,7 @@ func TestHowLongACallIsRepeated(t *testing.T) {
 				w.NoWait = test.noWait
 				var lastReply time.Time
 				if test.hadReply {
-					lastReply = time.Now()
+					lastReply = time.Now().Add(-test.ago) // it waited since, and asked nothing
 				}
 				start := time.Now()
 				a := b.Do(w, request("x"), lastReply)
@@ -156,7 +200,7 @@ func TestCallIsRepeatedUntilItIsAnswered(t *testing.T) {
 		b.fake.setRun(func(_ context.Context, c Call) (any, error) {
 			switch n.Add(1) {
 			case 1:
-				return nil, io.EOF // may have run
+				return nil, io.EOF // may still run
 			case 2:
 				return nil, refusal("READONLY You can't write")
 			}
@@ -166,6 +210,8 @@ func TestCallIsRepeatedUntilItIsAnswered(t *testing.T) {
 		a := b.do(request("x"))
 		answers(t, "x", a)
 		assert.Equal(t, 1, a.Unknown)
+		assert.Equal(t, 1, a.Lost)
+		assert.Zero(t, a.Orphans)
 		assert.True(t, a.Sent.After(start), "of the try that was answered")
 		assert.Less(t, time.Since(start), 10*firstPause)
 	})
@@ -180,11 +226,13 @@ func TestFinalErrorIsNotRepeated(t *testing.T) {
 			assert.ErrorIs(t, a.Err, err)
 			assert.Equal(t, 1, b.fake.tries()-before)
 			assert.False(t, a.Unanswered)
+			assert.Zero(t, a.Lost, "it was answered, and cannot run later")
 		}
 		b.fake.setRun(func(context.Context, Call) (any, error) { return "OK", nil })
 		a := b.do(request("x"))
 		assert.ErrorIs(t, a.Err, ErrReply, "a script answers a list")
 		assert.Equal(t, 1, a.Unknown)
+		assert.Zero(t, a.Lost)
 	})
 }
 
@@ -257,6 +305,7 @@ func TestCallerLeavesBeforeTheAnswer(t *testing.T) {
 				assert.Equal(t, test.took, time.Since(start))
 				assert.True(t, a.Abandoned)
 				assert.Zero(t, a.Unknown)
+				assert.Equal(t, 1, a.Orphans)
 				assert.Equal(t, context.Canceled, (<-seen).Err(), "a call that waits for a connection ends")
 				time.Sleep(2 * time.Minute)
 				assert.Equal(t, []outcome{{start, echo(r.Call), nil}}, late.all())
@@ -309,6 +358,7 @@ func TestOnceIsSentOnce(t *testing.T) {
 		a := b.Once(b.wait(context.Background()), request("x"))
 		assert.Equal(t, io.EOF, a.Err)
 		assert.Equal(t, 1, a.Unknown)
+		assert.Equal(t, 1, a.Lost)
 		assert.Equal(t, 1, b.fake.tries())
 
 		b.fake.setRun(after(8*time.Second, nil))

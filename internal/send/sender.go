@@ -37,6 +37,8 @@ type Config struct {
 	Home func(key string) string
 	// Inline is after how long a call ends by itself, with its answer or without. 0: after more than ResendTime.
 	Inline time.Duration
+	// Confirm is how long an answer may take because replicas confirm it.
+	Confirm time.Duration
 	// RideOut is how long a caller that has had a reply retries: one watchdog timeout.
 	RideOut time.Duration
 	// Spawn runs f on another goroutine, for which Close waits. Spawn does not block.
@@ -55,6 +57,8 @@ type Sender struct {
 	homes   sync.Map // server -> *batches, where there are several servers
 
 	limit limit // ResendTime
+
+	slowness slowness
 
 	unhealthy atomic.Bool  // the last call was not answered
 	answered  atomic.Bool  // a call was: before, nothing may be asked of Config.Home
@@ -96,6 +100,10 @@ type Request struct {
 	// Pipeline are calls that take or renew something, instead of Call: one pipeline, and no batch.
 	Pipeline []Call
 
+	// Long is for a call that may run for longer than others, and stops Redis meanwhile. It is sent again only when it has surely run:
+	// see LongTime. It goes out by itself.
+	Long bool
+
 	// OnOrphan hears the outcomes that come too late for the caller; or nil.
 	OnOrphan OrphanHandler
 }
@@ -120,9 +128,12 @@ type Answer struct {
 
 	// Unknown counts the tries whose outcome is unknown: they may have run, or may run
 	// later. A try that was under way when its caller left counts as Abandoned alone.
-	Unknown    int
-	Abandoned  bool
-	Unanswered bool // Redis has not answered at all, and for this reason the caller gave up
+	Unknown   int
+	Abandoned bool
+	// Orphans counts the tries whose outcomes the OrphanHandler hears, now or later. Lost counts those that may still run
+	// although nobody hears of them any more: their connections have failed.
+	Orphans, Lost int
+	Unanswered    bool // Redis has not answered at all, and for this reason the caller gave up
 }
 
 // Reply reads an answer of three integers. An answer of another form is an error, and the call may have run.
@@ -159,7 +170,14 @@ func (s *Sender) Do(w *Wait, r Request, lastReply time.Time) Answer {
 		r.Call, _ = r.Call.narrowed()
 	}
 	tries := retry{Sender: s, req: r, lastReply: lastReply}
-	return tries.run(w)
+	if !w.NoWait || w.Patient || !w.Deadline.IsZero() {
+		return tries.run(w)
+	}
+	hasty := *w
+	hasty.Deadline = time.Now().Add(s.Patience())
+	answer := tries.run(&hasty)
+	w.Inline = hasty.Inline
+	return answer
 }
 
 // Once sends a request once. The caller leaves when there is no more time.
@@ -211,6 +229,7 @@ func (s *Sender) runInline(w *Wait, r *Request, now time.Time) (any, error) {
 	ctx := s.limit.of(w.Ctx, now)
 	value, err := s.runTransport(ctx, r)
 	err = orNoConnection(err, w.Ctx, ctx, ResendTime)
+	s.recordAnswer(now, err)
 	s.recordOutcome(err)
 	return value, err
 }
@@ -238,7 +257,7 @@ func (s *Sender) mayInline(w *Wait, now time.Time) bool {
 
 // mayBatch says whether a request goes out with those of others, if so many tries are under way.
 func (s *Sender) mayBatch(r *Request, underWay int64) bool {
-	return s.batches != nil && underWay > s.batches.from && r.Pipeline == nil && !s.unhealthy.Load()
+	return s.batches != nil && underWay > s.batches.from && r.Pipeline == nil && !r.Long && !s.unhealthy.Load()
 }
 
 // batchesOf are those of the server of a call; nil: it is not known.
@@ -260,6 +279,13 @@ func (s *Sender) batchesOf(c *Call) *batches {
 	b.from = s.batches.from
 	one, _ := s.homes.LoadOrStore(home, b)
 	return one.(*batches)
+}
+
+// recordAnswer remembers how long Redis has taken to answer a call, if err is an answer.
+func (s *Sender) recordAnswer(sent time.Time, err error) {
+	if err == nil || Answered(err) {
+		s.slowness.observe(time.Since(sent))
+	}
 }
 
 // recordOutcome remembers whether Redis has answered the last call, and logs a panic of a hook.

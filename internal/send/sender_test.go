@@ -79,6 +79,7 @@ func TestInlineCallerWhoseCtxEndsMeanwhileLeaves(t *testing.T) {
 		assert.ErrorIs(t, a.Err, context.Canceled)
 		assert.True(t, a.Abandoned)
 		assert.Zero(t, a.Unknown)
+		assert.Equal(t, 1, a.Orphans)
 		synctest.Wait()
 		assert.Len(t, late.all(), 1)
 	}, inline)

@@ -69,6 +69,7 @@ func (t *try) finish() {
 	if t.resent {
 		s.resent.Add(-1)
 	}
+	s.recordAnswer(t.sent, t.err)
 	s.recordOutcome(t.err)
 	d.mu.Lock()
 	abandoned := d.abandoned

@@ -65,7 +65,7 @@ func TestEachOutcomeIsReceivedOnce(t *testing.T) {
 	in(t, func(b *bench) {
 		const n = 500
 		b.fake.setRun(after(time.Second/2, nil))
-		var received, left atomic.Int64
+		var received, left, coming atomic.Int64
 		late := new(orphans)
 		var all sync.WaitGroup
 		for range n {
@@ -76,7 +76,9 @@ func TestEachOutcomeIsReceivedOnce(t *testing.T) {
 				defer cancel()
 				r := request("x")
 				r.OnOrphan = late
-				if a := b.Do(b.wait(ctx), r, time.Time{}); a.Err == nil {
+				a := b.Do(b.wait(ctx), r, time.Time{})
+				coming.Add(int64(a.Orphans))
+				if a.Err == nil {
 					received.Add(1)
 				} else {
 					assert.True(t, a.Abandoned || a.Unknown == 1)
@@ -88,6 +90,7 @@ func TestEachOutcomeIsReceivedOnce(t *testing.T) {
 		synctest.Wait()
 		assert.EqualValues(t, n, received.Load()+left.Load())
 		assert.EqualValues(t, left.Load(), len(late.all()))
+		assert.EqualValues(t, coming.Load(), len(late.all()), "orphans that were counted")
 	})
 }
 

@@ -20,8 +20,10 @@ type Wait struct {
 	Closed   <-chan struct{} // of the Client; nil: the caller goes on after Close
 	Deadline time.Time       // zero: none
 
-	// NoWait is a caller that does not wait for others. Redis is asked for a shorter time.
-	NoWait bool
+	// NoWait is a caller that does not wait for others. It stays for an answer as long as Sender.Patience says, unless
+	// it has a Deadline or is Patient.
+	NoWait  bool
+	Patient bool // its ctx bounds how long it stays
 	// Inline is a caller whose goroutine may send, if it has the time for an answer. The first failure
 	// clears Inline: from then on the caller may have to abandon a call.
 	Inline bool

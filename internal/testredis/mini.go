@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock/internal/mini"
@@ -19,7 +20,7 @@ import (
 // closed when the test ends. A client on it: Client(t, m.Addr()).
 func Mini(t testing.TB) *miniredis.Miniredis {
 	t.Helper()
-	m := mini.Still(t)
+	m := StillMini(t)
 	mini.Tick(t, func() { m.SetTime(time.Now()) })
 	return m
 }
@@ -27,7 +28,19 @@ func Mini(t testing.TB) *miniredis.Miniredis {
 // StillMini is Mini with a clock that only the test moves, with SetTime.
 func StillMini(t testing.TB) *miniredis.Miniredis {
 	t.Helper()
-	return mini.Still(t)
+	m := mini.Still(t)
+	m.Server().SetPreHook(hasNoReplicas)
+	return m
+}
+
+// hasNoReplicas answers INFO replication, which a miniredis does not know, as a Redis without replicas does. Else a script
+// could not know whether a message has reached a client of a replica.
+func hasNoReplicas(c *server.Peer, command string, args ...string) bool {
+	if command != "INFO" || len(args) != 1 || args[0] != "replication" {
+		return false
+	}
+	c.WriteBulk("# Replication\r\nrole:master\r\nconnected_slaves:0\r\n")
+	return true
 }
 
 // Client returns a client of whatever listens at addr, with the defaults of
