@@ -52,8 +52,9 @@
 // # What it is not
 //
 // The Redis is a miniredis: the scripts, messages and expiry of one server, without
-// faults, replicas or a Cluster. It uses the network, so it does not work in a
-// bubble of testing/synctest.
+// faults, replicas or a Cluster. A Server uses the network, so it does not work in a
+// bubble of testing/synctest: there [NewBubble] starts a Redis whose clock is that of the
+// Clients, and that can be taken away.
 package relocktest
 
 import (

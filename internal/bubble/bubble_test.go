@@ -1,0 +1,171 @@
+//go:build go1.25
+
+package bubble
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// A site is a Redis, a link to it, and a client.
+type site struct {
+	*testing.T
+	redis *Redis
+	link  *Link
+	rdb   *redis.Client
+}
+
+// within plays f in a bubble, with a round trip of 2ms.
+func within(t *testing.T, f func(s site)) {
+	synctest.Test(t, func(t *testing.T) {
+		r := Start()
+		s := site{t, r, r.Link("p", 1), nil}
+		s.link.Set(func(c *Conditions) { c.Latency = time.Millisecond })
+		s.rdb = s.client(s.link)
+		f(s)
+		require.NoError(t, s.rdb.Close())
+		r.Close()
+		time.Sleep(2 * time.Second) // go-redis looks for its server for a second more
+	})
+}
+
+func (s site) client(l *Link) *redis.Client {
+	return redis.NewClient(&redis.Options{
+		Addr: Addr(0), Dialer: l.Dial, DialerRetries: 1, MaxRetries: -1, ReadTimeout: time.Second,
+		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+	})
+}
+
+var ctx = context.Background()
+
+func TestLeasesEndInVirtualTime(t *testing.T) {
+	within(t, func(s site) {
+		start := time.Now()
+		require.NoError(s, s.rdb.Set(ctx, "k", "v", time.Hour).Err())
+		assert.GreaterOrEqual(s, time.Since(start), 2*time.Millisecond, "a round trip")
+		time.Sleep(time.Hour - time.Second)
+		assert.Equal(s, "v", s.rdb.Get(ctx, "k").Val())
+		time.Sleep(time.Second)
+		assert.Zero(s, s.rdb.Exists(ctx, "k").Val())
+	})
+}
+
+// Leases end by the wall clock, as those of Redis do.
+func TestLeasesFollowAClockThatMoves(t *testing.T) {
+	within(t, func(s site) {
+		require.NoError(s, s.rdb.Set(ctx, "k", "v", time.Minute).Err())
+		before := s.rdb.Time(ctx).Val()
+		s.redis.MoveClock(-time.Hour)
+		assert.InDelta(s, -time.Hour, s.rdb.Time(ctx).Val().Sub(before), float64(time.Second))
+		assert.InDelta(s, time.Hour+time.Minute, s.rdb.PTTL(ctx, "k").Val(), float64(time.Second))
+		s.redis.MoveClock(time.Hour + 30*time.Second)
+		assert.InDelta(s, 30*time.Second, s.rdb.PTTL(ctx, "k").Val(), float64(time.Second))
+		time.Sleep(10 * time.Second)
+		assert.InDelta(s, 20*time.Second, s.rdb.PTTL(ctx, "k").Val(), float64(time.Second), "the clock goes on")
+		s.redis.MoveClock(time.Minute)
+		assert.Zero(s, s.rdb.Exists(ctx, "k").Val())
+	})
+}
+
+// What was sent arrives when traffic is not held up any more, also if its client has gone.
+func TestRequestsRunLate(t *testing.T) {
+	within(t, func(s site) {
+		require.NoError(s, s.rdb.Ping(ctx).Err())
+		s.link.Set(func(c *Conditions) { c.Held[ToRedis] = true })
+		assert.ErrorContains(s, s.rdb.Incr(ctx, "n").Err(), "i/o timeout")
+		assert.ErrorContains(s, s.rdb.Incr(ctx, "n").Err(), "refused", "a new connection")
+		s.link.Set(func(c *Conditions) { c.Held[ToRedis] = false })
+		time.Sleep(time.Second)
+		assert.Equal(s, "1", s.rdb.Get(ctx, "n").Val())
+	})
+}
+
+func TestAnswersAreLost(t *testing.T) {
+	within(t, func(s site) {
+		s.link.Set(func(c *Conditions) { c.Lost = 1 })
+		assert.Error(s, s.rdb.Eval(ctx, "return redis.call('incr', KEYS[1])", []string{"n"}).Err())
+		s.link.Set(func(c *Conditions) { c.Lost, c.Stalled = 0, 1 })
+		assert.ErrorContains(s, s.rdb.Eval(ctx, "return redis.call('incr', KEYS[1])", []string{"n"}).Err(), "i/o timeout")
+		assert.Equal(s, "2", s.rdb.Get(ctx, "n").Val())
+	})
+}
+
+// Redis counts who hears a message: those whose connection is open, and whose machine has vanished without a word.
+func TestWhoHearsAMessage(t *testing.T) {
+	within(t, func(s site) {
+		listen := func(name string) (*Link, func()) {
+			l := s.redis.Link(name, 1)
+			rdb := s.client(l)
+			sub := rdb.Subscribe(ctx, "channel")
+			_, err := sub.Receive(ctx)
+			require.NoError(s, err)
+			return l, func() {
+				_ = sub.Close()
+				_ = rdb.Close()
+			}
+		}
+		killed, end := listen("killed")
+		defer end()
+		vanished, end := listen("vanished")
+		defer end()
+		_, end = listen("alive")
+		defer end()
+		heard := func() int { return int(s.rdb.Publish(ctx, "channel", "m").Val()) }
+		assert.Equal(s, 3, heard())
+		killed.Vanish(false)
+		assert.Equal(s, 2, heard())
+		vanished.Vanish(true)
+		assert.Equal(s, 2, heard())
+		time.Sleep(KeepAlive)
+		assert.Equal(s, 1, heard())
+	})
+}
+
+// What Redis held comes back without what has lapsed meanwhile.
+func TestRedisIsSetBack(t *testing.T) {
+	within(t, func(s site) {
+		require.NoError(s, s.rdb.Set(ctx, "text", "old", 0).Err())
+		require.NoError(s, s.rdb.HSet(ctx, "hash", "f", "1").Err())
+		require.NoError(s, s.rdb.PExpire(ctx, "hash", time.Minute).Err())
+		require.NoError(s, s.rdb.RPush(ctx, "list", "a", "b").Err())
+		require.NoError(s, s.rdb.ZAdd(ctx, "zset", redis.Z{Score: 1.5, Member: "m"}).Err())
+		require.NoError(s, s.rdb.Set(ctx, "short", "gone", time.Second).Err())
+		then := s.redis.Save()
+		require.NoError(s, s.rdb.Set(ctx, "text", "new", 0).Err())
+		require.NoError(s, s.rdb.Set(ctx, "late", "x", 0).Err())
+		s.redis.Stop()
+		assert.Error(s, s.rdb.Ping(ctx).Err())
+		time.Sleep(10 * time.Second)
+		s.redis.Restore(then)
+		s.redis.Return()
+		require.Eventually(s, func() bool { return s.rdb.Ping(ctx).Err() == nil }, 5*time.Second, 100*time.Millisecond)
+		assert.Equal(s, "old", s.rdb.Get(ctx, "text").Val())
+		assert.Equal(s, map[string]string{"f": "1"}, s.rdb.HGetAll(ctx, "hash").Val())
+		assert.InDelta(s, 50*time.Second, s.rdb.PTTL(ctx, "hash").Val(), float64(time.Second))
+		assert.Equal(s, []string{"a", "b"}, s.rdb.LRange(ctx, "list", 0, -1).Val())
+		assert.Equal(s, 1.5, s.rdb.ZScore(ctx, "zset", "m").Val())
+		assert.Zero(s, s.rdb.Exists(ctx, "short", "late").Val())
+	})
+}
+
+// A script may write what it needs as long as it has not written anything, and afterwards whatever it likes.
+func TestRefusals(t *testing.T) {
+	within(t, func(s site) {
+		write := "return redis.pcall('set', KEYS[1], 1)"
+		s.redis.Fill(true)
+		assert.ErrorContains(s, s.rdb.Eval(ctx, write, []string{"k"}).Err(), "OOM")
+		assert.NoError(s, s.rdb.Eval(ctx, "redis.call('del', KEYS[1]) "+write, []string{"k"}).Err())
+		s.redis.Fill(false)
+		s.redis.Deny(func(cmd string, args []string) bool { return cmd == "PUBLISH" })
+		assert.ErrorContains(s, s.rdb.Eval(ctx, "return redis.pcall('publish', KEYS[1], 1)", []string{"k"}).Err(), "NOPERM")
+		s.redis.Deny(nil)
+		assert.NoError(s, s.rdb.Eval(ctx, "return redis.pcall('publish', KEYS[1], 1)", []string{"k"}).Err())
+	})
+}

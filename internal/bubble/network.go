@@ -1,0 +1,376 @@
+// Package bubble is a Redis, and a network to it, in the memory of a test process. Both follow
+// the clock of a testing/synctest bubble, in which minutes pass in milliseconds.
+package bubble
+
+// The network: what go-redis takes for TCP connections to a Redis.
+//
+// Rules: a new connection, and what a client says first on it (HELLO, CLIENT), take no time, and a link that
+// holds traffic up refuses new connections: go-redis dials with a mutex held, and the time of a bubble stands
+// still while a goroutine waits for a mutex. Everything else on a link takes some time, or what is asked again and
+// again takes none. What was sent arrives, also after the client has closed the connection. No
+// buffer is ever full, and nothing calls miniredis with mu held.
+
+import (
+	"bufio"
+	"context"
+	"io"
+	"math/rand/v2"
+	"net"
+	"os"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/alicebob/miniredis/v2/server"
+)
+
+// Addr is an address for the Options of go-redis, another one for each server. It needs no DNS, which a bubble does not have.
+func Addr(server int) string { return "127.0.0.1:" + strconv.Itoa(6379+server) }
+
+// KeepAlive is how long Redis believes that a machine is there that has vanished.
+const KeepAlive = 5 * time.Minute
+
+// A Direction is one way of a link.
+type Direction int
+
+const (
+	ToRedis Direction = iota
+	FromRedis
+)
+
+// Conditions are what a network does to the traffic of a link. The zero value delivers everything at once.
+type Conditions struct {
+	Latency time.Duration // of each direction
+	Jitter  time.Duration // added to Latency at random, up to this
+
+	Held    [2]bool // by Direction: nothing arrives until that ends
+	Refused bool    // new connections
+	Opaque  bool    // new connections are like those of TLS: go-redis does not see that one has ended before it uses it
+
+	// Of the scripts that ran, the share whose answers are lost together with their connection, and the
+	// share whose answers never come.
+	Lost, Stalled float64
+
+	// The share of requests that arrive Late later than others.
+	Delayed float64
+	Late    time.Duration
+}
+
+// A Link is the network between one process and one Redis.
+type Link struct {
+	Name  string
+	redis *Redis
+
+	mu    sync.Mutex // guards below, and the state of conns
+	rng   *rand.Rand
+	is    Conditions
+	gone  bool // the process has vanished
+	conns map[*conn]struct{}
+	order []*conn // of conns: what befalls all of them befalls them in this order
+}
+
+// Dial is the Dialer of a go-redis client.
+func (l *Link) Dial(context.Context, string, string) (net.Conn, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.gone || l.is.Refused || l.is.Held[ToRedis] || l.is.Held[FromRedis] || !l.redis.accepts() {
+		return nil, &net.OpError{Op: "dial", Net: "tcp", Err: syscall.ECONNREFUSED}
+	}
+	c := &conn{link: l, young: true}
+	c.wake = sync.NewCond(&l.mu)
+	c.peer = server.NewPeer(bufio.NewWriter(replies{c}))
+	l.conns[c] = struct{}{}
+	l.order = append(l.order, c)
+	if l.is.Opaque {
+		return c, nil
+	}
+	return tcp{c}, nil
+}
+
+// Set changes the conditions of the link. What no longer is held up arrives.
+func (l *Link) Set(change func(*Conditions)) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	change(&l.is)
+	for _, c := range l.order {
+		c.pump()
+	}
+}
+
+// Cut ends all connections of the link.
+func (l *Link) Cut() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, c := range append([]*conn(nil), l.order...) {
+		c.cut()
+	}
+}
+
+// Vanish ends all connections, and there will be no new ones: the process was killed. If silently, its whole machine
+// has gone, and Redis goes on believing in the connections for some minutes.
+func (l *Link) Vanish(silently bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.gone = true
+	for _, c := range append([]*conn(nil), l.order...) {
+		if silently {
+			c.out[ToRedis].queue = nil
+			c.closed = true
+			c.wake.Broadcast()
+			time.AfterFunc(KeepAlive, func() { l.redis.enqueue(request{conn: c, end: true}) })
+			c.forget()
+			continue
+		}
+		c.cut()
+	}
+}
+
+// lost draws whether an answer of a script is lost, and how.
+func (l *Link) lost() (lost, stalled bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.is.Lost > 0 && l.rng.Float64() < l.is.Lost {
+		return true, false
+	}
+	return false, l.is.Stalled > 0 && l.rng.Float64() < l.is.Stalled
+}
+
+// A conn is a connection, as its client sees it.
+type conn struct {
+	link *Link
+	peer *server.Peer // as miniredis sees it
+
+	// Guarded by link.mu.
+	wake     *sync.Cond // when the client may have something to read
+	young    bool       // nothing was said but the handshake
+	out      [2]flow
+	unparsed []byte // arrived at Redis
+	readable []byte // arrived at the client
+	eof      bool   // at the client
+	closed   bool   // by the client
+	mute     bool   // what Redis answers goes nowhere
+	deadline time.Time
+	timer    *time.Timer
+}
+
+// A tcp is a connection that go-redis looks at before it uses it again.
+type tcp struct{ *conn }
+
+func (c tcp) SyscallConn() (syscall.RawConn, error) {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	if c.eof || c.closed {
+		return nil, io.EOF
+	}
+	return quiet{}, nil
+}
+
+// quiet is a connection on which nothing has arrived.
+type quiet struct{}
+
+func (quiet) Control(func(uintptr)) error    { return nil }
+func (quiet) Read(func(uintptr) bool) error  { return nil }
+func (quiet) Write(func(uintptr) bool) error { return nil }
+
+// A flow is what is on its way in one direction.
+type flow struct {
+	queue []chunk
+	last  time.Time // when the last one arrives
+}
+
+type chunk struct {
+	at   time.Time
+	data []byte // none: the connection ends
+}
+
+// send puts data on its way. link.mu is held.
+func (c *conn) send(to Direction, data []byte) {
+	f, is := &c.out[to], &c.link.is
+	at := time.Now()
+	if !c.young {
+		at = at.Add(is.Latency)
+		if is.Jitter > 0 {
+			at = at.Add(time.Duration(c.link.rng.Int64N(int64(is.Jitter))))
+		}
+		if to == ToRedis && is.Delayed > 0 && c.link.rng.Float64() < is.Delayed {
+			at = at.Add(is.Late)
+		}
+	}
+	if at.Before(f.last) {
+		at = f.last
+	}
+	f.last = at
+	f.queue = append(f.queue, chunk{at, data})
+	if wait := time.Until(at); wait > 0 {
+		time.AfterFunc(wait, func() {
+			c.link.mu.Lock()
+			defer c.link.mu.Unlock()
+			c.pump()
+		})
+		return
+	}
+	c.pump()
+}
+
+// pump delivers what has arrived. link.mu is held.
+func (c *conn) pump() {
+	now := time.Now()
+	for to := range c.out {
+		f := &c.out[to]
+		for len(f.queue) > 0 && !c.link.is.Held[to] && !f.queue[0].at.After(now) {
+			data := f.queue[0].data
+			f.queue = f.queue[1:]
+			if Direction(to) == ToRedis {
+				c.arrive(data)
+				continue
+			}
+			c.readable = append(c.readable, data...)
+			c.eof = c.eof || data == nil
+			c.wake.Broadcast()
+		}
+	}
+}
+
+// arrive takes data that has arrived at Redis. link.mu is held.
+func (c *conn) arrive(data []byte) {
+	if data == nil {
+		c.link.redis.enqueue(request{conn: c, end: true})
+		c.forget()
+		return
+	}
+	c.unparsed = append(c.unparsed, data...)
+	for {
+		args, n := parse(c.unparsed)
+		if n == 0 {
+			return
+		}
+		c.unparsed = c.unparsed[n:]
+		c.link.redis.enqueue(request{conn: c, args: args})
+	}
+}
+
+// cut ends the connection on both sides. link.mu is held.
+func (c *conn) cut() {
+	c.out[ToRedis].queue, c.out[FromRedis].queue = nil, nil
+	c.eof, c.mute = true, true
+	c.wake.Broadcast()
+	c.link.redis.enqueue(request{conn: c, end: true})
+	c.forget()
+}
+
+func (c *conn) forget() {
+	delete(c.link.conns, c)
+	for i, other := range c.link.order {
+		if other == c {
+			c.link.order = append(c.link.order[:i:i], c.link.order[i+1:]...)
+			return
+		}
+	}
+}
+
+// replies is where miniredis writes to.
+type replies struct{ c *conn }
+
+func (r replies) Write(p []byte) (int, error) {
+	l := r.c.link
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if !r.c.mute {
+		r.c.send(FromRedis, append([]byte(nil), p...))
+	}
+	return len(p), nil
+}
+
+func (c *conn) Read(p []byte) (int, error) {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	for {
+		switch {
+		case c.closed:
+			return 0, net.ErrClosed
+		case len(c.readable) > 0:
+			n := copy(p, c.readable)
+			c.readable = c.readable[n:]
+			return n, nil
+		case c.eof:
+			return 0, io.EOF
+		case !c.deadline.IsZero() && !time.Now().Before(c.deadline):
+			return 0, &net.OpError{Op: "read", Net: "tcp", Err: os.ErrDeadlineExceeded}
+		}
+		c.wake.Wait()
+	}
+}
+
+func (c *conn) Write(p []byte) (int, error) {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	switch {
+	case c.closed:
+		return 0, net.ErrClosed
+	case c.eof:
+		return 0, &net.OpError{Op: "write", Net: "tcp", Err: syscall.EPIPE}
+	case c.young && c.handshake(p):
+		return len(p), nil
+	}
+	c.young = false
+	c.send(ToRedis, append([]byte(nil), p...))
+	return len(p), nil
+}
+
+// handshake answers p at once if it is part of a handshake. link.mu is held, but for the answers.
+func (c *conn) handshake(p []byte) bool {
+	var commands [][]string
+	for rest := p; len(rest) > 0; {
+		args, n := parse(rest)
+		if n == 0 || !handshakes[args[0]] {
+			return false
+		}
+		commands = append(commands, args)
+		rest = rest[n:]
+	}
+	c.link.mu.Unlock()
+	defer c.link.mu.Lock()
+	for _, args := range commands {
+		c.link.redis.dispatch(c.peer, args)
+	}
+	return true
+}
+
+var handshakes = map[string]bool{"hello": true, "client": true, "auth": true, "select": true}
+
+func (c *conn) Close() error {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	if c.closed {
+		return net.ErrClosed
+	}
+	c.closed, c.mute = true, true
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	c.wake.Broadcast()
+	if !c.eof {
+		c.send(ToRedis, nil)
+	}
+	return nil
+}
+
+func (c *conn) SetReadDeadline(t time.Time) error {
+	c.link.mu.Lock()
+	defer c.link.mu.Unlock()
+	if c.timer != nil {
+		c.timer.Stop()
+	}
+	c.deadline = t
+	if !t.IsZero() {
+		c.timer = time.AfterFunc(time.Until(t), c.wake.Broadcast)
+	}
+	c.wake.Broadcast()
+	return nil
+}
+
+func (c *conn) SetDeadline(t time.Time) error    { return c.SetReadDeadline(t) }
+func (c *conn) SetWriteDeadline(time.Time) error { return nil }
+func (c *conn) LocalAddr() net.Addr              { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+func (c *conn) RemoteAddr() net.Addr             { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 6379} }

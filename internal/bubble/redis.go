@@ -1,0 +1,479 @@
+package bubble
+
+// The Redis: a miniredis that runs one command after the other, with a clock that can be
+// moved, and with the faults of a server.
+//
+// Rules: every command comes from run, so that the order of commands is the order in which they arrived, and takes a moment of
+// virtual time, in which the messages of the command before reach their connections. miniredis reads the clock of the
+// bubble by itself, until the clock of Redis is moved: from then on it is set before each command. Leases end
+// by the wall clock, as those of Redis do: when the clock goes back they last longer.
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha1"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
+)
+
+const (
+	service = 20 * time.Microsecond // what one command takes
+	kept    = 80                    // commands for Recent
+)
+
+// A Redis is a server in memory.
+type Redis struct {
+	mini *miniredis.Miniredis
+	done chan struct{} // closed when run has returned
+
+	running sync.Mutex // held while a command runs
+
+	mu      sync.Mutex // guards below
+	wake    *sync.Cond
+	queue   []request
+	links   []*Link
+	ahead   time.Duration // of the clock of the bubble
+	moved   bool          // the clock was, at some time
+	down    bool
+	frozen  bool
+	closed  bool
+	deny    func(cmd string, args []string) bool
+	full    bool
+	rewrite func(source string) string
+	scripts map[string]string // by the SHA of what clients sent: the SHA of what was run instead
+	recent  []Command
+	count   int
+
+	// Guarded by running.
+	listening map[*server.Peer]bool // has subscribed
+	top       *server.Peer          // whose command runs
+	wrote     bool                  // the script that runs has written something
+}
+
+type request struct {
+	conn *conn
+	args []string
+	end  bool // of the connection
+}
+
+// A Command is one that Redis ran.
+type Command struct {
+	At   time.Time
+	Link string
+	Args []string
+}
+
+// Start starts a Redis. It has to be called in the bubble in which the Redis is used.
+func Start() *Redis {
+	r := &Redis{mini: miniredis.NewMiniRedis(), done: make(chan struct{}), scripts: map[string]string{}, listening: map[*server.Peer]bool{}}
+	r.wake = sync.NewCond(&r.mu)
+	r.mini.ClockTTL(true)
+	first, err := r.mini.Dial() // makes a server without a listener
+	if err != nil {
+		panic(err) // it does not fail
+	}
+	_ = first.Close()
+	r.mini.Server().SetPreHook(r.hook)
+	go r.run()
+	return r
+}
+
+// Close stops the server for good.
+func (r *Redis) Close() {
+	r.Stop()
+	r.mu.Lock()
+	r.closed = true
+	r.wake.Broadcast()
+	r.mu.Unlock()
+	<-r.done
+	r.running.Lock()
+	peers := slices.Collect(maps.Keys(r.listening))
+	r.running.Unlock()
+	for _, peer := range peers {
+		r.forget(peer)
+	}
+	r.mini.Close()
+}
+
+// Link makes a link for a process of this name. What it does at random comes from seed.
+func (r *Redis) Link(name string, seed uint64) *Link {
+	l := &Link{Name: name, redis: r, rng: rand.New(rand.NewPCG(seed, 1)), conns: map[*conn]struct{}{}}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.links = append(r.links, l)
+	return l
+}
+
+func (r *Redis) accepts() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return !r.down && !r.frozen && !r.closed
+}
+
+func (r *Redis) enqueue(req request) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.down && !req.end {
+		return
+	}
+	r.queue = append(r.queue, req)
+	r.wake.Signal()
+}
+
+func (r *Redis) run() {
+	defer close(r.done)
+	for {
+		r.mu.Lock()
+		for (len(r.queue) == 0 || r.frozen) && !r.closed {
+			r.wake.Wait()
+		}
+		if len(r.queue) == 0 {
+			r.mu.Unlock()
+			return
+		}
+		req := r.queue[0]
+		r.queue = r.queue[1:]
+		r.mu.Unlock()
+		time.Sleep(service)
+		r.serve(req)
+	}
+}
+
+func (r *Redis) serve(req request) {
+	c := req.conn
+	if req.end {
+		c.link.mu.Lock()
+		c.mute = true
+		c.link.mu.Unlock()
+		r.forget(c.peer)
+		return
+	}
+	args := r.note(c.link.Name, req.args)
+	var cut bool
+	if verb := strings.ToLower(args[0]); verb == "eval" || verb == "evalsha" {
+		lost, stalled := c.link.lost()
+		cut = lost
+		if lost || stalled {
+			c.link.mu.Lock()
+			c.mute = true
+			c.link.mu.Unlock()
+		}
+	}
+	r.dispatch(c.peer, args)
+	if cut {
+		c.link.mu.Lock()
+		c.cut()
+		c.link.mu.Unlock()
+	}
+}
+
+// forget ends the subscriptions of a connection that has ended.
+func (r *Redis) forget(peer *server.Peer) {
+	r.running.Lock()
+	listens := r.listening[peer]
+	delete(r.listening, peer)
+	r.running.Unlock()
+	if listens {
+		r.dispatch(peer, []string{"unsubscribe"})
+		r.dispatch(peer, []string{"punsubscribe"})
+	}
+}
+
+// note remembers a command, and returns what is run instead.
+func (r *Redis) note(link string, args []string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.count++
+	if r.recent = append(r.recent, Command{time.Now(), link, args}); len(r.recent) > 2*kept {
+		r.recent = append([]Command(nil), r.recent[kept:]...)
+	}
+	if r.rewrite == nil || len(args) < 2 {
+		return args
+	}
+	switch strings.ToLower(args[0]) {
+	case "eval":
+		source := r.rewrite(args[1])
+		r.scripts[shaOf(args[1])] = shaOf(source)
+		args = append([]string{args[0], source}, args[2:]...)
+	case "evalsha":
+		if sha, ok := r.scripts[args[1]]; ok {
+			args = append([]string{args[0], sha}, args[2:]...)
+		}
+	}
+	return args
+}
+
+func shaOf(source string) string {
+	sum := sha1.Sum([]byte(source))
+	return hex.EncodeToString(sum[:])
+}
+
+func (r *Redis) dispatch(peer *server.Peer, args []string) {
+	r.running.Lock()
+	defer r.running.Unlock()
+	r.tick()
+	r.top, r.wrote = peer, false
+	if verb := strings.ToLower(args[0]); verb == "subscribe" || verb == "psubscribe" {
+		r.listening[peer] = true
+	}
+	r.mini.Server().Dispatch(peer, args)
+	peer.Flush()
+}
+
+// tick sets the clock, if it was moved.
+func (r *Redis) tick() {
+	r.mu.Lock()
+	moved, ahead := r.moved, r.ahead
+	r.mu.Unlock()
+	if moved {
+		r.mini.SetTime(time.Now().Add(ahead))
+	}
+}
+
+// hook refuses commands, those of scripts too.
+func (r *Redis) hook(c *server.Peer, cmd string, args ...string) bool {
+	if cmd == "PUBSUB" && len(args) > 0 && strings.EqualFold(args[0], "shardnumsub") {
+		c.WriteError("ERR unknown subcommand")
+		return true
+	}
+	r.mu.Lock()
+	deny, full := r.deny, r.full
+	r.mu.Unlock()
+	if deny != nil && deny(cmd, args) {
+		c.WriteError("NOPERM User default has no permissions to run the '" + strings.ToLower(cmd) + "' command")
+		return true
+	}
+	if r.top == c {
+		return false
+	}
+	grows := cmd == "HSET" || cmd == "SET" || cmd == "ZADD" || cmd == "RPUSH" || cmd == "HINCRBY" || cmd == "INCR" || cmd == "INCRBY" || cmd == "ZINCRBY" || cmd == "LPUSH"
+	if full && grows && !r.wrote {
+		c.WriteError("OOM command not allowed when used memory > 'maxmemory'.")
+		return true
+	}
+	r.wrote = r.wrote || grows || cmd == "DEL" || cmd == "HDEL" || cmd == "ZREM" || cmd == "LREM" || cmd == "LPOP" || cmd == "PEXPIRE"
+	return false
+}
+
+// Stop takes the server away: connections end, and new ones are refused. It keeps its data.
+func (r *Redis) Stop() {
+	r.mu.Lock()
+	r.down = true
+	r.queue = slices.DeleteFunc(r.queue, func(req request) bool { return !req.end })
+	links := r.links
+	r.mu.Unlock()
+	for _, l := range links {
+		l.Cut()
+	}
+	r.FlushScripts()
+}
+
+// Return brings the server back, with what it has.
+func (r *Redis) Return() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.down = false
+}
+
+// Freeze stops the server as SIGSTOP does, and Thaw lets it go on. It refuses new connections meanwhile.
+func (r *Redis) Freeze() { r.setFrozen(true) }
+func (r *Redis) Thaw()   { r.setFrozen(false) }
+
+func (r *Redis) setFrozen(frozen bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.frozen = frozen
+	r.wake.Signal()
+}
+
+// FlushScripts has Redis forget all scripts.
+func (r *Redis) FlushScripts() {
+	r.dispatch(server.NewPeer(bufio.NewWriter(io.Discard)), []string{"script", "flush"})
+}
+
+// MoveClock moves the clock of Redis, by a negative time too.
+func (r *Redis) MoveClock(by time.Duration) {
+	r.running.Lock()
+	defer r.running.Unlock()
+	r.mu.Lock()
+	r.moved = true
+	r.ahead += by
+	r.mu.Unlock()
+	if by < 0 {
+		r.mini.FastForward(by)
+	}
+	r.tick()
+	_ = r.mini.DB(0).Keys() // what has lapsed is gone now
+}
+
+// Deny has Redis refuse the commands for which deny says so. nil: none.
+func (r *Redis) Deny(deny func(cmd string, args []string) bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.deny = deny
+}
+
+// Fill has Redis refuse commands that need memory.
+func (r *Redis) Fill(full bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.full = full
+}
+
+// Rewrite has Redis run what f makes of the source of each script.
+func (r *Redis) Rewrite(f func(source string) string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.rewrite = f
+}
+
+// Recent returns the last commands that Redis ran.
+func (r *Redis) Recent() []Command {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return append([]Command(nil), r.recent[max(0, len(r.recent)-kept):]...)
+}
+
+// Count is how many commands Redis has run.
+func (r *Redis) Count() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.count
+}
+
+// Look calls f with the data of Redis, while no command runs. It takes no time.
+func (r *Redis) Look(f func(*miniredis.Miniredis)) {
+	r.running.Lock()
+	defer r.running.Unlock()
+	r.tick()
+	f(r.mini)
+}
+
+// A Snapshot is what Redis held at some time.
+type Snapshot struct {
+	at   time.Time
+	keys []keyed
+}
+
+type keyed struct {
+	name, kind string
+	ttl        time.Duration // 0: none
+	text       string
+	hash       []string
+	list       []string
+	scores     map[string]float64
+}
+
+// Save returns what Redis holds.
+func (r *Redis) Save() (s Snapshot) {
+	r.Look(func(m *miniredis.Miniredis) {
+		s.at = time.Now()
+		for _, name := range m.Keys() {
+			k := keyed{name: name, kind: m.Type(name), ttl: m.TTL(name)}
+			switch k.kind {
+			case "string":
+				k.text, _ = m.Get(name)
+			case "hash":
+				fields, _ := m.HKeys(name)
+				for _, f := range fields {
+					k.hash = append(k.hash, f, m.HGet(name, f))
+				}
+			case "list":
+				k.list, _ = m.List(name)
+			case "zset":
+				k.scores, _ = m.SortedSet(name)
+			}
+			s.keys = append(s.keys, k)
+		}
+	})
+	return s
+}
+
+// Restore has Redis hold what it held then, without what has lapsed since. The zero Snapshot is empty.
+func (r *Redis) Restore(s Snapshot) {
+	r.Look(func(m *miniredis.Miniredis) {
+		m.FlushAll()
+		for _, k := range s.keys {
+			if k.ttl > 0 {
+				if k.ttl -= time.Since(s.at); k.ttl <= 0 {
+					continue
+				}
+			}
+			switch k.kind {
+			case "string":
+				_ = m.Set(k.name, k.text)
+			case "hash":
+				m.HSet(k.name, k.hash...)
+			case "list":
+				_, _ = m.Push(k.name, k.list...)
+			case "zset":
+				for member, score := range k.scores {
+					_, _ = m.ZAdd(k.name, score, member)
+				}
+			}
+			if k.ttl > 0 {
+				m.SetTTL(k.name, k.ttl)
+			}
+		}
+	})
+}
+
+// String is what Redis holds, a line for each key.
+func (s Snapshot) String() string {
+	var b strings.Builder
+	for _, k := range s.keys {
+		fmt.Fprintf(&b, "%s %s", k.kind, k.name)
+		if k.ttl > 0 {
+			fmt.Fprintf(&b, " (%v)", k.ttl.Round(time.Millisecond))
+		}
+		switch k.kind {
+		case "string":
+			fmt.Fprintf(&b, " %q", k.text)
+		case "hash":
+			fmt.Fprintf(&b, " %q", k.hash)
+		case "list":
+			fmt.Fprintf(&b, " %q", k.list)
+		case "zset":
+			fmt.Fprintf(&b, " %v", k.scores)
+		}
+		b.WriteByte('\n')
+	}
+	return b.String()
+}
+
+// parse reads one command, and says how long it is; 0: it is not complete.
+func parse(data []byte) (args []string, n int) {
+	line := func() (int, bool) {
+		i := bytes.Index(data[n:], []byte("\r\n"))
+		if i < 1 {
+			return 0, false
+		}
+		v, err := strconv.Atoi(string(data[n+1 : n+i]))
+		n += i + 2
+		return v, err == nil
+	}
+	count, ok := line()
+	if !ok {
+		return nil, 0
+	}
+	for range count {
+		length, ok := line()
+		if !ok || len(data) < n+length+2 {
+			return nil, 0
+		}
+		args = append(args, string(data[n:n+length]))
+		n += length + 2
+	}
+	return args, n
+}

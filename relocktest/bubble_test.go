@@ -1,0 +1,70 @@
+//go:build go1.25
+
+package relocktest_test
+
+import (
+	"context"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/relocktest"
+)
+
+// A service that works under a lock for an hour stops when the lock is lost, and when Redis is away for too long.
+func TestBubbleLosesALock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		redis, ctx := relocktest.NewBubble(t), t.Context()
+		lock := redis.Client().NewLock("lock:report")
+		for what, lose := range map[string]func(){
+			"forgotten": func() { assert.True(t, redis.Forget("lock:report")) },
+			"outage":    redis.Stop,
+		} {
+			err := lock.Do(ctx, func(ctx context.Context) error {
+				time.Sleep(time.Hour) // renewed all the time
+				must(t, ctx.Err())
+				lose()
+				start := time.Now()
+				<-ctx.Done()
+				assert.LessOrEqual(t, time.Since(start), 30*time.Second, what)
+				return context.Cause(ctx)
+			})
+			assert.ErrorIs(t, err, relock.ErrLockLost, what)
+			redis.Resume()
+			time.Sleep(time.Minute)
+		}
+	})
+}
+
+// Whoever waits rides out a short outage, and a crashed holder blocks others for its lease.
+func TestBubbleOutageAndCrash(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		redis, ctx := relocktest.NewBubble(t), t.Context()
+		holder, waiter := redis.Client(), redis.Client()
+		must(t, holder.NewLock("lock:orders:42").Lock(ctx))
+		had := make(chan time.Time)
+		go func() {
+			assert.NoError(t, waiter.NewLock("lock:orders:42").Lock(relock.WithOwner(ctx)))
+			had <- time.Now()
+		}()
+		time.Sleep(time.Minute)
+		redis.Stop()
+		time.Sleep(5 * time.Second)
+		redis.Resume()
+		time.Sleep(time.Minute)
+		crashed := time.Now()
+		must(t, holder.Close()) // nobody renews what it holds
+		assert.WithinDuration(t, crashed.Add(30*time.Second), <-had, 15*time.Second)
+	})
+}
+
+func TestBubbleStartsAgainAndAgain(t *testing.T) {
+	for range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			assert.True(t, get(t, relocktest.NewBubble(t).Client().NewLock("x")))
+		})
+	}
+}
