@@ -1,7 +1,7 @@
 # The one list of commands: "make" prints it. .ci/run, the gate, and the workflows call these
 # targets and have no commands of their own.
 .DEFAULT_GOAL := help
-.PHONY: help check test oldest newest race valkey storm soak fuzz spec uncontended interop otel gocron bench bench-test examples \
+.PHONY: help check test oldest newest race valkey storm simulate mistakes soak fuzz spec uncontended interop otel gocron bench bench-test examples \
 	lint fmt vet staticcheck golangci api api-write tidy tidy-check published vuln gate
 
 # The versions of all tools.
@@ -57,6 +57,13 @@ valkey: ## the long form of the same, on Valkey 8, which it fetches on Debian 12
 
 storm: ## random work under random faults; TIME=10m for longer
 	go test -count=1 -run '^TestStorm$$' -storm=$(TIME) -timeout=0 -parallel 4 -v .
+
+simulate: TIME = 3m
+simulate: ## hours of several processes and faults in virtual time, with new seeds; TIME=1h for longer
+	go test -count=1 -run '^TestSimulation$$' -timeout=0 -v ./internal/sim -sim=$(TIME)
+
+mistakes: ## whether the simulator finds mistakes that are made in the scripts
+	go test -count=1 -run '^TestSimulationFindsMistakes$$' -timeout=0 -v ./internal/sim -sim.mistakes=100
 
 soak: ## every kind of lock at full speed for a while; TIME=30m for longer
 	go test -count=1 -run '^TestSoak$$' -soak=$(TIME) -timeout=0 -v .

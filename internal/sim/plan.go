@@ -1,0 +1,303 @@
+//go:build go1.25
+
+package sim
+
+// The plan: everything that is drawn from a seed before a run begins.
+//
+// Rules: a plan is data, so that it can be printed, read again and reduced. What a worker does in its rounds is drawn while
+// it works, from a seed of its own: to leave out one worker or fault changes nothing of what the others do.
+
+import (
+	"cmp"
+	"fmt"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+)
+
+// A Plan is one run.
+type Plan struct {
+	Seed      uint64
+	Processes int
+	Servers   int // RedLocks use all of them, other locks the first
+
+	Watchdog    time.Duration
+	WakeDelay   time.Duration
+	Slice       time.Duration
+	ReadTimeout time.Duration
+	Latency     time.Duration // of each direction
+	Jitter      time.Duration
+	Opaque      bool // connections are like those of TLS
+
+	Phases []Phase
+}
+
+// A Phase is a time of work, after which nobody uses a lock for a while.
+type Phase struct {
+	Length  time.Duration // of the work
+	Crash   bool          // at its end all processes are killed, where they are
+	Idle    time.Duration // between the work and the look at what it has left
+	Workers []Worker
+	Faults  []Fault
+}
+
+// A Worker is a goroutine that takes locks of one kind, again and again.
+type Worker struct {
+	ID      int // names its seed
+	Process int
+	Kind    Kind
+	Names   []string // of the locks; a MultiLock has several
+
+	Start   time.Duration // since the begin of the phase
+	Rounds  int           // at most
+	Section time.Duration // the longest
+	Rest    time.Duration // between two rounds, the longest
+	Steady  bool          // it only takes the lock and releases it, without short waits, cancellations and leases
+
+	MinHold, MaxHold time.Duration
+}
+
+// A Kind is what a worker uses.
+type Kind string
+
+const (
+	Plain     Kind = "lock"
+	FencedOne Kind = "fenced"
+	Fair      Kind = "fair"
+	ReadWrite Kind = "rw"
+	Permits   Kind = "semaphore"
+	Multi     Kind = "multi"
+	Red       Kind = "red"
+	Leader    Kind = "election"
+	JavaPlain Kind = "java"
+	JavaFair  Kind = "java fair"
+)
+
+// permits is how many a semaphore has.
+const permits = 2
+
+// A Fault is something that goes wrong.
+type Fault struct {
+	Kind    string
+	At, For time.Duration // since the begin of the phase
+	Process int           // -1: all of them
+	Server  int
+	Amount  time.Duration // of a delay, or by which a clock moves
+	Share   float64       // of the requests
+	Name    string        // of a lock
+}
+
+// String is the plan for people, a line for each worker and fault.
+func (p Plan) String() string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "plan of seed %d: %d processes, %d servers, watchdog %v, wake delay %v, slice %v, read timeout %v, latency %v and up to %v, opaque %v\n",
+		p.Seed, p.Processes, p.Servers, p.Watchdog, p.WakeDelay, p.Slice, p.ReadTimeout, p.Latency, p.Jitter, p.Opaque)
+	for i, phase := range p.Phases {
+		crash := ""
+		if phase.Crash {
+			crash = " a crash of all,"
+		}
+		fmt.Fprintf(&b, "phase %d: %v of work,%s then %v idle\n", i, phase.Length, crash, phase.Idle)
+		for _, w := range phase.Workers {
+			fmt.Fprintf(&b, "  %v\n", w)
+		}
+		for _, f := range phase.Faults {
+			fmt.Fprintf(&b, "  fault %v\n", f)
+		}
+	}
+	return b.String()
+}
+
+func (w Worker) String() string {
+	s := fmt.Sprintf("worker %d of p%d, %s %v, from %v: %d rounds, section %v, rest %v", w.ID, w.Process, w.Kind, w.Names, w.Start, w.Rounds, w.Section, w.Rest)
+	if w.Steady {
+		s += ", steady"
+	}
+	if w.MinHold > 0 {
+		s += fmt.Sprintf(", at least %v", w.MinHold)
+	}
+	if w.MaxHold > 0 {
+		s += fmt.Sprintf(", at most %v", w.MaxHold)
+	}
+	return s
+}
+
+func (f Fault) String() string {
+	whose := "all"
+	if f.Process >= 0 {
+		whose = fmt.Sprintf("p%d", f.Process)
+	}
+	s := fmt.Sprintf("%s at %v for %v, %s, server %d, %s", f.Kind, f.At, f.For, whose, f.Server, f.Name)
+	if f.Amount > 0 {
+		s += fmt.Sprintf(", by %v", f.Amount)
+	}
+	if f.Share > 0 {
+		s += fmt.Sprintf(", a share of %.2f", f.Share)
+	}
+	return s
+}
+
+// Length is how long a run of the plan takes, about.
+func (p Plan) Length() (d time.Duration) {
+	for _, phase := range p.Phases {
+		d += phase.Length + phase.Idle
+	}
+	return d
+}
+
+// A Focus restricts what is drawn. The zero Focus restricts nothing.
+type Focus struct {
+	Locks  []Kind
+	Faults []string
+}
+
+// Draw draws the plan of a seed.
+func Draw(seed uint64, focus Focus) Plan {
+	d := drawer{rand.New(rand.NewPCG(seed, 0)), focus}
+	p := Plan{
+		Seed:        seed,
+		Processes:   2 + d.IntN(3),
+		Servers:     1,
+		Watchdog:    pick(d, 3*time.Second, 10*time.Second, 30*time.Second, 30*time.Second),
+		WakeDelay:   pick(d, 300*time.Millisecond, time.Second, time.Second),
+		Slice:       pick(d, 0, 10*time.Millisecond, 10*time.Millisecond),
+		ReadTimeout: pick(d, 300*time.Millisecond, time.Second, 5*time.Second),
+		Latency:     pick(d, 100*time.Microsecond, time.Millisecond, 10*time.Millisecond),
+		Jitter:      pick(d, 0, time.Millisecond, 5*time.Millisecond),
+		Opaque:      d.IntN(4) == 0,
+	}
+	if d.IntN(6) == 0 {
+		p.Servers = 3
+	}
+	id := 0
+	for range 2 + d.IntN(4) {
+		phase := Phase{
+			Length: d.about(20*time.Second, 30*time.Minute),
+			Crash:  d.IntN(3) == 0,
+			Idle:   pick(d, 0, 3*time.Second, time.Minute, 6*time.Minute, 16*time.Minute),
+		}
+		for _, i := range d.Perm(3)[:1+d.IntN(3)] {
+			for _, w := range d.scene(p, phase, i) {
+				w.ID = id
+				id++
+				phase.Workers = append(phase.Workers, w)
+			}
+		}
+		at := d.upTo(phase.Length)
+		for range d.IntN(9) {
+			f := d.fault(p, phase)
+			switch d.IntN(4) { // together, or at the end, they find more than alone
+			case 0, 1:
+				f.At = min(at+d.about(time.Millisecond, 20*time.Second), phase.Length)
+			case 2:
+				f.At = max(0, phase.Length-d.about(time.Millisecond, 20*time.Second))
+			}
+			at = f.At
+			phase.Faults = append(phase.Faults, f)
+		}
+		slices.SortFunc(phase.Faults, func(a, b Fault) int { return cmp.Compare(a.At, b.At) })
+		p.Phases = append(p.Phases, phase)
+	}
+	return p
+}
+
+// A drawer draws parts of a plan.
+type drawer struct {
+	*rand.Rand
+	focus Focus
+}
+
+func pick[T any](d drawer, from ...T) T { return from[d.IntN(len(from))] }
+
+// upTo is a time below most.
+func (d drawer) upTo(most time.Duration) time.Duration {
+	return time.Duration(d.Int64N(int64(most) + 1)).Round(time.Millisecond)
+}
+
+// about is a time between two; its order of magnitude is drawn first.
+func (d drawer) about(least, most time.Duration) time.Duration {
+	return time.Duration(float64(least) * math.Pow(float64(most)/float64(least), d.Float64())).Round(time.Millisecond)
+}
+
+// A pace is how fast a worker works.
+type pace struct {
+	section, rest time.Duration
+	rounds        int
+}
+
+// scene is some workers that use the same locks. Two scenes with different numbers share no names.
+func (d drawer) scene(p Plan, phase Phase, number int) (all []Worker) {
+	kinds := []Kind{Plain, Plain, FencedOne, Fair, Fair, Fair, ReadWrite, ReadWrite, Permits, Multi, Multi, Leader, JavaPlain, JavaFair}
+	if p.Servers > 1 {
+		kinds = append(kinds, Red, Red, Red, Red, Red, Red)
+	}
+	if len(d.focus.Locks) > 0 {
+		kinds = d.focus.Locks
+	}
+	kind := kinds[d.IntN(len(kinds))]
+	crowd := pace{500 * time.Millisecond, 5 * time.Millisecond, 250}
+	how := pick(d,
+		pace{5 * time.Millisecond, 20 * time.Millisecond, 60},
+		pace{300 * time.Millisecond, 2 * time.Second, 50},
+		crowd,
+		pace{20 * time.Second, time.Minute, 20},
+		pace{3 * time.Minute, 5 * time.Minute, 8})
+	if kind == Multi && d.IntN(3) == 0 { // beside a line that is never empty
+		how = crowd
+	}
+	name := fmt.Sprintf("%s-%d", kind, number)
+	steady := d.IntN(3) == 0
+	begin, together := d.upTo(phase.Length), d.IntN(3) > 0
+	somewhere, member := d.IntN(p.Processes), d.IntN(2)
+	for i := range 2 + d.IntN(5) {
+		w := Worker{Process: (somewhere + i) % p.Processes, Kind: kind, Names: []string{name}, Start: d.upTo(phase.Length), Rounds: how.rounds,
+			Section: how.section, Rest: how.rest, Steady: steady}
+		if together {
+			w.Start = begin + d.about(time.Millisecond, 10*time.Second)
+		}
+		switch {
+		case kind == Multi && i > 0 && d.IntN(3) > 0: // a member that somebody uses alone
+			w.Kind, w.Names = Plain, []string{fmt.Sprintf("%s-member-%d", name, member)}
+		case kind == Multi:
+			w.Names = []string{name + "-member-0", name + "-member-1"}
+		case (kind == JavaPlain || kind == JavaFair) && i > 0 && d.IntN(3) > 0:
+			w.Kind = map[Kind]Kind{JavaPlain: Plain, JavaFair: Fair}[kind]
+		case kind == Plain || kind == FencedOne || kind == Fair:
+			switch d.IntN(12) {
+			case 0:
+				w.MinHold = d.upTo(2 * time.Second)
+			case 1:
+				w.MaxHold = time.Second + d.upTo(2*p.Watchdog)
+			}
+		}
+		all = append(all, w)
+	}
+	return all
+}
+
+// fault is one fault of a phase.
+func (d drawer) fault(p Plan, phase Phase) Fault {
+	f := Fault{At: d.upTo(phase.Length), For: d.about(10*time.Millisecond, 10*time.Minute), Process: d.IntN(p.Processes+1) - 1, Server: d.IntN(p.Servers)}
+	if len(phase.Workers) > 0 {
+		names := phase.Workers[d.IntN(len(phase.Workers))].Names
+		f.Name = names[d.IntN(len(names))]
+	}
+	kinds := faultKinds
+	if p.Servers > 1 {
+		kinds = slices.DeleteFunc(slices.Clone(kinds), func(k faultKind) bool { return k.single })
+	}
+	if len(d.focus.Faults) > 0 {
+		kinds = slices.DeleteFunc(slices.Clone(kinds), func(k faultKind) bool { return !slices.Contains(d.focus.Faults, k.name) })
+	}
+	k := kinds[d.IntN(len(kinds))]
+	f.Kind = k.name
+	if k.instant {
+		f.For = 0
+	}
+	if k.draw != nil {
+		k.draw(d, p, &f)
+	}
+	return f
+}

@@ -1,0 +1,464 @@
+//go:build go1.25
+
+package sim
+
+// The run: a plan is played, phase after phase, until all is done or the witness has found something.
+//
+// Rules: after each phase, when faults have ended and nobody uses a lock, every lock that was used must be had by a
+// newcomer within seconds, and nothing that should not be there may be left in Redis.
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/alicebob/miniredis/v2"
+
+	"github.com/relock-go/relock"
+)
+
+const (
+	stuck       = 8 * time.Minute  // of real time, after which a run hangs
+	stormWindow = 10 * time.Second // in which commands are counted
+	stormLimit  = 400              // commands a second, where there are few calls
+	leftovers   = 15 * time.Minute // after which nothing but counters is left
+)
+
+// others are keys of other programs.
+var others = map[string]string{"other": "text", "relock": "text", "lock": "text", "{lock-0}:other": "text", "relock_other:{lock-0}": "text"}
+
+// A Verdict is how a run went.
+type Verdict struct {
+	Plan     Plan
+	Found    *Violation // nil: nothing was wrong
+	Took     time.Duration
+	Holds    int
+	Commands int
+	Report   string // of a violation: what was going on
+}
+
+// options change how a plan is played.
+type options struct {
+	rewrite func(source string) string // of scripts, or nil
+}
+
+// Play plays a plan in a bubble.
+func Play(t *testing.T, plan Plan, o options) (v Verdict) {
+	v.Plan = plan
+	hangs := time.AfterFunc(stuck, func() {
+		all := make([]byte, 1<<22)
+		panic(fmt.Sprintf("a run hangs; its plan:\n%v\n%s", plan, all[:runtime.Stack(all, true)]))
+	})
+	defer hangs.Stop()
+	defer func() {
+		if why := recover(); why != nil {
+			v.Found = &Violation{Rule: "nothing is left and nothing panics", What: fmt.Sprint(why)}
+			all := make([]byte, 1<<20)
+			v.Report = string(all[:runtime.Stack(all, true)])
+		}
+	}()
+	synctest.Test(t, func(*testing.T) {
+		w := newWorld(plan)
+		for _, r := range w.redis {
+			r.Rewrite(o.rewrite)
+			r.Look(func(m *miniredis.Miniredis) {
+				for key, value := range others {
+					_ = m.Set(key, value)
+				}
+			})
+		}
+		end := make(chan struct{})
+		var watching sync.WaitGroup
+		watching.Go(func() { w.watch(end) })
+		for _, phase := range plan.Phases {
+			if !w.play(phase) {
+				break
+			}
+		}
+		close(end)
+		watching.Wait()
+		w.close()
+		v.Found, v.Took, v.Holds = w.witness.found, time.Since(w.start), w.witness.taken
+		for _, r := range w.redis {
+			v.Commands += r.Count()
+		}
+		if v.Found != nil {
+			v.Report = w.describe()
+		}
+	})
+	return v
+}
+
+// watch looks at the world every second.
+func (w *world) watch(end <-chan struct{}) {
+	var before, ended int
+	for i := 0; ; i++ {
+		select {
+		case <-end:
+			return
+		case <-time.After(time.Second):
+		}
+		w.witness.look()
+		w.witness.orphans()
+		if i%int(stormWindow/time.Second) > 0 {
+			continue
+		}
+		now := 0
+		for _, r := range w.redis {
+			now += r.Count()
+		}
+		w.witness.mu.Lock()
+		calls := w.witness.ended
+		if commands := now - before; commands > int(stormWindow.Seconds())*stormLimit+30*(calls-ended) {
+			w.witness.report("no request storm", "%d commands for %d calls in %v", commands, calls-ended, stormWindow)
+		}
+		w.witness.mu.Unlock()
+		before, ended = now, calls
+	}
+}
+
+// play plays one phase, and says whether all was well.
+func (w *world) play(phase Phase) bool {
+	w.mu.Lock()
+	w.phase, w.began = phase, time.Now()
+	w.mu.Unlock()
+	w.note(nil, "a phase of %v begins", phase.Length)
+	over, healed := make(chan struct{}), make(chan struct{})
+	var workers, faults sync.WaitGroup
+	for _, f := range phase.Faults {
+		faults.Go(func() { w.inflict(f, healed) })
+	}
+	for _, spec := range phase.Workers {
+		worker := &worker{Worker: spec, world: w, rng: newRand(w.plan.Seed, spec.ID), over: over}
+		workers.Go(worker.run)
+	}
+	done := make(chan struct{})
+	go func() {
+		workers.Wait()
+		close(done)
+	}()
+	select {
+	case <-w.witness.stop:
+	case <-time.After(phase.Length):
+	}
+	close(healed)
+	faults.Wait()
+	if phase.Crash && w.well() {
+		w.killThem(Fault{Process: -1}, false)()
+	}
+	close(over)
+	w.note(nil, "the workers are to finish")
+	select {
+	case <-w.witness.stop:
+	case <-done:
+	}
+	if !w.well() {
+		w.close() // which ends every call
+		<-done
+		return false
+	}
+	select {
+	case <-w.witness.stop:
+	case <-time.After(phase.Idle):
+	}
+	if phase.Idle > leftovers {
+		w.tidy(phase)
+	}
+	w.probe(phase)
+	return w.well()
+}
+
+func (w *world) well() bool {
+	select {
+	case <-w.witness.stop:
+		return false
+	default:
+		return true
+	}
+}
+
+// untidy says whether something may be in the way for longer than usual: a lease that the clock of Redis prolongs, what lasts
+// longer by design, a Java waiter that has gone, or a process that has vanished without a word.
+func (w *world) untidy() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return slices.ContainsFunc(w.phase.Workers, func(o Worker) bool { return o.MinHold > 0 || o.Kind == JavaFair }) ||
+		w.backIn(w.phase) > 0 || w.ghostly() > 0
+}
+
+// backIn is by how much the clock goes back in a phase. mu is held.
+func (w *world) backIn(phase Phase) (sum time.Duration) {
+	for _, f := range phase.Faults {
+		if f.Kind == "clock back" {
+			sum += f.Amount
+		}
+	}
+	return sum
+}
+
+// inLine are the workers of a phase whose records are nothing but those of holders, one for each lock.
+func (w *world) inLine() (all []Worker) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, o := range w.phase.Workers {
+		shares := func(other Worker) bool { return other.shares(o) }
+		minimal := slices.ContainsFunc(w.phase.Workers, func(other Worker) bool { return other.shares(o) && other.MinHold > 0 })
+		if (o.Kind == Plain || o.Kind == FencedOne || o.Kind == Fair || o.Kind == Leader) && !minimal && !slices.ContainsFunc(all, shares) {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// present are the processes that are there.
+func (w *world) present() (all []*process) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.procs {
+		if !p.gone.Load() {
+			all = append(all, p)
+		}
+	}
+	return all
+}
+
+// turnsBefore is how many turns of other processes there may be before that of a worker, with some to spare, and whether its lock
+// passes in the order of a line.
+func (w *world) turnsBefore(of *Worker) (most int, ordered bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if of.Kind != Plain && of.Kind != FencedOne && of.Kind != Fair {
+		return 0, false
+	}
+	beside := 0 // workers of its process, each of which may need a turn of the process
+	all, steady := 0, true
+	for _, o := range w.phase.Workers {
+		if o.shares(*of) && o.Kind != of.Kind {
+			return 0, false
+		}
+		if o.shares(*of) && o.Process == of.Process {
+			beside++
+		}
+		if o.shares(*of) {
+			all++
+			steady = steady && o.Steady
+		}
+	}
+	if most = beside*(w.plan.Processes-1) + 1; of.Kind == Fair { // each worker has a place of its own
+		most = all + 1
+	}
+	if !steady { // those that give up, and come again
+		most = 2*most + 4
+	}
+	return most, true
+}
+
+// patience is how long a call may wait at most for its turn, as it looks now.
+func (w *world) patience(c *call) time.Duration {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	limit := 20*time.Second + w.ghostly()
+	if c.worker == nil {
+		return limit
+	}
+	turns := time.Duration(2)
+	switch c.worker.Kind {
+	case ReadWrite, Permits, Multi, Red: // no line, or several
+		turns = 6
+	}
+	for _, o := range w.phase.Workers {
+		if o.ID == c.worker.ID || !o.shares(*c.worker) {
+			continue
+		}
+		each := 2*o.Section + o.MinHold + 500*time.Millisecond // the second one after an Extend
+		limit += turns * each
+		if o.Kind == JavaFair || o.Kind == JavaPlain {
+			limit += turns * (o.Section + 10*time.Second)
+		}
+		if c.worker.Kind == JavaFair && (w.phase.kills() || len(w.phase.Faults) > 0) {
+			// Java waits so long for each waiter that has died, and for ever for one whose timeout was lost.
+			limit += javaWait + time.Hour
+		}
+	}
+	now := time.Since(w.began)
+	if w.phase.Crash && now >= w.phase.Length {
+		limit += w.plan.Watchdog + 2*fairLife + grantLife
+	}
+	orphans := w.phase.Crash || slices.ContainsFunc(w.phase.Workers, func(o Worker) bool { return o.MinHold > 0 }) // records that nobody holds
+	for _, f := range w.phase.Faults {
+		if f.At > now {
+			continue
+		}
+		if f.Kind == "clock back" {
+			limit += slack
+			continue
+		}
+		// It may leave a record for a lease, and dead waiters.
+		limit += min(f.For, now-f.At) + w.plan.Watchdog + 2*fairLife + grantLife
+		if f.Kind == "slow" || f.Kind == "late requests" {
+			limit += 20 * f.Amount
+		}
+		orphans = true
+	}
+	if orphans { // whose leases last longer by that
+		limit += w.backIn(w.phase)
+	}
+	return limit
+}
+
+// leaseLeft is what is left of the leases of records, 0 where there are none.
+func (w *world) leaseLeft(names []string) (left time.Duration) {
+	for _, r := range w.redis {
+		r.Look(func(m *miniredis.Miniredis) {
+			for _, name := range names {
+				left = max(left, m.TTL(name))
+			}
+		})
+	}
+	return left
+}
+
+// java says whether Java services work in the phase.
+func (p Phase) java() bool {
+	return slices.ContainsFunc(p.Workers, func(w Worker) bool { return w.Kind == JavaPlain || w.Kind == JavaFair })
+}
+
+// kills says whether processes die in the phase.
+func (p Phase) kills() bool {
+	return p.Crash || slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.Kind == "kill" || f.Kind == "vanish" })
+}
+
+// probe lets a newcomer take each lock that was used in a phase, and looks at what is left.
+func (w *world) probe(phase Phase) {
+	if !w.well() {
+		return
+	}
+	w.note(nil, "a newcomer comes")
+	w.mu.Lock()
+	back, ghostly := w.backIn(phase), w.ghostly()
+	w.mu.Unlock()
+	limit := 10*time.Second + ghostly
+	settled := phase.Idle > w.plan.Watchdog+grantLife+fairLife
+	if !settled { // what the dead have sent may still arrive, and take a lock for a lease
+		limit += fairLife + grantLife + w.plan.Watchdog
+	}
+	var seen []string
+	fresh := w.newProcess(w.plan.Processes)
+	for _, spec := range phase.Workers {
+		key := fmt.Sprint(spec.Names)
+		if slices.Contains(seen, key) {
+			continue
+		}
+		seen = append(seen, key)
+		spec.MinHold, spec.MaxHold = 0, 0
+		left, lasts := w.leaseLeft(spec.Names), w.plan.Watchdog+back+slack
+		if spec.Kind == Permits { // whose leases are not those of a key
+			left = lasts
+		}
+		if left > lasts && !phase.java() {
+			w.witness.Report("a lease ends", "%v: %v is left of a lease, and %v is the longest", spec.Names, left, lasts)
+		}
+		switch spec.Kind {
+		case Leader:
+			spec.Kind = FencedOne
+		case JavaPlain:
+			spec.Kind = Plain
+		case JavaFair:
+			spec.Kind = Fair
+		}
+		probe := &worker{Worker: spec, world: w, rng: newRand(w.plan.Seed, spec.ID)}
+		l, _ := probe.lock(fresh)
+		ctx := relock.WithOwner(context.Background())
+		started := time.Now()
+		ok, err := l.TryLock(ctx, left+limit, 0)
+		if !ok || err != nil {
+			w.witness.Report("a newcomer gets a free lock", "%s %v, %v after its last use, with %v left of a lease: %v after %v, %v", spec.Kind, spec.Names, phase.Idle, left, ok, time.Since(started), err)
+			break
+		}
+		if took := time.Since(started); settled && took > left+ghostly+5*time.Second {
+			w.witness.Report("a newcomer gets a free lock", "%s %v, %v after its last use, with %v left of a lease: only after %v", spec.Kind, spec.Names, phase.Idle, left, took)
+		}
+		if err := l.Unlock(ctx); err != nil {
+			w.witness.Report("Unlock of a live hold is nil", "a newcomer, %v: %v", spec.Names, err)
+		}
+	}
+	for i, c := range fresh.clients {
+		if err := c.Close(); err != nil {
+			w.witness.Report("Close", "%v", err)
+		}
+		_ = fresh.rdbs[i].Close()
+	}
+}
+
+// tidy reports what nobody needs any more, and what was done to the keys of others.
+func (w *world) tidy(phase Phase) {
+	for i, r := range w.redis {
+		var lost bool
+		w.witness.mu.Lock()
+		lost = len(w.witness.losses) > 0
+		w.witness.mu.Unlock()
+		r.Look(func(m *miniredis.Miniredis) {
+			for key, value := range others {
+				if got, err := m.Get(key); (err != nil || got != value) && !lost {
+					w.witness.Report("the keys of others are left alone", "%s is %q, %v", key, got, err)
+				}
+			}
+			for _, key := range m.Keys() {
+				java := slices.ContainsFunc(phase.Workers, func(o Worker) bool { return o.Kind == JavaFair })
+				_, other := others[key]
+				if other || m.TTL(key) > 0 || strings.HasPrefix(key, "redisson_lock_token:") || strings.Contains(key, string(Permits)) || java {
+					continue
+				}
+				w.witness.Report("nothing is left without a lease", "server %d, after %v without use: %s %s", i, phase.Idle, m.Type(key), key)
+			}
+		})
+	}
+}
+
+// describe is what was going on.
+func (w *world) describe() string {
+	var b strings.Builder
+	w.mu.Lock()
+	names := make([]string, 0, len(w.events))
+	for name := range w.events {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	for _, name := range names {
+		fmt.Fprintf(&b, "%s:\n", name)
+		all := w.events[name]
+		for _, e := range all[max(0, len(all)-eventsKept):] {
+			fmt.Fprintf(&b, "  %s\n", e)
+		}
+	}
+	w.mu.Unlock()
+	w.witness.mu.Lock()
+	for c := range w.witness.calls {
+		fmt.Fprintf(&b, "not returned for %v: %s %s\n", time.Since(c.began), c.p.name, c.what)
+	}
+	w.witness.mu.Unlock()
+	for i, r := range w.redis {
+		fmt.Fprintf(&b, "Redis %d ran:\n", i)
+		for _, c := range r.Recent() {
+			fmt.Fprintf(&b, "  %12v %s %s\n", c.At.Sub(w.start).Round(time.Microsecond), c.Link, shorten(c.Args))
+		}
+		fmt.Fprintf(&b, "Redis %d holds:\n%s", i, w.held[i])
+	}
+	return b.String()
+}
+
+func shorten(args []string) string {
+	for i, a := range args {
+		if len(a) > 60 {
+			args = slices.Clone(args)
+			args[i] = a[:20] + "..." + fmt.Sprint(len(a))
+		}
+	}
+	return strings.Join(args, " ")
+}

@@ -1,0 +1,363 @@
+//go:build go1.25
+
+package sim
+
+// The work: what a worker does with the locks of its kind.
+//
+// Rules: a worker uses the public API as a service does, and tells the witness of each call before it is made and after it has
+// returned. Everything random in a round comes from the seed of the worker.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/relock-go/relock"
+)
+
+// A worker is a Worker at work.
+type worker struct {
+	Worker
+	world *world
+	rng   *rand.Rand
+	over  <-chan struct{} // closed when it is to finish
+}
+
+func (w *worker) run() {
+	if !w.rest(w.Start) {
+		return
+	}
+	for range w.Rounds {
+		w.world.gate(w.Process)
+		p := w.world.process(w.Process)
+		switch {
+		case w.Kind == JavaPlain || w.Kind == JavaFair:
+			w.java()
+		case p.gone.Load():
+			w.rest(100 * time.Millisecond)
+		case w.Kind == Leader:
+			w.lead(p)
+		default:
+			w.round(p)
+		}
+		if !w.rest(w.upTo(w.Rest)) {
+			return
+		}
+	}
+}
+
+// rest sleeps, and says whether the work goes on.
+func (w *worker) rest(d time.Duration) bool {
+	select {
+	case <-w.over:
+		return false
+	case <-time.After(d):
+		return true
+	}
+}
+
+func (w *worker) isOver() bool {
+	select {
+	case <-w.over:
+		return true
+	default:
+		return false
+	}
+}
+
+func (w *worker) upTo(most time.Duration) time.Duration {
+	return time.Duration(w.rng.Int64N(int64(most) + 1))
+}
+
+// A lock is what all lock types have.
+type lock interface {
+	relock.Locker
+	relock.Acquirer
+}
+
+// lock makes the handle that w uses in a round, and says whether it shares it.
+func (w *worker) lock(p *process) (l lock, shared bool) {
+	var opts []relock.LockOption
+	if w.MinHold > 0 {
+		opts = append(opts, relock.AtLeast(w.MinHold))
+	}
+	if w.MaxHold > 0 {
+		opts = append(opts, relock.MaxHold(max(w.MaxHold, w.MinHold)))
+	}
+	c, name := p.clients[0], w.Names[0]
+	switch w.Kind {
+	case Plain:
+		return c.NewLock(name, opts...), false
+	case FencedOne:
+		return c.NewLock(name, append(opts, relock.Fenced())...), false
+	case Fair:
+		return c.NewFairLock(name, append(opts, relock.Fenced())...), false
+	case ReadWrite:
+		rw := c.NewRWLock(name, append(opts, relock.Fenced())...)
+		if w.rng.IntN(3) > 0 {
+			return rw.Read(), true
+		}
+		return rw.Write(), false
+	case Permits:
+		return c.NewSemaphore(name, permits), false
+	case Multi:
+		var members []relock.Locker
+		for _, name := range w.Names {
+			members = append(members, c.NewLock(name))
+		}
+		return c.NewMultiLock(members...), false
+	case Red:
+		var members []relock.Locker
+		for _, c := range p.clients {
+			members = append(members, c.NewLock(name))
+		}
+		return c.NewRedLock(members...), false
+	}
+	panic("no lock of kind " + w.Kind)
+}
+
+// A manner is how a lock is asked for.
+type manner struct {
+	lease  time.Duration // 0: renewed
+	wait   time.Duration // negative: for ever
+	cancel time.Duration // when its context is canceled; 0: never
+	value  bool          // as a Hold
+	do     bool
+}
+
+func (w *worker) manner() manner {
+	m := manner{wait: -1}
+	if w.Steady {
+		return m
+	}
+	if w.rng.IntN(4) == 0 {
+		m.lease = 50*time.Millisecond + w.upTo(w.world.plan.Watchdog)
+		if w.MaxHold > 0 {
+			m.lease = min(m.lease, w.MaxHold)
+		}
+		m.lease = max(m.lease, w.MinHold)
+	}
+	switch w.rng.IntN(8) {
+	case 0:
+		m.wait = 0
+	case 1, 2:
+		m.wait = w.upTo(10 * time.Second)
+	case 3:
+		m.cancel = 1 + w.upTo(10*time.Second)
+	}
+	m.value = w.rng.IntN(3) == 0
+	m.do = !m.value && m.lease == 0 && m.wait < 0 && m.cancel == 0 && w.rng.IntN(4) == 0
+	return m
+}
+
+// bound is how long the call takes at most; 0: until it is its turn.
+func (m manner) bound() time.Duration {
+	switch {
+	case m.wait >= 0:
+		return m.wait + callBound
+	case m.cancel > 0:
+		return m.cancel + callBound
+	}
+	return 0
+}
+
+// round takes the lock once, and releases it.
+func (w *worker) round(p *process) {
+	l, shared := w.lock(p)
+	m := w.manner()
+	ctx := relock.WithOwner(context.Background())
+	asking := ctx
+	if m.cancel > 0 {
+		var cancel context.CancelFunc
+		asking, cancel = context.WithTimeout(ctx, m.cancel)
+		defer cancel()
+	}
+	h := &hold{p: p, worker: &w.Worker, names: w.Names, shared: shared, lease: m.lease, asked: time.Now()}
+	for _, c := range p.clients {
+		h.ids = append(h.ids, c.ID())
+	}
+	bound := m.bound()
+	if bound > 0 && (w.Kind == Multi || w.Kind == Red) { // which may have to release some
+		bound += callBound
+	}
+	call := w.world.witness.begin(p, &w.Worker, fmt.Sprintf("worker %d %+v", w.ID, m), bound)
+	alone := w.world.witness.asking(call)
+	var err error
+	var has bool
+	switch {
+	case m.do:
+		called := false
+		err = l.Do(asking, func(guard context.Context) error {
+			called = true
+			call.end(nil)
+			w.hold(ctx, l, h, guard)
+			w.world.witness.given(h)
+			call = w.world.witness.begin(p, &w.Worker, "end of Do", callBound)
+			return nil
+		})
+		call.end(err)
+		w.world.witness.freed(h)
+		if !called && err == nil {
+			w.world.witness.Report("Do calls its function", "%s: %v", p.name, w.Names)
+		}
+		return
+	case m.value:
+		var held *relock.Hold
+		held, has, err = w.acquire(asking, l, m)
+		call.end(err)
+		if w.had(call, alone, has, err, m) {
+			h.token, _ = held.Token()
+			w.hold(held.Context(), l, h, held.Context())
+			if h.lease > 0 && !h.again && w.MaxHold == 0 && h.ctx.Err() == nil && w.rng.IntN(3) == 0 {
+				w.extend(p, held, h)
+			}
+			w.release(h, func() error { return held.Release(ctx) })
+		}
+		return
+	case m.wait >= 0:
+		has, err = l.TryLock(asking, m.wait, m.lease)
+	case m.lease > 0:
+		err = l.LockLease(asking, m.lease)
+		has = err == nil
+	default:
+		err = l.Lock(asking)
+		has = err == nil
+	}
+	call.end(err)
+	if !w.had(call, alone, has, err, m) {
+		return
+	}
+	if guard, err := l.Guard(ctx); err == nil {
+		if fenced, ok := l.(interface {
+			Token(context.Context) (int64, error)
+		}); ok && w.Kind != Plain {
+			h.token, _ = fenced.Token(ctx)
+		}
+		w.hold(ctx, l, h, guard)
+	}
+	w.release(h, func() error { return l.Unlock(ctx) })
+}
+
+func (w *worker) acquire(ctx context.Context, l lock, m manner) (*relock.Hold, bool, error) {
+	if m.wait >= 0 || m.lease > 0 {
+		if m.wait < 0 {
+			m.wait = w.world.plan.Watchdog // there is no other way to ask for a lease and a Hold
+		}
+		return l.TryAcquire(ctx, m.wait, m.lease)
+	}
+	h, err := l.Acquire(ctx)
+	return h, err == nil, err
+}
+
+// had judges the answer to a call for a lock, and says whether it was had.
+func (w *worker) had(c *call, alone, has bool, err error, m manner) bool {
+	if has {
+		return true
+	}
+	w.world.note(c.p, "worker %d did not get %v: %v", w.ID, w.Names, err)
+	w.world.witness.refused(c, alone, err, m)
+	return false
+}
+
+// hold works while it holds the lock, until the section is over, the hold is lost, or the run ends.
+func (w *worker) hold(ctx context.Context, l lock, h *hold, guard context.Context) {
+	h.ctx = guard
+	if guard.Err() != nil { // before anybody could use it
+		h.since = time.Now()
+		w.world.witness.lost(h)
+		return
+	}
+	w.world.witness.held(h)
+	if l != nil && !w.Steady && w.rng.IntN(6) == 0 {
+		w.reenter(ctx, l, h)
+		h.again = true
+	}
+	if w.Kind == Permits && w.rng.IntN(20) == 0 {
+		call := w.world.witness.begin(h.p, &w.Worker, "Inspect", callBound)
+		_, err := h.p.clients[0].Inspect(context.Background(), w.Names[0])
+		call.end(err)
+	}
+	select {
+	case <-guard.Done():
+	case <-w.over:
+	case <-time.After(w.upTo(w.Section)):
+	}
+	w.world.gate(w.Process)
+	if guard.Err() != nil {
+		w.world.witness.lost(h)
+	}
+}
+
+// reenter takes the lock once more, and gives that back.
+func (w *worker) reenter(ctx context.Context, l lock, h *hold) {
+	call := w.world.witness.begin(h.p, &w.Worker, "re-entry", 2*callBound)
+	ok, err := l.TryLock(ctx, 0, 0)
+	call.end(err)
+	if !ok {
+		return
+	}
+	call = w.world.witness.begin(h.p, &w.Worker, "inner Unlock", 2*callBound)
+	call.end(l.Unlock(ctx))
+}
+
+// extend gives an explicit lease more time.
+func (w *worker) extend(p *process, held *relock.Hold, h *hold) {
+	call := w.world.witness.begin(p, &w.Worker, "Extend", callBound)
+	call.end(held.Extend(context.Background(), w.world.plan.Watchdog))
+	select {
+	case <-h.ctx.Done():
+	case <-w.over:
+	case <-time.After(w.upTo(w.Section)):
+	}
+}
+
+// release releases the hold, which has to succeed if nothing was wrong.
+func (w *worker) release(h *hold, unlock func() error) {
+	if h.ctx == nil {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		h.ctx, h.since = ctx, time.Now()
+	}
+	bound := callBound
+	if w.Kind == Multi || w.Kind == Red {
+		bound *= 2
+	}
+	alive := w.world.witness.given(h)
+	call := w.world.witness.begin(h.p, &w.Worker, "Unlock", bound)
+	err := unlock()
+	call.end(err)
+	w.world.witness.freed(h)
+	limited := h.lease > 0 || w.MaxHold > 0 // which may end meanwhile
+	if alive && err != nil && w.world.calm(h.asked) && !(limited && errors.Is(err, relock.ErrLockLost)) && !h.p.gone.Load() {
+		w.world.witness.Report("Unlock of a live hold is nil", "%v: %v: %v", w.Names, h, err)
+	}
+}
+
+// lead campaigns, and leads for a while.
+func (w *worker) lead(p *process) {
+	ctx := context.Background()
+	if !w.Steady && w.rng.IntN(4) == 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, 1+w.upTo(time.Minute))
+		defer cancel()
+	}
+	e := p.clients[0].NewElection(w.Names[0])
+	h := &hold{p: p, worker: &w.Worker, names: w.Names, asked: time.Now(), ids: []string{p.clients[0].ID()}}
+	call := w.world.witness.begin(p, &w.Worker, "Campaign", 0)
+	term, err := e.Campaign(ctx)
+	call.end(err)
+	if err != nil {
+		return
+	}
+	h.token, h.ctx = term.Number(), term.Context()
+	w.hold(ctx, nil, h, term.Context())
+	w.release(h, func() error { return term.Resign(context.Background()) })
+}
+
+// shares says whether two workers use a lock of the same name.
+func (w Worker) shares(o Worker) bool {
+	return slices.ContainsFunc(w.Names, func(name string) bool { return slices.Contains(o.Names, name) })
+}

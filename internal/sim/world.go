@@ -1,0 +1,347 @@
+//go:build go1.25
+
+package sim
+
+// The world: processes with a Client each, the servers that they share, and the links between them.
+//
+// Rules: everything is made in the bubble. A process that is killed says nothing any more; its Client is closed all the same,
+// behind links that lead nowhere, so that its goroutines end. Another one takes its place when the fault is over.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/redis/go-redis/v9/maintnotifications"
+
+	"github.com/relock-go/relock"
+	"github.com/relock-go/relock/internal/bubble"
+)
+
+const eventsKept = 40 // of each process
+
+// A world is what a run plays in.
+type world struct {
+	plan    Plan
+	start   time.Time
+	redis   []*bubble.Redis
+	witness *witness
+	closing sync.WaitGroup // Clients of processes that have gone
+
+	mu      sync.Mutex // guards below
+	procs   []*process // who is there now; the last one is an operator's, whose network has no faults
+	ran     int        // processes so far
+	paused  map[int]chan struct{}
+	events  map[string][]string
+	active  int         // faults
+	trouble time.Time   // the last time at which a fault began or ended
+	since   time.Time   // when the first of the faults that are active began
+	phase   Phase       // that is played
+	began   time.Time   // and when it began
+	ghosts  []time.Time // when a process vanished of which Redis goes on believing that it listens
+	held    []string    // what the servers held when the violation was found
+	closed  bool
+}
+
+// A process is what dies as a whole.
+type process struct {
+	number  int // of its place in the plan
+	name    string
+	links   []*bubble.Link
+	rdbs    []*redis.Client
+	clients []*relock.Client // of each server
+	gone    atomic.Bool      // it was killed, or is being closed
+}
+
+func newWorld(plan Plan) *world {
+	w := &world{plan: plan, start: time.Now(), paused: map[int]chan struct{}{}, events: map[string][]string{}}
+	w.witness = newWitness(w)
+	for range plan.Servers {
+		w.redis = append(w.redis, bubble.Start())
+	}
+	for i := range plan.Processes + 1 {
+		w.procs = append(w.procs, w.newProcess(i))
+	}
+	return w
+}
+
+func (w *world) newProcess(number int) *process {
+	w.mu.Lock()
+	w.ran++
+	ran := w.ran
+	w.mu.Unlock()
+	p := &process{number: number, name: fmt.Sprintf("p%d.%d", number, ran)}
+	for i, r := range w.redis {
+		l := r.Link(p.name, w.plan.Seed+uint64(100*ran+i))
+		l.Set(func(c *bubble.Conditions) {
+			c.Latency, c.Jitter, c.Opaque = w.plan.Latency, w.plan.Jitter, w.plan.Opaque
+		})
+		rdb := redis.NewClient(&redis.Options{
+			Addr: bubble.Addr(i), Dialer: l.Dial, DialerRetries: 1, // it would sleep between them, with a mutex held
+			ReadTimeout: w.plan.ReadTimeout, PoolSize: 20,
+			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
+		})
+		opts := []relock.Option{relock.WithWatchdogTimeout(w.plan.Watchdog), relock.WithMaxWakeDelay(w.plan.WakeDelay),
+			relock.WithHandoverSlice(w.plan.Slice), relock.WithLogger(slog.New(slog.DiscardHandler))}
+		if number%2 == 1 {
+			opts = append(opts, relock.WithLabel(p.name))
+		}
+		c, err := relock.New(rdb, opts...)
+		if err != nil {
+			panic(err) // the options are ours
+		}
+		p.links, p.rdbs, p.clients = append(p.links, l), append(p.rdbs, rdb), append(p.clients, c)
+	}
+	return p
+}
+
+// process is who is there now.
+func (w *world) process(number int) *process {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.procs[number]
+}
+
+func (w *world) operator() *process { return w.process(w.plan.Processes) }
+
+// chosen are the processes that a fault hits.
+func (w *world) chosen(f Fault) []*process {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if f.Process >= 0 {
+		return []*process{w.procs[f.Process]}
+	}
+	return slices.Clone(w.procs[:w.plan.Processes])
+}
+
+func (w *world) linksOf(f Fault) (all []*bubble.Link) {
+	for _, p := range w.chosen(f) {
+		all = append(all, p.links[f.Server])
+	}
+	return all
+}
+
+// killThem kills processes. When the fault is over, others take their places.
+func (w *world) killThem(f Fault, silently bool) (end func()) {
+	killed := w.chosen(f)
+	for _, p := range killed {
+		p.gone.Store(true)
+		for _, l := range p.links {
+			l.Vanish(silently)
+		}
+		if silently {
+			w.mu.Lock()
+			w.ghosts = append(w.ghosts, time.Now())
+			w.mu.Unlock()
+		}
+		w.witness.killed(p)
+		w.leave(p, nil)
+	}
+	return func() {
+		for _, p := range killed {
+			w.replace(p)
+		}
+	}
+}
+
+// ghostly is for how long locks may be granted to processes that have vanished, one after the other. mu is held.
+func (w *world) ghostly() (sum time.Duration) {
+	for _, at := range w.ghosts {
+		if time.Since(at) < 2*bubble.KeepAlive { // and the lines in which they stand
+			sum += grantLife + time.Second
+		}
+	}
+	return sum
+}
+
+// closeThem stops processes in good order.
+func (w *world) closeThem(f Fault, shutdown bool) {
+	for _, p := range w.chosen(f) {
+		w.replace(p)
+		p.gone.Store(true)
+		w.leave(p, func() {
+			for _, c := range p.clients {
+				ctx, cancel := context.WithTimeout(context.Background(), max(f.For, time.Millisecond))
+				what := "Close"
+				bound := 15 * time.Second
+				if shutdown {
+					what, bound = "Shutdown", f.For+15*time.Second
+				}
+				call := w.witness.begin(p, nil, what, bound)
+				if shutdown {
+					_ = c.Shutdown(ctx)
+				}
+				_ = c.Close()
+				call.end(nil)
+				cancel()
+			}
+		})
+	}
+}
+
+// leave closes the Clients of a process in the background.
+func (w *world) leave(p *process, orderly func()) {
+	w.closing.Go(func() {
+		if orderly != nil {
+			orderly()
+		}
+		for i := range p.clients {
+			_ = p.clients[i].Close()
+			_ = p.rdbs[i].Close()
+		}
+	})
+}
+
+// replace puts a new process in the place of one that has gone.
+func (w *world) replace(p *process) {
+	fresh := w.newProcess(p.number)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.procs[p.number] == p {
+		w.procs[p.number] = fresh
+		return
+	}
+	w.closing.Go(func() {
+		for i := range fresh.clients {
+			_ = fresh.clients[i].Close()
+			_ = fresh.rdbs[i].Close()
+		}
+	})
+}
+
+// pause stops the workers of some processes where they come to a gate.
+func (w *world) pause(f Fault) (resume func()) {
+	gate := make(chan struct{})
+	var paused []int
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range w.plan.Processes {
+		if (f.Process == i || f.Process < 0) && w.paused[i] == nil {
+			w.paused[i] = gate
+			paused = append(paused, i)
+		}
+	}
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, i := range paused {
+			delete(w.paused, i)
+		}
+		close(gate)
+	}
+}
+
+// gate returns when the process is not paused.
+func (w *world) gate(number int) {
+	w.mu.Lock()
+	gate := w.paused[number]
+	w.mu.Unlock()
+	if gate != nil {
+		<-gate
+	}
+}
+
+// inflict plays a fault, until its time is over or the phase ends.
+func (w *world) inflict(f Fault, over <-chan struct{}) {
+	select {
+	case <-over:
+		return
+	case <-time.After(f.At):
+	}
+	w.stir(1)
+	w.note(nil, "%v begins", f)
+	end := beginOf(f.Kind)(w, f)
+	defer w.stir(-1)
+	if end == nil {
+		return
+	}
+	select {
+	case <-over:
+	case <-time.After(f.For):
+	}
+	end()
+	w.note(nil, "%s ends", f.Kind)
+}
+
+func (w *world) stir(faults int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.active == 0 && faults > 0 {
+		w.since = time.Now()
+	}
+	w.active += faults
+	w.trouble = time.Now()
+}
+
+// calm says whether there has been no fault for a while.
+func (w *world) calm(since time.Time) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.active == 0 && w.trouble.Before(since)
+}
+
+// ridesOut says whether a call that has waited for a while must wait on, although there has been trouble for a moment.
+func (w *world) ridesOut(c *call, err error) bool {
+	var net net.Error
+	if !errors.As(err, &net) && !errors.Is(err, io.EOF) || c.p.gone.Load() {
+		return false
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, o := range w.phase.Workers {
+		if o.ID != c.worker.ID && o.Process == c.worker.Process && o.shares(*c.worker) {
+			return false // it may wait behind that one, and have asked Redis nothing
+		}
+	}
+	return w.active > 0 && c.began.Before(w.since.Add(-callBound)) && time.Since(w.since) < w.plan.Watchdog/2
+}
+
+// note notes what happened to a process; nil: to the world.
+func (w *world) note(p *process, format string, args ...any) {
+	name := "world"
+	if p != nil {
+		name = p.name
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	all := append(w.events[name], fmt.Sprintf("%12v %s", time.Since(w.start).Round(time.Microsecond), fmt.Sprintf(format, args...)))
+	if len(all) > 2*eventsKept {
+		all = slices.Clone(all[eventsKept:])
+	}
+	w.events[name] = all
+}
+
+// close ends everybody.
+func (w *world) close() {
+	w.mu.Lock()
+	procs := slices.Clone(w.procs)
+	closed := w.closed
+	w.closed = true
+	w.mu.Unlock()
+	if closed {
+		return
+	}
+	for _, r := range w.redis {
+		w.held = append(w.held, r.Save().String())
+	}
+	for _, p := range procs {
+		p.gone.Store(true)
+		w.leave(p, nil)
+	}
+	w.closing.Wait()
+	for _, r := range w.redis {
+		r.Close()
+	}
+	time.Sleep(2 * time.Second) // go-redis looks once a second whether a server is back, until its client is closed
+}
+
+func newRand(seed uint64, id int) *rand.Rand { return rand.New(rand.NewPCG(seed, uint64(id)+1000)) }
