@@ -390,9 +390,11 @@ func (r *Redis) Save() (s Snapshot) {
 					k.hash = append(k.hash, f, m.HGet(name, f))
 				}
 			case "list":
-				k.list, _ = m.List(name)
+				list, _ := m.List(name) // its own
+				k.list = slices.Clone(list)
 			case "zset":
-				k.scores, _ = m.SortedSet(name)
+				scores, _ := m.SortedSet(name) // its own
+				k.scores = maps.Clone(scores)
 			}
 			s.keys = append(s.keys, k)
 		}

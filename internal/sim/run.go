@@ -276,6 +276,9 @@ func (w *world) patience(c *call) time.Duration {
 		if o.ID == c.worker.ID || !o.shares(*c.worker) {
 			continue
 		}
+		if c.worker.Kind == Multi { // which has no place in a line: where the network never varies, others may always be sooner
+			limit = max(limit, w.phase.Length+20*time.Second)
+		}
 		each := 2*o.Section + o.MinHold + 500*time.Millisecond // the second one after an Extend
 		limit += turns * each
 		if o.Kind == JavaFair || o.Kind == JavaPlain {
@@ -410,7 +413,7 @@ func (w *world) tidy(phase Phase) {
 				}
 			}
 			for _, key := range m.Keys() {
-				java := slices.ContainsFunc(phase.Workers, func(o Worker) bool { return o.Kind == JavaFair })
+				java := strings.Contains(key, string(JavaFair)) // which Redisson leaves there
 				_, other := others[key]
 				if other || m.TTL(key) > 0 || strings.HasPrefix(key, "redisson_lock_token:") || strings.Contains(key, string(Permits)) || java {
 					continue

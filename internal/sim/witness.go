@@ -89,11 +89,12 @@ type witness struct {
 	free    map[string]time.Time // when a release of a lock last returned
 	touched map[string]time.Time // of a process and a lock: when a call or a hold of it last began or ended
 	ended   int                  // calls so far
-	undone  map[string]time.Time // of a name: when a call last left without the lock
+	undone  map[string]time.Time // of a name: when a call last left without the lock, or may have left something there
+	stale   map[string]bool      // of a fair lock: nobody has asked since a waiter left
 }
 
 func newWitness(w *world) *witness {
-	return &witness{world: w, stop: make(chan struct{}), calls: map[*call]struct{}{}, tokens: map[string][]token{}, undone: map[string]time.Time{}, last: map[string]*process{}, free: map[string]time.Time{}, touched: map[string]time.Time{}}
+	return &witness{world: w, stop: make(chan struct{}), calls: map[*call]struct{}{}, tokens: map[string][]token{}, undone: map[string]time.Time{}, stale: map[string]bool{}, last: map[string]*process{}, free: map[string]time.Time{}, touched: map[string]time.Time{}}
 }
 
 // report reports a violation. The first one ends the run. mu is held.
@@ -279,9 +280,10 @@ func (w *witness) touch(p *process, worker *Worker) {
 	}
 }
 
-// orphans reports records of processes that are alive, and neither hold the lock nor ask for it.
+// orphans reports records of processes that are alive, and neither hold the lock nor ask for it. After a fault there may be
+// one for a lease: of a request that was held up for longer than its undo was repeated, or that Redis had forgotten to delete.
 func (w *witness) orphans() {
-	if !w.world.calm(time.Now().Add(-callBound)) || w.world.untidy() {
+	if !w.world.calm(time.Now().Add(-w.world.plan.Watchdog-callBound)) || w.world.untidy() {
 		return
 	}
 	for _, worker := range w.world.inLine() {
@@ -364,7 +366,18 @@ func (w *witness) killed(p *process) {
 	for c := range w.calls {
 		if c.p == p {
 			delete(w.calls, c)
+			w.left(c)
 		}
+	}
+}
+
+// left notes that a call leaves without the lock. mu is held.
+func (w *witness) left(c *call) {
+	if c.worker == nil {
+		return
+	}
+	for _, name := range c.worker.Names {
+		w.undone[name], w.stale[name] = time.Now(), c.worker.Kind == Fair
 	}
 }
 
@@ -466,12 +479,19 @@ func (w *witness) aloneNow(c *call) bool {
 	return true
 }
 
-// asking notes that a call asks for a lock, and says whether nobody else uses it.
+// asking notes that a call asks for a lock, and says whether nobody else uses it. A waiter that could not leave the queue
+// of a fair lock, because its process died or Redis was away, has its place until a heartbeat after the next call: that
+// call cannot tell whether Redis was away or nobody was there.
 func (w *witness) asking(c *call) (alone bool) {
 	alone = w.aloneNow(c)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	c.asks, c.taken = true, w.taken
+	for _, name := range c.worker.Names {
+		if w.stale[name] {
+			alone, w.stale[name], w.undone[name] = false, false, time.Now()
+		}
+	}
 	return alone
 }
 
@@ -480,9 +500,7 @@ func (w *witness) refused(c *call, alone bool, err error, m manner) {
 	still := alone && w.nobodyCame(c)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for _, name := range c.worker.Names {
-		w.undone[name] = time.Now()
-	}
+	w.left(c)
 	p := w.world.plan
 	if err != nil && m.bound() == 0 && m.lease == 0 && c.worker.Kind != Red && w.world.ridesOut(c, err) {
 		w.report("a waiter rides out an outage", "%s worker %d %v: %v", c.p.name, c.worker.ID, c.worker.Names, err)

@@ -134,7 +134,8 @@ func (w *worker) manner() manner {
 		return m
 	}
 	if w.rng.IntN(4) == 0 {
-		m.lease = 50*time.Millisecond + w.upTo(w.world.plan.Watchdog)
+		plan := w.world.plan
+		m.lease = 50*time.Millisecond + 10*(plan.Latency+plan.Jitter) + w.upTo(plan.Watchdog) // half of it must be left at the answer
 		if w.MaxHold > 0 {
 			m.lease = min(m.lease, w.MaxHold)
 		}
