@@ -129,7 +129,13 @@ func writersKey(name string) string { return prefixName("relock_rwlock_writers",
 // watchBusy measures how long Redis works. check fails if that was long since it was called before, or since begin was.
 func (b *bench) watchBusy() (begin func(), check func(what string)) {
 	used := func() (d time.Duration) {
-		for line := range strings.Lines(b.rdb.Info(context.Background(), "cpu").Val()) {
+		var info string
+		testredis.Await(b, "Redis says how long it worked", soon, func() bool {
+			text, err := b.rdb.Info(context.Background(), "cpu").Result()
+			info = text
+			return err == nil
+		})
+		for line := range strings.Lines(info) {
 			name, value, _ := strings.Cut(strings.TrimSpace(line), ":")
 			if name == "used_cpu_user" || name == "used_cpu_sys" {
 				seconds, err := strconv.ParseFloat(value, 64)

@@ -22,12 +22,13 @@ var failovers = flag.Int("failovers", 1, "how many failovers TestSentinelFailove
 // A lock that the replicas do not confirm is not held, and leaves nothing behind.
 func TestSyncedReplicas(t *testing.T) {
 	t.Parallel()
+	const confirmation = 500 * time.Millisecond
 	cluster := testredis.StartCluster(t, 3, 1)
 	ctx := context.Background()
 	for _, kind := range clusterLocks {
 		t.Run(kind.name, func(t *testing.T) { // one after the other: a master refuses its replicas for all of them
 			b := newClusterBench(t, cluster)
-			c := b.client(WithSyncedReplicas(1, 300*time.Millisecond), WithWatchdogTimeout(1500*time.Millisecond))
+			c := b.client(WithSyncedReplicas(1, confirmation), WithWatchdogTimeout(2*time.Second))
 			l, unsynced := kind.one(c, b.name), kind.rival(b.client(), b.name)
 			owner := WithOwner(ctx)
 			b.must(l.Lock(owner))
@@ -45,7 +46,7 @@ func TestSyncedReplicas(t *testing.T) {
 			start := time.Now()
 			err = l.Lock(owner)
 			b.mustBe(err, ErrNotSynced)
-			assert.GreaterOrEqual(t, time.Since(start), 300*time.Millisecond)
+			assert.GreaterOrEqual(t, time.Since(start), confirmation)
 			assert.LessOrEqual(t, time.Since(start), soon)
 			assert.ErrorContains(t, err, "0 of 1")
 			assert.NotErrorIs(t, err, ErrNotHeld)

@@ -18,25 +18,26 @@ const atMost = 3 * time.Minute // a Sentinel on a busy machine does nothing for 
 
 // RefuseReplicas cuts the replicas of this server off: nothing that is written
 // from now on reaches one of them, and WAIT counts none, while all keep running.
+// They need all data again, because the replication has another ID, and wait for
+// these for a day. A replica that may not replicate would ask again at once, for ever.
 func (s *Server) RefuseReplicas() {
 	s.t.Helper()
-	s.replicas("-psync", "-sync")
-	if err := s.peek().ClientKillByFilter(context.Background(), "TYPE", "replica").Err(); err != nil {
-		s.t.Fatalf("cut the replicas off: %v", err)
-	}
+	s.replicas("config", "set", "repl-diskless-sync-delay", 24*60*60)
+	s.replicas("debug", "change-repl-id")
+	s.replicas("client", "kill", "type", "replica")
 }
 
 // AcceptReplicas ends RefuseReplicas; so does a Restart.
 func (s *Server) AcceptReplicas() {
 	s.t.Helper()
-	s.replicas("+psync") // and not sync: one that was refused in between would come with it, and WAIT never count it
+	s.replicas("config", "set", "repl-diskless-sync-delay", 0)
 }
 
-// replicas changes what replicas may do here; they come as the default user.
-func (s *Server) replicas(may ...any) {
+// replicas changes what replicas get from this server.
+func (s *Server) replicas(command ...any) {
 	s.t.Helper()
-	if err := s.peek().Do(context.Background(), append([]any{"acl", "setuser", "default"}, may...)...).Err(); err != nil {
-		s.t.Fatalf("change what replicas may do: %v", err)
+	if err := s.peek().Do(context.Background(), command...).Err(); err != nil {
+		s.t.Fatalf("change what replicas get: %v: %v", command, err)
 	}
 }
 
