@@ -165,14 +165,17 @@ func TestHostileDataDoNotStopRedis(t *testing.T) {
 			ctx := context.Background()
 			key := hostile.key(b.name)
 			begin, check := b.watchBusy()
+			var before string // what is there
 			for _, kind := range strings.Fields(hostile.kinds) {
 				c := b.client(WithMaxWakeDelay(50 * time.Millisecond))
 				for _, method := range []string{"Lock", "TryLock(0)", "IsLocked", "TTL", "ForceUnlock", "Inspect"} {
 					what := kind + " " + method
-					b.must(b.rdb.FlushAll(ctx).Err())
-					hostile.put(ctx, b.rdb, key)
-					before := b.rdb.Dump(ctx, key).Val()
-					require.NotEmpty(t, before)
+					if before == "" || !hostile.refused {
+						b.must(b.rdb.FlushAll(ctx).Err())
+						hostile.put(ctx, b.rdb, key)
+						before = b.rdb.Dump(ctx, key).Val() // a late script of the last method may have ended what is not refused
+						require.True(t, before != "" || !hostile.refused)
+					}
 					l, me := kindCalled(kind).one(c, b.name), WithOwner(ctx)
 					wait := 100 * time.Millisecond
 					if hostile.refused {

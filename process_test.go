@@ -290,7 +290,7 @@ func manyLocks(b *faultBench, c *Client) {
 	}
 	var locks []*Lock
 	var guards []context.Context
-	for i := range 50 {
+	for i := range full(10, 50) {
 		l := c.NewLock(fmt.Sprint(b.name, i))
 		b.must(l.Lock(ctx))
 		guarded, err := l.Guard(ctx)
