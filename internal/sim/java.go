@@ -130,8 +130,12 @@ func (w *worker) java() {
 				break
 			}
 			if w.isOver() { // as after a wait with an end
-				_ = rdb.LRem(ctx, fair[1], 0, field).Err()
-				_ = rdb.ZRem(ctx, fair[2], field).Err()
+				for range 100 { // its connection may still be one that a fault has cut
+					if rdb.LRem(ctx, fair[1], 0, field).Err() == nil && rdb.ZRem(ctx, fair[2], field).Err() == nil {
+						break
+					}
+					time.Sleep(100 * time.Millisecond)
+				}
 				err = errOver
 				break
 			}
@@ -160,6 +164,8 @@ func (w *worker) java() {
 	case <-time.After(w.upTo(w.Section)):
 	}
 	w.world.witness.given(h)
+	release := w.world.witness.begin(p, &w.Worker, "unlock of Java", 0)
+	defer func() { release.end(nil) }()
 	if w.Kind == JavaFair {
 		_ = javaFairUnlock.Run(ctx, rdb, fair, field, clock()).Err()
 	} else {
