@@ -102,7 +102,8 @@ func (h *hold) isAlone() bool {
 	return !h.named && h.name.otherHalfLocked(h) == nil
 }
 
-// lapsesByItself says whether a record with AtLeast is gone in time after a keepCall. No request may still extend its lease.
+// lapsesByItself says whether a record with AtLeast is gone in time after a keepCall. No request may still extend its lease:
+// neither when the keepCall is sent, because it may overtake one that is answered first, nor when it was answered.
 func (h *hold) lapsesByItself() bool {
 	return h.isAlone() && !h.name.engine.late.mayRun(h.field) && !h.name.engine.watchdog.isRenewing(&h.record.lease)
 }
@@ -118,10 +119,11 @@ func (h *hold) keep(ctx context.Context) bool {
 	e := h.name.engine
 	for end := h.recordEnd(); rest > 0; rest = h.keepTime() {
 		p := &waitOptions{Wait: send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(unlockTime)}}
+		lapses := h.lapsesByItself()
 		r, _, err := e.send(p, h.keepCall(rest), time.Time{})
 		pause := min(rest, clearPause)
 		switch {
-		case err == nil && (r[0] != 1 || h.lapsesByItself()):
+		case err == nil && (r[0] != 1 || lapses && h.lapsesByItself()):
 			return true
 		case err == nil && !h.isAlone():
 			pause = rest

@@ -121,6 +121,7 @@ func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err
 		h.endRelease(left, h.others(heard), passed)
 	}()
 	call, keeps, late := h.releaseCall(left)
+	lapses := keeps && h.lapsesByItself()
 	r, unknown, err := h.name.engine.send(p, call, time.Now())
 	if late && err == nil {
 		h.name.engine.buried(h.verbs(), h.field)
@@ -131,7 +132,7 @@ func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err
 		// was gone before.
 		passed, unknown = 1, 0
 	}
-	if keeps && err == nil && !h.lapsesByItself() {
+	if keeps && err == nil && !(lapses && h.lapsesByItself()) {
 		h.name.engine.workers.spawn(h.clear)
 	}
 	return r[0] == 1, unknown, err
