@@ -80,6 +80,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		Home:      home,
 		Inline:    promptness(rdb),
 		Confirm:   o.synced.Within,
+		Idle:      func() int { return int(rdb.PoolStats().IdleConns) },
 	})
 	if o.label != "" {
 		c.engine.firstUse = (&label{client: c, text: o.label}).start

@@ -20,6 +20,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -534,5 +535,28 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 		case len(text) > 4000:
 			assert.Fail(t, fmt.Sprintf("%d bytes: %.500s", len(text), text))
 		}
+	}
+}
+
+// Nobody notices that a TLS connection in the pool has ended before it is used. However many have, a lock is had.
+func TestEndedTLSConnectionsFailNoLock(t *testing.T) {
+	t.Parallel()
+	const connections = 40
+	s, addr, config := testredis.StartTLS(t)
+	rdb := testredis.Client(t, addr, func(o *redis.Options) { o.TLSConfig, o.PoolSize = config, connections })
+	c, err := New(rdb)
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, c.Close()) })
+	ctx := context.Background()
+	var all sync.WaitGroup
+	for i := range connections {
+		waitgroup.Go(&all, func() { assert.ErrorIs(t, rdb.BLPop(ctx, time.Second, fmt.Sprint("nothing", i)).Err(), redis.Nil) })
+	}
+	all.Wait()
+	require.Equal(t, uint32(connections), rdb.PoolStats().IdleConns)
+	s.Restart()
+	for _, l := range []Locker{c.NewLock("a"), c.NewFairLock("b")} {
+		require.NoError(t, l.Lock(ctx))
+		assert.NoError(t, l.Unlock(ctx))
 	}
 }

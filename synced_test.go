@@ -22,7 +22,7 @@ var failovers = flag.Int("failovers", 1, "how many failovers TestSentinelFailove
 // A lock that the replicas do not confirm is not held, and leaves nothing behind.
 func TestSyncedReplicas(t *testing.T) {
 	t.Parallel()
-	const confirmation = 500 * time.Millisecond
+	const confirmation = time.Second
 	cluster := testredis.StartCluster(t, 3, 1)
 	ctx := context.Background()
 	for _, kind := range clusterLocks {
@@ -31,7 +31,7 @@ func TestSyncedReplicas(t *testing.T) {
 			c := b.client(WithSyncedReplicas(1, confirmation), WithWatchdogTimeout(2*time.Second))
 			l, unsynced := kind.one(c, b.name), kind.rival(b.client(), b.name)
 			owner := WithOwner(ctx)
-			b.must(l.Lock(owner))
+			testredis.Await(b, "the replicas confirm", clusterSoon, func() bool { return l.Lock(owner) == nil })
 			b.must(l.Lock(owner))
 			b.must(l.Unlock(owner))
 

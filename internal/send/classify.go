@@ -8,8 +8,10 @@ package send
 
 import (
 	"errors"
+	"io"
 	"net"
 	"strings"
+	"syscall"
 
 	"github.com/redis/go-redis/v9"
 )
@@ -64,6 +66,15 @@ func MayHaveRun(err error) bool {
 // runs.
 func MayRunLater(err error) bool {
 	return err != nil && MayHaveRun(err) && !Answered(err) && !errors.Is(err, ErrReply) && !errors.Is(err, ErrNotALock)
+}
+
+// ended says whether the call failed with err because its connection had ended, or ended meanwhile.
+func ended(err error) bool {
+	var op *net.OpError
+	if errors.As(err, &op) && op.Op == "dial" {
+		return false
+	}
+	return errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
 
 // Answered says whether err is an answer of Redis.

@@ -10,7 +10,9 @@ package send
 //     beside the first ones for all requests of a Client: where all of Redis hangs, more
 //     tries change nothing.
 //   - A long call that may still run is not sent again for LongTime: each of them would stop Redis for as long as the one before.
-//   - A refusal that may pass, and a connection that fails, are followed by a pause.
+//   - A refusal that may pass, and a connection that fails, are followed by a pause. A connection that had ended while
+//     nobody used it says nothing about Redis: while there are others of that kind, the request is sent again at once, and
+//     at most maxEnded such tries do not count.
 //   - A caller without a reply so far gives up after a few tries. A caller that has had
 //     a reply, before this request or to a try of it, retries for RideOut from the first try on: Redis is
 //     there, and starts, fails over or moves a slot.
@@ -36,6 +38,7 @@ const (
 	// ConnectTime is how long a try waits for a connection, and a release for its answer.
 	ConnectTime = 5 * time.Second
 
+	maxEnded   = 64              // tries over connections that had ended
 	maxTries   = 4               // under way for one request
 	maxResent  = 32              // under way for all requests of a Client, beside the first ones
 	quickTries = 4               // made at least for a caller without a reply,
@@ -53,6 +56,7 @@ type retry struct {
 
 	began    time.Time // when the first try was sent
 	tries    int
+	ended    int       // those of them whose connection had ended
 	sent     time.Time // when the last one was
 	replied  bool      // Redis has answered a try, with an error
 	unknown  int       // tries of unknown outcome that have ended, or for which the caller waits no longer
@@ -96,6 +100,10 @@ func (r *retry) run(w *Wait) Answer {
 			return r.leave(why)
 		}
 		if r.narrow(o.err) {
+			continue
+		}
+		if r.hadEnded(o.err) {
+			w.Inline = false
 			continue
 		}
 		if !r.worthRepeating(w, o.err) || r.enough(w) {
@@ -205,9 +213,19 @@ func (r *retry) worthRepeating(w *Wait, err error) bool {
 	return Transient(err) || w.Background && OfHook(err)
 }
 
+// hadEnded says whether a try failed with err because its connection had ended while nobody used it, and counts such tries.
+// There may be more such connections.
+func (r *retry) hadEnded(err error) bool {
+	if !ended(err) || r.req.Long || r.ended == maxEnded || r.config.Idle == nil || r.config.Idle() == 0 {
+		return false
+	}
+	r.ended++
+	return true
+}
+
 // enough says whether the caller gives up, after an error that may pass or after silence.
 func (r *retry) enough(w *Wait) bool {
-	took, tried := time.Since(r.began), r.tries >= quickTries && len(r.underWay) == 0
+	took, tried := time.Since(r.began), r.tries-r.ended >= quickTries && len(r.underWay) == 0
 	switch {
 	case !r.lastReply.IsZero(): // which may be long ago: a waiter in a line asks seldom
 		return min(took, time.Since(r.lastReply)) > r.config.RideOut

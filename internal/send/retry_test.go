@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -191,6 +192,40 @@ func TestHowLongACallIsRepeated(t *testing.T) {
 				assert.GreaterOrEqual(t, b.fake.tries(), quickTries)
 			})
 		})
+	}
+}
+
+// Connections that have ended while nobody used them cost no time, however many there are; but a request is not sent for
+// ever.
+func TestEndedConnectionsAreUsedUp(t *testing.T) {
+	broken := &net.OpError{Op: "write", Err: syscall.EPIPE}
+	for _, noWait := range []bool{false, true} {
+		var idle atomic.Int64
+		counted := func(c *Config) { c.Idle = func() int { return int(idle.Load()) } }
+		in(t, func(b *bench) {
+			idle.Store(40)
+			b.fake.setRun(func(context.Context, Call) (any, error) {
+				if idle.Add(-1) >= 0 {
+					return nil, broken
+				}
+				return reply(1, 0, 0), nil
+			})
+			w, start := b.wait(context.Background()), time.Now()
+			w.NoWait = noWait
+			a := b.Do(w, request("x"), time.Time{})
+			assert.NoError(t, a.Err)
+			assert.Equal(t, 40, a.Unknown)
+			assert.Less(t, time.Since(start), 100*time.Millisecond)
+		}, counted)
+		in(t, func(b *bench) {
+			idle.Store(1)
+			b.fake.setRun(after(0, broken))
+			w, start := b.wait(context.Background()), time.Now()
+			w.NoWait = noWait
+			assert.Equal(t, broken, b.Do(w, request("x"), time.Time{}).Err)
+			assert.LessOrEqual(t, time.Since(start), 2*time.Second)
+			assert.LessOrEqual(t, b.fake.tries(), maxEnded+20)
+		}, counted)
 	}
 }
 

@@ -39,6 +39,9 @@ type Config struct {
 	Inline time.Duration
 	// Confirm is how long an answer may take because replicas confirm it.
 	Confirm time.Duration
+	// Idle is how many connections there are that nobody uses; nil: it is not known. Each may have ended, and nobody knows
+	// before it is used: with TLS, or where a proxy keeps it.
+	Idle func() int
 	// RideOut is how long a caller that has had a reply retries: one watchdog timeout.
 	RideOut time.Duration
 	// Spawn runs f on another goroutine, for which Close waits. Spawn does not block.
