@@ -22,7 +22,7 @@ var failovers = flag.Int("failovers", 1, "how many failovers TestSentinelFailove
 // A lock that the replicas do not confirm is not held, and leaves nothing behind.
 func TestSyncedReplicas(t *testing.T) {
 	t.Parallel()
-	const confirmation = time.Second
+	const confirmation = 500 * time.Millisecond
 	cluster := testredis.StartCluster(t, 3, 1)
 	ctx := context.Background()
 	for _, kind := range clusterLocks {
