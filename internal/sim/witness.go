@@ -510,7 +510,6 @@ func (w *witness) refused(c *call, alone bool, err error, m manner) {
 	}
 	switch {
 	case err != nil && m.wait > 0 && m.wait < time.Second: // less than an answer may take
-	case err != nil && p.Opaque: // each connection that has ended while nobody used it costs a try
 	case err != nil && m.cancel == 0:
 		w.report("no error without a reason", "%s worker %d %v: %v", c.p.name, c.worker.ID, c.worker.Names, err)
 	case still && (m.cancel == 0 || m.cancel > slack):
