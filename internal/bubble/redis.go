@@ -257,7 +257,7 @@ func (r *Redis) hook(c *server.Peer, cmd string, args ...string) bool {
 	if r.top == c {
 		return false
 	}
-	grows := cmd == "HSET" || cmd == "SET" || cmd == "ZADD" || cmd == "RPUSH" || cmd == "HINCRBY" || cmd == "INCR" || cmd == "INCRBY" || cmd == "ZINCRBY" || cmd == "LPUSH"
+	grows := growing[cmd]
 	if full && grows && !r.wrote {
 		c.WriteError("OOM command not allowed when used memory > 'maxmemory'.")
 		return true
@@ -265,6 +265,10 @@ func (r *Redis) hook(c *server.Peer, cmd string, args ...string) bool {
 	r.wrote = r.wrote || grows || cmd == "DEL" || cmd == "HDEL" || cmd == "ZREM" || cmd == "LREM" || cmd == "LPOP" || cmd == "PEXPIRE"
 	return false
 }
+
+// growing are the commands that need memory, of those that scripts use.
+var growing = map[string]bool{"SET": true, "HSET": true, "ZADD": true, "RPUSH": true, "LPUSH": true, "INCR": true, "INCRBY": true,
+	"DECR": true, "DECRBY": true, "HINCRBY": true, "ZINCRBY": true}
 
 // Stop takes the server away: connections end, and new ones are refused. It keeps its data.
 func (r *Redis) Stop() {

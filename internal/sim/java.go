@@ -2,7 +2,7 @@
 
 package sim
 
-// Java services: Redisson's plain and fair locks, as it sends them.
+// Java services: Redisson's plain, fair and read/write locks and its permits with leases, as it sends them.
 //
 // Rules: written after the scripts of Redisson, without its latch, which no other client reads. A Java service here asks for an explicit
 // lease, so that its hold ends by itself; its network has no faults. It waits as Redisson does: it asks,
@@ -88,54 +88,211 @@ if redis.call('hincrby', KEYS[1], ARGV[1], -1) > 0 then return 0 end
 redis.call('del', KEYS[1])
 wake()
 return 1`)
+
+	javaRead = redis.NewScript(`
+local mode = redis.call('hget', KEYS[1], 'mode')
+if mode == false then
+    redis.call('hset', KEYS[1], 'mode', 'read')
+    redis.call('hset', KEYS[1], ARGV[2], 1)
+    redis.call('set', KEYS[2] .. ':1', 1)
+    redis.call('pexpire', KEYS[2] .. ':1', ARGV[1])
+    redis.call('pexpire', KEYS[1], ARGV[1])
+    return -3
+end
+if mode == 'read' or mode == 'write' and redis.call('hexists', KEYS[1], ARGV[2] .. ':write') == 1 then
+    local key = KEYS[2] .. ':' .. redis.call('hincrby', KEYS[1], ARGV[2], 1)
+    redis.call('set', key, 1)
+    redis.call('pexpire', key, ARGV[1])
+    redis.call('pexpire', KEYS[1], math.max(redis.call('pttl', KEYS[1]), ARGV[1]))
+    return -3
+end
+return redis.call('pttl', KEYS[1])`)
+
+	javaReadUnlock = redis.NewScript(`
+local mode = redis.call('hget', KEYS[1], 'mode')
+if mode == false then
+    redis.call('publish', KEYS[2], '0')
+    return -3
+end
+if redis.call('hexists', KEYS[1], ARGV[1]) == 0 then return -3 end
+local count = redis.call('hincrby', KEYS[1], ARGV[1], -1)
+if count == 0 then redis.call('hdel', KEYS[1], ARGV[1]) end
+redis.call('del', KEYS[3] .. ':' .. ARGV[1] .. ':rwlock_timeout:' .. count + 1)
+if redis.call('hlen', KEYS[1]) > 1 then
+    local longest = -3
+    for _, field in ipairs(redis.call('hkeys', KEYS[1])) do
+        local levels = tonumber(redis.call('hget', KEYS[1], field))
+        if type(levels) == 'number' then
+            for i = levels, 1, -1 do
+                longest = math.max(redis.call('pttl', KEYS[3] .. ':' .. field .. ':rwlock_timeout:' .. i), longest)
+            end
+        end
+    end
+    if longest > 0 then
+        redis.call('pexpire', KEYS[1], longest)
+        return 0
+    end
+    if mode == 'write' then return 0 end
+end
+redis.call('del', KEYS[1])
+redis.call('publish', KEYS[2], '0')
+return 1`)
+
+	javaWrite = redis.NewScript(`
+local mode = redis.call('hget', KEYS[1], 'mode')
+if mode == false then
+    redis.call('hset', KEYS[1], 'mode', 'write')
+    redis.call('hset', KEYS[1], ARGV[2] .. ':write', 1)
+    redis.call('pexpire', KEYS[1], ARGV[1])
+    return -3
+end
+if mode == 'write' and redis.call('hexists', KEYS[1], ARGV[2] .. ':write') == 1 then
+    redis.call('hincrby', KEYS[1], ARGV[2] .. ':write', 1)
+    redis.call('pexpire', KEYS[1], redis.call('pttl', KEYS[1]) + ARGV[1])
+    return -3
+end
+return redis.call('pttl', KEYS[1])`)
+
+	javaWriteUnlock = redis.NewScript(`
+local mode = redis.call('hget', KEYS[1], 'mode')
+if mode == false then
+    redis.call('publish', KEYS[2], '1')
+    return -3
+end
+local field = ARGV[1] .. ':write'
+if mode ~= 'write' or redis.call('hexists', KEYS[1], field) == 0 then return -3 end
+if redis.call('hincrby', KEYS[1], field, -1) > 0 then return 0 end
+redis.call('hdel', KEYS[1], field)
+if redis.call('hlen', KEYS[1]) == 1 then
+    redis.call('del', KEYS[1])
+    redis.call('publish', KEYS[2], '1')
+else
+    redis.call('hset', KEYS[1], 'mode', 'read')
+end
+return 1`)
+
+	// The number is set only where nothing is there: after a loss of the counter alone Redisson would forget the permits that are taken.
+	javaSetPermits = redis.NewScript(`
+if redis.call('exists', KEYS[1], KEYS[2]) > 0 then return 0 end
+redis.call('set', KEYS[1], ARGV[1])
+redis.call('publish', KEYS[3], ARGV[1])
+return 1`)
+
+	javaPermit = redis.NewScript(`
+local expired = redis.call('zrangebyscore', KEYS[2], 0, ARGV[3], 'limit', 0, 1)
+if #expired > 0 then
+    redis.call('zrem', KEYS[2], unpack(expired))
+    local value = redis.call('incrby', KEYS[1], #expired)
+    if value > 0 then redis.call('publish', KEYS[3], value) end
+end
+local value = redis.call('get', KEYS[1])
+if value ~= false and tonumber(value) >= 1 then
+    redis.call('decrby', KEYS[1], 1)
+    redis.call('zadd', KEYS[2], ARGV[1], ARGV[2])
+    return -3
+end
+local first = redis.call('zrange', KEYS[2], 0, 0, 'withscores')
+if first[1] then return math.max(0, tonumber(first[2]) - tonumber(ARGV[3])) end
+return -1`)
+
+	javaPermitRelease = redis.NewScript(`
+local ends = redis.call('zscore', KEYS[2], ARGV[1])
+if redis.call('zrem', KEYS[2], ARGV[1]) ~= 1 then return 0 end
+redis.call('publish', KEYS[3], redis.call('incrby', KEYS[1], 1))
+return tonumber(ends) <= tonumber(ARGV[2]) and 0 or 1`)
 )
+
+// had is what a script of Java returns for a lock that it has taken, as a time. Any other one is how long the lease in its way
+// lasts, and below 0 where none ends.
+const had = -3 * time.Millisecond
+
+// A service is one hold of a Java service.
+type service struct {
+	rdb     *redis.Client
+	id      string // of the service, or of the permit
+	channel string // on which it waits
+	shared  bool
+	lease   time.Duration
+	try     func() (time.Duration, error)
+	leave   func() // gives up a place in a queue
+	unlock  func()
+}
+
+// clock is the time of the service. Clocks are set together: what Redisson writes and judges by its own clock follows that of Redis.
+func (s *service) clock() int64 { return s.rdb.Time(context.Background()).Val().UnixMilli() }
+
+func (s *service) run(script *redis.Script, keys []string, args ...any) (time.Duration, error) {
+	left, err := script.Run(context.Background(), s.rdb, keys, args...).Int64()
+	return time.Duration(left) * time.Millisecond, err
+}
+
+// service is a Java service that is about to take the lock of w.
+func (w *worker) service(rdb *redis.Client) *service {
+	name := w.Names[0]
+	s := &service{rdb: rdb, id: fmt.Sprintf("00000000-0000-4000-8000-%012d", w.ID), lease: w.Section + 10*time.Second, leave: func() {}}
+	field, lease := s.id+":1", s.lease.Milliseconds()
+	s.channel = "redisson_lock__channel:{" + name + "}"
+	switch w.Kind {
+	case JavaPlain:
+		s.try = func() (time.Duration, error) { return s.run(javaLock, []string{name}, lease, field) }
+		s.unlock = func() { _, _ = s.run(javaUnlock, []string{name, s.channel}, field) }
+	case JavaFair:
+		keys := []string{name, "redisson_lock_queue:{" + name + "}", "redisson_lock_timeout:{" + name + "}", s.channel}
+		s.channel += ":" + field
+		s.try = func() (time.Duration, error) {
+			return s.run(javaFairLock, keys[:3], lease, field, javaWait.Milliseconds(), s.clock())
+		}
+		s.leave = func() {
+			for range 100 { // its connection may still be one that a fault has cut
+				if rdb.LRem(context.Background(), keys[1], 0, field).Err() == nil && rdb.ZRem(context.Background(), keys[2], field).Err() == nil {
+					break
+				}
+				time.Sleep(100 * time.Millisecond)
+			}
+		}
+		s.unlock = func() { _, _ = s.run(javaFairUnlock, keys, field, s.clock()) }
+	case JavaReadWrite:
+		s.channel = "redisson_rwlock:{" + name + "}"
+		if s.shared = w.rng.IntN(3) > 0; s.shared {
+			leases := "{" + name + "}:" + field + ":rwlock_timeout"
+			s.try = func() (time.Duration, error) { return s.run(javaRead, []string{name, leases}, lease, field) }
+			s.unlock = func() { _, _ = s.run(javaReadUnlock, []string{name, s.channel, "{" + name + "}"}, field) }
+			break
+		}
+		s.try = func() (time.Duration, error) { return s.run(javaWrite, []string{name}, lease, field) }
+		s.unlock = func() { _, _ = s.run(javaWriteUnlock, []string{name, s.channel}, field) }
+	case JavaPermits:
+		s.channel = "redisson_sc:{" + name + "}"
+		keys := []string{name, "{" + name + "}:timeout", s.channel}
+		s.id = fmt.Sprintf("%08x%08x", w.ID, w.rng.Uint32()) // 16 bytes
+		_, _ = s.run(javaSetPermits, keys, permits)
+		s.try = func() (time.Duration, error) {
+			now := s.clock()
+			return s.run(javaPermit, keys, now+lease, s.id, now)
+		}
+		s.unlock = func() { _, _ = s.run(javaPermitRelease, keys, s.id, s.clock()) }
+	}
+	return s
+}
 
 // java takes the lock as a Java service does.
 func (w *worker) java() {
 	p := w.world.operator()
-	rdb, ctx, name := p.rdbs[0], context.Background(), w.Names[0]
-	id := fmt.Sprintf("00000000-0000-4000-8000-%012d", w.ID)
-	field := id + ":1"
-	lease := w.Section + 10*time.Second
-	channel := "redisson_lock__channel:{" + name + "}"
-	fair := []string{name, "redisson_lock_queue:{" + name + "}", "redisson_lock_timeout:{" + name + "}", channel}
-	clock := func() int64 { return rdb.Time(ctx).Val().UnixMilli() } // clocks are set together: Redisson's scores are of its own
-	try := func() (time.Duration, error) {
-		script, keys, args := javaLock, []string{name}, []any{lease.Milliseconds(), field}
-		if w.Kind == JavaFair {
-			script, keys, args = javaFairLock, fair[:3], append(args, javaWait.Milliseconds(), clock())
-		}
-		left, err := script.Run(ctx, rdb, keys, args...).Int64()
-		if err != nil {
-			return 0, err
-		}
-		return time.Duration(left) * time.Millisecond, nil
-	}
-	const had = -3 * time.Millisecond
-
-	h := &hold{p: p, worker: &w.Worker, ids: []string{id}, names: w.Names, lease: lease, asked: time.Now()}
+	s := w.service(p.rdbs[0])
+	h := &hold{p: p, worker: &w.Worker, ids: []string{s.id}, names: w.Names, shared: s.shared, lease: s.lease, asked: time.Now()}
 	call := w.world.witness.begin(p, &w.Worker, "lock of Java", 0)
 	sent := time.Now()
-	left, err := try()
+	left, err := s.try()
 	if left != had {
-		listen := channel
-		if w.Kind == JavaFair {
-			listen += ":" + field
-		}
-		sub := rdb.Subscribe(ctx, listen)
-		_, _ = sub.Receive(ctx)
+		sub := s.rdb.Subscribe(context.Background(), s.channel)
+		_, _ = sub.Receive(context.Background())
 		for {
 			sent = time.Now()
-			if left, err = try(); left == had || errors.Is(err, redis.ErrClosed) {
+			if left, err = s.try(); left == had || errors.Is(err, redis.ErrClosed) {
 				break
 			}
 			if w.isOver() { // as after a wait with an end
-				for range 100 { // its connection may still be one that a fault has cut
-					if rdb.LRem(ctx, fair[1], 0, field).Err() == nil && rdb.ZRem(ctx, fair[2], field).Err() == nil {
-						break
-					}
-					time.Sleep(100 * time.Millisecond)
-				}
+				s.leave()
 				err = errOver
 				break
 			}
@@ -143,8 +300,11 @@ func (w *worker) java() {
 				time.Sleep(time.Second)
 				continue
 			}
+			if left < 0 {
+				left = time.Minute
+			}
 			// A head of the queue whose lock is free asks again and again: here not without a pause.
-			_, _ = sub.ReceiveTimeout(ctx, min(max(left, time.Second), time.Minute))
+			_, _ = sub.ReceiveTimeout(context.Background(), min(max(left, time.Second), time.Minute))
 		}
 		_ = sub.Close()
 	}
@@ -152,7 +312,7 @@ func (w *worker) java() {
 	if err != nil {
 		return
 	}
-	held, end := context.WithDeadline(ctx, sent.Add(lease))
+	held, end := context.WithDeadline(context.Background(), sent.Add(s.lease))
 	defer end()
 	h.ctx = held
 	if held.Err() == nil {
@@ -166,9 +326,5 @@ func (w *worker) java() {
 	w.world.witness.given(h)
 	release := w.world.witness.begin(p, &w.Worker, "unlock of Java", 0)
 	defer func() { release.end(nil) }()
-	if w.Kind == JavaFair {
-		_ = javaFairUnlock.Run(ctx, rdb, fair, field, clock()).Err()
-	} else {
-		_ = javaUnlock.Run(ctx, rdb, []string{name, channel}, field).Err()
-	}
+	s.unlock()
 }

@@ -71,9 +71,25 @@ const (
 	Multi     Kind = "multi"
 	Red       Kind = "red"
 	Leader    Kind = "election"
-	JavaPlain Kind = "java"
-	JavaFair  Kind = "java fair"
+
+	// Those of Java services.
+	JavaPlain     Kind = "java"
+	JavaFair      Kind = "java fair"
+	JavaReadWrite Kind = "java rw"
+	JavaPermits   Kind = "java semaphore"
 )
+
+// inGo is the kind of relock that shares the locks of a kind of Java.
+var inGo = map[Kind]Kind{JavaPlain: Plain, JavaFair: Fair, JavaReadWrite: ReadWrite, JavaPermits: Permits}
+
+// java says whether the worker is a Java service.
+func (w Worker) java() bool { return inGo[w.Kind] != "" }
+
+// counts says whether the worker takes permits of a semaphore.
+func (w Worker) counts() bool { return w.Kind == Permits || w.Kind == JavaPermits }
+
+// readsAndWrites says whether the worker uses a read/write lock.
+func (w Worker) readsAndWrites() bool { return w.Kind == ReadWrite || w.Kind == JavaReadWrite }
 
 // permits is how many a semaphore has.
 const permits = 2
@@ -229,7 +245,8 @@ type pace struct {
 
 // scene is some workers that use the same locks. Two scenes with different numbers share no names.
 func (d drawer) scene(p Plan, phase Phase, number int) (all []Worker) {
-	kinds := []Kind{Plain, Plain, FencedOne, Fair, Fair, Fair, ReadWrite, ReadWrite, Permits, Multi, Multi, Leader, JavaPlain, JavaFair}
+	kinds := []Kind{Plain, Plain, FencedOne, Fair, Fair, Fair, ReadWrite, ReadWrite, Permits, Multi, Multi, Leader,
+		JavaPlain, JavaFair, JavaReadWrite, JavaPermits}
 	if p.Servers > 1 {
 		kinds = append(kinds, Red, Red, Red, Red, Red, Red)
 	}
@@ -262,8 +279,10 @@ func (d drawer) scene(p Plan, phase Phase, number int) (all []Worker) {
 			w.Kind, w.Names = Plain, []string{fmt.Sprintf("%s-member-%d", name, member)}
 		case kind == Multi:
 			w.Names = []string{name + "-member-0", name + "-member-1"}
-		case (kind == JavaPlain || kind == JavaFair) && i > 0 && d.IntN(3) > 0:
-			w.Kind = map[Kind]Kind{JavaPlain: Plain, JavaFair: Fair}[kind]
+		case w.java():
+			if i > 0 && d.IntN(3) > 0 {
+				w.Kind = inGo[kind]
+			}
 		case kind == Plain || kind == FencedOne || kind == Fair:
 			switch d.IntN(12) {
 			case 0:

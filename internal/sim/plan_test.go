@@ -53,7 +53,7 @@ func TestPlansHaveEverything(t *testing.T) {
 	for _, k := range faultKinds {
 		assert.True(t, faults[k.name], k.name)
 	}
-	for _, k := range []Kind{Plain, FencedOne, Fair, ReadWrite, Permits, Multi, Red, Leader, JavaPlain, JavaFair} {
+	for _, k := range []Kind{Plain, FencedOne, Fair, ReadWrite, Permits, Multi, Red, Leader, JavaPlain, JavaFair, JavaReadWrite, JavaPermits} {
 		assert.True(t, kinds[k], k)
 	}
 }

@@ -269,7 +269,7 @@ func (w *world) patience(c *call) time.Duration {
 	}
 	turns := time.Duration(2)
 	switch c.worker.Kind {
-	case ReadWrite, Permits, Multi, Red: // no line, or several
+	case ReadWrite, Permits, Multi, Red, JavaReadWrite, JavaPermits: // no line, or several
 		turns = 6
 	}
 	for _, o := range w.phase.Workers {
@@ -279,9 +279,16 @@ func (w *world) patience(c *call) time.Duration {
 		if c.worker.Kind == Multi { // which has no place in a line: where the network never varies, others may always be sooner
 			limit = max(limit, w.phase.Length+20*time.Second)
 		}
+		if c.worker.readsAndWrites() && (c.worker.java() || o.java()) {
+			// Java readers do not let waiting writers go first, and nobody knows of a Java writer that waits: see mixed-fleets.md.
+			limit = max(limit, w.phase.Length+20*time.Second)
+		}
+		if c.worker.Kind == JavaPermits { // it has no place in the line, and others may always be sooner
+			limit = max(limit, w.phase.Length+20*time.Second)
+		}
 		each := 2*o.Section + o.MinHold + 500*time.Millisecond // the second one after an Extend
 		limit += turns * each
-		if o.Kind == JavaFair || o.Kind == JavaPlain {
+		if o.java() {
 			limit += turns * (o.Section + 10*time.Second)
 		}
 		if c.worker.Kind == JavaFair && (w.phase.kills() || len(w.phase.Faults) > 0) {
@@ -329,7 +336,7 @@ func (w *world) leaseLeft(names []string) (left time.Duration) {
 
 // java says whether Java services work in the phase.
 func (p Phase) java() bool {
-	return slices.ContainsFunc(p.Workers, func(w Worker) bool { return w.Kind == JavaPlain || w.Kind == JavaFair })
+	return slices.ContainsFunc(p.Workers, Worker.java)
 }
 
 // kills says whether processes die in the phase.
@@ -361,19 +368,16 @@ func (w *world) probe(phase Phase) {
 		seen = append(seen, key)
 		spec.MinHold, spec.MaxHold = 0, 0
 		left, lasts := w.leaseLeft(spec.Names), w.plan.Watchdog+back+slack
-		if spec.Kind == Permits { // whose leases are not those of a key
+		if spec.counts() { // whose leases are not those of a key
 			left = lasts
 		}
 		if left > lasts && !phase.java() {
 			w.witness.Report("a lease ends", "%v: %v is left of a lease, and %v is the longest", spec.Names, left, lasts)
 		}
-		switch spec.Kind {
-		case Leader:
+		if spec.Kind == Leader {
 			spec.Kind = FencedOne
-		case JavaPlain:
-			spec.Kind = Plain
-		case JavaFair:
-			spec.Kind = Fair
+		} else if spec.java() {
+			spec.Kind = inGo[spec.Kind]
 		}
 		probe := &worker{Worker: spec, world: w, rng: newRand(w.plan.Seed, spec.ID)}
 		l, _ := probe.lock(fresh)

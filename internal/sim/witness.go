@@ -121,7 +121,7 @@ func (w *witness) lose(what, name string) {
 			continue
 		}
 		time.AfterFunc(w.leaseOf(h)+slack, func() {
-			recorded := h.worker.Kind == Permits || w.recorded(h)
+			recorded := h.worker.counts() || w.recorded(h)
 			w.mu.Lock()
 			defer w.mu.Unlock()
 			if !recorded && slices.Contains(w.holds, h) && h.ctx.Err() == nil {
@@ -191,7 +191,7 @@ func (w *witness) recorded(h *hold) bool {
 // held notes a hold that a call has returned.
 func (w *witness) held(h *hold) {
 	h.since = time.Now()
-	recorded := h.worker.Kind == Permits || w.recorded(h)
+	recorded := h.worker.counts() || w.recorded(h)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if h.p.gone.Load() {
@@ -225,7 +225,7 @@ func (w *witness) alone(h *hold, name string) {
 		}
 	}
 	most := 0
-	if h.worker.Kind == Permits {
+	if h.worker.counts() {
 		most = permits - 1
 	}
 	if len(beside) > most {
@@ -387,7 +387,7 @@ func (w *witness) look() {
 	holds := slices.Clone(w.holds)
 	w.mu.Unlock()
 	for _, h := range holds {
-		if h.worker.Kind == Permits || h.ctx.Err() != nil || w.recorded(h) {
+		if h.worker.counts() || h.ctx.Err() != nil || w.recorded(h) {
 			continue
 		}
 		w.mu.Lock()

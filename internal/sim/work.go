@@ -34,7 +34,7 @@ func (w *worker) run() {
 		w.world.gate(w.Process)
 		p := w.world.process(w.Process)
 		switch {
-		case w.Kind == JavaPlain || w.Kind == JavaFair:
+		case w.Worker.java():
 			w.java()
 		case p.gone.Load():
 			w.rest(100 * time.Millisecond)
