@@ -321,6 +321,13 @@ func (r *Redis) MoveClock(by time.Duration) {
 	_ = r.mini.DB(0).Keys() // what has lapsed is gone now
 }
 
+// Now is the time by the clock of Redis.
+func (r *Redis) Now() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return time.Now().Add(r.ahead)
+}
+
 // Deny has Redis refuse the commands for which deny says so. nil: none.
 func (r *Redis) Deny(deny func(cmd string, args []string) bool) {
 	r.mu.Lock()

@@ -263,7 +263,7 @@ func (w *worker) service(rdb *redis.Client) *service {
 		s.unlock = func() { _, _ = s.run(javaWriteUnlock, []string{name, s.channel}, field) }
 	case JavaPermits:
 		s.channel = "redisson_sc:{" + name + "}"
-		keys := []string{name, "{" + name + "}:timeout", s.channel}
+		keys := []string{name, takenKey(name), s.channel}
 		s.id = fmt.Sprintf("%08x%08x", w.ID, w.rng.Uint32()) // 16 bytes
 		_, _ = s.run(javaSetPermits, keys, permits)
 		s.try = func() (time.Duration, error) {
@@ -279,7 +279,10 @@ func (w *worker) service(rdb *redis.Client) *service {
 func (w *worker) java() {
 	p := w.world.operator()
 	s := w.service(p.rdbs[0])
-	h := &hold{p: p, worker: &w.Worker, ids: []string{s.id}, names: w.Names, shared: s.shared, lease: s.lease, asked: time.Now()}
+	h := &hold{p: p, worker: &w.Worker, ids: []string{s.id}, names: w.Names, lease: s.lease, asked: time.Now()}
+	if s.shared {
+		h.read = w.Names
+	}
 	call := w.world.witness.begin(p, &w.Worker, "lock of Java", 0)
 	sent := time.Now()
 	left, err := s.try()

@@ -49,6 +49,7 @@ type Worker struct {
 	Process int
 	Kind    Kind
 	Names   []string // of the locks; a MultiLock has several
+	Members []Kind   `json:",omitempty"` // of a MultiLock: the kinds of its locks
 
 	Start   time.Duration // since the begin of the phase
 	Rounds  int           // at most
@@ -128,6 +129,9 @@ func (p Plan) String() string {
 
 func (w Worker) String() string {
 	s := fmt.Sprintf("worker %d of p%d, %s %v, from %v: %d rounds, section %v, rest %v", w.ID, w.Process, w.Kind, w.Names, w.Start, w.Rounds, w.Section, w.Rest)
+	if w.Members != nil {
+		s += fmt.Sprintf(", of %v", w.Members)
+	}
 	if w.Steady {
 		s += ", steady"
 	}
@@ -219,6 +223,13 @@ func Draw(seed uint64, focus Focus) Plan {
 	return p
 }
 
+// javaUses says whether Java services use the lock of this name.
+func (p Plan) javaUses(name string) bool {
+	return slices.ContainsFunc(p.Phases, func(phase Phase) bool {
+		return slices.ContainsFunc(phase.Workers, func(w Worker) bool { return w.java() && slices.Contains(w.Names, name) })
+	})
+}
+
 // A drawer draws parts of a plan.
 type drawer struct {
 	*rand.Rand
@@ -268,6 +279,7 @@ func (d drawer) scene(p Plan, phase Phase, number int) (all []Worker) {
 	steady := d.IntN(3) == 0
 	begin, together := d.upTo(phase.Length), d.IntN(3) > 0
 	somewhere, member := d.IntN(p.Processes), d.IntN(2)
+	members := []Kind{pick(d, Plain, Plain, FencedOne, Fair, ReadWrite), pick(d, Plain, Plain, FencedOne, Fair, ReadWrite)}
 	for i := range 2 + d.IntN(5) {
 		w := Worker{Process: (somewhere + i) % p.Processes, Kind: kind, Names: []string{name}, Start: d.upTo(phase.Length), Rounds: how.rounds,
 			Section: how.section, Rest: how.rest, Steady: steady}
@@ -276,9 +288,9 @@ func (d drawer) scene(p Plan, phase Phase, number int) (all []Worker) {
 		}
 		switch {
 		case kind == Multi && i > 0 && d.IntN(3) > 0: // a member that somebody uses alone
-			w.Kind, w.Names = Plain, []string{fmt.Sprintf("%s-member-%d", name, member)}
+			w.Kind, w.Names = members[member], []string{fmt.Sprintf("%s-member-%d", name, member)}
 		case kind == Multi:
-			w.Names = []string{name + "-member-0", name + "-member-1"}
+			w.Names, w.Members = []string{name + "-member-0", name + "-member-1"}, members
 		case w.java():
 			if i > 0 && d.IntN(3) > 0 {
 				w.Kind = inGo[kind]

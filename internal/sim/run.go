@@ -104,7 +104,9 @@ func (w *world) watch(end <-chan struct{}) {
 			return
 		case <-time.After(time.Second):
 		}
+		w.witness.settle()
 		w.witness.look()
+		w.witness.sums()
 		w.witness.orphans()
 		if i%int(stormWindow/time.Second) > 0 {
 			continue
@@ -202,6 +204,15 @@ func (w *world) backIn(phase Phase) (sum time.Duration) {
 	return sum
 }
 
+// deaf says whether a process may hear of no grant, because it had no right to subscribe at some time of the phase. Then it asks
+// at the max wake delay (see security.md), also when it has the right again, until it has not needed the channel for a moment.
+func (w *world) deaf() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	now := time.Since(w.began)
+	return slices.ContainsFunc(w.phase.Faults, func(f Fault) bool { return f.Kind == "no subscribe" && f.At <= now })
+}
+
 // inLine are the workers of a phase whose records are nothing but those of holders, one for each lock.
 func (w *world) inLine() (all []Worker) {
 	w.mu.Lock()
@@ -211,6 +222,18 @@ func (w *world) inLine() (all []Worker) {
 		minimal := slices.ContainsFunc(w.phase.Workers, func(other Worker) bool { return other.shares(o) && other.MinHold > 0 })
 		if (o.Kind == Plain || o.Kind == FencedOne || o.Kind == Fair || o.Kind == Leader) && !minimal && !slices.ContainsFunc(all, shares) {
 			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// semaphores are the names of those that are used in a phase.
+func (w *world) semaphores() (all []string) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, o := range w.phase.Workers {
+		if o.counts() && !slices.Contains(all, o.Names[0]) {
+			all = append(all, o.Names[0])
 		}
 	}
 	return all
@@ -273,8 +296,11 @@ func (w *world) patience(c *call) time.Duration {
 		turns = 6
 	}
 	for _, o := range w.phase.Workers {
-		if o.ID == c.worker.ID || !o.shares(*c.worker) {
+		if o.ID == c.worker.ID || !w.phase.together(o, *c.worker) {
 			continue
+		}
+		if o.Kind == Multi { // it may have one lock while it waits for the other one
+			turns = 6
 		}
 		if c.worker.Kind == Multi { // which has no place in a line: where the network never varies, others may always be sooner
 			limit = max(limit, w.phase.Length+20*time.Second)
@@ -334,6 +360,11 @@ func (w *world) leaseLeft(names []string) (left time.Duration) {
 	return left
 }
 
+// together says whether one worker may have to wait for the other: they share a lock, or each shares one with a MultiLock.
+func (p Phase) together(a, b Worker) bool {
+	return a.shares(b) || slices.ContainsFunc(p.Workers, func(o Worker) bool { return o.Kind == Multi && o.shares(a) && o.shares(b) })
+}
+
 // java says whether Java services work in the phase.
 func (p Phase) java() bool {
 	return slices.ContainsFunc(p.Workers, Worker.java)
@@ -353,6 +384,9 @@ func (w *world) probe(phase Phase) {
 	w.mu.Lock()
 	back, ghostly := w.backIn(phase), w.ghostly()
 	w.mu.Unlock()
+	if w.deaf() { // a process of which no subscription is known does not count as dead, and a grant waits for it
+		ghostly += time.Duration(w.plan.Processes) * grantLife
+	}
 	limit := 10*time.Second + ghostly
 	settled := phase.Idle > w.plan.Watchdog+grantLife+fairLife
 	if !settled { // what the dead have sent may still arrive, and take a lock for a lease

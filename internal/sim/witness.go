@@ -12,7 +12,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -27,6 +29,7 @@ const (
 	callBound = 7 * time.Second  // what a call takes at most beyond the wait that was asked for
 	fairLife  = 10 * time.Second // until a waiter that has died is passed over
 	grantLife = 5 * time.Second  // until the grant of a process that does not take it is over
+	lateLife  = 30 * time.Second // until nothing runs any more that was sent during a fault
 )
 
 // A Violation is what a run found.
@@ -44,13 +47,25 @@ type hold struct {
 	worker *Worker
 	ids    []string // of the Clients, for each server
 	names  []string
-	shared bool
+	read   []string // of names: those of which it has the read half
 	ctx    context.Context
 	lease  time.Duration
 	asked  time.Time // when the call began
 	since  time.Time
 	token  int64
-	again  bool // it was entered again, and is renewed since
+	tokens map[string]int64 // of the fenced members of a MultiLock
+	again  bool             // it was entered again, and is renewed since
+}
+
+// reads says whether h shares the lock of this name with readers.
+func (h *hold) reads(name string) bool { return slices.Contains(h.read, name) }
+
+// tokenOf is the token of the lock of this name; 0: it has none.
+func (h *hold) tokenOf(name string) int64 {
+	if h.tokens != nil {
+		return h.tokens[name]
+	}
+	return h.token
 }
 
 func (h *hold) String() string {
@@ -58,11 +73,27 @@ func (h *hold) String() string {
 		time.Since(h.asked), time.Since(h.since), h.lease, h.token)
 }
 
-// A loss is a time at which Redis lost something.
+// A loss is a time in which Redis lost something.
 type loss struct {
-	at   time.Time
-	name string // of a lock; "": of all
-	what string
+	at    time.Time
+	until time.Time        // zero: it is not over
+	name  string           // of a lock; "": of all
+	of    func(*hold) bool // which holds
+	ended bool             // the call that does it has returned
+}
+
+// end is when the loss was over, as far as is known.
+func (l loss) end() time.Time {
+	if l.until.IsZero() {
+		return time.Now()
+	}
+	return l.until
+}
+
+// A number is one that a semaphore may have, or had.
+type number struct {
+	permits int
+	until   time.Time // zero: it may have it now
 }
 
 // A token is one that a holder was given.
@@ -91,10 +122,15 @@ type witness struct {
 	ended   int                  // calls so far
 	undone  map[string]time.Time // of a name: when a call last left without the lock, or may have left something there
 	stale   map[string]bool      // of a fair lock: nobody has asked since a waiter left
+	asked   map[string]time.Time // of a fair lock: when somebody last asked who was the first since a waiter left
+	numbers map[string][]number  // of a semaphore
+	setting map[string]int       // of a semaphore: calls that set its number
 }
 
 func newWitness(w *world) *witness {
-	return &witness{world: w, stop: make(chan struct{}), calls: map[*call]struct{}{}, tokens: map[string][]token{}, undone: map[string]time.Time{}, stale: map[string]bool{}, last: map[string]*process{}, free: map[string]time.Time{}, touched: map[string]time.Time{}}
+	return &witness{world: w, stop: make(chan struct{}), calls: map[*call]struct{}{}, tokens: map[string][]token{},
+		undone: map[string]time.Time{}, stale: map[string]bool{}, last: map[string]*process{}, free: map[string]time.Time{},
+		touched: map[string]time.Time{}, asked: map[string]time.Time{}, numbers: map[string][]number{}, setting: map[string]int{}}
 }
 
 // report reports a violation. The first one ends the run. mu is held.
@@ -115,21 +151,166 @@ func (w *witness) Report(rule, format string, args ...any) {
 func (w *witness) lose(what, name string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.losses = append(w.losses, loss{time.Now(), name, what})
+	l := loss{at: time.Now(), until: time.Now(), name: name, of: func(h *hold) bool { return h.worker.Kind != Red }}
+	w.losses = append(w.losses, l)
 	for _, h := range w.holds {
-		if !slices.Contains(h.names, name) && name != "" || h.worker.Kind == Red {
-			continue
+		if l.hits(h) {
+			w.isToNotice(h, what, w.leaseOf(h)+slack)
 		}
-		time.AfterFunc(w.leaseOf(h)+slack, func() {
-			recorded := h.worker.counts() || w.recorded(h)
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			if !recorded && slices.Contains(w.holds, h) && h.ctx.Err() == nil {
-				w.report("a lost hold is noticed", "%v: %s, and %v does not know it after %v", h.names, what, h, w.leaseOf(h)+slack)
+	}
+	for lock, all := range w.numbers {
+		if name == "" || name == lock { // whoever comes next may set the number anew
+			for i := range all {
+				all[i].until = time.Time{}
 			}
-		})
+			w.numbers[lock] = append(all, number{permits: permits})
+		}
 	}
 }
+
+// hits says whether the loss may be one of h.
+func (l loss) hits(h *hold) bool {
+	return (l.name == "" || slices.Contains(h.names, l.name)) && l.of(h)
+}
+
+// isToNotice reports h if it does not know after a while that its record is gone. mu is held.
+func (w *witness) isToNotice(h *hold, what string, within time.Duration) {
+	time.AfterFunc(within, func() {
+		recorded := w.recorded(h)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if !recorded && slices.Contains(w.holds, h) && h.ctx.Err() == nil {
+			w.report("a lost hold is noticed", "%v: %s, and %v does not know it after %v", h.names, what, h, within)
+		}
+	})
+}
+
+// forcing notes that a call begins which frees locks, no matter who holds them. Its holders are lost, and notice within a third
+// of their leases. Where there was a fault, the request may run a while after the call has returned.
+func (w *witness) forcing(names []string, of func(*hold) bool) (done func()) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	began := time.Now()
+	for _, name := range names {
+		w.losses = append(w.losses, loss{at: began, name: name, of: of})
+	}
+	return func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		calm := w.world.calm(began.Add(-lateLife))
+		for i, l := range w.losses {
+			if !l.at.Equal(began) || !l.until.IsZero() || !slices.Contains(names, l.name) {
+				continue
+			}
+			if w.losses[i].ended = true; calm {
+				w.losses[i].until = time.Now()
+			}
+		}
+		for _, h := range w.holds {
+			if !of(h) || !slices.ContainsFunc(names, func(name string) bool { return slices.Contains(h.names, name) }) {
+				continue
+			}
+			w.isToNotice(h, "forced", w.leaseOf(h)+slack)
+			if calm && h.lease == 0 && h.worker.MaxHold == 0 { // it is renewed
+				w.unlessTrouble(began, w.world.plan.Watchdog/3+slack, func() { w.isToNotice(h, "forced", 0) })
+			}
+		}
+	}
+}
+
+// unlessTrouble calls f after a while, with mu held, if there is no fault meanwhile.
+func (w *witness) unlessTrouble(since time.Time, after time.Duration, f func()) {
+	time.AfterFunc(after, func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		if w.world.calm(since) {
+			f()
+		}
+	})
+}
+
+// settle notes which losses are over.
+func (w *witness) settle() {
+	calm := w.world.calm(time.Now().Add(-lateLife))
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i, l := range w.losses {
+		if l.until.IsZero() && l.ended && calm {
+			w.losses[i].until = time.Now()
+		}
+	}
+}
+
+// numbersOf are the numbers of permits of a semaphore. mu is held.
+func (w *witness) numbersOf(name string) []number {
+	if w.numbers[name] == nil {
+		w.numbers[name] = []number{{permits: permits}}
+	}
+	return w.numbers[name]
+}
+
+// mostPermits is how many permits a semaphore had at most since then. mu is held.
+func (w *witness) mostPermits(name string, since time.Time) (most int) {
+	for _, n := range w.numbersOf(name) {
+		if n.until.IsZero() || !n.until.Before(since) {
+			most = max(most, n.permits)
+		}
+	}
+	return most
+}
+
+// sets notes that a call begins which sets the number of permits. Where nothing can be under way any more, there is no other
+// number once it has returned.
+func (w *witness) sets(name string, n int) (done func(err error)) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	began, alone := time.Now(), w.setting[name] == 0
+	w.setting[name]++
+	w.numbers[name] = append(w.numbersOf(name), number{permits: n})
+	return func(err error) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		alone = alone && w.setting[name] == 1
+		if w.setting[name]--; err != nil || !alone || !w.world.calm(began.Add(-lateLife)) {
+			return
+		}
+		all := slices.DeleteFunc(w.numbers[name], func(o number) bool { return o.permits == n })
+		for i := range all {
+			if all[i].until.IsZero() {
+				all[i].until = time.Now()
+			}
+		}
+		w.numbers[name] = append(all, number{permits: n})
+	}
+}
+
+// sums reports a semaphore whose free and taken permits are not all that it has.
+func (w *witness) sums() {
+	for _, name := range w.world.semaphores() {
+		var free string
+		var taken map[string]float64
+		w.world.redis[0].Look(func(m *miniredis.Miniredis) {
+			free, _ = m.Get(name)
+			taken, _ = m.SortedSet(takenKey(name))
+			taken = maps.Clone(taken)
+		})
+		n, err := strconv.Atoi(free)
+		if err != nil { // nothing has set the number
+			continue
+		}
+		w.mu.Lock()
+		all := w.numbersOf(name)
+		ok := slices.ContainsFunc(all, func(o number) bool { return o.until.IsZero() && o.permits == n+len(taken) })
+		forgot := slices.ContainsFunc(w.losses, func(l loss) bool { return l.name == name && w.world.plan.javaUses(name) })
+		if !ok && !forgot { // Redisson gives back permits to a counter that is gone: see semaphore-record.md
+			w.report("free and taken permits are all permits", "%s: %d free, taken %v, of %v", name, n, taken, all)
+		}
+		w.mu.Unlock()
+	}
+}
+
+// takenKey is the key of the permits of a semaphore that are taken.
+func takenKey(name string) string { return "{" + name + "}:timeout" }
 
 func (w *witness) setBack(by time.Duration) {
 	w.mu.Lock()
@@ -152,10 +333,17 @@ func (w *witness) leaseOf(h *hold) time.Duration {
 // excused says whether h may be held beside another one: Redis has lost its record, and it need not know yet. mu is held.
 func (w *witness) excused(h *hold) bool {
 	return slices.ContainsFunc(w.losses, func(l loss) bool {
-		return (l.name == "" || slices.Contains(h.names, l.name)) &&
-			!l.at.Before(h.asked.Add(-200*time.Millisecond)) && // what a process hands over inside it may be lost already
-			time.Now().Before(later(l.at, h.since).Add(w.leaseOf(h)+slack))
+		return l.hits(h) &&
+			!l.end().Before(h.asked.Add(-200*time.Millisecond)) && // what a process hands over inside it may be lost already
+			time.Now().Before(later(l.end(), h.since).Add(w.leaseOf(h)+slack))
 	})
+}
+
+// hasLost says whether Redis has lost the record of h.
+func (w *witness) hasLost(h *hold) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.excused(h)
 }
 
 func later(a, b time.Time) time.Time {
@@ -165,8 +353,20 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// recorded says whether the records of h are in Redis: a majority of those of a RedLock.
+// recorded says whether the records of h are in Redis: a majority of those of a RedLock. Which permit is whose is known only
+// to its Client: there have to be as many as it has holds.
 func (w *witness) recorded(h *hold) bool {
+	if h.worker.counts() {
+		w.mu.Lock()
+		holds := 1
+		for _, o := range w.holds {
+			if o != h && o.ids[0] == h.ids[0] && o.names[0] == h.names[0] && o.ctx.Err() == nil && !w.excused(o) {
+				holds++
+			}
+		}
+		w.mu.Unlock()
+		return w.permitsOf(h) >= holds
+	}
 	count := func(server int, names []string) (n int) {
 		w.world.redis[server].Look(func(m *miniredis.Miniredis) {
 			for _, name := range names {
@@ -188,10 +388,24 @@ func (w *witness) recorded(h *hold) bool {
 	return n > len(w.world.redis)/2
 }
 
+// permitsOf is how many permits the Client of h has, or a Java service, whose leases are not over.
+func (w *witness) permitsOf(h *hold) (n int) {
+	now := float64(w.world.redis[0].Now().UnixMilli())
+	w.world.redis[0].Look(func(m *miniredis.Miniredis) {
+		taken, _ := m.SortedSet(takenKey(h.names[0]))
+		for id, ends := range taken {
+			if strings.HasPrefix(id, h.ids[0]) && ends > now {
+				n++
+			}
+		}
+	})
+	return n
+}
+
 // held notes a hold that a call has returned.
 func (w *witness) held(h *hold) {
 	h.since = time.Now()
-	recorded := h.worker.counts() || w.recorded(h)
+	recorded := w.recorded(h)
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if h.p.gone.Load() {
@@ -199,7 +413,7 @@ func (w *witness) held(h *hold) {
 	}
 	w.taken++
 	w.touch(h.p, h.worker)
-	w.world.note(h.p, "worker %d holds %v, token %d", h.worker.ID, h.names, h.token)
+	w.world.note(h.p, "worker %d holds %v, token %d %v", h.worker.ID, h.names, h.token, h.tokens)
 	if !recorded && h.ctx.Err() == nil && !w.excused(h) {
 		w.report("who holds is in Redis", "%v: %v has no record", h.names, h)
 	}
@@ -220,13 +434,13 @@ func (w *witness) alone(h *hold, name string) {
 	}
 	var beside []*hold
 	for _, o := range w.holds {
-		if slices.Contains(o.names, name) && !(o.shared && h.shared) && o.ctx.Err() == nil && !w.excused(o) {
+		if slices.Contains(o.names, name) && !(o.reads(name) && h.reads(name)) && o.ctx.Err() == nil && !w.excused(o) {
 			beside = append(beside, o)
 		}
 	}
 	most := 0
 	if h.worker.counts() {
-		most = permits - 1
+		most = w.mostPermits(name, h.asked) - 1
 	}
 	if len(beside) > most {
 		w.report("one holder", "%s: %v beside %v", name, h, beside)
@@ -235,15 +449,15 @@ func (w *witness) alone(h *hold, name string) {
 
 // inOrder reports a token that is not greater than those before it. mu is held.
 func (w *witness) inOrder(h *hold, name string) {
-	if h.token == 0 {
+	if h.tokenOf(name) == 0 {
 		return
 	}
 	for _, t := range w.tokens[name] {
-		if t.returned.Before(h.asked) && t.value >= h.token && !(w.back > 0 && (w.forgot || len(w.losses) > 0)) {
+		if t.returned.Before(h.asked) && t.value >= h.tokenOf(name) && !(w.back > 0 && (w.forgot || len(w.losses) > 0)) {
 			w.report("tokens grow", "%s: %v, and %d was given before it asked", name, h, t.value)
 		}
 	}
-	w.tokens[name] = append(w.tokens[name], token{h.token, time.Now()})
+	w.tokens[name] = append(w.tokens[name], token{h.tokenOf(name), time.Now()})
 	if n := len(w.tokens[name]); n > 200 {
 		w.tokens[name] = slices.Clone(w.tokens[name][n-100:])
 	}
@@ -328,6 +542,9 @@ func (w *witness) atOnce(h *hold, name string) {
 	if slices.ContainsFunc(w.holds, func(o *hold) bool { return slices.Contains(o.names, name) }) {
 		return
 	}
+	if !w.asked[name].Before(h.asked) || w.world.deaf() { // see asking
+		return
+	}
 	plan := w.world.plan
 	since := later(w.free[name], h.asked)
 	if most := 300*time.Millisecond + 20*(plan.Latency+plan.Jitter); time.Since(since) > most && w.world.calm(since.Add(-plan.Watchdog-2*callBound)) {
@@ -343,6 +560,13 @@ func (w *witness) given(h *hold) (alive bool) {
 	for _, name := range h.names {
 		w.free[name] = time.Now()
 	}
+	return h.ctx.Err() == nil && !w.excused(h) && w.world.calm(h.asked.Add(-w.leaseOf(h)-slack)) && !h.p.gone.Load()
+}
+
+// lives says whether h is held, and nothing may be wrong with it.
+func (w *witness) lives(h *hold) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	return h.ctx.Err() == nil && !w.excused(h) && w.world.calm(h.asked.Add(-w.leaseOf(h)-slack)) && !h.p.gone.Load()
 }
 
@@ -387,7 +611,7 @@ func (w *witness) look() {
 	holds := slices.Clone(w.holds)
 	w.mu.Unlock()
 	for _, h := range holds {
-		if h.worker.counts() || h.ctx.Err() != nil || w.recorded(h) {
+		if h.ctx.Err() != nil || w.recorded(h) {
 			continue
 		}
 		w.mu.Lock()
@@ -489,7 +713,7 @@ func (w *witness) asking(c *call) (alone bool) {
 	c.asks, c.taken = true, w.taken
 	for _, name := range c.worker.Names {
 		if w.stale[name] {
-			alone, w.stale[name], w.undone[name] = false, false, time.Now()
+			alone, w.stale[name], w.undone[name], w.asked[name] = false, false, time.Now(), time.Now()
 		}
 	}
 	return alone

@@ -78,8 +78,8 @@ type lock interface {
 	relock.Acquirer
 }
 
-// lock makes the handle that w uses in a round, and says whether it shares it.
-func (w *worker) lock(p *process) (l lock, shared bool) {
+// lock makes the handle that w uses in a round, and says of which names it is the read half.
+func (w *worker) lock(p *process) (l lock, read []string) {
 	var opts []relock.LockOption
 	if w.MinHold > 0 {
 		opts = append(opts, relock.AtLeast(w.MinHold))
@@ -90,31 +90,33 @@ func (w *worker) lock(p *process) (l lock, shared bool) {
 	c, name := p.clients[0], w.Names[0]
 	switch w.Kind {
 	case Plain:
-		return c.NewLock(name, opts...), false
+		return c.NewLock(name, opts...), nil
 	case FencedOne:
-		return c.NewLock(name, append(opts, relock.Fenced())...), false
+		return c.NewLock(name, append(opts, relock.Fenced())...), nil
 	case Fair:
-		return c.NewFairLock(name, append(opts, relock.Fenced())...), false
+		return c.NewFairLock(name, append(opts, relock.Fenced())...), nil
 	case ReadWrite:
 		rw := c.NewRWLock(name, append(opts, relock.Fenced())...)
 		if w.rng.IntN(3) > 0 {
-			return rw.Read(), true
+			return rw.Read(), w.Names
 		}
-		return rw.Write(), false
+		return rw.Write(), nil
 	case Permits:
-		return c.NewSemaphore(name, permits), false
+		return c.NewSemaphore(name, permits), nil
 	case Multi:
 		var members []relock.Locker
-		for _, name := range w.Names {
-			members = append(members, c.NewLock(name))
+		for i, name := range w.Names {
+			member := &worker{Worker: Worker{Kind: w.Members[i], Names: []string{name}}, rng: w.rng}
+			l, reads := member.lock(p)
+			members, read = append(members, l), append(read, reads...)
 		}
-		return c.NewMultiLock(members...), false
+		return c.NewMultiLock(members...), read
 	case Red:
 		var members []relock.Locker
 		for _, c := range p.clients {
 			members = append(members, c.NewLock(name))
 		}
-		return c.NewRedLock(members...), false
+		return c.NewRedLock(members...), nil
 	}
 	panic("no lock of kind " + w.Kind)
 }
@@ -167,7 +169,18 @@ func (m manner) bound() time.Duration {
 
 // round takes the lock once, and releases it.
 func (w *worker) round(p *process) {
-	l, shared := w.lock(p)
+	l, read := w.lock(p)
+	switch some := w.rng.IntN(40); {
+	case w.Steady:
+	case some == 0:
+		w.force(p, l, read)
+		return
+	case some < 3 && w.Kind == Permits:
+		w.setPermits(p)
+		return
+	case some == 3 && w.Kind != Red:
+		w.inspect(p)
+	}
 	m := w.manner()
 	ctx := relock.WithOwner(context.Background())
 	asking := ctx
@@ -176,7 +189,7 @@ func (w *worker) round(p *process) {
 		asking, cancel = context.WithTimeout(ctx, m.cancel)
 		defer cancel()
 	}
-	h := &hold{p: p, worker: &w.Worker, names: w.Names, shared: shared, lease: m.lease, asked: time.Now()}
+	h := &hold{p: p, worker: &w.Worker, names: w.Names, read: read, lease: m.lease, asked: time.Now()}
 	for _, c := range p.clients {
 		h.ids = append(h.ids, c.ID())
 	}
@@ -211,8 +224,9 @@ func (w *worker) round(p *process) {
 		call.end(err)
 		if w.had(call, alone, has, err, m) {
 			h.token, _ = held.Token()
+			h.tokens = w.memberTokens(held.Context(), p)
 			w.hold(held.Context(), l, h, held.Context())
-			if h.lease > 0 && !h.again && w.MaxHold == 0 && h.ctx.Err() == nil && w.rng.IntN(3) == 0 {
+			for h.lease > 0 && !h.again && w.MaxHold == 0 && h.ctx.Err() == nil && w.rng.IntN(2) == 0 && !w.isOver() {
 				w.extend(p, held, h)
 			}
 			w.release(h, func() error { return held.Release(ctx) })
@@ -237,6 +251,7 @@ func (w *worker) round(p *process) {
 		}); ok && w.Kind != Plain {
 			h.token, _ = fenced.Token(ctx)
 		}
+		h.tokens = w.memberTokens(ctx, p)
 		w.hold(ctx, l, h, guard)
 	}
 	w.release(h, func() error { return l.Unlock(ctx) })
@@ -272,14 +287,17 @@ func (w *worker) hold(ctx context.Context, l lock, h *hold, guard context.Contex
 		return
 	}
 	w.world.witness.held(h)
-	if l != nil && !w.Steady && w.rng.IntN(6) == 0 {
-		w.reenter(ctx, l, h)
+	if l != nil && !w.Steady && w.rng.IntN(4) == 0 {
 		h.again = true
+		w.reenter(ctx, l, h, 1+w.rng.IntN(3))
 	}
-	if w.Kind == Permits && w.rng.IntN(20) == 0 {
-		call := w.world.witness.begin(h.p, &w.Worker, "Inspect", callBound)
-		_, err := h.p.clients[0].Inspect(context.Background(), w.Names[0])
-		call.end(err)
+	if w.Kind != Red && w.rng.IntN(20) == 0 {
+		was := w.world.witness.lives(h)
+		i, err := w.inspect(h.p)
+		shown := slices.ContainsFunc(i.Holders, func(o relock.Holder) bool { return o.Client == h.ids[0] })
+		if was && w.world.witness.lives(h) && (err != nil || !shown && !i.More) {
+			w.world.witness.Report("Inspect shows who holds", "%v: %v is not among %v, %v", w.Names, h, i.Holders, err)
+		}
 	}
 	select {
 	case <-guard.Done():
@@ -292,22 +310,96 @@ func (w *worker) hold(ctx context.Context, l lock, h *hold, guard context.Contex
 	}
 }
 
-// reenter takes the lock once more, and gives that back.
-func (w *worker) reenter(ctx context.Context, l lock, h *hold) {
-	call := w.world.witness.begin(h.p, &w.Worker, "re-entry", 2*callBound)
-	ok, err := l.TryLock(ctx, 0, 0)
+// inspect asks who has the first of the locks.
+func (w *worker) inspect(p *process) (relock.Inspection, error) {
+	call := w.world.witness.begin(p, &w.Worker, "Inspect", callBound)
+	i, err := p.clients[0].Inspect(context.Background(), w.Names[0])
+	call.end(err)
+	return i, err
+}
+
+// force frees the lock, as an operator does. Of a read/write lock it frees one half.
+func (w *worker) force(p *process, l relock.Locker, read []string) {
+	bound := callBound
+	if w.Kind == Multi || w.Kind == Red {
+		bound *= 2
+	}
+	done := w.world.witness.forcing(w.Names, func(h *hold) bool {
+		return slices.ContainsFunc(w.Names, func(name string) bool {
+			return slices.Contains(h.names, name) && h.reads(name) == slices.Contains(read, name)
+		})
+	})
+	call := w.world.witness.begin(p, &w.Worker, "ForceUnlock", bound)
+	freed, err := l.ForceUnlock(context.Background())
+	call.end(err)
+	done()
+	w.world.note(p, "worker %d forces %v, not the readers but of %v: %v", w.ID, w.Names, read, freed)
+}
+
+// setPermits gives the semaphore another number of permits.
+func (w *worker) setPermits(p *process) {
+	n := 1 + w.rng.IntN(2*permits)
+	done := w.world.witness.sets(w.Names[0], n)
+	call := w.world.witness.begin(p, &w.Worker, "SetPermits", callBound)
+	err := p.clients[0].NewSemaphore(w.Names[0], permits).SetPermits(context.Background(), n)
+	call.end(err)
+	done(err)
+	w.world.note(p, "worker %d sets %v to %d: %v", w.ID, w.Names, n, err)
+}
+
+// memberTokens are the tokens of the fenced locks of a MultiLock, each of which is held as if it had been locked by itself.
+func (w *worker) memberTokens(ctx context.Context, p *process) map[string]int64 {
+	if w.Kind != Multi {
+		return nil
+	}
+	tokens := map[string]int64{}
+	for i, name := range w.Names {
+		if w.Members[i] == FencedOne {
+			tokens[name], _ = p.clients[0].NewLock(name, relock.Fenced()).Token(ctx)
+		}
+	}
+	return tokens
+}
+
+// reenter takes the lock so many times more, and gives that back.
+func (w *worker) reenter(ctx context.Context, l lock, h *hold, levels int) {
+	bound, was := 2*callBound, w.world.witness.lives(h)
+	call := w.world.witness.begin(h.p, &w.Worker, "re-entry", bound)
+	ok, err := true, error(nil)
+	if w.rng.IntN(2) == 0 {
+		err = l.Lock(ctx)
+		ok = err == nil
+	} else {
+		ok, err = l.TryLock(ctx, 0, 0)
+	}
 	call.end(err)
 	if !ok {
+		if was && w.world.witness.lives(h) && w.Kind != Red {
+			w.world.witness.Report("who holds may enter again", "%v: %v: %v", w.Names, h, err)
+		}
 		return
 	}
-	call = w.world.witness.begin(h.p, &w.Worker, "inner Unlock", 2*callBound)
-	call.end(l.Unlock(ctx))
+	if levels > 1 {
+		w.reenter(ctx, l, h, levels-1)
+	}
+	was = w.world.witness.lives(h)
+	call = w.world.witness.begin(h.p, &w.Worker, "inner Unlock", bound)
+	err = l.Unlock(ctx)
+	call.end(err)
+	if err != nil && was && w.world.witness.lives(h) {
+		w.world.witness.Report("Unlock of a live hold is nil", "an inner level of %v: %v: %v", w.Names, h, err)
+	}
 }
 
 // extend gives an explicit lease more time.
 func (w *worker) extend(p *process, held *relock.Hold, h *hold) {
+	was := w.world.witness.lives(h)
 	call := w.world.witness.begin(p, &w.Worker, "Extend", callBound)
-	call.end(held.Extend(context.Background(), w.world.plan.Watchdog))
+	err := held.Extend(context.Background(), time.Millisecond+w.upTo(w.world.plan.Watchdog))
+	call.end(err)
+	if err != nil && was && w.world.witness.lives(h) {
+		w.world.witness.Report("Extend of a live hold is nil", "%v: %v: %v", w.Names, h, err)
+	}
 	select {
 	case <-h.ctx.Done():
 	case <-w.over:
@@ -331,8 +423,9 @@ func (w *worker) release(h *hold, unlock func() error) {
 	err := unlock()
 	call.end(err)
 	w.world.witness.freed(h)
-	limited := h.lease > 0 || w.MaxHold > 0 // which may end meanwhile
-	if alive && err != nil && w.world.calm(h.asked) && !(limited && errors.Is(err, relock.ErrLockLost)) && !h.p.gone.Load() {
+	limited := h.lease > 0 || w.MaxHold > 0                                                   // which may end meanwhile
+	alive = alive && w.world.calm(h.asked) && !h.p.gone.Load() && !w.world.witness.hasLost(h) // by now
+	if alive && err != nil && !(limited && errors.Is(err, relock.ErrLockLost)) {
 		w.world.witness.Report("Unlock of a live hold is nil", "%v: %v: %v", w.Names, h, err)
 	}
 }
@@ -344,6 +437,10 @@ func (w *worker) lead(p *process) {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeout(ctx, 1+w.upTo(time.Minute))
 		defer cancel()
+	}
+	if !w.Steady && w.rng.IntN(40) == 0 {
+		w.force(p, p.clients[0].NewLock(w.Names[0], relock.Fenced()), nil)
+		return
 	}
 	e := p.clients[0].NewElection(w.Names[0])
 	h := &hold{p: p, worker: &w.Worker, names: w.Names, asked: time.Now(), ids: []string{p.clients[0].ID()}}
