@@ -52,6 +52,7 @@ type Redis struct {
 	full    bool
 	rewrite func(source string) string
 	scripts map[string]string // by the SHA of what clients sent: the SHA of what was run instead
+	sources map[string]string // by the SHA of what clients sent
 	recent  []Command
 	count   int
 
@@ -76,7 +77,7 @@ type Command struct {
 
 // Start starts a Redis. It has to be called in the bubble in which the Redis is used.
 func Start() *Redis {
-	r := &Redis{mini: miniredis.NewMiniRedis(), done: make(chan struct{}), scripts: map[string]string{}, listening: map[*server.Peer]bool{}}
+	r := &Redis{mini: miniredis.NewMiniRedis(), done: make(chan struct{}), scripts: map[string]string{}, sources: map[string]string{}, listening: map[*server.Peer]bool{}}
 	r.wake = sync.NewCond(&r.mu)
 	r.mini.ClockTTL(true)
 	first, err := r.mini.Dial() // makes a server without a listener
@@ -198,7 +199,13 @@ func (r *Redis) note(link string, args []string) []string {
 	if r.recent = append(r.recent, Command{time.Now(), link, args}); len(r.recent) > 2*kept {
 		r.recent = append([]Command(nil), r.recent[kept:]...)
 	}
-	if r.rewrite == nil || len(args) < 2 {
+	if len(args) < 2 {
+		return args
+	}
+	if strings.EqualFold(args[0], "eval") {
+		r.sources[shaOf(args[1])] = args[1]
+	}
+	if r.rewrite == nil {
 		return args
 	}
 	switch strings.ToLower(args[0]) {
@@ -354,6 +361,13 @@ func (r *Redis) Recent() []Command {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]Command(nil), r.recent[max(0, len(r.recent)-kept):]...)
+}
+
+// Source is the script with this SHA, as a client has sent it; "" if none has.
+func (r *Redis) Source(sha string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.sources[sha]
 }
 
 // Count is how many commands Redis has run.

@@ -487,7 +487,7 @@ func (w *world) describe() string {
 	for i, r := range w.redis {
 		fmt.Fprintf(&b, "Redis %d ran:\n", i)
 		for _, c := range r.Recent() {
-			fmt.Fprintf(&b, "  %12v %s %s\n", c.At.Sub(w.start).Round(time.Microsecond), c.Link, shorten(c.Args))
+			fmt.Fprintf(&b, "  %12v %s %s\n", c.At.Sub(w.start).Round(time.Microsecond), c.Link, shorten(named(c.Args, r.Source)))
 		}
 		fmt.Fprintf(&b, "Redis %d holds:\n%s", i, w.held[i])
 	}

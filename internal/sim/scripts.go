@@ -1,0 +1,81 @@
+//go:build go1.25
+
+package sim
+
+// The names of scripts, in the list of what Redis ran.
+//
+// Rules: a script of relock is known by the end of its file in lua/, which it has behind its preludes. Where these files are not at
+// hand, as in a test binary that runs elsewhere, a script has its SHA.
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/redis/go-redis/v9"
+)
+
+var javaNames = map[string]*redis.Script{
+	"java_lock": javaLock, "java_unlock": javaUnlock, "java_fair_lock": javaFairLock, "java_fair_unlock": javaFairUnlock,
+	"java_read": javaRead, "java_read_unlock": javaReadUnlock, "java_write": javaWrite, "java_write_unlock": javaWriteUnlock,
+	"java_set_permits": javaSetPermits, "java_permit": javaPermit, "java_permit_release": javaPermitRelease,
+}
+
+// A scriptEnd is how the file of a script ends.
+type scriptEnd struct{ name, end string }
+
+// scriptEnds are those of all scripts of relock, the longest first.
+var scriptEnds = sync.OnceValue(func() (all []scriptEnd) {
+	notSent := regexp.MustCompile(`(?m)^ *--( .*)?\n`)
+	mark := regexp.MustCompile(`(?m)^ *--\[\[[\w ]+\]\]\n`)
+	files, _ := filepath.Glob("../../lua/*.lua")
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil || !strings.Contains(string(text), "\n-- Returns ") { // a prelude
+			continue
+		}
+		parts := mark.Split(notSent.ReplaceAllString(string(text), ""), -1)
+		all = append(all, scriptEnd{strings.TrimSuffix(filepath.Base(file), ".lua"), strings.TrimSpace(parts[len(parts)-1])})
+	}
+	slices.SortFunc(all, func(a, b scriptEnd) int { return len(b.end) - len(a.end) })
+	return all
+})
+
+// scriptName is the name of the script with this source, "" if it is not known.
+func scriptName(source string) string {
+	for name, script := range javaNames {
+		if source != "" && redis.NewScript(source).Hash() == script.Hash() {
+			return name
+		}
+	}
+	if strings.Contains(source, "local scripts = {") {
+		return "bundle"
+	}
+	for _, s := range scriptEnds() {
+		if strings.Contains(source, s.end) {
+			return s.name
+		}
+	}
+	return ""
+}
+
+// named is a command with the name of its script.
+func named(args []string, sourceOf func(sha string) string) []string {
+	if len(args) < 2 {
+		return args
+	}
+	name := ""
+	switch strings.ToLower(args[0]) {
+	case "eval":
+		name = scriptName(args[1])
+	case "evalsha":
+		name = scriptName(sourceOf(args[1]))
+	}
+	if name == "" {
+		return args
+	}
+	return append([]string{args[0], name}, args[2:]...)
+}
