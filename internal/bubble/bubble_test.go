@@ -170,5 +170,10 @@ func TestRefusals(t *testing.T) {
 		assert.ErrorContains(s, s.rdb.Eval(ctx, "return redis.pcall('publish', KEYS[1], 1)", []string{"k"}).Err(), "NOPERM")
 		s.redis.Deny(nil)
 		assert.NoError(s, s.rdb.Eval(ctx, "return redis.pcall('publish', KEYS[1], 1)", []string{"k"}).Err())
+		s.link.Deny(func(cmd string, _ []string) bool { return cmd == "PUBLISH" })
+		assert.ErrorContains(s, s.rdb.Eval(ctx, "return redis.pcall('publish', KEYS[1], 1)", []string{"k"}).Err(), "NOPERM")
+		other := s.client(s.redis.Link("q", 1))
+		assert.NoError(s, other.Publish(ctx, "k", 1).Err(), "the user of another link")
+		assert.NoError(s, other.Close())
 	})
 }

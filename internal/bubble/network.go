@@ -66,6 +66,7 @@ type Link struct {
 	rng   *rand.Rand
 	is    Conditions
 	gone  bool // the process has vanished
+	deny  func(cmd string, args []string) bool
 	conns map[*conn]struct{}
 	order []*conn // of conns: what befalls all of them befalls them in this order
 }
@@ -96,6 +97,20 @@ func (l *Link) Set(change func(*Conditions)) {
 	for _, c := range l.order {
 		c.pump()
 	}
+}
+
+// Deny has Redis refuse the commands that come by the link for which deny says so, as if their user lacked a right. nil: none.
+func (l *Link) Deny(deny func(cmd string, args []string) bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.deny = deny
+}
+
+func (l *Link) denies(cmd string, args []string) bool {
+	l.mu.Lock()
+	deny := l.deny
+	l.mu.Unlock()
+	return deny != nil && deny(cmd, args)
 }
 
 // Cut ends all connections of the link.

@@ -59,6 +59,7 @@ type Redis struct {
 	// Guarded by running.
 	listening map[*server.Peer]bool // has subscribed
 	top       *server.Peer          // whose command runs
+	from      *Link                 // by which it came, or nil
 	wrote     bool                  // the script that runs has written something
 }
 
@@ -171,7 +172,7 @@ func (r *Redis) serve(req request) {
 			c.link.mu.Unlock()
 		}
 	}
-	r.dispatch(c.peer, args)
+	r.dispatchFrom(c.link, c.peer, args)
 	if cut {
 		c.link.mu.Lock()
 		c.cut()
@@ -226,11 +227,13 @@ func shaOf(source string) string {
 	return hex.EncodeToString(sum[:])
 }
 
-func (r *Redis) dispatch(peer *server.Peer, args []string) {
+func (r *Redis) dispatch(peer *server.Peer, args []string) { r.dispatchFrom(nil, peer, args) }
+
+func (r *Redis) dispatchFrom(l *Link, peer *server.Peer, args []string) {
 	r.running.Lock()
 	defer r.running.Unlock()
 	r.tick()
-	r.top, r.wrote = peer, false
+	r.top, r.from, r.wrote = peer, l, false
 	if verb := strings.ToLower(args[0]); verb == "subscribe" || verb == "psubscribe" {
 		r.listening[peer] = true
 	}
@@ -257,7 +260,7 @@ func (r *Redis) hook(c *server.Peer, cmd string, args ...string) bool {
 	r.mu.Lock()
 	deny, full := r.deny, r.full
 	r.mu.Unlock()
-	if deny != nil && deny(cmd, args) {
+	if deny != nil && deny(cmd, args) || r.from != nil && r.from.denies(cmd, args) {
 		c.WriteError("NOPERM User default has no permissions to run the '" + strings.ToLower(cmd) + "' command")
 		return true
 	}

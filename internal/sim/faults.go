@@ -11,6 +11,7 @@ package sim
 import (
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -57,9 +58,9 @@ func init() { // the functions below use the kinds
 		return conditions(func(_ Fault, c *bubble.Conditions) { c.Held[bubble.ToRedis], c.Held[bubble.FromRedis] = up, down },
 			func(c *bubble.Conditions) { c.Held = [2]bool{} })
 	}
-	deny := func(refused func(cmd string, args []string) bool) func(*world, Fault) func() {
+	deny := func(right string) func(*world, Fault) func() {
 		return func(w *world, f Fault) func() {
-			w.redis[f.Server].Deny(refused)
+			w.redis[f.Server].Deny(lacking[right])
 			return func() { w.redis[f.Server].Deny(nil) }
 		}
 	}
@@ -156,12 +157,23 @@ func init() { // the functions below use the kinds
 			return func() { w.redis[f.Server].Fill(false) }
 		}},
 		{name: "scripts", instant: true, begin: func(w *world, f Fault) func() { w.redis[f.Server].FlushScripts(); return nil }},
-		{name: "no publish", begin: deny(func(cmd string, _ []string) bool { return cmd == "PUBLISH" })},
-		{name: "no subscribe", begin: deny(func(cmd string, _ []string) bool { return cmd == "SUBSCRIBE" })},
-		{name: "no line", begin: deny(func(_ string, args []string) bool {
-			return len(args) > 0 && strings.HasPrefix(args[0], "relock_line:")
-		})},
+		{name: "no publish", begin: deny("publish")},
+		{name: "no subscribe", begin: deny("subscribe")},
+		{name: "no line", begin: deny("line")},
 	}
+}
+
+// lacking are the commands that Redis refuses a user who lacks a right.
+var lacking = map[string]func(cmd string, args []string) bool{
+	"publish":   func(cmd string, _ []string) bool { return cmd == "PUBLISH" },
+	"subscribe": func(cmd string, _ []string) bool { return cmd == "SUBSCRIBE" },
+	"line": func(cmd string, args []string) bool { // Redis refuses a whole script because of one of its keys
+		if (cmd == "EVAL" || cmd == "EVALSHA") && len(args) > 2 {
+			n, _ := strconv.Atoi(args[1])
+			args = args[2:min(2+n, len(args))]
+		}
+		return slices.ContainsFunc(args, func(arg string) bool { return strings.HasPrefix(arg, "relock_line:") })
+	},
 }
 
 func beginOf(kind string) func(*world, Fault) func() {

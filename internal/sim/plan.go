@@ -31,6 +31,10 @@ type Plan struct {
 	Jitter      time.Duration
 	Opaque      bool // connections are like those of TLS
 
+	// A right that the user of one process does not have.
+	Lacks string `json:",omitempty"`
+	Poor  int    `json:",omitempty"` // the process
+
 	Phases []Phase
 }
 
@@ -111,6 +115,9 @@ func (p Plan) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "plan of seed %d: %d processes, %d servers, watchdog %v, wake delay %v, slice %v, read timeout %v, latency %v and up to %v, opaque %v\n",
 		p.Seed, p.Processes, p.Servers, p.Watchdog, p.WakeDelay, p.Slice, p.ReadTimeout, p.Latency, p.Jitter, p.Opaque)
+	if p.Lacks != "" {
+		fmt.Fprintf(&b, "p%d has no right: %s\n", p.Poor, p.Lacks)
+	}
 	for i, phase := range p.Phases {
 		crash := ""
 		if phase.Crash {
@@ -190,6 +197,9 @@ func Draw(seed uint64, focus Focus) Plan {
 	}
 	if d.IntN(6) == 0 {
 		p.Servers = 3
+	}
+	if d.IntN(8) == 0 {
+		p.Lacks, p.Poor = pick(d, "publish", "subscribe", "line"), d.IntN(p.Processes)
 	}
 	id := 0
 	for range 2 + d.IntN(4) {

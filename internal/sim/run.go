@@ -210,7 +210,7 @@ func (w *world) deaf() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Since(w.began)
-	return slices.ContainsFunc(w.phase.Faults, func(f Fault) bool { return f.Kind == "no subscribe" && f.At <= now })
+	return w.plan.Lacks == "subscribe" || slices.ContainsFunc(w.phase.Faults, func(f Fault) bool { return f.Kind == "no subscribe" && f.At <= now })
 }
 
 // inLine are the workers of a phase whose records are nothing but those of holders, one for each lock.
@@ -256,7 +256,8 @@ func (w *world) present() (all []*process) {
 func (w *world) turnsBefore(of *Worker) (most int, ordered bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if of.Kind != Plain && of.Kind != FencedOne && of.Kind != Fair {
+	// Who lacks a right waits up to the max wake delay where others are told, or has no place in the line: see security.md.
+	if of.Kind != Plain && of.Kind != FencedOne && of.Kind != Fair || w.plan.Lacks != "" {
 		return 0, false
 	}
 	beside := 0 // workers of its process, each of which may need a turn of the process
@@ -313,6 +314,16 @@ func (w *world) patience(c *call) time.Duration {
 			limit = max(limit, w.phase.Length+20*time.Second)
 		}
 		each := 2*o.Section + o.MinHold + 500*time.Millisecond // the second one after an Extend
+		switch w.plan.Lacks {
+		case "publish":
+			if each += w.plan.WakeDelay; c.worker.java() && o.Process == w.plan.Poor { // it sleeps until the lease ends
+				each += w.plan.Watchdog
+			}
+		case "subscribe":
+			each += 2 * w.plan.WakeDelay
+		case "line": // who has no place in it takes a lock that it finds free
+			limit = max(limit, w.phase.Length+20*time.Second)
+		}
 		limit += turns * each
 		if o.java() {
 			limit += turns * (o.Section + 10*time.Second)
@@ -365,6 +376,11 @@ func (p Phase) together(a, b Worker) bool {
 	return a.shares(b) || slices.ContainsFunc(p.Workers, func(o Worker) bool { return o.Kind == Multi && o.shares(a) && o.shares(b) })
 }
 
+// uses says whether workers use locks of this kind.
+func (p Phase) uses(kind Kind) bool {
+	return slices.ContainsFunc(p.Workers, func(w Worker) bool { return w.Kind == kind })
+}
+
 // java says whether Java services work in the phase.
 func (p Phase) java() bool {
 	return slices.ContainsFunc(p.Workers, Worker.java)
@@ -386,6 +402,9 @@ func (w *world) probe(phase Phase) {
 	w.mu.Unlock()
 	if w.deaf() { // a process of which no subscription is known does not count as dead, and a grant waits for it
 		ghostly += time.Duration(w.plan.Processes) * grantLife
+	}
+	if phase.uses(JavaFair) && len(phase.Faults) > 0 { // which may bring back a Java waiter that has gone, or keep it from leaving
+		ghostly += javaWait
 	}
 	limit := 10*time.Second + ghostly
 	settled := phase.Idle > w.plan.Watchdog+grantLife+fairLife
@@ -427,6 +446,9 @@ func (w *world) probe(phase Phase) {
 		}
 		if err := l.Unlock(ctx); err != nil {
 			w.witness.Report("Unlock of a live hold is nil", "a newcomer, %v: %v", spec.Names, err)
+		}
+		if s, ok := l.(*relock.Semaphore); ok && settled && back == 0 && ghostly == 0 && !phase.java() {
+			w.witness.allFree(s)
 		}
 	}
 	for i, c := range fresh.clients {

@@ -309,6 +309,20 @@ func (w *witness) sums() {
 	}
 }
 
+// allFree reports a semaphore that nobody uses any more, and of which a permit is missing.
+func (w *witness) allFree(s *relock.Semaphore) {
+	all, err := s.Permits(context.Background())
+	free, err2 := s.Available(context.Background())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	numbers := w.numbersOf(s.Name())
+	known := slices.ContainsFunc(numbers, func(o number) bool { return o.until.IsZero() && o.permits == all })
+	if err != nil || err2 != nil || !known || free != all {
+		w.report("free and taken permits are all permits", "%s, after its last use: %d of %d are free, %v, %v; it has %v",
+			s.Name(), free, all, err, err2, numbers)
+	}
+}
+
 // takenKey is the key of the permits of a semaphore that are taken.
 func takenKey(name string) string { return "{" + name + "}:timeout" }
 

@@ -85,6 +85,9 @@ func (w *world) newProcess(number int) *process {
 		l.Set(func(c *bubble.Conditions) {
 			c.Latency, c.Jitter, c.Opaque = w.plan.Latency, w.plan.Jitter, w.plan.Opaque
 		})
+		if number == w.plan.Poor && w.plan.Lacks != "" {
+			l.Deny(lacking[w.plan.Lacks])
+		}
 		rdb := redis.NewClient(&redis.Options{
 			Addr: bubble.Addr(i), Dialer: l.Dial, DialerRetries: 1, // it would sleep between them, with a mutex held
 			ReadTimeout: w.plan.ReadTimeout, PoolSize: 20,
