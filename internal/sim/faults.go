@@ -25,6 +25,7 @@ type faultKind struct {
 	name    string
 	instant bool // it has no end
 	single  bool // only where there is one server: a RedLock does not cover it
+	several bool // only where there are several
 	draw    func(d drawer, p Plan, f *Fault)
 	begin   func(w *world, f Fault) (end func()) // end may be nil
 }
@@ -115,6 +116,21 @@ func init() { // the functions below use the kinds
 			return func() {
 				r.Restore(bubble.Snapshot{})
 				w.witness.lose("wiped", "")
+				r.Return()
+			}
+		}},
+		// One server of a RedLock forgets all, the same one in all of a run. It stays away for longer than a lease, as
+		// row 47 of reliability.md demands of its operator: so no majority ever forgets a hold that is trusted.
+		{name: "wipe one", several: true, draw: func(d drawer, p Plan, f *Fault) {
+			f.Server, f.For = int(p.Seed%uint64(p.Servers)), p.longestLease()+d.about(time.Second, 5*time.Minute)
+		}, begin: func(w *world, f Fault) func() {
+			r := w.redis[f.Server]
+			r.Stop()
+			back := time.Now().Add(w.plan.longestLease() + slack)
+			return func() {
+				time.Sleep(time.Until(back)) // also where the phase ends before
+				r.Restore(bubble.Snapshot{})
+				w.witness.loseOne(f.Server)
 				r.Return()
 			}
 		}},

@@ -174,6 +174,11 @@ func (p Plan) Length() (d time.Duration) {
 	return d
 }
 
+// longestLease is the longest that a worker of relock asks for: see manner.
+func (p Plan) longestLease() time.Duration {
+	return p.Watchdog + 50*time.Millisecond + 10*(p.Latency+p.Jitter)
+}
+
 // A Focus restricts what is drawn. The zero Focus restricts nothing.
 type Focus struct {
 	Locks  []Kind
@@ -195,7 +200,7 @@ func Draw(seed uint64, focus Focus) Plan {
 		Jitter:      pick(d, 0, time.Millisecond, 5*time.Millisecond),
 		Opaque:      d.IntN(4) == 0,
 	}
-	if d.IntN(6) == 0 {
+	if d.IntN(6) == 0 || slices.Contains(focus.Locks, Red) {
 		p.Servers = 3
 	}
 	if d.IntN(8) == 0 {
@@ -325,12 +330,14 @@ func (d drawer) fault(p Plan, phase Phase) Fault {
 		names := phase.Workers[d.IntN(len(phase.Workers))].Names
 		f.Name = names[d.IntN(len(names))]
 	}
-	kinds := faultKinds
-	if p.Servers > 1 {
-		kinds = slices.DeleteFunc(slices.Clone(kinds), func(k faultKind) bool { return k.single })
-	}
+	kinds := slices.DeleteFunc(slices.Clone(faultKinds), func(k faultKind) bool {
+		return k.single && p.Servers > 1 || k.several && p.Servers == 1
+	})
 	if len(d.focus.Faults) > 0 {
 		kinds = slices.DeleteFunc(slices.Clone(kinds), func(k faultKind) bool { return !slices.Contains(d.focus.Faults, k.name) })
+	}
+	if len(kinds) == 0 { // the focus is on those of other plans
+		kinds = slices.DeleteFunc(slices.Clone(faultKinds), func(k faultKind) bool { return k.name != "cut" })
 	}
 	k := kinds[d.IntN(len(kinds))]
 	f.Kind = k.name

@@ -168,6 +168,17 @@ func (w *witness) lose(what, name string) {
 	}
 }
 
+// loseOne notes that one of several servers has lost all. No hold of a RedLock is lost by that; other locks are on the first server.
+func (w *witness) loseOne(server int) {
+	if server == 0 {
+		w.lose("wiped", "")
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.losses = append(w.losses, loss{at: time.Now(), until: time.Now(), of: func(*hold) bool { return false }})
+}
+
 // hits says whether the loss may be one of h.
 func (l loss) hits(h *hold) bool {
 	return (l.name == "" || slices.Contains(h.names, l.name)) && l.of(h)
@@ -644,9 +655,10 @@ type call struct {
 	what    string
 	began   time.Time
 	timer   *time.Timer
-	taken   int  // holds of all, when it began
-	asks    bool // for a lock
-	passed  int  // turns of other processes since it began, or since the last fault
+	taken   int           // holds of all, when it began
+	asks    bool          // for a lock
+	passed  int           // turns of other processes since it began, or since the last fault
+	paused  time.Duration // of it, its process was
 }
 
 // begin notes a call that returns within bound. bound 0: as soon as it is its turn.
@@ -666,10 +678,15 @@ func (w *witness) watch(c *call, bound time.Duration) {
 	if bound == 0 {
 		limit = w.world.patience(c)
 	}
-	c.timer = time.AfterFunc(time.Until(c.began.Add(limit)), func() {
+	c.timer = time.AfterFunc(time.Until(c.began.Add(limit+c.paused)), func() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		if _, ok := w.calls[c]; !ok {
+			return
+		}
+		if paused := w.world.pausedFor(c.p, c.began); paused > c.paused { // nobody there could do anything meanwhile
+			c.paused = paused
+			w.watch(c, bound)
 			return
 		}
 		if bound == 0 && w.world.patience(c) > limit {

@@ -41,6 +41,7 @@ type world struct {
 	procs   []*process // who is there now; the last one is an operator's, whose network has no faults
 	ran     int        // processes so far
 	paused  map[int]chan struct{}
+	pauses  []pause
 	events  map[string][]string
 	active  int         // faults
 	trouble time.Time   // the last time at which a fault began or ended
@@ -50,6 +51,44 @@ type world struct {
 	ghosts  []time.Time // when a process vanished of which Redis goes on believing that it listens
 	held    []string    // what the servers held when the violation was found
 	closed  bool
+}
+
+// A pause is a time in which a process did nothing.
+type pause struct {
+	number   int       // of the process
+	from, to time.Time // to is zero until it is over
+}
+
+// A stop is a hook of a go-redis client, which stops the goroutines of a paused process before they send a script, and when they
+// have its answer.
+type stop struct {
+	world  *world
+	number int
+}
+
+func (stop) DialHook(next redis.DialHook) redis.DialHook { return next }
+
+func (s stop) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
+	return func(ctx context.Context, cmd redis.Cmder) error {
+		s.gate(cmd)
+		defer s.gate(cmd)
+		return next(ctx, cmd)
+	}
+}
+
+func (s stop) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.ProcessPipelineHook {
+	return func(ctx context.Context, cmds []redis.Cmder) error {
+		s.gate(cmds[0])
+		defer s.gate(cmds[0])
+		return next(ctx, cmds)
+	}
+}
+
+// gate lets a script pass when the process is not paused. Anything else passes at once: go-redis may hold a mutex.
+func (s stop) gate(cmd redis.Cmder) {
+	if name := cmd.Name(); name == "evalsha" || name == "eval" {
+		s.world.gate(s.number)
+	}
 }
 
 // A process is what dies as a whole.
@@ -93,6 +132,7 @@ func (w *world) newProcess(number int) *process {
 			ReadTimeout: w.plan.ReadTimeout, PoolSize: 20,
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		})
+		rdb.AddHook(stop{w, number})
 		opts := []relock.Option{relock.WithWatchdogTimeout(w.plan.Watchdog), relock.WithMaxWakeDelay(w.plan.WakeDelay),
 			relock.WithHandoverSlice(w.plan.Slice), relock.WithLogger(slog.New(slog.DiscardHandler))}
 		if number%2 == 1 {
@@ -221,7 +261,8 @@ func (w *world) replace(p *process) {
 	})
 }
 
-// pause stops the workers of some processes where they come to a gate.
+// pause stops the goroutines of some processes where they come to a gate: the workers between two calls, those of relock before
+// and after each request. Timers go on, so that a guard ends in its time, as it does for whoever looks at the clock.
 func (w *world) pause(f Fault) (resume func()) {
 	gate := make(chan struct{})
 	var paused []int
@@ -230,6 +271,7 @@ func (w *world) pause(f Fault) (resume func()) {
 	for i := range w.plan.Processes {
 		if (f.Process == i || f.Process < 0) && w.paused[i] == nil {
 			w.paused[i] = gate
+			w.pauses = append(w.pauses, pause{number: i, from: time.Now()})
 			paused = append(paused, i)
 		}
 	}
@@ -239,8 +281,29 @@ func (w *world) pause(f Fault) (resume func()) {
 		for _, i := range paused {
 			delete(w.paused, i)
 		}
+		for i, p := range w.pauses {
+			if p.to.IsZero() && slices.Contains(paused, p.number) {
+				w.pauses[i].to = time.Now()
+			}
+		}
 		close(gate)
 	}
+}
+
+// pausedFor is for how long a process was paused since then.
+func (w *world) pausedFor(p *process, since time.Time) (sum time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, o := range w.pauses {
+		to := o.to
+		if to.IsZero() {
+			to = time.Now()
+		}
+		if o.number == p.number && to.After(since) {
+			sum += to.Sub(later(o.from, since))
+		}
+	}
+	return sum
 }
 
 // gate returns when the process is not paused.
