@@ -25,7 +25,8 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 )
 
-// Addr is an address for the Options of go-redis, another one for each server. It needs no DNS, which a bubble does not have.
+// Addr is an address for the Options of go-redis, another one for each server. It needs no DNS, which a bubble does not
+// have.
 func Addr(server int) string { return "127.0.0.1:" + strconv.Itoa(6379+server) }
 
 // KeepAlive is how long Redis believes that a machine is there that has vanished.
@@ -99,7 +100,8 @@ func (l *Link) Set(change func(*Conditions)) {
 	}
 }
 
-// Deny has Redis refuse the commands that come by the link for which deny says so, as if their user lacked a right. nil: none.
+// Deny has Redis refuse the commands that come by the link for which deny says so, as if their user lacked a right.
+// nil: none.
 func (l *Link) Deny(deny func(cmd string, args []string) bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -3,10 +3,10 @@ package bubble
 // The Redis: a miniredis that runs one command after the other, with a clock that can be
 // moved, and with the faults of a server.
 //
-// Rules: every command comes from run, so that the order of commands is the order in which they arrived, and takes a moment of
-// virtual time, in which the messages of the command before reach their connections. miniredis reads the clock of the
-// bubble by itself, until the clock of Redis is moved: from then on it is set before each command. Leases end
-// by the wall clock, as those of Redis do: when the clock goes back they last longer.
+// Rules: every command comes from run, so that the order of commands is the order in which they arrived, and takes a
+// moment of virtual time, in which the messages of the command before reach their connections. miniredis reads the
+// clock of the bubble by itself, until the clock of Redis is moved: from then on it is set before each command. Leases
+// end by the wall clock, as those of Redis do: when the clock goes back they last longer.
 
 import (
 	"bufio"
@@ -78,7 +78,8 @@ type Command struct {
 
 // Start starts a Redis. It has to be called in the bubble in which the Redis is used.
 func Start() *Redis {
-	r := &Redis{mini: miniredis.NewMiniRedis(), done: make(chan struct{}), scripts: map[string]string{}, sources: map[string]string{}, listening: map[*server.Peer]bool{}}
+	r := &Redis{mini: miniredis.NewMiniRedis(), done: make(chan struct{}), scripts: map[string]string{},
+		sources: map[string]string{}, listening: map[*server.Peer]bool{}}
 	r.wake = sync.NewCond(&r.mu)
 	r.mini.ClockTTL(true)
 	first, err := r.mini.Dial() // makes a server without a listener
@@ -272,13 +273,14 @@ func (r *Redis) hook(c *server.Peer, cmd string, args ...string) bool {
 		c.WriteError("OOM command not allowed when used memory > 'maxmemory'.")
 		return true
 	}
-	r.wrote = r.wrote || grows || cmd == "DEL" || cmd == "HDEL" || cmd == "ZREM" || cmd == "LREM" || cmd == "LPOP" || cmd == "PEXPIRE"
+	r.wrote = r.wrote || grows || cmd == "DEL" || cmd == "HDEL" || cmd == "ZREM" || cmd == "LREM" || cmd == "LPOP" ||
+		cmd == "PEXPIRE"
 	return false
 }
 
 // growing are the commands that need memory, of those that scripts use.
-var growing = map[string]bool{"SET": true, "HSET": true, "ZADD": true, "RPUSH": true, "LPUSH": true, "INCR": true, "INCRBY": true,
-	"DECR": true, "DECRBY": true, "HINCRBY": true, "ZINCRBY": true}
+var growing = map[string]bool{"SET": true, "HSET": true, "ZADD": true, "RPUSH": true, "LPUSH": true, "INCR": true,
+	"INCRBY": true, "DECR": true, "DECRBY": true, "HINCRBY": true, "ZINCRBY": true}
 
 // Stop takes the server away: connections end, and new ones are refused. It keeps its data.
 func (r *Redis) Stop() {

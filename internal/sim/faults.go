@@ -4,8 +4,8 @@ package sim
 
 // The faults: what goes wrong, and what the witness has to know of it.
 //
-// Rules: a fault begins and ends at the times of the plan, or with its phase. One that takes data away from Redis,
-// or lets leases end early there, says so to the witness (lose): it excuses two holders for as long as the documentation
+// Rules: a fault begins and ends at the times of the plan, or with its phase. One that takes data away from Redis, or
+// lets leases end early there, says so to the witness (lose): it excuses two holders for as long as the documentation
 // says, and nothing else does.
 
 import (
@@ -33,7 +33,8 @@ type faultKind struct {
 var faultKinds []faultKind
 
 func init() { // the functions below use the kinds
-	conditions := func(set func(f Fault, c *bubble.Conditions), unset func(c *bubble.Conditions)) func(*world, Fault) func() {
+	type beginning = func(w *world, f Fault) (end func())
+	conditions := func(set func(f Fault, c *bubble.Conditions), unset func(c *bubble.Conditions)) beginning {
 		return func(w *world, f Fault) func() {
 			links := w.linksOf(f)
 			for _, l := range links {
@@ -55,11 +56,11 @@ func init() { // the functions below use the kinds
 	amount := func(least, most time.Duration) func(drawer, Plan, *Fault) {
 		return func(d drawer, _ Plan, f *Fault) { f.Amount = d.about(least, most) }
 	}
-	held := func(up, down bool) func(*world, Fault) func() {
+	held := func(up, down bool) beginning {
 		return conditions(func(_ Fault, c *bubble.Conditions) { c.Held[bubble.ToRedis], c.Held[bubble.FromRedis] = up, down },
 			func(c *bubble.Conditions) { c.Held = [2]bool{} })
 	}
-	deny := func(right string) func(*world, Fault) func() {
+	deny := func(right string) beginning {
 		return func(w *world, f Fault) func() {
 			w.redis[f.Server].Deny(lacking[right])
 			return func() { w.redis[f.Server].Deny(nil) }
@@ -74,7 +75,8 @@ func init() { // the functions below use the kinds
 			return nil
 		}},
 		{name: "refuse", begin: func(w *world, f Fault) func() {
-			end := conditions(func(_ Fault, c *bubble.Conditions) { c.Refused = true }, func(c *bubble.Conditions) { c.Refused = false })(w, f)
+			end := conditions(func(_ Fault, c *bubble.Conditions) { c.Refused = true },
+				func(c *bubble.Conditions) { c.Refused = false })(w, f)
 			for _, l := range w.linksOf(f) {
 				l.Cut()
 			}
@@ -88,9 +90,11 @@ func init() { // the functions below use the kinds
 			return conditions(func(f Fault, c *bubble.Conditions) { c.Latency, c.Jitter = f.Amount/4, f.Amount },
 				func(c *bubble.Conditions) { c.Latency, c.Jitter = usual.Latency, usual.Jitter })(w, f)
 		}},
-		{name: "lost answers", draw: share(0.05, 0.6), begin: conditions(func(f Fault, c *bubble.Conditions) { c.Lost = f.Share },
+		{name: "lost answers", draw: share(0.05, 0.6), begin: conditions(
+			func(f Fault, c *bubble.Conditions) { c.Lost = f.Share },
 			func(c *bubble.Conditions) { c.Lost = 0 })},
-		{name: "stalled answers", draw: share(0.05, 0.4), begin: conditions(func(f Fault, c *bubble.Conditions) { c.Stalled = f.Share },
+		{name: "stalled answers", draw: share(0.05, 0.4), begin: conditions(
+			func(f Fault, c *bubble.Conditions) { c.Stalled = f.Share },
 			func(c *bubble.Conditions) { c.Stalled = 0 })},
 		{name: "late requests", draw: func(d drawer, _ Plan, f *Fault) {
 			f.Share, f.Amount = 0.05+d.Float64()/2, d.about(100*time.Millisecond, 20*time.Second)
@@ -152,16 +156,18 @@ func init() { // the functions below use the kinds
 			w.redis[f.Server].Freeze()
 			return w.redis[f.Server].Thaw
 		}},
-		{name: "clock ahead", instant: true, single: true, draw: amount(100*time.Millisecond, time.Hour), begin: func(w *world, f Fault) func() {
-			w.redis[f.Server].MoveClock(f.Amount)
-			w.witness.lose("clock ahead", "")
-			return nil
-		}},
-		{name: "clock back", instant: true, draw: amount(100*time.Millisecond, time.Hour), begin: func(w *world, f Fault) func() {
-			w.redis[f.Server].MoveClock(-f.Amount)
-			w.witness.setBack(f.Amount)
-			return nil
-		}},
+		{name: "clock ahead", instant: true, single: true, draw: amount(100*time.Millisecond, time.Hour),
+			begin: func(w *world, f Fault) func() {
+				w.redis[f.Server].MoveClock(f.Amount)
+				w.witness.lose("clock ahead", "")
+				return nil
+			}},
+		{name: "clock back", instant: true, draw: amount(100*time.Millisecond, time.Hour),
+			begin: func(w *world, f Fault) func() {
+				w.redis[f.Server].MoveClock(-f.Amount)
+				w.witness.setBack(f.Amount)
+				return nil
+			}},
 		{name: "evict", instant: true, single: true, begin: func(w *world, f Fault) func() { w.evict(f); return nil }},
 		{name: "delete", instant: true, single: true, begin: func(w *world, f Fault) func() {
 			w.redis[f.Server].Look(func(m *miniredis.Miniredis) { m.Del(f.Name) })
@@ -172,7 +178,10 @@ func init() { // the functions below use the kinds
 			w.redis[f.Server].Fill(true)
 			return func() { w.redis[f.Server].Fill(false) }
 		}},
-		{name: "scripts", instant: true, begin: func(w *world, f Fault) func() { w.redis[f.Server].FlushScripts(); return nil }},
+		{name: "scripts", instant: true, begin: func(w *world, f Fault) func() {
+			w.redis[f.Server].FlushScripts()
+			return nil
+		}},
 		{name: "no publish", begin: deny("publish")},
 		{name: "no subscribe", begin: deny("subscribe")},
 		{name: "no line", begin: deny("line")},

@@ -4,9 +4,9 @@ package sim
 
 // Java services: Redisson's plain, fair and read/write locks and its permits with leases, as it sends them.
 //
-// Rules: written after the scripts of Redisson, without its latch, which no other client reads. A Java service here asks for an explicit
-// lease, so that its hold ends by itself; its network has no faults. It waits as Redisson does: it asks,
-// subscribes, asks again, and then sleeps until a message or the end of the lease in its way.
+// Rules: written after the scripts of Redisson, without its latch, which no other client reads. A Java service here
+// asks for an explicit lease, so that its hold ends by itself; its network has no faults. It waits as Redisson does: it
+// asks, subscribes, asks again, and then sleeps until a message or the end of the lease in its way.
 
 import (
 	"context"
@@ -47,7 +47,8 @@ while true do
     redis.call('zrem', KEYS[3], first)
     redis.call('lpop', KEYS[2])
 end
-if redis.call('exists', KEYS[1]) == 0 and (redis.call('exists', KEYS[2]) == 0 or redis.call('lindex', KEYS[2], 0) == ARGV[2]) then
+if redis.call('exists', KEYS[1]) == 0 and
+    (redis.call('exists', KEYS[2]) == 0 or redis.call('lindex', KEYS[2], 0) == ARGV[2]) then
     redis.call('lpop', KEYS[2])
     redis.call('zrem', KEYS[3], ARGV[2])
     for _, key in ipairs(redis.call('zrange', KEYS[3], 0, -1)) do
@@ -171,7 +172,8 @@ else
 end
 return 1`)
 
-	// The number is set only where nothing is there: after a loss of the counter alone Redisson would forget the permits that are taken.
+	// The number is set only where nothing is there: after a loss of the counter alone Redisson would forget the
+	// permits that are taken.
 	javaSetPermits = redis.NewScript(`
 if redis.call('exists', KEYS[1], KEYS[2]) > 0 then return 0 end
 redis.call('set', KEYS[1], ARGV[1])
@@ -202,8 +204,8 @@ redis.call('publish', KEYS[3], redis.call('incrby', KEYS[1], 1))
 return tonumber(ends) <= tonumber(ARGV[2]) and 0 or 1`)
 )
 
-// had is what a script of Java returns for a lock that it has taken, as a time. Any other one is how long the lease in its way
-// lasts, and below 0 where none ends.
+// had is what a script of Java returns for a lock that it has taken, as a time. Any other one is how long the lease in
+// its way lasts, and below 0 where none ends.
 const had = -3 * time.Millisecond
 
 // A service is one hold of a Java service.
@@ -218,7 +220,8 @@ type service struct {
 	unlock  func()
 }
 
-// clock is the time of the service. Clocks are set together: what Redisson writes and judges by its own clock follows that of Redis.
+// clock is the time of the service. Clocks are set together: what Redisson writes and judges by its own clock follows
+// that of Redis.
 func (s *service) clock() int64 { return s.rdb.Time(context.Background()).Val().UnixMilli() }
 
 func (s *service) run(script *redis.Script, keys []string, args ...any) (time.Duration, error) {
@@ -229,7 +232,8 @@ func (s *service) run(script *redis.Script, keys []string, args ...any) (time.Du
 // service is a Java service that is about to take the lock of w.
 func (w *worker) service(rdb *redis.Client) *service {
 	name := w.Names[0]
-	s := &service{rdb: rdb, id: fmt.Sprintf("00000000-0000-4000-8000-%012d", w.ID), lease: w.Section + 10*time.Second, leave: func() {}}
+	s := &service{rdb: rdb, id: fmt.Sprintf("00000000-0000-4000-8000-%012d", w.ID), lease: w.Section + 10*time.Second,
+		leave: func() {}}
 	field, lease := s.id+":1", s.lease.Milliseconds()
 	s.channel = "redisson_lock__channel:{" + name + "}"
 	switch w.Kind {

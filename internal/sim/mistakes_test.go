@@ -2,10 +2,11 @@
 
 package sim
 
-// The simulator finds mistakes: each of those that trace_test.go makes in the scripts, and defects that relock had once.
+// The simulator finds mistakes: each of those that trace_test.go makes in the scripts, and defects that relock had
+// once.
 //
-// Rules: a mistake is a change of the text of a script on its way to Redis. The mistakes of trace_test.go are read from its source,
-// so that they stay the same. One that is not found in so many seeds fails the test.
+// Rules: a mistake is a change of the text of a script on its way to Redis. The mistakes of trace_test.go are read from
+// its source, so that they stay the same. One that is not found in so many seeds fails the test.
 
 import (
 	"flag"
@@ -24,7 +25,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var simMistakes = flag.Int("sim.mistakes", 0, "in how many seeds TestSimulationFindsMistakes looks for each of them; 0: not at all")
+var simMistakes = flag.Int("sim.mistakes", 0,
+	"in how many seeds TestSimulationFindsMistakes looks for each of them; 0: not at all")
 
 // A mistake is a change of scripts that leaves out one of their cares.
 type mistake struct {
@@ -35,8 +37,10 @@ type mistake struct {
 
 // missed are the mistakes that this simulator does not find, and why.
 var missed = map[string]string{
-	"sameNumber":  "a place that is lost like that belongs to a process that was slow: it asks again, later than others, which a fault excuses",
-	"noTombstone": "the answer of a late request gives back what it took; without its connection it lapses with its lease, as a fault may do",
+	"sameNumber": "a place that is lost like that belongs to a process that was slow: it asks again, later than " +
+		"others, which a fault excuses",
+	"noTombstone": "the answer of a late request gives back what it took; without its connection it lapses with its " +
+		"lease, as a fault may do",
 }
 
 // defects are what relock once did wrong.

@@ -4,8 +4,8 @@ package sim
 
 // The plan: everything that is drawn from a seed before a run begins.
 //
-// Rules: a plan is data, so that it can be printed, read again and reduced. What a worker does in its rounds is drawn while
-// it works, from a seed of its own: to leave out one worker or fault changes nothing of what the others do.
+// Rules: a plan is data, so that it can be printed, read again and reduced. What a worker does in its rounds is drawn
+// while it works, from a seed of its own: to leave out one worker or fault changes nothing of what the others do.
 
 import (
 	"cmp"
@@ -113,7 +113,8 @@ type Fault struct {
 // String is the plan for people, a line for each worker and fault.
 func (p Plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "plan of seed %d: %d processes, %d servers, watchdog %v, wake delay %v, slice %v, read timeout %v, latency %v and up to %v, opaque %v\n",
+	fmt.Fprintf(&b, "plan of seed %d: %d processes, %d servers, watchdog %v, wake delay %v, slice %v, read timeout %v, "+
+		"latency %v and up to %v, opaque %v\n",
 		p.Seed, p.Processes, p.Servers, p.Watchdog, p.WakeDelay, p.Slice, p.ReadTimeout, p.Latency, p.Jitter, p.Opaque)
 	if p.Lacks != "" {
 		fmt.Fprintf(&b, "p%d has no right: %s\n", p.Poor, p.Lacks)
@@ -135,7 +136,8 @@ func (p Plan) String() string {
 }
 
 func (w Worker) String() string {
-	s := fmt.Sprintf("worker %d of p%d, %s %v, from %v: %d rounds, section %v, rest %v", w.ID, w.Process, w.Kind, w.Names, w.Start, w.Rounds, w.Section, w.Rest)
+	s := fmt.Sprintf("worker %d of p%d, %s %v, from %v: %d rounds, section %v, rest %v", w.ID, w.Process, w.Kind, w.Names,
+		w.Start, w.Rounds, w.Section, w.Rest)
 	if w.Members != nil {
 		s += fmt.Sprintf(", of %v", w.Members)
 	}
@@ -296,8 +298,8 @@ func (d drawer) scene(p Plan, phase Phase, number int) (all []Worker) {
 	somewhere, member := d.IntN(p.Processes), d.IntN(2)
 	members := []Kind{pick(d, Plain, Plain, FencedOne, Fair, ReadWrite), pick(d, Plain, Plain, FencedOne, Fair, ReadWrite)}
 	for i := range 2 + d.IntN(5) {
-		w := Worker{Process: (somewhere + i) % p.Processes, Kind: kind, Names: []string{name}, Start: d.upTo(phase.Length), Rounds: how.rounds,
-			Section: how.section, Rest: how.rest, Steady: steady}
+		w := Worker{Process: (somewhere + i) % p.Processes, Kind: kind, Names: []string{name},
+			Start: d.upTo(phase.Length), Rounds: how.rounds, Section: how.section, Rest: how.rest, Steady: steady}
 		if together {
 			w.Start = begin + d.about(time.Millisecond, 10*time.Second)
 		}
@@ -325,7 +327,8 @@ func (d drawer) scene(p Plan, phase Phase, number int) (all []Worker) {
 
 // fault is one fault of a phase.
 func (d drawer) fault(p Plan, phase Phase) Fault {
-	f := Fault{At: d.upTo(phase.Length), For: d.about(10*time.Millisecond, 10*time.Minute), Process: d.IntN(p.Processes+1) - 1, Server: d.IntN(p.Servers)}
+	f := Fault{At: d.upTo(phase.Length), For: d.about(10*time.Millisecond, 10*time.Minute),
+		Process: d.IntN(p.Processes+1) - 1, Server: d.IntN(p.Servers)}
 	if len(phase.Workers) > 0 {
 		names := phase.Workers[d.IntN(len(phase.Workers))].Names
 		f.Name = names[d.IntN(len(names))]
@@ -334,7 +337,9 @@ func (d drawer) fault(p Plan, phase Phase) Fault {
 		return k.single && p.Servers > 1 || k.several && p.Servers == 1
 	})
 	if len(d.focus.Faults) > 0 {
-		kinds = slices.DeleteFunc(slices.Clone(kinds), func(k faultKind) bool { return !slices.Contains(d.focus.Faults, k.name) })
+		kinds = slices.DeleteFunc(slices.Clone(kinds), func(k faultKind) bool {
+			return !slices.Contains(d.focus.Faults, k.name)
+		})
 	}
 	if len(kinds) == 0 { // the focus is on those of other plans
 		kinds = slices.DeleteFunc(slices.Clone(faultKinds), func(k faultKind) bool { return k.name != "cut" })

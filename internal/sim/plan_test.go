@@ -53,7 +53,8 @@ func TestPlansHaveEverything(t *testing.T) {
 	for _, k := range faultKinds {
 		assert.True(t, faults[k.name], k.name)
 	}
-	for _, k := range []Kind{Plain, FencedOne, Fair, ReadWrite, Permits, Multi, Red, Leader, JavaPlain, JavaFair, JavaReadWrite, JavaPermits} {
+	for _, k := range []Kind{Plain, FencedOne, Fair, ReadWrite, Permits, Multi, Red, Leader, JavaPlain, JavaFair,
+		JavaReadWrite, JavaPermits} {
 		assert.True(t, kinds[k], k)
 	}
 }
@@ -73,7 +74,8 @@ func TestReduceLeavesWhatFails(t *testing.T) {
 	small := Reduce(plan, 2, func(p Plan) *Violation {
 		played++
 		for _, phase := range p.Phases {
-			if slices.ContainsFunc(phase.Workers, func(w Worker) bool { return w.ID == guilty.ID }) && slices.Contains(phase.Faults, fault) {
+			if slices.ContainsFunc(phase.Workers, func(w Worker) bool { return w.ID == guilty.ID }) &&
+				slices.Contains(phase.Faults, fault) {
 				return &Violation{Rule: "the rule"}
 			}
 		}

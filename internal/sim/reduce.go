@@ -4,8 +4,8 @@ package sim
 
 // The reducer: a plan that fails is made smaller, as long as it fails by the same rule.
 //
-// Rules: what is tried first is what leaves out most. The order of goroutines is not part of a plan, so each is played more than once
-// before it counts as one that does not fail.
+// Rules: what is tried first is what leaves out most. The order of goroutines is not part of a plan, so each is played
+// more than once before it counts as one that does not fail.
 
 import (
 	"cmp"

@@ -31,7 +31,8 @@ const (
 )
 
 // others are keys of other programs.
-var others = map[string]string{"other": "text", "relock": "text", "lock": "text", "{lock-0}:other": "text", "relock_other:{lock-0}": "text"}
+var others = map[string]string{"other": "text", "relock": "text", "lock": "text", "{lock-0}:other": "text",
+	"relock_other:{lock-0}": "text"}
 
 // A Verdict is how a run went.
 type Verdict struct {
@@ -185,8 +186,8 @@ func (w *world) well() bool {
 	}
 }
 
-// untidy says whether something may be in the way for longer than usual: a lease that the clock of Redis prolongs, what lasts
-// longer by design, a Java waiter that has gone, or a process that has vanished without a word.
+// untidy says whether something may be in the way for longer than usual: a lease that the clock of Redis prolongs, what
+// lasts longer by design, a Java waiter that has gone, or a process that has vanished without a word.
 func (w *world) untidy() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -204,13 +205,15 @@ func (w *world) backIn(phase Phase) (sum time.Duration) {
 	return sum
 }
 
-// deaf says whether a process may hear of no grant, because it had no right to subscribe at some time of the phase. Then it asks
-// at the max wake delay (see security.md), also when it has the right again, until it has not needed the channel for a moment.
+// deaf says whether a process may hear of no grant, because it had no right to subscribe at some time of the phase.
+// Then it asks at the max wake delay (see security.md), also when it has the right again, until it has not needed the
+// channel for a moment.
 func (w *world) deaf() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	now := time.Since(w.began)
-	return w.plan.Lacks == "subscribe" || slices.ContainsFunc(w.phase.Faults, func(f Fault) bool { return f.Kind == "no subscribe" && f.At <= now })
+	return w.plan.Lacks == "subscribe" || slices.ContainsFunc(w.phase.Faults,
+		func(f Fault) bool { return f.Kind == "no subscribe" && f.At <= now })
 }
 
 // inLine are the workers of a phase whose records are nothing but those of holders, one for each lock.
@@ -219,8 +222,11 @@ func (w *world) inLine() (all []Worker) {
 	defer w.mu.Unlock()
 	for _, o := range w.phase.Workers {
 		shares := func(other Worker) bool { return other.shares(o) }
-		minimal := slices.ContainsFunc(w.phase.Workers, func(other Worker) bool { return other.shares(o) && other.MinHold > 0 })
-		if (o.Kind == Plain || o.Kind == FencedOne || o.Kind == Fair || o.Kind == Leader) && !minimal && !slices.ContainsFunc(all, shares) {
+		minimal := slices.ContainsFunc(w.phase.Workers, func(other Worker) bool {
+			return other.shares(o) && other.MinHold > 0
+		})
+		if (o.Kind == Plain || o.Kind == FencedOne || o.Kind == Fair || o.Kind == Leader) && !minimal &&
+			!slices.ContainsFunc(all, shares) {
 			all = append(all, o)
 		}
 	}
@@ -251,12 +257,12 @@ func (w *world) present() (all []*process) {
 	return all
 }
 
-// turnsBefore is how many turns of other processes there may be before that of a worker, with some to spare, and whether its lock
-// passes in the order of a line.
+// turnsBefore is how many turns of other processes there may be before that of a worker, with some to spare, and
+// whether its lock passes in the order of a line.
 func (w *world) turnsBefore(of *Worker) (most int, ordered bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	// Who lacks a right waits up to the max wake delay where others are told, or has no place in the line: see security.md.
+	// Who lacks a right waits up to the max wake delay where others are told, or has no place: see security.md.
 	if of.Kind != Plain && of.Kind != FencedOne && of.Kind != Fair || w.plan.Lacks != "" {
 		return 0, false
 	}
@@ -303,11 +309,13 @@ func (w *world) patience(c *call) time.Duration {
 		if o.Kind == Multi { // it may have one lock while it waits for the other one
 			turns = 6
 		}
-		if c.worker.Kind == Multi { // which has no place in a line: where the network never varies, others may always be sooner
+		// A MultiLock has no place in a line: where the network never varies, others may always be sooner.
+		if c.worker.Kind == Multi {
 			limit = max(limit, w.phase.Length+20*time.Second)
 		}
 		if c.worker.readsAndWrites() && (c.worker.java() || o.java()) {
-			// Java readers do not let waiting writers go first, and nobody knows of a Java writer that waits: see mixed-fleets.md.
+			// Java readers do not let waiting writers go first, and nobody knows of a Java writer that waits: see
+			// mixed-fleets.md.
 			limit = max(limit, w.phase.Length+20*time.Second)
 		}
 		if c.worker.Kind == JavaPermits { // it has no place in the line, and others may always be sooner
@@ -337,7 +345,8 @@ func (w *world) patience(c *call) time.Duration {
 	if w.phase.Crash && now >= w.phase.Length {
 		limit += w.plan.Watchdog + 2*fairLife + grantLife
 	}
-	orphans := w.phase.Crash || slices.ContainsFunc(w.phase.Workers, func(o Worker) bool { return o.MinHold > 0 }) // records that nobody holds
+	// Records that nobody holds last longer where the clock goes back.
+	orphans := w.phase.Crash || slices.ContainsFunc(w.phase.Workers, func(o Worker) bool { return o.MinHold > 0 })
 	for _, f := range w.phase.Faults {
 		if f.At > now {
 			continue
@@ -371,9 +380,12 @@ func (w *world) leaseLeft(names []string) (left time.Duration) {
 	return left
 }
 
-// together says whether one worker may have to wait for the other: they share a lock, or each shares one with a MultiLock.
+// together says whether one worker may have to wait for the other: they share a lock, or each shares one with a
+// MultiLock.
 func (p Phase) together(a, b Worker) bool {
-	return a.shares(b) || slices.ContainsFunc(p.Workers, func(o Worker) bool { return o.Kind == Multi && o.shares(a) && o.shares(b) })
+	return a.shares(b) || slices.ContainsFunc(p.Workers, func(o Worker) bool {
+		return o.Kind == Multi && o.shares(a) && o.shares(b)
+	})
 }
 
 // uses says whether workers use locks of this kind.
@@ -403,7 +415,8 @@ func (w *world) probe(phase Phase) {
 	if w.deaf() { // a process of which no subscription is known does not count as dead, and a grant waits for it
 		ghostly += time.Duration(w.plan.Processes) * grantLife
 	}
-	if phase.uses(JavaFair) && len(phase.Faults) > 0 { // which may bring back a Java waiter that has gone, or keep it from leaving
+	// A fault may bring back a Java waiter that has gone, or keep it from leaving.
+	if phase.uses(JavaFair) && len(phase.Faults) > 0 {
 		ghostly += javaWait
 	}
 	limit := 10*time.Second + ghostly
@@ -438,11 +451,15 @@ func (w *world) probe(phase Phase) {
 		started := time.Now()
 		ok, err := l.TryLock(ctx, left+limit, 0)
 		if !ok || err != nil {
-			w.witness.Report("a newcomer gets a free lock", "%s %v, %v after its last use, with %v left of a lease: %v after %v, %v", spec.Kind, spec.Names, phase.Idle, left, ok, time.Since(started), err)
+			w.witness.Report("a newcomer gets a free lock",
+				"%s %v, %v after its last use, with %v left of a lease: %v after %v, %v", spec.Kind, spec.Names, phase.Idle, left,
+				ok, time.Since(started), err)
 			break
 		}
 		if took := time.Since(started); settled && took > left+ghostly+5*time.Second {
-			w.witness.Report("a newcomer gets a free lock", "%s %v, %v after its last use, with %v left of a lease: only after %v", spec.Kind, spec.Names, phase.Idle, left, took)
+			w.witness.Report("a newcomer gets a free lock",
+				"%s %v, %v after its last use, with %v left of a lease: only after %v", spec.Kind, spec.Names, phase.Idle, left,
+				took)
 		}
 		if err := l.Unlock(ctx); err != nil {
 			w.witness.Report("Unlock of a live hold is nil", "a newcomer, %v: %v", spec.Names, err)
@@ -475,10 +492,12 @@ func (w *world) tidy(phase Phase) {
 			for _, key := range m.Keys() {
 				java := strings.Contains(key, string(JavaFair)) // which Redisson leaves there
 				_, other := others[key]
-				if other || m.TTL(key) > 0 || strings.HasPrefix(key, "redisson_lock_token:") || strings.Contains(key, string(Permits)) || java {
+				if other || m.TTL(key) > 0 || java || strings.HasPrefix(key, "redisson_lock_token:") ||
+					strings.Contains(key, string(Permits)) {
 					continue
 				}
-				w.witness.Report("nothing is left without a lease", "server %d, after %v without use: %s %s", i, phase.Idle, m.Type(key), key)
+				w.witness.Report("nothing is left without a lease", "server %d, after %v without use: %s %s", i, phase.Idle,
+					m.Type(key), key)
 			}
 		})
 	}
@@ -509,7 +528,8 @@ func (w *world) describe() string {
 	for i, r := range w.redis {
 		fmt.Fprintf(&b, "Redis %d ran:\n", i)
 		for _, c := range r.Recent() {
-			fmt.Fprintf(&b, "  %12v %s %s\n", c.At.Sub(w.start).Round(time.Microsecond), c.Link, shorten(named(c.Args, r.Source)))
+			args := shorten(named(c.Args, r.Source))
+			fmt.Fprintf(&b, "  %12v %s %s\n", c.At.Sub(w.start).Round(time.Microsecond), c.Link, args)
 		}
 		fmt.Fprintf(&b, "Redis %d holds:\n%s", i, w.held[i])
 	}

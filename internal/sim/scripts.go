@@ -4,8 +4,8 @@ package sim
 
 // The names of scripts, in the list of what Redis ran.
 //
-// Rules: a script of relock is known by the end of its file in lua/, which it has behind its preludes. Where these files are not at
-// hand, as in a test binary that runs elsewhere, a script has its SHA.
+// Rules: a script of relock is known by the end of its file in lua/, which it has behind its preludes. Where these
+// files are not at hand, as in a test binary that runs elsewhere, a script has its SHA.
 
 import (
 	"os"
@@ -20,8 +20,9 @@ import (
 
 var javaNames = map[string]*redis.Script{
 	"java_lock": javaLock, "java_unlock": javaUnlock, "java_fair_lock": javaFairLock, "java_fair_unlock": javaFairUnlock,
-	"java_read": javaRead, "java_read_unlock": javaReadUnlock, "java_write": javaWrite, "java_write_unlock": javaWriteUnlock,
-	"java_set_permits": javaSetPermits, "java_permit": javaPermit, "java_permit_release": javaPermitRelease,
+	"java_read": javaRead, "java_read_unlock": javaReadUnlock, "java_write": javaWrite,
+	"java_write_unlock": javaWriteUnlock,
+	"java_set_permits":  javaSetPermits, "java_permit": javaPermit, "java_permit_release": javaPermitRelease,
 }
 
 // A scriptEnd is how the file of a script ends.

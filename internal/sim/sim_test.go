@@ -19,7 +19,7 @@ import (
 )
 
 var (
-	simTime   = flag.Duration("sim", 0, "for how long, in real time, TestSimulation plays new plans; 0: it plays the first few")
+	simTime   = flag.Duration("sim", 0, "for how long, in real time, TestSimulation plays new plans; 0: the first few")
 	simSeed   = flag.Uint64("sim.seed", 0, "the seed of the only plan; 0: as many new ones as there is time for")
 	simPlan   = flag.String("sim.plan", "", "a file with the only plan, as a reduction has written it")
 	simAgain  = flag.Int("sim.again", 1, "how often the only plan is played")
@@ -42,9 +42,11 @@ func TestSimulation(t *testing.T) {
 		return
 	}
 	defer debug.SetGCPercent(debug.SetGCPercent(400)) // miniredis makes a new Lua for each script
-	first, goesOn := uint64(200), func(seeds int64, _ time.Duration) bool { return seeds < fewSeeds }
+	first, goesOn := uint64(300), func(seeds int64, _ time.Duration) bool { return seeds < fewSeeds }
 	if *simTime > 0 {
-		first, goesOn = rand.Uint64N(1_000_000_000)+1, func(seeds int64, took time.Duration) bool { return took < *simTime || seeds == 0 }
+		first, goesOn = rand.Uint64N(1_000_000_000)+1, func(seeds int64, took time.Duration) bool {
+			return took < *simTime || seeds == 0
+		}
 	}
 	var seeds, failed, holds, virtual atomic.Int64
 	start := time.Now()
@@ -64,7 +66,8 @@ func TestSimulation(t *testing.T) {
 		}
 	})
 	t.Logf("%d seeds from %d: %v of virtual time and %d holds in %v, %d failed", seeds.Load(), first,
-		time.Duration(virtual.Load()).Round(time.Minute), holds.Load(), time.Since(start).Round(time.Millisecond), failed.Load())
+		time.Duration(virtual.Load()).Round(time.Minute), holds.Load(), time.Since(start).Round(time.Millisecond),
+		failed.Load())
 }
 
 // again plays the plan that the flags name.
@@ -101,7 +104,8 @@ func play(t *testing.T, plan Plan) Verdict {
 	if v.Found == nil {
 		return v
 	}
-	t.Errorf("seed %d: %v\nagain: go test ./internal/sim -run Simulation -sim.seed=%d\n%v%s", plan.Seed, v.Found, plan.Seed, plan, v.Report)
+	t.Errorf("seed %d: %v\nagain: go test ./internal/sim -run Simulation -sim.seed=%d\n%v%s", plan.Seed, v.Found,
+		plan.Seed, plan, v.Report)
 	if *simReduce {
 		reduce(t, plan)
 	}
@@ -119,5 +123,6 @@ func reduce(t *testing.T, plan Plan) {
 	_, err = file.Write(text)
 	require.NoError(t, err)
 	require.NoError(t, file.Close())
-	t.Logf("reduced: %v\nagain: go test ./internal/sim -run Simulation -sim.plan=%s\n%v%s", v.Found, file.Name(), small, v.Report)
+	t.Logf("reduced: %v\nagain: go test ./internal/sim -run Simulation -sim.plan=%s\n%v%s", v.Found, file.Name(), small,
+		v.Report)
 }

@@ -130,7 +130,8 @@ type witness struct {
 func newWitness(w *world) *witness {
 	return &witness{world: w, stop: make(chan struct{}), calls: map[*call]struct{}{}, tokens: map[string][]token{},
 		undone: map[string]time.Time{}, stale: map[string]bool{}, last: map[string]*process{}, free: map[string]time.Time{},
-		touched: map[string]time.Time{}, asked: map[string]time.Time{}, numbers: map[string][]number{}, setting: map[string]int{}}
+		touched: map[string]time.Time{}, asked: map[string]time.Time{}, numbers: map[string][]number{},
+		setting: map[string]int{}}
 }
 
 // report reports a violation. The first one ends the run. mu is held.
@@ -168,7 +169,8 @@ func (w *witness) lose(what, name string) {
 	}
 }
 
-// loseOne notes that one of several servers has lost all. No hold of a RedLock is lost by that; other locks are on the first server.
+// loseOne notes that one of several servers has lost all. No hold of a RedLock is lost by that; other locks are on the
+// first server.
 func (w *witness) loseOne(server int) {
 	if server == 0 {
 		w.lose("wiped", "")
@@ -196,8 +198,8 @@ func (w *witness) isToNotice(h *hold, what string, within time.Duration) {
 	})
 }
 
-// forcing notes that a call begins which frees locks, no matter who holds them. Its holders are lost, and notice within a third
-// of their leases. Where there was a fault, the request may run a while after the call has returned.
+// forcing notes that a call begins which frees locks, no matter who holds them. Its holders are lost, and notice within
+// a third of their leases. Where there was a fault, the request may run a while after the call has returned.
 func (w *witness) forcing(names []string, of func(*hold) bool) (done func()) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -270,8 +272,8 @@ func (w *witness) mostPermits(name string, since time.Time) (most int) {
 	return most
 }
 
-// sets notes that a call begins which sets the number of permits. Where nothing can be under way any more, there is no other
-// number once it has returned.
+// sets notes that a call begins which sets the number of permits. Where nothing can be under way any more, there is no
+// other number once it has returned.
 func (w *witness) sets(name string, n int) (done func(err error)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -355,7 +357,8 @@ func (w *witness) leaseOf(h *hold) time.Duration {
 	return max(h.lease, w.world.plan.Watchdog) // a re-entry, or an Extend
 }
 
-// excused says whether h may be held beside another one: Redis has lost its record, and it need not know yet. mu is held.
+// excused says whether h may be held beside another one: Redis has lost its record, and it need not know yet. mu is
+// held.
 func (w *witness) excused(h *hold) bool {
 	return slices.ContainsFunc(w.losses, func(l loss) bool {
 		return l.hits(h) &&
@@ -378,8 +381,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// recorded says whether the records of h are in Redis: a majority of those of a RedLock. Which permit is whose is known only
-// to its Client: there have to be as many as it has holds.
+// recorded says whether the records of h are in Redis: a majority of those of a RedLock. Which permit is whose is known
+// only to its Client: there have to be as many as it has holds.
 func (w *witness) recorded(h *hold) bool {
 	if h.worker.counts() {
 		w.mu.Lock()
@@ -503,7 +506,8 @@ func (w *witness) inTurn(h *hold, name string) {
 			continue
 		}
 		if most, ordered := w.world.turnsBefore(c.worker); ordered && c.passed > most {
-			w.report("first come, first served", "%s worker %d waits for %v since %v, and other processes had %s for %d turns since; the last one: %v",
+			w.report("first come, first served",
+				"%s worker %d waits for %v since %v, and other processes had %s for %d turns since; the last one: %v",
 				c.p.name, c.worker.ID, c.worker.Names, time.Since(c.began), name, c.passed, h)
 		}
 	}
@@ -519,8 +523,9 @@ func (w *witness) touch(p *process, worker *Worker) {
 	}
 }
 
-// orphans reports records of processes that are alive, and neither hold the lock nor ask for it. After a fault there may be
-// one for a lease: of a request that was held up for longer than its undo was repeated, or that Redis had forgotten to delete.
+// orphans reports records of processes that are alive, and neither hold the lock nor ask for it. After a fault there
+// may be one for a lease: of a request that was held up for longer than its undo was repeated, or that Redis had
+// forgotten to delete.
 func (w *witness) orphans() {
 	if !w.world.calm(time.Now().Add(-w.world.plan.Watchdog-callBound)) || w.world.untidy() {
 		return
@@ -541,7 +546,8 @@ func (w *witness) orphans() {
 				used = used || h.p == p && slices.Contains(h.names, name)
 			}
 			if !used {
-				w.report("who has a record holds the lock", "%s has a record of %s, %v, and nobody there uses it", p.name, name, fields)
+				w.report("who has a record holds the lock", "%s has a record of %s, %v, and nobody there uses it", p.name, name,
+					fields)
 			}
 			w.mu.Unlock()
 		}
@@ -572,12 +578,14 @@ func (w *witness) atOnce(h *hold, name string) {
 	}
 	plan := w.world.plan
 	since := later(w.free[name], h.asked)
-	if most := 300*time.Millisecond + 20*(plan.Latency+plan.Jitter); time.Since(since) > most && w.world.calm(since.Add(-plan.Watchdog-2*callBound)) {
+	if most := 300*time.Millisecond + 20*(plan.Latency+plan.Jitter); time.Since(since) > most &&
+		w.world.calm(since.Add(-plan.Watchdog-2*callBound)) {
 		w.report("a lock passes at once", "%s was free for %v, and %v was waiting", name, time.Since(since), h)
 	}
 }
 
-// given notes that the release of a hold begins. It says whether the hold is alive, and must be released without an error.
+// given notes that the release of a hold begins. It says whether the hold is alive, and must be released without an
+// error.
 func (w *witness) given(h *hold) (alive bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -707,7 +715,9 @@ func (w *witness) watch(c *call, bound time.Duration) {
 
 func (w *witness) holdersOf(c *call) (all []*hold) {
 	for _, h := range w.holds {
-		if c.worker != nil && slices.ContainsFunc(h.names, func(n string) bool { return slices.Contains(c.worker.Names, n) }) {
+		if c.worker != nil && slices.ContainsFunc(h.names, func(n string) bool {
+			return slices.Contains(c.worker.Names, n)
+		}) {
 			all = append(all, h)
 		}
 	}
@@ -734,9 +744,9 @@ func (w *witness) aloneNow(c *call) bool {
 	return true
 }
 
-// asking notes that a call asks for a lock, and says whether nobody else uses it. A waiter that could not leave the queue
-// of a fair lock, because its process died or Redis was away, has its place until a heartbeat after the next call: that
-// call cannot tell whether Redis was away or nobody was there.
+// asking notes that a call asks for a lock, and says whether nobody else uses it. A waiter that could not leave the
+// queue of a fair lock, because its process died or Redis was away, has its place until a heartbeat after the next
+// call: that call cannot tell whether Redis was away or nobody was there.
 func (w *witness) asking(c *call) (alone bool) {
 	alone = w.aloneNow(c)
 	w.mu.Lock()
@@ -768,7 +778,8 @@ func (w *witness) refused(c *call, alone bool, err error, m manner) {
 	case err != nil && m.cancel == 0:
 		w.report("no error without a reason", "%s worker %d %v: %v", c.p.name, c.worker.ID, c.worker.Names, err)
 	case still && (m.cancel == 0 || m.cancel > slack):
-		w.report("a free lock is had", "%s worker %d %v did not get it with %+v, and nobody has it: %v", c.p.name, c.worker.ID, c.worker.Names, m, err)
+		w.report("a free lock is had", "%s worker %d %v did not get it with %+v, and nobody has it: %v", c.p.name,
+			c.worker.ID, c.worker.Names, m, err)
 	}
 }
 

@@ -4,8 +4,8 @@ package sim
 
 // The work: what a worker does with the locks of its kind.
 //
-// Rules: a worker uses the public API as a service does, and tells the witness of each call before it is made and after it has
-// returned. Everything random in a round comes from the seed of the worker.
+// Rules: a worker uses the public API as a service does, and tells the witness of each call before it is made and after
+// it has returned. Everything random in a round comes from the seed of the worker.
 
 import (
 	"context"
@@ -137,7 +137,8 @@ func (w *worker) manner() manner {
 	}
 	if w.rng.IntN(4) == 0 {
 		plan := w.world.plan
-		m.lease = 50*time.Millisecond + 10*(plan.Latency+plan.Jitter) + w.upTo(plan.Watchdog) // half of it must be left at the answer
+		// Half of it must be left at the answer.
+		m.lease = 50*time.Millisecond + 10*(plan.Latency+plan.Jitter) + w.upTo(plan.Watchdog)
 		if w.MaxHold > 0 {
 			m.lease = min(m.lease, w.MaxHold)
 		}
@@ -347,7 +348,8 @@ func (w *worker) setPermits(p *process) {
 	w.world.note(p, "worker %d sets %v to %d: %v", w.ID, w.Names, n, err)
 }
 
-// memberTokens are the tokens of the fenced locks of a MultiLock, each of which is held as if it had been locked by itself.
+// memberTokens are the tokens of the fenced locks of a MultiLock, each of which is held as if it had been locked by
+// itself.
 func (w *worker) memberTokens(ctx context.Context, p *process) map[string]int64 {
 	if w.Kind != Multi {
 		return nil

@@ -4,8 +4,8 @@ package sim
 
 // The world: processes with a Client each, the servers that they share, and the links between them.
 //
-// Rules: everything is made in the bubble. A process that is killed says nothing any more; its Client is closed all the same,
-// behind links that lead nowhere, so that its goroutines end. Another one takes its place when the fault is over.
+// Rules: everything is made in the bubble. A process that is killed says nothing any more; its Client is closed all the
+// same, behind links that lead nowhere, so that its goroutines end. Another one takes its place when the fault is over.
 
 import (
 	"context"
@@ -59,8 +59,8 @@ type pause struct {
 	from, to time.Time // to is zero until it is over
 }
 
-// A stop is a hook of a go-redis client, which stops the goroutines of a paused process before they send a script, and when they
-// have its answer.
+// A stop is a hook of a go-redis client, which stops the goroutines of a paused process before they send a script, and
+// when they have its answer.
 type stop struct {
 	world  *world
 	number int
@@ -261,8 +261,9 @@ func (w *world) replace(p *process) {
 	})
 }
 
-// pause stops the goroutines of some processes where they come to a gate: the workers between two calls, those of relock before
-// and after each request. Timers go on, so that a guard ends in its time, as it does for whoever looks at the clock.
+// pause stops the goroutines of some processes where they come to a gate: the workers between two calls, those of
+// relock before and after each request. Timers go on, so that a guard ends in its time, as it does for whoever looks at
+// the clock.
 func (w *world) pause(f Fault) (resume func()) {
 	gate := make(chan struct{})
 	var paused []int
@@ -379,7 +380,8 @@ func (w *world) note(p *process, format string, args ...any) {
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	all := append(w.events[name], fmt.Sprintf("%12v %s", time.Since(w.start).Round(time.Microsecond), fmt.Sprintf(format, args...)))
+	at := time.Since(w.start).Round(time.Microsecond)
+	all := append(w.events[name], fmt.Sprintf("%12v %s", at, fmt.Sprintf(format, args...)))
 	if len(all) > 2*eventsKept {
 		all = slices.Clone(all[eventsKept:])
 	}
