@@ -296,7 +296,10 @@ func (d drawer) scene(p Plan, phase Phase, number int) (all []Worker) {
 	steady := d.IntN(3) == 0
 	begin, together := d.upTo(phase.Length), d.IntN(3) > 0
 	somewhere, member := d.IntN(p.Processes), d.IntN(2)
-	members := []Kind{pick(d, Plain, Plain, FencedOne, Fair, ReadWrite), pick(d, Plain, Plain, FencedOne, Fair, ReadWrite)}
+	members := []Kind{Plain, Plain}
+	if d.IntN(2) == 0 {
+		members = []Kind{pick(d, Plain, FencedOne, Fair, ReadWrite), pick(d, Plain, FencedOne, Fair, ReadWrite)}
+	}
 	for i := range 2 + d.IntN(5) {
 		w := Worker{Process: (somewhere + i) % p.Processes, Kind: kind, Names: []string{name},
 			Start: d.upTo(phase.Length), Rounds: how.rounds, Section: how.section, Rest: how.rest, Steady: steady}
