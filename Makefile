@@ -1,7 +1,7 @@
 # The one list of commands: "make" prints it. .ci/run, the gate, and the workflows call these
 # targets and have no commands of their own.
 .DEFAULT_GOAL := help
-.PHONY: help check test oldest newest race valkey storm simulate mistakes soak fuzz spec uncontended interop otel gocron bench bench-test examples \
+.PHONY: help check test oldest newest race valkey storm simulate mistakes mutations soak fuzz spec uncontended interop otel gocron bench bench-test examples \
 	lint fmt vet staticcheck golangci api api-write tidy tidy-check published vuln gate
 
 # The versions of all tools.
@@ -64,6 +64,9 @@ simulate: ## hours of several processes and faults in virtual time, with new see
 
 mistakes: ## whether the simulator finds mistakes that are made in the scripts
 	go test -count=1 -run '^TestSimulationFindsMistakes$$' -timeout=0 -v ./internal/sim -sim.mistakes=100
+
+mutations: ## whether the simulator finds mistakes that are made in the Go code
+	go test -count=1 -run '^TestSimulationFindsMutations$$' -timeout=0 -v ./internal/sim -sim.mutations=60
 
 soak: ## every kind of lock at full speed for a while; TIME=30m for longer
 	go test -count=1 -run '^TestSoak$$' -soak=$(TIME) -timeout=0 -v .

@@ -6,29 +6,39 @@ package sim
 //
 // Rules: a mutation changes one text, which its file has once, and breaks a promise of the library. The test builds the simulator
 // with a changed copy of the file, by way of an overlay of the go command, so that the working tree stays as it is. It plays new
-// seeds until one fails. A seed that fails without the mutation too does not count.
+// plans until one fails. A plan that fails without the mutation too does not count. The plans are those of TestSimulation with
+// short leases, and with much trouble in a short time: many mutations need several faults within seconds.
 
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 )
 
-var simMutations = flag.Int("sim.mutations", 0, "for how many seconds TestSimulationFindsMutations looks for each of them; 0: not at all")
+var (
+	simMutations = flag.Int("sim.mutations", 0, "for how many seconds TestSimulationFindsMutations looks for each of them; 0: not at all")
+	simMutation  = flag.String("sim.mutation", "", "the mutation that this program has; for TestSimulationOfAMutation")
+)
 
 // A mutation is a change of the Go code.
 type mutation struct {
@@ -44,7 +54,7 @@ var (
 	slowness  = []string{"slow", "hold down", "stalled answers"}
 	lateness  = []string{"late requests", "lost answers", "stalled answers"}
 	silence   = []string{"hold", "hold up", "hold down", "freeze", "outage"}
-	losses    = []string{"wipe", "rewind", "evict", "delete"}
+	losses    = []string{"wipe", "rewind", "evict", "delete", "outage"}
 	inOneLine = []Kind{Plain, FencedOne}
 )
 
@@ -65,16 +75,16 @@ var mutations = []mutation{
 		Focus{Faults: []string{"hold", "refuse", "outage"}}, ""},
 
 	// Renewing and losing.
-	{"goneConfirms", "watchdog.go", "case !answers[i].held:", "case !answers[i].held && l.length < 0:", Focus{Faults: losses}, ""},
-	{"goneIsTriedAgain", "watchdog.go", "w.removeLocked(l)\n\t\t\tgone = append(gone, l.holder)", "w.retryLocked(l)", Focus{Faults: losses}, ""},
+	{"goneConfirms", "watchdog.go", "case !answers[i].held:", "case !answers[i].held && l.length < 0:", Focus{inOneLine, losses}, ""},
+	{"goneIsTriedAgain", "watchdog.go", "w.removeLocked(l)\n\t\t\tgone = append(gone, l.holder)", "w.retryLocked(l)", Focus{inOneLine, losses}, ""},
 	{"renewedTooLate", "watchdog.go", "l.renewAt = sent + length/3", "l.renewAt = sent + length", Focus{}, ""},
 	{"renewedOnce", "watchdog.go", "l.renewAt = min(l.retryAt, now+renewTime)", "l.renewAt, l.retryAt = until, until",
 		Focus{Faults: []string{"cut", "lost answers", "stalled answers"}}, ""},
 	{"endUntold", "watchdog.go", "e.holder.leaseEnded(e.because())", "_ = e.because()", Focus{Faults: silence}, ""},
 	{"guardGoesOn", "guard.go", "end.cancel(cause)", "_ = cause", Focus{}, ""},
-	{"lossUntold", "hold.go", "endGuards(guards, h.withName(h.loss))", "_ = guards", Focus{Faults: losses}, ""},
+	{"lossUntold", "hold.go", "endGuards(guards, h.withName(h.loss))", "_ = guards", Focus{inOneLine, losses}, ""},
 	{"lossIsNoError", "release.go", "case loss != nil: // the record may still have been there\n\t\treturn loss",
-		"case loss != nil: // the record may still have been there\n\t\treturn nil", Focus{Faults: losses}, ""},
+		"case loss != nil: // the record may still have been there\n\t\treturn nil", Focus{inOneLine, losses}, ""},
 	{"maxHoldForgotten", "acquire.go", "h.record.lease.limit.Store(", "_ = int64(", Focus{Locks: inOneLine}, ""},
 	{"atLeastForgotten", "limits.go", "if d := h.lock.limits().atLeast; d > 0 {", "if d := h.lock.limits().atLeast; d < 0 {",
 		Focus{Locks: inOneLine}, ""},
@@ -126,7 +136,7 @@ var mutations = []mutation{
 }
 
 var (
-	failedSeed = regexp.MustCompile(`seed (\d+): (.+)`)
+	failedSeed = regexp.MustCompile(`^seed (\d+): (.+)`)
 	panicked   = regexp.MustCompile(`^(panic|fatal error): .+`)
 )
 
@@ -141,7 +151,7 @@ func TestSimulationFindsMutations(t *testing.T) {
 			}
 			program := m.build(t)
 			begin := time.Now()
-			found := m.look(t, program, begin.Add(time.Duration(*simMutations)*time.Second))
+			found := m.look(t, program)
 			if found == "" {
 				t.Errorf("mutation %s: not found in %d s", m.name, *simMutations)
 				return
@@ -172,29 +182,12 @@ func (m mutation) build(t *testing.T) (program string) {
 	return program
 }
 
-// look plays seeds until one fails, and says how; "": none has failed in time.
-func (m mutation) look(t *testing.T, program string, end time.Time) string {
-	for {
-		left := time.Until(end)
-		if left < time.Second {
-			return ""
-		}
-		if found := m.play(t, program, left); found != "" {
-			return found
-		}
-	}
-}
-
-// play is look for one run of the program, which ends after some seeds that fail without the mutation, too.
-func (m mutation) play(t *testing.T, program string, left time.Duration) (found string) {
-	ctx, cancel := context.WithTimeout(t.Context(), left+time.Minute)
+// look has the program play plans until one fails, and says how; "": none has failed in time.
+func (m mutation) look(t *testing.T, program string) (found string) {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Duration(*simMutations)*time.Second+time.Minute)
 	defer cancel()
-	var kinds []string
-	for _, k := range m.focus.Locks {
-		kinds = append(kinds, string(k))
-	}
-	run := exec.CommandContext(ctx, program, "-test.run=^TestSimulation$", "-test.v", "-test.timeout=0", "-sim="+left.String(),
-		"-sim.locks="+strings.Join(kinds, ","), "-sim.faults="+strings.Join(m.focus.Faults, ","))
+	run := exec.CommandContext(ctx, program, "-test.run=^TestSimulationOfAMutation$", "-test.v", "-test.timeout=0",
+		"-sim.mutation="+m.name, fmt.Sprintf("-sim=%ds", *simMutations))
 	out, w := io.Pipe()
 	run.Stdout, run.Stderr = w, w
 	require.NoError(t, run.Start())
@@ -205,24 +198,75 @@ func (m mutation) play(t *testing.T, program string, left time.Duration) (found 
 	lines := bufio.NewScanner(out)
 	lines.Buffer(nil, 1<<24)
 	for lines.Scan() {
+		line := lines.Text()
 		if found != "" {
 			continue // until the program has ended
 		}
-		if panicked.MatchString(lines.Text()) {
-			found = lines.Text()
-		} else if at := failedSeed.FindStringSubmatch(lines.Text()); at != nil {
+		if at := failedSeed.FindStringSubmatch(line); at != nil {
 			seed, err := strconv.ParseUint(at[1], 10, 64)
 			require.NoError(t, err)
-			if failsOnlySo(t, Draw(seed, m.focus)) {
-				found = at[0]
+			if failsOnlySo(t, m.draw(seed)) {
+				found = line
 			}
+		} else if panicked.MatchString(line) && !strings.Contains(line, "hangs") {
+			found = line
+		} else if strings.Contains(line, "plans of") {
+			t.Log(line)
 		}
 		if found != "" {
 			cancel()
 		}
 	}
-	if found == "" && ctx.Err() != nil {
-		return "it hangs"
-	}
 	return found
+}
+
+// TestSimulationOfAMutation plays plans in a program that has a mutation.
+func TestSimulationOfAMutation(t *testing.T) {
+	if *simMutation == "" {
+		t.Skip("this program has no mutation")
+	}
+	defer debug.SetGCPercent(debug.SetGCPercent(400)) // as in TestSimulation
+	m := mutations[slices.IndexFunc(mutations, func(m mutation) bool { return m.name == *simMutation })]
+	first, begin := rand.Uint64N(1_000_000_000)+1, time.Now()
+	var seeds atomic.Int64
+	t.Run("seeds", func(t *testing.T) {
+		for range min(runtime.GOMAXPROCS(0), 4) {
+			t.Run("", func(t *testing.T) {
+				t.Parallel()
+				for time.Since(begin) < *simTime {
+					plan := m.draw(first + uint64(seeds.Add(1)-1))
+					if v := Play(t, plan, options{}); v.Found != nil {
+						fmt.Printf("seed %d: %v\n", plan.Seed, v.Found)
+					}
+				}
+			})
+		}
+	})
+	fmt.Printf("%d plans of %s from %d\n", seeds.Load(), m.name, first)
+}
+
+// draw draws the plan of a seed.
+func (m mutation) draw(seed uint64) Plan { return dense(Draw(seed, m.focus), m.focus) }
+
+// dense is a plan with short leases, and with much trouble in a short time.
+func dense(p Plan, focus Focus) Plan {
+	d := drawer{newRand(p.Seed, -1), focus}
+	p.Watchdog, p.Phases = 3*time.Second, p.Phases[:2]
+	for i := range p.Phases {
+		phase := &p.Phases[i]
+		phase.Length, phase.Idle = min(phase.Length, time.Minute), min(phase.Idle, 20*time.Second)
+		for k := range phase.Workers {
+			w := &phase.Workers[k]
+			w.Start, w.Rounds = d.upTo(5*time.Second), 60
+			w.Section, w.Rest = min(w.Section, 8*time.Second), min(w.Rest, time.Second)
+		}
+		for _, f := range slices.Clone(phase.Faults) {
+			for range 3 {
+				f.At, f.For = d.upTo(phase.Length), min(f.For, d.about(100*time.Millisecond, 20*time.Second))
+				phase.Faults = append(phase.Faults, f)
+			}
+		}
+		slices.SortFunc(phase.Faults, func(a, b Fault) int { return cmp.Compare(a.At, b.At) })
+	}
+	return p
 }
