@@ -124,14 +124,15 @@ type witness struct {
 	stale   map[string]bool      // of a fair lock: nobody has asked since a waiter left
 	asked   map[string]time.Time // of a fair lock: when somebody last asked who was the first since a waiter left
 	numbers map[string][]number  // of a semaphore
-	setting map[string]int       // of a semaphore: calls that set its number
+	setting map[string]int       // of a semaphore: calls under way that set its number
+	setEver map[string]int       // of a semaphore: the calls so far that set its number
 }
 
 func newWitness(w *world) *witness {
 	return &witness{world: w, stop: make(chan struct{}), calls: map[*call]struct{}{}, tokens: map[string][]token{},
 		undone: map[string]time.Time{}, stale: map[string]bool{}, last: map[string]*process{}, free: map[string]time.Time{},
 		touched: map[string]time.Time{}, asked: map[string]time.Time{}, numbers: map[string][]number{},
-		setting: map[string]int{}}
+		setting: map[string]int{}, setEver: map[string]int{}}
 }
 
 // report reports a violation. The first one ends the run. mu is held.
@@ -279,11 +280,13 @@ func (w *witness) sets(name string, n int) (done func(err error)) {
 	defer w.mu.Unlock()
 	began, alone := time.Now(), w.setting[name] == 0
 	w.setting[name]++
+	w.setEver[name]++
+	nth := w.setEver[name]
 	w.numbers[name] = append(w.numbersOf(name), number{permits: n})
 	return func(err error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		alone = alone && w.setting[name] == 1
+		alone = alone && w.setEver[name] == nth // of two at the same time, either may have run last
 		if w.setting[name]--; err != nil || !alone || !w.world.calm(began.Add(-lateLife)) {
 			return
 		}
