@@ -62,6 +62,11 @@ func init() { // the functions below use the kinds
 	}
 	deny := func(right string) beginning {
 		return func(w *world, f Fault) func() {
+			if right == "line" {
+				w.mu.Lock()
+				w.unlined = true
+				w.mu.Unlock()
+			}
 			w.redis[f.Server].Deny(lacking[right])
 			return func() { w.redis[f.Server].Deny(nil) }
 		}

@@ -263,7 +263,7 @@ func (w *world) turnsBefore(of *Worker) (most int, ordered bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	// Who lacks a right waits up to the max wake delay where others are told, or has no place: see security.md.
-	if of.Kind != Plain && of.Kind != FencedOne && of.Kind != Fair || w.plan.Lacks != "" {
+	if of.Kind != Plain && of.Kind != FencedOne && of.Kind != Fair || w.plan.Lacks != "" || w.unlined {
 		return 0, false
 	}
 	beside := 0 // workers of its process, each of which may need a turn of the process
@@ -330,6 +330,9 @@ func (w *world) patience(c *call) time.Duration {
 		case "subscribe":
 			each += 2 * w.plan.WakeDelay
 		case "line": // who has no place in it takes a lock that it finds free
+			limit = max(limit, w.phase.Length+20*time.Second)
+		}
+		if w.unlined {
 			limit = max(limit, w.phase.Length+20*time.Second)
 		}
 		limit += turns * each

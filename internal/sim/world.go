@@ -42,6 +42,7 @@ type world struct {
 	ran     int        // processes so far
 	paused  map[int]chan struct{}
 	pauses  []pause
+	unlined bool // a process may have been refused the line, and then goes on without it: see security.md
 	events  map[string][]string
 	active  int         // faults
 	trouble time.Time   // the last time at which a fault began or ended
