@@ -1109,6 +1109,11 @@ func TestFairQueueOfRelockAloneExpires(t *testing.T) {
 			lasts(max(queueLife, time.Minute+3*worth), max(queueLife, time.Minute+3*worth+soon))
 			first.asks("", time.Minute)
 			lasts(max(queueLife, time.Minute+3*worth), max(queueLife, time.Minute+3*worth+soon))
+			for _, evicted := range b.fairQueueKeys() {
+				b.must(b.rdb.Persist(ctx, evicted).Err()) // as one that is new
+				last.asks("", time.Minute)
+				lasts(max(queueLife, time.Minute+3*worth), max(queueLife, time.Minute+3*worth+soon))
+			}
 
 			java := b.newJavaWaiter(l, 3)
 			last.asks("", time.Minute)

@@ -213,20 +213,22 @@ local function is_apart(q, wished, holder)
 end
 
 local function keep_for_java(q)
-    local left = redis.call('pttl', q.waiters)
-    if left > 0 and left < for_ever / 2 then
-        redis.call('pexpire', q.waiters, ms(for_ever))
-        redis.call('pexpire', q.timeouts, ms(for_ever))
+    -- At most 2.
+    for _, key in ipairs({q.waiters, q.timeouts}) do
+        local left = redis.call('pttl', key)
+        if left > 0 and left < for_ever / 2 then
+            redis.call('pexpire', key, ms(for_ever))
+        end
     end
 end
 
--- The last waiter asks for the longest lease.
+-- The last waiter asks for the longest lease. Either key may have been evicted, and be new.
 local function set_lease(q, timeout)
     if redis.call('llen', q.waiters) ~= redis.call('zcard', q.heartbeats) - 1 then -- one is of Java
         return keep_for_java(q)
     end
     local left, life = redis.call('pttl', q.waiters), math.max(queue_life, timeout - q.now + q.wait_timeout)
-    if left < life - queue_life / 100 or left > for_ever / 2 then
+    if left < life - queue_life / 100 or left > for_ever / 2 or redis.call('pttl', q.timeouts) == -1 then
         redis.call('pexpire', q.waiters, ms(life))
         redis.call('pexpire', q.timeouts, ms(life))
     end

@@ -180,7 +180,7 @@ func (w *worker) round(p *process) {
 		w.setPermits(p)
 		return
 	case some == 3 && w.Kind != Red:
-		w.inspect(p)
+		_, _ = w.inspect(p)
 	}
 	m := w.manner()
 	ctx := relock.WithOwner(context.Background())
@@ -367,7 +367,8 @@ func (w *worker) memberTokens(ctx context.Context, p *process) map[string]int64 
 func (w *worker) reenter(ctx context.Context, l lock, h *hold, levels int) {
 	bound, was := 2*callBound, w.world.witness.lives(h)
 	call := w.world.witness.begin(h.p, &w.Worker, "re-entry", bound)
-	ok, err := true, error(nil)
+	var ok bool
+	var err error
 	if w.rng.IntN(2) == 0 {
 		err = l.Lock(ctx)
 		ok = err == nil
