@@ -2,11 +2,15 @@
 
 package sim
 
-// The simulator finds mistakes: each of those that trace_test.go makes in the scripts, and defects that relock had
-// once.
+// The simulator finds mistakes: each of those that trace_test.go makes in the scripts, those of the specification that
+// the scripts can make, and defects that relock had once.
 //
 // Rules: a mistake is a change of the text of a script on its way to Redis. The mistakes of trace_test.go are read from
-// its source, so that they stay the same. One that is not found in so many seeds fails the test.
+// its source, so that they stay the same. One that is not found in so many seeds fails the test. A plan that fails
+// without the mistake, too, does not count: of the plans of TestSimulation one in 40 does.
+//
+// Of 36 mistakes 19 are to be found; 17 of these were, with the 1st to the 18th seed. Two were not, in 60 seeds:
+// heartbeatOfTheFuture and writerOfTheFuture, which need a death just before the clock goes back.
 
 import (
 	"flag"
@@ -26,8 +30,11 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-var simMistakes = flag.Int("sim.mistakes", 0,
-	"in how many seeds TestSimulationFindsMistakes looks for each of them; 0: not at all")
+var (
+	simMistakes = flag.Int("sim.mistakes", 0,
+		"in how many seeds TestSimulationFindsMistakes looks for each of them; 0: not at all")
+	simMissed = flag.Bool("sim.missed", false, "look for mistakes and mutations too that are known not to be found")
+)
 
 // A mistake is a change of scripts that leaves out one of their cares.
 type mistake struct {
@@ -38,7 +45,34 @@ type mistake struct {
 }
 
 // missed are the mistakes that this simulator does not find, and why.
-var missed = map[string]string{}
+var missed = map[string]string{
+	"noTombstone": "the answer of a late request gives back what it took. Without its connection it lapses " +
+		"with its lease, as after a fault; only a lease that ends long after the fault would be seen, and then " +
+		"no answer may have come",
+	"tombstoneUnseen": "as noTombstone",
+	"sameNumber": "a place that is lost like that is one of a process whose grant has lapsed, and one behind " +
+		"it has lapsed too: it asks again, later than others, which the fault excuses",
+	"lateForgotten": "as sameNumber: the places are those of processes that were slow",
+	"lapseForgotten": "the place of a grant that has lapsed is lost: its process asks again, later than " +
+		"others, which the fault excuses",
+	"alwaysLate": "a process whose grant has lapsed may lose the next one, too, and asks: it waits longer, " +
+		"which the fault excuses",
+	"unheardNotPassedOver": "a dead waiter is passed over when its heartbeat ends, which the witness allows " +
+		"after a death",
+	"newsLost": "the lookout of the next process finds the lock within a max wake delay, where a waiter of " +
+		"another kind has been told and has left just then",
+	"joinDeaf": "the lookout sees that the place was dropped, and its process asks; a fault has cut the " +
+		"connection, and excuses that",
+	"leaseShortened":    "a lease of the watchdog is the longest as a rule, and is renewed at once",
+	"permitBarge":       "nobody looks in which order permits pass",
+	"keepsPlace":        "as permitBarge; and the lookout finds the permit",
+	"permitNewsLost":    "a waiter for a permit asks in each max wake delay, and no permit has to pass at once",
+	"permitNoTombstone": "as noTombstone",
+	"oneGrant":          "as permitNewsLost",
+	"silentRelease":     "as permitNewsLost",
+	"notIdempotent": "a semaphore loses one permit, and no more: the last one is not free when the request " +
+		"runs again. The newcomer asks for one",
+}
 
 // foci are the faults in which a mistake of trace_test.go is looked for, where all of them would take too long.
 var foci = map[string][]string{
@@ -48,57 +82,156 @@ var foci = map[string][]string{
 
 // defects are what relock once did wrong, and the mistakes of the specification that trace_test.go does not make.
 var defects = []mistake{
-	{name: "deadTakenForJava", from: "elseif is_relocks(first) then", to: "elseif false then",
-		focus: Focus{[]Kind{Fair}, []string{"kill", "vanish", "outage"}}},
-	{name: "heartbeatOfTheFuture", from: "if first and not last_run then", to: "if false then",
-		focus: Focus{[]Kind{Fair}, []string{"kill", "vanish", "clock back"}}},
-	{name: "writerOfTheFuture", from: "tonumber(last[2]) > now + farthest_beat then", to: "false then",
-		focus: Focus{[]Kind{ReadWrite}, []string{"kill", "vanish", "clock back"}}},
-	{name: "sliceOfTheFuture", from: " or line.shared > now", to: "",
-		focus: Focus{[]Kind{Multi}, []string{"clock back"}}},
-	{name: "queueWithoutALease", from: "set_lease(q, tonumber(timeout))", to: "",
-		focus: Focus{[]Kind{Fair}, []string{"kill", "vanish", "outage"}}},
-	{name: "unheardNotPassedOver", from: "is_heard(q, waiter, heard) then", to: "true then",
-		focus: Focus{[]Kind{Fair}, []string{"kill", "vanish"}}},
+	{
+		name: "deadTakenForJava", focus: Focus{[]Kind{Fair}, []string{"kill", "vanish", "outage"}},
+		from: "elseif is_relocks(first) then",
+		to:   "elseif false then",
+	},
+	{
+		name: "heartbeatOfTheFuture", focus: Focus{[]Kind{Fair}, []string{"kill", "vanish", "clock back"}},
+		from: "if first and not last_run then",
+		to:   "if false then",
+	},
+	{
+		name: "writerOfTheFuture", focus: Focus{[]Kind{ReadWrite}, []string{"kill", "vanish", "clock back"}},
+		from: "tonumber(last[2]) > now + farthest_beat then",
+		to:   "false then",
+	},
+	{
+		name: "sliceOfTheFuture", focus: Focus{[]Kind{Multi}, []string{"clock back"}},
+		from: " or line.shared > now",
+		to:   "",
+	},
+	{
+		name: "queueWithoutALease", focus: Focus{[]Kind{Fair}, []string{"kill", "vanish", "outage"}},
+		from: "set_lease(q, tonumber(timeout))",
+		to:   "",
+	},
+	{
+		name: "unheardNotPassedOver", focus: Focus{[]Kind{Fair}, []string{"kill", "vanish"}},
+		from: "is_heard(q, waiter, heard) then",
+		to:   "true then",
+	},
 
 	// Of the specification.
-	{name: "barge", from: "line.exists and ear ~= 'pass' and not guest then", to: "line.exists and false then", focus: Focus{Locks: []Kind{Plain, Multi}}},
-	{name: "newsLost", from: "local to = heard == 0 and pass_on", to: "local to = had and heard == 0 and pass_on", focus: Focus{Locks: []Kind{Plain, Multi}}},
-	{name: "uncounted", from: "return heard ~= 0", to: "return true",
-		also:  [2]string{"return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0", "return true"},
-		focus: Focus{[]Kind{Plain, FencedOne}, []string{"kill", "cut", "refuse"}}},
-	{name: "joinDeaf", from: "return ear == 'hears' and listeners(channel .. ':' .. client_of(field), how) == 0", to: "return false",
-		focus: Focus{[]Kind{Plain, FencedOne}, []string{"cut", "refuse", "hold down"}}},
-	{name: "confirmLease", from: "if pttl < lease then", to: "if pttl < 0 then", focus: Focus{Locks: []Kind{Plain, FencedOne}}},
-	{name: "leaseShortened", from: "if pttl < lease then", to: "if true then", focus: Focus{Locks: []Kind{Plain, FencedOne}}},
-	{name: "lateConfirm", from: "if redis.call('hexists', lock, field) == 0 then\n    return {-1, 0, 0}\nend\nif exact", to: "if exact",
-		focus: Focus{Locks: []Kind{Plain, FencedOne}}},
-	{name: "permitBarge", from: "if not (wants and ear == 'pass') then", to: "if not wants then", focus: Focus{Locks: []Kind{Permits}}},
-	{name: "permitGivenTwice", from: "if ends then\n    redis.call('zrem', taken, id)", to: "if true then\n    redis.call('zrem', taken, id)",
-		focus: Focus{Locks: []Kind{Permits}}},
-	{name: "handsOn", from: "line.exists and count_free(free) > 0) then", to: "line.exists) then", focus: Focus{Locks: []Kind{Permits}}},
-	{name: "javaLapse", from: "not still_held(lock, line.granted) then", to: "not still_held(lock, line.granted) then\n        redis.call('incrby', tokens, 1)",
-		focus: Focus{[]Kind{Permits}, []string{"kill", "vanish", "pause", "hold"}}},
-	{name: "keepsPlace", from: "local stays = before and (before.unsaved or stands(line, before))", to: "local stays = before",
-		focus: Focus{Locks: []Kind{Permits}}},
-	{name: "lapseTwice", from: "redis.call('zrem', taken, unpack(expired))", to: "", focus: Focus{Locks: []Kind{Permits}}},
-	{name: "permitNewsLost", from: "if count_free(free) <= 0 then\n            return line, false", to: "if not ends then\n            return line, false",
-		focus: Focus{Locks: []Kind{Permits}}},
-	{name: "permitNoTombstone", from: "wants = wants and not (line and is_over(line, id))", to: "", focus: Focus{[]Kind{Permits}, []string{"late requests"}}},
-	{name: "notIdempotent", from: "local wants = not ends and level == '1'", to: "local wants = level == '1'",
-		also: [2]string{"if added ~= 1 then", "if type(added) == 'table' then"}, focus: Focus{[]Kind{Permits}, []string{"lost answers", "slow"}}},
-	{name: "oneGrant", from: "local most_passed = 1000", to: "local most_passed = 1", focus: Focus{Locks: []Kind{Permits}}},
-	{name: "silentRelease", from: "return pass_permits(free, taken, line, id, channel, how, nil)", to: "return line, true",
-		focus: Focus{Locks: []Kind{Permits}}},
+	{
+		name: "barge", focus: Focus{Locks: []Kind{Plain, Multi}},
+		from: "line.exists and ear ~= 'pass' and not guest then",
+		to:   "line.exists and false then",
+	},
+	{
+		name: "newsLost", focus: Focus{Locks: []Kind{Plain, Multi}},
+		from: "local to = heard == 0 and pass_on",
+		to:   "local to = had and heard == 0 and pass_on",
+	},
+	{
+		name: "uncounted", focus: Focus{[]Kind{Plain, FencedOne}, []string{"kill", "cut", "refuse"}},
+		from: "return heard ~= 0",
+		to:   "return true",
+		also: [2]string{
+			"return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0",
+			"return true",
+		},
+	},
+	{
+		name: "joinDeaf", focus: Focus{[]Kind{Plain, FencedOne}, []string{"cut", "refuse", "hold down"}},
+		from: "return ear == 'hears' and listeners(channel .. ':' .. client_of(field), how) == 0",
+		to:   "return false",
+	},
+	{
+		name: "confirmLease", focus: Focus{Locks: []Kind{Plain, FencedOne}},
+		from: "if pttl < lease then",
+		to:   "if pttl < 0 then",
+	},
+	{
+		name: "leaseShortened", focus: Focus{Locks: []Kind{Plain, FencedOne}},
+		from: "if pttl < lease then",
+		to:   "if true then",
+	},
+	{
+		name: "lateConfirm", focus: Focus{Locks: []Kind{Plain, FencedOne}},
+		from: "if redis.call('hexists', lock, field) == 0 then\n    return {-1, 0, 0}\nend\nif exact",
+		to:   "if exact",
+	},
+	{
+		name: "permitBarge", focus: Focus{Locks: []Kind{Permits}},
+		from: "if not (wants and ear == 'pass') then",
+		to:   "if not wants then",
+	},
+	{
+		name: "permitGivenTwice", focus: Focus{Locks: []Kind{Permits}},
+		from: "if ends then\n    redis.call('zrem', taken, id)",
+		to:   "if true then\n    redis.call('zrem', taken, id)",
+	},
+	{
+		name: "handsOn", focus: Focus{Locks: []Kind{Permits}},
+		from: "line.exists and count_free(free) > 0) then",
+		to:   "line.exists) then",
+	},
+	{
+		name: "javaLapse", focus: Focus{[]Kind{Permits}, []string{"kill", "vanish", "pause", "hold"}},
+		from: "not still_held(lock, line.granted) then",
+		to:   "not still_held(lock, line.granted) then\n        redis.call('incrby', tokens, 1)",
+	},
+	{
+		name: "keepsPlace", focus: Focus{Locks: []Kind{Permits}},
+		from: "local stays = before and (before.unsaved or stands(line, before))",
+		to:   "local stays = before",
+	},
+	{
+		name: "lapseTwice", focus: Focus{Locks: []Kind{Permits}},
+		from: "redis.call('zrem', taken, unpack(expired))",
+		to:   "",
+	},
+	{
+		name: "permitNewsLost", focus: Focus{Locks: []Kind{Permits}},
+		from: "if count_free(free) <= 0 then\n            return line, false",
+		to:   "if not ends then\n            return line, false",
+	},
+	{
+		name: "permitNoTombstone", focus: Focus{[]Kind{Permits}, []string{"late requests"}},
+		from: "wants = wants and not (line and is_over(line, id))",
+		to:   "",
+	},
+	{
+		name: "notIdempotent", focus: Focus{[]Kind{Permits}, []string{"lost answers", "slow"}},
+		from: "local wants = not ends and level == '1'",
+		to:   "local wants = level == '1'",
+		also: [2]string{
+			"if added ~= 1 then",
+			"if type(added) == 'table' then",
+		},
+	},
+	{
+		name: "oneGrant", focus: Focus{Locks: []Kind{Permits}},
+		from: "local most_passed = 1000",
+		to:   "local most_passed = 1",
+	},
+	{
+		name: "silentRelease", focus: Focus{Locks: []Kind{Permits}},
+		from: "return pass_permits(free, taken, line, id, channel, how, nil)",
+		to:   "return line, true",
+	},
 
 	// Of the numbers of permits, and of Java's locks.
-	{name: "setForgetsTaken", from: "available = permits - redis.call('zcard', taken)\n    redis.call('set'",
-		to: "available = permits\n    redis.call('set'", focus: Focus{[]Kind{Permits}, []string{"delete", "wipe"}}},
-	{name: "numberForgetsTaken", from: "local available = permits - redis.call('zcard', taken)\nif before",
-		to: "local available = permits\nif before", focus: Focus{Locks: []Kind{Permits}}},
-	{name: "readerWithoutALease", from: "redis.call('set', lease_key(prefix, field, 1), '1', 'PX', ms(longest))", to: "",
-		focus: Focus{Locks: []Kind{JavaReadWrite}}},
-	{name: "permitForTwo", from: "redis.call('incrby', free, -1)", to: "", focus: Focus{Locks: []Kind{JavaPermits}}},
+	{
+		name: "setForgetsTaken", focus: Focus{[]Kind{Permits}, []string{"delete", "wipe"}},
+		from: "available = permits - redis.call('zcard', taken)\n    redis.call('set'",
+		to:   "available = permits\n    redis.call('set'",
+	},
+	{
+		name: "numberForgetsTaken", focus: Focus{Locks: []Kind{Permits}},
+		from: "local available = permits - redis.call('zcard', taken)\nif before",
+		to:   "local available = permits\nif before",
+	},
+	{
+		name: "readerWithoutALease", focus: Focus{Locks: []Kind{JavaReadWrite}},
+		from: "redis.call('set', lease_key(prefix, field, 1), '1', 'PX', ms(longest))", to: "",
+	},
+	{
+		name: "permitForTwo", focus: Focus{Locks: []Kind{JavaPermits}},
+		from: "redis.call('incrby', free, -1)", to: "",
+	},
 }
 
 // ofTheSpecification are the mistakes in spec/mistakes, and which of those here are the same; or why none is. What is a
@@ -149,8 +282,8 @@ var ofTheSpecification = map[string]struct{ here, why string }{
 	"Trust-reach-again":       {why: "a false rule, which shows that the model is not empty"},
 	"Trust-reach-message":     {why: "a false rule, which shows that the model is not empty"},
 	"Trust-restart":           {here: "numbersRepeat"},
-	"Trust-shortLease":        {why: "a grant whose lease is shorter than the usual one has the lease that was asked for"},
-	"Trust-staleGrant":        {why: "the field of a grant is that of one wait, and the number of its request another secret"},
+	"Trust-shortLease":        {why: "a grant with a shorter lease has the one that was asked for"},
+	"Trust-staleGrant":        {why: "a grant names the field of one wait, and its request"},
 	"Trust-toAndFro":          {here: "alwaysLate"},
 	"Trust-wholeLease":        {here: "wholeLeaseOfAGrant"},
 }
@@ -194,7 +327,8 @@ func scriptMistakes(t *testing.T) (all []mistake) {
 				text = append(text, s)
 			}
 			kind := map[string]Kind{"plain": Plain, "fenced": FencedOne}[text[1]]
-			all = append(all, mistake{name: text[0], from: text[2], to: text[3], focus: Focus{[]Kind{kind, Multi}, foci[text[0]]}})
+			focus := Focus{[]Kind{kind, Multi}, foci[text[0]]}
+			all = append(all, mistake{name: text[0], from: text[2], to: text[3], focus: focus})
 		}
 		return false
 	})
@@ -208,7 +342,7 @@ func TestSimulationFindsMistakes(t *testing.T) {
 	}
 	for _, m := range slices.Concat(scriptMistakes(t), defects) {
 		t.Run(m.name, func(t *testing.T) {
-			if why, ok := missed[m.name]; ok {
+			if why, ok := missed[m.name]; ok && !*simMissed {
 				t.Skip(why)
 			}
 			var changed atomic.Bool
@@ -224,13 +358,13 @@ func TestSimulationFindsMistakes(t *testing.T) {
 			}
 			first := rand.Uint64N(1_000_000_000) + 1
 			for i := range *simMistakes {
-				plan := Draw(first+uint64(i), m.focus)
-				if i%4 < 2 { // with and without trouble
-					plan = dense(plan, m.focus)
-				}
-				if v := Play(t, plan, options{rewrite}); v.Found != nil && failsOnlySo(t, plan) {
-					fmt.Printf("mistake %s: found with seed %d, the %d. of them: %v\n", m.name, plan.Seed, i+1, v.Found)
-					return
+				long := Draw(first+uint64(i), m.focus)
+				for _, plan := range []Plan{long, dense(long, m.focus)} {
+					if v := Play(t, plan, options{rewrite}); v.Found != nil && failsOnlySo(t, plan) {
+						fmt.Printf("mistake %s: found with seed %d, the %d. of them: %v\n",
+							m.name, plan.Seed, i+1, v.Found)
+						return
+					}
 				}
 			}
 			assert.True(t, changed.Load(), "no script has the text that the mistake changes")
