@@ -1821,6 +1821,7 @@ func TestLineUserWithoutPublishLetsOthersGoFirst(t *testing.T) {
 	t.Cleanup(func() { b.must(b.rdb.FlushAll(context.Background()).Err()) }) // a semaphore leaves its number of permits
 	for kind, newLock := range map[string]func(c *Client, name string) Locker{
 		"plain":     func(c *Client, name string) Locker { return c.NewLock(name) },
+		"multi":     func(c *Client, name string) Locker { return c.NewLock(name) }, // beside a MultiLock, which has no place
 		"semaphore": func(c *Client, name string) Locker { return c.NewSemaphore(name, 2) },
 	} {
 		for goroutines := range 2 {
@@ -1829,6 +1830,10 @@ func TestLineUserWithoutPublishLetsOthersGoFirst(t *testing.T) {
 				name := fmt.Sprint(b.name, kind, goroutines)
 				other, busy := newLock(b.client(), name), newLock(user, name)
 				ctx, stop := context.WithCancel(context.Background())
+				section, most := time.Millisecond, int64(300)
+				if kind == "multi" { // each release is one that the MultiLock should hear
+					section, most = 15*time.Millisecond, 100
+				}
 				var sections atomic.Int64
 				var all sync.WaitGroup
 				if kind == "semaphore" && goroutines == 0 { // else the permits are enough for all
@@ -1837,15 +1842,24 @@ func TestLineUserWithoutPublishLetsOthersGoFirst(t *testing.T) {
 				for range goroutines + 1 {
 					waitgroup.Go(&all, func() {
 						for me := WithOwner(ctx); busy.Lock(me) == nil; sections.Add(1) {
-							time.Sleep(time.Millisecond)
+							time.Sleep(section)
 							assert.NoError(t, busy.Unlock(me))
+						}
+					})
+				}
+				if kind == "multi" {
+					c := b.client()
+					beside := c.NewMultiLock(c.NewLock(name), c.NewLock(name+"-beside"))
+					waitgroup.Go(&all, func() {
+						for me := WithOwner(ctx); beside.Lock(me) == nil; {
+							assert.NoError(t, beside.Unlock(me))
 						}
 					})
 				}
 				testredis.Await(t, "the user has the lock", soon, func() bool { return sections.Load() > 0 })
 				before, me := sections.Load(), WithOwner(context.Background())
 				require.NoError(t, other.Lock(me))
-				assert.Less(t, sections.Load()-before, int64(300), "sections of the user, while the other one waited")
+				assert.Less(t, sections.Load()-before, most, "sections of the user, while the other one waited")
 				stop()
 				all.Wait()
 				assert.NoError(t, other.Unlock(me))

@@ -511,7 +511,10 @@ local function release_to_all(line, channel, how, message, slice, always)
     if known == 0 and beside == 0 then
         return 0
     end
-    announce(how, channel, message)
+    local _, may = announce(how, channel, message)
+    if not may then -- nobody was told
+        return 0
+    end
     local kept = false -- a late place: its process may be frozen
     -- At most longest_line.
     for number = line.first, line.last do
