@@ -17,8 +17,8 @@ func TestMain(m *testing.M) {
 	if !parallelSet() {
 		_ = flag.Set("test.parallel", testsAtOnce)
 	}
-	send.Slack = full(0, 800*time.Millisecond) // the race detector makes a miniredis slow
-	logging.Disable()                          // of go-redis, which reports every server that a test kills
+	send.Slack = 800 * time.Millisecond // a busy machine, or the race detector on a miniredis, is slow
+	logging.Disable()                   // of go-redis, which reports every server that a test kills
 
 	goleak.VerifyTestMain(testredis.Main(m, "relock"),
 		// go-redis looks once a second whether a server that was killed is back, until a moment after its Close.

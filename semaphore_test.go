@@ -275,7 +275,7 @@ func TestSemaphoreCallersAskTogetherWhileItIsFree(t *testing.T) {
 	b := newFaultBench(t)
 	s := b.shaky().NewSemaphore(b.name, 8)
 	b.mustTry(s, WithOwner(context.Background()), true)
-	const delay = 500 * time.Millisecond
+	const delay = 250 * time.Millisecond // a TryLock that does not wait stays for longer
 	b.proxy.On(calls(semaphoreAcquire), testredis.DelayRequest(delay)).Times(7)
 	start := time.Now()
 	var all sync.WaitGroup
