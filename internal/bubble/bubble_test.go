@@ -4,6 +4,7 @@ package bubble
 
 import (
 	"context"
+	"net"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -175,5 +176,27 @@ func TestRefusals(t *testing.T) {
 		other := s.client(s.redis.Link("q", 1))
 		assert.NoError(s, other.Publish(ctx, "k", 1).Err(), "the user of another link")
 		assert.NoError(s, other.Close())
+	})
+}
+
+// A handshake takes no time, also where traffic is held up as soon as the connection is there: go-redis has a mutex
+// meanwhile.
+func TestHandshakeIsNotHeldUp(t *testing.T) {
+	within(t, func(s site) {
+		held := s.client(s.link)
+		held.Options().Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+			c, err := s.link.Dial(ctx, network, addr)
+			s.link.Set(func(c *Conditions) { c.Held = [2]bool{true, true} })
+			return c, err
+		}
+		start := time.Now()
+		sub := held.Subscribe(ctx, "channel")
+		assert.Zero(s, time.Since(start))
+		s.link.Set(func(c *Conditions) { c.Held = [2]bool{} })
+		message, err := sub.Receive(ctx)
+		require.NoError(s, err)
+		assert.IsType(s, &redis.Subscription{}, message)
+		require.NoError(s, sub.Close())
+		require.NoError(s, held.Close())
 	})
 }

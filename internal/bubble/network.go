@@ -5,10 +5,10 @@ package bubble
 // The network: what go-redis takes for TCP connections to a Redis.
 //
 // Rules: a new connection, and what a client says first on it (HELLO, CLIENT), take no time, and a link that
-// holds traffic up refuses new connections: go-redis dials with a mutex held, and the time of a bubble stands
-// still while a goroutine waits for a mutex. Everything else on a link takes some time, or what is asked again and
-// again takes none. What was sent arrives, also after the client has closed the connection. No
-// buffer is ever full, and nothing calls miniredis with mu held.
+// holds traffic up refuses new connections, but lets the handshake pass of one that is there: go-redis dials with
+// a mutex held, and the time of a bubble stands still while a goroutine waits for a mutex. Everything else on a
+// link takes some time, or what is asked again and again takes none. What was sent arrives, also after the client
+// has closed the connection. No buffer is ever full, and nothing calls miniredis with mu held.
 
 import (
 	"bufio"
@@ -235,7 +235,7 @@ func (c *conn) pump() {
 	now := time.Now()
 	for to := range c.out {
 		f := &c.out[to]
-		for len(f.queue) > 0 && !c.link.is.Held[to] && !f.queue[0].at.After(now) {
+		for len(f.queue) > 0 && (c.young || !c.link.is.Held[to]) && !f.queue[0].at.After(now) {
 			data := f.queue[0].data
 			f.queue = f.queue[1:]
 			if Direction(to) == ToRedis {
