@@ -5,8 +5,8 @@ package sim
 // The faults: what goes wrong, and what the witness has to know of it.
 //
 // Rules: a fault begins and ends at the times of the plan, or with its phase. One that takes data away from Redis, or
-// lets leases end early there, says so to the witness (lose): it excuses two holders for as long as the documentation
-// says, and nothing else does.
+// lets leases end early there, says so to the witness before it does so (lose): it excuses two holders for as long as the
+// documentation says, and nothing else does.
 
 import (
 	"math/rand/v2"
@@ -123,8 +123,8 @@ func init() { // the functions below use the kinds
 			r := w.redis[f.Server]
 			r.Stop()
 			return func() {
-				r.Restore(bubble.Snapshot{})
 				w.witness.lose("wiped", "")
+				r.Restore(bubble.Snapshot{})
 				r.Return()
 			}
 		}},
@@ -138,8 +138,8 @@ func init() { // the functions below use the kinds
 			back := time.Now().Add(w.plan.longestLease() + slack)
 			return func() {
 				time.Sleep(time.Until(back)) // also where the phase ends before
-				r.Restore(bubble.Snapshot{})
 				w.witness.loseOne(f.Server)
+				r.Restore(bubble.Snapshot{})
 				r.Return()
 			}
 		}},
@@ -152,8 +152,8 @@ func init() { // the functions below use the kinds
 			time.Sleep(min(f.Amount, f.For)) // what the replica that takes over has not received
 			r.Stop()
 			return func() {
-				r.Restore(then)
 				w.witness.lose("rewound", "")
+				r.Restore(then)
 				r.Return()
 			}
 		}},
@@ -163,20 +163,20 @@ func init() { // the functions below use the kinds
 		}},
 		{name: "clock ahead", instant: true, single: true, draw: amount(100*time.Millisecond, time.Hour),
 			begin: func(w *world, f Fault) func() {
-				w.redis[f.Server].MoveClock(f.Amount)
 				w.witness.lose("clock ahead", "")
+				w.redis[f.Server].MoveClock(f.Amount)
 				return nil
 			}},
 		{name: "clock back", instant: true, draw: amount(100*time.Millisecond, time.Hour),
 			begin: func(w *world, f Fault) func() {
-				w.redis[f.Server].MoveClock(-f.Amount)
 				w.witness.setBack(f.Amount)
+				w.redis[f.Server].MoveClock(-f.Amount)
 				return nil
 			}},
 		{name: "evict", instant: true, single: true, begin: func(w *world, f Fault) func() { w.evict(f); return nil }},
 		{name: "delete", instant: true, single: true, begin: func(w *world, f Fault) func() {
-			w.redis[f.Server].Look(func(m *miniredis.Miniredis) { m.Del(f.Name) })
 			w.witness.lose("deleted", f.Name)
+			w.redis[f.Server].Look(func(m *miniredis.Miniredis) { m.Del(f.Name) })
 			return nil
 		}},
 		{name: "full", begin: func(w *world, f Fault) func() {

@@ -72,6 +72,7 @@ const (
 	FencedOne Kind = "fenced"
 	Fair      Kind = "fair"
 	ReadWrite Kind = "rw"
+	Write     Kind = "write" // beside plain locks of the same name, which is not advised
 	Permits   Kind = "semaphore"
 	Multi     Kind = "multi"
 	Red       Kind = "red"
@@ -273,7 +274,7 @@ type pace struct {
 
 // scene is some workers that use the same locks. Two scenes with different numbers share no names.
 func (d drawer) scene(p Plan, phase Phase, number int) (all []Worker) {
-	kinds := []Kind{Plain, Plain, FencedOne, Fair, Fair, Fair, ReadWrite, ReadWrite, Permits, Multi, Multi, Leader,
+	kinds := []Kind{Plain, Plain, FencedOne, Fair, Fair, Fair, ReadWrite, ReadWrite, Write, Permits, Multi, Multi, Leader,
 		JavaPlain, JavaFair, JavaReadWrite, JavaPermits}
 	if p.Servers > 1 {
 		kinds = append(kinds, Red, Red, Red, Red, Red, Red)
@@ -311,6 +312,8 @@ func (d drawer) scene(p Plan, phase Phase, number int) (all []Worker) {
 			w.Kind, w.Names = members[member], []string{fmt.Sprintf("%s-member-%d", name, member)}
 		case kind == Multi:
 			w.Names, w.Members = []string{name + "-member-0", name + "-member-1"}, members
+		case kind == Write && i%2 == 1:
+			w.Kind = Plain
 		case w.java():
 			if i > 0 && d.IntN(3) > 0 {
 				w.Kind = inGo[kind]

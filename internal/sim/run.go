@@ -299,7 +299,7 @@ func (w *world) patience(c *call) time.Duration {
 	}
 	turns := time.Duration(2)
 	switch c.worker.Kind {
-	case ReadWrite, Permits, Multi, Red, JavaReadWrite, JavaPermits: // no line, or several
+	case ReadWrite, Write, Permits, Multi, Red, JavaReadWrite, JavaPermits: // no line, or several
 		turns = 6
 	}
 	for _, o := range w.phase.Workers {

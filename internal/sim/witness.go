@@ -55,6 +55,7 @@ type hold struct {
 	token  int64
 	tokens map[string]int64 // of the fenced members of a MultiLock
 	again  bool             // it was entered again, and is renewed since
+	over   time.Time        // when it was first seen that it has ended, and that Done is not closed
 }
 
 // reads says whether h shares the lock of this name with readers.
@@ -126,13 +127,14 @@ type witness struct {
 	numbers map[string][]number  // of a semaphore
 	setting map[string]int       // of a semaphore: calls under way that set its number
 	setEver map[string]int       // of a semaphore: the calls so far that set its number
+	kept    map[string]kept      // of a name: the last hold with MinHold
 }
 
 func newWitness(w *world) *witness {
 	return &witness{world: w, stop: make(chan struct{}), calls: map[*call]struct{}{}, tokens: map[string][]token{},
 		undone: map[string]time.Time{}, stale: map[string]bool{}, last: map[string]*process{}, free: map[string]time.Time{},
 		touched: map[string]time.Time{}, asked: map[string]time.Time{}, numbers: map[string][]number{},
-		setting: map[string]int{}, setEver: map[string]int{}}
+		setting: map[string]int{}, setEver: map[string]int{}, kept: map[string]kept{}}
 }
 
 // report reports a violation. The first one ends the run. mu is held.
@@ -448,6 +450,7 @@ func (w *witness) held(h *hold) {
 	if !recorded && h.ctx.Err() == nil && !w.excused(h) {
 		w.report("who holds is in Redis", "%v: %v has no record", h.names, h)
 	}
+	w.begins(h)
 	for _, name := range h.names {
 		w.alone(h, name)
 		w.inOrder(h, name)
@@ -581,7 +584,7 @@ func (w *witness) atOnce(h *hold, name string) {
 	}
 	plan := w.world.plan
 	since := later(w.free[name], h.asked)
-	if most := 300*time.Millisecond + 20*(plan.Latency+plan.Jitter); time.Since(since) > most &&
+	if time.Since(since) > w.world.delay() &&
 		w.world.calm(since.Add(-plan.Watchdog-2*callBound)) {
 		w.report("a lock passes at once", "%s was free for %v, and %v was waiting", name, time.Since(since), h)
 	}
@@ -593,6 +596,7 @@ func (w *witness) given(h *hold) (alive bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.holds = slices.DeleteFunc(w.holds, func(o *hold) bool { return o == h })
+	w.keeps(h)
 	for _, name := range h.names {
 		w.free[name] = time.Now()
 	}
@@ -646,6 +650,7 @@ func (w *witness) look() {
 	w.mu.Lock()
 	holds := slices.Clone(w.holds)
 	w.mu.Unlock()
+	w.tellsAll(holds)
 	for _, h := range holds {
 		if h.ctx.Err() != nil || w.recorded(h) {
 			continue

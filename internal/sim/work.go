@@ -101,6 +101,8 @@ func (w *worker) lock(p *process) (l lock, read []string) {
 			return rw.Read(), w.Names
 		}
 		return rw.Write(), nil
+	case Write:
+		return c.NewRWLock(name).Write(), nil
 	case Permits:
 		return c.NewSemaphore(name, permits), nil
 	case Multi:
@@ -195,8 +197,11 @@ func (w *worker) round(p *process) {
 		h.ids = append(h.ids, c.ID())
 	}
 	bound := m.bound()
-	if bound > 0 && (w.Kind == Multi || w.Kind == Red) { // which may have to release some
+	switch {
+	case bound > 0 && (w.Kind == Multi || w.Kind == Red): // which may have to release some
 		bound += callBound
+	case m.wait >= 0:
+		bound = m.wait + slack
 	}
 	call := w.world.witness.begin(p, &w.Worker, fmt.Sprintf("worker %d %+v", w.ID, m), bound)
 	alone := w.world.witness.asking(call)
@@ -204,17 +209,21 @@ func (w *worker) round(p *process) {
 	var has bool
 	switch {
 	case m.do:
-		called := false
+		called, ended := false, false
 		err = l.Do(asking, func(guard context.Context) error {
 			called = true
 			call.end(nil)
 			w.hold(ctx, l, h, guard)
+			ended = guard.Err() != nil
 			w.world.witness.given(h)
 			call = w.world.witness.begin(p, &w.Worker, "end of Do", callBound)
 			return nil
 		})
 		call.end(err)
 		w.world.witness.freed(h)
+		if ended {
+			w.world.witness.unlocked(h, err)
+		}
 		if !called && err == nil {
 			w.world.witness.Report("Do calls its function", "%s: %v", p.name, w.Names)
 		}
@@ -287,6 +296,7 @@ func (w *worker) hold(ctx context.Context, l lock, h *hold, guard context.Contex
 		w.world.witness.lost(h)
 		return
 	}
+	w.world.witness.hasTime(h)
 	w.world.witness.held(h)
 	if l != nil && !w.Steady && w.rng.IntN(4) == 0 {
 		h.again = true
@@ -302,6 +312,7 @@ func (w *worker) hold(ctx context.Context, l lock, h *hold, guard context.Contex
 	}
 	select {
 	case <-guard.Done():
+		w.world.witness.ends(h)
 	case <-w.over:
 	case <-time.After(w.upTo(w.Section)):
 	}
@@ -412,7 +423,7 @@ func (w *worker) extend(p *process, held *relock.Hold, h *hold) {
 
 // release releases the hold, which has to succeed if nothing was wrong.
 func (w *worker) release(h *hold, unlock func() error) {
-	if h.ctx == nil {
+	if h.ctx == nil { // it was over before there was a guard
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
 		h.ctx, h.since = ctx, time.Now()
@@ -421,11 +432,15 @@ func (w *worker) release(h *hold, unlock func() error) {
 	if w.Kind == Multi || w.Kind == Red {
 		bound *= 2
 	}
+	ended := h.ctx.Err() != nil
 	alive := w.world.witness.given(h)
 	call := w.world.witness.begin(h.p, &w.Worker, "Unlock", bound)
 	err := unlock()
 	call.end(err)
 	w.world.witness.freed(h)
+	if ended {
+		w.world.witness.unlocked(h, err)
+	}
 	limited := h.lease > 0 || w.MaxHold > 0                                                   // which may end meanwhile
 	alive = alive && w.world.calm(h.asked) && !h.p.gone.Load() && !w.world.witness.hasLost(h) // by now
 	if alive && err != nil && !(limited && errors.Is(err, relock.ErrLockLost)) {
