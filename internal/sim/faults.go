@@ -95,6 +95,27 @@ func init() { // the functions below use the kinds
 			return conditions(func(f Fault, c *bubble.Conditions) { c.Latency, c.Jitter = f.Amount/4, f.Amount },
 				func(c *bubble.Conditions) { c.Latency, c.Jitter = usual.Latency, usual.Jitter })(w, f)
 		}},
+		{name: "degrade", draw: func(d drawer, p Plan, f *Fault) { // slow first, and then nothing passes for longer than a lease
+			f.Amount = d.about(50*time.Millisecond, 2*time.Second)
+			f.For = 5*p.Watchdog/2 + d.upTo(p.Watchdog)
+		}, begin: func(w *world, f Fault) func() {
+			usual := bubble.Conditions{Latency: w.plan.Latency, Jitter: w.plan.Jitter}
+			links := w.linksOf(f)
+			for _, l := range links {
+				l.Set(func(c *bubble.Conditions) { c.Latency, c.Jitter = f.Amount/4, f.Amount })
+			}
+			silent := time.AfterFunc(f.For/2, func() {
+				for _, l := range links {
+					l.Set(func(c *bubble.Conditions) { c.Held = [2]bool{true, true} })
+				}
+			})
+			return func() {
+				silent.Stop()
+				for _, l := range links {
+					l.Set(func(c *bubble.Conditions) { c.Held, c.Latency, c.Jitter = [2]bool{}, usual.Latency, usual.Jitter })
+				}
+			}
+		}},
 		{name: "lost answers", draw: share(0.05, 0.6), begin: conditions(
 			func(f Fault, c *bubble.Conditions) { c.Lost = f.Share },
 			func(c *bubble.Conditions) { c.Lost = 0 })},

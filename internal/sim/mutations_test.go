@@ -10,10 +10,10 @@ package sim
 // plans are those of TestSimulation with short leases, and with much trouble in a short time, or none: many mutations
 // need several faults within seconds, and others are excused by any fault.
 //
-// Of 52 mutations 22 were found, in 1 to 32 seconds each, with half a core or less. 30 were not found, most of them in
-// 40 seconds; beside each of those is why. That is what reading the code says, not a proof. Two of them were not
-// played: tombstoneStays and shortTryIsSlow. A longer run with -sim.missed looks for these too. What most of them need
-// is not more time but another rule of the witness.
+// Of 52 mutations 29 were found, in 1 to 68 seconds each, with half a core or less. 23 were not found, most of them in
+// 50 seconds; beside each of those is why. That is what reading the code says, not a proof. One of them was not
+// played: tombstoneStays. A longer run with -sim.missed looks for these too. What most of them need is not more time
+// but another rule of the witness.
 //
 // Of what relock once did wrong, the last ones of the table are in the Go code, and others in mistakes_test.go. Not in
 // either: a waiter for a plain lock that write locks of its name do not see, because no worker of the simulator uses
@@ -78,26 +78,25 @@ var mutations = []mutation{
 	},
 	{
 		name: "renewalFromTheAnswer", file: "watchdog.go",
-		focus: Focus{inOneLine, []string{"slow", "hold up", "refuse"}},
+		focus: Focus{inOneLine, []string{"degrade"}},
 		from:  "w.confirmLocked(l, sent, cmp.Or(answers",
 		to:    "w.confirmLocked(l, w.now(), cmp.Or(answers",
-		missed: "two holders need an answer that comes late, and then no renewal until the lease has ended; " +
-			"nobody looks whether a hold that ends by the clock ends before its record",
 	},
 	{
-		name: "grantFromTheMessage", file: "line.go", focus: Focus{inOneLine, slowness},
-		from:   "state: held, token: g.token}, sent: sent}",
-		to:     "state: held, token: g.token}, sent: time.Now()}",
-		missed: "as renewalFromTheAnswer: a renewal soon makes the trust right again",
+		name: "grantFromTheMessage", file: "line.go", focus: Focus{inOneLine, []string{"degrade"}},
+		from: "state: held, token: g.token}, sent: sent}",
+		to:   "state: held, token: g.token}, sent: time.Now()}",
+		missed: "a grant is confirmed by a request at once, which makes the trust right: only a link that falls silent " +
+			"just then shows it",
 	},
 	{
-		name: "grantFromTheLastRequest", file: "line.go", focus: Focus{inOneLine, slowness},
+		name: "grantFromTheLastRequest", file: "line.go", focus: Focus{inOneLine, []string{"degrade"}},
 		from:   "sent := a.place.sentAt(g.asked)",
 		to:     "sent := a.place.asked[0].sent",
-		missed: "as renewalFromTheAnswer: a renewal soon makes the trust right again",
+		missed: "as grantFromTheMessage",
 	},
 	{
-		name: "numbersRepeat", file: "line.go", focus: Focus{inOneLine, slowness},
+		name: "numbersRepeat", file: "line.go", focus: Focus{inOneLine, []string{"degrade"}},
 		from:   "placeRequest{rand.Uint64(), now}",
 		to:     "placeRequest{min(rand.Uint64(), 1), now}",
 		missed: "as grantFromTheLastRequest",
@@ -111,8 +110,6 @@ var mutations = []mutation{
 		name: "anyGrant", file: "line.go", focus: Focus{Locks: inOneLine},
 		from: "g.lease < w.lease && !w.renewed:",
 		to:   "false:",
-		missed: "the hold ends after five seconds instead of its lease: a hold with a lease may end at any " +
-			"time, says the witness",
 	},
 	{
 		name: "errorConfirms", file: "watchdog.go",
@@ -122,10 +119,11 @@ var mutations = []mutation{
 	},
 	{
 		name: "extendUnanswered", file: "holdvalue.go",
-		focus:  Focus{Faults: []string{"hold", "refuse", "outage"}},
-		from:   "case err != nil:\n\t\th.leaseUncertain = true\n\t\treturn err",
-		to:     "case err != nil:\n\t\th.leaseUncertain = true",
-		missed: "as renewalFromTheAnswer; and one worker in seventy extends a lease",
+		focus: Focus{inOneLine, []string{"hold", "refuse", "degrade"}},
+		from:  "case err != nil:\n\t\th.leaseUncertain = true\n\t\treturn err",
+		to:    "case err != nil:\n\t\th.leaseUncertain = true",
+		missed: "Redis has run the request as a rule, or the next Extend is answered; and one worker in seventy extends " +
+			"a lease",
 	},
 
 	// Renewing and losing.
@@ -153,9 +151,8 @@ var mutations = []mutation{
 	},
 	{
 		name: "endUntold", file: "watchdog.go", focus: Focus{Faults: silence},
-		from:   "e.holder.leaseEnded(e.because())",
-		to:     "_ = e.because()",
-		missed: "Err of a guard looks at the clock, and the witness asks Err; nobody sees when Done is closed",
+		from: "e.holder.leaseEnded(e.because())",
+		to:   "_ = e.because()",
 	},
 	{
 		name: "guardGoesOn", file: "guard.go",
@@ -164,27 +161,23 @@ var mutations = []mutation{
 	},
 	{
 		name: "lossUntold", file: "hold.go", focus: Focus{inOneLine, losses},
-		from:   "endGuards(guards, h.withName(h.loss))",
-		to:     "_ = guards",
-		missed: "as endUntold",
+		from: "endGuards(guards, h.withName(h.loss))",
+		to:   "_ = guards",
 	},
 	{
 		name: "lossIsNoError", file: "release.go", focus: Focus{inOneLine, losses},
-		from:   "case loss != nil: // the record may still have been there\n\t\treturn loss",
-		to:     "case loss != nil: // the record may still have been there\n\t\treturn nil",
-		missed: "the witness does not look whether Unlock of a hold that was lost returns an error",
+		from: "case loss != nil: // the record may still have been there\n\t\treturn loss",
+		to:   "case loss != nil: // the record may still have been there\n\t\treturn nil",
 	},
 	{
 		name: "maxHoldForgotten", file: "acquire.go", focus: Focus{Locks: inOneLine},
-		from:   "h.record.lease.limit.Store(",
-		to:     "_ = int64(",
-		missed: "the witness does not look whether a hold ends when MaxHold is over",
+		from: "h.record.lease.limit.Store(",
+		to:   "_ = int64(",
 	},
 	{
 		name: "atLeastForgotten", file: "limits.go", focus: Focus{Locks: inOneLine},
-		from:   "if d := h.lock.limits().atLeast; d > 0 {",
-		to:     "if d := h.lock.limits().atLeast; d < 0 {",
-		missed: "the witness does not look whether others wait until the time of AtLeast is over",
+		from: "if d := h.lock.limits().atLeast; d > 0 {",
+		to:   "if d := h.lock.limits().atLeast; d < 0 {",
 	},
 
 	// Giving back.
@@ -374,15 +367,16 @@ var mutations = []mutation{
 	},
 	{
 		name: "hardlyAnyValidity", file: "acquire.go", focus: Focus{Faults: slowness},
-		from:   "a.engine.inTime(a.wants, res.sent, asked):",
-		to:     "a.engine.inTime(a.wants, res.sent, asked) || asked > 0:",
-		missed: "the witness does not look how much is left of a lease when its hold is returned",
+		from: "a.engine.inTime(a.wants, res.sent, asked):",
+		to:   "a.engine.inTime(a.wants, res.sent, asked) || asked > 0:",
+		missed: "of three quarters of a lease to its whole has to pass twice before an answer: leases are much longer " +
+			"than answers take, or shorter",
 	},
 	{
 		name: "shortTryIsSlow", file: "internal/send/wait.go", focus: Focus{Faults: silence},
 		from:   "least := now.Add(MinWait)",
 		to:     "least := now.Add(ConnectTime)",
-		missed: "a call may take seven seconds more than it was asked for",
+		missed: "most connections end a read sooner, and then the call returns: its time is up",
 	},
 }
 
@@ -522,6 +516,9 @@ func dense(p Plan, focus Focus) Plan {
 			w := &phase.Workers[k]
 			w.Start, w.Rounds = d.upTo(5*time.Second), 60
 			w.Section, w.Rest = min(w.Section, 15*time.Second), min(w.Rest, time.Second)
+			if slices.Contains(focus.Faults, "degrade") { // which ends holds that last
+				w.Section = 15 * time.Second
+			}
 		}
 		if p.Seed%2 == 0 {
 			phase.Faults, phase.Crash = nil, false

@@ -360,7 +360,7 @@ func (w *world) patience(c *call) time.Duration {
 		}
 		// It may leave a record for a lease, and dead waiters.
 		limit += min(f.For, now-f.At) + w.plan.Watchdog + 2*fairLife + grantLife
-		if f.Kind == "slow" || f.Kind == "late requests" {
+		if f.Kind == "slow" || f.Kind == "degrade" || f.Kind == "late requests" {
 			limit += 20 * f.Amount
 		}
 		orphans = true
@@ -391,9 +391,14 @@ func (p Phase) together(a, b Worker) bool {
 	})
 }
 
-// uses says whether workers use locks of this kind.
-func (p Phase) uses(kind Kind) bool {
-	return slices.ContainsFunc(p.Workers, func(w Worker) bool { return w.Kind == kind })
+// count is how many workers use locks of this kind.
+func (p Phase) count(kind Kind) (n int) {
+	for _, w := range p.Workers {
+		if w.Kind == kind {
+			n++
+		}
+	}
+	return n
 }
 
 // java says whether Java services work in the phase.
@@ -418,9 +423,9 @@ func (w *world) probe(phase Phase) {
 	if w.deaf() { // a process of which no subscription is known does not count as dead, and a grant waits for it
 		ghostly += time.Duration(w.plan.Processes) * grantLife
 	}
-	// A fault may bring back a Java waiter that has gone, or keep it from leaving.
-	if phase.uses(JavaFair) && len(phase.Faults) > 0 {
-		ghostly += javaWait
+	// A fault may bring back Java waiters that have gone, or keep them from leaving. They are waited for one after the other.
+	if len(phase.Faults) > 0 {
+		ghostly += javaWait * time.Duration(phase.count(JavaFair))
 	}
 	limit := 10*time.Second + ghostly
 	settled := phase.Idle > w.plan.Watchdog+grantLife+fairLife

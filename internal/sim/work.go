@@ -408,7 +408,8 @@ func (w *worker) reenter(ctx context.Context, l lock, h *hold, levels int) {
 // extend gives an explicit lease more time.
 func (w *worker) extend(p *process, held *relock.Hold, h *hold) {
 	was := w.world.witness.lives(h)
-	call := w.world.witness.begin(p, &w.Worker, "Extend", callBound)
+	bound := 3 * callBound // where answers are slow it asks again, up to five times
+	call := w.world.witness.begin(p, &w.Worker, "Extend", bound)
 	err := held.Extend(context.Background(), time.Millisecond+w.upTo(w.world.plan.Watchdog))
 	call.end(err)
 	if err != nil && was && w.world.witness.lives(h) {
