@@ -191,6 +191,7 @@ func init() { // the functions below use the kinds
 		{name: "clock back", instant: true, draw: amount(100*time.Millisecond, time.Hour),
 			begin: func(w *world, f Fault) func() {
 				w.witness.setBack(f.Amount)
+				w.prolong(f.Amount)
 				w.redis[f.Server].MoveClock(-f.Amount)
 				return nil
 			}},

@@ -76,12 +76,12 @@ func (w *witness) hasTime(h *hold) {
 	}
 }
 
-// ends judges a hold whose context has ended in this moment, before its release.
+// ends judges a hold whose context has ended in this moment. One that is being released has ended by that.
 func (w *witness) ends(h *hold) {
 	recorded := w.recorded(h)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if h.p.gone.Load() || w.excused(h) {
+	if !slices.Contains(w.holds, h) || h.p.gone.Load() || w.excused(h) {
 		return
 	}
 	cause := context.Cause(h.ctx)

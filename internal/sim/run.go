@@ -192,7 +192,7 @@ func (w *world) untidy() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return slices.ContainsFunc(w.phase.Workers, func(o Worker) bool { return o.MinHold > 0 || o.Kind == JavaFair }) ||
-		w.backIn(w.phase) > 0 || w.ghostly() > 0
+		w.backIn(w.phase) > 0 || w.ghostly() > 0 || time.Now().Before(w.prolonged)
 }
 
 // backIn is by how much the clock goes back in a phase. mu is held.
@@ -263,7 +263,12 @@ func (w *world) turnsBefore(of *Worker) (most int, ordered bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	// Who lacks a right waits up to the max wake delay where others are told, or has no place: see security.md.
-	if of.Kind != Plain && of.Kind != FencedOne && of.Kind != Fair || w.plan.Lacks != "" || w.unlined {
+	switch of.Kind {
+	case Plain, FencedOne, Fair, Permits:
+	default:
+		return 0, false
+	}
+	if w.plan.Lacks != "" || w.unlined {
 		return 0, false
 	}
 	beside := 0 // workers of its process, each of which may need a turn of the process
@@ -368,6 +373,9 @@ func (w *world) patience(c *call) time.Duration {
 	if orphans { // whose leases last longer by that
 		limit += w.backIn(w.phase)
 	}
+	if before := w.prolonged.Sub(c.began); before > 0 { // by clocks that went back in phases before
+		limit += before
+	}
 	return limit
 }
 
@@ -418,7 +426,7 @@ func (w *world) probe(phase Phase) {
 	}
 	w.note(nil, "a newcomer comes")
 	w.mu.Lock()
-	back, ghostly := w.backIn(phase), w.ghostly()
+	back, ghostly := max(w.backIn(phase), time.Until(w.prolonged)), w.ghostly()
 	w.mu.Unlock()
 	if w.deaf() { // a process of which no subscription is known does not count as dead, and a grant waits for it
 		ghostly += time.Duration(w.plan.Processes) * grantLife

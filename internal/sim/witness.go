@@ -507,6 +507,9 @@ func (w *witness) inTurn(h *hold, name string) {
 		if !c.asks || c.p == h.p || !slices.Contains(c.worker.Names, name) {
 			continue
 		}
+		if c.worker.counts() && time.Since(c.began) < w.world.delay() { // it has no place in the line yet
+			continue
+		}
 		if c.passed++; !w.world.calm(c.began.Add(-w.world.plan.Watchdog-2*callBound)) || w.world.untidy() {
 			c.passed = 0
 			continue

@@ -298,6 +298,7 @@ func (w *worker) hold(ctx context.Context, l lock, h *hold, guard context.Contex
 	}
 	w.world.witness.hasTime(h)
 	w.world.witness.held(h)
+	defer context.AfterFunc(guard, func() { w.world.witness.ends(h) })()
 	if l != nil && !w.Steady && w.rng.IntN(4) == 0 {
 		h.again = true
 		w.reenter(ctx, l, h, 1+w.rng.IntN(3))
@@ -312,7 +313,6 @@ func (w *worker) hold(ctx context.Context, l lock, h *hold, guard context.Contex
 	}
 	select {
 	case <-guard.Done():
-		w.world.witness.ends(h)
 	case <-w.over:
 	case <-time.After(w.upTo(w.Section)):
 	}

@@ -51,7 +51,10 @@ type world struct {
 	began   time.Time   // and when it began
 	ghosts  []time.Time // when a process vanished of which Redis goes on believing that it listens
 	held    []string    // what the servers held when the violation was found
-	closed  bool
+
+	prolonged time.Time // until when leases may last that ended before, by how far clocks went back
+
+	closed bool
 }
 
 // A pause is a time in which a process did nothing.
@@ -338,6 +341,13 @@ func (w *world) inflict(f Fault, over <-chan struct{}) {
 	}
 	end()
 	w.note(nil, "%s ends", f.Kind)
+}
+
+// prolong notes that the clock of Redis is set back: leases last longer by that.
+func (w *world) prolong(by time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.prolonged = later(w.prolonged, time.Now().Add(w.plan.longestLease()+slack)).Add(by)
 }
 
 func (w *world) stir(faults int) {
