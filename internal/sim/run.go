@@ -314,8 +314,8 @@ func (w *world) patience(c *call) time.Duration {
 		if o.Kind == Multi { // it may have one lock while it waits for the other one
 			turns = 6
 		}
-		// A MultiLock has no place in a line: where the network never varies, others may always be sooner.
-		if c.worker.Kind == Multi {
+		// These have no place in a line: where the network never varies, others may always be sooner.
+		if c.worker.Kind == Multi || c.worker.Kind == Red && w.plan.Jitter == 0 {
 			limit = max(limit, w.phase.Length+20*time.Second)
 		}
 		if c.worker.readsAndWrites() && (c.worker.java() || o.java()) {

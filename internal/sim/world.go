@@ -16,10 +16,12 @@ import (
 	"math/rand/v2"
 	"net"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
 	"github.com/redis/go-redis/v9/maintnotifications"
 
@@ -410,7 +412,7 @@ func (w *world) close() {
 		return
 	}
 	for _, r := range w.redis {
-		w.held = append(w.held, r.Save().String())
+		w.held = append(w.held, r.Save().String()+listeners(r))
 	}
 	for _, p := range procs {
 		p.gone.Store(true)
@@ -421,6 +423,17 @@ func (w *world) close() {
 		r.Close()
 	}
 	time.Sleep(2 * time.Second) // go-redis looks once a second whether a server is back, until its client is closed
+}
+
+// listeners are how many connections listen to each channel, a line for each.
+func listeners(r *bubble.Redis) string {
+	var b strings.Builder
+	r.Look(func(m *miniredis.Miniredis) {
+		for _, channel := range m.PubSubChannels("*") {
+			fmt.Fprintf(&b, "channel %s: %d listen\n", channel, m.PubSubNumSub(channel)[channel])
+		}
+	})
+	return b.String()
 }
 
 func newRand(seed uint64, id int) *rand.Rand { return rand.New(rand.NewPCG(seed, uint64(id)+1000)) }
