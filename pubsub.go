@@ -86,7 +86,7 @@ type pubsub struct {
 	work    sync.WaitGroup
 	reloads atomic.Int32 // under way
 
-	mu       sync.Mutex // guards below, all links and all channels; a leaf: nothing is called with it held
+	mu       sync.Mutex // guards below, all links and all channels; a leaf: nothing but filters is called with it held
 	channels map[string]*channel
 	links    map[string]*link // by name of the node
 	reloadAt time.Time        // the next reload begins no sooner
@@ -138,8 +138,8 @@ type listener struct {
 	ready   <-chan struct{} // closed when messages are sure to come, or sure not to come
 	channel *channel
 	pubsub  *pubsub
-	field   string // the listener receives no messages that name another field; guarded by the mutex of pubsub
-	last    string // message that was received; guarded by the mutex of pubsub
+	filter  func(message string) bool // for which messages the listener is woken; nil: for all; guarded by the mutex of pubsub
+	last    string                    // message that was received; guarded by the mutex of pubsub
 }
 
 func newPubSub(r router, log *slog.Logger) *pubsub {
@@ -701,9 +701,8 @@ func (p *pubsub) deliver(name, message string) {
 	if ch == nil {
 		return
 	}
-	field := fieldOf(message)
 	for _, l := range ch.listeners {
-		if l.field == "" || field == "" || l.field == field {
+		if l.filter == nil || l.filter(message) {
 			l.last = message
 			l.wakeUp()
 		}
@@ -717,11 +716,20 @@ func fieldOf(message string) string {
 	return field
 }
 
-// only has l receive no messages that name another field.
-func (l *listener) only(field string) {
+// isFor returns the filter of a listener that waits with field. It lets no messages through that name another field.
+func isFor(field string) func(message string) bool {
+	return func(message string) bool {
+		named := fieldOf(message)
+		return field == "" || named == "" || named == field
+	}
+}
+
+// only has l receive no messages but those for which filter is true. The mutex of the pubsub is held while filter is
+// called, so filter looks at the message and at nothing else.
+func (l *listener) only(filter func(message string) bool) {
 	l.pubsub.mu.Lock()
 	defer l.pubsub.mu.Unlock()
-	l.field = field
+	l.filter = filter
 }
 
 // message is the last message that l has received, and not returned before; or "".

@@ -243,8 +243,8 @@ func TestPubSubMessagesForAFieldReachItsListener(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p := newFakePubSub(t)
 		mine, other, all := p.join("x"), p.join("x"), p.join("x")
-		mine.only("c:1:01")
-		other.only("c:1:012")
+		mine.only(isFor("c:1:01"))
+		other.only(isFor("c:1:012"))
 		for _, l := range []*listener{mine, other, all} {
 			require.True(t, ready(l), "not subscribed")
 		}

@@ -57,7 +57,7 @@ func (s *subscription) change(w want, grants, releases string) {
 			b := w.hold.verbs()
 			l.hears(func(message string) { e.heardGrant(b, message) })
 			if b.admission() == independent {
-				l.only(w.field)
+				l.only(isFor(w.field))
 			}
 		}
 		s.listeners, s.unconfirmed = append(s.listeners, l), append(s.unconfirmed, l)
