@@ -65,7 +65,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 			o.synced.Replicas, o.synced.Within, limit)
 	}
 	c := &Client{rdb: rdb, keyPrefix: o.keyPrefix, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, synced: o.synced, pending: newPendingRequests()}
-	var nodes router
+	var nodes servers
 	var home func(string) string
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
 		shards := &shards{cluster: cluster}

@@ -39,6 +39,7 @@ type engine struct {
 
 	sender   *send.Sender
 	workers  *workers
+	servers  servers
 	pubsub   *pubsub
 	lookout  lookout
 	watchdog *watchdog
@@ -63,7 +64,7 @@ type engine struct {
 }
 
 // newEngine makes the engine that sends as config says, and subscribes through r.
-func newEngine(id string, o options, r router, config send.Config) *engine {
+func newEngine(id string, o options, r servers, config send.Config) *engine {
 	e := &engine{
 		id:              id,
 		watchdogTimeout: o.watchdogTimeout,
@@ -85,8 +86,7 @@ func newEngine(id string, o options, r router, config send.Config) *engine {
 	if o.observer != nil {
 		e.observer = &calmObserver{Observer: o.observer, log: e.log, calls: &e.told}
 	}
-	e.pubsub = newPubSub(r, e.log)
-	e.pubsub.report = e.reporter.later
+	e.servers, e.pubsub = r, newPubSub(r, e.log, e.warnOfRefusal)
 	config.RideOut, config.Spawn, config.Reroute, config.Log = e.watchdogTimeout, e.workers.spawn, e.pubsub.reload, e.log
 	config.Narrowed = e.reportNoLine
 	e.sender = send.New(config)
@@ -105,7 +105,7 @@ func (e *engine) renewGroup(l *lease) string {
 	if r.first.keeper != nil {
 		return "kept without requests"
 	}
-	return e.pubsub.router.node(r.first.lock.id().name).name
+	return e.servers.node(r.first.lock.id().name).name
 }
 
 // renew asks for one more watchdog timeout for every lease.

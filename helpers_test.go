@@ -280,18 +280,6 @@ func (e *engine) nameMutexes() map[string]*sync.Mutex {
 	return mutexes
 }
 
-// answered says whether Redis has answered a subscription.
-func (p *pubsub) answered() bool {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, ch := range p.channels {
-		if ch.settled {
-			return true
-		}
-	}
-	return false
-}
-
 // leases is how many leases the watchdog has.
 func (e *engine) leases() int {
 	e.watchdog.mu.Lock()

@@ -86,7 +86,7 @@ func (a *acquisition) stand() {
 	}
 	w.line = yieldsLine
 	switch {
-	case !a.engine.pubsub.router.counts(), a.engine.sender.Narrowed(): // the line cannot be used
+	case !a.engine.servers.counts(), a.engine.sender.Narrowed(): // the line cannot be used
 		w.line = ""
 	case w.level > 1 || w.noWait || w.hold.hasOtherHalf():
 		w.line = passesLine

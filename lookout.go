@@ -129,7 +129,7 @@ func isDue(waiters []sleeper) bool {
 
 // looks are the names of the locks to look at this time, as many in each list as one request can look at.
 func (l *lookout) looks() (all [][]string) {
-	slots := l.engine.pubsub.router.moves()
+	slots := l.engine.servers.moves()
 	groups := make(map[string][]string) // by slot
 	l.mu.Lock()
 	for name, waiters := range l.waiters { // in random order

@@ -50,6 +50,13 @@ type node struct {
 	dial func() subscriber // does not block
 }
 
+// servers is what a Client knows of its servers: which one announces on which channel, and what it knows of its subscribers.
+type servers interface {
+	router
+	// counts says whether the server that runs a script knows how many subscribers its messages reach.
+	counts() bool
+}
+
 // A router knows which node announces on which channel.
 type router interface {
 	node(channel string) node
@@ -57,8 +64,6 @@ type router interface {
 	moves() bool
 	// reload renews the results of node. It takes about as long as the read timeout of the Redis client at most.
 	reload()
-	// counts says whether the server that runs a script knows how many subscribers its messages reach.
-	counts() bool
 	// refused hears how a node has refused a channel, and says whether to connect anew because of that.
 	refused(err error) bool
 }
@@ -72,10 +77,19 @@ func (dial oneServer) counts() bool       { return true }
 func (dial oneServer) reload()            {}
 func (dial oneServer) refused(error) bool { return false }
 
+// warnOfRefusal logs that Redis does not allow a channel on which releases are announced.
+func (e *engine) warnOfRefusal(channel string, err error) {
+	e.reporter.later(func() {
+		e.log.Warn("relock: Redis refuses the subscription on which releases are announced: "+
+			"waiters ask again at the max wake delay instead; allow the channels redisson_* to this user",
+			"channel", cutName(channel), "error", err)
+	})
+}
+
 type pubsub struct {
 	router router
 	log    *slog.Logger
-	report func(func()) // calls a function that logs, and does not wait for it
+	warn   func(channel string, err error) // is told of the first channel that Redis does not allow
 
 	idleTTL time.Duration // how long a channel without listeners stays subscribed
 	ping    time.Duration
@@ -142,11 +156,13 @@ type listener struct {
 	last    string                    // message that was received; guarded by the mutex of pubsub
 }
 
-func newPubSub(r router, log *slog.Logger) *pubsub {
+// newPubSub makes a pubsub without channels. warn is called once at most, with the first channel that Redis does not
+// allow, by a goroutine that reads messages, so it must not block.
+func newPubSub(r router, log *slog.Logger, warn func(channel string, err error)) *pubsub {
 	return &pubsub{
 		router:   r,
 		log:      log,
-		report:   func(report func()) { report() },
+		warn:     warn,
 		idleTTL:  500 * time.Millisecond,
 		ping:     time.Second,
 		idle:     10 * time.Second,
@@ -756,6 +772,24 @@ func (p *pubsub) isConfirmed(name string) bool {
 	return ch != nil && ch.confirmed
 }
 
+// answered says whether Redis has answered a subscription. Tests wait for that.
+func (p *pubsub) answered() bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, ch := range p.channels {
+		if ch.settled {
+			return true
+		}
+	}
+	return false
+}
+
+// mutex is the mutex of p. Tests look whether code of the user runs while it is locked.
+func (p *pubsub) mutex() *sync.Mutex { return &p.mu }
+
+// name is the name of the channel that l listens to.
+func (l *listener) name() string { return l.channel.name }
+
 // hears has every message of the channel of l given to hear before a listener, as long as the channel is subscribed. hear must not
 // block.
 func (l *listener) hears(hear func(message string)) {
@@ -837,11 +871,7 @@ func (l *link) refused(err error) {
 	l.warned = true
 	l.mu.Unlock()
 	if first {
-		l.report(func() {
-			l.log.Warn("relock: Redis refuses the subscription on which releases are announced: "+
-				"waiters ask again at the max wake delay instead; allow the channels redisson_* to this user",
-				"channel", cutName(name), "error", err)
-		})
+		l.warn(name, err)
 	}
 }
 

@@ -47,7 +47,7 @@ func newFakeCluster(t *testing.T, servers int) (*fakeCluster, *pubsub) {
 		}
 		c.servers = append(c.servers, s)
 	}
-	p := newPubSub(c, slog.New(slog.DiscardHandler))
+	p := newPubSub(c, slog.New(slog.DiscardHandler), func(string, error) {})
 	t.Cleanup(p.close)
 	return c, p
 }
@@ -73,8 +73,7 @@ func (c *fakeCluster) reload() {
 	})
 }
 
-func (c *fakeCluster) moves() bool  { return true }
-func (c *fakeCluster) counts() bool { return true }
+func (c *fakeCluster) moves() bool { return true }
 
 func (c *fakeCluster) refused(err error) bool { return (&shards{}).refused(err) }
 
@@ -351,7 +350,6 @@ type refusingRouter struct {
 
 func (r *refusingRouter) node(string) node { return node{dial: r.s.dial} }
 func (r *refusingRouter) moves() bool      { return true }
-func (r *refusingRouter) counts() bool     { return true }
 func (r *refusingRouter) reload()          {}
 
 func (r *refusingRouter) refused(err error) bool {

@@ -46,7 +46,7 @@ func (s *subscription) change(w want, grants, releases string) {
 	}
 	s.names, s.listeners = channelNames(grants, releases), nil
 	for _, name := range s.names {
-		at := slices.IndexFunc(before, func(l *listener) bool { return l.channel.name == name })
+		at := slices.IndexFunc(before, func(l *listener) bool { return l.name() == name })
 		if at >= 0 {
 			s.listeners = append(s.listeners, before[at])
 			before = slices.Delete(before, at, at+1)
