@@ -40,7 +40,7 @@ type engine struct {
 	sender   *send.Sender
 	workers  *workers
 	servers  servers
-	pubsub   *pubsub
+	pubsub   *hub
 	lookout  lookout
 	watchdog *watchdog
 	closed   <-chan struct{}
@@ -86,7 +86,7 @@ func newEngine(id string, o options, r servers, config send.Config) *engine {
 	if o.observer != nil {
 		e.observer = &calmObserver{Observer: o.observer, log: e.log, calls: &e.told}
 	}
-	e.servers, e.pubsub = r, newPubSub(r, e.log, e.warnOfRefusal)
+	e.servers, e.pubsub = r, newHub(r, e.log, e.warnOfRefusal)
 	config.RideOut, config.Spawn, config.Reroute, config.Log = e.watchdogTimeout, e.workers.spawn, e.pubsub.reload, e.log
 	config.Narrowed = e.reportNoLine
 	e.sender = send.New(config)

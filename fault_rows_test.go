@@ -76,7 +76,7 @@ var faultRows = map[int]string{
 	52: "TestClusterHoldsSurviveASlotMove TestShardsFollowASlot TestShardsFollowARedirection",
 	53: "TestClusterHoldsSurviveAFailover TestClusterFailoverThatLosesTheRecordIsReported",
 	54: "TestFaultMissingPermissionsFailAtOnce",
-	55: "TestFaultMissingPermissionsFailAtOnce TestPubSubRefusedChannels",
+	55: "TestFaultMissingPermissionsFailAtOnce TestPubSubRefusedChannels TestRefusedChannelsAreLoggedOnce",
 	56: "TestFaultChangedPasswordIsReported TestFaultWaiterRidesOutPassingErrorsOnly",
 	57: "TestFaultLocksOfDifferentKindsExclude TestRWLockAndPlainLockExcludeEachOther TestFairLockAndPlainLockExcludeEachOther",
 	58: "TestNewRefusesInvalidOptions",

@@ -2,7 +2,7 @@
 
 package relock
 
-// Properties of the wait queue, the watchdog and the subscriptions: random use, against
+// Properties of the wait queue and the watchdog: random use, against
 // models that are simpler than the code.
 //
 // Rules: a test draws its steps first and plays them in a bubble afterwards, so that rapid can
@@ -388,93 +388,4 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 		k.fail("trusted until %v, want %v", ends.at, k.until)
 	}
 	return k.wrong
-}
-
-// Slots move, servers fail and come back. Once the servers have worked for a while, a listener gets every
-// message of its channel and no other message. Nothing is left when all listeners have left.
-func TestListenersHearTheirChannelThroughMovesAndOutages(t *testing.T) {
-	type move struct {
-		what      string
-		which, to int
-		after     time.Duration
-	}
-	moves := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) move {
-		return move{
-			what:  rapid.SampledFrom([]string{"join", "join", "leave", "move", "cut", "down", "up", "listen"}).Draw(rt, "what"),
-			which: rapid.IntRange(0, 5).Draw(rt, "which"),
-			to:    rapid.IntRange(-1, 2).Draw(rt, "to"),
-			after: time.Duration(rapid.IntRange(0, 1500).Draw(rt, "after ms")) * time.Millisecond,
-		}
-	}), 1, 40)
-	names := []string{"a", "b", "c"}
-	rapid.Check(t, func(rt *rapid.T) {
-		all := moves.Draw(rt, "moves")
-		inBubbleOf(t, rt, func(t *testing.T) error {
-			c, p := newFakeCluster(t, 3)
-			var listening []*listener
-			settle := func() error {
-				for _, s := range c.servers {
-					s.set(func() { s.down = false })
-				}
-				for i, name := range names {
-					c.mu.Lock()
-					lost := c.owner[name] < 0
-					c.mu.Unlock()
-					if lost {
-						c.move(name, i)
-					}
-				}
-				time.Sleep(10 * time.Second)
-				for _, name := range names {
-					for _, l := range listening {
-						if woken(l); !ready(l) {
-							return fmt.Errorf("%s is not ready", l.channel.name)
-						}
-					}
-					c.publish(name)
-					for _, l := range listening {
-						if got := woken(l); got != (l.channel.name == name) {
-							return fmt.Errorf("a listener of %s woken: %v, by a message on %s", l.channel.name, got, name)
-						}
-					}
-				}
-				return nil
-			}
-			for _, m := range all {
-				time.Sleep(m.after)
-				s := c.servers[m.which%3]
-				switch m.what {
-				case "join":
-					listening = append(listening, p.join(names[m.which%3]))
-				case "leave":
-					if n := len(listening); n > 0 {
-						listening[m.which%n].leave()
-						listening = slices.Delete(listening, m.which%n, m.which%n+1)
-					}
-				case "move":
-					c.move(names[m.which%3], m.to)
-				case "cut":
-					s.cut()
-				case "down", "up":
-					s.set(func() { s.down = m.what == "down" })
-				case "listen":
-					if err := settle(); err != nil {
-						return err
-					}
-				}
-			}
-			if err := settle(); err != nil {
-				return err
-			}
-			for _, l := range listening {
-				l.leave()
-			}
-			time.Sleep(p.idle + 2*p.idleTTL + time.Second)
-			synctest.Wait()
-			if len(p.channels) != 0 || len(p.links) != 0 {
-				return fmt.Errorf("%d channels and %d links are left", len(p.channels), len(p.links))
-			}
-			return nil
-		})
-	})
 }

@@ -139,7 +139,7 @@ type redNode struct {
 
 // A releaseChannel is a channel on which a node announces releases.
 type releaseChannel struct {
-	pubsub *pubsub
+	pubsub *hub
 	name   string
 }
 

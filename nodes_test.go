@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -30,7 +31,7 @@ type fakeCluster struct {
 	plain    bool      // the servers know no sharded pub/sub
 }
 
-func newFakeCluster(t *testing.T, servers int) (*fakeCluster, *pubsub) {
+func newFakeCluster(t *testing.T, servers int) (*fakeCluster, *hub) {
 	c := &fakeCluster{owner: make(map[string]int), believed: make(map[string]int)}
 	for i := range servers {
 		s := &fakeServer{}
@@ -47,7 +48,7 @@ func newFakeCluster(t *testing.T, servers int) (*fakeCluster, *pubsub) {
 		}
 		c.servers = append(c.servers, s)
 	}
-	p := newPubSub(c, slog.New(slog.DiscardHandler), func(string, error) {})
+	p := newHub(c, slog.New(slog.DiscardHandler), func(string, error) {})
 	t.Cleanup(p.close)
 	return c, p
 }
@@ -75,7 +76,9 @@ func (c *fakeCluster) reload() {
 
 func (c *fakeCluster) moves() bool { return true }
 
-func (c *fakeCluster) refused(err error) bool { return (&shards{}).refused(err) }
+func (c *fakeCluster) refused(err error) bool { return isUnknownCommand(err) }
+
+func isUnknownCommand(err error) bool { return strings.Contains(err.Error(), "unknown command") }
 
 // place puts a channel on a server, and all clients know it.
 func (c *fakeCluster) place(ch string, server int) {
@@ -342,7 +345,7 @@ func TestShardsFallBackToPlainPubSub(t *testing.T) {
 	})
 }
 
-// A refusingRouter uses plain pub/sub after the first refusal, as shards does.
+// A refusingRouter uses plain pub/sub after the first refusal.
 type refusingRouter struct {
 	s     *fakeServer
 	plain bool
@@ -353,7 +356,7 @@ func (r *refusingRouter) moves() bool      { return true }
 func (r *refusingRouter) reload()          {}
 
 func (r *refusingRouter) refused(err error) bool {
-	unknown := (&shards{}).refused(err)
+	unknown := isUnknownCommand(err)
 	r.s.set(func() { r.plain = r.plain || unknown })
 	return unknown
 }

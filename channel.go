@@ -1,0 +1,200 @@
+package relock
+
+// Channels: from the first listener on until Redis has been told to unsubscribe, and what the answers of Redis make of
+// them.
+//
+// Rule: a channel whose answer is still to come is kept, so that the answer is not taken for that of a later channel.
+
+import (
+	"slices"
+	"time"
+)
+
+// A channel is one pub/sub channel that is subscribed, or is to be.
+type channel struct {
+	name      string
+	link      *link
+	listeners []*listener
+	ready     chan struct{} // closed when the subscription was first confirmed, or refused
+	settled   bool          // ready is closed
+	confirmed bool          // on this connection
+	refused   bool          // the last time it was asked for
+	asked     bool          // is in the list wanted, pending or unrouted: an answer is to come
+	askedAt   time.Time     // on this connection
+	idling    bool          // is in the list idling
+	idleSince time.Time
+
+	hear func(message string) // is called with every message, or nil
+}
+
+// changes lists the channels to subscribe and to unsubscribe now, and says when to look
+// again. next is 0 when the link has had no channels for a while: then the link ends, and the next
+// listener starts another one.
+func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	unsubscribe, l.unwanted = l.unwanted, nil
+	for _, ch := range l.wanted {
+		ch.askedAt = now
+		subscribe = append(subscribe, ch.name)
+	}
+	l.pending = append(l.pending, l.wanted...)
+	l.wanted = nil
+
+	next = l.idle
+	for range l.idling {
+		ch := l.idling[0]
+		left := ch.idleSince.Add(l.idleTTL).Sub(now)
+		// A channel whose answer is still to come stays: the answer must not be taken for the
+		// answer to a later channel of the same name.
+		again := len(ch.listeners) == 0 && ch.asked && left <= 0
+		if left > 0 && len(ch.listeners) == 0 {
+			next = left
+			break
+		}
+		l.idling[0] = nil
+		l.idling = l.idling[1:]
+		switch {
+		case again:
+			ch.idleSince = now
+			l.idling = append(l.idling, ch)
+			next = min(next, l.idleTTL)
+		case len(ch.listeners) > 0:
+			ch.idling = false
+		default:
+			delete(l.channels, ch.name)
+			l.size--
+			if ch.confirmed {
+				unsubscribe = append(unsubscribe, ch.name)
+			}
+		}
+	}
+	if len(l.unrouted) > 0 {
+		next = min(next, max(l.routeAt.Sub(now), time.Millisecond))
+	}
+
+	if l.size > 0 {
+		l.emptySince = time.Time{}
+		return subscribe, unsubscribe, next
+	}
+	if l.emptySince.IsZero() {
+		l.emptySince = now
+	}
+	next = l.emptySince.Add(l.idle).Sub(now)
+	if next <= 0 {
+		delete(l.links, l.node.name)
+		return nil, nil, 0
+	}
+	return subscribe, unsubscribe, next
+}
+
+// unconfirmed says whether a subscription has had no answer for three pings.
+func (l *link) unconfirmed(now time.Time) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return len(l.pending) > 0 && now.Sub(l.pending[0].askedAt) > 3*l.ping
+}
+
+// confirmed notes that the channel called name is subscribed from now on.
+// Earlier messages may be lost, so confirmed also wakes the listeners.
+func (l *link) confirmed(name string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := slices.IndexFunc(l.pending, func(ch *channel) bool { return ch.name == name })
+	if i < 0 {
+		return
+	}
+	ch := l.pending[i]
+	if i == 0 { // as a rule: they are confirmed in order
+		l.pending = l.pending[1:]
+	} else {
+		l.pending = slices.Delete(l.pending, i, i+1)
+	}
+	ch.confirmed, ch.refused, ch.asked = true, false, false
+	if ch.settled {
+		ch.wakeLocked()
+	}
+	ch.settleLocked()
+}
+
+// moved notes that the node does not announce on a channel any more: on the confirmed channel
+// called name; or, if name is "", on the first channel whose answer is to come.
+func (l *link) moved(name string) {
+	if l.evict(name) {
+		l.reload()
+	}
+}
+
+func (l *link) evict(name string) (first bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ch := l.channels[name]
+	switch {
+	case name == "" && len(l.pending) > 0:
+		ch = l.pending[0]
+		l.pending = l.pending[1:]
+	case ch == nil || ch.link != l || !ch.confirmed:
+		return false
+	}
+	ch.confirmed = false
+	if len(ch.listeners) == 0 {
+		l.forgetLocked(ch)
+		return false
+	}
+	ch.asked = true
+	l.unrouted = append(l.unrouted, ch)
+	if len(l.unrouted) > 1 {
+		return false
+	}
+	l.lastMoved = time.Now()
+	l.routeAt = l.lastMoved.Add(l.reroute)
+	l.kickLocked()
+	return true
+}
+
+// refused notes that Redis does not allow the first channel whose answer is to
+// come. Its waiters go on without wake-ups.
+func (l *link) refused(err error) {
+	l.mu.Lock()
+	var name string
+	if len(l.pending) > 0 {
+		ch := l.pending[0]
+		l.pending = l.pending[1:]
+		name = ch.name
+		ch.refused, ch.asked = true, false
+		ch.settleLocked()
+	}
+	first := !l.warned
+	l.warned = true
+	l.mu.Unlock()
+	if first {
+		l.warn(name, err)
+	}
+}
+
+// dropLocked takes a channel, which is in no list but idling, away from the link.
+func (l *link) dropLocked(ch *channel) {
+	l.size--
+	if ch.idling {
+		ch.idling = false
+		l.idling = slices.DeleteFunc(l.idling, func(other *channel) bool { return other == ch })
+	}
+}
+
+func (l *link) forgetLocked(ch *channel) {
+	l.dropLocked(ch)
+	delete(l.channels, ch.name)
+}
+
+func (ch *channel) wakeLocked() {
+	for _, l := range ch.listeners {
+		l.wakeUp()
+	}
+}
+
+func (ch *channel) settleLocked() {
+	if !ch.settled {
+		ch.settled = true
+		close(ch.ready)
+	}
+}

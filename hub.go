@@ -1,0 +1,258 @@
+package relock
+
+// Wake-ups: one subscription connection for all waiters of a client; on a Cluster
+// one for each shard with a lock that a goroutine waits for.
+//
+// Rules:
+//   - A wake-up is a hint. Waiters ask again by themselves, so a lost wake-up costs
+//     time and nothing else; a superfluous one costs a request.
+//   - join returns at once; the subscription is in force when ready is closed.
+//     Only the message of a later release is sure to come, so ask again then.
+//   - Every listener that may have missed a message is woken: all listeners of a channel, after
+//     every new subscription on every new connection.
+//   - One goroutine writes to a connection and one reads from it; callers never do,
+//     because go-redis holds a lock while it dials. Delivering never blocks.
+//   - go-redis does not notice a peer that has gone silent: the link pings. It gives a
+//     connection up on which nothing came, or no confirmation, for three pings.
+//   - A connection is never repaired but replaced. So the subscriptions of a connection are
+//     those that were asked for on it, in that order.
+//   - A channel belongs to one link, and moves to another link when the server
+//     that announces on it has changed.
+
+import (
+	"context"
+	"log/slog"
+	"runtime/debug"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/relock-go/relock/internal/waitgroup"
+)
+
+// A subscriber is a connection to subscribe on. *redis.PubSub is one.
+type subscriber interface {
+	Subscribe(ctx context.Context, channels ...string) error
+	Unsubscribe(ctx context.Context, channels ...string) error
+	Ping(ctx context.Context, payload ...string) error
+	ReceiveTimeout(ctx context.Context, timeout time.Duration) (any, error)
+	Close() error
+}
+
+// A node is a server that announces on channels.
+type node struct {
+	name string
+	dial func() subscriber // does not block
+}
+
+// A router knows which node announces on which channel.
+type router interface {
+	node(channel string) node
+	// moves says whether the results of node change with time.
+	moves() bool
+	// reload renews the results of node. It takes about as long as the read timeout of the Redis client at most.
+	reload()
+	// refused hears how a node has refused a channel, and says whether to connect anew because of that.
+	refused(err error) bool
+}
+
+type hub struct {
+	router router
+	log    *slog.Logger
+	warn   func(channel string, err error) // is told of the first channel that Redis does not allow
+
+	idleTTL time.Duration // how long a channel without listeners stays subscribed
+	ping    time.Duration
+	idle    time.Duration // how long a connection stays open without channels
+	reroute time.Duration // how long after its refusal a channel moves to another node; shorter than idleTTL
+
+	closed  chan struct{}
+	work    sync.WaitGroup
+	reloads atomic.Int32 // under way
+
+	mu       sync.Mutex // guards below, all links and all channels; a leaf: nothing but filters is called with it held
+	channels map[string]*channel
+	links    map[string]*link // by name of the node
+	reloadAt time.Time        // the next reload begins no sooner
+	stopped  bool
+	warned   bool
+}
+
+// newHub makes a hub without channels. warn is called once at most, with the first channel that Redis does not
+// allow, by a goroutine that reads messages, so it must not block.
+func newHub(r router, log *slog.Logger, warn func(channel string, err error)) *hub {
+	return &hub{
+		router:   r,
+		log:      log,
+		warn:     warn,
+		idleTTL:  500 * time.Millisecond,
+		ping:     time.Second,
+		idle:     10 * time.Second,
+		reroute:  100 * time.Millisecond,
+		closed:   make(chan struct{}),
+		channels: make(map[string]*channel),
+		links:    make(map[string]*link),
+	}
+}
+
+// join begins to listen to the channel called name.
+func (h *hub) join(name string) *listener {
+	return h.joinFor(make(chan struct{}, 1), name)
+}
+
+// joinFor is join for a wake channel that has other sources too.
+func (h *hub) joinFor(wake chan struct{}, name string) *listener {
+	if l := h.tryJoin(wake, name, nil); l != nil {
+		return l
+	}
+	home := h.router.node(name)
+	return h.tryJoin(wake, name, &home)
+}
+
+// tryJoin is joinFor for a channel that has a link, or gets the link of home. Without both it returns nil.
+func (h *hub) tryJoin(wake chan struct{}, name string, home *node) *listener {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ch := h.channels[name]
+	if ch == nil {
+		if home == nil {
+			return nil
+		}
+		ch = &channel{name: name, ready: make(chan struct{})}
+		h.channels[name] = ch
+		h.placeLocked(ch, *home)
+	}
+	l := &listener{wake: wake, ready: ch.ready, channel: ch, hub: h}
+	ch.listeners = append(ch.listeners, l)
+	return l
+}
+
+const (
+	mostReloads = 4                      // under way: one that asks an unreachable server must not hold up the next
+	reloadPause = 100 * time.Millisecond // between two reloads
+)
+
+// reload makes the router find out anew which node announces on which channel: its
+// knowledge may be outdated. It does not block.
+func (h *hub) reload() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.stopped || h.reloads.Load() >= mostReloads {
+		return
+	}
+	h.reloads.Add(1)
+	begin := time.Now()
+	if begin.Before(h.reloadAt) {
+		begin = h.reloadAt
+	}
+	h.reloadAt = begin.Add(reloadPause)
+	waitgroup.Go(&h.work, func() {
+		defer h.reloads.Add(-1)
+		defer h.caught()
+		select {
+		case <-time.After(time.Until(begin)):
+			h.router.reload()
+		case <-h.closed:
+		}
+	})
+}
+
+// caught logs a panic of a hook of the Redis client, on a goroutine of this package.
+// It is deferred.
+func (h *hub) caught() {
+	if why := recover(); why != nil {
+		h.log.Error("relock: a hook of the Redis client panicked", "panic", why, "stack", string(debug.Stack()))
+	}
+}
+
+// placeLocked gives a channel to the link of its node.
+func (h *hub) placeLocked(ch *channel, home node) {
+	l := h.links[home.name]
+	if l == nil {
+		l = &link{hub: h, node: home, kick: make(chan struct{}, 1)}
+		h.links[home.name] = l
+		if !h.stopped {
+			waitgroup.Go(&h.work, l.run)
+		}
+	}
+	ch.link = l
+	ch.asked = true
+	l.size++
+	l.wanted = append(l.wanted, ch)
+	l.kickLocked()
+}
+
+// hearsForNobody says whether the channel called name is subscribed and has no listeners.
+func (h *hub) hearsForNobody(name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ch := h.channels[name]
+	return ch != nil && ch.confirmed && len(ch.listeners) == 0
+}
+
+// isConfirmed says whether the channel called name is subscribed.
+func (h *hub) isConfirmed(name string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ch := h.channels[name]
+	return ch != nil && ch.confirmed
+}
+
+// receive gives a message to all listeners of the channel called name, and wakes them. The function that hears all messages is first:
+// after a listener has run, a grant belongs to a hold that may be over.
+func (h *hub) receive(name, message string) {
+	if hear := h.hearing(name); hear != nil {
+		hear(message)
+	}
+	h.deliver(name, message)
+}
+
+func (h *hub) hearing(name string) (hear func(string)) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if ch := h.channels[name]; ch != nil {
+		hear = ch.hear
+	}
+	return hear
+}
+
+func (h *hub) deliver(name, message string) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ch := h.channels[name]
+	if ch == nil {
+		return
+	}
+	for _, l := range ch.listeners {
+		if l.filter == nil || l.filter(message) {
+			l.last = message
+			l.wakeUp()
+		}
+	}
+}
+
+// answered says whether Redis has answered a subscription. Tests wait for that.
+func (h *hub) answered() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, ch := range h.channels {
+		if ch.settled {
+			return true
+		}
+	}
+	return false
+}
+
+// mutex is the mutex of h. Tests look whether code of the user runs while it is locked.
+func (h *hub) mutex() *sync.Mutex { return &h.mu }
+
+// close ends the connections and waits for their goroutines.
+func (h *hub) close() {
+	h.mu.Lock()
+	if !h.stopped {
+		h.stopped = true
+		close(h.closed)
+	}
+	h.mu.Unlock()
+	h.work.Wait()
+}

@@ -1,0 +1,236 @@
+package relock
+
+// Links: one connection to one node at a time, which is replaced when it fails.
+//
+// Rules:
+//   - Only the goroutine of the link writes to the connection, and one other goroutine reads from it.
+//   - Nothing is sent and nobody is asked with the mutex of the hub held.
+
+import (
+	"context"
+	"math/rand/v2"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+
+	"github.com/relock-go/relock/internal/waitgroup"
+)
+
+// A link is the connection to one node, and the channels that are subscribed there, or are to be.
+type link struct {
+	*hub
+	node node // its name never changes
+
+	kick       chan struct{} // makes the writer look at the lists
+	size       int           // how many channels belong to it
+	wanted     []*channel    // to be subscribed
+	idling     []*channel    // without listeners, roughly in the order in which the last listener left
+	pending    []*channel    // subscribed on this connection and not confirmed, in order
+	unrouted   []*channel    // channels that the node does not have any more
+	routeAt    time.Time     // when to look for the nodes of unrouted
+	unwanted   []string      // to be unsubscribed: they belong to other nodes
+	lastMoved  time.Time     // when the link began a connection, or the node last lost a channel
+	pingedAt   time.Time     // when the first ping was sent since which nothing came on this connection; zero: there is none
+	stale      bool          // the connection is to be replaced
+	renewedAt  time.Time     // when it last became stale
+	renewPause time.Duration // after renewedAt: so long it does not become stale again
+	emptySince time.Time     // when the last channel left
+}
+
+// isStale says whether the connection is to be replaced.
+func (l *link) isStale() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.stale
+}
+
+func (l *link) kickLocked() {
+	select {
+	case l.kick <- struct{}{}:
+	default:
+	}
+}
+
+// run keeps a connection for as long as the link has channels, and a while longer.
+func (l *link) run() {
+	var pause time.Duration
+	for {
+		worked, needed := l.session()
+		if !needed {
+			return
+		}
+		if worked {
+			pause = 0
+		}
+		l.reload()
+		select {
+		case <-time.After(pause/2 + rand.N(pause/2+1)):
+		case <-l.closed:
+			return
+		}
+		pause = min(max(2*pause, 20*time.Millisecond), time.Second)
+	}
+}
+
+// session opens one connection and serves it: see serve.
+func (l *link) session() (worked, needed bool) {
+	needed = true // if a hook panics
+	defer l.caught()
+	return l.serve(l.startOver())
+}
+
+// serve writes to one connection until it fails, or has had no channels for a
+// while; then serve closes the connection and waits for its reader. worked says whether
+// anything was received on the connection, needed whether the link needs another one.
+func (l *link) serve(conn subscriber) (worked, needed bool) {
+	var reader sync.WaitGroup
+	var heard atomic.Bool
+	failed := make(chan struct{})
+	defer func() {
+		_ = conn.Close()
+		reader.Wait()
+		worked = heard.Load()
+	}()
+
+	ping := time.NewTicker(l.ping)
+	defer ping.Stop()
+	look := time.NewTimer(time.Hour) // reset before it is looked at
+	defer look.Stop()
+	for reading := false; ; {
+		l.rerouteNow(time.Now())
+		subscribe, unsubscribe, next := l.changes(time.Now())
+		if next == 0 {
+			return false, false
+		}
+		if write(conn, subscribe, unsubscribe) != nil {
+			return false, true
+		}
+		if !reading && len(subscribe) > 0 {
+			reading = true
+			waitgroup.Go(&reader, func() {
+				defer close(failed)
+				defer l.caught()
+				l.read(conn, &heard)
+			})
+		}
+		look.Reset(next)
+		select {
+		case <-l.kick:
+			if l.isStale() {
+				return false, true
+			}
+		case <-look.C:
+		case <-ping.C:
+			if reading && l.pings(conn) != nil {
+				return false, true
+			}
+			l.lookAround()
+		case <-failed:
+			return false, true
+		case <-l.closed:
+			return false, false
+		}
+	}
+}
+
+// pings sends a ping. Its answer proves that the connection is alive.
+func (l *link) pings(conn subscriber) error {
+	l.mu.Lock()
+	if l.pingedAt.IsZero() {
+		l.pingedAt = time.Now()
+	}
+	l.mu.Unlock()
+	return conn.Ping(context.Background())
+}
+
+// cameThrough notes that something came on the connection.
+func (l *link) cameThrough() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.pingedAt = time.Time{}
+}
+
+// write sends what has changed.
+func write(conn subscriber, subscribe, unsubscribe []string) error {
+	for _, name := range subscribe {
+		// One command each, so that a refusal tells which channel it is for.
+		if err := conn.Subscribe(context.Background(), name); err != nil {
+			return err
+		}
+	}
+	if len(unsubscribe) == 0 {
+		return nil
+	}
+	return conn.Unsubscribe(context.Background(), unsubscribe...)
+}
+
+// startOver opens a connection on which every channel of the link that is needed
+// is to be subscribed, but for those that belong elsewhere by now.
+func (l *link) startOver() subscriber {
+	l.mu.Lock()
+	l.pending, l.wanted, l.unrouted = nil, nil, nil
+	for _, ch := range l.channels {
+		switch {
+		case ch.link != l:
+		case len(ch.listeners) == 0 && time.Since(ch.idleSince) >= l.idleTTL:
+			l.forgetLocked(ch)
+		default:
+			ch.confirmed, ch.asked = false, true
+			l.unrouted = append(l.unrouted, ch)
+		}
+	}
+	l.routeAt, l.lastMoved, l.unwanted, l.stale = time.Time{}, time.Now(), nil, false
+	l.pingedAt = time.Time{}
+	l.mu.Unlock()
+	l.rerouteNow(time.Now())
+	return l.dial()
+}
+
+func (l *link) dial() subscriber {
+	l.mu.Lock()
+	dial := l.node.dial
+	l.mu.Unlock()
+	return dial()
+}
+
+// read handles the messages of one connection, until it fails.
+func (l *link) read(conn subscriber, heard *atomic.Bool) {
+	for {
+		message, err := conn.ReceiveTimeout(context.Background(), 3*l.ping)
+		if err == nil || answered(err) {
+			l.cameThrough()
+		}
+		switch {
+		case l.unconfirmed(time.Now()):
+			return
+		case err == nil:
+			heard.Store(true)
+		case !answered(err):
+			return
+		case strings.Contains(err.Error(), "'ping'"): // a user without the right to ping gets this refusal for a pong
+			continue
+		case l.router.refused(err):
+			return
+		case redis.HasErrorPrefix(err, "MOVED"), redis.HasErrorPrefix(err, "CLUSTERDOWN"):
+			l.moved("")
+			continue
+		default:
+			l.refused(err)
+			continue
+		}
+		switch m := message.(type) {
+		case *redis.Message:
+			l.receive(m.Channel, m.Payload)
+		case *redis.Subscription:
+			switch m.Kind {
+			case "subscribe", "ssubscribe":
+				l.confirmed(m.Channel)
+			case "sunsubscribe": // the link asked for it, or the slot has moved to another node
+				l.moved(m.Channel)
+			}
+		}
+	}
+}

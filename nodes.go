@@ -1,0 +1,84 @@
+package relock
+
+// Which node announces on which channel: how a channel moves to another link.
+//
+// Rule: the router is asked without the mutex; a channel that its answer is awaited for is in no list meanwhile.
+
+import (
+	"slices"
+	"time"
+)
+
+// rerouteNow finds out to which nodes the unrouted channels belong now.
+func (l *link) rerouteNow(now time.Time) {
+	moving := l.takeUnrouted(now)
+	homes := make([]node, len(moving))
+	for i, ch := range moving {
+		homes[i] = l.router.node(ch.name)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for i, ch := range moving {
+		switch {
+		case homes[i].name == l.node.name:
+			l.node = homes[i] // its dial function may have changed
+			l.wanted = append(l.wanted, ch)
+		case len(ch.listeners) == 0:
+			l.forgetLocked(ch)
+		default:
+			l.dropLocked(ch)
+			l.placeLocked(ch, homes[i])
+		}
+	}
+}
+
+// takeUnrouted takes the unrouted channels out of their list, if it is time to look for their nodes.
+func (l *link) takeUnrouted(now time.Time) []*channel {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if now.Before(l.routeAt) {
+		return nil
+	}
+	moving := l.unrouted
+	l.unrouted = nil
+	return moving
+}
+
+// rerouteWindow is how long after a move, or a new connection, a link keeps asking which nodes have its channels.
+const rerouteWindow = 10 * time.Second
+
+// lookAround moves channels that belong to another node by now although this node has
+// not refused them: a node that is a replica by now would accept them, and announce
+// late or not at all.
+func (l *link) lookAround() {
+	if !l.router.moves() {
+		return
+	}
+	var mine []*channel
+	l.mu.Lock()
+	for _, ch := range l.channels {
+		if ch.link == l && ch.confirmed {
+			mine = append(mine, ch)
+		}
+	}
+	trouble := time.Since(l.lastMoved) < rerouteWindow
+	l.mu.Unlock()
+	if trouble {
+		l.reload()
+	}
+	mine = slices.DeleteFunc(mine, func(ch *channel) bool {
+		home := l.router.node(ch.name).name
+		return home == "" || home == l.node.name // the node is unknown, or it is this one
+	})
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	for _, ch := range mine {
+		if l.channels[ch.name] == ch && ch.confirmed {
+			l.unwanted = append(l.unwanted, ch.name)
+			ch.confirmed, ch.asked = false, true
+			l.unrouted = append(l.unrouted, ch)
+			l.lastMoved = time.Now()
+			l.routeAt = l.lastMoved
+		}
+	}
+}
