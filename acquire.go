@@ -408,7 +408,7 @@ func (a *acquisition) await(res result) (result, error) {
 	a.place.stands = a.place.stands || a.group == nil && res.apart
 	wake, ready, turned := a.subscription.watch(in, res.apart || res.deaf) // 3
 	if res.deaf {
-		a.subscription.listeners[0].renew() // of the channel of grants
+		a.subscription.listeners[0].Renew() // of the channel of grants
 	}
 	a.span.waits()
 	a.span.ends(PathPolled)

@@ -29,7 +29,7 @@ func TestEngineUncontendedCostsTwoRequests(t *testing.T) {
 		e.lock(1)
 		e.unlock(1)
 		assert.Equal(t, []string{"acquire", "release"}, e.redis.requests, "requests")
-		assert.Zero(t, e.redis.pubsub.dials(), "subscription connections")
+		assert.Zero(t, e.redis.pubsub.Dials(), "subscription connections")
 	})
 }
 

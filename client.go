@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/wake"
 )
 
 // A Client hands out the locks of one Redis: a single server, a Sentinel
@@ -71,7 +72,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		shards := &shards{cluster: cluster}
 		c.publish, nodes, home = "spublish", shards, shards.home
 	} else {
-		c.publish, nodes = "publish", oneServer(func() subscriber { return rdb.Subscribe(context.Background()) })
+		c.publish, nodes = "publish", oneServer(func() wake.Subscriber { return rdb.Subscribe(context.Background()) })
 	}
 	_, one := rdb.(*redis.Client)
 	c.engine = newEngine(uuid.NewString(), o, nodes, send.Config{

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/wake"
 )
 
 const (
@@ -40,7 +41,7 @@ type engine struct {
 	sender   *send.Sender
 	workers  *workers
 	servers  servers
-	pubsub   *hub
+	pubsub   *wake.Hub
 	lookout  lookout
 	watchdog *watchdog
 	closed   <-chan struct{}
@@ -86,15 +87,15 @@ func newEngine(id string, o options, r servers, config send.Config) *engine {
 	if o.observer != nil {
 		e.observer = &calmObserver{Observer: o.observer, log: e.log, calls: &e.told}
 	}
-	e.servers, e.pubsub = r, newHub(r, e.log, e.warnOfRefusal)
-	config.RideOut, config.Spawn, config.Reroute, config.Log = e.watchdogTimeout, e.workers.spawn, e.pubsub.reload, e.log
+	e.servers, e.pubsub = r, wake.New(r, e.log, e.warnOfRefusal)
+	config.RideOut, config.Spawn, config.Reroute, config.Log = e.watchdogTimeout, e.workers.spawn, e.pubsub.Reload, e.log
 	config.Narrowed = e.reportNoLine
 	e.sender = send.New(config)
 	renew := e.renew
 	if e.observer != nil {
 		renew = e.observedRenew
 	}
-	e.watchdog = newWatchdog(renew, e.renewGroup, e.pubsub.reload)
+	e.watchdog = newWatchdog(renew, e.renewGroup, e.pubsub.Reload)
 	return e
 }
 
@@ -105,7 +106,7 @@ func (e *engine) renewGroup(l *lease) string {
 	if r.first.keeper != nil {
 		return "kept without requests"
 	}
-	return e.servers.node(r.first.lock.id().name).name
+	return e.servers.Node(r.first.lock.id().name).Name
 }
 
 // renew asks for one more watchdog timeout for every lease.
@@ -184,7 +185,7 @@ func (e *engine) close() error {
 
 	ended := make(chan struct{})
 	go func() {
-		e.pubsub.close()
+		e.pubsub.Close()
 		e.watchdog.close()
 		<-drained
 		close(ended)

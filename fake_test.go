@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/wake"
+	"github.com/relock-go/relock/internal/wake/waketest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -21,7 +23,7 @@ import (
 // fakeRedis keeps records as Redis does, in the time of the bubble, and can take
 // long, lose answers, and run requests late.
 type fakeRedis struct {
-	pubsub fakeServer
+	pubsub waketest.Server
 
 	mu       sync.Mutex // guards below
 	records  map[string]*fakeRecord
@@ -46,6 +48,9 @@ type fakeFault struct {
 	answer time.Duration // from the run of the request to its answer
 	panics bool          // as a hook of the Redis client may
 }
+
+// subscribe makes a connection to subscribe on.
+func (r *fakeRedis) subscribe() wake.Subscriber { return r.pubsub.Dial() }
 
 func (r *fakeRedis) record(name string) *fakeRecord {
 	rec := r.records[name]
@@ -187,7 +192,7 @@ func (r *fakeRedis) run(c call) reply {
 		}
 		if rec.levels = args[1].(int); rec.levels == 0 {
 			delete(r.records, name)
-			return reply{1, int64(r.pubsub.publish("channel:" + name))}
+			return reply{1, int64(r.pubsub.Publish("channel:" + name))}
 		}
 		return reply{1}
 	case "renew":
@@ -203,7 +208,7 @@ func (r *fakeRedis) run(c call) reply {
 			return reply{}
 		}
 		delete(r.records, name)
-		r.pubsub.publish("channel:" + name)
+		r.pubsub.Publish("channel:" + name)
 		return reply{1}
 	}
 	panic(fmt.Sprint("no such verb: ", c.Args[0]))
@@ -252,7 +257,7 @@ func joinBubbleEngine(t *testing.T, r *fakeRedis, id string, opts ...Option) *bu
 func joinSending(t *testing.T, r *fakeRedis, id string, config send.Config, opts ...Option) *bubbleEngine {
 	o, err := newOptions(append([]Option{WithLogger(slog.New(slog.DiscardHandler))}, opts...))
 	require.NoError(t, err)
-	e := &bubbleEngine{newEngine(id, o, oneServer(r.pubsub.dial), config), r, t}
+	e := &bubbleEngine{newEngine(id, o, oneServer(r.subscribe), config), r, t}
 	t.Cleanup(func() {
 		assert.NoError(t, e.close())
 		assert.Zero(t, e.waitQueues(), "wait queues are left")
@@ -313,5 +318,5 @@ func abandonedBubbleEngine(t *testing.T, redis *fakeRedis, opts ...Option) *bubb
 	t.Helper()
 	o, err := newOptions(opts)
 	require.NoError(t, err)
-	return &bubbleEngine{newEngine("client", o, oneServer(redis.pubsub.dial), send.Config{Transport: redis}), redis, t}
+	return &bubbleEngine{newEngine("client", o, oneServer(redis.subscribe), send.Config{Transport: redis}), redis, t}
 }

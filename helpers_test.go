@@ -23,6 +23,7 @@ package relock
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -89,6 +90,14 @@ func (b *bench) asks(l known) bool {
 func newRand(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
 
 const forever = -1
+
+var errDown = errors.New("connection refused")
+
+// An answerError is an error reply of Redis.
+type answerError string
+
+func (e answerError) Error() string { return string(e) }
+func (answerError) RedisError()     {}
 
 // atWork is how many callers and goroutines are busy.
 func (e *engine) atWork() int64 { return e.workers.working.Load() - e.workers.idle.Load() }

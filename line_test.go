@@ -975,9 +975,9 @@ func TestLineWaiterAsksBeforeTheLineForgetsIt(t *testing.T) {
 		b.must(err)
 		e := b.client().engine
 		for _, left := range []time.Duration{-1, time.Second, time.Hour} {
-			hears := e.pubsub.join(b.releaseChannel() + ":" + e.id)
+			hears := e.pubsub.Join(b.releaseChannel() + ":" + e.id)
 			delay, stop := e.lookout.awaits(b.name, "", hears, result{grant: grant{wait: left}})
-			hears.leave()
+			hears.Leave()
 			stop()
 			assert.Less(b, delay, life/2, "the sleep of a waiter with a place")
 		}
@@ -1249,9 +1249,9 @@ func TestLineCallerPastTheLocalQueueDoesNotJoin(t *testing.T) {
 			b.must(first.Lock(ctx))
 			c := b.bench.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 600 * time.Millisecond }), WithWatchdogTimeout(lease))
 			l := lock(c, b.name)
-			hears := c.engine.pubsub.join(l.(known).inside().record.grants(attempt{})) // as an earlier wait has left it
-			defer hears.leave()
-			testredis.Await(b, "the channel of grants is subscribed", soon, hears.confirmed)
+			hears := c.engine.pubsub.Join(l.(known).inside().record.grants(attempt{})) // as an earlier wait has left it
+			defer hears.Leave()
+			testredis.Await(b, "the channel of grants is subscribed", soon, hears.Confirmed)
 
 			rule := b.proxy.On(anyOf(lockAcquire, writeAcquire), testredis.DropRequest).Times(testredis.Always)
 			var owners []context.Context

@@ -23,6 +23,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/wake"
 )
 
 const (
@@ -48,9 +49,9 @@ type lookout struct {
 // A sleeper is a waiter in a line.
 type sleeper struct {
 	wake  chan struct{}
-	ahead int       // places in front of it, when it last asked
-	field string    // with which it waits
-	hears *listener // of the channel of grants
+	ahead int            // places in front of it, when it last asked
+	field string         // with which it waits
+	hears *wake.Listener // of the channel of grants
 }
 
 // watch has the caller woken when the lock called name is free, until stop is called.
@@ -129,7 +130,7 @@ func isDue(waiters []sleeper) bool {
 
 // looks are the names of the locks to look at this time, as many in each list as one request can look at.
 func (l *lookout) looks() (all [][]string) {
-	slots := l.engine.servers.moves()
+	slots := l.engine.servers.Moves()
 	groups := make(map[string][]string) // by slot
 	l.mu.Lock()
 	for name, waiters := range l.waiters { // in random order
@@ -193,7 +194,7 @@ func (l *lookout) doubtfulFirst(names []string) (sorted []string, waiters map[st
 	silence := max(send.MinWait, 4*l.engine.rtt.get()) // longer than an answer takes
 	var rest []string
 	for _, name := range names {
-		if slices.ContainsFunc(waiters[name], func(s sleeper) bool { return s.hears != nil && s.hears.isSilent(silence) }) {
+		if slices.ContainsFunc(waiters[name], func(s sleeper) bool { return s.hears != nil && s.hears.IsSilent(silence) }) {
 			sorted = append(sorted, name)
 		} else {
 			rest = append(rest, name)
@@ -217,10 +218,10 @@ func (l *lookout) wake(names ...string) {
 
 // awaits is how long a waiter in the line of the lock sleeps at most, and has it looked after meanwhile, until stop is
 // called. field is that with which it waits, hears its channel of grants, and g the last answer.
-func (l *lookout) awaits(name, field string, hears *listener, g result) (delay time.Duration, stop func()) {
+func (l *lookout) awaits(name, field string, hears *wake.Listener, g result) (delay time.Duration, stop func()) {
 	e := l.engine
 	if g.wait >= 0 && g.wait < e.maxWakeDelay {
 		return e.pollDelay(g.wait), func() {}
 	}
-	return rareAsk - rand.N(rareAsk/5), l.watch(name, sleeper{hears.wake, g.ahead, field, hears})
+	return rareAsk - rand.N(rareAsk/5), l.watch(name, sleeper{hears.Wake, g.ahead, field, hears})
 }

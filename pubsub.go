@@ -1,7 +1,7 @@
 package relock
 
 // Wake-ups: which connection of go-redis hears which channel, on one server and on a Cluster, and for whom the messages
-// of relock are. The subscribed channels themselves are hub.go and its neighbours.
+// of relock are. Package wake has the subscribed channels themselves.
 //
 // Rules:
 //   - A Client has one connection for all channels; on a Cluster it has one for each shard with a lock that a goroutine
@@ -18,23 +18,24 @@ import (
 	"github.com/redis/go-redis/v9"
 
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/wake"
 )
 
 // servers is what a Client knows of its servers: which one announces on which channel, and what it knows of its subscribers.
 type servers interface {
-	router
+	wake.Router
 	// counts says whether the server that runs a script knows how many subscribers its messages reach.
 	counts() bool
 }
 
 // oneServer is the router for one server, or for a server that dialling finds.
-type oneServer func() subscriber
+type oneServer func() wake.Subscriber
 
-func (dial oneServer) node(string) node   { return node{dial: dial} }
-func (dial oneServer) moves() bool        { return false }
-func (dial oneServer) counts() bool       { return true }
-func (dial oneServer) reload()            {}
-func (dial oneServer) refused(error) bool { return false }
+func (dial oneServer) Node(string) wake.Node { return wake.Node{Dial: dial} }
+func (dial oneServer) Moves() bool           { return false }
+func (dial oneServer) Reload()               {}
+func (dial oneServer) Refused(error) bool    { return false }
+func (dial oneServer) counts() bool          { return true }
 
 // shards is the router of a Cluster.
 type shards struct {
@@ -42,18 +43,18 @@ type shards struct {
 	plain   atomic.Bool // the servers have no sharded pub/sub
 }
 
-// node is the master of the slot of a channel, or of a lock. go-redis has to ask the Cluster for the master only
+// Node is the master of the slot of a channel, or of a lock. go-redis has to ask the Cluster for the master only
 // when it has not asked before: not after a lock was busy.
-func (s *shards) node(channel string) node {
+func (s *shards) Node(channel string) wake.Node {
 	ctx := context.Background()
 	if s.plain.Load() {
-		return node{dial: func() subscriber { return s.cluster.Subscribe(ctx) }}
+		return wake.Node{Dial: func() wake.Subscriber { return s.cluster.Subscribe(ctx) }}
 	}
 	master, err := s.cluster.MasterForKey(ctx, channel)
 	if err != nil { // the first channel that is subscribed decides which node it is
-		return node{dial: func() subscriber { return shard{s.cluster.SSubscribe(ctx)} }}
+		return wake.Node{Dial: func() wake.Subscriber { return shard{s.cluster.SSubscribe(ctx)} }}
 	}
-	return node{master.Options().Addr, func() subscriber { return shard{master.SSubscribe(ctx)} }}
+	return wake.Node{Name: master.Options().Addr, Dial: func() wake.Subscriber { return shard{master.SSubscribe(ctx)} }}
 }
 
 // home is the name of the node that has a key; "" where go-redis does not know.
@@ -65,21 +66,21 @@ func (s *shards) home(key string) string {
 	return master.Options().Addr
 }
 
-func (s *shards) moves() bool { return !s.plain.Load() }
+func (s *shards) Moves() bool { return !s.plain.Load() }
 
 func (s *shards) counts() bool { return !s.plain.Load() }
 
-// reload makes go-redis ask which node has which slots. By itself go-redis would go on asking a
+// Reload makes go-redis ask which node has which slots. By itself go-redis would go on asking a
 // node that is gone for up to a minute, longer than a lease. Its ReloadState
 // waits for such a node until dialling has failed, several times. So each reload has
 // a time limit: the next reload asks another node first.
-func (s *shards) reload() {
+func (s *shards) Reload() {
 	ctx, cancel := context.WithTimeout(context.Background(), send.ResendTime)
 	defer cancel()
 	_ = s.cluster.ForEachMaster(ctx, func(context.Context, *redis.Client) error { return nil })
 }
 
-func (s *shards) refused(err error) bool {
+func (s *shards) Refused(err error) bool {
 	unknown := strings.Contains(err.Error(), "unknown command") && strings.Contains(strings.ToLower(err.Error()), "ssubscribe")
 	if unknown {
 		s.plain.Store(true)

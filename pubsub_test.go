@@ -9,7 +9,6 @@ import (
 	"testing/synctest"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 )
 
 // A listener of one field hears nothing that is for another one.
@@ -37,8 +36,8 @@ func TestShardsNoticeServersWithoutShardedPubSub(t *testing.T) {
 		"NOPERM this user has no permissions to run the 'ssubscribe' command": false,
 	} {
 		s := &shards{}
-		assert.Equal(t, want, s.refused(answerError(text)), text)
-		assert.Equal(t, !want, s.moves(), "slots move: %s", text)
+		assert.Equal(t, want, s.Refused(answerError(text)), text)
+		assert.Equal(t, !want, s.Moves(), "slots move: %s", text)
 		assert.Equal(t, !want, s.counts(), "a server knows all subscribers: %s", text)
 	}
 }
@@ -48,12 +47,17 @@ func TestRefusedChannelsAreLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged lockedBuffer
 		r := &fakeRedis{records: make(map[string]*fakeRecord)}
-		r.pubsub.refuse = func(string) error { return answerError("NOPERM No permissions to access a channel") }
+		r.pubsub.Refuse = func(string) error { return answerError("NOPERM No permissions to access a channel") }
 		e := joinBubbleEngine(t, r, "client", WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
 		for _, name := range []string{"bad1", "bad2"} {
-			require.True(t, ready(e.pubsub.join(name)), "%s keeps its waiters waiting", name)
+			l := e.pubsub.Join(name)
+			synctest.Wait()
+			select {
+			case <-l.Ready:
+			default:
+				assert.Fail(t, "a refused channel keeps its waiters waiting", name)
+			}
 		}
-		synctest.Wait()
 		assert.Equal(t, 1, strings.Count(logged.String(), "level=WARN"), "warnings: %s", logged.String())
 		assert.Contains(t, logged.String(), "refuses the subscription")
 		assert.Contains(t, logged.String(), "channel=bad1")

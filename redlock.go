@@ -30,6 +30,7 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/wake"
 )
 
 const (
@@ -139,7 +140,7 @@ type redNode struct {
 
 // A releaseChannel is a channel on which a node announces releases.
 type releaseChannel struct {
-	pubsub *hub
+	pubsub *wake.Hub
 	name   string
 }
 
@@ -417,12 +418,12 @@ func (w *redWaiter) sleep(p *waitOptions, wants []want, r refusal) error {
 
 // listen joins the release channels of nodes, with one wake channel for all. Nodes that granted are not among them:
 // they announce the levels that this process has given back.
-func (l *redLock) listen(nodes []int) []*listener {
-	wake := make(chan struct{}, 1)
-	var all []*listener
+func (l *redLock) listen(nodes []int) []*wake.Listener {
+	signal := make(chan struct{}, 1)
+	var all []*wake.Listener
 	for _, i := range nodes {
 		for _, c := range l.nodes[i].channels {
-			all = append(all, c.pubsub.joinFor(wake, c.name))
+			all = append(all, c.pubsub.JoinFor(signal, c.name))
 		}
 	}
 	return all

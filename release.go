@@ -163,7 +163,7 @@ func (h *hold) endRelease(left, others int, passed int64) {
 
 // others is how many connections of other Clients received the release of h, out of heard.
 func (h *hold) others(heard int) int {
-	if heard > 0 && h.name.engine.pubsub.hearsForNobody(h.verbs().channel(attempt{})) {
+	if heard > 0 && h.name.engine.pubsub.HearsForNobody(h.verbs().channel(attempt{})) {
 		return heard - 1
 	}
 	return heard

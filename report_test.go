@@ -52,7 +52,7 @@ func (w *mutexWatch) add(name string, c *Client) {
 	e := c.engine
 	mutexes := map[string]*sync.Mutex{
 		"names": &e.table.mu, "workers": &e.workers.mu, "lapsed": &e.lapsed.mu,
-		"watchdog": &e.watchdog.mu, "pubsub": e.pubsub.mutex(), "pending": &c.pending.mu, "reporter": &e.reporter.mu,
+		"watchdog": &e.watchdog.mu, "pubsub": e.pubsub.Mutex(), "pending": &c.pending.mu, "reporter": &e.reporter.mu,
 	}
 	for part, mu := range e.sender.Mutexes() {
 		mutexes[part] = mu

@@ -218,7 +218,7 @@ func refused(err error) bool {
 func awaitSubscribed(t testing.TB, l Locker, got <-chan error) {
 	wakeups := clientOf(l).engine.pubsub
 	testredis.Await(t, "a waiter is subscribed", clusterSoon, func() bool {
-		return wakeups.answered() || len(got) > 0
+		return wakeups.Answered() || len(got) > 0
 	})
 }
 

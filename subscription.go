@@ -6,13 +6,15 @@ package relock
 import (
 	"slices"
 	"time"
+
+	"github.com/relock-go/relock/internal/wake"
 )
 
 // A subscription listens to the release of the lock that is in the way of a waiter. The zero value listens to nothing.
 type subscription struct {
-	names       []string    // of the channels of listeners, where watch has chosen them
-	listeners   []*listener // with one wake channel for all
-	unconfirmed []*listener // listeners that may have come into force after the last attempt
+	names       []string         // of the channels of listeners, where watch has chosen them
+	listeners   []*wake.Listener // with one wake channel for all
+	unconfirmed []*wake.Listener // listeners that may have come into force after the last attempt
 }
 
 // watch listens for w, and returns the channels to wait on. It says whether it has begun to listen. apart says that the
@@ -40,31 +42,31 @@ func channelNames(grants, releases string) []string {
 func (s *subscription) change(w want, grants, releases string) {
 	e := w.hold.name.engine
 	before := s.listeners
-	wake := make(chan struct{}, 1)
+	signal := make(chan struct{}, 1)
 	if len(before) > 0 {
-		wake = before[0].wake
+		signal = before[0].Wake
 	}
 	s.names, s.listeners = channelNames(grants, releases), nil
 	for _, name := range s.names {
-		at := slices.IndexFunc(before, func(l *listener) bool { return l.name() == name })
+		at := slices.IndexFunc(before, func(l *wake.Listener) bool { return l.Name() == name })
 		if at >= 0 {
 			s.listeners = append(s.listeners, before[at])
 			before = slices.Delete(before, at, at+1)
 			continue
 		}
-		l := e.pubsub.joinFor(wake, name)
+		l := e.pubsub.JoinFor(signal, name)
 		if name == grants {
 			b := w.hold.verbs()
-			l.hears(func(message string) { e.heardGrant(b, message) })
+			l.Hears(func(message string) { e.heardGrant(b, message) })
 			if b.admission() == independent {
-				l.only(isFor(w.field))
+				l.Only(isFor(w.field))
 			}
 		}
 		s.listeners, s.unconfirmed = append(s.listeners, l), append(s.unconfirmed, l)
 	}
 	for _, l := range before {
-		s.unconfirmed = slices.DeleteFunc(s.unconfirmed, func(other *listener) bool { return other == l })
-		l.leave()
+		s.unconfirmed = slices.DeleteFunc(s.unconfirmed, func(other *wake.Listener) bool { return other == l })
+		l.Leave()
 	}
 }
 
@@ -73,14 +75,14 @@ func (s *subscription) change(w want, grants, releases string) {
 func (s *subscription) hearsGrants(w want) bool {
 	name := w.hold.verbs().grants(w.attempt)
 	if len(s.names) > 0 {
-		return s.names[0] == name && s.listeners[0].confirmed()
+		return s.names[0] == name && s.listeners[0].Confirmed()
 	}
-	if !w.hold.name.engine.pubsub.isConfirmed(name) {
+	if !w.hold.name.engine.pubsub.IsConfirmed(name) {
 		return false
 	}
 	s.change(w, name, "")
 	s.unconfirmed = nil
-	return s.listeners[0].confirmed()
+	return s.listeners[0].Confirmed()
 }
 
 // message is what the caller was told on the channel of grants, and has not read before; or "".
@@ -88,11 +90,11 @@ func (s *subscription) message() string {
 	if len(s.names) == 0 {
 		return ""
 	}
-	return s.listeners[0].message()
+	return s.listeners[0].Message()
 }
 
 // listenTo listens to all, which share a wake channel, and leaves the listeners of before.
-func (s *subscription) listenTo(all []*listener) {
+func (s *subscription) listenTo(all []*wake.Listener) {
 	s.leave()
 	s.listeners, s.unconfirmed = all, slices.Clone(all)
 }
@@ -101,19 +103,19 @@ func (s *subscription) listenTo(all []*listener) {
 // if the last attempt was made before that.
 func (s *subscription) awaited() (wake, ready <-chan struct{}) {
 	if len(s.listeners) > 0 {
-		wake = s.listeners[0].wake
+		wake = s.listeners[0].Wake
 	}
 	if len(s.unconfirmed) > 0 {
-		ready = s.unconfirmed[0].ready
+		ready = s.unconfirmed[0].Ready
 	}
 	return wake, ready
 }
 
 // confirm notes, before the next attempt, which subscriptions are in force.
 func (s *subscription) confirm() {
-	s.unconfirmed = slices.DeleteFunc(s.unconfirmed, func(l *listener) bool {
+	s.unconfirmed = slices.DeleteFunc(s.unconfirmed, func(l *wake.Listener) bool {
 		select {
-		case <-l.ready:
+		case <-l.Ready:
 			return true
 		default:
 			return false
@@ -123,13 +125,13 @@ func (s *subscription) confirm() {
 
 func (s *subscription) leave() {
 	for _, l := range s.listeners {
-		l.leave()
+		l.Leave()
 	}
 	*s = subscription{}
 }
 
 // refused says whether Redis does not allow the subscription.
-func (s *subscription) refused() bool { return len(s.listeners) > 0 && s.listeners[0].refused() }
+func (s *subscription) refused() bool { return len(s.listeners) > 0 && s.listeners[0].Refused() }
 
 const (
 	shortPoll  = 10 * time.Millisecond

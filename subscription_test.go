@@ -31,7 +31,7 @@ func TestEngineLostWakeUpCostsTheMaxWakeDelay(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := joinBubbleEngine(t, e.redis, "other")
 		other.lock(1)
-		e.redis.pubsub.set(func() { e.redis.pubsub.down = true })
+		e.redis.pubsub.Set(func() { e.redis.pubsub.Down = true })
 		const releasedAfter = 7300 * time.Millisecond
 		start := time.Now()
 		time.AfterFunc(releasedAfter, func() { other.unlock(1) })
@@ -48,7 +48,7 @@ func TestEngineAsksAgainOnceItIsSubscribed(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := joinBubbleEngine(t, e.redis, "other")
 		other.lock(1)
-		e.redis.pubsub.confirmAfter = 100 * time.Millisecond
+		e.redis.pubsub.ConfirmAfter = 100 * time.Millisecond
 		start := time.Now()
 		go func() {
 			time.Sleep(50 * time.Millisecond)

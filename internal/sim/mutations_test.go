@@ -264,7 +264,7 @@ var mutations = []mutation{
 		to:   "delay := time.Hour",
 	},
 	{
-		name: "wakeUpDropped", file: "hub.go",
+		name: "wakeUpDropped", file: "internal/wake/hub.go",
 		from: "l.last = message\n\t\t\tl.wakeUp()",
 		to:   "l.last = message",
 	},
@@ -274,7 +274,7 @@ var mutations = []mutation{
 		to:   "if len(s.unconfirmed) > 1000 {",
 	},
 	{
-		name: "notWokenAfterReconnect", file: "channel.go",
+		name: "notWokenAfterReconnect", file: "internal/wake/channel.go",
 		focus: Focus{Faults: []string{"cut", "refuse", "outage"}},
 		from:  "if ch.settled {\n\t\tch.wakeLocked()\n\t}",
 		to:    "",
@@ -282,7 +282,7 @@ var mutations = []mutation{
 			"that",
 	},
 	{
-		name: "oldSubscription", file: "link.go",
+		name: "oldSubscription", file: "internal/wake/link.go",
 		focus:  Focus{inOneLine, []string{"cut", "refuse", "outage"}},
 		from:   "default:\n\t\t\tch.confirmed, ch.asked = false, true",
 		to:     "default:\n\t\t\tch.asked = true",

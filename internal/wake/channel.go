@@ -1,4 +1,4 @@
-package relock
+package wake
 
 // Channels: from the first listener on until Redis has been told to unsubscribe, and what the answers of Redis make of
 // them.
@@ -14,7 +14,7 @@ import (
 type channel struct {
 	name      string
 	link      *link
-	listeners []*listener
+	listeners []*Listener
 	ready     chan struct{} // closed when the subscription was first confirmed, or refused
 	settled   bool          // ready is closed
 	confirmed bool          // on this connection
@@ -82,7 +82,7 @@ func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next tim
 	}
 	next = l.emptySince.Add(l.idle).Sub(now)
 	if next <= 0 {
-		delete(l.links, l.node.name)
+		delete(l.links, l.node.Name)
 		return nil, nil, 0
 	}
 	return subscribe, unsubscribe, next
@@ -121,7 +121,7 @@ func (l *link) confirmed(name string) {
 // called name; or, if name is "", on the first channel whose answer is to come.
 func (l *link) moved(name string) {
 	if l.evict(name) {
-		l.reload()
+		l.Reload()
 	}
 }
 

@@ -1,6 +1,10 @@
 //go:build go1.25
 
-package relock
+package wake
+
+// Fuzzing of all that comes over a connection. The seeds run with the other tests. To search on:
+//
+//	go test -run '^$' -fuzz '^FuzzPubSub$' -fuzztime 1m ./internal/wake
 
 import (
 	"testing"
@@ -10,7 +14,30 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/wake/waketest"
 )
+
+// A tape is the input of a fuzzer, read byte by byte. It is 0 behind its end.
+type tape []byte
+
+func (p *tape) next() byte {
+	if len(*p) == 0 {
+		return 0
+	}
+	b := (*p)[0]
+	*p = (*p)[1:]
+	return b
+}
+
+func (p *tape) pick(n int) int { return int(p.next()) % n }
+
+func (p *tape) text() string {
+	n := min(p.pick(64), len(*p))
+	s := string((*p)[:n])
+	*p = (*p)[n:]
+	return s
+}
 
 // Any messages over subscription connections block no listener, and a listener gets its messages
 // once the servers work.
@@ -32,25 +59,25 @@ func playPubSub(t *testing.T, data []byte) {
 		c.place(name, i%2)
 	}
 	say := func(server int, message any) {
-		c.servers[server].set(func() {
-			for _, conn := range c.servers[server].conns {
+		c.servers[server].Set(func() {
+			for _, conn := range c.servers[server].Conns {
 				select {
-				case <-conn.closed:
-				case conn.out <- message:
+				case <-conn.Closed:
+				case conn.Out <- message:
 				}
 			}
 		})
 	}
-	var listening []*listener
+	var listening []*Listener
 	for in := tape(data); len(in) > 0; {
 		name, server := "", 0
 		switch op := in.pick(10); op {
 		case 0:
-			listening = append(listening, p.join(names[in.pick(len(names))]))
+			listening = append(listening, p.Join(names[in.pick(len(names))]))
 		case 1:
 			if n := len(listening); n > 0 {
 				i := in.pick(n)
-				listening[i].leave() // a listener may leave more than once
+				listening[i].Leave() // a listener may leave more than once
 				listening[i], listening = listening[n-1], listening[:n-1]
 			}
 		case 2:
@@ -58,10 +85,10 @@ func playPubSub(t *testing.T, data []byte) {
 		case 3:
 			time.Sleep(time.Duration(in.next()) * 20 * time.Millisecond)
 		case 4:
-			c.servers[in.pick(2)].cut()
+			c.servers[in.pick(2)].Cut()
 		case 5: // errors without a request
 			server = in.pick(2)
-			say(server, answerError([]string{
+			say(server, waketest.Error([]string{
 				"NOPERM No permissions to access a channel", "MOVED 1 127.0.0.1:1", "CLUSTERDOWN The cluster is down",
 				"NOPERM User x has no permissions to run the 'ping' command", "ERR unknown command 'SSUBSCRIBE'", "", "ERR \r\n",
 				in.text(),
@@ -79,17 +106,17 @@ func playPubSub(t *testing.T, data []byte) {
 			}[in.pick(8)])
 		case 8:
 			s := c.servers[in.pick(2)]
-			s.set(func() { s.down = !s.down })
+			s.Set(func() { s.Down = !s.Down })
 		case 9:
 			s := c.servers[in.pick(2)]
-			s.set(func() { s.silent = !s.silent })
+			s.Set(func() { s.Silent = !s.Silent })
 		}
 		if in.pick(2) == 0 {
 			synctest.Wait()
 		}
 	}
 	for i, s := range c.servers {
-		s.set(func() { s.down, s.silent = false, false })
+		s.Set(func() { s.Down, s.Silent = false, false })
 		for j, name := range names {
 			if j%2 == i {
 				c.place(name, i)
@@ -98,21 +125,21 @@ func playPubSub(t *testing.T, data []byte) {
 	}
 	time.Sleep(time.Minute)
 	for _, l := range listening {
-		require.True(t, ready(l), "the listener of %q does not become ready", l.channel.name)
-		l.leave() // the channel may have been refused, and is not asked for again while it has a listener
+		require.True(t, ready(l), "the listener of %q does not become ready", l.Name())
+		l.Leave() // the channel may have been refused, and is not asked for again while it has a listener
 	}
 	time.Sleep(2 * p.idleTTL)
 	listening = nil
 	for _, name := range names {
-		listening = append(listening, p.join(name))
+		listening = append(listening, p.Join(name))
 	}
 	time.Sleep(10 * time.Second)
 	for _, l := range listening {
-		require.True(t, ready(l), "a later listener of %q does not become ready", l.channel.name)
+		require.True(t, ready(l), "a later listener of %q does not become ready", l.Name())
 		woken(l)
-		c.publish(l.channel.name)
-		require.True(t, woken(l), "a later listener of %q is not woken", l.channel.name)
-		l.leave()
+		c.publish(l.Name())
+		require.True(t, woken(l), "a later listener of %q is not woken", l.Name())
+		l.Leave()
 	}
 	time.Sleep(p.idleTTL + time.Minute)
 	synctest.Wait()

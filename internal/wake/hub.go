@@ -1,12 +1,14 @@
-package relock
-
-// Wake-ups: one subscription connection for all waiters of a client; on a Cluster
-// one for each shard with a lock that a goroutine waits for.
+// Package wake has the channels of Redis on which goroutines wait for messages: one connection for all of them, or one
+// for each node that announces on some of them.
+//
+// Words: a listener is one goroutine that waits for the messages of a channel, a link the connection to one node and the
+// channels that belong to it, the hub all of that. Who uses the package knows which node announces on which channel, and
+// what the messages mean.
 //
 // Rules:
-//   - A wake-up is a hint. Waiters ask again by themselves, so a lost wake-up costs
+//   - A wake-up is a hint. Listeners ask again by themselves, so a lost wake-up costs
 //     time and nothing else; a superfluous one costs a request.
-//   - join returns at once; the subscription is in force when ready is closed.
+//   - Join returns at once; the subscription is in force when Ready is closed.
 //     Only the message of a later release is sure to come, so ask again then.
 //   - Every listener that may have missed a message is woken: all listeners of a channel, after
 //     every new subscription on every new connection.
@@ -18,6 +20,7 @@ package relock
 //     those that were asked for on it, in that order.
 //   - A channel belongs to one link, and moves to another link when the server
 //     that announces on it has changed.
+package wake
 
 import (
 	"context"
@@ -30,8 +33,8 @@ import (
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
-// A subscriber is a connection to subscribe on. *redis.PubSub is one.
-type subscriber interface {
+// A Subscriber is a connection to subscribe on. *redis.PubSub is one.
+type Subscriber interface {
 	Subscribe(ctx context.Context, channels ...string) error
 	Unsubscribe(ctx context.Context, channels ...string) error
 	Ping(ctx context.Context, payload ...string) error
@@ -39,25 +42,26 @@ type subscriber interface {
 	Close() error
 }
 
-// A node is a server that announces on channels.
-type node struct {
-	name string
-	dial func() subscriber // does not block
+// A Node is a server that announces on channels.
+type Node struct {
+	Name string
+	Dial func() Subscriber // does not block
 }
 
-// A router knows which node announces on which channel.
-type router interface {
-	node(channel string) node
-	// moves says whether the results of node change with time.
-	moves() bool
-	// reload renews the results of node. It takes about as long as the read timeout of the Redis client at most.
-	reload()
-	// refused hears how a node has refused a channel, and says whether to connect anew because of that.
-	refused(err error) bool
+// A Router knows which node announces on which channel.
+type Router interface {
+	Node(channel string) Node
+	// Moves says whether the results of Node change with time.
+	Moves() bool
+	// Reload renews the results of Node. It takes about as long as the read timeout of the Redis client at most.
+	Reload()
+	// Refused hears how a node has refused a channel, and says whether to connect anew because of that.
+	Refused(err error) bool
 }
 
-type hub struct {
-	router router
+// A Hub has the channels that are subscribed, and the connections for them.
+type Hub struct {
+	router Router
 	log    *slog.Logger
 	warn   func(channel string, err error) // is told of the first channel that Redis does not allow
 
@@ -78,10 +82,10 @@ type hub struct {
 	warned   bool
 }
 
-// newHub makes a hub without channels. warn is called once at most, with the first channel that Redis does not
-// allow, by a goroutine that reads messages, so it must not block.
-func newHub(r router, log *slog.Logger, warn func(channel string, err error)) *hub {
-	return &hub{
+// New makes a Hub without channels. The Hub calls warn once at most, with the first channel that Redis does not
+// allow, on a goroutine that reads messages, so warn must not block.
+func New(r Router, log *slog.Logger, warn func(channel string, err error)) *Hub {
+	return &Hub{
 		router:   r,
 		log:      log,
 		warn:     warn,
@@ -95,22 +99,22 @@ func newHub(r router, log *slog.Logger, warn func(channel string, err error)) *h
 	}
 }
 
-// join begins to listen to the channel called name.
-func (h *hub) join(name string) *listener {
-	return h.joinFor(make(chan struct{}, 1), name)
+// Join begins to listen to the channel called name.
+func (h *Hub) Join(name string) *Listener {
+	return h.JoinFor(make(chan struct{}, 1), name)
 }
 
-// joinFor is join for a wake channel that has other sources too.
-func (h *hub) joinFor(wake chan struct{}, name string) *listener {
+// JoinFor is Join for a wake channel that has other sources too.
+func (h *Hub) JoinFor(wake chan struct{}, name string) *Listener {
 	if l := h.tryJoin(wake, name, nil); l != nil {
 		return l
 	}
-	home := h.router.node(name)
+	home := h.router.Node(name)
 	return h.tryJoin(wake, name, &home)
 }
 
-// tryJoin is joinFor for a channel that has a link, or gets the link of home. Without both it returns nil.
-func (h *hub) tryJoin(wake chan struct{}, name string, home *node) *listener {
+// tryJoin is JoinFor for a channel that has a link, or gets the link of home. Without both it returns nil.
+func (h *Hub) tryJoin(wake chan struct{}, name string, home *Node) *Listener {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ch := h.channels[name]
@@ -122,7 +126,7 @@ func (h *hub) tryJoin(wake chan struct{}, name string, home *node) *listener {
 		h.channels[name] = ch
 		h.placeLocked(ch, *home)
 	}
-	l := &listener{wake: wake, ready: ch.ready, channel: ch, hub: h}
+	l := &Listener{Wake: wake, Ready: ch.ready, channel: ch, hub: h}
 	ch.listeners = append(ch.listeners, l)
 	return l
 }
@@ -132,9 +136,9 @@ const (
 	reloadPause = 100 * time.Millisecond // between two reloads
 )
 
-// reload makes the router find out anew which node announces on which channel: its
+// Reload makes the router find out anew which node announces on which channel: its
 // knowledge may be outdated. It does not block.
-func (h *hub) reload() {
+func (h *Hub) Reload() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.stopped || h.reloads.Load() >= mostReloads {
@@ -151,7 +155,7 @@ func (h *hub) reload() {
 		defer h.caught()
 		select {
 		case <-time.After(time.Until(begin)):
-			h.router.reload()
+			h.router.Reload()
 		case <-h.closed:
 		}
 	})
@@ -159,18 +163,18 @@ func (h *hub) reload() {
 
 // caught logs a panic of a hook of the Redis client, on a goroutine of this package.
 // It is deferred.
-func (h *hub) caught() {
+func (h *Hub) caught() {
 	if why := recover(); why != nil {
 		h.log.Error("relock: a hook of the Redis client panicked", "panic", why, "stack", string(debug.Stack()))
 	}
 }
 
 // placeLocked gives a channel to the link of its node.
-func (h *hub) placeLocked(ch *channel, home node) {
-	l := h.links[home.name]
+func (h *Hub) placeLocked(ch *channel, home Node) {
+	l := h.links[home.Name]
 	if l == nil {
-		l = &link{hub: h, node: home, kick: make(chan struct{}, 1)}
-		h.links[home.name] = l
+		l = &link{Hub: h, node: home, kick: make(chan struct{}, 1)}
+		h.links[home.Name] = l
 		if !h.stopped {
 			waitgroup.Go(&h.work, l.run)
 		}
@@ -182,32 +186,32 @@ func (h *hub) placeLocked(ch *channel, home node) {
 	l.kickLocked()
 }
 
-// hearsForNobody says whether the channel called name is subscribed and has no listeners.
-func (h *hub) hearsForNobody(name string) bool {
+// HearsForNobody says whether the channel called name is subscribed and has no listeners.
+func (h *Hub) HearsForNobody(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ch := h.channels[name]
 	return ch != nil && ch.confirmed && len(ch.listeners) == 0
 }
 
-// isConfirmed says whether the channel called name is subscribed.
-func (h *hub) isConfirmed(name string) bool {
+// IsConfirmed says whether the channel called name is subscribed.
+func (h *Hub) IsConfirmed(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ch := h.channels[name]
 	return ch != nil && ch.confirmed
 }
 
-// receive gives a message to all listeners of the channel called name, and wakes them. The function that hears all messages is first:
-// after a listener has run, a grant belongs to a hold that may be over.
-func (h *hub) receive(name, message string) {
+// receive gives a message to all listeners of the channel called name, and wakes them. The function that hears
+// all messages is first: once a listener has run, what the message is about may be over.
+func (h *Hub) receive(name, message string) {
 	if hear := h.hearing(name); hear != nil {
 		hear(message)
 	}
 	h.deliver(name, message)
 }
 
-func (h *hub) hearing(name string) (hear func(string)) {
+func (h *Hub) hearing(name string) (hear func(string)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if ch := h.channels[name]; ch != nil {
@@ -216,7 +220,7 @@ func (h *hub) hearing(name string) (hear func(string)) {
 	return hear
 }
 
-func (h *hub) deliver(name, message string) {
+func (h *Hub) deliver(name, message string) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ch := h.channels[name]
@@ -231,8 +235,8 @@ func (h *hub) deliver(name, message string) {
 	}
 }
 
-// answered says whether Redis has answered a subscription. Tests wait for that.
-func (h *hub) answered() bool {
+// Answered says whether Redis has answered a subscription. Tests wait for that.
+func (h *Hub) Answered() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, ch := range h.channels {
@@ -243,11 +247,11 @@ func (h *hub) answered() bool {
 	return false
 }
 
-// mutex is the mutex of h. Tests look whether code of the user runs while it is locked.
-func (h *hub) mutex() *sync.Mutex { return &h.mu }
+// Mutex is the mutex of h. Tests look whether code of the user runs while it is locked.
+func (h *Hub) Mutex() *sync.Mutex { return &h.mu }
 
-// close ends the connections and waits for their goroutines.
-func (h *hub) close() {
+// Close ends the connections and waits for their goroutines.
+func (h *Hub) Close() {
 	h.mu.Lock()
 	if !h.stopped {
 		h.stopped = true

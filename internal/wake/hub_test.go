@@ -1,10 +1,11 @@
 //go:build go1.25
 
-package relock
+package wake
 
 import (
 	"fmt"
 	"log/slog"
+	"math/rand/v2"
 	"slices"
 	"strings"
 	"testing"
@@ -13,29 +14,46 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/wake/waketest"
 )
 
-func newFakePubSub(t *testing.T) (*fakeServer, *hub) {
-	s := &fakeServer{}
-	p := newHub(oneServer(s.dial), slog.New(slog.DiscardHandler), func(string, error) {})
-	t.Cleanup(p.close)
+// oneServer is the router of a single server.
+type oneServer struct{ server *waketest.Server }
+
+func (r oneServer) Node(string) Node { return dialling("", r.server) }
+func (oneServer) Moves() bool        { return false }
+func (oneServer) Reload()            {}
+func (oneServer) Refused(error) bool { return false }
+
+// dialling is the node called name that connects to s.
+func dialling(name string, s *waketest.Server) Node {
+	return Node{name, func() Subscriber { return s.Dial() }}
+}
+
+func newRand(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
+
+func newFakePubSub(t *testing.T) (*waketest.Server, *Hub) {
+	s := &waketest.Server{}
+	p := New(oneServer{s}, slog.New(slog.DiscardHandler), func(string, error) {})
+	t.Cleanup(p.Close)
 	return s, p
 }
 
-func woken(l *listener) bool {
+func woken(l *Listener) bool {
 	synctest.Wait()
 	select {
-	case <-l.wake:
+	case <-l.Wake:
 		return true
 	default:
 		return false
 	}
 }
 
-func ready(l *listener) bool {
+func ready(l *Listener) bool {
 	synctest.Wait()
 	select {
-	case <-l.ready:
+	case <-l.Ready:
 		return true
 	default:
 		return false
@@ -46,17 +64,17 @@ func ready(l *listener) bool {
 func TestPubSubSubscribesOnceAndWakesAllListeners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
-		a, b, other := p.join("x"), p.join("x"), p.join("y")
+		a, b, other := p.Join("x"), p.Join("x"), p.Join("y")
 		require.True(t, ready(a), "not subscribed")
 		require.True(t, ready(b), "not subscribed")
 		require.True(t, ready(other), "not subscribed")
-		s.publish("x")
+		s.Publish("x")
 		assert.True(t, woken(a), "a message must wake all listeners of its channel")
 		assert.True(t, woken(b), "a message must wake all listeners of its channel")
 		assert.False(t, woken(other), "a message must not wake the listeners of another channel")
-		assert.Equal(t, 1, s.count("subscribe x"), "subscriptions")
-		a.leave()
-		s.publish("x")
+		assert.Equal(t, 1, s.Count("subscribe x"), "subscriptions")
+		a.Leave()
+		s.Publish("x")
 		assert.False(t, woken(a), "a listener that has left is woken")
 		assert.True(t, woken(b), "a listener that stays is not woken")
 	})
@@ -66,19 +84,19 @@ func TestPubSubSubscribesOnceAndWakesAllListeners(t *testing.T) {
 func TestPubSubMessagesPassTheFilterOfAListener(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p := newFakePubSub(t)
-		mine, other, all := p.join("x"), p.join("x"), p.join("x")
-		mine.only(func(message string) bool { return message != "for another" })
-		other.only(func(message string) bool { return message != "for one" })
-		for _, l := range []*listener{mine, other, all} {
+		mine, other, all := p.Join("x"), p.Join("x"), p.Join("x")
+		mine.Only(func(message string) bool { return message != "for another" })
+		other.Only(func(message string) bool { return message != "for one" })
+		for _, l := range []*Listener{mine, other, all} {
 			require.True(t, ready(l), "not subscribed")
 		}
 		p.receive("x", "for one")
 		assert.True(t, woken(mine))
 		assert.False(t, woken(other), "the filter is not true")
 		assert.True(t, woken(all))
-		assert.Equal(t, "for one", mine.message())
-		assert.Empty(t, mine.message(), "a message that was returned before")
-		assert.Empty(t, other.message())
+		assert.Equal(t, "for one", mine.Message())
+		assert.Empty(t, mine.Message(), "a message that was returned before")
+		assert.Empty(t, other.Message())
 		p.receive("x", "for another")
 		assert.False(t, woken(mine), "the filter is not true")
 		assert.True(t, woken(other))
@@ -92,9 +110,9 @@ func TestPubSubMessagesPassTheFilterOfAListener(t *testing.T) {
 func TestPubSubHearsAMessageBeforeItsListeners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p := newFakePubSub(t)
-		l := p.join("x")
+		l := p.Join("x")
 		var heard []string
-		l.hears(func(message string) {
+		l.Hears(func(message string) {
 			heard = append(heard, message)
 			assert.False(t, woken(l), "the listener was woken before")
 		})
@@ -103,18 +121,18 @@ func TestPubSubHearsAMessageBeforeItsListeners(t *testing.T) {
 		p.receive("x", "grant c:1:01 7 5000 0")
 		assert.Equal(t, []string{"grant c:1:01 7 5000 0"}, heard)
 		assert.True(t, woken(l))
-		l.leave()
+		l.Leave()
 		p.receive("x", "grant c:1:02 8 5000 0")
 		assert.Len(t, heard, 2, "a message without a listener")
 	})
 }
 
-// A listener is ready when Redis has confirmed its subscription, and not before.
+// A Listener is ready when Redis has confirmed its subscription, and not before.
 func TestPubSubReadyOnlyAfterTheConfirmation(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
-		s.confirmAfter = time.Second
-		l := p.join("x")
+		s.ConfirmAfter = time.Second
+		l := p.Join("x")
 		time.Sleep(999 * time.Millisecond)
 		assert.False(t, ready(l), "ready before Redis has confirmed")
 		time.Sleep(time.Millisecond)
@@ -127,19 +145,19 @@ func TestPubSubKeepsASubscriptionForAWhile(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		for range 100 { // a busy lock
-			l := p.join("x")
+			l := p.Join("x")
 			require.True(t, ready(l), "not ready")
-			l.leave()
+			l.Leave()
 			time.Sleep(p.idleTTL / 2)
 		}
-		assert.Equal(t, 1, s.count("subscribe x"), "subscriptions of a busy lock")
+		assert.Equal(t, 1, s.Count("subscribe x"), "subscriptions of a busy lock")
 		time.Sleep(p.idleTTL)
 		synctest.Wait()
-		assert.Equal(t, 1, s.count("unsubscribe x"), "UNSUBSCRIBEs after the last listener has left")
+		assert.Equal(t, 1, s.Count("unsubscribe x"), "UNSUBSCRIBEs after the last listener has left")
 		assert.Empty(t, p.channels, "channels are remembered")
-		l := p.join("x")
+		l := p.Join("x")
 		assert.True(t, ready(l), "a later listener is not subscribed anew")
-		assert.Equal(t, 2, s.count("subscribe x"), "a later listener is not subscribed anew")
+		assert.Equal(t, 2, s.Count("subscribe x"), "a later listener is not subscribed anew")
 	})
 }
 
@@ -147,18 +165,18 @@ func TestPubSubKeepsASubscriptionForAWhile(t *testing.T) {
 func TestPubSubClosesAnIdleConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
-		p.join("x").leave()
+		p.Join("x").Leave()
 		time.Sleep(p.idle + 2*p.idleTTL)
 		synctest.Wait()
 		select {
-		case <-s.conns[0].closed:
+		case <-s.Conns[0].Closed:
 		default:
 			assert.Fail(t, "the connection is still open")
 		}
-		l := p.join("x")
-		s.publish("x")
+		l := p.Join("x")
+		s.Publish("x")
 		assert.True(t, ready(l), "a later listener gets no connection")
-		assert.Equal(t, 2, s.dials(), "connections")
+		assert.Equal(t, 2, s.Dials(), "connections")
 	})
 }
 
@@ -166,16 +184,16 @@ func TestPubSubClosesAnIdleConnection(t *testing.T) {
 func TestPubSubWakesEverybodyAfterAReconnect(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
-		a, b := p.join("x"), p.join("y")
+		a, b := p.Join("x"), p.Join("y")
 		require.True(t, ready(a), "not ready")
 		require.True(t, ready(b), "not ready")
 		require.False(t, woken(a), "woken without a reason")
 		require.False(t, woken(b), "woken without a reason")
-		s.cut()
+		s.Cut()
 		time.Sleep(100 * time.Millisecond)
 		assert.True(t, woken(a), "not woken after the connection was replaced")
 		assert.True(t, woken(b), "not woken after the connection was replaced")
-		s.publish("x")
+		s.Publish("x")
 		assert.True(t, woken(a), "the new connection passes no message on")
 	})
 }
@@ -184,13 +202,13 @@ func TestPubSubWakesEverybodyAfterAReconnect(t *testing.T) {
 func TestPubSubComesBackAfterAnOutage(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
-		l := p.join("x")
+		l := p.Join("x")
 		require.True(t, ready(l), "not ready")
-		s.set(func() { s.down = true })
-		s.cut()
+		s.Set(func() { s.Down = true })
+		s.Cut()
 		time.Sleep(time.Minute)
-		assert.LessOrEqual(t, s.dials(), 100, "connections that were tried in a minute")
-		s.set(func() { s.down = false })
+		assert.LessOrEqual(t, s.Dials(), 100, "connections that were tried in a minute")
+		s.Set(func() { s.Down = false })
 		time.Sleep(2 * time.Second)
 		assert.True(t, woken(l), "not woken after the outage")
 	})
@@ -200,14 +218,14 @@ func TestPubSubComesBackAfterAnOutage(t *testing.T) {
 func TestPubSubNoticesASilentPeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
-		l := p.join("x")
+		l := p.Join("x")
 		require.True(t, ready(l), "not ready")
-		s.set(func() { s.silent = true })
+		s.Set(func() { s.Silent = true })
 		time.Sleep(time.Minute)
-		s.set(func() { s.silent = false })
+		s.Set(func() { s.Silent = false })
 		time.Sleep(5 * time.Second)
 		assert.True(t, woken(l), "a connection on which nothing comes is still trusted")
-		s.publish("x")
+		s.Publish("x")
 		assert.True(t, woken(l), "no message comes through after the peer is back")
 	})
 }
@@ -216,9 +234,9 @@ func TestPubSubNoticesASilentPeer(t *testing.T) {
 func TestPubSubKeepsAQuietConnection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
-		l := p.join("x")
+		l := p.Join("x")
 		time.Sleep(time.Hour)
-		assert.Equal(t, 1, s.dials(), "connections in a quiet hour")
+		assert.Equal(t, 1, s.Dials(), "connections in a quiet hour")
 		assert.False(t, woken(l), "woken in a quiet hour")
 	})
 }
@@ -226,28 +244,28 @@ func TestPubSubKeepsAQuietConnection(t *testing.T) {
 // A channel that Redis refuses is ready, so that its waiters poll, is logged once, and disturbs no other channel.
 func TestPubSubRefusedChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		noPermission := answerError("NOPERM No permissions to access a channel")
-		s := &fakeServer{refuse: func(ch string) error {
+		noPermission := waketest.Error("NOPERM No permissions to access a channel")
+		s := &waketest.Server{Refuse: func(ch string) error {
 			if strings.HasPrefix(ch, "bad") {
 				return noPermission
 			}
 			return nil
 		}}
 		var warnings []string // synctest.Wait orders what the reader writes before what the test reads
-		p := newHub(oneServer(s.dial), slog.New(slog.DiscardHandler), func(channel string, err error) {
+		p := New(oneServer{s}, slog.New(slog.DiscardHandler), func(channel string, err error) {
 			assert.Equal(t, noPermission, err)
 			warnings = append(warnings, channel)
 		})
-		defer p.close()
-		good1, bad1, bad2, good2 := p.join("good1"), p.join("bad1"), p.join("bad2"), p.join("good2")
-		for _, l := range []*listener{good1, bad1, bad2, good2} {
-			require.True(t, ready(l), "%s keeps its waiters waiting", l.channel.name)
+		defer p.Close()
+		good1, bad1, bad2, good2 := p.Join("good1"), p.Join("bad1"), p.Join("bad2"), p.Join("good2")
+		for _, l := range []*Listener{good1, bad1, bad2, good2} {
+			require.True(t, ready(l), "%s keeps its waiters waiting", l.Name())
 		}
-		s.publish("good2")
+		s.Publish("good2")
 		assert.True(t, woken(good2), "a refused channel disturbs another one")
 		assert.Equal(t, []string{"bad1"}, warnings, "warnings")
-		for _, l := range []*listener{good1, bad1, bad2, good2} {
-			l.leave()
+		for _, l := range []*Listener{good1, bad1, bad2, good2} {
+			l.Leave()
 		}
 		time.Sleep(2 * p.idleTTL)
 		synctest.Wait()
@@ -260,15 +278,15 @@ func TestPubSubRefusedChannels(t *testing.T) {
 func TestPubSubLateConfirmationIsNotMistaken(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
-		s.confirmAfter = 5 * p.idleTTL
-		p.join("x").leave()
+		s.ConfirmAfter = 5 * p.idleTTL
+		p.Join("x").Leave()
 		time.Sleep(4 * p.idleTTL)
-		l := p.join("x")
+		l := p.Join("x")
 		time.Sleep(p.idleTTL)
 		assert.True(t, ready(l), "not ready although Redis has confirmed")
-		assert.Equal(t, 1, s.count("subscribe x"), "commands: %v", s.commands)
-		assert.Zero(t, s.count("unsubscribe x"), "commands: %v", s.commands)
-		s.publish("x")
+		assert.Equal(t, 1, s.Count("subscribe x"), "commands: %v", s.Commands)
+		assert.Zero(t, s.Count("unsubscribe x"), "commands: %v", s.Commands)
+		s.Publish("x")
 		assert.True(t, woken(l), "not subscribed")
 	})
 }
@@ -277,10 +295,10 @@ func TestPubSubLateConfirmationIsNotMistaken(t *testing.T) {
 func TestPubSubCloseEndsEverything(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p := newFakePubSub(t)
-		p.join("x")
-		p.close()
-		p.join("y")
-		p.close()
+		p.Join("x")
+		p.Close()
+		p.Join("y")
+		p.Close()
 	})
 }
 
@@ -289,22 +307,22 @@ func TestPubSubForgetsManyChannels(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, p := newFakePubSub(t)
 		const many = 10_000
-		ls := make([]*listener, many)
+		ls := make([]*Listener, many)
 		for i := range ls {
-			ls[i] = p.join(fmt.Sprint("ch", i))
+			ls[i] = p.Join(fmt.Sprint("ch", i))
 		}
 		for _, l := range ls {
 			require.True(t, ready(l), "not ready")
 		}
-		assert.Equal(t, 1, s.dials(), "connections")
+		assert.Equal(t, 1, s.Dials(), "connections")
 		for _, l := range ls {
-			l.leave()
+			l.Leave()
 		}
 		time.Sleep(2 * p.idleTTL)
 		synctest.Wait()
 		l := p.links[""]
 		assert.Zero(t, len(p.channels)+l.size+len(l.idling)+len(l.pending)+len(l.wanted), "something is left")
-		assert.Empty(t, s.conns[0].subs, "channels are still subscribed")
+		assert.Empty(t, s.Conns[0].Subs, "channels are still subscribed")
 	})
 }
 
@@ -319,22 +337,22 @@ func readyListenersHearEveryMessage(t *testing.T, seed int) {
 	s, p := newFakePubSub(t)
 	rng := newRand(seed)
 	names := []string{"a", "b", "c"}
-	var listening []*listener
+	var listening []*Listener
 	for step := range 500 {
 		switch rng.IntN(6) {
 		case 0, 1:
-			listening = append(listening, p.join(names[rng.IntN(len(names))]))
+			listening = append(listening, p.Join(names[rng.IntN(len(names))]))
 		case 2:
 			if len(listening) > 0 {
 				i := rng.IntN(len(listening))
-				listening[i].leave()
+				listening[i].Leave()
 				listening = slices.Delete(listening, i, i+1)
 			}
 		case 3:
 			time.Sleep(time.Duration(rng.IntN(int(2 * p.idleTTL))))
 		case 4:
 			if rng.IntN(5) == 0 {
-				s.cut()
+				s.Cut()
 				time.Sleep(5 * time.Second) // longer than the longest pause between connections
 			}
 		case 5:
@@ -342,10 +360,10 @@ func readyListenersHearEveryMessage(t *testing.T, seed int) {
 			for _, l := range listening {
 				woken(l)
 			}
-			s.publish(name)
+			s.Publish(name)
 			for _, l := range listening {
-				require.True(t, ready(l), "seed %d step %d: %s is not ready", seed, step, l.channel.name)
-				require.Equal(t, l.channel.name == name, woken(l), "seed %d step %d: a listener of %s, woken by a message on %s", seed, step, l.channel.name, name)
+				require.True(t, ready(l), "seed %d step %d: %s is not ready", seed, step, l.Name())
+				require.Equal(t, l.Name() == name, woken(l), "seed %d step %d: a listener of %s, woken by a message on %s", seed, step, l.Name(), name)
 			}
 		}
 	}

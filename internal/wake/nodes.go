@@ -1,8 +1,8 @@
-package relock
+package wake
 
 // Which node announces on which channel: how a channel moves to another link.
 //
-// Rule: the router is asked without the mutex; a channel that its answer is awaited for is in no list meanwhile.
+// Rule: the router is asked without the mutex. Meanwhile the channels that it is asked about are in no list.
 
 import (
 	"slices"
@@ -12,15 +12,15 @@ import (
 // rerouteNow finds out to which nodes the unrouted channels belong now.
 func (l *link) rerouteNow(now time.Time) {
 	moving := l.takeUnrouted(now)
-	homes := make([]node, len(moving))
+	homes := make([]Node, len(moving))
 	for i, ch := range moving {
-		homes[i] = l.router.node(ch.name)
+		homes[i] = l.router.Node(ch.name)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for i, ch := range moving {
 		switch {
-		case homes[i].name == l.node.name:
+		case homes[i].Name == l.node.Name:
 			l.node = homes[i] // its dial function may have changed
 			l.wanted = append(l.wanted, ch)
 		case len(ch.listeners) == 0:
@@ -51,7 +51,7 @@ const rerouteWindow = 10 * time.Second
 // not refused them: a node that is a replica by now would accept them, and announce
 // late or not at all.
 func (l *link) lookAround() {
-	if !l.router.moves() {
+	if !l.router.Moves() {
 		return
 	}
 	var mine []*channel
@@ -64,11 +64,11 @@ func (l *link) lookAround() {
 	trouble := time.Since(l.lastMoved) < rerouteWindow
 	l.mu.Unlock()
 	if trouble {
-		l.reload()
+		l.Reload()
 	}
 	mine = slices.DeleteFunc(mine, func(ch *channel) bool {
-		home := l.router.node(ch.name).name
-		return home == "" || home == l.node.name // the node is unknown, or it is this one
+		home := l.router.Node(ch.name).Name
+		return home == "" || home == l.node.Name // the node is unknown, or it is this one
 	})
 	l.mu.Lock()
 	defer l.mu.Unlock()

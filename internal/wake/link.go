@@ -1,4 +1,4 @@
-package relock
+package wake
 
 // Links: one connection to one node at a time, which is replaced when it fails.
 //
@@ -16,13 +16,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 
+	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 // A link is the connection to one node, and the channels that are subscribed there, or are to be.
 type link struct {
-	*hub
-	node node // its name never changes
+	*Hub
+	node Node // its name never changes
 
 	kick       chan struct{} // makes the writer look at the lists
 	size       int           // how many channels belong to it
@@ -65,7 +66,7 @@ func (l *link) run() {
 		if worked {
 			pause = 0
 		}
-		l.reload()
+		l.Reload()
 		select {
 		case <-time.After(pause/2 + rand.N(pause/2+1)):
 		case <-l.closed:
@@ -85,7 +86,7 @@ func (l *link) session() (worked, needed bool) {
 // serve writes to one connection until it fails, or has had no channels for a
 // while; then serve closes the connection and waits for its reader. worked says whether
 // anything was received on the connection, needed whether the link needs another one.
-func (l *link) serve(conn subscriber) (worked, needed bool) {
+func (l *link) serve(conn Subscriber) (worked, needed bool) {
 	var reader sync.WaitGroup
 	var heard atomic.Bool
 	failed := make(chan struct{})
@@ -137,7 +138,7 @@ func (l *link) serve(conn subscriber) (worked, needed bool) {
 }
 
 // pings sends a ping. Its answer proves that the connection is alive.
-func (l *link) pings(conn subscriber) error {
+func (l *link) pings(conn Subscriber) error {
 	l.mu.Lock()
 	if l.pingedAt.IsZero() {
 		l.pingedAt = time.Now()
@@ -154,7 +155,7 @@ func (l *link) cameThrough() {
 }
 
 // write sends what has changed.
-func write(conn subscriber, subscribe, unsubscribe []string) error {
+func write(conn Subscriber, subscribe, unsubscribe []string) error {
 	for _, name := range subscribe {
 		// One command each, so that a refusal tells which channel it is for.
 		if err := conn.Subscribe(context.Background(), name); err != nil {
@@ -169,7 +170,7 @@ func write(conn subscriber, subscribe, unsubscribe []string) error {
 
 // startOver opens a connection on which every channel of the link that is needed
 // is to be subscribed, but for those that belong elsewhere by now.
-func (l *link) startOver() subscriber {
+func (l *link) startOver() Subscriber {
 	l.mu.Lock()
 	l.pending, l.wanted, l.unrouted = nil, nil, nil
 	for _, ch := range l.channels {
@@ -189,18 +190,18 @@ func (l *link) startOver() subscriber {
 	return l.dial()
 }
 
-func (l *link) dial() subscriber {
+func (l *link) dial() Subscriber {
 	l.mu.Lock()
-	dial := l.node.dial
+	dial := l.node.Dial
 	l.mu.Unlock()
 	return dial()
 }
 
 // read handles the messages of one connection, until it fails.
-func (l *link) read(conn subscriber, heard *atomic.Bool) {
+func (l *link) read(conn Subscriber, heard *atomic.Bool) {
 	for {
 		message, err := conn.ReceiveTimeout(context.Background(), 3*l.ping)
-		if err == nil || answered(err) {
+		if err == nil || send.Answered(err) {
 			l.cameThrough()
 		}
 		switch {
@@ -208,11 +209,11 @@ func (l *link) read(conn subscriber, heard *atomic.Bool) {
 			return
 		case err == nil:
 			heard.Store(true)
-		case !answered(err):
+		case !send.Answered(err):
 			return
 		case strings.Contains(err.Error(), "'ping'"): // a user without the right to ping gets this refusal for a pong
 			continue
-		case l.router.refused(err):
+		case l.router.Refused(err):
 			return
 		case redis.HasErrorPrefix(err, "MOVED"), redis.HasErrorPrefix(err, "CLUSTERDOWN"):
 			l.moved("")

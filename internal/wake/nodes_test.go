@@ -1,6 +1,6 @@
 //go:build go1.25
 
-package relock
+package wake
 
 import (
 	"fmt"
@@ -15,12 +15,14 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/wake/waketest"
 )
 
-// A fakeCluster is fake servers that have slots: a channel is a slot. node answers with
+// A fakeCluster is fake servers that have slots: a channel is a slot. Node answers with
 // the owner of a channel at the last reload.
 type fakeCluster struct {
-	servers []*fakeServer
+	servers []*waketest.Server
 
 	mu       sync.Mutex // guards below
 	owner    map[string]int
@@ -31,36 +33,36 @@ type fakeCluster struct {
 	plain    bool      // the servers know no sharded pub/sub
 }
 
-func newFakeCluster(t *testing.T, servers int) (*fakeCluster, *hub) {
+func newFakeCluster(t *testing.T, servers int) (*fakeCluster, *Hub) {
 	c := &fakeCluster{owner: make(map[string]int), believed: make(map[string]int)}
 	for i := range servers {
-		s := &fakeServer{}
-		s.refuse = func(ch string) error {
+		s := &waketest.Server{}
+		s.Refuse = func(ch string) error {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			switch {
 			case c.plain:
-				return answerError("ERR unknown command 'ssubscribe', with args beginning with: 'x'")
+				return waketest.Error("ERR unknown command 'ssubscribe', with args beginning with: 'x'")
 			case c.owner[ch] != i && !c.tolerant:
-				return answerError(fmt.Sprintf("MOVED 1 127.0.0.1:%d", c.owner[ch]))
+				return waketest.Error(fmt.Sprintf("MOVED 1 127.0.0.1:%d", c.owner[ch]))
 			}
 			return nil
 		}
 		c.servers = append(c.servers, s)
 	}
-	p := newHub(c, slog.New(slog.DiscardHandler), func(string, error) {})
-	t.Cleanup(p.close)
+	p := New(c, slog.New(slog.DiscardHandler), func(string, error) {})
+	t.Cleanup(p.Close)
 	return c, p
 }
 
-func (c *fakeCluster) node(ch string) node {
+func (c *fakeCluster) Node(ch string) Node {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	i := c.believed[ch]
-	return node{fmt.Sprint("node-", i), c.servers[i].dial}
+	return dialling(fmt.Sprint("node-", i), c.servers[i])
 }
 
-func (c *fakeCluster) reload() {
+func (c *fakeCluster) Reload() {
 	time.AfterFunc(30*time.Millisecond, func() {
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -74,9 +76,9 @@ func (c *fakeCluster) reload() {
 	})
 }
 
-func (c *fakeCluster) moves() bool { return true }
+func (c *fakeCluster) Moves() bool { return true }
 
-func (c *fakeCluster) refused(err error) bool { return isUnknownCommand(err) }
+func (c *fakeCluster) Refused(err error) bool { return isUnknownCommand(err) }
 
 func isUnknownCommand(err error) bool { return strings.Contains(err.Error(), "unknown command") }
 
@@ -93,11 +95,11 @@ func (c *fakeCluster) move(ch string, to int) {
 	from := c.servers[max(c.owner[ch], 0)]
 	c.owner[ch] = to
 	c.mu.Unlock()
-	from.set(func() {
-		for _, conn := range from.conns {
-			if conn.subs[ch] {
-				delete(conn.subs, ch)
-				conn.out <- &redis.Subscription{Kind: "sunsubscribe", Channel: ch}
+	from.Set(func() {
+		for _, conn := range from.Conns {
+			if conn.Subs[ch] {
+				delete(conn.Subs, ch)
+				conn.Out <- &redis.Subscription{Kind: "sunsubscribe", Channel: ch}
 			}
 		}
 	})
@@ -107,29 +109,29 @@ func (c *fakeCluster) publish(ch string) {
 	c.mu.Lock()
 	s := c.servers[c.owner[ch]]
 	c.mu.Unlock()
-	s.publish(ch)
+	s.Publish(ch)
 }
 
 // C2: one connection a shard, whatever the number of channels.
 func TestShardsShareOneConnectionEach(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 3)
-		var listening []*listener
+		var listening []*Listener
 		for i := range 100 {
 			ch := fmt.Sprint("ch", i)
 			c.place(ch, i%2)
-			listening = append(listening, p.join(ch))
+			listening = append(listening, p.Join(ch))
 		}
 		for _, l := range listening {
 			require.True(t, ready(l), "not ready")
-			c.publish(l.channel.name)
+			c.publish(l.Name())
 			require.True(t, woken(l), "not woken")
 		}
 		for i, want := range []int{1, 1, 0} {
-			assert.Equal(t, want, c.servers[i].dials(), "connections of shard %d", i)
+			assert.Equal(t, want, c.servers[i].Dials(), "connections of shard %d", i)
 		}
 		for _, l := range listening {
-			l.leave()
+			l.Leave()
 		}
 		time.Sleep(p.idle + 2*p.idleTTL)
 		synctest.Wait()
@@ -143,7 +145,7 @@ func TestShardsFollowARedirection(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
 		c.owner["x"] = 1
-		l, other := p.join("x"), p.join("y")
+		l, other := p.Join("x"), p.Join("y")
 		require.True(t, ready(other), "a redirected channel disturbs another one")
 		require.False(t, ready(l), "ready although it was redirected")
 		time.Sleep(p.reroute + 50*time.Millisecond)
@@ -159,7 +161,7 @@ func TestShardsFollowASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
 		c.place("x", 0)
-		l := p.join("x")
+		l := p.Join("x")
 		require.True(t, ready(l), "not ready")
 		require.False(t, woken(l), "woken without a reason")
 		for _, to := range []int{1, 0, 1} {
@@ -169,7 +171,7 @@ func TestShardsFollowASlot(t *testing.T) {
 			c.publish("x")
 			require.True(t, woken(l), "deaf after the slot has moved")
 		}
-		assert.Equal(t, 2, c.servers[0].dials()+c.servers[1].dials(), "connections")
+		assert.Equal(t, 2, c.servers[0].Dials()+c.servers[1].Dials(), "connections")
 	})
 }
 
@@ -178,7 +180,7 @@ func TestShardsFollowASlot(t *testing.T) {
 func TestShardsLeaveAReplica(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
-		l, other := p.join("x"), p.join("y")
+		l, other := p.Join("x"), p.Join("y")
 		require.True(t, ready(l), "not ready")
 		require.True(t, ready(other), "not ready")
 		c.mu.Lock()
@@ -191,7 +193,7 @@ func TestShardsLeaveAReplica(t *testing.T) {
 		assert.True(t, woken(l), "not woken after the subscription on the new master")
 		c.publish("x")
 		assert.True(t, woken(l), "deaf")
-		assert.Equal(t, 1, c.servers[0].count("unsubscribe x"), "UNSUBSCRIBEs on the replica")
+		assert.Equal(t, 1, c.servers[0].Count("unsubscribe x"), "UNSUBSCRIBEs on the replica")
 		asked := func() int {
 			c.mu.Lock()
 			defer c.mu.Unlock()
@@ -201,7 +203,7 @@ func TestShardsLeaveAReplica(t *testing.T) {
 		time.Sleep(time.Minute)
 		assert.LessOrEqual(t, asked()-before, 25, "reloads in a quiet minute")
 		assert.False(t, woken(other), "another channel was disturbed")
-		assert.Equal(t, 1, c.servers[0].count("subscribe y"), "another channel was disturbed")
+		assert.Equal(t, 1, c.servers[0].Count("subscribe y"), "another channel was disturbed")
 	})
 }
 
@@ -210,9 +212,9 @@ func TestShardsKeepLookingForASlot(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
 		c.owner["x"] = -1 // no node
-		l := p.join("x")
+		l := p.Join("x")
 		time.Sleep(10 * time.Second)
-		n := c.servers[0].count("subscribe x")
+		n := c.servers[0].Count("subscribe x")
 		assert.GreaterOrEqual(t, n, 50, "SUBSCRIBEs in 10s")
 		assert.LessOrEqual(t, n, 110, "SUBSCRIBEs in 10s")
 		c.place("x", 1)
@@ -224,15 +226,15 @@ func TestShardsKeepLookingForASlot(t *testing.T) {
 			if !wasThere {
 				c.move("y", -1)
 			}
-			l = p.join("y")
+			l = p.Join("y")
 			require.Equal(t, wasThere, ready(l), "ready or not?")
 			c.move("y", -1)
-			l.leave()
+			l.Leave()
 			time.Sleep(2 * p.idleTTL)
-			asked := c.servers[0].count("subscribe y")
+			asked := c.servers[0].Count("subscribe y")
 			c.place("y", 0)
 			time.Sleep(time.Second)
-			assert.Equal(t, asked, c.servers[0].count("subscribe y"), "a channel without listeners is looked for")
+			assert.Equal(t, asked, c.servers[0].Count("subscribe y"), "a channel without listeners is looked for")
 			assert.Nil(t, p.channels["y"], "a channel without listeners is remembered")
 		}
 	})
@@ -242,16 +244,16 @@ func TestShardsKeepLookingForASlot(t *testing.T) {
 func TestShardsLateAnswerIsNotOfALaterChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 1)
-		c.servers[0].confirmAfter = time.Second
-		l := p.join("x")
+		c.servers[0].ConfirmAfter = time.Second
+		l := p.Join("x")
 		time.Sleep(2 * time.Second)
-		l.leave()
+		l.Leave()
 		time.Sleep(p.idleTTL + 100*time.Millisecond)
-		l = p.join("x")
+		l = p.Join("x")
 		time.Sleep(5 * time.Second)
-		assert.True(t, ready(l), "commands: %v", c.servers[0].commands)
-		assert.Equal(t, 1, c.servers[0].count("unsubscribe x"), "commands: %v", c.servers[0].commands)
-		assert.Equal(t, 2, c.servers[0].count("subscribe x"), "commands: %v", c.servers[0].commands)
+		assert.True(t, ready(l), "commands: %v", c.servers[0].Commands)
+		assert.Equal(t, 1, c.servers[0].Count("unsubscribe x"), "commands: %v", c.servers[0].Commands)
+		assert.Equal(t, 2, c.servers[0].Count("subscribe x"), "commands: %v", c.servers[0].Commands)
 	})
 }
 
@@ -261,20 +263,20 @@ func TestShardsLateRedirectionIsNotOfALaterChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
 		s := c.servers[0]
-		l := p.join("x")
+		l := p.Join("x")
 		require.True(t, ready(l), "not ready")
-		s.set(func() { s.silent = true }) // during a failover
-		s.cut()
+		s.Set(func() { s.Silent = true }) // during a failover
+		s.Cut()
 		time.Sleep(100 * time.Millisecond)
-		l.leave()
+		l.Leave()
 		time.Sleep(2 * p.idleTTL)
-		l = p.join("x")
+		l = p.Join("x")
 		c.move("x", 1)
-		asked := s.count("subscribe x") - 1
-		s.set(func() {
-			s.silent = false
+		asked := s.Count("subscribe x") - 1
+		s.Set(func() {
+			s.Silent = false
 			for range asked {
-				s.conns[len(s.conns)-1].out <- answerError("MOVED 1 127.0.0.1:1")
+				s.Conns[len(s.Conns)-1].Out <- waketest.Error("MOVED 1 127.0.0.1:1")
 			}
 		})
 		time.Sleep(10 * time.Second)
@@ -292,15 +294,15 @@ func TestShardsLateRedirectionIsNotOfALaterChannel(t *testing.T) {
 func TestShardsForgetAnIdleChannel(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
-		l := p.join("x")
+		l := p.Join("x")
 		require.True(t, ready(l), "not ready")
-		l.leave()
+		l.Leave()
 		c.place("x", 1)
-		c.servers[0].cut()
+		c.servers[0].Cut()
 		time.Sleep(p.idleTTL + time.Second)
 		synctest.Wait()
 		assert.Empty(t, p.channels, "channels are remembered")
-		assert.Zero(t, c.servers[1].count("subscribe x"), "SUBSCRIBEs on the new node")
+		assert.Zero(t, c.servers[1].Count("subscribe x"), "SUBSCRIBEs on the new node")
 	})
 }
 
@@ -308,10 +310,10 @@ func TestShardsForgetAnIdleChannel(t *testing.T) {
 func TestShardsFollowAFailover(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, p := newFakeCluster(t, 2)
-		l := p.join("x")
+		l := p.Join("x")
 		require.True(t, ready(l), "not ready")
-		c.servers[0].set(func() { c.servers[0].down = true })
-		c.servers[0].cut()
+		c.servers[0].Set(func() { c.servers[0].Down = true })
+		c.servers[0].Cut()
 		time.Sleep(3 * time.Second)
 		c.mu.Lock()
 		c.owner["x"] = 1
@@ -326,38 +328,38 @@ func TestShardsFollowAFailover(t *testing.T) {
 // A server without sharded pub/sub is subscribed with plain SUBSCRIBE on a new connection.
 func TestShardsFallBackToPlainPubSub(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &fakeServer{}
+		s := &waketest.Server{}
 		_, p := newFakePubSub(t)
 		routes := &refusingRouter{s: s}
 		p.router = routes
-		s.refuse = func(string) error {
+		s.Refuse = func(string) error {
 			if !routes.plain {
-				return answerError("ERR unknown command `ssubscribe`, with args beginning with: `x`, ")
+				return waketest.Error("ERR unknown command `ssubscribe`, with args beginning with: `x`, ")
 			}
 			return nil
 		}
-		l := p.join("x")
+		l := p.Join("x")
 		time.Sleep(time.Second)
 		require.True(t, ready(l), "not ready")
-		require.Equal(t, 2, s.dials(), "connections")
-		s.publish("x")
+		require.Equal(t, 2, s.Dials(), "connections")
+		s.Publish("x")
 		assert.True(t, woken(l), "deaf")
 	})
 }
 
 // A refusingRouter uses plain pub/sub after the first refusal.
 type refusingRouter struct {
-	s     *fakeServer
+	s     *waketest.Server
 	plain bool
 }
 
-func (r *refusingRouter) node(string) node { return node{dial: r.s.dial} }
-func (r *refusingRouter) moves() bool      { return true }
-func (r *refusingRouter) reload()          {}
+func (r *refusingRouter) Node(string) Node { return dialling("", r.s) }
+func (r *refusingRouter) Moves() bool      { return true }
+func (r *refusingRouter) Reload()          {}
 
-func (r *refusingRouter) refused(err error) bool {
+func (r *refusingRouter) Refused(err error) bool {
 	unknown := isUnknownCommand(err)
-	r.s.set(func() { r.plain = r.plain || unknown })
+	r.s.Set(func() { r.plain = r.plain || unknown })
 	return unknown
 }
 
@@ -376,15 +378,15 @@ func shardListenersHearEveryMessage(t *testing.T, seed int) {
 	for _, name := range names {
 		c.place(name, rng.IntN(3))
 	}
-	var listening []*listener
+	var listening []*Listener
 	for step := range 500 {
 		switch rng.IntN(7) {
 		case 0, 1:
-			listening = append(listening, p.join(names[rng.IntN(len(names))]))
+			listening = append(listening, p.Join(names[rng.IntN(len(names))]))
 		case 2:
 			if len(listening) > 0 {
 				i := rng.IntN(len(listening))
-				listening[i].leave()
+				listening[i].Leave()
 				listening = slices.Delete(listening, i, i+1)
 			}
 		case 3:
@@ -393,7 +395,7 @@ func shardListenersHearEveryMessage(t *testing.T, seed int) {
 			c.move(names[rng.IntN(len(names))], rng.IntN(3))
 		case 5:
 			if rng.IntN(5) == 0 {
-				c.servers[rng.IntN(3)].cut()
+				c.servers[rng.IntN(3)].Cut()
 			}
 		case 6:
 			time.Sleep(5 * time.Second) // longer than the longest pause between connections
@@ -403,13 +405,13 @@ func shardListenersHearEveryMessage(t *testing.T, seed int) {
 			}
 			c.publish(name)
 			for _, l := range listening {
-				require.True(t, ready(l), "seed %d step %d: %s is not ready", seed, step, l.channel.name)
-				require.Equal(t, l.channel.name == name, woken(l), "seed %d step %d: a listener of %s, woken by a message on %s", seed, step, l.channel.name, name)
+				require.True(t, ready(l), "seed %d step %d: %s is not ready", seed, step, l.Name())
+				require.Equal(t, l.Name() == name, woken(l), "seed %d step %d: a listener of %s, woken by a message on %s", seed, step, l.Name(), name)
 			}
 		}
 	}
 	for _, l := range listening {
-		l.leave()
+		l.Leave()
 	}
 	time.Sleep(2*p.idleTTL + 5*time.Second)
 	synctest.Wait()

@@ -1,6 +1,11 @@
 //go:build go1.25
 
-package relock
+package wake
+
+// Properties of listeners: random use, against a model that is simpler than the code.
+//
+// Rules: a test draws its steps first and plays them in a bubble afterwards, so that rapid can
+// shrink a failure.
 
 import (
 	"fmt"
@@ -9,8 +14,16 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
 )
+
+// inBubbleOf plays f in a bubble, and fails rt with the error of f.
+func inBubbleOf(t *testing.T, rt *rapid.T, f func(t *testing.T) error) {
+	var wrong error
+	synctest.Test(t, func(t *testing.T) { wrong = f(t) })
+	require.NoError(rt, wrong)
+}
 
 // Slots move, servers fail and come back. Once the servers have worked for a while, a listener gets every
 // message of its channel and no other message. Nothing is left when all listeners have left.
@@ -33,10 +46,10 @@ func TestListenersHearTheirChannelThroughMovesAndOutages(t *testing.T) {
 		all := moves.Draw(rt, "moves")
 		inBubbleOf(t, rt, func(t *testing.T) error {
 			c, p := newFakeCluster(t, 3)
-			var listening []*listener
+			var listening []*Listener
 			settle := func() error {
 				for _, s := range c.servers {
-					s.set(func() { s.down = false })
+					s.Set(func() { s.Down = false })
 				}
 				for i, name := range names {
 					c.mu.Lock()
@@ -50,13 +63,13 @@ func TestListenersHearTheirChannelThroughMovesAndOutages(t *testing.T) {
 				for _, name := range names {
 					for _, l := range listening {
 						if woken(l); !ready(l) {
-							return fmt.Errorf("%s is not ready", l.channel.name)
+							return fmt.Errorf("%s is not ready", l.Name())
 						}
 					}
 					c.publish(name)
 					for _, l := range listening {
-						if got := woken(l); got != (l.channel.name == name) {
-							return fmt.Errorf("a listener of %s woken: %v, by a message on %s", l.channel.name, got, name)
+						if got := woken(l); got != (l.Name() == name) {
+							return fmt.Errorf("a listener of %s woken: %v, by a message on %s", l.Name(), got, name)
 						}
 					}
 				}
@@ -67,18 +80,18 @@ func TestListenersHearTheirChannelThroughMovesAndOutages(t *testing.T) {
 				s := c.servers[m.which%3]
 				switch m.what {
 				case "join":
-					listening = append(listening, p.join(names[m.which%3]))
+					listening = append(listening, p.Join(names[m.which%3]))
 				case "leave":
 					if n := len(listening); n > 0 {
-						listening[m.which%n].leave()
+						listening[m.which%n].Leave()
 						listening = slices.Delete(listening, m.which%n, m.which%n+1)
 					}
 				case "move":
 					c.move(names[m.which%3], m.to)
 				case "cut":
-					s.cut()
+					s.Cut()
 				case "down", "up":
-					s.set(func() { s.down = m.what == "down" })
+					s.Set(func() { s.Down = m.what == "down" })
 				case "listen":
 					if err := settle(); err != nil {
 						return err
@@ -89,7 +102,7 @@ func TestListenersHearTheirChannelThroughMovesAndOutages(t *testing.T) {
 				return err
 			}
 			for _, l := range listening {
-				l.leave()
+				l.Leave()
 			}
 			time.Sleep(p.idle + 2*p.idleTTL + time.Second)
 			synctest.Wait()

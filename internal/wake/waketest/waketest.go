@@ -1,0 +1,195 @@
+// Package waketest has a server of pub/sub only, for tests of package wake and of what uses it.
+package waketest
+
+import (
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// A Server is a Redis of pub/sub only: it confirms subscriptions, answers pings,
+// and publishes messages, unless a test says otherwise.
+type Server struct {
+	mu           sync.Mutex // guards below
+	Conns        []*Conn
+	dialled      int
+	Commands     []string
+	Refuse       func(channel string) error // the answer to SUBSCRIBE; nil: none of them is refused
+	Down         bool                       // connections fail
+	Silent       bool                       // the server answers nothing
+	ConfirmAfter time.Duration
+}
+
+// A Conn is a connection to a Server.
+type Conn struct {
+	server *Server
+	Out    chan any // messages and errors, in order
+	Closed chan struct{}
+	once   sync.Once
+	Subs   map[string]bool // guarded by server.mu
+}
+
+// ErrDown is what connections say to a Server that is down.
+var ErrDown = errors.New("connection refused")
+
+// An Error is an error reply of Redis.
+type Error string
+
+func (e Error) Error() string { return string(e) }
+func (Error) RedisError()     {}
+
+// Dial makes a connection, also to a Server that is down.
+func (s *Server) Dial() *Conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.dialled++
+	c := &Conn{server: s, Out: make(chan any, 1<<16), Closed: make(chan struct{}), Subs: make(map[string]bool)}
+	s.Conns = append(s.Conns, c)
+	return c
+}
+
+func (c *Conn) Subscribe(_ context.Context, channels ...string) error {
+	s := c.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.Down {
+		return ErrDown
+	}
+	for _, ch := range channels {
+		s.Commands = append(s.Commands, "subscribe "+ch)
+		if s.Silent {
+			continue
+		}
+		if s.Refuse != nil {
+			if err := s.Refuse(ch); err != nil {
+				c.Out <- err
+				continue
+			}
+		}
+		confirm := func() {
+			c.Subs[ch] = true
+			c.Out <- &redis.Subscription{Kind: "subscribe", Channel: ch}
+		}
+		if s.ConfirmAfter == 0 {
+			confirm()
+			continue
+		}
+		time.AfterFunc(s.ConfirmAfter, func() {
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			confirm()
+		})
+	}
+	return nil
+}
+
+func (c *Conn) Unsubscribe(_ context.Context, channels ...string) error {
+	s := c.server
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(channels) == 0 {
+		panic("unsubscribes everything")
+	}
+	for _, ch := range channels {
+		s.Commands = append(s.Commands, "unsubscribe "+ch)
+		delete(c.Subs, ch)
+		confirm := func() { c.Out <- &redis.Subscription{Kind: "sunsubscribe", Channel: ch} }
+		if s.ConfirmAfter == 0 { // a timer that is due at once, in a bubble, may crash Go 1.26 under the race detector
+			confirm()
+			continue
+		}
+		time.AfterFunc(s.ConfirmAfter, confirm)
+	}
+	return nil
+}
+
+func (c *Conn) Ping(context.Context, ...string) error {
+	c.server.mu.Lock()
+	defer c.server.mu.Unlock()
+	if c.server.Down {
+		return ErrDown
+	}
+	if !c.server.Silent {
+		c.Out <- &redis.Pong{}
+	}
+	return nil
+}
+
+func (c *Conn) ReceiveTimeout(_ context.Context, timeout time.Duration) (any, error) {
+	select {
+	case m := <-c.Out:
+		if err, ok := m.(error); ok {
+			return nil, err
+		}
+		return m, nil
+	case <-time.After(timeout):
+		return nil, &net.OpError{Op: "read", Err: errors.New("i/o timeout")}
+	case <-c.Closed:
+		return nil, redis.ErrClosed
+	}
+}
+
+func (c *Conn) Close() error {
+	c.once.Do(func() { close(c.Closed) })
+	return nil
+}
+
+// Publish returns the number of connections that get the message.
+func (s *Server) Publish(channel string) (heard int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.Silent || s.Down {
+		return 0
+	}
+	for _, c := range s.Conns {
+		if c.Subs[channel] {
+			heard++
+			select {
+			case <-c.Closed:
+			case c.Out <- &redis.Message{Channel: channel, Payload: "0"}:
+			}
+		}
+	}
+	return heard
+}
+
+// Cut breaks all connections.
+func (s *Server) Cut() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, c := range s.Conns {
+		c.Subs = make(map[string]bool)
+		c.Out <- errors.New("EOF")
+	}
+}
+
+// Set calls f, which may change the fields of the Server.
+func (s *Server) Set(f func()) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	f()
+}
+
+// Dials is how many connections were made.
+func (s *Server) Dials() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.dialled
+}
+
+// Count is how often a command came, such as "subscribe x".
+func (s *Server) Count(command string) int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	n := 0
+	for _, c := range s.Commands {
+		if c == command {
+			n++
+		}
+	}
+	return n
+}
