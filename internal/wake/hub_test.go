@@ -263,7 +263,8 @@ func TestPubSubRefusedChannels(t *testing.T) {
 		}
 		s.Publish("good2")
 		assert.True(t, woken(good2), "a refused channel disturbs another one")
-		assert.Equal(t, []string{"bad1"}, warnings, "warnings")
+		require.Len(t, warnings, 1, "warnings")
+		assert.Contains(t, []string{"bad1", "bad2"}, warnings[0], "either of them may be refused first")
 		for _, l := range []*Listener{good1, bad1, bad2, good2} {
 			l.Leave()
 		}
