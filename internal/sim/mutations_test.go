@@ -276,16 +276,16 @@ var mutations = []mutation{
 	{
 		name: "notWokenAfterReconnect", file: "internal/wake/channel.go",
 		focus: Focus{Faults: []string{"cut", "refuse", "outage"}},
-		from:  "if ch.settled {\n\t\tch.wakeLocked()\n\t}",
-		to:    "",
+		from:  "if !ch.answeredLocked(confirmed) {\n\t\tch.wakeLocked()\n\t}",
+		to:    "ch.answeredLocked(confirmed)",
 		missed: "the lookout of the process wakes the waiter within a max wake delay, and the fault excuses " +
 			"that",
 	},
 	{
-		name: "oldSubscription", file: "internal/wake/link.go",
+		name: "oldSubscription", file: "internal/wake/state.go",
 		focus:  Focus{inOneLine, []string{"cut", "refuse", "outage"}},
-		from:   "default:\n\t\t\tch.confirmed, ch.asked = false, true",
-		to:     "default:\n\t\t\tch.asked = true",
+		from:   "return ch.state == confirmed",
+		to:     "return ch.answer == confirmed",
 		missed: "a script tells the waiter that it is deaf, or drops its place, which the lookout sees",
 	},
 	{

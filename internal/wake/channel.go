@@ -15,12 +15,10 @@ type channel struct {
 	name      string
 	link      *link
 	listeners []*Listener
-	ready     chan struct{} // closed when the subscription was first confirmed, or refused
-	settled   bool          // ready is closed
-	confirmed bool          // on this connection
-	refused   bool          // the last time it was asked for
-	asked     bool          // is in the list wanted, pending or unrouted: an answer is to come
-	askedAt   time.Time     // on this connection
+	state     state
+	answer    state         // the last answer of Redis, on any connection: confirmed or refused; 0: there was none
+	ready     chan struct{} // closed at the first answer
+	askedAt   time.Time     // when it was last subscribed
 	idling    bool          // is in the list idling
 	idleSince time.Time
 
@@ -34,12 +32,12 @@ func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next tim
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	unsubscribe, l.unwanted = l.unwanted, nil
-	for _, ch := range l.wanted {
+	for _, ch := range l.queues[wanted] {
 		ch.askedAt = now
 		subscribe = append(subscribe, ch.name)
+		l.enqueueLocked(ch, subscribing)
 	}
-	l.pending = append(l.pending, l.wanted...)
-	l.wanted = nil
+	l.queues[wanted] = nil
 
 	next = l.idle
 	for range l.idling {
@@ -47,7 +45,7 @@ func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next tim
 		left := ch.idleSince.Add(l.idleTTL).Sub(now)
 		// A channel whose answer is still to come stays: the answer must not be taken for the
 		// answer to a later channel of the same name.
-		again := len(ch.listeners) == 0 && ch.asked && left <= 0
+		again := len(ch.listeners) == 0 && ch.isPending() && left <= 0
 		if left > 0 && len(ch.listeners) == 0 {
 			next = left
 			break
@@ -64,12 +62,12 @@ func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next tim
 		default:
 			delete(l.channels, ch.name)
 			l.size--
-			if ch.confirmed {
+			if ch.isConfirmed() {
 				unsubscribe = append(unsubscribe, ch.name)
 			}
 		}
 	}
-	if len(l.unrouted) > 0 {
+	if len(l.queues[unrouted]) > 0 {
 		next = min(next, max(l.routeAt.Sub(now), time.Millisecond))
 	}
 
@@ -92,34 +90,28 @@ func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next tim
 func (l *link) unconfirmed(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return len(l.pending) > 0 && now.Sub(l.pending[0].askedAt) > 3*l.ping
+	asked := l.queues[subscribing]
+	return len(asked) > 0 && now.Sub(asked[0].askedAt) > 3*l.ping
 }
 
-// confirmed notes that the channel called name is subscribed from now on.
-// Earlier messages may be lost, so confirmed also wakes the listeners.
-func (l *link) confirmed(name string) {
+// noteConfirmed notes that the channel called name is subscribed from now on.
+// Earlier messages may be lost, so noteConfirmed also wakes the listeners.
+func (l *link) noteConfirmed(name string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	i := slices.IndexFunc(l.pending, func(ch *channel) bool { return ch.name == name })
+	i := slices.IndexFunc(l.queues[subscribing], func(ch *channel) bool { return ch.name == name })
 	if i < 0 {
 		return
 	}
-	ch := l.pending[i]
-	if i == 0 { // as a rule: they are confirmed in order
-		l.pending = l.pending[1:]
-	} else {
-		l.pending = slices.Delete(l.pending, i, i+1)
-	}
-	ch.confirmed, ch.refused, ch.asked = true, false, false
-	if ch.settled {
+	ch := l.dequeueLocked(subscribing, i)
+	if !ch.answeredLocked(confirmed) {
 		ch.wakeLocked()
 	}
-	ch.settleLocked()
 }
 
-// moved notes that the node does not announce on a channel any more: on the confirmed channel
+// noteMoved notes that the node does not announce on a channel any more: on the confirmed channel
 // called name; or, if name is "", on the first channel whose answer is to come.
-func (l *link) moved(name string) {
+func (l *link) noteMoved(name string) {
 	if l.evict(name) {
 		l.Reload()
 	}
@@ -130,20 +122,18 @@ func (l *link) evict(name string) (first bool) {
 	defer l.mu.Unlock()
 	ch := l.channels[name]
 	switch {
-	case name == "" && len(l.pending) > 0:
-		ch = l.pending[0]
-		l.pending = l.pending[1:]
-	case ch == nil || ch.link != l || !ch.confirmed:
+	case name == "" && len(l.queues[subscribing]) > 0:
+		ch = l.dequeueLocked(subscribing, 0)
+	case ch == nil || ch.link != l || !ch.isConfirmed():
 		return false
 	}
-	ch.confirmed = false
 	if len(ch.listeners) == 0 {
+		ch.state = unrouted // and in no queue, because it is forgotten
 		l.forgetLocked(ch)
 		return false
 	}
-	ch.asked = true
-	l.unrouted = append(l.unrouted, ch)
-	if len(l.unrouted) > 1 {
+	l.enqueueLocked(ch, unrouted)
+	if len(l.queues[unrouted]) > 1 {
 		return false
 	}
 	l.lastMoved = time.Now()
@@ -152,17 +142,15 @@ func (l *link) evict(name string) (first bool) {
 	return true
 }
 
-// refused notes that Redis does not allow the first channel whose answer is to
-// come. Its waiters go on without wake-ups.
-func (l *link) refused(err error) {
+// noteRefused notes that Redis does not allow the first channel whose answer is to
+// come. Its listeners go on without wake-ups.
+func (l *link) noteRefused(err error) {
 	l.mu.Lock()
 	var name string
-	if len(l.pending) > 0 {
-		ch := l.pending[0]
-		l.pending = l.pending[1:]
+	if len(l.queues[subscribing]) > 0 {
+		ch := l.dequeueLocked(subscribing, 0)
 		name = ch.name
-		ch.refused, ch.asked = true, false
-		ch.settleLocked()
+		ch.answeredLocked(refused)
 	}
 	first := !l.warned
 	l.warned = true
@@ -172,7 +160,7 @@ func (l *link) refused(err error) {
 	}
 }
 
-// dropLocked takes a channel, which is in no list but idling, away from the link.
+// dropLocked takes a channel, which is in no queue, away from the link.
 func (l *link) dropLocked(ch *channel) {
 	l.size--
 	if ch.idling {
@@ -189,12 +177,5 @@ func (l *link) forgetLocked(ch *channel) {
 func (ch *channel) wakeLocked() {
 	for _, l := range ch.listeners {
 		l.wakeUp()
-	}
-}
-
-func (ch *channel) settleLocked() {
-	if !ch.settled {
-		ch.settled = true
-		close(ch.ready)
 	}
 }

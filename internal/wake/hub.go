@@ -180,9 +180,8 @@ func (h *Hub) placeLocked(ch *channel, home Node) {
 		}
 	}
 	ch.link = l
-	ch.asked = true
 	l.size++
-	l.wanted = append(l.wanted, ch)
+	l.enqueueLocked(ch, wanted)
 	l.kickLocked()
 }
 
@@ -191,7 +190,7 @@ func (h *Hub) HearsForNobody(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ch := h.channels[name]
-	return ch != nil && ch.confirmed && len(ch.listeners) == 0
+	return ch != nil && ch.isConfirmed() && len(ch.listeners) == 0
 }
 
 // IsConfirmed says whether the channel called name is subscribed.
@@ -199,7 +198,7 @@ func (h *Hub) IsConfirmed(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	ch := h.channels[name]
-	return ch != nil && ch.confirmed
+	return ch != nil && ch.isConfirmed()
 }
 
 // receive gives a message to all listeners of the channel called name, and wakes them. The function that hears
@@ -240,7 +239,7 @@ func (h *Hub) Answered() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	for _, ch := range h.channels {
-		if ch.settled {
+		if ch.answer != 0 {
 			return true
 		}
 	}

@@ -322,7 +322,7 @@ func TestPubSubForgetsManyChannels(t *testing.T) {
 		time.Sleep(2 * p.idleTTL)
 		synctest.Wait()
 		l := p.links[""]
-		assert.Zero(t, len(p.channels)+l.size+len(l.idling)+len(l.pending)+len(l.wanted), "something is left")
+		assert.Zero(t, len(p.channels)+l.size+len(l.idling)+len(l.queues[unrouted])+len(l.queues[wanted])+len(l.queues[subscribing]), "something is left")
 		assert.Empty(t, s.Conns[0].Subs, "channels are still subscribed")
 	})
 }
@@ -361,6 +361,8 @@ func readyListenersHearEveryMessage(t *testing.T, seed int) {
 			for _, l := range listening {
 				woken(l)
 			}
+			synctest.Wait()
+			assertQueues(t, p)
 			s.Publish(name)
 			for _, l := range listening {
 				require.True(t, ready(l), "seed %d step %d: %s is not ready", seed, step, l.Name())

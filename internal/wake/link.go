@@ -25,13 +25,11 @@ type link struct {
 	*Hub
 	node Node // its name never changes
 
-	kick       chan struct{} // makes the writer look at the lists
+	kick       chan struct{} // makes the writer look at the queues
 	size       int           // how many channels belong to it
-	wanted     []*channel    // to be subscribed
 	idling     []*channel    // without listeners, roughly in the order in which the last listener left
-	pending    []*channel    // subscribed on this connection and not confirmed, in order
-	unrouted   []*channel    // channels that the node does not have any more
-	routeAt    time.Time     // when to look for the nodes of unrouted
+	queues     queues
+	routeAt    time.Time     // when to look for the nodes of unrouted channels
 	unwanted   []string      // to be unsubscribed: they belong to other nodes
 	lastMoved  time.Time     // when the link began a connection, or the node last lost a channel
 	pingedAt   time.Time     // when the first ping was sent since which nothing came on this connection; zero: there is none
@@ -172,15 +170,14 @@ func write(conn Subscriber, subscribe, unsubscribe []string) error {
 // is to be subscribed, but for those that belong elsewhere by now.
 func (l *link) startOver() Subscriber {
 	l.mu.Lock()
-	l.pending, l.wanted, l.unrouted = nil, nil, nil
+	l.queues = queues{}
 	for _, ch := range l.channels {
 		switch {
 		case ch.link != l:
 		case len(ch.listeners) == 0 && time.Since(ch.idleSince) >= l.idleTTL:
 			l.forgetLocked(ch)
 		default:
-			ch.confirmed, ch.asked = false, true
-			l.unrouted = append(l.unrouted, ch)
+			l.enqueueLocked(ch, unrouted)
 		}
 	}
 	l.routeAt, l.lastMoved, l.unwanted, l.stale = time.Time{}, time.Now(), nil, false
@@ -216,10 +213,10 @@ func (l *link) read(conn Subscriber, heard *atomic.Bool) {
 		case l.router.Refused(err):
 			return
 		case redis.HasErrorPrefix(err, "MOVED"), redis.HasErrorPrefix(err, "CLUSTERDOWN"):
-			l.moved("")
+			l.noteMoved("")
 			continue
 		default:
-			l.refused(err)
+			l.noteRefused(err)
 			continue
 		}
 		switch m := message.(type) {
@@ -228,9 +225,9 @@ func (l *link) read(conn Subscriber, heard *atomic.Bool) {
 		case *redis.Subscription:
 			switch m.Kind {
 			case "subscribe", "ssubscribe":
-				l.confirmed(m.Channel)
+				l.noteConfirmed(m.Channel)
 			case "sunsubscribe": // the link asked for it, or the slot has moved to another node
-				l.moved(m.Channel)
+				l.noteMoved(m.Channel)
 			}
 		}
 	}

@@ -51,14 +51,14 @@ func (l *Listener) Message() string {
 func (l *Listener) Confirmed() bool {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
-	return l.channel.confirmed
+	return l.channel.isConfirmed()
 }
 
 // Refused says whether Redis does not allow the channel: no message will come.
 func (l *Listener) Refused() bool {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
-	return l.channel.refused
+	return l.channel.answer == refused
 }
 
 // IsSilent says whether l may have missed a message: its channel is not subscribed, or a ping of its connection has had
@@ -67,7 +67,7 @@ func (l *Listener) IsSilent(silence time.Duration) bool {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
 	pinged := l.channel.link.pingedAt
-	return !l.channel.confirmed || !pinged.IsZero() && time.Since(pinged) > silence
+	return !l.channel.isConfirmed() || !pinged.IsZero() && time.Since(pinged) > silence
 }
 
 // Leave ends listening. The channel stays subscribed for a moment, for the next listener.
@@ -106,7 +106,7 @@ func (l *Listener) Renew() {
 	defer h.mu.Unlock()
 	link, now := l.channel.link, time.Now()
 	switch since := now.Sub(link.renewedAt); {
-	case !l.channel.confirmed, since < link.renewPause:
+	case !l.channel.isConfirmed(), since < link.renewPause:
 		return
 	case since > 10*mostRenewPause:
 		link.renewPause = 0

@@ -2,7 +2,7 @@ package wake
 
 // Which node announces on which channel: how a channel moves to another link.
 //
-// Rule: the router is asked without the mutex. Meanwhile the channels that it is asked about are in no list.
+// Rule: the router is asked without the mutex. Meanwhile the channels that it is asked about are in no queue.
 
 import (
 	"slices"
@@ -22,7 +22,7 @@ func (l *link) rerouteNow(now time.Time) {
 		switch {
 		case homes[i].Name == l.node.Name:
 			l.node = homes[i] // its dial function may have changed
-			l.wanted = append(l.wanted, ch)
+			l.enqueueLocked(ch, wanted)
 		case len(ch.listeners) == 0:
 			l.forgetLocked(ch)
 		default:
@@ -32,15 +32,15 @@ func (l *link) rerouteNow(now time.Time) {
 	}
 }
 
-// takeUnrouted takes the unrouted channels out of their list, if it is time to look for their nodes.
+// takeUnrouted takes the unrouted channels out of their queue, if it is time to look for their nodes.
 func (l *link) takeUnrouted(now time.Time) []*channel {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if now.Before(l.routeAt) {
 		return nil
 	}
-	moving := l.unrouted
-	l.unrouted = nil
+	moving := l.queues[unrouted]
+	l.queues[unrouted] = nil
 	return moving
 }
 
@@ -57,7 +57,7 @@ func (l *link) lookAround() {
 	var mine []*channel
 	l.mu.Lock()
 	for _, ch := range l.channels {
-		if ch.link == l && ch.confirmed {
+		if ch.link == l && ch.isConfirmed() {
 			mine = append(mine, ch)
 		}
 	}
@@ -73,10 +73,9 @@ func (l *link) lookAround() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	for _, ch := range mine {
-		if l.channels[ch.name] == ch && ch.confirmed {
+		if l.channels[ch.name] == ch && ch.isConfirmed() {
 			l.unwanted = append(l.unwanted, ch.name)
-			ch.confirmed, ch.asked = false, true
-			l.unrouted = append(l.unrouted, ch)
+			l.enqueueLocked(ch, unrouted)
 			l.lastMoved = time.Now()
 			l.routeAt = l.lastMoved
 		}

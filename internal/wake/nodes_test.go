@@ -403,6 +403,8 @@ func shardListenersHearEveryMessage(t *testing.T, seed int) {
 			for _, l := range listening {
 				woken(l)
 			}
+			synctest.Wait()
+			assertQueues(t, p)
 			c.publish(name)
 			for _, l := range listening {
 				require.True(t, ready(l), "seed %d step %d: %s is not ready", seed, step, l.Name())
@@ -417,7 +419,7 @@ func shardListenersHearEveryMessage(t *testing.T, seed int) {
 	synctest.Wait()
 	size := 0
 	for _, l := range p.links {
-		size += l.size + len(l.idling) + len(l.pending) + len(l.wanted) + len(l.unrouted)
+		size += l.size + len(l.idling) + len(l.queues[unrouted]) + len(l.queues[wanted]) + len(l.queues[subscribing])
 	}
 	assert.Empty(t, p.channels, "seed %d: channels are left", seed)
 	assert.Zero(t, size, "seed %d: places in the lists are left", seed)
