@@ -118,6 +118,9 @@ func (w *witness) tellsAll(holds []*hold) {
 
 // unlocked judges the answer to the release of a hold that had ended before.
 func (w *witness) unlocked(h *hold, err error) {
+	if h.again && h.lease > 0 { // the lease may have run out before the re-entry: that was a fresh hold, with an Unlock of its own
+		return
+	}
 	if err == nil && !h.p.gone.Load() {
 		w.Report("Unlock of a lost hold is an error", "%v: %v: %v", h.names, h, context.Cause(h.ctx))
 	}
