@@ -1,7 +1,7 @@
 # The one list of commands: "make" prints it. .ci/run, the gate, and the workflows call these
 # targets and have no commands of their own.
 .DEFAULT_GOAL := help
-.PHONY: help check test oldest newest race valkey storm simulate mistakes mutations soak fuzz spec uncontended interop otel gocron bench bench-test examples \
+.PHONY: help check test oldest newest race valkey storm simulate mistakes mutations soak fuzz spec uncontended interop otel gocron bench bench-test examples lua \
 	lint fmt vet staticcheck golangci api api-write tidy tidy-check published vuln gate
 
 # The versions of all tools.
@@ -118,6 +118,9 @@ golangci:
 
 tidy-check:
 	$(call each,go mod tidy -diff)
+
+lua: ## lua/testdata anew: the scripts as they are sent, after a change of lua/
+	go test -count=1 -run '^TestScriptsAreThoseOfTestdata$$' . -lua.write
 
 api: ## whether the exported API can still be used as api/*.txt has it
 	.ci/api check

@@ -32,8 +32,8 @@ var (
 	inspectScript = script("inspect", "hash")
 )
 
-// bound are all scripts but the bundle; they grow at init.
-var bound []*luaScript
+// bound are all scripts but the bundle, by the names of their files; they grow at init.
+var bound = make(map[string]*luaScript)
 
 // script binds lua/<name>.lua, whose KEYS are of these types. It puts the preludes that the file needs before it: record,
 // and parts. A file says by a mark where preludes are to be that most of its runs do not need: see luaMark. script runs at init,
@@ -49,7 +49,7 @@ func script(name, types string, parts ...string) *luaScript {
 	}
 	rest = fmt.Sprintf("return answer(function()\n%s\nend, {'%s'})\n", rest, strings.ReplaceAll(types, " ", "', '"))
 	s := send.NewScript(withParts(first+withParts(rest, behind), front))
-	bound = append(bound, s)
+	bound[name] = s
 	return s
 }
 

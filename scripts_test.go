@@ -3,7 +3,9 @@ package relock
 import (
 	"bytes"
 	"context"
+	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -18,7 +20,60 @@ import (
 )
 
 // allScripts are all that a lock may send.
-func allScripts() []*luaScript { return append([]*luaScript{wholeBundle()}, bound...) }
+func allScripts() []*luaScript {
+	return append([]*luaScript{wholeBundle()}, slices.Collect(maps.Values(bound))...)
+}
+
+var writeScripts = flag.Bool("lua.write", false, "write the scripts to lua/testdata, instead of comparing them")
+
+// The files of lua/testdata are the scripts as they are sent, so that a reviewer sees what runs, and that the line in an error of
+// Redis can be looked up: the SHA-1 of the file is the digest of the script. After a change of lua/, "make lua" writes them
+// anew. They are no part of the package: nothing reads them but this test.
+func TestScriptsAreThoseOfTestdata(t *testing.T) {
+	const dir = "lua/testdata"
+	scripts := maps.Clone(bound)
+	scripts["bundle"] = wholeBundle()
+	if *writeScripts {
+		require.NoError(t, os.RemoveAll(dir))
+		require.NoError(t, os.Mkdir(dir, 0o755))
+		for name, s := range scripts {
+			require.NoError(t, os.WriteFile(dir+"/"+name+".lua", []byte(s.Source()), 0o644))
+		}
+	}
+	files, err := os.ReadDir(dir)
+	require.NoError(t, err)
+	var names []string
+	for _, f := range files {
+		names = append(names, strings.TrimSuffix(f.Name(), ".lua"))
+	}
+	assert.ElementsMatch(t, slices.Collect(maps.Keys(scripts)), names, "the files of %s: run make lua", dir)
+	for name, s := range scripts {
+		text, err := os.ReadFile(dir + "/" + name + ".lua")
+		require.NoError(t, err, "run make lua")
+		line, has, is := firstDifference(string(text), s.Source())
+		assert.Equal(t, has, is, "line %d of %s/%s.lua is not that of the script: run make lua, and read what has changed", line, dir, name)
+	}
+	_, err = luaFiles.ReadDir(dir)
+	assert.Error(t, err, "the files of %s are no part of the package", dir)
+}
+
+// firstDifference returns the first line in which two texts differ, and both lines; zero: they do not.
+func firstDifference(a, b string) (line int, inA, inB string) {
+	as, bs := strings.SplitAfter(a, "\n"), strings.SplitAfter(b, "\n")
+	for i := range max(len(as), len(bs)) {
+		var x, y string
+		if i < len(as) {
+			x = as[i]
+		}
+		if i < len(bs) {
+			y = bs[i]
+		}
+		if x != y {
+			return i + 1, x, y
+		}
+	}
+	return 0, "", ""
+}
 
 // isPrelude matches the first line of a file of lua/ that is no script, but is put in front of some.
 var isPrelude = regexp.MustCompile(`^-- Prelude of `)

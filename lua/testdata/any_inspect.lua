@@ -1,0 +1,230 @@
+local most_holds = 10000 -- fields of a hash that one script reads
+local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+
+local function refuse(key, what)
+    local n = 0
+    for i = 1, #KEYS do
+        n = KEYS[i] == key and i or n
+    end
+    error({err = 'NOTALOCK ' .. n .. ' ' .. what}, 0)
+end
+
+local function field_text(field)
+    local shown = field:sub(1, 80):gsub('[^!#-%[%]-~]', function(c) return string.format('\\x%02x', c:byte()) end)
+    return 'field ' .. #field .. ' ' .. shown
+end
+
+local function refuse_field(lock, field) refuse(lock, field_text(field)) end
+
+local function is_hold(field, value)
+    local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
+end
+
+local function is_value(field, value)
+    local hash, owner = field:match('^([%w+/]+):(.+):expire_time$')
+    if hash then
+        value = #value < 16 and value:match('^[1-9]%d*$') and '1' or ''
+    else
+        hash, owner = field:match('^([%w+/]+):(.+):lock_count$')
+    end
+    if not hash then
+        return #field == 22 and field:match('^[%w+/]+$') and is_hold(value, '1')
+    end
+    return #hash == 22 and is_hold(owner, value)
+end
+
+local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+
+local function check_record(lock)
+    local some = redis.call('hrandfield', lock, 8, 'withvalues')
+    local mode = redis.call('hget', lock, 'mode')
+    local bad = mode and mode ~= 'read' and mode ~= 'write' and 'mode'
+    local second -- hold of a lock that has one
+    for i = 1, #some, 2 do
+        local field, value = some[i], some[i + 1]
+        if is_hold(field, value) and not (mode and too_deep(field, value)) then
+            second = not mode and #some > 2 and field
+        elseif not (mode and field == 'mode' or not mode and is_value(field, value)) then
+            bad = bad or field
+        end
+    end
+    bad = bad or second
+    if mode and #some == 2 and redis.call('pttl', lock) == -1 then
+        bad = 'mode' -- a rest of a lock has a lease
+    end
+    if bad then
+        refuse_field(lock, bad)
+    end
+    return #some / 2, some[1] == 'mode' and some[3] or some[1]
+end
+
+local function answer(script, types)
+    local done, result = pcall(script)
+    if done then
+        return result
+    end
+    local text = type(result) == 'table' and result.err or tostring(result)
+    if text:find('WRONGTYPE ', 1, true) then
+        text = 'NOTALOCK 0 type ?'
+        for n, key in ipairs(KEYS) do
+            local found = redis.pcall('type', key).ok
+            if found and found ~= 'none' and found ~= types[n] then
+                text = 'NOTALOCK ' .. n .. ' type ' .. found
+                break
+            end
+        end
+    end
+    return {err = text:find('^%u+ ') and text or 'ERR ' .. text}
+end
+
+local function now_ms()
+    local clock = redis.call('time')
+    return clock[1] * 1000 + math.floor(clock[2] / 1000)
+end
+
+local function ms(t) return string.format('%.0f', t) end
+local function check_ids(taken, ids)
+    for _, id in ipairs(ids) do
+        if #id ~= 16 and not is_hold(id, '1') then
+            refuse(taken, 'type zset')
+        end
+    end
+end
+
+local function free_permits(free)
+    local value = redis.call('get', free)
+    if value and value ~= '0' and not (value:match('^%-?[1-9]%d*$') and #value <= 11) then
+        refuse(free, 'type string')
+    end
+    return tonumber(value or nil)
+end
+
+local function is_write(field) return field:sub(-6) == ':write' end
+
+local most_leases = 50000 -- that one script looks at
+local forever = 100 * 365 * 24 * 3600 * 1000
+
+local function lease_key(prefix, reader, level)
+    return prefix .. reader .. ':rwlock_timeout:' .. level
+end
+
+local function leases_of(reader, levels)
+    local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
+    return acquisition and #acquisition <= 20 and 1 or levels
+end
+
+local function lease_left(prefix, reader, levels)
+    local longest = -2
+    for level = 1, math.min(leases_of(reader, levels), most_levels) do
+        local left = redis.call('pttl', lease_key(prefix, reader, level))
+        if left == -1 then
+            left = forever -- another program took the lease away
+        end
+        longest = math.max(longest, left)
+    end
+    return longest
+end
+
+return answer(function()
+
+local lock, queue, timeouts, heartbeats, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
+local prefix = ARGV[1]
+
+local most_shown = 10000 -- as mostShown in inspect.go
+
+local wrong
+local function read(what, ...)
+    local answer = redis.pcall(...)
+    if type(answer) == 'table' and answer.err then
+        if answer.err:find('WRONGTYPE ', 1, true) then
+            error(answer, 0)
+        end
+        wrong = wrong or answer.err .. ': ' .. what
+        return {}
+    end
+    return answer
+end
+
+local function members(what, key)
+    return read(what, 'zrangebyscore', key, '-inf', '+inf', 'withscores', 'limit', 0, most_shown + 1)
+end
+
+local function permits_of(taken, now)
+    local what = 'the permits of a semaphore'
+    local found = redis.pcall('type', taken).ok
+    if found and found ~= 'none' and found ~= 'zset' then
+        refuse(taken, 'type ' .. found) -- answer() would find fault with the counter, which is no hash
+    end
+    local all, lapsed = members(what, taken), 0
+    if #all > 2 * most_shown then
+        local first = {all[1], all[2]}
+        lapsed = read(what, 'zcount', taken, '-inf', ms(now))
+        all = read(what, 'zrangebyscore', taken, '(' .. ms(now), '+inf', 'withscores', 'limit', 0, most_shown + 1)
+        if #all > 2 * most_shown then
+            local last = read(what, 'zrevrange', taken, 0, 0, 'withscores')
+            all[#all - 1], all[#all] = last[1] or all[#all - 1], last[2] or all[#all]
+        elseif #all == 0 and type(lapsed) == 'number' then
+            all, lapsed = first, lapsed - 1 -- that there is one says what the key is
+        end
+    end
+    for i = 1, #all, 2 do
+        check_ids(taken, {all[i]})
+    end
+    return all, type(lapsed) == 'number' and lapsed or 0
+end
+
+local counter = redis.pcall('get', lock)
+if type(counter) == 'string' then
+    local free = free_permits(lock)
+    local now = now_ms()
+    local permits, lapsed = permits_of(KEYS[7], now)
+    return wrong and redis.error_reply(wrong) or
+        {now, redis.call('pttl', lock), {}, {}, {}, {}, {}, '', ms(free + lapsed), permits}
+end
+
+if check_record(lock) == 8 and #redis.call('hrandfield', lock, most_holds + 2) > most_holds + 1 then
+    refuse(lock, 'fields ' .. most_holds + 2)
+end
+local entries = read('the lock', 'hgetall', lock)
+local pttl = redis.call('pttl', lock)
+local mode
+for i = 1, #entries, 2 do
+    mode = mode or entries[i] == 'mode'
+end
+
+local record, leases = {}, 0
+for i = 1, #entries, 2 do
+    local field, value, left = entries[i], entries[i + 1], pttl
+    local levels = mode and field ~= 'mode' and not is_write(field) and is_hold(field, value) and tonumber(value)
+    if levels then
+        leases = leases + leases_of(field, levels)
+        if too_deep(field, levels) or leases > most_leases then
+            refuse_field(lock, field)
+        end
+        left = lease_left(prefix, field, levels)
+        left = left < forever and left or -1
+    end
+    record[#record + 1] = field
+    record[#record + 1] = value
+    record[#record + 1] = left
+end
+
+local answer = {
+    now_ms(),
+    pttl,
+    record,
+    read('the queue of a fair lock', 'lrange', queue, 0, most_shown),
+    members('the timeouts of a fair lock', timeouts),
+    members('the heartbeats of a fair lock', heartbeats),
+    members('the waiting writers of a read/write lock', writers),
+    read('the token counter', 'get', tokens) or '',
+    '',
+    {},
+}
+if wrong then
+    return redis.error_reply(wrong)
+end
+return answer
+
+end, {'hash', 'list', 'zset', 'zset', 'zset', 'string', 'zset'})

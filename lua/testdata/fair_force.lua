@@ -1,0 +1,424 @@
+local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+
+local function refuse(key, what)
+    local n = 0
+    for i = 1, #KEYS do
+        n = KEYS[i] == key and i or n
+    end
+    error({err = 'NOTALOCK ' .. n .. ' ' .. what}, 0)
+end
+
+local function field_text(field)
+    local shown = field:sub(1, 80):gsub('[^!#-%[%]-~]', function(c) return string.format('\\x%02x', c:byte()) end)
+    return 'field ' .. #field .. ' ' .. shown
+end
+
+local function refuse_field(lock, field) refuse(lock, field_text(field)) end
+
+local function is_hold(field, value)
+    local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
+end
+
+local function is_value(field, value)
+    local hash, owner = field:match('^([%w+/]+):(.+):expire_time$')
+    if hash then
+        value = #value < 16 and value:match('^[1-9]%d*$') and '1' or ''
+    else
+        hash, owner = field:match('^([%w+/]+):(.+):lock_count$')
+    end
+    if not hash then
+        return #field == 22 and field:match('^[%w+/]+$') and is_hold(value, '1')
+    end
+    return #hash == 22 and is_hold(owner, value)
+end
+
+local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+
+local function check_record(lock)
+    local some = redis.call('hrandfield', lock, 8, 'withvalues')
+    local mode = redis.call('hget', lock, 'mode')
+    local bad = mode and mode ~= 'read' and mode ~= 'write' and 'mode'
+    local second -- hold of a lock that has one
+    for i = 1, #some, 2 do
+        local field, value = some[i], some[i + 1]
+        if is_hold(field, value) and not (mode and too_deep(field, value)) then
+            second = not mode and #some > 2 and field
+        elseif not (mode and field == 'mode' or not mode and is_value(field, value)) then
+            bad = bad or field
+        end
+    end
+    bad = bad or second
+    if mode and #some == 2 and redis.call('pttl', lock) == -1 then
+        bad = 'mode' -- a rest of a lock has a lease
+    end
+    if bad then
+        refuse_field(lock, bad)
+    end
+    return #some / 2, some[1] == 'mode' and some[3] or some[1]
+end
+
+local function answer(script, types)
+    local done, result = pcall(script)
+    if done then
+        return result
+    end
+    local text = type(result) == 'table' and result.err or tostring(result)
+    if text:find('WRONGTYPE ', 1, true) then
+        text = 'NOTALOCK 0 type ?'
+        for n, key in ipairs(KEYS) do
+            local found = redis.pcall('type', key).ok
+            if found and found ~= 'none' and found ~= types[n] then
+                text = 'NOTALOCK ' .. n .. ' type ' .. found
+                break
+            end
+        end
+    end
+    return {err = text:find('^%u+ ') and text or 'ERR ' .. text}
+end
+
+local function announce(how, channel, message)
+    local received = redis.pcall(how, channel, message)
+    if how == 'spublish' and type(received) ~= 'number' then
+        received = redis.pcall('publish', channel, message)
+    end
+    local may = type(received) == 'number'
+    return may and received or 0, may
+end
+
+local function now_ms()
+    local clock = redis.call('time')
+    return clock[1] * 1000 + math.floor(clock[2] / 1000)
+end
+
+local function ms(t) return string.format('%.0f', t) end
+local function draw_token(counter)
+    if not counter then
+        return 0
+    end
+    local token = redis.pcall('incr', counter)
+    if type(token) == 'table' then
+        if token.err:find('not an integer', 1, true) then
+            refuse(counter, 'number')
+        end
+        error(token, 0)
+    end
+    local clock = redis.call('time')
+    local now = clock[1] * 1000000 + clock[2]
+    if token < now then
+        token = now
+        redis.call('set', counter, string.format('%.0f', now))
+    end
+    return token
+end
+
+local provisional = 5000 -- the lease of a grant that its process has not confirmed
+
+local function client_of(field) return field:sub(1, 36) end
+
+local function listeners(channel, how)
+    local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
+    return not n.err and n[2] or nil
+end
+
+local function granted_lease(waiter)
+    return waiter.state == 'sure' and waiter.lease or math.min(waiter.lease, provisional)
+end
+
+local function tell_granted(waiter, lease, token, channel, how)
+    if waiter.ear == 'asks' then
+        return true
+    end
+    local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
+    if type(heard) == 'table' then
+        return nil
+    end
+    return heard ~= 0
+end
+
+local function grant(lock, waiter, tokens, channel, how)
+    local lease = granted_lease(waiter)
+    local token = 0
+    if waiter.fenced == '1' and tokens then
+        local drawn, t = pcall(function() return draw_token(tokens) end)
+        token = drawn and t or 0 -- the process asks for its token, and is told what is wrong with the counter
+    end
+    local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
+    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
+    if type(written) == 'table' then
+        return nil -- no memory
+    end
+    redis.call('pexpire', lock, ms(lease))
+    local heard = tell_granted(waiter, lease, token, channel, how)
+    if not heard then
+        redis.call('del', lock)
+    end
+    return heard
+end
+
+local for_ever = 100 * 365 * 24 * 60 * 60 * 1000
+local most_waiters = 20000 -- of a queue
+local most_dead = 5000 -- that one script removes; the next one goes on
+local most_passed = 1000 -- waiters that one script passes over, or finds silent, at a time
+
+local function is_relocks(waiter) return waiter:find('^[%x-]+:%-?%d+:%d+$') end
+
+local function drop_wish(q, waiter)
+    if q.wishes ~= q.lock then
+        redis.pcall('hdel', q.wishes, waiter) -- a release and an undo go on where the key is that of other data
+    end
+end
+
+local function leave_queue(q, waiter)
+    redis.call('lrem', q.waiters, 1, waiter)
+    redis.call('zrem', q.timeouts, waiter)
+    redis.call('zrem', q.heartbeats, waiter)
+    if redis.call('zcard', q.heartbeats) == 1 then -- only the '' is left
+        redis.call('del', q.heartbeats)
+    end
+    drop_wish(q, waiter)
+end
+
+local function shift_by(q, waiters, waits)
+    for from = 1, #waiters, 1000 do
+        local to, shifted = math.min(from + 999, #waiters), {}
+        for i, timeout in ipairs(redis.call('zmscore', q.timeouts, unpack(waiters, from, to))) do
+            if timeout then
+                shifted[#shifted + 1] = ms(tonumber(timeout) - waits[from + i - 1] * q.wait_timeout)
+                shifted[#shifted + 1] = waiters[from + i - 1]
+            end
+        end
+        if #shifted > 0 then
+            redis.call('zadd', q.timeouts, unpack(shifted))
+        end
+    end
+end
+
+local function shift_timeouts(q)
+    local n = redis.call('llen', q.waiters)
+    local from = n == redis.call('zcard', q.heartbeats) - 1 and n - 1 or 0 -- else one is of Java
+    local waiters = n > 0 and redis.call('lrange', q.waiters, from, from + most_waiters - 1) or {}
+    local waits = {}
+    for i = 1, #waiters do
+        waits[i] = 1
+    end
+    shift_by(q, waiters, waits)
+end
+
+local function give_up(q, leaving, now)
+    local all = redis.call('lrange', q.waiters, 0, most_waiters - 1)
+    local last = all[#all] and tonumber(redis.call('zscore', q.timeouts, all[#all]) or nil)
+    local left, moved, waits = 0, {}, {}
+    for _, waiter in ipairs(all) do
+        if leaving[waiter] then
+            left = left + 1
+        elseif left > 0 then
+            moved[#moved + 1], waits[#waits + 1] = waiter, left
+        end
+    end
+    for waiter in pairs(leaving) do
+        leave_queue(q, waiter) -- first: where memory is short, a script that has written nothing may not zadd
+    end
+    shift_by(q, moved, waits)
+    local final = redis.call('lindex', q.waiters, -1)
+    if last and final and leaving[all[#all]] and redis.call('zscore', q.heartbeats, final) then
+        local before = tonumber(redis.call('zscore', q.timeouts, final) or last)
+        local least = now + (#all - left - 1) * q.wait_timeout + q.wait_timeout / 2
+        redis.call('zadd', q.timeouts, ms(math.max(least, math.min(before, last - left * q.wait_timeout))), final)
+    end
+end
+
+local function client_channel(q, waiter) return q.channel .. 'client:' .. client_of(waiter) end
+
+local function wake(q, waiter)
+    announce(q.how, q.channel .. waiter, '0')
+    if q.wishes == q.lock or redis.pcall('hexists', q.wishes, waiter) == 1 then -- it may not listen to the other
+        announce(q.how, client_channel(q, waiter), 'free ' .. waiter)
+    end
+end
+
+local function keep_for_java(q)
+    for _, key in ipairs({q.waiters, q.timeouts}) do
+        local left = redis.call('pttl', key)
+        if left > 0 and left < for_ever / 2 then
+            redis.call('pexpire', key, ms(for_ever))
+        end
+    end
+end
+
+local function is_heard(q, waiter, heard)
+    local client = client_of(waiter)
+    if heard[client] or type(redis.pcall('hget', q.wishes, waiter)) ~= 'string' then
+        return true
+    elseif heard[client] == nil then
+        heard[client] = listeners(client_channel(q, waiter), q.how) ~= 0
+    end
+    return heard[client]
+end
+
+local function first_alive(q, asker, heard, from)
+    heard = heard or {}
+    for place = from or 0, most_passed do
+        local waiter = redis.call('lindex', q.waiters, place)
+        if not waiter or waiter == asker or place == most_passed or q.wishes == q.lock or not is_relocks(waiter) or
+            is_heard(q, waiter, heard) then
+            return waiter, place
+        end
+    end
+end
+
+local function serve(q, waiter, place)
+    if place == 0 then
+        leave_queue(q, waiter)
+        shift_timeouts(q)
+    else
+        give_up(q, {[waiter] = true}, q.now)
+    end
+end
+
+local function drop_first(q, n)
+    local passed = {}
+    for _, waiter in ipairs(redis.call('lrange', q.waiters, 0, n - 1)) do
+        passed[waiter] = true
+    end
+    if next(passed) then
+        give_up(q, passed, q.now)
+    end
+end
+
+local function grant_first(q)
+    local heard = {}
+    local first, place = first_alive(q, nil, heard)
+    while first and place < most_passed do
+        local wish = q.wishes ~= q.lock and redis.pcall('hget', q.wishes, first)
+        local lease, fenced, asked = (type(wish) == 'string' and wish or ''):match('^(%d+) (%d) (%d+)$')
+        if not lease then
+            break
+        end
+        local waiter = {field = first, lease = tonumber(lease), fenced = fenced, asked = asked}
+        local granted = grant(q.lock, waiter, q.tokens, client_channel(q, first), q.how)
+        if granted then
+            serve(q, first, place)
+            return true, first
+        elseif granted == nil then
+            break
+        end
+        heard[client_of(first)] = false
+        first, place = first_alive(q, nil, heard, place + 1)
+    end
+    if first and place > 0 and not is_relocks(first) then
+        drop_first(q, place)
+        keep_for_java(q)
+    end
+    return false, first
+end
+
+local function pass_on(q)
+    local granted, first = grant_first(q)
+    if first and not granted then
+        wake(q, first)
+    elseif not first then
+        drop_first(q, most_passed)
+    end
+    return granted
+end
+
+local function evict_silent(q)
+    local all, dead, again = redis.call('lrange', q.waiters, 0, most_passed - 1), {}, {}
+    for i, beat in ipairs(redis.call('zmscore', q.heartbeats, unpack(all))) do
+        if not beat and is_relocks(all[i]) then
+            again[all[i]] = dead[all[i]]
+            dead[all[i]] = true
+        end
+    end
+    for waiter in pairs(again) do
+        redis.call('lrem', q.waiters, 0, waiter)
+    end
+    give_up(q, dead, q.now)
+    return next(again) and most_dead or most_passed
+end
+
+local function set_back(q, ttl)
+    local ahead = redis.call('zrangebyscore', q.heartbeats, ms(q.now + ttl + 1), '+inf', 'limit', 0, most_passed)
+    for _, waiter in ipairs(ahead) do
+        if waiter ~= '' then
+            redis.pcall('zadd', q.heartbeats, 'XX', ms(q.now + ttl), waiter)
+        end
+    end
+    return #ahead < most_passed
+end
+
+local function evict_dead(q, now, ttl)
+    q.now, q.ran = now, now
+    local dead = {}
+    local due = redis.call('zrangebyscore', q.heartbeats, '-inf', ms(now), 'limit', 0, most_dead)
+    local ran = tonumber(redis.call('zscore', q.heartbeats, '') or nil)
+    local last_run = ran and ran <= now and ran or nil
+    local away = now - (last_run or now) > ttl / 2
+    for _, waiter in ipairs(due) do
+        if waiter ~= '' then
+            if away and redis.call('zscore', q.timeouts, waiter) then
+                redis.pcall('zadd', q.heartbeats, ms(now + ttl), waiter)
+            else
+                dead[waiter] = true
+            end
+        end
+    end
+    local evicted = next(dead) ~= nil
+    if evicted then
+        give_up(q, dead, now)
+    end
+    local first = redis.call('lindex', q.waiters, 0)
+    local all = not (away and #due == most_dead)
+    if first and not last_run then -- the last script ran in the future
+        all = set_back(q, ttl)
+    end
+    if not all then
+        q.ran = ran or now
+    end
+    if ran and ran ~= q.ran then
+        redis.pcall('zadd', q.heartbeats, 'XX', ms(q.ran), '')
+    end
+    local left = most_dead
+    while left > 0 do
+        if not first or redis.call('zscore', q.heartbeats, first) then
+            break
+        elseif is_relocks(first) then
+            left = left - evict_silent(q)
+        else
+            local timeout = redis.call('zscore', q.timeouts, first)
+            if timeout and tonumber(timeout) > now then
+                keep_for_java(q)
+                break
+            end
+            leave_queue(q, first)
+            left = left - 1
+        end
+        first, evicted = redis.call('lindex', q.waiters, 0), true
+    end
+    return first, evicted
+end
+
+local function check_queue(q)
+    local n = redis.call('llen', q.waiters)
+    if n > most_waiters then
+        refuse(q.waiters, 'type list')
+    end
+    return n
+end
+return answer(function()
+
+local q = {
+    lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
+    wait_timeout = tonumber(ARGV[1]), channel = ARGV[3], how = ARGV[4],
+}
+local heartbeat_ttl = tonumber(ARGV[2])
+
+check_record(q.lock)
+check_queue(q)
+evict_dead(q, now_ms(), heartbeat_ttl)
+local freed = redis.call('del', q.lock)
+pass_on(q)
+return {freed, 0, 0}
+
+end, {'hash', 'list', 'zset', 'zset', 'hash', 'string'})

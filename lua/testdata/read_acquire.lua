@@ -1,0 +1,314 @@
+local most_holds = 10000 -- fields of a hash that one script reads
+local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+
+local function refuse(key, what)
+    local n = 0
+    for i = 1, #KEYS do
+        n = KEYS[i] == key and i or n
+    end
+    error({err = 'NOTALOCK ' .. n .. ' ' .. what}, 0)
+end
+
+local function field_text(field)
+    local shown = field:sub(1, 80):gsub('[^!#-%[%]-~]', function(c) return string.format('\\x%02x', c:byte()) end)
+    return 'field ' .. #field .. ' ' .. shown
+end
+
+local function refuse_field(lock, field) refuse(lock, field_text(field)) end
+
+local function is_hold(field, value)
+    local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
+end
+
+local function is_value(field, value)
+    local hash, owner = field:match('^([%w+/]+):(.+):expire_time$')
+    if hash then
+        value = #value < 16 and value:match('^[1-9]%d*$') and '1' or ''
+    else
+        hash, owner = field:match('^([%w+/]+):(.+):lock_count$')
+    end
+    if not hash then
+        return #field == 22 and field:match('^[%w+/]+$') and is_hold(value, '1')
+    end
+    return #hash == 22 and is_hold(owner, value)
+end
+
+local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+
+local function check_record(lock)
+    local some = redis.call('hrandfield', lock, 8, 'withvalues')
+    local mode = redis.call('hget', lock, 'mode')
+    local bad = mode and mode ~= 'read' and mode ~= 'write' and 'mode'
+    local second -- hold of a lock that has one
+    for i = 1, #some, 2 do
+        local field, value = some[i], some[i + 1]
+        if is_hold(field, value) and not (mode and too_deep(field, value)) then
+            second = not mode and #some > 2 and field
+        elseif not (mode and field == 'mode' or not mode and is_value(field, value)) then
+            bad = bad or field
+        end
+    end
+    bad = bad or second
+    if mode and #some == 2 and redis.call('pttl', lock) == -1 then
+        bad = 'mode' -- a rest of a lock has a lease
+    end
+    if bad then
+        refuse_field(lock, bad)
+    end
+    return #some / 2, some[1] == 'mode' and some[3] or some[1]
+end
+
+local function answer(script, types)
+    local done, result = pcall(script)
+    if done then
+        return result
+    end
+    local text = type(result) == 'table' and result.err or tostring(result)
+    if text:find('WRONGTYPE ', 1, true) then
+        text = 'NOTALOCK 0 type ?'
+        for n, key in ipairs(KEYS) do
+            local found = redis.pcall('type', key).ok
+            if found and found ~= 'none' and found ~= types[n] then
+                text = 'NOTALOCK ' .. n .. ' type ' .. found
+                break
+            end
+        end
+    end
+    return {err = text:find('^%u+ ') and text or 'ERR ' .. text}
+end
+
+local function now_ms()
+    local clock = redis.call('time')
+    return clock[1] * 1000 + math.floor(clock[2] / 1000)
+end
+
+local function ms(t) return string.format('%.0f', t) end
+local farthest_beat = 6000
+
+local forever = 100 * 365 * 24 * 3600 * 1000
+
+local function extend(key, to)
+    if redis.call('pttl', key) < to then
+        redis.call('pexpire', key, ms(to))
+    end
+end
+
+local function lease_key(prefix, reader, level)
+    return prefix .. reader .. ':rwlock_timeout:' .. level
+end
+
+local function leases_of(reader, levels)
+    local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
+    return acquisition and #acquisition <= 20 and 1 or levels
+end
+
+local function lease_left(prefix, reader, levels)
+    local longest = -2
+    for level = 1, math.min(leases_of(reader, levels), most_levels) do
+        local left = redis.call('pttl', lease_key(prefix, reader, level))
+        if left == -1 then
+            left = forever -- another program took the lease away
+        end
+        longest = math.max(longest, left)
+    end
+    return longest
+end
+
+return answer(function()
+
+local lock, writers = KEYS[1], KEYS[2]
+local field, lease, level = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local prefix, write_field = ARGV[4], ARGV[5] .. ':write'
+local channel, how = ARGV[6], ARGV[7]
+
+local mode = redis.call('hget', lock, 'mode')
+local free = not mode and redis.call('exists', lock) == 0
+local plain = not mode and not free -- a plain lock of this name is held
+if plain then
+    check_record(lock)
+end
+local joins = mode and redis.call('hexists', lock, field) == 0 -- it is not the hold of the caller
+local plain_next = false
+if KEYS[3] ~= lock and (plain or joins and mode == 'read' and redis.pcall('exists', KEYS[3]) == 1) then
+local tombstone_life = 60000
+local function client_of(field) return field:sub(1, 36) end
+
+local function listeners(channel, how)
+    local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
+    return not n.err and n[2] or nil
+end
+
+local most_numbers = 1e15 -- numbers far above are too large for 1 to be added to them
+local longest_line = 25000 -- with which a script goes along them; older versions know no limit
+local most_over = 100000 -- bytes of the tombstones
+local near_head = 32 -- as in lookout.go
+
+local function of_writer(field) return field:sub(-6) == ':write' end
+
+local function channel_of(channel, of_write)
+    local name = channel:match('^redisson_lock__channel(:.*)') or channel:match('^redisson_rwlock(:.*)')
+    return name and (of_write and 'redisson_rwlock' or 'redisson_lock__channel') .. name or channel
+end
+
+local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
+
+local function parse_place(text, client)
+    local number, state, ear, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    if not number or #number > 15 or #lease > 15 then
+        return nil -- other data
+    end
+    return {number = tonumber(number), state = state, ear = ear, lease = tonumber(lease), fenced = fenced, asked = asked,
+        field = field, client = client}
+end
+
+local function open_line(lock, key, field)
+    if not key or key == lock then
+        return nil
+    end
+    local client = client_of(field)
+    local head = redis.call('hmget', key, 'first', 'last', 'granted', 'shared', 'over', client, 'beside')
+    local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[4] or 0)
+    if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
+        #(head[5] or '') > most_over then
+        refuse(key, 'type hash') -- see record.lua: no loop below is longer
+    end
+    return {
+        key = key, exists = first <= last or head[3] or head[7], -- there is more than tombstones
+        any = head[1] or head[3] or head[5] or head[7],
+        first = first, last = last, granted = head[3], shared = shared,
+        over = head[5], mine = head[6] and parse_place(head[6], client),
+        changes = {}, -- what is written when the line is closed: field -> value, or false where it goes
+    }
+end
+
+local function drop_field(line, field) line.changes[field] = false end
+
+local function place_of(line, client)
+    if line.mine and line.mine.client == client then
+        return line.mine
+    end
+    local text = redis.call('hget', line.key, client)
+    return text and parse_place(text, client)
+end
+
+local function place_at(line, number)
+    for _, known in ipairs({line.mine or false, line.back or false}) do
+        if known and known.unsaved and known.number == number then
+            return known
+        end
+    end
+    local client = redis.call('hget', line.key, ms(number))
+    local p = client and place_of(line, client)
+    return p and p.number == number and p or nil
+end
+
+local function stands(line, p)
+    return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
+end
+
+local function drop_number(line, number)
+    drop_field(line, ms(number))
+    redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
+    local back = line.back and line.back.number
+    while line.first <= line.last and line.first ~= back and
+        (line.first == number or redis.call('hexists', line.key, ms(line.first)) == 0) do
+        line.first = line.first + 1
+    end
+end
+
+local function drop_place(line, p)
+    drop_field(line, p.client)
+    if p.unsaved or stands(line, p) then
+        drop_number(line, p.number)
+    end
+end
+
+local function leave(line, field)
+    local p = line.mine
+    if p and p.field == field then
+        drop_place(line, p)
+        line.mine = nil
+    end
+    if line.granted == field then
+        drop_field(line, 'granted')
+        line.granted = false
+    end
+end
+
+local function hears(p, channel, how)
+    return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0
+end
+
+local function plain_waits(line, channel, how)
+    for number = line.first, math.min(line.last, line.first + near_head - 1) do
+        local p = place_at(line, number)
+        if p and not of_writer(p.field) and p.state ~= 'late' and p.ear == 'hears' and hears(p, channel, how) then
+            return true
+        end
+    end
+    return false
+end
+
+local function note_beside(line, channel, how)
+    if not line.exists and (listeners(channel, how) or 0) > 0 then
+        redis.pcall('hset', line.key, 'beside', 1, 'shared', ms(now_ms()))
+        redis.pcall('pexpire', line.key, tombstone_life)
+    end
+end
+
+    local line = open_line(lock, KEYS[3], field)
+    if plain then
+        note_beside(line, channel, how)
+    else
+        plain_next = plain_waits(line, channel, how)
+    end
+end
+if plain then
+    return {0, redis.call('pttl', lock), 0}
+end
+if free or joins then
+    if level ~= '1' then
+        return {-1, 0, 0}
+    end
+    if mode and check_record(lock) == 1 then
+        return {0, redis.call('pttl', lock), 0} -- a mode alone, which may be the rest of a lock, and expires
+    end
+    if not free and redis.call('hlen', lock) > most_holds then
+        return {0, redis.call('pttl', lock), 0} -- others have to leave first
+    end
+    if mode ~= 'write' then
+        local last, now = redis.call('zrevrange', writers, 0, 0, 'withscores'), now_ms()
+        if last[2] and tonumber(last[2]) > now + farthest_beat then -- a heartbeat that does not count
+            last = redis.call('zrangebyscore', writers, '(' .. ms(now), ms(now + farthest_beat), 'withscores', 'limit', 0, 1)
+        end
+        local wait = last[2] and tonumber(last[2]) - now or 0
+        if wait > 0 then
+            return {0, math.max(1, wait), 0}
+        elseif plain_next then
+            return {0, redis.call('pttl', lock), 0}
+        end
+    elseif redis.call('hexists', lock, write_field) == 0 then
+        return {0, redis.call('pttl', lock), 0}
+    end
+end
+
+local longest = lease
+if free then
+    redis.call('hset', lock, 'mode', 'read', field, level)
+else
+    redis.call('hset', lock, field, level)
+    longest = math.max(lease, lease_left(prefix, field, 1))
+end
+redis.call('set', lease_key(prefix, field, 1), '1', 'PX', ms(longest))
+if level ~= '1' then
+    redis.call('set', lease_key(prefix, field, level), '1', 'PX', ms(longest))
+end
+if free then
+    redis.call('pexpire', lock, ms(longest))
+else
+    extend(lock, longest)
+end
+return {1, 0, 0}
+
+end, {'hash', 'zset', 'hash'})

@@ -1,0 +1,175 @@
+local most_holds = 10000 -- fields of a hash that one script reads
+local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+
+local function refuse(key, what)
+    local n = 0
+    for i = 1, #KEYS do
+        n = KEYS[i] == key and i or n
+    end
+    error({err = 'NOTALOCK ' .. n .. ' ' .. what}, 0)
+end
+
+local function field_text(field)
+    local shown = field:sub(1, 80):gsub('[^!#-%[%]-~]', function(c) return string.format('\\x%02x', c:byte()) end)
+    return 'field ' .. #field .. ' ' .. shown
+end
+
+local function refuse_field(lock, field) refuse(lock, field_text(field)) end
+
+local function is_hold(field, value)
+    local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
+end
+
+local function is_value(field, value)
+    local hash, owner = field:match('^([%w+/]+):(.+):expire_time$')
+    if hash then
+        value = #value < 16 and value:match('^[1-9]%d*$') and '1' or ''
+    else
+        hash, owner = field:match('^([%w+/]+):(.+):lock_count$')
+    end
+    if not hash then
+        return #field == 22 and field:match('^[%w+/]+$') and is_hold(value, '1')
+    end
+    return #hash == 22 and is_hold(owner, value)
+end
+
+local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+
+local function fields_of(lock)
+    local n = redis.call('hlen', lock)
+    if n > most_holds + 1 then -- and the mode
+        return nil, 'fields ' .. n
+    end
+    return redis.call('hgetall', lock)
+end
+
+local function check_record(lock)
+    local some = redis.call('hrandfield', lock, 8, 'withvalues')
+    local mode = redis.call('hget', lock, 'mode')
+    local bad = mode and mode ~= 'read' and mode ~= 'write' and 'mode'
+    local second -- hold of a lock that has one
+    for i = 1, #some, 2 do
+        local field, value = some[i], some[i + 1]
+        if is_hold(field, value) and not (mode and too_deep(field, value)) then
+            second = not mode and #some > 2 and field
+        elseif not (mode and field == 'mode' or not mode and is_value(field, value)) then
+            bad = bad or field
+        end
+    end
+    bad = bad or second
+    if mode and #some == 2 and redis.call('pttl', lock) == -1 then
+        bad = 'mode' -- a rest of a lock has a lease
+    end
+    if bad then
+        refuse_field(lock, bad)
+    end
+    return #some / 2, some[1] == 'mode' and some[3] or some[1]
+end
+
+local function answer(script, types)
+    local done, result = pcall(script)
+    if done then
+        return result
+    end
+    local text = type(result) == 'table' and result.err or tostring(result)
+    if text:find('WRONGTYPE ', 1, true) then
+        text = 'NOTALOCK 0 type ?'
+        for n, key in ipairs(KEYS) do
+            local found = redis.pcall('type', key).ok
+            if found and found ~= 'none' and found ~= types[n] then
+                text = 'NOTALOCK ' .. n .. ' type ' .. found
+                break
+            end
+        end
+    end
+    return {err = text:find('^%u+ ') and text or 'ERR ' .. text}
+end
+
+local function is_write(field) return field:sub(-6) == ':write' end
+
+local most_leases = 50000 -- that one script looks at
+local forever = 100 * 365 * 24 * 3600 * 1000
+
+local function lease_key(prefix, reader, level)
+    return prefix .. reader .. ':rwlock_timeout:' .. level
+end
+
+local function leases_of(reader, levels)
+    local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
+    return acquisition and #acquisition <= 20 and 1 or levels
+end
+
+local function lease_left(prefix, reader, levels)
+    local longest = -2
+    for level = 1, math.min(leases_of(reader, levels), most_levels) do
+        local left = redis.call('pttl', lease_key(prefix, reader, level))
+        if left == -1 then
+            left = forever -- another program took the lease away
+        end
+        longest = math.max(longest, left)
+    end
+    return longest
+end
+
+local function is_dead(lock, prefix, reader)
+    redis.call('exists', lock, lease_key(prefix, reader, 1))
+    return true
+end
+
+local function evict_dead_readers(lock, prefix, except)
+    local entries, strange = fields_of(lock)
+    local living, longest, leases, dead = 0, -2, 0, {}
+    entries = entries or {}
+    for i = 1, #entries, 2 do
+        local field, value = entries[i], entries[i + 1]
+        local other = field ~= 'mode' and field ~= except
+        if other and (not is_hold(field, value) or too_deep(field, value)) then
+            strange = strange or field_text(field)
+        elseif other and not strange and not is_write(field) then
+            local levels = tonumber(value)
+            leases = leases + leases_of(field, levels)
+            local left = leases <= most_leases and lease_left(prefix, field, levels) or 0
+            if leases > most_leases then
+                strange = field_text(field)
+            elseif left > 0 then
+                living = living + 1
+                longest = math.max(longest, left)
+            else
+                dead[#dead + 1] = field
+            end
+        end
+    end
+    if strange then
+        local left = redis.call('pttl', lock)
+        return living + 1, math.max(longest, left == -1 and forever or left, 1), 0, strange
+    end
+    local evicted = 0
+    for _, field in ipairs(dead) do
+        if is_dead(lock, prefix, field) then
+            redis.call('hdel', lock, field)
+            evicted = evicted + 1
+        end
+    end
+    return living, longest, evicted
+end
+return answer(function()
+
+local lock = KEYS[1]
+local field, prefix = ARGV[1], ARGV[2]
+
+check_record(lock)
+if not redis.call('hget', lock, 'mode') then
+    return {0, 0, redis.call('pttl', lock)}
+end
+local living, _, evicted, strange = evict_dead_readers(lock, prefix)
+if strange then
+    refuse(lock, strange)
+end
+if evicted > 0 and redis.call('hlen', lock) == 1 then
+    redis.call('del', lock) -- a mode alone is no record
+end
+local levels = tonumber(field ~= '' and redis.call('hget', lock, field) or 0)
+return {living > 0 and 1 or 0, levels, redis.call('pttl', lock)}
+
+end, {'hash'})

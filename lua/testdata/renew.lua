@@ -1,0 +1,33 @@
+local function answer(script, types)
+    local done, result = pcall(script)
+    if done then
+        return result
+    end
+    local text = type(result) == 'table' and result.err or tostring(result)
+    if text:find('WRONGTYPE ', 1, true) then
+        text = 'NOTALOCK 0 type ?'
+        for n, key in ipairs(KEYS) do
+            local found = redis.pcall('type', key).ok
+            if found and found ~= 'none' and found ~= types[n] then
+                text = 'NOTALOCK ' .. n .. ' type ' .. found
+                break
+            end
+        end
+    end
+    return {err = text:find('^%u+ ') and text or 'ERR ' .. text}
+end
+
+return answer(function()
+
+local lock = KEYS[1]
+local field, lease, exact = ARGV[1], ARGV[2], ARGV[3] == '1'
+
+if redis.call('hexists', lock, field) == 0 then
+    return {-1, 0, 0}
+end
+if exact or redis.call('pttl', lock) < tonumber(lease) then
+    redis.call('pexpire', lock, lease)
+end
+return {1, 0, 0}
+
+end, {'hash'})

@@ -1,0 +1,501 @@
+local function refuse(key, what)
+    local n = 0
+    for i = 1, #KEYS do
+        n = KEYS[i] == key and i or n
+    end
+    error({err = 'NOTALOCK ' .. n .. ' ' .. what}, 0)
+end
+
+local function answer(script, types)
+    local done, result = pcall(script)
+    if done then
+        return result
+    end
+    local text = type(result) == 'table' and result.err or tostring(result)
+    if text:find('WRONGTYPE ', 1, true) then
+        text = 'NOTALOCK 0 type ?'
+        for n, key in ipairs(KEYS) do
+            local found = redis.pcall('type', key).ok
+            if found and found ~= 'none' and found ~= types[n] then
+                text = 'NOTALOCK ' .. n .. ' type ' .. found
+                break
+            end
+        end
+    end
+    return {err = text:find('^%u+ ') and text or 'ERR ' .. text}
+end
+
+local function announce(how, channel, message)
+    local received = redis.pcall(how, channel, message)
+    if how == 'spublish' and type(received) ~= 'number' then
+        received = redis.pcall('publish', channel, message)
+    end
+    local may = type(received) == 'number'
+    return may and received or 0, may
+end
+
+local function now_ms()
+    local clock = redis.call('time')
+    return clock[1] * 1000 + math.floor(clock[2] / 1000)
+end
+
+local function ms(t) return string.format('%.0f', t) end
+local function free_permits(free)
+    local value = redis.call('get', free)
+    if value and value ~= '0' and not (value:match('^%-?[1-9]%d*$') and #value <= 11) then
+        refuse(free, 'type string')
+    end
+    return tonumber(value or nil)
+end
+
+local function count_free(free) return tonumber(redis.call('get', free) or 0) end
+
+local function add(free, n)
+    if redis.call('exists', free) == 1 then
+        redis.call('incrby', free, n)
+    end
+end
+
+local function take_permit(free, taken, id, ends)
+    redis.call('incrby', free, -1)
+    local added = redis.pcall('zadd', taken, ms(ends), id)
+    if added ~= 1 then
+        redis.call('incrby', free, 1)
+    end
+    if type(added) == 'table' then
+        error(added, 0)
+    end
+    local pttl = redis.call('pttl', free)
+    if pttl > 0 then -- Redisson's expire() of a semaphore
+        redis.call('pexpire', taken, pttl)
+    end
+end
+
+local function announce_free(free, channel, how)
+    local n = count_free(free)
+    return n > 0 and announce(how, channel, ms(n)) or 0
+end
+
+local function is_idle(key)
+    local fields = redis.pcall('hlen', key)
+    return fields == 0 or fields == 1
+end
+
+return answer(function()
+
+local free, taken, key = KEYS[1], KEYS[2], KEYS[3]
+local id, left, channel, how, slice, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
+
+free_permits(free) -- if it is none, nothing is to be given back
+local ends = redis.call('zscore', taken, id)
+local state = ends and tonumber(ends) > now_ms() and 1 or -1
+if left ~= '0' then
+    return {state, 0, 0}
+end
+if ends then
+    redis.call('zrem', taken, id)
+    add(free, 1)
+end
+local heard, passed_on = 0, 0
+if key ~= free and (late or not is_idle(key)) then
+local tombstone_life = 60000
+local most_tombstones = 100
+
+local provisional = 5000 -- the lease of a grant that its process has not confirmed
+
+local function client_of(field) return field:sub(1, 36) end
+
+local function listeners(channel, how)
+    local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
+    return not n.err and n[2] or nil
+end
+
+local function granted_lease(waiter)
+    return waiter.state == 'sure' and waiter.lease or math.min(waiter.lease, provisional)
+end
+
+local function tell_granted(waiter, lease, token, channel, how)
+    if waiter.ear == 'asks' then
+        return true
+    end
+    local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
+    if type(heard) == 'table' then
+        return nil
+    end
+    return heard ~= 0
+end
+
+local function bury(over, field, now)
+    local kept = {field .. ' ' .. ms(now + tombstone_life)}
+    for other, till in (over or ''):sub(1, 200 * most_tombstones):gmatch('(%S+) (%d+)') do
+        if #kept == most_tombstones then
+            break
+        elseif other ~= field and tonumber(till) > now then
+            kept[#kept + 1] = other .. ' ' .. till
+        end
+    end
+    return table.concat(kept, ' ')
+end
+
+local function grant(taken, waiter, free, channel, how)
+    local lease = granted_lease(waiter)
+    if not pcall(take_permit, free, taken, waiter.field, now_ms() + lease) then
+        return nil -- no memory
+    end
+    local heard = tell_granted(waiter, lease, 0, channel, how)
+    if not heard then
+        redis.call('zrem', taken, waiter.field)
+        add(free, 1)
+    end
+    return heard
+end
+
+local function still_held(taken, id) return tonumber(redis.call('zscore', taken, id) or 0) > now_ms() end
+local most_places = 20000 -- numbers from the first place to the last one with which a client joins
+local most_numbers = 1e15 -- numbers far above are too large for 1 to be added to them
+local longest_line = 25000 -- with which a script goes along them; older versions know no limit
+local most_over = 100000 -- bytes of the tombstones
+local function of_writer(field) return field:sub(-6) == ':write' end
+
+local function channel_of(channel, of_write)
+    local name = channel:match('^redisson_lock__channel(:.*)') or channel:match('^redisson_rwlock(:.*)')
+    return name and (of_write and 'redisson_rwlock' or 'redisson_lock__channel') .. name or channel
+end
+
+local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
+
+local function parse_place(text, client)
+    local number, state, ear, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    if not number or #number > 15 or #lease > 15 then
+        return nil -- other data
+    end
+    return {number = tonumber(number), state = state, ear = ear, lease = tonumber(lease), fenced = fenced, asked = asked,
+        field = field, client = client}
+end
+
+local function open_line(lock, key, field)
+    if not key or key == lock then
+        return nil
+    end
+    local client = client_of(field)
+    local head = redis.call('hmget', key, 'first', 'last', 'granted', 'shared', 'over', client, 'beside')
+    local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[4] or 0)
+    if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
+        #(head[5] or '') > most_over then
+        refuse(key, 'type hash') -- see record.lua: no loop below is longer
+    end
+    return {
+        key = key, exists = first <= last or head[3] or head[7], -- there is more than tombstones
+        any = head[1] or head[3] or head[5] or head[7],
+        first = first, last = last, granted = head[3], shared = shared,
+        over = head[5], mine = head[6] and parse_place(head[6], client),
+        changes = {}, -- what is written when the line is closed: field -> value, or false where it goes
+    }
+end
+
+local function set_field(line, field, value) line.changes[field] = value end
+
+local function drop_field(line, field) line.changes[field] = false end
+
+local function in_parts(list, run)
+    local answer
+    for from = 1, #list, 1000 do
+        answer = run(unpack(list, from, math.min(from + 999, #list)))
+        if type(answer) == 'table' then
+            break
+        end
+    end
+    return answer
+end
+
+local function close_line(line)
+    if line.first > line.last and not line.granted then
+        if line.any then
+            redis.call('del', line.key)
+        end
+        local written = line.over and redis.pcall('hset', line.key, 'over', line.over)
+        if type(written) == 'number' then
+            redis.call('pexpire', line.key, tombstone_life)
+        end
+        return type(written) ~= 'table'
+    end
+    set_field(line, 'first', ms(line.first))
+    set_field(line, 'last', ms(line.last))
+    local set, gone = {}, {}
+    for field, value in pairs(line.changes) do
+        if value then
+            set[#set + 1], set[#set + 2] = field, value
+        else
+            gone[#gone + 1] = field
+        end
+    end
+    local written = in_parts(set, function(...) return redis.pcall('hset', line.key, ...) end)
+    in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
+    if line.life then
+        redis.call('pexpire', line.key, line.life)
+    end
+    return type(written) ~= 'table' -- else there is no memory
+end
+
+local function place_of(line, client)
+    if line.mine and line.mine.client == client then
+        return line.mine
+    end
+    local text = redis.call('hget', line.key, client)
+    return text and parse_place(text, client)
+end
+
+local function place_at(line, number)
+    for _, known in ipairs({line.mine or false, line.back or false}) do
+        if known and known.unsaved and known.number == number then
+            return known
+        end
+    end
+    local client = redis.call('hget', line.key, ms(number))
+    local p = client and place_of(line, client)
+    return p and p.number == number and p or nil
+end
+
+local function place_text(p)
+    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.ear, ms(p.lease), p.fenced, p.asked, p.field)
+end
+
+local function put_place(line, p)
+    set_field(line, p.client, place_text(p))
+    set_field(line, ms(p.number), p.client)
+end
+
+local function stands(line, p)
+    return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
+end
+
+local function drop_number(line, number)
+    drop_field(line, ms(number))
+    redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
+    local back = line.back and line.back.number
+    while line.first <= line.last and line.first ~= back and
+        (line.first == number or redis.call('hexists', line.key, ms(line.first)) == 0) do
+        line.first = line.first + 1
+    end
+end
+
+local function drop_place(line, p)
+    drop_field(line, p.client)
+    if p.unsaved or stands(line, p) then
+        drop_number(line, p.number)
+    end
+end
+
+local function note_lapse(line)
+    local field = line.granted
+    if not field then
+        return
+    end
+    line.granted = false
+    drop_field(line, 'granted')
+    local p = place_of(line, client_of(field))
+    if not p or p.field ~= field or p.unsaved or stands(line, p) then
+        return
+    end
+    if p.ear == 'asks' or line.last - p.number >= most_places then
+        drop_field(line, p.client)
+        return
+    end
+    p.state, p.unsaved = 'late', true
+    put_place(line, p)
+    line.back = p
+    line.first = math.min(line.first, p.number)
+end
+
+local function leave(line, field)
+    local p = line.mine
+    if p and p.field == field then
+        drop_place(line, p)
+        line.mine = nil
+    end
+    if line.granted == field then
+        drop_field(line, 'granted')
+        line.granted = false
+    end
+end
+
+local function end_field(line, field)
+    line.over = bury(line.over, field, now_ms())
+    set_field(line, 'over', line.over)
+    if redis.call('pttl', line.key) < tombstone_life then
+        line.life = tombstone_life
+    end
+end
+
+local function hears(p, channel, how)
+    return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0
+end
+
+local function pass_on(lock, line, tokens, channel, how, asker)
+    if line.granted and not still_held(lock, line.granted) then
+        note_lapse(line)
+    end
+    local late, to, at = {}, nil, line.last -- late: places that are passed over; at: the number that was reached
+    for number = line.first, line.last do
+        local p, granted = place_at(line, number), false
+        if p and p.client == asker then
+            to, at, line.mine = asker, number, nil
+            drop_field(line, asker)
+            break
+        elseif p and p.state == 'late' and hears(p, channel, how) then
+            late[#late + 1] = p
+        elseif p and p.state ~= 'late' and hears(p, channel, how) then
+            granted = grant(lock, p, tokens, grants_to(channel, p), how)
+            if granted == nil then -- all stay
+                line.mute = true
+                for _, q in ipairs(late) do
+                    put_place(line, q)
+                end
+                announce(how, grants_to(channel, p), 'free')
+                return nil
+            elseif granted then
+                to, at, line.granted = p.client, number, p.field
+                set_field(line, 'granted', p.field)
+                break
+            end
+        end
+        if p and late[#late] ~= p then
+            drop_field(line, p.client)
+        end
+        drop_field(line, ms(number))
+    end
+    local free = to and #late > 0 and at - 1 or at
+    if to then
+        drop_field(line, ms(at))
+    end
+    for i, p in ipairs(late) do
+        p.number = free - #late + i
+        put_place(line, p)
+    end
+    line.first = free - #late + 1
+    if not to then
+        for _, p in ipairs(late) do
+            announce(how, grants_to(channel, p), 'free')
+        end
+    end
+    return to
+end
+
+local function passed(line, to)
+    if to then
+        return 1
+    end
+    return line and line.mute and 2 or 0
+end
+
+local function announce_beside(channel, how)
+    local other = channel_of(channel, not channel:find('^redisson_rwlock:'))
+    return other ~= channel and (listeners(other, how) or 0) > 0 and announce(how, other, '0') or 0
+end
+
+local function release_to_all(line, channel, how, message, slice, always)
+    local now = now_ms()
+    local due = now - line.shared >= slice or line.shared > now
+    if not due and not always then
+        return 0
+    end
+    local known, beside = listeners(channel, how), 0
+    if due then
+        set_field(line, 'shared', ms(now))
+        beside = announce_beside(channel, how)
+        if known == 0 and beside == 0 then
+            local info = redis.pcall('info', 'replication')
+            known = type(info) == 'string' and info:find('connected_slaves:0', 1, true) and 0
+        end
+    end
+    if known == 0 and beside == 0 then
+        return 0
+    end
+    local _, may = announce(how, channel, message)
+    if not may then -- nobody was told
+        return 0
+    end
+    local kept = false -- a late place: its process may be frozen
+    for number = line.first, line.last do
+        local p = place_at(line, number)
+        local told = p and hears(p, channel, how)
+        if told then
+            announce(how, grants_to(channel, p), 'free')
+            kept = true
+            if p.state ~= 'late' then
+                break
+            end
+        else
+            if p then
+                drop_field(line, p.client)
+            end
+            drop_field(line, ms(number))
+            if not kept then
+                line.first = number + 1
+            end
+        end
+    end
+    return math.max((known or 1) + beside, 1)
+end
+
+local function try(step)
+    local done, result = pcall(step)
+    return done and result or nil
+end
+
+local function leave_and_pass(lock, key, field, late, pass)
+    local answer = 0
+    try(function()
+        local line, to = open_line(lock, key, field), nil
+        if not (late or line.exists or line.mine) then
+            return
+        end
+        try(function()
+            leave(line, field)
+            if late then
+                end_field(line, field)
+            end
+            line, to = pass(line)
+        end)
+        answer = passed(line, to)
+        close_line(line)
+    end)
+    return answer
+end
+
+local most_passed = 1000 -- permits that one script grants; the next one goes on
+
+local function pass_permits(free, taken, line, id, channel, how, asker)
+    local passed_on = false
+    for _ = 1, most_passed do
+        if not (line and line.exists and count_free(free) > 0) then
+            break
+        end
+        local to = pass_on(taken, line, free, channel, how, asker)
+        if not to or to == asker then
+            break
+        end
+        passed_on = true
+        close_line(line)
+        line = open_line(free, line.key, id)
+    end
+    return line, passed_on
+end
+
+    passed_on = leave_and_pass(free, key, id, late, function(line)
+        if count_free(free) <= 0 then
+            return line, false
+        end
+        heard = ends and line.first <= line.last and release_to_all(line, channel, how, ms(count_free(free)), slice, false) or 0
+        if heard > 0 then
+            return line, false
+        end
+        return pass_permits(free, taken, line, id, channel, how, nil)
+    end)
+end
+if ends and heard == 0 then
+    heard = announce_free(free, channel, how)
+end
+return {state, heard, passed_on}
+
+end, {'string', 'zset', 'hash'})

@@ -1,0 +1,37 @@
+local function answer(script, types)
+    local done, result = pcall(script)
+    if done then
+        return result
+    end
+    local text = type(result) == 'table' and result.err or tostring(result)
+    if text:find('WRONGTYPE ', 1, true) then
+        text = 'NOTALOCK 0 type ?'
+        for n, key in ipairs(KEYS) do
+            local found = redis.pcall('type', key).ok
+            if found and found ~= 'none' and found ~= types[n] then
+                text = 'NOTALOCK ' .. n .. ' type ' .. found
+                break
+            end
+        end
+    end
+    return {err = text:find('^%u+ ') and text or 'ERR ' .. text}
+end
+
+return answer(function()
+
+local key, field = KEYS[1], ARGV[1]
+
+local over = redis.call('hget', key, 'over') or ''
+local from, to = over:find(field .. ' ', 1, true)
+if not from then
+    return {-1, 0, 0}
+end
+local rest = over:sub(1, from - 1) .. over:sub(to + 1):gsub('^%d+ ?', '', 1)
+if rest == '' then
+    redis.call('hdel', key, 'over')
+else
+    redis.call('hset', key, 'over', (rest:gsub(' $', '')))
+end
+return {1, 0, 0}
+
+end, {'hash'})

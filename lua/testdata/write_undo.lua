@@ -1,0 +1,675 @@
+local most_holds = 10000 -- fields of a hash that one script reads
+local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+
+local function refuse(key, what)
+    local n = 0
+    for i = 1, #KEYS do
+        n = KEYS[i] == key and i or n
+    end
+    error({err = 'NOTALOCK ' .. n .. ' ' .. what}, 0)
+end
+
+local function field_text(field)
+    local shown = field:sub(1, 80):gsub('[^!#-%[%]-~]', function(c) return string.format('\\x%02x', c:byte()) end)
+    return 'field ' .. #field .. ' ' .. shown
+end
+
+local function is_hold(field, value)
+    local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
+    return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
+end
+
+local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+
+local function fields_of(lock)
+    local n = redis.call('hlen', lock)
+    if n > most_holds + 1 then -- and the mode
+        return nil, 'fields ' .. n
+    end
+    return redis.call('hgetall', lock)
+end
+
+local function note_levels(lock, field, levels)
+    local answer = redis.pcall('hset', lock, field, levels)
+    if type(answer) == 'table' and not answer.err:find('OOM ', 1, true) then
+        error(answer, 0)
+    end
+end
+
+local function answer(script, types)
+    local done, result = pcall(script)
+    if done then
+        return result
+    end
+    local text = type(result) == 'table' and result.err or tostring(result)
+    if text:find('WRONGTYPE ', 1, true) then
+        text = 'NOTALOCK 0 type ?'
+        for n, key in ipairs(KEYS) do
+            local found = redis.pcall('type', key).ok
+            if found and found ~= 'none' and found ~= types[n] then
+                text = 'NOTALOCK ' .. n .. ' type ' .. found
+                break
+            end
+        end
+    end
+    return {err = text:find('^%u+ ') and text or 'ERR ' .. text}
+end
+
+local function announce(how, channel, message)
+    local received = redis.pcall(how, channel, message)
+    if how == 'spublish' and type(received) ~= 'number' then
+        received = redis.pcall('publish', channel, message)
+    end
+    local may = type(received) == 'number'
+    return may and received or 0, may
+end
+
+local function now_ms()
+    local clock = redis.call('time')
+    return clock[1] * 1000 + math.floor(clock[2] / 1000)
+end
+
+local function ms(t) return string.format('%.0f', t) end
+local function draw_token(counter)
+    if not counter then
+        return 0
+    end
+    local token = redis.pcall('incr', counter)
+    if type(token) == 'table' then
+        if token.err:find('not an integer', 1, true) then
+            refuse(counter, 'number')
+        end
+        error(token, 0)
+    end
+    local clock = redis.call('time')
+    local now = clock[1] * 1000000 + clock[2]
+    if token < now then
+        token = now
+        redis.call('set', counter, string.format('%.0f', now))
+    end
+    return token
+end
+
+local tombstone_life = 60000
+local most_tombstones = 100
+
+local provisional = 5000 -- the lease of a grant that its process has not confirmed
+
+local function client_of(field) return field:sub(1, 36) end
+
+local function listeners(channel, how)
+    local n = redis.pcall('pubsub', how == 'spublish' and 'shardnumsub' or 'numsub', channel)
+    return not n.err and n[2] or nil
+end
+
+local function granted_lease(waiter)
+    return waiter.state == 'sure' and waiter.lease or math.min(waiter.lease, provisional)
+end
+
+local function tell_granted(waiter, lease, token, channel, how)
+    if waiter.ear == 'asks' then
+        return true
+    end
+    local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
+    if type(heard) == 'table' then
+        return nil
+    end
+    return heard ~= 0
+end
+
+local function bury(over, field, now)
+    local kept = {field .. ' ' .. ms(now + tombstone_life)}
+    for other, till in (over or ''):sub(1, 200 * most_tombstones):gmatch('(%S+) (%d+)') do
+        if #kept == most_tombstones then
+            break
+        elseif other ~= field and tonumber(till) > now then
+            kept[#kept + 1] = other .. ' ' .. till
+        end
+    end
+    return table.concat(kept, ' ')
+end
+
+local function grant(lock, waiter, tokens, channel, how)
+    local lease = granted_lease(waiter)
+    local token = 0
+    if waiter.fenced == '1' and tokens then
+        local drawn, t = pcall(function() return draw_token(tokens) end)
+        token = drawn and t or 0 -- the process asks for its token, and is told what is wrong with the counter
+    end
+    local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
+    local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
+    if type(written) == 'table' then
+        return nil -- no memory
+    end
+    redis.call('pexpire', lock, ms(lease))
+    local heard = tell_granted(waiter, lease, token, channel, how)
+    if not heard then
+        redis.call('del', lock)
+    end
+    return heard
+end
+
+local function still_held(_, _) return false end
+local line_life = 5 * 60 * 1000
+local most_places = 20000 -- numbers from the first place to the last one with which a client joins
+local most_numbers = 1e15 -- numbers far above are too large for 1 to be added to them
+local longest_line = 25000 -- with which a script goes along them; older versions know no limit
+local most_over = 100000 -- bytes of the tombstones
+local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
+
+local function of_writer(field) return field:sub(-6) == ':write' end
+
+local function channel_of(channel, of_write)
+    local name = channel:match('^redisson_lock__channel(:.*)') or channel:match('^redisson_rwlock(:.*)')
+    return name and (of_write and 'redisson_rwlock' or 'redisson_lock__channel') .. name or channel
+end
+
+local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
+
+local function parse_place(text, client)
+    local number, state, ear, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    if not number or #number > 15 or #lease > 15 then
+        return nil -- other data
+    end
+    return {number = tonumber(number), state = state, ear = ear, lease = tonumber(lease), fenced = fenced, asked = asked,
+        field = field, client = client}
+end
+
+local function open_line(lock, key, field)
+    if not key or key == lock then
+        return nil
+    end
+    local client = client_of(field)
+    local head = redis.call('hmget', key, 'first', 'last', 'granted', 'shared', 'over', client, 'beside')
+    local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[4] or 0)
+    if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
+        #(head[5] or '') > most_over then
+        refuse(key, 'type hash') -- see record.lua: no loop below is longer
+    end
+    return {
+        key = key, exists = first <= last or head[3] or head[7], -- there is more than tombstones
+        any = head[1] or head[3] or head[5] or head[7],
+        first = first, last = last, granted = head[3], shared = shared,
+        over = head[5], mine = head[6] and parse_place(head[6], client),
+        changes = {}, -- what is written when the line is closed: field -> value, or false where it goes
+    }
+end
+
+local function set_field(line, field, value) line.changes[field] = value end
+
+local function drop_field(line, field) line.changes[field] = false end
+
+local function in_parts(list, run)
+    local answer
+    for from = 1, #list, 1000 do
+        answer = run(unpack(list, from, math.min(from + 999, #list)))
+        if type(answer) == 'table' then
+            break
+        end
+    end
+    return answer
+end
+
+local function close_line(line)
+    if line.first > line.last and not line.granted then
+        if line.any then
+            redis.call('del', line.key)
+        end
+        local written = line.over and redis.pcall('hset', line.key, 'over', line.over)
+        if type(written) == 'number' then
+            redis.call('pexpire', line.key, tombstone_life)
+        end
+        return type(written) ~= 'table'
+    end
+    set_field(line, 'first', ms(line.first))
+    set_field(line, 'last', ms(line.last))
+    local set, gone = {}, {}
+    for field, value in pairs(line.changes) do
+        if value then
+            set[#set + 1], set[#set + 2] = field, value
+        else
+            gone[#gone + 1] = field
+        end
+    end
+    local written = in_parts(set, function(...) return redis.pcall('hset', line.key, ...) end)
+    in_parts(gone, function(...) return redis.call('hdel', line.key, ...) end)
+    if line.life then
+        redis.call('pexpire', line.key, line.life)
+    end
+    return type(written) ~= 'table' -- else there is no memory
+end
+
+local function place_of(line, client)
+    if line.mine and line.mine.client == client then
+        return line.mine
+    end
+    local text = redis.call('hget', line.key, client)
+    return text and parse_place(text, client)
+end
+
+local function place_at(line, number)
+    for _, known in ipairs({line.mine or false, line.back or false}) do
+        if known and known.unsaved and known.number == number then
+            return known
+        end
+    end
+    local client = redis.call('hget', line.key, ms(number))
+    local p = client and place_of(line, client)
+    return p and p.number == number and p or nil
+end
+
+local function place_text(p)
+    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.ear, ms(p.lease), p.fenced, p.asked, p.field)
+end
+
+local function put_place(line, p)
+    set_field(line, p.client, place_text(p))
+    set_field(line, ms(p.number), p.client)
+end
+
+local function stands(line, p)
+    return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
+end
+
+local function drop_number(line, number)
+    drop_field(line, ms(number))
+    redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
+    local back = line.back and line.back.number
+    while line.first <= line.last and line.first ~= back and
+        (line.first == number or redis.call('hexists', line.key, ms(line.first)) == 0) do
+        line.first = line.first + 1
+    end
+end
+
+local function drop_place(line, p)
+    drop_field(line, p.client)
+    if p.unsaved or stands(line, p) then
+        drop_number(line, p.number)
+    end
+end
+
+local function note_lapse(line)
+    local field = line.granted
+    if not field then
+        return
+    end
+    line.granted = false
+    drop_field(line, 'granted')
+    local p = place_of(line, client_of(field))
+    if not p or p.field ~= field or p.unsaved or stands(line, p) then
+        return
+    end
+    if p.ear == 'asks' or line.last - p.number >= most_places then
+        drop_field(line, p.client)
+        return
+    end
+    p.state, p.unsaved = 'late', true
+    put_place(line, p)
+    line.back = p
+    line.first = math.min(line.first, p.number)
+end
+
+local most_missing = 200 -- numbers: each script that goes along the line looks for all of them
+
+local function close_gaps(line)
+    local span = line.last - line.first
+    local fields = span >= most_missing and redis.call('hlen', line.key)
+    if not fields or span < 2 * fields and (span < most_places or span < fields) then
+        return
+    end
+    local all = redis.call('hrandfield', line.key, fields, 'withvalues') -- all of them, with the rights that users have
+    local places, numbers = {}, {}
+    for i = 1, #all, 2 do
+        if #all[i] == 36 then
+            places[#places + 1] = parse_place(all[i + 1], all[i]) -- nil adds nothing
+        elseif tonumber(all[i]) then
+            numbers[all[i]] = all[i + 1]
+        end
+    end
+    table.sort(places, function(a, b) return a.number < b.number end)
+    for number in pairs(numbers) do
+        redis.call('hdel', line.key, number)
+    end
+    local first
+    for i, p in ipairs(places) do
+        local stood = numbers[ms(p.number)] == p.client
+        p.number = line.first + i - 1
+        redis.call('hset', line.key, p.client, place_text(p))
+        if stood then
+            redis.call('hset', line.key, ms(p.number), p.client)
+            first = first or p.number
+        end
+        if line.mine and line.mine.client == p.client then
+            line.mine = p
+        end
+    end
+    line.last = line.first + #places - 1
+    line.first = first or line.last + 1
+end
+
+local function join(line, field, wish)
+    close_gaps(line)
+    local before, client = line.mine, client_of(field)
+    if before and of_writer(before.field) == of_writer(field) and wait_number(before.field) > wait_number(field) then
+        return false
+    end
+    if before and before.field == field and line.granted == field then
+        note_lapse(line)
+    end
+    local p = {state = 'new', ear = wish.ear, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
+        client = client, unsaved = true}
+    if before and before.field == field then
+        p.state = before.state == 'late' and 'sure' or before.state
+    end
+    local stays = before and (before.unsaved or stands(line, before))
+    if stays and before.state == 'late' and before.field ~= field then -- the hold of that place was lost
+        drop_number(line, before.number)
+        stays = false
+    end
+    if stays then
+        p.number = before.number
+    elseif line.last - line.first >= most_places then
+        return false -- it asks from time to time
+    else
+        line.last = line.last + 1
+        p.number = line.last
+    end
+    line.mine, line.back, line.life = p, nil, line_life
+    put_place(line, p)
+    if not line.exists then -- a release to an empty line was for everybody
+        line.shared = now_ms()
+        set_field(line, 'shared', ms(line.shared))
+    end
+    return true
+end
+
+local function leave(line, field)
+    local p = line.mine
+    if p and p.field == field then
+        drop_place(line, p)
+        line.mine = nil
+    end
+    if line.granted == field then
+        drop_field(line, 'granted')
+        line.granted = false
+    end
+end
+
+local function end_field(line, field)
+    line.over = bury(line.over, field, now_ms())
+    set_field(line, 'over', line.over)
+    if redis.call('pttl', line.key) < tombstone_life then
+        line.life = tombstone_life
+    end
+end
+
+local function hears(p, channel, how)
+    return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0
+end
+
+local function pass_on(lock, line, tokens, channel, how, asker)
+    if line.granted and not still_held(lock, line.granted) then
+        note_lapse(line)
+    end
+    local late, to, at = {}, nil, line.last -- late: places that are passed over; at: the number that was reached
+    for number = line.first, line.last do
+        local p, granted = place_at(line, number), false
+        if p and p.client == asker then
+            to, at, line.mine = asker, number, nil
+            drop_field(line, asker)
+            break
+        elseif p and p.state == 'late' and hears(p, channel, how) then
+            late[#late + 1] = p
+        elseif p and p.state ~= 'late' and hears(p, channel, how) then
+            granted = grant(lock, p, tokens, grants_to(channel, p), how)
+            if granted == nil then -- all stay
+                line.mute = true
+                for _, q in ipairs(late) do
+                    put_place(line, q)
+                end
+                announce(how, grants_to(channel, p), 'free')
+                return nil
+            elseif granted then
+                to, at, line.granted = p.client, number, p.field
+                set_field(line, 'granted', p.field)
+                break
+            end
+        end
+        if p and late[#late] ~= p then
+            drop_field(line, p.client)
+        end
+        drop_field(line, ms(number))
+    end
+    local free = to and #late > 0 and at - 1 or at
+    if to then
+        drop_field(line, ms(at))
+    end
+    for i, p in ipairs(late) do
+        p.number = free - #late + i
+        put_place(line, p)
+    end
+    line.first = free - #late + 1
+    if not to then
+        for _, p in ipairs(late) do
+            announce(how, grants_to(channel, p), 'free')
+        end
+    end
+    return to
+end
+
+local function passed(line, to)
+    if to then
+        return 1
+    end
+    return line and line.mute and 2 or 0
+end
+
+local function announce_beside(channel, how)
+    local other = channel_of(channel, not channel:find('^redisson_rwlock:'))
+    return other ~= channel and (listeners(other, how) or 0) > 0 and announce(how, other, '0') or 0
+end
+
+local function release_to_all(line, channel, how, message, slice, always)
+    local now = now_ms()
+    local due = now - line.shared >= slice or line.shared > now
+    if not due and not always then
+        return 0
+    end
+    local known, beside = listeners(channel, how), 0
+    if due then
+        set_field(line, 'shared', ms(now))
+        beside = announce_beside(channel, how)
+        if known == 0 and beside == 0 then
+            local info = redis.pcall('info', 'replication')
+            known = type(info) == 'string' and info:find('connected_slaves:0', 1, true) and 0
+        end
+    end
+    if known == 0 and beside == 0 then
+        return 0
+    end
+    local _, may = announce(how, channel, message)
+    if not may then -- nobody was told
+        return 0
+    end
+    local kept = false -- a late place: its process may be frozen
+    for number = line.first, line.last do
+        local p = place_at(line, number)
+        local told = p and hears(p, channel, how)
+        if told then
+            announce(how, grants_to(channel, p), 'free')
+            kept = true
+            if p.state ~= 'late' then
+                break
+            end
+        else
+            if p then
+                drop_field(line, p.client)
+            end
+            drop_field(line, ms(number))
+            if not kept then
+                line.first = number + 1
+            end
+        end
+    end
+    return math.max((known or 1) + beside, 1)
+end
+
+local function try(step)
+    local done, result = pcall(step)
+    return done and result or nil
+end
+
+local function is_write(field) return field:sub(-6) == ':write' end
+
+local function forget_writer(writers, field)
+    if is_write(field) then
+        redis.pcall('zrem', writers, field:sub(1, -7))
+    end
+end
+
+local most_leases = 50000 -- that one script looks at
+local forever = 100 * 365 * 24 * 3600 * 1000
+
+local function lease_key(prefix, reader, level)
+    return prefix .. reader .. ':rwlock_timeout:' .. level
+end
+
+local function leases_of(reader, levels)
+    local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
+    return acquisition and #acquisition <= 20 and 1 or levels
+end
+
+local function lease_left(prefix, reader, levels)
+    local longest = -2
+    for level = 1, math.min(leases_of(reader, levels), most_levels) do
+        local left = redis.call('pttl', lease_key(prefix, reader, level))
+        if left == -1 then
+            left = forever -- another program took the lease away
+        end
+        longest = math.max(longest, left)
+    end
+    return longest
+end
+
+local function is_dead(lock, prefix, reader)
+    redis.call('exists', lock, lease_key(prefix, reader, 1))
+    return true
+end
+
+local function evict_dead_readers(lock, prefix, except)
+    local entries, strange = fields_of(lock)
+    local living, longest, leases, dead = 0, -2, 0, {}
+    entries = entries or {}
+    for i = 1, #entries, 2 do
+        local field, value = entries[i], entries[i + 1]
+        local other = field ~= 'mode' and field ~= except
+        if other and (not is_hold(field, value) or too_deep(field, value)) then
+            strange = strange or field_text(field)
+        elseif other and not strange and not is_write(field) then
+            local levels = tonumber(value)
+            leases = leases + leases_of(field, levels)
+            local left = leases <= most_leases and lease_left(prefix, field, levels) or 0
+            if leases > most_leases then
+                strange = field_text(field)
+            elseif left > 0 then
+                living = living + 1
+                longest = math.max(longest, left)
+            else
+                dead[#dead + 1] = field
+            end
+        end
+    end
+    if strange then
+        local left = redis.call('pttl', lock)
+        return living + 1, math.max(longest, left == -1 and forever or left, 1), 0, strange
+    end
+    local evicted = 0
+    for _, field in ipairs(dead) do
+        if is_dead(lock, prefix, field) then
+            redis.call('hdel', lock, field)
+            evicted = evicted + 1
+        end
+    end
+    return living, longest, evicted
+end
+local function pass_to_writer(lock, writers, line, tokens, channel, how, message, slice)
+    local heard, to = 0, nil
+    if line and line.exists then
+        try(function()
+            heard = line.first <= line.last and release_to_all(line, channel, how, message, slice, true) or 0
+            to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
+        end)
+        if to then
+            forget_writer(writers, line.granted)
+        end
+    end
+    return heard, to
+end
+
+local function give_back_write(lock, writers, line, tokens, prefix, field, left, late, channel, how, slice)
+    local found = redis.pcall('hexists', lock, field)
+    local had, wrong = found == 1, type(found) == 'table' -- wrong: the key holds something else; the field leaves the line first
+    if wrong and left ~= '0' then
+        error(found, 0)
+    elseif left ~= '0' then
+        if had then
+            note_levels(lock, field, left)
+        end
+        return {had and 1 or -1, 0, 0}, false
+    end
+    local free, heard, to = false, 0, nil
+    if had then
+        local living, longest = evict_dead_readers(lock, prefix, field) -- before anything is given back: it fails where a slot moves
+        redis.call('hdel', lock, field)
+        redis.call('del', writers) -- all that wait, readers too, have the same chance now
+        free = living == 0
+        if free then
+            redis.call('del', lock)
+        else
+            redis.call('hset', lock, 'mode', 'read')
+            redis.call('pexpire', lock, ms(longest))
+            announce(how, channel, '1') -- a downgrade: other readers may join
+        end
+    else
+        free = redis.call('exists', lock) == 0
+    end
+    if line and (line.exists or late) then
+        try(function()
+            leave(line, field)
+            if late then
+                end_field(line, field)
+            end
+        end)
+        if free then
+            heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '1', slice)
+        end
+        try(function() close_line(line) end)
+    end
+    if wrong then
+        error(found, 0)
+    end
+    if had and free and heard == 0 and not to then
+        heard = announce(how, channel, '1') + (line and line.exists and announce_beside(channel, how) or 0)
+    end
+    return {had and 1 or -1, heard, passed(line, to)}, free and heard == 0 and not to
+end
+return answer(function()
+
+local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
+local field, left, prefix, read_field = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
+local channel, how, slice, late = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8] == '1'
+local write_field = field .. ':write'
+
+redis.call('zrem', writers, field)
+if read_field ~= '' then
+    redis.call('zrem', writers, read_field)
+end
+
+local line = left == '0' and try(function() return open_line(lock, KEYS[3], write_field) end) or nil
+local answer, free = give_back_write(lock, writers, line, tokens, prefix, write_field, left, late, channel, how, slice)
+if answer[1] ~= 1 and redis.call('exists', writers) == 0 and (free or redis.call('hget', lock, 'mode') == 'read') then
+    announce(how, channel, '1') -- readers waited for this writer
+end
+return answer
+
+end, {'hash', 'zset', 'hash', 'string'})
