@@ -24,5 +24,5 @@ check_record(q.lock)
 check_queue(q)
 evict_dead(q, now_ms(), heartbeat_ttl)
 local freed = redis.call('del', q.lock)
-pass_on(q)
+pass_to_first(q)
 return {freed, 0, 0}

@@ -42,7 +42,7 @@
 -- Defines  leave_queue(q, waiter)                removes a waiter.
 -- Defines  give_up(q, leaving, now)              removes waiters that were not served: the keys of a table.
 -- Defines  wake(q, waiter)                       sends a message to a waiter.
--- Defines  pass_on(q)                            passes on the lock, which is free: grants it to the first waiter, or wakes
+-- Defines  pass_to_first(q)                      passes on the lock, which is free: grants it to the first waiter, or wakes
 --          this. Returns whether it was granted.
 -- Defines  is_apart(q, wished, holder)           whether the lock may be released on the channel of the caller alone, which is in
 --          the queue; wished: it has a wish. holder may be nil.
@@ -308,7 +308,7 @@ local function grant_first(q)
     return false, first
 end
 
-local function pass_on(q)
+local function pass_to_first(q)
     local granted, first = grant_first(q)
     if first and not granted then
         wake(q, first)
@@ -360,7 +360,7 @@ local function give_back(q, field, held, left, waits, late)
     end
     local passed = 0
     if waits and redis.call('exists', q.lock) == 0 then
-        passed = pass_on(q) and 1 or 0
+        passed = pass_to_first(q) and 1 or 0
     end
     return {held and 1 or -1, 0, passed}
 end

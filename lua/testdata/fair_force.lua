@@ -313,7 +313,7 @@ local function grant_first(q)
     return false, first
 end
 
-local function pass_on(q)
+local function pass_to_first(q)
     local granted, first = grant_first(q)
     if first and not granted then
         wake(q, first)
@@ -418,7 +418,7 @@ check_record(q.lock)
 check_queue(q)
 evict_dead(q, now_ms(), heartbeat_ttl)
 local freed = redis.call('del', q.lock)
-pass_on(q)
+pass_to_first(q)
 return {freed, 0, 0}
 
 end, {'hash', 'list', 'zset', 'zset', 'hash', 'string'})

@@ -283,7 +283,7 @@ local function grant_first(q)
     return false, first
 end
 
-local function pass_on(q)
+local function pass_to_first(q)
     local granted, first = grant_first(q)
     if first and not granted then
         wake(q, first)
@@ -317,7 +317,7 @@ local function give_back(q, field, held, left, waits, late)
     end
     local passed = 0
     if waits and redis.call('exists', q.lock) == 0 then
-        passed = pass_on(q) and 1 or 0
+        passed = pass_to_first(q) and 1 or 0
     end
     return {held and 1 or -1, 0, passed}
 end
