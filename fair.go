@@ -22,10 +22,10 @@ const (
 )
 
 var (
-	fairAcquire = script("fair_acquire", "hash list zset zset hash string", "announce", "clock", "token", "clients", "grant", "queue")
-	fairRelease = script("fair_release", "hash list zset zset hash string", "announce", "clock", "token", "clients", "grant", "queue")
-	fairUndo    = script("fair_undo", "hash list zset zset hash string", "announce", "clock", "token", "clients", "grant", "queue")
-	fairForce   = script("fair_force", "hash list zset zset hash string", "announce", "clock", "token", "clients", "grant", "queue")
+	fairAcquire = script("fair_acquire")
+	fairRelease = script("fair_release")
+	fairUndo    = script("fair_undo")
+	fairForce   = script("fair_force")
 )
 
 // spareOfFair is the key of what waiters want: without it the first waiter is woken and asks.

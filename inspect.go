@@ -23,7 +23,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-var inspectAny = script("any_inspect", "hash list zset zset zset string zset", "announce", "clock", "semaphore", "readers")
+var inspectAny = script("any_inspect")
 
 // mostShown is how many holders, and how many waiters, an Inspection has at most: as most_shown in lua/any_inspect.lua.
 const mostShown = 10_000

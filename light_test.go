@@ -58,6 +58,7 @@ func TestGoModRequiresNoMoreThanNeeded(t *testing.T) {
 		"github.com/petermattis/goid",
 		"github.com/redis/go-redis/v9",
 		"github.com/stretchr/testify", // tests
+		"github.com/yuin/gopher-lua",
 		"go.uber.org/goleak",
 		"pgregory.net/rapid",
 	}

@@ -129,9 +129,9 @@ type Locker interface {
 }
 
 var (
-	lockAcquire = script("lock_acquire", "hash hash string", "idle")
-	lockRelease = script("lock_release", "hash hash string", "announce", "idle")
-	lockForce   = script("force", "hash hash string", "announce", "clock", "token", "clients", "grant", "line")
+	lockAcquire = script("lock_acquire")
+	lockRelease = script("lock_release")
+	lockForce   = script("force")
 	lockBundled = bundle(lockAcquire, lockRelease)
 )
 

@@ -36,7 +36,7 @@ const (
 	rareAsk = 100 * time.Second
 )
 
-var freeInspect = script("free_inspect", "hash")
+var freeInspect = script("free_inspect")
 
 type lookout struct {
 	engine *engine

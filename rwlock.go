@@ -30,19 +30,19 @@ const (
 )
 
 var (
-	readAcquire = script("read_acquire", "hash zset hash", "clock", "readers")
-	readRelease = script("read_release", "hash zset hash string", "announce", "clock", "token", "clients", "grant", "line", "readers", "writer")
-	readRenew   = script("read_renew", "hash", "clock", "readers")
-	readInspect = script("read_inspect", "hash", "clock", "readers")
+	readAcquire = script("read_acquire")
+	readRelease = script("read_release")
+	readRenew   = script("read_renew")
+	readInspect = script("read_inspect")
 	readBundled = bundle(readAcquire, readRelease)
 
-	writeAcquire = script("write_acquire", "hash zset hash string", "announce", "clock", "token", "clients", "grant", "line", "readers")
-	writeRelease = script("write_release", "hash zset hash string", "announce", "clock", "token", "clients", "grant", "line", "readers", "writer")
-	writeUndo    = script("write_undo", "hash zset hash string", "announce", "clock", "token", "clients", "grant", "line", "readers", "writer")
-	writeInspect = script("write_inspect", "hash")
+	writeAcquire = script("write_acquire")
+	writeRelease = script("write_release")
+	writeUndo    = script("write_undo")
+	writeInspect = script("write_inspect")
 	writeBundled = bundle(writeAcquire, writeUndo)
 
-	rwForce = script("rw_force", "hash zset hash string", "announce", "clock", "token", "clients", "grant", "line", "readers", "writer")
+	rwForce = script("rw_force")
 )
 
 // The places of keys that calls can do without: of the line; and of all but the lock, which alone a reader needs to leave it.

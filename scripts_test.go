@@ -1,7 +1,6 @@
 package relock
 
 import (
-	"bytes"
 	"context"
 	"flag"
 	"fmt"
@@ -15,6 +14,8 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	lua "github.com/yuin/gopher-lua"
+	"github.com/yuin/gopher-lua/parse"
 
 	"github.com/relock-go/relock/internal/send"
 )
@@ -81,20 +82,22 @@ var isPrelude = regexp.MustCompile(`^-- Prelude of `)
 // The header of every script of lua/ says its purpose, its arguments and its result. The script uses exactly the
 // arguments that it declares, and it is bound. Every prelude lists the functions that it defines.
 func TestScriptHeaders(t *testing.T) {
-	source := goSource(t)
 	files, err := luaFiles.ReadDir("lua")
 	require.NoError(t, err)
 	for _, f := range files {
 		text, err := luaFiles.ReadFile("lua/" + f.Name())
 		require.NoError(t, err)
+		name := strings.TrimSuffix(f.Name(), ".lua")
 		if isPrelude.Match(text) {
 			assert.Empty(t, checkPrelude(string(text)), f.Name())
+			assert.True(t, slices.ContainsFunc(preludes, func(p prelude) bool { return p.name == name }), "%s is not linked", f.Name())
 			continue
 		}
 		assert.Empty(t, checkHeader(string(text)), f.Name())
-		name := strings.TrimSuffix(f.Name(), ".lua")
 		if name != "bundle" { // see wholeBundle
-			assert.Contains(t, source, fmt.Sprintf("script(%q", name), "%s is not bound", f.Name())
+			assert.Contains(t, bound, name, "%s is not bound", f.Name())
+			keys := slices.Compact(slices.Sorted(slices.Values(usesKey.FindAllString(luaFile(name), -1))))
+			assert.GreaterOrEqual(t, len(keyTypes(name)), len(keys), "the types of the keys of %s", f.Name())
 		}
 		verb := name[strings.LastIndex(name, "_")+1:]
 		assert.Contains(t, []string{"acquire", "release", "undo", "renew", "force", "set", "inspect", "bundle"}, verb, "the verb of %s", f.Name())
@@ -120,94 +123,72 @@ func checkPrelude(text string) string {
 	return ""
 }
 
-// Every script is bound with the preludes that it needs, each behind the preludes that it needs itself, and no others,
-// which servers would have to read in vain.
-func TestScriptsAreBoundWithTheirPreludes(t *testing.T) {
-	t.Parallel()
-	defines := func(part string) (all []string) {
-		for _, m := range regexp.MustCompile(`(?m)^local function (\w+)`).FindAllStringSubmatch(luaFile(part), -1) {
-			all = append(all, m[1])
-		}
-		return all
-	}
-	calls := func(part, function string) bool {
-		return regexp.MustCompile(`(?m)(^|[^.:\w])` + function + `\(`).MatchString(
-			strings.ReplaceAll(luaFile(part), "function "+function+"(", ""))
-	}
-	preludes := make(map[string][]string) // function -> preludes, one of which a script has
-	files, err := luaFiles.ReadDir("lua")
-	require.NoError(t, err)
-	for _, f := range files {
-		if text, _ := luaFiles.ReadFile("lua/" + f.Name()); isPrelude.Match(text) {
-			for _, function := range defines(strings.TrimSuffix(f.Name(), ".lua")) {
-				preludes[function] = append(preludes[function], strings.TrimSuffix(f.Name(), ".lua"))
-			}
-		}
-	}
-	found := regexp.MustCompile(`script\("(\w+)", "[a-z ]+"((?:, "\w+")*)\)`).FindAllStringSubmatch(goSource(t), -1)
-	require.Len(t, found, len(bound), "scripts that are found in the source")
-	for _, m := range found {
-		parts := regexp.MustCompile(`\w+`).FindAllString(m[2], -1)
-		for _, mark := range luaMark.FindAllStringSubmatch(luaFile(m[1]), -1) {
-			parts = append(parts, strings.Fields(mark[1])...)
-		}
-		if !slices.Contains(parts, "record") {
-			parts = append([]string{"record"}, parts...)
-		}
-		parts = append(parts, m[1])
-		needed := map[string]bool{"record": true, m[1]: true}
-		for i, part := range slices.Backward(parts) {
-			for function, defined := range preludes {
-				if !calls(part, function) || slices.Contains(defines(part), function) {
-					continue
-				}
-				at := slices.IndexFunc(parts[:i], func(before string) bool { return slices.Contains(defined, before) })
-				if assert.GreaterOrEqual(t, at, 0, "%s: %s calls %s of %v, which is not in front of it", m[1], part, function, defined) {
-					needed[parts[at]] = true
-				}
-			}
-			assert.True(t, needed[part], "%s: nothing calls a function of %s", m[1], part)
-		}
-	}
-}
-
-// A script has those functions and constants of its preludes that it uses, and the ones that these use.
+// A script has those functions and constants of preludes that it uses, and the ones that these use.
 func TestScriptsHaveWhatTheyUse(t *testing.T) {
 	t.Parallel()
-	const prelude = `local a, b = 1, 2
-
-local function unused() return a end
-
-local function inner(x)
-    local c = x + b
-    return c
-end
-
-local function outer() return inner(1) end
-`
-	assert.Equal(t, "return 1", withUsed(prelude, "return 1"))
-	assert.Equal(t, strings.Replace(prelude, "local function unused() return a end\n\n", "", 1)+"return outer()", withUsed(prelude, "return outer()"))
-	for _, s := range bound {
+	for name, s := range bound {
 		for _, m := range regexp.MustCompile(`(?m)^local function (\w+)`).FindAllStringSubmatch(s.Source(), -1) {
 			uses := regexp.MustCompile(`\b`+m[1]+`\b`).FindAllString(s.Source(), -1)
-			assert.Greater(t, len(uses), 1, "%s is not used in %s", m[1], s.Source())
+			assert.Greater(t, len(uses), 1, "%s is not used in %s", m[1], name)
 		}
+		assert.Subset(t, ofRedis, globals(t, s.Source()), "names that nobody defines in %s", name)
 	}
+	assert.Subset(t, ofRedis, globals(t, wholeBundle().Source()), "names that nobody defines in the bundle")
 }
 
-func goSource(t *testing.T) string {
-	var all bytes.Buffer
-	files, err := os.ReadDir(".")
-	require.NoError(t, err)
-	for _, f := range files {
-		if strings.HasSuffix(f.Name(), ".go") && !strings.HasSuffix(f.Name(), "_test.go") {
-			text, err := os.ReadFile(f.Name())
-			require.NoError(t, err)
-			all.Write(text)
+// ofRedis are the names that scripts have of Redis and of Lua.
+var ofRedis = strings.Fields("KEYS ARGV redis string table math tonumber tostring type pcall error unpack ipairs pairs next")
+
+// globals are the names that a script uses and does not define in front of their use.
+func globals(t *testing.T, source string) (names []string) {
+	chunk, err := parse.Parse(strings.NewReader(source), "")
+	require.NoError(t, err, source)
+	function, err := lua.Compile(chunk, "")
+	require.NoError(t, err, source)
+	all := []*lua.FunctionProto{function}
+	for len(all) > 0 {
+		f := all[0]
+		all = append(all[1:], f.FunctionPrototypes...)
+		for _, instruction := range f.Code {
+			if op := int(instruction >> 26); op == lua.OP_GETGLOBAL || op == lua.OP_SETGLOBAL {
+				names = append(names, f.Constants[instruction&0x3ffff].String())
+			}
 		}
 	}
-	return all.String()
+	return names
 }
+
+func TestLibraryLinks(t *testing.T) {
+	t.Parallel()
+	const one = "local a, b = 1, 2\n\nlocal function unused() return a end\n\nlocal function inner(x)\n    local c = x + b\n    return c\nend\n"
+	const two = "local function outer() return inner(1) end\n"
+	const instead = "local function outer() return 3 end\n"
+	const more = "local function more() return outer() end\n"
+	l := library{newPrelude("one", "", one), newPrelude("two", "", two), newPrelude("instead", "more", instead), newPrelude("more", "", more)}
+	linked := func(source string) string { return l.link(source, l.of(source)) }
+	for _, alone := range []string{
+		"return 1", "return 'outer'", "return t.outer", "return t:outer()", "return 1 -- outer",
+		"local outer = 1\nreturn outer", "local function f(x, outer) return outer end", "for outer, _ in pairs(t) do f(outer) end",
+	} {
+		assert.Equal(t, alone, linked(alone))
+	}
+	withInner := strings.Replace(one, "local function unused() return a end\n\n", "", 1)
+	assert.Equal(t, withInner+"return inner(2)", linked("return inner(2)"))
+	assert.Equal(t, withInner+two+"return outer()", linked("return outer()"), "what a prelude uses")
+	assert.Equal(t, two+"return outer()", l.link("return outer()", l.of("return outer()"), map[string]bool{"one": true}), "what is there already")
+	assert.Equal(t, instead+more+"return more()", linked("return more()"), "a prelude in the place of another one")
+	assert.Equal(t, []string{"x", "b"}, globals(t, "local a = 1\nreturn x(a, b)"))
+
+	const marked = "a()\nif x then\n    --[[preludes]]\n    b()\n\n    c()\nend\nd()\n"
+	before, after, block, found := cutMark(marked, "preludes")
+	assert.True(t, found)
+	assert.Equal(t, []string{"a()\nif x then\n", "    b()\n\n    c()\nend\nd()\n", "    b()\n\n    c()\n"}, []string{before, after, block})
+	before, _, _, found = cutMark(marked, "answer")
+	assert.False(t, found)
+	assert.Equal(t, marked, before)
+}
+
+var usesKey = regexp.MustCompile(`KEYS\[\d+\]`)
 
 var usesInput = regexp.MustCompile(`(KEYS|ARGV)\[\d+\]`)
 

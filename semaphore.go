@@ -18,13 +18,13 @@ import (
 )
 
 var (
-	semaphoreAcquire = script("semaphore_acquire", "string zset hash", "announce", "clock", "semaphore", "idle")
-	semaphoreRelease = script("semaphore_release", "string zset hash", "announce", "clock", "semaphore", "idle")
-	semaphoreRenew   = script("semaphore_renew", "zset", "clock")
-	semaphoreForce   = script("semaphore_force", "string zset hash", "announce", "clock", "semaphore", "clients", "permit", "line", "permits")
-	semaphoreSet     = script("semaphore_set", "string zset hash", "announce", "clock", "semaphore", "clients", "permit", "line", "permits")
-	semaphoreInspect = script("semaphore_inspect", "string zset", "announce", "clock", "semaphore")
-	semaphoreCount   = script("semaphore_count_inspect", "string zset", "announce", "clock", "semaphore")
+	semaphoreAcquire = script("semaphore_acquire")
+	semaphoreRelease = script("semaphore_release")
+	semaphoreRenew   = script("semaphore_renew")
+	semaphoreForce   = script("semaphore_force")
+	semaphoreSet     = script("semaphore_set")
+	semaphoreInspect = script("semaphore_inspect")
+	semaphoreCount   = script("semaphore_count_inspect")
 )
 
 const mostPermits = math.MaxInt32 // that Redisson can count

@@ -22,7 +22,7 @@ const (
 	mostLost      = 64          // fields with lost tries before the engine looks which it can forget
 )
 
-var tombstoneUndo = script("tombstone_undo", "hash")
+var tombstoneUndo = script("tombstone_undo")
 
 // lateTries are the tries of attempts that may still run although no caller waits for them. A field without any is not
 // in it.

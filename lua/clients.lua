@@ -1,4 +1,4 @@
--- Prelude of the scripts that grant something to a client that waits, by a message on its channel. Needs clock.lua.
+-- Prelude of the scripts that grant something to a client that waits, by a message on its channel.
 --
 -- A waiter is {field, lease in ms, fenced ('1' where it wants a token), asked (the number of its last request)}; the
 -- number is a secret of its client: see line.go. A waiter whose ear is 'asks' gets no message. One whose state is 'sure'

@@ -1,10 +1,10 @@
 -- Frees a fair lock, no matter who holds it. The lock passes to the first waiter.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> levels}.
--- KEYS[2]  the queue: see queue.lua.
--- KEYS[3]  the timeouts of the queue.
--- KEYS[4]  the heartbeats of the queue.
--- KEYS[5]  the line, with the wishes of the queue; or the lock again: the line cannot be used.
+-- KEYS[2]  the queue: a list, see queue.lua.
+-- KEYS[3]  the timeouts of the queue: a zset.
+-- KEYS[4]  the heartbeats of the queue: a zset.
+-- KEYS[5]  the line, with the wishes of the queue: a hash; or the lock again: the line cannot be used.
 -- KEYS[6]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
 -- ARGV[2]  how long a heartbeat lasts, in ms.

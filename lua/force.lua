@@ -1,7 +1,7 @@
 -- Frees a lock, no matter who holds it.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> levels}.
--- KEYS[2]  the line: see line.lua; or the lock again: the line cannot be used.
+-- KEYS[2]  the line: a hash, see line.lua; or the lock again: the line cannot be used.
 -- KEYS[3]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  channel on which the release is announced; that of a client has :client behind it.
 -- ARGV[2]  how: see announce.lua.

@@ -1,7 +1,7 @@
 -- Says which of many locks may be free, or hold something that no lock makes, or be released without telling a client that
 -- waits, or have been granted to it without its knowledge. It only reads.
 --
--- KEYS     the locks; and the lines of those that are looked at closely.
+-- KEYS     the locks: each a hash; and the lines of those that are looked at closely.
 -- ARGV[1]  how many of them, from the first one on, are looked at closely: see record.lua.
 -- ARGV[2]  the client.
 -- ARGV     behind them, for each lock that is looked at closely: the fields with which the client waits, without :write,

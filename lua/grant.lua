@@ -1,4 +1,4 @@
--- Prelude of the scripts that grant a lock to a waiter. Needs clock.lua, token.lua and clients.lua.
+-- Prelude of the scripts that grant a lock to a waiter.
 --
 -- Defines  grant(lock, waiter, tokens, channel, how)       grants the lock, which is free; returns whether the waiter heard of
 --          it on its channel. The answer nil says that this user can grant nothing.

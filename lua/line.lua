@@ -1,8 +1,8 @@
--- Prelude of the scripts of locks that pass from process to process: the line of processes that wait. Needs announce.lua,
--- clock.lua, clients.lua and grant.lua. The lock is a plain lock, or the write half of a read/write lock, whose fields end with
--- :write. Two such locks of one name share a line, and each has its own channel: a place is granted the lock that its client waits
--- for, on the channel of that lock. For a semaphore, permit.lua is in place of grant.lua. The zset of the permits that are taken is
--- the lock then, and the counter of the free ones is the token counter. A script grants one permit after the other.
+-- Prelude of the scripts of locks that pass from process to process: the line of processes that wait. The lock is a plain lock,
+-- or the write half of a read/write lock, whose fields end with :write. Two such locks of one name share a line, and each has
+-- its own channel: a place is granted the lock that its client waits for, on the channel of that lock. For a semaphore,
+-- permit.lua is in place of grant.lua. The zset of the permits that are taken is the lock then, and the counter of the free ones
+-- is the token counter. A script grants one permit after the other.
 --
 -- The key of a line is a hash with
 --   first, last   the numbers of the first and of the last place; places between them may be missing

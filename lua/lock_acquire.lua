@@ -1,7 +1,7 @@
 -- Takes a lock, or one more level of a lock that is held. Where the lock is busy the caller may wait in the line.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> levels}.
--- KEYS[2]  the line: see line.lua; or the lock again: the line cannot be used.
+-- KEYS[2]  the line: a hash, see line.lua; or the lock again: the line cannot be used.
 -- KEYS[3]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  field of the hold, of its own for every acquisition that is not a handover.
 -- ARGV[2]  lease in ms.
@@ -36,7 +36,7 @@ if there == 0 and type(redis.pcall('hset', lock, field, level)) == 'number' then
     redis.call('del', lock)
 end
 
---[[record token]]
+--[[answer]]
 local pttl = redis.call('pttl', lock)
 local mine = pttl ~= -2 and redis.call('hexists', lock, field) == 1
 local leave_line -- where there is a line
@@ -44,7 +44,7 @@ if not mine and level ~= '1' then
     return {-1, 0, 0}
 end
 if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], field)) then
-    --[[announce clock clients grant line]]
+    --[[preludes]]
     local _, holder
     if pttl ~= -2 then
         _, holder = check_record(lock)

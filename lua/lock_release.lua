@@ -2,7 +2,7 @@
 -- next place.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> levels}.
--- KEYS[2]  the line: see line.lua; or the lock again: the line cannot be used.
+-- KEYS[2]  the line: a hash, see line.lua; or the lock again: the line cannot be used.
 -- KEYS[3]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  field of the hold.
 -- ARGV[2]  levels left: 0 frees the lock.
@@ -26,7 +26,7 @@ if left == '0' and not late and KEYS[2] ~= lock and is_idle(KEYS[2]) and redis.p
     return {1, announce(how, channel, '0'), 0}
 end
 
---[[record]]
+--[[answer]]
 if left ~= '0' then
     if redis.call('hexists', lock, field) == 0 then
         check_record(lock)
@@ -40,7 +40,7 @@ local deleted = redis.pcall('hdel', lock, field) -- which deletes the record wit
 local had = deleted == 1
 local heard, heard_beside, passed_on = 0, 0, 0
 if KEYS[2] ~= lock and (late or not is_idle(KEYS[2])) then
-    --[[clock token clients grant line]]
+    --[[preludes]]
     passed_on = leave_and_pass(lock, KEYS[2], field, late, function(line)
         if redis.call('hlen', lock) > 0 then
             if not had and redis.call('hget', lock, 'mode') == 'read' then

@@ -1,5 +1,5 @@
--- Prelude of the scripts that grant permits of a semaphore to waiters: what grant.lua is for locks. Needs clock.lua, clients.lua
--- and semaphore.lua.
+-- Prelude of the scripts that grant permits of a semaphore to waiters: what grant.lua is for locks. It takes the place of grant.lua in
+-- the scripts that use permits.lua.
 --
 -- Defines  grant(taken, waiter, free, channel, how)    grants a permit, of which one is free; returns whether the waiter heard of
 --          it on its channel. The answer nil says that this user can grant nothing.

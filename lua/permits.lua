@@ -1,4 +1,4 @@
--- Prelude of the scripts that pass on permits of a semaphore. Needs clients.lua, semaphore.lua and line.lua.
+-- Prelude of the scripts that pass on permits of a semaphore.
 --
 -- A script that finds permits free grants them to the line, one after the other. It announces the permits that are left
 -- to all that have no place: Java services, for example.

@@ -1,5 +1,4 @@
--- Prelude of the scripts of the fair lock: the queue of its waiters. Needs announce.lua, clock.lua, clients.lua and
--- grant.lua.
+-- Prelude of the scripts of the fair lock: the queue of its waiters.
 --
 -- A queue is a table, q, with wait_timeout in ms, channel and how (see announce.lua), and these keys:
 --   lock, tokens  the lock and its token counter

@@ -1,8 +1,8 @@
 -- Takes the read half of a read/write lock, or one more level of a read hold.
 --
--- KEYS[1]  the lock: see readers.lua.
--- KEYS[2]  the waiting writers of relock: see write_acquire.lua.
--- KEYS[3]  the line: see line.lua; or the lock again: the line cannot be used.
+-- KEYS[1]  the lock: a hash, see readers.lua.
+-- KEYS[2]  the waiting writers of relock: a zset, see write_acquire.lua.
+-- KEYS[3]  the line: a hash, see line.lua; or the lock again: the line cannot be used.
 -- ARGV[1]  field of the hold.
 -- ARGV[2]  lease in ms.
 -- ARGV[3]  level wanted: 1 is a fresh hold, more re-enters a held one.
@@ -31,7 +31,7 @@ end
 local joins = mode and redis.call('hexists', lock, field) == 0 -- it is not the hold of the caller
 local plain_next = false
 if KEYS[3] ~= lock and (plain or joins and mode == 'read' and redis.pcall('exists', KEYS[3]) == 1) then
-    --[[announce token clients grant line]]
+    --[[preludes]]
     local line = open_line(lock, KEYS[3], field)
     if plain then
         note_beside(line, channel, how)

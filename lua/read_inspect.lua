@@ -1,6 +1,6 @@
 -- Says who holds the read half of a read/write lock. Evicts dead readers.
 --
--- KEYS[1]  the lock: see readers.lua.
+-- KEYS[1]  the lock: a hash, see readers.lua.
 -- ARGV[1]  field of a read hold, or '' for none.
 -- ARGV[2]  what the key of a lease begins with.
 -- Returns  {1 where there are readers, else 0; levels of this hold; pttl}.

@@ -1,7 +1,7 @@
 -- Renews the lease of a read hold. Never creates a record or a lease, never touches another hold, and shortens a lease
 -- only if told to.
 --
--- KEYS[1]  the lock: see readers.lua; the only key, so that renewals go on while the slot of the lock moves.
+-- KEYS[1]  the lock: a hash, see readers.lua; the only key, so that renewals go on while the slot of the lock moves.
 -- ARGV[1]  field of the hold.
 -- ARGV[2]  lease in ms.
 -- ARGV[3]  1: exactly this lease; 0: at least.

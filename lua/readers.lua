@@ -1,4 +1,4 @@
--- Prelude of the scripts of the read/write lock: the leases of its readers. Needs clock.lua.
+-- Prelude of the scripts of the read/write lock: the leases of its readers.
 --
 -- The record is a hash {mode -> read or write, field of a read hold -> levels, field:write -> levels}. Every read hold
 -- has leases of its own, one key for each level, as Redisson has them: prefix, field, :rwlock_timeout:, level.

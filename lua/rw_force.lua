@@ -1,8 +1,8 @@
 -- Frees one half of a read/write lock, no matter who holds it. The other half stays.
 --
--- KEYS[1]  the lock: see readers.lua.
--- KEYS[2]  the waiting writers: see write_acquire.lua.
--- KEYS[3]  the line: see line.lua; or the lock again: the line cannot be used.
+-- KEYS[1]  the lock: a hash, see readers.lua.
+-- KEYS[2]  the waiting writers: a zset, see write_acquire.lua.
+-- KEYS[3]  the line: a hash, see line.lua; or the lock again: the line cannot be used.
 -- KEYS[4]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  the half: read or write.
 -- ARGV[2]  what the key of a read lease begins with.

@@ -1,6 +1,5 @@
 -- Prelude of the scripts of semaphores, whose record is that of Redisson's RPermitExpirableSemaphore: a counter of the permits
 -- that are free, and a zset {id of a permit -> epoch ms when its lease ends} of those that are taken.
--- Needs announce.lua and clock.lua.
 --
 -- The counter and the zset change together: free permits and taken ones are always the number of permits of the semaphore. A
 -- permit whose lease is over is taken until a script of relock or of Redisson gives it back. So a script that asks for permits

@@ -3,7 +3,7 @@
 --
 -- KEYS[1]  the permits that are free: a string; see semaphore.lua.
 -- KEYS[2]  the permits that are taken: a zset.
--- KEYS[3]  the line: see line.lua; or the first key again: the line cannot be used.
+-- KEYS[3]  the line: a hash, see line.lua; or the first key again: the line cannot be used.
 -- ARGV[1]  id of the permit, of its own for every acquisition.
 -- ARGV[2]  lease in ms.
 -- ARGV[3]  level wanted: 1 takes a permit, more re-enters a held one.
@@ -55,7 +55,7 @@ elseif #lapsed == 0 and available > 0 and (key == free or not may_exist(key) or 
     return {1, available - 1, other}
 end
 
---[[clients permit line permits]]
+--[[preludes]]
 -- Whether a holder says on the channel alone that it gives back its permit. Of many permits it looks at some.
 local function held_apart()
     -- At most 1000.

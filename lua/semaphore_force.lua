@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  the permits that are free: a string; see semaphore.lua.
 -- KEYS[2]  the permits that are taken: a zset.
--- KEYS[3]  the line: see line.lua; or the first key again: the line cannot be used.
+-- KEYS[3]  the line: a hash, see line.lua; or the first key again: the line cannot be used.
 -- ARGV[1]  channel on which free permits are announced; that of a client has :client behind it.
 -- ARGV[2]  how: see announce.lua.
 -- Returns  {1, more, 0} there were some, {0, more, 0} no permit was taken, or those that were are over; more is 1 where there were so many

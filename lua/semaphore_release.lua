@@ -3,7 +3,7 @@
 --
 -- KEYS[1]  the permits that are free: a string; see semaphore.lua.
 -- KEYS[2]  the permits that are taken: a zset.
--- KEYS[3]  the line: see line.lua; or the first key again: the line cannot be used.
+-- KEYS[3]  the line: a hash, see line.lua; or the first key again: the line cannot be used.
 -- ARGV[1]  id of the permit.
 -- ARGV[2]  levels left: 0 gives back the permit.
 -- ARGV[3]  channel on which free permits are announced; that of a client has :client behind it.
@@ -31,7 +31,7 @@ if ends then
 end
 local heard, passed_on = 0, 0
 if key ~= free and (late or not is_idle(key)) then
-    --[[clients permit line permits]]
+    --[[preludes]]
     passed_on = leave_and_pass(free, key, id, late, function(line)
         if count_free(free) <= 0 then
             return line, false

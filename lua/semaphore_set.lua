@@ -2,7 +2,7 @@
 --
 -- KEYS[1]  the permits that are free: a string; see semaphore.lua.
 -- KEYS[2]  the permits that are taken: a zset.
--- KEYS[3]  the line: see line.lua; or the first key again: the line cannot be used.
+-- KEYS[3]  the line: a hash, see line.lua; or the first key again: the line cannot be used.
 -- ARGV[1]  the number.
 -- ARGV[2]  channel on which free permits are announced; that of a client has :client behind it.
 -- ARGV[3]  how: see announce.lua.

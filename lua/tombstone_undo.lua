@@ -1,7 +1,7 @@
 -- Takes away the tombstone of a field that has ended: no request that asks with the field may run any more. See
 -- line.lua.
 --
--- KEYS[1]  the line.
+-- KEYS[1]  the line: a hash.
 -- ARGV[1]  the field, as the line has it.
 -- Returns  {1, 0, 0} done, {-1, 0, 0} the field has no tombstone.
 --

@@ -1,10 +1,10 @@
 -- Takes the write half of a read/write lock, or one more level of a write hold. Where the lock is busy the caller may
 -- have readers wait for it, and wait in the line.
 --
--- KEYS[1]  the lock: see readers.lua.
+-- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers of relock: a zset {field -> epoch ms when its heartbeat expires}; a writer that holds the
 --          read half has an entry with the field of this hold, too.
--- KEYS[3]  the line: see line.lua; or the lock again: the line cannot be used.
+-- KEYS[3]  the line: a hash, see line.lua; or the lock again: the line cannot be used.
 -- KEYS[4]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  field of the hold, without its :write.
 -- ARGV[2]  lease in ms.

@@ -1,6 +1,6 @@
 -- Says who holds the write half of a read/write lock.
 --
--- KEYS[1]  the lock: see readers.lua.
+-- KEYS[1]  the lock: a hash, see readers.lua.
 -- ARGV[1]  field of a write hold, without its :write; or '' for none.
 -- Returns  {1 where there is a writer, else 0; levels of this hold; pttl}.
 --

@@ -1,8 +1,8 @@
 -- Gives back one level of a write hold. The lock passes to the first writer in the line: see writer.lua.
 --
--- KEYS[1]  the lock: see readers.lua.
--- KEYS[2]  the waiting writers: see write_acquire.lua.
--- KEYS[3]  the line: see line.lua; or the lock again: the line cannot be used.
+-- KEYS[1]  the lock: a hash, see readers.lua.
+-- KEYS[2]  the waiting writers: a zset, see write_acquire.lua.
+-- KEYS[3]  the line: a hash, see line.lua; or the lock again: the line cannot be used.
 -- KEYS[4]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  field of the hold, without its :write.
 -- ARGV[2]  levels left: 0 ends the hold.

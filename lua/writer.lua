@@ -1,5 +1,4 @@
--- Prelude of the scripts that end holds of a read/write lock: it passes to the first writer in the line. Needs announce.lua,
--- clock.lua, line.lua and readers.lua.
+-- Prelude of the scripts that end holds of a read/write lock: it passes to the first writer in the line.
 --
 -- Readers, and all that have no place in the line, have the same chance as the first writer: where any of them hears the
 -- channel, the lock is left free, and the first writer is told, too.
