@@ -61,7 +61,7 @@ var faultRows = map[int]string{
 	38: "TestFaultWaiterRidesOutAnOutage TestEngineOutages",
 	39: "TestFaultExhaustedPoolDelaysNoRenewal TestFaultHoldSurvivesMaxClients",
 	40: "TestFaultStarvedProcessTrustsNoLostLock TestEngineGuardLooksAtTheClock TestWatchdogManyLeases",
-	41: "TestFaultLateRenewalCreatesNoRecord TestScriptContracts",
+	41: "TestFaultLateRenewalCreatesNoRecord TestScriptsOfALock",
 	42: "suite",
 	43: "TestFaultKilledWaiterBlocksForSeconds TestFaultKilledWaitersDelayNobody TestFairCrashedWaitersAreEvictedInSeconds " +
 		"TestFairDeadHeadOfAFreeLockIsEvicted TestFairWaitersWithoutHeartbeatsAreDead",

@@ -5,11 +5,14 @@ import (
 	"flag"
 	"fmt"
 	"maps"
+	"math"
 	"os"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/assert"
@@ -18,6 +21,7 @@ import (
 	"github.com/yuin/gopher-lua/parse"
 
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/testredis"
 )
 
 // allScripts are all that a lock may send.
@@ -252,11 +256,260 @@ func TestPreludeHeadersAreChecked(t *testing.T) {
 	}
 }
 
+// declaresRuns is what the header of a script says of a second run: "-- Repeatable: why", "-- Repeatable, and then answers
+// {-1, 0, 0}: why", or "-- Once: why".
+var declaresRuns = regexp.MustCompile(`(?m)^-- (Repeatable|Once)(?:, and then answers \{(-?\d), .*\})?: \S`)
+
+// runsOf reads this of the header of a script. then is the first number of what a second run may answer, or "".
+func runsOf(t *testing.T, name string) (once bool, then string) {
+	all := declaresRuns.FindAllStringSubmatch(luaText(name), -1)
+	require.Len(t, all, 1, "the header of %s says, once, whether it is Repeatable or Once", name)
+	return all[0][1] == "Once", all[0][2]
+}
+
+// A situation is a run of a script after others.
+type situation struct {
+	what   string
+	before []call
+	call   call
+}
+
+// situationsOf are runs of all scripts of a lock type. mine and theirs are the same lock, of two clients.
+func situationsOf(mine, theirs lockType, me, them string) []situation {
+	my := attempt{field: me + ":1:01", lease: time.Minute, level: 1, line: hearsGrant, asked: 1}
+	their := attempt{field: them + ":1:01", lease: time.Minute, level: 1, line: hearsGrant, asked: 1}
+	again, asks, late := my, their, their
+	again.level, asks.line, late.late = 2, asksAgain, true
+	take, wait := mine.acquire(my), theirs.acquire(their)
+	all := []situation{
+		{"takes it", nil, take},
+		{"takes a level more", []call{take}, mine.acquire(again)},
+		{"asks for it", []call{take}, wait},
+		{"asks again", []call{take, wait}, wait},
+		{"waits without hearing its channel", []call{take}, theirs.acquire(asks)},
+		{"gives it back", []call{take}, mine.release(my.field, 0, false)},
+		{"gives a level back", []call{take, mine.acquire(again)}, mine.release(my.field, 1, false)},
+		{"gives it back to one who waits", []call{take, wait}, mine.release(my.field, 0, false)},
+		{"gives it back to one who asks", []call{take, theirs.acquire(asks)}, mine.release(my.field, 0, false)},
+		{"gives it back, and a request may still run", []call{take, wait}, mine.release(my.field, 0, true)},
+		{"undoes what it has taken", []call{take}, mine.undo(my)},
+		{"undoes what it has taken, for one who waits", []call{take, wait}, mine.undo(my)},
+		{"undoes its wait", []call{take, wait}, theirs.undo(their)},
+		{"undoes its wait, and a request may still run", []call{take, wait}, theirs.undo(late)},
+		{"renews it", []call{take}, mine.renew(my.field, time.Hour, false)},
+		{"shortens the lease", []call{take}, mine.renew(my.field, time.Second, true)},
+		{"looks", []call{take}, mine.inspect(my.field)},
+		{"frees it by force", []call{take}, mine.force()},
+		{"frees it by force for one who waits", []call{take, wait}, mine.force()},
+	}
+	if unbury := theirs.unbury(their.field); unbury.Script != nil {
+		all = append(all, situation{"takes a tombstone away", []call{take, theirs.undo(late)}, unbury})
+	}
+	return all
+}
+
+// Every script keeps what its header says of a second run: one that is repeatable answers the same, or what the header says, and leaves
+// the same data. And it announces last: what a waiter hears is true, also where a later write fails. See announcesLast.
+func TestScriptContracts(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c1, c2 := b.client(), b.client()
+	me, them := c1.engine.id, c2.engine.id
+	names := map[*luaScript]string{wholeBundle(): "bundle"}
+	for name, s := range bound {
+		names[s] = name
+	}
+	did := make(map[string]bool)
+	try := func(kind string, s situation) {
+		t.Run(kind+" "+s.what, func(t *testing.T) {
+			b := &bench{T: t, addr: b.addr, name: b.name, rdb: b.rdb}
+			b.must(b.rdb.FlushDB(ctx).Err())
+			for _, before := range s.before {
+				b.must(b.rdb.Eval(ctx, before.Script.Source(), before.Keys, before.Args...).Err())
+			}
+			name, state := names[s.call.Script], dataOf(b)
+			once, then := runsOf(t, name)
+			first := announcesLast(b, s.call)
+			after := dataOf(b)
+			reads := strings.HasSuffix(name, "inspect") && name != "read_inspect"
+			wrote := !alike(after, state)
+			assert.False(t, reads && wrote, "%s writes", name)
+			if did[name] = did[name] || reads || wrote; once {
+				return
+			}
+			second := announcesLast(b, s.call)
+			if len(second) == 0 || then == "" || fmt.Sprint(second[0]) != then {
+				assert.True(t, alike(fmt.Sprint(first), fmt.Sprint(second)), "%s answers %v, and then %v", name, first, second)
+			}
+			assert.True(t, alike(after, dataOf(b)), "a second run of %s: from\n%s\nto\n%s", name, after, dataOf(b))
+		})
+	}
+	for kind, of := range map[string]func(c *Client) lockType{
+		"lock":      func(c *Client) lockType { return c.NewLock(b.name).record },
+		"fenced":    func(c *Client) lockType { return c.NewLock(b.name, Fenced()).record },
+		"fair":      func(c *Client) lockType { return c.NewFairLock(b.name).record },
+		"read":      func(c *Client) lockType { return c.NewRWLock(b.name).Read().record },
+		"write":     func(c *Client) lockType { return c.NewRWLock(b.name).Write().record },
+		"semaphore": func(c *Client) lockType { return c.NewSemaphore(b.name, 1).handle.record },
+		"permits":   func(c *Client) lockType { return c.NewSemaphore(b.name, 3).handle.record },
+	} {
+		mine, theirs := of(c1), of(c2)
+		if channel := theirs.grants(attempt{}); channel != "" {
+			hears := b.rdb.Subscribe(ctx, channel)
+			_, err := hears.Receive(ctx)
+			b.must(err)
+			defer func() { _ = hears.Close() }()
+		}
+		for _, s := range situationsOf(mine, theirs, me, them) {
+			try(kind, s)
+		}
+	}
+
+	my, their := attempt{field: me + ":1:01", lease: time.Minute, level: 1}, attempt{field: them + ":1:01", lease: time.Minute, level: 1, line: hearsGrant, asked: 1}
+	read, write := c1.NewRWLock(b.name).Read().record, c2.NewRWLock(b.name).Write().record
+	try("read", situation{"passes to a writer", []call{read.acquire(my), write.acquire(their)}, read.release(my.field, 0, false)})
+	try("read", situation{"waits for a writer", []call{write.acquire(their)}, read.acquire(my)})
+	dies := call{Script: send.NewScript("return redis.call('del', KEYS[1])"), Keys: []string{suffixName(b.name, my.field+":rwlock_timeout:1")}}
+	try("read", situation{"looks at a dead reader", []call{read.acquire(my), dies}, read.inspect("")})
+
+	permits := c1.NewSemaphore(b.name, 2)
+	permit := permits.handle.record.acquire(my)
+	try("semaphore", situation{"sets the permits", []call{permit}, permits.record.call(semaphoreSet, 5)})
+	try("semaphore", situation{"counts", []call{permit}, call{Script: semaphoreCount, Keys: permits.record.keys[:2], Args: []any{2}}})
+
+	one, two, three := c1.NewLock(b.name).record, c1.NewLock(b.name+"-2").record, c1.NewLock(b.name+"-3").record
+	all := bundleOf([]bundledCall{{one.bundled(), one.acquire(my), one.undo(my)}, {two.bundled(), two.acquire(my), two.undo(my)}, {three.bundled(), three.acquire(my), three.undo(my)}})
+	try("bundle", situation{"takes all", nil, all})
+	try("bundle", situation{"takes none", []call{three.acquire(their)}, all})
+
+	try("lookout", situation{"finds a free lock", []call{two.acquire(their)}, call{Script: freeInspect, Keys: []string{b.name, b.name + "-2", lineKey(b.name)}, Args: []any{1, me, " " + my.field + " "}}})
+	keys := []string{b.name, "queue", "timeouts", "heartbeats", "writers", "tokens", "permits"}
+	try("any", situation{"looks at everything", []call{one.acquire(my)}, call{Script: inspectAny, Keys: keys, Args: []any{suffixName(b.name, "")}}})
+
+	b.must(b.rdb.FlushDB(ctx).Err())
+	for _, name := range names {
+		assert.True(t, did[name], "%s does something in no situation", name)
+	}
+}
+
+// A script that is declared Once is sent once, also where its answer is lost. Others may be sent again.
+func TestScriptsThatRunOnceAreSentOnce(t *testing.T) {
+	b := newFaultBench(t)
+	sent := make(map[string]int)
+	for name, l := range map[string]func(c *Client) Locker{
+		"force":           func(c *Client) Locker { return c.NewLock(b.name) },
+		"fair_force":      func(c *Client) Locker { return c.NewFairLock(b.name + "fair") },
+		"rw_force":        func(c *Client) Locker { return c.NewRWLock(b.name + "rw").Write() },
+		"semaphore_force": func(c *Client) Locker { return c.NewSemaphore(b.name+"semaphore", 1) },
+	} {
+		c := b.shaky()
+		runs := b.proxy.On(calls(bound[name]), testredis.LoseReply).Times(3)
+		freed, err := l(c).ForceUnlock(WithOwner(context.Background()))
+		assert.Error(t, err, "%s: %t although the answer was lost", name, freed)
+		sent[name] = runs.Count()
+	}
+	for name := range bound {
+		if once, _ := runsOf(t, name); once {
+			assert.Equal(t, 1, sent[name], "how often %s is sent; 0: this test does not know who sends it", name)
+		}
+	}
+}
+
+// alike compares texts with numbers: times differ by the time between two runs, and so do tokens, of which each run may draw one.
+func alike(a, b string) bool {
+	number := regexp.MustCompile(`\d+`)
+	as, bs := number.FindAllString(a, -1), number.FindAllString(b, -1)
+	if number.ReplaceAllString(a, "") != number.ReplaceAllString(b, "") || len(as) != len(bs) {
+		return false
+	}
+	for i := range as {
+		x, _ := strconv.ParseFloat(as[i], 64)
+		y, _ := strconv.ParseFloat(bs[i], 64)
+		if as[i] != bs[i] && (min(x, y) < 500 || math.Abs(x-y) > 10_000+x/1e8) {
+			return false
+		}
+	}
+	return true
+}
+
+// dataOf is all that Redis holds.
+func dataOf(b *bench) string {
+	const dump = `
+local all, keys = {}, redis.call('keys', '*')
+table.sort(keys)
+for _, key in ipairs(keys) do
+    local kind, list = redis.call('type', key).ok, {}
+    if kind == 'hash' then
+        local fields = redis.call('hgetall', key)
+        for i = 1, #fields, 2 do list[#list + 1] = fields[i] .. '=' .. fields[i + 1] end
+        table.sort(list)
+    elseif kind == 'zset' then
+        list = redis.call('zrange', key, 0, -1, 'withscores')
+    elseif kind == 'list' then
+        list = redis.call('lrange', key, 0, -1)
+    else
+        list = {redis.call('get', key)}
+    end
+    all[#all + 1] = key .. ' ' .. kind .. ' ' .. redis.call('pttl', key) .. ': ' .. table.concat(list, ', ')
+end
+return table.concat(all, '\n')`
+	text, err := b.rdb.Eval(context.Background(), dump, nil).Text()
+	b.must(err)
+	return text
+}
+
+// announcesLast runs a script, and fails where it writes to the data of a lock after it has announced something of this lock. There are
+// two exceptions. A grant is a message, too, but comes to nothing if nobody hears it: so the record is written before it, and deleted
+// after it where it was not heard. And the line is written last: who hears that a lock is free says which places stay in it.
+func announcesLast(b *bench, c call) []any {
+	const watching = `
+local server, told, late = redis, {}, {}
+local writes = {WRITES}
+local function watch(run)
+    return function(...)
+        local command, key, message = ...
+        local answer = run(...)
+        if (command == 'publish' or command == 'spublish') and message:sub(1, 6) ~= 'grant ' then
+            told[#told + 1] = key
+        elseif writes[command] and key:sub(1, 12) ~= 'relock_line:' then
+            local name = key:match('{(.*)}') or key
+            for _, channel in ipairs(told) do
+                if channel:find('{' .. name .. '}', 1, true) then
+                    late[#late + 1] = command .. ' ' .. key .. ' after a message to ' .. channel
+                end
+            end
+        end
+        return answer
+    end
+end
+local redis = setmetatable({call = watch(server.call), pcall = watch(server.pcall)}, {__index = server})
+local function script(KEYS, ARGV)
+SCRIPT
+end
+local answer = script(KEYS, ARGV)
+return answer.err and answer or {answer, late}`
+	ctx := context.Background()
+	commands, err := b.rdb.Command(ctx).Result()
+	b.must(err)
+	var writes strings.Builder
+	for name, command := range commands {
+		if slices.Contains(command.Flags, "write") {
+			fmt.Fprintf(&writes, "['%s'] = true, ", name)
+		}
+	}
+	source := strings.NewReplacer("WRITES", writes.String(), "SCRIPT", c.Script.Source()).Replace(watching)
+	answer, err := b.rdb.Eval(ctx, source, c.Keys, c.Args...).Slice()
+	b.must(err)
+	assert.Empty(b, answer[1], "writes after an announcement, in a script that ends with\n%.200s", c.Script.Source()[max(0, len(c.Script.Source())-200):])
+	return answer[0].([]any)
+}
+
 // ahead is a token counter that the clock has not reached.
 const ahead = 9_000_000_000_000_000
 
-// Each script keeps the contract of its header by itself, also when it runs again.
-func TestScriptContracts(t *testing.T) {
+// The scripts of a plain lock keep the contracts of their headers, also when they run again.
+func TestScriptsOfALock(t *testing.T) {
 	const minute = 60_000
 	type step struct {
 		script *luaScript

@@ -11,6 +11,7 @@
 -- Returns  {epoch ms, pttl, record, queue, timeouts, heartbeats, writers, token, free, permits}; record is {field, value, ms that
 --          its lease lasts, ...}, queue {field, ...}, the zsets {member, score, ...}, and token and free '' where there is none.
 --
+-- Repeatable: it only reads.
 -- The list and each zset have one entry more than most_shown where there are more; of permits this is the last one to lapse.
 --
 -- Where the user may not read a key, the answer is an error that names the key. Data that no lock makes are refused:

@@ -7,7 +7,10 @@
 --          with 1, all locks are held, else none.
 --
 -- A pair of scripts takes one lock and undoes this. relock puts the pairs, as functions of KEYS and ARGV, in the place
--- of the mark below. Running a bundle twice does what running it once does, because this holds for each script.
+-- of the mark below.
+--
+-- Repeatable: each of its scripts is.
+--
 -- After an error no lock is held. An error that says which key holds no lock counts the KEYS of the bundle.
 
 local scripts = {

@@ -20,8 +20,8 @@
 --          {-1, 0, 0} nothing there to re-enter. apart is 2 where the lock may be released on the channel of the waiter
 --          alone, 3 where it will be, because this server has no subscription of the caller's client, else 0.
 --
--- Running it twice does what running it once does. The script refuses a hash that no lock makes before it writes
--- anything: see record.lua.
+-- Repeatable: the level is set, not added, a lease is never shortened, and a waiter has one place. The script refuses a hash
+-- that no lock makes before it writes anything: see record.lua.
 
 local q = {
     lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],

@@ -12,6 +12,7 @@
 -- ARGV[4]  how a waiter is woken: see announce.lua.
 -- Returns  {1, 0, 0} freed, {0, 0, 0} the lock was free.
 --
+-- Once: another owner may have taken the lock before it runs again.
 -- The script refuses a hash that no lock makes before it writes anything: see record.lua.
 
 local q = {

@@ -16,8 +16,8 @@
 -- Returns  {1, 0, passed} done, {-1, 0, passed} this hold is not there; passed is 1 where the lock was granted to the first
 --          waiter.
 --
--- Running it late or twice frees no other owner's hold: the field belongs to one acquisition. The script refuses a hash
--- that no lock makes before it writes anything: see record.lua.
+-- Repeatable, and then answers {-1, 0, passed}: running it late or twice frees no other owner's hold, because the field
+-- belongs to one acquisition. The script refuses a hash that no lock makes before it writes anything: see record.lua.
 
 local field, left, heartbeat_ttl, late = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5] == '1'
 local q = {

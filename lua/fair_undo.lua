@@ -16,8 +16,9 @@
 -- Returns  {1, 0, passed} done, {-1, 0, passed} the attempt has taken nothing; passed is 1 where the lock was granted to the
 --          first waiter.
 --
--- Running it late or twice frees no other owner's hold: the field belongs to one acquisition. The caller leaves the
--- queue also where the lock's key holds something that no lock makes, which stays as it is.
+-- Repeatable, and then answers {-1, 0, passed}: running it late or twice frees no other owner's hold, because the field
+-- belongs to one acquisition. The caller leaves the queue also where the lock's key holds something that no lock makes,
+-- which stays as it is.
 
 local field, left, heartbeat_ttl, late = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5] == '1'
 local q = {

@@ -7,6 +7,7 @@
 -- ARGV[2]  how: see announce.lua.
 -- Returns  {1, 0, 0} freed, {0, 0, 0} the lock was free.
 --
+-- Once: another owner may have taken the lock before it runs again.
 -- A hash that no lock makes is refused and stays as it is: see record.lua.
 
 local lock, tokens = KEYS[1], KEYS[3]

@@ -7,6 +7,8 @@
 -- ARGV     behind them, for each lock that is looked at closely: the fields with which the client waits, without :write,
 --          and a space before and behind each.
 -- Returns  {1, n, 0} for each such lock KEYS[n], one after the other.
+--
+-- Repeatable: it only reads.
 
 local closely, client = tonumber(ARGV[1]), ARGV[2]
 local locks = #KEYS - closely

@@ -5,6 +5,7 @@
 -- ARGV[1]  field of a hold, or '' for none.
 -- Returns  {holders, levels of this hold, pttl}.
 --
+-- Repeatable: it only reads.
 -- A hash that no lock makes is refused: see record.lua.
 
 local lock = KEYS[1]

@@ -16,7 +16,7 @@
 --          and four for each place in front where the caller has a place in the line, 2 where only the channel says when the
 --          lock is released, 3 where the caller has none because this server has no subscription of it, else 0.
 --
--- Running it twice does what running it once does: the level is set, not added, and a lease is never shortened.
+-- Repeatable: the level is set, not added, and a lease is never shortened.
 -- A hash that no lock makes is refused: see record.lua.
 
 local lock, tokens = KEYS[1], KEYS[3]

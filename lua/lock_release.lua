@@ -14,9 +14,9 @@
 --          the next holder already, 2 where this user may not tell the next one. {-1, 0, passed} this hold is not
 --          there.
 --
--- Running it late or twice frees no other owner's hold: the field belongs to one acquisition, and to those that it was
--- handed over to, the last of which frees it. A level is given back also where Redis has no memory left: see note_levels
--- of record.lua.
+-- Repeatable, and then answers {-1, 0, passed}: running it late or twice frees no other owner's hold, because the field
+-- belongs to one acquisition, and to those that it was handed over to, the last of which frees it. A level is given
+-- back also where Redis has no memory left: see note_levels of record.lua.
 
 local lock, tokens = KEYS[1], KEYS[3]
 local field, left, channel, how, slice, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'

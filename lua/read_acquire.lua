@@ -12,7 +12,7 @@
 -- ARGV[7]  how: see announce.lua.
 -- Returns  {1, 0, 0} held, {0, pttl, 0} busy, {-1, 0, 0} nothing there to re-enter.
 --
--- Running it twice does what running it once does: the level is set, not added, and a lease is never shortened.
+-- Repeatable: the level is set, not added, and a lease is never shortened.
 -- A reader joins other readers, unless a writer waits, or a process waits in the line for the plain lock of this name. It
 -- also joins its own owner's write hold.
 -- A hash that no lock makes is refused and never joined: see record.lua.

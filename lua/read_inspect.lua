@@ -5,6 +5,7 @@
 -- ARGV[2]  what the key of a lease begins with.
 -- Returns  {1 where there are readers, else 0; levels of this hold; pttl}.
 --
+-- Repeatable: dead readers stay away.
 -- A hash that no lock makes is refused and never emptied: see record.lua.
 
 local lock = KEYS[1]

@@ -15,8 +15,9 @@
 -- Returns  {1, heard, passed} done, and so many connections were told that the lock is free; passed is 1 where the lock has
 --          the next holder already. {-1, 0, 0} this hold is not there.
 --
--- Running it late or twice ends no other hold: the field belongs to one acquisition, and to those that it was handed
--- over to. The last reader frees the lock, unless its owner holds the write half too.
+-- Repeatable, and then answers {-1, 0, 0}: running it late or twice ends no other hold, because the field belongs to
+-- one acquisition, and to those that it was handed over to. The last reader frees the lock, unless its owner holds the
+-- write half too.
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
 local field, left, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3]

@@ -8,6 +8,7 @@
 -- ARGV[4]  what the key of a lease begins with.
 -- Returns  {1, 0, 0} renewed, {-1, 0, 0} this hold is not there.
 --
+-- Repeatable: the lease is set, and nothing is added to it.
 -- A hash that no read/write lock makes is refused: see record.lua.
 
 local lock = KEYS[1]

@@ -6,6 +6,8 @@
 -- ARGV[2]  lease in ms.
 -- ARGV[3]  1: exactly this lease; 0: at least.
 -- Returns  {1, 0, 0} renewed, {-1, 0, 0} this hold is not there.
+--
+-- Repeatable: the lease is set, and nothing is added to it.
 
 local lock = KEYS[1]
 local field, lease, exact = ARGV[1], ARGV[2], ARGV[3] == '1'

@@ -10,6 +10,7 @@
 -- ARGV[4]  how: see announce.lua.
 -- Returns  {1, 0, 0} freed, {0, 0, 0} this half was free.
 --
+-- Once: other owners may have taken this half before it runs again.
 -- A hash that no lock makes is refused and stays as it is: see record.lua.
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]

@@ -19,7 +19,7 @@
 --          it has. place is 1 and four for each place in front where the caller has a place in the line, 2 where only the
 --          channel says that a permit is free, 3 where the caller has none because this server has no subscription of it, else 0.
 --
--- Running it twice does what running it once does: an id takes one permit, and a lease is never shortened.
+-- Repeatable, and then answers {1, 0, 0}: an id takes one permit, and a lease is never shortened.
 
 local free, taken, key = KEYS[1], KEYS[2], KEYS[3]
 local id, lease, level, permits = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])

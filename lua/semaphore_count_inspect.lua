@@ -4,6 +4,8 @@
 -- KEYS[2]  the permits that are taken: a zset.
 -- ARGV[1]  how many permits a semaphore has that nothing has set the number of.
 -- Returns  {permits, those that are free, 0}. Fewer than none are free where more are taken than there are.
+--
+-- Repeatable: it only reads.
 
 local free, taken = KEYS[1], KEYS[2]
 local permits = tonumber(ARGV[1])

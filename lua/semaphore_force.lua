@@ -8,6 +8,7 @@
 -- Returns  {1, more, 0} there were some, {0, more, 0} no permit was taken, or those that were are over; more is 1 where there were so many
 --          that some are left: run it again.
 --
+-- Once: other owners may have taken permits before it runs again.
 -- The first permits to lapse go first.
 
 local free, taken = KEYS[1], KEYS[2]

@@ -5,6 +5,8 @@
 -- ARGV[1]  id of a permit, or '' for none.
 -- Returns  {permits that are taken, 1 where this permit is one of them, ms until all of their leases are over}; the last is -1
 --          where a lease does not end, and -2 where no permit is taken.
+--
+-- Repeatable: it only reads.
 
 local free, taken = KEYS[1], KEYS[2]
 local id = ARGV[1]

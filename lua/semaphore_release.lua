@@ -14,7 +14,8 @@
 --          the next one, 2 where this user may not tell the next one. {-1, heard, passed} this permit is not taken, or its lease
 --          was over.
 --
--- Running it late or twice gives back no other permit: the id belongs to one acquisition.
+-- Repeatable, and then answers {-1, heard, passed}: running it late or twice gives back no other permit, because the id
+-- belongs to one acquisition.
 
 local free, taken, key = KEYS[1], KEYS[2], KEYS[3]
 local id, left, channel, how, slice, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'

@@ -5,6 +5,8 @@
 -- ARGV[2]  lease in ms.
 -- ARGV[3]  1: exactly this lease; 0: at least.
 -- Returns  {1, 0, 0} renewed, {-1, 0, 0} this permit is not taken, or its lease is over.
+--
+-- Repeatable: the lease is set, and nothing is added to it.
 
 local taken = KEYS[1]
 local id, lease, exact = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1'

@@ -8,6 +8,7 @@
 -- ARGV[3]  how: see announce.lua.
 -- Returns  {1, 0, 0}.
 --
+-- Repeatable: the number is set, and nothing is added to it.
 -- Permits that are taken stay taken: with fewer permits than that, less than none are free.
 
 local free, taken = KEYS[1], KEYS[2]

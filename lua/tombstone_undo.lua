@@ -5,7 +5,8 @@
 -- ARGV[1]  the field, as the line has it.
 -- Returns  {1, 0, 0} done, {-1, 0, 0} the field has no tombstone.
 --
--- Running it late or twice takes away no other tombstone: a field that has ended is not used again.
+-- Repeatable, and then answers {-1, 0, 0}: running it late or twice takes away no other tombstone, because a field that
+-- has ended is not used again.
 
 local key, field = KEYS[1], ARGV[1]
 

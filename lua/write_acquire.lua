@@ -23,7 +23,7 @@
 --          each place in front where the caller has a place in the line, 2 where only the channel says when the lock is
 --          released, 3 where the caller has none because this server has no subscription of it, else 0.
 --
--- Running it twice does what running it once does: the level is set, not added, and a lease is never shortened.
+-- Repeatable: the level is set, not added, and a lease is never shortened.
 -- A hash that no lock makes is refused and never deleted: see record.lua.
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]

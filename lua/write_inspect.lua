@@ -4,6 +4,7 @@
 -- ARGV[1]  field of a write hold, without its :write; or '' for none.
 -- Returns  {1 where there is a writer, else 0; levels of this hold; pttl}.
 --
+-- Repeatable: it only reads.
 -- A hash that no lock makes is refused: see record.lua.
 
 local lock = KEYS[1]

@@ -15,9 +15,9 @@
 --          the next holder already, 2 where this user may not tell the next one. {-1, heard, passed} this hold is not
 --          there.
 --
--- Running it late or twice ends no other hold: the field belongs to one acquisition, and to those that it was handed
--- over to. The lock is free then, unless its owner holds the read half too and keeps it. A hash that no lock makes is
--- refused: see record.lua.
+-- Repeatable, and then answers {-1, heard, passed}: running it late or twice ends no other hold, because the field
+-- belongs to one acquisition, and to those that it was handed over to. The lock is free then, unless its owner holds
+-- the read half too and keeps it. A hash that no lock makes is refused: see record.lua.
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
 local write_field, left, prefix, channel, how = ARGV[1] .. ':write', ARGV[2], ARGV[3], ARGV[4], ARGV[5]

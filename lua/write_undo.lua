@@ -17,8 +17,8 @@
 --          the next holder already, 2 where this user may not tell the next one. {-1, heard, passed} the attempt has
 --          taken nothing.
 --
--- Running it late or twice ends no other hold: the field belongs to one acquisition. A hash that no lock makes stays as
--- it is, and the caller waits no longer all the same.
+-- Repeatable, and then answers {-1, heard, passed}: running it late or twice ends no other hold, because the field
+-- belongs to one acquisition. A hash that no lock makes stays as it is, and the caller waits no longer all the same.
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
 local field, left, prefix, read_field = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
