@@ -108,8 +108,8 @@ type statement struct {
 type library []prelude
 
 // preludes are all preludes. In the scripts that pass on permits, permit.lua takes the place of grant.lua.
-var preludes = readPreludes("record", "announce", "clock", "token", "semaphore", "clients", "grant", "permit beside permits", "line", "queue",
-	"permits", "idle", "readers", "writer")
+var preludes = readPreludes("record", "announce", "clock", "token", "semaphore", "clients", "grant", "permit beside permits", "line",
+	"places", "tombstones", "passing", "queue", "permits", "idle", "readers", "writer")
 
 func readPreludes(names ...string) (l library) {
 	for _, name := range names {

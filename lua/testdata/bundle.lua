@@ -326,7 +326,6 @@ end
 local function stands(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
-
 local function drop_number(line, number)
     drop_field(line, ms(number))
     redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
@@ -478,7 +477,6 @@ local function is_over(line, field)
     end
     return found
 end
-
 local function is_deaf(field, ear, channel, how)
     return ear == 'hears' and listeners(channel .. ':' .. client_of(field), how) == 0
 end
@@ -908,7 +906,6 @@ end
 local function stands(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
-
 local function drop_number(line, number)
     drop_field(line, ms(number))
     redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
@@ -1102,7 +1099,6 @@ local function leave_and_pass(lock, key, field, late, pass)
     end)
     return answer
 end
-
     passed_on = leave_and_pass(lock, KEYS[2], field, late, function(line)
         if redis.call('hlen', lock) > 0 then
             if not had and redis.call('hget', lock, 'mode') == 'read' then
@@ -1337,7 +1333,6 @@ end
 local function stands(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
-
 local function drop_number(line, number)
     drop_field(line, ms(number))
     redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
@@ -1738,7 +1733,6 @@ end
 local function stands(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
-
 local function note_lapse(line)
     local field = line.granted
     if not field then
@@ -2315,7 +2309,6 @@ end
 local function stands(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
-
 local function drop_number(line, number)
     drop_field(line, ms(number))
     redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
@@ -2467,7 +2460,6 @@ local function is_over(line, field)
     end
     return found
 end
-
 local function is_deaf(field, ear, channel, how)
     return ear == 'hears' and listeners(channel .. ':' .. client_of(field), how) == 0
 end
@@ -3013,7 +3005,6 @@ end
 local function stands(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
-
 local function drop_number(line, number)
     drop_field(line, ms(number))
     redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there

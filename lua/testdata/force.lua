@@ -270,7 +270,6 @@ end
 local function stands(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
-
 local function drop_number(line, number)
     drop_field(line, ms(number))
     redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
@@ -327,7 +326,6 @@ local function leave_granted(line)
         leave(line, line.granted)
     end
 end
-
 local function hears(p, channel, how)
     return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0
 end

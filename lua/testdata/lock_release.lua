@@ -323,7 +323,6 @@ end
 local function stands(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
-
 local function drop_number(line, number)
     drop_field(line, ms(number))
     redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
@@ -517,7 +516,6 @@ local function leave_and_pass(lock, key, field, late, pass)
     end)
     return answer
 end
-
     passed_on = leave_and_pass(lock, KEYS[2], field, late, function(line)
         if redis.call('hlen', lock) > 0 then
             if not had and redis.call('hget', lock, 'mode') == 'read' then

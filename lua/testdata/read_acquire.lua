@@ -206,7 +206,6 @@ end
 local function stands(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
-
 local function drop_number(line, number)
     drop_field(line, ms(number))
     redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there

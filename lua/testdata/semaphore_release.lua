@@ -268,7 +268,6 @@ end
 local function stands(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
-
 local function drop_number(line, number)
     drop_field(line, ms(number))
     redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
@@ -462,7 +461,6 @@ local function leave_and_pass(lock, key, field, late, pass)
     end)
     return answer
 end
-
 local most_passed = 1000 -- permits that one script grants; the next one goes on
 
 local function pass_permits(free, taken, line, id, channel, how, asker)

@@ -258,7 +258,6 @@ end
 local function stands(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
-
 local function note_lapse(line)
     local field = line.granted
     if not field then

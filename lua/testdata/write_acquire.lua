@@ -300,7 +300,6 @@ end
 local function stands(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
-
 local function drop_number(line, number)
     drop_field(line, ms(number))
     redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
@@ -452,7 +451,6 @@ local function is_over(line, field)
     end
     return found
 end
-
 local function is_deaf(field, ear, channel, how)
     return ear == 'hears' and listeners(channel .. ':' .. client_of(field), how) == 0
 end

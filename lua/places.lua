@@ -1,0 +1,183 @@
+-- Prelude of the scripts in which callers join or leave the line: the order of its places. See line.lua.
+--
+-- Rules: a place has a number, and the lowest one is the next. Numbers may be missing: nobody moves up when a place is taken away,
+-- until most numbers are missing. A place that comes back keeps its number. Changes are made in memory, unless the function says
+-- that it writes at once.
+--
+-- For scripts:
+-- Defines  join(line, field, wish)                             gives a wait a place; returns whether it has one.
+-- Defines  standing(line, joined, deaf, apart)                 what the answer "busy" says: 1, and four for each place in front,
+--          where the caller has joined; 2 where only the channel says when the lock is released; 3 where the caller is deaf.
+-- Defines  is_guest(line, field)                               whether the client of field has a place for the other lock.
+-- Defines  leave(line, field)                                  takes away the place of a wait or a hold.
+-- Defines  leave_granted(line)                                 the same for the field that was granted last.
+-- For this file, and passing.lua:
+-- Defines  places_in_front(line)                               how many places are in front of that of the caller, about.
+-- Defines  drop_place(line, p)                                 takes p away; its number at once.
+-- Defines  drop_number(line, number)                           takes the number of a place away, and writes that at once: pass_on looks
+--          for numbers in Redis.
+-- Defines  close_gaps(line)                                    numbers the places anew where most numbers are missing, and writes that
+--          at once.
+-- Defines  note_lapse(line)                                    finds out whether the lease of a grant has ended.
+
+local function drop_number(line, number)
+    drop_field(line, ms(number))
+    redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
+    local back = line.back and line.back.number
+    -- At most longest_line.
+    while line.first <= line.last and line.first ~= back and
+        (line.first == number or redis.call('hexists', line.key, ms(line.first)) == 0) do
+        line.first = line.first + 1
+    end
+end
+
+local function drop_place(line, p)
+    drop_field(line, p.client)
+    if p.unsaved or stands(line, p) then
+        drop_number(line, p.number)
+    end
+end
+
+-- The lease of a grant has ended. Its place comes back, and is not granted before its process asks. A process that does not
+-- hear comes back by itself: it asks.
+local function note_lapse(line)
+    local field = line.granted
+    if not field then
+        return
+    end
+    line.granted = false
+    drop_field(line, 'granted')
+    local p = place_of(line, client_of(field))
+    if not p or p.field ~= field or p.unsaved or stands(line, p) then
+        return
+    end
+    if p.ear == 'asks' or line.last - p.number >= most_places then
+        drop_field(line, p.client)
+        return
+    end
+    p.state, p.unsaved = 'late', true
+    put_place(line, p)
+    line.back = p
+    line.first = math.min(line.first, p.number)
+end
+
+local most_missing = 200 -- numbers: each script that goes along the line looks for all of them
+
+-- A place that waits long in front of many that come and go has more and more missing numbers behind it. The place that was
+-- granted the lock has a number and does not stand in the line.
+local function close_gaps(line)
+    local span = line.last - line.first
+    local fields = span >= most_missing and redis.call('hlen', line.key)
+    if not fields or span < 2 * fields and (span < most_places or span < fields) then
+        return
+    end
+    -- At most longest_line: see above.
+    local all = redis.call('hrandfield', line.key, fields, 'withvalues') -- all of them, with the rights that users have
+    local places, numbers = {}, {}
+    -- At most longest_line: no more fields than half of the numbers.
+    for i = 1, #all, 2 do
+        if #all[i] == 36 then
+            places[#places + 1] = parse_place(all[i + 1], all[i]) -- nil adds nothing
+        elseif tonumber(all[i]) then
+            numbers[all[i]] = all[i + 1]
+        end
+    end
+    table.sort(places, function(a, b) return a.number < b.number end)
+    -- At most longest_line.
+    for number in pairs(numbers) do
+        redis.call('hdel', line.key, number)
+    end
+    local first
+    -- At most longest_line.
+    for i, p in ipairs(places) do
+        local stood = numbers[ms(p.number)] == p.client
+        p.number = line.first + i - 1
+        redis.call('hset', line.key, p.client, place_text(p))
+        if stood then
+            redis.call('hset', line.key, ms(p.number), p.client)
+            first = first or p.number
+        end
+        if line.mine and line.mine.client == p.client then
+            line.mine = p
+        end
+    end
+    line.last = line.first + #places - 1
+    line.first = first or line.last + 1
+end
+
+-- A place that neither stands in the line nor was granted the lock is the rest of a hold that was lost.
+local function is_guest(line, field)
+    local p = line and line.mine
+    return p and of_writer(p.field) ~= of_writer(field) and (p.unsaved or line.granted == p.field or stands(line, p)) or false
+end
+
+-- wish is {ear, lease, fenced, asked} of a place. The caller does not hold the lock, and is no guest.
+local function join(line, field, wish)
+    close_gaps(line)
+    local before, client = line.mine, client_of(field)
+    if before and of_writer(before.field) == of_writer(field) and wait_number(before.field) > wait_number(field) then
+        return false
+    end
+    if before and before.field == field and line.granted == field then
+        note_lapse(line)
+    end
+    local p = {state = 'new', ear = wish.ear, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
+        client = client, unsaved = true}
+    if before and before.field == field then
+        p.state = before.state == 'late' and 'sure' or before.state
+    end
+    local stays = before and (before.unsaved or stands(line, before))
+    if stays and before.state == 'late' and before.field ~= field then -- the hold of that place was lost
+        drop_number(line, before.number)
+        stays = false
+    end
+    if stays then
+        p.number = before.number
+    elseif line.last - line.first >= most_places then
+        return false -- it asks from time to time
+    else
+        line.last = line.last + 1
+        p.number = line.last
+    end
+    line.mine, line.back, line.life = p, nil, line_life
+    put_place(line, p)
+    if not line.exists then -- a release to an empty line was for everybody
+        line.shared = now_ms()
+        set_field(line, 'shared', ms(line.shared))
+    end
+    return true
+end
+
+-- A place has two fields. Numbers in front of it may be missing: where these are many, places are counted by the fields.
+local function places_in_front(line)
+    local numbers = math.max(0, line.mine.number - line.first)
+    return numbers < near_head and numbers or math.min(numbers, math.floor(redis.call('hlen', line.key) / 2))
+end
+
+local function standing(line, joined, deaf, apart)
+    if apart then
+        return 2
+    elseif joined then
+        return 1 + 4 * places_in_front(line)
+    end
+    return deaf and 3 or 0
+end
+
+local function leave(line, field)
+    local p = line.mine
+    if p and p.field == field then
+        drop_place(line, p)
+        line.mine = nil
+    end
+    if line.granted == field then
+        drop_field(line, 'granted')
+        line.granted = false
+    end
+end
+
+local function leave_granted(line)
+    if line.granted then
+        line.mine = place_of(line, client_of(line.granted))
+        leave(line, line.granted)
+    end
+end
