@@ -135,8 +135,8 @@ var errLate = errors.New("the answers of Redis take so long that too little is l
 // acquire takes one level of every lock for o: of all of them, or of none. It returns false when r.wait
 // is over. If there are several locks, they are on one Redis and can be taken together.
 func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...lockType) (bool, error) {
-	e.workers.begin()
-	defer e.workers.end()
+	e.workers.Begin()
+	defer e.workers.End()
 	p := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.refused, NoWait: r.wait == 0, Inline: true}}
 	switch {
 	case ctx.Err() != nil:
@@ -673,9 +673,9 @@ func (a *acquisition) dismissLocked(w want, res result) {
 	switch {
 	case res.state != held: // rollback has undone the attempts
 	case h.state == lost || h.state == over && len(h.record.holds) == 0: // no other hold shares the record
-		a.engine.workers.spawn(h.clear)
+		a.engine.workers.Spawn(h.clear)
 	default:
-		a.engine.workers.spawn(func() { _ = a.engine.undoOne(a.Ctx, h.verbs(), w.attempt, 0) })
+		a.engine.workers.Spawn(func() { _ = a.engine.undoOne(a.Ctx, h.verbs(), w.attempt, 0) })
 	}
 }
 

@@ -79,8 +79,8 @@ func (res *result) readAll(wants []want, replies []reply) (err error) {
 // startLease gives the holds of o on bs the lease that the caller has asked for, counted from now. A
 // fresh hold, which had an interim lease, gets exactly that lease; the other holds get at least that lease.
 func (e *engine) startLease(ctx context.Context, bs []lockType, o owner, lease time.Duration, by time.Time) error {
-	e.workers.begin()
-	defer e.workers.end()
+	e.workers.Begin()
+	defer e.workers.End()
 	var holds []*hold
 	var calls []call
 	for _, b := range bs {

@@ -18,6 +18,7 @@ import (
 
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/wake"
+	"github.com/relock-go/relock/internal/workers"
 )
 
 const (
@@ -39,7 +40,7 @@ type engine struct {
 	reporter        reporter     // of events that no call has asked about
 
 	sender   *send.Sender
-	workers  *workers
+	workers  *workers.Pool
 	servers  servers
 	pubsub   *wake.Hub
 	lookout  lookout
@@ -81,14 +82,14 @@ func newEngine(id string, o options, r servers, config send.Config) *engine {
 	e.leaving, e.leave = context.WithCancel(context.Background())
 	e.refused = e.leaving.Done()
 	e.draining.done = make(chan struct{})
-	e.workers = newWorkers(e.closed)
-	e.reporter.spawn = e.workers.spawn
+	e.workers = workers.New(e.closed)
+	e.reporter.spawn = e.workers.Spawn
 	e.lookout.engine = e
 	if o.observer != nil {
 		e.observer = &calmObserver{Observer: o.observer, log: e.log, calls: &e.told}
 	}
 	e.servers, e.pubsub = r, wake.New(r, e.log, e.warnOfRefusal)
-	config.RideOut, config.Spawn, config.Reroute, config.Log = e.watchdogTimeout, e.workers.spawn, e.pubsub.Reload, e.log
+	config.RideOut, config.Spawn, config.Reroute, config.Log = e.watchdogTimeout, e.workers.Spawn, e.pubsub.Reload, e.log
 	config.Narrowed = e.reportNoLine
 	e.sender = send.New(config)
 	renew := e.renew
@@ -181,7 +182,7 @@ func (e *engine) close() error {
 		e.reporter.later(func() { held.log(e.log) })
 	}
 	e.reporter.close()
-	drained := e.workers.close() // with the last report
+	drained := e.workers.Close() // with the last report
 
 	ended := make(chan struct{})
 	go func() {
@@ -200,7 +201,7 @@ func (e *engine) close() error {
 		case <-look.C:
 		}
 		switch took, told := time.Since(began), e.told.Load(); {
-		case took >= hangTime && told > 0 && e.workers.noMoreThan(told): // no request is under way
+		case took >= hangTime && told > 0 && e.workers.NoMoreThan(told): // no request is under way
 			return errHangs
 		case took < closeTime:
 		case told > 0 || e.reporter.busy():

@@ -171,7 +171,7 @@ func (n *name) refuseLocked(h *hold) admitted {
 	n.forgetLocked(h)
 	if last {
 		h.keepUntil = 0 // its caller has not run
-		e.workers.spawn(h.clear)
+		e.workers.Spawn(h.clear)
 	}
 	next := &hold{name: n, lock: h.lock, key: h.key, queue: g}
 	h.endGuardsLocked(guards)

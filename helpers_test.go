@@ -100,7 +100,7 @@ func (e answerError) Error() string { return string(e) }
 func (answerError) RedisError()     {}
 
 // atWork is how many callers and goroutines are busy.
-func (e *engine) atWork() int64 { return e.workers.working.Load() - e.workers.idle.Load() }
+func (e *engine) atWork() int64 { return e.workers.AtWork() }
 
 // send sends a call of a lock by itself.
 func (c *Client) send(what call) (reply, error) {

@@ -277,7 +277,7 @@ func (h *hold) loseAlone(cause error) bool {
 	other := n.otherHalfLocked(h)
 	// A record that is kept alive, or is about to be, would keep this hold in it. A hold without a record is given back by its keeper.
 	if h.keeper == nil && (h.expired || limited) && (h.leaseUncertain || other != nil && other.state != over && other.state != lost) {
-		e.workers.spawn(h.clear)
+		e.workers.Spawn(h.clear)
 	}
 	guards := h.takeGuardsLocked()
 	h.unreported = h.uncollected

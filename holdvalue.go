@@ -267,8 +267,8 @@ var errRenewed = invalid("the hold has no explicit lease: the watchdog renews it
 func (e *engine) extend(ctx context.Context, b description, o owner, lease time.Duration,
 	ask func(p *waitOptions, h *hold) (sent time.Time, err error),
 ) error {
-	e.workers.begin()
-	defer e.workers.end()
+	e.workers.Begin()
+	defer e.workers.End()
 	p := e.waitOptionsFor(ctx)
 	if err := p.Over(); err != nil {
 		return err

@@ -48,7 +48,7 @@ func checkLabel(s string) error {
 // start has the hash kept from now on, until Close. Only the first call has an effect. It does not block.
 func (l *label) start() {
 	if !l.started.Load() && l.started.CompareAndSwap(false, true) {
-		l.client.engine.workers.spawn(l.keep)
+		l.client.engine.workers.Spawn(l.keep)
 	}
 }
 
@@ -155,7 +155,7 @@ func (c *Client) processes(ctx context.Context, ids []string) map[string]process
 	ctx, cancel := context.WithTimeout(ctx, labelTime)
 	defer cancel()
 	answers := make(chan map[string]process, 1)
-	c.engine.workers.spawn(func() { answers <- c.askProcesses(ctx, ids) })
+	c.engine.workers.Spawn(func() { answers <- c.askProcesses(ctx, ids) })
 	select {
 	case found := <-answers:
 		return found

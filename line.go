@@ -252,7 +252,7 @@ func (e *engine) heardGrant(b lockType, message string) {
 // undoSoon gives back what requests of a wait may have taken with field, its place too, on a goroutine of its own. late and
 // unknown are as in an attempt and its undo.
 func (e *engine) undoSoon(b lockType, field string, late bool, unknown int) {
-	e.workers.spawn(func() {
+	e.workers.Spawn(func() {
 		_ = e.undoOne(context.Background(), b, attempt{field: field, level: 1, late: late}, unknown)
 	})
 }

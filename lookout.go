@@ -64,7 +64,7 @@ func (l *lookout) watch(name string, s sleeper) (stop func()) {
 	l.waiters[name] = append(l.waiters[name], s)
 	if !l.running {
 		l.running = true
-		l.engine.workers.spawn(l.run)
+		l.engine.workers.Spawn(l.run)
 	}
 	return func() {
 		l.mu.Lock()

@@ -351,7 +351,7 @@ func (c *Client) giveBackInTime(ctx context.Context, deadline time.Time, locks [
 	p := &send.Wait{Ctx: ctx, Closed: c.engine.refused, Deadline: deadline}
 	given := make(chan struct{})
 	var err error // written before given is closed
-	c.engine.workers.spawn(func() {
+	c.engine.workers.Spawn(func() {
 		defer close(given)
 		err = giveBack(context.WithoutCancel(ctx), locks, why)
 	})

@@ -195,7 +195,7 @@ func (n *name) keepQueueLocked(g *waitQueue) {
 		return
 	}
 	g.kept = true
-	n.engine.workers.spawn(func() {
+	n.engine.workers.Spawn(func() {
 		select {
 		case <-time.After(2 * mostUntold):
 		case <-n.engine.closed:

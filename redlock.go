@@ -186,8 +186,8 @@ func releaseChannels(c component) (channels []releaseChannel) {
 // take takes one level for o. It returns false when r.wait is over.
 func (l *redLock) take(ctx context.Context, o owner, r request) (bool, error) {
 	e := l.client.engine
-	e.workers.begin()
-	defer e.workers.end()
+	e.workers.Begin()
+	defer e.workers.End()
 	p := &waitOptions{Wait: send.Wait{Ctx: o.in(ctx), Closed: e.refused, NoWait: r.wait == 0}}
 	if err := p.Over(); err != nil {
 		return false, err
@@ -432,8 +432,8 @@ func (l *redLock) listen(nodes []int) []*wake.Listener {
 // giveBack gives back one level of o. It ignores the end of ctx, and works after Close.
 func (l *redLock) giveBack(ctx context.Context, o owner) error {
 	e := l.client.engine
-	e.workers.begin()
-	defer e.workers.end()
+	e.workers.Begin()
+	defer e.workers.End()
 	n := e.use(l.lock.name)
 	defer n.done()
 	// Each node takes up to unlockTime, and then reports its error.
@@ -475,7 +475,7 @@ func (l *redLock) giveBackAside(p *waitOptions, n *name, o owner, err error) err
 	}
 	left, last := h.giveBack()
 	if last {
-		e.workers.spawn(func() {
+		e.workers.Spawn(func() {
 			_ = redHoldOf(h).lower(p.Ctx, 0).collect(&send.Wait{Ctx: p.Ctx}, unlockTime, nil)
 			h.leaveQueue()
 		})
@@ -639,7 +639,7 @@ func (l *redLock) newVote() *vote {
 // ask asks a node, on a goroutine of its own.
 func (v *vote) ask(i int, f func() error) {
 	v.missing++
-	v.lock.client.engine.workers.spawn(func() { v.answers <- nodeAnswer{i, send.CatchPanic(f)} })
+	v.lock.client.engine.workers.Spawn(func() { v.answers <- nodeAnswer{i, send.CatchPanic(f)} })
 }
 
 // collect waits for answers until enough returns true (nil: until all answers are there), and no longer than limit.
@@ -922,7 +922,7 @@ func (k *redHold) renew() bool {
 	e := k.lock.client.engine
 	for i := range k.nodes {
 		if !k.at(i).alive() {
-			e.workers.spawn(func() {
+			e.workers.Spawn(func() {
 				_ = send.CatchPanic(func() error {
 					return k.askNode(context.Background(), i, attempt{level: 1, lease: e.watchdogTimeout, renewed: true})
 				})

@@ -26,8 +26,8 @@ const (
 
 // release gives back one level. It ignores the end of ctx, and works after Close.
 func (e *engine) release(ctx context.Context, b lockType, o owner) error {
-	e.workers.begin()
-	defer e.workers.end()
+	e.workers.Begin()
+	defer e.workers.End()
 	n := e.use(b.id().name)
 	defer n.done()
 	back, err := n.giveBack(nil, b, o)
@@ -71,7 +71,7 @@ func (n *name) releaseUnconfirmed(ctx context.Context, b lockType, o owner, err 
 	}
 	left, last := h.giveBack()
 	if last {
-		n.engine.workers.spawn(h.clear)
+		n.engine.workers.Spawn(h.clear)
 	}
 	n.engine.observeRelease(ctx, h, left, err)
 	return err
@@ -83,7 +83,7 @@ func (h *hold) releaseRecord(ctx context.Context, p *waitOptions, left int, loss
 	e := h.name.engine
 	there, unknown, err := h.setLevels(p, left)
 	if err != nil && left == 0 {
-		e.workers.spawn(h.clear)
+		e.workers.Spawn(h.clear)
 	}
 	switch {
 	case loss != nil: // the record may still have been there
@@ -116,7 +116,7 @@ func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err
 	returned, heard, passed := false, 0, int64(0)
 	defer func() { // also when a hook of the Redis client ends the goroutine
 		if !returned && left == 0 {
-			h.name.engine.workers.spawn(h.clear)
+			h.name.engine.workers.Spawn(h.clear)
 		}
 		h.endRelease(left, h.others(heard), passed)
 	}()
@@ -133,7 +133,7 @@ func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err
 		passed, unknown = 1, 0
 	}
 	if keeps && err == nil && !(lapses && h.lapsesByItself()) {
-		h.name.engine.workers.spawn(h.clear)
+		h.name.engine.workers.Spawn(h.clear)
 	}
 	return r[0] == 1, unknown, err
 }
@@ -284,7 +284,7 @@ func (h *hold) keptByOtherHalf() bool {
 // undo has undoAll done by a goroutine of its own, so that a caller that gave up need not wait for it.
 func (e *engine) undo(ctx context.Context, wants []want, unknown int) (done <-chan struct{}) {
 	ended := make(chan struct{})
-	e.workers.spawn(func() {
+	e.workers.Spawn(func() {
 		defer close(ended)
 		e.undoAll(ctx, wants, unknown)
 	})

@@ -51,7 +51,7 @@ func newMutexWatch(t *testing.T) *mutexWatch {
 func (w *mutexWatch) add(name string, c *Client) {
 	e := c.engine
 	mutexes := map[string]*sync.Mutex{
-		"names": &e.table.mu, "workers": &e.workers.mu, "lapsed": &e.lapsed.mu,
+		"names": &e.table.mu, "workers": e.workers.Mutex(), "lapsed": &e.lapsed.mu,
 		"watchdog": &e.watchdog.mu, "pubsub": e.pubsub.Mutex(), "pending": &c.pending.mu, "reporter": &e.reporter.mu,
 	}
 	for part, mu := range e.sender.Mutexes() {
@@ -646,7 +646,7 @@ func TestCloseNamesAnObserverThatHangs(t *testing.T) {
 						time.Sleep(e.watchdogTimeout)
 					}
 					if busy > 0 {
-						e.workers.spawn(func() { time.Sleep(busy) })
+						e.workers.Spawn(func() { time.Sleep(busy) })
 					}
 					start := time.Now()
 					assert.ErrorContains(t, e.close(), name)

@@ -144,7 +144,7 @@ func (l *lateTries) buried(field string, drop call) bool {
 // buried notes that Redis has a tombstone of field, which has ended, and has it taken away as soon as it is not needed.
 func (e *engine) buried(b lockType, field string) {
 	if drop := b.unbury(field); e.late.buried(field, drop) && drop.Script != nil {
-		e.workers.spawn(func() { e.dropTombstones([]call{drop}) })
+		e.workers.Spawn(func() { e.dropTombstones([]call{drop}) })
 	}
 }
 

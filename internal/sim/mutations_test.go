@@ -199,7 +199,7 @@ var mutations = []mutation{
 	{
 		name: "releasedOnce", file: "release.go",
 		focus:  Focus{Faults: []string{"hold", "freeze", "outage"}},
-		from:   "if err != nil && left == 0 {\n\t\te.workers.spawn(h.clear)",
+		from:   "if err != nil && left == 0 {\n\t\te.workers.Spawn(h.clear)",
 		to:     "if err != nil && left == 0 {",
 		missed: "the record lapses with its lease, which the fault that the release meets excuses",
 	},

@@ -1,6 +1,6 @@
 //go:build go1.25
 
-package relock
+package workers
 
 import (
 	"runtime"
@@ -14,21 +14,21 @@ import (
 )
 
 // inWorkersBubble runs f with the goroutines of a Client, and stops them in the end.
-func inWorkersBubble(t *testing.T, f func(w *workers, stop func())) {
+func inWorkersBubble(t *testing.T, f func(w *Pool, stop func())) {
 	synctest.Test(t, func(t *testing.T) {
 		stopped := make(chan struct{})
 		stop := sync.OnceFunc(func() { close(stopped) })
 		defer stop()
-		f(newWorkers(stopped), stop)
+		f(New(stopped), stop)
 	})
 }
 
 // So many goroutines are kept for later requests, and no more. They end when the Client closes.
 func TestKeptGoroutines(t *testing.T) {
-	inWorkersBubble(t, func(w *workers, stop func()) {
+	inWorkersBubble(t, func(w *Pool, stop func()) {
 		for range 3 {
 			for range 3 * mostIdle {
-				w.spawn(func() { time.Sleep(time.Second) })
+				w.Spawn(func() { time.Sleep(time.Second) })
 			}
 			time.Sleep(2 * time.Second)
 			require.EqualValues(t, mostIdle, w.working.Load(), "goroutines")
@@ -42,9 +42,9 @@ func TestKeptGoroutines(t *testing.T) {
 
 // A job goes to a goroutine that waits for one.
 func TestIdleGoroutineTakesTheNextJob(t *testing.T) {
-	inWorkersBubble(t, func(w *workers, stop func()) {
+	inWorkersBubble(t, func(w *Pool, stop func()) {
 		for range 10 * mostIdle {
-			w.spawn(func() {})
+			w.Spawn(func() {})
 			synctest.Wait()
 			require.EqualValues(t, 1, w.working.Load(), "goroutines")
 		}
@@ -55,51 +55,51 @@ func TestIdleGoroutineTakesTheNextJob(t *testing.T) {
 // Close waits for jobs and calls under way, and for jobs that these begin.
 func TestCloseWaitsForJobsUnderWay(t *testing.T) {
 	const job, call, later = 2 * time.Second, 3 * time.Second, 4 * time.Second
-	for name, begin := range map[string]func(w *workers) (takes time.Duration){
-		"nothing": func(*workers) time.Duration { return 0 },
-		"a job": func(w *workers) time.Duration {
-			w.spawn(func() { time.Sleep(job) })
+	for name, begin := range map[string]func(w *Pool) (takes time.Duration){
+		"nothing": func(*Pool) time.Duration { return 0 },
+		"a job": func(w *Pool) time.Duration {
+			w.Spawn(func() { time.Sleep(job) })
 			return job
 		},
-		"a call": func(w *workers) time.Duration {
-			w.begin()
-			time.AfterFunc(call, w.end)
+		"a call": func(w *Pool) time.Duration {
+			w.Begin()
+			time.AfterFunc(call, w.End)
 			return call
 		},
-		"several": func(w *workers) time.Duration {
-			w.begin()
+		"several": func(w *Pool) time.Duration {
+			w.Begin()
 			for range 5 * mostIdle {
-				w.spawn(func() { time.Sleep(job) })
+				w.Spawn(func() { time.Sleep(job) })
 			}
-			time.AfterFunc(call, w.end)
+			time.AfterFunc(call, w.End)
 			return call
 		},
-		"a job begun by a job": func(w *workers) time.Duration {
-			w.spawn(func() {
+		"a job begun by a job": func(w *Pool) time.Duration {
+			w.Spawn(func() {
 				time.Sleep(job)
-				w.spawn(func() { time.Sleep(later) })
+				w.Spawn(func() { time.Sleep(later) })
 			})
 			return job + later
 		},
-		"a job whose goroutine a hook ends": func(w *workers) time.Duration {
-			w.spawn(func() {
+		"a job whose goroutine a hook ends": func(w *Pool) time.Duration {
+			w.Spawn(func() {
 				time.Sleep(job)
 				runtime.Goexit()
 			})
 			return job
 		},
-		"goroutines without a job": func(w *workers) time.Duration {
-			w.spawn(func() {})
+		"goroutines without a job": func(w *Pool) time.Duration {
+			w.Spawn(func() {})
 			synctest.Wait()
 			return 0
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			inWorkersBubble(t, func(w *workers, stop func()) {
+			inWorkersBubble(t, func(w *Pool, stop func()) {
 				takes := begin(w)
 				stop()
 				start := time.Now()
-				<-w.close()
+				<-w.Close()
 				assert.Equal(t, takes, time.Since(start), "time taken")
 				synctest.Wait()
 				assert.Zero(t, w.working.Load(), "goroutines and calls after Close")
@@ -110,21 +110,21 @@ func TestCloseWaitsForJobsUnderWay(t *testing.T) {
 
 // Close waits until nothing is under way, and jobs may begin meanwhile and later: Unlock works after Close.
 func TestWorkAfterCloseIsDone(t *testing.T) {
-	inWorkersBubble(t, func(w *workers, stop func()) {
-		w.begin()
+	inWorkersBubble(t, func(w *Pool, stop func()) {
+		w.Begin()
 		stop()
-		drained := w.close()
-		w.spawn(func() {})
+		drained := w.Close()
+		w.Spawn(func() {})
 		synctest.Wait()
 		select {
 		case <-drained:
 			require.Fail(t, "Close does not wait for a call")
 		default:
 		}
-		w.end()
+		w.End()
 		<-drained
 		done := false
-		w.spawn(func() { done = true })
+		w.Spawn(func() { done = true })
 		synctest.Wait()
 		assert.True(t, done, "a job after Close")
 		assert.Zero(t, w.working.Load(), "goroutines")
