@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relock-go/relock/internal/report"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/wake"
 	"github.com/relock-go/relock/internal/workers"
@@ -35,9 +36,9 @@ type engine struct {
 	firstUse        func() // called with every field that is made; or nil
 	confirmsGrants  bool   // of a line, by asking: replicas have to confirm every hold
 	log             *slog.Logger
-	observer        Observer     // or nil
-	told            atomic.Int64 // calls of the Logger and the Observer that are under way
-	reporter        reporter     // of events that no call has asked about
+	observer        Observer         // or nil
+	told            atomic.Int64     // calls of the Logger and the Observer that are under way
+	reporter        *report.Reporter // of events that no call has asked about
 
 	sender   *send.Sender
 	workers  *workers.Pool
@@ -83,7 +84,7 @@ func newEngine(id string, o options, r servers, config send.Config) *engine {
 	e.refused = e.leaving.Done()
 	e.draining.done = make(chan struct{})
 	e.workers = workers.New(e.closed)
-	e.reporter.spawn = e.workers.Spawn
+	e.reporter = report.New(e.workers.Spawn)
 	e.lookout.engine = e
 	if o.observer != nil {
 		e.observer = &calmObserver{Observer: o.observer, log: e.log, calls: &e.told}
@@ -179,9 +180,9 @@ func (e *engine) close() error {
 	}
 	e.endLife()
 	if held := e.stillHeld(); held.count > 0 {
-		e.reporter.later(func() { held.log(e.log) })
+		e.reporter.Later(func() { held.log(e.log) })
 	}
-	e.reporter.close()
+	e.reporter.Close()
 	drained := e.workers.Close() // with the last report
 
 	ended := make(chan struct{})
@@ -204,7 +205,7 @@ func (e *engine) close() error {
 		case took >= hangTime && told > 0 && e.workers.NoMoreThan(told): // no request is under way
 			return errHangs
 		case took < closeTime:
-		case told > 0 || e.reporter.busy():
+		case told > 0 || e.reporter.Busy():
 			return errHangs
 		default:
 			return errors.New("relock: close: requests are still under way that Redis does not answer; they end with the timeouts of the Redis client")

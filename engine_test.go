@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/relock-go/relock/internal/report"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -183,7 +184,7 @@ func TestCloseReturnsAfterItsLog(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		logged := false
 		handler := handlerFunc(func(slog.Record) error {
-			time.Sleep(reportTime / 2)
+			time.Sleep(report.CloseTime / 2)
 			logged = true
 			return nil
 		})

@@ -242,7 +242,7 @@ func (h *hold) lose(cause error) bool {
 // loseUnasked is lose for a loss that the Client notices by itself: the reporter reports the loss.
 func (h *hold) loseUnasked(cause error) {
 	if h.loseAlone(cause) {
-		h.name.engine.reporter.later(h.observeEnd(cause))
+		h.name.engine.reporter.Later(h.observeEnd(cause))
 		h.record.leaseEnded(cause)
 	}
 }

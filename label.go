@@ -109,7 +109,7 @@ func (c *Client) pipeline(ctx context.Context, logged *atomic.Bool, fill func(re
 // noLabels logs, once, that Redis does not keep or tell labels.
 func (c *Client) noLabels(logged *atomic.Bool, err error) {
 	if logged.CompareAndSwap(false, true) {
-		c.engine.reporter.later(func() {
+		c.engine.reporter.Later(func() {
 			c.engine.log.Debug("relock: Redis does not keep or tell labels; allow the keys relock_client:* to this user", "error", err)
 		})
 	}

@@ -273,7 +273,7 @@ func (e *engine) uses(text, field string) bool {
 
 // reportNoLine says that the line cannot be used.
 func (e *engine) reportNoLine(err error) {
-	e.reporter.later(func() {
+	e.reporter.Later(func() {
 		e.log.Warn("relock: Redis refuses the keys of the line in which processes wait: they wait for a plain lock, a write lock or a semaphore in no order, and a fair lock takes longer to pass on; "+
 			"allow the keys relock_line:* to this user", "error", err)
 	})

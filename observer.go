@@ -299,7 +299,7 @@ func (e *engine) observedRenew(ctx context.Context, leases []*lease) []renewal {
 			}
 		}
 	}
-	e.reporter.renewal(events)
+	e.reporter.Renewals(events)
 	return answers
 }
 

@@ -122,7 +122,7 @@ func isFor(field string) func(message string) bool {
 
 // warnOfRefusal logs that Redis does not allow a channel on which releases are announced.
 func (e *engine) warnOfRefusal(channel string, err error) {
-	e.reporter.later(func() {
+	e.reporter.Later(func() {
 		e.log.Warn("relock: Redis refuses the subscription on which releases are announced: "+
 			"waiters ask again at the max wake delay instead; allow the channels redisson_* to this user",
 			"channel", cutName(channel), "error", err)

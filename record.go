@@ -55,7 +55,7 @@ func (h *hold) leaveRecordLocked() bool {
 // the end of a hold that was lost. A hold that leaves at the same time does not change the loss of the others.
 func (r *record) leaseEnded(cause error) {
 	for _, h := range r.end(cause) {
-		r.first.name.engine.reporter.later(h.observeEnd(cause))
+		r.first.name.engine.reporter.Later(h.observeEnd(cause))
 	}
 }
 

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/report"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -52,7 +53,7 @@ func (w *mutexWatch) add(name string, c *Client) {
 	e := c.engine
 	mutexes := map[string]*sync.Mutex{
 		"names": &e.table.mu, "workers": e.workers.Mutex(), "lapsed": &e.lapsed.mu,
-		"watchdog": &e.watchdog.mu, "pubsub": e.pubsub.Mutex(), "pending": &c.pending.mu, "reporter": &e.reporter.mu,
+		"watchdog": &e.watchdog.mu, "pubsub": e.pubsub.Mutex(), "pending": &c.pending.mu, "reporter": e.reporter.Mutex(),
 	}
 	for part, mu := range e.sender.Mutexes() {
 		mutexes[part] = mu
@@ -432,30 +433,6 @@ func (e *bubbleEngine) lockName(name string, o owner) {
 	require.True(e.t, ok)
 }
 
-// Losses are reported first. Renewals beyond the limit of the reporter are dropped.
-func TestReporterKeepsLossesAndSomeRenewals(t *testing.T) {
-	t.Parallel()
-	var run func()
-	r := &reporter{spawn: func(f func()) { run = f }}
-	var order []string
-	renewals := make([]func(), mostReports/2)
-	for i := range renewals {
-		renewals[i] = func() { order = append(order, "renewed") }
-	}
-	for range 3 {
-		r.renewal(renewals)
-	}
-	r.later(func() { order = append(order, "lost") })
-	assert.True(t, r.busy())
-	run()
-	assert.False(t, r.busy())
-	assert.Len(t, order, 1+mostReports)
-	assert.Equal(t, "lost", order[0])
-	run = nil
-	r.renewal(renewals)
-	assert.NotNil(t, run)
-}
-
 // C5, S2: a slow logger and a slow Observer delay no guard: a guard ends when its trust ends.
 func TestSlowReportsDelayNoGuard(t *testing.T) {
 	t.Parallel()
@@ -650,9 +627,9 @@ func TestCloseNamesAnObserverThatHangs(t *testing.T) {
 					}
 					start := time.Now()
 					assert.ErrorContains(t, e.close(), name)
-					want := max(busy, reportTime) // the request is waited for
+					want := max(busy, report.CloseTime) // the request is waited for
 					assert.GreaterOrEqual(t, time.Since(start), want)
-					assert.LessOrEqual(t, time.Since(start), want+reportTime, "time of Close")
+					assert.LessOrEqual(t, time.Since(start), want+report.CloseTime, "time of Close")
 					close(hang)
 					synctest.Wait()
 				})

@@ -217,7 +217,7 @@ func (c *Client) reportPermits(l *semaphore, permits int) {
 	if !c.engine.permits.first(l.lock.name) {
 		return
 	}
-	c.engine.reporter.later(func() {
+	c.engine.reporter.Later(func() {
 		c.engine.log.Warn("relock: a semaphore has another number of permits in Redis than NewSemaphore asks for, and that in Redis counts; SetPermits changes it",
 			"lock", cutName(l.name()), "permits", permits, "asked", l.permits)
 	})
