@@ -348,7 +348,7 @@ func (a *acquisition) attempt() (res result, err error) {
 			return res, errBeginAgain
 		case res.state != held || a.engine.inTime(a.wants, res.sent, asked):
 			if a.unknown == first {
-				a.engine.rtt.observe(time.Since(res.sent))
+				a.engine.rtt.Observe(time.Since(res.sent))
 			}
 			return res, nil
 		}
@@ -460,7 +460,7 @@ func (h *hold) interrupt() {
 	h.name.mu.Lock()
 	defer h.name.mu.Unlock()
 	if g := h.queue; g != nil {
-		g.turns.interrupted()
+		g.turns.Interrupted()
 	}
 }
 
@@ -469,7 +469,7 @@ func (h *hold) heardRelease() {
 	h.name.mu.Lock()
 	defer h.name.mu.Unlock()
 	if e := h.name.engine; h.queue != nil {
-		h.queue.turns.heardRelease(e.watchdog.now(), e.pace())
+		h.queue.turns.HeardRelease(e.watchdog.now(), e.pace())
 	}
 }
 
@@ -651,7 +651,7 @@ func (w *want) grantLocked(token int64, res result) {
 		if h.lock.admission() != counted { // a permit more is not free
 			g.obstacle = nil
 		}
-		g.turns.granted(now)
+		g.turns.Granted(now)
 	}
 	h.token = token
 	h.record.lease.limit.Store(int64(h.lock.limits().end(sent.Sub(e.watchdog.epoch))))

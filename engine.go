@@ -18,13 +18,15 @@ import (
 
 	"github.com/relock-go/relock/internal/report"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/turns"
 	"github.com/relock-go/relock/internal/wake"
 	"github.com/relock-go/relock/internal/workers"
 )
 
 const (
-	closeTime  = 7 * time.Second // how long Close waits for requests under way, which may take 1.25 times unlockTime
-	mostLogged = 16              // holds that Close names
+	closeTime  = 7 * time.Second       // how long Close waits for requests under way, which may take 1.25 times unlockTime
+	mostLogged = 16                    // holds that Close names
+	leastShare = 10 * time.Millisecond // see shareTime
 )
 
 type engine struct {
@@ -61,7 +63,7 @@ type engine struct {
 	late     lateTries
 	permits  permitsReports
 
-	rtt          roundTrip
+	rtt          turns.RoundTrip
 	acquisitions atomic.Uint64 // number of fields that were made
 	waiters      atomic.Uint64 // number of the last waiter
 }
@@ -144,6 +146,12 @@ func (e *engine) inspect(ctx context.Context, b lockType, field string) (state, 
 	r, _, err := e.send(e.waitOptionsFor(ctx), b.inspect(field), time.Time{})
 	return state{locked: r[0] > 0, held: r[1] > 0, ttl: fromMilliseconds(r[2])}, err
 }
+
+// pace is how fast locks can change hands here, as far as e has measured.
+func (e *engine) pace() turns.Pace { return turns.PaceOf(e.rtt.Get(), e.slice) }
+
+// shareTime is how long a line may keep a lock from those that have no place in it, for example Java services.
+func (e *engine) shareTime() time.Duration { return max(e.pace().Slice, leastShare) }
 
 // open is ErrClosed from Shutdown or Close on: no caller comes to hold a lock any more.
 func (e *engine) open() error {

@@ -324,7 +324,7 @@ func (g *group) letGo(at int, all bool) {
 		if i != at {
 			h.leaveQueueLocked()
 		} else if h.queue != nil {
-			h.queue.turns.interrupted()
+			h.queue.turns.Interrupted()
 		}
 	}
 }

@@ -5,7 +5,7 @@ package relock
 //
 // Rules: a holder that unlocks hands the lock to the first waiter in the wait queue, which holds the lock
 // from that moment on. This needs a record that is trusted and kept by the watchdog, and a young streak of
-// this process (turns.go). A waiter that needs a fencing token takes the record over with an attempt of its own.
+// this process (internal/turns). A waiter that needs a fencing token takes the record over with an attempt of its own.
 
 import "time"
 
@@ -17,7 +17,7 @@ func (h *hold) handOverLocked() bool {
 		return false
 	}
 	n, g, r := h.name, h.queue, h.record
-	g.turns.handedOver()
+	g.turns.HandedOver()
 	n.forgetLocked(h)
 	h.state, h.levels, h.queue = over, 0, nil
 	h.leaveRecordLocked()
@@ -47,7 +47,7 @@ func (h *hold) successorLocked() (next *hold, now time.Duration) {
 	}
 	next, now = g.First().Value, e.watchdog.now()
 	switch {
-	case next == nil, !g.turns.mayHandOver(now, e.pace()):
+	case next == nil, !g.turns.MayHandOver(now, e.pace()):
 		return nil, 0
 	case h.named, n.otherHalfLocked(h) != nil, n.otherHalfLocked(next) != nil:
 		return nil, 0 // an attempt on the other half by this field would be granted beside the successor
@@ -106,7 +106,7 @@ func (n *name) countLocked(p *waitOptions, b lockType, key holdKey) (admitted, e
 	switch {
 	case g.TryEnter():
 		return n.admitFirstLocked(h, g), nil
-	case g.obstacle == nil && g.First() == nil && !p.foundBusy && g.turns.yield(n.engine.watchdog.now()) == 0:
+	case g.obstacle == nil && g.First() == nil && !p.foundBusy && g.turns.Yield(n.engine.watchdog.now()) == 0:
 		return n.admitFirstLocked(h, nil), nil
 	}
 	return n.enqueueLocked(p, g, h)

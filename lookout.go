@@ -191,7 +191,7 @@ func (l *lookout) doubtfulFirst(names []string) (sorted []string, waiters map[st
 		waiters[name] = slices.Clone(l.waiters[name])
 	}
 	l.mu.Unlock()
-	silence := max(send.MinWait, 4*l.engine.rtt.get()) // longer than an answer takes
+	silence := max(send.MinWait, 4*l.engine.rtt.Get()) // longer than an answer takes
 	var rest []string
 	for _, name := range names {
 		if slices.ContainsFunc(waiters[name], func(s sleeper) bool { return s.hears != nil && s.hears.IsSilent(silence) }) {

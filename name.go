@@ -18,6 +18,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/relock-go/relock/internal/turns"
 )
 
 // A nameTable has the names that are in use.
@@ -197,7 +199,7 @@ func (n *name) keepQueueLocked(g *waitQueue) {
 	g.kept = true
 	n.engine.workers.Spawn(func() {
 		select {
-		case <-time.After(2 * mostUntold):
+		case <-time.After(2 * turns.MostUntold):
 		case <-n.engine.closed:
 		}
 		n.mu.Lock()

@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relock-go/relock/internal/turns"
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
@@ -33,11 +34,11 @@ type waitQueue struct {
 	half       string // of the name
 	registered bool   // with its name
 
-	turns    turns     // of this process and of other processes
-	shared   *record   // newcomers may share this record; or nil
-	obstacle *obstacle // that the last attempt past this queue found; nil: it was granted, or there was none
-	place    *place    // in the line, which the last caller has left to the next one; or nil
-	kept     bool      // although no caller uses it: see keepQueueLocked
+	turns    turns.Turns // of this process and of other processes
+	shared   *record     // newcomers may share this record; or nil
+	obstacle *obstacle   // that the last attempt past this queue found; nil: it was granted, or there was none
+	place    *place      // in the line, which the last caller has left to the next one; or nil
+	kept     bool        // although no caller uses it: see keepQueueLocked
 }
 
 // errAskYourself refuses callers that wait in a wait queue, because Redis has not answered the caller in front. Their
@@ -242,7 +243,7 @@ func (e *engine) enterQueue(p *waitOptions, wants []want) error {
 func (e *engine) yieldLocked(wants []want) (yield time.Duration) {
 	for _, w := range wants {
 		if g := w.hold.queue; g != nil {
-			yield = max(yield, g.turns.yield(e.watchdog.now()))
+			yield = max(yield, g.turns.Yield(e.watchdog.now()))
 		}
 	}
 	return yield

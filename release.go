@@ -148,13 +148,13 @@ func (h *hold) endRelease(left, others int, passed int64) {
 		switch {
 		case passed == 2 && (h.queue != nil || h.lock.admission() == counted): // a permit is used outside the wait queue
 			g := h.name.queueLocked(h.key.id.half)
-			g.turns.untold(e.watchdog.now(), e.pace(), e.maxWakeDelay)
+			g.turns.Untold(e.watchdog.now(), e.pace(), e.maxWakeDelay)
 			h.name.keepQueueLocked(g)
 		case h.queue == nil:
 		case passed == 1:
-			h.queue.turns.interrupted()
+			h.queue.turns.Interrupted()
 		default:
-			h.queue.turns.released(e.watchdog.now(), e.pace(), others)
+			h.queue.turns.Released(e.watchdog.now(), e.pace(), others)
 		}
 		h.leaveQueueLocked()
 	}

@@ -36,7 +36,7 @@ func (n *name) shareLocked(p *waitOptions, b lockType, key holdKey) (admitted, e
 
 // isOpenLocked says whether newcomers may share r.
 func (r *record) isOpenLocked(now time.Duration) bool {
-	return now-r.since < r.first.name.engine.pace().slice && r.isKeptLocked(now)
+	return now-r.since < r.first.name.engine.pace().Slice && r.isKeptLocked(now)
 }
 
 // openLocked lets the waiters in the wait queue of h share its record, and newcomers too while the

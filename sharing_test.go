@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/relock-go/relock/internal/turns"
 )
 
 // newSharedFake is a fakeLock that owners of one process share.
@@ -505,7 +506,7 @@ func TestLateReentryLeavesTheRecordToOtherReaders(t *testing.T) {
 // requests one after the other.
 func TestReadersOfADistantRedisAreAdmittedTogether(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.latency = longSlice // each way
+		e.redis.latency = turns.LongSlice // each way
 		start := time.Now()
 		var all sync.WaitGroup
 		for o := owner(1); o <= 50; o++ {
@@ -513,7 +514,7 @@ func TestReadersOfADistantRedisAreAdmittedTogether(t *testing.T) {
 		}
 		all.Wait()
 		took := time.Since(start)
-		assert.LessOrEqual(t, took, 4*longSlice, "all are admitted after %v", took)
+		assert.LessOrEqual(t, took, 4*turns.LongSlice, "all are admitted after %v", took)
 		assert.LessOrEqual(t, e.redis.count("acquire"), 2, "requests")
 		for o := owner(1); o <= 50; o++ {
 			e.unlock(o)

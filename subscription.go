@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/relock-go/relock/internal/turns"
 	"github.com/relock-go/relock/internal/wake"
 )
 
@@ -136,7 +137,7 @@ func (s *subscription) refused() bool { return len(s.listeners) > 0 && s.listene
 const (
 	shortPoll  = 10 * time.Millisecond
 	rarestPoll = time.Hour            // the max wake delay comes first
-	hotFor     = 2 * longSlice        // how long after a change of hands a waiter asks often: longer than a slice
+	hotFor     = 2 * turns.LongSlice  // how long after a change of hands a waiter asks often: longer than a slice
 	pollSlack  = 5 * time.Millisecond // how much later a lease may seem to end because an answer took longer
 )
 

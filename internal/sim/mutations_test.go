@@ -328,13 +328,13 @@ var mutations = []mutation{
 		to:   "return true",
 	},
 	{
-		name: "handedOverForEver", file: "turns.go", focus: Focus{Locks: inOneLine},
-		from: "return t.passed < mostPassed && now-t.since < p.slice",
-		to:   "return p.slice > 0",
+		name: "handedOverForEver", file: "internal/turns/turns.go", focus: Focus{Locks: inOneLine},
+		from: "return t.passed < mostPassed && now-t.since < p.Slice",
+		to:   "return p.Slice > 0",
 	},
 	{
 		name: "sharedForEver", file: "sharing.go", focus: Focus{Locks: []Kind{ReadWrite}},
-		from: "return now-r.since < r.first.name.engine.pace().slice && r.isKeptLocked(now)",
+		from: "return now-r.since < r.first.name.engine.pace().Slice && r.isKeptLocked(now)",
 		to:   "return r.isKeptLocked(now)",
 		missed: "with so few readers in a process there is soon a moment without one, and a writer has much " +
 			"time",

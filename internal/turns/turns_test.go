@@ -1,0 +1,179 @@
+package turns
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// turnsPace is that of a Redis nearby.
+var turnsPace = Pace{RTT: time.Millisecond, Slice: 10 * time.Millisecond}
+
+// Each row of the table plays the life of one lock name in this process.
+func TestTurns(t *testing.T) {
+	t.Parallel()
+	const ms = time.Millisecond
+	p, start := turnsPace, turnsPace.start()
+	long := p.Slice // a streak of one slice
+	streak := func(tr *Turns, from time.Duration, others int) (end time.Duration) {
+		tr.Granted(from)
+		tr.Released(from+long, p, others)
+		return from + long
+	}
+	for _, row := range []struct {
+		name string
+		play func(tr *Turns)
+		at   time.Duration // of the question
+		want time.Duration // others go first for so long
+	}{
+		{"a name that was never held", func(*Turns) {}, ms, 0},
+		{"a streak shorter than a slice", func(tr *Turns) { tr.Granted(ms); tr.Released(long, p, 1) }, long, 0},
+		{"a streak of a slice", func(tr *Turns) { streak(tr, ms, 1) }, ms + long, start},
+		{"a while after it", func(tr *Turns) { streak(tr, ms, 1) }, ms + long + start/2, start - start/2},
+		{"long after it", func(tr *Turns) { streak(tr, ms, 1) }, time.Hour, 0},
+		{"a streak that another process has interrupted", func(tr *Turns) {
+			tr.Granted(ms)
+			tr.Interrupted()
+			tr.Granted(long)
+			tr.Released(ms+long, p, 1)
+		}, ms + long, 0},
+		{"the streak begins with the first grant", func(tr *Turns) {
+			tr.Granted(ms)
+			tr.Granted(long)
+			tr.Released(ms+long, p, 1)
+		}, ms + long, start},
+
+		// Others that were not quick enough get a start twice as long, up to mostYield.
+		{"missed once", func(tr *Turns) { streak(tr, streak(tr, ms, 1), 1) }, ms + 2*long, 2 * start},
+		{"missed often", func(tr *Turns) {
+			for from, n := ms, 0; n < 20; n++ {
+				from = streak(tr, from, 1)
+			}
+		}, ms + 20*long, mostYield},
+		{"missed, and then one of them had the lock", func(tr *Turns) {
+			from := streak(tr, ms, 1)
+			tr.Interrupted()
+			streak(tr, from, 1)
+		}, ms + 2*long, start},
+
+		// Each of the others that have heard the release goes first once.
+		{"one of three has had the lock", func(tr *Turns) {
+			now := streak(tr, ms, 3)
+			tr.Interrupted()
+			tr.HeardRelease(now+50*ms, p)
+		}, ms + long + 50*ms, start},
+		{"two of three have had it", func(tr *Turns) {
+			now := streak(tr, ms, 3)
+			tr.HeardRelease(now+50*ms, p)
+			tr.HeardRelease(now+60*ms, p)
+		}, ms + long + 60*ms, start},
+		{"all three have had it", func(tr *Turns) {
+			now := streak(tr, ms, 3)
+			for i := range 3 {
+				tr.HeardRelease(now+time.Duration(50+i)*ms, p)
+			}
+		}, ms + long + 52*ms, start - ms}, // of the second release: the third one changes nothing
+		{"the only other one has had it", func(tr *Turns) {
+			now := streak(tr, ms, 1)
+			tr.HeardRelease(now+50*ms, p)
+		}, ms + long + 50*ms, 0},
+
+		// Releases without a subscriber.
+		{"nobody has heard a release", func(tr *Turns) { streak(tr, ms, 0) }, ms + long, 0},
+		{"nobody has heard releases for less than unheardFor", func(tr *Turns) {
+			streak(tr, streak(tr, ms, 0), 0)
+		}, ms + 2*long, 0},
+		{"nobody has heard releases for unheardFor", func(tr *Turns) {
+			now := streak(tr, ms, 0)
+			streak(tr, now+unheardFor-long, 0)
+		}, ms + long + unheardFor, unheardYield + p.RTT},
+		{"nobody has heard any of three in unheardFor", func(tr *Turns) {
+			now := streak(tr, ms, 0)
+			now = streak(tr, now+unheardFor*3/4-long, 0)
+			streak(tr, now+unheardFor/4-long, 0)
+		}, ms + long + unheardFor, unheardYield + p.RTT},
+		{"and others have gone first since", func(tr *Turns) {
+			now := streak(tr, ms, 0)
+			now = streak(tr, now+unheardFor-long, 0)
+			streak(tr, now+unheardYield+p.RTT, 0)
+		}, ms + long + unheardFor + unheardYield + p.RTT + long, 0},
+		{"another process had the lock in between", func(tr *Turns) {
+			now := streak(tr, ms, 0)
+			tr.Interrupted()
+			streak(tr, now+unheardFor-long, 0)
+		}, ms + long + unheardFor, 0},
+		{"one was heard in between", func(tr *Turns) {
+			now := streak(tr, ms, 0)
+			now = streak(tr, now+long, 1)
+			streak(tr, now+unheardFor-long, 0)
+		}, ms + 3*long + unheardFor, 0},
+	} {
+		t.Run(row.name, func(t *testing.T) {
+			var tr Turns
+			row.play(&tr)
+			assert.Equal(t, row.want, tr.Yield(row.at), "others go first for so long")
+		})
+	}
+}
+
+// A lock is handed on inside the process for one slice, and not more than mostPassed times.
+func TestTurnsEndHandoversWithTheSlice(t *testing.T) {
+	t.Parallel()
+	p := turnsPace
+	var tr Turns
+	tr.Granted(1)
+	assert.True(t, tr.MayHandOver(p.Slice, p), "a moment before the end of the slice")
+	assert.False(t, tr.MayHandOver(1+p.Slice, p), "at the end of the slice")
+	tr.Interrupted()
+	tr.Granted(1 + p.Slice)
+	assert.True(t, tr.MayHandOver(1+p.Slice, p), "a new streak")
+	for range mostPassed - 1 {
+		tr.HandedOver()
+	}
+	assert.True(t, tr.MayHandOver(1+p.Slice, p), "after %d handovers", mostPassed-1)
+	tr.HandedOver()
+	assert.False(t, tr.MayHandOver(1+p.Slice, p), "after %d handovers", mostPassed)
+	tr.Interrupted()
+	tr.Granted(1 + p.Slice)
+	assert.True(t, tr.MayHandOver(1+p.Slice, p), "after %d handovers of the streak before", mostPassed)
+	assert.False(t, (&Turns{}).MayHandOver(0, Pace{RTT: p.RTT}), "without a slice")
+}
+
+// The start that others get grows with the round trip, and so does the slice; both have a bound.
+func TestPaceFollowsTheRoundTrip(t *testing.T) {
+	t.Parallel()
+	const slice = 10 * time.Millisecond
+	for _, row := range []struct{ slice, rtt, wantSlice, wantStart time.Duration }{
+		{slice, 0, slice, leastYield},
+		{slice, 100 * time.Microsecond, slice, leastYield + 100*time.Microsecond},
+		{slice, 2 * time.Millisecond, sliceTrips * 2 * time.Millisecond, leastYield + 2*time.Millisecond},
+		{slice, time.Second, LongSlice, mostYield},
+		{time.Second, time.Second, time.Second, mostYield},
+		{0, time.Second, 0, mostYield}, // nothing is handed over
+	} {
+		var r RoundTrip
+		r.Observe(row.rtt)
+		p := PaceOf(r.Get(), row.slice)
+		assert.Equal(t, row.wantSlice, p.Slice, "the slice with %+v", row)
+		assert.Equal(t, row.wantStart, p.start(), "the start of others with %+v", row)
+	}
+}
+
+// A round trip that took long once counts little; a Redis that has become quicker counts soon.
+func TestRoundTripForgetsOutliers(t *testing.T) {
+	t.Parallel()
+	var r RoundTrip
+	r.Observe(time.Millisecond)
+	assert.Equal(t, time.Millisecond, r.Get(), "the first one")
+	r.Observe(time.Hour)
+	assert.LessOrEqual(t, r.Get(), 1100*time.Microsecond, "after an outlier")
+	for range 20 {
+		r.Observe(100 * time.Microsecond)
+	}
+	assert.LessOrEqual(t, r.Get(), 110*time.Microsecond, "after 20 that were quicker")
+	for range 100 {
+		r.Observe(10 * time.Millisecond)
+	}
+	assert.GreaterOrEqual(t, r.Get(), 9*time.Millisecond, "after 100 that took longer")
+}
