@@ -26,6 +26,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -417,10 +418,10 @@ func (a *acquisition) await(res result) (result, error) {
 	case (!res.queued || res.placed) && a.subscription.refused(): // a queued waiter keeps its entry in Redis, and need not ask often
 		delay = min(delay, a.polling.next(a.lastReply, res.ttl))
 	case res.placed && in.hold.lock.admission() == counted: // the key of a semaphore does not say whether a permit is free
-		delay = min(delay*time.Duration(1+res.ahead/nearHead), rareAsk)
+		delay = min(delay*time.Duration(1+res.ahead/poller.NearHead), rareAsk)
 	case res.placed && !res.queued:
 		var stop func()
-		delay, stop = e.lookout.awaits(in.hold.key.id.name, in.field, a.subscription.listeners[0], res)
+		delay, stop = e.awaitInLine(in.hold.key.id.name, in.field, a.subscription.listeners[0], res)
 		defer stop()
 	}
 	p := &a.waitOptions

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/report"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/turns"
@@ -46,7 +47,7 @@ type engine struct {
 	workers  *workers.Pool
 	servers  servers
 	pubsub   *wake.Hub
-	lookout  lookout
+	poller   *poller.Poller
 	watchdog *watchdog
 	closed   <-chan struct{}
 	life     context.Context // until Close
@@ -87,11 +88,11 @@ func newEngine(id string, o options, r servers, config send.Config) *engine {
 	e.draining.done = make(chan struct{})
 	e.workers = workers.New(e.closed)
 	e.reporter = report.New(e.workers.Spawn)
-	e.lookout.engine = e
 	if o.observer != nil {
 		e.observer = &calmObserver{Observer: o.observer, log: e.log, calls: &e.told}
 	}
 	e.servers, e.pubsub = r, wake.New(r, e.log, e.warnOfRefusal)
+	e.poller = e.newPoller()
 	config.RideOut, config.Spawn, config.Reroute, config.Log = e.watchdogTimeout, e.workers.Spawn, e.pubsub.Reload, e.log
 	config.Narrowed = e.reportNoLine
 	e.sender = send.New(config)

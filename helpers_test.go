@@ -302,10 +302,3 @@ func (e *engine) holdOf(id lockID, o owner, f func(h *hold)) {
 	defer n.done()
 	n.locked(func() { f(n.holds.get(holdKey{id, o})) })
 }
-
-// isRunning says whether the lookout has a goroutine, and for how many locks callers wait.
-func (l *lookout) isRunning() (running bool, locks int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.running, len(l.waiters)
-}

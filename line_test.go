@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -849,7 +850,7 @@ func TestLineMissingNumbersAreNoPlaces(t *testing.T) {
 		}
 		answer := last.ask(hearsGrant)[2]
 		require.Equal(b, int64(1), answer%4, "no place")
-		assert.Less(b, answer/4, int64(nearHead/4), "places in front, of which there is one")
+		assert.Less(b, answer/4, int64(poller.NearHead/4), "places in front, of which there is one")
 	})
 }
 
@@ -976,7 +977,7 @@ func TestLineWaiterAsksBeforeTheLineForgetsIt(t *testing.T) {
 		e := b.client().engine
 		for _, left := range []time.Duration{-1, time.Second, time.Hour} {
 			hears := e.pubsub.Join(b.releaseChannel() + ":" + e.id)
-			delay, stop := e.lookout.awaits(b.name, "", hears, result{grant: grant{wait: left}})
+			delay, stop := e.awaitInLine(b.name, "", hears, result{grant: grant{wait: left}})
 			hears.Leave()
 			stop()
 			assert.Less(b, delay, life/2, "the sleep of a waiter with a place")

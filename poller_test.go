@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -188,27 +189,6 @@ func TestIdleWaitersShareALook(t *testing.T) {
 	}
 }
 
-// The locks of a long line are looked at by those near its head; by the others now and then, who might be the only ones alive.
-func TestLookoutIsRareFarBackInALine(t *testing.T) {
-	due := func(ahead ...int) (n int) {
-		var waiters []sleeper
-		for _, a := range ahead {
-			waiters = append(waiters, sleeper{ahead: a})
-		}
-		for range 10_000 {
-			if isDue(waiters) {
-				n++
-			}
-		}
-		return n
-	}
-	assert.Equal(t, 10_000, due(0))
-	assert.Equal(t, 10_000, due(nearHead-1))
-	assert.Equal(t, 10_000, due(10*nearHead, 1), "the nearest of this process counts")
-	assert.InDelta(t, 909, due(10*nearHead), 300)
-	assert.Positive(t, due(1000*nearHead))
-}
-
 // Each place in front counts.
 func TestLineSaysHowManyAreInFront(t *testing.T) {
 	onEachLine(t, func(b *bench) {
@@ -225,13 +205,13 @@ func TestLookoutEndsWithItsWaiters(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
 	c := b.client(WithMaxWakeDelay(50 * time.Millisecond))
-	l := &c.engine.lookout
-	running := func() bool { r, _ := l.isRunning(); return r }
+	l := c.engine.poller
+	running := func() bool { r, _ := l.Running(); return r }
 	b.must(b.rdb.HSet(context.Background(), b.name, javaThread+":01", 1).Err())
 	b.must(b.rdb.HSet(context.Background(), b.lineKey(), c.ID(), "a place").Err())
 	wake := make(chan struct{}, 1)
-	stop := l.watch(b.name, sleeper{wake: wake})
-	other := l.watch(b.name, sleeper{wake: make(chan struct{}, 1)})
+	stop := l.Watch(b.name, poller.Waiter{Wake: wake})
+	other := l.Watch(b.name, poller.Waiter{Wake: make(chan struct{}, 1)})
 	assert.True(t, running())
 	other()
 	time.Sleep(150 * time.Millisecond)
@@ -241,6 +221,6 @@ func TestLookoutEndsWithItsWaiters(t *testing.T) {
 	await(b, "the waiter is woken", wake)
 	stop()
 	testredis.Await(t, "the goroutine ends", soon, func() bool { return !running() })
-	_, locks := l.isRunning()
+	_, locks := l.Running()
 	assert.Zero(t, locks)
 }
