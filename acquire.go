@@ -647,7 +647,7 @@ func (w *want) grantLocked(token int64, res result) {
 		return
 	}
 	now := e.watchdog.now()
-	h.newRecord(now).joinLocked(h, sent.Sub(e.watchdog.epoch))
+	h.newRecord(now).joinLocked(h, e.watchdog.at(sent))
 	if g := h.queue; g != nil {
 		if h.lock.admission() != counted { // a permit more is not free
 			g.obstacle = nil
@@ -655,7 +655,7 @@ func (w *want) grantLocked(token int64, res result) {
 		g.turns.Granted(now)
 	}
 	h.token = token
-	h.record.lease.limit.Store(int64(h.lock.limits().end(sent.Sub(e.watchdog.epoch))))
+	h.record.lease.setLimit(h.lock.limits().end(e.watchdog.at(sent)))
 	e.watchdog.watch(&h.record.lease, sent, w.lease, w.renewed, res.provisional) // 6
 	h.openLocked(res.more)
 }

@@ -100,7 +100,9 @@ func newEngine(id string, o options, r servers, config send.Config) *engine {
 	if e.observer != nil {
 		renew = e.observedRenew
 	}
-	e.watchdog = newWatchdog(renew, e.renewGroup, e.pubsub.Reload)
+	e.watchdog = newWatchdog(watchdogConfig{
+		renew: renew, group: e.renewGroup, silent: e.pubsub.Reload, limitReached: ErrMaxHold,
+	})
 	return e
 }
 

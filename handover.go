@@ -28,7 +28,7 @@ func (h *hold) handOverLocked() bool {
 		n.engine.watchdog.remove(&r.lease)
 	} else {
 		r.joinLocked(next, now)
-		if r.lease.limit.Load() > 0 || next.lock.limits().max > 0 {
+		if r.lease.isLimited() || next.lock.limits().max > 0 {
 			n.engine.watchdog.relimit(&r.lease, next.lock.limits().end(now))
 		}
 		next.owner.Release()
@@ -55,7 +55,7 @@ func (h *hold) successorLocked() (next *hold, now time.Duration) {
 		return nil, 0
 	case !e.watchdog.renews(&r.lease), !r.isKeptLocked(now), r.lease.leftAt(now) > next.lock.limits().cut(e.watchdogTimeout):
 		return nil, 0 // an explicit lease belongs to its owner alone
-	case r.lease.last.Load() && r.lease.leftAt(now) < next.lock.limits().cut(e.watchdogTimeout)/3:
+	case r.lease.endsAtLimit() && r.lease.leftAt(now) < next.lock.limits().cut(e.watchdogTimeout)/3:
 		return nil, 0 // too little is left until the first renewal for the successor
 	}
 	return next, now

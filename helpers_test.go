@@ -291,9 +291,7 @@ func (e *engine) nameMutexes() map[string]*sync.Mutex {
 
 // leases is how many leases the watchdog has.
 func (e *engine) leases() int {
-	e.watchdog.mu.Lock()
-	defer e.watchdog.mu.Unlock()
-	return len(e.watchdog.leases)
+	return e.watchdog.count()
 }
 
 // holdOf is the hold of o on the lock called name; f is called with the mutex of the name.

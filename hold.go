@@ -214,7 +214,7 @@ func (h *hold) due() error {
 	case !holds:
 		return nil
 	case !h.name.engine.watchdog.trusted(&h.record.lease):
-		return h.record.lease.whyOver()
+		return h.name.engine.watchdog.whyOver(&h.record.lease)
 	case h.keeper != nil:
 		return h.keeper.check()
 	}

@@ -282,7 +282,7 @@ func (k *keeper) confirmed(sent, length time.Duration, renewed bool) {
 func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error {
 	k := &keeper{mode: "works"}
 	var wd *watchdog
-	wd = newWatchdog(func(ctx context.Context, leases []*lease) []renewal {
+	wd = newWatchdog(watchdogConfig{renew: func(ctx context.Context, leases []*lease) []renewal {
 		sent := wd.now()
 		k.mu.Lock()
 		defer k.mu.Unlock()
@@ -328,7 +328,7 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 			k.quiet = k.due
 		}
 		return []renewal{{held: true}}
-	}, func(*lease) string { return "" }, func() {})
+	}, group: func(*lease) string { return "" }, silent: func() {}, limitReached: ErrMaxHold})
 	defer wd.close()
 	l, ends := newLease(wd)
 	k.confirmed(0, length, renewed)

@@ -89,7 +89,7 @@ func (r *record) isKeptLocked(now time.Duration) bool {
 	e := r.first.name.engine
 	whole := trust(e.watchdogTimeout)
 	if e.watchdog.renews(&r.lease) { // it may be a grant that has not been renewed yet
-		whole = time.Duration(r.lease.whole.Load())
+		whole = r.lease.wholeTrust()
 	}
 	return !r.ended && lasts(r.lease.leftAt(now), whole, true)
 }

@@ -24,7 +24,7 @@ func TestLossOfASharedRecordReachesAllHolders(t *testing.T) {
 			assert.ErrorIs(e.t, err, ErrLockLost, "re-entry")
 		},
 		"the clock": func(e *bubbleEngine) {
-			e.holdOf(e.shared().id(), 1, func(h *hold) { h.record.lease.until.Store(0) })
+			e.holdOf(e.shared().id(), 1, func(h *hold) { h.record.lease.trustUntil(0) })
 			_, _ = e.levels(e.shared(), 2)
 		},
 	} {
@@ -187,10 +187,10 @@ func TestRecordIsKeptWhileItIsTrusted(t *testing.T) {
 		e.holdOf(lockID{name: "x"}, 1, func(h *hold) {
 			trusted := e.watchdog.left(&h.record.lease)
 			for left, want := range map[time.Duration]bool{trusted: true, time.Millisecond: false, 0: false, -time.Second: false} {
-				h.record.lease.until.Store(int64(e.watchdog.now() + left))
+				h.record.lease.trustUntil(e.watchdog.now() + left)
 				assert.Equal(t, want, h.record.isKeptLocked(e.watchdog.now()), "with %v left", left)
 			}
-			h.record.lease.until.Store(int64(e.watchdog.now() + trusted))
+			h.record.lease.trustUntil(e.watchdog.now() + trusted)
 		})
 		e.unlock(1)
 	})

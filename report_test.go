@@ -53,7 +53,7 @@ func (w *mutexWatch) add(name string, c *Client) {
 	e := c.engine
 	mutexes := map[string]*sync.Mutex{
 		"names": &e.table.mu, "workers": e.workers.Mutex(), "lapsed": &e.lapsed.mu,
-		"watchdog": &e.watchdog.mu, "pubsub": e.pubsub.Mutex(), "pending": &c.pending.mu, "reporter": e.reporter.Mutex(),
+		"watchdog": e.watchdog.mutex(), "pubsub": e.pubsub.Mutex(), "pending": &c.pending.mu, "reporter": e.reporter.Mutex(),
 	}
 	for part, mu := range e.sender.Mutexes() {
 		mutexes[part] = mu

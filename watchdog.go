@@ -104,6 +104,21 @@ type lease struct {
 	index    int           // in the heap; -1 when not watched
 }
 
+// setLimit gives l, which is not watched yet, a limit on the clock of the watchdog; 0: none.
+func (l *lease) setLimit(limit time.Duration) { l.limit.Store(int64(limit)) }
+
+// isLimited says whether l has a limit.
+func (l *lease) isLimited() bool { return l.limit.Load() > 0 }
+
+// endsAtLimit says whether l is not renewed any more, because a renewal would gain nothing.
+func (l *lease) endsAtLimit() bool { return l.last.Load() }
+
+// wholeTrust is for how long the last confirmed request was trusted from when it was sent.
+func (l *lease) wholeTrust() time.Duration { return time.Duration(l.whole.Load()) }
+
+// trustUntil sets until when l is trusted, and tells nobody. It is for tests.
+func (l *lease) trustUntil(until time.Duration) { l.until.Store(int64(until)) }
+
 // next is when the lease needs attention.
 func (l *lease) next() time.Duration {
 	until := time.Duration(l.until.Load())
@@ -123,11 +138,17 @@ type renewal struct {
 // never is later than all times of the watchdog.
 const never = time.Duration(1 << 62)
 
+// A watchdogConfig says what a watchdog needs of those whose leases it keeps.
+type watchdogConfig struct {
+	renew        func(ctx context.Context, leases []*lease) []renewal // one pipeline
+	group        func(*lease) string                                  // leases of one group may share a pipeline
+	silent       func()                                               // called when a pipeline has no answer within renewTime
+	limitReached error                                                // the cause of a lease that ends at its limit
+}
+
 type watchdog struct {
-	epoch  time.Time
-	renew  func(ctx context.Context, leases []*lease) []renewal // one pipeline
-	group  func(*lease) string                                  // leases of one group may share a pipeline
-	silent func()                                               // called when a pipeline has no answer within renewTime
+	watchdogConfig
+	epoch time.Time
 
 	ctx  context.Context // ends when the watchdog is stopped
 	stop context.CancelFunc
@@ -141,19 +162,22 @@ type watchdog struct {
 	stopped bool
 }
 
-func newWatchdog(renew func(context.Context, []*lease) []renewal, group func(*lease) string, silent func()) *watchdog {
+func newWatchdog(config watchdogConfig) *watchdog {
 	ctx, stop := context.WithCancel(context.Background())
 	return &watchdog{
-		epoch: time.Now(),
-		renew: renew,
-		group: group, silent: silent,
-		ctx:  ctx,
-		stop: stop,
-		kick: make(chan struct{}, 1),
+		watchdogConfig: config,
+		epoch:          time.Now(),
+		ctx:            ctx,
+		stop:           stop,
+		kick:           make(chan struct{}, 1),
 	}
 }
 
+// now is the time on the clock of the watchdog.
 func (w *watchdog) now() time.Duration { return time.Since(w.epoch) }
+
+// at is t on the clock of the watchdog.
+func (w *watchdog) at(t time.Time) time.Duration { return t.Sub(w.epoch) }
 
 // watch begins to keep l, which was granted by a request sent at sent. The first lease may be shorter than length,
 // until the first renewal; 0: it is not.
@@ -161,7 +185,7 @@ func (w *watchdog) watch(l *lease, sent time.Time, length time.Duration, renewed
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	l.index = -1
-	w.confirmLocked(l, sent.Sub(w.epoch), cmp.Or(first, length), renewed)
+	w.confirmLocked(l, w.at(sent), cmp.Or(first, length), renewed)
 	l.length = length
 	if w.stopped {
 		return
@@ -181,7 +205,7 @@ func (w *watchdog) watch(l *lease, sent time.Time, length time.Duration, renewed
 func (w *watchdog) extend(l *lease, sent time.Time, length time.Duration, renewed bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.confirmLocked(l, sent.Sub(w.epoch), length, l.renewed.Load() || renewed)
+	w.confirmLocked(l, w.at(sent), length, l.renewed.Load() || renewed)
 	if l.index >= 0 {
 		heap.Fix(&w.leases, l.index)
 		w.wakeLocked(l)
@@ -196,7 +220,7 @@ func (w *watchdog) settle(l *lease, end time.Time, exact bool) {
 	if l.renewed.Load() {
 		return // by now
 	}
-	until := l.withinLimit(int64(end.Sub(w.epoch)))
+	until := l.withinLimit(int64(w.at(end)))
 	if !exact {
 		until = max(until, l.until.Load())
 	}
@@ -305,9 +329,9 @@ func (w *watchdog) restOf(l *lease, length time.Duration) time.Duration {
 }
 
 // whyOver is why l has ended by the clock.
-func (l *lease) whyOver() error {
+func (w *watchdog) whyOver(l *lease) error {
 	if l.renewed.Load() && l.last.Load() {
-		return ErrMaxHold
+		return w.limitReached
 	}
 	return errLapsed
 }
@@ -386,7 +410,7 @@ func (w *watchdog) collect() (due []*lease, ended []endedLease, wait time.Durati
 		switch {
 		case until <= now:
 			heap.Pop(&w.leases)
-			ended = append(ended, endedLease{l.holder, l.whyOver(), l.failed})
+			ended = append(ended, endedLease{l.holder, w.whyOver(l), l.failed})
 			continue
 		case l.renewed.Load() && (l.renewAt <= now || !l.asked && l.renewAt <= now+l.length/30):
 			if l.underWay >= mostRenewals {
@@ -490,6 +514,16 @@ func (w *watchdog) sendOne(batch []*lease) {
 		holder.leaseEnded(errGone)
 	}
 }
+
+// count is how many leases are watched. It is for tests.
+func (w *watchdog) count() int {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return len(w.leases)
+}
+
+// mutex is the mutex of w, for tests that no code of the user is called with it held.
+func (w *watchdog) mutex() *sync.Mutex { return &w.mu }
 
 // leaseHeap orders leases by when they need attention.
 type leaseHeap []*lease

@@ -31,7 +31,9 @@ type fakeRecords struct {
 
 func newFakeRecords(t *testing.T) *fakeRecords {
 	f := &fakeRecords{asked: make(map[*lease][]time.Duration)}
-	f.watchdog = newWatchdog(f.renew, func(*lease) string { return "" }, func() {})
+	f.watchdog = newWatchdog(watchdogConfig{
+		renew: f.renew, group: func(*lease) string { return "" }, silent: func() {}, limitReached: ErrMaxHold,
+	})
 	t.Cleanup(f.watchdog.close)
 	return f
 }

@@ -171,7 +171,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "maxHoldForgotten", file: "acquire.go", focus: Focus{Locks: inOneLine},
-		from: "h.record.lease.limit.Store(",
+		from: "h.record.lease.setLimit(",
 		to:   "_ = int64(",
 	},
 	{
