@@ -26,6 +26,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -243,11 +244,11 @@ func (w *want) prepareLocked(r request) error {
 		h.lossReported = true
 		return h.loss
 	default:
-		w.renewed = w.renewed || e.watchdog.renews(&h.record.lease)
+		w.renewed = w.renewed || e.watchdog.Renews(&h.record.lease)
 		if w.renewed {
 			w.lease = e.watchdogTimeout
 		}
-		w.lease = e.watchdog.restOf(&h.record.lease, w.lease)
+		w.lease = e.watchdog.RestOf(&h.record.lease, w.lease)
 	}
 	return nil
 }
@@ -384,14 +385,14 @@ func (a *acquisition) ask(lastReply time.Time) (result, error) {
 func (e *engine) inTime(wants []want, sent time.Time, asked int) bool {
 	passed := time.Since(sent)
 	for _, w := range wants {
-		whole := trust(w.lease)
+		whole := lease.Trust(w.lease)
 		left := whole - passed
 		if w.level > 1 {
-			left = max(left, e.watchdog.left(&w.hold.record.lease))
+			left = max(left, e.watchdog.Left(&w.hold.record.lease))
 		}
 		most := w.hold.lock.limits().max
 		last := most > 0 && w.lease >= most // MaxHold: the watchdog does not renew it, and the owner has asked for no more
-		if !lasts(left, whole, w.renewed) && (asked < 2 && !last || !suffices(left, whole, w.renewed && !last)) {
+		if !lease.EnoughValidityLeft(left, whole, w.renewed) && (asked < 2 && !last || !lease.Suffices(left, whole, w.renewed && !last)) {
 			return false
 		}
 	}
@@ -470,7 +471,7 @@ func (h *hold) heardRelease() {
 	h.name.mu.Lock()
 	defer h.name.mu.Unlock()
 	if e := h.name.engine; h.queue != nil {
-		h.queue.turns.HeardRelease(e.watchdog.now(), e.pace())
+		h.queue.turns.HeardRelease(e.watchdog.Now(), e.pace())
 	}
 }
 
@@ -604,7 +605,7 @@ func confirm(all names, wants []want, res result, err error) error {
 		wants[res.at].hold.lose(errGone)
 	}
 	for _, w := range wants {
-		if w.level > 1 && !w.hold.name.engine.watchdog.watches(&w.hold.record.lease) {
+		if w.level > 1 && !w.hold.name.engine.watchdog.Watches(&w.hold.record.lease) {
 			w.hold.lose(errLapsed) // the watchdog has found the lease over, and is about to end the hold
 		}
 	}
@@ -643,11 +644,11 @@ func (w *want) grantLocked(token int64, res result) {
 	e := h.name.engine
 	if h.state != fresh {
 		h.levels++
-		e.watchdog.extend(&h.record.lease, sent, w.lease, w.renewed)
+		e.watchdog.Extend(&h.record.lease, sent, w.lease, w.renewed)
 		return
 	}
-	now := e.watchdog.now()
-	h.newRecord(now).joinLocked(h, e.watchdog.at(sent))
+	now := e.watchdog.Now()
+	h.newRecord(now).joinLocked(h, e.watchdog.At(sent))
 	if g := h.queue; g != nil {
 		if h.lock.admission() != counted { // a permit more is not free
 			g.obstacle = nil
@@ -655,8 +656,8 @@ func (w *want) grantLocked(token int64, res result) {
 		g.turns.Granted(now)
 	}
 	h.token = token
-	h.record.lease.setLimit(h.lock.limits().end(e.watchdog.at(sent)))
-	e.watchdog.watch(&h.record.lease, sent, w.lease, w.renewed, res.provisional) // 6
+	h.record.lease.SetLimit(h.lock.limits().end(e.watchdog.At(sent)))
+	e.watchdog.Watch(&h.record.lease, sent, w.lease, w.renewed, res.provisional) // 6
 	h.openLocked(res.more)
 }
 

@@ -88,7 +88,7 @@ func (e *engine) startLease(ctx context.Context, bs []lockType, o owner, lease t
 		if h == nil {
 			return lossError(errLapsed)
 		}
-		if !e.watchdog.renews(&h.record.lease) {
+		if !e.watchdog.Renews(&h.record.lease) {
 			holds = append(holds, h)
 			calls = append(calls, b.renew(h.field, lease, levels == 1))
 		}
@@ -130,7 +130,7 @@ func (e *engine) trustedUntil(bs []description, o owner, end time.Time) time.Tim
 		if h == nil {
 			return time.Now()
 		}
-		if until := e.watchdog.end(&h.record.lease); !e.watchdog.renews(&h.record.lease) && until.Before(end) {
+		if until := e.watchdog.End(&h.record.lease); !e.watchdog.Renews(&h.record.lease) && until.Before(end) {
 			end = until
 		}
 	}
@@ -141,8 +141,8 @@ func (e *engine) trustedUntil(bs []description, o owner, end time.Time) time.Tim
 // moment: a hold that outlived the others would be re-entered when they are over.
 func (e *engine) trustUntil(bs []description, o owner, end time.Time) {
 	for _, b := range bs {
-		if h, levels := e.levels(b, o); h != nil && !e.watchdog.renews(&h.record.lease) {
-			e.watchdog.settle(&h.record.lease, end, levels == 1)
+		if h, levels := e.levels(b, o); h != nil && !e.watchdog.Renews(&h.record.lease) {
+			e.watchdog.Settle(&h.record.lease, end, levels == 1)
 		}
 	}
 }

@@ -180,13 +180,9 @@ func TestTroubleshootingTextsAreInTheCode(t *testing.T) {
 	}
 }
 
-// stringLiterals are the string literals of the package without its tests. Literals that are added count as one.
+// stringLiterals are the string literals of the library without its tests. Literals that are added count as one.
 func stringLiterals(t *testing.T) (all []string) {
-	files, err := filepath.Glob("*.go")
-	require.NoError(t, err)
-	sending, err := filepath.Glob("internal/send/*.go")
-	require.NoError(t, err)
-	for _, name := range append(files, sending...) {
+	for _, name := range libraryFiles(t, "*.go") {
 		if strings.HasSuffix(name, "_test.go") {
 			continue
 		}

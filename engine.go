@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/report"
 	"github.com/relock-go/relock/internal/send"
@@ -48,7 +49,7 @@ type engine struct {
 	servers  servers
 	pubsub   *wake.Hub
 	poller   *poller.Poller
-	watchdog *watchdog
+	watchdog *lease.Watchdog
 	closed   <-chan struct{}
 	life     context.Context // until Close
 	endLife  context.CancelFunc
@@ -96,52 +97,8 @@ func newEngine(id string, o options, r servers, config send.Config) *engine {
 	config.RideOut, config.Spawn, config.Reroute, config.Log = e.watchdogTimeout, e.workers.Spawn, e.pubsub.Reload, e.log
 	config.Narrowed = e.reportNoLine
 	e.sender = send.New(config)
-	renew := e.renew
-	if e.observer != nil {
-		renew = e.observedRenew
-	}
-	e.watchdog = newWatchdog(watchdogConfig{
-		renew: renew, group: e.renewGroup, silent: e.pubsub.Reload, limitReached: ErrMaxHold,
-	})
+	e.watchdog = e.newWatchdog()
 	return e
-}
-
-// renewGroup is the group of a lease. Leases of different groups must not wait for one another: leases on
-// different servers, and leases that need no request.
-func (e *engine) renewGroup(l *lease) string {
-	r := l.holder.(*record)
-	if r.first.keeper != nil {
-		return "kept without requests"
-	}
-	return e.servers.Node(r.first.lock.id().name).Name
-}
-
-// renew asks for one more watchdog timeout for every lease.
-func (e *engine) renew(ctx context.Context, leases []*lease) []renewal {
-	answers := make([]renewal, len(leases))
-	var calls []call
-	var called []int // the index of the lease of each call
-	for i, l := range leases {
-		r := l.holder.(*record)
-		if r.first.keeper != nil {
-			answers[i].held = r.first.keeper.renew()
-			continue
-		}
-		answers[i].length = e.watchdog.restOf(l, e.watchdogTimeout)
-		calls = append(calls, r.first.lock.(lockType).renew(r.field, answers[i].length, false))
-		called = append(called, i)
-	}
-	if len(calls) == 0 {
-		return answers
-	}
-	replies, errs := e.sender.All(ctx, calls)
-	for n, i := range called {
-		answers[i].held, answers[i].err = replies[n][0] == 1, errs[n]
-		if errors.Is(errs[n], ErrNotALock) { // the record was replaced by something else
-			answers[i].err = nil
-		}
-	}
-	return answers
 }
 
 // inspect asks Redis for the state of b.
@@ -199,7 +156,7 @@ func (e *engine) close() error {
 	ended := make(chan struct{})
 	go func() {
 		e.pubsub.Close()
-		e.watchdog.close()
+		e.watchdog.Close()
 		<-drained
 		close(ended)
 	}()

@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -699,8 +700,8 @@ func TestFrozenRedisRunsFewRenewals(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
 	b := newBench(t, server.Addr())
-	const many, lease = 50, 15 * time.Second
-	c := b.client(WithWatchdogTimeout(lease))
+	const many, length = 50, 15 * time.Second
+	c := b.client(WithWatchdogTimeout(length))
 	ctx := context.Background()
 	var locks []*Lock
 	for i := range many {
@@ -711,14 +712,14 @@ func TestFrozenRedisRunsFewRenewals(t *testing.T) {
 	guarded, err := locks[0].Guard(ctx)
 	b.must(err)
 	before := b.scriptRuns()
-	time.Sleep(lease/3 - 500*time.Millisecond) // the renewals are due while it is frozen
+	time.Sleep(length/3 - 500*time.Millisecond) // the renewals are due while it is frozen
 	server.Freeze()
 	time.Sleep(3 * time.Second) // so that they are repeated several times
 	server.Thaw()
 	time.Sleep(100 * time.Millisecond) // all requests that were sent meanwhile run now; their number is not known
 	runs := float64(b.scriptRuns()-before) / many
 	t.Logf("%.1f renewals for each lease", runs)
-	assert.LessOrEqual(t, runs, mostRenewals+0.5, "renewals for each lease")
+	assert.LessOrEqual(t, runs, lease.MostRenewals+0.5, "renewals for each lease")
 	b.must(guarded.Err())
 	for _, l := range locks {
 		b.must(l.Unlock(ctx))

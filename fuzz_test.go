@@ -30,6 +30,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -400,7 +401,7 @@ func FuzzDurations(f *testing.F) {
 			assert.Negative(t, back, "%d ms", n)
 		}
 		if d > 0 {
-			got := trust(d)
+			got := lease.Trust(d)
 			assert.Less(t, got, d, "trust of a lease")
 			assert.LessOrEqual(t, got, 100*365*24*time.Hour, "trust of a lease of %v", d)
 		}

@@ -264,7 +264,7 @@ func (g *group) unlockHoldsLocked() {
 // lapsedLocked is a hold whose trust is over, also before the watchdog has noticed; or nil.
 func (g *group) lapsedLocked() *hold {
 	for _, w := range g.wants {
-		if h := w.hold; h.state == holding && !g.engine.watchdog.trusted(&h.record.lease) {
+		if h := w.hold; h.state == holding && !g.engine.watchdog.Trusted(&h.record.lease) {
 			return h
 		}
 	}

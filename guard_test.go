@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -318,7 +319,7 @@ func TestEngineGuardEndsWhenTrustIsOver(t *testing.T) {
 				guarded := e.guarded(1)
 				e.redis.set(func() { e.redis.fault = func(string) fakeFault { return fault } })
 				<-guarded.Done()
-				assert.Equal(t, e.watchdogTimeout-drift(e.watchdogTimeout), time.Since(start), "trusted for %v after the request was sent", time.Since(start))
+				assert.Equal(t, e.watchdogTimeout-lease.Drift(e.watchdogTimeout), time.Since(start), "trusted for %v after the request was sent", time.Since(start))
 				assert.ErrorIs(t, context.Cause(guarded), ErrLockLost)
 				_, err := e.guard(context.Background(), newFakeLock(e.redis, "x"), 1)
 				assert.ErrorIs(t, err, ErrLockLost, "a new guard")
@@ -340,8 +341,8 @@ func TestEngineGuardLooksAtTheClock(t *testing.T) {
 		guarded := e.guarded(1)
 		child, cancel := context.WithCancel(guarded)
 		defer cancel()
-		e.watchdog.close() // as if the watchdog had not been scheduled since
-		time.Sleep(e.watchdogTimeout - drift(e.watchdogTimeout) - 1)
+		e.watchdog.Close() // as if the watchdog had not been scheduled since
+		time.Sleep(e.watchdogTimeout - lease.Drift(e.watchdogTimeout) - 1)
 		assert.NoError(t, guarded.Err(), "ended while it is trusted")
 		time.Sleep(time.Nanosecond)
 		assert.Error(t, guarded.Err())
@@ -411,7 +412,7 @@ func TestGuardHasEndedOnceTheHoldIsLost(t *testing.T) {
 	assert.Error(t, guarded.Err(), "the hold is lost, and its guard has not ended")
 	b.mustBe(context.Cause(guarded), ErrLockLost)
 	endGuards(guards, nil)
-	c.engine.watchdog.remove(&h.record.lease)
+	c.engine.watchdog.Remove(&h.record.lease)
 	b.mustBe(l.Unlock(ctx), ErrLockLost)
 	b.forget()
 }

@@ -25,11 +25,11 @@ func (h *hold) handOverLocked() bool {
 	next.handedOver = true
 	if next.takesOver = next.lock.fenced(); next.takesOver {
 		next.field, r.handedOn = r.field, true
-		n.engine.watchdog.remove(&r.lease)
+		n.engine.watchdog.Remove(&r.lease)
 	} else {
 		r.joinLocked(next, now)
-		if r.lease.isLimited() || next.lock.limits().max > 0 {
-			n.engine.watchdog.relimit(&r.lease, next.lock.limits().end(now))
+		if r.lease.IsLimited() || next.lock.limits().max > 0 {
+			n.engine.watchdog.Relimit(&r.lease, next.lock.limits().end(now))
 		}
 		next.owner.Release()
 		next.uncollected = true
@@ -45,7 +45,7 @@ func (h *hold) successorLocked() (next *hold, now time.Duration) {
 	if n.closed || g == nil || g.First() == nil || h.state != holding || h.levels > 1 || h.leaseUncertain || r.ended {
 		return nil, 0
 	}
-	next, now = g.First().Value, e.watchdog.now()
+	next, now = g.First().Value, e.watchdog.Now()
 	switch {
 	case next == nil, !g.turns.MayHandOver(now, e.pace()):
 		return nil, 0
@@ -53,9 +53,9 @@ func (h *hold) successorLocked() (next *hold, now time.Duration) {
 		return nil, 0 // an attempt on the other half by this field would be granted beside the successor
 	case h.keepUntil > now:
 		return nil, 0
-	case !e.watchdog.renews(&r.lease), !r.isKeptLocked(now), r.lease.leftAt(now) > next.lock.limits().cut(e.watchdogTimeout):
+	case !e.watchdog.Renews(&r.lease), !r.isKeptLocked(now), r.lease.LeftAt(now) > next.lock.limits().cut(e.watchdogTimeout):
 		return nil, 0 // an explicit lease belongs to its owner alone
-	case r.lease.endsAtLimit() && r.lease.leftAt(now) < next.lock.limits().cut(e.watchdogTimeout)/3:
+	case r.lease.EndsAtLimit() && r.lease.LeftAt(now) < next.lock.limits().cut(e.watchdogTimeout)/3:
 		return nil, 0 // too little is left until the first renewal for the successor
 	}
 	return next, now
@@ -106,7 +106,7 @@ func (n *name) countLocked(p *waitOptions, b lockType, key holdKey) (admitted, e
 	switch {
 	case g.TryEnter():
 		return n.admitFirstLocked(h, g), nil
-	case g.obstacle == nil && g.First() == nil && !p.foundBusy && g.turns.Yield(n.engine.watchdog.now()) == 0:
+	case g.obstacle == nil && g.First() == nil && !p.foundBusy && g.turns.Yield(n.engine.watchdog.Now()) == 0:
 		return n.admitFirstLocked(h, nil), nil
 	}
 	return n.enqueueLocked(p, g, h)
@@ -126,7 +126,7 @@ func (n *name) enqueueLocked(p *waitOptions, g *waitQueue, h *hold) (admitted, e
 	case h.handedOver: // checked before err: no other caller can release this hold
 		p.span.ends(PathHandover)
 		h.uncollected = false
-		if !h.takesOver && h.state != over && !h.record.isKeptLocked(n.engine.watchdog.now()) {
+		if !h.takesOver && h.state != over && !h.record.isKeptLocked(n.engine.watchdog.Now()) {
 			return n.refuseLocked(h), nil
 		}
 		return admitted{hold: h, holds: !h.takesOver}, nil

@@ -137,7 +137,7 @@ func TestHandoverLooksAtTheClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		order, all := e.queue(2, 3, 0)
-		e.holdOf(lockID{name: "x"}, 1, func(h *hold) { h.record.lease.trustUntil(0) })
+		e.holdOf(lockID{name: "x"}, 1, func(h *hold) { h.record.lease.TrustUntil(0) })
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
 		all.Wait()
 		n := e.redis.count("acquire")
@@ -760,10 +760,10 @@ func TestEngineLateHandoverIsNotReported(t *testing.T) {
 					record := before.record
 					before.name.locked(func() {
 						pass(e, before)
-						record.lease.trustUntil(e.watchdog.now() + left)
+						record.lease.TrustUntil(e.watchdog.Now() + left)
 					})
 					if name == "noticed" {
-						record.leaseEnded(errLapsed)
+						record.LeaseEnded(errLapsed)
 					}
 					<-got
 					h := before.name.find(b.id(), 2)

@@ -291,7 +291,7 @@ func (e *engine) nameMutexes() map[string]*sync.Mutex {
 
 // leases is how many leases the watchdog has.
 func (e *engine) leases() int {
-	return e.watchdog.count()
+	return e.watchdog.Len()
 }
 
 // holdOf is the hold of o on the lock called name; f is called with the mutex of the name.

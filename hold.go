@@ -188,7 +188,7 @@ func (h *hold) unlockHoldLocked() {
 
 // expireLocked ends h if its time is over, also before a timer has fired. It lets go of the mutex meanwhile.
 func (n *name) expireLocked(h *hold) {
-	if h.state != holding || h.keeper == nil && n.engine.watchdog.trusted(&h.record.lease) {
+	if h.state != holding || h.keeper == nil && n.engine.watchdog.Trusted(&h.record.lease) {
 		return
 	}
 	n.mu.Unlock()
@@ -213,8 +213,8 @@ func (h *hold) due() error {
 	switch {
 	case !holds:
 		return nil
-	case !h.name.engine.watchdog.trusted(&h.record.lease):
-		return h.name.engine.watchdog.whyOver(&h.record.lease)
+	case !h.name.engine.watchdog.Trusted(&h.record.lease):
+		return h.name.engine.watchdog.WhyOver(&h.record.lease)
 	case h.keeper != nil:
 		return h.keeper.check()
 	}
@@ -234,7 +234,7 @@ func (h *hold) lose(cause error) bool {
 	if !h.loseAlone(cause) {
 		return false
 	}
-	h.record.leaseEnded(cause)
+	h.record.LeaseEnded(cause)
 	h.observeEnd(cause)()
 	return true
 }
@@ -243,11 +243,11 @@ func (h *hold) lose(cause error) bool {
 func (h *hold) loseUnasked(cause error) {
 	if h.loseAlone(cause) {
 		h.name.engine.reporter.Later(h.observeEnd(cause))
-		h.record.leaseEnded(cause)
+		h.record.LeaseEnded(cause)
 	}
 }
 
-// loseAlone is lose for this one hold, without a report. leaseEnded ends the other holds of the record.
+// loseAlone is lose for this one hold, without a report. LeaseEnded ends the other holds of the record.
 func (h *hold) loseAlone(cause error) bool {
 	n := h.name
 	e := n.engine
@@ -266,7 +266,7 @@ func (h *hold) loseAlone(cause error) bool {
 	h.leaveRecordLocked()
 	r.ended = true
 	n.closeLocked(r)
-	renewed := e.watchdog.renews(&r.lease)
+	renewed := e.watchdog.Renews(&r.lease)
 	h.endLocked(lost)
 	h.loss = loss
 	if renewed && lapsed {
@@ -286,7 +286,7 @@ func (h *hold) loseAlone(cause error) bool {
 	if !renewed {
 		e.lapsed.remember(h)
 	}
-	e.watchdog.remove(&r.lease)
+	e.watchdog.Remove(&r.lease)
 	endGuards(guards, h.withName(h.loss))
 	if h.keeper != nil {
 		h.keeper.lost()

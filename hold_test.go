@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -84,7 +85,7 @@ func TestEngineReentryKeepsTheLongerLease(t *testing.T) {
 				<-guarded.Done()
 				early := c.ends - time.Since(start)
 				assert.GreaterOrEqual(t, early, 2*time.Millisecond, "the guard ended %v before the record", early)
-				assert.LessOrEqual(t, early, drift(c.ends), "the guard ended %v before the record", early)
+				assert.LessOrEqual(t, early, lease.Drift(c.ends), "the guard ended %v before the record", early)
 				// The hold has expired: it needs no unlock, and the next lock is a new hold.
 				time.Sleep(s)
 				e.lock(1)
@@ -341,7 +342,7 @@ func TestExtendIsTrustedFromBeforeTheRequest(t *testing.T) {
 		require.Equal(t, 400*time.Millisecond, time.Since(sent))
 		require.NoError(t, x.extend(ctx, 1, 5*time.Second))
 		<-guarded.Done()
-		assert.Equal(t, trust(20*time.Second), time.Since(sent), "trust")
+		assert.Equal(t, lease.Trust(20*time.Second), time.Since(sent), "trust")
 		assert.ErrorIs(t, x.extend(ctx, 1, 20*time.Second), ErrLockLost)
 		assert.Equal(t, 2, e.redis.count("renew"), "requests")
 	})

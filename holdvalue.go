@@ -14,6 +14,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -262,9 +263,9 @@ func (h *Hold) extend(ctx context.Context, lease time.Duration) error {
 // errRenewed is the error of Extend for a hold without an explicit lease.
 var errRenewed = invalid("the hold has no explicit lease: the watchdog renews it")
 
-// extend extends the lease of o's hold on b. ask sends the request and returns when it was sent; it ends a hold that
+// extend makes the lease of o's hold on b as long as length from now on. ask sends the request and returns when it was sent; it ends a hold that
 // Redis does not have.
-func (e *engine) extend(ctx context.Context, b description, o owner, lease time.Duration,
+func (e *engine) extend(ctx context.Context, b description, o owner, length time.Duration,
 	ask func(p *waitOptions, h *hold) (sent time.Time, err error),
 ) error {
 	e.workers.Begin()
@@ -283,17 +284,18 @@ func (e *engine) extend(ctx context.Context, b description, o owner, lease time.
 		return n.notHeldError(b.id(), o)
 	}
 	defer h.unlockHold()
-	if err := h.extendable(lease); err != nil {
+	if err := h.extendable(length); err != nil {
 		return err
 	}
 	sent, err := ask(p, h)
-	for asked := 1; err == nil && asked < mostAsked && !lasts(trust(lease)-time.Since(sent), trust(lease), false); asked++ {
+	whole := lease.Trust(length)
+	for asked := 1; err == nil && asked < mostAsked && !lease.EnoughValidityLeft(whole-time.Since(sent), whole, false); asked++ {
 		sent, err = ask(p, h) // the answer came late: another request restores the lease
 	}
-	if !e.watchdog.watches(&h.record.lease) {
+	if !e.watchdog.Watches(&h.record.lease) {
 		h.lose(errLapsed) // the watchdog has found the lease over, and is about to end the hold
 	}
-	return h.extended(sent, lease, err)
+	return h.extended(sent, length, err)
 }
 
 // extendable says why h cannot have this lease from now on, or nil.
@@ -303,10 +305,10 @@ func (h *hold) extendable(lease time.Duration) error {
 	switch {
 	case h.state != holding:
 		return cmp.Or(h.loss, ErrNotHeld)
-	case h.name.engine.watchdog.renews(&h.record.lease):
+	case h.name.engine.watchdog.Renews(&h.record.lease):
 		return errRenewed
 	}
-	if rest := h.name.engine.watchdog.restOf(&h.record.lease, lease); rest < lease {
+	if rest := h.name.engine.watchdog.RestOf(&h.record.lease, lease); rest < lease {
 		return invalid("lease %v: MaxHold ends the hold in %v", lease, rest)
 	}
 	return nil
@@ -323,7 +325,7 @@ func (h *hold) extended(sent time.Time, lease time.Duration, err error) error {
 		h.leaseUncertain = true
 		return err
 	}
-	h.name.engine.watchdog.extend(&h.record.lease, sent, lease, false)
+	h.name.engine.watchdog.Extend(&h.record.lease, sent, lease, false)
 	return nil
 }
 

@@ -668,7 +668,7 @@ func TestMultiLockEndsTogetherAfterExtend(t *testing.T) {
 		for _, id := range s.ids {
 			hold, _ := c.engine.levels(id, h.owner())
 			require.NotNil(t, hold)
-			ends[c.engine.watchdog.end(&hold.record.lease)] = true
+			ends[c.engine.watchdog.End(&hold.record.lease)] = true
 		}
 	}
 	assert.Len(t, ends, 1, "times at which the locks end")

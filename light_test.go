@@ -6,7 +6,9 @@ package relock
 import (
 	"encoding/json"
 	"errors"
+	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -32,6 +34,21 @@ func TestImportingIsLight(t *testing.T) {
 		}
 		assert.Contains(t, modules, light[0], "%s brings in no go-redis", pkg)
 	}
+}
+
+// libraryFiles are the files with such names of the package and of the internal packages that it is made of.
+func libraryFiles(t *testing.T, pattern string) (files []string) {
+	here, err := os.Getwd()
+	require.NoError(t, err)
+	dirs := strings.Fields(goTool(t, "list", "-deps", "-f", "{{with .Module}}{{if .Main}}{{$.Dir}}{{end}}{{end}}", "."))
+	for _, dir := range dirs {
+		dir, err := filepath.Rel(here, dir)
+		require.NoError(t, err)
+		some, err := filepath.Glob(filepath.Join(dir, pattern))
+		require.NoError(t, err)
+		files = append(files, some...)
+	}
+	return files
 }
 
 // Whatever else go.mod requires, tests need.

@@ -75,7 +75,7 @@ func (h *hold) keepTime() time.Duration {
 	}
 	h.name.mu.Lock()
 	defer h.name.mu.Unlock()
-	return max(0, h.keepUntil-h.name.engine.watchdog.now())
+	return max(0, h.keepUntil-h.name.engine.watchdog.Now())
 }
 
 // releaseCall is the call that sets the levels of h to left. keeps says that it keeps the record for AtLeast, and late
@@ -105,7 +105,7 @@ func (h *hold) isAlone() bool {
 // lapsesByItself says whether a record with AtLeast is gone in time after a keepCall. No request may still extend its lease:
 // neither when the keepCall is sent, because it may overtake one that is answered first, nor when it was answered.
 func (h *hold) lapsesByItself() bool {
-	return h.isAlone() && !h.name.engine.late.mayRun(h.field) && !h.name.engine.watchdog.isRenewing(&h.record.lease)
+	return h.isAlone() && !h.name.engine.late.mayRun(h.field) && !h.name.engine.watchdog.IsRenewing(&h.record.lease)
 }
 
 // keep has Redis keep the record of h until the time of AtLeast is over, and says whether the record lapses then. If it
@@ -154,7 +154,7 @@ func (h *handle) dropAtLeast(o owner) {
 // keepUntilNow is until when the record of h stays in Redis, which holds its lock from now on.
 func (h *hold) keepUntilNow() time.Duration {
 	if d := h.lock.limits().atLeast; d > 0 {
-		return h.name.engine.watchdog.now() + min(d, longestLimit)
+		return h.name.engine.watchdog.Now() + min(d, longestLimit)
 	}
 	return 0
 }

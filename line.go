@@ -22,6 +22,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/relock-go/relock/internal/lease"
 )
 
 // How a caller asks for a lock that has a line: see lua/lock_acquire.lua.
@@ -156,7 +158,7 @@ func (a *acquisition) granted() (res result, ok bool) {
 		return res, false
 	case w.hold.lock.fenced() != (g.token != 0):
 		return res, false
-	case !lasts(trust(g.lease)-time.Since(sent), trust(g.lease), w.renewed):
+	case !lease.EnoughValidityLeft(lease.Trust(g.lease)-time.Since(sent), lease.Trust(g.lease), w.renewed):
 		return res, false
 	}
 	res = result{grant: grant{state: held, token: g.token}, sent: sent}

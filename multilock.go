@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -219,7 +220,7 @@ func (l *MultiLock) takeTogether(ctx context.Context, deadline time.Time, r requ
 	within, done := context.WithCancel(ctx)
 	defer done()
 	r.wait, r.trial = 0, true
-	end := time.Now().Add(trust(r.lease))
+	end := time.Now().Add(lease.Trust(r.lease))
 	taken := make([]bool, len(l.steps))
 	err := errors.Join(forEach(l.steps, func(i int, s step) (err error) {
 		taken[i], err = s.take(ctx, r)
@@ -302,12 +303,11 @@ func (l *MultiLock) answersBy(deadline time.Time, r request) time.Time {
 // startLeases makes sure by guards that all steps are held. The last step was taken just before, so
 // an explicit lease begins now, and ends for all locks at the same time.
 func (l *MultiLock) startLeases(ctx context.Context, guards []context.Context, r request, by time.Time) error {
-	lease := r.lease
-	end := time.Now().Add(trust(lease))
+	end := time.Now().Add(lease.Trust(r.lease))
 	for i, guard := range guards {
 		var err error
-		if lease != 0 && guard.Err() == nil {
-			err = l.steps[i].startLease(ctx, lease, by)
+		if r.lease != 0 && guard.Err() == nil {
+			err = l.steps[i].startLease(ctx, r.lease, by)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -327,8 +327,8 @@ func (l *MultiLock) trustUntil(o owner, end time.Time, r request, latest []step)
 	if r.lease == 0 || len(l.steps) == 1 {
 		return nil
 	}
-	left, whole := time.Until(l.endTogether(o, end, latest)), trust(r.lease)
-	if !lasts(left, whole, false) && (!r.again || !suffices(left, whole, false)) {
+	left, whole := time.Until(l.endTogether(o, end, latest)), lease.Trust(r.lease)
+	if !lease.EnoughValidityLeft(left, whole, false) && (!r.again || !lease.Suffices(left, whole, false)) {
 		return errAllLate
 	}
 	return nil
@@ -396,13 +396,13 @@ func (l *MultiLock) unlock(ctx context.Context, op string) error {
 }
 
 // extend extends all locks: see [Hold.Extend].
-func (l *MultiLock) extend(ctx context.Context, lease time.Duration) error {
+func (l *MultiLock) extend(ctx context.Context, length time.Duration) error {
 	if err := l.open(ctx); err != nil {
 		return err
 	}
-	err := errors.Join(forEach(l.locks, func(_ int, m Locker) error { return extendLocker(ctx, m, lease) })...)
+	err := errors.Join(forEach(l.locks, func(_ int, m Locker) error { return extendLocker(ctx, m, length) })...)
 	if err == nil {
-		l.endTogether(ownerOf(ctx), time.Now().Add(trust(math.MaxInt64)), l.steps)
+		l.endTogether(ownerOf(ctx), time.Now().Add(lease.Trust(math.MaxInt64)), l.steps)
 	}
 	return err
 }

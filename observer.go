@@ -210,7 +210,7 @@ func infoOf(b description, o owner) LockInfo { return LockInfo{b.name(), b.typ()
 func (h *hold) info() LockInfo { return infoOf(h.lock, h.key.owner) }
 
 // age is how long h has been held.
-func (h *hold) age() time.Duration { return h.name.engine.watchdog.now() - h.since }
+func (h *hold) age() time.Duration { return h.name.engine.watchdog.Now() - h.since }
 
 // A span is one call of Lock or TryLock as an Observer sees it; nil where there is no Observer.
 type span struct {
@@ -278,29 +278,6 @@ func (s *span) finish(err error) {
 			s.observer.Acquired(s.ctx, AcquiredEvent{l, s.path, waited, w.level, w.hold.token})
 		}
 	}
-}
-
-// observedRenew is renew, with a report.
-func (e *engine) observedRenew(ctx context.Context, leases []*lease) []renewal {
-	answers := e.renew(ctx, leases)
-	if ctx.Err() != nil {
-		return answers
-	}
-	background := context.Background()
-	var events []func()
-	for i, l := range leases {
-		a, left := answers[i], e.watchdog.left(l)
-		for _, h := range l.holder.(*record).holdsNow() {
-			switch {
-			case a.err != nil:
-				events = append(events, func() { e.observer.RenewalFailed(background, RenewalFailedEvent{h.info(), a.err, left}) })
-			case a.held:
-				events = append(events, func() { e.observer.Renewed(background, RenewedEvent{h.info()}) })
-			}
-		}
-	}
-	e.reporter.Renewals(events)
-	return answers
 }
 
 // observeRelease reports that a level of h was given back, unless the hold had ended before.

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -333,7 +334,7 @@ func TestObserverSeesExpiryAsNoLoss(t *testing.T) {
 		require.True(t, ok)
 		r.take()
 		time.Sleep(time.Minute)
-		r.told(t, LapsedEvent{x(1), trust(time.Second)})
+		r.told(t, LapsedEvent{x(1), lease.Trust(time.Second)})
 		_ = e.unlockErr(1)
 		r.told(t)
 		assert.Empty(t, logged.String(), "logged")

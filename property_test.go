@@ -2,7 +2,7 @@
 
 package relock
 
-// Properties of the wait queue and the watchdog: random use, against
+// Properties of the wait queue: random use, against
 // models that are simpler than the code.
 //
 // Rules: a test draws its steps first and plays them in a bubble afterwards, so that rapid can
@@ -10,7 +10,6 @@ package relock
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -219,173 +218,4 @@ func (h *house) receive(all []visitor, queues, regulars int, stay time.Duration)
 		h.fail("%d wait queues are left", h.waitQueues())
 	}
 	return h.wrong
-}
-
-// A deed is a change of one lease, or of the answers of the fake Redis from then on.
-type deed struct {
-	after  time.Duration // the deed before
-	what   string
-	length time.Duration
-	renew  bool
-}
-
-// The schedule of one lease against its rules: trust, and when it is renewed.
-func TestWatchdogKeepsTrustAndSchedule(t *testing.T) {
-	deeds := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) deed {
-		return deed{
-			after:  time.Duration(rapid.IntRange(0, 20_000).Draw(rt, "after ms")) * time.Millisecond,
-			what:   rapid.SampledFrom([]string{"extend", "settle", "settle exactly", "works", "works", "fails", "slow", "gone", "remove"}).Draw(rt, "what"),
-			length: time.Duration(rapid.IntRange(100, 60_000).Draw(rt, "length ms")) * time.Millisecond,
-			renew:  rapid.Bool().Draw(rt, "renewed"),
-		}
-	}), 0, 15)
-	rapid.Check(t, func(rt *rapid.T) {
-		length := time.Duration(rapid.IntRange(100, 60_000).Draw(rt, "length ms")) * time.Millisecond
-		renewed, all := rapid.Bool().Draw(rt, "renewed"), deeds.Draw(rt, "deeds")
-		inBubbleOf(t, rt, func(t *testing.T) error { return keep(t, length, renewed, all) })
-	})
-}
-
-// A keeper is the model of one lease.
-type keeper struct {
-	mu      sync.Mutex // guards below
-	length  time.Duration
-	until   time.Duration // trusted until then
-	renewed bool
-	due     time.Duration // a renewal is to be sent by then
-	quiet   time.Duration // and not before
-	told    time.Duration // the last answer; the watchdog may see it after the next renewal was sent
-
-	underWay int           // renewals
-	sent     time.Duration // the last request that was confirmed
-	retry    time.Duration // when to try again after an error
-	asked    bool          // a renewal was sent since
-	over     bool
-	mode     string
-	wrong    error
-}
-
-func (k *keeper) fail(format string, args ...any) {
-	if k.wrong == nil {
-		k.wrong = fmt.Errorf(format, args...)
-	}
-}
-
-// confirmed is a request that was sent at sent and granted a lease.
-func (k *keeper) confirmed(sent, length time.Duration, renewed bool) {
-	k.until = max(k.until, sent+length-length/100-2*time.Millisecond)
-	k.length, k.renewed, k.sent, k.asked = length, renewed, sent, false
-	k.due = sent + length/3
-	k.quiet = k.due - length/30
-}
-
-func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error {
-	k := &keeper{mode: "works"}
-	var wd *watchdog
-	wd = newWatchdog(watchdogConfig{renew: func(ctx context.Context, leases []*lease) []renewal {
-		sent := wd.now()
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		switch {
-		case k.over || !k.renewed || sent >= k.until:
-			k.fail("at %v: a lease is renewed that must not be", sent)
-		case sent < k.quiet && sent != k.told || sent > k.due:
-			k.fail("renewed at %v, want between %v and %v", sent, k.quiet, k.due)
-		}
-		// After an error the next renewal comes after a quarter of the trust that is left.
-		k.retry = sent + max((k.until-sent)/4, k.length/200)
-		k.due, k.quiet, k.asked = k.retry, k.retry, true
-		switch k.mode {
-		case "fails":
-			return []renewal{{err: errDown}}
-		case "slow":
-			// Without an answer the next renewal comes after renewTime, but no third one.
-			k.due = min(k.due, sent+renewTime)
-			k.quiet = k.due
-			if k.underWay++; k.underWay > mostRenewals {
-				k.fail("at %v: %d renewals are under way", sent, k.underWay)
-			}
-			if k.underWay == mostRenewals {
-				k.due, k.quiet = k.until, k.until
-			}
-			k.mu.Unlock()
-			time.Sleep(7*time.Second + 1)
-			k.mu.Lock()
-			k.underWay--
-		case "gone":
-			k.over = true
-			return []renewal{{held: false}}
-		}
-		switch now := wd.now(); {
-		case k.over || now >= k.until:
-		case sent >= k.sent:
-			k.confirmed(sent, k.length, true)
-			k.told = now
-			k.due = max(k.due, k.told) // the answer was late
-		case k.asked: // a later request was confirmed before, and one sent since has no answer
-			k.told = now
-			k.due = max(k.retry, now)
-			k.quiet = k.due
-		}
-		return []renewal{{held: true}}
-	}, group: func(*lease) string { return "" }, silent: func() {}, limitReached: ErrMaxHold})
-	defer wd.close()
-	l, ends := newLease(wd)
-	k.confirmed(0, length, renewed)
-	wd.watch(l, wd.epoch, length, renewed, 0)
-	gone := false
-	for i, d := range deeds {
-		time.Sleep(d.after + time.Duration(i)*7*time.Nanosecond + 1) // never at the same instant as a renewal
-		synctest.Wait()
-		now := wd.now()
-		k.mu.Lock()
-		if !k.over && k.until <= now {
-			k.over = true
-		}
-		trusted := k.until > now
-		over := k.over
-		switch {
-		case d.what == "works" || d.what == "fails" || d.what == "slow" || d.what == "gone":
-			k.mode = d.what
-		case over:
-		case d.what == "extend":
-			sent := time.Now().Add(-d.length / 50) // the answer took a while
-			k.confirmed(sent.Sub(wd.epoch), d.length, k.renewed || d.renew)
-			wd.extend(l, sent, d.length, d.renew)
-		case k.renewed: // only a lease without the watchdog is settled
-		case d.what == "settle":
-			k.until = max(k.until, now+d.length)
-			wd.settle(l, time.Now().Add(d.length), false)
-		case d.what == "settle exactly":
-			k.until = now + d.length
-			wd.settle(l, time.Now().Add(d.length), true)
-		}
-		if d.what == "remove" && !over {
-			k.over, gone = true, true
-			wd.remove(l)
-		}
-		if !over && !gone && wd.trusted(l) != trusted {
-			k.fail("at %v: trusted: %v, want %v", now, !trusted, trusted)
-		}
-		k.mu.Unlock()
-	}
-	k.mu.Lock()
-	if k.mode = "fails"; !k.renewed { // with failing renewals the lease must end
-		k.mode = "works"
-	}
-	k.mu.Unlock()
-	time.Sleep(24 * time.Hour)
-	synctest.Wait()
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	switch {
-	case k.wrong != nil:
-	case gone && ends.times != 0:
-		k.fail("the end of a removed lease was reported")
-	case !gone && ends.times != 1:
-		k.fail("the end was reported %d times", ends.times)
-	case !gone && errors.Is(ends.cause, errLapsed) && ends.at != k.until:
-		k.fail("trusted until %v, want %v", ends.at, k.until)
-	}
-	return k.wrong
 }

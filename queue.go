@@ -243,7 +243,7 @@ func (e *engine) enterQueue(p *waitOptions, wants []want) error {
 func (e *engine) yieldLocked(wants []want) (yield time.Duration) {
 	for _, w := range wants {
 		if g := w.hold.queue; g != nil {
-			yield = max(yield, g.turns.Yield(e.watchdog.now()))
+			yield = max(yield, g.turns.Yield(e.watchdog.Now()))
 		}
 	}
 	return yield

@@ -6,13 +6,17 @@ package relock
 // release. The field belongs to this record alone, and is released once: when the last hold has left.
 // The end of its lease ends every hold of the record.
 
-import "time"
+import (
+	"time"
+
+	"github.com/relock-go/relock/internal/lease"
+)
 
 type record struct {
 	first *hold         // that was granted; its name, lock and keeper are those of the record
 	field string        // in Redis
 	since time.Duration // on the clock of the watchdog: when the answer came; trust counts from before the request
-	lease lease
+	lease lease.Lease
 
 	// guarded by name.mu
 	holds []*hold  // that share the record
@@ -26,7 +30,7 @@ type record struct {
 func (h *hold) newRecord(since time.Duration) *record {
 	r := &h.own
 	r.first, r.field, r.since, r.holds = h, h.field, since, r.room[:0]
-	r.lease.holder = r
+	r.lease.Holder = r
 	return r
 }
 
@@ -51,9 +55,9 @@ func (h *hold) leaveRecordLocked() bool {
 	return last == 0
 }
 
-// leaseEnded ends all holds of the record. The watchdog calls it when the lease has ended, and so does
+// LeaseEnded ends all holds of the record. The watchdog calls it when the lease has ended, and so does
 // the end of a hold that was lost. A hold that leaves at the same time does not change the loss of the others.
-func (r *record) leaseEnded(cause error) {
+func (r *record) LeaseEnded(cause error) {
 	for _, h := range r.end(cause) {
 		r.first.name.engine.reporter.Later(h.observeEnd(cause))
 	}
@@ -87,11 +91,11 @@ func (r *record) holdsNow() []*hold {
 // isKeptLocked says whether further holds may rely on r: it is trusted for longer than a moment.
 func (r *record) isKeptLocked(now time.Duration) bool {
 	e := r.first.name.engine
-	whole := trust(e.watchdogTimeout)
-	if e.watchdog.renews(&r.lease) { // it may be a grant that has not been renewed yet
-		whole = r.lease.wholeTrust()
+	whole := lease.Trust(e.watchdogTimeout)
+	if e.watchdog.Renews(&r.lease) { // it may be a grant that has not been renewed yet
+		whole = r.lease.WholeTrust()
 	}
-	return !r.ended && lasts(r.lease.leftAt(now), whole, true)
+	return !r.ended && lease.EnoughValidityLeft(r.lease.LeftAt(now), whole, true)
 }
 
 // recordEnd is when the lease of the record of h is over at the latest. A renewal may be under way.
@@ -100,8 +104,8 @@ func (h *hold) recordEnd() time.Time {
 	if r == nil {
 		return time.Now()
 	}
-	if e.watchdog.renews(&r.lease) {
+	if e.watchdog.Renews(&r.lease) {
 		return time.Now().Add(e.watchdogTimeout)
 	}
-	return e.watchdog.end(&r.lease).Add(drift(e.watchdog.left(&r.lease)))
+	return e.watchdog.End(&r.lease).Add(lease.Drift(e.watchdog.Left(&r.lease)))
 }

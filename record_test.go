@@ -12,6 +12,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/lease"
 )
 
 // All holders of a record are told of its loss, by the watchdog, a re-entry or the clock.
@@ -24,7 +26,7 @@ func TestLossOfASharedRecordReachesAllHolders(t *testing.T) {
 			assert.ErrorIs(e.t, err, ErrLockLost, "re-entry")
 		},
 		"the clock": func(e *bubbleEngine) {
-			e.holdOf(e.shared().id(), 1, func(h *hold) { h.record.lease.trustUntil(0) })
+			e.holdOf(e.shared().id(), 1, func(h *hold) { h.record.lease.TrustUntil(0) })
 			_, _ = e.levels(e.shared(), 2)
 		},
 	} {
@@ -86,8 +88,8 @@ func TestLossOfASharedRecordIsReportedWhileOneLeaves(t *testing.T) {
 		var all sync.WaitGroup
 		n.locked(func() { // both goroutines wait for the mutex so long that they get it in the order in which they came
 			all.Go(func() {
-				e.watchdog.remove(&shared.lease) // as the watchdog does before it reports a loss
-				shared.leaseEnded(errGone)
+				e.watchdog.Remove(&shared.lease) // as the watchdog does before it reports a loss
+				shared.LeaseEnded(errGone)
 			})
 			time.Sleep(2 * time.Millisecond)
 			all.Go(func() { _ = e.unlockErr(1) })
@@ -161,7 +163,7 @@ func TestRecordEndsOnce(t *testing.T) {
 		e.shares(2)
 		var shared *record
 		kept := func() (kept bool) {
-			shared.first.name.locked(func() { kept = shared.isKeptLocked(e.watchdog.now()) })
+			shared.first.name.locked(func() { kept = shared.isKeptLocked(e.watchdog.Now()) })
 			return kept
 		}
 		e.holdOf(e.shared().id(), 1, func(h *hold) { shared = h.record })
@@ -185,12 +187,12 @@ func TestRecordIsKeptWhileItIsTrusted(t *testing.T) {
 		e := newBubbleEngine(t)
 		e.lock(1)
 		e.holdOf(lockID{name: "x"}, 1, func(h *hold) {
-			trusted := e.watchdog.left(&h.record.lease)
+			trusted := e.watchdog.Left(&h.record.lease)
 			for left, want := range map[time.Duration]bool{trusted: true, time.Millisecond: false, 0: false, -time.Second: false} {
-				h.record.lease.trustUntil(e.watchdog.now() + left)
-				assert.Equal(t, want, h.record.isKeptLocked(e.watchdog.now()), "with %v left", left)
+				h.record.lease.TrustUntil(e.watchdog.Now() + left)
+				assert.Equal(t, want, h.record.isKeptLocked(e.watchdog.Now()), "with %v left", left)
 			}
-			h.record.lease.trustUntil(e.watchdog.now() + trusted)
+			h.record.lease.TrustUntil(e.watchdog.Now() + trusted)
 		})
 		e.unlock(1)
 	})
@@ -199,10 +201,10 @@ func TestRecordIsKeptWhileItIsTrusted(t *testing.T) {
 // A record is cleared for as long as it may last in Redis: for one more watchdog timeout, or until about the end of an
 // explicit lease.
 func TestRecordEndIsThatOfTheLease(t *testing.T) {
-	for _, lease := range []time.Duration{0, time.Minute} {
+	for _, length := range []time.Duration{0, time.Minute} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			e.redis.latency = 10 * time.Millisecond
-			ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: lease})
+			ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: length})
 			require.NoError(t, err)
 			require.True(t, ok)
 			time.Sleep(20 * time.Second) // the watchdog has renewed its hold
@@ -210,11 +212,11 @@ func TestRecordEndIsThatOfTheLease(t *testing.T) {
 			e.holdOf(lockID{name: "x"}, 1, func(found *hold) { h = found })
 			var expires time.Time
 			e.redis.set(func() { expires = e.redis.records["x"].expires })
-			if lease == 0 {
+			if length == 0 {
 				assert.Equal(t, e.watchdogTimeout, time.Until(h.recordEnd()), "a renewal may be on its way")
 				assert.False(t, h.recordEnd().Before(expires), "assumed %v, and lasts %v", time.Until(h.recordEnd()), time.Until(expires))
 			} else {
-				assert.WithinDuration(t, expires, h.recordEnd(), drift(lease))
+				assert.WithinDuration(t, expires, h.recordEnd(), lease.Drift(length))
 			}
 			e.unlock(1)
 		})

@@ -29,6 +29,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/wake"
 )
@@ -222,8 +223,8 @@ func (l *redLock) takeOnce(p *waitOptions, n *name, o owner, r request) error {
 	if err := wants[0].prepare(r); err != nil {
 		return err
 	}
-	if lease := wants[0].lease; trust(lease) <= 0 {
-		return invalid("lease %v: less than clocks may differ, it would be over at once", lease)
+	if length := wants[0].lease; lease.Trust(length) <= 0 {
+		return invalid("lease %v: less than clocks may differ, it would be over at once", length)
 	}
 	p.span.asked(wants)
 	granted := false
@@ -309,7 +310,7 @@ func (l *redLock) round(p *waitOptions, w want) (res result, refused refusal, er
 		if err != nil {
 			return res, refused, err
 		}
-		if time.Since(res.sent) < trust(w.lease) && k.check() == nil {
+		if time.Since(res.sent) < lease.Trust(w.lease) && k.check() == nil {
 			res.state = held
 			return res, refused, nil
 		}

@@ -148,13 +148,13 @@ func (h *hold) endRelease(left, others int, passed int64) {
 		switch {
 		case passed == 2 && (h.queue != nil || h.lock.admission() == counted): // a permit is used outside the wait queue
 			g := h.name.queueLocked(h.key.id.half)
-			g.turns.Untold(e.watchdog.now(), e.pace(), e.maxWakeDelay)
+			g.turns.Untold(e.watchdog.Now(), e.pace(), e.maxWakeDelay)
 			h.name.keepQueueLocked(g)
 		case h.queue == nil:
 		case passed == 1:
 			h.queue.turns.Interrupted()
 		default:
-			h.queue.turns.Released(e.watchdog.now(), e.pace(), others)
+			h.queue.turns.Released(e.watchdog.Now(), e.pace(), others)
 		}
 		h.leaveQueueLocked()
 	}
@@ -250,7 +250,7 @@ func (h *hold) endLevelLocked() (left int, last bool, guards []*guardEnd) {
 	h.endLocked(over)
 	if last {
 		h.name.closeLocked(h.record)
-		h.name.engine.watchdog.remove(&h.record.lease)
+		h.name.engine.watchdog.Remove(&h.record.lease)
 	}
 	return 0, last, h.takeGuardsLocked()
 }

@@ -53,7 +53,7 @@ func (w *mutexWatch) add(name string, c *Client) {
 	e := c.engine
 	mutexes := map[string]*sync.Mutex{
 		"names": &e.table.mu, "workers": e.workers.Mutex(), "lapsed": &e.lapsed.mu,
-		"watchdog": e.watchdog.mutex(), "pubsub": e.pubsub.Mutex(), "pending": &c.pending.mu, "reporter": e.reporter.Mutex(),
+		"watchdog": e.watchdog.Mutex(), "pubsub": e.pubsub.Mutex(), "pending": &c.pending.mu, "reporter": e.reporter.Mutex(),
 	}
 	for part, mu := range e.sender.Mutexes() {
 		mutexes[part] = mu
@@ -456,7 +456,7 @@ func TestSlowReportsDelayNoGuard(t *testing.T) {
 			go func() {
 				<-guarded.Done()
 				e.holdOf(lockID{name: name}, 1, func(h *hold) {
-					ends <- end{time.Since(e.watchdog.end(&h.record.lease))}
+					ends <- end{time.Since(e.watchdog.End(&h.record.lease))}
 				})
 			}()
 		}

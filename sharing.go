@@ -17,7 +17,7 @@ func (n *name) shareLocked(p *waitOptions, b lockType, key holdKey) (admitted, e
 		return admitted{}, nil
 	}
 	g := n.queueLocked(key.id.half)
-	if r, now := g.shared, n.engine.watchdog.now(); r != nil && r.isOpenLocked(now) {
+	if r, now := g.shared, n.engine.watchdog.Now(); r != nil && r.isOpenLocked(now) {
 		h := n.newHoldLocked(b, key, nil)
 		r.joinLocked(h, now)
 		h.owner.Release()
@@ -58,7 +58,7 @@ func (h *hold) openLocked(more int) {
 	case h.lock.admission() != shared:
 		return
 	}
-	now := n.engine.watchdog.now()
+	now := n.engine.watchdog.Now()
 	if r.isKeptLocked(now) && n.otherHalfLocked(h) == nil { // else the owner is a writer too, and no other owner may read
 		if r.isOpenLocked(now) {
 			g.shared = r

@@ -117,7 +117,7 @@ func TestSharingEndsWithTheSlice(t *testing.T) {
 // A reader does not join a record that is not renewed, or that has ended.
 func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 	for name, change := range map[string]func(e *bubbleEngine, of *record){
-		"by the clock": func(_ *bubbleEngine, of *record) { of.lease.trustUntil(0) },
+		"by the clock": func(_ *bubbleEngine, of *record) { of.lease.TrustUntil(0) },
 		"ended":        func(_ *bubbleEngine, of *record) { of.ended = true },
 		"no slice":     func(e *bubbleEngine, _ *record) { e.slice = 0 },
 	} {
@@ -264,7 +264,7 @@ func TestUnlockOfASharedRecordLooksAtTheClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
 		e.shares(2)
-		e.holdOf(e.shared().id(), 1, func(h *hold) { h.record.lease.trustUntil(0) })
+		e.holdOf(e.shared().id(), 1, func(h *hold) { h.record.lease.TrustUntil(0) })
 		for o := owner(1); o <= 2; o++ {
 			assert.ErrorIs(t, e.unlockErr(o), ErrLockLost, "unlock %v", o)
 		}

@@ -20,7 +20,7 @@ func TestEngineReleaseWakesAWaiter(t *testing.T) {
 			other.unlock(1)
 		}()
 		e.lock(2)
-		waited := other.watchdog.now()
+		waited := other.watchdog.Now()
 		assert.LessOrEqual(t, waited, 3303*time.Millisecond, "got the lock %v after the start, it was released at 3.3s", waited)
 		e.unlock(2)
 	})

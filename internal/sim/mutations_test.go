@@ -77,10 +77,10 @@ var mutations = []mutation{
 		to:   "h, sent := w.hold, time.Now()",
 	},
 	{
-		name: "renewalFromTheAnswer", file: "watchdog.go",
+		name: "renewalFromTheAnswer", file: "internal/lease/watchdog.go",
 		focus: Focus{inOneLine, []string{"degrade"}},
 		from:  "w.confirmLocked(l, sent, cmp.Or(answers",
-		to:    "w.confirmLocked(l, w.now(), cmp.Or(answers",
+		to:    "w.confirmLocked(l, w.Now(), cmp.Or(answers",
 	},
 	{
 		name: "grantFromTheMessage", file: "line.go", focus: Focus{inOneLine, []string{"degrade"}},
@@ -112,9 +112,9 @@ var mutations = []mutation{
 		to:   "false:",
 	},
 	{
-		name: "errorConfirms", file: "watchdog.go",
+		name: "errorConfirms", file: "internal/lease/watchdog.go",
 		focus: Focus{Faults: []string{"hold", "refuse", "outage"}},
-		from:  "l.failed = answers[i].err\n\t\t\tw.retryLocked(l)",
+		from:  "l.failed = answers[i].Err\n\t\t\tw.retryLocked(l)",
 		to:    "w.confirmLocked(l, sent, l.length, true)\n\t\t\theap.Fix(&w.leases, l.index)",
 	},
 	{
@@ -128,30 +128,30 @@ var mutations = []mutation{
 
 	// Renewing and losing.
 	{
-		name: "goneConfirms", file: "watchdog.go", focus: Focus{inOneLine, losses},
-		from: "case !answers[i].held:",
-		to:   "case !answers[i].held && l.length < 0:",
+		name: "goneConfirms", file: "internal/lease/watchdog.go", focus: Focus{inOneLine, losses},
+		from: "case !answers[i].Held:",
+		to:   "case !answers[i].Held && l.length < 0:",
 	},
 	{
-		name: "goneIsTriedAgain", file: "watchdog.go", focus: Focus{inOneLine, losses},
-		from: "w.removeLocked(l)\n\t\t\tgone = append(gone, l.holder)",
+		name: "goneIsTriedAgain", file: "internal/lease/watchdog.go", focus: Focus{inOneLine, losses},
+		from: "w.removeLocked(l)\n\t\t\tgone = append(gone, l.Holder)",
 		to:   "w.retryLocked(l)",
 	},
 	{
-		name: "renewedTooLate", file: "watchdog.go",
+		name: "renewedTooLate", file: "internal/lease/watchdog.go",
 		from: "l.renewAt = sent + length/3",
 		to:   "l.renewAt = sent + length",
 	},
 	{
-		name: "renewedOnce", file: "watchdog.go",
+		name: "renewedOnce", file: "internal/lease/watchdog.go",
 		focus:  Focus{Faults: []string{"cut", "lost answers", "stalled answers"}},
 		from:   "l.renewAt = min(l.retryAt, now+renewTime)",
 		to:     "l.renewAt, l.retryAt = until, until",
 		missed: "the fault that the one renewal meets excuses that the hold is lost",
 	},
 	{
-		name: "endUntold", file: "watchdog.go", focus: Focus{Faults: silence},
-		from: "e.holder.leaseEnded(e.because())",
+		name: "endUntold", file: "internal/lease/watchdog.go", focus: Focus{Faults: silence},
+		from: "e.holder.LeaseEnded(e.because())",
 		to:   "_ = e.because()",
 	},
 	{
@@ -171,7 +171,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "maxHoldForgotten", file: "acquire.go", focus: Focus{Locks: inOneLine},
-		from: "h.record.lease.setLimit(",
+		from: "h.record.lease.SetLimit(",
 		to:   "_ = int64(",
 	},
 	{

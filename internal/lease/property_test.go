@@ -1,0 +1,199 @@
+//go:build go1.25
+
+package lease
+
+// Properties of the watchdog: random use, against a model that is simpler than the code.
+//
+// Rules: a test draws its steps first and plays them in a bubble afterwards, so that rapid can
+// shrink a failure. It records what happens with its time, and judges at the end.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	"pgregory.net/rapid"
+)
+
+// inBubbleOf plays f in a bubble, and fails rt with the error of f.
+func inBubbleOf(t *testing.T, rt *rapid.T, f func(t *testing.T) error) {
+	var wrong error
+	synctest.Test(t, func(t *testing.T) { wrong = f(t) })
+	require.NoError(rt, wrong)
+}
+
+var errDown = errors.New("the server is down")
+
+// A deed is a change of one lease, or of the answers of the fake Redis from then on.
+type deed struct {
+	after  time.Duration // the deed before
+	what   string
+	length time.Duration
+	renew  bool
+}
+
+// The schedule of one lease against its rules: trust, and when it is renewed.
+func TestWatchdogKeepsTrustAndSchedule(t *testing.T) {
+	deeds := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) deed {
+		return deed{
+			after:  time.Duration(rapid.IntRange(0, 20_000).Draw(rt, "after ms")) * time.Millisecond,
+			what:   rapid.SampledFrom([]string{"extend", "settle", "settle exactly", "works", "works", "fails", "slow", "gone", "remove"}).Draw(rt, "what"),
+			length: time.Duration(rapid.IntRange(100, 60_000).Draw(rt, "length ms")) * time.Millisecond,
+			renew:  rapid.Bool().Draw(rt, "renewed"),
+		}
+	}), 0, 15)
+	rapid.Check(t, func(rt *rapid.T) {
+		length := time.Duration(rapid.IntRange(100, 60_000).Draw(rt, "length ms")) * time.Millisecond
+		renewed, all := rapid.Bool().Draw(rt, "renewed"), deeds.Draw(rt, "deeds")
+		inBubbleOf(t, rt, func(t *testing.T) error { return keep(t, length, renewed, all) })
+	})
+}
+
+// A keeper is the model of one lease.
+type keeper struct {
+	mu      sync.Mutex // guards below
+	length  time.Duration
+	until   time.Duration // trusted until then
+	renewed bool
+	due     time.Duration // a renewal is to be sent by then
+	quiet   time.Duration // and not before
+	told    time.Duration // the last answer; the watchdog may see it after the next renewal was sent
+
+	underWay int           // renewals
+	sent     time.Duration // the last request that was confirmed
+	retry    time.Duration // when to try again after an error
+	asked    bool          // a renewal was sent since
+	over     bool
+	mode     string
+	wrong    error
+}
+
+func (k *keeper) fail(format string, args ...any) {
+	if k.wrong == nil {
+		k.wrong = fmt.Errorf(format, args...)
+	}
+}
+
+// confirmed is a request that was sent at sent and granted a lease.
+func (k *keeper) confirmed(sent, length time.Duration, renewed bool) {
+	k.until = max(k.until, sent+length-length/100-2*time.Millisecond)
+	k.length, k.renewed, k.sent, k.asked = length, renewed, sent, false
+	k.due = sent + length/3
+	k.quiet = k.due - length/30
+}
+
+func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error {
+	k := &keeper{mode: "works"}
+	var wd *Watchdog
+	wd = NewWatchdog(Config{Renew: func(ctx context.Context, leases []*Lease) []Renewal {
+		sent := wd.Now()
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		switch {
+		case k.over || !k.renewed || sent >= k.until:
+			k.fail("at %v: a lease is renewed that must not be", sent)
+		case sent < k.quiet && sent != k.told || sent > k.due:
+			k.fail("renewed at %v, want between %v and %v", sent, k.quiet, k.due)
+		}
+		// After an error the next renewal comes after a quarter of the trust that is left.
+		k.retry = sent + max((k.until-sent)/4, k.length/200)
+		k.due, k.quiet, k.asked = k.retry, k.retry, true
+		switch k.mode {
+		case "fails":
+			return []Renewal{{Err: errDown}}
+		case "slow":
+			// Without an answer the next renewal comes after renewTime, but no third one.
+			k.due = min(k.due, sent+renewTime)
+			k.quiet = k.due
+			if k.underWay++; k.underWay > MostRenewals {
+				k.fail("at %v: %d renewals are under way", sent, k.underWay)
+			}
+			if k.underWay == MostRenewals {
+				k.due, k.quiet = k.until, k.until
+			}
+			k.mu.Unlock()
+			time.Sleep(7*time.Second + 1)
+			k.mu.Lock()
+			k.underWay--
+		case "gone":
+			k.over = true
+			return []Renewal{{Held: false}}
+		}
+		switch now := wd.Now(); {
+		case k.over || now >= k.until:
+		case sent >= k.sent:
+			k.confirmed(sent, k.length, true)
+			k.told = now
+			k.due = max(k.due, k.told) // the answer was late
+		case k.asked: // a later request was confirmed before, and one sent since has no answer
+			k.told = now
+			k.due = max(k.retry, now)
+			k.quiet = k.due
+		}
+		return []Renewal{{Held: true}}
+	}, Group: func(*Lease) string { return "" }, Silent: func() {}, LimitReached: errLimit})
+	defer wd.Close()
+	l, ends := newLease(wd)
+	k.confirmed(0, length, renewed)
+	wd.Watch(l, wd.epoch, length, renewed, 0)
+	gone := false
+	for i, d := range deeds {
+		time.Sleep(d.after + time.Duration(i)*7*time.Nanosecond + 1) // never at the same instant as a renewal
+		synctest.Wait()
+		now := wd.Now()
+		k.mu.Lock()
+		if !k.over && k.until <= now {
+			k.over = true
+		}
+		trusted := k.until > now
+		over := k.over
+		switch {
+		case d.what == "works" || d.what == "fails" || d.what == "slow" || d.what == "gone":
+			k.mode = d.what
+		case over:
+		case d.what == "extend":
+			sent := time.Now().Add(-d.length / 50) // the answer took a while
+			k.confirmed(sent.Sub(wd.epoch), d.length, k.renewed || d.renew)
+			wd.Extend(l, sent, d.length, d.renew)
+		case k.renewed: // only a lease without the watchdog is settled
+		case d.what == "settle":
+			k.until = max(k.until, now+d.length)
+			wd.Settle(l, time.Now().Add(d.length), false)
+		case d.what == "settle exactly":
+			k.until = now + d.length
+			wd.Settle(l, time.Now().Add(d.length), true)
+		}
+		if d.what == "remove" && !over {
+			k.over, gone = true, true
+			wd.Remove(l)
+		}
+		if !over && !gone && wd.Trusted(l) != trusted {
+			k.fail("at %v: trusted: %v, want %v", now, !trusted, trusted)
+		}
+		k.mu.Unlock()
+	}
+	k.mu.Lock()
+	if k.mode = "fails"; !k.renewed { // with failing renewals the lease must end
+		k.mode = "works"
+	}
+	k.mu.Unlock()
+	time.Sleep(24 * time.Hour)
+	synctest.Wait()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	switch {
+	case k.wrong != nil:
+	case gone && ends.times != 0:
+		k.fail("the end of a removed lease was reported")
+	case !gone && ends.times != 1:
+		k.fail("the end was reported %d times", ends.times)
+	case !gone && errors.Is(ends.cause, ErrLapsed) && ends.at != k.until:
+		k.fail("trusted until %v, want %v", ends.at, k.until)
+	}
+	return k.wrong
+}

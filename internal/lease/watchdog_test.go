@@ -1,0 +1,382 @@
+//go:build go1.25
+
+package lease
+
+import (
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// fakeRecords is a fake Redis to a watchdog: it grants renewals, refuses them, or does not answer.
+type fakeRecords struct {
+	mu     sync.Mutex // guards below
+	asked  map[*Lease][]time.Duration
+	calls  []int // leases in each pipeline
+	answer func(l *Lease) Renewal
+	slow   time.Duration
+
+	watchdog *Watchdog
+}
+
+func newFakeRecords(t *testing.T) *fakeRecords {
+	f := &fakeRecords{asked: make(map[*Lease][]time.Duration)}
+	f.watchdog = NewWatchdog(Config{
+		Renew: f.renew, Group: func(*Lease) string { return "" }, Silent: func() {}, LimitReached: errLimit,
+	})
+	t.Cleanup(f.watchdog.Close)
+	return f
+}
+
+func (f *fakeRecords) renew(_ context.Context, leases []*Lease) []Renewal {
+	now := f.watchdog.Now()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.calls = append(f.calls, len(leases))
+	answers := make([]Renewal, len(leases))
+	for i, l := range leases {
+		f.asked[l] = append(f.asked[l], now)
+		answers[i] = Renewal{Held: true}
+		if f.answer != nil {
+			answers[i] = f.answer(l)
+		}
+	}
+	if f.slow > 0 {
+		f.mu.Unlock()
+		time.Sleep(f.slow)
+		f.mu.Lock()
+	}
+	return answers
+}
+
+func (f *fakeRecords) timesAsked(l *Lease) []time.Duration {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.asked[l]
+}
+
+// An endRecorder records when and why a lease ended.
+type endRecorder struct {
+	watchdog *Watchdog
+	ended    chan struct{}
+	at       time.Duration
+	cause    error
+	times    int
+}
+
+func newLease(wd *Watchdog) (*Lease, *endRecorder) {
+	r := &endRecorder{watchdog: wd, ended: make(chan struct{})}
+	return &Lease{Holder: r}, r
+}
+
+func (r *endRecorder) LeaseEnded(cause error) {
+	r.times++
+	r.at, r.cause = r.watchdog.Now(), cause
+	if r.times == 1 {
+		close(r.ended)
+	}
+}
+
+var errLimit = errors.New("the limit")
+
+const testLease = 30 * time.Second
+
+// A lease is renewed every third of its length, and not after it was removed.
+func TestWatchdogRenewsEveryThirdOfTheLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		l, ends := newLease(f.watchdog)
+		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		time.Sleep(24 * time.Hour)
+		synctest.Wait()
+		require.Zero(t, ends.times, "the lease ended: %v", ends.cause)
+		last := time.Duration(0)
+		for _, at := range f.timesAsked(l) {
+			gap := at - last
+			require.LessOrEqual(t, gap, testLease/3, "time between renewals")
+			require.GreaterOrEqual(t, gap, testLease/3-testLease/30, "time between renewals")
+			last = at
+		}
+		require.LessOrEqual(t, 24*time.Hour-last, testLease/3, "last renewed at %v", last)
+		f.watchdog.Remove(l)
+		before := len(f.timesAsked(l))
+		time.Sleep(time.Hour)
+		assert.Len(t, f.timesAsked(l), before, "renewed after it was removed")
+	})
+}
+
+// S2: trust counts from before the request, and a timer ends it without an answer of Redis.
+func TestWatchdogEndsTrustWhenNoRenewalIsConfirmed(t *testing.T) {
+	for name, answer := range map[string]func(*fakeRecords){
+		"errors":       func(f *fakeRecords) { f.answer = func(*Lease) Renewal { return Renewal{Err: errors.New("refused")} } },
+		"never answer": func(f *fakeRecords) { f.slow = time.Hour },
+	} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				f := newFakeRecords(t)
+				answer(f)
+				l, ends := newLease(f.watchdog)
+				sent := time.Now()
+				time.Sleep(3 * time.Second) // the acquire took that long to be answered
+				f.watchdog.Watch(l, sent, testLease, true, 0)
+				<-ends.ended
+				want := testLease - testLease/100 - 2*time.Millisecond
+				assert.Equal(t, want, time.Since(sent), "time trusted after the request")
+				assert.False(t, f.watchdog.Trusted(l), "still trusted by the clock")
+				assert.ErrorIs(t, ends.cause, ErrLapsed)
+				time.Sleep(2 * time.Hour)
+				assert.Equal(t, 1, ends.times, "ends that were reported")
+			})
+		})
+	}
+}
+
+// L4: failed renewals are repeated sooner and sooner, until one works or the trust is over.
+func TestWatchdogRepeatsAFailedRenewalSoonerAndSooner(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		f.answer = func(*Lease) Renewal { return Renewal{Err: errors.New("refused")} }
+		l, ends := newLease(f.watchdog)
+		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		<-ends.ended
+		asked := f.timesAsked(l)
+		require.GreaterOrEqual(t, len(asked), 8, "tried at %v", asked)
+		least := testLease / 200
+		for i := 2; i < len(asked); i++ {
+			gap, before := asked[i]-asked[i-1], asked[i-1]-asked[i-2]
+			assert.LessOrEqual(t, gap, before, "renewal %d comes later after the one before than that one did", i)
+			assert.True(t, gap >= before || gap >= least, "renewal %d came %v after the one before, which came after %v", i, gap, before)
+		}
+		assert.LessOrEqual(t, ends.at-asked[len(asked)-1], testLease/100, "time from the last renewal to the end of the trust")
+	})
+}
+
+// Failed renewals do not end a lease if one works in time.
+func TestWatchdogKeepsALeaseOverFailedRenewals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		down := true
+		f.answer = func(*Lease) Renewal {
+			if down {
+				return Renewal{Err: errors.New("refused")}
+			}
+			return Renewal{Held: true}
+		}
+		l, ends := newLease(f.watchdog)
+		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		time.Sleep(25 * time.Second)
+		f.mu.Lock()
+		down = false
+		f.mu.Unlock()
+		time.Sleep(time.Hour)
+		assert.Zero(t, ends.times, "the lease ended: %v", ends.cause)
+	})
+}
+
+// A renewal that hangs does not delay the next one, which may use another connection.
+func TestWatchdogDoesNotWaitForAHangingRenewal(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		f.slow = 15 * time.Second // as a read timeout of go-redis that is set high
+		f.answer = func(*Lease) Renewal { return Renewal{Held: true} }
+		l, ends := newLease(f.watchdog)
+		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		time.Sleep(10 * testLease)
+		assert.Zero(t, ends.times, "the lease ended at %v: %v", ends.at, ends.cause)
+		assert.GreaterOrEqual(t, len(f.timesAsked(l)), 20, "renewals")
+	})
+}
+
+// A server that comes back finds no more than two renewals of each lease.
+func TestWatchdogSendsNoMoreThanTwoRenewals(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		f.slow = 18 * time.Second
+		const many = 1000
+		leases := make([]*Lease, many)
+		for i := range leases {
+			l, _ := newLease(f.watchdog)
+			leases[i] = l
+			f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		}
+		time.Sleep(testLease - 3*time.Second)
+		for _, l := range leases {
+			asked := f.timesAsked(l)
+			require.Len(t, asked, MostRenewals)
+			require.LessOrEqual(t, asked[1]-asked[0], renewTime+testLease/30)
+		}
+	})
+}
+
+// A pipeline that hangs does not delay the renewal of other leases.
+func TestWatchdogRenewsOtherLeasesWhileAPipelineHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		hang := make(chan struct{})
+		first := true
+		renew := f.watchdog.config.Renew
+		f.watchdog.config.Renew = func(ctx context.Context, leases []*Lease) []Renewal {
+			f.mu.Lock()
+			hangs := first
+			first = false
+			f.mu.Unlock()
+			if hangs {
+				<-hang
+			}
+			return renew(ctx, leases)
+		}
+		const many = 20 * renewBatch
+		var lost atomic.Int64
+		for range many {
+			l, _ := newLease(f.watchdog)
+			l.Holder = countingHolder{&lost}
+			f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		}
+		time.Sleep(10 * testLease)
+		require.Zero(t, lost.Load())
+		close(hang)
+	})
+}
+
+type countingHolder struct{ ended *atomic.Int64 }
+
+func (h countingHolder) LeaseEnded(error) { h.ended.Add(1) }
+
+// A renewal ends after renewTime without a deadline on its ctx, and reports the silence, for which a Cluster loads its routes.
+func TestWatchdogRenewalHasADeadline(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		var silences atomic.Int64
+		f.watchdog.config.Silent = func() { silences.Add(1) }
+		f.watchdog.config.Renew = func(ctx context.Context, leases []*Lease) []Renewal {
+			start := time.Now()
+			_, has := ctx.Deadline()
+			assert.False(t, has, "go-redis would apply a deadline to the answer")
+			<-ctx.Done()
+			took := time.Since(start)
+			assert.True(t, took == renewTime || f.watchdog.ctx.Err() != nil, "ended after %v", took)
+			return []Renewal{{Err: ctx.Err()}}
+		}
+		l, ends := newLease(f.watchdog)
+		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		<-ends.ended
+		require.Positive(t, silences.Load())
+	})
+}
+
+// L4: a lease whose record has gone ends at once.
+func TestWatchdogEndsALeaseThatIsGoneAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		f.answer = func(*Lease) Renewal { return Renewal{Held: false} }
+		l, ends := newLease(f.watchdog)
+		f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+		<-ends.ended
+		assert.LessOrEqual(t, ends.at, testLease/3)
+		assert.ErrorIs(t, ends.cause, ErrGone)
+		assert.Len(t, f.timesAsked(l), 1, "renewals")
+	})
+}
+
+// An explicit lease is not renewed, and ends in time.
+func TestWatchdogDoesNotRenewAnExplicitLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		l, ends := newLease(f.watchdog)
+		f.watchdog.Watch(l, time.Now(), testLease, false, 0)
+		<-ends.ended
+		assert.Equal(t, testLease-Drift(testLease), ends.at)
+		assert.ErrorIs(t, ends.cause, ErrLapsed)
+		assert.Empty(t, f.timesAsked(l), "renewals")
+	})
+}
+
+// A shorter lease does not shorten a longer one, and a lease that the watchdog renews stays renewed.
+func TestWatchdogExtendNeverShortensAndStaysRenewed(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		l, ends := newLease(f.watchdog)
+		f.watchdog.Watch(l, time.Now(), time.Hour, false, 0)
+		f.watchdog.Extend(l, time.Now(), time.Second, false)
+		time.Sleep(time.Hour / 2)
+		require.Zero(t, ends.times, "a shorter lease has cut the longer one")
+		f.watchdog.Extend(l, time.Now(), testLease, true)
+		f.watchdog.Extend(l, time.Now(), time.Second, false)
+		time.Sleep(24 * time.Hour)
+		require.Zero(t, ends.times, "the watchdog has stopped renewing")
+	})
+}
+
+// A hold with a long explicit lease that the watchdog takes over is renewed every third of its own lease.
+func TestWatchdogRenewsEveryThirdAfterALongLease(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		l, _ := newLease(f.watchdog)
+		f.watchdog.Watch(l, time.Now(), 24*time.Hour, false, 0)
+		f.watchdog.Extend(l, time.Now(), testLease, true)
+		time.Sleep(time.Hour)
+		last := time.Duration(0)
+		for _, at := range f.timesAsked(l) {
+			require.LessOrEqual(t, at-last, testLease/3, "time between renewals")
+			last = at
+		}
+		assert.LessOrEqual(t, time.Hour-last, testLease/3, "last renewed at %v", last)
+	})
+}
+
+// The length of a lease does not overflow.
+func TestWatchdogTrustsALeaseOfCenturies(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		l, ends := newLease(f.watchdog)
+		f.watchdog.Watch(l, time.Now(), 1<<63-1, false, 0)
+		time.Sleep(365 * 24 * time.Hour)
+		assert.Zero(t, ends.times, "a lease of 292 years was over after one")
+		assert.True(t, f.watchdog.Trusted(l), "a lease of 292 years was over after one")
+	})
+}
+
+// Many leases are renewed in time, in pipelines, by one goroutine.
+func TestWatchdogManyLeases(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFakeRecords(t)
+		const many = 20_000
+		leases := make([]*Lease, many)
+		for i := range leases {
+			l, ends := newLease(f.watchdog)
+			leases[i] = l
+			f.watchdog.Watch(l, time.Now(), testLease, true, 0)
+			if i%100 == 0 {
+				time.Sleep(time.Duration(rand.IntN(100)) * time.Millisecond)
+			}
+			_ = ends
+		}
+		time.Sleep(2 * testLease)
+		for _, l := range leases {
+			last := time.Duration(-1)
+			for _, at := range f.timesAsked(l) {
+				require.True(t, last < 0 || at-last <= testLease/3, "renewed %v after the last time", at-last)
+				last = at
+			}
+			require.LessOrEqual(t, f.watchdog.Now()-last, testLease/3, "not renewed for %v", f.watchdog.Now()-last)
+		}
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		sum := 0
+		for _, n := range f.calls {
+			sum += n
+			assert.LessOrEqual(t, n, renewBatch, "leases in one pipeline")
+		}
+		mean := sum / len(f.calls)
+		assert.GreaterOrEqual(t, mean, 50, "%d renewals went out in %d pipelines: %d in each", sum, len(f.calls), mean)
+	})
+}
