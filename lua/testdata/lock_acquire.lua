@@ -206,7 +206,7 @@ local most_places = 20000 -- numbers from the first place to the last one with w
 local most_numbers = 1e15 -- numbers far above are too large for 1 to be added to them
 local longest_line = 25000 -- with which a script goes along them; older versions know no limit
 local most_over = 100000 -- bytes of the tombstones
-local near_head = 32 -- as in lookout.go
+local near_head = 32 -- as in internal/poller
 
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
 

@@ -142,7 +142,7 @@ end
 local most_numbers = 1e15 -- numbers far above are too large for 1 to be added to them
 local longest_line = 25000 -- with which a script goes along them; older versions know no limit
 local most_over = 100000 -- bytes of the tombstones
-local near_head = 32 -- as in lookout.go
+local near_head = 32 -- as in internal/poller
 
 local function of_writer(field) return field:sub(-6) == ':write' end
 
