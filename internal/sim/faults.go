@@ -5,8 +5,8 @@ package sim
 // The faults: what goes wrong, and what the witness has to know of it.
 //
 // Rules: a fault begins and ends at the times of the plan, or with its phase. One that takes data away from Redis, or
-// lets leases end early there, says so to the witness before it does so (lose): it excuses two holders for as long as the
-// documentation says, and nothing else does.
+// lets leases end early there, says so to the witness before it does so (lose): it excuses two holders for as long as
+// the documentation says, and nothing else does.
 
 import (
 	"math/rand/v2"
@@ -95,7 +95,8 @@ func init() { // the functions below use the kinds
 			return conditions(func(f Fault, c *bubble.Conditions) { c.Latency, c.Jitter = f.Amount/4, f.Amount },
 				func(c *bubble.Conditions) { c.Latency, c.Jitter = usual.Latency, usual.Jitter })(w, f)
 		}},
-		{name: "degrade", draw: func(d drawer, p Plan, f *Fault) { // slow first, and then nothing passes for longer than a lease
+		// Slow first, and then nothing passes for longer than a lease.
+		{name: "degrade", draw: func(d drawer, p Plan, f *Fault) {
 			f.Amount = d.about(50*time.Millisecond, 2*time.Second)
 			f.For = 5*p.Watchdog/2 + d.upTo(p.Watchdog)
 		}, begin: func(w *world, f Fault) func() {

@@ -37,6 +37,10 @@ func (w *witness) begins(h *hold) {
 				time.Until(k.until), h)
 		}
 	}
+	if h.lease > 0 {
+		h.until = time.Now().Add(h.lease)
+		w.endsInTime(h)
+	}
 	if limit := max(h.worker.MaxHold, h.worker.MinHold); h.worker.MaxHold > 0 {
 		time.AfterFunc(limit+slack, func() {
 			w.mu.Lock()
@@ -46,6 +50,21 @@ func (w *witness) begins(h *hold) {
 			}
 		})
 	}
+}
+
+// endsInTime reports h if it lasts longer than its explicit lease. mu is held.
+func (w *witness) endsInTime(h *hold) {
+	time.AfterFunc(time.Until(h.until.Add(slack)), func() {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		switch {
+		case !slices.Contains(w.holds, h) || h.ctx.Err() != nil || h.again:
+		case time.Now().Before(h.until.Add(slack)): // it was extended
+			w.endsInTime(h)
+		default:
+			w.report("an explicit lease ends", "%v: %v", h.names, h)
+		}
+	})
 }
 
 // keeps notes that a hold with MinHold is about to be released. mu is held.
@@ -118,7 +137,7 @@ func (w *witness) tellsAll(holds []*hold) {
 
 // unlocked judges the answer to the release of a hold that had ended before.
 func (w *witness) unlocked(h *hold, err error) {
-	if h.again && h.lease > 0 { // the lease may have run out before the re-entry: that was a fresh hold, with an Unlock of its own
+	if h.again && h.lease > 0 { // the lease may have run out before the re-entry: that was a fresh hold
 		return
 	}
 	if err == nil && !h.p.gone.Load() {
@@ -128,4 +147,51 @@ func (w *witness) unlocked(h *hold, err error) {
 		!errors.Is(err, relock.ErrLockLost) && !h.p.gone.Load() {
 		w.Report("Unlock of a lost hold says so", "%v: %v: %v, and then %v", h.names, h, context.Cause(h.ctx), err)
 	}
+}
+
+// extended judges the answer to an Extend of h.
+func (w *witness) extended(h *hold, by time.Duration, began time.Time, err error) {
+	w.mu.Lock()
+	h.until = later(h.until, time.Now().Add(by))
+	w.mu.Unlock()
+	switch h.worker.Kind {
+	case Plain, FencedOne, Fair:
+	default:
+		return
+	}
+	var left time.Duration
+	w.world.redis[0].Look(func(m *miniredis.Miniredis) { left = m.TTL(h.names[0]) })
+	if err == nil && w.lives(h) && left < by-time.Since(began)-2*time.Millisecond {
+		w.Report("Extend extends", "%v: %v has %v, not %v", h.names, h, left, by)
+	}
+}
+
+// freedAll reports holders whose records are still there after locks of a kind were forced open. A process that asks for
+// the lock itself may have it again. mu is held.
+func (w *witness) freedAll(kind Kind, names []string, of func(*hold) bool, began time.Time) {
+	switch kind {
+	case Plain, FencedOne, Fair, Leader:
+	default:
+		return // others share a record, or have several
+	}
+	for _, h := range w.holds {
+		name := h.names[0]
+		if h.worker.Kind != kind || !of(h) || !slices.Contains(names, name) || !h.since.Before(began) ||
+			!w.touched[h.p.name+" "+name].Before(began) || w.asks(h.p, name) {
+			continue
+		}
+		if w.recorded(h) {
+			w.report("ForceUnlock frees", "%v: %v has its record", h.names, h)
+		}
+	}
+}
+
+// asks says whether a call of p for the lock of this name is under way. mu is held.
+func (w *witness) asks(p *process, name string) bool {
+	for c := range w.calls {
+		if c.p == p && c.worker != nil && slices.Contains(c.worker.Names, name) {
+			return true
+		}
+	}
+	return false
 }

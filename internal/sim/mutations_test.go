@@ -16,8 +16,7 @@ package sim
 // but another rule of the witness.
 //
 // Of what relock once did wrong, the last ones of the table are in the Go code, and others in mistakes_test.go. Not in
-// either: a waiter for a plain lock that write locks of its name do not see, because no worker of the simulator uses
-// both kinds of one name; and loops without a bound, which take real time and no virtual time.
+// either are loops without a bound, which take real time and no virtual time.
 
 import (
 	"bufio"

@@ -85,6 +85,10 @@ const (
 	JavaPermits   Kind = "java semaphore"
 )
 
+// lockKinds are all kinds.
+var lockKinds = []Kind{Plain, FencedOne, Fair, ReadWrite, Write, Permits, Multi, Red, Leader, JavaPlain, JavaFair,
+	JavaReadWrite, JavaPermits}
+
 // inGo is the kind of relock that shares the locks of a kind of Java.
 var inGo = map[Kind]Kind{JavaPlain: Plain, JavaFair: Fair, JavaReadWrite: ReadWrite, JavaPermits: Permits}
 
@@ -186,6 +190,25 @@ func (p Plan) longestLease() time.Duration {
 type Focus struct {
 	Locks  []Kind
 	Faults []string
+}
+
+// check says which name of f there is not.
+func (f Focus) check() error {
+	var faults []string
+	for _, k := range faultKinds {
+		faults = append(faults, k.name)
+	}
+	for _, kind := range f.Locks {
+		if !slices.Contains(lockKinds, kind) {
+			return fmt.Errorf("no kind of lock is called %q: there are %q", kind, lockKinds)
+		}
+	}
+	for _, name := range f.Faults {
+		if !slices.Contains(faults, name) {
+			return fmt.Errorf("no kind of fault is called %q: there are %q", name, faults)
+		}
+	}
+	return nil
 }
 
 // Draw draws the plan of a seed.

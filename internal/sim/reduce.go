@@ -34,7 +34,8 @@ func Reduce(plan Plan, tries int, fails func(Plan) *Violation, log func(string, 
 		for _, try := range shorter(plan) {
 			if bad(try) {
 				plan, smaller = try, true
-				log("%d phases, %d workers, %d faults, %v", len(plan.Phases), plan.workers(), plan.faults(), plan.Length())
+				log("%d phases, %d workers with %d rounds, %d faults, %v", len(plan.Phases), plan.workers(), plan.rounds(),
+					plan.faults(), plan.Length())
 				break
 			}
 		}
@@ -45,6 +46,15 @@ func Reduce(plan Plan, tries int, fails func(Plan) *Violation, log func(string, 
 func (p Plan) workers() (n int) {
 	for _, phase := range p.Phases {
 		n += len(phase.Workers)
+	}
+	return n
+}
+
+func (p Plan) rounds() (n int) {
+	for _, phase := range p.Phases {
+		for _, w := range phase.Workers {
+			n += w.Rounds
+		}
 	}
 	return n
 }
@@ -71,7 +81,23 @@ func shorter(p Plan) (all []Plan) {
 			all = append(all, q)
 		}
 	}
+	for _, simpler := range []func(*Plan){
+		func(p *Plan) { p.Lacks, p.Poor = "", 0 },
+		func(p *Plan) { p.Jitter = 0 },
+		func(p *Plan) { p.Opaque = false },
+	} {
+		q := p
+		if simpler(&q); q.Lacks != p.Lacks || q.Jitter != p.Jitter || q.Opaque != p.Opaque {
+			all = append(all, q)
+		}
+	}
 	for i, phase := range p.Phases {
+		if phase.Crash {
+			with(i, func(f *Phase) { f.Crash = false })
+		}
+		if phase.Idle > 0 {
+			with(i, func(f *Phase) { f.Idle = 0 })
+		}
 		for _, half := range []int{2, 1} { // half of them, then each
 			n := max(1, len(phase.Workers)/half)
 			if half == 1 {

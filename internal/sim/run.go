@@ -84,6 +84,9 @@ func Play(t *testing.T, plan Plan, o options) (v Verdict) {
 		}
 		close(end)
 		watching.Wait()
+		if w.witness.found != nil && len(w.held) == 0 {
+			w.capture()
+		}
 		w.close()
 		v.Found, v.Took, v.Holds = w.witness.found, time.Since(w.start), w.witness.taken
 		for _, r := range w.redis {
@@ -102,6 +105,9 @@ func (w *world) watch(end <-chan struct{}) {
 	for i := 0; ; i++ {
 		select {
 		case <-end:
+			return
+		case <-w.witness.stop:
+			w.capture()
 			return
 		case <-time.After(time.Second):
 		}
@@ -431,7 +437,8 @@ func (w *world) probe(phase Phase) {
 	if w.deaf() { // a process of which no subscription is known does not count as dead, and a grant waits for it
 		ghostly += time.Duration(w.plan.Processes) * grantLife
 	}
-	// A fault may bring back Java waiters that have gone, or keep them from leaving. They are waited for one after the other.
+	// A fault may bring back Java waiters that have gone, or keep them from leaving. They are waited for one after the
+	// other.
 	if len(phase.Faults) > 0 {
 		ghostly += javaWait * time.Duration(phase.count(JavaFair))
 	}
@@ -547,7 +554,7 @@ func (w *world) describe() string {
 			args := shorten(named(c.Args, r.Source))
 			fmt.Fprintf(&b, "  %12v %s %s\n", c.At.Sub(w.start).Round(time.Microsecond), c.Link, args)
 		}
-		fmt.Fprintf(&b, "Redis %d holds:\n%s", i, w.held[i])
+		fmt.Fprintf(&b, "Redis %d held:\n%s", i, w.held[i])
 	}
 	return b.String()
 }

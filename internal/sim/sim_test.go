@@ -5,6 +5,7 @@ package sim
 import (
 	"encoding/json"
 	"flag"
+	"fmt"
 	"math/rand/v2"
 	"os"
 	"runtime"
@@ -25,6 +26,8 @@ var (
 	simAgain  = flag.Int("sim.again", 1, "how often the only plan is played")
 	simLocks  = flag.String("sim.locks", "", "which kinds of locks are used, with commas between; none: all")
 	simFaults = flag.String("sim.faults", "", "which kinds of faults there are, with commas between; none: all")
+	simDoubts = flag.Int("sim.doubts", 0,
+		"how many plans may break a rule of progress before the test fails; each of them wants to be looked at")
 	simReduce = flag.Bool("sim.reduce", false, "reduce a plan that fails, and write what is left to a file for -sim.plan")
 )
 
@@ -48,6 +51,7 @@ func TestSimulation(t *testing.T) {
 			return took < *simTime || seeds == 0
 		}
 	}
+	wanted := focus(t)
 	var seeds, failed, holds, virtual atomic.Int64
 	start := time.Now()
 	t.Run("seeds", func(t *testing.T) {
@@ -55,11 +59,12 @@ func TestSimulation(t *testing.T) {
 			t.Run("", func(t *testing.T) {
 				t.Parallel()
 				for goesOn(seeds.Load(), time.Since(start)) && failed.Load() < enough {
-					v := play(t, Draw(first+uint64(seeds.Add(1)-1), focus()))
+					v := Play(t, Draw(first+uint64(seeds.Add(1)-1), wanted), options{})
 					virtual.Add(int64(v.Took))
 					holds.Add(int64(v.Holds))
 					if v.Found != nil {
-						failed.Add(1)
+						bad := failed.Add(1) > int64(*simDoubts) || v.Found.IsUnsafe()
+						tell(t, v, bad)
 					}
 				}
 			})
@@ -72,7 +77,7 @@ func TestSimulation(t *testing.T) {
 
 // again plays the plan that the flags name.
 func again(t *testing.T) {
-	plan := Draw(*simSeed, focus())
+	plan := Draw(*simSeed, focus(t))
 	if *simPlan != "" {
 		text, err := os.ReadFile(*simPlan)
 		require.NoError(t, err)
@@ -88,11 +93,14 @@ func again(t *testing.T) {
 	t.Logf("failed in %d of %d runs", failed, *simAgain)
 }
 
-func focus() (f Focus) {
+// focus is that of the flags.
+func focus(t *testing.T) (f Focus) {
+	var kinds []Kind
 	for _, kind := range strings.FieldsFunc(*simLocks, isComma) {
-		f.Locks = append(f.Locks, Kind(kind))
+		kinds = append(kinds, Kind(kind))
 	}
-	f.Faults = strings.FieldsFunc(*simFaults, isComma)
+	f = Focus{kinds, strings.FieldsFunc(*simFaults, isComma)}
+	require.NoError(t, f.check())
 	return f
 }
 
@@ -101,15 +109,30 @@ func isComma(r rune) bool { return r == ',' }
 // play plays a plan, and fails the test if it finds something.
 func play(t *testing.T, plan Plan) Verdict {
 	v := Play(t, plan, options{})
-	if v.Found == nil {
-		return v
-	}
-	t.Errorf("seed %d: %v\nagain: go test ./internal/sim -run Simulation -sim.seed=%d\n%v%s", plan.Seed, v.Found,
-		plan.Seed, plan, v.Report)
-	if *simReduce {
-		reduce(t, plan)
+	if v.Found != nil {
+		tell(t, v, true)
 	}
 	return v
+}
+
+// tell says what a plan has found, and fails the test if that is bad.
+func tell(t *testing.T, v Verdict, bad bool) {
+	say := t.Logf
+	if bad {
+		say = t.Errorf
+	}
+	again := fmt.Sprintf("-sim.seed=%d", v.Plan.Seed)
+	if *simLocks != "" {
+		again += fmt.Sprintf(" -sim.locks=%q", *simLocks)
+	}
+	if *simFaults != "" {
+		again += fmt.Sprintf(" -sim.faults=%q", *simFaults)
+	}
+	say("seed %d: %v\nagain: go test ./internal/sim -v -run '^TestSimulation$' %s\n%v%s", v.Plan.Seed, v.Found, again,
+		v.Plan, v.Report)
+	if *simReduce {
+		reduce(t, v.Plan)
+	}
 }
 
 // reduce leaves out of a plan what it does not need to fail, and logs what is left.
@@ -123,6 +146,6 @@ func reduce(t *testing.T, plan Plan) {
 	_, err = file.Write(text)
 	require.NoError(t, err)
 	require.NoError(t, file.Close())
-	t.Logf("reduced: %v\nagain: go test ./internal/sim -run Simulation -sim.plan=%s\n%v%s", v.Found, file.Name(), small,
-		v.Report)
+	t.Logf("reduced: %v\nagain: go test ./internal/sim -v -run '^TestSimulation$' -sim.plan=%s\n%v%s", v.Found,
+		file.Name(), small, v.Report)
 }

@@ -6,7 +6,8 @@ package sim
 //
 // Rules: it knows relock from its documentation alone. What it hears late it takes as the caller heard it: a
 // hold begins when its call has returned, and ends before its release is called. Faults that lose what Redis had
-// excuse two holders, for as long as a lease lasts; other faults excuse nothing but time.
+// excuse two holders, for as long as a lease lasts; no other fault excuses these. Rules of progress, and those about
+// what calls answer, hold in calm times: when there has been no fault for a while.
 
 import (
 	"context"
@@ -39,6 +40,15 @@ type Violation struct {
 	At   time.Duration // since the begin of the run
 }
 
+// unsafe are the rules that nothing but a mistake of relock breaks: a false one would excuse too little of what loses
+// data. Others depend on what the witness takes for calm, or for a long time.
+var unsafe = []string{"one holder", "tokens grow", "who holds is in Redis", "a hold ends before its record",
+	"free and taken permits are all permits", "the keys of others are left alone", "a valid call is not refused",
+	"nothing is left and nothing panics"}
+
+// IsUnsafe says whether the rule that was broken is one of safety.
+func (v Violation) IsUnsafe() bool { return slices.Contains(unsafe, v.Rule) }
+
 func (v Violation) String() string { return fmt.Sprintf("%s at %v: %s", v.Rule, v.At, v.What) }
 
 // A hold is one that a call returned.
@@ -54,6 +64,7 @@ type hold struct {
 	since  time.Time
 	token  int64
 	tokens map[string]int64 // of the fenced members of a MultiLock
+	until  time.Time        // when an explicit lease is over, at the latest
 	again  bool             // it was entered again, and is renewed since
 	over   time.Time        // when it was first seen that it has ended, and that Done is not closed
 }
@@ -203,17 +214,20 @@ func (w *witness) isToNotice(h *hold, what string, within time.Duration) {
 
 // forcing notes that a call begins which frees locks, no matter who holds them. Its holders are lost, and notice within
 // a third of their leases. Where there was a fault, the request may run a while after the call has returned.
-func (w *witness) forcing(names []string, of func(*hold) bool) (done func()) {
+func (w *witness) forcing(kind Kind, names []string, of func(*hold) bool) (done func(err error)) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	began := time.Now()
 	for _, name := range names {
 		w.losses = append(w.losses, loss{at: began, name: name, of: of})
 	}
-	return func() {
+	return func(err error) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		calm := w.world.calm(began.Add(-lateLife))
+		if calm && err == nil {
+			w.freedAll(kind, names, of, began)
+		}
 		for i, l := range w.losses {
 			if !l.at.Equal(began) || !l.until.IsZero() || !slices.Contains(names, l.name) {
 				continue
@@ -223,7 +237,8 @@ func (w *witness) forcing(names []string, of func(*hold) bool) (done func()) {
 			}
 		}
 		for _, h := range w.holds {
-			if !of(h) || !slices.ContainsFunc(names, func(name string) bool { return slices.Contains(h.names, name) }) {
+			if !of(h) || !slices.ContainsFunc(names, func(name string) bool { return slices.Contains(h.names, name) }) ||
+				!h.since.Before(began) { // it may have been had because of the call
 				continue
 			}
 			w.isToNotice(h, "forced", w.leaseOf(h)+slack)
@@ -468,7 +483,8 @@ func (w *witness) alone(h *hold, name string) {
 	}
 	var beside []*hold
 	for _, o := range w.holds {
-		if slices.Contains(o.names, name) && !(o.reads(name) && h.reads(name)) && o.ctx.Err() == nil && !w.excused(o) {
+		together := o.reads(name) && h.reads(name)
+		if o != h && slices.Contains(o.names, name) && !together && o.ctx.Err() == nil && !w.excused(o) {
 			beside = append(beside, o)
 		}
 	}
@@ -620,6 +636,11 @@ func (w *witness) lost(h *hold) {
 	defer w.mu.Unlock()
 	w.world.note(h.p, "worker %d has lost %v: %v", h.worker.ID, h.names, cause)
 	limited := h.lease > 0 || h.worker.MaxHold > 0 || h.p.gone.Load()
+	if most := max(h.worker.MaxHold, h.worker.MinHold); h.worker.MaxHold > 0 && h.lease == 0 && !h.p.gone.Load() &&
+		!w.excused(h) && w.world.calm(h.asked.Add(-w.leaseOf(h)-slack)) &&
+		time.Since(h.asked) < most-most/50-w.world.delay() {
+		w.report("MaxHold ends no hold before its time", "%v: %v: %v", h.names, h, cause)
+	}
 	if !limited && !w.excused(h) && w.world.calm(h.since.Add(-w.leaseOf(h)-slack)) {
 		w.report("nothing is lost without a reason", "%v: %v: %v", h.names, h, cause)
 	}
@@ -654,6 +675,13 @@ func (w *witness) look() {
 	holds := slices.Clone(w.holds)
 	w.mu.Unlock()
 	w.tellsAll(holds)
+	w.mu.Lock()
+	for _, h := range w.holds { // those that were excused when they began
+		for _, name := range h.names {
+			w.alone(h, name)
+		}
+	}
+	w.mu.Unlock()
 	for _, h := range holds {
 		if h.ctx.Err() != nil || w.recorded(h) {
 			continue
@@ -778,6 +806,10 @@ func (w *witness) refused(c *call, alone bool, err error, m manner) {
 	defer w.mu.Unlock()
 	w.left(c)
 	p := w.world.plan
+	if err == nil && m.wait > 0 && m.cancel == 0 && !c.p.gone.Load() && time.Since(c.began) < m.wait-w.world.delay() {
+		w.report("TryLock waits as long as it was asked to", "%s worker %d %v: %v, %v", c.p.name, c.worker.ID, c.worker.Names,
+			m.wait, time.Since(c.began))
+	}
 	if err != nil && m.bound() == 0 && m.lease == 0 && c.worker.Kind != Red && w.world.ridesOut(c, err) {
 		w.report("a waiter rides out an outage", "%s worker %d %v: %v", c.p.name, c.worker.ID, c.worker.Names, err)
 	}

@@ -224,6 +224,9 @@ func (w *worker) round(p *process) {
 		if ended {
 			w.world.witness.unlocked(h, err)
 		}
+		if !called && err != nil {
+			w.had(call, alone, false, err, m)
+		}
 		if !called && err == nil {
 			w.world.witness.Report("Do calls its function", "%s: %v", p.name, w.Names)
 		}
@@ -259,7 +262,10 @@ func (w *worker) round(p *process) {
 		if fenced, ok := l.(interface {
 			Token(context.Context) (int64, error)
 		}); ok && w.Kind != Plain {
-			h.token, _ = fenced.Token(ctx)
+			h.token, err = fenced.Token(ctx)
+			if h.ctx = guard; err != nil && (w.Kind == FencedOne || w.Kind == Fair) && w.world.witness.lives(h) {
+				w.world.witness.Report("a fenced hold has a token", "%v: %v: %v", w.Names, h, err)
+			}
 		}
 		h.tokens = w.memberTokens(ctx, p)
 		w.hold(ctx, l, h, guard)
@@ -336,7 +342,7 @@ func (w *worker) force(p *process, l relock.Locker, read []string) {
 	if w.Kind == Multi || w.Kind == Red {
 		bound *= 2
 	}
-	done := w.world.witness.forcing(w.Names, func(h *hold) bool {
+	done := w.world.witness.forcing(w.Kind, w.Names, func(h *hold) bool {
 		return slices.ContainsFunc(w.Names, func(name string) bool {
 			return slices.Contains(h.names, name) && h.reads(name) == slices.Contains(read, name)
 		})
@@ -344,7 +350,7 @@ func (w *worker) force(p *process, l relock.Locker, read []string) {
 	call := w.world.witness.begin(p, &w.Worker, "ForceUnlock", bound)
 	freed, err := l.ForceUnlock(context.Background())
 	call.end(err)
-	done()
+	done(err)
 	w.world.note(p, "worker %d forces %v, not the readers but of %v: %v", w.ID, w.Names, read, freed)
 }
 
@@ -410,8 +416,10 @@ func (w *worker) extend(p *process, held *relock.Hold, h *hold) {
 	was := w.world.witness.lives(h)
 	bound := 3 * callBound // where answers are slow it asks again, up to five times
 	call := w.world.witness.begin(p, &w.Worker, "Extend", bound)
-	err := held.Extend(context.Background(), time.Millisecond+w.upTo(w.world.plan.Watchdog))
+	more, began := time.Millisecond+w.upTo(w.world.plan.Watchdog), time.Now()
+	err := held.Extend(context.Background(), more)
 	call.end(err)
+	w.world.witness.extended(h, more, began, err)
 	if err != nil && was && w.world.witness.lives(h) {
 		w.world.witness.Report("Extend of a live hold is nil", "%v: %v: %v", w.Names, h, err)
 	}
@@ -433,14 +441,25 @@ func (w *worker) release(h *hold, unlock func() error) {
 	if w.Kind == Multi || w.Kind == Red {
 		bound *= 2
 	}
-	ended := h.ctx.Err() != nil
+	ended, left, began := h.ctx.Err() != nil, w.world.leaseLeft(w.Names[:1]), time.Now()
 	alive := w.world.witness.given(h)
 	call := w.world.witness.begin(h.p, &w.Worker, "Unlock", bound)
 	err := unlock()
 	call.end(err)
 	w.world.witness.freed(h)
+	select {
+	case <-h.ctx.Done():
+	default:
+		if err == nil {
+			w.world.witness.Report("Done is closed after the release", "%v: %v", w.Names, h)
+		}
+	}
 	if ended {
 		w.world.witness.unlocked(h, err)
+	}
+	if single := w.Kind == Plain || w.Kind == FencedOne || w.Kind == Fair; single && !ended && !h.p.gone.Load() &&
+		errors.Is(err, relock.ErrLockLost) && !w.world.witness.hasLost(h) && time.Since(began) < left-w.world.delay() {
+		w.world.witness.Report("Unlock says no false loss", "%v: %v: %v", w.Names, h, err)
 	}
 	limited := h.lease > 0 || w.MaxHold > 0                                                   // which may end meanwhile
 	alive = alive && w.world.calm(h.asked) && !h.p.gone.Load() && !w.world.witness.hasLost(h) // by now
@@ -467,6 +486,11 @@ func (w *worker) lead(p *process) {
 	term, err := e.Campaign(ctx)
 	call.end(err)
 	if err != nil {
+		m := manner{wait: -1}
+		if ctx.Done() != nil {
+			m.cancel = 1
+		}
+		w.had(call, false, false, err, m)
 		return
 	}
 	h.token, h.ctx = term.Number(), term.Context()

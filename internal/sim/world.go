@@ -401,6 +401,16 @@ func (w *world) note(p *process, format string, args ...any) {
 	w.events[name] = all
 }
 
+// capture keeps what the servers hold, for a report.
+func (w *world) capture() {
+	for _, r := range w.redis {
+		text := r.Save().String() + listeners(r)
+		w.mu.Lock()
+		w.held = append(w.held, text)
+		w.mu.Unlock()
+	}
+}
+
 // close ends everybody.
 func (w *world) close() {
 	w.mu.Lock()
@@ -410,9 +420,6 @@ func (w *world) close() {
 	w.mu.Unlock()
 	if closed {
 		return
-	}
-	for _, r := range w.redis {
-		w.held = append(w.held, r.Save().String()+listeners(r))
 	}
 	for _, p := range procs {
 		p.gone.Store(true)
