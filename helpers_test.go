@@ -23,7 +23,6 @@ package relock
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -90,8 +89,6 @@ func (b *bench) asks(l known) bool {
 func newRand(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
 
 const forever = -1
-
-var errDown = errors.New("connection refused")
 
 // An answerError is an error reply of Redis.
 type answerError string
