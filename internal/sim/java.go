@@ -221,8 +221,20 @@ type service struct {
 }
 
 // clock is the time of the service. Clocks are set together: what Redisson writes and judges by its own clock follows
-// that of Redis.
-func (s *service) clock() int64 { return s.rdb.Time(context.Background()).Val().UnixMilli() }
+// that of Redis. A service reads its clock without Redis, so it asks until it has an answer.
+func (s *service) clock() int64 {
+	for range 1000 {
+		now, err := s.rdb.Time(context.Background()).Result()
+		if err == nil {
+			return now.UnixMilli()
+		}
+		if errors.Is(err, redis.ErrClosed) {
+			break
+		}
+		time.Sleep(100 * time.Millisecond)
+	}
+	return time.Now().UnixMilli()
+}
 
 func (s *service) run(script *redis.Script, keys []string, args ...any) (time.Duration, error) {
 	left, err := script.Run(context.Background(), s.rdb, keys, args...).Int64()
