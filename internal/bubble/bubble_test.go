@@ -179,24 +179,39 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// A handshake takes no time, also where traffic is held up as soon as the connection is there: go-redis has a mutex
-// meanwhile.
+// A handshake takes no time and does not fail, also where traffic is held up, or the connection is cut, as soon as it is
+// there: go-redis has a mutex meanwhile.
 func TestHandshakeIsNotHeldUp(t *testing.T) {
-	within(t, func(s site) {
-		held := s.client(s.link)
-		held.Options().Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
-			c, err := s.link.Dial(ctx, network, addr)
-			s.link.Set(func(c *Conditions) { c.Held = [2]bool{true, true} })
-			return c, err
-		}
-		start := time.Now()
-		sub := held.Subscribe(ctx, "channel")
-		assert.Zero(s, time.Since(start))
-		s.link.Set(func(c *Conditions) { c.Held = [2]bool{} })
-		message, err := sub.Receive(ctx)
-		require.NoError(s, err)
-		assert.IsType(s, &redis.Subscription{}, message)
-		require.NoError(s, sub.Close())
-		require.NoError(s, held.Close())
-	})
+	for what, fault := range map[string]func(*Link){
+		"held":     func(l *Link) { l.Set(func(c *Conditions) { c.Held = [2]bool{true, true} }) },
+		"cut":      (*Link).Cut,
+		"vanished": func(l *Link) { l.Vanish(false) },
+		"silent":   func(l *Link) { l.Vanish(true) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			within(t, func(s site) {
+				faulty, dials := s.client(s.link), 0
+				faulty.Options().Dialer = func(ctx context.Context, network, addr string) (net.Conn, error) {
+					c, err := s.link.Dial(ctx, network, addr)
+					if dials++; dials == 1 {
+						fault(s.link)
+					}
+					return c, err
+				}
+				start := time.Now()
+				sub := faulty.Subscribe(ctx, "channel")
+				assert.Zero(s, time.Since(start))
+				if what == "held" {
+					s.link.Set(func(c *Conditions) { c.Held = [2]bool{} })
+					message, err := sub.Receive(ctx)
+					require.NoError(s, err)
+					assert.IsType(s, &redis.Subscription{}, message)
+				} else {
+					assert.Equal(s, 2, dials, "what follows the handshake fails")
+				}
+				require.NoError(s, sub.Close())
+				require.NoError(s, faulty.Close())
+			})
+		})
+	}
 }

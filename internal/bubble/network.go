@@ -4,9 +4,10 @@ package bubble
 
 // The network: what go-redis takes for TCP connections to a Redis.
 //
-// Rules: a new connection, and what a client says first on it (HELLO, CLIENT), take no time, and a link that
-// holds traffic up refuses new connections, but lets the handshake pass of one that is there: go-redis dials with
-// a mutex held, and the time of a bubble stands still while a goroutine waits for a mutex. Everything else on a
+// Rules: a new connection, and what a client says first on it (HELLO, CLIENT), take no time and do not fail, and a link
+// that holds traffic up, or is cut, refuses new connections, but lets the handshake pass of one that is there: go-redis
+// dials, and pauses after a handshake that has failed, with a mutex held, and the time of a bubble stands still while a
+// goroutine waits for a mutex. Everything else on a
 // link takes some time, or what is asked again and again takes none. What was sent arrives, also after the client
 // has closed the connection. No buffer is ever full, and nothing calls miniredis with mu held.
 
@@ -131,7 +132,7 @@ func (l *Link) Vanish(silently bool) {
 	defer l.mu.Unlock()
 	l.gone = true
 	for _, c := range append([]*conn(nil), l.order...) {
-		if silently {
+		if silently && !c.young {
 			c.out[ToRedis].queue = nil
 			c.closed = true
 			c.wake.Broadcast()
@@ -161,6 +162,7 @@ type conn struct {
 	// Guarded by link.mu.
 	wake     *sync.Cond // when the client may have something to read
 	young    bool       // nothing was said but the handshake
+	doomed   bool       // was cut while it was young: it ends with what is said next
 	out      [2]flow
 	unparsed []byte // arrived at Redis
 	readable []byte // arrived at the client
@@ -177,7 +179,7 @@ type tcp struct{ *conn }
 func (c tcp) SyscallConn() (syscall.RawConn, error) {
 	c.link.mu.Lock()
 	defer c.link.mu.Unlock()
-	if c.eof || c.closed {
+	if c.eof || c.closed || c.doomed {
 		return nil, io.EOF
 	}
 	return quiet{}, nil
@@ -269,6 +271,10 @@ func (c *conn) arrive(data []byte) {
 
 // cut ends the connection on both sides. link.mu is held.
 func (c *conn) cut() {
+	if c.young {
+		c.doomed = true
+		return
+	}
 	c.out[ToRedis].queue, c.out[FromRedis].queue = nil, nil
 	c.eof, c.mute = true, true
 	c.wake.Broadcast()
@@ -330,7 +336,10 @@ func (c *conn) Write(p []byte) (int, error) {
 	case c.young && c.handshake(p):
 		return len(p), nil
 	}
-	c.young = false
+	if c.young = false; c.doomed {
+		c.cut()
+		return 0, &net.OpError{Op: "write", Net: "tcp", Err: syscall.EPIPE}
+	}
 	c.send(ToRedis, append([]byte(nil), p...))
 	return len(p), nil
 }

@@ -241,12 +241,27 @@ func (s *service) run(script *redis.Script, keys []string, args ...any) (time.Du
 	return time.Duration(left) * time.Millisecond, err
 }
 
+// subscribe subscribes sub to the channel of the service, and says whether Redis let it.
+func (s *service) subscribe(sub *redis.PubSub) bool {
+	_ = sub.Subscribe(context.Background(), s.channel)
+	_, err := sub.ReceiveTimeout(context.Background(), time.Second)
+	return err == nil
+}
+
+// isRefusal says whether Redis has answered an error, as it does when a subscription is renewed without the right to it.
+func isRefusal(err error) bool {
+	var refused redis.Error
+	return errors.As(err, &refused)
+}
+
 // service is a Java service that is about to take the lock of w.
 func (w *worker) service(rdb *redis.Client) *service {
 	name := w.Names[0]
 	s := &service{rdb: rdb, id: fmt.Sprintf("00000000-0000-4000-8000-%012d", w.ID), lease: w.Section + 10*time.Second,
 		leave: func() {}}
-	field, lease := s.id+":1", s.lease.Milliseconds()
+	// A thread for each hold: the same one would re-enter a record of its own that a failover brings back, and Redisson
+	// adds up the leases of a writer that re-enters.
+	field, lease := fmt.Sprintf("%s:%d", s.id, w.rng.Uint32()), s.lease.Milliseconds()
 	s.channel = "redisson_lock__channel:{" + name + "}"
 	switch w.Kind {
 	case JavaPlain:
@@ -303,9 +318,11 @@ func (w *worker) java() {
 	sent := time.Now()
 	left, err := s.try()
 	if left != had {
-		sub := s.rdb.Subscribe(context.Background(), s.channel)
-		_, _ = sub.Receive(context.Background())
-		for {
+		sub := s.rdb.Subscribe(context.Background())
+		for hears := false; ; {
+			if !hears {
+				hears = s.subscribe(sub)
+			}
 			sent = time.Now()
 			if left, err = s.try(); left == had || errors.Is(err, redis.ErrClosed) {
 				break
@@ -319,11 +336,15 @@ func (w *worker) java() {
 				time.Sleep(time.Second)
 				continue
 			}
-			if left < 0 {
+			switch {
+			case !hears:
+				left = time.Second
+			case left < 0:
 				left = time.Minute
 			}
 			// A head of the queue whose lock is free asks again and again: here not without a pause.
-			_, _ = sub.ReceiveTimeout(context.Background(), min(max(left, time.Second), time.Minute))
+			_, err = sub.ReceiveTimeout(context.Background(), min(max(left, time.Second), time.Minute))
+			hears = hears && !isRefusal(err)
 		}
 		_ = sub.Close()
 	}

@@ -11,6 +11,7 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -22,6 +23,7 @@ import (
 var (
 	simTime   = flag.Duration("sim", 0, "for how long, in real time, TestSimulation plays new plans; 0: the first few")
 	simSeed   = flag.Uint64("sim.seed", 0, "the seed of the only plan; 0: as many new ones as there is time for")
+	simFirst  = flag.Uint64("sim.first", 0, "the first of the seeds that are played with -sim; 0: a new one")
 	simPlan   = flag.String("sim.plan", "", "a file with the only plan, as a reduction has written it")
 	simAgain  = flag.Int("sim.again", 1, "how often the only plan is played")
 	simLocks  = flag.String("sim.locks", "", "which kinds of locks are used, with commas between; none: all")
@@ -50,9 +52,13 @@ func TestSimulation(t *testing.T) {
 		first, goesOn = rand.Uint64N(1_000_000_000)+1, func(seeds int64, took time.Duration) bool {
 			return took < *simTime || seeds == 0
 		}
+		if *simFirst != 0 {
+			first = *simFirst
+		}
 	}
 	wanted := focus(t)
 	var seeds, failed, holds, virtual atomic.Int64
+	var summary sync.Map // of a seed that failed: what it has found
 	start := time.Now()
 	t.Run("seeds", func(t *testing.T) {
 		for range min(runtime.GOMAXPROCS(0), 4) {
@@ -64,6 +70,7 @@ func TestSimulation(t *testing.T) {
 					holds.Add(int64(v.Holds))
 					if v.Found != nil {
 						bad := failed.Add(1) > int64(*simDoubts) || v.Found.IsUnsafe()
+						summary.Store(v.Plan.Seed, v.Found)
 						tell(t, v, bad)
 					}
 				}
@@ -73,6 +80,10 @@ func TestSimulation(t *testing.T) {
 	t.Logf("%d seeds from %d: %v of virtual time and %d holds in %v, %d failed", seeds.Load(), first,
 		time.Duration(virtual.Load()).Round(time.Minute), holds.Load(), time.Since(start).Round(time.Millisecond),
 		failed.Load())
+	summary.Range(func(seed, found any) bool {
+		t.Logf("seed %d: %v", seed, found) // once more, below the long reports
+		return true
+	})
 }
 
 // again plays the plan that the flags name.

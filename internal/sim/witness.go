@@ -818,12 +818,20 @@ func (w *witness) refused(c *call, alone bool, err error, m manner) {
 	}
 	switch {
 	case err != nil && m.wait > 0 && m.wait < time.Second: // less than an answer may take
+	case errors.Is(err, relock.ErrLockLost) && w.lostSince(c): // one of several locks, before all of them were had
 	case err != nil && m.cancel == 0:
 		w.report("no error without a reason", "%s worker %d %v: %v", c.p.name, c.worker.ID, c.worker.Names, err)
 	case still && (m.cancel == 0 || m.cancel > slack):
 		w.report("a free lock is had", "%s worker %d %v did not get it with %+v, and nobody has it: %v", c.p.name,
 			c.worker.ID, c.worker.Names, m, err)
 	}
+}
+
+// lostSince says whether a lock of c may have been lost since c began. mu is held.
+func (w *witness) lostSince(c *call) bool {
+	return slices.ContainsFunc(w.losses, func(l loss) bool {
+		return slices.Contains(c.worker.Names, l.name) && (l.until.IsZero() || l.until.After(c.began))
+	})
 }
 
 // nobodyCame says whether nobody has had the lock since the call began, and nobody else uses it.
