@@ -224,6 +224,29 @@ func TestAtLeastUnlockReportsARecordThatIsGone(t *testing.T) {
 	})
 }
 
+// A release whose answer is lost has kept the record. If it is repeated when the time is over, it finds no record, and nothing
+// was lost.
+func TestAtLeastUnlockIsNilWhenTheTimeEndsBeforeItsAnswer(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		l := newLimitedLock(e.redis, limits{atLeast: 10 * time.Millisecond})
+		ok, err := e.acquire(context.Background(), l, 1, request{wait: forever})
+		require.True(t, ok)
+		require.NoError(t, err)
+		answers := 0
+		e.redis.set(func() {
+			e.redis.fault = func(string) (f fakeFault) {
+				if answers++; answers == 1 {
+					f.err, f.answer = io.EOF, 20*time.Millisecond
+				}
+				return f
+			}
+		})
+		assert.NoError(t, e.release(context.Background(), l, 1))
+		assert.Equal(t, 2, answers, "the release was repeated")
+		assert.Empty(t, e.redis.holder("x"))
+	})
+}
+
 // A renewal under way at Unlock, which runs after it, does not keep the lock for another lease: also where its answer is the
 // first of the two.
 func TestAtLeastOutlivesARenewalUnderWay(t *testing.T) {

@@ -128,9 +128,10 @@ func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err
 	}
 	returned, heard, passed = true, int(r[1]), r[2]
 	if keeps {
-		// This process does not have the lock any more. A try without an answer has deleted nothing: if there is no record, it
-		// was gone before.
-		passed, unknown = 1, 0
+		passed = 1 // this process does not have the lock any more
+		if h.keepTime() > 0 {
+			unknown = 0 // no try without an answer can have ended the record by now: if there is none, it was gone before
+		}
 	}
 	if keeps && err == nil && !(lapses && h.lapsesByItself()) {
 		h.name.engine.workers.Spawn(h.clear)
