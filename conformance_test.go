@@ -112,6 +112,7 @@ func (b *bench) clientOn(rdb redis.UniversalClient, opts ...Option) *Client {
 	require.NoError(b, err)
 	b.Cleanup(func() {
 		siblings.Delete(c)
+		b.checkNothingLeaks(c)
 		assert.NoError(b, c.Close())
 	})
 	if all != nil {
@@ -181,6 +182,22 @@ func (b *bench) checkNothingIsLeft() {
 			return len(channels) == 0
 		})
 	}
+}
+
+// checkNothingLeaks makes sure that a Client which holds no lock has no name in use, which every call has, no listener and no
+// waiter left. Close would end them, so it looks before.
+func (b *bench) checkNothingLeaks(c *Client) {
+	e := c.engine
+	if b.Failed() || e.isLeaving.Load() || e.holds() > 0 {
+		return
+	}
+	const nothing = "0 names, 0 listeners, 0 awaited locks"
+	left := ""
+	for end := time.Now().Add(soon); time.Now().Before(end) && left != nothing; time.Sleep(time.Millisecond) {
+		_, awaited := e.poller.Running()
+		left = fmt.Sprintf("%d names, %d listeners, %d awaited locks", e.names(), e.pubsub.Listeners(), awaited)
+	}
+	assert.Equal(b, nothing, left, "left in a Client that holds nothing")
 }
 
 func (b *bench) must(err error) {

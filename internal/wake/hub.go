@@ -246,6 +246,16 @@ func (h *Hub) Answered() bool {
 	return false
 }
 
+// Listeners is how many listeners have not left. Tests look whether one was forgotten.
+func (h *Hub) Listeners() (n int) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, ch := range h.channels {
+		n += len(ch.listeners)
+	}
+	return n
+}
+
 // Mutex is the mutex of h. Tests look whether code of the user runs while it is locked.
 func (h *Hub) Mutex() *sync.Mutex { return &h.mu }
 
