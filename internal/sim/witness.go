@@ -200,13 +200,16 @@ func (l loss) hits(h *hold) bool {
 	return (l.name == "" || slices.Contains(h.names, l.name)) && l.of(h)
 }
 
-// isToNotice reports h if it does not know after a while that its record is gone. mu is held.
+// isToNotice reports h if it does not know after a while that its record is gone. A later loss gives it a while of its own.
+// mu is held.
 func (w *witness) isToNotice(h *hold, what string, within time.Duration) {
+	known := len(w.losses)
 	time.AfterFunc(within, func() {
 		recorded := w.recorded(h)
 		w.mu.Lock()
 		defer w.mu.Unlock()
-		if !recorded && slices.Contains(w.holds, h) && h.ctx.Err() == nil {
+		again := slices.ContainsFunc(w.losses[known:], func(l loss) bool { return l.hits(h) })
+		if !recorded && !again && slices.Contains(w.holds, h) && h.ctx.Err() == nil {
 			w.report("a lost hold is noticed", "%v: %s, and %v does not know it after %v", h.names, what, h, within)
 		}
 	})
