@@ -259,9 +259,7 @@ func (w *worker) service(rdb *redis.Client) *service {
 	name := w.Names[0]
 	s := &service{rdb: rdb, id: fmt.Sprintf("00000000-0000-4000-8000-%012d", w.ID), lease: w.Section + 10*time.Second,
 		leave: func() {}}
-	// A thread for each hold: the same one would re-enter a record of its own that a failover brings back, and Redisson
-	// adds up the leases of a writer that re-enters.
-	field, lease := fmt.Sprintf("%s:%d", s.id, w.rng.Uint32()), s.lease.Milliseconds()
+	field, lease := s.id+":1", s.lease.Milliseconds()
 	s.channel = "redisson_lock__channel:{" + name + "}"
 	switch w.Kind {
 	case JavaPlain:
@@ -283,6 +281,9 @@ func (w *worker) service(rdb *redis.Client) *service {
 		}
 		s.unlock = func() { _, _ = s.run(javaFairUnlock, keys, field, s.clock()) }
 	case JavaReadWrite:
+		// A thread for each hold: the same one would re-enter a record of its own that a failover brings back, and
+		// Redisson adds up the leases of a writer that re-enters.
+		field = fmt.Sprintf("%s:%d", s.id, w.rng.Uint32())
 		s.channel = "redisson_rwlock:{" + name + "}"
 		if s.shared = w.rng.IntN(3) > 0; s.shared {
 			leases := "{" + name + "}:" + field + ":rwlock_timeout"
