@@ -135,7 +135,7 @@ func (w *world) watch(end <-chan struct{}) {
 // play plays one phase, and says whether all was well.
 func (w *world) play(phase Phase) bool {
 	w.mu.Lock()
-	w.phase, w.began = phase, time.Now()
+	w.phase, w.began, w.ending = phase, time.Now(), false
 	w.mu.Unlock()
 	w.note(nil, "a phase of %v begins", phase.Length)
 	over, healed := make(chan struct{}), make(chan struct{})
@@ -161,6 +161,9 @@ func (w *world) play(phase Phase) bool {
 	if phase.Crash && w.well() {
 		w.killThem(Fault{Process: -1}, false)()
 	}
+	w.mu.Lock()
+	w.ending = true
+	w.mu.Unlock()
 	close(over)
 	w.note(nil, "the workers are to finish")
 	select {
@@ -274,7 +277,8 @@ func (w *world) turnsBefore(of *Worker) (most int, ordered bool) {
 	default:
 		return 0, false
 	}
-	if w.plan.Lacks != "" || w.unlined {
+	// After a release a process lets others go first for about a round trip, which is several sections without a length.
+	if w.plan.Lacks != "" || w.unlined || w.ending {
 		return 0, false
 	}
 	beside := 0 // workers of its process, each of which may need a turn of the process

@@ -44,6 +44,7 @@ type world struct {
 	ran     int        // processes so far
 	paused  map[int]chan struct{}
 	pauses  []pause
+	ending  bool // the workers of the phase are to finish: sections are cut short, and so take no time
 	unlined bool // a process may have been refused the line, and then goes on without it: see security.md
 	events  map[string][]string
 	active  int         // faults
