@@ -162,7 +162,7 @@ func bundle(take, undo *luaScript) bundledScript {
 
 // wholeBundle is the script that takes several locks.
 var wholeBundle = sync.OnceValue(func() *luaScript {
-	return send.NewScript(strings.Replace(luaFile("bundle"), "--[[scripts]]", strings.Join(bundled, ",\n"), 1))
+	return send.NewScript(strings.Replace(library.Source("bundle"), "--[[scripts]]", strings.Join(bundled, ",\n"), 1))
 })
 
 // A bundledCall takes one lock of several, and can undo that.

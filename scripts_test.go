@@ -95,14 +95,14 @@ func TestScriptHeaders(t *testing.T) {
 		name := strings.TrimSuffix(f.Name(), ".lua")
 		if isPrelude.Match(text) {
 			assert.Empty(t, checkPrelude(string(text)), f.Name())
-			assert.True(t, slices.ContainsFunc(preludes, func(p prelude) bool { return p.name == name }), "%s is not linked", f.Name())
+			assert.Contains(t, library.Preludes(), name, "%s is not linked", f.Name())
 			continue
 		}
 		assert.Empty(t, checkHeader(string(text)), f.Name())
 		if name != "bundle" { // see wholeBundle
 			assert.Contains(t, bound, name, "%s is not bound", f.Name())
-			keys := slices.Compact(slices.Sorted(slices.Values(usesKey.FindAllString(luaFile(name), -1))))
-			assert.GreaterOrEqual(t, len(keyTypes(name)), len(keys), "the types of the keys of %s", f.Name())
+			keys := slices.Compact(slices.Sorted(slices.Values(usesKey.FindAllString(library.Source(name), -1))))
+			assert.GreaterOrEqual(t, len(library.KeyTypes(name)), len(keys), "the types of the keys of %s", f.Name())
 		}
 		verb := name[strings.LastIndex(name, "_")+1:]
 		assert.Contains(t, []string{"acquire", "release", "undo", "renew", "force", "set", "inspect", "bundle"}, verb, "the verb of %s", f.Name())
@@ -163,34 +163,9 @@ func globals(t *testing.T, source string) (names []string) {
 	return names
 }
 
-func TestLibraryLinks(t *testing.T) {
+func TestGlobalsAreFound(t *testing.T) {
 	t.Parallel()
-	const one = "local a, b = 1, 2\n\nlocal function unused() return a end\n\nlocal function inner(x)\n    local c = x + b\n    return c\nend\n"
-	const two = "local function outer() return inner(1) end\n"
-	const instead = "local function outer() return 3 end\n"
-	const more = "local function more() return outer() end\n"
-	l := library{newPrelude("one", "", one), newPrelude("two", "", two), newPrelude("instead", "more", instead), newPrelude("more", "", more)}
-	linked := func(source string) string { return l.link(source, l.of(source)) }
-	for _, alone := range []string{
-		"return 1", "return 'outer'", "return t.outer", "return t:outer()", "return 1 -- outer",
-		"local outer = 1\nreturn outer", "local function f(x, outer) return outer end", "for outer, _ in pairs(t) do f(outer) end",
-	} {
-		assert.Equal(t, alone, linked(alone))
-	}
-	withInner := strings.Replace(one, "local function unused() return a end\n\n", "", 1)
-	assert.Equal(t, withInner+"return inner(2)", linked("return inner(2)"))
-	assert.Equal(t, withInner+two+"return outer()", linked("return outer()"), "what a prelude uses")
-	assert.Equal(t, two+"return outer()", l.link("return outer()", l.of("return outer()"), map[string]bool{"one": true}), "what is there already")
-	assert.Equal(t, instead+more+"return more()", linked("return more()"), "a prelude in the place of another one")
 	assert.Equal(t, []string{"x", "b"}, globals(t, "local a = 1\nreturn x(a, b)"))
-
-	const marked = "a()\nif x then\n    --[[preludes]]\n    b()\n\n    c()\nend\nd()\n"
-	before, after, block, found := cutMark(marked, "preludes")
-	assert.True(t, found)
-	assert.Equal(t, []string{"a()\nif x then\n", "    b()\n\n    c()\nend\nd()\n", "    b()\n\n    c()\n"}, []string{before, after, block})
-	before, _, _, found = cutMark(marked, "answer")
-	assert.False(t, found)
-	assert.Equal(t, marked, before)
 }
 
 var usesKey = regexp.MustCompile(`KEYS\[\d+\]`)
@@ -263,7 +238,7 @@ var declaresRuns = regexp.MustCompile(`(?m)^-- (Repeatable|Once)(?:, and then an
 
 // runsOf reads this of the header of a script. then is the first number of what a second run may answer, or "".
 func runsOf(t *testing.T, name string) (once bool, then string) {
-	all := declaresRuns.FindAllStringSubmatch(luaText(name), -1)
+	all := declaresRuns.FindAllStringSubmatch(library.Text(name), -1)
 	require.Len(t, all, 1, "the header of %s says, once, whether it is Repeatable or Once", name)
 	return all[0][1] == "Once", all[0][2]
 }

@@ -1,0 +1,203 @@
+// Package lualink links Lua scripts: in front of a script stand the functions and the constants of preludes that it uses,
+// and those that these use.
+//
+// Rules: a file of Lua is a prelude or a script. Nobody lists what a script uses: a name that a file uses and does not
+// declare is of a prelude. The types of the keys of a script are those that its header names. Comments are not sent.
+package lualink
+
+import (
+	"fmt"
+	"io/fs"
+	"maps"
+	"regexp"
+	"slices"
+	"strings"
+)
+
+// A Library has the files of Lua, and knows which of them are preludes.
+type Library struct {
+	files    fs.FS
+	preludes preludes
+}
+
+// New is the library of files, each of which is called <name>.lua. The preludes are in the order in which they stand in
+// front of a script: each uses only those in front of it. Where two define a name, the last one counts, as in Lua. One
+// that is called "a beside b" is there only for scripts that use b, too.
+func New(files fs.FS, names ...string) *Library {
+	l := &Library{files: files}
+	for _, name := range names {
+		name, beside, _ := strings.Cut(name, " beside ")
+		l.preludes = append(l.preludes, newPrelude(name, beside, l.Source(name)))
+	}
+	return l
+}
+
+// Preludes are the names of the preludes.
+func (l *Library) Preludes() (names []string) {
+	for _, p := range l.preludes {
+		names = append(names, p.name)
+	}
+	return names
+}
+
+// Link is the script of a name as it is sent: a function that the function answer runs, which a prelude called record
+// defines, with the types of the keys. A line --[[answer]] says that the function begins there: the code in front of it
+// runs without answer, and must not fail. A line --[[preludes]] says that what only the block behind it needs is to be
+// there, and not in front of the script: most runs do not need it.
+func (l *Library) Link(name string) string {
+	head, body := "", l.Source(name)
+	if before, after, _, found := cutMark(body, "answer"); found {
+		head, body = before, after
+	}
+	before, after, block, _ := cutMark(body, "preludes")
+	front := l.preludes.of(head)
+	behind := l.preludes.of(before + strings.TrimPrefix(after, block))
+	behind["record"] = true
+	body = before + l.preludes.link(after, l.preludes.of(block), front, behind)
+	body = fmt.Sprintf("return answer(function()\n%s\nend, {'%s'})\n", body, strings.Join(l.KeyTypes(name), "', '"))
+	return l.preludes.link(head+l.preludes.link(body, behind, front), front)
+}
+
+// Source is a file without its comment lines. Scripts are sent without them: miniredis parses a script again for every
+// run.
+func (l *Library) Source(name string) string { return comment.ReplaceAllString(l.Text(name), "") }
+
+// Text is a file as it is written.
+func (l *Library) Text(name string) string {
+	text, err := fs.ReadFile(l.files, name+".lua")
+	if err != nil {
+		panic("bug: " + err.Error())
+	}
+	return string(text)
+}
+
+// KeyTypes are the types of the keys that the header of a script names, as in "-- KEYS[1]  the lock: a hash".
+func (l *Library) KeyTypes(name string) (types []string) {
+	for _, key := range keyType.FindAllStringSubmatch(l.Text(name), -1) {
+		types = append(types, key[1])
+	}
+	return types
+}
+
+// cutMark cuts source at the line --[[mark]]. The block are those lines behind it that are indented as it is.
+func cutMark(source, mark string) (before, after, block string, found bool) {
+	line := regexp.MustCompile(`(?m)^( *)--\[\[` + mark + `\]\]\n`).FindStringSubmatchIndex(source)
+	if line == nil {
+		return source, "", "", false
+	}
+	before, after = source[:line[0]], source[line[1]:]
+	indent := source[line[2]:line[3]]
+	for text := range strings.Lines(after) {
+		if text != "\n" && !strings.HasPrefix(text, indent) {
+			break
+		}
+		block += text
+	}
+	return before, after, block, true
+}
+
+// A prelude is a file whose functions and constants scripts use.
+type prelude struct {
+	name       string
+	beside     string // used only by scripts that use this prelude, too
+	statements []statement
+	uses       map[string]bool // the names that it uses and does not declare
+}
+
+// A statement is one of a prelude, with the names that it defines.
+type statement struct {
+	text    string
+	defines []string
+	words   map[string]bool
+}
+
+// preludes are those of a Library, in its order.
+type preludes []prelude
+
+func newPrelude(name, beside, text string) prelude {
+	p := prelude{name: name, beside: beside, uses: freeNames(text)}
+	begins := statementOf.FindAllStringSubmatchIndex(text, -1)
+	for i, at := range begins {
+		end := len(text)
+		if i+1 < len(begins) {
+			end = begins[i+1][0]
+		}
+		s := text[at[0]:end]
+		p.statements = append(p.statements, statement{s, strings.Split(text[at[2]:at[3]], ", "), words(s)})
+	}
+	return p
+}
+
+// statementOf is the beginning of a statement of a prelude, with the names that it defines. It ends before the next one.
+var statementOf = regexp.MustCompile(`(?m)^local (?:function )?(\w+(?:, \w+)*)`)
+
+// of are the preludes that a text uses, with those that these use.
+func (l preludes) of(text string) map[string]bool {
+	found, used := make(map[string]bool), freeNames(text)
+	for _, p := range slices.Backward(l) {
+		if p.beside != "" && !found[p.beside] || !p.definesAny(used) {
+			continue
+		}
+		found[p.name] = true
+		for _, s := range p.statements {
+			for _, name := range s.defines {
+				delete(used, name)
+			}
+		}
+		maps.Copy(used, p.uses)
+	}
+	return found
+}
+
+func (p *prelude) definesAny(used map[string]bool) bool {
+	return slices.ContainsFunc(p.statements, func(s statement) bool { return s.definesAny(used) })
+}
+
+func (s *statement) definesAny(used map[string]bool) bool {
+	return slices.ContainsFunc(s.defines, func(name string) bool { return used[name] })
+}
+
+// link is source behind those statements of these preludes that it uses, but for the preludes that are in front of it
+// already. Every run of a script makes its functions anew, which takes a rested server longer than five commands.
+func (l preludes) link(source string, these map[string]bool, already ...map[string]bool) string {
+	used := words(source)
+	for _, p := range slices.Backward(l) {
+		if !these[p.name] || slices.ContainsFunc(already, func(there map[string]bool) bool { return there[p.name] }) {
+			continue
+		}
+		for _, s := range slices.Backward(p.statements) {
+			if s.definesAny(used) {
+				source = s.text + source
+				maps.Copy(used, s.words)
+			}
+		}
+	}
+	return source
+}
+
+// words are all words of a text.
+func words(text string) map[string]bool {
+	all := make(map[string]bool)
+	for _, w := range word.FindAllString(text, -1) {
+		all[w] = true
+	}
+	return all
+}
+
+// freeNames are the names that a text uses and declares nowhere. Words in strings and comments are no names, nor are fields.
+func freeNames(text string) map[string]bool {
+	text = noName.ReplaceAllString(text, "''")
+	names := words(text)
+	for _, declared := range declaration.FindAllString(text, -1) {
+		maps.DeleteFunc(names, func(name string, _ bool) bool { return words(declared)[name] })
+	}
+	return names
+}
+
+var (
+	comment     = regexp.MustCompile(`(?m)^ *--( .*)?\n`)
+	keyType     = regexp.MustCompile(`(?m)^-- KEYS(?:\[\d+\]|   )  [^:]*: (?:each )?a (hash|list|zset|string)\b`)
+	word        = regexp.MustCompile(`\w+`)
+	noName      = regexp.MustCompile(`'[^'\n]*'|--.*|[.:]\w+`)
+	declaration = regexp.MustCompile(`\b(local )?function[ \w]*\([\w, ]*\)|\blocal \w+(, \w+)*|\bfor \w+(, \w+)*`)
+)
