@@ -372,7 +372,7 @@ func (a *acquisition) ask(lastReply time.Time) (result, error) {
 	a.unknown += answer.Unknown
 	a.abandoned = a.abandoned || answer.Abandoned
 	a.unanswered = answer.Unanswered
-	e.late.left(wants, answer.Orphans, answer.Lost > 0)
+	e.callersLeft(wants, answer.Orphans, answer.Lost > 0)
 	a.queued = a.queued || res.queued
 	// A script that Redis has stopped half way may have written data.
 	if err != nil && answered(err) {
@@ -489,7 +489,7 @@ func (e *engine) pollDelay(lease time.Duration) time.Duration {
 func (a *acquisition) rollback(res result, err error, returned bool) {
 	if a.asking { // a hook has ended the goroutine
 		a.unknown = max(a.unknown, 1)
-		a.engine.late.left(a.wants, 0, true)
+		a.engine.callersLeft(a.wants, 0, true)
 	}
 	failed := err != nil || !returned
 	left := a.leftInRedis(failed, res.state == held)
@@ -531,7 +531,7 @@ type orphans struct {
 func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
 	answer := send.Answer{Value: value, Err: err, Sent: sent}
 	res, err := readResult(o.wants, &answer)
-	drops := o.engine.late.heard(o.wants, !send.MayRunLater(answer.Err))
+	drops := o.engine.late.Heard(takingFields(o.wants), !send.MayRunLater(answer.Err))
 	o.undoOrphan(o.wants, res, err)
 	o.engine.dropTombstones(drops)
 }

@@ -16,6 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/report"
@@ -62,7 +63,7 @@ type engine struct {
 	draining drain
 	table    nameTable
 	lapsed   expiredRing
-	late     lateTries
+	late     late.Tries
 	permits  permitsReports
 
 	rtt          turns.RoundTrip

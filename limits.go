@@ -86,7 +86,7 @@ func (h *hold) releaseCall(left int) (c call, keeps, late bool) {
 			return h.keepCall(rest), true, false
 		}
 	}
-	late = left == 0 && h.name.engine.late.mayRun(h.field)
+	late = left == 0 && h.name.engine.late.MayRun(h.field)
 	return h.verbs().release(h.field, left, late), false, late
 }
 
@@ -105,7 +105,7 @@ func (h *hold) isAlone() bool {
 // lapsesByItself says whether a record with AtLeast is gone in time after a keepCall. No request may still extend its lease:
 // neither when the keepCall is sent, because it may overtake one that is answered first, nor when it was answered.
 func (h *hold) lapsesByItself() bool {
-	return h.isAlone() && !h.name.engine.late.mayRun(h.field) && !h.name.engine.watchdog.IsRenewing(&h.record.lease)
+	return h.isAlone() && !h.name.engine.late.MayRun(h.field) && !h.name.engine.watchdog.IsRenewing(&h.record.lease)
 }
 
 // keep has Redis keep the record of h until the time of AtLeast is over, and says whether the record lapses then. If it

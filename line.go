@@ -223,7 +223,7 @@ func (a *acquisition) leavePlace() bool {
 		return false
 	}
 	left := a.place
-	if left.unknown = 0; n.engine.late.mayRun(left.field) {
+	if left.unknown = 0; n.engine.late.MayRun(left.field) {
 		if left.unknown = a.unknown; a.abandoned {
 			left.unknown++
 		}

@@ -318,7 +318,7 @@ func (e *engine) undoOne(ctx context.Context, b lockType, a attempt, unknown int
 			_ = p.sleep(e.closed, nil, pause) // Close ends the pause
 		}
 		p.Deadline = time.Now().Add(unlockTime)
-		mayRun := a.level == 1 && e.late.mayRun(a.field)
+		mayRun := a.level == 1 && e.late.MayRun(a.field)
 		a.late = a.late || mayRun
 		answer := e.sender.Do(&p.Wait, send.Request{Call: b.undo(a)}, time.Now())
 		r, err := answer.Reply()

@@ -165,7 +165,7 @@ func TestTombstoneIsNotInherited(t *testing.T) {
 	b.mustBe(await(b.bench, "Lock", late.got), context.Canceled)
 	next.joined()
 	rule.Release()
-	testredis.Await(b, "all is answered", soon, func() bool { return late.client.engine.late.n.Load() == 0 })
+	testredis.Await(b, "all is answered", soon, func() bool { return late.client.engine.late.Fields() == 0 })
 	first.unlocks()
 	next.gets().unlocks()
 	assert.Empty(b, b.lines(), "the line")
@@ -322,47 +322,9 @@ func TestTombstoneAmongOthersIsSeen(t *testing.T) {
 	})
 }
 
-// The outcome of a try may be heard before its caller is known to have left.
-func TestLateTriesAreCountedInAnyOrder(t *testing.T) {
-	var l lateTries
-	one := []want{{attempt: attempt{field: "one", level: 1}}}
-	drop := call{Script: tombstoneUndo}
-	assert.Empty(t, l.heard(one, true))
-	assert.False(t, l.mayRun("one"))
-	l.left(one, 2, false)
-	assert.True(t, l.mayRun("one"))
-	assert.False(t, l.buried("one", drop), "the other try may run")
-	assert.Len(t, l.heard(one, true), 1)
-	assert.False(t, l.mayRun("one"))
-	assert.Empty(t, l.fields)
-	assert.True(t, l.buried("one", drop), "the last outcome was heard before")
-
-	l.left(one, 1, true)
-	assert.Empty(t, l.heard(one, true))
-	assert.True(t, l.mayRun("one"), "the try that was lost")
-	assert.False(t, l.buried("one", drop))
-	assert.Empty(t, l.fields, "the tombstone stays")
-
-	l.left(one, 2, false)
-	assert.False(t, l.buried("one", drop))
-	assert.Empty(t, l.heard(one, false))
-	assert.Empty(t, l.heard(one, true), "a try was lost")
-	assert.Empty(t, l.fields)
-
-	again := []want{{attempt: attempt{field: "one", level: 2}}}
-	l.left(again, 1, true)
-	assert.False(t, l.mayRun("one"), "a re-entry takes nothing")
-	assert.Empty(t, l.heard(again, true))
-}
-
-// Lost tries whose holds lapse by themselves do not stay in memory.
-func TestLostTriesAreForgotten(t *testing.T) {
-	var l lateTries
-	for i := range 20 * mostLost {
-		l.left([]want{{attempt: attempt{field: fmt.Sprint(i), level: 1}}}, 0, true)
-		for _, f := range l.fields {
-			f.lost = f.lost.Add(-tombstoneLife)
-		}
-		assert.LessOrEqual(t, len(l.fields), 2*mostLost)
-	}
+// A re-entry that runs late takes nothing: its field has no tombstone because of it.
+func TestReentryThatRunsLateNeedsNoTombstone(t *testing.T) {
+	first, again := want{attempt: attempt{field: "first", level: 1}}, want{attempt: attempt{field: "again", level: 2}}
+	assert.Equal(t, []string{"first"}, takingFields([]want{first, again}))
+	assert.Empty(t, takingFields([]want{again}))
 }

@@ -94,12 +94,12 @@ var defects = []mistake{
 		to:   "if false then",
 	},
 	{
-		name: "writerOfTheFuture", focus: Focus{[]Kind{ReadWrite}, []string{"kill", "vanish", "clock back"}},
+		name: "writerOfTheFuture", focus: Focus{[]Kind{ReadWrite}, []string{"kill", "clock back"}},
 		from: "tonumber(last[2]) > now + farthest_beat then",
 		to:   "false then",
 	},
 	{
-		name: "sliceOfTheFuture", focus: Focus{[]Kind{Multi}, []string{"clock back"}},
+		name: "sliceOfTheFuture", focus: Focus{[]Kind{JavaPlain}, []string{"clock back"}},
 		from: " or line.shared > now",
 		to:   "",
 	},

@@ -232,7 +232,7 @@ var mutations = []mutation{
 		missed: "the undo of the wait that is over comes later as a rule, and undoes it, too",
 	},
 	{
-		name: "tombstoneDroppedSoon", file: "tombstones.go", focus: Focus{inOneLine, lateness},
+		name: "tombstoneDroppedSoon", file: "internal/late/late.go", focus: Focus{inOneLine, lateness},
 		from:   "case f.open > 0:\n\t\tf.drop = drop",
 		to:     "case f.open > 0:\n\t\treturn true",
 		missed: "as noTombstone in mistakes_test.go",

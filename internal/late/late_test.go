@@ -1,0 +1,50 @@
+package late
+
+import (
+	"fmt"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+
+	"github.com/relock-go/relock/internal/send"
+)
+
+// The outcome of a try may be heard before its caller is known to have left.
+func TestTriesAreCountedInAnyOrder(t *testing.T) {
+	var l Tries
+	one := []string{"one"}
+	drop := send.Call{Script: send.NewScript("return 1")}
+	assert.Empty(t, l.Heard(one, true))
+	assert.False(t, l.MayRun("one"))
+	l.Left(one, 2, false)
+	assert.True(t, l.MayRun("one"))
+	assert.False(t, l.Buried("one", drop), "the other try may run")
+	assert.Len(t, l.Heard(one, true), 1)
+	assert.False(t, l.MayRun("one"))
+	assert.Empty(t, l.fields)
+	assert.True(t, l.Buried("one", drop), "the last outcome was heard before")
+
+	l.Left(one, 1, true)
+	assert.Empty(t, l.Heard(one, true))
+	assert.True(t, l.MayRun("one"), "the try that was lost")
+	assert.False(t, l.Buried("one", drop))
+	assert.Empty(t, l.fields, "the tombstone stays")
+
+	l.Left(one, 2, false)
+	assert.False(t, l.Buried("one", drop))
+	assert.Empty(t, l.Heard(one, false))
+	assert.Empty(t, l.Heard(one, true), "a try was lost")
+	assert.Empty(t, l.fields)
+}
+
+// Lost tries whose holds lapse by themselves do not stay in memory.
+func TestLostTriesAreForgotten(t *testing.T) {
+	var l Tries
+	for i := range 20 * mostLost {
+		l.Left([]string{fmt.Sprint(i)}, 0, true)
+		for _, f := range l.fields {
+			f.lost = f.lost.Add(-life)
+		}
+		assert.LessOrEqual(t, len(l.fields), 2*mostLost)
+	}
+}
