@@ -74,10 +74,8 @@ type grant struct {
 	token  int64         // held: of a fenced lock
 	more   int           // held: so many times more the lock is free, if it is a counted one
 	queued bool          // busy: the attempt left an entry in Redis that has to be undone
-	placed bool          // busy: the attempt has a place in the line
-	ahead  int           // busy: so many places are in front of it
-	apart  bool          // busy: only the channel of the lock says when the holder releases it
-	deaf   bool          // busy: the server does not know the subscription that the caller believes to have
+
+	standing standing // busy: how the caller hears that it can have the lock
 }
 
 type grantState int
@@ -407,20 +405,20 @@ func (a *acquisition) await(res result) (result, error) {
 	a.lastReply = time.Now()
 	e, in := a.engine, a.wants[res.at]
 	a.noteBusy(in.hold, res.ttl)
-	a.place.stands = a.place.stands || a.group == nil && res.apart
-	wake, ready, turned := a.subscription.watch(in, res.apart || res.deaf) // 3
-	if res.deaf {
+	a.place.stands = a.place.stands || a.group == nil && res.standing.apart()
+	wake, ready, turned := a.subscription.watch(in, res.standing.apart() || res.standing.deaf()) // 3
+	if res.standing.deaf() {
 		a.subscription.listeners[0].Renew() // of the channel of grants
 	}
 	a.span.waits()
 	a.span.ends(PathPolled)
 	delay := e.pollDelay(res.wait)
 	switch {
-	case (!res.queued || res.placed) && a.subscription.refused(): // a queued waiter keeps its entry in Redis, and need not ask often
+	case (!res.queued || res.standing.placed()) && a.subscription.refused(): // a queued waiter keeps its entry in Redis, and need not ask often
 		delay = min(delay, a.polling.next(a.lastReply, res.ttl))
-	case res.placed && in.hold.lock.admission() == counted: // the key of a semaphore does not say whether a permit is free
-		delay = min(delay*time.Duration(1+res.ahead/poller.NearHead), rareAsk)
-	case res.placed && !res.queued:
+	case res.standing.placed() && in.hold.lock.admission() == counted: // the key of a semaphore does not say whether a permit is free
+		delay = min(delay*time.Duration(1+res.standing.ahead()/poller.NearHead), rareAsk)
+	case res.standing.placed() && !res.queued:
 		var stop func()
 		delay, stop = e.awaitInLine(in.hold.key.id.name, in.field, a.subscription.listeners[0], res)
 		defer stop()

@@ -253,7 +253,7 @@ func (m *fairModel) attempt(a *modelActor) {
 		}
 		got = g.state == held
 		a.wishes = !got && a.listed
-		a.apart = g.apart
+		a.apart = g.standing.apart()
 	})
 	switch {
 	case got && before == "granted":

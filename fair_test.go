@@ -897,7 +897,7 @@ func TestFairWaiterBehindJavaListensToItsChannel(t *testing.T) {
 			g, err := sendAttempt(w.lock, attempt)
 			b.must(err)
 			assert.Equal(t, busy, g.state)
-			assert.True(t, g.apart, "behind %d", n)
+			assert.True(t, g.standing.apart(), "behind %d", n)
 			w.leaves()
 			b.must(b.rdb.Eval(ctx, javaAcquire, w.lock.keys[:3], fmt.Sprint(javaThread, n), w.lock.announce, 1000, 100000, time.Now().UnixMilli()).Err())
 		}
@@ -1209,7 +1209,7 @@ func TestFairLockPassesOverWaitersThatNobodyHears(t *testing.T) {
 		// A waiter that is alive learns of it, and is passed over no more.
 		g, err := sendAttempt(waiters[1].lock, attempt{field: waiters[1].field, lease: time.Minute, level: 1, line: hearsGrant, asked: 1})
 		b.must(err)
-		assert.True(t, g.deaf)
+		assert.True(t, g.standing.deaf())
 		waiters[5].release()
 		b.isFree()
 		assert.Equal(t, busy, waiters[6].asks(hearsGrant, time.Minute))
@@ -1317,7 +1317,7 @@ func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
 		// Those who have nothing to do with it wait as ever.
 		g, err := sendAttempt(next.lock, attempt{field: next.field, lease: time.Minute, level: 1, line: hearsGrant, asked: 1})
 		b.must(err)
-		assert.False(t, g.apart, "it has to listen to a channel of its own")
+		assert.False(t, g.standing.apart(), "it has to listen to a channel of its own")
 		next.leaves()
 		_, err = holder.lock.client.send(holder.lock.release(holder.field, 0, true))
 		b.must(err)

@@ -445,11 +445,10 @@ func parseGrant(r reply) (grant, error) {
 	return grant{}, send.Unexpected(r)
 }
 
-// inLine is the grant of an attempt on a lock with a line, whose reply says what place the caller has.
+// inLine is the grant of an attempt on a lock with a line, whose reply says how the caller stands.
 func (g grant) inLine(r reply) grant {
 	if g.state == busy {
-		g.placed, g.apart, g.deaf = r[2]%4 == 1, r[2] == 2, r[2] == 3
-		g.ahead = int(r[2] / 4)
+		g.standing = standing(r[2])
 	}
 	return g
 }

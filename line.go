@@ -209,7 +209,7 @@ func (a *acquisition) useFieldLocked(field string) {
 // Processes in the line would not listen for the release of the hold.
 func (a *acquisition) misnamed() bool {
 	return a.engine.sender.Narrowed() && !a.takesOver &&
-		slices.ContainsFunc(a.wants, func(w want) bool { return w.level == 1 && saysLine(w.field) })
+		slices.ContainsFunc(a.wants, func(w want) bool { return w.level == 1 && usesLine(w.field) })
 }
 
 // leavePlace leaves the place of a caller that gives up to the next caller of this process, if there is one.

@@ -53,8 +53,8 @@ func (b *bench) lineKey() string { return lineKey(b.name) }
 
 func (b *bench) releaseChannel() string { return prefixName("redisson_lock__channel", b.name) }
 
-// A standing is a place as Redis has it.
-type standing struct {
+// A keptPlace is a place as Redis has it.
+type keptPlace struct {
 	number     int
 	state, ear string
 	lease      int
@@ -65,7 +65,7 @@ type standing struct {
 }
 
 // places are the places of the clients that stand in the line, in order.
-func (b *bench) places() (all []standing) {
+func (b *bench) places() (all []keptPlace) {
 	b.Helper()
 	line, err := b.rdb.HGetAll(context.Background(), b.lineKey()).Result()
 	b.must(err)
@@ -82,21 +82,21 @@ func (b *bench) places() (all []standing) {
 		b.must(err)
 		asked, err := strconv.ParseUint(words[5], 10, 64)
 		b.must(err)
-		all = append(all, standing{n, words[1], words[2], lease, words[4] == "1", asked, words[6], client})
+		all = append(all, keptPlace{n, words[1], words[2], lease, words[4] == "1", asked, words[6], client})
 	}
-	slices.SortFunc(all, func(a, b standing) int { return a.number - b.number })
+	slices.SortFunc(all, func(a, b keptPlace) int { return a.number - b.number })
 	return all
 }
 
 // placeOf is where client stands, or zero.
-func (b *bench) placeOf(client string) standing {
+func (b *bench) placeOf(client string) keptPlace {
 	b.Helper()
 	for _, p := range b.places() {
 		if p.client == client {
 			return p
 		}
 	}
-	return standing{}
+	return keptPlace{}
 }
 
 // clientsInLine are those that stand in the line, in order.
@@ -2105,7 +2105,7 @@ func TestLineFieldOfTheFirstHoldSaysWhetherTheUserMayUseTheLine(t *testing.T) {
 			b.must(err)
 			require.Len(b, i.Holders, 1, kind.name)
 			if kind.name != "read" || may { // the first request of a reader that has the line among its keys is a release: writers look
-				assert.Equal(b, may, saysLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)), "%s: %s", kind.name, i.Holders[0].Field)
+				assert.Equal(b, may, usesLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)), "%s: %s", kind.name, i.Holders[0].Field)
 			}
 			b.must(l.Unlock(ctx))
 		}
@@ -2135,7 +2135,7 @@ func TestLineMultiLockOfAUserWithoutTheLine(t *testing.T) {
 			i, err := b.client().Inspect(ctx, one.Name())
 			b.must(err)
 			require.Len(b, i.Holders, 1, one.Name())
-			assert.False(b, saysLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)), "%s: %s", one.Name(), i.Holders[0].Field)
+			assert.False(b, usesLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)), "%s: %s", one.Name(), i.Holders[0].Field)
 		}
 		b.must(l.Unlock(ctx))
 	}

@@ -13,8 +13,6 @@ import (
 	"cmp"
 	"iter"
 	"slices"
-	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -222,30 +220,6 @@ func (e *engine) recordsOf(id lockID) (all []*record) {
 	}
 	return all
 }
-
-// newField makes the field of an acquisition: client, owner and number.
-func (e *engine) newField(o owner) string {
-	var room [96]byte
-	if e.firstUse != nil {
-		e.firstUse()
-	}
-	field := append(append(room[:0], e.id...), ':')
-	field = append(strconv.AppendInt(field, int64(o), 10), ':')
-	if !e.sender.Narrowed() {
-		field = append(field, '0') // this Client uses the line: see lua/line.lua
-	}
-	return string(strconv.AppendUint(field, e.acquisitions.Add(1), 10))
-}
-
-// made says whether this engine has made field. It knows of each of its fields whether a request may still run that asks
-// with it.
-func (e *engine) made(field string) bool {
-	number, err := strconv.ParseUint(field[strings.LastIndexByte(field, ':')+1:], 10, 64)
-	return err == nil && number <= e.acquisitions.Load() && strings.HasPrefix(field, e.id+":")
-}
-
-// saysLine says whether the Client of field uses the line, as the field has it.
-func saysLine(field string) bool { return field[strings.LastIndexByte(field, ':')+1] == '0' }
 
 // A holdSet is the holds of a name by their keys. Most names have one hold, which needs no map.
 type holdSet struct {

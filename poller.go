@@ -73,6 +73,6 @@ func (e *engine) awaitInLine(name, field string, hears *wake.Listener, g result)
 	if g.wait >= 0 && g.wait < e.maxWakeDelay {
 		return e.pollDelay(g.wait), func() {}
 	}
-	w := poller.Waiter{Wake: hears.Wake, Ahead: g.ahead, Field: field, Hears: hears}
+	w := poller.Waiter{Wake: hears.Wake, Ahead: g.standing.ahead(), Field: field, Hears: hears}
 	return rareAsk - rand.N(rareAsk/5), e.poller.Watch(name, w)
 }

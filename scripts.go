@@ -36,7 +36,7 @@ var (
 var bound = make(map[string]*luaScript)
 
 // library has the files of lua/. In the scripts that pass on permits, permit.lua takes the place of grant.lua.
-var library = lualink.New(luaDir(), "record", "announce", "clock", "token", "semaphore", "clients", "grant",
+var library = lualink.New(luaDir(), "record", "announce", "clock", "token", "semaphore", "clients", "grant", "standing",
 	"permit beside permits", "line", "places", "tombstones", "passing", "queue", "permits", "idle", "readers", "writer")
 
 func luaDir() fs.FS {

@@ -97,17 +97,17 @@ if not mine then
             asked = '0'
         end
         local place = enqueue and wait_in_queue(pttl, queued)
-        local apart = deaf and 3 or enqueue and is_apart(q, asked ~= '0', holder) and 2 or 0
+        local standing = standing_of(nil, not deaf and enqueue and is_apart(q, asked ~= '0', holder), deaf)
         if pttl == -2 then
             local granted, head = grant_first(q)
             if granted then
-                return {0, place == 1 and redis.call('pttl', lock) or -1, apart}
+                return {0, place == 1 and redis.call('pttl', lock) or -1, standing}
             end
             if head and (evicted or passed > 0) then
                 wake(q, head) -- the message of the release went to the dead one
             end
         end
-        return {0, place == 0 and pttl or -1, apart}
+        return {0, place == 0 and pttl or -1, standing}
     end
 end
 

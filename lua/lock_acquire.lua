@@ -60,7 +60,7 @@ if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], f
         join(line, field, {ear = ear, lease = lease, fenced = fenced, asked = asked})
     if pttl ~= -2 then
         joined = joined and close_line(line)
-        return {0, pttl, standing(line, joined, deaf, not line or guest or has_no_line(holder))}
+        return {0, pttl, standing(line, joined, deaf, not line or guest or not uses_line(holder))}
     end
     if line and line.exists and ear ~= 'pass' and not guest then
         local client = client_of(field)

@@ -6,8 +6,7 @@
 --
 -- For scripts:
 -- Defines  join(line, field, wish)                             gives a wait a place; returns whether it has one.
--- Defines  standing(line, joined, deaf, apart)                 what the answer "busy" says: 1, and four for each place in front,
---          where the caller has joined; 2 where only the channel says when the lock is released; 3 where the caller is deaf.
+-- Defines  standing(line, joined, deaf, apart)                 what the answer "busy" says: see standing.lua.
 -- Defines  is_guest(line, field)                               whether the client of field has a place for the other lock.
 -- Defines  leave(line, field)                                  takes away the place of a wait or a hold.
 -- Defines  leave_granted(line)                                 the same for the field that was granted last.
@@ -155,12 +154,7 @@ local function places_in_front(line)
 end
 
 local function standing(line, joined, deaf, apart)
-    if apart then
-        return 2
-    elseif joined then
-        return 1 + 4 * places_in_front(line)
-    end
-    return deaf and 3 or 0
+    return standing_of(joined and places_in_front(line) or nil, apart, deaf)
 end
 
 local function leave(line, field)

@@ -205,7 +205,7 @@ end
 -- A waiter with a wish is of a program that grants. The line of a plain lock of this name has other fields.
 local function is_apart(q, wished, holder)
     local wishes = count_wishes(q)
-    if not wishes or holder and has_no_line(holder) or redis.call('hexists', q.wishes, 'last') == 1 then
+    if not wishes or holder and not uses_line(holder) or redis.call('hexists', q.wishes, 'last') == 1 then
         return true
     end
     return wishes + (wished and 0 or 1) ~= redis.call('llen', q.waiters)

@@ -14,7 +14,7 @@
 -- Defines  too_deep(field, levels)             whether a hold of a read/write lock has more levels than a reader may have.
 -- Defines  fields_of(lock)                     fields and values of a read/write lock, one after the other; where it has more than
 --          a lock, nil and what refuse says.
--- Defines  has_no_line(field)                  whether the holder is of a program that uses no line: see line.lua.
+-- Defines  uses_line(field)                    whether the holder is of a client that uses the line: see field.go.
 -- Defines  is_value(field, value)              whether the field is of Redisson's multi lock of values.
 -- Defines  check_record(lock)                  refuses a hash that no lock makes; returns how many fields it has looked at, and
 --          one of them, which is a holder where it has seen any.
@@ -78,9 +78,9 @@ local function fields_of(lock)
     return redis.call('hgetall', lock)
 end
 
--- The number of the acquisition begins with 0 in the fields of clients that use the line.
-local function has_no_line(field)
-    return not (field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$'))
+-- The number of the acquisition begins with 0 in the fields of clients that use the line: see field.go.
+local function uses_line(field)
+    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
 end
 
 -- A hash with the caller's field is a lock, and need not be checked. The check of a key that does not exist passes. It

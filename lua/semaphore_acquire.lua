@@ -60,7 +60,7 @@ end
 local function held_apart()
     -- At most 1000.
     for _, other in ipairs(redis.call('zrangebyscore', taken, '-inf', '+inf', 'limit', 0, 1000)) do
-        if has_no_line(other) then
+        if not uses_line(other) then
             return true
         end
     end

@@ -63,7 +63,7 @@ local function held_apart()
     local entries = fields_of(lock)
     -- At most most_holds.
     for i = 1, entries and #entries or 0, 2 do
-        if entries[i] ~= 'mode' and has_no_line(entries[i]) then
+        if entries[i] ~= 'mode' and not uses_line(entries[i]) then
             return true
         end
     end

@@ -60,8 +60,8 @@ end
 
 local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
 
-local function has_no_line(field)
-    return not (field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$'))
+local function uses_line(field)
+    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
 end
 
 local function check_record(lock)
@@ -204,6 +204,14 @@ local function grant(lock, waiter, tokens, channel, how)
 end
 
 local function still_held(_, _) return false end
+local function standing_of(ahead, apart, deaf)
+    if apart then
+        return 2
+    elseif ahead then
+        return 1 + 4 * ahead
+    end
+    return deaf and 3 or 0
+end
 local line_life = 5 * 60 * 1000
 local most_places = 20000 -- numbers from the first place to the last one with which a client joins
 local most_numbers = 1e15 -- numbers far above are too large for 1 to be added to them
@@ -449,12 +457,7 @@ local function places_in_front(line)
 end
 
 local function standing(line, joined, deaf, apart)
-    if apart then
-        return 2
-    elseif joined then
-        return 1 + 4 * places_in_front(line)
-    end
-    return deaf and 3 or 0
+    return standing_of(joined and places_in_front(line) or nil, apart, deaf)
 end
 
 local function leave(line, field)
@@ -550,7 +553,7 @@ end
         join(line, field, {ear = ear, lease = lease, fenced = fenced, asked = asked})
     if pttl ~= -2 then
         joined = joined and close_line(line)
-        return {0, pttl, standing(line, joined, deaf, not line or guest or has_no_line(holder))}
+        return {0, pttl, standing(line, joined, deaf, not line or guest or not uses_line(holder))}
     end
     if line and line.exists and ear ~= 'pass' and not guest then
         local client = client_of(field)
@@ -2053,8 +2056,8 @@ local function fields_of(lock)
     return redis.call('hgetall', lock)
 end
 
-local function has_no_line(field)
-    return not (field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$'))
+local function uses_line(field)
+    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
 end
 
 local function check_record(lock)
@@ -2187,6 +2190,14 @@ local function grant(lock, waiter, tokens, channel, how)
 end
 
 local function still_held(_, _) return false end
+local function standing_of(ahead, apart, deaf)
+    if apart then
+        return 2
+    elseif ahead then
+        return 1 + 4 * ahead
+    end
+    return deaf and 3 or 0
+end
 local line_life = 5 * 60 * 1000
 local most_places = 20000 -- numbers from the first place to the last one with which a client joins
 local most_numbers = 1e15 -- numbers far above are too large for 1 to be added to them
@@ -2432,12 +2443,7 @@ local function places_in_front(line)
 end
 
 local function standing(line, joined, deaf, apart)
-    if apart then
-        return 2
-    elseif joined then
-        return 1 + 4 * places_in_front(line)
-    end
-    return deaf and 3 or 0
+    return standing_of(joined and places_in_front(line) or nil, apart, deaf)
 end
 
 local function leave(line, field)
@@ -2641,7 +2647,7 @@ end
 local function held_apart()
     local entries = fields_of(lock)
     for i = 1, entries and #entries or 0, 2 do
-        if entries[i] ~= 'mode' and has_no_line(entries[i]) then
+        if entries[i] ~= 'mode' and not uses_line(entries[i]) then
             return true
         end
     end

@@ -35,8 +35,8 @@ end
 
 local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
 
-local function has_no_line(field)
-    return not (field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$'))
+local function uses_line(field)
+    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
 end
 
 local function check_record(lock)
@@ -167,6 +167,14 @@ local function grant(lock, waiter, tokens, channel, how)
     return heard
 end
 
+local function standing_of(ahead, apart, deaf)
+    if apart then
+        return 2
+    elseif ahead then
+        return 1 + 4 * ahead
+    end
+    return deaf and 3 or 0
+end
 local queue_life = 5 * 60 * 1000 -- as that of a line
 local for_ever = 100 * 365 * 24 * 60 * 60 * 1000
 local most_waiters = 20000 -- of a queue
@@ -282,7 +290,7 @@ end
 
 local function is_apart(q, wished, holder)
     local wishes = count_wishes(q)
-    if not wishes or holder and has_no_line(holder) or redis.call('hexists', q.wishes, 'last') == 1 then
+    if not wishes or holder and not uses_line(holder) or redis.call('hexists', q.wishes, 'last') == 1 then
         return true
     end
     return wishes + (wished and 0 or 1) ~= redis.call('llen', q.waiters)
@@ -544,17 +552,17 @@ if not mine then
             asked = '0'
         end
         local place = enqueue and wait_in_queue(pttl, queued)
-        local apart = deaf and 3 or enqueue and is_apart(q, asked ~= '0', holder) and 2 or 0
+        local standing = standing_of(nil, not deaf and enqueue and is_apart(q, asked ~= '0', holder), deaf)
         if pttl == -2 then
             local granted, head = grant_first(q)
             if granted then
-                return {0, place == 1 and redis.call('pttl', lock) or -1, apart}
+                return {0, place == 1 and redis.call('pttl', lock) or -1, standing}
             end
             if head and (evicted or passed > 0) then
                 wake(q, head) -- the message of the release went to the dead one
             end
         end
-        return {0, place == 0 and pttl or -1, apart}
+        return {0, place == 0 and pttl or -1, standing}
     end
 end
 

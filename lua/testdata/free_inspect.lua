@@ -35,8 +35,8 @@ end
 
 local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
 
-local function has_no_line(field)
-    return not (field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$'))
+local function uses_line(field)
+    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
 end
 
 local function check_record(lock)
@@ -89,7 +89,7 @@ local locks = #KEYS - closely
 local function is_told(lock, line, waiting)
     check_record(lock)
     for _, field in ipairs(redis.call('hrandfield', lock, 8)) do
-        if field ~= 'mode' and (has_no_line(field) or waiting:find(' ' .. field:gsub(':write$', '') .. ' ', 1, true)) then
+        if field ~= 'mode' and (not uses_line(field) or waiting:find(' ' .. field:gsub(':write$', '') .. ' ', 1, true)) then
             return false
         end
     end

@@ -57,8 +57,8 @@ end
 
 local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
 
-local function has_no_line(field)
-    return not (field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$'))
+local function uses_line(field)
+    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
 end
 
 local function check_record(lock)
@@ -201,6 +201,14 @@ local function grant(lock, waiter, tokens, channel, how)
 end
 
 local function still_held(_, _) return false end
+local function standing_of(ahead, apart, deaf)
+    if apart then
+        return 2
+    elseif ahead then
+        return 1 + 4 * ahead
+    end
+    return deaf and 3 or 0
+end
 local line_life = 5 * 60 * 1000
 local most_places = 20000 -- numbers from the first place to the last one with which a client joins
 local most_numbers = 1e15 -- numbers far above are too large for 1 to be added to them
@@ -446,12 +454,7 @@ local function places_in_front(line)
 end
 
 local function standing(line, joined, deaf, apart)
-    if apart then
-        return 2
-    elseif joined then
-        return 1 + 4 * places_in_front(line)
-    end
-    return deaf and 3 or 0
+    return standing_of(joined and places_in_front(line) or nil, apart, deaf)
 end
 
 local function leave(line, field)
@@ -547,7 +550,7 @@ end
         join(line, field, {ear = ear, lease = lease, fenced = fenced, asked = asked})
     if pttl ~= -2 then
         joined = joined and close_line(line)
-        return {0, pttl, standing(line, joined, deaf, not line or guest or has_no_line(holder))}
+        return {0, pttl, standing(line, joined, deaf, not line or guest or not uses_line(holder))}
     end
     if line and line.exists and ear ~= 'pass' and not guest then
         local client = client_of(field)

@@ -11,8 +11,8 @@ local function is_hold(field, value)
     return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
 end
 
-local function has_no_line(field)
-    return not (field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$'))
+local function uses_line(field)
+    return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
 end
 
 local function may_exist(key) return redis.pcall('exists', key) ~= 0 end
@@ -181,6 +181,14 @@ local function is_buried(over, field, now)
     end
     local _, behind = over:find(field .. ' ', 1, true)
     return behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false, true
+end
+local function standing_of(ahead, apart, deaf)
+    if apart then
+        return 2
+    elseif ahead then
+        return 1 + 4 * ahead
+    end
+    return deaf and 3 or 0
 end
 local function grant(taken, waiter, free, channel, how)
     local lease = granted_lease(waiter)
@@ -436,12 +444,7 @@ local function places_in_front(line)
 end
 
 local function standing(line, joined, deaf, apart)
-    if apart then
-        return 2
-    elseif joined then
-        return 1 + 4 * places_in_front(line)
-    end
-    return deaf and 3 or 0
+    return standing_of(joined and places_in_front(line) or nil, apart, deaf)
 end
 
 local function leave(line, field)
@@ -552,7 +555,7 @@ end
 
 local function held_apart()
     for _, other in ipairs(redis.call('zrangebyscore', taken, '-inf', '+inf', 'limit', 0, 1000)) do
-        if has_no_line(other) then
+        if not uses_line(other) then
             return true
         end
     end
