@@ -9,8 +9,7 @@ package sim
 // its source, so that they stay the same. One that is not found in so many seeds fails the test. A plan that fails
 // without the mistake, too, does not count.
 //
-// Of 36 mistakes 19 are to be found; 17 of these were, with the 1st to the 18th seed. Two were not, in 60 seeds:
-// heartbeatOfTheFuture and writerOfTheFuture, which need a death just before the clock goes back.
+// Of 40 mistakes 21 are found, with the 1st to the 43rd seed. The others are in missed, each with a reason.
 
 import (
 	"flag"
@@ -71,6 +70,10 @@ var missed = map[string]string{
 	"permitNoTombstone": "as noTombstone",
 	"oneGrant":          "as permitNewsLost",
 	"silentRelease":     "as permitNewsLost",
+	"writerOfTheFuture": "a writer has to die in the seconds before the clock goes back, and to be the only one that " +
+		"waits: not found in 200 seeds",
+	"sliceOfTheFuture": "a release to an empty line is for Java, too, and lines are empty often: no Java service waits " +
+		"long enough. Not found in 200 seeds",
 	"notIdempotent": "a semaphore loses one permit, and no more: the last one is not free when the request " +
 		"runs again. The newcomer asks for one",
 }
