@@ -115,12 +115,10 @@ type acquisition struct {
 	subscription subscription
 	polling      polling
 	lastReply    time.Time // of Redis; zero: none
-	unknown      int       // attempts without an answer: Redis may have granted them, or may still grant them
-	takesOver    bool      // one of them is the record of a holder before
-	queued       bool      // an attempt has left an entry in Redis
-	abandoned    bool      // an attempt was under way when the caller left
-	unanswered   bool      // the caller gives up because Redis has not answered at all
-	asking       bool      // an attempt is under way; afterwards true only if a hook has ended the goroutine
+	leftovers    leftovers
+	takesOver    bool // one of its grants is the record of a holder before
+	unanswered   bool // the caller gives up because Redis has not answered at all
+	asking       bool // an attempt is under way; afterwards true only if a hook has ended the goroutine
 	givenUp      atomic.Bool
 }
 
@@ -193,7 +191,8 @@ func (e *engine) take(p *waitOptions, o owner, r request, locks []lockType) erro
 		return err
 	}
 	if h.takesOver {
-		a.unknown, a.takesOver = 1, true
+		a.leftovers.refused()
+		a.takesOver = true
 	}
 	return a.finish(p)
 }
@@ -333,7 +332,7 @@ func (a *acquisition) enterQueue() error {
 // again, a few times: another grant restores the lease, which counts from the last request. A Redis that always takes
 // so long ends the call with errLate, or with a hold of which some is left.
 func (a *acquisition) attempt() (res result, err error) {
-	lastReply, first := a.lastReply, a.unknown
+	lastReply, first := a.lastReply, a.leftovers.grants
 	for asked := 1; ; asked++ {
 		res, err = a.ask(lastReply)
 		switch {
@@ -343,16 +342,18 @@ func (a *acquisition) attempt() (res result, err error) {
 			return res, err
 		case a.misnamed():
 			if res.state == held {
-				a.unknown, res.state = max(a.unknown, 1), busy // and rollback undoes the grant
+				a.leftovers.refused()
+				res.state = busy // and rollback undoes the grant
 			}
 			return res, errBeginAgain
 		case res.state != held || a.engine.inTime(a.wants, res.sent, asked):
-			if a.unknown == first {
+			if a.leftovers.grants == first {
 				a.engine.rtt.Observe(time.Since(res.sent))
 			}
 			return res, nil
 		}
-		a.unknown, lastReply = max(a.unknown, 1), time.Now()
+		a.leftovers.refused()
+		lastReply = time.Now()
 		if asked == mostAsked {
 			res.state = busy // and rollback undoes the grant
 			return res, lossError(errLate)
@@ -367,14 +368,11 @@ func (a *acquisition) ask(lastReply time.Time) (result, error) {
 	call := attemptCall(wants)
 	answer := e.sender.Do(&a.Wait, send.Request{Call: call, Taking: true, OnOrphan: &orphans{a, wants}}, lastReply)
 	res, err := readResult(wants, &answer)
-	a.unknown += answer.Unknown
-	a.abandoned = a.abandoned || answer.Abandoned
+	a.leftovers.asked(answer.Unknown, answer.Abandoned, res.queued)
 	a.unanswered = answer.Unanswered
 	e.callersLeft(wants, answer.Orphans, answer.Lost > 0)
-	a.queued = a.queued || res.queued
-	// A script that Redis has stopped half way may have written data.
-	if err != nil && answered(err) {
-		a.unknown = max(a.unknown, 1)
+	if err != nil && answered(err) { // a script that Redis has stopped half way may have written data
+		a.leftovers.refused()
 	}
 	return res, err
 }
@@ -403,7 +401,7 @@ func (a *acquisition) await(res result) (result, error) {
 		return res, errTimeUp
 	}
 	a.lastReply = time.Now()
-	e, in := a.engine, a.wants[res.at]
+	in := a.wants[res.at]
 	a.noteBusy(in.hold, res.ttl)
 	a.place.stands = a.place.stands || a.group == nil && res.standing.apart()
 	wake, ready, turned := a.subscription.watch(in, res.standing.apart() || res.standing.deaf()) // 3
@@ -412,17 +410,8 @@ func (a *acquisition) await(res result) (result, error) {
 	}
 	a.span.waits()
 	a.span.ends(PathPolled)
-	delay := e.pollDelay(res.wait)
-	switch {
-	case (!res.queued || res.standing.placed()) && a.subscription.refused(): // a queued waiter keeps its entry in Redis, and need not ask often
-		delay = min(delay, a.polling.next(a.lastReply, res.ttl))
-	case res.standing.placed() && in.hold.lock.admission() == counted: // the key of a semaphore does not say whether a permit is free
-		delay = min(delay*time.Duration(1+res.standing.ahead()/poller.NearHead), rareAsk)
-	case res.standing.placed() && !res.queued:
-		var stop func()
-		delay, stop = e.awaitInLine(in.hold.key.id.name, in.field, a.subscription.listeners[0], res)
-		defer stop()
-	}
+	delay, stop := a.nextPoll(in, res)
+	defer stop()
 	p := &a.waitOptions
 	if a.group == nil {
 		in.hold.interrupt()
@@ -442,6 +431,28 @@ func (a *acquisition) await(res result) (result, error) {
 			in.hold.heardRelease()
 		}
 	}
+	return a.woken(res, err)
+}
+
+// nextPoll is how long the caller sleeps at most before it asks again about in; stop is to be called when it has slept.
+func (a *acquisition) nextPoll(in want, res result) (delay time.Duration, stop func()) {
+	e, stop := a.engine, func() {}
+	delay = e.pollDelay(res.wait)
+	placed := res.standing.placed()
+	switch {
+	case (!res.queued || placed) && a.subscription.refused(): // a queued waiter keeps its entry in Redis, and need not ask often
+		delay = min(delay, a.polling.next(a.lastReply, res.ttl))
+	case placed && in.hold.lock.admission() == counted: // the key of a semaphore does not say whether a permit is free
+		delay = min(delay*time.Duration(1+res.standing.ahead()/poller.NearHead), rareAsk)
+	case placed && !res.queued:
+		delay, stop = e.awaitInLine(in.hold.key.id.name, in.field, a.subscription.listeners[0], res)
+	}
+	return delay, stop
+}
+
+// woken is the answer of a caller that has slept after res: a grant that it was told of, or res, after which it asks again.
+// err says why it may not go on.
+func (a *acquisition) woken(res result, err error) (result, error) {
 	if err == nil || err == errTimeUp {
 		if granted, ok := a.granted(); ok {
 			return granted, nil
@@ -486,7 +497,7 @@ func (e *engine) pollDelay(lease time.Duration) time.Duration {
 // rollback undoes the attempts that may have left a hold or an entry in Redis which the caller does not have.
 func (a *acquisition) rollback(res result, err error, returned bool) {
 	if a.asking { // a hook has ended the goroutine
-		a.unknown = max(a.unknown, 1)
+		a.leftovers.refused()
 		a.engine.callersLeft(a.wants, 0, true)
 	}
 	failed := err != nil || !returned
@@ -495,9 +506,8 @@ func (a *acquisition) rollback(res result, err error, returned bool) {
 		return
 	}
 	a.givenUp.Store(failed)
-	undone := a.engine.undo(a.Ctx, left, a.unknown) // 5
-	// Where others stand behind an attempt, or its record is there for sure, the caller waits for the undo.
-	if err != nil && (a.queued || a.place.stands || err == errBeginAgain || errors.Is(err, ErrNotSynced) || errors.Is(err, errLate)) {
+	undone := a.engine.undo(a.Ctx, left, a.leftovers.grants) // 5
+	if err != nil && a.waitsForUndo(err) {
 		select {
 		case <-undone:
 		case <-time.After(send.MinWait):
@@ -505,15 +515,21 @@ func (a *acquisition) rollback(res result, err error, returned bool) {
 	}
 }
 
+// waitsForUndo says whether a call that ends with err waits for the undo: others stand behind its attempt, or its record is
+// there for sure.
+func (a *acquisition) waitsForUndo(err error) bool {
+	return a.leftovers.waits || a.place.stands || err == errBeginAgain || errors.Is(err, ErrNotSynced) || errors.Is(err, errLate)
+}
+
 // leftInRedis is what the attempts may have left in Redis that the caller does not have.
 func (a *acquisition) leftInRedis(failed, granted bool) []want {
 	switch {
-	case a.unknown == 0 && !a.queued && !(failed && (a.abandoned || a.place.stands)):
+	case !a.leftovers.toUndo(failed, a.place.stands):
 		return nil
 	case a.group != nil && !failed && granted:
-		return a.group.unwanted(a.wants, a.unknown)
+		return a.group.unwanted(a.wants, a.leftovers.grants)
 	case a.group != nil:
-		return a.group.unwanted(nil, a.unknown)
+		return a.group.unwanted(nil, a.leftovers.grants)
 	case !failed:
 		return nil
 	}

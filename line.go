@@ -180,9 +180,9 @@ func (a *acquisition) takePlace() {
 		return
 	}
 	if a.place.field != "" && !a.takesOver { // the caller has asked past the wait queue: its field is not used any more
-		if a.unknown > 0 || a.abandoned || a.queued || a.place.stands {
-			n.engine.undoSoon(w.hold.verbs(), a.place.field, false, a.unknown)
-			a.unknown, a.abandoned, a.queued = 0, false, false
+		if a.leftovers.toUndo(true, a.place.stands) {
+			n.engine.undoSoon(w.hold.verbs(), a.place.field, false, a.leftovers.grants)
+			a.leftovers = leftovers{}
 		}
 		a.place = place{}
 	}
@@ -194,7 +194,7 @@ func (a *acquisition) takePlace() {
 		return
 	}
 	a.place, q.place = *q.place, nil
-	a.unknown += a.place.unknown
+	a.leftovers.inherits(a.place.unknown)
 	a.useFieldLocked(a.place.field)
 }
 
@@ -224,9 +224,7 @@ func (a *acquisition) leavePlace() bool {
 	}
 	left := a.place
 	if left.unknown = 0; n.engine.late.MayRun(left.field) {
-		if left.unknown = a.unknown; a.abandoned {
-			left.unknown++
-		}
+		left.unknown = a.leftovers.leavesTries()
 	}
 	q.place = &left
 	return true

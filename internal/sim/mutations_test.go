@@ -204,7 +204,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "cancelUndoesNothing", file: "acquire.go",
-		from:   "undone := a.engine.undo(a.Ctx, left, a.unknown) // 5",
+		from:   "undone := a.engine.undo(a.Ctx, left, a.leftovers.grants) // 5",
 		to:     "undone := make(chan struct{})\n\tclose(undone)",
 		missed: "the late answer and the late grant are undone, too: all three together are nothingIsUndone",
 	},
@@ -250,8 +250,8 @@ var mutations = []mutation{
 		missed: "it costs memory for a minute, and the witness does not look at the line",
 	},
 	{
-		name: "tryUndoesNothing", file: "acquire.go", focus: Focus{Faults: lateness},
-		from:   "a.unknown += answer.Unknown",
+		name: "tryUndoesNothing", file: "leftovers.go", focus: Focus{Faults: lateness},
+		from:   "l.grants += unknown",
 		to:     "",
 		missed: "the undo is made once, not again; what runs after it lapses with its lease, as after a fault",
 	},
@@ -259,8 +259,8 @@ var mutations = []mutation{
 	// Waiting.
 	{
 		name: "sleepsForEver", file: "acquire.go", focus: Focus{[]Kind{ReadWrite, Permits}, deaths},
-		from: "delay := e.pollDelay(res.wait)",
-		to:   "delay := time.Hour",
+		from: "delay = e.pollDelay(res.wait)",
+		to:   "delay = time.Hour",
 	},
 	{
 		name: "wakeUpDropped", file: "internal/wake/hub.go",
@@ -289,7 +289,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "javaUnheard", file: "acquire.go", focus: Focus{Locks: []Kind{JavaPlain}},
-		from: "a.subscription.watch(in, res.apart || res.deaf)",
+		from: "a.subscription.watch(in, res.standing.apart() || res.standing.deaf())",
 		to:   "a.subscription.watch(in, false)",
 		missed: "the lookout sees a holder without a line, and wakes the waiter within a max wake delay; no " +
 			"lock that Java uses has to pass at once",
