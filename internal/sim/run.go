@@ -358,6 +358,11 @@ func (w *world) patience(c *call) time.Duration {
 			// Java waits so long for each waiter that has died, and for ever for one whose timeout was lost.
 			limit += javaWait + time.Hour
 		}
+		if c.worker.Kind == Fair && o.Kind == JavaFair && len(w.phase.Faults) > 0 {
+			// A fault may bring back the place of a Java waiter that has left. Redisson keeps it for as long, counted
+			// from the place in front of it.
+			limit += 2 * javaWait
+		}
 	}
 	now := time.Since(w.began)
 	if w.phase.Crash && now >= w.phase.Length {
