@@ -22,7 +22,6 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
-	"slices"
 	"sync/atomic"
 	"time"
 
@@ -32,69 +31,6 @@ import (
 )
 
 const mostAsked = 5 // how often one caller asks again because its grants come too late
-
-// A request is the call of one caller to the engine.
-type request struct {
-	wait  time.Duration // negative: as long as ctx lasts
-	lease time.Duration // 0: the watchdog's
-
-	// The lease of a fresh hold until startLease; 0: lease from the beginning.
-	interim time.Duration
-
-	component bool // the caller is a MultiLock: errors say which of its locks they are about
-	again     bool // of a MultiLock: too little was left of the lease when all locks had been taken
-	trial     bool // the caller asks again if this fails: it has not given up
-}
-
-// An attempt asks for one level of a lock.
-type attempt struct {
-	field     string        // of the hold in the record
-	lease     time.Duration // at least
-	level     int           // 1: a fresh hold
-	noWait    bool          // no other attempt follows: a busy one leaves nothing in Redis
-	line      string        // how the attempt stands in the line; "": the lock has none
-	asked     uint64        // its number among the requests of the wait
-	late      bool          // undo: tries of the attempt may still run; see tombstones.go
-	otherHalf string        // field of the owner's hold on the other half of the lock, or ""
-
-	renewed bool // by the watchdog, once it is granted
-}
-
-// A want is one level of one lock, and the hold that it will belong to.
-type want struct {
-	hold *hold
-	attempt
-}
-
-// A grant is the answer to an attempt.
-type grant struct {
-	state  grantState
-	wait   time.Duration // busy: the rest of the lease that is in the way; negative: there is no lease
-	ttl    time.Duration // busy: the same, also where an attempt has to be made sooner
-	token  int64         // held: of a fenced lock
-	more   int           // held: so many times more the lock is free, if it is a counted one
-	queued bool          // busy: the attempt left an entry in Redis that has to be undone
-
-	standing standing // busy: how the caller hears that it can have the lock
-}
-
-type grantState int
-
-const (
-	busy grantState = iota
-	held
-	gone // the hold that was to be re-entered is not there
-)
-
-// A result is the answer to an attempt on all wants.
-type result struct {
-	grant
-	sent   time.Time // before the attempt
-	at     int       // of several wants: the one that is not held, which the answer is about
-	tokens []int64   // of several wants
-
-	provisional time.Duration // the lease of a grant that is not the whole one; 0: it is
-}
 
 // An acquisition is one call that takes locks, from its first attempt until they are held or it gives up.
 type acquisition struct {
@@ -536,64 +472,6 @@ func (a *acquisition) leftInRedis(failed, granted bool) []want {
 	return a.wants
 }
 
-// orphans hears the tries of an attempt on wants that were answered too late for their caller.
-type orphans struct {
-	*acquisition
-	wants []want
-}
-
-func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
-	answer := send.Answer{Value: value, Err: err, Sent: sent}
-	res, err := readResult(o.wants, &answer)
-	drops := o.engine.late.Heard(takingFields(o.wants), !send.MayRunLater(answer.Err))
-	o.undoOrphan(o.wants, res, err)
-	o.engine.dropTombstones(drops)
-}
-
-// undoOrphan undoes an attempt that was answered too late for its caller. The caller has
-// given up; or another try of the attempt was granted, and the hold of that try is over.
-func (a *acquisition) undoOrphan(wants []want, res result, err error) {
-	unknown := 0
-	switch {
-	case err == nil && res.state == busy && !res.queued:
-		return
-	case err != nil && mayHaveRun(err):
-		unknown = 1
-	case err != nil && !answered(err): // after an answer, half of the script may have run
-		return
-	}
-	wants = a.group.now(wants)
-	if !a.givenUp.Load() {
-		wants = slices.DeleteFunc(slices.Clone(wants), func(w want) bool { return w.hold.needs(w.field) })
-	}
-	if len(wants) == 0 {
-		return
-	}
-	a.engine.undoAll(a.Ctx, wants, unknown) // 5
-}
-
-// needs says whether field is that of a hold of this process, or of an acquire that goes on. While a release is under way the
-// record must be there, and a late try may have taken it after the release has run: needs waits for its end.
-func (h *hold) needs(field string) bool {
-	n := h.name
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if field != h.field && (h.record == nil || field != h.record.field) {
-		return false // the caller asks with another one by now
-	}
-	switch h.state {
-	case over:
-		if n.enterHoldLocked(n.engine.waitOptionsFor(context.Background()), h) != nil {
-			return true // closed
-		}
-		h.owner.Release()
-		return h.record != nil && (h.record.handedOn || len(h.record.holds) > 0)
-	case lost:
-		return false
-	}
-	return true
-}
-
 // conclude notes the outcome of the attempts: all wants are held, or none.
 func (a *acquisition) conclude(res result, err error) error {
 	if len(a.wants) == 0 {
@@ -693,63 +571,4 @@ func (a *acquisition) dismissLocked(w want, res result) {
 	default:
 		a.engine.workers.Spawn(func() { _ = a.engine.undoOne(a.Ctx, h.verbs(), w.attempt, 0) })
 	}
-}
-
-// withOtherHalves is wants with the holds that their owner has on the other halves by
-// now: the owner may acquire one while this caller waits.
-func withOtherHalves(wants []want) []want {
-	var changed []want
-	for i, w := range wants {
-		if w.hold.lock.otherHalf() == (lockID{}) {
-			continue
-		}
-		other := w.hold.name.find(w.hold.lock.otherHalf(), w.hold.key.owner)
-		if other == nil {
-			other = otherHalfAmong(wants, w)
-		}
-		if other == nil || other.field == w.otherHalf || !other.nameField() {
-			continue
-		}
-		if changed == nil { // an abandoned attempt still reads the old wants
-			changed = slices.Clone(wants)
-		}
-		changed[i].otherHalf = other.field
-	}
-	if changed != nil {
-		return changed
-	}
-	return wants
-}
-
-// nameField notes that the field of h is going to be sent by an attempt on the other half, so that h is not handed
-// over or shared. It returns false if h is over by now. It also returns false if h is shared: then other holds are
-// in the way beside h, unless they all ask for the other half.
-func (h *hold) nameField() bool {
-	n := h.name
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if h.state == over {
-		return false
-	}
-	h.named = true
-	if h.state == fresh {
-		return true
-	}
-	for _, other := range h.record.holds {
-		if other != h && n.otherHalfLocked(other) == nil {
-			return false
-		}
-	}
-	n.closeLocked(h.record)
-	return true
-}
-
-// otherHalfAmong is the hold among wants that is on the other half of w, or nil.
-func otherHalfAmong(wants []want, w want) *hold {
-	for _, other := range wants {
-		if other.hold.key.id == w.hold.lock.otherHalf() {
-			return other.hold
-		}
-	}
-	return nil
 }

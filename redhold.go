@@ -1,0 +1,287 @@
+package relock
+
+// The hold of a RedLock: how many levels of it each node has.
+//
+// Rules: a level that a node has granted is noted here, or given back, also where the round is over by then. The next
+// acquire of an owner waits for the requests to a node that are under way. No node is asked with a mutex held.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/send"
+)
+
+// A redHold has the levels of one hold at the nodes. It is the keeper of that hold.
+type redHold struct {
+	lock *redLock
+	hold *hold
+
+	mu    sync.Mutex // guards below; nothing is called with it held
+	level int        // the most levels at a node; 0: the hold is given back, or lost
+	nodes []nodeHold
+}
+
+// A nodeHold has the levels of a redHold at one node.
+type nodeHold struct {
+	levels int
+	guard  context.Context // of the hold there, or nil
+}
+
+// alive says whether the hold at the node can be trusted. The guard of a foreign Locker may panic, on a goroutine of
+// this package.
+func (n nodeHold) alive() bool { return n.guard != nil && send.CatchPanic(n.guard.Err) == nil }
+
+func redHoldOf(h *hold) *redHold {
+	k, _ := h.keeper.(*redHold)
+	return k
+}
+
+// raise notes that nodes are going to be held at the level of w. It returns nil if the hold to be re-entered is over.
+// A fresh hold that gave back its last round has a new redHold, so that late answers to that round are given back.
+func (l *redLock) raise(w want) *redHold {
+	k := redHoldOf(w.hold)
+	if w.level == 1 && (k == nil || k.over()) {
+		k = &redHold{lock: l, hold: w.hold, nodes: make([]nodeHold, len(l.nodes))}
+		w.hold.keeper = k
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if w.level > 1 && k.level == 0 {
+		return nil
+	}
+	k.level = w.level
+	return k
+}
+
+// askNode asks node i for one level. A level that the node grants is noted in k or given back, also when the round
+// is over by then.
+func (k *redHold) askNode(ctx context.Context, i int, a attempt) error {
+	n := k.lock.nodes[i]
+	earlier, answered := k.asks(i)
+	defer answered()
+	owned := k.hold.key.owner.in(context.WithoutCancel(ctx))
+	if err := k.tryNode(owned, i, a, earlier); err != nil {
+		return err
+	}
+	guard, err := n.Guard(owned)
+	if err != nil {
+		guard = ended{owned}
+	}
+	wanted, first := k.note(i, guard)
+	switch {
+	case !wanted:
+		_ = n.Unlock(owned) // a level that cannot be given back lapses with its lease
+	case first: // for a re-entry, the first guard of this node calls nodeLost
+		context.AfterFunc(guard, k.nodeLost)
+	}
+	return err
+}
+
+// tryNode tries node i after the node has answered the earlier requests for the same owner.
+func (k *redHold) tryNode(ctx context.Context, i int, a attempt, earlier []chan struct{}) error {
+	n := k.lock.nodes[i]
+	ctx, cancel := context.WithTimeout(patiently(ctx), min(n.timeout, max(a.lease/3, time.Millisecond)))
+	defer cancel()
+	for _, answer := range earlier {
+		select {
+		case <-answer:
+		case <-ctx.Done():
+			return errNodeTimeout
+		}
+	}
+	lease := a.lease
+	if a.renewed {
+		lease = 0
+	}
+	for range k.outdated(i) { // if the node is a MultiLock, some of its locks may still be held
+		_ = n.Unlock(ctx)
+	}
+	ok, err := n.TryLock(ctx, 0, lease)
+	if a.level == 1 && errors.Is(err, ErrLockLost) { // the node reports the loss of an earlier hold, once
+		ok, err = n.TryLock(ctx, 0, lease)
+	}
+	n.unhealthy.Store(err != nil)
+	switch said := redis.Error(nil); {
+	case err == nil && !ok:
+		return errTaken
+	case err == nil || ctx.Err() == nil:
+		return err
+	case errors.As(err, &said): // Redis answered with an error before the time was up
+		return fmt.Errorf("%w: %w", errNodeTimeout, said)
+	}
+	return errNodeTimeout
+}
+
+// ended is a ctx that has ended.
+type ended struct{ context.Context }
+
+func (ended) Err() error { return context.Canceled }
+
+// outdated returns how many levels a node still has of a hold that it has lost, and forgets them.
+func (k *redHold) outdated(i int) int {
+	if before := k.at(i); before.guard == nil || before.alive() {
+		return 0
+	}
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	levels := k.nodes[i].levels
+	k.nodes[i] = nodeHold{}
+	return levels
+}
+
+// note notes that a node has granted one level. It returns whether the level is wanted, and whether
+// guard is the first guard of this node, which is checked from now on.
+func (k *redHold) note(i int, guard context.Context) (wanted, first bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	n := &k.nodes[i]
+	if n.levels >= k.level {
+		return false, false
+	}
+	if first = n.guard == nil; first {
+		n.guard = guard
+	}
+	n.levels++
+	return true, first
+}
+
+// lower makes all nodes give back their levels above level, at the same time.
+func (k *redHold) lower(ctx context.Context, level int) *vote {
+	ctx = k.hold.key.owner.in(context.WithoutCancel(ctx))
+	v := k.lock.newVote()
+	for i, levels := range k.lowered(level) {
+		_, answered := k.asks(i)
+		v.ask(i, func() (err error) {
+			defer answered()
+			for range levels {
+				err = send.CatchPanic(func() error { return k.lock.nodes[i].Unlock(ctx) })
+			}
+			return err
+		})
+	}
+	return v
+}
+
+// lowered notes that nodes are held at level from now on, and returns how many levels each node has to give back.
+func (k *redHold) lowered(level int) map[int]int {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.level = min(k.level, level)
+	above := make(map[int]int)
+	for i := range k.nodes {
+		if n := &k.nodes[i]; n.levels > level {
+			above[i] = n.levels - level
+			n.levels = level
+		}
+	}
+	return above
+}
+
+// nodesAt are the nodes that are held with at most left levels, because they did not grant a later level.
+func (k *redHold) nodesAt(left int) (nodes []int) {
+	for i := range k.nodes {
+		if n := k.at(i); left > 0 && n.levels <= left && n.alive() {
+			nodes = append(nodes, i)
+		}
+	}
+	return nodes
+}
+
+// at is the hold of k at node i.
+func (k *redHold) at(i int) nodeHold {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.nodes[i]
+}
+
+// over says whether k was given back, or lost.
+func (k *redHold) over() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.level == 0
+}
+
+// check says whether a majority of the nodes can be trusted.
+func (k *redHold) check() error {
+	n := 0
+	for i := range k.nodes {
+		if k.at(i).alive() {
+			n++
+		}
+	}
+	if n < k.lock.needed {
+		return errParts
+	}
+	return nil
+}
+
+// nodeLost is called when the hold at one node has ended. It ends the hold of k if the majority is gone.
+func (k *redHold) nodeLost() {
+	if !k.over() && k.check() != nil {
+		k.hold.loseIfDue()
+	}
+}
+
+// renew takes nodes again that have lost their hold, or did not grant one, as long as a majority is left.
+func (k *redHold) renew() bool {
+	if k.check() != nil {
+		return false
+	}
+	e := k.lock.client.engine
+	for i := range k.nodes {
+		if !k.at(i).alive() {
+			e.workers.Spawn(func() {
+				_ = send.CatchPanic(func() error {
+					return k.askNode(context.Background(), i, attempt{level: 1, lease: e.watchdogTimeout, renewed: true})
+				})
+			})
+		}
+	}
+	return true
+}
+
+// lost gives back what the nodes still have: the owner may never unlock it.
+func (k *redHold) lost() { _ = k.lower(context.Background(), 0) }
+
+// A nodeRequest is a request to a node for one owner. The next acquire waits for its answer: an Unlock under
+// way could take back the level that the node grants to that acquire.
+type nodeRequest struct {
+	name  lockID
+	owner owner
+	node  string // its id
+}
+
+// pendingRequests are the requests that nodes have not answered yet. All RedLocks of a Client share them.
+type pendingRequests struct {
+	mu  sync.Mutex // guards below
+	all map[nodeRequest][]chan struct{}
+}
+
+func newPendingRequests() *pendingRequests {
+	return &pendingRequests{all: make(map[nodeRequest][]chan struct{})}
+}
+
+// asks notes a request to node i for the owner of k, and returns the earlier ones that node i has not answered yet.
+func (k *redHold) asks(i int) (earlier []chan struct{}, answered func()) {
+	p, r := k.lock.client.pending, nodeRequest{k.lock.lock, k.hold.key.owner, k.lock.nodes[i].id}
+	answer := make(chan struct{})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	earlier = slices.Clone(p.all[r])
+	p.all[r] = append(p.all[r], answer)
+	return earlier, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.all[r] = slices.DeleteFunc(p.all[r], func(a chan struct{}) bool { return a == answer })
+		if len(p.all[r]) == 0 {
+			delete(p.all, r)
+		}
+		close(answer)
+	}
+}
