@@ -543,7 +543,7 @@ func (w *want) grantLocked(token int64, res result) {
 	h.newRecord(now).joinLocked(h, e.watchdog.At(sent))
 	if g := h.queue; g != nil {
 		if h.lock.admission() != counted { // a permit more is not free
-			g.obstacle = nil
+			g.foundFree()
 		}
 		g.turns.Granted(now)
 	}

@@ -106,7 +106,7 @@ func (n *name) countLocked(p *waitOptions, b lockType, key holdKey) (admitted, e
 	switch {
 	case g.TryEnter():
 		return n.admitFirstLocked(h, g), nil
-	case g.obstacle == nil && g.First() == nil && !p.foundBusy && g.turns.Yield(n.engine.watchdog.Now()) == 0:
+	case !g.busy && g.First() == nil && !p.foundBusy && g.turns.Yield(n.engine.watchdog.Now()) == 0:
 		return n.admitFirstLocked(h, nil), nil
 	}
 	return n.enqueueLocked(p, g, h)

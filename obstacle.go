@@ -58,7 +58,7 @@ func (p *waitOptions) noteObstacle(h *hold, o *obstacle) {
 	h.name.mu.Lock()
 	defer h.name.mu.Unlock()
 	if h.queue != nil {
-		h.queue.obstacle = p.obstacle
+		h.queue.foundBusy(o)
 	}
 }
 

@@ -36,10 +36,17 @@ type waitQueue struct {
 
 	turns    turns.Turns // of this process and of other processes
 	shared   *record     // newcomers may share this record; or nil
-	obstacle *obstacle   // that the last attempt past this queue found; nil: it was granted, or there was none
+	busy     bool        // the last attempt past this queue has found the lock busy
+	obstacle *obstacle   // that it has found, for the errors of those that wait; or nil
 	place    *place      // in the line, which the last caller has left to the next one; or nil
 	kept     bool        // although no caller uses it: see keepQueueLocked
 }
+
+// foundBusy notes that an attempt past q has found the lock busy.
+func (q *waitQueue) foundBusy(o *obstacle) { q.busy, q.obstacle = true, o }
+
+// foundFree notes that an attempt past q was granted, and that the next one may be.
+func (q *waitQueue) foundFree() { q.busy, q.obstacle = false, nil }
 
 // errAskYourself refuses callers that wait in a wait queue, because Redis has not answered the caller in front. Their
 // own requests may fare better. Each of them makes its next attempt past the wait queue, so that they do not wait for a

@@ -51,7 +51,7 @@ func (h *hold) openLocked(more int) {
 	case h.lock.admission() == counted: // the next waiter may find it free, too
 		h.leaveQueueLocked()
 		if more > g.Len() { // one for each, and one for the next one in front
-			g.obstacle = nil
+			g.foundFree()
 			g.FailBehind(0, errAskYourself)
 		}
 		return
