@@ -1450,7 +1450,7 @@ func TestSemaphoreCallerThatAskedFirstHasAPlaceAfterAnother(t *testing.T) {
 	}
 	testredis.Await(b, "the first one has found no permit free", soon, func() bool {
 		found := false
-		b.queueOf(c, func(g *waitQueue) { found = g.obstacle != nil })
+		b.queueOf(c, func(g *waitQueue) { found = g.busy })
 		return found
 	})
 	three := asks(o[2])
