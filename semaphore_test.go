@@ -1470,6 +1470,38 @@ func TestSemaphoreCallerThatAskedFirstHasAPlaceAfterAnother(t *testing.T) {
 	require.Equal(b, 2, b.permits(2))
 }
 
+// Where one caller of a process has found no permit free, and waits for one in Redis, the others wait behind it and ask nothing.
+func TestSemaphoreCallersBehindABusyOneAskNothing(t *testing.T) {
+	b := newFaultBench(t)
+	s := b.direct.NewSemaphore(b.name, 1)
+	m := b.permitClient(s).takes()
+	c := b.clientOn(b.proxy.Client(), WithMaxWakeDelay(time.Hour)).NewSemaphore(b.name, 1)
+	o := owners(10)
+	got := make(chan error, len(o))
+	asks := func(owner context.Context) { go func() { got <- c.Lock(owner) }() }
+	asks(o[0])
+	testredis.Await(b, "the first one stands in the line and hears", soon, func() bool {
+		all := b.places()
+		return len(all) == 1 && all[0].ear == hearsGrant
+	})
+	asked := b.proxy.On(calls(semaphoreAcquire), testredis.DelayReply(0)).Times(testredis.Always)
+	for _, owner := range o[1:] {
+		asks(owner)
+	}
+	testredis.Await(b, "the others wait in this process", soon, func() bool { return b.waitersInQueue(c) == len(o)-1 })
+	assert.Zero(b, asked.Count(), "requests of those behind")
+	m.gives(neverDue)
+	for range o {
+		b.must(await(b.bench, "one of them", got))
+		for _, owner := range o {
+			if held, err := c.IsHeld(owner); err == nil && held {
+				b.must(c.Unlock(owner))
+			}
+		}
+	}
+	require.Equal(b, 1, b.permits(1))
+}
+
 // A counter that INCRBY does not write, or that holds more than any number of permits, is other data.
 func TestSemaphoreRefusesOddCounters(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
