@@ -10,6 +10,8 @@ import (
 	"errors"
 	"iter"
 	"slices"
+
+	"github.com/relock-go/relock/internal/guard"
 )
 
 // An Election chooses one of several processes, the leader, and another one when
@@ -85,7 +87,7 @@ func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error)
 	if err != nil {
 		return err
 	}
-	within, end := newDoContext(guarded)
+	within, end := guard.NewCall(guarded)
 	defer end()
 	return fn(within)
 }

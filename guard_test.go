@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -356,7 +357,7 @@ func TestEngineGuardOfAHoldThatIsBeingLost(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		guarded := e.guarded(1)
-		h := guarded.(*guard).hold
+		h := (*hold)(guard.HoldOf(guarded).(*guardedHold))
 		set := func(state holdState, loss error) {
 			h.name.locked(func() { h.state, h.loss = state, loss })
 		}
@@ -404,14 +405,14 @@ func TestGuardHasEndedOnceTheHoldIsLost(t *testing.T) {
 	n := c.engine.use(b.name)
 	defer n.done()
 	h := n.find(l.lock.id(), ownerOf(ctx))
-	var guards []*guardEnd
+	var guards []*guard.End
 	n.locked(func() { // as far as lose has come when it lets go of the mutex
 		h.state, h.loss = lost, lossError(errLapsed)
-		guards = h.takeGuardsLocked()
+		guards = h.guards.Take()
 	})
 	assert.Error(t, guarded.Err(), "the hold is lost, and its guard has not ended")
 	b.mustBe(context.Cause(guarded), ErrLockLost)
-	endGuards(guards, nil)
+	guard.EndAll(guards, nil)
 	c.engine.watchdog.Remove(&h.record.lease)
 	b.mustBe(l.Unlock(ctx), ErrLockLost)
 	b.forget()

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -283,7 +284,7 @@ func do(ctx context.Context, l acquirable, fn func(ctx context.Context) error) (
 	if err != nil {
 		return err
 	}
-	within, end := newDoContext(guarded)
+	within, end := guard.NewCall(guarded)
 	defer end()
 	return fn(within)
 }

@@ -7,7 +7,11 @@ package relock
 // from that moment on. This needs a record that is trusted and kept by the watchdog, and a young streak of
 // this process (internal/turns). A waiter that needs a fencing token takes the record over with an attempt of its own.
 
-import "time"
+import (
+	"time"
+
+	"github.com/relock-go/relock/internal/guard"
+)
 
 // handOverLocked hands the lock of h, one level of which is being given back, to the first waiter if
 // that waiter can have the lock, and says whether it did.
@@ -158,7 +162,7 @@ func (n *name) enqueueLocked(p *waitOptions, g *waitQueue, h *hold) (admitted, e
 // cleared meanwhile. refuseLocked lets go of the mutex for a moment.
 func (n *name) refuseLocked(h *hold) admitted {
 	e, g, shares := n.engine, h.queue, h.levels > 1 // shares: other callers of the owner have re-entered h meanwhile
-	last, guards := true, []*guardEnd(nil)
+	last, guards := true, []*guard.End(nil)
 	if h.state == lost {
 		h.levels--
 	} else {

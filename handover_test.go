@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -391,13 +392,10 @@ func TestHandoverWakesOtherGoroutinesOfTheOwner(t *testing.T) {
 		}
 		all.Go(func() { lock(next) })
 		synctest.Wait()
-		g := e.guarded(shared).(*guard).end
-		end := g.cancel
-		g.cancel = func(cause error) { // no goroutine has the mutex now
-			end(cause)
+		guard.Intercept(e.guarded(shared), func() { // no goroutine has the mutex now
 			all.Go(func() { lock(shared) })
 			synctest.Wait()
-		}
+		})
 		e.unlock(shared)
 		all.Wait()
 	})

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
@@ -60,8 +61,8 @@ type hold struct {
 	keepUntil time.Duration
 	levels    int
 	token     int64
-	loss      error                         // why, when lost
-	guards    map[<-chan struct{}]*guardEnd // by the Done channel of their parents
+	loss      error // why, when lost
+	guards    guard.Ends
 
 	state        holdState
 	registered   bool // in the map of its name
@@ -279,7 +280,7 @@ func (h *hold) loseAlone(cause error) bool {
 	if h.keeper == nil && (h.expired || limited) && (h.leaseUncertain || other != nil && other.state != over && other.state != lost) {
 		e.workers.Spawn(h.clear)
 	}
-	guards := h.takeGuardsLocked()
+	guards := h.guards.Take()
 	h.unreported = h.uncollected
 	n.mu.Unlock()
 
@@ -287,7 +288,7 @@ func (h *hold) loseAlone(cause error) bool {
 		e.lapsed.remember(h)
 	}
 	e.watchdog.Remove(&r.lease)
-	endGuards(guards, h.withName(h.loss))
+	guard.EndAll(guards, h.withName(h.loss))
 	if h.keeper != nil {
 		h.keeper.lost()
 	}

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -216,7 +217,7 @@ func (h *hold) giveBack() (left int, last bool) {
 func (h *hold) giveBackLocked() (left int, last bool) {
 	if len(h.guards) > 0 {
 		if next, _ := h.successorLocked(); next != nil { // the guards end before the successor holds the lock
-			h.endGuardsLocked(h.takeGuardsLocked())
+			h.endGuardsLocked(h.guards.Take())
 		}
 	}
 	if h.handOverLocked() {
@@ -228,18 +229,18 @@ func (h *hold) giveBackLocked() (left int, last bool) {
 }
 
 // endGuardsLocked ends guards. It lets go of the mutex meanwhile.
-func (h *hold) endGuardsLocked(guards []*guardEnd) {
+func (h *hold) endGuardsLocked(guards []*guard.End) {
 	if len(guards) == 0 {
 		return
 	}
 	h.name.mu.Unlock()
 	defer h.name.mu.Lock()
-	endGuards(guards, nil)
+	guard.EndAll(guards, nil)
 }
 
 // endLevelLocked takes one level from the hold, and ends the hold with the last level. It also returns the guards
 // that the caller has to end.
-func (h *hold) endLevelLocked() (left int, last bool, guards []*guardEnd) {
+func (h *hold) endLevelLocked() (left int, last bool, guards []*guard.End) {
 	if h.state != over {
 		h.levels--
 		left = h.levels
@@ -253,7 +254,7 @@ func (h *hold) endLevelLocked() (left int, last bool, guards []*guardEnd) {
 		h.name.closeLocked(h.record)
 		h.name.engine.watchdog.Remove(&h.record.lease)
 	}
-	return 0, last, h.takeGuardsLocked()
+	return 0, last, h.guards.Take()
 }
 
 // clear deletes the hold from Redis, and lets the next waiter contend for its lock; a hold with AtLeast only when its time is

@@ -13,6 +13,8 @@ import (
 	"log/slog"
 	"strings"
 	"sync/atomic"
+
+	"github.com/relock-go/relock/internal/guard"
 )
 
 // Shutdown ends the Client as Close does, but waits until every lock that is held is unlocked or lost, or ctx ends. Meanwhile
@@ -81,22 +83,22 @@ func (e *engine) refuse() {
 	}
 	e.leave()
 	e.draining.begin(1) // until all names are closed
-	var guards []*guardEnd
+	var guards []*guard.End
 	for _, n := range e.table.close() {
 		guards = append(guards, n.close()...)
 	}
-	endGuards(guards, ErrClosed)
+	guard.EndAll(guards, ErrClosed)
 	e.draining.end(1)
 }
 
 // close ends the name, and returns the guards of its holds.
-func (n *name) close() (guards []*guardEnd) {
+func (n *name) close() (guards []*guard.End) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.closed = true
 	holds := 0
 	for h := range n.holds.all() {
-		guards = append(guards, h.takeGuardsLocked()...)
+		guards = append(guards, h.guards.Take()...)
 		if h.state == holding {
 			holds++
 		}
