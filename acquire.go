@@ -38,6 +38,7 @@ type acquisition struct {
 	engine  *engine
 	owner   owner
 	request request
+	backend backend
 
 	group *group // of several locks; nil: there is one
 	names names  // of the locks
@@ -52,9 +53,10 @@ type acquisition struct {
 	polling      polling
 	lastReply    time.Time // of Redis; zero: none
 	leftovers    leftovers
-	takesOver    bool // one of its grants is the record of a holder before
-	unanswered   bool // the caller gives up because Redis has not answered at all
-	asking       bool // an attempt is under way; afterwards true only if a hook has ended the goroutine
+	takesOver    bool  // one of its grants is the record of a holder before
+	cause        error // why the last attempt was not granted, where other owners are not why; or nil
+	unanswered   bool  // the caller gives up because Redis has not answered at all
+	asking       bool  // an attempt is under way; afterwards true only if a hook has ended the goroutine
 	givenUp      atomic.Bool
 }
 
@@ -68,7 +70,7 @@ var errLate = errors.New("the answers of Redis take so long that too little is l
 
 // acquire takes one level of every lock for o: of all of them, or of none. It returns false when r.wait
 // is over. If there are several locks, they are on one Redis and can be taken together.
-func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...lockType) (bool, error) {
+func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...description) (bool, error) {
 	e.workers.Begin()
 	defer e.workers.End()
 	p := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.refused, NoWait: r.wait == 0, Inline: true}}
@@ -104,9 +106,10 @@ func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...lockT
 
 // take makes all locks the caller's, or none. A caller that is handed its lock needs no acquisition: an object
 // on the heap for each handover costs as much as all the rest of it.
-func (e *engine) take(p *waitOptions, o owner, r request, locks []lockType) error {
+func (e *engine) take(p *waitOptions, o owner, r request, locks []description) error {
 	if len(locks) > 1 {
 		a := &acquisition{waitOptions: *p, engine: e, owner: o, request: r}
+		a.backend = a
 		a.group = e.newGroup(locks, o, r)
 		defer a.group.end()
 		a.names = a.group.names
@@ -115,14 +118,16 @@ func (e *engine) take(p *waitOptions, o owner, r request, locks []lockType) erro
 	n := e.use(locks[0].id().name)
 	defer n.done()
 	p.changed = nil
+	if l, kept := locks[0].(keptLock); kept {
+		return e.takeKept(p, n, l, o, r)
+	}
 	h, holds, err := n.enter(p, locks[0], o, r)
 	if holds || err != nil {
 		return err
 	}
 	defer h.unlockHold()
-	a := &acquisition{waitOptions: *p, engine: e, owner: o, request: r}
-	a.oneName[0], a.oneWant[0] = n, want{hold: h}
-	a.names, a.wants = a.oneName[:], a.oneWant[:]
+	a := e.newAcquisition(p, h, o, r)
+	a.backend = a
 	if err := a.wants[0].prepare(r); err != nil {
 		return err
 	}
@@ -131,6 +136,14 @@ func (e *engine) take(p *waitOptions, o owner, r request, locks []lockType) erro
 		a.takesOver = true
 	}
 	return a.finish(p)
+}
+
+// newAcquisition begins an acquisition of one lock. The caller has the owner mutex of h.
+func (e *engine) newAcquisition(p *waitOptions, h *hold, o owner, r request) *acquisition {
+	a := &acquisition{waitOptions: *p, engine: e, owner: o, request: r}
+	a.oneName[0], a.oneWant[0] = h.name, want{hold: h}
+	a.names, a.wants = a.oneName[:], a.oneWant[:]
+	return a
 }
 
 // finish runs the acquisition of a caller with these options, and leaves it what was seen and used up of them.
@@ -143,7 +156,7 @@ func (a *acquisition) finish(p *waitOptions) error {
 }
 
 // enter returns the hold of the caller, with the owner mutex of the hold; or says that the lock was handed to the caller.
-func (n *name) enter(p *waitOptions, b lockType, o owner, r request) (h *hold, holds bool, err error) {
+func (n *name) enter(p *waitOptions, b description, o owner, r request) (h *hold, holds bool, err error) {
 	in, err := n.admit(p, b, o, r.lease > 0)
 	if err != nil || in.hold != nil {
 		return in.hold, in.holds, err
@@ -192,7 +205,7 @@ func (a *acquisition) run() (res result, err error) {
 	returned := false
 	defer func() {
 		a.subscription.leave()
-		a.rollback(res, err, returned)
+		a.backend.rollback(res, err, returned)
 	}()
 	for {
 		if err = a.admit(); err == nil { // 1
@@ -210,12 +223,15 @@ func (a *acquisition) run() (res result, err error) {
 			}
 		}
 		if err == nil && res.state == busy {
-			res, err = a.await(res) // 3, 4
+			res, err = a.backend.await(res) // 3, 4
 			if err == nil && res.state == busy {
 				continue
 			}
 		}
 		returned = true
+		if err != nil {
+			err = send.WithLast(err, a.cause)
+		}
 		return res, err
 	}
 }
@@ -270,21 +286,15 @@ func (a *acquisition) enterQueue() error {
 func (a *acquisition) attempt() (res result, err error) {
 	lastReply, first := a.lastReply, a.leftovers.grants
 	for asked := 1; ; asked++ {
-		res, err = a.ask(lastReply)
+		res, err = a.backend.ask(lastReply)
 		switch {
 		case err == errTimeUp && a.lastReply.IsZero(): // no answer has said that the lock is busy
 			return res, errNoAnswer
 		case err != nil:
 			return res, err
-		case a.misnamed():
-			if res.state == held {
-				a.leftovers.refused()
-				res.state = busy // and rollback undoes the grant
-			}
-			return res, errBeginAgain
 		case res.state != held || a.engine.inTime(a.wants, res.sent, asked):
 			if a.leftovers.grants == first {
-				a.engine.rtt.Observe(time.Since(res.sent))
+				a.backend.answered(res.sent)
 			}
 			return res, nil
 		}
@@ -310,8 +320,17 @@ func (a *acquisition) ask(lastReply time.Time) (result, error) {
 	if err != nil && answered(err) { // a script that Redis has stopped half way may have written data
 		a.leftovers.refused()
 	}
+	if err == nil && a.misnamed() {
+		if res.state == held {
+			a.leftovers.refused()
+			res.state = busy // and rollback undoes the grant
+		}
+		err = errBeginAgain
+	}
 	return res, err
 }
+
+func (a *acquisition) answered(sent time.Time) { a.engine.rtt.Observe(time.Since(sent)) }
 
 // inTime says whether enough is left now of the leases that were asked for at sent, for the asked-th time.
 func (e *engine) inTime(wants []want, sent time.Time, asked int) bool {
@@ -483,7 +502,7 @@ func (a *acquisition) conclude(res result, err error) error {
 	a.names.Lock()
 	defer a.names.Unlock()
 	for _, w := range a.wants {
-		a.dismissLocked(w, res)
+		a.backend.dismissLocked(w, res)
 	}
 	return err
 }

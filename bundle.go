@@ -78,7 +78,7 @@ func (res *result) readAll(wants []want, replies []reply) (err error) {
 
 // startLease gives the holds of o on bs the lease that the caller has asked for, counted from now. A
 // fresh hold, which had an interim lease, gets exactly that lease; the other holds get at least that lease.
-func (e *engine) startLease(ctx context.Context, bs []lockType, o owner, lease time.Duration, by time.Time) error {
+func (e *engine) startLease(ctx context.Context, bs []description, o owner, lease time.Duration, by time.Time) error {
 	e.workers.Begin()
 	defer e.workers.End()
 	var holds []*hold
@@ -90,7 +90,7 @@ func (e *engine) startLease(ctx context.Context, bs []lockType, o owner, lease t
 		}
 		if !e.watchdog.Renews(&h.record.lease) {
 			holds = append(holds, h)
-			calls = append(calls, b.renew(h.field, lease, levels == 1))
+			calls = append(calls, h.verbs().renew(h.field, lease, levels == 1))
 		}
 	}
 	if len(holds) == 0 {

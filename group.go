@@ -18,7 +18,7 @@ type group struct {
 	names   names // of the locks; their mutexes are locked together
 	owner   owner
 	request request
-	locks   []lockType
+	locks   []description
 	changed chan struct{} // a token: the owner has come to hold one of the locks
 
 	// One for each lock:
@@ -30,7 +30,7 @@ type group struct {
 }
 
 // newGroup begins an acquisition. The caller must call end.
-func (e *engine) newGroup(bs []lockType, o owner, r request) *group {
+func (e *engine) newGroup(bs []description, o owner, r request) *group {
 	g := &group{
 		engine: e, names: e.useAll(bs), owner: o, request: r, locks: slices.Clone(bs), // Clone: a caller of one lock needs no slice on the heap
 		changed: make(chan struct{}, 1),
@@ -50,7 +50,7 @@ func (e *engine) newGroup(bs []lockType, o owner, r request) *group {
 }
 
 // of is the name that b belongs to.
-func (ns names) of(b lockType) *name {
+func (ns names) of(b description) *name {
 	for _, n := range ns {
 		if n.text == b.id().name {
 			return n

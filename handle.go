@@ -130,45 +130,34 @@ type handle struct {
 	client *Client
 	name   string
 	lock   description
-	record lockType // the same lock, if it has one record on one server; else nil, and then lock is a taker
+	record lockType // the same lock, if it has one record on one server; else nil, and then lock is a keptLock and a view
 	fenced bool
 	bad    error // why the lock cannot be used, or nil
 }
 
-// A taker takes, gives back, inspects and frees a lock for a handle. The handle has checked the arguments.
-type taker interface {
-	take(ctx context.Context, o owner, r request) (bool, error)
-	giveBack(ctx context.Context, o owner) error
-	extend(ctx context.Context, o owner, lease time.Duration) error // of a hold with an explicit lease: at least, from now on
+// A view is how a handle inspects and frees a lock. The handle has checked the arguments.
+type view interface {
 	look(ctx context.Context, field string) (state, error)
 	free(ctx context.Context) (bool, error)
 }
 
-// via is the taker of h.
-func (h *handle) via() taker {
+// view is the view of h.
+func (h *handle) view() view {
 	if h.record == nil {
-		return h.lock.(taker)
+		return h.lock.(view)
 	}
-	return recordTaker{h}
+	return recordView{h}
 }
 
-// A recordTaker is the taker of a lock that has a record: it calls the engine.
-type recordTaker struct{ *handle }
+// A recordView is the view of a lock that has a record.
+type recordView struct{ *handle }
 
-func (t recordTaker) take(ctx context.Context, o owner, r request) (bool, error) {
-	return t.client.engine.acquire(ctx, o, r, t.record)
+func (v recordView) look(ctx context.Context, field string) (state, error) {
+	return v.client.engine.inspect(ctx, v.record, field)
 }
 
-func (t recordTaker) giveBack(ctx context.Context, o owner) error {
-	return t.client.engine.release(ctx, t.record, o)
-}
-
-func (t recordTaker) look(ctx context.Context, field string) (state, error) {
-	return t.client.engine.inspect(ctx, t.record, field)
-}
-
-func (t recordTaker) free(ctx context.Context) (bool, error) {
-	return t.client.engine.force(ctx, t.record)
+func (v recordView) free(ctx context.Context) (bool, error) {
+	return v.client.engine.force(ctx, v.record)
 }
 
 // newHandle returns the handle of lock, which is called name. Its data are in keys; the first key is that of its record.
@@ -231,7 +220,7 @@ func (h *handle) acquire(ctx context.Context, op string, r request) (bool, error
 	if err := h.usable(ctx); err != nil {
 		return false, h.fail(op, err)
 	}
-	ok, err := h.via().take(ctx, ownerOf(ctx), r)
+	ok, err := h.client.engine.acquire(ctx, ownerOf(ctx), r, h.lock)
 	return ok, h.fail(op, err)
 }
 
@@ -245,7 +234,7 @@ func (h *handle) TryAcquire(ctx context.Context, wait, lease time.Duration) (*Ho
 
 // extend is for [Hold.Extend], which puts the name before the error.
 func (h *handle) extend(ctx context.Context, lease time.Duration) error {
-	return h.via().extend(ctx, ownerOf(ctx), lease)
+	return h.client.engine.extend(ctx, h.lock, ownerOf(ctx), lease)
 }
 
 // Unlock gives back one level: see [Locker].
@@ -254,7 +243,7 @@ func (h *handle) Unlock(ctx context.Context) error { return h.unlock(ctx, "unloc
 func (h *handle) unlock(ctx context.Context, op string) error {
 	err := h.usable(ctx)
 	if err == nil {
-		err = h.via().giveBack(ctx, ownerOf(ctx))
+		err = h.client.engine.release(ctx, h.lock, ownerOf(ctx))
 	}
 	return h.fail(op, err)
 }
@@ -365,7 +354,7 @@ func (h *handle) ForceUnlock(ctx context.Context) (bool, error) {
 	if err := h.usable(ctx); err != nil {
 		return false, h.fail("force unlock", err)
 	}
-	freed, err := h.via().free(ctx)
+	freed, err := h.view().free(ctx)
 	return freed, h.fail("force unlock", err)
 }
 
@@ -373,7 +362,7 @@ func (h *handle) inspect(ctx context.Context, op, field string) (state, error) {
 	if err := h.usable(ctx); err != nil {
 		return state{}, h.fail(op, err)
 	}
-	s, err := h.via().look(ctx, field)
+	s, err := h.view().look(ctx, field)
 	return s, h.fail(op, err)
 }
 

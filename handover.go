@@ -74,7 +74,7 @@ type admitted struct {
 
 // admit is where most callers of a hot lock wait. They want one level of one lock, which another
 // goroutine of this process holds or contends for.
-func (n *name) admit(p *waitOptions, b lockType, o owner, explicit bool) (admitted, error) {
+func (n *name) admit(p *waitOptions, b description, o owner, explicit bool) (admitted, error) {
 	key, admission := holdKey{b.id(), o}, b.admission()
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -101,7 +101,7 @@ func (n *name) admit(p *waitOptions, b lockType, o owner, explicit bool) (admitt
 
 // countLocked is the part of admit for locks that several owners hold, each with a record of its own: callers pass the caller in
 // the wait queue until it has found the lock busy, or others wait or go first, because each of them may find the lock free.
-func (n *name) countLocked(p *waitOptions, b lockType, key holdKey) (admitted, error) {
+func (n *name) countLocked(p *waitOptions, b description, key holdKey) (admitted, error) {
 	h := n.newHoldLocked(b, key, nil)
 	if p.NoWait {
 		return n.admitFirstLocked(h, nil), nil

@@ -48,7 +48,7 @@ type hold struct {
 	field string // of its record in Redis; empty before the first attempt
 	// A token in it wakes the caller that asks for this hold: its owner has come to hold the other half. Or nil.
 	changed chan struct{}
-	keeper  holdKeeper // set while the hold is fresh; nil: the watchdog keeps its record in Redis
+	keeper  keeper // set while the hold is fresh; nil: the watchdog keeps its record in Redis
 
 	// guarded by name.mu
 	owner  waitqueue.Queue[*hold] // the owner mutex
@@ -75,17 +75,6 @@ type hold struct {
 	lossReported bool // by a re-entry
 	// The record may outlive the lease, because a re-entry with a longer one was given up.
 	leaseUncertain bool
-}
-
-// A holdKeeper keeps a hold that has no record of its own in Redis. No request renews such a hold: the watchdog asks
-// its keeper every third of the lease, and every check of the hold asks the keeper too.
-type holdKeeper interface {
-	// check says why the hold can no longer be trusted, or nil. It does not use the clock of the watchdog.
-	check() error
-	// renew says whether the hold can be trusted further, and repairs its components. It does not block.
-	renew() bool
-	// lost is called when the hold was lost, and gives back the rest of it. It does not block.
-	lost()
 }
 
 // verbs are the calls of a hold that has a record in Redis.

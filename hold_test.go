@@ -330,7 +330,6 @@ func TestExtendIsTrustedFromBeforeTheRequest(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx := context.Background()
 		lock := newFakeLock(e.redis, "x")
-		x := recordTaker{&handle{client: &Client{engine: e.engine}, name: "x", lock: lock, record: lock}}
 		ok, err := e.lockWith(ctx, 1, request{wait: forever, lease: 10 * time.Second})
 		require.NoError(t, err)
 		require.True(t, ok)
@@ -338,12 +337,12 @@ func TestExtendIsTrustedFromBeforeTheRequest(t *testing.T) {
 		time.Sleep(3 * time.Second)
 		sent := time.Now()
 		e.redis.set(func() { e.redis.latency = 200 * time.Millisecond })
-		require.NoError(t, x.extend(ctx, 1, 20*time.Second))
+		require.NoError(t, e.extend(ctx, lock, 1, 20*time.Second))
 		require.Equal(t, 400*time.Millisecond, time.Since(sent))
-		require.NoError(t, x.extend(ctx, 1, 5*time.Second))
+		require.NoError(t, e.extend(ctx, lock, 1, 5*time.Second))
 		<-guarded.Done()
 		assert.Equal(t, lease.Trust(20*time.Second), time.Since(sent), "trust")
-		assert.ErrorIs(t, x.extend(ctx, 1, 20*time.Second), ErrLockLost)
+		assert.ErrorIs(t, e.extend(ctx, lock, 1, 20*time.Second), ErrLockLost)
 		assert.Equal(t, 2, e.redis.count("renew"), "requests")
 	})
 }
@@ -353,7 +352,6 @@ func TestExtendThatIsAnsweredTooLateIsALoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx := context.Background()
 		lock := newFakeLock(e.redis, "x")
-		x := recordTaker{&handle{client: &Client{engine: e.engine}, name: "x", lock: lock, record: lock}}
 		ok, err := e.lockWith(ctx, 1, request{wait: forever, lease: 600 * time.Millisecond})
 		require.NoError(t, err)
 		require.True(t, ok)
@@ -365,7 +363,7 @@ func TestExtendThatIsAnsweredTooLateIsALoss(t *testing.T) {
 				return f
 			}
 		})
-		assert.ErrorIs(t, x.extend(ctx, 1, time.Hour), ErrLockLost)
+		assert.ErrorIs(t, e.extend(ctx, lock, 1, time.Hour), ErrLockLost)
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
 		assert.Empty(t, e.redis.holder("x"), "Redis keeps the record")
 	})
@@ -375,7 +373,6 @@ func TestExtendThatIsAnsweredTooLateIsALoss(t *testing.T) {
 func TestExtendThatWasGivenUpLeavesNoRecord(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		lock := newFakeLock(e.redis, "x")
-		x := recordTaker{&handle{client: &Client{engine: e.engine}, name: "x", lock: lock, record: lock}}
 		ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: 10 * time.Second})
 		require.NoError(t, err)
 		require.True(t, ok)
@@ -389,7 +386,7 @@ func TestExtendThatWasGivenUpLeavesNoRecord(t *testing.T) {
 		})
 		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 		defer cancel()
-		assert.ErrorIs(t, x.extend(ctx, 1, time.Hour), context.DeadlineExceeded)
+		assert.ErrorIs(t, e.extend(ctx, lock, 1, time.Hour), context.DeadlineExceeded)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
 		assert.Empty(t, e.redis.holder("x"), "Redis keeps the record")

@@ -7,15 +7,11 @@ package relock
 // called, because many callers need none. Methods of the user's ctx are called without a mutex held.
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync/atomic"
 	"time"
-
-	"github.com/relock-go/relock/internal/lease"
-	"github.com/relock-go/relock/internal/send"
 )
 
 // An Acquirer gives out holds as values. Every lock of this package is an Acquirer.
@@ -262,89 +258,6 @@ func (h *Hold) extend(ctx context.Context, lease time.Duration) error {
 
 // errRenewed is the error of Extend for a hold without an explicit lease.
 var errRenewed = invalid("the hold has no explicit lease: the watchdog renews it")
-
-// extend makes the lease of o's hold on b as long as length from now on. ask sends the request and returns when it was sent; it ends a hold that
-// Redis does not have.
-func (e *engine) extend(ctx context.Context, b description, o owner, length time.Duration,
-	ask func(p *waitOptions, h *hold) (sent time.Time, err error),
-) error {
-	e.workers.Begin()
-	defer e.workers.End()
-	p := e.waitOptionsFor(ctx)
-	if err := p.Over(); err != nil {
-		return err
-	}
-	n := e.use(b.id().name)
-	defer n.done()
-	h, err := n.lockHold(p, b, o, false)
-	switch {
-	case err != nil:
-		return err
-	case h == nil:
-		return n.notHeldError(b.id(), o)
-	}
-	defer h.unlockHold()
-	if err := h.extendable(length); err != nil {
-		return err
-	}
-	sent, err := ask(p, h)
-	whole := lease.Trust(length)
-	for asked := 1; err == nil && asked < mostAsked && !lease.EnoughValidityLeft(whole-time.Since(sent), whole, false); asked++ {
-		sent, err = ask(p, h) // the answer came late: another request restores the lease
-	}
-	if !e.watchdog.Watches(&h.record.lease) {
-		h.lose(errLapsed) // the watchdog has found the lease over, and is about to end the hold
-	}
-	return h.extended(sent, length, err)
-}
-
-// extendable says why h cannot have this lease from now on, or nil.
-func (h *hold) extendable(lease time.Duration) error {
-	h.name.mu.Lock()
-	defer h.name.mu.Unlock()
-	switch {
-	case h.state != holding:
-		return cmp.Or(h.loss, ErrNotHeld)
-	case h.name.engine.watchdog.Renews(&h.record.lease):
-		return errRenewed
-	}
-	if rest := h.name.engine.watchdog.RestOf(&h.record.lease, lease); rest < lease {
-		return invalid("lease %v: MaxHold ends the hold in %v", lease, rest)
-	}
-	return nil
-}
-
-// extended notes the outcome of a request, sent at sent, that asked for a longer lease of h.
-func (h *hold) extended(sent time.Time, lease time.Duration, err error) error {
-	h.name.mu.Lock()
-	defer h.name.mu.Unlock()
-	switch {
-	case h.state != holding: // it was lost, or given back, while the request was under way
-		return send.WithLast(cmp.Or(h.loss, ErrNotHeld), err)
-	case err != nil:
-		h.leaseUncertain = true
-		return err
-	}
-	h.name.engine.watchdog.Extend(&h.record.lease, sent, lease, false)
-	return nil
-}
-
-// extend asks for a longer lease with one request.
-func (t recordTaker) extend(ctx context.Context, o owner, lease time.Duration) error {
-	e := t.client.engine
-	return e.extend(ctx, t.record, o, lease, func(p *waitOptions, h *hold) (time.Time, error) {
-		answer := e.sender.Do(&p.Wait, send.Request{Call: h.verbs().renew(h.field, lease, false)}, time.Time{})
-		r, err := answer.Reply()
-		switch {
-		case errors.Is(err, ErrNotALock): // the record was replaced by something else
-			h.lose(fmt.Errorf("%w: %w", errGone, err))
-			err = nil
-		case err == nil && r[0] != 1:
-			h.lose(errGone)
-		}
-		return answer.Sent, err
-	})
-}
 
 // extendLocker extends the caller's hold on l, whose lease is explicit. A Locker of another package has no Extend, but one
 // level more sets the lease.

@@ -64,10 +64,10 @@ const restartPause = 10 * time.Millisecond
 // Client implements it.
 type manyTaker interface {
 	// acquire takes one level of every lock with one script: of all of them, or of none.
-	acquire(ctx context.Context, o owner, r request, locks ...lockType) (bool, error)
+	acquire(ctx context.Context, o owner, r request, locks ...description) (bool, error)
 	// startLease begins the lease of holds that had an interim lease until now. It does not wait for an answer after
 	// by, if by is not zero.
-	startLease(ctx context.Context, bs []lockType, o owner, lease time.Duration, by time.Time) error
+	startLease(ctx context.Context, bs []description, o owner, lease time.Duration, by time.Time) error
 	// trustedUntil is until when all holds on ls are trusted, or end if end is sooner.
 	trustedUntil(ls []description, o owner, end time.Time) time.Time
 	// trustUntil lets the holds on ls end at the same moment.
@@ -81,7 +81,7 @@ type step struct {
 	locks   []Locker
 	engine  manyTaker     // nil: a foreign Locker
 	ids     []description // of locks of this package
-	records []lockType    // the same locks, if each has a record
+	records []description // the same locks, if each has a record
 }
 
 // NewMultiLock returns the lock of all locks, which may be of any kind, also

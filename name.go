@@ -85,7 +85,7 @@ func (t *nameTable) close() []*name {
 // names are several names, in the order of their texts and each once. Lock locks all of them.
 type names []*name
 
-func (e *engine) useAll(bs []lockType) names {
+func (e *engine) useAll(bs []description) names {
 	var all names
 	for _, b := range bs {
 		all = append(all, e.use(b.id().name))

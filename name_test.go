@@ -165,7 +165,7 @@ func TestNameStaysWhileItIsUsed(t *testing.T) {
 func TestNamesAreSortedAndEachOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
-		var locks []lockType
+		var locks []description
 		for _, text := range []string{"c", "a", "b", "a", "c", "c"} {
 			locks = append(locks, newFakeLock(e.redis, text))
 		}

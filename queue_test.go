@@ -18,7 +18,7 @@ import (
 
 // enterQueues is enterQueuesLocked for a caller without the mutexes.
 func (e *bubbleEngine) enterQueues(p *waitOptions, wants []want) error {
-	var locks []lockType
+	var locks []description
 	for _, w := range wants {
 		locks = append(locks, w.hold.verbs())
 	}

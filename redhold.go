@@ -15,12 +15,14 @@ import (
 
 	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/wake"
 )
 
 // A redHold has the levels of one hold at the nodes. It is the keeper of that hold.
 type redHold struct {
-	lock *redLock
-	hold *hold
+	lock    *redLock
+	owner   owner
+	changed func() // to be called when the answer of check may have changed
 
 	mu    sync.Mutex // guards below; nothing is called with it held
 	level int        // the most levels at a node; 0: the hold is given back, or lost
@@ -37,26 +39,15 @@ type nodeHold struct {
 // this package.
 func (n nodeHold) alive() bool { return n.guard != nil && send.CatchPanic(n.guard.Err) == nil }
 
-func redHoldOf(h *hold) *redHold {
-	k, _ := h.keeper.(*redHold)
-	return k
-}
-
-// raise notes that nodes are going to be held at the level of w. It returns nil if the hold to be re-entered is over.
-// A fresh hold that gave back its last round has a new redHold, so that late answers to that round are given back.
-func (l *redLock) raise(w want) *redHold {
-	k := redHoldOf(w.hold)
-	if w.level == 1 && (k == nil || k.over()) {
-		k = &redHold{lock: l, hold: w.hold, nodes: make([]nodeHold, len(l.nodes))}
-		w.hold.keeper = k
-	}
+// raise notes that nodes are going to be held at level. It returns false if the hold to be re-entered is over.
+func (k *redHold) raise(level int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if w.level > 1 && k.level == 0 {
-		return nil
+	if level > 1 && k.level == 0 {
+		return false
 	}
-	k.level = w.level
-	return k
+	k.level = level
+	return true
 }
 
 // askNode asks node i for one level. A level that the node grants is noted in k or given back, also when the round
@@ -65,7 +56,7 @@ func (k *redHold) askNode(ctx context.Context, i int, a attempt) error {
 	n := k.lock.nodes[i]
 	earlier, answered := k.asks(i)
 	defer answered()
-	owned := k.hold.key.owner.in(context.WithoutCancel(ctx))
+	owned := k.owner.in(context.WithoutCancel(ctx))
 	if err := k.tryNode(owned, i, a, earlier); err != nil {
 		return err
 	}
@@ -77,8 +68,8 @@ func (k *redHold) askNode(ctx context.Context, i int, a attempt) error {
 	switch {
 	case !wanted:
 		_ = n.Unlock(owned) // a level that cannot be given back lapses with its lease
-	case first: // for a re-entry, the first guard of this node calls nodeLost
-		context.AfterFunc(guard, k.nodeLost)
+	case first: // for a re-entry, the first guard of this node calls changed
+		context.AfterFunc(guard, k.changed)
 	}
 	return err
 }
@@ -151,9 +142,15 @@ func (k *redHold) note(i int, guard context.Context) (wanted, first bool) {
 	return true, first
 }
 
-// lower makes all nodes give back their levels above level, at the same time.
-func (k *redHold) lower(ctx context.Context, level int) *vote {
-	ctx = k.hold.key.owner.in(context.WithoutCancel(ctx))
+// lower makes all nodes give back their levels above level.
+func (k *redHold) lower(ctx context.Context, level int) (settled func(limit time.Duration)) {
+	v := k.lowerTo(ctx, level)
+	return func(limit time.Duration) { _ = v.collect(&send.Wait{Ctx: context.Background()}, limit, nil) }
+}
+
+// lowerTo makes all nodes give back their levels above level, at the same time.
+func (k *redHold) lowerTo(ctx context.Context, level int) *vote {
+	ctx = k.owner.in(context.WithoutCancel(ctx))
 	v := k.lock.newVote()
 	for i, levels := range k.lowered(level) {
 		_, answered := k.asks(i)
@@ -221,13 +218,6 @@ func (k *redHold) check() error {
 	return nil
 }
 
-// nodeLost is called when the hold at one node has ended. It ends the hold of k if the majority is gone.
-func (k *redHold) nodeLost() {
-	if !k.over() && k.check() != nil {
-		k.hold.loseIfDue()
-	}
-}
-
 // renew takes nodes again that have lost their hold, or did not grant one, as long as a majority is left.
 func (k *redHold) renew() bool {
 	if k.check() != nil {
@@ -247,7 +237,20 @@ func (k *redHold) renew() bool {
 }
 
 // lost gives back what the nodes still have: the owner may never unlock it.
-func (k *redHold) lost() { _ = k.lower(context.Background(), 0) }
+func (k *redHold) lost() { k.lower(context.Background(), 0) }
+
+// listen joins the release channels of nodes, with one wake channel for all. Nodes that granted are not among them:
+// they announce the levels that this process has given back.
+func (k *redHold) listen(nodes []int) []*wake.Listener {
+	signal := make(chan struct{}, 1)
+	var all []*wake.Listener
+	for _, i := range nodes {
+		for _, c := range k.lock.nodes[i].channels {
+			all = append(all, c.pubsub.JoinFor(signal, c.name))
+		}
+	}
+	return all
+}
 
 // A nodeRequest is a request to a node for one owner. The next acquire waits for its answer: an Unlock under
 // way could take back the level that the node grants to that acquire.
@@ -269,7 +272,7 @@ func newPendingRequests() *pendingRequests {
 
 // asks notes a request to node i for the owner of k, and returns the earlier ones that node i has not answered yet.
 func (k *redHold) asks(i int) (earlier []chan struct{}, answered func()) {
-	p, r := k.lock.client.pending, nodeRequest{k.lock.lock, k.hold.key.owner, k.lock.nodes[i].id}
+	p, r := k.lock.client.pending, nodeRequest{k.lock.lock, k.owner, k.lock.nodes[i].id}
 	answer := make(chan struct{})
 	p.mu.Lock()
 	defer p.mu.Unlock()

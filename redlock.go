@@ -8,14 +8,8 @@ package relock
 // nodes, and a grant that comes late is given back too. A hold is trusted as long as a
 // majority of the holds at its nodes are trusted.
 //
-// A RedLock sends nothing itself: it takes, gives back and inspects its nodes as Lockers. A redHold
-// knows the levels that one hold has at the nodes, and is the keeper of that hold. The rest of a hold
-// works as for every lock, by these functions of the package:
-//   - lockHold, unlockHold: callers of one owner come one at a time.
-//   - enterQueue, leaveQueue: callers of one process come one at a time.
-//   - prepare, confirm, inTime: the contents of an attempt, and of its grant.
-//   - giveBack, endRelease, lose: the end of levels and holds.
-//   - startSpan, noteObstacle, withHolder, observeRelease, observeEnd: events, and texts of errors.
+// A RedLock sends nothing itself: it takes, gives back and inspects its nodes as Lockers. A redHold knows the levels that
+// one hold has at the nodes, and is the keeper of that hold. All else works as for every lock.
 
 import (
 	"context"
@@ -119,7 +113,7 @@ func checkNodes(components []component) error {
 	return checkTwice(components)
 }
 
-// redLock is the identity and the taker of a RedLock.
+// redLock is the data of a RedLock.
 type redLock struct {
 	facts
 	client *Client
@@ -182,120 +176,34 @@ func releaseChannels(c component) (channels []releaseChannel) {
 	return channels
 }
 
-// take takes one level for o. It returns false when r.wait is over.
-func (l *redLock) take(ctx context.Context, o owner, r request) (bool, error) {
-	e := l.client.engine
-	e.workers.Begin()
-	defer e.workers.End()
-	p := &waitOptions{Wait: send.Wait{Ctx: o.in(ctx), Closed: e.refused, NoWait: r.wait == 0}}
-	if err := p.Over(); err != nil {
-		return false, err
-	}
-	if r.wait > 0 {
-		p.Deadline = time.Now().Add(r.wait)
-	}
-	self := []description{l}
-	p.span = startSpan(e, p.Ctx, self, o)
-	n := e.use(l.lock.name)
-	defer n.done()
-	err := errBeginAgain
-	for err == errBeginAgain {
-		err = l.takeOnce(p, n, o, r)
-	}
-	err = withHolder(e, *p, self, o, r, err)
-	p.span.finish(err)
-	if err == errTimeUp {
-		return false, nil
-	}
-	return err == nil, err
+// newKeeper is the keeper of a fresh hold of o.
+func (l *redLock) newKeeper(o owner, check func()) keeper {
+	return &redHold{lock: l, owner: o, changed: check, nodes: make([]nodeHold, len(l.nodes))}
 }
 
-// takeOnce is take. It returns errBeginAgain where another caller of o gave back the hold that was to be re-entered.
-func (l *redLock) takeOnce(p *waitOptions, n *name, o owner, r request) error {
-	h, err := n.lockHold(p, l, o, true)
-	if err != nil {
-		return err
-	}
-	defer h.unlockHold()
-	wants := []want{{hold: h}}
-	if err := wants[0].prepare(r); err != nil {
-		return err
-	}
-	if length := wants[0].lease; lease.Trust(length) <= 0 {
+// checkLease says why a hold cannot have this lease.
+func (l *redLock) checkLease(length time.Duration) error {
+	if lease.Trust(length) <= 0 {
 		return invalid("lease %v: less than clocks may differ, it would be over at once", length)
 	}
-	p.span.asked(wants)
-	granted := false
-	defer func() {
-		if k := redHoldOf(h); k != nil && !granted { // also when a ctx of the user has panicked
-			_ = k.lower(p.Ctx, wants[0].level-1)
-		}
-	}()
-	res, err := l.acquire(p, wants)
-	if err = confirm(names{n}, wants, res, err); err != nil {
-		return err
-	}
-	granted = true
-	redHoldOf(h).nodeLost() // a node may have lost its hold before h was confirmed
 	return nil
 }
 
-// acquire makes rounds until one is won, the hold is found gone, or the caller leaves.
-func (l *redLock) acquire(p *waitOptions, wants []want) (res result, err error) {
-	var last refusal
-	w := redWaiter{lock: l}
-	defer w.subscription.leave()
-	for rounds := 1; ; rounds++ {
-		if err := l.client.engine.enterQueue(p, wants); err != nil {
-			return res, send.WithLast(err, last.cause)
-		}
-		res, refused, err := l.attempt(p, wants[0])
-		switch {
-		case err == errTimeUp && rounds == 1: // no round has said that the lock is busy
-			return res, errNoAnswer
-		case err != nil:
-			return res, send.WithLast(err, last.cause)
-		case res.state != busy:
-			return res, nil
-		case p.NoWait:
-			return res, send.WithLast(errTimeUp, refused.cause)
-		}
-		last = refused
-		if err := w.sleep(p, wants, last); err != nil {
-			return res, send.WithLast(err, last.cause)
-		}
-	}
-}
-
-// attempt makes a round. Where the round is won so late that too little of the lease is left, attempt makes another
-// one, a few times: a round restores the leases of the nodes.
-func (l *redLock) attempt(p *waitOptions, w want) (res result, refused refusal, err error) {
-	for asked := range mostAsked {
-		res, refused, err = l.round(p, w)
-		if err != nil || res.state != held || l.client.engine.inTime([]want{w}, res.sent, asked+1) {
-			return res, refused, err
-		}
-	}
-	res.state = busy
-	_ = redHoldOf(w.hold).lower(p.Ctx, w.level-1).collect(&send.Wait{Ctx: context.Background()}, send.MinWait, nil)
-	return res, refused, lossError(errLate)
-}
-
-// round asks all nodes for the level of w at the same time, and gives back a round that is not won.
-func (l *redLock) round(p *waitOptions, w want) (res result, refused refusal, err error) {
+// ask asks all nodes for the level of a at the same time, and gives back a round that is not won.
+func (k *redHold) ask(p *send.Wait, a attempt) (res result, refused refusal, err error) {
+	l := k.lock
 	res.sent = time.Now()
 	if why := p.Over(); why != nil && why != errTimeUp { // wait 0 asks for one round
 		return res, refused, why
 	}
-	k := l.raise(w)
-	if k == nil {
+	if !k.raise(a.level) {
 		res.state = gone
 		return res, refused, nil
 	}
 	patient := p.WithMinWait(time.Now())
 	v := l.newVote()
 	for i := range l.nodes {
-		v.ask(i, func() error { return k.askNode(p.Ctx, i, w.attempt) })
+		v.ask(i, func() error { return k.askNode(p.Ctx, i, a) })
 	}
 	if err := v.collect(&patient, l.limit(), v.won); err != nil {
 		return res, refused, err
@@ -308,37 +216,29 @@ func (l *redLock) round(p *waitOptions, w want) (res result, refused refusal, er
 		if err != nil {
 			return res, refused, err
 		}
-		if time.Since(res.sent) < lease.Trust(w.lease) && k.check() == nil {
+		if time.Since(res.sent) < lease.Trust(a.lease) && k.check() == nil {
 			res.state = held
 			return res, refused, nil
 		}
 	}
-	if err := k.lower(p.Ctx, w.level-1).collect(&patient, l.grace(), nil); err != nil {
+	if err := k.lowerTo(p.Ctx, a.level-1).collect(&patient, l.grace(), nil); err != nil {
 		return res, refused, err
 	}
-	res.state, refused, err = l.refused(w, v)
+	res.state, refused, err = l.refused(a, v)
 	if err != nil && p.Ctx.Err() != nil {
 		err = send.WithLast(ctxError(p.Ctx), err)
 	}
 	return res, refused, err
 }
 
-// A refusal is why a round was lost, and when to ask again.
-type refusal struct {
-	taken []int         // nodes that other owners hold, and that announce releases
-	pause time.Duration // ask no sooner
-	wait  time.Duration // ask no later; negative: when a release is announced
-	cause error         // too many nodes failed; nil: other owners hold too many
-}
-
 // refused evaluates the answers to a lost round. The error is final.
-func (l *redLock) refused(w want, v *vote) (grantState, refusal, error) {
+func (l *redLock) refused(a attempt, v *vote) (grantState, refusal, error) {
 	spare := len(l.nodes) - l.needed // so many may be missing, and the lock can still be acquired
-	if w.level > 1 && v.count(ErrLockLost) > spare {
+	if a.level > 1 && v.count(ErrLockLost) > spare {
 		return gone, refusal{}, nil
 	}
 	failed, final := 0, 0
-	r := refusal{wait: -1}
+	r := refusal{wait: -1, who: "other owners hold too many of its locks"}
 	for i, err := range v.Answers {
 		switch {
 		case err == nil:
@@ -369,72 +269,18 @@ func (l *redLock) refused(w want, v *vote) (grantState, refusal, error) {
 	return busy, r, nil
 }
 
-// giveBack gives back one level of o. It ignores the end of ctx, and works after Close.
-func (l *redLock) giveBack(ctx context.Context, o owner) error {
-	e := l.client.engine
-	e.workers.Begin()
-	defer e.workers.End()
-	n := e.use(l.lock.name)
-	defer n.done()
-	// Each node takes up to unlockTime, and then reports its error.
-	p := &waitOptions{Wait: send.Wait{Ctx: o.in(context.WithoutCancel(ctx)), Deadline: time.Now().Add(unlockTime + send.MinWait)}}
-	back, err := n.giveBack(p, l, o)
-	h, left := back.hold, back.left
-	switch {
-	case err != nil:
-		return l.giveBackAside(p, n, o, unconfirmed(err))
-	case h == nil:
-		return n.notHeldError(l.id(), o)
-	case back.done:
-		return nil
-	case back.loss != nil: // redHold.lost has given back the rest
-		h.unlockHold()
-		return back.loss
-	}
-	there, err := l.setLevels(p, h, left)
-	switch {
-	case err != nil:
-		err = unconfirmed(err)
-	case !there && left > 0:
-		h.lose(errGone)
-		return lossError(errGone)
-	case !there:
-		h.observeEnd(errGone)()
-		return lossError(errGone)
-	}
-	e.observeRelease(ctx, h, left, err)
-	return err
-}
-
-// giveBackAside is giveBack where another caller of o keeps the owner mutex all the time.
-func (l *redLock) giveBackAside(p *waitOptions, n *name, o owner, err error) error {
-	e := l.client.engine
-	h := n.find(l.id(), o)
-	if h == nil {
-		return err
-	}
-	left, last := h.giveBack()
-	if last {
-		e.workers.Spawn(func() {
-			_ = redHoldOf(h).lower(p.Ctx, 0).collect(&send.Wait{Ctx: p.Ctx}, unlockTime, nil)
-			h.leaveQueue()
-		})
-	}
-	e.observeRelease(p.Ctx, h, left, err)
-	return err
-}
-
-// setLevels makes all nodes give back the levels of h above left, and says whether a majority had them. It unlocks
-// the owner mutex of h.
-func (l *redLock) setLevels(p *waitOptions, h *hold, left int) (there bool, err error) {
-	defer h.endRelease(left, 0, 0)
-	k := redHoldOf(h)
+// setLevels makes all nodes give back their levels above left, and says whether a majority had them.
+func (k *redHold) setLevels(p *send.Wait, left int) (there bool, err error) {
+	l := k.lock
 	low := k.nodesAt(left)
-	v := k.lower(p.Ctx, left)
+	v := k.lowerTo(p.Ctx, left)
 	for _, i := range low {
 		v.set(i, nil)
 	}
 	patient := p.WithMinWait(time.Now())
+	if !patient.Deadline.IsZero() {
+		patient.Deadline = patient.Deadline.Add(send.MinWait) // each node takes up to unlockTime, and then reports its error
+	}
 	if v.collect(&patient, l.grace(), nil) == nil {
 		_ = v.collect(&patient, unlockTime, v.won) // the answers of the nodes explain more than errTimeUp
 	}
@@ -445,22 +291,20 @@ func (l *redLock) setLevels(p *waitOptions, h *hold, left int) (there bool, err 
 	return v.won(), nil
 }
 
-// extend asks the nodes that have the hold of o. It needs a majority.
-func (l *redLock) extend(ctx context.Context, o owner, lease time.Duration) error {
-	return l.client.engine.extend(ctx, l, o, lease, func(_ *waitOptions, h *hold) (sent time.Time, err error) {
-		k, sent := redHoldOf(h), time.Now()
-		v, err := l.askAll(o.in(ctx), func(ctx context.Context, i int) error {
-			if !k.at(i).alive() {
-				return errNotAsked
-			}
-			return extendLocker(ctx, l.nodes[i].Locker, lease)
-		})
-		if err != nil || v.won() {
-			return sent, err
+// extend asks the nodes that have the hold. It needs a majority.
+func (k *redHold) extend(ctx context.Context, lease time.Duration) (sent time.Time, err error) {
+	l, sent := k.lock, time.Now()
+	v, err := l.askAll(k.owner.in(ctx), func(ctx context.Context, i int) error {
+		if !k.at(i).alive() {
+			return errNotAsked
 		}
-		k.nodeLost()
-		return sent, v.failed()
+		return extendLocker(ctx, l.nodes[i].Locker, lease)
 	})
+	if err != nil || v.won() {
+		return sent, err
+	}
+	k.changed()
+	return sent, v.failed()
 }
 
 // look is the state that a majority of the nodes reports. A field that is not "" asks for the hold of the caller.

@@ -26,7 +26,7 @@ const (
 )
 
 // release gives back one level. It ignores the end of ctx, and works after Close.
-func (e *engine) release(ctx context.Context, b lockType, o owner) error {
+func (e *engine) release(ctx context.Context, b description, o owner) error {
 	e.workers.Begin()
 	defer e.workers.End()
 	n := e.use(b.id().name)
@@ -46,7 +46,7 @@ func (e *engine) release(ctx context.Context, b lockType, o owner) error {
 	case back.done: // the hold was handed over, or other holds share the record
 		e.observeRelease(ctx, h, 0, nil)
 		return nil
-	case back.loss != nil && (back.left > 0 || errors.Is(back.loss, errGone)):
+	case back.loss != nil && (back.left > 0 || h.keeper != nil || errors.Is(back.loss, errGone)):
 		h.unlockHold()
 		return back.loss
 	}
@@ -65,7 +65,7 @@ func releaseOptions(ctx context.Context) waitOptions {
 }
 
 // releaseUnconfirmed gives back one level without Redis, because of err.
-func (n *name) releaseUnconfirmed(ctx context.Context, b lockType, o owner, err error) error {
+func (n *name) releaseUnconfirmed(ctx context.Context, b description, o owner, err error) error {
 	h := n.find(b.id(), o)
 	if h == nil {
 		return err
@@ -83,13 +83,13 @@ func (n *name) releaseUnconfirmed(ctx context.Context, b lockType, o owner, err 
 func (h *hold) releaseRecord(ctx context.Context, p *waitOptions, left int, loss error) error {
 	e := h.name.engine
 	there, unknown, err := h.setLevels(p, left)
-	if err != nil && left == 0 {
+	if err != nil && left == 0 && h.keeper == nil { // a keeper goes on by itself
 		e.workers.Spawn(h.clear)
 	}
 	switch {
 	case loss != nil: // the record may still have been there
 		return loss
-	case errors.Is(err, ErrNotALock): // the record was replaced by something else
+	case h.keeper == nil && errors.Is(err, ErrNotALock): // the record was replaced by something else
 		return h.foundGone(left, err)
 	case err != nil:
 		err = unconfirmed(err)
@@ -114,6 +114,11 @@ func (h *hold) foundGone(left int, why error) error {
 // setLevels sets the levels of h to left in Redis, and unlocks the hold. With the last level it lets the
 // next waiter contend for the lock, also after an error.
 func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err error) {
+	if h.keeper != nil {
+		defer h.endRelease(left, 0, 0)
+		there, err = h.keeper.setLevels(&p.Wait, left)
+		return there, 0, err
+	}
 	returned, heard, passed := false, 0, int64(0)
 	defer func() { // also when a hook of the Redis client ends the goroutine
 		if !returned && left == 0 {
@@ -263,6 +268,11 @@ func (h *hold) endLevelLocked() (left int, last bool, guards []*guard.End) {
 func (h *hold) clear() {
 	e := h.name.engine
 	ctx := h.key.owner.in(context.Background())
+	if h.keeper != nil {
+		h.keeper.lower(ctx, 0)(unlockTime)
+		h.leaveQueue()
+		return
+	}
 	if h.keep(ctx) {
 		return
 	}

@@ -12,7 +12,7 @@ package relock
 import "time"
 
 // shareLocked is the part of admit for locks that several owners hold together.
-func (n *name) shareLocked(p *waitOptions, b lockType, key holdKey) (admitted, error) {
+func (n *name) shareLocked(p *waitOptions, b description, key holdKey) (admitted, error) {
 	if n.engine.slice == 0 || n.closed {
 		return admitted{}, nil
 	}
