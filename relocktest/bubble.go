@@ -69,6 +69,7 @@ func (b *Bubble) Redis() *redis.Client {
 	link.Set(func(c *bubble.Conditions) { c.Latency = 500 * time.Microsecond })
 	rdb := redis.NewClient(&redis.Options{
 		Addr: bubble.Addr(0), Dialer: link.Dial, DialerRetries: 1, // it would sleep between them, with a mutex held
+		PoolSize:                 bubble.PoolSize,
 		MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 	})
 	b.t.Cleanup(func() { _ = rdb.Close() }) // a test may have closed it already

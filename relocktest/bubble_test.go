@@ -4,6 +4,7 @@ package relocktest_test
 
 import (
 	"context"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -65,6 +66,24 @@ func TestBubbleStartsAgainAndAgain(t *testing.T) {
 	for range 20 {
 		synctest.Test(t, func(t *testing.T) {
 			assert.True(t, get(t, relocktest.NewBubble(t).Client().NewLock("x")))
+		})
+	}
+}
+
+// go-redis keeps timers of commands that waited for a connection, and a timer of one bubble must not come to another one.
+func TestBubbleHasConnectionsForManyCommandsAtOnce(t *testing.T) {
+	for range 2 {
+		synctest.Test(t, func(t *testing.T) {
+			rdb := relocktest.NewBubble(t).Redis()
+			var all sync.WaitGroup
+			for range 100 {
+				all.Add(1)
+				go func() {
+					defer all.Done()
+					assert.NoError(t, rdb.Ping(t.Context()).Err())
+				}()
+			}
+			all.Wait()
 		})
 	}
 }

@@ -136,7 +136,7 @@ func (w *world) newProcess(number int) *process {
 		}
 		rdb := redis.NewClient(&redis.Options{
 			Addr: bubble.Addr(i), Dialer: l.Dial, DialerRetries: 1, // it would sleep between them, with a mutex held
-			ReadTimeout: w.plan.ReadTimeout, PoolSize: 20,
+			ReadTimeout: w.plan.ReadTimeout, PoolSize: bubble.PoolSize,
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		})
 		rdb.AddHook(stop{w, number})
