@@ -5,7 +5,7 @@
 //
 // Rules: a field that has ended is not asked for again. So when the outcomes of all its tries are known, nothing can run
 // any more, and the tombstone is taken away. Where a connection has failed, a try may be on its way for as long as the
-// tombstone lasts, which stays then.
+// tombstone lasts, which stays then: also where the field is buried once more, because two undos of it were under way.
 package late
 
 import (
@@ -27,7 +27,8 @@ type Tries struct {
 
 	mu     sync.Mutex // guards below
 	fields map[string]*triesOf
-	lost   int // fields with lost tries, about
+	lost   int       // fields with lost tries, about
+	sweep  time.Time // when to look again which of these can be forgotten; zero: there are none
 }
 
 // triesOf are those of one field.
@@ -75,12 +76,12 @@ func (t *Tries) addLocked(field string, open int, lost bool) (drop send.Call) {
 		f.lost = time.Now().Add(life)
 		if t.lost++; t.lost > mostLost {
 			t.sweepLocked()
+		} else if t.sweep.IsZero() {
+			t.sweep = f.lost
 		}
 	}
 	if f.open == 0 && f.lost.IsZero() {
 		drop = f.drop
-	}
-	if f.open == 0 && (f.lost.IsZero() || f.drop.Script != nil) {
 		delete(t.fields, field)
 	}
 	t.n.Store(int64(len(t.fields)))
@@ -89,17 +90,19 @@ func (t *Tries) addLocked(field string, open int, lost bool) (drop send.Call) {
 
 // sweepLocked forgets lost tries whose time is over.
 func (t *Tries) sweepLocked() {
-	t.lost = 0
+	t.lost, t.sweep = 0, time.Time{}
 	for field, f := range t.fields {
 		switch {
 		case f.lost.IsZero():
 		case time.Now().Before(f.lost):
 			t.lost++
+			t.sweep = time.Now().Add(life)
 		case f.open == 0:
 			delete(t.fields, field)
 		}
 	}
 	t.lost /= 2 // so that half as many come again before the next look
+	t.n.Store(int64(len(t.fields)))
 }
 
 // MayRun says whether a try may still run that asks with field.
@@ -109,6 +112,9 @@ func (t *Tries) MayRun(field string) bool {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	if !t.sweep.IsZero() && time.Now().After(t.sweep) {
+		t.sweepLocked()
+	}
 	f := t.fields[field]
 	return f != nil && (f.open > 0 || time.Now().Before(f.lost))
 }
@@ -119,15 +125,10 @@ func (t *Tries) Buried(field string, drop send.Call) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	f := t.fields[field]
-	switch {
-	case f == nil:
+	if f == nil {
 		return true
-	case f.open > 0:
-		f.drop = drop
-	case !f.lost.IsZero(): // the tombstone lasts as long as the tries
-		delete(t.fields, field)
-		t.n.Store(int64(len(t.fields)))
 	}
+	f.drop = drop // for the last outcome, unless tries were lost
 	return false
 }
 

@@ -27,14 +27,15 @@ func TestTriesAreCountedInAnyOrder(t *testing.T) {
 	l.Left(one, 1, true)
 	assert.Empty(t, l.Heard(one, true))
 	assert.True(t, l.MayRun("one"), "the try that was lost")
-	assert.False(t, l.Buried("one", drop))
-	assert.Empty(t, l.fields, "the tombstone stays")
+	assert.False(t, l.Buried("one", drop), "the tombstone stays")
 
-	l.Left(one, 2, false)
-	assert.False(t, l.Buried("one", drop))
-	assert.Empty(t, l.Heard(one, false))
-	assert.Empty(t, l.Heard(one, true), "a try was lost")
-	assert.Empty(t, l.fields)
+	two := []string{"two"}
+	l.Left(two, 2, false)
+	assert.False(t, l.Buried("two", drop))
+	assert.Empty(t, l.Heard(two, false))
+	assert.Empty(t, l.Heard(two, true), "a try was lost")
+	assert.False(t, l.Buried("two", drop), "buried once more, by another undo: the try that was lost may still run")
+	assert.True(t, l.MayRun("two"))
 }
 
 // Lost tries whose holds lapse by themselves do not stay in memory.
@@ -47,4 +48,8 @@ func TestLostTriesAreForgotten(t *testing.T) {
 		}
 		assert.LessOrEqual(t, len(l.fields), 2*mostLost)
 	}
+	l.sweep = l.sweep.Add(-life)
+	assert.False(t, l.MayRun("another"))
+	assert.Empty(t, l.fields, "the time of all of them is over")
+	assert.Zero(t, l.Fields())
 }
