@@ -76,9 +76,9 @@ func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...descr
 	p := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.refused, NoWait: r.wait == 0, Inline: true}}
 	switch {
 	case ctx.Err() != nil:
-		return false, ctxError(ctx)
+		return false, send.CtxError(ctx)
 	case e.open() != nil:
-		return false, ErrClosed
+		return false, send.ErrClosed
 	}
 	for _, l := range locks {
 		if err := l.limits().checkLease(r.lease); err != nil {
@@ -98,7 +98,7 @@ func (e *engine) acquire(ctx context.Context, o owner, r request, locks ...descr
 	if err == nil || !r.trial {
 		p.span.finish(err)
 	}
-	if err == errTimeUp { // not errors.Is: an error that wraps errTimeUp has a reason to report
+	if err == send.ErrTimeUp { // not errors.Is: an error that wraps errTimeUp has a reason to report
 		return false, nil
 	}
 	return err == nil, err
@@ -178,8 +178,8 @@ func (w *want) prepareLocked(r request) error {
 	if h.field == "" {
 		h.field = e.newField(h.key.owner)
 	}
-	if h.levels >= mostLevels && h.lock.typ() == TypeRead {
-		return errTooDeep
+	if most, tooDeep := h.lock.mostLevels(); most > 0 && h.levels >= most {
+		return tooDeep
 	}
 	w.attempt = attempt{field: h.field, lease: r.lease, level: h.levels + 1, renewed: r.lease == 0}
 	switch h.state {
@@ -288,7 +288,7 @@ func (a *acquisition) attempt() (res result, err error) {
 	for asked := 1; ; asked++ {
 		res, err = a.backend.ask(lastReply)
 		switch {
-		case err == errTimeUp && a.lastReply.IsZero(): // no answer has said that the lock is busy
+		case err == send.ErrTimeUp && a.lastReply.IsZero(): // no answer has said that the lock is busy
 			return res, errNoAnswer
 		case err != nil:
 			return res, err
@@ -317,7 +317,7 @@ func (a *acquisition) ask(lastReply time.Time) (result, error) {
 	a.leftovers.asked(answer.Unknown, answer.Abandoned, res.queued)
 	a.unanswered = answer.Unanswered
 	e.callersLeft(wants, answer.Orphans, answer.Lost > 0)
-	if err != nil && answered(err) { // a script that Redis has stopped half way may have written data
+	if err != nil && send.Answered(err) { // a script that Redis has stopped half way may have written data
 		a.leftovers.refused()
 	}
 	if err == nil && a.misnamed() {
@@ -353,7 +353,7 @@ func (e *engine) inTime(wants []want, sent time.Time, asked int) bool {
 // await sleeps until the lock that is in the way may be free, or is granted to the caller.
 func (a *acquisition) await(res result) (result, error) {
 	if a.NoWait {
-		return res, errTimeUp
+		return res, send.ErrTimeUp
 	}
 	a.lastReply = time.Now()
 	in := a.wants[res.at]
@@ -364,7 +364,7 @@ func (a *acquisition) await(res result) (result, error) {
 		a.subscription.listeners[0].Renew() // of the channel of grants
 	}
 	a.span.waits()
-	a.span.ends(PathPolled)
+	a.span.ends(pathPolled)
 	delay, stop := a.nextPoll(in, res)
 	defer stop()
 	p := &a.waitOptions
@@ -381,7 +381,7 @@ func (a *acquisition) await(res result) (result, error) {
 	slept := time.Now()
 	err := p.sleep(wake, ready, delay) // 4
 	if time.Since(slept) < delay {
-		a.span.ends(PathNotified)
+		a.span.ends(pathNotified)
 		if ready == nil {
 			in.hold.heardRelease()
 		}
@@ -408,7 +408,7 @@ func (a *acquisition) nextPoll(in want, res result) (delay time.Duration, stop f
 // woken is the answer of a caller that has slept after res: a grant that it was told of, or res, after which it asks again.
 // err says why it may not go on.
 func (a *acquisition) woken(res result, err error) (result, error) {
-	if err == nil || err == errTimeUp {
+	if err == nil || err == send.ErrTimeUp {
 		if granted, ok := a.granted(); ok {
 			return granted, nil
 		}
@@ -473,7 +473,7 @@ func (a *acquisition) rollback(res result, err error, returned bool) {
 // waitsForUndo says whether a call that ends with err waits for the undo: others stand behind its attempt, or its record is
 // there for sure.
 func (a *acquisition) waitsForUndo(err error) bool {
-	return a.leftovers.waits || a.place.stands || err == errBeginAgain || errors.Is(err, ErrNotSynced) || errors.Is(err, errLate)
+	return a.leftovers.waits || a.place.stands || err == errBeginAgain || errors.Is(err, send.ErrNotSynced) || errors.Is(err, errLate)
 }
 
 // leftInRedis is what the attempts may have left in Redis that the caller does not have.
@@ -543,7 +543,7 @@ func lossLocked(wants []want) (err error) {
 			h.lossReported = true
 			err = cmp.Or(err, h.loss, errBeginAgain)
 		case h.state == fresh && h.name.closed:
-			err = cmp.Or(err, ErrClosed)
+			err = cmp.Or(err, send.ErrClosed)
 		}
 	}
 	return err

@@ -141,7 +141,7 @@ func (k *atKeeper) answered(time.Time) {}
 // await sleeps until a release is announced, or until it is time to ask again.
 func (k *atKeeper) await(res result) (result, error) {
 	if k.NoWait {
-		return res, errTimeUp
+		return res, send.ErrTimeUp
 	}
 	k.lastReply = time.Now()
 	h, r := k.wants[0].hold, k.refusal
@@ -153,7 +153,7 @@ func (k *atKeeper) await(res result) (result, error) {
 	}
 	wake, ready := k.subscription.awaited()
 	k.span.waits()
-	k.span.ends(PathPolled)
+	k.span.ends(pathPolled)
 	delay := k.engine.pollDelay(r.wait)
 	if k.notified { // a release may be announced before the process of the holder has noted it
 		delay = min(delay, reserveTime)
@@ -170,7 +170,7 @@ func (k *atKeeper) await(res result) (result, error) {
 			return res, err
 		}
 		if k.notified = time.Since(slept) < delay; k.notified {
-			k.span.ends(PathNotified)
+			k.span.ends(pathNotified)
 		}
 	}
 	k.subscription.confirm()

@@ -33,6 +33,8 @@ type Client struct {
 	synced          send.Synced
 	pending         *pendingRequests // to the nodes of RedLocks
 	labelsRefused   atomic.Bool      // it was logged that Redis does not tell labels
+	permits         permitsReports
+	userCalls       atomic.Int64 // of the Logger and the Observer, that are under way
 }
 
 // New returns a Client that works on rdb, and does not close rdb. New sends nothing.
@@ -66,16 +68,17 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 			o.synced.Replicas, o.synced.Within, limit)
 	}
 	c := &Client{rdb: rdb, keyPrefix: o.keyPrefix, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, synced: o.synced, pending: newPendingRequests()}
-	var nodes servers
+	config := c.config(uuid.NewString(), o)
 	var home func(string) string
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
 		shards := &shards{cluster: cluster}
-		c.publish, nodes, home = "spublish", shards, shards.home
+		c.publish, config.servers, home = "spublish", shards, shards.home
+		config.group = shards.group
 	} else {
-		c.publish, nodes = "publish", oneServer(func() wake.Subscriber { return rdb.Subscribe(context.Background()) })
+		c.publish, config.servers = "publish", oneServer(func() wake.Subscriber { return rdb.Subscribe(context.Background()) })
 	}
 	_, one := rdb.(*redis.Client)
-	c.engine = newEngine(uuid.NewString(), o, nodes, send.Config{
+	c.engine = newEngine(config, send.Config{
 		Transport: send.NewRedis(rdb, o.synced),
 		Batch:     (one || home != nil) && o.synced.Replicas == 0,
 		Home:      home,
@@ -83,10 +86,30 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		Confirm:   o.synced.Within,
 		Idle:      func() int { return int(rdb.PoolStats().IdleConns) },
 	})
-	if o.label != "" {
-		c.engine.firstUse = (&label{client: c, text: o.label}).start
-	}
 	return c, nil
+}
+
+// config is the config of the engine of c, without its servers.
+func (c *Client) config(id string, o options) config {
+	log := calmLogger(o.logger, &c.userCalls)
+	reported := &userEvents{log: log}
+	if o.observer != nil {
+		reported.observer = &calmObserver{Observer: o.observer, log: log, calls: &c.userCalls}
+	}
+	config := config{
+		id: id, watchdogTimeout: o.watchdogTimeout, maxWakeDelay: o.maxWakeDelay, slice: o.handoverSlice, label: o.label,
+		confirmsGrants: o.synced.Replicas > 0,
+
+		log: log, events: reported, observed: o.observer != nil, userCalls: c.userCalls.Load,
+
+		bundle: bundleOf, renewer: askRenewals,
+		free:  func(names []string, fields [][]string) call { return freeCall(id, names, fields) },
+		group: func(string) string { return "" },
+	}
+	if o.label != "" {
+		config.firstUse = (&label{client: c, text: o.label}).start
+	}
+	return config
 }
 
 // ID is the UUID of this Client. Redis stores it with every hold of the Client: see
@@ -162,4 +185,26 @@ func (c *Client) Close() error {
 		return nil
 	}
 	return c.engine.close()
+}
+
+// Shutdown ends the Client as Close does, but waits until every lock that is held is unlocked or lost, or ctx ends. Meanwhile
+// the locks that are held are still renewed, so that no other process takes them while their holders finish. From the
+// beginning on Lock and TryLock return ErrClosed, also to callers that wait, and to an owner that holds the lock already.
+// Every guarded context ends with cause ErrClosed, which tells the holders to finish. Token and the methods that ask
+// Redis work until the end.
+//
+// The error is nil if every lock was given back. If ctx ends first, it matches the error of ctx, and says how many locks are left, which,
+// and who holds them; they lapse with their leases, as after Close. A RedLock counts, and so does each of its
+// locks. If another goroutine calls Close meanwhile, the error matches ErrClosed. It also has the error of Close. A second Shutdown
+// waits as well, and after Close it returns nil. ErrInvalid: ctx is nil.
+//
+// Redisson: shutdown(quietPeriod, timeout, unit), which waits for requests under way, and not for locks.
+func (c *Client) Shutdown(ctx context.Context) error {
+	switch {
+	case c == nil:
+		return nil
+	case ctx == nil:
+		return fmt.Errorf("relock: shutdown: %w", errNilContext)
+	}
+	return c.engine.shutdown(ctx)
 }

@@ -4,7 +4,109 @@ package relock
 //
 // Rules: these are values. None of them sends, waits or looks at a clock.
 
-import "time"
+import (
+	"cmp"
+	"time"
+
+	"github.com/relock-go/relock/internal/send"
+)
+
+// A lockType is one kind of lock, as data: which call each verb is, and how the reply to
+// an attempt reads. It sends nothing, waits for nothing, and holds no state.
+type lockType interface {
+	description
+	verbs
+}
+
+// A description has the constant properties of a lock. A lock type embeds traits, which implement it.
+type description interface {
+	// id tells locks apart: locks with the same id are the same lock to an owner.
+	id() lockID
+	// name is the lock's name as users know it: without the prefix of WithKeyPrefix, which its id has.
+	name() string
+	// typ is the lock's type in events.
+	typ() string
+	// otherHalf is the id of the other half of a lock that has two; else zero.
+	otherHalf() lockID
+	// admission is how goroutines of one process get past one another.
+	admission() admission
+	// fenced says whether each hold draws a fencing token.
+	fenced() bool
+	// limits are the limits of each hold.
+	limits() limits
+	// busyText says who is in the way, for errors. ago an attempt has found the lock busy, with ttl of the lease of the record left
+	// then and left now; a negative ttl: none was answered.
+	busyText(ttl, left, ago time.Duration) string
+	// bundled is the script of a bundle for this lock; 0: the lock cannot be taken together with other locks.
+	// A bundle runs the two scripts that it was made of, with the keys and arguments of acquire and undo.
+	bundled() bundledScript
+	// mostLevels is how many levels of a hold an owner may have, and why there are no more; 0: there is no limit.
+	mostLevels() (int, error)
+	// suffix is what Redis adds to the field of a hold.
+	suffix() string
+}
+
+// The verbs of a lock are calls. Every call sets a state and adds nothing, so that it may run twice, and late.
+type verbs interface {
+	// acquire makes one attempt, and granted reads its reply. An error refuses the attempt for good (see
+	// errUpgrade): the script has changed nothing then.
+	acquire(a attempt) send.Call
+	granted(a attempt, r send.Reply) (grant, error)
+	// release sets the levels of a hold to left. {1, heard, passed}: it is done; heard connections received the message
+	// that the lock is free. passed is 1 where the lock was granted to the next process, and 2 where the next process could
+	// not be told. {-1, ...}: Redis does not have the hold. late says that a request which asks for this field may
+	// still run.
+	release(field string, left int, late bool) send.Call
+	// undo takes an attempt back: {1, ...} Redis had its hold.
+	undo(a attempt) send.Call
+	// unbury takes away the tombstone that a release or an undo has left of a field; no script: they leave none.
+	unbury(field string) send.Call
+	// renew sets a lease: {1, ...} done, {-1, ...} Redis does not have the hold. Only an exact renew may
+	// shorten the lease.
+	renew(field string, lease time.Duration, exact bool) send.Call
+	// inspect asks for the state of the lock: {holders, levels of that field, PTTL}.
+	inspect(field string) send.Call
+	// force frees the lock: {1, ...} it was held.
+	force() send.Call
+	// grants is the channel on which this Client is told that the lock was granted to an attempt: see line.go. It is "" where
+	// the lock is not granted.
+	grants(a attempt) string
+	// channel is where the release is announced that an attempt waits for. It is "" where only waiters with
+	// an entry in Redis receive the announcement, and the attempt leaves no entry.
+	channel(a attempt) string
+}
+
+// traits are the description of a lock, as data.
+type traits struct {
+	lock    lockID
+	given   string // its name; "": that of lock
+	kind    string
+	other   string // its other half; or ""
+	admits  admission
+	tokens  bool
+	limit   limits
+	script  bundledScript
+	levels  int   // how many an owner may have; 0: there is no limit
+	tooDeep error // the error of one more
+	ending  string
+}
+
+func (t *traits) id() lockID               { return t.lock }
+func (t *traits) name() string             { return cmp.Or(t.given, t.lock.name) }
+func (t *traits) typ() string              { return t.kind }
+func (t *traits) admission() admission     { return t.admits }
+func (t *traits) fenced() bool             { return t.tokens }
+func (t *traits) limits() limits           { return t.limit }
+func (t *traits) bundled() bundledScript   { return t.script }
+func (t *traits) mostLevels() (int, error) { return t.levels, t.tooDeep }
+func (t *traits) suffix() string           { return t.ending }
+
+func (t *traits) otherHalf() lockID {
+	if t.other == "" {
+		return lockID{}
+	}
+	return lockID{t.lock.name, t.other}
+}
 
 // A request is the call of one caller to the engine.
 type request struct {
@@ -67,4 +169,11 @@ type result struct {
 	tokens []int64   // of several wants
 
 	provisional time.Duration // the lease of a grant that is not the whole one; 0: it is
+}
+
+// A state is what Redis says about a lock.
+type state struct {
+	locked bool
+	held   bool
+	ttl    time.Duration // of the record; negative when there is none, or it has none
 }

@@ -27,27 +27,47 @@ import (
 )
 
 const (
-	closeTime  = 7 * time.Second       // how long Close waits for requests under way, which may take 1.25 times unlockTime
-	mostLogged = 16                    // holds that Close names
-	leastShare = 10 * time.Millisecond // see shareTime
+	closeTime  = 7 * time.Second                       // how long Close waits for requests under way, which may take 1.25 times unlockTime
+	mostLogged = 16                                    // holds that Close names
+	hangTime   = report.CloseTime + report.CloseTime/2 // how long Close waits for the Logger and the Observer alone
+	leastShare = 10 * time.Millisecond                 // see shareTime
 )
 
-type engine struct {
-	id              string // the client's, in every field
+// A config is what an engine has to know, and the parts that are particular to Redis and to the user.
+type config struct {
+	id              string // of the Client, in every field
 	watchdogTimeout time.Duration
 	maxWakeDelay    time.Duration
 	slice           time.Duration
 	label           string // WithLabel; or ""
 	firstUse        func() // called with every field that is made; or nil
 	confirmsGrants  bool   // of a line, by asking: replicas have to confirm every hold
-	log             *slog.Logger
-	observer        Observer         // or nil
-	told            atomic.Int64     // calls of the Logger and the Observer that are under way
-	reporter        *report.Reporter // of events that no call has asked about
 
+	log       *slog.Logger // of the user
+	events    events
+	observed  bool         // somebody hears the events from Waiting to Released
+	userCalls func() int64 // calls of the Logger and the Observer that are under way
+
+	servers servers
+	bundle  func([]bundledCall) send.Call                     // makes calls together
+	free    func(names []string, fields [][]string) send.Call // asks which of names are free: see freeOf
+	group   func(name string) string                          // names of one group can be asked about together
+	renewer renewer
+}
+
+// servers is what an engine knows of its servers: which one announces on which channel, and what it knows of its subscribers.
+type servers interface {
+	wake.Router
+	// Counts says whether the server that runs a script knows how many subscribers its messages reach.
+	Counts() bool
+}
+
+type engine struct {
+	config
+
+	reporter *report.Reporter // of events that no call has asked about
 	sender   *send.Sender
 	workers  *workers.Pool
-	servers  servers
 	pubsub   *wake.Hub
 	poller   *poller.Poller
 	watchdog *lease.Watchdog
@@ -64,24 +84,15 @@ type engine struct {
 	table    nameTable
 	lapsed   expiredRing
 	late     late.Tries
-	permits  permitsReports
 
 	rtt          turns.RoundTrip
 	acquisitions atomic.Uint64 // number of fields that were made
 	waiters      atomic.Uint64 // number of the last waiter
 }
 
-// newEngine makes the engine that sends as config says, and subscribes through r.
-func newEngine(id string, o options, r servers, config send.Config) *engine {
-	e := &engine{
-		id:              id,
-		watchdogTimeout: o.watchdogTimeout,
-		maxWakeDelay:    o.maxWakeDelay,
-		slice:           o.handoverSlice,
-		label:           o.label,
-		confirmsGrants:  o.synced.Replicas > 0,
-	}
-	e.log = calmLogger(o.logger, &e.told)
+// newEngine makes the engine that sends as sending says.
+func newEngine(c config, sending send.Config) *engine {
+	e := &engine{config: c}
 	e.table.names = make(map[string]*name)
 	e.life, e.endLife = context.WithCancel(context.Background())
 	e.closed = e.life.Done()
@@ -90,14 +101,15 @@ func newEngine(id string, o options, r servers, config send.Config) *engine {
 	e.draining.done = make(chan struct{})
 	e.workers = workers.New(e.closed)
 	e.reporter = report.New(e.workers.Spawn)
-	if o.observer != nil {
-		e.observer = &calmObserver{Observer: o.observer, log: e.log, calls: &e.told}
-	}
-	e.servers, e.pubsub = r, wake.New(r, e.log, e.warnOfRefusal)
+	e.pubsub = wake.New(e.servers, e.log, func(channel string, err error) {
+		e.reporter.Later(func() { e.events.SubscriptionRefused(channel, err) })
+	})
 	e.poller = e.newPoller()
-	config.RideOut, config.Spawn, config.Reroute, config.Log = e.watchdogTimeout, e.workers.Spawn, e.pubsub.Reload, e.log
-	config.Narrowed = e.reportNoLine
-	e.sender = send.New(config)
+	sending.RideOut, sending.Spawn, sending.Reroute, sending.Log = e.watchdogTimeout, e.workers.Spawn, e.pubsub.Reload, e.log
+	sending.Narrowed = func(err error) {
+		e.reporter.Later(func() { e.events.LineRefused(err) })
+	}
+	e.sender = send.New(sending)
 	e.watchdog = e.newWatchdog()
 	return e
 }
@@ -105,7 +117,7 @@ func newEngine(id string, o options, r servers, config send.Config) *engine {
 // inspect asks Redis for the state of b.
 func (e *engine) inspect(ctx context.Context, b lockType, field string) (state, error) {
 	r, _, err := e.send(e.waitOptionsFor(ctx), b.inspect(field), time.Time{})
-	return state{locked: r[0] > 0, held: r[1] > 0, ttl: fromMilliseconds(r[2])}, err
+	return state{locked: r[0] > 0, held: r[1] > 0, ttl: send.FromMilliseconds(r[2])}, err
 }
 
 // pace is how fast locks can change hands here, as far as e has measured.
@@ -117,7 +129,7 @@ func (e *engine) shareTime() time.Duration { return max(e.pace().Slice, leastSha
 // open is ErrClosed from Shutdown or Close on: no caller comes to hold a lock any more.
 func (e *engine) open() error {
 	if e.isLeaving.Load() {
-		return ErrClosed
+		return send.ErrClosed
 	}
 	return nil
 }
@@ -125,7 +137,7 @@ func (e *engine) open() error {
 // alive is ErrClosed after Close.
 func (e *engine) alive() error {
 	if e.isClosed.Load() {
-		return ErrClosed
+		return send.ErrClosed
 	}
 	return nil
 }
@@ -133,7 +145,7 @@ func (e *engine) alive() error {
 // untilClosed returns a ctx that ends with cause ErrClosed when the engine takes no locks any more.
 func (e *engine) untilClosed(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	forget := context.AfterFunc(e.leaving, func() { cancel(ErrClosed) })
+	forget := context.AfterFunc(e.leaving, func() { cancel(send.ErrClosed) })
 	return ctx, func() {
 		forget()
 		cancel(nil)
@@ -149,7 +161,7 @@ func (e *engine) close() error {
 	}
 	e.endLife()
 	if held := e.stillHeld(); held.count > 0 {
-		e.reporter.Later(func() { held.log(e.log) })
+		e.reporter.Later(func() { e.events.ClosedWithHolds(held.count, held.some) })
 	}
 	e.reporter.Close()
 	drained := e.workers.Close() // with the last report
@@ -170,7 +182,7 @@ func (e *engine) close() error {
 			return nil
 		case <-look.C:
 		}
-		switch took, told := time.Since(began), e.told.Load(); {
+		switch took, told := time.Since(began), e.userCalls(); {
 		case took >= hangTime && told > 0 && e.workers.NoMoreThan(told): // no request is under way
 			return errHangs
 		case took < closeTime:

@@ -19,18 +19,18 @@ import (
 var (
 	// ErrNotHeld says that the calling owner does not hold the lock: from
 	// Unlock, Guard and Token.
-	ErrNotHeld = errors.New("not held by the caller")
+	ErrNotHeld = errNotHeld
 
 	// ErrLockLost says that the calling owner held the lock and lost it: the
 	// lease lapsed, the record was deleted, or no renewal was confirmed in time
 	// to go on trusting it. Another owner may hold the lock by now: stop the work that the lock
 	// protected. An owner that lost a lock does not hold it: ErrLockLost also matches
 	// ErrNotHeld, so check for ErrLockLost first.
-	ErrLockLost error = lockLost{}
+	ErrLockLost error = errLockLost
 
 	// ErrMaxHold says that a hold was lost because it has lasted for as long as MaxHold allows. It
 	// also matches ErrLockLost.
-	ErrMaxHold error = maxHold{}
+	ErrMaxHold error = errMaxHold
 
 	// ErrClosed says that the Client is closed, or shuts down.
 	ErrClosed = send.ErrClosed
@@ -79,29 +79,11 @@ func (e *QuorumError) Unwrap() []error {
 	return slices.DeleteFunc(slices.Clone(e.Answers), func(err error) bool { return err == nil })
 }
 
-type lockLost struct{}
-
-func (lockLost) Error() string        { return "the lock was lost" }
-func (lockLost) Is(target error) bool { return target == ErrNotHeld }
-
-type maxHold struct{}
-
-func (maxHold) Error() string        { return "it was held for as long as MaxHold allows" }
-func (maxHold) Is(target error) bool { return target == ErrLockLost || target == ErrNotHeld }
-
-// lossError is ErrLockLost with its cause.
-func lossError(cause error) error {
-	return fmt.Errorf("%w: %w", ErrLockLost, cause)
-}
-
 // errTimeUp ends a wait whose time is over. TryLock answers false for it.
 var errTimeUp = send.ErrTimeUp
 
 // errReply is the error for an answer that no script of this package gives.
 var errReply = send.ErrReply
-
-// errNoAnswer is the error of a TryLock whose time is up before any answer of Redis.
-var errNoAnswer = errors.New("no answer from Redis in the time given; what was asked is undone, and lapses with its lease if Redis runs it even later")
 
 func invalid(format string, args ...any) error { return send.Invalid(format, args...) }
 

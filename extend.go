@@ -59,7 +59,7 @@ func (h *hold) extendable(lease time.Duration) error {
 		return errRenewed
 	}
 	if rest := h.name.engine.watchdog.RestOf(&h.record.lease, lease); rest < lease {
-		return invalid("lease %v: MaxHold ends the hold in %v", lease, rest)
+		return send.Invalid("lease %v: MaxHold ends the hold in %v", lease, rest)
 	}
 	return nil
 }
@@ -87,7 +87,7 @@ func (h *hold) askExtend(p *waitOptions, length time.Duration) (sent time.Time, 
 	answer := h.name.engine.sender.Do(&p.Wait, send.Request{Call: h.verbs().renew(h.field, length, false)}, time.Time{})
 	r, err := answer.Reply()
 	switch {
-	case errors.Is(err, ErrNotALock): // the record was replaced by something else
+	case errors.Is(err, send.ErrNotALock): // the record was replaced by something else
 		h.lose(fmt.Errorf("%w: %w", errGone, err))
 		err = nil
 	case err == nil && r[0] != 1:

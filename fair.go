@@ -67,8 +67,8 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 	}
 	l := &fairLock{
 		hashLock: hashLock{client: c, keys: keys, facts: facts{
-			lock: lockID{name: key}, given: name, kind: TypeFair, admits: independent, tokens: o.fenced, limit: o.limits,
-			line: keys[4],
+			traits: traits{lock: lockID{name: key}, given: name, kind: string(TypeFair), admits: independent, tokens: o.fenced, limit: o.limits},
+			line:   keys[4],
 		}},
 		announce: prefixName("redisson_lock__channel", key) + ":",
 	}

@@ -213,7 +213,7 @@ func (m *fairModel) hear() {
 	for _, message := range messages {
 		at := slices.IndexFunc(m.actors, func(a *modelActor) bool { return slices.Contains(m.channels(a), message.Channel) })
 		a := m.actors[at]
-		g, granted := parseLineGrant(message.Message)
+		g, granted := parseLineGrant(message.Message, "")
 		switch {
 		case message.Message == "0" && a.wishes && a.state == "waiting":
 			m.fail("%s is woken and could be granted the lock", a.name)

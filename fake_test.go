@@ -123,13 +123,13 @@ func (r *fakeRedis) holder(name string) string {
 
 // fakeLock is a plain lock on a fakeRedis: its calls have a verb instead of a script.
 type fakeLock struct {
-	facts
+	traits
 	redis *fakeRedis
 	key   string // of the record
 }
 
 func newFakeLock(r *fakeRedis, name string) *fakeLock {
-	return &fakeLock{facts{lock: lockID{name: name}, kind: TypeLock, admits: exclusive}, r, name}
+	return &fakeLock{traits{lock: lockID{name: name}, kind: string(TypeLock), admits: exclusive}, r, name}
 }
 
 func (l *fakeLock) call(verb string, args ...any) call {
@@ -137,6 +137,8 @@ func (l *fakeLock) call(verb string, args ...any) call {
 }
 
 func (l *fakeLock) channel(attempt) string    { return "channel:" + l.key }
+func (l *fakeLock) grants(attempt) string     { return "" }
+func (l *fakeLock) unbury(string) call        { return call{} }
 func (l *fakeLock) acquire(a attempt) call    { return l.call("acquire", a.field, a.lease, a.level) }
 func (l *fakeLock) undo(a attempt) call       { return l.release(a.field, a.level-1, false) }
 func (l *fakeLock) force() call               { return l.call("force") }
@@ -248,6 +250,13 @@ func newBubbleEngine(t *testing.T) *bubbleEngine {
 	return joinBubbleEngine(t, r, "client")
 }
 
+// fakeConfig is the config of an engine on r.
+func fakeConfig(r *fakeRedis, id string, o options) config {
+	c := new(Client).config(id, o)
+	c.servers = oneServer(r.subscribe)
+	return c
+}
+
 // joinBubbleEngine makes another client of the same Redis.
 func joinBubbleEngine(t *testing.T, r *fakeRedis, id string, opts ...Option) *bubbleEngine {
 	return joinSending(t, r, id, send.Config{Transport: r}, opts...)
@@ -257,7 +266,7 @@ func joinBubbleEngine(t *testing.T, r *fakeRedis, id string, opts ...Option) *bu
 func joinSending(t *testing.T, r *fakeRedis, id string, config send.Config, opts ...Option) *bubbleEngine {
 	o, err := newOptions(append([]Option{WithLogger(slog.New(slog.DiscardHandler))}, opts...))
 	require.NoError(t, err)
-	e := &bubbleEngine{newEngine(id, o, oneServer(r.subscribe), config), r, t}
+	e := &bubbleEngine{newEngine(fakeConfig(r, id, o), config), r, t}
 	t.Cleanup(func() {
 		assert.NoError(t, e.close())
 		assert.Zero(t, e.waitQueues(), "wait queues are left")
@@ -318,5 +327,5 @@ func abandonedBubbleEngine(t *testing.T, redis *fakeRedis, opts ...Option) *bubb
 	t.Helper()
 	o, err := newOptions(opts)
 	require.NoError(t, err)
-	return &bubbleEngine{newEngine("client", o, oneServer(redis.subscribe), send.Config{Transport: redis}), redis, t}
+	return &bubbleEngine{newEngine(fakeConfig(redis, "client", o), send.Config{Transport: redis}), redis, t}
 }

@@ -442,7 +442,7 @@ func FuzzOptions(f *testing.F) {
 		o.maxWakeDelay = max(o.maxWakeDelay, 100*time.Microsecond) // not a million attempts
 		synctest.Test(t, func(t *testing.T) {
 			r := &fakeRedis{records: make(map[string]*fakeRecord)}
-			e := newEngine("client", o, oneServer(r.subscribe), send.Config{Transport: r})
+			e := newEngine(fakeConfig(r, "client", o), send.Config{Transport: r})
 			b := &bubbleEngine{engine: e, redis: r, t: t}
 			b.lock(1)
 			got := make(chan error, 1)

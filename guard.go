@@ -9,6 +9,7 @@ import (
 	"context"
 
 	"github.com/relock-go/relock/internal/guard"
+	"github.com/relock-go/relock/internal/send"
 )
 
 // guard returns a ctx that ends with o's hold on b.
@@ -43,7 +44,7 @@ func (g *guardedHold) Lost() error {
 func (g *guardedHold) guardableLocked() error {
 	switch {
 	case g.name.closed:
-		return ErrClosed
+		return send.ErrClosed
 	case g.state != holding:
 		return cmp.Or(g.loss, ErrNotHeld)
 	}

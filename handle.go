@@ -4,11 +4,9 @@ package relock
 // call the engine.
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strings"
 	"time"
 
@@ -18,112 +16,6 @@ import (
 )
 
 const longestName = 1 << 20 // bytes
-
-// A lockType is one kind of lock, as data: which call each verb is, and how the reply to
-// an attempt reads. It sends nothing, waits for nothing, and holds no state.
-type lockType interface {
-	description
-	verbs
-}
-
-// A description has the constant properties of a lock. A lock type embeds a facts, which implements it.
-type description interface {
-	// id tells locks apart: locks with the same id are the same lock to an owner.
-	id() lockID
-	// name is the lock's name as users know it: without the prefix of WithKeyPrefix, which its id has.
-	name() string
-	// typ is the lock's type in events.
-	typ() LockType
-	// otherHalf is the id of the other half of a lock that has two; else zero.
-	otherHalf() lockID
-	// admission is how goroutines of one process get past one another.
-	admission() admission
-	// fenced says whether each hold draws a fencing token.
-	fenced() bool
-	// limits are the limits of each hold.
-	limits() limits
-	// busyText says who is in the way, for errors. ago an attempt has found the lock busy, with ttl of the lease of the record left
-	// then and left now; a negative ttl: none was answered.
-	busyText(ttl, left, ago time.Duration) string
-	// bundled is the script of a bundle for this lock; 0: the lock cannot be taken together with other locks.
-	// A bundle runs the two scripts that it was made of, with the keys and arguments of acquire and undo.
-	bundled() bundledScript
-}
-
-// The verbs of a lock are calls. Every call sets a state and adds nothing, so that it may run twice, and late.
-type verbs interface {
-	// acquire makes one attempt, and granted reads its reply. An error refuses the attempt for good (see
-	// errUpgrade): the script has changed nothing then.
-	acquire(a attempt) call
-	granted(a attempt, r reply) (grant, error)
-	// release sets the levels of a hold to left. {1, heard, passed}: it is done; heard connections received the message
-	// that the lock is free. passed is 1 where the lock was granted to the next process, and 2 where the next process could
-	// not be told. {-1, ...}: Redis does not have the hold. late says that a request which asks for this field may
-	// still run.
-	release(field string, left int, late bool) call
-	// undo takes an attempt back: {1, ...} Redis had its hold.
-	undo(a attempt) call
-	// unbury takes away the tombstone that a release or an undo has left of a field; no script: they leave none.
-	unbury(field string) call
-	// renew sets a lease: {1, ...} done, {-1, ...} Redis does not have the hold. Only an exact renew may
-	// shorten the lease.
-	renew(field string, lease time.Duration, exact bool) call
-	// inspect asks for the state of the lock: {holders, levels of that field, PTTL}.
-	inspect(field string) call
-	// force frees the lock: {1, ...} it was held.
-	force() call
-	// grants is the channel on which this Client is told that the lock was granted to an attempt: see line.go. It is "" where
-	// the lock is not granted.
-	grants(a attempt) string
-	// channel is where the release is announced that an attempt waits for. It is "" where only waiters with
-	// an entry in Redis receive the announcement, and the attempt leaves no entry.
-	channel(a attempt) string
-}
-
-// facts are the description of a lock type.
-type facts struct {
-	lock   lockID
-	given  string // its name; "": that of lock
-	kind   LockType
-	other  string // its other half; or ""
-	admits admission
-	tokens bool
-	limit  limits
-	script bundledScript
-
-	granting string // the channel on which its Client is granted the lock, which has one place in the line; or ""
-	line     string // the key of the line with its tombstones, whose fields end with half; or ""
-	half     string
-}
-
-func (f *facts) id() lockID             { return f.lock }
-func (f *facts) name() string           { return cmp.Or(f.given, f.lock.name) }
-func (f *facts) typ() LockType          { return f.kind }
-func (f *facts) admission() admission   { return f.admits }
-func (f *facts) fenced() bool           { return f.tokens }
-func (f *facts) limits() limits         { return f.limit }
-func (f *facts) bundled() bundledScript { return f.script }
-func (f *facts) grants(attempt) string  { return f.granting }
-
-func (f *facts) unbury(field string) call {
-	if f.line == "" {
-		return call{}
-	}
-	return call{Script: tombstoneUndo, Keys: []string{f.line}, Args: []any{field + f.half}}
-}
-
-func (f *facts) otherHalf() lockID {
-	if f.other == "" {
-		return lockID{}
-	}
-	return lockID{f.lock.name, f.other}
-}
-
-type state struct {
-	locked bool
-	held   bool
-	ttl    time.Duration // of the record; negative when there is none, or it has none
-}
 
 // A handle implements Locker on a lockType.
 type handle struct {
@@ -158,6 +50,22 @@ func (v recordView) look(ctx context.Context, field string) (state, error) {
 
 func (v recordView) free(ctx context.Context) (bool, error) {
 	return v.client.engine.force(ctx, v.record)
+}
+
+// facts are the description of a lock that has a record, and what its calls need beside their arguments.
+type facts struct {
+	traits
+	granting string // the channel on which its Client is granted the lock, which has one place in the line; or ""
+	line     string // the key of the line with its tombstones; or ""
+}
+
+func (f *facts) grants(attempt) string { return f.granting }
+
+func (f *facts) unbury(field string) call {
+	if f.line == "" {
+		return call{}
+	}
+	return call{Script: tombstoneUndo, Keys: []string{f.line}, Args: []any{field + f.ending}}
 }
 
 // newHandle returns the handle of lock, which is called name. Its data are in keys; the first key is that of its record.
@@ -462,12 +370,16 @@ type hashLock struct {
 	keys   []string // the record first, then the keys beside it
 }
 
-func (l *hashLock) renew(field string, lease time.Duration, exact bool) call {
-	return call{Script: renewScript, Keys: l.keys[:1], Args: []any{field, milliseconds(lease), exact}}
-}
-
 func (l *hashLock) inspect(field string) call {
 	return call{Script: inspectScript, Keys: l.keys[:1], Args: []any{field}}
+}
+
+// grantChannel is the channel on which c is told that it was granted a lock whose releases are announced on announce.
+func (c *Client) grantChannel(announce string) string {
+	if c == nil {
+		return ""
+	}
+	return announce + ":" + c.engine.id
 }
 
 // tokenKey is the key of the fencing counter of a lock.
@@ -488,25 +400,4 @@ func prefixName(prefix, name string) string {
 		return prefix + ":" + name
 	}
 	return prefix + ":{" + name + "}"
-}
-
-// milliseconds is d as Redis counts it, rounded up where that is still a Duration.
-func milliseconds(d time.Duration) int64 {
-	ms := int64(d / time.Millisecond)
-	if d%time.Millisecond > 0 && ms < math.MaxInt64/int64(time.Millisecond) {
-		ms++
-	}
-	return ms
-}
-
-// fromMilliseconds is a PTTL as a duration; negative ones stay negative.
-func fromMilliseconds(ms int64) time.Duration {
-	const most = math.MaxInt64 / int64(time.Millisecond)
-	switch {
-	case ms > most:
-		return math.MaxInt64
-	case ms < -most:
-		return math.MinInt64
-	}
-	return time.Duration(ms) * time.Millisecond
 }

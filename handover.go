@@ -128,7 +128,7 @@ func (n *name) enqueueLocked(p *waitOptions, g *waitQueue, h *hold) (admitted, e
 	err := n.engine.awaitLocked(&n.mu, p, w)
 	switch {
 	case h.handedOver: // checked before err: no other caller can release this hold
-		p.span.ends(PathHandover)
+		p.span.ends(pathHandover)
 		h.uncollected = false
 		if !h.takesOver && h.state != over && !h.record.isKeptLocked(n.engine.watchdog.Now()) {
 			return n.refuseLocked(h), nil

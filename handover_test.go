@@ -731,7 +731,7 @@ func TestEngineLateHandoverIsNotReported(t *testing.T) {
 			t.Run(name+", "+way, func(t *testing.T) {
 				inBubble(t, func(t *testing.T, e *bubbleEngine) {
 					events := &lossCounter{}
-					e.observer = events
+					e.events, e.observed = &userEvents{e.log, &calmObserver{Observer: events, log: e.log, calls: new(atomic.Int64)}}, true
 					b := lockType(newFakeLock(e.redis, "x"))
 					if way == "let in" {
 						b = newSharedFake(e.redis, "x")

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/guard"
+	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
@@ -94,7 +95,7 @@ func (h *hold) lossOf() error {
 
 // withName puts the lock's name before a loss.
 func (h *hold) withName(loss error) error {
-	return fmt.Errorf("relock: %s: %w", shortName(h.lock.name()), loss)
+	return fmt.Errorf("relock: %s: %w", send.ShortName(h.lock.name()), loss)
 }
 
 // lockHold finds the hold that o has on the lock, and keeps other callers of o away from it
@@ -136,7 +137,7 @@ func (n *name) enterHoldLocked(p *waitOptions, h *hold) error {
 	case h.owner.TryEnter():
 		return nil
 	case p == nil:
-		return errTimeUp
+		return send.ErrTimeUp
 	}
 	if other := n.otherHalfLocked(h); h.state == holding || other != nil && other.state == holding { // this owner holds the lock
 		return n.engine.enterOwnersLocked(&n.mu, p, &h.owner)
@@ -317,7 +318,7 @@ func (e *engine) token(b description, o owner) (int64, error) {
 	case h.state != holding:
 		return 0, cmp.Or(h.loss, ErrNotHeld)
 	case h.token == 0:
-		return 0, invalid("it is held through a lock made without Fenced()")
+		return 0, send.Invalid("it is held through a lock made without Fenced()")
 	}
 	return h.token, nil
 }

@@ -182,11 +182,3 @@ func (c *Client) askProcesses(ctx context.Context, ids []string) map[string]proc
 	}
 	return found
 }
-
-// process is how errors name this process.
-func (e *engine) process() string {
-	if e.label == "" {
-		return "this process"
-	}
-	return "this process (" + e.label + ")"
-}

@@ -23,23 +23,10 @@ type limits struct {
 // longestLimit keeps sums of times in their range.
 const longestLimit = 100 * 365 * 24 * time.Hour
 
-// check says why no hold can have these limits.
-func (o *lockOptions) check() error {
-	switch {
-	case o.maxHolds && o.max < time.Millisecond:
-		return invalid("MaxHold(%v): at least 1ms", o.max)
-	case o.keeps && o.atLeast < time.Millisecond:
-		return invalid("AtLeast(%v): at least 1ms", o.atLeast)
-	case o.keeps && o.maxHolds && o.atLeast > o.max:
-		return invalid("AtLeast(%v) with MaxHold(%v): no longer than a hold may last", o.atLeast, o.max)
-	}
-	return nil
-}
-
 // checkLease says why a hold cannot have this lease; 0: that of the watchdog.
 func (l limits) checkLease(lease time.Duration) error {
 	if l.max > 0 && lease > l.max {
-		return invalid("lease %v: no longer than MaxHold(%v)", lease, l.max)
+		return send.Invalid("lease %v: no longer than MaxHold(%v)", lease, l.max)
 	}
 	return nil
 }
@@ -80,7 +67,7 @@ func (h *hold) keepTime() time.Duration {
 
 // releaseCall is the call that sets the levels of h to left. keeps says that it keeps the record for AtLeast, and late
 // that it leaves a tombstone.
-func (h *hold) releaseCall(left int) (c call, keeps, late bool) {
+func (h *hold) releaseCall(left int) (c send.Call, keeps, late bool) {
 	if left == 0 {
 		if rest := h.keepTime(); rest > 0 {
 			return h.keepCall(rest), true, false
@@ -91,7 +78,7 @@ func (h *hold) releaseCall(left int) (c call, keeps, late bool) {
 }
 
 // keepCall sets the lease of the record to rest.
-func (h *hold) keepCall(rest time.Duration) call {
+func (h *hold) keepCall(rest time.Duration) send.Call {
 	return h.verbs().renew(h.field, rest, h.isAlone())
 }
 
@@ -137,24 +124,24 @@ func (h *hold) keep(ctx context.Context) bool {
 	return false
 }
 
-// dropAtLeast lets the next Unlock of o free the lock at once, because o has not used its hold.
-func (h *handle) dropAtLeast(o owner) {
-	if h.record == nil || h.record.limits().atLeast == 0 {
-		return
-	}
-	n := h.client.engine.use(h.record.id().name)
-	defer n.done()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if hold := n.holds.get(holdKey{h.record.id(), o}); hold != nil && hold.levels == 1 {
-		hold.keepUntil = 0
-	}
-}
-
 // keepUntilNow is until when the record of h stays in Redis, which holds its lock from now on.
 func (h *hold) keepUntilNow() time.Duration {
 	if d := h.lock.limits().atLeast; d > 0 {
 		return h.name.engine.watchdog.Now() + min(d, longestLimit)
 	}
 	return 0
+}
+
+// dropMinHold lets the next Unlock of o free the lock at once, because o has not used its hold.
+func (e *engine) dropMinHold(b description, o owner) {
+	if b.limits().atLeast == 0 {
+		return
+	}
+	n := e.use(b.id().name)
+	defer n.done()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if h := n.holds.get(holdKey{b.id(), o}); h != nil && h.levels == 1 {
+		h.keepUntil = 0
+	}
 }

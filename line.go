@@ -24,6 +24,7 @@ import (
 	"time"
 
 	"github.com/relock-go/relock/internal/lease"
+	"github.com/relock-go/relock/internal/send"
 )
 
 // How a caller asks for a lock that has a line: see lua/lock_acquire.lua.
@@ -38,14 +39,6 @@ const (
 	provisionalLease = 5 * time.Second // of a grant: see lua/line.lua
 	requestsKept     = 2               // of a wait
 )
-
-// grantChannel is the channel on which c is told that it was granted a lock whose releases are announced on announce.
-func (c *Client) grantChannel(announce string) string {
-	if c == nil {
-		return ""
-	}
-	return announce + ":" + c.engine.id
-}
 
 // A place is what this process knows of its place in the line of a lock.
 type place struct {
@@ -88,7 +81,7 @@ func (a *acquisition) stand() {
 	}
 	w.line = yieldsLine
 	switch {
-	case !a.engine.servers.counts(), a.engine.sender.Narrowed(): // the line cannot be used
+	case !a.engine.servers.Counts(), a.engine.sender.Narrowed(): // the line cannot be used
 		w.line = ""
 	case w.level > 1 || w.noWait || w.hold.hasOtherHalf():
 		w.line = passesLine
@@ -129,8 +122,8 @@ type lineGrant struct {
 	token int64
 }
 
-// parseLineGrant reads a message. ok is false for messages that grant nothing.
-func parseLineGrant(message string) (g lineGrant, ok bool) {
+// parseLineGrant reads a message about fields that end with suffix. ok is false for messages that grant nothing.
+func parseLineGrant(message, suffix string) (g lineGrant, ok bool) {
 	parts := strings.Fields(message)
 	if len(parts) != 5 || parts[0] != "grant" {
 		return g, false
@@ -138,7 +131,7 @@ func parseLineGrant(message string) (g lineGrant, ok bool) {
 	asked, err1 := strconv.ParseUint(parts[2], 10, 64)
 	lease, err2 := strconv.ParseInt(parts[3], 10, 64)
 	token, err3 := strconv.ParseInt(parts[4], 10, 64)
-	return lineGrant{strings.TrimSuffix(parts[1], writeSuffix), asked, fromMilliseconds(lease), token}, err1 == nil && err2 == nil && err3 == nil
+	return lineGrant{strings.TrimSuffix(parts[1], suffix), asked, send.FromMilliseconds(lease), token}, err1 == nil && err2 == nil && err3 == nil
 }
 
 // granted returns the grant that the caller has been told of, if the caller can rely on it.
@@ -146,7 +139,7 @@ func (a *acquisition) granted() (res result, ok bool) {
 	if a.group != nil || !a.place.stands {
 		return res, false
 	}
-	g, ok := parseLineGrant(a.subscription.message())
+	g, ok := parseLineGrant(a.subscription.message(), a.wants[0].hold.lock.suffix())
 	w := a.wants[0]
 	sent := a.place.sentAt(g.asked)
 	switch {
@@ -242,7 +235,7 @@ func (q *waitQueue) dropPlaceLocked(e *engine) {
 
 // heardGrant gives back a grant to a wait of this process that is over. It is called by the goroutine that reads messages.
 func (e *engine) heardGrant(b lockType, message string) {
-	g, ok := parseLineGrant(message)
+	g, ok := parseLineGrant(message, b.suffix())
 	if !ok || e.uses(b.id().name, g.field) {
 		return
 	}
@@ -271,10 +264,17 @@ func (e *engine) uses(text, field string) bool {
 	return slices.ContainsFunc(n.queues, func(q *waitQueue) bool { return q.place != nil && q.place.field == field })
 }
 
-// reportNoLine says that the line cannot be used.
-func (e *engine) reportNoLine(err error) {
-	e.reporter.Later(func() {
-		e.log.Warn("relock: Redis refuses the keys of the line in which processes wait: they wait for a plain lock, a write lock or a semaphore in no order, and a fair lock takes longer to pass on; "+
-			"allow the keys relock_line:* to this user", "error", err)
-	})
+// fieldOf is the field that a message names, or "".
+func fieldOf(message string) string {
+	_, rest, _ := strings.Cut(message, " ")
+	field, _, _ := strings.Cut(rest, " ")
+	return field
+}
+
+// isFor returns the filter of a listener that waits with field. It lets no messages through that name another field.
+func isFor(field string) func(message string) bool {
+	return func(message string) bool {
+		named := fieldOf(message)
+		return field == "" || named == "" || named == field
+	}
 }

@@ -167,7 +167,7 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	announce := prefixName("redisson_lock__channel", key)
 	l := &plainLock{
 		hashLock: hashLock{client: c, keys: keys, facts: facts{
-			lock: lockID{name: key}, given: name, kind: TypeLock, admits: exclusive, tokens: o.fenced, limit: o.limits, script: lockBundled,
+			traits:   traits{lock: lockID{name: key}, given: name, kind: string(TypeLock), admits: exclusive, tokens: o.fenced, limit: o.limits, script: lockBundled},
 			granting: c.grantChannel(announce), line: keys[1],
 		}},
 		announce: announce,

@@ -369,7 +369,8 @@ func (c *Client) giveBackInTime(ctx context.Context, deadline time.Time, locks [
 func giveBack(ctx context.Context, locks []Locker, why error) error {
 	errs := forEach(locks, func(_ int, m Locker) error {
 		if k, ok := m.(known); ok {
-			k.inside().dropAtLeast(ownerOf(ctx))
+			h := k.inside()
+			h.client.engine.dropMinHold(h.lock, ownerOf(ctx))
 		}
 		if err := m.Unlock(ctx); !errors.Is(err, ErrNotHeld) { // a lock that is lost already need not be given back
 			return err

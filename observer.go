@@ -6,13 +6,11 @@ package relock
 // GaveUp, and reports Waiting before that if it has to wait. Every hold ends in one
 // Released (with no level left), Lapsed or Lost, whichever part notices the end. Nothing is
 // reported with a mutex held, and only the call that an event is about waits for an
-// Observer (report.go). Without an Observer each place costs one nil check:
-// measurements for the Observer alone are made behind that check.
+// Observer (report.go).
 
 import (
-	"cmp"
 	"context"
-	"errors"
+	"log/slog"
 	"time"
 )
 
@@ -126,12 +124,6 @@ const (
 	TypeSemaphore LockType = "semaphore"
 )
 
-// An Owner is a goroutine or an owner made by [WithOwner]. No two owners of a process have the same number.
-type Owner int64
-
-// String is the owner as it appears in errors.
-func (o Owner) String() string { return owner(o).String() }
-
 // An AcquirePath is how a caller came to hold a lock, as it appears in metrics.
 type AcquirePath string
 
@@ -205,106 +197,66 @@ type LostEvent struct {
 	Cause error         // matches ErrLockLost
 }
 
-func infoOf(b description, o owner) LockInfo { return LockInfo{b.name(), b.typ(), Owner(o)} }
-
-func (h *hold) info() LockInfo { return infoOf(h.lock, h.key.owner) }
-
-// age is how long h has been held.
-func (h *hold) age() time.Duration { return h.name.engine.watchdog.Now() - h.since }
-
-// A span is one call of Lock or TryLock as an Observer sees it; nil where there is no Observer.
-type span struct {
-	observer Observer
-	ctx      context.Context
-	locks    []LockInfo
-	began    time.Time
-	path     AcquirePath
-	wants    []want // of the locks; empty: everything was handed over
+// userEvents hands what the engine reports to the Logger and the Observer of the user.
+type userEvents struct {
+	log      *slog.Logger
+	observer *calmObserver // or nil
 }
 
-// startSpan begins a span.
-func startSpan[L description](e *engine, ctx context.Context, bs []L, o owner) *span {
-	if e.observer == nil {
-		return nil
-	}
-	s := &span{observer: e.observer, ctx: ctx, began: time.Now(), path: PathImmediate}
-	for _, b := range bs {
-		s.locks = append(s.locks, infoOf(b, o))
-	}
-	return s
+func infoOf(s subject) LockInfo { return LockInfo{s.Name, LockType(s.Type), Owner(s.Owner)} }
+
+func (e *userEvents) Waiting(ctx context.Context, s subject) {
+	e.observer.Waiting(ctx, WaitingEvent{infoOf(s)})
 }
 
-// waits notes that the caller is going to wait for another owner.
-func (s *span) waits() {
-	if s == nil || s.path != PathImmediate {
-		return
-	}
-	s.path = PathQueue
-	for _, l := range s.locks {
-		s.observer.Waiting(s.ctx, WaitingEvent{l})
-	}
+func (e *userEvents) Acquired(ctx context.Context, s subject, path path, waited time.Duration, level int, token int64) {
+	e.observer.Acquired(ctx, AcquiredEvent{infoOf(s), AcquirePath(path), waited, level, token})
 }
 
-// ends notes why the wait, which was noted before, has ended; the last path counts.
-func (s *span) ends(path AcquirePath) {
-	if s != nil {
-		s.path = path
+func (e *userEvents) GaveUp(ctx context.Context, s subject, waiting bool, waited time.Duration, err error) {
+	e.observer.GaveUp(ctx, GaveUpEvent{infoOf(s), waiting, waited, err})
+}
+
+func (e *userEvents) Renewed(s subject) {
+	e.observer.Renewed(context.Background(), RenewedEvent{infoOf(s)})
+}
+
+func (e *userEvents) RenewalFailed(s subject, err error, left time.Duration) {
+	e.observer.RenewalFailed(context.Background(), RenewalFailedEvent{infoOf(s), err, left})
+}
+
+func (e *userEvents) Released(ctx context.Context, s subject, held time.Duration, left int, err error) {
+	e.observer.Released(ctx, ReleasedEvent{infoOf(s), held, left, err})
+}
+
+func (e *userEvents) Lapsed(s subject, held time.Duration) {
+	if e.observer != nil {
+		e.observer.Lapsed(context.Background(), LapsedEvent{infoOf(s), held})
 	}
 }
 
-// asked notes which levels the call asked for.
-func (s *span) asked(wants []want) {
-	if s != nil {
-		s.wants = wants
+func (e *userEvents) Lost(s subject, held time.Duration, loss, cause error, forced bool) {
+	if !forced {
+		e.log.Warn("relock: a lock was lost", "lock", cutName(s.Name), "type", s.Type, "owner", s.Owner.String(), "cause", cause)
+	}
+	if e.observer != nil {
+		e.observer.Lost(context.Background(), LostEvent{infoOf(s), held, loss})
 	}
 }
 
-// finish reports the outcome.
-func (s *span) finish(err error) {
-	if s == nil {
-		return
-	}
-	waited := time.Since(s.began)
-	for i, l := range s.locks {
-		switch {
-		case err == errTimeUp:
-			s.observer.GaveUp(s.ctx, GaveUpEvent{Lock: l, Waiting: s.path != PathImmediate, Waited: waited})
-		case err != nil:
-			s.observer.GaveUp(s.ctx, GaveUpEvent{l, s.path != PathImmediate, waited, err})
-		case len(s.wants) == 0:
-			s.observer.Acquired(s.ctx, AcquiredEvent{l, s.path, waited, 1, 0})
-		default:
-			w := s.wants[i]
-			s.observer.Acquired(s.ctx, AcquiredEvent{l, s.path, waited, w.level, w.hold.token})
-		}
-	}
+func (e *userEvents) SubscriptionRefused(channel string, err error) {
+	e.log.Warn("relock: Redis refuses the subscription on which releases are announced: "+
+		"waiters ask again at the max wake delay instead; allow the channels redisson_* to this user",
+		"channel", cutName(channel), "error", err)
 }
 
-// observeRelease reports that a level of h was given back, unless the hold had ended before.
-func (e *engine) observeRelease(ctx context.Context, h *hold, left int, err error) {
-	if e.observer != nil && h.lossOf() == nil {
-		e.observer.Released(ctx, ReleasedEvent{h.info(), h.age(), left, err})
-	}
+func (e *userEvents) LineRefused(err error) {
+	e.log.Warn("relock: Redis refuses the keys of the line in which processes wait: they wait for a plain lock, a write lock or a semaphore in no order, and a fair lock takes longer to pass on; "+
+		"allow the keys relock_line:* to this user", "error", err)
 }
 
-// observeEnd is the report that h has ended now because of cause, for the log and the Observer. The log gets
-// no line for an explicit lease that ran out, nor for a lock that this client forced open.
-func (h *hold) observeEnd(cause error) (report func()) {
-	e, held := h.name.engine, h.age()
-	if h.unreported {
-		return func() {}
-	}
-	return func() {
-		if !h.expired && !errors.Is(cause, errForced) {
-			e.log.Warn("relock: a lock was lost",
-				"lock", cutName(h.lock.name()), "type", string(h.lock.typ()), "owner", h.key.owner.String(), "cause", cause)
-		}
-		switch {
-		case e.observer == nil:
-		case h.expired:
-			e.observer.Lapsed(context.Background(), LapsedEvent{h.info(), held})
-		default:
-			e.observer.Lost(context.Background(), LostEvent{h.info(), held, cmp.Or(h.loss, lossError(cause))})
-		}
+func (e *userEvents) ClosedWithHolds(count int, some []string) {
+	if e.log.Enabled(context.Background(), slog.LevelDebug) {
+		e.log.Debug("relock: closed with locks held, whose records lapse with their leases", "count", count, "locks", some)
 	}
 }

@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/relock-go/relock/internal/send"
 )
 
 // An obstacle is the answer to an attempt that found a lock busy.
@@ -28,7 +30,7 @@ func (o *obstacle) String() string {
 	return o.lock.busyText(o.ttl, o.ttl-ago, ago)
 }
 
-func (f *facts) busyText(ttl, left, ago time.Duration) string {
+func (t *traits) busyText(ttl, left, ago time.Duration) string {
 	switch {
 	case ttl < 0:
 		return "a record without a lease is in the way"
@@ -72,10 +74,10 @@ func (p *waitOptions) sees(o *obstacle) {
 // withHolder adds to err, which ended the wait of o for locks, the lock that is in the way and its holder, where they
 // are known.
 func withHolder[L description](e *engine, p waitOptions, locks []L, o owner, r request, err error) error {
-	if err == nil || err == errTimeUp {
+	if err == nil || err == send.ErrTimeUp {
 		return err
 	}
-	if ended := p.Ctx.Err(); (ended == nil || !errors.Is(err, ended)) && !errors.Is(err, ErrClosed) {
+	if ended := p.Ctx.Err(); (ended == nil || !errors.Is(err, ended)) && !errors.Is(err, send.ErrClosed) {
 		return err
 	}
 	name, who := inTheWay(e, p, locks, o)
@@ -83,7 +85,7 @@ func withHolder[L description](e *engine, p waitOptions, locks []L, o owner, r r
 	case who == "":
 		return err
 	case r.component || len(locks) > 1:
-		return fmt.Errorf("%w: %s: %s", err, shortName(name), who)
+		return fmt.Errorf("%w: %s: %s", err, send.ShortName(name), who)
 	}
 	return fmt.Errorf("%w: %s", err, who)
 }
@@ -143,4 +145,12 @@ func (e *engine) holderHere(b description, o owner) string {
 		}
 	}
 	return ""
+}
+
+// process is how errors name this process.
+func (e *engine) process() string {
+	if e.label == "" {
+		return "this process"
+	}
+	return "this process (" + e.label + ")"
 }

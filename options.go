@@ -12,10 +12,6 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// minWatchdogTimeout is the shortest watchdog timeout. A third of a shorter lease leaves
-// too little time to try a renewal twice.
-const minWatchdogTimeout = 100 * time.Millisecond
-
 type options struct {
 	watchdogTimeout time.Duration
 	fairWaitTimeout time.Duration
@@ -258,4 +254,17 @@ func newLockOptions(opts []LockOption) lockOptions {
 		}
 	}
 	return o
+}
+
+// check says why no hold can have these limits.
+func (o *lockOptions) check() error {
+	switch {
+	case o.maxHolds && o.max < time.Millisecond:
+		return send.Invalid("MaxHold(%v): at least 1ms", o.max)
+	case o.keeps && o.atLeast < time.Millisecond:
+		return send.Invalid("AtLeast(%v): at least 1ms", o.atLeast)
+	case o.keeps && o.maxHolds && o.atLeast > o.max:
+		return send.Invalid("AtLeast(%v) with MaxHold(%v): no longer than a hold may last", o.atLeast, o.max)
+	}
+	return nil
 }

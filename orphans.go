@@ -34,9 +34,9 @@ func (a *acquisition) undoOrphan(wants []want, res result, err error) {
 	switch {
 	case err == nil && res.state == busy && !res.queued:
 		return
-	case err != nil && mayHaveRun(err):
+	case err != nil && send.MayHaveRun(err):
 		unknown = 1
-	case err != nil && !answered(err): // after an answer, half of the script may have run
+	case err != nil && !send.Answered(err): // after an answer, half of the script may have run
 		return
 	}
 	wants = a.group.now(wants)

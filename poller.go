@@ -9,7 +9,6 @@ package relock
 import (
 	"context"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/relock-go/relock/internal/poller"
@@ -20,20 +19,13 @@ import (
 // rareAsk is how often a waiter asks that stands in a line. The line forgets a client after three of these.
 const rareAsk = 100 * time.Second
 
-var freeInspect = script("free_inspect")
-
 // newPoller makes the poller of e, which looks by requests of e.
 func (e *engine) newPoller() *poller.Poller {
 	return poller.New(poller.Config{
-		Every: e.maxWakeDelay,
-		Spawn: e.workers.Spawn,
-		Sleep: func(d time.Duration) error { return e.waitOptionsFor(context.Background()).sleep(nil, nil, d) },
-		Group: func(name string) string {
-			if e.servers.Moves() {
-				return slotPart(name)
-			}
-			return ""
-		},
+		Every:   e.maxWakeDelay,
+		Spawn:   e.workers.Spawn,
+		Sleep:   func(d time.Duration) error { return e.waitOptionsFor(context.Background()).sleep(nil, nil, d) },
+		Group:   e.group,
 		Silence: func() time.Duration { return max(send.MinWait, 4*e.rtt.Get()) }, // longer than an answer takes
 		Look:    e.freeOf,
 	})
@@ -42,19 +34,7 @@ func (e *engine) newPoller() *poller.Poller {
 // freeOf returns those of names whose locks are free, or, as far as fields has the fields of their waiters, no locks any
 // more, or released without telling this process, or granted to it by a message that was lost.
 func (e *engine) freeOf(names []string, fields [][]string) (free []string, err error) {
-	closely := len(fields)
-	keys, spare, args := slices.Clone(names), make([]send.Spare, closely), []any{closely, e.id}
-	for i, name := range names[:closely] {
-		spare[i].Key = len(keys)
-		keys = append(keys, lineKey(name))
-		all := " "
-		for _, field := range fields[i] {
-			all += field + " "
-		}
-		args = append(args, all)
-	}
-	answer := e.sender.Do(&e.waitOptionsFor(context.Background()).Wait,
-		send.Request{Call: call{Script: freeInspect, Keys: keys, Spare: spare, Args: args}}, time.Time{})
+	answer := e.sender.Do(&e.waitOptionsFor(context.Background()).Wait, send.Request{Call: e.free(names, fields)}, time.Time{})
 	found, err := answer.Replies()
 	if err != nil {
 		return nil, err

@@ -1,14 +1,12 @@
 package relock
 
-// Wake-ups: which connection of go-redis hears which channel, on one server and on a Cluster, and for whom the messages
-// of relock are. Package wake has the subscribed channels themselves.
+// Wake-ups: which connection of go-redis hears which channel, on one server and on a Cluster. Package wake has the subscribed channels themselves.
 //
 // Rules:
 //   - A Client has one connection for all channels; on a Cluster it has one for each shard with a lock that a goroutine
 //     waits for. Sharded pub/sub is what Redisson uses there: a release is announced in the shard of its lock and
 //     nowhere else. A Cluster before Redis 7.0 has no sharded pub/sub; there every node receives every message, and any
 //     node will do.
-//   - A message that names a field is for the waiter with that field, and any other message is for all waiters.
 
 import (
 	"context"
@@ -21,13 +19,6 @@ import (
 	"github.com/relock-go/relock/internal/wake"
 )
 
-// servers is what a Client knows of its servers: which one announces on which channel, and what it knows of its subscribers.
-type servers interface {
-	wake.Router
-	// counts says whether the server that runs a script knows how many subscribers its messages reach.
-	counts() bool
-}
-
 // oneServer is the router for one server, or for a server that dialling finds.
 type oneServer func() wake.Subscriber
 
@@ -35,7 +26,7 @@ func (dial oneServer) Node(string) wake.Node { return wake.Node{Dial: dial} }
 func (dial oneServer) Moves() bool           { return false }
 func (dial oneServer) Reload()               {}
 func (dial oneServer) Refused(error) bool    { return false }
-func (dial oneServer) counts() bool          { return true }
+func (dial oneServer) Counts() bool          { return true }
 
 // shards is the router of a Cluster.
 type shards struct {
@@ -66,9 +57,17 @@ func (s *shards) home(key string) string {
 	return master.Options().Addr
 }
 
+// group is the slot of a lock: one script cannot ask about locks of several slots.
+func (s *shards) group(name string) string {
+	if s.Moves() {
+		return slotPart(name)
+	}
+	return ""
+}
+
 func (s *shards) Moves() bool { return !s.plain.Load() }
 
-func (s *shards) counts() bool { return !s.plain.Load() }
+func (s *shards) Counts() bool { return !s.plain.Load() }
 
 // Reload makes go-redis ask which node has which slots. By itself go-redis would go on asking a
 // node that is gone for up to a minute, longer than a lease. Its ReloadState
@@ -103,28 +102,4 @@ func (s shard) Unsubscribe(ctx context.Context, channels ...string) error {
 		}
 	}
 	return nil
-}
-
-// fieldOf is the field that a message names, or "".
-func fieldOf(message string) string {
-	_, rest, _ := strings.Cut(message, " ")
-	field, _, _ := strings.Cut(rest, " ")
-	return field
-}
-
-// isFor returns the filter of a listener that waits with field. It lets no messages through that name another field.
-func isFor(field string) func(message string) bool {
-	return func(message string) bool {
-		named := fieldOf(message)
-		return field == "" || named == "" || named == field
-	}
-}
-
-// warnOfRefusal logs that Redis does not allow a channel on which releases are announced.
-func (e *engine) warnOfRefusal(channel string, err error) {
-	e.reporter.Later(func() {
-		e.log.Warn("relock: Redis refuses the subscription on which releases are announced: "+
-			"waiters ask again at the max wake delay instead; allow the channels redisson_* to this user",
-			"channel", cutName(channel), "error", err)
-	})
 }

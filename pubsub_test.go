@@ -38,7 +38,7 @@ func TestShardsNoticeServersWithoutShardedPubSub(t *testing.T) {
 		s := &shards{}
 		assert.Equal(t, want, s.Refused(answerError(text)), text)
 		assert.Equal(t, !want, s.Moves(), "slots move: %s", text)
-		assert.Equal(t, !want, s.counts(), "a server knows all subscribers: %s", text)
+		assert.Equal(t, !want, s.Counts(), "a server knows all subscribers: %s", text)
 	}
 }
 

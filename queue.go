@@ -11,6 +11,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/turns"
 	"github.com/relock-go/relock/internal/waitqueue"
 )
@@ -74,7 +75,7 @@ func (e *engine) enterLocked(mu sync.Locker, p *waitOptions, q *waitqueue.Queue[
 		return nil
 	}
 	if p.NoWait {
-		return errTimeUp
+		return send.ErrTimeUp
 	}
 	w := q.Add(nil, e.number(p))
 	err := e.awaitLocked(mu, p, w)
@@ -98,7 +99,7 @@ func (e *engine) enterOwnersLocked(mu sync.Locker, p *waitOptions, q *waitqueue.
 		patient.Deadline = time.Now().Add(e.sender.Patience())
 	}
 	err := e.enterLocked(mu, &patient, q)
-	if err == errTimeUp && p.NoWait {
+	if err == send.ErrTimeUp && p.NoWait {
 		return errNoAnswer
 	}
 	return err
@@ -136,7 +137,7 @@ func (e *engine) enterQueuesLocked(mu sync.Locker, p *waitOptions, wants []want)
 			continue
 		}
 		if misses++; misses%3 == 0 {
-			if err := e.enterInOrderLocked(mu, p, wants, reserve); err != errTimeUp {
+			if err := e.enterInOrderLocked(mu, p, wants, reserve); err != send.ErrTimeUp {
 				return err
 			}
 			if why := overUnlocked(mu, p); why != nil { // if nil, the reserve is over, and not the time of the caller

@@ -74,7 +74,7 @@ type RedLock struct{ handle }
 //
 // Redisson: getRedLock.
 func (c *Client) NewRedLock(locks ...Locker) *RedLock {
-	l := &redLock{facts: facts{kind: TypeRed}, client: c, needed: len(locks)/2 + 1}
+	l := &redLock{traits: traits{kind: string(TypeRed)}, client: c, needed: len(locks)/2 + 1}
 	components, err := componentsOf(c, locks)
 	if err == nil && len(components) < 3 {
 		err = invalid("%d locks: at least 3", len(components))
@@ -115,7 +115,7 @@ func checkNodes(components []component) error {
 
 // redLock is the data of a RedLock.
 type redLock struct {
-	facts
+	traits
 	client *Client
 	nodes  []*redNode
 	needed int    // a majority

@@ -33,7 +33,7 @@ func (e *engine) release(ctx context.Context, b description, o owner) error {
 	defer n.done()
 	back, err := n.giveBack(nil, b, o)
 	var p waitOptions // from the first wait on
-	if err == errTimeUp {
+	if err == send.ErrTimeUp {
 		p = releaseOptions(ctx)
 		back, err = n.giveBack(&p, b, o)
 	}
@@ -89,7 +89,7 @@ func (h *hold) releaseRecord(ctx context.Context, p *waitOptions, left int, loss
 	switch {
 	case loss != nil: // the record may still have been there
 		return loss
-	case h.keeper == nil && errors.Is(err, ErrNotALock): // the record was replaced by something else
+	case h.keeper == nil && errors.Is(err, send.ErrNotALock): // the record was replaced by something else
 		return h.foundGone(left, err)
 	case err != nil:
 		err = unconfirmed(err)
@@ -177,7 +177,7 @@ func (h *hold) others(heard int) int {
 }
 
 func unconfirmed(err error) error {
-	if err == errTimeUp {
+	if err == send.ErrTimeUp {
 		err = send.Silence(unlockTime, 1, nil)
 	}
 	return fmt.Errorf("not confirmed: the release goes on in the background until the record is gone or its lease is over: %w", err)
@@ -343,7 +343,7 @@ func (e *engine) undoOne(ctx context.Context, b lockType, a attempt, unknown int
 }
 
 // send sends a call until Redis answers. A caller that has had a reply, at lastReply, retries for one watchdog timeout.
-func (e *engine) send(p *waitOptions, c call, lastReply time.Time) (r reply, unknown int, err error) {
+func (e *engine) send(p *waitOptions, c send.Call, lastReply time.Time) (r send.Reply, unknown int, err error) {
 	answer := e.sender.Do(&p.Wait, send.Request{Call: c}, lastReply)
 	r, err = answer.Reply()
 	return r, answer.Unknown, err

@@ -7,7 +7,7 @@ package relock
 // renewals, and losses that no call has asked about. So no renewal, no guard and no other
 // caller waits for a slow Logger or Observer. Calls of the Logger and
 // the Observer are counted, on whatever goroutine they are, and Close leaves a call behind that has not returned
-// within hangTime. A panic of the Logger or the Observer is recovered.
+// in time. A panic of the Logger or the Observer is recovered.
 
 import (
 	"context"
@@ -16,11 +16,7 @@ import (
 	"os"
 	"runtime/debug"
 	"sync/atomic"
-
-	"github.com/relock-go/relock/internal/report"
 )
-
-const hangTime = report.CloseTime + report.CloseTime/2 // how long Close waits for the Logger and the Observer alone
 
 // A calmHandler is the handler of the user's Logger, whose panics are recovered.
 type calmHandler struct {

@@ -114,9 +114,10 @@ func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 		announce: prefixName("redisson_rwlock", key),
 		leases:   suffixName(key, ""),
 	}
-	r := &readLock{rw, facts{lock: read, given: name, kind: TypeRead, other: write.half, admits: o.ofReaders(), limit: o.limits, script: readBundled}}
-	w := &writeLock{rw, facts{lock: write, given: name, kind: TypeWrite, other: read.half, admits: exclusive, tokens: o.fenced, limit: o.limits, script: writeBundled,
-		granting: c.grantChannel(rw.announce), line: keys[2], half: writeSuffix}}
+	r := &readLock{rw, facts{traits: traits{lock: read, given: name, kind: string(TypeRead), other: write.half, admits: o.ofReaders(), limit: o.limits,
+		script: readBundled, levels: mostLevels, tooDeep: errTooDeep}}}
+	w := &writeLock{rw, facts{traits: traits{lock: write, given: name, kind: string(TypeWrite), other: read.half, admits: exclusive, tokens: o.fenced,
+		limit: o.limits, script: writeBundled, ending: writeSuffix}, granting: c.grantChannel(rw.announce), line: keys[2]}}
 	return &RWLock{
 		read:  &ReadLock{newHandle(c, name, r, keys, o.ofReader())},
 		write: &WriteLock{newHandle(c, name, w, keys, o)},

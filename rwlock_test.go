@@ -809,6 +809,8 @@ func TestReadInsideWriteNeverWaitsForItsOwner(t *testing.T) {
 	go func() { writes <- rw.Write().Lock(x) }()
 	testredis.Await(b, "the owner waits to write", soon, func() bool { return b.rdb.ZCard(ctx, writers).Val() == 2 })
 	cancel()
+	// If the lock passed to the writer that is leaving, readers would have their chance before the next writer.
+	testredis.Await(b, "the first writer has left", soon, func() bool { return b.rdb.ZCard(ctx, writers).Val() == 1 })
 	b.must(d.NewRWLock(b.name).Read().Unlock(ctx))
 	b.must(await(b, "the owner writes", writes))
 	inside, end := context.WithTimeout(x, soon)

@@ -11,6 +11,8 @@ package relock
 import (
 	"embed"
 	"io/fs"
+	"slices"
+	"time"
 
 	"github.com/relock-go/relock/internal/lualink"
 	"github.com/relock-go/relock/internal/send"
@@ -28,8 +30,9 @@ var luaFiles embed.FS
 
 // Scripts that serve several lock types.
 var (
-	renewScript   = script("renew")
 	inspectScript = script("inspect")
+	tombstoneUndo = script("tombstone_undo")
+	freeInspect   = script("free_inspect")
 )
 
 // bound are all scripts but the bundle, by the names of their files; they grow at init.
@@ -53,3 +56,24 @@ func script(name string) *luaScript {
 	bound[name] = s
 	return s
 }
+
+// freeCall asks which of the locks called names are free, for the client with this id. Of the first ones it has the fields of the
+// client's waiters, and looks closely: see internal/poller.
+func freeCall(id string, names []string, fields [][]string) call {
+	closely := len(fields)
+	keys, spare, args := slices.Clone(names), make([]send.Spare, closely), []any{closely, id}
+	for i, name := range names[:closely] {
+		spare[i].Key = len(keys)
+		keys = append(keys, lineKey(name))
+		all := " "
+		for _, field := range fields[i] {
+			all += field + " "
+		}
+		args = append(args, all)
+	}
+	return call{Script: freeInspect, Keys: keys, Spare: spare, Args: args}
+}
+
+func milliseconds(d time.Duration) int64 { return send.Milliseconds(d) }
+
+func fromMilliseconds(ms int64) time.Duration { return send.FromMilliseconds(ms) }

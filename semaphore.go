@@ -77,7 +77,7 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Sem
 	key, o := c.key(name), newLockOptions(opts)
 	announce := prefixName("redisson_sc", key)
 	l := &semaphore{
-		facts: facts{lock: lockID{name: key}, given: name, kind: TypeSemaphore, admits: counted, limit: o.limits,
+		facts: facts{traits: traits{lock: lockID{name: key}, given: name, kind: string(TypeSemaphore), admits: counted, limit: o.limits},
 			granting: c.grantChannel(announce), line: lineKey(key)},
 		client:   c,
 		keys:     []string{key, permitsKey(key), lineKey(key)},
@@ -214,7 +214,7 @@ func (r *permitsReports) first(name string) bool {
 
 // reportPermits logs, once for each name, that Redis has another number of permits than l asks for.
 func (c *Client) reportPermits(l *semaphore, permits int) {
-	if !c.engine.permits.first(l.lock.name) {
+	if !c.permits.first(l.lock.name) {
 		return
 	}
 	c.engine.reporter.Later(func() {

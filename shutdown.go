@@ -10,34 +10,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"strings"
 	"sync/atomic"
 
 	"github.com/relock-go/relock/internal/guard"
+	"github.com/relock-go/relock/internal/send"
 )
-
-// Shutdown ends the Client as Close does, but waits until every lock that is held is unlocked or lost, or ctx ends. Meanwhile
-// the locks that are held are still renewed, so that no other process takes them while their holders finish. From the
-// beginning on Lock and TryLock return ErrClosed, also to callers that wait, and to an owner that holds the lock already.
-// Every guarded context ends with cause ErrClosed, which tells the holders to finish. Token and the methods that ask
-// Redis work until the end.
-//
-// The error is nil if every lock was given back. If ctx ends first, it matches the error of ctx, and says how many locks are left, which,
-// and who holds them; they lapse with their leases, as after Close. A RedLock counts, and so does each of its
-// locks. If another goroutine calls Close meanwhile, the error matches ErrClosed. It also has the error of Close. A second Shutdown
-// waits as well, and after Close it returns nil. ErrInvalid: ctx is nil.
-//
-// Redisson: shutdown(quietPeriod, timeout, unit), which waits for requests under way, and not for locks.
-func (c *Client) Shutdown(ctx context.Context) error {
-	switch {
-	case c == nil:
-		return nil
-	case ctx == nil:
-		return fmt.Errorf("relock: shutdown: %w", errNilContext)
-	}
-	return c.engine.shutdown(ctx)
-}
 
 // A drain is the holds that a Client still has while it shuts down.
 type drain struct {
@@ -63,9 +41,9 @@ func (e *engine) shutdown(ctx context.Context) error {
 		select {
 		case <-e.draining.done:
 		case <-ctx.Done():
-			why = ctxError(ctx)
+			why = send.CtxError(ctx)
 		case <-e.closed:
-			why = ErrClosed
+			why = send.ErrClosed
 		}
 	}
 	held := e.stillHeld()
@@ -87,7 +65,7 @@ func (e *engine) refuse() {
 	for _, n := range e.table.close() {
 		guards = append(guards, n.close()...)
 	}
-	guard.EndAll(guards, ErrClosed)
+	guard.EndAll(guards, send.ErrClosed)
 	e.draining.end(1)
 }
 
@@ -136,7 +114,7 @@ func (n *name) addHeld(s *stillHeld) {
 			continue
 		}
 		if s.count++; len(s.some) < mostLogged {
-			s.some = append(s.some, fmt.Sprintf("%s by %v", cutName(h.lock.name()), h.key.owner))
+			s.some = append(s.some, fmt.Sprintf("%s by %v", send.CutName(h.lock.name()), h.key.owner))
 		}
 	}
 }
@@ -151,13 +129,4 @@ func (s *stillHeld) String() string {
 		text += fmt.Sprintf(", and %d more", more)
 	}
 	return text
-}
-
-// log names the holds. A hold whose goroutine has ended, or forgotten to unlock, shows up nowhere else.
-func (s *stillHeld) log(l *slog.Logger) {
-	if !l.Enabled(context.Background(), slog.LevelDebug) {
-		return
-	}
-	l.Debug("relock: closed with locks held, whose records lapse with their leases",
-		"count", s.count, "locks", s.some)
 }

@@ -13,8 +13,6 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-var tombstoneUndo = script("tombstone_undo")
-
 // callersLeft notes that the callers of an attempt on wants wait no longer for so many of its tries. lost says that others
 // may run that nobody hears of.
 func (e *engine) callersLeft(wants []want, orphans int, lost bool) {
@@ -36,13 +34,13 @@ func takingFields(wants []want) (fields []string) {
 // buried notes that Redis has a tombstone of field, which has ended, and has it taken away as soon as it is not needed.
 func (e *engine) buried(b lockType, field string) {
 	if drop := b.unbury(field); e.late.Buried(field, drop) && drop.Script != nil {
-		e.workers.Spawn(func() { e.dropTombstones([]call{drop}) })
+		e.workers.Spawn(func() { e.dropTombstones([]send.Call{drop}) })
 	}
 }
 
 // dropTombstones takes tombstones away. One that stays because Redis does not answer costs other scripts hardly
 // anything.
-func (e *engine) dropTombstones(drops []call) {
+func (e *engine) dropTombstones(drops []send.Call) {
 	for _, drop := range drops {
 		if e.sender.Narrowed() {
 			return // there are no tombstones

@@ -1,0 +1,50 @@
+package relock
+
+// Why a hold ends, or was not acquired. The root declares those errors of these that users match.
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/relock-go/relock/internal/lease"
+)
+
+// Errors that users match.
+var (
+	errNotHeld        = errors.New("not held by the caller")
+	errLockLost error = lockLost{}
+	errMaxHold  error = maxHold{}
+)
+
+type lockLost struct{}
+
+func (lockLost) Error() string        { return "the lock was lost" }
+func (lockLost) Is(target error) bool { return target == errNotHeld }
+
+type maxHold struct{}
+
+func (maxHold) Error() string        { return "it was held for as long as MaxHold allows" }
+func (maxHold) Is(target error) bool { return target == errLockLost || target == errNotHeld }
+
+// lossError is errLockLost with its cause.
+func lossError(cause error) error {
+	return fmt.Errorf("%w: %w", errLockLost, cause)
+}
+
+// Causes of the end of a hold, beside errMaxHold and what the keeper of a hold says.
+var (
+	// errGone is the cause of a lease whose record is no longer there.
+	errGone = lease.ErrGone
+
+	// errForced is the cause of a lease whose lock was forced open by this client.
+	errForced = fmt.Errorf("%w: the lock was forced open", errGone)
+
+	// errLapsed is the cause of a lease that ran out without having been renewed.
+	errLapsed = lease.ErrLapsed
+
+	// errUnrenewed goes with errLapsed where the watchdog had to renew the lease: such an end is a loss.
+	errUnrenewed = errors.New("it could not be renewed")
+)
+
+// errNoAnswer is the error of a TryLock whose time is up before any answer of Redis.
+var errNoAnswer = errors.New("no answer from Redis in the time given; what was asked is undone, and lapses with its lease if Redis runs it even later")

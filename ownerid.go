@@ -1,0 +1,43 @@
+package relock
+
+// Owners: who holds a lock. An owner is the calling goroutine, or the owner that ctx carries.
+//
+// Rules: the number of an owner is never used again within a process. Goroutines have positive
+// numbers, and owners made by newOwner negative ones.
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/petermattis/goid"
+)
+
+type owner int64
+
+type ownerKey struct{}
+
+var ownersMade atomic.Int64
+
+// newOwner makes an owner that is no goroutine.
+func newOwner() owner { return owner(-ownersMade.Add(1)) }
+
+// in returns a ctx that carries o, for goroutines that work for o.
+func (o owner) in(ctx context.Context) context.Context {
+	return context.WithValue(ctx, ownerKey{}, o)
+}
+
+// ownerOf is the owner that ctx carries, or else the calling goroutine.
+func ownerOf(ctx context.Context) owner {
+	if o, ok := ctx.Value(ownerKey{}).(owner); ok {
+		return o
+	}
+	return owner(goid.Get())
+}
+
+func (o owner) String() string {
+	if o < 0 {
+		return fmt.Sprintf("owner %d", -o)
+	}
+	return fmt.Sprintf("goroutine %d", int64(o))
+}
