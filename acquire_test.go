@@ -258,7 +258,7 @@ func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 			err := <-tried
 			assert.ErrorIs(t, err, io.EOF, "the TryLock")
 			time.Sleep(time.Second)
-			answer, err := e.redis.Run(context.Background(), newFakeLock(e.redis, "x").release("other:1:1", 0, false), false)
+			answer, err := e.redis.Run(context.Background(), newFakeLock(e.redis, "x").release(released("other:1:1", 0, false)), false)
 			require.NoError(t, err)
 			require.EqualValues(t, 1, answer.([]any)[0])
 			behind.Wait()

@@ -32,7 +32,7 @@ func BenchmarkUncontended(b *testing.B) {
 	of := client.NewLock("bare").record
 	field := client.engine.id + ":1:01"
 	acquire := of.acquire(attempt{field: field, lease: 30 * time.Second, level: 1, line: yieldsLine, asked: 1 << 63})
-	release := of.release(field, 0, false)
+	release := of.release(released(field, 0, false))
 	for _, script := range []*luaScript{lockAcquire, lockRelease} {
 		require.NoError(b, rdb.ScriptLoad(background, script.Source()).Err())
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 
 	"github.com/relock-go/relock/internal/lease"
+	"github.com/relock-go/relock/internal/send"
 )
 
 // Errors that users match.
@@ -45,6 +46,9 @@ var (
 	// errUnrenewed goes with errLapsed where the watchdog had to renew the lease: such an end is a loss.
 	errUnrenewed = errors.New("it could not be renewed")
 )
+
+// errRenewed is the error of Extend for a hold without an explicit lease.
+var errRenewed = send.Invalid("the hold has no explicit lease: the watchdog renews it")
 
 // errNoAnswer is the error of a TryLock whose time is up before any answer of Redis.
 var errNoAnswer = errors.New("no answer from Redis in the time given; what was asked is undone, and lapses with its lease if Redis runs it even later")

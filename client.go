@@ -5,6 +5,7 @@ package relock
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"reflect"
 	"slices"
 	"strings"
@@ -25,7 +26,10 @@ import (
 // Redisson: RedissonClient.
 type Client struct {
 	rdb             redis.UniversalClient
+	id              string
 	engine          *engine
+	log             *slog.Logger
+	watchdogTimeout time.Duration
 	keyPrefix       string // before every name
 	publish         string // how a release is announced: see lua/announce.lua
 	fairWaitTimeout time.Duration
@@ -59,7 +63,7 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	limit := unlockTime
+	limit := send.ConnectTime
 	if t := readTimeout(rdb); t > 0 {
 		limit = min(t, limit)
 	}
@@ -67,8 +71,8 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		return nil, invalid("WithSyncedReplicas(%d, %v): an answer is waited for no longer than %v (ReadTimeout, and 5s)",
 			o.synced.Replicas, o.synced.Within, limit)
 	}
-	c := &Client{rdb: rdb, keyPrefix: o.keyPrefix, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, synced: o.synced, pending: newPendingRequests()}
-	config := c.config(uuid.NewString(), o)
+	c := &Client{id: uuid.NewString(), rdb: rdb, watchdogTimeout: o.watchdogTimeout, keyPrefix: o.keyPrefix, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, synced: o.synced, pending: newPendingRequests()}
+	config := c.config(c.id, o)
 	var home func(string) string
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
 		shards := &shards{cluster: cluster}
@@ -91,16 +95,16 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 
 // config is the config of the engine of c, without its servers.
 func (c *Client) config(id string, o options) config {
-	log := calmLogger(o.logger, &c.userCalls)
-	reported := &userEvents{log: log}
+	c.log = calmLogger(o.logger, &c.userCalls)
+	reported := &userEvents{log: c.log}
 	if o.observer != nil {
-		reported.observer = &calmObserver{Observer: o.observer, log: log, calls: &c.userCalls}
+		reported.observer = &calmObserver{Observer: o.observer, log: c.log, calls: &c.userCalls}
 	}
 	config := config{
 		id: id, watchdogTimeout: o.watchdogTimeout, maxWakeDelay: o.maxWakeDelay, slice: o.handoverSlice, label: o.label,
 		confirmsGrants: o.synced.Replicas > 0,
 
-		log: log, events: reported, observed: o.observer != nil, userCalls: c.userCalls.Load,
+		log: c.log, events: reported, observed: o.observer != nil, userCalls: c.userCalls.Load,
 
 		bundle: bundleOf, renewer: askRenewals,
 		free:  func(names []string, fields [][]string) call { return freeCall(id, names, fields) },
@@ -117,7 +121,7 @@ func (c *Client) config(id string, o options) config {
 // holds a lock.
 //
 // Redisson: getId.
-func (c *Client) ID() string { return c.engine.id }
+func (c *Client) ID() string { return c.id }
 
 // key is the key of the lock that users call name.
 func (c *Client) key(name string) string {

@@ -145,7 +145,7 @@ func checkTwice(components []component) error {
 		}
 		server := m.server
 		if server == "" && m.record != nil {
-			server = m.client.engine.id
+			server = m.client.ID()
 		}
 		var self any = m.Locker
 		inTheWay := []any{self}

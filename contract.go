@@ -54,9 +54,8 @@ type verbs interface {
 	granted(a attempt, r send.Reply) (grant, error)
 	// release sets the levels of a hold to left. {1, heard, passed}: it is done; heard connections received the message
 	// that the lock is free. passed is 1 where the lock was granted to the next process, and 2 where the next process could
-	// not be told. {-1, ...}: Redis does not have the hold. late says that a request which asks for this field may
-	// still run.
-	release(field string, left int, late bool) send.Call
+	// not be told. {-1, ...}: Redis does not have the hold.
+	release(r release) send.Call
 	// undo takes an attempt back: {1, ...} Redis had its hold.
 	undo(a attempt) send.Call
 	// unbury takes away the tombstone that a release or an undo has left of a field; no script: they leave none.
@@ -130,10 +129,22 @@ type attempt struct {
 	line      string        // how the attempt stands in the line; "": the lock has none
 	asked     uint64        // its number among the requests of the wait
 	late      bool          // undo: tries of the attempt may still run; see tombstones.go
+	share     time.Duration // undo: as in a release
 	otherHalf string        // field of the owner's hold on the other half of the lock, or ""
 
 	renewed bool // by the watchdog, once it is granted
 }
+
+// A release sets the levels of a hold.
+type release struct {
+	field string
+	left  int           // levels
+	late  bool          // a request that asks for this field may still run
+	share time.Duration // how long a line may keep the lock from those that have no place in it, for example Java services
+}
+
+// asRelease is the release that sets the hold back to its levels before the attempt.
+func (a *attempt) asRelease() release { return release{a.field, a.level - 1, a.late, a.share} }
 
 // A want is one level of one lock, and the hold that it will belong to.
 type want struct {

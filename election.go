@@ -236,8 +236,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 					return
 				}
 			}
-			engine := e.client.engine
-			_ = engine.waitOptionsFor(ctx).sleep(nil, nil, engine.pollDelay(-1)) // the next look says why it was cut short
+			_ = e.client.engine.pause(ctx, e.client.engine.pollDelay(-1)) // the next look says why it was cut short
 		}
 	}
 }

@@ -120,6 +120,44 @@ func (e *engine) inspect(ctx context.Context, b lockType, field string) (state, 
 	return state{locked: r[0] > 0, held: r[1] > 0, ttl: send.FromMilliseconds(r[2])}, err
 }
 
+// ask sends a call that changes nothing that this process knows, until Redis answers.
+func (e *engine) ask(ctx context.Context, c send.Call) (send.Reply, error) {
+	r, _, err := e.send(e.waitOptionsFor(ctx), c, time.Time{})
+	return r, err
+}
+
+// askLong is ask for a call that may take Redis long.
+func (e *engine) askLong(ctx context.Context, c send.Call) send.Answer {
+	return e.sender.Do(&e.waitOptionsFor(ctx).Wait, send.Request{Call: c, Long: true}, time.Time{})
+}
+
+// spawn runs job on a goroutine that Close waits for.
+func (e *engine) spawn(job func()) { e.workers.Spawn(job) }
+
+// later has report run by the goroutine that calls the Logger and the Observer.
+func (e *engine) later(report func()) { e.reporter.Later(report) }
+
+// pause sleeps for d, or returns why it ended sooner: by ctx or Close.
+func (e *engine) pause(ctx context.Context, d time.Duration) error {
+	return e.waitOptionsFor(ctx).sleep(nil, nil, d)
+}
+
+// untilRefused is the wait of a caller who wants locks: until deadline, the end of ctx, or Shutdown.
+func (e *engine) untilRefused(ctx context.Context, deadline time.Time) *send.Wait {
+	return &send.Wait{Ctx: ctx, Closed: e.refused, Deadline: deadline}
+}
+
+// untilEnd is the wait of a caller who asks: until the end of ctx, or Close.
+func (e *engine) untilEnd(ctx context.Context) *send.Wait {
+	return &send.Wait{Ctx: ctx, Closed: e.closed}
+}
+
+// patience is how long a caller that does not wait for others stays for an answer.
+func (e *engine) patience() time.Duration { return e.sender.Patience() }
+
+// hub has the subscribed channels.
+func (e *engine) hub() *wake.Hub { return e.pubsub }
+
 // pace is how fast locks can change hands here, as far as e has measured.
 func (e *engine) pace() turns.Pace { return turns.PaceOf(e.rtt.Get(), e.slice) }
 

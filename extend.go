@@ -54,7 +54,7 @@ func (h *hold) extendable(lease time.Duration) error {
 	defer h.name.mu.Unlock()
 	switch {
 	case h.state != holding:
-		return cmp.Or(h.loss, ErrNotHeld)
+		return cmp.Or(h.loss, errNotHeld)
 	case h.name.engine.watchdog.Renews(&h.record.lease):
 		return errRenewed
 	}
@@ -70,7 +70,7 @@ func (h *hold) extended(sent time.Time, lease time.Duration, err error) error {
 	defer h.name.mu.Unlock()
 	switch {
 	case h.state != holding: // it was lost, or given back, while the request was under way
-		return send.WithLast(cmp.Or(h.loss, ErrNotHeld), err)
+		return send.WithLast(cmp.Or(h.loss, errNotHeld), err)
 	case err != nil:
 		h.leaseUncertain = true
 		return err

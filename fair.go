@@ -103,7 +103,7 @@ func (l *fairLock) grants(a attempt) string {
 	if a.noWait {
 		return ""
 	}
-	return l.announce + "client:" + l.client.engine.id
+	return l.announce + "client:" + l.client.ID()
 }
 
 func (l *fairLock) acquire(a attempt) call {
@@ -120,8 +120,8 @@ func (l *fairLock) granted(a attempt, r reply) (grant, error) {
 	return g.inLine(r).enqueued(a, fairHeartbeat), err
 }
 
-func (l *fairLock) release(field string, left int, late bool) call {
-	return l.call(fairRelease, field, left, l.waitTimeout(), milliseconds(fairLife), late)
+func (l *fairLock) release(r release) call {
+	return l.call(fairRelease, r.field, r.left, l.waitTimeout(), milliseconds(fairLife), r.late)
 }
 
 func (l *fairLock) undo(a attempt) call {

@@ -384,7 +384,7 @@ func (m *fairModel) release(a *modelActor) {
 			if len(m.order) > 0 && m.order[0].wishes && !m.order[0].apart {
 				m.fail("%s does not listen to the channel on which Java wakes it", m.order[0].name)
 			}
-		} else if r, err := m.lock.client.send(m.lock.release(a.name, 0, false)); r[0] != 1 || err != nil {
+		} else if r, err := m.lock.client.send(m.lock.release(released(a.name, 0, false))); r[0] != 1 || err != nil {
 			m.fail("%s cannot unlock: %v", a.name, err)
 		}
 	})

@@ -554,7 +554,7 @@ func (w *fairWaiter) asks(line string, lease time.Duration) grantState {
 
 func (w *fairWaiter) release() {
 	w.Helper()
-	_, err := w.lock.client.send(w.lock.release(w.field, 0, false))
+	_, err := w.lock.client.send(w.lock.release(released(w.field, 0, false)))
 	w.must(err)
 }
 
@@ -1319,7 +1319,7 @@ func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
 		b.must(err)
 		assert.False(t, g.standing.apart(), "it has to listen to a channel of its own")
 		next.leaves()
-		_, err = holder.lock.client.send(holder.lock.release(holder.field, 0, true))
+		_, err = holder.lock.client.send(holder.lock.release(released(holder.field, 0, true)))
 		b.must(err)
 		for _, w := range []*fairWaiter{late, holder} {
 			assert.Equal(t, busy, w.asks(hearsGrant, time.Minute), "a late request takes the lock")

@@ -140,14 +140,14 @@ func (l *fakeLock) channel(attempt) string    { return "channel:" + l.key }
 func (l *fakeLock) grants(attempt) string     { return "" }
 func (l *fakeLock) unbury(string) call        { return call{} }
 func (l *fakeLock) acquire(a attempt) call    { return l.call("acquire", a.field, a.lease, a.level) }
-func (l *fakeLock) undo(a attempt) call       { return l.release(a.field, a.level-1, false) }
+func (l *fakeLock) undo(a attempt) call       { return l.release(a.asRelease()) }
 func (l *fakeLock) force() call               { return l.call("force") }
 func (l *fakeLock) inspect(field string) call { return l.call("inspect", field) }
 
 func (l *fakeLock) granted(_ attempt, r reply) (grant, error) { return parseGrant(r) }
 
-func (l *fakeLock) release(field string, left int, _ bool) call {
-	return l.call("release", field, left)
+func (l *fakeLock) release(r release) call {
+	return l.call("release", r.field, r.left)
 }
 
 func (l *fakeLock) renew(field string, lease time.Duration, exact bool) call {

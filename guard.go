@@ -46,7 +46,7 @@ func (g *guardedHold) guardableLocked() error {
 	case g.name.closed:
 		return send.ErrClosed
 	case g.state != holding:
-		return cmp.Or(g.loss, ErrNotHeld)
+		return cmp.Or(g.loss, errNotHeld)
 	}
 	return nil
 }

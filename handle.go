@@ -230,22 +230,11 @@ func (h *handle) holdCount(ctx context.Context, op string) (int, error) {
 	if err := h.usable(ctx); err != nil {
 		return 0, h.fail(op, err)
 	}
-	hold, levels := h.client.engine.levels(h.lock, ownerOf(ctx))
-	if levels == 0 {
-		return 0, h.fail(op, h.client.engine.alive())
-	}
-	s, err := h.inspect(ctx, op, hold.field)
-	if errors.Is(err, ErrNotALock) {
-		hold.lose(errGone)
-	}
-	if err != nil {
-		return 0, err
-	}
-	if !s.held {
-		hold.lose(errGone)
-		return 0, nil
-	}
-	return levels, nil
+	levels, err := h.client.engine.holdCount(h.lock, ownerOf(ctx), func(field string) (bool, error) {
+		s, err := h.view().look(ctx, field)
+		return s.held, err
+	})
+	return levels, h.fail(op, err)
 }
 
 // TTL is how much of the holder's lease is left: see [Locker].
@@ -379,7 +368,7 @@ func (c *Client) grantChannel(announce string) string {
 	if c == nil {
 		return ""
 	}
-	return announce + ":" + c.engine.id
+	return announce + ":" + c.ID()
 }
 
 // tokenKey is the key of the fencing counter of a lock.

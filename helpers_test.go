@@ -114,6 +114,11 @@ func sendAttempt(l *fairLock, a attempt) (grant, error) {
 	return l.granted(a, r)
 }
 
+// released is a release as an engine makes it that has not measured a round trip.
+func released(field string, left int, late bool) release {
+	return release{field, left, late, leastShare}
+}
+
 // aboutASecond is how long a connection that hangs may delay a call (L7), on a machine that is busy.
 const aboutASecond = 3500 * time.Millisecond
 

@@ -243,7 +243,7 @@ func (h *hold) loseAlone(cause error) bool {
 	n := h.name
 	e := n.engine
 	// The cause may be an error of a user's hook, whose methods are called first, without the mutex.
-	lapsed, limited := errors.Is(cause, errLapsed), errors.Is(cause, ErrMaxHold)
+	lapsed, limited := errors.Is(cause, errLapsed), errors.Is(cause, errMaxHold)
 	loss, unrenewed := lossError(cause), error(nil)
 	if lapsed {
 		unrenewed = lossError(fmt.Errorf("%w: %w", errUnrenewed, cause))
@@ -300,6 +300,22 @@ func (n *name) levels(b description, o owner) (*hold, int) {
 	return h, h.levels
 }
 
+// holdCount is how many levels o holds of b; 0 where Redis does not confirm the hold. confirm asks Redis whether it has the field.
+func (e *engine) holdCount(b description, o owner, confirm func(field string) (bool, error)) (int, error) {
+	h, levels := e.levels(b, o)
+	if levels == 0 {
+		return 0, e.alive()
+	}
+	held, err := confirm(h.field)
+	if errors.Is(err, send.ErrNotALock) || err == nil && !held {
+		h.lose(errGone)
+	}
+	if err != nil || !held {
+		return 0, err
+	}
+	return levels, nil
+}
+
 // token returns the fencing token of o's hold on b.
 func (e *engine) token(b description, o owner) (int64, error) {
 	if err := e.alive(); err != nil {
@@ -316,7 +332,7 @@ func (e *engine) token(b description, o owner) (int64, error) {
 	n.expireLocked(h)
 	switch {
 	case h.state != holding:
-		return 0, cmp.Or(h.loss, ErrNotHeld)
+		return 0, cmp.Or(h.loss, errNotHeld)
 	case h.token == 0:
 		return 0, send.Invalid("it is held through a lock made without Fenced()")
 	}
@@ -328,10 +344,10 @@ func (n *name) notHeldError(id lockID, o owner) error {
 	defer n.mu.Unlock()
 	for h := range n.holds.all() {
 		if h.key.id == id && h.state == holding {
-			return fmt.Errorf("%w: %v asked, %v holds it here", ErrNotHeld, o, h.key.owner)
+			return fmt.Errorf("%w: %v asked, %v holds it here", errNotHeld, o, h.key.owner)
 		}
 	}
-	return fmt.Errorf("%w: %v asked, no owner holds it here", ErrNotHeld, o)
+	return fmt.Errorf("%w: %v asked, no owner holds it here", errNotHeld, o)
 }
 
 // An expiredRing remembers the last holds whose explicit lease has run out. No caller has to unlock them.

@@ -256,9 +256,6 @@ func (h *Hold) extend(ctx context.Context, lease time.Duration) error {
 	return h.lock.extend(h.owner().in(ctx), lease)
 }
 
-// errRenewed is the error of Extend for a hold without an explicit lease.
-var errRenewed = invalid("the hold has no explicit lease: the watchdog renews it")
-
 // extendLocker extends the caller's hold on l, whose lease is explicit. A Locker of another package has no Extend, but one
 // level more sets the lease.
 func extendLocker(ctx context.Context, l Locker, lease time.Duration) error {

@@ -192,7 +192,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 }
 
 func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
-	answer := c.engine.sender.Do(&c.engine.waitOptionsFor(ctx).Wait, send.Request{Call: what, Long: true}, time.Time{})
+	answer := c.engine.askLong(ctx, what)
 	if answer.Err != nil {
 		return Inspection{}, answer.Err
 	}

@@ -48,14 +48,13 @@ func checkLabel(s string) error {
 // start has the hash kept from now on, until Close. Only the first call has an effect. It does not block.
 func (l *label) start() {
 	if !l.started.Load() && l.started.CompareAndSwap(false, true) {
-		l.client.engine.workers.Spawn(l.keep)
+		l.client.engine.spawn(l.keep)
 	}
 }
 
 // keep writes the hash again and again, and deletes it at Close.
 func (l *label) keep() {
-	e := l.client.engine
-	key := labelKey(e.id)
+	key := labelKey(l.client.ID())
 	host, _ := os.Hostname()
 	since := l.redisTime()
 	for {
@@ -63,7 +62,7 @@ func (l *label) keep() {
 			p.HSet(ctx, key, "label", l.text, "host", host, "pid", strconv.Itoa(os.Getpid()), "since", since)
 			p.PExpire(ctx, key, labelLife)
 		})
-		if e.waitOptionsFor(context.Background()).sleep(nil, nil, labelPause) != nil {
+		if l.client.engine.pause(context.Background(), labelPause) != nil {
 			break
 		}
 	}
@@ -109,8 +108,8 @@ func (c *Client) pipeline(ctx context.Context, logged *atomic.Bool, fill func(re
 // noLabels logs, once, that Redis does not keep or tell labels.
 func (c *Client) noLabels(logged *atomic.Bool, err error) {
 	if logged.CompareAndSwap(false, true) {
-		c.engine.reporter.Later(func() {
-			c.engine.log.Debug("relock: Redis does not keep or tell labels; allow the keys relock_client:* to this user", "error", err)
+		c.engine.later(func() {
+			c.log.Debug("relock: Redis does not keep or tell labels; allow the keys relock_client:* to this user", "error", err)
 		})
 	}
 }
@@ -155,7 +154,7 @@ func (c *Client) processes(ctx context.Context, ids []string) map[string]process
 	ctx, cancel := context.WithTimeout(ctx, labelTime)
 	defer cancel()
 	answers := make(chan map[string]process, 1)
-	c.engine.workers.Spawn(func() { answers <- c.askProcesses(ctx, ids) })
+	c.engine.spawn(func() { answers <- c.askProcesses(ctx, ids) })
 	select {
 	case found := <-answers:
 		return found

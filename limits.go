@@ -74,7 +74,7 @@ func (h *hold) releaseCall(left int) (c send.Call, keeps, late bool) {
 		}
 	}
 	late = left == 0 && h.name.engine.late.MayRun(h.field)
-	return h.verbs().release(h.field, left, late), false, late
+	return h.verbs().release(release{h.field, left, late, h.name.engine.shareTime()}), false, late
 }
 
 // keepCall sets the lease of the record to rest.

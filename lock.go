@@ -206,13 +206,13 @@ func (l *plainLock) granted(_ attempt, r reply) (grant, error) {
 	return g.inLine(r), err
 }
 
-func (l *plainLock) release(field string, left int, late bool) call {
-	return call{Script: lockRelease, Keys: l.keys, Spare: spareOfLock, Args: []any{field, left, l.told[0], l.told[1],
-		milliseconds(l.client.engine.shareTime()), late}}
+func (l *plainLock) release(r release) call {
+	return call{Script: lockRelease, Keys: l.keys, Spare: spareOfLock, Args: []any{r.field, r.left, l.told[0], l.told[1],
+		milliseconds(r.share), r.late}}
 }
 
 // undo sets the hold back to its levels before the attempt.
-func (l *plainLock) undo(a attempt) call { return l.release(a.field, a.level-1, a.late) }
+func (l *plainLock) undo(a attempt) call { return l.release(a.asRelease()) }
 
 func (l *plainLock) force() call {
 	return call{Script: lockForce, Keys: l.keys, Spare: spareOfLock, Args: l.told[:]}

@@ -184,7 +184,7 @@ func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, er
 		r.again = r.again || err == errAllLate
 		if err == errNotLasting && r.wait != 0 || err == errAllLate && asked < mostAsked {
 			// The first locks did not last until the other locks were free, or too little of their lease is left.
-			p := &send.Wait{Ctx: ctx, Closed: l.client.engine.refused, Deadline: deadline}
+			p := l.client.engine.untilRefused(ctx, deadline)
 			why := p.Sleep(nil, nil, nil, restartPause)
 			if why == nil {
 				continue
@@ -266,7 +266,7 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 		}
 		last := i == len(guards)
 		if r.interim = 0; r.lease != 0 && !last {
-			r.interim = l.client.engine.watchdogTimeout
+			r.interim = l.client.watchdogTimeout
 		}
 		ok, err := s.take(ctx, r)
 		if ok {
@@ -295,7 +295,7 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 // answersBy is how long a caller stays for answers from now on; zero: there is no limit.
 func (l *MultiLock) answersBy(deadline time.Time, r request) time.Time {
 	if deadline.IsZero() && r.wait == 0 {
-		return time.Now().Add(l.client.engine.sender.Patience())
+		return time.Now().Add(l.client.engine.patience())
 	}
 	return deadline
 }
@@ -348,10 +348,10 @@ func (c *Client) giveBackInTime(ctx context.Context, deadline time.Time, locks [
 	if len(locks) == 0 {
 		return why
 	}
-	p := &send.Wait{Ctx: ctx, Closed: c.engine.refused, Deadline: deadline}
+	p := c.engine.untilRefused(ctx, deadline)
 	given := make(chan struct{})
 	var err error // written before given is closed
-	c.engine.workers.Spawn(func() {
+	c.engine.spawn(func() {
 		defer close(given)
 		err = giveBack(context.WithoutCancel(ctx), locks, why)
 	})

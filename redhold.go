@@ -223,12 +223,12 @@ func (k *redHold) renew() bool {
 	if k.check() != nil {
 		return false
 	}
-	e := k.lock.client.engine
+	c := k.lock.client
 	for i := range k.nodes {
 		if !k.at(i).alive() {
-			e.workers.Spawn(func() {
+			c.engine.spawn(func() {
 				_ = send.CatchPanic(func() error {
-					return k.askNode(context.Background(), i, attempt{level: 1, lease: e.watchdogTimeout, renewed: true})
+					return k.askNode(context.Background(), i, attempt{level: 1, lease: c.watchdogTimeout, renewed: true})
 				})
 			})
 		}

@@ -144,7 +144,7 @@ func (l *redLock) describe(components []component) {
 	for _, c := range components {
 		n := &redNode{Locker: c.Locker, id: fmt.Sprintf("%p", c.Locker), timeout: l.client.nodeTimeout, channels: releaseChannels(c)}
 		if c.record != nil {
-			n.id, n.timeout = fmt.Sprint(c.client.engine.id, c.id), c.client.nodeTimeout
+			n.id, n.timeout = fmt.Sprint(c.client.ID(), c.id), c.client.nodeTimeout
 		}
 		if c.record == nil || c.record.admission() == exclusive {
 			l.admits = exclusive
@@ -171,7 +171,7 @@ func releaseChannels(c component) (channels []releaseChannel) {
 		if name == "" {
 			return nil
 		}
-		channels = append(channels, releaseChannel{c.client.engine.pubsub, name})
+		channels = append(channels, releaseChannel{c.client.engine.hub(), name})
 	}
 	return channels
 }
@@ -279,10 +279,10 @@ func (k *redHold) setLevels(p *send.Wait, left int) (there bool, err error) {
 	}
 	patient := p.WithMinWait(time.Now())
 	if !patient.Deadline.IsZero() {
-		patient.Deadline = patient.Deadline.Add(send.MinWait) // each node takes up to unlockTime, and then reports its error
+		patient.Deadline = patient.Deadline.Add(send.MinWait) // each node takes up to 5s, and then reports its error
 	}
 	if v.collect(&patient, l.grace(), nil) == nil {
-		_ = v.collect(&patient, unlockTime, v.won) // the answers of the nodes explain more than errTimeUp
+		_ = v.collect(&patient, send.ConnectTime, v.won) // the answers of the nodes explain more than errTimeUp
 	}
 	failed := v.missing + len(v.Unwrap()) - v.count(errNotAsked) - v.count(ErrNotHeld)
 	if !v.won() && failed > 0 {
@@ -344,30 +344,26 @@ func (l *redLock) look(ctx context.Context, field string) (state, error) {
 
 // free frees all nodes, and ends the holds of this process.
 func (l *redLock) free(ctx context.Context) (bool, error) {
-	before := l.client.engine.recordsOf(l.id())
-	var freed atomic.Bool
-	v, err := l.askAll(ctx, func(ctx context.Context, i int) error {
-		was, err := l.nodes[i].ForceUnlock(ctx)
-		if was {
-			freed.Store(true)
+	return l.client.engine.forceBy(l, func() (bool, error) {
+		var freed atomic.Bool
+		v, err := l.askAll(ctx, func(ctx context.Context, i int) error {
+			was, err := l.nodes[i].ForceUnlock(ctx)
+			if was {
+				freed.Store(true)
+			}
+			return err
+		})
+		if err == nil && !v.won() {
+			err = v.failed()
 		}
-		return err
+		return err == nil && freed.Load(), err
 	})
-	switch {
-	case err != nil:
-		return false, err
-	case !v.won():
-		return false, v.failed()
-	case freed.Load():
-		endForced(before)
-	}
-	return freed.Load(), nil
 }
 
 // askAll asks all nodes at the same time, each with its timeout, and collects their answers.
 func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, i int) error) (*vote, error) {
 	ctx = ownerOf(ctx).in(ctx)
-	p := &send.Wait{Ctx: ctx, Closed: l.client.engine.closed}
+	p := l.client.engine.untilEnd(ctx)
 	if err := p.Over(); err != nil {
 		return nil, err
 	}

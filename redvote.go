@@ -38,7 +38,7 @@ func (l *redLock) newVote() *vote {
 // ask asks a node, on a goroutine of its own.
 func (v *vote) ask(i int, f func() error) {
 	v.missing++
-	v.lock.client.engine.workers.Spawn(func() { v.answers <- nodeAnswer{i, send.CatchPanic(f)} })
+	v.lock.client.engine.spawn(func() { v.answers <- nodeAnswer{i, send.CatchPanic(f)} })
 }
 
 // collect waits for answers until enough returns true (nil: until all answers are there), and no longer than limit.
@@ -98,6 +98,6 @@ func (v *vote) unhealthy() int {
 
 // failed is v as an error. It logs a panic among the answers, because the panic of the caller has another stack.
 func (v *vote) failed() error {
-	send.LogPanic(v.lock.client.engine.log, v.QuorumError)
+	send.LogPanic(v.lock.client.log, v.QuorumError)
 	return v.QuorumError
 }

@@ -330,7 +330,7 @@ func (e *engine) undoOne(ctx context.Context, b lockType, a attempt, unknown int
 		}
 		p.Deadline = time.Now().Add(unlockTime)
 		mayRun := a.level == 1 && e.late.MayRun(a.field)
-		a.late = a.late || mayRun
+		a.late, a.share = a.late || mayRun, e.shareTime()
 		answer := e.sender.Do(&p.Wait, send.Request{Call: b.undo(a)}, time.Now())
 		r, err := answer.Reply()
 		buried = buried || mayRun && err == nil
@@ -358,23 +358,30 @@ func (e *engine) force(ctx context.Context, b lockType) (bool, error) {
 	if err := p.Over(); err != nil {
 		return false, err
 	}
+	return e.forceBy(b, func() (freed bool, err error) {
+		for range mostForced {
+			answer := e.sender.Once(&p.Wait, send.Request{Call: b.force()})
+			r, err := answer.Reply()
+			freed = freed || err == nil && r[0] == 1
+			if err != nil {
+				return false, err
+			}
+			if r[1] == 0 {
+				break
+			}
+		}
+		return freed, nil
+	})
+}
+
+// forceBy has force free b, and ends the holds that this process had on it before.
+func (e *engine) forceBy(b description, force func() (freed bool, err error)) (bool, error) {
 	before := e.recordsOf(b.id())
-	freed := false
-	for range mostForced {
-		answer := e.sender.Once(&p.Wait, send.Request{Call: b.force()})
-		r, err := answer.Reply()
-		freed = freed || err == nil && r[0] == 1
-		if err != nil {
-			return false, err
-		}
-		if r[1] == 0 {
-			break
-		}
-	}
+	freed, err := force()
 	if freed {
 		endForced(before)
 	}
-	return freed, nil
+	return freed, err
 }
 
 // endForced ends and reports the holds of a lock that was forced open.

@@ -170,15 +170,15 @@ func (l *readLock) acquire(a attempt) call {
 
 func (l *readLock) granted(_ attempt, r reply) (grant, error) { return parseGrant(r) }
 
-func (l *readLock) release(field string, left int, _ bool) call { return l.leave(field, left, true) }
+func (l *readLock) release(r release) call { return l.leave(r, true) }
 
 // undo sets the hold back to its levels before the attempt.
-func (l *readLock) undo(a attempt) call { return l.leave(a.field, a.level-1, false) }
+func (l *readLock) undo(a attempt) call { return l.leave(a.asRelease(), false) }
 
-// leave sets the levels of a hold to left. If strict is set, it refuses a key with data that no lock makes.
-func (l *readLock) leave(field string, left int, strict bool) call {
-	return call{Script: readRelease, Keys: l.keys, Spare: spareOfRead, Args: []any{field, left, l.leases, strict, l.announce, l.client.publish,
-		milliseconds(l.client.engine.shareTime())}}
+// leave sets the levels of a hold. If strict is set, it refuses a key with data that no lock makes.
+func (l *readLock) leave(r release, strict bool) call {
+	return call{Script: readRelease, Keys: l.keys, Spare: spareOfRead, Args: []any{r.field, r.left, l.leases, strict, l.announce, l.client.publish,
+		milliseconds(r.share)}}
 }
 
 func (l *readLock) renew(field string, lease time.Duration, exact bool) call {
@@ -213,14 +213,14 @@ func (l *writeLock) granted(a attempt, r reply) (grant, error) {
 	return g.inLine(r).enqueued(a, writerHeartbeat), err
 }
 
-func (l *writeLock) release(field string, left int, late bool) call {
-	return call{Script: writeRelease, Keys: l.keys, Spare: spareOfWrite, Args: []any{field, left, l.leases, l.announce, l.client.publish,
-		milliseconds(l.client.engine.shareTime()), late}}
+func (l *writeLock) release(r release) call {
+	return call{Script: writeRelease, Keys: l.keys, Spare: spareOfWrite, Args: []any{r.field, r.left, l.leases, l.announce, l.client.publish,
+		milliseconds(r.share), r.late}}
 }
 
 func (l *writeLock) undo(a attempt) call {
 	return call{Script: writeUndo, Keys: l.keys, Spare: spareOfWrite, Args: []any{a.field, a.level - 1, l.leases, a.otherHalf, l.announce, l.client.publish,
-		milliseconds(l.client.engine.shareTime()), a.late}}
+		milliseconds(a.share), a.late}}
 }
 
 func (l *writeLock) renew(field string, lease time.Duration, exact bool) call {

@@ -263,11 +263,11 @@ func situationsOf(mine, theirs lockType, me, them string) []situation {
 		{"asks for it", []call{take}, wait},
 		{"asks again", []call{take, wait}, wait},
 		{"waits without hearing its channel", []call{take}, theirs.acquire(asks)},
-		{"gives it back", []call{take}, mine.release(my.field, 0, false)},
-		{"gives a level back", []call{take, mine.acquire(again)}, mine.release(my.field, 1, false)},
-		{"gives it back to one who waits", []call{take, wait}, mine.release(my.field, 0, false)},
-		{"gives it back to one who asks", []call{take, theirs.acquire(asks)}, mine.release(my.field, 0, false)},
-		{"gives it back, and a request may still run", []call{take, wait}, mine.release(my.field, 0, true)},
+		{"gives it back", []call{take}, mine.release(released(my.field, 0, false))},
+		{"gives a level back", []call{take, mine.acquire(again)}, mine.release(released(my.field, 1, false))},
+		{"gives it back to one who waits", []call{take, wait}, mine.release(released(my.field, 0, false))},
+		{"gives it back to one who asks", []call{take, theirs.acquire(asks)}, mine.release(released(my.field, 0, false))},
+		{"gives it back, and a request may still run", []call{take, wait}, mine.release(released(my.field, 0, true))},
 		{"undoes what it has taken", []call{take}, mine.undo(my)},
 		{"undoes what it has taken, for one who waits", []call{take, wait}, mine.undo(my)},
 		{"undoes its wait", []call{take, wait}, theirs.undo(their)},
@@ -344,7 +344,7 @@ func TestScriptContracts(t *testing.T) {
 
 	my, their := attempt{field: me + ":1:01", lease: time.Minute, level: 1}, attempt{field: them + ":1:01", lease: time.Minute, level: 1, line: hearsGrant, asked: 1}
 	read, write := c1.NewRWLock(b.name).Read().record, c2.NewRWLock(b.name).Write().record
-	try("read", situation{"passes to a writer", []call{read.acquire(my), write.acquire(their)}, read.release(my.field, 0, false)})
+	try("read", situation{"passes to a writer", []call{read.acquire(my), write.acquire(their)}, read.release(released(my.field, 0, false))})
 	try("read", situation{"waits for a writer", []call{write.acquire(their)}, read.acquire(my)})
 	dies := call{Script: send.NewScript("return redis.call('del', KEYS[1])"), Keys: []string{suffixName(b.name, my.field+":rwlock_timeout:1")}}
 	try("read", situation{"looks at a dead reader", []call{read.acquire(my), dies}, read.inspect("")})

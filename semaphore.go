@@ -118,7 +118,7 @@ func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 		err = checkPermits(n)
 	}
 	if err == nil {
-		_, _, err = s.client.engine.send(s.client.engine.waitOptionsFor(ctx), s.record.call(semaphoreSet, n), time.Time{})
+		_, err = s.client.engine.ask(ctx, s.record.call(semaphoreSet, n))
 	}
 	return s.fail("set permits", err)
 }
@@ -145,7 +145,7 @@ func (s *Semaphore) count(ctx context.Context, op string) (reply, error) {
 		return reply{}, s.fail(op, err)
 	}
 	count := call{Script: semaphoreCount, Keys: s.record.keys[:2], Args: []any{s.record.permits}}
-	r, _, err := s.client.engine.send(s.client.engine.waitOptionsFor(ctx), count, time.Time{})
+	r, err := s.client.engine.ask(ctx, count)
 	return r, s.fail(op, err)
 }
 
@@ -217,20 +217,20 @@ func (c *Client) reportPermits(l *semaphore, permits int) {
 	if !c.permits.first(l.lock.name) {
 		return
 	}
-	c.engine.reporter.Later(func() {
-		c.engine.log.Warn("relock: a semaphore has another number of permits in Redis than NewSemaphore asks for, and that in Redis counts; SetPermits changes it",
+	c.engine.later(func() {
+		c.log.Warn("relock: a semaphore has another number of permits in Redis than NewSemaphore asks for, and that in Redis counts; SetPermits changes it",
 			"lock", cutName(l.name()), "permits", permits, "asked", l.permits)
 	})
 }
 
-func (l *semaphore) release(field string, left int, late bool) call {
-	c := l.call(semaphoreRelease, field, left)
-	c.Args = append(c.Args, milliseconds(l.client.engine.shareTime()), late)
+func (l *semaphore) release(r release) call {
+	c := l.call(semaphoreRelease, r.field, r.left)
+	c.Args = append(c.Args, milliseconds(r.share), r.late)
 	return c
 }
 
 // undo gives back what the attempt may have taken, its place in the line, too.
-func (l *semaphore) undo(a attempt) call { return l.release(a.field, a.level-1, a.late) }
+func (l *semaphore) undo(a attempt) call { return l.release(a.asRelease()) }
 
 func (l *semaphore) renew(field string, lease time.Duration, exact bool) call {
 	return call{Script: semaphoreRenew, Keys: l.keys[1:2], Args: []any{field, milliseconds(lease), exact}}

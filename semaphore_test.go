@@ -904,7 +904,7 @@ func (c *permitClient) joins(ear string) *permitClient {
 // gives gives the permit back; the line may keep it for a slice.
 func (c *permitClient) gives(slice time.Duration) reply {
 	c.Helper()
-	call := c.l.release(c.field, 0, false)
+	call := c.l.release(released(c.field, 0, false))
 	call.Args[4] = milliseconds(slice)
 	r, err := run(context.Background(), c.rdb, call)
 	c.must(err)
@@ -1160,7 +1160,7 @@ func TestSemaphoreGrantThatNobodyHearsIsTakenBack(t *testing.T) {
 	_ = dead.hears.Close()
 	testredis.Await(b, "the dead client does not listen any more", soon, func() bool { return b.hearers(m.l.announce+":"+dead.id) == 0 })
 	user := b.clientOn(testredis.Client(b, b.addr, func(o *redis.Options) { o.Username, o.Password = "nopubsub", "pw" }))
-	release := m.l.release(m.field, 0, false)
+	release := m.l.release(released(m.field, 0, false))
 	release.Args[4] = milliseconds(neverDue)
 	r, err := user.send(release)
 	b.must(err)

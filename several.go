@@ -33,9 +33,16 @@ func attemptCall(wants []want) send.Call {
 	calls := make([]bundledCall, len(wants))
 	for i, w := range wants {
 		l := w.hold.verbs()
-		calls[i] = bundledCall{l.bundled(), l.acquire(w.attempt), l.undo(w.attempt)}
+		calls[i] = bundledCall{l.bundled(), l.acquire(w.attempt), l.undo(w.undoOf())}
 	}
 	return wants[0].hold.name.engine.bundle(calls)
+}
+
+// undoOf is the attempt of w for its undo in the same script.
+func (w *want) undoOf() attempt {
+	a := w.attempt
+	a.share = w.hold.name.engine.shareTime()
+	return a
 }
 
 // readResult reads the answer to one attempt on all wants.

@@ -344,6 +344,9 @@ func (w *world) patience(c *call) time.Duration {
 			}
 		case "subscribe":
 			each += 2 * w.plan.WakeDelay
+			if c.worker.Kind == Red && c.worker.Process == w.plan.Poor { // it asks once in a while, and those that hear ask at once
+				limit = max(limit, w.phase.Length+20*time.Second)
+			}
 		case "line": // who has no place in it takes a lock that it finds free
 			limit = max(limit, w.phase.Length+20*time.Second)
 		}

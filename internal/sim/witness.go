@@ -821,6 +821,7 @@ func (w *witness) refused(c *call, alone bool, err error, m manner) {
 	}
 	switch {
 	case err != nil && m.wait > 0 && m.wait < time.Second: // less than an answer may take
+	case err != nil && m.wait == 0 && c.worker.Kind == Red: // its nodes have as long: for new connections, and without a right, it is too little
 	case errors.Is(err, relock.ErrLockLost) && w.lostSince(c): // one of several locks, before all of them were had
 	case err != nil && m.cancel == 0:
 		w.report("no error without a reason", "%s worker %d %v: %v", c.p.name, c.worker.ID, c.worker.Names, err)
