@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
@@ -28,8 +29,8 @@ func TestEngineUncontendedCostsTwoRequests(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		e.unlock(1)
-		assert.Equal(t, []string{"acquire", "release"}, e.redis.requests, "requests")
-		assert.Zero(t, e.redis.pubsub.Dials(), "subscription connections")
+		assert.Equal(t, []string{"acquire", "release"}, e.redis.Requests, "requests")
+		assert.Zero(t, e.redis.PubSub.Dials(), "subscription connections")
 	})
 }
 
@@ -37,11 +38,11 @@ func TestEngineUncontendedCostsTwoRequests(t *testing.T) {
 func TestEngineTryLockOfANameHeldHereSendsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
-		before := len(e.redis.requests)
+		before := len(e.redis.Requests)
 		ok, err := e.lockWith(context.Background(), 2, request{wait: 0})
 		assert.NoError(t, err)
 		assert.False(t, ok)
-		assert.Zero(t, len(e.redis.requests)-before, "requests")
+		assert.Zero(t, len(e.redis.Requests)-before, "requests")
 		e.unlock(1)
 	})
 }
@@ -49,7 +50,7 @@ func TestEngineTryLockOfANameHeldHereSendsNothing(t *testing.T) {
 // L3: the record of a crashed holder blocks for its lease and not longer.
 func TestEngineCrashedHolderBlocksForItsLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.records["x"] = &fakeRecord{"crashed", 1, time.Now().Add(5300 * time.Millisecond)}
+		e.redis.Records["x"] = &fakeredis.Record{Field: "crashed", Levels: 1, Expires: time.Now().Add(5300 * time.Millisecond)}
 		start := time.Now()
 		e.lock(1)
 		took := time.Since(start)
@@ -81,12 +82,12 @@ func TestEngineLostAnswersOfAnAcquire(t *testing.T) {
 	for _, lost := range []int{0, 1, 2, 3, 4, 5, always} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			n := 0
-			e.redis.fault = func(verb string) fakeFault {
+			e.redis.Fault = func(verb string) fakeredis.Fault {
 				if verb == "acquire" && n < lost {
 					n++
-					return fakeFault{err: io.EOF}
+					return fakeredis.Fault{Err: io.EOF}
 				}
-				return fakeFault{}
+				return fakeredis.Fault{}
 			}
 			ok, err := e.lockWith(context.Background(), 1, request{wait: forever})
 			if lost == always {
@@ -95,12 +96,12 @@ func TestEngineLostAnswersOfAnAcquire(t *testing.T) {
 			} else {
 				require.NoError(t, err, "%d answers lost", lost)
 				require.True(t, ok, "%d answers lost", lost)
-				rec := e.redis.records["x"]
-				assert.Equal(t, 1, rec.levels, "%d answers lost: %d levels", lost, rec.levels)
+				rec := e.redis.Records["x"]
+				assert.Equal(t, 1, rec.Levels, "%d answers lost: %d levels", lost, rec.Levels)
 				e.unlock(1)
 			}
 			time.Sleep(time.Second)
-			h := e.redis.holder("x")
+			h := e.redis.Holder("x")
 			assert.Empty(t, h, "%d answers lost: %s holds the lock", lost, h)
 		})
 	}
@@ -109,19 +110,19 @@ func TestEngineLostAnswersOfAnAcquire(t *testing.T) {
 // A waiter that has had an answer retries for one watchdog timeout; a caller without an answer is told soon.
 func TestEngineOutages(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		down := fakeFault{block: io.EOF}
-		e.redis.fault = func(string) fakeFault { return down }
+		down := fakeredis.Fault{Block: io.EOF}
+		e.redis.Fault = func(string) fakeredis.Fault { return down }
 		start := time.Now()
 		ok, err := e.lockWith(context.Background(), 1, request{wait: forever})
 		assert.False(t, ok)
 		assert.ErrorIs(t, err, io.EOF)
 		assert.LessOrEqual(t, time.Since(start), 2*time.Second)
-		tries := e.redis.count("acquire")
+		tries := e.redis.Count("acquire")
 		assert.GreaterOrEqual(t, tries, 4, "tries")
 		assert.LessOrEqual(t, tries, 12, "tries")
 		time.Sleep(time.Minute) // the undo is given up too
 
-		e.redis.set(func() { e.redis.fault = nil })
+		e.redis.Set(func() { e.redis.Fault = nil })
 		other := joinBubbleEngine(t, e.redis, "other")
 		other.lock(1)
 		got := make(chan error, 1)
@@ -130,9 +131,9 @@ func TestEngineOutages(t *testing.T) {
 			got <- err
 		}()
 		time.Sleep(5 * time.Second)
-		e.redis.set(func() { e.redis.fault = func(string) fakeFault { return down } })
+		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return down } })
 		time.Sleep(15 * time.Second)
-		e.redis.set(func() { e.redis.fault = nil })
+		e.redis.Set(func() { e.redis.Fault = nil })
 		time.Sleep(5 * time.Second)
 		other.unlock(1)
 		assert.NoError(t, <-got, "a waiter did not ride out an outage of 15s")
@@ -145,20 +146,20 @@ func TestEngineOutages(t *testing.T) {
 		}()
 		time.Sleep(5 * time.Second)
 		start = time.Now()
-		e.redis.set(func() { e.redis.fault = func(string) fakeFault { return down } })
+		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return down } })
 		err = <-got
 		assert.ErrorIs(t, err, io.EOF, "a waiter without any Redis: %v after %v", err, time.Since(start))
 		assert.LessOrEqual(t, time.Since(start), 2*e.watchdogTimeout, "a waiter without any Redis: %v after %v", err, time.Since(start))
-		e.redis.set(func() { e.redis.fault = nil })
+		e.redis.Set(func() { e.redis.Fault = nil })
 	})
 }
 
 // When Redis cannot be reached, all waiters of a lock learn it at the same time, each by its own request.
 func TestEngineEveryCallerLearnsOfADeadServerAtOnce(t *testing.T) {
-	for name, fault := range map[string]fakeFault{"refused": {block: io.EOF}, "hangs": {block: io.EOF, late: 5 * time.Second}} {
+	for name, fault := range map[string]fakeredis.Fault{"refused": {Block: io.EOF}, "hangs": {Block: io.EOF, Late: 5 * time.Second}} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
-				e.redis.fault = func(string) fakeFault { return fault }
+				e.redis.Fault = func(string) fakeredis.Fault { return fault }
 				var wg sync.WaitGroup
 				start := time.Now()
 				for o := range owner(100) {
@@ -171,7 +172,7 @@ func TestEngineEveryCallerLearnsOfADeadServerAtOnce(t *testing.T) {
 				wg.Wait()
 				took := time.Since(start)
 				assert.LessOrEqual(t, took, 11*time.Second, "the last one was told after %v", took)
-				e.redis.set(func() { e.redis.fault = nil })
+				e.redis.Set(func() { e.redis.Fault = nil })
 				e.lock(1)
 				e.unlock(1)
 			})
@@ -230,12 +231,12 @@ func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 	for _, lease := range []time.Duration{0, time.Minute} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			other := joinBubbleEngine(t, e.redis, "other")
-			e.redis.latency = time.Millisecond
-			e.redis.fault = func(string) fakeFault { return fakeFault{block: io.EOF} }
+			e.redis.Latency = time.Millisecond
+			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} }
 			tried := make(chan error, 1)
 			go func() {
 				_, err := e.lockWith(context.Background(), 1, request{wait: 0})
-				e.redis.set(func() { e.redis.fault = nil })
+				e.redis.Set(func() { e.redis.Fault = nil })
 				tried <- err
 			}()
 			synctest.Wait()
@@ -254,7 +255,9 @@ func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 				synctest.Wait()
 			}
 			// Another client has the lock when the waiters send their attempts.
-			e.redis.set(func() { e.redis.records["x"] = &fakeRecord{"other:1:1", 1, time.Now().Add(time.Minute)} })
+			e.redis.Set(func() {
+				e.redis.Records["x"] = &fakeredis.Record{Field: "other:1:1", Levels: 1, Expires: time.Now().Add(time.Minute)}
+			})
 			err := <-tried
 			assert.ErrorIs(t, err, io.EOF, "the TryLock")
 			time.Sleep(time.Second)
@@ -278,19 +281,19 @@ func TestEngineLateAnswerIsAskedForAgain(t *testing.T) {
 			for levels := range 2 {
 				t.Run(fmt.Sprint(name, explicit, levels), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
-						e := joinBubbleEngine(t, &fakeRedis{records: make(map[string]*fakeRecord)}, "client", WithWatchdogTimeout(lease))
+						e := joinBubbleEngine(t, fakeredis.New(), "client", WithWatchdogTimeout(lease))
 						if levels > 0 {
 							ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: time.Hour})
 							require.NoError(t, err)
 							require.True(t, ok)
 						}
 						asked := 0
-						e.redis.set(func() {
-							e.redis.fault = func(verb string) fakeFault {
+						e.redis.Set(func() {
+							e.redis.Fault = func(verb string) fakeredis.Fault {
 								if asked++; verb == "acquire" && asked <= 2 {
-									return fakeFault{answer: late}
+									return fakeredis.Fault{Answer: late}
 								}
-								return fakeFault{}
+								return fakeredis.Fault{}
 							}
 						})
 						ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: explicit})
@@ -305,7 +308,7 @@ func TestEngineLateAnswerIsAskedForAgain(t *testing.T) {
 						for range levels + 1 {
 							e.unlock(1)
 						}
-						assert.Empty(t, e.redis.holder("x"), "the lock is still held")
+						assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
 					})
 				})
 			}
@@ -323,23 +326,23 @@ func TestEngineLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 			for levels := range 2 {
 				t.Run(fmt.Sprint(late, explicit, levels), func(t *testing.T) {
 					synctest.Test(t, func(t *testing.T) {
-						e := joinBubbleEngine(t, &fakeRedis{records: make(map[string]*fakeRecord)}, "client", WithWatchdogTimeout(lease))
+						e := joinBubbleEngine(t, fakeredis.New(), "client", WithWatchdogTimeout(lease))
 						for range levels {
 							ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: lease})
 							require.NoError(t, err)
 							require.True(t, ok)
 						}
 						asked := 0
-						e.redis.set(func() {
-							e.redis.latency = 10 * time.Millisecond
-							e.redis.fault = func(verb string) fakeFault {
+						e.redis.Set(func() {
+							e.redis.Latency = 10 * time.Millisecond
+							e.redis.Fault = func(verb string) fakeredis.Fault {
 								if verb == "renew" {
-									return fakeFault{answer: lease / 3}
+									return fakeredis.Fault{Answer: lease / 3}
 								}
 								if asked++; asked == 1 {
-									return fakeFault{answer: time.Duration(late) * time.Millisecond}
+									return fakeredis.Fault{Answer: time.Duration(late) * time.Millisecond}
 								}
-								return fakeFault{}
+								return fakeredis.Fault{}
 							}
 						})
 						ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: explicit})
@@ -349,11 +352,11 @@ func TestEngineLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 						time.Sleep(lease/2 - 10*time.Millisecond)
 						assert.NoError(t, guarded.Err(), "Lock returned a hold of which hardly anything was left")
 						assert.Equal(t, 2, asked, "requests")
-						e.redis.set(func() { e.redis.fault = nil })
+						e.redis.Set(func() { e.redis.Fault = nil })
 						for range levels + 1 {
 							_ = e.unlockErr(1) // the explicit leases may be over
 						}
-						assert.Empty(t, e.redis.holder("x"), "the lock is still held")
+						assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
 					})
 				})
 			}
@@ -379,21 +382,21 @@ func TestEngineSlowRedisEndsTheCall(t *testing.T) {
 	} {
 		t.Run(fmt.Sprint(test.takes, test.explicit), func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				e := joinBubbleEngine(t, &fakeRedis{records: make(map[string]*fakeRecord)}, "client", WithWatchdogTimeout(lease))
-				e.redis.latency = test.takes / 2
+				e := joinBubbleEngine(t, fakeredis.New(), "client", WithWatchdogTimeout(lease))
+				e.redis.Latency = test.takes / 2
 				ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: test.explicit})
 				if test.asked == 0 {
 					assert.ErrorIs(t, err, errLate)
 					assert.ErrorIs(t, err, ErrLockLost)
 					assert.False(t, ok)
-					assert.Equal(t, mostAsked, e.redis.count("acquire"), "requests")
+					assert.Equal(t, mostAsked, e.redis.Count("acquire"), "requests")
 					time.Sleep(2 * test.takes)
-					assert.Empty(t, e.redis.holder("x"), "what was given up is undone")
+					assert.Empty(t, e.redis.Holder("x"), "what was given up is undone")
 					return
 				}
 				require.NoError(t, err)
 				assert.True(t, ok)
-				assert.Equal(t, test.asked, e.redis.count("acquire"), "requests")
+				assert.Equal(t, test.asked, e.redis.Count("acquire"), "requests")
 				guarded := e.guarded(1)
 				time.Sleep(lease / 4)
 				assert.NoError(t, guarded.Err(), "the hold")
@@ -407,16 +410,16 @@ func TestEngineSlowRedisEndsTheCall(t *testing.T) {
 // and no record is left. A lease of 1ms expires at once, as documented, and is no error.
 func TestEngineLeaseShorterThanAnAnswerIsAnError(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.latency = 50 * time.Millisecond
+		e.redis.Latency = 50 * time.Millisecond
 		start := time.Now()
 		ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: 60 * time.Millisecond})
 		assert.False(t, ok)
 		assert.ErrorIs(t, err, ErrLockLost)
 		assert.ErrorIs(t, err, errLate)
-		n := e.redis.count("acquire")
+		n := e.redis.Count("acquire")
 		assert.Equal(t, mostAsked, n, "asked %d times", n)
-		assert.LessOrEqual(t, time.Since(start), 10*2*e.redis.latency, "time taken")
-		assert.Empty(t, e.redis.holder("x"), "is left")
+		assert.LessOrEqual(t, time.Since(start), 10*2*e.redis.Latency, "time taken")
+		assert.Empty(t, e.redis.Holder("x"), "is left")
 		ok, err = e.lockWith(context.Background(), 1, request{wait: forever, lease: time.Millisecond})
 		assert.NoError(t, err, "a lease of 1ms")
 		assert.True(t, ok, "a lease of 1ms")
@@ -518,7 +521,7 @@ func TestHookPanicReachesTheCaller(t *testing.T) {
 					}))
 					c := b.clientOn(rdb)
 					if mode == "batch" {
-						c.engine.sender.BatchAll()
+						c.engine.Probe().Sender().BatchAll()
 					}
 					l := k.one(c, b.name)
 					b.must(l.Lock(context.Background())) // the scripts are loaded
@@ -527,7 +530,7 @@ func TestHookPanicReachesTheCaller(t *testing.T) {
 					panics.Store(true)
 					require.PanicsWithValue(t, "a hook", func() { _ = acquire(l) })
 					b.freeSoon()
-					testredis.Await(t, "the undo is done, which the next panic is not for", soon, func() bool { return c.engine.atWork() == 0 })
+					testredis.Await(t, "the undo is done, which the next panic is not for", soon, func() bool { return c.engine.Probe().Stats().AtWork == 0 })
 
 					require.NoError(t, acquire(l))
 					panics.Store(true)
@@ -606,14 +609,14 @@ func TestContextTimeoutEnabledFarFromRedis(t *testing.T) {
 func TestAnswerToAnEarlierTryCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
-		e.redis.latency = 800 * time.Millisecond
+		e.redis.Latency = 800 * time.Millisecond
 		start := time.Now()
 		e.lock(1)
 		require.Equal(t, 1600*time.Millisecond, time.Since(start))
 		e.unlock(1)
 		require.Equal(t, 3200*time.Millisecond, time.Since(start))
 		time.Sleep(10 * time.Second)
-		require.Empty(t, e.redis.holder("x"))
+		require.Empty(t, e.redis.Holder("x"))
 	})
 }
 

@@ -30,7 +30,7 @@ func BenchmarkUncontended(b *testing.B) {
 
 	l := client.NewLock("relock")
 	of := client.NewLock("bare").record
-	field := client.engine.id + ":1:01"
+	field := client.ID() + ":1:01"
 	acquire := of.acquire(attempt{field: field, lease: 30 * time.Second, level: 1, line: yieldsLine, asked: 1 << 63})
 	release := of.release(released(field, 0, false))
 	for _, script := range []*luaScript{lockAcquire, lockRelease} {

@@ -304,8 +304,7 @@ func TestReadersHaveLevelsWithinBounds(t *testing.T) {
 		l := c.NewRWLock(b.name).Read()
 		b.must(l.Lock(me))
 		setLevels := func(n int) {
-			h, _ := c.engine.levels(l.lock, ownerOf(me))
-			h.name.locked(func() { h.levels = n })
+			c.engine.Probe().SetLevels(l.lock, ownerOf(me), n)
 		}
 		setLevels(mostLevels - 1)
 		b.must(l.Lock(me))

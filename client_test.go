@@ -77,7 +77,7 @@ func testBatchedCalls(b *bench, connect func() redis.UniversalClient) {
 	pipes := &pipeCounter{}
 	rdb.AddHook(pipes)
 	many, other := b.clientOn(rdb), b.clientOn(connect()) // the first has many calls under way, and so batches
-	other.engine.sender.BatchAll()
+	other.engine.Probe().Sender().BatchAll()
 	const names, each = 64, 10
 	inside := make([]atomic.Int32, names)
 	var all sync.WaitGroup
@@ -123,7 +123,7 @@ func TestBatchesAreForServersWithoutReplicas(t *testing.T) {
 			c, err := New(row.rdb, row.opts...)
 			require.NoError(t, err)
 			t.Cleanup(func() { assert.NoError(t, c.Close()) })
-			_, batches := c.engine.sender.Mutexes()["batches"]
+			_, batches := c.engine.Probe().Sender().Mutexes()["batches"]
 			assert.Equal(t, row.batches, batches, "batches")
 		})
 	}
@@ -153,7 +153,7 @@ func TestKeyPrefixIsPutBeforeEveryName(t *testing.T) {
 			assert.False(t, ok, "%s with the prefix does not exclude %s", l.Name(), same.Name())
 			waiter := make(chan error, 1)
 			go func() { waiter <- same.Lock(WithOwner(ctx)) }()
-			testredis.Await(b, "it waits", soon, func() bool { return without.engine.pubsub.Answered() })
+			testredis.Await(b, "it waits", soon, func() bool { return without.engine.hub().Answered() })
 			require.NoError(t, l.Unlock(ctx))
 			select {
 			case err := <-waiter: // it was woken: by itself it would ask again in an hour, or at the end of the lease

@@ -187,15 +187,15 @@ func (b *bench) checkNothingIsLeft() {
 // checkNothingLeaks makes sure that a Client which holds no lock has no name in use, which every call has, no listener and no
 // waiter left. Close would end them, so it looks before.
 func (b *bench) checkNothingLeaks(c *Client) {
-	e := c.engine
-	if b.Failed() || e.isLeaving.Load() || e.holds() > 0 {
+	p := c.engine.Probe()
+	if s := p.Stats(); b.Failed() || s.Leaving || s.Holds > 0 {
 		return
 	}
 	const nothing = "0 names, 0 listeners, 0 awaited locks"
 	left := ""
 	for end := time.Now().Add(soon); time.Now().Before(end) && left != nothing; time.Sleep(time.Millisecond) {
-		_, awaited := e.poller.Running()
-		left = fmt.Sprintf("%d names, %d listeners, %d awaited locks", e.names(), e.pubsub.Listeners(), awaited)
+		s := p.Stats()
+		left = fmt.Sprintf("%d names, %d listeners, %d awaited locks", s.Names, s.Listeners, s.Polled)
 	}
 	assert.Equal(b, nothing, left, "left in a Client that holds nothing")
 }

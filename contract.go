@@ -188,3 +188,36 @@ type state struct {
 	held   bool
 	ttl    time.Duration // of the record; negative when there is none, or it has none
 }
+
+// parseGrant reads the reply to an attempt: {1, 0, token} held, {0, pttl, 0} busy, {-1, 0, 0} gone.
+func parseGrant(r send.Reply) (grant, error) {
+	switch r[0] {
+	case 1:
+		return grant{state: held, token: r[2]}, nil
+	case 0:
+		return grant{state: busy, wait: send.FromMilliseconds(r[1]), ttl: send.FromMilliseconds(r[1])}, nil
+	case -1:
+		return grant{state: gone}, nil
+	}
+	return grant{}, send.Unexpected(r)
+}
+
+// inLine is the grant of an attempt on a lock with a line, whose reply says how the caller stands.
+func (g grant) inLine(r send.Reply) grant {
+	if g.state == busy {
+		g.standing = standing(r[2])
+	}
+	return g
+}
+
+// enqueued is the grant of an attempt that leaves a sign of life in Redis where the lock
+// is busy. Another attempt renews the sign every heartbeat.
+func (g grant) enqueued(a attempt, heartbeat time.Duration) grant {
+	if g.state == busy {
+		g.queued = !a.noWait
+		if g.wait < 0 || g.wait > heartbeat {
+			g.wait = heartbeat
+		}
+	}
+	return g
+}

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/report"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/stretchr/testify/assert"
@@ -47,10 +48,10 @@ func TestEngineCloseWakesEverybody(t *testing.T) {
 		ok, err = e.lockWith(context.Background(), 3, request{wait: 0})
 		assert.False(t, ok, "lock after close")
 		assert.ErrorIs(t, err, ErrClosed, "lock after close")
-		assert.NotEmpty(t, e.redis.holder("held"), "close has released what is held")
+		assert.NotEmpty(t, e.redis.Holder("held"), "close has released what is held")
 		err = e.release(context.Background(), held, 1)
 		assert.NoError(t, err, "unlock after close")
-		assert.Empty(t, e.redis.holder("held"), "unlock after close")
+		assert.Empty(t, e.redis.Holder("held"), "unlock after close")
 		other.unlock(1)
 	})
 }
@@ -58,7 +59,7 @@ func TestEngineCloseWakesEverybody(t *testing.T) {
 // An attempt that is under way while the client closes is undone.
 func TestEngineCloseUndoesAnAttemptUnderWay(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.latency = time.Second
+		e.redis.Latency = time.Second
 		got := make(chan error, 1)
 		go func() {
 			_, err := e.lockWith(context.Background(), 1, request{wait: forever})
@@ -67,7 +68,7 @@ func TestEngineCloseUndoesAnAttemptUnderWay(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		assert.NoError(t, e.close())
 		assert.ErrorIs(t, <-got, ErrClosed)
-		assert.Empty(t, e.redis.holder("x"), "the lock is still held")
+		assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
 	})
 }
 
@@ -80,24 +81,24 @@ func TestEngineExcludesUnderRandomFaults(t *testing.T) {
 }
 
 func excludesUnderRandomFaults(t *testing.T, seed int) {
-	r := &fakeRedis{records: make(map[string]*fakeRecord)}
+	r := fakeredis.New()
 	rng := newRand(seed)
 	faulty := true
-	r.fault = func(string) fakeFault { // with r.mu held, which also guards rng here
+	r.Fault = func(string) fakeredis.Fault { // with r.mu held, which also guards rng here
 		if !faulty {
-			return fakeFault{}
+			return fakeredis.Fault{}
 		}
 		switch rng.IntN(20) {
 		case 0:
-			return fakeFault{err: io.EOF}
+			return fakeredis.Fault{Err: io.EOF}
 		case 1:
-			return fakeFault{block: io.EOF}
+			return fakeredis.Fault{Block: io.EOF}
 		case 2:
-			return fakeFault{late: time.Duration(rng.IntN(int(2 * time.Second)))}
+			return fakeredis.Fault{Late: time.Duration(rng.IntN(int(2 * time.Second)))}
 		case 3:
-			return fakeFault{late: time.Duration(rng.IntN(int(40 * time.Second))), err: io.EOF}
+			return fakeredis.Fault{Late: time.Duration(rng.IntN(int(40 * time.Second))), Err: io.EOF}
 		}
-		return fakeFault{late: time.Duration(rng.IntN(int(20 * time.Millisecond)))}
+		return fakeredis.Fault{Late: time.Duration(rng.IntN(int(20 * time.Millisecond)))}
 	}
 	var (
 		mu     sync.Mutex // guards below
@@ -153,16 +154,16 @@ func excludesUnderRandomFaults(t *testing.T, seed int) {
 	mu.Lock()
 	assert.GreaterOrEqual(t, held, 10, "seed %d: only %d holds", seed, held)
 	mu.Unlock()
-	r.set(func() { faulty = false })
+	r.Set(func() { faulty = false })
 	time.Sleep(2 * time.Minute) // abandoned records expire
-	h := r.holder("x")
+	h := r.Holder("x")
 	assert.Empty(t, h, "seed %d: %s still holds the lock", seed, h)
 }
 
 // Close waits for callers with a request under way, so that the Redis client can be closed after it.
 func TestEngineCloseWaitsForCallers(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.latency = 500 * time.Millisecond
+		e.redis.Latency = 500 * time.Millisecond
 		got := make(chan error, 1)
 		go func() {
 			_, err := e.lockWith(context.Background(), 1, request{wait: forever})
@@ -170,12 +171,12 @@ func TestEngineCloseWaitsForCallers(t *testing.T) {
 		}()
 		time.Sleep(100 * time.Millisecond)
 		assert.NoError(t, e.close())
-		requests := len(e.redis.requests)
+		requests := len(e.redis.Requests)
 		assert.ErrorIs(t, <-got, ErrClosed)
 		time.Sleep(time.Hour)
-		n := len(e.redis.requests)
-		assert.Equal(t, requests, n, "%d requests after Close, %q holds the lock", n-requests, e.redis.holder("x"))
-		assert.Empty(t, e.redis.holder("x"), "%d requests after Close, %q holds the lock", n-requests, e.redis.holder("x"))
+		n := len(e.redis.Requests)
+		assert.Equal(t, requests, n, "%d requests after Close, %q holds the lock", n-requests, e.redis.Holder("x"))
+		assert.Empty(t, e.redis.Holder("x"), "%d requests after Close, %q holds the lock", n-requests, e.redis.Holder("x"))
 	})
 }
 
@@ -188,7 +189,7 @@ func TestCloseReturnsAfterItsLog(t *testing.T) {
 			logged = true
 			return nil
 		})
-		e := abandonedBubbleEngine(t, &fakeRedis{records: make(map[string]*fakeRecord)}, WithLogger(slog.New(handler)))
+		e := abandonedBubbleEngine(t, fakeredis.New(), WithLogger(slog.New(handler)))
 		e.lock(1)
 		require.NoError(t, e.close())
 		assert.True(t, logged, "the lock that is held, before Close returned")

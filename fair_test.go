@@ -323,7 +323,7 @@ func TestFairLockWritesRedissonsRecords(t *testing.T) {
 			assert.LessOrEqual(t, left, want, "timeout of number %d", i+1)
 			assert.GreaterOrEqual(t, left, want-20*time.Second, "timeout of number %d", i+1)
 		}
-		assert.True(t, strings.HasPrefix(queue[0], c.engine.id+":"), "queue %v", queue)
+		assert.True(t, strings.HasPrefix(queue[0], c.ID()+":"), "queue %v", queue)
 		// A Java waiter behind them moves up with each waiter that is served, and is woken on its own channel.
 		java := redis.Z{Score: float64(time.Now().Add(30*time.Second + 3*worth).UnixMilli()), Member: "java:7"}
 		q.must(q.rdb.ZAdd(ctx, timeouts, java).Err())

@@ -4,131 +4,25 @@ package relock
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"log/slog"
-	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/wake"
-	"github.com/relock-go/relock/internal/wake/waketest"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
-// fakeRedis keeps records as Redis does, in the time of the bubble, and can take
-// long, lose answers, and run requests late.
-type fakeRedis struct {
-	pubsub waketest.Server
-
-	mu       sync.Mutex // guards below
-	records  map[string]*fakeRecord
-	tokens   int64
-	requests []string                    // "acquire", "release", ...
-	fault    func(verb string) fakeFault // of the next request
-	latency  time.Duration               // each way
-	bound    bool                        // requests are not sent when their ctx has ended
-}
-
-type fakeRecord struct {
-	field   string
-	levels  int
-	expires time.Time
-}
-
-type fakeFault struct {
-	err    error         // returned, after the request has run
-	block  error         // returned, without the request running
-	late   time.Duration // before the request runs; the answer comes then
-	ghost  time.Duration // io.EOF comes at once, and the request runs so much later
-	answer time.Duration // from the run of the request to its answer
-	panics bool          // as a hook of the Redis client may
-}
-
-// subscribe makes a connection to subscribe on.
-func (r *fakeRedis) subscribe() wake.Subscriber { return r.pubsub.Dial() }
-
-func (r *fakeRedis) record(name string) *fakeRecord {
-	rec := r.records[name]
-	if rec != nil && !time.Now().Before(rec.expires) {
-		delete(r.records, name)
-		return nil
-	}
-	return rec
-}
-
-// do runs f as one request.
-func (r *fakeRedis) do(verb string, f func()) error {
-	r.mu.Lock()
-	var fault fakeFault
-	if r.fault != nil {
-		fault = r.fault(verb)
-	}
-	latency := r.latency
-	r.requests = append(r.requests, verb)
-	r.mu.Unlock()
-	if fault.ghost > 0 {
-		time.AfterFunc(fault.ghost, func() {
-			r.mu.Lock()
-			defer r.mu.Unlock()
-			f()
-		})
-		return io.EOF
-	}
-	if fault.panics {
-		panic("a hook")
-	}
-	time.Sleep(latency + fault.late)
-	if fault.block != nil {
-		return fault.block
-	}
-	r.mu.Lock()
-	f()
-	r.mu.Unlock()
-	time.Sleep(latency + fault.answer)
-	return fault.err
-}
-
-func (r *fakeRedis) set(f func()) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	f()
-}
-
-func (r *fakeRedis) count(verb string) int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	n := 0
-	for _, v := range r.requests {
-		if v == verb {
-			n++
-		}
-	}
-	return n
-}
-
-// holder is the field that holds name, or "".
-func (r *fakeRedis) holder(name string) string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if rec := r.record(name); rec != nil {
-		return rec.field
-	}
-	return ""
-}
-
 // fakeLock is a plain lock on a fakeRedis: its calls have a verb instead of a script.
 type fakeLock struct {
 	traits
-	redis *fakeRedis
+	redis *fakeredis.Redis
 	key   string // of the record
 }
 
-func newFakeLock(r *fakeRedis, name string) *fakeLock {
+func newFakeLock(r *fakeredis.Redis, name string) *fakeLock {
 	return &fakeLock{traits{lock: lockID{name: name}, kind: string(TypeLock), admits: exclusive}, r, name}
 }
 
@@ -154,116 +48,32 @@ func (l *fakeLock) renew(field string, lease time.Duration, exact bool) call {
 	return l.call("renew", field, lease, exact)
 }
 
-// Run runs a call: a fakeRedis is the transport of a Sender.
-func (r *fakeRedis) Run(ctx context.Context, c call, _ bool) (any, error) {
-	if err := ctx.Err(); r.bound && err != nil {
-		return nil, err
-	}
-	var answer reply // an attempt that runs late writes it later
-	err := r.do(c.Args[0].(string), func() { answer = r.run(c) })
-	if err != nil {
-		return nil, err
-	}
-	return []any{answer[0], answer[1], answer[2]}, nil
-}
-
-// RunAll runs calls as one request.
-func (r *fakeRedis) RunAll(_ context.Context, calls []call, _ bool) []send.Outcome {
-	outcomes := make([]send.Outcome, len(calls))
-	err := r.do(calls[0].Args[0].(string), func() {
-		for i, c := range calls {
-			answer := r.run(c)
-			outcomes[i].Answer = []any{answer[0], answer[1], answer[2]}
-		}
-	})
-	if err != nil {
-		outcomes = slices.Repeat([]send.Outcome{{Err: err}}, len(calls))
-	}
-	return outcomes
-}
-
-func (r *fakeRedis) run(c call) reply {
-	name, args := c.Keys[0], c.Args[1:]
-	rec := r.record(name)
-	switch c.Args[0] {
-	case "acquire":
-		return r.acquire(rec, name, args[0].(string), args[1].(time.Duration), args[2].(int))
-	case "release":
-		if rec == nil || rec.field != args[0].(string) {
-			return reply{-1}
-		}
-		if rec.levels = args[1].(int); rec.levels == 0 {
-			delete(r.records, name)
-			return reply{1, int64(r.pubsub.Publish("channel:" + name))}
-		}
-		return reply{1}
-	case "renew":
-		if rec == nil || rec.field != args[0].(string) {
-			return reply{-1}
-		}
-		if end := time.Now().Add(args[1].(time.Duration)); args[2].(bool) || end.After(rec.expires) {
-			rec.expires = end
-		}
-		return reply{1}
-	case "force":
-		if rec == nil {
-			return reply{}
-		}
-		delete(r.records, name)
-		r.pubsub.Publish("channel:" + name)
-		return reply{1}
-	}
-	panic(fmt.Sprint("no such verb: ", c.Args[0]))
-}
-
-func (r *fakeRedis) acquire(rec *fakeRecord, name, field string, lease time.Duration, level int) reply {
-	switch {
-	case rec == nil && level == 1:
-		r.records[name] = &fakeRecord{field, 1, time.Now().Add(lease)}
-		r.tokens++
-		return reply{1, 0, r.tokens}
-	case rec == nil || rec.field != field && level > 1:
-		return reply{-1}
-	case rec.field != field:
-		return reply{0, milliseconds(time.Until(rec.expires))}
-	}
-	rec.levels = level
-	if end := time.Now().Add(lease); end.After(rec.expires) {
-		rec.expires = end
-	}
-	if level > 1 {
-		return reply{1}
-	}
-	r.tokens++
-	return reply{1, 0, r.tokens}
-}
-
 // A bubbleEngine is an engine on a fakeRedis, inside a bubble.
 type bubbleEngine struct {
 	*engine
-	redis *fakeRedis
+	redis *fakeredis.Redis
 	t     *testing.T
 }
 
 func newBubbleEngine(t *testing.T) *bubbleEngine {
-	r := &fakeRedis{records: make(map[string]*fakeRecord)}
+	r := fakeredis.New()
 	return joinBubbleEngine(t, r, "client")
 }
 
 // fakeConfig is the config of an engine on r.
-func fakeConfig(r *fakeRedis, id string, o options) config {
+func fakeConfig(r *fakeredis.Redis, id string, o options) config {
 	c := new(Client).config(id, o)
-	c.servers = oneServer(r.subscribe)
+	c.servers = oneServer(r.Subscribe)
 	return c
 }
 
 // joinBubbleEngine makes another client of the same Redis.
-func joinBubbleEngine(t *testing.T, r *fakeRedis, id string, opts ...Option) *bubbleEngine {
+func joinBubbleEngine(t *testing.T, r *fakeredis.Redis, id string, opts ...Option) *bubbleEngine {
 	return joinSending(t, r, id, send.Config{Transport: r}, opts...)
 }
 
 // joinSending is joinBubbleEngine for a client that sends in a certain way.
-func joinSending(t *testing.T, r *fakeRedis, id string, config send.Config, opts ...Option) *bubbleEngine {
+func joinSending(t *testing.T, r *fakeredis.Redis, id string, config send.Config, opts ...Option) *bubbleEngine {
 	o, err := newOptions(append([]Option{WithLogger(slog.New(slog.DiscardHandler))}, opts...))
 	require.NoError(t, err)
 	e := &bubbleEngine{newEngine(fakeConfig(r, id, o), config), r, t}
@@ -315,7 +125,7 @@ func inBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine)) {
 	for name, inline := range map[string]time.Duration{"goroutine": 0, "inline": send.ResendTime} {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				r := &fakeRedis{records: make(map[string]*fakeRecord)}
+				r := fakeredis.New()
 				f(t, joinSending(t, r, "client", send.Config{Transport: r, Inline: inline}))
 			})
 		})
@@ -323,7 +133,7 @@ func inBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine)) {
 }
 
 // abandonedBubbleEngine is joinBubbleEngine for a test that closes the engine itself, with locks held.
-func abandonedBubbleEngine(t *testing.T, redis *fakeRedis, opts ...Option) *bubbleEngine {
+func abandonedBubbleEngine(t *testing.T, redis *fakeredis.Redis, opts ...Option) *bubbleEngine {
 	t.Helper()
 	o, err := newOptions(opts)
 	require.NoError(t, err)

@@ -661,11 +661,7 @@ func TestFaultReleaseCostsTheSameForManyWaiters(t *testing.T) {
 			testredis.Await(b, "one of each process asks", 4*soon, func() bool {
 				queued := 0
 				for _, l := range locks {
-					b.queueOf(l.(known), func(g *waitQueue) {
-						if g != nil {
-							queued += g.Len()
-						}
-					})
+					queued += b.waitersInQueue(l.(known))
 				}
 				return queued == waiters-processes
 			})

@@ -30,6 +30,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
@@ -143,6 +144,18 @@ func FuzzReplies(f *testing.F) {
 	})
 }
 
+// A fakeUpgrade is a lock that refuses an attempt for good with -2.
+type fakeUpgrade struct{ *fakeLock }
+
+var errFakeUpgrade = errors.New("an upgrade")
+
+func (l *fakeUpgrade) granted(a attempt, r reply) (grant, error) {
+	if r[0] == -2 {
+		return grant{}, errFakeUpgrade
+	}
+	return l.fakeLock.granted(a, r)
+}
+
 // S5: an attempt at many locks holds them only if the answer grants each of them.
 func FuzzBundleAnswers(f *testing.F) {
 	f.Add(byte(2), []byte{1, 1})
@@ -153,18 +166,13 @@ func FuzzBundleAnswers(f *testing.F) {
 	f.Add(byte(2), []byte{1, 1, 1})
 	f.Add(byte(1), []byte{})
 	f.Add(byte(2), []byte{255, 2, 254})
-	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
-	f.Cleanup(func() { _ = rdb.Close() })
-	c, err := New(rdb)
-	require.NoError(f, err)
-	f.Cleanup(func() { _ = c.Close() })
 	f.Fuzz(func(t *testing.T, n byte, answers []byte) {
 		var wants []want
 		for i := range 1 + n%8 {
-			name := fmt.Sprint("lock", i)
-			h := &hold{lock: c.NewLock(name).lock}
+			lock := newFakeLock(nil, fmt.Sprint("lock", i))
+			h := &hold{lock: lock}
 			if i%3 == 2 {
-				h.lock = c.NewRWLock(name).Write().lock
+				h.lock = &fakeUpgrade{lock}
 			}
 			wants = append(wants, want{hold: h, attempt: attempt{field: "f", level: 1}})
 		}
@@ -441,7 +449,7 @@ func FuzzOptions(f *testing.F) {
 		}
 		o.maxWakeDelay = max(o.maxWakeDelay, 100*time.Microsecond) // not a million attempts
 		synctest.Test(t, func(t *testing.T) {
-			r := &fakeRedis{records: make(map[string]*fakeRecord)}
+			r := fakeredis.New()
 			e := newEngine(fakeConfig(r, "client", o), send.Config{Transport: r})
 			b := &bubbleEngine{engine: e, redis: r, t: t}
 			b.lock(1)

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/testredis"
@@ -129,10 +130,7 @@ func TestHoldGuardCostsNothing(t *testing.T) {
 	c := b.client()
 	l := c.NewLock(b.name)
 	h := b.hold(l)
-	guards := func() (n int) {
-		c.engine.holdOf(l.lock.id(), h.owner(), func(h *hold) { n = len(h.guards) })
-		return n
-	}
+	guards := func() int { return c.engine.Probe().Guards(l.lock, h.owner()) }
 	parent, cancel := context.WithCancel(context.Background())
 	before := runtime.NumGoroutine()
 	for range 100 {
@@ -308,17 +306,17 @@ func TestGuardReportsTheDeadlineOfItsParent(t *testing.T) {
 
 // S2: the local timer ends the guard, also if Redis cannot be reached.
 func TestEngineGuardEndsWhenTrustIsOver(t *testing.T) {
-	for name, fault := range map[string]fakeFault{
-		"refused": {block: io.EOF},
-		"silent":  {late: time.Hour},
+	for name, fault := range map[string]fakeredis.Fault{
+		"refused": {Block: io.EOF},
+		"silent":  {Late: time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
-				e.redis.latency = time.Second
+				e.redis.Latency = time.Second
 				start := time.Now()
 				e.lock(1)
 				guarded := e.guarded(1)
-				e.redis.set(func() { e.redis.fault = func(string) fakeFault { return fault } })
+				e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fault } })
 				<-guarded.Done()
 				assert.Equal(t, e.watchdogTimeout-lease.Drift(e.watchdogTimeout), time.Since(start), "trusted for %v after the request was sent", time.Since(start))
 				assert.ErrorIs(t, context.Cause(guarded), ErrLockLost)
@@ -328,7 +326,7 @@ func TestEngineGuardEndsWhenTrustIsOver(t *testing.T) {
 				err = e.unlockErr(1)
 				assert.ErrorIs(t, err, ErrNotHeld, "second unlock")
 				assert.NotErrorIs(t, err, ErrLockLost, "second unlock")
-				e.redis.set(func() { e.redis.fault = nil })
+				e.redis.Set(func() { e.redis.Fault = nil })
 				time.Sleep(2 * time.Hour)
 			})
 		})
@@ -394,28 +392,24 @@ func TestEngineForgetsGuardsOfEndedContexts(t *testing.T) {
 // A guard has ended as soon as its hold is marked lost. The goroutine that marks the hold
 // cancels the guards afterwards, and the scheduler may delay it for any time.
 func TestGuardHasEndedOnceTheHoldIsLost(t *testing.T) {
-	b := newBench(t, testredis.Mini(t).Addr())
-	ctx := context.Background()
-	c := b.client()
-	l := c.NewLock(b.name)
-	b.must(l.Lock(ctx))
-	guarded, err := l.Guard(ctx)
-	b.must(err)
-
-	n := c.engine.use(b.name)
-	defer n.done()
-	h := n.find(l.lock.id(), ownerOf(ctx))
-	var guards []*guard.End
-	n.locked(func() { // as far as lose has come when it lets go of the mutex
-		h.state, h.loss = lost, lossError(errLapsed)
-		guards = h.guards.Take()
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		guarded := e.guarded(1)
+		n := e.use("x")
+		defer n.done()
+		h := n.find(newFakeLock(e.redis, "x").id(), 1)
+		var guards []*guard.End
+		n.locked(func() { // as far as lose has come when it lets go of the mutex
+			h.state, h.loss = lost, lossError(errLapsed)
+			guards = h.guards.Take()
+		})
+		require.Error(t, guarded.Err(), "the hold is lost, and its guard has not ended")
+		require.ErrorIs(t, context.Cause(guarded), ErrLockLost)
+		guard.EndAll(guards, nil)
+		e.watchdog.Remove(&h.record.lease)
+		require.ErrorIs(t, e.unlockErr(1), ErrLockLost)
+		e.redis.Set(func() { delete(e.redis.Records, "x") })
 	})
-	assert.Error(t, guarded.Err(), "the hold is lost, and its guard has not ended")
-	b.mustBe(context.Cause(guarded), ErrLockLost)
-	guard.EndAll(guards, nil)
-	c.engine.watchdog.Remove(&h.record.lease)
-	b.mustBe(l.Unlock(ctx), ErrLockLost)
-	b.forget()
 }
 
 var errStop = errors.New("stop")

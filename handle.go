@@ -319,39 +319,6 @@ func slotPart(key string) string {
 	return key
 }
 
-// parseGrant reads the reply to an attempt: {1, 0, token} held, {0, pttl, 0} busy, {-1, 0, 0} gone.
-func parseGrant(r reply) (grant, error) {
-	switch r[0] {
-	case 1:
-		return grant{state: held, token: r[2]}, nil
-	case 0:
-		return grant{state: busy, wait: fromMilliseconds(r[1]), ttl: fromMilliseconds(r[1])}, nil
-	case -1:
-		return grant{state: gone}, nil
-	}
-	return grant{}, send.Unexpected(r)
-}
-
-// inLine is the grant of an attempt on a lock with a line, whose reply says how the caller stands.
-func (g grant) inLine(r reply) grant {
-	if g.state == busy {
-		g.standing = standing(r[2])
-	}
-	return g
-}
-
-// enqueued is the grant of an attempt that leaves a sign of life in Redis where the lock
-// is busy. Another attempt renews the sign every heartbeat.
-func (g grant) enqueued(a attempt, heartbeat time.Duration) grant {
-	if g.state == busy {
-		g.queued = !a.noWait
-		if g.wait < 0 || g.wait > heartbeat {
-			g.wait = heartbeat
-		}
-	}
-	return g
-}
-
 // A hashLock is a lock whose record is a hash with a field for each hold. It has the verbs that use only this hash.
 type hashLock struct {
 	facts

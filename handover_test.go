@@ -21,12 +21,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
 // newFencedFake is a fakeLock whose holds draw tokens.
-func newFencedFake(r *fakeRedis, name string) *fakeLock {
+func newFencedFake(r *fakeredis.Redis, name string) *fakeLock {
 	l := newFakeLock(r, name)
 	l.tokens = true
 	return l
@@ -58,7 +59,7 @@ func TestHandoverSendsNothing(t *testing.T) {
 		all.Wait()
 		assert.True(t, slices.IsSorted(*order), "served in the order %v", *order)
 		assert.Len(t, *order, 49, "served in the order %v", *order)
-		assert.Equal(t, []string{"acquire", "release"}, e.redis.requests, "requests")
+		assert.Equal(t, []string{"acquire", "release"}, e.redis.Requests, "requests")
 		assert.Same(t, context.Canceled, context.Cause(guarded), "the guard of the first owner")
 	})
 }
@@ -76,7 +77,7 @@ func TestHandoverEndsWithTheSlice(t *testing.T) {
 			all.Wait()
 			holds := max(1, int((slice+section-1)/section)) // of one record: the holds that begin before the slice is over
 			want := (waiters + holds - 1) / holds
-			assert.Equal(t, want, e.redis.count("release"), "releases with a slice of %v", slice)
+			assert.Equal(t, want, e.redis.Count("release"), "releases with a slice of %v", slice)
 		})
 	}
 }
@@ -108,7 +109,7 @@ func TestHandoverOnlyOfWatchdogHolds(t *testing.T) {
 			if name == "re-entry?" { // neither has an explicit lease: the lock is handed over
 				want = 1
 			}
-			assert.Equal(t, want, e.redis.count("acquire"), "%s: acquires", name)
+			assert.Equal(t, want, e.redis.Count("acquire"), "%s: acquires", name)
 		})
 	}
 }
@@ -118,7 +119,7 @@ func TestHandoverEndsWithTrust(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.slice = time.Hour
 		e.lock(1)
-		e.redis.set(func() { e.redis.fault = func(string) fakeFault { return fakeFault{block: io.EOF} } })
+		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} } })
 		ctx, cancel := context.WithCancel(context.Background())
 		got := make(chan error, 1)
 		go func() {
@@ -129,7 +130,7 @@ func TestHandoverEndsWithTrust(t *testing.T) {
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
 		cancel()
 		assert.Error(t, <-got, "the next one got what was lost")
-		e.redis.set(func() { e.redis.fault = nil })
+		e.redis.Set(func() { e.redis.Fault = nil })
 	})
 }
 
@@ -141,7 +142,7 @@ func TestHandoverLooksAtTheClock(t *testing.T) {
 		e.holdOf(lockID{name: "x"}, 1, func(h *hold) { h.record.lease.TrustUntil(0) })
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
 		all.Wait()
-		n := e.redis.count("acquire")
+		n := e.redis.Count("acquire")
 		assert.GreaterOrEqual(t, n, 2, "%d acquires for %v", n, *order)
 		assert.Len(t, *order, 2, "%d acquires for %v", n, *order)
 	})
@@ -157,7 +158,7 @@ func TestHandoverStopsWhenTheLeaseHasEnded(t *testing.T) {
 		e.holdOf(lockID{name: "x"}, 1, func(h *hold) { h.record.ended = true })
 		e.unlock(1)
 		all.Wait()
-		assert.Equal(t, 2, e.redis.count("release"), "releases")
+		assert.Equal(t, 2, e.redis.Count("release"), "releases")
 	})
 }
 
@@ -173,7 +174,7 @@ func TestHandoverOfTheLastLevelOnly(t *testing.T) {
 		assert.Empty(t, *order, "the next owner holds the lock after the first of two unlocks")
 		e.unlock(1)
 		all.Wait()
-		assert.Equal(t, 2, e.redis.count("acquire"), "acquires: the last level was not handed over")
+		assert.Equal(t, 2, e.redis.Count("acquire"), "acquires: the last level was not handed over")
 	})
 }
 
@@ -192,11 +193,11 @@ func TestHandoverKeepsRenewalAndReportsLossToTheSuccessor(t *testing.T) {
 		guarded := <-second
 		time.Sleep(10 * e.watchdogTimeout)
 		require.NoError(t, guarded.Err(), "not renewed: %v", context.Cause(guarded))
-		require.NotEmpty(t, e.redis.holder("x"), "not renewed: %v", context.Cause(guarded))
-		require.Equal(t, 1, e.redis.count("acquire"), "acquires: the lock was not handed over")
+		require.NotEmpty(t, e.redis.Holder("x"), "not renewed: %v", context.Cause(guarded))
+		require.Equal(t, 1, e.redis.Count("acquire"), "acquires: the lock was not handed over")
 		e.lock(2) // re-enters
 		e.unlock(2)
-		e.redis.set(func() { delete(e.redis.records, "x") })
+		e.redis.Set(func() { delete(e.redis.Records, "x") })
 		start := time.Now()
 		<-guarded.Done()
 		took := time.Since(start)
@@ -217,7 +218,7 @@ func TestHandoverToAWaiterThatGivesUpPassesOn(t *testing.T) {
 			var lock lockType = newFakeLock(e.redis, "x")
 			if fenced {
 				lock.(*fakeLock).tokens = true
-				e.redis.latency = time.Duration(rng.IntN(2)) * time.Millisecond
+				e.redis.Latency = time.Duration(rng.IntN(2)) * time.Millisecond
 			}
 			var inside, served atomic.Int32
 			var all sync.WaitGroup
@@ -244,7 +245,7 @@ func TestHandoverToAWaiterThatGivesUpPassesOn(t *testing.T) {
 			all.Wait()
 			synctest.Wait()
 			time.Sleep(2 * time.Second)
-			h := e.redis.holder("x")
+			h := e.redis.Holder("x")
 			assert.Empty(t, h, "seed %d: %s is left", seed, h)
 			assert.Zero(t, e.holds()+e.leases(), "seed %d: %d holds, %d leases are left", seed, e.holds(), e.leases())
 		})
@@ -269,7 +270,7 @@ func TestHandoverToAnEndedContextReleases(t *testing.T) {
 			e.unlock(1)
 			require.False(t, <-got, "a lock for a ctx that had ended")
 			synctest.Wait()
-			require.Empty(t, e.redis.holder("x"), "the record is left")
+			require.Empty(t, e.redis.Holder("x"), "the record is left")
 		})
 	}
 }
@@ -297,8 +298,8 @@ func TestHandoverDrawsATokenForEachHold(t *testing.T) {
 			synctest.Wait() // the first owner holds: an owner that does not wait asks Redis, and gets no handover
 		}
 		all.Wait()
-		assert.Equal(t, 20, e.redis.count("acquire"), "acquires of 20 holds")
-		assert.Equal(t, 1, e.redis.count("release"), "releases of 20 holds")
+		assert.Equal(t, 20, e.redis.Count("acquire"), "acquires of 20 holds")
+		assert.Equal(t, 1, e.redis.Count("release"), "releases of 20 holds")
 	})
 }
 
@@ -315,7 +316,7 @@ func TestHandoverStopsAtClose(t *testing.T) {
 		assert.NoError(t, e.close())
 		e.unlock(1)
 		assert.ErrorIs(t, <-got, ErrClosed, "the waiter")
-		assert.Empty(t, e.redis.holder("x"), "the record is left")
+		assert.Empty(t, e.redis.Holder("x"), "the record is left")
 	})
 }
 
@@ -568,7 +569,7 @@ func TestForceUnlockDuringAHandoverReachesTheSuccessor(t *testing.T) {
 			second <- e.guarded(2)
 		}()
 		synctest.Wait()
-		e.redis.latency = 5 * time.Millisecond
+		e.redis.Latency = 5 * time.Millisecond
 		forced := make(chan bool)
 		go func() {
 			ok, err := e.force(context.Background(), newFakeLock(e.redis, "x"))
@@ -612,19 +613,19 @@ func TestHandoverSetsTheLeaseOfTheSuccessor(t *testing.T) {
 func TestHandoverExcludesUnderRandomFaults(t *testing.T) {
 	for seed := range full[uint64](300, 2000) {
 		synctest.Test(t, func(t *testing.T) {
-			r := &fakeRedis{records: make(map[string]*fakeRecord), latency: time.Duration(seed%3) * 500 * time.Microsecond}
+			r := &fakeredis.Redis{Records: make(map[string]*fakeredis.Record), Latency: time.Duration(seed%3) * 500 * time.Microsecond}
 			fr := rand.New(rand.NewPCG(seed, 99))
 			if seed%2 == 1 {
-				r.fault = func(verb string) fakeFault { // mu held
+				r.Fault = func(verb string) fakeredis.Fault { // mu held
 					switch fr.IntN(40) {
 					case 0:
-						return fakeFault{err: io.EOF}
+						return fakeredis.Fault{Err: io.EOF}
 					case 1:
-						return fakeFault{block: io.EOF}
+						return fakeredis.Fault{Block: io.EOF}
 					case 2:
-						return fakeFault{late: time.Duration(fr.IntN(300)) * time.Millisecond}
+						return fakeredis.Fault{Late: time.Duration(fr.IntN(300)) * time.Millisecond}
 					}
-					return fakeFault{}
+					return fakeredis.Fault{}
 				}
 			}
 			var mu sync.Mutex
@@ -702,7 +703,7 @@ func TestHandoverExcludesUnderRandomFaults(t *testing.T) {
 			assert.LessOrEqual(t, time.Since(start), 40*time.Second, "time taken")
 			time.Sleep(31 * time.Second)
 			synctest.Wait()
-			h := r.holder("x")
+			h := r.Holder("x")
 			assert.Empty(t, h, "seed %d: %s is left", seed, h)
 			for _, e := range engines {
 				assert.Zero(t, e.names()+e.leases(), "seed %d: %d holds %d wait queues %d leases %d working", seed, e.holds(), e.waitQueues(), e.leases(), e.atWork())
@@ -775,7 +776,7 @@ func TestEngineLateHandoverIsNotReported(t *testing.T) {
 					_ = e.release(context.Background(), b, 1)
 					assert.NoError(t, e.release(context.Background(), b, 2))
 					time.Sleep(time.Minute)
-					assert.Empty(t, e.redis.holder("x"), "the lock is still held")
+					assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
 				})
 			})
 		}
@@ -808,7 +809,7 @@ func (c *lossCounter) of(o Owner) int {
 func TestHandoverSharesTheLockBetweenProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const clients, workers, section = 4, 16, time.Millisecond
-		r := &fakeRedis{records: make(map[string]*fakeRecord), latency: time.Millisecond}
+		r := &fakeredis.Redis{Records: make(map[string]*fakeredis.Record), Latency: time.Millisecond}
 		ctx, cancel := context.WithCancel(context.Background())
 		var all sync.WaitGroup
 		var turns []int // the clients of the sections, in order
@@ -943,7 +944,7 @@ func TestWaiterThatMayNotSubscribeGetsABusyLock(t *testing.T) {
 // A TryLock whose wait time is too short to let other processes go first sends its attempt all the same.
 func TestShortTryLockStillAsksAfterGivingWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		r := &fakeRedis{records: make(map[string]*fakeRecord)}
+		r := fakeredis.New()
 		a, other := joinBubbleEngine(t, r, "a"), joinBubbleEngine(t, r, "b")
 		for range 2 {
 			a.rtt.Observe(15 * time.Millisecond)
@@ -962,9 +963,9 @@ func TestShortTryLockStillAsksAfterGivingWay(t *testing.T) {
 		synctest.Wait()
 		cancel() // the other client gives up
 		synctest.Wait()
-		n := r.count("acquire")
+		n := r.Count("acquire")
 		a.unlock(1)
-		if assert.True(t, <-got, "TryLock fails for a lock without a holder and waiters; %d acquires since", r.count("acquire")-n) {
+		if assert.True(t, <-got, "TryLock fails for a lock without a holder and waiters; %d acquires since", r.Count("acquire")-n) {
 			a.unlock(2)
 		}
 	})

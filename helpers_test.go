@@ -70,20 +70,20 @@ func (b *bench) waitsInQueue(l known) bool {
 }
 
 // waitersInQueue is how many owners wait for l in the queue of this process.
-func (b *bench) waitersInQueue(l known) (n int) {
-	b.queueOf(l, func(g *waitQueue) {
-		if g != nil {
-			n = g.Len()
-		}
-	})
-	return n
+func (b *bench) waitersInQueue(l known) int {
+	waiters, _, _ := waitersOf(l)
+	return waiters
 }
 
 // asks says whether an owner of this process contends for l.
 func (b *bench) asks(l known) bool {
-	asks := false
-	b.queueOf(l, func(g *waitQueue) { asks = g != nil && g.Taken() })
-	return asks
+	_, front, _ := waitersOf(l)
+	return front
+}
+
+func waitersOf(l known) (waiters int, front, busy bool) {
+	h := l.inside()
+	return h.client.engine.Probe().Waiters(h.lock)
 }
 
 func newRand(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
@@ -101,7 +101,7 @@ func (e *engine) atWork() int64 { return e.workers.AtWork() }
 
 // send sends a call of a lock by itself.
 func (c *Client) send(what call) (reply, error) {
-	answer := c.engine.sender.Do(&send.Wait{Ctx: context.Background()}, send.Request{Call: what}, time.Time{})
+	answer := c.engine.Probe().Sender().Do(&send.Wait{Ctx: context.Background()}, send.Request{Call: what}, time.Time{})
 	return answer.Reply()
 }
 
@@ -230,14 +230,6 @@ func (c *pipeCounter) calls() (n int) {
 }
 
 // The helpers from here on look at the state of an engine. No other test code locks a mutex of the package.
-
-// queueOf calls f with the wait queue of l in this process, or nil, with the mutex of the name.
-func (b *bench) queueOf(l known, f func(g *waitQueue)) {
-	h := l.inside()
-	n := h.client.engine.use(h.name)
-	defer n.done()
-	n.locked(func() { f(n.findQueueLocked(h.lock.id().half)) })
-}
 
 // eachName calls f for every name that is in use, with its mutex.
 func (e *engine) eachName(f func(n *name)) {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -32,9 +33,9 @@ func TestEngineRenewsUntilTheLastUnlock(t *testing.T) {
 		e.unlock(1)
 		assert.Same(t, context.Canceled, context.Cause(guarded), "the cause of the guard")
 		synctest.Wait() // one may have been on its way
-		renewals := e.redis.count("renew")
+		renewals := e.redis.Count("renew")
 		time.Sleep(time.Hour)
-		n := e.redis.count("renew")
+		n := e.redis.Count("renew")
 		assert.Equal(t, renewals, n, "%d renewals after the last unlock", n-renewals)
 	})
 }
@@ -68,13 +69,13 @@ func TestEngineReentryKeepsTheLongerLease(t *testing.T) {
 				}
 				guarded := e.guarded(1)
 				record := func() (expires time.Time) {
-					e.redis.set(func() { expires = e.redis.records["x"].expires })
+					e.redis.Set(func() { expires = e.redis.Records["x"].Expires })
 					return expires
 				}
 				if c.ends == 0 {
 					time.Sleep(time.Hour)
 					require.NoError(t, guarded.Err(), "lost: %v", context.Cause(guarded))
-					require.NotEmpty(t, e.redis.holder("x"), "lost: %v", context.Cause(guarded))
+					require.NotEmpty(t, e.redis.Holder("x"), "lost: %v", context.Cause(guarded))
 					for range c.leases {
 						e.unlock(1)
 					}
@@ -136,12 +137,12 @@ func TestEngineReentryReportsALoss(t *testing.T) {
 		e.lock(1)
 		e.lock(1)
 		guarded := e.guarded(1)
-		e.redis.set(func() { delete(e.redis.records, "x") })
+		e.redis.Set(func() { delete(e.redis.Records, "x") })
 		ok, err := e.lockWith(context.Background(), 1, request{wait: forever})
 		require.False(t, ok, "re-entry of a hold whose record has gone")
 		require.ErrorIs(t, err, ErrLockLost, "re-entry of a hold whose record has gone")
 		assert.ErrorIs(t, context.Cause(guarded), ErrLockLost, "the guard says %v", context.Cause(guarded))
-		assert.Empty(t, e.redis.holder("x"), "the re-entry took the lock anew")
+		assert.Empty(t, e.redis.Holder("x"), "the re-entry took the lock anew")
 		for range 2 {
 			assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
 		}
@@ -154,7 +155,7 @@ func TestEngineReentryReportsALoss(t *testing.T) {
 func TestEngineLocksAfreshOnceTheLossIsReported(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
-		e.redis.set(func() { delete(e.redis.records, "x") })
+		e.redis.Set(func() { delete(e.redis.Records, "x") })
 		time.Sleep(time.Minute) // the watchdog notices
 		ok, err := e.lockWith(context.Background(), 1, request{wait: 0})
 		require.False(t, ok)
@@ -173,7 +174,7 @@ func TestEngineLossIsNoticedWithinAThirdOfTheLease(t *testing.T) {
 		e.lock(1)
 		guarded := e.guarded(1)
 		time.Sleep(time.Minute)
-		e.redis.set(func() { delete(e.redis.records, "x") })
+		e.redis.Set(func() { delete(e.redis.Records, "x") })
 		start := time.Now()
 		other.lock(2)
 		<-guarded.Done()
@@ -191,7 +192,7 @@ func TestEngineLossIsNoticedWithinAThirdOfTheLease(t *testing.T) {
 // Goroutines of one owner share its hold: each Lock is a level of it.
 func TestEngineGoroutinesOfOneOwnerShareItsHold(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.latency = time.Millisecond
+		e.redis.Latency = time.Millisecond
 		other := joinBubbleEngine(t, e.redis, "other")
 		other.lock(9)
 		const o, many = owner(-1), 20
@@ -207,13 +208,13 @@ func TestEngineGoroutinesOfOneOwnerShareItsHold(t *testing.T) {
 		other.unlock(9)
 		wg.Wait()
 		_, levels := e.levels(newFakeLock(e.redis, "x"), o)
-		assert.Equal(t, many, levels, "%d levels here, %d in Redis", levels, e.redis.records["x"].levels)
-		assert.Equal(t, many, e.redis.records["x"].levels, "%d levels here, %d in Redis", levels, e.redis.records["x"].levels)
+		assert.Equal(t, many, levels, "%d levels here, %d in Redis", levels, e.redis.Records["x"].Levels)
+		assert.Equal(t, many, e.redis.Records["x"].Levels, "%d levels here, %d in Redis", levels, e.redis.Records["x"].Levels)
 		for range many {
 			wg.Go(func() { e.unlock(o) })
 		}
 		wg.Wait()
-		assert.Empty(t, e.redis.holder("x"), "not released")
+		assert.Empty(t, e.redis.Holder("x"), "not released")
 		assert.ErrorIs(t, e.unlockErr(o), ErrNotHeld)
 	})
 }
@@ -246,12 +247,12 @@ func TestEngineLateReentryLeavesNoLease(t *testing.T) {
 		ok, err := e.lockWith(context.Background(), 1, request{wait: 0, lease: 200 * time.Millisecond})
 		require.NoError(t, err)
 		require.True(t, ok)
-		e.redis.latency = 150 * time.Millisecond
+		e.redis.Latency = 150 * time.Millisecond
 		ok, err = e.lockWith(context.Background(), 1, request{wait: forever, lease: time.Hour})
 		assert.False(t, ok)
 		assert.ErrorIs(t, err, ErrLockLost)
 		time.Sleep(time.Second)
-		assert.Empty(t, e.redis.holder("x"), "the lock is still held")
+		assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
 	})
 }
 
@@ -261,21 +262,21 @@ func TestEngineAbandonedReentryLeavesNoLease(t *testing.T) {
 		ok, err := e.lockWith(context.Background(), 1, request{wait: 0, lease: 500 * time.Millisecond})
 		require.NoError(t, err)
 		require.True(t, ok)
-		e.redis.set(func() { e.redis.latency = 50 * time.Millisecond })
+		e.redis.Set(func() { e.redis.Latency = 50 * time.Millisecond })
 		ctx, cancel := context.WithTimeout(context.Background(), 70*time.Millisecond)
 		defer cancel()
 		ok, err = e.lockWith(ctx, 1, request{wait: forever, lease: time.Hour})
 		assert.False(t, ok)
 		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		time.Sleep(2 * time.Second)
-		assert.Empty(t, e.redis.holder("x"), "the lock is still held")
+		assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
 	})
 }
 
 // A re-entry waits while another goroutine of its owner has the owner mutex, also with wait 0.
 func TestEngineTryReentryWaitsForTheOwnerMutex(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.latency = time.Millisecond
+		e.redis.Latency = time.Millisecond
 		const o = owner(-1)
 		e.lock(o)
 		var wg sync.WaitGroup
@@ -299,12 +300,12 @@ func TestEngineTryReentryGivesUpASilentRedisSoon(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const o = owner(-1)
 		e.lock(o)
-		e.redis.set(func() {
-			e.redis.fault = func(verb string) fakeFault {
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) fakeredis.Fault {
 				if verb == "acquire" {
-					return fakeFault{late: 3 * time.Second}
+					return fakeredis.Fault{Late: 3 * time.Second}
 				}
-				return fakeFault{}
+				return fakeredis.Fault{}
 			}
 		})
 		got := make(chan error, 1)
@@ -336,14 +337,14 @@ func TestExtendIsTrustedFromBeforeTheRequest(t *testing.T) {
 		guarded := e.guarded(1)
 		time.Sleep(3 * time.Second)
 		sent := time.Now()
-		e.redis.set(func() { e.redis.latency = 200 * time.Millisecond })
+		e.redis.Set(func() { e.redis.Latency = 200 * time.Millisecond })
 		require.NoError(t, e.extend(ctx, lock, 1, 20*time.Second))
 		require.Equal(t, 400*time.Millisecond, time.Since(sent))
 		require.NoError(t, e.extend(ctx, lock, 1, 5*time.Second))
 		<-guarded.Done()
 		assert.Equal(t, lease.Trust(20*time.Second), time.Since(sent), "trust")
 		assert.ErrorIs(t, e.extend(ctx, lock, 1, 20*time.Second), ErrLockLost)
-		assert.Equal(t, 2, e.redis.count("renew"), "requests")
+		assert.Equal(t, 2, e.redis.Count("renew"), "requests")
 	})
 }
 
@@ -355,17 +356,17 @@ func TestExtendThatIsAnsweredTooLateIsALoss(t *testing.T) {
 		ok, err := e.lockWith(ctx, 1, request{wait: forever, lease: 600 * time.Millisecond})
 		require.NoError(t, err)
 		require.True(t, ok)
-		e.redis.set(func() {
-			e.redis.fault = func(verb string) (f fakeFault) {
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
 				if verb == "renew" {
-					f.answer = 700 * time.Millisecond
+					f.Answer = 700 * time.Millisecond
 				}
 				return f
 			}
 		})
 		assert.ErrorIs(t, e.extend(ctx, lock, 1, time.Hour), ErrLockLost)
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
-		assert.Empty(t, e.redis.holder("x"), "Redis keeps the record")
+		assert.Empty(t, e.redis.Holder("x"), "Redis keeps the record")
 	})
 }
 
@@ -376,10 +377,10 @@ func TestExtendThatWasGivenUpLeavesNoRecord(t *testing.T) {
 		ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: 10 * time.Second})
 		require.NoError(t, err)
 		require.True(t, ok)
-		e.redis.set(func() {
-			e.redis.fault = func(verb string) (f fakeFault) {
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
 				if verb == "renew" {
-					f.answer = 2 * time.Second
+					f.Answer = 2 * time.Second
 				}
 				return f
 			}
@@ -389,6 +390,6 @@ func TestExtendThatWasGivenUpLeavesNoRecord(t *testing.T) {
 		assert.ErrorIs(t, e.extend(ctx, lock, 1, time.Hour), context.DeadlineExceeded)
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		assert.Empty(t, e.redis.holder("x"), "Redis keeps the record")
+		assert.Empty(t, e.redis.Holder("x"), "Redis keeps the record")
 	})
 }

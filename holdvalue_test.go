@@ -537,10 +537,7 @@ func TestHoldMakesItsGuardWhenItIsAskedFor(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	l := b.client().NewLock(b.name)
 	h := b.hold(l)
-	guards := func() (n int) {
-		h.lock.(known).inside().client.engine.holdOf(l.lock.id(), h.owner(), func(h *hold) { n = len(h.guards) })
-		return n
-	}
+	guards := func() int { return l.client.engine.Probe().Guards(l.lock, h.owner()) }
 	assert.Zero(t, guards(), "guards before Context")
 	for range 3 {
 		h.Context()
@@ -666,9 +663,7 @@ func TestMultiLockEndsTogetherAfterExtend(t *testing.T) {
 	ends := make(map[time.Time]bool)
 	for _, s := range l.steps {
 		for _, id := range s.ids {
-			hold, _ := c.engine.levels(id, h.owner())
-			require.NotNil(t, hold)
-			ends[c.engine.watchdog.End(&hold.record.lease)] = true
+			ends[c.engine.Probe().LeasesEnd(id, h.owner())] = true
 		}
 	}
 	assert.Len(t, ends, 1, "times at which the locks end")

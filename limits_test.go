@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -175,7 +176,7 @@ func TestAtLeastDoesNotKeepWhatAMultiLockUndoes(t *testing.T) {
 }
 
 // newLimitedLock is a fakeLock with limits.
-func newLimitedLock(r *fakeRedis, l limits) *fakeLock {
+func newLimitedLock(r *fakeredis.Redis, l limits) *fakeLock {
 	lock := newFakeLock(r, "x")
 	lock.limit = l
 	return lock
@@ -188,16 +189,16 @@ func TestAtLeastUnconfirmedDeletesNothing(t *testing.T) {
 		ok, err := e.acquire(context.Background(), l, 1, request{wait: forever})
 		require.True(t, ok)
 		require.NoError(t, err)
-		e.redis.set(func() {
-			e.redis.fault = func(string) fakeFault { return fakeFault{block: io.EOF} }
+		e.redis.Set(func() {
+			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} }
 		})
 		assert.Error(t, e.release(context.Background(), l, 1))
 		time.Sleep(3 * time.Second)
-		e.redis.set(func() { e.redis.fault = nil })
+		e.redis.Set(func() { e.redis.Fault = nil })
 		time.Sleep(31 * time.Second)
-		assert.NotEmpty(t, e.redis.holder("x"), "the record after the first lease, and before its time is over")
+		assert.NotEmpty(t, e.redis.Holder("x"), "the record after the first lease, and before its time is over")
 		time.Sleep(7 * time.Second)
-		assert.Empty(t, e.redis.holder("x"), "the record after its time")
+		assert.Empty(t, e.redis.Holder("x"), "the record after its time")
 	})
 }
 
@@ -209,14 +210,14 @@ func TestAtLeastUnlockReportsARecordThatIsGone(t *testing.T) {
 		require.True(t, ok)
 		require.NoError(t, err)
 		lost := true
-		e.redis.set(func() {
-			delete(e.redis.records, "x")
-			e.redis.fault = func(string) fakeFault {
+		e.redis.Set(func() {
+			delete(e.redis.Records, "x")
+			e.redis.Fault = func(string) fakeredis.Fault {
 				defer func() { lost = false }()
 				if lost {
-					return fakeFault{block: io.EOF}
+					return fakeredis.Fault{Block: io.EOF}
 				}
-				return fakeFault{}
+				return fakeredis.Fault{}
 			}
 		})
 		assert.ErrorIs(t, e.release(context.Background(), l, 1), ErrLockLost)
@@ -233,17 +234,17 @@ func TestAtLeastUnlockIsNilWhenTheTimeEndsBeforeItsAnswer(t *testing.T) {
 		require.True(t, ok)
 		require.NoError(t, err)
 		answers := 0
-		e.redis.set(func() {
-			e.redis.fault = func(string) (f fakeFault) {
+		e.redis.Set(func() {
+			e.redis.Fault = func(string) (f fakeredis.Fault) {
 				if answers++; answers == 1 {
-					f.err, f.answer = io.EOF, 20*time.Millisecond
+					f.Err, f.Answer = io.EOF, 20*time.Millisecond
 				}
 				return f
 			}
 		})
 		assert.NoError(t, e.release(context.Background(), l, 1))
 		assert.Equal(t, 2, answers, "the release was repeated")
-		assert.Empty(t, e.redis.holder("x"))
+		assert.Empty(t, e.redis.Holder("x"))
 	})
 }
 
@@ -256,9 +257,9 @@ func TestAtLeastOutlivesARenewalUnderWay(t *testing.T) {
 			ok, err := e.acquire(context.Background(), l, 1, request{wait: forever})
 			require.True(t, ok)
 			require.NoError(t, err)
-			faults := []fakeFault{{late: 700 * time.Millisecond}, {answer: answer}} // of the renewal, and of the Unlock
-			e.redis.set(func() {
-				e.redis.fault = func(string) (f fakeFault) {
+			faults := []fakeredis.Fault{{Late: 700 * time.Millisecond}, {Answer: answer}} // of the renewal, and of the Unlock
+			e.redis.Set(func() {
+				e.redis.Fault = func(string) (f fakeredis.Fault) {
 					if len(faults) > 0 {
 						f, faults = faults[0], faults[1:]
 					}
@@ -266,13 +267,13 @@ func TestAtLeastOutlivesARenewalUnderWay(t *testing.T) {
 				}
 			})
 			time.Sleep(10*time.Second + 100*time.Millisecond)
-			require.Equal(t, 1, e.redis.count("renew"), "%s: renewals", name)
+			require.Equal(t, 1, e.redis.Count("renew"), "%s: renewals", name)
 			assert.NoError(t, e.release(context.Background(), l, 1), name)
 			require.Empty(t, faults, name)
 			time.Sleep(time.Until(start.Add(13900 * time.Millisecond)))
-			assert.NotEmpty(t, e.redis.holder("x"), "%s: the record before its time is over", name)
+			assert.NotEmpty(t, e.redis.Holder("x"), "%s: the record before its time is over", name)
 			time.Sleep(time.Second)
-			assert.Empty(t, e.redis.holder("x"), "%s: the record after its time", name)
+			assert.Empty(t, e.redis.Holder("x"), "%s: the record after its time", name)
 		})
 	}
 }
@@ -282,7 +283,7 @@ func TestMaxHoldEndsAHold(t *testing.T) {
 	for _, d := range []time.Duration{time.Second, 29 * time.Second, 30 * time.Second, 31 * time.Second, 45 * time.Second, 10 * time.Minute} {
 		for _, latency := range []time.Duration{0, 300 * time.Millisecond} {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
-				e.redis.latency = latency
+				e.redis.Latency = latency
 				l, ctx, start := newLimitedLock(e.redis, limits{max: d}), context.Background(), time.Now()
 				ok, err := e.acquire(ctx, l, 1, request{wait: forever})
 				require.True(t, ok)
@@ -295,9 +296,9 @@ func TestMaxHoldEndsAHold(t *testing.T) {
 				assert.GreaterOrEqual(t, held, d-min(d, 30*time.Second)/50-4*time.Millisecond-2*latency, "%v: how long it was trusted", d)
 				assert.ErrorIs(t, context.Cause(guarded), ErrMaxHold)
 				assert.ErrorIs(t, context.Cause(guarded), ErrLockLost)
-				assert.NotEmpty(t, e.redis.holder("x"), "%v: trust outlives the record", d)
+				assert.NotEmpty(t, e.redis.Holder("x"), "%v: trust outlives the record", d)
 				if d <= 30*time.Second {
-					assert.Zero(t, e.redis.count("renew"), "%v: renewals", d)
+					assert.Zero(t, e.redis.Count("renew"), "%v: renewals", d)
 				}
 				ok, err = e.acquire(ctx, newFakeLock(e.redis, "x"), 2, request{wait: forever})
 				assert.True(t, ok)
@@ -352,7 +353,7 @@ func TestMaxHoldCountsFromTheHandover(t *testing.T) {
 		{limits{}, limits{max: 10 * time.Second}}, // more is left of the lease than that: it is released
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			e := joinBubbleEngine(t, &fakeRedis{records: make(map[string]*fakeRecord)}, "client", WithHandoverSlice(time.Hour))
+			e := joinBubbleEngine(t, fakeredis.New(), "client", WithHandoverSlice(time.Hour))
 			ctx := context.Background()
 			first, second := newLimitedLock(e.redis, s.from), newLimitedLock(e.redis, s.to)
 			ok, err := e.acquire(ctx, first, 1, request{wait: forever})
@@ -384,9 +385,9 @@ func TestMaxHoldCountsFromTheHandover(t *testing.T) {
 			assert.ErrorIs(t, context.Cause(guarded), ErrMaxHold, "%v", s)
 			assert.LessOrEqual(t, time.Since(got), s.to.max, "%v", s)
 			assert.GreaterOrEqual(t, time.Since(got), s.to.max-time.Second, "%v", s)
-			assert.NotEmpty(t, e.redis.holder("x"), "%v: trust outlives the record", s)
+			assert.NotEmpty(t, e.redis.Holder("x"), "%v: trust outlives the record", s)
 			time.Sleep(time.Second + 10*time.Millisecond)
-			assert.Empty(t, e.redis.holder("x"), "%v: the record outlives the limit", s)
+			assert.Empty(t, e.redis.Holder("x"), "%v: the record outlives the limit", s)
 			assert.ErrorIs(t, e.release(ctx, second, 2), ErrMaxHold)
 		})
 	}
@@ -403,7 +404,7 @@ func TestMaxHoldIsNotProlongedByAReentry(t *testing.T) {
 				time.Sleep(3 * time.Second)
 			}
 			assert.Zero(t, levelsOf(e.engine, l, 1), "levels after %v", time.Since(start))
-			assert.Empty(t, e.redis.holder("x"), "the record")
+			assert.Empty(t, e.redis.Holder("x"), "the record")
 			_ = e.release(ctx, l, 1)
 			_ = e.release(ctx, l, 1)
 		}

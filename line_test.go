@@ -976,10 +976,7 @@ func TestLineWaiterAsksBeforeTheLineForgetsIt(t *testing.T) {
 		b.must(err)
 		e := b.client().engine
 		for _, left := range []time.Duration{-1, time.Second, time.Hour} {
-			hears := e.pubsub.Join(b.releaseChannel() + ":" + e.id)
-			delay, stop := e.awaitInLine(b.name, "", hears, result{grant: grant{wait: left}})
-			hears.Leave()
-			stop()
+			delay := e.Probe().SleepInLine(b.name, b.releaseChannel()+":"+e.id, left)
 			assert.Less(b, delay, life/2, "the sleep of a waiter with a place")
 		}
 	})
@@ -1250,7 +1247,7 @@ func TestLineCallerPastTheLocalQueueDoesNotJoin(t *testing.T) {
 			b.must(first.Lock(ctx))
 			c := b.bench.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 600 * time.Millisecond }), WithWatchdogTimeout(lease))
 			l := lock(c, b.name)
-			hears := c.engine.pubsub.Join(l.(known).inside().record.grants(attempt{})) // as an earlier wait has left it
+			hears := c.engine.hub().Join(l.(known).inside().record.grants(attempt{})) // as an earlier wait has left it
 			defer hears.Leave()
 			testredis.Await(b, "the channel of grants is subscribed", soon, hears.Confirmed)
 
@@ -1670,10 +1667,10 @@ func TestLineLeftPlaceIsInUse(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		c := b.contender().takes()
 		field := c.client.ID() + ":9:099"
-		assert.False(b, c.client.engine.uses(b.name, field), "a field of no wait")
-		b.queueOf(c.lock, func(g *waitQueue) { g.place = &place{field: field} })
-		assert.True(b, c.client.engine.uses(b.name, field), "the field of a place that was left")
-		b.queueOf(c.lock, func(g *waitQueue) { g.place = nil })
+		assert.False(b, c.client.engine.Probe().Uses(b.name, field), "a field of no wait")
+		c.client.engine.Probe().LeavePlace(c.lock.inside().lock, field)
+		assert.True(b, c.client.engine.Probe().Uses(b.name, field), "the field of a place that was left")
+		c.client.engine.Probe().LeavePlace(c.lock.inside().lock, "")
 		c.unlocks()
 	})
 }
@@ -2105,7 +2102,7 @@ func TestLineFieldOfTheFirstHoldSaysWhetherTheUserMayUseTheLine(t *testing.T) {
 			b.must(err)
 			require.Len(b, i.Holders, 1, kind.name)
 			if kind.name != "read" || may { // the first request of a reader that has the line among its keys is a release: writers look
-				assert.Equal(b, may, usesLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)), "%s: %s", kind.name, i.Holders[0].Field)
+				assert.Equal(b, may, UsesLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)), "%s: %s", kind.name, i.Holders[0].Field)
 			}
 			b.must(l.Unlock(ctx))
 		}
@@ -2135,7 +2132,7 @@ func TestLineMultiLockOfAUserWithoutTheLine(t *testing.T) {
 			i, err := b.client().Inspect(ctx, one.Name())
 			b.must(err)
 			require.Len(b, i.Holders, 1, one.Name())
-			assert.False(b, usesLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)), "%s: %s", one.Name(), i.Holders[0].Field)
+			assert.False(b, UsesLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)), "%s: %s", one.Name(), i.Holders[0].Field)
 		}
 		b.must(l.Unlock(ctx))
 	}

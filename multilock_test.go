@@ -170,12 +170,12 @@ func TestMultiLockThatIsOverAtOnceIsNotReported(t *testing.T) {
 	b.must(l.LockLease(ctx, time.Second))                                   // its scripts are known
 	b.must(l.Unlock(ctx))
 
-	inUse := c.engine.use(b.name + "-1") // so it takes one step after the other
+	inUse := c.engine.Probe().KeepInUse(b.name + "-1") // so it takes one step after the other
 	const latency = 40 * time.Millisecond
 	proxy.Latency(latency)
 	ok, err := l.TryLock(ctx, soon, 3*latency) // a step takes two thirds of that
 	proxy.Latency(0)
-	inUse.done()
+	inUse()
 	b.mustBe(err, ErrLockLost)
 	assert.False(t, ok, "it is held, and over")
 	_, err = l.Guard(ctx)
@@ -200,8 +200,8 @@ func TestMultiLockLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 			c := b.bench.clientOn(b.proxy.Client())
 			l := c.NewMultiLock(c.NewLock(b.name+"-1"), c.NewFairLock(b.name+"-2")) // in two steps
 			if what == "start" {
-				inUse := c.engine.use(b.name + "-1") // so it takes one step after the other
-				defer inUse.done()
+				inUse := c.engine.Probe().KeepInUse(b.name + "-1") // so it takes one step after the other
+				defer inUse()
 			}
 			rule := b.proxy.On(late, testredis.DelayReply(870*time.Millisecond))
 			b.must(l.LockLease(ctx, lease))

@@ -12,6 +12,7 @@ package relock
 import (
 	"cmp"
 	"iter"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -80,6 +81,13 @@ func (t *nameTable) close() []*name {
 		all = append(all, n)
 	}
 	return all
+}
+
+// all returns the names that are in use.
+func (t *nameTable) all() []*name {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Values(t.names))
 }
 
 // names are several names, in the order of their texts and each once. Lock locks all of them.

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
@@ -63,10 +64,10 @@ func TestNameIsDroppedWithItsLastUser(t *testing.T) {
 			e.unlock(1)
 		},
 		"a Redis that does not answer": func(e, _ *bubbleEngine) {
-			e.redis.set(func() { e.redis.fault = func(string) fakeFault { return fakeFault{block: io.EOF} } })
+			e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} } })
 			_, err := e.lockWith(ctx, 1, request{wait: forever})
 			assert.ErrorIs(e.t, err, io.EOF)
-			e.redis.set(func() { e.redis.fault = nil })
+			e.redis.Set(func() { e.redis.Fault = nil })
 		},
 		"Unlock, Guard and Token of what is not held": func(e, _ *bubbleEngine) {
 			b := newFakeLock(e.redis, "x")
@@ -78,13 +79,13 @@ func TestNameIsDroppedWithItsLastUser(t *testing.T) {
 		},
 		"a loss that Unlock reports": func(e, _ *bubbleEngine) {
 			e.lock(1)
-			e.redis.set(func() { clear(e.redis.records) })
+			e.redis.Set(func() { clear(e.redis.Records) })
 			time.Sleep(e.watchdogTimeout)
 			assert.ErrorIs(e.t, e.unlockErr(1), ErrLockLost)
 		},
 		"a loss that a re-entry reports": func(e, _ *bubbleEngine) {
 			e.lock(1)
-			e.redis.set(func() { clear(e.redis.records) })
+			e.redis.Set(func() { clear(e.redis.Records) })
 			_, err := e.lockWith(ctx, 1, request{wait: forever})
 			assert.ErrorIs(e.t, err, ErrLockLost)
 			assert.ErrorIs(e.t, e.unlockErr(1), ErrLockLost)
@@ -204,7 +205,7 @@ func TestNameAfterCloseIsClosed(t *testing.T) {
 func TestErrNotHeldCostsTheSameBesideManyHolds(t *testing.T) {
 	const few, many, calls, factor = 1, 100_000, 1001, 10
 	ctx := context.Background()
-	r := &fakeRedis{records: make(map[string]*fakeRecord)}
+	r := fakeredis.New()
 	e := abandonedBubbleEngine(t, r, WithLogger(slog.New(slog.DiscardHandler)))
 	defer func() { assert.NoError(t, e.close()) }()
 	holds := 0

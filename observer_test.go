@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -110,7 +111,7 @@ func inObservedBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine, r *rec
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		r, logged := &recorder{}, &lockedBuffer{}
-		redis := &fakeRedis{records: make(map[string]*fakeRecord)}
+		redis := fakeredis.New()
 		e := joinBubbleEngine(t, redis, "client", WithObserver(r), WithLogger(slog.New(slog.NewTextHandler(logged, nil))))
 		r.engine = e.engine
 		f(t, e, r, logged)
@@ -123,7 +124,7 @@ func x(o owner) LockInfo { return LockInfo{"x", TypeLock, Owner(o)} }
 // Each Lock and each Unlock of a level is an event, and an Unlock without a hold is none.
 func TestObserverSeesEveryLevel(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, _ *lockedBuffer) {
-		e.redis.latency = time.Millisecond
+		e.redis.Latency = time.Millisecond
 		e.lock(1)
 		e.lock(1)
 		r.told(t,
@@ -185,8 +186,8 @@ func TestObserverSeesNotifiedAndPolled(t *testing.T) {
 		r.told(t, WaitingEvent{x(1)}, AcquiredEvent{x(1), PathNotified, 10 * time.Second, 1, 2})
 		e.unlock(1)
 
-		e.redis.set(func() {
-			e.redis.records["x"] = &fakeRecord{"crashed", 1, time.Now().Add(100 * time.Millisecond)}
+		e.redis.Set(func() {
+			e.redis.Records["x"] = &fakeredis.Record{Field: "crashed", Levels: 1, Expires: time.Now().Add(100 * time.Millisecond)}
 		})
 		r.take()
 		e.lock(1)
@@ -236,7 +237,7 @@ func TestObserverSeesRenewalsAndTheLoss(t *testing.T) {
 		time.Sleep(e.watchdogTimeout/3 + time.Second)
 		r.told(t, RenewedEvent{x(1)})
 		assert.Empty(t, logged.String(), "in a healthy run")
-		e.redis.set(func() { e.redis.fault = func(string) fakeFault { return fakeFault{block: errOff} } })
+		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: errOff} } })
 		time.Sleep(2 * e.watchdogTimeout)
 		var failed, lost int
 		for _, event := range r.take() {
@@ -259,7 +260,7 @@ func TestObserverSeesRenewalsAndTheLoss(t *testing.T) {
 		}
 		assert.GreaterOrEqual(t, failed, 3, "failed renewals")
 		assert.Equal(t, 1, lost, "losses")
-		e.redis.set(func() { e.redis.fault = nil })
+		e.redis.Set(func() { e.redis.Fault = nil })
 		for range 2 {
 			assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
 		}
@@ -297,7 +298,7 @@ func TestLossIsReportedOnce(t *testing.T) {
 			inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, logged *lockedBuffer) {
 				e.lock(1)
 				guarded := e.guarded(1)
-				e.redis.set(func() { clear(e.redis.records) })
+				e.redis.Set(func() { clear(e.redis.Records) })
 				assert.ErrorIs(t, notice(e, guarded), ErrLockLost)
 				synctest.Wait()
 				_ = e.unlockErr(1)
@@ -346,11 +347,11 @@ func TestObserverSeesUnconfirmedReleases(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, logged *lockedBuffer) {
 		e.lock(1)
 		r.take()
-		e.redis.set(func() { e.redis.fault = func(string) fakeFault { return fakeFault{block: errOff} } })
+		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: errOff} } })
 		assert.ErrorIs(t, e.unlockErr(1), errOff)
 		r.told(t, ReleasedEvent{x(1), unlockTime, 0, errOff})
 		assert.Empty(t, logged.String(), "logged")
-		e.redis.set(func() { e.redis.fault = nil })
+		e.redis.Set(func() { e.redis.Fault = nil })
 	})
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -76,7 +77,7 @@ func TestErrorThatEndsAWaitNamesTheHolderElsewhere(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				e := newBubbleEngine(t)
-				e.redis.records["x"] = &fakeRecord{"other:1:1", 1, time.Now().Add(25 * time.Second)}
+				e.redis.Records["x"] = &fakeredis.Record{Field: "other:1:1", Levels: 1, Expires: time.Now().Add(25 * time.Second)}
 				errs := make(chan error, 2)
 				ctx, end := fails(context.Background(), e)
 				for o := range owner(2) {
@@ -87,7 +88,7 @@ func TestErrorThatEndsAWaitNamesTheHolderElsewhere(t *testing.T) {
 					synctest.Wait()
 				}
 				time.Sleep(4 * time.Second)
-				asked := e.redis.count("acquire")
+				asked := e.redis.Count("acquire")
 				end()
 				for range 2 {
 					err := <-errs
@@ -99,7 +100,7 @@ func TestErrorThatEndsAWaitNamesTheHolderElsewhere(t *testing.T) {
 						assert.ErrorIs(t, err, ErrClosed)
 					}
 				}
-				assert.Equal(t, asked, e.redis.count("acquire"), "a request was sent for the error")
+				assert.Equal(t, asked, e.redis.Count("acquire"), "a request was sent for the error")
 			})
 		})
 	}
@@ -109,7 +110,7 @@ func TestErrorThatEndsAWaitNamesTheHolderElsewhere(t *testing.T) {
 func TestErrorThatEndsAWaitSaysOnlyWhatIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
-		e.redis.latency = 2 * time.Second
+		e.redis.Latency = 2 * time.Second
 		var errs [2]error
 		var all sync.WaitGroup
 		for i := range errs {

@@ -205,7 +205,7 @@ func TestLookoutEndsWithItsWaiters(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
 	c := b.client(WithMaxWakeDelay(50 * time.Millisecond))
-	l := c.engine.poller
+	l := c.engine.Probe().Poller()
 	running := func() bool { r, _ := l.Running(); return r }
 	b.must(b.rdb.HSet(context.Background(), b.name, javaThread+":01", 1).Err())
 	b.must(b.rdb.HSet(context.Background(), b.lineKey(), c.ID(), "a place").Err())

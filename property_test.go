@@ -17,6 +17,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/stretchr/testify/require"
 	"pgregory.net/rapid"
@@ -67,7 +68,7 @@ func TestQueuesOfSeveralNamesAreEnteredTogether(t *testing.T) {
 		all := visitors.Draw(rt, "visitors")
 		inline := rapid.SampledFrom([]time.Duration{0, send.ResendTime}).Draw(rt, "inline")
 		inBubbleOf(t, rt, func(t *testing.T) error {
-			r := &fakeRedis{records: make(map[string]*fakeRecord)}
+			r := fakeredis.New()
 			h := &house{bubbleEngine: joinSending(t, r, "client", send.Config{Transport: r, Inline: inline}), inside: map[int]int{}, passed: map[int][]int{}}
 			return h.receive(all, most, regulars, stay)
 		})

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"testing/synctest"
 
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/stretchr/testify/assert"
 )
 
@@ -46,11 +47,11 @@ func TestShardsNoticeServersWithoutShardedPubSub(t *testing.T) {
 func TestRefusedChannelsAreLoggedOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var logged lockedBuffer
-		r := &fakeRedis{records: make(map[string]*fakeRecord)}
-		r.pubsub.Refuse = func(string) error { return answerError("NOPERM No permissions to access a channel") }
+		r := fakeredis.New()
+		r.PubSub.Refuse = func(string) error { return answerError("NOPERM No permissions to access a channel") }
 		e := joinBubbleEngine(t, r, "client", WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
 		for _, name := range []string{"bad1", "bad2"} {
-			l := e.pubsub.Join(name)
+			l := e.hub().Join(name)
 			synctest.Wait()
 			select {
 			case <-l.Ready:

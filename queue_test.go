@@ -152,7 +152,7 @@ func TestEngineServesLocalWaitersInOrder(t *testing.T) {
 			})
 			synctest.Wait()
 		}
-		assert.Equal(t, 1, e.redis.count("acquire"), "attempts while a local owner holds the lock")
+		assert.Equal(t, 1, e.redis.Count("acquire"), "attempts while a local owner holds the lock")
 		e.unlock(1)
 		wg.Wait()
 		assert.True(t, slices.IsSorted(order), "served in the order %v", order)

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/lease"
 )
 
@@ -37,7 +38,7 @@ func TestLossOfASharedRecordReachesAllHolders(t *testing.T) {
 				guards = append(guards, e.guarded(o))
 			}
 			e.unlock(5)
-			e.redis.set(func() { delete(e.redis.records, "x") })
+			e.redis.Set(func() { delete(e.redis.Records, "x") })
 			notice(e)
 			for i, guarded := range guards[:4] {
 				assert.ErrorIs(t, context.Cause(guarded), ErrLockLost, "%s: guard %d", name, i+1)
@@ -46,7 +47,7 @@ func TestLossOfASharedRecordReachesAllHolders(t *testing.T) {
 			for o := owner(1); o <= 4; o++ {
 				assert.ErrorIs(t, e.unlockErr(o), ErrLockLost, "%s: unlock %v", name, o)
 			}
-			assert.NotEmpty(t, e.redis.holder("x"), "%s: an Unlock of a lost hold deleted the record of another owner", name)
+			assert.NotEmpty(t, e.redis.Holder("x"), "%s: an Unlock of a lost hold deleted the record of another owner", name)
 			e.unlock(6)
 		})
 	}
@@ -62,20 +63,20 @@ func TestReadersOfOneRecordHaveTheirOwnLevels(t *testing.T) {
 		e.shares(2)
 		for _, o := range []owner{1, 2, 1, 2} {
 			e.unlock(o)
-			require.NotEmpty(t, e.redis.holder("x"), "the record is gone while owner 2 reads")
+			require.NotEmpty(t, e.redis.Holder("x"), "the record is gone while owner 2 reads")
 		}
 		assert.ErrorIs(t, e.unlockErr(1), ErrNotHeld, "one Unlock too many")
 		time.Sleep(3 * e.watchdogTimeout)
-		require.NotEmpty(t, e.redis.holder("x"), "the record is not renewed")
+		require.NotEmpty(t, e.redis.Holder("x"), "the record is not renewed")
 		e.unlock(2)
-		assert.Empty(t, e.redis.holder("x"), "the record is left")
+		assert.Empty(t, e.redis.Holder("x"), "the record is left")
 	})
 }
 
 // A loss is reported to all holders, also if the first of them is unlocking.
 func TestLossOfASharedRecordIsReportedWhileOneLeaves(t *testing.T) {
 	t.Parallel()
-	r := &fakeRedis{records: make(map[string]*fakeRecord)}
+	r := fakeredis.New()
 	e := joinBubbleEngine(t, r, "client")
 	e.slice = time.Hour
 	for range 50 {
@@ -103,14 +104,14 @@ func TestLossOfASharedRecordIsReportedWhileOneLeaves(t *testing.T) {
 			require.Fail(t, "a holder of the lost record is not told")
 		}
 		_ = e.unlockErr(2)
-		r.set(func() { clear(r.records) })
+		r.Set(func() { clear(r.Records) })
 	}
 }
 
 // The cost of a loss grows with the number of holders, and not with its square.
 func TestLossOfASharedRecordCostsByHolder(t *testing.T) {
 	const many = 5000
-	e := joinBubbleEngine(t, &fakeRedis{records: make(map[string]*fakeRecord)}, "client")
+	e := joinBubbleEngine(t, fakeredis.New(), "client")
 	e.slice = time.Hour
 	for o := owner(1); o <= many; o++ {
 		e.shares(o)
@@ -140,7 +141,7 @@ func TestRecordIsReleasedWithItsLastHold(t *testing.T) {
 			var shared *record
 			e.holdOf(e.shared().id(), 1, func(h *hold) { shared = h.record })
 			for left, i := range newRand(seed).Perm(many) {
-				assert.Zero(t, e.redis.count("release"), "seed %d: releases after %d of %d", seed, left, many)
+				assert.Zero(t, e.redis.Count("release"), "seed %d: releases after %d of %d", seed, left, many)
 				assert.Len(t, shared.holdsNow(), many-left, "seed %d: holds", seed)
 				shared.first.name.locked(func() {
 					for place, h := range shared.holds {
@@ -149,7 +150,7 @@ func TestRecordIsReleasedWithItsLastHold(t *testing.T) {
 				})
 				e.unlock(owner(i + 1))
 			}
-			assert.Equal(t, 1, e.redis.count("release"), "seed %d: releases", seed)
+			assert.Equal(t, 1, e.redis.Count("release"), "seed %d: releases", seed)
 			assert.Empty(t, shared.holdsNow(), "seed %d: holds", seed)
 		})
 	}
@@ -177,7 +178,7 @@ func TestRecordEndsOnce(t *testing.T) {
 			assert.ErrorIs(t, err, ErrLockLost)
 			assert.NotErrorIs(t, err, errForced, "the first cause counts")
 		}
-		clear(e.redis.records)
+		clear(e.redis.Records)
 	})
 }
 
@@ -203,7 +204,7 @@ func TestRecordIsKeptWhileItIsTrusted(t *testing.T) {
 func TestRecordEndIsThatOfTheLease(t *testing.T) {
 	for _, length := range []time.Duration{0, time.Minute} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
-			e.redis.latency = 10 * time.Millisecond
+			e.redis.Latency = 10 * time.Millisecond
 			ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: length})
 			require.NoError(t, err)
 			require.True(t, ok)
@@ -211,7 +212,7 @@ func TestRecordEndIsThatOfTheLease(t *testing.T) {
 			var h *hold
 			e.holdOf(lockID{name: "x"}, 1, func(found *hold) { h = found })
 			var expires time.Time
-			e.redis.set(func() { expires = e.redis.records["x"].expires })
+			e.redis.Set(func() { expires = e.redis.Records["x"].Expires })
 			if length == 0 {
 				assert.Equal(t, e.watchdogTimeout, time.Until(h.recordEnd()), "a renewal may be on its way")
 				assert.False(t, h.recordEnd().Before(expires), "assumed %v, and lasts %v", time.Until(h.recordEnd()), time.Until(expires))

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
@@ -23,11 +24,11 @@ import (
 // S3: an attempt that hangs when ctx ends is abandoned at once. It is undone at once, and again when it has run.
 func TestEngineUndoesAnAttemptThatWasGivenUp(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.fault = func(verb string) fakeFault {
+		e.redis.Fault = func(verb string) fakeredis.Fault {
 			if verb == "acquire" {
-				return fakeFault{late: 3 * time.Second}
+				return fakeredis.Fault{Late: 3 * time.Second}
 			}
-			return fakeFault{}
+			return fakeredis.Fault{}
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 900*time.Millisecond)
 		defer cancel()
@@ -38,8 +39,8 @@ func TestEngineUndoesAnAttemptThatWasGivenUp(t *testing.T) {
 		took := time.Since(start)
 		assert.Equal(t, 900*time.Millisecond, took, "came back after %v", took)
 		time.Sleep(2500 * time.Millisecond)
-		assert.Empty(t, e.redis.holder("x"), "holds a lock that was given up")
-		n := e.redis.count("release")
+		assert.Empty(t, e.redis.Holder("x"), "holds a lock that was given up")
+		n := e.redis.Count("release")
 		assert.Equal(t, 2, n, "undone %d times", n)
 	})
 }
@@ -47,17 +48,17 @@ func TestEngineUndoesAnAttemptThatWasGivenUp(t *testing.T) {
 // S3: the record of an attempt that runs after its undo expires with its lease, and is not renewed.
 func TestEngineAttemptThatRunsAfterItsUndoExpires(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.fault = func(verb string) fakeFault {
-			return fakeFault{block: io.ErrUnexpectedEOF}
+		e.redis.Fault = func(verb string) fakeredis.Fault {
+			return fakeredis.Fault{Block: io.ErrUnexpectedEOF}
 		}
 		ok, err := e.lockWith(context.Background(), 1, request{wait: forever})
 		require.False(t, ok)
 		require.Error(t, err)
-		e.redis.set(func() { e.redis.fault = nil })
+		e.redis.Set(func() { e.redis.Fault = nil })
 		time.Sleep(2 * unlockTime)
 		// Now the server runs the request that it had read.
-		e.redis.set(func() {
-			e.redis.records["x"] = &fakeRecord{"client:1:1", 1, time.Now().Add(e.watchdogTimeout)}
+		e.redis.Set(func() {
+			e.redis.Records["x"] = &fakeredis.Record{Field: "client:1:1", Levels: 1, Expires: time.Now().Add(e.watchdogTimeout)}
 		})
 		start := time.Now()
 		e.lock(2)
@@ -72,23 +73,23 @@ func TestEngineAttemptThatRunsAfterItsUndoExpires(t *testing.T) {
 func TestEngineTryThatRunsDuringTheReleaseIsUndone(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		first := true
-		e.redis.set(func() {
-			e.redis.fault = func(verb string) fakeFault {
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) fakeredis.Fault {
 				switch {
 				case verb == "acquire" && first:
 					first = false
-					return fakeFault{late: 3 * time.Second}
-				case verb == "release" && e.redis.record("x") != nil:
-					return fakeFault{answer: 900 * time.Millisecond}
+					return fakeredis.Fault{Late: 3 * time.Second}
+				case verb == "release" && e.redis.Record("x") != nil:
+					return fakeredis.Fault{Answer: 900 * time.Millisecond}
 				}
-				return fakeFault{}
+				return fakeredis.Fault{}
 			}
 		})
 		e.lock(1)
 		time.Sleep(1500 * time.Millisecond)
 		e.unlock(1) // runs half a second before the first try does
 		time.Sleep(2 * time.Second)
-		assert.Empty(t, e.redis.holder("x"), "the record of a try that ran after the release")
+		assert.Empty(t, e.redis.Holder("x"), "the record of a try that ran after the release")
 	})
 }
 
@@ -99,20 +100,20 @@ func TestEngineLostAnswersOfARelease(t *testing.T) {
 			e.lock(1)
 			e.lock(1)
 			n := 0
-			e.redis.set(func() {
-				e.redis.fault = func(verb string) fakeFault {
+			e.redis.Set(func() {
+				e.redis.Fault = func(verb string) fakeredis.Fault {
 					if verb == "release" && n%(lost+1) < lost {
 						n++
-						return fakeFault{err: io.EOF}
+						return fakeredis.Fault{Err: io.EOF}
 					}
 					n++
-					return fakeFault{}
+					return fakeredis.Fault{}
 				}
 			})
 			e.unlock(1)
-			assert.Equal(t, 1, e.redis.records["x"].levels, "levels are left after one of two unlocks")
+			assert.Equal(t, 1, e.redis.Records["x"].Levels, "levels are left after one of two unlocks")
 			e.unlock(1)
-			assert.Empty(t, e.redis.holder("x"), "the lock is still held")
+			assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
 		})
 	}
 }
@@ -123,16 +124,16 @@ func TestEngineRepeatedReleaseFreesNoOtherOwner(t *testing.T) {
 		other := joinBubbleEngine(t, e.redis, "other")
 		e.lock(1)
 		first := true
-		e.redis.set(func() {
-			e.redis.fault = func(verb string) fakeFault {
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) fakeredis.Fault {
 				if verb == "release" && first {
 					first = false
-					return fakeFault{err: io.EOF}
+					return fakeredis.Fault{Err: io.EOF}
 				}
 				if verb == "release" {
-					return fakeFault{late: time.Second}
+					return fakeredis.Fault{Late: time.Second}
 				}
-				return fakeFault{}
+				return fakeredis.Fault{}
 			}
 		})
 		go func() {
@@ -144,8 +145,8 @@ func TestEngineRepeatedReleaseFreesNoOtherOwner(t *testing.T) {
 		synctest.Wait()
 		_, levels := other.levels(newFakeLock(e.redis, "x"), 2)
 		assert.Equal(t, 1, levels, "a repeated release has freed the next holder")
-		assert.NotEmpty(t, e.redis.holder("x"), "a repeated release has freed the next holder")
-		e.redis.set(func() { e.redis.fault = nil })
+		assert.NotEmpty(t, e.redis.Holder("x"), "a repeated release has freed the next holder")
+		e.redis.Set(func() { e.redis.Fault = nil })
 		other.unlock(2)
 	})
 }
@@ -155,7 +156,7 @@ func TestEngineUnconfirmedReleaseIsAnErrorAndEndsTheHold(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		guarded := e.guarded(1)
-		e.redis.set(func() { e.redis.fault = func(string) fakeFault { return fakeFault{block: io.EOF} } })
+		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} } })
 		start := time.Now()
 		err := e.unlockErr(1)
 		assert.Error(t, err)
@@ -164,10 +165,10 @@ func TestEngineUnconfirmedReleaseIsAnErrorAndEndsTheHold(t *testing.T) {
 		assert.LessOrEqual(t, time.Since(start), unlockTime, "time taken")
 		assert.Same(t, context.Canceled, context.Cause(guarded), "the cause of the guard")
 		synctest.Wait() // one may have been on its way
-		renewals := e.redis.count("renew")
+		renewals := e.redis.Count("renew")
 		time.Sleep(time.Hour)
-		assert.Equal(t, renewals, e.redis.count("renew"), "what was released is still renewed")
-		e.redis.set(func() { e.redis.fault = nil })
+		assert.Equal(t, renewals, e.redis.Count("renew"), "what was released is still renewed")
+		e.redis.Set(func() { e.redis.Fault = nil })
 		e.lock(1)
 		e.unlock(1)
 	})
@@ -183,8 +184,8 @@ func TestEngineUnlockCountsWhileRedisHangs(t *testing.T) {
 			e.lock(o)
 		}
 		guarded := e.guarded(o)
-		e.redis.set(func() {
-			e.redis.fault = func(verb string) fakeFault { return fakeFault{late: 12 * time.Second} }
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) fakeredis.Fault { return fakeredis.Fault{Late: 12 * time.Second} }
 		})
 		var wg sync.WaitGroup
 		start := time.Now()
@@ -194,9 +195,9 @@ func TestEngineUnlockCountsWhileRedisHangs(t *testing.T) {
 		wg.Wait()
 		assert.LessOrEqual(t, time.Since(start), unlockTime+send.MinWait, "time taken")
 		assert.Error(t, guarded.Err(), "the hold goes on")
-		e.redis.set(func() { e.redis.fault = nil })
+		e.redis.Set(func() { e.redis.Fault = nil })
 		time.Sleep(2 * e.watchdogTimeout)
-		assert.Empty(t, e.redis.holder("x"), "is still renewed")
+		assert.Empty(t, e.redis.Holder("x"), "is still renewed")
 		e.lock(1)
 		e.unlock(1)
 	})
@@ -206,20 +207,20 @@ func TestEngineUnlockCountsWhileRedisHangs(t *testing.T) {
 func TestEngineUndoThatOvertakesItsAttempt(t *testing.T) {
 	for _, late := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
-			e.redis.fault = func(verb string) fakeFault {
+			e.redis.Fault = func(verb string) fakeredis.Fault {
 				if verb == "acquire" {
-					return fakeFault{ghost: late}
+					return fakeredis.Fault{Ghost: late}
 				}
-				return fakeFault{}
+				return fakeredis.Fault{}
 			}
 			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
 			defer cancel()
 			ok, err := e.lockWith(ctx, 1, request{wait: forever})
 			require.False(t, ok)
 			require.Error(t, err)
-			e.redis.set(func() { e.redis.fault = nil })
+			e.redis.Set(func() { e.redis.Fault = nil })
 			time.Sleep(1500 * time.Millisecond)
-			h := e.redis.holder("x")
+			h := e.redis.Holder("x")
 			assert.Empty(t, h, "%s, which ran %v late, holds the lock", h, late)
 		})
 	}
@@ -229,13 +230,13 @@ func TestEngineUndoThatOvertakesItsAttempt(t *testing.T) {
 func TestEngineUndoesSeveralAttemptsOfUnknownOutcome(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		lates := []time.Duration{30 * time.Millisecond, 300 * time.Millisecond, 900 * time.Millisecond}
-		e.redis.fault = func(verb string) fakeFault {
+		e.redis.Fault = func(verb string) fakeredis.Fault {
 			if verb != "acquire" || len(lates) == 0 {
-				return fakeFault{}
+				return fakeredis.Fault{}
 			}
 			late := lates[0]
 			lates = lates[1:]
-			return fakeFault{ghost: late}
+			return fakeredis.Fault{Ghost: late}
 		}
 		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 		defer cancel()
@@ -244,7 +245,7 @@ func TestEngineUndoesSeveralAttemptsOfUnknownOutcome(t *testing.T) {
 		require.Error(t, err)
 		require.LessOrEqual(t, len(lates), 1, "tried %d times", 3-len(lates))
 		time.Sleep(1500 * time.Millisecond)
-		assert.Empty(t, e.redis.holder("x"), "the lock is still held")
+		assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
 	})
 }
 
@@ -254,8 +255,8 @@ func TestEngineUndoesARequestThatPanics(t *testing.T) {
 	for _, verb := range []string{"acquire", "release"} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			b := newFakeLock(e.redis, "x")
-			e.redis.set(func() {
-				e.redis.fault = func(v string) fakeFault { return fakeFault{panics: v == verb} }
+			e.redis.Set(func() {
+				e.redis.Fault = func(v string) fakeredis.Fault { return fakeredis.Fault{Panics: v == verb} }
 			})
 			_, err := e.acquire(context.Background(), b, 1, request{wait: forever})
 			if verb == "release" {
@@ -267,13 +268,13 @@ func TestEngineUndoesARequestThatPanics(t *testing.T) {
 			require.Equal(t, "a hook", p.Value)
 			start := time.Now()
 			if verb == "acquire" {
-				e.redis.set(func() { e.redis.fault = nil })
+				e.redis.Set(func() { e.redis.Fault = nil })
 				e.lock(2)
 				e.unlock(2)
 				require.Less(t, time.Since(start), time.Second, "the record stays")
 			} else { // every release panics: the record expires
 				time.Sleep(2 * e.watchdogTimeout)
-				e.redis.set(func() { e.redis.fault = nil })
+				e.redis.Set(func() { e.redis.Fault = nil })
 				e.lock(2)
 				e.unlock(2)
 			}
@@ -289,14 +290,14 @@ func TestEngineUnlockAfterTheOwnerMutexHasFullTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const o = owner(-1)
 		b := newFakeLock(e.redis, "x")
-		e.redis.bound = true
+		e.redis.Bound = true
 		for range 2 {
 			ok, err := e.acquire(context.Background(), b, o, request{wait: forever})
 			require.NoError(t, err)
 			require.True(t, ok)
 		}
 		time.Sleep(time.Second) // the limit of the next request is a new one
-		e.redis.set(func() { e.redis.latency = 300 * time.Millisecond })
+		e.redis.Set(func() { e.redis.Latency = 300 * time.Millisecond })
 		first := make(chan error, 1)
 		go func() { first <- e.release(context.Background(), b, o) }()
 		synctest.Wait()
@@ -304,7 +305,7 @@ func TestEngineUnlockAfterTheOwnerMutexHasFullTime(t *testing.T) {
 		go func() { second <- e.release(context.Background(), b, o) }()
 		synctest.Wait()
 		time.Sleep(500 * time.Millisecond) // the first one has run, and is not answered yet
-		e.redis.set(func() { delete(e.redis.records, "x") })
+		e.redis.Set(func() { delete(e.redis.Records, "x") })
 		assert.NoError(t, <-first)
 		err := <-second
 		assert.ErrorIs(t, err, ErrLockLost)
@@ -426,14 +427,14 @@ func TestOrphanOfALockDoesNotOvertakeItsUnlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
 		slow := map[string]time.Duration{"acquire": 1500 * time.Millisecond, "release": 900 * time.Millisecond}
-		e.redis.fault = func(verb string) fakeFault {
+		e.redis.Fault = func(verb string) fakeredis.Fault {
 			late := slow[verb]
 			delete(slow, verb) // only the first one
-			return fakeFault{late: late}
+			return fakeredis.Fault{Late: late}
 		}
 		e.lock(1)
 		require.NoError(t, e.unlockErr(1))
 		time.Sleep(10 * time.Second)
-		require.Empty(t, e.redis.holder("x"))
+		require.Empty(t, e.redis.Holder("x"))
 	})
 }

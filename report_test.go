@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"runtime"
 	"runtime/debug"
@@ -20,6 +21,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/report"
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -33,7 +35,7 @@ type mutexWatch struct {
 	mutexes map[string]*sync.Mutex
 	held    map[string]string // mutex and user code, with the stack of the first call
 	calls   map[string]int    // of each kind of user code
-	engines []*engine         // whose names have mutexes
+	engines []Probe           // whose names have mutexes
 }
 
 func newMutexWatch(t *testing.T) *mutexWatch {
@@ -50,17 +52,12 @@ func newMutexWatch(t *testing.T) *mutexWatch {
 
 // add adds the mutexes of c to w.
 func (w *mutexWatch) add(name string, c *Client) {
-	e := c.engine
-	mutexes := map[string]*sync.Mutex{
-		"names": &e.table.mu, "workers": e.workers.Mutex(), "lapsed": &e.lapsed.mu,
-		"watchdog": e.watchdog.Mutex(), "pubsub": e.pubsub.Mutex(), "pending": &c.pending.mu, "reporter": e.reporter.Mutex(),
-	}
-	for part, mu := range e.sender.Mutexes() {
-		mutexes[part] = mu
-	}
+	p := c.engine.Probe()
+	mutexes := p.Mutexes(false)
+	mutexes["pending"] = &c.pending.mu
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.engines = append(w.engines, e)
+	w.engines = append(w.engines, p)
 	for part, mu := range mutexes {
 		w.mutexes[name+"."+part] = mu
 	}
@@ -77,10 +74,8 @@ func (w *mutexWatch) look(what string) {
 	engines := w.engines
 	w.mu.Unlock()
 	for _, e := range engines {
-		if canLock(&e.table.mu) {
-			for text, mu := range e.nameMutexes() {
-				mutexes["name "+text] = mu
-			}
+		if names := e.Mutexes(false)["names"]; canLock(names) {
+			maps.Copy(mutexes, e.Mutexes(true))
 		}
 	}
 	for name, mu := range mutexes {
@@ -421,7 +416,7 @@ func (o observerFunc) Lost(context.Context, LostEvent)                   { o.cal
 func inReportedBubble(t *testing.T, log handlerFunc, observe func(event string), f func(e *bubbleEngine)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		redis := &fakeRedis{records: make(map[string]*fakeRecord)}
+		redis := fakeredis.New()
 		f(joinBubbleEngine(t, redis, "client", WithLogger(slog.New(log)), WithObserver(observerFunc{call: observe})))
 	})
 }
@@ -460,7 +455,7 @@ func TestSlowReportsDelayNoGuard(t *testing.T) {
 				})
 			}()
 		}
-		e.redis.set(func() { e.redis.fault = func(string) fakeFault { return fakeFault{block: errOff} } })
+		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: errOff} } })
 		var latest time.Duration
 		for range holds {
 			latest = max(latest, (<-ends).late)
@@ -470,7 +465,7 @@ func TestSlowReportsDelayNoGuard(t *testing.T) {
 		time.Sleep(2*holds*line + time.Second)
 		assert.EqualValues(e.t, holds, logged.Load(), "losses that were logged")
 		assert.EqualValues(e.t, holds, observed.Load(), "losses that were observed")
-		e.redis.set(func() { e.redis.fault = nil })
+		e.redis.Set(func() { e.redis.Fault = nil })
 		for i := range holds {
 			assert.ErrorIs(e.t, e.release(context.Background(), newFakeLock(e.redis, fmt.Sprint("name", i)), 1), ErrLockLost)
 		}
@@ -545,9 +540,9 @@ func TestPanicsOfReportsDisturbNoCaller(t *testing.T) {
 					e.lockName(fmt.Sprint("name", i), 1)
 				}
 				time.Sleep(e.watchdogTimeout)
-				e.redis.set(func() { e.redis.fault = func(string) fakeFault { return fakeFault{block: errOff} } })
+				e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: errOff} } })
 				time.Sleep(2 * e.watchdogTimeout)
-				e.redis.set(func() { e.redis.fault = nil })
+				e.redis.Set(func() { e.redis.Fault = nil })
 				for i := range 5 {
 					assert.ErrorIs(e.t, e.release(context.Background(), newFakeLock(e.redis, fmt.Sprint("name", i)), 1), ErrLockLost)
 				}
@@ -587,7 +582,7 @@ func TestCloseWaitsAWhileForReports(t *testing.T) {
 		for i := range 20 {
 			e.lockName(fmt.Sprint("name", i), 1)
 		}
-		e.redis.set(func() { clear(e.redis.records) })
+		e.redis.Set(func() { clear(e.redis.Records) })
 		time.Sleep(e.watchdogTimeout/3 + 10*time.Millisecond)
 		start := time.Now()
 		require.NoError(e.t, e.close())
@@ -613,17 +608,17 @@ func TestCloseNamesAnObserverThatHangs(t *testing.T) {
 							<-hang
 						}
 					}
-					redis := &fakeRedis{records: make(map[string]*fakeRecord)}
+					redis := fakeredis.New()
 					log := handlerFunc(func(slog.Record) error { hangIf("logger"); return nil })
 					e := abandonedBubbleEngine(t, redis, WithLogger(slog.New(log)), WithObserver(observerFunc{call: hangIf}))
 					go e.lock(1)
 					synctest.Wait()
 					if hangs != "acquired" {
-						e.redis.set(func() { clear(e.redis.records) })
+						e.redis.Set(func() { clear(e.redis.Records) })
 						time.Sleep(e.watchdogTimeout)
 					}
 					if busy > 0 {
-						e.workers.Spawn(func() { time.Sleep(busy) })
+						e.spawn(func() { time.Sleep(busy) })
 					}
 					start := time.Now()
 					assert.ErrorContains(t, e.close(), name)
@@ -638,13 +633,15 @@ func TestCloseNamesAnObserverThatHangs(t *testing.T) {
 	}
 }
 
+const mostNamed = 16 // locks that Close names
+
 // Close logs the locks that are held, which helps to find a goroutine that has ended without Unlock.
 func TestCloseLogsLocksThatAreHeld(t *testing.T) {
 	t.Parallel()
-	for _, held := range []int{0, 1, 3 * mostLogged} {
+	for _, held := range []int{0, 1, 3 * mostNamed} {
 		synctest.Test(t, func(t *testing.T) {
 			logged := &lockedBuffer{}
-			redis := &fakeRedis{records: make(map[string]*fakeRecord)}
+			redis := fakeredis.New()
 			e := abandonedBubbleEngine(t, redis, WithLogger(slog.New(slog.NewTextHandler(logged, &slog.HandlerOptions{Level: slog.LevelDebug}))))
 			for i := range held {
 				e.lockName(fmt.Sprint("name", i), 7)
@@ -657,7 +654,7 @@ func TestCloseLogsLocksThatAreHeld(t *testing.T) {
 				return
 			}
 			assert.Contains(t, logged.String(), fmt.Sprintf("level=DEBUG msg=\"relock: closed with locks held, whose records lapse with their leases\" count=%d", held))
-			assert.Equal(t, min(held, mostLogged), strings.Count(logged.String(), " by goroutine 7"))
+			assert.Equal(t, min(held, mostNamed), strings.Count(logged.String(), " by goroutine 7"))
 		})
 	}
 }
@@ -667,13 +664,13 @@ func TestLogQuotesNamesOnce(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		logged := &lockedBuffer{}
-		redis := &fakeRedis{records: make(map[string]*fakeRecord)}
+		redis := fakeredis.New()
 		e := joinBubbleEngine(t, redis, "client", WithLogger(slog.New(slog.NewTextHandler(logged, nil))))
 		long := strings.Repeat("é", 100)
 		for _, name := range []string{"plain", "with \"quotes\"", long} {
 			e.lockName(name, 1)
 		}
-		e.redis.set(func() { clear(e.redis.records) })
+		e.redis.Set(func() { clear(e.redis.Records) })
 		time.Sleep(e.watchdogTimeout)
 		assert.Contains(t, logged.String(), " lock=plain ")
 		assert.Contains(t, logged.String(), ` lock="with \"quotes\"" `)

@@ -262,7 +262,7 @@ func TestReadWatchdogRenewsItsOwnHoldOnly(t *testing.T) {
 		b.must(dead.LockLease(ctx, lease))
 		guarded, err := kept.Guard(ctx)
 		b.must(err)
-		field := func(client *Client) string { return client.engine.id }
+		field := func(client *Client) string { return client.ID() }
 		select {
 		case <-guarded.Done():
 			require.NoError(t, context.Cause(guarded), "the hold is lost")
@@ -678,7 +678,7 @@ func TestEveryLevelOfAReaderCostsTheSame(t *testing.T) {
 			func() { b.must(read.Lock(ctx)) },
 			func() { b.must(read.Unlock(ctx)) },
 			func() {
-				replies, errs := read.client.engine.sender.All(ctx, renew)
+				replies, errs := read.client.engine.Probe().Sender().All(ctx, renew)
 				b.must(errs[0])
 				require.EqualValues(t, 1, replies[0][0])
 			},
@@ -920,7 +920,7 @@ func (b *lineBench) awaitPlace(l *WriteLock) {
 	testredis.Await(b, "the writer stands in the line", soon, func() bool {
 		line := b.rdb.HGetAll(context.Background(), b.line).Val()
 		for number, client := range line {
-			if client == l.client.engine.id {
+			if client == l.client.ID() {
 				return strings.HasPrefix(line[client], number+" ")
 			}
 		}
@@ -939,7 +939,7 @@ func (b *lineBench) joinsDead() (client string) {
 	ctx := context.Background()
 	l := b.client().NewRWLock(b.name).Write()
 	e := l.client.engine
-	attempt := attempt{field: e.newField(1), lease: time.Minute, level: 1, line: hearsGrant, asked: 1}
+	attempt := attempt{field: e.Probe().NewField(1), lease: time.Minute, level: 1, line: hearsGrant, asked: 1}
 	s := b.subscribe(l.client.grantChannel(b.releases))
 	defer testredis.Await(b, "it does not listen any more", soon, func() bool { return b.hearers(l.client.grantChannel(b.releases)) == 0 })
 	defer func() { _ = s.Close() }()
@@ -969,7 +969,7 @@ func TestWriterPassesToTheNextWriter(t *testing.T) {
 				assert.Equal(t, "write", record["mode"])
 				for field := range record {
 					if field != "mode" {
-						assert.Equal(t, to.client.engine.id, field[:36])
+						assert.Equal(t, to.client.ID(), field[:36])
 						assert.True(t, strings.HasSuffix(field, ":write"), field)
 					}
 				}
@@ -1055,7 +1055,7 @@ func TestWriterThatGivesUpPassesOn(t *testing.T) {
 	first, second := b.rw().Write(), b.rw().Write()
 	asked := int64(0)
 	for range 3 {
-		b.must(b.rdb.HSet(ctx, b.name, "mode", "write", b.client().engine.newField(1)+":write", 1).Err())
+		b.must(b.rdb.HSet(ctx, b.name, "mode", "write", b.client().engine.Probe().NewField(1)+":write", 1).Err())
 		b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
 		waiting, cancel := context.WithCancel(ctx)
 		leaves := b.waits(waiting, first)
@@ -1066,7 +1066,7 @@ func TestWriterThatGivesUpPassesOn(t *testing.T) {
 		b.mustBe(await(b.bench, "the first writer gives up", leaves), context.Canceled)
 		b.must(await(b.bench, "the second writer has the lock", got))
 		asked += b.asked.Load() - before
-		assert.False(t, b.rdb.HExists(ctx, b.line, first.client.engine.id).Val(), "the first one has a place")
+		assert.False(t, b.rdb.HExists(ctx, b.line, first.client.ID()).Val(), "the first one has a place")
 		b.must(second.Unlock(ctx))
 	}
 	assert.LessOrEqual(t, asked, int64(2), "attempts after the undo; heartbeats may have been due")
@@ -1240,7 +1240,7 @@ func TestReadersAndWritersOfManyProcessesTakeTurns(t *testing.T) {
 func TestWriterIsWokenByAHolderThatKnowsNoLine(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx := WithOwner(context.Background())
-	relock := b.client().engine.newField(1)
+	relock := b.client().engine.Probe().NewField(1)
 	for name, record := range map[string][]any{
 		"a writer":                     {"mode", "write", javaThread + ":write", 1},
 		"a reader":                     {"mode", "read", javaThread, 1},
@@ -1363,7 +1363,7 @@ func TestWriterThatMayNotSubscribeStandsInTheLine(t *testing.T) {
 	// An answer that is late by some milliseconds looks like a renewal, after which the writer asks often for a moment.
 	assert.LessOrEqual(t, b.asked.Load()-before, int64(75), "attempts; without the heartbeat as a limit they are more than 90")
 	b.must(from.Unlock(ctx))
-	assert.True(t, strings.HasPrefix(strings.Join(b.rdb.HKeys(ctx, b.name).Val(), " "), "mode "+to.client.engine.id), "it is granted the lock")
+	assert.True(t, strings.HasPrefix(strings.Join(b.rdb.HKeys(ctx, b.name).Val(), " "), "mode "+to.client.ID()), "it is granted the lock")
 	b.must(await(b.bench, "the writer has the lock", got))
 	b.must(to.Unlock(ctx))
 }
@@ -1377,7 +1377,7 @@ func TestEarlierWriterDoesNotTakeTheLaterPlace(t *testing.T) {
 	e := l.client.engine
 	listens := b.subscribe(l.client.grantChannel(b.releases))
 	defer func() { _ = listens.Close() }()
-	earlier, later := e.newField(1), e.newField(1)
+	earlier, later := e.Probe().NewField(1), e.Probe().NewField(1)
 	for _, step := range []struct {
 		field string
 		place int64

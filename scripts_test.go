@@ -291,7 +291,7 @@ func TestScriptContracts(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
 	c1, c2 := b.client(), b.client()
-	me, them := c1.engine.id, c2.engine.id
+	me, them := c1.ID(), c2.ID()
 	names := map[*luaScript]string{wholeBundle(): "bundle"}
 	for name, s := range bound {
 		names[s] = name

@@ -216,7 +216,7 @@ func refused(err error) bool {
 
 // awaitSubscribed waits until a waiter for l has subscribed, has been refused the subscription, or has got an answer.
 func awaitSubscribed(t testing.TB, l Locker, got <-chan error) {
-	wakeups := clientOf(l).engine.pubsub
+	wakeups := clientOf(l).engine.hub()
 	testredis.Await(t, "a waiter is subscribed", clusterSoon, func() bool {
 		return wakeups.Answered() || len(got) > 0
 	})
@@ -530,7 +530,7 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 			assert.Fail(t, fmt.Sprintf("the user: %.500s", text))
 		case strings.Contains(text, "the-end-of-a-name"):
 			assert.Fail(t, fmt.Sprintf("a whole name: %.500s", text))
-		case strings.Contains(text, good.engine.id), strings.Contains(text, restricted.engine.id):
+		case strings.Contains(text, good.ID()), strings.Contains(text, restricted.ID()):
 			assert.Fail(t, fmt.Sprintf("the field of a hold: %.500s", text))
 		case len(text) > 4000:
 			assert.Fail(t, fmt.Sprintf("%d bytes: %.500s", len(text), text))

@@ -229,13 +229,8 @@ func TestSemaphoreServesLocalWaitersInOrder(t *testing.T) {
 			}
 		})
 		testredis.Await(b, "it waits", soon, func() bool {
-			waits := 0
-			b.queueOf(s, func(g *waitQueue) {
-				if g != nil && g.Taken() {
-					waits = 1 + g.Len()
-				}
-			})
-			return waits == i+1
+			waits, front, _ := waitersOf(s)
+			return front && waits == i
 		})
 	}
 	b.must(s.Unlock(first[0]))
@@ -825,7 +820,9 @@ func TestSemaphoreAttemptThatRunsAfterItsUndoTakesNothing(t *testing.T) {
 	await(b.bench, "the attempt", late.Fired())
 	cancel()
 	b.mustBe(await(b.bench, "Lock", got), context.Canceled)
-	testredis.Await(b, "its undo is over", 2*soon, func() bool { return b.direct.engine.atWork() == 0 && s.client.engine.atWork() == 0 })
+	testredis.Await(b, "its undo is over", 2*soon, func() bool {
+		return b.direct.engine.Probe().Stats().AtWork == 0 && s.client.engine.Probe().Stats().AtWork == 0
+	})
 	ran := b.scriptRuns()
 	late.Release()
 	testredis.Await(b, "the attempt has run", soon, func() bool { return b.scriptRuns() > ran })
@@ -1386,9 +1383,7 @@ func TestSemaphoreCallerThatGivesUpLeavesItsPlace(t *testing.T) {
 		first.joins()
 		second.asks()
 		testredis.Await(b, "the second one waits", soon, func() bool {
-			waits := 0
-			b.queueOf(second.s, func(g *waitQueue) { waits = g.Len() })
-			return waits == 1
+			return b.waitersInQueue(second.s) == 1
 		})
 		other := b.permitContender().joins()
 		cancel()
@@ -1449,9 +1444,8 @@ func TestSemaphoreCallerThatAskedFirstHasAPlaceAfterAnother(t *testing.T) {
 		testredis.Await(b, "they wait in this process", soon, func() bool { return b.waitersInQueue(c) == n })
 	}
 	testredis.Await(b, "the first one has found no permit free", soon, func() bool {
-		found := false
-		b.queueOf(c, func(g *waitQueue) { found = g.busy })
-		return found
+		_, _, busy := waitersOf(c)
+		return busy
 	})
 	three := asks(o[2])
 	waiting(1)

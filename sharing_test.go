@@ -18,12 +18,13 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/turns"
 )
 
 // newSharedFake is a fakeLock that owners of one process share.
-func newSharedFake(r *fakeRedis, name string) *fakeLock {
+func newSharedFake(r *fakeredis.Redis, name string) *fakeLock {
 	l := newFakeLock(r, name)
 	l.admits = shared
 	return l
@@ -46,11 +47,11 @@ func (e *bubbleEngine) shares(o owner) {
 // sharesNot asserts that o asks Redis, which refuses it for the record of another owner.
 func (e *bubbleEngine) sharesNot(o owner, r request) {
 	e.t.Helper()
-	before := e.redis.count("acquire")
+	before := e.redis.Count("acquire")
 	ok, err := e.share(context.Background(), o, r)
 	assert.NoError(e.t, err, "%v", o)
 	assert.False(e.t, ok, "%v was admitted", o)
-	assert.NotEqual(e.t, before, e.redis.count("acquire"), "%v sent no request", o)
+	assert.NotEqual(e.t, before, e.redis.Count("acquire"), "%v sent no request", o)
 }
 
 // C1: all readers of a process need one request to lock and one to unlock, in any order.
@@ -61,10 +62,10 @@ func TestReadersOfOneProcessSendOneRequest(t *testing.T) {
 		}
 		guarded := e.guarded(7)
 		for _, o := range rand.Perm(50) {
-			require.NotEmpty(t, e.redis.holder("x"), "the record is gone while an owner reads")
+			require.NotEmpty(t, e.redis.Holder("x"), "the record is gone while an owner reads")
 			e.unlock(owner(o + 1))
 		}
-		assert.Equal(t, []string{"acquire", "release"}, e.redis.requests, "requests")
+		assert.Equal(t, []string{"acquire", "release"}, e.redis.Requests, "requests")
 		assert.Same(t, context.Canceled, context.Cause(guarded), "the cause of a guard")
 		assert.Zero(t, e.names()+e.leases(), "%d holds, %d leases and %d wait queues are left", e.holds(), e.leases(), e.waitQueues())
 	})
@@ -90,11 +91,11 @@ func TestWaitingReadersAreAdmittedTogether(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		// The holder asks once, and one waiter asks once for each max wake delay.
-		assert.LessOrEqual(t, e.redis.count("acquire"), 12, "attempts while they wait")
-		e.redis.set(func() { e.redis.requests = nil })
+		assert.LessOrEqual(t, e.redis.Count("acquire"), 12, "attempts while they wait")
+		e.redis.Set(func() { e.redis.Requests = nil })
 		other.unlock(1)
 		all.Wait()
-		assert.Equal(t, 1, e.redis.count("acquire"), "attempts for all readers")
+		assert.Equal(t, 1, e.redis.Count("acquire"), "attempts for all readers")
 		assert.Equal(t, int32(50), most.Load(), "readers at once")
 	})
 }
@@ -143,15 +144,15 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 	})
 	inBubble(t, func(t *testing.T, e *bubbleEngine) { // the last reader is about to release the record
 		e.slice = time.Hour
-		e.redis.latency = time.Second
+		e.redis.Latency = time.Second
 		e.shares(1)
 		go func() {
 			assert.NoError(t, e.unlockErr(1))
 		}()
 		synctest.Wait()
-		before := e.redis.count("acquire")
+		before := e.redis.Count("acquire")
 		e.shares(2)
-		assert.NotEqual(t, before, e.redis.count("acquire"), "admitted while the record is being released")
+		assert.NotEqual(t, before, e.redis.Count("acquire"), "admitted while the record is being released")
 		e.unlock(2)
 	})
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -200,14 +201,14 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 }
 
 // newHalfFake is a shared fakeLock with another half.
-func newHalfFake(r *fakeRedis) *fakeLock {
+func newHalfFake(r *fakeredis.Redis) *fakeLock {
 	l := newSharedFake(r, "x")
 	l.other = "other"
 	return l
 }
 
 // newOtherHalf is the other half, with a record of its own.
-func newOtherHalf(r *fakeRedis) *fakeLock {
+func newOtherHalf(r *fakeredis.Redis) *fakeLock {
 	l := newFakeLock(r, "other half")
 	l.lock = lockID{"x", "other"}
 	return l
@@ -218,7 +219,7 @@ func TestSharingLeavesNothingAfterALoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
 		e.shares(2)
-		e.redis.set(func() { delete(e.redis.records, "x") })
+		e.redis.Set(func() { delete(e.redis.Records, "x") })
 		time.Sleep(e.watchdogTimeout)
 		assert.Zero(t, e.waitQueues(), "wait queues are left")
 		_, _ = e.unlockErr(1), e.unlockErr(2)
@@ -276,7 +277,7 @@ func TestUnlockDoesNotOvertakeAReentry(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
 		e.shares(2)
-		e.redis.latency = time.Second
+		e.redis.Latency = time.Second
 		done := make(chan error)
 		go func() {
 			_, err := e.share(context.Background(), 2, request{wait: forever})
@@ -294,19 +295,19 @@ func TestUnlockDoesNotOvertakeAReentry(t *testing.T) {
 func TestSharingKeepsARecordUnderRandomFaults(t *testing.T) {
 	for seed := range full[uint64](25, 100) {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
-			e.redis.latency = time.Millisecond
+			e.redis.Latency = time.Millisecond
 			e.watchdogTimeout = time.Second
 			rng := rand.New(rand.NewPCG(seed, 0))
-			e.redis.fault = func(string) fakeFault {
+			e.redis.Fault = func(string) fakeredis.Fault {
 				switch rng.IntN(20) {
 				case 0:
-					return fakeFault{err: io.EOF}
+					return fakeredis.Fault{Err: io.EOF}
 				case 1:
-					return fakeFault{block: io.EOF}
+					return fakeredis.Fault{Block: io.EOF}
 				case 2:
-					return fakeFault{ghost: time.Duration(rng.IntN(300)) * time.Millisecond}
+					return fakeredis.Fault{Ghost: time.Duration(rng.IntN(300)) * time.Millisecond}
 				}
-				return fakeFault{}
+				return fakeredis.Fault{}
 			}
 			stop := time.Now().Add(5 * time.Second)
 			var all sync.WaitGroup
@@ -322,16 +323,16 @@ func TestSharingKeepsARecordUnderRandomFaults(t *testing.T) {
 						}
 						guarded := e.guarded(o)
 						time.Sleep(time.Duration(rng.IntN(20)) * time.Millisecond)
-						assert.True(t, guarded.Err() != nil || e.redis.holder("x") != "" || guarded.Err() != nil, // it may end meanwhile
+						assert.True(t, guarded.Err() != nil || e.redis.Holder("x") != "" || guarded.Err() != nil, // it may end meanwhile
 							"seed %d: %v reads, and there is no record", seed, o)
 						_ = e.unlockErr(o)
 					}
 				})
 			}
 			all.Wait()
-			e.redis.set(func() { e.redis.fault = nil })
+			e.redis.Set(func() { e.redis.Fault = nil })
 			time.Sleep(2 * e.watchdogTimeout)
-			assert.Empty(t, e.redis.holder("x"), "seed %d: a record is left", seed)
+			assert.Empty(t, e.redis.Holder("x"), "seed %d: a record is left", seed)
 			assert.Zero(t, e.holds(), "seed %d: holds are left", seed)
 			assert.Zero(t, e.leases(), "seed %d: leases are left", seed)
 		})
@@ -474,15 +475,15 @@ func TestLateReentryLeavesTheRecordToOtherReaders(t *testing.T) {
 		e.shares(2)
 		guarded := e.guarded(1)
 		asked := false
-		e.redis.set(func() {
-			e.redis.fault = func(verb string) fakeFault {
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) fakeredis.Fault {
 				if verb != "acquire" {
-					return fakeFault{}
+					return fakeredis.Fault{}
 				}
 				if asked = !asked; asked {
-					return fakeFault{block: answerError("LOADING Redis is loading the dataset in memory")}
+					return fakeredis.Fault{Block: answerError("LOADING Redis is loading the dataset in memory")}
 				}
-				return fakeFault{late: unlockTime + time.Second}
+				return fakeredis.Fault{Late: unlockTime + time.Second}
 			}
 		})
 		reentry := make(chan error)
@@ -496,7 +497,7 @@ func TestLateReentryLeavesTheRecordToOtherReaders(t *testing.T) {
 		assert.NoError(t, <-reentry, "the re-entry")
 		e.unlock(2)
 		time.Sleep(5 * time.Second)
-		assert.NotEmpty(t, e.redis.holder("x"), "the record is gone while an owner reads")
+		assert.NotEmpty(t, e.redis.Holder("x"), "the record is gone while an owner reads")
 		assert.NoError(t, guarded.Err(), "the guard of the other reader ended: %v", context.Cause(guarded))
 		e.unlock(1)
 	})
@@ -506,7 +507,7 @@ func TestLateReentryLeavesTheRecordToOtherReaders(t *testing.T) {
 // requests one after the other.
 func TestReadersOfADistantRedisAreAdmittedTogether(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.latency = turns.LongSlice // each way
+		e.redis.Latency = turns.LongSlice // each way
 		start := time.Now()
 		var all sync.WaitGroup
 		for o := owner(1); o <= 50; o++ {
@@ -515,7 +516,7 @@ func TestReadersOfADistantRedisAreAdmittedTogether(t *testing.T) {
 		all.Wait()
 		took := time.Since(start)
 		assert.LessOrEqual(t, took, 4*turns.LongSlice, "all are admitted after %v", took)
-		assert.LessOrEqual(t, e.redis.count("acquire"), 2, "requests")
+		assert.LessOrEqual(t, e.redis.Count("acquire"), 2, "requests")
 		for o := owner(1); o <= 50; o++ {
 			e.unlock(o)
 		}

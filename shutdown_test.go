@@ -47,14 +47,14 @@ func TestShutdownWaitsForTheLastUnlock(t *testing.T) {
 		assert.ErrorIs(t, err, ErrClosed, "another guard")
 		assert.Zero(t, time.Since(start), "time taken")
 		time.Sleep(time.Minute)
-		assert.NotEmpty(t, e.redis.holder("x"), "the record is not renewed")
+		assert.NotEmpty(t, e.redis.Holder("x"), "the record is not renewed")
 		e.unlock(1)
 		synctest.Wait()
 		assert.Empty(t, done, "Shutdown returns before the last Unlock")
 		e.unlock(1)
 		assert.NoError(t, <-done)
 		assert.Equal(t, time.Minute, time.Since(start), "time taken")
-		assert.Empty(t, e.redis.holder("x"))
+		assert.Empty(t, e.redis.Holder("x"))
 		assert.NoError(t, e.shutdown(context.Background()), "Shutdown after Close")
 	})
 }
@@ -74,7 +74,7 @@ func TestShutdownSaysWhatIsLeft(t *testing.T) {
 			assert.ErrorContains(t, err, text)
 		}
 		time.Sleep(31 * time.Second)
-		assert.Empty(t, e.redis.holder("x"), "it is renewed after Shutdown")
+		assert.Empty(t, e.redis.Holder("x"), "it is renewed after Shutdown")
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
 		assert.ErrorIs(t, e.release(context.Background(), newFakeLock(e.redis, "other"), -7), ErrLockLost)
 	})
@@ -101,7 +101,7 @@ func TestShutdownDoesNotWaitForLostHolds(t *testing.T) {
 		first, second := e.shutdownLater(context.Background()), e.shutdownLater(context.Background())
 		time.Sleep(2 * time.Second)
 		assert.Empty(t, first, "it returns while a lock is held")
-		e.redis.set(func() { clear(e.redis.records) })
+		e.redis.Set(func() { clear(e.redis.Records) })
 		assert.NoError(t, <-first)
 		assert.NoError(t, <-second)
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
@@ -111,7 +111,7 @@ func TestShutdownDoesNotWaitForLostHolds(t *testing.T) {
 // An attempt that is under way when Shutdown begins holds nothing.
 func TestShutdownUndoesAnAttemptUnderWay(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.latency = 400 * time.Millisecond
+		e.redis.Latency = 400 * time.Millisecond
 		got := make(chan error, 1)
 		go func() {
 			_, err := e.lockWith(context.Background(), 1, request{wait: forever})
@@ -120,7 +120,7 @@ func TestShutdownUndoesAnAttemptUnderWay(t *testing.T) {
 		time.Sleep(time.Millisecond)
 		assert.NoError(t, e.shutdown(context.Background()))
 		assert.ErrorIs(t, <-got, ErrClosed)
-		assert.Empty(t, e.redis.holder("x"))
+		assert.Empty(t, e.redis.Holder("x"))
 	})
 }
 
@@ -150,7 +150,7 @@ func TestShutdownAmongCallersOfAllTypes(t *testing.T) {
 				}
 			})
 		}
-		testredis.Await(b, "they work", soon, func() bool { return c.engine.acquisitions.Load() > 50 })
+		testredis.Await(b, "they work", soon, func() bool { return c.engine.Probe().Stats().Fields > 50 })
 		assert.NoError(b, c.Shutdown(context.Background()))
 		wg.Wait()
 	}
@@ -196,5 +196,5 @@ func TestShutdownLetsHoldersExtend(t *testing.T) {
 		defer func() { b.must(hold.Extend(ctx, time.Minute)) }()
 	}
 	go func() { _ = c.Shutdown(ctx) }()
-	<-c.engine.refused
+	<-c.engine.untilRefused(ctx, time.Time{}).Closed
 }

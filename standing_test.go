@@ -12,12 +12,12 @@ import (
 
 // The scripts make the numbers that the methods of a standing take apart.
 func TestStandingIsThatOfTheScripts(t *testing.T) {
-	b := newBench(t, testredis.Start(t).Addr())
-	source := library.Source("standing") + `
+	rdb := testredis.Start(t).Client()
+	source := prelude(t, "standing") + `
 		local ahead = ARGV[1] ~= '' and tonumber(ARGV[1]) or nil
 		return standing_of(ahead, ARGV[2] == '1', ARGV[3] == '1')`
 	made := func(ahead any, apart, deaf bool) standing {
-		n, err := b.rdb.Eval(context.Background(), source, nil, ahead, apart, deaf).Int64()
+		n, err := rdb.Eval(context.Background(), source, nil, ahead, apart, deaf).Int64()
 		require.NoError(t, err)
 		return standing(n)
 	}

@@ -244,7 +244,7 @@ func (p *stormProcess) restart(s *storm) {
 		c, err := New(rdb, opts...)
 		require.NoError(s, err)
 		if p.together {
-			c.engine.sender.BatchAll()
+			c.engine.Probe().Sender().BatchAll()
 		}
 		made = append(made, c)
 	}
@@ -657,7 +657,7 @@ func (w *stormWorker) round() {
 
 // op is the note of one call.
 func (w *stormWorker) op(kind history.Kind, l stormLock, c *Client) history.Op {
-	return history.Op{Kind: kind, Name: l.names[0], Owner: fmt.Sprintf("%s:%d", c.engine.id, int64(ownerOf(w.ctx))), Client: w.proc, Shared: l.shared}
+	return history.Op{Kind: kind, Name: l.names[0], Owner: fmt.Sprintf("%s:%d", c.ID(), int64(ownerOf(w.ctx))), Client: w.proc, Shared: l.shared}
 }
 
 // clientOf is the Client that l was made with.

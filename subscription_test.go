@@ -13,7 +13,7 @@ import (
 func TestEngineReleaseWakesAWaiter(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := joinBubbleEngine(t, e.redis, "other")
-		e.redis.latency = 500 * time.Microsecond
+		e.redis.Latency = 500 * time.Microsecond
 		other.lock(1)
 		go func() {
 			time.Sleep(3300 * time.Millisecond)
@@ -31,14 +31,14 @@ func TestEngineLostWakeUpCostsTheMaxWakeDelay(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := joinBubbleEngine(t, e.redis, "other")
 		other.lock(1)
-		e.redis.pubsub.Set(func() { e.redis.pubsub.Down = true })
+		e.redis.PubSub.Set(func() { e.redis.PubSub.Down = true })
 		const releasedAfter = 7300 * time.Millisecond
 		start := time.Now()
 		time.AfterFunc(releasedAfter, func() { other.unlock(1) })
 		e.lock(2)
 		late := time.Since(start) - releasedAfter
 		assert.LessOrEqual(t, late, e.maxWakeDelay, "noticed the release after %v", late)
-		assert.LessOrEqual(t, e.redis.count("acquire"), 13, "attempts in 8s: it must not poll faster than the max wake delay")
+		assert.LessOrEqual(t, e.redis.Count("acquire"), 13, "attempts in 8s: it must not poll faster than the max wake delay")
 		e.unlock(2)
 	})
 }
@@ -48,7 +48,7 @@ func TestEngineAsksAgainOnceItIsSubscribed(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := joinBubbleEngine(t, e.redis, "other")
 		other.lock(1)
-		e.redis.pubsub.ConfirmAfter = 100 * time.Millisecond
+		e.redis.PubSub.ConfirmAfter = 100 * time.Millisecond
 		start := time.Now()
 		go func() {
 			time.Sleep(50 * time.Millisecond)

@@ -165,7 +165,7 @@ func TestTombstoneIsNotInherited(t *testing.T) {
 	b.mustBe(await(b.bench, "Lock", late.got), context.Canceled)
 	next.joined()
 	rule.Release()
-	testredis.Await(b, "all is answered", soon, func() bool { return late.client.engine.late.Fields() == 0 })
+	testredis.Await(b, "all is answered", soon, func() bool { return late.client.engine.Probe().Stats().Late == 0 })
 	first.unlocks()
 	next.gets().unlocks()
 	assert.Empty(b, b.lines(), "the line")
@@ -186,7 +186,7 @@ func TestLateGrantOfAnAnsweredWaitLeavesNoTombstone(t *testing.T) {
 		testredis.Await(b, "the place is given up", soon, func() bool { return len(b.clientsInLine()) == 0 })
 		ran := c.settled()
 		hears := func(field string) {
-			c.client.engine.heardGrant(c.lock.record, fmt.Sprintf("grant %s %d 5000 0", field, p.asked))
+			c.client.engine.Probe().HearGrant(c.lock.record, fmt.Sprintf("grant %s %d 5000 0", field, p.asked))
 			ran++
 			c.awaitScripts(ran)
 			c.settled()

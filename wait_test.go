@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/stretchr/testify/assert"
 )
 
@@ -32,15 +33,15 @@ func TestEngineTryLockGivesUpInTime(t *testing.T) {
 // A TryLock that Redis never answers ends in time with an error.
 func TestEngineTryLockWithoutAnAnswerIsAnError(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.fault = func(string) fakeFault { return fakeFault{late: 30 * time.Second} }
+		e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Late: 30 * time.Second} }
 		start := time.Now()
 		ok, err := e.lockWith(context.Background(), 1, request{wait: 900 * time.Millisecond})
 		assert.False(t, ok)
 		assert.Error(t, err)
 		assert.Equal(t, 900*time.Millisecond, time.Since(start), "time taken")
-		e.redis.set(func() { e.redis.fault = nil })
+		e.redis.Set(func() { e.redis.Fault = nil })
 		time.Sleep(time.Minute) // the attempt runs late, and is undone
-		assert.Empty(t, e.redis.holder("x"), "the lock is still held")
+		assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
 	})
 }
 
@@ -73,6 +74,6 @@ func TestEngineSendsNothingForAnEndedContext(t *testing.T) {
 		ok, err := e.lockWith(ctx, 1, request{wait: forever})
 		assert.False(t, ok)
 		assert.ErrorIs(t, err, context.Canceled)
-		assert.Zero(t, len(e.redis.requests), "requests")
+		assert.Zero(t, len(e.redis.Requests), "requests")
 	})
 }

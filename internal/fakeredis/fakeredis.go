@@ -1,0 +1,212 @@
+// Package fakeredis has a Redis of one kind of lock, in the time of a synctest bubble, for tests of the engine. It can take long,
+// lose answers, and run requests late.
+//
+// Rules: a call names a verb instead of a script: its first argument is "acquire", "release", "renew", or "force". A Redis is the
+// transport of a send.Sender.
+package fakeredis
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/wake"
+	"github.com/relock-go/relock/internal/wake/waketest"
+)
+
+// New returns a Redis without records.
+func New() *Redis { return &Redis{Records: make(map[string]*Record)} }
+
+// A Redis keeps records as Redis does, in the time of the bubble, and can take
+// long, lose answers, and run requests late.
+type Redis struct {
+	PubSub waketest.Server
+
+	mu       sync.Mutex // guards below
+	Records  map[string]*Record
+	Tokens   int64
+	Requests []string                // "acquire", "release", ...
+	Fault    func(verb string) Fault // of the next request
+	Latency  time.Duration           // each way
+	Bound    bool                    // requests are not sent when their ctx has ended
+}
+
+// A Record is the record of a lock.
+type Record struct {
+	Field   string
+	Levels  int
+	Expires time.Time
+}
+
+// A Fault is what goes wrong with one request.
+type Fault struct {
+	Err    error         // returned, after the request has run
+	Block  error         // returned, without the request running
+	Late   time.Duration // before the request runs; the answer comes then
+	Ghost  time.Duration // io.EOF comes at once, and the request runs so much later
+	Answer time.Duration // from the run of the request to its answer
+	Panics bool          // as a hook of the Redis client may
+}
+
+// Subscribe makes a connection to subscribe on.
+func (r *Redis) Subscribe() wake.Subscriber { return r.PubSub.Dial() }
+
+// Record is the record of name, or nil where its lease is over. The caller is inside Set.
+func (r *Redis) Record(name string) *Record {
+	rec := r.Records[name]
+	if rec != nil && !time.Now().Before(rec.Expires) {
+		delete(r.Records, name)
+		return nil
+	}
+	return rec
+}
+
+// do runs f as one request.
+func (r *Redis) do(verb string, f func()) error {
+	r.mu.Lock()
+	var fault Fault
+	if r.Fault != nil {
+		fault = r.Fault(verb)
+	}
+	latency := r.Latency
+	r.Requests = append(r.Requests, verb)
+	r.mu.Unlock()
+	if fault.Ghost > 0 {
+		time.AfterFunc(fault.Ghost, func() {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			f()
+		})
+		return io.EOF
+	}
+	if fault.Panics {
+		panic("a hook")
+	}
+	time.Sleep(latency + fault.Late)
+	if fault.Block != nil {
+		return fault.Block
+	}
+	r.mu.Lock()
+	f()
+	r.mu.Unlock()
+	time.Sleep(latency + fault.Answer)
+	return fault.Err
+}
+
+// Set calls f while no request runs.
+func (r *Redis) Set(f func()) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	f()
+}
+
+// Count is how many requests there were of a verb.
+func (r *Redis) Count(verb string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n := 0
+	for _, v := range r.Requests {
+		if v == verb {
+			n++
+		}
+	}
+	return n
+}
+
+// Holder is the field that holds name, or "".
+func (r *Redis) Holder(name string) string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if rec := r.Record(name); rec != nil {
+		return rec.Field
+	}
+	return ""
+}
+
+// Run runs a call: a Redis is the transport of a Sender.
+func (r *Redis) Run(ctx context.Context, c send.Call, _ bool) (any, error) {
+	if err := ctx.Err(); r.Bound && err != nil {
+		return nil, err
+	}
+	var answer send.Reply // an attempt that runs late writes it later
+	err := r.do(c.Args[0].(string), func() { answer = r.run(c) })
+	if err != nil {
+		return nil, err
+	}
+	return []any{answer[0], answer[1], answer[2]}, nil
+}
+
+// RunAll runs calls as one request.
+func (r *Redis) RunAll(_ context.Context, calls []send.Call, _ bool) []send.Outcome {
+	outcomes := make([]send.Outcome, len(calls))
+	err := r.do(calls[0].Args[0].(string), func() {
+		for i, c := range calls {
+			answer := r.run(c)
+			outcomes[i].Answer = []any{answer[0], answer[1], answer[2]}
+		}
+	})
+	if err != nil {
+		outcomes = slices.Repeat([]send.Outcome{{Err: err}}, len(calls))
+	}
+	return outcomes
+}
+
+func (r *Redis) run(c send.Call) send.Reply {
+	name, args := c.Keys[0], c.Args[1:]
+	rec := r.Record(name)
+	switch c.Args[0] {
+	case "acquire":
+		return r.acquire(rec, name, args[0].(string), args[1].(time.Duration), args[2].(int))
+	case "release":
+		if rec == nil || rec.Field != args[0].(string) {
+			return send.Reply{-1}
+		}
+		if rec.Levels = args[1].(int); rec.Levels == 0 {
+			delete(r.Records, name)
+			return send.Reply{1, int64(r.PubSub.Publish("channel:" + name))}
+		}
+		return send.Reply{1}
+	case "renew":
+		if rec == nil || rec.Field != args[0].(string) {
+			return send.Reply{-1}
+		}
+		if end := time.Now().Add(args[1].(time.Duration)); args[2].(bool) || end.After(rec.Expires) {
+			rec.Expires = end
+		}
+		return send.Reply{1}
+	case "force":
+		if rec == nil {
+			return send.Reply{}
+		}
+		delete(r.Records, name)
+		r.PubSub.Publish("channel:" + name)
+		return send.Reply{1}
+	}
+	panic(fmt.Sprint("no such verb: ", c.Args[0]))
+}
+
+func (r *Redis) acquire(rec *Record, name, field string, lease time.Duration, level int) send.Reply {
+	switch {
+	case rec == nil && level == 1:
+		r.Records[name] = &Record{field, 1, time.Now().Add(lease)}
+		r.Tokens++
+		return send.Reply{1, 0, r.Tokens}
+	case rec == nil || rec.Field != field && level > 1:
+		return send.Reply{-1}
+	case rec.Field != field:
+		return send.Reply{0, send.Milliseconds(time.Until(rec.Expires))}
+	}
+	rec.Levels = level
+	if end := time.Now().Add(lease); end.After(rec.Expires) {
+		rec.Expires = end
+	}
+	if level > 1 {
+		return send.Reply{1}
+	}
+	r.Tokens++
+	return send.Reply{1, 0, r.Tokens}
+}
