@@ -191,7 +191,7 @@ func (l refusingLock) granted(attempt, reply) (grant, error) { return grant{}, l
 // No caller gets the error of another caller's request. An answer that refuses one caller says
 // nothing about the waiters behind it.
 func TestEngineEveryCallerGetsItsOwnAnswer(t *testing.T) {
-	for _, refused := range []error{errUpgrade, ErrNotALock, invalid("lease 1ms"), errReply, ErrNotSynced} {
+	for _, refused := range []error{errFakeUpgrade, ErrNotALock, invalid("lease 1ms"), errReply, ErrNotSynced} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			e.lock(1)
 			results := make(chan error, 1)
@@ -261,7 +261,7 @@ func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 			err := <-tried
 			assert.ErrorIs(t, err, io.EOF, "the TryLock")
 			time.Sleep(time.Second)
-			answer, err := e.redis.Run(context.Background(), newFakeLock(e.redis, "x").release(released("other:1:1", 0, false)), false)
+			answer, err := e.redis.Run(context.Background(), newFakeLock(e.redis, "x").release(release{field: "other:1:1"}), false)
 			require.NoError(t, err)
 			require.EqualValues(t, 1, answer.([]any)[0])
 			behind.Wait()

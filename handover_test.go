@@ -732,7 +732,7 @@ func TestEngineLateHandoverIsNotReported(t *testing.T) {
 			t.Run(name+", "+way, func(t *testing.T) {
 				inBubble(t, func(t *testing.T, e *bubbleEngine) {
 					events := &lossCounter{}
-					e.events, e.observed = &userEvents{e.log, &calmObserver{Observer: events, log: e.log, calls: new(atomic.Int64)}}, true
+					e.events = events
 					b := lockType(newFakeLock(e.redis, "x"))
 					if way == "let in" {
 						b = newSharedFake(e.redis, "x")
@@ -785,21 +785,21 @@ func TestEngineLateHandoverIsNotReported(t *testing.T) {
 
 // A lossCounter counts losses.
 type lossCounter struct {
-	NopObserver
+	events
 	mu   sync.Mutex // guards below
-	lost map[Owner]int
+	lost map[owner]int
 }
 
-func (c *lossCounter) Lost(_ context.Context, e LostEvent) {
+func (c *lossCounter) Lost(s subject, _ time.Duration, _, _ error, _ bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.lost == nil {
-		c.lost = make(map[Owner]int)
+		c.lost = make(map[owner]int)
 	}
-	c.lost[e.Lock.Owner]++
+	c.lost[s.Owner]++
 }
 
-func (c *lossCounter) of(o Owner) int {
+func (c *lossCounter) of(o owner) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.lost[o]

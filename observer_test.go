@@ -20,6 +20,7 @@ import (
 
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/lease"
+	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -324,7 +325,8 @@ func TestLossIsReportedOnce(t *testing.T) {
 
 // lockedAgain adds a level to the hold of o in this process alone.
 func (e *bubbleEngine) lockedAgain(o owner) {
-	e.holdOf(lockID{name: "x"}, o, func(h *hold) { h.levels++ })
+	p, x := e.Probe(), newFakeLock(e.redis, "x")
+	p.SetLevels(x, o, p.Levels(x, o)+1)
 }
 
 // The end of an explicit lease is Lapsed, and no loss.
@@ -349,7 +351,7 @@ func TestObserverSeesUnconfirmedReleases(t *testing.T) {
 		r.take()
 		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: errOff} } })
 		assert.ErrorIs(t, e.unlockErr(1), errOff)
-		r.told(t, ReleasedEvent{x(1), unlockTime, 0, errOff})
+		r.told(t, ReleasedEvent{x(1), send.ConnectTime, 0, errOff})
 		assert.Empty(t, logged.String(), "logged")
 		e.redis.Set(func() { e.redis.Fault = nil })
 	})

@@ -71,6 +71,12 @@ func (p Probe) SetLevels(b description, o owner, levels int) {
 	p.look(b, func(n *name) { n.holds.get(holdKey{b.id(), o}).levels = levels })
 }
 
+// Levels is how many levels of b o holds, as far as the engine knows.
+func (p Probe) Levels(b description, o owner) int {
+	_, levels := p.e.levels(b, o)
+	return levels
+}
+
 // LeasesEnd is when the lease of o on b ends.
 func (p Probe) LeasesEnd(b description, o owner) (end time.Time) {
 	p.look(b, func(n *name) { end = p.e.watchdog.End(&n.holds.get(holdKey{b.id(), o}).record.lease) })

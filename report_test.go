@@ -450,9 +450,7 @@ func TestSlowReportsDelayNoGuard(t *testing.T) {
 			require.NoError(e.t, err)
 			go func() {
 				<-guarded.Done()
-				e.holdOf(lockID{name: name}, 1, func(h *hold) {
-					ends <- end{time.Since(e.watchdog.End(&h.record.lease))}
-				})
+				ends <- end{time.Since(e.Probe().LeasesEnd(newFakeLock(e.redis, name), 1))}
 			}()
 		}
 		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: errOff} } })

@@ -32,6 +32,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/history"
+	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/trace"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -695,7 +696,7 @@ func (w *stormWorker) take(l stormLock, how takes) *stormHold {
 	if how.wait > 0 {
 		op.GiveUp = w.rec.Now() + how.wait
 		if len(l.names) > 1 || w.kind.nodes > 1 {
-			op.GiveUp += unlockTime // to release the locks of the set that it has
+			op.GiveUp += send.ConnectTime // to release the locks of the set that it has
 		}
 	}
 	op = w.rec.Begin(w.number, op)
@@ -752,7 +753,7 @@ func (w *stormWorker) do(l stormLock) {
 		h.work()
 		h.look(true)
 		give = w.op(history.Give, l, h.c)
-		give.GiveUp = w.rec.Now() + unlockTime
+		give.GiveUp = w.rec.Now() + send.ConnectTime
 		give = w.rec.Begin(w.number, give)
 		return nil
 	})
@@ -984,7 +985,7 @@ func (h *stormHold) give() {
 	for ; h.levels > 0; h.levels-- {
 		h.look(true)
 		op := w.op(history.Give, h.l, h.c)
-		op.GiveUp, op.Level = w.rec.Now()+unlockTime, h.levels-1
+		op.GiveUp, op.Level = w.rec.Now()+send.ConnectTime, h.levels-1
 		op = w.rec.Begin(w.number, op)
 		err := h.l.Unlock(w.ctx)
 		h.then(w.rec.End(w.number, op, w.outcomeOf(err)))
