@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -31,8 +32,8 @@ func BenchmarkUncontended(b *testing.B) {
 	l := client.NewLock("relock")
 	of := client.NewLock("bare").record
 	field := client.ID() + ":1:01"
-	acquire := of.acquire(attempt{field: field, lease: 30 * time.Second, level: 1, line: yieldsLine, asked: 1 << 63})
-	release := of.release(released(field, 0, false))
+	acquire := of.Acquire(engine.Attempt{Field: field, Lease: 30 * time.Second, Level: 1, Line: engine.YieldsLine, Asked: 1 << 63})
+	release := of.Release(released(field, 0, false))
 	for _, script := range []*luaScript{lockAcquire, lockRelease} {
 		require.NoError(b, rdb.ScriptLoad(background, script.Source()).Err())
 	}

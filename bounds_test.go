@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -304,7 +305,7 @@ func TestReadersHaveLevelsWithinBounds(t *testing.T) {
 		l := c.NewRWLock(b.name).Read()
 		b.must(l.Lock(me))
 		setLevels := func(n int) {
-			c.engine.Probe().SetLevels(l.lock, ownerOf(me), n)
+			c.engine.Probe().SetLevels(l.lock, engine.OwnerOf(me), n)
 		}
 		setLevels(mostLevels - 1)
 		b.must(l.Lock(me))

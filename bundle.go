@@ -7,16 +7,17 @@ import (
 	"strings"
 	"sync"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 )
 
 var bundled []string // the Lua text of each pair in a bundle; grows at init
 
 // bundle adds take and undo to every bundle.
-func bundle(take, undo *luaScript) bundledScript {
+func bundle(take, undo *luaScript) engine.BundledScript {
 	function := func(s *luaScript) string { return "function(KEYS, ARGV)\n" + s.Source() + "\nend" }
 	bundled = append(bundled, "{take = "+function(take)+", undo = "+function(undo)+"}")
-	return bundledScript(len(bundled)) // as Lua counts
+	return engine.BundledScript(len(bundled)) // as Lua counts
 }
 
 // wholeBundle is the script that takes several locks.
@@ -25,15 +26,15 @@ var wholeBundle = sync.OnceValue(func() *luaScript {
 })
 
 // bundleOf is the call that makes calls together.
-func bundleOf(calls []bundledCall) call {
+func bundleOf(calls []engine.BundledCall) call {
 	c := call{Script: wholeBundle(), Args: []any{len(calls)}}
 	for _, b := range calls {
-		for _, s := range b.take.Spare {
+		for _, s := range b.Take.Spare {
 			c.Spare = append(c.Spare, send.Spare{Key: len(c.Keys) + s.Key, Instead: len(c.Keys) + s.Instead})
 		}
-		c.Keys = append(c.Keys, b.take.Keys...)
-		c.Args = append(c.Args, int(b.script), len(b.take.Keys), len(b.take.Args), len(b.undo.Args))
-		c.Args = append(append(c.Args, b.take.Args...), b.undo.Args...)
+		c.Keys = append(c.Keys, b.Take.Keys...)
+		c.Args = append(c.Args, int(b.Script), len(b.Take.Keys), len(b.Take.Args), len(b.Undo.Args))
+		c.Args = append(append(c.Args, b.Take.Args...), b.Undo.Args...)
 	}
 	return c
 }

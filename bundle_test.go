@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -120,7 +121,7 @@ func TestMultiLockLeaseBeginsWithTheLast(t *testing.T) {
 			// A fair lock comes before a plain one; a foreign Locker comes last.
 			l := c.NewMultiLock(append(early, before, stubLocker{Locker: c.NewFairLock(b.name + "-last")})...)
 			got := make(chan error)
-			owned := ownerOf(ctx).in(ctx)
+			owned := engine.OwnerOf(ctx).In(ctx)
 			go func() { got <- l.LockLease(owned, lease) }()
 			testredis.Await(b, "the others are held", soon, func() bool {
 				for _, e := range early {

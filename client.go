@@ -14,6 +14,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/wake"
 )
@@ -27,7 +28,7 @@ import (
 type Client struct {
 	rdb             redis.UniversalClient
 	id              string
-	engine          *engine
+	engine          *engine.Engine
 	log             *slog.Logger
 	watchdogTimeout time.Duration
 	keyPrefix       string // before every name
@@ -37,7 +38,7 @@ type Client struct {
 	synced          send.Synced
 	pending         *pendingRequests // to the nodes of RedLocks
 	labelsRefused   atomic.Bool      // it was logged that Redis does not tell labels
-	permits         permitsReports
+	permits         *permitsReports
 	userCalls       atomic.Int64 // of the Logger and the Observer, that are under way
 }
 
@@ -71,18 +72,18 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		return nil, invalid("WithSyncedReplicas(%d, %v): an answer is waited for no longer than %v (ReadTimeout, and 5s)",
 			o.synced.Replicas, o.synced.Within, limit)
 	}
-	c := &Client{id: uuid.NewString(), rdb: rdb, watchdogTimeout: o.watchdogTimeout, keyPrefix: o.keyPrefix, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, synced: o.synced, pending: newPendingRequests()}
+	c := &Client{id: uuid.NewString(), rdb: rdb, watchdogTimeout: o.watchdogTimeout, keyPrefix: o.keyPrefix, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, synced: o.synced, pending: newPendingRequests(), permits: new(permitsReports)}
 	config := c.config(c.id, o)
 	var home func(string) string
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
 		shards := &shards{cluster: cluster}
-		c.publish, config.servers, home = "spublish", shards, shards.home
-		config.group = shards.group
+		c.publish, config.Servers, home = "spublish", shards, shards.home
+		config.Group = shards.group
 	} else {
-		c.publish, config.servers = "publish", oneServer(func() wake.Subscriber { return rdb.Subscribe(context.Background()) })
+		c.publish, config.Servers = "publish", oneServer(func() wake.Subscriber { return rdb.Subscribe(context.Background()) })
 	}
 	_, one := rdb.(*redis.Client)
-	c.engine = newEngine(config, send.Config{
+	c.engine = engine.New(config, send.Config{
 		Transport: send.NewRedis(rdb, o.synced),
 		Batch:     (one || home != nil) && o.synced.Replicas == 0,
 		Home:      home,
@@ -94,24 +95,24 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 }
 
 // config is the config of the engine of c, without its servers.
-func (c *Client) config(id string, o options) config {
+func (c *Client) config(id string, o options) engine.Config {
 	c.log = calmLogger(o.logger, &c.userCalls)
 	reported := &userEvents{log: c.log}
 	if o.observer != nil {
 		reported.observer = &calmObserver{Observer: o.observer, log: c.log, calls: &c.userCalls}
 	}
-	config := config{
-		id: id, watchdogTimeout: o.watchdogTimeout, maxWakeDelay: o.maxWakeDelay, slice: o.handoverSlice, label: o.label,
-		confirmsGrants: o.synced.Replicas > 0,
+	config := engine.Config{
+		ID: id, WatchdogTimeout: o.watchdogTimeout, MaxWakeDelay: o.maxWakeDelay, Slice: o.handoverSlice, Label: o.label,
+		ConfirmsGrants: o.synced.Replicas > 0,
 
-		log: c.log, events: reported, observed: o.observer != nil, userCalls: c.userCalls.Load,
+		Log: c.log, Events: reported, Observed: o.observer != nil, UserCalls: c.userCalls.Load,
 
-		bundle: bundleOf, renewer: askRenewals,
-		free:  func(names []string, fields [][]string) call { return freeCall(id, names, fields) },
-		group: func(string) string { return "" },
+		Bundle: bundleOf, Renewer: askRenewals,
+		Free:  func(names []string, fields [][]string) call { return freeCall(id, names, fields) },
+		Group: func(string) string { return "" },
 	}
 	if o.label != "" {
-		config.firstUse = (&label{client: c, text: o.label}).start
+		config.FirstUse = (&label{client: c, text: o.label}).start
 	}
 	return config
 }
@@ -188,7 +189,7 @@ func (c *Client) Close() error {
 	if c == nil {
 		return nil
 	}
-	return c.engine.close()
+	return c.engine.Close()
 }
 
 // Shutdown ends the Client as Close does, but waits until every lock that is held is unlocked or lost, or ctx ends. Meanwhile
@@ -210,5 +211,5 @@ func (c *Client) Shutdown(ctx context.Context) error {
 	case ctx == nil:
 		return fmt.Errorf("relock: shutdown: %w", errNilContext)
 	}
-	return c.engine.shutdown(ctx)
+	return c.engine.Shutdown(ctx)
 }

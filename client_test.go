@@ -153,7 +153,7 @@ func TestKeyPrefixIsPutBeforeEveryName(t *testing.T) {
 			assert.False(t, ok, "%s with the prefix does not exclude %s", l.Name(), same.Name())
 			waiter := make(chan error, 1)
 			go func() { waiter <- same.Lock(WithOwner(ctx)) }()
-			testredis.Await(b, "it waits", soon, func() bool { return without.engine.hub().Answered() })
+			testredis.Await(b, "it waits", soon, func() bool { return without.engine.Hub().Answered() })
 			require.NoError(t, l.Unlock(ctx))
 			select {
 			case err := <-waiter: // it was woken: by itself it would ask again in an hour, or at the end of the lease

@@ -160,7 +160,7 @@ func TestClusterFairLockIsGranted(t *testing.T) {
 	got := b.startWaiter(b.client(WithMaxWakeDelay(time.Hour)).NewFairLock(b.name))
 	line := lineKey(b.name)
 	testredis.Await(b, "the waiter can be granted the lock", clusterSoon, func() bool { return b.admin.HLen(ctx, line).Val() == 1 })
-	r, err := l.client.send(l.lock.(*fairLock).release(released(b.admin.HKeys(ctx, b.name).Val()[0], 0, false)))
+	r, err := l.client.send(l.lock.(*fairLock).Release(released(b.admin.HKeys(ctx, b.name).Val()[0], 0, false)))
 	b.must(err)
 	assert.Equal(t, reply{1, 0, 1}, r, "released, and granted")
 	b.gets("the waiter has been told", got)

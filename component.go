@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/engine"
 )
 
 // A component is one of the locks that a MultiLock or a RedLock is made of.
@@ -22,10 +23,10 @@ type component struct {
 
 	// For a lock of this package:
 	client *Client
-	lock   description // nil: a foreign Locker
-	id     lockID
-	record lockType // the same lock, if it has one record on one server
-	server string   // the address of the server of the record; "" where it is unknown
+	lock   engine.Lock // nil: a foreign Locker
+	id     engine.LockID
+	record engine.Record // the same lock, if it has one record on one server
+	server string        // the address of the server of the record; "" where it is unknown
 }
 
 // known is a lock of this package.
@@ -54,7 +55,7 @@ func componentsOf(c *Client, locks []Locker) ([]component, error) {
 		m := component{Locker: l}
 		if k, ok := l.(known); ok {
 			h := k.inside()
-			m.client, m.lock, m.id, m.record = h.client, h.lock, h.lock.id(), h.record
+			m.client, m.lock, m.id, m.record = h.client, h.lock, h.lock.ID(), h.record
 		}
 		if m.record != nil {
 			m.server = m.client.server()
@@ -100,9 +101,9 @@ func (m component) compare(o component) int {
 	}
 	return cmp.Or(
 		strings.Compare(m.server, o.server),
-		strings.Compare(slotPart(m.id.name), slotPart(o.id.name)),
-		strings.Compare(m.id.name, o.id.name),  // by record, not by lock type
-		-strings.Compare(m.id.half, o.id.half), // the write half first: after the read half it would be an upgrade
+		strings.Compare(slotPart(m.id.Name), slotPart(o.id.Name)),
+		strings.Compare(m.id.Name, o.id.Name),  // by record, not by lock type
+		-strings.Compare(m.id.Half, o.id.Half), // the write half first: after the read half it would be an upgrade
 	)
 }
 
@@ -127,11 +128,11 @@ func (m component) place() string {
 
 // bundles says whether m can be taken together with o.
 func (m component) bundles(o component) bool {
-	if m.record == nil || o.record == nil || m.client != o.client || m.record.bundled() == 0 || o.record.bundled() == 0 {
+	if m.record == nil || o.record == nil || m.client != o.client || m.record.Bundled() == 0 || o.record.Bundled() == 0 {
 		return false
 	}
 	_, cluster := m.client.rdb.(*redis.ClusterClient)
-	return !cluster || slotPart(m.id.name) == slotPart(o.id.name)
+	return !cluster || slotPart(m.id.Name) == slotPart(o.id.Name)
 }
 
 // checkTwice says whether two components are in each other's way: they are one lock,
@@ -150,11 +151,11 @@ func checkTwice(components []component) error {
 		var self any = m.Locker
 		inTheWay := []any{self}
 		if m.lock != nil {
-			self = place{server, m.id.name, m.id.half}
-			inTheWay = []any{self, place{server, m.id.name, ""}}
+			self = place{server, m.id.Name, m.id.Half}
+			inTheWay = []any{self, place{server, m.id.Name, ""}}
 		}
-		if m.lock != nil && m.id.half == "" {
-			inTheWay = append(inTheWay, place{server, m.id.name, "read"}, place{server, m.id.name, "write"})
+		if m.lock != nil && m.id.Half == "" {
+			inTheWay = append(inTheWay, place{server, m.id.Name, "read"}, place{server, m.id.Name, "write"})
 		}
 		if slices.ContainsFunc(inTheWay, func(o any) bool { return seen[o] }) {
 			return invalid("the same lock twice: %s", shortName(m.Name()))

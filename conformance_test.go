@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -214,7 +215,7 @@ func (b *bench) mustBe(err, want error) {
 func (b *bench) tries(l Locker, want bool) {
 	b.Helper()
 	ok, err := l.TryLock(context.Background(), 0, 0)
-	for tries := 0; errors.Is(err, errNoAnswer) && tries < 5; tries++ { // the machine is very busy
+	for tries := 0; errors.Is(err, engine.ErrNoAnswer) && tries < 5; tries++ { // the machine is very busy
 		ok, err = l.TryLock(context.Background(), 0, 0)
 	}
 	require.NoError(b, err)
@@ -413,7 +414,7 @@ func (s suite) run(t *testing.T) {
 			for _, wait := range []time.Duration{0, 1, 20 * time.Millisecond, 300 * time.Millisecond} {
 				start := time.Now()
 				ok, err := l.TryLock(ctx, wait, 0)
-				for tries := 0; errors.Is(err, errNoAnswer) && tries < 5; tries++ { // the machine is very busy
+				for tries := 0; errors.Is(err, engine.ErrNoAnswer) && tries < 5; tries++ { // the machine is very busy
 					start = time.Now()
 					ok, err = l.TryLock(ctx, wait, 0)
 				}
@@ -868,7 +869,7 @@ func (s suite) run(t *testing.T) {
 							ok, err := l.TryLock(lockCtx, wait, lease)
 							cancel()
 							if err != nil && lockCtx.Err() == nil { // on a machine that is very busy
-								assert.ErrorIs(b, err, errNoAnswer)
+								assert.ErrorIs(b, err, engine.ErrNoAnswer)
 							}
 							if !ok {
 								continue

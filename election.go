@@ -83,7 +83,7 @@ func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error)
 			err = errors.Join(err, resigned)
 		}
 	}()
-	guarded, err := e.lock.Guard(term.hold.owner().in(ctx))
+	guarded, err := e.lock.Guard(term.hold.owner().In(ctx))
 	if err != nil {
 		return err
 	}
@@ -236,7 +236,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 					return
 				}
 			}
-			_ = e.client.engine.pause(ctx, e.client.engine.pollDelay(-1)) // the next look says why it was cut short
+			_ = e.client.engine.Pause(ctx, e.client.engine.PollDelay(-1)) // the next look says why it was cut short
 		}
 	}
 }

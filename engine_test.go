@@ -3,182 +3,16 @@
 package relock
 
 import (
-	"context"
-	"errors"
-	"fmt"
-	"io"
 	"log/slog"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/report"
-	"github.com/relock-go/relock/internal/send"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
-
-// Close ends waiters and guards at once. It releases nothing, and Unlock works after it.
-func TestEngineCloseWakesEverybody(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		other := joinBubbleEngine(t, e.redis, "other")
-		other.lock(1)
-		var wg sync.WaitGroup
-		for o := owner(2); o < 10; o++ {
-			wg.Go(func() {
-				ok, err := e.lockWith(context.Background(), o, request{wait: forever})
-				assert.False(t, ok)
-				assert.ErrorIs(t, err, ErrClosed)
-			})
-		}
-		held := newFakeLock(e.redis, "held")
-		ok, err := e.acquire(context.Background(), held, 1, request{wait: forever})
-		require.NoError(t, err)
-		require.True(t, ok)
-		guarded, err := e.guard(context.Background(), held, 1)
-		require.NoError(t, err)
-		synctest.Wait()
-		start := time.Now()
-		assert.NoError(t, e.close())
-		wg.Wait()
-		assert.Zero(t, time.Since(start), "time taken")
-		assert.ErrorIs(t, context.Cause(guarded), ErrClosed, "the guard says %v", context.Cause(guarded))
-		ok, err = e.lockWith(context.Background(), 3, request{wait: 0})
-		assert.False(t, ok, "lock after close")
-		assert.ErrorIs(t, err, ErrClosed, "lock after close")
-		assert.NotEmpty(t, e.redis.Holder("held"), "close has released what is held")
-		err = e.release(context.Background(), held, 1)
-		assert.NoError(t, err, "unlock after close")
-		assert.Empty(t, e.redis.Holder("held"), "unlock after close")
-		other.unlock(1)
-	})
-}
-
-// An attempt that is under way while the client closes is undone.
-func TestEngineCloseUndoesAnAttemptUnderWay(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.Latency = time.Second
-		got := make(chan error, 1)
-		go func() {
-			_, err := e.lockWith(context.Background(), 1, request{wait: forever})
-			got <- err
-		}()
-		time.Sleep(time.Millisecond)
-		assert.NoError(t, e.close())
-		assert.ErrorIs(t, <-got, ErrClosed)
-		assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
-	})
-}
-
-// S1 under everything at once: random owners, leases, latencies, lost answers and
-// late requests; no two trusted holds at a time, and nothing left in the end.
-func TestEngineExcludesUnderRandomFaults(t *testing.T) {
-	for seed := range 40 {
-		synctest.Test(t, func(t *testing.T) { excludesUnderRandomFaults(t, seed) })
-	}
-}
-
-func excludesUnderRandomFaults(t *testing.T, seed int) {
-	r := fakeredis.New()
-	rng := newRand(seed)
-	faulty := true
-	r.Fault = func(string) fakeredis.Fault { // with r.mu held, which also guards rng here
-		if !faulty {
-			return fakeredis.Fault{}
-		}
-		switch rng.IntN(20) {
-		case 0:
-			return fakeredis.Fault{Err: io.EOF}
-		case 1:
-			return fakeredis.Fault{Block: io.EOF}
-		case 2:
-			return fakeredis.Fault{Late: time.Duration(rng.IntN(int(2 * time.Second)))}
-		case 3:
-			return fakeredis.Fault{Late: time.Duration(rng.IntN(int(40 * time.Second))), Err: io.EOF}
-		}
-		return fakeredis.Fault{Late: time.Duration(rng.IntN(int(20 * time.Millisecond)))}
-	}
-	var (
-		mu     sync.Mutex // guards below
-		inside = make(map[string]string)
-		held   int
-	)
-	var wg sync.WaitGroup
-	for c := range 3 {
-		e := joinBubbleEngine(t, r, fmt.Sprint("client", c))
-		for o := owner(1); o <= 4; o++ {
-			rng := newRand(seed*1000 + c*10 + int(o))
-			wg.Go(func() {
-				for range 20 {
-					b := newFakeLock(r, "x")
-					ctx, cancel := context.WithTimeout(context.Background(), time.Duration(1+rng.IntN(30))*time.Second)
-					req := request{wait: forever}
-					switch rng.IntN(3) {
-					case 0:
-						req.wait = time.Duration(rng.IntN(int(3 * time.Second)))
-					case 1:
-						req.lease = time.Duration(1+rng.IntN(20)) * time.Second
-					}
-					ok, err := e.acquire(ctx, b, o, req)
-					cancel()
-					assert.False(t, ok && err != nil, "seed %d: %v", seed, err)
-					if !ok {
-						continue
-					}
-					guarded, err := e.guard(context.Background(), b, o)
-					if err == nil {
-						me := fmt.Sprintf("client %d owner %d", c, o)
-						mu.Lock()
-						held++
-						who := inside["x"]
-						assert.Empty(t, who, "seed %d: %s holds the lock together with %s", seed, me, who)
-						inside["x"] = me
-						mu.Unlock()
-						select {
-						case <-guarded.Done():
-						case <-time.After(time.Duration(rng.IntN(int(15 * time.Second)))):
-						}
-						mu.Lock()
-						inside["x"] = ""
-						mu.Unlock()
-					}
-					err = e.release(context.Background(), b, o)
-					assert.True(t, err == nil || errors.Is(err, ErrLockLost) || errors.Is(err, io.EOF) || errors.Is(err, send.ErrSilent), "seed %d", seed)
-				}
-			})
-		}
-	}
-	wg.Wait()
-	mu.Lock()
-	assert.GreaterOrEqual(t, held, 10, "seed %d: only %d holds", seed, held)
-	mu.Unlock()
-	r.Set(func() { faulty = false })
-	time.Sleep(2 * time.Minute) // abandoned records expire
-	h := r.Holder("x")
-	assert.Empty(t, h, "seed %d: %s still holds the lock", seed, h)
-}
-
-// Close waits for callers with a request under way, so that the Redis client can be closed after it.
-func TestEngineCloseWaitsForCallers(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.Latency = 500 * time.Millisecond
-		got := make(chan error, 1)
-		go func() {
-			_, err := e.lockWith(context.Background(), 1, request{wait: forever})
-			got <- err
-		}()
-		time.Sleep(100 * time.Millisecond)
-		assert.NoError(t, e.close())
-		requests := len(e.redis.Requests)
-		assert.ErrorIs(t, <-got, ErrClosed)
-		time.Sleep(time.Hour)
-		n := len(e.redis.Requests)
-		assert.Equal(t, requests, n, "%d requests after Close, %q holds the lock", n-requests, e.redis.Holder("x"))
-		assert.Empty(t, e.redis.Holder("x"), "%d requests after Close, %q holds the lock", n-requests, e.redis.Holder("x"))
-	})
-}
 
 // Close returns when what it logs was logged, also by a handler that takes its time.
 func TestCloseReturnsAfterItsLog(t *testing.T) {
@@ -191,7 +25,7 @@ func TestCloseReturnsAfterItsLog(t *testing.T) {
 		})
 		e := abandonedBubbleEngine(t, fakeredis.New(), WithLogger(slog.New(handler)))
 		e.lock(1)
-		require.NoError(t, e.close())
+		require.NoError(t, e.Close())
 		assert.True(t, logged, "the lock that is held, before Close returned")
 	})
 }

@@ -13,24 +13,25 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 )
 
 var (
 	// ErrNotHeld says that the calling owner does not hold the lock: from
 	// Unlock, Guard and Token.
-	ErrNotHeld = errNotHeld
+	ErrNotHeld = engine.ErrNotHeld
 
 	// ErrLockLost says that the calling owner held the lock and lost it: the
 	// lease lapsed, the record was deleted, or no renewal was confirmed in time
 	// to go on trusting it. Another owner may hold the lock by now: stop the work that the lock
 	// protected. An owner that lost a lock does not hold it: ErrLockLost also matches
 	// ErrNotHeld, so check for ErrLockLost first.
-	ErrLockLost error = errLockLost
+	ErrLockLost error = engine.ErrLockLost
 
 	// ErrMaxHold says that a hold was lost because it has lasted for as long as MaxHold allows. It
 	// also matches ErrLockLost.
-	ErrMaxHold error = errMaxHold
+	ErrMaxHold error = engine.ErrMaxHold
 
 	// ErrClosed says that the Client is closed, or shuts down.
 	ErrClosed = send.ErrClosed

@@ -13,6 +13,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -67,7 +68,7 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 	}
 	l := &fairLock{
 		hashLock: hashLock{client: c, keys: keys, facts: facts{
-			traits: traits{lock: lockID{name: key}, given: name, kind: string(TypeFair), admits: independent, tokens: o.fenced, limit: o.limits},
+			Traits: engine.Traits{Lock: engine.LockID{Name: key}, Given: name, Kind: string(TypeFair), Admits: engine.Independent, Tokens: o.fenced, Limit: o.Limits},
 			line:   keys[4],
 		}},
 		announce: prefixName("redisson_lock__channel", key) + ":",
@@ -84,51 +85,51 @@ type fairLock struct {
 	announce string // prefix of the channels; the field of the waiter to be woken follows
 }
 
-func (l *fairLock) busyText(ttl, left, ago time.Duration) string {
+func (l *fairLock) BusyText(ttl, left, ago time.Duration) string {
 	if ttl < 0 {
 		return "other waiters are in front in the queue"
 	}
-	return l.facts.busyText(ttl, left, ago)
+	return l.facts.BusyText(ttl, left, ago)
 }
 
-func (l *fairLock) channel(a attempt) string {
-	if a.noWait {
+func (l *fairLock) Channel(a engine.Attempt) string {
+	if a.NoWait {
 		return ""
 	}
-	return l.announce + a.field
+	return l.announce + a.Field
 }
 
 // grants is the channel of all waiters of this Client: see lua/queue.lua.
-func (l *fairLock) grants(a attempt) string {
-	if a.noWait {
+func (l *fairLock) Grants(a engine.Attempt) string {
+	if a.NoWait {
 		return ""
 	}
 	return l.announce + "client:" + l.client.ID()
 }
 
-func (l *fairLock) acquire(a attempt) call {
-	asked := a.asked
-	if a.line != hearsGrant {
+func (l *fairLock) Acquire(a engine.Attempt) call {
+	asked := a.Asked
+	if a.Line != engine.HearsGrant {
 		asked = 0
 	}
-	return l.call(fairAcquire, a.field, milliseconds(a.lease), a.level, l.waitTimeout(), milliseconds(fairLife),
-		!a.noWait, asked, l.tokens)
+	return l.call(fairAcquire, a.Field, milliseconds(a.Lease), a.Level, l.waitTimeout(), milliseconds(fairLife),
+		!a.NoWait, asked, l.Tokens)
 }
 
-func (l *fairLock) granted(a attempt, r reply) (grant, error) {
-	g, err := parseGrant(r)
-	return g.inLine(r).enqueued(a, fairHeartbeat), err
+func (l *fairLock) Granted(a engine.Attempt, r reply) (engine.Outcome, error) {
+	g, err := engine.ParseGrant(r)
+	return g.InLine(r).Enqueued(a, fairHeartbeat), err
 }
 
-func (l *fairLock) release(r release) call {
-	return l.call(fairRelease, r.field, r.left, l.waitTimeout(), milliseconds(fairLife), r.late)
+func (l *fairLock) Release(r engine.Release) call {
+	return l.call(fairRelease, r.Field, r.Left, l.waitTimeout(), milliseconds(fairLife), r.Late)
 }
 
-func (l *fairLock) undo(a attempt) call {
-	return l.call(fairUndo, a.field, a.level-1, l.waitTimeout(), milliseconds(fairLife), a.late)
+func (l *fairLock) Undo(a engine.Attempt) call {
+	return l.call(fairUndo, a.Field, a.Level-1, l.waitTimeout(), milliseconds(fairLife), a.Late)
 }
 
-func (l *fairLock) force() call { return l.call(fairForce, l.waitTimeout(), milliseconds(fairLife)) }
+func (l *fairLock) Force() call { return l.call(fairForce, l.waitTimeout(), milliseconds(fairLife)) }
 
 // call is a call of script, whose arguments end with how waiters are told.
 func (l *fairLock) call(script *luaScript, args ...any) call {

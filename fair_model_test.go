@@ -23,6 +23,7 @@ import (
 	"github.com/redis/go-redis/v9"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -213,13 +214,13 @@ func (m *fairModel) hear() {
 	for _, message := range messages {
 		at := slices.IndexFunc(m.actors, func(a *modelActor) bool { return slices.Contains(m.channels(a), message.Channel) })
 		a := m.actors[at]
-		g, granted := parseLineGrant(message.Message, "")
+		g, granted := engine.ParseLineGrant(message.Message, "")
 		switch {
 		case message.Message == "0" && a.wishes && a.state == "waiting":
 			m.fail("%s is woken and could be granted the lock", a.name)
 		case message.Message == "0", message.Message == "free "+a.name:
 			continue
-		case !granted || g.field != a.name || g.asked != a.asked || g.lease != min(modelLease, provisionalLease) || g.token != 0:
+		case !granted || g.Field != a.name || g.Asked != a.asked || g.Lease != min(modelLease, engine.ProvisionalLease) || g.Token != 0:
 			m.fail("%s is told %q, and has asked with number %d", a.name, message.Message, a.asked)
 		case a.java || !a.wishes || a.state != "waiting" && a.state != "dead":
 			m.fail("%s is granted the lock", a.name)
@@ -242,18 +243,18 @@ func (m *fairModel) attempt(a *modelActor) {
 			got = m.javaRun(javaAcquire, a)
 			return
 		}
-		line := yieldsLine
+		line := engine.YieldsLine
 		if a.listed {
-			line = hearsGrant
+			line = engine.HearsGrant
 		}
 		a.asked++
-		g, err := sendAttempt(m.lock, attempt{field: a.name, lease: modelLease, level: 1, line: line, asked: a.asked})
+		g, err := sendAttempt(m.lock, engine.Attempt{Field: a.name, Lease: modelLease, Level: 1, Line: line, Asked: a.asked})
 		if err != nil {
 			m.fail("%v", err)
 		}
-		got = g.state == held
+		got = g.State == engine.Held
 		a.wishes = !got && a.listed
-		a.apart = g.standing.apart()
+		a.apart = g.Standing.Apart()
 	})
 	switch {
 	case got && before == "granted":
@@ -362,7 +363,7 @@ func (m *fairModel) do(event string) {
 		m.run(a, func() {
 			if a.java {
 				m.javaRun(javaGiveUp, a)
-			} else if _, err := m.lock.client.send(m.lock.undo(attempt{field: a.name, level: 1})); err != nil {
+			} else if _, err := m.lock.client.send(m.lock.Undo(engine.Attempt{Field: a.name, Level: 1})); err != nil {
 				m.fail("%v", err)
 			}
 		})
@@ -384,7 +385,7 @@ func (m *fairModel) release(a *modelActor) {
 			if len(m.order) > 0 && m.order[0].wishes && !m.order[0].apart {
 				m.fail("%s does not listen to the channel on which Java wakes it", m.order[0].name)
 			}
-		} else if r, err := m.lock.client.send(m.lock.release(released(a.name, 0, false))); r[0] != 1 || err != nil {
+		} else if r, err := m.lock.client.send(m.lock.Release(released(a.name, 0, false))); r[0] != 1 || err != nil {
 			m.fail("%s cannot unlock: %v", a.name, err)
 		}
 	})

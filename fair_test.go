@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -127,7 +128,7 @@ func TestFairWaitersThatGiveUpLeaveTheQueue(t *testing.T) {
 			ok, err := q.client().NewFairLock(q.name).TryLock(ctx, 1500*time.Millisecond, 0)
 			assert.False(t, ok)
 			if err != nil { // on a machine that is very busy
-				assert.ErrorIs(t, err, errNoAnswer)
+				assert.ErrorIs(t, err, engine.ErrNoAnswer)
 			}
 		})
 		q.awaitQueue(8)
@@ -398,24 +399,24 @@ func TestFairGivingUpWakesTheNext(t *testing.T) {
 		l := b.client().NewFairLock(b.name).lock.(*fairLock)
 		holder, first, last := javaOther+":1", javaOther+":2", javaOther+":3"
 		for _, field := range []string{holder, first, last} {
-			g, err := sendAttempt(l, attempt{field: field, lease: time.Minute, level: 1})
+			g, err := sendAttempt(l, engine.Attempt{Field: field, Lease: time.Minute, Level: 1})
 			b.must(err)
-			if g.state == busy {
-				assert.Positive(t, g.wait, field)
-				assert.LessOrEqual(t, g.wait, fairHeartbeat, "%s polls too late to prove that it lives", field)
+			if g.State == engine.Busy {
+				assert.Positive(t, g.Wait, field)
+				assert.LessOrEqual(t, g.Wait, fairHeartbeat, "%s polls too late to prove that it lives", field)
 			}
 		}
 		b.must(b.rdb.Del(ctx, b.name).Err()) // the holder is gone
-		messages := b.rdb.Subscribe(ctx, l.channel(attempt{field: last}))
+		messages := b.rdb.Subscribe(ctx, l.Channel(engine.Attempt{Field: last}))
 		defer messages.Close()
 		_, err := messages.Receive(ctx)
 		b.must(err)
-		_, err = l.client.send(l.undo(attempt{field: first, level: 1}))
+		_, err = l.client.send(l.Undo(engine.Attempt{Field: first, Level: 1}))
 		require.NoError(t, err)
 		got := make(chan error, 1)
 		go func() { got <- second(messages.ReceiveMessage(ctx)) }()
 		b.must(await(b, "the message to the second", got))
-		_, err = l.client.send(l.undo(attempt{field: last, level: 1}))
+		_, err = l.client.send(l.Undo(engine.Attempt{Field: last, Level: 1}))
 		require.NoError(t, err)
 	})
 }
@@ -535,7 +536,7 @@ func (b *bench) listeningWaiter(l *FairLock, n int, owner string) *fairWaiter {
 	b.Helper()
 	w := &fairWaiter{bench: b, lock: l.lock.(*fairLock), client: fmt.Sprintf("6b3e8c2f-5d13-4c9f-8e30-1d6b4f20%04d", n), asked: uint64(100 * n)}
 	w.field = w.client + owner
-	w.messages = b.rdb.Subscribe(context.Background(), w.lock.channel(attempt{field: w.field}), w.lock.announce+"client:"+w.client)
+	w.messages = b.rdb.Subscribe(context.Background(), w.lock.Channel(engine.Attempt{Field: w.field}), w.lock.announce+"client:"+w.client)
 	for range 2 {
 		b.must(second(w.messages.Receive(context.Background())))
 	}
@@ -544,17 +545,17 @@ func (b *bench) listeningWaiter(l *FairLock, n int, owner string) *fairWaiter {
 }
 
 // asks makes one attempt, which says line of itself.
-func (w *fairWaiter) asks(line string, lease time.Duration) grantState {
+func (w *fairWaiter) asks(line string, lease time.Duration) engine.State {
 	w.Helper()
 	w.asked++
-	g, err := sendAttempt(w.lock, attempt{field: w.field, lease: lease, level: 1, line: line, asked: w.asked})
+	g, err := sendAttempt(w.lock, engine.Attempt{Field: w.field, Lease: lease, Level: 1, Line: line, Asked: w.asked})
 	w.must(err)
-	return g.state
+	return g.State
 }
 
 func (w *fairWaiter) release() {
 	w.Helper()
-	_, err := w.lock.client.send(w.lock.release(released(w.field, 0, false)))
+	_, err := w.lock.client.send(w.lock.Release(released(w.field, 0, false)))
 	w.must(err)
 }
 
@@ -564,7 +565,7 @@ func (w *fairWaiter) leaves() { w.undoes(false) }
 // undoes has the waiter give up; late: one of its requests may still run.
 func (w *fairWaiter) undoes(late bool) {
 	w.Helper()
-	_, err := w.lock.client.send(w.lock.undo(attempt{field: w.field, level: 1, late: late}))
+	_, err := w.lock.client.send(w.lock.Undo(engine.Attempt{Field: w.field, Level: 1, Late: late}))
 	w.must(err)
 }
 
@@ -641,9 +642,9 @@ func TestFairGrantNeedsNoRequest(t *testing.T) {
 	assert.Greater(t, token, before)
 	assert.Equal(t, fmt.Sprint(token), b.rdb.Get(ctx, tokenKey(b.name)).Val())
 	assert.Empty(t, b.queue())
-	assert.LessOrEqual(t, b.rdb.PTTL(ctx, b.name).Val(), provisionalLease)
+	assert.LessOrEqual(t, b.rdb.PTTL(ctx, b.name).Val(), engine.ProvisionalLease)
 	testredis.Await(t, "the watchdog confirms the hold", soon, func() bool {
-		return b.rdb.PTTL(ctx, b.name).Val() > 2*provisionalLease
+		return b.rdb.PTTL(ctx, b.name).Val() > 2*engine.ProvisionalLease
 	})
 	asks.Release()
 	b.must(l.Unlock(owner))
@@ -658,12 +659,12 @@ func TestFairReleaseGrantsToTheFirst(t *testing.T) {
 		first, next, last := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2), b.newFairWaiter(l, 3)
 		b.must(l.Lock(ctx))
 		for _, w := range []*fairWaiter{first, next, last} {
-			assert.Equal(t, busy, w.asks(yieldsLine, time.Minute))
+			assert.Equal(t, engine.Busy, w.asks(engine.YieldsLine, time.Minute))
 			assert.NotContains(t, b.wishes(), w.field, "a waiter that does not listen yet")
 		}
-		assert.Equal(t, busy, first.asks(hearsGrant, time.Minute))
-		assert.Equal(t, busy, next.asks(hearsGrant, 2*time.Second))
-		assert.Equal(t, busy, last.asks(hearsGrant, time.Minute))
+		assert.Equal(t, engine.Busy, first.asks(engine.HearsGrant, time.Minute))
+		assert.Equal(t, engine.Busy, next.asks(engine.HearsGrant, 2*time.Second))
+		assert.Equal(t, engine.Busy, last.asks(engine.HearsGrant, time.Minute))
 		left := b.rdb.PTTL(ctx, "relock_line:{"+b.name+"}").Val()
 		assert.Greater(t, left, fairLife, "the wishes are there as long as their waiters")
 		assert.LessOrEqual(t, left, 4*fairLife, "the wishes of waiters that have died go")
@@ -674,17 +675,17 @@ func TestFairReleaseGrantsToTheFirst(t *testing.T) {
 		timeouts := "redisson_lock_timeout:{" + b.name + "}"
 		before := b.rdb.ZScore(ctx, timeouts, last.field).Val()
 		b.must(l.Unlock(ctx))
-		first.isGranted(provisionalLease, ahead+2)
+		first.isGranted(engine.ProvisionalLease, ahead+2)
 		assert.Equal(t, float64(l.lock.(*fairLock).waitTimeout()), before-b.rdb.ZScore(ctx, timeouts, last.field).Val(), "the last moves up")
-		assert.Equal(t, held, first.asks(hearsGrant, time.Minute), "it confirms")
-		assert.Greater(t, b.rdb.PTTL(ctx, b.name).Val(), provisionalLease)
+		assert.Equal(t, engine.Held, first.asks(engine.HearsGrant, time.Minute), "it confirms")
+		assert.Greater(t, b.rdb.PTTL(ctx, b.name).Val(), engine.ProvisionalLease)
 		first.release()
 		next.isGranted(2*time.Second, ahead+4)
 		first.release() // again: its answer was lost
-		assert.Equal(t, busy, first.asks("", time.Minute), "it stands behind the last")
+		assert.Equal(t, engine.Busy, first.asks("", time.Minute), "it stands behind the last")
 		first.leaves()
 		second(l.ForceUnlock(ctx))
-		last.isGranted(provisionalLease, ahead+5)
+		last.isGranted(engine.ProvisionalLease, ahead+5)
 		last.leaves()
 		b.isFree()
 	})
@@ -698,14 +699,14 @@ func TestFairForgetsWishesOfThoseThatHaveLeft(t *testing.T) {
 		l := b.client().NewFairLock(b.name)
 		first, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
 		b.must(l.Lock(ctx))
-		first.asks(hearsGrant, time.Minute)
+		first.asks(engine.HearsGrant, time.Minute)
 		wish := b.wishes()
 		require.Len(t, wish, 1)
 		first.leaves()
 		line := "relock_line:{" + b.name + "}"
 		b.must(b.rdb.HSet(ctx, line, wish).Err())
 		b.must(b.rdb.HSet(ctx, line, "first", 1).Err()) // of a lock that is not fair
-		next.asks(hearsGrant, time.Minute)
+		next.asks(engine.HearsGrant, time.Minute)
 		assert.NotContains(t, b.wishes(), first.field)
 		assert.Contains(t, b.wishes(), next.field)
 		assert.Contains(t, b.wishes(), "first")
@@ -728,24 +729,24 @@ func TestFairGrantsToListenersOnly(t *testing.T) {
 		b.must(l.Lock(ctx))
 		java := b.newJavaWaiter(l, 1)
 		older.asks("", time.Minute)
-		quiet.asks(hearsGrant, time.Minute)
-		quiet.asks(yieldsLine, time.Minute) // its connection was cut meanwhile
-		deaf.asks(hearsGrant, time.Minute)
+		quiet.asks(engine.HearsGrant, time.Minute)
+		quiet.asks(engine.YieldsLine, time.Minute) // its connection was cut meanwhile
+		deaf.asks(engine.HearsGrant, time.Minute)
 		deaf.goesDeaf()
-		next.asks(hearsGrant, time.Minute)
+		next.asks(engine.HearsGrant, time.Minute)
 		all := b.rdb.PSubscribe(ctx, "redisson_lock__channel:*") // hears everything, and is not the waiter
 		defer all.Close()
 		b.must(second(all.Receive(ctx)))
 
 		b.must(l.Unlock(ctx))
 		java.isWoken()
-		assert.Equal(t, busy, next.asks(hearsGrant, time.Minute))
+		assert.Equal(t, engine.Busy, next.asks(engine.HearsGrant, time.Minute))
 		java.leaves()
 		older.isWoken()
 		older.leaves()
 		quiet.isWoken()
 		quiet.leaves()
-		next.isGranted(provisionalLease, 0)
+		next.isGranted(engine.ProvisionalLease, 0)
 		assert.Equal(t, []string{deaf.field}, b.queue(), "a waiter that may be alive keeps its place")
 		b.must(all.Close())
 		next.leaves()
@@ -760,17 +761,17 @@ func TestFairFreeLockIsGrantedToTheFirst(t *testing.T) {
 		ctx := context.Background()
 		l := b.client().NewFairLock(b.name)
 		holder, first, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2), b.newFairWaiter(l, 3)
-		assert.Equal(t, held, holder.asks(hearsGrant, time.Minute))
-		first.asks(hearsGrant, time.Minute)
+		assert.Equal(t, engine.Held, holder.asks(engine.HearsGrant, time.Minute))
+		first.asks(engine.HearsGrant, time.Minute)
 		b.must(b.rdb.Del(ctx, b.name).Err())
 		b.tries(l, false)
-		first.isGranted(provisionalLease, 0)
-		assert.Equal(t, busy, next.asks(hearsGrant, time.Minute))
+		first.isGranted(engine.ProvisionalLease, 0)
+		assert.Equal(t, engine.Busy, next.asks(engine.HearsGrant, time.Minute))
 		b.must(b.rdb.Del(ctx, b.name).Err())
-		assert.Equal(t, held, next.asks(hearsGrant, time.Minute), "the first itself")
-		assert.Equal(t, busy, first.asks(hearsGrant, time.Minute), "a grant that has lapsed")
+		assert.Equal(t, engine.Held, next.asks(engine.HearsGrant, time.Minute), "the first itself")
+		assert.Equal(t, engine.Busy, first.asks(engine.HearsGrant, time.Minute), "a grant that has lapsed")
 		next.leaves()
-		first.isGranted(provisionalLease, 0)
+		first.isGranted(engine.ProvisionalLease, 0)
 		first.leaves()
 		b.isFree()
 	})
@@ -794,7 +795,7 @@ func TestFairWaitersOfAClientShareAChannel(t *testing.T) {
 	for _, name := range []string{"first", "second", "third"} {
 		q.join(ctx, l, name)
 	}
-	channels(raw.grants(attempt{}))
+	channels(raw.Grants(engine.Attempt{}))
 	b.awaitWishes(3)
 	before := b.wishes()
 	b.must(held.Unlock(ctx))
@@ -809,7 +810,7 @@ func TestFairWaitersOfAClientShareAChannel(t *testing.T) {
 	q.join(ctx, l, "first")
 	q.join(ctx, l, "second")
 	queue := b.queue()
-	channels(raw.announce+queue[0], raw.announce+queue[1], raw.grants(attempt{}))
+	channels(raw.announce+queue[0], raw.announce+queue[1], raw.Grants(engine.Attempt{}))
 	b.must(b.rdb.Del(ctx, b.name).Err())
 	b.must(b.rdb.Publish(ctx, raw.announce+queue[0], 0).Err())
 	q.wantOrder("first", "second")
@@ -827,11 +828,11 @@ func TestFairTimeoutsThatJavaCountsFromAreRight(t *testing.T) {
 		for n := range 8 {
 			w := b.newFairWaiter(l, n+1)
 			waiters = append(waiters, w)
-			assert.Equal(t, n == 0, w.asks(hearsGrant, lease) == held)
+			assert.Equal(t, n == 0, w.asks(engine.HearsGrant, lease) == engine.Held)
 		}
 		for n := range 3 {
 			waiters[n].release()
-			waiters[n+1].isGranted(provisionalLease, 0)
+			waiters[n+1].isGranted(engine.ProvisionalLease, 0)
 		}
 		waiters[7].leaves() // the last
 
@@ -893,11 +894,11 @@ func TestFairWaiterBehindJavaListensToItsChannel(t *testing.T) {
 		b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
 		b.must(b.rdb.HSet(ctx, lineKey(b.name), "first", 1, "last", 1, "shared", 1, "1", javaOther[:36], javaOther[:36], "1 new hears 30000 0 1 "+javaOther+":01").Err())
 		for n := range 8 {
-			attempt := attempt{field: w.field, lease: time.Minute, level: 1, line: hearsGrant, asked: 1}
+			attempt := engine.Attempt{Field: w.field, Lease: time.Minute, Level: 1, Line: engine.HearsGrant, Asked: 1}
 			g, err := sendAttempt(w.lock, attempt)
 			b.must(err)
-			assert.Equal(t, busy, g.state)
-			assert.True(t, g.standing.apart(), "behind %d", n)
+			assert.Equal(t, engine.Busy, g.State)
+			assert.True(t, g.Standing.Apart(), "behind %d", n)
 			w.leaves()
 			b.must(b.rdb.Eval(ctx, javaAcquire, w.lock.keys[:3], fmt.Sprint(javaThread, n), w.lock.announce, 1000, 100000, time.Now().UnixMilli()).Err())
 		}
@@ -961,7 +962,7 @@ func TestFairGrantThatRedisDidNotMakeIsNoHold(t *testing.T) {
 		for _, message := range []string{
 			fmt.Sprintf("grant %s 0 5000 0", field), fmt.Sprintf("grant %s 1 5000 0", field), "grant " + field, "grant", "",
 		} {
-			b.must(b.rdb.Publish(ctx, l.lock.(*fairLock).grants(attempt{}), message).Err())
+			b.must(b.rdb.Publish(ctx, l.lock.(*fairLock).Grants(engine.Attempt{}), message).Err())
 			stays(b, "a forged grant", got, 50*time.Millisecond)
 		}
 		b.must(held.Unlock(ctx))
@@ -987,11 +988,11 @@ func TestFairGrantToAWaitThatIsOverIsGivenBack(t *testing.T) {
 		cancel()
 		b.mustBe(await(b, "the waiter gives up", got), context.Canceled)
 		// A request of the wait that runs late, while its channel is still subscribed.
-		g, err := sendAttempt(raw, attempt{field: field, lease: time.Minute, level: 1, line: hearsGrant, asked: 7})
+		g, err := sendAttempt(raw, engine.Attempt{Field: field, Lease: time.Minute, Level: 1, Line: engine.HearsGrant, Asked: 7})
 		b.must(err)
-		assert.Equal(t, busy, g.state)
+		assert.Equal(t, engine.Busy, g.State)
 		b.must(l.Unlock(ctx))
-		testredis.Await(t, "the lock is free again", provisionalLease/2, func() bool {
+		testredis.Await(t, "the lock is free again", engine.ProvisionalLease/2, func() bool {
 			return b.rdb.Exists(ctx, b.name).Val() == 0
 		})
 		assert.Empty(t, b.queue())
@@ -1006,11 +1007,11 @@ func TestFairGrantWithoutTheRightToCountListeners(t *testing.T) {
 	l := b.clientOn(testredis.Client(t, b.addr, func(o *redis.Options) { o.Username, o.Password = "blind", "pass" })).NewFairLock(b.name)
 	b.must(l.Lock(ctx))
 	deaf, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
-	deaf.asks(hearsGrant, time.Minute)
-	next.asks(hearsGrant, time.Minute)
+	deaf.asks(engine.HearsGrant, time.Minute)
+	next.asks(engine.HearsGrant, time.Minute)
 	deaf.goesDeaf()
 	b.must(l.Unlock(ctx))
-	next.isGranted(provisionalLease, 0)
+	next.isGranted(engine.ProvisionalLease, 0)
 	assert.Equal(t, []string{deaf.field}, b.queue())
 	deaf.leaves()
 	next.leaves()
@@ -1030,7 +1031,7 @@ func TestFairLineThatIsNoLine(t *testing.T) {
 		assert.ErrorContains(t, err, "the key "+shortName(line)+" holds a string")
 		testredis.Await(t, "the waiter has left", soon, func() bool { return len(b.queue()) == 0 })
 		deaf := b.newFairWaiter(l, 1)
-		assert.Equal(t, busy, deaf.asks(yieldsLine, time.Minute), "a waiter that does not listen")
+		assert.Equal(t, engine.Busy, deaf.asks(engine.YieldsLine, time.Minute), "a waiter that does not listen")
 		b.must(l.Unlock(ctx))
 		deaf.isWoken()
 		deaf.leaves()
@@ -1056,16 +1057,16 @@ func TestFairWaitersWithoutHeartbeatsAreDead(t *testing.T) {
 			b.must(b.rdb.Del(ctx, b.name, raw.keys[3], raw.keys[4]).Err()) // the record, the heartbeats and the wishes
 		}
 		holder := b.newFairWaiter(l, 9)
-		assert.Equal(t, held, holder.asks("", time.Minute))
+		assert.Equal(t, engine.Held, holder.asks("", time.Minute))
 		for n := range 3 {
-			b.newFairWaiter(l, n+1).asks(hearsGrant, time.Minute)
+			b.newFairWaiter(l, n+1).asks(engine.HearsGrant, time.Minute)
 		}
 		vanish()
 		b.tries(l, true)
 		assert.Empty(t, b.queue())
 		b.must(l.Unlock(ctx))
 
-		assert.Equal(t, held, holder.asks("", time.Minute))
+		assert.Equal(t, engine.Held, holder.asks("", time.Minute))
 		ahead := b.newJavaWaiter(l, 4)
 		dead := b.newFairWaiter(l, 5)
 		dead.asks("", time.Minute)
@@ -1153,9 +1154,9 @@ func TestFairDeadWaiterIsEvictedAfterTheClockWentBack(t *testing.T) {
 	b.must(l.Lock(ctx))
 	dead, lives := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
 	dead.asks("", time.Minute)
-	lives.asks(hearsGrant, time.Minute)
+	lives.asks(engine.HearsGrant, time.Minute)
 	pass(-10 * time.Minute)
-	lives.asks(hearsGrant, time.Minute)
+	lives.asks(engine.HearsGrant, time.Minute)
 	last := time.UnixMilli(int64(b.rdb.ZScore(ctx, keys[2], lives.field).Val()))
 	assert.LessOrEqual(t, last.Sub(now), time.Minute+2*worth+fairLife, "the timeout that Java counts from")
 	assert.LessOrEqual(t, b.rdb.PTTL(ctx, keys[4]).Val(), queueLife, "the wishes of waiters that have died go")
@@ -1164,7 +1165,7 @@ func TestFairDeadWaiterIsEvictedAfterTheClockWentBack(t *testing.T) {
 	for range fairLife/fairHeartbeat + 1 {
 		assert.Equal(t, []string{dead.field, lives.field}, b.queue())
 		pass(fairHeartbeat)
-		if lives.asks(hearsGrant, time.Minute) == held {
+		if lives.asks(engine.HearsGrant, time.Minute) == engine.Held {
 			break
 		}
 	}
@@ -1185,7 +1186,7 @@ func TestFairLockPassesOverWaitersThatNobodyHears(t *testing.T) {
 		b.must(l.Lock(ctx))
 		for n := range waiters {
 			waiters[n] = b.newFairWaiter(l, n+1)
-			waiters[n].asks(hearsGrant, time.Minute)
+			waiters[n].asks(engine.HearsGrant, time.Minute)
 		}
 		for _, n := range []int{0, 1, 2, 4} {
 			waiters[n].goesDeaf()
@@ -1199,24 +1200,24 @@ func TestFairLockPassesOverWaitersThatNobodyHears(t *testing.T) {
 		timeout := func(n int) float64 { return b.rdb.ZScore(ctx, keys[2], waiters[n].field).Val() }
 		worth, front, behind := float64(l.lock.(*fairLock).waitTimeout()), timeout(2), timeout(6)
 		b.must(l.Unlock(ctx))
-		waiters[3].isGranted(provisionalLease, 0)
+		waiters[3].isGranted(engine.ProvisionalLease, 0)
 		assert.Equal(t, fields(0, 1, 2, 4, 5, 6), b.queue())
 		assert.Equal(t, front, timeout(2), "nobody in front of it was served")
 		assert.Equal(t, worth, behind-timeout(6), "it moves up")
 		waiters[3].release()
-		waiters[5].isGranted(provisionalLease, 0)
+		waiters[5].isGranted(engine.ProvisionalLease, 0)
 
 		// A waiter that is alive learns of it, and is passed over no more.
-		g, err := sendAttempt(waiters[1].lock, attempt{field: waiters[1].field, lease: time.Minute, level: 1, line: hearsGrant, asked: 1})
+		g, err := sendAttempt(waiters[1].lock, engine.Attempt{Field: waiters[1].field, Lease: time.Minute, Level: 1, Line: engine.HearsGrant, Asked: 1})
 		b.must(err)
-		assert.True(t, g.standing.deaf())
+		assert.True(t, g.Standing.Deaf())
 		waiters[5].release()
 		b.isFree()
-		assert.Equal(t, busy, waiters[6].asks(hearsGrant, time.Minute))
-		assert.Equal(t, held, waiters[1].asks(yieldsLine, time.Minute))
+		assert.Equal(t, engine.Busy, waiters[6].asks(engine.HearsGrant, time.Minute))
+		assert.Equal(t, engine.Held, waiters[1].asks(engine.YieldsLine, time.Minute))
 		assert.Equal(t, fields(0, 2, 4, 6), b.queue())
-		second(waiters[1].lock.client.send(waiters[1].lock.force()))
-		waiters[6].isGranted(provisionalLease, 0)
+		second(waiters[1].lock.client.send(waiters[1].lock.Force()))
+		waiters[6].isGranted(engine.ProvisionalLease, 0)
 		waiters[6].release()
 		b.isFree()
 		assert.Empty(t, b.queue(), "nothing stays of waiters that nobody hears")
@@ -1230,8 +1231,8 @@ func TestFairNewcomerPassesOverWaitersThatNobodyHears(t *testing.T) {
 		ctx := context.Background()
 		l := b.client().NewFairLock(b.name)
 		holder, dead := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
-		assert.Equal(t, held, holder.asks(hearsGrant, time.Minute))
-		dead.asks(hearsGrant, time.Minute)
+		assert.Equal(t, engine.Held, holder.asks(engine.HearsGrant, time.Minute))
+		dead.asks(engine.HearsGrant, time.Minute)
 		dead.goesDeaf()
 		b.must(b.rdb.Del(ctx, b.name).Err())
 		b.tries(l, true)
@@ -1249,19 +1250,19 @@ func TestFairWaiterThatAsksTakesTheLockBehindThoseThatNobodyHears(t *testing.T) 
 		l := b.client().NewFairLock(b.name)
 		dead, asks, last := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2), b.newFairWaiter(l, 3)
 		b.must(l.Lock(ctx))
-		dead.asks(hearsGrant, time.Minute)
-		asks.asks(asksAgain, time.Minute)
-		last.asks(hearsGrant, time.Minute)
+		dead.asks(engine.HearsGrant, time.Minute)
+		asks.asks(engine.AsksAgain, time.Minute)
+		last.asks(engine.HearsGrant, time.Minute)
 		dead.goesDeaf()
 		b.must(l.Unlock(ctx))
 		assert.Equal(t, "0", asks.hears())
 		b.isFree()
-		assert.Equal(t, busy, last.asks(hearsGrant, time.Minute), "it is not its turn")
+		assert.Equal(t, engine.Busy, last.asks(engine.HearsGrant, time.Minute), "it is not its turn")
 		b.isFree()
-		assert.Equal(t, held, asks.asks(asksAgain, time.Minute))
+		assert.Equal(t, engine.Held, asks.asks(engine.AsksAgain, time.Minute))
 		assert.Equal(t, []string{dead.field, last.field}, b.queue())
 		asks.release()
-		last.isGranted(provisionalLease, 0)
+		last.isGranted(engine.ProvisionalLease, 0)
 		last.leaves()
 		dead.leaves()
 	})
@@ -1277,7 +1278,7 @@ func TestFairWaitersThatNobodyHearsLetJavaPass(t *testing.T) {
 		b.must(l.Lock(ctx))
 		for n := range 2 {
 			w := b.newFairWaiter(l, n+1)
-			w.asks(hearsGrant, time.Minute)
+			w.asks(engine.HearsGrant, time.Minute)
 			w.goesDeaf()
 		}
 		java := b.newJavaWaiter(l, 3)
@@ -1303,26 +1304,26 @@ func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
 		l := b.client().NewFairLock(b.name)
 		line := lineKey(b.name)
 		holder, late, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2), b.newFairWaiter(l, 3)
-		assert.Equal(t, held, holder.asks(hearsGrant, time.Minute))
-		late.asks(hearsGrant, time.Minute)
+		assert.Equal(t, engine.Held, holder.asks(engine.HearsGrant, time.Minute))
+		late.asks(engine.HearsGrant, time.Minute)
 		late.leaves()
 		assert.Zero(t, b.rdb.Exists(ctx, line).Val(), "a tombstone where no request can run")
 		late.undoes(true)
-		assert.Equal(t, busy, late.asks(hearsGrant, time.Minute))
+		assert.Equal(t, engine.Busy, late.asks(engine.HearsGrant, time.Minute))
 		assert.Empty(t, b.queue(), "it queues again")
 		left := b.rdb.PTTL(ctx, line).Val()
 		assert.Greater(t, left, 30*time.Second)
 		assert.LessOrEqual(t, left, time.Minute)
 
 		// Those who have nothing to do with it wait as ever.
-		g, err := sendAttempt(next.lock, attempt{field: next.field, lease: time.Minute, level: 1, line: hearsGrant, asked: 1})
+		g, err := sendAttempt(next.lock, engine.Attempt{Field: next.field, Lease: time.Minute, Level: 1, Line: engine.HearsGrant, Asked: 1})
 		b.must(err)
-		assert.False(t, g.standing.apart(), "it has to listen to a channel of its own")
+		assert.False(t, g.Standing.Apart(), "it has to listen to a channel of its own")
 		next.leaves()
-		_, err = holder.lock.client.send(holder.lock.release(released(holder.field, 0, true)))
+		_, err = holder.lock.client.send(holder.lock.Release(released(holder.field, 0, true)))
 		b.must(err)
 		for _, w := range []*fairWaiter{late, holder} {
-			assert.Equal(t, busy, w.asks(hearsGrant, time.Minute), "a late request takes the lock")
+			assert.Equal(t, engine.Busy, w.asks(engine.HearsGrant, time.Minute), "a late request takes the lock")
 			b.isFree()
 		}
 		b.tries(l, true)
@@ -1334,12 +1335,12 @@ func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
 			other.field = fmt.Sprint(next.client, ":7:00", n)
 			other.undoes(true)
 		}
-		assert.Equal(t, held, late.asks(hearsGrant, time.Minute), "tombstones have a bound: the oldest goes")
+		assert.Equal(t, engine.Held, late.asks(engine.HearsGrant, time.Minute), "tombstones have a bound: the oldest goes")
 		late.leaves()
 		over := b.rdb.HGet(ctx, line, "over").Val()
 		assert.Len(t, strings.Fields(over), 2*most)
 		b.must(b.rdb.HSet(ctx, line, "over", holder.field+" 1").Err())
-		assert.Equal(t, held, holder.asks(hearsGrant, time.Minute), "a tombstone whose time is over")
+		assert.Equal(t, engine.Held, holder.asks(engine.HearsGrant, time.Minute), "a tombstone whose time is over")
 		holder.leaves()
 		assert.Zero(t, b.rdb.Exists(ctx, line).Val())
 	})

@@ -9,6 +9,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/stretchr/testify/assert"
@@ -17,40 +18,44 @@ import (
 
 // fakeLock is a plain lock on a fakeRedis: its calls have a verb instead of a script.
 type fakeLock struct {
-	traits
+	engine.Traits
 	redis *fakeredis.Redis
 	key   string // of the record
 }
 
 func newFakeLock(r *fakeredis.Redis, name string) *fakeLock {
-	return &fakeLock{traits{lock: lockID{name: name}, kind: string(TypeLock), admits: exclusive}, r, name}
+	return &fakeLock{engine.Traits{Lock: engine.LockID{Name: name}, Kind: string(TypeLock), Admits: engine.Exclusive}, r, name}
 }
 
 func (l *fakeLock) call(verb string, args ...any) call {
 	return call{Keys: []string{l.key}, Args: append([]any{verb}, args...)}
 }
 
-func (l *fakeLock) channel(attempt) string    { return "channel:" + l.key }
-func (l *fakeLock) grants(attempt) string     { return "" }
-func (l *fakeLock) unbury(string) call        { return call{} }
-func (l *fakeLock) acquire(a attempt) call    { return l.call("acquire", a.field, a.lease, a.level) }
-func (l *fakeLock) undo(a attempt) call       { return l.release(a.asRelease()) }
-func (l *fakeLock) force() call               { return l.call("force") }
-func (l *fakeLock) inspect(field string) call { return l.call("inspect", field) }
+func (l *fakeLock) Channel(engine.Attempt) string { return "channel:" + l.key }
+func (l *fakeLock) Grants(engine.Attempt) string  { return "" }
+func (l *fakeLock) Unbury(string) call            { return call{} }
+func (l *fakeLock) Acquire(a engine.Attempt) call {
+	return l.call("acquire", a.Field, a.Lease, a.Level)
+}
+func (l *fakeLock) Undo(a engine.Attempt) call { return l.Release(a.AsRelease()) }
+func (l *fakeLock) Force() call                { return l.call("force") }
+func (l *fakeLock) Inspect(field string) call  { return l.call("inspect", field) }
 
-func (l *fakeLock) granted(_ attempt, r reply) (grant, error) { return parseGrant(r) }
-
-func (l *fakeLock) release(r release) call {
-	return l.call("release", r.field, r.left)
+func (l *fakeLock) Granted(_ engine.Attempt, r reply) (engine.Outcome, error) {
+	return engine.ParseGrant(r)
 }
 
-func (l *fakeLock) renew(field string, lease time.Duration, exact bool) call {
+func (l *fakeLock) Release(r engine.Release) call {
+	return l.call("release", r.Field, r.Left)
+}
+
+func (l *fakeLock) Renew(field string, lease time.Duration, exact bool) call {
 	return l.call("renew", field, lease, exact)
 }
 
 // A bubbleEngine is an engine on a fakeRedis, inside a bubble.
 type bubbleEngine struct {
-	*engine
+	*engine.Engine
 	redis *fakeredis.Redis
 	t     *testing.T
 }
@@ -61,9 +66,9 @@ func newBubbleEngine(t *testing.T) *bubbleEngine {
 }
 
 // fakeConfig is the config of an engine on r.
-func fakeConfig(r *fakeredis.Redis, id string, o options) config {
+func fakeConfig(r *fakeredis.Redis, id string, o options) engine.Config {
 	c := new(Client).config(id, o)
-	c.servers = oneServer(r.Subscribe)
+	c.Servers = oneServer(r.Subscribe)
 	return c
 }
 
@@ -76,43 +81,43 @@ func joinBubbleEngine(t *testing.T, r *fakeredis.Redis, id string, opts ...Optio
 func joinSending(t *testing.T, r *fakeredis.Redis, id string, config send.Config, opts ...Option) *bubbleEngine {
 	o, err := newOptions(append([]Option{WithLogger(slog.New(slog.DiscardHandler))}, opts...))
 	require.NoError(t, err)
-	e := &bubbleEngine{newEngine(fakeConfig(r, id, o), config), r, t}
+	e := &bubbleEngine{engine.New(fakeConfig(r, id, o), config), r, t}
 	t.Cleanup(func() {
-		assert.NoError(t, e.close())
-		assert.Zero(t, e.waitQueues(), "wait queues are left")
+		assert.NoError(t, e.Close())
+		assert.Zero(t, e.Probe().Stats().Queues, "wait queues are left")
 	})
 	return e
 }
 
 // acquire is that of the engine for one lock.
-func (e *bubbleEngine) acquire(ctx context.Context, b lockType, o owner, r request) (bool, error) {
-	return e.engine.acquire(ctx, o, r, b)
+func (e *bubbleEngine) acquire(ctx context.Context, b engine.Record, o engine.Owner, r engine.Request) (bool, error) {
+	return e.Engine.Acquire(ctx, o, r, b)
 }
 
 // lock, unlock and guarded assert, and do not require: goroutines other than the test's call them too.
-func (e *bubbleEngine) lock(o owner) {
+func (e *bubbleEngine) lock(o engine.Owner) {
 	e.t.Helper()
-	ok, err := e.acquire(context.Background(), newFakeLock(e.redis, "x"), o, request{wait: forever})
+	ok, err := e.acquire(context.Background(), newFakeLock(e.redis, "x"), o, engine.Request{Wait: forever})
 	assert.NoError(e.t, err, "%v does not get the lock", o)
 	assert.True(e.t, ok, "%v does not get the lock", o)
 }
 
-func (e *bubbleEngine) unlock(o owner) {
+func (e *bubbleEngine) unlock(o engine.Owner) {
 	e.t.Helper()
-	assert.NoError(e.t, e.release(context.Background(), newFakeLock(e.redis, "x"), o), "%v cannot unlock", o)
+	assert.NoError(e.t, e.Release(context.Background(), newFakeLock(e.redis, "x"), o), "%v cannot unlock", o)
 }
 
-func (e *bubbleEngine) lockWith(ctx context.Context, o owner, r request) (bool, error) {
+func (e *bubbleEngine) lockWith(ctx context.Context, o engine.Owner, r engine.Request) (bool, error) {
 	return e.acquire(ctx, newFakeLock(e.redis, "x"), o, r)
 }
 
-func (e *bubbleEngine) unlockErr(o owner) error {
-	return e.release(context.Background(), newFakeLock(e.redis, "x"), o)
+func (e *bubbleEngine) unlockErr(o engine.Owner) error {
+	return e.Release(context.Background(), newFakeLock(e.redis, "x"), o)
 }
 
-func (e *bubbleEngine) guarded(o owner) context.Context {
+func (e *bubbleEngine) guarded(o engine.Owner) context.Context {
 	e.t.Helper()
-	ctx, err := e.guard(context.Background(), newFakeLock(e.redis, "x"), o)
+	ctx, err := e.Guard(context.Background(), newFakeLock(e.redis, "x"), o)
 	assert.NoError(e.t, err, "no guard for %v", o)
 	return ctx
 }
@@ -137,5 +142,5 @@ func abandonedBubbleEngine(t *testing.T, redis *fakeredis.Redis, opts ...Option)
 	t.Helper()
 	o, err := newOptions(opts)
 	require.NoError(t, err)
-	return &bubbleEngine{newEngine(fakeConfig(redis, "client", o), send.Config{Transport: redis}), redis, t}
+	return &bubbleEngine{engine.New(fakeConfig(redis, "client", o), send.Config{Transport: redis}), redis, t}
 }

@@ -23,6 +23,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -171,7 +172,7 @@ func (b *faultBench) refuses(l Locker, answer string) {
 	b.Helper()
 	start := time.Now()
 	ok, err := l.TryLock(context.Background(), 0, 0)
-	for tries := 0; errors.Is(err, errNoAnswer) && tries < 5; tries++ { // the machine is very busy
+	for tries := 0; errors.Is(err, engine.ErrNoAnswer) && tries < 5; tries++ { // the machine is very busy
 		ok, err = l.TryLock(context.Background(), 0, 0)
 	}
 	assert.False(b, ok, "TryLock")
@@ -657,7 +658,7 @@ func TestFaultReleaseCostsTheSameForManyWaiters(t *testing.T) {
 			least = 2 * waiters
 		}
 		testredis.Await(b, "all wait", 4*soon, func() bool { return b.commands("evalsha") >= least })
-		if h, ok := held.(known); ok && h.inside().lock.admission() == counted {
+		if h, ok := held.(known); ok && h.inside().lock.Admission() == engine.Counted {
 			// Waiters that come together ask once, each for itself.
 			testredis.Await(b, "one of each process asks", 4*soon, func() bool {
 				queued := 0

@@ -30,6 +30,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
@@ -141,57 +142,6 @@ func FuzzReplies(f *testing.F) {
 			assert.Equal(t, reply{list[0].(int64), list[1].(int64), list[2].(int64)}, one)
 			assert.Equal(t, replies[0], one)
 		}
-	})
-}
-
-// A fakeUpgrade is a lock that refuses an attempt for good with -2.
-type fakeUpgrade struct{ *fakeLock }
-
-var errFakeUpgrade = errors.New("an upgrade")
-
-func (l *fakeUpgrade) granted(a attempt, r reply) (grant, error) {
-	if r[0] == -2 {
-		return grant{}, errFakeUpgrade
-	}
-	return l.fakeLock.granted(a, r)
-}
-
-// S5: an attempt at many locks holds them only if the answer grants each of them.
-func FuzzBundleAnswers(f *testing.F) {
-	f.Add(byte(2), []byte{1, 1})
-	f.Add(byte(2), []byte{1, 0})
-	f.Add(byte(3), []byte{0, 1, 1})
-	f.Add(byte(1), []byte{0, 1})
-	f.Add(byte(2), []byte{1})
-	f.Add(byte(2), []byte{1, 1, 1})
-	f.Add(byte(1), []byte{})
-	f.Add(byte(2), []byte{255, 2, 254})
-	f.Fuzz(func(t *testing.T, n byte, answers []byte) {
-		var wants []want
-		for i := range 1 + n%8 {
-			lock := newFakeLock(nil, fmt.Sprint("lock", i))
-			h := &hold{lock: lock}
-			if i%3 == 2 {
-				h.lock = &fakeUpgrade{lock}
-			}
-			wants = append(wants, want{hold: h, attempt: attempt{field: "f", level: 1}})
-		}
-		replies := make([]reply, len(answers))
-		all := len(answers) == len(wants)
-		for i, a := range answers {
-			replies[i] = reply{int64(int8(a)), int64(i), int64(i) + 100}
-			all = all && a == 1
-		}
-		var got result
-		err := got.readAll(wants, replies)
-		require.Equal(t, all, err == nil && got.state == held, "%v for %d locks: %+v, %v", replies, len(wants), got, err)
-		if all {
-			require.Len(t, got.tokens, len(wants), "tokens")
-			assert.EqualValues(t, 100, got.tokens[0], "tokens")
-		} else if err == nil {
-			assert.Equal(t, len(answers)-1, got.at, "%v: the lock in the way", replies)
-		}
-		checkText(t, err)
 	})
 }
 
@@ -415,7 +365,7 @@ func FuzzDurations(f *testing.F) {
 		}
 		lease, err := leaseRequest(d)
 		checkText(t, err)
-		assert.Equal(t, err == nil, milliseconds(lease.lease) > 0, "LockLease(%v): %v", d, err)
+		assert.Equal(t, err == nil, milliseconds(lease.Lease) > 0, "LockLease(%v): %v", d, err)
 		assert.True(t, err == nil || errors.Is(err, ErrInvalid), "LockLease(%v): %v", d, err)
 		for _, r := range []struct{ wait, lease time.Duration }{{d, 0}, {0, d}, {d, d}} {
 			_, err := tryRequest(r.wait, r.lease)
@@ -450,20 +400,20 @@ func FuzzOptions(f *testing.F) {
 		o.maxWakeDelay = max(o.maxWakeDelay, 100*time.Microsecond) // not a million attempts
 		synctest.Test(t, func(t *testing.T) {
 			r := fakeredis.New()
-			e := newEngine(fakeConfig(r, "client", o), send.Config{Transport: r})
-			b := &bubbleEngine{engine: e, redis: r, t: t}
+			e := engine.New(fakeConfig(r, "client", o), send.Config{Transport: r})
+			b := &bubbleEngine{Engine: e, redis: r, t: t}
 			b.lock(1)
 			got := make(chan error, 1)
 			go func() {
-				_, err := b.lockWith(context.Background(), 2, request{wait: forever, lease: time.Duration(dog)})
+				_, err := b.lockWith(context.Background(), 2, engine.Request{Wait: forever, Lease: time.Duration(dog)})
 				got <- err
 			}()
 			time.Sleep(10 * time.Millisecond)
 			b.unlock(1)
 			assert.NoError(t, <-got)
 			time.Sleep(time.Duration(dog) / 1000)
-			b.lockWith(context.Background(), 2, request{wait: 0})
-			assert.NoError(t, e.close())
+			b.lockWith(context.Background(), 2, engine.Request{Wait: 0})
+			assert.NoError(t, e.Close())
 		})
 	})
 }
@@ -506,7 +456,7 @@ func FuzzLocker(f *testing.F) {
 				return false
 			}
 			require.NotErrorIs(t, err, ErrInvalid, what)
-			if errors.Is(err, errNoAnswer) {
+			if errors.Is(err, engine.ErrNoAnswer) {
 				t.Skip("the machine stood still for longer than the wait")
 			}
 			if !errors.Is(err, ErrLockLost) { // a lease may be over at once

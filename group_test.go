@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -83,11 +84,11 @@ func TestMultiLocksOfShuffledNamesNeverDeadlock(t *testing.T) {
 					if ok {                                                     // it has to be given back by the same owner: or lapses, which no worker must wait for
 						_, err = l.ForceUnlock(context.Background())
 					}
-					if !errors.Is(err, errNoAnswer) {
+					if !errors.Is(err, engine.ErrNoAnswer) {
 						assert.NoError(b, err)
 					}
 					ok, err = l.TryLock(context.Background(), wait, lease)
-					if !errors.Is(err, errNoAnswer) {
+					if !errors.Is(err, engine.ErrNoAnswer) {
 						assert.NoError(b, err)
 					}
 					if !ok {

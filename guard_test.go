@@ -5,19 +5,14 @@ package relock
 import (
 	"context"
 	"errors"
-	"io"
 	"runtime"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/relock-go/relock/internal/fakeredis"
-	"github.com/relock-go/relock/internal/guard"
-	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -302,114 +297,6 @@ func TestGuardReportsTheDeadlineOfItsParent(t *testing.T) {
 	ended, err := l.Guard(short)
 	b.must(err)
 	assert.Equal(t, context.DeadlineExceeded, ended.Err())
-}
-
-// S2: the local timer ends the guard, also if Redis cannot be reached.
-func TestEngineGuardEndsWhenTrustIsOver(t *testing.T) {
-	for name, fault := range map[string]fakeredis.Fault{
-		"refused": {Block: io.EOF},
-		"silent":  {Late: time.Hour},
-	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T, e *bubbleEngine) {
-				e.redis.Latency = time.Second
-				start := time.Now()
-				e.lock(1)
-				guarded := e.guarded(1)
-				e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fault } })
-				<-guarded.Done()
-				assert.Equal(t, e.watchdogTimeout-lease.Drift(e.watchdogTimeout), time.Since(start), "trusted for %v after the request was sent", time.Since(start))
-				assert.ErrorIs(t, context.Cause(guarded), ErrLockLost)
-				_, err := e.guard(context.Background(), newFakeLock(e.redis, "x"), 1)
-				assert.ErrorIs(t, err, ErrLockLost, "a new guard")
-				assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
-				err = e.unlockErr(1)
-				assert.ErrorIs(t, err, ErrNotHeld, "second unlock")
-				assert.NotErrorIs(t, err, ErrLockLost, "second unlock")
-				e.redis.Set(func() { e.redis.Fault = nil })
-				time.Sleep(2 * time.Hour)
-			})
-		})
-	}
-}
-
-// After a pause of the process the clock decides, before any timer has fired.
-func TestEngineGuardLooksAtTheClock(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.lock(1)
-		guarded := e.guarded(1)
-		child, cancel := context.WithCancel(guarded)
-		defer cancel()
-		e.watchdog.Close() // as if the watchdog had not been scheduled since
-		time.Sleep(e.watchdogTimeout - lease.Drift(e.watchdogTimeout) - 1)
-		assert.NoError(t, guarded.Err(), "ended while it is trusted")
-		time.Sleep(time.Nanosecond)
-		assert.Error(t, guarded.Err())
-		assert.ErrorIs(t, context.Cause(guarded), ErrLockLost)
-		assert.ErrorIs(t, context.Cause(child), ErrLockLost, "a derived ctx says %v", context.Cause(child))
-	})
-}
-
-// A guard reports a loss that another goroutine has noticed and not yet passed on to the guard.
-func TestEngineGuardOfAHoldThatIsBeingLost(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.lock(1)
-		guarded := e.guarded(1)
-		h := (*hold)(guard.HoldOf(guarded).(*guardedHold))
-		set := func(state holdState, loss error) {
-			h.name.locked(func() { h.state, h.loss = state, loss })
-		}
-		set(lost, lossError(errLapsed))
-		defer func() {
-			set(holding, nil)
-			e.unlock(1)
-		}()
-		assert.Error(t, guarded.Err())
-		assert.ErrorIs(t, context.Cause(guarded), ErrLockLost)
-	})
-}
-
-// A guard ends with its parent, and the hold forgets it.
-func TestEngineForgetsGuardsOfEndedContexts(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.lock(1)
-		b := newFakeLock(e.redis, "x")
-		for range 100 {
-			ctx, cancel := context.WithCancel(context.Background())
-			g, err := e.guard(ctx, b, 1)
-			require.NoError(t, err)
-			cancel()
-			assert.ErrorIs(t, g.Err(), context.Canceled, "a guard outlives its parent")
-		}
-		synctest.Wait()
-		n := 0
-		e.holdOf(b.id(), 1, func(h *hold) { n = len(h.guards) })
-		assert.Zero(t, n, "guards of ended contexts are remembered")
-		e.unlock(1)
-	})
-}
-
-// A guard has ended as soon as its hold is marked lost. The goroutine that marks the hold
-// cancels the guards afterwards, and the scheduler may delay it for any time.
-func TestGuardHasEndedOnceTheHoldIsLost(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.lock(1)
-		guarded := e.guarded(1)
-		n := e.use("x")
-		defer n.done()
-		h := n.find(newFakeLock(e.redis, "x").id(), 1)
-		var guards []*guard.End
-		n.locked(func() { // as far as lose has come when it lets go of the mutex
-			h.state, h.loss = lost, lossError(errLapsed)
-			guards = h.guards.Take()
-		})
-		require.Error(t, guarded.Err(), "the hold is lost, and its guard has not ended")
-		require.ErrorIs(t, context.Cause(guarded), ErrLockLost)
-		guard.EndAll(guards, nil)
-		e.watchdog.Remove(&h.record.lease)
-		require.ErrorIs(t, e.unlockErr(1), ErrLockLost)
-		e.redis.Set(func() { delete(e.redis.Records, "x") })
-	})
 }
 
 var errStop = errors.New("stop")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/send"
 )
@@ -21,15 +22,15 @@ const longestName = 1 << 20 // bytes
 type handle struct {
 	client *Client
 	name   string
-	lock   description
-	record lockType // the same lock, if it has one record on one server; else nil, and then lock is a keptLock and a view
+	lock   engine.Lock
+	record engine.Record // the same lock, if it has one record on one server; else nil, and then lock is a keptLock and a view
 	fenced bool
 	bad    error // why the lock cannot be used, or nil
 }
 
 // A view is how a handle inspects and frees a lock. The handle has checked the arguments.
 type view interface {
-	look(ctx context.Context, field string) (state, error)
+	look(ctx context.Context, field string) (engine.View, error)
 	free(ctx context.Context) (bool, error)
 }
 
@@ -44,32 +45,32 @@ func (h *handle) view() view {
 // A recordView is the view of a lock that has a record.
 type recordView struct{ *handle }
 
-func (v recordView) look(ctx context.Context, field string) (state, error) {
-	return v.client.engine.inspect(ctx, v.record, field)
+func (v recordView) look(ctx context.Context, field string) (engine.View, error) {
+	return v.client.engine.Inspect(ctx, v.record, field)
 }
 
 func (v recordView) free(ctx context.Context) (bool, error) {
-	return v.client.engine.force(ctx, v.record)
+	return v.client.engine.Force(ctx, v.record)
 }
 
 // facts are the description of a lock that has a record, and what its calls need beside their arguments.
 type facts struct {
-	traits
+	engine.Traits
 	granting string // the channel on which its Client is granted the lock, which has one place in the line; or ""
 	line     string // the key of the line with its tombstones; or ""
 }
 
-func (f *facts) grants(attempt) string { return f.granting }
+func (f *facts) Grants(engine.Attempt) string { return f.granting }
 
-func (f *facts) unbury(field string) call {
+func (f *facts) Unbury(field string) call {
 	if f.line == "" {
 		return call{}
 	}
-	return call{Script: tombstoneUndo, Keys: []string{f.line}, Args: []any{field + f.ending}}
+	return call{Script: tombstoneUndo, Keys: []string{f.line}, Args: []any{field + f.Ending}}
 }
 
 // newHandle returns the handle of lock, which is called name. Its data are in keys; the first key is that of its record.
-func newHandle(c *Client, name string, lock lockType, keys []string, o lockOptions) handle {
+func newHandle(c *Client, name string, lock engine.Record, keys []string, o lockOptions) handle {
 	bad := checkKeys(c, name, keys)
 	if bad == nil {
 		bad = o.check()
@@ -82,7 +83,7 @@ func (h *handle) Name() string { return h.name }
 
 // Lock waits until the caller holds the lock, or ctx ends: see [Locker].
 func (h *handle) Lock(ctx context.Context) error {
-	_, err := h.acquire(ctx, "lock", request{wait: -1})
+	_, err := h.acquire(ctx, "lock", engine.Request{Wait: -1})
 	return err
 }
 
@@ -106,29 +107,29 @@ func (h *handle) TryLock(ctx context.Context, wait, lease time.Duration) (bool, 
 }
 
 // leaseRequest is the request of LockLease.
-func leaseRequest(lease time.Duration) (request, error) {
+func leaseRequest(lease time.Duration) (engine.Request, error) {
 	if lease < time.Millisecond {
-		return request{}, invalid("lease %v: at least 1ms", lease)
+		return engine.Request{}, invalid("lease %v: at least 1ms", lease)
 	}
-	return request{wait: -1, lease: lease}, nil
+	return engine.Request{Wait: -1, Lease: lease}, nil
 }
 
 // tryRequest is the request of TryLock.
-func tryRequest(wait, lease time.Duration) (request, error) {
+func tryRequest(wait, lease time.Duration) (engine.Request, error) {
 	switch {
 	case wait < 0:
-		return request{}, invalid("wait %v: not negative", wait)
+		return engine.Request{}, invalid("wait %v: not negative", wait)
 	case lease != 0 && lease < time.Millisecond:
-		return request{}, invalid("lease %v: at least 1ms, or 0 for the watchdog's", lease)
+		return engine.Request{}, invalid("lease %v: at least 1ms, or 0 for the watchdog's", lease)
 	}
-	return request{wait: wait, lease: lease}, nil
+	return engine.Request{Wait: wait, Lease: lease}, nil
 }
 
-func (h *handle) acquire(ctx context.Context, op string, r request) (bool, error) {
+func (h *handle) acquire(ctx context.Context, op string, r engine.Request) (bool, error) {
 	if err := h.usable(ctx); err != nil {
 		return false, h.fail(op, err)
 	}
-	ok, err := h.client.engine.acquire(ctx, ownerOf(ctx), r, h.lock)
+	ok, err := h.client.engine.Acquire(ctx, engine.OwnerOf(ctx), r, h.lock)
 	return ok, h.fail(op, err)
 }
 
@@ -142,7 +143,7 @@ func (h *handle) TryAcquire(ctx context.Context, wait, lease time.Duration) (*Ho
 
 // extend is for [Hold.Extend], which puts the name before the error.
 func (h *handle) extend(ctx context.Context, lease time.Duration) error {
-	return h.client.engine.extend(ctx, h.lock, ownerOf(ctx), lease)
+	return h.client.engine.Extend(ctx, h.lock, engine.OwnerOf(ctx), lease)
 }
 
 // Unlock gives back one level: see [Locker].
@@ -151,7 +152,7 @@ func (h *handle) Unlock(ctx context.Context) error { return h.unlock(ctx, "unloc
 func (h *handle) unlock(ctx context.Context, op string) error {
 	err := h.usable(ctx)
 	if err == nil {
-		err = h.client.engine.release(ctx, h.lock, ownerOf(ctx))
+		err = h.client.engine.Release(ctx, h.lock, engine.OwnerOf(ctx))
 	}
 	return h.fail(op, err)
 }
@@ -191,7 +192,7 @@ func (h *handle) Guard(ctx context.Context) (context.Context, error) {
 	err := h.usable(ctx)
 	var guarded context.Context
 	if err == nil {
-		guarded, err = h.client.engine.guard(ctx, h.lock, ownerOf(ctx))
+		guarded, err = h.client.engine.Guard(ctx, h.lock, engine.OwnerOf(ctx))
 	}
 	return guarded, h.fail("guard", err)
 }
@@ -204,7 +205,7 @@ func (h *handle) fencingToken(ctx context.Context) (int64, error) {
 	case !h.fenced:
 		err = invalid("the lock was made without Fenced()")
 	default:
-		token, err = h.client.engine.token(h.lock, ownerOf(ctx))
+		token, err = h.client.engine.Token(h.lock, engine.OwnerOf(ctx))
 	}
 	return token, h.fail("token", err)
 }
@@ -212,7 +213,7 @@ func (h *handle) fencingToken(ctx context.Context) (int64, error) {
 // IsLocked says whether any owner holds the lock: see [Locker].
 func (h *handle) IsLocked(ctx context.Context) (bool, error) {
 	s, err := h.inspect(ctx, "is locked", "")
-	return s.locked, err
+	return s.Locked, err
 }
 
 // IsHeld says whether the caller holds the lock: see [Locker].
@@ -230,9 +231,9 @@ func (h *handle) holdCount(ctx context.Context, op string) (int, error) {
 	if err := h.usable(ctx); err != nil {
 		return 0, h.fail(op, err)
 	}
-	levels, err := h.client.engine.holdCount(h.lock, ownerOf(ctx), func(field string) (bool, error) {
+	levels, err := h.client.engine.HoldCount(h.lock, engine.OwnerOf(ctx), func(field string) (bool, error) {
 		s, err := h.view().look(ctx, field)
-		return s.held, err
+		return s.Held, err
 	})
 	return levels, h.fail(op, err)
 }
@@ -240,10 +241,10 @@ func (h *handle) holdCount(ctx context.Context, op string) (int, error) {
 // TTL is how much of the holder's lease is left: see [Locker].
 func (h *handle) TTL(ctx context.Context) (time.Duration, error) {
 	s, err := h.inspect(ctx, "ttl", "")
-	if !s.locked {
+	if !s.Locked {
 		return 0, err
 	}
-	return s.ttl, err
+	return s.Ttl, err
 }
 
 // ForceUnlock frees the lock for any holder: see [Locker].
@@ -255,9 +256,9 @@ func (h *handle) ForceUnlock(ctx context.Context) (bool, error) {
 	return freed, h.fail("force unlock", err)
 }
 
-func (h *handle) inspect(ctx context.Context, op, field string) (state, error) {
+func (h *handle) inspect(ctx context.Context, op, field string) (engine.View, error) {
 	if err := h.usable(ctx); err != nil {
-		return state{}, h.fail(op, err)
+		return engine.View{}, h.fail(op, err)
 	}
 	s, err := h.view().look(ctx, field)
 	return s, h.fail(op, err)
@@ -326,7 +327,7 @@ type hashLock struct {
 	keys   []string // the record first, then the keys beside it
 }
 
-func (l *hashLock) inspect(field string) call {
+func (l *hashLock) Inspect(field string) call {
 	return call{Script: inspectScript, Keys: l.keys[:1], Args: []any{field}}
 }
 

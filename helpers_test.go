@@ -24,15 +24,14 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"os"
-	"slices"
 	"strings"
 	"sync"
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -96,9 +95,6 @@ type answerError string
 func (e answerError) Error() string { return string(e) }
 func (answerError) RedisError()     {}
 
-// atWork is how many callers and goroutines are busy.
-func (e *engine) atWork() int64 { return e.workers.AtWork() }
-
 // send sends a call of a lock by itself.
 func (c *Client) send(what call) (reply, error) {
 	answer := c.engine.Probe().Sender().Do(&send.Wait{Ctx: context.Background()}, send.Request{Call: what}, time.Time{})
@@ -106,17 +102,17 @@ func (c *Client) send(what call) (reply, error) {
 }
 
 // sendAttempt makes one attempt on a lock.
-func sendAttempt(l *fairLock, a attempt) (grant, error) {
-	r, err := l.client.send(l.acquire(a))
+func sendAttempt(l *fairLock, a engine.Attempt) (engine.Outcome, error) {
+	r, err := l.client.send(l.Acquire(a))
 	if err != nil {
-		return grant{}, err
+		return engine.Outcome{}, err
 	}
-	return l.granted(a, r)
+	return l.Granted(a, r)
 }
 
 // released is a release as an engine makes it that has not measured a round trip.
-func released(field string, left int, late bool) release {
-	return release{field, left, late, leastShare}
+func released(field string, left int, late bool) engine.Release {
+	return engine.Release{Field: field, Left: left, Late: late, Share: engine.LeastShare}
 }
 
 // aboutASecond is how long a connection that hangs may delay a call (L7), on a machine that is busy.
@@ -227,70 +223,4 @@ func (c *pipeCounter) calls() (n int) {
 		n += p
 	}
 	return n
-}
-
-// The helpers from here on look at the state of an engine. No other test code locks a mutex of the package.
-
-// eachName calls f for every name that is in use, with its mutex.
-func (e *engine) eachName(f func(n *name)) {
-	e.table.mu.Lock()
-	all := slices.Collect(maps.Values(e.table.names))
-	e.table.mu.Unlock()
-	for _, n := range all {
-		n.locked(func() { f(n) })
-	}
-}
-
-// holds and waitQueues are how many there are.
-func (e *engine) holds() (holds int) {
-	e.eachName(func(n *name) { holds += n.holds.len() })
-	return holds
-}
-
-func (e *engine) waitQueues() (queues int) {
-	e.eachName(func(n *name) { queues += len(n.queues) })
-	return queues
-}
-
-// names is how many names are in use.
-func (e *engine) names() int {
-	e.table.mu.Lock()
-	defer e.table.mu.Unlock()
-	return len(e.table.names)
-}
-
-// textsInUse are the names that are in use.
-func (e *engine) textsInUse() (texts []string) {
-	e.eachName(func(n *name) { texts = append(texts, n.text) })
-	return texts
-}
-
-// locked calls f with the mutex of the name.
-func (n *name) locked(f func()) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	f()
-}
-
-// nameMutexes are the mutexes of the names that are in use.
-func (e *engine) nameMutexes() map[string]*sync.Mutex {
-	e.table.mu.Lock()
-	defer e.table.mu.Unlock()
-	mutexes := make(map[string]*sync.Mutex)
-	for text, n := range e.table.names {
-		mutexes[text] = &n.mu
-	}
-	return mutexes
-}
-
-// leases is how many leases the watchdog has.
-func (e *engine) leases() int {
-	return e.watchdog.Len()
-}
-
-// holdOf is the hold of o on the lock called name; f is called with the mutex of the name.
-func (e *engine) holdOf(id lockID, o owner, f func(h *hold)) {
-	n := e.use(id.name)
-	defer n.done()
-	n.locked(func() { f(n.holds.get(holdKey{id, o})) })
 }

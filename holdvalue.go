@@ -12,6 +12,8 @@ import (
 	"fmt"
 	"sync/atomic"
 	"time"
+
+	"github.com/relock-go/relock/internal/engine"
 )
 
 // An Acquirer gives out holds as values. Every lock of this package is an Acquirer.
@@ -62,7 +64,7 @@ type Hold struct {
 // An acquirable is a lock that gives out Holds. Each call is for the owner that ctx carries.
 type acquirable interface {
 	Locker
-	acquire(ctx context.Context, op string, r request) (bool, error)
+	acquire(ctx context.Context, op string, r engine.Request) (bool, error)
 	unlock(ctx context.Context, op string) error
 	fencingToken(ctx context.Context) (int64, error)
 	// extend lets the hold, whose lease is explicit, last at least for lease from now on.
@@ -72,7 +74,7 @@ type acquirable interface {
 
 // acquireHold is Acquire of every lock.
 func acquireHold(ctx context.Context, l acquirable, op string) (*Hold, error) {
-	h, _, err := newHold(ctx, l, op, request{wait: -1})
+	h, _, err := newHold(ctx, l, op, engine.Request{Wait: -1})
 	return h, err
 }
 
@@ -86,14 +88,14 @@ func tryAcquireHold(ctx context.Context, l acquirable, wait, lease time.Duration
 }
 
 // newHold takes l for a new owner.
-func newHold(ctx context.Context, l acquirable, op string, r request) (*Hold, bool, error) {
+func newHold(ctx context.Context, l acquirable, op string, r engine.Request) (*Hold, bool, error) {
 	if ctx != nil {
 		ctx = WithOwner(ctx)
 	}
 	if ok, err := l.acquire(ctx, op, r); !ok {
 		return nil, false, err
 	}
-	return &Hold{lock: l, ctx: ctx, lease: r.lease}, true, nil
+	return &Hold{lock: l, ctx: ctx, lease: r.Lease}, true, nil
 }
 
 // none reports whether h holds nothing: it is nil, as after a TryAcquire that has not acquired the lock, or it is zero.
@@ -128,7 +130,7 @@ func (h *Hold) release(ctx context.Context, op string) error {
 	case !h.released.CompareAndSwap(false, true):
 		return h.lock.fail(op, errReleased)
 	}
-	err := h.lock.unlock(h.owner().in(ctx), op)
+	err := h.lock.unlock(h.owner().In(ctx), op)
 	if errors.Is(err, ErrLockLost) {
 		h.guardIs(endedContext(h.detached(), err))
 	}
@@ -187,7 +189,7 @@ func (h *Hold) Guard(ctx context.Context) (context.Context, error) {
 	case h.released.Load():
 		return nil, h.lock.fail("guard", errReleased)
 	}
-	return h.lock.Guard(h.owner().in(ctx))
+	return h.lock.Guard(h.owner().In(ctx))
 }
 
 // guardIs makes ctx the result of Context if there is none yet, and returns the result.
@@ -199,7 +201,7 @@ func (h *Hold) guardIs(ctx context.Context) context.Context {
 // detached is the ctx of Acquire without its end, with the owner of the hold.
 func (h *Hold) detached() context.Context { return context.WithoutCancel(h.ctx) }
 
-func (h *Hold) owner() owner { return ownerOf(h.ctx) }
+func (h *Hold) owner() engine.Owner { return engine.OwnerOf(h.ctx) }
 
 // endedContext is a ctx that has ended with cause; nil: context.Canceled.
 func endedContext(parent context.Context, cause error) context.Context {
@@ -249,11 +251,11 @@ func (h *Hold) extend(ctx context.Context, lease time.Duration) error {
 	case lease < time.Millisecond:
 		return invalid("lease %v: at least 1ms", lease)
 	case h.lease == 0:
-		return errRenewed
+		return engine.ErrRenewed
 	case h.released.Load():
 		return errReleased
 	}
-	return h.lock.extend(h.owner().in(ctx), lease)
+	return h.lock.extend(h.owner().In(ctx), lease)
 }
 
 // extendLocker extends the caller's hold on l, whose lease is explicit. A Locker of another package has no Extend, but one
@@ -271,7 +273,7 @@ func extendLocker(ctx context.Context, l Locker, lease time.Duration) error {
 		err = l.Unlock(ctx)
 	}
 	if err == nil && (!ok || guarded.Err() != nil) { // it was lost, and the level was a fresh hold
-		err = lossError(errLapsed)
+		err = engine.LossError(engine.ErrLapsed)
 	}
 	return err
 }

@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -192,7 +193,7 @@ func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 }
 
 func (c *Client) inspect(ctx context.Context, what call) (Inspection, error) {
-	answer := c.engine.askLong(ctx, what)
+	answer := c.engine.AskLong(ctx, what)
 	if answer.Err != nil {
 		return Inspection{}, answer.Err
 	}
@@ -411,7 +412,7 @@ func contender(field string) Contender {
 		ours = err == nil
 	}
 	if ours {
-		c.Owner = owner(n).String()
+		c.Owner = engine.Owner(n).String()
 	} else {
 		c.Owner = "thread " + number
 	}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -60,7 +61,7 @@ func TestInspectShowsAPlainLock(t *testing.T) {
 		require.Len(t, i.Holders, 1)
 		h := i.Holders[0]
 		assert.Equal(t, holder.ID(), h.Client, "held by %+v", h)
-		assert.Equal(t, ownerOf(me).String(), h.Owner, "held by %+v", h)
+		assert.Equal(t, engine.OwnerOf(me).String(), h.Owner, "held by %+v", h)
 		assert.Equal(t, 2, h.Levels, "held by %+v", h)
 		assert.Equal(t, i.TTL, h.Lease, "held by %+v", h)
 		assert.False(t, h.Write, "held by %+v", h)
@@ -89,7 +90,7 @@ func TestInspectNamesTheFirstOwnerAfterAHandover(t *testing.T) {
 	b.must(lock.Lock(second))
 	i := b.inspect(c)
 	require.Len(t, i.Holders, 1)
-	assert.Equal(t, ownerOf(first).String(), i.Holders[0].Owner)
+	assert.Equal(t, engine.OwnerOf(first).String(), i.Holders[0].Owner)
 	assert.Equal(t, 2, i.Holders[0].Levels)
 	b.must(lock.Unlock(second))
 	b.must(lock.Unlock(second))
@@ -119,7 +120,7 @@ func TestInspectShowsAFairQueue(t *testing.T) {
 				got <- err
 			}()
 			testredis.Await(t, "it waits", soon, func() bool { return len(b.inspect(c).Waiters) == len(waiters)+1 })
-			waiters = append(waiters, Contender{Client: c.ID(), Owner: ownerOf(w).String()})
+			waiters = append(waiters, Contender{Client: c.ID(), Owner: engine.OwnerOf(w).String()})
 		}
 		wait()
 		java := time.Now().Add(time.Hour).Truncate(time.Millisecond)
@@ -175,13 +176,13 @@ func TestInspectShowsReadersAndWriters(t *testing.T) {
 		w, r := i.Holders[0], i.Holders[1]
 		assert.True(t, w.Write, "the writer is %+v", w)
 		assert.Equal(t, c.ID(), w.Client, "the writer is %+v", w)
-		assert.Equal(t, ownerOf(me).String(), w.Owner, "the writer is %+v", w)
+		assert.Equal(t, engine.OwnerOf(me).String(), w.Owner, "the writer is %+v", w)
 		assert.Equal(t, 1, w.Levels, "the writer is %+v", w)
 		assert.NotEqual(t, w.Owner, w.Field, "the writer is %+v", w)
 		assert.True(t, strings.HasSuffix(w.Field, ":write"), "the writer is %+v", w)
 		assert.False(t, r.Write, "the reader is %+v", r)
 		assert.Equal(t, c.ID(), r.Client, "the reader is %+v", r)
-		assert.Equal(t, ownerOf(me).String(), r.Owner, "the reader is %+v", r)
+		assert.Equal(t, engine.OwnerOf(me).String(), r.Owner, "the reader is %+v", r)
 		assert.Equal(t, 1, r.Levels, "the reader is %+v", r)
 		assert.True(t, about(r.Lease, time.Hour), "the reader is %+v", r)
 		b.must(rw.Write().Unlock(me))
@@ -198,8 +199,8 @@ func TestInspectShowsReadersAndWriters(t *testing.T) {
 		assert.Equal(t, "read", i.Mode)
 		assert.Len(t, i.Holders, 4)
 		assert.True(t, about(i.TTL, time.Hour))
-		assert.True(t, about(leases[c.ID()+" "+ownerOf(me).String()], time.Hour))
-		assert.True(t, about(leases[other.ID()+" "+ownerOf(them).String()], time.Minute))
+		assert.True(t, about(leases[c.ID()+" "+engine.OwnerOf(me).String()], time.Hour))
+		assert.True(t, about(leases[other.ID()+" "+engine.OwnerOf(them).String()], time.Minute))
 		assert.True(t, about(leases[javaThread[:36]+" thread 42"], 10*time.Minute))
 		assert.Zero(t, leases[javaOther[:36]+" thread 7"])
 		b.must(b.rdb.HDel(ctx, b.name, javaThread, javaOther).Err())
@@ -210,7 +211,7 @@ func TestInspectShowsReadersAndWriters(t *testing.T) {
 		testredis.Await(t, "a writer waits", soon, func() bool { return len(b.inspect(c).Waiters) == 1 })
 		waiter := b.inspect(c).Waiters[0]
 		assert.Equal(t, other.ID(), waiter.Client, "the waiting writer is %+v", waiter)
-		assert.Equal(t, ownerOf(writer).String(), waiter.Owner, "the waiting writer is %+v", waiter)
+		assert.Equal(t, engine.OwnerOf(writer).String(), waiter.Owner, "the waiting writer is %+v", waiter)
 		assert.True(t, waiter.Deadline.IsZero(), "the waiting writer is %+v", waiter)
 		assert.False(t, waiter.Alive.Before(time.Now()), "the waiting writer is %+v", waiter)
 		b.must(rw.Read().Unlock(me))
@@ -234,7 +235,7 @@ func TestInspectShowsAnUpgradingReaderAsOneWaiter(t *testing.T) {
 	testredis.Await(t, "a reader waits to write", soon, func() bool { return b.rdb.ZCard(ctx, "relock_rwlock_writers:{"+b.name+"}").Val() == 2 })
 	i := b.inspect(c)
 	require.Len(t, i.Waiters, 1)
-	assert.Equal(t, ownerOf(reader).String(), i.Waiters[0].Owner)
+	assert.Equal(t, engine.OwnerOf(reader).String(), i.Waiters[0].Owner)
 	assert.Len(t, i.Holders, 2)
 	giveUp()
 	b.mustBe(<-got, context.Canceled)

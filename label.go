@@ -48,7 +48,7 @@ func checkLabel(s string) error {
 // start has the hash kept from now on, until Close. Only the first call has an effect. It does not block.
 func (l *label) start() {
 	if !l.started.Load() && l.started.CompareAndSwap(false, true) {
-		l.client.engine.spawn(l.keep)
+		l.client.engine.Spawn(l.keep)
 	}
 }
 
@@ -62,7 +62,7 @@ func (l *label) keep() {
 			p.HSet(ctx, key, "label", l.text, "host", host, "pid", strconv.Itoa(os.Getpid()), "since", since)
 			p.PExpire(ctx, key, labelLife)
 		})
-		if l.client.engine.pause(context.Background(), labelPause) != nil {
+		if l.client.engine.Pause(context.Background(), labelPause) != nil {
 			break
 		}
 	}
@@ -108,7 +108,7 @@ func (c *Client) pipeline(ctx context.Context, logged *atomic.Bool, fill func(re
 // noLabels logs, once, that Redis does not keep or tell labels.
 func (c *Client) noLabels(logged *atomic.Bool, err error) {
 	if logged.CompareAndSwap(false, true) {
-		c.engine.later(func() {
+		c.engine.Later(func() {
 			c.log.Debug("relock: Redis does not keep or tell labels; allow the keys relock_client:* to this user", "error", err)
 		})
 	}
@@ -154,7 +154,7 @@ func (c *Client) processes(ctx context.Context, ids []string) map[string]process
 	ctx, cancel := context.WithTimeout(ctx, labelTime)
 	defer cancel()
 	answers := make(chan map[string]process, 1)
-	c.engine.spawn(func() { answers <- c.askProcesses(ctx, ids) })
+	c.engine.Spawn(func() { answers <- c.askProcesses(ctx, ids) })
 	select {
 	case found := <-answers:
 		return found

@@ -118,7 +118,7 @@ func TestLabelIsNotKeptWithoutTheOption(t *testing.T) {
 	c := b.client()
 	require.NoError(t, c.NewLock(b.name).Do(ctx, func(context.Context) error { return nil }))
 	assert.Empty(t, b.rdb.Keys(ctx, "relock_client:*").Val())
-	assert.Nil(t, c.engine.firstUse)
+	assert.Nil(t, c.engine.FirstUse)
 }
 
 func TestLabelsThatAreNoTextAreRefused(t *testing.T) {

@@ -24,6 +24,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -184,7 +185,7 @@ func (m *manual) ask(ear string) reply {
 // takes takes a lock that must be free.
 func (m *manual) takes() *manual {
 	m.Helper()
-	r := m.ask(passesLine)
+	r := m.ask(engine.PassesLine)
 	require.Equal(m, int64(1), r[0], "the lock is not free")
 	return m
 }
@@ -197,7 +198,7 @@ func (m *manual) joins() *manual {
 		defer testredis.Await(m, "it does not listen any more", soon, func() bool { return m.hearers(m.grants()) == 0 })
 		defer func() { _ = s.Close() }()
 	}
-	require.Equal(m, int64(1), m.ask(hearsGrant)[2]%4, "no place")
+	require.Equal(m, int64(1), m.ask(engine.HearsGrant)[2]%4, "no place")
 	return m
 }
 
@@ -691,7 +692,7 @@ func TestLineLapseOfALaterGrantIsNoticed(t *testing.T) {
 		one.release(false)
 		require.Equal(b, two.field, b.holder(), "the holder")
 		require.NoError(b, b.rdb.Del(context.Background(), b.name).Err()) // the lease is over
-		require.Equal(b, int64(1), three.ask(hearsGrant)[0], "the lock is free")
+		require.Equal(b, int64(1), three.ask(engine.HearsGrant)[0], "the lock is free")
 		assert.Equal(b, []string{two.id}, b.clientsInLine(), "the line")
 		assert.Equal(b, "late", b.placeOf(two.id).state, "the place whose grant was not used")
 	})
@@ -708,7 +709,7 @@ func TestLineTwoLapsesLeaveTwoPlaces(t *testing.T) {
 		three.joins()
 		require.Equal(b, two.field, b.holder(), "the holder")
 		lapse()
-		require.Equal(b, int64(1), three.ask(hearsGrant)[0], "the lock is free")
+		require.Equal(b, int64(1), three.ask(engine.HearsGrant)[0], "the lock is free")
 		assert.Equal(b, []string{one.id, two.id}, b.clientsInLine(), "the line")
 	})
 }
@@ -728,7 +729,7 @@ func TestLineLapsedClientThatAsksKeepsItsPlace(t *testing.T) {
 		other.release(false)
 		require.Equal(b, lapses.field, b.holder(), "the holder")
 		b.must(b.rdb.Del(context.Background(), b.name).Err())
-		assert.Equal(b, int64(1), lapses.ask(hearsGrant)[0], "the lock is free, and the client is first")
+		assert.Equal(b, int64(1), lapses.ask(engine.HearsGrant)[0], "the lock is free, and the client is first")
 		assert.Equal(b, []string{next.id}, b.clientsInLine(), "the line")
 	})
 }
@@ -744,7 +745,7 @@ func TestLineLapsedHolderWaitsAgainAtTheEnd(t *testing.T) {
 		first.release(false)
 		require.Equal(b, lapses.field, b.holder(), "the holder")
 		require.NoError(b, b.rdb.Del(context.Background(), b.name).Err()) // its second is over
-		require.Equal(b, int64(0), two.ask(hearsGrant)[0], "the second place overtakes the first one")
+		require.Equal(b, int64(0), two.ask(engine.HearsGrant)[0], "the second place overtakes the first one")
 		require.Equal(b, one.field, b.holder(), "the holder")
 		lapses.field = lapses.id + ":1:02" // another wait
 		lapses.joins()
@@ -811,7 +812,7 @@ func TestLineDeafClientSubscribesAnew(t *testing.T) {
 	b.must(old.rdb.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Err()) // but for the one of the subscription
 	testredis.Await(t, "it stands in the line of the new master", 2*soon, func() bool { return len(b.clientsInLine()) == 1 })
 	b.must(b.rdb.Del(ctx, b.name).Err())
-	b.manual().listens().ask(hearsGrant) // grants it
+	b.manual().listens().ask(engine.HearsGrant) // grants it
 	b.must(await(b, "the waiter has the lock", got))
 	b.must(waits.Unlock(ctx))
 }
@@ -848,7 +849,7 @@ func TestLineMissingNumbersAreNoPlaces(t *testing.T) {
 			passing.joins()
 			passing.release(false)
 		}
-		answer := last.ask(hearsGrant)[2]
+		answer := last.ask(engine.HearsGrant)[2]
 		require.Equal(b, int64(1), answer%4, "no place")
 		assert.Less(b, answer/4, int64(poller.NearHead/4), "places in front, of which there is one")
 	})
@@ -887,7 +888,7 @@ func TestLineClosesGaps(t *testing.T) {
 
 		b.must(b.rdb.Del(ctx, b.name).Err()) // the lease of the grant is over
 		first.lease = 60 * minute
-		first.ask(hearsGrant)
+		first.ask(engine.HearsGrant)
 		assert.Equal(b, first.field, b.holder(), "the holder")
 		assert.Equal(b, []string{granted.id, second.id, last.id}, b.clientsInLine(), "the line")
 		comes(300)
@@ -917,7 +918,7 @@ func TestLineFrozenClientCostsTheOthersNothing(t *testing.T) {
 		m.field = fmt.Sprintf("%s:1:0%d", m.id, m.asked+1)
 		m.joins()
 	}
-	require.Equal(b, int64(1), one.ask(hearsGrant)[0], "the lock is free")
+	require.Equal(b, int64(1), one.ask(engine.HearsGrant)[0], "the lock is free")
 	require.Equal(b, "late", b.placeOf(frozen.id).state)
 	commands := func() (n int) { // that the release of one sends
 		next(two)
@@ -953,13 +954,13 @@ func TestLineForgetsADeadClientThatAsks(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()
 		dead := b.manual()
-		dead.ask(asksAgain)
+		dead.ask(engine.AsksAgain)
 		first.release(false)
 		require.Equal(b, dead.field, b.holder(), "the holder")
 		b.must(b.rdb.Del(context.Background(), b.name).Err()) // 5s are over
 		for i := range 5 {
 			m := b.manual().listens()
-			require.Equal(b, int64(1), m.ask(hearsGrant)[0], "the lock is free")
+			require.Equal(b, int64(1), m.ask(engine.HearsGrant)[0], "the lock is free")
 			m.release(false)
 			b.Logf("after %d sections: %v", i, b.places())
 		}
@@ -976,7 +977,7 @@ func TestLineWaiterAsksBeforeTheLineForgetsIt(t *testing.T) {
 		b.must(err)
 		e := b.client().engine
 		for _, left := range []time.Duration{-1, time.Second, time.Hour} {
-			delay := e.Probe().SleepInLine(b.name, b.releaseChannel()+":"+e.id, left)
+			delay := e.Probe().SleepInLine(b.name, b.releaseChannel()+":"+e.ID, left)
 			assert.Less(b, delay, life/2, "the sleep of a waiter with a place")
 		}
 	})
@@ -996,7 +997,7 @@ func TestLineLateClientIsToldOfAFreeLock(t *testing.T) {
 		other.release(false)
 		assert.Equal(b, []string{"free"}, late.messages(), "messages")
 		assert.Empty(b, b.holder(), "the holder")
-		assert.Equal(b, int64(1), late.ask(hearsGrant)[0], "the lock is free")
+		assert.Equal(b, int64(1), late.ask(engine.HearsGrant)[0], "the lock is free")
 		late.release(false)
 	})
 }
@@ -1022,9 +1023,9 @@ func TestLineScriptThatFindsTheLockFreeGrants(t *testing.T) {
 	for what, script := range map[string]func(b *bench, waiter *manual){
 		"a release of a hold that is gone": func(b *bench, _ *manual) { b.manual().release(true) },
 		"a place that is given up":         func(b *bench, waiter *manual) { waiter.release(true) },
-		"a newcomer":                       func(b *bench, _ *manual) { b.manual().ask(yieldsLine) },
+		"a newcomer":                       func(b *bench, _ *manual) { b.manual().ask(engine.YieldsLine) },
 		"a newcomer that joins":            func(b *bench, _ *manual) { b.manual().listens().joins() },
-		"a client that asks again":         func(b *bench, waiter *manual) { waiter.ask(hearsGrant) },
+		"a client that asks again":         func(b *bench, waiter *manual) { waiter.ask(engine.HearsGrant) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			onEachLine(t, func(b *bench) {
@@ -1044,7 +1045,7 @@ func TestLineScriptThatFindsTheLockFreeGrants(t *testing.T) {
 // A request that runs when its wait is over neither takes the lock nor joins the line.
 func TestLineEndedFieldNeitherTakesNorJoins(t *testing.T) {
 	onEachLine(t, func(b *bench) {
-		for _, ear := range []string{passesLine, yieldsLine, hearsGrant, asksAgain} {
+		for _, ear := range []string{engine.PassesLine, engine.YieldsLine, engine.HearsGrant, engine.AsksAgain} {
 			over := b.manual()
 			over.release(true)
 			assert.Equal(b, int64(0), over.ask(ear)[0], "%s: a free lock", ear)
@@ -1064,10 +1065,10 @@ func TestLineGiveUpEndsTheField(t *testing.T) {
 		first, waiter := b.manual().takes(), b.manual().listens().joins()
 		waiter.release(true)
 		assert.Empty(b, b.clientsInLine(), "the line")
-		waiter.ask(hearsGrant)
+		waiter.ask(engine.HearsGrant)
 		assert.Empty(b, b.clientsInLine(), "the line")
 		first.release(true)
-		assert.Equal(b, int64(0), first.ask(passesLine)[0], "the field of a hold that was released")
+		assert.Equal(b, int64(0), first.ask(engine.PassesLine)[0], "the field of a hold that was released")
 		assert.Empty(b, b.holder(), "the holder")
 	})
 }
@@ -1084,7 +1085,7 @@ func TestLineLaterWaitReplacesTheEarlierOne(t *testing.T) {
 		assert.Equal(b, one.field, b.placeOf(one.id).field, "the field of the place")
 		later := one.field
 		one.field = earlier
-		assert.Equal(b, int64(0), one.ask(hearsGrant)[2], "the earlier wait has a place")
+		assert.Equal(b, int64(0), one.ask(engine.HearsGrant)[2], "the earlier wait has a place")
 		assert.Equal(b, later, b.placeOf(one.id).field, "the field of the place")
 		first.release(false)
 		assert.Equal(b, later, b.holder(), "the holder")
@@ -1097,7 +1098,7 @@ func TestLineAskThatRunsLateLeavesNothing(t *testing.T) {
 	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
 	first := b.contender().takes()
 	late := b.contenderOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = time.Minute }))
-	rule := b.proxy.On(asksIn(hearsGrant), testredis.HoldRequest)
+	rule := b.proxy.On(asksIn(engine.HearsGrant), testredis.HoldRequest)
 	late.givesUpAsking(rule)
 	testredis.Await(b, "the wait has ended in Redis", soon, func() bool {
 		return b.rdb.HExists(context.Background(), b.lineKey(), "over").Val()
@@ -1117,7 +1118,7 @@ func TestLineUndoOfAnUnansweredRequestEndsTheField(t *testing.T) {
 	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
 	first := b.contender().takes()
 	late := b.contenderOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 100 * time.Millisecond }))
-	rule := b.proxy.On(asksIn(hearsGrant), testredis.HoldRequest)
+	rule := b.proxy.On(asksIn(engine.HearsGrant), testredis.HoldRequest)
 	ends := func(late string) testredis.Match {
 		return func(cmd []string) bool { return calls(lockRelease)(cmd) && cmd[len(cmd)-1] == late }
 	}
@@ -1247,7 +1248,7 @@ func TestLineCallerPastTheLocalQueueDoesNotJoin(t *testing.T) {
 			b.must(first.Lock(ctx))
 			c := b.bench.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 600 * time.Millisecond }), WithWatchdogTimeout(lease))
 			l := lock(c, b.name)
-			hears := c.engine.hub().Join(l.(known).inside().record.grants(attempt{})) // as an earlier wait has left it
+			hears := c.engine.Hub().Join(l.(known).inside().record.Grants(engine.Attempt{})) // as an earlier wait has left it
 			defer hears.Leave()
 			testredis.Await(b, "the channel of grants is subscribed", soon, hears.Confirmed)
 
@@ -1291,7 +1292,7 @@ func TestLineFieldOfACallerThatTakesOverAPlaceEnds(t *testing.T) {
 	second.owner = gives
 
 	var held atomic.Value // the field of the request that runs late
-	own := fmt.Sprintf("%s:%d:", front.client.ID(), ownerOf(third.owner))
+	own := fmt.Sprintf("%s:%d:", front.client.ID(), engine.OwnerOf(third.owner))
 	late := b.proxy.On(func(cmd []string) bool {
 		at := slices.IndexFunc(cmd, func(arg string) bool { return strings.HasPrefix(arg, own) })
 		if at >= 0 && calls(lockAcquire)(cmd) {
@@ -1509,7 +1510,7 @@ func TestLineSharesTheLockOnceInASlice(t *testing.T) {
 		b.must(err)
 		assert.Equal(b, []string{"free"}, two.messages(), "messages to the first place")
 		assert.Empty(b, three.messages(), "messages to the second place")
-		assert.Equal(b, int64(1), two.ask(hearsGrant)[0], "the first place takes the free lock")
+		assert.Equal(b, int64(1), two.ask(engine.HearsGrant)[0], "the first place takes the free lock")
 		assert.Equal(b, reply{1, 0, 1}, release(two), "the second release of the slice")
 		assert.Equal(b, three.field, b.holder(), "the holder")
 		endSlice()
@@ -1529,7 +1530,7 @@ func TestLineSharesTheLockAfterItsClockWasSetBack(t *testing.T) {
 		b.must(b.rdb.HSet(context.Background(), b.lineKey(), "shared", later).Err())
 		assert.Equal(b, reply{1, 1, 0}, first.releaseIn(time.Minute, false), "the first release after the jump")
 		assert.Equal(b, []string{"free"}, one.messages(), "messages to the first place")
-		assert.Equal(b, int64(1), one.ask(hearsGrant)[0], "the first place takes the free lock")
+		assert.Equal(b, int64(1), one.ask(engine.HearsGrant)[0], "the first place takes the free lock")
 		assert.Equal(b, reply{1, 0, 1}, one.releaseIn(time.Minute, false), "the second release of the slice")
 		assert.Equal(b, two.field, b.holder(), "the holder")
 	})
@@ -1706,7 +1707,7 @@ func TestLineGrantBringsTheToken(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual()
 		first.fenced = true
-		before := first.ask(passesLine)[2]
+		before := first.ask(engine.PassesLine)[2]
 		next := b.contender().sibling(Fenced()).joins()
 		asked := next.settled()
 		first.release(false)
@@ -1962,7 +1963,7 @@ func TestLineLostAnswerOfARequestLosesNoGrant(t *testing.T) {
 				b.opts = []Option{WithMaxWakeDelay(time.Hour)}
 				first := b.contender().takes()
 				one := b.contenderOn(b.proxy.Client())
-				rule := b.proxy.On(asksIn(hearsGrant), fault)
+				rule := b.proxy.On(asksIn(engine.HearsGrant), fault)
 				one.asks()
 				if what == "late" { // it has fired when the answer comes
 					one.joined()
@@ -1998,7 +1999,7 @@ func TestLineLateAnswerHidesNoMessage(t *testing.T) {
 	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
 	first := b.contender().takes()
 	one := b.contenderOn(b.proxy.Client())
-	b.proxy.On(asksIn(hearsGrant), testredis.DelayReply(300*time.Millisecond))
+	b.proxy.On(asksIn(engine.HearsGrant), testredis.DelayReply(300*time.Millisecond))
 	one.asks().joined()
 	first.unlocks() // the message overtakes the answer
 	one.gets()
@@ -2102,7 +2103,7 @@ func TestLineFieldOfTheFirstHoldSaysWhetherTheUserMayUseTheLine(t *testing.T) {
 			b.must(err)
 			require.Len(b, i.Holders, 1, kind.name)
 			if kind.name != "read" || may { // the first request of a reader that has the line among its keys is a release: writers look
-				assert.Equal(b, may, UsesLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)), "%s: %s", kind.name, i.Holders[0].Field)
+				assert.Equal(b, may, engine.UsesLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)), "%s: %s", kind.name, i.Holders[0].Field)
 			}
 			b.must(l.Unlock(ctx))
 		}
@@ -2132,7 +2133,7 @@ func TestLineMultiLockOfAUserWithoutTheLine(t *testing.T) {
 			i, err := b.client().Inspect(ctx, one.Name())
 			b.must(err)
 			require.Len(b, i.Holders, 1, one.Name())
-			assert.False(b, UsesLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)), "%s: %s", one.Name(), i.Holders[0].Field)
+			assert.False(b, engine.UsesLine(strings.TrimSuffix(i.Holders[0].Field, writeSuffix)), "%s: %s", one.Name(), i.Holders[0].Field)
 		}
 		b.must(l.Unlock(ctx))
 	}
@@ -2209,12 +2210,12 @@ func TestLineClientWithAPlaceForTheOtherLockIsAGuest(t *testing.T) {
 		releases := b.subscribe(b.rwReleases())
 		m, first := b.manual().listens(), b.manual().takes()
 		m.joins()
-		require.Equal(b, int64(2), m.writes(hearsGrant)[2], "only the channel says when the lock is free")
+		require.Equal(b, int64(2), m.writes(engine.HearsGrant)[2], "only the channel says when the lock is free")
 		assert.Equal(b, m.field, b.placeOf(m.id).field, "the place")
 		assert.Equal(b, reply{1, 1, 0}, first.releaseIn(0, false), "the release is told beside the line")
 		assert.Equal(b, []string{"0"}, b.received(releases, b.rwReleases()))
 		assert.Equal(b, []string{"free"}, m.messages())
-		require.Equal(b, int64(1), m.writes(hearsGrant)[0], "the guest takes the free lock")
+		require.Equal(b, int64(1), m.writes(engine.HearsGrant)[0], "the guest takes the free lock")
 		assert.Equal(b, m.field, b.placeOf(m.id).field, "the place")
 		b.must(releases.Close())
 		testredis.Await(b, "nobody hears the channel of the write lock", soon, func() bool { return b.hearers(b.rwReleases()) == 0 })
@@ -2224,12 +2225,12 @@ func TestLineClientWithAPlaceForTheOtherLockIsAGuest(t *testing.T) {
 
 		writer := b.manual()
 		writer.hears = b.subscribe(b.rwReleases() + ":" + writer.id)
-		require.Equal(b, int64(1), writer.writes(hearsGrant)[2], "a place for the write lock")
-		require.Equal(b, int64(2), writer.ask(hearsGrant)[2], "a guest")
+		require.Equal(b, int64(1), writer.writes(engine.HearsGrant)[2], "a place for the write lock")
+		require.Equal(b, int64(2), writer.ask(engine.HearsGrant)[2], "a guest")
 		assert.Equal(b, writer.id+":1:02:write", b.placeOf(writer.id).field, "the place")
 		assert.Equal(b, reply{1, 0, 1}, m.release(false))
 		assert.Len(b, b.received(writer.hears, b.rwReleases()+":"+writer.id), 1, "the grant")
-		assert.Equal(b, int64(2), writer.ask(hearsGrant)[2], "the place is that of the hold")
+		assert.Equal(b, int64(2), writer.ask(engine.HearsGrant)[2], "the place is that of the hold")
 		assert.Equal(b, int64(1), writer.endsWriting()[0])
 		b.emptyLine()
 	})
@@ -2242,7 +2243,7 @@ func TestLineRestOfALostHoldMakesNoGuest(t *testing.T) {
 		b.manual().listens().joins()
 		m := b.manual().listens()
 		b.must(b.rdb.HSet(context.Background(), b.lineKey(), m.id, "7 new hears 60000 0 1 "+m.id+":1:0900:write").Err())
-		assert.Equal(b, int64(1), m.ask(hearsGrant)[2]%4, "a place")
+		assert.Equal(b, int64(1), m.ask(engine.HearsGrant)[2]%4, "a place")
 		assert.Equal(b, m.field, b.placeOf(m.id).field, "the place")
 	})
 }
@@ -2254,11 +2255,11 @@ func TestLineNotesThatReadersListen(t *testing.T) {
 		lineExists := func() bool { return b.rdb.Exists(context.Background(), b.lineKey()).Val() == 1 }
 		m, other := b.manual().takes(), b.manual()
 		require.Equal(b, int64(0), other.reads()[0], "a plain lock is held")
-		require.Equal(b, int64(0), other.writes(passesLine)[0], "a plain lock is held")
+		require.Equal(b, int64(0), other.writes(engine.PassesLine)[0], "a plain lock is held")
 		assert.False(b, lineExists(), "there is a line")
 
 		listens := b.subscribe(b.rwReleases())
-		for _, asks := range []func() reply{other.reads, func() reply { return other.writes(passesLine) }} {
+		for _, asks := range []func() reply{other.reads, func() reply { return other.writes(engine.PassesLine) }} {
 			require.Equal(b, int64(0), asks()[0], "a plain lock is held")
 			assert.Positive(b, b.rdb.PTTL(context.Background(), b.lineKey()).Val(), "the lease of the line")
 			assert.Equal(b, reply{1, 1, 0}, m.release(false), "connections that were told")
@@ -2271,7 +2272,7 @@ func TestLineNotesThatReadersListen(t *testing.T) {
 		assert.Equal(b, reply{1, 0, 1}, m.releaseIn(time.Minute, false), "a release in the first slice of the line")
 		last := b.manual().listens().joins()
 		assert.Equal(b, reply{1, 1, 0}, next.releaseIn(0, false), "a release in the next slice")
-		assert.Equal(b, int64(1), last.ask(hearsGrant)[0], "the first place takes the free lock")
+		assert.Equal(b, int64(1), last.ask(engine.HearsGrant)[0], "the first place takes the free lock")
 		last.release(false)
 		b.emptyLine()
 	})
@@ -2292,7 +2293,7 @@ func TestLinePlaceOfAWriterIsNoneOfThePlainLock(t *testing.T) {
 		m.release(false)
 		assert.True(b, isWoken(), "a waiter without a place")
 		m.hears = b.subscribe(b.rwReleases() + ":" + m.id)
-		require.Equal(b, int64(1), m.writes(hearsGrant)[2]%4, "a place for the write lock")
+		require.Equal(b, int64(1), m.writes(engine.HearsGrant)[2]%4, "a place for the write lock")
 		assert.True(b, isWoken(), "a waiter for the plain lock, with a place for the write lock")
 		m.endsWriting()
 	})
@@ -2316,7 +2317,7 @@ func TestLinePlaceThatLeavesTellsReaders(t *testing.T) {
 func TestLinePlaceThatAsksHoldsOffNoReader(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		require.Equal(b, int64(1), b.manual().reads()[0])
-		require.Equal(b, int64(1), b.manual().ask(asksAgain)[2], "a place")
+		require.Equal(b, int64(1), b.manual().ask(engine.AsksAgain)[2], "a place")
 		assert.Equal(b, int64(1), b.manual().reads()[0], "a reader, while another one reads")
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -167,7 +168,7 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	announce := prefixName("redisson_lock__channel", key)
 	l := &plainLock{
 		hashLock: hashLock{client: c, keys: keys, facts: facts{
-			traits:   traits{lock: lockID{name: key}, given: name, kind: string(TypeLock), admits: exclusive, tokens: o.fenced, limit: o.limits, script: lockBundled},
+			Traits:   engine.Traits{Lock: engine.LockID{Name: key}, Given: name, Kind: string(TypeLock), Admits: engine.Exclusive, Tokens: o.fenced, Limit: o.Limits, Script: lockBundled},
 			granting: c.grantChannel(announce), line: keys[1],
 		}},
 		announce: announce,
@@ -194,26 +195,26 @@ type plainLock struct {
 	told     [2]any // the last arguments of each call: announce, and how a message is published there
 }
 
-func (l *plainLock) channel(attempt) string { return l.announce }
+func (l *plainLock) Channel(engine.Attempt) string { return l.announce }
 
-func (l *plainLock) acquire(a attempt) call {
-	return call{Script: lockAcquire, Keys: l.keys, Spare: spareOfLock, Args: []any{a.field, milliseconds(a.lease), a.level,
-		cmp.Or(a.line, passesLine), a.asked, l.tokens, l.told[0], l.told[1]}}
+func (l *plainLock) Acquire(a engine.Attempt) call {
+	return call{Script: lockAcquire, Keys: l.keys, Spare: spareOfLock, Args: []any{a.Field, milliseconds(a.Lease), a.Level,
+		cmp.Or(a.Line, engine.PassesLine), a.Asked, l.Tokens, l.told[0], l.told[1]}}
 }
 
-func (l *plainLock) granted(_ attempt, r reply) (grant, error) {
-	g, err := parseGrant(r)
-	return g.inLine(r), err
+func (l *plainLock) Granted(_ engine.Attempt, r reply) (engine.Outcome, error) {
+	g, err := engine.ParseGrant(r)
+	return g.InLine(r), err
 }
 
-func (l *plainLock) release(r release) call {
-	return call{Script: lockRelease, Keys: l.keys, Spare: spareOfLock, Args: []any{r.field, r.left, l.told[0], l.told[1],
-		milliseconds(r.share), r.late}}
+func (l *plainLock) Release(r engine.Release) call {
+	return call{Script: lockRelease, Keys: l.keys, Spare: spareOfLock, Args: []any{r.Field, r.Left, l.told[0], l.told[1],
+		milliseconds(r.Share), r.Late}}
 }
 
 // undo sets the hold back to its levels before the attempt.
-func (l *plainLock) undo(a attempt) call { return l.release(a.asRelease()) }
+func (l *plainLock) Undo(a engine.Attempt) call { return l.Release(a.AsRelease()) }
 
-func (l *plainLock) force() call {
+func (l *plainLock) Force() call {
 	return call{Script: lockForce, Keys: l.keys, Spare: spareOfLock, Args: l.told[:]}
 }

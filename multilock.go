@@ -18,6 +18,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -60,28 +61,12 @@ type MultiLock struct {
 // restartPause is how long a MultiLock waits before it begins again from the start.
 const restartPause = 10 * time.Millisecond
 
-// A manyTaker has the functions beside Locker that a MultiLock needs of locks of this package. The engine of their
-// Client implements it.
-type manyTaker interface {
-	// acquire takes one level of every lock with one script: of all of them, or of none.
-	acquire(ctx context.Context, o owner, r request, locks ...description) (bool, error)
-	// startLease begins the lease of holds that had an interim lease until now. It does not wait for an answer after
-	// by, if by is not zero.
-	startLease(ctx context.Context, bs []description, o owner, lease time.Duration, by time.Time) error
-	// trustedUntil is until when all holds on ls are trusted, or end if end is sooner.
-	trustedUntil(ls []description, o owner, end time.Time) time.Time
-	// trustUntil lets the holds on ls end at the same moment.
-	trustUntil(ls []description, o owner, end time.Time)
-	// inUse says whether goroutines of this process hold one of ls, or wait for it.
-	inUse(ls []description) bool
-}
-
 // A step of a MultiLock takes one lock, or several that one script can take.
 type step struct {
 	locks   []Locker
-	engine  manyTaker     // nil: a foreign Locker
-	ids     []description // of locks of this package
-	records []description // the same locks, if each has a record
+	engine  *engine.Engine // nil: a foreign Locker
+	ids     []engine.Lock  // of locks of this package
+	records []engine.Lock  // the same locks, if each has a record
 }
 
 // NewMultiLock returns the lock of all locks, which may be of any kind, also
@@ -132,7 +117,7 @@ func (l *MultiLock) Name() string { return l.name }
 
 // Lock waits until the caller holds all locks, or ctx ends: see [Locker].
 func (l *MultiLock) Lock(ctx context.Context) error {
-	_, err := l.acquire(ctx, "lock", request{wait: -1})
+	_, err := l.acquire(ctx, "lock", engine.Request{Wait: -1})
 	return err
 }
 
@@ -165,26 +150,26 @@ func (l *MultiLock) TryAcquire(ctx context.Context, wait, lease time.Duration) (
 	return tryAcquireHold(ctx, l, wait, lease)
 }
 
-func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, error) {
+func (l *MultiLock) acquire(ctx context.Context, op string, r engine.Request) (bool, error) {
 	if err := l.open(ctx); err != nil {
 		return false, l.fail(op, err)
 	}
-	ctx, stop := l.untilClosed(ownerOf(ctx).in(ctx))
+	ctx, stop := l.untilClosed(engine.OwnerOf(ctx).In(ctx))
 	defer stop()
-	r.component = len(l.locks) > 1
+	r.Component = len(l.locks) > 1
 	var deadline time.Time
-	if r.wait > 0 {
-		deadline = time.Now().Add(r.wait)
+	if r.Wait > 0 {
+		deadline = time.Now().Add(r.Wait)
 	}
-	if r.wait != 0 && l.mayTakeTogether() && l.takeTogether(ctx, deadline, r) {
+	if r.Wait != 0 && l.mayTakeTogether() && l.takeTogether(ctx, deadline, r) {
 		return true, nil
 	}
 	for asked := 1; ; asked++ {
 		ok, err := l.takeAll(ctx, deadline, r)
-		r.again = r.again || err == errAllLate
-		if err == errNotLasting && r.wait != 0 || err == errAllLate && asked < mostAsked {
+		r.Again = r.Again || err == errAllLate
+		if err == errNotLasting && r.Wait != 0 || err == errAllLate && asked < engine.MostAsked {
 			// The first locks did not last until the other locks were free, or too little of their lease is left.
-			p := l.client.engine.untilRefused(ctx, deadline)
+			p := l.client.engine.UntilRefused(ctx, deadline)
 			why := p.Sleep(nil, nil, nil, restartPause)
 			if why == nil {
 				continue
@@ -198,16 +183,16 @@ func (l *MultiLock) acquire(ctx context.Context, op string, r request) (bool, er
 }
 
 // errNotLasting is the error for a lock that was lost before the last lock was taken.
-var errNotLasting = lossError(errors.New("before all of them were taken"))
+var errNotLasting = engine.LossError(errors.New("before all of them were taken"))
 
 // errAllLate is the error for a lease of which too little is left when all locks are taken.
-var errAllLate = lossError(errLate)
+var errAllLate = engine.LossError(engine.ErrLate)
 
 // mayTakeTogether says whether the steps are likely to be free. Where one is busy, the other ones are kept from others
 // for a round trip, in vain.
 func (l *MultiLock) mayTakeTogether() bool {
 	for _, s := range l.steps {
-		if s.records == nil || s.engine.inUse(s.ids) {
+		if s.records == nil || s.engine.InUse(s.ids) {
 			return false
 		}
 	}
@@ -216,11 +201,11 @@ func (l *MultiLock) mayTakeTogether() bool {
 
 // takeTogether makes one attempt on all steps at the same time, and says whether all are held. If not, it gives back
 // those that it has got. An error is not reported: takeAll comes to the same error, or has more time for an answer.
-func (l *MultiLock) takeTogether(ctx context.Context, deadline time.Time, r request) bool {
+func (l *MultiLock) takeTogether(ctx context.Context, deadline time.Time, r engine.Request) bool {
 	within, done := context.WithCancel(ctx)
 	defer done()
-	r.wait, r.trial = 0, true
-	end := time.Now().Add(lease.Trust(r.lease))
+	r.Wait, r.Trial = 0, true
+	end := time.Now().Add(lease.Trust(r.Lease))
 	taken := make([]bool, len(l.steps))
 	err := errors.Join(forEach(l.steps, func(i int, s step) (err error) {
 		taken[i], err = s.take(ctx, r)
@@ -228,9 +213,9 @@ func (l *MultiLock) takeTogether(ctx context.Context, deadline time.Time, r requ
 	})...)
 	if err == nil && !slices.Contains(taken, false) {
 		if _, err = guardAll(within, l.locks); err == nil {
-			err = l.trustUntil(ownerOf(ctx), end, r, l.steps)
+			err = l.trustUntil(engine.OwnerOf(ctx), end, r, l.steps)
 		}
-		if err == nil && ctx.Err() == nil && l.client.engine.open() == nil {
+		if err == nil && ctx.Err() == nil && l.client.engine.Open() == nil {
 			return true
 		}
 	}
@@ -245,7 +230,7 @@ func (l *MultiLock) takeTogether(ctx context.Context, deadline time.Time, r requ
 }
 
 // takeAll takes all steps once, in order.
-func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) (bool, error) {
+func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r engine.Request) (bool, error) {
 	within, done := context.WithCancel(ctx)
 	defer done()
 	guards := make([]context.Context, len(l.steps)-1)
@@ -262,11 +247,11 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 	}
 	for i, s := range l.steps {
 		if !deadline.IsZero() {
-			r.wait = max(0, time.Until(deadline))
+			r.Wait = max(0, time.Until(deadline))
 		}
 		last := i == len(guards)
-		if r.interim = 0; r.lease != 0 && !last {
-			r.interim = l.client.watchdogTimeout
+		if r.Interim = 0; r.Lease != 0 && !last {
+			r.Interim = l.client.watchdogTimeout
 		}
 		ok, err := s.take(ctx, r)
 		if ok {
@@ -283,7 +268,7 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 	}
 	err := l.startLeases(ctx, guards, r, l.answersBy(deadline, r))
 	if err == nil {
-		err = l.client.engine.open()
+		err = l.client.engine.Open()
 	}
 	if err != nil {
 		return fail(err)
@@ -293,21 +278,21 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r request) 
 }
 
 // answersBy is how long a caller stays for answers from now on; zero: there is no limit.
-func (l *MultiLock) answersBy(deadline time.Time, r request) time.Time {
-	if deadline.IsZero() && r.wait == 0 {
-		return time.Now().Add(l.client.engine.patience())
+func (l *MultiLock) answersBy(deadline time.Time, r engine.Request) time.Time {
+	if deadline.IsZero() && r.Wait == 0 {
+		return time.Now().Add(l.client.engine.Patience())
 	}
 	return deadline
 }
 
 // startLeases makes sure by guards that all steps are held. The last step was taken just before, so
 // an explicit lease begins now, and ends for all locks at the same time.
-func (l *MultiLock) startLeases(ctx context.Context, guards []context.Context, r request, by time.Time) error {
-	end := time.Now().Add(lease.Trust(r.lease))
+func (l *MultiLock) startLeases(ctx context.Context, guards []context.Context, r engine.Request, by time.Time) error {
+	end := time.Now().Add(lease.Trust(r.Lease))
 	for i, guard := range guards {
 		var err error
-		if r.lease != 0 && guard.Err() == nil {
-			err = l.steps[i].startLease(ctx, r.lease, by)
+		if r.Lease != 0 && guard.Err() == nil {
+			err = l.steps[i].startLease(ctx, r.Lease, by)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -318,17 +303,17 @@ func (l *MultiLock) startLeases(ctx context.Context, guards []context.Context, r
 			return err
 		}
 	}
-	return l.trustUntil(ownerOf(ctx), end, r, l.steps[len(guards):])
+	return l.trustUntil(engine.OwnerOf(ctx), end, r, l.steps[len(guards):])
 }
 
 // trustUntil lets an explicit lease end for all steps at the same time: at end, or as soon as that of one of the latest
 // steps does, which were taken with it.
-func (l *MultiLock) trustUntil(o owner, end time.Time, r request, latest []step) error {
-	if r.lease == 0 || len(l.steps) == 1 {
+func (l *MultiLock) trustUntil(o engine.Owner, end time.Time, r engine.Request, latest []step) error {
+	if r.Lease == 0 || len(l.steps) == 1 {
 		return nil
 	}
-	left, whole := time.Until(l.endTogether(o, end, latest)), lease.Trust(r.lease)
-	if !lease.EnoughValidityLeft(left, whole, false) && (!r.again || !lease.Suffices(left, whole, false)) {
+	left, whole := time.Until(l.endTogether(o, end, latest)), lease.Trust(r.Lease)
+	if !lease.EnoughValidityLeft(left, whole, false) && (!r.Again || !lease.Suffices(left, whole, false)) {
 		return errAllLate
 	}
 	return nil
@@ -348,10 +333,10 @@ func (c *Client) giveBackInTime(ctx context.Context, deadline time.Time, locks [
 	if len(locks) == 0 {
 		return why
 	}
-	p := c.engine.untilRefused(ctx, deadline)
+	p := c.engine.UntilRefused(ctx, deadline)
 	given := make(chan struct{})
 	var err error // written before given is closed
-	c.engine.spawn(func() {
+	c.engine.Spawn(func() {
 		defer close(given)
 		err = giveBack(context.WithoutCancel(ctx), locks, why)
 	})
@@ -370,7 +355,7 @@ func giveBack(ctx context.Context, locks []Locker, why error) error {
 	errs := forEach(locks, func(_ int, m Locker) error {
 		if k, ok := m.(known); ok {
 			h := k.inside()
-			h.client.engine.dropMinHold(h.lock, ownerOf(ctx))
+			h.client.engine.DropMinHold(h.lock, engine.OwnerOf(ctx))
 		}
 		if err := m.Unlock(ctx); !errors.Is(err, ErrNotHeld) { // a lock that is lost already need not be given back
 			return err
@@ -390,7 +375,7 @@ func (l *MultiLock) unlock(ctx context.Context, op string) error {
 	if err := l.usable(ctx); err != nil {
 		return l.fail(op, err)
 	}
-	ctx = ownerOf(ctx).in(ctx)
+	ctx = engine.OwnerOf(ctx).In(ctx)
 	return l.fail(op, errors.Join(forEach(l.locks, func(_ int, m Locker) error {
 		return m.Unlock(ctx)
 	})...))
@@ -403,22 +388,22 @@ func (l *MultiLock) extend(ctx context.Context, length time.Duration) error {
 	}
 	err := errors.Join(forEach(l.locks, func(_ int, m Locker) error { return extendLocker(ctx, m, length) })...)
 	if err == nil {
-		l.endTogether(ownerOf(ctx), time.Now().Add(lease.Trust(math.MaxInt64)), l.steps)
+		l.endTogether(engine.OwnerOf(ctx), time.Now().Add(lease.Trust(math.MaxInt64)), l.steps)
 	}
 	return err
 }
 
 // endTogether lets the holds of o on the locks, whose lease is explicit, end at the same time: when the first of the latest
 // steps ends, and at end at the latest.
-func (l *MultiLock) endTogether(o owner, end time.Time, latest []step) (first time.Time) {
+func (l *MultiLock) endTogether(o engine.Owner, end time.Time, latest []step) (first time.Time) {
 	for _, s := range latest {
 		if s.engine != nil {
-			end = s.engine.trustedUntil(s.ids, o, end)
+			end = s.engine.TrustedUntil(s.ids, o, end)
 		}
 	}
 	for _, s := range l.steps {
 		if s.engine != nil {
-			s.engine.trustUntil(s.ids, o, end)
+			s.engine.TrustUntil(s.ids, o, end)
 		}
 	}
 	return end
@@ -462,7 +447,7 @@ func (l *MultiLock) untilClosed(ctx context.Context) (context.Context, func()) {
 	if !l.elsewhere {
 		return ctx, func() {}
 	}
-	return l.client.engine.untilClosed(ctx)
+	return l.client.engine.UntilClosed(ctx)
 }
 
 // guardAll guards the locks one within the other: the innermost guard ends with the first guard that ends, and has
@@ -534,7 +519,7 @@ func askAll[T any](ctx context.Context, l *MultiLock, op string, ask func(Locker
 	if err := l.open(ctx); err != nil {
 		return nil, l.fail(op, err)
 	}
-	ctx = ownerOf(ctx).in(ctx)
+	ctx = engine.OwnerOf(ctx).In(ctx)
 	answers := make([]T, len(l.locks))
 	errs := forEach(l.locks, func(i int, m Locker) (err error) {
 		answers[i], err = ask(m, ctx)
@@ -561,27 +546,27 @@ func (l *MultiLock) open(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctxError(ctx)
 	}
-	return l.client.engine.alive()
+	return l.client.engine.Alive()
 }
 
 func (l *MultiLock) fail(op string, err error) error { return failed(op, l.name, err) }
 
 // take takes one level of every lock of the step.
-func (s *step) take(ctx context.Context, r request) (ok bool, err error) {
+func (s *step) take(ctx context.Context, r engine.Request) (ok bool, err error) {
 	l := s.locks[0]
 	switch {
 	case s.records != nil:
-		ok, err = s.engine.acquire(ctx, ownerOf(ctx), r, s.records...)
-	case r.wait >= 0:
-		ok, err = l.TryLock(ctx, r.wait, r.lease)
-	case r.lease > 0:
-		err = l.LockLease(ctx, r.lease)
+		ok, err = s.engine.Acquire(ctx, engine.OwnerOf(ctx), r, s.records...)
+	case r.Wait >= 0:
+		ok, err = l.TryLock(ctx, r.Wait, r.Lease)
+	case r.Lease > 0:
+		err = l.LockLease(ctx, r.Lease)
 		ok = err == nil
 	default:
 		err = l.Lock(ctx)
 		ok = err == nil
 	}
-	if errors.Is(err, errLapsed) && !errors.Is(err, errUnrenewed) { // the step re-entered a hold that was about to lapse
+	if errors.Is(err, engine.ErrLapsed) && !errors.Is(err, engine.ErrUnrenewed) { // the step re-entered a hold that was about to lapse
 		err = errNotLasting
 	}
 	return ok, err
@@ -590,7 +575,7 @@ func (s *step) take(ctx context.Context, r request) (ok bool, err error) {
 // startLease begins an explicit lease of the step now.
 func (s *step) startLease(ctx context.Context, lease time.Duration, by time.Time) error {
 	if s.records != nil {
-		return s.engine.startLease(ctx, s.records, ownerOf(ctx), lease, by)
+		return s.engine.StartLease(ctx, s.records, engine.OwnerOf(ctx), lease, by)
 	}
 	// Any Locker can take one level more, which sets the lease, and give it back.
 	ok, err := s.locks[0].TryLock(ctx, 0, lease)

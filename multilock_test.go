@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -230,7 +231,7 @@ func TestMultiLockGivesUpASilentRedisSoon(t *testing.T) {
 			start := time.Now()
 			ok, err := l.TryLock(ctx, 0, time.Minute)
 			assert.Less(t, time.Since(start), 2*time.Second+3*send.Slack)
-			b.mustBe(err, errNoAnswer)
+			b.mustBe(err, engine.ErrNoAnswer)
 			assert.False(t, ok)
 			rule.Release()
 			b.freeSoon()

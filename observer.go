@@ -12,6 +12,8 @@ import (
 	"context"
 	"log/slog"
 	"time"
+
+	"github.com/relock-go/relock/internal/engine"
 )
 
 // An Observer receives the events of the locks of a Client: see [WithObserver].
@@ -203,39 +205,39 @@ type userEvents struct {
 	observer *calmObserver // or nil
 }
 
-func infoOf(s subject) LockInfo { return LockInfo{s.Name, LockType(s.Type), Owner(s.Owner)} }
+func infoOf(s engine.Subject) LockInfo { return LockInfo{s.Name, LockType(s.Type), Owner(s.Owner)} }
 
-func (e *userEvents) Waiting(ctx context.Context, s subject) {
+func (e *userEvents) Waiting(ctx context.Context, s engine.Subject) {
 	e.observer.Waiting(ctx, WaitingEvent{infoOf(s)})
 }
 
-func (e *userEvents) Acquired(ctx context.Context, s subject, path path, waited time.Duration, level int, token int64) {
+func (e *userEvents) Acquired(ctx context.Context, s engine.Subject, path engine.Path, waited time.Duration, level int, token int64) {
 	e.observer.Acquired(ctx, AcquiredEvent{infoOf(s), AcquirePath(path), waited, level, token})
 }
 
-func (e *userEvents) GaveUp(ctx context.Context, s subject, waiting bool, waited time.Duration, err error) {
+func (e *userEvents) GaveUp(ctx context.Context, s engine.Subject, waiting bool, waited time.Duration, err error) {
 	e.observer.GaveUp(ctx, GaveUpEvent{infoOf(s), waiting, waited, err})
 }
 
-func (e *userEvents) Renewed(s subject) {
+func (e *userEvents) Renewed(s engine.Subject) {
 	e.observer.Renewed(context.Background(), RenewedEvent{infoOf(s)})
 }
 
-func (e *userEvents) RenewalFailed(s subject, err error, left time.Duration) {
+func (e *userEvents) RenewalFailed(s engine.Subject, err error, left time.Duration) {
 	e.observer.RenewalFailed(context.Background(), RenewalFailedEvent{infoOf(s), err, left})
 }
 
-func (e *userEvents) Released(ctx context.Context, s subject, held time.Duration, left int, err error) {
+func (e *userEvents) Released(ctx context.Context, s engine.Subject, held time.Duration, left int, err error) {
 	e.observer.Released(ctx, ReleasedEvent{infoOf(s), held, left, err})
 }
 
-func (e *userEvents) Lapsed(s subject, held time.Duration) {
+func (e *userEvents) Lapsed(s engine.Subject, held time.Duration) {
 	if e.observer != nil {
 		e.observer.Lapsed(context.Background(), LapsedEvent{infoOf(s), held})
 	}
 }
 
-func (e *userEvents) Lost(s subject, held time.Duration, loss, cause error, forced bool) {
+func (e *userEvents) Lost(s engine.Subject, held time.Duration, loss, cause error, forced bool) {
 	if !forced {
 		e.log.Warn("relock: a lock was lost", "lock", cutName(s.Name), "type", s.Type, "owner", s.Owner.String(), "cause", cause)
 	}

@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
@@ -28,7 +29,7 @@ import (
 // would deadlock if the engine held its mutex.
 type recorder struct {
 	NopObserver
-	engine *engine
+	engine *engine.Engine
 
 	mu     sync.Mutex // guards below
 	events []any
@@ -36,7 +37,7 @@ type recorder struct {
 
 func (r *recorder) note(e any) {
 	if r.engine != nil {
-		_ = r.engine.open()
+		_ = r.engine.Open()
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -114,13 +115,13 @@ func inObservedBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine, r *rec
 		r, logged := &recorder{}, &lockedBuffer{}
 		redis := fakeredis.New()
 		e := joinBubbleEngine(t, redis, "client", WithObserver(r), WithLogger(slog.New(slog.NewTextHandler(logged, nil))))
-		r.engine = e.engine
+		r.engine = e.Engine
 		f(t, e, r, logged)
 	})
 }
 
 // x is the lock of the bubble, held by o.
-func x(o owner) LockInfo { return LockInfo{"x", TypeLock, Owner(o)} }
+func x(o engine.Owner) LockInfo { return LockInfo{"x", TypeLock, Owner(o)} }
 
 // Each Lock and each Unlock of a level is an event, and an Unlock without a hold is none.
 func TestObserverSeesEveryLevel(t *testing.T) {
@@ -163,8 +164,8 @@ func TestObserverSeesHandoverAndQueue(t *testing.T) {
 }
 
 // startInOrder has owners call Lock, one after the other. The channel returns each owner that has the lock.
-func startInOrder(e *bubbleEngine, owners ...owner) <-chan owner {
-	got := make(chan owner, len(owners))
+func startInOrder(e *bubbleEngine, owners ...engine.Owner) <-chan engine.Owner {
+	got := make(chan engine.Owner, len(owners))
 	for _, o := range owners {
 		go func() {
 			e.lock(o)
@@ -209,7 +210,7 @@ func TestObserverSeesOwnersThatGiveUp(t *testing.T) {
 		r.take()
 		try := func(ctx context.Context, wait time.Duration, want error) {
 			t.Helper()
-			ok, err := e.lockWith(ctx, 2, request{wait: wait})
+			ok, err := e.lockWith(ctx, 2, engine.Request{Wait: wait})
 			assert.False(t, ok)
 			assert.ErrorIs(t, err, want)
 		}
@@ -235,11 +236,11 @@ func TestObserverSeesRenewalsAndTheLoss(t *testing.T) {
 		e.lock(1)
 		e.lock(1)
 		r.take()
-		time.Sleep(e.watchdogTimeout/3 + time.Second)
+		time.Sleep(e.WatchdogTimeout/3 + time.Second)
 		r.told(t, RenewedEvent{x(1)})
 		assert.Empty(t, logged.String(), "in a healthy run")
 		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: errOff} } })
-		time.Sleep(2 * e.watchdogTimeout)
+		time.Sleep(2 * e.WatchdogTimeout)
 		var failed, lost int
 		for _, event := range r.take() {
 			switch event := event.(type) {
@@ -248,11 +249,11 @@ func TestObserverSeesRenewalsAndTheLoss(t *testing.T) {
 				assert.Equal(t, x(1), event.Lock)
 				assert.ErrorIs(t, event.Err, errOff)
 				assert.Positive(t, event.Left)
-				assert.LessOrEqual(t, event.Left, e.watchdogTimeout)
+				assert.LessOrEqual(t, event.Left, e.WatchdogTimeout)
 			case LostEvent:
 				lost++
 				assert.Equal(t, x(1), event.Lock)
-				assert.GreaterOrEqual(t, event.Held, e.watchdogTimeout)
+				assert.GreaterOrEqual(t, event.Held, e.WatchdogTimeout)
 				assert.ErrorIs(t, event.Cause, ErrLockLost)
 				assert.ErrorIs(t, event.Cause, errOff)
 			default:
@@ -286,7 +287,7 @@ func TestLossIsReportedOnce(t *testing.T) {
 		"unlock":       func(e *bubbleEngine, _ context.Context) error { return e.unlockErr(1) },
 		"inner unlock": func(e *bubbleEngine, _ context.Context) error { e.lockedAgain(1); return e.unlockErr(1) },
 		"re-entry": func(e *bubbleEngine, _ context.Context) error {
-			_, err := e.lockWith(context.Background(), 1, request{wait: forever})
+			_, err := e.lockWith(context.Background(), 1, engine.Request{Wait: forever})
 			return err
 		},
 		"watchdog": func(_ *bubbleEngine, guarded context.Context) error {
@@ -303,7 +304,7 @@ func TestLossIsReportedOnce(t *testing.T) {
 				assert.ErrorIs(t, notice(e, guarded), ErrLockLost)
 				synctest.Wait()
 				_ = e.unlockErr(1)
-				time.Sleep(2 * e.watchdogTimeout)
+				time.Sleep(2 * e.WatchdogTimeout)
 				lost, released := 0, 0
 				for _, event := range r.take() {
 					switch event := event.(type) {
@@ -324,7 +325,7 @@ func TestLossIsReportedOnce(t *testing.T) {
 }
 
 // lockedAgain adds a level to the hold of o in this process alone.
-func (e *bubbleEngine) lockedAgain(o owner) {
+func (e *bubbleEngine) lockedAgain(o engine.Owner) {
 	p, x := e.Probe(), newFakeLock(e.redis, "x")
 	p.SetLevels(x, o, p.Levels(x, o)+1)
 }
@@ -332,7 +333,7 @@ func (e *bubbleEngine) lockedAgain(o owner) {
 // The end of an explicit lease is Lapsed, and no loss.
 func TestObserverSeesExpiryAsNoLoss(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, logged *lockedBuffer) {
-		ok, err := e.lockWith(context.Background(), 1, request{wait: forever, lease: time.Second})
+		ok, err := e.lockWith(context.Background(), 1, engine.Request{Wait: forever, Lease: time.Second})
 		require.NoError(t, err)
 		require.True(t, ok)
 		r.take()
@@ -435,7 +436,7 @@ func TestObserverCountsAddUp(t *testing.T) {
 func TestObserverSeesRedLockAndNodes(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	ctx := WithOwner(context.Background())
-	o := Owner(ownerOf(ctx))
+	o := Owner(engine.OwnerOf(ctx))
 	r, node := &recorder{}, &recorder{}
 	var locks []Locker
 	for range 3 {

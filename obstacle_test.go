@@ -5,15 +5,13 @@ package relock
 import (
 	"context"
 	"fmt"
-	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -53,79 +51,13 @@ func TestErrorThatEndsAWaitNamesTheHolderHere(t *testing.T) {
 			if kind == "component of a MultiLock" {
 				says += fmt.Sprintf("%q: ", b.name)
 			}
-			assert.Equal(t, fmt.Sprintf("relock: lock %s: %s"+of.says, shortName(awaited.Name()), says, ownerOf(holder)), err.Error())
+			assert.Equal(t, fmt.Sprintf("relock: lock %s: %s"+of.says, shortName(awaited.Name()), says, engine.OwnerOf(holder)), err.Error())
 			ok, err := awaited.TryLock(waiter, 500*time.Millisecond, 0)
 			assert.False(t, ok)
 			assert.NoError(t, err, "a held lock is no error of TryLock")
 			require.NoError(t, held.Unlock(holder))
 		})
 	}
-}
-
-// An error that ends a wait says that another process has the lock, and how much of its lease is left after
-// the last answer of Redis. A caller that waited behind another caller gets the same error.
-func TestErrorThatEndsAWaitNamesTheHolderElsewhere(t *testing.T) {
-	for name, fails := range map[string]func(ctx context.Context, e *bubbleEngine) (context.Context, func()){
-		"ctx": func(ctx context.Context, _ *bubbleEngine) (context.Context, func()) {
-			ctx, cancel := context.WithCancel(ctx)
-			return ctx, cancel
-		},
-		"Close": func(ctx context.Context, e *bubbleEngine) (context.Context, func()) {
-			return ctx, func() { _ = e.close() }
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				e := newBubbleEngine(t)
-				e.redis.Records["x"] = &fakeredis.Record{Field: "other:1:1", Levels: 1, Expires: time.Now().Add(25 * time.Second)}
-				errs := make(chan error, 2)
-				ctx, end := fails(context.Background(), e)
-				for o := range owner(2) {
-					go func() {
-						_, err := e.lockWith(ctx, o+1, request{wait: forever})
-						errs <- err
-					}()
-					synctest.Wait()
-				}
-				time.Sleep(4 * time.Second)
-				asked := e.redis.Count("acquire")
-				end()
-				for range 2 {
-					err := <-errs
-					require.Error(t, err)
-					assert.Contains(t, err.Error(), ": another process (or Client) holds it, 21s of its lease left")
-					if name == "ctx" {
-						assert.ErrorIs(t, err, context.Canceled)
-					} else {
-						assert.ErrorIs(t, err, ErrClosed)
-					}
-				}
-				assert.Equal(t, asked, e.redis.Count("acquire"), "a request was sent for the error")
-			})
-		})
-	}
-}
-
-// An error that ends a wait says nothing about a holder that this process does not know.
-func TestErrorThatEndsAWaitSaysOnlyWhatIsKnown(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		e := newBubbleEngine(t)
-		e.redis.Latency = 2 * time.Second
-		var errs [2]error
-		var all sync.WaitGroup
-		for i := range errs {
-			all.Go(func() {
-				ctx, cancel := context.WithTimeout(context.Background(), time.Duration(2-i)*time.Second)
-				defer cancel()
-				_, errs[i] = e.lockWith(ctx, owner(i+1), request{wait: forever})
-			})
-			synctest.Wait()
-		}
-		all.Wait()
-		assert.EqualError(t, errs[0], "context deadline exceeded")
-		assert.EqualError(t, errs[1], "context deadline exceeded: goroutine 1 of this process is in front, and Redis has not answered it")
-		time.Sleep(time.Minute)
-	})
 }
 
 // The error of a MultiLock names the lock in the way, also if one script acquires all of its locks.

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -194,7 +195,7 @@ func newOptions(opts []Option) (options, error) {
 }
 
 type lockOptions struct {
-	limits
+	engine.Limits
 	fenced   bool
 	maxHolds bool // MaxHold was given
 	keeps    bool // AtLeast was given
@@ -224,7 +225,7 @@ func Fenced() LockOption {
 //
 // Redisson has none.
 func MaxHold(d time.Duration) LockOption {
-	return func(o *lockOptions) { o.max, o.maxHolds = d, true }
+	return func(o *lockOptions) { o.Max, o.maxHolds = d, true }
 }
 
 // AtLeast makes a record stay in Redis until d is over since the lock was acquired, also where the last Unlock comes
@@ -240,7 +241,7 @@ func MaxHold(d time.Duration) LockOption {
 //
 // Redisson has none.
 func AtLeast(d time.Duration) LockOption {
-	return func(o *lockOptions) { o.atLeast, o.keeps = d, true }
+	return func(o *lockOptions) { o.AtLeast, o.keeps = d, true }
 }
 
 // MinHold is the name that AtLeast has from v0.1.0 on.
@@ -259,12 +260,12 @@ func newLockOptions(opts []LockOption) lockOptions {
 // check says why no hold can have these limits.
 func (o *lockOptions) check() error {
 	switch {
-	case o.maxHolds && o.max < time.Millisecond:
-		return send.Invalid("MaxHold(%v): at least 1ms", o.max)
-	case o.keeps && o.atLeast < time.Millisecond:
-		return send.Invalid("AtLeast(%v): at least 1ms", o.atLeast)
-	case o.keeps && o.maxHolds && o.atLeast > o.max:
-		return send.Invalid("AtLeast(%v) with MaxHold(%v): no longer than a hold may last", o.atLeast, o.max)
+	case o.maxHolds && o.Max < time.Millisecond:
+		return send.Invalid("MaxHold(%v): at least 1ms", o.Max)
+	case o.keeps && o.AtLeast < time.Millisecond:
+		return send.Invalid("AtLeast(%v): at least 1ms", o.AtLeast)
+	case o.keeps && o.maxHolds && o.AtLeast > o.Max:
+		return send.Invalid("AtLeast(%v) with MaxHold(%v): no longer than a hold may last", o.AtLeast, o.Max)
 	}
 	return nil
 }

@@ -9,23 +9,24 @@ import (
 
 	"github.com/alicebob/miniredis/v2"
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
 func TestOwnerIsTheGoroutineOrOfTheContext(t *testing.T) {
 	ctx := context.Background()
-	here, there := ownerOf(ctx), elsewhere(func() owner { return ownerOf(ctx) })
+	here, there := engine.OwnerOf(ctx), elsewhere(func() engine.Owner { return engine.OwnerOf(ctx) })
 	assert.NotEqual(t, there, here, "two goroutines are two owners")
 	assert.Positive(t, here, "a goroutine's owner is its id")
 	assert.Positive(t, there, "a goroutine's owner is its id")
-	assert.Equal(t, ownerOf(ctx), here, "a goroutine stays the same owner")
+	assert.Equal(t, engine.OwnerOf(ctx), here, "a goroutine stays the same owner")
 	one, two := WithOwner(ctx), WithOwner(ctx)
-	a, b := ownerOf(one), ownerOf(two)
+	a, b := engine.OwnerOf(one), engine.OwnerOf(two)
 	assert.NotEqual(t, b, a, "each WithOwner makes a new owner")
 	assert.Negative(t, a, "an owner of a ctx is no goroutine id")
-	assert.Equal(t, elsewhere(func() owner { return ownerOf(one) }), a, "the owner of a ctx on another goroutine")
-	assert.NotEqual(t, ownerOf(one), ownerOf(WithOwner(one)), "an owner inside an owner is a new one")
+	assert.Equal(t, elsewhere(func() engine.Owner { return engine.OwnerOf(one) }), a, "the owner of a ctx on another goroutine")
+	assert.NotEqual(t, engine.OwnerOf(one), engine.OwnerOf(WithOwner(one)), "an owner inside an owner is a new one")
 }
 
 // net/http serves the requests of a keep-alive connection on one goroutine. A lock that one of them forgot to unlock

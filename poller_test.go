@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
@@ -194,7 +195,7 @@ func TestLineSaysHowManyAreInFront(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.manual().takes()
 		for n := range 3 {
-			assert.Equal(b, int64(1+4*n), b.manual().listens().joins().ask(hearsGrant)[2])
+			assert.Equal(b, int64(1+4*n), b.manual().listens().joins().ask(engine.HearsGrant)[2])
 		}
 		b.must(b.rdb.Del(context.Background(), b.name, b.lineKey()).Err())
 	})

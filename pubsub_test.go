@@ -12,19 +12,6 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A listener of one field hears nothing that is for another one.
-func TestMessagesForAFieldReachItsListener(t *testing.T) {
-	t.Parallel()
-	mine, other, all := isFor("c:1:01"), isFor("c:1:012"), isFor("")
-	for message, want := range map[string][3]bool{
-		"grant c:1:01 7 5000 0": {true, false, true},
-		"free c:1:012":          {false, true, true},
-		"0":                     {true, true, true}, // for everybody
-	} {
-		assert.Equal(t, want, [3]bool{mine(message), other(message), all(message)}, message)
-	}
-}
-
 // The servers of a Cluster before Redis 7.0 tell that they have no sharded pub/sub. Then any of them will do.
 func TestShardsNoticeServersWithoutShardedPubSub(t *testing.T) {
 	t.Parallel()
@@ -51,7 +38,7 @@ func TestRefusedChannelsAreLoggedOnce(t *testing.T) {
 		r.PubSub.Refuse = func(string) error { return answerError("NOPERM No permissions to access a channel") }
 		e := joinBubbleEngine(t, r, "client", WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
 		for _, name := range []string{"bad1", "bad2"} {
-			l := e.hub().Join(name)
+			l := e.Hub().Join(name)
 			synctest.Wait()
 			select {
 			case <-l.Ready:

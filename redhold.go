@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/wake"
 )
@@ -21,7 +22,7 @@ import (
 // A redHold has the levels of one hold at the nodes. It is the keeper of that hold.
 type redHold struct {
 	lock    *redLock
-	owner   owner
+	owner   engine.Owner
 	changed func() // to be called when the answer of check may have changed
 
 	mu    sync.Mutex // guards below; nothing is called with it held
@@ -52,11 +53,11 @@ func (k *redHold) raise(level int) bool {
 
 // askNode asks node i for one level. A level that the node grants is noted in k or given back, also when the round
 // is over by then.
-func (k *redHold) askNode(ctx context.Context, i int, a attempt) error {
+func (k *redHold) askNode(ctx context.Context, i int, a engine.Attempt) error {
 	n := k.lock.nodes[i]
 	earlier, answered := k.asks(i)
 	defer answered()
-	owned := k.owner.in(context.WithoutCancel(ctx))
+	owned := k.owner.In(context.WithoutCancel(ctx))
 	if err := k.tryNode(owned, i, a, earlier); err != nil {
 		return err
 	}
@@ -75,9 +76,9 @@ func (k *redHold) askNode(ctx context.Context, i int, a attempt) error {
 }
 
 // tryNode tries node i after the node has answered the earlier requests for the same owner.
-func (k *redHold) tryNode(ctx context.Context, i int, a attempt, earlier []chan struct{}) error {
+func (k *redHold) tryNode(ctx context.Context, i int, a engine.Attempt, earlier []chan struct{}) error {
 	n := k.lock.nodes[i]
-	ctx, cancel := context.WithTimeout(patiently(ctx), min(n.timeout, max(a.lease/3, time.Millisecond)))
+	ctx, cancel := context.WithTimeout(engine.Patiently(ctx), min(n.timeout, max(a.Lease/3, time.Millisecond)))
 	defer cancel()
 	for _, answer := range earlier {
 		select {
@@ -86,15 +87,15 @@ func (k *redHold) tryNode(ctx context.Context, i int, a attempt, earlier []chan 
 			return errNodeTimeout
 		}
 	}
-	lease := a.lease
-	if a.renewed {
+	lease := a.Lease
+	if a.Renewed {
 		lease = 0
 	}
 	for range k.outdated(i) { // if the node is a MultiLock, some of its locks may still be held
 		_ = n.Unlock(ctx)
 	}
 	ok, err := n.TryLock(ctx, 0, lease)
-	if a.level == 1 && errors.Is(err, ErrLockLost) { // the node reports the loss of an earlier hold, once
+	if a.Level == 1 && errors.Is(err, ErrLockLost) { // the node reports the loss of an earlier hold, once
 		ok, err = n.TryLock(ctx, 0, lease)
 	}
 	n.unhealthy.Store(err != nil)
@@ -143,14 +144,14 @@ func (k *redHold) note(i int, guard context.Context) (wanted, first bool) {
 }
 
 // lower makes all nodes give back their levels above level.
-func (k *redHold) lower(ctx context.Context, level int) (settled func(limit time.Duration)) {
+func (k *redHold) Lower(ctx context.Context, level int) (settled func(limit time.Duration)) {
 	v := k.lowerTo(ctx, level)
 	return func(limit time.Duration) { _ = v.collect(&send.Wait{Ctx: context.Background()}, limit, nil) }
 }
 
 // lowerTo makes all nodes give back their levels above level, at the same time.
 func (k *redHold) lowerTo(ctx context.Context, level int) *vote {
-	ctx = k.owner.in(context.WithoutCancel(ctx))
+	ctx = k.owner.In(context.WithoutCancel(ctx))
 	v := k.lock.newVote()
 	for i, levels := range k.lowered(level) {
 		_, answered := k.asks(i)
@@ -198,14 +199,14 @@ func (k *redHold) at(i int) nodeHold {
 }
 
 // over says whether k was given back, or lost.
-func (k *redHold) over() bool {
+func (k *redHold) Over() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.level == 0
 }
 
 // check says whether a majority of the nodes can be trusted.
-func (k *redHold) check() error {
+func (k *redHold) Check() error {
 	n := 0
 	for i := range k.nodes {
 		if k.at(i).alive() {
@@ -219,16 +220,16 @@ func (k *redHold) check() error {
 }
 
 // renew takes nodes again that have lost their hold, or did not grant one, as long as a majority is left.
-func (k *redHold) renew() bool {
-	if k.check() != nil {
+func (k *redHold) Renew() bool {
+	if k.Check() != nil {
 		return false
 	}
 	c := k.lock.client
 	for i := range k.nodes {
 		if !k.at(i).alive() {
-			c.engine.spawn(func() {
+			c.engine.Spawn(func() {
 				_ = send.CatchPanic(func() error {
-					return k.askNode(context.Background(), i, attempt{level: 1, lease: c.watchdogTimeout, renewed: true})
+					return k.askNode(context.Background(), i, engine.Attempt{Level: 1, Lease: c.watchdogTimeout, Renewed: true})
 				})
 			})
 		}
@@ -237,11 +238,11 @@ func (k *redHold) renew() bool {
 }
 
 // lost gives back what the nodes still have: the owner may never unlock it.
-func (k *redHold) lost() { k.lower(context.Background(), 0) }
+func (k *redHold) Lost() { k.Lower(context.Background(), 0) }
 
 // listen joins the release channels of nodes, with one wake channel for all. Nodes that granted are not among them:
 // they announce the levels that this process has given back.
-func (k *redHold) listen(nodes []int) []*wake.Listener {
+func (k *redHold) Listen(nodes []int) []*wake.Listener {
 	signal := make(chan struct{}, 1)
 	var all []*wake.Listener
 	for _, i := range nodes {
@@ -255,8 +256,8 @@ func (k *redHold) listen(nodes []int) []*wake.Listener {
 // A nodeRequest is a request to a node for one owner. The next acquire waits for its answer: an Unlock under
 // way could take back the level that the node grants to that acquire.
 type nodeRequest struct {
-	name  lockID
-	owner owner
+	name  engine.LockID
+	owner engine.Owner
 	node  string // its id
 }
 
@@ -272,7 +273,7 @@ func newPendingRequests() *pendingRequests {
 
 // asks notes a request to node i for the owner of k, and returns the earlier ones that node i has not answered yet.
 func (k *redHold) asks(i int) (earlier []chan struct{}, answered func()) {
-	p, r := k.lock.client.pending, nodeRequest{k.lock.lock, k.owner, k.lock.nodes[i].id}
+	p, r := k.lock.client.pending, nodeRequest{k.lock.Lock, k.owner, k.lock.nodes[i].id}
 	answer := make(chan struct{})
 	p.mu.Lock()
 	defer p.mu.Unlock()

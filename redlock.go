@@ -21,6 +21,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/wake"
@@ -74,7 +75,7 @@ type RedLock struct{ handle }
 //
 // Redisson: getRedLock.
 func (c *Client) NewRedLock(locks ...Locker) *RedLock {
-	l := &redLock{traits: traits{kind: string(TypeRed)}, client: c, needed: len(locks)/2 + 1}
+	l := &redLock{Traits: engine.Traits{Kind: string(TypeRed)}, client: c, needed: len(locks)/2 + 1}
 	components, err := componentsOf(c, locks)
 	if err == nil && len(components) < 3 {
 		err = invalid("%d locks: at least 3", len(components))
@@ -85,7 +86,7 @@ func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 	if err == nil {
 		l.describe(components)
 	}
-	return &RedLock{handle{client: c, name: l.lock.name, lock: l, bad: err}}
+	return &RedLock{handle{client: c, name: l.Lock.Name, lock: l, bad: err}}
 }
 
 // checkNodes says whether a node would have two votes, or no time to cast one.
@@ -93,7 +94,7 @@ func checkNodes(components []component) error {
 	votes := make(map[any]int)
 	for i, c := range components {
 		for _, r := range c.records() {
-			if r.record.limits() != (limits{}) {
+			if r.record.Limits() != (engine.Limits{}) {
 				return invalid("%s has MaxHold or AtLeast: a RedLock repairs and undoes the holds at its nodes by its own rules", shortName(c.Name()))
 			}
 			client := r.client
@@ -115,7 +116,7 @@ func checkNodes(components []component) error {
 
 // redLock is the data of a RedLock.
 type redLock struct {
-	traits
+	engine.Traits
 	client *Client
 	nodes  []*redNode
 	needed int    // a majority
@@ -139,15 +140,15 @@ type releaseChannel struct {
 
 // describe sets the fields that follow from the components.
 func (l *redLock) describe(components []component) {
-	l.admits = shared
+	l.Admits = engine.Shared
 	var names, ids, places []string
 	for _, c := range components {
 		n := &redNode{Locker: c.Locker, id: fmt.Sprintf("%p", c.Locker), timeout: l.client.nodeTimeout, channels: releaseChannels(c)}
 		if c.record != nil {
 			n.id, n.timeout = fmt.Sprint(c.client.ID(), c.id), c.client.nodeTimeout
 		}
-		if c.record == nil || c.record.admission() == exclusive {
-			l.admits = exclusive
+		if c.record == nil || c.record.Admission() == engine.Exclusive {
+			l.Admits = engine.Exclusive
 		}
 		l.nodes = append(l.nodes, n)
 		names, ids = append(names, c.Name()), append(ids, n.id)
@@ -157,7 +158,7 @@ func (l *redLock) describe(components []component) {
 	}
 	slices.Sort(places)
 	l.place = strings.Join(places, ",")
-	l.lock = lockID{strings.Join(slices.Compact(names), ","), strings.Join(slices.Sorted(slices.Values(ids)), ",")}
+	l.Lock = engine.LockID{Name: strings.Join(slices.Compact(names), ","), Half: strings.Join(slices.Sorted(slices.Values(ids)), ",")}
 }
 
 // releaseChannels are the channels on which a release of c is announced; nil if a part of c does not announce releases.
@@ -167,22 +168,22 @@ func releaseChannels(c component) (channels []releaseChannel) {
 		if c.record == nil {
 			return nil
 		}
-		name := c.record.channel(attempt{noWait: true})
+		name := c.record.Channel(engine.Attempt{NoWait: true})
 		if name == "" {
 			return nil
 		}
-		channels = append(channels, releaseChannel{c.client.engine.hub(), name})
+		channels = append(channels, releaseChannel{c.client.engine.Hub(), name})
 	}
 	return channels
 }
 
 // newKeeper is the keeper of a fresh hold of o.
-func (l *redLock) newKeeper(o owner, check func()) keeper {
+func (l *redLock) NewKeeper(o engine.Owner, check func()) engine.Keeper {
 	return &redHold{lock: l, owner: o, changed: check, nodes: make([]nodeHold, len(l.nodes))}
 }
 
 // checkLease says why a hold cannot have this lease.
-func (l *redLock) checkLease(length time.Duration) error {
+func (l *redLock) CheckLease(length time.Duration) error {
 	if lease.Trust(length) <= 0 {
 		return invalid("lease %v: less than clocks may differ, it would be over at once", length)
 	}
@@ -190,14 +191,14 @@ func (l *redLock) checkLease(length time.Duration) error {
 }
 
 // ask asks all nodes for the level of a at the same time, and gives back a round that is not won.
-func (k *redHold) ask(p *send.Wait, a attempt) (res result, refused refusal, err error) {
+func (k *redHold) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refused engine.Refusal, err error) {
 	l := k.lock
-	res.sent = time.Now()
+	res.Sent = time.Now()
 	if why := p.Over(); why != nil && why != errTimeUp { // wait 0 asks for one round
 		return res, refused, why
 	}
-	if !k.raise(a.level) {
-		res.state = gone
+	if !k.raise(a.Level) {
+		res.State = engine.Gone
 		return res, refused, nil
 	}
 	patient := p.WithMinWait(time.Now())
@@ -212,19 +213,19 @@ func (k *redHold) ask(p *send.Wait, a attempt) (res result, refused refusal, err
 		// A node whose answer comes a little later would stay free for a rival. So the missing nodes get as much
 		// time again, except for nodes that did not answer the last time either.
 		late := v.unhealthy()
-		err := v.collect(&patient, time.Since(res.sent)+l.grace()/8, func() bool { return v.missing <= late })
+		err := v.collect(&patient, time.Since(res.Sent)+l.grace()/8, func() bool { return v.missing <= late })
 		if err != nil {
 			return res, refused, err
 		}
-		if time.Since(res.sent) < lease.Trust(a.lease) && k.check() == nil {
-			res.state = held
+		if time.Since(res.Sent) < lease.Trust(a.Lease) && k.Check() == nil {
+			res.State = engine.Held
 			return res, refused, nil
 		}
 	}
-	if err := k.lowerTo(p.Ctx, a.level-1).collect(&patient, l.grace(), nil); err != nil {
+	if err := k.lowerTo(p.Ctx, a.Level-1).collect(&patient, l.grace(), nil); err != nil {
 		return res, refused, err
 	}
-	res.state, refused, err = l.refused(a, v)
+	res.State, refused, err = l.refused(a, v)
 	if err != nil && p.Ctx.Err() != nil {
 		err = send.WithLast(ctxError(p.Ctx), err)
 	}
@@ -232,45 +233,45 @@ func (k *redHold) ask(p *send.Wait, a attempt) (res result, refused refusal, err
 }
 
 // refused evaluates the answers to a lost round. The error is final.
-func (l *redLock) refused(a attempt, v *vote) (grantState, refusal, error) {
+func (l *redLock) refused(a engine.Attempt, v *vote) (engine.State, engine.Refusal, error) {
 	spare := len(l.nodes) - l.needed // so many may be missing, and the lock can still be acquired
-	if a.level > 1 && v.count(ErrLockLost) > spare {
-		return gone, refusal{}, nil
+	if a.Level > 1 && v.count(ErrLockLost) > spare {
+		return engine.Gone, engine.Refusal{}, nil
 	}
 	failed, final := 0, 0
-	r := refusal{wait: -1, who: "other owners hold too many of its locks"}
+	r := engine.Refusal{Wait: -1, Who: "other owners hold too many of its locks"}
 	for i, err := range v.Answers {
 		switch {
 		case err == nil:
 		case err == errTaken && len(l.nodes[i].channels) > 0:
-			r.taken = append(r.taken, i)
+			r.Taken = append(r.Taken, i)
 		case err == errTaken:
-			r.wait = blindPoll
+			r.Wait = blindPoll
 		default:
 			failed++
-			r.wait = blindPoll
+			r.Wait = blindPoll
 			if !transient(err) || errors.Is(err, ErrClosed) {
 				final++
 			}
 		}
 	}
 	if final > spare {
-		return busy, r, v.failed()
+		return engine.Busy, r, v.failed()
 	}
 	if v.Granted > 0 {
-		r.pause = redPause/2 + rand.N(redPause) // rivals may be as unlucky,
-		if len(r.taken) <= spare {
-			r.wait = r.pause // and hold only some
+		r.Pause = redPause/2 + rand.N(redPause) // rivals may be as unlucky,
+		if len(r.Taken) <= spare {
+			r.Wait = r.Pause // and hold only some
 		}
 	}
 	if failed > spare {
-		r.cause = v.QuorumError
+		r.Cause = v.QuorumError
 	}
-	return busy, r, nil
+	return engine.Busy, r, nil
 }
 
 // setLevels makes all nodes give back their levels above left, and says whether a majority had them.
-func (k *redHold) setLevels(p *send.Wait, left int) (there bool, err error) {
+func (k *redHold) SetLevels(p *send.Wait, left int) (there bool, err error) {
 	l := k.lock
 	low := k.nodesAt(left)
 	v := k.lowerTo(p.Ctx, left)
@@ -292,9 +293,9 @@ func (k *redHold) setLevels(p *send.Wait, left int) (there bool, err error) {
 }
 
 // extend asks the nodes that have the hold. It needs a majority.
-func (k *redHold) extend(ctx context.Context, lease time.Duration) (sent time.Time, err error) {
+func (k *redHold) Extend(ctx context.Context, lease time.Duration) (sent time.Time, err error) {
 	l, sent := k.lock, time.Now()
-	v, err := l.askAll(k.owner.in(ctx), func(ctx context.Context, i int) error {
+	v, err := l.askAll(k.owner.In(ctx), func(ctx context.Context, i int) error {
 		if !k.at(i).alive() {
 			return errNotAsked
 		}
@@ -308,43 +309,43 @@ func (k *redHold) extend(ctx context.Context, lease time.Duration) (sent time.Ti
 }
 
 // look is the state that a majority of the nodes reports. A field that is not "" asks for the hold of the caller.
-func (l *redLock) look(ctx context.Context, field string) (state, error) {
-	views := make([]state, len(l.nodes)) // each element is written before its node's answer is sent
+func (l *redLock) look(ctx context.Context, field string) (engine.View, error) {
+	views := make([]engine.View, len(l.nodes)) // each element is written before its node's answer is sent
 	v, err := l.askAll(ctx, func(ctx context.Context, i int) (err error) {
 		s, n := &views[i], l.nodes[i]
 		if field != "" {
-			s.held, err = n.IsHeld(ctx)
-		} else if s.locked, err = n.IsLocked(ctx); err == nil && s.locked {
-			s.ttl, err = n.TTL(ctx)
+			s.Held, err = n.IsHeld(ctx)
+		} else if s.Locked, err = n.IsLocked(ctx); err == nil && s.Locked {
+			s.Ttl, err = n.TTL(ctx)
 		}
 		return err
 	})
 	if err != nil {
-		return state{}, err
+		return engine.View{}, err
 	}
 	yes := 0
 	var ttls []time.Duration
 	for i, err := range v.Answers {
 		if err == nil {
-			ttls = append(ttls, views[i].ttl)
+			ttls = append(ttls, views[i].Ttl)
 		}
-		if err == nil && (views[i].held || views[i].locked) {
+		if err == nil && (views[i].Held || views[i].Locked) {
 			yes++
 		}
 	}
 	switch no := v.Granted - yes; {
 	case yes >= l.needed:
 		slices.Sort(ttls)
-		return state{locked: field == "", held: field != "", ttl: ttls[len(ttls)-l.needed]}, nil
+		return engine.View{Locked: field == "", Held: field != "", Ttl: ttls[len(ttls)-l.needed]}, nil
 	case no <= len(l.nodes)-l.needed:
-		return state{}, v.failed() // the missing answers could decide either way
+		return engine.View{}, v.failed() // the missing answers could decide either way
 	}
-	return state{}, nil
+	return engine.View{}, nil
 }
 
 // free frees all nodes, and ends the holds of this process.
 func (l *redLock) free(ctx context.Context) (bool, error) {
-	return l.client.engine.forceBy(l, func() (bool, error) {
+	return l.client.engine.ForceBy(l, func() (bool, error) {
 		var freed atomic.Bool
 		v, err := l.askAll(ctx, func(ctx context.Context, i int) error {
 			was, err := l.nodes[i].ForceUnlock(ctx)
@@ -362,8 +363,8 @@ func (l *redLock) free(ctx context.Context) (bool, error) {
 
 // askAll asks all nodes at the same time, each with its timeout, and collects their answers.
 func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, i int) error) (*vote, error) {
-	ctx = ownerOf(ctx).in(ctx)
-	p := l.client.engine.untilEnd(ctx)
+	ctx = engine.OwnerOf(ctx).In(ctx)
+	p := l.client.engine.UntilEnd(ctx)
 	if err := p.Over(); err != nil {
 		return nil, err
 	}

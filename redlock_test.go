@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -694,7 +695,7 @@ func fight(t *testing.T, addrs []string) {
 	for counter.Exists(ctx, "stop").Val() == 0 {
 		ok, err := l.TryLock(ctx, 2*time.Second, 0)
 		var quorum *QuorumError
-		if !errors.As(err, &quorum) && !errors.Is(err, errNoAnswer) {
+		if !errors.As(err, &quorum) && !errors.Is(err, engine.ErrNoAnswer) {
 			require.NoError(t, err)
 		}
 		if !ok {

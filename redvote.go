@@ -38,7 +38,7 @@ func (l *redLock) newVote() *vote {
 // ask asks a node, on a goroutine of its own.
 func (v *vote) ask(i int, f func() error) {
 	v.missing++
-	v.lock.client.engine.spawn(func() { v.answers <- nodeAnswer{i, send.CatchPanic(f)} })
+	v.lock.client.engine.Spawn(func() { v.answers <- nodeAnswer{i, send.CatchPanic(f)} })
 }
 
 // collect waits for answers until enough returns true (nil: until all answers are there), and no longer than limit.

@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/report"
 	"github.com/relock-go/relock/internal/testredis"
@@ -35,7 +36,7 @@ type mutexWatch struct {
 	mutexes map[string]*sync.Mutex
 	held    map[string]string // mutex and user code, with the stack of the first call
 	calls   map[string]int    // of each kind of user code
-	engines []Probe           // whose names have mutexes
+	engines []engine.Probe    // whose names have mutexes
 }
 
 func newMutexWatch(t *testing.T) *mutexWatch {
@@ -421,9 +422,9 @@ func inReportedBubble(t *testing.T, log handlerFunc, observe func(event string),
 	})
 }
 
-func (e *bubbleEngine) lockName(name string, o owner) {
+func (e *bubbleEngine) lockName(name string, o engine.Owner) {
 	e.t.Helper()
-	ok, err := e.acquire(context.Background(), newFakeLock(e.redis, name), o, request{wait: forever})
+	ok, err := e.acquire(context.Background(), newFakeLock(e.redis, name), o, engine.Request{Wait: forever})
 	require.NoError(e.t, err)
 	require.True(e.t, ok)
 }
@@ -446,7 +447,7 @@ func TestSlowReportsDelayNoGuard(t *testing.T) {
 		for i := range holds {
 			name := fmt.Sprint("name", i)
 			e.lockName(name, 1)
-			guarded, err := e.guard(context.Background(), newFakeLock(e.redis, name), 1)
+			guarded, err := e.Guard(context.Background(), newFakeLock(e.redis, name), 1)
 			require.NoError(e.t, err)
 			go func() {
 				<-guarded.Done()
@@ -465,7 +466,7 @@ func TestSlowReportsDelayNoGuard(t *testing.T) {
 		assert.EqualValues(e.t, holds, observed.Load(), "losses that were observed")
 		e.redis.Set(func() { e.redis.Fault = nil })
 		for i := range holds {
-			assert.ErrorIs(e.t, e.release(context.Background(), newFakeLock(e.redis, fmt.Sprint("name", i)), 1), ErrLockLost)
+			assert.ErrorIs(e.t, e.Release(context.Background(), newFakeLock(e.redis, fmt.Sprint("name", i)), 1), ErrLockLost)
 		}
 	})
 }
@@ -484,7 +485,7 @@ func TestSlowObserverLosesNoHold(t *testing.T) {
 		}
 		time.Sleep(10 * time.Minute)
 		for i := range 10 {
-			assert.NoError(e.t, e.release(context.Background(), newFakeLock(e.redis, fmt.Sprint("name", i)), 1))
+			assert.NoError(e.t, e.Release(context.Background(), newFakeLock(e.redis, fmt.Sprint("name", i)), 1))
 		}
 		time.Sleep(12 * time.Hour) // until all is reported, so that Close drops no report
 	})
@@ -526,7 +527,7 @@ func TestPanicsOfReportsDisturbNoCaller(t *testing.T) {
 					defer close(second)
 					ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 					defer cancel()
-					_, err := e.lockWith(ctx, 2, request{wait: forever})
+					_, err := e.lockWith(ctx, 2, engine.Request{Wait: forever})
 					assert.ErrorIs(e.t, err, context.DeadlineExceeded)
 					e.lock(2)
 				}()
@@ -537,12 +538,12 @@ func TestPanicsOfReportsDisturbNoCaller(t *testing.T) {
 				for i := range 5 {
 					e.lockName(fmt.Sprint("name", i), 1)
 				}
-				time.Sleep(e.watchdogTimeout)
+				time.Sleep(e.WatchdogTimeout)
 				e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: errOff} } })
-				time.Sleep(2 * e.watchdogTimeout)
+				time.Sleep(2 * e.WatchdogTimeout)
 				e.redis.Set(func() { e.redis.Fault = nil })
 				for i := range 5 {
-					assert.ErrorIs(e.t, e.release(context.Background(), newFakeLock(e.redis, fmt.Sprint("name", i)), 1), ErrLockLost)
+					assert.ErrorIs(e.t, e.Release(context.Background(), newFakeLock(e.redis, fmt.Sprint("name", i)), 1), ErrLockLost)
 				}
 				mu.Lock()
 				defer mu.Unlock()
@@ -581,9 +582,9 @@ func TestCloseWaitsAWhileForReports(t *testing.T) {
 			e.lockName(fmt.Sprint("name", i), 1)
 		}
 		e.redis.Set(func() { clear(e.redis.Records) })
-		time.Sleep(e.watchdogTimeout/3 + 10*time.Millisecond)
+		time.Sleep(e.WatchdogTimeout/3 + 10*time.Millisecond)
 		start := time.Now()
-		require.NoError(e.t, e.close())
+		require.NoError(e.t, e.Close())
 		assert.Less(e.t, time.Since(start), 2*time.Second)
 		assert.GreaterOrEqual(e.t, lost.Load(), int64(3))
 		assert.Less(e.t, lost.Load(), int64(10))
@@ -613,13 +614,13 @@ func TestCloseNamesAnObserverThatHangs(t *testing.T) {
 					synctest.Wait()
 					if hangs != "acquired" {
 						e.redis.Set(func() { clear(e.redis.Records) })
-						time.Sleep(e.watchdogTimeout)
+						time.Sleep(e.WatchdogTimeout)
 					}
 					if busy > 0 {
-						e.spawn(func() { time.Sleep(busy) })
+						e.Spawn(func() { time.Sleep(busy) })
 					}
 					start := time.Now()
-					assert.ErrorContains(t, e.close(), name)
+					assert.ErrorContains(t, e.Close(), name)
 					want := max(busy, report.CloseTime) // the request is waited for
 					assert.GreaterOrEqual(t, time.Since(start), want)
 					assert.LessOrEqual(t, time.Since(start), want+report.CloseTime, "time of Close")
@@ -645,8 +646,8 @@ func TestCloseLogsLocksThatAreHeld(t *testing.T) {
 				e.lockName(fmt.Sprint("name", i), 7)
 			}
 			e.lockName("given back", 8)
-			require.NoError(t, e.release(context.Background(), newFakeLock(redis, "given back"), 8))
-			require.NoError(t, e.close())
+			require.NoError(t, e.Release(context.Background(), newFakeLock(redis, "given back"), 8))
+			require.NoError(t, e.Close())
 			if held == 0 {
 				assert.Empty(t, logged.String())
 				return
@@ -669,7 +670,7 @@ func TestLogQuotesNamesOnce(t *testing.T) {
 			e.lockName(name, 1)
 		}
 		e.redis.Set(func() { clear(e.redis.Records) })
-		time.Sleep(e.watchdogTimeout)
+		time.Sleep(e.WatchdogTimeout)
 		assert.Contains(t, logged.String(), " lock=plain ")
 		assert.Contains(t, logged.String(), ` lock="with \"quotes\"" `)
 		assert.Contains(t, logged.String(), ` lock="`+long[:64]+"… (200 bytes)\" ")

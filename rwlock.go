@@ -13,6 +13,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -107,17 +108,17 @@ func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 	if o.fenced {
 		keys = append(keys, tokenKey(key))
 	}
-	read, write := lockID{key, "read"}, lockID{key, "write"}
+	read, write := engine.LockID{Name: key, Half: "read"}, engine.LockID{Name: key, Half: "write"}
 	rw := rwRecord{
 		client:   c,
 		keys:     keys,
 		announce: prefixName("redisson_rwlock", key),
 		leases:   suffixName(key, ""),
 	}
-	r := &readLock{rw, facts{traits: traits{lock: read, given: name, kind: string(TypeRead), other: write.half, admits: o.ofReaders(), limit: o.limits,
-		script: readBundled, levels: mostLevels, tooDeep: errTooDeep}}}
-	w := &writeLock{rw, facts{traits: traits{lock: write, given: name, kind: string(TypeWrite), other: read.half, admits: exclusive, tokens: o.fenced,
-		limit: o.limits, script: writeBundled, ending: writeSuffix}, granting: c.grantChannel(rw.announce), line: keys[2]}}
+	r := &readLock{rw, facts{Traits: engine.Traits{Lock: read, Given: name, Kind: string(TypeRead), Other: write.Half, Admits: o.OfReaders(), Limit: o.Limits,
+		Script: readBundled, Levels: mostLevels, TooDeep: errTooDeep}}}
+	w := &writeLock{rw, facts{Traits: engine.Traits{Lock: write, Given: name, Kind: string(TypeWrite), Other: read.Half, Admits: engine.Exclusive, Tokens: o.fenced,
+		Limit: o.Limits, Script: writeBundled, Ending: writeSuffix}, granting: c.grantChannel(rw.announce), line: keys[2]}}
 	return &RWLock{
 		read:  &ReadLock{newHandle(c, name, r, keys, o.ofReader())},
 		write: &WriteLock{newHandle(c, name, w, keys, o)},
@@ -147,7 +148,7 @@ type rwRecord struct {
 	leases   string   // prefix of the keys of read leases
 }
 
-func (r *rwRecord) channel(attempt) string { return r.announce }
+func (r *rwRecord) Channel(engine.Attempt) string { return r.announce }
 
 // forceHalf frees one half.
 func (r *rwRecord) forceHalf(half string) call {
@@ -159,79 +160,81 @@ type readLock struct {
 	facts
 }
 
-func (l *readLock) busyText(_, _, _ time.Duration) string { // the answer does not say which of the two
+func (l *readLock) BusyText(_, _, _ time.Duration) string { // the answer does not say which of the two
 	return "another process (or Client) holds the write lock, or waits for it"
 }
 
-func (l *readLock) acquire(a attempt) call {
-	return call{Script: readAcquire, Keys: l.keys[:3], Spare: spareOfWrite, Args: []any{a.field, milliseconds(a.lease), a.level, l.leases, a.otherHalf,
+func (l *readLock) Acquire(a engine.Attempt) call {
+	return call{Script: readAcquire, Keys: l.keys[:3], Spare: spareOfWrite, Args: []any{a.Field, milliseconds(a.Lease), a.Level, l.leases, a.OtherHalf,
 		l.announce, l.client.publish}}
 }
 
-func (l *readLock) granted(_ attempt, r reply) (grant, error) { return parseGrant(r) }
-
-func (l *readLock) release(r release) call { return l.leave(r, true) }
-
-// undo sets the hold back to its levels before the attempt.
-func (l *readLock) undo(a attempt) call { return l.leave(a.asRelease(), false) }
-
-// leave sets the levels of a hold. If strict is set, it refuses a key with data that no lock makes.
-func (l *readLock) leave(r release, strict bool) call {
-	return call{Script: readRelease, Keys: l.keys, Spare: spareOfRead, Args: []any{r.field, r.left, l.leases, strict, l.announce, l.client.publish,
-		milliseconds(r.share)}}
+func (l *readLock) Granted(_ engine.Attempt, r reply) (engine.Outcome, error) {
+	return engine.ParseGrant(r)
 }
 
-func (l *readLock) renew(field string, lease time.Duration, exact bool) call {
+func (l *readLock) Release(r engine.Release) call { return l.leave(r, true) }
+
+// undo sets the hold back to its levels before the attempt.
+func (l *readLock) Undo(a engine.Attempt) call { return l.leave(a.AsRelease(), false) }
+
+// leave sets the levels of a hold. If strict is set, it refuses a key with data that no lock makes.
+func (l *readLock) leave(r engine.Release, strict bool) call {
+	return call{Script: readRelease, Keys: l.keys, Spare: spareOfRead, Args: []any{r.Field, r.Left, l.leases, strict, l.announce, l.client.publish,
+		milliseconds(r.Share)}}
+}
+
+func (l *readLock) Renew(field string, lease time.Duration, exact bool) call {
 	return call{Script: readRenew, Keys: l.keys[:1], Args: []any{field, milliseconds(lease), exact, l.leases}}
 }
 
-func (l *readLock) inspect(field string) call {
+func (l *readLock) Inspect(field string) call {
 	return call{Script: readInspect, Keys: l.keys[:1], Args: []any{field, l.leases}}
 }
 
-func (l *readLock) force() call { return l.forceHalf("read") }
+func (l *readLock) Force() call { return l.forceHalf("read") }
 
 type writeLock struct {
 	rwRecord
 	facts
 }
 
-func (l *writeLock) acquire(a attempt) call {
+func (l *writeLock) Acquire(a engine.Attempt) call {
 	life := writerLife
-	if a.noWait {
+	if a.NoWait {
 		life = 0
 	}
-	return call{Script: writeAcquire, Keys: l.keys, Spare: spareOfWrite, Args: []any{a.field, milliseconds(a.lease), a.level, l.leases, a.otherHalf,
-		milliseconds(life), cmp.Or(a.line, passesLine), a.asked, l.tokens, l.announce, l.client.publish}}
+	return call{Script: writeAcquire, Keys: l.keys, Spare: spareOfWrite, Args: []any{a.Field, milliseconds(a.Lease), a.Level, l.leases, a.OtherHalf,
+		milliseconds(life), cmp.Or(a.Line, engine.PassesLine), a.Asked, l.Tokens, l.announce, l.client.publish}}
 }
 
-func (l *writeLock) granted(a attempt, r reply) (grant, error) {
+func (l *writeLock) Granted(a engine.Attempt, r reply) (engine.Outcome, error) {
 	if r[0] == -2 {
-		return grant{}, errUpgrade
+		return engine.Outcome{}, errUpgrade
 	}
-	g, err := parseGrant(r)
-	return g.inLine(r).enqueued(a, writerHeartbeat), err
+	g, err := engine.ParseGrant(r)
+	return g.InLine(r).Enqueued(a, writerHeartbeat), err
 }
 
-func (l *writeLock) release(r release) call {
-	return call{Script: writeRelease, Keys: l.keys, Spare: spareOfWrite, Args: []any{r.field, r.left, l.leases, l.announce, l.client.publish,
-		milliseconds(r.share), r.late}}
+func (l *writeLock) Release(r engine.Release) call {
+	return call{Script: writeRelease, Keys: l.keys, Spare: spareOfWrite, Args: []any{r.Field, r.Left, l.leases, l.announce, l.client.publish,
+		milliseconds(r.Share), r.Late}}
 }
 
-func (l *writeLock) undo(a attempt) call {
-	return call{Script: writeUndo, Keys: l.keys, Spare: spareOfWrite, Args: []any{a.field, a.level - 1, l.leases, a.otherHalf, l.announce, l.client.publish,
-		milliseconds(a.share), a.late}}
+func (l *writeLock) Undo(a engine.Attempt) call {
+	return call{Script: writeUndo, Keys: l.keys, Spare: spareOfWrite, Args: []any{a.Field, a.Level - 1, l.leases, a.OtherHalf, l.announce, l.client.publish,
+		milliseconds(a.Share), a.Late}}
 }
 
-func (l *writeLock) renew(field string, lease time.Duration, exact bool) call {
+func (l *writeLock) Renew(field string, lease time.Duration, exact bool) call {
 	return call{Script: renewScript, Keys: l.keys[:1], Args: []any{field + writeSuffix, milliseconds(lease), exact}}
 }
 
-func (l *writeLock) inspect(field string) call {
+func (l *writeLock) Inspect(field string) call {
 	return call{Script: writeInspect, Keys: l.keys[:1], Args: []any{field}}
 }
 
-func (l *writeLock) force() call { return l.forceHalf("write") }
+func (l *writeLock) Force() call { return l.forceHalf("write") }
 
 // suffixName is Redisson's way to derive a key from a name and a suffix.
 func suffixName(name, suffix string) string {

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -673,7 +674,7 @@ func TestEveryLevelOfAReaderCostsTheSame(t *testing.T) {
 	lease := time.Hour
 	costs := func() (all []int) {
 		lease += time.Minute // so that there is always something to do
-		renew := []call{read.record.renew(b.fieldOf(read), lease, false)}
+		renew := []call{read.record.Renew(b.fieldOf(read), lease, false)}
 		for what, f := range []func(){
 			func() { b.must(read.Lock(ctx)) },
 			func() { b.must(read.Unlock(ctx)) },
@@ -939,14 +940,14 @@ func (b *lineBench) joinsDead() (client string) {
 	ctx := context.Background()
 	l := b.client().NewRWLock(b.name).Write()
 	e := l.client.engine
-	attempt := attempt{field: e.Probe().NewField(1), lease: time.Minute, level: 1, line: hearsGrant, asked: 1}
+	attempt := engine.Attempt{Field: e.Probe().NewField(1), Lease: time.Minute, Level: 1, Line: engine.HearsGrant, Asked: 1}
 	s := b.subscribe(l.client.grantChannel(b.releases))
 	defer testredis.Await(b, "it does not listen any more", soon, func() bool { return b.hearers(l.client.grantChannel(b.releases)) == 0 })
 	defer func() { _ = s.Close() }()
-	r, err := run(ctx, b.rdb, l.record.acquire(attempt))
+	r, err := run(ctx, b.rdb, l.record.Acquire(attempt))
 	b.must(err)
 	require.EqualValues(b, 1, r[2]%4, "it has a place")
-	return e.id
+	return e.ID
 }
 
 // With one script a writer passes the lock to the first writer of another process, whose Lock returns without asking.
@@ -1000,7 +1001,7 @@ func TestGrantedWriterRenews(t *testing.T) {
 	got := b.waits(ctx, to)
 	b.must(from.Unlock(ctx))
 	b.must(await(b.bench, "the next writer has the lock", got))
-	testredis.Await(t, "the grant is confirmed", soon, func() bool { return b.rdb.PTTL(ctx, b.name).Val() > 2*provisionalLease })
+	testredis.Await(t, "the grant is confirmed", soon, func() bool { return b.rdb.PTTL(ctx, b.name).Val() > 2*engine.ProvisionalLease })
 	b.must(to.Unlock(ctx))
 }
 
@@ -1099,7 +1100,7 @@ func TestWriterLeavesTheLockToReadersThatWait(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx := WithOwner(context.Background())
 	from, to, read := b.rw(), b.rw().Write(), b.rw().Read()
-	told := b.rdb.Subscribe(ctx, b.releases, to.record.grants(attempt{}))
+	told := b.rdb.Subscribe(ctx, b.releases, to.record.Grants(engine.Attempt{}))
 	defer told.Close()
 	for range 2 {
 		_, err := told.Receive(ctx)
@@ -1382,10 +1383,10 @@ func TestEarlierWriterDoesNotTakeTheLaterPlace(t *testing.T) {
 		field string
 		place int64
 	}{{earlier, 1}, {later, 1}, {earlier, 0}, {later, 1}} {
-		r, err := run(ctx, b.rdb, l.record.acquire(attempt{field: step.field, lease: time.Minute, level: 1, line: hearsGrant, asked: 1}))
+		r, err := run(ctx, b.rdb, l.record.Acquire(engine.Attempt{Field: step.field, Lease: time.Minute, Level: 1, Line: engine.HearsGrant, Asked: 1}))
 		b.must(err)
 		assert.Equal(t, step.place, r[2], "of %s", step.field)
-		assert.Contains(t, b.rdb.HGet(ctx, b.line, e.id).Val()+" ", map[bool]string{true: earlier, false: later}[step.field == earlier && step.place == 1])
+		assert.Contains(t, b.rdb.HGet(ctx, b.line, e.ID).Val()+" ", map[bool]string{true: earlier, false: later}[step.field == earlier && step.place == 1])
 	}
 	b.must(held.Unlock(ctx))
 	b.rdb.Del(ctx, b.name, b.line, "relock_rwlock_writers:{"+b.name+"}")

@@ -21,6 +21,7 @@ import (
 	lua "github.com/yuin/gopher-lua"
 	"github.com/yuin/gopher-lua/parse"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 )
@@ -251,35 +252,35 @@ type situation struct {
 }
 
 // situationsOf are runs of all scripts of a lock type. mine and theirs are the same lock, of two clients.
-func situationsOf(mine, theirs lockType, me, them string) []situation {
-	my := attempt{field: me + ":1:01", lease: time.Minute, level: 1, line: hearsGrant, asked: 1}
-	their := attempt{field: them + ":1:01", lease: time.Minute, level: 1, line: hearsGrant, asked: 1}
+func situationsOf(mine, theirs engine.Record, me, them string) []situation {
+	my := engine.Attempt{Field: me + ":1:01", Lease: time.Minute, Level: 1, Line: engine.HearsGrant, Asked: 1}
+	their := engine.Attempt{Field: them + ":1:01", Lease: time.Minute, Level: 1, Line: engine.HearsGrant, Asked: 1}
 	again, asks, late := my, their, their
-	again.level, asks.line, late.late = 2, asksAgain, true
-	take, wait := mine.acquire(my), theirs.acquire(their)
+	again.Level, asks.Line, late.Late = 2, engine.AsksAgain, true
+	take, wait := mine.Acquire(my), theirs.Acquire(their)
 	all := []situation{
 		{"takes it", nil, take},
-		{"takes a level more", []call{take}, mine.acquire(again)},
+		{"takes a level more", []call{take}, mine.Acquire(again)},
 		{"asks for it", []call{take}, wait},
 		{"asks again", []call{take, wait}, wait},
-		{"waits without hearing its channel", []call{take}, theirs.acquire(asks)},
-		{"gives it back", []call{take}, mine.release(released(my.field, 0, false))},
-		{"gives a level back", []call{take, mine.acquire(again)}, mine.release(released(my.field, 1, false))},
-		{"gives it back to one who waits", []call{take, wait}, mine.release(released(my.field, 0, false))},
-		{"gives it back to one who asks", []call{take, theirs.acquire(asks)}, mine.release(released(my.field, 0, false))},
-		{"gives it back, and a request may still run", []call{take, wait}, mine.release(released(my.field, 0, true))},
-		{"undoes what it has taken", []call{take}, mine.undo(my)},
-		{"undoes what it has taken, for one who waits", []call{take, wait}, mine.undo(my)},
-		{"undoes its wait", []call{take, wait}, theirs.undo(their)},
-		{"undoes its wait, and a request may still run", []call{take, wait}, theirs.undo(late)},
-		{"renews it", []call{take}, mine.renew(my.field, time.Hour, false)},
-		{"shortens the lease", []call{take}, mine.renew(my.field, time.Second, true)},
-		{"looks", []call{take}, mine.inspect(my.field)},
-		{"frees it by force", []call{take}, mine.force()},
-		{"frees it by force for one who waits", []call{take, wait}, mine.force()},
+		{"waits without hearing its channel", []call{take}, theirs.Acquire(asks)},
+		{"gives it back", []call{take}, mine.Release(released(my.Field, 0, false))},
+		{"gives a level back", []call{take, mine.Acquire(again)}, mine.Release(released(my.Field, 1, false))},
+		{"gives it back to one who waits", []call{take, wait}, mine.Release(released(my.Field, 0, false))},
+		{"gives it back to one who asks", []call{take, theirs.Acquire(asks)}, mine.Release(released(my.Field, 0, false))},
+		{"gives it back, and a request may still run", []call{take, wait}, mine.Release(released(my.Field, 0, true))},
+		{"undoes what it has taken", []call{take}, mine.Undo(my)},
+		{"undoes what it has taken, for one who waits", []call{take, wait}, mine.Undo(my)},
+		{"undoes its wait", []call{take, wait}, theirs.Undo(their)},
+		{"undoes its wait, and a request may still run", []call{take, wait}, theirs.Undo(late)},
+		{"renews it", []call{take}, mine.Renew(my.Field, time.Hour, false)},
+		{"shortens the lease", []call{take}, mine.Renew(my.Field, time.Second, true)},
+		{"looks", []call{take}, mine.Inspect(my.Field)},
+		{"frees it by force", []call{take}, mine.Force()},
+		{"frees it by force for one who waits", []call{take, wait}, mine.Force()},
 	}
-	if unbury := theirs.unbury(their.field); unbury.Script != nil {
-		all = append(all, situation{"takes a tombstone away", []call{take, theirs.undo(late)}, unbury})
+	if unbury := theirs.Unbury(their.Field); unbury.Script != nil {
+		all = append(all, situation{"takes a tombstone away", []call{take, theirs.Undo(late)}, unbury})
 	}
 	return all
 }
@@ -321,17 +322,17 @@ func TestScriptContracts(t *testing.T) {
 			assert.True(t, alike(after, dataOf(b)), "a second run of %s: from\n%s\nto\n%s", name, after, dataOf(b))
 		})
 	}
-	for kind, of := range map[string]func(c *Client) lockType{
-		"lock":      func(c *Client) lockType { return c.NewLock(b.name).record },
-		"fenced":    func(c *Client) lockType { return c.NewLock(b.name, Fenced()).record },
-		"fair":      func(c *Client) lockType { return c.NewFairLock(b.name).record },
-		"read":      func(c *Client) lockType { return c.NewRWLock(b.name).Read().record },
-		"write":     func(c *Client) lockType { return c.NewRWLock(b.name).Write().record },
-		"semaphore": func(c *Client) lockType { return c.NewSemaphore(b.name, 1).handle.record },
-		"permits":   func(c *Client) lockType { return c.NewSemaphore(b.name, 3).handle.record },
+	for kind, of := range map[string]func(c *Client) engine.Record{
+		"lock":      func(c *Client) engine.Record { return c.NewLock(b.name).record },
+		"fenced":    func(c *Client) engine.Record { return c.NewLock(b.name, Fenced()).record },
+		"fair":      func(c *Client) engine.Record { return c.NewFairLock(b.name).record },
+		"read":      func(c *Client) engine.Record { return c.NewRWLock(b.name).Read().record },
+		"write":     func(c *Client) engine.Record { return c.NewRWLock(b.name).Write().record },
+		"semaphore": func(c *Client) engine.Record { return c.NewSemaphore(b.name, 1).handle.record },
+		"permits":   func(c *Client) engine.Record { return c.NewSemaphore(b.name, 3).handle.record },
 	} {
 		mine, theirs := of(c1), of(c2)
-		if channel := theirs.grants(attempt{}); channel != "" {
+		if channel := theirs.Grants(engine.Attempt{}); channel != "" {
 			hears := b.rdb.Subscribe(ctx, channel)
 			_, err := hears.Receive(ctx)
 			b.must(err)
@@ -342,26 +343,26 @@ func TestScriptContracts(t *testing.T) {
 		}
 	}
 
-	my, their := attempt{field: me + ":1:01", lease: time.Minute, level: 1}, attempt{field: them + ":1:01", lease: time.Minute, level: 1, line: hearsGrant, asked: 1}
+	my, their := engine.Attempt{Field: me + ":1:01", Lease: time.Minute, Level: 1}, engine.Attempt{Field: them + ":1:01", Lease: time.Minute, Level: 1, Line: engine.HearsGrant, Asked: 1}
 	read, write := c1.NewRWLock(b.name).Read().record, c2.NewRWLock(b.name).Write().record
-	try("read", situation{"passes to a writer", []call{read.acquire(my), write.acquire(their)}, read.release(released(my.field, 0, false))})
-	try("read", situation{"waits for a writer", []call{write.acquire(their)}, read.acquire(my)})
-	dies := call{Script: send.NewScript("return redis.call('del', KEYS[1])"), Keys: []string{suffixName(b.name, my.field+":rwlock_timeout:1")}}
-	try("read", situation{"looks at a dead reader", []call{read.acquire(my), dies}, read.inspect("")})
+	try("read", situation{"passes to a writer", []call{read.Acquire(my), write.Acquire(their)}, read.Release(released(my.Field, 0, false))})
+	try("read", situation{"waits for a writer", []call{write.Acquire(their)}, read.Acquire(my)})
+	dies := call{Script: send.NewScript("return redis.call('del', KEYS[1])"), Keys: []string{suffixName(b.name, my.Field+":rwlock_timeout:1")}}
+	try("read", situation{"looks at a dead reader", []call{read.Acquire(my), dies}, read.Inspect("")})
 
 	permits := c1.NewSemaphore(b.name, 2)
-	permit := permits.handle.record.acquire(my)
+	permit := permits.handle.record.Acquire(my)
 	try("semaphore", situation{"sets the permits", []call{permit}, permits.record.call(semaphoreSet, 5)})
 	try("semaphore", situation{"counts", []call{permit}, call{Script: semaphoreCount, Keys: permits.record.keys[:2], Args: []any{2}}})
 
 	one, two, three := c1.NewLock(b.name).record, c1.NewLock(b.name+"-2").record, c1.NewLock(b.name+"-3").record
-	all := bundleOf([]bundledCall{{one.bundled(), one.acquire(my), one.undo(my)}, {two.bundled(), two.acquire(my), two.undo(my)}, {three.bundled(), three.acquire(my), three.undo(my)}})
+	all := bundleOf([]engine.BundledCall{{Script: one.Bundled(), Take: one.Acquire(my), Undo: one.Undo(my)}, {Script: two.Bundled(), Take: two.Acquire(my), Undo: two.Undo(my)}, {Script: three.Bundled(), Take: three.Acquire(my), Undo: three.Undo(my)}})
 	try("bundle", situation{"takes all", nil, all})
-	try("bundle", situation{"takes none", []call{three.acquire(their)}, all})
+	try("bundle", situation{"takes none", []call{three.Acquire(their)}, all})
 
-	try("lookout", situation{"finds a free lock", []call{two.acquire(their)}, call{Script: freeInspect, Keys: []string{b.name, b.name + "-2", lineKey(b.name)}, Args: []any{1, me, " " + my.field + " "}}})
+	try("lookout", situation{"finds a free lock", []call{two.Acquire(their)}, call{Script: freeInspect, Keys: []string{b.name, b.name + "-2", lineKey(b.name)}, Args: []any{1, me, " " + my.Field + " "}}})
 	keys := []string{b.name, "queue", "timeouts", "heartbeats", "writers", "tokens", "permits"}
-	try("any", situation{"looks at everything", []call{one.acquire(my)}, call{Script: inspectAny, Keys: keys, Args: []any{suffixName(b.name, "")}}})
+	try("any", situation{"looks at everything", []call{one.Acquire(my)}, call{Script: inspectAny, Keys: keys, Args: []any{suffixName(b.name, "")}}})
 
 	b.must(b.rdb.FlushDB(ctx).Err())
 	for _, name := range names {

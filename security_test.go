@@ -216,7 +216,7 @@ func refused(err error) bool {
 
 // awaitSubscribed waits until a waiter for l has subscribed, has been refused the subscription, or has got an answer.
 func awaitSubscribed(t testing.TB, l Locker, got <-chan error) {
-	wakeups := clientOf(l).engine.hub()
+	wakeups := clientOf(l).engine.Hub()
 	testredis.Await(t, "a waiter is subscribed", clusterSoon, func() bool {
 		return wakeups.Answered() || len(got) > 0
 	})

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -77,7 +78,7 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Sem
 	key, o := c.key(name), newLockOptions(opts)
 	announce := prefixName("redisson_sc", key)
 	l := &semaphore{
-		facts: facts{traits: traits{lock: lockID{name: key}, given: name, kind: string(TypeSemaphore), admits: counted, limit: o.limits},
+		facts: facts{Traits: engine.Traits{Lock: engine.LockID{Name: key}, Given: name, Kind: string(TypeSemaphore), Admits: engine.Counted, Limit: o.Limits},
 			granting: c.grantChannel(announce), line: lineKey(key)},
 		client:   c,
 		keys:     []string{key, permitsKey(key), lineKey(key)},
@@ -118,7 +119,7 @@ func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 		err = checkPermits(n)
 	}
 	if err == nil {
-		_, err = s.client.engine.ask(ctx, s.record.call(semaphoreSet, n))
+		_, err = s.client.engine.Ask(ctx, s.record.call(semaphoreSet, n))
 	}
 	return s.fail("set permits", err)
 }
@@ -145,7 +146,7 @@ func (s *Semaphore) count(ctx context.Context, op string) (reply, error) {
 		return reply{}, s.fail(op, err)
 	}
 	count := call{Script: semaphoreCount, Keys: s.record.keys[:2], Args: []any{s.record.permits}}
-	r, err := s.client.engine.ask(ctx, count)
+	r, err := s.client.engine.Ask(ctx, count)
 	return r, s.fail(op, err)
 }
 
@@ -171,22 +172,22 @@ type semaphore struct {
 	announce string   // the channel
 }
 
-func (l *semaphore) channel(attempt) string { return l.announce }
+func (l *semaphore) Channel(engine.Attempt) string { return l.announce }
 
-func (l *semaphore) acquire(a attempt) call {
-	return l.call(semaphoreAcquire, a.field, milliseconds(a.lease), a.level, l.permits, cmp.Or(a.line, passesLine), a.asked)
+func (l *semaphore) Acquire(a engine.Attempt) call {
+	return l.call(semaphoreAcquire, a.Field, milliseconds(a.Lease), a.Level, l.permits, cmp.Or(a.Line, engine.PassesLine), a.Asked)
 }
 
-func (l *semaphore) granted(_ attempt, r reply) (grant, error) {
+func (l *semaphore) Granted(_ engine.Attempt, r reply) (engine.Outcome, error) {
 	if other := r[2] >> 20; other > 0 {
 		l.client.reportPermits(l, int(other-1))
 		r[2] &= 1<<20 - 1
 	}
-	g, err := parseGrant(r)
-	if g.state == held {
-		g.more = int(r[1])
+	g, err := engine.ParseGrant(r)
+	if g.State == engine.Held {
+		g.More = int(r[1])
 	}
-	return g.inLine(r), err
+	return g.InLine(r), err
 }
 
 // permitsReports are the names of semaphores whose number of permits is another one than that of NewSemaphore, as was logged.
@@ -214,42 +215,42 @@ func (r *permitsReports) first(name string) bool {
 
 // reportPermits logs, once for each name, that Redis has another number of permits than l asks for.
 func (c *Client) reportPermits(l *semaphore, permits int) {
-	if !c.permits.first(l.lock.name) {
+	if !c.permits.first(l.Lock.Name) {
 		return
 	}
-	c.engine.later(func() {
+	c.engine.Later(func() {
 		c.log.Warn("relock: a semaphore has another number of permits in Redis than NewSemaphore asks for, and that in Redis counts; SetPermits changes it",
-			"lock", cutName(l.name()), "permits", permits, "asked", l.permits)
+			"lock", cutName(l.Name()), "permits", permits, "asked", l.permits)
 	})
 }
 
-func (l *semaphore) release(r release) call {
-	c := l.call(semaphoreRelease, r.field, r.left)
-	c.Args = append(c.Args, milliseconds(r.share), r.late)
+func (l *semaphore) Release(r engine.Release) call {
+	c := l.call(semaphoreRelease, r.Field, r.Left)
+	c.Args = append(c.Args, milliseconds(r.Share), r.Late)
 	return c
 }
 
 // undo gives back what the attempt may have taken, its place in the line, too.
-func (l *semaphore) undo(a attempt) call { return l.release(a.asRelease()) }
+func (l *semaphore) Undo(a engine.Attempt) call { return l.Release(a.AsRelease()) }
 
-func (l *semaphore) renew(field string, lease time.Duration, exact bool) call {
+func (l *semaphore) Renew(field string, lease time.Duration, exact bool) call {
 	return call{Script: semaphoreRenew, Keys: l.keys[1:2], Args: []any{field, milliseconds(lease), exact}}
 }
 
-func (l *semaphore) inspect(field string) call {
+func (l *semaphore) Inspect(field string) call {
 	return call{Script: semaphoreInspect, Keys: l.keys[:2], Args: []any{field}}
 }
 
-func (l *semaphore) force() call { return l.call(semaphoreForce) }
+func (l *semaphore) Force() call { return l.call(semaphoreForce) }
 
-func (l *semaphore) busyText(ttl, left, ago time.Duration) string {
+func (l *semaphore) BusyText(ttl, left, ago time.Duration) string {
 	switch {
 	case ttl < 0:
 		return "no permit is free, and no lease of one ends; where no owner has one, set the number of permits again"
 	case left > 0:
-		return fmt.Sprintf("no permit is free, %v of the first lease left", rounded(left))
+		return fmt.Sprintf("no permit is free, %v of the first lease left", engine.Rounded(left))
 	}
-	return fmt.Sprintf("no permit was free when Redis was asked last, %v ago", rounded(ago))
+	return fmt.Sprintf("no permit was free when Redis was asked last, %v ago", engine.Rounded(ago))
 }
 
 // call is a call of script, whose arguments end with how free permits are announced.

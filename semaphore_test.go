@@ -21,6 +21,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -79,7 +80,7 @@ func owners(n int) (all []context.Context) {
 func (b *bench) mustTry(s *Semaphore, owner context.Context, want bool) {
 	b.Helper()
 	ok, err := s.TryLock(owner, 0, 0)
-	for tries := 0; errors.Is(err, errNoAnswer) && tries < 5; tries++ { // the machine is very busy
+	for tries := 0; errors.Is(err, engine.ErrNoAnswer) && tries < 5; tries++ { // the machine is very busy
 		ok, err = s.TryLock(owner, 0, 0)
 	}
 	b.must(err)
@@ -382,7 +383,7 @@ func TestInspectShowsASemaphore(t *testing.T) {
 		assert.Less(t, i.Holders[0].Lease, i.Holders[1].Lease)
 		assert.Equal(t, i.TTL, i.Holders[1].Lease)
 		assert.Equal(t, c.ID(), i.Holders[0].Client)
-		assert.Equal(t, ownerOf(ctx).String(), i.Holders[1].Owner)
+		assert.Equal(t, engine.OwnerOf(ctx).String(), i.Holders[1].Owner)
 
 		java := string([]byte{0, 0xff, 0x0a, 'x'}) + "with 12 more"
 		b.must(b.rdb.ZAdd(ctx, permitsKey(b.name),
@@ -439,23 +440,23 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 			level := 1 + rng.IntN(4)/3
 			switch op := rng.IntN(21); {
 			case op < 9:
-				a := attempt{field: id, lease: time.Duration(lease) * time.Millisecond, level: level,
-					line: []string{asksAgain, asksAgain, yieldsLine, passesLine}[rng.IntN(4)]}
-				do("acquire, "+a.line, l.acquire(a), model.acquire(id, lease, level, a.line))
+				a := engine.Attempt{Field: id, Lease: time.Duration(lease) * time.Millisecond, Level: level,
+					Line: []string{engine.AsksAgain, engine.AsksAgain, engine.YieldsLine, engine.PassesLine}[rng.IntN(4)]}
+				do("acquire, "+a.Line, l.Acquire(a), model.acquire(id, lease, level, a.Line))
 			case op < 14:
 				left, late := rng.IntN(5)/4, rng.IntN(20) == 0
-				c := l.undo(attempt{field: id, level: left + 1, late: late})
+				c := l.Undo(engine.Attempt{Field: id, Level: left + 1, Late: late})
 				c.Args[4] = int64(1e13) // of the slice
 				do("release, undo", c, model.release(id, left, late))
 			case op < 17:
-				do("renew", l.renew(id, time.Duration(lease)*time.Millisecond, op == 16), model.renew(id, lease, op == 16))
+				do("renew", l.Renew(id, time.Duration(lease)*time.Millisecond, op == 16), model.renew(id, lease, op == 16))
 			case op == 17:
-				do("inspect", l.inspect(id), model.inspect(id))
+				do("inspect", l.Inspect(id), model.inspect(id))
 			case op == 18:
 				n := rng.IntN(6)
 				do("set", l.call(semaphoreSet, n), model.set(n))
 			case op == 19:
-				do("force", l.force(), model.force())
+				do("force", l.Force(), model.force())
 			default:
 				do("count", call{Script: semaphoreCount, Keys: l.keys[:2], Args: []any{l.permits}}, model.count())
 			}
@@ -565,11 +566,11 @@ func (m *semaphoreModel) acquire(id string, lease int64, level int, line string)
 	switch {
 	case m.over[id]:
 		m.pass("")
-	case line == asksAgain:
+	case line == engine.AsksAgain:
 		m.join(waitingPermit{id, lease})
 		place = 1
 		m.pass(id)
-	case line == yieldsLine:
+	case line == engine.YieldsLine:
 		m.pass("")
 	}
 	if m.free() > 0 && !m.over[id] {
@@ -872,7 +873,7 @@ func (b *bench) permitClient(s *Semaphore) *permitClient {
 func (c *permitClient) ask(line string) reply {
 	c.Helper()
 	c.asked++
-	r, err := run(context.Background(), c.rdb, c.l.acquire(attempt{field: c.field, lease: time.Minute, level: 1, line: line, asked: c.asked}))
+	r, err := run(context.Background(), c.rdb, c.l.Acquire(engine.Attempt{Field: c.field, Lease: time.Minute, Level: 1, Line: line, Asked: c.asked}))
 	c.must(err)
 	return r
 }
@@ -880,7 +881,7 @@ func (c *permitClient) ask(line string) reply {
 // takes takes a permit that must be free.
 func (c *permitClient) takes() *permitClient {
 	c.Helper()
-	require.Equal(c, int64(1), c.ask(passesLine)[0])
+	require.Equal(c, int64(1), c.ask(engine.PassesLine)[0])
 	return c
 }
 
@@ -901,7 +902,7 @@ func (c *permitClient) joins(ear string) *permitClient {
 // gives gives the permit back; the line may keep it for a slice.
 func (c *permitClient) gives(slice time.Duration) reply {
 	c.Helper()
-	call := c.l.release(released(c.field, 0, false))
+	call := c.l.Release(released(c.field, 0, false))
 	call.Args[4] = milliseconds(slice)
 	r, err := run(context.Background(), c.rdb, call)
 	c.must(err)
@@ -1001,7 +1002,7 @@ func TestSemaphoreReleaseGrantsThePermit(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
 		first, second := b.permitContender().joins(), b.permitContender().joins()
-		silent := b.permitClient(s).listens().joins(hearsGrant)
+		silent := b.permitClient(s).listens().joins(engine.HearsGrant)
 		last := b.permitContender().joins()
 		require.Equal(b, []string{first.client.ID(), second.client.ID(), silent.id, last.client.ID()}, b.clientsInLine(), "the line")
 		asked := []int64{first.requests(), second.requests(), last.requests()}
@@ -1064,7 +1065,7 @@ func TestSemaphoreCostsTwoScriptsASection(t *testing.T) {
 func TestSemaphoreFrozenClientLosesItsGrant(t *testing.T) {
 	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
 		m := b.permitClient(s).takes()
-		frozen := b.permitClient(s).listens().joins(hearsGrant)
+		frozen := b.permitClient(s).listens().joins(engine.HearsGrant)
 		next := b.permitContender(WithMaxWakeDelay(100 * time.Millisecond)).joins()
 		m.gives(neverDue)
 		assert.InDelta(b, 3500, frozen.lease().Milliseconds(), 1500, "the provisional lease")
@@ -1077,7 +1078,7 @@ func TestSemaphoreFrozenClientLosesItsGrant(t *testing.T) {
 		last := b.permitContender(WithMaxWakeDelay(100 * time.Millisecond)).joins()
 		next.unlocks()
 		last.gets() // and not the frozen client
-		frozen.joins(hearsGrant)
+		frozen.joins(engine.HearsGrant)
 		assert.Equal(b, "sure", b.placeOf(frozen.id).state, "the place of the client that has asked")
 		last.unlocks()
 		assert.Greater(b, frozen.lease(), 50*time.Second, "the lease of the grant")
@@ -1090,7 +1091,7 @@ func TestSemaphoreOfSeveralLapsesTheLastKeepsItsPlace(t *testing.T) {
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
 		var all []*permitClient
 		for range 5 {
-			all = append(all, b.permitClient(s).listens().joins(hearsGrant))
+			all = append(all, b.permitClient(s).listens().joins(engine.HearsGrant))
 		}
 		m.gives(neverDue)
 		other.gives(neverDue)
@@ -1098,12 +1099,12 @@ func TestSemaphoreOfSeveralLapsesTheLastKeepsItsPlace(t *testing.T) {
 		require.Positive(b, all[1].lease(), "the second permit")
 		all[0].lapses()
 		all[1].lapses()
-		require.Equal(b, int64(0), all[4].ask(hearsGrant)[0], "others are in front")
+		require.Equal(b, int64(0), all[4].ask(engine.HearsGrant)[0], "others are in front")
 		assert.Equal(b, []string{all[1].id, all[4].id}, b.clientsInLine(), "the line")
 		assert.Positive(b, all[2].lease(), "the permit that has lapsed")
 		assert.Positive(b, all[3].lease(), "the other permit that has lapsed")
 		assert.False(b, b.rdb.HExists(context.Background(), b.lineKey(), all[0].id).Val(), "what the line has of the first client")
-		all[0].joins(hearsGrant)
+		all[0].joins(engine.HearsGrant)
 		assert.Equal(b, []string{all[1].id, all[4].id, all[0].id}, b.clientsInLine(), "the line")
 		assert.Zero(b, b.permits(2))
 	})
@@ -1113,7 +1114,7 @@ func TestSemaphoreOfSeveralLapsesTheLastKeepsItsPlace(t *testing.T) {
 func TestSemaphoreGrantsBesideOthersAreNoLapse(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
-		one, two, three := b.permitClient(s).listens().joins(hearsGrant), b.permitClient(s).listens().joins(hearsGrant), b.permitClient(s).listens().joins(hearsGrant)
+		one, two, three := b.permitClient(s).listens().joins(engine.HearsGrant), b.permitClient(s).listens().joins(engine.HearsGrant), b.permitClient(s).listens().joins(engine.HearsGrant)
 		m.gives(neverDue)
 		other.gives(neverDue)
 		assert.Equal(b, []string{three.id}, b.clientsInLine(), "the line")
@@ -1130,16 +1131,16 @@ func TestSemaphoreGrantsBesideOthersAreNoLapse(t *testing.T) {
 func TestSemaphoreGrantsToThoseThatHear(t *testing.T) {
 	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
 		m := b.permitClient(s).takes()
-		dead := b.permitClient(s).listens().joins(hearsGrant)
-		asking, last := b.permitClient(s).joins(asksAgain), b.permitClient(s).listens().joins(hearsGrant)
+		dead := b.permitClient(s).listens().joins(engine.HearsGrant)
+		asking, last := b.permitClient(s).joins(engine.AsksAgain), b.permitClient(s).listens().joins(engine.HearsGrant)
 		_ = dead.hears.Close()
 		testredis.Await(b, "the dead client does not listen any more", soon, func() bool { return b.hearers(m.l.announce+":"+dead.id) == 0 })
 		require.Equal(b, reply{1, 0, 1}, m.gives(neverDue))
 		require.Zero(b, dead.lease())
 		require.Positive(b, asking.lease())
-		assert.Equal(b, reply{1, 0, 0}, asking.ask(asksAgain))
+		assert.Equal(b, reply{1, 0, 0}, asking.ask(engine.AsksAgain))
 		assert.Greater(b, asking.lease(), 50*time.Second, "the lease after it has asked")
-		assert.Equal(b, int64(3), dead.ask(hearsGrant)[2], "the server has no subscription of it")
+		assert.Equal(b, int64(3), dead.ask(engine.HearsGrant)[2], "the server has no subscription of it")
 		assert.Equal(b, []string{last.id}, b.clientsInLine(), "the line")
 		require.Equal(b, reply{-1, 0, 0}, dead.gives(neverDue))
 		require.Zero(b, b.permits(1))
@@ -1153,11 +1154,11 @@ func TestSemaphoreGrantThatNobodyHearsIsTakenBack(t *testing.T) {
 	b.must(b.rdb.Do(ctx, "acl", "setuser", "nopubsub", "on", ">pw", "~*", "&*", "+@all", "-pubsub").Err())
 	s := b.client().NewSemaphore(b.name, 1)
 	m := b.permitClient(s).takes()
-	dead, next := b.permitClient(s).listens().joins(hearsGrant), b.permitClient(s).listens().joins(hearsGrant)
+	dead, next := b.permitClient(s).listens().joins(engine.HearsGrant), b.permitClient(s).listens().joins(engine.HearsGrant)
 	_ = dead.hears.Close()
 	testredis.Await(b, "the dead client does not listen any more", soon, func() bool { return b.hearers(m.l.announce+":"+dead.id) == 0 })
 	user := b.clientOn(testredis.Client(b, b.addr, func(o *redis.Options) { o.Username, o.Password = "nopubsub", "pw" }))
-	release := m.l.release(released(m.field, 0, false))
+	release := m.l.Release(released(m.field, 0, false))
 	release.Args[4] = milliseconds(neverDue)
 	r, err := user.send(release)
 	b.must(err)
@@ -1226,7 +1227,7 @@ func TestSemaphoreIsSharedWithThoseThatHaveNoLine(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		ctx := context.Background()
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
-		one := b.permitClient(s).listens().joins(hearsGrant)
+		one := b.permitClient(s).listens().joins(engine.HearsGrant)
 		c := b.permitContender().joins()
 		java := b.subscribe(m.l.announce)
 		b.must(b.rdb.HSet(ctx, b.lineKey(), "shared", 1).Err())
@@ -1244,7 +1245,7 @@ func TestSemaphoreIsSharedWithThoseThatHaveNoLine(t *testing.T) {
 			return nil
 		})
 		b.must(err)
-		assert.Equal(b, int64(2), one.ask(hearsGrant)[2], "the channel says when Java gives it back")
+		assert.Equal(b, int64(2), one.ask(engine.HearsGrant)[2], "the channel says when Java gives it back")
 		require.Equal(b, reply{1, 0, 1}, other.gives(time.Hour), "the next release of the slice")
 		require.Positive(b, one.lease())
 
@@ -1476,7 +1477,7 @@ func TestSemaphoreCallersBehindABusyOneAskNothing(t *testing.T) {
 	asks(o[0])
 	testredis.Await(b, "the first one stands in the line and hears", soon, func() bool {
 		all := b.places()
-		return len(all) == 1 && all[0].ear == hearsGrant
+		return len(all) == 1 && all[0].ear == engine.HearsGrant
 	})
 	asked := b.proxy.On(calls(semaphoreAcquire), testredis.DelayReply(0)).Times(testredis.Always)
 	for _, owner := range o[1:] {

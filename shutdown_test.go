@@ -7,7 +7,6 @@ import (
 	"errors"
 	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -15,114 +14,6 @@ import (
 
 	"github.com/relock-go/relock/internal/testredis"
 )
-
-// shutdownLater calls Shutdown on a goroutine, and returns its error and when it returned.
-func (e *bubbleEngine) shutdownLater(ctx context.Context) (errs <-chan error) {
-	got := make(chan error, 1)
-	go func() { got <- e.shutdown(ctx) }()
-	synctest.Wait()
-	return got
-}
-
-func TestShutdownWaitsForTheLastUnlock(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.lock(1)
-		e.lock(1)
-		guarded := e.guarded(1)
-		waiter := make(chan error, 1)
-		go func() {
-			_, err := e.lockWith(context.Background(), 2, request{wait: forever})
-			waiter <- err
-		}()
-		synctest.Wait()
-		start := time.Now()
-		done := e.shutdownLater(context.Background())
-		assert.ErrorIs(t, <-waiter, ErrClosed, "who waits")
-		assert.ErrorIs(t, context.Cause(guarded), ErrClosed, "the guard")
-		for o := owner(1); o < 3; o++ {
-			_, err := e.lockWith(context.Background(), o, request{})
-			assert.ErrorIs(t, err, ErrClosed, "%v asks", o)
-		}
-		_, err := e.guard(context.Background(), newFakeLock(e.redis, "x"), 1)
-		assert.ErrorIs(t, err, ErrClosed, "another guard")
-		assert.Zero(t, time.Since(start), "time taken")
-		time.Sleep(time.Minute)
-		assert.NotEmpty(t, e.redis.Holder("x"), "the record is not renewed")
-		e.unlock(1)
-		synctest.Wait()
-		assert.Empty(t, done, "Shutdown returns before the last Unlock")
-		e.unlock(1)
-		assert.NoError(t, <-done)
-		assert.Equal(t, time.Minute, time.Since(start), "time taken")
-		assert.Empty(t, e.redis.Holder("x"))
-		assert.NoError(t, e.shutdown(context.Background()), "Shutdown after Close")
-	})
-}
-
-// When ctx ends, Shutdown says what is left, and is Close: nothing is renewed any more.
-func TestShutdownSaysWhatIsLeft(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.lock(1)
-		ok, err := e.acquire(context.Background(), newFakeLock(e.redis, "other"), -7, request{wait: forever})
-		require.True(t, ok)
-		require.NoError(t, err)
-		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		defer cancel()
-		err = e.shutdown(ctx)
-		require.ErrorIs(t, err, context.DeadlineExceeded)
-		for _, text := range []string{"relock: shutdown: ", "2 locks are still held", "x by goroutine 1", "other by owner 7"} {
-			assert.ErrorContains(t, err, text)
-		}
-		time.Sleep(31 * time.Second)
-		assert.Empty(t, e.redis.Holder("x"), "it is renewed after Shutdown")
-		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
-		assert.ErrorIs(t, e.release(context.Background(), newFakeLock(e.redis, "other"), -7), ErrLockLost)
-	})
-}
-
-func TestShutdownEndsWithClose(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.lock(1)
-		first, second := e.shutdownLater(context.Background()), e.shutdownLater(context.Background())
-		assert.NoError(t, e.close())
-		assert.ErrorIs(t, <-first, ErrClosed)
-		assert.ErrorIs(t, <-second, ErrClosed)
-		e.unlock(1)
-	})
-}
-
-// All that wait in a Shutdown return when the last hold has ended, also one that is lost or runs out.
-func TestShutdownDoesNotWaitForLostHolds(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.lock(1)
-		ok, err := e.acquire(context.Background(), newFakeLock(e.redis, "explicit"), 1, request{wait: forever, lease: time.Second})
-		require.True(t, ok)
-		require.NoError(t, err)
-		first, second := e.shutdownLater(context.Background()), e.shutdownLater(context.Background())
-		time.Sleep(2 * time.Second)
-		assert.Empty(t, first, "it returns while a lock is held")
-		e.redis.Set(func() { clear(e.redis.Records) })
-		assert.NoError(t, <-first)
-		assert.NoError(t, <-second)
-		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
-	})
-}
-
-// An attempt that is under way when Shutdown begins holds nothing.
-func TestShutdownUndoesAnAttemptUnderWay(t *testing.T) {
-	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.Latency = 400 * time.Millisecond
-		got := make(chan error, 1)
-		go func() {
-			_, err := e.lockWith(context.Background(), 1, request{wait: forever})
-			got <- err
-		}()
-		time.Sleep(time.Millisecond)
-		assert.NoError(t, e.shutdown(context.Background()))
-		assert.ErrorIs(t, <-got, ErrClosed)
-		assert.Empty(t, e.redis.Holder("x"))
-	})
-}
 
 // Whatever happens at the same time, Shutdown ends when nothing is held, and leaves no record.
 func TestShutdownAmongCallersOfAllTypes(t *testing.T) {
@@ -196,5 +87,5 @@ func TestShutdownLetsHoldersExtend(t *testing.T) {
 		defer func() { b.must(hold.Extend(ctx, time.Minute)) }()
 	}
 	go func() { _ = c.Shutdown(ctx) }()
-	<-c.engine.untilRefused(ctx, time.Time{}).Closed
+	<-c.engine.UntilRefused(ctx, time.Time{}).Closed
 }

@@ -22,6 +22,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
 )
@@ -89,7 +90,7 @@ func TestSoak(t *testing.T) {
 								ok = err == nil
 							}
 							switch {
-							case errors.Is(err, errNoAnswer): // the machine has other things to do
+							case errors.Is(err, engine.ErrNoAnswer): // the machine has other things to do
 								unanswered.Add(1)
 							case err != nil:
 								failed.Add(1)

@@ -31,6 +31,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/history"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
@@ -658,7 +659,7 @@ func (w *stormWorker) round() {
 
 // op is the note of one call.
 func (w *stormWorker) op(kind history.Kind, l stormLock, c *Client) history.Op {
-	return history.Op{Kind: kind, Name: l.names[0], Owner: fmt.Sprintf("%s:%d", c.ID(), int64(ownerOf(w.ctx))), Client: w.proc, Shared: l.shared}
+	return history.Op{Kind: kind, Name: l.names[0], Owner: fmt.Sprintf("%s:%d", c.ID(), int64(engine.OwnerOf(w.ctx))), Client: w.proc, Shared: l.shared}
 }
 
 // clientOf is the Client that l was made with.

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/testredis"
 )
 
@@ -154,7 +155,7 @@ func TestTombstoneIsNotInherited(t *testing.T) {
 	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
 	first := b.contender().takes()
 	late := b.contenderOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = time.Minute }))
-	rule := b.proxy.On(asksIn(hearsGrant), testredis.HoldRequest)
+	rule := b.proxy.On(asksIn(engine.HearsGrant), testredis.HoldRequest)
 	ctx, cancel := context.WithCancel(late.owner)
 	late.owner = ctx
 	late.asks()
@@ -314,17 +315,10 @@ func TestTombstoneAmongOthersIsSeen(t *testing.T) {
 		for range 20 {
 			b.manual().release(true)
 		}
-		assert.Equal(b, int64(0), ended.ask(passesLine)[0], "a free lock")
+		assert.Equal(b, int64(0), ended.ask(engine.PassesLine)[0], "a free lock")
 		assert.Empty(b, b.holder())
-		assert.Equal(b, int64(1), other.ask(passesLine)[0], "another field")
+		assert.Equal(b, int64(1), other.ask(engine.PassesLine)[0], "another field")
 		other.release(false)
 		assert.Equal(b, 71, b.tombstones())
 	})
-}
-
-// A re-entry that runs late takes nothing: its field has no tombstone because of it.
-func TestReentryThatRunsLateNeedsNoTombstone(t *testing.T) {
-	first, again := want{attempt: attempt{field: "first", level: 1}}, want{attempt: attempt{field: "again", level: 2}}
-	assert.Equal(t, []string{"first"}, takingFields([]want{first, again}))
-	assert.Empty(t, takingFields([]want{again}))
 }

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -21,15 +22,15 @@ const minWatchdogTimeout = 100 * time.Millisecond
 // renewScript renews a record that is a hash of its own.
 var renewScript = script("renew")
 
-func (l *hashLock) renew(field string, lease time.Duration, exact bool) call {
+func (l *hashLock) Renew(field string, lease time.Duration, exact bool) call {
 	return call{Script: renewScript, Keys: l.keys[:1], Args: []any{field, milliseconds(lease), exact}}
 }
 
 // askRenewals asks for all renewals in one pipeline, and notes the answers.
-func askRenewals(ctx context.Context, sender *send.Sender, all []renewal) {
+func askRenewals(ctx context.Context, sender *send.Sender, all []engine.Renewal) {
 	calls := make([]call, len(all))
 	for i, r := range all {
-		calls[i] = r.Lock.renew(r.Field, r.Length, false)
+		calls[i] = r.Lock.Renew(r.Field, r.Length, false)
 	}
 	replies, errs := sender.All(ctx, calls)
 	for i := range all {

@@ -1,0 +1,593 @@
+package engine
+
+// Acquiring: the one path by which locks are taken, one or several together.
+//
+// Invariants (the numbers are used in comments below):
+//
+//  1. First the wait queue of the name: in this process one contender at a time goes
+//     to Redis (where the lock is exclusive, or counted and known to be busy), and the others wait behind it in order.
+//  2. One attempt. An uncontended lock needs no more than this.
+//  3. Busy: join the channel, wait for the subscription, and attempt again: a
+//     release between 2 and the subscription would go unnoticed.
+//  4. Sleep until a wake-up, or until the lease that is in the way or the max
+//     wake delay ends; then attempt again.
+//  5. An attempt that was given up may have been granted, or may still be granted. It is
+//     undone, by the field that belongs to this acquisition alone, so that the
+//     undo can never touch a later hold. Should Redis run the attempt after its
+//     undo, the record has a finite lease and is not renewed.
+//  6. Held: trusted from before the successful attempt was sent.
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math/rand/v2"
+	"sync/atomic"
+	"time"
+
+	"github.com/relock-go/relock/internal/lease"
+	"github.com/relock-go/relock/internal/poller"
+	"github.com/relock-go/relock/internal/send"
+)
+
+const MostAsked = 5 // how often one caller asks again because its grants come too late
+
+// An acquisition is one call that takes locks, from its first attempt until they are held or it gives up.
+type acquisition struct {
+	waitOptions
+	engine  *Engine
+	owner   Owner
+	request Request
+	backend backend
+
+	group *group // of several locks; nil: there is one
+	names names  // of the locks
+	wants []want // the caller has the owner mutexes of these holds
+
+	// Of one lock:
+	oneName [1]*name
+	oneWant [1]want
+
+	place        place // in the line, of one lock
+	subscription subscription
+	polling      polling
+	lastReply    time.Time // of Redis; zero: none
+	leftovers    leftovers
+	takesOver    bool  // one of its grants is the record of a holder before
+	cause        error // why the last attempt was not granted, where other owners are not why; or nil
+	unanswered   bool  // the caller gives up because Redis has not answered at all
+	asking       bool  // an attempt is under way; afterwards true only if a hook has ended the goroutine
+	givenUp      atomic.Bool
+}
+
+// errBeginAgain says that the call makes another acquisition, with new fields. There are three reasons. Another caller of the owner has
+// given back the hold that was to be re-entered. A counted lock is busy, and the caller has to enter the wait queue. Or the fields say
+// that this Client uses the line, which it may not use.
+var errBeginAgain = errors.New("the acquisition begins again")
+
+// errLate is the cause of an acquire whose answers came when the lease had hardly any time left.
+var ErrLate = errors.New("the answers of Redis take so long that too little is left of the lease")
+
+// acquire takes one level of every lock for o: of all of them, or of none. It returns false when r.wait
+// is over. If there are several locks, they are on one Redis and can be taken together.
+func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock) (bool, error) {
+	e.workers.Begin()
+	defer e.workers.End()
+	p := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.refused, NoWait: r.Wait == 0, Inline: true}}
+	switch {
+	case ctx.Err() != nil:
+		return false, send.CtxError(ctx)
+	case e.Open() != nil:
+		return false, send.ErrClosed
+	}
+	for _, l := range locks {
+		if err := l.Limits().checkLease(r.Lease); err != nil {
+			return false, err
+		}
+	}
+	if r.Wait > 0 {
+		p.Deadline = time.Now().Add(r.Wait)
+	}
+	p.Patient = p.NoWait && isPatient(ctx)
+	p.span = startSpan(e, ctx, locks, o)
+	err := errBeginAgain
+	for err == errBeginAgain {
+		err = e.take(&p, o, r, locks)
+	}
+	err = withHolder(e, p, locks, o, r, err)
+	if err == nil || !r.Trial {
+		p.span.finish(err)
+	}
+	if err == send.ErrTimeUp { // not errors.Is: an error that wraps errTimeUp has a reason to report
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// take makes all locks the caller's, or none. A caller that is handed its lock needs no acquisition: an object
+// on the heap for each handover costs as much as all the rest of it.
+func (e *Engine) take(p *waitOptions, o Owner, r Request, locks []Lock) error {
+	if len(locks) > 1 {
+		a := &acquisition{waitOptions: *p, engine: e, owner: o, request: r}
+		a.backend = a
+		a.group = e.newGroup(locks, o, r)
+		defer a.group.end()
+		a.names = a.group.names
+		return a.finish(p)
+	}
+	n := e.use(locks[0].ID().Name)
+	defer n.done()
+	p.changed = nil
+	if l, kept := locks[0].(KeptLock); kept {
+		return e.takeKept(p, n, l, o, r)
+	}
+	h, holds, err := n.enter(p, locks[0], o, r)
+	if holds || err != nil {
+		return err
+	}
+	defer h.unlockHold()
+	a := e.newAcquisition(p, h, o, r)
+	a.backend = a
+	if err := a.wants[0].prepare(r); err != nil {
+		return err
+	}
+	if h.takesOver {
+		a.leftovers.refused()
+		a.takesOver = true
+	}
+	return a.finish(p)
+}
+
+// newAcquisition begins an acquisition of one lock. The caller has the owner mutex of h.
+func (e *Engine) newAcquisition(p *waitOptions, h *hold, o Owner, r Request) *acquisition {
+	a := &acquisition{waitOptions: *p, engine: e, owner: o, request: r}
+	a.oneName[0], a.oneWant[0] = h.name, want{hold: h}
+	a.names, a.wants = a.oneName[:], a.oneWant[:]
+	return a
+}
+
+// finish runs the acquisition of a caller with these options, and leaves it what was seen and used up of them.
+func (a *acquisition) finish(p *waitOptions) error {
+	res, err := a.run()
+	a.span.asked(a.wants)
+	err = a.conclude(res, err)
+	*p = a.waitOptions
+	return err
+}
+
+// enter returns the hold of the caller, with the owner mutex of the hold; or says that the lock was handed to the caller.
+func (n *name) enter(p *waitOptions, b Lock, o Owner, r Request) (h *hold, holds bool, err error) {
+	in, err := n.admit(p, b, o, r.Lease > 0)
+	if err != nil || in.hold != nil {
+		return in.hold, in.holds, err
+	}
+	h, err = n.lockHold(p, b, o, true)
+	return h, false, err
+}
+
+// prepare sets the attempt of w.
+func (w *want) prepare(r Request) error {
+	w.hold.name.mu.Lock()
+	defer w.hold.name.mu.Unlock()
+	return w.prepareLocked(r)
+}
+
+func (w *want) prepareLocked(r Request) error {
+	h := w.hold
+	e := h.name.engine
+	if h.field == "" {
+		h.field = e.newField(h.key.owner)
+	}
+	if most, tooDeep := h.lock.MostLevels(); most > 0 && h.levels >= most {
+		return tooDeep
+	}
+	w.Attempt = Attempt{Field: h.field, Lease: r.Lease, Level: h.levels + 1, Renewed: r.Lease == 0}
+	switch h.state {
+	case fresh:
+		w.NoWait = r.Wait == 0
+		w.Lease = h.lock.Limits().cut(cmp.Or(r.Interim, r.Lease, e.WatchdogTimeout))
+	case lost:
+		h.lossReported = true
+		return h.loss
+	default:
+		w.Renewed = w.Renewed || e.watchdog.Renews(&h.record.lease)
+		if w.Renewed {
+			w.Lease = e.WatchdogTimeout
+		}
+		w.Lease = e.watchdog.RestOf(&h.record.lease, w.Lease)
+	}
+	return nil
+}
+
+// run makes attempts until one is answered with anything but busy. On an error nothing
+// is held, and the undo of the attempts has begun.
+func (a *acquisition) run() (res Answer, err error) {
+	returned := false
+	defer func() {
+		a.subscription.leave()
+		a.backend.rollback(res, err, returned)
+	}()
+	for {
+		if err = a.admit(); err == nil { // 1
+			a.asking = true
+			res, err = a.attempt() // 2
+			a.asking = false
+		}
+		if err == nil && res.State == Busy && a.isPastQueue() {
+			a.noteBusy(a.wants[0].hold, res.ttl)
+			if a.wants[0].hold.lock.Admission() == Counted {
+				a.foundBusy, err = true, errBeginAgain
+			} else if err = a.Over(); err == nil {
+				a.lastReply = time.Now()
+				continue // it waits in the wait queue, and not for a release: see errAskYourself
+			}
+		}
+		if err == nil && res.State == Busy {
+			res, err = a.backend.await(res) // 3, 4
+			if err == nil && res.State == Busy {
+				continue
+			}
+		}
+		returned = true
+		if err != nil {
+			err = send.WithLast(err, a.cause)
+		}
+		return res, err
+	}
+}
+
+// isPastQueue says whether the caller contends beside the caller in the wait queue: for a counted lock, or because
+// Redis has not answered that caller.
+func (a *acquisition) isPastQueue() bool {
+	h := a.wants[0].hold
+	if a.group != nil || a.NoWait || h.queue != nil {
+		return false
+	}
+	return h.lock.Admission() == Counted || h.needsQueue()
+}
+
+// admit waits until this caller of the process may make an attempt.
+func (a *acquisition) admit() (err error) {
+	if a.group != nil {
+		a.wants, err = a.group.gather(&a.waitOptions)
+		if err != nil {
+			return err
+		}
+	} else {
+		if err = a.enterQueue(); err != nil {
+			return err
+		}
+		a.takePlace()
+	}
+	a.wants = withOtherHalves(a.wants)
+	if a.group != nil {
+		a.group.asks(a.wants)
+		a.group.dropPlaces()
+	}
+	return nil
+}
+
+// enterQueue is admit for one lock.
+func (a *acquisition) enterQueue() error {
+	if a.bypass {
+		a.bypass = false
+		return nil
+	}
+	err := a.engine.enterQueue(&a.waitOptions, a.wants)
+	if err == errAskYourself || err == errLookAgain {
+		return nil
+	}
+	return err
+}
+
+// attempt makes one attempt on all wants. Where the answer comes so late that too little trust is left, attempt asks
+// again, a few times: another grant restores the lease, which counts from the last request. A Redis that always takes
+// so long ends the call with errLate, or with a hold of which some is left.
+func (a *acquisition) attempt() (res Answer, err error) {
+	lastReply, first := a.lastReply, a.leftovers.grants
+	for asked := 1; ; asked++ {
+		res, err = a.backend.ask(lastReply)
+		switch {
+		case err == send.ErrTimeUp && a.lastReply.IsZero(): // no answer has said that the lock is busy
+			return res, ErrNoAnswer
+		case err != nil:
+			return res, err
+		case res.State != Held || a.engine.inTime(a.wants, res.Sent, asked):
+			if a.leftovers.grants == first {
+				a.backend.answered(res.Sent)
+			}
+			return res, nil
+		}
+		a.leftovers.refused()
+		lastReply = time.Now()
+		if asked == MostAsked {
+			res.State = Busy // and rollback undoes the grant
+			return res, LossError(ErrLate)
+		}
+	}
+}
+
+// ask sends one attempt, until Redis answers.
+func (a *acquisition) ask(lastReply time.Time) (Answer, error) {
+	a.stand()
+	e, wants := a.engine, a.wants
+	call := attemptCall(wants)
+	answer := e.sender.Do(&a.Wait, send.Request{Call: call, Taking: true, OnOrphan: &orphans{a, wants}}, lastReply)
+	res, err := readResult(wants, &answer)
+	a.leftovers.asked(answer.Unknown, answer.Abandoned, res.queued)
+	a.unanswered = answer.Unanswered
+	e.callersLeft(wants, answer.Orphans, answer.Lost > 0)
+	if err != nil && send.Answered(err) { // a script that Redis has stopped half way may have written data
+		a.leftovers.refused()
+	}
+	if err == nil && a.misnamed() {
+		if res.State == Held {
+			a.leftovers.refused()
+			res.State = Busy // and rollback undoes the grant
+		}
+		err = errBeginAgain
+	}
+	return res, err
+}
+
+func (a *acquisition) answered(sent time.Time) { a.engine.rtt.Observe(time.Since(sent)) }
+
+// inTime says whether enough is left now of the leases that were asked for at sent, for the asked-th time.
+func (e *Engine) inTime(wants []want, sent time.Time, asked int) bool {
+	passed := time.Since(sent)
+	for _, w := range wants {
+		whole := lease.Trust(w.Lease)
+		left := whole - passed
+		if w.Level > 1 {
+			left = max(left, e.watchdog.Left(&w.hold.record.lease))
+		}
+		most := w.hold.lock.Limits().Max
+		last := most > 0 && w.Lease >= most // MaxHold: the watchdog does not renew it, and the owner has asked for no more
+		if !lease.EnoughValidityLeft(left, whole, w.Renewed) && (asked < 2 && !last || !lease.Suffices(left, whole, w.Renewed && !last)) {
+			return false
+		}
+	}
+	return true
+}
+
+// await sleeps until the lock that is in the way may be free, or is granted to the caller.
+func (a *acquisition) await(res Answer) (Answer, error) {
+	if a.NoWait {
+		return res, send.ErrTimeUp
+	}
+	a.lastReply = time.Now()
+	in := a.wants[res.at]
+	a.noteBusy(in.hold, res.ttl)
+	a.place.stands = a.place.stands || a.group == nil && res.Standing.Apart()
+	wake, ready, turned := a.subscription.watch(in, res.Standing.Apart() || res.Standing.Deaf()) // 3
+	if res.Standing.Deaf() {
+		a.subscription.listeners[0].Renew() // of the channel of grants
+	}
+	a.span.waits()
+	a.span.ends(pathPolled)
+	delay, stop := a.nextPoll(in, res)
+	defer stop()
+	p := &a.waitOptions
+	if a.group == nil {
+		in.hold.interrupt()
+	} else {
+		p = a.group.waiting(p)
+		if turned {
+			// The caller asks again in a moment. Other callers that passed its wait queues before would each ask too.
+			delay = min(delay, reserveTime)
+		}
+		a.group.letGo(res.at, turned)
+	}
+	slept := time.Now()
+	err := p.sleep(wake, ready, delay) // 4
+	if time.Since(slept) < delay {
+		a.span.ends(pathNotified)
+		if ready == nil {
+			in.hold.heardRelease()
+		}
+	}
+	return a.woken(res, err)
+}
+
+// nextPoll is how long the caller sleeps at most before it asks again about in; stop is to be called when it has slept.
+func (a *acquisition) nextPoll(in want, res Answer) (delay time.Duration, stop func()) {
+	e, stop := a.engine, func() {}
+	delay = e.PollDelay(res.Wait)
+	placed := res.Standing.placed()
+	switch {
+	case (!res.queued || placed) && a.subscription.refused(): // a queued waiter keeps its entry in Redis, and need not ask often
+		delay = min(delay, a.polling.next(a.lastReply, res.ttl))
+	case placed && in.hold.lock.Admission() == Counted: // the key of a semaphore does not say whether a permit is free
+		delay = min(delay*time.Duration(1+res.Standing.ahead()/poller.NearHead), rareAsk)
+	case placed && !res.queued:
+		delay, stop = e.awaitInLine(in.hold.key.id.Name, in.Field, a.subscription.listeners[0], res)
+	}
+	return delay, stop
+}
+
+// woken is the answer of a caller that has slept after res: a grant that it was told of, or res, after which it asks again.
+// err says why it may not go on.
+func (a *acquisition) woken(res Answer, err error) (Answer, error) {
+	if err == nil || err == send.ErrTimeUp {
+		if granted, ok := a.granted(); ok {
+			return granted, nil
+		}
+	}
+	if err == nil {
+		a.subscription.confirm()
+	} else if a.group != nil {
+		a.wants = nil
+	}
+	return res, err
+}
+
+// interrupt notes that another process has the lock of h.
+func (h *hold) interrupt() {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	if g := h.queue; g != nil {
+		g.turns.Interrupted()
+	}
+}
+
+// heardRelease notes that another process has released the lock of h.
+func (h *hold) heardRelease() {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	if e := h.name.engine; h.queue != nil {
+		h.queue.turns.HeardRelease(e.watchdog.Now(), e.pace())
+	}
+}
+
+// pollDelay is how long a waiter sleeps without a wake-up: until the lease that is in
+// the way has ended, and never longer than the max wake delay. The jitter keeps
+// many waiters from asking at the same moment.
+func (e *Engine) PollDelay(lease time.Duration) time.Duration {
+	if lease < 0 || lease >= e.MaxWakeDelay {
+		return e.MaxWakeDelay - rand.N(e.MaxWakeDelay/5+1)
+	}
+	return min(lease+time.Millisecond+rand.N(10*time.Millisecond), e.MaxWakeDelay)
+}
+
+// rollback undoes the attempts that may have left a hold or an entry in Redis which the caller does not have.
+func (a *acquisition) rollback(res Answer, err error, returned bool) {
+	if a.asking { // a hook has ended the goroutine
+		a.leftovers.refused()
+		a.engine.callersLeft(a.wants, 0, true)
+	}
+	failed := err != nil || !returned
+	left := a.leftInRedis(failed, res.State == Held)
+	if len(left) == 0 || failed && a.place.stands && err != errBeginAgain && a.leavePlace() {
+		return
+	}
+	a.givenUp.Store(failed)
+	undone := a.engine.undo(a.Ctx, left, a.leftovers.grants) // 5
+	if err != nil && a.waitsForUndo(err) {
+		select {
+		case <-undone:
+		case <-time.After(send.MinWait):
+		}
+	}
+}
+
+// waitsForUndo says whether a call that ends with err waits for the undo: others stand behind its attempt, or its record is
+// there for sure.
+func (a *acquisition) waitsForUndo(err error) bool {
+	return a.leftovers.waits || a.place.stands || err == errBeginAgain || errors.Is(err, send.ErrNotSynced) || errors.Is(err, ErrLate)
+}
+
+// leftInRedis is what the attempts may have left in Redis that the caller does not have.
+func (a *acquisition) leftInRedis(failed, granted bool) []want {
+	switch {
+	case !a.leftovers.toUndo(failed, a.place.stands):
+		return nil
+	case a.group != nil && !failed && granted:
+		return a.group.unwanted(a.wants, a.leftovers.grants)
+	case a.group != nil:
+		return a.group.unwanted(nil, a.leftovers.grants)
+	case !failed:
+		return nil
+	}
+	return a.wants
+}
+
+// conclude notes the outcome of the attempts: all wants are held, or none.
+func (a *acquisition) conclude(res Answer, err error) error {
+	if len(a.wants) == 0 {
+		return err
+	}
+	if err = confirm(a.names, a.wants, res, err); err == nil {
+		return nil
+	}
+	a.names.Lock()
+	defer a.names.Unlock()
+	for _, w := range a.wants {
+		a.backend.dismissLocked(w, res)
+	}
+	return err
+}
+
+// confirm notes that all wants were granted, unless there is an error; or says why they are not held all the same.
+func confirm(all names, wants []want, res Answer, err error) error {
+	if err != nil {
+		return err
+	}
+	if res.State == Gone {
+		wants[res.at].hold.lose(errGone)
+	}
+	for _, w := range wants {
+		if w.Level > 1 && !w.hold.name.engine.watchdog.Watches(&w.hold.record.lease) {
+			w.hold.lose(ErrLapsed) // the watchdog has found the lease over, and is about to end the hold
+		}
+	}
+	all.Lock()
+	defer all.Unlock()
+	if err := lossLocked(wants); err != nil {
+		return err
+	}
+	for i, w := range wants {
+		token := res.token
+		if res.tokens != nil {
+			token = res.tokens[i]
+		}
+		w.grantLocked(token, res)
+	}
+	return nil
+}
+
+// lossLocked is why the caller does not have the wants that were granted, or nil.
+func lossLocked(wants []want) (err error) {
+	for _, w := range wants {
+		switch h := w.hold; {
+		case h.state == lost || h.state == over: // now, or while the attempt was under way
+			h.lossReported = true
+			err = cmp.Or(err, h.loss, errBeginAgain)
+		case h.state == fresh && h.name.closed:
+			err = cmp.Or(err, send.ErrClosed)
+		}
+	}
+	return err
+}
+
+// grantLocked notes that the attempt of w was granted: the level is held from now on.
+func (w *want) grantLocked(token int64, res Answer) {
+	h, sent := w.hold, res.Sent
+	e := h.name.engine
+	if h.state != fresh {
+		h.levels++
+		e.watchdog.Extend(&h.record.lease, sent, w.Lease, w.Renewed)
+		return
+	}
+	now := e.watchdog.Now()
+	h.newRecord(now).joinLocked(h, e.watchdog.At(sent))
+	if g := h.queue; g != nil {
+		if h.lock.Admission() != Counted { // a permit more is not free
+			g.foundFree()
+		}
+		g.turns.Granted(now)
+	}
+	h.token = token
+	h.record.lease.SetLimit(h.lock.Limits().end(e.watchdog.At(sent)))
+	e.watchdog.Watch(&h.record.lease, sent, w.Lease, w.Renewed, res.provisional) // 6
+	h.openLocked(res.More)
+}
+
+// dismissLocked ends w, which was not granted to the caller.
+func (a *acquisition) dismissLocked(w want, res Answer) {
+	h := w.hold
+	if h.state == fresh {
+		if a.unanswered && h.queue != nil {
+			h.queue.FailBehind(1, errAskYourself)
+		}
+		h.leaveQueueLocked()
+	} else {
+		h.leaseUncertain = true // the attempt may have been granted, with a longer lease
+	}
+	switch {
+	case res.State != Held: // rollback has undone the attempts
+	case h.state == lost || h.state == over && len(h.record.holds) == 0: // no other hold shares the record
+		a.engine.workers.Spawn(h.clear)
+	default:
+		a.engine.workers.Spawn(func() { _ = a.engine.undoOne(a.Ctx, h.verbs(), w.Attempt, 0) })
+	}
+}

@@ -1,0 +1,441 @@
+//go:build go1.25
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// C1: one request to lock, one to unlock, no subscription.
+func TestEngineUncontendedCostsTwoRequests(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		e.unlock(1)
+		assert.Equal(t, []string{"acquire", "release"}, e.redis.Requests, "requests")
+		assert.Zero(t, e.redis.PubSub.Dials(), "subscription connections")
+	})
+}
+
+// A TryLock fails without a request while another owner of the process holds the lock.
+func TestEngineTryLockOfANameHeldHereSendsNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		before := len(e.redis.Requests)
+		ok, err := e.lockWith(context.Background(), 2, Request{Wait: 0})
+		assert.NoError(t, err)
+		assert.False(t, ok)
+		assert.Zero(t, len(e.redis.Requests)-before, "requests")
+		e.unlock(1)
+	})
+}
+
+// L3: the record of a crashed holder blocks for its lease and not longer.
+func TestEngineCrashedHolderBlocksForItsLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.redis.Records["x"] = &fakeredis.Record{Field: "crashed", Levels: 1, Expires: time.Now().Add(5300 * time.Millisecond)}
+		start := time.Now()
+		e.lock(1)
+		took := time.Since(start)
+		assert.GreaterOrEqual(t, took, 5300*time.Millisecond, "got the lock after %v", took)
+		assert.LessOrEqual(t, took, 5320*time.Millisecond, "got the lock after %v", took)
+		e.unlock(1)
+	})
+}
+
+// A waiter for a record without a lease asks again within the max wake delay.
+func TestEngineWaitsForARecordThatNeverEnds(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		d := e.PollDelay(-time.Millisecond)
+		assert.Greater(t, d, time.Duration(0), "naps for %v", d)
+		assert.LessOrEqual(t, d, e.MaxWakeDelay, "naps for %v", d)
+		for range 1000 {
+			for _, lease := range []time.Duration{0, time.Millisecond, time.Second, time.Hour, math.MaxInt64} {
+				d := e.PollDelay(lease)
+				require.Greater(t, d, time.Duration(0), "naps for %v at a lease of %v", d, lease)
+				require.LessOrEqual(t, d, e.MaxWakeDelay, "naps for %v at a lease of %v", d, lease)
+			}
+		}
+	})
+}
+
+// S3: the answer of an acquire is lost, again and again.
+func TestEngineLostAnswersOfAnAcquire(t *testing.T) {
+	const always = 1000
+	for _, lost := range []int{0, 1, 2, 3, 4, 5, always} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			n := 0
+			e.redis.Fault = func(verb string) fakeredis.Fault {
+				if verb == "acquire" && n < lost {
+					n++
+					return fakeredis.Fault{Err: io.EOF}
+				}
+				return fakeredis.Fault{}
+			}
+			ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
+			if lost == always {
+				require.False(t, ok, "%d answers lost", lost)
+				require.ErrorIs(t, err, io.EOF, "%d answers lost", lost)
+			} else {
+				require.NoError(t, err, "%d answers lost", lost)
+				require.True(t, ok, "%d answers lost", lost)
+				rec := e.redis.Records["x"]
+				assert.Equal(t, 1, rec.Levels, "%d answers lost: %d levels", lost, rec.Levels)
+				e.unlock(1)
+			}
+			time.Sleep(time.Second)
+			h := e.redis.Holder("x")
+			assert.Empty(t, h, "%d answers lost: %s holds the lock", lost, h)
+		})
+	}
+}
+
+// A waiter that has had an answer retries for one watchdog timeout; a caller without an answer is told soon.
+func TestEngineOutages(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		down := fakeredis.Fault{Block: io.EOF}
+		e.redis.Fault = func(string) fakeredis.Fault { return down }
+		start := time.Now()
+		ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
+		assert.False(t, ok)
+		assert.ErrorIs(t, err, io.EOF)
+		assert.LessOrEqual(t, time.Since(start), 2*time.Second)
+		tries := e.redis.Count("acquire")
+		assert.GreaterOrEqual(t, tries, 4, "tries")
+		assert.LessOrEqual(t, tries, 12, "tries")
+		time.Sleep(time.Minute) // the undo is given up too
+
+		e.redis.Set(func() { e.redis.Fault = nil })
+		other := joinBubbleEngine(t, e.redis, "other")
+		other.lock(1)
+		got := make(chan error, 1)
+		go func() {
+			_, err := e.lockWith(context.Background(), 2, Request{Wait: forever})
+			got <- err
+		}()
+		time.Sleep(5 * time.Second)
+		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return down } })
+		time.Sleep(15 * time.Second)
+		e.redis.Set(func() { e.redis.Fault = nil })
+		time.Sleep(5 * time.Second)
+		other.unlock(1)
+		assert.NoError(t, <-got, "a waiter did not ride out an outage of 15s")
+		e.unlock(2)
+
+		other.lock(1)
+		go func() {
+			_, err := e.lockWith(context.Background(), 2, Request{Wait: forever})
+			got <- err
+		}()
+		time.Sleep(5 * time.Second)
+		start = time.Now()
+		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return down } })
+		err = <-got
+		assert.ErrorIs(t, err, io.EOF, "a waiter without any Redis: %v after %v", err, time.Since(start))
+		assert.LessOrEqual(t, time.Since(start), 2*e.WatchdogTimeout, "a waiter without any Redis: %v after %v", err, time.Since(start))
+		e.redis.Set(func() { e.redis.Fault = nil })
+	})
+}
+
+// When Redis cannot be reached, all waiters of a lock learn it at the same time, each by its own request.
+func TestEngineEveryCallerLearnsOfADeadServerAtOnce(t *testing.T) {
+	for name, fault := range map[string]fakeredis.Fault{"refused": {Block: io.EOF}, "hangs": {Block: io.EOF, Late: 5 * time.Second}} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				e.redis.Fault = func(string) fakeredis.Fault { return fault }
+				var wg sync.WaitGroup
+				start := time.Now()
+				for o := range Owner(100) {
+					wg.Go(func() {
+						ok, err := e.lockWith(context.Background(), o+1, Request{Wait: forever})
+						assert.False(t, ok, "%v", err)
+						assert.True(t, errors.Is(err, io.EOF) || errors.Is(err, send.ErrSilent), "%v", err)
+					})
+				}
+				wg.Wait()
+				took := time.Since(start)
+				assert.LessOrEqual(t, took, 11*time.Second, "the last one was told after %v", took)
+				e.redis.Set(func() { e.redis.Fault = nil })
+				e.lock(1)
+				e.unlock(1)
+			})
+		})
+	}
+}
+
+// A refusingLock is a fakeLock that answers attempts with an error of its own.
+type refusingLock struct {
+	*fakeLock
+	err error
+}
+
+func (l refusingLock) Granted(Attempt, send.Reply) (Outcome, error) { return Outcome{}, l.err }
+
+// No caller gets the error of another caller's request. An answer that refuses one caller says
+// nothing about the waiters behind it.
+func TestEngineEveryCallerGetsItsOwnAnswer(t *testing.T) {
+	for _, refused := range []error{errFakeUpgrade, send.ErrNotALock, send.Invalid("lease 1ms"), send.ErrReply, send.ErrNotSynced} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			e.lock(1)
+			results := make(chan error, 1)
+			go func() {
+				b := refusingLock{newFakeLock(e.redis, "x"), refused}
+				_, err := e.acquire(context.Background(), b, 2, Request{Wait: forever, Lease: time.Minute})
+				results <- err
+			}()
+			synctest.Wait()
+			var behind sync.WaitGroup
+			for o := range Owner(10) {
+				r := Request{Wait: forever}
+				if o%2 == 0 {
+					r.Lease = time.Minute
+				}
+				behind.Go(func() {
+					ok, err := e.lockWith(context.Background(), 3+o, r)
+					if !assert.NoError(t, err, "%v is behind a caller who was told %v", 3+o, refused) || !assert.True(t, ok, "%v is behind a caller who was told %v", 3+o, refused) {
+						return
+					}
+					time.Sleep(time.Millisecond)
+					e.unlock(3 + o)
+				})
+			}
+			synctest.Wait()
+			e.unlock(1)
+			behind.Wait()
+			err := <-results
+			assert.ErrorIs(t, err, refused, "the caller in front")
+		})
+	}
+}
+
+// Redis does not answer a TryLock that does not wait, and answers the waiters behind it. These
+// get the lock in the order in which they came.
+func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
+	for _, lease := range []time.Duration{0, time.Minute} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			other := joinBubbleEngine(t, e.redis, "other")
+			e.redis.Latency = time.Millisecond
+			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} }
+			tried := make(chan error, 1)
+			go func() {
+				_, err := e.lockWith(context.Background(), 1, Request{Wait: 0})
+				e.redis.Set(func() { e.redis.Fault = nil })
+				tried <- err
+			}()
+			synctest.Wait()
+			var behind sync.WaitGroup
+			var order []Owner
+			for o := Owner(2); o < 12; o++ {
+				behind.Go(func() {
+					ok, err := e.lockWith(context.Background(), o, Request{Wait: forever, Lease: lease})
+					if !assert.NoError(t, err, "owner %v", o) || !assert.True(t, ok, "owner %v", o) {
+						return
+					}
+					order = append(order, o)
+					time.Sleep(time.Second)
+					e.unlock(o)
+				})
+				synctest.Wait()
+			}
+			// Another client has the lock when the waiters send their attempts.
+			e.redis.Set(func() {
+				e.redis.Records["x"] = &fakeredis.Record{Field: "other:1:1", Levels: 1, Expires: time.Now().Add(time.Minute)}
+			})
+			err := <-tried
+			assert.ErrorIs(t, err, io.EOF, "the TryLock")
+			time.Sleep(time.Second)
+			answer, err := e.redis.Run(context.Background(), newFakeLock(e.redis, "x").Release(Release{Field: "other:1:1"}), false)
+			require.NoError(t, err)
+			require.EqualValues(t, 1, answer.([]any)[0])
+			behind.Wait()
+			assert.True(t, slices.IsSorted(order), "served in the order %v", order)
+			assert.Len(t, order, 10, "served in the order %v", order)
+			other.lock(1)
+			other.unlock(1)
+		})
+	}
+}
+
+// Lock does not return a hold that is trusted for hardly any time: it sends the attempt again, which restores the lease.
+func TestEngineLateAnswerIsAskedForAgain(t *testing.T) {
+	const lease = 600 * time.Millisecond // less than send.ResendTime
+	for name, late := range map[string]time.Duration{"nearly over": lease - 40*time.Millisecond, "over": lease + 40*time.Millisecond} {
+		for _, explicit := range []time.Duration{0, lease} {
+			for levels := range 2 {
+				t.Run(fmt.Sprint(name, explicit, levels), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(lease))
+						if levels > 0 {
+							ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: time.Hour})
+							require.NoError(t, err)
+							require.True(t, ok)
+						}
+						asked := 0
+						e.redis.Set(func() {
+							e.redis.Fault = func(verb string) fakeredis.Fault {
+								if asked++; verb == "acquire" && asked <= 2 {
+									return fakeredis.Fault{Answer: late}
+								}
+								return fakeredis.Fault{}
+							}
+						})
+						ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: explicit})
+						require.NoError(t, err)
+						require.True(t, ok)
+						guarded := e.guarded(1)
+						time.Sleep(lease / 2)
+						assert.NoError(t, guarded.Err(), "Lock returned a hold that is over: %v", context.Cause(guarded))
+						if explicit > 0 { // with the watchdog, the rest is renewals
+							assert.Equal(t, 3-2*levels, asked, "requests: an hour is left of the lease of the first level")
+						}
+						for range levels + 1 {
+							e.unlock(1)
+						}
+						assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
+					})
+				})
+			}
+		}
+	}
+}
+
+// At least half of a lease is left when Lock returns, whether the lease is explicit or not, of a fresh hold and of a
+// re-entry: an answer that leaves less is asked for again. For a lease of the watchdog a renewal may take as long as
+// half of it.
+func TestEngineLateAnswerLeavesHalfOfTheLease(t *testing.T) {
+	const lease = time.Second
+	for _, late := range []int{520, 700, 860, 884} {
+		for _, explicit := range []time.Duration{0, lease} {
+			for levels := range 2 {
+				t.Run(fmt.Sprint(late, explicit, levels), func(t *testing.T) {
+					synctest.Test(t, func(t *testing.T) {
+						e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(lease))
+						for range levels {
+							ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: lease})
+							require.NoError(t, err)
+							require.True(t, ok)
+						}
+						asked := 0
+						e.redis.Set(func() {
+							e.redis.Latency = 10 * time.Millisecond
+							e.redis.Fault = func(verb string) fakeredis.Fault {
+								if verb == "renew" {
+									return fakeredis.Fault{Answer: lease / 3}
+								}
+								if asked++; asked == 1 {
+									return fakeredis.Fault{Answer: time.Duration(late) * time.Millisecond}
+								}
+								return fakeredis.Fault{}
+							}
+						})
+						ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: explicit})
+						require.NoError(t, err)
+						require.True(t, ok)
+						guarded := e.guarded(1)
+						time.Sleep(lease/2 - 10*time.Millisecond)
+						assert.NoError(t, guarded.Err(), "Lock returned a hold of which hardly anything was left")
+						assert.Equal(t, 2, asked, "requests")
+						e.redis.Set(func() { e.redis.Fault = nil })
+						for range levels + 1 {
+							_ = e.unlockErr(1) // the explicit leases may be over
+						}
+						assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
+					})
+				})
+			}
+		}
+	}
+}
+
+// A Redis that always takes long: an explicit lease of which a part is left is held after two attempts. Where hardly
+// anything is left, or the watchdog could not renew the hold in time, the call ends with an error, and nothing is left
+// in Redis.
+func TestEngineSlowRedisEndsTheCall(t *testing.T) {
+	const lease = time.Second
+	for _, test := range []struct {
+		takes, explicit time.Duration
+		asked           int // 0: the call fails
+	}{
+		{400 * time.Millisecond, lease, 1},
+		{400 * time.Millisecond, 0, 1},
+		{600 * time.Millisecond, lease, 2},
+		{600 * time.Millisecond, 0, 0},
+		{860 * time.Millisecond, lease, 0},
+		{860 * time.Millisecond, 0, 0},
+	} {
+		t.Run(fmt.Sprint(test.takes, test.explicit), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				e := joinBubbleEngine(t, fakeredis.New(), "client", withWatchdogTimeout(lease))
+				e.redis.Latency = test.takes / 2
+				ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: test.explicit})
+				if test.asked == 0 {
+					assert.ErrorIs(t, err, ErrLate)
+					assert.ErrorIs(t, err, ErrLockLost)
+					assert.False(t, ok)
+					assert.Equal(t, MostAsked, e.redis.Count("acquire"), "requests")
+					time.Sleep(2 * test.takes)
+					assert.Empty(t, e.redis.Holder("x"), "what was given up is undone")
+					return
+				}
+				require.NoError(t, err)
+				assert.True(t, ok)
+				assert.Equal(t, test.asked, e.redis.Count("acquire"), "requests")
+				guarded := e.guarded(1)
+				time.Sleep(lease / 4)
+				assert.NoError(t, guarded.Err(), "the hold")
+				e.unlock(1)
+			})
+		})
+	}
+}
+
+// When Redis always takes longer to answer than the lease lasts, Lock returns an error after a few attempts,
+// and no record is left. A lease of 1ms expires at once, as documented, and is no error.
+func TestEngineLeaseShorterThanAnAnswerIsAnError(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.redis.Latency = 50 * time.Millisecond
+		start := time.Now()
+		ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: 60 * time.Millisecond})
+		assert.False(t, ok)
+		assert.ErrorIs(t, err, ErrLockLost)
+		assert.ErrorIs(t, err, ErrLate)
+		n := e.redis.Count("acquire")
+		assert.Equal(t, MostAsked, n, "asked %d times", n)
+		assert.LessOrEqual(t, time.Since(start), 10*2*e.redis.Latency, "time taken")
+		assert.Empty(t, e.redis.Holder("x"), "is left")
+		ok, err = e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: time.Millisecond})
+		assert.NoError(t, err, "a lease of 1ms")
+		assert.True(t, ok, "a lease of 1ms")
+		e.lock(1)
+		e.unlock(1)
+	})
+}
+
+// The answer to any try counts, also to the first one of several: a Redis that takes longer than a second
+// for each answer is slow, and not gone.
+func TestAnswerToAnEarlierTryCounts(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		e.redis.Latency = 800 * time.Millisecond
+		start := time.Now()
+		e.lock(1)
+		require.Equal(t, 1600*time.Millisecond, time.Since(start))
+		e.unlock(1)
+		require.Equal(t, 3200*time.Millisecond, time.Since(start))
+		time.Sleep(10 * time.Second)
+		require.Empty(t, e.redis.Holder("x"))
+	})
+}

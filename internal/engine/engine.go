@@ -1,0 +1,235 @@
+// Package engine takes locks, gives them back, keeps the holds of a process, and passes locks on: what is the same for every lock
+// type. A lock type is data: which calls its commands are, and how their replies read (contract.go).
+//
+// An engine takes locks (acquire.go) and gives them back (release.go). It keeps the holds of each name (name.go, hold.go, record.go),
+// passes a lock on inside the process (handover.go, sharing.go) and waits in the line of a lock for its turn (line.go). What users see,
+// and what is particular to Redis and to Redisson, is in package relock.
+//
+// Rules: the sender repeats requests, and that is always safe: every script sets a state and adds
+// nothing, and names its acquisition. So a request whose answer was lost is sent again unchanged.
+package engine
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"github.com/relock-go/relock/internal/late"
+	"github.com/relock-go/relock/internal/lease"
+	"github.com/relock-go/relock/internal/poller"
+	"github.com/relock-go/relock/internal/report"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/turns"
+	"github.com/relock-go/relock/internal/wake"
+	"github.com/relock-go/relock/internal/workers"
+)
+
+const (
+	closeTime  = 7 * time.Second                       // how long Close waits for requests under way, which may take 1.25 times unlockTime
+	mostLogged = 16                                    // holds that Close names
+	hangTime   = report.CloseTime + report.CloseTime/2 // how long Close waits for the Logger and the Observer alone
+	LeastShare = 10 * time.Millisecond                 // see shareTime
+)
+
+// A config is what an engine has to know, and the parts that are particular to Redis and to the user.
+type Config struct {
+	ID              string // of the Client, in every field
+	WatchdogTimeout time.Duration
+	MaxWakeDelay    time.Duration
+	Slice           time.Duration
+	Label           string // WithLabel; or ""
+	FirstUse        func() // called with every field that is made; or nil
+	ConfirmsGrants  bool   // of a line, by asking: replicas have to confirm every hold
+
+	Log       *slog.Logger // of the user
+	Events    Events
+	Observed  bool         // somebody hears the events from Waiting to Released
+	UserCalls func() int64 // calls of the Logger and the Observer that are under way
+
+	Servers Servers
+	Bundle  func([]BundledCall) send.Call                     // makes calls together
+	Free    func(names []string, fields [][]string) send.Call // asks which of names are free: see freeOf
+	Group   func(name string) string                          // names of one group can be asked about together
+	Renewer Renewer
+}
+
+// servers is what an engine knows of its servers: which one announces on which channel, and what it knows of its subscribers.
+type Servers interface {
+	wake.Router
+	// Counts says whether the server that runs a script knows how many subscribers its messages reach.
+	Counts() bool
+}
+
+type Engine struct {
+	Config
+
+	reporter *report.Reporter // of events that no call has asked about
+	sender   *send.Sender
+	workers  *workers.Pool
+	pubsub   *wake.Hub
+	poller   *poller.Poller
+	watchdog *lease.Watchdog
+	closed   <-chan struct{}
+	life     context.Context // until Close
+	endLife  context.CancelFunc
+	refused  <-chan struct{} // closed by Shutdown and Close: no caller comes to hold a lock any more
+	leaving  context.Context // until then
+	leave    context.CancelFunc
+
+	isLeaving, isClosed atomic.Bool
+
+	draining drain
+	table    nameTable
+	lapsed   expiredRing
+	late     late.Tries
+
+	rtt          turns.RoundTrip
+	acquisitions atomic.Uint64 // number of fields that were made
+	waiters      atomic.Uint64 // number of the last waiter
+}
+
+// newEngine makes the engine that sends as sending says.
+func New(c Config, sending send.Config) *Engine {
+	e := &Engine{Config: c}
+	e.table.names = make(map[string]*name)
+	e.life, e.endLife = context.WithCancel(context.Background())
+	e.closed = e.life.Done()
+	e.leaving, e.leave = context.WithCancel(context.Background())
+	e.refused = e.leaving.Done()
+	e.draining.done = make(chan struct{})
+	e.workers = workers.New(e.closed)
+	e.reporter = report.New(e.workers.Spawn)
+	e.pubsub = wake.New(e.Servers, e.Log, func(channel string, err error) {
+		e.reporter.Later(func() { e.Events.SubscriptionRefused(channel, err) })
+	})
+	e.poller = e.newPoller()
+	sending.RideOut, sending.Spawn, sending.Reroute, sending.Log = e.WatchdogTimeout, e.workers.Spawn, e.pubsub.Reload, e.Log
+	sending.Narrowed = func(err error) {
+		e.reporter.Later(func() { e.Events.LineRefused(err) })
+	}
+	e.sender = send.New(sending)
+	e.watchdog = e.newWatchdog()
+	return e
+}
+
+// inspect asks Redis for the state of b.
+func (e *Engine) Inspect(ctx context.Context, b Record, field string) (View, error) {
+	r, _, err := e.send(e.waitOptionsFor(ctx), b.Inspect(field), time.Time{})
+	return View{Locked: r[0] > 0, Held: r[1] > 0, Ttl: send.FromMilliseconds(r[2])}, err
+}
+
+// ask sends a call that changes nothing that this process knows, until Redis answers.
+func (e *Engine) Ask(ctx context.Context, c send.Call) (send.Reply, error) {
+	r, _, err := e.send(e.waitOptionsFor(ctx), c, time.Time{})
+	return r, err
+}
+
+// askLong is ask for a call that may take Redis long.
+func (e *Engine) AskLong(ctx context.Context, c send.Call) send.Answer {
+	return e.sender.Do(&e.waitOptionsFor(ctx).Wait, send.Request{Call: c, Long: true}, time.Time{})
+}
+
+// spawn runs job on a goroutine that Close waits for.
+func (e *Engine) Spawn(job func()) { e.workers.Spawn(job) }
+
+// later has report run by the goroutine that calls the Logger and the Observer.
+func (e *Engine) Later(report func()) { e.reporter.Later(report) }
+
+// pause sleeps for d, or returns why it ended sooner: by ctx or Close.
+func (e *Engine) Pause(ctx context.Context, d time.Duration) error {
+	return e.waitOptionsFor(ctx).sleep(nil, nil, d)
+}
+
+// untilRefused is the wait of a caller who wants locks: until deadline, the end of ctx, or Shutdown.
+func (e *Engine) UntilRefused(ctx context.Context, deadline time.Time) *send.Wait {
+	return &send.Wait{Ctx: ctx, Closed: e.refused, Deadline: deadline}
+}
+
+// untilEnd is the wait of a caller who asks: until the end of ctx, or Close.
+func (e *Engine) UntilEnd(ctx context.Context) *send.Wait {
+	return &send.Wait{Ctx: ctx, Closed: e.closed}
+}
+
+// patience is how long a caller that does not wait for others stays for an answer.
+func (e *Engine) Patience() time.Duration { return e.sender.Patience() }
+
+// hub has the subscribed channels.
+func (e *Engine) Hub() *wake.Hub { return e.pubsub }
+
+// pace is how fast locks can change hands here, as far as e has measured.
+func (e *Engine) pace() turns.Pace { return turns.PaceOf(e.rtt.Get(), e.Slice) }
+
+// shareTime is how long a line may keep a lock from those that have no place in it, for example Java services.
+func (e *Engine) shareTime() time.Duration { return max(e.pace().Slice, LeastShare) }
+
+// open is ErrClosed from Shutdown or Close on: no caller comes to hold a lock any more.
+func (e *Engine) Open() error {
+	if e.isLeaving.Load() {
+		return send.ErrClosed
+	}
+	return nil
+}
+
+// alive is ErrClosed after Close.
+func (e *Engine) Alive() error {
+	if e.isClosed.Load() {
+		return send.ErrClosed
+	}
+	return nil
+}
+
+// untilClosed returns a ctx that ends with cause ErrClosed when the engine takes no locks any more.
+func (e *Engine) UntilClosed(ctx context.Context) (_ context.Context, stop func()) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	forget := context.AfterFunc(e.leaving, func() { cancel(send.ErrClosed) })
+	return ctx, func() {
+		forget()
+		cancel(nil)
+	}
+}
+
+// close wakes all waiters and ends all guards. It returns when the goroutines have ended. For goroutines in a request that
+// Redis does not answer it waits no longer than closeTime, and for those in the Logger or the Observer hangTime.
+func (e *Engine) Close() error {
+	e.refuse()
+	if !e.isClosed.CompareAndSwap(false, true) {
+		return nil
+	}
+	e.endLife()
+	if held := e.stillHeld(); held.count > 0 {
+		e.reporter.Later(func() { e.Events.ClosedWithHolds(held.count, held.some) })
+	}
+	e.reporter.Close()
+	drained := e.workers.Close() // with the last report
+
+	ended := make(chan struct{})
+	go func() {
+		e.pubsub.Close()
+		e.watchdog.Close()
+		<-drained
+		close(ended)
+	}()
+	began := time.Now()
+	look := time.NewTicker(hangTime / 30)
+	defer look.Stop()
+	for {
+		select {
+		case <-ended:
+			return nil
+		case <-look.C:
+		}
+		switch took, told := time.Since(began), e.UserCalls(); {
+		case took >= hangTime && told > 0 && e.workers.NoMoreThan(told): // no request is under way
+			return errHangs
+		case took < closeTime:
+		case told > 0 || e.reporter.Busy():
+			return errHangs
+		default:
+			return errors.New("relock: close: requests are still under way that Redis does not answer; they end with the timeouts of the Redis client")
+		}
+	}
+}
+
+var errHangs = errors.New("relock: close: the Logger or the Observer has not returned")

@@ -1,0 +1,97 @@
+package engine
+
+// Extend: how a hold with an explicit lease gets a longer one.
+//
+// Rules: an extension never shortens what is left of a lease, and trust counts from before its request. A hold that the
+// watchdog renews, and one that MaxHold would end sooner, are not extended.
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/relock-go/relock/internal/lease"
+	"github.com/relock-go/relock/internal/send"
+)
+
+// extend makes the lease of o's hold on b as long as length from now on.
+func (e *Engine) Extend(ctx context.Context, b Lock, o Owner, length time.Duration) error {
+	e.workers.Begin()
+	defer e.workers.End()
+	p := e.waitOptionsFor(ctx)
+	if err := p.Over(); err != nil {
+		return err
+	}
+	n := e.use(b.ID().Name)
+	defer n.done()
+	h, err := n.lockHold(p, b, o, false)
+	switch {
+	case err != nil:
+		return err
+	case h == nil:
+		return n.notHeldError(b.ID(), o)
+	}
+	defer h.unlockHold()
+	if err := h.extendable(length); err != nil {
+		return err
+	}
+	sent, err := h.askExtend(p, length)
+	whole := lease.Trust(length)
+	for asked := 1; err == nil && asked < MostAsked && !lease.EnoughValidityLeft(whole-time.Since(sent), whole, false); asked++ {
+		sent, err = h.askExtend(p, length) // the answer came late: another request restores the lease
+	}
+	if !e.watchdog.Watches(&h.record.lease) {
+		h.lose(ErrLapsed) // the watchdog has found the lease over, and is about to end the hold
+	}
+	return h.extended(sent, length, err)
+}
+
+// extendable says why h cannot have this lease from now on, or nil.
+func (h *hold) extendable(lease time.Duration) error {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	switch {
+	case h.state != holding:
+		return cmp.Or(h.loss, ErrNotHeld)
+	case h.name.engine.watchdog.Renews(&h.record.lease):
+		return ErrRenewed
+	}
+	if rest := h.name.engine.watchdog.RestOf(&h.record.lease, lease); rest < lease {
+		return send.Invalid("lease %v: MaxHold ends the hold in %v", lease, rest)
+	}
+	return nil
+}
+
+// extended notes the outcome of a request, sent at sent, that asked for a longer lease of h.
+func (h *hold) extended(sent time.Time, lease time.Duration, err error) error {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	switch {
+	case h.state != holding: // it was lost, or given back, while the request was under way
+		return send.WithLast(cmp.Or(h.loss, ErrNotHeld), err)
+	case err != nil:
+		h.leaseUncertain = true
+		return err
+	}
+	h.name.engine.watchdog.Extend(&h.record.lease, sent, lease, false)
+	return nil
+}
+
+// askExtend asks for a longer lease with one request, which was sent at sent. It ends a hold that Redis does not have.
+func (h *hold) askExtend(p *waitOptions, length time.Duration) (sent time.Time, err error) {
+	if h.keeper != nil {
+		return h.keeper.Extend(p.Ctx, length)
+	}
+	answer := h.name.engine.sender.Do(&p.Wait, send.Request{Call: h.verbs().Renew(h.field, length, false)}, time.Time{})
+	r, err := answer.Reply()
+	switch {
+	case errors.Is(err, send.ErrNotALock): // the record was replaced by something else
+		h.lose(fmt.Errorf("%w: %w", errGone, err))
+		err = nil
+	case err == nil && r[0] != 1:
+		h.lose(errGone)
+	}
+	return answer.Sent, err
+}

@@ -1,0 +1,240 @@
+//go:build go1.25
+
+package engine
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/wake"
+)
+
+// A fakeLock is a plain lock on a fakeredis.Redis: its calls have a verb instead of a script.
+type fakeLock struct {
+	Traits
+	redis *fakeredis.Redis
+	key   string // of the record
+}
+
+func newFakeLock(r *fakeredis.Redis, name string) *fakeLock {
+	return &fakeLock{Traits{Lock: LockID{Name: name}, Kind: "lock", Admits: Exclusive}, r, name}
+}
+
+func (l *fakeLock) call(verb string, args ...any) send.Call {
+	return send.Call{Keys: []string{l.key}, Args: append([]any{verb}, args...)}
+}
+
+func (l *fakeLock) Channel(Attempt) string         { return "channel:" + l.key }
+func (l *fakeLock) Grants(Attempt) string          { return "" }
+func (l *fakeLock) Unbury(string) send.Call        { return send.Call{} }
+func (l *fakeLock) Acquire(a Attempt) send.Call    { return l.call("acquire", a.Field, a.Lease, a.Level) }
+func (l *fakeLock) Undo(a Attempt) send.Call       { return l.Release(a.AsRelease()) }
+func (l *fakeLock) Force() send.Call               { return l.call("force") }
+func (l *fakeLock) Inspect(field string) send.Call { return l.call("inspect", field) }
+
+func (l *fakeLock) Granted(_ Attempt, r send.Reply) (Outcome, error) { return ParseGrant(r) }
+
+func (l *fakeLock) Release(r Release) send.Call { return l.call("release", r.Field, r.Left) }
+
+func (l *fakeLock) Renew(field string, lease time.Duration, exact bool) send.Call {
+	return l.call("renew", field, lease, exact)
+}
+
+// A bubbleEngine is an engine on a fakeredis.Redis, inside a bubble.
+type bubbleEngine struct {
+	*Engine
+	redis *fakeredis.Redis
+	t     *testing.T
+}
+
+func newBubbleEngine(t *testing.T) *bubbleEngine {
+	return joinBubbleEngine(t, fakeredis.New(), "client")
+}
+
+// oneFake has one fakeredis.Redis for all channels.
+type oneFake struct{ redis *fakeredis.Redis }
+
+func (f oneFake) Node(string) wake.Node {
+	return wake.Node{Dial: func() wake.Subscriber { return f.redis.Subscribe() }}
+}
+func (oneFake) Moves() bool        { return false }
+func (oneFake) Reload()            {}
+func (oneFake) Refused(error) bool { return false }
+func (oneFake) Counts() bool       { return true }
+
+// logged writes events to a log.
+type logged struct{ log *slog.Logger }
+
+func (logged) Waiting(context.Context, Subject)                                   {}
+func (logged) Acquired(context.Context, Subject, Path, time.Duration, int, int64) {}
+func (logged) GaveUp(context.Context, Subject, bool, time.Duration, error)        {}
+func (logged) Renewed(Subject)                                                    {}
+func (logged) RenewalFailed(Subject, error, time.Duration)                        {}
+func (logged) Released(context.Context, Subject, time.Duration, int, error)       {}
+func (logged) Lapsed(Subject, time.Duration)                                      {}
+func (logged) SubscriptionRefused(string, error)                                  {}
+func (logged) LineRefused(error)                                                  {}
+
+func (l logged) Lost(s Subject, _ time.Duration, _, cause error, _ bool) {
+	l.log.Warn("lost", "lock", s.Name, "cause", cause)
+}
+
+func (l logged) ClosedWithHolds(count int, some []string) {
+	l.log.Debug("closed", "count", count, "locks", some)
+}
+
+// A with changes the config of a bubbleEngine.
+type with func(*Config)
+
+func withWatchdogTimeout(d time.Duration) with { return func(c *Config) { c.WatchdogTimeout = d } }
+
+func withSlice(d time.Duration) with { return func(c *Config) { c.Slice = d } }
+
+func withLogger(l *slog.Logger) with {
+	return func(c *Config) { c.Log, c.Events = l, logged{l} }
+}
+
+// fakeConfig is the config of an engine on r, with the defaults of the options of a Client.
+func fakeConfig(r *fakeredis.Redis, id string, all ...with) Config {
+	c := Config{
+		ID: id, WatchdogTimeout: 30 * time.Second, MaxWakeDelay: time.Second, Slice: 10 * time.Millisecond,
+		UserCalls: func() int64 { return 0 },
+		Servers:   oneFake{r},
+		Group:     func(string) string { return "" },
+		Renewer: func(ctx context.Context, sender *send.Sender, all []Renewal) {
+			calls := make([]send.Call, len(all))
+			for i, r := range all {
+				calls[i] = r.Lock.Renew(r.Field, r.Length, false)
+			}
+			replies, errs := sender.All(ctx, calls)
+			for i := range all {
+				all[i].Held, all[i].Err = replies[i][0] == 1, errs[i]
+			}
+		},
+	}
+	withLogger(slog.New(slog.DiscardHandler))(&c)
+	for _, w := range all {
+		w(&c)
+	}
+	return c
+}
+
+// joinBubbleEngine makes another client of the same Redis.
+func joinBubbleEngine(t *testing.T, r *fakeredis.Redis, id string, all ...with) *bubbleEngine {
+	return joinSending(t, r, id, send.Config{Transport: r}, all...)
+}
+
+// joinSending is joinBubbleEngine for a client that sends in a certain way.
+func joinSending(t *testing.T, r *fakeredis.Redis, id string, config send.Config, all ...with) *bubbleEngine {
+	e := &bubbleEngine{New(fakeConfig(r, id, all...), config), r, t}
+	t.Cleanup(func() {
+		assert.NoError(t, e.Close())
+		assert.Zero(t, e.waitQueues(), "wait queues are left")
+	})
+	return e
+}
+
+// abandonedBubbleEngine is joinBubbleEngine for a test that closes the engine itself, with locks held.
+func abandonedBubbleEngine(t *testing.T, r *fakeredis.Redis, all ...with) *bubbleEngine {
+	t.Helper()
+	return &bubbleEngine{New(fakeConfig(r, "client", all...), send.Config{Transport: r}), r, t}
+}
+
+// acquire is that of the engine for one lock.
+func (e *bubbleEngine) acquire(ctx context.Context, b Record, o Owner, r Request) (bool, error) {
+	return e.Acquire(ctx, o, r, b)
+}
+
+// lock, unlock and guarded assert, and do not require: goroutines other than the test's call them too.
+func (e *bubbleEngine) lock(o Owner) {
+	e.t.Helper()
+	ok, err := e.acquire(context.Background(), newFakeLock(e.redis, "x"), o, Request{Wait: forever})
+	assert.NoError(e.t, err, "%v does not get the lock", o)
+	assert.True(e.t, ok, "%v does not get the lock", o)
+}
+
+func (e *bubbleEngine) unlock(o Owner) {
+	e.t.Helper()
+	assert.NoError(e.t, e.Release(context.Background(), newFakeLock(e.redis, "x"), o), "%v cannot unlock", o)
+}
+
+func (e *bubbleEngine) lockWith(ctx context.Context, o Owner, r Request) (bool, error) {
+	return e.acquire(ctx, newFakeLock(e.redis, "x"), o, r)
+}
+
+func (e *bubbleEngine) unlockErr(o Owner) error {
+	return e.Release(context.Background(), newFakeLock(e.redis, "x"), o)
+}
+
+func (e *bubbleEngine) guarded(o Owner) context.Context {
+	e.t.Helper()
+	ctx, err := e.Guard(context.Background(), newFakeLock(e.redis, "x"), o)
+	assert.NoError(e.t, err, "no guard for %v", o)
+	return ctx
+}
+
+// inBubble runs f on a new engine in a bubble, and asserts afterwards that the engine has no wait queues left.
+// It runs f twice: once every request may be abandoned, as after a request without an answer;
+// once a request of a caller who has the time runs on the goroutine of that caller.
+func inBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine)) {
+	t.Helper()
+	for name, inline := range map[string]time.Duration{"goroutine": 0, "inline": send.ResendTime} {
+		t.Run(name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				r := fakeredis.New()
+				f(t, joinSending(t, r, "client", send.Config{Transport: r, Inline: inline}))
+			})
+		})
+	}
+}
+
+const forever = -1
+
+func newRand(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
+
+// full is how many cases a test tries, or for how long: plain, or long with
+// RELOCK_LONG=1 in the environment, as "make race" and "make valkey" set it.
+func full[T int | uint64 | time.Duration](plain, long T) T {
+	if os.Getenv("RELOCK_LONG") != "" {
+		return long
+	}
+	return plain
+}
+
+// lockedBuffer is a buffer that a logger may write to while a test reads.
+type lockedBuffer struct {
+	mu  sync.Mutex // guards buf
+	buf bytes.Buffer
+}
+
+func (b *lockedBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.Write(p)
+}
+
+func (b *lockedBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.buf.String()
+}
+
+// An answerError is an error reply of Redis.
+type answerError string
+
+func (e answerError) Error() string { return string(e) }
+func (answerError) RedisError()     {}
+
+var _ = require.NoError

@@ -1,0 +1,82 @@
+//go:build go1.25
+
+package engine
+
+// Fuzzing of all input from outside: answers and messages of Redis, and names and durations
+// of users. The seeds run with the other tests. To search on:
+//
+//	go test -run '^$' -fuzz '^FuzzNames$' -fuzztime 1m .
+//
+// Rules: a target asserts rules for every input, and does not repeat the code; a target makes
+// operations and values of bytes, so that the fuzzer can make any of them.
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/send"
+)
+
+// A fakeUpgrade is a lock that refuses an attempt for good with -2.
+type fakeUpgrade struct{ *fakeLock }
+
+var errFakeUpgrade = errors.New("an upgrade")
+
+func (l *fakeUpgrade) Granted(a Attempt, r send.Reply) (Outcome, error) {
+	if r[0] == -2 {
+		return Outcome{}, errFakeUpgrade
+	}
+	return l.fakeLock.Granted(a, r)
+}
+
+// S5: an attempt at many locks holds them only if the answer grants each of them.
+func FuzzBundleAnswers(f *testing.F) {
+	f.Add(byte(2), []byte{1, 1})
+	f.Add(byte(2), []byte{1, 0})
+	f.Add(byte(3), []byte{0, 1, 1})
+	f.Add(byte(1), []byte{0, 1})
+	f.Add(byte(2), []byte{1})
+	f.Add(byte(2), []byte{1, 1, 1})
+	f.Add(byte(1), []byte{})
+	f.Add(byte(2), []byte{255, 2, 254})
+	f.Fuzz(func(t *testing.T, n byte, answers []byte) {
+		var wants []want
+		for i := range 1 + n%8 {
+			lock := newFakeLock(nil, fmt.Sprint("lock", i))
+			h := &hold{lock: lock}
+			if i%3 == 2 {
+				h.lock = &fakeUpgrade{lock}
+			}
+			wants = append(wants, want{hold: h, Attempt: Attempt{Field: "f", Level: 1}})
+		}
+		replies := make([]send.Reply, len(answers))
+		all := len(answers) == len(wants)
+		for i, a := range answers {
+			replies[i] = send.Reply{int64(int8(a)), int64(i), int64(i) + 100}
+			all = all && a == 1
+		}
+		var got Answer
+		err := got.readAll(wants, replies)
+		require.Equal(t, all, err == nil && got.State == Held, "%v for %d locks: %+v, %v", replies, len(wants), got, err)
+		if all {
+			require.Len(t, got.tokens, len(wants), "tokens")
+			assert.EqualValues(t, 100, got.tokens[0], "tokens")
+		} else if err == nil {
+			assert.Equal(t, len(answers)-1, got.at, "%v: the lock in the way", replies)
+		}
+		checkText(t, err)
+	})
+}
+
+// checkText asserts that err fits into a line of a log.
+func checkText(t *testing.T, err error) {
+	t.Helper()
+	s := fmt.Sprint(err)
+	assert.LessOrEqual(t, len(s), 1100, "bytes of %.1200q", s)
+	assert.False(t, strings.ContainsAny(s, "\r\n\x00"), "%.700q", s)
+}

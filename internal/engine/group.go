@@ -1,0 +1,384 @@
+package engine
+
+// A group: how one caller takes several locks of one Redis together.
+//
+// Rules: the caller makes an attempt with the owner mutexes of all holds, and after the wait queues of all locks that
+// the owner does not hold have admitted it. A caller that waits for an owner mutex, in a wait queue or for a release
+// keeps no owner mutex and no level: other callers of its owner can unlock, lock and re-enter meanwhile. After
+// every wait the caller looks again which locks its owner holds by then. An acquisition has one field for
+// each lock, and asks with that field for as long as its owner does not hold the lock.
+
+import (
+	"slices"
+	"time"
+)
+
+type group struct {
+	engine  *Engine
+	names   names // of the locks; their mutexes are locked together
+	owner   Owner
+	request Request
+	locks   []Lock
+	changed chan struct{} // a token: the owner has come to hold one of the locks
+
+	// One for each lock:
+	fresh []*hold // the hold that the acquisition asks for while its owner holds nothing: its field, and its wait queue
+	asked []want  // the last attempt on fresh; no hold: there was none
+	again []want  // the last attempt on a re-entry; no hold: there was none
+
+	wants []want // the caller has the owner mutexes of these holds
+}
+
+// newGroup begins an acquisition. The caller must call end.
+func (e *Engine) newGroup(bs []Lock, o Owner, r Request) *group {
+	g := &group{
+		engine: e, names: e.useAll(bs), owner: o, request: r, locks: slices.Clone(bs), // Clone: a caller of one lock needs no slice on the heap
+		changed: make(chan struct{}, 1),
+		fresh:   make([]*hold, len(bs)), asked: make([]want, len(bs)), again: make([]want, len(bs)),
+	}
+	g.names.Lock()
+	defer g.names.Unlock()
+	for i, b := range bs {
+		n, key := g.names.of(b), holdKey{b.ID(), o}
+		g.fresh[i] = &hold{name: n, lock: b, key: key, field: e.newField(o)}
+		if n.groups == nil {
+			n.groups = make(map[holdKey][]*group)
+		}
+		n.groups[key] = append(n.groups[key], g)
+	}
+	return g
+}
+
+// of is the name that b belongs to.
+func (ns names) of(b Lock) *name {
+	for _, n := range ns {
+		if n.text == b.ID().Name {
+			return n
+		}
+	}
+	panic("bug: a lock of another group")
+}
+
+// end unlocks the holds of the caller, and gives up the holds that were not granted.
+func (g *group) end() {
+	g.names.Lock()
+	for _, w := range g.wants {
+		w.hold.unlockHoldLocked()
+	}
+	for _, h := range g.fresh {
+		if h.state == fresh {
+			h.leaveQueueLocked()
+			h.state = over // attempts for it that are still under way will be undone
+		}
+		n := h.name
+		left := slices.DeleteFunc(n.groups[h.key], func(other *group) bool { return other == g })
+		if n.groups[h.key] = left; len(left) == 0 {
+			delete(n.groups, h.key)
+		}
+	}
+	g.names.Unlock()
+	g.names.done()
+}
+
+// heldLocked wakes the callers of the owner of h that wait for what h decides: groups that ask for
+// the lock, and all that ask for its other half. Redis grants or refuses these at once.
+func (n *name) heldLocked(h *hold) {
+	n.wakeGroupsLocked(h.key)
+	if h.lock.OtherHalf() == (LockID{}) {
+		return
+	}
+	n.wakeGroupsLocked(holdKey{h.lock.OtherHalf(), h.key.owner})
+	if other := n.otherHalfLocked(h); other != nil && other.state == fresh {
+		wakeCaller(other.changed)
+	}
+}
+
+func (n *name) wakeGroupsLocked(key holdKey) {
+	for _, g := range n.groups[key] {
+		wakeCaller(g.changed)
+	}
+}
+
+// wakeCaller leaves a token in changed, which may be nil.
+func wakeCaller(changed chan struct{}) {
+	select {
+	case changed <- struct{}{}:
+	default:
+	}
+}
+
+// waiting is p for a wait that also ends when the owner comes to hold one of the locks.
+func (g *group) waiting(p *waitOptions) *waitOptions {
+	patient := *p
+	patient.changed = g.changed
+	return &patient
+}
+
+// gather waits for the owner mutexes of all holds and for the wait queues of all locks that are not held, and
+// returns the wants of the next attempt. On an error it keeps no mutex and no queue.
+func (g *group) gather(p *waitOptions) ([]want, error) {
+	e := g.engine
+	bypass := false  // the next attempt bypasses the wait queues
+	yielded := false // other processes have had the chance to go first
+	g.names.Lock()
+	defer g.names.Unlock()
+	var kept *hold // whose owner mutex the caller has already
+	for {
+		select {
+		case <-g.changed: // the code below looks at the holds anyway
+		default:
+		}
+		other := g.lockHoldsLocked(kept)
+		kept = nil
+		if other != nil {
+			if err := g.awaitHoldLocked(p, other); err != nil {
+				return nil, err
+			}
+			kept = other
+			continue
+		}
+		if late := g.lapsedLocked(); late != nil {
+			g.unlockHoldsLocked()
+			g.names.Unlock()
+			late.expireIfDue()
+			g.names.Lock()
+			continue
+		}
+		if !bypass && !g.tryQueuesLocked() {
+			var err error
+			if bypass, err = g.awaitQueuesLocked(p); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if d := e.yieldLocked(g.wants); d > 0 && !yielded && p.HasTime(d) {
+			yielded = true
+			if err := g.yieldLocked(p, d); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		return g.prepareLocked()
+	}
+}
+
+// awaitHoldLocked waits for the owner mutex of other, which another caller has.
+func (g *group) awaitHoldLocked(p *waitOptions, other *hold) error {
+	g.leaveQueuesLocked()
+	if other.state == holding {
+		return g.engine.enterOwnersLocked(g.names, p, &other.owner)
+	}
+	patient := *p
+	return g.engine.enterLocked(g.names, &patient, &other.owner)
+}
+
+// awaitQueuesLocked waits for all wait queues, and says whether the next attempt is to bypass them.
+func (g *group) awaitQueuesLocked(p *waitOptions) (bypass bool, err error) {
+	patient := g.waiting(p)
+	err = g.engine.enterQueuesLocked(g.names, patient, g.awaitedLocked())
+	p.sees(patient.obstacle)
+	if err == errLookAgain || err == errAskYourself {
+		return err == errAskYourself, nil
+	}
+	return false, err
+}
+
+// yieldLocked lets other processes go first for d.
+func (g *group) yieldLocked(p *waitOptions, d time.Duration) error {
+	g.unlockHoldsLocked()
+	g.names.Unlock()
+	p.span.waits()
+	err := p.sleep(nil, nil, d)
+	g.names.Lock()
+	if err != nil {
+		g.leaveQueuesLocked()
+	}
+	return err
+}
+
+// prepareLocked sets the attempts of all wants.
+func (g *group) prepareLocked() ([]want, error) {
+	var loss error
+	for i := range g.wants {
+		if err := g.wants[i].prepareLocked(g.request); loss == nil {
+			loss = err
+		}
+	}
+	if loss != nil {
+		g.unlockHoldsLocked()
+		g.leaveQueuesLocked()
+		return nil, loss
+	}
+	return slices.Clone(g.wants), nil
+}
+
+// lockHoldsLocked takes the owner mutexes of all holds, and makes fresh holds where there are none; or it
+// takes no mutex and returns a hold that another caller uses. The caller has the owner mutex of kept already.
+func (g *group) lockHoldsLocked(kept *hold) (other *hold) {
+	for i, b := range g.locks {
+		n, key := g.fresh[i].name, holdKey{b.ID(), g.owner}
+		h := n.holds.get(key)
+		if h != nil && h != kept && !h.owner.TryEnter() {
+			other = h
+			break
+		}
+		if h == kept {
+			kept = nil // it is one of the wants now
+		}
+		if h != nil && (h.forgottenLocked() || h.state == over) {
+			n.forgetLocked(h)
+			h.owner.Release()
+			h = nil
+		}
+		if h == nil {
+			h = n.newHoldLocked(b, key, g.changed)
+			h.field, h.queue, g.fresh[i].queue = g.fresh[i].field, g.fresh[i].queue, nil
+			g.fresh[i] = h
+		} else {
+			g.fresh[i].leaveQueueLocked()
+		}
+		g.wants = append(g.wants, want{hold: h})
+	}
+	if kept != nil {
+		kept.unlockHoldLocked() // it is over by now, or not wanted this time
+	}
+	if other != nil {
+		g.unlockHoldsLocked()
+	}
+	return other
+}
+
+// unlockHoldsLocked unlocks all holds. The holds of g.fresh keep their wait queues.
+func (g *group) unlockHoldsLocked() {
+	for _, w := range g.wants {
+		if w.hold.state == fresh {
+			w.hold.name.forgetLocked(w.hold)
+			w.hold.owner.Release()
+		} else {
+			w.hold.unlockHoldLocked()
+		}
+	}
+	g.wants = nil
+}
+
+// lapsedLocked is a hold whose trust is over, also before the watchdog has noticed; or nil.
+func (g *group) lapsedLocked() *hold {
+	for _, w := range g.wants {
+		if h := w.hold; h.state == holding && !g.engine.watchdog.Trusted(&h.record.lease) {
+			return h
+		}
+	}
+	return nil
+}
+
+// tryQueuesLocked enters all wait queues that have to admit the attempt. If one is taken, it unlocks the holds.
+func (g *group) tryQueuesLocked() bool {
+	for _, w := range g.wants {
+		h := w.hold
+		if h.queue != nil || !h.needsQueueLocked() {
+			continue
+		}
+		queue := h.name.queueLocked(h.key.id.Half)
+		if !queue.TryEnter() {
+			g.unlockHoldsLocked()
+			return false
+		}
+		h.queue = queue
+	}
+	return true
+}
+
+// awaitedLocked are the wants that the owner does not hold.
+func (g *group) awaitedLocked() (wants []want) {
+	for _, h := range g.fresh {
+		if held := h.name.holds.get(h.key); held == nil || held.state == fresh {
+			wants = append(wants, want{hold: h})
+		}
+	}
+	return wants
+}
+
+func (g *group) leaveQueuesLocked() {
+	for _, h := range g.fresh {
+		if h.state == fresh {
+			h.leaveQueueLocked()
+		}
+	}
+}
+
+// letGo unlocks all holds before the caller waits for the release of wants[at]. The caller keeps the wait queue of
+// that lock, which another process has; or all wait queues, if all is set because it asks again in a moment.
+func (g *group) letGo(at int, all bool) {
+	g.names.Lock()
+	defer g.names.Unlock()
+	for _, w := range g.wants {
+		if h := w.hold; h.state == holding && !w.Renewed {
+			h.leaseUncertain = true // the attempt has set a longer lease, and the undo does not shorten it
+		}
+	}
+	g.unlockHoldsLocked()
+	if all {
+		return
+	}
+	for i, h := range g.fresh {
+		if i != at {
+			h.leaveQueueLocked()
+		} else if h.queue != nil {
+			h.queue.turns.Interrupted()
+		}
+	}
+}
+
+// asks notes an attempt on wants.
+func (g *group) asks(wants []want) {
+	for i, w := range wants {
+		if w.hold == g.fresh[i] {
+			g.asked[i] = w
+		} else {
+			g.again[i] = w
+		}
+	}
+}
+
+// dropPlaces gives up the places in the line that other callers have left to this one, which stands in no line.
+func (g *group) dropPlaces() {
+	g.names.Lock()
+	defer g.names.Unlock()
+	for _, h := range g.fresh {
+		if h.queue != nil {
+			h.queue.dropPlaceLocked(g.engine)
+		}
+	}
+}
+
+// now is wants with the present holds: every attempt makes a new hold, with the field of the acquisition.
+func (g *group) now(wants []want) []want {
+	if g == nil {
+		return wants
+	}
+	g.names.Lock()
+	defer g.names.Unlock()
+	wants = slices.Clone(wants)
+	for i, h := range g.fresh {
+		if wants[i].Field == h.field {
+			wants[i].hold = h
+		}
+	}
+	return wants
+}
+
+// unwanted are the attempts that may have left a hold or an entry in Redis which the caller does not have. granted
+// are the wants that were granted, or nil.
+func (g *group) unwanted(granted []want, unknown int) (wants []want) {
+	for i, w := range g.asked {
+		if w.hold != nil && (granted == nil || granted[i].Field != w.Field) {
+			wants = append(wants, w)
+		}
+	}
+	for _, w := range g.again {
+		if w.hold != nil && granted == nil && unknown > 0 {
+			wants = append(wants, w)
+		}
+	}
+	return wants
+}

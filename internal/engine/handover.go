@@ -1,0 +1,189 @@
+package engine
+
+// Handover: how a lock passes from one goroutine of this process to the next without
+// a round trip.
+//
+// Rules: a holder that unlocks hands the lock to the first waiter in the wait queue, which holds the lock
+// from that moment on. This needs a record that is trusted and kept by the watchdog, and a young streak of
+// this process (internal/turns). A waiter that needs a fencing token takes the record over with an attempt of its own.
+
+import (
+	"time"
+
+	"github.com/relock-go/relock/internal/guard"
+)
+
+// handOverLocked hands the lock of h, one level of which is being given back, to the first waiter if
+// that waiter can have the lock, and says whether it did.
+func (h *hold) handOverLocked() bool {
+	next, now := h.successorLocked()
+	if next == nil || len(h.guards) > 0 { // guards that were made while earlier ones were ended: a real release ends them
+		return false
+	}
+	n, g, r := h.name, h.queue, h.record
+	g.turns.HandedOver()
+	n.forgetLocked(h)
+	h.state, h.levels, h.queue = over, 0, nil
+	h.leaveRecordLocked()
+	next.queue = g
+	next.handedOver = true
+	if next.takesOver = next.lock.Fenced(); next.takesOver {
+		next.field, r.handedOn = r.field, true
+		n.engine.watchdog.Remove(&r.lease)
+	} else {
+		r.joinLocked(next, now)
+		if r.lease.IsLimited() || next.lock.Limits().Max > 0 {
+			n.engine.watchdog.Relimit(&r.lease, next.lock.Limits().end(now))
+		}
+		next.owner.Release()
+		next.uncollected = true
+	}
+	g.Release()
+	return true
+}
+
+// successorLocked is the hold that the lock of h may be handed to now, or nil. A level of h is being given back.
+func (h *hold) successorLocked() (next *hold, now time.Duration) {
+	n, g, r := h.name, h.queue, h.record
+	e := n.engine
+	if n.closed || g == nil || g.First() == nil || h.state != holding || h.levels > 1 || h.leaseUncertain || r.ended {
+		return nil, 0
+	}
+	next, now = g.First().Value, e.watchdog.Now()
+	switch {
+	case next == nil, !g.turns.MayHandOver(now, e.pace()):
+		return nil, 0
+	case h.named, n.otherHalfLocked(h) != nil, n.otherHalfLocked(next) != nil:
+		return nil, 0 // an attempt on the other half by this field would be granted beside the successor
+	case h.keepUntil > now:
+		return nil, 0
+	case !e.watchdog.Renews(&r.lease), !r.isKeptLocked(now), r.lease.LeftAt(now) > next.lock.Limits().cut(e.WatchdogTimeout):
+		return nil, 0 // an explicit lease belongs to its owner alone
+	case r.lease.EndsAtLimit() && r.lease.LeftAt(now) < next.lock.Limits().cut(e.WatchdogTimeout)/3:
+		return nil, 0 // too little is left until the first renewal for the successor
+	}
+	return next, now
+}
+
+// An admitted says how a caller of one lock was admitted past the other callers of this process. The zero
+// value is for callers that no lock can be handed to, for example because they want an explicit lease.
+type admitted struct {
+	hold  *hold // of the caller, with its owner mutex unless holds is set; or nil
+	holds bool  // the lock was handed over or shared: the caller need not ask Redis
+}
+
+// admit is where most callers of a hot lock wait. They want one level of one lock, which another
+// goroutine of this process holds or contends for.
+func (n *name) admit(p *waitOptions, b Lock, o Owner, explicit bool) (admitted, error) {
+	key, admission := holdKey{b.ID(), o}, b.Admission()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.holds.get(key) != nil || b.OtherHalf() != (LockID{}) && n.holds.get(holdKey{b.OtherHalf(), o}) != nil {
+		return admitted{}, nil
+	}
+	switch {
+	case admission == Independent, admission == Shared && explicit:
+		return n.admitFirstLocked(n.newHoldLocked(b, key, p.changes(b)), nil), nil
+	case admission == Shared:
+		return n.shareLocked(p, b, key)
+	case admission == Counted:
+		return n.countLocked(p, b, key)
+	}
+	switch g := n.queueLocked(key.id.Half); {
+	case g.TryEnter():
+		return n.admitFirstLocked(n.newHoldLocked(b, key, p.changes(b)), g), nil
+	case p.NoWait || explicit:
+		return admitted{}, nil
+	default:
+		return n.enqueueLocked(p, g, n.newHoldLocked(b, key, p.changes(b)))
+	}
+}
+
+// countLocked is the part of admit for locks that several owners hold, each with a record of its own: callers pass the caller in
+// the wait queue until it has found the lock busy, or others wait or go first, because each of them may find the lock free.
+func (n *name) countLocked(p *waitOptions, b Lock, key holdKey) (admitted, error) {
+	h := n.newHoldLocked(b, key, nil)
+	if p.NoWait {
+		return n.admitFirstLocked(h, nil), nil
+	}
+	g := n.queueLocked(key.id.Half)
+	switch {
+	case g.TryEnter():
+		return n.admitFirstLocked(h, g), nil
+	case !g.busy && g.First() == nil && !p.foundBusy && g.turns.Yield(n.engine.watchdog.Now()) == 0:
+		return n.admitFirstLocked(h, nil), nil
+	}
+	return n.enqueueLocked(p, g, h)
+}
+
+// admitFirstLocked admits a fresh hold whose wait queue was free, or that needs none.
+func (n *name) admitFirstLocked(h *hold, g *waitQueue) admitted {
+	h.queue, h.field = g, n.engine.newField(h.key.owner)
+	return admitted{hold: h}
+}
+
+// enqueueLocked waits in g. It lets go of the mutex meanwhile.
+func (n *name) enqueueLocked(p *waitOptions, g *waitQueue, h *hold) (admitted, error) {
+	w := g.Add(h, n.engine.number(p))
+	err := n.engine.awaitLocked(&n.mu, p, w)
+	switch {
+	case h.handedOver: // checked before err: no other caller can release this hold
+		p.span.ends(pathHandover)
+		h.uncollected = false
+		if !h.takesOver && h.state != over && !h.record.isKeptLocked(n.engine.watchdog.Now()) {
+			return n.refuseLocked(h), nil
+		}
+		return admitted{hold: h, holds: !h.takesOver}, nil
+	case err == errLookAgain: // the owner holds the other half: no other caller decides on its attempt
+		g.Leave(w)
+		n.dropQueueLocked(g)
+		p.number, p.bypass = w.Number, true
+		return admitted{hold: h}, nil
+	case err != nil:
+		p.sees(g.obstacle)
+		g.Leave(w)
+	case w.Err == errAskYourself:
+		p.number, p.bypass = w.Number, true
+		return admitted{hold: h}, nil
+	default:
+		err = w.Err
+	}
+	if err != nil {
+		n.dropQueueLocked(g)
+		h.unlockHoldLocked()
+		return admitted{}, err
+	}
+	h.queue = g
+	return admitted{hold: h}, nil
+}
+
+// refuseLocked gives back a lock that was handed to h. Its trust was over, or nearly so, before the caller of h
+// ran again: the process was stopped in between. The caller asks for a hold of its own; the old record is
+// cleared meanwhile. refuseLocked lets go of the mutex for a moment.
+func (n *name) refuseLocked(h *hold) admitted {
+	e, g, shares := n.engine, h.queue, h.levels > 1 // shares: other callers of the owner have re-entered h meanwhile
+	last, guards := true, []*guard.End(nil)
+	if h.state == lost {
+		h.levels--
+	} else {
+		_, last, guards = h.endLevelLocked()
+	}
+	if shares {
+		return admitted{}
+	}
+	h.queue = nil
+	n.forgetLocked(h)
+	if last {
+		h.keepUntil = 0 // its caller has not run
+		e.workers.Spawn(h.clear)
+	}
+	next := &hold{name: n, lock: h.lock, key: h.key, queue: g}
+	h.endGuardsLocked(guards)
+	if n.holds.get(h.key) != nil {
+		next.leaveQueueLocked()
+		return admitted{}
+	}
+	next = n.newHoldLocked(h.lock, h.key, h.changed)
+	next.queue = g
+	return admitted{hold: next}
+}

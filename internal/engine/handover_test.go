@@ -1,0 +1,651 @@
+//go:build go1.25
+
+package engine
+
+// Handover inside one process: in bubbles; and on a real Redis, as other processes see it.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/guard"
+	"github.com/relock-go/relock/internal/send"
+)
+
+// newFencedFake is a fakeLock whose holds draw tokens.
+func newFencedFake(r *fakeredis.Redis, name string) *fakeLock {
+	l := newFakeLock(r, name)
+	l.Tokens = true
+	return l
+}
+
+// queue has owners from..to wait for the lock, in this order. Each holds the lock for
+// section, and appends itself to order.
+func (e *bubbleEngine) queue(from, to Owner, section time.Duration) (order *[]Owner, all *sync.WaitGroup) {
+	order, all = new([]Owner), new(sync.WaitGroup)
+	for o := from; o <= to; o++ {
+		all.Go(func() {
+			e.lock(o)
+			*order = append(*order, o) // the race detector holds that the owners exclude one another
+			time.Sleep(section)
+			e.unlock(o)
+		})
+		synctest.Wait()
+	}
+	return order, all
+}
+
+// C1: a handover sends no request.
+func TestHandoverSendsNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		order, all := e.queue(2, 50, 0)
+		guarded := e.guarded(1)
+		e.unlock(1)
+		all.Wait()
+		assert.True(t, slices.IsSorted(*order), "served in the order %v", *order)
+		assert.Len(t, *order, 49, "served in the order %v", *order)
+		assert.Equal(t, []string{"acquire", "release"}, e.redis.Requests, "requests")
+		assert.Same(t, context.Canceled, context.Cause(guarded), "the guard of the first owner")
+	})
+}
+
+// L6: once the slice is over the holder does not hand the lock over, and releases the record.
+func TestHandoverEndsWithTheSlice(t *testing.T) {
+	for _, slice := range []time.Duration{0, 10 * time.Millisecond, 35 * time.Millisecond} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			e.Slice = slice
+			const section, waiters = 3 * time.Millisecond, 40
+			e.lock(1)
+			time.Sleep(section)
+			_, all := e.queue(2, waiters, section)
+			e.unlock(1)
+			all.Wait()
+			holds := max(1, int((slice+section-1)/section)) // of one record: the holds that begin before the slice is over
+			want := (waiters + holds - 1) / holds
+			assert.Equal(t, want, e.redis.Count("release"), "releases with a slice of %v", slice)
+		})
+	}
+}
+
+// A hold with an explicit lease is not handed over, and a waiter that asks for an explicit lease gets no handover.
+func TestHandoverOnlyOfWatchdogHolds(t *testing.T) {
+	for name, r := range map[string][2]Request{
+		"holder":    {{Wait: forever, Lease: time.Minute}, {Wait: forever}},
+		"next one":  {{Wait: forever}, {Wait: forever, Lease: time.Minute}},
+		"re-entry?": {{Wait: forever}, {Wait: forever}},
+	} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			ctx := context.Background()
+			ok, err := e.lockWith(ctx, 1, r[0])
+			require.NoError(t, err)
+			require.True(t, ok)
+			var all sync.WaitGroup
+			all.Go(func() {
+				ok, err := e.lockWith(ctx, 2, r[1])
+				if !assert.NoError(t, err) || !assert.True(t, ok) {
+					return
+				}
+				e.unlock(2)
+			})
+			synctest.Wait()
+			e.unlock(1)
+			all.Wait()
+			want := 2
+			if name == "re-entry?" { // neither has an explicit lease: the lock is handed over
+				want = 1
+			}
+			assert.Equal(t, want, e.redis.Count("acquire"), "%s: acquires", name)
+		})
+	}
+}
+
+// S2: a hold that is no longer trusted is not handed over.
+func TestHandoverEndsWithTrust(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.Slice = time.Hour
+		e.lock(1)
+		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} } })
+		ctx, cancel := context.WithCancel(context.Background())
+		got := make(chan error, 1)
+		go func() {
+			_, err := e.lockWith(ctx, 2, Request{Wait: forever})
+			got <- err
+		}()
+		time.Sleep(e.WatchdogTimeout)
+		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
+		cancel()
+		assert.Error(t, <-got, "the next one got what was lost")
+		e.redis.Set(func() { e.redis.Fault = nil })
+	})
+}
+
+// After a pause of the process an Unlock may run before any timer: the clock decides.
+func TestHandoverLooksAtTheClock(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		order, all := e.queue(2, 3, 0)
+		e.holdOf(LockID{Name: "x"}, 1, func(h *hold) { h.record.lease.TrustUntil(0) })
+		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
+		all.Wait()
+		n := e.redis.Count("acquire")
+		assert.GreaterOrEqual(t, n, 2, "%d acquires for %v", n, *order)
+		assert.Len(t, *order, 2, "%d acquires for %v", n, *order)
+	})
+}
+
+// A hold whose lease has ended, and that has not been told yet, is not handed over: the
+// loss would be reported to the successor.
+func TestHandoverStopsWhenTheLeaseHasEnded(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.Slice = time.Hour
+		e.lock(1)
+		_, all := e.queue(2, 2, 0)
+		e.holdOf(LockID{Name: "x"}, 1, func(h *hold) { h.record.ended = true })
+		e.unlock(1)
+		all.Wait()
+		assert.Equal(t, 2, e.redis.Count("release"), "releases")
+	})
+}
+
+// Only the Unlock of the last level hands the lock over.
+func TestHandoverOfTheLastLevelOnly(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.Slice = time.Hour
+		e.lock(1)
+		e.lock(1)
+		order, all := e.queue(2, 2, 0)
+		e.unlock(1)
+		synctest.Wait()
+		assert.Empty(t, *order, "the next owner holds the lock after the first of two unlocks")
+		e.unlock(1)
+		all.Wait()
+		assert.Equal(t, 2, e.redis.Count("acquire"), "acquires: the last level was not handed over")
+	})
+}
+
+// The watchdog renews the record for its present holder, and reports a loss to that holder.
+func TestHandoverKeepsRenewalAndReportsLossToTheSuccessor(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		first := e.guarded(1)
+		second := make(chan context.Context)
+		go func() {
+			e.lock(2)
+			second <- e.guarded(2)
+		}()
+		synctest.Wait()
+		e.unlock(1)
+		guarded := <-second
+		time.Sleep(10 * e.WatchdogTimeout)
+		require.NoError(t, guarded.Err(), "not renewed: %v", context.Cause(guarded))
+		require.NotEmpty(t, e.redis.Holder("x"), "not renewed: %v", context.Cause(guarded))
+		require.Equal(t, 1, e.redis.Count("acquire"), "acquires: the lock was not handed over")
+		e.lock(2) // re-enters
+		e.unlock(2)
+		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		start := time.Now()
+		<-guarded.Done()
+		took := time.Since(start)
+		assert.LessOrEqual(t, took, e.WatchdogTimeout/2, "told after %v", took)
+		assert.ErrorIs(t, context.Cause(guarded), ErrLockLost, "the holder of a lock that is gone")
+		assert.Same(t, context.Canceled, context.Cause(first), "the holder before")
+		assert.ErrorIs(t, e.unlockErr(2), ErrLockLost, "unlock")
+	})
+}
+
+// A waiter that gives up at the moment of its handover either holds the lock, or the next waiter does.
+func TestHandoverToAWaiterThatGivesUpPassesOn(t *testing.T) {
+	for seed := range uint64(200) {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			rng := rand.New(rand.NewPCG(seed, 0))
+			e.Slice = time.Hour
+			fenced := seed%2 == 1
+			var lock Record = newFakeLock(e.redis, "x")
+			if fenced {
+				lock.(*fakeLock).Tokens = true
+				e.redis.Latency = time.Duration(rng.IntN(2)) * time.Millisecond
+			}
+			var inside, served atomic.Int32
+			var all sync.WaitGroup
+			for o := Owner(1); o <= 20; o++ {
+				all.Go(func() {
+					ctx, cancel := context.WithCancel(context.Background())
+					defer cancel()
+					if rng := rand.New(rand.NewPCG(seed, uint64(o))); rng.IntN(2) == 0 {
+						time.AfterFunc(time.Duration(rng.IntN(10))*time.Millisecond, cancel)
+					}
+					ok, err := e.acquire(ctx, lock, o, Request{Wait: forever})
+					if !ok {
+						assert.ErrorIs(t, err, context.Canceled)
+						return
+					}
+					n := inside.Add(1)
+					assert.Equal(t, int32(1), n, "seed %d: %d inside", seed, n)
+					served.Add(1)
+					time.Sleep(time.Millisecond)
+					inside.Add(-1)
+					assert.NoError(t, e.Release(context.Background(), lock, o))
+				})
+			}
+			all.Wait()
+			synctest.Wait()
+			time.Sleep(2 * time.Second)
+			h := e.redis.Holder("x")
+			assert.Empty(t, h, "seed %d: %s is left", seed, h)
+			assert.Zero(t, e.holds()+e.leases(), "seed %d: %d holds, %d leases are left", seed, e.holds(), e.leases())
+		})
+	}
+}
+
+// A record that is handed to a waiter whose ctx has just ended is released.
+func TestHandoverToAnEndedContextReleases(t *testing.T) {
+	for range 100 {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			e.Slice = time.Hour
+			lock := newFencedFake(e.redis, "x")
+			e.lock(1)
+			ctx, cancel := context.WithCancel(context.Background())
+			got := make(chan bool, 1)
+			go func() {
+				ok, _ := e.acquire(ctx, lock, 2, Request{Wait: forever})
+				got <- ok
+			}()
+			synctest.Wait()
+			cancel()
+			e.unlock(1)
+			require.False(t, <-got, "a lock for a ctx that had ended")
+			synctest.Wait()
+			require.Empty(t, e.redis.Holder("x"), "the record is left")
+		})
+	}
+}
+
+// S6: a fenced lock draws a token for each hold that is handed over, with one request.
+func TestHandoverDrawsATokenForEachHold(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.Slice = time.Hour
+		lock := newFencedFake(e.redis, "x")
+		var last int64
+		section := func(o Owner) {
+			ok, err := e.acquire(context.Background(), lock, o, Request{Wait: forever})
+			assert.NoError(t, err)
+			assert.True(t, ok)
+			token, err := e.Token(lock, o)
+			assert.NoError(t, err)
+			assert.Greater(t, token, last, "tokens do not grow")
+			last = token
+			time.Sleep(time.Millisecond)
+			assert.NoError(t, e.Release(context.Background(), lock, o))
+		}
+		var all sync.WaitGroup
+		for o := range Owner(20) {
+			all.Go(func() { section(o + 1) })
+			synctest.Wait() // the first owner holds: an owner that does not wait asks Redis, and gets no handover
+		}
+		all.Wait()
+		assert.Equal(t, 20, e.redis.Count("acquire"), "acquires of 20 holds")
+		assert.Equal(t, 1, e.redis.Count("release"), "releases of 20 holds")
+	})
+}
+
+// After Close nothing is handed over, and Unlock releases the record.
+func TestHandoverStopsAtClose(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		got := make(chan error, 1)
+		go func() {
+			_, err := e.lockWith(context.Background(), 2, Request{Wait: forever})
+			got <- err
+		}()
+		synctest.Wait()
+		assert.NoError(t, e.Close())
+		e.unlock(1)
+		assert.ErrorIs(t, <-got, send.ErrClosed, "the waiter")
+		assert.Empty(t, e.redis.Holder("x"), "the record is left")
+	})
+}
+
+// A goroutine of the holder that calls Lock during a handover to another owner gets the lock in its turn.
+func TestHandoverWakesOtherGoroutinesOfTheOwner(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		const shared, next = Owner(-1), Owner(2)
+		e.lock(shared)
+		var all sync.WaitGroup
+		soon, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		lock := func(o Owner) {
+			ok, err := e.lockWith(soon, o, Request{Wait: forever})
+			if !assert.True(t, ok, err) {
+				return
+			}
+			e.unlock(o)
+		}
+		all.Go(func() { lock(next) })
+		synctest.Wait()
+		guard.Intercept(e.guarded(shared), func() { // no goroutine has the mutex now
+			all.Go(func() { lock(shared) })
+			synctest.Wait()
+		})
+		e.unlock(shared)
+		all.Wait()
+	})
+}
+
+// A ForceUnlock during a handover reports the loss to the successor at once.
+func TestForceUnlockDuringAHandoverReachesTheSuccessor(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.Slice = time.Hour
+		e.lock(1)
+		second := make(chan context.Context)
+		go func() {
+			e.lock(2)
+			second <- e.guarded(2)
+		}()
+		synctest.Wait()
+		e.redis.Latency = 5 * time.Millisecond
+		forced := make(chan bool)
+		go func() {
+			ok, err := e.Force(context.Background(), newFakeLock(e.redis, "x"))
+			assert.NoError(t, err)
+			forced <- ok
+		}()
+		synctest.Wait()
+		e.unlock(1) // to 2, while the request is under way
+		guarded := <-second
+		assert.True(t, <-forced, "not forced")
+		start := time.Now()
+		synctest.Wait()
+		<-guarded.Done()
+		took := time.Since(start)
+		assert.LessOrEqual(t, took, time.Second, "the successor was told after %v", took)
+		_ = e.unlockErr(2)
+	})
+}
+
+// S1 and S6 under random faults, with and without tokens: one owner at a time, tokens grow, and nothing is left.
+func TestHandoverExcludesUnderRandomFaults(t *testing.T) {
+	for seed := range full[uint64](300, 2000) {
+		synctest.Test(t, func(t *testing.T) {
+			r := &fakeredis.Redis{Records: make(map[string]*fakeredis.Record), Latency: time.Duration(seed%3) * 500 * time.Microsecond}
+			fr := rand.New(rand.NewPCG(seed, 99))
+			if seed%2 == 1 {
+				r.Fault = func(verb string) fakeredis.Fault { // mu held
+					switch fr.IntN(40) {
+					case 0:
+						return fakeredis.Fault{Err: io.EOF}
+					case 1:
+						return fakeredis.Fault{Block: io.EOF}
+					case 2:
+						return fakeredis.Fault{Late: time.Duration(fr.IntN(300)) * time.Millisecond}
+					}
+					return fakeredis.Fault{}
+				}
+			}
+			var mu sync.Mutex
+			inside, token := 0, int64(0)
+			var all sync.WaitGroup
+			var engines []*bubbleEngine
+			for n := range 2 {
+				e := joinBubbleEngine(t, r, fmt.Sprint("c", n))
+				e.Slice = []time.Duration{0, 10 * time.Millisecond, time.Hour}[seed%3]
+				engines = append(engines, e)
+				for o := Owner(1); o <= 6; o++ {
+					all.Go(func() {
+						rng := rand.New(rand.NewPCG(seed, uint64(n)*100+uint64(o)))
+						for range 12 {
+							var lock Record = newFakeLock(r, "x")
+							fenced := rng.IntN(2) == 0
+							if fenced {
+								lock.(*fakeLock).Tokens = true
+							}
+							q := Request{Wait: forever}
+							if rng.IntN(4) == 0 {
+								q.Wait = time.Duration(rng.IntN(20)) * time.Millisecond
+							}
+							if rng.IntN(5) == 0 {
+								q.Lease = time.Minute
+							}
+							ctx, cancel := context.WithCancel(context.Background())
+							if rng.IntN(3) == 0 {
+								time.AfterFunc(time.Duration(rng.IntN(15))*time.Millisecond, cancel)
+							}
+							ok, err := e.acquire(ctx, lock, o, q)
+							if !ok {
+								assert.True(t, err == nil || errors.Is(err, context.Canceled) || errors.Is(err, io.EOF) || errors.Is(err, ErrNoAnswer), "seed %d: %v", seed, err)
+								cancel()
+								continue
+							}
+							g, err := e.Guard(context.Background(), lock, o)
+							if assert.NoError(t, err, "seed %d: guard", seed) {
+								mu.Lock()
+								inside++
+								assert.Equal(t, 1, inside, "seed %d: owners inside", seed)
+								if fenced {
+									tk, err := e.Token(lock, o)
+									assert.NoError(t, err, "seed %d: token", seed)
+									assert.Greater(t, tk, token, "seed %d: tokens do not grow", seed)
+									token = max(token, tk)
+								}
+								mu.Unlock()
+								levels := 1
+								if rng.IntN(4) == 0 {
+									if ok, _ := e.acquire(ctx, lock, o, Request{Wait: forever}); ok {
+										levels++
+									}
+								}
+								time.Sleep(time.Duration(rng.IntN(4)) * time.Millisecond)
+								assert.NoError(t, g.Err(), "seed %d: lost %v", seed, context.Cause(g))
+								for levels > 1 {
+									levels--
+									err := e.Release(ctx, lock, o)
+									assert.True(t, err == nil || errors.Is(err, io.EOF), "seed %d: unlock: %v", seed, err)
+								}
+								mu.Lock()
+								inside--
+								mu.Unlock()
+							}
+							cancel()
+							err = e.Release(ctx, lock, o)
+							assert.True(t, err == nil || errors.Is(err, io.EOF), "seed %d: unlock: %v", seed, err)
+						}
+					})
+				}
+			}
+			start := time.Now()
+			all.Wait()
+			assert.LessOrEqual(t, time.Since(start), 40*time.Second, "time taken")
+			time.Sleep(31 * time.Second)
+			synctest.Wait()
+			h := r.Holder("x")
+			assert.Empty(t, h, "seed %d: %s is left", seed, h)
+			for _, e := range engines {
+				assert.Zero(t, e.names()+e.leases(), "seed %d: %d holds %d wait queues %d leases %d working", seed, e.holds(), e.waitQueues(), e.leases(), e.atWork())
+				assert.Zero(t, e.atWork(), "seed %d: %d holds %d wait queues %d leases %d working", seed, e.holds(), e.waitQueues(), e.leases(), e.atWork())
+			}
+		})
+		if t.Failed() {
+			return
+		}
+	}
+}
+
+// A process that is paused during a handover does not report the lock when it resumes: the waiter
+// that was next acquires a hold of its own. So does a waiter that was admitted to a shared hold.
+func TestEngineLateHandoverIsNotReported(t *testing.T) {
+	type stopped func(e *bubbleEngine, before *hold)
+	handOver := func(e *bubbleEngine, before *hold) {
+		assert.True(e.t, before.handOverLocked(), "not handed over")
+	}
+	letIn := func(e *bubbleEngine, before *hold) {
+		before.queue = before.name.findQueueLocked(before.key.id.Half)
+		before.openLocked(0)
+	}
+	for name, left := range map[string]time.Duration{"over": -time.Second, "nearly over": time.Millisecond, "noticed": 0} {
+		for way, pass := range map[string]stopped{"handover": handOver, "let in": letIn} {
+			t.Run(name+", "+way, func(t *testing.T) {
+				inBubble(t, func(t *testing.T, e *bubbleEngine) {
+					events := &lossCounter{}
+					e.Events = events
+					b := Record(newFakeLock(e.redis, "x"))
+					if way == "let in" {
+						b = newSharedFake(e.redis, "x")
+					}
+					take := func(o Owner) {
+						ok, err := e.acquire(context.Background(), b, o, Request{Wait: forever})
+						assert.NoError(t, err)
+						assert.True(t, ok)
+					}
+					take(1)
+					var before *hold
+					e.holdOf(b.ID(), 1, func(h *hold) {
+						if before = h; way == "let in" { // the queue is open by now
+							before.queue = nil
+							g := h.name.queueLocked(b.ID().Half)
+							g.shared = nil
+							g.TryEnter()
+						}
+					})
+					got := make(chan struct{})
+					go func() { take(2); close(got) }()
+					synctest.Wait()
+
+					record := before.record
+					before.name.locked(func() {
+						pass(e, before)
+						record.lease.TrustUntil(e.watchdog.Now() + left)
+					})
+					if name == "noticed" {
+						record.LeaseEnded(ErrLapsed)
+					}
+					<-got
+					h := before.name.find(b.ID(), 2)
+					require.NotNil(t, h, "no hold")
+					require.NotEqual(t, before.field, h.field, "Lock returned with the record of the holder before")
+					ctx, err := e.Guard(context.Background(), b, 2)
+					require.NoError(t, err)
+					time.Sleep(time.Second)
+					assert.NoError(t, ctx.Err(), "Lock returned a hold that is over")
+					assert.Zero(t, events.of(2), "a loss was reported of a hold that Lock never returned")
+					_ = e.Release(context.Background(), b, 1)
+					assert.NoError(t, e.Release(context.Background(), b, 2))
+					time.Sleep(time.Minute)
+					assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
+				})
+			})
+		}
+	}
+}
+
+// A lossCounter counts losses.
+type lossCounter struct {
+	Events
+	mu   sync.Mutex // guards below
+	lost map[Owner]int
+}
+
+func (c *lossCounter) Lost(s Subject, _ time.Duration, _, _ error, _ bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.lost == nil {
+		c.lost = make(map[Owner]int)
+	}
+	c.lost[s.Owner]++
+}
+
+func (c *lossCounter) of(o Owner) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.lost[o]
+}
+
+// L6: several busy processes get about the same share of the lock.
+func TestHandoverSharesTheLockBetweenProcesses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const clients, workers, section = 4, 16, time.Millisecond
+		r := &fakeredis.Redis{Records: make(map[string]*fakeredis.Record), Latency: time.Millisecond}
+		ctx, cancel := context.WithCancel(context.Background())
+		var all sync.WaitGroup
+		var turns []int // the clients of the sections, in order
+		var longest time.Duration
+		for c := range clients {
+			e := joinBubbleEngine(t, r, fmt.Sprint("client", c))
+			for w := range workers {
+				all.Go(func() {
+					for ctx.Err() == nil {
+						start := time.Now()
+						if ok, _ := e.lockWith(ctx, Owner(w+1), Request{Wait: forever}); !ok {
+							return
+						}
+						longest = max(longest, time.Since(start))
+						turns = append(turns, c)
+						time.Sleep(section)
+						e.unlock(Owner(w + 1))
+					}
+				})
+			}
+		}
+		const long = 10 * time.Second
+		time.Sleep(long)
+		cancel()
+		all.Wait()
+
+		var got [clients]int
+		var tenures []int
+		for i, c := range turns {
+			got[c]++
+			if i == 0 || turns[i-1] != c {
+				tenures = append(tenures, c)
+			}
+		}
+		t.Logf("%d sections, %v, in %d tenures, longest wait %v", len(turns), got, len(tenures), longest)
+		least, most := slices.Min(got[:]), slices.Max(got[:])
+		assert.GreaterOrEqual(t, 2*least, most, "the slowest client has %d sections, the fastest %d", least, most)
+		part := float64(len(turns)) * float64(section) / float64(long)
+		assert.GreaterOrEqual(t, part, 0.8, "the lock was used for %.2f of the time", part)
+		assert.LessOrEqual(t, longest, 4*clients*workers*section, "the longest wait")
+	})
+}
+
+// A TryLock whose wait time is too short to let other processes go first sends its attempt all the same.
+func TestShortTryLockStillAsksAfterGivingWay(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := fakeredis.New()
+		a, other := joinBubbleEngine(t, r, "a"), joinBubbleEngine(t, r, "b")
+		for range 2 {
+			a.rtt.Observe(15 * time.Millisecond)
+		}
+		a.Slice = 0
+		ctx, cancel := context.WithCancel(context.Background())
+		a.lock(1)
+		go func() { _, _ = other.lockWith(ctx, 9, Request{Wait: forever}) }()
+		time.Sleep(50 * time.Millisecond)
+		got := make(chan bool)
+		go func() {
+			ok, err := a.lockWith(context.Background(), 2, Request{Wait: 10 * time.Millisecond})
+			assert.NoError(t, err)
+			got <- ok
+		}()
+		synctest.Wait()
+		cancel() // the other client gives up
+		synctest.Wait()
+		n := r.Count("acquire")
+		a.unlock(1)
+		if assert.True(t, <-got, "TryLock fails for a lock without a holder and waiters; %d acquires since", r.Count("acquire")-n) {
+			a.unlock(2)
+		}
+	})
+}

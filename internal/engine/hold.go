@@ -1,0 +1,379 @@
+package engine
+
+// A hold is the relation of one owner to one lock, from the first attempt until the lock is given
+// back or lost.
+//
+// Rules: a hold is used once, from fresh to over. It is lost at most once: the watchdog, a request
+// that found no record, or a guard that looks at the clock notices first. Callers of one owner use a
+// hold one at a time: the owner mutex of the hold is a queue, which a caller can leave.
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/relock-go/relock/internal/guard"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/waitqueue"
+)
+
+const expiredKept = 1024 // lapsed holds remembered, so that a late Unlock returns ErrLockLost
+
+type holdState uint8
+
+const (
+	fresh   holdState = iota // not acquired yet
+	holding                  // acquired
+	lost                     // its owner has not called Unlock or Lock since
+	over                     // given back, or handed over
+)
+
+// A lockID is the name of a lock, and the half if the lock has two. Lock types with the same lockID share their
+// holds, and a hold is re-entered by the verbs of the lock that took it first: a type with other rules of
+// re-entry needs a half of its own.
+type LockID struct {
+	Name, Half string
+}
+
+type holdKey struct {
+	id    LockID
+	owner Owner
+}
+
+type hold struct {
+	name  *name
+	lock  Lock
+	key   holdKey
+	field string // of its record in Redis; empty before the first attempt
+	// A token in it wakes the caller that asks for this hold: its owner has come to hold the other half. Or nil.
+	changed chan struct{}
+	keeper  Keeper // set while the hold is fresh; nil: the watchdog keeps its record in Redis
+
+	// guarded by name.mu
+	owner  waitqueue.Queue[*hold] // the owner mutex
+	queue  *waitQueue             // the wait queue that admitted the hold, and that it occupies; or nil
+	record *record                // set from holding on
+	own    record                 // memory for a record of this hold
+	place  int                    // index among the holds of the record
+	since  time.Duration          // on the clock of the watchdog: of the attempt that was granted, or of the handover
+	// AtLeast: on the clock of the watchdog, until when the record stays in Redis; 0: it need not.
+	keepUntil time.Duration
+	levels    int
+	token     int64
+	loss      error // why, when lost
+	guards    guard.Ends
+
+	state        holdState
+	registered   bool // in the map of its name
+	named        bool // its field was sent by an attempt on the other half
+	handedOver   bool // the lock, or its record, was handed to this hold
+	takesOver    bool // the record was handed over, and an attempt of this hold has to take it
+	uncollected  bool // the lock was handed to this hold, and its caller has not run since
+	unreported   bool // no loss is reported: the hold was lost before its caller ran
+	expired      bool // lost because its explicit lease ran out: it needs no Unlock
+	lossReported bool // by a re-entry
+	// The record may outlive the lease, because a re-entry with a longer one was given up.
+	leaseUncertain bool
+}
+
+// verbs are the calls of a hold that has a record in Redis.
+func (h *hold) verbs() Record { return h.lock.(Record) }
+
+// forgottenLocked says whether the next acquire is a fresh one.
+func (h *hold) forgottenLocked() bool {
+	return h.state == lost && (h.expired || h.lossReported)
+}
+
+// lossOf is why the hold was lost, or nil.
+func (h *hold) lossOf() error {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	return h.loss
+}
+
+// withName puts the lock's name before a loss.
+func (h *hold) withName(loss error) error {
+	return fmt.Errorf("relock: %s: %w", send.ShortName(h.lock.Name()), loss)
+}
+
+// lockHold finds the hold that o has on the lock, and keeps other callers of o away from it
+// until unlockHold. Where there is none, it makes a fresh hold if makeOne is set, and else returns nil.
+func (n *name) lockHold(p *waitOptions, b Lock, o Owner, makeOne bool) (*hold, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.lockHoldLocked(p, b, o, makeOne)
+}
+
+// lockHoldLocked is lockHold for callers with the mutex. It lets go of the mutex while it waits.
+func (n *name) lockHoldLocked(p *waitOptions, b Lock, o Owner, makeOne bool) (*hold, error) {
+	key := holdKey{b.ID(), o}
+	for {
+		h := n.holds.get(key)
+		switch {
+		case h == nil && makeOne:
+			return n.newHoldLocked(b, key, p.changes(b)), nil
+		case h == nil || h.state == fresh && !makeOne:
+			return nil, nil
+		}
+		err := n.enterHoldLocked(p, h)
+		if err == errLookAgain {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		if n.usableLocked(h, makeOne) {
+			return h, nil
+		}
+	}
+}
+
+// enterHoldLocked takes the owner mutex of h. Where another caller has it, enterHoldLocked waits as p allows; if p is
+// nil, it returns errTimeUp.
+func (n *name) enterHoldLocked(p *waitOptions, h *hold) error {
+	switch {
+	case h.owner.TryEnter():
+		return nil
+	case p == nil:
+		return send.ErrTimeUp
+	}
+	if other := n.otherHalfLocked(h); h.state == holding || other != nil && other.state == holding { // this owner holds the lock
+		return n.engine.enterOwnersLocked(&n.mu, p, &h.owner)
+	}
+	patient := *p
+	return n.engine.enterLocked(&n.mu, &patient, &h.owner)
+}
+
+// usableLocked says whether h can be used by the caller, which has its owner mutex. It returns the mutex of a hold
+// that is over, or is to be forgotten because an acquire begins.
+func (n *name) usableLocked(h *hold, acquires bool) bool {
+	n.expireLocked(h)
+	if acquires && h.forgottenLocked() {
+		n.forgetLocked(h)
+	}
+	if !h.registered {
+		h.owner.Release()
+	}
+	return h.registered
+}
+
+// unlockHold releases the owner mutex: the next caller of the owner may use the hold.
+func (h *hold) unlockHold() {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	h.unlockHoldLocked()
+}
+
+// unlockHoldLocked is unlockHold for callers with the mutex. It forgets a hold that is not acquired, or over.
+func (h *hold) unlockHoldLocked() {
+	if h.state == fresh {
+		h.leaveQueueLocked() // has an effect only after a panic in a hook of the Redis client
+	}
+	if h.state == fresh || h.state == over {
+		h.name.forgetLocked(h)
+	}
+	h.owner.Release()
+}
+
+// expireLocked ends h if its time is over, also before a timer has fired. It lets go of the mutex meanwhile.
+func (n *name) expireLocked(h *hold) {
+	if h.state != holding || h.keeper == nil && n.engine.watchdog.Trusted(&h.record.lease) {
+		return
+	}
+	n.mu.Unlock()
+	if cause := h.due(); cause != nil {
+		h.lose(cause)
+	}
+	n.mu.Lock()
+}
+
+// expireIfDue is expireLocked for callers without the mutex.
+func (h *hold) expireIfDue() {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	h.name.expireLocked(h)
+}
+
+// due is why the hold can no longer be trusted, or nil. It reads the clock, and asks the keeper.
+func (h *hold) due() error {
+	h.name.mu.Lock()
+	holds := h.state == holding
+	h.name.mu.Unlock()
+	switch {
+	case !holds:
+		return nil
+	case !h.name.engine.watchdog.Trusted(&h.record.lease):
+		return h.name.engine.watchdog.WhyOver(&h.record.lease)
+	case h.keeper != nil:
+		return h.keeper.Check()
+	}
+	return nil
+}
+
+// loseIfDue ends the hold if its time is over. It is for losses that the Client notices by itself.
+func (h *hold) loseIfDue() {
+	if cause := h.due(); cause != nil {
+		h.loseUnasked(cause)
+	}
+}
+
+// lose ends the hold as lost, and the holds that share its record. Only the first call has an effect,
+// and returns true. It is for calls of the owner, which report the loss themselves.
+func (h *hold) lose(cause error) bool {
+	if !h.loseAlone(cause) {
+		return false
+	}
+	h.record.LeaseEnded(cause)
+	h.observeEnd(cause)()
+	return true
+}
+
+// loseUnasked is lose for a loss that the Client notices by itself: the reporter reports the loss.
+func (h *hold) loseUnasked(cause error) {
+	if h.loseAlone(cause) {
+		h.name.engine.reporter.Later(h.observeEnd(cause))
+		h.record.LeaseEnded(cause)
+	}
+}
+
+// loseAlone is lose for this one hold, without a report. LeaseEnded ends the other holds of the record.
+func (h *hold) loseAlone(cause error) bool {
+	n := h.name
+	e := n.engine
+	// The cause may be an error of a user's hook, whose methods are called first, without the mutex.
+	lapsed, limited := errors.Is(cause, ErrLapsed), errors.Is(cause, ErrMaxHold)
+	loss, unrenewed := LossError(cause), error(nil)
+	if lapsed {
+		unrenewed = LossError(fmt.Errorf("%w: %w", ErrUnrenewed, cause))
+	}
+	n.mu.Lock()
+	if h.state != holding {
+		n.mu.Unlock()
+		return false
+	}
+	r := h.record
+	h.leaveRecordLocked()
+	r.ended = true
+	n.closeLocked(r)
+	renewed := e.watchdog.Renews(&r.lease)
+	h.endLocked(lost)
+	h.loss = loss
+	if renewed && lapsed {
+		h.loss = unrenewed
+	}
+	h.expired = !renewed && lapsed
+	h.leaveQueueLocked()
+	other := n.otherHalfLocked(h)
+	// A record that is kept alive, or is about to be, would keep this hold in it. A hold without a record is given back by its keeper.
+	if h.keeper == nil && (h.expired || limited) && (h.leaseUncertain || other != nil && other.state != over && other.state != lost) {
+		e.workers.Spawn(h.clear)
+	}
+	guards := h.guards.Take()
+	h.unreported = h.uncollected
+	n.mu.Unlock()
+
+	if !renewed {
+		e.lapsed.remember(h)
+	}
+	e.watchdog.Remove(&r.lease)
+	guard.EndAll(guards, h.withName(h.loss))
+	if h.keeper != nil {
+		h.keeper.Lost()
+	}
+	return true
+}
+
+// levels returns o's hold on b and its levels, as far as this process knows.
+func (n *name) levels(b Lock, o Owner) (*hold, int) {
+	h := n.find(b.ID(), o)
+	if h == nil {
+		return nil, 0
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.expireLocked(h)
+	if h.state != holding {
+		return nil, 0
+	}
+	return h, h.levels
+}
+
+// holdCount is how many levels o holds of b; 0 where Redis does not confirm the hold. confirm asks Redis whether it has the field.
+func (e *Engine) HoldCount(b Lock, o Owner, confirm func(field string) (bool, error)) (int, error) {
+	h, levels := e.levels(b, o)
+	if levels == 0 {
+		return 0, e.Alive()
+	}
+	held, err := confirm(h.field)
+	if errors.Is(err, send.ErrNotALock) || err == nil && !held {
+		h.lose(errGone)
+	}
+	if err != nil || !held {
+		return 0, err
+	}
+	return levels, nil
+}
+
+// token returns the fencing token of o's hold on b.
+func (e *Engine) Token(b Lock, o Owner) (int64, error) {
+	if err := e.Alive(); err != nil {
+		return 0, err
+	}
+	n := e.use(b.ID().Name)
+	defer n.done()
+	h := n.find(b.ID(), o)
+	if h == nil {
+		return 0, n.notHeldError(b.ID(), o)
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.expireLocked(h)
+	switch {
+	case h.state != holding:
+		return 0, cmp.Or(h.loss, ErrNotHeld)
+	case h.token == 0:
+		return 0, send.Invalid("it is held through a lock made without Fenced()")
+	}
+	return h.token, nil
+}
+
+func (n *name) notHeldError(id LockID, o Owner) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for h := range n.holds.all() {
+		if h.key.id == id && h.state == holding {
+			return fmt.Errorf("%w: %v asked, %v holds it here", ErrNotHeld, o, h.key.owner)
+		}
+	}
+	return fmt.Errorf("%w: %v asked, no owner holds it here", ErrNotHeld, o)
+}
+
+// An expiredRing remembers the last holds whose explicit lease has run out. No caller has to unlock them.
+type expiredRing struct {
+	mu    sync.Mutex // guards below; a leaf
+	holds []*hold
+	next  int
+}
+
+// remember keeps h, and forgets the oldest hold of the ring.
+func (r *expiredRing) remember(h *hold) {
+	if oldest := r.replace(h); oldest != nil {
+		oldest.name.mu.Lock()
+		defer oldest.name.mu.Unlock()
+		oldest.name.forgetLocked(oldest)
+	}
+}
+
+func (r *expiredRing) replace(h *hold) (oldest *hold) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if len(r.holds) < expiredKept {
+		r.holds = append(r.holds, h)
+		return nil
+	}
+	oldest, r.holds[r.next] = r.holds[r.next], h
+	r.next = (r.next + 1) % expiredKept
+	return oldest
+}

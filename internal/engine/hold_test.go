@@ -1,0 +1,395 @@
+//go:build go1.25
+
+package engine
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/lease"
+	"github.com/relock-go/relock/internal/send"
+)
+
+// The watchdog renews a hold until its last level is unlocked.
+func TestEngineRenewsUntilTheLastUnlock(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		ok, err := e.lockWith(context.Background(), 1, Request{Wait: 0, Lease: time.Second})
+		require.NoError(t, err)
+		require.True(t, ok)
+		guarded := e.guarded(1)
+		time.Sleep(time.Hour)
+		e.unlock(1)
+		time.Sleep(time.Hour)
+		require.NoError(t, guarded.Err(), "lost: %v", context.Cause(guarded))
+		e.unlock(1)
+		assert.Same(t, context.Canceled, context.Cause(guarded), "the cause of the guard")
+		synctest.Wait() // one may have been on its way
+		renewals := e.redis.Count("renew")
+		time.Sleep(time.Hour)
+		n := e.redis.Count("renew")
+		assert.Equal(t, renewals, n, "%d renewals after the last unlock", n-renewals)
+	})
+}
+
+// Of the leases of a re-entered hold the one that ends last counts, and the watchdog if one level has it. Leases do not add up.
+func TestEngineReentryKeepsTheLongerLease(t *testing.T) {
+	const s = time.Second
+	for _, c := range []struct {
+		name   string
+		leases []time.Duration // taken one after the other, a second apart; 0: the watchdog's
+		ends   time.Duration   // from the start; 0: never
+	}{
+		{"one", []time.Duration{10 * s}, 10 * s},
+		{"the longer one counts: later", []time.Duration{10 * s, 20 * s}, 21 * s},
+		{"the longer one counts: earlier", []time.Duration{10 * s, 2 * s}, 10 * s},
+		{"leases do not add up", []time.Duration{10 * s, 10 * s, 10 * s}, 12 * s},
+		{"the watchdog takes over", []time.Duration{10 * s, 0}, 0},
+		{"the watchdog stays", []time.Duration{0, 2 * s, 3 * s}, 0},
+		{"a long lease is not cut by the watchdog", []time.Duration{100 * s, 0}, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				start := time.Now()
+				for i, lease := range c.leases {
+					if i > 0 {
+						time.Sleep(s)
+					}
+					ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: lease})
+					require.NoError(t, err)
+					require.True(t, ok)
+				}
+				guarded := e.guarded(1)
+				record := func() (expires time.Time) {
+					e.redis.Set(func() { expires = e.redis.Records["x"].Expires })
+					return expires
+				}
+				if c.ends == 0 {
+					time.Sleep(time.Hour)
+					require.NoError(t, guarded.Err(), "lost: %v", context.Cause(guarded))
+					require.NotEmpty(t, e.redis.Holder("x"), "lost: %v", context.Cause(guarded))
+					for range c.leases {
+						e.unlock(1)
+					}
+					return
+				}
+				got := record().Sub(start)
+				assert.Equal(t, c.ends, got, "the record ends %v after the start", got)
+				<-guarded.Done()
+				early := c.ends - time.Since(start)
+				assert.GreaterOrEqual(t, early, 2*time.Millisecond, "the guard ended %v before the record", early)
+				assert.LessOrEqual(t, early, lease.Drift(c.ends), "the guard ended %v before the record", early)
+				// The hold has expired: it needs no unlock, and the next lock is a new hold.
+				time.Sleep(s)
+				e.lock(1)
+				_, levels := e.levels(newFakeLock(e.redis, "x"), 1)
+				assert.Equal(t, 1, levels, "levels after a fresh lock")
+				e.unlock(1)
+			})
+		})
+	}
+}
+
+// A hold that expires admits the waiters of its process, and its Unlock is told of the loss.
+func TestEngineExpiredHoldAdmitsLocalWaiters(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ok, err := e.lockWith(context.Background(), 1, Request{Wait: 0, Lease: 5 * time.Second})
+		require.NoError(t, err)
+		require.True(t, ok)
+		start := time.Now()
+		e.lock(2)
+		took := time.Since(start)
+		assert.LessOrEqual(t, took, 5100*time.Millisecond, "a local waiter got the lock after %v", took)
+		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "the late unlock of an expired hold")
+		e.unlock(2)
+	})
+}
+
+// The engine remembers the last expired holds for their late Unlock, and forgets the others.
+func TestEngineRemembersFewExpiredHolds(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		for i := range Owner(3 * expiredKept) {
+			b := newFakeLock(e.redis, fmt.Sprint("name", i))
+			ok, err := e.acquire(context.Background(), b, i+1, Request{Lease: time.Second + time.Duration(i)*time.Millisecond})
+			require.NoError(t, err)
+			require.True(t, ok)
+		}
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		assert.LessOrEqual(t, e.holds(), expiredKept, "expired holds are remembered")
+		last := Owner(3 * expiredKept)
+		assert.ErrorIs(t, e.Release(context.Background(), newFakeLock(e.redis, fmt.Sprint("name", last-1)), last), ErrLockLost, "unlock of the last one")
+		assert.ErrorIs(t, e.Release(context.Background(), newFakeLock(e.redis, "name0"), 1), ErrNotHeld, "unlock of the first one")
+	})
+}
+
+// S4: a re-entry of a hold whose record has gone reports the loss, and does not acquire the lock anew.
+func TestEngineReentryReportsALoss(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		e.lock(1)
+		guarded := e.guarded(1)
+		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
+		require.False(t, ok, "re-entry of a hold whose record has gone")
+		require.ErrorIs(t, err, ErrLockLost, "re-entry of a hold whose record has gone")
+		assert.ErrorIs(t, context.Cause(guarded), ErrLockLost, "the guard says %v", context.Cause(guarded))
+		assert.Empty(t, e.redis.Holder("x"), "the re-entry took the lock anew")
+		for range 2 {
+			assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
+		}
+		e.lock(1)
+		e.unlock(1)
+	})
+}
+
+// An owner that was told of the loss of its hold gets a new hold.
+func TestEngineLocksAfreshOnceTheLossIsReported(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		time.Sleep(time.Minute) // the watchdog notices
+		ok, err := e.lockWith(context.Background(), 1, Request{Wait: 0})
+		require.False(t, ok)
+		require.ErrorIs(t, err, ErrLockLost)
+		e.lock(1)
+		_, levels := e.levels(newFakeLock(e.redis, "x"), 1)
+		assert.Equal(t, 1, levels, "levels")
+		e.unlock(1)
+	})
+}
+
+// S4: a holder that has lost its record never gets it back by renewing.
+func TestEngineLossIsNoticedWithinAThirdOfTheLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		other := joinBubbleEngine(t, e.redis, "other")
+		e.lock(1)
+		guarded := e.guarded(1)
+		time.Sleep(time.Minute)
+		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		start := time.Now()
+		other.lock(2)
+		<-guarded.Done()
+		took := time.Since(start)
+		assert.LessOrEqual(t, took, e.WatchdogTimeout/3, "noticed after %v: %v", took, context.Cause(guarded))
+		assert.ErrorIs(t, context.Cause(guarded), ErrLockLost, "noticed after %v: %v", took, context.Cause(guarded))
+		time.Sleep(time.Hour)
+		_, levels := other.levels(newFakeLock(e.redis, "x"), 2)
+		assert.Equal(t, 1, levels, "the next holder was disturbed")
+		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
+		other.unlock(2)
+	})
+}
+
+// Goroutines of one owner share its hold: each Lock is a level of it.
+func TestEngineGoroutinesOfOneOwnerShareItsHold(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.redis.Latency = time.Millisecond
+		other := joinBubbleEngine(t, e.redis, "other")
+		other.lock(9)
+		const o, many = Owner(-1), 20
+		var wg sync.WaitGroup
+		for range many {
+			wg.Go(func() { e.lock(o) })
+		}
+		synctest.Wait()
+		ok, err := e.lockWith(context.Background(), o, Request{Wait: 0})
+		assert.NoError(t, err)
+		assert.False(t, ok)
+		assert.ErrorIs(t, e.unlockErr(o), ErrNotHeld, "unlock of what is not held yet")
+		other.unlock(9)
+		wg.Wait()
+		_, levels := e.levels(newFakeLock(e.redis, "x"), o)
+		assert.Equal(t, many, levels, "%d levels here, %d in Redis", levels, e.redis.Records["x"].Levels)
+		assert.Equal(t, many, e.redis.Records["x"].Levels, "%d levels here, %d in Redis", levels, e.redis.Records["x"].Levels)
+		for range many {
+			wg.Go(func() { e.unlock(o) })
+		}
+		wg.Wait()
+		assert.Empty(t, e.redis.Holder("x"), "not released")
+		assert.ErrorIs(t, e.unlockErr(o), ErrNotHeld)
+	})
+}
+
+// When a waiting goroutine gives up, the next goroutine of its owner replaces it.
+func TestEngineNextGoroutineOfAnOwnerReplacesOneThatGivesUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		other := joinBubbleEngine(t, e.redis, "other")
+		other.lock(9)
+		ctx, cancel := context.WithCancel(context.Background())
+		go func() { _, _ = e.lockWith(ctx, 1, Request{Wait: forever}) }()
+		synctest.Wait()
+		got := make(chan error, 1)
+		go func() {
+			_, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
+			got <- err
+		}()
+		synctest.Wait()
+		cancel()
+		synctest.Wait()
+		other.unlock(9)
+		assert.NoError(t, <-got)
+		e.unlock(1)
+	})
+}
+
+// A re-entry whose answer comes after the hold has expired leaves no record behind.
+func TestEngineLateReentryLeavesNoLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ok, err := e.lockWith(context.Background(), 1, Request{Wait: 0, Lease: 200 * time.Millisecond})
+		require.NoError(t, err)
+		require.True(t, ok)
+		e.redis.Latency = 150 * time.Millisecond
+		ok, err = e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: time.Hour})
+		assert.False(t, ok)
+		assert.ErrorIs(t, err, ErrLockLost)
+		time.Sleep(time.Second)
+		assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
+	})
+}
+
+// An abandoned re-entry may have extended the lease in Redis: the record is deleted when the hold expires.
+func TestEngineAbandonedReentryLeavesNoLease(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ok, err := e.lockWith(context.Background(), 1, Request{Wait: 0, Lease: 500 * time.Millisecond})
+		require.NoError(t, err)
+		require.True(t, ok)
+		e.redis.Set(func() { e.redis.Latency = 50 * time.Millisecond })
+		ctx, cancel := context.WithTimeout(context.Background(), 70*time.Millisecond)
+		defer cancel()
+		ok, err = e.lockWith(ctx, 1, Request{Wait: forever, Lease: time.Hour})
+		assert.False(t, ok)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		time.Sleep(2 * time.Second)
+		assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
+	})
+}
+
+// A re-entry waits while another goroutine of its owner has the owner mutex, also with wait 0.
+func TestEngineTryReentryWaitsForTheOwnerMutex(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.redis.Latency = time.Millisecond
+		const o = Owner(-1)
+		e.lock(o)
+		var wg sync.WaitGroup
+		for range 20 {
+			wg.Go(func() {
+				ok, err := e.lockWith(context.Background(), o, Request{Wait: 0})
+				assert.NoError(t, err)
+				assert.True(t, ok)
+			})
+		}
+		wg.Wait()
+		for range 21 {
+			e.unlock(o)
+		}
+	})
+}
+
+// A re-entry with wait 0 does not wait for longer than for an answer, where Redis does not answer the other goroutine
+// of its owner.
+func TestEngineTryReentryGivesUpASilentRedisSoon(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		const o = Owner(-1)
+		e.lock(o)
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) fakeredis.Fault {
+				if verb == "acquire" {
+					return fakeredis.Fault{Late: 3 * time.Second}
+				}
+				return fakeredis.Fault{}
+			}
+		})
+		got := make(chan error, 1)
+		go func() {
+			_, err := e.lockWith(context.Background(), o, Request{Wait: forever})
+			got <- err
+		}()
+		synctest.Wait()
+		start := time.Now()
+		ok, err := e.lockWith(context.Background(), o, Request{Wait: 0})
+		assert.ErrorIs(t, err, ErrNoAnswer)
+		assert.False(t, ok)
+		assert.Less(t, time.Since(start), time.Second+send.Slack)
+		require.NoError(t, <-got)
+		for range 2 {
+			e.unlock(o)
+		}
+	})
+}
+
+// S2: an extended lease is trusted from before the request that extended it was sent, and a shorter one changes nothing.
+func TestExtendIsTrustedFromBeforeTheRequest(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx := context.Background()
+		lock := newFakeLock(e.redis, "x")
+		ok, err := e.lockWith(ctx, 1, Request{Wait: forever, Lease: 10 * time.Second})
+		require.NoError(t, err)
+		require.True(t, ok)
+		guarded := e.guarded(1)
+		time.Sleep(3 * time.Second)
+		sent := time.Now()
+		e.redis.Set(func() { e.redis.Latency = 200 * time.Millisecond })
+		require.NoError(t, e.Extend(ctx, lock, 1, 20*time.Second))
+		require.Equal(t, 400*time.Millisecond, time.Since(sent))
+		require.NoError(t, e.Extend(ctx, lock, 1, 5*time.Second))
+		<-guarded.Done()
+		assert.Equal(t, lease.Trust(20*time.Second), time.Since(sent), "trust")
+		assert.ErrorIs(t, e.Extend(ctx, lock, 1, 20*time.Second), ErrLockLost)
+		assert.Equal(t, 2, e.redis.Count("renew"), "requests")
+	})
+}
+
+// S5: a hold whose lease runs out while Extend waits for its answer is lost, although Redis has extended the record.
+func TestExtendThatIsAnsweredTooLateIsALoss(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx := context.Background()
+		lock := newFakeLock(e.redis, "x")
+		ok, err := e.lockWith(ctx, 1, Request{Wait: forever, Lease: 600 * time.Millisecond})
+		require.NoError(t, err)
+		require.True(t, ok)
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
+				if verb == "renew" {
+					f.Answer = 700 * time.Millisecond
+				}
+				return f
+			}
+		})
+		assert.ErrorIs(t, e.Extend(ctx, lock, 1, time.Hour), ErrLockLost)
+		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost)
+		assert.Empty(t, e.redis.Holder("x"), "Redis keeps the record")
+	})
+}
+
+// A record whose Extend was given up may last longer than the hold: it is cleared when the hold is over.
+func TestExtendThatWasGivenUpLeavesNoRecord(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		lock := newFakeLock(e.redis, "x")
+		ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: 10 * time.Second})
+		require.NoError(t, err)
+		require.True(t, ok)
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) (f fakeredis.Fault) {
+				if verb == "renew" {
+					f.Answer = 2 * time.Second
+				}
+				return f
+			}
+		})
+		ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+		defer cancel()
+		assert.ErrorIs(t, e.Extend(ctx, lock, 1, time.Hour), context.DeadlineExceeded)
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		assert.Empty(t, e.redis.Holder("x"), "Redis keeps the record")
+	})
+}

@@ -1,0 +1,259 @@
+//go:build go1.25
+
+package engine
+
+import (
+	"context"
+	"io"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/fakeredis"
+)
+
+// Neither another goroutine of the process nor the owner gets the lock sooner than other processes.
+func TestAtLeastHandsNothingOverBeforeItsTimeIsOver(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		const d = 12 * time.Second
+		l, start := newLimitedLock(e.redis, Limits{AtLeast: d}), time.Now()
+		take := func(o Owner) {
+			ok, err := e.acquire(context.Background(), l, o, Request{Wait: forever})
+			assert.NoError(t, err)
+			assert.True(t, ok)
+		}
+		take(1)
+		var wg sync.WaitGroup
+		for o := Owner(2); o < 4; o++ {
+			wg.Go(func() {
+				take(o)
+				assert.GreaterOrEqual(t, time.Since(start), time.Duration(o-1)*d, "the time until %v has it", o)
+				assert.NoError(t, e.Release(context.Background(), l, o))
+			})
+			synctest.Wait()
+		}
+		assert.NoError(t, e.Release(context.Background(), l, 1))
+		wg.Wait()
+		take(1)
+		assert.GreaterOrEqual(t, time.Since(start), 3*d, "the time until the first owner has it again")
+		assert.Less(t, time.Since(start), 3*d+3*time.Second+4*time.Millisecond, "each waits for the max wake delay at most")
+		assert.NoError(t, e.Release(context.Background(), l, 1))
+		time.Sleep(d)
+	})
+}
+
+// newLimitedLock is a fakeLock with limits.
+func newLimitedLock(r *fakeredis.Redis, l Limits) *fakeLock {
+	lock := newFakeLock(r, "x")
+	lock.Limit = l
+	return lock
+}
+
+// A release that Redis has not confirmed goes on in the background, and deletes nothing before the time is over.
+func TestAtLeastUnconfirmedDeletesNothing(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		l := newLimitedLock(e.redis, Limits{AtLeast: 40 * time.Second})
+		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
+		require.True(t, ok)
+		require.NoError(t, err)
+		e.redis.Set(func() {
+			e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} }
+		})
+		assert.Error(t, e.Release(context.Background(), l, 1))
+		time.Sleep(3 * time.Second)
+		e.redis.Set(func() { e.redis.Fault = nil })
+		time.Sleep(31 * time.Second)
+		assert.NotEmpty(t, e.redis.Holder("x"), "the record after the first lease, and before its time is over")
+		time.Sleep(7 * time.Second)
+		assert.Empty(t, e.redis.Holder("x"), "the record after its time")
+	})
+}
+
+// A release that was repeated, and finds no record, has kept none: the record was gone before.
+func TestAtLeastUnlockReportsARecordThatIsGone(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		l := newLimitedLock(e.redis, Limits{AtLeast: 10 * time.Second})
+		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
+		require.True(t, ok)
+		require.NoError(t, err)
+		lost := true
+		e.redis.Set(func() {
+			delete(e.redis.Records, "x")
+			e.redis.Fault = func(string) fakeredis.Fault {
+				defer func() { lost = false }()
+				if lost {
+					return fakeredis.Fault{Block: io.EOF}
+				}
+				return fakeredis.Fault{}
+			}
+		})
+		assert.ErrorIs(t, e.Release(context.Background(), l, 1), ErrLockLost)
+		assert.False(t, lost, "a request was lost")
+	})
+}
+
+// A release whose answer is lost has kept the record. If it is repeated when the time is over, it finds no record, and nothing
+// was lost.
+func TestAtLeastUnlockIsNilWhenTheTimeEndsBeforeItsAnswer(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		l := newLimitedLock(e.redis, Limits{AtLeast: 10 * time.Millisecond})
+		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
+		require.True(t, ok)
+		require.NoError(t, err)
+		answers := 0
+		e.redis.Set(func() {
+			e.redis.Fault = func(string) (f fakeredis.Fault) {
+				if answers++; answers == 1 {
+					f.Err, f.Answer = io.EOF, 20*time.Millisecond
+				}
+				return f
+			}
+		})
+		assert.NoError(t, e.Release(context.Background(), l, 1))
+		assert.Equal(t, 2, answers, "the release was repeated")
+		assert.Empty(t, e.redis.Holder("x"))
+	})
+}
+
+// A renewal under way at Unlock, which runs after it, does not keep the lock for another lease: also where its answer is the
+// first of the two.
+func TestAtLeastOutlivesARenewalUnderWay(t *testing.T) {
+	for name, answer := range map[string]time.Duration{"answered last": 0, "answered first": time.Second} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			l, start := newLimitedLock(e.redis, Limits{AtLeast: 14 * time.Second}), time.Now()
+			ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
+			require.True(t, ok)
+			require.NoError(t, err)
+			faults := []fakeredis.Fault{{Late: 700 * time.Millisecond}, {Answer: answer}} // of the renewal, and of the Unlock
+			e.redis.Set(func() {
+				e.redis.Fault = func(string) (f fakeredis.Fault) {
+					if len(faults) > 0 {
+						f, faults = faults[0], faults[1:]
+					}
+					return f
+				}
+			})
+			time.Sleep(10*time.Second + 100*time.Millisecond)
+			require.Equal(t, 1, e.redis.Count("renew"), "%s: renewals", name)
+			assert.NoError(t, e.Release(context.Background(), l, 1), name)
+			require.Empty(t, faults, name)
+			time.Sleep(time.Until(start.Add(13900 * time.Millisecond)))
+			assert.NotEmpty(t, e.redis.Holder("x"), "%s: the record before its time is over", name)
+			time.Sleep(time.Second)
+			assert.Empty(t, e.redis.Holder("x"), "%s: the record after its time", name)
+		})
+	}
+}
+
+// A hold ends with its limit, by a cause of its own, and its record does not outlive the limit.
+func TestMaxHoldEndsAHold(t *testing.T) {
+	for _, d := range []time.Duration{time.Second, 29 * time.Second, 30 * time.Second, 31 * time.Second, 45 * time.Second, 10 * time.Minute} {
+		for _, latency := range []time.Duration{0, 300 * time.Millisecond} {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				e.redis.Latency = latency
+				l, ctx, start := newLimitedLock(e.redis, Limits{Max: d}), context.Background(), time.Now()
+				ok, err := e.acquire(ctx, l, 1, Request{Wait: forever})
+				require.True(t, ok)
+				require.NoError(t, err)
+				guarded, err := e.Guard(ctx, l, 1)
+				require.NoError(t, err)
+				<-guarded.Done()
+				held := time.Since(start)
+				assert.LessOrEqual(t, held, d, "%v: how long it was trusted", d)
+				assert.GreaterOrEqual(t, held, d-min(d, 30*time.Second)/50-4*time.Millisecond-2*latency, "%v: how long it was trusted", d)
+				assert.ErrorIs(t, context.Cause(guarded), ErrMaxHold)
+				assert.ErrorIs(t, context.Cause(guarded), ErrLockLost)
+				assert.NotEmpty(t, e.redis.Holder("x"), "%v: trust outlives the record", d)
+				if d <= 30*time.Second {
+					assert.Zero(t, e.redis.Count("renew"), "%v: renewals", d)
+				}
+				ok, err = e.acquire(ctx, newFakeLock(e.redis, "x"), 2, Request{Wait: forever})
+				assert.True(t, ok)
+				assert.NoError(t, err)
+				assert.Less(t, time.Since(start), d+4*latency+20*time.Millisecond, "%v: the time until the next one has it", d)
+				assert.NoError(t, e.Release(ctx, l, 2))
+				assert.ErrorIs(t, e.Release(ctx, l, 1), ErrMaxHold)
+				assert.ErrorIs(t, e.Release(ctx, l, 1), ErrNotHeld)
+			})
+		}
+	}
+}
+
+// A handover inside the process gives the next hold a limit of its own; so does one from a lock without a limit, and none
+// goes to a lock without one.
+func TestMaxHoldCountsFromTheHandover(t *testing.T) {
+	const d = 40 * time.Second
+	type step struct{ from, to Limits }
+	for _, s := range []step{
+		{Limits{Max: d}, Limits{Max: d}},
+		{Limits{}, Limits{Max: d}},
+		{Limits{Max: 25 * time.Second}, Limits{}},
+		{Limits{}, Limits{Max: 10 * time.Second}}, // more is left of the lease than that: it is released
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			e := joinBubbleEngine(t, fakeredis.New(), "client", withSlice(time.Hour))
+			ctx := context.Background()
+			first, second := newLimitedLock(e.redis, s.from), newLimitedLock(e.redis, s.to)
+			ok, err := e.acquire(ctx, first, 1, Request{Wait: forever})
+			require.True(t, ok)
+			require.NoError(t, err)
+			var got time.Time
+			var guarded context.Context
+			done := make(chan struct{})
+			go func() {
+				defer close(done)
+				ok, err := e.acquire(ctx, second, 2, Request{Wait: forever})
+				assert.True(t, ok)
+				assert.NoError(t, err)
+				got = time.Now()
+				guarded, err = e.Guard(ctx, second, 2)
+				assert.NoError(t, err)
+			}()
+			time.Sleep(15 * time.Second)
+			require.NoError(t, e.Release(ctx, first, 1))
+			<-done
+			require.NoError(t, guarded.Err())
+			if s.to.Max == 0 {
+				time.Sleep(time.Hour)
+				assert.NoError(t, guarded.Err(), "%v: the hold without a limit", s)
+				assert.NoError(t, e.Release(ctx, second, 2))
+				return
+			}
+			<-guarded.Done()
+			assert.ErrorIs(t, context.Cause(guarded), ErrMaxHold, "%v", s)
+			assert.LessOrEqual(t, time.Since(got), s.to.Max, "%v", s)
+			assert.GreaterOrEqual(t, time.Since(got), s.to.Max-time.Second, "%v", s)
+			assert.NotEmpty(t, e.redis.Holder("x"), "%v: trust outlives the record", s)
+			time.Sleep(time.Second + 10*time.Millisecond)
+			assert.Empty(t, e.redis.Holder("x"), "%v: the record outlives the limit", s)
+			assert.ErrorIs(t, e.Release(ctx, second, 2), ErrMaxHold)
+		})
+	}
+}
+
+func TestMaxHoldIsNotProlongedByAReentry(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		for _, lease := range []time.Duration{0, 4 * time.Second} {
+			l, ctx, start := newLimitedLock(e.redis, Limits{Max: 5 * time.Second}), context.Background(), time.Now()
+			for range 2 {
+				ok, err := e.acquire(ctx, l, 1, Request{Wait: forever, Lease: lease})
+				require.True(t, ok)
+				require.NoError(t, err)
+				time.Sleep(3 * time.Second)
+			}
+			assert.Zero(t, levelsOf(e.Engine, l, 1), "levels after %v", time.Since(start))
+			assert.Empty(t, e.redis.Holder("x"), "the record")
+			_ = e.Release(ctx, l, 1)
+			_ = e.Release(ctx, l, 1)
+		}
+	})
+}
+
+func levelsOf(e *Engine, l Lock, o Owner) int {
+	_, levels := e.levels(l, o)
+	return levels
+}

@@ -1,0 +1,20 @@
+package engine
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+)
+
+// A listener of one field hears nothing that is for another one.
+func TestMessagesForAFieldReachItsListener(t *testing.T) {
+	t.Parallel()
+	mine, other, all := isFor("c:1:01"), isFor("c:1:012"), isFor("")
+	for message, want := range map[string][3]bool{
+		"grant c:1:01 7 5000 0": {true, false, true},
+		"free c:1:012":          {false, true, true},
+		"0":                     {true, true, true}, // for everybody
+	} {
+		assert.Equal(t, want, [3]bool{mine(message), other(message), all(message)}, message)
+	}
+}

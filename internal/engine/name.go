@@ -1,0 +1,291 @@
+package engine
+
+// The state of a lock's name in this process: the owners that hold it, the callers that wait for it,
+// and the records that the holds have in Redis.
+//
+// Rules: a name that is in use has one object, with one mutex that guards everything
+// under that name: holds, wait queues, and records. The table knows the names and
+// nothing of their state; only Close looks at all names. No blocking call, no
+// request and no code of the user runs while a mutex is held. A caller that needs
+// several names locks them in the order of their texts (see names).
+
+import (
+	"cmp"
+	"iter"
+	"maps"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/relock-go/relock/internal/turns"
+)
+
+// A nameTable has the names that are in use.
+type nameTable struct {
+	mu     sync.Mutex // guards below; a leaf
+	names  map[string]*name
+	closed bool
+}
+
+// A name is the state of one lock name. Both halves of a RWLock are in it.
+type name struct {
+	engine *Engine
+	text   string
+	users  atomic.Int64 // calls, registered holds, and registered wait queues; it leaves 0 with the mutex of the table alone
+
+	mu     sync.Mutex // guards below, and the fields of holds, wait queues and records that say so
+	closed bool       // the Client is
+	holds  holdSet
+	queues []*waitQueue // one for each half that has one
+	groups map[holdKey][]*group
+}
+
+// use returns the name called text. Its caller must call done in the end.
+func (e *Engine) use(text string) *name {
+	t := &e.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := t.names[text]
+	if n == nil {
+		n = &name{engine: e, text: text, closed: t.closed}
+		t.names[text] = n
+	}
+	n.users.Add(1)
+	return n
+}
+
+// keep adds a user to a name that is in use.
+func (n *name) keep() { n.users.Add(1) }
+
+// done removes a user. The last user removes the name from the table.
+func (n *name) done() {
+	if n.users.Add(-1) > 0 {
+		return
+	}
+	t := &n.engine.table
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if n.users.Load() == 0 && t.names[n.text] == n { // else it has come into use again, or is removed already
+		delete(t.names, n.text)
+	}
+}
+
+// close returns all names; names that are made later are closed from the start.
+func (t *nameTable) close() []*name {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.closed = true
+	all := make([]*name, 0, len(t.names))
+	for _, n := range t.names {
+		all = append(all, n)
+	}
+	return all
+}
+
+// all returns the names that are in use.
+func (t *nameTable) all() []*name {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return slices.Collect(maps.Values(t.names))
+}
+
+// names are several names, in the order of their texts and each once. Lock locks all of them.
+type names []*name
+
+func (e *Engine) useAll(bs []Lock) names {
+	var all names
+	for _, b := range bs {
+		all = append(all, e.use(b.ID().Name))
+	}
+	slices.SortFunc(all, func(a, b *name) int { return cmp.Compare(a.text, b.text) })
+	return slices.CompactFunc(all, func(a, b *name) bool {
+		if a == b {
+			b.done()
+		}
+		return a == b
+	})
+}
+
+func (ns names) done() {
+	for _, n := range ns {
+		n.done()
+	}
+}
+
+func (ns names) Lock() {
+	for _, n := range ns {
+		n.mu.Lock()
+	}
+}
+
+func (ns names) Unlock() {
+	for _, n := range ns {
+		n.mu.Unlock()
+	}
+}
+
+// find returns the hold that o has, or has lost, on the half; nil where there is none.
+func (n *name) find(id LockID, o Owner) *hold {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	h := n.holds.get(holdKey{id, o})
+	if h == nil || h.state == fresh || h.state == over {
+		return nil
+	}
+	return h
+}
+
+// newHoldLocked makes a fresh hold. Its caller has the owner mutex of the hold, and is woken through changed (or nil)
+// when its owner comes to hold the other half.
+func (n *name) newHoldLocked(b Lock, key holdKey, changed chan struct{}) *hold {
+	h := &hold{name: n, lock: b, key: key, changed: changed, registered: true}
+	h.owner.TryEnter()
+	n.holds.put(h)
+	n.keep()
+	return h
+}
+
+// forgetLocked takes h out of the registered holds.
+func (n *name) forgetLocked(h *hold) {
+	if h.registered {
+		h.registered = false
+		n.holds.remove(h)
+		n.done()
+	}
+}
+
+// otherHalfLocked is the hold that the owner of h has on the other half of its lock, or asks for.
+func (n *name) otherHalfLocked(h *hold) *hold {
+	if h.lock.OtherHalf() == (LockID{}) {
+		return nil
+	}
+	return n.holds.get(holdKey{h.lock.OtherHalf(), h.key.owner})
+}
+
+// queueLocked is the wait queue of a half.
+func (n *name) queueLocked(half string) *waitQueue {
+	if g := n.findQueueLocked(half); g != nil {
+		return g
+	}
+	g := &waitQueue{half: half, registered: true}
+	n.queues = append(n.queues, g)
+	n.keep()
+	return g
+}
+
+// findQueueLocked is the wait queue of a half, or nil.
+func (n *name) findQueueLocked(half string) *waitQueue {
+	for _, g := range n.queues {
+		if g.half == half {
+			return g
+		}
+	}
+	return nil
+}
+
+// dropQueueLocked forgets a wait queue that is free and has no record for newcomers to share. It gives up the place in the
+// line that the last caller has left.
+func (n *name) dropQueueLocked(g *waitQueue) {
+	if !g.Taken() {
+		g.dropPlaceLocked(n.engine)
+	}
+	if !g.Taken() && g.shared == nil && !g.kept && g.registered {
+		g.registered = false
+		n.queues = slices.DeleteFunc(n.queues, func(other *waitQueue) bool { return other == g })
+		n.done()
+	}
+}
+
+// keepQueueLocked keeps g for a while: a process of one goroutine would forget with each Unlock that other processes go first.
+func (n *name) keepQueueLocked(g *waitQueue) {
+	if g.kept {
+		return
+	}
+	g.kept = true
+	n.engine.workers.Spawn(func() {
+		select {
+		case <-time.After(2 * turns.MostUntold):
+		case <-n.engine.closed:
+		}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		g.kept = false
+		n.dropQueueLocked(g)
+	})
+}
+
+// recordsOf are the records that this process has of a half.
+func (e *Engine) recordsOf(id LockID) (all []*record) {
+	n := e.use(id.Name)
+	defer n.done()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for h := range n.holds.all() {
+		if h.key.id == id && h.state == holding {
+			all = append(all, h.record)
+		}
+	}
+	return all
+}
+
+// A holdSet is the holds of a name by their keys. Most names have one hold, which needs no map.
+type holdSet struct {
+	one  *hold
+	more map[heldKey]*hold
+}
+
+// A heldKey is a holdKey without the name, which is the same for all holds of a name.
+type heldKey struct {
+	half  string
+	owner Owner
+}
+
+func (k *holdKey) held() heldKey { return heldKey{k.id.Half, k.owner} }
+
+func (s *holdSet) get(key holdKey) *hold {
+	if s.one != nil && s.one.key == key {
+		return s.one
+	}
+	return s.more[key.held()]
+}
+
+func (s *holdSet) put(h *hold) {
+	if s.one == nil && s.more[h.key.held()] == nil {
+		s.one = h
+		return
+	}
+	if s.more == nil {
+		s.more = make(map[heldKey]*hold)
+	}
+	s.more[h.key.held()] = h
+}
+
+func (s *holdSet) remove(h *hold) {
+	if s.one != nil && s.one.key == h.key {
+		s.one = nil
+	} else {
+		delete(s.more, h.key.held())
+	}
+}
+
+func (s *holdSet) len() int {
+	n := len(s.more)
+	if s.one != nil {
+		n++
+	}
+	return n
+}
+
+func (s *holdSet) all() iter.Seq[*hold] {
+	return func(yield func(*hold) bool) {
+		if s.one != nil && !yield(s.one) {
+			return
+		}
+		for _, h := range s.more {
+			if !yield(h) {
+				return
+			}
+		}
+	}
+}

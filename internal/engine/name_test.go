@@ -1,0 +1,249 @@
+//go:build go1.25
+
+package engine
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// C3: the engine remembers nothing of a name that has no holder and no waiter.
+func TestEngineForgetsNamesNotInUse(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		for i := range 1000 {
+			b := newFakeLock(e.redis, fmt.Sprint("name", i))
+			ok, err := e.acquire(context.Background(), b, 1, Request{Wait: forever})
+			require.NoError(t, err)
+			require.True(t, ok)
+			require.NoError(t, e.Release(context.Background(), b, 1))
+		}
+		assert.Zero(t, e.names()+e.leases(), "%d names, %d leases are left", e.names(), e.leases())
+	})
+}
+
+// C3: the last user of a name drops the name, however the use ends.
+func TestNameIsDroppedWithItsLastUser(t *testing.T) {
+	const lease = time.Second
+	ctx := context.Background()
+	short := Request{Wait: forever, Lease: lease}
+	for how, use := range map[string]func(e *bubbleEngine, other *bubbleEngine){
+		"Lock and Unlock": func(e, _ *bubbleEngine) {
+			e.lock(1)
+			e.lock(1)
+			e.unlock(1)
+			e.unlock(1)
+		},
+		"a TryLock that fails here": func(e, _ *bubbleEngine) {
+			e.lock(1)
+			e.refusedFor(0)
+			e.refusedFor(time.Second)
+			e.unlock(1)
+		},
+		"a TryLock that fails elsewhere": func(e, other *bubbleEngine) {
+			other.lock(1)
+			e.refusedFor(0)
+			e.refusedFor(time.Second)
+			other.unlock(1)
+		},
+		"a ctx that ends in the queue": func(e, _ *bubbleEngine) {
+			e.lock(1)
+			ctx, cancel := context.WithTimeout(ctx, time.Second)
+			defer cancel()
+			_, err := e.lockWith(ctx, 2, Request{Wait: forever})
+			assert.ErrorIs(e.t, err, context.DeadlineExceeded)
+			e.unlock(1)
+		},
+		"a Redis that does not answer": func(e, _ *bubbleEngine) {
+			e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} } })
+			_, err := e.lockWith(ctx, 1, Request{Wait: forever})
+			assert.ErrorIs(e.t, err, io.EOF)
+			e.redis.Set(func() { e.redis.Fault = nil })
+		},
+		"Unlock, Guard and Token of what is not held": func(e, _ *bubbleEngine) {
+			b := newFakeLock(e.redis, "x")
+			assert.ErrorIs(e.t, e.unlockErr(1), ErrNotHeld)
+			_, err := e.Guard(ctx, b, 1)
+			assert.ErrorIs(e.t, err, ErrNotHeld)
+			_, err = e.Token(b, 1)
+			assert.ErrorIs(e.t, err, ErrNotHeld)
+		},
+		"a loss that Unlock reports": func(e, _ *bubbleEngine) {
+			e.lock(1)
+			e.redis.Set(func() { clear(e.redis.Records) })
+			time.Sleep(e.WatchdogTimeout)
+			assert.ErrorIs(e.t, e.unlockErr(1), ErrLockLost)
+		},
+		"a loss that a re-entry reports": func(e, _ *bubbleEngine) {
+			e.lock(1)
+			e.redis.Set(func() { clear(e.redis.Records) })
+			_, err := e.lockWith(ctx, 1, Request{Wait: forever})
+			assert.ErrorIs(e.t, err, ErrLockLost)
+			assert.ErrorIs(e.t, e.unlockErr(1), ErrLockLost)
+		},
+		"a force unlock": func(e, _ *bubbleEngine) {
+			e.lock(1)
+			freed, err := e.Force(ctx, newFakeLock(e.redis, "x"))
+			assert.NoError(e.t, err)
+			assert.True(e.t, freed)
+			assert.ErrorIs(e.t, e.unlockErr(1), ErrLockLost)
+		},
+		"a lease that has expired, and its late Unlock": func(e, _ *bubbleEngine) {
+			_, err := e.lockWith(ctx, 1, short)
+			assert.NoError(e.t, err)
+			time.Sleep(2 * lease)
+			assert.ErrorIs(e.t, e.unlockErr(1), ErrLockLost)
+		},
+		"a lease that has expired, and so have many since": func(e, _ *bubbleEngine) {
+			_, err := e.lockWith(ctx, 1, short)
+			assert.NoError(e.t, err)
+			time.Sleep(2 * lease)
+			for i := range Owner(expiredKept) {
+				_, err := e.acquire(ctx, newFakeLock(e.redis, "many"), i+1, short)
+				assert.NoError(e.t, err)
+				time.Sleep(2 * lease)
+			}
+			assert.NotContains(e.t, e.textsInUse(), "x")
+			for i := range Owner(expiredKept) {
+				assert.ErrorIs(e.t, e.Release(ctx, newFakeLock(e.redis, "many"), i+1), ErrLockLost)
+			}
+		},
+		"readers that share a record": func(e, _ *bubbleEngine) {
+			for o := range Owner(5) {
+				e.shares(o + 1)
+			}
+			for o := range Owner(5) {
+				assert.NoError(e.t, e.Release(ctx, e.shared(), o+1))
+			}
+			time.Sleep(time.Second) // longer than newcomers may share it
+		},
+	} {
+		t.Run(how, func(t *testing.T) {
+			inBubble(t, func(t *testing.T, e *bubbleEngine) {
+				use(e, joinBubbleEngine(t, e.redis, "other"))
+				time.Sleep(2 * UnlockTime) // what is undone has been
+				assert.Empty(t, e.textsInUse(), "names in use")
+				assert.Zero(t, e.leases(), "leases")
+			})
+		})
+	}
+}
+
+// refusedFor asserts that owner 9 does not get the lock within wait.
+func (e *bubbleEngine) refusedFor(wait time.Duration) {
+	e.t.Helper()
+	ok, err := e.lockWith(context.Background(), 9, Request{Wait: wait})
+	assert.NoError(e.t, err)
+	assert.False(e.t, ok)
+}
+
+// A name stays while it has a user: its state is one object for all of them.
+func TestNameStaysWhileItIsUsed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		n := e.use("x")
+		e.lock(1)
+		n.done()
+		assert.Same(t, n, e.use("x"), "the name of a hold")
+		n.done()
+		e.unlock(1)
+		assert.NotSame(t, n, e.use("x"), "the name after the last use")
+		e.use("x").done()
+		assert.Equal(t, []string{"x"}, e.textsInUse(), "one user is left")
+	})
+}
+
+// Several names are locked in the order of their texts and each once, so that callers do not wait for each other.
+func TestNamesAreSortedAndEachOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		var locks []Lock
+		for _, text := range []string{"c", "a", "b", "a", "c", "c"} {
+			locks = append(locks, newFakeLock(e.redis, text))
+		}
+		all := e.useAll(locks)
+		var texts []string
+		for _, n := range all {
+			texts = append(texts, n.text)
+		}
+		assert.Equal(t, []string{"a", "b", "c"}, texts)
+		all.Lock() // does not wait for itself
+		closed := all[0].closed
+		all.Unlock()
+		assert.False(t, closed)
+		all.done()
+		assert.Empty(t, e.textsInUse(), "names in use")
+	})
+}
+
+// A name that comes into use after Close is closed from the start.
+func TestNameAfterCloseIsClosed(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		before := e.use("before")
+		defer before.done()
+		require.NoError(t, e.Close())
+		after := e.use("after")
+		defer after.done()
+		for _, n := range []*name{before, after} {
+			n.locked(func() { assert.True(t, n.closed, n.text) })
+		}
+	})
+}
+
+// Nothing walks over all names: what a caller is told who holds nothing costs the same beside 100,000 holds of
+// other names as beside one.
+func TestErrNotHeldCostsTheSameBesideManyHolds(t *testing.T) {
+	const few, many, calls, factor = 1, 100_000, 1001, 10
+	ctx := context.Background()
+	r := fakeredis.New()
+	e := abandonedBubbleEngine(t, r, withLogger(slog.New(slog.DiscardHandler)))
+	defer func() { assert.NoError(t, e.Close()) }()
+	holds := 0
+	hold := func(n int) {
+		for ; holds < n; holds++ {
+			ok, err := e.acquire(ctx, newFakeLock(r, fmt.Sprint("name", holds)), 1, Request{Lease: time.Hour})
+			require.NoError(t, err)
+			require.True(t, ok)
+		}
+		require.Equal(t, n, e.names(), "names in use")
+	}
+	stranger, free, held := Owner(2), newFakeLock(r, "free"), newFakeLock(r, "name0")
+	ask := map[string]func(b Record) error{
+		"Unlock": func(b Record) error { return e.Release(ctx, b, stranger) },
+		"Guard":  func(b Record) error { _, err := e.Guard(ctx, b, stranger); return err },
+		"Token":  func(b Record) error { _, err := e.Token(b, stranger); return err },
+	}
+	costs := func() map[string]time.Duration {
+		medians := make(map[string]time.Duration)
+		for method, f := range ask {
+			for what, b := range map[string]*fakeLock{"a free lock": free, "a lock of another owner": held} {
+				took := make([]time.Duration, calls)
+				for i := range took {
+					start := time.Now()
+					err := f(b)
+					took[i] = time.Since(start)
+					require.ErrorIs(t, err, ErrNotHeld)
+				}
+				slices.Sort(took)
+				medians[method+" of "+what] = took[calls/2]
+			}
+		}
+		return medians
+	}
+	hold(few)
+	before := costs()
+	hold(many)
+	for what, cost := range costs() {
+		assert.LessOrEqual(t, cost, factor*max(before[what], time.Microsecond), "%s, %v beside %d holds", what, before[what], few)
+	}
+}

@@ -1,0 +1,156 @@
+package engine
+
+// Obstacles: how an error that ends a wait says which lock was in the way, and who has it.
+//
+// Rules: no request is sent for this. The error uses the knowledge of this process: its own holds, and the last answer
+// that said busy, to this caller or to the caller in front. Where neither is known, the error says nothing.
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/relock-go/relock/internal/send"
+)
+
+// An obstacle is the answer to an attempt that found a lock busy.
+type obstacle struct {
+	lock  Lock          // that is busy
+	ttl   time.Duration // of the record in the way; negative: none was answered
+	at    time.Time     // when the answer came
+	who   string        // text of the lock itself about its holder; or ""
+	known bool          // the error names the obstacle anyway
+}
+
+func (o *obstacle) String() string {
+	if o.who != "" {
+		return o.who
+	}
+	ago := time.Since(o.at)
+	return o.lock.BusyText(o.ttl, o.ttl-ago, ago)
+}
+
+func (t *Traits) BusyText(ttl, left, ago time.Duration) string {
+	switch {
+	case ttl < 0:
+		return "a record without a lease is in the way"
+	case left > 0:
+		return fmt.Sprintf("another process (or Client) holds it, %v of its lease left", Rounded(left))
+	}
+	return fmt.Sprintf("another process (or Client) held it when Redis was asked last, %v ago", Rounded(ago))
+}
+
+// rounded is d, rounded for a reader.
+func Rounded(d time.Duration) time.Duration {
+	unit := time.Millisecond
+	if d >= time.Second {
+		unit = 100 * time.Millisecond
+	}
+	return (d + unit/2) / unit * unit
+}
+
+// noteBusy remembers the obstacle that is in the way of h, for its caller and for the waiters behind it.
+func (p *waitOptions) noteBusy(h *hold, ttl time.Duration) {
+	p.noteObstacle(h, &obstacle{lock: h.lock, ttl: ttl, at: time.Now()})
+}
+
+// noteObstacle is noteBusy for any obstacle.
+func (p *waitOptions) noteObstacle(h *hold, o *obstacle) {
+	p.obstacle = o
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	if h.queue != nil {
+		h.queue.foundBusy(o)
+	}
+}
+
+// sees remembers an obstacle that another caller has found, if p has not found a later one.
+func (p *waitOptions) sees(o *obstacle) {
+	if o != nil && (p.obstacle == nil || p.obstacle.at.Before(o.at)) {
+		p.obstacle = o
+	}
+}
+
+// withHolder adds to err, which ended the wait of o for locks, the lock that is in the way and its holder, where they
+// are known.
+func withHolder[L Lock](e *Engine, p waitOptions, locks []L, o Owner, r Request, err error) error {
+	if err == nil || err == send.ErrTimeUp {
+		return err
+	}
+	if ended := p.Ctx.Err(); (ended == nil || !errors.Is(err, ended)) && !errors.Is(err, send.ErrClosed) {
+		return err
+	}
+	name, who := inTheWay(e, p, locks, o)
+	switch {
+	case who == "":
+		return err
+	case r.Component || len(locks) > 1:
+		return fmt.Errorf("%w: %s: %s", err, send.ShortName(name), who)
+	}
+	return fmt.Errorf("%w: %s", err, who)
+}
+
+// inTheWay says which lock o waited for, and who has it; "" where this is not known.
+func inTheWay[L Lock](e *Engine, p waitOptions, locks []L, o Owner) (name, who string) {
+	for _, l := range locks {
+		if who = e.holderHere(l, o); who != "" {
+			return l.Name(), who
+		}
+	}
+	if last := p.obstacle; last != nil {
+		if last.known {
+			return "", ""
+		}
+		return last.lock.Name(), last.String()
+	}
+	for _, l := range locks {
+		if who = e.inFrontHere(l, o); who != "" {
+			return l.Name(), who
+		}
+	}
+	return "", ""
+}
+
+// inFrontHere says which other caller of this process waits for an answer about b; "" for none.
+func (e *Engine) inFrontHere(b Lock, o Owner) string {
+	n := e.use(b.ID().Name)
+	defer n.done()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for h := range n.holds.all() {
+		if h.key.id == b.ID() && h.key.owner != o && h.state == fresh && h.queue != nil {
+			return fmt.Sprintf("%v of %s is in front, and Redis has not answered it", h.key.owner, e.process())
+		}
+	}
+	return ""
+}
+
+// holderHere says which other owner of this process holds a lock that is in the way of o, who asks for b; "" for none.
+func (e *Engine) holderHere(b Lock, o Owner) string {
+	own := b.ID()
+	if b.Admission() == Shared || b.Admission() == Counted {
+		own = LockID{} // holders of the same half are not in the way, or not the only ones
+	}
+	n := e.use(b.ID().Name)
+	defer n.done()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for h := range n.holds.all() {
+		switch key := h.key; {
+		case h.state != holding || key.owner == o:
+		case key.id == own:
+			return fmt.Sprintf("%v of %s holds it", key.owner, e.process())
+		case key.id == b.OtherHalf():
+			return fmt.Sprintf("%v of %s holds the %s lock", key.owner, e.process(), key.id.Half)
+		}
+	}
+	return ""
+}
+
+// process is how errors name this process.
+func (e *Engine) process() string {
+	if e.Label == "" {
+		return "this process"
+	}
+	return "this process (" + e.Label + ")"
+}

@@ -1,0 +1,258 @@
+package engine
+
+// Wait queues: how goroutines of this process get past one another to Redis.
+//
+// Rules: each half of a name that a goroutine contends for or holds has a wait queue. Where a lock
+// type is exclusive, one contender goes to Redis at a time and the others wait in order. The mutex
+// of the name guards the wait queue. awaitLocked lets go of the mutex while it waits.
+
+import (
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/turns"
+	"github.com/relock-go/relock/internal/waitqueue"
+)
+
+// An admission is how goroutines of one process get past the wait queue of a lock.
+type admission int
+
+const (
+	Exclusive   admission = iota // one goroutine contends or holds, the others wait
+	Independent                  // there is no wait queue
+	Shared                       // one goroutine contends; when it holds the lock, it admits the waiters
+	Counted                      // several hold it; of those that have found it busy, one contends at a time
+)
+
+// A waiter waits in a wait queue, or for the owner mutex of a hold. Its value is the hold that
+// the lock may be handed to, or nil.
+type waiter = waitqueue.Waiter[*hold]
+
+type waitQueue struct {
+	waitqueue.Queue[*hold]
+	half       string // of the name
+	registered bool   // with its name
+
+	turns    turns.Turns // of this process and of other processes
+	shared   *record     // newcomers may share this record; or nil
+	busy     bool        // the last attempt past this queue has found the lock busy
+	obstacle *obstacle   // that it has found, for the errors of those that wait; or nil
+	place    *place      // in the line, which the last caller has left to the next one; or nil
+	kept     bool        // although no caller uses it: see keepQueueLocked
+}
+
+// foundBusy notes that an attempt past q has found the lock busy.
+func (q *waitQueue) foundBusy(o *obstacle) { q.busy, q.obstacle = true, o }
+
+// foundFree notes that an attempt past q was granted, and that the next one may be.
+func (q *waitQueue) foundFree() { q.busy, q.obstacle = false, nil }
+
+// errAskYourself refuses callers that wait in a wait queue, because Redis has not answered the caller in front. Their
+// own requests may fare better. Each of them makes its next attempt past the wait queue, so that they do not wait for a
+// dead Redis one after the other. Such an attempt takes a lock that is free, and does not join the line: the place of
+// this process in the line belongs to the caller that the wait queue has admitted. After an attempt that Redis answers
+// with busy, a caller takes its old place in the queue again at once.
+var errAskYourself = errors.New("no answer from Redis to the caller in front")
+
+// errLookAgain ends a wait in a wait queue: another caller of the owner that waits has acquired one of the locks,
+// or the other half of the lock. The attempt of this caller is not the same any more.
+var errLookAgain = errors.New("the owner has come to hold one of the locks")
+
+// number is the number of the next waiter of p: the number with which p was refused, or a new one.
+func (e *Engine) number(p *waitOptions) uint64 {
+	if n := p.number; n != 0 {
+		p.number = 0
+		return n
+	}
+	return e.waiters.Add(1)
+}
+
+// enterLocked waits until the caller is admitted to q. It lets go of mu meanwhile.
+func (e *Engine) enterLocked(mu sync.Locker, p *waitOptions, q *waitqueue.Queue[*hold]) error {
+	if q.TryEnter() {
+		return nil
+	}
+	if p.NoWait {
+		return send.ErrTimeUp
+	}
+	w := q.Add(nil, e.number(p))
+	err := e.awaitLocked(mu, p, w)
+	if err != nil {
+		q.Leave(w)
+	} else {
+		err = w.Err
+	}
+	if err == errAskYourself || err == errLookAgain {
+		p.number = w.Number
+	}
+	return err
+}
+
+// enterOwnersLocked waits for another caller of the owner, which uses the hold of q for a request and will soon be
+// done: a caller that does not wait for other owners waits for it as long as for an answer.
+func (e *Engine) enterOwnersLocked(mu sync.Locker, p *waitOptions, q *waitqueue.Queue[*hold]) error {
+	patient := *p
+	patient.NoWait = false
+	if p.NoWait && !p.Patient && p.Deadline.IsZero() {
+		patient.Deadline = time.Now().Add(e.sender.Patience())
+	}
+	err := e.enterLocked(mu, &patient, q)
+	if err == send.ErrTimeUp && p.NoWait {
+		return ErrNoAnswer
+	}
+	return err
+}
+
+// awaitLocked waits until w is done, or returns why the wait ended sooner. It lets go of mu meanwhile.
+func (e *Engine) awaitLocked(mu sync.Locker, p *waitOptions, w *waiter) error {
+	mu.Unlock()
+	p.span.waits()
+	err := p.sleep(w.Done, nil, 0)
+	mu.Lock()
+	if err == nil && w.Waits() {
+		return errLookAgain
+	}
+	return err
+}
+
+// reserveTime is how long a wait queue may be kept, for the first time, for a caller that waits at other wait queues.
+const reserveTime = 100 * time.Millisecond
+
+// enterQueuesLocked waits until the wait queues of all wants have admitted the caller. As a rule no caller
+// waits in one wait queue while it occupies another one: a free lock must not wait for a caller that
+// waits for a third lock. But where all wait queues have waiters, no caller would ever pass them
+// together. So after a few tries the caller keeps the wait queues that it has entered, in their
+// order and for a moment, which is twice as long each time.
+func (e *Engine) enterQueuesLocked(mu sync.Locker, p *waitOptions, wants []want) error {
+	misses, reserve := 0, reserveTime
+	for i := 0; i < len(wants); i++ {
+		h := wants[i].hold
+		if h.queue != nil || !h.needsQueueLocked() {
+			continue
+		}
+		if g := h.name.queueLocked(h.key.id.Half); g.TryEnter() {
+			h.queue = g
+			continue
+		}
+		if misses++; misses%3 == 0 {
+			if err := e.enterInOrderLocked(mu, p, wants, reserve); err != send.ErrTimeUp {
+				return err
+			}
+			if why := overUnlocked(mu, p); why != nil { // if nil, the reserve is over, and not the time of the caller
+				return why
+			}
+			reserve *= 2
+			i = -1
+			continue
+		}
+		leaveQueuesLocked(wants)
+		if err := e.enterOneLocked(mu, p, h); err != nil {
+			return err
+		}
+		i = -1 // begin again, with this wait queue entered
+	}
+	return nil
+}
+
+// overUnlocked says why p is over, or nil. It lets go of mu meanwhile, because it calls a ctx of the user.
+func overUnlocked(mu sync.Locker, p *waitOptions) error {
+	mu.Unlock()
+	defer mu.Lock()
+	return p.Over()
+}
+
+// enterInOrderLocked enters all wait queues in order. It keeps the entered ones for no longer than reserve.
+func (e *Engine) enterInOrderLocked(mu sync.Locker, p *waitOptions, wants []want, reserve time.Duration) error {
+	leaveQueuesLocked(wants)
+	short, keeps := *p, false
+	for _, w := range wants {
+		if !w.hold.needsQueueLocked() {
+			continue
+		}
+		if err := e.enterOneLocked(mu, &short, w.hold); err != nil {
+			leaveQueuesLocked(wants)
+			return err
+		}
+		if end := time.Now().Add(reserve); !keeps && (p.Deadline.IsZero() || end.Before(p.Deadline)) {
+			short.Deadline = end
+		}
+		keeps = true
+	}
+	return nil
+}
+
+// enterOneLocked waits in the wait queue of h.
+func (e *Engine) enterOneLocked(mu sync.Locker, p *waitOptions, h *hold) error {
+	g := h.name.queueLocked(h.key.id.Half)
+	if err := e.enterLocked(mu, p, &g.Queue); err != nil {
+		p.sees(g.obstacle)
+		h.name.dropQueueLocked(g)
+		return err
+	}
+	h.queue = g
+	return nil
+}
+
+// needsQueueLocked says whether h has to be alone in this process to contend for its lock.
+func (h *hold) needsQueueLocked() bool {
+	if h.state != fresh || h.lock.Admission() != Exclusive {
+		return false
+	}
+	// The admitted caller may wait for this owner's other half, so this owner must not wait for the admitted caller.
+	other := h.name.otherHalfLocked(h)
+	return other == nil || other.state != holding
+}
+
+func (h *hold) needsQueue() bool {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	return h.needsQueueLocked()
+}
+
+// leaveQueueLocked lets the next waiter contend for the lock of h.
+func (h *hold) leaveQueueLocked() {
+	if g := h.queue; g != nil {
+		h.queue = nil
+		g.Release()
+		h.name.dropQueueLocked(g)
+	}
+}
+
+func (h *hold) leaveQueue() {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	h.leaveQueueLocked()
+}
+
+func leaveQueuesLocked(wants []want) {
+	for _, w := range wants {
+		w.hold.leaveQueueLocked()
+	}
+}
+
+// enterQueue waits until the caller may make an attempt on one lock: the wait queue has admitted the caller, and
+// the caller has let other processes go first when it is their turn.
+func (e *Engine) enterQueue(p *waitOptions, wants []want) error {
+	n := wants[0].hold.name
+	n.mu.Lock()
+	err := e.enterQueuesLocked(&n.mu, p, wants)
+	yield := e.yieldLocked(wants)
+	n.mu.Unlock()
+	if err == nil && yield > 0 && p.HasTime(yield) {
+		p.span.waits()
+		err = p.sleep(nil, nil, yield)
+	}
+	return err
+}
+
+// yieldLocked is how long other processes go first.
+func (e *Engine) yieldLocked(wants []want) (yield time.Duration) {
+	for _, w := range wants {
+		if g := w.hold.queue; g != nil {
+			yield = max(yield, g.turns.Yield(e.watchdog.Now()))
+		}
+	}
+	return yield
+}

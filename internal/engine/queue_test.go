@@ -1,0 +1,161 @@
+//go:build go1.25
+
+package engine
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/relock-go/relock/internal/send"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// enterQueues is enterQueuesLocked for a caller without the mutexes.
+func (e *bubbleEngine) enterQueues(p *waitOptions, wants []want) error {
+	var locks []Lock
+	for _, w := range wants {
+		locks = append(locks, w.hold.verbs())
+	}
+	all := e.useAll(locks)
+	defer all.done()
+	all.Lock()
+	defer all.Unlock()
+	return e.enterQueuesLocked(all, p, wants)
+}
+
+// wantsOf asks for fakeLocks.
+func (e *bubbleEngine) wantsOf(o Owner, names ...string) (wants []want) {
+	for _, name := range names {
+		h := &hold{name: e.use(name), lock: newFakeLock(e.redis, name), key: holdKey{LockID{Name: name}, o}}
+		wants = append(wants, want{hold: h})
+	}
+	return wants
+}
+
+func leaveQueues(wants []want) {
+	for _, w := range wants {
+		w.hold.name.locked(w.hold.leaveQueueLocked)
+	}
+}
+
+// waitsFor returns wait options that end with ctx, or at the deadline.
+func waitsFor(ctx context.Context, deadline time.Time) *waitOptions {
+	return &waitOptions{Wait: send.Wait{Ctx: ctx, Deadline: deadline}}
+}
+
+// A waiter whose turn comes at its deadline is admitted or gives up, and the engine forgets a wait queue without owners.
+func TestQueueLeavesNothingWhenAGrantMeetsTheDeadline(t *testing.T) {
+	for range 50 {
+		synctest.Test(t, func(t *testing.T) {
+			e := newBubbleEngine(t)
+			first, second := e.wantsOf(1, "x"), e.wantsOf(2, "x")
+			require.NoError(t, e.enterQueues(waitsFor(context.Background(), time.Time{}), first))
+			time.AfterFunc(time.Second, func() { leaveQueues(first) })
+			err := e.enterQueues(waitsFor(context.Background(), time.Now().Add(time.Second)), second)
+			assert.True(t, err == nil || err == send.ErrTimeUp, "%v", err)
+			synctest.Wait()
+			leaveQueues(second)
+			assert.Zero(t, e.waitQueues(), "wait queues are left behind a waiter that was told %v", err)
+		})
+	}
+}
+
+// A Lock whose ctx ends at the moment when its reserve is over returns the error of its ctx. The error
+// of a wait time is for a caller that gave one: to Lock it is no error.
+func TestQueueReportsAnEndedContextAfterTheReserve(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		start := time.Now()
+		at := func(d time.Duration) { time.Sleep(time.Until(start.Add(d))) }
+		through := func(o Owner, name string, from, until time.Duration) {
+			go func() {
+				at(from)
+				mine := e.wantsOf(o, name)
+				assert.NoError(t, e.enterQueues(waitsFor(context.Background(), time.Time{}), mine))
+				at(until)
+				leaveQueues(mine)
+			}()
+		}
+		// Each time one wait queue admits owner 9, the other queue is taken. The third time, at 3s,
+		// owner 9 keeps x, and waits for y no longer than the reserve.
+		through(1, "x", 0, time.Second)
+		through(2, "y", 0, 2*time.Second)
+		through(3, "x", 700*time.Millisecond, 3*time.Second)
+		through(4, "y", 1500*time.Millisecond, 5*time.Second)
+		at(500 * time.Millisecond)
+		mine := e.wantsOf(9, "x", "y")
+		err := e.enterQueues(waitsFor(&endsWhenSeen{Context: context.Background()}, time.Time{}), mine)
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.Equal(t, 3*time.Second+reserveTime, time.Since(start), "not when the reserve is over")
+		at(6 * time.Second)
+	})
+}
+
+// A waiter that a wait queue has refused does not drop the queue that has replaced that one since.
+func TestQueueThatReplacesAnotherIsNotDropped(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		id := LockID{Name: "x"}
+		n := e.use("x")
+		n.locked(func() {
+			before := n.queueLocked(id.Half)
+			before.TryEnter()
+			first := before.Add(nil, 1)
+			before.Add(nil, 2)
+			before.FailBehind(1, errAskYourself)
+			before.Release()
+			before.Leave(first)
+			n.dropQueueLocked(before)
+
+			now := n.queueLocked(id.Half)
+			now.TryEnter()
+			n.dropQueueLocked(before) // by a waiter that was turned away
+			assert.Same(t, now, n.queueLocked(id.Half), "there are two wait queues of one name")
+			now.Release()
+			n.dropQueueLocked(now)
+		})
+	})
+}
+
+// L6: local waiters are served in the order in which they came, and only the first one
+// sends requests.
+func TestEngineServesLocalWaitersInOrder(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		var order []Owner
+		var wg sync.WaitGroup
+		for o := Owner(2); o <= 50; o++ {
+			wg.Go(func() {
+				e.lock(o)
+				order = append(order, o)
+				time.Sleep(time.Second)
+				e.unlock(o)
+			})
+			synctest.Wait()
+		}
+		assert.Equal(t, 1, e.redis.Count("acquire"), "attempts while a local owner holds the lock")
+		e.unlock(1)
+		wg.Wait()
+		assert.True(t, slices.IsSorted(order), "served in the order %v", order)
+		assert.Len(t, order, 49, "served in the order %v", order)
+	})
+}
+
+// endsWhenSeen is a ctx that ends right after the first call of Err.
+type endsWhenSeen struct {
+	context.Context
+	seen atomic.Bool
+}
+
+func (c *endsWhenSeen) Err() error {
+	if c.seen.CompareAndSwap(false, true) {
+		return nil
+	}
+	return context.Canceled
+}

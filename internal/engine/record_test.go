@@ -1,0 +1,225 @@
+//go:build go1.25
+
+package engine
+
+import (
+	"context"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/lease"
+)
+
+// All holders of a record are told of its loss, by the watchdog, a re-entry or the clock.
+func TestLossOfASharedRecordReachesAllHolders(t *testing.T) {
+	for name, notice := range map[string]func(e *bubbleEngine){
+		"the watchdog": func(e *bubbleEngine) { time.Sleep(e.WatchdogTimeout / 2) },
+		"a re-entry": func(e *bubbleEngine) {
+			ok, err := e.share(context.Background(), 2, Request{Wait: forever})
+			assert.False(e.t, ok, "re-entry")
+			assert.ErrorIs(e.t, err, ErrLockLost, "re-entry")
+		},
+		"the clock": func(e *bubbleEngine) {
+			e.holdOf(e.shared().ID(), 1, func(h *hold) { h.record.lease.TrustUntil(0) })
+			_, _ = e.levels(e.shared(), 2)
+		},
+	} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			var guards []context.Context
+			for o := Owner(1); o <= 5; o++ {
+				e.shares(o)
+				guards = append(guards, e.guarded(o))
+			}
+			e.unlock(5)
+			e.redis.Set(func() { delete(e.redis.Records, "x") })
+			notice(e)
+			for i, guarded := range guards[:4] {
+				assert.ErrorIs(t, context.Cause(guarded), ErrLockLost, "%s: guard %d", name, i+1)
+			}
+			e.shares(6) // a new record
+			for o := Owner(1); o <= 4; o++ {
+				assert.ErrorIs(t, e.unlockErr(o), ErrLockLost, "%s: unlock %v", name, o)
+			}
+			assert.NotEmpty(t, e.redis.Holder("x"), "%s: an Unlock of a lost hold deleted the record of another owner", name)
+			e.unlock(6)
+		})
+	}
+}
+
+// Each owner that shares a record has levels of its own.
+func TestReadersOfOneRecordHaveTheirOwnLevels(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.shares(1)
+		e.shares(2)
+		e.shares(2)
+		e.shares(1)
+		e.shares(2)
+		for _, o := range []Owner{1, 2, 1, 2} {
+			e.unlock(o)
+			require.NotEmpty(t, e.redis.Holder("x"), "the record is gone while owner 2 reads")
+		}
+		assert.ErrorIs(t, e.unlockErr(1), ErrNotHeld, "one Unlock too many")
+		time.Sleep(3 * e.WatchdogTimeout)
+		require.NotEmpty(t, e.redis.Holder("x"), "the record is not renewed")
+		e.unlock(2)
+		assert.Empty(t, e.redis.Holder("x"), "the record is left")
+	})
+}
+
+// A loss is reported to all holders, also if the first of them is unlocking.
+func TestLossOfASharedRecordIsReportedWhileOneLeaves(t *testing.T) {
+	t.Parallel()
+	r := fakeredis.New()
+	e := joinBubbleEngine(t, r, "client")
+	e.Slice = time.Hour
+	for range 50 {
+		e.shares(1)
+		e.shares(2)
+		guarded := e.guarded(2)
+		var n *name
+		var shared *record
+		e.holdOf(e.shared().ID(), 1, func(h *hold) { n, shared = h.name, h.record })
+		var all sync.WaitGroup
+		n.locked(func() { // both goroutines wait for the mutex so long that they get it in the order in which they came
+			all.Go(func() {
+				e.watchdog.Remove(&shared.lease) // as the watchdog does before it reports a loss
+				shared.LeaseEnded(errGone)
+			})
+			time.Sleep(2 * time.Millisecond)
+			all.Go(func() { _ = e.unlockErr(1) })
+			time.Sleep(2 * time.Millisecond)
+		})
+		n.locked(func() { time.Sleep(2 * time.Millisecond) })
+		all.Wait()
+		select {
+		case <-guarded.Done():
+		default: // Err would look for itself
+			require.Fail(t, "a holder of the lost record is not told")
+		}
+		_ = e.unlockErr(2)
+		r.Set(func() { clear(r.Records) })
+	}
+}
+
+// The cost of a loss grows with the number of holders, and not with its square.
+func TestLossOfASharedRecordCostsByHolder(t *testing.T) {
+	const many = 5000
+	e := joinBubbleEngine(t, fakeredis.New(), "client")
+	e.Slice = time.Hour
+	for o := Owner(1); o <= many; o++ {
+		e.shares(o)
+	}
+	var first *hold
+	e.holdOf(e.shared().ID(), 1, func(h *hold) { first = h })
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	first.lose(errGone)
+	runtime.ReadMemStats(&after)
+	assert.LessOrEqual(t, (after.TotalAlloc-before.TotalAlloc)/many, uint64(2000), "bytes for each reader")
+	for o := Owner(1); o <= many; o++ {
+		err := e.unlockErr(o)
+		require.ErrorIs(t, err, ErrLockLost, "%v was not told", o)
+	}
+}
+
+// A record is released once, with the last of its holds, in whatever order they leave.
+func TestRecordIsReleasedWithItsLastHold(t *testing.T) {
+	const many = 6
+	for seed := range 20 {
+		synctest.Test(t, func(t *testing.T) {
+			e := newBubbleEngine(t)
+			for o := range Owner(many) {
+				e.shares(o + 1)
+			}
+			var shared *record
+			e.holdOf(e.shared().ID(), 1, func(h *hold) { shared = h.record })
+			for left, i := range newRand(seed).Perm(many) {
+				assert.Zero(t, e.redis.Count("release"), "seed %d: releases after %d of %d", seed, left, many)
+				assert.Len(t, shared.holdsNow(), many-left, "seed %d: holds", seed)
+				shared.first.name.locked(func() {
+					for place, h := range shared.holds {
+						assert.Equal(t, place, h.place, "seed %d: the place of %v", seed, h.key.owner)
+					}
+				})
+				e.unlock(Owner(i + 1))
+			}
+			assert.Equal(t, 1, e.redis.Count("release"), "seed %d: releases", seed)
+			assert.Empty(t, shared.holdsNow(), "seed %d: holds", seed)
+		})
+	}
+}
+
+// A record is lost once, and for all its holds. No owner shares the record afterwards.
+func TestRecordEndsOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		e.shares(1)
+		e.shares(2)
+		var shared *record
+		kept := func() (kept bool) {
+			shared.first.name.locked(func() { kept = shared.isKeptLocked(e.watchdog.Now()) })
+			return kept
+		}
+		e.holdOf(e.shared().ID(), 1, func(h *hold) { shared = h.record })
+		assert.True(t, kept(), "a record that is renewed")
+		assert.Len(t, shared.end(errGone), 2, "losses to report")
+		assert.False(t, kept(), "a record that has ended")
+		assert.Empty(t, shared.end(errGone), "losses to report of a record that has ended")
+		assert.Empty(t, shared.end(errForced), "losses to report of a record that has ended")
+		for o := range Owner(2) {
+			err := e.unlockErr(o + 1)
+			assert.ErrorIs(t, err, ErrLockLost)
+			assert.NotErrorIs(t, err, errForced, "the first cause counts")
+		}
+		clear(e.redis.Records)
+	})
+}
+
+// No owner shares or takes over a record whose trust is over, or nearly over.
+func TestRecordIsKeptWhileItIsTrusted(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		e.lock(1)
+		e.holdOf(LockID{Name: "x"}, 1, func(h *hold) {
+			trusted := e.watchdog.Left(&h.record.lease)
+			for left, want := range map[time.Duration]bool{trusted: true, time.Millisecond: false, 0: false, -time.Second: false} {
+				h.record.lease.TrustUntil(e.watchdog.Now() + left)
+				assert.Equal(t, want, h.record.isKeptLocked(e.watchdog.Now()), "with %v left", left)
+			}
+			h.record.lease.TrustUntil(e.watchdog.Now() + trusted)
+		})
+		e.unlock(1)
+	})
+}
+
+// A record is cleared for as long as it may last in Redis: for one more watchdog timeout, or until about the end of an
+// explicit lease.
+func TestRecordEndIsThatOfTheLease(t *testing.T) {
+	for _, length := range []time.Duration{0, time.Minute} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			e.redis.Latency = 10 * time.Millisecond
+			ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever, Lease: length})
+			require.NoError(t, err)
+			require.True(t, ok)
+			time.Sleep(20 * time.Second) // the watchdog has renewed its hold
+			var h *hold
+			e.holdOf(LockID{Name: "x"}, 1, func(found *hold) { h = found })
+			var expires time.Time
+			e.redis.Set(func() { expires = e.redis.Records["x"].Expires })
+			if length == 0 {
+				assert.Equal(t, e.WatchdogTimeout, time.Until(h.recordEnd()), "a renewal may be on its way")
+				assert.False(t, h.recordEnd().Before(expires), "assumed %v, and lasts %v", time.Until(h.recordEnd()), time.Until(expires))
+			} else {
+				assert.WithinDuration(t, expires, h.recordEnd(), lease.Drift(length))
+			}
+			e.unlock(1)
+		})
+	}
+}

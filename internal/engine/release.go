@@ -1,0 +1,396 @@
+package engine
+
+// Giving back: the one path by which a level is given back; the undo of attempts
+// that were given up; and force.
+//
+// Rules: the level is given back in this process also when Redis answers an error or nothing: an
+// Unlock is owed once, and a hold that no caller is going to unlock must not be renewed. A release
+// that finds no record has succeeded if an earlier try of it may have run; otherwise it reports a loss.
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/relock-go/relock/internal/guard"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/waitgroup"
+)
+
+const (
+	UnlockTime = send.ConnectTime // how long Unlock and an undo take at most
+	clearPause = time.Second      // before a record that could not be cleared is cleared again
+	mostForced = 1000             // requests of one ForceUnlock: new owners may take permits as fast as they are given back
+)
+
+// release gives back one level. It ignores the end of ctx, and works after Close.
+func (e *Engine) Release(ctx context.Context, b Lock, o Owner) error {
+	e.workers.Begin()
+	defer e.workers.End()
+	n := e.use(b.ID().Name)
+	defer n.done()
+	back, err := n.giveBack(nil, b, o)
+	var p waitOptions // from the first wait on
+	if err == send.ErrTimeUp {
+		p = releaseOptions(ctx)
+		back, err = n.giveBack(&p, b, o)
+	}
+	h := back.hold
+	switch {
+	case err != nil: // another caller of the owner waits for Redis
+		return n.releaseUnconfirmed(ctx, b, o, unconfirmed(err))
+	case h == nil:
+		return n.notHeldError(b.ID(), o)
+	case back.done: // the hold was handed over, or other holds share the record
+		e.observeRelease(ctx, h, 0, nil)
+		return nil
+	case back.loss != nil && (back.left > 0 || h.keeper != nil || errors.Is(back.loss, errGone)):
+		h.unlockHold()
+		return back.loss
+	}
+	if p.Ctx == nil {
+		p = releaseOptions(ctx)
+	}
+	return h.releaseRecord(ctx, &p, back.left, back.loss)
+}
+
+// releaseOptions are the limits of an Unlock, which ignores the end of ctx.
+func releaseOptions(ctx context.Context) waitOptions {
+	if ctx.Done() != nil {
+		ctx = context.WithoutCancel(ctx)
+	}
+	return waitOptions{Wait: send.Wait{Ctx: ctx, Deadline: time.Now().Add(UnlockTime), Inline: true}}
+}
+
+// releaseUnconfirmed gives back one level without Redis, because of err.
+func (n *name) releaseUnconfirmed(ctx context.Context, b Lock, o Owner, err error) error {
+	h := n.find(b.ID(), o)
+	if h == nil {
+		return err
+	}
+	left, last := h.giveBack()
+	if last {
+		n.engine.workers.Spawn(h.clear)
+	}
+	n.engine.observeRelease(ctx, h, left, err)
+	return err
+}
+
+// releaseRecord sets the levels of h to left in Redis, and reports the outcome. The caller has the owner
+// mutex of h, and releaseRecord unlocks it. The hold may have been lost before.
+func (h *hold) releaseRecord(ctx context.Context, p *waitOptions, left int, loss error) error {
+	e := h.name.engine
+	there, unknown, err := h.setLevels(p, left)
+	if err != nil && left == 0 && h.keeper == nil { // a keeper goes on by itself
+		e.workers.Spawn(h.clear)
+	}
+	switch {
+	case loss != nil: // the record may still have been there
+		return loss
+	case h.keeper == nil && errors.Is(err, send.ErrNotALock): // the record was replaced by something else
+		return h.foundGone(left, err)
+	case err != nil:
+		err = unconfirmed(err)
+	case there || left == 0 && unknown > 0: // this try, or an earlier one, has released the record
+	default:
+		return h.foundGone(left, errGone)
+	}
+	e.observeRelease(ctx, h, left, err)
+	return err
+}
+
+// foundGone notes that a release has found no record, and returns the loss.
+func (h *hold) foundGone(left int, why error) error {
+	if left > 0 {
+		h.lose(errGone)
+	} else {
+		h.observeEnd(errGone)()
+	}
+	return LossError(why)
+}
+
+// setLevels sets the levels of h to left in Redis, and unlocks the hold. With the last level it lets the
+// next waiter contend for the lock, also after an error.
+func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err error) {
+	if h.keeper != nil {
+		defer h.endRelease(left, 0, 0)
+		there, err = h.keeper.SetLevels(&p.Wait, left)
+		return there, 0, err
+	}
+	returned, heard, passed := false, 0, int64(0)
+	defer func() { // also when a hook of the Redis client ends the goroutine
+		if !returned && left == 0 {
+			h.name.engine.workers.Spawn(h.clear)
+		}
+		h.endRelease(left, h.others(heard), passed)
+	}()
+	call, keeps, late := h.releaseCall(left)
+	lapses := keeps && h.lapsesByItself()
+	r, unknown, err := h.name.engine.send(p, call, time.Now())
+	if late && err == nil {
+		h.name.engine.buried(h.verbs(), h.field)
+	}
+	returned, heard, passed = true, int(r[1]), r[2]
+	if keeps {
+		passed = 1 // this process does not have the lock any more
+		if h.keepTime() > 0 {
+			unknown = 0 // no try without an answer can have ended the record by now: if there is none, it was gone before
+		}
+	}
+	if keeps && err == nil && !(lapses && h.lapsesByItself()) {
+		h.name.engine.workers.Spawn(h.clear)
+	}
+	return r[0] == 1, unknown, err
+}
+
+// endRelease unlocks h. With the last level it lets the next waiter contend for the lock. The
+// message of the release has reached so many other clients. passed is as in the reply of lockType.release.
+func (h *hold) endRelease(left, others int, passed int64) {
+	e := h.name.engine
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	if left == 0 {
+		switch {
+		case passed == 2 && (h.queue != nil || h.lock.Admission() == Counted): // a permit is used outside the wait queue
+			g := h.name.queueLocked(h.key.id.Half)
+			g.turns.Untold(e.watchdog.Now(), e.pace(), e.MaxWakeDelay)
+			h.name.keepQueueLocked(g)
+		case h.queue == nil:
+		case passed == 1:
+			h.queue.turns.Interrupted()
+		default:
+			h.queue.turns.Released(e.watchdog.Now(), e.pace(), others)
+		}
+		h.leaveQueueLocked()
+	}
+	h.unlockHoldLocked()
+}
+
+// others is how many connections of other Clients received the release of h, out of heard.
+func (h *hold) others(heard int) int {
+	if heard > 0 && h.name.engine.pubsub.HearsForNobody(h.verbs().Channel(Attempt{})) {
+		return heard - 1
+	}
+	return heard
+}
+
+func unconfirmed(err error) error {
+	if err == send.ErrTimeUp {
+		err = send.Silence(UnlockTime, 1, nil)
+	}
+	return fmt.Errorf("not confirmed: the release goes on in the background until the record is gone or its lease is over: %w", err)
+}
+
+// A givenBack is a level that an owner has given back in this process.
+type givenBack struct {
+	hold *hold
+	left int   // levels
+	loss error // of the hold, before; or nil
+	done bool  // Redis need not know. If it is false, the caller has the owner mutex of the hold.
+}
+
+// giveBack gives back one level of the hold that o has on b; the hold is nil where there is none. Where another caller
+// of o uses the hold, it waits as p allows; if p is nil, it returns errTimeUp.
+func (n *name) giveBack(p *waitOptions, b Lock, o Owner) (g givenBack, err error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	h, err := n.lockHoldLocked(p, b, o, false) // it looks at the clock
+	if h == nil {
+		return g, err
+	}
+	g = givenBack{hold: h, loss: h.loss}
+	left, last := h.giveBackLocked()
+	g.left, g.done = left, g.loss == nil && left == 0 && !last
+	if g.done {
+		h.unlockHoldLocked()
+	}
+	return g, nil
+}
+
+// giveBack takes one level from the hold. It returns the levels that are left, and whether the caller has
+// to release the record.
+func (h *hold) giveBack() (left int, last bool) {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	return h.giveBackLocked()
+}
+
+// giveBackLocked is giveBack for callers with the mutex. With the last level it hands the lock over, or ends
+// the hold in this process. It lets go of the mutex while it ends guards.
+func (h *hold) giveBackLocked() (left int, last bool) {
+	if len(h.guards) > 0 {
+		if next, _ := h.successorLocked(); next != nil { // the guards end before the successor holds the lock
+			h.endGuardsLocked(h.guards.Take())
+		}
+	}
+	if h.handOverLocked() {
+		return 0, false
+	}
+	left, last, guards := h.endLevelLocked()
+	h.endGuardsLocked(guards)
+	return left, last
+}
+
+// endGuardsLocked ends guards. It lets go of the mutex meanwhile.
+func (h *hold) endGuardsLocked(guards []*guard.End) {
+	if len(guards) == 0 {
+		return
+	}
+	h.name.mu.Unlock()
+	defer h.name.mu.Lock()
+	guard.EndAll(guards, nil)
+}
+
+// endLevelLocked takes one level from the hold, and ends the hold with the last level. It also returns the guards
+// that the caller has to end.
+func (h *hold) endLevelLocked() (left int, last bool, guards []*guard.End) {
+	if h.state != over {
+		h.levels--
+		left = h.levels
+	}
+	if left > 0 || h.state == over { // the hold may have ended after its owner looked
+		return left, false, nil
+	}
+	last = h.state == lost || h.leaveRecordLocked()
+	h.endLocked(over)
+	if last {
+		h.name.closeLocked(h.record)
+		h.name.engine.watchdog.Remove(&h.record.lease)
+	}
+	return 0, last, h.guards.Take()
+}
+
+// clear deletes the hold from Redis, and lets the next waiter contend for its lock; a hold with AtLeast only when its time is
+// over. It tries for as long as the record may last: until the lease is over; and where the other
+// half renews that lease, as long as the other half is held.
+func (h *hold) clear() {
+	e := h.name.engine
+	ctx := h.key.owner.In(context.Background())
+	if h.keeper != nil {
+		h.keeper.Lower(ctx, 0)(UnlockTime)
+		h.leaveQueue()
+		return
+	}
+	if h.keep(ctx) {
+		return
+	}
+	end := h.recordEnd()
+	for e.undoOne(ctx, h.verbs(), Attempt{Field: h.field, Level: 1}, 1) != nil && (time.Now().Before(end) || h.keptByOtherHalf()) {
+		if e.waitOptionsFor(ctx).sleep(nil, nil, clearPause) != nil {
+			break // closed: no lease is renewed any more
+		}
+	}
+	h.leaveQueue()
+}
+
+// keptByOtherHalf says whether the owner holds the other half, which keeps the record alive.
+func (h *hold) keptByOtherHalf() bool {
+	h.name.mu.Lock()
+	defer h.name.mu.Unlock()
+	other := h.name.otherHalfLocked(h)
+	return other != nil && other.state == holding
+}
+
+// undo has undoAll done by a goroutine of its own, so that a caller that gave up need not wait for it.
+func (e *Engine) undo(ctx context.Context, wants []want, unknown int) (done <-chan struct{}) {
+	ended := make(chan struct{})
+	e.workers.Spawn(func() {
+		defer close(ended)
+		e.undoAll(ctx, wants, unknown)
+	})
+	return ended
+}
+
+// undoAll undoes attempts.
+func (e *Engine) undoAll(ctx context.Context, wants []want, unknown int) {
+	var all sync.WaitGroup
+	for _, w := range wants[1:] {
+		waitgroup.Go(&all, func() { _ = e.undoOne(ctx, w.hold.verbs(), w.Attempt, unknown) })
+	}
+	_ = e.undoOne(ctx, wants[0].hold.verbs(), wants[0].Attempt, unknown)
+	all.Wait()
+}
+
+// undoOne undoes an attempt. Tries of the attempt without a known answer may still be on
+// their way, so undoOne repeats the undo a few times. If only one try is unknown, it stops
+// as soon as an undo has found the hold. The error says why the undo failed.
+func (e *Engine) undoOne(ctx context.Context, b Record, a Attempt, unknown int) error {
+	buried := false
+	defer func() {
+		if buried {
+			e.buried(b, a.Field)
+		}
+	}()
+	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second} {
+		p := &waitOptions{Wait: send.Wait{Ctx: context.WithoutCancel(ctx), Background: true}}
+		if pause > 0 {
+			_ = p.sleep(e.closed, nil, pause) // Close ends the pause
+		}
+		p.Deadline = time.Now().Add(UnlockTime)
+		mayRun := a.Level == 1 && e.late.MayRun(a.Field)
+		a.Late, a.Share = a.Late || mayRun, e.shareTime()
+		answer := e.sender.Do(&p.Wait, send.Request{Call: b.Undo(a)}, time.Now())
+		r, err := answer.Reply()
+		buried = buried || mayRun && err == nil
+		there := r[0] == 1
+		if unknown == 0 || unknown == 1 && there || err != nil { // a hold whose undo fails lapses with its lease
+			return err
+		}
+	}
+	return nil
+}
+
+// send sends a call until Redis answers. A caller that has had a reply, at lastReply, retries for one watchdog timeout.
+func (e *Engine) send(p *waitOptions, c send.Call, lastReply time.Time) (r send.Reply, unknown int, err error) {
+	answer := e.sender.Do(&p.Wait, send.Request{Call: c}, lastReply)
+	r, err = answer.Reply()
+	return r, answer.Unknown, err
+}
+
+// force frees b for any holder, and ends the holds that this process had on
+// it. The request is sent once: a repeated one could free a later hold. Of a semaphore with very many permits each request gives
+// back some, and the answer {1, more, 0} says whether more are left.
+func (e *Engine) Force(ctx context.Context, b Record) (bool, error) {
+	p := e.waitOptionsFor(ctx)
+	p.Inline = false // no second try would wait longer for a connection
+	if err := p.Over(); err != nil {
+		return false, err
+	}
+	return e.ForceBy(b, func() (freed bool, err error) {
+		for range mostForced {
+			answer := e.sender.Once(&p.Wait, send.Request{Call: b.Force()})
+			r, err := answer.Reply()
+			freed = freed || err == nil && r[0] == 1
+			if err != nil {
+				return false, err
+			}
+			if r[1] == 0 {
+				break
+			}
+		}
+		return freed, nil
+	})
+}
+
+// forceBy has force free b, and ends the holds that this process had on it before.
+func (e *Engine) ForceBy(b Lock, force func() (freed bool, err error)) (bool, error) {
+	before := e.recordsOf(b.ID())
+	freed, err := force()
+	if freed {
+		endForced(before)
+	}
+	return freed, err
+}
+
+// endForced ends and reports the holds of a lock that was forced open.
+func endForced(before []*record) {
+	var lost []*hold
+	for _, r := range before {
+		lost = append(lost, r.end(errForced)...)
+	}
+	for _, h := range lost {
+		h.observeEnd(errForced)()
+	}
+}

@@ -1,0 +1,326 @@
+//go:build go1.25
+
+package engine
+
+import (
+	"context"
+	"io"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/send"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// S3: an attempt that hangs when ctx ends is abandoned at once. It is undone at once, and again when it has run.
+func TestEngineUndoesAnAttemptThatWasGivenUp(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.redis.Fault = func(verb string) fakeredis.Fault {
+			if verb == "acquire" {
+				return fakeredis.Fault{Late: 3 * time.Second}
+			}
+			return fakeredis.Fault{}
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 900*time.Millisecond)
+		defer cancel()
+		start := time.Now()
+		ok, err := e.lockWith(ctx, 1, Request{Wait: forever})
+		assert.False(t, ok)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		took := time.Since(start)
+		assert.Equal(t, 900*time.Millisecond, took, "came back after %v", took)
+		time.Sleep(2500 * time.Millisecond)
+		assert.Empty(t, e.redis.Holder("x"), "holds a lock that was given up")
+		n := e.redis.Count("release")
+		assert.Equal(t, 2, n, "undone %d times", n)
+	})
+}
+
+// S3: the record of an attempt that runs after its undo expires with its lease, and is not renewed.
+func TestEngineAttemptThatRunsAfterItsUndoExpires(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.redis.Fault = func(verb string) fakeredis.Fault {
+			return fakeredis.Fault{Block: io.ErrUnexpectedEOF}
+		}
+		ok, err := e.lockWith(context.Background(), 1, Request{Wait: forever})
+		require.False(t, ok)
+		require.Error(t, err)
+		e.redis.Set(func() { e.redis.Fault = nil })
+		time.Sleep(2 * UnlockTime)
+		// Now the server runs the request that it had read.
+		e.redis.Set(func() {
+			e.redis.Records["x"] = &fakeredis.Record{Field: "client:1:1", Levels: 1, Expires: time.Now().Add(e.WatchdogTimeout)}
+		})
+		start := time.Now()
+		e.lock(2)
+		took := time.Since(start)
+		assert.LessOrEqual(t, took, e.WatchdogTimeout+20*time.Millisecond, "an orphan blocked for %v", took)
+		e.unlock(2)
+	})
+}
+
+// S3: a try of an acquire that was sent again may run when the hold is released, and be answered before the release is. The
+// record that the try makes is given back.
+func TestEngineTryThatRunsDuringTheReleaseIsUndone(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		first := true
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) fakeredis.Fault {
+				switch {
+				case verb == "acquire" && first:
+					first = false
+					return fakeredis.Fault{Late: 3 * time.Second}
+				case verb == "release" && e.redis.Record("x") != nil:
+					return fakeredis.Fault{Answer: 900 * time.Millisecond}
+				}
+				return fakeredis.Fault{}
+			}
+		})
+		e.lock(1)
+		time.Sleep(1500 * time.Millisecond)
+		e.unlock(1) // runs half a second before the first try does
+		time.Sleep(2 * time.Second)
+		assert.Empty(t, e.redis.Holder("x"), "the record of a try that ran after the release")
+	})
+}
+
+// S3: a release whose answer is lost is repeated, and releases one level.
+func TestEngineLostAnswersOfARelease(t *testing.T) {
+	for _, lost := range []int{1, 2, 5} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			e.lock(1)
+			e.lock(1)
+			n := 0
+			e.redis.Set(func() {
+				e.redis.Fault = func(verb string) fakeredis.Fault {
+					if verb == "release" && n%(lost+1) < lost {
+						n++
+						return fakeredis.Fault{Err: io.EOF}
+					}
+					n++
+					return fakeredis.Fault{}
+				}
+			})
+			e.unlock(1)
+			assert.Equal(t, 1, e.redis.Records["x"].Levels, "levels are left after one of two unlocks")
+			e.unlock(1)
+			assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
+		})
+	}
+}
+
+// S3: a repeated release does not free the owner that has acquired the lock between.
+func TestEngineRepeatedReleaseFreesNoOtherOwner(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		other := joinBubbleEngine(t, e.redis, "other")
+		e.lock(1)
+		first := true
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) fakeredis.Fault {
+				if verb == "release" && first {
+					first = false
+					return fakeredis.Fault{Err: io.EOF}
+				}
+				if verb == "release" {
+					return fakeredis.Fault{Late: time.Second}
+				}
+				return fakeredis.Fault{}
+			}
+		})
+		go func() {
+			ok, err := other.lockWith(context.Background(), 2, Request{Wait: forever})
+			assert.NoError(t, err)
+			assert.True(t, ok)
+		}()
+		e.unlock(1)
+		synctest.Wait()
+		_, levels := other.levels(newFakeLock(e.redis, "x"), 2)
+		assert.Equal(t, 1, levels, "a repeated release has freed the next holder")
+		assert.NotEmpty(t, e.redis.Holder("x"), "a repeated release has freed the next holder")
+		e.redis.Set(func() { e.redis.Fault = nil })
+		other.unlock(2)
+	})
+}
+
+// A release that Redis never confirms is an error within unlockTime; the hold ends, and is not renewed.
+func TestEngineUnconfirmedReleaseIsAnErrorAndEndsTheHold(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.lock(1)
+		guarded := e.guarded(1)
+		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} } })
+		start := time.Now()
+		err := e.unlockErr(1)
+		assert.Error(t, err)
+		assert.NotErrorIs(t, err, ErrNotHeld)
+		assert.ErrorIs(t, err, io.EOF)
+		assert.LessOrEqual(t, time.Since(start), UnlockTime, "time taken")
+		assert.Same(t, context.Canceled, context.Cause(guarded), "the cause of the guard")
+		synctest.Wait() // one may have been on its way
+		renewals := e.redis.Count("renew")
+		time.Sleep(time.Hour)
+		assert.Equal(t, renewals, e.redis.Count("renew"), "what was released is still renewed")
+		e.redis.Set(func() { e.redis.Fault = nil })
+		e.lock(1)
+		e.unlock(1)
+	})
+}
+
+// Every Unlock counts, also one that does not get the owner mutex while other goroutines of the
+// owner wait for Redis: a hold whose last Unlock was called is not renewed.
+func TestEngineUnlockCountsWhileRedisHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t) // the time limit of an abandoned request is the engine's, that of others is go-redis'
+		const o, many = Owner(-1), 5
+		for range many {
+			e.lock(o)
+		}
+		guarded := e.guarded(o)
+		e.redis.Set(func() {
+			e.redis.Fault = func(verb string) fakeredis.Fault { return fakeredis.Fault{Late: 12 * time.Second} }
+		})
+		var wg sync.WaitGroup
+		start := time.Now()
+		for range many {
+			wg.Go(func() { _ = e.unlockErr(o) })
+		}
+		wg.Wait()
+		assert.LessOrEqual(t, time.Since(start), UnlockTime+send.MinWait, "time taken")
+		assert.Error(t, guarded.Err(), "the hold goes on")
+		e.redis.Set(func() { e.redis.Fault = nil })
+		time.Sleep(2 * e.WatchdogTimeout)
+		assert.Empty(t, e.redis.Holder("x"), "is still renewed")
+		e.lock(1)
+		e.unlock(1)
+	})
+}
+
+// An undo that reaches Redis before its attempt is sent again.
+func TestEngineUndoThatOvertakesItsAttempt(t *testing.T) {
+	for _, late := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			e.redis.Fault = func(verb string) fakeredis.Fault {
+				if verb == "acquire" {
+					return fakeredis.Fault{Ghost: late}
+				}
+				return fakeredis.Fault{}
+			}
+			ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+			defer cancel()
+			ok, err := e.lockWith(ctx, 1, Request{Wait: forever})
+			require.False(t, ok)
+			require.Error(t, err)
+			e.redis.Set(func() { e.redis.Fault = nil })
+			time.Sleep(1500 * time.Millisecond)
+			h := e.redis.Holder("x")
+			assert.Empty(t, h, "%s, which ran %v late, holds the lock", h, late)
+		})
+	}
+}
+
+// Several attempts go unanswered, and run one after the other while they are undone.
+func TestEngineUndoesSeveralAttemptsOfUnknownOutcome(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		lates := []time.Duration{30 * time.Millisecond, 300 * time.Millisecond, 900 * time.Millisecond}
+		e.redis.Fault = func(verb string) fakeredis.Fault {
+			if verb != "acquire" || len(lates) == 0 {
+				return fakeredis.Fault{}
+			}
+			late := lates[0]
+			lates = lates[1:]
+			return fakeredis.Fault{Ghost: late}
+		}
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+		defer cancel()
+		ok, err := e.lockWith(ctx, 1, Request{Wait: forever})
+		require.False(t, ok)
+		require.Error(t, err)
+		require.LessOrEqual(t, len(lates), 1, "tried %d times", 3-len(lates))
+		time.Sleep(1500 * time.Millisecond)
+		assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
+	})
+}
+
+// A panic of a hook is an error to the engine, which undoes the request at once and leaves nothing behind.
+// TestHookPanicReachesTheCaller holds what callers see.
+func TestEngineUndoesARequestThatPanics(t *testing.T) {
+	for _, verb := range []string{"acquire", "release"} {
+		inBubble(t, func(t *testing.T, e *bubbleEngine) {
+			b := newFakeLock(e.redis, "x")
+			e.redis.Set(func() {
+				e.redis.Fault = func(v string) fakeredis.Fault { return fakeredis.Fault{Panics: v == verb} }
+			})
+			_, err := e.acquire(context.Background(), b, 1, Request{Wait: forever})
+			if verb == "release" {
+				require.NoError(t, err)
+				err = e.Release(context.Background(), b, 1)
+			}
+			var p *send.HookPanic
+			require.ErrorAs(t, err, &p)
+			require.Equal(t, "a hook", p.Value)
+			start := time.Now()
+			if verb == "acquire" {
+				e.redis.Set(func() { e.redis.Fault = nil })
+				e.lock(2)
+				e.unlock(2)
+				require.Less(t, time.Since(start), time.Second, "the record stays")
+			} else { // every release panics: the record expires
+				time.Sleep(2 * e.WatchdogTimeout)
+				e.redis.Set(func() { e.redis.Fault = nil })
+				e.lock(2)
+				e.unlock(2)
+			}
+			require.Zero(t, e.names())
+			require.Zero(t, e.leases())
+		})
+	}
+}
+
+// An Unlock that has waited for the owner mutex has the full time of a request. It is told of the
+// loss of the lock, and does not take a request that was never sent for one that was.
+func TestEngineUnlockAfterTheOwnerMutexHasFullTime(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		const o = Owner(-1)
+		b := newFakeLock(e.redis, "x")
+		e.redis.Bound = true
+		for range 2 {
+			ok, err := e.acquire(context.Background(), b, o, Request{Wait: forever})
+			require.NoError(t, err)
+			require.True(t, ok)
+		}
+		time.Sleep(time.Second) // the limit of the next request is a new one
+		e.redis.Set(func() { e.redis.Latency = 300 * time.Millisecond })
+		first := make(chan error, 1)
+		go func() { first <- e.Release(context.Background(), b, o) }()
+		synctest.Wait()
+		second := make(chan error, 1)
+		go func() { second <- e.Release(context.Background(), b, o) }()
+		synctest.Wait()
+		time.Sleep(500 * time.Millisecond) // the first one has run, and is not answered yet
+		e.redis.Set(func() { delete(e.redis.Records, "x") })
+		assert.NoError(t, <-first)
+		err := <-second
+		assert.ErrorIs(t, err, ErrLockLost)
+	})
+}
+
+// S3: an earlier try of a Lock is answered while the Unlock is under way. To undo that try would take the record away
+// before the release has run, and the Unlock would call the lock lost.
+func TestOrphanOfALockDoesNotOvertakeItsUnlock(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		e := newBubbleEngine(t)
+		slow := map[string]time.Duration{"acquire": 1500 * time.Millisecond, "release": 900 * time.Millisecond}
+		e.redis.Fault = func(verb string) fakeredis.Fault {
+			late := slow[verb]
+			delete(slow, verb) // only the first one
+			return fakeredis.Fault{Late: late}
+		}
+		e.lock(1)
+		require.NoError(t, e.unlockErr(1))
+		time.Sleep(10 * time.Second)
+		require.Empty(t, e.redis.Holder("x"))
+	})
+}

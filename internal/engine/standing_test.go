@@ -1,0 +1,41 @@
+package engine
+
+import (
+	"context"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/relock-go/relock/internal/testredis"
+)
+
+// The scripts make the numbers that the methods of a standing take apart.
+func TestStandingIsThatOfTheScripts(t *testing.T) {
+	rdb := testredis.Start(t).Client()
+	source := prelude(t, "standing") + `
+		local ahead = ARGV[1] ~= '' and tonumber(ARGV[1]) or nil
+		return standing_of(ahead, ARGV[2] == '1', ARGV[3] == '1')`
+	made := func(ahead any, apart, deaf bool) standing {
+		n, err := rdb.Eval(context.Background(), source, nil, ahead, apart, deaf).Int64()
+		require.NoError(t, err)
+		return standing(n)
+	}
+	for _, ahead := range []int{0, 1, 2, 3, 4, 1000} {
+		for _, deaf := range []bool{false, true} {
+			s := made(ahead, false, deaf)
+			assert.True(t, s.placed(), "%d ahead", ahead)
+			assert.Equal(t, ahead, s.ahead())
+			assert.False(t, s.Apart() || s.Deaf(), "%d ahead", ahead)
+			assert.Equal(t, standsApart, made(ahead, true, deaf))
+		}
+	}
+	assert.Equal(t, standsNowhere, made("", false, false))
+	assert.Equal(t, standsApart, made("", true, false))
+	assert.Equal(t, standsDeaf, made("", false, true))
+	for s, is := range map[standing][3]bool{
+		standsNowhere: {}, standsInLine: {true, false, false}, standsApart: {false, true, false}, standsDeaf: {false, false, true},
+	} {
+		assert.Equal(t, is, [3]bool{s.placed(), s.Apart(), s.Deaf()}, "%d", s)
+	}
+}

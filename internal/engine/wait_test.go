@@ -1,0 +1,79 @@
+//go:build go1.25
+
+package engine
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/stretchr/testify/assert"
+)
+
+// A TryLock ends without an error exactly when its wait time is over.
+func TestEngineTryLockGivesUpInTime(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		other := joinBubbleEngine(t, e.redis, "other")
+		other.lock(1)
+		for _, wait := range []time.Duration{1, time.Millisecond, 300 * time.Millisecond, 5 * time.Second} {
+			start := time.Now()
+			ok, err := e.lockWith(context.Background(), 2, Request{Wait: wait})
+			took := time.Since(start)
+			assert.NoError(t, err, "wait %v: %v, %v after %v", wait, ok, err, took)
+			assert.False(t, ok, "wait %v: %v, %v after %v", wait, ok, err, took)
+			assert.Equal(t, wait, took, "wait %v: %v, %v after %v", wait, ok, err, took)
+		}
+		other.unlock(1)
+		assert.Zero(t, e.holds(), "a hold is left")
+	})
+}
+
+// A TryLock that Redis never answers ends in time with an error.
+func TestEngineTryLockWithoutAnAnswerIsAnError(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Late: 30 * time.Second} }
+		start := time.Now()
+		ok, err := e.lockWith(context.Background(), 1, Request{Wait: 900 * time.Millisecond})
+		assert.False(t, ok)
+		assert.Error(t, err)
+		assert.Equal(t, 900*time.Millisecond, time.Since(start), "time taken")
+		e.redis.Set(func() { e.redis.Fault = nil })
+		time.Sleep(time.Minute) // the attempt runs late, and is undone
+		assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
+	})
+}
+
+func TestEngineWaitEndsWithItsContext(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		other := joinBubbleEngine(t, e.redis, "other")
+		other.lock(1)
+		mine := errors.New("mine")
+		ctx, cancel := context.WithCancelCause(context.Background())
+		time.AfterFunc(1234*time.Millisecond, func() { cancel(mine) })
+		start := time.Now()
+		ok, err := e.lockWith(ctx, 2, Request{Wait: forever})
+		assert.False(t, ok)
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.ErrorIs(t, err, mine)
+		assert.Equal(t, 1234*time.Millisecond, time.Since(start))
+		deadline, done := context.WithTimeout(context.Background(), time.Second)
+		defer done()
+		ok, err = e.lockWith(deadline, 2, Request{Wait: time.Hour})
+		assert.False(t, ok)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		other.unlock(1)
+	})
+}
+
+func TestEngineSendsNothingForAnEndedContext(t *testing.T) {
+	inBubble(t, func(t *testing.T, e *bubbleEngine) {
+		ctx, cancel := context.WithCancel(context.Background())
+		cancel()
+		ok, err := e.lockWith(ctx, 1, Request{Wait: forever})
+		assert.False(t, ok)
+		assert.ErrorIs(t, err, context.Canceled)
+		assert.Zero(t, len(e.redis.Requests), "requests")
+	})
+}
