@@ -41,6 +41,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -71,9 +72,9 @@ var (
 var mutations = []mutation{
 	// Trust.
 	{
-		name: "trustFromTheAnswer", file: "acquire.go", focus: Focus{Faults: slowness},
-		from: "h, sent := w.hold, res.sent",
-		to:   "h, sent := w.hold, time.Now()",
+		name: "trustFromTheAnswer", file: "internal/engine/acquire.go", focus: Focus{Faults: slowness},
+		from: "h, sent := w.hold, res.Sent",
+		to:   "h, Sent := w.hold, time.Now()",
 	},
 	{
 		name: "renewalFromTheAnswer", file: "internal/lease/watchdog.go",
@@ -82,32 +83,32 @@ var mutations = []mutation{
 		to:    "w.confirmLocked(l, w.Now(), cmp.Or(answers",
 	},
 	{
-		name: "grantFromTheMessage", file: "line.go", focus: Focus{inOneLine, []string{"degrade"}},
-		from: "state: held, token: g.token}, sent: sent}",
-		to:   "state: held, token: g.token}, sent: time.Now()}",
+		name: "grantFromTheMessage", file: "internal/engine/line.go", focus: Focus{inOneLine, []string{"degrade"}},
+		from: "State: Held, token: g.Token}, Sent: sent}",
+		to:   "State: Held, Token: g.Token}, sent: time.Now()}",
 		missed: "a grant is confirmed by a request at once, which makes the trust right: only a link that falls silent " +
 			"just then shows it",
 	},
 	{
-		name: "grantFromTheLastRequest", file: "line.go", focus: Focus{inOneLine, []string{"degrade"}},
-		from:   "sent := a.place.sentAt(g.asked)",
-		to:     "sent := a.place.asked[0].sent",
+		name: "grantFromTheLastRequest", file: "internal/engine/line.go", focus: Focus{inOneLine, []string{"degrade"}},
+		from:   "sent := a.place.sentAt(g.Asked)",
+		to:     "sent := a.place.Asked[0].sent",
 		missed: "as grantFromTheMessage",
 	},
 	{
-		name: "numbersRepeat", file: "line.go", focus: Focus{inOneLine, []string{"degrade"}},
+		name: "numbersRepeat", file: "internal/engine/line.go", focus: Focus{inOneLine, []string{"degrade"}},
 		from:   "placeRequest{rand.Uint64(), now}",
 		to:     "placeRequest{min(rand.Uint64(), 1), now}",
 		missed: "as grantFromTheLastRequest",
 	},
 	{
-		name: "wholeLeaseOfAGrant", file: "line.go", focus: Focus{Locks: inOneLine},
-		from: "res.provisional = g.lease",
+		name: "wholeLeaseOfAGrant", file: "internal/engine/line.go", focus: Focus{Locks: inOneLine},
+		from: "res.provisional = g.Lease",
 		to:   "res.provisional = 0",
 	},
 	{
-		name: "anyGrant", file: "line.go", focus: Focus{Locks: inOneLine},
-		from: "g.lease < w.lease && !w.renewed:",
+		name: "anyGrant", file: "internal/engine/line.go", focus: Focus{Locks: inOneLine},
+		from: "g.Lease < w.Lease && !w.Renewed:",
 		to:   "false:",
 	},
 	{
@@ -117,10 +118,12 @@ var mutations = []mutation{
 		to:    "w.confirmLocked(l, sent, l.length, true)\n\t\t\theap.Fix(&w.leases, l.index)",
 	},
 	{
-		name: "extendUnanswered", file: "holdvalue.go",
+		name: "extendUnanswered", file: "internal/engine/extend.go",
 		focus: Focus{inOneLine, []string{"hold", "refuse", "degrade"}},
-		from:  "case err != nil:\n\t\th.leaseUncertain = true\n\t\treturn err",
-		to:    "case err != nil:\n\t\th.leaseUncertain = true",
+		from: `case err != nil:
+		h.leaseUncertain = true
+		return err`,
+		to: "case err != nil:\n\t\th.leaseUncertain = true",
 		missed: "Redis has run the request as a rule, or the next Extend is answered; and one worker in seventy extends " +
 			"a lease",
 	},
@@ -154,103 +157,106 @@ var mutations = []mutation{
 		to:   "_ = e.because()",
 	},
 	{
-		name: "guardGoesOn", file: "guard.go",
-		from: "end.cancel(cause)",
+		name: "guardGoesOn", file: "internal/guard/guard.go",
+		from: "e.cancel(cause)",
 		to:   "_ = cause",
 	},
 	{
-		name: "lossUntold", file: "hold.go", focus: Focus{inOneLine, losses},
-		from: "endGuards(guards, h.withName(h.loss))",
+		name: "lossUntold", file: "internal/engine/hold.go", focus: Focus{inOneLine, losses},
+		from: "guard.EndAll(guards, h.withName(h.loss))",
 		to:   "_ = guards",
 	},
 	{
-		name: "lossIsNoError", file: "release.go", focus: Focus{inOneLine, losses},
-		from: "case loss != nil: // the record may still have been there\n\t\treturn loss",
-		to:   "case loss != nil: // the record may still have been there\n\t\treturn nil",
+		name: "lossIsNoError", file: "internal/engine/release.go", focus: Focus{inOneLine, losses},
+		from: `case loss != nil: // the record may still have been there
+		return loss`,
+		to: "case loss != nil: // the record may still have been there\n\t\treturn nil",
 	},
 	{
-		name: "maxHoldForgotten", file: "acquire.go", focus: Focus{Locks: inOneLine},
+		name: "maxHoldForgotten", file: "internal/engine/acquire.go", focus: Focus{Locks: inOneLine},
 		from: "h.record.lease.SetLimit(",
 		to:   "_ = int64(",
 	},
 	{
-		name: "atLeastForgotten", file: "limits.go", focus: Focus{Locks: inOneLine},
-		from: "if d := h.lock.limits().atLeast; d > 0 {",
-		to:   "if d := h.lock.limits().atLeast; d < 0 {",
+		name: "atLeastForgotten", file: "internal/engine/limits.go", focus: Focus{Locks: inOneLine},
+		from: "if d := h.lock.Limits().AtLeast; d > 0 {",
+		to:   "if d := h.lock.Limits().AtLeast; d < 0 {",
 	},
 
 	// Giving back.
 	{
-		name: "handedOverAndReleased", file: "release.go",
-		from: "if h.handOverLocked() {\n\t\treturn 0, false",
-		to:   "if h.handOverLocked() {\n\t\treturn 0, true",
+		name: "handedOverAndReleased", file: "internal/engine/release.go",
+		from: `if h.handOverLocked() {
+		return 0, false`,
+		to: "if h.handOverLocked() {\n\t\treturn 0, true",
 	},
 	{
-		name: "sharedAndReleased", file: "release.go", focus: Focus{Locks: []Kind{ReadWrite}},
+		name: "sharedAndReleased", file: "internal/engine/release.go", focus: Focus{Locks: []Kind{ReadWrite}},
 		from: "last = h.state == lost || h.leaveRecordLocked()",
 		to:   "last = h.state == lost || h.leaveRecordLocked() || true",
 	},
 	{
-		name: "reentryUncounted", file: "acquire.go",
-		from: "h.levels++\n",
-		to:   "",
+		name: "reentryUncounted", file: "internal/engine/acquire.go",
+		from: `h.levels++
+`,
+		to: "",
 	},
 	{
-		name: "releasedOnce", file: "release.go",
+		name: "releasedOnce", file: "internal/engine/release.go",
 		focus:  Focus{Faults: []string{"hold", "freeze", "outage"}},
-		from:   "if err != nil && left == 0 {\n\t\te.workers.Spawn(h.clear)",
-		to:     "if err != nil && left == 0 {",
+		from:   "if err != nil && left == 0 && h.keeper == nil { // a keeper goes on by itself\n\t\te.workers.Spawn(h.clear)",
+		to:     "if err != nil && left == 0 && h.keeper == nil {",
 		missed: "the record lapses with its lease, which the fault that the release meets excuses",
 	},
 	{
-		name: "cancelUndoesNothing", file: "acquire.go",
+		name: "cancelUndoesNothing", file: "internal/engine/acquire.go",
 		from:   "undone := a.engine.undo(a.Ctx, left, a.leftovers.grants) // 5",
 		to:     "undone := make(chan struct{})\n\tclose(undone)",
 		missed: "the late answer and the late grant are undone, too: all three together are nothingIsUndone",
 	},
 	{
-		name: "nothingIsUndone", file: "release.go",
+		name: "nothingIsUndone", file: "internal/engine/release.go",
 		from: "{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second}",
 		to:   "{}",
 	},
 	{
-		name: "undoneOnce", file: "release.go", focus: Focus{Faults: lateness},
+		name: "undoneOnce", file: "internal/engine/release.go", focus: Focus{Faults: lateness},
 		from:   "{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second}",
 		to:     "{0}",
 		missed: "a tombstone does the same",
 	},
 	{
-		name: "lateAnswerIsKept", file: "acquire.go", focus: Focus{Faults: slowness},
+		name: "lateAnswerIsKept", file: "internal/engine/orphans.go", focus: Focus{Faults: slowness},
 		from:   "a.engine.undoAll(a.Ctx, wants, unknown) // 5",
 		to:     "_ = unknown",
 		missed: "the undo of the call that has left comes later as a rule, and undoes it, too",
 	},
 	{
-		name: "lateGrantIsKept", file: "line.go", focus: Focus{Locks: inOneLine},
-		from:   "e.undoSoon(b, g.field, !e.made(g.field), 0)",
-		to:     "_ = g.field",
+		name: "lateGrantIsKept", file: "internal/engine/line.go", focus: Focus{Locks: inOneLine},
+		from:   "e.undoSoon(b, g.Field, !e.made(g.Field), 0)",
+		to:     "_ = g.Field",
 		missed: "the undo of the wait that is over comes later as a rule, and undoes it, too",
 	},
 	{
 		name: "tombstoneDroppedSoon", file: "internal/late/late.go", focus: Focus{inOneLine, lateness},
-		from:   "case f.open > 0:\n\t\tf.drop = drop",
-		to:     "case f.open > 0:\n\t\treturn true",
+		from:   "f.drop = drop // for the last outcome, unless tries were lost\n\treturn false",
+		to:     "return true",
 		missed: "as noTombstone in mistakes_test.go",
 	},
 	{
-		name: "noTombstoneAsked", file: "release.go", focus: Focus{inOneLine, lateness},
-		from:   "a.late = a.late || mayRun",
-		to:     "",
+		name: "noTombstoneAsked", file: "internal/engine/release.go", focus: Focus{inOneLine, lateness},
+		from:   "a.Late, a.Share = a.Late || mayRun, e.shareTime()",
+		to:     "a.Share = e.shareTime()",
 		missed: "as noTombstone in mistakes_test.go",
 	},
 	{
-		name: "tombstoneStays", file: "tombstones.go", focus: Focus{inOneLine, lateness},
+		name: "tombstoneStays", file: "internal/engine/tombstones.go", focus: Focus{inOneLine, lateness},
 		from:   "_ = e.sender.Once(&w, send.Request{Call: drop})",
 		to:     "_ = w",
 		missed: "it costs memory for a minute, and the witness does not look at the line",
 	},
 	{
-		name: "tryUndoesNothing", file: "leftovers.go", focus: Focus{Faults: lateness},
+		name: "tryUndoesNothing", file: "internal/engine/leftovers.go", focus: Focus{Faults: lateness},
 		from:   "l.grants += unknown",
 		to:     "",
 		missed: "the undo is made once, not again; what runs after it lapses with its lease, as after a fault",
@@ -258,8 +264,8 @@ var mutations = []mutation{
 
 	// Waiting.
 	{
-		name: "sleepsForEver", file: "acquire.go", focus: Focus{[]Kind{ReadWrite, Permits}, deaths},
-		from: "delay = e.pollDelay(res.wait)",
+		name: "sleepsForEver", file: "internal/engine/acquire.go", focus: Focus{[]Kind{ReadWrite, Permits}, deaths},
+		from: "delay = e.PollDelay(res.Wait)",
 		to:   "delay = time.Hour",
 	},
 	{
@@ -268,7 +274,7 @@ var mutations = []mutation{
 		to:   "l.last = message",
 	},
 	{
-		name: "subscribedUnnoticed", file: "subscription.go",
+		name: "subscribedUnnoticed", file: "internal/engine/subscription.go",
 		from: "if len(s.unconfirmed) > 0 {",
 		to:   "if len(s.unconfirmed) > 1000 {",
 	},
@@ -288,8 +294,8 @@ var mutations = []mutation{
 		missed: "a script tells the waiter that it is deaf, or drops its place, which the lookout sees",
 	},
 	{
-		name: "javaUnheard", file: "acquire.go", focus: Focus{Locks: []Kind{JavaPlain}},
-		from: "a.subscription.watch(in, res.standing.apart() || res.standing.deaf())",
+		name: "javaUnheard", file: "internal/engine/acquire.go", focus: Focus{Locks: []Kind{JavaPlain}},
+		from: "a.subscription.watch(in, res.Standing.Apart() || res.Standing.Deaf())",
 		to:   "a.subscription.watch(in, false)",
 		missed: "the lookout sees a holder without a line, and wakes the waiter within a max wake delay; no " +
 			"lock that Java uses has to pass at once",
@@ -310,21 +316,23 @@ var mutations = []mutation{
 		to:   "return len(p.waiters) == 0",
 	},
 	{
-		name: "fieldsNotCompared", file: "poller.go",
+		name: "fieldsNotCompared", file: "scripts.go",
 		focus:  Focus{inOneLine, []string{"hold down", "stalled answers", "slow"}},
-		from:   "all += field + \" \"",
+		from:   `all += field + " "`,
 		to:     "_ = field",
 		missed: "the grant lapses after five seconds, which the fault that has lost its message excuses",
 	},
 	{
-		name: "leaverStaysQueued", file: "handover.go",
-		from: "p.sees(g.obstacle)\n\t\tg.Leave(w)",
-		to:   "p.sees(g.obstacle)",
+		name: "leaverStaysQueued", file: "internal/engine/handover.go",
+		from: `p.sees(g.obstacle)
+		g.Leave(w)`,
+		to: "p.sees(g.obstacle)",
 	},
 	{
-		name: "handedOverAndStuck", file: "handover.go",
-		from: "g.Release()\n\treturn true",
-		to:   "return true",
+		name: "handedOverAndStuck", file: "internal/engine/handover.go",
+		from: `g.Release()
+	return true`,
+		to: "return true",
 	},
 	{
 		name: "handedOverForEver", file: "internal/turns/turns.go", focus: Focus{Locks: inOneLine},
@@ -332,22 +340,23 @@ var mutations = []mutation{
 		to:   "return p.Slice > 0",
 	},
 	{
-		name: "sharedForEver", file: "sharing.go", focus: Focus{Locks: []Kind{ReadWrite}},
+		name: "sharedForEver", file: "internal/engine/sharing.go", focus: Focus{Locks: []Kind{ReadWrite}},
 		from: "return now-r.since < r.first.name.engine.pace().Slice && r.isKeptLocked(now)",
 		to:   "return r.isKeptLocked(now)",
 		missed: "with so few readers in a process there is soon a moment without one, and a writer has much " +
 			"time",
 	},
 	{
-		name: "placeForgotten", file: "line.go", focus: Focus{Locks: inOneLine},
-		from: "q.place = &left\n",
-		to:   "",
+		name: "placeForgotten", file: "internal/engine/line.go", focus: Focus{Locks: inOneLine},
+		from: `q.place = &left
+`,
+		to: "",
 		missed: "the grant of the place that was left comes to nobody and is given back at once; the order of " +
 			"calls that give up is not looked at so closely",
 	},
 	{
-		name: "groupKeepsSome", file: "group.go", focus: Focus{Locks: []Kind{Multi}},
-		from: "if w.hold != nil && (granted == nil || granted[i].field != w.field) {",
+		name: "groupKeepsSome", file: "internal/engine/group.go", focus: Focus{Locks: []Kind{Multi}},
+		from: "if w.hold != nil && (granted == nil || granted[i].Field != w.Field) {",
 		to:   "if w.hold != nil && i == 0 {",
 	},
 	{
@@ -358,16 +367,16 @@ var mutations = []mutation{
 
 	// What relock once did wrong, as fieldsNotCompared and tombstoneStays.
 	{
-		name: "joinsPastTheQueue", file: "line.go", focus: Focus{inOneLine, silence},
+		name: "joinsPastTheQueue", file: "internal/engine/line.go", focus: Focus{inOneLine, silence},
 		from: "case a.isPastQueue():",
 		to:   "case a.isPastQueue() && w.level > 1:",
 		missed: "the place of the process comes to another of its callers, and a caller that was passed over " +
 			"in silence may wait longer: the fault excuses it",
 	},
 	{
-		name: "hardlyAnyValidity", file: "acquire.go", focus: Focus{Faults: slowness},
-		from: "a.engine.inTime(a.wants, res.sent, asked):",
-		to:   "a.engine.inTime(a.wants, res.sent, asked) || asked > 0:",
+		name: "hardlyAnyValidity", file: "internal/engine/acquire.go", focus: Focus{Faults: slowness},
+		from: "a.engine.inTime(a.wants, res.Sent, asked):",
+		to:   "a.engine.inTime(a.wants, res.Sent, asked) || asked > 0:",
 		missed: "of three quarters of a lease to its whole has to pass twice before an answer: leases are much longer " +
 			"than answers take, or shorter",
 	},
@@ -383,6 +392,15 @@ var (
 	failedSeed = regexp.MustCompile(`^seed (\d+): (.+)`)
 	panicked   = regexp.MustCompile(`^(panic|fatal error): .+`)
 )
+
+// A mutation changes one text. Where the code has moved on, it would change nothing, or two places.
+func TestMutationsFitTheCode(t *testing.T) {
+	for _, m := range mutations {
+		code, err := os.ReadFile(filepath.Join("..", "..", m.file))
+		require.NoError(t, err, m.name)
+		assert.Equal(t, 1, strings.Count(string(code), m.from), "%s: %s has %q", m.name, m.file, m.from)
+	}
+}
 
 func TestSimulationFindsMutations(t *testing.T) {
 	if *simMutations == 0 {
