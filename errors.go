@@ -96,10 +96,6 @@ func cutName(name string) string { return send.CutName(name) }
 
 func ctxError(ctx context.Context) error { return send.CtxError(ctx) }
 
-func mayHaveRun(err error) bool { return send.MayHaveRun(err) }
-
-func answered(err error) bool { return send.Answered(err) }
-
 func transient(err error) bool {
 	if quorum := (*QuorumError)(nil); errors.As(err, &quorum) {
 		return false // its nodes have retried already

@@ -6,7 +6,6 @@ import (
 	"context"
 	"log/slog"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/relock-go/relock/internal/engine"
@@ -60,11 +59,6 @@ type bubbleEngine struct {
 	t     *testing.T
 }
 
-func newBubbleEngine(t *testing.T) *bubbleEngine {
-	r := fakeredis.New()
-	return joinBubbleEngine(t, r, "client")
-}
-
 // fakeConfig is the config of an engine on r.
 func fakeConfig(r *fakeredis.Redis, id string, o options) engine.Config {
 	c := new(Client).config(id, o)
@@ -91,7 +85,7 @@ func joinSending(t *testing.T, r *fakeredis.Redis, id string, config send.Config
 
 // acquire is that of the engine for one lock.
 func (e *bubbleEngine) acquire(ctx context.Context, b engine.Record, o engine.Owner, r engine.Request) (bool, error) {
-	return e.Engine.Acquire(ctx, o, r, b)
+	return e.Acquire(ctx, o, r, b)
 }
 
 // lock, unlock and guarded assert, and do not require: goroutines other than the test's call them too.
@@ -120,21 +114,6 @@ func (e *bubbleEngine) guarded(o engine.Owner) context.Context {
 	ctx, err := e.Guard(context.Background(), newFakeLock(e.redis, "x"), o)
 	assert.NoError(e.t, err, "no guard for %v", o)
 	return ctx
-}
-
-// inBubble runs f on a new engine in a bubble, and asserts afterwards that the engine has no wait queues left.
-// It runs f twice: once every request may be abandoned, as after a request without an answer;
-// once a request of a caller who has the time runs on the goroutine of that caller.
-func inBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine)) {
-	t.Helper()
-	for name, inline := range map[string]time.Duration{"goroutine": 0, "inline": send.ResendTime} {
-		t.Run(name, func(t *testing.T) {
-			synctest.Test(t, func(t *testing.T) {
-				r := fakeredis.New()
-				f(t, joinSending(t, r, "client", send.Config{Transport: r, Inline: inline}))
-			})
-		})
-	}
 }
 
 // abandonedBubbleEngine is joinBubbleEngine for a test that closes the engine itself, with locks held.

@@ -18,12 +18,12 @@ import (
 
 const longestName = 1 << 20 // bytes
 
-// A handle implements Locker on a lockType.
+// A handle implements Locker on a Record.
 type handle struct {
 	client *Client
 	name   string
 	lock   engine.Lock
-	record engine.Record // the same lock, if it has one record on one server; else nil, and then lock is a keptLock and a view
+	record engine.Record // the same lock, if it has one record on one server; else nil, and then lock is a KeptLock and a view
 	fenced bool
 	bad    error // why the lock cannot be used, or nil
 }
@@ -244,7 +244,7 @@ func (h *handle) TTL(ctx context.Context) (time.Duration, error) {
 	if !s.Locked {
 		return 0, err
 	}
-	return s.Ttl, err
+	return s.TTL, err
 }
 
 // ForceUnlock frees the lock for any holder: see [Locker].

@@ -177,12 +177,12 @@ func releaseChannels(c component) (channels []releaseChannel) {
 	return channels
 }
 
-// newKeeper is the keeper of a fresh hold of o.
+// NewKeeper is the keeper of a fresh hold of o.
 func (l *redLock) NewKeeper(o engine.Owner, check func()) engine.Keeper {
 	return &redHold{lock: l, owner: o, changed: check, nodes: make([]nodeHold, len(l.nodes))}
 }
 
-// checkLease says why a hold cannot have this lease.
+// CheckLease says why a hold cannot have this lease.
 func (l *redLock) CheckLease(length time.Duration) error {
 	if lease.Trust(length) <= 0 {
 		return invalid("lease %v: less than clocks may differ, it would be over at once", length)
@@ -270,7 +270,7 @@ func (l *redLock) refused(a engine.Attempt, v *vote) (engine.State, engine.Refus
 	return engine.Busy, r, nil
 }
 
-// setLevels makes all nodes give back their levels above left, and says whether a majority had them.
+// SetLevels makes all nodes give back their levels above left, and says whether a majority had them.
 func (k *redHold) SetLevels(p *send.Wait, left int) (there bool, err error) {
 	l := k.lock
 	low := k.nodesAt(left)
@@ -316,7 +316,7 @@ func (l *redLock) look(ctx context.Context, field string) (engine.View, error) {
 		if field != "" {
 			s.Held, err = n.IsHeld(ctx)
 		} else if s.Locked, err = n.IsLocked(ctx); err == nil && s.Locked {
-			s.Ttl, err = n.TTL(ctx)
+			s.TTL, err = n.TTL(ctx)
 		}
 		return err
 	})
@@ -327,7 +327,7 @@ func (l *redLock) look(ctx context.Context, field string) (engine.View, error) {
 	var ttls []time.Duration
 	for i, err := range v.Answers {
 		if err == nil {
-			ttls = append(ttls, views[i].Ttl)
+			ttls = append(ttls, views[i].TTL)
 		}
 		if err == nil && (views[i].Held || views[i].Locked) {
 			yes++
@@ -336,7 +336,7 @@ func (l *redLock) look(ctx context.Context, field string) (engine.View, error) {
 	switch no := v.Granted - yes; {
 	case yes >= l.needed:
 		slices.Sort(ttls)
-		return engine.View{Locked: field == "", Held: field != "", Ttl: ttls[len(ttls)-l.needed]}, nil
+		return engine.View{Locked: field == "", Held: field != "", TTL: ttls[len(ttls)-l.needed]}, nil
 	case no <= len(l.nodes)-l.needed:
 		return engine.View{}, v.failed() // the missing answers could decide either way
 	}

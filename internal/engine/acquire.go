@@ -65,10 +65,10 @@ type acquisition struct {
 // that this Client uses the line, which it may not use.
 var errBeginAgain = errors.New("the acquisition begins again")
 
-// errLate is the cause of an acquire whose answers came when the lease had hardly any time left.
+// ErrLate is the cause of an acquire whose answers came when the lease had hardly any time left.
 var ErrLate = errors.New("the answers of Redis take so long that too little is left of the lease")
 
-// acquire takes one level of every lock for o: of all of them, or of none. It returns false when r.wait
+// Acquire takes one level of every lock for o: of all of them, or of none. It returns false when r.wait
 // is over. If there are several locks, they are on one Redis and can be taken together.
 func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock) (bool, error) {
 	e.workers.Begin()
@@ -282,7 +282,7 @@ func (a *acquisition) enterQueue() error {
 
 // attempt makes one attempt on all wants. Where the answer comes so late that too little trust is left, attempt asks
 // again, a few times: another grant restores the lease, which counts from the last request. A Redis that always takes
-// so long ends the call with errLate, or with a hold of which some is left.
+// so long ends the call with ErrLate, or with a hold of which some is left.
 func (a *acquisition) attempt() (res Answer, err error) {
 	lastReply, first := a.lastReply, a.leftovers.grants
 	for asked := 1; ; asked++ {
@@ -439,7 +439,7 @@ func (h *hold) heardRelease() {
 	}
 }
 
-// pollDelay is how long a waiter sleeps without a wake-up: until the lease that is in
+// PollDelay is how long a waiter sleeps without a wake-up: until the lease that is in
 // the way has ended, and never longer than the max wake delay. The jitter keeps
 // many waiters from asking at the same moment.
 func (e *Engine) PollDelay(lease time.Duration) time.Duration {

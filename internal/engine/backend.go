@@ -32,41 +32,41 @@ type backend interface {
 	dismissLocked(w want, res Answer)
 }
 
-// A keptLock is a lock whose holds have keepers and no records.
+// A KeptLock is a lock whose holds have keepers and no records.
 type KeptLock interface {
 	Lock
-	// newKeeper is the keeper of a fresh hold of o. It calls check when its answer to check may have changed, from a
+	// NewKeeper is the keeper of a fresh hold of o. It calls check when its answer to check may have changed, from a
 	// goroutine of its own.
 	NewKeeper(o Owner, check func()) Keeper
-	// checkLease says why a hold cannot have this lease.
+	// CheckLease says why a hold cannot have this lease.
 	CheckLease(lease time.Duration) error
 }
 
-// A keeper keeps a hold that has no record of its own in Redis. No request renews such a hold: the watchdog asks
+// A Keeper keeps a hold that has no record of its own in Redis. No request renews such a hold: the watchdog asks
 // its keeper every third of the lease, and every check of the hold asks the keeper too.
 type Keeper interface {
-	// ask makes one attempt. The refusal says why it is busy. ask returns false for gone where the hold that is to be
+	// Ask makes one attempt. The refusal says why it is busy. ask returns false for gone where the hold that is to be
 	// re-entered is over.
 	Ask(p *send.Wait, a Attempt) (Answer, Refusal, error)
-	// over says whether the hold was given back, or lost: another attempt needs a new keeper.
+	// Over says whether the hold was given back, or lost: another attempt needs a new keeper.
 	Over() bool
-	// listen listens to the releases of what a refusal has found taken.
+	// Listen listens to the releases of what a refusal has found taken.
 	Listen(taken []int) []*wake.Listener
-	// lower gives back the levels above level. It does not block; settled waits until it is done, no longer than limit.
+	// Lower gives back the levels above level. It does not block; settled waits until it is done, no longer than limit.
 	Lower(ctx context.Context, level int) (settled func(limit time.Duration))
-	// setLevels gives back the levels above left, and says whether the hold was there.
+	// SetLevels gives back the levels above left, and says whether the hold was there.
 	SetLevels(p *send.Wait, left int) (there bool, err error)
-	// extend lets the hold last for lease from sent on.
+	// Extend lets the hold last for lease from sent on.
 	Extend(ctx context.Context, lease time.Duration) (sent time.Time, err error)
-	// check says why the hold can no longer be trusted, or nil. It does not use the clock of the watchdog.
+	// Check says why the hold can no longer be trusted, or nil. It does not use the clock of the watchdog.
 	Check() error
-	// renew says whether the hold can be trusted further, and repairs its parts. It does not block.
+	// Renew says whether the hold can be trusted further, and repairs its parts. It does not block.
 	Renew() bool
-	// lost is called when the hold was lost, and gives back the rest of it. It does not block.
+	// Lost is called when the hold was lost, and gives back the rest of it. It does not block.
 	Lost()
 }
 
-// A refusal is why an attempt of a keeper is busy, and when to ask again.
+// A Refusal is why an attempt of a keeper is busy, and when to ask again.
 type Refusal struct {
 	Taken []int         // what other owners have, and announce the release of
 	Pause time.Duration // ask no sooner
@@ -75,7 +75,7 @@ type Refusal struct {
 	Who   string        // is in the way
 }
 
-// atKeeper is the backend of a keptLock.
+// atKeeper is the backend of a KeptLock.
 type atKeeper struct {
 	*acquisition
 	lock     KeptLock

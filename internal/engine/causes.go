@@ -27,12 +27,12 @@ type maxHold struct{}
 func (maxHold) Error() string        { return "it was held for as long as MaxHold allows" }
 func (maxHold) Is(target error) bool { return target == ErrLockLost || target == ErrNotHeld }
 
-// lossError is errLockLost with its cause.
+// LossError is ErrLockLost with its cause.
 func LossError(cause error) error {
 	return fmt.Errorf("%w: %w", ErrLockLost, cause)
 }
 
-// Causes of the end of a hold, beside errMaxHold and what the keeper of a hold says.
+// Causes of the end of a hold, beside ErrMaxHold and what the keeper of a hold says.
 var (
 	// errGone is the cause of a lease whose record is no longer there.
 	errGone = lease.ErrGone
@@ -40,15 +40,15 @@ var (
 	// errForced is the cause of a lease whose lock was forced open by this client.
 	errForced = fmt.Errorf("%w: the lock was forced open", errGone)
 
-	// errLapsed is the cause of a lease that ran out without having been renewed.
+	// ErrLapsed is the cause of a lease that ran out without having been renewed.
 	ErrLapsed = lease.ErrLapsed
 
-	// errUnrenewed goes with errLapsed where the watchdog had to renew the lease: such an end is a loss.
+	// ErrUnrenewed goes with ErrLapsed where the watchdog had to renew the lease: such an end is a loss.
 	ErrUnrenewed = errors.New("it could not be renewed")
 )
 
-// errRenewed is the error of Extend for a hold without an explicit lease.
+// ErrRenewed is the error of Extend for a hold without an explicit lease.
 var ErrRenewed = send.Invalid("the hold has no explicit lease: the watchdog renews it")
 
-// errNoAnswer is the error of a TryLock whose time is up before any answer of Redis.
+// ErrNoAnswer is the error of a TryLock whose time is up before any answer of Redis.
 var ErrNoAnswer = errors.New("no answer from Redis in the time given; what was asked is undone, and lapses with its lease if Redis runs it even later")

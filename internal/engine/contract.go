@@ -11,77 +11,77 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// A lockType is one kind of lock, as data: which call each verb is, and how the reply to
-// an attempt reads. It sends nothing, waits for nothing, and holds no state.
+// A Record is a lock that has a record in Redis, as data: which call each of its commands is, and how the reply to
+// an attempt reads. It sends nothing, waits for nothing, reads no clock, and holds no state.
 type Record interface {
 	Lock
 	Commands
 }
 
-// A description has the constant properties of a lock. A lock type embeds traits, which implement it.
+// A Lock has the constant properties of a lock. A lock type embeds Traits, which implement it.
 type Lock interface {
-	// id tells locks apart: locks with the same id are the same lock to an owner.
+	// ID tells locks apart: locks with the same id are the same lock to an owner.
 	ID() LockID
-	// name is the lock's name as users know it: without the prefix of WithKeyPrefix, which its id has.
+	// Name is the lock's name as users know it: without the prefix of WithKeyPrefix, which its id has.
 	Name() string
-	// typ is the lock's type in events.
+	// Type is the lock's type in events.
 	Type() string
-	// otherHalf is the id of the other half of a lock that has two; else zero.
+	// OtherHalf is the id of the other half of a lock that has two; else zero.
 	OtherHalf() LockID
-	// admission is how goroutines of one process get past one another.
-	Admission() admission
-	// fenced says whether each hold draws a fencing token.
+	// Admission is how goroutines of one process get past one another.
+	Admission() Admission
+	// Fenced says whether each hold draws a fencing token.
 	Fenced() bool
-	// limits are the limits of each hold.
+	// Limits are the limits of each hold.
 	Limits() Limits
-	// busyText says who is in the way, for errors. ago an attempt has found the lock busy, with ttl of the lease of the record left
+	// BusyText says who is in the way, for errors. ago an attempt has found the lock busy, with ttl of the lease of the record left
 	// then and left now; a negative ttl: none was answered.
 	BusyText(ttl, left, ago time.Duration) string
-	// bundled is the script of a bundle for this lock; 0: the lock cannot be taken together with other locks.
+	// Bundled is the script of a bundle for this lock; 0: the lock cannot be taken together with other locks.
 	// A bundle runs the two scripts that it was made of, with the keys and arguments of acquire and undo.
 	Bundled() BundledScript
-	// mostLevels is how many levels of a hold an owner may have, and why there are no more; 0: there is no limit.
+	// MostLevels is how many levels of a hold an owner may have, and why there are no more; 0: there is no limit.
 	MostLevels() (int, error)
-	// suffix is what Redis adds to the field of a hold.
+	// Suffix is what Redis adds to the field of a hold.
 	Suffix() string
 }
 
-// The verbs of a lock are calls. Every call sets a state and adds nothing, so that it may run twice, and late.
+// The Commands of a lock are calls. Every call sets a state and adds nothing, so that it may run twice, and late.
 type Commands interface {
-	// acquire makes one attempt, and granted reads its reply. An error refuses the attempt for good (see
+	// Acquire makes one attempt, and granted reads its reply. An error refuses the attempt for good (see
 	// errUpgrade): the script has changed nothing then.
 	Acquire(a Attempt) send.Call
 	Granted(a Attempt, r send.Reply) (Outcome, error)
-	// release sets the levels of a hold to left. {1, heard, passed}: it is done; heard connections received the message
+	// Release sets the levels of a hold to left. {1, heard, passed}: it is done; heard connections received the message
 	// that the lock is free. passed is 1 where the lock was granted to the next process, and 2 where the next process could
 	// not be told. {-1, ...}: Redis does not have the hold.
 	Release(r Release) send.Call
-	// undo takes an attempt back: {1, ...} Redis had its hold.
+	// Undo takes an attempt back: {1, ...} Redis had its hold.
 	Undo(a Attempt) send.Call
-	// unbury takes away the tombstone that a release or an undo has left of a field; no script: they leave none.
+	// Unbury takes away the tombstone that a release or an undo has left of a field; no script: they leave none.
 	Unbury(field string) send.Call
-	// renew sets a lease: {1, ...} done, {-1, ...} Redis does not have the hold. Only an exact renew may
+	// Renew sets a lease: {1, ...} done, {-1, ...} Redis does not have the hold. Only an exact renew may
 	// shorten the lease.
 	Renew(field string, lease time.Duration, exact bool) send.Call
-	// inspect asks for the state of the lock: {holders, levels of that field, PTTL}.
+	// Inspect asks for the state of the lock: {holders, levels of that field, PTTL}.
 	Inspect(field string) send.Call
-	// force frees the lock: {1, ...} it was held.
+	// Force frees the lock: {1, ...} it was held.
 	Force() send.Call
-	// grants is the channel on which this Client is told that the lock was granted to an attempt: see line.go. It is "" where
+	// Grants is the channel on which this Client is told that the lock was granted to an attempt: see line.go. It is "" where
 	// the lock is not granted.
 	Grants(a Attempt) string
-	// channel is where the release is announced that an attempt waits for. It is "" where only waiters with
+	// Channel is where the release is announced that an attempt waits for. It is "" where only waiters with
 	// an entry in Redis receive the announcement, and the attempt leaves no entry.
 	Channel(a Attempt) string
 }
 
-// traits are the description of a lock, as data.
+// Traits are the properties of a lock, as data: they implement Lock.
 type Traits struct {
 	Lock    LockID
 	Given   string // its name; "": that of lock
 	Kind    string
 	Other   string // its other half; or ""
-	Admits  admission
+	Admits  Admission
 	Tokens  bool
 	Limit   Limits
 	Script  BundledScript
@@ -93,7 +93,7 @@ type Traits struct {
 func (t *Traits) ID() LockID               { return t.Lock }
 func (t *Traits) Name() string             { return cmp.Or(t.Given, t.Lock.Name) }
 func (t *Traits) Type() string             { return t.Kind }
-func (t *Traits) Admission() admission     { return t.Admits }
+func (t *Traits) Admission() Admission     { return t.Admits }
 func (t *Traits) Fenced() bool             { return t.Tokens }
 func (t *Traits) Limits() Limits           { return t.Limit }
 func (t *Traits) Bundled() BundledScript   { return t.Script }
@@ -107,12 +107,12 @@ func (t *Traits) OtherHalf() LockID {
 	return LockID{t.Lock.Name, t.Other}
 }
 
-// A request is the call of one caller to the engine.
+// A Request is the call of one caller to the engine.
 type Request struct {
 	Wait  time.Duration // negative: as long as ctx lasts
 	Lease time.Duration // 0: the watchdog's
 
-	// The lease of a fresh hold until startLease; 0: lease from the beginning.
+	// The lease of a fresh hold until StartLease; 0: lease from the beginning.
 	Interim time.Duration
 
 	Component bool // the caller is a MultiLock: errors say which of its locks they are about
@@ -120,7 +120,7 @@ type Request struct {
 	Trial     bool // the caller asks again if this fails: it has not given up
 }
 
-// An attempt asks for one level of a lock.
+// An Attempt asks for one level of a lock.
 type Attempt struct {
 	Field     string        // of the hold in the record
 	Lease     time.Duration // at least
@@ -135,7 +135,7 @@ type Attempt struct {
 	Renewed bool // by the watchdog, once it is granted
 }
 
-// A release sets the levels of a hold.
+// A Release sets the levels of a hold.
 type Release struct {
 	Field string
 	Left  int           // levels
@@ -143,7 +143,7 @@ type Release struct {
 	Share time.Duration // how long a line may keep the lock from those that have no place in it, for example Java services
 }
 
-// asRelease is the release that sets the hold back to its levels before the attempt.
+// AsRelease is the release that sets the hold back to its levels before the attempt.
 func (a *Attempt) AsRelease() Release { return Release{a.Field, a.Level - 1, a.Late, a.Share} }
 
 // A want is one level of one lock, and the hold that it will belong to.
@@ -152,7 +152,7 @@ type want struct {
 	Attempt
 }
 
-// A grant is the answer to an attempt.
+// A Outcome is the answer to an attempt.
 type Outcome struct {
 	State  State
 	Wait   time.Duration // busy: the rest of the lease that is in the way; negative: there is no lease
@@ -172,7 +172,7 @@ const (
 	Gone // the hold that was to be re-entered is not there
 )
 
-// A result is the answer to an attempt on all wants.
+// A Answer is the answer to an attempt on all wants.
 type Answer struct {
 	Outcome
 	Sent   time.Time // before the attempt
@@ -182,14 +182,14 @@ type Answer struct {
 	provisional time.Duration // the lease of a grant that is not the whole one; 0: it is
 }
 
-// A state is what Redis says about a lock.
+// A View is what Redis says about a lock.
 type View struct {
 	Locked bool
 	Held   bool
-	Ttl    time.Duration // of the record; negative when there is none, or it has none
+	TTL    time.Duration // of the record; negative when there is none, or it has none
 }
 
-// parseGrant reads the reply to an attempt: {1, 0, token} held, {0, pttl, 0} busy, {-1, 0, 0} gone.
+// ParseGrant reads the reply to an attempt: {1, 0, token} held, {0, pttl, 0} busy, {-1, 0, 0} gone.
 func ParseGrant(r send.Reply) (Outcome, error) {
 	switch r[0] {
 	case 1:
@@ -202,7 +202,7 @@ func ParseGrant(r send.Reply) (Outcome, error) {
 	return Outcome{}, send.Unexpected(r)
 }
 
-// inLine is the grant of an attempt on a lock with a line, whose reply says how the caller stands.
+// InLine is the grant of an attempt on a lock with a line, whose reply says how the caller stands.
 func (g Outcome) InLine(r send.Reply) Outcome {
 	if g.State == Busy {
 		g.Standing = standing(r[2])
@@ -210,7 +210,7 @@ func (g Outcome) InLine(r send.Reply) Outcome {
 	return g
 }
 
-// enqueued is the grant of an attempt that leaves a sign of life in Redis where the lock
+// Enqueued is the grant of an attempt that leaves a sign of life in Redis where the lock
 // is busy. Another attempt renews the sign every heartbeat.
 func (g Outcome) Enqueued(a Attempt, heartbeat time.Duration) Outcome {
 	if g.State == Busy {

@@ -27,13 +27,13 @@ import (
 )
 
 const (
-	closeTime  = 7 * time.Second                       // how long Close waits for requests under way, which may take 1.25 times unlockTime
+	closeTime  = 7 * time.Second                       // how long Close waits for requests under way, which may take 1.25 times UnlockTime
 	mostLogged = 16                                    // holds that Close names
 	hangTime   = report.CloseTime + report.CloseTime/2 // how long Close waits for the Logger and the Observer alone
 	LeastShare = 10 * time.Millisecond                 // see shareTime
 )
 
-// A config is what an engine has to know, and the parts that are particular to Redis and to the user.
+// A Config is what an engine has to know, and the parts that are particular to Redis and to the user.
 type Config struct {
 	ID              string // of the Client, in every field
 	WatchdogTimeout time.Duration
@@ -55,7 +55,7 @@ type Config struct {
 	Renewer Renewer
 }
 
-// servers is what an engine knows of its servers: which one announces on which channel, and what it knows of its subscribers.
+// Servers is what an engine knows of its servers: which one announces on which channel, and what it knows of its subscribers.
 type Servers interface {
 	wake.Router
 	// Counts says whether the server that runs a script knows how many subscribers its messages reach.
@@ -90,7 +90,7 @@ type Engine struct {
 	waiters      atomic.Uint64 // number of the last waiter
 }
 
-// newEngine makes the engine that sends as sending says.
+// New makes the engine that sends as sending says.
 func New(c Config, sending send.Config) *Engine {
 	e := &Engine{Config: c}
 	e.table.names = make(map[string]*name)
@@ -114,48 +114,48 @@ func New(c Config, sending send.Config) *Engine {
 	return e
 }
 
-// inspect asks Redis for the state of b.
+// Inspect asks Redis for the state of b.
 func (e *Engine) Inspect(ctx context.Context, b Record, field string) (View, error) {
 	r, _, err := e.send(e.waitOptionsFor(ctx), b.Inspect(field), time.Time{})
-	return View{Locked: r[0] > 0, Held: r[1] > 0, Ttl: send.FromMilliseconds(r[2])}, err
+	return View{Locked: r[0] > 0, Held: r[1] > 0, TTL: send.FromMilliseconds(r[2])}, err
 }
 
-// ask sends a call that changes nothing that this process knows, until Redis answers.
+// Ask sends a call that changes nothing that this process knows, until Redis answers.
 func (e *Engine) Ask(ctx context.Context, c send.Call) (send.Reply, error) {
 	r, _, err := e.send(e.waitOptionsFor(ctx), c, time.Time{})
 	return r, err
 }
 
-// askLong is ask for a call that may take Redis long.
+// AskLong is ask for a call that may take Redis long.
 func (e *Engine) AskLong(ctx context.Context, c send.Call) send.Answer {
 	return e.sender.Do(&e.waitOptionsFor(ctx).Wait, send.Request{Call: c, Long: true}, time.Time{})
 }
 
-// spawn runs job on a goroutine that Close waits for.
+// Spawn runs job on a goroutine that Close waits for.
 func (e *Engine) Spawn(job func()) { e.workers.Spawn(job) }
 
-// later has report run by the goroutine that calls the Logger and the Observer.
+// Later has report run by the goroutine that calls the Logger and the Observer.
 func (e *Engine) Later(report func()) { e.reporter.Later(report) }
 
-// pause sleeps for d, or returns why it ended sooner: by ctx or Close.
+// Pause sleeps for d, or returns why it ended sooner: by ctx or Close.
 func (e *Engine) Pause(ctx context.Context, d time.Duration) error {
 	return e.waitOptionsFor(ctx).sleep(nil, nil, d)
 }
 
-// untilRefused is the wait of a caller who wants locks: until deadline, the end of ctx, or Shutdown.
+// UntilRefused is the wait of a caller who wants locks: until deadline, the end of ctx, or Shutdown.
 func (e *Engine) UntilRefused(ctx context.Context, deadline time.Time) *send.Wait {
 	return &send.Wait{Ctx: ctx, Closed: e.refused, Deadline: deadline}
 }
 
-// untilEnd is the wait of a caller who asks: until the end of ctx, or Close.
+// UntilEnd is the wait of a caller who asks: until the end of ctx, or Close.
 func (e *Engine) UntilEnd(ctx context.Context) *send.Wait {
 	return &send.Wait{Ctx: ctx, Closed: e.closed}
 }
 
-// patience is how long a caller that does not wait for others stays for an answer.
+// Patience is how long a caller that does not wait for others stays for an answer.
 func (e *Engine) Patience() time.Duration { return e.sender.Patience() }
 
-// hub has the subscribed channels.
+// Hub has the subscribed channels.
 func (e *Engine) Hub() *wake.Hub { return e.pubsub }
 
 // pace is how fast locks can change hands here, as far as e has measured.
@@ -164,7 +164,7 @@ func (e *Engine) pace() turns.Pace { return turns.PaceOf(e.rtt.Get(), e.Slice) }
 // shareTime is how long a line may keep a lock from those that have no place in it, for example Java services.
 func (e *Engine) shareTime() time.Duration { return max(e.pace().Slice, LeastShare) }
 
-// open is ErrClosed from Shutdown or Close on: no caller comes to hold a lock any more.
+// Open is ErrClosed from Shutdown or Close on: no caller comes to hold a lock any more.
 func (e *Engine) Open() error {
 	if e.isLeaving.Load() {
 		return send.ErrClosed
@@ -172,7 +172,7 @@ func (e *Engine) Open() error {
 	return nil
 }
 
-// alive is ErrClosed after Close.
+// Alive is ErrClosed after Close.
 func (e *Engine) Alive() error {
 	if e.isClosed.Load() {
 		return send.ErrClosed
@@ -180,7 +180,7 @@ func (e *Engine) Alive() error {
 	return nil
 }
 
-// untilClosed returns a ctx that ends with cause ErrClosed when the engine takes no locks any more.
+// UntilClosed returns a ctx that ends with cause ErrClosed when the engine takes no locks any more.
 func (e *Engine) UntilClosed(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	forget := context.AfterFunc(e.leaving, func() { cancel(send.ErrClosed) })
@@ -190,7 +190,7 @@ func (e *Engine) UntilClosed(ctx context.Context) (_ context.Context, stop func(
 	}
 }
 
-// close wakes all waiters and ends all guards. It returns when the goroutines have ended. For goroutines in a request that
+// Close wakes all waiters and ends all guards. It returns when the goroutines have ended. For goroutines in a request that
 // Redis does not answer it waits no longer than closeTime, and for those in the Logger or the Observer hangTime.
 func (e *Engine) Close() error {
 	e.refuse()

@@ -16,7 +16,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// events hears what an engine reports. The engine calls those from Waiting to Released only where events are observed.
+// Events hears what an engine reports. The engine calls those from Waiting to Released only where events are observed.
 type Events interface {
 	Waiting(ctx context.Context, s Subject)
 	Acquired(ctx context.Context, s Subject, path Path, waited time.Duration, level int, token int64)
@@ -32,14 +32,14 @@ type Events interface {
 	ClosedWithHolds(count int, some []string)
 }
 
-// A subject is what an event is about: a lock, and whose call or hold.
+// A Subject is what an event is about: a lock, and whose call or hold.
 type Subject struct {
 	Name  string
 	Type  string
 	Owner Owner
 }
 
-// A path is how a caller came to hold a lock.
+// A Path is how a caller came to hold a lock.
 type Path string
 
 const (

@@ -16,7 +16,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// extend makes the lease of o's hold on b as long as length from now on.
+// Extend makes the lease of o's hold on b as long as length from now on.
 func (e *Engine) Extend(ctx context.Context, b Lock, o Owner, length time.Duration) error {
 	e.workers.Begin()
 	defer e.workers.End()

@@ -3,18 +3,15 @@
 package engine
 
 import (
-	"bytes"
 	"context"
 	"log/slog"
 	"math/rand/v2"
 	"os"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/send"
@@ -213,28 +210,8 @@ func full[T int | uint64 | time.Duration](plain, long T) T {
 	return plain
 }
 
-// lockedBuffer is a buffer that a logger may write to while a test reads.
-type lockedBuffer struct {
-	mu  sync.Mutex // guards buf
-	buf bytes.Buffer
-}
-
-func (b *lockedBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.Write(p)
-}
-
-func (b *lockedBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
-}
-
 // An answerError is an error reply of Redis.
 type answerError string
 
 func (e answerError) Error() string { return string(e) }
 func (answerError) RedisError()     {}
-
-var _ = require.NoError

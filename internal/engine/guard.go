@@ -12,7 +12,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// guard returns a ctx that ends with o's hold on b.
+// Guard returns a ctx that ends with o's hold on b.
 func (e *Engine) Guard(ctx context.Context, b Lock, o Owner) (context.Context, error) {
 	if err := e.Open(); err != nil {
 		return nil, err

@@ -30,7 +30,7 @@ const (
 	over                     // given back, or handed over
 )
 
-// A lockID is the name of a lock, and the half if the lock has two. Lock types with the same lockID share their
+// A LockID is the name of a lock, and the half if the lock has two. Lock types with the same LockID share their
 // holds, and a hold is re-entered by the verbs of the lock that took it first: a type with other rules of
 // re-entry needs a half of its own.
 type LockID struct {
@@ -300,7 +300,7 @@ func (n *name) levels(b Lock, o Owner) (*hold, int) {
 	return h, h.levels
 }
 
-// holdCount is how many levels o holds of b; 0 where Redis does not confirm the hold. confirm asks Redis whether it has the field.
+// HoldCount is how many levels o holds of b; 0 where Redis does not confirm the hold. confirm asks Redis whether it has the field.
 func (e *Engine) HoldCount(b Lock, o Owner, confirm func(field string) (bool, error)) (int, error) {
 	h, levels := e.levels(b, o)
 	if levels == 0 {
@@ -316,7 +316,7 @@ func (e *Engine) HoldCount(b Lock, o Owner, confirm func(field string) (bool, er
 	return levels, nil
 }
 
-// token returns the fencing token of o's hold on b.
+// Token returns the fencing token of o's hold on b.
 func (e *Engine) Token(b Lock, o Owner) (int64, error) {
 	if err := e.Alive(); err != nil {
 		return 0, err

@@ -27,7 +27,7 @@ func (l *leftovers) refused() { l.grants = max(l.grants, 1) }
 // inherits notes tries of the caller before, whose place in the line this call has taken over.
 func (l *leftovers) inherits(tries int) { l.grants += tries }
 
-// toUndo says whether something has to be undone. failed says that the call holds nothing, and inLine that it may have a
+// toUndo says whether something has to be undone. failed says that the call holds nothing, and InLine that it may have a
 // place in the line.
 func (l *leftovers) toUndo(failed, inLine bool) bool {
 	return l.grants > 0 || l.waits || failed && (l.underWay || inLine)

@@ -14,7 +14,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// limits are how long a hold, or its record, lasts; 0: there is no limit.
+// Limits are how long a hold, or its record, lasts; 0: there is no limit.
 type Limits struct {
 	Max     time.Duration // MaxHold
 	AtLeast time.Duration // AtLeast
@@ -23,7 +23,7 @@ type Limits struct {
 // longestLimit keeps sums of times in their range.
 const longestLimit = 100 * 365 * 24 * time.Hour
 
-// checkLease says why a hold cannot have this lease; 0: that of the watchdog.
+// CheckLease says why a hold cannot have this lease; 0: that of the watchdog.
 func (l Limits) checkLease(lease time.Duration) error {
 	if l.Max > 0 && lease > l.Max {
 		return send.Invalid("lease %v: no longer than MaxHold(%v)", lease, l.Max)
@@ -31,8 +31,8 @@ func (l Limits) checkLease(lease time.Duration) error {
 	return nil
 }
 
-// ofReaders is the admission of readers with these limits.
-func (l Limits) OfReaders() admission {
+// OfReaders is the admission of readers with these limits.
+func (l Limits) OfReaders() Admission {
 	if l != (Limits{}) {
 		return Independent
 	}
@@ -132,7 +132,7 @@ func (h *hold) keepUntilNow() time.Duration {
 	return 0
 }
 
-// dropMinHold lets the next Unlock of o free the lock at once, because o has not used its hold.
+// DropMinHold lets the next Unlock of o free the lock at once, because o has not used its hold.
 func (e *Engine) DropMinHold(b Lock, o Owner) {
 	if b.Limits().AtLeast == 0 {
 		return

@@ -114,7 +114,7 @@ func (h *hold) hasOtherHalf() bool {
 	return other != nil && other.state == holding
 }
 
-// A lineGrant is the message that grants the lock to a field.
+// A LineGrant is the message that grants the lock to a field.
 type LineGrant struct {
 	Field string
 	Asked uint64 // the number of the last request that Redis had seen
@@ -122,7 +122,7 @@ type LineGrant struct {
 	Token int64
 }
 
-// parseLineGrant reads a message about fields that end with suffix. ok is false for messages that grant nothing.
+// ParseLineGrant reads a message about fields that end with suffix. ok is false for messages that grant nothing.
 func ParseLineGrant(message, suffix string) (g LineGrant, ok bool) {
 	parts := strings.Fields(message)
 	if len(parts) != 5 || parts[0] != "grant" {

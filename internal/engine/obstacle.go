@@ -40,7 +40,7 @@ func (t *Traits) BusyText(ttl, left, ago time.Duration) string {
 	return fmt.Sprintf("another process (or Client) held it when Redis was asked last, %v ago", Rounded(ago))
 }
 
-// rounded is d, rounded for a reader.
+// Rounded is d, rounded for a reader.
 func Rounded(d time.Duration) time.Duration {
 	unit := time.Millisecond
 	if d >= time.Second {

@@ -3,7 +3,7 @@ package engine
 // Owners: who holds a lock. An owner is the calling goroutine, or the owner that ctx carries.
 //
 // Rules: the number of an owner is never used again within a process. Goroutines have positive
-// numbers, and owners made by newOwner negative ones.
+// numbers, and owners made by NewOwner negative ones.
 
 import (
 	"context"
@@ -19,15 +19,15 @@ type ownerKey struct{}
 
 var ownersMade atomic.Int64
 
-// newOwner makes an owner that is no goroutine.
+// NewOwner makes an owner that is no goroutine.
 func NewOwner() Owner { return Owner(-ownersMade.Add(1)) }
 
-// in returns a ctx that carries o, for goroutines that work for o.
+// In returns a ctx that carries o, for goroutines that work for o.
 func (o Owner) In(ctx context.Context) context.Context {
 	return context.WithValue(ctx, ownerKey{}, o)
 }
 
-// ownerOf is the owner that ctx carries, or else the calling goroutine.
+// OwnerOf is the owner that ctx carries, or else the calling goroutine.
 func OwnerOf(ctx context.Context) Owner {
 	if o, ok := ctx.Value(ownerKey{}).(Owner); ok {
 		return o

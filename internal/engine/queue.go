@@ -16,11 +16,11 @@ import (
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
-// An admission is how goroutines of one process get past the wait queue of a lock.
-type admission int
+// An Admission is how goroutines of one process get past the wait queue of a lock.
+type Admission int
 
 const (
-	Exclusive   admission = iota // one goroutine contends or holds, the others wait
+	Exclusive   Admission = iota // one goroutine contends or holds, the others wait
 	Independent                  // there is no wait queue
 	Shared                       // one goroutine contends; when it holds the lock, it admits the waiters
 	Counted                      // several hold it; of those that have found it busy, one contends at a time

@@ -25,7 +25,7 @@ const (
 	mostForced = 1000             // requests of one ForceUnlock: new owners may take permits as fast as they are given back
 )
 
-// release gives back one level. It ignores the end of ctx, and works after Close.
+// Release gives back one level. It ignores the end of ctx, and works after Close.
 func (e *Engine) Release(ctx context.Context, b Lock, o Owner) error {
 	e.workers.Begin()
 	defer e.workers.End()
@@ -111,7 +111,7 @@ func (h *hold) foundGone(left int, why error) error {
 	return LossError(why)
 }
 
-// setLevels sets the levels of h to left in Redis, and unlocks the hold. With the last level it lets the
+// SetLevels sets the levels of h to left in Redis, and unlocks the hold. With the last level it lets the
 // next waiter contend for the lock, also after an error.
 func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err error) {
 	if h.keeper != nil {
@@ -146,7 +146,7 @@ func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err
 }
 
 // endRelease unlocks h. With the last level it lets the next waiter contend for the lock. The
-// message of the release has reached so many other clients. passed is as in the reply of lockType.release.
+// message of the release has reached so many other clients. passed is as in the reply of Record.release.
 func (h *hold) endRelease(left, others int, passed int64) {
 	e := h.name.engine
 	h.name.mu.Lock()
@@ -349,7 +349,7 @@ func (e *Engine) send(p *waitOptions, c send.Call, lastReply time.Time) (r send.
 	return r, answer.Unknown, err
 }
 
-// force frees b for any holder, and ends the holds that this process had on
+// Force frees b for any holder, and ends the holds that this process had on
 // it. The request is sent once: a repeated one could free a later hold. Of a semaphore with very many permits each request gives
 // back some, and the answer {1, more, 0} says whether more are left.
 func (e *Engine) Force(ctx context.Context, b Record) (bool, error) {
@@ -374,7 +374,7 @@ func (e *Engine) Force(ctx context.Context, b Record) (bool, error) {
 	})
 }
 
-// forceBy has force free b, and ends the holds that this process had on it before.
+// ForceBy has force free b, and ends the holds that this process had on it before.
 func (e *Engine) ForceBy(b Lock, force func() (freed bool, err error)) (bool, error) {
 	before := e.recordsOf(b.ID())
 	freed, err := force()

@@ -146,7 +146,7 @@ func TestEngineRepeatedReleaseFreesNoOtherOwner(t *testing.T) {
 	})
 }
 
-// A release that Redis never confirms is an error within unlockTime; the hold ends, and is not renewed.
+// A release that Redis never confirms is an error within UnlockTime; the hold ends, and is not renewed.
 func TestEngineUnconfirmedReleaseIsAnErrorAndEndsTheHold(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)

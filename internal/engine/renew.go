@@ -13,7 +13,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// A renewal asks that a record lasts for Length from now on.
+// A Renewal asks that a record lasts for Length from now on.
 type Renewal struct {
 	Lock   Record
 	Field  string
@@ -24,7 +24,7 @@ type Renewal struct {
 	Err  error
 }
 
-// A renewer asks for all renewals together, and notes the answers.
+// A Renewer asks for all renewals together, and notes the answers.
 type Renewer func(ctx context.Context, sender *send.Sender, all []Renewal)
 
 // newWatchdog makes the watchdog of e.

@@ -4,7 +4,7 @@ package engine
 //
 // Rules: nothing else about their holds is special: each hold is released, renewed and lost by
 // itself. A MultiLock that takes locks in several steps gives the locks of the first steps an
-// interim lease, until startLease.
+// interim lease, until StartLease.
 
 import (
 	"context"
@@ -15,11 +15,11 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// A bundledScript is the number of a pair of scripts that a bundle can run: one takes a lock, the other
+// A BundledScript is the number of a pair of scripts that a bundle can run: one takes a lock, the other
 // undoes that. Locks with the number zero are taken by themselves.
 type BundledScript int
 
-// A bundledCall takes one lock of several, and can undo that.
+// A BundledCall takes one lock of several, and can undo that.
 type BundledCall struct {
 	Script     BundledScript
 	Take, Undo send.Call
@@ -91,7 +91,7 @@ func (res *Answer) readAll(wants []want, replies []send.Reply) (err error) {
 	return nil
 }
 
-// startLease gives the holds of o on bs the lease that the caller has asked for, counted from now. A
+// StartLease gives the holds of o on bs the lease that the caller has asked for, counted from now. A
 // fresh hold, which had an interim lease, gets exactly that lease; the other holds get at least that lease.
 func (e *Engine) StartLease(ctx context.Context, bs []Lock, o Owner, lease time.Duration, by time.Time) error {
 	e.workers.Begin()
@@ -137,7 +137,7 @@ func (e *Engine) levels(b Lock, o Owner) (*hold, int) {
 	return n.levels(b, o)
 }
 
-// trustedUntil is until when all holds of o on bs that are not renewed are trusted, or
+// TrustedUntil is until when all holds of o on bs that are not renewed are trusted, or
 // end if end is sooner. It is now if one of the holds is over.
 func (e *Engine) TrustedUntil(bs []Lock, o Owner, end time.Time) time.Time {
 	for _, b := range bs {
@@ -152,7 +152,7 @@ func (e *Engine) TrustedUntil(bs []Lock, o Owner, end time.Time) time.Time {
 	return end
 }
 
-// trustUntil lets the holds of o on bs that are not renewed end at the same
+// TrustUntil lets the holds of o on bs that are not renewed end at the same
 // moment: a hold that outlived the others would be re-entered when they are over.
 func (e *Engine) TrustUntil(bs []Lock, o Owner, end time.Time) {
 	for _, b := range bs {
@@ -162,7 +162,7 @@ func (e *Engine) TrustUntil(bs []Lock, o Owner, end time.Time) {
 	}
 }
 
-// inUse says whether goroutines of this process hold one of bs, or wait for it.
+// InUse says whether goroutines of this process hold one of bs, or wait for it.
 func (e *Engine) InUse(bs []Lock) bool {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()

@@ -22,8 +22,8 @@ func (s standing) placed() bool { return s%standsBehind == standsInLine }
 // ahead is how many places are in front of that of the caller, about.
 func (s standing) ahead() int { return int(s / standsBehind) }
 
-// apart says whether only the channel of the lock says when the holder releases it.
+// Apart says whether only the channel of the lock says when the holder releases it.
 func (s standing) Apart() bool { return s == standsApart }
 
-// deaf says whether the server does not know the subscription that the caller believes to have.
+// Deaf says whether the server does not know the subscription that the caller believes to have.
 func (s standing) Deaf() bool { return s == standsDeaf }

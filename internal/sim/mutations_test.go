@@ -74,7 +74,7 @@ var mutations = []mutation{
 	{
 		name: "trustFromTheAnswer", file: "internal/engine/acquire.go", focus: Focus{Faults: slowness},
 		from: "h, sent := w.hold, res.Sent",
-		to:   "h, Sent := w.hold, time.Now()",
+		to:   "h, sent := w.hold, time.Now()",
 	},
 	{
 		name: "renewalFromTheAnswer", file: "internal/lease/watchdog.go",
@@ -85,14 +85,14 @@ var mutations = []mutation{
 	{
 		name: "grantFromTheMessage", file: "internal/engine/line.go", focus: Focus{inOneLine, []string{"degrade"}},
 		from: "State: Held, token: g.Token}, Sent: sent}",
-		to:   "State: Held, Token: g.Token}, sent: time.Now()}",
+		to:   "State: Held, token: g.Token}, Sent: time.Now()}",
 		missed: "a grant is confirmed by a request at once, which makes the trust right: only a link that falls silent " +
 			"just then shows it",
 	},
 	{
 		name: "grantFromTheLastRequest", file: "internal/engine/line.go", focus: Focus{inOneLine, []string{"degrade"}},
 		from:   "sent := a.place.sentAt(g.Asked)",
-		to:     "sent := a.place.Asked[0].sent",
+		to:     "sent := a.place.asked[0].sent",
 		missed: "as grantFromTheMessage",
 	},
 	{
@@ -252,7 +252,7 @@ var mutations = []mutation{
 	{
 		name: "tombstoneStays", file: "internal/engine/tombstones.go", focus: Focus{inOneLine, lateness},
 		from:   "_ = e.sender.Once(&w, send.Request{Call: drop})",
-		to:     "_ = w",
+		to:     "_, _ = w, drop",
 		missed: "it costs memory for a minute, and the witness does not look at the line",
 	},
 	{
@@ -369,7 +369,7 @@ var mutations = []mutation{
 	{
 		name: "joinsPastTheQueue", file: "internal/engine/line.go", focus: Focus{inOneLine, silence},
 		from: "case a.isPastQueue():",
-		to:   "case a.isPastQueue() && w.level > 1:",
+		to:   "case a.isPastQueue() && w.Level > 1:",
 		missed: "the place of the process comes to another of its callers, and a caller that was passed over " +
 			"in silence may wait longer: the fault excuses it",
 	},
