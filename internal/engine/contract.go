@@ -152,7 +152,7 @@ type want struct {
 	Attempt
 }
 
-// A Outcome is the answer to an attempt.
+// An Outcome is the answer to an attempt.
 type Outcome struct {
 	State  State
 	Wait   time.Duration // busy: the rest of the lease that is in the way; negative: there is no lease
@@ -172,7 +172,7 @@ const (
 	Gone // the hold that was to be re-entered is not there
 )
 
-// A Answer is the answer to an attempt on all wants.
+// An Answer is the answer to an attempt on all wants.
 type Answer struct {
 	Outcome
 	Sent   time.Time // before the attempt
