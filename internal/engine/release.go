@@ -116,7 +116,8 @@ func (h *hold) foundGone(left int, why error) error {
 func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err error) {
 	if h.keeper != nil {
 		defer h.endRelease(left, 0, 0)
-		there, err = h.keeper.SetLevels(&p.Wait, left)
+		wait := p.Wait // a copy: the options of other locks need not be on the heap
+		there, err = h.keeper.SetLevels(&wait, left)
 		return there, 0, err
 	}
 	returned, heard, passed := false, 0, int64(0)
