@@ -4,18 +4,22 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestNewSendsNothing(t *testing.T) {
@@ -194,4 +198,266 @@ func TestKeyPrefixIsNoName(t *testing.T) {
 	}
 	_, err := c.Inspect(context.Background(), "")
 	assert.ErrorIs(t, err, ErrInvalid)
+}
+
+func TestNewRefusesInvalidOptions(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer rdb.Close()
+	ring := redis.NewRing(&redis.RingOptions{Addrs: map[string]string{"a": "127.0.0.1:1"}})
+	defer ring.Close()
+	var nilClient *redis.Client
+	for text, c := range map[string]struct {
+		rdb  redis.UniversalClient
+		opts []Option
+	}{
+		"WithWatchdogTimeout(99ms)": {rdb, []Option{WithWatchdogTimeout(99 * time.Millisecond)}},
+		"WithWatchdogTimeout(-1s)":  {rdb, []Option{WithWatchdogTimeout(-time.Second)}},
+		"WithMaxWakeDelay(0s)":      {rdb, []Option{WithMaxWakeDelay(0)}},
+		"WithMaxWakeDelay(-1ns)":    {rdb, []Option{WithMaxWakeDelay(-1)}},
+		"WithLogger(nil)":           {rdb, []Option{WithLogger(nil)}},
+		"WithObserver(nil)":         {rdb, []Option{WithObserver(nil)}},
+		"WithNodeTimeout(0s)":       {rdb, []Option{WithNodeTimeout(0)}},
+		"WithSyncedReplicas(0, 1s)": {rdb, []Option{WithSyncedReplicas(0, time.Second)}},
+		"WithSyncedReplicas(1, 1µs": {rdb, []Option{WithSyncedReplicas(1, time.Microsecond)}},
+		"ReadTimeout":               {rdb, []Option{WithSyncedReplicas(1, time.Minute)}},
+		"option 2 is nil":           {rdb, []Option{WithMaxWakeDelay(1), nil}},
+		"Redis client is nil":       {nil, nil},
+		"client is nil":             {nilClient, nil},
+		"Ring":                      {ring, nil},
+	} {
+		c, err := New(c.rdb, c.opts...)
+		assert.Nil(t, c, text)
+		assert.ErrorIs(t, err, ErrInvalid)
+		assert.ErrorContains(t, err, text)
+	}
+}
+
+func TestErrorsCutLongNames(t *testing.T) {
+	for name, want := range map[string]string{
+		"x":                           `"x"`,
+		"new\nline":                   `"new\nline"`,
+		strings.Repeat("x", 64):       `"` + strings.Repeat("x", 64) + `"`,
+		strings.Repeat("x", 65):       `"` + strings.Repeat("x", 64) + `"… (65 bytes)`,
+		strings.Repeat("x", 63) + "é": `"` + strings.Repeat("x", 63) + `"… (65 bytes)`,
+	} {
+		assert.Equal(t, want, shortName(name))
+	}
+}
+
+func TestErrorsNameHoldersAndCutLongNames(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		l := b.client().NewLock(b.name)
+		b.must(l.Lock(ctx))
+		err := elsewhere(func() error { return l.Unlock(ctx) })
+		want := regexp.MustCompile(`^relock: unlock "` + b.name + `": not held by the caller: goroutine \d+ asked, goroutine \d+ holds it here$`)
+		require.Error(t, err)
+		assert.Regexp(t, want, err.Error())
+		b.must(l.Unlock(ctx))
+		secret := strings.Repeat("s", 100) + "secret"
+		err = b.client().NewLock(secret).Unlock(ctx)
+		require.Error(t, err)
+		assert.NotContains(t, err.Error(), "secret")
+	})
+}
+
+func TestQuorumErrorNamesEachNode(t *testing.T) {
+	err := error(&QuorumError{Asked: 3, Granted: 1, Needed: 2, Answers: []error{nil, io.EOF, errTaken}})
+	err = failed("lock", "x", err)
+	var quorum *QuorumError
+	require.ErrorAs(t, err, &quorum)
+	assert.Len(t, quorum.Unwrap(), 2)
+	assert.ErrorIs(t, err, io.EOF)
+	assert.EqualError(t, err, `relock: lock "x": 1 of 3 nodes, 2 needed; node 2: EOF; node 3: another owner holds it`)
+}
+
+// Whatever happens at the same time, Shutdown ends when nothing is held, and leaves no record.
+func TestShutdownAmongCallersOfAllTypes(t *testing.T) {
+	t.Parallel()
+	addr := testredis.Start(t).Addr()
+	for range full(5, 40) {
+		b := newBench(t, addr)
+		c := b.client()
+		rw := c.NewRWLock(b.name + ":rw")
+		locks := []Locker{c.NewLock(b.name), c.NewLock(b.name+":fenced", Fenced()), c.NewFairLock(b.name + ":fair"), rw.Read(), rw.Write(),
+			c.NewMultiLock(c.NewLock(b.name), c.NewFairLock(b.name+":fair"))}
+		var wg sync.WaitGroup
+		for i := range 4 * len(locks) {
+			waitgroup.Go(&wg, func() {
+				l := locks[i%len(locks)]
+				for {
+					err := l.Lock(context.Background())
+					if errors.Is(err, ErrClosed) {
+						return
+					}
+					if !assert.NoError(b, err) {
+						return
+					}
+					assert.NoError(b, l.Unlock(context.Background()))
+				}
+			})
+		}
+		testredis.Await(b, "they work", soon, func() bool { return c.engine.Probe().Stats().Fields > 50 })
+		assert.NoError(b, c.Shutdown(context.Background()))
+		wg.Wait()
+	}
+}
+
+func TestShutdownLetsHoldersFinish(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	b := newBench(t, testredis.Start(t).Addr())
+	c := b.client()
+	l := c.NewLock(b.name, Fenced())
+	require.NoError(t, l.Lock(ctx))
+	guarded, err := l.Guard(ctx)
+	require.NoError(t, err)
+	var nilCtx context.Context
+	assert.ErrorIs(t, c.Shutdown(nilCtx), ErrInvalid)
+	done := make(chan error, 1)
+	go func() { done <- c.Shutdown(ctx) }()
+	<-guarded.Done()
+	_, err = l.Token(ctx)
+	require.NoError(t, err)
+	levels, err := l.HoldCount(ctx)
+	require.NoError(t, err)
+	assert.Equal(t, 1, levels)
+	require.NoError(t, l.Unlock(ctx))
+	assert.NoError(t, <-done)
+	_, err = l.IsLocked(ctx)
+	assert.ErrorIs(t, err, ErrClosed)
+	assert.NoError(t, (*Client)(nil).Shutdown(ctx))
+}
+
+// A holder that finishes its work during Shutdown may extend its lease, of a MultiLock, too.
+func TestShutdownLetsHoldersExtend(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c := b.client()
+	for _, l := range []Acquirer{c.NewLock(b.name), c.NewMultiLock(c.NewLock(b.name+"-1"), c.NewFairLock(b.name+"-2"))} {
+		hold, ok, err := l.TryAcquire(ctx, soon, time.Minute)
+		b.must(err)
+		require.True(b, ok)
+		defer func() { b.must(hold.Release(ctx)) }()
+		defer func() { b.must(hold.Extend(ctx, time.Minute)) }()
+	}
+	go func() { _ = c.Shutdown(ctx) }()
+	<-c.engine.UntilRefused(ctx, time.Time{}).Closed
+}
+
+// labelled waits until Redis has the label of c.
+func (b *bench) labelled(c *Client) {
+	b.Helper()
+	testredis.Await(b, "the label is in Redis", soon, func() bool {
+		return b.rdb.HGet(context.Background(), labelKey(c.ID()), "label").Val() != ""
+	})
+}
+
+func TestLabelNamesHoldersAndWaiters(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	host, err := os.Hostname()
+	require.NoError(t, err)
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		first, second, none := b.client(WithLabel("orders-1")), b.client(WithLabel("orders-2")), b.client()
+		assert.Empty(t, b.rdb.Keys(ctx, "relock_client:*").Val(), "before the first lock")
+		for _, holder := range []*Client{first, none} {
+			held := holder.NewFairLock(b.name)
+			require.NoError(t, held.Lock(ctx))
+			waiting, stop := context.WithCancel(WithOwner(ctx))
+			done := make(chan error, 1)
+			go func() { done <- second.NewFairLock(b.name).Lock(waiting) }()
+			b.labelled(second)
+			if holder == first {
+				b.labelled(first)
+			}
+			testredis.Await(b, "one waits", soon, func() bool {
+				i, err := none.Inspect(ctx, b.name)
+				require.NoError(t, err)
+				return len(i.Waiters) == 1
+			})
+			i, err := none.Inspect(ctx, b.name)
+			require.NoError(t, err)
+			assert.Equal(t, "orders-2", i.Waiters[0].Label)
+			assert.Equal(t, host, i.Waiters[0].Host)
+			if holder == first {
+				assert.Equal(t, "orders-1", i.Holders[0].Label)
+				assert.Equal(t, host, i.Holders[0].Host)
+			} else {
+				assert.Empty(t, i.Holders[0].Label+i.Holders[0].Host)
+			}
+			stop()
+			assert.ErrorIs(t, <-done, context.Canceled)
+			require.NoError(t, held.Unlock(ctx))
+		}
+		hash := b.rdb.HGetAll(ctx, labelKey(first.ID())).Val()
+		assert.NotEmpty(t, hash["pid"])
+		since, err := strconv.ParseInt(hash["since"], 10, 64)
+		require.NoError(t, err)
+		assert.InDelta(t, b.rdb.Time(ctx).Val().Unix(), since, 60, "since when, by the clock of Redis")
+		left := b.rdb.PTTL(ctx, labelKey(first.ID())).Val()
+		assert.True(t, left > 0 && left <= labelLife, "the expiry is %v", left)
+		require.NoError(t, first.Close())
+		require.NoError(t, second.Close())
+		assert.Empty(t, b.rdb.Keys(ctx, "relock_client:*").Val(), "after Close")
+	})
+}
+
+func TestLabelIsInErrorsAboutThisProcess(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Mini(t).Addr())
+	l := b.client(WithLabel("orders-1")).NewLock(b.name)
+	require.NoError(t, l.Lock(context.Background()))
+	ctx, cancel := context.WithTimeout(WithOwner(context.Background()), time.Second)
+	defer cancel()
+	assert.ErrorContains(t, l.Lock(ctx), "of this process (orders-1) holds it")
+	require.NoError(t, l.Unlock(context.Background()))
+}
+
+// Without the right to its key a process has no label; locks and Inspect work.
+func TestLabelWithoutRights(t *testing.T) {
+	t.Parallel()
+	ctx := context.Background()
+	s := testredis.Start(t)
+	b := newBench(t, s.Addr())
+	require.NoError(t, b.rdb.Do(ctx, "acl", "setuser", "some", "on", ">secret", "+@all", "~lock-*", "~*{lock-*", "&*").Err())
+	rdb := redis.NewClient(&redis.Options{Addr: s.Addr(), Username: "some", Password: "secret"})
+	defer rdb.Close()
+	var log lockedBuffer
+	c := b.clientOn(rdb, WithLabel("orders-1"), WithLogger(slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))))
+	l := c.NewLock(b.name)
+	require.NoError(t, l.Lock(ctx))
+	for range 3 {
+		i, err := c.Inspect(ctx, b.name)
+		require.NoError(t, err)
+		require.Len(t, i.Holders, 1)
+		assert.Empty(t, i.Holders[0].Label)
+	}
+	require.NoError(t, l.Unlock(ctx))
+	testredis.Await(b, "the log has it", soon, func() bool { return strings.Count(log.String(), "relock_client") == 2 })
+	require.NoError(t, c.Close())
+	assert.Equal(t, 2, strings.Count(log.String(), "level=DEBUG"), "one line for the label, one for those of others")
+}
+
+// A Client without a label writes nothing of itself to Redis.
+func TestLabelIsNotKeptWithoutTheOption(t *testing.T) {
+	ctx := context.Background()
+	b := newBench(t, testredis.Mini(t).Addr())
+	c := b.client()
+	require.NoError(t, c.NewLock(b.name).Do(ctx, func(context.Context) error { return nil }))
+	assert.Empty(t, b.rdb.Keys(ctx, "relock_client:*").Val())
+	assert.Nil(t, c.engine.FirstUse)
+}
+
+func TestLabelsThatAreNoTextAreRefused(t *testing.T) {
+	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
+	defer rdb.Close()
+	for _, s := range []string{"a\x1b[31m", "a\nb", "\xff", strings.Repeat("x", 257)} {
+		_, err := New(rdb, WithLabel(s))
+		assert.ErrorIs(t, err, ErrInvalid, "%q", s)
+		assert.ErrorContains(t, err, "WithLabel")
+	}
 }

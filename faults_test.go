@@ -1,18 +1,34 @@
 package relock
 
 // Every lock type under faults between the client and Redis: requests and
-// answers that are lost, late or repeated, and connections that die. Faults of
-// Redis itself are in faults_server_test.go. Each test says which rows
+// answers that are lost, late or repeated, and connections that die. Each test says which rows
 // of docs/reliability.md it is for.
 //
 // Rules: a fault hits exactly what it is meant for, by a rule of the proxy; all
 // lock types are tried side by side, because such tests mostly wait.
 
+// Every lock type under faults of Redis itself: it is gone, frozen, slow, out of
+// memory, busy, read-only, forgetful or strict. Each test says which rows of
+// docs/reliability.md it is for.
+//
+// Rules: a real server is brought into the state, with the commands of an
+// operator where there are any. A waiter goes on waiting where the trouble
+// passes. A holder learns of each loss. No caller gets a lock that was not confirmed.
+
+// Which test tries which fault. The faults are the rows of docs/reliability.md.
+//
+// Rules: every row names tests that exist, or the reason why it cannot be tried on
+// one machine; the page and this table say the same.
+
 import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"sync"
@@ -20,13 +36,13 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/relock-go/relock/internal/engine"
+	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // A faultLock is a lock type, and the requests by which its faults are injected.
@@ -822,4 +838,819 @@ func TestHookThatRepeatsMakesUnlockReportALoss(t *testing.T) {
 			b.isLocked(k.one(b.client(), b.name), false)
 		}
 	})
+}
+
+// commands is how often the server of the bench has run a command.
+func (b *faultBench) commands(name string) int {
+	b.Helper()
+	var n int
+	stats := b.rdb.InfoMap(context.Background(), "commandstats").Item("Commandstats", "cmdstat_"+name)
+	_, _ = fmt.Sscanf(stats, "calls=%d", &n)
+	return n
+}
+
+// config sets a parameter of the server until the test ends.
+func (b *faultBench) config(name, value string) {
+	b.Helper()
+	b.must(b.rdb.ConfigSet(context.Background(), name, value).Err())
+}
+
+// Row 37: a frozen Redis.
+func TestFaultFrozenRedisEndsTrustAndCalls(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		const lease = time.Second
+		c := b.client(WithWatchdogTimeout(lease))
+		l, other := k.one(c, b.name), k.one(c, b.name+"-other")
+		b.must(l.Lock(ctx))
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		b.server.Freeze()
+		start := time.Now()
+		ok, err := other.TryLock(ctx, 100*time.Millisecond, 0)
+		assert.False(b, ok, "TryLock")
+		assert.Error(b, err, "TryLock")
+		assert.LessOrEqual(b, time.Since(start), soon/2, "TryLock")
+		deadline, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+		start = time.Now()
+		b.mustBe(other.Lock(deadline), context.DeadlineExceeded)
+		took := time.Since(start)
+		assert.LessOrEqual(b, took, soon/2, "time of Lock")
+		await(b.bench, "the guard ends", guarded.Done())
+		b.mustBe(context.Cause(guarded), ErrLockLost)
+		start = time.Now()
+		b.mustBe(l.Unlock(ctx), ErrLockLost)
+		took = time.Since(start)
+		assert.LessOrEqual(b, took, send.ConnectTime+soon/2, "time of Unlock")
+		b.server.Thaw()
+		testredis.Await(b, "everything is free again", 4*soon, func() bool {
+			return second(b.rdb.Ping(ctx).Result()) == nil && len(b.records()) == 0
+		})
+		b.must(l.Lock(ctx))
+		b.must(l.Unlock(ctx))
+	})
+}
+
+// Rows 15, 16: Redis comes back empty, without records, counters and scripts.
+func TestFaultRestartWithoutDataIsReported(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		l := k.one(b.client(WithWatchdogTimeout(3*time.Second)), b.name)
+		b.must(l.Lock(ctx))
+		token := b.tokenOf(ctx, l)
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		owner := WithOwner(ctx)
+		waiting := k.rival(b.client(WithMaxWakeDelay(200*time.Millisecond)), b.name)
+		got := b.startWaiter(owner, waiting)
+		b.server.Restart()
+		b.must(await(b.bench, "the waiter gets the lock", got))
+		if token != 0 {
+			assert.Greater(b, b.tokenOf(owner, waiting), token, "the token of the next holder")
+		}
+		await(b.bench, "the old holder is told", guarded.Done())
+		b.mustBe(context.Cause(guarded), ErrLockLost)
+		b.mustBe(l.Unlock(ctx), ErrLockLost)
+		b.must(waiting.Unlock(owner))
+	})
+}
+
+// Row 38: Redis is down for a while; a waiter rides it out.
+func TestFaultWaiterRidesOutAnOutage(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		held := k.rival(b.direct, b.name)
+		b.must(held.Lock(ctx))
+		owner := WithOwner(ctx)
+		waiting := k.one(b.client(WithMaxWakeDelay(200*time.Millisecond)), b.name)
+		got := b.startWaiter(owner, waiting)
+		b.server.Kill()
+		b.refuses(k.one(b.direct, b.name+"-other"), "refused")
+		if !k.red {
+			deadline, cancel := context.WithTimeout(ctx, 10*soon)
+			defer cancel()
+			assert.ErrorContains(b, k.one(b.direct, b.name+"-other").Lock(deadline), "refused", "Lock without Redis")
+			assert.NoError(b, deadline.Err(), "Lock without Redis waited")
+		}
+		stays(b, "the waiter gave up", got, time.Second)
+		b.server.Restart()
+		b.must(await(b.bench, "the waiter gets the lock", got))
+		b.mustBe(held.Unlock(ctx), ErrLockLost)
+		b.must(waiting.Unlock(owner))
+	})
+}
+
+// Row 25: memory is short. Holds are renewed and released.
+func TestFaultHoldsAreRenewedWithoutMemory(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		const lease = 3 * time.Second
+		c := b.client(WithWatchdogTimeout(lease))
+		l := k.one(c, b.name)
+		b.must(l.Lock(ctx))
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		b.config("maxmemory", "1")
+		if k.name != "write" { // of which Redis lets the writes pass, because the first of them frees something
+			b.refuses(k.one(c, b.name+"-2"), "OOM")
+		}
+		select {
+		case <-guarded.Done():
+			assert.Fail(b, "lost", context.Cause(guarded))
+		case <-time.After(lease + lease/6): // renewed
+		}
+		b.must(l.Unlock(ctx))
+		b.isLocked(l, false)
+		b.config("maxmemory", "0")
+	})
+}
+
+// Row 26: the record is evicted. The holder notices at its next renewal.
+func TestFaultEvictedRecordIsReported(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis("--maxmemory-policy", "allkeys-lru"), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		l := k.one(b.client(WithWatchdogTimeout(3*time.Second)), b.name)
+		b.must(l.Lock(ctx))
+		token := b.tokenOf(ctx, l)
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		b.config("maxmemory", "1")
+		testredis.Await(b, "the record is evicted", soon, func() bool { return len(b.keys()) == 0 })
+		b.config("maxmemory", "0")
+		next := k.rival(b.direct, b.name)
+		b.tries(next, true)
+		if token != 0 {
+			assert.Greater(b, b.tokenOf(ctx, next), token, "the token of the next holder")
+		}
+		await(b.bench, "the guard ends", guarded.Done())
+		b.mustBe(context.Cause(guarded), ErrLockLost)
+		b.mustBe(l.Unlock(ctx), ErrLockLost)
+		b.holds(next, 1)
+		b.must(next.Unlock(ctx))
+	})
+}
+
+// Row 28: an operator has taken the lease away from the record, and its holder is
+// gone. A waiter polls, and does not sleep until a lease ends that never does.
+func TestFaultRecordWithoutLeaseIsPolled(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		const lease = time.Second
+		l := k.one(b.shaky(), b.name)
+		b.must(l.LockLease(ctx, lease))
+		b.proxy.BlackHole(true)
+		for _, key := range b.keys() {
+			b.must(b.rdb.Persist(ctx, key).Err())
+		}
+		if k.holds != nil {
+			for _, id := range b.rdb.ZRange(ctx, k.holds(b.name), 0, -1).Val() {
+				b.must(b.rdb.ZAdd(ctx, k.holds(b.name), redis.Z{Score: 922337203685477, Member: id}).Err())
+			}
+		}
+		owner := WithOwner(ctx)
+		waiting := k.rival(b.client(WithMaxWakeDelay(100*time.Millisecond)), b.name)
+		got := b.startWaiter(owner, waiting)
+		stays(b, "the record is still there", got, 2*lease)
+		b.forget() // the operator; nothing is announced
+		b.must(await(b.bench, "the waiter asks again", got))
+		b.proxy.BlackHole(false)
+		b.mustBe(l.Unlock(ctx), ErrLockLost)
+		b.must(waiting.Unlock(owner))
+	})
+}
+
+// Row 35: the clock of the server jumps.
+func TestFaultServerClockJumpIsReported(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, testredis.StartJumpy, func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		const lease = 3 * time.Second
+		l, next := k.one(b.client(WithWatchdogTimeout(lease)), b.name), k.rival(b.direct, b.name)
+		b.must(l.Lock(ctx))
+		token := b.tokenOf(ctx, l)
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+
+		// Ahead: all leases are over, and the holder learns of the loss at its next renewal.
+		b.server.Jump(time.Hour)
+		testredis.Await(b, "the lease is over", soon, func() bool {
+			ok, err := next.TryLock(ctx, 0, 0)
+			return ok && err == nil
+		})
+		if token != 0 {
+			assert.Greater(b, b.tokenOf(ctx, next), token, "the token of the next holder")
+		}
+		await(b.bench, "the guard ends", guarded.Done())
+		b.mustBe(context.Cause(guarded), ErrLockLost)
+		b.mustBe(l.Unlock(ctx), ErrLockLost)
+
+		// Back: leases last longer, and a release frees all the same.
+		b.server.Jump(-time.Hour)
+		b.holds(next, 1)
+		b.tries(l, false)
+		b.must(next.Unlock(ctx))
+		b.tries(l, true)
+		b.must(l.Unlock(ctx))
+	})
+}
+
+// Row 36: Redis is slow. The time of the request is not trusted, no client sends a request twice
+// meanwhile, and a hold is renewed.
+func TestFaultTimeOfASlowRequestIsNotTrusted(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		const lease, slow = 5 * time.Second, 700 * time.Millisecond
+		held := k.one(b.client(WithWatchdogTimeout(lease)), b.name+"-held")
+		b.must(held.Lock(ctx))
+		guardedHeld, err := held.Guard(ctx)
+		b.must(err)
+
+		before := b.commands("evalsha")
+		b.must(b.rdb.Do(ctx, "client", "pause", slow.Milliseconds(), "write").Err())
+		l := k.one(b.client(), b.name)
+		start := time.Now()
+		b.must(l.LockLease(ctx, lease))
+		took := time.Since(start)
+		require.GreaterOrEqual(b, took, slow/2, "Redis was not slow")
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		assert.LessOrEqual(b, b.commands("evalsha")-before, 2*k.asks+2*k.parts, "requests: one acquire, and a renewal perhaps")
+		b.must(b.rdb.Do(ctx, "debug", "sleep", slow.Seconds()).Err())
+		time.Sleep(time.Until(start.Add(took - slow/2 + lease))) // the request was sent well before that
+		assert.Error(b, guarded.Err(), "trusted %v after the lock was requested, which took %v, for a lease of %v", time.Since(start), took, lease)
+		assert.NoError(b, context.Cause(guardedHeld), "the watchdog did not get through")
+		b.must(held.Unlock(ctx))
+	})
+}
+
+// Row 39: the server takes no more connections.
+func TestFaultHoldSurvivesMaxClients(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		const lease = 5 * time.Second
+		l := k.one(b.client(WithWatchdogTimeout(lease)), b.name)
+		b.must(l.Lock(ctx))
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		b.config("maxclients", "1")
+		other := k.rival(b.client(), b.name)
+		b.refuses(other, "")
+		select {
+		case <-guarded.Done():
+			assert.Fail(b, "lost", context.Cause(guarded))
+		case <-time.After(lease + lease/6):
+		}
+		b.config("maxclients", "1000")
+		b.must(l.Unlock(ctx))
+		ok, err := other.TryLock(ctx, soon, 0)
+		assert.NoError(b, err)
+		assert.True(b, ok, "there is room again") // go-redis takes a while to notice
+		b.must(other.Unlock(ctx))
+	})
+}
+
+// Rows 21, 23: a server that writes nothing: a replica, one that misses its
+// replicas, one that cannot save.
+func TestFaultRefusedWritesAreReportedOrRetried(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		answer  string
+		passes  bool // an Unlock waits for it
+		on, off func(b *faultBench)
+	}{
+		{"READONLY", true, func(b *faultBench) {
+			b.must(b.rdb.Do(context.Background(), "replicaof", "127.0.0.1", "1").Err())
+		}, func(b *faultBench) {
+			b.must(b.rdb.Do(context.Background(), "replicaof", "no", "one").Err())
+		}},
+		{"NOREPLICAS", true, func(b *faultBench) {
+			b.config("min-replicas-to-write", "1")
+		}, func(b *faultBench) {
+			b.config("min-replicas-to-write", "0")
+		}},
+		{"MISCONF", false, func(b *faultBench) {
+			b.config("save", "3600 1")
+			dir := b.rdb.ConfigGet(context.Background(), "dir").Val()["dir"]
+			b.must(os.Mkdir(filepath.Join(dir, "dump.rdb"), 0o700)) // in the way of the file
+			b.must(b.rdb.BgSave(context.Background()).Err())
+			testredis.Await(b, "a save has failed", soon, func() bool {
+				return b.rdb.InfoMap(context.Background(), "persistence").Item("Persistence", "rdb_last_bgsave_status") == "err"
+			})
+		}, func(b *faultBench) {
+			b.config("save", "")
+		}},
+	} {
+		t.Run(c.answer, func(t *testing.T) {
+			t.Parallel()
+			onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+				ctx := context.Background()
+				l, free := k.one(b.direct, b.name), k.one(b.direct, b.name+"-free")
+				b.must(l.Lock(ctx))
+				c.on(b)
+				b.refuses(free, c.answer)
+				b.mustBe(elsewhere(func() error { return l.Unlock(ctx) }), ErrNotHeld) // not the owner
+				if !c.passes {
+					assert.ErrorContains(b, l.Unlock(ctx), c.answer, "Unlock")
+					b.isLocked(l, true)
+					c.off(b)
+					b.freeSoon() // the release goes on in the background
+					return
+				}
+				unlocked := make(chan struct{})
+				var wg sync.WaitGroup
+				waitgroup.Go(&wg, func() {
+					select {
+					case <-unlocked:
+					case <-time.After(300 * time.Millisecond):
+					}
+					c.off(b)
+				})
+				b.must(l.Unlock(ctx)) // goes on trying
+				close(unlocked)
+				wg.Wait()
+				b.must(free.Lock(ctx))
+				b.must(free.Unlock(ctx))
+			})
+		})
+	}
+}
+
+// Row 22: Redis loads its data, for seconds.
+func TestFaultWaiterRidesOutLoading(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis("--loading-process-events-interval-bytes", "1024"), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		held := k.rival(b.direct, b.name)
+		b.must(held.Lock(ctx))
+		owner := WithOwner(ctx)
+		waiting := k.one(b.client(WithMaxWakeDelay(50*time.Millisecond)), b.name)
+		got := b.startWaiter(owner, waiting)
+		b.must(b.rdb.Eval(ctx, "for i = 1, 1500 do redis.call('set', 'filler' .. i, string.rep('x', 100)) end return 1", nil).Err())
+		b.config("key-load-delay", "1000") // microseconds
+		patient := func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Minute, -1 }
+		loader, once := b.server.Client(patient), b.server.Client(patient)
+		var wg sync.WaitGroup
+		waitgroup.Go(&wg, func() {
+			assert.NoError(b, loader.Do(ctx, "debug", "reload").Err())
+		})
+		testredis.Await(b, "Redis loads", soon, func() bool {
+			return redis.HasErrorPrefix(once.Ping(ctx).Err(), "LOADING")
+		})
+		b.refuses(k.one(b.direct, b.name+"-other"), "LOADING")
+		wg.Wait()
+		stays(b, "the waiter gave up, or in", got, 100*time.Millisecond)
+		b.must(held.Unlock(ctx))
+		b.must(await(b.bench, "the waiter gets the lock", got))
+		b.must(waiting.Unlock(owner))
+	})
+}
+
+// Rows 21 to 25, 51, 54, 56: the errors of Redis, and whether a waiter goes on waiting after each of them.
+func TestFaultWaiterRidesOutPassingErrorsOnly(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	for _, k := range faultLocks {
+		waitgroup.Go(&all, func() {
+			t.Run(k.name, func(t *testing.T) {
+				for _, c := range []struct {
+					answer string
+					passes bool // a waiter goes on waiting
+				}{
+					{"LOADING Redis is loading the dataset in memory", true},
+					{"MASTERDOWN Link with MASTER is down", true},
+					{"CLUSTERDOWN The cluster is down", true},
+					{"TRYAGAIN Multiple keys request during rehashing of slot", true},
+					{"BUSY Redis is busy running a script", true},
+					{"NOREPLICAS Not enough good replicas to write.", true},
+					{"READONLY You can't write against a read only replica.", true},
+					{"ERR Unable to execute command 'exists' in script because undeclared keys were accessed during rehashing of the slot", true},
+					{"ERR Script attempted to execute a command while the cluster is down", true},
+					{"OOM command not allowed when used memory > 'maxmemory'.", false},
+					{"MISCONF Errors writing to the AOF file", false},
+					{"NOAUTH Authentication required.", false},
+					{"NOPERM this user has no permissions to run the 'evalsha' command", false},
+					{"ERR unknown command 'evalsha'", false},
+				} {
+					prefix, _, _ := strings.Cut(c.answer, " ")
+					t.Run(prefix, func(t *testing.T) { testServerAnswer(t, k, c.answer, c.passes) })
+				}
+			})
+		})
+	}
+	all.Wait()
+}
+
+func testServerAnswer(t *testing.T, k faultLock, answer string, passes bool) {
+	mini := testredis.Mini(t)
+	b := &faultBench{bench: newBench(t, mini.Addr())}
+	ctx := context.Background()
+	patience := WithWatchdogTimeout(time.Second) // a caller retries for as long
+	if k.red {
+		patience = WithNodeTimeout(soon)
+	}
+	l := k.one(b.client(patience), b.name)
+	b.must(b.rdb.Ping(ctx).Err())
+	mini.SetError(answer)
+	b.refuses(l, answer)
+	if !k.red || !passes {
+		start := time.Now()
+		assert.ErrorContains(b, l.Lock(ctx), answer, "Lock")
+		assert.LessOrEqual(b, time.Since(start), 2*soon, "Lock")
+	}
+	mini.SetError("")
+
+	held := k.rival(b.client(), b.name)
+	b.must(held.Lock(ctx))
+	owner := WithOwner(ctx)
+	waiting := k.one(b.client(WithMaxWakeDelay(20*time.Millisecond)), b.name)
+	got := b.startWaiter(owner, waiting)
+	mini.SetError(answer)
+	if !passes {
+		prefix, _, _ := strings.Cut(answer, " ") // a script that runs already has its own words behind it
+		assert.ErrorContains(b, await(b.bench, "the waiter is told", got), prefix, "waiter")
+		mini.SetError("")
+		b.must(held.Unlock(ctx))
+		b.forget() // a place in a queue, that could not be given up
+		return
+	}
+	stays(b, "the waiter gave up", got, 200*time.Millisecond)
+	mini.SetError("")
+	b.must(held.Unlock(ctx))
+	b.must(await(b.bench, "the waiter gets the lock", got))
+	b.must(waiting.Unlock(owner))
+}
+
+// Row 24: a script of another program blocks Redis.
+func TestFaultWaiterRidesOutABusyScript(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis("--busy-reply-threshold", "50"), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		held := k.rival(b.direct, b.name)
+		b.must(held.Lock(ctx))
+		owner := WithOwner(ctx)
+		waiting := k.one(b.client(WithMaxWakeDelay(20*time.Millisecond)), b.name)
+		got := b.startWaiter(owner, waiting)
+		stuck := b.server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Minute, -1 })
+		var wg sync.WaitGroup
+		waitgroup.Go(&wg, func() { stuck.Eval(ctx, "while true do end", nil) })
+		testredis.Await(b, "the script blocks Redis", soon, func() bool {
+			return redis.HasErrorPrefix(b.rdb.Ping(ctx).Err(), "BUSY")
+		})
+		b.refuses(k.one(b.direct, b.name+"-other"), "BUSY")
+		stays(b, "the waiter gave up", got, 200*time.Millisecond)
+		b.must(b.rdb.ScriptKill(ctx).Err())
+		wg.Wait()
+		b.must(held.Unlock(ctx))
+		b.must(await(b.bench, "the waiter gets the lock", got))
+		b.must(waiting.Unlock(owner))
+	})
+}
+
+// Row 56: a request of more than ten words without a password is refused with a text about its form. The error names the
+// cause, and still has the answer of Redis.
+func TestForgottenPasswordIsNamed(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		b.must(b.rdb.Do(ctx, "acl", "setuser", "admin", "on", ">pw", "+@all", "~*", "&*").Err())
+		admin := b.server.Client(func(o *redis.Options) { o.Username, o.Password = "admin", "pw" })
+		b.must(admin.ConfigSet(ctx, "requirepass", "secret").Err())
+		defer func() { b.must(admin.ConfigSet(ctx, "requirepass", "").Err()) }()
+		l := k.one(b.client(), b.name)
+		for what, err := range map[string]error{
+			"Lock": l.Lock(ctx), "TryLock": second(l.TryLock(ctx, time.Hour, 0)), "Inspect": second(b.client().Inspect(ctx, b.name)),
+			"IsLocked": second(l.IsLocked(ctx)),
+		} {
+			if assert.Error(b, err, what) {
+				assert.ErrorContains(b, err, "NOAUTH", what)
+				assert.NotErrorIs(b, err, ErrNotALock, what)
+			}
+			var answer redis.Error
+			if !k.red {
+				assert.ErrorAs(b, err, &answer, "%s: the answer of Redis", what)
+			}
+		}
+	})
+}
+
+// Row 56: the password is changed, and connections with the old one are cut.
+func TestFaultChangedPasswordIsReported(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		const lease = 4 * time.Second
+		l := k.one(b.client(WithWatchdogTimeout(lease)), b.name)
+		b.must(l.Lock(ctx))
+		guarded, err := l.Guard(ctx)
+		b.must(err)
+		admin := b.server.Client(func(o *redis.Options) { o.Username, o.Password = "admin", "pw" })
+		b.must(b.rdb.Do(ctx, "acl", "setuser", "admin", "on", ">pw", "+@all", "~*", "&*").Err())
+		b.must(admin.Ping(ctx).Err())
+		b.must(admin.ConfigSet(ctx, "requirepass", "new").Err())
+		b.must(admin.Do(ctx, "client", "kill", "user", "default").Err())
+		start := time.Now()
+		refusal := regexp.MustCompile("NOAUTH")
+		ok, err := k.one(b.client(), b.name+"-2").TryLock(ctx, 0, 0)
+		assert.False(b, ok, "TryLock")
+		if assert.Error(b, err, "TryLock") {
+			assert.Regexp(b, refusal, err.Error(), "TryLock")
+		}
+		await(b.bench, "the guard ends", guarded.Done())
+		assert.GreaterOrEqual(b, time.Since(start), lease/3, "the guard ended while there was time for a renewal")
+		b.mustBe(context.Cause(guarded), ErrLockLost)
+		if !k.red {
+			assert.Regexp(b, refusal, context.Cause(guarded).Error(), "cause of the loss")
+		}
+		b.must(admin.ConfigSet(ctx, "requirepass", "").Err())
+		b.mustBe(l.Unlock(ctx), ErrLockLost)
+		b.must(l.Lock(ctx))
+		b.must(l.Unlock(ctx))
+	})
+}
+
+// Rows 54, 55: a user who may not run scripts, or not subscribe and publish; and one
+// who may do what the README says, and no more.
+func TestFaultMissingPermissionsFailAtOnce(t *testing.T) {
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		ctx := context.Background()
+		as := func(rules ...any) *redis.Client {
+			user := fmt.Sprintf("user%d", benches.Add(1))
+			b.must(b.rdb.Do(ctx, append([]any{"acl", "setuser", user, "on", ">pw"}, rules...)...).Err())
+			return b.server.Client(func(o *redis.Options) { o.Username, o.Password = user, "pw" })
+		}
+
+		b.Run("no scripts", func(t *testing.T) {
+			l := k.one(b.clientOn(as("+@all", "-@scripting", "~*", "&*")), b.name)
+			start := time.Now()
+			for _, err := range []error{l.Lock(ctx), second(l.TryLock(ctx, time.Hour, 0))} {
+				assert.ErrorContains(t, err, "NOPERM")
+				assert.LessOrEqual(t, time.Since(start), soon)
+			}
+		})
+
+		b.Run("no channels", func(t *testing.T) {
+			var logged lockedBuffer
+			l := k.one(b.clientOn(as("+@all", "~*", "resetchannels"), WithMaxWakeDelay(50*time.Millisecond),
+				WithLogger(slog.New(slog.NewTextHandler(&logged, nil)))), b.name)
+			for range 3 {
+				held := k.rival(b.direct, b.name)
+				b.must(held.Lock(ctx))
+				got := make(chan error, 1)
+				owner := WithOwner(ctx)
+				go func() { got <- l.Lock(owner) }()
+				testredis.Await(t, "the warning", soon, func() bool { return logged.String() != "" })
+				b.must(held.Unlock(ctx))
+				b.must(await(b.bench, "the waiter polls", got))
+				b.must(l.Unlock(owner)) // although it may not publish
+				b.isLocked(held, false)
+			}
+			// One for each Client.
+			s := logged.String()
+			assert.LessOrEqual(t, strings.Count(s, "level="), k.asks, "logged")
+			assert.Equal(t, strings.Count(s, "level=WARN"), strings.Count(s, "level="), "logged")
+		})
+
+		if k.parts > 1 {
+			return // it is made of what the others need
+		}
+		b.Run("enough", func(t *testing.T) {
+			rights := []any{"+evalsha", "+eval", "+subscribe", "+unsubscribe", "+ping", "+hello", "resetchannels",
+				"&redisson_lock__channel:{" + b.name + "}*", "&redisson_rwlock:{" + b.name + "}*", "&redisson_sc:{" + b.name + "}*"}
+			for _, command := range luaCommands(t) {
+				rights = append(rights, "+"+command)
+			}
+			for _, key := range []string{b.name, "relock_line:{" + b.name + "}", "redisson_lock_token:{" + b.name + "}", "redisson_lock_queue:{" + b.name + "}",
+				"redisson_lock_timeout:{" + b.name + "}", "relock_lock_alive:{" + b.name + "}",
+				"{" + b.name + "}:*:rwlock_timeout:*", "{" + b.name + "}:timeout", "relock_rwlock_writers:{" + b.name + "}"} {
+				rights = append(rights, "~"+key)
+			}
+			var logged lockedBuffer
+			l := k.one(b.clientOn(as(rights...), WithMaxWakeDelay(time.Hour), WithWatchdogTimeout(userLease),
+				WithLogger(slog.New(slog.NewTextHandler(&logged, nil)))), b.name)
+			held := k.rival(b.direct, b.name)
+			b.must(held.Lock(ctx))
+			owner := WithOwner(ctx)
+			got := b.startWaiter(owner, l)
+			b.must(held.Unlock(ctx))
+			b.must(await(b.bench, "the waiter is woken", got))
+			time.Sleep(userLease + userLease/6) // without a renewal the hold would be over
+			isHeld, err := l.IsHeld(owner)
+			assert.NoError(t, err)
+			assert.True(t, isHeld)
+			b.must(l.Unlock(owner))
+			b.must(l.Lock(owner))
+			freed, err := l.ForceUnlock(ctx)
+			assert.NoError(t, err)
+			assert.True(t, freed)
+			assert.Empty(t, logged.String(), "logged")
+		})
+	})
+}
+
+// luaCommands are the commands that the scripts run.
+func luaCommands(t *testing.T) (all []string) {
+	files, err := filepath.Glob("lua/*.lua")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, found := range regexp.MustCompile(`redis\.p?call\('(\w+)'`).FindAllSubmatch(source, -1) {
+			all = append(all, string(found[1]))
+		}
+	}
+	return all
+}
+
+// Row 29: a script that Redis stops half way leaves no lock behind.
+func TestFaultScriptThatFailsHalfWayLeavesNothing(t *testing.T) {
+	b := newFaultBench(t)
+	ctx := context.Background()
+	tokens := "redisson_lock_token:{" + b.name + "}"
+	b.must(b.rdb.HSet(ctx, tokens, "not", "a counter").Err())
+	for _, l := range []Locker{
+		b.direct.NewLock(b.name, Fenced()), b.direct.NewFairLock(b.name, Fenced()), b.direct.NewRWLock(b.name, Fenced()).Write(),
+	} {
+		assert.ErrorIs(t, l.Lock(ctx), ErrNotALock)
+		testredis.Await(t, "nothing is left", soon, func() bool { return len(b.keys()) == 1 })
+	}
+	b.must(b.rdb.Del(ctx, tokens).Err())
+
+	b.must(b.rdb.Do(ctx, "acl", "setuser", "careful", "on", ">pw", "~*", "&*", "+@all", "-pexpire").Err())
+	l := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.Username, o.Password = "careful", "pw" })).NewLock(b.name)
+	err := l.Lock(ctx)
+	require.Error(t, err)
+	assert.Contains(t, strings.ToLower(err.Error()), "user") // Valkey writes "User"
+	testredis.Await(t, "no lock without a lease is left", soon, func() bool { return len(b.keys()) == 0 })
+
+	// A script that fails after its caller has gone leaves no lock behind either.
+	held, before := b.proxy.On(calls(lockAcquire), testredis.HoldRequest), b.commands("evalsha")
+	ending, end := context.WithCancel(ctx)
+	go func() {
+		<-held.Fired()
+		end()
+	}()
+	b.mustBe(l.Lock(ending), context.Canceled)
+	held.Release()
+	testredis.Await(t, "it has run", soon, func() bool { return b.commands("evalsha") > before })
+	testredis.Await(t, "no lock without a lease is left", soon, func() bool { return len(b.keys()) == 0 })
+}
+
+// Row 37: a Redis that was frozen for three seconds is not asked for the same renewals again and again.
+func TestFrozenRedisRunsFewRenewals(t *testing.T) {
+	t.Parallel()
+	server := testredis.Start(t)
+	b := newBench(t, server.Addr())
+	const many, length = 50, 15 * time.Second
+	c := b.client(WithWatchdogTimeout(length))
+	ctx := context.Background()
+	var locks []*Lock
+	for i := range many {
+		l := c.NewLock(fmt.Sprint(b.name, "-", i))
+		b.must(l.Lock(ctx))
+		locks = append(locks, l)
+	}
+	guarded, err := locks[0].Guard(ctx)
+	b.must(err)
+	before := b.scriptRuns()
+	time.Sleep(length/3 - 500*time.Millisecond) // the renewals are due while it is frozen
+	server.Freeze()
+	time.Sleep(3 * time.Second) // so that they are repeated several times
+	server.Thaw()
+	time.Sleep(100 * time.Millisecond) // all requests that were sent meanwhile run now; their number is not known
+	runs := float64(b.scriptRuns()-before) / many
+	t.Logf("%.1f renewals for each lease", runs)
+	assert.LessOrEqual(t, runs, lease.MostRenewals+0.5, "renewals for each lease")
+	b.must(guarded.Err())
+	for _, l := range locks {
+		b.must(l.Unlock(ctx))
+	}
+}
+
+const suiteTests = "TestLock TestFencedLock TestFairLock TestSemaphore TestReadLock TestWriteLock TestMultiLock TestRedLock"
+
+// faultRows are the tests of each row; a suite is the tests that all lock types pass.
+var faultRows = map[int]string{
+	1:  "TestFaultLostAnswersChangeNothingTwice TestEngineLostAnswersOfAnAcquire",
+	2:  "TestHungConnectionDelaysByASecond TestHungRequestThatRunsLateIsUndone TestFaultLostAnswersChangeNothingTwice",
+	3:  "TestFaultAttemptRunsAfterItsUndo TestFaultFrozenRedisEndsTrustAndCalls TestFairLateRequestOfACallerThatHasLeft",
+	4:  "TestFaultAttemptRunsAfterItsUndo TestEngineUndoThatOvertakesItsAttempt",
+	5:  "TestFaultLostAnswersChangeNothingTwice TestUnlockGoesOnInTheBackground TestFaultLateReleaseFreesNoOtherHold TestEngineLostAnswersOfARelease",
+	6:  "TestCallIsSentOnceByGoRedis TestFaultLostAnswersChangeNothingTwice",
+	7:  "TestFaultFailedRenewalIsRepeated TestFaultBlackHoleEndsTrustInTime TestWatchdogEndsTrustWhenNoRenewalIsConfirmed",
+	8:  "suite",
+	9:  "TestFaultRequestIsUndoneWhenCtxEnds TestFaultMultiLockIsUndoneWhenCtxEnds TestEngineUndoesAnAttemptThatWasGivenUp TestGivenUpAcquireIsUndoneAtOnce",
+	10: "suite TestFaultLostUndoHoldsUpNoWaiter TestFairWaitersThatGiveUpLeaveTheQueue TestWriterThatGivesUpLetsReadersIn",
+	11: "TestFaultWaiterSurvivesAKilledSubscription TestPubSubWakesEverybodyAfterAReconnect",
+	12: "TestFaultWaiterSurvivesASilentSubscription TestFaultBlackHoleEndsTrustInTime TestPubSubNoticesASilentPeer TestLookoutNoticesAGrantThatNoMessageBrought",
+	13: "TestEngineAsksAgainOnceItIsSubscribed TestFaultWaiterPollsWithoutASubscription",
+	14: "TestSentinelTakeoverKeepsOrReportsEachHold TestClusterHoldsSurviveAFailover TestShardsFollowAFailover",
+	15: "TestFaultRestartWithoutDataIsReported TestTokensOnlyGrow",
+	16: "TestScriptThatTheServerDoesNotKnowIsSentWithItsSource TestFaultRestartWithoutDataIsReported",
+	17: "suite TestEngineLossIsNoticedWithinAThirdOfTheLease",
+	18: "TestSentinelTakeoverKeepsOrReportsEachHold TestClusterFailoverThatLosesTheRecordIsReported TestSentinelFailovers",
+	19: "TestSyncedReplicas TestSyncedReplicasFollowTheSlot TestSyncedReplicasWithoutWait TestSentinelFailovers",
+	20: "TestSentinelTakeoverKeepsOrReportsEachHold",
+	21: "TestFaultRefusedWritesAreReportedOrRetried TestFaultWaiterRidesOutPassingErrorsOnly TestSentinelTakeoverKeepsOrReportsEachHold",
+	22: "TestFaultWaiterRidesOutLoading TestFaultWaiterRidesOutPassingErrorsOnly",
+	23: "TestFaultRefusedWritesAreReportedOrRetried TestFaultWaiterRidesOutPassingErrorsOnly",
+	24: "TestFaultWaiterRidesOutABusyScript TestFaultWaiterRidesOutPassingErrorsOnly",
+	25: "TestFaultHoldsAreRenewedWithoutMemory TestFaultWaiterRidesOutPassingErrorsOnly TestUnlockNeedsNoMemory",
+	26: "TestFaultEvictedRecordIsReported",
+	27: "suite TestWhatIsNoLockIsRefusedAndNotTouched TestWhatTakesThePlaceOfARecordIsNotTouched",
+	28: "TestFaultRecordWithoutLeaseIsPolled TestEngineWaitsForARecordThatNeverEnds",
+	29: "TestFaultScriptThatFailsHalfWayLeavesNothing TestDurationsAreRoundedUpToMilliseconds suite",
+	30: "suite",
+	31: "suite TestNamesWithBracesAreKept TestClusterKeysOfALockShareASlot",
+	32: "TestFaultPausedHolderFindsItsGuardEnded TestEngineGuardLooksAtTheClock TestEngineGuardOfAHoldThatIsBeingLost",
+	34: "TestNoWallClock",
+	35: "TestFaultServerClockJumpIsReported TestLineStarvesNobodyAfterItsClockWasSetBack TestReaderIsNotHeldOffByAHeartbeatOfTheFuture TestFairDeadWaiterIsEvictedAfterTheClockWentBack",
+	36: "TestFaultTimeOfASlowRequestIsNotTrusted",
+	37: "TestFaultFrozenRedisEndsTrustAndCalls TestFairOrderSurvivesAPauseOfRedis",
+	38: "TestFaultWaiterRidesOutAnOutage TestEngineOutages",
+	39: "TestFaultExhaustedPoolDelaysNoRenewal TestFaultHoldSurvivesMaxClients",
+	40: "TestFaultStarvedProcessTrustsNoLostLock TestEngineGuardLooksAtTheClock TestWatchdogManyLeases",
+	41: "TestFaultLateRenewalCreatesNoRecord TestScriptsOfALock",
+	42: "suite",
+	43: "TestFaultKilledWaiterBlocksForSeconds TestFaultKilledWaitersDelayNobody TestFairCrashedWaitersAreEvictedInSeconds " +
+		"TestFairDeadHeadOfAFreeLockIsEvicted TestFairWaitersWithoutHeartbeatsAreDead",
+	44: "TestFaultLostUndoHoldsUpNoWaiter TestFairWaitersThatGiveUpLeaveTheQueue TestFairQueueKeepsItsRulesInEveryOrderOfEvents",
+	45: "TestWriterIsNotStarved TestReadersAreNotStarved TestWriterEvictsDeadReaders TestUpgradeFailsWhenOnlyItsOwnReadIsInTheWay TestDowngradeLetsReadersIn TestFaultKilledHolderBlocksForItsLease",
+	46: "TestRedLockNeedsAMajorityOfLiveNodes TestRedLockLateGrantsAreGivenBack TestRedLockRoundLongerThanTheLeaseIsNoAcquire TestMultiLockUnlocksAll TestMultiLockStartsOverWhenAnEarlierLockIsLost",
+	47: "TestRedLockNodeThatComesBackEmptyIsTakenAgain TestRedLockMajorityThatComesBackEmptyIsALoss",
+	48: "TestFaultReleaseCostsTheSameForManyWaiters TestRedLockWaitersDoNotPoll",
+	49: "suite TestEngineCloseWakesEverybody TestMultiLockCloseWakesWaitersElsewhere",
+	50: "TestFaultClosedRedisClientIsAnError",
+	51: "TestClusterSlotHalfWayKeepsHolds TestClusterReaderKeepsItsLevelsHalfWay TestClusterHoldsSurviveASlotMove TestFaultWaiterRidesOutPassingErrorsOnly",
+	52: "TestClusterHoldsSurviveASlotMove TestShardsFollowASlot TestShardsFollowARedirection",
+	53: "TestClusterHoldsSurviveAFailover TestClusterFailoverThatLosesTheRecordIsReported",
+	54: "TestFaultMissingPermissionsFailAtOnce",
+	55: "TestFaultMissingPermissionsFailAtOnce TestPubSubRefusedChannels TestRefusedChannelsAreLoggedOnce",
+	56: "TestFaultChangedPasswordIsReported TestFaultWaiterRidesOutPassingErrorsOnly",
+	57: "TestFaultLocksOfDifferentKindsExclude TestRWLockAndPlainLockExcludeEachOther TestFairLockAndPlainLockExcludeEachOther",
+	58: "TestNewRefusesInvalidOptions",
+	59: "suite",
+	60: "TestFaultKilledHolderBlocksForItsLease TestFaultKilledWaiterBlocksForSeconds",
+}
+
+// cannotBeTried are the rows without a test; the page says why.
+var cannotBeTried = []int{33}
+
+const faultRowCount = 60
+
+func TestFaultRowsAreCovered(t *testing.T) {
+	exists := map[string]bool{}
+	for _, file := range libraryFiles(t, "*_test.go") {
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		for _, found := range regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`).FindAllSubmatch(source, -1) {
+			exists[string(found[1])] = true
+		}
+	}
+	page, err := os.ReadFile("docs/reliability.md")
+	require.NoError(t, err)
+	for n := 1; n <= faultRowCount; n++ {
+		line := regexp.MustCompile(fmt.Sprintf(`(?m)^\| %d \|.*$`, n)).FindAllString(string(page), -1)
+		if !assert.Len(t, line, 1, "lines of row %d on the page", n) {
+			continue
+		}
+		names := strings.Fields(faultRows[n])
+		excused := slices.Contains(cannotBeTried, n)
+		assert.Equal(t, len(names) == 0, excused, "row %d has tests %v, and cannot be tried: %v", n, names, excused)
+		var said []string
+		for _, found := range regexp.MustCompile("`(Test\\w+)`|\\*(suite)\\*").FindAllStringSubmatch(line[0], -1) {
+			said = append(said, found[1]+found[2])
+		}
+		assert.Equal(t, strings.Join(names, " "), strings.Join(said, " "), "row %d: the table, and the page", n)
+		for _, name := range names {
+			for _, test := range strings.Fields(strings.ReplaceAll(name, "suite", suiteTests)) {
+				assert.True(t, exists[test], "row %d: there is no %s", n, test)
+			}
+		}
+	}
+	assert.Equal(t, faultRowCount, len(faultRows)+len(cannotBeTried), "rows")
+}
+
+// Row 34: nothing that decides about a lock looks at the wall clock of the client.
+func TestNoWallClock(t *testing.T) {
+	decidesNothing := []string{"inspect.go", "internal/send/errors.go"} // reads times of Redis; rounds a duration in a text
+	wall := regexp.MustCompile(`\.(Unix|UnixMilli|UnixMicro|UnixNano|UTC|Local|AddDate|Round|Truncate|Format)\(|time\.(Date|Parse|Unix)\w*\(`)
+	for _, file := range libraryFiles(t, "*.go") {
+		if strings.HasSuffix(file, "_test.go") || slices.Contains(decidesNothing, file) {
+			continue
+		}
+		source, err := os.ReadFile(file)
+		require.NoError(t, err)
+		assert.Empty(t, wall.FindAllString(string(source), -1), file)
+	}
 }

@@ -1,5 +1,3 @@
-//go:build go1.25
-
 package relock
 
 import (
@@ -10,10 +8,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/relock-go/relock/internal/testredis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/relock-go/relock/internal/testredis"
 )
 
 // heapInUse is the number of bytes in use after a garbage collection.

@@ -4,21 +4,22 @@ package relock
 //
 // A test file has the name of its source file, and the tests of that part. These are about more than one part:
 //
-//	conformance   the rules that every lock type keeps
-//	property      random use of the wait queue, the watchdog and the subscriptions, against models
+//	conformance   the rules that every lock type keeps; keys that hold something other than a lock
+//	guard, handover, limits   contexts that end with a hold; how a lock passes inside the process; MaxHold and AtLeast
+//	line          the line of processes that wait; tombstones; how waiters notice a lock that became free
 //	fair_model    the queue of a FairLock in every order of events, against a model
 //	fuzz          what Redis and users may pass in
-//	storm, soak   many clients under faults for a while, and for long; the history is judged
-//	process       processes that are paused, killed and starved
-//	faults        faults between a Client and Redis; faults_server: faults of Redis itself
-//	fault_rows    which test tries which row of docs/reliability.md
-//	cluster       Redis Cluster; replication, synced: replicas and failovers
-//	notalock      keys that hold something other than a lock
+//	storm         many clients under faults for a while, and for long (the soak); the history is judged; processes that are paused,
+//	              killed and starved
+//	faults        faults between a Client and Redis, and of Redis itself; which test tries which row of docs/reliability.md
+//	cluster       Redis Cluster; replication: replicas and failovers
 //	security      TLS, rights in Redis, and secrets in texts
-//	docs, readme  the code and the texts in the documentation; example: that code
-//	light         what importing the package costs
+//	trace         what the scripts do, as steps of the specification
+//	docs          the code and the texts in the documentation, and what importing the package costs; example: that code
 //	bench         benchmarks
 //	fake, helpers, main, race, norace   no tests
+//
+// The tests of the engine, which need no Client, are in internal/engine.
 
 import (
 	"bytes"

@@ -5,12 +5,17 @@ package relock
 // Rules: a manual client is one whose requests the test makes, one script at a time. No sleep of a waiter may end by
 // itself: the clients of these tests have a max wake delay of an hour, unless the test is about it.
 
+// Tombstones: where a field leaves one, when it goes, and what it costs those that have nothing to do with it.
+//
+// Rules: a request that the proxy holds may run late; until then its field has a tombstone.
+
 import (
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,13 +26,12 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 const minute = 60_000 // ms
@@ -2448,4 +2452,513 @@ func TestLineServesTwoTypesOfOneName(t *testing.T) {
 			}
 		})
 	}
+}
+
+// onLinedLocks runs test for each type of lock whose processes wait in a line.
+func onLinedLocks(t *testing.T, test func(b *faultBench, k faultLock)) {
+	t.Parallel()
+	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
+		if k.lined() {
+			test(b, k)
+		}
+	})
+}
+
+// tombstones is how many fields of the locks of b have one.
+func (b *bench) tombstones() (n int) {
+	b.Helper()
+	ctx := context.Background()
+	lines, err := b.rdb.Keys(ctx, "relock_line:*"+b.name+"*").Result()
+	b.must(err)
+	for _, line := range lines {
+		if over, err := b.rdb.HGet(ctx, line, "over").Result(); err != redis.Nil {
+			b.must(err)
+			n += len(strings.Fields(over)) / 2
+		}
+	}
+	return n
+}
+
+// lines are the keys of the lines of the locks of b.
+func (b *bench) lines() []string {
+	b.Helper()
+	keys, err := b.rdb.Keys(context.Background(), "relock_line:*"+b.name+"*").Result()
+	b.must(err)
+	return keys
+}
+
+// patient returns a client over the proxy that waits for each answer for as long as it takes.
+func (b *faultBench) patient(opts ...Option) *Client {
+	return b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = time.Minute }), opts...)
+}
+
+// leaves gives up l as soon as ready is closed: its request is under way then.
+func (b *faultBench) leaves(l Locker, ready <-chan struct{}) {
+	b.Helper()
+	ctx, cancel := context.WithCancel(WithOwner(context.Background()))
+	defer cancel()
+	got := make(chan error, 1)
+	go func() { got <- l.Lock(ctx) }()
+	await(b.bench, "the request is under way", ready)
+	cancel()
+	b.mustBe(await(b.bench, "Lock", got), context.Canceled)
+}
+
+// The answer to the last request of a field takes its tombstone away: nothing can run late any more.
+func TestTombstoneGoesWithTheLastAnswer(t *testing.T) {
+	onLinedLocks(t, func(b *faultBench, k faultLock) {
+		rule := b.proxy.On(k.takes, testredis.HoldRequest)
+		b.leaves(k.one(b.patient(), b.name), rule.Fired())
+		testredis.Await(b, "the field has a tombstone", soon, func() bool { return b.tombstones() > 0 })
+		rule.Release()
+		testredis.Await(b, "the line is gone", soon, func() bool { return len(b.lines()) == 0 })
+		got, err := k.one(b.direct, b.name).TryLock(WithOwner(context.Background()), 0, 0)
+		b.must(err)
+		assert.True(b, got, "the request has taken the lock")
+		b.forget()
+	})
+}
+
+// A request was sent again, and one of both has been answered: the other one may still run.
+func TestTombstoneStaysWhileAnotherTryMayRun(t *testing.T) {
+	b := newFaultBench(t)
+	first := b.proxy.On(calls(lockAcquire), testredis.HoldRequest)
+	again := b.proxy.On(calls(lockAcquire), testredis.HoldRequest)
+	drops := b.proxy.On(calls(tombstoneUndo), testredis.DelayRequest(0)).Times(testredis.Always)
+	b.leaves(b.patient().NewLock(b.name), again.Fired())
+	testredis.Await(b, "the field has a tombstone", soon, func() bool { return b.tombstones() == 1 })
+	ran := b.scriptRuns()
+	again.Release()
+	testredis.Await(b, "the second request has run", soon, func() bool { return b.scriptRuns() > ran })
+	assert.Never(b, func() bool { return b.tombstones() == 0 }, 100*time.Millisecond, 5*time.Millisecond, "the tombstone")
+	assert.Zero(b, drops.Count(), "requests that take the tombstone away")
+	first.Release()
+	testredis.Await(b, "the line is gone", soon, func() bool { return len(b.lines()) == 0 })
+	assert.Empty(b, b.holder(), "the holder")
+}
+
+// Where the connection has failed nobody hears of the request, which may run for as long as the tombstone lasts.
+func TestTombstoneOfALostRequestStays(t *testing.T) {
+	b := newFaultBench(t)
+	rule := b.proxy.On(calls(lockAcquire), testredis.HoldRequest)
+	drops := b.proxy.On(calls(tombstoneUndo), testredis.DelayRequest(0)).Times(testredis.Always)
+	c := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 300 * time.Millisecond }))
+	b.leaves(c.NewLock(b.name), rule.Fired())
+	testredis.Await(b, "the field has a tombstone", soon, func() bool { return b.tombstones() == 1 })
+	b.must(c.Close()) // waits for the request
+	assert.Zero(b, drops.Count(), "requests that take the tombstone away")
+	ran := b.scriptRuns()
+	rule.Release()
+	testredis.Await(b, "the request has run", soon, func() bool { return b.scriptRuns() > ran })
+	assert.Empty(b, b.holder(), "the holder")
+	assert.Equal(b, 1, b.tombstones())
+	b.must(b.rdb.Del(context.Background(), b.lineKey()).Err())
+}
+
+// A service whose callers have a time limit leaves nothing that lasts.
+func TestCallersThatLeaveLeaveNoTombstone(t *testing.T) {
+	onLinedLocks(t, func(b *faultBench, k faultLock) {
+		l := k.one(b.patient(), b.name)
+		slow := b.proxy.On(k.takes, testredis.DelayReply(20*time.Millisecond)).Times(testredis.Always)
+		for range 30 {
+			before := slow.Count()
+			ready := make(chan struct{})
+			go func() {
+				defer close(ready)
+				testredis.Await(b, "the request has run", soon, func() bool { return slow.Count() > before })
+			}()
+			ctx, cancel := context.WithCancel(WithOwner(context.Background()))
+			got := make(chan error, 1)
+			go func() { got <- l.Lock(ctx) }()
+			await(b.bench, "the request is under way", ready)
+			cancel()
+			if err := await(b.bench, "Lock", got); err == nil {
+				b.must(l.Unlock(ctx))
+			} else {
+				b.mustBe(err, context.Canceled)
+			}
+		}
+		testredis.Await(b, "the line is gone", soon, func() bool { return len(b.lines()) == 0 })
+	})
+}
+
+// The next caller of the process has the place, and the field, of one that left while it asked. When all has been
+// answered its release leaves no tombstone.
+func TestTombstoneIsNotInherited(t *testing.T) {
+	b := newFaultBench(t)
+	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+	first := b.contender().takes()
+	late := b.contenderOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = time.Minute }))
+	rule := b.proxy.On(asksIn(engine.HearsGrant), testredis.HoldRequest)
+	ctx, cancel := context.WithCancel(late.owner)
+	late.owner = ctx
+	late.asks()
+	await(b.bench, "the request that joins is under way", rule.Fired())
+	next := late.sibling().asks()
+	testredis.Await(b, "the other owner waits", soon, func() bool { return b.waitsInQueue(next.lock) })
+	cancel()
+	b.mustBe(await(b.bench, "Lock", late.got), context.Canceled)
+	next.joined()
+	rule.Release()
+	testredis.Await(b, "all is answered", soon, func() bool { return late.client.engine.Probe().Stats().Late == 0 })
+	first.unlocks()
+	next.gets().unlocks()
+	assert.Empty(b, b.lines(), "the line")
+}
+
+// A grant that comes when its wait is over is given back. Where all requests of the wait were answered nothing can run
+// late.
+func TestLateGrantOfAnAnsweredWaitLeavesNoTombstone(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.manual().takes()
+		c := b.contender()
+		ctx, cancel := context.WithCancel(c.owner)
+		c.owner = ctx
+		c.joins()
+		p := c.placeOf(c.client.ID())
+		cancel()
+		b.mustBe(await(b, "Lock", c.got), context.Canceled)
+		testredis.Await(b, "the place is given up", soon, func() bool { return len(b.clientsInLine()) == 0 })
+		ran := c.settled()
+		hears := func(field string) {
+			c.client.engine.Probe().HearGrant(c.lock.record, fmt.Sprintf("grant %s %d 5000 0", field, p.asked))
+			ran++
+			c.awaitScripts(ran)
+			c.settled()
+		}
+		hears(p.field)
+		assert.False(b, b.ended(p.field), "a tombstone")
+		unknown := c.client.ID() + ":1:0999"
+		hears(unknown)
+		assert.True(b, b.ended(unknown), "of this field the process knows nothing")
+	})
+}
+
+// buryOthers gives the line at key tombstones of other fields.
+func (b *bench) buryOthers(key string, n int) {
+	b.Helper()
+	ctx := context.Background()
+	if n == 0 {
+		b.must(b.rdb.Del(ctx, key).Err())
+		return
+	}
+	var all []string
+	for i := range n {
+		all = append(all, fmt.Sprintf("%s:%d:0%d %d", uuid.NewString(), i, i, time.Now().Add(time.Minute).UnixMilli()))
+	}
+	b.must(b.rdb.HSet(ctx, key, "over", strings.Join(all, " ")).Err())
+	b.must(b.rdb.PExpire(ctx, key, time.Minute).Err())
+}
+
+// commands are how many commands Redis runs while do runs, in scripts, too.
+func (b *bench) commands(do func()) int {
+	b.Helper()
+	ctx := context.Background()
+	b.must(b.rdb.ConfigResetStat(ctx).Err())
+	do()
+	stats, err := b.rdb.Info(ctx, "commandstats").Result()
+	b.must(err)
+	all := 0
+	for _, line := range strings.Split(stats, "\r\n") {
+		var calls int
+		name, rest, _ := strings.Cut(line, ":")
+		if _, err := fmt.Sscanf(rest, "calls=%d,", &calls); err == nil && name != "cmdstat_config|resetstat" {
+			all += calls
+		}
+	}
+	return all
+}
+
+// The tombstones of others cost a lock that no process waits for one command, to see that none of them is of the
+// caller.
+func TestTombstonesOfOthersCostOneCommand(t *testing.T) {
+	t.Parallel()
+	b := newLineBench(t, testredis.Start(t).Addr())
+	for what, l := range map[string]Locker{
+		"plain": b.client().NewLock(b.name + "1"), "fenced": b.client().NewLock(b.name+"2", Fenced()),
+		"write": newWriteLock(b.client(), b.name+"3"), "semaphore": b.client().NewSemaphore(b.name+"4", 3),
+	} {
+		ctx := WithOwner(context.Background())
+		section := func() {
+			b.must(l.Lock(ctx))
+			b.must(l.Unlock(ctx))
+		}
+		section() // the connections are there, and the permits
+		free := b.commands(section)
+		for _, n := range []int{1, 100} {
+			b.buryOthers(lineKey(l.Name()), n)
+			assert.LessOrEqual(b, b.commands(section), free+1, "%s: commands with %d tombstones, %d without", what, n, free)
+			assert.Equal(b, []string{"over"}, b.rdb.HKeys(ctx, lineKey(l.Name())).Val(), "%s: the line", what)
+		}
+		b.buryOthers(lineKey(l.Name()), 0)
+	}
+}
+
+// A line in which no client has a place any more has its tombstones, and nothing else.
+func TestLineThatEndsLeavesItsTombstonesAlone(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		first, waiter, other := b.manual().takes(), b.manual().listens().joins(), b.manual().listens().joins()
+		waiter.release(true)
+		other.release(false)
+		first.release(false)
+		keys, err := b.rdb.HKeys(context.Background(), b.lineKey()).Result()
+		b.must(err)
+		assert.Equal(b, []string{"over"}, keys)
+		assert.True(b, b.ended(waiter.field))
+	})
+}
+
+// A tombstone is taken away alone, and the line with the last one.
+func TestTombstoneIsTakenAwayAlone(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		ctx := context.Background()
+		all := []*manual{b.manual(), b.manual(), b.manual()}
+		for _, m := range all {
+			m.release(true)
+		}
+		undo := func(m *manual) int64 {
+			r, err := run(ctx, b.rdb, call{Script: tombstoneUndo, Keys: []string{b.lineKey()}, Args: []any{m.field}})
+			b.must(err)
+			return r[0]
+		}
+		for i, m := range []*manual{all[1], all[0], all[2]} {
+			require.Equal(b, 3-i, b.tombstones())
+			assert.Equal(b, int64(-1), undo(b.manual()), "a field without a tombstone")
+			assert.Equal(b, int64(1), undo(m))
+			assert.Equal(b, int64(-1), undo(m), "again")
+			assert.False(b, b.ended(m.field))
+		}
+		assert.Empty(b, b.lines(), "the line")
+
+		first := b.manual().takes()
+		waiter, gone := b.manual().listens().joins(), b.manual().listens().joins()
+		gone.release(true)
+		assert.Equal(b, int64(1), undo(gone))
+		assert.Equal(b, []string{waiter.id}, b.clientsInLine(), "the line")
+		first.release(false)
+		assert.Equal(b, waiter.field, b.holder(), "the holder")
+	})
+}
+
+// A field with a tombstone among others neither takes a free lock nor joins, and the others are not in its way.
+func TestTombstoneAmongOthersIsSeen(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		ended, other := b.manual(), b.manual()
+		b.buryOthers(b.lineKey(), 50)
+		ended.release(true)
+		for range 20 {
+			b.manual().release(true)
+		}
+		assert.Equal(b, int64(0), ended.ask(engine.PassesLine)[0], "a free lock")
+		assert.Empty(b, b.holder())
+		assert.Equal(b, int64(1), other.ask(engine.PassesLine)[0], "another field")
+		other.release(false)
+		assert.Equal(b, 71, b.tombstones())
+	})
+}
+
+// L1: a record that disappears without a release costs its waiters the max wake delay at most, wherever they stand.
+func TestWaitersNoticeALockThatBecomesFreeByItself(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		b.must(b.client().NewLock(b.name).LockLease(ctx, time.Minute))
+		var waiters []<-chan error
+		for range 3 {
+			got := make(chan error, 1)
+			l := b.client().NewLock(b.name)
+			go func() {
+				got <- l.Do(ctx, func(context.Context) error { return nil })
+			}()
+			waiters = append(waiters, got)
+		}
+		testredis.Await(t, "all stand in the line", soon, func() bool {
+			return b.rdb.HGet(ctx, "relock_line:{"+b.name+"}", "last").Val() == "3"
+		})
+		start := time.Now()
+		b.must(b.rdb.Del(ctx, b.name).Err())
+		for _, got := range waiters {
+			b.must(await(b, "a waiter comes in", got))
+		}
+		assert.Less(t, time.Since(start), 4*time.Second)
+	})
+}
+
+// A line that is deleted while others go on with the lock, or that loses a place, makes its waiters ask within a max wake
+// delay: the lock is never free, so only the place says it.
+func TestLookoutNoticesALostPlace(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		for _, kind := range []struct {
+			name string
+			lock func(c *Client, name string) Locker
+		}{
+			{"plain", func(c *Client, name string) Locker { return c.NewLock(name) }},
+			{"write", func(c *Client, name string) Locker { return c.NewRWLock(name).Write() }},
+		} {
+			t.Run(kind.name, func(t *testing.T) {
+				b := newBench(t, addr)
+				ctx := context.Background()
+				held := kind.lock(b.client(), b.name)
+				b.must(held.Lock(ctx))
+				waits := b.client()
+				got := make(chan error, 1)
+				go func() {
+					got <- kind.lock(waits, b.name).Do(ctx, func(context.Context) error { return nil })
+				}()
+				stands := func() bool { return b.rdb.HExists(ctx, b.lineKey(), waits.ID()).Val() }
+				testredis.Await(t, "it stands in the line", soon, stands)
+				b.must(b.rdb.Del(ctx, b.lineKey()).Err())
+				testredis.Await(t, "it stands in the line again", soon, stands)
+				b.must(held.Unlock(ctx))
+				b.must(await(b, "the waiter has the lock", got))
+			})
+		}
+	})
+}
+
+// A waiter that has a place learns that a Java service holds the lock by now: only Redisson's channel says when it is free.
+func TestLookoutNoticesAHolderWithoutALine(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.opts = nil
+		first := b.manual().takes()
+		waits := b.contender().joins()
+		b.must(b.rdb.HDel(context.Background(), b.name, first.field).Err())
+		b.must(b.rdb.HSet(context.Background(), b.name, javaThread, 1).Err())
+		testredis.Await(b, "the waiter hears Redisson's channel", soon, func() bool { return b.hearers(b.releaseChannel()) == 1 })
+		b.javaReleases(javaThread)
+		waits.gets().unlocks()
+	})
+}
+
+// L1: a waiter whose subscription has gone silent is granted the lock, and nothing tells it. It notices within a max
+// wake delay, long before the connection is given up, also where its process waits for more locks than are looked at
+// closely each time.
+func TestLookoutNoticesAGrantThatNoMessageBrought(t *testing.T) {
+	t.Parallel()
+	kinds := map[string]func(c *Client, name string) Locker{
+		"plain": func(c *Client, name string) Locker { return c.NewLock(name) },
+		"write": func(c *Client, name string) Locker { return c.NewRWLock(name).Write() },
+	}
+	for what, lock := range kinds {
+		for _, locks := range []int{1, 150} {
+			t.Run(fmt.Sprint(what, locks), func(t *testing.T) {
+				t.Parallel()
+				const delay = 800 * time.Millisecond
+				b := newFaultBenchOn(t, testredis.Start(t))
+				ctx := context.Background()
+				waits := b.bench.clientOn(b.proxy.Client(), WithMaxWakeDelay(delay))
+				var held []Locker
+				got := make(chan error, locks)
+				var all sync.WaitGroup
+				for i := range locks {
+					name := fmt.Sprint(b.name, i)
+					held = append(held, lock(b.direct, name))
+					b.must(held[i].Lock(ctx))
+					waitgroup.Go(&all, func() {
+						l, owner := lock(waits, name), WithOwner(ctx)
+						got <- l.Lock(owner)
+						assert.NoError(t, l.Unlock(owner))
+					})
+				}
+				testredis.Await(t, "all stand in their lines", 2*soon, func() bool {
+					return len(b.rdb.Keys(ctx, "relock_line:{"+b.name+"*").Val()) == locks
+				})
+				silent := b.proxy.On(testredis.Command("ping"), testredis.StallReply)
+				await(b.bench, "the subscription is silent", silent.Fired())
+				subscribers := func() []string {
+					clients, err := b.rdb.Do(ctx, "client", "list", "type", "pubsub").Text()
+					b.must(err)
+					return regexp.MustCompile(`(?m)^id=\d+`).FindAllString(clients, -1)
+				}
+				before := subscribers()
+				for _, l := range held {
+					b.must(l.Unlock(ctx))
+				}
+				for range locks {
+					b.must(await(b.bench, "a waiter notices that it has the lock", got))
+				}
+				assert.Equal(t, before, subscribers(), "the connection has not been given up yet, which would wake everybody")
+				all.Wait()
+			})
+		}
+	}
+}
+
+// C4: waiters whose locks stay held cost one request for many of them.
+func TestIdleWaitersShareALook(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	b := newBench(t, s.Addr())
+	const locks = 300
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	held := b.client()
+	rdb := s.Client()
+	var asks, looks atomic.Int64
+	rdb.AddHook(commandHook(func(cmd redis.Cmder) {
+		args := fmt.Sprint(cmd.Args()...)
+		switch {
+		case strings.Contains(args, freeInspect.Digest()):
+			looks.Add(1)
+		case strings.Contains(args, lockAcquire.Digest()):
+			asks.Add(1)
+		}
+	}))
+	waits := b.clientOn(rdb, WithMaxWakeDelay(200*time.Millisecond))
+	for i := range locks {
+		name := fmt.Sprint(b.name, "-", i)
+		b.must(held.NewLock(name).Lock(ctx))
+		go func() { _ = waits.NewLock(name).Lock(ctx) }()
+	}
+	testredis.Await(t, "all stand in their lines", 2*soon, func() bool {
+		return len(b.rdb.Keys(ctx, "relock_line:{"+b.name+"-*").Val()) == locks
+	})
+	testredis.Await(t, "the lookout looks", soon, func() bool { return looks.Load() > 2 })
+	asked, looked, start := asks.Load(), looks.Load(), time.Now()
+	testredis.Await(t, "the lookout looks on", soon, func() bool { return looks.Load() >= looked+8 })
+	assert.Less(t, looks.Load()-looked, int64(2*(time.Since(start)/(200*time.Millisecond)+2)), "looks")
+	assert.Zero(t, asks.Load()-asked, "requests of waiters")
+	cancel()
+	for i := range locks {
+		_, err := held.NewLock(fmt.Sprint(b.name, "-", i)).ForceUnlock(context.Background())
+		require.NoError(t, err)
+	}
+}
+
+// Each place in front counts.
+func TestLineSaysHowManyAreInFront(t *testing.T) {
+	onEachLine(t, func(b *bench) {
+		b.manual().takes()
+		for n := range 3 {
+			assert.Equal(b, int64(1+4*n), b.manual().listens().joins().ask(engine.HearsGrant)[2])
+		}
+		b.must(b.rdb.Del(context.Background(), b.name, b.lineKey()).Err())
+	})
+}
+
+// C1: the goroutine of the lookout ends when no caller waits.
+func TestLookoutEndsWithItsWaiters(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Mini(t).Addr())
+	c := b.client(WithMaxWakeDelay(50 * time.Millisecond))
+	l := c.engine.Probe().Poller()
+	running := func() bool { r, _ := l.Running(); return r }
+	b.must(b.rdb.HSet(context.Background(), b.name, javaThread+":01", 1).Err())
+	b.must(b.rdb.HSet(context.Background(), b.lineKey(), c.ID(), "a place").Err())
+	wake := make(chan struct{}, 1)
+	stop := l.Watch(b.name, poller.Waiter{Wake: wake})
+	other := l.Watch(b.name, poller.Waiter{Wake: make(chan struct{}, 1)})
+	assert.True(t, running())
+	other()
+	time.Sleep(150 * time.Millisecond)
+	assert.True(t, running())
+	assert.Empty(t, wake, "a waiter is woken although the lock is held")
+	b.must(b.rdb.Del(context.Background(), b.name, b.lineKey()).Err())
+	await(b, "the waiter is woken", wake)
+	stop()
+	testredis.Await(t, "the goroutine ends", soon, func() bool { return !running() })
+	_, locks := l.Running()
+	assert.Zero(t, locks)
 }

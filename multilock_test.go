@@ -2,19 +2,23 @@ package relock
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"io"
+	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
+	"github.com/redis/go-redis/v9"
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 	"github.com/relock-go/relock/internal/testredis"
 	"github.com/relock-go/relock/internal/waitgroup"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // newMultiLock is a lock of locks of every kind, taken in several steps.
@@ -523,4 +527,505 @@ func TestMultiLockReentryOfLostLocksSaysSoOnce(t *testing.T) {
 	assert.ErrorIs(t, l.Lock(ctx), ErrLockLost, "a re-entry of what is lost")
 	_ = l.Unlock(ctx)
 	_ = l.Unlock(ctx)
+}
+
+// All or none: while one is busy, the others are free for everybody, also in the
+// same process, and also those that a script has taken for a moment.
+func TestMultiLockHoldsNothingWhileItWaits(t *testing.T) {
+	onEachServer(t, func(t *testing.T, addr string) {
+		b := newBench(t, addr)
+		ctx := context.Background()
+		c, other := b.client(WithMaxWakeDelay(time.Hour)), b.client()
+		name := func(i int) string { return fmt.Sprint(b.name, "-", i) }
+		l := c.NewMultiLock(c.NewLock(name(2)), c.NewLock(name(0)), c.NewLock(name(1)))
+		owner := WithOwner(ctx)
+		for busy := range 3 {
+			held := other.NewLock(name(busy))
+			b.must(held.Lock(ctx))
+			got := b.startWaiter(owner, l)
+			for i := range 3 {
+				if i == busy {
+					continue
+				}
+				// In this process too, but for the moment of an attempt.
+				b.triesFor(ctx, c.NewLock(name(i)), soon, true)
+				b.must(c.NewLock(name(i)).Unlock(ctx))
+				b.tries(other.NewLock(name(i)), true)
+				b.must(other.NewLock(name(i)).Unlock(ctx))
+			}
+			b.must(held.Unlock(ctx))
+			b.must(await(b, "the waiter is woken by the one that was busy", got))
+			b.must(l.Unlock(owner))
+		}
+	})
+}
+
+// Shuffled names from four clients of two servers: no deadlock, no two holders, nothing left.
+func TestMultiLocksOfShuffledNamesNeverDeadlock(t *testing.T) {
+	t.Parallel()
+	const clients, workers, rounds = 4, 3, 1000
+	s, s2 := testredis.Start(t), testredis.Start(t)
+	b, b2 := newBench(t, s.Addr()), newBench(t, s2.Addr())
+	var sections [8]section
+	var all sync.WaitGroup
+	todo := make(chan int)
+	for i := range clients {
+		c, c2 := b.client(), b2.client()
+		for j := range workers {
+			rng := newRand(10*i + j)
+			waitgroup.Go(&all, func() {
+				for range todo {
+					names := rng.Perm(len(sections))[:2+rng.IntN(3)]
+					var locks []Locker
+					for _, n := range names {
+						name := fmt.Sprint(b.name, "-", n)
+						locks = append(locks, []Locker{
+							c.NewLock(name), c.NewLock(name), c.NewLock(name, Fenced()), c2.NewLock(b2.name + name),
+							c2.NewLock(b2.name + name), newWriteLock(c, name), newWriteLock(c, name), c.NewFairLock(name),
+						}[n])
+					}
+					l := c.NewMultiLock(locks...)
+					wait, lease := time.Hour, time.Duration(0)
+					switch rng.IntN(5) {
+					case 0:
+						lease = time.Minute
+					case 1:
+						wait = time.Duration(rng.IntN(int(5 * time.Millisecond)))
+					}
+					ok, err := l.TryLock(WithOwner(context.Background()), 0, 0) // an owner that does without it
+					if ok {                                                     // it has to be given back by the same owner: or lapses, which no worker must wait for
+						_, err = l.ForceUnlock(context.Background())
+					}
+					if !errors.Is(err, engine.ErrNoAnswer) {
+						assert.NoError(b, err)
+					}
+					ok, err = l.TryLock(context.Background(), wait, lease)
+					if !errors.Is(err, engine.ErrNoAnswer) {
+						assert.NoError(b, err)
+					}
+					if !ok {
+						continue
+					}
+					for _, n := range names {
+						sections[n].enter(b)
+					}
+					for _, n := range names {
+						sections[n].alone.Add(-1)
+					}
+					assert.NoError(b, l.Unlock(context.Background()))
+				}
+			})
+		}
+	}
+	for i := range rounds {
+		select {
+		case todo <- i:
+		case <-time.After(time.Minute):
+			require.Fail(t, "deadlock")
+		}
+	}
+	close(todo)
+	all.Wait()
+}
+
+// An owner that holds one of them can unlock it while another goroutine of the same owner waits for the rest.
+func TestMultiLockDoesNotHoldUpItsOwner(t *testing.T) {
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c, other := b.client(), b.client()
+	owner := WithOwner(ctx)
+	mine, held := c.NewLock(b.name+"-mine"), other.NewLock(b.name+"-held")
+	b.must(mine.Lock(owner))
+	b.must(held.Lock(ctx))
+	l := c.NewMultiLock(c.NewLock(b.name+"-mine"), c.NewLock(b.name+"-held"))
+	got := b.startWaiter(owner, l)
+	b.within(soon/2, "Unlock", func() { b.must(mine.Unlock(owner)) })
+	b.must(held.Unlock(ctx))
+	b.must(await(b, "the rest is free", got))
+	b.must(l.Unlock(owner))
+	b.isLocked(other.NewLock(b.name+"-mine"), false)
+}
+
+// Two processes, each with an owner that several goroutines share, take the same locks, together and
+// one by one: all of them get on, and no Lock says that something is not held.
+func TestMultiLocksOfSharedOwnersNeverWaitForEachOther(t *testing.T) {
+	t.Parallel()
+	s := testredis.Start(t)
+	for kind, newOne := range map[string]lockMaker{
+		"lock":  func(c *Client, name string) Locker { return c.NewLock(name) },
+		"write": newWriteLock,
+		"fair":  func(c *Client, name string) Locker { return c.NewFairLock(name) },
+	} {
+		for names := 2; names <= 3; names++ {
+			t.Run(fmt.Sprint(kind, names), func(t *testing.T) {
+				t.Parallel()
+				b := newBench(t, s.Addr())
+				ctx, cancel := context.WithTimeout(context.Background(), 60*time.Second)
+				defer cancel()
+				var inside [2]atomic.Int32
+				var all sync.WaitGroup
+				for process := range 2 {
+					c := b.client()
+					var locks []Locker
+					for i := range names {
+						locks = append(locks, newOne(c, fmt.Sprint(b.name, "-", i)))
+					}
+					owned := WithOwner(ctx)
+					for worker := range 3 {
+						waitgroup.Go(&all, func() {
+							l := Locker(c.NewMultiLock(locks...))
+							for round := range 40 {
+								if worker == 2 {
+									l = locks[round%names]
+								}
+								at := fmt.Sprintf("worker %d of process %d, round %d", worker, process, round)
+								if !assert.NoError(b, l.Lock(owned), at) {
+									return
+								}
+								if worker < 2 {
+									inside[process].Add(1)
+									assert.Zero(b, inside[1-process].Load(), "two processes hold the same locks")
+									inside[process].Add(-1)
+								}
+								if !assert.NoError(b, l.Unlock(owned), at) {
+									return
+								}
+							}
+						})
+					}
+				}
+				all.Wait()
+				testredis.Await(b, "nothing is left", soon, func() bool { return len(b.keys()) == 0 })
+			})
+		}
+	}
+}
+
+// A MultiLock that waits for one of its locks keeps no other caller of its owner waiting, and no level of
+// the locks that the owner holds.
+func TestMultiLockThatWaitsKeepsNothingOfItsOwner(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	ctx := context.Background()
+	c, other := b.client(), b.client()
+	names := []string{b.name + "-busy", b.name + "-held", b.name + "-free"}
+	var locks, others []Locker
+	for _, name := range names {
+		locks, others = append(locks, c.NewLock(name)), append(others, other.NewLock(name))
+	}
+	busy, held, free := locks[0], locks[1], locks[2]
+	owner := WithOwner(ctx)
+	b.must(held.Lock(owner))
+	b.must(others[0].Lock(ctx))
+	got := b.startWaiter(owner, c.NewMultiLock(locks...))
+	quick := func(what string, f func() error) {
+		t.Helper()
+		b.within(time.Second, what, func() { b.must(f()) })
+	}
+	levels := func(l Locker, want int) {
+		t.Helper()
+		n, err := l.HoldCount(owner)
+		require.NoError(t, err)
+		assert.Equal(t, want, n, l.Name())
+	}
+	quick("Lock of what is free", func() error { return free.Lock(owner) })
+	quick("a re-entry of what is held", func() error { return held.Lock(owner) })
+	quick("Unlock of the re-entry", func() error { return held.Unlock(owner) })
+	levels(held, 1)
+	quick("Unlock of what was held", func() error { return held.Unlock(owner) })
+	b.triesFor(ctx, others[1], soon, true) // the MultiLock keeps no level of what was given back
+	b.must(others[1].Unlock(ctx))
+	b.must(others[0].Unlock(ctx))
+	b.must(await(b, "all are free", got))
+	levels(busy, 1)
+	levels(held, 1)
+	levels(free, 2)
+	b.must(free.Unlock(owner))
+	b.must(c.NewMultiLock(locks...).Unlock(owner))
+	b.isLocked(other.NewMultiLock(others...), false)
+}
+
+func TestMultiLockRefusesWrongSetsOfLocks(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	ctx := context.Background()
+	c, other := b.client(), b.client()
+	var none *Lock
+	elsewhere := b.clientOn(testredis.Client(t, b.addr, func(o *redis.Options) { o.DB = 1 }))
+	stub := &stubLocker{Locker: c.NewLock(b.name + "-stub")}
+	for name, l := range map[string]*MultiLock{
+		"none":              c.NewMultiLock(),
+		"nil":               c.NewMultiLock(c.NewLock(b.name), nil),
+		"typed nil":         c.NewMultiLock(c.NewLock(b.name), none),
+		"no lock":           c.NewMultiLock(c.NewLock(b.name), &Lock{}),
+		"twice":             c.NewMultiLock(c.NewLock(b.name), c.NewLock(b.name+"-2"), c.NewLock(b.name)),
+		"twice, fenced":     c.NewMultiLock(c.NewLock(b.name), c.NewLock(b.name, Fenced())),
+		"of another client": c.NewMultiLock(c.NewLock(b.name), other.NewLock(b.name)),
+		"of another kind":   c.NewMultiLock(c.NewLock(b.name), c.NewFairLock(b.name)),
+		"in another one":    c.NewMultiLock(c.NewLock(b.name), c.NewMultiLock(c.NewLock(b.name))),
+		"read and plain":    c.NewMultiLock(newReadLock(c, b.name), c.NewLock(b.name)),
+		"plain and write":   c.NewMultiLock(c.NewLock(b.name), newWriteLock(c, b.name)),
+		"foreign twice":     c.NewMultiLock(stub, stub),
+		"a bad one":         c.NewMultiLock(c.NewLock(b.name), c.NewLock("")),
+		"a bad many":        c.NewMultiLock(c.NewLock(b.name), c.NewMultiLock()),
+		"no client":         (*Client)(nil).NewMultiLock(c.NewLock(b.name)),
+		"made by hand":      {},
+	} {
+		for method, err := range map[string]error{
+			"Lock":    l.Lock(ctx),
+			"TryLock": second(l.TryLock(ctx, 0, 0)),
+			"Unlock":  l.Unlock(ctx),
+			"Guard":   second(l.Guard(ctx)),
+			"IsHeld":  second(l.IsHeld(ctx)),
+			"TTL":     second(l.TTL(ctx)),
+		} {
+			assert.ErrorIs(t, err, ErrInvalid, "%s: %s", name, method)
+		}
+	}
+	for _, l := range []*MultiLock{
+		c.NewMultiLock(c.NewLock(b.name), elsewhere.NewLock(b.name)),    // of another server
+		c.NewMultiLock(newReadLock(c, b.name), newWriteLock(c, b.name)), // both halves
+	} {
+		b.triesFor(ctx, l, time.Second, true)
+		b.must(l.Unlock(ctx))
+	}
+}
+
+// The order is by record, whatever kind of lock: no two owners wait for each other.
+func TestMultiLocksAreTakenInOneOrder(t *testing.T) {
+	t.Parallel()
+	s, s2 := testredis.Start(t), testredis.Start(t)
+	for kind, pair := range map[string]func(c, c2 *Client, x, y string) (Locker, Locker){
+		"halves": func(c, _ *Client, x, y string) (Locker, Locker) { return newWriteLock(c, x), newReadLock(c, y) },
+		"fair":   func(c, _ *Client, x, y string) (Locker, Locker) { return c.NewFairLock(x), c.NewLock(y) },
+		"plain":  func(c, c2 *Client, x, y string) (Locker, Locker) { return c.NewLock(x), c2.NewLock(y) },
+		"red": func(c, c2 *Client, x, y string) (Locker, Locker) {
+			stub := func(name string) Locker { return stubLocker{Locker: c.NewLock(name)} }
+			first := c.NewRedLock(c.NewLock("same"+x), stub(x+"-1"), stub(x+"-2"))
+			second := c.NewRedLock(c2.NewLock("same"+x), stub(x+"-3"), stub(x+"-4"))
+			if x > y {
+				return second, first
+			}
+			return first, second
+		},
+	} {
+		t.Run(kind, func(t *testing.T) {
+			t.Parallel()
+			b := newBench(t, s.Addr())
+			b2 := newBench(t, s2.Addr())
+			ctx, cancel := context.WithTimeout(context.Background(), 6*soon)
+			defer cancel()
+			var all sync.WaitGroup
+			for i := range 4 {
+				c, c2 := b.client(), b2.client()
+				x, y := b.name+"-x", b.name+"-y"
+				if i%2 == 1 {
+					x, y = y, x
+				}
+				if kind == "red" {
+					x = b.name + "-x"
+				}
+				one, other := pair(c, c2, x, y)
+				if kind == "red" && i%2 == 1 {
+					one, other = other, one
+				}
+				waitgroup.Go(&all, func() {
+					for range 15 {
+						l := c.NewMultiLock(one, other)
+						if !assert.NoError(b, l.Lock(ctx)) {
+							return
+						}
+						assert.NoError(b, l.Unlock(ctx))
+					}
+				})
+			}
+			all.Wait()
+			for _, key := range b2.rdb.Keys(context.Background(), "*").Val() {
+				testredis.Await(b, key+" is gone", soon, func() bool { return isLeftFree(b2.rdb, key) || b2.rdb.Exists(context.Background(), key).Val() == 0 })
+			}
+		})
+	}
+}
+
+func TestRedLockRefusesWrongSetsOfLocks(t *testing.T) {
+	b := newBench(t, testredis.Mini(t).Addr())
+	b.opts = []Option{WithNodeTimeout(soon)} // all nodes are needed
+	ctx := context.Background()
+	c, other := b.client(), b.client()
+	onServer := func() *Client { return b.clientOn(testredis.Client(t, testredis.Mini(t).Addr())) }
+	c2, c3, c4 := onServer(), onServer(), onServer()
+	n := b.name
+	for name, l := range map[string]*RedLock{
+		"none":               c.NewRedLock(),
+		"two":                c.NewRedLock(c.NewLock(n), c2.NewLock(n)),
+		"nil":                c.NewRedLock(c.NewLock(n), c2.NewLock(n), nil),
+		"of one client":      c.NewRedLock(c.NewLock(n), c2.NewLock(n), c.NewLock(n+"2")),
+		"on one server":      c.NewRedLock(c.NewLock(n), c2.NewLock(n), other.NewLock(n+"2")),
+		"a bad one":          c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewLock("")),
+		"no client":          (*Client)(nil).NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewLock(n)),
+		"a bad MultiLock":    c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewMultiLock()),
+		"made by hand":       {},
+		"on three databases": c.NewRedLock(c.NewLock(n), c2.NewLock(n), b.clientOn(testredis.Client(t, b.addr, func(o *redis.Options) { o.DB = 1 })).NewLock(n)),
+		"on one, in many":    c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewMultiLock(c3.NewLock(n), c2.NewLock(n+"2"))),
+		"a RedLock of two":   c.NewRedLock(c.NewLock(n), c2.NewLock(n), c3.NewRedLock(c3.NewLock(n), c4.NewLock(n))),
+	} {
+		for method, err := range map[string]error{
+			"Lock": l.Lock(ctx), "Unlock": l.Unlock(ctx), "IsHeld": second(l.IsHeld(ctx)), "Force": second(l.ForceUnlock(ctx)),
+		} {
+			assert.ErrorIs(t, err, ErrInvalid, "%s: %s", name, method)
+		}
+	}
+	// Four are good, and need three; other kinds are, too.
+	l := c.NewRedLock(c.NewFairLock(n), newWriteLock(c2, n), c3.NewMultiLock(c3.NewLock(n), c3.NewLock(n+"2")), c4.NewLock(n, Fenced()))
+	b.must(l.Lock(ctx))
+	b.must(l.Lock(ctx))
+	b.holds(l, 2)
+	b.must(l.Unlock(ctx))
+	guarded, err := l.Guard(ctx)
+	b.must(err)
+	for i, m := range []Locker{c.NewFairLock(n), newWriteLock(c2, n)} {
+		freed, err := m.ForceUnlock(ctx)
+		require.NoError(t, err)
+		assert.True(t, freed)
+		if i == 0 {
+			assert.NoError(t, guarded.Err(), "three of four are left")
+		}
+	}
+	await(b, "the guard ends", guarded.Done())
+	b.mustBe(l.Unlock(ctx), ErrLockLost)
+}
+
+// A level more is trusted no longer than its lease, counted from before it was asked
+// for, also of the last lock.
+func TestMultiLockReentryIsTrustedNoLongerThanItsLease(t *testing.T) {
+	t.Parallel()
+	b := newBench(t, testredis.Start(t).Addr())
+	proxy := testredis.NewProxy(t, b.addr)
+	ctx := context.Background()
+	c := b.clientOn(proxy.Client())
+	last := b.name + "-2"
+	l := c.NewMultiLock(c.NewLock(b.name+"-1"), c.NewFairLock(last))
+	b.must(l.LockLease(ctx, 2500*time.Millisecond))
+	proxy.Latency(200 * time.Millisecond)
+	err := l.LockLease(ctx, 2*time.Second) // the steps take half of that
+	proxy.Latency(0)
+	b.must(err)
+	guarded, err := l.Guard(ctx)
+	b.must(err)
+	rival := b.client().NewLock(last)
+	b.must(rival.Lock(ctx))
+	assert.Error(t, guarded.Err(), "a rival has a lock that is still trusted")
+	b.must(rival.Unlock(ctx))
+}
+
+// Locks of one kind cost one round trip, and leave the records that single locks leave.
+func TestMultiLockOfOneKindCostsOneRoundTrip(t *testing.T) {
+	for kind, newOne := range map[string]lockMaker{
+		"lock":   func(c *Client, name string) Locker { return c.NewLock(name) },
+		"fenced": func(c *Client, name string) Locker { return c.NewLock(name, Fenced()) },
+		"read":   newReadLock,
+		"write":  newWriteLock,
+	} {
+		t.Run(kind, func(t *testing.T) {
+			onEachServer(t, func(t *testing.T, addr string) {
+				b := newBench(t, addr)
+				ctx := context.Background()
+				rdb := testredis.Client(t, addr)
+				sent := new(counter)
+				rdb.AddHook(sent)
+				c, other := b.clientOn(rdb), b.client()
+				var single, many []Locker
+				for i := range 5 {
+					single = append(single, newOne(other, fmt.Sprint(b.name, "-single-", i)))
+					many = append(many, newOne(c, fmt.Sprint(b.name, "-many-", i)))
+					b.must(single[i].LockLease(ctx, time.Minute))
+				}
+				l := c.NewMultiLock(many...)
+				b.must(l.LockLease(ctx, time.Minute)) // it is now a script that Redis knows
+				b.must(l.Unlock(ctx))
+				before := sent.n.Load()
+				b.must(l.LockLease(ctx, time.Minute))
+				assert.EqualValues(t, 1, sent.n.Load()-before, "requests")
+				for i := range 5 {
+					assert.Equal(t, b.record(fmt.Sprint(b.name, "-single-", i)), b.record(fmt.Sprint(b.name, "-many-", i)))
+					b.holds(many[i], 1)
+				}
+				b.must(l.Unlock(ctx))
+				for _, l := range single {
+					b.must(l.Unlock(ctx))
+				}
+			})
+		})
+	}
+}
+
+// record is what Redis has under keys with that name, without what differs from hold to hold.
+func (b *bench) record(name string) string {
+	ctx := context.Background()
+	var parts []string
+	for _, key := range b.keys() {
+		if !strings.Contains(key, name) || strings.HasPrefix(key, "redisson_lock_token") {
+			continue
+		}
+		text := ""
+		fields, err := b.rdb.HGetAll(ctx, key).Result()
+		if err == nil {
+			var all []string
+			for field, value := range fields {
+				all = append(all, fmt.Sprint(strings.Count(field, ":"), field[strings.LastIndex(field, ":")+1:] == "write", "=", value, " "))
+			}
+			slices.Sort(all)
+			text = strings.Join(all, "")
+		} else {
+			text = b.rdb.Get(ctx, key).Val()
+		}
+		ttl := b.rdb.PTTL(ctx, key).Val().Round(20 * time.Second)
+		parts = append(parts, fmt.Sprint(strings.Count(key, ":"), " ", text, ttl))
+	}
+	slices.Sort(parts)
+	return strings.Join(parts, "\n")
+}
+
+// A lease counts from when the last one was taken, exactly, for each of them.
+func TestMultiLockLeaseBeginsWithTheLast(t *testing.T) {
+	t.Parallel()
+	onEachServer(t, func(t *testing.T, addr string) {
+		for _, lease := range []time.Duration{3 * time.Second, time.Hour} { // less and more than the watchdog's
+			b := newBench(t, addr)
+			ctx := context.Background()
+			c, other := b.client(), b.client()
+			early := []Locker{c.NewLock(b.name + "-1"), newWriteLock(c, b.name+"-2"), newReadLock(c, b.name+"-3")}
+			before := c.NewLock(b.name + "-4")
+			b.must(before.LockLease(ctx, 2*time.Hour)) // held already
+			last := other.NewFairLock(b.name + "-last")
+			b.must(last.Lock(ctx))
+			// A fair lock comes before a plain one; a foreign Locker comes last.
+			l := c.NewMultiLock(append(early, before, stubLocker{Locker: c.NewFairLock(b.name + "-last")})...)
+			got := make(chan error)
+			owned := engine.OwnerOf(ctx).In(ctx)
+			go func() { got <- l.LockLease(owned, lease) }()
+			testredis.Await(b, "the others are held", soon, func() bool {
+				for _, e := range early {
+					if held, err := e.IsHeld(ctx); !held || err != nil {
+						return false
+					}
+				}
+				return true
+			})
+			time.Sleep(2500 * time.Millisecond)
+			b.must(last.Unlock(ctx))
+			b.must(await(b, "all are free", got))
+			for _, e := range early {
+				ttl, err := e.TTL(ctx)
+				require.NoError(t, err)
+				assert.LessOrEqual(t, ttl, lease, e.Name())
+				assert.GreaterOrEqual(t, ttl, lease-2300*time.Millisecond, e.Name())
+			}
+			ttl, err := before.TTL(ctx)
+			require.NoError(t, err)
+			assert.GreaterOrEqual(t, ttl, time.Hour+time.Minute, "left of what was held longer")
+			b.must(l.Unlock(ctx))
+			b.holds(before, 1)
+			b.must(before.Unlock(ctx))
+		}
+	})
 }

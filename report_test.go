@@ -18,13 +18,12 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
-
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/fakeredis"
 	"github.com/relock-go/relock/internal/report"
 	"github.com/relock-go/relock/internal/testredis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 // The user code of a test calls a mutexWatch, which records the mutexes of the
@@ -674,5 +673,21 @@ func TestLogQuotesNamesOnce(t *testing.T) {
 		assert.Contains(t, logged.String(), " lock=plain ")
 		assert.Contains(t, logged.String(), ` lock="with \"quotes\"" `)
 		assert.Contains(t, logged.String(), ` lock="`+long[:64]+"… (200 bytes)\" ")
+	})
+}
+
+// Close returns when what it logs was logged, also by a handler that takes its time.
+func TestCloseReturnsAfterItsLog(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		logged := false
+		handler := handlerFunc(func(slog.Record) error {
+			time.Sleep(report.CloseTime / 2)
+			logged = true
+			return nil
+		})
+		e := abandonedBubbleEngine(t, fakeredis.New(), WithLogger(slog.New(handler)))
+		e.lock(1)
+		require.NoError(t, e.Close())
+		assert.True(t, logged, "the lock that is held, before Close returned")
 	})
 }

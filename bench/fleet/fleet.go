@@ -2,7 +2,7 @@
 // clock of its own: there is no Redis, no network, and no real waiting.
 package fleet
 
-// Rules: a process does what acquire.go, line.go, internal/poller and internal/turns do for a
+// Rules: a process does what internal/engine, internal/poller and internal/turns do for a
 // plain lock, or fair.go for a fair one, with the same constants. Redis does one thing
 // at a time, in the order in which requests come. A hop is half a round trip and some
 // noise, which is exponential. Left out are the processors of the processes, lost
