@@ -306,7 +306,7 @@ func (l *MultiLock) startLeases(ctx context.Context, guards []context.Context, r
 	return l.trustUntil(engine.OwnerOf(ctx), end, r, l.steps[len(guards):])
 }
 
-// TrustUntil lets an explicit lease end for all steps at the same time: at end, or as soon as that of one of the latest
+// trustUntil lets an explicit lease end for all steps at the same time: at end, or as soon as that of one of the latest
 // steps does, which were taken with it.
 func (l *MultiLock) trustUntil(o engine.Owner, end time.Time, r engine.Request, latest []step) error {
 	if r.Lease == 0 || len(l.steps) == 1 {
@@ -441,7 +441,7 @@ func (l *MultiLock) Guard(ctx context.Context) (context.Context, error) {
 	return guarded, nil
 }
 
-// UntilClosed returns a ctx that ends when the Client is closed. It is ctx itself if all locks
+// untilClosed returns a ctx that ends when the Client is closed. It is ctx itself if all locks
 // are of this Client, because their calls end with the Client anyway.
 func (l *MultiLock) untilClosed(ctx context.Context) (context.Context, func()) {
 	if !l.elsewhere {
@@ -572,7 +572,7 @@ func (s *step) take(ctx context.Context, r engine.Request) (ok bool, err error) 
 	return ok, err
 }
 
-// StartLease begins an explicit lease of the step now.
+// startLease begins an explicit lease of the step now.
 func (s *step) startLease(ctx context.Context, lease time.Duration, by time.Time) error {
 	if s.records != nil {
 		return s.engine.StartLease(ctx, s.records, engine.OwnerOf(ctx), lease, by)

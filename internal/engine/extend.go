@@ -34,22 +34,30 @@ func (e *Engine) Extend(ctx context.Context, b Lock, o Owner, length time.Durati
 		return n.notHeldError(b.ID(), o)
 	}
 	defer h.unlockHold()
-	if err := h.extendable(length); err != nil {
+	x := extension{h, length}
+	if err := x.allowed(); err != nil {
 		return err
 	}
-	sent, err := h.askExtend(p, length)
+	sent, err := x.ask(p)
 	whole := lease.Trust(length)
 	for asked := 1; err == nil && asked < MostAsked && !lease.EnoughValidityLeft(whole-time.Since(sent), whole, false); asked++ {
-		sent, err = h.askExtend(p, length) // the answer came late: another request restores the lease
+		sent, err = x.ask(p) // the answer came late: another request restores the lease
 	}
 	if !e.watchdog.Watches(&h.record.lease) {
 		h.lose(ErrLapsed) // the watchdog has found the lease over, and is about to end the hold
 	}
-	return h.extended(sent, length, err)
+	return x.done(sent, err)
 }
 
-// extendable says why h cannot have this lease from now on, or nil.
-func (h *hold) extendable(lease time.Duration) error {
+// An extension makes the lease of a hold as long as length from now on. Its caller has the owner mutex of the hold.
+type extension struct {
+	*hold
+	length time.Duration
+}
+
+// allowed says why the hold cannot have this lease from now on, or nil.
+func (x extension) allowed() error {
+	h, lease := x.hold, x.length
 	h.name.mu.Lock()
 	defer h.name.mu.Unlock()
 	switch {
@@ -64,8 +72,9 @@ func (h *hold) extendable(lease time.Duration) error {
 	return nil
 }
 
-// extended notes the outcome of a request, sent at sent, that asked for a longer lease of h.
-func (h *hold) extended(sent time.Time, lease time.Duration, err error) error {
+// done notes the outcome of a request that was sent at sent.
+func (x extension) done(sent time.Time, err error) error {
+	h, lease := x.hold, x.length
 	h.name.mu.Lock()
 	defer h.name.mu.Unlock()
 	switch {
@@ -79,8 +88,9 @@ func (h *hold) extended(sent time.Time, lease time.Duration, err error) error {
 	return nil
 }
 
-// askExtend asks for a longer lease with one request, which was sent at sent. It ends a hold that Redis does not have.
-func (h *hold) askExtend(p *waitOptions, length time.Duration) (sent time.Time, err error) {
+// ask sends one request, at sent. It ends a hold that Redis does not have.
+func (x extension) ask(p *waitOptions) (sent time.Time, err error) {
+	h, length := x.hold, x.length
 	if h.keeper != nil {
 		return h.keeper.Extend(p.Ctx, length)
 	}

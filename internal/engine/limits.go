@@ -23,7 +23,7 @@ type Limits struct {
 // longestLimit keeps sums of times in their range.
 const longestLimit = 100 * 365 * 24 * time.Hour
 
-// CheckLease says why a hold cannot have this lease; 0: that of the watchdog.
+// checkLease says why a hold cannot have this lease; 0: that of the watchdog.
 func (l Limits) checkLease(lease time.Duration) error {
 	if l.Max > 0 && lease > l.Max {
 		return send.Invalid("lease %v: no longer than MaxHold(%v)", lease, l.Max)
@@ -55,31 +55,22 @@ func (l Limits) end(since time.Duration) time.Duration {
 	return 0
 }
 
-// keepTime is how much of the time of AtLeast is left to the record of h.
-func (h *hold) keepTime() time.Duration {
-	if h.lock.Limits().AtLeast == 0 {
+// A minHold is a hold whose record stays in Redis for a time: AtLeast.
+type minHold struct{ *hold }
+
+// rest is how much of the time is left.
+func (m minHold) rest() time.Duration {
+	if m.lock.Limits().AtLeast == 0 {
 		return 0
 	}
-	h.name.mu.Lock()
-	defer h.name.mu.Unlock()
-	return max(0, h.keepUntil-h.name.engine.watchdog.Now())
+	m.name.mu.Lock()
+	defer m.name.mu.Unlock()
+	return max(0, m.keepUntil-m.name.engine.watchdog.Now())
 }
 
-// releaseCall is the call that sets the levels of h to left. keeps says that it keeps the record for AtLeast, and late
-// that it leaves a tombstone.
-func (h *hold) releaseCall(left int) (c send.Call, keeps, late bool) {
-	if left == 0 {
-		if rest := h.keepTime(); rest > 0 {
-			return h.keepCall(rest), true, false
-		}
-	}
-	late = left == 0 && h.name.engine.late.MayRun(h.field)
-	return h.verbs().Release(Release{h.field, left, late, h.name.engine.shareTime()}), false, late
-}
-
-// keepCall sets the lease of the record to rest.
-func (h *hold) keepCall(rest time.Duration) send.Call {
-	return h.verbs().Renew(h.field, rest, h.isAlone())
+// call sets the lease of the record to rest.
+func (m minHold) call(rest time.Duration) send.Call {
+	return m.verbs().Renew(m.field, rest, m.isAlone())
 }
 
 // isAlone says whether nothing but h needs its record: a write lock has its record together with the read lock of its owner.
@@ -89,32 +80,33 @@ func (h *hold) isAlone() bool {
 	return !h.named && h.name.otherHalfLocked(h) == nil
 }
 
-// lapsesByItself says whether a record with AtLeast is gone in time after a keepCall. No request may still extend its lease:
-// neither when the keepCall is sent, because it may overtake one that is answered first, nor when it was answered.
-func (h *hold) lapsesByItself() bool {
-	return h.isAlone() && !h.name.engine.late.MayRun(h.field) && !h.name.engine.watchdog.IsRenewing(&h.record.lease)
+// lapses says whether the record is gone in time after a call. No request may still extend its lease: neither when the
+// call is sent, because it may overtake one that is answered first, nor when it was answered.
+func (m minHold) lapses() bool {
+	e := m.name.engine
+	return m.isAlone() && !e.late.MayRun(m.field) && !e.watchdog.IsRenewing(&m.record.lease)
 }
 
-// keep has Redis keep the record of h until the time of AtLeast is over, and says whether the record lapses then. If it
+// keep has Redis keep the record until its time is over, and says whether the record lapses then. If it
 // does not, it is to be deleted by now.
-func (h *hold) keep(ctx context.Context) bool {
-	rest := h.keepTime()
+func (m minHold) keep(ctx context.Context) bool {
+	rest := m.rest()
 	if rest <= 0 {
 		return false
 	}
-	h.leaveQueue() // the next waiter asks, and finds the lock busy
-	e := h.name.engine
-	for end := h.recordEnd(); rest > 0; rest = h.keepTime() {
+	m.leaveQueue() // the next waiter asks, and finds the lock busy
+	e := m.name.engine
+	for end := m.recordEnd(); rest > 0; rest = m.rest() {
 		p := &waitOptions{Wait: send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime)}}
-		lapses := h.lapsesByItself()
-		r, _, err := e.send(p, h.keepCall(rest), time.Time{})
+		lapses := m.lapses()
+		r, _, err := e.send(p, m.call(rest), time.Time{})
 		pause := min(rest, clearPause)
 		switch {
-		case err == nil && (r[0] != 1 || lapses && h.lapsesByItself()):
+		case err == nil && (r[0] != 1 || lapses && m.lapses()):
 			return true
-		case err == nil && !h.isAlone():
+		case err == nil && !m.isAlone():
 			pause = rest
-		case err != nil && time.Now().After(end) && !h.keptByOtherHalf():
+		case err != nil && time.Now().After(end) && !m.keptByOtherHalf():
 			return true
 		}
 		if e.waitOptionsFor(ctx).sleep(nil, nil, pause) != nil {
@@ -124,10 +116,10 @@ func (h *hold) keep(ctx context.Context) bool {
 	return false
 }
 
-// keepUntilNow is until when the record of h stays in Redis, which holds its lock from now on.
-func (h *hold) keepUntilNow() time.Duration {
-	if d := h.lock.Limits().AtLeast; d > 0 {
-		return h.name.engine.watchdog.Now() + min(d, longestLimit)
+// keepUntil is until when a record stays in Redis whose hold was acquired at now, on the clock of the watchdog; 0: it need not.
+func (l Limits) keepUntil(now time.Duration) time.Duration {
+	if l.AtLeast > 0 {
+		return now + min(l.AtLeast, longestLimit)
 	}
 	return 0
 }

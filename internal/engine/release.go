@@ -53,7 +53,7 @@ func (e *Engine) Release(ctx context.Context, b Lock, o Owner) error {
 	if p.Ctx == nil {
 		p = releaseOptions(ctx)
 	}
-	return h.releaseRecord(ctx, &p, back.left, back.loss)
+	return releasing{h, back.left, back.loss}.run(ctx, &p)
 }
 
 // releaseOptions are the limits of an Unlock, which ignores the end of ctx.
@@ -78,100 +78,120 @@ func (n *name) releaseUnconfirmed(ctx context.Context, b Lock, o Owner, err erro
 	return err
 }
 
-// releaseRecord sets the levels of h to left in Redis, and reports the outcome. The caller has the owner
-// mutex of h, and releaseRecord unlocks it. The hold may have been lost before.
-func (h *hold) releaseRecord(ctx context.Context, p *waitOptions, left int, loss error) error {
-	e := h.name.engine
-	there, unknown, err := h.setLevels(p, left)
-	if err != nil && left == 0 && h.keeper == nil { // a keeper goes on by itself
-		e.workers.Spawn(h.clear)
+// A releasing is one level of a hold that is being given back, down to left levels. Its caller has the owner mutex of the hold.
+type releasing struct {
+	*hold
+	left int
+	loss error // the hold was lost before; or nil
+}
+
+// run sets the levels in Redis, unlocks the hold, and reports the outcome.
+func (r releasing) run(ctx context.Context, p *waitOptions) error {
+	e := r.name.engine
+	there, unknown, err := r.setLevels(p)
+	if err != nil && r.left == 0 && r.keeper == nil { // a keeper goes on by itself
+		e.workers.Spawn(r.clear)
 	}
 	switch {
-	case loss != nil: // the record may still have been there
-		return loss
-	case h.keeper == nil && errors.Is(err, send.ErrNotALock): // the record was replaced by something else
-		return h.foundGone(left, err)
+	case r.loss != nil: // the record may still have been there
+		return r.loss
+	case r.keeper == nil && errors.Is(err, send.ErrNotALock): // the record was replaced by something else
+		return r.foundGone(err)
 	case err != nil:
 		err = unconfirmed(err)
-	case there || left == 0 && unknown > 0: // this try, or an earlier one, has released the record
+	case there || r.left == 0 && unknown > 0: // this try, or an earlier one, has released the record
 	default:
-		return h.foundGone(left, errGone)
+		return r.foundGone(errGone)
 	}
-	e.observeRelease(ctx, h, left, err)
+	e.observeRelease(ctx, r.hold, r.left, err)
 	return err
 }
 
-// foundGone notes that a release has found no record, and returns the loss.
-func (h *hold) foundGone(left int, why error) error {
-	if left > 0 {
-		h.lose(errGone)
+// foundGone notes that the release has found no record, and returns the loss.
+func (r releasing) foundGone(why error) error {
+	if r.left > 0 {
+		r.lose(errGone)
 	} else {
-		h.observeEnd(errGone)()
+		r.observeEnd(errGone)()
 	}
 	return LossError(why)
 }
 
-// SetLevels sets the levels of h to left in Redis, and unlocks the hold. With the last level it lets the
+// setLevels sets the levels in Redis, and unlocks the hold. With the last level it lets the
 // next waiter contend for the lock, also after an error.
-func (h *hold) setLevels(p *waitOptions, left int) (there bool, unknown int, err error) {
-	if h.keeper != nil {
-		defer h.endRelease(left, 0, 0)
+func (r releasing) setLevels(p *waitOptions) (there bool, unknown int, err error) {
+	e := r.name.engine
+	if r.keeper != nil {
+		defer r.end(0, 0)
 		wait := p.Wait // a copy: the options of other locks need not be on the heap
-		there, err = h.keeper.SetLevels(&wait, left)
+		there, err = r.keeper.SetLevels(&wait, r.left)
 		return there, 0, err
 	}
 	returned, heard, passed := false, 0, int64(0)
 	defer func() { // also when a hook of the Redis client ends the goroutine
-		if !returned && left == 0 {
-			h.name.engine.workers.Spawn(h.clear)
+		if !returned && r.left == 0 {
+			e.workers.Spawn(r.clear)
 		}
-		h.endRelease(left, h.others(heard), passed)
+		r.end(r.others(heard), passed)
 	}()
-	call, keeps, late := h.releaseCall(left)
-	lapses := keeps && h.lapsesByItself()
-	r, unknown, err := h.name.engine.send(p, call, time.Now())
+	call, keeps, late := r.call()
+	kept := minHold{r.hold}
+	lapses := keeps && kept.lapses()
+	reply, unknown, err := e.send(p, call, time.Now())
 	if late && err == nil {
-		h.name.engine.buried(h.verbs(), h.field)
+		e.buried(r.verbs(), r.field)
 	}
-	returned, heard, passed = true, int(r[1]), r[2]
+	returned, heard, passed = true, int(reply[1]), reply[2]
 	if keeps {
 		passed = 1 // this process does not have the lock any more
-		if h.keepTime() > 0 {
+		if kept.rest() > 0 {
 			unknown = 0 // no try without an answer can have ended the record by now: if there is none, it was gone before
 		}
 	}
-	if keeps && err == nil && !(lapses && h.lapsesByItself()) {
-		h.name.engine.workers.Spawn(h.clear)
+	if keeps && err == nil && !(lapses && kept.lapses()) {
+		e.workers.Spawn(r.clear)
 	}
-	return r[0] == 1, unknown, err
+	return reply[0] == 1, unknown, err
 }
 
-// endRelease unlocks h. With the last level it lets the next waiter contend for the lock. The
-// message of the release has reached so many other clients. passed is as in the reply of Record.release.
-func (h *hold) endRelease(left, others int, passed int64) {
-	e := h.name.engine
-	h.name.mu.Lock()
-	defer h.name.mu.Unlock()
-	if left == 0 {
-		switch {
-		case passed == 2 && (h.queue != nil || h.lock.Admission() == Counted): // a permit is used outside the wait queue
-			g := h.name.queueLocked(h.key.id.Half)
-			g.turns.Untold(e.watchdog.Now(), e.pace(), e.MaxWakeDelay)
-			h.name.keepQueueLocked(g)
-		case h.queue == nil:
-		case passed == 1:
-			h.queue.turns.Interrupted()
-		default:
-			h.queue.turns.Released(e.watchdog.Now(), e.pace(), others)
+// call sets the levels. keeps says that it keeps the record for AtLeast instead, and late that it leaves a tombstone.
+func (r releasing) call() (c send.Call, keeps, late bool) {
+	if r.left == 0 {
+		m := minHold{r.hold}
+		if rest := m.rest(); rest > 0 {
+			return m.call(rest), true, false
 		}
-		h.leaveQueueLocked()
 	}
-	h.unlockHoldLocked()
+	late = r.left == 0 && r.name.engine.late.MayRun(r.field)
+	return r.verbs().Release(Release{r.field, r.left, late, r.name.engine.shareTime()}), false, late
 }
 
-// others is how many connections of other Clients received the release of h, out of heard.
-func (h *hold) others(heard int) int {
-	if heard > 0 && h.name.engine.pubsub.HearsForNobody(h.verbs().Channel(Attempt{})) {
+// end unlocks the hold. With the last level it lets the next waiter contend for the lock. The
+// message of the release has reached so many other clients. passed is as in the reply of Commands.Release.
+func (r releasing) end(others int, passed int64) {
+	e, n := r.name.engine, r.name
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if r.left == 0 {
+		switch {
+		case passed == 2 && (r.queue != nil || r.lock.Admission() == Counted): // a permit is used outside the wait queue
+			g := n.queueLocked(r.key.id.Half)
+			g.turns.Untold(e.watchdog.Now(), e.pace(), e.MaxWakeDelay)
+			n.keepQueueLocked(g)
+		case r.queue == nil:
+		case passed == 1:
+			r.queue.turns.Interrupted()
+		default:
+			r.queue.turns.Released(e.watchdog.Now(), e.pace(), others)
+		}
+		r.leaveQueueLocked()
+	}
+	r.unlockHoldLocked()
+}
+
+// others is how many connections of other Clients received the release, out of heard.
+func (r releasing) others(heard int) int {
+	if heard > 0 && r.name.engine.pubsub.HearsForNobody(r.verbs().Channel(Attempt{})) {
 		return heard - 1
 	}
 	return heard
@@ -274,7 +294,7 @@ func (h *hold) clear() {
 		h.leaveQueue()
 		return
 	}
-	if h.keep(ctx) {
+	if (minHold{h}).keep(ctx) {
 		return
 	}
 	end := h.recordEnd()

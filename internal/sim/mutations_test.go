@@ -168,9 +168,9 @@ var mutations = []mutation{
 	},
 	{
 		name: "lossIsNoError", file: "internal/engine/release.go", focus: Focus{inOneLine, losses},
-		from: `case loss != nil: // the record may still have been there
-		return loss`,
-		to: "case loss != nil: // the record may still have been there\n\t\treturn nil",
+		from: `case r.loss != nil: // the record may still have been there
+		return r.loss`,
+		to: "case r.loss != nil: // the record may still have been there\n\t\treturn nil",
 	},
 	{
 		name: "maxHoldForgotten", file: "internal/engine/acquire.go", focus: Focus{Locks: inOneLine},
@@ -178,9 +178,9 @@ var mutations = []mutation{
 		to:   "_ = int64(",
 	},
 	{
-		name: "atLeastForgotten", file: "internal/engine/limits.go", focus: Focus{Locks: inOneLine},
-		from: "if d := h.lock.Limits().AtLeast; d > 0 {",
-		to:   "if d := h.lock.Limits().AtLeast; d < 0 {",
+		name: "atLeastForgotten", file: "internal/engine/record.go", focus: Focus{Locks: inOneLine},
+		from: "if limits := h.lock.Limits(); limits.AtLeast > 0 {",
+		to:   "if limits := h.lock.Limits(); limits.AtLeast < 0 {",
 	},
 
 	// Giving back.
@@ -204,8 +204,8 @@ var mutations = []mutation{
 	{
 		name: "releasedOnce", file: "internal/engine/release.go",
 		focus:  Focus{Faults: []string{"hold", "freeze", "outage"}},
-		from:   "if err != nil && left == 0 && h.keeper == nil { // a keeper goes on by itself\n\t\te.workers.Spawn(h.clear)",
-		to:     "if err != nil && left == 0 && h.keeper == nil {",
+		from:   "if err != nil && r.left == 0 && r.keeper == nil { // a keeper goes on by itself\n\t\te.workers.Spawn(r.clear)",
+		to:     "if err != nil && r.left == 0 && r.keeper == nil {",
 		missed: "the record lapses with its lease, which the fault that the release meets excuses",
 	},
 	{
