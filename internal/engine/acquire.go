@@ -273,7 +273,7 @@ func (a *acquisition) enterQueue() error {
 		a.bypass = false
 		return nil
 	}
-	err := a.engine.enterQueue(&a.waitOptions, a.wants)
+	err := entrance{a.engine}.enterQueue(&a.waitOptions, a.wants)
 	if err == errAskYourself || err == errLookAgain {
 		return nil
 	}
@@ -316,7 +316,7 @@ func (a *acquisition) ask(lastReply time.Time) (Answer, error) {
 	res, err := readResult(wants, &answer)
 	a.leftovers.asked(answer.Unknown, answer.Abandoned, res.queued)
 	a.unanswered = answer.Unanswered
-	e.callersLeft(wants, answer.Orphans, answer.Lost > 0)
+	undoer{e}.callersLeft(wants, answer.Orphans, answer.Lost > 0)
 	if err != nil && send.Answered(err) { // a script that Redis has stopped half way may have written data
 		a.leftovers.refused()
 	}
@@ -400,7 +400,7 @@ func (a *acquisition) nextPoll(in want, res Answer) (delay time.Duration, stop f
 	case placed && in.hold.lock.Admission() == Counted: // the key of a semaphore does not say whether a permit is free
 		delay = min(delay*time.Duration(1+res.Standing.ahead()/poller.NearHead), rareAsk)
 	case placed && !res.queued:
-		delay, stop = e.awaitInLine(in.hold.key.id.Name, in.Field, a.subscription.listeners[0], res)
+		delay, stop = looking{e}.awaitInLine(in.hold.key.id.Name, in.Field, a.subscription.listeners[0], res)
 	}
 	return delay, stop
 }
@@ -453,7 +453,7 @@ func (e *Engine) PollDelay(lease time.Duration) time.Duration {
 func (a *acquisition) rollback(res Answer, err error, returned bool) {
 	if a.asking { // a hook has ended the goroutine
 		a.leftovers.refused()
-		a.engine.callersLeft(a.wants, 0, true)
+		undoer{a.engine}.callersLeft(a.wants, 0, true)
 	}
 	failed := err != nil || !returned
 	left := a.leftInRedis(failed, res.State == Held)
@@ -461,7 +461,7 @@ func (a *acquisition) rollback(res Answer, err error, returned bool) {
 		return
 	}
 	a.givenUp.Store(failed)
-	undone := a.engine.undo(a.Ctx, left, a.leftovers.grants) // 5
+	undone := undoer{a.engine}.undo(a.Ctx, left, a.leftovers.grants) // 5
 	if err != nil && a.waitsForUndo(err) {
 		select {
 		case <-undone:
@@ -588,6 +588,6 @@ func (a *acquisition) dismissLocked(w want, res Answer) {
 	case h.state == lost || h.state == over && len(h.record.holds) == 0: // no other hold shares the record
 		a.engine.workers.Spawn(h.clear)
 	default:
-		a.engine.workers.Spawn(func() { _ = a.engine.undoOne(a.Ctx, h.verbs(), w.Attempt, 0) })
+		a.engine.workers.Spawn(func() { _ = undoer{a.engine}.undoOne(a.Ctx, h.verbs(), w.Attempt, 0) })
 	}
 }

@@ -128,7 +128,7 @@ type Attempt struct {
 	NoWait    bool          // no other attempt follows: a busy one leaves nothing in Redis
 	Line      string        // how the attempt stands in the line; "": the lock has none
 	Asked     uint64        // its number among the requests of the wait
-	Late      bool          // undo: tries of the attempt may still run; see tombstones.go
+	Late      bool          // undo: tries of the attempt may still run; see undo.go
 	Share     time.Duration // undo: as in a release
 	OtherHalf string        // field of the owner's hold on the other half of the lock, or ""
 

@@ -65,17 +65,12 @@ type Servers interface {
 type Engine struct {
 	Config
 
-	reporter *report.Reporter // of events that no call has asked about
-	sender   *send.Sender
-	workers  *workers.Pool
-	pubsub   *wake.Hub
+	Services
 	poller   *poller.Poller
 	watchdog *lease.Watchdog
-	closed   <-chan struct{}
 	life     context.Context // until Close
 	endLife  context.CancelFunc
-	refused  <-chan struct{} // closed by Shutdown and Close: no caller comes to hold a lock any more
-	leaving  context.Context // until then
+	leaving  context.Context // until Shutdown or Close
 	leave    context.CancelFunc
 
 	isLeaving, isClosed atomic.Bool
@@ -104,13 +99,13 @@ func New(c Config, sending send.Config) *Engine {
 	e.pubsub = wake.New(e.Servers, e.Log, func(channel string, err error) {
 		e.reporter.Later(func() { e.Events.SubscriptionRefused(channel, err) })
 	})
-	e.poller = e.newPoller()
+	e.poller = looking{e}.newPoller()
 	sending.RideOut, sending.Spawn, sending.Reroute, sending.Log = e.WatchdogTimeout, e.workers.Spawn, e.pubsub.Reload, e.Log
 	sending.Narrowed = func(err error) {
 		e.reporter.Later(func() { e.Events.LineRefused(err) })
 	}
 	e.sender = send.New(sending)
-	e.watchdog = e.newWatchdog()
+	e.watchdog = renewing{e}.newWatchdog()
 	return e
 }
 
@@ -119,44 +114,6 @@ func (e *Engine) Inspect(ctx context.Context, b Record, field string) (View, err
 	r, _, err := e.send(e.waitOptionsFor(ctx), b.Inspect(field), time.Time{})
 	return View{Locked: r[0] > 0, Held: r[1] > 0, TTL: send.FromMilliseconds(r[2])}, err
 }
-
-// Ask sends a call that changes nothing that this process knows, until Redis answers.
-func (e *Engine) Ask(ctx context.Context, c send.Call) (send.Reply, error) {
-	r, _, err := e.send(e.waitOptionsFor(ctx), c, time.Time{})
-	return r, err
-}
-
-// AskLong is ask for a call that may take Redis long.
-func (e *Engine) AskLong(ctx context.Context, c send.Call) send.Answer {
-	return e.sender.Do(&e.waitOptionsFor(ctx).Wait, send.Request{Call: c, Long: true}, time.Time{})
-}
-
-// Spawn runs job on a goroutine that Close waits for.
-func (e *Engine) Spawn(job func()) { e.workers.Spawn(job) }
-
-// Later has report run by the goroutine that calls the Logger and the Observer.
-func (e *Engine) Later(report func()) { e.reporter.Later(report) }
-
-// Pause sleeps for d, or returns why it ended sooner: by ctx or Close.
-func (e *Engine) Pause(ctx context.Context, d time.Duration) error {
-	return e.waitOptionsFor(ctx).sleep(nil, nil, d)
-}
-
-// UntilRefused is the wait of a caller who wants locks: until deadline, the end of ctx, or Shutdown.
-func (e *Engine) UntilRefused(ctx context.Context, deadline time.Time) *send.Wait {
-	return &send.Wait{Ctx: ctx, Closed: e.refused, Deadline: deadline}
-}
-
-// UntilEnd is the wait of a caller who asks: until the end of ctx, or Close.
-func (e *Engine) UntilEnd(ctx context.Context) *send.Wait {
-	return &send.Wait{Ctx: ctx, Closed: e.closed}
-}
-
-// Patience is how long a caller that does not wait for others stays for an answer.
-func (e *Engine) Patience() time.Duration { return e.sender.Patience() }
-
-// Hub has the subscribed channels.
-func (e *Engine) Hub() *wake.Hub { return e.pubsub }
 
 // pace is how fast locks can change hands here, as far as e has measured.
 func (e *Engine) pace() turns.Pace { return turns.PaceOf(e.rtt.Get(), e.Slice) }

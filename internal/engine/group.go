@@ -32,7 +32,7 @@ type group struct {
 // newGroup begins an acquisition. The caller must call end.
 func (e *Engine) newGroup(bs []Lock, o Owner, r Request) *group {
 	g := &group{
-		engine: e, names: e.useAll(bs), owner: o, request: r, locks: slices.Clone(bs), // Clone: a caller of one lock needs no slice on the heap
+		engine: e, names: useAll(e, bs), owner: o, request: r, locks: slices.Clone(bs), // Clone: a caller of one lock needs no slice on the heap
 		changed: make(chan struct{}, 1),
 		fresh:   make([]*hold, len(bs)), asked: make([]want, len(bs)), again: make([]want, len(bs)),
 	}
@@ -151,7 +151,7 @@ func (g *group) gather(p *waitOptions) ([]want, error) {
 			}
 			continue
 		}
-		if d := e.yieldLocked(g.wants); d > 0 && !yielded && p.HasTime(d) {
+		if d := (entrance{e}).yieldLocked(g.wants); d > 0 && !yielded && p.HasTime(d) {
 			yielded = true
 			if err := g.yieldLocked(p, d); err != nil {
 				return nil, err
@@ -166,16 +166,16 @@ func (g *group) gather(p *waitOptions) ([]want, error) {
 func (g *group) awaitHoldLocked(p *waitOptions, other *hold) error {
 	g.leaveQueuesLocked()
 	if other.state == holding {
-		return g.engine.enterOwnersLocked(g.names, p, &other.owner)
+		return entrance{g.engine}.enterOwnersLocked(g.names, p, &other.owner)
 	}
 	patient := *p
-	return g.engine.enterLocked(g.names, &patient, &other.owner)
+	return entrance{g.engine}.enterLocked(g.names, &patient, &other.owner)
 }
 
 // awaitQueuesLocked waits for all wait queues, and says whether the next attempt is to bypass them.
 func (g *group) awaitQueuesLocked(p *waitOptions) (bypass bool, err error) {
 	patient := g.waiting(p)
-	err = g.engine.enterQueuesLocked(g.names, patient, g.awaitedLocked())
+	err = entrance{g.engine}.enterQueuesLocked(g.names, patient, g.awaitedLocked())
 	p.sees(patient.obstacle)
 	if err == errLookAgain || err == errAskYourself {
 		return err == errAskYourself, nil

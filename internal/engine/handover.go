@@ -124,8 +124,8 @@ func (n *name) admitFirstLocked(h *hold, g *waitQueue) admitted {
 
 // enqueueLocked waits in g. It lets go of the mutex meanwhile.
 func (n *name) enqueueLocked(p *waitOptions, g *waitQueue, h *hold) (admitted, error) {
-	w := g.Add(h, n.engine.number(p))
-	err := n.engine.awaitLocked(&n.mu, p, w)
+	w := g.Add(h, entrance{n.engine}.number(p))
+	err := entrance{n.engine}.awaitLocked(&n.mu, p, w)
 	switch {
 	case h.handedOver: // checked before err: no other caller can release this hold
 		p.span.ends(pathHandover)

@@ -140,10 +140,10 @@ func (n *name) enterHoldLocked(p *waitOptions, h *hold) error {
 		return send.ErrTimeUp
 	}
 	if other := n.otherHalfLocked(h); h.state == holding || other != nil && other.state == holding { // this owner holds the lock
-		return n.engine.enterOwnersLocked(&n.mu, p, &h.owner)
+		return entrance{n.engine}.enterOwnersLocked(&n.mu, p, &h.owner)
 	}
 	patient := *p
-	return n.engine.enterLocked(&n.mu, &patient, &h.owner)
+	return entrance{n.engine}.enterLocked(&n.mu, &patient, &h.owner)
 }
 
 // usableLocked says whether h can be used by the caller, which has its owner mutex. It returns the mutex of a hold

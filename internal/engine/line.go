@@ -16,7 +16,6 @@ package engine
 // leaves while others of its process wait leaves its place to the next of them.
 
 import (
-	"context"
 	"math/rand/v2"
 	"slices"
 	"strconv"
@@ -174,7 +173,7 @@ func (a *acquisition) takePlace() {
 	}
 	if a.place.field != "" && !a.takesOver { // the caller has asked past the wait queue: its field is not used any more
 		if a.leftovers.toUndo(true, a.place.stands) {
-			n.engine.undoSoon(w.hold.verbs(), a.place.field, false, a.leftovers.grants)
+			undoer{n.engine}.undoSoon(w.hold.verbs(), a.place.field, false, a.leftovers.grants)
 			a.leftovers = leftovers{}
 		}
 		a.place = place{}
@@ -230,30 +229,11 @@ func (q *waitQueue) dropPlaceLocked(e *Engine) {
 		return
 	}
 	q.place = nil
-	e.undoSoon(p.lock, p.field, false, p.unknown)
-}
-
-// heardGrant gives back a grant to a wait of this process that is over. It is called by the goroutine that reads messages.
-func (e *Engine) heardGrant(b Record, message string) {
-	g, ok := ParseLineGrant(message, b.Suffix())
-	if !ok || e.uses(b.ID().Name, g.Field) {
-		return
-	}
-	e.undoSoon(b, g.Field, !e.made(g.Field), 0)
-}
-
-// undoSoon gives back what requests of a wait may have taken with field, its place too, on a goroutine of its own. late and
-// unknown are as in an attempt and its undo.
-func (e *Engine) undoSoon(b Record, field string, late bool, unknown int) {
-	e.workers.Spawn(func() {
-		_ = e.undoOne(context.Background(), b, Attempt{Field: field, Level: 1, Late: late}, unknown)
-	})
+	undoer{e}.undoSoon(p.lock, p.field, false, p.unknown)
 }
 
 // uses says whether field belongs to a wait or a hold of this process that goes on, or is about to be given back.
-func (e *Engine) uses(text, field string) bool {
-	n := e.use(text)
-	defer n.done()
+func (n *name) uses(field string) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for h := range n.holds.all() {

@@ -93,7 +93,7 @@ func (t *nameTable) all() []*name {
 // names are several names, in the order of their texts and each once. Lock locks all of them.
 type names []*name
 
-func (e *Engine) useAll(bs []Lock) names {
+func useAll(e *Engine, bs []Lock) names {
 	var all names
 	for _, b := range bs {
 		all = append(all, e.use(b.ID().Name))
@@ -216,9 +216,7 @@ func (n *name) keepQueueLocked(g *waitQueue) {
 }
 
 // recordsOf are the records that this process has of a half.
-func (e *Engine) recordsOf(id LockID) (all []*record) {
-	n := e.use(id.Name)
-	defer n.done()
+func (n *name) recordsOf(id LockID) (all []*record) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	for h := range n.holds.all() {

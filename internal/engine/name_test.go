@@ -170,7 +170,7 @@ func TestNamesAreSortedAndEachOnce(t *testing.T) {
 		for _, text := range []string{"c", "a", "b", "a", "c", "c"} {
 			locks = append(locks, newFakeLock(e.redis, text))
 		}
-		all := e.useAll(locks)
+		all := useAll(e.Engine, locks)
 		var texts []string
 		for _, n := range all {
 			texts = append(texts, n.text)

@@ -148,9 +148,9 @@ func (e *Engine) holderHere(b Lock, o Owner) string {
 }
 
 // process is how errors name this process.
-func (e *Engine) process() string {
-	if e.Label == "" {
+func (c *Config) process() string {
+	if c.Label == "" {
 		return "this process"
 	}
-	return "this process (" + e.Label + ")"
+	return "this process (" + c.Label + ")"
 }

@@ -24,7 +24,7 @@ func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
 	res, err := readResult(o.wants, &answer)
 	drops := o.engine.late.Heard(takingFields(o.wants), !send.MayRunLater(answer.Err))
 	o.undoOrphan(o.wants, res, err)
-	o.engine.dropTombstones(drops)
+	undoer{o.engine}.dropTombstones(drops)
 }
 
 // undoOrphan undoes an attempt that was answered too late for its caller. The caller has
@@ -46,7 +46,7 @@ func (a *acquisition) undoOrphan(wants []want, res Answer, err error) {
 	if len(wants) == 0 {
 		return
 	}
-	a.engine.undoAll(a.Ctx, wants, unknown) // 5
+	undoer{a.engine}.undoAll(a.Ctx, wants, unknown) // 5
 }
 
 // needs says whether field is that of a hold of this process, or of an acquire that goes on. While a release is under way the

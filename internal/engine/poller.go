@@ -19,8 +19,11 @@ import (
 // rareAsk is how often a waiter asks that stands in a line. The line forgets a client after three of these.
 const rareAsk = 100 * time.Second
 
+// looking is what the poller asks of an engine, and a waiter of the poller.
+type looking struct{ *Engine }
+
 // newPoller makes the poller of e, which looks by requests of e.
-func (e *Engine) newPoller() *poller.Poller {
+func (e looking) newPoller() *poller.Poller {
 	return poller.New(poller.Config{
 		Every:   e.MaxWakeDelay,
 		Spawn:   e.workers.Spawn,
@@ -33,7 +36,7 @@ func (e *Engine) newPoller() *poller.Poller {
 
 // freeOf returns those of names whose locks are free, or, as far as fields has the fields of their waiters, no locks any
 // more, or released without telling this process, or granted to it by a message that was lost.
-func (e *Engine) freeOf(names []string, fields [][]string) (free []string, err error) {
+func (e looking) freeOf(names []string, fields [][]string) (free []string, err error) {
 	answer := e.sender.Do(&e.waitOptionsFor(context.Background()).Wait, send.Request{Call: e.Free(names, fields)}, time.Time{})
 	found, err := answer.Replies()
 	if err != nil {
@@ -49,7 +52,7 @@ func (e *Engine) freeOf(names []string, fields [][]string) (free []string, err e
 
 // awaitInLine is how long a waiter in the line of the lock sleeps at most, and has it looked after meanwhile, until stop
 // is called. field is that with which it waits, hears its channel of grants, and g the last answer.
-func (e *Engine) awaitInLine(name, field string, hears *wake.Listener, g Answer) (delay time.Duration, stop func()) {
+func (e looking) awaitInLine(name, field string, hears *wake.Listener, g Answer) (delay time.Duration, stop func()) {
 	if g.Wait >= 0 && g.Wait < e.MaxWakeDelay {
 		return e.PollDelay(g.Wait), func() {}
 	}

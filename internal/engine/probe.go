@@ -107,13 +107,17 @@ func (p Probe) look(b Lock, f func(n *name)) {
 func (p Probe) SleepInLine(name, channel string, left time.Duration) time.Duration {
 	hears := p.e.pubsub.Join(channel)
 	defer hears.Leave()
-	delay, stop := p.e.awaitInLine(name, "", hears, Answer{Outcome: Outcome{Wait: left}})
+	delay, stop := looking{p.e}.awaitInLine(name, "", hears, Answer{Outcome: Outcome{Wait: left}})
 	stop()
 	return delay
 }
 
 // Uses says whether field belongs to a wait or a hold of the lock called name.
-func (p Probe) Uses(name, field string) bool { return p.e.uses(name, field) }
+func (p Probe) Uses(name, field string) bool {
+	n := p.e.use(name)
+	defer n.done()
+	return n.uses(field)
+}
 
 // NewField makes a field of o.
 func (p Probe) NewField(o Owner) string { return p.e.newField(o) }
@@ -122,7 +126,7 @@ func (p Probe) NewField(o Owner) string { return p.e.newField(o) }
 func UsesLine(field string) bool { return usesLine(field) }
 
 // HearGrant has the engine hear a message on the channel of grants of b.
-func (p Probe) HearGrant(b Record, message string) { p.e.heardGrant(b, message) }
+func (p Probe) HearGrant(b Record, message string) { undoer{p.e}.heardGrant(b, message) }
 
 // KeepInUse keeps a name in use until done is called.
 func (p Probe) KeepInUse(name string) (done func()) { return p.e.use(name).done }

@@ -60,8 +60,11 @@ var errAskYourself = errors.New("no answer from Redis to the caller in front")
 // or the other half of the lock. The attempt of this caller is not the same any more.
 var errLookAgain = errors.New("the owner has come to hold one of the locks")
 
+// An entrance admits callers of a process to its wait queues.
+type entrance struct{ *Engine }
+
 // number is the number of the next waiter of p: the number with which p was refused, or a new one.
-func (e *Engine) number(p *waitOptions) uint64 {
+func (e entrance) number(p *waitOptions) uint64 {
 	if n := p.number; n != 0 {
 		p.number = 0
 		return n
@@ -70,7 +73,7 @@ func (e *Engine) number(p *waitOptions) uint64 {
 }
 
 // enterLocked waits until the caller is admitted to q. It lets go of mu meanwhile.
-func (e *Engine) enterLocked(mu sync.Locker, p *waitOptions, q *waitqueue.Queue[*hold]) error {
+func (e entrance) enterLocked(mu sync.Locker, p *waitOptions, q *waitqueue.Queue[*hold]) error {
 	if q.TryEnter() {
 		return nil
 	}
@@ -92,7 +95,7 @@ func (e *Engine) enterLocked(mu sync.Locker, p *waitOptions, q *waitqueue.Queue[
 
 // enterOwnersLocked waits for another caller of the owner, which uses the hold of q for a request and will soon be
 // done: a caller that does not wait for other owners waits for it as long as for an answer.
-func (e *Engine) enterOwnersLocked(mu sync.Locker, p *waitOptions, q *waitqueue.Queue[*hold]) error {
+func (e entrance) enterOwnersLocked(mu sync.Locker, p *waitOptions, q *waitqueue.Queue[*hold]) error {
 	patient := *p
 	patient.NoWait = false
 	if p.NoWait && !p.Patient && p.Deadline.IsZero() {
@@ -106,7 +109,7 @@ func (e *Engine) enterOwnersLocked(mu sync.Locker, p *waitOptions, q *waitqueue.
 }
 
 // awaitLocked waits until w is done, or returns why the wait ended sooner. It lets go of mu meanwhile.
-func (e *Engine) awaitLocked(mu sync.Locker, p *waitOptions, w *waiter) error {
+func (e entrance) awaitLocked(mu sync.Locker, p *waitOptions, w *waiter) error {
 	mu.Unlock()
 	p.span.waits()
 	err := p.sleep(w.Done, nil, 0)
@@ -125,7 +128,7 @@ const reserveTime = 100 * time.Millisecond
 // waits for a third lock. But where all wait queues have waiters, no caller would ever pass them
 // together. So after a few tries the caller keeps the wait queues that it has entered, in their
 // order and for a moment, which is twice as long each time.
-func (e *Engine) enterQueuesLocked(mu sync.Locker, p *waitOptions, wants []want) error {
+func (e entrance) enterQueuesLocked(mu sync.Locker, p *waitOptions, wants []want) error {
 	misses, reserve := 0, reserveTime
 	for i := 0; i < len(wants); i++ {
 		h := wants[i].hold
@@ -164,7 +167,7 @@ func overUnlocked(mu sync.Locker, p *waitOptions) error {
 }
 
 // enterInOrderLocked enters all wait queues in order. It keeps the entered ones for no longer than reserve.
-func (e *Engine) enterInOrderLocked(mu sync.Locker, p *waitOptions, wants []want, reserve time.Duration) error {
+func (e entrance) enterInOrderLocked(mu sync.Locker, p *waitOptions, wants []want, reserve time.Duration) error {
 	leaveQueuesLocked(wants)
 	short, keeps := *p, false
 	for _, w := range wants {
@@ -184,7 +187,7 @@ func (e *Engine) enterInOrderLocked(mu sync.Locker, p *waitOptions, wants []want
 }
 
 // enterOneLocked waits in the wait queue of h.
-func (e *Engine) enterOneLocked(mu sync.Locker, p *waitOptions, h *hold) error {
+func (e entrance) enterOneLocked(mu sync.Locker, p *waitOptions, h *hold) error {
 	g := h.name.queueLocked(h.key.id.Half)
 	if err := e.enterLocked(mu, p, &g.Queue); err != nil {
 		p.sees(g.obstacle)
@@ -234,7 +237,7 @@ func leaveQueuesLocked(wants []want) {
 
 // enterQueue waits until the caller may make an attempt on one lock: the wait queue has admitted the caller, and
 // the caller has let other processes go first when it is their turn.
-func (e *Engine) enterQueue(p *waitOptions, wants []want) error {
+func (e entrance) enterQueue(p *waitOptions, wants []want) error {
 	n := wants[0].hold.name
 	n.mu.Lock()
 	err := e.enterQueuesLocked(&n.mu, p, wants)
@@ -248,7 +251,7 @@ func (e *Engine) enterQueue(p *waitOptions, wants []want) error {
 }
 
 // yieldLocked is how long other processes go first.
-func (e *Engine) yieldLocked(wants []want) (yield time.Duration) {
+func (e entrance) yieldLocked(wants []want) (yield time.Duration) {
 	for _, w := range wants {
 		if g := w.hold.queue; g != nil {
 			yield = max(yield, g.turns.Yield(e.watchdog.Now()))

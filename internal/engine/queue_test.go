@@ -22,11 +22,11 @@ func (e *bubbleEngine) enterQueues(p *waitOptions, wants []want) error {
 	for _, w := range wants {
 		locks = append(locks, w.hold.verbs())
 	}
-	all := e.useAll(locks)
+	all := useAll(e.Engine, locks)
 	defer all.done()
 	all.Lock()
 	defer all.Unlock()
-	return e.enterQueuesLocked(all, p, wants)
+	return entrance{e.Engine}.enterQueuesLocked(all, p, wants)
 }
 
 // wantsOf asks for fakeLocks.

@@ -11,12 +11,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/waitgroup"
 )
 
 const (
@@ -139,7 +137,7 @@ func (r releasing) setLevels(p *waitOptions) (there bool, unknown int, err error
 	lapses := keeps && kept.lapses()
 	reply, unknown, err := e.send(p, call, time.Now())
 	if late && err == nil {
-		e.buried(r.verbs(), r.field)
+		undoer{e}.buried(r.verbs(), r.field)
 	}
 	returned, heard, passed = true, int(reply[1]), reply[2]
 	if keeps {
@@ -298,7 +296,7 @@ func (h *hold) clear() {
 		return
 	}
 	end := h.recordEnd()
-	for e.undoOne(ctx, h.verbs(), Attempt{Field: h.field, Level: 1}, 1) != nil && (time.Now().Before(end) || h.keptByOtherHalf()) {
+	for (undoer{e}).undoOne(ctx, h.verbs(), Attempt{Field: h.field, Level: 1}, 1) != nil && (time.Now().Before(end) || h.keptByOtherHalf()) {
 		if e.waitOptionsFor(ctx).sleep(nil, nil, clearPause) != nil {
 			break // closed: no lease is renewed any more
 		}
@@ -312,62 +310,6 @@ func (h *hold) keptByOtherHalf() bool {
 	defer h.name.mu.Unlock()
 	other := h.name.otherHalfLocked(h)
 	return other != nil && other.state == holding
-}
-
-// undo has undoAll done by a goroutine of its own, so that a caller that gave up need not wait for it.
-func (e *Engine) undo(ctx context.Context, wants []want, unknown int) (done <-chan struct{}) {
-	ended := make(chan struct{})
-	e.workers.Spawn(func() {
-		defer close(ended)
-		e.undoAll(ctx, wants, unknown)
-	})
-	return ended
-}
-
-// undoAll undoes attempts.
-func (e *Engine) undoAll(ctx context.Context, wants []want, unknown int) {
-	var all sync.WaitGroup
-	for _, w := range wants[1:] {
-		waitgroup.Go(&all, func() { _ = e.undoOne(ctx, w.hold.verbs(), w.Attempt, unknown) })
-	}
-	_ = e.undoOne(ctx, wants[0].hold.verbs(), wants[0].Attempt, unknown)
-	all.Wait()
-}
-
-// undoOne undoes an attempt. Tries of the attempt without a known answer may still be on
-// their way, so undoOne repeats the undo a few times. If only one try is unknown, it stops
-// as soon as an undo has found the hold. The error says why the undo failed.
-func (e *Engine) undoOne(ctx context.Context, b Record, a Attempt, unknown int) error {
-	buried := false
-	defer func() {
-		if buried {
-			e.buried(b, a.Field)
-		}
-	}()
-	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second} {
-		p := &waitOptions{Wait: send.Wait{Ctx: context.WithoutCancel(ctx), Background: true}}
-		if pause > 0 {
-			_ = p.sleep(e.closed, nil, pause) // Close ends the pause
-		}
-		p.Deadline = time.Now().Add(UnlockTime)
-		mayRun := a.Level == 1 && e.late.MayRun(a.Field)
-		a.Late, a.Share = a.Late || mayRun, e.shareTime()
-		answer := e.sender.Do(&p.Wait, send.Request{Call: b.Undo(a)}, time.Now())
-		r, err := answer.Reply()
-		buried = buried || mayRun && err == nil
-		there := r[0] == 1
-		if unknown == 0 || unknown == 1 && there || err != nil { // a hold whose undo fails lapses with its lease
-			return err
-		}
-	}
-	return nil
-}
-
-// send sends a call until Redis answers. A caller that has had a reply, at lastReply, retries for one watchdog timeout.
-func (e *Engine) send(p *waitOptions, c send.Call, lastReply time.Time) (r send.Reply, unknown int, err error) {
-	answer := e.sender.Do(&p.Wait, send.Request{Call: c}, lastReply)
-	r, err = answer.Reply()
-	return r, answer.Unknown, err
 }
 
 // Force frees b for any holder, and ends the holds that this process had on
@@ -397,7 +339,9 @@ func (e *Engine) Force(ctx context.Context, b Record) (bool, error) {
 
 // ForceBy has force free b, and ends the holds that this process had on it before.
 func (e *Engine) ForceBy(b Lock, force func() (freed bool, err error)) (bool, error) {
-	before := e.recordsOf(b.ID())
+	n := e.use(b.ID().Name)
+	before := n.recordsOf(b.ID())
+	n.done()
 	freed, err := force()
 	if freed {
 		endForced(before)

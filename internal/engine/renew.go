@@ -27,8 +27,11 @@ type Renewal struct {
 // A Renewer asks for all renewals together, and notes the answers.
 type Renewer func(ctx context.Context, sender *send.Sender, all []Renewal)
 
+// renewing is what the watchdog asks of an engine.
+type renewing struct{ *Engine }
+
 // newWatchdog makes the watchdog of e.
-func (e *Engine) newWatchdog() *lease.Watchdog {
+func (e renewing) newWatchdog() *lease.Watchdog {
 	renew := e.renew
 	if e.Observed {
 		renew = e.observedRenew
@@ -40,7 +43,7 @@ func (e *Engine) newWatchdog() *lease.Watchdog {
 
 // renewGroup is the group of a lease. Leases of different groups must not wait for one another: leases on
 // different servers, and leases that need no request.
-func (e *Engine) renewGroup(l *lease.Lease) string {
+func (e renewing) renewGroup(l *lease.Lease) string {
 	r := l.Holder.(*record)
 	if r.first.keeper != nil {
 		return "kept without requests"
@@ -49,7 +52,7 @@ func (e *Engine) renewGroup(l *lease.Lease) string {
 }
 
 // renew asks for one more watchdog timeout for every lease.
-func (e *Engine) renew(ctx context.Context, leases []*lease.Lease) []lease.Renewal {
+func (e renewing) renew(ctx context.Context, leases []*lease.Lease) []lease.Renewal {
 	answers := make([]lease.Renewal, len(leases))
 	var asked []Renewal
 	var of []int // the index of the lease of each renewal
@@ -73,7 +76,7 @@ func (e *Engine) renew(ctx context.Context, leases []*lease.Lease) []lease.Renew
 }
 
 // observedRenew is renew, with a report.
-func (e *Engine) observedRenew(ctx context.Context, leases []*lease.Lease) []lease.Renewal {
+func (e renewing) observedRenew(ctx context.Context, leases []*lease.Lease) []lease.Renewal {
 	answers := e.renew(ctx, leases)
 	if ctx.Err() != nil {
 		return answers

@@ -58,7 +58,7 @@ func (s *subscription) change(w want, grants, releases string) {
 		l := e.pubsub.JoinFor(signal, name)
 		if name == grants {
 			b := w.hold.verbs()
-			l.Hears(func(message string) { e.heardGrant(b, message) })
+			l.Hears(func(message string) { undoer{e}.heardGrant(b, message) })
 			if b.Admission() == Independent {
 				l.Only(isFor(w.Field))
 			}

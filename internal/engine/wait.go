@@ -31,11 +31,6 @@ func Patiently(ctx context.Context) context.Context {
 
 func isPatient(ctx context.Context) bool { return ctx.Value(patientKey{}) != nil }
 
-// waitOptionsFor returns the options of a caller of e that waits until ctx or e ends.
-func (e *Engine) waitOptionsFor(ctx context.Context) *waitOptions {
-	return &waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.closed, Inline: true}}
-}
-
 // changes is the channel that wakes the caller when its owner comes to hold the other half of b; nil: b has none.
 func (p *waitOptions) changes(b Lock) chan struct{} {
 	if p.changed == nil && b.OtherHalf() != (LockID{}) {
