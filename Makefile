@@ -49,7 +49,7 @@ newest: ## the plain tests with a newer go-redis than that of go.mod
 	GOFLAGS="$$(go env GOFLAGS) -modfile=$(SERVERS)/newest.mod" go test -count=1 -timeout 20m ./...
 
 race: ## the long form of the same, under the race detector
-	RELOCK_LONG=1 go test -count=1 -race -timeout 20m ./...
+	RELOCK_LONG=1 go test -count=1 -race -p 1 -timeout 20m ./... # one package at a time: beside another one a miniredis answers too late
 
 valkey: ## the long form of the same, on Valkey 8, which it fetches on Debian 12
 	server=$$(.ci/servers "$(SERVERS)" | awk '$$1 == "valkey" {print $$2}') && $$server --version && \
