@@ -271,6 +271,13 @@ func (p Plan) javaUses(name string) bool {
 	})
 }
 
+// javaAlone says whether only Java services use a name.
+func (p Plan) javaAlone(name string) bool {
+	return p.javaUses(name) && !slices.ContainsFunc(p.Phases, func(phase Phase) bool {
+		return slices.ContainsFunc(phase.Workers, func(w Worker) bool { return !w.java() && slices.Contains(w.Names, name) })
+	})
+}
+
 // A drawer draws parts of a plan.
 type drawer struct {
 	*rand.Rand
