@@ -34,6 +34,14 @@ type known interface{ inside() *handle }
 
 func (h *handle) inside() *handle { return h }
 
+// insideOf is the handle of l, if it is one lock of this package; else nil.
+func insideOf(l Locker) *handle {
+	if k, ok := l.(known); ok && k.inside().lock != nil {
+		return k.inside()
+	}
+	return nil
+}
+
 // componentsOf returns the components for locks.
 func componentsOf(c *Client, locks []Locker) ([]component, error) {
 	if c == nil {
@@ -53,8 +61,7 @@ func componentsOf(c *Client, locks []Locker) ([]component, error) {
 			}
 		}
 		m := component{Locker: l}
-		if k, ok := l.(known); ok {
-			h := k.inside()
+		if h := insideOf(l); h != nil {
 			m.client, m.lock, m.id, m.record = h.client, h.lock, h.lock.ID(), h.record
 		}
 		if m.record != nil {
@@ -74,7 +81,7 @@ func flattenMulti(components []component) ([]component, error) {
 			all = append(all, m)
 			continue
 		}
-		inner, err := componentsOf(l.client, l.locks)
+		inner, err := componentsOf(l.client, l.many.locks)
 		if err != nil {
 			return nil, err
 		}

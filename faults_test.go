@@ -674,7 +674,7 @@ func TestFaultReleaseCostsTheSameForManyWaiters(t *testing.T) {
 			least = 2 * waiters
 		}
 		testredis.Await(b, "all wait", 4*soon, func() bool { return b.commands("evalsha") >= least })
-		if h, ok := held.(known); ok && h.inside().lock.Admission() == engine.Counted {
+		if h := insideOf(held); h != nil && h.lock.Admission() == engine.Counted {
 			// Waiters that come together ask once, each for itself.
 			testredis.Await(b, "one of each process asks", 4*soon, func() bool {
 				queued := 0

@@ -18,28 +18,100 @@ import (
 
 const longestName = 1 << 20 // bytes
 
-// A handle implements Locker on a Record.
+// A handle implements Locker. It checks what the user has passed, and leaves the rest to the commands of its lock.
 type handle struct {
 	client *Client
 	name   string
-	lock   engine.Lock
+	bad    error // why the lock cannot be used, or nil
+
+	lock   engine.Lock   // nil: the handle is that of a MultiLock
 	record engine.Record // the same lock, if it has one record on one server; else nil, and then lock is a KeptLock and a view
 	fenced bool
-	bad    error // why the lock cannot be used, or nil
+	many   *multi // nil: the handle is that of one lock
 }
 
-// A view is how a handle inspects and frees a lock. The handle has checked the arguments.
+// The commands of a lock do what a caller asks for. The handle has checked the arguments, and puts the name into errors. ctx
+// carries the owner, or the calling goroutine is the owner.
+type commands interface {
+	acquire(ctx context.Context, r engine.Request) (bool, error)
+	release(ctx context.Context) error
+	extend(ctx context.Context, lease time.Duration) error
+	guard(ctx context.Context) (context.Context, error)
+	token(ctx context.Context) (int64, error)
+	levels(ctx context.Context) (int, error) // how many the owner holds
+	isLocked(ctx context.Context) (bool, error)
+	ttl(ctx context.Context) (time.Duration, error)
+	force(ctx context.Context) (bool, error)
+}
+
+// commands are the commands of the lock of h.
+func (h *handle) commands() commands {
+	if h.many != nil {
+		return h.many
+	}
+	return oneLock{h}
+}
+
+// oneLock has the commands of a lock that the engine knows.
+type oneLock struct{ *handle }
+
+func (l oneLock) acquire(ctx context.Context, r engine.Request) (bool, error) {
+	return l.client.engine.Acquire(ctx, engine.OwnerOf(ctx), r, l.lock)
+}
+
+func (l oneLock) release(ctx context.Context) error {
+	return l.client.engine.Release(ctx, l.lock, engine.OwnerOf(ctx))
+}
+
+func (l oneLock) extend(ctx context.Context, lease time.Duration) error {
+	return l.client.engine.Extend(ctx, l.lock, engine.OwnerOf(ctx), lease)
+}
+
+func (l oneLock) guard(ctx context.Context) (context.Context, error) {
+	return l.client.engine.Guard(ctx, l.lock, engine.OwnerOf(ctx))
+}
+
+func (l oneLock) token(ctx context.Context) (int64, error) {
+	if !l.fenced {
+		return 0, invalid("the lock was made without Fenced()")
+	}
+	return l.client.engine.Token(l.lock, engine.OwnerOf(ctx))
+}
+
+func (l oneLock) levels(ctx context.Context) (int, error) {
+	return l.client.engine.HoldCount(l.lock, engine.OwnerOf(ctx), func(field string) (bool, error) {
+		s, err := l.view().look(ctx, field)
+		return s.Held, err
+	})
+}
+
+func (l oneLock) isLocked(ctx context.Context) (bool, error) {
+	s, err := l.view().look(ctx, "")
+	return s.Locked, err
+}
+
+func (l oneLock) ttl(ctx context.Context) (time.Duration, error) {
+	s, err := l.view().look(ctx, "")
+	if !s.Locked {
+		return 0, err
+	}
+	return s.TTL, err
+}
+
+func (l oneLock) force(ctx context.Context) (bool, error) { return l.view().free(ctx) }
+
+// A view is how one lock is inspected and freed.
 type view interface {
 	look(ctx context.Context, field string) (engine.View, error)
 	free(ctx context.Context) (bool, error)
 }
 
-// view is the view of h.
-func (h *handle) view() view {
-	if h.record == nil {
-		return h.lock.(view)
+// view is the view of l.
+func (l oneLock) view() view {
+	if l.record == nil {
+		return l.lock.(view)
 	}
-	return recordView{h}
+	return recordView{l.handle}
 }
 
 // A recordView is the view of a lock that has a record.
@@ -129,7 +201,7 @@ func (h *handle) acquire(ctx context.Context, op string, r engine.Request) (bool
 	if err := h.usable(ctx); err != nil {
 		return false, h.fail(op, err)
 	}
-	ok, err := h.client.engine.Acquire(ctx, engine.OwnerOf(ctx), r, h.lock)
+	ok, err := h.commands().acquire(ctx, r)
 	return ok, h.fail(op, err)
 }
 
@@ -143,7 +215,7 @@ func (h *handle) TryAcquire(ctx context.Context, wait, lease time.Duration) (*Ho
 
 // extend is for [Hold.Extend], which puts the name before the error.
 func (h *handle) extend(ctx context.Context, lease time.Duration) error {
-	return h.client.engine.Extend(ctx, h.lock, engine.OwnerOf(ctx), lease)
+	return h.commands().extend(ctx, lease)
 }
 
 // Unlock gives back one level: see [Locker].
@@ -152,7 +224,7 @@ func (h *handle) Unlock(ctx context.Context) error { return h.unlock(ctx, "unloc
 func (h *handle) unlock(ctx context.Context, op string) error {
 	err := h.usable(ctx)
 	if err == nil {
-		err = h.client.engine.Release(ctx, h.lock, engine.OwnerOf(ctx))
+		err = h.commands().release(ctx)
 	}
 	return h.fail(op, err)
 }
@@ -192,7 +264,7 @@ func (h *handle) Guard(ctx context.Context) (context.Context, error) {
 	err := h.usable(ctx)
 	var guarded context.Context
 	if err == nil {
-		guarded, err = h.client.engine.Guard(ctx, h.lock, engine.OwnerOf(ctx))
+		guarded, err = h.commands().guard(ctx)
 	}
 	return guarded, h.fail("guard", err)
 }
@@ -200,73 +272,55 @@ func (h *handle) Guard(ctx context.Context) (context.Context, error) {
 func (h *handle) fencingToken(ctx context.Context) (int64, error) {
 	err := h.usable(ctx)
 	var token int64
-	switch {
-	case err != nil:
-	case !h.fenced:
-		err = invalid("the lock was made without Fenced()")
-	default:
-		token, err = h.client.engine.Token(h.lock, engine.OwnerOf(ctx))
+	if err == nil {
+		token, err = h.commands().token(ctx)
 	}
 	return token, h.fail("token", err)
 }
 
 // IsLocked says whether any owner holds the lock: see [Locker].
-func (h *handle) IsLocked(ctx context.Context) (bool, error) {
-	s, err := h.inspect(ctx, "is locked", "")
-	return s.Locked, err
+func (h *handle) IsLocked(ctx context.Context) (locked bool, err error) {
+	if err = h.usable(ctx); err == nil {
+		locked, err = h.commands().isLocked(ctx)
+	}
+	return locked, h.fail("is locked", err)
 }
 
 // IsHeld says whether the caller holds the lock: see [Locker].
 func (h *handle) IsHeld(ctx context.Context) (bool, error) {
-	levels, err := h.holdCount(ctx, "is held")
+	levels, err := h.levels(ctx, "is held")
 	return levels > 0, err
 }
 
 // HoldCount is how many levels the caller holds: see [Locker].
-func (h *handle) HoldCount(ctx context.Context) (int, error) {
-	return h.holdCount(ctx, "hold count")
-}
+func (h *handle) HoldCount(ctx context.Context) (int, error) { return h.levels(ctx, "hold count") }
 
-func (h *handle) holdCount(ctx context.Context, op string) (int, error) {
-	if err := h.usable(ctx); err != nil {
-		return 0, h.fail(op, err)
+func (h *handle) levels(ctx context.Context, op string) (levels int, err error) {
+	if err = h.usable(ctx); err == nil {
+		levels, err = h.commands().levels(ctx)
 	}
-	levels, err := h.client.engine.HoldCount(h.lock, engine.OwnerOf(ctx), func(field string) (bool, error) {
-		s, err := h.view().look(ctx, field)
-		return s.Held, err
-	})
 	return levels, h.fail(op, err)
 }
 
 // TTL is how much of the holder's lease is left: see [Locker].
-func (h *handle) TTL(ctx context.Context) (time.Duration, error) {
-	s, err := h.inspect(ctx, "ttl", "")
-	if !s.Locked {
-		return 0, err
+func (h *handle) TTL(ctx context.Context) (ttl time.Duration, err error) {
+	if err = h.usable(ctx); err == nil {
+		ttl, err = h.commands().ttl(ctx)
 	}
-	return s.TTL, err
+	return ttl, h.fail("ttl", err)
 }
 
 // ForceUnlock frees the lock for any holder: see [Locker].
-func (h *handle) ForceUnlock(ctx context.Context) (bool, error) {
-	if err := h.usable(ctx); err != nil {
-		return false, h.fail("force unlock", err)
+func (h *handle) ForceUnlock(ctx context.Context) (freed bool, err error) {
+	if err = h.usable(ctx); err == nil {
+		freed, err = h.commands().force(ctx)
 	}
-	freed, err := h.view().free(ctx)
 	return freed, h.fail("force unlock", err)
-}
-
-func (h *handle) inspect(ctx context.Context, op, field string) (engine.View, error) {
-	if err := h.usable(ctx); err != nil {
-		return engine.View{}, h.fail(op, err)
-	}
-	s, err := h.view().look(ctx, field)
-	return s, h.fail(op, err)
 }
 
 func (h *handle) usable(ctx context.Context) error {
 	switch {
-	case h.lock == nil:
+	case h.lock == nil && h.many == nil && h.bad == nil:
 		return invalid("a lock is made with NewLock and the like")
 	case ctx == nil:
 		return errNilContext

@@ -662,7 +662,7 @@ func TestMultiLockEndsTogetherAfterExtend(t *testing.T) {
 	h := b.holdFor(l, time.Minute)
 	b.must(h.Extend(ctx, time.Hour))
 	ends := make(map[time.Time]bool)
-	for _, s := range l.steps {
+	for _, s := range l.many.steps {
 		for _, id := range s.ids {
 			ends[c.engine.Probe().LeasesEnd(id, h.owner())] = true
 		}

@@ -48,12 +48,13 @@ import (
 //
 // Redisson: RedissonMultiLock, which leaves locks behind when an unlock fails,
 // has no order, and has no methods that inspect it.
-type MultiLock struct {
+type MultiLock struct{ handle }
+
+// multi has the commands of a MultiLock.
+type multi struct {
 	client *Client
-	name   string
 	locks  []Locker // in the order in which they are taken
 	steps  []step   // the same locks
-	bad    error    // why the MultiLock cannot be used, or nil
 
 	elsewhere bool // some locks belong to other Clients
 }
@@ -76,20 +77,25 @@ type step struct {
 //
 // Redisson: getMultiLock.
 func (c *Client) NewMultiLock(locks ...Locker) *MultiLock {
-	l := &MultiLock{client: c}
 	components, err := componentsOf(c, locks)
 	if err == nil {
 		components, err = flattenMulti(components)
 	}
 	if err != nil {
-		l.bad = err
-		return l
+		return &MultiLock{handle{bad: err}}
 	}
-	l.bad = checkTwice(components)
 	slices.SortStableFunc(components, component.compare)
 	names := make([]string, len(components))
 	for i, m := range components {
 		names[i] = m.Name()
+	}
+	return &MultiLock{handle{client: c, name: strings.Join(names, ","), bad: checkTwice(components), many: newMulti(c, components)}}
+}
+
+// newMulti has the commands of all components, which are in the order in which they are taken.
+func newMulti(c *Client, components []component) *multi {
+	l := &multi{client: c}
+	for i, m := range components {
 		l.locks = append(l.locks, m.Locker)
 		l.elsewhere = l.elsewhere || m.record == nil || m.client != c
 		if i == 0 || !m.bundles(components[i-1]) {
@@ -97,7 +103,6 @@ func (c *Client) NewMultiLock(locks ...Locker) *MultiLock {
 		}
 		l.steps[len(l.steps)-1].add(m)
 	}
-	l.name = strings.Join(names, ",")
 	return l
 }
 
@@ -112,47 +117,9 @@ func (s *step) add(m component) {
 	}
 }
 
-// Name is the names of all locks.
-func (l *MultiLock) Name() string { return l.name }
-
-// Lock waits until the caller holds all locks, or ctx ends: see [Locker].
-func (l *MultiLock) Lock(ctx context.Context) error {
-	_, err := l.acquire(ctx, "lock", engine.Request{Wait: -1})
-	return err
-}
-
-// LockLease is Lock with a lease that is not renewed: see [Locker].
-func (l *MultiLock) LockLease(ctx context.Context, lease time.Duration) error {
-	r, err := leaseRequest(lease)
-	if err != nil {
-		return l.fail("lock", err)
-	}
-	_, err = l.acquire(ctx, "lock", r)
-	return err
-}
-
-// TryLock waits for all locks no longer than wait: see [Locker].
-func (l *MultiLock) TryLock(ctx context.Context, wait, lease time.Duration) (bool, error) {
-	r, err := tryRequest(wait, lease)
-	if err != nil {
-		return false, l.fail("trylock", err)
-	}
-	return l.acquire(ctx, "trylock", r)
-}
-
-// Acquire waits for all locks, and returns the hold: see [Acquirer].
-func (l *MultiLock) Acquire(ctx context.Context) (*Hold, error) {
-	return acquireHold(ctx, l, "acquire")
-}
-
-// TryAcquire waits for all locks no longer than wait, and returns the hold: see [Acquirer].
-func (l *MultiLock) TryAcquire(ctx context.Context, wait, lease time.Duration) (*Hold, bool, error) {
-	return tryAcquireHold(ctx, l, wait, lease)
-}
-
-func (l *MultiLock) acquire(ctx context.Context, op string, r engine.Request) (bool, error) {
+func (l *multi) acquire(ctx context.Context, r engine.Request) (bool, error) {
 	if err := l.open(ctx); err != nil {
-		return false, l.fail(op, err)
+		return false, err
 	}
 	ctx, stop := l.untilClosed(engine.OwnerOf(ctx).In(ctx))
 	defer stop()
@@ -178,7 +145,7 @@ func (l *MultiLock) acquire(ctx context.Context, op string, r engine.Request) (b
 				err = why
 			}
 		}
-		return ok, l.fail(op, err)
+		return ok, err
 	}
 }
 
@@ -190,7 +157,7 @@ var errAllLate = engine.LossError(engine.ErrLate)
 
 // mayTakeTogether says whether the steps are likely to be free. Where one is busy, the other ones are kept from others
 // for a round trip, in vain.
-func (l *MultiLock) mayTakeTogether() bool {
+func (l *multi) mayTakeTogether() bool {
 	for _, s := range l.steps {
 		if s.records == nil || s.engine.InUse(s.ids) {
 			return false
@@ -201,7 +168,7 @@ func (l *MultiLock) mayTakeTogether() bool {
 
 // takeTogether makes one attempt on all steps at the same time, and says whether all are held. If not, it gives back
 // those that it has got. An error is not reported: takeAll comes to the same error, or has more time for an answer.
-func (l *MultiLock) takeTogether(ctx context.Context, deadline time.Time, r engine.Request) bool {
+func (l *multi) takeTogether(ctx context.Context, deadline time.Time, r engine.Request) bool {
 	within, done := context.WithCancel(ctx)
 	defer done()
 	r.Wait, r.Trial = 0, true
@@ -230,7 +197,7 @@ func (l *MultiLock) takeTogether(ctx context.Context, deadline time.Time, r engi
 }
 
 // takeAll takes all steps once, in order.
-func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r engine.Request) (bool, error) {
+func (l *multi) takeAll(ctx context.Context, deadline time.Time, r engine.Request) (bool, error) {
 	within, done := context.WithCancel(ctx)
 	defer done()
 	guards := make([]context.Context, len(l.steps)-1)
@@ -278,7 +245,7 @@ func (l *MultiLock) takeAll(ctx context.Context, deadline time.Time, r engine.Re
 }
 
 // answersBy is how long a caller stays for answers from now on; zero: there is no limit.
-func (l *MultiLock) answersBy(deadline time.Time, r engine.Request) time.Time {
+func (l *multi) answersBy(deadline time.Time, r engine.Request) time.Time {
 	if deadline.IsZero() && r.Wait == 0 {
 		return time.Now().Add(l.client.engine.Patience())
 	}
@@ -287,7 +254,7 @@ func (l *MultiLock) answersBy(deadline time.Time, r engine.Request) time.Time {
 
 // startLeases makes sure by guards that all steps are held. The last step was taken just before, so
 // an explicit lease begins now, and ends for all locks at the same time.
-func (l *MultiLock) startLeases(ctx context.Context, guards []context.Context, r engine.Request, by time.Time) error {
+func (l *multi) startLeases(ctx context.Context, guards []context.Context, r engine.Request, by time.Time) error {
 	end := time.Now().Add(lease.Trust(r.Lease))
 	for i, guard := range guards {
 		var err error
@@ -308,7 +275,7 @@ func (l *MultiLock) startLeases(ctx context.Context, guards []context.Context, r
 
 // trustUntil lets an explicit lease end for all steps at the same time: at end, or as soon as that of one of the latest
 // steps does, which were taken with it.
-func (l *MultiLock) trustUntil(o engine.Owner, end time.Time, r engine.Request, latest []step) error {
+func (l *multi) trustUntil(o engine.Owner, end time.Time, r engine.Request, latest []step) error {
 	if r.Lease == 0 || len(l.steps) == 1 {
 		return nil
 	}
@@ -353,8 +320,7 @@ func (c *Client) giveBackInTime(ctx context.Context, deadline time.Time, locks [
 // giveBack unlocks locks, which the caller gives up because of why. It joins the errors of Unlock to why.
 func giveBack(ctx context.Context, locks []Locker, why error) error {
 	errs := forEach(locks, func(_ int, m Locker) error {
-		if k, ok := m.(known); ok {
-			h := k.inside()
+		if h := insideOf(m); h != nil {
 			h.client.engine.DropMinHold(h.lock, engine.OwnerOf(ctx))
 		}
 		if err := m.Unlock(ctx); !errors.Is(err, ErrNotHeld) { // a lock that is lost already need not be given back
@@ -368,21 +334,12 @@ func giveBack(ctx context.Context, locks []Locker, why error) error {
 	return why
 }
 
-// Unlock gives back one level of every lock: see [MultiLock].
-func (l *MultiLock) Unlock(ctx context.Context) error { return l.unlock(ctx, "unlock") }
-
-func (l *MultiLock) unlock(ctx context.Context, op string) error {
-	if err := l.usable(ctx); err != nil {
-		return l.fail(op, err)
-	}
+func (l *multi) release(ctx context.Context) error {
 	ctx = engine.OwnerOf(ctx).In(ctx)
-	return l.fail(op, errors.Join(forEach(l.locks, func(_ int, m Locker) error {
-		return m.Unlock(ctx)
-	})...))
+	return errors.Join(forEach(l.locks, func(_ int, m Locker) error { return m.Unlock(ctx) })...)
 }
 
-// extend extends all locks: see [Hold.Extend].
-func (l *MultiLock) extend(ctx context.Context, length time.Duration) error {
+func (l *multi) extend(ctx context.Context, length time.Duration) error {
 	if err := l.open(ctx); err != nil {
 		return err
 	}
@@ -395,7 +352,7 @@ func (l *MultiLock) extend(ctx context.Context, length time.Duration) error {
 
 // endTogether lets the holds of o on the locks, whose lease is explicit, end at the same time: when the first of the latest
 // steps ends, and at end at the latest.
-func (l *MultiLock) endTogether(o engine.Owner, end time.Time, latest []step) (first time.Time) {
+func (l *multi) endTogether(o engine.Owner, end time.Time, latest []step) (first time.Time) {
 	for _, s := range latest {
 		if s.engine != nil {
 			end = s.engine.TrustedUntil(s.ids, o, end)
@@ -409,14 +366,13 @@ func (l *MultiLock) endTogether(o engine.Owner, end time.Time, latest []step) (f
 	return end
 }
 
-// fencingToken is for [Hold.Token].
-func (l *MultiLock) fencingToken(context.Context) (int64, error) {
-	return 0, l.fail("token", invalid("a MultiLock has no token: each of its locks may have one"))
+func (l *multi) token(context.Context) (int64, error) {
+	return 0, invalid("a MultiLock has no token: each of its locks may have one")
 }
 
 // Do calls fn with all locks held and a guarded ctx: see [Locker].
 func (l *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) error {
-	if l.elsewhere && ctx != nil { // Guard makes guards at the other Clients, which have to end with this call
+	if l.many != nil && l.many.elsewhere && ctx != nil { // Guard makes guards at the other Clients, which have to end with this call
 		within, end := context.WithCancel(ctx)
 		defer end()
 		ctx = within
@@ -424,16 +380,15 @@ func (l *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) 
 	return do(ctx, l, fn)
 }
 
-// Guard returns a ctx that ends when one of the locks can no longer be trusted: see [Locker].
-func (l *MultiLock) Guard(ctx context.Context) (context.Context, error) {
+func (l *multi) guard(ctx context.Context) (context.Context, error) {
 	if err := l.open(ctx); err != nil {
-		return nil, l.fail("guard", err)
+		return nil, err
 	}
 	ctx, stop := l.untilClosed(ctx)
 	guarded, err := guardAll(ctx, l.locks)
 	if err != nil {
 		stop()
-		return nil, l.fail("guard", err)
+		return nil, err
 	}
 	if l.elsewhere {
 		context.AfterFunc(guarded, stop)
@@ -443,7 +398,7 @@ func (l *MultiLock) Guard(ctx context.Context) (context.Context, error) {
 
 // untilClosed returns a ctx that ends when the Client is closed. It is ctx itself if all locks
 // are of this Client, because their calls end with the Client anyway.
-func (l *MultiLock) untilClosed(ctx context.Context) (context.Context, func()) {
+func (l *multi) untilClosed(ctx context.Context) (context.Context, func()) {
 	if !l.elsewhere {
 		return ctx, func() {}
 	}
@@ -463,31 +418,24 @@ func guardAll(ctx context.Context, locks []Locker) (context.Context, error) {
 	return ctx, nil
 }
 
-// IsLocked says whether any owner holds any of the locks.
-func (l *MultiLock) IsLocked(ctx context.Context) (bool, error) {
-	answers, err := askAll(ctx, l, "is locked", Locker.IsLocked)
+func (l *multi) isLocked(ctx context.Context) (bool, error) {
+	answers, err := askAll(ctx, l, Locker.IsLocked)
 	return slices.Contains(answers, true), err
 }
 
-// IsHeld says whether the caller holds all locks.
-func (l *MultiLock) IsHeld(ctx context.Context) (bool, error) {
-	answers, err := askAll(ctx, l, "is held", Locker.IsHeld)
-	return err == nil && !slices.Contains(answers, false), err
-}
-
-// HoldCount is how often the caller holds all locks.
-func (l *MultiLock) HoldCount(ctx context.Context) (int, error) {
-	answers, err := askAll(ctx, l, "hold count", Locker.HoldCount)
+// levels is how often the owner holds all locks.
+func (l *multi) levels(ctx context.Context) (int, error) {
+	answers, err := askAll(ctx, l, Locker.HoldCount)
 	if err != nil {
 		return 0, err
 	}
 	return slices.Min(answers), nil
 }
 
-// TTL is the longest TTL of the locks, and 0 if no owner holds any of them. It is
+// ttl is the longest TTL of the locks, and 0 if no owner holds any of them. It is
 // negative if the record of one of them has no lease.
-func (l *MultiLock) TTL(ctx context.Context) (time.Duration, error) {
-	answers, err := askAll(ctx, l, "ttl", Locker.TTL)
+func (l *multi) ttl(ctx context.Context) (time.Duration, error) {
+	answers, err := askAll(ctx, l, Locker.TTL)
 	if err != nil {
 		return 0, err
 	}
@@ -497,12 +445,11 @@ func (l *MultiLock) TTL(ctx context.Context) (time.Duration, error) {
 	return slices.Max(answers), nil
 }
 
-// ForceUnlock frees all locks, from any owner, and says whether any of them was
-// held. The lock that waiters take first is freed last, so that no waiter loses a
-// lock that it has just acquired.
-func (l *MultiLock) ForceUnlock(ctx context.Context) (bool, error) {
+// force frees all locks, and says whether any of them was held. The lock that waiters take first is freed last, so that no
+// waiter loses a lock that it has just acquired.
+func (l *multi) force(ctx context.Context) (bool, error) {
 	if err := l.open(ctx); err != nil {
-		return false, l.fail("force unlock", err)
+		return false, err
 	}
 	var any bool
 	var errs []error
@@ -511,13 +458,13 @@ func (l *MultiLock) ForceUnlock(ctx context.Context) (bool, error) {
 		any = any || freed
 		errs = append(errs, err)
 	}
-	return any, l.fail("force unlock", errors.Join(errs...))
+	return any, errors.Join(errs...)
 }
 
 // askAll asks all locks of l at the same time.
-func askAll[T any](ctx context.Context, l *MultiLock, op string, ask func(Locker, context.Context) (T, error)) ([]T, error) {
+func askAll[T any](ctx context.Context, l *multi, ask func(Locker, context.Context) (T, error)) ([]T, error) {
 	if err := l.open(ctx); err != nil {
-		return nil, l.fail(op, err)
+		return nil, err
 	}
 	ctx = engine.OwnerOf(ctx).In(ctx)
 	answers := make([]T, len(l.locks))
@@ -525,31 +472,16 @@ func askAll[T any](ctx context.Context, l *MultiLock, op string, ask func(Locker
 		answers[i], err = ask(m, ctx)
 		return err
 	})
-	return answers, l.fail(op, errors.Join(errs...))
+	return answers, errors.Join(errs...)
 }
 
-func (l *MultiLock) usable(ctx context.Context) error {
-	if ctx == nil {
-		return errNilContext
-	}
-	if l.client == nil && l.bad == nil {
-		return invalid("a MultiLock is made with NewMultiLock")
-	}
-	return l.bad
-}
-
-// open is usable for methods that do not work after Close.
-func (l *MultiLock) open(ctx context.Context) error {
-	if err := l.usable(ctx); err != nil {
-		return err
-	}
+// open says why l asks nothing, or nil.
+func (l *multi) open(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctxError(ctx)
 	}
 	return l.client.engine.Alive()
 }
-
-func (l *MultiLock) fail(op string, err error) error { return failed(op, l.name, err) }
 
 // take takes one level of every lock of the step.
 func (s *step) take(ctx context.Context, r engine.Request) (ok bool, err error) {

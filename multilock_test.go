@@ -185,7 +185,7 @@ func TestMultiLockThatIsOverAtOnceIsNotReported(t *testing.T) {
 	assert.False(t, ok, "it is held, and over")
 	_, err = l.Guard(ctx)
 	b.mustBe(err, ErrNotHeld)
-	for _, part := range l.locks {
+	for _, part := range l.many.locks {
 		testredis.Await(b, part.Name()+" is given back", soon, func() bool { return b.rdb.Exists(ctx, part.Name()).Val() == 0 })
 	}
 	b.must(l.Lock(ctx))
