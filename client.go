@@ -5,7 +5,6 @@ package relock
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"reflect"
 	"slices"
 	"strings"
@@ -27,10 +26,7 @@ import (
 // Redisson: RedissonClient.
 type Client struct {
 	rdb             redis.UniversalClient
-	id              string
 	engine          *engine.Engine
-	log             *slog.Logger
-	watchdogTimeout time.Duration
 	keyPrefix       string // before every name
 	publish         string // how a release is announced: see lua/announce.lua
 	fairWaitTimeout time.Duration
@@ -72,8 +68,8 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 		return nil, invalid("WithSyncedReplicas(%d, %v): an answer is waited for no longer than %v (ReadTimeout, and 5s)",
 			o.synced.Replicas, o.synced.Within, limit)
 	}
-	c := &Client{id: uuid.NewString(), rdb: rdb, watchdogTimeout: o.watchdogTimeout, keyPrefix: o.keyPrefix, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, synced: o.synced, pending: newPendingRequests(), permits: new(permitsReports)}
-	config := c.config(c.id, o)
+	c := &Client{rdb: rdb, keyPrefix: o.keyPrefix, fairWaitTimeout: o.fairWaitTimeout, nodeTimeout: o.nodeTimeout, synced: o.synced, pending: newPendingRequests(), permits: new(permitsReports)}
+	config := c.config(uuid.NewString(), o)
 	var home func(string) string
 	if cluster, ok := rdb.(*redis.ClusterClient); ok {
 		shards := &shards{cluster: cluster}
@@ -94,18 +90,18 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	return c, nil
 }
 
-// config is the config of the engine of c, without its servers.
+// config is the config of the engine of c, which is called id, without its servers.
 func (c *Client) config(id string, o options) engine.Config {
-	c.log = calmLogger(o.logger, &c.userCalls)
-	reported := &userEvents{log: c.log}
+	log := calmLogger(o.logger, &c.userCalls)
+	reported := &userEvents{log: log}
 	if o.observer != nil {
-		reported.observer = &calmObserver{Observer: o.observer, log: c.log, calls: &c.userCalls}
+		reported.observer = &calmObserver{Observer: o.observer, log: log, calls: &c.userCalls}
 	}
 	config := engine.Config{
 		ID: id, WatchdogTimeout: o.watchdogTimeout, MaxWakeDelay: o.maxWakeDelay, Slice: o.handoverSlice, Label: o.label,
 		ConfirmsGrants: o.synced.Replicas > 0,
 
-		Log: c.log, Events: reported, Observed: o.observer != nil, UserCalls: c.userCalls.Load,
+		Log: log, Events: reported, Observed: o.observer != nil, UserCalls: c.userCalls.Load,
 
 		Bundle: bundleOf, Renewer: askRenewals,
 		Free:  func(names []string, fields [][]string) call { return freeCall(id, names, fields) },
@@ -122,7 +118,7 @@ func (c *Client) config(id string, o options) engine.Config {
 // holds a lock.
 //
 // Redisson: getId.
-func (c *Client) ID() string { return c.id }
+func (c *Client) ID() string { return c.engine.ID }
 
 // key is the key of the lock that users call name.
 func (c *Client) key(name string) string {

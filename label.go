@@ -109,7 +109,7 @@ func (c *Client) pipeline(ctx context.Context, logged *atomic.Bool, fill func(re
 func (c *Client) noLabels(logged *atomic.Bool, err error) {
 	if logged.CompareAndSwap(false, true) {
 		c.engine.Later(func() {
-			c.log.Debug("relock: Redis does not keep or tell labels; allow the keys relock_client:* to this user", "error", err)
+			c.engine.Log.Debug("relock: Redis does not keep or tell labels; allow the keys relock_client:* to this user", "error", err)
 		})
 	}
 }

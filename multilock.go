@@ -218,7 +218,7 @@ func (l *multi) takeAll(ctx context.Context, deadline time.Time, r engine.Reques
 		}
 		last := i == len(guards)
 		if r.Interim = 0; r.Lease != 0 && !last {
-			r.Interim = l.client.watchdogTimeout
+			r.Interim = l.client.engine.WatchdogTimeout
 		}
 		ok, err := s.take(ctx, r)
 		if ok {

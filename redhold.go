@@ -229,7 +229,7 @@ func (k *redHold) Renew() bool {
 		if !k.at(i).alive() {
 			c.engine.Spawn(func() {
 				_ = send.CatchPanic(func() error {
-					return k.askNode(context.Background(), i, engine.Attempt{Level: 1, Lease: c.watchdogTimeout, Renewed: true})
+					return k.askNode(context.Background(), i, engine.Attempt{Level: 1, Lease: c.engine.WatchdogTimeout, Renewed: true})
 				})
 			})
 		}

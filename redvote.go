@@ -98,6 +98,6 @@ func (v *vote) unhealthy() int {
 
 // failed is v as an error. It logs a panic among the answers, because the panic of the caller has another stack.
 func (v *vote) failed() error {
-	send.LogPanic(v.lock.client.log, v.QuorumError)
+	send.LogPanic(v.lock.client.engine.Log, v.QuorumError)
 	return v.QuorumError
 }

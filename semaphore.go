@@ -219,7 +219,7 @@ func (c *Client) reportPermits(l *semaphore, permits int) {
 		return
 	}
 	c.engine.Later(func() {
-		c.log.Warn("relock: a semaphore has another number of permits in Redis than NewSemaphore asks for, and that in Redis counts; SetPermits changes it",
+		c.engine.Log.Warn("relock: a semaphore has another number of permits in Redis than NewSemaphore asks for, and that in Redis counts; SetPermits changes it",
 			"lock", cutName(l.Name()), "permits", permits, "asked", l.permits)
 	})
 }

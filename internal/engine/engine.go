@@ -111,7 +111,7 @@ func New(c Config, sending send.Config) *Engine {
 
 // Inspect asks Redis for the state of b.
 func (e *Engine) Inspect(ctx context.Context, b Record, field string) (View, error) {
-	r, _, err := e.send(e.waitOptionsFor(ctx), b.Inspect(field), time.Time{})
+	r, err := e.Ask(ctx, b.Inspect(field))
 	return View{Locked: r[0] > 0, Held: r[1] > 0, TTL: send.FromMilliseconds(r[2])}, err
 }
 

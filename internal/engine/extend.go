@@ -57,51 +57,48 @@ type extension struct {
 
 // allowed says why the hold cannot have this lease from now on, or nil.
 func (x extension) allowed() error {
-	h, lease := x.hold, x.length
-	h.name.mu.Lock()
-	defer h.name.mu.Unlock()
+	x.name.mu.Lock()
+	defer x.name.mu.Unlock()
 	switch {
-	case h.state != holding:
-		return cmp.Or(h.loss, ErrNotHeld)
-	case h.name.engine.watchdog.Renews(&h.record.lease):
+	case x.state != holding:
+		return cmp.Or(x.loss, ErrNotHeld)
+	case x.name.engine.watchdog.Renews(&x.record.lease):
 		return ErrRenewed
 	}
-	if rest := h.name.engine.watchdog.RestOf(&h.record.lease, lease); rest < lease {
-		return send.Invalid("lease %v: MaxHold ends the hold in %v", lease, rest)
+	if rest := x.name.engine.watchdog.RestOf(&x.record.lease, x.length); rest < x.length {
+		return send.Invalid("lease %v: MaxHold ends the hold in %v", x.length, rest)
 	}
 	return nil
 }
 
 // done notes the outcome of a request that was sent at sent.
 func (x extension) done(sent time.Time, err error) error {
-	h, lease := x.hold, x.length
-	h.name.mu.Lock()
-	defer h.name.mu.Unlock()
+	x.name.mu.Lock()
+	defer x.name.mu.Unlock()
 	switch {
-	case h.state != holding: // it was lost, or given back, while the request was under way
-		return send.WithLast(cmp.Or(h.loss, ErrNotHeld), err)
+	case x.state != holding: // it was lost, or given back, while the request was under way
+		return send.WithLast(cmp.Or(x.loss, ErrNotHeld), err)
 	case err != nil:
-		h.leaseUncertain = true
+		x.leaseUncertain = true
 		return err
 	}
-	h.name.engine.watchdog.Extend(&h.record.lease, sent, lease, false)
+	x.name.engine.watchdog.Extend(&x.record.lease, sent, x.length, false)
 	return nil
 }
 
 // ask sends one request, at sent. It ends a hold that Redis does not have.
 func (x extension) ask(p *waitOptions) (sent time.Time, err error) {
-	h, length := x.hold, x.length
-	if h.keeper != nil {
-		return h.keeper.Extend(p.Ctx, length)
+	if x.keeper != nil {
+		return x.keeper.Extend(p.Ctx, x.length)
 	}
-	answer := h.name.engine.sender.Do(&p.Wait, send.Request{Call: h.verbs().Renew(h.field, length, false)}, time.Time{})
+	answer := x.name.engine.sender.Do(&p.Wait, send.Request{Call: x.verbs().Renew(x.field, x.length, false)}, time.Time{})
 	r, err := answer.Reply()
 	switch {
 	case errors.Is(err, send.ErrNotALock): // the record was replaced by something else
-		h.lose(fmt.Errorf("%w: %w", errGone, err))
+		x.lose(fmt.Errorf("%w: %w", errGone, err))
 		err = nil
 	case err == nil && r[0] != 1:
-		h.lose(errGone)
+		x.lose(errGone)
 	}
 	return answer.Sent, err
 }

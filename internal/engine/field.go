@@ -34,5 +34,5 @@ func (e *Engine) made(field string) bool {
 	return err == nil && number <= e.acquisitions.Load() && strings.HasPrefix(field, e.ID+":")
 }
 
-// usesLine says whether the Client of field uses the line.
-func usesLine(field string) bool { return field[strings.LastIndexByte(field, ':')+1] == usesLineMark }
+// UsesLine says whether the Client of field uses the line.
+func UsesLine(field string) bool { return field[strings.LastIndexByte(field, ':')+1] == usesLineMark }

@@ -21,7 +21,7 @@ func TestMarkOfAFieldIsThatOfTheScripts(t *testing.T) {
 	defer func() { require.NoError(t, e.Close()) }()
 	const writeSuffix = ":write"
 	field := e.newField(-7)
-	require.True(t, usesLine(field), field)
+	require.True(t, UsesLine(field), field)
 	source := prelude(t, "record") + "return uses_line(ARGV[1]) and 1 or 0"
 	for field, uses := range map[string]bool{
 		field:                                true,

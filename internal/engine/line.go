@@ -201,7 +201,7 @@ func (a *acquisition) useFieldLocked(field string) {
 // Processes in the line would not listen for the release of the hold.
 func (a *acquisition) misnamed() bool {
 	return a.engine.sender.Narrowed() && !a.takesOver &&
-		slices.ContainsFunc(a.wants, func(w want) bool { return w.Level == 1 && usesLine(w.Field) })
+		slices.ContainsFunc(a.wants, func(w want) bool { return w.Level == 1 && UsesLine(w.Field) })
 }
 
 // leavePlace leaves the place of a caller that gives up to the next caller of this process, if there is one.

@@ -27,7 +27,7 @@ func (e looking) newPoller() *poller.Poller {
 	return poller.New(poller.Config{
 		Every:   e.MaxWakeDelay,
 		Spawn:   e.workers.Spawn,
-		Sleep:   func(d time.Duration) error { return e.waitOptionsFor(context.Background()).sleep(nil, nil, d) },
+		Sleep:   func(d time.Duration) error { return e.Pause(context.Background(), d) },
 		Group:   e.Group,
 		Silence: func() time.Duration { return max(send.MinWait, 4*e.rtt.Get()) }, // longer than an answer takes
 		Look:    e.freeOf,

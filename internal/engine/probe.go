@@ -122,9 +122,6 @@ func (p Probe) Uses(name, field string) bool {
 // NewField makes a field of o.
 func (p Probe) NewField(o Owner) string { return p.e.newField(o) }
 
-// UsesLine says whether the Client of field uses the line.
-func UsesLine(field string) bool { return usesLine(field) }
-
 // HearGrant has the engine hear a message on the channel of grants of b.
 func (p Probe) HearGrant(b Record, message string) { undoer{p.e}.heardGrant(b, message) }
 
