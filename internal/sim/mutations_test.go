@@ -121,9 +121,9 @@ var mutations = []mutation{
 		name: "extendUnanswered", file: "internal/engine/extend.go",
 		focus: Focus{inOneLine, []string{"hold", "refuse", "degrade"}},
 		from: `case err != nil:
-		h.leaseUncertain = true
+		x.leaseUncertain = true
 		return err`,
-		to: "case err != nil:\n\t\th.leaseUncertain = true",
+		to: "case err != nil:\n\t\tx.leaseUncertain = true",
 		missed: "Redis has run the request as a rule, or the next Extend is answered; and one worker in seventy extends " +
 			"a lease",
 	},
