@@ -22,6 +22,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -40,20 +41,13 @@ type acquisition struct {
 	request Request
 	backend backend
 
-	group *group // of several locks; nil: there is one
 	names names  // of the locks
 	wants []want // the caller has the owner mutexes of these holds
 
-	// Of one lock:
-	oneName [1]*name
-	oneWant [1]want
-
-	place        place // in the line, of one lock
 	subscription subscription
 	polling      polling
 	lastReply    time.Time // of Redis; zero: none
 	leftovers    leftovers
-	takesOver    bool  // one of its grants is the record of a holder before
 	cause        error // why the last attempt was not granted, where other owners are not why; or nil
 	unanswered   bool  // the caller gives up because Redis has not answered at all
 	asking       bool  // an attempt is under way; afterwards true only if a hook has ended the goroutine
@@ -108,12 +102,9 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 // on the heap for each handover costs as much as all the rest of it.
 func (e *Engine) take(p *waitOptions, o Owner, r Request, locks []Lock) error {
 	if len(locks) > 1 {
-		a := &acquisition{waitOptions: *p, engine: e, owner: o, request: r}
-		a.backend = a
-		a.group = e.newGroup(locks, o, r)
-		defer a.group.end()
-		a.names = a.group.names
-		return a.finish(p)
+		g := e.newGroup(p, locks, o, r)
+		defer g.end()
+		return g.finish(p)
 	}
 	n := e.use(locks[0].ID().Name)
 	defer n.done()
@@ -126,24 +117,16 @@ func (e *Engine) take(p *waitOptions, o Owner, r Request, locks []Lock) error {
 		return err
 	}
 	defer h.unlockHold()
-	a := e.newAcquisition(p, h, o, r)
-	a.backend = a
-	if err := a.wants[0].prepare(r); err != nil {
+	one := new(oneRecord)
+	one.begin(p, one, h, r)
+	if err := one.wants[0].prepare(r); err != nil {
 		return err
 	}
 	if h.takesOver {
-		a.leftovers.refused()
-		a.takesOver = true
+		one.leftovers.refused()
+		one.takesOver = true
 	}
-	return a.finish(p)
-}
-
-// newAcquisition begins an acquisition of one lock. The caller has the owner mutex of h.
-func (e *Engine) newAcquisition(p *waitOptions, h *hold, o Owner, r Request) *acquisition {
-	a := &acquisition{waitOptions: *p, engine: e, owner: o, request: r}
-	a.oneName[0], a.oneWant[0] = h.name, want{hold: h}
-	a.names, a.wants = a.oneName[:], a.oneWant[:]
-	return a
+	return one.finish(p)
 }
 
 // finish runs the acquisition of a caller with these options, and leaves it what was seen and used up of them.
@@ -208,19 +191,10 @@ func (a *acquisition) run() (res Answer, err error) {
 		a.backend.rollback(res, err, returned)
 	}()
 	for {
-		if err = a.admit(); err == nil { // 1
+		if err = a.backend.admit(); err == nil { // 1
 			a.asking = true
 			res, err = a.attempt() // 2
 			a.asking = false
-		}
-		if err == nil && res.State == Busy && a.isPastQueue() {
-			a.noteBusy(a.wants[0].hold, res.ttl)
-			if a.wants[0].hold.lock.Admission() == Counted {
-				a.foundBusy, err = true, errBeginAgain
-			} else if err = a.Over(); err == nil {
-				a.lastReply = time.Now()
-				continue // it waits in the wait queue, and not for a release: see errAskYourself
-			}
 		}
 		if err == nil && res.State == Busy {
 			res, err = a.backend.await(res) // 3, 4
@@ -234,50 +208,6 @@ func (a *acquisition) run() (res Answer, err error) {
 		}
 		return res, err
 	}
-}
-
-// isPastQueue says whether the caller contends beside the caller in the wait queue: for a counted lock, or because
-// Redis has not answered that caller.
-func (a *acquisition) isPastQueue() bool {
-	h := a.wants[0].hold
-	if a.group != nil || a.NoWait || h.queue != nil {
-		return false
-	}
-	return h.lock.Admission() == Counted || h.needsQueue()
-}
-
-// admit waits until this caller of the process may make an attempt.
-func (a *acquisition) admit() (err error) {
-	if a.group != nil {
-		a.wants, err = a.group.gather(&a.waitOptions)
-		if err != nil {
-			return err
-		}
-	} else {
-		if err = a.enterQueue(); err != nil {
-			return err
-		}
-		a.takePlace()
-	}
-	a.wants = withOtherHalves(a.wants)
-	if a.group != nil {
-		a.group.asks(a.wants)
-		a.group.dropPlaces()
-	}
-	return nil
-}
-
-// enterQueue is admit for one lock.
-func (a *acquisition) enterQueue() error {
-	if a.bypass {
-		a.bypass = false
-		return nil
-	}
-	err := entrance{a.engine}.enterQueue(&a.waitOptions, a.wants)
-	if err == errAskYourself || err == errLookAgain {
-		return nil
-	}
-	return err
 }
 
 // attempt makes one attempt on all wants. Where the answer comes so late that too little trust is left, attempt asks
@@ -307,9 +237,8 @@ func (a *acquisition) attempt() (res Answer, err error) {
 	}
 }
 
-// ask sends one attempt, until Redis answers.
-func (a *acquisition) ask(lastReply time.Time) (Answer, error) {
-	a.stand()
+// askRedis sends one attempt, until Redis answers.
+func (a *acquisition) askRedis(lastReply time.Time) (Answer, error) {
 	e, wants := a.engine, a.wants
 	call := attemptCall(wants)
 	answer := e.sender.Do(&a.Wait, send.Request{Call: call, Taking: true, OnOrphan: &orphans{a, wants}}, lastReply)
@@ -320,14 +249,21 @@ func (a *acquisition) ask(lastReply time.Time) (Answer, error) {
 	if err != nil && send.Answered(err) { // a script that Redis has stopped half way may have written data
 		a.leftovers.refused()
 	}
-	if err == nil && a.misnamed() {
-		if res.State == Held {
-			a.leftovers.refused()
-			res.State = Busy // and rollback undoes the grant
-		}
-		err = errBeginAgain
-	}
 	return res, err
+}
+
+// checkFields begins again where a field says that this Client uses the line, which it may not: the answer res has shown that.
+// Processes in the line would not listen for the release of the hold.
+func (a *acquisition) checkFields(res Answer) (Answer, error) {
+	misnamed := func(w want) bool { return w.Level == 1 && UsesLine(w.Field) }
+	if !a.engine.sender.Narrowed() || !slices.ContainsFunc(a.wants, misnamed) {
+		return res, nil
+	}
+	if res.State == Held {
+		a.leftovers.refused()
+		res.State = Busy // and rollback undoes the grant
+	}
+	return res, errBeginAgain
 }
 
 func (a *acquisition) answered(sent time.Time) { a.engine.rtt.Observe(time.Since(sent)) }
@@ -350,34 +286,21 @@ func (e *Engine) inTime(wants []want, sent time.Time, asked int) bool {
 	return true
 }
 
-// await sleeps until the lock that is in the way may be free, or is granted to the caller.
-func (a *acquisition) await(res Answer) (Answer, error) {
-	if a.NoWait {
-		return res, send.ErrTimeUp
-	}
+// listen listens for the release of the lock that res has found busy: of the want in. begun says that it has just begun to.
+func (a *acquisition) listen(in want, res Answer) (wake, ready <-chan struct{}, begun bool) {
 	a.lastReply = time.Now()
-	in := a.wants[res.at]
 	a.noteBusy(in.hold, res.ttl)
-	a.place.stands = a.place.stands || a.group == nil && res.Standing.Apart()
-	wake, ready, turned := a.subscription.watch(in, res.Standing.Apart() || res.Standing.Deaf()) // 3
+	wake, ready, begun = a.subscription.watch(in, res.Standing.Apart() || res.Standing.Deaf()) // 3
 	if res.Standing.Deaf() {
 		a.subscription.listeners[0].Renew() // of the channel of grants
 	}
 	a.span.waits()
 	a.span.ends(pathPolled)
-	delay, stop := a.nextPoll(in, res)
-	defer stop()
-	p := &a.waitOptions
-	if a.group == nil {
-		in.hold.interrupt()
-	} else {
-		p = a.group.waiting(p)
-		if turned {
-			// The caller asks again in a moment. Other callers that passed its wait queues before would each ask too.
-			delay = min(delay, reserveTime)
-		}
-		a.group.letGo(res.at, turned)
-	}
+	return wake, ready, begun
+}
+
+// sleepUntilFree sleeps for delay, or until one of the channels is ready; p says why sooner.
+func (a *acquisition) sleepUntilFree(p *waitOptions, in want, wake, ready <-chan struct{}, delay time.Duration) error {
 	slept := time.Now()
 	err := p.sleep(wake, ready, delay) // 4
 	if time.Since(slept) < delay {
@@ -386,7 +309,7 @@ func (a *acquisition) await(res Answer) (Answer, error) {
 			in.hold.heardRelease()
 		}
 	}
-	return a.woken(res, err)
+	return err
 }
 
 // nextPoll is how long the caller sleeps at most before it asks again about in; stop is to be called when it has slept.
@@ -403,22 +326,6 @@ func (a *acquisition) nextPoll(in want, res Answer) (delay time.Duration, stop f
 		delay, stop = looking{e}.awaitInLine(in.hold.key.id.Name, in.Field, a.subscription.listeners[0], res)
 	}
 	return delay, stop
-}
-
-// woken is the answer of a caller that has slept after res: a grant that it was told of, or res, after which it asks again.
-// err says why it may not go on.
-func (a *acquisition) woken(res Answer, err error) (Answer, error) {
-	if err == nil || err == send.ErrTimeUp {
-		if granted, ok := a.granted(); ok {
-			return granted, nil
-		}
-	}
-	if err == nil {
-		a.subscription.confirm()
-	} else if a.group != nil {
-		a.wants = nil
-	}
-	return res, err
 }
 
 // interrupt notes that another process has the lock of h.
@@ -449,46 +356,27 @@ func (e *Engine) PollDelay(lease time.Duration) time.Duration {
 	return min(lease+time.Millisecond+rand.N(10*time.Millisecond), e.MaxWakeDelay)
 }
 
-// rollback undoes the attempts that may have left a hold or an entry in Redis which the caller does not have.
-func (a *acquisition) rollback(res Answer, err error, returned bool) {
+// hasFailed says whether the caller holds nothing, where run ends with err; returned is as in backend.rollback.
+func (a *acquisition) hasFailed(err error, returned bool) bool {
 	if a.asking { // a hook has ended the goroutine
 		a.leftovers.refused()
 		undoer{a.engine}.callersLeft(a.wants, 0, true)
 	}
-	failed := err != nil || !returned
-	left := a.leftInRedis(failed, res.State == Held)
-	if len(left) == 0 || failed && a.place.stands && err != errBeginAgain && a.leavePlace() {
-		return
-	}
+	return err != nil || !returned
+}
+
+// undo undoes left, which the attempts may have left in Redis. A call that ends with err, and waits, stays for a moment until
+// it is undone.
+func (a *acquisition) undo(left []want, failed bool, err error, waits bool) {
 	a.givenUp.Store(failed)
 	undone := undoer{a.engine}.undo(a.Ctx, left, a.leftovers.grants) // 5
-	if err != nil && a.waitsForUndo(err) {
-		select {
-		case <-undone:
-		case <-time.After(send.MinWait):
-		}
+	if err == nil || !waits && err != errBeginAgain && !errors.Is(err, send.ErrNotSynced) && !errors.Is(err, ErrLate) {
+		return
 	}
-}
-
-// waitsForUndo says whether a call that ends with err waits for the undo: others stand behind its attempt, or its record is
-// there for sure.
-func (a *acquisition) waitsForUndo(err error) bool {
-	return a.leftovers.waits || a.place.stands || err == errBeginAgain || errors.Is(err, send.ErrNotSynced) || errors.Is(err, ErrLate)
-}
-
-// leftInRedis is what the attempts may have left in Redis that the caller does not have.
-func (a *acquisition) leftInRedis(failed, granted bool) []want {
-	switch {
-	case !a.leftovers.toUndo(failed, a.place.stands):
-		return nil
-	case a.group != nil && !failed && granted:
-		return a.group.unwanted(a.wants, a.leftovers.grants)
-	case a.group != nil:
-		return a.group.unwanted(nil, a.leftovers.grants)
-	case !failed:
-		return nil
+	select { // others stand behind the attempt, or its record is there for sure
+	case <-undone:
+	case <-time.After(send.MinWait):
 	}
-	return a.wants
 }
 
 // conclude notes the outcome of the attempts: all wants are held, or none.

@@ -18,6 +18,8 @@ import (
 
 // A backend is where the holds of one acquisition are.
 type backend interface {
+	// admit waits until this caller of the process may make an attempt.
+	admit() error
 	// ask makes one attempt on all wants. Later tries of it go on for a while after lastReply, if that is not zero.
 	ask(lastReply time.Time) (Answer, error)
 	// answered notes that the answer to an attempt, which was sent at sent, came in time.
@@ -30,6 +32,8 @@ type backend interface {
 	rollback(res Answer, err error, returned bool)
 	// dismissLocked ends a want that was not granted, or that the caller cannot keep.
 	dismissLocked(w want, res Answer)
+	// present is wants, of an earlier attempt, with the holds that the caller has now.
+	present(wants []want) []want
 }
 
 // A KeptLock is a lock whose holds have keepers and no records.
@@ -77,7 +81,7 @@ type Refusal struct {
 
 // atKeeper is the backend of a KeptLock.
 type atKeeper struct {
-	*acquisition
+	oneLock
 	lock     KeptLock
 	refusal  Refusal
 	taken    []int // that subscription listens to
@@ -91,22 +95,22 @@ func (e *Engine) takeKept(p *waitOptions, n *name, l KeptLock, o Owner, r Reques
 		return err
 	}
 	defer h.unlockHold()
-	a := e.newAcquisition(p, h, o, r)
-	a.backend = &atKeeper{acquisition: a, lock: l}
-	if err := a.wants[0].prepare(r); err != nil {
+	k := &atKeeper{lock: l}
+	k.begin(p, k, h, r)
+	if err := k.wants[0].prepare(r); err != nil {
 		return err
 	}
-	w := a.wants[0]
+	w := k.wants[0]
 	if err := l.CheckLease(w.Lease); err != nil {
 		return err
 	}
 	granted := false
 	defer func() { // also when a ctx of the user has panicked
 		if h.keeper != nil && !granted {
-			h.keeper.Lower(a.Ctx, w.Level-1)
+			h.keeper.Lower(k.Ctx, w.Level-1)
 		}
 	}()
-	if err := a.finish(p); err != nil {
+	if err := k.finish(p); err != nil {
 		return err
 	}
 	granted = true
@@ -120,6 +124,8 @@ func (h *hold) checkKeeper() {
 		h.loseIfDue()
 	}
 }
+
+func (k *atKeeper) admit() error { return k.enterQueue() }
 
 // ask has a keeper make one attempt. A hold that has given back its last attempt gets a new keeper, so that late answers to that
 // attempt are given back.
@@ -140,11 +146,14 @@ func (k *atKeeper) answered(time.Time) {}
 
 // await sleeps until a release is announced, or until it is time to ask again.
 func (k *atKeeper) await(res Answer) (Answer, error) {
-	if k.NoWait {
+	h, r := k.wants[0].hold, k.refusal
+	switch {
+	case k.isPastQueue():
+		return res, k.rejoinQueue(k.wants[0], res)
+	case k.NoWait:
 		return res, send.ErrTimeUp
 	}
 	k.lastReply = time.Now()
-	h, r := k.wants[0].hold, k.refusal
 	k.noteObstacle(h, &obstacle{lock: k.lock, at: time.Now(), who: r.Who, known: r.Cause != nil})
 	h.interrupt()
 	if !slices.Equal(k.taken, r.Taken) {

@@ -11,31 +11,33 @@ package engine
 import (
 	"slices"
 	"time"
+
+	"github.com/relock-go/relock/internal/send"
 )
 
+// A group is the backend of several locks.
 type group struct {
-	engine  *Engine
-	names   names // of the locks; their mutexes are locked together
-	owner   Owner
-	request Request
-	locks   []Lock
-	changed chan struct{} // a token: the owner has come to hold one of the locks
+	acquisition
+	locks  []Lock
+	signal chan struct{} // a token: the owner has come to hold one of the locks
 
 	// One for each lock:
 	fresh []*hold // the hold that the acquisition asks for while its owner holds nothing: its field, and its wait queue
 	asked []want  // the last attempt on fresh; no hold: there was none
 	again []want  // the last attempt on a re-entry; no hold: there was none
 
-	wants []want // the caller has the owner mutexes of these holds
+	locked []want // the caller has the owner mutexes of these holds now; wants are those of the last attempt
 }
 
 // newGroup begins an acquisition. The caller must call end.
-func (e *Engine) newGroup(bs []Lock, o Owner, r Request) *group {
+func (e *Engine) newGroup(p *waitOptions, bs []Lock, o Owner, r Request) *group {
 	g := &group{
-		engine: e, names: useAll(e, bs), owner: o, request: r, locks: slices.Clone(bs), // Clone: a caller of one lock needs no slice on the heap
-		changed: make(chan struct{}, 1),
-		fresh:   make([]*hold, len(bs)), asked: make([]want, len(bs)), again: make([]want, len(bs)),
+		acquisition: acquisition{waitOptions: *p, engine: e, owner: o, request: r, names: useAll(e, bs)},
+		locks:       slices.Clone(bs), // Clone: a caller of one lock needs no slice on the heap
+		signal:      make(chan struct{}, 1),
+		fresh:       make([]*hold, len(bs)), asked: make([]want, len(bs)), again: make([]want, len(bs)),
 	}
+	g.backend = g
 	g.names.Lock()
 	defer g.names.Unlock()
 	for i, b := range bs {
@@ -62,7 +64,7 @@ func (ns names) of(b Lock) *name {
 // end unlocks the holds of the caller, and gives up the holds that were not granted.
 func (g *group) end() {
 	g.names.Lock()
-	for _, w := range g.wants {
+	for _, w := range g.locked {
 		w.hold.unlockHoldLocked()
 	}
 	for _, h := range g.fresh {
@@ -80,6 +82,60 @@ func (g *group) end() {
 	g.names.done()
 }
 
+func (g *group) admit() (err error) {
+	if g.wants, err = g.gather(); err != nil {
+		return err
+	}
+	g.wants = withOtherHalves(g.wants)
+	g.asks(g.wants)
+	g.dropPlaces()
+	return nil
+}
+
+func (g *group) ask(lastReply time.Time) (Answer, error) {
+	res, err := g.askRedis(lastReply)
+	if err == nil {
+		return g.checkFields(res)
+	}
+	return res, err
+}
+
+func (g *group) await(res Answer) (Answer, error) {
+	if g.NoWait {
+		return res, send.ErrTimeUp
+	}
+	in := g.wants[res.at]
+	wake, ready, begun := g.listen(in, res)
+	delay, stop := g.nextPoll(in, res)
+	defer stop()
+	if begun {
+		// The caller asks again in a moment. Other callers that passed its wait queues before would each ask too.
+		delay = min(delay, reserveTime)
+	}
+	g.letGo(res.at, begun)
+	err := g.sleepUntilFree(g.waiting(), in, wake, ready, delay)
+	if err == nil {
+		g.subscription.confirm()
+	} else {
+		g.wants = nil
+	}
+	return res, err
+}
+
+func (g *group) rollback(res Answer, err error, returned bool) {
+	failed := g.hasFailed(err, returned)
+	if !g.leftovers.toUndo(failed, false) {
+		return
+	}
+	var granted []want
+	if !failed && res.State == Held {
+		granted = g.wants
+	}
+	if left := g.unwanted(granted, g.leftovers.grants); len(left) > 0 {
+		g.undo(left, failed, err, g.leftovers.waits)
+	}
+}
+
 // heldLocked wakes the callers of the owner of h that wait for what h decides: groups that ask for
 // the lock, and all that ask for its other half. Redis grants or refuses these at once.
 func (n *name) heldLocked(h *hold) {
@@ -95,7 +151,7 @@ func (n *name) heldLocked(h *hold) {
 
 func (n *name) wakeGroupsLocked(key holdKey) {
 	for _, g := range n.groups[key] {
-		wakeCaller(g.changed)
+		wakeCaller(g.signal)
 	}
 }
 
@@ -107,17 +163,17 @@ func wakeCaller(changed chan struct{}) {
 	}
 }
 
-// waiting is p for a wait that also ends when the owner comes to hold one of the locks.
-func (g *group) waiting(p *waitOptions) *waitOptions {
-	patient := *p
-	patient.changed = g.changed
+// waiting are the options of a wait that also ends when the owner comes to hold one of the locks.
+func (g *group) waiting() *waitOptions {
+	patient := g.waitOptions
+	patient.changed = g.signal
 	return &patient
 }
 
 // gather waits for the owner mutexes of all holds and for the wait queues of all locks that are not held, and
 // returns the wants of the next attempt. On an error it keeps no mutex and no queue.
-func (g *group) gather(p *waitOptions) ([]want, error) {
-	e := g.engine
+func (g *group) gather() ([]want, error) {
+	e, p := g.engine, &g.waitOptions
 	bypass := false  // the next attempt bypasses the wait queues
 	yielded := false // other processes have had the chance to go first
 	g.names.Lock()
@@ -125,7 +181,7 @@ func (g *group) gather(p *waitOptions) ([]want, error) {
 	var kept *hold // whose owner mutex the caller has already
 	for {
 		select {
-		case <-g.changed: // the code below looks at the holds anyway
+		case <-g.signal: // the code below looks at the holds anyway
 		default:
 		}
 		other := g.lockHoldsLocked(kept)
@@ -151,7 +207,7 @@ func (g *group) gather(p *waitOptions) ([]want, error) {
 			}
 			continue
 		}
-		if d := (entrance{e}).yieldLocked(g.wants); d > 0 && !yielded && p.HasTime(d) {
+		if d := (entrance{e}).yieldLocked(g.locked); d > 0 && !yielded && p.HasTime(d) {
 			yielded = true
 			if err := g.yieldLocked(p, d); err != nil {
 				return nil, err
@@ -174,7 +230,7 @@ func (g *group) awaitHoldLocked(p *waitOptions, other *hold) error {
 
 // awaitQueuesLocked waits for all wait queues, and says whether the next attempt is to bypass them.
 func (g *group) awaitQueuesLocked(p *waitOptions) (bypass bool, err error) {
-	patient := g.waiting(p)
+	patient := g.waiting()
 	err = entrance{g.engine}.enterQueuesLocked(g.names, patient, g.awaitedLocked())
 	p.sees(patient.obstacle)
 	if err == errLookAgain || err == errAskYourself {
@@ -199,8 +255,8 @@ func (g *group) yieldLocked(p *waitOptions, d time.Duration) error {
 // prepareLocked sets the attempts of all wants.
 func (g *group) prepareLocked() ([]want, error) {
 	var loss error
-	for i := range g.wants {
-		if err := g.wants[i].prepareLocked(g.request); loss == nil {
+	for i := range g.locked {
+		if err := g.locked[i].prepareLocked(g.request); loss == nil {
 			loss = err
 		}
 	}
@@ -209,7 +265,7 @@ func (g *group) prepareLocked() ([]want, error) {
 		g.leaveQueuesLocked()
 		return nil, loss
 	}
-	return slices.Clone(g.wants), nil
+	return slices.Clone(g.locked), nil
 }
 
 // lockHoldsLocked takes the owner mutexes of all holds, and makes fresh holds where there are none; or it
@@ -231,13 +287,13 @@ func (g *group) lockHoldsLocked(kept *hold) (other *hold) {
 			h = nil
 		}
 		if h == nil {
-			h = n.newHoldLocked(b, key, g.changed)
+			h = n.newHoldLocked(b, key, g.signal)
 			h.field, h.queue, g.fresh[i].queue = g.fresh[i].field, g.fresh[i].queue, nil
 			g.fresh[i] = h
 		} else {
 			g.fresh[i].leaveQueueLocked()
 		}
-		g.wants = append(g.wants, want{hold: h})
+		g.locked = append(g.locked, want{hold: h})
 	}
 	if kept != nil {
 		kept.unlockHoldLocked() // it is over by now, or not wanted this time
@@ -250,7 +306,7 @@ func (g *group) lockHoldsLocked(kept *hold) (other *hold) {
 
 // unlockHoldsLocked unlocks all holds. The holds of g.fresh keep their wait queues.
 func (g *group) unlockHoldsLocked() {
-	for _, w := range g.wants {
+	for _, w := range g.locked {
 		if w.hold.state == fresh {
 			w.hold.name.forgetLocked(w.hold)
 			w.hold.owner.Release()
@@ -258,12 +314,12 @@ func (g *group) unlockHoldsLocked() {
 			w.hold.unlockHoldLocked()
 		}
 	}
-	g.wants = nil
+	g.locked = nil
 }
 
 // lapsedLocked is a hold whose trust is over, also before the watchdog has noticed; or nil.
 func (g *group) lapsedLocked() *hold {
-	for _, w := range g.wants {
+	for _, w := range g.locked {
 		if h := w.hold; h.state == holding && !g.engine.watchdog.Trusted(&h.record.lease) {
 			return h
 		}
@@ -273,7 +329,7 @@ func (g *group) lapsedLocked() *hold {
 
 // tryQueuesLocked enters all wait queues that have to admit the attempt. If one is taken, it unlocks the holds.
 func (g *group) tryQueuesLocked() bool {
-	for _, w := range g.wants {
+	for _, w := range g.locked {
 		h := w.hold
 		if h.queue != nil || !h.needsQueueLocked() {
 			continue
@@ -311,7 +367,7 @@ func (g *group) leaveQueuesLocked() {
 func (g *group) letGo(at int, all bool) {
 	g.names.Lock()
 	defer g.names.Unlock()
-	for _, w := range g.wants {
+	for _, w := range g.locked {
 		if h := w.hold; h.state == holding && !w.Renewed {
 			h.leaseUncertain = true // the attempt has set a longer lease, and the undo does not shorten it
 		}
@@ -351,11 +407,8 @@ func (g *group) dropPlaces() {
 	}
 }
 
-// now is wants with the present holds: every attempt makes a new hold, with the field of the acquisition.
-func (g *group) now(wants []want) []want {
-	if g == nil {
-		return wants
-	}
+// present is wants with the holds of now: every attempt makes a new hold, with the field of the acquisition.
+func (g *group) present(wants []want) []want {
 	g.names.Lock()
 	defer g.names.Unlock()
 	wants = slices.Clone(wants)

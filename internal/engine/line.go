@@ -22,7 +22,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/send"
 )
 
@@ -72,35 +71,6 @@ func (p *place) sentAt(number uint64) time.Time {
 	return time.Time{}
 }
 
-// stand says in the attempt of a caller of one lock how it stands in the line.
-func (a *acquisition) stand() {
-	w := a.wants[0]
-	if a.group != nil || w.hold.verbs().Grants(w.Attempt) == "" {
-		return
-	}
-	w.Line = YieldsLine
-	switch {
-	case !a.engine.Servers.Counts(), a.engine.sender.Narrowed(): // the line cannot be used
-		w.Line = ""
-	case w.Level > 1 || w.NoWait || w.hold.hasOtherHalf():
-		w.Line = PassesLine
-	case a.isPastQueue(): // the place in the line is that of the caller in the wait queue
-	case a.subscription.hearsGrants(w):
-		w.Line = HearsGrant
-	case a.subscription.refused():
-		w.Line = AsksAgain
-	}
-	first := a.place.field == ""
-	w.Asked = a.place.asks(time.Now())
-	a.place.lock, a.place.field, a.place.lease = w.hold.verbs(), w.Field, max(a.place.lease, w.Lease)
-	a.place.stands = a.place.stands || w.Line == HearsGrant || w.Line == AsksAgain
-	if first {
-		a.wants[0] = w
-	} else {
-		a.wants = []want{w} // a new one: an abandoned attempt still reads the old one
-	}
-}
-
 // hasOtherHalf says whether the owner of h has the other half, so that the line cannot grant h: the lock is not free. The
 // process may have a caller with a place beside it.
 func (h *hold) hasOtherHalf() bool {
@@ -131,95 +101,6 @@ func ParseLineGrant(message, suffix string) (g LineGrant, ok bool) {
 	lease, err2 := strconv.ParseInt(parts[3], 10, 64)
 	token, err3 := strconv.ParseInt(parts[4], 10, 64)
 	return LineGrant{strings.TrimSuffix(parts[1], suffix), asked, send.FromMilliseconds(lease), token}, err1 == nil && err2 == nil && err3 == nil
-}
-
-// granted returns the grant that the caller has been told of, if the caller can rely on it.
-func (a *acquisition) granted() (res Answer, ok bool) {
-	if a.group != nil || !a.place.stands {
-		return res, false
-	}
-	g, ok := ParseLineGrant(a.subscription.message(), a.wants[0].hold.lock.Suffix())
-	w := a.wants[0]
-	sent := a.place.sentAt(g.Asked)
-	switch {
-	case !ok, g.Field != w.Field, sent.IsZero():
-		return res, false
-	case a.engine.ConfirmsGrants: // replicas have to confirm it
-		return res, false
-	case g.Lease < min(w.Lease, ProvisionalLease), g.Lease < w.Lease && !w.Renewed: // another caller had asked for it
-		return res, false
-	case w.hold.lock.Fenced() != (g.Token != 0):
-		return res, false
-	case !lease.EnoughValidityLeft(lease.Trust(g.Lease)-time.Since(sent), lease.Trust(g.Lease), w.Renewed):
-		return res, false
-	}
-	res = Answer{Outcome: Outcome{State: Held, token: g.Token}, Sent: sent}
-	if g.Lease < w.Lease {
-		res.provisional = g.Lease
-	}
-	return res, true
-}
-
-// takePlace gives the caller the place that the caller before it has left. A caller that wants a shorter lease waits for
-// itself: the lock would be held for longer than it says.
-func (a *acquisition) takePlace() {
-	w := a.wants[0]
-	n := w.hold.name
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	q := w.hold.queue
-	if q == nil || q.place == nil || w.Level > 1 {
-		return
-	}
-	if a.place.field != "" && !a.takesOver { // the caller has asked past the wait queue: its field is not used any more
-		if a.leftovers.toUndo(true, a.place.stands) {
-			undoer{n.engine}.undoSoon(w.hold.verbs(), a.place.field, false, a.leftovers.grants)
-			a.leftovers = leftovers{}
-		}
-		a.place = place{}
-	}
-	if (!w.Renewed || w.hold.lock.Limits().Max > 0) && w.Lease < min(q.place.lease, ProvisionalLease) {
-		q.dropPlaceLocked(n.engine)
-		if a.place.field == "" { // the number of the field must be higher than that of the place
-			a.useFieldLocked(n.engine.newField(w.hold.key.owner))
-		}
-		return
-	}
-	a.place, q.place = *q.place, nil
-	a.leftovers.inherits(a.place.unknown)
-	a.useFieldLocked(a.place.field)
-}
-
-// useFieldLocked has the caller ask with field from now on.
-func (a *acquisition) useFieldLocked(field string) {
-	w := a.wants[0]
-	w.hold.field, w.Field = field, field
-	a.wants = []want{w}
-}
-
-// misnamed says whether a field says that this Client uses the line, which it may not: the first answer of Redis has shown that.
-// Processes in the line would not listen for the release of the hold.
-func (a *acquisition) misnamed() bool {
-	return a.engine.sender.Narrowed() && !a.takesOver &&
-		slices.ContainsFunc(a.wants, func(w want) bool { return w.Level == 1 && UsesLine(w.Field) })
-}
-
-// leavePlace leaves the place of a caller that gives up to the next caller of this process, if there is one.
-func (a *acquisition) leavePlace() bool {
-	w := a.wants[0]
-	n := w.hold.name
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	q := w.hold.queue
-	if q == nil || q.place != nil || q.First() == nil || n.closed || w.hold.state != fresh || a.asking || w.OtherHalf != "" {
-		return false
-	}
-	left := a.place
-	if left.unknown = 0; n.engine.late.MayRun(left.field) {
-		left.unknown = a.leftovers.leavesTries()
-	}
-	q.place = &left
-	return true
 }
 
 // dropPlaceLocked gives up the place that the last caller of q has left.

@@ -39,7 +39,7 @@ func (a *acquisition) undoOrphan(wants []want, res Answer, err error) {
 	case err != nil && !send.Answered(err): // after an answer, half of the script may have run
 		return
 	}
-	wants = a.group.now(wants)
+	wants = a.backend.present(wants)
 	if !a.givenUp.Load() {
 		wants = slices.DeleteFunc(slices.Clone(wants), func(w want) bool { return w.hold.needs(w.Field) })
 	}

@@ -83,16 +83,16 @@ var mutations = []mutation{
 		to:    "w.confirmLocked(l, w.Now(), cmp.Or(answers",
 	},
 	{
-		name: "grantFromTheMessage", file: "internal/engine/line.go", focus: Focus{inOneLine, []string{"degrade"}},
+		name: "grantFromTheMessage", file: "internal/engine/one.go", focus: Focus{inOneLine, []string{"degrade"}},
 		from: "State: Held, token: g.Token}, Sent: sent}",
 		to:   "State: Held, token: g.Token}, Sent: time.Now()}",
 		missed: "a grant is confirmed by a request at once, which makes the trust right: only a link that falls silent " +
 			"just then shows it",
 	},
 	{
-		name: "grantFromTheLastRequest", file: "internal/engine/line.go", focus: Focus{inOneLine, []string{"degrade"}},
-		from:   "sent := a.place.sentAt(g.Asked)",
-		to:     "sent := a.place.asked[0].sent",
+		name: "grantFromTheLastRequest", file: "internal/engine/one.go", focus: Focus{inOneLine, []string{"degrade"}},
+		from:   "sent := r.place.sentAt(g.Asked)",
+		to:     "sent := r.place.asked[0].sent",
 		missed: "as grantFromTheMessage",
 	},
 	{
@@ -102,12 +102,12 @@ var mutations = []mutation{
 		missed: "as grantFromTheLastRequest",
 	},
 	{
-		name: "wholeLeaseOfAGrant", file: "internal/engine/line.go", focus: Focus{Locks: inOneLine},
+		name: "wholeLeaseOfAGrant", file: "internal/engine/one.go", focus: Focus{Locks: inOneLine},
 		from: "res.provisional = g.Lease",
 		to:   "res.provisional = 0",
 	},
 	{
-		name: "anyGrant", file: "internal/engine/line.go", focus: Focus{Locks: inOneLine},
+		name: "anyGrant", file: "internal/engine/one.go", focus: Focus{Locks: inOneLine},
 		from: "g.Lease < w.Lease && !w.Renewed:",
 		to:   "false:",
 	},
@@ -347,7 +347,7 @@ var mutations = []mutation{
 			"time",
 	},
 	{
-		name: "placeForgotten", file: "internal/engine/line.go", focus: Focus{Locks: inOneLine},
+		name: "placeForgotten", file: "internal/engine/one.go", focus: Focus{Locks: inOneLine},
 		from: `q.place = &left
 `,
 		to: "",
@@ -367,9 +367,9 @@ var mutations = []mutation{
 
 	// What relock once did wrong, as fieldsNotCompared and tombstoneStays.
 	{
-		name: "joinsPastTheQueue", file: "internal/engine/line.go", focus: Focus{inOneLine, silence},
-		from: "case a.isPastQueue():",
-		to:   "case a.isPastQueue() && w.Level > 1:",
+		name: "joinsPastTheQueue", file: "internal/engine/one.go", focus: Focus{inOneLine, silence},
+		from: "case r.isPastQueue(): // the place in the line",
+		to:   "case r.isPastQueue() && w.Level > 1: // the place in the line",
 		missed: "the place of the process comes to another of its callers, and a caller that was passed over " +
 			"in silence may wait longer: the fault excuses it",
 	},
