@@ -102,6 +102,7 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 // on the heap for each handover costs as much as all the rest of it.
 func (e *Engine) take(p *waitOptions, o Owner, r Request, locks []Lock) error {
 	if len(locks) > 1 {
+		e.noteUse()
 		g := e.newGroup(p, locks, o, r)
 		defer g.end()
 		return g.finish(p)
@@ -112,6 +113,7 @@ func (e *Engine) take(p *waitOptions, o Owner, r Request, locks []Lock) error {
 	if l, kept := locks[0].(KeptLock); kept {
 		return e.takeKept(p, n, l, o, r)
 	}
+	e.noteUse()
 	h, holds, err := n.enter(p, locks[0], o, r)
 	if holds || err != nil {
 		return err
@@ -127,6 +129,13 @@ func (e *Engine) take(p *waitOptions, o Owner, r Request, locks []Lock) error {
 		one.takesOver = true
 	}
 	return one.finish(p)
+}
+
+// noteUse says that a lock is about to be acquired: see Config.FirstUse.
+func (e *Engine) noteUse() {
+	if e.FirstUse != nil {
+		e.FirstUse()
+	}
 }
 
 // finish runs the acquisition of a caller with these options, and leaves it what was seen and used up of them.
@@ -150,8 +159,8 @@ func (n *name) enter(p *waitOptions, b Lock, o Owner, r Request) (h *hold, holds
 
 // prepare sets the attempt of w.
 func (w *want) prepare(r Request) error {
-	w.hold.name.mu.Lock()
-	defer w.hold.name.mu.Unlock()
+	w.hold.name.Lock()
+	defer w.hold.name.Unlock()
 	return w.prepareLocked(r)
 }
 
@@ -330,8 +339,8 @@ func (a *acquisition) nextPoll(in want, res Answer) (delay time.Duration, stop f
 
 // interrupt notes that another process has the lock of h.
 func (h *hold) interrupt() {
-	h.name.mu.Lock()
-	defer h.name.mu.Unlock()
+	h.name.Lock()
+	defer h.name.Unlock()
 	if g := h.queue; g != nil {
 		g.turns.Interrupted()
 	}
@@ -339,8 +348,8 @@ func (h *hold) interrupt() {
 
 // heardRelease notes that another process has released the lock of h.
 func (h *hold) heardRelease() {
-	h.name.mu.Lock()
-	defer h.name.mu.Unlock()
+	h.name.Lock()
+	defer h.name.Unlock()
 	if e := h.name.engine; h.queue != nil {
 		h.queue.turns.HeardRelease(e.watchdog.Now(), e.pace())
 	}
@@ -474,8 +483,8 @@ func (a *acquisition) dismissLocked(w want, res Answer) {
 	switch {
 	case res.State != Held: // rollback has undone the attempts
 	case h.state == lost || h.state == over && len(h.record.holds) == 0: // no other hold shares the record
-		a.engine.workers.Spawn(h.clear)
+		h.name.oweLocked(duty{clear: h})
 	default:
-		a.engine.workers.Spawn(func() { _ = undoer{a.engine}.undoOne(a.Ctx, h.verbs(), w.Attempt, 0) })
+		h.name.oweLocked(duty{undo: h.verbs(), attempt: w.Attempt, ctx: a.Ctx})
 	}
 }

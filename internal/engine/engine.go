@@ -40,7 +40,7 @@ type Config struct {
 	MaxWakeDelay    time.Duration
 	Slice           time.Duration
 	Label           string // WithLabel; or ""
-	FirstUse        func() // called with every field that is made; or nil
+	FirstUse        func() // called by every caller that acquires a lock with a record; or nil
 	ConfirmsGrants  bool   // of a line, by asking: replicas have to confirm every hold
 
 	Log       *slog.Logger // of the user

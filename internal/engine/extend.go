@@ -57,8 +57,8 @@ type extension struct {
 
 // allowed says why the hold cannot have this lease from now on, or nil.
 func (x extension) allowed() error {
-	x.name.mu.Lock()
-	defer x.name.mu.Unlock()
+	x.name.Lock()
+	defer x.name.Unlock()
 	switch {
 	case x.state != holding:
 		return cmp.Or(x.loss, ErrNotHeld)
@@ -73,8 +73,8 @@ func (x extension) allowed() error {
 
 // done notes the outcome of a request that was sent at sent.
 func (x extension) done(sent time.Time, err error) error {
-	x.name.mu.Lock()
-	defer x.name.mu.Unlock()
+	x.name.Lock()
+	defer x.name.Unlock()
 	switch {
 	case x.state != holding: // it was lost, or given back, while the request was under way
 		return send.WithLast(cmp.Or(x.loss, ErrNotHeld), err)

@@ -16,9 +16,6 @@ const usesLineMark = '0'
 // newField makes the field of an acquisition: client, owner and number.
 func (e *Engine) newField(o Owner) string {
 	var room [96]byte
-	if e.FirstUse != nil {
-		e.FirstUse()
-	}
 	field := append(append(room[:0], e.ID...), ':')
 	field = append(strconv.AppendInt(field, int64(o), 10), ':')
 	if !e.sender.Narrowed() {

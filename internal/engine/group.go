@@ -402,7 +402,7 @@ func (g *group) dropPlaces() {
 	defer g.names.Unlock()
 	for _, h := range g.fresh {
 		if h.queue != nil {
-			h.queue.dropPlaceLocked(g.engine)
+			h.name.dropPlaceLocked(h.queue)
 		}
 	}
 }

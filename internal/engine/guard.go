@@ -53,15 +53,15 @@ func (g *guardedHold) guardableLocked() error {
 
 // EndOf is the end of guards whose parents end with done, or nil.
 func (g *guardedHold) EndOf(done <-chan struct{}) (*guard.End, error) {
-	g.name.mu.Lock()
-	defer g.name.mu.Unlock()
+	g.name.Lock()
+	defer g.name.Unlock()
 	return g.guards[done], g.guardableLocked()
 }
 
 // KeepEnd keeps end, and returns it; or the one that another goroutine has kept meanwhile.
 func (g *guardedHold) KeepEnd(done <-chan struct{}, end *guard.End) (*guard.End, error) {
-	g.name.mu.Lock()
-	defer g.name.mu.Unlock()
+	g.name.Lock()
+	defer g.name.Unlock()
 	if err := g.guardableLocked(); err != nil {
 		return nil, err
 	}
@@ -70,7 +70,7 @@ func (g *guardedHold) KeepEnd(done <-chan struct{}, end *guard.End) (*guard.End,
 
 // ForgetEnd forgets an end whose parents have ended.
 func (g *guardedHold) ForgetEnd(done <-chan struct{}, end *guard.End) {
-	g.name.mu.Lock()
-	defer g.name.mu.Unlock()
+	g.name.Lock()
+	defer g.name.Unlock()
 	g.guards.Forget(done, end)
 }

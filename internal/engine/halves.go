@@ -38,8 +38,8 @@ func withOtherHalves(wants []want) []want {
 // in the way beside h, unless they all ask for the other half.
 func (h *hold) nameField() bool {
 	n := h.name
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	if h.state == over {
 		return false
 	}

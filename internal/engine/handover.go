@@ -76,8 +76,8 @@ type admitted struct {
 // goroutine of this process holds or contends for.
 func (n *name) admit(p *waitOptions, b Lock, o Owner, explicit bool) (admitted, error) {
 	key, admission := holdKey{b.ID(), o}, b.Admission()
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	if n.holds.get(key) != nil || b.OtherHalf() != (LockID{}) && n.holds.get(holdKey{b.OtherHalf(), o}) != nil {
 		return admitted{}, nil
 	}
@@ -125,7 +125,7 @@ func (n *name) admitFirstLocked(h *hold, g *waitQueue) admitted {
 // enqueueLocked waits in g. It lets go of the mutex meanwhile.
 func (n *name) enqueueLocked(p *waitOptions, g *waitQueue, h *hold) (admitted, error) {
 	w := g.Add(h, entrance{n.engine}.number(p))
-	err := entrance{n.engine}.awaitLocked(&n.mu, p, w)
+	err := entrance{n.engine}.awaitLocked(n, p, w)
 	switch {
 	case h.handedOver: // checked before err: no other caller can release this hold
 		p.span.ends(pathHandover)
@@ -161,7 +161,7 @@ func (n *name) enqueueLocked(p *waitOptions, g *waitQueue, h *hold) (admitted, e
 // ran again: the process was stopped in between. The caller asks for a hold of its own; the old record is
 // cleared meanwhile. refuseLocked lets go of the mutex for a moment.
 func (n *name) refuseLocked(h *hold) admitted {
-	e, g, shares := n.engine, h.queue, h.levels > 1 // shares: other callers of the owner have re-entered h meanwhile
+	g, shares := h.queue, h.levels > 1 // shares: other callers of the owner have re-entered h meanwhile
 	last, guards := true, []*guard.End(nil)
 	if h.state == lost {
 		h.levels--
@@ -175,7 +175,7 @@ func (n *name) refuseLocked(h *hold) admitted {
 	n.forgetLocked(h)
 	if last {
 		h.keepUntil = 0 // its caller has not run
-		e.workers.Spawn(h.clear)
+		n.oweLocked(duty{clear: h})
 	}
 	next := &hold{name: n, lock: h.lock, key: h.key, queue: g}
 	h.endGuardsLocked(guards)

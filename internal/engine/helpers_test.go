@@ -46,8 +46,8 @@ func (e *Engine) textsInUse() (texts []string) {
 
 // locked calls f with the mutex of the name.
 func (n *name) locked(f func()) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	f()
 }
 

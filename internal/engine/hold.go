@@ -88,8 +88,8 @@ func (h *hold) forgottenLocked() bool {
 
 // lossOf is why the hold was lost, or nil.
 func (h *hold) lossOf() error {
-	h.name.mu.Lock()
-	defer h.name.mu.Unlock()
+	h.name.Lock()
+	defer h.name.Unlock()
 	return h.loss
 }
 
@@ -101,8 +101,8 @@ func (h *hold) withName(loss error) error {
 // lockHold finds the hold that o has on the lock, and keeps other callers of o away from it
 // until unlockHold. Where there is none, it makes a fresh hold if makeOne is set, and else returns nil.
 func (n *name) lockHold(p *waitOptions, b Lock, o Owner, makeOne bool) (*hold, error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	return n.lockHoldLocked(p, b, o, makeOne)
 }
 
@@ -140,10 +140,10 @@ func (n *name) enterHoldLocked(p *waitOptions, h *hold) error {
 		return send.ErrTimeUp
 	}
 	if other := n.otherHalfLocked(h); h.state == holding || other != nil && other.state == holding { // this owner holds the lock
-		return entrance{n.engine}.enterOwnersLocked(&n.mu, p, &h.owner)
+		return entrance{n.engine}.enterOwnersLocked(n, p, &h.owner)
 	}
 	patient := *p
-	return entrance{n.engine}.enterLocked(&n.mu, &patient, &h.owner)
+	return entrance{n.engine}.enterLocked(n, &patient, &h.owner)
 }
 
 // usableLocked says whether h can be used by the caller, which has its owner mutex. It returns the mutex of a hold
@@ -161,8 +161,8 @@ func (n *name) usableLocked(h *hold, acquires bool) bool {
 
 // unlockHold releases the owner mutex: the next caller of the owner may use the hold.
 func (h *hold) unlockHold() {
-	h.name.mu.Lock()
-	defer h.name.mu.Unlock()
+	h.name.Lock()
+	defer h.name.Unlock()
 	h.unlockHoldLocked()
 }
 
@@ -182,25 +182,25 @@ func (n *name) expireLocked(h *hold) {
 	if h.state != holding || h.keeper == nil && n.engine.watchdog.Trusted(&h.record.lease) {
 		return
 	}
-	n.mu.Unlock()
+	n.Unlock()
 	if cause := h.due(); cause != nil {
 		h.lose(cause)
 	}
-	n.mu.Lock()
+	n.Lock()
 }
 
 // expireIfDue is expireLocked for callers without the mutex.
 func (h *hold) expireIfDue() {
-	h.name.mu.Lock()
-	defer h.name.mu.Unlock()
+	h.name.Lock()
+	defer h.name.Unlock()
 	h.name.expireLocked(h)
 }
 
 // due is why the hold can no longer be trusted, or nil. It reads the clock, and asks the keeper.
 func (h *hold) due() error {
-	h.name.mu.Lock()
+	h.name.Lock()
 	holds := h.state == holding
-	h.name.mu.Unlock()
+	h.name.Unlock()
 	switch {
 	case !holds:
 		return nil
@@ -248,9 +248,9 @@ func (h *hold) loseAlone(cause error) bool {
 	if lapsed {
 		unrenewed = LossError(fmt.Errorf("%w: %w", ErrUnrenewed, cause))
 	}
-	n.mu.Lock()
+	n.Lock()
 	if h.state != holding {
-		n.mu.Unlock()
+		n.Unlock()
 		return false
 	}
 	r := h.record
@@ -272,7 +272,7 @@ func (h *hold) loseAlone(cause error) bool {
 	}
 	guards := h.guards.Take()
 	h.unreported = h.uncollected
-	n.mu.Unlock()
+	n.Unlock()
 
 	if !renewed {
 		e.lapsed.remember(h)
@@ -291,8 +291,8 @@ func (n *name) levels(b Lock, o Owner) (*hold, int) {
 	if h == nil {
 		return nil, 0
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	n.expireLocked(h)
 	if h.state != holding {
 		return nil, 0
@@ -327,8 +327,8 @@ func (e *Engine) Token(b Lock, o Owner) (int64, error) {
 	if h == nil {
 		return 0, n.notHeldError(b.ID(), o)
 	}
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	n.expireLocked(h)
 	switch {
 	case h.state != holding:
@@ -340,8 +340,8 @@ func (e *Engine) Token(b Lock, o Owner) (int64, error) {
 }
 
 func (n *name) notHeldError(id LockID, o Owner) error {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	for h := range n.holds.all() {
 		if h.key.id == id && h.state == holding {
 			return fmt.Errorf("%w: %v asked, %v holds it here", ErrNotHeld, o, h.key.owner)
@@ -360,8 +360,8 @@ type expiredRing struct {
 // remember keeps h, and forgets the oldest hold of the ring.
 func (r *expiredRing) remember(h *hold) {
 	if oldest := r.replace(h); oldest != nil {
-		oldest.name.mu.Lock()
-		defer oldest.name.mu.Unlock()
+		oldest.name.Lock()
+		defer oldest.name.Unlock()
 		oldest.name.forgetLocked(oldest)
 	}
 }

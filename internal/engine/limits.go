@@ -63,8 +63,8 @@ func (m minHold) rest() time.Duration {
 	if m.lock.Limits().AtLeast == 0 {
 		return 0
 	}
-	m.name.mu.Lock()
-	defer m.name.mu.Unlock()
+	m.name.Lock()
+	defer m.name.Unlock()
 	return max(0, m.keepUntil-m.name.engine.watchdog.Now())
 }
 
@@ -75,8 +75,8 @@ func (m minHold) call(rest time.Duration) send.Call {
 
 // isAlone says whether nothing but h needs its record: a write lock has its record together with the read lock of its owner.
 func (h *hold) isAlone() bool {
-	h.name.mu.Lock()
-	defer h.name.mu.Unlock()
+	h.name.Lock()
+	defer h.name.Unlock()
 	return !h.named && h.name.otherHalfLocked(h) == nil
 }
 
@@ -131,8 +131,8 @@ func (e *Engine) DropMinHold(b Lock, o Owner) {
 	}
 	n := e.use(b.ID().Name)
 	defer n.done()
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	if h := n.holds.get(holdKey{b.ID(), o}); h != nil && h.levels == 1 {
 		h.keepUntil = 0
 	}

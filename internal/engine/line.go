@@ -77,8 +77,8 @@ func (h *hold) hasOtherHalf() bool {
 	if h.lock.OtherHalf() == (LockID{}) {
 		return false
 	}
-	h.name.mu.Lock()
-	defer h.name.mu.Unlock()
+	h.name.Lock()
+	defer h.name.Unlock()
 	other := h.name.otherHalfLocked(h)
 	return other != nil && other.state == holding
 }
@@ -104,19 +104,17 @@ func ParseLineGrant(message, suffix string) (g LineGrant, ok bool) {
 }
 
 // dropPlaceLocked gives up the place that the last caller of q has left.
-func (q *waitQueue) dropPlaceLocked(e *Engine) {
-	p := q.place
-	if p == nil {
-		return
+func (n *name) dropPlaceLocked(q *waitQueue) {
+	if p := q.place; p != nil {
+		q.place = nil
+		n.oweLocked(duty{undo: p.lock, attempt: Attempt{Field: p.field, Level: 1}, unknown: p.unknown})
 	}
-	q.place = nil
-	undoer{e}.undoSoon(p.lock, p.field, false, p.unknown)
 }
 
 // uses says whether field belongs to a wait or a hold of this process that goes on, or is about to be given back.
 func (n *name) uses(field string) bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	for h := range n.holds.all() {
 		if h.field == field || h.record != nil && h.record.field == field {
 			return true

@@ -16,9 +16,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"time"
-
-	"github.com/relock-go/relock/internal/turns"
 )
 
 // A nameTable has the names that are in use.
@@ -39,6 +36,20 @@ type name struct {
 	holds  holdSet
 	queues []*waitQueue // one for each half that has one
 	groups map[holdKey][]*group
+	due    []duty // see Unlock
+}
+
+// Lock locks the state of n.
+func (n *name) Lock() { n.mu.Lock() }
+
+// Unlock unlocks the state of n, and begins what has come due meanwhile.
+func (n *name) Unlock() {
+	due := n.due
+	n.due = nil
+	n.mu.Unlock()
+	if due != nil {
+		n.engine.begin(due)
+	}
 }
 
 // use returns the name called text. Its caller must call done in the end.
@@ -120,15 +131,21 @@ func (ns names) Lock() {
 }
 
 func (ns names) Unlock() {
+	var due []duty
 	for _, n := range ns {
+		due = append(due, n.due...)
+		n.due = nil
 		n.mu.Unlock()
+	}
+	if len(due) > 0 {
+		ns[0].engine.begin(due)
 	}
 }
 
 // find returns the hold that o has, or has lost, on the half; nil where there is none.
 func (n *name) find(id LockID, o Owner) *hold {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	h := n.holds.get(holdKey{id, o})
 	if h == nil || h.state == fresh || h.state == over {
 		return nil
@@ -188,7 +205,7 @@ func (n *name) findQueueLocked(half string) *waitQueue {
 // line that the last caller has left.
 func (n *name) dropQueueLocked(g *waitQueue) {
 	if !g.Taken() {
-		g.dropPlaceLocked(n.engine)
+		n.dropPlaceLocked(g)
 	}
 	if !g.Taken() && g.shared == nil && !g.kept && g.registered {
 		g.registered = false
@@ -199,26 +216,24 @@ func (n *name) dropQueueLocked(g *waitQueue) {
 
 // keepQueueLocked keeps g for a while: a process of one goroutine would forget with each Unlock that other processes go first.
 func (n *name) keepQueueLocked(g *waitQueue) {
-	if g.kept {
-		return
+	if !g.kept {
+		g.kept = true
+		n.oweLocked(duty{keep: g})
 	}
-	g.kept = true
-	n.engine.workers.Spawn(func() {
-		select {
-		case <-time.After(2 * turns.MostUntold):
-		case <-n.engine.closed:
-		}
-		n.mu.Lock()
-		defer n.mu.Unlock()
-		g.kept = false
-		n.dropQueueLocked(g)
-	})
+}
+
+// endKeeping forgets g when the while is over, unless it is used.
+func (n *name) endKeeping(g *waitQueue) {
+	n.Lock()
+	defer n.Unlock()
+	g.kept = false
+	n.dropQueueLocked(g)
 }
 
 // recordsOf are the records that this process has of a half.
 func (n *name) recordsOf(id LockID) (all []*record) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	for h := range n.holds.all() {
 		if h.key.id == id && h.state == holding {
 			all = append(all, h.record)

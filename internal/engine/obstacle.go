@@ -57,8 +57,8 @@ func (p *waitOptions) noteBusy(h *hold, ttl time.Duration) {
 // noteObstacle is noteBusy for any obstacle.
 func (p *waitOptions) noteObstacle(h *hold, o *obstacle) {
 	p.obstacle = o
-	h.name.mu.Lock()
-	defer h.name.mu.Unlock()
+	h.name.Lock()
+	defer h.name.Unlock()
 	if h.queue != nil {
 		h.queue.foundBusy(o)
 	}
@@ -115,8 +115,8 @@ func inTheWay[L Lock](e *Engine, p waitOptions, locks []L, o Owner) (name, who s
 func (e *Engine) inFrontHere(b Lock, o Owner) string {
 	n := e.use(b.ID().Name)
 	defer n.done()
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	for h := range n.holds.all() {
 		if h.key.id == b.ID() && h.key.owner != o && h.state == fresh && h.queue != nil {
 			return fmt.Sprintf("%v of %s is in front, and Redis has not answered it", h.key.owner, e.process())
@@ -133,8 +133,8 @@ func (e *Engine) holderHere(b Lock, o Owner) string {
 	}
 	n := e.use(b.ID().Name)
 	defer n.done()
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	for h := range n.holds.all() {
 		switch key := h.key; {
 		case h.state != holding || key.owner == o:

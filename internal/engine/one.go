@@ -186,21 +186,21 @@ func (r *oneRecord) granted() (res Answer, ok bool) {
 func (r *oneRecord) takePlace() {
 	w := r.wants[0]
 	n := w.hold.name
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	q := w.hold.queue
 	if q == nil || q.place == nil || w.Level > 1 {
 		return
 	}
 	if r.place.field != "" && !r.takesOver { // the caller has asked past the wait queue: its field is not used any more
 		if r.leftovers.toUndo(true, r.place.stands) {
-			undoer{n.engine}.undoSoon(w.hold.verbs(), r.place.field, false, r.leftovers.grants)
+			n.oweLocked(duty{undo: w.hold.verbs(), attempt: Attempt{Field: r.place.field, Level: 1}, unknown: r.leftovers.grants})
 			r.leftovers = leftovers{}
 		}
 		r.place = place{}
 	}
 	if (!w.Renewed || w.hold.lock.Limits().Max > 0) && w.Lease < min(q.place.lease, ProvisionalLease) {
-		q.dropPlaceLocked(n.engine)
+		n.dropPlaceLocked(q)
 		if r.place.field == "" { // the number of the field must be higher than that of the place
 			r.useFieldLocked(n.engine.newField(w.hold.key.owner))
 		}
@@ -222,8 +222,8 @@ func (r *oneRecord) useFieldLocked(field string) {
 func (r *oneRecord) leavePlace() bool {
 	w := r.wants[0]
 	n := w.hold.name
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	q := w.hold.queue
 	if q == nil || q.place != nil || q.First() == nil || n.closed || w.hold.state != fresh || r.asking || w.OtherHalf != "" {
 		return false

@@ -53,8 +53,8 @@ func (a *acquisition) undoOrphan(wants []want, res Answer, err error) {
 // record must be there, and a late try may have taken it after the release has run: needs waits for its end.
 func (h *hold) needs(field string) bool {
 	n := h.name
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	if field != h.field && (h.record == nil || field != h.record.field) {
 		return false // the caller asks with another one by now
 	}

@@ -41,10 +41,10 @@ func (p Probe) Stats() Stats {
 	}
 	for _, n := range e.table.all() {
 		s.Names++
-		n.mu.Lock()
+		n.Lock()
 		s.Holds += n.holds.len()
 		s.Queues += len(n.queues)
-		n.mu.Unlock()
+		n.Unlock()
 	}
 	return s
 }
@@ -98,8 +98,8 @@ func (p Probe) LeavePlace(b Lock, field string) {
 func (p Probe) look(b Lock, f func(n *name)) {
 	n := p.e.use(b.ID().Name)
 	defer n.done()
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	f(n)
 }
 

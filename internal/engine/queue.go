@@ -209,8 +209,8 @@ func (h *hold) needsQueueLocked() bool {
 }
 
 func (h *hold) needsQueue() bool {
-	h.name.mu.Lock()
-	defer h.name.mu.Unlock()
+	h.name.Lock()
+	defer h.name.Unlock()
 	return h.needsQueueLocked()
 }
 
@@ -224,8 +224,8 @@ func (h *hold) leaveQueueLocked() {
 }
 
 func (h *hold) leaveQueue() {
-	h.name.mu.Lock()
-	defer h.name.mu.Unlock()
+	h.name.Lock()
+	defer h.name.Unlock()
 	h.leaveQueueLocked()
 }
 
@@ -239,10 +239,10 @@ func leaveQueuesLocked(wants []want) {
 // the caller has let other processes go first when it is their turn.
 func (e entrance) enterQueue(p *waitOptions, wants []want) error {
 	n := wants[0].hold.name
-	n.mu.Lock()
-	err := e.enterQueuesLocked(&n.mu, p, wants)
+	n.Lock()
+	err := e.enterQueuesLocked(n, p, wants)
 	yield := e.yieldLocked(wants)
-	n.mu.Unlock()
+	n.Unlock()
 	if err == nil && yield > 0 && p.HasTime(yield) {
 		p.span.waits()
 		err = p.sleep(nil, nil, yield)

@@ -68,15 +68,15 @@ func (r *record) LeaseEnded(cause error) {
 // end ends all holds of the record, and returns the holds whose loss is to be reported.
 func (r *record) end(cause error) (lost []*hold) {
 	for {
-		r.first.name.mu.Lock()
+		r.first.name.Lock()
 		r.ended = true // from now on the record is not handed over or shared
 		last := len(r.holds) - 1
 		if last < 0 {
-			r.first.name.mu.Unlock()
+			r.first.name.Unlock()
 			return lost
 		}
 		h := r.holds[last]
-		r.first.name.mu.Unlock()
+		r.first.name.Unlock()
 		if h.loseAlone(cause) {
 			lost = append(lost, h)
 		}
@@ -85,8 +85,8 @@ func (r *record) end(cause error) (lost []*hold) {
 
 // holdsNow is a copy of the present holds of the record.
 func (r *record) holdsNow() []*hold {
-	r.first.name.mu.Lock()
-	defer r.first.name.mu.Unlock()
+	r.first.name.Lock()
+	defer r.first.name.Unlock()
 	return append([]*hold(nil), r.holds...)
 }
 

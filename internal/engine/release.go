@@ -168,8 +168,8 @@ func (r releasing) call() (c send.Call, keeps, late bool) {
 // message of the release has reached so many other clients. passed is as in the reply of Commands.Release.
 func (r releasing) end(others int, passed int64) {
 	e, n := r.name.engine, r.name
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	if r.left == 0 {
 		switch {
 		case passed == 2 && (r.queue != nil || r.lock.Admission() == Counted): // a permit is used outside the wait queue
@@ -213,8 +213,8 @@ type givenBack struct {
 // giveBack gives back one level of the hold that o has on b; the hold is nil where there is none. Where another caller
 // of o uses the hold, it waits as p allows; if p is nil, it returns errTimeUp.
 func (n *name) giveBack(p *waitOptions, b Lock, o Owner) (g givenBack, err error) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	h, err := n.lockHoldLocked(p, b, o, false) // it looks at the clock
 	if h == nil {
 		return g, err
@@ -231,8 +231,8 @@ func (n *name) giveBack(p *waitOptions, b Lock, o Owner) (g givenBack, err error
 // giveBack takes one level from the hold. It returns the levels that are left, and whether the caller has
 // to release the record.
 func (h *hold) giveBack() (left int, last bool) {
-	h.name.mu.Lock()
-	defer h.name.mu.Unlock()
+	h.name.Lock()
+	defer h.name.Unlock()
 	return h.giveBackLocked()
 }
 
@@ -257,8 +257,8 @@ func (h *hold) endGuardsLocked(guards []*guard.End) {
 	if len(guards) == 0 {
 		return
 	}
-	h.name.mu.Unlock()
-	defer h.name.mu.Lock()
+	h.name.Unlock()
+	defer h.name.Lock()
 	guard.EndAll(guards, nil)
 }
 
@@ -306,8 +306,8 @@ func (h *hold) clear() {
 
 // keptByOtherHalf says whether the owner holds the other half, which keeps the record alive.
 func (h *hold) keptByOtherHalf() bool {
-	h.name.mu.Lock()
-	defer h.name.mu.Unlock()
+	h.name.Lock()
+	defer h.name.Unlock()
 	other := h.name.otherHalfLocked(h)
 	return other != nil && other.state == holding
 }

@@ -71,8 +71,8 @@ func (e *Engine) refuse() {
 
 // close ends the name, and returns the guards of its holds.
 func (n *name) close() (guards []*guard.End) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	n.closed = true
 	holds := 0
 	for h := range n.holds.all() {
@@ -107,8 +107,8 @@ func (e *Engine) stillHeld() (s stillHeld) {
 }
 
 func (n *name) addHeld(s *stillHeld) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
+	n.Lock()
+	defer n.Unlock()
 	for h := range n.holds.all() {
 		if h.state != holding {
 			continue

@@ -1,0 +1,58 @@
+package engine
+
+// Duties: what remains to be done when the state of a name has changed.
+//
+// Rules: the state of a name changes under the mutex of the name, where nothing is sent and no goroutine is started. What follows
+// from the change is noted as a duty. Who unlocks the name begins it, on a goroutine that Close waits for.
+
+import (
+	"context"
+	"time"
+
+	"github.com/relock-go/relock/internal/turns"
+)
+
+// A duty is one of these:
+type duty struct {
+	clear *hold      // to be deleted from Redis
+	undo  Record     // the lock of attempt, which is to be undone
+	keep  *waitQueue // to be forgotten after a while
+
+	name    *name // of keep
+	attempt Attempt
+	unknown int             // tries of attempt that may still run
+	ctx     context.Context // of the caller of attempt; or nil
+}
+
+// oweLocked notes what is to be done when the mutex is free.
+func (n *name) oweLocked(d duty) {
+	d.name = n
+	n.due = append(n.due, d)
+}
+
+// begin begins duties.
+func (e *Engine) begin(due []duty) {
+	for _, d := range due {
+		e.workers.Spawn(func() { d.fulfil(e) })
+	}
+}
+
+// fulfil does what is due.
+func (d *duty) fulfil(e *Engine) {
+	switch {
+	case d.clear != nil:
+		d.clear.clear()
+	case d.undo != nil:
+		ctx := d.ctx
+		if ctx == nil {
+			ctx = context.Background()
+		}
+		_ = undoer{e}.undoOne(ctx, d.undo, d.attempt, d.unknown)
+	default:
+		select {
+		case <-time.After(2 * turns.MostUntold):
+		case <-e.closed:
+		}
+		d.name.endKeeping(d.keep)
+	}
+}
