@@ -114,17 +114,17 @@ func (e *Engine) take(p *waitOptions, o Owner, r Request, locks []Lock) error {
 		return e.takeKept(p, n, l, o, r)
 	}
 	e.noteUse()
-	h, holds, err := n.enter(p, locks[0], o, r)
-	if holds || err != nil {
+	in, err := n.enter(p, locks[0], o, r)
+	if in.holds || err != nil {
 		return err
 	}
-	defer h.unlockHold()
+	defer in.hold.unlockHold()
 	one := new(oneRecord)
-	one.begin(p, one, h, r)
+	one.begin(p, one, in.hold, r)
 	if err := one.wants[0].prepare(r); err != nil {
 		return err
 	}
-	if h.takesOver {
+	if in.adopts {
 		one.leftovers.refused()
 		one.takesOver = true
 	}
@@ -147,14 +147,14 @@ func (a *acquisition) finish(p *waitOptions) error {
 	return err
 }
 
-// enter returns the hold of the caller, with the owner mutex of the hold; or says that the lock was handed to the caller.
-func (n *name) enter(p *waitOptions, b Lock, o Owner, r Request) (h *hold, holds bool, err error) {
-	in, err := n.admit(p, b, o, r.Lease > 0)
-	if err != nil || in.hold != nil {
-		return in.hold, in.holds, err
+// enter admits the caller past the others of this process. Unless the lock was handed to it, it has a hold then, with its owner
+// mutex.
+func (n *name) enter(p *waitOptions, b Lock, o Owner, r Request) (in admitted, err error) {
+	in, err = n.admit(p, b, o, r.Lease > 0)
+	if err == nil && in.hold == nil {
+		in.hold, err = n.lockHold(p, b, o, true)
 	}
-	h, err = n.lockHold(p, b, o, true)
-	return h, false, err
+	return in, err
 }
 
 // prepare sets the attempt of w.
@@ -178,8 +178,8 @@ func (w *want) prepareLocked(r Request) error {
 	case fresh:
 		w.NoWait = r.Wait == 0
 		w.Lease = h.lock.Limits().cut(cmp.Or(r.Interim, r.Lease, e.WatchdogTimeout))
-	case lost:
-		h.lossReported = true
+	case lost, lapsed, told:
+		h.state = h.state.afterTold()
 		return h.loss
 	default:
 		w.Renewed = w.Renewed || e.watchdog.Renews(&h.record.lease)
@@ -436,8 +436,8 @@ func confirm(all names, wants []want, res Answer, err error) error {
 func lossLocked(wants []want) (err error) {
 	for _, w := range wants {
 		switch h := w.hold; {
-		case h.state == lost || h.state == over: // now, or while the attempt was under way
-			h.lossReported = true
+		case h.state.isLost() || h.state == over: // now, or while the attempt was under way
+			h.state = h.state.afterTold()
 			err = cmp.Or(err, h.loss, errBeginAgain)
 		case h.state == fresh && h.name.closed:
 			err = cmp.Or(err, send.ErrClosed)
@@ -482,7 +482,7 @@ func (a *acquisition) dismissLocked(w want, res Answer) {
 	}
 	switch {
 	case res.State != Held: // rollback has undone the attempts
-	case h.state == lost || h.state == over && len(h.record.holds) == 0: // no other hold shares the record
+	case h.state.isLost() || h.state == over && len(h.record.holds) == 0: // no other hold shares the record
 		h.name.oweLocked(duty{clear: h})
 	default:
 		h.name.oweLocked(duty{undo: h.verbs(), attempt: w.Attempt, ctx: a.Ctx})

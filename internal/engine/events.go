@@ -8,9 +8,7 @@ package engine
 // each place costs one check: measurements for the observer alone are made behind that check.
 
 import (
-	"cmp"
 	"context"
-	"errors"
 	"time"
 
 	"github.com/relock-go/relock/internal/send"
@@ -129,20 +127,5 @@ func (s *span) finish(err error) {
 func (e *Engine) observeRelease(ctx context.Context, h *hold, left int, err error) {
 	if e.Observed && h.lossOf() == nil {
 		e.Events.Released(ctx, h.subject(), h.age(), left, err)
-	}
-}
-
-// observeEnd is the report that h has ended now because of cause.
-func (h *hold) observeEnd(cause error) (report func()) {
-	e, held := h.name.engine, h.age()
-	if h.unreported {
-		return func() {}
-	}
-	return func() {
-		if h.expired {
-			e.Events.Lapsed(h.subject(), held)
-			return
-		}
-		e.Events.Lost(h.subject(), held, cmp.Or(h.loss, LossError(cause)), cause, errors.Is(cause, errForced))
 	}
 }

@@ -60,7 +60,7 @@ func (x extension) allowed() error {
 	x.name.Lock()
 	defer x.name.Unlock()
 	switch {
-	case x.state != holding:
+	case !x.state.holds():
 		return cmp.Or(x.loss, ErrNotHeld)
 	case x.name.engine.watchdog.Renews(&x.record.lease):
 		return ErrRenewed
@@ -76,7 +76,7 @@ func (x extension) done(sent time.Time, err error) error {
 	x.name.Lock()
 	defer x.name.Unlock()
 	switch {
-	case x.state != holding: // it was lost, or given back, while the request was under way
+	case !x.state.holds(): // it was lost, or given back, while the request was under way
 		return send.WithLast(cmp.Or(x.loss, ErrNotHeld), err)
 	case err != nil:
 		x.leaseUncertain = true

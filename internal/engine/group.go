@@ -144,7 +144,7 @@ func (n *name) heldLocked(h *hold) {
 		return
 	}
 	n.wakeGroupsLocked(holdKey{h.lock.OtherHalf(), h.key.owner})
-	if other := n.otherHalfLocked(h); other != nil && other.state == fresh {
+	if other := n.otherHalfLocked(h); other != nil && other.state.wanted() {
 		wakeCaller(other.changed)
 	}
 }
@@ -221,7 +221,7 @@ func (g *group) gather() ([]want, error) {
 // awaitHoldLocked waits for the owner mutex of other, which another caller has.
 func (g *group) awaitHoldLocked(p *waitOptions, other *hold) error {
 	g.leaveQueuesLocked()
-	if other.state == holding {
+	if other.state.holds() {
 		return entrance{g.engine}.enterOwnersLocked(g.names, p, &other.owner)
 	}
 	patient := *p
@@ -281,7 +281,7 @@ func (g *group) lockHoldsLocked(kept *hold) (other *hold) {
 		if h == kept {
 			kept = nil // it is one of the wants now
 		}
-		if h != nil && (h.forgottenLocked() || h.state == over) {
+		if h != nil && (h.state.isForgotten() || h.state == over) {
 			n.forgetLocked(h)
 			h.owner.Release()
 			h = nil
@@ -320,7 +320,7 @@ func (g *group) unlockHoldsLocked() {
 // lapsedLocked is a hold whose trust is over, also before the watchdog has noticed; or nil.
 func (g *group) lapsedLocked() *hold {
 	for _, w := range g.locked {
-		if h := w.hold; h.state == holding && !g.engine.watchdog.Trusted(&h.record.lease) {
+		if h := w.hold; h.state.holds() && !g.engine.watchdog.Trusted(&h.record.lease) {
 			return h
 		}
 	}
@@ -347,7 +347,7 @@ func (g *group) tryQueuesLocked() bool {
 // awaitedLocked are the wants that the owner does not hold.
 func (g *group) awaitedLocked() (wants []want) {
 	for _, h := range g.fresh {
-		if held := h.name.holds.get(h.key); held == nil || held.state == fresh {
+		if held := h.name.holds.get(h.key); held == nil || held.state.wanted() {
 			wants = append(wants, want{hold: h})
 		}
 	}
@@ -368,7 +368,7 @@ func (g *group) letGo(at int, all bool) {
 	g.names.Lock()
 	defer g.names.Unlock()
 	for _, w := range g.locked {
-		if h := w.hold; h.state == holding && !w.Renewed {
+		if h := w.hold; h.state.holds() && !w.Renewed {
 			h.leaseUncertain = true // the attempt has set a longer lease, and the undo does not shorten it
 		}
 	}

@@ -45,7 +45,7 @@ func (g *guardedHold) guardableLocked() error {
 	switch {
 	case g.name.closed:
 		return send.ErrClosed
-	case g.state != holding:
+	case !g.state.holds():
 		return cmp.Or(g.loss, ErrNotHeld)
 	}
 	return nil

@@ -44,7 +44,7 @@ func (h *hold) nameField() bool {
 		return false
 	}
 	h.named = true
-	if h.state == fresh {
+	if h.state.wanted() {
 		return true
 	}
 	for _, other := range h.record.holds {

@@ -26,17 +26,16 @@ func (h *hold) handOverLocked() bool {
 	h.state, h.levels, h.queue = over, 0, nil
 	h.leaveRecordLocked()
 	next.queue = g
-	next.handedOver = true
-	if next.takesOver = next.lock.Fenced(); next.takesOver {
-		next.field, r.handedOn = r.field, true
-		n.engine.watchdog.Remove(&r.lease)
+	if next.lock.Fenced() {
+		next.field, next.state, r.handedOn = r.field, adopting, true
+		r.endLocked()
 	} else {
 		r.joinLocked(next, now)
 		if r.lease.IsLimited() || next.lock.Limits().Max > 0 {
 			n.engine.watchdog.Relimit(&r.lease, next.lock.Limits().end(now))
 		}
 		next.owner.Release()
-		next.uncollected = true
+		next.state = handed
 	}
 	g.Release()
 	return true
@@ -46,7 +45,7 @@ func (h *hold) handOverLocked() bool {
 func (h *hold) successorLocked() (next *hold, now time.Duration) {
 	n, g, r := h.name, h.queue, h.record
 	e := n.engine
-	if n.closed || g == nil || g.First() == nil || h.state != holding || h.levels > 1 || h.leaseUncertain || r.ended {
+	if n.closed || g == nil || g.First() == nil || !h.state.holds() || h.levels > 1 || h.leaseUncertain || r.ended {
 		return nil, 0
 	}
 	next, now = g.First().Value, e.watchdog.Now()
@@ -68,8 +67,9 @@ func (h *hold) successorLocked() (next *hold, now time.Duration) {
 // An admitted says how a caller of one lock was admitted past the other callers of this process. The zero
 // value is for callers that no lock can be handed to, for example because they want an explicit lease.
 type admitted struct {
-	hold  *hold // of the caller, with its owner mutex unless holds is set; or nil
-	holds bool  // the lock was handed over or shared: the caller need not ask Redis
+	hold   *hold // of the caller, with its owner mutex unless holds is set; or nil
+	holds  bool  // the lock was handed over or shared: the caller need not ask Redis
+	adopts bool  // the record of the holder before was left to hold: an attempt has to take it
 }
 
 // admit is where most callers of a hot lock wait. They want one level of one lock, which another
@@ -127,13 +127,19 @@ func (n *name) enqueueLocked(p *waitOptions, g *waitQueue, h *hold) (admitted, e
 	w := g.Add(h, entrance{n.engine}.number(p))
 	err := entrance{n.engine}.awaitLocked(n, p, w)
 	switch {
-	case h.handedOver: // checked before err: no other caller can release this hold
+	case h.state == adopting: // checked before err, as below: no other caller can release this hold
 		p.span.ends(pathHandover)
-		h.uncollected = false
-		if !h.takesOver && h.state != over && !h.record.isKeptLocked(n.engine.watchdog.Now()) {
+		h.state = fresh
+		return admitted{hold: h, adopts: true}, nil
+	case h.state != fresh: // it was handed the lock, and may have lost it since
+		p.span.ends(pathHandover)
+		if h.state == handed {
+			h.state = holding
+		}
+		if h.state != over && !h.record.isKeptLocked(n.engine.watchdog.Now()) {
 			return n.refuseLocked(h), nil
 		}
-		return admitted{hold: h, holds: !h.takesOver}, nil
+		return admitted{hold: h, holds: true}, nil
 	case err == errLookAgain: // the owner holds the other half: no other caller decides on its attempt
 		g.Leave(w)
 		n.dropQueueLocked(g)
@@ -163,7 +169,7 @@ func (n *name) enqueueLocked(p *waitOptions, g *waitQueue, h *hold) (admitted, e
 func (n *name) refuseLocked(h *hold) admitted {
 	g, shares := h.queue, h.levels > 1 // shares: other callers of the owner have re-entered h meanwhile
 	last, guards := true, []*guard.End(nil)
-	if h.state == lost {
+	if h.state.isLost() {
 		h.levels--
 	} else {
 		_, last, guards = h.endLevelLocked()

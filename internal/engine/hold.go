@@ -21,14 +21,50 @@ import (
 
 const expiredKept = 1024 // lapsed holds remembered, so that a late Unlock returns ErrLockLost
 
+// A holdState is where a hold is on its way: from fresh to holding, and from there to lost or over.
 type holdState uint8
 
 const (
-	fresh   holdState = iota // not acquired yet
-	holding                  // acquired
-	lost                     // its owner has not called Unlock or Lock since
-	over                     // given back, or handed over
+	fresh    holdState = iota // not acquired yet
+	adopting                  // not acquired yet, and the record of the holder before was left to it: an attempt has to take it
+	handed                    // acquired: the lock was handed to it, or the record shared with it, and its caller has not run since
+	holding                   // acquired
+	lost                      // its owner has not called Unlock or Lock since
+	lapsed                    // lost because its explicit lease ran out: it needs no Unlock
+	told                      // lost, and a re-entry has told its owner
+	over                      // given back, or handed over
 )
+
+// wanted says that the lock is not acquired yet.
+func (s holdState) wanted() bool { return s <= adopting }
+
+// holds says that the owner holds the lock.
+func (s holdState) holds() bool { return s == handed || s == holding }
+
+// isLost says that the hold was lost, and not given back since.
+func (s holdState) isLost() bool { return s >= lost && s <= told }
+
+// isForgotten says that the next acquire of the owner is a fresh one.
+func (s holdState) isForgotten() bool { return s == lapsed || s == told }
+
+// afterLoss is the state after a loss. unrenewed says that an explicit lease has run out.
+func (s holdState) afterLoss(unrenewed bool) holdState {
+	switch {
+	case !s.holds():
+		return s
+	case unrenewed:
+		return lapsed
+	}
+	return lost
+}
+
+// afterTold is the state after a re-entry, which has told the owner of a loss.
+func (s holdState) afterTold() holdState {
+	if s.isLost() {
+		return told
+	}
+	return s
+}
 
 // A LockID is the name of a lock, and the half if the lock has two. Lock types with the same LockID share their
 // holds, and a hold is re-entered by the verbs of the lock that took it first: a type with other rules of
@@ -65,26 +101,15 @@ type hold struct {
 	loss      error // why, when lost
 	guards    guard.Ends
 
-	state        holdState
-	registered   bool // in the map of its name
-	named        bool // its field was sent by an attempt on the other half
-	handedOver   bool // the lock, or its record, was handed to this hold
-	takesOver    bool // the record was handed over, and an attempt of this hold has to take it
-	uncollected  bool // the lock was handed to this hold, and its caller has not run since
-	unreported   bool // no loss is reported: the hold was lost before its caller ran
-	expired      bool // lost because its explicit lease ran out: it needs no Unlock
-	lossReported bool // by a re-entry
+	state      holdState
+	registered bool // in the map of its name
+	named      bool // its field was sent by an attempt on the other half
 	// The record may outlive the lease, because a re-entry with a longer one was given up.
 	leaseUncertain bool
 }
 
 // verbs are the calls of a hold that has a record in Redis.
 func (h *hold) verbs() Record { return h.lock.(Record) }
-
-// forgottenLocked says whether the next acquire is a fresh one.
-func (h *hold) forgottenLocked() bool {
-	return h.state == lost && (h.expired || h.lossReported)
-}
 
 // lossOf is why the hold was lost, or nil.
 func (h *hold) lossOf() error {
@@ -114,7 +139,7 @@ func (n *name) lockHoldLocked(p *waitOptions, b Lock, o Owner, makeOne bool) (*h
 		switch {
 		case h == nil && makeOne:
 			return n.newHoldLocked(b, key, p.changes(b)), nil
-		case h == nil || h.state == fresh && !makeOne:
+		case h == nil || h.state.wanted() && !makeOne:
 			return nil, nil
 		}
 		err := n.enterHoldLocked(p, h)
@@ -139,7 +164,7 @@ func (n *name) enterHoldLocked(p *waitOptions, h *hold) error {
 	case p == nil:
 		return send.ErrTimeUp
 	}
-	if other := n.otherHalfLocked(h); h.state == holding || other != nil && other.state == holding { // this owner holds the lock
+	if other := n.otherHalfLocked(h); h.state.holds() || other != nil && other.state.holds() { // this owner holds the lock
 		return entrance{n.engine}.enterOwnersLocked(n, p, &h.owner)
 	}
 	patient := *p
@@ -150,7 +175,7 @@ func (n *name) enterHoldLocked(p *waitOptions, h *hold) error {
 // that is over, or is to be forgotten because an acquire begins.
 func (n *name) usableLocked(h *hold, acquires bool) bool {
 	n.expireLocked(h)
-	if acquires && h.forgottenLocked() {
+	if acquires && h.state.isForgotten() {
 		n.forgetLocked(h)
 	}
 	if !h.registered {
@@ -179,7 +204,7 @@ func (h *hold) unlockHoldLocked() {
 
 // expireLocked ends h if its time is over, also before a timer has fired. It lets go of the mutex meanwhile.
 func (n *name) expireLocked(h *hold) {
-	if h.state != holding || h.keeper == nil && n.engine.watchdog.Trusted(&h.record.lease) {
+	if !h.state.holds() || h.keeper == nil && n.engine.watchdog.Trusted(&h.record.lease) {
 		return
 	}
 	n.Unlock()
@@ -199,7 +224,7 @@ func (h *hold) expireIfDue() {
 // due is why the hold can no longer be trusted, or nil. It reads the clock, and asks the keeper.
 func (h *hold) due() error {
 	h.name.Lock()
-	holds := h.state == holding
+	holds := h.state.holds()
 	h.name.Unlock()
 	switch {
 	case !holds:
@@ -222,67 +247,32 @@ func (h *hold) loseIfDue() {
 // lose ends the hold as lost, and the holds that share its record. Only the first call has an effect,
 // and returns true. It is for calls of the owner, which report the loss themselves.
 func (h *hold) lose(cause error) bool {
-	if !h.loseAlone(cause) {
-		return false
+	all := h.endRecord(cause)
+	for _, other := range all {
+		if other.hold != h {
+			other.hold.name.engine.reporter.Later(other.report)
+		}
 	}
-	h.record.LeaseEnded(cause)
-	h.observeEnd(cause)()
-	return true
+	for _, own := range all {
+		if own.hold == h {
+			own.report()
+		}
+	}
+	return len(all) > 0
 }
 
 // loseUnasked is lose for a loss that the Client notices by itself: the reporter reports the loss.
-func (h *hold) loseUnasked(cause error) {
-	if h.loseAlone(cause) {
-		h.name.engine.reporter.Later(h.observeEnd(cause))
-		h.record.LeaseEnded(cause)
-	}
-}
+func (h *hold) loseUnasked(cause error) { reportLater(h.endRecord(cause)) }
 
-// loseAlone is lose for this one hold, without a report. LeaseEnded ends the other holds of the record.
-func (h *hold) loseAlone(cause error) bool {
-	n := h.name
-	e := n.engine
-	// The cause may be an error of a user's hook, whose methods are called first, without the mutex.
-	lapsed, limited := errors.Is(cause, ErrLapsed), errors.Is(cause, ErrMaxHold)
-	loss, unrenewed := LossError(cause), error(nil)
-	if lapsed {
-		unrenewed = LossError(fmt.Errorf("%w: %w", ErrUnrenewed, cause))
+// endRecord ends the record of h and all its holds, if the owner of h holds the lock.
+func (h *hold) endRecord(cause error) []ending {
+	h.name.Lock()
+	r, holds := h.record, h.state.holds()
+	h.name.Unlock()
+	if !holds {
+		return nil
 	}
-	n.Lock()
-	if h.state != holding {
-		n.Unlock()
-		return false
-	}
-	r := h.record
-	h.leaveRecordLocked()
-	r.ended = true
-	n.closeLocked(r)
-	renewed := e.watchdog.Renews(&r.lease)
-	h.endLocked(lost)
-	h.loss = loss
-	if renewed && lapsed {
-		h.loss = unrenewed
-	}
-	h.expired = !renewed && lapsed
-	h.leaveQueueLocked()
-	other := n.otherHalfLocked(h)
-	// A record that is kept alive, or is about to be, would keep this hold in it. A hold without a record is given back by its keeper.
-	if h.keeper == nil && (h.expired || limited) && (h.leaseUncertain || other != nil && other.state != over && other.state != lost) {
-		e.workers.Spawn(h.clear)
-	}
-	guards := h.guards.Take()
-	h.unreported = h.uncollected
-	n.Unlock()
-
-	if !renewed {
-		e.lapsed.remember(h)
-	}
-	e.watchdog.Remove(&r.lease)
-	guard.EndAll(guards, h.withName(h.loss))
-	if h.keeper != nil {
-		h.keeper.Lost()
-	}
-	return true
+	return r.lose(cause, h)
 }
 
 // levels returns o's hold on b and its levels, as far as this process knows.
@@ -294,7 +284,7 @@ func (n *name) levels(b Lock, o Owner) (*hold, int) {
 	n.Lock()
 	defer n.Unlock()
 	n.expireLocked(h)
-	if h.state != holding {
+	if !h.state.holds() {
 		return nil, 0
 	}
 	return h, h.levels
@@ -331,7 +321,7 @@ func (e *Engine) Token(b Lock, o Owner) (int64, error) {
 	defer n.Unlock()
 	n.expireLocked(h)
 	switch {
-	case h.state != holding:
+	case !h.state.holds():
 		return 0, cmp.Or(h.loss, ErrNotHeld)
 	case h.token == 0:
 		return 0, send.Invalid("it is held through a lock made without Fenced()")
@@ -343,7 +333,7 @@ func (n *name) notHeldError(id LockID, o Owner) error {
 	n.Lock()
 	defer n.Unlock()
 	for h := range n.holds.all() {
-		if h.key.id == id && h.state == holding {
+		if h.key.id == id && h.state.holds() {
 			return fmt.Errorf("%w: %v asked, %v holds it here", ErrNotHeld, o, h.key.owner)
 		}
 	}

@@ -393,3 +393,31 @@ func TestExtendThatWasGivenUpLeavesNoRecord(t *testing.T) {
 		assert.Empty(t, e.redis.Holder("x"), "Redis keeps the record")
 	})
 }
+
+// Every state of a hold, what may be said of it, and where a loss and a re-entry lead.
+func TestHoldStates(t *testing.T) {
+	all := map[string]struct {
+		state                            holdState
+		wanted, holds, isLost, forgotten bool
+		afterLoss, afterLapse, afterTold holdState
+	}{
+		"fresh":    {state: fresh, wanted: true, afterLoss: fresh, afterLapse: fresh, afterTold: fresh},
+		"adopting": {state: adopting, wanted: true, afterLoss: adopting, afterLapse: adopting, afterTold: adopting},
+		"handed":   {state: handed, holds: true, afterLoss: lost, afterLapse: lapsed, afterTold: handed},
+		"holding":  {state: holding, holds: true, afterLoss: lost, afterLapse: lapsed, afterTold: holding},
+		"lost":     {state: lost, isLost: true, afterLoss: lost, afterLapse: lost, afterTold: told},
+		"lapsed":   {state: lapsed, isLost: true, forgotten: true, afterLoss: lapsed, afterLapse: lapsed, afterTold: told},
+		"told":     {state: told, isLost: true, forgotten: true, afterLoss: told, afterLapse: told, afterTold: told},
+		"over":     {state: over, afterLoss: over, afterLapse: over, afterTold: over},
+	}
+	assert.Len(t, all, int(over)+1, "all states are here")
+	for name, c := range all {
+		assert.Equal(t, c.wanted, c.state.wanted(), "%s: wanted", name)
+		assert.Equal(t, c.holds, c.state.holds(), "%s: holds", name)
+		assert.Equal(t, c.isLost, c.state.isLost(), "%s: isLost", name)
+		assert.Equal(t, c.forgotten, c.state.isForgotten(), "%s: isForgotten", name)
+		assert.Equal(t, c.afterLoss, c.state.afterLoss(false), "%s: after a loss", name)
+		assert.Equal(t, c.afterLapse, c.state.afterLoss(true), "%s: after an explicit lease", name)
+		assert.Equal(t, c.afterTold, c.state.afterTold(), "%s: after a re-entry", name)
+	}
+}

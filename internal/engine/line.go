@@ -80,7 +80,7 @@ func (h *hold) hasOtherHalf() bool {
 	h.name.Lock()
 	defer h.name.Unlock()
 	other := h.name.otherHalfLocked(h)
-	return other != nil && other.state == holding
+	return other != nil && other.state.holds()
 }
 
 // A LineGrant is the message that grants the lock to a field.

@@ -147,7 +147,7 @@ func (n *name) find(id LockID, o Owner) *hold {
 	n.Lock()
 	defer n.Unlock()
 	h := n.holds.get(holdKey{id, o})
-	if h == nil || h.state == fresh || h.state == over {
+	if h == nil || h.state.wanted() || h.state == over {
 		return nil
 	}
 	return h
@@ -235,7 +235,7 @@ func (n *name) recordsOf(id LockID) (all []*record) {
 	n.Lock()
 	defer n.Unlock()
 	for h := range n.holds.all() {
-		if h.key.id == id && h.state == holding {
+		if h.key.id == id && h.state.holds() {
 			all = append(all, h.record)
 		}
 	}

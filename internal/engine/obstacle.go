@@ -118,7 +118,7 @@ func (e *Engine) inFrontHere(b Lock, o Owner) string {
 	n.Lock()
 	defer n.Unlock()
 	for h := range n.holds.all() {
-		if h.key.id == b.ID() && h.key.owner != o && h.state == fresh && h.queue != nil {
+		if h.key.id == b.ID() && h.key.owner != o && h.state.wanted() && h.queue != nil {
 			return fmt.Sprintf("%v of %s is in front, and Redis has not answered it", h.key.owner, e.process())
 		}
 	}
@@ -137,7 +137,7 @@ func (e *Engine) holderHere(b Lock, o Owner) string {
 	defer n.Unlock()
 	for h := range n.holds.all() {
 		switch key := h.key; {
-		case h.state != holding || key.owner == o:
+		case !h.state.holds() || key.owner == o:
 		case key.id == own:
 			return fmt.Sprintf("%v of %s holds it", key.owner, e.process())
 		case key.id == b.OtherHalf():

@@ -65,7 +65,7 @@ func (h *hold) needs(field string) bool {
 		}
 		h.owner.Release()
 		return h.record != nil && (h.record.handedOn || len(h.record.holds) > 0)
-	case lost:
+	case lost, lapsed, told:
 		return false
 	}
 	return true

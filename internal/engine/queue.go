@@ -205,7 +205,7 @@ func (h *hold) needsQueueLocked() bool {
 	}
 	// The admitted caller may wait for this owner's other half, so this owner must not wait for the admitted caller.
 	other := h.name.otherHalfLocked(h)
-	return other == nil || other.state != holding
+	return other == nil || !other.state.holds()
 }
 
 func (h *hold) needsQueue() bool {

@@ -21,7 +21,7 @@ type record struct {
 	// guarded by name.mu
 	holds []*hold  // that share the record
 	room  [1]*hold // memory for holds
-	ended bool     // the record is lost for all its holds
+	ended bool     // see endLocked
 
 	handedOn bool // the field was handed over to a hold that makes a record of its own with it
 }
@@ -57,31 +57,17 @@ func (h *hold) leaveRecordLocked() bool {
 	return last == 0
 }
 
-// LeaseEnded ends all holds of the record. The watchdog calls it when the lease has ended, and so does
-// the end of a hold that was lost. A hold that leaves at the same time does not change the loss of the others.
-func (r *record) LeaseEnded(cause error) {
-	for _, h := range r.end(cause) {
-		r.first.name.engine.reporter.Later(h.observeEnd(cause))
-	}
+// endLocked ends the record: nobody joins it any more, and the watchdog lets go of its lease. Every record ends here, whether it
+// was given back, left to the next holder, or lost.
+func (r *record) endLocked() {
+	r.ended = true
+	r.first.name.closeLocked(r)
+	r.first.name.engine.watchdog.Remove(&r.lease)
 }
 
-// end ends all holds of the record, and returns the holds whose loss is to be reported.
-func (r *record) end(cause error) (lost []*hold) {
-	for {
-		r.first.name.Lock()
-		r.ended = true // from now on the record is not handed over or shared
-		last := len(r.holds) - 1
-		if last < 0 {
-			r.first.name.Unlock()
-			return lost
-		}
-		h := r.holds[last]
-		r.first.name.Unlock()
-		if h.loseAlone(cause) {
-			lost = append(lost, h)
-		}
-	}
-}
+// LeaseEnded ends all holds of the record. The watchdog calls it when the lease has ended. A hold that leaves at the same time
+// does not change the loss of the others.
+func (r *record) LeaseEnded(cause error) { reportLater(r.lose(cause, nil)) }
 
 // holdsNow is a copy of the present holds of the record.
 func (r *record) holdsNow() []*hold {

@@ -169,10 +169,10 @@ func TestRecordEndsOnce(t *testing.T) {
 		}
 		e.holdOf(e.shared().ID(), 1, func(h *hold) { shared = h.record })
 		assert.True(t, kept(), "a record that is renewed")
-		assert.Len(t, shared.end(errGone), 2, "losses to report")
+		assert.Len(t, shared.lose(errGone, nil), 2, "losses to report")
 		assert.False(t, kept(), "a record that has ended")
-		assert.Empty(t, shared.end(errGone), "losses to report of a record that has ended")
-		assert.Empty(t, shared.end(errForced), "losses to report of a record that has ended")
+		assert.Empty(t, shared.lose(errGone, nil), "losses to report of a record that has ended")
+		assert.Empty(t, shared.lose(errForced, nil), "losses to report of a record that has ended")
 		for o := range Owner(2) {
 			err := e.unlockErr(o + 1)
 			assert.ErrorIs(t, err, ErrLockLost)

@@ -110,7 +110,8 @@ func (r releasing) foundGone(why error) error {
 	if r.left > 0 {
 		r.lose(errGone)
 	} else {
-		r.observeEnd(errGone)()
+		e := r.name.engine
+		e.Events.Lost(r.subject(), r.age(), LossError(errGone), errGone, false)
 	}
 	return LossError(why)
 }
@@ -272,11 +273,10 @@ func (h *hold) endLevelLocked() (left int, last bool, guards []*guard.End) {
 	if left > 0 || h.state == over { // the hold may have ended after its owner looked
 		return left, false, nil
 	}
-	last = h.state == lost || h.leaveRecordLocked()
+	last = h.state.isLost() || h.leaveRecordLocked()
 	h.endLocked(over)
 	if last {
-		h.name.closeLocked(h.record)
-		h.name.engine.watchdog.Remove(&h.record.lease)
+		h.record.endLocked()
 	}
 	return 0, last, h.guards.Take()
 }
@@ -309,7 +309,7 @@ func (h *hold) keptByOtherHalf() bool {
 	h.name.Lock()
 	defer h.name.Unlock()
 	other := h.name.otherHalfLocked(h)
-	return other != nil && other.state == holding
+	return other != nil && other.state.holds()
 }
 
 // Force frees b for any holder, and ends the holds that this process had on
@@ -351,11 +351,11 @@ func (e *Engine) ForceBy(b Lock, force func() (freed bool, err error)) (bool, er
 
 // endForced ends and reports the holds of a lock that was forced open.
 func endForced(before []*record) {
-	var lost []*hold
+	var lost []ending
 	for _, r := range before {
-		lost = append(lost, r.end(errForced)...)
+		lost = append(lost, r.lose(errForced, nil)...)
 	}
-	for _, h := range lost {
-		h.observeEnd(errForced)()
+	for _, e := range lost {
+		e.report()
 	}
 }

@@ -67,7 +67,7 @@ func (h *hold) openLocked(more int) {
 			if next := w.Value; n.otherHalfLocked(next) == nil {
 				r.joinLocked(next, now)
 				next.owner.Release()
-				next.uncollected, next.handedOver = true, true
+				next.state = handed
 				g.Remove(w)
 			}
 		}

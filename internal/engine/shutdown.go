@@ -77,7 +77,7 @@ func (n *name) close() (guards []*guard.End) {
 	holds := 0
 	for h := range n.holds.all() {
 		guards = append(guards, h.guards.Take()...)
-		if h.state == holding {
+		if h.state.holds() {
 			holds++
 		}
 	}
@@ -87,7 +87,7 @@ func (n *name) close() (guards []*guard.End) {
 
 // endLocked sets the state of h, which holds its lock no longer.
 func (h *hold) endLocked(state holdState) {
-	if h.state == holding && h.name.closed {
+	if h.state.holds() && h.name.closed {
 		h.name.engine.draining.end(1)
 	}
 	h.state = state
@@ -110,7 +110,7 @@ func (n *name) addHeld(s *stillHeld) {
 	n.Lock()
 	defer n.Unlock()
 	for h := range n.holds.all() {
-		if h.state != holding {
+		if !h.state.holds() {
 			continue
 		}
 		if s.count++; len(s.some) < mostLogged {

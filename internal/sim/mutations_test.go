@@ -162,9 +162,9 @@ var mutations = []mutation{
 		to:   "_ = cause",
 	},
 	{
-		name: "lossUntold", file: "internal/engine/hold.go", focus: Focus{inOneLine, losses},
-		from: "guard.EndAll(guards, h.withName(h.loss))",
-		to:   "_ = guards",
+		name: "lossUntold", file: "internal/engine/loss.go", focus: Focus{inOneLine, losses},
+		from: "guard.EndAll(e.guards, h.withName(e.loss))",
+		to:   "_ = guard.EndAll",
 	},
 	{
 		name: "lossIsNoError", file: "internal/engine/release.go", focus: Focus{inOneLine, losses},
@@ -192,8 +192,8 @@ var mutations = []mutation{
 	},
 	{
 		name: "sharedAndReleased", file: "internal/engine/release.go", focus: Focus{Locks: []Kind{ReadWrite}},
-		from: "last = h.state == lost || h.leaveRecordLocked()",
-		to:   "last = h.state == lost || h.leaveRecordLocked() || true",
+		from: "last = h.state.isLost() || h.leaveRecordLocked()",
+		to:   "last = h.state.isLost() || h.leaveRecordLocked() || true",
 	},
 	{
 		name: "reentryUncounted", file: "internal/engine/acquire.go",
