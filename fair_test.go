@@ -1116,6 +1116,21 @@ func TestFairQueueOfRelockAloneExpires(t *testing.T) {
 				lasts(max(queueLife, time.Minute+3*worth), max(queueLife, time.Minute+3*worth+soon))
 			}
 
+			// The entries of some waiters are gone, and their heartbeats are left: that is no waiter of Java.
+			stale := make([]redis.Z, 3)
+			for i := range stale {
+				stale[i] = redis.Z{Score: float64(time.Now().Add(time.Minute).UnixMilli()), Member: fmt.Sprintf("%s:%d:01", b.client().ID(), i)}
+			}
+			b.must(b.rdb.ZAdd(ctx, first.lock.keys[3], stale...).Err())
+			for _, key := range b.fairQueueKeys() {
+				b.must(b.rdb.Persist(ctx, key).Err())
+			}
+			last.asks("", time.Minute)
+			lasts(max(queueLife, time.Minute+3*worth), max(queueLife, time.Minute+3*worth+soon))
+			for _, z := range stale {
+				b.must(b.rdb.ZRem(ctx, first.lock.keys[3], z.Member).Err())
+			}
+
 			java := b.newJavaWaiter(l, 3)
 			last.asks("", time.Minute)
 			lasts(10000*time.Hour, 1e6*time.Hour)

@@ -111,7 +111,7 @@ func (l oneLock) view() view {
 	if l.record == nil {
 		return l.lock.(view)
 	}
-	return recordView{l.handle}
+	return recordView(l)
 }
 
 // A recordView is the view of a lock that has a record.

@@ -223,7 +223,7 @@ end
 
 -- The last waiter asks for the longest lease. Either key may have been evicted, and be new.
 local function set_lease(q, timeout)
-    if redis.call('llen', q.waiters) ~= redis.call('zcard', q.heartbeats) - 1 then -- one is of Java
+    if redis.call('llen', q.waiters) > redis.call('zcard', q.heartbeats) - 1 then -- one is of Java
         return keep_for_java(q)
     end
     local left, life = redis.call('pttl', q.waiters), math.max(queue_life, timeout - q.now + q.wait_timeout)

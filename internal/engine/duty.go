@@ -12,13 +12,13 @@ import (
 	"github.com/relock-go/relock/internal/turns"
 )
 
-// A duty is one of these:
+// A duty is to clear a hold, to undo an attempt, or to keep a wait queue for a while.
 type duty struct {
-	clear *hold      // to be deleted from Redis
-	undo  Record     // the lock of attempt, which is to be undone
-	keep  *waitQueue // to be forgotten after a while
+	clear *hold      // the hold; or nil
+	undo  Record     // the lock of attempt; or nil
+	keep  *waitQueue // the wait queue of name; or nil
 
-	name    *name // of keep
+	name    *name
 	attempt Attempt
 	unknown int             // tries of attempt that may still run
 	ctx     context.Context // of the caller of attempt; or nil
