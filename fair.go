@@ -25,7 +25,6 @@ const (
 var (
 	fairAcquire = script("fair_acquire")
 	fairRelease = script("fair_release")
-	fairUndo    = script("fair_undo")
 	fairForce   = script("fair_force")
 )
 
@@ -122,11 +121,16 @@ func (l *fairLock) Granted(a engine.Attempt, r reply) (engine.Outcome, error) {
 }
 
 func (l *fairLock) Release(r engine.Release) call {
-	return l.call(fairRelease, r.Field, r.Left, l.waitTimeout(), milliseconds(fairLife), r.Late)
+	return l.leave(r, false)
 }
 
 func (l *fairLock) Undo(a engine.Attempt) call {
-	return l.call(fairUndo, a.Field, a.Level-1, l.waitTimeout(), milliseconds(fairLife), a.Late)
+	return l.leave(a.AsRelease(), true)
+}
+
+// leave sets the levels of a hold. If undo is set, the caller leaves the queue, too.
+func (l *fairLock) leave(r engine.Release, undo bool) call {
+	return l.call(fairRelease, r.Field, r.Left, l.waitTimeout(), milliseconds(fairLife), r.Late, undo)
 }
 
 func (l *fairLock) Force() call { return l.call(fairForce, l.waitTimeout(), milliseconds(fairLife)) }

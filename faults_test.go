@@ -58,9 +58,9 @@ type faultLock struct {
 var faultLocks = []faultLock{
 	{kindCalled("lock"), calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 1, 1, false},
 	{kindCalled("fenced"), calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 1, 1, false},
-	{kindCalled("fair"), calls(fairAcquire), calls(fairRelease), calls(fairUndo), calls(renewScript), 1, 1, false},
+	{kindCalled("fair"), calls(fairAcquire), calls(fairRelease), calls(fairRelease), calls(renewScript), 1, 1, false},
 	{kindCalled("read"), calls(readAcquire), calls(readRelease), calls(readRelease), calls(readRenew), 1, 1, false},
-	{kindCalled("write"), calls(writeAcquire), calls(writeRelease), calls(writeUndo), calls(renewScript), 1, 1, false},
+	{kindCalled("write"), calls(writeAcquire), calls(writeRelease), calls(writeRelease), calls(renewScript), 1, 1, false},
 	{kindCalled("semaphore"), calls(semaphoreAcquire), calls(semaphoreRelease), calls(semaphoreRelease), calls(semaphoreRenew), 1, 1, false},
 	{lockKind{name: "multi", one: newSlotMultiLock, rival: newSlotMultiLock}, calls(wholeBundle()), calls(lockRelease), calls(lockRelease), calls(renewScript), 1, 2, false},
 	{lockKind{name: "red", one: newThreeWayLock, rival: newThreeWayLock}, calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 3, 3, true},

@@ -39,9 +39,8 @@ var (
 
 	writeAcquire = script("write_acquire")
 	writeRelease = script("write_release")
-	writeUndo    = script("write_undo")
 	writeInspect = script("write_inspect")
-	writeBundled = bundle(writeAcquire, writeUndo)
+	writeBundled = bundle(writeAcquire, writeRelease)
 
 	rwForce = script("rw_force")
 )
@@ -217,13 +216,17 @@ func (l *writeLock) Granted(a engine.Attempt, r reply) (engine.Outcome, error) {
 }
 
 func (l *writeLock) Release(r engine.Release) call {
-	return call{Script: writeRelease, Keys: l.keys, Spare: spareOfWrite, Args: []any{r.Field, r.Left, l.leases, l.announce, l.client.publish,
-		milliseconds(r.Share), r.Late}}
+	return l.leave(r, false, "")
 }
 
 func (l *writeLock) Undo(a engine.Attempt) call {
-	return call{Script: writeUndo, Keys: l.keys, Spare: spareOfWrite, Args: []any{a.Field, a.Level - 1, l.leases, a.OtherHalf, l.announce, l.client.publish,
-		milliseconds(a.Share), a.Late}}
+	return l.leave(a.AsRelease(), true, a.OtherHalf)
+}
+
+// leave sets the levels of a hold. If undo is set, the caller waits no longer, too, whose read hold has readField.
+func (l *writeLock) leave(r engine.Release, undo bool, readField string) call {
+	return call{Script: writeRelease, Keys: l.keys, Spare: spareOfWrite, Args: []any{r.Field, r.Left, l.leases, undo, readField, l.announce,
+		l.client.publish, milliseconds(r.Share), r.Late}}
 }
 
 func (l *writeLock) Renew(field string, lease time.Duration, exact bool) call {

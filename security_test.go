@@ -199,7 +199,7 @@ func TestScriptsCallNoOtherCommands(t *testing.T) {
 	for _, script := range []*luaScript{semaphoreAcquire, semaphoreRelease, semaphoreRenew, semaphoreForce, semaphoreSet, semaphoreInspect, semaphoreCount} {
 		assert.Subset(t, slices.Concat(ofSemaphore, ofUse), of(script), "of a Semaphore: %s", script.Source())
 	}
-	for _, script := range []*luaScript{fairAcquire, fairRelease, fairUndo, fairForce} {
+	for _, script := range []*luaScript{fairAcquire, fairRelease, fairForce} {
 		assert.Subset(t, slices.Concat(ofFair, ofUse), of(script), "of a FairLock: %s", script.Source())
 	}
 }

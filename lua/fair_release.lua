@@ -1,4 +1,5 @@
--- Gives back one level of a fair lock. The last level frees the lock, which passes to the first waiter.
+-- Gives back one level of a fair lock, or all that an attempt may have taken: its place in the queue, too. The last level frees
+-- the lock, which passes to the first waiter.
 --
 -- KEYS[1]  the lock: a hash {field of the hold -> levels}.
 -- KEYS[2]  the queue: a list, see queue.lua.
@@ -11,25 +12,37 @@
 -- ARGV[3]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
 -- ARGV[4]  how long a heartbeat lasts, in ms.
 -- ARGV[5]  1 where a request that asks for the lock with this field may still run, else 0.
--- ARGV[6]  channel of a waiter, without its field.
--- ARGV[7]  how a waiter is woken: see announce.lua.
+-- ARGV[6]  1 where an attempt is undone, else 0.
+-- ARGV[7]  channel of a waiter, without its field.
+-- ARGV[8]  how a waiter is woken: see announce.lua.
 -- Returns  {1, 0, passed} done, {-1, 0, passed} this hold is not there; passed is 1 where the lock was granted to the first
 --          waiter.
 --
 -- Repeatable, and then answers {-1, 0, passed}: running it late or twice frees no other owner's hold, because the field
--- belongs to one acquisition. The script refuses a hash that no lock makes before it writes anything: see record.lua.
+-- belongs to one acquisition. The script refuses a hash that no lock makes before it writes anything: see record.lua. An
+-- undo leaves such a hash as it is, and the queue all the same.
 
 local field, left, heartbeat_ttl, late = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5] == '1'
+local undo = ARGV[6] == '1'
 local q = {
     lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
-    wait_timeout = tonumber(ARGV[3]), channel = ARGV[6], how = ARGV[7],
+    wait_timeout = tonumber(ARGV[3]), channel = ARGV[7], how = ARGV[8],
 }
 
-local held = redis.call('hexists', q.lock, field) == 1
-if not held then
+local held = redis.pcall('hexists', q.lock, field) == 1
+if not held and not undo then
     check_record(q.lock)
 end
 
-local first = evict_dead(q, now_ms(), heartbeat_ttl)
+local now = now_ms()
+local waits = evict_dead(q, now, heartbeat_ttl)
+if undo then
+    if redis.call('lpos', q.waiters, field) then
+        give_up(q, {[field] = true}, now)
+    else
+        drop_wish(q, field)
+    end
+    waits = true
+end
 
-return give_back(q, field, held, left, first, late)
+return give_back(q, field, held, left, waits, late)

@@ -2755,9 +2755,24 @@ local function field_text(field)
     return 'field ' .. #field .. ' ' .. shown
 end
 
+local function refuse_field(lock, field) refuse(lock, field_text(field)) end
+
 local function is_hold(field, value)
     local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
     return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
+end
+
+local function is_value(field, value)
+    local hash, owner = field:match('^([%w+/]+):(.+):expire_time$')
+    if hash then
+        value = #value < 16 and value:match('^[1-9]%d*$') and '1' or ''
+    else
+        hash, owner = field:match('^([%w+/]+):(.+):lock_count$')
+    end
+    if not hash then
+        return #field == 22 and field:match('^[%w+/]+$') and is_hold(value, '1')
+    end
+    return #hash == 22 and is_hold(owner, value)
 end
 
 local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
@@ -2768,6 +2783,29 @@ local function fields_of(lock)
         return nil, 'fields ' .. n
     end
     return redis.call('hgetall', lock)
+end
+
+local function check_record(lock)
+    local some = redis.call('hrandfield', lock, 8, 'withvalues')
+    local mode = redis.call('hget', lock, 'mode')
+    local bad = mode and mode ~= 'read' and mode ~= 'write' and 'mode'
+    local second -- hold of a lock that has one
+    for i = 1, #some, 2 do
+        local field, value = some[i], some[i + 1]
+        if is_hold(field, value) and not (mode and too_deep(field, value)) then
+            second = not mode and #some > 2 and field
+        elseif not (mode and field == 'mode' or not mode and is_value(field, value)) then
+            bad = bad or field
+        end
+    end
+    bad = bad or second
+    if mode and #some == 2 and redis.call('pttl', lock) == -1 then
+        bad = 'mode' -- a rest of a lock has a lease
+    end
+    if bad then
+        refuse_field(lock, bad)
+    end
+    return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
 local function note_levels(lock, field, levels)
@@ -3396,18 +3434,22 @@ end
 return answer(function()
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
-local field, left, prefix, read_field = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
-local channel, how, slice, late = ARGV[5], ARGV[6], tonumber(ARGV[7]), ARGV[8] == '1'
+local field, left, prefix, undo, read_field = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5]
+local channel, how, slice, late = ARGV[6], ARGV[7], tonumber(ARGV[8]), ARGV[9] == '1'
 local write_field = field .. ':write'
 
-redis.call('zrem', writers, field)
-if read_field ~= '' then
-    redis.call('zrem', writers, read_field)
+if undo then
+    redis.call('zrem', writers, field)
+    if read_field ~= '' then
+        redis.call('zrem', writers, read_field)
+    end
 end
 
 local line = left == '0' and try(function() return open_line(lock, KEYS[3], write_field) end) or nil
 local answer, free = give_back_write(lock, writers, line, tokens, prefix, write_field, left, late, channel, how, slice)
-if answer[1] ~= 1 and redis.call('exists', writers) == 0 and (free or redis.call('hget', lock, 'mode') == 'read') then
+if answer[1] ~= 1 and not undo then
+    check_record(lock)
+elseif answer[1] ~= 1 and redis.call('exists', writers) == 0 and (free or redis.call('hget', lock, 'mode') == 'read') then
     announce(how, channel, '1') -- readers waited for this writer
 end
 return answer

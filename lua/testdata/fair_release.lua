@@ -453,18 +453,28 @@ end
 return answer(function()
 
 local field, left, heartbeat_ttl, late = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5] == '1'
+local undo = ARGV[6] == '1'
 local q = {
     lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
-    wait_timeout = tonumber(ARGV[3]), channel = ARGV[6], how = ARGV[7],
+    wait_timeout = tonumber(ARGV[3]), channel = ARGV[7], how = ARGV[8],
 }
 
-local held = redis.call('hexists', q.lock, field) == 1
-if not held then
+local held = redis.pcall('hexists', q.lock, field) == 1
+if not held and not undo then
     check_record(q.lock)
 end
 
-local first = evict_dead(q, now_ms(), heartbeat_ttl)
+local now = now_ms()
+local waits = evict_dead(q, now, heartbeat_ttl)
+if undo then
+    if redis.call('lpos', q.waiters, field) then
+        give_up(q, {[field] = true}, now)
+    else
+        drop_wish(q, field)
+    end
+    waits = true
+end
 
-return give_back(q, field, held, left, first, late)
+return give_back(q, field, held, left, waits, late)
 
 end, {'hash', 'list', 'zset', 'zset', 'hash', 'string'})
