@@ -50,6 +50,7 @@ type acquisition struct {
 	leftovers    leftovers
 	cause        error // why the last attempt was not granted, where other owners are not why; or nil
 	unanswered   bool  // the caller gives up because Redis has not answered at all
+	takesOver    bool  // one of its grants is the record of a holder before
 	asking       bool  // an attempt is under way; afterwards true only if a hook has ended the goroutine
 	givenUp      atomic.Bool
 }
@@ -265,7 +266,7 @@ func (a *acquisition) askRedis(lastReply time.Time) (Answer, error) {
 // Processes in the line would not listen for the release of the hold.
 func (a *acquisition) checkFields(res Answer) (Answer, error) {
 	misnamed := func(w want) bool { return w.Level == 1 && UsesLine(w.Field) }
-	if !a.engine.sender.Narrowed() || !slices.ContainsFunc(a.wants, misnamed) {
+	if a.takesOver || !a.engine.sender.Narrowed() || !slices.ContainsFunc(a.wants, misnamed) {
 		return res, nil
 	}
 	if res.State == Held {

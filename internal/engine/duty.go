@@ -19,6 +19,7 @@ type duty struct {
 	keep  *waitQueue // the wait queue of name; or nil
 
 	name    *name
+	before  *duty // the one that came due before it
 	attempt Attempt
 	unknown int             // tries of attempt that may still run
 	ctx     context.Context // of the caller of attempt; or nil
@@ -26,13 +27,13 @@ type duty struct {
 
 // oweLocked notes what is to be done when the mutex is free.
 func (n *name) oweLocked(d duty) {
-	d.name = n
-	n.due = append(n.due, d)
+	d.name, d.before = n, n.due
+	n.due = &d
 }
 
-// begin begins duties.
-func (e *Engine) begin(due []duty) {
-	for _, d := range due {
+// begin begins last, and what came due before it.
+func (e *Engine) begin(last *duty) {
+	for d := last; d != nil; d = d.before {
 		e.workers.Spawn(func() { d.fulfil(e) })
 	}
 }

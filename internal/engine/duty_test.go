@@ -19,26 +19,25 @@ func TestChangesOfStateBeginNothing(t *testing.T) {
 	q.place = &place{field: "a", unknown: 2}
 	assert.True(t, q.TryEnter())
 	n.dropQueueLocked(q)
-	assert.Empty(t, n.due, "the queue is used")
+	assert.Nil(t, n.due, "the queue is used")
 
 	q.Release()
 	n.keepQueueLocked(q)
 	n.keepQueueLocked(q)
 	n.dropQueueLocked(q)
 	n.dropQueueLocked(q)
-	assert.Equal(t, []duty{
-		{keep: q, name: n},
-		{attempt: Attempt{Field: "a", Level: 1}, unknown: 2, name: n},
-	}, n.due, "the queue is kept once, and its place given up once")
+	keep := &duty{keep: q, name: n}
+	assert.Equal(t, &duty{attempt: Attempt{Field: "a", Level: 1}, unknown: 2, name: n, before: keep}, n.due,
+		"the queue is kept once, and its place given up once")
 	assert.Same(t, q, n.findQueueLocked(""), "it is kept")
 
 	n.due, q.kept = nil, false
 	n.dropQueueLocked(q)
-	assert.Empty(t, n.due)
+	assert.Nil(t, n.due)
 	assert.Nil(t, n.findQueueLocked(""))
 }
 
-// What is due begins when the name is unlocked, and once.
+// All that is due begins when the name is unlocked, and once.
 func TestUnlockBeginsWhatIsDueOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
@@ -47,12 +46,13 @@ func TestUnlockBeginsWhatIsDueOnce(t *testing.T) {
 		h := n.find(newFakeLock(e.redis, "x").ID(), 1)
 		n.locked(func() {
 			n.oweLocked(duty{undo: h.verbs(), attempt: Attempt{Field: "gone", Level: 1}})
+			n.oweLocked(duty{undo: h.verbs(), attempt: Attempt{Field: "gone, too", Level: 1}})
 			synctest.Wait()
 			assert.Zero(t, e.redis.Count("release"))
 		})
-		n.locked(func() { assert.Empty(t, n.due) })
+		n.locked(func() { assert.Nil(t, n.due) })
 		time.Sleep(time.Minute) // longer than an undo takes
-		assert.Equal(t, 1, e.redis.Count("release"))
+		assert.Equal(t, 2, e.redis.Count("release"))
 		e.unlock(1)
 	})
 }

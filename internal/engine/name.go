@@ -36,7 +36,7 @@ type name struct {
 	holds  holdSet
 	queues []*waitQueue // one for each half that has one
 	groups map[holdKey][]*group
-	due    []duty // see Unlock
+	due    *duty // the last one that has come due; see Unlock
 }
 
 // Lock locks the state of n.
@@ -44,12 +44,14 @@ func (n *name) Lock() { n.mu.Lock() }
 
 // Unlock unlocks the state of n, and begins what has come due meanwhile.
 func (n *name) Unlock() {
+	if n.due == nil {
+		n.mu.Unlock()
+		return
+	}
 	due := n.due
 	n.due = nil
 	n.mu.Unlock()
-	if due != nil {
-		n.engine.begin(due)
-	}
+	n.engine.begin(due)
 }
 
 // use returns the name called text. Its caller must call done in the end.
@@ -131,13 +133,13 @@ func (ns names) Lock() {
 }
 
 func (ns names) Unlock() {
-	var due []duty
+	var all []*duty
 	for _, n := range ns {
-		due = append(due, n.due...)
+		all = append(all, n.due)
 		n.due = nil
 		n.mu.Unlock()
 	}
-	if len(due) > 0 {
+	for _, due := range all {
 		ns[0].engine.begin(due)
 	}
 }

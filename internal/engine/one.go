@@ -67,8 +67,7 @@ func (o *oneLock) present(wants []want) []want { return wants }
 // oneRecord is the backend of one lock that has a record.
 type oneRecord struct {
 	oneLock
-	place     place // in the line
-	takesOver bool  // one of its grants is the record of a holder before
+	place place // in the line
 }
 
 func (r *oneRecord) admit() error {
@@ -83,7 +82,7 @@ func (r *oneRecord) admit() error {
 func (r *oneRecord) ask(lastReply time.Time) (Answer, error) {
 	r.stand()
 	res, err := r.askRedis(lastReply)
-	if err == nil && !r.takesOver {
+	if err == nil {
 		return r.checkFields(res)
 	}
 	return res, err
