@@ -375,12 +375,12 @@ func (a *acquisition) hasFailed(err error, returned bool) bool {
 	return err != nil || !returned
 }
 
-// undo undoes left, which the attempts may have left in Redis. A call that ends with err, and waits, stays for a moment until
-// it is undone.
-func (a *acquisition) undo(left []want, failed bool, err error, waits bool) {
+// undo undoes left, which the attempts may have left in Redis. A call that ends with err waits for a moment until it is undone
+// where it delays others.
+func (a *acquisition) undo(left []want, failed bool, err error) {
 	a.givenUp.Store(failed)
 	undone := undoer{a.engine}.undo(a.Ctx, left, a.leftovers.grants) // 5
-	if err == nil || !waits && err != errBeginAgain && !errors.Is(err, send.ErrNotSynced) && !errors.Is(err, ErrLate) {
+	if err == nil || !a.leftovers.delays() && err != errBeginAgain && !errors.Is(err, send.ErrNotSynced) && !errors.Is(err, ErrLate) {
 		return
 	}
 	select { // others stand behind the attempt, or its record is there for sure

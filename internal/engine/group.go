@@ -124,7 +124,7 @@ func (g *group) await(res Answer) (Answer, error) {
 
 func (g *group) rollback(res Answer, err error, returned bool) {
 	failed := g.hasFailed(err, returned)
-	if !g.leftovers.toUndo(failed, false) {
+	if !g.leftovers.toUndo(failed) {
 		return
 	}
 	var granted []want
@@ -132,7 +132,7 @@ func (g *group) rollback(res Answer, err error, returned bool) {
 		granted = g.wants
 	}
 	if left := g.unwanted(granted, g.leftovers.grants); len(left) > 0 {
-		g.undo(left, failed, err, g.leftovers.waits)
+		g.undo(left, failed, err)
 	}
 }
 

@@ -10,6 +10,7 @@ package engine
 type leftovers struct {
 	grants   int  // tries that may have taken the locks, or may still take them, without the call knowing
 	waits    bool // an attempt has left the entry of a waiter
+	inLine   bool // an attempt may have joined the line, or the caller may have been told that the lock is free
 	underWay bool // an attempt was under way when the call left it
 }
 
@@ -24,14 +25,22 @@ func (l *leftovers) asked(unknown int, underWay, waits bool) {
 // refused notes that a grant is not kept, or may be there although an error was answered.
 func (l *leftovers) refused() { l.grants = max(l.grants, 1) }
 
-// inherits notes tries of the caller before, whose place in the line this call has taken over.
-func (l *leftovers) inherits(tries int) { l.grants += tries }
+// joins notes that an attempt may join the line.
+func (l *leftovers) joins() { l.inLine = true }
 
-// toUndo says whether something has to be undone. failed says that the call holds nothing, and InLine that it may have a
-// place in the line.
-func (l *leftovers) toUndo(failed, inLine bool) bool {
-	return l.grants > 0 || l.waits || failed && (l.underWay || inLine)
+// inherits notes tries of the caller before, whose place in the line this call has taken over.
+func (l *leftovers) inherits(tries int) {
+	l.grants += tries
+	l.joins()
 }
+
+// toUndo says whether something has to be undone. failed says that the call holds nothing.
+func (l *leftovers) toUndo(failed bool) bool {
+	return l.grants > 0 || l.waits || failed && (l.underWay || l.inLine)
+}
+
+// delays says whether what is left delays others, which stand behind it.
+func (l *leftovers) delays() bool { return l.waits || l.inLine }
 
 // leavesTries is how many tries of the call may still run, if some of them may.
 func (l *leftovers) leavesTries() int {

@@ -14,19 +14,20 @@ func TestLeftoversSayWhatHasToBeUndone(t *testing.T) {
 	left := func(l *leftovers) { l.asked(0, true, false) }
 	refused := (*leftovers).refused
 	inherits := func(l *leftovers) { l.inherits(2) }
+	joins := (*leftovers).joins
 	type events []func(*leftovers)
 	for name, c := range map[string]struct {
 		events
-		inLine       bool
+		delays       bool // whether others stand behind what is left
 		held, failed bool // whether a call that holds its locks, or has failed, has something to undo
 		tries        int
 	}{
 		"nothing was asked":                  {},
 		"busy":                               {events: events{busy}},
 		"busy twice":                         {events: events{busy, busy}},
-		"busy, with a place in the line":     {events: events{busy}, inLine: true, failed: true},
-		"busy, with an entry":                {events: events{queued}, held: true, failed: true},
-		"an entry, and busy":                 {events: events{queued, busy}, held: true, failed: true},
+		"busy, with a place in the line":     {events: events{joins, busy}, delays: true, failed: true},
+		"busy, with an entry":                {events: events{queued}, delays: true, held: true, failed: true},
+		"an entry, and busy":                 {events: events{queued, busy}, delays: true, held: true, failed: true},
 		"no answer":                          {events: events{silent}, held: true, failed: true, tries: 1},
 		"no answer twice":                    {events: events{silent, silent}, held: true, failed: true, tries: 2},
 		"no answer, and busy":                {events: events{silent, busy}, held: true, failed: true, tries: 1},
@@ -36,17 +37,18 @@ func TestLeftoversSayWhatHasToBeUndone(t *testing.T) {
 		"a grant that is not kept":           {events: events{busy, refused}, held: true, failed: true, tries: 1},
 		"a grant refused twice is one":       {events: events{refused, refused}, held: true, failed: true, tries: 1},
 		"refused after no answer":            {events: events{silent, silent, refused}, held: true, failed: true, tries: 2},
-		"the tries of the caller before":     {events: events{inherits}, held: true, failed: true, tries: 2},
-		"these tries, and one of its own":    {events: events{inherits, silent}, held: true, failed: true, tries: 3},
-		"left, with an entry and in line":    {events: events{queued, left}, inLine: true, held: true, failed: true, tries: 1},
-		"in line, and nothing was asked yet": {inLine: true, failed: true},
+		"the tries of the caller before":     {events: events{inherits}, delays: true, held: true, failed: true, tries: 2},
+		"these tries, and one of its own":    {events: events{inherits, silent}, delays: true, held: true, failed: true, tries: 3},
+		"left, with an entry and in line":    {events: events{joins, queued, left}, delays: true, held: true, failed: true, tries: 1},
+		"in line, and nothing was asked yet": {events: events{joins}, delays: true, failed: true},
 	} {
 		var l leftovers
 		for _, e := range c.events {
 			e(&l)
 		}
-		assert.Equal(t, c.held, l.toUndo(false, c.inLine), "%s, and it holds its locks", name)
-		assert.Equal(t, c.failed, l.toUndo(true, c.inLine), "%s, and it has failed", name)
+		assert.Equal(t, c.held, l.toUndo(false), "%s, and it holds its locks", name)
+		assert.Equal(t, c.failed, l.toUndo(true), "%s, and it has failed", name)
+		assert.Equal(t, c.delays, l.delays(), name)
 		assert.Equal(t, c.tries, l.leavesTries(), "the tries of: %s", name)
 	}
 }
@@ -56,18 +58,18 @@ func TestLeftoversOnlyGrow(t *testing.T) {
 	all := []func(*leftovers){
 		func(l *leftovers) { l.asked(0, false, false) }, func(l *leftovers) { l.asked(1, false, false) },
 		func(l *leftovers) { l.asked(0, true, false) }, func(l *leftovers) { l.asked(0, false, true) },
-		(*leftovers).refused, func(l *leftovers) { l.inherits(1) },
+		(*leftovers).refused, (*leftovers).joins, func(l *leftovers) { l.inherits(1) },
 	}
 	for grants := range 3 {
-		for bits := range 4 {
+		for bits := range 8 {
 			for i, event := range all {
-				before := leftovers{grants, bits&1 > 0, bits&2 > 0}
+				before := leftovers{grants, bits&1 > 0, bits&2 > 0, bits&4 > 0}
 				after := before
 				event(&after)
 				assert.GreaterOrEqual(t, after.grants, before.grants, "event %d", i)
 				assert.GreaterOrEqual(t, after.leavesTries(), before.leavesTries(), "event %d", i)
 				for _, failed := range []bool{false, true} {
-					assert.True(t, after.toUndo(failed, false) || !before.toUndo(failed, false), "event %d on %+v", i, before)
+					assert.True(t, after.toUndo(failed) || !before.toUndo(failed), "event %d on %+v", i, before)
 				}
 			}
 		}

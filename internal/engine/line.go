@@ -45,7 +45,6 @@ type place struct {
 	lease   time.Duration              // the longest that a request wanted: a grant may last so long
 	asked   [requestsKept]placeRequest // the last requests that named the field, the latest first
 	unknown int                        // tries of them that may still run
-	stands  bool                       // a request may have joined the line, or the caller may have been told that the lock is free
 }
 
 // A placeRequest is a request of a wait.

@@ -96,7 +96,9 @@ func (r *oneRecord) await(res Answer) (Answer, error) {
 	case r.NoWait:
 		return res, send.ErrTimeUp
 	}
-	r.place.stands = r.place.stands || res.Standing.Apart()
+	if res.Standing.Apart() {
+		r.leftovers.joins()
+	}
 	wake, ready, _ := r.listen(in, res)
 	delay, stop := r.nextPoll(in, res)
 	defer stop()
@@ -115,13 +117,13 @@ func (r *oneRecord) await(res Answer) (Answer, error) {
 
 func (r *oneRecord) rollback(_ Answer, err error, returned bool) {
 	failed := r.hasFailed(err, returned)
-	if !failed || !r.leftovers.toUndo(failed, r.place.stands) {
+	if !failed || !r.leftovers.toUndo(failed) {
 		return
 	}
-	if r.place.stands && err != errBeginAgain && r.leavePlace() {
+	if r.leftovers.inLine && err != errBeginAgain && r.leavePlace() {
 		return
 	}
-	r.undo(r.wants, failed, err, r.leftovers.waits || r.place.stands)
+	r.undo(r.wants, failed, err)
 }
 
 // stand says in the attempt of a caller of one lock how it stands in the line.
@@ -145,7 +147,9 @@ func (r *oneRecord) stand() {
 	first := r.place.field == ""
 	w.Asked = r.place.asks(time.Now())
 	r.place.lock, r.place.field, r.place.lease = w.hold.verbs(), w.Field, max(r.place.lease, w.Lease)
-	r.place.stands = r.place.stands || w.Line == HearsGrant || w.Line == AsksAgain
+	if w.Line == HearsGrant || w.Line == AsksAgain {
+		r.leftovers.joins()
+	}
 	if first {
 		r.wants[0] = w
 	} else {
@@ -155,7 +159,7 @@ func (r *oneRecord) stand() {
 
 // granted returns the grant that the caller has been told of, if the caller can rely on it.
 func (r *oneRecord) granted() (res Answer, ok bool) {
-	if !r.place.stands {
+	if !r.leftovers.inLine {
 		return res, false
 	}
 	g, ok := ParseLineGrant(r.subscription.message(), r.wants[0].hold.lock.Suffix())
@@ -192,7 +196,7 @@ func (r *oneRecord) takePlace() {
 		return
 	}
 	if r.place.field != "" && !r.takesOver { // the caller has asked past the wait queue: its field is not used any more
-		if r.leftovers.toUndo(true, r.place.stands) {
+		if r.leftovers.toUndo(true) {
 			n.oweLocked(duty{undo: w.hold.verbs(), attempt: Attempt{Field: r.place.field, Level: 1}, unknown: r.leftovers.grants})
 			r.leftovers = leftovers{}
 		}
