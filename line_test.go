@@ -2162,7 +2162,7 @@ func (m *manual) writes(ear string) reply {
 // endsWriting releases the write lock, or gives up its place. The slice of the line never ends.
 func (m *manual) endsWriting() reply {
 	m.Helper()
-	return m.rw(writeRelease, m.id+":1:02", 0, suffixName(m.name, ""), m.rwReleases(), "publish", neverDue.Milliseconds(), false)
+	return m.rw(writeRelease, m.id+":1:02", 0, suffixName(m.name, ""), false, "", m.rwReleases(), "publish", neverDue.Milliseconds(), false)
 }
 
 func (m *manual) reads() reply {
