@@ -24,7 +24,7 @@ func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
 	res, err := readResult(o.wants, &answer)
 	drops := o.engine.late.Heard(takingFields(o.wants), !send.MayRunLater(answer.Err))
 	o.undoOrphan(o.wants, res, err)
-	undoer{o.engine}.dropTombstones(drops)
+	undoer{o.engine}.unburyAll(drops)
 }
 
 // undoOrphan undoes an attempt that was answered too late for its caller. The caller has

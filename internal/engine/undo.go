@@ -111,13 +111,13 @@ func takingFields(wants []want) (fields []string) {
 // buried notes that Redis has a tombstone of field, which has ended, and has it taken away as soon as it is not needed.
 func (e undoer) buried(b Record, field string) {
 	if drop := b.Unbury(field); e.late.Buried(field, drop) && drop.Script != nil {
-		e.workers.Spawn(func() { e.dropTombstones([]send.Call{drop}) })
+		e.workers.Spawn(func() { e.unburyAll([]send.Call{drop}) })
 	}
 }
 
-// dropTombstones takes tombstones away. One that stays because Redis does not answer costs other scripts hardly
+// unburyAll takes tombstones away. One that stays because Redis does not answer costs other scripts hardly
 // anything.
-func (e undoer) dropTombstones(drops []send.Call) {
+func (e undoer) unburyAll(drops []send.Call) {
 	for _, drop := range drops {
 		if e.sender.Narrowed() {
 			return // there are no tombstones
