@@ -22,8 +22,6 @@ import (
 // deployment or a Cluster. All locks of a Client share one subscription
 // connection (on a Cluster: one for each shard) and one watchdog. Any number of
 // goroutines may use a Client; one Client for each process is enough.
-//
-// Redisson: RedissonClient.
 type Client struct {
 	rdb             redis.UniversalClient
 	engine          *engine.Engine
@@ -116,8 +114,6 @@ func (c *Client) config(id string, o options) engine.Config {
 // ID is the UUID of this Client. Redis stores it with every hold of the Client: see
 // [Holder]. Every Client has an ID of its own. Log it, and you can tell which process
 // holds a lock.
-//
-// Redisson: getId.
 func (c *Client) ID() string { return c.engine.ID }
 
 // key is the key of the lock that users call name.
@@ -179,8 +175,6 @@ func isNil(v any) bool {
 // received the earlier events, and after half a second more it returns an error if one of them has not returned. At debug
 // level it logs the locks that are held, and their owners. A second Close does nothing. To let
 // holders finish first, call [Client.Shutdown].
-//
-// Redisson: shutdown.
 func (c *Client) Close() error {
 	if c == nil {
 		return nil
@@ -198,8 +192,6 @@ func (c *Client) Close() error {
 // and who holds them; they lapse with their leases, as after Close. A RedLock counts, and so does each of its
 // locks. If another goroutine calls Close meanwhile, the error matches ErrClosed. It also has the error of Close. A second Shutdown
 // waits as well, and after Close it returns nil. ErrInvalid: ctx is nil.
-//
-// Redisson: shutdown(quietPeriod, timeout, unit), which waits for requests under way, and not for locks.
 func (c *Client) Shutdown(ctx context.Context) error {
 	switch {
 	case c == nil:

@@ -20,8 +20,6 @@ import (
 // An Election is a fenced [Lock] of the same name: the leader holds it, and the watchdog keeps
 // its lease. A leader that crashes is followed by another one when its lease is over. Any number of
 // goroutines may share an Election.
-//
-// Redisson has none.
 type Election struct {
 	client *Client
 	lock   Lock
@@ -31,8 +29,6 @@ type Election struct {
 // Fenced is implied. NewElection sends nothing; a bad name is reported by the methods.
 //
 // A lock of that name is in the way of the election. If it is to have numbers too, make it with Fenced.
-//
-// Redisson has none.
 func (c *Client) NewElection(name string, opts ...LockOption) *Election {
 	return &Election{c, *c.NewLock(name, append(slices.Clone(opts), Fenced())...)}
 }
@@ -45,8 +41,6 @@ func (e *Election) Name() string { return e.lock.Name() }
 // are elected in the order of the line of a plain lock: see [Lock].
 //
 // The term lasts until Resign, and not as long as the Term can be reached.
-//
-// Redisson has none.
 func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	hold, err := acquireHold(ctx, &e.lock, "campaign")
 	if err != nil {
@@ -67,8 +61,6 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 // The ctx of fn ends when the lead is lost, and when ctx ends. The lead is given up only
 // after fn has returned, so the next leader does not begin before the work of this one has ended. A leader
 // that was lost is different: its lease ends whether fn returns or not.
-//
-// Redisson has none.
 func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error) (err error) {
 	if fn == nil {
 		return e.lock.fail("lead", errNilFunction)
@@ -94,13 +86,9 @@ func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error)
 
 // Number is the number of the term that ctx belongs to: ctx is that of [Term.Context], or that of the function which Lead
 // calls. The error is ErrNotHeld for another ctx, and ErrLockLost if the lead was lost.
-//
-// Redisson has none.
 func (e *Election) Number(ctx context.Context) (int64, error) { return e.lock.Token(ctx) }
 
 // A Term is the time for which one process leads. The methods of a nil *Term are safe to call, as those of a nil [Hold] are.
-//
-// Redisson has none.
 type Term struct {
 	hold   *Hold
 	number int64
@@ -110,8 +98,6 @@ type Term struct {
 // [Term.Guard] for work that also ends with the ctx of its caller. It ends
 // with cause ErrLockLost when the lead is lost, context.Canceled after Resign, and ErrClosed after
 // Close: see [Hold.Context]. The work has to stop when the ctx ends, and must have stopped before Resign.
-//
-// Redisson has none.
 func (t *Term) Context() context.Context { return t.held().Context() }
 
 // held is the hold of the term; nil: t is nil or zero.
@@ -125,14 +111,10 @@ func (t *Term) held() *Hold {
 // Guard returns a context for the work of the leader, with the values, the deadline and the cancellation of ctx, that is
 // also canceled when the lead is lost and after Resign: see [Hold.Guard]. The error is ErrNotHeld after Resign, and
 // ErrLockLost if the lead was lost.
-//
-// Redisson has none.
 func (t *Term) Guard(ctx context.Context) (context.Context, error) { return t.held().Guard(ctx) }
 
 // Number is the number of the term: greater than that of every term before it. It is the fencing
 // token of the leader. Have the resource that the leader writes to refuse a lower one: see [Lock.Token].
-//
-// Redisson has none.
 func (t *Term) Number() int64 {
 	if t == nil {
 		return 0
@@ -146,8 +128,6 @@ func (t *Term) Number() int64 {
 // Resign may be repeated: only the first call does anything, and the others return nil. The error is
 // ErrLockLost if the lead was lost before. After any other error Redis has not confirmed that the
 // lead is given up, and the term is over all the same.
-//
-// Redisson has none.
 func (t *Term) Resign(ctx context.Context) error { return t.resign(ctx, "resign") }
 
 // resign is Resign. Its errors name op.
@@ -185,8 +165,6 @@ func (l Leader) leadsAs(other Leader) bool {
 //
 // In an election with [AtLeast] a leader that has resigned early is returned until that time is over: its record stays in
 // Redis, which does not tell it from that of a leader at work, and nobody else can lead so long.
-//
-// Redisson has none.
 func (e *Election) Leader(ctx context.Context) (Leader, bool, error) {
 	leader, err := e.look(ctx)
 	return leader, !leader.Vacant(), err
@@ -214,8 +192,6 @@ func (e *Election) look(ctx context.Context) (Leader, error) {
 //
 // A look that fails is reported as an error, once until a look succeeds, and Observe goes on. After
 // ErrInvalid and ErrClosed the sequence ends. It ends without an error when ctx ends.
-//
-// Redisson has none.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
 		var last Leader

@@ -31,28 +31,22 @@ var (
 // spareOfFair is the key of what waiters want: without it the first waiter is woken and asks.
 var spareOfFair = []send.Spare{{Key: 4}}
 
-// A FairLock is a reentrant lock whose waiters get it in the order in which they
-// came, whichever process they are in. Unlock grants it to the first waiter, whose Lock
-// returns without asking. It costs more than a Lock: every waiter
-// asks Redis by itself, about once a second, to show that it is alive. A waiter that has
-// crashed, or is cut off from Redis, loses its place after about four seconds (eight if no
-// other call on the lock reached Redis meanwhile). Until then an Unlock passes over the waiter if
-// Redis knows that its connection is closed, and removes it if nobody else waits. If the waiter is granted the lock before that is
-// noticed, the others wait for 5s at most. A waiter that gives up loses its place at
-// once. A live waiter keeps its place however long it waits; one that is granted the lock for
-// a lease which ends before its process knows of it waits again at the end. TryLock with
-// wait 0 gets the lock only when no connected waiter is in the queue. If all waiters crash, the queue
-// stays in Redis until the next call, or until it expires, which takes one fair wait timeout for each waiter and one more.
+// A FairLock is a reentrant lock whose waiters acquire it in the order in which they called Lock, whichever process they are in.
 //
-// Redisson: getFairLock, whose queue it shares. A Java waiter whose turn it is is woken, and
-// asks. A crashed one is noticed as Redisson does, after its timeout. A Java waiter cannot pass over others:
-// an Unlock removes waiters in front of it whose connections are closed.
+// It costs more than a Lock: every waiter sends a heartbeat to Redis about once a second. A waiter that has crashed, or is cut off
+// from Redis, loses its position after about 4s, or after 8s if no other call on the lock has reached Redis meanwhile. Until then
+// an Unlock skips it if Redis knows that its connection is closed. If it is granted the lock before that is noticed, the other
+// waiters are delayed by up to 5s. A waiter that gives up loses its position at once, and a live waiter keeps its position however
+// long it waits. A waiter whose grant expires before its process learns of it waits again, at the end of the queue.
+//
+// TryLock with a wait of 0 acquires the lock only if no connected waiter is in the queue. If all waiters crash, the queue stays in
+// Redis until the next call on the lock, or until it expires, which takes one [WithFairWaitTimeout] for each waiter and one more.
+//
+// Java services share the queue. A Java waiter is woken when its turn comes, and acquires the lock with a request of its own. One
+// that has crashed is noticed after its own timeout, as in Redisson.
 type FairLock struct{ handle }
 
-// NewFairLock returns the fair lock called name. It sends nothing; a bad name is
-// reported by the methods.
-//
-// Redisson: getFairLock.
+// NewFairLock returns the fair lock with the given name. It sends no request. A bad name is reported by the methods of the lock.
 func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 	key, o := c.key(name), newLockOptions(opts)
 	keys := []string{
@@ -75,7 +69,7 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 	return &FairLock{newHandle(c, name, l, keys, o)}
 }
 
-// Token is the fencing token of the caller's hold: see [Lock.Token].
+// Token returns the fencing token of the caller's hold: see [Lock.Token].
 func (l *FairLock) Token(ctx context.Context) (int64, error) { return l.fencingToken(ctx) }
 
 // fairLock is the record of a FairLock: the record of a Lock, and a queue beside it.

@@ -16,43 +16,25 @@ import (
 	"github.com/relock-go/relock/internal/engine"
 )
 
-// An Acquirer gives out holds as values. Every lock of this package is an Acquirer.
-//
-// Redisson has none.
+// An Acquirer is a lock that can be acquired as a value, a [Hold]. Every lock of this package is one.
 type Acquirer interface {
-	// Name is the name of the lock: see [Locker].
+	// Name returns the name of the lock.
 	Name() string
 
-	// Acquire waits until it has the lock, or ctx ends, as [Locker.Lock] does, and returns
-	// the hold. The watchdog renews the hold until Release.
-	//
-	// Every hold has an owner of its own, also where ctx carries one: two calls of Acquire
-	// exclude each other, on one goroutine too. Code that is to re-enter the lock calls
-	// Lock with the ctx of [Hold.Context].
-	//
-	// The hold lasts until Release, and not as long as the Hold can be reached: a
-	// Hold that is forgotten without Release keeps the lock until Close.
-	//
-	// Redisson has none: the owner of its locks is the thread.
+	// Acquire acquires the lock for a new owner. It blocks as [Locker.Lock] does, and the lease is renewed automatically until
+	// Release. Two calls of Acquire exclude each other, even in one goroutine.
 	Acquire(ctx context.Context) (*Hold, error)
 
-	// TryAcquire is Acquire that waits no longer than wait, as [Locker.TryLock] does; with
-	// wait 0 it makes one try. With a lease the hold is over after lease, unless [Hold.Extend] is called, or code re-enters the
-	// lock with the ctx of [Hold.Context]: by Lock or Do, from which on the watchdog renews the hold until Release. With
-	// lease 0 the watchdog renews it. TryAcquire returns nil, false and no error when the time is up
-	// and another owner has the lock.
-	//
-	// Redisson has none.
+	// TryAcquire is like Acquire, but waits for at most wait, with a lease as in [Locker.TryLock]. It reports whether the lock was
+	// acquired.
 	TryAcquire(ctx context.Context, wait, lease time.Duration) (*Hold, bool, error)
 }
 
-// A Hold is a lock that is held, as a value. It belongs to the code that has it and
-// to no goroutine. Any number of goroutines may call its methods.
+// A Hold is a lock that is held, as a value. It belongs to no goroutine: any code may store it, pass it on and release it, and any
+// number of goroutines may call its methods.
 //
-// The methods of a nil *Hold, which TryAcquire returns with false, are safe to call, so that Release may be deferred before
-// the result is looked at: their error matches ErrNotHeld and ErrInvalid, and Context returns a context that is done.
-//
-// Redisson has none.
+// The methods of a nil Hold, which TryAcquire returns together with false, may be called, so that Release can be deferred before
+// the result is looked at: their errors match ErrNotHeld and ErrInvalid, and Context returns a context that is done.
 type Hold struct {
 	lock     acquirable
 	ctx      context.Context // of Acquire, with the owner of the hold
@@ -101,7 +83,7 @@ func newHold(ctx context.Context, l acquirable, op string, r engine.Request) (*H
 // none reports whether h holds nothing: it is nil, as after a TryAcquire that has not acquired the lock, or it is zero.
 func (h *Hold) none() bool { return h == nil || h.lock == nil }
 
-// Name is the name of the lock: see [Locker]. A nil Hold has none.
+// Name returns the name of the lock, and "" for a nil Hold.
 func (h *Hold) Name() string {
 	if h.none() {
 		return ""
@@ -109,15 +91,12 @@ func (h *Hold) Name() string {
 	return h.lock.Name()
 }
 
-// Release gives the hold back, as [Locker.Unlock] does: it keeps the values of ctx but does not
-// end with ctx, takes 5s at most, and works after Close. A level that code took with the ctx of
-// Context is given back by its own Unlock.
+// Release releases the lock, as [Lock.Unlock] does: it ignores the cancellation of ctx, takes at most 5s, and works after Close. If
+// code has acquired the lock again with the context of Context, the lock is held until that code has called Unlock, too.
 //
-// A hold is released once: of several calls one releases it, and the others return
-// ErrNotHeld. The error is ErrLockLost if the hold was lost. After any other error Redis has not
-// confirmed the release, and the hold is over all the same: see [Locker.Unlock].
-//
-// Redisson has none.
+// Of several calls of Release one releases the lock, and the others return ErrNotHeld. The error is ErrLockLost if the lock was
+// lost. After any other error Redis has not confirmed the release, which is retried in the background; the Hold is released all
+// the same.
 func (h *Hold) Release(ctx context.Context) error { return h.release(ctx, "release") }
 
 // release is Release. Its errors name op.
@@ -142,17 +121,16 @@ var (
 	errReleased = fmt.Errorf("%w: this hold was released before", ErrNotHeld)
 )
 
-// Context is the ctx for the work that the lock protects. It has the values of the ctx of Acquire, but not its end: use
-// [Hold.Guard] for work that also ends with the ctx of its caller.
-// It ends as a guarded ctx does (see [Locker.Guard]): with cause ErrLockLost when the hold is lost or its lease has
-// run out, context.Canceled after Release, and ErrClosed after Close. Where the hold is over
-// already, the ctx has ended. Levels that code took with the ctx keep it alive after Release, until they are given
-// back. Context returns the same ctx each time.
+// Context returns a context for the work that the lock protects. It has the values of the context that was passed to Acquire, but
+// not its cancellation: use [Hold.Guard] for work that is to end with the context of its caller.
 //
-// The ctx carries the owner of the hold: code that calls Lock of the same lock with it
-// re-enters the lock.
+// It is canceled when the lock is no longer held, with the cause ErrLockLost if the lock is lost or its lease has expired,
+// context.Canceled after Release, and ErrClosed after Shutdown and Close. If the hold has already ended, the context is done. If
+// code has acquired the lock again with it, it is canceled when that code has called Unlock, too. Context returns the same context
+// each time.
 //
-// Redisson has none: its holders do not learn of a loss.
+// The context carries the owner of the Hold, so that code that calls Lock of the same lock with it acquires the lock again, without
+// waiting.
 func (h *Hold) Context() context.Context {
 	if h.none() {
 		return endedContext(context.Background(), errNoHold)
@@ -172,14 +150,11 @@ func (h *Hold) Context() context.Context {
 }
 
 // Guard returns a context for the work that the lock protects, with the values, the deadline and the cancellation of ctx.
-// It is also canceled when the hold ends, with the causes of [Hold.Context]: ErrLockLost when the hold is lost or its
-// lease has expired, context.Canceled after Release, and ErrClosed after Close. It carries the owner of the hold in place
-// of an owner in ctx, so that code that calls Lock of the same lock with it re-enters the lock. Guard sends nothing, and
-// nothing of it is kept once the returned context is done.
+// It is also canceled when the hold ends, with the causes of [Hold.Context]. It carries the owner of the hold, so that code that
+// calls Lock of the same lock with it acquires the lock again, without waiting. Guard sends no request, and nothing of it is kept
+// once the returned context is done.
 //
-// The error is ErrNotHeld after Release, ErrLockLost if the hold was lost, and ErrClosed after Shutdown and Close.
-//
-// Redisson has none.
+// The error is ErrNotHeld after Release, ErrLockLost if the lock was lost, and ErrClosed after Shutdown and Close.
 func (h *Hold) Guard(ctx context.Context) (context.Context, error) {
 	switch {
 	case h.none():
@@ -210,10 +185,8 @@ func endedContext(parent context.Context, cause error) context.Context {
 	return ctx
 }
 
-// Token is the fencing token of the hold, if the lock was made with Fenced: see [Lock.Token].
-// The error is ErrInvalid for other locks, ErrNotHeld after Release, or ErrLockLost.
-//
-// Redisson: RFencedLock.getToken.
+// Token returns the fencing token of the hold, if the lock was made with [Fenced]: see [Lock.Token]. The error is ErrInvalid for
+// other locks, ErrNotHeld after Release, or ErrLockLost.
 func (h *Hold) Token() (int64, error) {
 	switch {
 	case h.none():
@@ -224,19 +197,14 @@ func (h *Hold) Token() (int64, error) {
 	return h.lock.fencingToken(h.ctx)
 }
 
-// Extend lets a hold with an explicit lease last at least for lease from now on. It never
-// shortens what is left: a request that arrives late must not cut a longer lease. The
-// record in Redis stays for as long, and trust counts from before the request, as for every lease. Extend is
-// one request for a lock with a record. A MultiLock extends all its locks. A RedLock needs a
-// majority; the nodes that do not hold it are not asked again.
+// Extend lets a hold with an explicit lease last for at least lease from now on. It never shortens the remaining lease. For most
+// locks it is one request, and the new lease starts before that request is sent. A MultiLock extends all its locks. A RedLock needs
+// a majority; servers that do not hold it are not asked again.
 //
-// The error is ErrLockLost if the lease has run out or the record is gone, and then the ctx of
-// Context ends. It is ErrNotHeld after Release, and ErrInvalid for a lease under 1ms, for a
-// hold that the watchdog renews, and for a lease that would last longer than MaxHold allows. Where too
-// few nodes of a RedLock answered, it is a [*QuorumError]. After another error the hold is as it was, for
-// this process; in Redis its record may last longer, until Release.
-//
-// Redisson has none: a lock in a thread that holds it sets its lease anew, and adds a level.
+// The error is ErrLockLost if the lease has expired or the key of the lock is gone, and then the context of Context is canceled. It
+// is ErrNotHeld after Release, and ErrInvalid for a lease below 1ms, for a hold that is renewed automatically, and for a lease
+// beyond [MaxHold]. If too few servers of a RedLock answered, it is a [*QuorumError]. After any other error the hold is unchanged
+// for this process; its key in Redis may last longer, until Release.
 func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
 	if h.none() {
 		return failed("extend", "", errNoHold)

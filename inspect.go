@@ -164,8 +164,6 @@ type Waiter struct {
 // The error is ErrInvalid for a bad name, ErrNotALock if that key, or a key that belongs
 // to it, holds data that no lock makes, and ErrClosed after Close. The Redis user needs the
 // right to GET, and to all keys that docs/security.md lists but those of the line.
-//
-// Redisson has none: isLocked, getHoldCount, remainTimeToLive and isHeldByThread each say a part.
 func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 	key := c.key(name)
 	keys := []string{

@@ -24,30 +24,23 @@ import (
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
-// A MultiLock is many locks that are held together. Each lock is held as if it
-// had been locked by itself: it excludes, re-enters, renews and is lost like a single lock.
+// A MultiLock is a group of locks that are acquired and released together. Each of them behaves as if it had been acquired by
+// itself: it excludes other owners, counts its holds, and is renewed and lost like a single lock.
 //
-// Locks on the same Redis (on a Cluster: in the same slot) are taken by one script
-// in one round trip, all or none. Fair locks, and locks on different servers, are first tried
-// at the same time, and if one of them is busy taken one after the other. The order does not depend on the order of the arguments of NewMultiLock, so
-// two MultiLocks never wait for each other. The order does depend on the addresses
-// of the servers: where the locks of one MultiLock are on several servers, give these
-// servers the same addresses in every process.
+// Locks on the same Redis server (in a Cluster: in the same slot) are acquired by one script in one round trip, all of them or none.
+// Fair locks, and locks on different servers, are first tried at the same time; if one of them is held by another owner, they are
+// acquired one after the other. The order is the same in every process and does not depend on the order of the arguments of
+// NewMultiLock, so that two MultiLocks never wait for each other. It does depend on the addresses of the servers: if the locks are
+// on several servers, use the same addresses in every process. Lockers of other packages come last.
 //
-// A MultiLock has no place in the line of a plain lock. It takes the lock when it finds it
-// free. While processes stand in that line, it has a chance once in a slice (see
-// WithHandoverSlice), like a Java service.
+// A MultiLock does not join the wait queues of its locks. It acquires them when it finds them free. While processes wait for one of
+// its locks, it has a chance once in a hand-off window (see [WithHandoffWindow]), like a Java service.
 //
-// IsLocked says whether any owner holds any of the locks, and so is in the way of the
-// MultiLock. IsHeld says whether the caller holds all locks, and HoldCount how often. TTL is
-// the longest TTL of the locks, and ForceUnlock frees all locks. Unlock gives back one level
-// of each lock, also where the Unlock of another lock fails, and joins the errors. The guarded
-// context ends as soon as one lock is lost. An explicit lease counts from the moment when the
-// last lock was taken. Lockers of other packages are taken last, and each of them ends its
-// lease by itself: with such Lockers, call Unlock also when an explicit lease has run out.
-//
-// Redisson: RedissonMultiLock, which leaves locks behind when an unlock fails,
-// has no order, and has no methods that inspect it.
+// Unlock decrements the hold count of every lock, even if it fails for one of them, and joins the errors. The context of Guard is
+// canceled as soon as one of the locks is lost. An explicit lease starts when the last lock has been acquired, and ends for all
+// locks at the same time. Lockers of other packages end their lease by themselves: if there are any, call Unlock even if an
+// explicit lease has expired. A MultiLock has no fencing token, because each of its locks may have one. ForceUnlock releases the
+// locks in reverse order, so that no waiter loses a lock that it has just acquired.
 type MultiLock struct{ handle }
 
 // multi has the commands of a MultiLock.
@@ -70,12 +63,9 @@ type step struct {
 	records []engine.Lock  // the same locks, if each has a record
 }
 
-// NewMultiLock returns the lock of all locks, which may be of any kind, also
-// MultiLocks and RedLocks, and of several Clients. It sends nothing. The methods return
-// ErrInvalid if there are no locks, for nil, and for the same lock twice. The name of a MultiLock
-// consists of the names of its locks. When c is closed, no caller waits for the MultiLock any more.
-//
-// Redisson: getMultiLock.
+// NewMultiLock returns a lock that consists of locks, which may be of any type, also MultiLocks and RedLocks, and of several
+// Clients. It sends no request. The methods return ErrInvalid if there are no locks, if one of them is nil, and if two are the same
+// lock. The name of a MultiLock consists of the names of its locks. Waiting for the MultiLock ends when c is closed.
 func (c *Client) NewMultiLock(locks ...Locker) *MultiLock {
 	components, err := componentsOf(c, locks)
 	if err == nil {
@@ -370,7 +360,7 @@ func (l *multi) token(context.Context) (int64, error) {
 	return 0, invalid("a MultiLock has no token: each of its locks may have one")
 }
 
-// Do calls fn with all locks held and a guarded ctx: see [Locker].
+// Do acquires all locks, calls fn with a context that is canceled when one of them is lost, and releases them: see [Lock.Do].
 func (l *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	if l.many != nil && l.many.elsewhere && ctx != nil { // Guard makes guards at the other Clients, which have to end with this call
 		within, end := context.WithCancel(ctx)

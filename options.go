@@ -34,8 +34,6 @@ type Option func(*options)
 // WithWatchdogTimeout sets the lease of holds that ask for none. The watchdog
 // renews it every third of d, as long as the process lives and the hold lasts;
 // after a crash other owners wait at most d. Defaults to 30s; at least 100ms.
-//
-// Redisson: Config.setLockWatchdogTimeout.
 func WithWatchdogTimeout(d time.Duration) Option {
 	return func(o *options) { o.watchdogTimeout = d }
 }
@@ -44,8 +42,6 @@ func WithWatchdogTimeout(d time.Duration) Option {
 // lock: how long a waiter at the head may take to get the lock before they give
 // its place away. Use the same value everywhere. Clients of this package do not use
 // it among themselves. Defaults to 5m; at least 1s.
-//
-// Redisson: Config.setFairLockWaitTimeout.
 func WithFairWaitTimeout(d time.Duration) Option {
 	return func(o *options) { o.fairWaitTimeout = d }
 }
@@ -54,8 +50,6 @@ func WithFairWaitTimeout(d time.Duration) Option {
 // again: the price of a lost wake-up. Where it waits in a line, its process looks as
 // often whether the lock is free, with one request for many locks. With thousands of
 // locks it looks less often. Defaults to 1s; more than 0.
-//
-// Redisson has none: its waiters sleep until the lease of the holder ends.
 func WithMaxWakeDelay(d time.Duration) Option {
 	return func(o *options) { o.maxWakeDelay = d }
 }
@@ -66,8 +60,6 @@ func WithPollInterval(d time.Duration) Option { return WithMaxWakeDelay(d) }
 // WithNodeTimeout sets how long a RedLock waits for the answer of each node whose lock
 // this Client made. A RedLock asks all nodes at the same time, so this is the price of
 // a dead node. Defaults to 200ms; more than 0.
-//
-// Redisson has none: it shares the wait time between the locks.
 func WithNodeTimeout(d time.Duration) Option {
 	return func(o *options) { o.nodeTimeout = d }
 }
@@ -86,8 +78,6 @@ func WithRedLockNodeTimeout(d time.Duration) Option { return WithNodeTimeout(d) 
 // come in without a request while one of them reads. For up to one slice, a lock that was
 // forced open, or that Redis has forgotten, may still be handed over in the process, and
 // Unlock does not say so. Defaults to 10ms; 0: never.
-//
-// Redisson has none: every hold costs a release and an acquire.
 func WithHandoverSlice(d time.Duration) Option {
 	return func(o *options) { o.handoverSlice = d }
 }
@@ -104,9 +94,6 @@ func WithHandoffWindow(d time.Duration) Option { return WithHandoverSlice(d) }
 // acquire fails with ErrNotSynced. The node timeout of a RedLock has to be longer than d. At
 // least 1 replica; d is at least 1ms, and less than the read timeout of the Redis client
 // and 5s. Off by default.
-//
-// Redisson: Config.setCheckLockSyncedSlaves and setSlavesSyncTimeout, for which one
-// replica of all is enough.
 func WithSyncedReplicas(n int, d time.Duration) Option {
 	return func(o *options) { o.synced, o.syncs = send.Synced{Replicas: n, Within: d}, true }
 }
@@ -116,9 +103,6 @@ func WithSyncedReplicas(n int, d time.Duration) Option {
 // the same, or to keep the locks of several systems on one Redis apart. Name, errors, events and logs have the
 // name as it was given; ErrNotALock names the key. Inspect takes the name as it was given, too. The locks of a MultiLock or RedLock have the
 // prefixes of the Clients that made them. On a Cluster the rules for braces are about the whole key. relockctl takes keys. Defaults to none.
-//
-// Redisson: Config.setNameMapper. Fair locks are shared with Redisson 3.52 and later: earlier versions do not map the
-// names of their queues. Redisson 3.17 maps the name of a read/write lock twice, and so shares none with a prefix.
 func WithKeyPrefix(prefix string) Option {
 	return func(o *options) { o.keyPrefix = prefix }
 }
@@ -129,8 +113,6 @@ func WithKeyPrefix(prefix string) Option {
 // 90s after a crash. No lock waits for it. A user of Redis without the rights (hset, pexpire, del on relock_client:*) has no label, and
 // one line in the log at debug level says so. At most 256 bytes without control characters. Defaults to none, which
 // costs nothing.
-//
-// Redisson: Config.setClientName comes closest, which names connections.
 func WithLabel(label string) Option {
 	return func(o *options) { o.label = label }
 }
@@ -149,8 +131,6 @@ func WithLogger(l *slog.Logger) Option {
 // callers wait, on which path they acquire, how long locks are held, and which locks are lost.
 // Package github.com/relock-go/relock/otel has an Observer for metrics and traces. Defaults to
 // none, which costs nothing.
-//
-// Redisson has none.
 func WithObserver(o Observer) Option {
 	return func(all *options) { all.observer, all.observes = o, true }
 }
@@ -208,8 +188,6 @@ type LockOption func(*lockOptions)
 // that the lock protects, so that the resource can refuse a writer whose hold is over:
 // see [Lock.Token]. The counter of the tokens stays in Redis for good, under
 // redisson_lock_token:{name}.
-//
-// Redisson: RFencedLock, whose counter it shares.
 func Fenced() LockOption {
 	return func(o *lockOptions) { o.fenced = true }
 }
@@ -222,8 +200,6 @@ func Fenced() LockOption {
 // asks for more than the lock allows would take the shorter lease for the longer one. Readers with MaxHold share no record.
 // Within a MultiLock the option holds for its lock, and the MultiLock is lost with it; NewRedLock refuses such locks. d is at
 // least 1ms, else the methods return ErrInvalid.
-//
-// Redisson has none.
 func MaxHold(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.Max, o.maxHolds = d, true }
 }
@@ -238,8 +214,6 @@ func MaxHold(d time.Duration) LockOption {
 // runs out is over. ForceUnlock frees the lock at once, and so does a MultiLock that takes this lock and does not
 // get the others. NewRedLock refuses such locks. d is at least 1ms, rounded up to whole milliseconds, and no longer than MaxHold; else
 // the methods return ErrInvalid.
-//
-// Redisson has none.
 func AtLeast(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.AtLeast, o.keeps = d, true }
 }

@@ -20,8 +20,6 @@ func (o Owner) String() string { return engine.Owner(o).String() }
 // re-entered across goroutines. Without it the owner is the calling goroutine.
 //
 // Goroutines that share an owner do not exclude one another.
-//
-// Redisson: the threadId argument of the Async methods.
 func WithOwner(ctx context.Context) context.Context {
 	return engine.NewOwner().In(ctx)
 }

@@ -45,35 +45,27 @@ var (
 // errParts is the cause of a hold that too few nodes keep.
 var errParts = errors.New("too few of its locks are held")
 
-// A RedLock is held when a majority of its locks are held, each on a Redis of its own. It
-// survives the loss of the other servers, and does not depend on replication.
+// A RedLock is held while most of its locks are held, each on a Redis server of its own. It survives the loss of the other servers,
+// and does not depend on replication. It implements the Redlock algorithm.
 //
-// A RedLock is safe as long as no node forgets a lock that it granted. A node that was
-// restarted without its data must stay away for at least one lease before it is asked
-// again: the longest lease that callers ask for, and at least the watchdog timeout. A node
-// that keeps its data with appendfsync always need not stay away. A holder takes a restarted node
-// again at its next renewal, as long as a majority without that node can be trusted.
+// A RedLock is safe as long as no server forgets a lock that it has granted. A server that was restarted without its data must stay
+// offline for at least one lease: the longest lease in use, and at least the watchdog timeout. A server that keeps its data with
+// appendfsync always may return at once. A holder acquires its lock on a restarted server again at the next renewal, as long as
+// the other servers are a majority.
 //
-// TryLock returns false when other owners hold a majority, and a [*QuorumError] when dead
-// nodes made a majority impossible. Lock goes on until ctx ends, and joins the last
-// QuorumError to the error of ctx. Unlock returns nil when a majority confirmed. After Close
-// the Clients of the locks go on renewing the locks that are held. Close these Clients too, and
-// afterwards, so that attempts under way can still be given back. Every node has
-// its [WithNodeTimeout] to answer each call, and a third of the lease at most.
-// IsLocked, IsHeld and TTL return the view of a majority; ForceUnlock frees all locks.
+// TryLock returns false if other owners hold a majority, and a [*QuorumError] if too few servers answered. Lock continues until ctx
+// is done, and joins the last QuorumError to the error of ctx. Unlock returns nil if a majority has confirmed the release. Each
+// server has the timeout of [WithRedLockNodeTimeout] for an answer, and at most a third of the lease. IsLocked, IsHeld and TTL
+// return what a majority says, and ForceUnlock releases all locks.
 //
-// Redisson: RedissonRedLock (deprecated), which does not ask its servers at the same time
-// and ignores how much of the lease is left.
+// The Clients of the locks renew the leases. Close them as well, after the Client of the RedLock, so that requests in flight can be
+// rolled back.
 type RedLock struct{ handle }
 
-// NewRedLock returns the lock of a majority of locks: three of five, and three of four
-// too, which is no better than two of three. The methods return ErrInvalid for fewer than
-// three locks, for nil, and for two locks on one Redis, which would have two votes.
-// NewRedLock sends nothing. The name of a RedLock consists of the names of its locks.
-//
-// The locks may be of any kind; fair locks are taken without queueing.
-//
-// Redisson: getRedLock.
+// NewRedLock returns the lock that is held while most of locks are held: three of five, and also three of four, which tolerates no
+// more failures than two of three. It sends no request. The locks may be of any type; fair locks are acquired without joining
+// their queues. The methods return ErrInvalid for fewer than three locks, for nil, and for two locks on one Redis, which would have
+// two votes. The name of a RedLock consists of the names of its locks.
 func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 	l := &redLock{Traits: engine.Traits{Kind: string(TypeRed)}, client: c, needed: len(locks)/2 + 1}
 	components, err := componentsOf(c, locks)

@@ -57,50 +57,34 @@ var errUpgrade = fmt.Errorf("%w: the caller holds the read lock and would wait f
 // errTooDeep ends the call for a read lock that would be one level too many.
 var errTooDeep = fmt.Errorf("%w: the caller holds the read lock %d times already, and no owner may hold it more often", ErrInvalid, mostLevels)
 
-// A RWLock is a reentrant lock that many readers hold together, or one writer.
-// The holder of the write lock may take the read lock too, and keeps the read lock when it
-// unlocks the write lock: a downgrade. An upgrade does not work: a reader
-// that asks for the write lock gets ErrInvalid once only its own read lock is in its way.
+// A RWLock is a reentrant lock that any number of readers or one writer can hold.
 //
-// Readers of this package let a waiting writer go first, so that readers that come
-// without a pause do not keep the writer out; Java readers do not let writers go first. After
-// each writer, readers have the same chance as the next writer. Writers of several processes
-// stand in a line: where no reader waits, Unlock passes the lock to the first of them, whose
-// Lock returns without asking Redis again.
+// The holder of the write lock may also acquire the read lock, and keeps it when it releases the write lock: this downgrades the
+// lock. A reader cannot upgrade: it gets ErrInvalid from the write lock as soon as only its own read lock blocks it, and if several
+// readers ask for the write lock, all but one of them do. A goroutine that holds the read lock should not wait for another reader,
+// because a writer may be waiting between the two, as with [sync.RWMutex].
 //
-// When several readers ask for the write lock, all but one of them are refused. A
-// goroutine that reads should not wait for another reader: a writer may be in
-// the queue between them, as with sync.RWMutex.
+// Readers of this package let a waiting writer go first, so that a steady stream of readers does not starve it. Java readers do
+// not. After a writer has released the lock, readers have the same chance as the next writer. The writers of several processes
+// have a wait queue in Redis, as for a [Lock].
 //
-// An owner holds the read lock at most 10,000 times at once: one more Lock returns ErrInvalid. At most 10,000 readers hold the lock in
-// Redis; further ones wait. A lock whose Java readers exceed these limits is ErrNotALock for this package until they have
-// unlocked: the scripts that look at a lock have to be short, because Redis does nothing else meanwhile.
-//
-// Readers of one Client whose holds the watchdog renews share a record, which counts as one
-// reader in Redis. The last of them gives the record back: see [WithHandoverSlice].
-//
-// Redisson: getReadWriteLock.
+// An owner can hold the read lock at most 10,000 times at once; another Lock returns ErrInvalid. At most 10,000 readers hold the
+// lock in Redis, and others wait. A lock whose Java readers exceed these limits is ErrNotALock for this package until they have
+// released it: a script blocks Redis while it runs, so its work has to be bounded. Readers of one Client whose lease is renewed
+// automatically share one entry in Redis, and count as one reader there.
 type RWLock struct {
 	read  *ReadLock
 	write *WriteLock
 }
 
-// A ReadLock is the half of a RWLock that many owners hold together. Every hold has a
-// lease of its own, or shares one with other readers of its Client. IsLocked, TTL and
-// ForceUnlock are about all readers.
-//
-// Redisson: RReadWriteLock.readLock.
+// A ReadLock is the read lock of a [RWLock]. Its IsLocked, TTL and ForceUnlock refer to all readers.
 type ReadLock struct{ handle }
 
-// A WriteLock is the half of a RWLock that one owner holds alone.
-//
-// Redisson: RReadWriteLock.writeLock.
+// A WriteLock is the write lock of a [RWLock].
 type WriteLock struct{ handle }
 
-// NewRWLock returns the read/write lock called name. It sends nothing; a bad name
-// is reported by the methods. Fenced is for the write lock.
-//
-// Redisson: getReadWriteLock.
+// NewRWLock returns the read/write lock with the given name. It sends no request. A bad name is reported by the methods of the
+// lock. The option [Fenced] applies to the write lock.
 func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 	key, o := c.key(name), newLockOptions(opts)
 	keys := []string{key, prefixName("relock_rwlock_writers", key), lineKey(key)}

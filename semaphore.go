@@ -33,47 +33,44 @@ const mostPermits = math.MaxInt32 // that Redisson can count
 // spareOfSemaphore is the place of the line among the keys of a semaphore.
 var spareOfSemaphore = []send.Spare{{Key: 2}}
 
-// A Semaphore lets at most n owners in at a time. Each of them has a permit, with a lease that the watchdog
-// renews. A permit whose lease is over, because its process has crashed, is given to the next owner that asks.
+// A Semaphore has n permits, each of which one owner can hold, with a lease that is renewed automatically. A permit whose lease has
+// expired, because its process has crashed, is given to the next owner that asks.
 //
-// A Semaphore is a [Locker]: Lock waits for a permit, Unlock gives it back, Guard ends when the permit is lost.
-// An owner has one permit. If it locks again, it holds the same permit one level more, and owes one Unlock more; it never
-// waits for itself. An owner that needs several permits takes each of them with a ctx of its own from [WithOwner].
+// A Semaphore is a [Locker]: Lock acquires a permit, Unlock releases it, and the context of Guard is canceled when it is lost. An
+// owner holds one permit: another Lock increments the hold count of that permit, so that an owner never waits for itself. To hold
+// several permits, acquire each of them with a context of its own from [ContextWithOwner].
 //
-// Processes that wait stand in a line in Redis, as for a [Lock], and get permits in the order in which they joined it. Unlock
-// grants the permit to the first of them, whose Lock returns without asking. A process has one place, whatever the number of its
-// waiters: it serves them in the order in which they came, and with each permit it goes behind the other processes. A process
-// that has died loses its place. Each one that is stopped keeps a permit that was granted to it for 5s at most, and for
-// its whole lease if it missed one before and has asked since. A waiter asks once in a max wake delay, and more seldom
-// behind more than 32 processes. It notices then, or when the first lease ends, that a permit has lapsed. TryLock with
-// wait 0, and a MultiLock, take a free permit before the line; a MultiLock re-enters a permit that its owner has. Java has
-// no place in the line: once in a slice (see [WithHandoverSlice]) a permit is left free for Java, if a Java service waits.
+// Processes that wait have a wait queue in Redis, as for a [Lock], and get permits in the order in which they joined it. A process
+// has one entry, however many of its goroutines wait; with each permit it moves behind the other processes. A process that has
+// crashed loses its entry. A process that is paused can hold back a permit for up to 5s, or for its whole lease if it has already
+// missed a permit and asked again since. A waiter notices an expired permit when it asks the next time: once in a poll interval
+// (see [WithPollInterval]), less often behind more than 32 processes, and when the first lease ends. TryLock with a wait of 0, and
+// a MultiLock, acquire a free permit ahead of the queue. Java services have no entry in it: if some of them are waiting, a permit
+// is left free for them once in a hand-off window (see [WithHandoffWindow]).
 //
-// The number of permits is in Redis. The first use of a name sets it, as NewSemaphore says, and it stays there for good, in
-// the key called name, also when no permit is taken. After that, the number in Redis counts, and the one that was
-// given to NewSemaphore has no effect: processes that ask for different numbers share the number of the one that came first.
-// So to change NewSemaphore(name, 5) to 10 and to deploy it changes nothing; a Client that asks for another number than there is logs that
-// once for each name, when it next asks for a permit. [Semaphore.SetPermits] changes the number for all of them. If the key is deleted, the next use sets the number of its NewSemaphore. If the
-// key of the permits that are taken is deleted ({NAME}:timeout), these permits are missing until SetPermits sets the number again.
+// The number of permits is stored in Redis, in the key of the semaphore, and stays there even if no permit is held. The first use
+// of a name sets it to the number that was passed to NewSemaphore. From then on the number in Redis counts, and other numbers
+// passed to NewSemaphore have no effect, except that a Client logs the difference once for each name. So it is not enough to deploy a
+// new number: [Semaphore.SetPermits] changes it, for all processes. If the key is deleted, the next use sets the number again. If
+// the key of the permits that are held is deleted ({NAME}:timeout), those permits are missing until SetPermits is called.
 //
-// IsLocked says whether any permit is taken. TTL is how long it takes until the leases of all permits are over. ForceUnlock
-// gives back all permits.
+// IsLocked reports whether any permit is held. TTL returns the time until the leases of all permits have expired. ForceUnlock
+// releases all permits.
 //
-// Redisson: getPermitExpirableSemaphore, with which it shares its record. A Java permit that was acquired without a lease
-// never lapses, and is lost if its service crashes. Java judges leases by the clock of its machine, relock by that of Redis.
+// Java services that use the same permits judge leases by the clock of their machine, and this package by the clock of Redis. A
+// permit that was acquired in Java without a lease never expires, and is lost if that service crashes.
 type Semaphore struct {
 	handle
 	record *semaphore
 }
 
-// NewSemaphore returns the semaphore called name, which has so many permits if it does not exist yet. Where it exists, the
-// number in Redis counts, another one here is logged, and [Semaphore.SetPermits] changes it: see [Semaphore]. NewSemaphore
-// sends nothing; a bad name, fewer permits than 1 or more than 2147483647, and the option [Fenced] are reported by the
-// methods, as ErrInvalid. Give it a name that no counter of your application has, and no RCountDownLatch, RSemaphore or RAtomicLong of
-// Redisson: a whole number of up to eleven characters under that key is taken for the number of free permits, because a
-// semaphore of which no permit is taken looks the same (see [Inspection.Ambiguous]).
+// NewSemaphore returns the semaphore with the given name. permits applies only if the semaphore does not exist in Redis yet: see
+// [Semaphore]. NewSemaphore sends no request. A bad name, a number of permits below 1 or above 2147483647, and the option [Fenced]
+// are reported by the methods of the semaphore, as ErrInvalid.
 //
-// Redisson: getPermitExpirableSemaphore, and trySetPermits, which the first acquire does here.
+// Use a name that no counter of your application has, and no RCountDownLatch, RSemaphore or RAtomicLong of Redisson: a number of up
+// to eleven digits in that key is taken for the number of free permits, because a semaphore of which no permit is held looks the
+// same (see [Inspection.Ambiguous]).
 func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Semaphore {
 	key, o := c.key(name), newLockOptions(opts)
 	announce := prefixName("redisson_sc", key)
@@ -108,11 +105,9 @@ func checkPermits(n int) error {
 	return nil
 }
 
-// SetPermits sets the number of permits, for all processes and for good. Permits that are taken stay taken: where there are
-// more of them than n, the next owner gets one when fewer than n are left. With n = 0 no owner gets a permit. It is an
-// operator's tool, and may be repeated. The error is ErrInvalid for a negative n, or one above 2147483647.
-//
-// Redisson: setPermits.
+// SetPermits sets the number of permits, for all processes and for good. Permits that are held are not revoked: if more of them are
+// held than n, the next owner gets one when fewer than n are left. With an n of 0 no owner gets a permit. SetPermits is a tool for
+// operators, and may be repeated. The error is ErrInvalid for a negative n, or one above 2147483647.
 func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 	err := s.usable(ctx)
 	if err == nil {
@@ -125,8 +120,6 @@ func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 }
 
 // Permits is the number of permits, free and taken. Where nothing has set it yet, it is the number of NewSemaphore.
-//
-// Redisson: getPermits, which is 0 then.
 func (s *Semaphore) Permits(ctx context.Context) (int, error) {
 	r, err := s.count(ctx, "permits")
 	return int(r[0]), err
@@ -134,8 +127,6 @@ func (s *Semaphore) Permits(ctx context.Context) (int, error) {
 
 // Available is the number of permits that are free. By the time that it returns, other owners may have taken
 // them. Permits whose lease is over count as free.
-//
-// Redisson: availablePermits, which is negative after setPermits has taken away permits that are in use.
 func (s *Semaphore) Available(ctx context.Context) (int, error) {
 	r, err := s.count(ctx, "available permits")
 	return int(max(r[1], 0)), err
@@ -153,8 +144,6 @@ func (s *Semaphore) count(ctx context.Context, op string) (reply, error) {
 // Holders are the permits that are taken, the first to lapse first. The Field of a Java permit is its id, as Java
 // prints it; which service has taken it is not in Redis. It is the same as [Client.Inspect], which needs more rights in Redis
 // than the other methods.
-//
-// Redisson has none: acquiredPermits is their number.
 func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 	if err := s.usable(ctx); err != nil {
 		return nil, s.fail("holders", err)
