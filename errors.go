@@ -18,50 +18,42 @@ import (
 )
 
 var (
-	// ErrNotHeld says that the calling owner does not hold the lock: from
-	// Unlock, Guard and Token.
+	// ErrNotHeld is returned by Unlock, Guard and Token if the caller does not hold the lock.
 	ErrNotHeld = engine.ErrNotHeld
 
-	// ErrLockLost says that the calling owner held the lock and lost it: the
-	// lease lapsed, the record was deleted, or no renewal was confirmed in time
-	// to go on trusting it. Another owner may hold the lock by now: stop the work that the lock
-	// protected. An owner that lost a lock does not hold it: ErrLockLost also matches
-	// ErrNotHeld, so check for ErrLockLost first.
+	// ErrLockLost is returned if the caller held the lock and has lost it: its lease has expired, its key was deleted, or no
+	// renewal was confirmed in time. Another owner may hold the lock by now, so stop the work that it protected. An owner that has
+	// lost a lock does not hold it: ErrLockLost also matches ErrNotHeld, so check for ErrLockLost first.
 	ErrLockLost error = engine.ErrLockLost
 
-	// ErrMaxHold says that a hold was lost because it has lasted for as long as MaxHold allows. It
-	// also matches ErrLockLost.
+	// ErrMaxHold is returned if a lock was lost because it was held for as long as MaxHold allows. It also matches ErrLockLost.
 	ErrMaxHold error = engine.ErrMaxHold
 
-	// ErrClosed says that the Client is closed, or shuts down.
+	// ErrClosed is returned if the Client is closed or shutting down.
 	ErrClosed = send.ErrClosed
 
-	// ErrNotSynced says that fewer replicas than WithSyncedReplicas asks for have
-	// confirmed a lock in time. The lock is not held, and was given back.
+	// ErrNotSynced is returned if fewer replicas than WithSyncedReplicas asks for have confirmed a lock in time. The lock is not
+	// held: it was released again.
 	ErrNotSynced = send.ErrNotSynced
 
-	// ErrNotALock says that the name holds data in Redis that neither this package
-	// nor Redisson has written, or that a key which belongs to the name holds a value of another
-	// type. The text names the key and its contents. The key is left unchanged, also
-	// by ForceUnlock, and no method waits for it: every method that asks Redis returns this error at once.
-	// The keys beside a lock (redisson_lock_queue:{name} and the like) are checked for their
-	// type alone. Give locks names that no data have, such as "lock:orders:42".
+	// ErrNotALock is returned if a key of the lock holds data that neither this package nor Redisson has written. Its text names
+	// the key and its contents. The key is left unchanged, also by ForceUnlock, and no method waits for it. The other keys of a
+	// lock (redisson_lock_queue:{name} and the like) are checked for their type only. Give locks names that no other data have,
+	// such as "lock:orders:42".
 	ErrNotALock = send.ErrNotALock
 
-	// ErrInvalid says that a name, lease, wait, option or set of locks makes no
-	// sense; the text says which and why. Nothing was changed in Redis.
+	// ErrInvalid is returned for a name, lease, wait, option or set of locks that is not valid. Its text describes which and why.
+	// Nothing was changed in Redis.
 	ErrInvalid = send.ErrInvalid
 )
 
-// A QuorumError says that too few of the nodes of a RedLock granted a request,
-// and what each node answered.
+// A QuorumError is returned if too few servers of a RedLock have granted a request. It has the answer of each server.
 type QuorumError struct {
-	Asked   int // nodes
-	Granted int // nodes that granted the request
-	Needed  int // nodes: a majority
+	Asked   int // the number of servers
+	Granted int // how many of them granted the request
+	Needed  int // a majority
 
-	// Answers are in the order of the locks that NewRedLock was given; nil for
-	// the nodes that granted the request.
+	// Answers are in the order of the locks that were passed to NewRedLock, and nil for servers that granted the request.
 	Answers []error
 }
 
@@ -75,7 +67,7 @@ func (e *QuorumError) Error() string {
 	return fmt.Sprintf("%d of %d nodes, %d needed%s", e.Granted, e.Asked, e.Needed, why.String())
 }
 
-// Unwrap returns the answers of the nodes that did not grant the request.
+// Unwrap returns the errors of the servers that did not grant the request.
 func (e *QuorumError) Unwrap() []error {
 	return slices.DeleteFunc(slices.Clone(e.Answers), func(err error) bool { return err == nil })
 }

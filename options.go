@@ -28,109 +28,107 @@ type options struct {
 	observes        bool // WithObserver was given
 }
 
-// An Option changes how a Client works.
+// An Option configures a Client.
 type Option func(*options)
 
-// WithWatchdogTimeout sets the lease of holds that ask for none. The watchdog
-// renews it every third of d, as long as the process lives and the hold lasts;
-// after a crash other owners wait at most d. Defaults to 30s; at least 100ms.
+// WithWatchdogTimeout sets the lease of locks that are acquired without an explicit one. The lease is renewed every third of d
+// until the lock is released or its process dies. After a crash other owners wait for at most d. The default is 30s, and the
+// minimum 100ms.
 func WithWatchdogTimeout(d time.Duration) Option {
 	return func(o *options) { o.watchdogTimeout = d }
 }
 
-// WithFairWaitTimeout sets how long Java clients respect a place in the queue of a fair
-// lock: how long a waiter at the head may take to get the lock before they give
-// its place away. Use the same value everywhere. Clients of this package do not use
-// it among themselves. Defaults to 5m; at least 1s.
+// WithFairWaitTimeout sets how long Java services respect a position in the queue of a [FairLock]: how long the first waiter may take
+// to acquire the lock before they remove it. Use the same value in all services. Clients of this package do not use it among
+// themselves. The default is 5m, and the minimum 1s.
 func WithFairWaitTimeout(d time.Duration) Option {
 	return func(o *options) { o.fairWaitTimeout = d }
 }
 
-// WithMaxWakeDelay sets how long a waiter sleeps at most before it asks Redis
-// again: the price of a lost wake-up. Where it waits in a line, its process looks as
-// often whether the lock is free, with one request for many locks. With thousands of
-// locks it looks less often. Defaults to 1s; more than 0.
+// WithMaxWakeDelay is the former name of [WithPollInterval].
 func WithMaxWakeDelay(d time.Duration) Option {
 	return func(o *options) { o.maxWakeDelay = d }
 }
 
-// WithPollInterval is the name that WithMaxWakeDelay has from v0.1.0 on.
+// WithPollInterval sets how long a waiter waits for a notification before it asks Redis again. It bounds the delay that a lost
+// notification causes. A process asks about all the locks for which it waits in one request, and less often if there are thousands
+// of them. The default is 1s; d must be positive.
 func WithPollInterval(d time.Duration) Option { return WithMaxWakeDelay(d) }
 
-// WithNodeTimeout sets how long a RedLock waits for the answer of each node whose lock
-// this Client made. A RedLock asks all nodes at the same time, so this is the price of
-// a dead node. Defaults to 200ms; more than 0.
+// WithNodeTimeout is the former name of [WithRedLockNodeTimeout].
 func WithNodeTimeout(d time.Duration) Option {
 	return func(o *options) { o.nodeTimeout = d }
 }
 
-// WithRedLockNodeTimeout is the name that WithNodeTimeout has from v0.1.0 on.
+// WithRedLockNodeTimeout sets how long a [RedLock] waits for the answer of each server whose lock was made by this Client. A RedLock
+// asks all servers at the same time, so that a dead server delays it by d. The default is 200ms; d must be positive.
 func WithRedLockNodeTimeout(d time.Duration) Option { return WithNodeTimeout(d) }
 
-// WithHandoverSlice sets how long a process may hand a lock over among its own
-// goroutines, without asking Redis in between, while other processes wait for it too. Then
-// the lock is released: the lock passes to the next process in line. Where
-// readers or Java services wait for it, these have the first chance. Where round trips to
-// Redis take long, a slice lasts 16 of them, up to 100ms, so that the requests do not take
-// longer than the work. Only holds that the watchdog renews are handed over, of locks other
-// than fair locks, semaphores and RedLocks; a fenced lock needs one request for each hold. Readers
-// do not hand a lock over but share its record: for a slice, further readers of the process
-// come in without a request while one of them reads. For up to one slice, a lock that was
-// forced open, or that Redis has forgotten, may still be handed over in the process, and
-// Unlock does not say so. Defaults to 10ms; 0: never.
+// WithHandoverSlice is the former name of [WithHandoffWindow].
 func WithHandoverSlice(d time.Duration) Option {
 	return func(o *options) { o.handoverSlice = d }
 }
 
-// WithHandoffWindow is the name that WithHandoverSlice has from v0.1.0 on.
+// WithHandoffWindow sets how long a process may pass a lock on among its own goroutines, without a request to Redis, while other
+// processes are waiting for it. After that the lock is released, and passes to the next process in the wait queue; readers and Java
+// services that are waiting get the first chance. If round trips to Redis take long, the window lasts for 16 of them, up to 100ms,
+// so that requests do not take longer than the work.
+//
+// Only locks whose lease is renewed automatically are passed on within a process, and no fair locks, semaphores and RedLocks. A
+// fenced lock needs one request for each hold. Readers do not pass a lock on but share it: during the window, further readers of
+// the process acquire it without a request while one of them holds it. A lock that was force-released, or that Redis has lost, may
+// still be passed on within the process for up to one window, and Unlock does not report it.
+//
+// The default is 10ms; 0 turns it off.
 func WithHandoffWindow(d time.Duration) Option { return WithHandoverSlice(d) }
 
-// WithSyncedReplicas makes an acquire count only when n replicas have confirmed it
-// within d (WAIT); else the lock is given back, and the error is ErrNotSynced. A renewal
-// that the replicas do not confirm does not count either, and is tried again. So a
-// failover to one of these replicas loses no lock; a failover to another replica still
-// can. Every acquire takes a round trip and the time of the replication longer, and keeps
-// a connection of the Redis client meanwhile. On a Redis that refuses WAIT every
-// acquire fails with ErrNotSynced. The node timeout of a RedLock has to be longer than d. At
-// least 1 replica; d is at least 1ms, and less than the read timeout of the Redis client
-// and 5s. Off by default.
+// WithSyncedReplicas makes an acquire succeed only if n replicas have confirmed it within d, using WAIT. Otherwise the lock is
+// released again, and the error is ErrNotSynced. A renewal that the replicas do not confirm does not count either, and is retried.
+// A failover to one of these replicas loses no lock; a failover to another replica still can.
+//
+// Every acquire takes one round trip and the time of the replication longer, and uses a connection of the Redis client meanwhile. On
+// a Redis that rejects WAIT every acquire fails with ErrNotSynced. The node timeout of a RedLock has to be longer than d. n is at
+// least 1, and d at least 1ms and less than 5s and the read timeout of the Redis client. It is off by default.
 func WithSyncedReplicas(n int, d time.Duration) Option {
 	return func(o *options) { o.synced, o.syncs = send.Synced{Replicas: n, Within: d}, true }
 }
 
 // WithKeyPrefix puts prefix before the name of every lock of this Client: the lock "orders" has the key prefix + "orders", and the
-// keys and channels beside it follow from that one. Use it where Java services set a NameMapper that does
-// the same, or to keep the locks of several systems on one Redis apart. Name, errors, events and logs have the
-// name as it was given; ErrNotALock names the key. Inspect takes the name as it was given, too. The locks of a MultiLock or RedLock have the
-// prefixes of the Clients that made them. On a Cluster the rules for braces are about the whole key. relockctl takes keys. Defaults to none.
+// other keys and channels of the lock are derived from that key. Use it if Java services have a NameMapper that does the same, or
+// to separate the locks of several systems on one Redis.
+//
+// Name, errors, events and logs contain the name without the prefix, except that ErrNotALock names the key. Inspect takes the name
+// without the prefix, and relockctl takes keys. The locks of a MultiLock or RedLock have the prefixes of the Clients that made
+// them. In a Cluster the hash tag is looked for in the whole key. The default is no prefix.
 func WithKeyPrefix(prefix string) Option {
 	return func(o *options) { o.keyPrefix = prefix }
 }
 
-// WithLabel says what people call this process: the name of its pod, or of its service. Inspect and relockctl show the label and the
-// host of each holder and waiter, and errors that name a goroutine of this process have it. Redis keeps it, with the host, the process id and
-// the time by the clock of Redis, in a hash relock_client:{ID}: written in the background at the first Lock, renewed every 30s, deleted by Close, and gone
-// 90s after a crash. No lock waits for it. A user of Redis without the rights (hset, pexpire, del on relock_client:*) has no label, and
-// one line in the log at debug level says so. At most 256 bytes without control characters. Defaults to none, which
-// costs nothing.
+// WithLabel sets a display name for this process, for example the name of its pod. [Client.Inspect] and relockctl show the label and
+// the host of each holder and waiter, and errors that name a goroutine of this process contain it.
+//
+// The label is stored with the host, the process ID and the time of Redis in the hash relock_client:{ID}. It is written in the
+// background by the first Lock, renewed every 30s, deleted by Close, and expires 90s after a crash. No lock waits for it. If the ACL
+// permissions do not allow it (HSET, PEXPIRE and DEL on relock_client:*), there is no label, and one line is logged at debug level.
+// The label has at most 256 bytes and no control characters. By default there is none.
 func WithLabel(label string) Option {
 	return func(o *options) { o.label = label }
 }
 
-// WithLogger sets the logger for the few events that no call may return. It gets one warning
-// for each lock that was lost, with its name and the cause, except for locks that this Client
-// forced open. It gets one if Redis does not allow wake-ups, and one if Redis does not allow
-// the keys of the line of plain locks. A panic of the Observer is logged as an error. At debug level Close logs which locks are still held. In a healthy run
-// nothing else is logged. A slow Logger delays no renewal and no guard; a
-// panic in its handler is recovered. Defaults to slog.Default().
+// WithLogger sets the logger for the few events that no call can return: a warning for each lock that was lost, with its name and the
+// cause, except for locks that this Client force-released; a warning if Redis does not allow subscriptions; and a warning if Redis
+// does not allow the keys of the wait queues. A panic of the Observer is logged as an error. At debug level Close logs which locks
+// are still held. Nothing else is logged.
+//
+// A slow Logger delays neither renewals nor the contexts of Guard, and a panic of its handler is recovered. The default is
+// slog.Default().
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) { o.logger = l }
 }
 
-// WithObserver sets the Observer of the locks of the Client. It receives how long
-// callers wait, on which path they acquire, how long locks are held, and which locks are lost.
-// Package github.com/relock-go/relock/otel has an Observer for metrics and traces. Defaults to
-// none, which costs nothing.
+// WithObserver sets the Observer of the locks of the Client, which receives how long callers wait, how they acquire a lock, how long
+// locks are held, and which locks are lost. The package github.com/relock-go/relock/otel has an Observer for metrics and traces. The
+// default is none, which costs nothing.
 func WithObserver(o Observer) Option {
 	return func(all *options) { all.observer, all.observes = o, true }
 }
@@ -181,44 +179,43 @@ type lockOptions struct {
 	keeps    bool // AtLeast was given
 }
 
-// A LockOption changes how one lock works.
+// A LockOption configures one lock.
 type LockOption func(*lockOptions)
 
-// Fenced makes every acquire draw a token that only grows. Send the token to the resource
-// that the lock protects, so that the resource can refuse a writer whose hold is over:
-// see [Lock.Token]. The counter of the tokens stays in Redis for good, under
-// redisson_lock_token:{name}.
+// Fenced gives every hold a fencing token, which is greater than all tokens of this lock before it. Send the token to the resource
+// that the lock protects, so that it can reject a writer whose lock has expired: see [Lock.Token]. The counter of the tokens has
+// the key redisson_lock_token:{name}, and stays in Redis.
 func Fenced() LockOption {
 	return func(o *lockOptions) { o.fenced = true }
 }
 
-// MaxHold makes a hold end no later than d after the lock was acquired: the watchdog renews its lease no further, and no re-entry
-// prolongs it. Then the hold is lost: its guard ends, and Unlock and a re-entry return ErrMaxHold, which matches ErrLockLost.
-// The record lapses at the same time, and others get the lock. Trust ends earlier than d, by 1% of the last lease and 2ms, as
-// that of every lease does. It bounds how long a goroutine that hangs, or has forgotten to unlock, blocks others. A hold that
-// is handed over inside the process has d for itself. An explicit lease longer than d is ErrInvalid, and not cut: a caller that
-// asks for more than the lock allows would take the shorter lease for the longer one. Readers with MaxHold share no record.
-// Within a MultiLock the option holds for its lock, and the MultiLock is lost with it; NewRedLock refuses such locks. d is at
-// least 1ms, else the methods return ErrInvalid.
+// MaxHold limits how long a lock is held: its lease is not renewed beyond d after it was acquired, and acquiring it again does not
+// extend it. Then the lock is lost: the context of Guard is canceled, Unlock and another Lock of the owner return ErrMaxHold, which
+// matches ErrLockLost, and others can acquire the lock. So a goroutine that hangs, or forgets to release the lock, blocks others
+// for a limited time. The lock is valid for less than d, by 1% of the last lease and 2ms.
+//
+// A hold that was passed on within the process has d for itself. A lease longer than d returns ErrInvalid instead of being shortened
+// silently. Within a MultiLock the option applies to its lock, and the MultiLock is lost with it. NewRedLock rejects locks with this
+// option. d is at least 1ms.
 func MaxHold(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.Max, o.maxHolds = d, true }
 }
 
-// AtLeast makes a record stay in Redis until d is over since the lock was acquired, also where the last Unlock comes
-// sooner: so a job that runs on several machines at about the same time runs once, though their clocks differ. That Unlock sets
-// the lease of the record to the rest of d instead of deleting it, in the same one request. The hold is over all the same:
-// its guard ends, and the next Lock of the owner waits as any other does. A waiter gets the lock no later than the max wake delay
-// after d; a Java waiter sleeps until the lease ends that it found in Redis when it last asked. After d, Unlock works as without AtLeast. Where
-// Redis does not confirm the request, it is repeated in the background, and the record lapses with its lease at the latest.
-// A hold that ends without Unlock is not prolonged: a crashed holder blocks others for the watchdog timeout, and an explicit lease that
-// runs out is over. ForceUnlock frees the lock at once, and so does a MultiLock that takes this lock and does not
-// get the others. NewRedLock refuses such locks. d is at least 1ms, rounded up to whole milliseconds, and no longer than MaxHold; else
-// the methods return ErrInvalid.
+// AtLeast is the former name of [MinHold].
 func AtLeast(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.AtLeast, o.keeps = d, true }
 }
 
-// MinHold is the name that AtLeast has from v0.1.0 on.
+// MinHold keeps the lock in Redis for at least d after it was acquired, even if it is released earlier: a job that several machines
+// start at about the same time runs once, although their clocks differ. An Unlock before that time sets the remaining lease of the
+// key instead of deleting it, in the same one request. The caller no longer holds the lock then: the context of Guard is canceled,
+// and its next Lock waits like any other. A waiter acquires the lock at most one poll interval after d, and a Java waiter when the
+// lease has expired that it found in Redis.
+//
+// If Redis does not confirm the request, it is retried in the background, and the key expires with its lease at the latest. A hold
+// that ends without Unlock is not extended: after a crash others wait for the watchdog timeout, or until the explicit lease has
+// expired. ForceUnlock releases the lock at once, and so does a MultiLock that cannot acquire the other locks. NewRedLock rejects
+// locks with this option. d is at least 1ms, is rounded up to whole milliseconds, and is no longer than MaxHold.
 func MinHold(d time.Duration) LockOption { return AtLeast(d) }
 
 func newLockOptions(opts []LockOption) lockOptions {
