@@ -1,7 +1,7 @@
 package relock
 
-// The bundle: the script that takes several locks on one Redis together. It has the acquire script and the undo script of every
-// lock type that can be taken so.
+// The bundle: the script that takes several locks on one Redis together. It has the acquire script and the undo script
+// of every lock type that can be taken so.
 
 import (
 	"strings"

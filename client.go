@@ -169,11 +169,11 @@ func isNil(v any) bool {
 // work: the locks lapse with their leases, and Unlock still releases them at once. rdb
 // stays open.
 //
-// Close waits for requests that are under way. Where Redis refuses connections, these are attempts that are rolled back after
-// their callers gave up, for up to five seconds. Where Redis does not answer, Close returns after seven seconds with an error;
-// the requests then end with the timeouts of rdb. For up to a second Close waits until the Logger and the Observer have
-// received the earlier events, and after half a second more it returns an error if one of them has not returned. At debug
-// level it logs the locks that are held, and their owners. A second Close does nothing. To let
+// Close waits for requests that are under way. Where Redis refuses connections, these are attempts that are rolled back
+// after their callers gave up, for up to five seconds. Where Redis does not answer, Close returns after seven seconds
+// with an error; the requests then end with the timeouts of rdb. For up to a second Close waits until the Logger and
+// the Observer have received the earlier events, and after half a second more it returns an error if one of them has
+// not returned. At debug level it logs the locks that are held, and their owners. A second Close does nothing. To let
 // holders finish first, call [Client.Shutdown].
 func (c *Client) Close() error {
 	if c == nil {
@@ -182,16 +182,16 @@ func (c *Client) Close() error {
 	return c.engine.Close()
 }
 
-// Shutdown ends the Client as Close does, but waits until every lock that is held is unlocked or lost, or ctx ends. Meanwhile
-// the locks that are held are still renewed, so that no other process takes them while their holders finish. From the
-// beginning on Lock and TryLock return ErrClosed, also to callers that wait, and to an owner that holds the lock already.
-// Every guarded context ends with cause ErrClosed, which tells the holders to finish. Token and the methods that ask
-// Redis work until the end.
+// Shutdown ends the Client as Close does, but waits until every lock that is held is unlocked or lost, or ctx ends.
+// Meanwhile the locks that are held are still renewed, so that no other process takes them while their holders finish.
+// From the beginning on Lock and TryLock return ErrClosed, also to callers that wait, and to an owner that holds the
+// lock already. Every guarded context ends with cause ErrClosed, which tells the holders to finish. Token and the
+// methods that ask Redis work until the end.
 //
-// The error is nil if every lock was given back. If ctx ends first, it matches the error of ctx, and says how many locks are left, which,
-// and who holds them; they lapse with their leases, as after Close. A RedLock counts, and so does each of its
-// locks. If another goroutine calls Close meanwhile, the error matches ErrClosed. It also has the error of Close. A second Shutdown
-// waits as well, and after Close it returns nil. ErrInvalid: ctx is nil.
+// The error is nil if every lock was given back. If ctx ends first, it matches the error of ctx, and says how many
+// locks are left, which, and who holds them; they lapse with their leases, as after Close. A RedLock counts, and so
+// does each of its locks. If another goroutine calls Close meanwhile, the error matches ErrClosed. It also has the
+// error of Close. A second Shutdown waits as well, and after Close it returns nil. ErrInvalid: ctx is nil.
 func (c *Client) Shutdown(ctx context.Context) error {
 	switch {
 	case c == nil:

@@ -133,7 +133,8 @@ func TestBatchesAreForServersWithoutReplicas(t *testing.T) {
 	}
 }
 
-// A lock of a Client with a prefix has the key, and all that follows from it, of a lock whose name begins with the prefix.
+// A lock of a Client with a prefix has the key, and all that follows from it, of a lock whose name begins with the
+// prefix.
 func TestKeyPrefixIsPutBeforeEveryName(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()

@@ -185,8 +185,8 @@ func (b *bench) checkNothingIsLeft() {
 	}
 }
 
-// checkNothingLeaks makes sure that a Client which holds no lock has no name in use, which every call has, no listener and no
-// waiter left. Close would end them, so it looks before.
+// checkNothingLeaks makes sure that a Client which holds no lock has no name in use, which every call has, no listener
+// and no waiter left. Close would end them, so it looks before.
 func (b *bench) checkNothingLeaks(c *Client) {
 	p := c.engine.Probe()
 	if s := p.Stats(); b.Failed() || s.Leaving || s.Holds > 0 {
@@ -222,8 +222,8 @@ func (b *bench) tries(l Locker, want bool) {
 	require.Equal(b, want, ok, "TryLock answers")
 }
 
-// isLocked makes sure that l is locked, or free. A request that had no answer on a busy machine may take a free lock once more, and
-// is undone within lateUndo.
+// isLocked makes sure that l is locked, or free. A request that had no answer on a busy machine may take a free lock
+// once more, and is undone within lateUndo.
 func (b *bench) isLocked(l Locker, want bool) {
 	b.Helper()
 	const lateUndo = 4 * time.Second

@@ -22,8 +22,8 @@
 // waits for a given time at most, and returns false when another owner has the
 // lock. All locks have the same methods: see [Locker].
 //
-// Acquire, the fourth way, takes a lock as a value, a [Hold], and TryAcquire does so within a time: for a lock that is stored in a
-// struct, passed to another goroutine, or held with a lease that the work extends.
+// Acquire, the fourth way, takes a lock as a value, a [Hold], and TryAcquire does so within a time: for a lock that is
+// stored in a struct, passed to another goroutine, or held with a lease that the work extends.
 //
 // # Ownership
 //
@@ -78,11 +78,11 @@
 // that queue without a request, for a slice of time ([WithHandoverSlice]); then other
 // processes have their turn. Readers of one process come in together, with one request.
 //
-// Processes that wait for a plain [Lock], to write, or for a permit, stand in a line in Redis, one place for each process.
-// The request that unlocks grants the lock to the first of them and wakes it alone; its Lock
-// returns without asking. A process whose goroutines still wait joins the line again at its end.
-// A [FairLock] has a place for each goroutine instead, and passes in the same way. Readers have no order between
-// processes: a release wakes all of them, and the first writer, and they try again.
+// Processes that wait for a plain [Lock], to write, or for a permit, stand in a line in Redis, one place for each
+// process. The request that unlocks grants the lock to the first of them and wakes it alone; its Lock returns without
+// asking. A process whose goroutines still wait joins the line again at its end. A [FairLock] has a place for each
+// goroutine instead, and passes in the same way. Readers have no order between processes: a release wakes all of them,
+// and the first writer, and they try again.
 //
 // A waiter also asks again by itself at least every max wake delay (1 second), so that a lost
 // message costs time and nothing else. For those that wait in a line, one request looks whether

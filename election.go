@@ -84,11 +84,12 @@ func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error)
 	return fn(within)
 }
 
-// Number is the number of the term that ctx belongs to: ctx is that of [Term.Context], or that of the function which Lead
-// calls. The error is ErrNotHeld for another ctx, and ErrLockLost if the lead was lost.
+// Number is the number of the term that ctx belongs to: ctx is that of [Term.Context], or that of the function which
+// Lead calls. The error is ErrNotHeld for another ctx, and ErrLockLost if the lead was lost.
 func (e *Election) Number(ctx context.Context) (int64, error) { return e.lock.Token(ctx) }
 
-// A Term is the time for which one process leads. The methods of a nil *Term are safe to call, as those of a nil [Hold] are.
+// A Term is the time for which one process leads. The methods of a nil *Term are safe to call, as those of a nil [Hold]
+// are.
 type Term struct {
 	hold   *Hold
 	number int64
@@ -108,8 +109,8 @@ func (t *Term) held() *Hold {
 	return t.hold
 }
 
-// Guard returns a context for the work of the leader, with the values, the deadline and the cancellation of ctx, that is
-// also canceled when the lead is lost and after Resign: see [Hold.Guard]. The error is ErrNotHeld after Resign, and
+// Guard returns a context for the work of the leader, with the values, the deadline and the cancellation of ctx, that
+// is also canceled when the lead is lost and after Resign: see [Hold.Guard]. The error is ErrNotHeld after Resign, and
 // ErrLockLost if the lead was lost.
 func (t *Term) Guard(ctx context.Context) (context.Context, error) { return t.held().Guard(ctx) }
 
@@ -122,8 +123,8 @@ func (t *Term) Number() int64 {
 	return t.number
 }
 
-// Resign gives up the lead, and the next candidate is elected; with [AtLeast], when that time is over. It keeps the values of ctx but
-// does not end with ctx, and works after Close: see [Hold.Release].
+// Resign gives up the lead, and the next candidate is elected; with [AtLeast], when that time is over. It keeps the
+// values of ctx but does not end with ctx, and works after Close: see [Hold.Release].
 //
 // Resign may be repeated: only the first call does anything, and the others return nil. The error is
 // ErrLockLost if the lead was lost before. After any other error Redis has not confirmed that the
@@ -163,8 +164,8 @@ func (l Leader) leadsAs(other Leader) bool {
 // Leader returns the process that leads, and false where none does. It is one request, and by the time that it returns
 // there may be another leader. The Redis user needs the rights of [Client.Inspect].
 //
-// In an election with [AtLeast] a leader that has resigned early is returned until that time is over: its record stays in
-// Redis, which does not tell it from that of a leader at work, and nobody else can lead so long.
+// In an election with [AtLeast] a leader that has resigned early is returned until that time is over: its record stays
+// in Redis, which does not tell it from that of a leader at work, and nobody else can lead so long.
 func (e *Election) Leader(ctx context.Context) (Leader, bool, error) {
 	leader, err := e.look(ctx)
 	return leader, !leader.Vacant(), err
@@ -180,11 +181,10 @@ func (e *Election) look(ctx context.Context) (Leader, error) {
 	return Leader{Client: h.Client, Owner: h.Owner, Label: h.Label, Host: h.Host, Number: i.Token}, nil
 }
 
-// Observe tells who leads: first the present state, and then each change of it. A vacancy is the zero [Leader]. A change
-// is another client, owner or number; Label and Host are as they could be read at that moment.
-// With [AtLeast] the end of a term is told when that time is over: see [Election.Leader].
-// Observe looks once in every max wake delay ([WithMaxWakeDelay]), and misses what was shorter: a
-// vacancy between two leaders, or a whole term.
+// Observe tells who leads: first the present state, and then each change of it. A vacancy is the zero [Leader]. A
+// change is another client, owner or number; Label and Host are as they could be read at that moment. With [AtLeast]
+// the end of a term is told when that time is over: see [Election.Leader]. Observe looks once in every max wake delay
+// ([WithMaxWakeDelay]), and misses what was shorter: a vacancy between two leaders, or a whole term.
 //
 //	for leader, err := range election.Observe(ctx) {
 //		...

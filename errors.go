@@ -21,29 +21,31 @@ var (
 	// ErrNotHeld is returned by Unlock, Guard and Token if the caller does not hold the lock.
 	ErrNotHeld = engine.ErrNotHeld
 
-	// ErrLockLost is returned if the caller held the lock and has lost it: its lease has expired, its key was deleted, or no
-	// renewal was confirmed in time. Another owner may hold the lock by now, so stop the work that it protected. An owner that has
-	// lost a lock does not hold it: ErrLockLost also matches ErrNotHeld, so check for ErrLockLost first.
+	// ErrLockLost is returned if the caller held the lock and has lost it: its lease has expired, its key was deleted,
+	// or no renewal was confirmed in time. Another owner may hold the lock by now, so stop the work that it protected.
+	// An owner that has lost a lock does not hold it: ErrLockLost also matches ErrNotHeld, so check for ErrLockLost
+	// first.
 	ErrLockLost error = engine.ErrLockLost
 
-	// ErrMaxHold is returned if a lock was lost because it was held for as long as MaxHold allows. It also matches ErrLockLost.
+	// ErrMaxHold is returned if a lock was lost because it was held for as long as MaxHold allows. It also matches
+	// ErrLockLost.
 	ErrMaxHold error = engine.ErrMaxHold
 
 	// ErrClosed is returned if the Client is closed or shutting down.
 	ErrClosed = send.ErrClosed
 
-	// ErrNotSynced is returned if fewer replicas than WithSyncedReplicas asks for have confirmed a lock in time. The lock is not
-	// held: it was released again.
+	// ErrNotSynced is returned if fewer replicas than WithSyncedReplicas asks for have confirmed a lock in time. The
+	// lock is not held: it was released again.
 	ErrNotSynced = send.ErrNotSynced
 
-	// ErrNotALock is returned if a key of the lock holds data that neither this package nor Redisson has written. Its text names
-	// the key and its contents. The key is left unchanged, also by ForceUnlock, and no method waits for it. The other keys of a
-	// lock (redisson_lock_queue:{name} and the like) are checked for their type only. Give locks names that no other data have,
-	// such as "lock:orders:42".
+	// ErrNotALock is returned if a key of the lock holds data that neither this package nor Redisson has written. Its
+	// text names the key and its contents. The key is left unchanged, also by ForceUnlock, and no method waits for it.
+	// The other keys of a lock (redisson_lock_queue:{name} and the like) are checked for their type only. Give locks
+	// names that no other data have, such as "lock:orders:42".
 	ErrNotALock = send.ErrNotALock
 
-	// ErrInvalid is returned for a name, lease, wait, option or set of locks that is not valid. Its text describes which and why.
-	// Nothing was changed in Redis.
+	// ErrInvalid is returned for a name, lease, wait, option or set of locks that is not valid. Its text describes
+	// which and why. Nothing was changed in Redis.
 	ErrInvalid = send.ErrInvalid
 )
 
@@ -53,7 +55,8 @@ type QuorumError struct {
 	Granted int // how many of them granted the request
 	Needed  int // a majority
 
-	// Answers are in the order of the locks that were passed to NewRedLock, and nil for servers that granted the request.
+	// Answers are in the order of the locks that were passed to NewRedLock, and nil for servers that granted the
+	// request.
 	Answers []error
 }
 

@@ -31,22 +31,26 @@ var (
 // spareOfFair is the key of what waiters want: without it the first waiter is woken and asks.
 var spareOfFair = []send.Spare{{Key: 4}}
 
-// A FairLock is a reentrant lock whose waiters acquire it in the order in which they called Lock, whichever process they are in.
+// A FairLock is a reentrant lock whose waiters acquire it in the order in which they called Lock, whichever process
+// they are in.
 //
-// It costs more than a Lock: every waiter sends a heartbeat to Redis about once a second. A waiter that has crashed, or is cut off
-// from Redis, loses its position after about 4s, or after 8s if no other call on the lock has reached Redis meanwhile. Until then
-// an Unlock skips it if Redis knows that its connection is closed. If it is granted the lock before that is noticed, the other
-// waiters are delayed by up to 5s. A waiter that gives up loses its position at once, and a live waiter keeps its position however
-// long it waits. A waiter whose grant expires before its process learns of it waits again, at the end of the queue.
+// It costs more than a Lock: every waiter sends a heartbeat to Redis about once a second. A waiter that has crashed, or
+// is cut off from Redis, loses its position after about 4s, or after 8s if no other call on the lock has reached Redis
+// meanwhile. Until then an Unlock skips it if Redis knows that its connection is closed. If it is granted the lock
+// before that is noticed, the other waiters are delayed by up to 5s. A waiter that gives up loses its position at once,
+// and a live waiter keeps its position however long it waits. A waiter whose grant expires before its process learns of
+// it waits again, at the end of the queue.
 //
-// TryLock with a wait of 0 acquires the lock only if no connected waiter is in the queue. If all waiters crash, the queue stays in
-// Redis until the next call on the lock, or until it expires, which takes one [WithFairWaitTimeout] for each waiter and one more.
+// TryLock with a wait of 0 acquires the lock only if no connected waiter is in the queue. If all waiters crash, the
+// queue stays in Redis until the next call on the lock, or until it expires, which takes one [WithFairWaitTimeout] for
+// each waiter and one more.
 //
-// Java services share the queue. A Java waiter is woken when its turn comes, and acquires the lock with a request of its own. One
-// that has crashed is noticed after its own timeout, as in Redisson.
+// Java services share the queue. A Java waiter is woken when its turn comes, and acquires the lock with a request of
+// its own. One that has crashed is noticed after its own timeout, as in Redisson.
 type FairLock struct{ handle }
 
-// NewFairLock returns the fair lock with the given name. It sends no request. A bad name is reported by the methods of the lock.
+// NewFairLock returns the fair lock with the given name. It sends no request. A bad name is reported by the methods of
+// the lock.
 func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 	key, o := c.key(name), newLockOptions(opts)
 	keys := []string{

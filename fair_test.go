@@ -777,7 +777,8 @@ func TestFairFreeLockIsGrantedToTheFirst(t *testing.T) {
 	})
 }
 
-// The waiters of a Client listen to one channel; each to its own as well where a program that knows no other holds the lock.
+// The waiters of a Client listen to one channel; each to its own as well where a program that knows no other holds the
+// lock.
 func TestFairWaitersOfAClientShareAChannel(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	q := line{bench: b}
@@ -816,8 +817,8 @@ func TestFairWaitersOfAClientShareAChannel(t *testing.T) {
 	q.wantOrder("first", "second")
 }
 
-// A Java waiter counts its timeout from that of the last waiter. It must not block the queue for longer than Redisson's timeout
-// where it has crashed, whichever waiters have left.
+// A Java waiter counts its timeout from that of the last waiter. It must not block the queue for longer than Redisson's
+// timeout where it has crashed, whichever waiters have left.
 func TestFairTimeoutsThatJavaCountsFromAreRight(t *testing.T) {
 	const worth, lease = 100 * time.Second, 20 * time.Second
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -857,7 +858,8 @@ func TestFairTimeoutsThatJavaCountsFromAreRight(t *testing.T) {
 	})
 }
 
-// A process with many waiters has died, and a Java service waits behind them: one script removes all, and goes along the queue once.
+// A process with many waiters has died, and a Java service waits behind them: one script removes all, and goes along
+// the queue once.
 func TestFairManyDeadInFrontOfJavaCostOnePass(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
@@ -925,8 +927,8 @@ func TestFairGrantWithoutATokenIsConfirmed(t *testing.T) {
 	})
 }
 
-// Trust begins with the last request of the waiter, not with the message: a grant with a lease that is shorter than that
-// is confirmed.
+// Trust begins with the last request of the waiter, not with the message: a grant with a lease that is shorter than
+// that is confirmed.
 func TestFairGrantIsTrustedFromTheRequest(t *testing.T) {
 	b := newFaultBench(t)
 	ctx, owner := context.Background(), WithOwner(context.Background())
@@ -947,7 +949,8 @@ func TestFairGrantIsTrustedFromTheRequest(t *testing.T) {
 	b.must(l.Unlock(owner))
 }
 
-// Only Redis grants: the number of the request is known to those who may read the key, and not to those who may publish.
+// Only Redis grants: the number of the request is known to those who may read the key, and not to those who may
+// publish.
 func TestFairGrantThatRedisDidNotMakeIsNoHold(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -1044,8 +1047,8 @@ func (b *bench) fairQueueKeys() []string {
 	return []string{"redisson_lock_queue:{" + b.name + "}", "redisson_lock_timeout:{" + b.name + "}"}
 }
 
-// Waiters whose heartbeats have all expired are dead, if they are of relock: nobody used the lock for minutes after they
-// vanished. Java waiters keep their places, and count from those in front of them that live.
+// Waiters whose heartbeats have all expired are dead, if they are of relock: nobody used the lock for minutes after
+// they vanished. Java waiters keep their places, and count from those in front of them that live.
 func TestFairWaitersWithoutHeartbeatsAreDead(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -1086,8 +1089,8 @@ func TestFairWaitersWithoutHeartbeatsAreDead(t *testing.T) {
 	})
 }
 
-// The queue of a fair lock stays no longer than Redisson keeps the place of a Java service behind the last waiter. Where Java
-// waits, it stays.
+// The queue of a fair lock stays no longer than Redisson keeps the place of a Java service behind the last waiter.
+// Where Java waits, it stays.
 func TestFairQueueOfRelockAloneExpires(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		for _, worth := range []time.Duration{2 * time.Second, 10 * time.Minute} {
@@ -1189,8 +1192,8 @@ func TestFairDeadWaiterIsEvictedAfterTheClockWentBack(t *testing.T) {
 	lives.leaves()
 }
 
-// A waiter of which Redis knows that it hears nothing is passed over, and keeps its place: its process has died, or its connection
-// was cut for a moment.
+// A waiter of which Redis knows that it hears nothing is passed over, and keeps its place: its process has died, or its
+// connection was cut for a moment.
 func TestFairLockPassesOverWaitersThatNobodyHears(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -1311,7 +1314,8 @@ func TestFairWaitersThatNobodyHearsLetJavaPass(t *testing.T) {
 // clientTimeout is how long a place in the queue is worth.
 func (b *bench) clientTimeout(l *fairLock) time.Duration { return fromMilliseconds(l.waitTimeout()) }
 
-// A request that runs when its caller has left takes no lock, and no place in the queue. Where no request can run, nothing stays.
+// A request that runs when its caller has left takes no lock, and no place in the queue. Where no request can run,
+// nothing stays.
 func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -1361,8 +1365,8 @@ func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
 	})
 }
 
-// Where Redis was away, or its clock went back, all waiters get what they may have, however many they are: one script looks at some
-// thousands, and the next one goes on.
+// Where Redis was away, or its clock went back, all waiters get what they may have, however many they are: one script
+// looks at some thousands, and the next one goes on.
 func TestFairVeryManyWaitersSurviveAnOutage(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)

@@ -66,7 +66,8 @@ var faultLocks = []faultLock{
 	{lockKind{name: "red", one: newThreeWayLock, rival: newThreeWayLock}, calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 3, 3, true},
 }
 
-// lined says whether processes wait for the lock, or for its parts, in a line, whose tombstones stop requests that run late.
+// lined says whether processes wait for the lock, or for its parts, in a line, whose tombstones stop requests that run
+// late.
 func (k faultLock) lined() bool { return k.name != "read" }
 
 // calls matches the runs of a script.
@@ -801,7 +802,8 @@ func TestFaultUnlockWaitsNoLongerThanDocumented(t *testing.T) {
 	}
 }
 
-// A repeatingHook loses the answer to each command that runs a script, and sends the command again, as hooks of users do.
+// A repeatingHook loses the answer to each command that runs a script, and sends the command again, as hooks of users
+// do.
 type repeatingHook struct {
 	processHook      // of pipelines and connections, which it passes on
 	obeys       bool // NoRetry
@@ -817,7 +819,8 @@ func (h repeatingHook) ProcessHook(next redis.ProcessHook) redis.ProcessHook {
 	}
 }
 
-// A hook that sends an Unlock again by itself hides that the first one has run: docs/client.md. The lock is free all the same.
+// A hook that sends an Unlock again by itself hides that the first one has run: docs/client.md. The lock is free all
+// the same.
 func TestHookThatRepeatsMakesUnlockReportALoss(t *testing.T) {
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
 		ctx := context.Background()
@@ -1315,8 +1318,8 @@ func TestFaultWaiterRidesOutABusyScript(t *testing.T) {
 	})
 }
 
-// Row 56: a request of more than ten words without a password is refused with a text about its form. The error names the
-// cause, and still has the answer of Redis.
+// Row 56: a request of more than ten words without a password is refused with a text about its form. The error names
+// the cause, and still has the answer of Redis.
 func TestForgottenPasswordIsNamed(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {

@@ -115,8 +115,8 @@ func TestNestedDoAndGuardCostNothing(t *testing.T) {
 	}
 }
 
-// C3: Hold.Guard of one ctx costs one guard, however often it is called, and nothing once its ctx or the hold has ended. It
-// starts no goroutine.
+// C3: Hold.Guard of one ctx costs one guard, however often it is called, and nothing once its ctx or the hold has
+// ended. It starts no goroutine.
 func TestHoldGuardCostsNothing(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	c := b.client()

@@ -30,8 +30,8 @@ type handle struct {
 	many   *multi // nil: the handle is that of one lock
 }
 
-// The commands of a lock do what a caller asks for. The handle has checked the arguments, and puts the name into errors. ctx
-// carries the owner, or the calling goroutine is the owner.
+// The commands of a lock do what a caller asks for. The handle has checked the arguments, and puts the name into
+// errors. ctx carries the owner, or the calling goroutine is the owner.
 type commands interface {
 	acquire(ctx context.Context, r engine.Request) (bool, error)
 	release(ctx context.Context) error
@@ -141,7 +141,8 @@ func (f *facts) Unbury(field string) call {
 	return call{Script: tombstoneUndo, Keys: []string{f.line}, Args: []any{field + f.Ending}}
 }
 
-// newHandle returns the handle of lock, which is called name. Its data are in keys; the first key is that of its record.
+// newHandle returns the handle of lock, which is called name. Its data are in keys; the first key is that of its
+// record.
 func newHandle(c *Client, name string, lock engine.Record, keys []string, o lockOptions) handle {
 	bad := checkKeys(c, name, keys)
 	if bad == nil {
@@ -150,37 +151,38 @@ func newHandle(c *Client, name string, lock engine.Record, keys []string, o lock
 	return handle{client: c, name: name, lock: lock, record: lock, fenced: o.fenced, bad: bad}
 }
 
-// Name returns the name of the lock, without the prefix of [WithKeyPrefix]. The name of a MultiLock or a RedLock consists of
-// the names of its locks.
+// Name returns the name of the lock, without the prefix of [WithKeyPrefix]. The name of a MultiLock or a RedLock
+// consists of the names of its locks.
 func (h *handle) Name() string { return h.name }
 
 // Lock acquires the lock. If another owner holds it, Lock blocks until it is available or ctx is done.
 //
-// The lease of the lock is the watchdog timeout (see [WithWatchdogTimeout]) and is renewed automatically until the lock is
-// released. The owner is the calling goroutine, or the owner that ctx carries (see [ContextWithOwner]). An owner that already
-// holds the lock increments its hold count; each Lock needs a matching Unlock. A goroutine that exits without calling Unlock
-// leaves the lock held: no other goroutine can release it, and it is renewed until the Client is closed. [MaxHold] puts a limit
-// on that.
+// The lease of the lock is the watchdog timeout (see [WithWatchdogTimeout]) and is renewed automatically until the lock
+// is released. The owner is the calling goroutine, or the owner that ctx carries (see [ContextWithOwner]). An owner
+// that already holds the lock increments its hold count; each Lock needs a matching Unlock. A goroutine that exits
+// without calling Unlock leaves the lock held: no other goroutine can release it, and it is renewed until the Client is
+// closed. [MaxHold] puts a limit on that.
 //
-// If ctx is done first, the error matches ctx.Err(), nothing is held, and a request that is still in flight is rolled back. The
-// error names the current holder, as far as this process knows it. Lock returns ErrLockLost once if the caller held the lock and
-// has lost it since, ErrClosed after Shutdown and Close, ErrInvalid for a bad name, and ErrNotALock if the key of the lock holds
-// data of another kind. Other errors of Redis are returned after a few retries.
+// If ctx is done first, the error matches ctx.Err(), nothing is held, and a request that is still in flight is rolled
+// back. The error names the current holder, as far as this process knows it. Lock returns ErrLockLost once if the
+// caller held the lock and has lost it since, ErrClosed after Shutdown and Close, ErrInvalid for a bad name, and
+// ErrNotALock if the key of the lock holds data of another kind. Other errors of Redis are returned after a few
+// retries.
 func (h *handle) Lock(ctx context.Context) error {
 	_, err := h.acquire(ctx, "lock", engine.Request{Wait: -1})
 	return err
 }
 
-// LockLease is like Lock, but the lease is not renewed: the lock expires after lease and then needs no Unlock. The lease is at
-// least 1ms, and is rounded up to whole milliseconds.
+// LockLease is like Lock, but the lease is not renewed: the lock expires after lease and then needs no Unlock. The
+// lease is at least 1ms, and is rounded up to whole milliseconds.
 //
-// If the owner already holds the lock, its lease becomes the longer one of lease and what remains, and a lock that is renewed
-// automatically stays so. A Lock inside a LockLease has the lease renewed from then on, until the last Unlock.
+// If the owner already holds the lock, its lease becomes the longer one of lease and what remains, and a lock that is
+// renewed automatically stays so. A Lock inside a LockLease has the lease renewed from then on, until the last Unlock.
 //
-// The lock is valid for 1% and 2ms less than lease, because clocks may drift: a lease of a few milliseconds expires at once. If
-// the answer of Redis arrives when no more than half of the lease remains, LockLease asks again, and the lease counts from the
-// last request. After two such answers it accepts a quarter of the lease, and after five answers that leave less it returns
-// ErrLockLost.
+// The lock is valid for 1% and 2ms less than lease, because clocks may drift: a lease of a few milliseconds expires at
+// once. If the answer of Redis arrives when no more than half of the lease remains, LockLease asks again, and the lease
+// counts from the last request. After two such answers it accepts a quarter of the lease, and after five answers that
+// leave less it returns ErrLockLost.
 func (h *handle) LockLease(ctx context.Context, lease time.Duration) error {
 	r, err := leaseRequest(lease)
 	if err != nil {
@@ -190,13 +192,13 @@ func (h *handle) LockLease(ctx context.Context, lease time.Duration) error {
 	return err
 }
 
-// TryLock is like Lock if lease is 0, and like LockLease otherwise, but waits for at most wait. It reports whether the lock was
-// acquired: false with a nil error means that another owner still holds it.
+// TryLock is like Lock if lease is 0, and like LockLease otherwise, but waits for at most wait. It reports whether the
+// lock was acquired: false with a nil error means that another owner still holds it.
 //
-// With a wait of 0 TryLock makes one attempt. It does not acquire a lock for which other processes are waiting all the time,
-// because they pass it on to one another. If Redis does not answer in time, TryLock returns an error. With a wait of 0 that is
-// after 0.4s, after up to 0.8s if Redis has been slow lately or has not answered yet, and for a RedLock after the timeout of its
-// nodes (see [WithRedLockNodeTimeout]). A negative wait is ErrInvalid.
+// With a wait of 0 TryLock makes one attempt. It does not acquire a lock for which other processes are waiting all the
+// time, because they pass it on to one another. If Redis does not answer in time, TryLock returns an error. With a wait
+// of 0 that is after 0.4s, after up to 0.8s if Redis has been slow lately or has not answered yet, and for a RedLock
+// after the timeout of its nodes (see [WithRedLockNodeTimeout]). A negative wait is ErrInvalid.
 func (h *handle) TryLock(ctx context.Context, wait, lease time.Duration) (bool, error) {
 	r, err := tryRequest(wait, lease)
 	if err != nil {
@@ -232,17 +234,17 @@ func (h *handle) acquire(ctx context.Context, op string, r engine.Request) (bool
 	return ok, h.fail(op, err)
 }
 
-// Acquire acquires the lock for a new owner and returns it as a [Hold], which any goroutine may store, pass on and release. It
-// blocks as Lock does, and the lease is renewed automatically until Release. A Hold that is forgotten keeps the lock until the
-// Client is closed.
+// Acquire acquires the lock for a new owner and returns it as a [Hold], which any goroutine may store, pass on and
+// release. It blocks as Lock does, and the lease is renewed automatically until Release. A Hold that is forgotten keeps
+// the lock until the Client is closed.
 //
-// Two calls of Acquire exclude each other, even in one goroutine and even if ctx carries an owner. Code that is to acquire the
-// lock again while the Hold has it calls Lock with the context of [Hold.Context].
+// Two calls of Acquire exclude each other, even in one goroutine and even if ctx carries an owner. Code that is to
+// acquire the lock again while the Hold has it calls Lock with the context of [Hold.Context].
 func (h *handle) Acquire(ctx context.Context) (*Hold, error) { return acquireHold(ctx, h, "acquire") }
 
-// TryAcquire is like Acquire, but waits for at most wait, as TryLock does. It reports whether the lock was acquired; if not, the
-// Hold is nil. If lease is not 0, the hold expires after lease, unless [Hold.Extend] is called, or code calls Lock or Do with the
-// context of [Hold.Context]: then the lease is renewed automatically from that moment on.
+// TryAcquire is like Acquire, but waits for at most wait, as TryLock does. It reports whether the lock was acquired; if
+// not, the Hold is nil. If lease is not 0, the hold expires after lease, unless [Hold.Extend] is called, or code calls
+// Lock or Do with the context of [Hold.Context]: then the lease is renewed automatically from that moment on.
 func (h *handle) TryAcquire(ctx context.Context, wait, lease time.Duration) (*Hold, bool, error) {
 	return tryAcquireHold(ctx, h, wait, lease)
 }
@@ -252,15 +254,15 @@ func (h *handle) extend(ctx context.Context, lease time.Duration) error {
 	return h.commands().extend(ctx, lease)
 }
 
-// Unlock decrements the hold count of the caller. With the last Unlock the lock is released: it is handed to the next waiter of
-// this process without a request (see [WithHandoffWindow]), or else to the next process in the wait queue.
+// Unlock decrements the hold count of the caller. With the last Unlock the lock is released: it is handed to the next
+// waiter of this process without a request (see [WithHandoffWindow]), or else to the next process in the wait queue.
 //
-// Unlock uses the values of ctx, but ignores its cancellation: a request that was canceled still releases its lock. It takes at
-// most 5s, and works after Close for as long as the Redis client is open.
+// Unlock uses the values of ctx, but ignores its cancellation: a request that was canceled still releases its lock. It
+// takes at most 5s, and works after Close for as long as the Redis client is open.
 //
-// Unlock returns ErrNotHeld if the caller does not hold the lock, and ErrLockLost if the caller held it and has lost it. After
-// any other error Redis has not confirmed the release. The caller no longer holds the lock all the same, and the release is
-// retried in the background until the key is deleted, the lease has expired, or the Client is closed.
+// Unlock returns ErrNotHeld if the caller does not hold the lock, and ErrLockLost if the caller held it and has lost
+// it. After any other error Redis has not confirmed the release. The caller no longer holds the lock all the same, and
+// the release is retried in the background until the key is deleted, the lease has expired, or the Client is closed.
 func (h *handle) Unlock(ctx context.Context) error { return h.unlock(ctx, "unlock") }
 
 func (h *handle) unlock(ctx context.Context, op string) error {
@@ -271,9 +273,10 @@ func (h *handle) unlock(ctx context.Context, op string) error {
 	return h.fail(op, err)
 }
 
-// Do acquires the lock, calls fn with a context that is canceled when the lock is lost (see Guard), and releases the lock, also
-// if fn panics. It returns the error of fn, joined with the error of Unlock: the result matches ErrLockLost if the lock was lost
-// while fn was running. The context of fn is canceled when fn returns. A nil fn is ErrInvalid, and nothing is acquired.
+// Do acquires the lock, calls fn with a context that is canceled when the lock is lost (see Guard), and releases the
+// lock, also if fn panics. It returns the error of fn, joined with the error of Unlock: the result matches ErrLockLost
+// if the lock was lost while fn was running. The context of fn is canceled when fn returns. A nil fn is ErrInvalid, and
+// nothing is acquired.
 func (h *handle) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	return do(ctx, h, fn)
 }
@@ -303,10 +306,10 @@ func do(ctx context.Context, l acquirable, fn func(ctx context.Context) error) (
 	return fn(within)
 }
 
-// Guard returns a context that is canceled as soon as the lock may no longer be the caller's. Its cause is ErrLockLost if the lock
-// is lost or an explicit lease has expired, even if Redis is unreachable; context.Canceled after the last Unlock; and ErrClosed
-// after Shutdown and Close. If ctx already is such a context, Guard returns it unchanged. Guard sends no request. The error is
-// ErrNotHeld or ErrLockLost if the caller does not hold the lock.
+// Guard returns a context that is canceled as soon as the lock may no longer be the caller's. Its cause is ErrLockLost
+// if the lock is lost or an explicit lease has expired, even if Redis is unreachable; context.Canceled after the last
+// Unlock; and ErrClosed after Shutdown and Close. If ctx already is such a context, Guard returns it unchanged. Guard
+// sends no request. The error is ErrNotHeld or ErrLockLost if the caller does not hold the lock.
 func (h *handle) Guard(ctx context.Context) (context.Context, error) {
 	err := h.usable(ctx)
 	var guarded context.Context
@@ -325,8 +328,8 @@ func (h *handle) fencingToken(ctx context.Context) (int64, error) {
 	return token, h.fail("token", err)
 }
 
-// IsLocked asks Redis, and reports whether any owner of any client holds the lock. For a MultiLock it reports whether any of its
-// locks is held, and for a RedLock whether most of its nodes are.
+// IsLocked asks Redis, and reports whether any owner of any client holds the lock. For a MultiLock it reports whether
+// any of its locks is held, and for a RedLock whether most of its nodes are.
 func (h *handle) IsLocked(ctx context.Context) (locked bool, err error) {
 	if err = h.usable(ctx); err == nil {
 		locked, err = h.commands().isLocked(ctx)
@@ -340,8 +343,9 @@ func (h *handle) IsHeld(ctx context.Context) (bool, error) {
 	return levels > 0, err
 }
 
-// HoldCount returns how often the caller has acquired the lock and not released it: the number of Unlock calls that are due. It is
-// 0 if Redis does not confirm that the caller holds the lock. For a MultiLock it is the smallest count of its locks.
+// HoldCount returns how often the caller has acquired the lock and not released it: the number of Unlock calls that are
+// due. It is 0 if Redis does not confirm that the caller holds the lock. For a MultiLock it is the smallest count of
+// its locks.
 func (h *handle) HoldCount(ctx context.Context) (int, error) { return h.levels(ctx, "hold count") }
 
 func (h *handle) levels(ctx context.Context, op string) (levels int, err error) {
@@ -351,8 +355,9 @@ func (h *handle) levels(ctx context.Context, op string) (levels int, err error) 
 	return levels, h.fail(op, err)
 }
 
-// TTL asks Redis for the remaining lease of the current holder. It is 0 if nobody holds the lock, and negative if its key has no
-// expiry, which no lock of this package or of Redisson leaves behind. For a MultiLock it is the longest TTL of its locks.
+// TTL asks Redis for the remaining lease of the current holder. It is 0 if nobody holds the lock, and negative if its
+// key has no expiry, which no lock of this package or of Redisson leaves behind. For a MultiLock it is the longest TTL
+// of its locks.
 func (h *handle) TTL(ctx context.Context) (ttl time.Duration, err error) {
 	if err = h.usable(ctx); err == nil {
 		ttl, err = h.commands().ttl(ctx)
@@ -360,12 +365,12 @@ func (h *handle) TTL(ctx context.Context) (ttl time.Duration, err error) {
 	return ttl, h.fail("ttl", err)
 }
 
-// ForceUnlock releases the lock, whoever holds it, and reports whether it was held. It is a tool for operators: the holder is not
-// asked. A holder that uses this Client loses the lock at once; any other holder notices at its next renewal, after a third of the
-// watchdog timeout at the latest.
+// ForceUnlock releases the lock, whoever holds it, and reports whether it was held. It is a tool for operators: the
+// holder is not asked. A holder that uses this Client loses the lock at once; any other holder notices at its next
+// renewal, after a third of the watchdog timeout at the latest.
 //
-// The request is sent once, and not retried if the answer is lost, because it could release a later hold. A MultiLock releases
-// all its locks. A key that holds data of another kind is not deleted: see [ErrNotALock].
+// The request is sent once, and not retried if the answer is lost, because it could release a later hold. A MultiLock
+// releases all its locks. A key that holds data of another kind is not deleted: see [ErrNotALock].
 func (h *handle) ForceUnlock(ctx context.Context) (freed bool, err error) {
 	if err = h.usable(ctx); err == nil {
 		freed, err = h.commands().force(ctx)
@@ -451,8 +456,8 @@ func (c *Client) grantChannel(announce string) string {
 // tokenKey is the key of the fencing counter of a lock.
 func tokenKey(name string) string { return prefixName("redisson_lock_token", name) }
 
-// lineKey is the key of the line of a lock. prefixName would give {x} the key of x. These are two locks, and a place in a
-// line does not say of which lock it is.
+// lineKey is the key of the line of a lock. prefixName would give {x} the key of x. These are two locks, and a place in
+// a line does not say of which lock it is.
 func lineKey(name string) string {
 	if strings.Contains(name, "{") {
 		return "relock_line:" + name + ":"

@@ -2,8 +2,8 @@ package relock
 
 // Holds as values: a hold that code can store, pass on, and release on any goroutine.
 //
-// Rules: a Hold has an owner of its own, which its ctx carries, and is nothing but that owner and its lock: it is taken,
-// renewed, lost and given back as every other hold. It is released once. Its guard is made when Context is first
+// Rules: a Hold has an owner of its own, which its ctx carries, and is nothing but that owner and its lock: it is
+// taken, renewed, lost and given back as every other hold. It is released once. Its guard is made when Context is first
 // called, because many callers need none. Methods of the user's ctx are called without a mutex held.
 
 import (
@@ -21,20 +21,21 @@ type Acquirer interface {
 	// Name returns the name of the lock.
 	Name() string
 
-	// Acquire acquires the lock for a new owner. It blocks as [Locker.Lock] does, and the lease is renewed automatically until
-	// Release. Two calls of Acquire exclude each other, even in one goroutine.
+	// Acquire acquires the lock for a new owner. It blocks as [Locker.Lock] does, and the lease is renewed
+	// automatically until Release. Two calls of Acquire exclude each other, even in one goroutine.
 	Acquire(ctx context.Context) (*Hold, error)
 
-	// TryAcquire is like Acquire, but waits for at most wait, with a lease as in [Locker.TryLock]. It reports whether the lock was
-	// acquired.
+	// TryAcquire is like Acquire, but waits for at most wait, with a lease as in [Locker.TryLock]. It reports whether
+	// the lock was acquired.
 	TryAcquire(ctx context.Context, wait, lease time.Duration) (*Hold, bool, error)
 }
 
-// A Hold is a lock that is held, as a value. It belongs to no goroutine: any code may store it, pass it on and release it, and any
-// number of goroutines may call its methods.
+// A Hold is a lock that is held, as a value. It belongs to no goroutine: any code may store it, pass it on and release
+// it, and any number of goroutines may call its methods.
 //
-// The methods of a nil Hold, which TryAcquire returns together with false, may be called, so that Release can be deferred before
-// the result is looked at: their errors match ErrNotHeld and ErrInvalid, and Context returns a context that is done.
+// The methods of a nil Hold, which TryAcquire returns together with false, may be called, so that Release can be
+// deferred before the result is looked at: their errors match ErrNotHeld and ErrInvalid, and Context returns a context
+// that is done.
 type Hold struct {
 	lock     acquirable
 	ctx      context.Context // of Acquire, with the owner of the hold
@@ -91,12 +92,13 @@ func (h *Hold) Name() string {
 	return h.lock.Name()
 }
 
-// Release releases the lock, as [Lock.Unlock] does: it ignores the cancellation of ctx, takes at most 5s, and works after Close. If
-// code has acquired the lock again with the context of Context, the lock is held until that code has called Unlock, too.
+// Release releases the lock, as [Lock.Unlock] does: it ignores the cancellation of ctx, takes at most 5s, and works
+// after Close. If code has acquired the lock again with the context of Context, the lock is held until that code has
+// called Unlock, too.
 //
-// Of several calls of Release one releases the lock, and the others return ErrNotHeld. The error is ErrLockLost if the lock was
-// lost. After any other error Redis has not confirmed the release, which is retried in the background; the Hold is released all
-// the same.
+// Of several calls of Release one releases the lock, and the others return ErrNotHeld. The error is ErrLockLost if the
+// lock was lost. After any other error Redis has not confirmed the release, which is retried in the background; the
+// Hold is released all the same.
 func (h *Hold) Release(ctx context.Context) error { return h.release(ctx, "release") }
 
 // release is Release. Its errors name op.
@@ -121,16 +123,16 @@ var (
 	errReleased = fmt.Errorf("%w: this hold was released before", ErrNotHeld)
 )
 
-// Context returns a context for the work that the lock protects. It has the values of the context that was passed to Acquire, but
-// not its cancellation: use [Hold.Guard] for work that is to end with the context of its caller.
+// Context returns a context for the work that the lock protects. It has the values of the context that was passed to
+// Acquire, but not its cancellation: use [Hold.Guard] for work that is to end with the context of its caller.
 //
-// It is canceled when the lock is no longer held, with the cause ErrLockLost if the lock is lost or its lease has expired,
-// context.Canceled after Release, and ErrClosed after Shutdown and Close. If the hold has already ended, the context is done. If
-// code has acquired the lock again with it, it is canceled when that code has called Unlock, too. Context returns the same context
-// each time.
+// It is canceled when the lock is no longer held, with the cause ErrLockLost if the lock is lost or its lease has
+// expired, context.Canceled after Release, and ErrClosed after Shutdown and Close. If the hold has already ended, the
+// context is done. If code has acquired the lock again with it, it is canceled when that code has called Unlock, too.
+// Context returns the same context each time.
 //
-// The context carries the owner of the Hold, so that code that calls Lock of the same lock with it acquires the lock again, without
-// waiting.
+// The context carries the owner of the Hold, so that code that calls Lock of the same lock with it acquires the lock
+// again, without waiting.
 func (h *Hold) Context() context.Context {
 	if h.none() {
 		return endedContext(context.Background(), errNoHold)
@@ -149,10 +151,10 @@ func (h *Hold) Context() context.Context {
 	return h.guardIs(endedContext(within, err))
 }
 
-// Guard returns a context for the work that the lock protects, with the values, the deadline and the cancellation of ctx.
-// It is also canceled when the hold ends, with the causes of [Hold.Context]. It carries the owner of the hold, so that code that
-// calls Lock of the same lock with it acquires the lock again, without waiting. Guard sends no request, and nothing of it is kept
-// once the returned context is done.
+// Guard returns a context for the work that the lock protects, with the values, the deadline and the cancellation of
+// ctx. It is also canceled when the hold ends, with the causes of [Hold.Context]. It carries the owner of the hold, so
+// that code that calls Lock of the same lock with it acquires the lock again, without waiting. Guard sends no request,
+// and nothing of it is kept once the returned context is done.
 //
 // The error is ErrNotHeld after Release, ErrLockLost if the lock was lost, and ErrClosed after Shutdown and Close.
 func (h *Hold) Guard(ctx context.Context) (context.Context, error) {
@@ -185,8 +187,8 @@ func endedContext(parent context.Context, cause error) context.Context {
 	return ctx
 }
 
-// Token returns the fencing token of the hold, if the lock was made with [Fenced]: see [Lock.Token]. The error is ErrInvalid for
-// other locks, ErrNotHeld after Release, or ErrLockLost.
+// Token returns the fencing token of the hold, if the lock was made with [Fenced]: see [Lock.Token]. The error is
+// ErrInvalid for other locks, ErrNotHeld after Release, or ErrLockLost.
 func (h *Hold) Token() (int64, error) {
 	switch {
 	case h.none():
@@ -197,14 +199,14 @@ func (h *Hold) Token() (int64, error) {
 	return h.lock.fencingToken(h.ctx)
 }
 
-// Extend lets a hold with an explicit lease last for at least lease from now on. It never shortens the remaining lease. For most
-// locks it is one request, and the new lease starts before that request is sent. A MultiLock extends all its locks. A RedLock needs
-// a majority; servers that do not hold it are not asked again.
+// Extend lets a hold with an explicit lease last for at least lease from now on. It never shortens the remaining lease.
+// For most locks it is one request, and the new lease starts before that request is sent. A MultiLock extends all its
+// locks. A RedLock needs a majority; servers that do not hold it are not asked again.
 //
-// The error is ErrLockLost if the lease has expired or the key of the lock is gone, and then the context of Context is canceled. It
-// is ErrNotHeld after Release, and ErrInvalid for a lease below 1ms, for a hold that is renewed automatically, and for a lease
-// beyond [MaxHold]. If too few servers of a RedLock answered, it is a [*QuorumError]. After any other error the hold is unchanged
-// for this process; its key in Redis may last longer, until Release.
+// The error is ErrLockLost if the lease has expired or the key of the lock is gone, and then the context of Context is
+// canceled. It is ErrNotHeld after Release, and ErrInvalid for a lease below 1ms, for a hold that is renewed
+// automatically, and for a lease beyond [MaxHold]. If too few servers of a RedLock answered, it is a [*QuorumError].
+// After any other error the hold is unchanged for this process; its key in Redis may last longer, until Release.
 func (h *Hold) Extend(ctx context.Context, lease time.Duration) error {
 	if h.none() {
 		return failed("extend", "", errNoHold)
@@ -226,8 +228,8 @@ func (h *Hold) extend(ctx context.Context, lease time.Duration) error {
 	return h.lock.extend(h.owner().In(ctx), lease)
 }
 
-// extendLocker extends the caller's hold on l, whose lease is explicit. A Locker of another package has no Extend, but one
-// level more sets the lease.
+// extendLocker extends the caller's hold on l, whose lease is explicit. A Locker of another package has no Extend, but
+// one level more sets the lease.
 func extendLocker(ctx context.Context, l Locker, lease time.Duration) error {
 	if ours, ok := l.(acquirable); ok {
 		return ours.extend(ctx, lease)

@@ -249,7 +249,8 @@ func (s suite) holdTests() []suiteTest {
 			b.mustBe(err, ErrLockLost)
 			b.mustBe(lapses.Release(ctx), ErrLockLost)
 
-			// Another name: a RedLock whose last hold has just expired may hold no more than a majority, which Close takes from it.
+			// Another name: a RedLock whose last hold has just expired may hold no more than a majority, which Close
+			// takes from it.
 			left := b.hold(newLock(c, b.name+"-left"))
 			guarded, err = left.Guard(ctx)
 			b.must(err)
@@ -623,8 +624,8 @@ func TestRedLockExtendNeedsAMajority(t *testing.T) {
 	b.mustBe(h.Release(ctx), ErrLockLost)
 }
 
-// A RedLock whose Extend a majority did not answer ends with the lease that it has: what is left at the nodes is given back
-// by the hold of the RedLock, which has no record of its own.
+// A RedLock whose Extend a majority did not answer ends with the lease that it has: what is left at the nodes is given
+// back by the hold of the RedLock, which has no record of its own.
 func TestRedLockEndsAfterAnExtendInVain(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()

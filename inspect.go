@@ -90,13 +90,15 @@ type Inspection struct {
 	// of this package that wait for a read/write lock, in no order. The processes in the
 	// line of a plain lock or a semaphore are not among them.
 	Waiters []Waiter
-	// More says that there are more holders or waiters than the 10,000 of each kind that Holders and Waiters have at most.
+	// More says that there are more holders or waiters than the 10,000 of each kind that Holders and Waiters have at
+	// most.
 	More bool
-	// Ambiguous says that Kind is KindSemaphore, and that no permit is taken: the key holds a whole number and nothing else tells
-	// what it counts. It may be a semaphore; or an RCountDownLatch, an RSemaphore or an RAtomicLong of Redisson, or a
-	// counter of an application, which look the same in Redis.
+	// Ambiguous says that Kind is KindSemaphore, and that no permit is taken: the key holds a whole number and nothing
+	// else tells what it counts. It may be a semaphore; or an RCountDownLatch, an RSemaphore or an RAtomicLong of
+	// Redisson, or a counter of an application, which look the same in Redis.
 	Ambiguous bool
-	// Free is how many permits of a semaphore are free; it is negative if SetPermits has taken away some that are in use.
+	// Free is how many permits of a semaphore are free; it is negative if SetPermits has taken away some that are in
+	// use.
 	Free int
 	// Token is the last fencing token that was drawn under this name, 0 if there
 	// was none. Redis does not know whether the present holder has drawn it.
@@ -155,11 +157,10 @@ type Waiter struct {
 }
 
 // Inspect says who holds the lock called name, and who waits for a fair lock or to write. It works for every kind of
-// lock, of this package and of Redisson, and for all owners and clients. It is a
-// single request, and leaves nothing in Redis; by the time that it returns, the
-// lock may have changed hands. If it finds clients of this package, another request asks for their
-// labels. For a MultiLock or a RedLock, inspect the locks that it is made of. A lock with very many holders or waiters is not
-// shown as a whole: see [Inspection.More].
+// lock, of this package and of Redisson, and for all owners and clients. It is a single request, and leaves nothing in
+// Redis; by the time that it returns, the lock may have changed hands. If it finds clients of this package, another
+// request asks for their labels. For a MultiLock or a RedLock, inspect the locks that it is made of. A lock with very
+// many holders or waiters is not shown as a whole: see [Inspection.More].
 //
 // The error is ErrInvalid for a bad name, ErrNotALock if that key, or a key that belongs
 // to it, holds data that no lock makes, and ErrClosed after Close. The Redis user needs the

@@ -2,9 +2,10 @@ package relock
 
 // The label of a process: what people call the process that holds a lock.
 //
-// Rules: a Client with a label keeps one hash in Redis, from its first acquire until Close: relock_client:{ID}, with an expiry
-// that one goroutine renews. No lock waits for it, and no lock depends on it. A Client without a label writes nothing.
-// Inspect reads the hashes of the clients that it has found, in one pipeline; where Redis refuses, or is slow, there are no labels.
+// Rules: a Client with a label keeps one hash in Redis, from its first acquire until Close: relock_client:{ID}, with an
+// expiry that one goroutine renews. No lock waits for it, and no lock depends on it. A Client without a label writes
+// nothing. Inspect reads the hashes of the clients that it has found, in one pipeline; where Redis refuses, or is slow,
+// there are no labels.
 
 import (
 	"context"
@@ -69,8 +70,8 @@ func (l *label) keep() {
 	l.send(func(ctx context.Context, p redis.Pipeliner) { p.Del(ctx, key) })
 }
 
-// redisTime is the time by the clock of Redis, in seconds of the epoch; "" where Redis does not tell it. The clock of this
-// process may be wrong.
+// redisTime is the time by the clock of Redis, in seconds of the epoch; "" where Redis does not tell it. The clock of
+// this process may be wrong.
 func (l *label) redisTime() string {
 	var now *redis.Cmd
 	l.send(func(ctx context.Context, p redis.Pipeliner) { now = p.Do(ctx, "time") })
@@ -91,7 +92,8 @@ func (l *label) send(fill func(context.Context, redis.Pipeliner)) {
 	l.client.pipeline(ctx, &l.refused, func(p redis.Pipeliner) { fill(ctx, p) })
 }
 
-// pipeline sends what fill adds to a pipeline, and logs a failure once. A hook of the Redis client may panic: that is a failure.
+// pipeline sends what fill adds to a pipeline, and logs a failure once. A hook of the Redis client may panic: that is a
+// failure.
 func (c *Client) pipeline(ctx context.Context, logged *atomic.Bool, fill func(redis.Pipeliner)) {
 	err := send.CatchPanic(func() error {
 		_, err := c.rdb.Pipelined(ctx, func(p redis.Pipeliner) error {

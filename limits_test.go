@@ -139,7 +139,8 @@ func TestAtLeastDoesNotKeepWhatAMultiLockUndoes(t *testing.T) {
 	require.NoError(t, rival.NewFairLock(b.name+":b").Unlock(ctx))
 }
 
-// The same on a clock that goes on between the moment when a renewal counts as sent and the request: the last renewal is the last.
+// The same on a clock that goes on between the moment when a renewal counts as sent and the request: the last renewal
+// is the last.
 func TestMaxHoldIsTheCauseAfterRenewals(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())

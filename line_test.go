@@ -789,7 +789,8 @@ func TestLineOfANameInBracesIsItsOwn(t *testing.T) {
 	}
 }
 
-// A subscription that is left at the master of before is replaced: the waiter has no place, and would be overtaken for ever.
+// A subscription that is left at the master of before is replaced: the waiter has no place, and would be overtaken for
+// ever.
 func TestLineDeafClientSubscribesAnew(t *testing.T) {
 	t.Parallel()
 	before, now := testredis.Start(t), testredis.Start(t)
@@ -821,7 +822,8 @@ func TestLineDeafClientSubscribesAnew(t *testing.T) {
 	b.must(waits.Unlock(ctx))
 }
 
-// A caller that waits at the place of another one of its process, and wants a shorter lease, is not granted a longer one.
+// A caller that waits at the place of another one of its process, and wants a shorter lease, is not granted a longer
+// one.
 func TestLineShorterLeaseTakesNoPlaceOfALongerOne(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first, next := b.contender().takes(), b.contender()
@@ -842,7 +844,8 @@ func TestLineShorterLeaseTakesNoPlaceOfALongerOne(t *testing.T) {
 	})
 }
 
-// A place behind numbers that are missing is not far back: who is far back looks seldom, and would sleep while the lock is free.
+// A place behind numbers that are missing is not far back: who is far back looks seldom, and would sleep while the lock
+// is free.
 func TestLineMissingNumbersAreNoPlaces(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.manual().takes()
@@ -859,7 +862,8 @@ func TestLineMissingNumbersAreNoPlaces(t *testing.T) {
 	})
 }
 
-// Clients that come and go behind one that waits for long make the scripts of the others no slower, and change no order.
+// Clients that come and go behind one that waits for long make the scripts of the others no slower, and change no
+// order.
 func TestLineClosesGaps(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		ctx := context.Background()
@@ -1523,8 +1527,8 @@ func TestLineSharesTheLockOnceInASlice(t *testing.T) {
 	})
 }
 
-// Where the clock of Redis was set back, the time of the last free release lies in the future. Then the next release is free, and
-// the slice begins anew.
+// Where the clock of Redis was set back, the time of the last free release lies in the future. Then the next release is
+// free, and the slice begins anew.
 func TestLineSharesTheLockAfterItsClockWasSetBack(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.subscribe(b.releaseChannel()) // Redisson
@@ -1813,8 +1817,8 @@ func TestLineUserWithoutPublishLeavesAllPlaces(t *testing.T) {
 	assert.Equal(b, two.field, b.holder(), "the holder")
 }
 
-// A user that may not publish cannot tell waiters of its release; they look once in a max wake delay. The user leaves them the
-// lock for so long, also where it has one goroutine, and with several permits.
+// A user that may not publish cannot tell waiters of its release; they look once in a max wake delay. The user leaves
+// them the lock for so long, also where it has one goroutine, and with several permits.
 func TestLineUserWithoutPublishLetsOthersGoFirst(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -2175,8 +2179,8 @@ func (m *manual) endsReading() reply {
 	return m.rw(readRelease, m.id+":1:03", 0, suffixName(m.name, ""), true, m.rwReleases(), "publish", neverDue.Milliseconds())
 }
 
-// A plain lock and a write lock of one name have one line. The release of either grants the lock to the first place, of whichever it
-// is, on the channel of that.
+// A plain lock and a write lock of one name have one line. The release of either grants the lock to the first place, of
+// whichever it is, on the channel of that.
 func TestLinePassesBetweenPlainAndWriteLocks(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.contender().takes()
@@ -2207,8 +2211,8 @@ func TestLinePassesBetweenPlainAndWriteLocks(t *testing.T) {
 	})
 }
 
-// A client has one place. While that is one of its waits for the plain lock, another one for the write lock has none: it is
-// told of the free lock once in a slice, and takes it before the line. The same the other way round.
+// A client has one place. While that is one of its waits for the plain lock, another one for the write lock has none:
+// it is told of the free lock once in a slice, and takes it before the line. The same the other way round.
 func TestLineClientWithAPlaceForTheOtherLockIsAGuest(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		releases := b.subscribe(b.rwReleases())
@@ -2252,8 +2256,8 @@ func TestLineRestOfALostHoldMakesNoGuest(t *testing.T) {
 	})
 }
 
-// A release of the plain lock tells readers, and writers without a place, also where no process stands in the line. A reader that
-// listens to nothing leaves nothing behind.
+// A release of the plain lock tells readers, and writers without a place, also where no process stands in the line. A
+// reader that listens to nothing leaves nothing behind.
 func TestLineNotesThatReadersListen(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		lineExists := func() bool { return b.rdb.Exists(context.Background(), b.lineKey()).Val() == 1 }
@@ -2375,7 +2379,8 @@ func TestLineWithoutPlacesTellsTheOtherLock(t *testing.T) {
 	})
 }
 
-// A plain lock and a read/write lock of one name exclude each other, and neither keeps any caller of the other from the lock.
+// A plain lock and a read/write lock of one name exclude each other, and neither keeps any caller of the other from the
+// lock.
 func TestLineServesTwoTypesOfOneName(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -2785,8 +2790,8 @@ func TestWaitersNoticeALockThatBecomesFreeByItself(t *testing.T) {
 	})
 }
 
-// A line that is deleted while others go on with the lock, or that loses a place, makes its waiters ask within a max wake
-// delay: the lock is never free, so only the place says it.
+// A line that is deleted while others go on with the lock, or that loses a place, makes its waiters ask within a max
+// wake delay: the lock is never free, so only the place says it.
 func TestLookoutNoticesALostPlace(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -2818,7 +2823,8 @@ func TestLookoutNoticesALostPlace(t *testing.T) {
 	})
 }
 
-// A waiter that has a place learns that a Java service holds the lock by now: only Redisson's channel says when it is free.
+// A waiter that has a place learns that a Java service holds the lock by now: only Redisson's channel says when it is
+// free.
 func TestLookoutNoticesAHolderWithoutALine(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.opts = nil

@@ -12,27 +12,29 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// A Locker is a lock of any type in this package: the methods that all of them have. The documentation of [Lock] describes each
-// method in full.
+// A Locker is a lock of any type in this package: the methods that all of them have. The documentation of [Lock]
+// describes each method in full.
 //
-// A Locker may be used by any number of goroutines at once. Two Lockers with the same name and Client are the same lock.
+// A Locker may be used by any number of goroutines at once. Two Lockers with the same name and Client are the same
+// lock.
 //
-// Errors name the operation and the lock, and match the errors of this package with errors.Is. A bad name, lease or wait is
-// ErrInvalid, and no request is sent. After Close every method except Unlock returns ErrClosed. A method that finds data in Redis
-// which neither this package nor Redisson has written returns ErrNotALock, and leaves the data unchanged.
+// Errors name the operation and the lock, and match the errors of this package with errors.Is. A bad name, lease or
+// wait is ErrInvalid, and no request is sent. After Close every method except Unlock returns ErrClosed. A method that
+// finds data in Redis which neither this package nor Redisson has written returns ErrNotALock, and leaves the data
+// unchanged.
 type Locker interface {
 	// Name returns the name of the lock.
 	Name() string
 
-	// Lock acquires the lock. It blocks until the lock is available or ctx is done. The lease is renewed automatically until
-	// the last Unlock.
+	// Lock acquires the lock. It blocks until the lock is available or ctx is done. The lease is renewed automatically
+	// until the last Unlock.
 	Lock(ctx context.Context) error
 
 	// LockLease is like Lock, but the lease is not renewed: the lock expires after lease.
 	LockLease(ctx context.Context, lease time.Duration) error
 
-	// TryLock is like Lock if lease is 0, and like LockLease otherwise, but waits for at most wait. It reports whether the lock
-	// was acquired.
+	// TryLock is like Lock if lease is 0, and like LockLease otherwise, but waits for at most wait. It reports whether
+	// the lock was acquired.
 	TryLock(ctx context.Context, wait, lease time.Duration) (bool, error)
 
 	// Unlock decrements the hold count of the caller, and releases the lock when the count reaches 0.
@@ -72,16 +74,16 @@ var spareOfLock = []send.Spare{{Key: 1}}
 
 // A Lock is a reentrant lock: one owner at a time holds it, and may acquire it any number of times.
 //
-// Processes that wait for the lock have a wait queue in Redis. The lock passes from one process to the next in the order in which
-// they joined the queue. A process has one entry, however many of its goroutines wait, and serves them in the order in which
-// they came, for a short time (see [WithHandoffWindow]), before the lock passes to the next process. A process that has crashed
-// loses its entry. A process that is paused can delay the others by up to 5s when its turn comes, or by its whole lease if it has
-// already missed a turn and asked again since.
+// Processes that wait for the lock have a wait queue in Redis. The lock passes from one process to the next in the
+// order in which they joined the queue. A process has one entry, however many of its goroutines wait, and serves them
+// in the order in which they came, for a short time (see [WithHandoffWindow]), before the lock passes to the next
+// process. A process that has crashed loses its entry. A process that is paused can delay the others by up to 5s when
+// its turn comes, or by its whole lease if it has already missed a turn and asked again since.
 //
-// TryLock with a wait of 0, and a MultiLock or RedLock that contains the lock, do not join the queue. They acquire the lock if they
-// find it free, which is rare while processes are waiting. Java services have no entry in the queue either: if some of them are
-// waiting, the lock is left free for them once in a hand-off window. If goroutines of all processes, and Java services, have to be
-// served in one order, use a [FairLock].
+// TryLock with a wait of 0, and a MultiLock or RedLock that contains the lock, do not join the queue. They acquire the
+// lock if they find it free, which is rare while processes are waiting. Java services have no entry in the queue
+// either: if some of them are waiting, the lock is left free for them once in a hand-off window. If goroutines of all
+// processes, and Java services, have to be served in one order, use a [FairLock].
 type Lock struct{ handle }
 
 // NewLock returns the lock with the given name. It sends no request. A bad name is reported by the methods of the lock.
@@ -105,13 +107,15 @@ func (c *Client) NewLock(name string, opts ...LockOption) *Lock {
 	return &Lock{newHandle(c, name, l, keys, o)}
 }
 
-// Token returns the fencing token of the caller's hold, which is greater than the token of every earlier hold of this lock. The
-// token does not change when the owner acquires the lock again. Send it to the resource that the lock protects, and have the
-// resource reject any token lower than the highest one that it has seen: then a holder that was paused beyond its lease can do no
-// harm. The error is ErrInvalid for a lock without [Fenced], ErrNotHeld, or ErrLockLost.
+// Token returns the fencing token of the caller's hold, which is greater than the token of every earlier hold of this
+// lock. The token does not change when the owner acquires the lock again. Send it to the resource that the lock
+// protects, and have the resource reject any token lower than the highest one that it has seen: then a holder that was
+// paused beyond its lease can do no harm. The error is ErrInvalid for a lock without [Fenced], ErrNotHeld, or
+// ErrLockLost.
 func (l *Lock) Token(ctx context.Context) (int64, error) { return l.fencingToken(ctx) }
 
-// plainLock is the record of a Lock: a hash {field -> levels}, the line beside it, and the token counter of a fenced one.
+// plainLock is the record of a Lock: a hash {field -> levels}, the line beside it, and the token counter of a fenced
+// one.
 type plainLock struct {
 	hashLock
 	announce string // the channel

@@ -24,23 +24,25 @@ import (
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
-// A MultiLock is a group of locks that are acquired and released together. Each of them behaves as if it had been acquired by
-// itself: it excludes other owners, counts its holds, and is renewed and lost like a single lock.
+// A MultiLock is a group of locks that are acquired and released together. Each of them behaves as if it had been
+// acquired by itself: it excludes other owners, counts its holds, and is renewed and lost like a single lock.
 //
-// Locks on the same Redis server (in a Cluster: in the same slot) are acquired by one script in one round trip, all of them or none.
-// Fair locks, and locks on different servers, are first tried at the same time; if one of them is held by another owner, they are
-// acquired one after the other. The order is the same in every process and does not depend on the order of the arguments of
-// NewMultiLock, so that two MultiLocks never wait for each other. It does depend on the addresses of the servers: if the locks are
-// on several servers, use the same addresses in every process. Lockers of other packages come last.
+// Locks on the same Redis server (in a Cluster: in the same slot) are acquired by one script in one round trip, all of
+// them or none. Fair locks, and locks on different servers, are first tried at the same time; if one of them is held by
+// another owner, they are acquired one after the other. The order is the same in every process and does not depend on
+// the order of the arguments of NewMultiLock, so that two MultiLocks never wait for each other. It does depend on the
+// addresses of the servers: if the locks are on several servers, use the same addresses in every process. Lockers of
+// other packages come last.
 //
-// A MultiLock does not join the wait queues of its locks. It acquires them when it finds them free. While processes wait for one of
-// its locks, it has a chance once in a hand-off window (see [WithHandoffWindow]), like a Java service.
+// A MultiLock does not join the wait queues of its locks. It acquires them when it finds them free. While processes
+// wait for one of its locks, it has a chance once in a hand-off window (see [WithHandoffWindow]), like a Java service.
 //
-// Unlock decrements the hold count of every lock, even if it fails for one of them, and joins the errors. The context of Guard is
-// canceled as soon as one of the locks is lost. An explicit lease starts when the last lock has been acquired, and ends for all
-// locks at the same time. Lockers of other packages end their lease by themselves: if there are any, call Unlock even if an
-// explicit lease has expired. A MultiLock has no fencing token, because each of its locks may have one. ForceUnlock releases the
-// locks in reverse order, so that no waiter loses a lock that it has just acquired.
+// Unlock decrements the hold count of every lock, even if it fails for one of them, and joins the errors. The context
+// of Guard is canceled as soon as one of the locks is lost. An explicit lease starts when the last lock has been
+// acquired, and ends for all locks at the same time. Lockers of other packages end their lease by themselves: if there
+// are any, call Unlock even if an explicit lease has expired. A MultiLock has no fencing token, because each of its
+// locks may have one. ForceUnlock releases the locks in reverse order, so that no waiter loses a lock that it has just
+// acquired.
 type MultiLock struct{ handle }
 
 // multi has the commands of a MultiLock.
@@ -63,9 +65,10 @@ type step struct {
 	records []engine.Lock  // the same locks, if each has a record
 }
 
-// NewMultiLock returns a lock that consists of locks, which may be of any type, also MultiLocks and RedLocks, and of several
-// Clients. It sends no request. The methods return ErrInvalid if there are no locks, if one of them is nil, and if two are the same
-// lock. The name of a MultiLock consists of the names of its locks. Waiting for the MultiLock ends when c is closed.
+// NewMultiLock returns a lock that consists of locks, which may be of any type, also MultiLocks and RedLocks, and of
+// several Clients. It sends no request. The methods return ErrInvalid if there are no locks, if one of them is nil, and
+// if two are the same lock. The name of a MultiLock consists of the names of its locks. Waiting for the MultiLock ends
+// when c is closed.
 func (c *Client) NewMultiLock(locks ...Locker) *MultiLock {
 	components, err := componentsOf(c, locks)
 	if err == nil {
@@ -340,8 +343,8 @@ func (l *multi) extend(ctx context.Context, length time.Duration) error {
 	return err
 }
 
-// endTogether lets the holds of o on the locks, whose lease is explicit, end at the same time: when the first of the latest
-// steps ends, and at end at the latest.
+// endTogether lets the holds of o on the locks, whose lease is explicit, end at the same time: when the first of the
+// latest steps ends, and at end at the latest.
 func (l *multi) endTogether(o engine.Owner, end time.Time, latest []step) (first time.Time) {
 	for _, s := range latest {
 		if s.engine != nil {
@@ -360,7 +363,8 @@ func (l *multi) token(context.Context) (int64, error) {
 	return 0, invalid("a MultiLock has no token: each of its locks may have one")
 }
 
-// Do acquires all locks, calls fn with a context that is canceled when one of them is lost, and releases them: see [Lock.Do].
+// Do acquires all locks, calls fn with a context that is canceled when one of them is lost, and releases them: see
+// [Lock.Do].
 func (l *MultiLock) Do(ctx context.Context, fn func(ctx context.Context) error) error {
 	if l.many != nil && l.many.elsewhere && ctx != nil { // Guard makes guards at the other Clients, which have to end with this call
 		within, end := context.WithCancel(ctx)
@@ -435,8 +439,8 @@ func (l *multi) ttl(ctx context.Context) (time.Duration, error) {
 	return slices.Max(answers), nil
 }
 
-// force frees all locks, and says whether any of them was held. The lock that waiters take first is freed last, so that no
-// waiter loses a lock that it has just acquired.
+// force frees all locks, and says whether any of them was held. The lock that waiters take first is freed last, so that
+// no waiter loses a lock that it has just acquired.
 func (l *multi) force(ctx context.Context) (bool, error) {
 	if err := l.open(ctx); err != nil {
 		return false, err

@@ -31,16 +31,16 @@ type options struct {
 // An Option configures a Client.
 type Option func(*options)
 
-// WithWatchdogTimeout sets the lease of locks that are acquired without an explicit one. The lease is renewed every third of d
-// until the lock is released or its process dies. After a crash other owners wait for at most d. The default is 30s, and the
-// minimum 100ms.
+// WithWatchdogTimeout sets the lease of locks that are acquired without an explicit one. The lease is renewed every
+// third of d until the lock is released or its process dies. After a crash other owners wait for at most d. The default
+// is 30s, and the minimum 100ms.
 func WithWatchdogTimeout(d time.Duration) Option {
 	return func(o *options) { o.watchdogTimeout = d }
 }
 
-// WithFairWaitTimeout sets how long Java services respect a position in the queue of a [FairLock]: how long the first waiter may take
-// to acquire the lock before they remove it. Use the same value in all services. Clients of this package do not use it among
-// themselves. The default is 5m, and the minimum 1s.
+// WithFairWaitTimeout sets how long Java services respect a position in the queue of a [FairLock]: how long the first
+// waiter may take to acquire the lock before they remove it. Use the same value in all services. Clients of this
+// package do not use it among themselves. The default is 5m, and the minimum 1s.
 func WithFairWaitTimeout(d time.Duration) Option {
 	return func(o *options) { o.fairWaitTimeout = d }
 }
@@ -50,9 +50,9 @@ func WithMaxWakeDelay(d time.Duration) Option {
 	return func(o *options) { o.maxWakeDelay = d }
 }
 
-// WithPollInterval sets how long a waiter waits for a notification before it asks Redis again. It bounds the delay that a lost
-// notification causes. A process asks about all the locks for which it waits in one request, and less often if there are thousands
-// of them. The default is 1s; d must be positive.
+// WithPollInterval sets how long a waiter waits for a notification before it asks Redis again. It bounds the delay that
+// a lost notification causes. A process asks about all the locks for which it waits in one request, and less often if
+// there are thousands of them. The default is 1s; d must be positive.
 func WithPollInterval(d time.Duration) Option { return WithMaxWakeDelay(d) }
 
 // WithNodeTimeout is the former name of [WithRedLockNodeTimeout].
@@ -60,8 +60,9 @@ func WithNodeTimeout(d time.Duration) Option {
 	return func(o *options) { o.nodeTimeout = d }
 }
 
-// WithRedLockNodeTimeout sets how long a [RedLock] waits for the answer of each server whose lock was made by this Client. A RedLock
-// asks all servers at the same time, so that a dead server delays it by d. The default is 200ms; d must be positive.
+// WithRedLockNodeTimeout sets how long a [RedLock] waits for the answer of each server whose lock was made by this
+// Client. A RedLock asks all servers at the same time, so that a dead server delays it by d. The default is 200ms; d
+// must be positive.
 func WithRedLockNodeTimeout(d time.Duration) Option { return WithNodeTimeout(d) }
 
 // WithHandoverSlice is the former name of [WithHandoffWindow].
@@ -69,66 +70,69 @@ func WithHandoverSlice(d time.Duration) Option {
 	return func(o *options) { o.handoverSlice = d }
 }
 
-// WithHandoffWindow sets how long a process may pass a lock on among its own goroutines, without a request to Redis, while other
-// processes are waiting for it. After that the lock is released, and passes to the next process in the wait queue; readers and Java
-// services that are waiting get the first chance. If round trips to Redis take long, the window lasts for 16 of them, up to 100ms,
-// so that requests do not take longer than the work.
+// WithHandoffWindow sets how long a process may pass a lock on among its own goroutines, without a request to Redis,
+// while other processes are waiting for it. After that the lock is released, and passes to the next process in the wait
+// queue; readers and Java services that are waiting get the first chance. If round trips to Redis take long, the window
+// lasts for 16 of them, up to 100ms, so that requests do not take longer than the work.
 //
-// Only locks whose lease is renewed automatically are passed on within a process, and no fair locks, semaphores and RedLocks. A
-// fenced lock needs one request for each hold. Readers do not pass a lock on but share it: during the window, further readers of
-// the process acquire it without a request while one of them holds it. A lock that was force-released, or that Redis has lost, may
-// still be passed on within the process for up to one window, and Unlock does not report it.
+// Only locks whose lease is renewed automatically are passed on within a process, and no fair locks, semaphores and
+// RedLocks. A fenced lock needs one request for each hold. Readers do not pass a lock on but share it: during the
+// window, further readers of the process acquire it without a request while one of them holds it. A lock that was
+// force-released, or that Redis has lost, may still be passed on within the process for up to one window, and Unlock
+// does not report it.
 //
 // The default is 10ms; 0 turns it off.
 func WithHandoffWindow(d time.Duration) Option { return WithHandoverSlice(d) }
 
-// WithSyncedReplicas makes an acquire succeed only if n replicas have confirmed it within d, using WAIT. Otherwise the lock is
-// released again, and the error is ErrNotSynced. A renewal that the replicas do not confirm does not count either, and is retried.
-// A failover to one of these replicas loses no lock; a failover to another replica still can.
+// WithSyncedReplicas makes an acquire succeed only if n replicas have confirmed it within d, using WAIT. Otherwise the
+// lock is released again, and the error is ErrNotSynced. A renewal that the replicas do not confirm does not count
+// either, and is retried. A failover to one of these replicas loses no lock; a failover to another replica still can.
 //
-// Every acquire takes one round trip and the time of the replication longer, and uses a connection of the Redis client meanwhile. On
-// a Redis that rejects WAIT every acquire fails with ErrNotSynced. The node timeout of a RedLock has to be longer than d. n is at
-// least 1, and d at least 1ms and less than 5s and the read timeout of the Redis client. It is off by default.
+// Every acquire takes one round trip and the time of the replication longer, and uses a connection of the Redis client
+// meanwhile. On a Redis that rejects WAIT every acquire fails with ErrNotSynced. The node timeout of a RedLock has to
+// be longer than d. n is at least 1, and d at least 1ms and less than 5s and the read timeout of the Redis client. It
+// is off by default.
 func WithSyncedReplicas(n int, d time.Duration) Option {
 	return func(o *options) { o.synced, o.syncs = send.Synced{Replicas: n, Within: d}, true }
 }
 
-// WithKeyPrefix puts prefix before the name of every lock of this Client: the lock "orders" has the key prefix + "orders", and the
-// other keys and channels of the lock are derived from that key. Use it if Java services have a NameMapper that does the same, or
-// to separate the locks of several systems on one Redis.
+// WithKeyPrefix puts prefix before the name of every lock of this Client: the lock "orders" has the key prefix +
+// "orders", and the other keys and channels of the lock are derived from that key. Use it if Java services have a
+// NameMapper that does the same, or to separate the locks of several systems on one Redis.
 //
-// Name, errors, events and logs contain the name without the prefix, except that ErrNotALock names the key. Inspect takes the name
-// without the prefix, and relockctl takes keys. The locks of a MultiLock or RedLock have the prefixes of the Clients that made
-// them. In a Cluster the hash tag is looked for in the whole key. The default is no prefix.
+// Name, errors, events and logs contain the name without the prefix, except that ErrNotALock names the key. Inspect
+// takes the name without the prefix, and relockctl takes keys. The locks of a MultiLock or RedLock have the prefixes of
+// the Clients that made them. In a Cluster the hash tag is looked for in the whole key. The default is no prefix.
 func WithKeyPrefix(prefix string) Option {
 	return func(o *options) { o.keyPrefix = prefix }
 }
 
-// WithLabel sets a display name for this process, for example the name of its pod. [Client.Inspect] and relockctl show the label and
-// the host of each holder and waiter, and errors that name a goroutine of this process contain it.
+// WithLabel sets a display name for this process, for example the name of its pod. [Client.Inspect] and relockctl show
+// the label and the host of each holder and waiter, and errors that name a goroutine of this process contain it.
 //
-// The label is stored with the host, the process ID and the time of Redis in the hash relock_client:{ID}. It is written in the
-// background by the first Lock, renewed every 30s, deleted by Close, and expires 90s after a crash. No lock waits for it. If the ACL
-// permissions do not allow it (HSET, PEXPIRE and DEL on relock_client:*), there is no label, and one line is logged at debug level.
-// The label has at most 256 bytes and no control characters. By default there is none.
+// The label is stored with the host, the process ID and the time of Redis in the hash relock_client:{ID}. It is written
+// in the background by the first Lock, renewed every 30s, deleted by Close, and expires 90s after a crash. No lock
+// waits for it. If the ACL permissions do not allow it (HSET, PEXPIRE and DEL on relock_client:*), there is no label,
+// and one line is logged at debug level. The label has at most 256 bytes and no control characters. By default there is
+// none.
 func WithLabel(label string) Option {
 	return func(o *options) { o.label = label }
 }
 
-// WithLogger sets the logger for the few events that no call can return: a warning for each lock that was lost, with its name and the
-// cause, except for locks that this Client force-released; a warning if Redis does not allow subscriptions; and a warning if Redis
-// does not allow the keys of the wait queues. A panic of the Observer is logged as an error. At debug level Close logs which locks
-// are still held. Nothing else is logged.
+// WithLogger sets the logger for the few events that no call can return: a warning for each lock that was lost, with
+// its name and the cause, except for locks that this Client force-released; a warning if Redis does not allow
+// subscriptions; and a warning if Redis does not allow the keys of the wait queues. A panic of the Observer is logged
+// as an error. At debug level Close logs which locks are still held. Nothing else is logged.
 //
-// A slow Logger delays neither renewals nor the contexts of Guard, and a panic of its handler is recovered. The default is
-// slog.Default().
+// A slow Logger delays neither renewals nor the contexts of Guard, and a panic of its handler is recovered. The default
+// is slog.Default().
 func WithLogger(l *slog.Logger) Option {
 	return func(o *options) { o.logger = l }
 }
 
-// WithObserver sets the Observer of the locks of the Client, which receives how long callers wait, how they acquire a lock, how long
-// locks are held, and which locks are lost. The package github.com/relock-go/relock/otel has an Observer for metrics and traces. The
-// default is none, which costs nothing.
+// WithObserver sets the Observer of the locks of the Client, which receives how long callers wait, how they acquire a
+// lock, how long locks are held, and which locks are lost. The package github.com/relock-go/relock/otel has an Observer
+// for metrics and traces. The default is none, which costs nothing.
 func WithObserver(o Observer) Option {
 	return func(all *options) { all.observer, all.observes = o, true }
 }
@@ -182,21 +186,22 @@ type lockOptions struct {
 // A LockOption configures one lock.
 type LockOption func(*lockOptions)
 
-// Fenced gives every hold a fencing token, which is greater than all tokens of this lock before it. Send the token to the resource
-// that the lock protects, so that it can reject a writer whose lock has expired: see [Lock.Token]. The counter of the tokens has
-// the key redisson_lock_token:{name}, and stays in Redis.
+// Fenced gives every hold a fencing token, which is greater than all tokens of this lock before it. Send the token to
+// the resource that the lock protects, so that it can reject a writer whose lock has expired: see [Lock.Token]. The
+// counter of the tokens has the key redisson_lock_token:{name}, and stays in Redis.
 func Fenced() LockOption {
 	return func(o *lockOptions) { o.fenced = true }
 }
 
-// MaxHold limits how long a lock is held: its lease is not renewed beyond d after it was acquired, and acquiring it again does not
-// extend it. Then the lock is lost: the context of Guard is canceled, Unlock and another Lock of the owner return ErrMaxHold, which
-// matches ErrLockLost, and others can acquire the lock. So a goroutine that hangs, or forgets to release the lock, blocks others
-// for a limited time. The lock is valid for less than d, by 1% of the last lease and 2ms.
+// MaxHold limits how long a lock is held: its lease is not renewed beyond d after it was acquired, and acquiring it
+// again does not extend it. Then the lock is lost: the context of Guard is canceled, Unlock and another Lock of the
+// owner return ErrMaxHold, which matches ErrLockLost, and others can acquire the lock. So a goroutine that hangs, or
+// forgets to release the lock, blocks others for a limited time. The lock is valid for less than d, by 1% of the last
+// lease and 2ms.
 //
-// A hold that was passed on within the process has d for itself. A lease longer than d returns ErrInvalid instead of being shortened
-// silently. Within a MultiLock the option applies to its lock, and the MultiLock is lost with it. NewRedLock rejects locks with this
-// option. d is at least 1ms.
+// A hold that was passed on within the process has d for itself. A lease longer than d returns ErrInvalid instead of
+// being shortened silently. Within a MultiLock the option applies to its lock, and the MultiLock is lost with it.
+// NewRedLock rejects locks with this option. d is at least 1ms.
 func MaxHold(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.Max, o.maxHolds = d, true }
 }
@@ -206,16 +211,17 @@ func AtLeast(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.AtLeast, o.keeps = d, true }
 }
 
-// MinHold keeps the lock in Redis for at least d after it was acquired, even if it is released earlier: a job that several machines
-// start at about the same time runs once, although their clocks differ. An Unlock before that time sets the remaining lease of the
-// key instead of deleting it, in the same one request. The caller no longer holds the lock then: the context of Guard is canceled,
-// and its next Lock waits like any other. A waiter acquires the lock at most one poll interval after d, and a Java waiter when the
-// lease has expired that it found in Redis.
+// MinHold keeps the lock in Redis for at least d after it was acquired, even if it is released earlier: a job that
+// several machines start at about the same time runs once, although their clocks differ. An Unlock before that time
+// sets the remaining lease of the key instead of deleting it, in the same one request. The caller no longer holds the
+// lock then: the context of Guard is canceled, and its next Lock waits like any other. A waiter acquires the lock at
+// most one poll interval after d, and a Java waiter when the lease has expired that it found in Redis.
 //
-// If Redis does not confirm the request, it is retried in the background, and the key expires with its lease at the latest. A hold
-// that ends without Unlock is not extended: after a crash others wait for the watchdog timeout, or until the explicit lease has
-// expired. ForceUnlock releases the lock at once, and so does a MultiLock that cannot acquire the other locks. NewRedLock rejects
-// locks with this option. d is at least 1ms, is rounded up to whole milliseconds, and is no longer than MaxHold.
+// If Redis does not confirm the request, it is retried in the background, and the key expires with its lease at the
+// latest. A hold that ends without Unlock is not extended: after a crash others wait for the watchdog timeout, or until
+// the explicit lease has expired. ForceUnlock releases the lock at once, and so does a MultiLock that cannot acquire
+// the other locks. NewRedLock rejects locks with this option. d is at least 1ms, is rounded up to whole milliseconds,
+// and is no longer than MaxHold.
 func MinHold(d time.Duration) LockOption { return AtLeast(d) }
 
 func newLockOptions(opts []LockOption) lockOptions {

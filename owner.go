@@ -8,8 +8,8 @@ import (
 	"github.com/relock-go/relock/internal/engine"
 )
 
-// An Owner identifies who holds a lock: a goroutine, or an owner that was made by [ContextWithOwner]. No two owners of a process have the
-// same number.
+// An Owner identifies who holds a lock: a goroutine, or an owner that was made by [ContextWithOwner]. No two owners of
+// a process have the same number.
 type Owner int64
 
 // String returns the owner as it appears in errors.
@@ -20,7 +20,8 @@ func WithOwner(ctx context.Context) context.Context {
 	return engine.NewOwner().In(ctx)
 }
 
-// ContextWithOwner returns a copy of ctx that carries a new owner. A caller that passes this context, or one derived from it, acts
-// for that owner in any goroutine. Without it the owner is the calling goroutine. Use it for a lock that is acquired in one goroutine
-// and released in another, or acquired again in several goroutines. Goroutines that share an owner do not exclude each other.
+// ContextWithOwner returns a copy of ctx that carries a new owner. A caller that passes this context, or one derived
+// from it, acts for that owner in any goroutine. Without it the owner is the calling goroutine. Use it for a lock that
+// is acquired in one goroutine and released in another, or acquired again in several goroutines. Goroutines that share
+// an owner do not exclude each other.
 func ContextWithOwner(ctx context.Context) context.Context { return WithOwner(ctx) }

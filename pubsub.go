@@ -1,6 +1,7 @@
 package relock
 
-// Wake-ups: which connection of go-redis hears which channel, on one server and on a Cluster. Package wake has the subscribed channels themselves.
+// Wake-ups: which connection of go-redis hears which channel, on one server and on a Cluster. Package wake has the
+// subscribed channels themselves.
 //
 // Rules:
 //   - A Client has one connection for all channels; on a Cluster it has one for each shard with a lock that a goroutine

@@ -8,8 +8,8 @@ package relock
 // nodes, and a grant that comes late is given back too. A hold is trusted as long as a
 // majority of the holds at its nodes are trusted.
 //
-// A RedLock sends nothing itself: it takes, gives back and inspects its nodes as Lockers. A redHold knows the levels that
-// one hold has at the nodes, and is the keeper of that hold. All else works as for every lock.
+// A RedLock sends nothing itself: it takes, gives back and inspects its nodes as Lockers. A redHold knows the levels
+// that one hold has at the nodes, and is the keeper of that hold. All else works as for every lock.
 
 import (
 	"context"
@@ -45,27 +45,27 @@ var (
 // errParts is the cause of a hold that too few nodes keep.
 var errParts = errors.New("too few of its locks are held")
 
-// A RedLock is held while most of its locks are held, each on a Redis server of its own. It survives the loss of the other servers,
-// and does not depend on replication. It implements the Redlock algorithm.
+// A RedLock is held while most of its locks are held, each on a Redis server of its own. It survives the loss of the
+// other servers, and does not depend on replication. It implements the Redlock algorithm.
 //
-// A RedLock is safe as long as no server forgets a lock that it has granted. A server that was restarted without its data must stay
-// offline for at least one lease: the longest lease in use, and at least the watchdog timeout. A server that keeps its data with
-// appendfsync always may return at once. A holder acquires its lock on a restarted server again at the next renewal, as long as
-// the other servers are a majority.
+// A RedLock is safe as long as no server forgets a lock that it has granted. A server that was restarted without its
+// data must stay offline for at least one lease: the longest lease in use, and at least the watchdog timeout. A server
+// that keeps its data with appendfsync always may return at once. A holder acquires its lock on a restarted server
+// again at the next renewal, as long as the other servers are a majority.
 //
-// TryLock returns false if other owners hold a majority, and a [*QuorumError] if too few servers answered. Lock continues until ctx
-// is done, and joins the last QuorumError to the error of ctx. Unlock returns nil if a majority has confirmed the release. Each
-// server has the timeout of [WithRedLockNodeTimeout] for an answer, and at most a third of the lease. IsLocked, IsHeld and TTL
-// return what a majority says, and ForceUnlock releases all locks.
+// TryLock returns false if other owners hold a majority, and a [*QuorumError] if too few servers answered. Lock
+// continues until ctx is done, and joins the last QuorumError to the error of ctx. Unlock returns nil if a majority has
+// confirmed the release. Each server has the timeout of [WithRedLockNodeTimeout] for an answer, and at most a third of
+// the lease. IsLocked, IsHeld and TTL return what a majority says, and ForceUnlock releases all locks.
 //
-// The Clients of the locks renew the leases. Close them as well, after the Client of the RedLock, so that requests in flight can be
-// rolled back.
+// The Clients of the locks renew the leases. Close them as well, after the Client of the RedLock, so that requests in
+// flight can be rolled back.
 type RedLock struct{ handle }
 
-// NewRedLock returns the lock that is held while most of locks are held: three of five, and also three of four, which tolerates no
-// more failures than two of three. It sends no request. The locks may be of any type; fair locks are acquired without joining
-// their queues. The methods return ErrInvalid for fewer than three locks, for nil, and for two locks on one Redis, which would have
-// two votes. The name of a RedLock consists of the names of its locks.
+// NewRedLock returns the lock that is held while most of locks are held: three of five, and also three of four, which
+// tolerates no more failures than two of three. It sends no request. The locks may be of any type; fair locks are
+// acquired without joining their queues. The methods return ErrInvalid for fewer than three locks, for nil, and for two
+// locks on one Redis, which would have two votes. The name of a RedLock consists of the names of its locks.
 func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 	l := &redLock{Traits: engine.Traits{Kind: string(TypeRed)}, client: c, needed: len(locks)/2 + 1}
 	components, err := componentsOf(c, locks)

@@ -2,8 +2,8 @@ package relock
 
 // The vote of the nodes of a RedLock: a request to some of them, and what they have answered so far.
 //
-// Rules: a vote belongs to one goroutine. The nodes are asked by goroutines of their own, which may answer when the vote is
-// over.
+// Rules: a vote belongs to one goroutine. The nodes are asked by goroutines of their own, which may answer when the
+// vote is over.
 
 import (
 	"errors"

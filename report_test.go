@@ -590,8 +590,8 @@ func TestCloseWaitsAWhileForReports(t *testing.T) {
 	})
 }
 
-// Close waits a second and a half for a Logger or an Observer that does not return, and says so in its error. It does not
-// matter who called them: the goroutine of the reporter, or a caller of the lock.
+// Close waits a second and a half for a Logger or an Observer that does not return, and says so in its error. It does
+// not matter who called them: the goroutine of the reporter, or a caller of the lock.
 func TestCloseNamesAnObserverThatHangs(t *testing.T) {
 	t.Parallel()
 	const name = "the Logger or the Observer has not returned"

@@ -20,8 +20,8 @@ import (
 // writeSuffix ends the field of a write hold in the record and in the line.
 const writeSuffix = ":write"
 
-// mostLevels is how often an owner may have the read lock: as most_levels in lua/record.lua. Redisson's record has a key for each
-// level of a reader, and a script that has to know whether a reader lives looks at each of them.
+// mostLevels is how often an owner may have the read lock: as most_levels in lua/record.lua. Redisson's record has a
+// key for each level of a reader, and a script that has to know whether a reader lives looks at each of them.
 const mostLevels = 10_000
 
 // A waiting writer leaves a sign of life in Redis, which holds off readers for writerLife. Every attempt renews it.
@@ -45,7 +45,8 @@ var (
 	rwForce = script("rw_force")
 )
 
-// The places of keys that calls can do without: of the line; and of all but the lock, which alone a reader needs to leave it.
+// The places of keys that calls can do without: of the line; and of all but the lock, which alone a reader needs to
+// leave it.
 var (
 	spareOfWrite = []send.Spare{{Key: 2}}
 	spareOfRead  = []send.Spare{{Key: 1}, {Key: 2}, {Key: 3}}
@@ -59,19 +60,20 @@ var errTooDeep = fmt.Errorf("%w: the caller holds the read lock %d times already
 
 // A RWLock is a reentrant lock that any number of readers or one writer can hold.
 //
-// The holder of the write lock may also acquire the read lock, and keeps it when it releases the write lock: this downgrades the
-// lock. A reader cannot upgrade: it gets ErrInvalid from the write lock as soon as only its own read lock blocks it, and if several
-// readers ask for the write lock, all but one of them do. A goroutine that holds the read lock should not wait for another reader,
-// because a writer may be waiting between the two, as with [sync.RWMutex].
+// The holder of the write lock may also acquire the read lock, and keeps it when it releases the write lock: this
+// downgrades the lock. A reader cannot upgrade: it gets ErrInvalid from the write lock as soon as only its own read
+// lock blocks it, and if several readers ask for the write lock, all but one of them do. A goroutine that holds the
+// read lock should not wait for another reader, because a writer may be waiting between the two, as with
+// [sync.RWMutex].
 //
-// Readers of this package let a waiting writer go first, so that a steady stream of readers does not starve it. Java readers do
-// not. After a writer has released the lock, readers have the same chance as the next writer. The writers of several processes
-// have a wait queue in Redis, as for a [Lock].
+// Readers of this package let a waiting writer go first, so that a steady stream of readers does not starve it. Java
+// readers do not. After a writer has released the lock, readers have the same chance as the next writer. The writers of
+// several processes have a wait queue in Redis, as for a [Lock].
 //
-// An owner can hold the read lock at most 10,000 times at once; another Lock returns ErrInvalid. At most 10,000 readers hold the
-// lock in Redis, and others wait. A lock whose Java readers exceed these limits is ErrNotALock for this package until they have
-// released it: a script blocks Redis while it runs, so its work has to be bounded. Readers of one Client whose lease is renewed
-// automatically share one entry in Redis, and count as one reader there.
+// An owner can hold the read lock at most 10,000 times at once; another Lock returns ErrInvalid. At most 10,000 readers
+// hold the lock in Redis, and others wait. A lock whose Java readers exceed these limits is ErrNotALock for this
+// package until they have released it: a script blocks Redis while it runs, so its work has to be bounded. Readers of
+// one Client whose lease is renewed automatically share one entry in Redis, and count as one reader there.
 type RWLock struct {
 	read  *ReadLock
 	write *WriteLock
@@ -83,8 +85,8 @@ type ReadLock struct{ handle }
 // A WriteLock is the write lock of a [RWLock].
 type WriteLock struct{ handle }
 
-// NewRWLock returns the read/write lock with the given name. It sends no request. A bad name is reported by the methods of the
-// lock. The option [Fenced] applies to the write lock.
+// NewRWLock returns the read/write lock with the given name. It sends no request. A bad name is reported by the methods
+// of the lock. The option [Fenced] applies to the write lock.
 func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 	key, o := c.key(name), newLockOptions(opts)
 	keys := []string{key, prefixName("relock_rwlock_writers", key), lineKey(key)}

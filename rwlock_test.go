@@ -111,8 +111,8 @@ func TestDowngradeLetsReadersIn(t *testing.T) {
 	})
 }
 
-// The end of a write lock was not confirmed by Redis. The read lock inside it, which is renewed, does not keep the write
-// lock alive.
+// The end of a write lock was not confirmed by Redis. The read lock inside it, which is renewed, does not keep the
+// write lock alive.
 func TestReadLockDoesNotKeepAnUnconfirmedWriteLock(t *testing.T) {
 	t.Parallel()
 	ends := map[string]func(b *bench, l *RWLock, ctx context.Context){
@@ -756,8 +756,8 @@ func TestJavaSeesTheLeaseOfANestedReader(t *testing.T) {
 	})
 }
 
-// S5: a write lease ends while its owner's request for the read lock is under way. The read lock keeps the record alive,
-// and the ended write hold does not keep other readers out.
+// S5: a write lease ends while its owner's request for the read lock is under way. The read lock keeps the record
+// alive, and the ended write hold does not keep other readers out.
 func TestWriteLeaseThatEndsDuringTheReadIsOver(t *testing.T) {
 	b := newFaultBench(t)
 	for half, acquire := range map[string]*luaScript{"read": readAcquire, "write": writeAcquire} {
@@ -1005,7 +1005,8 @@ func TestGrantedWriterRenews(t *testing.T) {
 	b.must(to.Unlock(ctx))
 }
 
-// The last reader passes the lock to the first writer: when it unlocks, and when a writer or a reader finds the others dead.
+// The last reader passes the lock to the first writer: when it unlocks, and when a writer or a reader finds the others
+// dead.
 func TestLastReaderPassesToTheFirstWriter(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx := WithOwner(context.Background())
@@ -1094,8 +1095,8 @@ func TestForceUnlockPassesToTheFirstWriter(t *testing.T) {
 	assert.LessOrEqual(t, asked, int64(1), "attempts after the release; a heartbeat may have been due")
 }
 
-// Where a reader hears the channel, a writer leaves the lock free for it, every time, and tells the first writer, too. So
-// does the last reader.
+// Where a reader hears the channel, a writer leaves the lock free for it, every time, and tells the first writer, too.
+// So does the last reader.
 func TestWriterLeavesTheLockToReadersThatWait(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx := WithOwner(context.Background())
@@ -1142,8 +1143,8 @@ func TestWriterLeavesTheLockToReadersThatWait(t *testing.T) {
 	}
 }
 
-// A writer that died before the clock of Redis was set back holds off no reader: its heartbeat lies farther in the future than
-// any of a living writer. A living one does.
+// A writer that died before the clock of Redis was set back holds off no reader: its heartbeat lies farther in the
+// future than any of a living writer. A living one does.
 func TestReaderIsNotHeldOffByAHeartbeatOfTheFuture(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -1164,7 +1165,8 @@ func TestReaderIsNotHeldOffByAHeartbeatOfTheFuture(t *testing.T) {
 	})
 }
 
-// Readers that both wait to write refuse each other: a dead one whose heartbeat lies in the future does not wait to write.
+// Readers that both wait to write refuse each other: a dead one whose heartbeat lies in the future does not wait to
+// write.
 func TestUpgradeIsNotRefusedForAHeartbeatOfTheFuture(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -1237,7 +1239,8 @@ func TestReadersAndWritersOfManyProcessesTakeTurns(t *testing.T) {
 	}
 }
 
-// While a holder knows no line, a writer hears the channel of the lock, where alone this holder says that the lock is free.
+// While a holder knows no line, a writer hears the channel of the lock, where alone this holder says that the lock is
+// free.
 func TestWriterIsWokenByAHolderThatKnowsNoLine(t *testing.T) {
 	b := newRWLineBench(t)
 	ctx := WithOwner(context.Background())

@@ -6,7 +6,8 @@ package relock
 // keys and nothing else. Every script answers three integers (a bundle: three for each
 // lock; that of the lookout: three for each lock that may be free; the script of Inspect: the contents of all keys).
 //
-// A script is linked with the preludes that it uses: see internal/lualink. lua/testdata has the scripts as they are sent.
+// A script is linked with the preludes that it uses: see internal/lualink. lua/testdata has the scripts as they are
+// sent.
 
 import (
 	"embed"
@@ -57,8 +58,8 @@ func script(name string) *luaScript {
 	return s
 }
 
-// freeCall asks which of the locks called names are free, for the client with this id. Of the first ones it has the fields of the
-// client's waiters, and looks closely: see internal/poller.
+// freeCall asks which of the locks called names are free, for the client with this id. Of the first ones it has the
+// fields of the client's waiters, and looks closely: see internal/poller.
 func freeCall(id string, names []string, fields [][]string) call {
 	closely := len(fields)
 	keys, spare, args := slices.Clone(names), make([]send.Spare, closely), []any{closely, id}

@@ -1,7 +1,7 @@
 package relock
 
-// No script runs for long, whatever it finds in Redis: a script that runs stops all of Redis, and cannot be stopped once it
-// has written.
+// No script runs for long, whatever it finds in Redis: a script that runs stops all of Redis, and cannot be stopped
+// once it has written.
 
 import (
 	"context"
@@ -36,9 +36,9 @@ func allScripts() []*luaScript {
 
 var writeScripts = flag.Bool("lua.write", false, "write the scripts to lua/testdata, instead of comparing them")
 
-// The files of lua/testdata are the scripts as they are sent, so that a reviewer sees what runs, and that the line in an error of
-// Redis can be looked up: the SHA-1 of the file is the digest of the script. After a change of lua/, "make lua" writes them
-// anew. They are no part of the package: nothing reads them but this test.
+// The files of lua/testdata are the scripts as they are sent, so that a reviewer sees what runs, and that the line in
+// an error of Redis can be looked up: the SHA-1 of the file is the digest of the script. After a change of lua/, "make
+// lua" writes them anew. They are no part of the package: nothing reads them but this test.
 func TestScriptsAreThoseOfTestdata(t *testing.T) {
 	const dir = "lua/testdata"
 	scripts := maps.Clone(bound)
@@ -236,8 +236,8 @@ func TestPreludeHeadersAreChecked(t *testing.T) {
 	}
 }
 
-// declaresRuns is what the header of a script says of a second run: "-- Repeatable: why", "-- Repeatable, and then answers
-// {-1, 0, 0}: why", or "-- Once: why".
+// declaresRuns is what the header of a script says of a second run: "-- Repeatable: why", "-- Repeatable, and then
+// answers {-1, 0, 0}: why", or "-- Once: why".
 var declaresRuns = regexp.MustCompile(`(?m)^-- (Repeatable|Once)(?:, and then answers \{(-?\d), .*\})?: \S`)
 
 // runsOf reads this of the header of a script. then is the first number of what a second run may answer, or "".
@@ -288,8 +288,9 @@ func situationsOf(mine, theirs engine.Record, me, them string) []situation {
 	return all
 }
 
-// Every script keeps what its header says of a second run: one that is repeatable answers the same, or what the header says, and leaves
-// the same data. And it announces last: what a waiter hears is true, also where a later write fails. See announcesLast.
+// Every script keeps what its header says of a second run: one that is repeatable answers the same, or what the header
+// says, and leaves the same data. And it announces last: what a waiter hears is true, also where a later write fails.
+// See announcesLast.
 func TestScriptContracts(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -403,7 +404,8 @@ func TestScriptsThatRunOnceAreSentOnce(t *testing.T) {
 	}
 }
 
-// alike compares texts with numbers: times differ by the time between two runs, and so do tokens, of which each run may draw one.
+// alike compares texts with numbers: times differ by the time between two runs, and so do tokens, of which each run may
+// draw one.
 func alike(a, b string) bool {
 	number := regexp.MustCompile(`\d+`)
 	as, bs := number.FindAllString(a, -1), number.FindAllString(b, -1)
@@ -446,9 +448,10 @@ return table.concat(all, '\n')`
 	return text
 }
 
-// announcesLast runs a script, and fails where it writes to the data of a lock after it has announced something of this lock. There are
-// two exceptions. A grant is a message, too, but comes to nothing if nobody hears it: so the record is written before it, and deleted
-// after it where it was not heard. And the line is written last: who hears that a lock is free says which places stay in it.
+// announcesLast runs a script, and fails where it writes to the data of a lock after it has announced something of this
+// lock. There are two exceptions. A grant is a message, too, but comes to nothing if nobody hears it: so the record is
+// written before it, and deleted after it where it was not heard. And the line is written last: who hears that a lock
+// is free says which places stay in it.
 func announcesLast(b *bench, c call) []any {
 	const watching = `
 local server, told, late = redis, {}, {}
@@ -755,7 +758,8 @@ func (b *bench) watchBusy() (begin func(), check func(what string)) {
 	}
 }
 
-// No method of a lock keeps Redis busy for long, whatever the keys of the lock hold. Data that no lock makes are refused.
+// No method of a lock keeps Redis busy for long, whatever the keys of the lock hold. Data that no lock makes are
+// refused.
 func TestHostileDataDoNotStopRedis(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
@@ -1011,9 +1015,9 @@ func TestForceUnlockGivesBackVeryManyPermits(t *testing.T) {
 	check("ForceUnlock")
 }
 
-// Each loop of a script has a bound: it counts to a constant, or the comment in front of it says "At most", and names a number, a
-// constant of lua/, or what the caller has sent. The same goes for a command that answers all that a key holds. The comment is a claim,
-// which TestHostileDataDoNotStopRedis tries.
+// Each loop of a script has a bound: it counts to a constant, or the comment in front of it says "At most", and names a
+// number, a constant of lua/, or what the caller has sent. The same goes for a command that answers all that a key
+// holds. The comment is a claim, which TestHostileDataDoNotStopRedis tries.
 func TestEveryLoopOfAScriptHasABound(t *testing.T) {
 	files, err := luaFiles.ReadDir("lua")
 	require.NoError(t, err)
@@ -1043,8 +1047,8 @@ var (
 	readsSome  = regexp.MustCompile(`'(zrangebyscore|zrevrangebyscore)'`)
 )
 
-// checkLoops returns how many loops and commands that answer all there are in the text of a script, and the lines of those without a
-// bound. The constants are defined in all.
+// checkLoops returns how many loops and commands that answer all there are in the text of a script, and the lines of
+// those without a bound. The constants are defined in all.
 func checkLoops(text, all string) (loops int, faults []string) {
 	bound := func(name string) bool {
 		return name == "#KEYS" || name == "#ARGV" || regexp.MustCompile(`^[1-9]\d*$`).MatchString(name) ||

@@ -287,7 +287,8 @@ func TestSmallestRightsAreEnoughAndNeeded(t *testing.T) {
 	other := d.user(b, []string{"allkeys", "allchannels", "allcommands"})
 	for _, l := range lacks {
 		u := use{b, d.user(b, without(all, l.right)), other, 8 * time.Second} // all of them at once
-		// A waiter that may not leave the queue is in the way until others evict it: for longer than the next one waits.
+		// A waiter that may not leave the queue is in the way until others evict it: for longer than the next one
+		// waits.
 		stays := slices.Contains([]string{"+lrange", "+lrem", "+zmscore"}, l.right)
 		if stays {
 			u.soon = fairLife / 2

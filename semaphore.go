@@ -2,9 +2,10 @@ package relock
 
 // The semaphore: at most n owners at a time.
 //
-// Rules: a hold has one permit, whatever its levels; the id of the permit is its field. The record is that of Redisson's
-// RPermitExpirableSemaphore: see lua/semaphore.lua. Redis has the number of permits; a Semaphore sets it only where nothing has. The
-// caller of a process that found no permit free has its place in the line, until it is granted one: see countLocked.
+// Rules: a hold has one permit, whatever its levels; the id of the permit is its field. The record is that of
+// Redisson's RPermitExpirableSemaphore: see lua/semaphore.lua. Redis has the number of permits; a Semaphore sets it
+// only where nothing has. The caller of a process that found no permit free has its place in the line, until it is
+// granted one: see countLocked.
 
 import (
 	"cmp"
@@ -33,44 +34,46 @@ const mostPermits = math.MaxInt32 // that Redisson can count
 // spareOfSemaphore is the place of the line among the keys of a semaphore.
 var spareOfSemaphore = []send.Spare{{Key: 2}}
 
-// A Semaphore has n permits, each of which one owner can hold, with a lease that is renewed automatically. A permit whose lease has
-// expired, because its process has crashed, is given to the next owner that asks.
+// A Semaphore has n permits, each of which one owner can hold, with a lease that is renewed automatically. A permit
+// whose lease has expired, because its process has crashed, is given to the next owner that asks.
 //
-// A Semaphore is a [Locker]: Lock acquires a permit, Unlock releases it, and the context of Guard is canceled when it is lost. An
-// owner holds one permit: another Lock increments the hold count of that permit, so that an owner never waits for itself. To hold
-// several permits, acquire each of them with a context of its own from [ContextWithOwner].
+// A Semaphore is a [Locker]: Lock acquires a permit, Unlock releases it, and the context of Guard is canceled when it
+// is lost. An owner holds one permit: another Lock increments the hold count of that permit, so that an owner never
+// waits for itself. To hold several permits, acquire each of them with a context of its own from [ContextWithOwner].
 //
-// Processes that wait have a wait queue in Redis, as for a [Lock], and get permits in the order in which they joined it. A process
-// has one entry, however many of its goroutines wait; with each permit it moves behind the other processes. A process that has
-// crashed loses its entry. A process that is paused can hold back a permit for up to 5s, or for its whole lease if it has already
-// missed a permit and asked again since. A waiter notices an expired permit when it asks the next time: once in a poll interval
-// (see [WithPollInterval]), less often behind more than 32 processes, and when the first lease ends. TryLock with a wait of 0, and
-// a MultiLock, acquire a free permit ahead of the queue. Java services have no entry in it: if some of them are waiting, a permit
-// is left free for them once in a hand-off window (see [WithHandoffWindow]).
+// Processes that wait have a wait queue in Redis, as for a [Lock], and get permits in the order in which they joined
+// it. A process has one entry, however many of its goroutines wait; with each permit it moves behind the other
+// processes. A process that has crashed loses its entry. A process that is paused can hold back a permit for up to 5s,
+// or for its whole lease if it has already missed a permit and asked again since. A waiter notices an expired permit
+// when it asks the next time: once in a poll interval (see [WithPollInterval]), less often behind more than 32
+// processes, and when the first lease ends. TryLock with a wait of 0, and a MultiLock, acquire a free permit ahead of
+// the queue. Java services have no entry in it: if some of them are waiting, a permit is left free for them once in a
+// hand-off window (see [WithHandoffWindow]).
 //
-// The number of permits is stored in Redis, in the key of the semaphore, and stays there even if no permit is held. The first use
-// of a name sets it to the number that was passed to NewSemaphore. From then on the number in Redis counts, and other numbers
-// passed to NewSemaphore have no effect, except that a Client logs the difference once for each name. So it is not enough to deploy a
-// new number: [Semaphore.SetPermits] changes it, for all processes. If the key is deleted, the next use sets the number again. If
-// the key of the permits that are held is deleted ({NAME}:timeout), those permits are missing until SetPermits is called.
+// The number of permits is stored in Redis, in the key of the semaphore, and stays there even if no permit is held. The
+// first use of a name sets it to the number that was passed to NewSemaphore. From then on the number in Redis counts,
+// and other numbers passed to NewSemaphore have no effect, except that a Client logs the difference once for each name.
+// So it is not enough to deploy a new number: [Semaphore.SetPermits] changes it, for all processes. If the key is
+// deleted, the next use sets the number again. If the key of the permits that are held is deleted ({NAME}:timeout),
+// those permits are missing until SetPermits is called.
 //
-// IsLocked reports whether any permit is held. TTL returns the time until the leases of all permits have expired. ForceUnlock
-// releases all permits.
+// IsLocked reports whether any permit is held. TTL returns the time until the leases of all permits have expired.
+// ForceUnlock releases all permits.
 //
-// Java services that use the same permits judge leases by the clock of their machine, and this package by the clock of Redis. A
-// permit that was acquired in Java without a lease never expires, and is lost if that service crashes.
+// Java services that use the same permits judge leases by the clock of their machine, and this package by the clock of
+// Redis. A permit that was acquired in Java without a lease never expires, and is lost if that service crashes.
 type Semaphore struct {
 	handle
 	record *semaphore
 }
 
-// NewSemaphore returns the semaphore with the given name. permits applies only if the semaphore does not exist in Redis yet: see
-// [Semaphore]. NewSemaphore sends no request. A bad name, a number of permits below 1 or above 2147483647, and the option [Fenced]
-// are reported by the methods of the semaphore, as ErrInvalid.
+// NewSemaphore returns the semaphore with the given name. permits applies only if the semaphore does not exist in Redis
+// yet: see [Semaphore]. NewSemaphore sends no request. A bad name, a number of permits below 1 or above 2147483647, and
+// the option [Fenced] are reported by the methods of the semaphore, as ErrInvalid.
 //
-// Use a name that no counter of your application has, and no RCountDownLatch, RSemaphore or RAtomicLong of Redisson: a number of up
-// to eleven digits in that key is taken for the number of free permits, because a semaphore of which no permit is held looks the
-// same (see [Inspection.Ambiguous]).
+// Use a name that no counter of your application has, and no RCountDownLatch, RSemaphore or RAtomicLong of Redisson: a
+// number of up to eleven digits in that key is taken for the number of free permits, because a semaphore of which no
+// permit is held looks the same (see [Inspection.Ambiguous]).
 func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Semaphore {
 	key, o := c.key(name), newLockOptions(opts)
 	announce := prefixName("redisson_sc", key)
@@ -105,9 +108,10 @@ func checkPermits(n int) error {
 	return nil
 }
 
-// SetPermits sets the number of permits, for all processes and for good. Permits that are held are not revoked: if more of them are
-// held than n, the next owner gets one when fewer than n are left. With an n of 0 no owner gets a permit. SetPermits is a tool for
-// operators, and may be repeated. The error is ErrInvalid for a negative n, or one above 2147483647.
+// SetPermits sets the number of permits, for all processes and for good. Permits that are held are not revoked: if more
+// of them are held than n, the next owner gets one when fewer than n are left. With an n of 0 no owner gets a permit.
+// SetPermits is a tool for operators, and may be repeated. The error is ErrInvalid for a negative n, or one above
+// 2147483647.
 func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 	err := s.usable(ctx)
 	if err == nil {
@@ -142,8 +146,8 @@ func (s *Semaphore) count(ctx context.Context, op string) (reply, error) {
 }
 
 // Holders are the permits that are taken, the first to lapse first. The Field of a Java permit is its id, as Java
-// prints it; which service has taken it is not in Redis. It is the same as [Client.Inspect], which needs more rights in Redis
-// than the other methods.
+// prints it; which service has taken it is not in Redis. It is the same as [Client.Inspect], which needs more rights in
+// Redis than the other methods.
 func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 	if err := s.usable(ctx); err != nil {
 		return nil, s.fail("holders", err)
@@ -152,7 +156,8 @@ func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 	return i.Holders, err
 }
 
-// semaphore is the record of a Semaphore: the counter of the permits that are free, and the zset of those that are taken.
+// semaphore is the record of a Semaphore: the counter of the permits that are free, and the zset of those that are
+// taken.
 type semaphore struct {
 	facts
 	client   *Client
@@ -179,13 +184,15 @@ func (l *semaphore) Granted(_ engine.Attempt, r reply) (engine.Outcome, error) {
 	return g.InLine(r), err
 }
 
-// permitsReports are the names of semaphores whose number of permits is another one than that of NewSemaphore, as was logged.
+// permitsReports are the names of semaphores whose number of permits is another one than that of NewSemaphore, as was
+// logged.
 type permitsReports struct {
 	mu    sync.Mutex // guards names; a leaf
 	names map[string]struct{}
 }
 
-// mostPermitsReports is how many names are remembered. Nothing is logged of further ones: names may be made without end.
+// mostPermitsReports is how many names are remembered. Nothing is logged of further ones: names may be made without
+// end.
 const mostPermitsReports = 256
 
 // first reports whether name has not been logged yet, and remembers that it is now.

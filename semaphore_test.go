@@ -29,8 +29,8 @@ import (
 // newSemaphore is a semaphore with one permit, which excludes as a lock does.
 func newSemaphore(c *Client, name string) Locker { return c.NewSemaphore(name, 1) }
 
-// onlyFree says whether key belongs to a semaphore no permit of which is taken. Its counter stays for good, and permits whose lease
-// is over stay until the next call.
+// onlyFree says whether key belongs to a semaphore no permit of which is taken. Its counter stays for good, and permits
+// whose lease is over stay until the next call.
 func onlyFree(rdb redis.UniversalClient, key string) bool {
 	ctx, taken := context.Background(), key
 	if !strings.HasSuffix(key, ":timeout") {
@@ -290,7 +290,8 @@ func TestSemaphoreCallersAskTogetherWhileItIsFree(t *testing.T) {
 	require.Equal(t, 8, b.permits(8))
 }
 
-// Callers that had to wait for one another ask together again as soon as permits are free, also if each of them comes back at once.
+// Callers that had to wait for one another ask together again as soon as permits are free, also if each of them comes
+// back at once.
 func TestSemaphoreCallersAskTogetherAgainAfterItWasBusy(t *testing.T) {
 	b := newFaultBench(t)
 	ctx := context.Background()
@@ -414,8 +415,8 @@ func TestInspectShowsASemaphore(t *testing.T) {
 	})
 }
 
-// The scripts do what a model does: any requests, each of them once or more, late or not, in any order. The clients may not
-// subscribe, so that a grant sends no message.
+// The scripts do what a model does: any requests, each of them once or more, late or not, in any order. The clients may
+// not subscribe, so that a grant sends no message.
 func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 	t.Parallel()
 	granted := 0
@@ -485,7 +486,8 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 	assert.Greater(t, granted, 100, "permits that were granted to the line")
 }
 
-// A semaphoreModel is what a semaphore is, in plain words: so many permits, when each that is taken lapses, and who waits.
+// A semaphoreModel is what a semaphore is, in plain words: so many permits, when each that is taken lapses, and who
+// waits.
 type semaphoreModel struct {
 	exists  bool
 	permits int
@@ -652,7 +654,8 @@ func (m *semaphoreModel) count() reply {
 	return reply{int64(m.permits), int64(m.permits) - m.inspect("")[0], 0}
 }
 
-// The counter may be gone while permits are taken, it may be that of other data, and it may have a lease, which Redisson's expire sets.
+// The counter may be gone while permits are taken, it may be that of other data, and it may have a lease, which
+// Redisson's expire sets.
 func TestSemaphoreCounterAndPermitsAgree(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -698,7 +701,8 @@ func TestSemaphoreAttemptThatIsRefusedTakesNothing(t *testing.T) {
 // A heldPermit is a time for which an owner could trust its permit.
 type heldPermit struct{ from, to time.Duration }
 
-// Under faults no more owners than permits trust one at a time, every owner gets its turn, and in the end no permit is lost.
+// Under faults no more owners than permits trust one at a time, every owner gets its turn, and in the end no permit is
+// lost.
 func TestSemaphoreStorm(t *testing.T) {
 	const permits, processes, workers = 3, 3, 6
 	b := newFaultBench(t)
@@ -830,8 +834,8 @@ func TestSemaphoreAttemptThatRunsAfterItsUndoTakesNothing(t *testing.T) {
 	assert.Equal(t, 1, b.permits(1), "permits that are free")
 }
 
-// Data of the application at the key of the permits are refused, and stay as they are: also where their scores look like leases that
-// are over.
+// Data of the application at the key of the permits are refused, and stay as they are: also where their scores look
+// like leases that are over.
 func TestSemaphoreLeavesOtherDataAlone(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -997,7 +1001,8 @@ func onEachPermits(t *testing.T, permits int, test func(b *bench, s *Semaphore))
 	})
 }
 
-// A release grants its permit to the process that has waited longest. It sends one message, and that process does not ask.
+// A release grants its permit to the process that has waited longest. It sends one message, and that process does not
+// ask.
 func TestSemaphoreReleaseGrantsThePermit(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
@@ -1060,8 +1065,8 @@ func TestSemaphoreCostsTwoScriptsASection(t *testing.T) {
 	assert.LessOrEqual(b, runs, 2.2, "scripts a section")
 }
 
-// A process that is granted a permit and does nothing loses it after the provisional lease, and the next one gets it. It is passed
-// over until it asks.
+// A process that is granted a permit and does nothing loses it after the provisional lease, and the next one gets it.
+// It is passed over until it asks.
 func TestSemaphoreFrozenClientLosesItsGrant(t *testing.T) {
 	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
 		m := b.permitClient(s).takes()
@@ -1221,8 +1226,8 @@ func TestSemaphoreNewPermitsAreGranted(t *testing.T) {
 	})
 }
 
-// A permit that a program without the line has, for example Java, is given back on the channel of all: waiters listen there. A
-// release that such a program hears is for all once in a slice. Its message is the number of free permits.
+// A permit that a program without the line has, for example Java, is given back on the channel of all: waiters listen
+// there. A release that such a program hears is for all once in a slice. Its message is the number of free permits.
 func TestSemaphoreIsSharedWithThoseThatHaveNoLine(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		ctx := context.Background()
@@ -1301,7 +1306,8 @@ func TestSemaphoreUserWithoutTheLineHearsReleases(t *testing.T) {
 	require.Equal(t, 1, b.permits(1))
 }
 
-// The first hold of a Client says already that its user may not use the line: the processes that wait listen for its release.
+// The first hold of a Client says already that its user may not use the line: the processes that wait listen for its
+// release.
 func TestSemaphoreFirstHoldOfAUserWithoutTheLine(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -1423,8 +1429,8 @@ func TestSemaphoreCallersThatFindItBusyTogetherAllGetIn(t *testing.T) {
 	})
 }
 
-// A caller that asked before another one, and waits behind it in the process, has a place of its own after that one was granted a
-// permit.
+// A caller that asked before another one, and waits behind it in the process, has a place of its own after that one was
+// granted a permit.
 func TestSemaphoreCallerThatAskedFirstHasAPlaceAfterAnother(t *testing.T) {
 	b := newFaultBench(t)
 	s := b.direct.NewSemaphore(b.name, 2)
@@ -1465,7 +1471,8 @@ func TestSemaphoreCallerThatAskedFirstHasAPlaceAfterAnother(t *testing.T) {
 	require.Equal(b, 2, b.permits(2))
 }
 
-// Where one caller of a process has found no permit free, and waits for one in Redis, the others wait behind it and ask nothing.
+// Where one caller of a process has found no permit free, and waits for one in Redis, the others wait behind it and ask
+// nothing.
 func TestSemaphoreCallersBehindABusyOneAskNothing(t *testing.T) {
 	b := newFaultBench(t)
 	s := b.direct.NewSemaphore(b.name, 1)
@@ -1533,8 +1540,8 @@ func TestSemaphoreCountsNoMembersOfOtherData(t *testing.T) {
 	})
 }
 
-// Changing the number of NewSemaphore changes nothing, and each Client says so once for a name: where it gets a permit, and where it
-// finds none.
+// Changing the number of NewSemaphore changes nothing, and each Client says so once for a name: where it gets a permit,
+// and where it finds none.
 func TestSemaphoreOtherNumberIsLoggedOnce(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)

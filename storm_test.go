@@ -514,7 +514,8 @@ func (s *storm) lookAfter() {
 		s.procs = append(s.procs, p)
 		fresh = append(fresh, &stormWorker{storm: s, number: -1, proc: len(s.procs) - 1, rng: s.rand(-2 - i), ctx: WithOwner(context.Background())})
 	}
-	// A script that could not use the line while a slot moved has left what its waiter wants: see note_wish in queue.lua.
+	// A script that could not use the line while a slot moved has left what its waiter wants: see note_wish in
+	// queue.lua.
 	within := max(stormTimeout+stormLease+stormFairLife, 4*fairLife) + soon
 	for taken := make(map[string]bool); len(taken) < len(s.names); {
 		l, h := fresh[0].try(within)
@@ -1147,8 +1148,8 @@ func (n *nemesis) shake() {
 	})
 }
 
-// hurry makes short faults that bring the scripts of the line into all of their cases. A record ends with a script, or with
-// its lease.
+// hurry makes short faults that bring the scripts of the line into all of their cases. A record ends with a script, or
+// with its lease.
 func (n *nemesis) hurry() {
 	rare := []func(){n.freeze, n.blackHole, n.restartProcess, n.flushScripts, n.pause}
 	often := []func(){n.shake, n.killConnections, n.delayAsks, n.delayAsks, n.delayAll, n.delayAll}

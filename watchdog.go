@@ -2,9 +2,9 @@ package relock
 
 // What a renewal is: which call, and which pipeline.
 //
-// Rules: a renewal asks for one more watchdog timeout, or for what is left until MaxHold. One pipeline never has renewals
-// for different servers. A record that was replaced by something else is gone, and an error of Redis is not: the watchdog
-// tries again.
+// Rules: a renewal asks for one more watchdog timeout, or for what is left until MaxHold. One pipeline never has
+// renewals for different servers. A record that was replaced by something else is gone, and an error of Redis is not:
+// the watchdog tries again.
 
 import (
 	"context"

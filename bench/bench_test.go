@@ -24,7 +24,8 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// Every workload runs for a blink, with all peers, and gives a table, charts, a row of the page, and some a row of the README.
+// Every workload runs for a blink, with all peers, and gives a table, charts, a row of the page, and some a row of the
+// README.
 func TestEveryWorkloadRunsAndIsShown(t *testing.T) {
 	if !testredis.Available() {
 		require.NotEqual(t, "true", os.Getenv("CI"), "this test needs a redis-server")

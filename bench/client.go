@@ -18,8 +18,8 @@ var readTimeouts = []time.Duration{
 	5 * time.Second, time.Second, 500 * time.Millisecond, 200 * time.Millisecond, 50 * time.Millisecond, 20 * time.Millisecond,
 }
 
-// nearTimer is a timer that ends again and again beside a goroutine whose own read timeout is far: it shows whether the read timeout
-// makes the difference, or any timer that is near.
+// nearTimer is a timer that ends again and again beside a goroutine whose own read timeout is far: it shows whether the
+// read timeout makes the difference, or any timer that is near.
 const nearTimer = 20 * time.Millisecond
 
 // timeouts is what one goroutine reaches with each read timeout.
@@ -213,8 +213,8 @@ func (t *table) hungRows(ctx context.Context, head string, always bool) error {
 
 const hung = 40 // locks
 
-// hungLocks takes locks at the same time. The first request of each, or every one with always, has no answer. The waits are
-// from the call until Lock returns, or with always from the cancel.
+// hungLocks takes locks at the same time. The first request of each, or every one with always, has no answer. The waits
+// are from the call until Lock returns, or with always from the cancel.
 func hungLocks(ctx context.Context, timeout time.Duration, always bool) (*stats.Histogram, error) {
 	server, err := startServer(2 * time.Millisecond)
 	if err != nil {

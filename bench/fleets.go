@@ -144,14 +144,16 @@ func (s *scale) simulatedFleets(ctx context.Context, t *table) error {
 // The section and the round trip of fleets that are only simulated.
 const nearSection, nearTrip = time.Millisecond, 400 * time.Microsecond
 
-// simulateLarge has the processes come one after the other: the first answers of many at once are late, and slices long.
+// simulateLarge has the processes come one after the other: the first answers of many at once are late, and slices
+// long.
 func (s *scale) simulateLarge(f shape, noise time.Duration) fleet.Outcome {
 	large := s.simulate(f, false, nearSection, nearTrip, noise)
 	large.Arrival = s.simulated / 10
 	return large.Run(s.simulated/2, s.simulated, 1)
 }
 
-// inSimulation is the turn of relock in a fleet that no machine of this size can hold, with costs that were measured in the same turn.
+// inSimulation is the turn of relock in a fleet that no machine of this size can hold, with costs that were measured in
+// the same turn.
 func (f shape) inSimulation(ctx context.Context, t turn) (sample, error) {
 	s := &scale{amounts: amounts{slice: t.took, simulated: 2 * time.Minute}}
 	if err := s.requestCosts(ctx); err != nil {

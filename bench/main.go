@@ -17,10 +17,10 @@
 // fetches it once. With -redisson=false nothing of Java is started.
 package main
 
-// Rules: the peers take turns in short slices of time, each round begins with
-// another one, and relock is compared with what the others did in the same round:
-// noise of the machine hits all of them. Every ratio is printed with the margin in which it is in 95 of 100 cases. Rounds are
-// added for some minutes until all ratios are within 3%; a ratio that is not has a question mark.
+// Rules: the peers take turns in short slices of time, each round begins with another one, and relock is compared with
+// what the others did in the same round: noise of the machine hits all of them. Every ratio is printed with the margin
+// in which it is in 95 of 100 cases. Rounds are added for some minutes until all ratios are within 3%; a ratio that is
+// not has a question mark.
 
 import (
 	"context"

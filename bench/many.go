@@ -258,7 +258,8 @@ func stacks() float64 {
 	return float64(m.StackInuse)
 }
 
-// subscribed waits until so many channels are subscribed, by so many connections, and says how long after began that was.
+// subscribed waits until so many channels are subscribed, by so many connections, and says how long after began that
+// was.
 func (s *server) subscribed(ctx context.Context, began time.Time, channels, by int) (time.Duration, error) {
 	for {
 		info, err := s.admin.Info(ctx, "stats").Result()

@@ -2,8 +2,8 @@ package main
 
 // The cost of opening a Redis client and a lock client, until the first lock is held.
 //
-// Rules: each lock client has a Redis client of its own, as the first one of a process. All stay open until the memory is
-// looked at; the peer "bare EVALSHA" says how much of it is that of the Redis client.
+// Rules: each lock client has a Redis client of its own, as the first one of a process. All stay open until the memory
+// is looked at; the peer "bare EVALSHA" says how much of it is that of the Redis client.
 
 import (
 	"context"

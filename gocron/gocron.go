@@ -1,8 +1,8 @@
 // Package gocron lets several replicas of a service share the jobs of their gocron
 // schedulers (github.com/go-co-op/gocron/v2), with locks of relock.
 //
-// There are two ways. With a [Locker] each run of each job is done by one replica, whichever comes first. With an [Elector]
-// one replica, the leader, does all runs.
+// There are two ways. With a [Locker] each run of each job is done by one replica, whichever comes first. With an
+// [Elector] one replica, the leader, does all runs.
 //
 //	locker := gocron.NewLocker(client, relock.AtLeast(5*time.Second))
 //	scheduler, err := gocronv2.NewScheduler(gocronv2.WithDistributedLocker(locker))
@@ -64,15 +64,15 @@ type Locker struct {
 }
 
 // NewLocker returns a Locker for gocron.WithDistributedLocker. The options are those of the locks: relock.AtLeast
-// replaces DefaultAtLeast. A relock.MaxHold shorter than DefaultAtLeast needs a relock.AtLeast, too: no lock is kept for longer
-// than it may be held. NewLocker sends nothing.
+// replaces DefaultAtLeast. A relock.MaxHold shorter than DefaultAtLeast needs a relock.AtLeast, too: no lock is kept
+// for longer than it may be held. NewLocker sends nothing.
 func NewLocker(client *relock.Client, opts ...relock.LockOption) *Locker {
 	return &Locker{client, append([]relock.LockOption{relock.AtLeast(DefaultAtLeast)}, opts...)}
 }
 
-// Lock takes the lock of the job called key, in one try. The watchdog of the Client renews it while
-// the run lasts. The error is ErrTaken if another replica has the lock; it is that of relock otherwise, and then the run is
-// not done either.
+// Lock takes the lock of the job called key, in one try. The watchdog of the Client renews it while the run lasts. The
+// error is ErrTaken if another replica has the lock; it is that of relock otherwise, and then the run is not done
+// either.
 func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 	hold, ok, err := l.client.NewLock(Prefix+key, l.opts...).TryAcquire(ctx, 0, 0)
 	switch {

@@ -21,7 +21,8 @@ func TestKeyPrefixIsThatOfANameMapper(t *testing.T) {
 			require.NoError(t, err)
 			defer c.Close()
 			for _, k := range kinds {
-				// Redisson 3.17 has the queue of a fair lock under the name that is not mapped, and maps that of a read/write lock twice.
+				// Redisson 3.17 has the queue of a fair lock under the name that is not mapped, and maps that of a
+				// read/write lock twice.
 				if !k.has(version) || version < "3.52" && k.name != "lock" && k.name != "fenced" {
 					continue
 				}

@@ -106,8 +106,9 @@ func WithLockNames() Option {
 	return func(c *config) { c.names = true }
 }
 
-// WithLabel adds the attribute relock.label to all metrics: the label of this process, as relock.WithLabel
-// gives it to the Client. Where the resource of the MeterProvider has service.instance.id already, it is not needed. Off by default.
+// WithLabel adds the attribute relock.label to all metrics: the label of this process, as relock.WithLabel gives it to
+// the Client. Where the resource of the MeterProvider has service.instance.id already, it is not needed. Off by
+// default.
 func WithLabel(label string) Option {
 	return func(c *config) { c.label = strings.ToValidUTF8(label, "\uFFFD") }
 }

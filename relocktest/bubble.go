@@ -15,8 +15,8 @@ import (
 	"github.com/relock-go/relock/internal/bubble"
 )
 
-// A Bubble is a Redis for a test that runs in a bubble of testing/synctest (Go 1.25), where time passes when every goroutine of
-// the test waits: a lease of 30s ends in no time, and for Clients and Redis at the same moment.
+// A Bubble is a Redis for a test that runs in a bubble of testing/synctest (Go 1.25), where time passes when every
+// goroutine of the test waits: a lease of 30s ends in no time, and for Clients and Redis at the same moment.
 //
 //	synctest.Test(t, func(t *testing.T) {
 //		redis := relocktest.NewBubble(t)
@@ -28,8 +28,8 @@ import (
 //		redis.Resume()
 //	})
 //
-// The Clients reach it over a network in memory. A goroutine of the test that waits for a sync.Mutex stops the time of the bubble: see
-// package testing/synctest. All methods may be called by any goroutine of the bubble.
+// The Clients reach it over a network in memory. A goroutine of the test that waits for a sync.Mutex stops the time of
+// the bubble: see package testing/synctest. All methods may be called by any goroutine of the bubble.
 type Bubble struct {
 	t     testing.TB
 	redis *bubble.Redis
@@ -45,8 +45,9 @@ func NewBubble(t testing.TB) *Bubble {
 	return b
 }
 
-// Client returns a new Client, which stands for a process: its owners are not those of other Clients. It logs to the test. All else
-// is as relock.New has it, where opts do not change it. It is closed when the test ends; a test may close it before that.
+// Client returns a new Client, which stands for a process: its owners are not those of other Clients. It logs to the
+// test. All else is as relock.New has it, where opts do not change it. It is closed when the test ends; a test may
+// close it before that.
 func (b *Bubble) Client(opts ...relock.Option) *relock.Client {
 	b.t.Helper()
 	client, err := relock.New(b.Redis(), append([]relock.Option{
@@ -76,9 +77,9 @@ func (b *Bubble) Redis() *redis.Client {
 	return rdb
 }
 
-// Forget has Redis lose the record of a lock, as a failover to a replica may: whoever holds the lock has lost it, and hears of that at the
-// next renewal, a third of the watchdog timeout later at most. It reports whether there was a record. key is the
-// name of the lock, with the prefix of its Client.
+// Forget has Redis lose the record of a lock, as a failover to a replica may: whoever holds the lock has lost it, and
+// hears of that at the next renewal, a third of the watchdog timeout later at most. It reports whether there was a
+// record. key is the name of the lock, with the prefix of its Client.
 func (b *Bubble) Forget(key string) (there bool) {
 	b.redis.Look(func(m *miniredis.Miniredis) { there = m.Del(key) })
 	return there

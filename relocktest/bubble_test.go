@@ -70,7 +70,8 @@ func TestBubbleStartsAgainAndAgain(t *testing.T) {
 	}
 }
 
-// go-redis keeps timers of commands that waited for a connection, and a timer of one bubble must not come to another one.
+// go-redis keeps timers of commands that waited for a connection, and a timer of one bubble must not come to another
+// one.
 func TestBubbleHasConnectionsForManyCommandsAtOnce(t *testing.T) {
 	for range 2 {
 		synctest.Test(t, func(t *testing.T) {

@@ -23,8 +23,8 @@ const (
 	nearHead      = 32
 
 	// A grant has a lease of 5s, which is trusted for 1% and 2ms less from the request on that the grant names. If a
-	// tenth is left of that, the grant need not be confirmed, and the lock may be handed over. A third of the lease after the
-	// request it is renewed, which makes the lease whole.
+	// tenth is left of that, the grant need not be confirmed, and the lock may be handed over. A third of the lease
+	// after the request it is renewed, which makes the lease whole.
 	grantLease = 5 * time.Second
 	grantTrust = grantLease - 52*time.Millisecond
 	freshGrant = grantTrust * 9 / 10
@@ -235,7 +235,8 @@ func (s *simulation) timeUp(p *process) {
 	}
 }
 
-// look is one request of the lookout, which goes on while the process waits. Far back in the line it is not made each time.
+// look is one request of the lookout, which goes on while the process waits. Far back in the line it is not made each
+// time.
 func (s *simulation) look(p *process) {
 	if p.ahead >= nearHead && s.random.IntN(p.ahead/nearHead+1) != 0 {
 		p.ahead -= p.ahead / 8

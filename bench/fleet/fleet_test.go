@@ -91,8 +91,8 @@ func TestRequestsDoNotGrowWithTheProcesses(t *testing.T) {
 	}
 }
 
-// At 10,000 processes the wait is so long that each grant is confirmed: an attempt, a confirmation and a release. Looks are
-// counted beside them: those near the head of the line look at the lock once a second.
+// At 10,000 processes the wait is so long that each grant is confirmed: an attempt, a confirmation and a release. Looks
+// are counted beside them: those near the head of the line look at the lock once a second.
 func TestTenThousandProcessesAreServedInOrder(t *testing.T) {
 	f := usual()
 	f.Processes, f.Goroutines, f.Arrival = 10_000, 1, 10*time.Second
@@ -129,8 +129,8 @@ func TestFairLockAsksOnceASecond(t *testing.T) {
 	assert.Zero(t, got.Overtaken)
 }
 
-// A grant that the process has waited for for seconds is handed over before it was renewed: turns are whole slices, also where
-// a renewal takes longer than a section.
+// A grant that the process has waited for for seconds is handed over before it was renewed: turns are whole slices,
+// also where a renewal takes longer than a section.
 func TestOldGrantIsHandedOver(t *testing.T) {
 	f := usual()
 	f.Processes, f.Goroutines, f.Section, f.Slice = 150, 4, 10*time.Millisecond, 20*time.Millisecond

@@ -97,9 +97,9 @@ func Over(values []float64) Spread {
 	return s
 }
 
-// Margin is how far the median of so many values as these may be from the true one, as a part of it: in 95 of 100 cases it
-// is no farther. It is found by drawing as many of the values again and again, with repetition (a bootstrap). Of fewer than
-// six values nothing is known, and it is NaN.
+// Margin is how far the median of so many values as these may be from the true one, as a part of it: in 95 of 100 cases
+// it is no farther. It is found by drawing as many of the values again and again, with repetition (a bootstrap). Of
+// fewer than six values nothing is known, and it is NaN.
 func Margin(values []float64) float64 {
 	values = slices.DeleteFunc(slices.Clone(values), math.IsNaN)
 	if len(values) < 6 {

@@ -200,8 +200,8 @@ func TestListReadsNoData(t *testing.T) {
 	assert.Contains(t, rdb.Info(ctx, "commandstats").Val(), "cmdstat_hgetall:calls=2,", "it reads more than two hashes")
 }
 
-// One key that the user may not read, or a lock with a key beside it that holds something else, does not hide the other locks.
-// The list says what it leaves out, and the exit status says that it is not whole.
+// One key that the user may not read, or a lock with a key beside it that holds something else, does not hide the other
+// locks. The list says what it leaves out, and the exit status says that it is not whole.
 func TestListSaysWhatItLeavesOut(t *testing.T) {
 	s := testredis.Start(t)
 	ctx, rdb := context.Background(), s.Client()

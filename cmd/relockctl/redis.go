@@ -170,8 +170,8 @@ func (c *connection) candidates(ctx context.Context, pattern string) ([]string, 
 	return slices.Compact(names), err
 }
 
-// semaphores are the names of the semaphores that these keys have the permits of: {name}:timeout, and name:timeout where the name
-// has a brace.
+// semaphores are the names of the semaphores that these keys have the permits of: {name}:timeout, and name:timeout
+// where the name has a brace.
 func semaphores(keys []string) (names []string) {
 	for _, key := range keys {
 		name, found := strings.CutSuffix(key, ":timeout")
@@ -255,16 +255,16 @@ func (p *program) held(ctx context.Context, pattern string) (finding, error) {
 	return f, nil
 }
 
-// keyRefused reports whether Redis does not let this user read a key, which says nothing about other keys. Where the user may not
-// run a command, no lock can be looked at.
+// keyRefused reports whether Redis does not let this user read a key, which says nothing about other keys. Where the
+// user may not run a command, no lock can be looked at.
 func keyRefused(err error) bool {
 	return redis.HasErrorPrefix(err, "NOPERM") && aboutKey.MatchString(err.Error())
 }
 
 var aboutKey = regexp.MustCompile(`NOPERM.*\bkeys?\b`)
 
-// isForeign reports whether err, with which Inspect has refused name, is about the key of that name: then it is no lock. Else
-// it is about a key beside a lock.
+// isForeign reports whether err, with which Inspect has refused name, is about the key of that name: then it is no
+// lock. Else it is about a key beside a lock.
 func isForeign(name string, err error) bool {
 	return strings.Contains(err.Error(), "the key "+send.ShortName(name)+" ")
 }

@@ -64,8 +64,8 @@ func (p *program) print(v any) error {
 	return err
 }
 
-// harmless is JSON in which no character can act on a terminal: those that are not printable, such as C1 controls and the
-// overrides of the direction of text, are escaped. They occur in strings alone.
+// harmless is JSON in which no character can act on a terminal: those that are not printable, such as C1 controls and
+// the overrides of the direction of text, are escaped. They occur in strings alone.
 func harmless(text string) string {
 	var out strings.Builder
 	for _, r := range text {

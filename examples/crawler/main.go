@@ -118,7 +118,8 @@ func service(ctx context.Context, number int, options *redis.Options, web []*hos
 	return err
 }
 
-// crawl fetches the pages of h that are left, each with a permit. A crawl that crashes ends half way, and keeps its permit.
+// crawl fetches the pages of h that are left, each with a permit. A crawl that crashes ends half way, and keeps its
+// permit.
 func crawl(ctx context.Context, permits *relock.Semaphore, h *host, crashes bool) error {
 	for !h.finished() {
 		if err := permits.Lock(ctx); err != nil {

@@ -11,11 +11,11 @@
 // servers, and workers that come at the same moment may each get a part of them, give
 // it back, and begin again after a random pause.
 //
-// With servers down it may get slower: they announce no release, and a waiter asks
-// again after a pause. One that is back is found within a second or so, by
-// go-redis. When too few answer, TryLock says so with a QuorumError, which has the
-// answer of each. The answer false is another case: another owner has the lock. The two servers that are up may refuse, too: the workers go on asking
-// them, and each of the two can be held by a worker that does not get the third one.
+// With servers down it may get slower: they announce no release, and a waiter asks again after a pause. One that is
+// back is found within a second or so, by go-redis. When too few answer, TryLock says so with a QuorumError, which has
+// the answer of each. The answer false is another case: another owner has the lock. The two servers that are up may
+// refuse, too: the workers go on asking them, and each of the two can be held by a worker that does not get the third
+// one.
 //
 // The server that comes back has kept its data. One that has not would have to stay
 // away for the lease of the lock first, or it might grant what it has forgotten.

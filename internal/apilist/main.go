@@ -247,7 +247,8 @@ func (l *lister) tuple(t *types.Tuple) *types.Tuple {
 	return types.NewTuple(vars...)
 }
 
-// subject is the declaration that a line is about: two lines about one declaration are a change, not a removal and an addition.
+// subject is the declaration that a line is about: two lines about one declaration are a change, not a removal and an
+// addition.
 var subject = regexp.MustCompile(`^(import .*|type \w+ is \w+|type \w+ interface, sealed|type \w+ \w+, \w+ \w+|method \(\*?\w+\) \w+|\w+ \w+)`)
 
 func about(line string) string { return strings.Replace(subject.FindString(line), "(*", "(", 1) }

@@ -179,8 +179,8 @@ func TestRefusals(t *testing.T) {
 	})
 }
 
-// A handshake takes no time and does not fail, also where traffic is held up, or the connection is cut, as soon as it is
-// there: go-redis has a mutex meanwhile.
+// A handshake takes no time and does not fail, also where traffic is held up, or the connection is cut, as soon as it
+// is there: go-redis has a mutex meanwhile.
 func TestHandshakeIsNotHeldUp(t *testing.T) {
 	for what, fault := range map[string]func(*Link){
 		"held":     func(l *Link) { l.Set(func(c *Conditions) { c.Held = [2]bool{true, true} }) },

@@ -30,8 +30,9 @@ import (
 // have.
 func Addr(server int) string { return "127.0.0.1:" + strconv.Itoa(6379+server) }
 
-// PoolSize is a number of connections of which a client of go-redis never runs out. A command that waits for a connection uses a
-// timer that go-redis keeps for later commands, and a timer of one bubble stops the process when another bubble uses it.
+// PoolSize is a number of connections of which a client of go-redis never runs out. A command that waits for a
+// connection uses a timer that go-redis keeps for later commands, and a timer of one bubble stops the process when
+// another bubble uses it.
 const PoolSize = 1000
 
 // KeepAlive is how long Redis believes that a machine is there that has vanished.

@@ -55,9 +55,9 @@ type acquisition struct {
 	givenUp      atomic.Bool
 }
 
-// errBeginAgain says that the call makes another acquisition, with new fields. There are three reasons. Another caller of the owner has
-// given back the hold that was to be re-entered. A counted lock is busy, and the caller has to enter the wait queue. Or the fields say
-// that this Client uses the line, which it may not use.
+// errBeginAgain says that the call makes another acquisition, with new fields. There are three reasons. Another caller
+// of the owner has given back the hold that was to be re-entered. A counted lock is busy, and the caller has to enter
+// the wait queue. Or the fields say that this Client uses the line, which it may not use.
 var errBeginAgain = errors.New("the acquisition begins again")
 
 // ErrLate is the cause of an acquire whose answers came when the lease had hardly any time left.
@@ -148,8 +148,8 @@ func (a *acquisition) finish(p *waitOptions) error {
 	return err
 }
 
-// enter admits the caller past the others of this process. Unless the lock was handed to it, it has a hold then, with its owner
-// mutex.
+// enter admits the caller past the others of this process. Unless the lock was handed to it, it has a hold then, with
+// its owner mutex.
 func (n *name) enter(p *waitOptions, b Lock, o Owner, r Request) (in admitted, err error) {
 	in, err = n.admit(p, b, o, r.Lease > 0)
 	if err == nil && in.hold == nil {
@@ -262,8 +262,8 @@ func (a *acquisition) askRedis(lastReply time.Time) (Answer, error) {
 	return res, err
 }
 
-// checkFields begins again where a field says that this Client uses the line, which it may not: the answer res has shown that.
-// Processes in the line would not listen for the release of the hold.
+// checkFields begins again where a field says that this Client uses the line, which it may not: the answer res has
+// shown that. Processes in the line would not listen for the release of the hold.
 func (a *acquisition) checkFields(res Answer) (Answer, error) {
 	misnamed := func(w want) bool { return w.Level == 1 && UsesLine(w.Field) }
 	if a.takesOver || !a.engine.sender.Narrowed() || !slices.ContainsFunc(a.wants, misnamed) {
@@ -296,7 +296,8 @@ func (e *Engine) inTime(wants []want, sent time.Time, asked int) bool {
 	return true
 }
 
-// listen listens for the release of the lock that res has found busy: of the want in. begun says that it has just begun to.
+// listen listens for the release of the lock that res has found busy: of the want in. begun says that it has just begun
+// to.
 func (a *acquisition) listen(in want, res Answer) (wake, ready <-chan struct{}, begun bool) {
 	a.lastReply = time.Now()
 	a.noteBusy(in.hold, res.ttl)
@@ -375,8 +376,8 @@ func (a *acquisition) hasFailed(err error, returned bool) bool {
 	return err != nil || !returned
 }
 
-// undo undoes left, which the attempts may have left in Redis. A call that ends with err waits for a moment until it is undone
-// where it delays others.
+// undo undoes left, which the attempts may have left in Redis. A call that ends with err waits for a moment until it is
+// undone where it delays others.
 func (a *acquisition) undo(left []want, failed bool, err error) {
 	a.givenUp.Store(failed)
 	undone := undoer{a.engine}.undo(a.Ctx, left, a.leftovers.grants) // 5

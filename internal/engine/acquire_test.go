@@ -269,7 +269,8 @@ func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 	}
 }
 
-// Lock does not return a hold that is trusted for hardly any time: it sends the attempt again, which restores the lease.
+// Lock does not return a hold that is trusted for hardly any time: it sends the attempt again, which restores the
+// lease.
 func TestEngineLateAnswerIsAskedForAgain(t *testing.T) {
 	const lease = 600 * time.Millisecond // less than send.ResendTime
 	for name, late := range map[string]time.Duration{"nearly over": lease - 40*time.Millisecond, "over": lease + 40*time.Millisecond} {

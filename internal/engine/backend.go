@@ -1,10 +1,11 @@
 package engine
 
-// Backends: where the holds of an acquisition are. Those of most locks are records in Redis. The hold of a RedLock is at its
-// nodes: a keeper has it there.
+// Backends: where the holds of an acquisition are. Those of most locks are records in Redis. The hold of a RedLock is
+// at its nodes: a keeper has it there.
 //
-// Rules: an acquisition asks, waits, and takes back what it has asked for through its backend, and knows nothing else of
-// it. A keeper belongs to one hold. It knows no hold but its own, and no mutex of this package is held when it is called.
+// Rules: an acquisition asks, waits, and takes back what it has asked for through its backend, and knows nothing else
+// of it. A keeper belongs to one hold. It knows no hold but its own, and no mutex of this package is held when it is
+// called.
 
 import (
 	"context"
@@ -22,11 +23,11 @@ type backend interface {
 	ask(lastReply time.Time) (Answer, error)
 	// answered notes that the answer to an attempt, which was sent at sent, came in time.
 	answered(sent time.Time)
-	// await sleeps after the answer res, which says busy, until another attempt may be granted. It returns the grant where
-	// the caller was granted the lock meanwhile, and else res.
+	// await sleeps after the answer res, which says busy, until another attempt may be granted. It returns the grant
+	// where the caller was granted the lock meanwhile, and else res.
 	await(res Answer) (Answer, error)
-	// rollback takes back what the attempts have left. returned is false where a panic, or the end of the goroutine, ended the
-	// acquisition.
+	// rollback takes back what the attempts have left. returned is false where a panic, or the end of the goroutine,
+	// ended the acquisition.
 	rollback(res Answer, err error, returned bool)
 	// dismissLocked ends a want that was not granted, or that the caller cannot keep.
 	dismissLocked(w want, res Answer)

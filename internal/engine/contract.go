@@ -34,8 +34,8 @@ type Lock interface {
 	Fenced() bool
 	// Limits are the limits of each hold.
 	Limits() Limits
-	// BusyText says who is in the way, for errors. ago an attempt has found the lock busy, with ttl of the lease of the record left
-	// then and left now; a negative ttl: none was answered.
+	// BusyText says who is in the way, for errors. ago an attempt has found the lock busy, with ttl of the lease of the
+	// record left then and left now; a negative ttl: none was answered.
 	BusyText(ttl, left, ago time.Duration) string
 	// Bundled is the script of a bundle for this lock; 0: the lock cannot be taken together with other locks.
 	// A bundle runs the two scripts that it was made of, with the keys and arguments of acquire and undo.
@@ -53,8 +53,8 @@ type Commands interface {
 	Acquire(a Attempt) send.Call
 	Granted(a Attempt, r send.Reply) (Outcome, error)
 	// Release sets the levels of a hold to left. {1, heard, passed}: it is done; heard connections received the message
-	// that the lock is free. passed is 1 where the lock was granted to the next process, and 2 where the next process could
-	// not be told. {-1, ...}: Redis does not have the hold.
+	// that the lock is free. passed is 1 where the lock was granted to the next process, and 2 where the next process
+	// could not be told. {-1, ...}: Redis does not have the hold.
 	Release(r Release) send.Call
 	// Undo takes an attempt back: {1, ...} Redis had its hold.
 	Undo(a Attempt) send.Call
@@ -67,8 +67,8 @@ type Commands interface {
 	Inspect(field string) send.Call
 	// Force frees the lock: {1, ...} it was held.
 	Force() send.Call
-	// Grants is the channel on which this Client is told that the lock was granted to an attempt: see line.go. It is "" where
-	// the lock is not granted.
+	// Grants is the channel on which this Client is told that the lock was granted to an attempt: see line.go. It is ""
+	// where the lock is not granted.
 	Grants(a Attempt) string
 	// Channel is where the release is announced that an attempt waits for. It is "" where only waiters with
 	// an entry in Redis receive the announcement, and the attempt leaves no entry.

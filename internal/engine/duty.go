@@ -2,8 +2,8 @@ package engine
 
 // Duties: what remains to be done when the state of a name has changed.
 //
-// Rules: the state of a name changes under the mutex of the name, where nothing is sent and no goroutine is started. What follows
-// from the change is noted as a duty. Who unlocks the name begins it, on a goroutine that Close waits for.
+// Rules: the state of a name changes under the mutex of the name, where nothing is sent and no goroutine is started.
+// What follows from the change is noted as a duty. Who unlocks the name begins it, on a goroutine that Close waits for.
 
 import (
 	"context"

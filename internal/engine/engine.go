@@ -1,9 +1,9 @@
-// Package engine takes locks, gives them back, keeps the holds of a process, and passes locks on: what is the same for every lock
-// type. A lock type is data: which calls its commands are, and how their replies read (contract.go).
+// Package engine takes locks, gives them back, keeps the holds of a process, and passes locks on: what is the same for
+// every lock type. A lock type is data: which calls its commands are, and how their replies read (contract.go).
 //
-// An engine takes locks (acquire.go) and gives them back (release.go). It keeps the holds of each name (name.go, hold.go, record.go),
-// passes a lock on inside the process (handover.go, sharing.go) and waits in the line of a lock for its turn (line.go). What users see,
-// and what is particular to Redis and to Redisson, is in package relock.
+// An engine takes locks (acquire.go) and gives them back (release.go). It keeps the holds of each name (name.go,
+// hold.go, record.go), passes a lock on inside the process (handover.go, sharing.go) and waits in the line of a lock
+// for its turn (line.go). What users see, and what is particular to Redis and to Redisson, is in package relock.
 //
 // Rules: the sender repeats requests, and that is always safe: every script sets a state and adds
 // nothing, and names its acquisition. So a request whose answer was lost is sent again unchanged.
@@ -55,7 +55,8 @@ type Config struct {
 	Renewer Renewer
 }
 
-// Servers is what an engine knows of its servers: which one announces on which channel, and what it knows of its subscribers.
+// Servers is what an engine knows of its servers: which one announces on which channel, and what it knows of its
+// subscribers.
 type Servers interface {
 	wake.Router
 	// Counts says whether the server that runs a script knows how many subscribers its messages reach.
@@ -147,8 +148,8 @@ func (e *Engine) UntilClosed(ctx context.Context) (_ context.Context, stop func(
 	}
 }
 
-// Close wakes all waiters and ends all guards. It returns when the goroutines have ended. For goroutines in a request that
-// Redis does not answer it waits no longer than closeTime, and for those in the Logger or the Observer hangTime.
+// Close wakes all waiters and ends all guards. It returns when the goroutines have ended. For goroutines in a request
+// that Redis does not answer it waits no longer than closeTime, and for those in the Logger or the Observer hangTime.
 func (e *Engine) Close() error {
 	e.refuse()
 	if !e.isClosed.CompareAndSwap(false, true) {

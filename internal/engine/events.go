@@ -2,10 +2,10 @@ package engine
 
 // What an engine reports: events about callers and holds.
 //
-// Rules: every call that has sent a request ends in one Acquired or one GaveUp, and reports Waiting before that if it has
-// to wait. Every hold ends in one Released (with no level left), Lapsed or Lost, whichever part notices the end. Nothing is
-// reported with a mutex held, and only the call that an event is about waits until it is reported. Where nobody observes,
-// each place costs one check: measurements for the observer alone are made behind that check.
+// Rules: every call that has sent a request ends in one Acquired or one GaveUp, and reports Waiting before that if it
+// has to wait. Every hold ends in one Released (with no level left), Lapsed or Lost, whichever part notices the end.
+// Nothing is reported with a mutex held, and only the call that an event is about waits until it is reported. Where
+// nobody observes, each place costs one check: measurements for the observer alone are made behind that check.
 
 import (
 	"context"

@@ -2,8 +2,8 @@ package engine
 
 // The two halves of a read/write lock in one attempt: an owner may hold the other half of a lock that it asks for.
 //
-// Rules: an attempt names the field of the owner's hold on the other half, so that the script lets it pass. A hold that was
-// named is not handed over and not shared: the attempt would be granted beside its successor.
+// Rules: an attempt names the field of the owner's hold on the other half, so that the script lets it pass. A hold that
+// was named is not handed over and not shared: the attempt would be granted beside its successor.
 
 import "slices"
 

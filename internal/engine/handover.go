@@ -99,8 +99,9 @@ func (n *name) admit(p *waitOptions, b Lock, o Owner, explicit bool) (admitted, 
 	}
 }
 
-// countLocked is the part of admit for locks that several owners hold, each with a record of its own: callers pass the caller in
-// the wait queue until it has found the lock busy, or others wait or go first, because each of them may find the lock free.
+// countLocked is the part of admit for locks that several owners hold, each with a record of its own: callers pass the
+// caller in the wait queue until it has found the lock busy, or others wait or go first, because each of them may find
+// the lock free.
 func (n *name) countLocked(p *waitOptions, b Lock, key holdKey) (admitted, error) {
 	h := n.newHoldLocked(b, key, nil)
 	if p.NoWait {

@@ -290,7 +290,8 @@ func (n *name) levels(b Lock, o Owner) (*hold, int) {
 	return h, h.levels
 }
 
-// HoldCount is how many levels o holds of b; 0 where Redis does not confirm the hold. confirm asks Redis whether it has the field.
+// HoldCount is how many levels o holds of b; 0 where Redis does not confirm the hold. confirm asks Redis whether it has
+// the field.
 func (e *Engine) HoldCount(b Lock, o Owner, confirm func(field string) (bool, error)) (int, error) {
 	h, levels := e.levels(b, o)
 	if levels == 0 {

@@ -40,7 +40,8 @@ func TestEngineRenewsUntilTheLastUnlock(t *testing.T) {
 	})
 }
 
-// Of the leases of a re-entered hold the one that ends last counts, and the watchdog if one level has it. Leases do not add up.
+// Of the leases of a re-entered hold the one that ends last counts, and the watchdog if one level has it. Leases do not
+// add up.
 func TestEngineReentryKeepsTheLongerLease(t *testing.T) {
 	const s = time.Second
 	for _, c := range []struct {
@@ -326,7 +327,8 @@ func TestEngineTryReentryGivesUpASilentRedisSoon(t *testing.T) {
 	})
 }
 
-// S2: an extended lease is trusted from before the request that extended it was sent, and a shorter one changes nothing.
+// S2: an extended lease is trusted from before the request that extended it was sent, and a shorter one changes
+// nothing.
 func TestExtendIsTrustedFromBeforeTheRequest(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx := context.Background()

@@ -2,9 +2,9 @@ package engine
 
 // Leftovers: what Redis may have of the attempts of a call that the call does not hold.
 //
-// Rules: there is no Redis and no clock here. Each attempt says how it ended. When the call ends, its leftovers say whether
-// something has to be undone. A call that holds its locks undoes only what it knows to be there; one that has failed also
-// undoes what may be there.
+// Rules: there is no Redis and no clock here. Each attempt says how it ended. When the call ends, its leftovers say
+// whether something has to be undone. A call that holds its locks undoes only what it knows to be there; one that has
+// failed also undoes what may be there.
 
 // The leftovers of a call. The zero value is that of a call that has not asked yet.
 type leftovers struct {
@@ -14,8 +14,8 @@ type leftovers struct {
 	underWay bool // an attempt was under way when the call left it
 }
 
-// asked notes that an attempt has ended. Of unknown tries nobody knows whether they have run or will run; underWay says that
-// the call has left while the attempt was under way, and waits that the attempt has left the entry of a waiter.
+// asked notes that an attempt has ended. Of unknown tries nobody knows whether they have run or will run; underWay says
+// that the call has left while the attempt was under way, and waits that the attempt has left the entry of a waiter.
 func (l *leftovers) asked(unknown int, underWay, waits bool) {
 	l.grants += unknown
 	l.underWay = l.underWay || underWay

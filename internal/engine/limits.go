@@ -2,10 +2,11 @@ package engine
 
 // The limits of a hold: MaxHold and AtLeast.
 //
-// Rules: a hold has the limits of the lock that took it. A hold with MaxHold is never trusted for longer than that, and no
-// request asks Redis for more: the record lapses with the trust. A record with AtLeast is not deleted, and not handed over,
-// before its time is over: the last Unlock sets its lease to the rest of that time. A hold that a MultiLock undoes, and ForceUnlock,
-// do not wait for the time. Readers with limits share no record, because the limits of two holds differ.
+// Rules: a hold has the limits of the lock that took it. A hold with MaxHold is never trusted for longer than that, and
+// no request asks Redis for more: the record lapses with the trust. A record with AtLeast is not deleted, and not
+// handed over, before its time is over: the last Unlock sets its lease to the rest of that time. A hold that a
+// MultiLock undoes, and ForceUnlock, do not wait for the time. Readers with limits share no record, because the limits
+// of two holds differ.
 
 import (
 	"context"
@@ -73,7 +74,8 @@ func (m minHold) call(rest time.Duration) send.Call {
 	return m.verbs().Renew(m.field, rest, m.isAlone())
 }
 
-// isAlone says whether nothing but h needs its record: a write lock has its record together with the read lock of its owner.
+// isAlone says whether nothing but h needs its record: a write lock has its record together with the read lock of its
+// owner.
 func (h *hold) isAlone() bool {
 	h.name.Lock()
 	defer h.name.Unlock()
@@ -116,7 +118,8 @@ func (m minHold) keep(ctx context.Context) bool {
 	return false
 }
 
-// keepUntil is until when a record stays in Redis whose hold was acquired at now, on the clock of the watchdog; 0: it need not.
+// keepUntil is until when a record stays in Redis whose hold was acquired at now, on the clock of the watchdog; 0: it
+// need not.
 func (l Limits) keepUntil(now time.Duration) time.Duration {
 	if l.AtLeast > 0 {
 		return now + min(l.AtLeast, longestLimit)

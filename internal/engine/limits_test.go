@@ -96,8 +96,8 @@ func TestAtLeastUnlockReportsARecordThatIsGone(t *testing.T) {
 	})
 }
 
-// A release whose answer is lost has kept the record. If it is repeated when the time is over, it finds no record, and nothing
-// was lost.
+// A release whose answer is lost has kept the record. If it is repeated when the time is over, it finds no record, and
+// nothing was lost.
 func TestAtLeastUnlockIsNilWhenTheTimeEndsBeforeItsAnswer(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l := newLimitedLock(e.redis, Limits{AtLeast: 10 * time.Millisecond})
@@ -119,8 +119,8 @@ func TestAtLeastUnlockIsNilWhenTheTimeEndsBeforeItsAnswer(t *testing.T) {
 	})
 }
 
-// A renewal under way at Unlock, which runs after it, does not keep the lock for another lease: also where its answer is the
-// first of the two.
+// A renewal under way at Unlock, which runs after it, does not keep the lock for another lease: also where its answer
+// is the first of the two.
 func TestAtLeastOutlivesARenewalUnderWay(t *testing.T) {
 	for name, answer := range map[string]time.Duration{"answered last": 0, "answered first": time.Second} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -183,8 +183,8 @@ func TestMaxHoldEndsAHold(t *testing.T) {
 	}
 }
 
-// A handover inside the process gives the next hold a limit of its own; so does one from a lock without a limit, and none
-// goes to a lock without one.
+// A handover inside the process gives the next hold a limit of its own; so does one from a lock without a limit, and
+// none goes to a lock without one.
 func TestMaxHoldCountsFromTheHandover(t *testing.T) {
 	const d = 40 * time.Second
 	type step struct{ from, to Limits }

@@ -5,11 +5,11 @@ package engine
 // The script that frees a lock grants it to the next place in the line (lua/line.lua) and tells that process, whose
 // caller returns without asking. This file is the side of the process that waits.
 //
-// The waiters of a fair lock have places of their own, in Redisson's queue (lua/queue.lua), and are granted the lock in the
-// same way.
+// The waiters of a fair lock have places of their own, in Redisson's queue (lua/queue.lua), and are granted the lock in
+// the same way.
 //
-// Rules: a process has one place in a line, which the caller in front of its wait queue keeps. Every request of a
-// wait has a number, and a grant names the last request that Redis had seen of the wait. So Redis has made the grant after
+// Rules: a process has one place in a line, which the caller in front of its wait queue keeps. Every request of a wait
+// has a number, and a grant names the last request that Redis had seen of the wait. So Redis has made the grant after
 // that request was sent, and trust begins there: not when the message came, and not with a later answer "busy", which
 // may have overtaken a grant that has ended since. The numbers are random: who may publish, and may not read the line,
 // cannot make a grant. A grant that is too old, or is not what the caller wants, is confirmed by asking. A caller that
@@ -70,8 +70,8 @@ func (p *place) sentAt(number uint64) time.Time {
 	return time.Time{}
 }
 
-// hasOtherHalf says whether the owner of h has the other half, so that the line cannot grant h: the lock is not free. The
-// process may have a caller with a place beside it.
+// hasOtherHalf says whether the owner of h has the other half, so that the line cannot grant h: the lock is not free.
+// The process may have a caller with a place beside it.
 func (h *hold) hasOtherHalf() bool {
 	if h.lock.OtherHalf() == (LockID{}) {
 		return false

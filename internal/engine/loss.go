@@ -2,9 +2,10 @@ package engine
 
 // Losses: how a record ends because Redis does not have it any more, or because it can no longer be trusted.
 //
-// Rules: the record and all its holds end together, under the mutex of the name. What has to be done then is an ending, which is
-// carried out when the mutex is free: guards end, and the keeper gives back what is left. Each loss is reported once, by the call
-// that has found it or by the reporter; that of a hold whose caller has not run since it was handed the lock is not reported.
+// Rules: the record and all its holds end together, under the mutex of the name. What has to be done then is an ending,
+// which is carried out when the mutex is free: guards end, and the keeper gives back what is left. Each loss is
+// reported once, by the call that has found it or by the reporter; that of a hold whose caller has not run since it was
+// handed the lock is not reported.
 
 import (
 	"errors"
@@ -70,7 +71,8 @@ func (h *hold) loseLocked(end ending, lapses, limited bool) ending {
 	h.loss = end.loss
 	h.leaveQueueLocked()
 	other := h.name.otherHalfLocked(h)
-	// A record that is kept alive, or is about to be, would keep this hold in it. A hold without a record is given back by its keeper.
+	// A record that is kept alive, or is about to be, would keep this hold in it. A hold without a record is given back
+	// by its keeper.
 	if h.keeper == nil && (lapses || limited) && (h.leaseUncertain || other != nil && other.state != over && !other.state.isLost()) {
 		h.name.oweLocked(duty{clear: h})
 	}

@@ -203,8 +203,8 @@ func (n *name) findQueueLocked(half string) *waitQueue {
 	return nil
 }
 
-// dropQueueLocked forgets a wait queue that is free and has no record for newcomers to share. It gives up the place in the
-// line that the last caller has left.
+// dropQueueLocked forgets a wait queue that is free and has no record for newcomers to share. It gives up the place in
+// the line that the last caller has left.
 func (n *name) dropQueueLocked(g *waitQueue) {
 	if !g.Taken() {
 		n.dropPlaceLocked(g)
@@ -216,7 +216,8 @@ func (n *name) dropQueueLocked(g *waitQueue) {
 	}
 }
 
-// keepQueueLocked keeps g for a while: a process of one goroutine would forget with each Unlock that other processes go first.
+// keepQueueLocked keeps g for a while: a process of one goroutine would forget with each Unlock that other processes go
+// first.
 func (n *name) keepQueueLocked(g *waitQueue) {
 	if !g.kept {
 		g.kept = true

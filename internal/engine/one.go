@@ -2,8 +2,8 @@ package engine
 
 // Acquiring one lock: through the wait queue of its name, and where it has a record also through its line.
 //
-// Rules: the caller keeps its owner mutex and its wait queue while it waits for a release, so that the callers behind it need not
-// ask. It has one place in the line, of which line.go tells more.
+// Rules: the caller keeps its owner mutex and its wait queue while it waits for a release, so that the callers behind
+// it need not ask. It has one place in the line, of which line.go tells more.
 
 import (
 	"time"
@@ -49,8 +49,8 @@ func (o *oneLock) enterQueue() error {
 	return err
 }
 
-// rejoinQueue ends an attempt past the wait queue, which has found the lock busy: the caller waits in the wait queue now, and
-// not for a release. See errAskYourself.
+// rejoinQueue ends an attempt past the wait queue, which has found the lock busy: the caller waits in the wait queue
+// now, and not for a release. See errAskYourself.
 func (o *oneLock) rejoinQueue(in want, res Answer) error {
 	o.noteBusy(in.hold, res.ttl)
 	if in.hold.lock.Admission() == Counted {
@@ -184,8 +184,8 @@ func (r *oneRecord) granted() (res Answer, ok bool) {
 	return res, true
 }
 
-// takePlace gives the caller the place that the caller before it has left. A caller that wants a shorter lease waits for
-// itself: the lock would be held for longer than it says.
+// takePlace gives the caller the place that the caller before it has left. A caller that wants a shorter lease waits
+// for itself: the lock would be held for longer than it says.
 func (r *oneRecord) takePlace() {
 	w := r.wants[0]
 	n := w.hold.name

@@ -34,8 +34,8 @@ func (e looking) newPoller() *poller.Poller {
 	})
 }
 
-// freeOf returns those of names whose locks are free, or, as far as fields has the fields of their waiters, no locks any
-// more, or released without telling this process, or granted to it by a message that was lost.
+// freeOf returns those of names whose locks are free, or, as far as fields has the fields of their waiters, no locks
+// any more, or released without telling this process, or granted to it by a message that was lost.
 func (e looking) freeOf(names []string, fields [][]string) (free []string, err error) {
 	answer := e.sender.Do(&e.waitOptionsFor(context.Background()).Wait, send.Request{Call: e.Free(names, fields)}, time.Time{})
 	found, err := answer.Replies()
@@ -50,8 +50,8 @@ func (e looking) freeOf(names []string, fields [][]string) (free []string, err e
 	return free, nil
 }
 
-// awaitInLine is how long a waiter in the line of the lock sleeps at most, and has it looked after meanwhile, until stop
-// is called. field is that with which it waits, hears its channel of grants, and g the last answer.
+// awaitInLine is how long a waiter in the line of the lock sleeps at most, and has it looked after meanwhile, until
+// stop is called. field is that with which it waits, hears its channel of grants, and g the last answer.
 func (e looking) awaitInLine(name, field string, hears *wake.Listener, g Answer) (delay time.Duration, stop func()) {
 	if g.Wait >= 0 && g.Wait < e.MaxWakeDelay {
 		return e.PollDelay(g.Wait), func() {}

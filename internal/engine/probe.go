@@ -1,7 +1,7 @@
 package engine
 
-// A look inside an engine, for tests of the lock types: what it has at work, and what it knows of one lock. Nothing else
-// calls these methods.
+// A look inside an engine, for tests of the lock types: what it has at work, and what it knows of one lock. Nothing
+// else calls these methods.
 
 import (
 	"sync"
@@ -49,8 +49,8 @@ func (p Probe) Stats() Stats {
 	return s
 }
 
-// Waiters says how many callers of this process wait for b in their wait queue, whether one is in front of them, and whether it
-// has found the lock busy.
+// Waiters says how many callers of this process wait for b in their wait queue, whether one is in front of them, and
+// whether it has found the lock busy.
 func (p Probe) Waiters(b Lock) (waiters int, front, busy bool) {
 	p.look(b, func(n *name) {
 		if q := n.findQueueLocked(b.ID().Half); q != nil {
@@ -103,7 +103,8 @@ func (p Probe) look(b Lock, f func(n *name)) {
 	f(n)
 }
 
-// SleepInLine is how long a waiter with a place sleeps that hears channel, where so much of the lease in its way is left.
+// SleepInLine is how long a waiter with a place sleeps that hears channel, where so much of the lease in its way is
+// left.
 func (p Probe) SleepInLine(name, channel string, left time.Duration) time.Duration {
 	hears := p.e.pubsub.Join(channel)
 	defer hears.Leave()
@@ -134,7 +135,8 @@ func (p Probe) Sender() *send.Sender { return p.e.sender }
 // Poller looks after locks that waiters in a line want.
 func (p Probe) Poller() *poller.Poller { return p.e.poller }
 
-// Mutexes are all mutexes of the engine and its parts, by what they guard. Those of names are among them if names is set.
+// Mutexes are all mutexes of the engine and its parts, by what they guard. Those of names are among them if names is
+// set.
 func (p Probe) Mutexes(names bool) map[string]*sync.Mutex {
 	e := p.e
 	all := map[string]*sync.Mutex{

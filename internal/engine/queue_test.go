@@ -49,7 +49,8 @@ func waitsFor(ctx context.Context, deadline time.Time) *waitOptions {
 	return &waitOptions{Wait: send.Wait{Ctx: ctx, Deadline: deadline}}
 }
 
-// A waiter whose turn comes at its deadline is admitted or gives up, and the engine forgets a wait queue without owners.
+// A waiter whose turn comes at its deadline is admitted or gives up, and the engine forgets a wait queue without
+// owners.
 func TestQueueLeavesNothingWhenAGrantMeetsTheDeadline(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {

@@ -57,16 +57,16 @@ func (h *hold) leaveRecordLocked() bool {
 	return last == 0
 }
 
-// endLocked ends the record: nobody joins it any more, and the watchdog lets go of its lease. Every record ends here, whether it
-// was given back, left to the next holder, or lost.
+// endLocked ends the record: nobody joins it any more, and the watchdog lets go of its lease. Every record ends here,
+// whether it was given back, left to the next holder, or lost.
 func (r *record) endLocked() {
 	r.ended = true
 	r.first.name.closeLocked(r)
 	r.first.name.engine.watchdog.Remove(&r.lease)
 }
 
-// LeaseEnded ends all holds of the record. The watchdog calls it when the lease has ended. A hold that leaves at the same time
-// does not change the loss of the others.
+// LeaseEnded ends all holds of the record. The watchdog calls it when the lease has ended. A hold that leaves at the
+// same time does not change the loss of the others.
 func (r *record) LeaseEnded(cause error) { reportLater(r.lose(cause, nil)) }
 
 // holdsNow is a copy of the present holds of the record.

@@ -76,7 +76,8 @@ func (n *name) releaseUnconfirmed(ctx context.Context, b Lock, o Owner, err erro
 	return err
 }
 
-// A releasing is one level of a hold that is being given back, down to left levels. Its caller has the owner mutex of the hold.
+// A releasing is one level of a hold that is being given back, down to left levels. Its caller has the owner mutex of
+// the hold.
 type releasing struct {
 	*hold
 	left int
@@ -281,9 +282,9 @@ func (h *hold) endLevelLocked() (left int, last bool, guards []*guard.End) {
 	return 0, last, h.guards.Take()
 }
 
-// clear deletes the hold from Redis, and lets the next waiter contend for its lock; a hold with AtLeast only when its time is
-// over. It tries for as long as the record may last: until the lease is over; and where the other
-// half renews that lease, as long as the other half is held.
+// clear deletes the hold from Redis, and lets the next waiter contend for its lock; a hold with AtLeast only when its
+// time is over. It tries for as long as the record may last: until the lease is over; and where the other half renews
+// that lease, as long as the other half is held.
 func (h *hold) clear() {
 	e := h.name.engine
 	ctx := h.key.owner.In(context.Background())
@@ -312,9 +313,9 @@ func (h *hold) keptByOtherHalf() bool {
 	return other != nil && other.state.holds()
 }
 
-// Force frees b for any holder, and ends the holds that this process had on
-// it. The request is sent once: a repeated one could free a later hold. Of a semaphore with very many permits each request gives
-// back some, and the answer {1, more, 0} says whether more are left.
+// Force frees b for any holder, and ends the holds that this process had on it. The request is sent once: a repeated
+// one could free a later hold. Of a semaphore with very many permits each request gives back some, and the answer {1,
+// more, 0} says whether more are left.
 func (e *Engine) Force(ctx context.Context, b Record) (bool, error) {
 	p := e.waitOptionsFor(ctx)
 	p.Inline = false // no second try would wait longer for a connection

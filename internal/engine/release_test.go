@@ -63,8 +63,8 @@ func TestEngineAttemptThatRunsAfterItsUndoExpires(t *testing.T) {
 	})
 }
 
-// S3: a try of an acquire that was sent again may run when the hold is released, and be answered before the release is. The
-// record that the try makes is given back.
+// S3: a try of an acquire that was sent again may run when the hold is released, and be answered before the release is.
+// The record that the try makes is given back.
 func TestEngineTryThatRunsDuringTheReleaseIsUndone(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		first := true

@@ -2,8 +2,8 @@ package engine
 
 // How leases are renewed: the watchdog of internal/lease keeps the leases of records, and asks here.
 //
-// Rules: leases that must not wait for one another are in different groups. The keeper of a hold renews it without a request. Each
-// answer is reported, and delays no renewal.
+// Rules: leases that must not wait for one another are in different groups. The keeper of a hold renews it without a
+// request. Each answer is reported, and delays no renewal.
 
 import (
 	"context"

@@ -1,6 +1,7 @@
 package engine
 
-// What an engine does for lock types beside taking locks: it sends calls, sleeps, runs goroutines and reports, until Close.
+// What an engine does for lock types beside taking locks: it sends calls, sleeps, runs goroutines and reports, until
+// Close.
 
 import (
 	"context"

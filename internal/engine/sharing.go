@@ -39,10 +39,10 @@ func (r *record) isOpenLocked(now time.Duration) bool {
 	return now-r.since < r.first.name.engine.pace().Slice && r.isKeptLocked(now)
 }
 
-// openLocked lets the waiters in the wait queue of h share its record, and newcomers too while the
-// record is young. The waiters share also an older record, because h asked for them: a request may
-// take longer than a slice, and then one waiter after the other would send a request of its own. Where a counted lock is free
-// for all waiters, they ask at the same time.
+// openLocked lets the waiters in the wait queue of h share its record, and newcomers too while the record is young. The
+// waiters share also an older record, because h asked for them: a request may take longer than a slice, and then one
+// waiter after the other would send a request of its own. Where a counted lock is free for all waiters, they ask at the
+// same time.
 func (h *hold) openLocked(more int) {
 	n, g, r := h.name, h.queue, h.record
 	switch {

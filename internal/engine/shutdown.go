@@ -2,9 +2,9 @@ package engine
 
 // Shutdown: how a Client stops while its locks are held.
 //
-// Rules: from refuse on no caller of the Client comes to hold a lock, by no path: a name that is closed grants, hands over and
-// shares nothing. So the number of holds only falls from then on, and the last one ends the wait of Shutdown. Until Close the
-// watchdog renews what is held, and requests go out.
+// Rules: from refuse on no caller of the Client comes to hold a lock, by no path: a name that is closed grants, hands
+// over and shares nothing. So the number of holds only falls from then on, and the last one ends the wait of Shutdown.
+// Until Close the watchdog renews what is held, and requests go out.
 
 import (
 	"context"

@@ -71,8 +71,8 @@ func (s *subscription) change(w want, grants, releases string) {
 	}
 }
 
-// hearsGrants says whether the next attempt of w can join the line: the caller listens to the channel of grants. Where the
-// channel is still subscribed from an earlier wait, it begins to listen.
+// hearsGrants says whether the next attempt of w can join the line: the caller listens to the channel of grants. Where
+// the channel is still subscribed from an earlier wait, it begins to listen.
 func (s *subscription) hearsGrants(w want) bool {
 	name := w.hold.verbs().Grants(w.Attempt)
 	if len(s.names) > 0 {

@@ -1,11 +1,12 @@
 package engine
 
-// Undoing: what attempts and releases may have left in Redis that nobody has any more is taken back. An attempt that was given
-// up is undone by its field. A field that has ended never takes the lock again while a request may still run that asks with it.
+// Undoing: what attempts and releases may have left in Redis that nobody has any more is taken back. An attempt that
+// was given up is undone by its field. A field that has ended never takes the lock again while a request may still run
+// that asks with it.
 //
-// Rules: an undo sets a state, so that it may run twice, and late. internal/late counts, for each field, the tries that may
-// still run although no caller waits for them. Only where there are some does a release or an undo leave a tombstone in Redis
-// (lua/tombstones.lua), which is taken away when nothing can run any more.
+// Rules: an undo sets a state, so that it may run twice, and late. internal/late counts, for each field, the tries that
+// may still run although no caller waits for them. Only where there are some does a release or an undo leave a
+// tombstone in Redis (lua/tombstones.lua), which is taken away when nothing can run any more.
 
 import (
 	"context"
@@ -68,7 +69,8 @@ func (e undoer) undoOne(ctx context.Context, b Record, a Attempt, unknown int) e
 	return nil
 }
 
-// heardGrant gives back a grant to a wait of this process that is over. It is called by the goroutine that reads messages.
+// heardGrant gives back a grant to a wait of this process that is over. It is called by the goroutine that reads
+// messages.
 func (e undoer) heardGrant(b Record, message string) {
 	g, ok := ParseLineGrant(message, b.Suffix())
 	if !ok {
@@ -82,23 +84,24 @@ func (e undoer) heardGrant(b Record, message string) {
 	e.undoSoon(b, g.Field, !e.made(g.Field), 0)
 }
 
-// undoSoon gives back what requests of a wait may have taken with field, its place too, on a goroutine of its own. late and
-// unknown are as in an attempt and its undo.
+// undoSoon gives back what requests of a wait may have taken with field, its place too, on a goroutine of its own. late
+// and unknown are as in an attempt and its undo.
 func (e undoer) undoSoon(b Record, field string, late bool, unknown int) {
 	e.workers.Spawn(func() {
 		_ = e.undoOne(context.Background(), b, Attempt{Field: field, Level: 1, Late: late}, unknown)
 	})
 }
 
-// callersLeft notes that the callers of an attempt on wants wait no longer for so many of its tries. lost says that others
-// may run that nobody hears of.
+// callersLeft notes that the callers of an attempt on wants wait no longer for so many of its tries. lost says that
+// others may run that nobody hears of.
 func (e undoer) callersLeft(wants []want, orphans int, lost bool) {
 	if orphans > 0 || lost {
 		e.late.Left(takingFields(wants), orphans, lost)
 	}
 }
 
-// takingFields are the fields of wants that a late try would take something for. A re-entry that runs late takes nothing.
+// takingFields are the fields of wants that a late try would take something for. A re-entry that runs late takes
+// nothing.
 func takingFields(wants []want) (fields []string) {
 	for _, w := range wants {
 		if w.Level <= 1 {

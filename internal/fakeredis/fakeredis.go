@@ -1,8 +1,8 @@
-// Package fakeredis has a Redis of one kind of lock, in the time of a synctest bubble, for tests of the engine. It can take long,
-// lose answers, and run requests late.
+// Package fakeredis has a Redis of one kind of lock, in the time of a synctest bubble, for tests of the engine. It can
+// take long, lose answers, and run requests late.
 //
-// Rules: a call names a verb instead of a script: its first argument is "acquire", "release", "renew", or "force". A Redis is the
-// transport of a send.Sender.
+// Rules: a call names a verb instead of a script: its first argument is "acquire", "release", "renew", or "force". A
+// Redis is the transport of a send.Sender.
 package fakeredis
 
 import (

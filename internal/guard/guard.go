@@ -115,8 +115,8 @@ func (g *guard) Done() <-chan struct{} { return g.end.ctx.Done() }
 
 func (g *guard) Deadline() (time.Time, bool) { return g.parent.Deadline() }
 
-// Err looks at the clock too: after a pause of the whole process, a hold that has lapsed is reported before any timer had
-// the time to fire.
+// Err looks at the clock too: after a pause of the whole process, a hold that has lapsed is reported before any timer
+// had the time to fire.
 func (g *guard) Err() error {
 	if err := g.end.ctx.Err(); err != nil {
 		return err
@@ -148,8 +148,8 @@ type call struct {
 	guard           context.Context
 }
 
-// NewCall returns the ctx for one call of a function, which ends with a guard. end is to be called when the function has
-// returned.
+// NewCall returns the ctx for one call of a function, which ends with a guard. end is to be called when the function
+// has returned.
 func NewCall(guard context.Context) (ctx context.Context, end context.CancelFunc) {
 	inner, end := context.WithCancel(guard)
 	return &call{inner, guard}, end

@@ -1,11 +1,12 @@
 // Package late counts the tries of attempts that may still run in Redis although no caller waits for them.
 //
-// An attempt asks for a lock with a field of its own. Only where a try may still run that asks with a field does a release
-// or an undo leave a tombstone of that field in Redis: then the try takes nothing.
+// An attempt asks for a lock with a field of its own. Only where a try may still run that asks with a field does a
+// release or an undo leave a tombstone of that field in Redis: then the try takes nothing.
 //
-// Rules: a field that has ended is not asked for again. So when the outcomes of all its tries are known, nothing can run
-// any more, and the tombstone is taken away. Where a connection has failed, a try may be on its way for as long as the
-// tombstone lasts, which stays then: also where the field is buried once more, because two undos of it were under way.
+// Rules: a field that has ended is not asked for again. So when the outcomes of all its tries are known, nothing can
+// run any more, and the tombstone is taken away. Where a connection has failed, a try may be on its way for as long as
+// the tombstone lasts, which stays then: also where the field is buried once more, because two undos of it were under
+// way.
 package late
 
 import (
@@ -48,8 +49,8 @@ func (t *Tries) Left(fields []string, orphans int, lost bool) {
 	}
 }
 
-// Heard notes the outcome of a try of each of fields. known says that the try has run, or never runs. It returns the calls
-// that take away tombstones that are not needed any more.
+// Heard notes the outcome of a try of each of fields. known says that the try has run, or never runs. It returns the
+// calls that take away tombstones that are not needed any more.
 func (t *Tries) Heard(fields []string, known bool) (drops []send.Call) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -119,8 +120,8 @@ func (t *Tries) MayRun(field string) bool {
 	return f != nil && (f.open > 0 || time.Now().Before(f.lost))
 }
 
-// Buried notes that Redis has a tombstone of field, which drop takes away. It says whether the tombstone is not needed any
-// more.
+// Buried notes that Redis has a tombstone of field, which drop takes away. It says whether the tombstone is not needed
+// any more.
 func (t *Tries) Buried(field string, drop send.Call) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

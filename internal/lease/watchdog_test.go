@@ -250,7 +250,8 @@ type countingHolder struct{ ended *atomic.Int64 }
 
 func (h countingHolder) LeaseEnded(error) { h.ended.Add(1) }
 
-// A renewal ends after renewTime without a deadline on its ctx, and reports the silence, for which a Cluster loads its routes.
+// A renewal ends after renewTime without a deadline on its ctx, and reports the silence, for which a Cluster loads its
+// routes.
 func TestWatchdogRenewalHasADeadline(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)

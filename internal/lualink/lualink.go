@@ -1,5 +1,5 @@
-// Package lualink links Lua scripts: in front of a script stand the functions and the constants of preludes that it uses,
-// and those that these use.
+// Package lualink links Lua scripts: in front of a script stand the functions and the constants of preludes that it
+// uses, and those that these use.
 //
 // Rules: a file of Lua is a prelude or a script. Nobody lists what a script uses: a name that a file uses and does not
 // declare is of a prelude. The types of the keys of a script are those that its header names. Comments are not sent.
@@ -128,7 +128,8 @@ func newPrelude(name, beside, text string) prelude {
 	return p
 }
 
-// statementOf is the beginning of a statement of a prelude, with the names that it defines. It ends before the next one.
+// statementOf is the beginning of a statement of a prelude, with the names that it defines. It ends before the next
+// one.
 var statementOf = regexp.MustCompile(`(?m)^local (?:function )?(\w+(?:, \w+)*)`)
 
 // of are the preludes that a text uses, with those that these use.
@@ -184,7 +185,8 @@ func words(text string) map[string]bool {
 	return all
 }
 
-// freeNames are the names that a text uses and declares nowhere. Words in strings and comments are no names, nor are fields.
+// freeNames are the names that a text uses and declares nowhere. Words in strings and comments are no names, nor are
+// fields.
 func freeNames(text string) map[string]bool {
 	text = noName.ReplaceAllString(text, "''")
 	names := words(text)

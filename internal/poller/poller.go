@@ -1,8 +1,8 @@
 // Package poller is how waiters in the line of a lock notice a lock that became free without a release.
 //
-// No script passes on a lock whose lease ends, or whose record is deleted. Its waiters would sleep. So would one whose place
-// in the line was deleted, or who does not know that a Java service holds the lock by now. One goroutine looks for all of
-// them, with one request for many locks, and wakes the waiters of locks that are free: they ask.
+// No script passes on a lock whose lease ends, or whose record is deleted. Its waiters would sleep. So would one whose
+// place in the line was deleted, or who does not know that a Java service holds the lock by now. One goroutine looks
+// for all of them, with one request for many locks, and wakes the waiters of locks that are free: they ask.
 //
 // Rules: each lock that a process waits for in a line is looked at once in a max wake delay. A process that has more
 // than NearHead places in front of it looks more seldom: else more looks would be made the more wait. All looks of a
@@ -11,8 +11,8 @@
 // that was lost, costs more to find out: of many locks a few are looked at closely each time, at random, and all those
 // whose waiters listen on a connection that has not answered its last ping. The goroutine ends when no caller waits.
 // Where Redis does not answer, or refuses, the waiters are woken: they ask for themselves. How Redis is asked is that
-// of the Client: a Poller knows names, and the functions of its Config. None of these but Spawn is called with the mutex
-// held.
+// of the Client: a Poller knows names, and the functions of its Config. None of these but Spawn is called with the
+// mutex held.
 package poller
 
 import (
@@ -143,8 +143,8 @@ func (p *Poller) endIfIdle() bool {
 	return !p.running
 }
 
-// isDue says whether to look this time at a lock that these wait for. One of those near the head of a line notices that the
-// lock is free; where all of them have died, another one does, later.
+// isDue says whether to look this time at a lock that these wait for. One of those near the head of a line notices that
+// the lock is free; where all of them have died, another one does, later.
 func isDue(waiters []Waiter) bool {
 	ahead := slices.MinFunc(waiters, func(a, b Waiter) int { return cmp.Compare(a.Ahead, b.Ahead) }).Ahead
 	return ahead < NearHead || rand.IntN(ahead/NearHead+1) == 0

@@ -6,7 +6,8 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// The locks of a long line are looked at by those near its head; by the others now and then, who might be the only ones alive.
+// The locks of a long line are looked at by those near its head; by the others now and then, who might be the only ones
+// alive.
 func TestLookoutIsRareFarBackInALine(t *testing.T) {
 	due := func(ahead ...int) (n int) {
 		var waiters []Waiter

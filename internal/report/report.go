@@ -28,7 +28,8 @@ type Reporter struct {
 	until    time.Time  // after this time nothing is reported; zero: before Close
 }
 
-// New returns a Reporter that runs its goroutine with spawn. The Client waits for the goroutines of spawn when it closes.
+// New returns a Reporter that runs its goroutine with spawn. The Client waits for the goroutines of spawn when it
+// closes.
 func New(spawn func(func())) *Reporter { return &Reporter{spawn: spawn} }
 
 // Later queues the report of a loss. A loss is never dropped before Close. Later does not block.

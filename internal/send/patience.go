@@ -17,8 +17,8 @@ const (
 	mostPatience  = 4 * MinWait // also before Redis has answered: there may be no connection yet
 )
 
-// Slack is added to the patience of every caller. It is 0, except in tests on a machine that is too busy to answer in time,
-// which set it before they begin.
+// Slack is added to the patience of every caller. It is 0, except in tests on a machine that is too busy to answer in
+// time, which set it before they begin.
 var Slack time.Duration
 
 // A slowness is about how long the slowest of the last answers took. It is never less than half of leastPatience, so

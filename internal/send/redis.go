@@ -133,9 +133,9 @@ func (p pipeline) send(ctx context.Context, calls []Call, which []int, whole boo
 // explained is err, the answer of Redis to c, with what its text does not say.
 func explained(c Call, err error) error { return orNoPassword(orNotALock(c, err)) }
 
-// orNoPassword returns err; or, where Redis did not read a request because no password came before it, err behind the name
-// of that cause. Redis says NOAUTH only to short requests: it refuses one of more than ten words, or with a word of more
-// than 16 KiB, while it reads it, and then closes the connection.
+// orNoPassword returns err; or, where Redis did not read a request because no password came before it, err behind the
+// name of that cause. Redis says NOAUTH only to short requests: it refuses one of more than ten words, or with a word
+// of more than 16 KiB, while it reads it, and then closes the connection.
 func orNoPassword(err error) error {
 	if err == nil || !redis.HasErrorPrefix(err, "Protocol error: unauthenticated") {
 		return err

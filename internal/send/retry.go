@@ -213,8 +213,8 @@ func (r *retry) worthRepeating(w *Wait, err error) bool {
 	return Transient(err) || w.Background && OfHook(err)
 }
 
-// hadEnded says whether a try failed with err because its connection had ended while nobody used it, and counts such tries.
-// There may be more such connections.
+// hadEnded says whether a try failed with err because its connection had ended while nobody used it, and counts such
+// tries. There may be more such connections.
 func (r *retry) hadEnded(err error) bool {
 	if !ended(err) || r.req.Long || r.ended == maxEnded || r.config.Idle == nil || r.config.Idle() == 0 {
 		return false

@@ -195,8 +195,8 @@ func TestHowLongACallIsRepeated(t *testing.T) {
 	}
 }
 
-// Connections that have ended while nobody used them cost no time, however many there are; but a request is not sent for
-// ever.
+// Connections that have ended while nobody used them cost no time, however many there are; but a request is not sent
+// for ever.
 func TestEndedConnectionsAreUsedUp(t *testing.T) {
 	broken := &net.OpError{Op: "write", Err: syscall.EPIPE}
 	for _, noWait := range []bool{false, true} {
@@ -307,7 +307,8 @@ func TestNothingIsSentAfterCloseOrTheEndOfCtx(t *testing.T) {
 	}, inline)
 }
 
-// Every wait for an answer ends with the ctx, the deadline, but not before MinWait, and Close. The outcome goes to the handler.
+// Every wait for an answer ends with the ctx, the deadline, but not before MinWait, and Close. The outcome goes to the
+// handler.
 func TestCallerLeavesBeforeTheAnswer(t *testing.T) {
 	for name, test := range map[string]struct {
 		leave func(b *bench, w *Wait, cancel func())

@@ -42,8 +42,8 @@ type Call struct {
 	Keys   []string
 	Args   []any
 
-	// Spare are keys that the call can do without, if it has them. Where Redis refuses the keys, because the user may not use one
-	// of them, or because their slot is moving, the call is sent with other keys in these places.
+	// Spare are keys that the call can do without, if it has them. Where Redis refuses the keys, because the user may
+	// not use one of them, or because their slot is moving, the call is sent with other keys in these places.
 	Spare []Spare
 }
 

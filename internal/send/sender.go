@@ -32,15 +32,15 @@ type Config struct {
 
 	// Batch allows calls of many goroutines to go out together: only without synced replicas.
 	Batch bool
-	// Home is the server of a key; "": it is not known. Calls of different servers do not go out together. nil: there is
-	// one. Home is called once a call was answered, and does not block then.
+	// Home is the server of a key; "": it is not known. Calls of different servers do not go out together. nil: there
+	// is one. Home is called once a call was answered, and does not block then.
 	Home func(key string) string
 	// Inline is after how long a call ends by itself, with its answer or without. 0: after more than ResendTime.
 	Inline time.Duration
 	// Confirm is how long an answer may take because replicas confirm it.
 	Confirm time.Duration
-	// Idle is how many connections there are that nobody uses; nil: it is not known. Each may have ended, and nobody knows
-	// before it is used: with TLS, or where a proxy keeps it.
+	// Idle is how many connections there are that nobody uses; nil: it is not known. Each may have ended, and nobody
+	// knows before it is used: with TLS, or where a proxy keeps it.
 	Idle func() int
 	// RideOut is how long a caller that has had a reply retries: one watchdog timeout.
 	RideOut time.Duration
@@ -103,8 +103,8 @@ type Request struct {
 	// Pipeline are calls that take or renew something, instead of Call: one pipeline, and no batch.
 	Pipeline []Call
 
-	// Long is for a call that may run for longer than others, and stops Redis meanwhile. It is sent again only when it has surely run:
-	// see LongTime. It goes out by itself.
+	// Long is for a call that may run for longer than others, and stops Redis meanwhile. It is sent again only when it
+	// has surely run: see LongTime. It goes out by itself.
 	Long bool
 
 	// OnOrphan hears the outcomes that come too late for the caller; or nil.
@@ -133,8 +133,8 @@ type Answer struct {
 	// later. A try that was under way when its caller left counts as Abandoned alone.
 	Unknown   int
 	Abandoned bool
-	// Orphans counts the tries whose outcomes the OrphanHandler hears, now or later. Lost counts those that may still run
-	// although nobody hears of them any more: their connections have failed.
+	// Orphans counts the tries whose outcomes the OrphanHandler hears, now or later. Lost counts those that may still
+	// run although nobody hears of them any more: their connections have failed.
 	Orphans, Lost int
 	Unanswered    bool // Redis has not answered at all, and for this reason the caller gave up
 }
@@ -246,8 +246,8 @@ func orNoConnection(err error, caller, ctx context.Context, d time.Duration) err
 	return fmt.Errorf("no connection to Redis within %v", d)
 }
 
-// mayInline says whether the goroutine of a caller may send by itself. The answer comes in time only from a Redis
-// that has answered the last call. A caller whose time ends before the call surely does, with the wait for a connection, has
+// mayInline says whether the goroutine of a caller may send by itself. The answer comes in time only from a Redis that
+// has answered the last call. A caller whose time ends before the call surely does, with the wait for a connection, has
 // another goroutine send, and leaves in time. One whose ctx is cancelled meanwhile leaves when the call ends.
 func (s *Sender) mayInline(w *Wait, now time.Time) bool {
 	least := s.config.Inline + ResendTime + ResendTime/4 // see limit

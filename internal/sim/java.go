@@ -248,7 +248,8 @@ func (s *service) subscribe(sub *redis.PubSub) bool {
 	return err == nil
 }
 
-// isRefusal says whether Redis has answered an error, as it does when a subscription is renewed without the right to it.
+// isRefusal says whether Redis has answered an error, as it does when a subscription is renewed without the right to
+// it.
 func isRefusal(err error) bool {
 	var refused redis.Error
 	return errors.As(err, &refused)

@@ -166,8 +166,8 @@ func (w *witness) extended(h *hold, by time.Duration, began time.Time, err error
 	}
 }
 
-// freedAll reports holders whose records are still there after locks of a kind were forced open. A process that asks for
-// the lock itself may have it again. mu is held.
+// freedAll reports holders whose records are still there after locks of a kind were forced open. A process that asks
+// for the lock itself may have it again. mu is held.
 func (w *witness) freedAll(kind Kind, names []string, of func(*hold) bool, began time.Time) {
 	switch kind {
 	case Plain, FencedOne, Fair, Leader:

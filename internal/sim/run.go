@@ -277,7 +277,8 @@ func (w *world) turnsBefore(of *Worker) (most int, ordered bool) {
 	default:
 		return 0, false
 	}
-	// After a release a process lets others go first for about a round trip, which is several sections without a length.
+	// After a release a process lets others go first for about a round trip, which is several sections without a
+	// length.
 	if w.plan.Lacks != "" || w.unlined || w.ending {
 		return 0, false
 	}

@@ -200,8 +200,8 @@ func (l loss) hits(h *hold) bool {
 	return (l.name == "" || slices.Contains(h.names, l.name)) && l.of(h)
 }
 
-// isToNotice reports h if it does not know after a while that its record is gone. A later loss gives it a while of its own.
-// mu is held.
+// isToNotice reports h if it does not know after a while that its record is gone. A later loss gives it a while of its
+// own. mu is held.
 func (w *witness) isToNotice(h *hold, what string, within time.Duration) {
 	known := len(w.losses)
 	time.AfterFunc(within, func() {

@@ -279,7 +279,8 @@ func (c *Cluster) FailoverAfter(of *Server, fault func()) *Server {
 	return master.Server
 }
 
-// NoNotifications keeps connections from asking for notes on maintenance, which no server of the tests sends. In go-redis 9.22 and
+// NoNotifications keeps connections from asking for notes on maintenance, which no server of the tests sends. In
+// go-redis 9.22 and
 // 9.23 a Conn and its Client race for this setting.
 func NoNotifications() *maintnotifications.Config {
 	return &maintnotifications.Config{Mode: maintnotifications.ModeDisabled}

@@ -33,8 +33,8 @@ func StillMini(t testing.TB) *miniredis.Miniredis {
 	return m
 }
 
-// hasNoReplicas answers INFO replication, which a miniredis does not know, as a Redis without replicas does. Else a script
-// could not know whether a message has reached a client of a replica.
+// hasNoReplicas answers INFO replication, which a miniredis does not know, as a Redis without replicas does. Else a
+// script could not know whether a message has reached a client of a replica.
 func hasNoReplicas(c *server.Peer, command string, args ...string) bool {
 	if command != "INFO" || len(args) != 1 || args[0] != "replication" {
 		return false

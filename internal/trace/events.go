@@ -52,7 +52,8 @@ type event struct {
 	text string
 }
 
-// The ranks: of a belief as little as can be is known, so it ends before a script of the same moment, and begins after it.
+// The ranks: of a belief as little as can be is known, so it ends before a script of the same moment, and begins after
+// it.
 const (
 	beliefEnds = iota
 	scriptRuns
@@ -221,8 +222,8 @@ func (c *converter) heard(n note) string {
 	return "h|->{" + strings.Join(all, ",") + "}"
 }
 
-// toldAll says whether the channel of all has a listener: Java; or a client whose own channel this server does not have, which
-// counts as Java until it has subscribed anew.
+// toldAll says whether the channel of all has a listener: Java; or a client whose own channel this server does not
+// have, which counts as Java until it has subscribed anew.
 func (c *converter) toldAll(n note) bool {
 	return slices.ContainsFunc(n.Told, func(m [2]string) bool { return c.clients[m[0][strings.LastIndex(m[0], ":")+1:]] == "" })
 }

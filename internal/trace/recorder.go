@@ -4,9 +4,9 @@ package trace
 
 // The recorder: a hook of go-redis that sends scripts which note their runs.
 //
-// Rules: the note is made by the script itself, so the notes have the order in which Redis ran the scripts. A note has the
-// record and the line before and after the run, and the messages that were heard. The script
-// does and answers the same as without the note.
+// Rules: the note is made by the script itself, so the notes have the order in which Redis ran the scripts. A note has
+// the record and the line before and after the run, and the messages that were heard. The script does and answers the
+// same as without the note.
 
 import (
 	"context"

@@ -2,7 +2,8 @@ package trace
 
 // The replay: TLC runs spec/Trace.tla on the traces.
 //
-// Rules: TLC alone decides. A run of it that says something else than "accepted" or "rejected" of every trace is an error.
+// Rules: TLC alone decides. A run of it that says something else than "accepted" or "rejected" of every trace is an
+// error.
 
 import (
 	"context"

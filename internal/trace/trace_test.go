@@ -68,7 +68,8 @@ func TestStateRefusesWhatTheSpecificationHasNot(t *testing.T) {
 	}
 }
 
-// A belief is known only in part: it neither begins before the script that granted it nor ends after the one that ends it.
+// A belief is known only in part: it neither begins before the script that granted it nor ends after the one that ends
+// it.
 func TestBeliefsAreBetweenTheScripts(t *testing.T) {
 	c := &converter{clients: make(clients), over: make(map[string]bool)}
 	c.last, _ = c.clients.of(state{})

@@ -54,8 +54,8 @@ type Pace struct {
 	Slice time.Duration // how long a streak may last; 0: nothing is handed over
 }
 
-// PaceOf is the pace where a request takes rtt, and the user asks for slices of this length. Where round trips are long,
-// a slice is long too: the time between two slices, when no process has the lock, is then short in comparison.
+// PaceOf is the pace where a request takes rtt, and the user asks for slices of this length. Where round trips are
+// long, a slice is long too: the time between two slices, when no process has the lock, is then short in comparison.
 func PaceOf(rtt, slice time.Duration) Pace {
 	p := Pace{RTT: rtt}
 	if slice > 0 {
@@ -106,8 +106,8 @@ func (t *Turns) Released(now time.Duration, p Pace, others int) {
 	}
 }
 
-// Untold notes a release in Redis that other processes wait for and were not told of: they look once in a max wake delay.
-// After a streak of a slice they go first for so long.
+// Untold notes a release in Redis that other processes wait for and were not told of: they look once in a max wake
+// delay. After a streak of a slice they go first for so long.
 func (t *Turns) Untold(now time.Duration, p Pace, maxWakeDelay time.Duration) {
 	if now-t.since >= p.Slice {
 		*t = Turns{until: now + min(maxWakeDelay, MostUntold) + p.RTT}

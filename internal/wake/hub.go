@@ -1,9 +1,9 @@
 // Package wake has the channels of Redis on which goroutines wait for messages: one connection for all of them, or one
 // for each node that announces on some of them.
 //
-// Words: a listener is one goroutine that waits for the messages of a channel, a link the connection to one node and the
-// channels that belong to it, the hub all of that. Who uses the package knows which node announces on which channel, and
-// what the messages mean.
+// Words: a listener is one goroutine that waits for the messages of a channel, a link the connection to one node and
+// the channels that belong to it, the hub all of that. Who uses the package knows which node announces on which
+// channel, and what the messages mean.
 //
 // Rules:
 //   - A wake-up is a hint. Listeners ask again by themselves, so a lost wake-up costs

@@ -106,7 +106,8 @@ func TestPubSubMessagesPassTheFilterOfAListener(t *testing.T) {
 	})
 }
 
-// Whether a grant is for a wait that goes on is found out before its listener runs: the caller may be done with the lock at once.
+// Whether a grant is for a wait that goes on is found out before its listener runs: the caller may be done with the
+// lock at once.
 func TestPubSubHearsAMessageBeforeItsListeners(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		_, p := newFakePubSub(t)

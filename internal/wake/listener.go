@@ -99,7 +99,8 @@ const (
 
 // Renew has the connection of l replaced: the server that announces on the channel does not know the subscription. The
 // connection ends at another server, which was the master before. If the next one is no better, there is something
-// between the Client and Redis that keeps subscriptions for itself; so each connection lasts longer than the one before.
+// between the Client and Redis that keeps subscriptions for itself; so each connection lasts longer than the one
+// before.
 func (l *Listener) Renew() {
 	h := l.hub
 	h.mu.Lock()
