@@ -157,7 +157,7 @@ func (c *Client) server() string {
 	return ""
 }
 
-// isNil says whether v is nil, or a nil pointer.
+// isNil reports whether v is nil, or a nil pointer.
 func isNil(v any) bool {
 	r := reflect.ValueOf(v)
 	return !r.IsValid() || r.Kind() == reflect.Pointer && r.IsNil()
@@ -166,7 +166,7 @@ func isNil(v any) bool {
 // Close ends the Client: every waiter gets ErrClosed, every guarded context ends
 // with cause ErrClosed, no lease is renewed any more and no goroutine is left.
 // Locks that are held are not released, because their holders may still be at
-// work: the locks lapse with their leases, and Unlock still releases them at once. rdb
+// work: the locks expire with their leases, and Unlock still releases them at once. rdb
 // stays open.
 //
 // Close waits for requests that are under way. Where Redis refuses connections, these are attempts that are rolled back
@@ -182,14 +182,14 @@ func (c *Client) Close() error {
 	return c.engine.Close()
 }
 
-// Shutdown ends the Client as Close does, but waits until every lock that is held is unlocked or lost, or ctx ends.
+// Shutdown ends the Client as Close does, but waits until every lock that is held is unlocked or lost, or ctx is done.
 // Meanwhile the locks that are held are still renewed, so that no other process takes them while their holders finish.
 // From the beginning on Lock and TryLock return ErrClosed, also to callers that wait, and to an owner that holds the
 // lock already. Every guarded context ends with cause ErrClosed, which tells the holders to finish. Token and the
 // methods that ask Redis work until the end.
 //
-// The error is nil if every lock was given back. If ctx ends first, it matches the error of ctx, and says how many
-// locks are left, which, and who holds them; they lapse with their leases, as after Close. A RedLock counts, and so
+// The error is nil if every lock was released. If ctx is done first, it matches the error of ctx, and says how many
+// locks are left, which, and who holds them; they expire with their leases, as after Close. A RedLock counts, and so
 // does each of its locks. If another goroutine calls Close meanwhile, the error matches ErrClosed. It also has the
 // error of Close. A second Shutdown waits as well, and after Close it returns nil. ErrInvalid: ctx is nil.
 func (c *Client) Shutdown(ctx context.Context) error {

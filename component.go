@@ -133,7 +133,7 @@ func (m component) place() string {
 	return ""
 }
 
-// bundles says whether m can be taken together with o.
+// bundles reports whether m can be taken together with o.
 func (m component) bundles(o component) bool {
 	if m.record == nil || o.record == nil || m.client != o.client || m.record.Bundled() == 0 || o.record.Bundled() == 0 {
 		return false
@@ -142,7 +142,7 @@ func (m component) bundles(o component) bool {
 	return !cluster || slotPart(m.id.Name) == slotPart(o.id.Name)
 }
 
-// checkTwice says whether two components are in each other's way: they are one lock,
+// checkTwice reports whether two components are in each other's way: they are one lock,
 // or have the same record and are not the halves of a RWLock.
 func checkTwice(components []component) error {
 	type place struct{ server, name, half string }

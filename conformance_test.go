@@ -134,7 +134,7 @@ func (b *bench) keysOn(rdb *redis.Client) []string {
 	return slices.DeleteFunc(keys, func(key string) bool { return isLeftFree(rdb, key) })
 }
 
-// isLeftFree says whether key is what free locks leave: tombstones in a line, or what their row says.
+// isLeftFree reports whether key is what free locks leave: tombstones in a line, or what their row says.
 func isLeftFree(rdb redis.UniversalClient, key string) bool {
 	return onlyTombstones(rdb, key) ||
 		slices.ContainsFunc(recordLocks, func(k lockKind) bool { return k.leaves != nil && k.leaves(rdb, key) })
@@ -150,8 +150,8 @@ func (b *bench) forget() {
 	}
 }
 
-// onlyTombstones says whether key is a line in which no client has a place: fields stay in it for a while that must not
-// take the lock any more, because a request with them may still run.
+// onlyTombstones reports whether key is a line in which no client has a place: fields stay in it for a while that must
+// not take the lock any more, because a request with them may still run.
 func onlyTombstones(rdb redis.UniversalClient, key string) bool {
 	if !strings.HasPrefix(key, "relock_line:") {
 		return false

@@ -30,7 +30,7 @@
 // The owner of a hold is the calling goroutine. Any number of goroutines may share a
 // lock, and they exclude one another. The goroutine that holds the lock may lock it again,
 // through any lock of that name on that Client, and then unlocks it as often: the hold
-// count says how often. No owner can unlock the hold of another owner.
+// count reports how often. No owner can unlock the hold of another owner.
 //
 // [WithOwner] gives a ctx an owner. Use it for a lock that one goroutine takes and another
 // one releases, or that several goroutines re-enter because they share a piece of work.
@@ -45,7 +45,7 @@
 // that is not renewed: the hold is over when the lease has run out. [Hold.Extend] lets such
 // a hold last longer.
 //
-// A hold is trusted from before the request that took or renewed it was sent:
+// A hold is valid from before the request that took or renewed it was sent:
 //
 //	trusted until = sent + lease - drift, drift = 1% of the lease + 2ms
 //
@@ -84,11 +84,11 @@
 // goroutine instead, and passes in the same way. Readers have no order between processes: a release wakes all of them,
 // and the first writer, and they try again.
 //
-// A waiter also asks again by itself at least every max wake delay (1 second), so that a lost
+// A waiter also asks again by itself at least every poll interval (1 second), so that a lost
 // message costs time and nothing else. For those that wait in a line, one request looks whether
 // their locks are still held. Waiters of a semaphore ask for themselves.
 //
-// The end of ctx ends every wait, also while a request hangs. Then nothing is held,
+// The end of ctx is done every wait, also while a request hangs. Then nothing is held,
 // and an attempt that was under way is undone. With a ReadTimeout of the Redis client of one
 // second or less, a caller whose ctx is canceled while its request hangs returns when that
 // timeout is over, or 1.25 seconds after the request if there was no connection for it.
@@ -104,13 +104,13 @@
 // all nodes of a Cluster refuse them, or nothing answers. A caller that
 // has had an answer from Redis retries for one watchdog timeout. The answer may be that the
 // lock is busy, or that Redis is loading, failing over or moving a slot of a Cluster. While
-// its slot moves, a lock that needs more than one key can be neither taken nor given back:
+// its slot moves, a lock that needs more than one key can be neither taken nor released:
 // Redis answers TRYAGAIN, and callers are kept waiting. A plain lock needs one, and goes on
-// without its line; a fenced one can be given back.
+// without its line; a fenced one can be released.
 //
 // # Errors
 //
-// Every error says what was asked, of which lock, and what happened, and is matched
+// Every error describes what was asked, of which lock, and what happened, and is matched
 // with errors.Is and errors.As:
 //
 //   - [ErrNotHeld]: the caller does not hold the lock.
@@ -186,8 +186,8 @@
 //   - field: the name of a hold in its record: client, owner and number of the acquisition.
 //   - lease: how long Redis keeps a record that is not renewed.
 //   - trust: how long the process relies on a hold: the lease, counted from before the request, less the drift.
-//   - watchdog: the goroutine of a Client that renews leases, and ends holds that can no longer be trusted.
-//   - guard: a ctx that ends when a hold can no longer be trusted, or is given back.
+//   - watchdog: the goroutine of a Client that renews leases, and ends holds that can no longer be valid.
+//   - guard: a ctx that is canceled when a hold can no longer be valid, or is released.
 //   - attempt: one request for a level; Redis grants it or answers busy.
 //   - undo: the request that takes back an attempt that may have been granted to a caller that has left.
 //   - wait queue: the goroutines of one process that wait for one lock, in the order of their arrival.

@@ -28,7 +28,7 @@ type Election struct {
 // NewElection returns the election called name. The options are those of the lock;
 // Fenced is implied. NewElection sends nothing; a bad name is reported by the methods.
 //
-// A lock of that name is in the way of the election. If it is to have numbers too, make it with Fenced.
+// A lock of that name blocks the election. If it is to have numbers too, make it with Fenced.
 func (c *Client) NewElection(name string, opts ...LockOption) *Election {
 	return &Election{c, *c.NewLock(name, append(slices.Clone(opts), Fenced())...)}
 }
@@ -36,7 +36,7 @@ func (c *Client) NewElection(name string, opts ...LockOption) *Election {
 // Name is the name of the election, and the key of the leader's record in Redis.
 func (e *Election) Name() string { return e.lock.Name() }
 
-// Campaign waits until the caller leads, or ctx ends: then the error matches the error of
+// Campaign waits until the caller leads, or ctx is done: then the error matches the error of
 // ctx, and the caller is no candidate any more. Each call is a candidate of its own. The candidates
 // are elected in the order of the line of a plain lock: see [Lock].
 //
@@ -58,7 +58,7 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 // panics. It returns the error of fn, joined with that of Resign: with ErrLockLost if the lead was
 // lost while fn ran.
 //
-// The ctx of fn ends when the lead is lost, and when ctx ends. The lead is given up only
+// The ctx of fn ends when the lead is lost, and when ctx is done. The lead is given up only
 // after fn has returned, so the next leader does not begin before the work of this one has ended. A leader
 // that was lost is different: its lease ends whether fn returns or not.
 func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error) (err error) {
@@ -98,7 +98,7 @@ type Term struct {
 // Context is the ctx for the work of the leader. It has the values of the ctx of Campaign, but not its end: use
 // [Term.Guard] for work that also ends with the ctx of its caller. It ends
 // with cause ErrLockLost when the lead is lost, context.Canceled after Resign, and ErrClosed after
-// Close: see [Hold.Context]. The work has to stop when the ctx ends, and must have stopped before Resign.
+// Close: see [Hold.Context]. The work has to stop when the ctx is done, and must have stopped before Resign.
 func (t *Term) Context() context.Context { return t.held().Context() }
 
 // held is the hold of the term; nil: t is nil or zero.
@@ -152,7 +152,7 @@ type Leader struct {
 	Number int64
 }
 
-// Vacant says whether no process leads.
+// Vacant reports whether no process leads.
 func (l Leader) Vacant() bool { return l.Client == "" }
 
 // leadsAs reports whether l and other are one leader in one term. The label and the host are read in a request of their
@@ -183,7 +183,7 @@ func (e *Election) look(ctx context.Context) (Leader, error) {
 
 // Observe tells who leads: first the present state, and then each change of it. A vacancy is the zero [Leader]. A
 // change is another client, owner or number; Label and Host are as they could be read at that moment. With [AtLeast]
-// the end of a term is told when that time is over: see [Election.Leader]. Observe looks once in every max wake delay
+// the end of a term is told when that time is over: see [Election.Leader]. Observe looks once in every poll interval
 // ([WithMaxWakeDelay]), and misses what was shorter: a vacancy between two leaders, or a whole term.
 //
 //	for leader, err := range election.Observe(ctx) {
@@ -191,7 +191,7 @@ func (e *Election) look(ctx context.Context) (Leader, error) {
 //	}
 //
 // A look that fails is reported as an error, once until a look succeeds, and Observe goes on. After
-// ErrInvalid and ErrClosed the sequence ends. It ends without an error when ctx ends.
+// ErrInvalid and ErrClosed the sequence ends. It ends without an error when ctx is done.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
 		var last Leader

@@ -119,7 +119,7 @@ func ExampleLock_Lock() {
 
 	lock := client.NewLock("lock:stock")
 	if err := lock.Lock(ctx); err != nil {
-		return // ctx has ended, or Redis cannot be reached
+		return // ctx is done, or Redis cannot be reached
 	}
 	defer lock.Unlock(ctx)
 
@@ -370,7 +370,7 @@ func ExampleRedLock() {
 	if errors.As(err, &quorum) {
 		fmt.Printf("%d of %d granted it, %d are needed\n", quorum.Granted, quorum.Asked, quorum.Needed)
 	}
-	_ = servers[1].Restart() // or Close would try for seconds to give back what may be there
+	_ = servers[1].Restart() // or Close would try for seconds to release what may be there
 	_ = servers[2].Restart()
 	// Output:
 	// held by a quorum
@@ -457,7 +457,7 @@ func ExampleLock_Acquire() {
 	go func() {
 		defer worker.Done()
 		for j := range jobs {
-			if err := charge(j.hold.Context()); err != nil { // this ctx ends if the lock is lost
+			if err := charge(j.hold.Context()); err != nil { // this ctx is done if the lock is lost
 				fmt.Println(err)
 			}
 			if err := j.hold.Release(ctx); err != nil {

@@ -111,7 +111,7 @@ type fairModel struct {
 
 	ear      *miniredis.Subscriber
 	mu       sync.Mutex                // guards messages
-	messages []miniredis.PubsubMessage // that have been published, but for synced
+	messages []miniredis.PubsubMessage // that have been published, except for synced
 }
 
 const synced = "synced" // a channel

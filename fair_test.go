@@ -974,7 +974,7 @@ func TestFairGrantThatRedisDidNotMakeIsNoHold(t *testing.T) {
 	})
 }
 
-// A grant to a wait that is over is given back at once.
+// A grant to a wait that is over is released at once.
 func TestFairGrantToAWaitThatIsOverIsGivenBack(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
@@ -1155,7 +1155,7 @@ func TestFairQueueOfRelockAloneExpires(t *testing.T) {
 
 const queueLife = 5 * time.Minute // in lua/queue.lua
 
-// The clock of Redis goes back: a dead waiter is in the way as long as otherwise, and not for the length of the jump.
+// The clock of Redis goes back: a dead waiter blocks as long as otherwise, and not for the length of the jump.
 func TestFairDeadWaiterIsEvictedAfterTheClockWentBack(t *testing.T) {
 	mini := testredis.StillMini(t)
 	b := newBench(t, mini.Addr())

@@ -7,7 +7,7 @@ package relock
 // Rules: a fault hits exactly what it is meant for, by a rule of the proxy; all
 // lock types are tried side by side, because such tests mostly wait.
 
-// Every lock type under faults of Redis itself: it is gone, frozen, slow, out of
+// Every lock type under faults of Redis itself: it is gone, paused, slow, out of
 // memory, busy, read-only, forgetful or strict. Each test says which rows of
 // docs/reliability.md it is for.
 //
@@ -52,7 +52,7 @@ type faultLock struct {
 	takes, gives, undoes, renews testredis.Match
 
 	asks, parts int  // requests that one acquire consists of, and one release
-	red         bool // Lock goes on until ctx ends, whatever the nodes answer
+	red         bool // Lock goes on until ctx is done, whatever the nodes answer
 }
 
 var faultLocks = []faultLock{
@@ -66,8 +66,8 @@ var faultLocks = []faultLock{
 	{lockKind{name: "red", one: newThreeWayLock, rival: newThreeWayLock}, calls(lockAcquire), calls(lockRelease), calls(lockRelease), calls(renewScript), 3, 3, true},
 }
 
-// lined says whether processes wait for the lock, or for its parts, in a line, whose tombstones stop requests that run
-// late.
+// lined reports whether processes wait for the lock, or for its parts, in a line, whose tombstones stop requests that
+// run late.
 func (k faultLock) lined() bool { return k.name != "read" }
 
 // calls matches the runs of a script.
@@ -179,7 +179,7 @@ func stays[T any](b testing.TB, what string, c <-chan T, d time.Duration) {
 	}
 }
 
-// records are the bench's keys but for token counters, which stay.
+// records are the bench's keys except for token counters, which stay.
 func (b *faultBench) records() []string {
 	return slices.DeleteFunc(b.keys(), func(key string) bool { return strings.HasPrefix(key, "redisson_lock_token:") })
 }
@@ -260,7 +260,7 @@ func TestFaultLostAnswersChangeNothingTwice(t *testing.T) {
 	}
 }
 
-// Row 9: ctx ends while the request is under way.
+// Row 9: ctx is done while the request is under way.
 func TestFaultRequestIsUndoneWhenCtxEnds(t *testing.T) {
 	t.Parallel()
 	server := oneRedis(t)
@@ -355,7 +355,7 @@ func TestFaultMultiLockIsUndoneWhenCtxEnds(t *testing.T) {
 			testredis.Await(b, "it has the first and waits for the second", soon, func() bool { return asked.Count() > 0 })
 			time.Sleep(100 * time.Millisecond) // for the answer, and the wait for the second lock
 			b.proxy.BlackHole(true)
-			time.Sleep(time.Until(start.Add(time.Second))) // ctx ends at the same time in each case
+			time.Sleep(time.Until(start.Add(time.Second))) // ctx is done at the same time in each case
 			cancel()
 			ended := time.Now()
 			b.mustBe(await(b.bench, "it comes back", got), context.Canceled)
@@ -772,7 +772,7 @@ func TestFaultUnreachableHostDelaysCallsNoLongerThanDocumented(t *testing.T) {
 	assert.LessOrEqual(t, took, send.ConnectTime+2*time.Second, "time of TryLock")
 }
 
-// The one connection is in use, and the server frozen: all waits of Unlock together last no longer than documented.
+// The one connection is in use, and the server paused: all waits of Unlock together last no longer than documented.
 func TestFaultUnlockWaitsNoLongerThanDocumented(t *testing.T) {
 	t.Parallel()
 	for _, readTimeout := range []time.Duration{3 * time.Second, 5 * time.Second, -1} {
@@ -858,7 +858,7 @@ func (b *faultBench) config(name, value string) {
 	b.must(b.rdb.ConfigSet(context.Background(), name, value).Err())
 }
 
-// Row 37: a frozen Redis.
+// Row 37: a paused Redis.
 func TestFaultFrozenRedisEndsTrustAndCalls(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
@@ -1509,7 +1509,7 @@ func TestFaultScriptThatFailsHalfWayLeavesNothing(t *testing.T) {
 	testredis.Await(t, "no lock without a lease is left", soon, func() bool { return len(b.keys()) == 0 })
 }
 
-// Row 37: a Redis that was frozen for three seconds is not asked for the same renewals again and again.
+// Row 37: a Redis that was paused for three seconds is not asked for the same renewals again and again.
 func TestFrozenRedisRunsFewRenewals(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
@@ -1526,7 +1526,7 @@ func TestFrozenRedisRunsFewRenewals(t *testing.T) {
 	guarded, err := locks[0].Guard(ctx)
 	b.must(err)
 	before := b.scriptRuns()
-	time.Sleep(length/3 - 500*time.Millisecond) // the renewals are due while it is frozen
+	time.Sleep(length/3 - 500*time.Millisecond) // the renewals are due while it is paused
 	server.Freeze()
 	time.Sleep(3 * time.Second) // so that they are repeated several times
 	server.Thaw()

@@ -402,7 +402,7 @@ func failed(op, name string, err error) error {
 	return fmt.Errorf("relock: %s %s: %w", op, shortName(name), err)
 }
 
-// checkKeys says why a lock called name, whose data are in keys, cannot work.
+// checkKeys reports why a lock called name, whose data are in keys, cannot work.
 func checkKeys(c *Client, name string, keys []string) error {
 	switch {
 	case c == nil:

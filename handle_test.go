@@ -284,7 +284,7 @@ func TestTryLockWaitsForASlowRedis(t *testing.T) {
 			ok, err := l.TryLock(ctx, 0, 0)
 			for tries := 0; errors.Is(err, engine.ErrNoAnswer) && tries < 3; tries++ { // the machine is very busy
 				if free {
-					b.freeSoon() // it may have been taken, and not given back yet
+					b.freeSoon() // it may have been taken, and not released yet
 				}
 				ok, err = l.TryLock(ctx, 0, 0)
 			}

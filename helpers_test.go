@@ -64,7 +64,7 @@ func (b *lockedBuffer) String() string {
 	return b.buf.String()
 }
 
-// waitsInQueue says whether an owner waits for l in the queue of this process.
+// waitsInQueue reports whether an owner waits for l in the queue of this process.
 func (b *bench) waitsInQueue(l known) bool {
 	return b.waitersInQueue(l) > 0
 }
@@ -75,7 +75,7 @@ func (b *bench) waitersInQueue(l known) int {
 	return waiters
 }
 
-// asks says whether an owner of this process contends for l.
+// asks reports whether an owner of this process contends for l.
 func (b *bench) asks(l known) bool {
 	_, front, _ := waitersOf(l)
 	return front

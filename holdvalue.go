@@ -3,7 +3,7 @@ package relock
 // Holds as values: a hold that code can store, pass on, and release on any goroutine.
 //
 // Rules: a Hold has an owner of its own, which its ctx carries, and is nothing but that owner and its lock: it is
-// taken, renewed, lost and given back as every other hold. It is released once. Its guard is made when Context is first
+// taken, renewed, lost and released as every other hold. It is released once. Its guard is made when Context is first
 // called, because many callers need none. Methods of the user's ctx are called without a mutex held.
 
 import (

@@ -33,7 +33,7 @@ func (b *bench) holdFor(l Locker, lease time.Duration) *Hold {
 	return h
 }
 
-// ends waits until ctx ends, which must be with this cause.
+// ends waits until ctx is done, which must be with this cause.
 func (b *bench) ends(ctx context.Context, cause error) {
 	b.Helper()
 	await(b, "the ctx of the hold ends", ctx.Done())
@@ -654,7 +654,7 @@ func TestMultiLockExtendNeedsAllLocks(t *testing.T) {
 	})
 }
 
-// The locks of a MultiLock end together also when one of them was trusted for longer.
+// The locks of a MultiLock end together also when one of them was valid for longer.
 func TestMultiLockEndsTogetherAfterExtend(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	ctx := context.Background()

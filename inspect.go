@@ -1,6 +1,6 @@
 package relock
 
-// Inspect: what Redis knows of a lock, but for the line of a plain lock or a semaphore; for operators and tests.
+// Inspect: what Redis knows of a lock, except for the line of a plain lock or a semaphore; for operators and tests.
 //
 // Rules: Inspect only reads, in one request, so its result was true at one moment. It
 // reports the contents of the record and guesses nothing. A record that no lock makes is
@@ -78,9 +78,9 @@ type Inspection struct {
 	// Mode is the mode of a read/write lock that is held: "read", or "write" as long
 	// as there is a writer, which may read too. It is "" otherwise.
 	Mode string
-	// Holders are the holders of the lock: at most one, except for the readers of a
-	// read/write lock, and for a semaphore, whose first permit to lapse comes first. Readers of one Client that share a
-	// record (see RWLock) are one holder here. A writer comes first, and again as a reader if it reads.
+	// Holders are the holders of the lock: at most one, except for the readers of a read/write lock, and for a
+	// semaphore, whose first permit to expire comes first. Readers of one Client that share a record (see RWLock) are
+	// one holder here. A writer comes first, and again as a reader if it reads.
 	Holders []Holder
 	// TTL is how much of the lease of the record is left, in whole milliseconds: 0 if
 	// there is no record, negative if it has no lease, which only another program can make.
@@ -105,7 +105,7 @@ type Inspection struct {
 	Token int64
 }
 
-// Held says whether the lock has a holder whose lease has not run out.
+// Held reports whether the lock has a holder whose lease has not run out.
 func (i Inspection) Held() bool {
 	return slices.ContainsFunc(i.Holders, func(h Holder) bool { return h.Lease != 0 })
 }
@@ -156,7 +156,7 @@ type Waiter struct {
 	Alive time.Time
 }
 
-// Inspect says who holds the lock called name, and who waits for a fair lock or to write. It works for every kind of
+// Inspect reports who holds the lock called name, and who waits for a fair lock or to write. It works for every kind of
 // lock, of this package and of Redisson, and for all owners and clients. It is a single request, and leaves nothing in
 // Redis; by the time that it returns, the lock may have changed hands. If it finds clients of this package, another
 // request asks for their labels. For a MultiLock or a RedLock, inspect the locks that it is made of. A lock with very
@@ -265,7 +265,7 @@ func (r *lockRecords) inspection() (Inspection, error) {
 	return i, nil
 }
 
-// atMost is list without what is behind n; cut says whether there is more.
+// atMost is list without what is behind n; cut reports whether there is more.
 func atMost[T any](list []T, n int) (_ []T, cut bool) {
 	if len(list) > n {
 		return slices.Clip(list[:n]), true
@@ -357,7 +357,7 @@ func (r *lockRecords) holdsOfValues() []entry {
 	return holds
 }
 
-// holder reads an entry, and says whether a lock has made it.
+// holder reads an entry, and reports whether a lock has made it.
 func (e entry) holder(kind LockKind) (Holder, bool) {
 	levels, err := strconv.Atoi(e.value)
 	if err != nil || levels < 1 {

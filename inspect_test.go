@@ -31,7 +31,7 @@ func (b *bench) inspect(c *Client) Inspection {
 	return i
 }
 
-// about says whether d is close to want, and not more.
+// about reports whether d is close to want, and not more.
 func about(d, want time.Duration) bool { return d > want-10*time.Second && d <= want }
 
 func TestInspectShowsAPlainLock(t *testing.T) {
@@ -453,7 +453,7 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	_, err := c.Inspect(ctx, b.name)
 	b.must(err)
 
-	lapsed := time.Now().Add(-time.Hour).UnixMilli() // Java's clock may be ahead: all that have lapsed are free
+	lapsed := time.Now().Add(-time.Hour).UnixMilli() // Java's clock may be ahead: all that have expired are free
 	b.must(b.rdb.Eval(ctx, "for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[1], ARGV[2] + i, field .. '2') end return 1", []string{permitsKey(b.name)}, many, lapsed).Err())
 	i = inTime("permits that have lapsed")
 	assert.Equal(t, 5+many, i.Free)

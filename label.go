@@ -38,7 +38,7 @@ type label struct {
 
 func labelKey(id string) string { return prefixName("relock_client", id) }
 
-// checkLabel says why s is no label.
+// checkLabel reports why s is no label.
 func checkLabel(s string) error {
 	if len(s) > longestLabel || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
 		return invalid("WithLabel(%q): at most %d bytes of text without control characters", s, longestLabel)
@@ -146,7 +146,7 @@ func (c *Client) addLabels(ctx context.Context, i *Inspection) {
 	}
 }
 
-// usesRelock says whether the contender is of this package: client:owner:acquisition.
+// usesRelock reports whether the contender is of this package: client:owner:acquisition.
 func (c *Contender) usesRelock() bool {
 	return c.Client != "" && !strings.HasPrefix(c.Owner, "thread ")
 }

@@ -3,7 +3,7 @@ package relock
 // The line of processes that wait for a lock: one test for each of its rules, in the order of line.go and lua/line.lua.
 //
 // Rules: a manual client is one whose requests the test makes, one script at a time. No sleep of a waiter may end by
-// itself: the clients of these tests have a max wake delay of an hour, unless the test is about it.
+// itself: the clients of these tests have a poll interval of an hour, unless the test is about it.
 
 // Tombstones: where a field leaves one, when it goes, and what it costs those that have nothing to do with it.
 //
@@ -134,7 +134,7 @@ func (b *bench) pttl() time.Duration {
 	return d
 }
 
-// ended says whether field never takes the lock again.
+// ended reports whether field never takes the lock again.
 func (b *bench) ended(field string) bool {
 	b.Helper()
 	over, err := b.rdb.HGet(context.Background(), b.lineKey(), "over").Result()
@@ -577,7 +577,7 @@ func TestLineGrantOfOtherPropertiesIsConfirmed(t *testing.T) {
 	})
 }
 
-// A grant to a wait that is over is given back at once.
+// A grant to a wait that is over is released at once.
 func TestLineGrantToAnUnknownWaitIsGivenBack(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.manual().takes()
@@ -592,7 +592,7 @@ func TestLineGrantToAnUnknownWaitIsGivenBack(t *testing.T) {
 			return nil
 		})
 		b.must(err)
-		c.gets() // the lock that was given back
+		c.gets() // the lock that was released
 		assert.True(b, b.ended(unknown), "a request of the wait may run late")
 		c.unlocks()
 	})
@@ -673,7 +673,7 @@ func TestLineFrozenClientCostsOneLease(t *testing.T) {
 
 		last := b.contender(WithMaxWakeDelay(100 * time.Millisecond)).joins()
 		next.unlocks()
-		last.gets() // and not the frozen client
+		last.gets() // and not the paused client
 		assert.Equal(b, []string{frozen.id}, b.clientsInLine(), "the line")
 		behind := b.manual().listens().joins()
 
@@ -718,7 +718,7 @@ func TestLineTwoLapsesLeaveTwoPlaces(t *testing.T) {
 	})
 }
 
-// A client that asks after its grant has lapsed keeps its place, also where no script has noticed the lapse.
+// A client that asks after its grant has expired keeps its place, also where no script has noticed the expiry.
 func TestLineLapsedClientThatAsksKeepsItsPlace(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()
@@ -814,7 +814,7 @@ func TestLineDeafClientSubscribesAnew(t *testing.T) {
 	go func() { got <- waits.Lock(ctx) }()
 	testredis.Await(t, "it stands in the line of the old master", soon, func() bool { return len(old.clientsInLine()) == 1 })
 	master.Store(now)
-	b.must(old.rdb.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Err()) // but for the one of the subscription
+	b.must(old.rdb.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Err()) // except for the one of the subscription
 	testredis.Await(t, "it stands in the line of the new master", 2*soon, func() bool { return len(b.clientsInLine()) == 1 })
 	b.must(b.rdb.Del(ctx, b.name).Err())
 	b.manual().listens().ask(engine.HearsGrant) // grants it
@@ -912,7 +912,7 @@ func TestLineClosesGaps(t *testing.T) {
 	})
 }
 
-// A client that is frozen for long makes the scripts of the others no slower.
+// A client that is paused for long makes the scripts of the others no slower.
 func TestLineFrozenClientCostsTheOthersNothing(t *testing.T) {
 	t.Parallel()
 	b := newLineBench(t, testredis.Start(t).Addr())
@@ -976,7 +976,7 @@ func TestLineForgetsADeadClientThatAsks(t *testing.T) {
 	})
 }
 
-// A waiter asks before the line is forgotten, however long its max wake delay.
+// A waiter asks before the line is forgotten, however long its poll interval.
 func TestLineWaiterAsksBeforeTheLineForgetsIt(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.manual().takes()
@@ -1549,7 +1549,7 @@ func TestLineStarvesNobodyAfterItsClockWasSetBack(t *testing.T) {
 	t.Parallel()
 	server := testredis.StartJumpy(t)
 	b := newLineBench(t, server.Addr())
-	b.opts = nil // a MultiLock looks once in a max wake delay
+	b.opts = nil // a MultiLock looks once in a poll interval
 	server.Jump(time.Hour)
 	ctx, stop := context.WithCancel(context.Background())
 	var all sync.WaitGroup
@@ -1817,7 +1817,7 @@ func TestLineUserWithoutPublishLeavesAllPlaces(t *testing.T) {
 	assert.Equal(b, two.field, b.holder(), "the holder")
 }
 
-// A user that may not publish cannot tell waiters of its release; they look once in a max wake delay. The user leaves
+// A user that may not publish cannot tell waiters of its release; they look once in a poll interval. The user leaves
 // them the lock for so long, also where it has one goroutine, and with several permits.
 func TestLineUserWithoutPublishLetsOthersGoFirst(t *testing.T) {
 	t.Parallel()
@@ -1893,7 +1893,7 @@ func TestLineUserWithoutItsKeysHearsReleases(t *testing.T) {
 	b.must(user.Unlock(me))
 }
 
-// A hold that ends without a release is noticed within the max wake delay, and the first place is served first.
+// A hold that ends without a release is noticed within the poll interval, and the first place is served first.
 func TestLineNoticesARecordThatIsGone(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.opts = []Option{WithMaxWakeDelay(300 * time.Millisecond)}
@@ -1909,7 +1909,7 @@ func TestLineNoticesARecordThatIsGone(t *testing.T) {
 	})
 }
 
-// The waiters know when the lease ends that is in the way.
+// The waiters know when the lease ends that blocks.
 func TestLineNoticesTheEndOfALease(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		m := b.manual()
@@ -2085,7 +2085,7 @@ func TestLineCostsAnUncontendedLockNothing(t *testing.T) {
 	})
 }
 
-// withoutLine are the rights of a user that may do everything with the locks of a bench, but for their line.
+// withoutLine are the rights of a user that may do everything with the locks of a bench, except for their line.
 var withoutLine = []string{"~lock-*", "~{lock-*", "~redisson_lock_*", "~relock_lock_alive:*", "~relock_rwlock_writers:*", "allchannels", "allcommands"}
 
 // The field of the first hold of a Client says already whether its user may use the line.
@@ -2611,7 +2611,7 @@ func TestTombstoneIsNotInherited(t *testing.T) {
 	assert.Empty(b, b.lines(), "the line")
 }
 
-// A grant that comes when its wait is over is given back. Where all requests of the wait were answered nothing can run
+// A grant that comes when its wait is over is released. Where all requests of the wait were answered nothing can run
 // late.
 func TestLateGrantOfAnAnsweredWaitLeavesNoTombstone(t *testing.T) {
 	onEachLine(t, func(b *bench) {
@@ -2762,7 +2762,7 @@ func TestTombstoneAmongOthersIsSeen(t *testing.T) {
 	})
 }
 
-// L1: a record that disappears without a release costs its waiters the max wake delay at most, wherever they stand.
+// L1: a record that disappears without a release costs its waiters the poll interval at most, wherever they stand.
 func TestWaitersNoticeALockThatBecomesFreeByItself(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {

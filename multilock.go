@@ -148,8 +148,8 @@ var errNotLasting = engine.LossError(errors.New("before all of them were taken")
 // errAllLate is the error for a lease of which too little is left when all locks are taken.
 var errAllLate = engine.LossError(engine.ErrLate)
 
-// mayTakeTogether says whether the steps are likely to be free. Where one is busy, the other ones are kept from others
-// for a round trip, in vain.
+// mayTakeTogether reports whether the steps are likely to be free. Where one is busy, the other ones are kept from
+// others for a round trip, in vain.
 func (l *multi) mayTakeTogether() bool {
 	for _, s := range l.steps {
 		if s.records == nil || s.engine.InUse(s.ids) {
@@ -159,7 +159,7 @@ func (l *multi) mayTakeTogether() bool {
 	return len(l.steps) > 1
 }
 
-// takeTogether makes one attempt on all steps at the same time, and says whether all are held. If not, it gives back
+// takeTogether makes one attempt on all steps at the same time, and reports whether all are held. If not, it releases
 // those that it has got. An error is not reported: takeAll comes to the same error, or has more time for an answer.
 func (l *multi) takeTogether(ctx context.Context, deadline time.Time, r engine.Request) bool {
 	within, done := context.WithCancel(ctx)
@@ -288,7 +288,7 @@ func locksOf(steps []step) (locks []Locker) {
 }
 
 // giveBackInTime is giveBack for a caller that has time until deadline. Where Redis does not
-// answer by deadline, giving back goes on without the caller.
+// answer by deadline, releasing goes on without the caller.
 func (c *Client) giveBackInTime(ctx context.Context, deadline time.Time, locks []Locker, why error) error {
 	if len(locks) == 0 {
 		return why
@@ -316,7 +316,7 @@ func giveBack(ctx context.Context, locks []Locker, why error) error {
 		if h := insideOf(m); h != nil {
 			h.client.engine.DropMinHold(h.lock, engine.OwnerOf(ctx))
 		}
-		if err := m.Unlock(ctx); !errors.Is(err, ErrNotHeld) { // a lock that is lost already need not be given back
+		if err := m.Unlock(ctx); !errors.Is(err, ErrNotHeld) { // a lock that is lost already need not be released
 			return err
 		}
 		return nil
@@ -390,7 +390,7 @@ func (l *multi) guard(ctx context.Context) (context.Context, error) {
 	return guarded, nil
 }
 
-// untilClosed returns a ctx that ends when the Client is closed. It is ctx itself if all locks
+// untilClosed returns a ctx that is canceled when the Client is closed. It is ctx itself if all locks
 // are of this Client, because their calls end with the Client anyway.
 func (l *multi) untilClosed(ctx context.Context) (context.Context, func()) {
 	if !l.elsewhere {
@@ -439,8 +439,8 @@ func (l *multi) ttl(ctx context.Context) (time.Duration, error) {
 	return slices.Max(answers), nil
 }
 
-// force frees all locks, and says whether any of them was held. The lock that waiters take first is freed last, so that
-// no waiter loses a lock that it has just acquired.
+// force frees all locks, and reports whether any of them was held. The lock that waiters take first is freed last, so
+// that no waiter loses a lock that it has just acquired.
 func (l *multi) force(ctx context.Context) (bool, error) {
 	if err := l.open(ctx); err != nil {
 		return false, err
@@ -469,7 +469,7 @@ func askAll[T any](ctx context.Context, l *multi, ask func(Locker, context.Conte
 	return answers, errors.Join(errs...)
 }
 
-// open says why l asks nothing, or nil.
+// open reports why l asks nothing, or nil.
 func (l *multi) open(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctxError(ctx)
@@ -492,7 +492,7 @@ func (s *step) take(ctx context.Context, r engine.Request) (ok bool, err error) 
 		err = l.Lock(ctx)
 		ok = err == nil
 	}
-	if errors.Is(err, engine.ErrLapsed) && !errors.Is(err, engine.ErrUnrenewed) { // the step re-entered a hold that was about to lapse
+	if errors.Is(err, engine.ErrLapsed) && !errors.Is(err, engine.ErrUnrenewed) { // the step re-entered a hold that was about to expire
 		err = errNotLasting
 	}
 	return ok, err

@@ -219,7 +219,7 @@ func TestMultiLockLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 	}
 }
 
-// A TryLock that does not wait gives up soon where Redis stops to answer after the first lock was taken, and gives back
+// A TryLock that does not wait gives up soon where Redis stops to answer after the first lock was taken, and releases
 // what it has taken in the background.
 func TestMultiLockGivesUpASilentRedisSoon(t *testing.T) {
 	t.Parallel()
@@ -270,7 +270,7 @@ func TestMultiLockWaitsForWhicheverIsBusy(t *testing.T) {
 	})
 }
 
-// One deadline counts for all locks, and the locks that were taken are given back.
+// One deadline counts for all locks, and the locks that were taken are released.
 func TestMultiLockHasOneDeadlineForAll(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -298,7 +298,7 @@ func TestMultiLockHasOneDeadlineForAll(t *testing.T) {
 			if free.Name() == busy.Name() {
 				continue
 			}
-			b.triesFor(ctx, free, soon, true) // it was given back
+			b.triesFor(ctx, free, soon, true) // it was released
 			b.must(free.Unlock(ctx))
 		}
 		b.must(busy.Unlock(ctx))
@@ -330,7 +330,7 @@ func TestMultiLockUnlocksAll(t *testing.T) {
 	})
 }
 
-// The locks that were taken are given back when another lock fails, and both errors are returned.
+// The locks that were taken are released when another lock fails, and both errors are returned.
 func TestMultiLockJoinsErrors(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	ctx := context.Background()
@@ -547,7 +547,7 @@ func TestMultiLockHoldsNothingWhileItWaits(t *testing.T) {
 				if i == busy {
 					continue
 				}
-				// In this process too, but for the moment of an attempt.
+				// In this process too, except for the moment of an attempt.
 				b.triesFor(ctx, c.NewLock(name(i)), soon, true)
 				b.must(c.NewLock(name(i)).Unlock(ctx))
 				b.tries(other.NewLock(name(i)), true)
@@ -593,7 +593,7 @@ func TestMultiLocksOfShuffledNamesNeverDeadlock(t *testing.T) {
 						wait = time.Duration(rng.IntN(int(5 * time.Millisecond)))
 					}
 					ok, err := l.TryLock(WithOwner(context.Background()), 0, 0) // an owner that does without it
-					if ok {                                                     // it has to be given back by the same owner: or lapses, which no worker must wait for
+					if ok {                                                     // it has to be released by the same owner: or expires, which no worker must wait for
 						_, err = l.ForceUnlock(context.Background())
 					}
 					if !errors.Is(err, engine.ErrNoAnswer) {
@@ -733,7 +733,7 @@ func TestMultiLockThatWaitsKeepsNothingOfItsOwner(t *testing.T) {
 	quick("Unlock of the re-entry", func() error { return held.Unlock(owner) })
 	levels(held, 1)
 	quick("Unlock of what was held", func() error { return held.Unlock(owner) })
-	b.triesFor(ctx, others[1], soon, true) // the MultiLock keeps no level of what was given back
+	b.triesFor(ctx, others[1], soon, true) // the MultiLock keeps no level of what was released
 	b.must(others[1].Unlock(ctx))
 	b.must(others[0].Unlock(ctx))
 	b.must(await(b, "all are free", got))
@@ -894,7 +894,7 @@ func TestRedLockRefusesWrongSetsOfLocks(t *testing.T) {
 	b.mustBe(l.Unlock(ctx), ErrLockLost)
 }
 
-// A level more is trusted no longer than its lease, counted from before it was asked
+// A level more is valid no longer than its lease, counted from before it was asked
 // for, also of the last lock.
 func TestMultiLockReentryIsTrustedNoLongerThanItsLease(t *testing.T) {
 	t.Parallel()

@@ -58,10 +58,10 @@ type Observer interface {
 	Renewed(ctx context.Context, e RenewedEvent)
 
 	// RenewalFailed is called when Redis has not answered a renewal, or refused it.
-	// The watchdog tries again as long as the hold is trusted.
+	// The watchdog tries again as long as the hold is valid.
 	RenewalFailed(ctx context.Context, e RenewalFailedEvent)
 
-	// Released is called when one level was given back by Unlock, or handed over, before
+	// Released is called when one level was released by Unlock, or handed over, before
 	// Unlock returns. It is not called for an Unlock that fails because the hold has
 	// ended: Lapsed or Lost was called for that hold.
 	Released(ctx context.Context, e ReleasedEvent)
@@ -106,7 +106,7 @@ func (NopObserver) Lost(context.Context, LostEvent) {}
 
 func (NopObserver) embedsNopObserver() {}
 
-// LockInfo says which lock an event is about, and whose call or hold.
+// LockInfo reports which lock an event is about, and whose call or hold.
 type LockInfo struct {
 	Name  string
 	Type  LockType
@@ -175,15 +175,15 @@ type RenewedEvent struct {
 type RenewalFailedEvent struct {
 	Lock LockInfo
 	Err  error
-	Left time.Duration // for which the hold is still trusted; negative: it is trusted no longer
+	Left time.Duration // for which the hold is still trusted; negative: it is valid no longer
 }
 
-// A ReleasedEvent is about a level that was given back.
+// A ReleasedEvent is about a level that was released.
 type ReleasedEvent struct {
 	Lock LockInfo
 	Held time.Duration // since the attempt was sent that made the hold
 	Left int           // levels; 0: the hold is over
-	Err  error         // nil: done; else Redis did not confirm the release, and the record lapses with its lease
+	Err  error         // nil: done; else Redis did not confirm the release, and the record expires with its lease
 }
 
 // A LapsedEvent is about a hold whose explicit lease has run out.

@@ -143,7 +143,7 @@ func TestObserverSeesEveryLevel(t *testing.T) {
 	})
 }
 
-// Acquired says whether the lock was handed over in the process, or the queue ended and Redis was asked.
+// Acquired reports whether the lock was handed over in the process, or the queue ended and Redis was asked.
 func TestObserverSeesHandoverAndQueue(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, _ *lockedBuffer) {
 		e.lock(1)
@@ -176,7 +176,7 @@ func startInOrder(e *bubbleEngine, owners ...engine.Owner) <-chan engine.Owner {
 	return got
 }
 
-// Acquired says whether a message or a poll found the lock free.
+// Acquired reports whether a message or a poll found the lock free.
 func TestObserverSeesNotifiedAndPolled(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, _ *lockedBuffer) {
 		other := joinBubbleEngine(t, e.redis, "other")
@@ -203,7 +203,7 @@ func TestObserverSeesNotifiedAndPolled(t *testing.T) {
 	})
 }
 
-// GaveUp says whether the owner waited, for how long, and the error. A call that sends no request is no event.
+// GaveUp reports whether the owner waited, for how long, and the error. A call that sends no request is no event.
 func TestObserverSeesOwnersThatGiveUp(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, _ *lockedBuffer) {
 		e.lock(1)

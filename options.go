@@ -234,7 +234,7 @@ func newLockOptions(opts []LockOption) lockOptions {
 	return o
 }
 
-// check says why no hold can have these limits.
+// check reports why no hold can have these limits.
 func (o *lockOptions) check() error {
 	switch {
 	case o.maxHolds && o.Max < time.Millisecond:

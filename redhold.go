@@ -2,7 +2,7 @@ package relock
 
 // The hold of a RedLock: how many levels of it each node has.
 //
-// Rules: a level that a node has granted is noted here, or given back, also where the round is over by then. The next
+// Rules: a level that a node has granted is noted here, or released, also where the round is over by then. The next
 // acquire of an owner waits for the requests to a node that are under way. No node is asked with a mutex held.
 
 import (
@@ -26,7 +26,7 @@ type redHold struct {
 	changed func() // to be called when the answer of check may have changed
 
 	mu    sync.Mutex // guards below; nothing is called with it held
-	level int        // the most levels at a node; 0: the hold is given back, or lost
+	level int        // the most levels at a node; 0: the hold is released, or lost
 	nodes []nodeHold
 }
 
@@ -36,7 +36,7 @@ type nodeHold struct {
 	guard  context.Context // of the hold there, or nil
 }
 
-// alive says whether the hold at the node can be trusted. The guard of a foreign Locker may panic, on a goroutine of
+// alive reports whether the hold at the node can be valid. The guard of a foreign Locker may panic, on a goroutine of
 // this package.
 func (n nodeHold) alive() bool { return n.guard != nil && send.CatchPanic(n.guard.Err) == nil }
 
@@ -51,7 +51,7 @@ func (k *redHold) raise(level int) bool {
 	return true
 }
 
-// askNode asks node i for one level. A level that the node grants is noted in k or given back, also when the round
+// askNode asks node i for one level. A level that the node grants is noted in k or released, also when the round
 // is over by then.
 func (k *redHold) askNode(ctx context.Context, i int, a engine.Attempt) error {
 	n := k.lock.nodes[i]
@@ -68,7 +68,7 @@ func (k *redHold) askNode(ctx context.Context, i int, a engine.Attempt) error {
 	wanted, first := k.note(i, guard)
 	switch {
 	case !wanted:
-		_ = n.Unlock(owned) // a level that cannot be given back lapses with its lease
+		_ = n.Unlock(owned) // a level that cannot be released expires with its lease
 	case first: // for a re-entry, the first guard of this node calls changed
 		context.AfterFunc(guard, k.changed)
 	}
@@ -143,13 +143,13 @@ func (k *redHold) note(i int, guard context.Context) (wanted, first bool) {
 	return true, first
 }
 
-// lower makes all nodes give back their levels above level.
+// lower makes all nodes release their levels above level.
 func (k *redHold) Lower(ctx context.Context, level int) (settled func(limit time.Duration)) {
 	v := k.lowerTo(ctx, level)
 	return func(limit time.Duration) { _ = v.collect(&send.Wait{Ctx: context.Background()}, limit, nil) }
 }
 
-// lowerTo makes all nodes give back their levels above level, at the same time.
+// lowerTo makes all nodes release their levels above level, at the same time.
 func (k *redHold) lowerTo(ctx context.Context, level int) *vote {
 	ctx = k.owner.In(context.WithoutCancel(ctx))
 	v := k.lock.newVote()
@@ -166,7 +166,7 @@ func (k *redHold) lowerTo(ctx context.Context, level int) *vote {
 	return v
 }
 
-// lowered notes that nodes are held at level from now on, and returns how many levels each node has to give back.
+// lowered notes that nodes are held at level from now on, and returns how many levels each node has to release.
 func (k *redHold) lowered(level int) map[int]int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -198,14 +198,14 @@ func (k *redHold) at(i int) nodeHold {
 	return k.nodes[i]
 }
 
-// over says whether k was given back, or lost.
+// over reports whether k was released, or lost.
 func (k *redHold) Over() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.level == 0
 }
 
-// check says whether a majority of the nodes can be trusted.
+// check reports whether a majority of the nodes can be valid.
 func (k *redHold) Check() error {
 	n := 0
 	for i := range k.nodes {
@@ -237,11 +237,11 @@ func (k *redHold) Renew() bool {
 	return true
 }
 
-// lost gives back what the nodes still have: the owner may never unlock it.
+// lost releases what the nodes still have: the owner may never unlock it.
 func (k *redHold) Lost() { k.Lower(context.Background(), 0) }
 
 // listen joins the release channels of nodes, with one wake channel for all. Nodes that granted are not among them:
-// they announce the levels that this process has given back.
+// they announce the levels that this process has released.
 func (k *redHold) Listen(nodes []int) []*wake.Listener {
 	signal := make(chan struct{}, 1)
 	var all []*wake.Listener

@@ -4,11 +4,11 @@ package relock
 //
 // Rules: this is the published Redlock algorithm. A round asks all nodes at the same time,
 // and each node has a short timeout of its own. The lock is held when a majority granted it
-// and more of the lease is left than clocks may differ. A lost round is given back at all
-// nodes, and a grant that comes late is given back too. A hold is trusted as long as a
+// and more of the lease is left than clocks may differ. A lost round is released at all
+// nodes, and a grant that comes late is released too. A hold is valid as long as a
 // majority of the holds at its nodes are trusted.
 //
-// A RedLock sends nothing itself: it takes, gives back and inspects its nodes as Lockers. A redHold knows the levels
+// A RedLock sends nothing itself: it takes, releases and inspects its nodes as Lockers. A redHold knows the levels
 // that one hold has at the nodes, and is the keeper of that hold. All else works as for every lock.
 
 import (
@@ -81,7 +81,7 @@ func (c *Client) NewRedLock(locks ...Locker) *RedLock {
 	return &RedLock{handle{client: c, name: l.Lock.Name, lock: l, bad: err}}
 }
 
-// checkNodes says whether a node would have two votes, or no time to cast one.
+// checkNodes reports whether a node would have two votes, or no time to cast one.
 func checkNodes(components []component) error {
 	votes := make(map[any]int)
 	for i, c := range components {
@@ -174,7 +174,7 @@ func (l *redLock) NewKeeper(o engine.Owner, check func()) engine.Keeper {
 	return &redHold{lock: l, owner: o, changed: check, nodes: make([]nodeHold, len(l.nodes))}
 }
 
-// CheckLease says why a hold cannot have this lease.
+// CheckLease reports why a hold cannot have this lease.
 func (l *redLock) CheckLease(length time.Duration) error {
 	if lease.Trust(length) <= 0 {
 		return invalid("lease %v: less than clocks may differ, it would be over at once", length)
@@ -182,7 +182,7 @@ func (l *redLock) CheckLease(length time.Duration) error {
 	return nil
 }
 
-// ask asks all nodes for the level of a at the same time, and gives back a round that is not won.
+// ask asks all nodes for the level of a at the same time, and releases a round that is not won.
 func (k *redHold) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refused engine.Refusal, err error) {
 	l := k.lock
 	res.Sent = time.Now()
@@ -262,7 +262,7 @@ func (l *redLock) refused(a engine.Attempt, v *vote) (engine.State, engine.Refus
 	return engine.Busy, r, nil
 }
 
-// SetLevels makes all nodes give back their levels above left, and says whether a majority had them.
+// SetLevels makes all nodes release their levels above left, and reports whether a majority had them.
 func (k *redHold) SetLevels(p *send.Wait, left int) (there bool, err error) {
 	l := k.lock
 	low := k.nodesAt(left)

@@ -126,7 +126,7 @@ func TestRedLockNeedsAMajorityOfLiveNodes(t *testing.T) {
 			b := newRedBench(t)
 			ctx := context.Background()
 			const nodeTimeout = time.Second
-			// An attempt that a frozen server runs behind its undo lapses before the bench gives up waiting for that.
+			// An attempt that a paused server runs behind its undo expires before the bench gives up waiting for that.
 			l, other := b.lock(WithNodeTimeout(nodeTimeout), WithWatchdogTimeout(10*time.Second)), b.lock(WithNodeTimeout(nodeTimeout))
 			b.must(l.Lock(ctx))
 			kill(b.servers[1])

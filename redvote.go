@@ -42,7 +42,7 @@ func (v *vote) ask(i int, f func() error) {
 }
 
 // collect waits for answers until enough returns true (nil: until all answers are there), and no longer than limit.
-// The error says why the wait of p is over.
+// The error describes why the wait of p is over.
 func (v *vote) collect(p *send.Wait, limit time.Duration, enough func() bool) error {
 	if !p.Deadline.IsZero() {
 		limit = min(limit, time.Until(p.Deadline))

@@ -428,7 +428,7 @@ func (e *bubbleEngine) lockName(name string, o engine.Owner) {
 	require.True(e.t, ok)
 }
 
-// C5, S2: a slow logger and a slow Observer delay no guard: a guard ends when its trust ends.
+// C5, S2: a slow logger and a slow Observer delay no guard: a guard ends when its validity ends.
 func TestSlowReportsDelayNoGuard(t *testing.T) {
 	t.Parallel()
 	const holds, line = 200, 20 * time.Millisecond

@@ -170,7 +170,7 @@ func TestWriterMayReleaseItsReadLockFirst(t *testing.T) {
 	})
 }
 
-// B21: an upgrade waits while other owners read, and fails when only its own read lock is in the way.
+// B21: an upgrade waits while other owners read, and fails when only its own read lock blocks.
 func TestUpgradeFailsWhenOnlyItsOwnReadIsInTheWay(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {

@@ -808,7 +808,7 @@ func TestHostileDataDoNotStopRedis(t *testing.T) {
 	}
 }
 
-// Data that come into the record of a lock that is held. The hold goes on, and is given back; the data stay.
+// Data that come into the record of a lock that is held. The hold goes on, and is released; the data stay.
 func TestHostileDataBesideAHold(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
@@ -992,7 +992,7 @@ func TestNobodyJoinsWhatIsFull(t *testing.T) {
 	}
 }
 
-// ForceUnlock gives back all permits, in several requests where there are very many.
+// ForceUnlock releases all permits, in several requests where there are very many.
 func TestForceUnlockGivesBackVeryManyPermits(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())

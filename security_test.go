@@ -209,7 +209,7 @@ var orders atomic.Int64
 // orderName is a new name that the smallest set of rights allows.
 func orderName() string { return fmt.Sprintf("lock:orders:%d", orders.Add(1)) }
 
-// refused says whether Redis has refused a command to the user.
+// refused reports whether Redis has refused a command to the user.
 func refused(err error) bool {
 	return err != nil && (strings.Contains(err.Error(), "NOPERM") || strings.Contains(err.Error(), "ACL failure in script") || strings.Contains(err.Error(), "The user executing the script can't"))
 }
@@ -287,7 +287,7 @@ func TestSmallestRightsAreEnoughAndNeeded(t *testing.T) {
 	other := d.user(b, []string{"allkeys", "allchannels", "allcommands"})
 	for _, l := range lacks {
 		u := use{b, d.user(b, without(all, l.right)), other, 8 * time.Second} // all of them at once
-		// A waiter that may not leave the queue is in the way until others evict it: for longer than the next one
+		// A waiter that may not leave the queue blocks until others evict it: for longer than the next one
 		// waits.
 		stays := slices.Contains([]string{"+lrange", "+lrem", "+zmscore"}, l.right)
 		if stays {

@@ -145,7 +145,7 @@ func (s *Semaphore) count(ctx context.Context, op string) (reply, error) {
 	return r, s.fail(op, err)
 }
 
-// Holders are the permits that are taken, the first to lapse first. The Field of a Java permit is its id, as Java
+// Holders are the permits that are taken, the first to expire first. The Field of a Java permit is its id, as Java
 // prints it; which service has taken it is not in Redis. It is the same as [Client.Inspect], which needs more rights in
 // Redis than the other methods.
 func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
@@ -226,7 +226,7 @@ func (l *semaphore) Release(r engine.Release) call {
 	return c
 }
 
-// undo gives back what the attempt may have taken, its place in the line, too.
+// undo releases what the attempt may have taken, its place in the line, too.
 func (l *semaphore) Undo(a engine.Attempt) call { return l.Release(a.AsRelease()) }
 
 func (l *semaphore) Renew(field string, lease time.Duration, exact bool) call {

@@ -29,8 +29,8 @@ import (
 // newSemaphore is a semaphore with one permit, which excludes as a lock does.
 func newSemaphore(c *Client, name string) Locker { return c.NewSemaphore(name, 1) }
 
-// onlyFree says whether key belongs to a semaphore no permit of which is taken. Its counter stays for good, and permits
-// whose lease is over stay until the next call.
+// onlyFree reports whether key belongs to a semaphore no permit of which is taken. Its counter stays for good, and
+// permits whose lease is over stay until the next call.
 func onlyFree(rdb redis.UniversalClient, key string) bool {
 	ctx, taken := context.Background(), key
 	if !strings.HasSuffix(key, ":timeout") {
@@ -365,7 +365,7 @@ func TestSemaphoreErrorsSayWhenAPermitLapses(t *testing.T) {
 	b.forget()
 }
 
-// Inspect and Holders show permits of both languages, the first to lapse first.
+// Inspect and Holders show permits of both languages, the first to expire first.
 func TestInspectShowsASemaphore(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -486,7 +486,7 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 	assert.Greater(t, granted, 100, "permits that were granted to the line")
 }
 
-// A semaphoreModel is what a semaphore is, in plain words: so many permits, when each that is taken lapses, and who
+// A semaphoreModel is what a semaphore is, in plain words: so many permits, when each that is taken expires, and who
 // waits.
 type semaphoreModel struct {
 	exists  bool
@@ -924,7 +924,7 @@ func (c *permitClient) lease() time.Duration {
 	return time.Until(time.UnixMilli(int64(ends)))
 }
 
-// lapses ends the lease of the permit of c.
+// expires ends the lease of the permit of c.
 func (c *permitClient) lapses() {
 	c.Helper()
 	c.must(c.rdb.ZAdd(context.Background(), c.l.keys[1], redis.Z{Score: 1, Member: c.field}).Err())
@@ -1082,7 +1082,7 @@ func TestSemaphoreFrozenClientLosesItsGrant(t *testing.T) {
 
 		last := b.permitContender(WithMaxWakeDelay(100 * time.Millisecond)).joins()
 		next.unlocks()
-		last.gets() // and not the frozen client
+		last.gets() // and not the paused client
 		frozen.joins(engine.HearsGrant)
 		assert.Equal(b, "sure", b.placeOf(frozen.id).state, "the place of the client that has asked")
 		last.unlocks()
@@ -1090,7 +1090,7 @@ func TestSemaphoreFrozenClientLosesItsGrant(t *testing.T) {
 	})
 }
 
-// Of several grants that lapse, the last one leaves its client its place. Another client waits again at the end.
+// Of several grants that expire, the last one leaves its client its place. Another client waits again at the end.
 func TestSemaphoreOfSeveralLapsesTheLastKeepsItsPlace(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
@@ -1115,7 +1115,7 @@ func TestSemaphoreOfSeveralLapsesTheLastKeepsItsPlace(t *testing.T) {
 	})
 }
 
-// A grant whose client uses it is no lapse: later grants leave it where it is.
+// A grant whose client uses it is no expiry: later grants leave it where it is.
 func TestSemaphoreGrantsBesideOthersAreNoLapse(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
@@ -1173,7 +1173,7 @@ func TestSemaphoreGrantThatNobodyHearsIsTakenBack(t *testing.T) {
 	require.Zero(b, b.permits(1))
 }
 
-// A grant whose message is lost is found when the process asks, within the max wake delay.
+// A grant whose message is lost is found when the process asks, within the poll interval.
 func TestSemaphoreLostMessageLosesNoGrant(t *testing.T) {
 	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
 		m := b.permitClient(s).takes()
@@ -1226,7 +1226,7 @@ func TestSemaphoreNewPermitsAreGranted(t *testing.T) {
 	})
 }
 
-// A permit that a program without the line has, for example Java, is given back on the channel of all: waiters listen
+// A permit that a program without the line has, for example Java, is released on the channel of all: waiters listen
 // there. A release that such a program hears is for all once in a slice. Its message is the number of free permits.
 func TestSemaphoreIsSharedWithThoseThatHaveNoLine(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {

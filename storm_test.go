@@ -708,7 +708,7 @@ func (w *stormWorker) take(l stormLock, how takes) *stormHold {
 	h := &stormHold{w: w, l: l, c: clientOf(l.Locker)}
 	op := w.op(history.Take, l, h.c)
 	op.Lease, op.Level = how.lease, 1
-	// RedLocks that lose by a part go on giving back; and of several locks another one may have been in the way.
+	// RedLocks that lose by a part go on releasing; and of several locks another one may have been in the way.
 	op.Once = how.wait == 0 && w.kind.nodes <= 1 && len(l.names) == 1
 	if how.wait > 0 {
 		op.GiveUp = w.rec.Now() + how.wait
@@ -987,7 +987,7 @@ func (h *stormHold) again() {
 // then notes the outcome of a call.
 func (h *stormHold) then(op history.Op) {
 	if op.Outcome == history.NotHeld && h.hold.Take.Lease > 0 {
-		op.Outcome = history.Lost // who has none to give back
+		op.Outcome = history.Lost // who has none to release
 	}
 	if op.Outcome == history.Lost {
 		h.lost = true
@@ -996,7 +996,7 @@ func (h *stormHold) then(op history.Op) {
 	h.hold.Then = append(h.hold.Then, op)
 }
 
-// give gives back all levels.
+// give releases all levels.
 func (h *stormHold) give() {
 	w := h.w
 	for ; h.levels > 0; h.levels-- {
@@ -1056,7 +1056,7 @@ func (n *nemesis) run() {
 	}
 }
 
-// sleep sleeps for a while, and says whether there is time left.
+// sleep sleeps for a while, and reports whether there is time left.
 func (n *nemesis) sleep(least, most time.Duration) bool {
 	d := between(n.rng, least, most)
 	if left := time.Until(n.end); left < d {
@@ -1335,7 +1335,7 @@ func (n *nemesis) killMinority() {
 }
 
 // failOver has the replica of a master take over, which works, is killed or
-// frozen, and comes back some time later. Clients that rely on no replica may lose its records.
+// paused, and comes back some time later. Clients that rely on no replica may lose its records.
 func (n *nemesis) failOver() {
 	name := n.names[n.rng.IntN(len(n.names))]
 	old, of := n.masterOf(name)

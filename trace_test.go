@@ -98,7 +98,7 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// judge says which traces are steps of the specification. It returns the storms whose mistakes it has not noticed.
+// judge reports which traces are steps of the specification. It returns the storms whose mistakes it has not noticed.
 func judge(t *testing.T, storms []*tracedStorm) (left []*tracedStorm) {
 	if t.Failed() {
 		return nil

@@ -122,7 +122,7 @@ func (b bound) met(v, limit float64) bool {
 	return v >= limit
 }
 
-// check writes what became of all bounds of what was run, and says whether those that are demanded are met.
+// check writes what became of all bounds of what was run, and reports whether those that are demanded are met.
 func check(w io.Writer, results []*result) bool {
 	good := true
 	for _, r := range results {

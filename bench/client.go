@@ -119,7 +119,7 @@ func said(timeout time.Duration) string {
 	return timeout.String()
 }
 
-// pairsASecond is how often one goroutine takes and gives back a lock.
+// pairsASecond is how often one goroutine takes and releases a lock.
 func pairsASecond(ctx context.Context, p peer, d time.Duration) (float64, error) {
 	n, start := 0.0, time.Now()
 	for time.Since(start) < d {

@@ -265,7 +265,7 @@ func (r *renewals) ProcessPipelineHook(next redis.ProcessPipelineHook) redis.Pro
 				ours = 1
 			}
 		}
-		r.pipelines.Add(ours) // but for those of go-redis when it connects
+		r.pipelines.Add(ours) // except for those of go-redis when it connects
 		return err
 	}
 }

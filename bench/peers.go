@@ -1,11 +1,11 @@
 package main
 
-// The libraries that are measured, behind one interface but for Redisson (redisson.go), each configured for
+// The libraries that are measured, behind one interface except for Redisson (redisson.go), each configured for
 // waiting as its own documentation says.
 //
 // Rules: a peer is one client of its library with connections of its own, as a
 // process would have it. All have the same lease. Work that a library leaves to its
-// user (repeating, renewing) is not added, but for one thing: a library that gives up
+// user (repeating, renewing) is not added, except for one thing: a library that gives up
 // waiting by default is sent to wait again.
 
 import (
@@ -89,7 +89,7 @@ func kindOf(name string) kind {
 	panic("no peer " + name)
 }
 
-// client has the defaults of go-redis, but for the read timeout.
+// client has the defaults of go-redis, except for the read timeout.
 func (s setting) client() redis.UniversalClient {
 	c := redis.NewUniversalClient(&redis.UniversalOptions{
 		Addrs:       strings.Split(s.addr, ","),

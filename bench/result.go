@@ -84,7 +84,7 @@ func (r *result) better(than []float64) ratio {
 	return ratio{stats.Over(all).Mid, stats.Margin(all)}
 }
 
-// isSure says whether all ratios are sure.
+// isSure reports whether all ratios are sure.
 func (r *result) isSure() bool {
 	for _, row := range r.rows[1:] {
 		if m := r.better(row.of(r.figure)).margin; !(m <= sure) {

@@ -244,5 +244,5 @@ func (s *server) connections(ctx context.Context) (all, pubsub int, err error) {
 	if err != nil {
 		return 0, 0, err
 	}
-	return strings.Count(list, "\n") - 1, strings.Count(subscribed, "\n"), nil // but for the one that asks
+	return strings.Count(list, "\n") - 1, strings.Count(subscribed, "\n"), nil // except for the one that asks
 }

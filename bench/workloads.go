@@ -38,7 +38,7 @@ type turn struct {
 	program *program // does the work instead of peers
 	took    time.Duration
 
-	// In all turns of the peer so far, but for the one that warms up.
+	// In all turns of the peer so far, except for the one that warms up.
 	served *[]int           // of each worker, its sections
 	handed *stats.Histogram // waits of handoffs, in round trips
 }

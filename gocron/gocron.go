@@ -87,7 +87,7 @@ func (l *Locker) Lock(ctx context.Context, key string) (gocron.Lock, error) {
 // A lock is the lock of one run.
 type lock struct{ hold *relock.Hold }
 
-// Unlock releases the lock. It goes on when ctx has ended, as it has after the Shutdown of a scheduler.
+// Unlock releases the lock. It goes on when ctx is done, as it has after the Shutdown of a scheduler.
 func (l lock) Unlock(ctx context.Context) error { return l.hold.Release(ctx) }
 
 // An Elector has all runs done by the leader, one of the replicas. It implements gocron.Elector.
@@ -129,7 +129,7 @@ func (e *Elector) IsLeader(context.Context) error {
 }
 
 // Context is a ctx for a run of the leader: it ends when this replica does not lead any more. Where it does not
-// lead, the ctx has ended.
+// lead, the ctx is done.
 func (e *Elector) Context() context.Context {
 	e.mu.Lock()
 	term := e.term
@@ -148,7 +148,7 @@ func (e *Elector) Close() {
 	<-e.ended
 }
 
-// campaign leads whenever it can, until ctx ends or the Client is closed.
+// campaign leads whenever it can, until ctx is done or the Client is closed.
 func (e *Elector) campaign(ctx context.Context) {
 	defer close(e.ended)
 	for {
@@ -179,7 +179,7 @@ func (e *Elector) set(term *relock.Term, err error) {
 	e.term, e.err = term, err
 }
 
-// wait waits for d, or until ctx ends.
+// wait waits for d, or until ctx is done.
 func wait(ctx context.Context, d time.Duration) {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -87,7 +87,7 @@ func onMasters(rdb redis.UniversalClient, name string, ask func(context.Context,
 	return slices.DeleteFunc(found, func(s string) bool { return !strings.Contains(s, name) })
 }
 
-// keys are those of rdb that have to do with name, but for fencing counters.
+// keys are those of rdb that have to do with name, except for fencing counters.
 func keys(rdb redis.UniversalClient, name string) []string {
 	return slices.DeleteFunc(onMasters(rdb, name, func(ctx context.Context, rdb *redis.Client) ([]string, error) {
 		return rdb.Keys(ctx, "*").Result()

@@ -169,7 +169,7 @@ func cluster(t *testing.T) deployment {
 	return deployment{addrs: testredis.StartCluster(t, 3, 0).Addrs(), cluster: true}
 }
 
-// has says whether a version of Redisson has the kind.
+// has reports whether a version of Redisson has the kind.
 func (k kind) has(version string) bool {
 	return k.since == "" || version > k.since // of one digit before the dot
 }

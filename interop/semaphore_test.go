@@ -111,7 +111,7 @@ func (b *both) semaphore(name string) {
 	assert.False(b, b.java.do(j("unlock", 3)).OK, "Java gives back a permit that has lapsed")
 	b.available(s, 1)
 
-	// Without a lease Java's permit does not lapse.
+	// Without a lease Java's permit does not expire.
 	b.java.must(j("lock", 4))
 	ttl, err := s.TTL(ctx)
 	b.must(err)

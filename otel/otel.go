@@ -13,7 +13,7 @@
 //	relock.wait.duration     histogram  from the call until it has the lock, or gives up having waited,
 //	                                    with relock.path: immediate, queue, handover, notified, polled, gave_up
 //	relock.hold.duration     histogram  from the attempt that was granted until the end, with
-//	                                    relock.end: released, unconfirmed, lapsed, lost
+//	                                    relock.end: released, unconfirmed, expired, lost
 //	relock.holders           up-down    holds there are, without re-entries
 //	relock.waiters           up-down    callers who wait for others
 //	relock.acquisitions      counter    levels acquired, with relock.path

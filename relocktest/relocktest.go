@@ -36,7 +36,7 @@
 //     or when the lease has run out in real time.
 //   - A holder that is renewed, and has a third of its lease left or more, has all of
 //     it again after the next renewal. With less, it may lose the record before that.
-//   - Who waits for the lock gets it within the max wake delay, 10ms of real time here.
+//   - Who waits for the lock gets it within the poll interval, 10ms of real time here.
 //   - Goroutines of one Client may for a moment pass on among themselves what Redis
 //     has lost: see relock.WithHandoverSlice, where 0 is never.
 //   - Who waits for a fair lock keeps its place: a jump of the clock looks like a
@@ -99,7 +99,7 @@ func Start(t testing.TB) *Server {
 }
 
 // Client returns a new Client of the Server, which stands for a process: its owners
-// are not those of other Clients. It logs to the test, its max wake delay is 10ms,
+// are not those of other Clients. It logs to the test, its poll interval is 10ms,
 // and all else is as relock.New has it, where opts do not change it. It is closed
 // when the test ends; a test may close it before that.
 func (s *Server) Client(opts ...relock.Option) *relock.Client {

@@ -26,7 +26,7 @@ func must(t *testing.T, err error) {
 	require.NoError(t, err)
 }
 
-// get says whether a new owner gets the lock at once, and gives it back.
+// get reports whether a new owner gets the lock at once, and gives it back.
 func get(t *testing.T, l relock.Locker) bool {
 	t.Helper()
 	ctx := relock.WithOwner(context.Background())

@@ -22,7 +22,7 @@ const (
 	fairHeartbeat = time.Second
 	nearHead      = 32
 
-	// A grant has a lease of 5s, which is trusted for 1% and 2ms less from the request on that the grant names. If a
+	// A grant has a lease of 5s, which is valid for 1% and 2ms less from the request on that the grant names. If a
 	// tenth is left of that, the grant need not be confirmed, and the lock may be handed over. A third of the lease
 	// after the request it is renewed, which makes the lease whole.
 	grantLease = 5 * time.Second

@@ -202,7 +202,7 @@ func likeLocks(ctx context.Context, one *redis.Client, hashes []string) []string
 	return likely
 }
 
-// isHold says whether a field begins like that of a holder: with a UUID, or of Redisson's multi lock of values
+// isHold reports whether a field begins like that of a holder: with a UUID, or of Redisson's multi lock of values
 // with the hash of one. Of two fields of a lock one does, because there is one other, mode.
 func isHold(field string) bool {
 	id, _, found := strings.Cut(field, ":")
@@ -217,7 +217,7 @@ type finding struct {
 	leftOut []error             // for each key that could not be looked at
 }
 
-// held are the locks that match the pattern. The error says why none could be looked at.
+// held are the locks that match the pattern. The error describes why none could be looked at.
 func (p *program) held(ctx context.Context, pattern string) (finding, error) {
 	names, err := p.redis.candidates(ctx, pattern)
 	if err != nil {

@@ -96,7 +96,7 @@ func (p *program) notHeld(i relock.Inspection) error {
 	return statusError{statusFree, quote(i.Name) + " is not held"}
 }
 
-// confirmed reports whether the user answers yes before ctx ends.
+// confirmed reports whether the user answers yes before ctx is done.
 func (p *program) confirmed(ctx context.Context) bool {
 	answer := make(chan string, 1)
 	go func() { // a read cannot be interrupted: this goroutine ends with the program

@@ -2,7 +2,7 @@ package main
 
 // The list that refreshes.
 //
-// Rules: on a terminal it has a screen of its own, which is given back however it
+// Rules: on a terminal it has a screen of its own, which is released however it
 // ends; elsewhere one list follows the other. A Redis that goes away is waited for.
 
 import (
@@ -23,7 +23,7 @@ const (
 	clearRest = "\x1b[J"
 )
 
-// watch lists the locks again and again, until ctx ends.
+// watch lists the locks again and again, until ctx is done.
 func (p *program) watch(ctx context.Context, pattern string) error {
 	draw := p.append
 	if _, terminal := size(p.out); terminal && !p.json {

@@ -8,7 +8,7 @@
 // a page, and gives the permit back. A limit inside each service would be a share of
 // the five, and a service with nothing to fetch would waste its share.
 //
-// One of the services stops half way and keeps its permits, as a crash would. They lapse,
+// One of the services stops half way and keeps its permits, as a crash would. They expire,
 // and the others go on with all five.
 //
 // It needs nothing but Go: without REDIS_URL (redis://user:password@host:port/db)
@@ -134,7 +134,7 @@ func crawl(ctx context.Context, permits *relock.Semaphore, h *host, crashes bool
 			if found {
 				h.again(page)
 			}
-			return nil // client.Close ends the renewal, and the permit lapses
+			return nil // client.Close ends the renewal, and the permit expires
 		}
 		if found {
 			err = fetch(guarded, h, page)

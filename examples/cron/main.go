@@ -157,7 +157,7 @@ type job struct {
 // lastKey is where the last tick is that was done.
 func (j *job) lastKey() string { return j.name + ":last" }
 
-// do is the work. It says whether the replica is to crash half way.
+// do is the work. It reports whether the replica is to crash half way.
 func (j *job) do(replica string, tick int) (crash bool) {
 	late := time.Since(j.start.Add(time.Duration(tick) * period)).Round(10 * time.Millisecond)
 	j.mu.Lock()

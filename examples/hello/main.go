@@ -40,10 +40,10 @@ func main() {
 
 // charge runs in one goroutine of all processes at a time.
 func charge(ctx context.Context, lock *relock.Lock) error {
-	if err := lock.Lock(ctx); err != nil { // waits until ctx ends
+	if err := lock.Lock(ctx); err != nil { // waits until ctx is done
 		return err
 	}
-	defer lock.Unlock(ctx) // also when ctx has ended
+	defer lock.Unlock(ctx) // also when ctx is done
 
 	fmt.Println("charging order 42")
 	return nil

@@ -120,7 +120,7 @@ type candidate struct {
 	election *relock.Election
 }
 
-// campaign leads whenever it can, until ctx ends or it has resigned.
+// campaign leads whenever it can, until ctx is done or it has resigned.
 func (c *candidate) campaign(ctx context.Context, options *redis.Options, name string) error {
 	own := *options
 	own.Dialer = c.plug.dial
@@ -200,7 +200,7 @@ func (o *office) begin(c *candidate, number int64) {
 	o.elected <- c
 }
 
-// observe says who leads, as a process sees it that is no candidate.
+// observe reports who leads, as a process sees it that is no candidate.
 func (o *office) observe(ctx context.Context, options *redis.Options, name string) error {
 	rdb := redis.NewClient(options)
 	defer rdb.Close()

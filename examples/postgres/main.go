@@ -117,7 +117,7 @@ func race(ctx context.Context, db *pgx.Conn, rdb *redis.Client, update string) (
 	}
 	defer closeBlue()
 
-	// Red's lease is not renewed, as while a process is frozen.
+	// Red's lease is not renewed, as while a process is paused.
 	if err := red.lock.LockLease(ctx, lease); err != nil {
 		return 0, err
 	}

@@ -8,7 +8,7 @@
 // of a hold is the goroutine. "Another owner" is made by WithOwner; it could as well
 // be another process. The lease is a second instead of the usual 30, so
 // that there is something to see: it is renewed every third, and that is also how
-// long it takes until the holder hears that its record was deleted. The ctx that ends
+// long it takes until the holder hears that its record was deleted. The ctx that is canceled
 // then is what work under a lock should use.
 //
 // It needs nothing but Go: without REDIS_URL (redis://user:password@host:port/db)

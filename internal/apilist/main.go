@@ -256,7 +256,7 @@ func about(line string) string { return strings.Replace(subject.FindString(line)
 // ofInterface finds the interface that a line gives a method to, or seals.
 var ofInterface = regexp.MustCompile(`^(type \w+ interface), (method|sealed)`)
 
-// compare says what of the new list breaks users of the old one, and what has been added to it.
+// compare reports what of the new list breaks users of the old one, and what has been added to it.
 func compare(old, now []string) (broken, added []string) {
 	subjects := map[string]string{}
 	for _, line := range now {

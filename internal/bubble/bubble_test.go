@@ -129,7 +129,7 @@ func TestWhoHearsAMessage(t *testing.T) {
 	})
 }
 
-// What Redis held comes back without what has lapsed meanwhile.
+// What Redis held comes back without what has expired meanwhile.
 func TestRedisIsSetBack(t *testing.T) {
 	within(t, func(s site) {
 		require.NoError(s, s.rdb.Set(ctx, "text", "old", 0).Err())

@@ -349,7 +349,7 @@ func (c *conn) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// handshake answers p at once if it is part of a handshake. link.mu is held, but for the answers.
+// handshake answers p at once if it is part of a handshake. link.mu is held, except for the answers.
 func (c *conn) handshake(p []byte) bool {
 	var commands [][]string
 	for rest := p; len(rest) > 0; {

@@ -330,7 +330,7 @@ func (r *Redis) MoveClock(by time.Duration) {
 		r.mini.FastForward(by)
 	}
 	r.tick()
-	_ = r.mini.DB(0).Keys() // what has lapsed is gone now
+	_ = r.mini.DB(0).Keys() // what has expired is gone now
 }
 
 // Now is the time by the clock of Redis.
@@ -432,7 +432,7 @@ func (r *Redis) Save() (s Snapshot) {
 	return s
 }
 
-// Restore has Redis hold what it held then, without what has lapsed since. The zero Snapshot is empty.
+// Restore has Redis hold what it held then, without what has expired since. The zero Snapshot is empty.
 func (r *Redis) Restore(s Snapshot) {
 	r.Look(func(m *miniredis.Miniredis) {
 		m.FlushAll()

@@ -9,7 +9,7 @@ package engine
 //  2. One attempt. An uncontended lock needs no more than this.
 //  3. Busy: join the channel, wait for the subscription, and attempt again: a
 //     release between 2 and the subscription would go unnoticed.
-//  4. Sleep until a wake-up, or until the lease that is in the way or the max
+//  4. Sleep until a wake-up, or until the lease that blocks or the max
 //     wake delay ends; then attempt again.
 //  5. An attempt that was given up may have been granted, or may still be granted. It is
 //     undone, by the field that belongs to this acquisition alone, so that the
@@ -56,7 +56,7 @@ type acquisition struct {
 }
 
 // errBeginAgain says that the call makes another acquisition, with new fields. There are three reasons. Another caller
-// of the owner has given back the hold that was to be re-entered. A counted lock is busy, and the caller has to enter
+// of the owner has released the hold that was to be re-entered. A counted lock is busy, and the caller has to enter
 // the wait queue. Or the fields say that this Client uses the line, which it may not use.
 var errBeginAgain = errors.New("the acquisition begins again")
 
@@ -278,7 +278,7 @@ func (a *acquisition) checkFields(res Answer) (Answer, error) {
 
 func (a *acquisition) answered(sent time.Time) { a.engine.rtt.Observe(time.Since(sent)) }
 
-// inTime says whether enough is left now of the leases that were asked for at sent, for the asked-th time.
+// inTime reports whether enough is left now of the leases that were asked for at sent, for the asked-th time.
 func (e *Engine) inTime(wants []want, sent time.Time, asked int) bool {
 	passed := time.Since(sent)
 	for _, w := range wants {
@@ -358,7 +358,7 @@ func (h *hold) heardRelease() {
 }
 
 // PollDelay is how long a waiter sleeps without a wake-up: until the lease that is in
-// the way has ended, and never longer than the max wake delay. The jitter keeps
+// the way has ended, and never longer than the poll interval. The jitter keeps
 // many waiters from asking at the same moment.
 func (e *Engine) PollDelay(lease time.Duration) time.Duration {
 	if lease < 0 || lease >= e.MaxWakeDelay {
@@ -367,7 +367,7 @@ func (e *Engine) PollDelay(lease time.Duration) time.Duration {
 	return min(lease+time.Millisecond+rand.N(10*time.Millisecond), e.MaxWakeDelay)
 }
 
-// hasFailed says whether the caller holds nothing, where run ends with err; returned is as in backend.rollback.
+// hasFailed reports whether the caller holds nothing, where run ends with err; returned is as in backend.rollback.
 func (a *acquisition) hasFailed(err error, returned bool) bool {
 	if a.asking { // a hook has ended the goroutine
 		a.leftovers.refused()

@@ -56,7 +56,7 @@ func TestEngineCrashedHolderBlocksForItsLease(t *testing.T) {
 	})
 }
 
-// A waiter for a record without a lease asks again within the max wake delay.
+// A waiter for a record without a lease asks again within the poll interval.
 func TestEngineWaitsForARecordThatNeverEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		d := e.PollDelay(-time.Millisecond)
@@ -269,7 +269,7 @@ func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 	}
 }
 
-// Lock does not return a hold that is trusted for hardly any time: it sends the attempt again, which restores the
+// Lock does not return a hold that is valid for hardly any time: it sends the attempt again, which restores the
 // lease.
 func TestEngineLateAnswerIsAskedForAgain(t *testing.T) {
 	const lease = 600 * time.Millisecond // less than send.ResendTime

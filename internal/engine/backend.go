@@ -41,7 +41,7 @@ type KeptLock interface {
 	// NewKeeper is the keeper of a fresh hold of o. It calls check when its answer to check may have changed, from a
 	// goroutine of its own.
 	NewKeeper(o Owner, check func()) Keeper
-	// CheckLease says why a hold cannot have this lease.
+	// CheckLease reports why a hold cannot have this lease.
 	CheckLease(lease time.Duration) error
 }
 
@@ -51,21 +51,21 @@ type Keeper interface {
 	// Ask makes one attempt. The refusal says why it is busy. ask returns false for gone where the hold that is to be
 	// re-entered is over.
 	Ask(p *send.Wait, a Attempt) (Answer, Refusal, error)
-	// Over says whether the hold was given back, or lost: another attempt needs a new keeper.
+	// Over reports whether the hold was released, or lost: another attempt needs a new keeper.
 	Over() bool
 	// Listen listens to the releases of what a refusal has found taken.
 	Listen(taken []int) []*wake.Listener
-	// Lower gives back the levels above level. It does not block; settled waits until it is done, no longer than limit.
+	// Lower releases the levels above level. It does not block; settled waits until it is done, no longer than limit.
 	Lower(ctx context.Context, level int) (settled func(limit time.Duration))
-	// SetLevels gives back the levels above left, and says whether the hold was there.
+	// SetLevels releases the levels above left, and reports whether the hold was there.
 	SetLevels(p *send.Wait, left int) (there bool, err error)
 	// Extend lets the hold last for lease from sent on.
 	Extend(ctx context.Context, lease time.Duration) (sent time.Time, err error)
-	// Check says why the hold can no longer be trusted, or nil. It does not use the clock of the watchdog.
+	// Check reports why the hold can no longer be valid, or nil. It does not use the clock of the watchdog.
 	Check() error
-	// Renew says whether the hold can be trusted further, and repairs its parts. It does not block.
+	// Renew reports whether the hold can be valid further, and repairs its parts. It does not block.
 	Renew() bool
-	// Lost is called when the hold was lost, and gives back the rest of it. It does not block.
+	// Lost is called when the hold was lost, and releases the rest of it. It does not block.
 	Lost()
 }
 
@@ -75,5 +75,5 @@ type Refusal struct {
 	Pause time.Duration // ask no sooner
 	Wait  time.Duration // ask no later; negative: when a release is announced
 	Cause error         // it could not be granted anyway; nil: other owners are in the way
-	Who   string        // is in the way
+	Who   string        // blocks
 }

@@ -30,11 +30,11 @@ type Lock interface {
 	OtherHalf() LockID
 	// Admission is how goroutines of one process get past one another.
 	Admission() Admission
-	// Fenced says whether each hold draws a fencing token.
+	// Fenced reports whether each hold draws a fencing token.
 	Fenced() bool
 	// Limits are the limits of each hold.
 	Limits() Limits
-	// BusyText says who is in the way, for errors. ago an attempt has found the lock busy, with ttl of the lease of the
+	// BusyText reports who blocks, for errors. ago an attempt has found the lock busy, with ttl of the lease of the
 	// record left then and left now; a negative ttl: none was answered.
 	BusyText(ttl, left, ago time.Duration) string
 	// Bundled is the script of a bundle for this lock; 0: the lock cannot be taken together with other locks.
@@ -155,7 +155,7 @@ type want struct {
 // An Outcome is the answer to an attempt.
 type Outcome struct {
 	State  State
-	Wait   time.Duration // busy: the rest of the lease that is in the way; negative: there is no lease
+	Wait   time.Duration // busy: the rest of the lease that blocks; negative: there is no lease
 	ttl    time.Duration // busy: the same, also where an attempt has to be made sooner
 	token  int64         // held: of a fenced lock
 	More   int           // held: so many times more the lock is free, if it is a counted one
@@ -202,7 +202,7 @@ func ParseGrant(r send.Reply) (Outcome, error) {
 	return Outcome{}, send.Unexpected(r)
 }
 
-// InLine is the grant of an attempt on a lock with a line, whose reply says how the caller stands.
+// InLine is the grant of an attempt on a lock with a line, whose reply describes how the caller stands.
 func (g Outcome) InLine(r send.Reply) Outcome {
 	if g.State == Busy {
 		g.Standing = standing(r[2])

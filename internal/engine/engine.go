@@ -59,7 +59,7 @@ type Config struct {
 // subscribers.
 type Servers interface {
 	wake.Router
-	// Counts says whether the server that runs a script knows how many subscribers its messages reach.
+	// Counts reports whether the server that runs a script knows how many subscribers its messages reach.
 	Counts() bool
 }
 
@@ -138,7 +138,7 @@ func (e *Engine) Alive() error {
 	return nil
 }
 
-// UntilClosed returns a ctx that ends with cause ErrClosed when the engine takes no locks any more.
+// UntilClosed returns a ctx that is canceled with cause ErrClosed when the engine takes no locks any more.
 func (e *Engine) UntilClosed(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	forget := context.AfterFunc(e.leaving, func() { cancel(send.ErrClosed) })

@@ -123,7 +123,7 @@ func (s *span) finish(err error) {
 	}
 }
 
-// observeRelease reports that a level of h was given back, unless the hold had ended before.
+// observeRelease reports that a level of h was released, unless the hold had ended before.
 func (e *Engine) observeRelease(ctx context.Context, h *hold, left int, err error) {
 	if e.Observed && h.lossOf() == nil {
 		e.Events.Released(ctx, h.subject(), h.age(), left, err)

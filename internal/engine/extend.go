@@ -2,8 +2,8 @@ package engine
 
 // Extend: how a hold with an explicit lease gets a longer one.
 //
-// Rules: an extension never shortens what is left of a lease, and trust counts from before its request. A hold that the
-// watchdog renews, and one that MaxHold would end sooner, are not extended.
+// Rules: an extension never shortens what is left of a lease, and validity counts from before its request. A hold that
+// the watchdog renews, and one that MaxHold would end sooner, are not extended.
 
 import (
 	"cmp"
@@ -55,7 +55,7 @@ type extension struct {
 	length time.Duration
 }
 
-// allowed says why the hold cannot have this lease from now on, or nil.
+// allowed reports why the hold cannot have this lease from now on, or nil.
 func (x extension) allowed() error {
 	x.name.Lock()
 	defer x.name.Unlock()
@@ -76,7 +76,7 @@ func (x extension) done(sent time.Time, err error) error {
 	x.name.Lock()
 	defer x.name.Unlock()
 	switch {
-	case !x.state.holds(): // it was lost, or given back, while the request was under way
+	case !x.state.holds(): // it was lost, or released, while the request was under way
 		return send.WithLast(cmp.Or(x.loss, ErrNotHeld), err)
 	case err != nil:
 		x.leaseUncertain = true

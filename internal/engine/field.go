@@ -25,12 +25,12 @@ func (e *Engine) newField(o Owner) string {
 	return string(strconv.AppendUint(field, e.acquisitions.Add(1), 10))
 }
 
-// made says whether this engine has made field. It knows of each of its fields whether a request may still run that
+// made reports whether this engine has made field. It knows of each of its fields whether a request may still run that
 // asks with it.
 func (e *Engine) made(field string) bool {
 	number, err := strconv.ParseUint(field[strings.LastIndexByte(field, ':')+1:], 10, 64)
 	return err == nil && number <= e.acquisitions.Load() && strings.HasPrefix(field, e.ID+":")
 }
 
-// UsesLine says whether the Client of field uses the line.
+// UsesLine reports whether the Client of field uses the line.
 func UsesLine(field string) bool { return field[strings.LastIndexByte(field, ':')+1] == usesLineMark }

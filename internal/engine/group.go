@@ -228,7 +228,7 @@ func (g *group) awaitHoldLocked(p *waitOptions, other *hold) error {
 	return entrance{g.engine}.enterLocked(g.names, &patient, &other.owner)
 }
 
-// awaitQueuesLocked waits for all wait queues, and says whether the next attempt is to bypass them.
+// awaitQueuesLocked waits for all wait queues, and reports whether the next attempt is to bypass them.
 func (g *group) awaitQueuesLocked(p *waitOptions) (bypass bool, err error) {
 	patient := g.waiting()
 	err = entrance{g.engine}.enterQueuesLocked(g.names, patient, g.awaitedLocked())
@@ -317,7 +317,7 @@ func (g *group) unlockHoldsLocked() {
 	g.locked = nil
 }
 
-// lapsedLocked is a hold whose trust is over, also before the watchdog has noticed; or nil.
+// lapsedLocked is a hold whose validity is over, also before the watchdog has noticed; or nil.
 func (g *group) lapsedLocked() *hold {
 	for _, w := range g.locked {
 		if h := w.hold; h.state.holds() && !g.engine.watchdog.Trusted(&h.record.lease) {

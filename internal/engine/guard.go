@@ -12,7 +12,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// Guard returns a ctx that ends with o's hold on b.
+// Guard returns a ctx that is canceled with o's hold on b.
 func (e *Engine) Guard(ctx context.Context, b Lock, o Owner) (context.Context, error) {
 	if err := e.Open(); err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func (g *guardedHold) Lost() error {
 	return nil
 }
 
-// guardableLocked says why there can be no guard of the hold, or nil.
+// guardableLocked reports why there can be no guard of the hold, or nil.
 func (g *guardedHold) guardableLocked() error {
 	switch {
 	case g.name.closed:

@@ -4,7 +4,7 @@ package engine
 // a round trip.
 //
 // Rules: a holder that unlocks hands the lock to the first waiter in the wait queue, which holds the lock
-// from that moment on. This needs a record that is trusted and kept by the watchdog, and a young streak of
+// from that moment on. This needs a record that is valid and kept by the watchdog, and a young streak of
 // this process (internal/turns). A waiter that needs a fencing token takes the record over with an attempt of its own.
 
 import (
@@ -13,8 +13,8 @@ import (
 	"github.com/relock-go/relock/internal/guard"
 )
 
-// handOverLocked hands the lock of h, one level of which is being given back, to the first waiter if
-// that waiter can have the lock, and says whether it did.
+// handOverLocked hands the lock of h, one level of which is being released, to the first waiter if
+// that waiter can have the lock, and reports whether it did.
 func (h *hold) handOverLocked() bool {
 	next, now := h.successorLocked()
 	if next == nil || len(h.guards) > 0 { // guards that were made while earlier ones were ended: a real release ends them
@@ -41,7 +41,7 @@ func (h *hold) handOverLocked() bool {
 	return true
 }
 
-// successorLocked is the hold that the lock of h may be handed to now, or nil. A level of h is being given back.
+// successorLocked is the hold that the lock of h may be handed to now, or nil. A level of h is being released.
 func (h *hold) successorLocked() (next *hold, now time.Duration) {
 	n, g, r := h.name, h.queue, h.record
 	e := n.engine
@@ -164,7 +164,7 @@ func (n *name) enqueueLocked(p *waitOptions, g *waitQueue, h *hold) (admitted, e
 	return admitted{hold: h}, nil
 }
 
-// refuseLocked gives back a lock that was handed to h. Its trust was over, or nearly so, before the caller of h
+// refuseLocked releases a lock that was handed to h. Its trust was over, or nearly so, before the caller of h
 // ran again: the process was stopped in between. The caller asks for a hold of its own; the old record is
 // cleared meanwhile. refuseLocked lets go of the mutex for a moment.
 func (n *name) refuseLocked(h *hold) admitted {

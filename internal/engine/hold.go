@@ -19,7 +19,7 @@ import (
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
-const expiredKept = 1024 // lapsed holds remembered, so that a late Unlock returns ErrLockLost
+const expiredKept = 1024 // expired holds remembered, so that a late Unlock returns ErrLockLost
 
 // A holdState is where a hold is on its way: from fresh to holding, and from there to lost or over.
 type holdState uint8
@@ -32,7 +32,7 @@ const (
 	lost                      // its owner has not called Unlock or Lock since
 	lapsed                    // lost because its explicit lease ran out: it needs no Unlock
 	told                      // lost, and a re-entry has told its owner
-	over                      // given back, or handed over
+	over                      // released, or handed over
 )
 
 // wanted says that the lock is not acquired yet.
@@ -41,7 +41,7 @@ func (s holdState) wanted() bool { return s <= adopting }
 // holds says that the owner holds the lock.
 func (s holdState) holds() bool { return s == handed || s == holding }
 
-// isLost says that the hold was lost, and not given back since.
+// isLost says that the hold was lost, and not released since.
 func (s holdState) isLost() bool { return s >= lost && s <= told }
 
 // isForgotten says that the next acquire of the owner is a fresh one.
@@ -171,7 +171,7 @@ func (n *name) enterHoldLocked(p *waitOptions, h *hold) error {
 	return entrance{n.engine}.enterLocked(n, &patient, &h.owner)
 }
 
-// usableLocked says whether h can be used by the caller, which has its owner mutex. It returns the mutex of a hold
+// usableLocked reports whether h can be used by the caller, which has its owner mutex. It returns the mutex of a hold
 // that is over, or is to be forgotten because an acquire begins.
 func (n *name) usableLocked(h *hold, acquires bool) bool {
 	n.expireLocked(h)
@@ -221,7 +221,7 @@ func (h *hold) expireIfDue() {
 	h.name.expireLocked(h)
 }
 
-// due is why the hold can no longer be trusted, or nil. It reads the clock, and asks the keeper.
+// due is why the hold can no longer be valid, or nil. It reads the clock, and asks the keeper.
 func (h *hold) due() error {
 	h.name.Lock()
 	holds := h.state.holds()

@@ -2,8 +2,8 @@ package engine
 
 // Acquiring a lock that has a keeper in place of a record.
 //
-// Rules: a hold that has given back its last attempt gets a new keeper. What the caller does not hold in the end, its
-// keeper gives back.
+// Rules: a hold that has released its last attempt gets a new keeper. What the caller does not hold in the end, its
+// keeper releases.
 
 import (
 	"errors"
@@ -61,8 +61,8 @@ func (h *hold) checkKeeper() {
 
 func (k *atKeeper) admit() error { return k.enterQueue() }
 
-// ask has a keeper make one attempt. A hold that has given back its last attempt gets a new keeper, so that late
-// answers to that attempt are given back.
+// ask has a keeper make one attempt. A hold that has released its last attempt gets a new keeper, so that late
+// answers to that attempt are released.
 func (k *atKeeper) ask(time.Time) (res Answer, err error) {
 	w := k.wants[0]
 	if h := w.hold; w.Level == 1 && (h.keeper == nil || h.keeper.Over()) {

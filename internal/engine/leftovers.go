@@ -34,12 +34,12 @@ func (l *leftovers) inherits(tries int) {
 	l.joins()
 }
 
-// toUndo says whether something has to be undone. failed says that the call holds nothing.
+// toUndo reports whether something has to be undone. failed says that the call holds nothing.
 func (l *leftovers) toUndo(failed bool) bool {
 	return l.grants > 0 || l.waits || failed && (l.underWay || l.inLine)
 }
 
-// delays says whether what is left delays others, which stand behind it.
+// delays reports whether what is left delays others, which stand behind it.
 func (l *leftovers) delays() bool { return l.waits || l.inLine }
 
 // leavesTries is how many tries of the call may still run, if some of them may.

@@ -3,7 +3,7 @@ package engine
 // The limits of a hold: MaxHold and AtLeast.
 //
 // Rules: a hold has the limits of the lock that took it. A hold with MaxHold is never trusted for longer than that, and
-// no request asks Redis for more: the record lapses with the trust. A record with AtLeast is not deleted, and not
+// no request asks Redis for more: the record expires with the trust. A record with AtLeast is not deleted, and not
 // handed over, before its time is over: the last Unlock sets its lease to the rest of that time. A hold that a
 // MultiLock undoes, and ForceUnlock, do not wait for the time. Readers with limits share no record, because the limits
 // of two holds differ.
@@ -24,7 +24,7 @@ type Limits struct {
 // longestLimit keeps sums of times in their range.
 const longestLimit = 100 * 365 * 24 * time.Hour
 
-// checkLease says why a hold cannot have this lease; 0: that of the watchdog.
+// checkLease reports why a hold cannot have this lease; 0: that of the watchdog.
 func (l Limits) checkLease(lease time.Duration) error {
 	if l.Max > 0 && lease > l.Max {
 		return send.Invalid("lease %v: no longer than MaxHold(%v)", lease, l.Max)
@@ -74,22 +74,22 @@ func (m minHold) call(rest time.Duration) send.Call {
 	return m.verbs().Renew(m.field, rest, m.isAlone())
 }
 
-// isAlone says whether nothing but h needs its record: a write lock has its record together with the read lock of its
-// owner.
+// isAlone reports whether nothing but h needs its record: a write lock has its record together with the read lock of
+// its owner.
 func (h *hold) isAlone() bool {
 	h.name.Lock()
 	defer h.name.Unlock()
 	return !h.named && h.name.otherHalfLocked(h) == nil
 }
 
-// lapses says whether the record is gone in time after a call. No request may still extend its lease: neither when the
-// call is sent, because it may overtake one that is answered first, nor when it was answered.
+// expires reports whether the record is gone in time after a call. No request may still extend its lease: neither when
+// the call is sent, because it may overtake one that is answered first, nor when it was answered.
 func (m minHold) lapses() bool {
 	e := m.name.engine
 	return m.isAlone() && !e.late.MayRun(m.field) && !e.watchdog.IsRenewing(&m.record.lease)
 }
 
-// keep has Redis keep the record until its time is over, and says whether the record lapses then. If it
+// keep has Redis keep the record until its time is over, and reports whether the record expires then. If it
 // does not, it is to be deleted by now.
 func (m minHold) keep(ctx context.Context) bool {
 	rest := m.rest()

@@ -10,10 +10,10 @@ package engine
 //
 // Rules: a process has one place in a line, which the caller in front of its wait queue keeps. Every request of a wait
 // has a number, and a grant names the last request that Redis had seen of the wait. So Redis has made the grant after
-// that request was sent, and trust begins there: not when the message came, and not with a later answer "busy", which
-// may have overtaken a grant that has ended since. The numbers are random: who may publish, and may not read the line,
-// cannot make a grant. A grant that is too old, or is not what the caller wants, is confirmed by asking. A caller that
-// leaves while others of its process wait leaves its place to the next of them.
+// that request was sent, and validity begins there: not when the message came, and not with a later answer "busy",
+// which may have overtaken a grant that has ended since. The numbers are random: who may publish, and may not read the
+// line, cannot make a grant. A grant that is too old, or is not what the caller wants, is confirmed by asking. A caller
+// that leaves while others of its process wait leaves its place to the next of them.
 
 import (
 	"math/rand/v2"
@@ -70,8 +70,8 @@ func (p *place) sentAt(number uint64) time.Time {
 	return time.Time{}
 }
 
-// hasOtherHalf says whether the owner of h has the other half, so that the line cannot grant h: the lock is not free.
-// The process may have a caller with a place beside it.
+// hasOtherHalf reports whether the owner of h has the other half, so that the line cannot grant h: the lock is not
+// free. The process may have a caller with a place beside it.
 func (h *hold) hasOtherHalf() bool {
 	if h.lock.OtherHalf() == (LockID{}) {
 		return false
@@ -110,7 +110,7 @@ func (n *name) dropPlaceLocked(q *waitQueue) {
 	}
 }
 
-// uses says whether field belongs to a wait or a hold of this process that goes on, or is about to be given back.
+// uses reports whether field belongs to a wait or a hold of this process that goes on, or is about to be released.
 func (n *name) uses(field string) bool {
 	n.Lock()
 	defer n.Unlock()

@@ -1,9 +1,9 @@
 package engine
 
-// Losses: how a record ends because Redis does not have it any more, or because it can no longer be trusted.
+// Losses: how a record ends because Redis does not have it any more, or because it can no longer be valid.
 //
 // Rules: the record and all its holds end together, under the mutex of the name. What has to be done then is an ending,
-// which is carried out when the mutex is free: guards end, and the keeper gives back what is left. Each loss is
+// which is carried out when the mutex is free: guards end, and the keeper releases what is left. Each loss is
 // reported once, by the call that has found it or by the reporter; that of a hold whose caller has not run since it was
 // handed the lock is not reported.
 
@@ -63,7 +63,7 @@ func (r *record) lose(cause error, first *hold) []ending {
 	return all
 }
 
-// loseLocked ends h as lost. lapses says that its explicit lease has run out, and limited that MaxHold has ended it.
+// loseLocked ends h as lost. expires says that its explicit lease has run out, and limited that MaxHold has ended it.
 func (h *hold) loseLocked(end ending, lapses, limited bool) ending {
 	h.leaveRecordLocked()
 	end.hold, end.unheard = h, h.state == handed
@@ -71,7 +71,7 @@ func (h *hold) loseLocked(end ending, lapses, limited bool) ending {
 	h.loss = end.loss
 	h.leaveQueueLocked()
 	other := h.name.otherHalfLocked(h)
-	// A record that is kept alive, or is about to be, would keep this hold in it. A hold without a record is given back
+	// A record that is kept alive, or is about to be, would keep this hold in it. A hold without a record is released
 	// by its keeper.
 	if h.keeper == nil && (lapses || limited) && (h.leaseUncertain || other != nil && other.state != over && !other.state.isLost()) {
 		h.name.oweLocked(duty{clear: h})

@@ -1,6 +1,6 @@
 package engine
 
-// Obstacles: how an error that ends a wait says which lock was in the way, and who has it.
+// Obstacles: how an error that ends a wait says which lock blocked, and who has it.
 //
 // Rules: no request is sent for this. The error uses the knowledge of this process: its own holds, and the last answer
 // that said busy, to this caller or to the caller in front. Where neither is known, the error says nothing.
@@ -49,7 +49,7 @@ func Rounded(d time.Duration) time.Duration {
 	return (d + unit/2) / unit * unit
 }
 
-// noteBusy remembers the obstacle that is in the way of h, for its caller and for the waiters behind it.
+// noteBusy remembers the obstacle that blocks h, for its caller and for the waiters behind it.
 func (p *waitOptions) noteBusy(h *hold, ttl time.Duration) {
 	p.noteObstacle(h, &obstacle{lock: h.lock, ttl: ttl, at: time.Now()})
 }
@@ -71,7 +71,7 @@ func (p *waitOptions) sees(o *obstacle) {
 	}
 }
 
-// withHolder adds to err, which ended the wait of o for locks, the lock that is in the way and its holder, where they
+// withHolder adds to err, which ended the wait of o for locks, the lock that blocks and its holder, where they
 // are known.
 func withHolder[L Lock](e *Engine, p waitOptions, locks []L, o Owner, r Request, err error) error {
 	if err == nil || err == send.ErrTimeUp {
@@ -90,7 +90,7 @@ func withHolder[L Lock](e *Engine, p waitOptions, locks []L, o Owner, r Request,
 	return fmt.Errorf("%w: %s", err, who)
 }
 
-// inTheWay says which lock o waited for, and who has it; "" where this is not known.
+// inTheWay reports which lock o waited for, and who has it; "" where this is not known.
 func inTheWay[L Lock](e *Engine, p waitOptions, locks []L, o Owner) (name, who string) {
 	for _, l := range locks {
 		if who = e.holderHere(l, o); who != "" {
@@ -111,7 +111,7 @@ func inTheWay[L Lock](e *Engine, p waitOptions, locks []L, o Owner) (name, who s
 	return "", ""
 }
 
-// inFrontHere says which other caller of this process waits for an answer about b; "" for none.
+// inFrontHere reports which other caller of this process waits for an answer about b; "" for none.
 func (e *Engine) inFrontHere(b Lock, o Owner) string {
 	n := e.use(b.ID().Name)
 	defer n.done()
@@ -125,7 +125,7 @@ func (e *Engine) inFrontHere(b Lock, o Owner) string {
 	return ""
 }
 
-// holderHere says which other owner of this process holds a lock that is in the way of o, who asks for b; "" for none.
+// holderHere reports which other owner of this process holds a lock that blocks o, who asks for b; "" for none.
 func (e *Engine) holderHere(b Lock, o Owner) string {
 	own := b.ID()
 	if b.Admission() == Shared || b.Admission() == Counted {

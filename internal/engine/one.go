@@ -26,7 +26,7 @@ func (o *oneLock) begin(p *waitOptions, b backend, h *hold, r Request) {
 	o.names, o.wants = o.name[:], o.want[:]
 }
 
-// isPastQueue says whether the caller contends beside the caller in the wait queue: for a counted lock, or because
+// isPastQueue reports whether the caller contends beside the caller in the wait queue: for a counted lock, or because
 // Redis has not answered that caller.
 func (o *oneLock) isPastQueue() bool {
 	h := o.wants[0].hold

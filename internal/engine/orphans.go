@@ -49,8 +49,9 @@ func (a *acquisition) undoOrphan(wants []want, res Answer, err error) {
 	undoer{a.engine}.undoAll(a.Ctx, wants, unknown) // 5
 }
 
-// needs says whether field is that of a hold of this process, or of an acquire that goes on. While a release is under
-// way the record must be there, and a late try may have taken it after the release has run: needs waits for its end.
+// needs reports whether field is that of a hold of this process, or of an acquire that goes on. While a release is
+// under way the record must be there, and a late try may have taken it after the release has run: needs waits for its
+// end.
 func (h *hold) needs(field string) bool {
 	n := h.name
 	n.Lock()

@@ -49,7 +49,7 @@ func (p Probe) Stats() Stats {
 	return s
 }
 
-// Waiters says how many callers of this process wait for b in their wait queue, whether one is in front of them, and
+// Waiters reports how many callers of this process wait for b in their wait queue, whether one is in front of them, and
 // whether it has found the lock busy.
 func (p Probe) Waiters(b Lock) (waiters int, front, busy bool) {
 	p.look(b, func(n *name) {
@@ -113,7 +113,7 @@ func (p Probe) SleepInLine(name, channel string, left time.Duration) time.Durati
 	return delay
 }
 
-// Uses says whether field belongs to a wait or a hold of the lock called name.
+// Uses reports whether field belongs to a wait or a hold of the lock called name.
 func (p Probe) Uses(name, field string) bool {
 	n := p.e.use(name)
 	defer n.done()

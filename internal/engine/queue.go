@@ -159,7 +159,7 @@ func (e entrance) enterQueuesLocked(mu sync.Locker, p *waitOptions, wants []want
 	return nil
 }
 
-// overUnlocked says why p is over, or nil. It lets go of mu meanwhile, because it calls a ctx of the user.
+// overUnlocked reports why p is over, or nil. It lets go of mu meanwhile, because it calls a ctx of the user.
 func overUnlocked(mu sync.Locker, p *waitOptions) error {
 	mu.Unlock()
 	defer mu.Lock()
@@ -198,7 +198,7 @@ func (e entrance) enterOneLocked(mu sync.Locker, p *waitOptions, h *hold) error 
 	return nil
 }
 
-// needsQueueLocked says whether h has to be alone in this process to contend for its lock.
+// needsQueueLocked reports whether h has to be alone in this process to contend for its lock.
 func (h *hold) needsQueueLocked() bool {
 	if h.state != fresh || h.lock.Admission() != Exclusive {
 		return false

@@ -67,7 +67,7 @@ func TestQueueLeavesNothingWhenAGrantMeetsTheDeadline(t *testing.T) {
 	}
 }
 
-// A Lock whose ctx ends at the moment when its reserve is over returns the error of its ctx. The error
+// A Lock whose ctx is done at the moment when its reserve is over returns the error of its ctx. The error
 // of a wait time is for a caller that gave one: to Lock it is no error.
 func TestQueueReportsAnEndedContextAfterTheReserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -148,7 +148,7 @@ func TestEngineServesLocalWaitersInOrder(t *testing.T) {
 	})
 }
 
-// endsWhenSeen is a ctx that ends right after the first call of Err.
+// endsWhenSeen is a ctx that is canceled right after the first call of Err.
 type endsWhenSeen struct {
 	context.Context
 	seen atomic.Bool

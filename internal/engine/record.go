@@ -15,7 +15,7 @@ import (
 type record struct {
 	first *hold         // that was granted; its name, lock and keeper are those of the record
 	field string        // in Redis
-	since time.Duration // on the clock of the watchdog: when the answer came; trust counts from before the request
+	since time.Duration // on the clock of the watchdog: when the answer came; validity counts from before the request
 	lease lease.Lease
 
 	// guarded by name.mu
@@ -46,7 +46,7 @@ func (r *record) joinLocked(h *hold, since time.Duration) {
 	r.holds = append(r.holds, h)
 }
 
-// leaveRecordLocked takes h out of its record, and says whether h was the last hold of the record.
+// leaveRecordLocked takes h out of its record, and reports whether h was the last hold of the record.
 func (h *hold) leaveRecordLocked() bool {
 	r := h.record
 	last := len(r.holds) - 1
@@ -58,7 +58,7 @@ func (h *hold) leaveRecordLocked() bool {
 }
 
 // endLocked ends the record: nobody joins it any more, and the watchdog lets go of its lease. Every record ends here,
-// whether it was given back, left to the next holder, or lost.
+// whether it was released, left to the next holder, or lost.
 func (r *record) endLocked() {
 	r.ended = true
 	r.first.name.closeLocked(r)
@@ -76,7 +76,7 @@ func (r *record) holdsNow() []*hold {
 	return append([]*hold(nil), r.holds...)
 }
 
-// isKeptLocked says whether further holds may rely on r: it is trusted for longer than a moment.
+// isKeptLocked reports whether further holds may rely on r: it is valid for longer than a moment.
 func (r *record) isKeptLocked(now time.Duration) bool {
 	e := r.first.name.engine
 	whole := lease.Trust(e.WatchdogTimeout)

@@ -182,7 +182,7 @@ func TestRecordEndsOnce(t *testing.T) {
 	})
 }
 
-// No owner shares or takes over a record whose trust is over, or nearly over.
+// No owner shares or takes over a record whose validity is over, or nearly over.
 func TestRecordIsKeptWhileItIsTrusted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)

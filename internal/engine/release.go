@@ -1,9 +1,9 @@
 package engine
 
-// Giving back: the one path by which a level is given back; the undo of attempts
+// Releasing: the one path by which a level is released; the undo of attempts
 // that were given up; and force.
 //
-// Rules: the level is given back in this process also when Redis answers an error or nothing: an
+// Rules: the level is released in this process also when Redis answers an error or nothing: an
 // Unlock is owed once, and a hold that no caller is going to unlock must not be renewed. A release
 // that finds no record has succeeded if an earlier try of it may have run; otherwise it reports a loss.
 
@@ -20,10 +20,10 @@ import (
 const (
 	UnlockTime = send.ConnectTime // how long Unlock and an undo take at most
 	clearPause = time.Second      // before a record that could not be cleared is cleared again
-	mostForced = 1000             // requests of one ForceUnlock: new owners may take permits as fast as they are given back
+	mostForced = 1000             // requests of one ForceUnlock: new owners may take permits as fast as they are released
 )
 
-// Release gives back one level. It ignores the end of ctx, and works after Close.
+// Release releases one level. It ignores the end of ctx, and works after Close.
 func (e *Engine) Release(ctx context.Context, b Lock, o Owner) error {
 	e.workers.Begin()
 	defer e.workers.End()
@@ -62,7 +62,7 @@ func releaseOptions(ctx context.Context) waitOptions {
 	return waitOptions{Wait: send.Wait{Ctx: ctx, Deadline: time.Now().Add(UnlockTime), Inline: true}}
 }
 
-// releaseUnconfirmed gives back one level without Redis, because of err.
+// releaseUnconfirmed releases one level without Redis, because of err.
 func (n *name) releaseUnconfirmed(ctx context.Context, b Lock, o Owner, err error) error {
 	h := n.find(b.ID(), o)
 	if h == nil {
@@ -76,7 +76,7 @@ func (n *name) releaseUnconfirmed(ctx context.Context, b Lock, o Owner, err erro
 	return err
 }
 
-// A releasing is one level of a hold that is being given back, down to left levels. Its caller has the owner mutex of
+// A releasing is one level of a hold that is being released, down to left levels. Its caller has the owner mutex of
 // the hold.
 type releasing struct {
 	*hold
@@ -204,7 +204,7 @@ func unconfirmed(err error) error {
 	return fmt.Errorf("not confirmed: the release goes on in the background until the record is gone or its lease is over: %w", err)
 }
 
-// A givenBack is a level that an owner has given back in this process.
+// A givenBack is a level that an owner has released in this process.
 type givenBack struct {
 	hold *hold
 	left int   // levels
@@ -212,7 +212,7 @@ type givenBack struct {
 	done bool  // Redis need not know. If it is false, the caller has the owner mutex of the hold.
 }
 
-// giveBack gives back one level of the hold that o has on b; the hold is nil where there is none. Where another caller
+// giveBack releases one level of the hold that o has on b; the hold is nil where there is none. Where another caller
 // of o uses the hold, it waits as p allows; if p is nil, it returns errTimeUp.
 func (n *name) giveBack(p *waitOptions, b Lock, o Owner) (g givenBack, err error) {
 	n.Lock()
@@ -305,7 +305,7 @@ func (h *hold) clear() {
 	h.leaveQueue()
 }
 
-// keptByOtherHalf says whether the owner holds the other half, which keeps the record alive.
+// keptByOtherHalf reports whether the owner holds the other half, which keeps the record alive.
 func (h *hold) keptByOtherHalf() bool {
 	h.name.Lock()
 	defer h.name.Unlock()
@@ -314,8 +314,8 @@ func (h *hold) keptByOtherHalf() bool {
 }
 
 // Force frees b for any holder, and ends the holds that this process had on it. The request is sent once: a repeated
-// one could free a later hold. Of a semaphore with very many permits each request gives back some, and the answer {1,
-// more, 0} says whether more are left.
+// one could free a later hold. Of a semaphore with very many permits each request releases some, and the answer {1,
+// more, 0} reports whether more are left.
 func (e *Engine) Force(ctx context.Context, b Record) (bool, error) {
 	p := e.waitOptionsFor(ctx)
 	p.Inline = false // no second try would wait longer for a connection

@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// S3: an attempt that hangs when ctx ends is abandoned at once. It is undone at once, and again when it has run.
+// S3: an attempt that hangs when ctx is done is abandoned at once. It is undone at once, and again when it has run.
 func TestEngineUndoesAnAttemptThatWasGivenUp(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Fault = func(verb string) fakeredis.Fault {
@@ -64,7 +64,7 @@ func TestEngineAttemptThatRunsAfterItsUndoExpires(t *testing.T) {
 }
 
 // S3: a try of an acquire that was sent again may run when the hold is released, and be answered before the release is.
-// The record that the try makes is given back.
+// The record that the try makes is released.
 func TestEngineTryThatRunsDuringTheReleaseIsUndone(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		first := true

@@ -61,7 +61,7 @@ func (s *Services) Patience() time.Duration { return s.sender.Patience() }
 // Hub has the subscribed channels.
 func (s *Services) Hub() *wake.Hub { return s.pubsub }
 
-// waitOptionsFor returns the options of a caller that waits until ctx ends, or Close.
+// waitOptionsFor returns the options of a caller that waits until ctx is done, or Close.
 func (s *Services) waitOptionsFor(ctx context.Context) *waitOptions {
 	return &waitOptions{Wait: send.Wait{Ctx: ctx, Closed: s.closed, Inline: true}}
 }

@@ -162,7 +162,7 @@ func (e *Engine) TrustUntil(bs []Lock, o Owner, end time.Time) {
 	}
 }
 
-// InUse says whether goroutines of this process hold one of bs, or wait for it.
+// InUse reports whether goroutines of this process hold one of bs, or wait for it.
 func (e *Engine) InUse(bs []Lock) bool {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()

@@ -34,7 +34,7 @@ func (n *name) shareLocked(p *waitOptions, b Lock, key holdKey) (admitted, error
 	return n.enqueueLocked(p, g, n.newHoldLocked(b, key, p.changes(b)))
 }
 
-// isOpenLocked says whether newcomers may share r.
+// isOpenLocked reports whether newcomers may share r.
 func (r *record) isOpenLocked(now time.Duration) bool {
 	return now-r.since < r.first.name.engine.pace().Slice && r.isKeptLocked(now)
 }

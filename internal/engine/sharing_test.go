@@ -90,7 +90,7 @@ func TestWaitingReadersAreAdmittedTogether(t *testing.T) {
 			})
 		}
 		time.Sleep(5 * time.Second)
-		// The holder asks once, and one waiter asks once for each max wake delay.
+		// The holder asks once, and one waiter asks once for each poll interval.
 		assert.LessOrEqual(t, e.redis.Count("acquire"), 12, "attempts while they wait")
 		e.redis.Set(func() { e.redis.Requests = nil })
 		other.unlock(1)

@@ -56,7 +56,7 @@ func TestShutdownWaitsForTheLastUnlock(t *testing.T) {
 	})
 }
 
-// When ctx ends, Shutdown says what is left, and is Close: nothing is renewed any more.
+// When ctx is done, Shutdown says what is left, and is Close: nothing is renewed any more.
 func TestShutdownSaysWhatIsLeft(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)

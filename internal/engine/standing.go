@@ -16,14 +16,14 @@ const (
 	standsBehind  standing = 4
 )
 
-// placed says whether the caller has a place in the line.
+// placed reports whether the caller has a place in the line.
 func (s standing) placed() bool { return s%standsBehind == standsInLine }
 
 // ahead is how many places are in front of that of the caller, about.
 func (s standing) ahead() int { return int(s / standsBehind) }
 
-// Apart says whether only the channel of the lock says when the holder releases it.
+// Apart reports whether only the channel of the lock says when the holder releases it.
 func (s standing) Apart() bool { return s == standsApart }
 
-// Deaf says whether the server does not know the subscription that the caller believes to have.
+// Deaf reports whether the server does not know the subscription that the caller believes to have.
 func (s standing) Deaf() bool { return s == standsDeaf }

@@ -11,15 +11,15 @@ import (
 	"github.com/relock-go/relock/internal/wake"
 )
 
-// A subscription listens to the release of the lock that is in the way of a waiter. The zero value listens to nothing.
+// A subscription listens to the release of the lock that blocks a waiter. The zero value listens to nothing.
 type subscription struct {
 	names       []string         // of the channels of listeners, where watch has chosen them
 	listeners   []*wake.Listener // with one wake channel for all
 	unconfirmed []*wake.Listener // listeners that may have come into force after the last attempt
 }
 
-// watch listens for w, and returns the channels to wait on. It says whether it has begun to listen. apart says that the
-// holder releases the lock on its channel alone.
+// watch listens for w, and returns the channels to wait on. It reports whether it has begun to listen. apart says that
+// the holder releases the lock on its channel alone.
 func (s *subscription) watch(w want, apart bool) (wake, ready <-chan struct{}, begun bool) {
 	grants, releases := "", ""
 	if w.Line != "" && w.Line != PassesLine {
@@ -71,8 +71,8 @@ func (s *subscription) change(w want, grants, releases string) {
 	}
 }
 
-// hearsGrants says whether the next attempt of w can join the line: the caller listens to the channel of grants. Where
-// the channel is still subscribed from an earlier wait, it begins to listen.
+// hearsGrants reports whether the next attempt of w can join the line: the caller listens to the channel of grants.
+// Where the channel is still subscribed from an earlier wait, it begins to listen.
 func (s *subscription) hearsGrants(w want) bool {
 	name := w.hold.verbs().Grants(w.Attempt)
 	if len(s.names) > 0 {
@@ -131,12 +131,12 @@ func (s *subscription) leave() {
 	*s = subscription{}
 }
 
-// refused says whether Redis does not allow the subscription.
+// refused reports whether Redis does not allow the subscription.
 func (s *subscription) refused() bool { return len(s.listeners) > 0 && s.listeners[0].Refused() }
 
 const (
 	shortPoll  = 10 * time.Millisecond
-	rarestPoll = time.Hour            // the max wake delay comes first
+	rarestPoll = time.Hour            // the poll interval comes first
 	hotFor     = 2 * turns.LongSlice  // how long after a change of hands a waiter asks often: longer than a slice
 	pollSlack  = 5 * time.Millisecond // how much later a lease may seem to end because an answer took longer
 )

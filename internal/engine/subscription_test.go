@@ -26,7 +26,7 @@ func TestEngineReleaseWakesAWaiter(t *testing.T) {
 	})
 }
 
-// L1: without a wake-up, a waiter notices a release within the max wake delay.
+// L1: without a wake-up, a waiter notices a release within the poll interval.
 func TestEngineLostWakeUpCostsTheMaxWakeDelay(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := joinBubbleEngine(t, e.redis, "other")

@@ -42,7 +42,7 @@ func (e undoer) undoAll(ctx context.Context, wants []want, unknown int) {
 
 // undoOne undoes an attempt. Tries of the attempt without a known answer may still be on
 // their way, so undoOne repeats the undo a few times. If only one try is unknown, it stops
-// as soon as an undo has found the hold. The error says why the undo failed.
+// as soon as an undo has found the hold. The error describes why the undo failed.
 func (e undoer) undoOne(ctx context.Context, b Record, a Attempt, unknown int) error {
 	buried := false
 	defer func() {
@@ -62,14 +62,14 @@ func (e undoer) undoOne(ctx context.Context, b Record, a Attempt, unknown int) e
 		r, err := answer.Reply()
 		buried = buried || mayRun && err == nil
 		there := r[0] == 1
-		if unknown == 0 || unknown == 1 && there || err != nil { // a hold whose undo fails lapses with its lease
+		if unknown == 0 || unknown == 1 && there || err != nil { // a hold whose undo fails expires with its lease
 			return err
 		}
 	}
 	return nil
 }
 
-// heardGrant gives back a grant to a wait of this process that is over. It is called by the goroutine that reads
+// heardGrant releases a grant to a wait of this process that is over. It is called by the goroutine that reads
 // messages.
 func (e undoer) heardGrant(b Record, message string) {
 	g, ok := ParseLineGrant(message, b.Suffix())
@@ -84,7 +84,7 @@ func (e undoer) heardGrant(b Record, message string) {
 	e.undoSoon(b, g.Field, !e.made(g.Field), 0)
 }
 
-// undoSoon gives back what requests of a wait may have taken with field, its place too, on a goroutine of its own. late
+// undoSoon releases what requests of a wait may have taken with field, its place too, on a goroutine of its own. late
 // and unknown are as in an attempt and its undo.
 func (e undoer) undoSoon(b Record, field string, late bool, unknown int) {
 	e.workers.Spawn(func() {

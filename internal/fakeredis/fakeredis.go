@@ -32,7 +32,7 @@ type Redis struct {
 	Requests []string                // "acquire", "release", ...
 	Fault    func(verb string) Fault // of the next request
 	Latency  time.Duration           // each way
-	Bound    bool                    // requests are not sent when their ctx has ended
+	Bound    bool                    // requests are not sent when their ctx is done
 }
 
 // A Record is the record of a lock.

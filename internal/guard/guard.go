@@ -16,12 +16,12 @@ type Hold interface {
 	// Lost is why the hold was lost, or nil. It looks at the clock.
 	Lost() error
 
-	// EndOf is the End that the hold keeps for parents which end with done, or nil. The error says why there can be no
-	// guard of the hold.
+	// EndOf is the End that the hold keeps for parents which end with done, or nil. The error describes why there can
+	// be no guard of the hold.
 	EndOf(done <-chan struct{}) (*End, error)
 
 	// KeepEnd keeps end for parents which end with done, until the hold ends, and returns it; or the one that another
-	// goroutine has it keep meanwhile. The error says why there can be no guard of the hold any more.
+	// goroutine has it keep meanwhile. The error describes why there can be no guard of the hold any more.
 	KeepEnd(done <-chan struct{}, end *End) (*End, error)
 
 	// ForgetEnd has the hold keep end no longer: its parents have ended.
@@ -43,7 +43,7 @@ type End struct {
 	forget func() bool // stops the function that runs when the end comes by another cause; nil: there is none
 }
 
-// New returns a ctx that ends with h, and with ctx.
+// New returns a ctx that is canceled with h, and with ctx.
 func New(ctx context.Context, h Hold) (context.Context, error) {
 	done := ctx.Done()
 	ends := endsWith(ctx, key{h})
@@ -90,10 +90,11 @@ func EndAll(ends []*End, cause error) {
 	}
 }
 
-// A key is the key under which a ctx names the ctx that ends with a hold: itself, or the nearest of its ancestors.
+// A key is the key under which a ctx names the ctx that is canceled with a hold: itself, or the nearest of its
+// ancestors.
 type key struct{ hold Hold }
 
-// endsWith says whether ctx is known to end with the hold of k.
+// endsWith reports whether ctx is known to end with the hold of k.
 func endsWith(ctx context.Context, k key) bool {
 	ends, ok := ctx.Value(k).(context.Context)
 	return ok && ends.Done() == ctx.Done() // if not equal, ctx may be detached from ends, as by context.WithoutCancel
@@ -115,7 +116,7 @@ func (g *guard) Done() <-chan struct{} { return g.end.ctx.Done() }
 
 func (g *guard) Deadline() (time.Time, bool) { return g.parent.Deadline() }
 
-// Err looks at the clock too: after a pause of the whole process, a hold that has lapsed is reported before any timer
+// Err looks at the clock too: after a pause of the whole process, a hold that has expired is reported before any timer
 // had the time to fire.
 func (g *guard) Err() error {
 	if err := g.end.ctx.Err(); err != nil {

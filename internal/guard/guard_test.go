@@ -125,7 +125,8 @@ func TestGuardsOfOneParentShareAnEnd(t *testing.T) {
 	assert.Zero(t, h.count(), "of a parent that has ended nothing is kept")
 }
 
-// A ctx that ends with the hold is its own guard, also below other contexts; one that is detached from it is not.
+// A ctx that is canceled with the hold is its own guard, also below other contexts; one that is detached from it is
+// not.
 func TestGuardIsItsOwnGuard(t *testing.T) {
 	h := new(fakeHold)
 	g := guardOf(t, context.Background(), h)

@@ -67,7 +67,7 @@ func Check(h History, r Rules) []Violation {
 	return all
 }
 
-// A span is a hold while it was trusted for certain, and Redis had not forgotten it.
+// A span is a hold while it was valid for certain, and Redis had not forgotten it.
 type span struct {
 	Hold
 	from, until time.Duration
@@ -158,7 +158,7 @@ func tokens(h History, _ Rules) (wrong []string) {
 	return wrong
 }
 
-// fences: no greater token is seen while a hold is trusted.
+// fences: no greater token is seen while a hold is valid.
 func fences(h History, _ Rules) (wrong []string) {
 	for _, of := range spans(h) {
 		for _, s := range of {
@@ -170,7 +170,7 @@ func fences(h History, _ Rules) (wrong []string) {
 	return wrong
 }
 
-// leases: a hold that is not renewed is trusted no longer than the lease that was
+// leases: a hold that is not renewed is valid no longer than the lease that was
 // asked for, and its owner is told.
 func leases(h History, r Rules) (wrong []string) {
 	for _, hold := range h.Holds {
@@ -188,7 +188,7 @@ func leases(h History, r Rules) (wrong []string) {
 	return wrong
 }
 
-// silences: a hold that is renewed is trusted no longer than a timeout after the
+// silences: a hold that is renewed is valid no longer than a timeout after the
 // last answer, and its owner is told.
 func silences(h History, r Rules) (wrong []string) {
 	for _, f := range h.Faults {
@@ -268,14 +268,14 @@ func calm(h History, name string, from, to time.Duration) bool {
 	})
 }
 
-// disturbed says whether a fault between two times hit op, other than that Redis forgot.
+// disturbed reports whether a fault between two times hit op, other than that Redis forgot.
 func disturbed(h History, op Op, from, to time.Duration) bool {
 	return slices.ContainsFunc(h.Faults, func(f Fault) bool {
 		return f.Kind != Forgets && f.Kind != Stalls && f.hits(op) && f.From <= to && f.To >= from
 	})
 }
 
-// forgotten says whether Redis may have forgotten what was there between two times.
+// forgotten reports whether Redis may have forgotten what was there between two times.
 func forgotten(h History, op Op, from, to time.Duration) bool {
 	return slices.ContainsFunc(h.Faults, func(f Fault) bool {
 		return f.Kind == Forgets && f.hits(op) && f.From <= to && f.To >= from
@@ -301,7 +301,7 @@ func losses(h History, r Rules) (wrong []string) {
 	return wrong
 }
 
-// answers: who has something to give back is not told that there was nothing.
+// answers: who has something to release is not told that there was nothing.
 func answers(h History, _ Rules) (wrong []string) {
 	for _, hold := range h.Holds {
 		for _, op := range hold.Then {

@@ -15,7 +15,7 @@ const ms = time.Millisecond
 
 var testRules = Rules{Timeout: 900 * ms, Slack: 100 * ms, Free: 1000 * ms, Calm: 500 * ms, Wait: 5000 * ms, Fair: true}
 
-// hold is one by owner that was asked for at call, granted at from, and given back at until.
+// hold is one by owner that was asked for at call, granted at from, and released at until.
 func hold(owner string, call, from, until time.Duration, changes ...func(*Hold)) Hold {
 	h := Hold{
 		Take:    Op{Kind: Take, Name: "x", Owner: owner, Call: call, Return: from, Level: 1},

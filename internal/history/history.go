@@ -72,7 +72,7 @@ type Hold struct {
 	Overtaken time.Duration
 }
 
-// renewed says whether the hold is renewed, and the longest lease asked for.
+// renewed reports whether the hold is renewed, and the longest lease asked for.
 func (h Hold) renewed() (bool, time.Duration) {
 	renewed, longest := h.Take.Lease == 0, h.Take.Lease
 	for _, op := range h.Then {

@@ -4,8 +4,8 @@ package history
 // and the last token.
 //
 // Rules: a Take whose outcome is not known is left out: where it did happen it only
-// kept others out. A hold that was not given back for certain ends at some time
-// after it was trusted last. A history is looked at in windows of whole holds: what
+// kept others out. A hold that was not released for certain ends at some time
+// after it was valid last. A history is looked at in windows of whole holds: what
 // is possible stays so when a hold is left out.
 
 import (

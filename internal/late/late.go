@@ -106,7 +106,7 @@ func (t *Tries) sweepLocked() {
 	t.n.Store(int64(len(t.fields)))
 }
 
-// MayRun says whether a try may still run that asks with field.
+// MayRun reports whether a try may still run that asks with field.
 func (t *Tries) MayRun(field string) bool {
 	if t.n.Load() == 0 {
 		return false
@@ -120,8 +120,8 @@ func (t *Tries) MayRun(field string) bool {
 	return f != nil && (f.open > 0 || time.Now().Before(f.lost))
 }
 
-// Buried notes that Redis has a tombstone of field, which drop takes away. It says whether the tombstone is not needed
-// any more.
+// Buried notes that Redis has a tombstone of field, which drop takes away. It reports whether the tombstone is not
+// needed any more.
 func (t *Tries) Buried(field string, drop send.Call) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -38,7 +38,7 @@ func TestTriesAreCountedInAnyOrder(t *testing.T) {
 	assert.True(t, l.MayRun("two"))
 }
 
-// Lost tries whose holds lapse by themselves do not stay in memory.
+// Lost tries whose holds expire by themselves do not stay in memory.
 func TestLostTriesAreForgotten(t *testing.T) {
 	var l Tries
 	for i := range 20 * mostLost {

@@ -1,5 +1,5 @@
 // Package lease keeps the leases of all holds of a client: it renews the leases that
-// are not explicit, and ends the leases that can no longer be trusted.
+// are not explicit, and ends the leases that can no longer be valid.
 //
 // Rules:
 //   - Trust is counted from before a request was sent: sent + length - drift.
@@ -29,13 +29,13 @@ func Drift(lease time.Duration) time.Duration {
 	return lease/100 + 2*time.Millisecond
 }
 
-// Trust is how long a lease is trusted. It is limited to 100 years, so that times can be added to it.
+// Trust is how long a lease is valid. It is limited to 100 years, so that times can be added to it.
 func Trust(lease time.Duration) time.Duration {
 	lease = min(lease, 100*365*24*time.Hour)
 	return lease - Drift(lease)
 }
 
-// EnoughValidityLeft says whether enough of the whole trust is left to return a hold to its owner. If not, another
+// EnoughValidityLeft reports whether enough of the whole trust is left to return a hold to its owner. If not, another
 // request restores it. Of an explicit lease half must be left: the owner has asked for the whole. A hold that the
 // watchdog renews needs the time for a renewal that takes as long as one may take before it is sent again, and a tenth
 // at least. Where half of the trust is shorter than that, half must be left: then a renewal that takes as long as this
@@ -48,7 +48,7 @@ func EnoughValidityLeft(left, whole time.Duration, renewed bool) bool {
 	return whole <= 0 || left > least
 }
 
-// Suffices says whether an explicit lease, of which no more than half is left once again, is returned all the same:
+// Suffices reports whether an explicit lease, of which no more than half is left once again, is returned all the same:
 // Redis always takes long, and another request would bring no more. Of a lease that has less than a quarter left its
 // owner has hardly any use.
 func Suffices(left, whole time.Duration, renewed bool) bool { return !renewed && left > whole/4 }
@@ -60,13 +60,13 @@ type Holder interface {
 	LeaseEnded(cause error)
 }
 
-// A Lease is the time for which one hold is trusted. Times are counted from the start of its Watchdog.
+// A Lease is the time for which one hold is valid. Times are counted from the start of its Watchdog.
 type Lease struct {
 	Holder Holder // set before the lease is watched
 
 	// Written with Watchdog.mu held, or before the lease is watched:
 	until   atomic.Int64 // trusted until then
-	whole   atomic.Int64 // for so long the last confirmed request was trusted from when it was sent
+	whole   atomic.Int64 // for so long the last confirmed request was valid from when it was sent
 	renewed atomic.Bool  // by the watchdog; false: the lease runs out
 	limit   atomic.Int64 // no request may ask for a lease that ends later; 0: none
 	last    atomic.Bool  // the lease ends at its limit: a renewal would gain nothing
@@ -85,16 +85,16 @@ type Lease struct {
 // SetLimit gives l, which is not watched yet, a limit on the clock of its Watchdog; 0: none.
 func (l *Lease) SetLimit(limit time.Duration) { l.limit.Store(int64(limit)) }
 
-// IsLimited says whether l has a limit.
+// IsLimited reports whether l has a limit.
 func (l *Lease) IsLimited() bool { return l.limit.Load() > 0 }
 
-// EndsAtLimit says whether l is not renewed any more, because a renewal would gain nothing.
+// EndsAtLimit reports whether l is not renewed any more, because a renewal would gain nothing.
 func (l *Lease) EndsAtLimit() bool { return l.last.Load() }
 
-// WholeTrust is for how long the last confirmed request was trusted from when it was sent.
+// WholeTrust is for how long the last confirmed request was valid from when it was sent.
 func (l *Lease) WholeTrust() time.Duration { return time.Duration(l.whole.Load()) }
 
-// TrustUntil sets until when l is trusted, and tells nobody. It is for tests.
+// TrustUntil sets until when l is valid, and tells nobody. It is for tests.
 func (l *Lease) TrustUntil(until time.Duration) { l.until.Store(int64(until)) }
 
 // next is when the lease needs attention.
@@ -106,7 +106,7 @@ func (l *Lease) next() time.Duration {
 	return until
 }
 
-// LeftAt is how long l is trusted from now on, where now was read from the watchdog.
+// LeftAt is how long l is valid from now on, where now was read from the watchdog.
 func (l *Lease) LeftAt(now time.Duration) time.Duration { return time.Duration(l.until.Load()) - now }
 
 // withinLimit is until, or the limit of l if that is sooner.

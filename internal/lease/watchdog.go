@@ -4,7 +4,7 @@ package lease
 //
 // Rules:
 //   - A renewal has three outcomes: renewed; gone, which ends the lease now;
-//     an error, which means try again, sooner and sooner, while the lease is trusted.
+//     an error, which means try again, sooner and sooner, while the lease is valid.
 //   - One goroutine watches all leases, and it never waits for Redis: renewals
 //     go out in pipelines on other goroutines, so that a slow pipeline delays no other and
 //     no lease outlives its trust. One pipeline never has leases of different servers.
@@ -143,23 +143,23 @@ func (w *Watchdog) Settle(l *Lease, end time.Time, exact bool) {
 	}
 }
 
-// End is until when l is trusted.
+// End is until when l is valid.
 func (w *Watchdog) End(l *Lease) time.Time { return w.epoch.Add(time.Duration(l.until.Load())) }
 
-// Left is how long l is trusted from now on; negative: it has ended.
+// Left is how long l is valid from now on; negative: it has ended.
 func (w *Watchdog) Left(l *Lease) time.Duration { return l.LeftAt(w.Now()) }
 
-// Watches says whether l is watched: it was not removed, and has not ended.
+// Watches reports whether l is watched: it was not removed, and has not ended.
 func (w *Watchdog) Watches(l *Lease) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return l.index >= 0 || w.stopped
 }
 
-// Renews says whether l is renewed, or left to run out.
+// Renews reports whether l is renewed, or left to run out.
 func (w *Watchdog) Renews(l *Lease) bool { return l.renewed.Load() }
 
-// IsRenewing says whether a renewal of l is under way.
+// IsRenewing reports whether a renewal of l is under way.
 func (w *Watchdog) IsRenewing(l *Lease) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()

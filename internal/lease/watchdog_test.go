@@ -113,7 +113,7 @@ func TestWatchdogRenewsEveryThirdOfTheLease(t *testing.T) {
 	})
 }
 
-// S2: trust counts from before the request, and a timer ends it without an answer of Redis.
+// S2: validity counts from before the request, and a timer ends it without an answer of Redis.
 func TestWatchdogEndsTrustWhenNoRenewalIsConfirmed(t *testing.T) {
 	for name, answer := range map[string]func(*fakeRecords){
 		"errors":       func(f *fakeRecords) { f.answer = func(*Lease) Renewal { return Renewal{Err: errors.New("refused")} } },
@@ -139,7 +139,7 @@ func TestWatchdogEndsTrustWhenNoRenewalIsConfirmed(t *testing.T) {
 	}
 }
 
-// L4: failed renewals are repeated sooner and sooner, until one works or the trust is over.
+// L4: failed renewals are repeated sooner and sooner, until one works or the validity is over.
 func TestWatchdogRepeatsAFailedRenewalSoonerAndSooner(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFakeRecords(t)

@@ -158,8 +158,8 @@ func (s *statement) definesAny(used map[string]bool) bool {
 	return slices.ContainsFunc(s.defines, func(name string) bool { return used[name] })
 }
 
-// link is source behind those statements of these preludes that it uses, but for the preludes that are in front of it
-// already. Every run of a script makes its functions anew, which takes a rested server longer than five commands.
+// link is source behind those statements of these preludes that it uses, except for the preludes that are in front of
+// it already. Every run of a script makes its functions anew, which takes a rested server longer than five commands.
 func (l preludes) link(source string, these map[string]bool, already ...map[string]bool) string {
 	used := words(source)
 	for _, p := range slices.Backward(l) {

@@ -4,7 +4,7 @@
 // place in the line was deleted, or who does not know that a Java service holds the lock by now. One goroutine looks
 // for all of them, with one request for many locks, and wakes the waiters of locks that are free: they ask.
 //
-// Rules: each lock that a process waits for in a line is looked at once in a max wake delay. A process that has more
+// Rules: each lock that a process waits for in a line is looked at once in a poll interval. A process that has more
 // than NearHead places in front of it looks more seldom: else more looks would be made the more wait. All looks of a
 // process are at most mostLooks requests a second: with many thousands of locks a round takes longer. Whether a record
 // was replaced by something that no lock makes, or a waiter is not told of its release, or was granted it by a message
@@ -68,8 +68,8 @@ type Waiter struct {
 
 // A Connection is one on which messages of Redis arrive.
 type Connection interface {
-	// IsSilent says whether a message may have been missed: the Waiter is not subscribed, or a ping of the connection
-	// has had no answer for so long.
+	// IsSilent reports whether a message may have been missed: the Waiter is not subscribed, or a ping of the
+	// connection has had no answer for so long.
 	IsSilent(silence time.Duration) bool
 }
 
@@ -135,7 +135,7 @@ func (p *Poller) end() {
 	p.running = false
 }
 
-// endIfIdle says whether no caller waits. Then the next caller starts another goroutine.
+// endIfIdle reports whether no caller waits. Then the next caller starts another goroutine.
 func (p *Poller) endIfIdle() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -143,8 +143,8 @@ func (p *Poller) endIfIdle() bool {
 	return !p.running
 }
 
-// isDue says whether to look this time at a lock that these wait for. One of those near the head of a line notices that
-// the lock is free; where all of them have died, another one does, later.
+// isDue reports whether to look this time at a lock that these wait for. One of those near the head of a line notices
+// that the lock is free; where all of them have died, another one does, later.
 func isDue(waiters []Waiter) bool {
 	ahead := slices.MinFunc(waiters, func(a, b Waiter) int { return cmp.Compare(a.Ahead, b.Ahead) }).Ahead
 	return ahead < NearHead || rand.IntN(ahead/NearHead+1) == 0
@@ -228,7 +228,7 @@ func (p *Poller) wake(names ...string) {
 	}
 }
 
-// Running says whether p has a goroutine, and for how many locks callers wait. It is for tests.
+// Running reports whether p has a goroutine, and for how many locks callers wait. It is for tests.
 func (p *Poller) Running() (running bool, locks int) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

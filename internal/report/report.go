@@ -104,7 +104,7 @@ func (r *Reporter) Close() {
 	r.until = time.Now().Add(CloseTime)
 }
 
-// Busy says whether a report is under way.
+// Busy reports whether a report is under way.
 func (r *Reporter) Busy() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -63,7 +63,7 @@ func (s *Sender) BatchAll() {
 
 // A batchedCall is a call that goes out with others.
 type batchedCall struct {
-	outcome // but for sent, written before done is closed
+	outcome // except for sent, written before done is closed
 	call    Call
 	handler OrphanHandler
 	done    chan struct{}

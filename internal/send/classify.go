@@ -28,7 +28,7 @@ var transientPrefixes = []string{
 	"Script attempted to execute a", // "... (write) command while the cluster is down"
 }
 
-// Transient says whether the same call may succeed soon: the connection
+// Transient reports whether the same call may succeed soon: the connection
 // failed, or a server that starts, fails over or is busy refused the call.
 func Transient(err error) bool {
 	for _, final := range []error{redis.ErrClosed, ErrReply, ErrInvalid, ErrNotSynced, ErrNotALock} {
@@ -50,7 +50,7 @@ func Transient(err error) bool {
 	return false
 }
 
-// MayHaveRun says whether Redis may have run, or may still run, the call that failed with err.
+// MayHaveRun reports whether Redis may have run, or may still run, the call that failed with err.
 func MayHaveRun(err error) bool {
 	if errors.Is(err, ErrNotSynced) {
 		return true // the master has run the call, only the replicas are missing
@@ -62,13 +62,13 @@ func MayHaveRun(err error) bool {
 	return !errors.As(err, &op) || op.Op != "dial"
 }
 
-// MayRunLater says whether Redis may still run the call that ended with err. A call that was answered has run, or never
-// runs.
+// MayRunLater reports whether Redis may still run the call that ended with err. A call that was answered has run, or
+// never runs.
 func MayRunLater(err error) bool {
 	return err != nil && MayHaveRun(err) && !Answered(err) && !errors.Is(err, ErrReply) && !errors.Is(err, ErrNotALock)
 }
 
-// ended says whether the call failed with err because its connection had ended, or ended meanwhile.
+// ended reports whether the call failed with err because its connection had ended, or ended meanwhile.
 func ended(err error) bool {
 	var op *net.OpError
 	if errors.As(err, &op) && op.Op == "dial" {
@@ -77,13 +77,13 @@ func ended(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, syscall.EPIPE) || errors.Is(err, syscall.ECONNRESET)
 }
 
-// Answered says whether err is an answer of Redis.
+// Answered reports whether err is an answer of Redis.
 func Answered(err error) bool {
 	var answer redis.Error
 	return errors.As(err, &answer) && !errors.Is(err, redis.ErrClosed) || errors.Is(err, ErrNotSynced)
 }
 
-// RefusedWith says whether Redis answered with an error that begins with prefix.
+// RefusedWith reports whether Redis answered with an error that begins with prefix.
 // An embedded server may put its own words before the error of a script.
 func RefusedWith(err error, prefix string) bool {
 	if err == nil {

@@ -22,11 +22,11 @@ var (
 	ErrClosed = errors.New("the client is closed")
 
 	// ErrInvalid says that a name, lease, wait, option or set of locks makes no
-	// sense; the text says which and why. Nothing was sent to Redis.
+	// sense; the text describes which and why. Nothing was sent to Redis.
 	ErrInvalid = errors.New("invalid")
 
 	// ErrNotSynced says that fewer replicas than WithSyncedReplicas asks for have
-	// confirmed a lock in time. The lock is not held, and was given back.
+	// confirmed a lock in time. The lock is not held, and was released.
 	ErrNotSynced = errors.New("not confirmed by enough replicas")
 
 	// ErrNotALock says that Redis has something under the name that neither this package

@@ -43,7 +43,7 @@ func (l *limit) of(ctx context.Context, now time.Time) context.Context {
 	return limited{l.begin(now), ctx}
 }
 
-// undated is a ctx that ends without a deadline that is known before. go-redis with
+// undated is a ctx that is canceled without a deadline that is known before. go-redis with
 // ContextTimeoutEnabled would take the deadline for the time that an answer may take, and
 // close a connection whose answer comes a little later. A call that waits for a connection
 // still ends with the ctx.

@@ -34,7 +34,7 @@ func PanicOf(err error) *HookPanic {
 	return p
 }
 
-// OfHook says whether err is a panic of a hook, or a hook has ended the goroutine.
+// OfHook reports whether err is a panic of a hook, or a hook has ended the goroutine.
 func OfHook(err error) bool { return PanicOf(err) != nil || errors.Is(err, ErrHookExited) }
 
 // CatchPanic calls f, and returns a panic of f as an error.

@@ -141,7 +141,7 @@ func (r *retry) runOnce(w *Wait) Answer {
 	return r.answer(answer)
 }
 
-// narrow takes the spare keys from a request whose keys Redis has refused with err. It says whether there were any.
+// narrow takes the spare keys from a request whose keys Redis has refused with err. It reports whether there were any.
 func (r *retry) narrow(err error) bool {
 	forbidden := redis.HasErrorPrefix(err, "NOPERM")
 	if !forbidden && !redis.HasErrorPrefix(err, "TRYAGAIN") {
@@ -189,7 +189,7 @@ func (r *retry) next(w *Wait) (outcome, error) {
 	}
 }
 
-// failed notes a try that ended with an error. It returns the reason why the caller leaves, if its ctx has ended.
+// failed notes a try that ended with an error. It returns the reason why the caller leaves, if its ctx is done.
 func (r *retry) failed(w *Wait, o outcome) error {
 	before := r.last.err
 	r.last = o
@@ -208,12 +208,12 @@ func (r *retry) failed(w *Wait, o outcome) error {
 	return WithLast(CtxError(w.Ctx), o.err)
 }
 
-// worthRepeating says whether a request that failed with err may succeed soon.
+// worthRepeating reports whether a request that failed with err may succeed soon.
 func (r *retry) worthRepeating(w *Wait, err error) bool {
 	return Transient(err) || w.Background && OfHook(err)
 }
 
-// hadEnded says whether a try failed with err because its connection had ended while nobody used it, and counts such
+// hadEnded reports whether a try failed with err because its connection had ended while nobody used it, and counts such
 // tries. There may be more such connections.
 func (r *retry) hadEnded(err error) bool {
 	if !ended(err) || r.req.Long || r.ended == maxEnded || r.config.Idle == nil || r.config.Idle() == 0 {
@@ -223,7 +223,7 @@ func (r *retry) hadEnded(err error) bool {
 	return true
 }
 
-// enough says whether the caller gives up, after an error that may pass or after silence.
+// enough reports whether the caller gives up, after an error that may pass or after silence.
 func (r *retry) enough(w *Wait) bool {
 	took, tried := time.Since(r.began), r.tries-r.ended >= quickTries && len(r.underWay) == 0
 	switch {
@@ -268,7 +268,7 @@ func (r *retry) leave(why error) Answer {
 	})
 }
 
-// mayTry says whether one more try may be under way, and counts the try if another one is.
+// mayTry reports whether one more try may be under way, and counts the try if another one is.
 func (r *retry) mayTry() bool {
 	switch n := len(r.underWay); {
 	case n == 0:

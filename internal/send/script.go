@@ -138,7 +138,7 @@ func parseList(answer any, err error) ([]any, error) {
 	return list, nil
 }
 
-// read takes the first numbers of list, and says whether they are integers.
+// read takes the first numbers of list, and reports whether they are integers.
 func (r *Reply) read(list []any) bool {
 	for i := range r {
 		n, ok := list[i].(int64)

@@ -79,7 +79,7 @@ func New(c Config) *Sender {
 	return s
 }
 
-// Narrowed says whether calls are sent without their spare keys.
+// Narrowed reports whether calls are sent without their spare keys.
 func (s *Sender) Narrowed() bool { return s.narrowed.Load() }
 
 // Mutexes are all mutexes of s. Tests look whether code of the user runs while one of them is locked.
@@ -246,9 +246,10 @@ func orNoConnection(err error, caller, ctx context.Context, d time.Duration) err
 	return fmt.Errorf("no connection to Redis within %v", d)
 }
 
-// mayInline says whether the goroutine of a caller may send by itself. The answer comes in time only from a Redis that
-// has answered the last call. A caller whose time ends before the call surely does, with the wait for a connection, has
-// another goroutine send, and leaves in time. One whose ctx is cancelled meanwhile leaves when the call ends.
+// mayInline reports whether the goroutine of a caller may send by itself. The answer comes in time only from a Redis
+// that has answered the last call. A caller whose time ends before the call surely does, with the wait for a
+// connection, has another goroutine send, and leaves in time. One whose ctx is cancelled meanwhile leaves when the call
+// ends.
 func (s *Sender) mayInline(w *Wait, now time.Time) bool {
 	least := s.config.Inline + ResendTime + ResendTime/4 // see limit
 	if !w.Inline || s.config.Inline == 0 || s.unhealthy.Load() || !w.Deadline.IsZero() && w.Deadline.Sub(now) < least {
@@ -258,7 +259,7 @@ func (s *Sender) mayInline(w *Wait, now time.Time) bool {
 	return !ends || end.Sub(now) >= least
 }
 
-// mayBatch says whether a request goes out with those of others, if so many tries are under way.
+// mayBatch reports whether a request goes out with those of others, if so many tries are under way.
 func (s *Sender) mayBatch(r *Request, underWay int64) bool {
 	return s.batches != nil && underWay > s.batches.from && r.Pipeline == nil && !r.Long && !s.unhealthy.Load()
 }

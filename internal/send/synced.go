@@ -30,7 +30,7 @@ func (s Synced) wait(ctx context.Context) onceCmd {
 	return newOnceCmd(ctx, "wait", s.Replicas, (s.Within + up).Milliseconds())
 }
 
-// verdict says whether the answer to a WAIT is enough.
+// verdict reports whether the answer to a WAIT is enough.
 func (s Synced) verdict(answer any, err error) error {
 	confirmed, ok := answer.(int64)
 	switch {

@@ -32,7 +32,7 @@ type Wait struct {
 	Background bool
 }
 
-// ended says why nothing can be sent any more, whatever the time is; or nil.
+// ended reports why nothing can be sent any more, whatever the time is; or nil.
 func (w *Wait) ended() error {
 	if w.Ctx.Err() != nil {
 		return CtxError(w.Ctx)
@@ -45,7 +45,7 @@ func (w *Wait) ended() error {
 	}
 }
 
-// Over says why there is no more time, or nil.
+// Over reports why there is no more time, or nil.
 func (w *Wait) Over() error {
 	if why := w.ended(); why != nil {
 		return why
@@ -56,7 +56,7 @@ func (w *Wait) Over() error {
 	return nil
 }
 
-// HasTime says whether a caller that waits for others has more time than d.
+// HasTime reports whether a caller that waits for others has more time than d.
 func (w *Wait) HasTime(d time.Duration) bool {
 	return !w.NoWait && (w.Deadline.IsZero() || time.Until(w.Deadline) > d)
 }

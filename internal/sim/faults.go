@@ -151,7 +151,7 @@ func init() { // the functions below use the kinds
 			}
 		}},
 		// One server of a RedLock forgets all, the same one in all of a run. It stays away for longer than a lease, as
-		// row 47 of reliability.md demands of its operator: so no majority ever forgets a hold that is trusted.
+		// row 47 of reliability.md demands of its operator: so no majority ever forgets a hold that is valid.
 		{name: "wipe one", several: true, draw: func(d drawer, p Plan, f *Fault) {
 			f.Server, f.For = int(p.Seed%uint64(p.Servers)), p.longestLease()+d.about(time.Second, 5*time.Minute)
 		}, begin: func(w *world, f Fault) func() {

@@ -241,14 +241,14 @@ func (s *service) run(script *redis.Script, keys []string, args ...any) (time.Du
 	return time.Duration(left) * time.Millisecond, err
 }
 
-// subscribe subscribes sub to the channel of the service, and says whether Redis let it.
+// subscribe subscribes sub to the channel of the service, and reports whether Redis let it.
 func (s *service) subscribe(sub *redis.PubSub) bool {
 	_ = sub.Subscribe(context.Background(), s.channel)
 	_, err := sub.ReceiveTimeout(context.Background(), time.Second)
 	return err == nil
 }
 
-// isRefusal says whether Redis has answered an error, as it does when a subscription is renewed without the right to
+// isRefusal reports whether Redis has answered an error, as it does when a subscription is renewed without the right to
 // it.
 func isRefusal(err error) bool {
 	var refused redis.Error

@@ -186,7 +186,7 @@ func (w *witness) freedAll(kind Kind, names []string, of func(*hold) bool, began
 	}
 }
 
-// asks says whether a call of p for the lock of this name is under way. mu is held.
+// asks reports whether a call of p for the lock of this name is under way. mu is held.
 func (w *witness) asks(p *process, name string) bool {
 	for c := range w.calls {
 		if c.p == p && c.worker != nil && slices.Contains(c.worker.Names, name) {

@@ -375,7 +375,7 @@ func TestSimulationFindsMistakes(t *testing.T) {
 	}
 }
 
-// failsOnlySo says whether a plan that fails with a mistake is well without it.
+// failsOnlySo reports whether a plan that fails with a mistake is well without it.
 func failsOnlySo(t *testing.T, plan Plan) bool {
 	for range 2 {
 		if Play(t, plan, options{}).Found != nil {

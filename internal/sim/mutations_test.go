@@ -183,7 +183,7 @@ var mutations = []mutation{
 		to:   "if limits := h.lock.Limits(); limits.AtLeast < 0 {",
 	},
 
-	// Giving back.
+	// Releasing.
 	{
 		name: "handedOverAndReleased", file: "internal/engine/release.go",
 		from: `if h.handOverLocked() {

@@ -92,13 +92,13 @@ var lockKinds = []Kind{Plain, FencedOne, Fair, ReadWrite, Write, Permits, Multi,
 // inGo is the kind of relock that shares the locks of a kind of Java.
 var inGo = map[Kind]Kind{JavaPlain: Plain, JavaFair: Fair, JavaReadWrite: ReadWrite, JavaPermits: Permits}
 
-// java says whether the worker is a Java service.
+// java reports whether the worker is a Java service.
 func (w Worker) java() bool { return inGo[w.Kind] != "" }
 
-// counts says whether the worker takes permits of a semaphore.
+// counts reports whether the worker takes permits of a semaphore.
 func (w Worker) counts() bool { return w.Kind == Permits || w.Kind == JavaPermits }
 
-// readsAndWrites says whether the worker uses a read/write lock.
+// readsAndWrites reports whether the worker uses a read/write lock.
 func (w Worker) readsAndWrites() bool { return w.Kind == ReadWrite || w.Kind == JavaReadWrite }
 
 // permits is how many a semaphore has.
@@ -192,7 +192,7 @@ type Focus struct {
 	Faults []string
 }
 
-// check says which name of f there is not.
+// check reports which name of f there is not.
 func (f Focus) check() error {
 	var faults []string
 	for _, k := range faultKinds {
@@ -264,14 +264,14 @@ func Draw(seed uint64, focus Focus) Plan {
 	return p
 }
 
-// javaUses says whether Java services use the lock of this name.
+// javaUses reports whether Java services use the lock of this name.
 func (p Plan) javaUses(name string) bool {
 	return slices.ContainsFunc(p.Phases, func(phase Phase) bool {
 		return slices.ContainsFunc(phase.Workers, func(w Worker) bool { return w.java() && slices.Contains(w.Names, name) })
 	})
 }
 
-// javaAlone says whether only Java services use a name.
+// javaAlone reports whether only Java services use a name.
 func (p Plan) javaAlone(name string) bool {
 	return p.javaUses(name) && !slices.ContainsFunc(p.Phases, func(phase Phase) bool {
 		return slices.ContainsFunc(phase.Workers, func(w Worker) bool { return !w.java() && slices.Contains(w.Names, name) })

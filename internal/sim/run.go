@@ -132,7 +132,7 @@ func (w *world) watch(end <-chan struct{}) {
 	}
 }
 
-// play plays one phase, and says whether all was well.
+// play plays one phase, and reports whether all was well.
 func (w *world) play(phase Phase) bool {
 	w.mu.Lock()
 	w.phase, w.began, w.ending = phase, time.Now(), false
@@ -195,8 +195,8 @@ func (w *world) well() bool {
 	}
 }
 
-// untidy says whether something may be in the way for longer than usual: a lease that the clock of Redis prolongs, what
-// lasts longer by design, a Java waiter that has gone, or a process that has vanished without a word.
+// untidy reports whether something may be in the way for longer than usual: a lease that the clock of Redis prolongs,
+// what lasts longer by design, a Java waiter that has gone, or a process that has vanished without a word.
 func (w *world) untidy() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -214,8 +214,8 @@ func (w *world) backIn(phase Phase) (sum time.Duration) {
 	return sum
 }
 
-// deaf says whether a process may hear of no grant, because it had no right to subscribe at some time of the phase.
-// Then it asks at the max wake delay (see security.md), also when it has the right again, until it has not needed the
+// deaf reports whether a process may hear of no grant, because it had no right to subscribe at some time of the phase.
+// Then it asks at the poll interval (see security.md), also when it has the right again, until it has not needed the
 // channel for a moment.
 func (w *world) deaf() bool {
 	w.mu.Lock()
@@ -271,7 +271,7 @@ func (w *world) present() (all []*process) {
 func (w *world) turnsBefore(of *Worker) (most int, ordered bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	// Who lacks a right waits up to the max wake delay where others are told, or has no place: see security.md.
+	// Who lacks a right waits up to the poll interval where others are told, or has no place: see security.md.
 	switch of.Kind {
 	case Plain, FencedOne, Fair, Permits:
 	default:
@@ -410,7 +410,7 @@ func (w *world) leaseLeft(names []string) (left time.Duration) {
 	return left
 }
 
-// together says whether one worker may have to wait for the other: they share a lock, or each shares one with a
+// together reports whether one worker may have to wait for the other: they share a lock, or each shares one with a
 // MultiLock.
 func (p Phase) together(a, b Worker) bool {
 	return a.shares(b) || slices.ContainsFunc(p.Workers, func(o Worker) bool {
@@ -428,12 +428,12 @@ func (p Phase) count(kind Kind) (n int) {
 	return n
 }
 
-// java says whether Java services work in the phase.
+// java reports whether Java services work in the phase.
 func (p Phase) java() bool {
 	return slices.ContainsFunc(p.Workers, Worker.java)
 }
 
-// kills says whether processes die in the phase.
+// kills reports whether processes die in the phase.
 func (p Phase) kills() bool {
 	return p.Crash || slices.ContainsFunc(p.Faults, func(f Fault) bool { return f.Kind == "kill" || f.Kind == "vanish" })
 }

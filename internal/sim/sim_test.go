@@ -126,7 +126,7 @@ func play(t *testing.T, plan Plan) Verdict {
 	return v
 }
 
-// tell says what a plan has found, and fails the test if that is bad.
+// tell reports what a plan has found, and fails the test if that is bad.
 func tell(t *testing.T, v Verdict, bad bool) {
 	say := t.Logf
 	if bad {

@@ -46,7 +46,7 @@ var unsafe = []string{"one holder", "tokens grow", "who holds is in Redis", "a h
 	"free and taken permits are all permits", "the keys of others are left alone", "a valid call is not refused",
 	"nothing is left and nothing panics"}
 
-// IsUnsafe says whether the rule that was broken is one of safety.
+// IsUnsafe reports whether the rule that was broken is one of safety.
 func (v Violation) IsUnsafe() bool { return slices.Contains(unsafe, v.Rule) }
 
 func (v Violation) String() string { return fmt.Sprintf("%s at %v: %s", v.Rule, v.At, v.What) }
@@ -69,7 +69,7 @@ type hold struct {
 	over   time.Time        // when it was first seen that it has ended, and that Done is not closed
 }
 
-// reads says whether h shares the lock of this name with readers.
+// reads reports whether h shares the lock of this name with readers.
 func (h *hold) reads(name string) bool { return slices.Contains(h.read, name) }
 
 // tokenOf is the token of the lock of this name; 0: it has none.
@@ -195,7 +195,7 @@ func (w *witness) loseOne(server int) {
 	w.losses = append(w.losses, loss{at: time.Now(), until: time.Now(), of: func(*hold) bool { return false }})
 }
 
-// hits says whether the loss may be one of h.
+// hits reports whether the loss may be one of h.
 func (l loss) hits(h *hold) bool {
 	return (l.name == "" || slices.Contains(h.names, l.name)) && l.of(h)
 }
@@ -338,7 +338,7 @@ func (w *witness) sums() {
 		all := w.numbersOf(name)
 		ok := slices.ContainsFunc(all, func(o number) bool { return o.until.IsZero() && o.permits == n+len(taken) })
 		forgot := slices.ContainsFunc(w.losses, func(l loss) bool { return l.name == name && w.world.plan.javaUses(name) })
-		if !ok && !forgot && !w.world.plan.javaAlone(name) { // what Java services do among themselves is theirs; Redisson gives back permits to a counter that is gone: see semaphore-record.md
+		if !ok && !forgot && !w.world.plan.javaAlone(name) { // what Java services do among themselves is theirs; Redisson releases permits to a counter that is gone: see semaphore-record.md
 			w.report("free and taken permits are all permits", "%s: %d free, taken %v, of %v", name, n, taken, all)
 		}
 		w.mu.Unlock()
@@ -380,7 +380,7 @@ func (w *witness) leaseOf(h *hold) time.Duration {
 	return max(h.lease, w.world.plan.Watchdog) // a re-entry, or an Extend
 }
 
-// excused says whether h may be held beside another one: Redis has lost its record, and it need not know yet. mu is
+// excused reports whether h may be held beside another one: Redis has lost its record, and it need not know yet. mu is
 // held.
 func (w *witness) excused(h *hold) bool {
 	return slices.ContainsFunc(w.losses, func(l loss) bool {
@@ -390,7 +390,7 @@ func (w *witness) excused(h *hold) bool {
 	})
 }
 
-// hasLost says whether Redis has lost the record of h.
+// hasLost reports whether Redis has lost the record of h.
 func (w *witness) hasLost(h *hold) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -404,8 +404,8 @@ func later(a, b time.Time) time.Time {
 	return b
 }
 
-// recorded says whether the records of h are in Redis: a majority of those of a RedLock. Which permit is whose is known
-// only to its Client: there have to be as many as it has holds.
+// recorded reports whether the records of h are in Redis: a majority of those of a RedLock. Which permit is whose is
+// known only to its Client: there have to be as many as it has holds.
 func (w *witness) recorded(h *hold) bool {
 	if h.worker.counts() {
 		w.mu.Lock()
@@ -612,7 +612,7 @@ func (w *witness) atOnce(h *hold, name string) {
 	}
 }
 
-// given notes that the release of a hold begins. It says whether the hold is alive, and must be released without an
+// given notes that the release of a hold begins. It reports whether the hold is alive, and must be released without an
 // error.
 func (w *witness) given(h *hold) (alive bool) {
 	w.mu.Lock()
@@ -625,7 +625,7 @@ func (w *witness) given(h *hold) (alive bool) {
 	return h.ctx.Err() == nil && !w.excused(h) && w.world.calm(h.asked.Add(-w.leaseOf(h)-slack)) && !h.p.gone.Load()
 }
 
-// lives says whether h is held, and nothing may be wrong with it.
+// lives reports whether h is held, and nothing may be wrong with it.
 func (w *witness) lives(h *hold) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -766,7 +766,7 @@ func (w *witness) holdersOf(c *call) (all []*hold) {
 	return all
 }
 
-// aloneNow says whether nobody else uses a lock of c, or has lately left something undone.
+// aloneNow reports whether nobody else uses a lock of c, or has lately left something undone.
 func (w *witness) aloneNow(c *call) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -786,7 +786,7 @@ func (w *witness) aloneNow(c *call) bool {
 	return true
 }
 
-// asking notes that a call asks for a lock, and says whether nobody else uses it. A waiter that could not leave the
+// asking notes that a call asks for a lock, and reports whether nobody else uses it. A waiter that could not leave the
 // queue of a fair lock, because its process died or Redis was away, has its place until a heartbeat after the next
 // call: that call cannot tell whether Redis was away or nobody was there.
 func (w *witness) asking(c *call) (alone bool) {
@@ -831,14 +831,14 @@ func (w *witness) refused(c *call, alone bool, err error, m manner) {
 	}
 }
 
-// lostSince says whether a lock of c may have been lost since c began. mu is held.
+// lostSince reports whether a lock of c may have been lost since c began. mu is held.
 func (w *witness) lostSince(c *call) bool {
 	return slices.ContainsFunc(w.losses, func(l loss) bool {
 		return slices.Contains(c.worker.Names, l.name) && (l.until.IsZero() || l.until.After(c.began))
 	})
 }
 
-// nobodyCame says whether nobody has had the lock since the call began, and nobody else uses it.
+// nobodyCame reports whether nobody has had the lock since the call began, and nobody else uses it.
 func (w *witness) nobodyCame(c *call) bool {
 	alone := w.aloneNow(c)
 	w.mu.Lock()

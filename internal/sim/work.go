@@ -49,7 +49,7 @@ func (w *worker) run() {
 	}
 }
 
-// rest sleeps, and says whether the work goes on.
+// rest sleeps, and reports whether the work goes on.
 func (w *worker) rest(d time.Duration) bool {
 	select {
 	case <-w.over:
@@ -284,7 +284,7 @@ func (w *worker) acquire(ctx context.Context, l lock, m manner) (*relock.Hold, b
 	return h, err == nil, err
 }
 
-// had judges the answer to a call for a lock, and says whether it was had.
+// had judges the answer to a call for a lock, and reports whether it was had.
 func (w *worker) had(c *call, alone, has bool, err error, m manner) bool {
 	if has {
 		return true
@@ -498,7 +498,7 @@ func (w *worker) lead(p *process) {
 	w.release(h, func() error { return term.Resign(context.Background()) })
 }
 
-// shares says whether two workers use a lock of the same name.
+// shares reports whether two workers use a lock of the same name.
 func (w Worker) shares(o Worker) bool {
 	return slices.ContainsFunc(w.Names, func(name string) bool { return slices.Contains(o.Names, name) })
 }

@@ -363,14 +363,15 @@ func (w *world) stir(faults int) {
 	w.trouble = time.Now()
 }
 
-// calm says whether there has been no fault for a while.
+// calm reports whether there has been no fault for a while.
 func (w *world) calm(since time.Time) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.active == 0 && w.trouble.Before(since)
 }
 
-// ridesOut says whether a call that has waited for a while must wait on, although there has been trouble for a moment.
+// ridesOut reports whether a call that has waited for a while must wait on, although there has been trouble for a
+// moment.
 func (w *world) ridesOut(c *call, err error) bool {
 	var net net.Error
 	if !errors.As(err, &net) && !errors.Is(err, io.EOF) || c.p.gone.Load() {

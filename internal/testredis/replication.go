@@ -3,7 +3,7 @@ package testredis
 // Common parts of servers that replicate, in a Cluster and behind a Sentinel.
 //
 // Rules: roles change, so nothing here remembers them; a test asks who has them
-// now. A server that is killed or frozen has no say in the answer.
+// now. A server that is killed or paused has no say in the answer.
 
 import (
 	"context"

@@ -137,7 +137,7 @@ func (s *Server) Freeze() {
 	Await(s.t, "redis-server is frozen", 5*time.Second, func() bool { return isStopped(p.cmd.Process.Pid) })
 }
 
-// Thaw lets a frozen server go on (SIGCONT).
+// Thaw lets a paused server go on (SIGCONT).
 func (s *Server) Thaw() {
 	s.t.Helper()
 	if err := s.process().cmd.Process.Signal(syscall.SIGCONT); err != nil {
@@ -145,7 +145,7 @@ func (s *Server) Thaw() {
 	}
 }
 
-// Kill ends the server at once (SIGKILL), frozen or not, and waits until it is gone.
+// Kill ends the server at once (SIGKILL), paused or not, and waits until it is gone.
 func (s *Server) Kill() { s.process().kill() }
 
 // Restart starts the server again, on the same port and without its data. A
@@ -167,7 +167,7 @@ func (s *Server) process() *process {
 // stop ends the server together with the test.
 func (s *Server) stop() {
 	p := s.process()
-	_ = p.cmd.Process.Signal(syscall.SIGCONT) // it may be frozen, or gone
+	_ = p.cmd.Process.Signal(syscall.SIGCONT) // it may be paused, or gone
 	p.kill()
 }
 
@@ -196,7 +196,7 @@ func (s *Server) start() error {
 	return nil
 }
 
-// config is a file that is empty but for what the server writes into it: a
+// config is a file that is empty except for what the server writes into it: a
 // sentinel demands one, and has a server that it puts into a role write it down.
 func (s *Server) config() string { return filepath.Join(s.dir, "redis.conf") }
 
@@ -222,7 +222,7 @@ func startProcess(bin string, args, env []string, log string) (*process, error) 
 	started := make(chan error)
 	go func() {
 		// The child dies with the thread that started it, and Go ends threads as
-		// it likes, but for one that is locked to a goroutine that still runs.
+		// it likes, except for one that is locked to a goroutine that still runs.
 		runtime.LockOSThread()
 		defer runtime.UnlockOSThread()
 		defer close(p.gone)

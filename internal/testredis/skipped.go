@@ -15,7 +15,7 @@ import (
 
 var skipped atomic.Int64 // tests, for lack of a redis-server
 
-// countSkipped counts a test, but for those who only play one.
+// countSkipped counts a test, except for those who only play one.
 func countSkipped(t testing.TB) {
 	switch t.(type) {
 	case *testing.T, *testing.B, *testing.F:

@@ -3,8 +3,8 @@ package trace
 // The events of a trace: what the scripts noted, and what the clients believed, in one order.
 //
 // Rules: this file decides nothing about locks. An event names the script and the state after it, and the specification
-// has to explain them. Between two scripts only leases end: a state that has changed there is the event "lapse", at the
-// moment at which the lease was over.
+// has to explain them. Between two scripts only leases end: a state that has changed there is the event "expire", at
+// the moment at which the lease was over.
 
 import (
 	"cmp"
@@ -138,7 +138,7 @@ func (c *converter) add(n note) error {
 	return nil
 }
 
-// lapsed is when the lease has ended: it had not in the last script, and has before this one.
+// expired is when the lease has ended: it had not in the last script, and has before this one.
 func (c *converter) lapsed() time.Time {
 	switch {
 	case c.leased.Before(c.ran):
@@ -222,7 +222,7 @@ func (c *converter) heard(n note) string {
 	return "h|->{" + strings.Join(all, ",") + "}"
 }
 
-// toldAll says whether the channel of all has a listener: Java; or a client whose own channel this server does not
+// toldAll reports whether the channel of all has a listener: Java; or a client whose own channel this server does not
 // have, which counts as Java until it has subscribed anew.
 func (c *converter) toldAll(n note) bool {
 	return slices.ContainsFunc(n.Told, func(m [2]string) bool { return c.clients[m[0][strings.LastIndex(m[0], ":")+1:]] == "" })

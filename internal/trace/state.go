@@ -3,8 +3,8 @@ package trace
 // The state of a lock, as the specification has it.
 //
 // Rules: a field client:owner:0N is the wait N of its client, and clients are numbered in the order in which the notes
-// name them. A place whose grant has lapsed is in the line of the specification at once; lua/line.lua puts it back when
-// it looks (note_lapse).
+// name them. A place whose grant has expired is in the line of the specification at once; lua/line.lua puts it back
+// when it looks (note_lapse).
 
 import (
 	"fmt"

@@ -18,7 +18,7 @@ const (
 	LongSlice = 100 * time.Millisecond
 
 	// MostUntold is the longest head start of other processes that were not told of a release, without a round trip.
-	MostUntold = time.Second // the default max wake delay
+	MostUntold = time.Second // the default poll interval
 
 	sliceTrips  = 16                    // where round trips are long, a slice lasts this many of them, up to LongSlice
 	mostPassed  = 1 << 16               // handovers of one streak
@@ -71,7 +71,7 @@ func (t *Turns) Granted(now time.Duration) {
 	}
 }
 
-// MayHandOver says whether the streak may go on.
+// MayHandOver reports whether the streak may go on.
 func (t *Turns) MayHandOver(now time.Duration, p Pace) bool {
 	return t.passed < mostPassed && now-t.since < p.Slice
 }

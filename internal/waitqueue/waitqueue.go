@@ -37,7 +37,7 @@ func (q *Queue[V]) TryEnter() bool {
 	return true
 }
 
-// Taken says whether a caller is admitted.
+// Taken reports whether a caller is admitted.
 func (q *Queue[V]) Taken() bool { return q.taken }
 
 // Add appends a waiter, before all waiters with a higher number: a waiter that
@@ -94,7 +94,7 @@ func (q *Queue[V]) Remove(w *Waiter[V]) {
 	close(w.Done)
 }
 
-// Waits says whether w is still in the queue.
+// Waits reports whether w is still in the queue.
 func (w *Waiter[V]) Waits() bool { return w.place != nil }
 
 // Release admits the first waiter, or frees the queue.

@@ -16,7 +16,7 @@ type (
 	waiter = waitqueue.Waiter[string]
 )
 
-// done says whether w was woken.
+// done reports whether w was woken.
 func done(w *waiter) bool {
 	select {
 	case <-w.Done:

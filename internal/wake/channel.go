@@ -86,7 +86,7 @@ func (l *link) changes(now time.Time) (subscribe, unsubscribe []string, next tim
 	return subscribe, unsubscribe, next
 }
 
-// unconfirmed says whether a subscription has had no answer for three pings.
+// unconfirmed reports whether a subscription has had no answer for three pings.
 func (l *link) unconfirmed(now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -51,11 +51,11 @@ type Node struct {
 // A Router knows which node announces on which channel.
 type Router interface {
 	Node(channel string) Node
-	// Moves says whether the results of Node change with time.
+	// Moves reports whether the results of Node change with time.
 	Moves() bool
 	// Reload renews the results of Node. It takes about as long as the read timeout of the Redis client at most.
 	Reload()
-	// Refused hears how a node has refused a channel, and says whether to connect anew because of that.
+	// Refused hears how a node has refused a channel, and reports whether to connect anew because of that.
 	Refused(err error) bool
 }
 
@@ -185,7 +185,7 @@ func (h *Hub) placeLocked(ch *channel, home Node) {
 	l.kickLocked()
 }
 
-// HearsForNobody says whether the channel called name is subscribed and has no listeners.
+// HearsForNobody reports whether the channel called name is subscribed and has no listeners.
 func (h *Hub) HearsForNobody(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -193,7 +193,7 @@ func (h *Hub) HearsForNobody(name string) bool {
 	return ch != nil && ch.isConfirmed() && len(ch.listeners) == 0
 }
 
-// IsConfirmed says whether the channel called name is subscribed.
+// IsConfirmed reports whether the channel called name is subscribed.
 func (h *Hub) IsConfirmed(name string) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -234,7 +234,7 @@ func (h *Hub) deliver(name, message string) {
 	}
 }
 
-// Answered says whether Redis has answered a subscription. Tests wait for that.
+// Answered reports whether Redis has answered a subscription. Tests wait for that.
 func (h *Hub) Answered() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -39,7 +39,7 @@ type link struct {
 	emptySince time.Time     // when the last channel left
 }
 
-// isStale says whether the connection is to be replaced.
+// isStale reports whether the connection is to be replaced.
 func (l *link) isStale() bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -82,7 +82,7 @@ func (l *link) session() (worked, needed bool) {
 }
 
 // serve writes to one connection until it fails, or has had no channels for a
-// while; then serve closes the connection and waits for its reader. worked says whether
+// while; then serve closes the connection and waits for its reader. worked reports whether
 // anything was received on the connection, needed whether the link needs another one.
 func (l *link) serve(conn Subscriber) (worked, needed bool) {
 	var reader sync.WaitGroup
@@ -167,7 +167,7 @@ func write(conn Subscriber, subscribe, unsubscribe []string) error {
 }
 
 // startOver opens a connection on which every channel of the link that is needed
-// is to be subscribed, but for those that belong elsewhere by now.
+// is to be subscribed, except for those that belong elsewhere by now.
 func (l *link) startOver() Subscriber {
 	l.mu.Lock()
 	l.queues = queues{}

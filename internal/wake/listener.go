@@ -47,22 +47,22 @@ func (l *Listener) Message() string {
 	return m
 }
 
-// Confirmed says whether the subscription of l is in force.
+// Confirmed reports whether the subscription of l is in force.
 func (l *Listener) Confirmed() bool {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
 	return l.channel.isConfirmed()
 }
 
-// Refused says whether Redis does not allow the channel: no message will come.
+// Refused reports whether Redis does not allow the channel: no message will come.
 func (l *Listener) Refused() bool {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()
 	return l.channel.answer == refused
 }
 
-// IsSilent says whether l may have missed a message: its channel is not subscribed, or a ping of its connection has had
-// no answer for so long.
+// IsSilent reports whether l may have missed a message: its channel is not subscribed, or a ping of its connection has
+// had no answer for so long.
 func (l *Listener) IsSilent(silence time.Duration) bool {
 	l.hub.mu.Lock()
 	defer l.hub.mu.Unlock()

@@ -32,10 +32,10 @@ const (
 // queues are the channels of a link that are unrouted, wanted or subscribing, in the order in which they became so.
 type queues [confirmed][]*channel
 
-// isPending says whether an answer of Redis is to come.
+// isPending reports whether an answer of Redis is to come.
 func (ch *channel) isPending() bool { return ch.state < confirmed }
 
-// isConfirmed says whether the channel is subscribed on this connection.
+// isConfirmed reports whether the channel is subscribed on this connection.
 func (ch *channel) isConfirmed() bool { return ch.state == confirmed }
 
 // enqueueLocked has ch, which is in no queue, become unrouted, wanted or subscribing.
@@ -55,8 +55,8 @@ func (l *link) dequeueLocked(s state, i int) *channel {
 	return ch
 }
 
-// answeredLocked has ch, which is in no queue, become confirmed or refused. first says whether Redis has not answered
-// before.
+// answeredLocked has ch, which is in no queue, become confirmed or refused. first reports whether Redis has not
+// answered before.
 func (ch *channel) answeredLocked(s state) (first bool) {
 	first = ch.answer == 0
 	ch.state, ch.answer = s, s

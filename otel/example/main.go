@@ -124,7 +124,7 @@ func work(ctx context.Context, lock *relock.Lock) error {
 	return <-failed
 }
 
-// scrape prints what Prometheus would read of relock, but for the buckets of histograms.
+// scrape prints what Prometheus would read of relock, except for the buckets of histograms.
 func scrape(ctx context.Context, url string) error {
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
