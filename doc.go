@@ -17,8 +17,8 @@
 // by name; two locks of one name are the same lock, so make a lock where you need it.
 // Making a lock sends nothing.
 //
-// There are four ways to take a lock. Do runs a function under the lock, with a ctx
-// that ends if the lock is lost; prefer Do. Lock and Unlock work like those of a mutex. TryLock
+// There are four ways to take a lock. Do runs a function under the lock, with a context
+// that is canceled if the lock is lost; prefer Do. Lock and Unlock work like those of a mutex. TryLock
 // waits for a given time at most, and returns false when another owner has the
 // lock. All locks have the same methods: see [Locker].
 //
@@ -88,7 +88,7 @@
 // message costs time and nothing else. For those that wait in a line, one request looks whether
 // their locks are still held. Waiters of a semaphore ask for themselves.
 //
-// The end of ctx is done every wait, also while a request hangs. Then nothing is held,
+// A context that is done ends every wait, also while a request hangs. Then nothing is held,
 // and an attempt that was under way is undone. With a ReadTimeout of the Redis client of one
 // second or less, a caller whose ctx is canceled while its request hangs returns when that
 // timeout is over, or 1.25 seconds after the request if there was no connection for it.

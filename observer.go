@@ -106,7 +106,7 @@ func (NopObserver) Lost(context.Context, LostEvent) {}
 
 func (NopObserver) embedsNopObserver() {}
 
-// LockInfo reports which lock an event is about, and whose call or hold.
+// LockInfo describes which lock an event is about, and whose call or hold.
 type LockInfo struct {
 	Name  string
 	Type  LockType

@@ -9,8 +9,8 @@ package engine
 //  2. One attempt. An uncontended lock needs no more than this.
 //  3. Busy: join the channel, wait for the subscription, and attempt again: a
 //     release between 2 and the subscription would go unnoticed.
-//  4. Sleep until a wake-up, or until the lease that blocks or the max
-//     wake delay ends; then attempt again.
+//  4. Sleep until a wake-up, or until the lease of the holder or the poll
+//     interval ends; then attempt again.
 //  5. An attempt that was given up may have been granted, or may still be granted. It is
 //     undone, by the field that belongs to this acquisition alone, so that the
 //     undo can never touch a later hold. Should Redis run the attempt after its

@@ -75,5 +75,5 @@ type Refusal struct {
 	Pause time.Duration // ask no sooner
 	Wait  time.Duration // ask no later; negative: when a release is announced
 	Cause error         // it could not be granted anyway; nil: other owners are in the way
-	Who   string        // blocks
+	Who   string        // who blocks
 }

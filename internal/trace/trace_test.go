@@ -81,7 +81,7 @@ func TestBeliefsAreBetweenTheScripts(t *testing.T) {
 	assert.Equal(t, []string{"ask", "trust", "doubt", "end"}, kinds(tr))
 }
 
-// A change between two scripts is a expire, at the end of the lease. A script that changes nothing is no event.
+// A change between two scripts is an expiry, at the end of the lease. A script that changes nothing is no event.
 func TestLapsesAreAtTheEndOfTheLease(t *testing.T) {
 	c := &converter{clients: make(clients), over: make(map[string]bool)}
 	c.last, _ = c.clients.of(state{})
