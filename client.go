@@ -18,10 +18,9 @@ import (
 	"github.com/relock-go/relock/internal/wake"
 )
 
-// A Client hands out the locks of one Redis: a single server, a Sentinel
-// deployment or a Cluster. All locks of a Client share one subscription
-// connection (on a Cluster: one for each shard) and one watchdog. Any number of
-// goroutines may use a Client; one Client for each process is enough.
+// A Client creates the locks of one Redis: a single server, a Sentinel deployment or a Cluster. All locks of a Client
+// share one connection for subscriptions (in a Cluster: one for each shard) and the goroutine that renews their leases.
+// A Client may be used by any number of goroutines at once, and one Client is enough for a process.
 type Client struct {
 	rdb             redis.UniversalClient
 	engine          *engine.Engine
@@ -36,9 +35,9 @@ type Client struct {
 	userCalls       atomic.Int64 // of the Logger and the Observer, that are under way
 }
 
-// New returns a Client that works on rdb, and does not close rdb. New sends nothing.
-// The error is ErrInvalid for a bad option, a nil rdb, and a *redis.Ring: a Ring
-// moves a lock to another server within a second, while the lock is held.
+// New returns a Client that uses rdb. It sends no request, and does not close rdb. The error is ErrInvalid for an
+// option that is not valid, for a nil rdb, and for a *redis.Ring, which can move a lock to another server while the
+// lock is held.
 func New(rdb redis.UniversalClient, opts ...Option) (*Client, error) {
 	c, err := newClient(rdb, opts)
 	if err != nil {
@@ -111,9 +110,8 @@ func (c *Client) config(id string, o options) engine.Config {
 	return config
 }
 
-// ID is the UUID of this Client. Redis stores it with every hold of the Client: see
-// [Holder]. Every Client has an ID of its own. Log it, and you can tell which process
-// holds a lock.
+// ID returns the UUID of this Client, which Redis stores with every hold of the Client: see [Holder]. Every Client has
+// an ID of its own. Log it, and you can tell which process holds a lock.
 func (c *Client) ID() string { return c.engine.ID }
 
 // key is the key of the lock that users call name.
@@ -163,18 +161,15 @@ func isNil(v any) bool {
 	return !r.IsValid() || r.Kind() == reflect.Pointer && r.IsNil()
 }
 
-// Close ends the Client: every waiter gets ErrClosed, every guarded context ends
-// with cause ErrClosed, no lease is renewed any more and no goroutine is left.
-// Locks that are held are not released, because their holders may still be at
-// work: the locks expire with their leases, and Unlock still releases them at once. rdb
-// stays open.
+// Close closes the Client: waiting callers get ErrClosed, the contexts of Guard are canceled with the cause ErrClosed,
+// and leases are no longer renewed. Locks that are held are not released, because their holders may still be working:
+// they expire with their leases, and Unlock still releases them at once. Close does not close the Redis client.
 //
-// Close waits for requests that are under way. Where Redis refuses connections, these are attempts that are rolled back
-// after their callers gave up, for up to five seconds. Where Redis does not answer, Close returns after seven seconds
-// with an error; the requests then end with the timeouts of rdb. For up to a second Close waits until the Logger and
-// the Observer have received the earlier events, and after half a second more it returns an error if one of them has
-// not returned. At debug level it logs the locks that are held, and their owners. A second Close does nothing. To let
-// holders finish first, call [Client.Shutdown].
+// Close waits for the goroutines of the Client. If Redis refuses connections, requests that are being rolled back take
+// up to 5s. If Redis does not answer, Close returns an error after 7s, and the remaining requests end with the timeouts
+// of the Redis client. Close waits for up to 1s until the Logger and the Observer have received all earlier events, and
+// returns an error half a second later if one of them has not returned. At debug level it logs the locks that are held,
+// and their owners. Another Close does nothing. To let holders finish first, call [Client.Shutdown].
 func (c *Client) Close() error {
 	if c == nil {
 		return nil
@@ -182,16 +177,16 @@ func (c *Client) Close() error {
 	return c.engine.Close()
 }
 
-// Shutdown ends the Client as Close does, but waits until every lock that is held is unlocked or lost, or ctx is done.
-// Meanwhile the locks that are held are still renewed, so that no other process takes them while their holders finish.
-// From the beginning on Lock and TryLock return ErrClosed, also to callers that wait, and to an owner that holds the
-// lock already. Every guarded context ends with cause ErrClosed, which tells the holders to finish. Token and the
-// methods that ask Redis work until the end.
+// Shutdown closes the Client as Close does, but first waits until all locks that are held have been released or lost,
+// or ctx is done. Meanwhile their leases are renewed, so that no other process acquires them while their holders
+// finish. From the start Lock and TryLock return ErrClosed, also to callers that are waiting and to owners that already
+// hold the lock, and the contexts of Guard are canceled with the cause ErrClosed, which tells the holders to finish.
+// Token and the methods that ask Redis work until the end.
 //
-// The error is nil if every lock was released. If ctx is done first, it matches the error of ctx, and says how many
-// locks are left, which, and who holds them; they expire with their leases, as after Close. A RedLock counts, and so
-// does each of its locks. If another goroutine calls Close meanwhile, the error matches ErrClosed. It also has the
-// error of Close. A second Shutdown waits as well, and after Close it returns nil. ErrInvalid: ctx is nil.
+// The error is nil if every lock was released. If ctx is done first, the error matches the error of ctx, and lists the
+// number of remaining locks, some of their names, and who holds them; they expire with their leases. A RedLock counts,
+// and so does each of its locks. If another goroutine calls Close meanwhile, the error matches ErrClosed. The error is
+// joined with the error of Close. Another Shutdown waits as well, and returns nil after Close. A nil ctx is ErrInvalid.
 func (c *Client) Shutdown(ctx context.Context) error {
 	switch {
 	case c == nil:

@@ -156,15 +156,15 @@ type Waiter struct {
 	Alive time.Time
 }
 
-// Inspect reports who holds the lock called name, and who waits for a fair lock or to write. It works for every kind of
-// lock, of this package and of Redisson, and for all owners and clients. It is a single request, and leaves nothing in
-// Redis; by the time that it returns, the lock may have changed hands. If it finds clients of this package, another
-// request asks for their labels. For a MultiLock or a RedLock, inspect the locks that it is made of. A lock with very
-// many holders or waiters is not shown as a whole: see [Inspection.More].
+// Inspect reports who holds the lock with the given name, and who waits for it if it is a fair lock, or for its write
+// lock. It works for every type of lock, of this package and of Redisson, and for all owners and clients. It is a
+// single request, which writes nothing; when it returns, the lock may have changed hands. If it finds clients of this
+// package, a second request asks for their labels. For a MultiLock or a RedLock, inspect the locks of which it
+// consists. For the number of holders and waiters that are returned, see [Inspection.More].
 //
-// The error is ErrInvalid for a bad name, ErrNotALock if that key, or a key that belongs
-// to it, holds data that no lock makes, and ErrClosed after Close. The Redis user needs the
-// right to GET, and to all keys that docs/security.md lists but those of the line.
+// The error is ErrInvalid for a bad name, ErrNotALock if a key of the lock holds data of another kind, and ErrClosed
+// after Close. The Redis user needs permission for GET and for all keys in docs/security.md except those of the wait
+// queues.
 func (c *Client) Inspect(ctx context.Context, name string) (Inspection, error) {
 	key := c.key(name)
 	keys := []string{
