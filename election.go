@@ -14,33 +14,29 @@ import (
 	"github.com/relock-go/relock/internal/guard"
 )
 
-// An Election chooses one of several processes, the leader, and another one when
-// the leader resigns or is lost. The leader has a term, with a number that only grows.
-//
-// An Election is a fenced [Lock] of the same name: the leader holds it, and the watchdog keeps
-// its lease. A leader that crashes is followed by another one when its lease is over. Any number of
-// goroutines may share an Election.
+// An Election chooses a leader among processes. It is a fenced [Lock] of the same name: the leader holds the lock, and
+// its lease is renewed automatically. If a leader crashes, another candidate follows when the lease has expired. An
+// Election may be used by any number of goroutines at once.
 type Election struct {
 	client *Client
 	lock   Lock
 }
 
-// NewElection returns the election called name. The options are those of the lock;
-// Fenced is implied. NewElection sends nothing; a bad name is reported by the methods.
-//
-// A lock of that name blocks the election. If it is to have numbers too, make it with Fenced.
+// NewElection returns the election with the given name. The options are those of the lock; Fenced is implied.
+// NewElection sends no request. A bad name is reported by the methods of the election. A lock of the same name, if
+// there is one, excludes the leader: make it with Fenced, too.
 func (c *Client) NewElection(name string, opts ...LockOption) *Election {
 	return &Election{c, *c.NewLock(name, append(slices.Clone(opts), Fenced())...)}
 }
 
-// Name is the name of the election, and the key of the leader's record in Redis.
+// Name returns the name of the election, which is the key of its lock in Redis.
 func (e *Election) Name() string { return e.lock.Name() }
 
-// Campaign waits until the caller leads, or ctx is done: then the error matches the error of
-// ctx, and the caller is no candidate any more. Each call is a candidate of its own. The candidates
-// are elected in the order of the line of a plain lock: see [Lock].
+// Campaign blocks until the caller is the leader, or ctx is done: then the error matches the error of ctx, and the
+// caller is no longer a candidate. Each call is a candidate of its own. Candidates are elected in the order of the wait
+// queue of a [Lock].
 //
-// The term lasts until Resign, and not as long as the Term can be reached.
+// The term lasts until Resign. A Term that is forgotten stays in office until the Client is closed.
 func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	hold, err := acquireHold(ctx, &e.lock, "campaign")
 	if err != nil {
@@ -54,13 +50,13 @@ func (e *Election) Campaign(ctx context.Context) (*Term, error) {
 	return &Term{hold, number}, nil
 }
 
-// Lead campaigns, calls fn while the caller leads, and resigns when fn has returned, also when fn
-// panics. It returns the error of fn, joined with that of Resign: with ErrLockLost if the lead was
-// lost while fn ran.
+// Lead campaigns, calls fn when the caller is the leader, and resigns when fn has returned, also if fn panics. It
+// returns the error of fn, joined with the error of Resign: the result matches ErrLockLost if the leadership was lost
+// while fn was running.
 //
-// The ctx of fn ends when the lead is lost, and when ctx is done. The lead is given up only
-// after fn has returned, so the next leader does not begin before the work of this one has ended. A leader
-// that was lost is different: its lease ends whether fn returns or not.
+// The context of fn is canceled when the leadership is lost, and when ctx is. The leadership is given up only after fn
+// has returned, so that the next leader does not begin before the work of this one has ended. If it is lost, however,
+// the lease expires whether fn returns or not.
 func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error) (err error) {
 	if fn == nil {
 		return e.lock.fail("lead", errNilFunction)
@@ -84,21 +80,21 @@ func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error)
 	return fn(within)
 }
 
-// Number is the number of the term that ctx belongs to: ctx is that of [Term.Context], or that of the function which
-// Lead calls. The error is ErrNotHeld for another ctx, and ErrLockLost if the lead was lost.
+// Number returns the number of the term to which ctx belongs: the context of [Term.Context], or the one that Lead
+// passes to its function. The error is ErrNotHeld for another context, and ErrLockLost if the leadership was lost.
 func (e *Election) Number(ctx context.Context) (int64, error) { return e.lock.Token(ctx) }
 
-// A Term is the time for which one process leads. The methods of a nil *Term are safe to call, as those of a nil [Hold]
-// are.
+// A Term is the time in which one process is the leader. The methods of a nil Term may be called, as those of a nil
+// [Hold].
 type Term struct {
 	hold   *Hold
 	number int64
 }
 
-// Context is the ctx for the work of the leader. It has the values of the ctx of Campaign, but not its end: use
-// [Term.Guard] for work that also ends with the ctx of its caller. It ends
-// with cause ErrLockLost when the lead is lost, context.Canceled after Resign, and ErrClosed after
-// Close: see [Hold.Context]. The work has to stop when the ctx is done, and must have stopped before Resign.
+// Context returns a context for the work of the leader. It has the values of the context of Campaign, but not its
+// cancellation: use [Term.Guard] for work that is to end with the context of its caller. It is canceled with the cause
+// ErrLockLost when the leadership is lost, context.Canceled after Resign, and ErrClosed after Shutdown and Close: see
+// [Hold.Context]. The work has to stop when it is canceled, and must have stopped before Resign is called.
 func (t *Term) Context() context.Context { return t.held().Context() }
 
 // held is the hold of the term; nil: t is nil or zero.
@@ -114,8 +110,8 @@ func (t *Term) held() *Hold {
 // ErrLockLost if the lead was lost.
 func (t *Term) Guard(ctx context.Context) (context.Context, error) { return t.held().Guard(ctx) }
 
-// Number is the number of the term: greater than that of every term before it. It is the fencing
-// token of the leader. Have the resource that the leader writes to refuse a lower one: see [Lock.Token].
+// Number returns the number of the term, which is greater than the number of every earlier term. It is the fencing
+// token of the leader: have the resource to which the leader writes reject a lower one. See [Lock.Token].
 func (t *Term) Number() int64 {
 	if t == nil {
 		return 0
@@ -123,12 +119,12 @@ func (t *Term) Number() int64 {
 	return t.number
 }
 
-// Resign gives up the lead, and the next candidate is elected; with [AtLeast], when that time is over. It keeps the
-// values of ctx but does not end with ctx, and works after Close: see [Hold.Release].
+// Resign ends the term, and the next candidate is elected; with [MinHold] when that time is over. It ignores the
+// cancellation of ctx, and works after Close: see [Hold.Release].
 //
-// Resign may be repeated: only the first call does anything, and the others return nil. The error is
-// ErrLockLost if the lead was lost before. After any other error Redis has not confirmed that the
-// lead is given up, and the term is over all the same.
+// Resign may be called more than once: only the first call has an effect, and the others return nil. The error is
+// ErrLockLost if the leadership was lost before. After any other error Redis has not confirmed that the lock is
+// released; the term is over all the same.
 func (t *Term) Resign(ctx context.Context) error { return t.resign(ctx, "resign") }
 
 // resign is Resign. Its errors name op.
@@ -139,7 +135,7 @@ func (t *Term) resign(ctx context.Context, op string) error {
 	return nil
 }
 
-// A Leader is the process that leads. The zero Leader stands for a vacancy.
+// A Leader identifies the process that is the leader. The zero Leader stands for a vacancy.
 type Leader struct {
 	// Client is the [Client.ID] of the leader's Client, or the UUID of a RedissonClient that holds the lock.
 	Client string
@@ -152,7 +148,7 @@ type Leader struct {
 	Number int64
 }
 
-// Vacant reports whether no process leads.
+// Vacant reports whether no process is the leader.
 func (l Leader) Vacant() bool { return l.Client == "" }
 
 // leadsAs reports whether l and other are one leader in one term. The label and the host are read in a request of their
@@ -161,11 +157,11 @@ func (l Leader) leadsAs(other Leader) bool {
 	return l.Client == other.Client && l.Owner == other.Owner && l.Number == other.Number
 }
 
-// Leader returns the process that leads, and false where none does. It is one request, and by the time that it returns
-// there may be another leader. The Redis user needs the rights of [Client.Inspect].
+// Leader returns the current leader, and reports whether there is one. It is one request; when it returns, there may be
+// another leader. The Redis user needs the permissions of [Client.Inspect].
 //
-// In an election with [AtLeast] a leader that has resigned early is returned until that time is over: its record stays
-// in Redis, which does not tell it from that of a leader at work, and nobody else can lead so long.
+// In an election with [MinHold] a leader that has resigned early is returned until that time is over: its key stays in
+// Redis, where it looks like that of a working leader, and nobody else can be elected meanwhile.
 func (e *Election) Leader(ctx context.Context) (Leader, bool, error) {
 	leader, err := e.look(ctx)
 	return leader, !leader.Vacant(), err
@@ -181,17 +177,17 @@ func (e *Election) look(ctx context.Context) (Leader, error) {
 	return Leader{Client: h.Client, Owner: h.Owner, Label: h.Label, Host: h.Host, Number: i.Token}, nil
 }
 
-// Observe tells who leads: first the present state, and then each change of it. A vacancy is the zero [Leader]. A
-// change is another client, owner or number; Label and Host are as they could be read at that moment. With [AtLeast]
-// the end of a term is told when that time is over: see [Election.Leader]. Observe looks once in every poll interval
-// ([WithMaxWakeDelay]), and misses what was shorter: a vacancy between two leaders, or a whole term.
+// Observe returns a sequence of leaders: the current one, and then each change. A vacancy is the zero [Leader]. A
+// change is another client, owner or number; Label and Host are those that could be read at that moment. With [MinHold]
+// the end of a term is reported when that time is over: see [Election.Leader]. Observe asks once in each poll interval
+// ([WithPollInterval]), and misses what is shorter: a vacancy between two leaders, or a whole term.
 //
 //	for leader, err := range election.Observe(ctx) {
 //		...
 //	}
 //
-// A look that fails is reported as an error, once until a look succeeds, and Observe goes on. After
-// ErrInvalid and ErrClosed the sequence ends. It ends without an error when ctx is done.
+// A request that fails is reported as an error, once until a request succeeds, and Observe continues. After ErrInvalid
+// and ErrClosed the sequence ends. It ends without an error when ctx is done.
 func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 	return func(yield func(Leader, error) bool) {
 		var last Leader
