@@ -492,8 +492,9 @@ func (w *world) probe(phase Phase) {
 				ok, time.Since(started), err)
 			break
 		}
-		// The dead in front in several queues are passed over one after the other.
-		soon := time.Duration(len(spec.Names)) * 5 * time.Second
+		// The dead in front count as dead after four seconds at the latest, and the newcomer asks once a second. Those in
+		// several queues are passed over one after the other.
+		soon := time.Duration(len(spec.Names)) * (5*time.Second + 10*(w.plan.Latency+w.plan.Jitter))
 		if took := time.Since(started); settled && took > left+ghostly+soon {
 			w.witness.Report("a newcomer gets a free lock",
 				"%s %v, %v after its last use, with %v left of a lease: only after %v", spec.Kind, spec.Names, phase.Idle, left,
