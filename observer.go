@@ -16,68 +16,61 @@ import (
 	"github.com/relock-go/relock/internal/engine"
 )
 
-// An Observer receives the events of the locks of a Client: see [WithObserver].
+// An Observer receives the events of the locks of a Client: see [WithObserver]. An implementation embeds [NopObserver],
+// so that new events and new fields do not break it.
 //
-// A call reports its events on its own goroutine, before the call returns: a slow
-// Observer delays that caller, the callers that wait for a lock that the caller holds by then, and, while Waiting
-// reports a caller of this Client, those that wait behind it in this process for the same lock.
-// The Client notices renewals by itself, and losses that no call has asked about. One goroutine
-// reports these, one event after the other, losses first: a slow Observer delays no
-// renewal, no guard and no other caller, and receives these events later. At most 131,072 renewals
-// wait to be reported, and further ones are dropped. Losses are never dropped, except when Close
-// cannot report them within a second. An Observer must not call the lock that an event is about, and
-// must not close the Client. A panic in an Observer is recovered; the first one is logged with its stack.
+// A call reports its events in its own goroutine, before it returns. So a slow Observer delays that caller, those that
+// wait for a lock that it holds by then, and, during Waiting, those that wait behind it in this process for the same
+// lock. Renewals, and losses that no call has noticed, are reported by one goroutine of the Client, one event after the
+// other, losses first: there a slow Observer delays no renewal, no context of Guard and no other caller. At most
+// 131,072 renewals wait to be reported, and further ones are dropped. Losses are not dropped, unless Close cannot
+// report them within a second.
 //
-// ctx is the ctx of the call, or a background ctx where the Client acts by itself.
-// The events of one goroutine come in the order in which they happened. The events of
-// different goroutines come in no order: the Acquired of the next owner may come shortly before the
-// Released of the previous one. Renewals and losses come at any time.
+// An Observer must not call the lock that an event is about, and must not close the Client. A panic in an Observer is
+// recovered, and the first one is logged with its stack.
 //
-// The locks of a MultiLock are reported, each by itself, and not the MultiLock. The Observer of the
-// Client of a RedLock receives the events of the RedLock. The events of each lock of a RedLock, with
-// the type of that lock, go to the Observer of the Client that made the lock. After Close only
-// Unlock is reported.
+// The context of an event is that of the call, or a background context if the Client acts by itself. The events of one
+// goroutine are reported in the order in which they happened. Those of different goroutines have no order: the Acquired
+// of the next owner may be reported shortly before the Released of the previous one.
 //
-// An Observer has one method for each event, so that no event has fields which mean
-// something only for another event. The events are structs, and an Observer embeds
-// [NopObserver], so that new fields and new events break no Observer.
+// A MultiLock has no events of its own; each of its locks has. The events of a RedLock are reported to the Observer of
+// its Client, and those of its locks, with their own types, to the Observers of the Clients that made them. After Close
+// only Unlock is reported.
 type Observer interface {
-	// Waiting is called when a caller begins to wait for another owner to release the lock,
-	// at most once for each call. Locks that are taken together by a MultiLock wait together.
+	// Waiting is called when a caller starts to wait for another owner to release the lock, at most once for each call.
+	// Locks that a MultiLock acquires with one request wait together.
 	Waiting(ctx context.Context, e WaitingEvent)
 
-	// Acquired is called when one level of a lock has been acquired, before Lock returns.
+	// Acquired is called when a lock has been acquired, before Lock returns.
 	Acquired(ctx context.Context, e AcquiredEvent)
 
-	// GaveUp is called when a caller leaves without the lock: its time is up, its ctx has
-	// ended, Redis did not answer or refused. It is not called for calls that end before they
-	// ask: those with ErrInvalid, and those with a ctx or a Client that has ended before.
+	// GaveUp is called when a call returns without the lock: its time is up, its context is done, or Redis did not
+	// answer or refused. It is not called for calls that send no request: those with ErrInvalid, and those whose
+	// context was done, or whose Client was closed, from the start.
 	GaveUp(ctx context.Context, e GaveUpEvent)
 
-	// Renewed is called when the watchdog has renewed a hold, every third of its lease.
+	// Renewed is called when the lease of a hold was renewed, every third of the lease.
 	Renewed(ctx context.Context, e RenewedEvent)
 
-	// RenewalFailed is called when Redis has not answered a renewal, or refused it.
-	// The watchdog tries again as long as the hold is valid.
+	// RenewalFailed is called when Redis has not answered a renewal, or has refused it. The renewal is retried as long
+	// as the hold is valid.
 	RenewalFailed(ctx context.Context, e RenewalFailedEvent)
 
-	// Released is called when one level was released by Unlock, or handed over, before
-	// Unlock returns. It is not called for an Unlock that fails because the hold has
-	// ended: Lapsed or Lost was called for that hold.
+	// Released is called when Unlock has released a lock, decremented its hold count, or handed it to the next waiter
+	// of this process, before Unlock returns. It is not called if the hold has already ended: then Lapsed or Lost was
+	// called.
 	Released(ctx context.Context, e ReleasedEvent)
 
-	// Lapsed is called when an explicit lease has run out, as its owner asked.
+	// Lapsed is called when an explicit lease has expired, as its owner asked.
 	Lapsed(ctx context.Context, e LapsedEvent)
 
-	// Lost is called once when a hold was lost, by the part that notices first: the
-	// watchdog, a guard, or a call of the owner. The guards of the hold have ended by then.
+	// Lost is called once when a lock was lost. The contexts of Guard are canceled by then.
 	Lost(ctx context.Context, e LostEvent)
 
 	embedsNopObserver()
 }
 
-// NopObserver does nothing. Every Observer embeds it, and has methods of its own for
-// the events that it uses.
+// A NopObserver ignores all events. Every Observer embeds it, and has methods of its own for the events that it uses.
 type NopObserver struct{}
 
 // Waiting does nothing.
@@ -106,17 +99,18 @@ func (NopObserver) Lost(context.Context, LostEvent) {}
 
 func (NopObserver) embedsNopObserver() {}
 
-// LockInfo describes which lock an event is about, and whose call or hold.
+// A LockInfo identifies the lock of an event, and the owner whose call or hold the event is about.
 type LockInfo struct {
 	Name  string
 	Type  LockType
 	Owner Owner
 }
 
-// A LockType is a type of lock, or a half of one, as it appears in metrics.
+// A LockType is the type of a lock, as it appears in metrics. The read lock and the write lock of a RWLock have types
+// of their own.
 type LockType string
 
-// The types of locks. A MultiLock has none: its locks are reported instead.
+// The types of locks. A MultiLock has none, because its locks are reported instead.
 const (
 	TypeLock      LockType = "lock"
 	TypeFair      LockType = "fair"
@@ -126,76 +120,76 @@ const (
 	TypeSemaphore LockType = "semaphore"
 )
 
-// An AcquirePath is how a caller came to hold a lock, as it appears in metrics.
+// An AcquirePath tells how a caller acquired a lock, as it appears in metrics.
 type AcquirePath string
 
 const (
-	// PathImmediate: the first attempt was granted, without a wait for another caller.
+	// PathImmediate means that the first attempt succeeded, without waiting for another caller.
 	PathImmediate AcquirePath = "immediate"
-	// PathQueue: the caller waited for other callers of its process, and its first attempt was granted.
+	// PathQueue means that the caller waited for other callers of its process, and its first attempt succeeded.
 	PathQueue AcquirePath = "queue"
-	// PathHandover: the previous holder in its process handed the lock over, or a holder shared its record.
+	// PathHandover means that the previous holder in its process handed the lock over, or a reader shared it.
 	PathHandover AcquirePath = "handover"
-	// PathNotified: the caller was notified of the release or of its grant, or the lock was free when it had just begun
-	// to listen.
+	// PathNotified means that the caller was notified of the release or of its grant, or that the lock was free when
+	// its subscription had just begun.
 	PathNotified AcquirePath = "notified"
-	// PathPolled: the caller asked again without a notification. The lease in its way had ended, or a
-	// notification was lost; or the caller showed that it is alive, as waiters of fair and write locks do.
+	// PathPolled means that the caller asked again without a notification: the lease of the holder had expired, a
+	// notification was lost, or the caller sent a heartbeat, as waiters of fair and write locks do.
 	PathPolled AcquirePath = "polled"
 )
 
-// A WaitingEvent is about a caller who begins to wait.
+// A WaitingEvent describes a caller that starts to wait.
 type WaitingEvent struct {
 	Lock LockInfo
 }
 
-// An AcquiredEvent is about a level of a lock that was acquired.
+// An AcquiredEvent describes a lock that was acquired.
 type AcquiredEvent struct {
 	Lock   LockInfo
-	Path   AcquirePath   // PathImmediate, or Waiting was called before
+	Path   AcquirePath   // PathImmediate, unless Waiting was called before
 	Waited time.Duration // since the call, including the time that Redis took
-	Level  int           // 1: a fresh hold; more: a re-entry
-	Token  int64         // of a fenced lock; else 0
+	Level  int           // the hold count: more than 1 if the owner held the lock already
+	Token  int64         // the fencing token, or 0 for a lock without Fenced
 }
 
-// A GaveUpEvent is about a caller who leaves without the lock.
+// A GaveUpEvent describes a call that returned without the lock.
 type GaveUpEvent struct {
 	Lock    LockInfo
-	Waiting bool          // Waiting was called before
+	Waiting bool          // whether Waiting was called before
 	Waited  time.Duration // since the call, including the time that Redis took
-	Err     error         // of the call, without operation and name; nil: TryLock returns false
+	Err     error         // the error of the call, without operation and name; nil if TryLock returns false
 }
 
-// A RenewedEvent is about a hold that was renewed.
+// A RenewedEvent describes a hold whose lease was renewed.
 type RenewedEvent struct {
 	Lock LockInfo
 }
 
-// A RenewalFailedEvent is about a renewal that was not confirmed.
+// A RenewalFailedEvent describes a renewal that was not confirmed.
 type RenewalFailedEvent struct {
 	Lock LockInfo
 	Err  error
-	Left time.Duration // for which the hold is still trusted; negative: it is valid no longer
+	Left time.Duration // how long the hold is still valid; negative if it is no longer valid
 }
 
-// A ReleasedEvent is about a level that was released.
+// A ReleasedEvent describes a call of Unlock.
 type ReleasedEvent struct {
 	Lock LockInfo
-	Held time.Duration // since the attempt was sent that made the hold
-	Left int           // levels; 0: the hold is over
-	Err  error         // nil: done; else Redis did not confirm the release, and the record expires with its lease
+	Held time.Duration // since the request that acquired the lock was sent
+	Left int           // the remaining hold count; 0 if the lock was released
+	Err  error         // nil if the release is done; else Redis did not confirm it, and the key expires with its lease
 }
 
-// A LapsedEvent is about a hold whose explicit lease has run out.
+// A LapsedEvent describes a hold whose explicit lease has expired.
 type LapsedEvent struct {
 	Lock LockInfo
-	Held time.Duration // since the attempt was sent that made the hold
+	Held time.Duration // since the request that acquired the lock was sent
 }
 
-// A LostEvent is about a hold that was lost.
+// A LostEvent describes a hold that was lost.
 type LostEvent struct {
 	Lock  LockInfo
-	Held  time.Duration // since the attempt was sent that made the hold
+	Held  time.Duration // since the request that acquired the lock was sent
 	Cause error         // matches ErrLockLost
 }
 
