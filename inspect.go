@@ -29,28 +29,27 @@ var inspectAny = script("any_inspect")
 // mostShown is how many holders, and how many waiters, an Inspection has at most: as most_shown in lua/any_inspect.lua.
 const mostShown = 10_000
 
-// A LockKind says which kind of lock uses a name.
+// A LockKind is the kind of lock that uses a name, as far as its keys in Redis show.
 type LockKind int
 
 const (
-	// KindNone is a name without holders and waiters, as far as Inspect knows: it does not
-	// read the line of a plain lock (see Lock), and waiting readers leave no trace in Redis.
+	// KindNone is a name without holders and waiters, as far as Inspect knows: it does not read the wait queue of a
+	// plain lock, and waiting readers have no entry in Redis.
 	KindNone LockKind = iota
-	// KindPlain is a plain lock, fenced or not. A fair lock without waiters has the same record,
-	// unless a waiter has crashed in the queue.
-	// KindPlain is also the group of Redisson's getMultiLock(group, values), with a holder for each value.
+	// KindPlain is a plain lock, fenced or not. A fair lock without waiters looks the same, unless a waiter has
+	// crashed. It is also the group of Redisson's getMultiLock(group, values), with a holder for each value.
 	KindPlain
-	// KindFair is a lock with a queue. It may be without a holder: the first waiter of the queue
-	// is about to get it, or all waiters have crashed.
+	// KindFair is a lock with a queue. It may have no holder: the first waiter is about to acquire it, or all waiters
+	// have crashed.
 	KindFair
-	// KindReadWrite is a read/write lock. It may be without a holder: writers wait for it.
+	// KindReadWrite is a read/write lock. It may have no holder: then writers are waiting for it.
 	KindReadWrite
-	// KindSemaphore is a semaphore. In Redis a semaphore without holders looks like any key with a whole number: see
+	// KindSemaphore is a semaphore. One of which no permit is held looks like any key with a number: see
 	// [Inspection.Ambiguous].
 	KindSemaphore
 )
 
-// String is "none", "plain", "fair", "read-write" or "semaphore".
+// String returns "none", "plain", "fair", "read-write" or "semaphore".
 func (k LockKind) String() string {
 	switch k {
 	case KindNone:
@@ -71,88 +70,83 @@ func (k LockKind) String() string {
 type Inspection struct {
 	// Name is the name of the lock.
 	Name string
-	// At is when Redis ran the inspection, by the clock of Redis. All other times are of that clock too.
+	// At is when Redis ran the inspection, by the clock of Redis, as all times here.
 	At time.Time
-	// Kind is the kind of lock that the records in Redis show.
+	// Kind is the kind of lock that the keys in Redis show.
 	Kind LockKind
-	// Mode is the mode of a read/write lock that is held: "read", or "write" as long
-	// as there is a writer, which may read too. It is "" otherwise.
+	// Mode is the mode of a read/write lock that is held: "write" as long as there is a writer, who may also read, and
+	// otherwise "read". It is "" for other locks.
 	Mode string
-	// Holders are the holders of the lock: at most one, except for the readers of a read/write lock, and for a
-	// semaphore, whose first permit to expire comes first. Readers of one Client that share a record (see RWLock) are
-	// one holder here. A writer comes first, and again as a reader if it reads.
+	// Holders are the holders of the lock. There is at most one, except for the readers of a read/write lock and for
+	// the holders of a semaphore, of which the first one to expire comes first. Readers of one Client that share an
+	// entry (see [RWLock]) are one holder here. A writer that also reads is listed first, and again as a reader.
 	Holders []Holder
-	// TTL is how much of the lease of the record is left, in whole milliseconds: 0 if
-	// there is no record, negative if it has no lease, which only another program can make.
-	// Of a semaphore it is the longest lease of a permit.
+	// TTL is the remaining lease in Redis, in whole milliseconds: 0 if the lock is not held, negative if its key has no
+	// expiry, which only another program can cause. For a semaphore it is the longest lease of a permit.
 	TTL time.Duration
-	// Waiters are the waiters of a fair lock, in the order of the queue; and the writers
-	// of this package that wait for a read/write lock, in no order. The processes in the
-	// line of a plain lock or a semaphore are not among them.
+	// Waiters are the waiters of a fair lock, in the order of the queue, and the writers of this package that wait for
+	// a read/write lock, in no order. The processes in the wait queue of a plain lock or a semaphore are not among
+	// them.
 	Waiters []Waiter
-	// More says that there are more holders or waiters than the 10,000 of each kind that Holders and Waiters have at
+	// More reports whether there are more holders or waiters than the 10,000 of each that Holders and Waiters have at
 	// most.
 	More bool
-	// Ambiguous says that Kind is KindSemaphore, and that no permit is taken: the key holds a whole number and nothing
-	// else tells what it counts. It may be a semaphore; or an RCountDownLatch, an RSemaphore or an RAtomicLong of
-	// Redisson, or a counter of an application, which look the same in Redis.
+	// Ambiguous reports whether Kind is KindSemaphore and no permit is held: the key has a number, and nothing else
+	// tells what it counts. It may be a semaphore, or an RCountDownLatch, an RSemaphore or an RAtomicLong of Redisson,
+	// or a counter of an application.
 	Ambiguous bool
-	// Free is how many permits of a semaphore are free; it is negative if SetPermits has taken away some that are in
-	// use.
+	// Free is the number of free permits of a semaphore. It is negative if SetPermits has taken away permits that are
+	// held.
 	Free int
-	// Token is the last fencing token that was drawn under this name, 0 if there
-	// was none. Redis does not know whether the present holder has drawn it.
+	// Token is the last fencing token of this name, or 0. Redis does not know whether the current holder has it.
 	Token int64
 }
 
-// Held reports whether the lock has a holder whose lease has not run out.
+// Held reports whether the lock has a holder whose lease has not expired.
 func (i Inspection) Held() bool {
 	return slices.ContainsFunc(i.Holders, func(h Holder) bool { return h.Lease != 0 })
 }
 
 // A Contender is an owner that holds a lock or waits for it.
 type Contender struct {
-	// Field is the contender's field in the record: "client:owner", followed by the number of the
-	// acquisition for a contender of this package.
+	// Field identifies the hold or the waiter in Redis: "client:owner", followed by a number if the client is of this
+	// package.
 	Field string
-	// Client is the UUID of the contender's client: [Client.ID], or that of a RedissonClient.
-	// It is "" for a waiter's field of another form, which neither of them makes. It is "" for a Java permit of a
-	// semaphore, too, whose Field is its id in hexadecimal, as Java has it.
+	// Client is the UUID of the client: [Client.ID], or that of a RedissonClient. It is "" if Field has another form,
+	// which neither of them writes, and for a Java permit of a semaphore, whose Field is its ID in hexadecimal.
 	Client string
-	// Owner is the owner within that client: "goroutine 7"; "owner 7", which
-	// WithOwner made; "thread 7" of a Java service. In a Client of this package it is
-	// the owner that took the lock from Redis: its process may have handed the lock over since
-	// (see WithHandoverSlice), or readers may share its record. Owner is the whole field where
-	// Client is "".
+	// Owner is the owner within that client: "goroutine 7", "owner 7" for one that was made by ContextWithOwner, or
+	// "thread 7" in a Java service. In this package it is the owner that acquired the lock from Redis: its process may
+	// have handed the lock over since (see WithHandoffWindow), or readers may share its entry. If Client is "", it is
+	// Field.
 	Owner string
-	// Label and Host are the label of the contender's process, and its host. They are "" for a Client without
-	// WithLabel, for a Java service, and where Redis does not tell them within a second.
+	// Label and Host are the label and the host of the process. They are "" for a Client without WithLabel, for a Java
+	// service, and if Redis does not return them within a second.
 	Label, Host string
 }
 
 // A Holder is one hold of a lock.
 type Holder struct {
 	Contender
-	// Write says that it is the hold of a writer of a read/write lock.
+	// Write reports whether it is the hold of the writer of a read/write lock.
 	Write bool
-	// Levels is how often the holder has locked, and so how many Unlocks it owes. It may be more, if
-	// Redis had no memory left to note an Unlock that was not the last.
+	// Levels is the hold count: how often the holder has to call Unlock. It may be too high if Redis had no memory left
+	// to store an Unlock that was not the last.
 	Levels int
-	// Lease is how much of the holder's lease is left, in whole milliseconds; negative if it has
-	// no lease. It is 0 for a reader whose lease has run out: that reader holds the lock no
-	// longer, and the next attempt on the lock drops its hold. A writer, or the holder
-	// of another lock type, has the lease of the record.
+	// Lease is the remaining lease of the holder, in whole milliseconds; negative if it has none. It is 0 for a reader
+	// whose lease has expired: it no longer holds the lock, and the next attempt on the lock removes its entry. A
+	// writer, and the holder of another lock type, has the lease of the key.
 	Lease time.Duration
 }
 
 // A Waiter is an owner that waits for a lock.
 type Waiter struct {
 	Contender
-	// Deadline is when Java clients give the waiter's place in the queue of a fair lock away
-	// should the waiter be at the head. It is zero for a writer.
+	// Deadline is when Java services remove the waiter from the queue of a fair lock, should it be the first. It is
+	// zero for a writer.
 	Deadline time.Time
-	// Alive is until when a waiter of this package counts as alive without another
-	// sign of life. It is zero for a Java waiter, which gives no such sign.
+	// Alive is until when a waiter of this package counts as alive without another heartbeat. It is zero for a Java
+	// waiter, which sends none.
 	Alive time.Time
 }
 
