@@ -161,7 +161,7 @@ func (l Leader) leadsAs(other Leader) bool {
 // another leader. The Redis user needs the permissions of [Client.Inspect].
 //
 // In an election with [MinHold] a leader that has resigned early is returned until that time is over: its key stays in
-// Redis, where it looks like that of a working leader, and nobody else can be elected meanwhile.
+// Redis, where it looks like that of a working leader, and no other process can be elected meanwhile.
 func (e *Election) Leader(ctx context.Context) (Leader, bool, error) {
 	leader, err := e.look(ctx)
 	return leader, !leader.Vacant(), err
@@ -208,7 +208,7 @@ func (e *Election) Observe(ctx context.Context) iter.Seq2[Leader, error] {
 					return
 				}
 			}
-			_ = e.client.engine.Pause(ctx, e.client.engine.PollDelay(-1)) // the next look says why it was cut short
+			_ = e.client.engine.Pause(ctx, e.client.engine.PollDelay(-1)) // the next look returns why it was cut short
 		}
 	}
 }

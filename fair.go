@@ -126,7 +126,7 @@ func (l *fairLock) Undo(a engine.Attempt) call {
 	return l.leave(a.AsRelease(), true)
 }
 
-// leave sets the levels of a hold. If undo is set, the caller leaves the queue, too.
+// leave sets the hold count. If undo is set, the caller leaves the queue, too.
 func (l *fairLock) leave(r engine.Release, undo bool) call {
 	return l.call(fairRelease, r.Field, r.Left, l.waitTimeout(), milliseconds(fairLife), r.Late, undo)
 }

@@ -355,7 +355,7 @@ func (h *handle) levels(ctx context.Context, op string) (levels int, err error) 
 	return levels, h.fail(op, err)
 }
 
-// TTL asks Redis for the remaining lease of the current holder. It is 0 if nobody holds the lock, and negative if its
+// TTL asks Redis for the remaining lease of the current holder. It is 0 if no owner holds the lock, and negative if its
 // key has no expiry, which no lock of this package or of Redisson leaves behind. For a MultiLock it is the longest TTL
 // of its locks.
 func (h *handle) TTL(ctx context.Context) (ttl time.Duration, err error) {
@@ -365,7 +365,7 @@ func (h *handle) TTL(ctx context.Context) (ttl time.Duration, err error) {
 	return ttl, h.fail("ttl", err)
 }
 
-// ForceUnlock releases the lock, whoever holds it, and reports whether it was held. It is a tool for operators: the
+// ForceUnlock releases the lock for any owner, and reports whether it was held. It is a tool for operators: the
 // holder is not asked. A holder that uses this Client loses the lock at once; any other holder notices at its next
 // renewal, after a third of the watchdog timeout at the latest.
 //

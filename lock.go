@@ -55,10 +55,10 @@ type Locker interface {
 	// HoldCount returns the number of Unlock calls that the caller owes.
 	HoldCount(ctx context.Context) (int, error)
 
-	// TTL returns the remaining lease of the current holder, or 0 if nobody holds the lock.
+	// TTL returns the remaining lease of the current holder, or 0 if no owner holds the lock.
 	TTL(ctx context.Context) (time.Duration, error)
 
-	// ForceUnlock releases the lock, whoever holds it, and reports whether it was held.
+	// ForceUnlock releases the lock for any owner, and reports whether it was held.
 	ForceUnlock(ctx context.Context) (bool, error)
 }
 

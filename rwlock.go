@@ -116,13 +116,13 @@ func (o lockOptions) ofReader() lockOptions {
 	return o
 }
 
-// Read is the half that many owners hold together.
+// Read returns the read lock, which many owners can hold together.
 func (l *RWLock) Read() *ReadLock { return l.read }
 
-// Write is the half that one owner holds alone.
+// Write returns the write lock, which one owner holds alone.
 func (l *RWLock) Write() *WriteLock { return l.write }
 
-// Token is the fencing token of the caller's hold: see [Lock.Token].
+// Token returns the fencing token of the caller's hold: see [Lock.Token].
 func (l *WriteLock) Token(ctx context.Context) (int64, error) { return l.fencingToken(ctx) }
 
 // An rwRecord has the data that the halves share.
@@ -163,7 +163,7 @@ func (l *readLock) Release(r engine.Release) call { return l.leave(r, true) }
 // undo sets the hold back to its levels before the attempt.
 func (l *readLock) Undo(a engine.Attempt) call { return l.leave(a.AsRelease(), false) }
 
-// leave sets the levels of a hold. If strict is set, it refuses a key with data that no lock makes.
+// leave sets the hold count. If strict is set, it refuses a key with data that no lock makes.
 func (l *readLock) leave(r engine.Release, strict bool) call {
 	return call{Script: readRelease, Keys: l.keys, Spare: spareOfRead, Args: []any{r.Field, r.Left, l.leases, strict, l.announce, l.client.publish,
 		milliseconds(r.Share)}}
@@ -209,7 +209,7 @@ func (l *writeLock) Undo(a engine.Attempt) call {
 	return l.leave(a.AsRelease(), true, a.OtherHalf)
 }
 
-// leave sets the levels of a hold. If undo is set, the caller waits no longer, too, whose read hold has readField.
+// leave sets the hold count. If undo is set, the caller waits no longer, too, whose read hold has readField.
 func (l *writeLock) leave(r engine.Release, undo bool, readField string) call {
 	return call{Script: writeRelease, Keys: l.keys, Spare: spareOfWrite, Args: []any{r.Field, r.Left, l.leases, undo, readField, l.announce,
 		l.client.publish, milliseconds(r.Share), r.Late}}

@@ -123,14 +123,15 @@ func (s *Semaphore) SetPermits(ctx context.Context, n int) error {
 	return s.fail("set permits", err)
 }
 
-// Permits is the number of permits, free and taken. Where nothing has set it yet, it is the number of NewSemaphore.
+// Permits returns the number of permits, free and held. If nothing has set it in Redis yet, it is the number that was
+// passed to NewSemaphore.
 func (s *Semaphore) Permits(ctx context.Context) (int, error) {
 	r, err := s.count(ctx, "permits")
 	return int(r[0]), err
 }
 
-// Available is the number of permits that are free. By the time that it returns, other owners may have taken
-// them. Permits whose lease is over count as free.
+// Available returns the number of free permits. Permits whose lease has expired count as free. When Available returns,
+// other owners may already have acquired them.
 func (s *Semaphore) Available(ctx context.Context) (int, error) {
 	r, err := s.count(ctx, "available permits")
 	return int(max(r[1], 0)), err
@@ -145,9 +146,9 @@ func (s *Semaphore) count(ctx context.Context, op string) (reply, error) {
 	return r, s.fail(op, err)
 }
 
-// Holders are the permits that are taken, the first to expire first. The Field of a Java permit is its id, as Java
-// prints it; which service has taken it is not in Redis. It is the same as [Client.Inspect], which needs more rights in
-// Redis than the other methods.
+// Holders returns the permits that are held, the first to expire first. The Field of a Java permit is its ID, as Java
+// prints it; Redis does not know which service holds it. Holders is the same as [Client.Inspect], which needs more
+// permissions in Redis than the other methods.
 func (s *Semaphore) Holders(ctx context.Context) ([]Holder, error) {
 	if err := s.usable(ctx); err != nil {
 		return nil, s.fail("holders", err)
