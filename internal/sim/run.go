@@ -340,8 +340,9 @@ func (w *world) patience(c *call) time.Duration {
 		each := 2*o.Section + o.MinHold + 500*time.Millisecond // the second one after an Extend
 		switch w.plan.Lacks {
 		case "publish":
-			if each += w.plan.WakeDelay; c.worker.java() && o.Process == w.plan.Poor { // it sleeps until the lease ends
-				each += w.plan.Watchdog
+			each += w.plan.WakeDelay
+			if o.Process == w.plan.Poor && w.phase.hasNoPlace(*c.worker) { // it is not told of a release, and may always ask too late
+				limit = max(limit, w.phase.Length+20*time.Second)
 			}
 		case "subscribe":
 			each += 2 * w.plan.WakeDelay
@@ -408,6 +409,14 @@ func (w *world) leaseLeft(names []string) (left time.Duration) {
 		})
 	}
 	return left
+}
+
+// hasNoPlace reports whether a call of the worker may wait without a place in the line: that of a Java service, and one
+// that stands behind a MultiLock of its own process.
+func (p Phase) hasNoPlace(a Worker) bool {
+	return a.java() || slices.ContainsFunc(p.Workers, func(o Worker) bool {
+		return o.Kind == Multi && o.Process == a.Process && o.shares(a)
+	})
 }
 
 // together reports whether one worker may have to wait for the other: they share a lock, or each shares one with a
