@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
+
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/send"
@@ -443,32 +444,4 @@ type hashLock struct {
 
 func (l *hashLock) Inspect(field string) call {
 	return call{Script: inspectScript, Keys: l.keys[:1], Args: []any{field}}
-}
-
-// grantChannel is the channel on which c is told that it was granted a lock whose releases are announced on announce.
-func (c *Client) grantChannel(announce string) string {
-	if c == nil {
-		return ""
-	}
-	return announce + ":" + c.ID()
-}
-
-// tokenKey is the key of the fencing counter of a lock.
-func tokenKey(name string) string { return prefixName("redisson_lock_token", name) }
-
-// lineKey is the key of the line of a lock. prefixName would give {x} the key of x. These are two locks, and a place in
-// a line does not say of which lock it is.
-func lineKey(name string) string {
-	if strings.Contains(name, "{") {
-		return "relock_line:" + name + ":"
-	}
-	return prefixName("relock_line", name)
-}
-
-// prefixName is Redisson's way to derive a key or a channel from a name.
-func prefixName(prefix, name string) string {
-	if strings.Contains(name, "{") {
-		return prefix + ":" + name
-	}
-	return prefix + ":{" + name + "}"
 }

@@ -14,18 +14,16 @@ import (
 	"strings"
 	"sync/atomic"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"github.com/redis/go-redis/v9"
+
 	"github.com/relock-go/relock/internal/send"
 )
 
 const (
-	longestLabel = 256 // bytes
-	labelPause   = 30 * time.Second
-	labelLife    = 3 * labelPause // of the hash after its last renewal: a process that has died is forgotten then
-	labelTime    = time.Second    // how long a request of a label may take
+	labelPause = 30 * time.Second
+	labelLife  = 3 * labelPause // of the hash after its last renewal: a process that has died is forgotten then
+	labelTime  = time.Second    // how long a request of a label may take
 )
 
 // A label is the hash of one Client in Redis.
@@ -34,16 +32,6 @@ type label struct {
 	text    string
 	started atomic.Bool
 	refused atomic.Bool // a refusal was logged
-}
-
-func labelKey(id string) string { return prefixName("relock_client", id) }
-
-// checkLabel reports why s is no label.
-func checkLabel(s string) error {
-	if len(s) > longestLabel || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
-		return invalid("WithLabel(%q): at most %d bytes of text without control characters", s, longestLabel)
-	}
-	return nil
 }
 
 // start has the hash kept from now on, until Close. Only the first call has an effect. It does not block.

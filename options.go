@@ -7,11 +7,20 @@ package relock
 
 import (
 	"log/slog"
+	"strings"
 	"time"
+	"unicode"
+	"unicode/utf8"
 
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
 )
+
+// minWatchdogTimeout is the shortest watchdog timeout. A third of a shorter lease leaves
+// too little time to try a renewal twice.
+const minWatchdogTimeout = 100 * time.Millisecond
+
+const longestLabel = 256 // bytes
 
 type options struct {
 	watchdogTimeout time.Duration
@@ -243,6 +252,14 @@ func (o *lockOptions) check() error {
 		return send.Invalid("AtLeast(%v): at least 1ms", o.AtLeast)
 	case o.keeps && o.maxHolds && o.AtLeast > o.Max:
 		return send.Invalid("AtLeast(%v) with MaxHold(%v): no longer than a hold may last", o.AtLeast, o.Max)
+	}
+	return nil
+}
+
+// checkLabel reports why s is no label.
+func checkLabel(s string) error {
+	if len(s) > longestLabel || !utf8.ValidString(s) || strings.ContainsFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		return invalid("WithLabel(%q): at most %d bytes of text without control characters", s, longestLabel)
 	}
 	return nil
 }

@@ -10,7 +10,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/relock-go/relock/internal/engine"
@@ -224,11 +223,3 @@ func (l *writeLock) Inspect(field string) call {
 }
 
 func (l *writeLock) Force() call { return l.forceHalf("write") }
-
-// suffixName is Redisson's way to derive a key from a name and a suffix.
-func suffixName(name, suffix string) string {
-	if strings.Contains(name, "{") {
-		return name + ":" + suffix
-	}
-	return "{" + name + "}:" + suffix
-}

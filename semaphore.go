@@ -98,9 +98,6 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Sem
 	return s
 }
 
-// permitsKey is the key of the permits that are taken.
-func permitsKey(name string) string { return suffixName(name, "timeout") }
-
 func checkPermits(n int) error {
 	if n < 0 || n > mostPermits {
 		return invalid("%d permits: 0 to %d", n, mostPermits)

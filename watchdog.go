@@ -15,10 +15,6 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// minWatchdogTimeout is the shortest watchdog timeout. A third of a shorter lease leaves
-// too little time to try a renewal twice.
-const minWatchdogTimeout = 100 * time.Millisecond
-
 // renewScript renews a record that is a hash of its own.
 var renewScript = script("renew")
 

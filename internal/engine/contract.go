@@ -46,6 +46,39 @@ type Lock interface {
 	Suffix() string
 }
 
+// A LockID is the name of a lock, and the half if the lock has two. Lock types with the same LockID share their
+// holds, and a hold is re-entered by the verbs of the lock that took it first: a type with other rules of
+// re-entry needs a half of its own.
+type LockID struct {
+	Name, Half string
+}
+
+// An Admission is how goroutines of one process get past the wait queue of a lock.
+type Admission int
+
+const (
+	Exclusive   Admission = iota // one goroutine contends or holds, the others wait
+	Independent                  // there is no wait queue
+	Shared                       // one goroutine contends; when it holds the lock, it admits the waiters
+	Counted                      // several hold it; of those that have found it busy, one contends at a time
+)
+
+// Limits are how long a hold, or its record, lasts; 0: there is no limit.
+type Limits struct {
+	Max     time.Duration // MaxHold
+	AtLeast time.Duration // AtLeast
+}
+
+// A BundledScript is the number of a pair of scripts that a bundle can run: one takes a lock, the other
+// undoes that. Locks with the number zero are taken by themselves.
+type BundledScript int
+
+// A BundledCall takes one lock of several, and can undo that.
+type BundledCall struct {
+	Script     BundledScript
+	Take, Undo send.Call
+}
+
 // The Commands of a lock are calls. Every call sets a state and adds nothing, so that it may run twice, and late.
 type Commands interface {
 	// Acquire makes one attempt, and granted reads its reply. An error refuses the attempt for good (see

@@ -66,13 +66,6 @@ func (s holdState) afterTold() holdState {
 	return s
 }
 
-// A LockID is the name of a lock, and the half if the lock has two. Lock types with the same LockID share their
-// holds, and a hold is re-entered by the verbs of the lock that took it first: a type with other rules of
-// re-entry needs a half of its own.
-type LockID struct {
-	Name, Half string
-}
-
 type holdKey struct {
 	id    LockID
 	owner Owner

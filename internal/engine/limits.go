@@ -15,12 +15,6 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// Limits are how long a hold, or its record, lasts; 0: there is no limit.
-type Limits struct {
-	Max     time.Duration // MaxHold
-	AtLeast time.Duration // AtLeast
-}
-
 // longestLimit keeps sums of times in their range.
 const longestLimit = 100 * 365 * 24 * time.Hour
 

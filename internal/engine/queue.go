@@ -16,16 +16,6 @@ import (
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
-// An Admission is how goroutines of one process get past the wait queue of a lock.
-type Admission int
-
-const (
-	Exclusive   Admission = iota // one goroutine contends or holds, the others wait
-	Independent                  // there is no wait queue
-	Shared                       // one goroutine contends; when it holds the lock, it admits the waiters
-	Counted                      // several hold it; of those that have found it busy, one contends at a time
-)
-
 // A waiter waits in a wait queue, or for the owner mutex of a hold. Its value is the hold that
 // the lock may be handed to, or nil.
 type waiter = waitqueue.Waiter[*hold]

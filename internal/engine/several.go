@@ -15,16 +15,6 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// A BundledScript is the number of a pair of scripts that a bundle can run: one takes a lock, the other
-// undoes that. Locks with the number zero are taken by themselves.
-type BundledScript int
-
-// A BundledCall takes one lock of several, and can undo that.
-type BundledCall struct {
-	Script     BundledScript
-	Take, Undo send.Call
-}
-
 // attemptCall is the call of one attempt on all wants.
 func attemptCall(wants []want) send.Call {
 	if len(wants) == 1 {
