@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/redis/go-redis/v9"
-
 	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/guard"
 	"github.com/relock-go/relock/internal/send"
