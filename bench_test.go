@@ -113,7 +113,7 @@ func BenchmarkHandover(b *testing.B) {
 func BenchmarkReaders(b *testing.B) {
 	read := func(c *Client) Locker { return c.NewRWLock("relock").Read() }
 	b.Run("shared", func(b *testing.B) { benchmarkCrowd(b, read) })
-	b.Run("each", func(b *testing.B) { benchmarkCrowd(b, read, WithHandoverSlice(0)) })
+	b.Run("each", func(b *testing.B) { benchmarkCrowd(b, read, WithHandoffWindow(0)) })
 }
 
 func benchmarkCrowd(b *testing.B, lock func(*Client) Locker, opts ...Option) {
@@ -124,7 +124,7 @@ func benchmarkCrowd(b *testing.B, lock func(*Client) Locker, opts ...Option) {
 	b.SetParallelism(32)
 	b.ReportAllocs()
 	b.RunParallel(func(pb *testing.PB) {
-		ctx := WithOwner(context.Background())
+		ctx := ContextWithOwner(context.Background())
 		for pb.Next() {
 			if err := l.Lock(ctx); err != nil {
 				assert.NoError(b, err)

@@ -95,7 +95,7 @@ func (c *Client) config(id string, o options) engine.Config {
 		reported.observer = &calmObserver{Observer: o.observer, log: log, calls: &c.userCalls}
 	}
 	config := engine.Config{
-		ID: id, WatchdogTimeout: o.watchdogTimeout, MaxWakeDelay: o.maxWakeDelay, Slice: o.handoverSlice, Label: o.label,
+		ID: id, WatchdogTimeout: o.watchdogTimeout, PollInterval: o.pollInterval, Slice: o.handoffWindow, Label: o.label,
 		ConfirmsGrants: o.synced.Replicas > 0,
 
 		Log: log, Events: reported, Observed: o.observer != nil, UserCalls: c.userCalls.Load,

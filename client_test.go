@@ -25,7 +25,7 @@ import (
 func TestNewSendsNothing(t *testing.T) {
 	rdb := redis.NewClient(&redis.Options{Addr: "127.0.0.1:1"})
 	defer rdb.Close()
-	c, err := New(rdb, WithWatchdogTimeout(minWatchdogTimeout), WithMaxWakeDelay(1), WithLogger(slog.Default()))
+	c, err := New(rdb, WithWatchdogTimeout(minWatchdogTimeout), WithPollInterval(1), WithLogger(slog.Default()))
 	require.NoError(t, err)
 	assert.Zero(t, rdb.PoolStats().TotalConns, "connections")
 	assert.NoError(t, c.Close())
@@ -88,7 +88,7 @@ func testBatchedCalls(b *bench, connect func() redis.UniversalClient) {
 	for _, c := range []*Client{many, other} {
 		for i := range names {
 			waitgroup.Go(&all, func() {
-				l, ctx := c.NewLock(fmt.Sprint(b.name, "-", i)), WithOwner(context.Background())
+				l, ctx := c.NewLock(fmt.Sprint(b.name, "-", i)), ContextWithOwner(context.Background())
 				for range each {
 					if !assert.NoError(b, l.Lock(ctx)) {
 						return
@@ -141,7 +141,7 @@ func TestKeyPrefixIsPutBeforeEveryName(t *testing.T) {
 	addr := testredis.Start(t).Addr()
 	for _, prefix := range []string{"app:", "{app}:"} {
 		b := newBench(t, addr)
-		with, without := b.client(WithKeyPrefix(prefix), WithMaxWakeDelay(time.Hour)), b.client(WithMaxWakeDelay(time.Hour))
+		with, without := b.client(WithKeyPrefix(prefix), WithPollInterval(time.Hour)), b.client(WithPollInterval(time.Hour))
 		pairs := map[Locker]Locker{
 			with.NewLock(b.name):                           without.NewLock(prefix + b.name),
 			with.NewLock(b.name+":fenced", Fenced()):       without.NewLock(prefix+b.name+":fenced", Fenced()),
@@ -157,7 +157,7 @@ func TestKeyPrefixIsPutBeforeEveryName(t *testing.T) {
 			require.NoError(t, err)
 			assert.False(t, ok, "%s with the prefix does not exclude %s", l.Name(), same.Name())
 			waiter := make(chan error, 1)
-			go func() { waiter <- same.Lock(WithOwner(ctx)) }()
+			go func() { waiter <- same.Lock(ContextWithOwner(ctx)) }()
 			testredis.Await(b, "it waits", soon, func() bool { return without.engine.Hub().Answered() })
 			require.NoError(t, l.Unlock(ctx))
 			select {
@@ -211,20 +211,20 @@ func TestNewRefusesInvalidOptions(t *testing.T) {
 		rdb  redis.UniversalClient
 		opts []Option
 	}{
-		"WithWatchdogTimeout(99ms)": {rdb, []Option{WithWatchdogTimeout(99 * time.Millisecond)}},
-		"WithWatchdogTimeout(-1s)":  {rdb, []Option{WithWatchdogTimeout(-time.Second)}},
-		"WithMaxWakeDelay(0s)":      {rdb, []Option{WithMaxWakeDelay(0)}},
-		"WithMaxWakeDelay(-1ns)":    {rdb, []Option{WithMaxWakeDelay(-1)}},
-		"WithLogger(nil)":           {rdb, []Option{WithLogger(nil)}},
-		"WithObserver(nil)":         {rdb, []Option{WithObserver(nil)}},
-		"WithNodeTimeout(0s)":       {rdb, []Option{WithNodeTimeout(0)}},
-		"WithSyncedReplicas(0, 1s)": {rdb, []Option{WithSyncedReplicas(0, time.Second)}},
-		"WithSyncedReplicas(1, 1µs": {rdb, []Option{WithSyncedReplicas(1, time.Microsecond)}},
-		"ReadTimeout":               {rdb, []Option{WithSyncedReplicas(1, time.Minute)}},
-		"option 2 is nil":           {rdb, []Option{WithMaxWakeDelay(1), nil}},
-		"Redis client is nil":       {nil, nil},
-		"client is nil":             {nilClient, nil},
-		"Ring":                      {ring, nil},
+		"WithWatchdogTimeout(99ms)":  {rdb, []Option{WithWatchdogTimeout(99 * time.Millisecond)}},
+		"WithWatchdogTimeout(-1s)":   {rdb, []Option{WithWatchdogTimeout(-time.Second)}},
+		"WithPollInterval(0s)":       {rdb, []Option{WithPollInterval(0)}},
+		"WithPollInterval(-1ns)":     {rdb, []Option{WithPollInterval(-1)}},
+		"WithLogger(nil)":            {rdb, []Option{WithLogger(nil)}},
+		"WithObserver(nil)":          {rdb, []Option{WithObserver(nil)}},
+		"WithRedLockNodeTimeout(0s)": {rdb, []Option{WithRedLockNodeTimeout(0)}},
+		"WithSyncedReplicas(0, 1s)":  {rdb, []Option{WithSyncedReplicas(0, time.Second)}},
+		"WithSyncedReplicas(1, 1µs":  {rdb, []Option{WithSyncedReplicas(1, time.Microsecond)}},
+		"ReadTimeout":                {rdb, []Option{WithSyncedReplicas(1, time.Minute)}},
+		"option 2 is nil":            {rdb, []Option{WithPollInterval(1), nil}},
+		"Redis client is nil":        {nil, nil},
+		"client is nil":              {nilClient, nil},
+		"Ring":                       {ring, nil},
 	} {
 		c, err := New(c.rdb, c.opts...)
 		assert.Nil(t, c, text)
@@ -368,7 +368,7 @@ func TestLabelNamesHoldersAndWaiters(t *testing.T) {
 		for _, holder := range []*Client{first, none} {
 			held := holder.NewFairLock(b.name)
 			require.NoError(t, held.Lock(ctx))
-			waiting, stop := context.WithCancel(WithOwner(ctx))
+			waiting, stop := context.WithCancel(ContextWithOwner(ctx))
 			done := make(chan error, 1)
 			go func() { done <- second.NewFairLock(b.name).Lock(waiting) }()
 			b.labelled(second)
@@ -412,7 +412,7 @@ func TestLabelIsInErrorsAboutThisProcess(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	l := b.client(WithLabel("orders-1")).NewLock(b.name)
 	require.NoError(t, l.Lock(context.Background()))
-	ctx, cancel := context.WithTimeout(WithOwner(context.Background()), time.Second)
+	ctx, cancel := context.WithTimeout(ContextWithOwner(context.Background()), time.Second)
 	defer cancel()
 	assert.ErrorContains(t, l.Lock(ctx), "of this process (orders-1) holds it")
 	require.NoError(t, l.Unlock(context.Background()))

@@ -57,7 +57,7 @@ func newClusterBench(t *testing.T, cluster *testredis.Cluster) *clusterBench {
 
 // client returns a client that is woken by messages or not for an hour.
 func (b *clusterBench) client(opts ...Option) *Client {
-	return b.clientOn(b.cluster.Client(), append([]Option{WithMaxWakeDelay(time.Hour), WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
+	return b.clientOn(b.cluster.Client(), append([]Option{WithPollInterval(time.Hour), WithLogger(slog.New(slog.DiscardHandler))}, opts...)...)
 }
 
 // onMasters lists what ask lists on all masters and has to do with the bench's name.
@@ -133,7 +133,7 @@ func TestClusterLocksExcludeAndWake(t *testing.T) {
 			l, rival := kind.one(c, b.name), kind.rival(other, b.name)
 
 			// A waiter for a held lock is woken by its release.
-			owner := WithOwner(ctx)
+			owner := ContextWithOwner(ctx)
 			for range 3 {
 				b.must(l.Lock(owner))
 				b.must(l.Lock(owner))
@@ -157,7 +157,7 @@ func TestClusterFairLockIsGranted(t *testing.T) {
 	ctx := context.Background()
 	l := b.client().NewFairLock(b.name)
 	b.must(l.Lock(ctx))
-	got := b.startWaiter(b.client(WithMaxWakeDelay(time.Hour)).NewFairLock(b.name))
+	got := b.startWaiter(b.client(WithPollInterval(time.Hour)).NewFairLock(b.name))
 	line := lineKey(b.name)
 	testredis.Await(b, "the waiter can be granted the lock", clusterSoon, func() bool { return b.admin.HLen(ctx, line).Val() == 1 })
 	r, err := l.client.send(l.lock.(*fairLock).Release(released(b.admin.HKeys(ctx, b.name).Val()[0], 0, false)))
@@ -179,7 +179,7 @@ func TestClusterHoldsSurviveASlotMove(t *testing.T) {
 			b := newClusterBench(t, cluster)
 			c, other := b.client(WithWatchdogTimeout(2*time.Second)), b.client()
 			l, rival := kind.one(c, b.name), kind.rival(other, b.name)
-			owner := WithOwner(ctx)
+			owner := ContextWithOwner(ctx)
 			b.must(l.Lock(owner))
 			next := b.startWaiter(rival)
 			guarded, err := l.Guard(owner)
@@ -229,7 +229,7 @@ func TestClusterHoldsSurviveAFailover(t *testing.T) {
 		kb := newClusterBench(t, cluster)
 		kb.name = tag + kb.name
 		c, other := kb.client(WithWatchdogTimeout(lease)), kb.client()
-		p := pair{l: kind.one(c, kb.name), owner: WithOwner(ctx)}
+		p := pair{l: kind.one(c, kb.name), owner: ContextWithOwner(ctx)}
 		b.must(p.l.Lock(p.owner))
 		var err error
 		p.guarded, err = p.l.Guard(p.owner)
@@ -260,7 +260,7 @@ func TestClusterHoldSurvivesAVanishedMasterHost(t *testing.T) {
 	defer h.end()
 	const lease = 10 * time.Second
 	c := b.clientOn(cluster.Client(func(o *redis.ClusterOptions) { o.Dialer = h.dialer }), WithWatchdogTimeout(lease))
-	ctx := WithOwner(context.Background())
+	ctx := ContextWithOwner(context.Background())
 	l := c.NewLock(b.name)
 	b.must(l.Lock(ctx))
 	guarded, err := l.Guard(ctx)
@@ -315,7 +315,7 @@ func TestClusterUnreachableShardCostsNoOtherLocks(t *testing.T) {
 	h := newHole(t)
 	const lease = 4 * time.Second
 	c := b.clientOn(cluster.Client(func(o *redis.ClusterOptions) { o.Dialer = h.dialer }), WithWatchdogTimeout(lease))
-	ctx := WithOwner(context.Background())
+	ctx := ContextWithOwner(context.Background())
 	bad := cluster.MasterOf(b.name)
 	var good string
 	for i := 0; good == ""; i++ {
@@ -353,7 +353,7 @@ func TestClusterHoldsSurviveANodeThatLeaves(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 1)
 	b := newClusterBench(t, cluster)
-	ctx := WithOwner(context.Background())
+	ctx := ContextWithOwner(context.Background())
 	l := b.client().NewLock(b.name)
 	b.must(l.Lock(ctx))
 	next := b.startWaiter(b.client().NewLock(b.name))
@@ -382,7 +382,7 @@ func TestClusterReaderUnlocksHalfWay(t *testing.T) {
 	for _, leasesFirst := range []bool{false, true} {
 		b := &bench{T: t}
 		name := fmt.Sprintf("{reader-unlocks-half-way-%d}", benches.Add(1))
-		one, other := WithOwner(ctx), WithOwner(ctx)
+		one, other := ContextWithOwner(ctx), ContextWithOwner(ctx)
 		leaving := b.clientOn(cluster.Client()).NewRWLock(name).Read()
 		staying := b.clientOn(cluster.Client()).NewRWLock(name).Read()
 		b.must(leaving.Lock(one))

@@ -390,7 +390,7 @@ func (s suite) run(t *testing.T) {
 		{"OwnerOfACtx", func(b *bench) {
 			c := b.client()
 			l := newLock(c, b.name)
-			one, two := WithOwner(ctx), WithOwner(ctx)
+			one, two := ContextWithOwner(ctx), ContextWithOwner(ctx)
 			b.must(l.Lock(one))
 			ok, err := rival(c, b.name).TryLock(two, 0, 0)
 			assert.NoError(b, err)
@@ -429,10 +429,10 @@ func (s suite) run(t *testing.T) {
 			b.must(l.Unlock(ctx))
 		}},
 		{"WaiterIsWokenByTheRelease", func(b *bench) {
-			held, l := rival(b.client(), b.name), newLock(b.client(WithMaxWakeDelay(time.Hour)), b.name)
+			held, l := rival(b.client(), b.name), newLock(b.client(WithPollInterval(time.Hour)), b.name)
 			for range 3 {
 				b.must(held.Lock(ctx))
-				got := b.startWaiter(WithOwner(ctx), l)
+				got := b.startWaiter(ContextWithOwner(ctx), l)
 				b.must(held.Unlock(ctx))
 				b.must(await(b, "the waiter is woken", got))
 				freed, err := l.ForceUnlock(ctx)
@@ -441,9 +441,9 @@ func (s suite) run(t *testing.T) {
 			}
 		}},
 		{"WaiterIsWokenByForce", func(b *bench) {
-			held, l := rival(b.client(), b.name), newLock(b.client(WithMaxWakeDelay(time.Hour)), b.name)
+			held, l := rival(b.client(), b.name), newLock(b.client(WithPollInterval(time.Hour)), b.name)
 			b.must(held.Lock(ctx))
-			owner := WithOwner(ctx)
+			owner := ContextWithOwner(ctx)
 			got := b.startWaiter(owner, l)
 			freed, err := held.ForceUnlock(ctx)
 			require.NoError(b, err)
@@ -847,7 +847,7 @@ func (s suite) run(t *testing.T) {
 			var together section
 			var wg sync.WaitGroup
 			for i := range 3 {
-				c := b.client(WithMaxWakeDelay(100 * time.Millisecond))
+				c := b.client(WithPollInterval(100 * time.Millisecond))
 				for j := range 4 {
 					rng := newRand(10*i + j)
 					l, exclusive := newLock(c, b.name), !shared
@@ -904,7 +904,7 @@ func (s suite) run(t *testing.T) {
 			t.Run(test.name, func(t *testing.T) {
 				t.Parallel()
 				b := newBench(t, addr, others...)
-				b.opts = []Option{WithNodeTimeout(2 * time.Second)} // on a machine that is busy with something else
+				b.opts = []Option{WithRedLockNodeTimeout(2 * time.Second)} // on a machine that is busy with something else
 				test.test(b)
 			})
 		}
@@ -1071,7 +1071,7 @@ func TestWhatIsNoLockIsRefusedAndNotTouched(t *testing.T) {
 		for what, foreign := range foreignValues {
 			t.Run(what, func(t *testing.T) {
 				b := newBench(t, addr)
-				c := b.client(WithMaxWakeDelay(time.Hour))
+				c := b.client(WithPollInterval(time.Hour))
 				for _, k := range lockKinds {
 					kind := k.name
 					for method, ask := range askingMethods {
@@ -1151,8 +1151,8 @@ func TestWhatTakesThePlaceOfARecordIsNotTouched(t *testing.T) {
 					require.NoError(t, holder.Lock(ctx))
 					guarded, err := holder.Guard(ctx)
 					require.NoError(t, err)
-					me := WithOwner(ctx)
-					got := b.startWaiter(me, k.rival(b.client(WithMaxWakeDelay(50*time.Millisecond)), b.name))
+					me := ContextWithOwner(ctx)
+					got := b.startWaiter(me, k.rival(b.client(WithPollInterval(50*time.Millisecond)), b.name))
 					replaced(b)
 					before := b.content(b.name)
 					assert.ErrorIs(t, await(b, "the waiter is told", got), ErrNotALock)
@@ -1285,19 +1285,19 @@ var genuineRecords = map[string]struct {
 	leases []string // of readers
 	reads  bool
 }{
-	"Java":                 {pairs: []any{javaThread, 1}},
-	"Java, deep":           {pairs: []any{javaThread, 12345}},
-	"Java, negative":       {pairs: []any{javaThread[:37] + "-42", 1}},
-	"Java, a transaction":  {pairs: []any{javaThread + ":0123456789abcdef0123456789abcdef", 1}},
-	"Java, upper case":     {pairs: []any{strings.ToUpper(javaThread), 1}},
-	"relock":               {pairs: []any{javaThread + ":17", 3}},
-	"relock, WithOwner":    {pairs: []any{javaThread[:37] + "-9:17", 3}},
-	"Java, a writer":       {pairs: []any{"mode", "write", javaThread + ":write", 2}},
-	"Java, writer, reader": {pairs: []any{"mode", "write", javaThread + ":write", 2, javaThread, 1}, leases: []string{javaThread}},
-	"relock, a writer":     {pairs: []any{"mode", "write", javaThread + ":17:write", 1}},
-	"Java, a reader":       {pairs: []any{"mode", "read", javaThread, 2}, leases: []string{javaThread}, reads: true},
-	"relock, a reader":     {pairs: []any{"mode", "read", javaThread + ":17", 1}, leases: []string{javaThread + ":17"}, reads: true},
-	"many readers":         manyReaders(600),
+	"Java":                     {pairs: []any{javaThread, 1}},
+	"Java, deep":               {pairs: []any{javaThread, 12345}},
+	"Java, negative":           {pairs: []any{javaThread[:37] + "-42", 1}},
+	"Java, a transaction":      {pairs: []any{javaThread + ":0123456789abcdef0123456789abcdef", 1}},
+	"Java, upper case":         {pairs: []any{strings.ToUpper(javaThread), 1}},
+	"relock":                   {pairs: []any{javaThread + ":17", 3}},
+	"relock, ContextWithOwner": {pairs: []any{javaThread[:37] + "-9:17", 3}},
+	"Java, a writer":           {pairs: []any{"mode", "write", javaThread + ":write", 2}},
+	"Java, writer, reader":     {pairs: []any{"mode", "write", javaThread + ":write", 2, javaThread, 1}, leases: []string{javaThread}},
+	"relock, a writer":         {pairs: []any{"mode", "write", javaThread + ":17:write", 1}},
+	"Java, a reader":           {pairs: []any{"mode", "read", javaThread, 2}, leases: []string{javaThread}, reads: true},
+	"relock, a reader":         {pairs: []any{"mode", "read", javaThread + ":17", 1}, leases: []string{javaThread + ":17"}, reads: true},
+	"many readers":             manyReaders(600),
 	"Java, a multi lock of values": {pairs: []any{
 		"aZbY0123456789+/aZbY01", javaThread,
 		"aZbY0123456789+/aZbY01:" + javaThread + ":expire_time", time.Now().Add(24 * time.Hour).UnixMilli(),
@@ -1343,7 +1343,7 @@ func TestEveryGenuineRecordIsALock(t *testing.T) {
 						return nil
 					})
 					b.must(err)
-					c := b.client(WithMaxWakeDelay(50 * time.Millisecond))
+					c := b.client(WithPollInterval(50 * time.Millisecond))
 					l := k.one(c, b.name)
 					ok, err := l.TryLock(ctx, 0, 0)
 					require.NoError(t, err, kind)

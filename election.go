@@ -80,9 +80,9 @@ func (e *Election) Lead(ctx context.Context, fn func(ctx context.Context) error)
 	return fn(within)
 }
 
-// Number returns the number of the term to which ctx belongs: the context of [Term.Context], or the one that Lead
+// Token returns the number of the term to which ctx belongs: the context of [Term.Context], or the one that Lead
 // passes to its function. The error is ErrNotHeld for another context, and ErrLockLost if the leadership was lost.
-func (e *Election) Number(ctx context.Context) (int64, error) { return e.lock.Token(ctx) }
+func (e *Election) Token(ctx context.Context) (int64, error) { return e.lock.Token(ctx) }
 
 // A Term is the time in which one process is the leader. The methods of a nil Term may be called, as those of a nil
 // [Hold].
@@ -110,9 +110,9 @@ func (t *Term) held() *Hold {
 // ErrLockLost if the lead was lost.
 func (t *Term) Guard(ctx context.Context) (context.Context, error) { return t.held().Guard(ctx) }
 
-// Number returns the number of the term, which is greater than the number of every earlier term. It is the fencing
+// Token returns the number of the term, which is greater than the number of every earlier term. It is the fencing
 // token of the leader: have the resource to which the leader writes reject a lower one. See [Lock.Token].
-func (t *Term) Number() int64 {
+func (t *Term) Token() int64 {
 	if t == nil {
 		return 0
 	}
@@ -143,9 +143,9 @@ type Leader struct {
 	Owner string
 	// Label and Host are those of the process, if it has a label: see [WithLabel].
 	Label, Host string
-	// Number is the number of its term. It is 0, or that of an earlier term, where
+	// Token is the number of its term. It is 0, or that of an earlier term, where
 	// the lock is held through a lock that was made without Fenced.
-	Number int64
+	Token int64
 }
 
 // Vacant reports whether no process is the leader.
@@ -154,7 +154,7 @@ func (l Leader) Vacant() bool { return l.Client == "" }
 // leadsAs reports whether l and other are one leader in one term. The label and the host are read in a request of their
 // own, which Redis may refuse or answer late: they say nothing about a change.
 func (l Leader) leadsAs(other Leader) bool {
-	return l.Client == other.Client && l.Owner == other.Owner && l.Number == other.Number
+	return l.Client == other.Client && l.Owner == other.Owner && l.Token == other.Token
 }
 
 // Leader returns the current leader, and reports whether there is one. It is one request; when it returns, there may be
@@ -174,7 +174,7 @@ func (e *Election) look(ctx context.Context) (Leader, error) {
 		return Leader{}, err
 	}
 	h := i.Holders[0]
-	return Leader{Client: h.Client, Owner: h.Owner, Label: h.Label, Host: h.Host, Number: i.Token}, nil
+	return Leader{Client: h.Client, Owner: h.Owner, Label: h.Label, Host: h.Host, Token: i.Token}, nil
 }
 
 // Observe returns a sequence of leaders: the current one, and then each change. A vacancy is the zero [Leader]. A

@@ -55,7 +55,7 @@ func TestElectionHasOneLeader(t *testing.T) {
 					for range 8 {
 						assert.NoError(b, e.Lead(ctx, func(within context.Context) error {
 							together.visit(b, true, 0)
-							number, err := e.Number(within)
+							number, err := e.Token(within)
 							mu.Lock()
 							defer mu.Unlock()
 							numbers = append(numbers, number)
@@ -87,7 +87,7 @@ func TestElectionAfterACrash(t *testing.T) {
 		start := time.Now()
 		after := b.campaign(next.NewElection(b.name))
 		assert.LessOrEqual(t, time.Since(start), lease+soon/2, "time until the next leader")
-		assert.Greater(t, after.Number(), term.Number(), "number of the next term")
+		assert.Greater(t, after.Token(), term.Token(), "number of the next term")
 		b.must(after.Resign(context.Background()))
 	})
 }
@@ -100,7 +100,7 @@ func TestResignMayBeRepeated(t *testing.T) {
 		e := c.NewElection(b.name)
 		term := b.campaign(e)
 		within := term.Context()
-		assert.Equal(t, term.Number(), b.leads(other.NewElection(b.name), c).Number, "number of the term")
+		assert.Equal(t, term.Token(), b.leads(other.NewElection(b.name), c).Token, "number of the term")
 		for range 3 {
 			b.must(term.Resign(ctx))
 		}
@@ -134,9 +134,9 @@ func TestTermGuard(t *testing.T) {
 		want, _ := parent.Deadline()
 		until, _ := guarded.Deadline()
 		assert.Equal(t, want, until, "deadline")
-		number, err := e.Number(guarded)
+		number, err := e.Token(guarded)
 		b.must(err)
-		assert.Equal(t, term.Number(), number, "number of the term that the guard belongs to")
+		assert.Equal(t, term.Token(), number, "number of the term that the guard belongs to")
 		cancel()
 		b.ends(guarded, context.Canceled)
 		b.must(term.Context().Err())
@@ -238,7 +238,7 @@ func TestCampaignEndsWithCtx(t *testing.T) {
 func TestNilTerm(t *testing.T) {
 	ctx := context.Background()
 	for what, term := range map[string]*Term{"nil": nil, "zero": new(Term)} {
-		assert.Zero(t, term.Number(), what)
+		assert.Zero(t, term.Token(), what)
 		for name, err := range map[string]error{
 			"Resign": term.Resign(ctx), "Guard": second(term.Guard(ctx)), "Context": context.Cause(term.Context()),
 		} {
@@ -266,7 +266,7 @@ func TestObserveSeesLeadersAndVacancies(t *testing.T) {
 		ctx, cancel := context.WithCancel(context.Background())
 		c := b.client()
 		e := c.NewElection(b.name)
-		onlooker := b.client(WithMaxWakeDelay(10 * time.Millisecond))
+		onlooker := b.client(WithPollInterval(10 * time.Millisecond))
 		seen, ended := make(chan pair[Leader]), make(chan struct{})
 		go func() {
 			defer close(ended)
@@ -285,7 +285,7 @@ func TestObserveSeesLeadersAndVacancies(t *testing.T) {
 		mustSee(Leader{})
 		for range 2 { // the same Client has another term
 			term := b.campaign(e)
-			mustSee(Leader{Client: c.ID(), Number: term.Number()})
+			mustSee(Leader{Client: c.ID(), Token: term.Token()})
 			b.must(term.Resign(ctx))
 			mustSee(Leader{})
 		}
@@ -309,7 +309,7 @@ func TestObserveReportsNoChangeOfALabelAlone(t *testing.T) {
 	looks := new(counter)
 	rdb := testredis.Client(t, b.addr)
 	rdb.AddHook(looks)
-	onlooker := b.clientOn(rdb, WithMaxWakeDelay(10*time.Millisecond))
+	onlooker := b.clientOn(rdb, WithPollInterval(10*time.Millisecond))
 	seen, ended := make(chan pair[Leader]), make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -351,7 +351,7 @@ func TestObserveReportsNoChangeOfALabelAlone(t *testing.T) {
 func TestObserveEndsForGood(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	ctx := context.Background()
-	c := b.client(WithMaxWakeDelay(time.Hour))
+	c := b.client(WithPollInterval(time.Hour))
 	for leader, err := range c.NewElection(b.name).Observe(ctx) {
 		b.must(err)
 		assert.True(t, leader.Vacant())
@@ -379,7 +379,7 @@ func TestElectionBadInput(t *testing.T) {
 	} {
 		assert.ErrorIs(t, second(e.Campaign(ctx)), ErrInvalid, name)
 		assert.ErrorIs(t, e.Lead(ctx, func(context.Context) error { return nil }), ErrInvalid, name)
-		assert.ErrorIs(t, second(e.Number(ctx)), ErrInvalid, name)
+		assert.ErrorIs(t, second(e.Token(ctx)), ErrInvalid, name)
 		_, _, err := e.Leader(ctx)
 		assert.ErrorIs(t, err, ErrInvalid, name)
 		for _, err := range e.Observe(ctx) {
@@ -391,6 +391,6 @@ func TestElectionBadInput(t *testing.T) {
 	for _, err := range e.Observe(nilCtx) {
 		assert.ErrorIs(t, err, ErrInvalid)
 	}
-	_, err := e.Number(ctx)
+	_, err := e.Token(ctx)
 	assert.True(t, errors.Is(err, ErrNotHeld) && !errors.Is(err, ErrLockLost), "%v", err)
 }

@@ -107,7 +107,7 @@ func ExampleLock_TryLock() {
 	}
 	defer lock.Unlock(ctx)
 
-	busy, err := client.NewLock("lock:report").TryLock(relock.WithOwner(ctx), 10*time.Millisecond, 0)
+	busy, err := client.NewLock("lock:report").TryLock(relock.ContextWithOwner(ctx), 10*time.Millisecond, 0)
 	fmt.Println("another owner:", busy, err)
 	// Output: another owner: false <nil>
 }
@@ -158,7 +158,7 @@ func ExampleLock_LockLease() {
 
 	// At most one mail a minute: without an Unlock the lock is free when its lease is over.
 	mail := func(who string) {
-		ok, err := client.NewLock("lock:mail").TryLock(relock.WithOwner(ctx), 0, time.Minute)
+		ok, err := client.NewLock("lock:mail").TryLock(relock.ContextWithOwner(ctx), 0, time.Minute)
 		fmt.Println(who, "sends a mail:", ok, err)
 	}
 	mail("red")
@@ -195,13 +195,13 @@ func ExampleLock_Unlock() {
 	// once too often: true
 }
 
-func ExampleWithOwner() {
+func ExampleContextWithOwner() {
 	client, done := newClient()
 	defer done()
 	lock := client.NewLock("lock:upload")
 
 	// Taken here, released in the goroutine that ends the work.
-	ctx := relock.WithOwner(context.Background())
+	ctx := relock.ContextWithOwner(context.Background())
 	if err := lock.Lock(ctx); err != nil {
 		return
 	}
@@ -251,7 +251,7 @@ func ExampleSemaphore() {
 	ctx := context.Background()
 
 	requests := client.NewSemaphore("requests:example.com", 2) // of all processes together
-	one, two, three := relock.WithOwner(ctx), relock.WithOwner(ctx), relock.WithOwner(ctx)
+	one, two, three := relock.ContextWithOwner(ctx), relock.ContextWithOwner(ctx), relock.ContextWithOwner(ctx)
 	for _, owner := range []context.Context{one, two, three} {
 		ok, err := requests.TryLock(owner, 0, 0)
 		fmt.Println(ok, err)
@@ -299,13 +299,13 @@ func ExampleRWLock() {
 	client, done := newClient()
 	defer done()
 	rw := client.NewRWLock("lock:prices")
-	red, blue := relock.WithOwner(context.Background()), relock.WithOwner(context.Background())
+	red, blue := relock.ContextWithOwner(context.Background()), relock.ContextWithOwner(context.Background())
 
 	// Many may read.
 	if rw.Read().Lock(red) != nil || rw.Read().Lock(blue) != nil {
 		return
 	}
-	ok, _ := rw.Write().TryLock(relock.WithOwner(context.Background()), 0, 0)
+	ok, _ := rw.Write().TryLock(relock.ContextWithOwner(context.Background()), 0, 0)
 	fmt.Println("write while others read:", ok)
 	rw.Read().Unlock(red)
 	rw.Read().Unlock(blue)
@@ -330,7 +330,7 @@ func ExampleMultiLock() {
 	// Both accounts or none, in whichever order they are given.
 	ann, bob := client.NewLock("lock:account:ann"), client.NewLock("lock:account:bob")
 	err := client.NewMultiLock(bob, ann).Do(ctx, func(ctx context.Context) error {
-		free, err := client.NewLock("lock:account:ann").TryLock(relock.WithOwner(ctx), 0, 0)
+		free, err := client.NewLock("lock:account:ann").TryLock(relock.ContextWithOwner(ctx), 0, 0)
 		fmt.Println("another owner gets one of them:", free)
 		return err
 	})
@@ -569,7 +569,7 @@ func ExampleElection_Lead() {
 	election := client.NewElection("election:billing")
 
 	err := election.Lead(ctx, func(ctx context.Context) error {
-		number, err := election.Number(ctx) // only grows
+		number, err := election.Token(ctx) // only grows
 		fmt.Println("leading:", number > 0, err)
 		return charge(ctx)
 	})
@@ -592,7 +592,7 @@ func ExampleElection_Campaign() {
 		return
 	}
 	leader, ok, err := election.Leader(ctx)
-	fmt.Println(ok, err, leader.Client == client.ID(), leader.Number == term.Number())
+	fmt.Println(ok, err, leader.Client == client.ID(), leader.Token == term.Token())
 	work, err := term.Guard(ctx) // ends with ctx, and with the lead
 	if err != nil {
 		fmt.Println(err)
@@ -608,7 +608,7 @@ func ExampleElection_Campaign() {
 }
 
 func ExampleElection_Observe() {
-	client, done := newClient(relock.WithMaxWakeDelay(20 * time.Millisecond)) // Observe looks as often
+	client, done := newClient(relock.WithPollInterval(20 * time.Millisecond)) // Observe looks as often
 	defer done()
 	ctx := context.Background()
 	election := client.NewElection("election:billing")

@@ -158,8 +158,8 @@ func TestFairGrantToAWaiterThatGivesUpPassesToTheNext(t *testing.T) {
 	go func() { first <- b.shaky().NewFairLock(b.name).Lock(waiting) }()
 	b.awaitWishes(1)
 	second := make(chan error, 1)
-	owner := WithOwner(ctx)
-	next := b.client(WithMaxWakeDelay(time.Hour)).NewFairLock(b.name)
+	owner := ContextWithOwner(ctx)
+	next := b.client(WithPollInterval(time.Hour)).NewFairLock(b.name)
 	go func() { second <- next.Lock(owner) }()
 	b.awaitWishes(2)
 	queue := b.queue()
@@ -370,7 +370,7 @@ func TestFairLiveWaiterKeepsItsPlaceAgainstJava(t *testing.T) {
 			ctx := context.Background()
 			held := b.client(WithWatchdogTimeout(2 * time.Second)).NewFairLock(b.name) // adds only 2s to the first timeouts
 			b.must(held.Lock(ctx))
-			c := b.client(WithFairWaitTimeout(worth), WithMaxWakeDelay(time.Hour))
+			c := b.client(WithFairWaitTimeout(worth), WithPollInterval(time.Hour))
 			visitor := b.client().NewFairLock(b.name)
 			q.join(ctx, c.NewFairLock(b.name), "first")
 			q.join(ctx, c.NewFairLock(b.name), "second")
@@ -452,7 +452,7 @@ func TestFairWaiterWithoutSubscriptionSendsHeartbeats(t *testing.T) {
 	held := b.direct.NewFairLock(b.name)
 	b.must(held.LockLease(ctx, time.Hour))
 	rule := b.proxy.On(testredis.Command("subscribe"), testredis.StallReply).Times(testredis.Always)
-	q.join(ctx, b.shaky(WithMaxWakeDelay(time.Hour)).NewFairLock(b.name), "first")
+	q.join(ctx, b.shaky(WithPollInterval(time.Hour)).NewFairLock(b.name), "first")
 	q.join(ctx, b.client().NewFairLock(b.name), "second")
 	time.Sleep(fairLife + fairHeartbeat) // a waiter without heartbeats would be evicted
 	assert.Len(t, b.queue(), 2)
@@ -622,7 +622,7 @@ func (b *bench) isFree() {
 // One round trip from Unlock in one process to Lock in another: a waiter that listens need not ask.
 func TestFairGrantNeedsNoRequest(t *testing.T) {
 	b := newFaultBench(t)
-	ctx, owner := context.Background(), WithOwner(context.Background())
+	ctx, owner := context.Background(), ContextWithOwner(context.Background())
 	held := b.direct.NewFairLock(b.name, Fenced())
 	b.must(held.Lock(ctx))
 	before, err := held.Token(ctx)
@@ -912,7 +912,7 @@ func TestFairWaiterBehindJavaListensToItsChannel(t *testing.T) {
 func TestFairGrantWithoutATokenIsConfirmed(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
-		ctx, owner := context.Background(), WithOwner(context.Background())
+		ctx, owner := context.Background(), ContextWithOwner(context.Background())
 		plain, fenced := b.client().NewFairLock(b.name), b.client().NewFairLock(b.name, Fenced())
 		b.must(plain.Lock(ctx))
 		got := make(chan error, 1)
@@ -931,7 +931,7 @@ func TestFairGrantWithoutATokenIsConfirmed(t *testing.T) {
 // that is confirmed.
 func TestFairGrantIsTrustedFromTheRequest(t *testing.T) {
 	b := newFaultBench(t)
-	ctx, owner := context.Background(), WithOwner(context.Background())
+	ctx, owner := context.Background(), ContextWithOwner(context.Background())
 	const lease = 400 * time.Millisecond
 	held := b.direct.NewFairLock(b.name)
 	b.must(held.Lock(ctx))
@@ -954,7 +954,7 @@ func TestFairGrantIsTrustedFromTheRequest(t *testing.T) {
 func TestFairGrantThatRedisDidNotMakeIsNoHold(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
-		ctx, owner := context.Background(), WithOwner(context.Background())
+		ctx, owner := context.Background(), ContextWithOwner(context.Background())
 		held := b.client().NewFairLock(b.name)
 		b.must(held.Lock(ctx))
 		l := b.client().NewFairLock(b.name)
@@ -978,7 +978,7 @@ func TestFairGrantThatRedisDidNotMakeIsNoHold(t *testing.T) {
 func TestFairGrantToAWaitThatIsOverIsGivenBack(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
-		ctx, owner := context.Background(), WithOwner(context.Background())
+		ctx, owner := context.Background(), ContextWithOwner(context.Background())
 		l := b.client().NewFairLock(b.name)
 		raw := l.lock.(*fairLock)
 		b.must(l.Lock(ctx))
@@ -1024,7 +1024,7 @@ func TestFairGrantWithoutTheRightToCountListeners(t *testing.T) {
 func TestFairLineThatIsNoLine(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
-		ctx, owner := context.Background(), WithOwner(context.Background())
+		ctx, owner := context.Background(), ContextWithOwner(context.Background())
 		line := "relock_line:{" + b.name + "}"
 		b.must(b.rdb.Set(ctx, line, "other data", 0).Err())
 		l := b.client().NewFairLock(b.name)

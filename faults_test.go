@@ -153,7 +153,7 @@ func (b *faultBench) client(opts ...Option) *Client {
 // clientOn is that of a bench, with two siblings that know the same server by other names.
 func (b *faultBench) clientOn(rdb *redis.Client, opts ...Option) *Client {
 	b.Helper()
-	opts = append([]Option{WithNodeTimeout(4 * time.Second)}, opts...)
+	opts = append([]Option{WithRedLockNodeTimeout(4 * time.Second)}, opts...)
 	_, port, err := net.SplitHostPort(rdb.Options().Addr)
 	b.must(err)
 	var others []*Client
@@ -341,7 +341,7 @@ func TestFaultMultiLockIsUndoneWhenCtxEnds(t *testing.T) {
 	for name, lock := range ends {
 		t.Run(name, func(t *testing.T) {
 			b := newFaultBench(t)
-			owner := WithOwner(context.Background())
+			owner := ContextWithOwner(context.Background())
 			blocking := b.direct.NewLock(b.name + "2")
 			b.must(blocking.Lock(owner))
 			client := b.shaky()
@@ -491,8 +491,8 @@ func TestFaultLostUndoHoldsUpNoWaiter(t *testing.T) {
 		held := k.rival(b.direct, b.name)
 		b.must(held.Lock(ctx))
 		fickle, cancel := context.WithCancel(ctx)
-		gone := b.startWaiter(WithOwner(fickle), k.one(b.shaky(), b.name))
-		next, owner := k.one(b.client(WithMaxWakeDelay(time.Hour)), b.name), WithOwner(ctx)
+		gone := b.startWaiter(ContextWithOwner(fickle), k.one(b.shaky(), b.name))
+		next, owner := k.one(b.client(WithPollInterval(time.Hour)), b.name), ContextWithOwner(ctx)
 		got := make(chan error, 1)
 		go func() { got <- next.Lock(owner) }()
 		stays(b, "it is held", got, 100*time.Millisecond)
@@ -516,9 +516,9 @@ func TestFaultWaiterSurvivesAKilledSubscription(t *testing.T) {
 	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
 		ctx := context.Background()
 		held := k.rival(b.direct, b.name)
-		waiting := k.one(b.client(WithMaxWakeDelay(time.Hour)), b.name)
+		waiting := k.one(b.client(WithPollInterval(time.Hour)), b.name)
 		for range 3 {
-			owner := WithOwner(ctx)
+			owner := ContextWithOwner(ctx)
 			b.must(held.Lock(ctx))
 			got := b.startWaiter(owner, waiting)
 			b.must(b.rdb.Do(ctx, "client", "kill", "type", "pubsub").Err())
@@ -536,8 +536,8 @@ func TestFaultWaiterSurvivesASilentSubscription(t *testing.T) {
 		ctx := context.Background()
 		held := k.rival(b.direct, b.name)
 		b.must(held.Lock(ctx))
-		owner := WithOwner(ctx)
-		waiting := k.one(b.shaky(WithMaxWakeDelay(time.Hour)), b.name)
+		owner := ContextWithOwner(ctx)
+		waiting := k.one(b.shaky(WithPollInterval(time.Hour)), b.name)
 		got := b.startWaiter(owner, waiting)
 		b.proxy.BlackHole(true)
 		b.must(held.Unlock(ctx))
@@ -563,8 +563,8 @@ func TestFaultWaiterPollsWithoutASubscription(t *testing.T) {
 		b.must(held.Lock(ctx))
 		rule := b.proxy.On(testredis.Command("subscribe"), testredis.StallReply).Times(testredis.Always)
 		got := make(chan error, 1)
-		owner := WithOwner(ctx)
-		waiting := k.one(b.shaky(WithMaxWakeDelay(100*time.Millisecond)), b.name)
+		owner := ContextWithOwner(ctx)
+		waiting := k.one(b.shaky(WithPollInterval(100*time.Millisecond)), b.name)
 		go func() { got <- waiting.Lock(owner) }()
 		await(b.bench, "the subscription is not answered", rule.Fired())
 		b.must(held.Unlock(ctx))
@@ -654,11 +654,11 @@ func TestFaultReleaseCostsTheSameForManyWaiters(t *testing.T) {
 		var all sync.WaitGroup
 		var locks []Locker
 		for range processes {
-			l := k.one(b.clientOn(b.proxy.Client(), WithMaxWakeDelay(time.Hour)), b.name)
+			l := k.one(b.clientOn(b.proxy.Client(), WithPollInterval(time.Hour)), b.name)
 			locks = append(locks, l)
 			for range waiters / processes {
 				waitgroup.Go(&all, func() {
-					owner := WithOwner(ctx)
+					owner := ContextWithOwner(ctx)
 					if err := l.Lock(owner); err != nil {
 						return // at the end
 					}
@@ -727,12 +727,12 @@ func TestFaultLocksOfDifferentKindsExclude(t *testing.T) {
 					b.must(l.Unlock(ctx))
 					return
 				}
-				l, next := one.one(b.direct, b.name), other.one(b.client(WithMaxWakeDelay(50*time.Millisecond)), b.name)
+				l, next := one.one(b.direct, b.name), other.one(b.client(WithPollInterval(50*time.Millisecond)), b.name)
 				b.must(l.Lock(ctx))
 				ok, err := next.TryLock(ctx, 0, 0)
 				require.False(t, ok, "a second holder")
 				require.NotErrorIs(t, err, context.DeadlineExceeded)
-				owner := WithOwner(ctx)
+				owner := ContextWithOwner(ctx)
 				got := make(chan error, 1)
 				go func() { got <- next.Lock(owner) }()
 				stays(b, "a second holder, or an error", got, 20*time.Millisecond)
@@ -906,8 +906,8 @@ func TestFaultRestartWithoutDataIsReported(t *testing.T) {
 		token := b.tokenOf(ctx, l)
 		guarded, err := l.Guard(ctx)
 		b.must(err)
-		owner := WithOwner(ctx)
-		waiting := k.rival(b.client(WithMaxWakeDelay(200*time.Millisecond)), b.name)
+		owner := ContextWithOwner(ctx)
+		waiting := k.rival(b.client(WithPollInterval(200*time.Millisecond)), b.name)
 		got := b.startWaiter(owner, waiting)
 		b.server.Restart()
 		b.must(await(b.bench, "the waiter gets the lock", got))
@@ -928,8 +928,8 @@ func TestFaultWaiterRidesOutAnOutage(t *testing.T) {
 		ctx := context.Background()
 		held := k.rival(b.direct, b.name)
 		b.must(held.Lock(ctx))
-		owner := WithOwner(ctx)
-		waiting := k.one(b.client(WithMaxWakeDelay(200*time.Millisecond)), b.name)
+		owner := ContextWithOwner(ctx)
+		waiting := k.one(b.client(WithPollInterval(200*time.Millisecond)), b.name)
 		got := b.startWaiter(owner, waiting)
 		b.server.Kill()
 		b.refuses(k.one(b.direct, b.name+"-other"), "refused")
@@ -1017,8 +1017,8 @@ func TestFaultRecordWithoutLeaseIsPolled(t *testing.T) {
 				b.must(b.rdb.ZAdd(ctx, k.holds(b.name), redis.Z{Score: 922337203685477, Member: id}).Err())
 			}
 		}
-		owner := WithOwner(ctx)
-		waiting := k.rival(b.client(WithMaxWakeDelay(100*time.Millisecond)), b.name)
+		owner := ContextWithOwner(ctx)
+		waiting := k.rival(b.client(WithPollInterval(100*time.Millisecond)), b.name)
 		got := b.startWaiter(owner, waiting)
 		stays(b, "the record is still there", got, 2*lease)
 		b.forget() // the operator; nothing is announced
@@ -1194,8 +1194,8 @@ func TestFaultWaiterRidesOutLoading(t *testing.T) {
 		ctx := context.Background()
 		held := k.rival(b.direct, b.name)
 		b.must(held.Lock(ctx))
-		owner := WithOwner(ctx)
-		waiting := k.one(b.client(WithMaxWakeDelay(50*time.Millisecond)), b.name)
+		owner := ContextWithOwner(ctx)
+		waiting := k.one(b.client(WithPollInterval(50*time.Millisecond)), b.name)
 		got := b.startWaiter(owner, waiting)
 		b.must(b.rdb.Eval(ctx, "for i = 1, 1500 do redis.call('set', 'filler' .. i, string.rep('x', 100)) end return 1", nil).Err())
 		b.config("key-load-delay", "1000") // microseconds
@@ -1258,7 +1258,7 @@ func testServerAnswer(t *testing.T, k faultLock, answer string, passes bool) {
 	ctx := context.Background()
 	patience := WithWatchdogTimeout(time.Second) // a caller retries for as long
 	if k.red {
-		patience = WithNodeTimeout(soon)
+		patience = WithRedLockNodeTimeout(soon)
 	}
 	l := k.one(b.client(patience), b.name)
 	b.must(b.rdb.Ping(ctx).Err())
@@ -1273,8 +1273,8 @@ func testServerAnswer(t *testing.T, k faultLock, answer string, passes bool) {
 
 	held := k.rival(b.client(), b.name)
 	b.must(held.Lock(ctx))
-	owner := WithOwner(ctx)
-	waiting := k.one(b.client(WithMaxWakeDelay(20*time.Millisecond)), b.name)
+	owner := ContextWithOwner(ctx)
+	waiting := k.one(b.client(WithPollInterval(20*time.Millisecond)), b.name)
 	got := b.startWaiter(owner, waiting)
 	mini.SetError(answer)
 	if !passes {
@@ -1299,8 +1299,8 @@ func TestFaultWaiterRidesOutABusyScript(t *testing.T) {
 		ctx := context.Background()
 		held := k.rival(b.direct, b.name)
 		b.must(held.Lock(ctx))
-		owner := WithOwner(ctx)
-		waiting := k.one(b.client(WithMaxWakeDelay(20*time.Millisecond)), b.name)
+		owner := ContextWithOwner(ctx)
+		waiting := k.one(b.client(WithPollInterval(20*time.Millisecond)), b.name)
 		got := b.startWaiter(owner, waiting)
 		stuck := b.server.Client(func(o *redis.Options) { o.ReadTimeout, o.MaxRetries = time.Minute, -1 })
 		var wg sync.WaitGroup
@@ -1403,13 +1403,13 @@ func TestFaultMissingPermissionsFailAtOnce(t *testing.T) {
 
 		b.Run("no channels", func(t *testing.T) {
 			var logged lockedBuffer
-			l := k.one(b.clientOn(as("+@all", "~*", "resetchannels"), WithMaxWakeDelay(50*time.Millisecond),
+			l := k.one(b.clientOn(as("+@all", "~*", "resetchannels"), WithPollInterval(50*time.Millisecond),
 				WithLogger(slog.New(slog.NewTextHandler(&logged, nil)))), b.name)
 			for range 3 {
 				held := k.rival(b.direct, b.name)
 				b.must(held.Lock(ctx))
 				got := make(chan error, 1)
-				owner := WithOwner(ctx)
+				owner := ContextWithOwner(ctx)
 				go func() { got <- l.Lock(owner) }()
 				testredis.Await(t, "the warning", soon, func() bool { return logged.String() != "" })
 				b.must(held.Unlock(ctx))
@@ -1438,11 +1438,11 @@ func TestFaultMissingPermissionsFailAtOnce(t *testing.T) {
 				rights = append(rights, "~"+key)
 			}
 			var logged lockedBuffer
-			l := k.one(b.clientOn(as(rights...), WithMaxWakeDelay(time.Hour), WithWatchdogTimeout(userLease),
+			l := k.one(b.clientOn(as(rights...), WithPollInterval(time.Hour), WithWatchdogTimeout(userLease),
 				WithLogger(slog.New(slog.NewTextHandler(&logged, nil)))), b.name)
 			held := k.rival(b.direct, b.name)
 			b.must(held.Lock(ctx))
-			owner := WithOwner(ctx)
+			owner := ContextWithOwner(ctx)
 			got := b.startWaiter(owner, l)
 			b.must(held.Unlock(ctx))
 			b.must(await(b.bench, "the waiter is woken", got))

@@ -218,13 +218,13 @@ func FuzzInspect(f *testing.F) {
 			assert.True(t, errors.Is(err, ErrNotALock) || r.free != "" && errors.Is(err, errReply), "%v", err)
 			return
 		}
-		assert.Equal(t, r.free != "", i.Kind == KindSemaphore)
+		assert.Equal(t, r.free != "", i.Type == TypeSemaphore)
 		if i.Mode != "" {
 			fields--
 		}
 		assert.Len(t, i.Holders, fields, "%+v", i)
-		assert.True(t, i.Mode == "" || i.Kind == KindReadWrite, "%+v", i)
-		if i.Kind == KindNone {
+		assert.True(t, i.Mode == "" || i.Type == TypeReadWrite, "%+v", i)
+		if i.Type == TypeNone {
 			assert.Empty(t, i.Holders)
 			assert.Empty(t, i.Waiters)
 		}
@@ -233,17 +233,17 @@ func FuzzInspect(f *testing.F) {
 			_, err := strconv.ParseInt(number, 10, 64)
 			known := err == nil && (who == "goroutine" || who == "owner" || who == "thread") && strings.HasPrefix(c.Field, c.Client+":")
 			assert.True(t, c.Client == "" || known, "%+v", c)
-			unknown := c.Owner == c.Field || i.Kind == KindSemaphore && c.Owner == "permit "+c.Field
+			unknown := c.Owner == c.Field || i.Type == TypeSemaphore && c.Owner == "permit "+c.Field
 			assert.True(t, c.Client != "" || unknown, "%+v", c)
 		}
 		for _, h := range i.Holders {
 			checkContender(h.Contender)
-			assert.Positive(t, h.Levels, "%+v of %+v", h, i)
-			assert.True(t, !h.Write || i.Kind == KindReadWrite, "%+v of %+v", h, i)
+			assert.Positive(t, h.HoldCount, "%+v of %+v", h, i)
+			assert.True(t, !h.Write || i.Type == TypeReadWrite, "%+v of %+v", h, i)
 		}
 		for _, w := range i.Waiters {
 			checkContender(w.Contender)
-			assert.True(t, i.Kind == KindFair || i.Kind == KindReadWrite && w.Alive.After(i.At), "%+v of %+v", w, i)
+			assert.True(t, i.Type == TypeFair || i.Type == TypeReadWrite && w.AliveUntil.After(i.At), "%+v of %+v", w, i)
 		}
 		_, err = json.Marshal(i)
 		assert.True(t, err == nil || i.At.Year() < 0, "%+v: %v", i, err)
@@ -388,7 +388,7 @@ func FuzzOptions(f *testing.F) {
 	f.Fuzz(func(t *testing.T, dog, fair, wake, node int64) {
 		o, err := newOptions([]Option{
 			WithWatchdogTimeout(time.Duration(dog)), WithFairWaitTimeout(time.Duration(fair)),
-			WithMaxWakeDelay(time.Duration(wake)), WithNodeTimeout(time.Duration(node)), WithLogger(slog.New(slog.DiscardHandler)),
+			WithPollInterval(time.Duration(wake)), WithRedLockNodeTimeout(time.Duration(node)), WithLogger(slog.New(slog.DiscardHandler)),
 		})
 		bad := dog < int64(100*time.Millisecond) || fair < int64(time.Second) || wake <= 0 || node <= 0
 		checkText(t, err)
@@ -397,7 +397,7 @@ func FuzzOptions(f *testing.F) {
 		if bad {
 			return
 		}
-		o.maxWakeDelay = max(o.maxWakeDelay, 100*time.Microsecond) // not a million attempts
+		o.pollInterval = max(o.pollInterval, 100*time.Microsecond) // not a million attempts
 		synctest.Test(t, func(t *testing.T) {
 			r := fakeredis.New()
 			e := engine.New(fakeConfig(r, "client", o), send.Config{Transport: r})

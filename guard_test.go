@@ -31,7 +31,7 @@ func TestNestedDoAndGuardCostNothing(t *testing.T) {
 	red := func(c *Client) Locker {
 		var nodes []Locker
 		for range 3 {
-			nodes = append(nodes, b.clientOn(testredis.Client(t, testredis.Mini(t).Addr()), WithNodeTimeout(soon)).NewLock(b.name))
+			nodes = append(nodes, b.clientOn(testredis.Client(t, testredis.Mini(t).Addr()), WithRedLockNodeTimeout(soon)).NewLock(b.name))
 		}
 		return c.NewRedLock(nodes...)
 	}
@@ -92,7 +92,7 @@ func TestNestedDoAndGuardCostNothing(t *testing.T) {
 			}
 			t.Run(kind.name+"/"+name, func(t *testing.T) {
 				l := kind.lock(b.client())
-				ctx, cancel := context.WithCancel(WithOwner(context.Background()))
+				ctx, cancel := context.WithCancel(ContextWithOwner(context.Background()))
 				defer cancel()
 				require.NoError(t, l.Do(ctx, func(guarded context.Context) error {
 					for range 50 { // buffers, pools and scripts
@@ -237,7 +237,7 @@ func TestGuardsOfOneParentEndTogether(t *testing.T) {
 	l := b.client().NewLock(b.name)
 	type key struct{}
 	reason := errors.New("a reason")
-	parent, cancel := context.WithCancelCause(WithOwner(context.Background()))
+	parent, cancel := context.WithCancelCause(ContextWithOwner(context.Background()))
 	b.must(l.Lock(parent))
 	guards := make([]context.Context, 64)
 	var all sync.WaitGroup
@@ -279,7 +279,7 @@ func TestGuardReportsTheDeadlineOfItsParent(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
 	l := b.client().NewLock(b.name)
-	ctx := WithOwner(context.Background())
+	ctx := ContextWithOwner(context.Background())
 	b.must(l.Lock(ctx))
 	defer func() { b.must(l.Unlock(ctx)) }()
 	short, cancel := context.WithTimeout(ctx, 20*time.Millisecond)

@@ -119,7 +119,7 @@ func TestLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
 		const lease = time.Second
-		l, ctx := k.one(b.patientClient(), b.name), WithOwner(context.Background())
+		l, ctx := k.one(b.patientClient(), b.name), ContextWithOwner(context.Background())
 		rule := b.proxy.On(k.takes, testredis.DelayReply(870*time.Millisecond))
 		b.must(l.LockLease(ctx, lease))
 		assert.Positive(b, rule.Count())
@@ -201,7 +201,7 @@ func TestHookThatEndsTheGoroutine(t *testing.T) {
 					return err
 				}))
 				l := b.clientOn(rdb).NewLock(b.name)
-				ctx := WithOwner(context.Background())
+				ctx := ContextWithOwner(context.Background())
 				if verb == "release" {
 					b.must(l.Lock(ctx))
 				}
@@ -254,7 +254,7 @@ func TestTryLockGivesUpASilentRedisSoon(t *testing.T) {
 		t.Run(timeout.String(), func(t *testing.T) {
 			onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
 				ctx := context.Background()
-				c := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = timeout }), WithNodeTimeout(send.MinWait))
+				c := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = timeout }), WithRedLockNodeTimeout(send.MinWait))
 				l := k.one(c, b.name)
 				b.must(l.Do(ctx, func(context.Context) error { return nil })) // Redis has answered
 				for _, lease := range []time.Duration{0, time.Minute} {
@@ -276,7 +276,7 @@ func TestTryLockGivesUpASilentRedisSoon(t *testing.T) {
 func TestTryLockWaitsForASlowRedis(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
-		ctx := WithOwner(context.Background())
+		ctx := ContextWithOwner(context.Background())
 		l, rival := k.one(b.patientClient(), b.name), k.rival(b.direct, b.name)
 		b.must(l.Do(ctx, func(context.Context) error { return nil })) // there are connections
 		b.proxy.Latency(150 * time.Millisecond)
@@ -433,7 +433,7 @@ func TestErrorThatEndsAWaitNamesTheHolderHere(t *testing.T) {
 			b := newBench(t, s.Addr())
 			c := b.client()
 			ctx := context.Background()
-			holder, waiter := WithOwner(ctx), WithOwner(ctx)
+			holder, waiter := ContextWithOwner(ctx), ContextWithOwner(ctx)
 			held, awaited := of.holds(c, b.name), of.waits(c, b.name)
 			require.NoError(t, held.Lock(holder))
 			deadline, cancel := context.WithTimeout(waiter, time.Second)
@@ -475,7 +475,7 @@ func TestErrorThatEndsAWaitOfARedLockSaysOthersHoldIt(t *testing.T) {
 	ctx := context.Background()
 	held, waits := red.lock(), red.lock()
 	red.must(held.Lock(ctx))
-	short, end := context.WithTimeout(WithOwner(ctx), 2*time.Second)
+	short, end := context.WithTimeout(ContextWithOwner(ctx), 2*time.Second)
 	defer end()
 	err := waits.Lock(short)
 	require.ErrorIs(t, err, context.DeadlineExceeded)

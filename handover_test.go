@@ -24,8 +24,8 @@ import (
 func TestHandoverNeverOfADowngrade(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
-	rw := b.client(WithHandoverSlice(time.Hour)).NewRWLock(b.name)
-	first, second := WithOwner(context.Background()), WithOwner(context.Background())
+	rw := b.client(WithHandoffWindow(time.Hour)).NewRWLock(b.name)
+	first, second := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
 	b.must(rw.Write().Lock(first))
 	b.must(rw.Read().Lock(first))
 	got := make(chan error, 1)
@@ -42,7 +42,7 @@ func TestHandoverNeverOfADowngrade(t *testing.T) {
 func TestHandoverDrawsTokensInRedis(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
-	c := b.client(WithHandoverSlice(time.Hour))
+	c := b.client(WithHandoffWindow(time.Hour))
 	for name, l := range map[string]interface {
 		Locker
 		known
@@ -51,14 +51,14 @@ func TestHandoverDrawsTokensInRedis(t *testing.T) {
 		"lock":  c.NewLock(b.name, Fenced()),
 		"write": c.NewRWLock(b.name+"-rw", Fenced()).Write(),
 	} {
-		held := WithOwner(context.Background())
+		held := ContextWithOwner(context.Background())
 		b.must(l.Lock(held))
 		last, err := l.Token(held)
 		b.must(err)
 		var all sync.WaitGroup
 		for range 20 {
 			waitgroup.Go(&all, func() {
-				owner := WithOwner(context.Background())
+				owner := ContextWithOwner(context.Background())
 				assert.NoError(t, l.Lock(owner))
 				token, err := l.Token(owner)
 				assert.NoError(t, err, "%s: token", name)
@@ -97,8 +97,8 @@ func TestHandoverNeverOfADowngradeUnderWay(t *testing.T) {
 			reads.Add(1)
 		}
 	}))
-	rw := b.clientOn(rdb, WithHandoverSlice(time.Hour)).NewRWLock(b.name)
-	first, second := WithOwner(context.Background()), WithOwner(context.Background())
+	rw := b.clientOn(rdb, WithHandoffWindow(time.Hour)).NewRWLock(b.name)
+	first, second := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
 	b.must(rw.Write().Lock(first))
 	got := make(chan error, 1)
 	go func() { got <- rw.Write().Lock(second) }()
@@ -130,7 +130,7 @@ func TestHandoverNeverPutsAWriterBesideAReader(t *testing.T) {
 	var writing, reading, both, rounds atomic.Int64
 	for range 3 { // writers
 		waitgroup.Go(&all, func() {
-			for o := WithOwner(context.Background()); time.Now().Before(end); {
+			for o := ContextWithOwner(context.Background()); time.Now().Before(end); {
 				assert.NoError(t, rw.Write().Lock(o))
 				writing.Add(1)
 				if reading.Load() > 0 {
@@ -146,7 +146,7 @@ func TestHandoverNeverPutsAWriterBesideAReader(t *testing.T) {
 		})
 	}
 	for time.Now().Before(end) {
-		o := WithOwner(context.Background())
+		o := ContextWithOwner(context.Background())
 		b.must(rw.Write().Lock(o))
 		rounds.Add(1)
 		done := make(chan struct{})
@@ -170,8 +170,8 @@ func TestHandoverNeverPutsAWriterBesideAReader(t *testing.T) {
 func TestHandoverEndsGuardsFirst(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
-	l := b.client(WithHandoverSlice(time.Hour)).NewLock(b.name)
-	first, second := WithOwner(context.Background()), WithOwner(context.Background())
+	l := b.client(WithHandoffWindow(time.Hour)).NewLock(b.name)
+	first, second := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
 	b.must(l.Lock(first))
 	var guards []context.Context
 	for range 20000 {
@@ -199,9 +199,9 @@ func TestHandoverEndsGuardsFirst(t *testing.T) {
 // A guard that another goroutine of the holder makes during the Unlock is either refused or ends.
 func TestHandoverEndsGuardsMadeMeanwhile(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
-	l := b.client(WithHandoverSlice(time.Hour)).NewLock(b.name)
+	l := b.client(WithHandoffWindow(time.Hour)).NewLock(b.name)
 	for range full(10, 50) {
-		first, second := WithOwner(context.Background()), WithOwner(context.Background())
+		first, second := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
 		b.must(l.Lock(first))
 		got := make(chan error, 1)
 		go func() { got <- l.Lock(second) }()
@@ -236,8 +236,8 @@ func TestHandoverEndsGuardsMadeMeanwhile(t *testing.T) {
 func TestHandoverSetsTheLeaseOfTheSuccessor(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
-	l := b.client(WithHandoverSlice(time.Hour)).NewLock(b.name)
-	first, second := WithOwner(context.Background()), WithOwner(context.Background())
+	l := b.client(WithHandoffWindow(time.Hour)).NewLock(b.name)
+	first, second := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
 	b.must(l.LockLease(first, time.Hour))
 	b.must(l.Lock(first))
 	got := make(chan error, 1)
@@ -263,7 +263,7 @@ func TestHandoverLetsOtherProcessesIn(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, testredis.Start(t).Addr())
 			ctx, cancel := context.WithCancel(context.Background())
-			l, other := newLock(b.client(), b.name), newLock(b.client(WithMaxWakeDelay(time.Hour)), b.name)
+			l, other := newLock(b.client(), b.name), newLock(b.client(WithPollInterval(time.Hour)), b.name)
 			var inside atomic.Int32
 			section := func(l Locker, owner context.Context) bool {
 				if err := l.Lock(owner); err != nil {
@@ -277,13 +277,13 @@ func TestHandoverLetsOtherProcessesIn(t *testing.T) {
 			var all sync.WaitGroup
 			for range 8 {
 				waitgroup.Go(&all, func() {
-					for owner := WithOwner(ctx); section(l, owner); {
+					for owner := ContextWithOwner(ctx); section(l, owner); {
 					}
 				})
 			}
 			for range 50 {
 				start := time.Now()
-				assert.True(t, section(other, WithOwner(context.Background())), "the other process did not get the lock")
+				assert.True(t, section(other, ContextWithOwner(context.Background())), "the other process did not get the lock")
 				assert.LessOrEqual(t, time.Since(start), soon, "wait of the other process")
 			}
 			cancel()
@@ -346,8 +346,8 @@ func TestUpgradeOfASharedReadWaitsForOthersAndIsRefused(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
-		rw := b.client(WithHandoverSlice(time.Hour)).NewRWLock(b.name)
-		me, you := WithOwner(context.Background()), WithOwner(context.Background())
+		rw := b.client(WithHandoffWindow(time.Hour)).NewRWLock(b.name)
+		me, you := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
 		b.must(rw.Read().Lock(me))
 		b.must(rw.Read().Lock(you))
 		// The fields are the mode and one holder.
@@ -372,8 +372,8 @@ func TestUpgradingReaderIsNotJoined(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
-		rw, elsewhere := b.client(WithHandoverSlice(time.Hour)).NewRWLock(b.name), b.client().NewRWLock(b.name).Read()
-		me, you := WithOwner(context.Background()), WithOwner(context.Background())
+		rw, elsewhere := b.client(WithHandoffWindow(time.Hour)).NewRWLock(b.name), b.client().NewRWLock(b.name).Read()
+		me, you := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
 		b.must(elsewhere.Lock(you))
 		b.must(rw.Read().Lock(me))
 		got := make(chan error, 1)
@@ -389,8 +389,8 @@ func TestUpgradingReaderIsNotJoined(t *testing.T) {
 // The read lock of a writer is a record of its own, and no other reader shares it.
 func TestDowngradeIsNotShared(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
-	rw := b.client(WithHandoverSlice(time.Hour)).NewRWLock(b.name)
-	me, you := WithOwner(context.Background()), WithOwner(context.Background())
+	rw := b.client(WithHandoffWindow(time.Hour)).NewRWLock(b.name)
+	me, you := ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
 	b.must(rw.Write().Lock(me))
 	got := make(chan error, 1)
 	go func() { got <- rw.Read().Lock(you) }()
@@ -406,11 +406,11 @@ func TestDowngradeIsNotShared(t *testing.T) {
 // A ForceUnlock of a shared record ends all holds of it.
 func TestForceUnlockEndsAllSharedReads(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
-	c := b.client(WithHandoverSlice(time.Hour))
+	c := b.client(WithHandoffWindow(time.Hour))
 	l := c.NewRWLock(b.name).Read()
 	var owners, guards []context.Context
 	for range 5 {
-		o := WithOwner(context.Background())
+		o := ContextWithOwner(context.Background())
 		b.must(l.Lock(o))
 		guarded, err := l.Guard(o)
 		b.must(err)
@@ -430,8 +430,8 @@ func TestForceUnlockEndsAllSharedReads(t *testing.T) {
 func TestReadOfAWriterAdmitsNoOtherReader(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
-	rw := b.client(WithHandoverSlice(time.Hour)).NewRWLock(b.name)
-	me, you, other := WithOwner(context.Background()), WithOwner(context.Background()), WithOwner(context.Background())
+	rw := b.client(WithHandoffWindow(time.Hour)).NewRWLock(b.name)
+	me, you, other := ContextWithOwner(context.Background()), ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
 	elsewhere := b.client().NewRWLock(b.name)
 	b.must(elsewhere.Read().Lock(other))
 	waits := func(l known, ctx context.Context) <-chan error {
@@ -439,7 +439,7 @@ func TestReadOfAWriterAdmitsNoOtherReader(t *testing.T) {
 		go func() { got <- l.(Locker).Lock(ctx) }()
 		return got
 	}
-	ctx, cancel := context.WithCancel(WithOwner(context.Background()))
+	ctx, cancel := context.WithCancel(ContextWithOwner(context.Background()))
 	first := waits(elsewhere.Write(), ctx) // the sign of this writer keeps the readers waiting
 	testredis.Await(b, "a writer's sign", time.Second, func() bool {
 		return b.rdb.Exists(me, "relock_rwlock_writers:{"+b.name+"}").Val() == 1

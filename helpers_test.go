@@ -5,7 +5,7 @@ package relock
 // A test file has the name of its source file, and the tests of that part. These are about more than one part:
 //
 //	conformance   the rules that every lock type keeps; keys that hold something other than a lock
-//	guard, handover, limits   contexts that end with a hold; how a lock passes inside the process; MaxHold and AtLeast
+//	guard, handover, limits   contexts that end with a hold; how a lock passes inside the process; MaxHold and MinHold
 //	line          the line of processes that wait; tombstones; how waiters notice a lock that became free
 //	fair_model    the queue of a FairLock in every order of events, against a model
 //	fuzz          what Redis and users may pass in

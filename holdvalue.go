@@ -73,7 +73,7 @@ func tryAcquireHold(ctx context.Context, l acquirable, wait, lease time.Duration
 // newHold takes l for a new owner.
 func newHold(ctx context.Context, l acquirable, op string, r engine.Request) (*Hold, bool, error) {
 	if ctx != nil {
-		ctx = WithOwner(ctx)
+		ctx = ContextWithOwner(ctx)
 	}
 	if ok, err := l.acquire(ctx, op, r); !ok {
 		return nil, false, err

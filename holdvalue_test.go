@@ -77,7 +77,7 @@ func (s suite) holdTests() []suiteTest {
 		{"HoldHasAnOwnerOfItsOwn", func(b *bench) {
 			c := b.client()
 			l, other := newLock(c, b.name), rival(c, b.name)
-			one := WithOwner(ctx)
+			one := ContextWithOwner(ctx)
 			h, err := l.(Acquirer).Acquire(one)
 			b.must(err)
 			for name, ctx := range map[string]context.Context{"goroutine": ctx, "owner of the ctx": one} {
@@ -187,7 +187,7 @@ func (s suite) holdTests() []suiteTest {
 			h := b.hold(l)
 			type key struct{}
 			reason := errors.New("a reason")
-			parent, cancel := context.WithCancelCause(context.WithValue(WithOwner(ctx), key{}, "value"))
+			parent, cancel := context.WithCancelCause(context.WithValue(ContextWithOwner(ctx), key{}, "value"))
 			timed, stop := context.WithTimeout(parent, time.Hour)
 			defer stop()
 			guarded, err := h.Guard(timed)
@@ -443,7 +443,7 @@ func TestHoldToken(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
-		c := b.client(WithHandoverSlice(time.Hour))
+		c := b.client(WithHandoffWindow(time.Hour))
 		l := c.NewLock(b.name, Fenced())
 		var last int64
 		for range 3 {
@@ -604,7 +604,7 @@ func TestFaultLateExtend(t *testing.T) {
 func TestRedLockExtendNeedsAMajority(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
-	h := b.holdFor(b.lock(WithNodeTimeout(time.Second)), time.Minute)
+	h := b.holdFor(b.lock(WithRedLockNodeTimeout(time.Second)), time.Minute)
 	within := h.Context()
 	for _, s := range b.servers[:2] {
 		s.Freeze()
@@ -629,7 +629,7 @@ func TestRedLockExtendNeedsAMajority(t *testing.T) {
 func TestRedLockEndsAfterAnExtendInVain(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
-	h := b.holdFor(b.lock(WithNodeTimeout(200*time.Millisecond)), time.Second)
+	h := b.holdFor(b.lock(WithRedLockNodeTimeout(200*time.Millisecond)), time.Second)
 	within := h.Context()
 	for _, s := range b.servers[:3] {
 		s.Freeze()
@@ -686,7 +686,7 @@ func TestExtendOfForeignLockers(t *testing.T) {
 	b.must(h.Release(ctx))
 
 	l := c.NewLock(b.name)
-	owner := WithOwner(ctx)
+	owner := ContextWithOwner(ctx)
 	b.must(l.LockLease(owner, time.Minute))
 	ended, end := context.WithCancel(ctx)
 	foreign.guard = func(context.Context) (context.Context, error) { return ended, nil }

@@ -29,51 +29,18 @@ var inspectAny = script("any_inspect")
 // mostShown is how many holders, and how many waiters, an Inspection has at most: as most_shown in lua/any_inspect.lua.
 const mostShown = 10_000
 
-// A LockKind is the kind of lock that uses a name, as far as its keys in Redis show.
-type LockKind int
-
-const (
-	// KindNone is a name without holders and waiters, as far as Inspect knows: it does not read the wait queue of a
-	// plain lock, and waiting readers have no entry in Redis.
-	KindNone LockKind = iota
-	// KindPlain is a plain lock, fenced or not. A fair lock without waiters looks the same, unless a waiter has
-	// crashed. It is also the group of Redisson's getMultiLock(group, values), with a holder for each value.
-	KindPlain
-	// KindFair is a lock with a queue. It may have no holder: the first waiter is about to acquire it, or all waiters
-	// have crashed.
-	KindFair
-	// KindReadWrite is a read/write lock. It may have no holder: then writers are waiting for it.
-	KindReadWrite
-	// KindSemaphore is a semaphore. One of which no permit is held looks like any key with a number: see
-	// [Inspection.Ambiguous].
-	KindSemaphore
-)
-
-// String returns "none", "plain", "fair", "read-write" or "semaphore".
-func (k LockKind) String() string {
-	switch k {
-	case KindNone:
-		return "none"
-	case KindPlain:
-		return "plain"
-	case KindFair:
-		return "fair"
-	case KindReadWrite:
-		return "read-write"
-	case KindSemaphore:
-		return "semaphore"
-	}
-	return fmt.Sprintf("LockKind(%d)", int(k))
-}
-
 // An Inspection is the state of a lock in Redis.
 type Inspection struct {
 	// Name is the name of the lock.
 	Name string
 	// At is when Redis ran the inspection, by the clock of Redis, as all times here.
 	At time.Time
-	// Kind is the kind of lock that the keys in Redis show.
-	Kind LockKind
+	// Type is the type of the lock, as far as its keys in Redis show: TypeLock, TypeFair, TypeReadWrite, TypeSemaphore,
+	// or TypeNone if it has no holders and no known waiters. A fair lock without waiters looks like a plain lock, unless
+	// a waiter has crashed, and so does the group of Redisson's getMultiLock(group, values), with a holder for each
+	// value. A fair lock and a read/write lock may have waiters and no holder. A semaphore of which no permit is held
+	// looks like any key with a number: see Ambiguous.
+	Type LockType
 	// Mode is the mode of a read/write lock that is held: "write" as long as there is a writer, who may also read, and
 	// otherwise "read". It is "" for other locks.
 	Mode string
@@ -91,20 +58,20 @@ type Inspection struct {
 	// More reports whether there are more holders or waiters than the 10,000 of each that Holders and Waiters have at
 	// most.
 	More bool
-	// Ambiguous reports whether Kind is KindSemaphore and no permit is held: the key has a number, and nothing else
+	// Ambiguous reports whether Type is TypeSemaphore and no permit is held: the key has a number, and nothing else
 	// tells what it counts. It may be a semaphore, or an RCountDownLatch, an RSemaphore or an RAtomicLong of Redisson,
 	// or a counter of an application.
 	Ambiguous bool
-	// Free is the number of free permits of a semaphore. It is negative if SetPermits has taken away permits that are
+	// Available is the number of free permits of a semaphore. It is negative if SetPermits has taken away permits that are
 	// held.
-	Free int
+	Available int
 	// Token is the last fencing token of this name, or 0. Redis does not know whether the current holder has it.
 	Token int64
 }
 
 // Held reports whether the lock has a holder whose lease has not expired.
 func (i Inspection) Held() bool {
-	return slices.ContainsFunc(i.Holders, func(h Holder) bool { return h.Lease != 0 })
+	return slices.ContainsFunc(i.Holders, func(h Holder) bool { return h.Remaining != 0 })
 }
 
 // A Contender is an owner that holds a lock or waits for it.
@@ -130,13 +97,13 @@ type Holder struct {
 	Contender
 	// Write reports whether it is the hold of the writer of a read/write lock.
 	Write bool
-	// Levels is the hold count: how often the holder has to call Unlock. It may be too high if Redis had no memory left
+	// HoldCount is the hold count: how often the holder has to call Unlock. It may be too high if Redis had no memory left
 	// to store an Unlock that was not the last.
-	Levels int
-	// Lease is the remaining lease of the holder, in whole milliseconds; negative if it has none. It is 0 for a reader
+	HoldCount int
+	// Remaining is the remaining lease of the holder, in whole milliseconds; negative if it has none. It is 0 for a reader
 	// whose lease has expired: it no longer holds the lock, and the next attempt on the lock removes its entry. A
 	// writer, and the holder of another lock type, has the lease of the key.
-	Lease time.Duration
+	Remaining time.Duration
 }
 
 // A Waiter is an owner that waits for a lock.
@@ -145,9 +112,9 @@ type Waiter struct {
 	// Deadline is when Java services remove the waiter from the queue of a fair lock, should it be the first. It is
 	// zero for a writer.
 	Deadline time.Time
-	// Alive is until when a waiter of this package counts as alive without another heartbeat. It is zero for a Java
+	// AliveUntil is until when a waiter of this package counts as alive without another heartbeat. It is zero for a Java
 	// waiter, which sends none.
-	Alive time.Time
+	AliveUntil time.Time
 }
 
 // Inspect reports who holds the lock with the given name, and who waits for it if it is a fair lock, or for its write
@@ -234,7 +201,7 @@ func (r *lockRecords) inspection() (Inspection, error) {
 		}
 		r.entries = slices.Delete(r.entries, at, at+1)
 	}
-	i.Kind = r.kind(i.Mode)
+	i.Type = r.lockType(i.Mode)
 	entries := r.entries
 	if i.Mode == "" && len(entries) > 1 {
 		if entries = r.holdsOfValues(); entries == nil { // other locks without a mode have one holder
@@ -242,7 +209,7 @@ func (r *lockRecords) inspection() (Inspection, error) {
 		}
 	}
 	for _, e := range entries {
-		h, ok := e.holder(i.Kind)
+		h, ok := e.holder(i.Type)
 		if !ok {
 			return Inspection{}, r.notALock(e.field)
 		}
@@ -254,7 +221,7 @@ func (r *lockRecords) inspection() (Inspection, error) {
 		}
 		return cmp.Compare(a.Field, b.Field)
 	})
-	i.Waiters = r.waiters(i.Kind)
+	i.Waiters = r.waiters(i.Type)
 	i.Waiters, i.More = atMost(i.Waiters, mostShown)
 	return i, nil
 }
@@ -269,24 +236,24 @@ func atMost[T any](list []T, n int) (_ []T, cut bool) {
 
 // semaphore is i for a semaphore. Of more permits than mostShown the last one is that whose lease ends last.
 func (r *lockRecords) semaphore(i Inspection) (_ Inspection, err error) {
-	if i.Free, err = strconv.Atoi(r.free); err != nil {
+	if i.Available, err = strconv.Atoi(r.free); err != nil {
 		return Inspection{}, send.Unexpected(r.free)
 	}
-	i.Kind, i.TTL, i.Ambiguous = KindSemaphore, 0, len(r.permits) == 0
+	i.Type, i.TTL, i.Ambiguous = TypeSemaphore, 0, len(r.permits) == 0
 	for _, id := range slices.SortedFunc(maps.Keys(r.permits), func(a, b string) int {
 		return cmp.Or(cmp.Compare(r.permits[a], r.permits[b]), cmp.Compare(a, b))
 	}) {
 		ends := r.permits[id]
 		switch {
 		case ends <= r.now: // the next attempt gives it back
-			i.Free++
+			i.Available++
 			continue
 		case ends == latestTime: // of Java, without a lease
 			i.TTL = -time.Millisecond
 		default:
 			i.TTL = fromMilliseconds(ends - r.now)
 		}
-		i.Holders = append(i.Holders, Holder{Contender: permitHolder(id), Levels: 1, Lease: i.TTL})
+		i.Holders = append(i.Holders, Holder{Contender: permitHolder(id), HoldCount: 1, Remaining: i.TTL})
 	}
 	i.Holders, i.More = atMost(i.Holders, mostShown)
 	return i, nil
@@ -301,19 +268,20 @@ func permitHolder(id string) Contender {
 	return Contender{Field: id, Owner: "permit " + id}
 }
 
-func (r *lockRecords) kind(mode string) LockKind {
+// lockType is the type of the lock; mode is that of a read/write lock.
+func (r *lockRecords) lockType(mode string) LockType {
 	held := len(r.entries) > 0
 	switch {
 	case mode != "":
-		return KindReadWrite
+		return TypeReadWrite
 	case len(r.queue)+len(r.timeouts)+len(r.beats) > 0:
-		return KindFair
+		return TypeFair
 	case held:
-		return KindPlain
+		return TypeLock
 	case len(r.awaiting) > 0:
-		return KindReadWrite
+		return TypeReadWrite
 	}
-	return KindNone
+	return TypeNone
 }
 
 // notALock is the error for a hash with a field that no lock makes.
@@ -352,27 +320,27 @@ func (r *lockRecords) holdsOfValues() []entry {
 }
 
 // holder reads an entry, and reports whether a lock has made it.
-func (e entry) holder(kind LockKind) (Holder, bool) {
+func (e entry) holder(t LockType) (Holder, bool) {
 	levels, err := strconv.Atoi(e.value)
 	if err != nil || levels < 1 {
 		return Holder{}, false
 	}
-	h := Holder{Contender: contender(e.field), Levels: levels, Lease: leaseLeft(e.lease)}
-	if writer, writes := strings.CutSuffix(e.field, ":write"); writes && kind == KindReadWrite {
+	h := Holder{Contender: contender(e.field), HoldCount: levels, Remaining: leaseLeft(e.lease)}
+	if writer, writes := strings.CutSuffix(e.field, ":write"); writes && t == TypeReadWrite {
 		h.Contender, h.Write = contender(writer), true
 		h.Field = e.field
 	}
 	return h, h.Client != ""
 }
 
-func (r *lockRecords) waiters(kind LockKind) []Waiter {
+func (r *lockRecords) waiters(t LockType) []Waiter {
 	var waiters []Waiter
-	switch kind {
-	case KindFair:
+	switch t {
+	case TypeFair:
 		for _, field := range r.queue {
 			waiters = append(waiters, Waiter{contender(field), epochTime(r.timeouts[field]), epochTime(r.beats[field])})
 		}
-	case KindReadWrite:
+	case TypeReadWrite:
 		held := make(map[string]bool, len(r.entries))
 		for _, e := range r.entries {
 			held[e.field] = true
@@ -380,7 +348,7 @@ func (r *lockRecords) waiters(kind LockKind) []Waiter {
 		for _, field := range slices.Sorted(maps.Keys(r.awaiting)) {
 			// A waiting writer that has the read lock is in the zset with both of its fields.
 			if alive := r.awaiting[field]; alive > r.now && !held[field] {
-				waiters = append(waiters, Waiter{Contender: contender(field), Alive: epochTime(alive)})
+				waiters = append(waiters, Waiter{Contender: contender(field), AliveUntil: epochTime(alive)})
 			}
 		}
 	}

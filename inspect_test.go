@@ -39,20 +39,20 @@ func TestInspectShowsAPlainLock(t *testing.T) {
 		b := newBench(t, addr)
 		holder, looker := b.client(), b.client()
 		i := b.inspect(looker)
-		assert.Equal(t, KindNone, i.Kind, "before it is taken")
+		assert.Equal(t, TypeNone, i.Type, "before it is taken")
 		assert.False(t, i.Held(), "before it is taken")
 		assert.Zero(t, i.TTL, "before it is taken")
 		assert.Nil(t, i.Holders, "before it is taken")
 		assert.Nil(t, i.Waiters, "before it is taken")
 		assert.Zero(t, i.Token, "before it is taken")
 
-		lock, me := holder.NewLock(b.name, Fenced()), WithOwner(context.Background())
+		lock, me := holder.NewLock(b.name, Fenced()), ContextWithOwner(context.Background())
 		b.must(lock.Lock(me))
 		b.must(lock.Lock(me))
 		token, err := lock.Token(me)
 		b.must(err)
 		i = b.inspect(looker)
-		assert.Equal(t, KindPlain, i.Kind, "%+v", i)
+		assert.Equal(t, TypeLock, i.Type, "%+v", i)
 		assert.True(t, i.Held(), "%+v", i)
 		assert.Empty(t, i.Mode, "%+v", i)
 		assert.True(t, about(i.TTL, 30*time.Second), "%+v", i)
@@ -62,15 +62,15 @@ func TestInspectShowsAPlainLock(t *testing.T) {
 		h := i.Holders[0]
 		assert.Equal(t, holder.ID(), h.Client, "held by %+v", h)
 		assert.Equal(t, engine.OwnerOf(me).String(), h.Owner, "held by %+v", h)
-		assert.Equal(t, 2, h.Levels, "held by %+v", h)
-		assert.Equal(t, i.TTL, h.Lease, "held by %+v", h)
+		assert.Equal(t, 2, h.HoldCount, "held by %+v", h)
+		assert.Equal(t, i.TTL, h.Remaining, "held by %+v", h)
 		assert.False(t, h.Write, "held by %+v", h)
 		assert.Equal(t, []string{h.Field}, b.rdb.HKeys(me, b.name).Val(), "field")
 
 		b.must(lock.Unlock(me))
 		b.must(lock.Unlock(me))
 		i = b.inspect(looker)
-		assert.Equal(t, KindNone, i.Kind, "after it is released")
+		assert.Equal(t, TypeNone, i.Type, "after it is released")
 		assert.False(t, i.Held(), "after it is released")
 		assert.Equal(t, token, i.Token, "after it is released")
 	})
@@ -79,8 +79,8 @@ func TestInspectShowsAPlainLock(t *testing.T) {
 // A handover leaves the record in Redis as it was: the record names the owner that took the lock there.
 func TestInspectNamesTheFirstOwnerAfterAHandover(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
-	c := b.client(WithHandoverSlice(time.Minute))
-	lock, first, second := c.NewLock(b.name), WithOwner(context.Background()), WithOwner(context.Background())
+	c := b.client(WithHandoffWindow(time.Minute))
+	lock, first, second := c.NewLock(b.name), ContextWithOwner(context.Background()), ContextWithOwner(context.Background())
 	b.must(lock.Lock(first))
 	got := make(chan error, 1)
 	go func() { got <- lock.Lock(second) }()
@@ -91,7 +91,7 @@ func TestInspectNamesTheFirstOwnerAfterAHandover(t *testing.T) {
 	i := b.inspect(c)
 	require.Len(t, i.Holders, 1)
 	assert.Equal(t, engine.OwnerOf(first).String(), i.Holders[0].Owner)
-	assert.Equal(t, 2, i.Holders[0].Levels)
+	assert.Equal(t, 2, i.Holders[0].HoldCount)
 	b.must(lock.Unlock(second))
 	b.must(lock.Unlock(second))
 }
@@ -102,16 +102,16 @@ func TestInspectShowsAFairQueue(t *testing.T) {
 		b := newBench(t, addr)
 		ctx := context.Background()
 		c := b.client()
-		lock, me := c.NewFairLock(b.name), WithOwner(ctx)
+		lock, me := c.NewFairLock(b.name), ContextWithOwner(ctx)
 		b.must(lock.Lock(me))
 		i := b.inspect(c)
-		assert.Equal(t, KindPlain, i.Kind)
+		assert.Equal(t, TypeLock, i.Type)
 		assert.Len(t, i.Holders, 1)
 		var waiters []Contender
 		got := make(chan error, 2)
 		wait := func() {
 			t.Helper()
-			w := WithOwner(ctx)
+			w := ContextWithOwner(ctx)
 			go func() {
 				err := lock.Lock(w)
 				if err == nil {
@@ -130,7 +130,7 @@ func TestInspectShowsAFairQueue(t *testing.T) {
 		wait()
 
 		i = b.inspect(c)
-		require.Equal(t, KindFair, i.Kind)
+		require.Equal(t, TypeFair, i.Type)
 		require.Len(t, i.Holders, 1)
 		require.Len(t, i.Waiters, 3)
 		for n, w := range i.Waiters {
@@ -138,17 +138,17 @@ func TestInspectShowsAFairQueue(t *testing.T) {
 			assert.Equal(t, waiters[n].Owner, w.Owner, "waiter %d is %+v", n, w)
 			if isJava := n == 1; isJava {
 				assert.True(t, w.Deadline.Equal(java), "deadline of %+v", w)
-				assert.True(t, w.Alive.IsZero(), "heartbeat of %+v", w)
+				assert.True(t, w.AliveUntil.IsZero(), "heartbeat of %+v", w)
 			} else {
 				assert.False(t, w.Deadline.Before(i.At), "deadline of %+v at %v", w, i.At)
-				assert.True(t, about(w.Alive.Sub(i.At), fairLife), "heartbeat of %+v at %v", w, i.At)
+				assert.True(t, about(w.AliveUntil.Sub(i.At), fairLife), "heartbeat of %+v at %v", w, i.At)
 			}
 		}
 
 		// A queue that its holder has left.
 		b.must(b.rdb.Del(ctx, b.name).Err())
 		i = b.inspect(c)
-		assert.Equal(t, KindFair, i.Kind, "the holder is gone")
+		assert.Equal(t, TypeFair, i.Type, "the holder is gone")
 		if i.Held() { // by the first waiter, which polls
 			assert.Equal(t, waiters[0].Owner, i.Holders[0].Owner, "the holder is gone")
 		}
@@ -165,11 +165,11 @@ func TestInspectShowsReadersAndWriters(t *testing.T) {
 		b := newBench(t, addr)
 		ctx := context.Background()
 		c, other := b.client(), b.client()
-		rw, me, them := c.NewRWLock(b.name), WithOwner(ctx), WithOwner(ctx)
+		rw, me, them := c.NewRWLock(b.name), ContextWithOwner(ctx), ContextWithOwner(ctx)
 		b.must(rw.Write().Lock(me))
 		b.must(rw.Read().LockLease(me, time.Hour))
 		i := b.inspect(other)
-		require.Equal(t, KindReadWrite, i.Kind)
+		require.Equal(t, TypeReadWrite, i.Type)
 		require.Equal(t, "write", i.Mode)
 		require.Len(t, i.Holders, 2)
 		require.True(t, i.Held())
@@ -177,14 +177,14 @@ func TestInspectShowsReadersAndWriters(t *testing.T) {
 		assert.True(t, w.Write, "the writer is %+v", w)
 		assert.Equal(t, c.ID(), w.Client, "the writer is %+v", w)
 		assert.Equal(t, engine.OwnerOf(me).String(), w.Owner, "the writer is %+v", w)
-		assert.Equal(t, 1, w.Levels, "the writer is %+v", w)
+		assert.Equal(t, 1, w.HoldCount, "the writer is %+v", w)
 		assert.NotEqual(t, w.Owner, w.Field, "the writer is %+v", w)
 		assert.True(t, strings.HasSuffix(w.Field, ":write"), "the writer is %+v", w)
 		assert.False(t, r.Write, "the reader is %+v", r)
 		assert.Equal(t, c.ID(), r.Client, "the reader is %+v", r)
 		assert.Equal(t, engine.OwnerOf(me).String(), r.Owner, "the reader is %+v", r)
-		assert.Equal(t, 1, r.Levels, "the reader is %+v", r)
-		assert.True(t, about(r.Lease, time.Hour), "the reader is %+v", r)
+		assert.Equal(t, 1, r.HoldCount, "the reader is %+v", r)
+		assert.True(t, about(r.Remaining, time.Hour), "the reader is %+v", r)
 		b.must(rw.Write().Unlock(me))
 
 		b.must(other.NewRWLock(b.name).Read().LockLease(them, time.Minute))
@@ -194,7 +194,7 @@ func TestInspectShowsReadersAndWriters(t *testing.T) {
 		leases := map[string]time.Duration{}
 		for _, h := range i.Holders {
 			assert.False(t, h.Write, "a writer")
-			leases[h.Client+" "+h.Owner] = h.Lease
+			leases[h.Client+" "+h.Owner] = h.Remaining
 		}
 		assert.Equal(t, "read", i.Mode)
 		assert.Len(t, i.Holders, 4)
@@ -206,14 +206,14 @@ func TestInspectShowsReadersAndWriters(t *testing.T) {
 		b.must(b.rdb.HDel(ctx, b.name, javaThread, javaOther).Err())
 		b.must(b.rdb.Del(ctx, "{"+b.name+"}:"+javaThread+":rwlock_timeout:2").Err())
 
-		writer, got := WithOwner(ctx), make(chan error, 1)
+		writer, got := ContextWithOwner(ctx), make(chan error, 1)
 		go func() { got <- other.NewRWLock(b.name).Write().Lock(writer) }()
 		testredis.Await(t, "a writer waits", soon, func() bool { return len(b.inspect(c).Waiters) == 1 })
 		waiter := b.inspect(c).Waiters[0]
 		assert.Equal(t, other.ID(), waiter.Client, "the waiting writer is %+v", waiter)
 		assert.Equal(t, engine.OwnerOf(writer).String(), waiter.Owner, "the waiting writer is %+v", waiter)
 		assert.True(t, waiter.Deadline.IsZero(), "the waiting writer is %+v", waiter)
-		assert.False(t, waiter.Alive.Before(time.Now()), "the waiting writer is %+v", waiter)
+		assert.False(t, waiter.AliveUntil.Before(time.Now()), "the waiting writer is %+v", waiter)
 		b.must(rw.Read().Unlock(me))
 		b.must(other.NewRWLock(b.name).Read().Unlock(them))
 		b.must(<-got)
@@ -225,7 +225,7 @@ func TestInspectShowsReadersAndWriters(t *testing.T) {
 func TestInspectShowsAnUpgradingReaderAsOneWaiter(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	c := b.client()
-	rw, reader := c.NewRWLock(b.name), WithOwner(context.Background())
+	rw, reader := c.NewRWLock(b.name), ContextWithOwner(context.Background())
 	other := b.client().NewRWLock(b.name).Read()
 	b.must(rw.Read().Lock(reader))
 	b.must(other.Lock(reader))
@@ -407,7 +407,7 @@ func TestInspectWorksOnACluster(t *testing.T) {
 		b.must(lock.Lock(ctx))
 		i, err := c.Inspect(ctx, name)
 		require.NoError(t, err)
-		assert.Equal(t, KindPlain, i.Kind)
+		assert.Equal(t, TypeLock, i.Type)
 		assert.Len(t, i.Holders, 1)
 		b.must(lock.Unlock(ctx))
 
@@ -415,9 +415,9 @@ func TestInspectWorksOnACluster(t *testing.T) {
 		b.must(rw.LockLease(ctx, time.Hour))
 		i, err = c.Inspect(ctx, name)
 		require.NoError(t, err)
-		assert.Equal(t, KindReadWrite, i.Kind)
+		assert.Equal(t, TypeReadWrite, i.Type)
 		require.Len(t, i.Holders, 1)
-		assert.True(t, about(i.Holders[0].Lease, time.Hour), "lease %v", i.Holders[0].Lease)
+		assert.True(t, about(i.Holders[0].Remaining, time.Hour), "lease %v", i.Holders[0].Remaining)
 		b.must(rw.Unlock(ctx))
 	}
 	_, err := c.Inspect(ctx, "{}"+b.name)
@@ -445,9 +445,9 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	b.must(b.rdb.Eval(ctx, "for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[2], ARGV[2] + i, field) end redis.call('set', KEYS[1], 5) return 1",
 		[]string{b.name, permitsKey(b.name)}, many, ends).Err())
 	i := inTime("permits")
-	assert.Equal(t, KindSemaphore, i.Kind)
+	assert.Equal(t, TypeSemaphore, i.Type)
 	assert.Len(t, i.Holders, mostShown)
-	assert.Equal(t, 5, i.Free)
+	assert.Equal(t, 5, i.Available)
 	assert.Equal(t, "00000000-0000-4000-8000-000000000001", i.Holders[0].Client, "the first to lapse")
 	assert.Equal(t, ends+many, i.At.Add(i.TTL).UnixMilli(), "the longest lease")
 	_, err := c.Inspect(ctx, b.name)
@@ -456,12 +456,12 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	lapsed := time.Now().Add(-time.Hour).UnixMilli() // Java's clock may be ahead: all that have expired are free
 	b.must(b.rdb.Eval(ctx, "for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[1], ARGV[2] + i, field .. '2') end return 1", []string{permitsKey(b.name)}, many, lapsed).Err())
 	i = inTime("permits that have lapsed")
-	assert.Equal(t, 5+many, i.Free)
+	assert.Equal(t, 5+many, i.Available)
 	assert.Len(t, i.Holders, mostShown)
 	b.must(b.rdb.ZRemRangeByScore(ctx, permitsKey(b.name), strconv.FormatInt(time.Now().UnixMilli(), 10), "+inf").Err())
 	begin()
 	i = b.inspect(c)
-	assert.Equal(t, 5+many, i.Free)
+	assert.Equal(t, 5+many, i.Available)
 	assert.Empty(t, i.Holders)
 	assert.False(t, i.Ambiguous)
 	check("permits that have all lapsed")
@@ -470,13 +470,13 @@ func TestInspectShowsSomeOfVeryMany(t *testing.T) {
 	b.must(b.rdb.Eval(ctx, "for i = 1, ARGV[1] do "+field+"redis.call('rpush', KEYS[1], field) redis.call('zadd', KEYS[2], i, field) end return 1",
 		[]string{queueKey(b.name), prefixName("redisson_lock_timeout", b.name)}, many).Err())
 	i = inTime("waiters")
-	assert.Equal(t, KindFair, i.Kind)
+	assert.Equal(t, TypeFair, i.Type)
 	assert.Len(t, i.Waiters, mostShown)
 	b.forget()
 
 	b.must(b.rdb.Eval(ctx, "for i = 1, ARGV[1] do "+field+"redis.call('zadd', KEYS[1], ARGV[2], field) end return 1", []string{writersKey(b.name)}, many, ends).Err())
 	i = inTime("writers")
-	assert.Equal(t, KindReadWrite, i.Kind)
+	assert.Equal(t, TypeReadWrite, i.Type)
 	assert.Len(t, i.Waiters, mostShown)
 	b.forget()
 }
@@ -526,10 +526,10 @@ func TestInspectAndSemaphoreAgree(t *testing.T) {
 		c := b.client()
 		b.must(b.rdb.Set(ctx, b.name, 3, 0).Err())
 		i := b.inspect(c)
-		assert.Equal(t, KindSemaphore, i.Kind)
+		assert.Equal(t, TypeSemaphore, i.Type)
 		assert.True(t, i.Ambiguous)
-		assert.Equal(t, 3, i.Free)
-		s, me := c.NewSemaphore(b.name, 10), WithOwner(ctx)
+		assert.Equal(t, 3, i.Available)
+		s, me := c.NewSemaphore(b.name, 10), ContextWithOwner(ctx)
 		n, err := s.Permits(ctx)
 		b.must(err)
 		assert.Equal(t, 3, n, "the number in Redis counts")

@@ -38,7 +38,7 @@ var limitedLocks = []struct {
 	}, func(c *Client, name string) Locker { return c.NewLock(name) }},
 }
 
-func TestAtLeastKeepsTheRecordUntilItsTimeIsOver(t *testing.T) {
+func TestMinHoldKeepsTheRecordUntilItsTimeIsOver(t *testing.T) {
 	t.Parallel()
 	const d = time.Second
 	ctx := context.Background()
@@ -48,7 +48,7 @@ func TestAtLeastKeepsTheRecordUntilItsTimeIsOver(t *testing.T) {
 			t.Parallel()
 			for _, lease := range []time.Duration{0, d * 3 / 4, time.Minute} {
 				b := newBench(t, addr)
-				l, rival := c.make(b.client(), b.name, AtLeast(d)), c.rival(b.client(), b.name)
+				l, rival := c.make(b.client(), b.name, MinHold(d)), c.rival(b.client(), b.name)
 				start := time.Now() // the first lock of a MultiLock counts from its own acquire
 				ok, err := l.TryLock(ctx, 0, lease)
 				require.NoError(t, err)
@@ -75,7 +75,7 @@ func TestAtLeastKeepsTheRecordUntilItsTimeIsOver(t *testing.T) {
 }
 
 // After its time the lock is released as any other: the record is deleted at once.
-func TestAtLeastReleasesAtOnceAfterItsTime(t *testing.T) {
+func TestMinHoldReleasesAtOnceAfterItsTime(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	addr := testredis.Start(t).Addr()
@@ -83,7 +83,7 @@ func TestAtLeastReleasesAtOnceAfterItsTime(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			b := newBench(t, addr)
-			l := c.make(b.client(), b.name, AtLeast(time.Millisecond))
+			l := c.make(b.client(), b.name, MinHold(time.Millisecond))
 			require.NoError(t, l.Lock(ctx))
 			require.NoError(t, l.Lock(ctx))
 			require.NoError(t, l.Unlock(ctx))
@@ -97,11 +97,11 @@ func TestAtLeastReleasesAtOnceAfterItsTime(t *testing.T) {
 }
 
 // The write lock keeps its record in the same hash as the read lock of its owner, whose lease it must not shorten.
-func TestAtLeastOfAWriterShortensNoLeaseOfItsReader(t *testing.T) {
+func TestMinHoldOfAWriterShortensNoLeaseOfItsReader(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	b := newBench(t, testredis.Start(t).Addr())
-	rw := b.client().NewRWLock(b.name, AtLeast(time.Second))
+	rw := b.client().NewRWLock(b.name, MinHold(time.Second))
 	start := time.Now()
 	require.NoError(t, rw.Write().Lock(ctx))
 	require.NoError(t, rw.Read().Lock(ctx))
@@ -123,13 +123,13 @@ func TestAtLeastOfAWriterShortensNoLeaseOfItsReader(t *testing.T) {
 }
 
 // A MultiLock that does not get all of its locks has used none of them.
-func TestAtLeastDoesNotKeepWhatAMultiLockUndoes(t *testing.T) {
+func TestMinHoldDoesNotKeepWhatAMultiLockUndoes(t *testing.T) {
 	t.Parallel()
 	ctx := context.Background()
 	b := newBench(t, testredis.Start(t).Addr())
 	c, rival := b.client(), b.client()
 	require.NoError(t, rival.NewFairLock(b.name+":b").Lock(ctx))
-	multi := c.NewMultiLock(c.NewFairLock(b.name+":a", AtLeast(time.Hour)), c.NewFairLock(b.name+":b"))
+	multi := c.NewMultiLock(c.NewFairLock(b.name+":a", MinHold(time.Hour)), c.NewFairLock(b.name+":b"))
 	ok, err := multi.TryLock(ctx, 0, 0)
 	require.NoError(t, err)
 	require.False(t, ok)
@@ -155,7 +155,7 @@ func TestMaxHoldIsTheCauseAfterRenewals(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range 8 {
 		waitgroup.Go(&all, func() {
-			ctx := WithOwner(context.Background())
+			ctx := ContextWithOwner(context.Background())
 			l := c.NewLock(fmt.Sprint(b.name, i), MaxHold(1700*time.Millisecond+time.Duration(i)*100*time.Millisecond))
 			assert.NoError(t, l.Lock(ctx))
 			guarded, err := l.Guard(ctx)
@@ -217,8 +217,8 @@ func TestMaxHoldOfAWriterThatReadsOn(t *testing.T) {
 func TestReadersWithLimitsShareNoRecord(t *testing.T) {
 	ctx := context.Background()
 	b := newBench(t, testredis.Mini(t).Addr())
-	read := b.client(WithHandoverSlice(time.Hour)).NewRWLock(b.name, MaxHold(time.Minute)).Read()
-	first, second := WithOwner(ctx), WithOwner(ctx)
+	read := b.client(WithHandoffWindow(time.Hour)).NewRWLock(b.name, MaxHold(time.Minute)).Read()
+	first, second := ContextWithOwner(ctx), ContextWithOwner(ctx)
 	require.NoError(t, read.Lock(first))
 	require.NoError(t, read.Lock(second))
 	i, err := read.client.Inspect(ctx, b.name)
@@ -235,10 +235,10 @@ func TestLimitsThatMakeNoSenseAreRefused(t *testing.T) {
 	for text, opts := range map[string][]LockOption{
 		"MaxHold(0s): at least 1ms":               {MaxHold(0)},
 		"MaxHold(999µs): at least 1ms":            {MaxHold(999 * time.Microsecond)},
-		"AtLeast(2s) with MaxHold(1s): no longer": {AtLeast(2 * time.Second), MaxHold(time.Second)},
-		"AtLeast(0s): at least 1ms":               {AtLeast(0)},
-		"AtLeast(-1s): at least 1ms":              {AtLeast(-time.Second)},
-		"AtLeast(999µs): at least 1ms":            {AtLeast(999 * time.Microsecond)},
+		"MinHold(2s) with MaxHold(1s): no longer": {MinHold(2 * time.Second), MaxHold(time.Second)},
+		"MinHold(0s): at least 1ms":               {MinHold(0)},
+		"MinHold(-1s): at least 1ms":              {MinHold(-time.Second)},
+		"MinHold(999µs): at least 1ms":            {MinHold(999 * time.Microsecond)},
 	} {
 		for _, l := range limitedLocks {
 			locker := l.make(c, b.name, opts...)
@@ -248,7 +248,7 @@ func TestLimitsThatMakeNoSenseAreRefused(t *testing.T) {
 			}
 		}
 	}
-	red := c.NewRedLock(c.NewLock(b.name), c.NewLock(b.name+"2", AtLeast(time.Second)), c.NewLock(b.name+"3"))
+	red := c.NewRedLock(c.NewLock(b.name), c.NewLock(b.name+"2", MinHold(time.Second)), c.NewLock(b.name+"3"))
 	assert.ErrorIs(t, red.Lock(ctx), ErrInvalid)
 	red = c.NewRedLock(c.NewLock(b.name), c.NewLock(b.name+"2", MaxHold(time.Second)), c.NewLock(b.name+"3"))
 	assert.ErrorIs(t, red.Lock(ctx), ErrInvalid)

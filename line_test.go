@@ -47,7 +47,7 @@ func onEachLine(t *testing.T, test func(b *bench)) {
 
 func newLineBench(t *testing.T, addr string) *bench {
 	b := newBench(t, addr)
-	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+	b.opts = []Option{WithPollInterval(time.Hour)}
 	for _, script := range allScripts() {
 		b.must(b.rdb.ScriptLoad(context.Background(), script.Source()).Err()) // so that each request is one command
 	}
@@ -293,12 +293,12 @@ func (b *bench) contenderOn(rdb *redis.Client, opts ...Option) *lineClient {
 	scripts := &scriptCounter{}
 	rdb.AddHook(scripts)
 	c := b.clientOn(rdb, opts...)
-	return &lineClient{b, c, c.NewLock(b.name), WithOwner(context.Background()), scripts, make(chan error, 1)}
+	return &lineClient{b, c, c.NewLock(b.name), ContextWithOwner(context.Background()), scripts, make(chan error, 1)}
 }
 
 // sibling is another owner of the same Client.
 func (c *lineClient) sibling(opts ...LockOption) *lineClient {
-	return &lineClient{c.bench, c.client, c.client.NewLock(c.name, opts...), WithOwner(context.Background()), c.scripts, make(chan error, 1)}
+	return &lineClient{c.bench, c.client, c.client.NewLock(c.name, opts...), ContextWithOwner(context.Background()), c.scripts, make(chan error, 1)}
 }
 
 // asks begins to lock, and does not wait for it.
@@ -403,12 +403,12 @@ func TestLineServesInOrderOfArrival(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		const n = 6
 		start := time.Now()
-		first := b.contender(WithMaxWakeDelay(time.Hour)).takes()
+		first := b.contender(WithPollInterval(time.Hour)).takes()
 		var all []*lineClient
 		order := make(chan int, n)
 		var sections sync.WaitGroup
 		for i := range n {
-			c := b.contender(WithMaxWakeDelay(time.Hour)).joins()
+			c := b.contender(WithPollInterval(time.Hour)).joins()
 			all = append(all, c)
 			waitgroup.Go(&sections, func() {
 				if assert.NoError(b, <-c.got) {
@@ -638,7 +638,7 @@ func TestLineSkipsADeadClient(t *testing.T) {
 // A client whose connection was cut loses its place, and comes back when it is connected again.
 func TestLineClientWithoutConnectionComesBack(t *testing.T) {
 	b := newFaultBench(t)
-	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+	b.opts = []Option{WithPollInterval(time.Hour)}
 	first := b.contender().takes()
 	cut := b.contenderOn(b.proxy.Client()).joins()
 	next := b.contender().joins()
@@ -663,7 +663,7 @@ func TestLineFrozenClientCostsOneLease(t *testing.T) {
 		ctx := context.Background()
 		first := b.contender().takes()
 		frozen := b.manual().listens().joins()
-		next := b.contender(WithMaxWakeDelay(100 * time.Millisecond)).joins()
+		next := b.contender(WithPollInterval(100 * time.Millisecond)).joins()
 		first.unlocks()
 		b.awaitHolder(frozen.id)
 		assert.InDelta(b, 3500, b.pttl().Milliseconds(), 1500, "the provisional lease")
@@ -671,7 +671,7 @@ func TestLineFrozenClientCostsOneLease(t *testing.T) {
 		next.gets()
 		assert.Equal(b, "late", b.placeOf(frozen.id).state, "the place of the frozen client")
 
-		last := b.contender(WithMaxWakeDelay(100 * time.Millisecond)).joins()
+		last := b.contender(WithPollInterval(100 * time.Millisecond)).joins()
 		next.unlocks()
 		last.gets() // and not the paused client
 		assert.Equal(b, []string{frozen.id}, b.clientsInLine(), "the line")
@@ -795,7 +795,7 @@ func TestLineDeafClientSubscribesAnew(t *testing.T) {
 	t.Parallel()
 	before, now := testredis.Start(t), testredis.Start(t)
 	b := newBench(t, now.Addr())
-	ctx := WithOwner(context.Background())
+	ctx := ContextWithOwner(context.Background())
 	var master atomic.Pointer[testredis.Server]
 	master.Store(before)
 	rdb := redis.NewClient(&redis.Options{
@@ -827,7 +827,7 @@ func TestLineDeafClientSubscribesAnew(t *testing.T) {
 func TestLineShorterLeaseTakesNoPlaceOfALongerOne(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first, next := b.contender().takes(), b.contender()
-		short := WithOwner(context.Background())
+		short := ContextWithOwner(context.Background())
 		ctx, cancel := context.WithCancel(next.owner)
 		next.owner = ctx
 		next.asks()
@@ -1103,7 +1103,7 @@ func TestLineLaterWaitReplacesTheEarlierOne(t *testing.T) {
 // An ask of a caller that has given up, and that Redis runs late, leaves nothing.
 func TestLineAskThatRunsLateLeavesNothing(t *testing.T) {
 	b := newFaultBench(t)
-	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+	b.opts = []Option{WithPollInterval(time.Hour)}
 	first := b.contender().takes()
 	late := b.contenderOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = time.Minute }))
 	rule := b.proxy.On(asksIn(engine.HearsGrant), testredis.HoldRequest)
@@ -1123,7 +1123,7 @@ func TestLineAskThatRunsLateLeavesNothing(t *testing.T) {
 // The undo of a request whose outcome is unknown ends the field, too: the undo of the caller may come later.
 func TestLineUndoOfAnUnansweredRequestEndsTheField(t *testing.T) {
 	b := newFaultBench(t)
-	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+	b.opts = []Option{WithPollInterval(time.Hour)}
 	first := b.contender().takes()
 	late := b.contenderOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 100 * time.Millisecond }))
 	rule := b.proxy.On(asksIn(engine.HearsGrant), testredis.HoldRequest)
@@ -1196,7 +1196,7 @@ func TestLineLastCallerGivesUpThePlace(t *testing.T) {
 		one.owner = ctx
 		one.joins()
 		two := one.sibling()
-		two.owner = WithOwner(ctx)
+		two.owner = ContextWithOwner(ctx)
 		two.asks()
 		testredis.Await(b, "the other owner waits", soon, func() bool { return b.waitsInQueue(two.lock) })
 		other := b.contender().joins()
@@ -1213,7 +1213,7 @@ func TestLineLastCallerGivesUpThePlace(t *testing.T) {
 // A grant to a caller that has left goes to the next caller of its process, even if this caller has not asked yet.
 func TestLineGrantAfterACallerHasLeftGoesToTheNext(t *testing.T) {
 	b := newFaultBench(t)
-	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+	b.opts = []Option{WithPollInterval(time.Hour)}
 	first := b.contender().takes()
 	leaves := b.contenderOn(b.proxy.Client())
 	ctx, cancel := context.WithCancel(leaves.owner)
@@ -1250,7 +1250,7 @@ func TestLineCallerPastTheLocalQueueDoesNotJoin(t *testing.T) {
 			t.Parallel()
 			const lease = 2 * time.Second
 			b := newFaultBenchOn(t, testredis.Start(t))
-			b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+			b.opts = []Option{WithPollInterval(time.Hour)}
 			ctx := context.Background()
 			first := lock(b.direct, b.name)
 			b.must(first.Lock(ctx))
@@ -1264,7 +1264,7 @@ func TestLineCallerPastTheLocalQueueDoesNotJoin(t *testing.T) {
 			var owners []context.Context
 			var got []chan error
 			for i := range 3 {
-				owners, got = append(owners, WithOwner(ctx)), append(got, make(chan error, 1))
+				owners, got = append(owners, ContextWithOwner(ctx)), append(got, make(chan error, 1))
 				go func() { got[i] <- l.Lock(owners[i]) }()
 				testredis.Await(b, "the callers wait in order", soon, func() bool { return b.asks(l.(known)) && b.waitersInQueue(l.(known)) == i })
 			}
@@ -1290,7 +1290,7 @@ func TestLineCallerPastTheLocalQueueDoesNotJoin(t *testing.T) {
 // place from then on. Its own field ends: a request that names it may run late, and would take the lock for nobody.
 func TestLineFieldOfACallerThatTakesOverAPlaceEnds(t *testing.T) {
 	b := newFaultBench(t)
-	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+	b.opts = []Option{WithPollInterval(time.Hour)}
 	ctx := context.Background()
 	first := b.contender().takes()
 	front := b.contenderOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 600 * time.Millisecond }))
@@ -1334,7 +1334,7 @@ func TestLineCallerThatTakesOverAPlaceHasItsOwnWish(t *testing.T) {
 	for what, held := range map[string]bool{"asks in time": false, "asks after the grant": true} {
 		t.Run(what, func(t *testing.T) {
 			b := newFaultBench(t)
-			b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+			b.opts = []Option{WithPollInterval(time.Hour)}
 			first := b.contender().takes()
 			leaves := b.contenderOn(b.proxy.Client())
 			ctx, cancel := context.WithCancel(leaves.owner)
@@ -1570,7 +1570,7 @@ func TestLineStarvesNobodyAfterItsClockWasSetBack(t *testing.T) {
 	server.Jump(-time.Hour)
 	begun := sections.Load()
 	testredis.Await(b, "the line is busy after the jump", soon, func() bool { return sections.Load() > begun+100 })
-	c, me := b.client(), WithOwner(context.Background())
+	c, me := b.client(), ContextWithOwner(context.Background())
 	multi := c.NewMultiLock(c.NewLock(b.name), c.NewLock(b.name+"-b"))
 	for range 5 {
 		got, err := multi.TryLock(me, 5*time.Second, 0)
@@ -1643,7 +1643,7 @@ func TestLineRedissonGetsItsShare(t *testing.T) {
 // A MultiLock has no place in the line of its locks. It wakes the waiters of one, and gets its turn.
 func TestLineAndAMultiLockWakeEachOther(t *testing.T) {
 	onEachLine(t, func(b *bench) {
-		c, me := b.client(), WithOwner(context.Background())
+		c, me := b.client(), ContextWithOwner(context.Background())
 		multi := c.NewMultiLock(c.NewLock(b.name), c.NewLock(b.name+"-b"))
 		b.must(multi.Lock(me))
 		one, two := b.contender().joins(), b.contender().joins()
@@ -1762,7 +1762,7 @@ func TestLineWithoutARight(t *testing.T) {
 			b := newBench(t, s.Addr())
 			d := b.deployment(s)
 			var logged lockedBuffer
-			opts := []Option{WithMaxWakeDelay(300 * time.Millisecond), WithWatchdogTimeout(30 * time.Second)}
+			opts := []Option{WithPollInterval(300 * time.Millisecond), WithWatchdogTimeout(30 * time.Second)}
 			user := d.user(b, lack.rights, append(opts, WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))...)
 			other := []*Client{b.client(opts...), b.client(opts...)}
 			ctx, cancel := context.WithTimeout(context.Background(), soon)
@@ -1772,7 +1772,7 @@ func TestLineWithoutARight(t *testing.T) {
 			var inside atomic.Int32
 			for _, c := range []*Client{user, other[0], user, other[1]} {
 				waitgroup.Go(&all, func() {
-					l, me := c.NewLock(b.name), WithOwner(ctx)
+					l, me := c.NewLock(b.name), ContextWithOwner(ctx)
 					for range 5 {
 						if !assert.NoError(b, l.Lock(me), "Lock without the right to %s", what) {
 							return
@@ -1844,11 +1844,11 @@ func TestLineUserWithoutPublishLetsOthersGoFirst(t *testing.T) {
 				var sections atomic.Int64
 				var all sync.WaitGroup
 				if kind == "semaphore" && goroutines == 0 { // else the permits are enough for all
-					require.NoError(t, other.Lock(WithOwner(context.Background())))
+					require.NoError(t, other.Lock(ContextWithOwner(context.Background())))
 				}
 				for range goroutines + 1 {
 					waitgroup.Go(&all, func() {
-						for me := WithOwner(ctx); busy.Lock(me) == nil; sections.Add(1) {
+						for me := ContextWithOwner(ctx); busy.Lock(me) == nil; sections.Add(1) {
 							time.Sleep(section)
 							assert.NoError(t, busy.Unlock(me))
 						}
@@ -1858,13 +1858,13 @@ func TestLineUserWithoutPublishLetsOthersGoFirst(t *testing.T) {
 					c := b.client()
 					beside := c.NewMultiLock(c.NewLock(name), c.NewLock(name+"-beside"))
 					waitgroup.Go(&all, func() {
-						for me := WithOwner(ctx); beside.Lock(me) == nil; {
+						for me := ContextWithOwner(ctx); beside.Lock(me) == nil; {
 							assert.NoError(t, beside.Unlock(me))
 						}
 					})
 				}
 				testredis.Await(t, "the user has the lock", soon, func() bool { return sections.Load() > 0 })
-				before, me := sections.Load(), WithOwner(context.Background())
+				before, me := sections.Load(), ContextWithOwner(context.Background())
 				require.NoError(t, other.Lock(me))
 				assert.Less(t, sections.Load()-before, most, "sections of the user, while the other one waited")
 				stop()
@@ -1884,7 +1884,7 @@ func TestLineUserWithoutItsKeysHearsReleases(t *testing.T) {
 	user := d.user(b, []string{"~lock-*", "allchannels", "allcommands"}, WithWatchdogTimeout(30*time.Second)).NewLock(b.name)
 	first := b.contender().takes()
 	got := make(chan error, 1)
-	me := WithOwner(context.Background())
+	me := ContextWithOwner(context.Background())
 	go func() { got <- user.Lock(me) }()
 	awaitSubscribed(t, user, got)
 	time.Sleep(300 * time.Millisecond) // until the attempt after the subscription is over: no right tells
@@ -1896,7 +1896,7 @@ func TestLineUserWithoutItsKeysHearsReleases(t *testing.T) {
 // A hold that ends without a release is noticed within the poll interval, and the first place is served first.
 func TestLineNoticesARecordThatIsGone(t *testing.T) {
 	onEachLine(t, func(b *bench) {
-		b.opts = []Option{WithMaxWakeDelay(300 * time.Millisecond)}
+		b.opts = []Option{WithPollInterval(300 * time.Millisecond)}
 		b.manual().takes()
 		one, two := b.contender().joins(), b.contender().joins()
 		gone := time.Now()
@@ -1947,7 +1947,7 @@ func TestLineLostAnswerOfAReleaseGrantsOnce(t *testing.T) {
 	for what, fault := range map[string]testredis.Fault{"closed": testredis.LoseReply, "silent": testredis.StallReply} {
 		t.Run(what, func(t *testing.T) {
 			b := newFaultBench(t)
-			b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+			b.opts = []Option{WithPollInterval(time.Hour)}
 			first := b.contenderOn(b.proxy.Client()).takes()
 			one, two := b.manual().listens().joins(), b.manual().listens().joins()
 			rule := b.proxy.On(calls(lockRelease), fault).Times(2)
@@ -1968,7 +1968,7 @@ func TestLineLostAnswerOfARequestLosesNoGrant(t *testing.T) {
 		for _, meanwhile := range []string{"nothing", "released", "cut and released"} {
 			t.Run(what+", "+meanwhile, func(t *testing.T) {
 				b := newFaultBench(t)
-				b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+				b.opts = []Option{WithPollInterval(time.Hour)}
 				first := b.contender().takes()
 				one := b.contenderOn(b.proxy.Client())
 				rule := b.proxy.On(asksIn(engine.HearsGrant), fault)
@@ -2004,7 +2004,7 @@ func TestLineLostAnswerOfARequestLosesNoGrant(t *testing.T) {
 // A late answer "busy" does not hide the message that came before it.
 func TestLineLateAnswerHidesNoMessage(t *testing.T) {
 	b := newFaultBench(t)
-	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+	b.opts = []Option{WithPollInterval(time.Hour)}
 	first := b.contender().takes()
 	one := b.contenderOn(b.proxy.Client())
 	b.proxy.On(asksIn(engine.HearsGrant), testredis.DelayReply(300*time.Millisecond))
@@ -2101,7 +2101,7 @@ func TestLineFieldOfTheFirstHoldSaysWhetherTheUserMayUseTheLine(t *testing.T) {
 			if !may {
 				rights = withoutLine
 			}
-			ctx, name := WithOwner(context.Background()), fmt.Sprintf("%s-%s-%t", b.name, strings.ReplaceAll(kind.name, " ", "-"), may)
+			ctx, name := ContextWithOwner(context.Background()), fmt.Sprintf("%s-%s-%t", b.name, strings.ReplaceAll(kind.name, " ", "-"), may)
 			c := d.user(b, rights)
 			l := kind.one(c, name)
 			got, err := l.TryLock(ctx, 0, 0)
@@ -2131,7 +2131,7 @@ func TestLineMultiLockOfAUserWithoutTheLine(t *testing.T) {
 		},
 		"semaphore": func(c *Client) []Locker { return []Locker{c.NewSemaphore(b.name+"-6", 1), c.NewLock(b.name + "-7")} },
 	} {
-		c, ctx := d.user(b, withoutLine), WithOwner(context.Background())
+		c, ctx := d.user(b, withoutLine), ContextWithOwner(context.Background())
 		all := locks(c)
 		l := c.NewMultiLock(all...)
 		got, err := l.TryLock(ctx, 0, 0)
@@ -2500,7 +2500,7 @@ func (b *faultBench) patient(opts ...Option) *Client {
 // leaves gives up l as soon as ready is closed: its request is under way then.
 func (b *faultBench) leaves(l Locker, ready <-chan struct{}) {
 	b.Helper()
-	ctx, cancel := context.WithCancel(WithOwner(context.Background()))
+	ctx, cancel := context.WithCancel(ContextWithOwner(context.Background()))
 	defer cancel()
 	got := make(chan error, 1)
 	go func() { got <- l.Lock(ctx) }()
@@ -2517,7 +2517,7 @@ func TestTombstoneGoesWithTheLastAnswer(t *testing.T) {
 		testredis.Await(b, "the field has a tombstone", soon, func() bool { return b.tombstones() > 0 })
 		rule.Release()
 		testredis.Await(b, "the line is gone", soon, func() bool { return len(b.lines()) == 0 })
-		got, err := k.one(b.direct, b.name).TryLock(WithOwner(context.Background()), 0, 0)
+		got, err := k.one(b.direct, b.name).TryLock(ContextWithOwner(context.Background()), 0, 0)
 		b.must(err)
 		assert.True(b, got, "the request has taken the lock")
 		b.forget()
@@ -2572,7 +2572,7 @@ func TestCallersThatLeaveLeaveNoTombstone(t *testing.T) {
 				defer close(ready)
 				testredis.Await(b, "the request has run", soon, func() bool { return slow.Count() > before })
 			}()
-			ctx, cancel := context.WithCancel(WithOwner(context.Background()))
+			ctx, cancel := context.WithCancel(ContextWithOwner(context.Background()))
 			got := make(chan error, 1)
 			go func() { got <- l.Lock(ctx) }()
 			await(b.bench, "the request is under way", ready)
@@ -2591,7 +2591,7 @@ func TestCallersThatLeaveLeaveNoTombstone(t *testing.T) {
 // answered its release leaves no tombstone.
 func TestTombstoneIsNotInherited(t *testing.T) {
 	b := newFaultBench(t)
-	b.opts = []Option{WithMaxWakeDelay(time.Hour)}
+	b.opts = []Option{WithPollInterval(time.Hour)}
 	first := b.contender().takes()
 	late := b.contenderOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = time.Minute }))
 	rule := b.proxy.On(asksIn(engine.HearsGrant), testredis.HoldRequest)
@@ -2683,7 +2683,7 @@ func TestTombstonesOfOthersCostOneCommand(t *testing.T) {
 		"plain": b.client().NewLock(b.name + "1"), "fenced": b.client().NewLock(b.name+"2", Fenced()),
 		"write": newWriteLock(b.client(), b.name+"3"), "semaphore": b.client().NewSemaphore(b.name+"4", 3),
 	} {
-		ctx := WithOwner(context.Background())
+		ctx := ContextWithOwner(context.Background())
 		section := func() {
 			b.must(l.Lock(ctx))
 			b.must(l.Unlock(ctx))
@@ -2854,7 +2854,7 @@ func TestLookoutNoticesAGrantThatNoMessageBrought(t *testing.T) {
 				const delay = 800 * time.Millisecond
 				b := newFaultBenchOn(t, testredis.Start(t))
 				ctx := context.Background()
-				waits := b.bench.clientOn(b.proxy.Client(), WithMaxWakeDelay(delay))
+				waits := b.bench.clientOn(b.proxy.Client(), WithPollInterval(delay))
 				var held []Locker
 				got := make(chan error, locks)
 				var all sync.WaitGroup
@@ -2863,7 +2863,7 @@ func TestLookoutNoticesAGrantThatNoMessageBrought(t *testing.T) {
 					held = append(held, lock(b.direct, name))
 					b.must(held[i].Lock(ctx))
 					waitgroup.Go(&all, func() {
-						l, owner := lock(waits, name), WithOwner(ctx)
+						l, owner := lock(waits, name), ContextWithOwner(ctx)
 						got <- l.Lock(owner)
 						assert.NoError(t, l.Unlock(owner))
 					})
@@ -2912,7 +2912,7 @@ func TestIdleWaitersShareALook(t *testing.T) {
 			asks.Add(1)
 		}
 	}))
-	waits := b.clientOn(rdb, WithMaxWakeDelay(200*time.Millisecond))
+	waits := b.clientOn(rdb, WithPollInterval(200*time.Millisecond))
 	for i := range locks {
 		name := fmt.Sprint(b.name, "-", i)
 		b.must(held.NewLock(name).Lock(ctx))
@@ -2948,7 +2948,7 @@ func TestLineSaysHowManyAreInFront(t *testing.T) {
 func TestLookoutEndsWithItsWaiters(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
-	c := b.client(WithMaxWakeDelay(50 * time.Millisecond))
+	c := b.client(WithPollInterval(50 * time.Millisecond))
 	l := c.engine.Probe().Poller()
 	running := func() bool { r, _ := l.Running(); return r }
 	b.must(b.rdb.HSet(context.Background(), b.name, javaThread+":01", 1).Err())

@@ -85,14 +85,14 @@ func TestRecordOfAJavaClientIsRespected(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
-		l := b.client(WithMaxWakeDelay(time.Hour)).NewLock(b.name)
+		l := b.client(WithPollInterval(time.Hour)).NewLock(b.name)
 		const java = "6f1c0e8e-6d5b-4d0a-9a8d-0a8e5a5cbb10:37"
 		b.must(b.rdb.HSet(ctx, b.name, java, 1).Err())
 		b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
 		b.tries(l, false)
 		b.isLocked(l, true)
 		b.mustBe(l.Unlock(ctx), ErrNotHeld)
-		owner := WithOwner(ctx)
+		owner := ContextWithOwner(ctx)
 		got := b.startWaiter(owner, l)
 		b.must(b.rdb.Del(ctx, b.name).Err())
 		b.must(b.rdb.Publish(ctx, "redisson_lock__channel:{"+b.name+"}", "0").Err())
@@ -101,7 +101,7 @@ func TestRecordOfAJavaClientIsRespected(t *testing.T) {
 
 		// A record without a lease is polled: no expiry can be waited for.
 		b.must(b.rdb.HSet(ctx, b.name, java, 1).Err())
-		quick := b.client(WithMaxWakeDelay(10 * time.Millisecond)).NewLock(b.name)
+		quick := b.client(WithPollInterval(10 * time.Millisecond)).NewLock(b.name)
 		ttl, err := quick.TTL(ctx)
 		assert.NoError(t, err)
 		assert.Negative(t, ttl, "TTL")
@@ -228,7 +228,7 @@ func TestWaitersShareOneSubscriptionConnection(t *testing.T) {
 	holder, waiter := b.client(), b.client()
 	name := func(i int) string { return fmt.Sprint(b.name, "-", i) }
 	var wg sync.WaitGroup
-	owner := WithOwner(ctx)
+	owner := ContextWithOwner(ctx)
 	for i := range many {
 		b.must(holder.NewLock(name(i)).Lock(owner))
 		waitgroup.Go(&wg, func() {
@@ -349,7 +349,7 @@ func TestLeavingAQueueNeedsNoMemory(t *testing.T) {
 	b.must(b.rdb.ConfigSet(ctx, "maxmemory-policy", "noeviction").Err())
 	for n, ctx := range []context.Context{giving, ctx} {
 		got := make(chan error, 1)
-		l, me := b.client().NewFairLock(b.name), WithOwner(ctx)
+		l, me := b.client().NewFairLock(b.name), ContextWithOwner(ctx)
 		go func() {
 			err := l.Lock(me)
 			if err == nil {

@@ -46,7 +46,7 @@ func TestMultiLockInOneStep(t *testing.T) {
 func TestMultiLockTriesAllStepsTogether(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
-	ctx := WithOwner(context.Background())
+	ctx := ContextWithOwner(context.Background())
 	rdb := testredis.Client(t, b.addr)
 	var gaveUp giveUps
 	c := b.clientOn(rdb, WithObserver(&gaveUp))
@@ -110,7 +110,7 @@ func (o *giveUps) GaveUp(context.Context, GaveUpEvent) { o.n.Add(1) }
 // The attempt on all steps waits for no lock. A Redis that answers slowly is no error all the same.
 func TestMultiLockOfSeveralStepsWaitsForASlowRedis(t *testing.T) {
 	b := newFaultBench(t)
-	ctx := WithOwner(context.Background())
+	ctx := ContextWithOwner(context.Background())
 	c := b.patientClient()
 	l := c.NewMultiLock(c.NewFairLock(b.name+"-1"), c.NewFairLock(b.name+"-2"))
 	b.proxy.Latency(send.MinWait)
@@ -201,7 +201,7 @@ func TestMultiLockLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 			t.Parallel()
 			const lease = time.Second
 			b := newFaultBenchOn(t, testredis.Start(t))
-			ctx := WithOwner(context.Background())
+			ctx := ContextWithOwner(context.Background())
 			c := b.bench.clientOn(b.proxy.Client())
 			l := c.NewMultiLock(c.NewLock(b.name+"-1"), c.NewFairLock(b.name+"-2")) // in two steps
 			if what == "start" {
@@ -227,7 +227,7 @@ func TestMultiLockGivesUpASilentRedisSoon(t *testing.T) {
 		t.Run(what, func(t *testing.T) {
 			t.Parallel()
 			b := newFaultBenchOn(t, testredis.Start(t))
-			ctx := WithOwner(context.Background())
+			ctx := ContextWithOwner(context.Background())
 			c := b.patientClient()
 			l := c.NewMultiLock(c.NewLock(b.name+"-1"), c.NewFairLock(b.name+"-2")) // in two steps
 			b.must(l.Do(ctx, func(context.Context) error { return nil }))
@@ -248,11 +248,11 @@ func TestMultiLockWaitsForWhicheverIsBusy(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
-		c, other := b.client(WithMaxWakeDelay(time.Hour)), b.client()
+		c, other := b.client(WithPollInterval(time.Hour)), b.client()
 		first, second := other.NewLock(b.name+"-1"), other.NewLock(b.name+"-2")
 		local := c.NewLock(b.name + "-1")
 		l := c.NewMultiLock(c.NewLock(b.name+"-1"), c.NewLock(b.name+"-2"))
-		owner := WithOwner(ctx)
+		owner := ContextWithOwner(ctx)
 		for range 3 {
 			b.must(first.Lock(ctx))
 			got := b.startWaiter(owner, l)
@@ -385,7 +385,7 @@ func TestMultiLockStartsOverWhenAnEarlierLockIsLost(t *testing.T) {
 			first, last := other.NewLock(b.name+"-1"), other.NewLock(b.name+"-last")
 			b.must(last.Lock(ctx))
 			l := c.NewMultiLock(c.NewLock(b.name+"-1"), stubLocker{Locker: c.NewLock(b.name + "-last")})
-			owner := WithOwner(ctx)
+			owner := ContextWithOwner(ctx)
 			got := make(chan error)
 			go func() { got <- l.LockLease(owner, time.Minute) }()
 			testredis.Await(b, "the first is taken", soon, func() bool {
@@ -429,7 +429,7 @@ func TestMultiLockCloseWakesWaitersElsewhere(t *testing.T) {
 	guarded, err := mine.Guard(ctx)
 	b.must(err)
 	b.must(held.Lock(ctx))
-	got := b.startWaiter(WithOwner(ctx), l)
+	got := b.startWaiter(ContextWithOwner(ctx), l)
 	b.must(home.Close())
 	b.mustBe(await(b, "the waiter hears of it", got), ErrClosed)
 	await(b, "the guard ends", guarded.Done())
@@ -535,10 +535,10 @@ func TestMultiLockHoldsNothingWhileItWaits(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
-		c, other := b.client(WithMaxWakeDelay(time.Hour)), b.client()
+		c, other := b.client(WithPollInterval(time.Hour)), b.client()
 		name := func(i int) string { return fmt.Sprint(b.name, "-", i) }
 		l := c.NewMultiLock(c.NewLock(name(2)), c.NewLock(name(0)), c.NewLock(name(1)))
-		owner := WithOwner(ctx)
+		owner := ContextWithOwner(ctx)
 		for busy := range 3 {
 			held := other.NewLock(name(busy))
 			b.must(held.Lock(ctx))
@@ -592,8 +592,8 @@ func TestMultiLocksOfShuffledNamesNeverDeadlock(t *testing.T) {
 					case 1:
 						wait = time.Duration(rng.IntN(int(5 * time.Millisecond)))
 					}
-					ok, err := l.TryLock(WithOwner(context.Background()), 0, 0) // an owner that does without it
-					if ok {                                                     // it has to be released by the same owner: or expires, which no worker must wait for
+					ok, err := l.TryLock(ContextWithOwner(context.Background()), 0, 0) // an owner that does without it
+					if ok {                                                            // it has to be released by the same owner: or expires, which no worker must wait for
 						_, err = l.ForceUnlock(context.Background())
 					}
 					if !errors.Is(err, engine.ErrNoAnswer) {
@@ -633,7 +633,7 @@ func TestMultiLockDoesNotHoldUpItsOwner(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
 	c, other := b.client(), b.client()
-	owner := WithOwner(ctx)
+	owner := ContextWithOwner(ctx)
 	mine, held := c.NewLock(b.name+"-mine"), other.NewLock(b.name+"-held")
 	b.must(mine.Lock(owner))
 	b.must(held.Lock(ctx))
@@ -670,7 +670,7 @@ func TestMultiLocksOfSharedOwnersNeverWaitForEachOther(t *testing.T) {
 					for i := range names {
 						locks = append(locks, newOne(c, fmt.Sprint(b.name, "-", i)))
 					}
-					owned := WithOwner(ctx)
+					owned := ContextWithOwner(ctx)
 					for worker := range 3 {
 						waitgroup.Go(&all, func() {
 							l := Locker(c.NewMultiLock(locks...))
@@ -714,7 +714,7 @@ func TestMultiLockThatWaitsKeepsNothingOfItsOwner(t *testing.T) {
 		locks, others = append(locks, c.NewLock(name)), append(others, other.NewLock(name))
 	}
 	busy, held, free := locks[0], locks[1], locks[2]
-	owner := WithOwner(ctx)
+	owner := ContextWithOwner(ctx)
 	b.must(held.Lock(owner))
 	b.must(others[0].Lock(ctx))
 	got := b.startWaiter(owner, c.NewMultiLock(locks...))
@@ -848,7 +848,7 @@ func TestMultiLocksAreTakenInOneOrder(t *testing.T) {
 
 func TestRedLockRefusesWrongSetsOfLocks(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
-	b.opts = []Option{WithNodeTimeout(soon)} // all nodes are needed
+	b.opts = []Option{WithRedLockNodeTimeout(soon)} // all nodes are needed
 	ctx := context.Background()
 	c, other := b.client(), b.client()
 	onServer := func() *Client { return b.clientOn(testredis.Client(t, testredis.Mini(t).Addr())) }

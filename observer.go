@@ -61,8 +61,8 @@ type Observer interface {
 	// called.
 	Released(ctx context.Context, e ReleasedEvent)
 
-	// Lapsed is called when an explicit lease has expired, as its owner asked.
-	Lapsed(ctx context.Context, e LapsedEvent)
+	// Expired is called when an explicit lease has expired, as its owner asked.
+	Expired(ctx context.Context, e ExpiredEvent)
 
 	// Lost is called once when a lock was lost. The contexts of Guard are canceled by then.
 	Lost(ctx context.Context, e LostEvent)
@@ -91,8 +91,8 @@ func (NopObserver) RenewalFailed(context.Context, RenewalFailedEvent) {}
 // Released does nothing.
 func (NopObserver) Released(context.Context, ReleasedEvent) {}
 
-// Lapsed does nothing.
-func (NopObserver) Lapsed(context.Context, LapsedEvent) {}
+// Expired does nothing.
+func (NopObserver) Expired(context.Context, ExpiredEvent) {}
 
 // Lost does nothing.
 func (NopObserver) Lost(context.Context, LostEvent) {}
@@ -106,8 +106,8 @@ type LockInfo struct {
 	Owner Owner
 }
 
-// A LockType is the type of a lock, as it appears in metrics. The read lock and the write lock of a RWLock have types
-// of their own.
+// A LockType is the type of a lock, as it appears in events, in metrics and in an [Inspection]. In events the read lock
+// and the write lock of a RWLock have types of their own. In an Inspection the RWLock is one lock.
 type LockType string
 
 // The types of locks. A MultiLock has none, because its locks are reported instead.
@@ -116,8 +116,10 @@ const (
 	TypeFair      LockType = "fair"
 	TypeRead      LockType = "read"
 	TypeWrite     LockType = "write"
+	TypeReadWrite LockType = "read-write" // in an Inspection
 	TypeRed       LockType = "redlock"
 	TypeSemaphore LockType = "semaphore"
+	TypeNone      LockType = "" // in an Inspection: no lock of any type
 )
 
 // An AcquirePath tells how a caller acquired a lock, as it appears in metrics.
@@ -128,8 +130,8 @@ const (
 	PathImmediate AcquirePath = "immediate"
 	// PathQueue means that the caller waited for other callers of its process, and its first attempt succeeded.
 	PathQueue AcquirePath = "queue"
-	// PathHandover means that the previous holder in its process handed the lock over, or a reader shared it.
-	PathHandover AcquirePath = "handover"
+	// PathHandoff means that the previous holder in its process handed the lock over, or a reader shared it.
+	PathHandoff AcquirePath = "handoff"
 	// PathNotified means that the caller was notified of the release or of its grant, or that the lock was free when
 	// its subscription had just begun.
 	PathNotified AcquirePath = "notified"
@@ -145,19 +147,19 @@ type WaitingEvent struct {
 
 // An AcquiredEvent describes a lock that was acquired.
 type AcquiredEvent struct {
-	Lock   LockInfo
-	Path   AcquirePath   // PathImmediate, unless Waiting was called before
-	Waited time.Duration // since the call, including the time that Redis took
-	Level  int           // the hold count: more than 1 if the owner held the lock already
-	Token  int64         // the fencing token, or 0 for a lock without Fenced
+	Lock      LockInfo
+	Path      AcquirePath   // PathImmediate, unless Waiting was called before
+	Waited    time.Duration // since the call, including the time that Redis took
+	HoldCount int           // the hold count: more than 1 if the owner held the lock already
+	Token     int64         // the fencing token, or 0 for a lock without Fenced
 }
 
 // A GaveUpEvent describes a call that returned without the lock.
 type GaveUpEvent struct {
-	Lock    LockInfo
-	Waiting bool          // whether Waiting was called before
-	Waited  time.Duration // since the call, including the time that Redis took
-	Err     error         // the error of the call, without operation and name; nil if TryLock returns false
+	Lock      LockInfo
+	Contended bool          // whether Waiting was called before
+	Waited    time.Duration // since the call, including the time that Redis took
+	Err       error         // the error of the call, without operation and name; nil if TryLock returns false
 }
 
 // A RenewedEvent describes a hold whose lease was renewed.
@@ -167,21 +169,21 @@ type RenewedEvent struct {
 
 // A RenewalFailedEvent describes a renewal that was not confirmed.
 type RenewalFailedEvent struct {
-	Lock LockInfo
-	Err  error
-	Left time.Duration // how long the hold is still valid; negative if it is no longer valid
+	Lock     LockInfo
+	Err      error
+	ValidFor time.Duration // how long the hold is still valid; negative if it is no longer valid
 }
 
 // A ReleasedEvent describes a call of Unlock.
 type ReleasedEvent struct {
-	Lock LockInfo
-	Held time.Duration // since the request that acquired the lock was sent
-	Left int           // the remaining hold count; 0 if the lock was released
-	Err  error         // nil if the release is done; else Redis did not confirm it, and the key expires with its lease
+	Lock      LockInfo
+	Held      time.Duration // since the request that acquired the lock was sent
+	HoldCount int           // the remaining hold count; 0 if the lock was released
+	Err       error         // nil if the release is done; else Redis did not confirm it, and the key expires with its lease
 }
 
-// A LapsedEvent describes a hold whose explicit lease has expired.
-type LapsedEvent struct {
+// A ExpiredEvent describes a hold whose explicit lease has expired.
+type ExpiredEvent struct {
 	Lock LockInfo
 	Held time.Duration // since the request that acquired the lock was sent
 }
@@ -225,9 +227,9 @@ func (e *userEvents) Released(ctx context.Context, s engine.Subject, held time.D
 	e.observer.Released(ctx, ReleasedEvent{infoOf(s), held, left, err})
 }
 
-func (e *userEvents) Lapsed(s engine.Subject, held time.Duration) {
+func (e *userEvents) Expired(s engine.Subject, held time.Duration) {
 	if e.observer != nil {
-		e.observer.Lapsed(context.Background(), LapsedEvent{infoOf(s), held})
+		e.observer.Expired(context.Background(), ExpiredEvent{infoOf(s), held})
 	}
 }
 

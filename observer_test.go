@@ -50,7 +50,7 @@ func (r *recorder) GaveUp(_ context.Context, e GaveUpEvent)               { r.no
 func (r *recorder) Renewed(_ context.Context, e RenewedEvent)             { r.note(e) }
 func (r *recorder) RenewalFailed(_ context.Context, e RenewalFailedEvent) { r.note(e) }
 func (r *recorder) Released(_ context.Context, e ReleasedEvent)           { r.note(e) }
-func (r *recorder) Lapsed(_ context.Context, e LapsedEvent)               { r.note(e) }
+func (r *recorder) Expired(_ context.Context, e ExpiredEvent)             { r.note(e) }
 func (r *recorder) Lost(_ context.Context, e LostEvent)                   { r.note(e) }
 
 // take returns the events since the last call.
@@ -130,13 +130,13 @@ func TestObserverSeesEveryLevel(t *testing.T) {
 		e.lock(1)
 		e.lock(1)
 		r.told(t,
-			AcquiredEvent{Lock: x(1), Path: PathImmediate, Waited: 2 * time.Millisecond, Level: 1, Token: 1},
-			AcquiredEvent{Lock: x(1), Path: PathImmediate, Waited: 2 * time.Millisecond, Level: 2, Token: 1})
+			AcquiredEvent{Lock: x(1), Path: PathImmediate, Waited: 2 * time.Millisecond, HoldCount: 1, Token: 1},
+			AcquiredEvent{Lock: x(1), Path: PathImmediate, Waited: 2 * time.Millisecond, HoldCount: 2, Token: 1})
 		time.Sleep(time.Second)
 		e.unlock(1)
 		e.unlock(1)
 		r.told(t,
-			ReleasedEvent{Lock: x(1), Held: time.Second + 6*time.Millisecond, Left: 1},
+			ReleasedEvent{Lock: x(1), Held: time.Second + 6*time.Millisecond, HoldCount: 1},
 			ReleasedEvent{Lock: x(1), Held: time.Second + 8*time.Millisecond})
 		assert.ErrorIs(t, e.unlockErr(1), ErrNotHeld)
 		r.told(t)
@@ -152,7 +152,7 @@ func TestObserverSeesHandoverAndQueue(t *testing.T) {
 		time.Sleep(5 * time.Millisecond)
 		e.unlock(1)
 		<-waiters
-		r.told(t, ReleasedEvent{x(1), 5 * time.Millisecond, 0, nil}, AcquiredEvent{x(2), PathHandover, 5 * time.Millisecond, 1, 0})
+		r.told(t, ReleasedEvent{x(1), 5 * time.Millisecond, 0, nil}, AcquiredEvent{x(2), PathHandoff, 5 * time.Millisecond, 1, 0})
 		time.Sleep(time.Second) // longer than a slice
 		e.unlock(2)
 		<-waiters
@@ -248,8 +248,8 @@ func TestObserverSeesRenewalsAndTheLoss(t *testing.T) {
 				failed++
 				assert.Equal(t, x(1), event.Lock)
 				assert.ErrorIs(t, event.Err, errOff)
-				assert.Positive(t, event.Left)
-				assert.LessOrEqual(t, event.Left, e.WatchdogTimeout)
+				assert.Positive(t, event.ValidFor)
+				assert.LessOrEqual(t, event.ValidFor, e.WatchdogTimeout)
 			case LostEvent:
 				lost++
 				assert.Equal(t, x(1), event.Lock)
@@ -311,7 +311,7 @@ func TestLossIsReportedOnce(t *testing.T) {
 					case LostEvent:
 						lost++
 					case ReleasedEvent:
-						if event.Left == 0 {
+						if event.HoldCount == 0 {
 							released++
 						}
 					}
@@ -338,7 +338,7 @@ func TestObserverSeesExpiryAsNoLoss(t *testing.T) {
 		require.True(t, ok)
 		r.take()
 		time.Sleep(time.Minute)
-		r.told(t, LapsedEvent{x(1), lease.Trust(time.Second)})
+		r.told(t, ExpiredEvent{x(1), lease.Trust(time.Second)})
 		_ = e.unlockErr(1)
 		r.told(t)
 		assert.Empty(t, logged.String(), "logged")
@@ -370,7 +370,7 @@ func TestObserverCountsAddUp(t *testing.T) {
 	for range 12 {
 		all.Go(func() {
 			for range 20 {
-				ctx, cancel := context.WithTimeout(WithOwner(context.Background()), rand.N(200*time.Millisecond))
+				ctx, cancel := context.WithTimeout(ContextWithOwner(context.Background()), rand.N(200*time.Millisecond))
 				l, lease, levels := locks[rand.N(len(locks))], time.Duration(0), 0
 				if rand.N(4) == 0 {
 					lease = 10 * time.Millisecond
@@ -401,19 +401,19 @@ func TestObserverCountsAddUp(t *testing.T) {
 				if e.Path != PathImmediate {
 					waits[e.Lock.Type]--
 				}
-				if e.Level == 1 {
+				if e.HoldCount == 1 {
 					holds[e.Lock.Type]++
 				}
 				assert.Equal(t, e.Lock.Type == TypeWrite, e.Token > 0, "%+v", e)
 			case GaveUpEvent:
-				if e.Waiting {
+				if e.Contended {
 					waits[e.Lock.Type]--
 				}
 			case ReleasedEvent:
-				if e.Left == 0 {
+				if e.HoldCount == 0 {
 					holds[e.Lock.Type]--
 				}
-			case LapsedEvent:
+			case ExpiredEvent:
 				holds[e.Lock.Type]--
 			case LostEvent:
 				holds[e.Lock.Type]--
@@ -435,7 +435,7 @@ func TestObserverCountsAddUp(t *testing.T) {
 // The Observer of a Client sees its RedLock, and the Observers of the nodes see the locks of the nodes.
 func TestObserverSeesRedLockAndNodes(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
-	ctx := WithOwner(context.Background())
+	ctx := ContextWithOwner(context.Background())
 	o := Owner(engine.OwnerOf(ctx))
 	r, node := &recorder{}, &recorder{}
 	var locks []Locker

@@ -25,9 +25,9 @@ const longestLabel = 256 // bytes
 type options struct {
 	watchdogTimeout time.Duration
 	fairWaitTimeout time.Duration
-	maxWakeDelay    time.Duration
+	pollInterval    time.Duration
 	nodeTimeout     time.Duration
-	handoverSlice   time.Duration
+	handoffWindow   time.Duration
 	synced          send.Synced
 	syncs           bool // WithSyncedReplicas was given
 	keyPrefix       string
@@ -54,29 +54,18 @@ func WithFairWaitTimeout(d time.Duration) Option {
 	return func(o *options) { o.fairWaitTimeout = d }
 }
 
-// WithMaxWakeDelay is the former name of [WithPollInterval].
-func WithMaxWakeDelay(d time.Duration) Option {
-	return func(o *options) { o.maxWakeDelay = d }
-}
-
 // WithPollInterval sets how long a waiter waits for a notification before it asks Redis again. It bounds the delay that
 // a lost notification causes. A process asks about all the locks for which it waits in one request, and less often if
 // there are thousands of them. The default is 1s; d must be positive.
-func WithPollInterval(d time.Duration) Option { return WithMaxWakeDelay(d) }
-
-// WithNodeTimeout is the former name of [WithRedLockNodeTimeout].
-func WithNodeTimeout(d time.Duration) Option {
-	return func(o *options) { o.nodeTimeout = d }
+func WithPollInterval(d time.Duration) Option {
+	return func(o *options) { o.pollInterval = d }
 }
 
 // WithRedLockNodeTimeout sets how long a [RedLock] waits for the answer of each server whose lock was made by this
 // Client. A RedLock asks all servers at the same time, so that a dead server delays it by d. The default is 200ms; d
 // must be positive.
-func WithRedLockNodeTimeout(d time.Duration) Option { return WithNodeTimeout(d) }
-
-// WithHandoverSlice is the former name of [WithHandoffWindow].
-func WithHandoverSlice(d time.Duration) Option {
-	return func(o *options) { o.handoverSlice = d }
+func WithRedLockNodeTimeout(d time.Duration) Option {
+	return func(o *options) { o.nodeTimeout = d }
 }
 
 // WithHandoffWindow sets how long a process may pass a lock on among its own goroutines, without a request to Redis,
@@ -91,7 +80,9 @@ func WithHandoverSlice(d time.Duration) Option {
 // does not report it.
 //
 // The default is 10ms; 0 turns it off.
-func WithHandoffWindow(d time.Duration) Option { return WithHandoverSlice(d) }
+func WithHandoffWindow(d time.Duration) Option {
+	return func(o *options) { o.handoffWindow = d }
+}
 
 // WithSyncedReplicas makes an acquire succeed only if n replicas have confirmed it within d, using WAIT. Otherwise the
 // lock is released again, and the error is ErrNotSynced. A renewal that the replicas do not confirm does not count
@@ -150,9 +141,9 @@ func newOptions(opts []Option) (options, error) {
 	o := options{
 		watchdogTimeout: 30 * time.Second,
 		fairWaitTimeout: 5 * time.Minute,
-		maxWakeDelay:    time.Second,
+		pollInterval:    time.Second,
 		nodeTimeout:     200 * time.Millisecond,
-		handoverSlice:   10 * time.Millisecond,
+		handoffWindow:   10 * time.Millisecond,
 		logger:          slog.Default(),
 	}
 	for i, opt := range opts {
@@ -169,12 +160,12 @@ func newOptions(opts []Option) (options, error) {
 		return o, invalid("WithWatchdogTimeout(%v): at least %v", o.watchdogTimeout, minWatchdogTimeout)
 	case o.fairWaitTimeout < time.Second:
 		return o, invalid("WithFairWaitTimeout(%v): at least 1s", o.fairWaitTimeout)
-	case o.maxWakeDelay <= 0:
-		return o, invalid("WithMaxWakeDelay(%v): more than 0", o.maxWakeDelay)
+	case o.pollInterval <= 0:
+		return o, invalid("WithPollInterval(%v): more than 0", o.pollInterval)
 	case o.nodeTimeout <= 0:
-		return o, invalid("WithNodeTimeout(%v): more than 0", o.nodeTimeout)
-	case o.handoverSlice < 0:
-		return o, invalid("WithHandoverSlice(%v): not negative", o.handoverSlice)
+		return o, invalid("WithRedLockNodeTimeout(%v): more than 0", o.nodeTimeout)
+	case o.handoffWindow < 0:
+		return o, invalid("WithHandoffWindow(%v): not negative", o.handoffWindow)
 	case o.syncs && (o.synced.Replicas < 1 || o.synced.Within < time.Millisecond):
 		return o, invalid("WithSyncedReplicas(%d, %v): at least 1 replica, and 1ms", o.synced.Replicas, o.synced.Within)
 	case o.logger == nil:
@@ -189,7 +180,7 @@ type lockOptions struct {
 	engine.Limits
 	fenced   bool
 	maxHolds bool // MaxHold was given
-	keeps    bool // AtLeast was given
+	keeps    bool // MinHold was given
 }
 
 // A LockOption configures one lock.
@@ -215,11 +206,6 @@ func MaxHold(d time.Duration) LockOption {
 	return func(o *lockOptions) { o.Max, o.maxHolds = d, true }
 }
 
-// AtLeast is the former name of [MinHold].
-func AtLeast(d time.Duration) LockOption {
-	return func(o *lockOptions) { o.AtLeast, o.keeps = d, true }
-}
-
 // MinHold keeps the lock in Redis for at least d after it was acquired, even if it is released earlier: a job that
 // several machines start at about the same time runs once, although their clocks differ. An Unlock before that time
 // sets the remaining lease of the key instead of deleting it, in the same one request. The caller no longer holds the
@@ -231,7 +217,9 @@ func AtLeast(d time.Duration) LockOption {
 // the explicit lease has expired. ForceUnlock releases the lock at once, and so does a MultiLock that cannot acquire
 // the other locks. NewRedLock rejects locks with this option. d is at least 1ms, is rounded up to whole milliseconds,
 // and is no longer than MaxHold.
-func MinHold(d time.Duration) LockOption { return AtLeast(d) }
+func MinHold(d time.Duration) LockOption {
+	return func(o *lockOptions) { o.MinHold, o.keeps = d, true }
+}
 
 func newLockOptions(opts []LockOption) lockOptions {
 	var o lockOptions
@@ -248,10 +236,10 @@ func (o *lockOptions) check() error {
 	switch {
 	case o.maxHolds && o.Max < time.Millisecond:
 		return send.Invalid("MaxHold(%v): at least 1ms", o.Max)
-	case o.keeps && o.AtLeast < time.Millisecond:
-		return send.Invalid("AtLeast(%v): at least 1ms", o.AtLeast)
-	case o.keeps && o.maxHolds && o.AtLeast > o.Max:
-		return send.Invalid("AtLeast(%v) with MaxHold(%v): no longer than a hold may last", o.AtLeast, o.Max)
+	case o.keeps && o.MinHold < time.Millisecond:
+		return send.Invalid("MinHold(%v): at least 1ms", o.MinHold)
+	case o.keeps && o.maxHolds && o.MinHold > o.Max:
+		return send.Invalid("MinHold(%v) with MaxHold(%v): no longer than a hold may last", o.MinHold, o.Max)
 	}
 	return nil
 }

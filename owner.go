@@ -15,13 +15,10 @@ type Owner int64
 // String returns the owner as it appears in errors.
 func (o Owner) String() string { return engine.Owner(o).String() }
 
-// WithOwner is the former name of [ContextWithOwner].
-func WithOwner(ctx context.Context) context.Context {
-	return engine.NewOwner().In(ctx)
-}
-
 // ContextWithOwner returns a copy of ctx that carries a new owner. A caller that passes this context, or one derived
 // from it, acts for that owner in any goroutine. Without it the owner is the calling goroutine. Use it for a lock that
 // is acquired in one goroutine and released in another, or acquired again in several goroutines. Goroutines that share
 // an owner do not exclude each other.
-func ContextWithOwner(ctx context.Context) context.Context { return WithOwner(ctx) }
+func ContextWithOwner(ctx context.Context) context.Context {
+	return engine.NewOwner().In(ctx)
+}

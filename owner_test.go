@@ -21,12 +21,12 @@ func TestOwnerIsTheGoroutineOrOfTheContext(t *testing.T) {
 	assert.Positive(t, here, "a goroutine's owner is its id")
 	assert.Positive(t, there, "a goroutine's owner is its id")
 	assert.Equal(t, engine.OwnerOf(ctx), here, "a goroutine stays the same owner")
-	one, two := WithOwner(ctx), WithOwner(ctx)
+	one, two := ContextWithOwner(ctx), ContextWithOwner(ctx)
 	a, b := engine.OwnerOf(one), engine.OwnerOf(two)
-	assert.NotEqual(t, b, a, "each WithOwner makes a new owner")
+	assert.NotEqual(t, b, a, "each ContextWithOwner makes a new owner")
 	assert.Negative(t, a, "an owner of a ctx is no goroutine id")
 	assert.Equal(t, elsewhere(func() engine.Owner { return engine.OwnerOf(one) }), a, "the owner of a ctx on another goroutine")
-	assert.NotEqual(t, engine.OwnerOf(one), engine.OwnerOf(WithOwner(one)), "an owner inside an owner is a new one")
+	assert.NotEqual(t, engine.OwnerOf(one), engine.OwnerOf(ContextWithOwner(one)), "an owner inside an owner is a new one")
 }
 
 // net/http serves the requests of a keep-alive connection on one goroutine. A lock that one of them forgot to unlock

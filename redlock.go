@@ -87,11 +87,11 @@ func checkNodes(components []component) error {
 	for i, c := range components {
 		for _, r := range c.records() {
 			if r.record.Limits() != (engine.Limits{}) {
-				return invalid("%s has MaxHold or AtLeast: a RedLock repairs and undoes the holds at its nodes by its own rules", shortName(c.Name()))
+				return invalid("%s has MaxHold or MinHold: a RedLock repairs and undoes the holds at its nodes by its own rules", shortName(c.Name()))
 			}
 			client := r.client
 			if s := client.synced; s.Replicas > 0 && s.Within >= client.nodeTimeout {
-				return invalid("%s has WithSyncedReplicas(%d, %v): its Client needs a longer WithNodeTimeout than %v",
+				return invalid("%s has WithSyncedReplicas(%d, %v): its Client needs a longer WithRedLockNodeTimeout than %v",
 					shortName(c.Name()), s.Replicas, s.Within, client.nodeTimeout)
 			}
 			address, _, _ := strings.Cut(r.server, "/")

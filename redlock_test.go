@@ -52,7 +52,7 @@ func newRedBench(t *testing.T) *redBench {
 		addrs = append(addrs, s.Addr())
 	}
 	b := newBench(t, addrs[0], addrs[1:]...)
-	b.opts = []Option{WithNodeTimeout(time.Second)} // a node that is up answers in time, also on a busy machine
+	b.opts = []Option{WithRedLockNodeTimeout(time.Second)} // a node that is up answers in time, also on a busy machine
 	return &redBench{b, servers}
 }
 
@@ -127,7 +127,7 @@ func TestRedLockNeedsAMajorityOfLiveNodes(t *testing.T) {
 			ctx := context.Background()
 			const nodeTimeout = time.Second
 			// An attempt that a paused server runs behind its undo expires before the bench gives up waiting for that.
-			l, other := b.lock(WithNodeTimeout(nodeTimeout), WithWatchdogTimeout(10*time.Second)), b.lock(WithNodeTimeout(nodeTimeout))
+			l, other := b.lock(WithRedLockNodeTimeout(nodeTimeout), WithWatchdogTimeout(10*time.Second)), b.lock(WithRedLockNodeTimeout(nodeTimeout))
 			b.must(l.Lock(ctx))
 			kill(b.servers[1])
 			kill(b.servers[3])
@@ -197,7 +197,7 @@ func TestRedLockIsLostWithTheMajorityAndNotBefore(t *testing.T) {
 func TestRedLockNodeThatComesBackEmptyIsTakenAgain(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
-	l, other := b.lock(WithWatchdogTimeout(3*time.Second)), b.lock(WithNodeTimeout(soon))
+	l, other := b.lock(WithWatchdogTimeout(3*time.Second)), b.lock(WithRedLockNodeTimeout(soon))
 	b.must(l.Lock(ctx))
 	b.must(l.Lock(ctx))
 	guarded, err := l.Guard(ctx)
@@ -220,10 +220,10 @@ func TestRedLockMajorityThatComesBackEmptyIsALoss(t *testing.T) {
 	ctx := context.Background()
 	var locks []Locker
 	for _, rdb := range b.nodes {
-		locks = append(locks, b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(time.Second), WithNodeTimeout(soon)).NewLock(b.name))
+		locks = append(locks, b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(time.Second), WithRedLockNodeTimeout(soon)).NewLock(b.name))
 	}
 	// Its own renewal is not due: between the moments at which two nodes are found empty it would take the first again.
-	l, other := b.client(WithWatchdogTimeout(time.Hour), WithNodeTimeout(soon)).NewRedLock(locks...), b.lock()
+	l, other := b.client(WithWatchdogTimeout(time.Hour), WithRedLockNodeTimeout(soon)).NewRedLock(locks...), b.lock()
 	b.must(l.Lock(ctx))
 	testredis.Await(b, "all are held", soon, func() bool { return b.has() == 5 })
 	guarded, err := l.Guard(ctx)
@@ -250,7 +250,7 @@ func TestRedLockLossIsNoticedWhenTheNodesAreLost(t *testing.T) {
 	ctx := context.Background()
 	var locks []Locker
 	for _, rdb := range b.nodes[1:4] {
-		locks = append(locks, b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(3*time.Second), WithNodeTimeout(soon)).NewLock(b.name))
+		locks = append(locks, b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(3*time.Second), WithRedLockNodeTimeout(soon)).NewLock(b.name))
 	}
 	var logged lockedBuffer
 	c := b.client(WithWatchdogTimeout(time.Hour), WithLogger(slog.New(slog.NewTextHandler(&logged, nil))))
@@ -280,7 +280,7 @@ func TestRedLockLateGrantsAreGivenBack(t *testing.T) {
 		if i == 3 {
 			name = b.name + "-with-a-longer-name"
 		}
-		locks = append(locks, b.clientOn(p.Client(), WithNodeTimeout(300*time.Millisecond)).NewLock(name))
+		locks = append(locks, b.clientOn(p.Client(), WithRedLockNodeTimeout(300*time.Millisecond)).NewLock(name))
 	}
 	l := c.NewRedLock(locks...)
 	b.must(l.Lock(ctx))
@@ -361,7 +361,7 @@ func TestRedLockRefusalsForGoodAreToldAtOnce(t *testing.T) {
 func TestRedLockUnlockNeedsAMajority(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
-	l := b.lock(WithNodeTimeout(400 * time.Millisecond))
+	l := b.lock(WithRedLockNodeTimeout(400 * time.Millisecond))
 	for range 2 {
 		b.must(l.Lock(ctx))
 		testredis.Await(b, "all are held", soon, func() bool { return b.has() == 5 })
@@ -385,7 +385,7 @@ func TestRedLockUnlockNeedsAMajority(t *testing.T) {
 func TestRedLockNodeThatMissedALevelIsReleasedWithTheLast(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
-	l, other := b.lock(WithNodeTimeout(400*time.Millisecond)), b.lock()
+	l, other := b.lock(WithRedLockNodeTimeout(400*time.Millisecond)), b.lock()
 	same := newRedLock(l.(*RedLock).client, b.name)
 	b.servers[0].Freeze()
 	b.must(l.Lock(ctx))
@@ -412,7 +412,7 @@ func TestRedLockNodesWithoutAnAnswerDecideNothing(t *testing.T) {
 	ctx := context.Background()
 	b.servers[0].Kill()
 	b.servers[1].Kill()
-	l := b.lock(WithNodeTimeout(400 * time.Millisecond))
+	l := b.lock(WithRedLockNodeTimeout(400 * time.Millisecond))
 	b.must(l.Lock(ctx))
 	guarded, err := l.Guard(ctx)
 	b.must(err)
@@ -465,7 +465,7 @@ func TestRedLockOfMultiLocksKeepsAndWakes(t *testing.T) {
 		c := b.clientOn(testredis.Client(t, rdb.Options().Addr), WithWatchdogTimeout(4*time.Second))
 		locks = append(locks, c.NewMultiLock(c.NewLock(b.name+"-x"), c.NewLock(b.name+"-y")))
 	}
-	l := b.client(WithWatchdogTimeout(4*time.Second), WithNodeTimeout(soon)).NewRedLock(locks...)
+	l := b.client(WithWatchdogTimeout(4*time.Second), WithRedLockNodeTimeout(soon)).NewRedLock(locks...)
 	b.must(l.Lock(ctx))
 	for range 2 {
 		b.must(b.nodes[1].Del(ctx, b.name+"-y").Err())
@@ -476,10 +476,10 @@ func TestRedLockOfMultiLocksKeepsAndWakes(t *testing.T) {
 	testredis.Await(b, "all is given back", soon, func() bool { return b.has() == 0 })
 
 	// And waiters are woken.
-	other := b.client(WithMaxWakeDelay(time.Hour)).NewRedLock(slices.Clone(locks)...)
+	other := b.client(WithPollInterval(time.Hour)).NewRedLock(slices.Clone(locks)...)
 	b.must(l.Lock(ctx))
 	got := make(chan error)
-	owner := WithOwner(ctx)
+	owner := ContextWithOwner(ctx)
 	go func() { got <- other.Lock(owner) }()
 	for _, rdb := range b.nodes[1:4] {
 		testredis.Await(b, "the other one waits", soon, func() bool {
@@ -504,9 +504,9 @@ func TestRedLockOfReadersIsShared(t *testing.T) {
 	read, write := home.NewRedLock(readers...), home.NewRedLock(writers...)
 	readers[0] = nil // it is not ours any more
 	b.must(read.Lock(ctx))
-	owner := WithOwner(ctx)
+	owner := ContextWithOwner(ctx)
 	b.triesFor(owner, read, soon, true)
-	b.triesFor(WithOwner(ctx), write, 0, false)
+	b.triesFor(ContextWithOwner(ctx), write, 0, false)
 	b.must(read.Unlock(ctx))
 	b.must(read.Unlock(owner))
 }
@@ -540,7 +540,7 @@ func TestRedLockForeignLockerThatHangsCostsANodeTimeout(t *testing.T) {
 func TestRedLockWaitersDoNotPoll(t *testing.T) {
 	b := newRedBench(t)
 	ctx := context.Background()
-	l := b.lock(WithWatchdogTimeout(time.Hour), WithNodeTimeout(soon))
+	l := b.lock(WithWatchdogTimeout(time.Hour), WithRedLockNodeTimeout(soon))
 	b.must(l.Lock(ctx))
 	testredis.Await(b, "all are held", soon, func() bool { return b.has() == 5 })
 	b.must(b.nodes[4].Del(ctx, b.name).Err())
@@ -548,7 +548,7 @@ func TestRedLockWaitersDoNotPoll(t *testing.T) {
 	sent := new(counter)
 	rdb.AddHook(sent)
 	waiter := newRedLock(b.clientOn(rdb), b.name)
-	owner := WithOwner(ctx)
+	owner := ContextWithOwner(ctx)
 	got := make(chan error)
 	go func() { got <- waiter.Lock(owner) }()
 	time.Sleep(time.Second)

@@ -54,7 +54,7 @@ func newPairLock(c *Client, name string) Locker {
 func takeoverLocks(t *testing.T, client func(opts ...Option) *Client, tag string, lease time.Duration) (all []*survivor) {
 	for _, k := range takeovers {
 		name := tag + k.name
-		s := &survivor{kind: k.name, name: name, owner: WithOwner(context.Background()), next: make(chan error, 1)}
+		s := &survivor{kind: k.name, name: name, owner: ContextWithOwner(context.Background()), next: make(chan error, 1)}
 		s.l, s.rival = k.one(client(WithWatchdogTimeout(lease)), name), k.rival(client(), name)
 		require.NoError(t, s.l.Lock(s.owner), k.name)
 		var err error
@@ -220,7 +220,7 @@ func TestClusterSlotHalfWayKeepsHolds(t *testing.T) {
 	ctx := context.Background()
 	b := &bench{T: t}
 	client := func(opts ...Option) *Client {
-		return b.clientOn(cluster.Client(), append([]Option{WithMaxWakeDelay(100 * time.Millisecond)}, opts...)...)
+		return b.clientOn(cluster.Client(), append([]Option{WithPollInterval(100 * time.Millisecond)}, opts...)...)
 	}
 	const lease = 4 * time.Second
 	tag := fmt.Sprintf("{half-way-%d}", benches.Add(1))
@@ -287,8 +287,8 @@ func TestClusterReaderKeepsItsLevelsHalfWay(t *testing.T) {
 		b := &bench{T: t}
 		name := fmt.Sprintf("{reader-half-way-%d}", benches.Add(1))
 		read := b.clientOn(cluster.Client(), WithWatchdogTimeout(6*time.Second)).NewRWLock(name).Read()
-		write := b.clientOn(cluster.Client(), WithMaxWakeDelay(50*time.Millisecond)).NewRWLock(name).Write()
-		reader, writer := WithOwner(ctx), WithOwner(ctx)
+		write := b.clientOn(cluster.Client(), WithPollInterval(50*time.Millisecond)).NewRWLock(name).Write()
+		reader, writer := ContextWithOwner(ctx), ContextWithOwner(ctx)
 		b.must(read.Lock(reader))
 		guarded, err := read.Guard(reader)
 		b.must(err)
@@ -331,7 +331,7 @@ func TestSyncedReplicas(t *testing.T) {
 			b := newClusterBench(t, cluster)
 			c := b.client(WithSyncedReplicas(1, confirmation), WithWatchdogTimeout(2*time.Second))
 			l, unsynced := kind.one(c, b.name), kind.rival(b.client(), b.name)
-			owner := WithOwner(ctx)
+			owner := ContextWithOwner(ctx)
 			testredis.Await(b, "the replicas confirm", clusterSoon, func() bool { return l.Lock(owner) == nil })
 			b.must(l.Lock(owner))
 			b.must(l.Unlock(owner))
@@ -433,7 +433,7 @@ func TestSentinelFailovers(t *testing.T) {
 		var refused int
 		s := testredis.StartSentinel(t, 2)
 		for i := range *failovers {
-			ctx := WithOwner(context.Background())
+			ctx := ContextWithOwner(context.Background())
 			name := fmt.Sprintf("failover-%d", i)
 			opts := []Option{WithWatchdogTimeout(time.Minute), WithLogger(slog.New(slog.DiscardHandler))}
 			if synced {

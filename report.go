@@ -115,9 +115,9 @@ func (o *calmObserver) Released(ctx context.Context, e ReleasedEvent) {
 	o.Observer.Released(ctx, e)
 }
 
-func (o *calmObserver) Lapsed(ctx context.Context, e LapsedEvent) {
+func (o *calmObserver) Expired(ctx context.Context, e ExpiredEvent) {
 	defer o.begin().recovered()
-	o.Observer.Lapsed(ctx, e)
+	o.Observer.Expired(ctx, e)
 }
 
 func (o *calmObserver) Lost(ctx context.Context, e LostEvent) {

@@ -141,7 +141,7 @@ func (o watchedObserver) RenewalFailed(context.Context, RenewalFailedEvent) {
 	o.watch.look("observer.RenewalFailed")
 }
 func (o watchedObserver) Released(context.Context, ReleasedEvent) { o.watch.look("observer.Released") }
-func (o watchedObserver) Lapsed(context.Context, LapsedEvent)     { o.watch.look("observer.Lapsed") }
+func (o watchedObserver) Expired(context.Context, ExpiredEvent)   { o.watch.look("observer.Lapsed") }
 func (o watchedObserver) Lost(context.Context, LostEvent)         { o.watch.look("observer.Lost") }
 
 // A watchedHandler is the handler of a logger of the user.
@@ -223,7 +223,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 	client := func(name string) *Client {
 		rdb := testredis.Client(t, b.addr)
 		rdb.AddHook(watchedHook{watch, &fails})
-		c := b.clientOn(rdb, WithWatchdogTimeout(time.Second), WithMaxWakeDelay(50*time.Millisecond),
+		c := b.clientOn(rdb, WithWatchdogTimeout(time.Second), WithPollInterval(50*time.Millisecond),
 			WithLogger(slog.New(watchedHandler{watch})), WithObserver(watchedObserver{watch: watch}))
 		watch.add(name, c)
 		return c
@@ -261,7 +261,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 	}
 	// methods calls each method of l, by itself and under a guard of a lock of another client.
 	methods := func(l, outer Locker) {
-		ctx, cancel := user(WithOwner(context.Background()), 2*time.Second)
+		ctx, cancel := user(ContextWithOwner(context.Background()), 2*time.Second)
 		defer cancel()
 		_ = outer.Do(ctx, func(ctx context.Context) error {
 			_ = l.Do(ctx, func(ctx context.Context) error {
@@ -312,7 +312,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 	// These MultiLocks never find all of their locks free. Their ctx is a guard.
 	for i := range 8 {
 		all.Go(func() {
-			ctx, cancel := user(WithOwner(context.Background()), 2*time.Second)
+			ctx, cancel := user(ContextWithOwner(context.Background()), 2*time.Second)
 			defer cancel()
 			name := string(rune('a' + i%2))
 			for range 3 {
@@ -323,7 +323,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 			}
 		})
 		all.Go(func() {
-			ctx, cancel := user(WithOwner(context.Background()), 2*time.Second)
+			ctx, cancel := user(ContextWithOwner(context.Background()), 2*time.Second)
 			defer cancel()
 			_ = two.NewLock(fmt.Sprint("outer:crowd", i, b.name)).Do(ctx, func(ctx context.Context) error {
 				return makers["multi"](one, "").Do(ctx, func(context.Context) error { return nil })
@@ -334,7 +334,7 @@ func TestUserCodeIsNeverCalledWithAMutexHeld(t *testing.T) {
 
 	// Losses: records that are gone, locks that are forced open, renewals that fail until the lease ends.
 	lost := make(map[string]context.Context)
-	owner := WithOwner(context.Background())
+	owner := ContextWithOwner(context.Background())
 	for kind, maker := range makers {
 		l := maker(one, "lost:"+kind+":"+b.name)
 		b.must(l.Lock(owner))
@@ -409,7 +409,7 @@ func (o observerFunc) GaveUp(context.Context, GaveUpEvent)               { o.cal
 func (o observerFunc) Renewed(context.Context, RenewedEvent)             { o.call("renewed") }
 func (o observerFunc) RenewalFailed(context.Context, RenewalFailedEvent) { o.call("renewal failed") }
 func (o observerFunc) Released(context.Context, ReleasedEvent)           { o.call("released") }
-func (o observerFunc) Lapsed(context.Context, LapsedEvent)               { o.call("lapsed") }
+func (o observerFunc) Expired(context.Context, ExpiredEvent)             { o.call("lapsed") }
 func (o observerFunc) Lost(context.Context, LostEvent)                   { o.call("lost") }
 
 // inReportedBubble runs f in a bubble, on an engine with a logger and an Observer.

@@ -83,7 +83,7 @@ func TestDowngradeLetsReadersIn(t *testing.T) {
 		b := newBench(t, addr)
 		ctx := context.Background()
 		l := b.client().NewRWLock(b.name)
-		other := b.client(WithMaxWakeDelay(time.Hour)).NewRWLock(b.name)
+		other := b.client(WithPollInterval(time.Hour)).NewRWLock(b.name)
 		b.must(l.Write().Lock(ctx))
 		b.must(l.Read().Lock(ctx))
 		b.must(l.Read().Lock(ctx))
@@ -91,7 +91,7 @@ func TestDowngradeLetsReadersIn(t *testing.T) {
 		b.holds(l.Read(), 2)
 		b.isLocked(other.Write(), true)
 		b.isLocked(other.Read(), true)
-		owners := []context.Context{WithOwner(ctx), WithOwner(ctx), WithOwner(ctx)}
+		owners := []context.Context{ContextWithOwner(ctx), ContextWithOwner(ctx), ContextWithOwner(ctx)}
 		var readers []<-chan error
 		for _, o := range owners {
 			readers = append(readers, b.startWaiter(o, other.Read()))
@@ -184,7 +184,7 @@ func TestUpgradeFailsWhenOnlyItsOwnReadIsInTheWay(t *testing.T) {
 		}
 		b.must(other.Read().Lock(ctx))
 		b.tries(l.Write(), false)
-		owner := WithOwner(ctx)
+		owner := ContextWithOwner(ctx)
 		b.must(l.Read().Lock(owner))
 		got := b.startWaiter(owner, l.Write())
 		b.must(l.Read().Unlock(ctx))
@@ -240,7 +240,7 @@ func TestWriterEvictsDeadReaders(t *testing.T) {
 		dead, living, write := b.client().NewRWLock(b.name).Read(), b.client().NewRWLock(b.name).Read(), b.client().NewRWLock(b.name).Write()
 		b.must(dead.LockLease(ctx, 200*time.Millisecond))
 		b.must(living.LockLease(ctx, time.Hour)) // keeps the hash alive
-		owner := WithOwner(ctx)
+		owner := ContextWithOwner(ctx)
 		got := b.startWaiter(owner, write)
 		testredis.Await(t, "the dead reader is evicted", soon, func() bool { return b.rdb.HLen(ctx, b.name).Val() == 2 })
 		b.must(living.Unlock(ctx))
@@ -310,7 +310,7 @@ func TestWriteReleaseWakesAllReaders(t *testing.T) {
 		var wg sync.WaitGroup
 		const clients, readers = 3, 12
 		for range clients {
-			r := b.client(WithMaxWakeDelay(time.Hour)).NewRWLock(b.name).Read()
+			r := b.client(WithPollInterval(time.Hour)).NewRWLock(b.name).Read()
 			for range readers / clients {
 				waitgroup.Go(&wg, func() {
 					if !assert.NoError(t, r.Lock(ctx)) {
@@ -411,8 +411,8 @@ func TestWriterThatGivesUpLetsReadersIn(t *testing.T) {
 		testredis.Await(t, "the writer has said that it waits", soon, func() bool {
 			return b.rdb.Exists(ctx, "relock_rwlock_writers:{"+b.name+"}").Val() == 1
 		})
-		owner := WithOwner(ctx)
-		late := b.client(WithMaxWakeDelay(time.Hour)).NewRWLock(b.name).Read()
+		owner := ContextWithOwner(ctx)
+		late := b.client(WithPollInterval(time.Hour)).NewRWLock(b.name).Read()
 		b.tries(late, false)
 		b.tries(reading, true) // an owner that reads already may read again
 		got := b.startWaiter(owner, late)
@@ -483,7 +483,7 @@ func TestRWRecordOfAJavaClientIsRespected(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
-		l := b.client(WithMaxWakeDelay(50 * time.Millisecond)).NewRWLock(b.name)
+		l := b.client(WithPollInterval(50 * time.Millisecond)).NewRWLock(b.name)
 		b.must(b.rdb.HSet(ctx, b.name, "mode", "read", javaThread, 1).Err())
 		b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
 		b.must(b.rdb.Set(ctx, "{"+b.name+"}:"+javaThread+":rwlock_timeout:1", 1, 1500*time.Millisecond).Err())
@@ -547,7 +547,7 @@ func TestUpgradersDoNotBlockEachOther(t *testing.T) {
 		b := newBench(t, addr)
 		ctx := context.Background()
 		l := b.client().NewRWLock(b.name)
-		one, two := WithOwner(ctx), WithOwner(ctx)
+		one, two := ContextWithOwner(ctx), ContextWithOwner(ctx)
 		b.must(l.Read().Lock(one))
 		b.must(l.Read().Lock(two))
 		results := make(chan error, 2)
@@ -584,8 +584,8 @@ func TestUpgradeFailsWhenItsOwnerReadsLater(t *testing.T) {
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
 		ctx := context.Background()
-		owner := WithOwner(ctx)
-		l, other := b.client(WithMaxWakeDelay(50*time.Millisecond)).NewRWLock(b.name), b.client().NewRWLock(b.name)
+		owner := ContextWithOwner(ctx)
+		l, other := b.client(WithPollInterval(50*time.Millisecond)).NewRWLock(b.name), b.client().NewRWLock(b.name)
 		b.must(other.Read().Lock(ctx))
 		got := b.startWaiter(owner, l.Write())
 		b.must(b.rdb.Del(ctx, "relock_rwlock_writers:{"+b.name+"}").Err()) // so that the reader comes in
@@ -780,9 +780,9 @@ func TestReadInsideWriteNeverWaitsForItsOwner(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
-	c, d, w := b.client(WithMaxWakeDelay(time.Hour)), b.client(), b.client()
+	c, d, w := b.client(WithPollInterval(time.Hour)), b.client(), b.client()
 	rw := c.NewRWLock(b.name)
-	x, y := WithOwner(ctx), WithOwner(ctx)
+	x, y := ContextWithOwner(ctx), ContextWithOwner(ctx)
 	b.must(d.NewRWLock(b.name).Read().Lock(ctx))
 	waits, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -828,10 +828,10 @@ func TestWriteInsideReadIsRefusedWhileItsOwnerWaitsToWrite(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
-	rw, d := b.client(WithMaxWakeDelay(time.Hour)).NewRWLock(b.name), b.client().NewRWLock(b.name)
+	rw, d := b.client(WithPollInterval(time.Hour)).NewRWLock(b.name), b.client().NewRWLock(b.name)
 	tried := 0 // rounds in which the owner read before the writer in front of it wrote
 	for round := 0; tried < 2 && round < 40; round++ {
-		x, y := WithOwner(ctx), WithOwner(ctx)
+		x, y := ContextWithOwner(ctx), ContextWithOwner(ctx)
 		b.must(d.Write().Lock(ctx))
 		front, refused := make(chan error, 1), make(chan error, 1)
 		go func() {
@@ -904,7 +904,7 @@ func (b *lineBench) rw(opts ...LockOption) *RWLock {
 			b.asked.Add(1)
 		}
 	}))
-	return b.clientOn(rdb, WithMaxWakeDelay(time.Hour), WithHandoverSlice(time.Minute)).NewRWLock(b.name, opts...)
+	return b.clientOn(rdb, WithPollInterval(time.Hour), WithHandoffWindow(time.Minute)).NewRWLock(b.name, opts...)
 }
 
 // waits starts a writer, and returns when it stands in the line.
@@ -955,7 +955,7 @@ func TestWriterPassesToTheNextWriter(t *testing.T) {
 	for name, opts := range map[string][]LockOption{"plain": nil, "fenced": {Fenced()}} {
 		t.Run(name, func(t *testing.T) {
 			b := newRWLineBench(t)
-			ctx := WithOwner(context.Background())
+			ctx := ContextWithOwner(context.Background())
 			from, to := b.rw(opts...).Write(), b.rw(opts...).Write()
 			b.must(from.Lock(ctx))
 			var last, asked int64
@@ -995,7 +995,7 @@ func TestWriterPassesToTheNextWriter(t *testing.T) {
 // A granted writer whose lease is short at first renews it, and holds the lock as long as it wants.
 func TestGrantedWriterRenews(t *testing.T) {
 	b := newRWLineBench(t)
-	ctx := WithOwner(context.Background())
+	ctx := ContextWithOwner(context.Background())
 	from, to := b.rw().Write(), b.rw().Write()
 	b.must(from.Lock(ctx))
 	got := b.waits(ctx, to)
@@ -1009,7 +1009,7 @@ func TestGrantedWriterRenews(t *testing.T) {
 // dead.
 func TestLastReaderPassesToTheFirstWriter(t *testing.T) {
 	b := newRWLineBench(t)
-	ctx := WithOwner(context.Background())
+	ctx := ContextWithOwner(context.Background())
 	one, two, dead, write := b.rw(Fenced()).Read(), b.rw(Fenced()).Read(), b.rw(Fenced()).Read(), b.rw(Fenced()).Write()
 	asked := int64(0)
 	for range 5 {
@@ -1034,7 +1034,7 @@ func TestLastReaderPassesToTheFirstWriter(t *testing.T) {
 // The lock passes over a writer whose process is dead.
 func TestDeadWriterIsPassedOver(t *testing.T) {
 	b := newRWLineBench(t)
-	ctx := WithOwner(context.Background())
+	ctx := ContextWithOwner(context.Background())
 	from, to := b.rw().Write(), b.rw().Write()
 	for range 2 {
 		b.must(from.Lock(ctx))
@@ -1053,7 +1053,7 @@ func TestDeadWriterIsPassedOver(t *testing.T) {
 // A writer that gives up leaves its place. If the lock is free by then, it passes the lock on.
 func TestWriterThatGivesUpPassesOn(t *testing.T) {
 	b := newRWLineBench(t)
-	ctx := WithOwner(context.Background())
+	ctx := ContextWithOwner(context.Background())
 	first, second := b.rw().Write(), b.rw().Write()
 	asked := int64(0)
 	for range 3 {
@@ -1077,7 +1077,7 @@ func TestWriterThatGivesUpPassesOn(t *testing.T) {
 // A forced release passes the lock on.
 func TestForceUnlockPassesToTheFirstWriter(t *testing.T) {
 	b := newRWLineBench(t)
-	ctx := WithOwner(context.Background())
+	ctx := ContextWithOwner(context.Background())
 	from, to := b.rw(), b.rw().Write()
 	asked := int64(0)
 	for _, half := range []Locker{from.Read(), from.Write(), from.Read(), from.Write()} {
@@ -1099,7 +1099,7 @@ func TestForceUnlockPassesToTheFirstWriter(t *testing.T) {
 // So does the last reader.
 func TestWriterLeavesTheLockToReadersThatWait(t *testing.T) {
 	b := newRWLineBench(t)
-	ctx := WithOwner(context.Background())
+	ctx := ContextWithOwner(context.Background())
 	from, to, read := b.rw(), b.rw().Write(), b.rw().Read()
 	told := b.rdb.Subscribe(ctx, b.releases, to.record.Grants(engine.Attempt{}))
 	defer told.Close()
@@ -1243,7 +1243,7 @@ func TestReadersAndWritersOfManyProcessesTakeTurns(t *testing.T) {
 // free.
 func TestWriterIsWokenByAHolderThatKnowsNoLine(t *testing.T) {
 	b := newRWLineBench(t)
-	ctx := WithOwner(context.Background())
+	ctx := ContextWithOwner(context.Background())
 	relock := b.client().engine.Probe().NewField(1)
 	for name, record := range map[string][]any{
 		"a writer":                     {"mode", "write", javaThread + ":write", 1},
@@ -1275,7 +1275,7 @@ func TestWriterIsWokenByAHolderThatKnowsNoLine(t *testing.T) {
 // A newcomer that finds the lock free joins the end of the line, and grants the lock to the first writer.
 func TestNewWriterLetsTheLineGoFirst(t *testing.T) {
 	b := newRWLineBench(t)
-	ctx := WithOwner(context.Background())
+	ctx := ContextWithOwner(context.Background())
 	from, first, second := b.rw().Write(), b.rw().Write(), b.rw().Write()
 	asked := int64(0)
 	for range 3 {
@@ -1298,9 +1298,9 @@ func TestNewWriterLetsTheLineGoFirst(t *testing.T) {
 // A writer whose owner comes to read has no place in the line: the line grants nothing to it.
 func TestUpgraderStandsInNoLine(t *testing.T) {
 	b := newRWLineBench(t)
-	ctx := WithOwner(context.Background())
+	ctx := ContextWithOwner(context.Background())
 	rw, other := b.rw(), b.rw()
-	owner := WithOwner(ctx)
+	owner := ContextWithOwner(ctx)
 	b.must(other.Read().Lock(ctx))
 	b.must(rw.Read().Lock(owner))
 	got := make(chan error, 1)
@@ -1329,7 +1329,7 @@ func TestUpgraderStandsInNoLine(t *testing.T) {
 // A lock works for a user that may not use the line, and writers wait as they can.
 func TestWriterWithoutTheRightToTheLine(t *testing.T) {
 	b := newRWLineBench(t)
-	ctx := WithOwner(context.Background())
+	ctx := ContextWithOwner(context.Background())
 	b.must(b.rdb.Do(ctx, "acl", "setuser", "alice", "reset", "on", ">pass", "allcommands", "allchannels",
 		"~"+b.name, "~{"+b.name+"}:*", "~relock_rwlock_writers:{"+b.name+"}", "~redisson_lock_token:{"+b.name+"}").Err())
 	rdb := redis.NewClient(&redis.Options{Addr: b.addr, Username: "alice", Password: "pass"})
@@ -1350,7 +1350,7 @@ func TestWriterWithoutTheRightToTheLine(t *testing.T) {
 // A writer that may not subscribe keeps its place, and asks often only while the lock changes hands.
 func TestWriterThatMayNotSubscribeStandsInTheLine(t *testing.T) {
 	b := newRWLineBench(t)
-	ctx := WithOwner(context.Background())
+	ctx := ContextWithOwner(context.Background())
 	b.must(b.rdb.Do(ctx, "acl", "setuser", "alice", "reset", "on", ">pass", "allcommands", "-subscribe", "allchannels", "allkeys").Err())
 	rdb := redis.NewClient(&redis.Options{Addr: b.addr, Username: "alice", Password: "pass"})
 	defer rdb.Close()
@@ -1375,7 +1375,7 @@ func TestWriterThatMayNotSubscribeStandsInTheLine(t *testing.T) {
 // A request of an earlier wait that runs late does not take the place of a later wait of its process.
 func TestEarlierWriterDoesNotTakeTheLaterPlace(t *testing.T) {
 	b := newRWLineBench(t)
-	ctx := WithOwner(context.Background())
+	ctx := ContextWithOwner(context.Background())
 	held, l := b.rw().Write(), b.client().NewRWLock(b.name).Write()
 	b.must(held.Lock(ctx))
 	e := l.client.engine

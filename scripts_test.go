@@ -393,7 +393,7 @@ func TestScriptsThatRunOnceAreSentOnce(t *testing.T) {
 			}
 			return is
 		}, testredis.LoseReply).Times(3)
-		freed, err := l(c).ForceUnlock(WithOwner(context.Background()))
+		freed, err := l(c).ForceUnlock(ContextWithOwner(context.Background()))
 		assert.Error(t, err, "%s: %t although the answer was lost", name, freed)
 		sent[name] = int(requests.Load())
 	}
@@ -771,7 +771,7 @@ func TestHostileDataDoNotStopRedis(t *testing.T) {
 			begin, check := b.watchBusy()
 			var before string // what is there
 			for _, kind := range strings.Fields(hostile.kinds) {
-				c := b.client(WithMaxWakeDelay(50 * time.Millisecond))
+				c := b.client(WithPollInterval(50 * time.Millisecond))
 				for _, method := range []string{"Lock", "TryLock(0)", "IsLocked", "TTL", "ForceUnlock", "Inspect"} {
 					what := kind + " " + method
 					if before == "" || !hostile.refused {
@@ -780,7 +780,7 @@ func TestHostileDataDoNotStopRedis(t *testing.T) {
 						before = b.rdb.Dump(ctx, key).Val() // a late script of the last method may have ended what is not refused
 						require.True(t, before != "" || !hostile.refused)
 					}
-					l, me := kindCalled(kind).one(c, b.name), WithOwner(ctx)
+					l, me := kindCalled(kind).one(c, b.name), ContextWithOwner(ctx)
 					wait := 100 * time.Millisecond
 					if hostile.refused {
 						wait = soon
@@ -862,14 +862,14 @@ func TestHostileDataBesideAHold(t *testing.T) {
 
 				// The watchdog renews it, and Unlock gives it back.
 				c := b.client(WithWatchdogTimeout(3 * time.Second))
-				l, me := k.one(c, b.name), WithOwner(ctx)
+				l, me := k.one(c, b.name), ContextWithOwner(ctx)
 				b.must(l.Lock(me))
 				spoil()
 				guarded, err := l.Guard(me)
 				b.must(err)
 				if k.name == "read" {
-					within, cancel := context.WithTimeout(WithOwner(ctx), 100*time.Millisecond)
-					err := k.rival(b.client(WithMaxWakeDelay(20*time.Millisecond)), b.name).Lock(within)
+					within, cancel := context.WithTimeout(ContextWithOwner(ctx), 100*time.Millisecond)
+					err := k.rival(b.client(WithPollInterval(20*time.Millisecond)), b.name).Lock(within)
 					cancel()
 					assert.True(t, errors.Is(err, ErrNotALock) || errors.Is(err, context.DeadlineExceeded), "a writer: %v", err)
 				}
@@ -904,7 +904,7 @@ func TestReadersHaveLevelsWithinBounds(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)
-		c, me := b.client(), WithOwner(context.Background())
+		c, me := b.client(), ContextWithOwner(context.Background())
 		l := c.NewRWLock(b.name).Read()
 		b.must(l.Lock(me))
 		setLevels := func(n int) {
@@ -924,7 +924,7 @@ func TestReadersHaveLevelsWithinBounds(t *testing.T) {
 		assert.Equal(t, mostLevels, n)
 		i := b.inspect(c)
 		require.Len(t, i.Holders, 1)
-		assert.Equal(t, mostLevels, i.Holders[0].Levels)
+		assert.Equal(t, mostLevels, i.Holders[0].HoldCount)
 		b.must(l.Unlock(me))
 		b.must(l.Lock(me))
 		setLevels(1)
@@ -974,7 +974,7 @@ func TestNobodyJoinsWhatIsFull(t *testing.T) {
 			full.fill(b)
 			before := full.count(b)
 			begin()
-			l := kindCalled(full.kind).one(b.client(WithMaxWakeDelay(50*time.Millisecond)), b.name)
+			l := kindCalled(full.kind).one(b.client(WithPollInterval(50*time.Millisecond)), b.name)
 			for _, wait := range []time.Duration{0, 300 * time.Millisecond} {
 				ok, err := l.TryLock(ctx, wait, 0)
 				b.must(err)

@@ -70,7 +70,7 @@ func (d *deployment) user(b *bench, rights []string, opts ...Option) *Client {
 	for _, admin := range d.admins {
 		b.must(admin.Do(context.Background(), args...).Err())
 	}
-	return b.clientOn(d.client(name, password), append([]Option{WithMaxWakeDelay(time.Hour), WithWatchdogTimeout(userLease)}, opts...)...)
+	return b.clientOn(d.client(name, password), append([]Option{WithPollInterval(time.Hour), WithWatchdogTimeout(userLease)}, opts...)...)
 }
 
 const userLease = 2500 * time.Millisecond
@@ -86,7 +86,7 @@ type use struct {
 func (u use) all(one, rival lockMaker, name string) (err error) {
 	ctx := context.Background()
 	mine, theirs := one(u.user, name), rival(u.other, name)
-	me, me2, them, them2 := WithOwner(ctx), WithOwner(ctx), WithOwner(ctx), WithOwner(ctx)
+	me, me2, them, them2 := ContextWithOwner(ctx), ContextWithOwner(ctx), ContextWithOwner(ctx), ContextWithOwner(ctx)
 	defer func() { // whatever is left, for the sake of the other tests
 		_, _ = theirs.ForceUnlock(ctx)
 		_, _ = rival(u.other, name).ForceUnlock(ctx)
@@ -233,7 +233,7 @@ func TestLocksWorkOverTLS(t *testing.T) {
 	b := newBench(t, s.Addr())
 	over := func() *Client {
 		return b.clientOn(testredis.Client(t, addr, func(o *redis.Options) { o.TLSConfig = config }),
-			WithMaxWakeDelay(time.Hour), WithWatchdogTimeout(userLease))
+			WithPollInterval(time.Hour), WithWatchdogTimeout(userLease))
 	}
 	var all sync.WaitGroup
 	for _, kind := range clusterLocks {
@@ -370,14 +370,14 @@ func testWithoutWakeups(t *testing.T, b *bench, d *deployment, all, wakeups []st
 		var logged lockedBuffer
 		const slow = 5 * time.Second // what it takes without a wake-up, about
 		log := WithLogger(slog.New(slog.NewTextHandler(&logged, nil)))
-		user := d.user(b, without(all, lack.right), log, WithMaxWakeDelay(slow), WithWatchdogTimeout(time.Minute))
-		other := d.user(b, all, WithMaxWakeDelay(slow), WithWatchdogTimeout(time.Minute))
+		user := d.user(b, without(all, lack.right), log, WithPollInterval(slow), WithWatchdogTimeout(time.Minute))
+		other := d.user(b, all, WithPollInterval(slow), WithWatchdogTimeout(time.Minute))
 		kind := kindCalled(lack.kind)
 		one, rival := kind.one, kind.rival
 		name := orderName()
 		// handOver is how long it takes until a waiter knows of a release.
 		handOver := func(from, to Locker) (time.Duration, error) {
-			holder, waiter := WithOwner(ctx), WithOwner(ctx)
+			holder, waiter := ContextWithOwner(ctx), ContextWithOwner(ctx)
 			if err := from.Lock(holder); err != nil {
 				return 0, err
 			}
@@ -431,7 +431,7 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 		b.must(err)
 		rdb := redis.NewClient(o)
 		b.Cleanup(func() { _ = rdb.Close() })
-		return b.clientOn(rdb, WithLogger(record), WithMaxWakeDelay(50*time.Millisecond), WithWatchdogTimeout(time.Second))
+		return b.clientOn(rdb, WithLogger(record), WithPollInterval(50*time.Millisecond), WithWatchdogTimeout(time.Second))
 	}
 	rights := func(rights ...any) {
 		b.must(b.rdb.Do(ctx, append([]any{"acl", "setuser", user, "reset", "on", ">" + password}, rights...)...).Err())
@@ -444,7 +444,7 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 	everything := func(l Locker) {
 		within, cancel := context.WithTimeout(ctx, 2*time.Second) // go-redis dials for about 400ms
 		defer cancel()
-		within = WithOwner(within)
+		within = ContextWithOwner(within)
 		note(l.Lock(within))
 		note(second(l.TryLock(within, time.Millisecond, 0)))
 		note(second(l.Guard(within)))
@@ -479,7 +479,7 @@ func TestTextsHaveNoSecrets(t *testing.T) {
 		waitgroup.Go(&each, func() { everything(kind.one(good, name)) })
 		// Lost, while one owner waits for it and another one asks.
 		waitgroup.Go(&each, func() {
-			l, me, them := kind.one(good, name+"-lost"), WithOwner(ctx), WithOwner(ctx)
+			l, me, them := kind.one(good, name+"-lost"), ContextWithOwner(ctx), ContextWithOwner(ctx)
 			note(l.Lock(me))
 			note(l.Unlock(them))
 			note(second(l.Guard(them)))

@@ -72,7 +72,7 @@ func (b *bench) available(s *Semaphore, want int) {
 // owners are so many new owners.
 func owners(n int) (all []context.Context) {
 	for range n {
-		all = append(all, WithOwner(context.Background()))
+		all = append(all, ContextWithOwner(context.Background()))
 	}
 	return all
 }
@@ -166,7 +166,7 @@ func TestSemaphoreKeepsTheFirstNumber(t *testing.T) {
 func TestSemaphoreWaitersHearOfNewPermits(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	ctx := context.Background()
-	s := b.client(WithMaxWakeDelay(time.Hour)).NewSemaphore(b.name, 1)
+	s := b.client(WithPollInterval(time.Hour)).NewSemaphore(b.name, 1)
 	o := owners(3)
 	b.mustTry(s, o[0], true)
 	got := []<-chan error{b.startWaiter(o[1], s), b.startWaiter(o[2], s)}
@@ -207,7 +207,7 @@ func TestSemaphoreRefusesBadInput(t *testing.T) {
 // Waiters of one process get permits in the order in which they came, also those that want a lease of their own.
 func TestSemaphoreServesLocalWaitersInOrder(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
-	s := b.client(WithMaxWakeDelay(time.Hour)).NewSemaphore(b.name, 2)
+	s := b.client(WithPollInterval(time.Hour)).NewSemaphore(b.name, 2)
 	first := owners(2)
 	b.mustTry(s, first[0], true)
 	b.mustTry(s, first[1], true)
@@ -217,7 +217,7 @@ func TestSemaphoreServesLocalWaitersInOrder(t *testing.T) {
 	var all sync.WaitGroup
 	for i := range waiters {
 		waitgroup.Go(&all, func() {
-			owner, err := WithOwner(context.Background()), error(nil)
+			owner, err := ContextWithOwner(context.Background()), error(nil)
 			if i%2 == 0 {
 				err = s.Lock(owner)
 			} else {
@@ -253,7 +253,7 @@ func TestSemaphoreNewcomersLetWaitersGoFirst(t *testing.T) {
 		var mine, theirs atomic.Int64
 		var all sync.WaitGroup
 		visit := func(s *Semaphore, n *atomic.Int64) {
-			for owner := WithOwner(ctx); mine.Load() < 20 || theirs.Load() < 20; n.Add(1) {
+			for owner := ContextWithOwner(ctx); mine.Load() < 20 || theirs.Load() < 20; n.Add(1) {
 				if !assert.NoError(t, s.Lock(owner)) || !assert.NoError(t, s.Unlock(owner)) {
 					return
 				}
@@ -270,7 +270,7 @@ func TestSemaphoreNewcomersLetWaitersGoFirst(t *testing.T) {
 func TestSemaphoreCallersAskTogetherWhileItIsFree(t *testing.T) {
 	b := newFaultBench(t)
 	s := b.shaky().NewSemaphore(b.name, 8)
-	b.mustTry(s, WithOwner(context.Background()), true)
+	b.mustTry(s, ContextWithOwner(context.Background()), true)
 	const delay = 250 * time.Millisecond // a TryLock that does not wait stays for longer
 	b.proxy.On(calls(semaphoreAcquire), testredis.DelayRequest(delay)).Times(7)
 	start := time.Now()
@@ -331,7 +331,7 @@ func TestSemaphoreGivesThePermitsOfTheCrashedToOthers(t *testing.T) {
 			b.mustTry(s, owner, true)
 		}
 		b.must(crashed.Close()) // which leaves them taken
-		next := b.client(WithMaxWakeDelay(time.Hour)).NewSemaphore(b.name, 2)
+		next := b.client(WithPollInterval(time.Hour)).NewSemaphore(b.name, 2)
 		o := owners(2)
 		b.must(next.Lock(o[0]))
 		b.permits(2)
@@ -373,16 +373,16 @@ func TestInspectShowsASemaphore(t *testing.T) {
 		ctx, c := context.Background(), b.client()
 		s := c.NewSemaphore(b.name, 5)
 		b.must(s.LockLease(ctx, time.Minute))
-		b.must(s.LockLease(WithOwner(ctx), time.Second))
+		b.must(s.LockLease(ContextWithOwner(ctx), time.Second))
 		i, err := c.Inspect(ctx, b.name)
 		b.must(err)
-		assert.Equal(t, KindSemaphore, i.Kind)
-		assert.Equal(t, "semaphore", i.Kind.String())
+		assert.Equal(t, TypeSemaphore, i.Type)
+		assert.Equal(t, "semaphore", string(i.Type))
 		assert.True(t, i.Held())
-		assert.Equal(t, 3, i.Free)
+		assert.Equal(t, 3, i.Available)
 		require.Len(t, i.Holders, 2)
-		assert.Less(t, i.Holders[0].Lease, i.Holders[1].Lease)
-		assert.Equal(t, i.TTL, i.Holders[1].Lease)
+		assert.Less(t, i.Holders[0].Remaining, i.Holders[1].Remaining)
+		assert.Equal(t, i.TTL, i.Holders[1].Remaining)
 		assert.Equal(t, c.ID(), i.Holders[0].Client)
 		assert.Equal(t, engine.OwnerOf(ctx).String(), i.Holders[1].Owner)
 
@@ -394,8 +394,8 @@ func TestInspectShowsASemaphore(t *testing.T) {
 			i, err = c.Inspect(ctx, b.name)
 			return err == nil && len(i.Holders) == 2
 		})
-		assert.Equal(t, 3, i.Free, "with those that have lapsed")
-		assert.Equal(t, Holder{Contender: Contender{Field: hex.EncodeToString([]byte(java)), Owner: "permit " + hex.EncodeToString([]byte(java))}, Levels: 1, Lease: -time.Millisecond}, i.Holders[1])
+		assert.Equal(t, 3, i.Available, "with those that have lapsed")
+		assert.Equal(t, Holder{Contender: Contender{Field: hex.EncodeToString([]byte(java)), Owner: "permit " + hex.EncodeToString([]byte(java))}, HoldCount: 1, Remaining: -time.Millisecond}, i.Holders[1])
 		assert.Negative(t, i.TTL)
 		b.available(s, 3)
 		all, err := s.Holders(ctx)
@@ -410,7 +410,7 @@ func TestInspectShowsASemaphore(t *testing.T) {
 		require.Equal(t, 5, b.permits(5))
 		i, err = c.Inspect(ctx, b.name)
 		b.must(err)
-		assert.Equal(t, 5, i.Free)
+		assert.Equal(t, 5, i.Available)
 		assert.False(t, i.Held())
 	})
 }
@@ -715,12 +715,12 @@ func TestSemaphoreStorm(t *testing.T) {
 	waiting.Store(processes * workers)
 	for p := range processes {
 		c := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 200 * time.Millisecond }),
-			WithWatchdogTimeout(time.Second), WithMaxWakeDelay(100*time.Millisecond))
+			WithWatchdogTimeout(time.Second), WithPollInterval(100*time.Millisecond))
 		s := c.NewSemaphore(b.name, permits)
 		for w := range workers {
 			rng := rand.New(rand.NewPCG(uint64(p), uint64(w)))
 			visit := func() (held heldPermit, trusted bool) {
-				ctx, cancel := context.WithTimeout(WithOwner(context.Background()), time.Duration(1+rng.IntN(3000))*time.Millisecond)
+				ctx, cancel := context.WithTimeout(ContextWithOwner(context.Background()), time.Duration(1+rng.IntN(3000))*time.Millisecond)
 				defer cancel()
 				err := error(nil)
 				if w%3 == 0 {
@@ -780,7 +780,7 @@ func TestSemaphoreStorm(t *testing.T) {
 		b.mustTry(s, owner, true)
 		defer func() { b.must(s.Unlock(owner)) }()
 	}
-	b.mustTry(s, WithOwner(context.Background()), false)
+	b.mustTry(s, ContextWithOwner(context.Background()), false)
 	require.Zero(t, b.permits(permits))
 }
 
@@ -819,7 +819,7 @@ func TestSemaphoreAttemptThatRunsAfterItsUndoTakesNothing(t *testing.T) {
 	s := b.shaky().NewSemaphore(b.name, 1)
 	b.must(s.SetPermits(context.Background(), 1))
 	late := b.proxy.On(calls(semaphoreAcquire), testredis.HoldRequest)
-	ctx, cancel := context.WithCancel(WithOwner(context.Background()))
+	ctx, cancel := context.WithCancel(ContextWithOwner(context.Background()))
 	got := make(chan error, 1)
 	go func() { got <- s.Lock(ctx) }()
 	await(b.bench, "the attempt", late.Fired())
@@ -1071,7 +1071,7 @@ func TestSemaphoreFrozenClientLosesItsGrant(t *testing.T) {
 	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
 		m := b.permitClient(s).takes()
 		frozen := b.permitClient(s).listens().joins(engine.HearsGrant)
-		next := b.permitContender(WithMaxWakeDelay(100 * time.Millisecond)).joins()
+		next := b.permitContender(WithPollInterval(100 * time.Millisecond)).joins()
 		m.gives(neverDue)
 		assert.InDelta(b, 3500, frozen.lease().Milliseconds(), 1500, "the provisional lease")
 		next.waits()
@@ -1080,7 +1080,7 @@ func TestSemaphoreFrozenClientLosesItsGrant(t *testing.T) {
 		assert.Equal(b, "late", b.placeOf(frozen.id).state, "the place of the frozen client")
 		require.Zero(b, b.permits(1))
 
-		last := b.permitContender(WithMaxWakeDelay(100 * time.Millisecond)).joins()
+		last := b.permitContender(WithPollInterval(100 * time.Millisecond)).joins()
 		next.unlocks()
 		last.gets() // and not the paused client
 		frozen.joins(engine.HearsGrant)
@@ -1177,7 +1177,7 @@ func TestSemaphoreGrantThatNobodyHearsIsTakenBack(t *testing.T) {
 func TestSemaphoreLostMessageLosesNoGrant(t *testing.T) {
 	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
 		m := b.permitClient(s).takes()
-		c := b.permitContender(WithMaxWakeDelay(300 * time.Millisecond)).joins()
+		c := b.permitContender(WithPollInterval(300 * time.Millisecond)).joins()
 		p := b.placeOf(c.client.ID())
 		ctx := context.Background()
 		_, err := b.rdb.TxPipelined(ctx, func(r redis.Pipeliner) error {
@@ -1284,7 +1284,7 @@ func TestSemaphoreUserWithoutTheLineHearsReleases(t *testing.T) {
 	user := d.user(b, withoutLine, WithWatchdogTimeout(30*time.Second)).NewSemaphore(b.name, 1)
 	first := b.permitContender().asks().gets()
 	got := make(chan error, 1)
-	me := WithOwner(context.Background())
+	me := ContextWithOwner(context.Background())
 	go func() { got <- user.Lock(me) }()
 	awaitSubscribed(t, user, got)
 	time.Sleep(300 * time.Millisecond) // until the attempt after the subscription is over: no right tells
@@ -1313,7 +1313,7 @@ func TestSemaphoreFirstHoldOfAUserWithoutTheLine(t *testing.T) {
 	server := testredis.Start(t)
 	b := newLineBench(t, server.Addr())
 	user := b.deployment(server).user(b, withoutLine, WithWatchdogTimeout(time.Minute)).NewSemaphore(b.name, 1)
-	me := WithOwner(context.Background())
+	me := ContextWithOwner(context.Background())
 	got, err := user.TryLock(me, 0, 0)
 	b.must(err)
 	require.True(t, got)
@@ -1435,7 +1435,7 @@ func TestSemaphoreCallerThatAskedFirstHasAPlaceAfterAnother(t *testing.T) {
 	b := newFaultBench(t)
 	s := b.direct.NewSemaphore(b.name, 2)
 	m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
-	c := b.clientOn(b.proxy.Client(), WithMaxWakeDelay(time.Hour)).NewSemaphore(b.name, 2)
+	c := b.clientOn(b.proxy.Client(), WithPollInterval(time.Hour)).NewSemaphore(b.name, 2)
 	first, late := b.proxy.On(calls(semaphoreAcquire), testredis.DelayReply(100*time.Millisecond)), b.proxy.On(calls(semaphoreAcquire), testredis.DelayReply(400*time.Millisecond))
 	o := owners(3)
 	asks := func(owner context.Context) <-chan error {
@@ -1477,7 +1477,7 @@ func TestSemaphoreCallersBehindABusyOneAskNothing(t *testing.T) {
 	b := newFaultBench(t)
 	s := b.direct.NewSemaphore(b.name, 1)
 	m := b.permitClient(s).takes()
-	c := b.clientOn(b.proxy.Client(), WithMaxWakeDelay(time.Hour)).NewSemaphore(b.name, 1)
+	c := b.clientOn(b.proxy.Client(), WithPollInterval(time.Hour)).NewSemaphore(b.name, 1)
 	o := owners(10)
 	got := make(chan error, len(o))
 	asks := func(owner context.Context) { go func() { got <- c.Lock(owner) }() }
@@ -1552,7 +1552,7 @@ func TestSemaphoreOtherNumberIsLoggedOnce(t *testing.T) {
 			return c.NewSemaphore(b.name, permits), func() int { return strings.Count(out.String(), "number of permits") }, out.String
 		}
 		two, linesOfTwo, _ := logged(2)
-		first, second := WithOwner(ctx), WithOwner(ctx)
+		first, second := ContextWithOwner(ctx), ContextWithOwner(ctx)
 		b.must(two.Lock(first))
 
 		five, lines, text := logged(5)

@@ -251,8 +251,8 @@ func (p *stormProcess) current() []*Client {
 
 // restart closes the Clients, if there are any, and makes new ones.
 func (p *stormProcess) restart(s *storm) {
-	opts := []Option{WithWatchdogTimeout(stormTimeout), WithMaxWakeDelay(300 * time.Millisecond),
-		WithNodeTimeout(stormTimeout / 3), WithLogger(slog.New(slog.DiscardHandler))}
+	opts := []Option{WithWatchdogTimeout(stormTimeout), WithPollInterval(300 * time.Millisecond),
+		WithRedLockNodeTimeout(stormTimeout / 3), WithLogger(slog.New(slog.DiscardHandler))}
 	if s.kind.sync {
 		opts = append(opts, WithSyncedReplicas(1, stormTimeout/4))
 	}
@@ -435,7 +435,7 @@ func (s *storm) rage(ctx context.Context, took time.Duration) {
 	for i := range stormClients * stormWorkers {
 		w := &stormWorker{storm: s, number: i, proc: i % stormClients, rng: s.rand(i), ctx: ctx}
 		if i%2 == 0 {
-			w.ctx = WithOwner(w.ctx)
+			w.ctx = ContextWithOwner(w.ctx)
 		}
 		waitgroup.Go(&workers, w.run)
 	}
@@ -512,7 +512,7 @@ func (s *storm) lookAfter() {
 		p := &stormProcess{rdbs: s.connect(nil)}
 		p.restart(s)
 		s.procs = append(s.procs, p)
-		fresh = append(fresh, &stormWorker{storm: s, number: -1, proc: len(s.procs) - 1, rng: s.rand(-2 - i), ctx: WithOwner(context.Background())})
+		fresh = append(fresh, &stormWorker{storm: s, number: -1, proc: len(s.procs) - 1, rng: s.rand(-2 - i), ctx: ContextWithOwner(context.Background())})
 	}
 	// A script that could not use the line while a slot moved has left what its waiter wants: see note_wish in
 	// queue.lua.
@@ -1742,7 +1742,7 @@ func TestFaultKilledWaiterBlocksForSeconds(t *testing.T) {
 			return err == nil && len(channels) > 0
 		})
 		c.signal(syscall.SIGKILL)
-		next, owner := k.one(b.client(), b.name), WithOwner(ctx)
+		next, owner := k.one(b.client(), b.name), ContextWithOwner(ctx)
 		got := make(chan error, 1)
 		go func() { got <- next.Lock(owner) }()
 		stays(b, "it is held", got, 100*time.Millisecond)
@@ -1783,7 +1783,7 @@ func TestFaultKilledWaitersDelayNobody(t *testing.T) {
 				dead = append(dead, startChild(b, nil, "wait", k.name))
 				wait(n + 1)
 			}
-			next, owner := k.one(b.client(), b.name), WithOwner(ctx)
+			next, owner := k.one(b.client(), b.name), ContextWithOwner(ctx)
 			got := make(chan error, 1)
 			go func() { got <- next.Lock(owner) }()
 			wait(4)

@@ -47,7 +47,7 @@ func (h hoard) names() []string {
 // acquireAll acquires all names for one owner, by some goroutines, and keeps the
 // releases, or without any insists.
 func acquireAll(ctx context.Context, p peer, names []string, releases []func() error) error {
-	ctx = relock.WithOwner(ctx) // any goroutine could release them
+	ctx = relock.ContextWithOwner(ctx) // any goroutine could release them
 	var next atomic.Int64
 	var failed atomic.Pointer[error]
 	var all sync.WaitGroup

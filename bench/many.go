@@ -44,7 +44,7 @@ func (s *scale) memory(ctx context.Context, t *table) error {
 		return err
 	}
 	defer p.Close()
-	ctx = relock.WithOwner(ctx)
+	ctx = relock.ContextWithOwner(ctx)
 	h := hoard{locks: slices.Max(s.locks)}
 	names, releases := h.names(), make([]func() error, h.locks)
 	inTurn := func(names []string) error { // so that few are held at a time

@@ -30,7 +30,7 @@ import (
 )
 
 // A peer takes locks. The release belongs to the goroutine that acquired, unless
-// ctx has an owner from relock.WithOwner.
+// ctx has an owner from relock.ContextWithOwner.
 type peer interface {
 	Acquire(ctx context.Context, name string) (release func() error, err error)
 	Close()

@@ -4,14 +4,14 @@
 // There are two ways. With a [Locker] each run of each job is done by one replica, whichever comes first. With an
 // [Elector] one replica, the leader, does all runs.
 //
-//	locker := gocron.NewLocker(client, relock.AtLeast(5*time.Second))
+//	locker := gocron.NewLocker(client, relock.MinHold(5*time.Second))
 //	scheduler, err := gocronv2.NewScheduler(gocronv2.WithDistributedLocker(locker))
 //
 // # A run that is done twice
 //
 // gocron unlocks a job when its run has ended. The clock of another replica may be behind: that replica comes to the
 // same run after the end of the first one, finds the lock free, and does the run once more. A Locker therefore keeps
-// the lock for a time from the beginning of the run, also where the run was shorter: see [relock.AtLeast]. That
+// the lock for a time from the beginning of the run, also where the run was shorter: see [relock.MinHold]. That
 // time has to be longer than the clocks of the replicas differ, and shorter than the interval of the job. It cannot
 // help jobs whose replicas do not mean the same moments: a DurationJob counts from the start of each scheduler. Use a
 // CronJob, or give a DurationJob a start time that all replicas round in the same way (WithStartAt). With an Elector
@@ -43,8 +43,8 @@ const (
 	// have jobs of the same name, give their jobs names of their own.
 	Prefix = "gocron:"
 
-	// DefaultAtLeast is for how long a Locker keeps the lock of a run at least, unless its options say otherwise.
-	DefaultAtLeast = 500 * time.Millisecond
+	// DefaultMinHold is for how long a Locker keeps the lock of a run at least, unless its options say otherwise.
+	DefaultMinHold = 500 * time.Millisecond
 
 	pause = time.Second // before another campaign after one that has failed
 )
@@ -63,11 +63,11 @@ type Locker struct {
 	opts   []relock.LockOption
 }
 
-// NewLocker returns a Locker for gocron.WithDistributedLocker. The options are those of the locks: relock.AtLeast
-// replaces DefaultAtLeast. A relock.MaxHold shorter than DefaultAtLeast needs a relock.AtLeast, too: no lock is kept
+// NewLocker returns a Locker for gocron.WithDistributedLocker. The options are those of the locks: relock.MinHold
+// replaces DefaultMinHold. A relock.MaxHold shorter than DefaultMinHold needs a relock.MinHold, too: no lock is kept
 // for longer than it may be held. NewLocker sends nothing.
 func NewLocker(client *relock.Client, opts ...relock.LockOption) *Locker {
-	return &Locker{client, append([]relock.LockOption{relock.AtLeast(DefaultAtLeast)}, opts...)}
+	return &Locker{client, append([]relock.LockOption{relock.MinHold(DefaultMinHold)}, opts...)}
 }
 
 // Lock takes the lock of the job called key, in one try. The watchdog of the Client renews it while the run lasts. The

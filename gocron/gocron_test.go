@@ -26,7 +26,7 @@ var (
 func TestLockerRefusesASecondReplica(t *testing.T) {
 	server := relocktest.Start(t)
 	ctx := context.Background()
-	one, two := gocron.NewLocker(server.Client(), relock.AtLeast(time.Millisecond)), gocron.NewLocker(server.Client())
+	one, two := gocron.NewLocker(server.Client(), relock.MinHold(time.Millisecond)), gocron.NewLocker(server.Client())
 	lock, err := one.Lock(ctx, "job")
 	require.NoError(t, err)
 	_, err = two.Lock(ctx, "job")
@@ -51,7 +51,7 @@ func TestLockerRefusesASecondReplica(t *testing.T) {
 func TestLockerKeepsTheLockOfAShortRun(t *testing.T) {
 	server := relocktest.Start(t)
 	ctx := context.Background()
-	one, two := gocron.NewLocker(server.Client(), relock.AtLeast(time.Minute)), gocron.NewLocker(server.Client())
+	one, two := gocron.NewLocker(server.Client(), relock.MinHold(time.Minute)), gocron.NewLocker(server.Client())
 	lock, err := one.Lock(ctx, "job")
 	require.NoError(t, err)
 	require.NoError(t, lock.Unlock(ctx))

@@ -33,20 +33,20 @@ func TestInspectReadsLocksOfJava(t *testing.T) {
 			b.java.must(op("lock", 1))
 			i, err := b.client.Inspect(ctx, name)
 			b.must(err)
-			want := relock.KindPlain
+			want := relock.TypeLock
 			if k.name == "read" || k.name == "write" {
-				want = relock.KindReadWrite
+				want = relock.TypeReadWrite
 			}
-			require.Equal(b, want, i.Kind, k.name)
+			require.Equal(b, want, i.Type, k.name)
 			require.True(b, i.Held(), k.name)
 			require.Len(b, i.Holders, 1, k.name)
 			require.Positive(b, i.TTL, k.name)
 			require.Equal(b, k.name == "fenced", i.Token > 0, "%s has a token", k.name)
 			h := i.Holders[0] // Java adds the leases of a writer that re-enters
 			assert.True(b, isJava(h.Contender), "%s: %+v", k.name, h)
-			assert.Equal(b, 2, h.Levels, k.name)
-			assert.Positive(b, h.Lease, k.name)
-			assert.LessOrEqual(b, h.Lease, time.Minute, k.name)
+			assert.Equal(b, 2, h.HoldCount, k.name)
+			assert.Positive(b, h.Remaining, k.name)
+			assert.LessOrEqual(b, h.Remaining, time.Minute, k.name)
 			assert.Equal(b, k.name == "write", h.Write, k.name)
 			if k.name == "fair" {
 				got := b.java.start(op("lock", 2))
@@ -57,12 +57,12 @@ func TestInspectReadsLocksOfJava(t *testing.T) {
 					return i
 				}
 				i := inspect()
-				assert.Equal(b, relock.KindFair, i.Kind)
+				assert.Equal(b, relock.TypeFair, i.Type)
 				require.Len(b, i.Waiters, 1)
 				assert.True(b, isJava(i.Waiters[0].Contender), "a waiter")
 				assert.NotEqual(b, h.Owner, i.Waiters[0].Owner, "a waiter")
 				assert.True(b, i.Waiters[0].Deadline.After(i.At), "a waiter")
-				assert.True(b, i.Waiters[0].Alive.IsZero(), "a waiter")
+				assert.True(b, i.Waiters[0].AliveUntil.IsZero(), "a waiter")
 				b.java.must(op("unlock", 1))
 				b.java.must(op("unlock", 1))
 				a := b.java.await(got, soon)
@@ -75,7 +75,7 @@ func TestInspectReadsLocksOfJava(t *testing.T) {
 			}
 			i, err = b.client.Inspect(ctx, name)
 			b.must(err)
-			assert.Equal(b, relock.KindNone, i.Kind, k.name)
+			assert.Equal(b, relock.TypeNone, i.Type, k.name)
 			assert.False(b, i.Held(), k.name)
 		}
 	})

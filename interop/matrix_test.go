@@ -74,7 +74,7 @@ func newBoth(t *testing.T, s setting) *both {
 
 func (b *both) newClient(watchdog time.Duration) *relock.Client {
 	b.Helper()
-	opts := []relock.Option{relock.WithMaxWakeDelay(time.Hour), relock.WithLogger(slog.New(slog.DiscardHandler))}
+	opts := []relock.Option{relock.WithPollInterval(time.Hour), relock.WithLogger(slog.New(slog.DiscardHandler))}
 	if watchdog > 0 {
 		opts = append(opts, relock.WithWatchdogTimeout(watchdog))
 	}
@@ -213,7 +213,7 @@ func (b *both) pair(k kind, name string) {
 	assert.NoError(b, err)
 	assert.True(b, locked, "IsLocked")
 	assert.ErrorIs(b, l.Unlock(ctx), relock.ErrNotHeld, "Unlock of a lock that Java holds")
-	owner := relock.WithOwner(ctx)
+	owner := relock.ContextWithOwner(ctx)
 	got := startLock(owner, l)
 	b.awaitSubscriber(name)
 	b.java.must(j("lock")) // re-enters

@@ -107,9 +107,9 @@ func TestFairQueueEvictsDeadWaitersOfBothLanguages(t *testing.T) {
 	doomed.start(command{Op: "lock", Kind: "fair", Name: name, Thread: 1})
 	b.queued(name, 1)
 	gone := b.newClient(0)
-	_ = startLock(relock.WithOwner(ctx), gone.NewFairLock(name))
+	_ = startLock(relock.ContextWithOwner(ctx), gone.NewFairLock(name))
 	b.queued(name, 2)
-	owner := relock.WithOwner(ctx)
+	owner := relock.ContextWithOwner(ctx)
 	living := startLock(owner, b.client.NewFairLock(name))
 	b.queued(name, 3)
 	a := b.java.start(command{Op: "lock", Kind: "fair", Name: name, Thread: 2})
@@ -144,7 +144,7 @@ func TestFairReleaseLetsJavaPassCrashedWaiters(t *testing.T) {
 		gone, err := relock.New(rdb, relock.WithLogger(slog.New(slog.DiscardHandler)))
 		b.must(err)
 		defer gone.Close()
-		crashed := startLock(relock.WithOwner(ctx), gone.NewFairLock(name))
+		crashed := startLock(relock.ContextWithOwner(ctx), gone.NewFairLock(name))
 		testredis.Await(b, "it listens to the channel of its client, and Redis knows", soon, func() bool {
 			return b.rdb.HLen(ctx, "relock_line:{"+name+"}").Val() == 1
 		})
@@ -193,7 +193,7 @@ func TestReadersAndWritersShareAcrossLanguages(t *testing.T) {
 		b.must(rw.Read().Unlock(ctx))
 		b.javaTries("write", name, 3, false)
 		b.tries(writer, false)
-		got := startLock(relock.WithOwner(ctx), writer)
+		got := startLock(relock.ContextWithOwner(ctx), writer)
 		b.awaitSubscriber(name)
 		b.java.must(j("unlock", "read", 1))
 		b.await("the writer gets in after the last reader", got)
@@ -247,7 +247,7 @@ func TestMultiLocksExcludeAcrossLanguages(t *testing.T) {
 		assert.True(b, b.java.await(a, 2*soon).Value, "Java does not get the lock that relock released")
 		b.tries(l, false)
 		b.tries(locks[1], false)
-		owner := relock.WithOwner(ctx)
+		owner := relock.ContextWithOwner(ctx)
 		got := startLock(owner, l)
 		b.awaitSubscriber("multi")
 		j.Op = "unlock"
@@ -289,7 +289,7 @@ func TestRedLocksExcludeAcrossLanguages(t *testing.T) {
 			ok, err := l.TryLock(ctx, 0, 0)
 			assert.NoError(b, err)
 			assert.False(b, ok, "relock has a lock that Java holds")
-			owner := relock.WithOwner(ctx)
+			owner := relock.ContextWithOwner(ctx)
 			got := startLock(owner, l)
 			time.Sleep(200 * time.Millisecond) // until relock has been refused, and waits
 			j.Op = "unlock"

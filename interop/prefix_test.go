@@ -42,7 +42,7 @@ func (b *both) excludeAndWake(k kind, c *relock.Client, name string) {
 	b.awaitSubscriber("app:" + name)
 	b.must(l.Unlock(ctx))
 	require.True(b, b.java.await(waits, prompt).OK, "%s: Java is not woken", k.name)
-	got := startLock(relock.WithOwner(ctx), l)
+	got := startLock(relock.ContextWithOwner(ctx), l)
 	b.awaitSubscriber("app:" + name)
 	b.java.must(command{Op: "unlock", Kind: k.rival, Name: name, Thread: 1})
 	b.await(k.name+": relock is not woken", got)

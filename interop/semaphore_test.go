@@ -45,7 +45,7 @@ func (b *both) semaphore(name string) {
 	j := func(op string, thread int) command {
 		return command{Op: op, Kind: "semaphore", Name: name, Thread: thread}
 	}
-	first, second := relock.WithOwner(ctx), relock.WithOwner(ctx)
+	first, second := relock.ContextWithOwner(ctx), relock.ContextWithOwner(ctx)
 
 	// The first one to come sets the number.
 	b.must(s.Lock(first))
@@ -88,8 +88,8 @@ func (b *both) semaphore(name string) {
 		} else {
 			assert.Equal(b, b.client.ID(), h.Client)
 		}
-		assert.Positive(b, h.Lease)
-		assert.LessOrEqual(b, h.Lease, 30*time.Second)
+		assert.Positive(b, h.Remaining)
+		assert.LessOrEqual(b, h.Remaining, 30*time.Second)
 	}
 
 	// A lease that ends in either language gives the permit back.

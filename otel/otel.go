@@ -11,7 +11,7 @@
 // are in seconds.
 //
 //	relock.wait.duration     histogram  from the call until it has the lock, or gives up having waited,
-//	                                    with relock.path: immediate, queue, handover, notified, polled, gave_up
+//	                                    with relock.path: immediate, queue, handoff, notified, polled, gave_up
 //	relock.hold.duration     histogram  from the attempt that was granted until the end, with
 //	                                    relock.end: released, unconfirmed, expired, lost
 //	relock.holders           up-down    holds there are, without re-entries
@@ -78,7 +78,7 @@ const (
 	tokenKey  = attribute.Key("relock.token")
 )
 
-// From a handover in the process (about a microsecond) to a wait longer than most callers allow.
+// From a hand-off in the process (about a microsecond) to a wait longer than most callers allow.
 var waitBuckets = []float64{1e-5, 1e-4, 5e-4, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300}
 
 // From an empty section to a leader who stays for a day.
@@ -188,7 +188,7 @@ func (o *Observer) Acquired(ctx context.Context, e relock.AcquiredEvent) {
 	o.acquisitions.Add(ctx, 1, byPath)
 	o.wait.Record(ctx, e.Waited.Seconds(), byPath)
 	bare := o.attributes(e.Lock, "", "")
-	if e.Level == 1 {
+	if e.HoldCount == 1 {
 		o.holders.Add(ctx, 1, bare)
 		// A series that begins at 1 has no increase in Prometheus: the first loss would not be seen.
 		o.losses.Add(ctx, 0, bare)
@@ -211,7 +211,7 @@ func (o *Observer) Acquired(ctx context.Context, e relock.AcquiredEvent) {
 func (o *Observer) GaveUp(ctx context.Context, e relock.GaveUpEvent) {
 	why := reason(e.Err)
 	o.giveUps.Add(ctx, 1, o.attributes(e.Lock, reasonKey, why))
-	if !e.Waiting {
+	if !e.Contended {
 		return
 	}
 	o.wait.Record(ctx, e.Waited.Seconds(), o.attributes(e.Lock, pathKey, "gave_up"))
@@ -235,7 +235,7 @@ func (o *Observer) RenewalFailed(ctx context.Context, e relock.RenewalFailedEven
 
 // Released records the hold, when it is over: see [relock.Observer].
 func (o *Observer) Released(ctx context.Context, e relock.ReleasedEvent) {
-	if e.Left > 0 {
+	if e.HoldCount > 0 {
 		return
 	}
 	end := "released"
@@ -250,9 +250,9 @@ func (o *Observer) Released(ctx context.Context, e relock.ReleasedEvent) {
 	}
 }
 
-// Lapsed records the hold: see [relock.Observer].
-func (o *Observer) Lapsed(ctx context.Context, e relock.LapsedEvent) {
-	o.ended(ctx, e.Lock, e.Held, "lapsed")
+// Expired records the hold: see [relock.Observer].
+func (o *Observer) Expired(ctx context.Context, e relock.ExpiredEvent) {
+	o.ended(ctx, e.Lock, e.Held, "expired")
 }
 
 // Lost records the hold, and counts the loss: see [relock.Observer].

@@ -48,7 +48,7 @@ func newBench(t *testing.T, opts ...relockotel.Option) *bench {
 	t.Cleanup(func() { rdb.Close() })
 	reader := metric.NewManualReader()
 	o := newObserver(t, append(opts, relockotel.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(reader))))...)
-	client, err := relock.New(rdb, relock.WithObserver(o), relock.WithWatchdogTimeout(300*time.Millisecond), relock.WithMaxWakeDelay(time.Hour))
+	client, err := relock.New(rdb, relock.WithObserver(o), relock.WithWatchdogTimeout(300*time.Millisecond), relock.WithPollInterval(time.Hour))
 	require.NoError(t, err)
 	t.Cleanup(func() { client.Close() })
 	return &bench{t, mini, client, reader}
@@ -115,7 +115,7 @@ func (b *bench) awaitAny(series string) {
 
 func TestHoldsAndWaitsAreCounted(t *testing.T) {
 	b := newBench(t)
-	ctx, other := relock.WithOwner(context.Background()), relock.WithOwner(context.Background())
+	ctx, other := relock.ContextWithOwner(context.Background()), relock.ContextWithOwner(context.Background())
 	l := b.client.NewLock("orders:42")
 	b.must(l.Lock(ctx))
 	b.must(l.Lock(ctx))
@@ -125,14 +125,14 @@ func TestHoldsAndWaitsAreCounted(t *testing.T) {
 		"relock.holders lock": 1, "relock.waiters lock": 1,
 		"relock.acquisitions lock immediate": 2, "relock.wait.duration lock immediate": 2,
 	})
-	ok, err := l.TryLock(relock.WithOwner(ctx), 0, 0)
+	ok, err := l.TryLock(relock.ContextWithOwner(ctx), 0, 0)
 	require.NoError(t, err)
 	require.False(t, ok)
 	b.must(l.Unlock(ctx))
 	b.must(l.Unlock(ctx))
 	b.must(<-got)
 	recorded := b.recorded(t)
-	assert.Equal(t, int64(1), recorded["relock.acquisitions lock handover"]+recorded["relock.acquisitions lock queue"], "%v", recorded)
+	assert.Equal(t, int64(1), recorded["relock.acquisitions lock handoff"]+recorded["relock.acquisitions lock queue"], "%v", recorded)
 	b.must(l.Unlock(other))
 	b.await(map[string]int64{
 		"relock.holders lock": 0, "relock.waiters lock": 0,
@@ -154,7 +154,7 @@ func TestRenewalsAndLossesAreCounted(t *testing.T) {
 	b.mini.Del("prices")
 	b.await(map[string]int64{
 		"relock.losses write": 1, "relock.hold.duration lost write": 1, "relock.holders write": 0,
-		"relock.losses fair": 0, "relock.hold.duration lapsed fair": 1, "relock.holders fair": 0,
+		"relock.losses fair": 0, "relock.hold.duration expired fair": 1, "relock.holders fair": 0,
 	})
 	assert.ErrorIs(t, rw.Write().Unlock(ctx), relock.ErrLockLost)
 
@@ -173,7 +173,7 @@ func TestNamesThatAreNoTextKeepTheMetrics(t *testing.T) {
 	require.NoError(t, err)
 	o := newObserver(t, relockotel.WithLockNames(), relockotel.WithMeterProvider(metric.NewMeterProvider(metric.WithReader(exporter))))
 	for _, name := range []string{"orders:42", "a\xff\x00\n"} {
-		o.Acquired(context.Background(), relock.AcquiredEvent{Lock: relock.LockInfo{Name: name, Type: relock.TypeLock}, Path: relock.PathImmediate, Level: 1})
+		o.Acquired(context.Background(), relock.AcquiredEvent{Lock: relock.LockInfo{Name: name, Type: relock.TypeLock}, Path: relock.PathImmediate, HoldCount: 1})
 	}
 	answer := httptest.NewRecorder()
 	promhttp.HandlerFor(registry, promhttp.HandlerOpts{}).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "/metrics", nil))
@@ -214,10 +214,10 @@ func TestWithLabelAddsTheLabel(t *testing.T) {
 // The reasons are few words, whatever the errors say.
 func TestGiveUpsHaveAReason(t *testing.T) {
 	b := newBench(t)
-	ctx := relock.WithOwner(context.Background())
+	ctx := relock.ContextWithOwner(context.Background())
 	l := b.client.NewLock("x")
 	b.must(l.Lock(ctx))
-	cancelled, cancel := context.WithCancel(relock.WithOwner(context.Background()))
+	cancelled, cancel := context.WithCancel(relock.ContextWithOwner(context.Background()))
 	got := make(chan error, 1)
 	wait := func(ctx context.Context) {
 		go func() { got <- l.Lock(ctx) }()
@@ -226,7 +226,7 @@ func TestGiveUpsHaveAReason(t *testing.T) {
 	wait(cancelled)
 	cancel()
 	<-got
-	wait(relock.WithOwner(ctx))
+	wait(relock.ContextWithOwner(ctx))
 	b.must(b.client.Close())
 	<-got
 	b.await(map[string]int64{
@@ -247,9 +247,9 @@ func TestSpansAreChildrenOfTheCallersSpan(t *testing.T) {
 		l := b.client.NewLock("x")
 		b.must(l.Do(context.Background(), func(context.Context) error { return nil })) // without a span
 
-		ctx, parent := tracer.Start(relock.WithOwner(context.Background()), "job")
+		ctx, parent := tracer.Start(relock.ContextWithOwner(context.Background()), "job")
 		b.must(l.Lock(ctx))
-		ok, err := l.TryLock(relock.WithOwner(ctx), 10*time.Millisecond, 0)
+		ok, err := l.TryLock(relock.ContextWithOwner(ctx), 10*time.Millisecond, 0)
 		require.NoError(t, err)
 		require.False(t, ok)
 		b.must(l.Unlock(ctx))
@@ -279,8 +279,8 @@ func TestSpansAreChildrenOfTheCallersSpan(t *testing.T) {
 func everything(o *relockotel.Observer) {
 	ctx, l := context.Background(), relock.LockInfo{Name: "x", Type: relock.TypeLock, Owner: 1}
 	o.Waiting(ctx, relock.WaitingEvent{Lock: l})
-	o.Acquired(ctx, relock.AcquiredEvent{Lock: l, Path: relock.PathPolled, Waited: time.Second, Level: 1})
-	o.GaveUp(ctx, relock.GaveUpEvent{Lock: l, Waiting: true, Waited: time.Second})
+	o.Acquired(ctx, relock.AcquiredEvent{Lock: l, Path: relock.PathPolled, Waited: time.Second, HoldCount: 1})
+	o.GaveUp(ctx, relock.GaveUpEvent{Lock: l, Contended: true, Waited: time.Second})
 	o.Renewed(ctx, relock.RenewedEvent{Lock: l})
 	o.RenewalFailed(ctx, relock.RenewalFailedEvent{Lock: l})
 	o.Released(ctx, relock.ReleasedEvent{Lock: l, Held: time.Second})

@@ -48,7 +48,7 @@ func TestBubbleOutageAndCrash(t *testing.T) {
 		must(t, holder.NewLock("lock:orders:42").Lock(ctx))
 		had := make(chan time.Time)
 		go func() {
-			assert.NoError(t, waiter.NewLock("lock:orders:42").Lock(relock.WithOwner(ctx)))
+			assert.NoError(t, waiter.NewLock("lock:orders:42").Lock(relock.ContextWithOwner(ctx)))
 			had <- time.Now()
 		}()
 		time.Sleep(time.Minute)

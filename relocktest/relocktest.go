@@ -38,7 +38,7 @@
 //     it again after the next renewal. With less, it may lose the record before that.
 //   - Who waits for the lock gets it within the poll interval, 10ms of real time here.
 //   - Goroutines of one Client may for a moment pass on among themselves what Redis
-//     has lost: see relock.WithHandoverSlice, where 0 is never.
+//     has lost: see relock.WithHandoffWindow, where 0 is never.
 //   - Who waits for a fair lock keeps its place: a jump of the clock looks like a
 //     Redis that was away.
 //
@@ -105,7 +105,7 @@ func Start(t testing.TB) *Server {
 func (s *Server) Client(opts ...relock.Option) *relock.Client {
 	s.t.Helper()
 	client, err := relock.New(s.Redis(), append([]relock.Option{
-		relock.WithMaxWakeDelay(10 * time.Millisecond),
+		relock.WithPollInterval(10 * time.Millisecond),
 		relock.WithLogger(slog.New(slog.NewTextHandler(testLog{s.t}, nil))),
 	}, opts...)...)
 	if err != nil {

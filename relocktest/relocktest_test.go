@@ -29,7 +29,7 @@ func must(t *testing.T, err error) {
 // get reports whether a new owner gets the lock at once, and gives it back.
 func get(t *testing.T, l relock.Locker) bool {
 	t.Helper()
-	ctx := relock.WithOwner(context.Background())
+	ctx := relock.ContextWithOwner(context.Background())
 	ok, err := l.TryLock(ctx, 0, 0)
 	must(t, err)
 	if ok {
@@ -99,7 +99,7 @@ func TestHolderNoticesALossWhenItAsks(t *testing.T) {
 			relock.Locker.Unlock, context.Canceled, relock.ErrNotHeld},
 	} {
 		t.Run(name, func(t *testing.T) {
-			ctx := relock.WithOwner(context.Background())
+			ctx := relock.ContextWithOwner(context.Background())
 			lock := client.NewLock(name, relock.Fenced())
 			must(t, c.take(lock, ctx))
 			guarded, err := lock.Guard(ctx)
@@ -191,7 +191,7 @@ func TestAdvanceWakesWaiters(t *testing.T) {
 	order := make(chan string, 3)
 	wait := func(l relock.Locker, who string) {
 		go func() {
-			ctx := relock.WithOwner(ctx)
+			ctx := relock.ContextWithOwner(ctx)
 			assert.NoError(t, l.Lock(ctx))
 			order <- who
 			assert.NoError(t, l.Unlock(ctx))
@@ -223,7 +223,7 @@ func TestStartLeavesNothingBehind(t *testing.T) {
 	must(t, server.Client().NewRWLock("read").Read().Lock(ctx))
 	for _, l := range []relock.Locker{client.NewLock("held"), client.NewRWLock("read").Write()} {
 		go func() {
-			if err := l.Lock(relock.WithOwner(ctx)); !errors.Is(err, relock.ErrClosed) {
+			if err := l.Lock(relock.ContextWithOwner(ctx)); !errors.Is(err, relock.ErrClosed) {
 				panic(err)
 			}
 		}()

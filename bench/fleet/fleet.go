@@ -40,8 +40,8 @@ type Fleet struct {
 	Connect    time.Duration // how much longer the first request of a process takes
 	Section    time.Duration
 	Arrival    time.Duration // within which all processes ask for the first time
-	Slice      time.Duration // WithHandoverSlice
-	WakeDelay  time.Duration // WithMaxWakeDelay
+	Slice      time.Duration // WithHandoffWindow
+	WakeDelay  time.Duration // WithPollInterval
 
 	// Time that Redis needs: for an attempt, a release that grants, the message of a grant, and a look at the lock.
 	Attempt, Release, Message, Look time.Duration

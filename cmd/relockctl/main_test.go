@@ -69,7 +69,7 @@ func ctl(t *testing.T, addr, input string, args ...string) (out, errs string, st
 
 func newClient(t *testing.T, rdb redis.UniversalClient) *relock.Client {
 	t.Helper()
-	c, err := relock.New(rdb, relock.WithMaxWakeDelay(time.Hour), relock.WithLogger(slog.New(slog.DiscardHandler)))
+	c, err := relock.New(rdb, relock.WithPollInterval(time.Hour), relock.WithLogger(slog.New(slog.DiscardHandler)))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = c.Close() })
 	return c
@@ -112,13 +112,13 @@ func TestListShowsHeldLocks(t *testing.T) {
 	assert.False(t, strings.ContainsRune(out, '\x1b'))
 	lines := strings.Split(strings.TrimSpace(out), "\n")
 	want := []string{
-		"NAME KIND OWNER CLIENT LEVELS LEASE WAITING",
-		"java plain thread 42 5a2d7b1e… 1 no end -",
-		`"orders:\x1b[31mred\n" plain goroutine`,
-		"orders:42 plain goroutine",
+		"NAME TYPE OWNER CLIENT HOLDS LEASE WAITING",
+		"java lock thread 42 5a2d7b1e… 1 no end -",
+		`"orders:\x1b[31mred\n" lock goroutine`,
+		"orders:42 lock goroutine",
 		"prices write goroutine",
 		"prices read goroutine",
-		"values plain thread 43 5a2d7b1e… 2",
+		"values lock thread 43 5a2d7b1e… 2",
 	}
 	require.Len(t, lines, len(want), out)
 	for i, line := range lines {
@@ -138,14 +138,14 @@ func TestListShowsHeldLocks(t *testing.T) {
 	require.Equal(t, odd, locks[0].Name, out)
 	require.Equal(t, "orders:42", locks[1].Name, out)
 	l := locks[1]
-	assert.Equal(t, "plain", l.Kind, out)
+	assert.Equal(t, "lock", l.Type, out)
 	assert.True(t, l.Held, out)
 	assert.GreaterOrEqual(t, l.TTL, int64(10_000), out)
 	assert.LessOrEqual(t, l.TTL, int64(30_000), out)
 	require.Len(t, l.Holders, 1, out)
 	assert.Equal(t, c.ID(), l.Holders[0].Client, out)
-	assert.Equal(t, 2, l.Holders[0].Levels, out)
-	assert.Equal(t, l.TTL, l.Holders[0].Lease, out)
+	assert.Equal(t, 2, l.Holders[0].HoldCount, out)
+	assert.Equal(t, l.TTL, l.Holders[0].Remaining, out)
 	assert.NotNil(t, l.Waiters, out)
 }
 
@@ -156,7 +156,7 @@ func TestSemaphoresAreListedShownAndFreed(t *testing.T) {
 	for _, name := range []string{"hosts:a", "{tag}:b", "x{tag}"} {
 		semaphore := c.NewSemaphore(name, 3)
 		must(t, semaphore.Lock(ctx))
-		must(t, semaphore.Lock(relock.WithOwner(ctx)))
+		must(t, semaphore.Lock(relock.ContextWithOwner(ctx)))
 		out, errs, status := ctl(t, s.Addr(), "", "list")
 		assert.Zero(t, status, errs)
 		assert.Equal(t, 3, strings.Count(out, "\n"), out)
@@ -166,12 +166,12 @@ func TestSemaphoresAreListedShownAndFreed(t *testing.T) {
 		assert.Equal(t, 3, strings.Count(out, "\n"), out)
 		out, errs, status = ctl(t, s.Addr(), "", "show", name)
 		assert.Zero(t, status, errs)
-		assert.Contains(t, strings.Join(strings.Fields(out), " "), "kind semaphore")
+		assert.Contains(t, strings.Join(strings.Fields(out), " "), "type semaphore")
 		assert.Contains(t, out, "1 permits")
 		out, _, _ = ctl(t, s.Addr(), "", "show", name, "-json")
 		var l jsonLock
 		must(t, json.Unmarshal([]byte(out), &l))
-		assert.Equal(t, 1, *l.Free, out)
+		assert.Equal(t, 1, *l.Available, out)
 		assert.Len(t, l.Holders, 2, out)
 		_, errs, status = ctl(t, s.Addr(), "", "unlock", "-yes", name)
 		assert.Zero(t, status, errs)
@@ -311,24 +311,24 @@ func TestShowPrintsHoldersAndWaiters(t *testing.T) {
 	c := newClient(t, rdb)
 	lock := c.NewFairLock("queue", relock.Fenced())
 	must(t, lock.Lock(ctx))
-	waiter, got := relock.WithOwner(ctx), make(chan error, 1)
+	waiter, got := relock.ContextWithOwner(ctx), make(chan error, 1)
 	go func() { got <- lock.Lock(waiter) }()
 	testredis.Await(t, "somebody waits", soon, func() bool { i, err := c.Inspect(ctx, "queue"); return err == nil && len(i.Waiters) > 0 })
 
 	out, errs, status := ctl(t, s.Addr(), "", "show", "queue")
 	assert.Empty(t, errs)
 	assert.Zero(t, status, errs)
-	for _, want := range []string{"kind   fair", "lease  ", "token  ", c.ID(), "HELD BY", "AWAITED BY"} {
+	for _, want := range []string{"type   fair", "lease  ", "token  ", c.ID(), "HELD BY", "AWAITED BY"} {
 		assert.Contains(t, out, want)
 	}
 	out, _, _ = ctl(t, s.Addr(), "", "show", "queue", "-json")
 	var l jsonLock
 	must(t, json.Unmarshal([]byte(out), &l))
-	assert.Equal(t, "fair", l.Kind, out)
+	assert.Equal(t, "fair", l.Type, out)
 	assert.NotZero(t, l.Token, out)
 	require.Len(t, l.Waiters, 1, out)
 	assert.Equal(t, c.ID(), l.Waiters[0].Client, out)
-	assert.True(t, l.Waiters[0].Alive.After(l.At), out)
+	assert.True(t, l.Waiters[0].AliveUntil.After(l.At), out)
 	assert.True(t, l.Waiters[0].Deadline.After(l.At), out)
 	must(t, lock.Unlock(ctx))
 	must(t, <-got)
@@ -409,7 +409,7 @@ func testUnlock(t *testing.T, addr string, rdb redis.UniversalClient) {
 		if kind == "read" {
 			wanted = other.NewRWLock(name).Write()
 		}
-		waiter, got := relock.WithOwner(ctx), make(chan error, 1)
+		waiter, got := relock.ContextWithOwner(ctx), make(chan error, 1)
 		go func() { got <- wanted.Lock(waiter) }()
 		testredis.Await(t, "somebody waits", soon, func() bool { return subscribed(t, rdb, name) })
 		messages := rdb.PSubscribe(ctx, "redisson_*{"+name+"}*")
@@ -432,12 +432,12 @@ func testUnlock(t *testing.T, addr string, rdb redis.UniversalClient) {
 		require.Len(t, after.Holders, 1, kind)
 		assert.Equal(t, other.ID(), after.Holders[0].Client, kind)
 		channel := "redisson_lock__channel:{" + name + "}"
-		switch i.Kind {
-		case relock.KindFair: // whose waiters would ask again within a second
+		switch i.Type {
+		case relock.TypeFair: // whose waiters would ask again within a second
 			channel += ":client:" + other.ID()
-		case relock.KindReadWrite:
+		case relock.TypeReadWrite:
 			channel = "redisson_rwlock:{" + name + "}:" + other.ID() // a writer
-		case relock.KindPlain: // it is granted to the process that waits
+		case relock.TypeLock: // it is granted to the process that waits
 			channel += ":" + other.ID()
 		}
 		if _, cluster := rdb.(*redis.ClusterClient); !cluster { // there it stays in the shard

@@ -92,8 +92,8 @@ func table(locks []relock.Inspection, wide bool) string {
 	labels := wide || slices.ContainsFunc(locks, func(i relock.Inspection) bool {
 		return slices.ContainsFunc(i.Holders, func(h relock.Holder) bool { return h.Label != "" })
 	})
-	row := func(name, kind, owner, client, label, host string, rest ...any) []any {
-		cells := []any{name, kind, owner, client}
+	row := func(name, lockType, owner, client, label, host string, rest ...any) []any {
+		cells := []any{name, lockType, owner, client}
 		if labels {
 			cells = append(cells, label)
 		}
@@ -103,15 +103,15 @@ func table(locks []relock.Inspection, wide bool) string {
 		return append(cells, rest...)
 	}
 	return tabulate(func(line func(cells ...any)) {
-		line(row("NAME", "KIND", "OWNER", "CLIENT", "LABEL", "HOST", "LEVELS", "LEASE", "WAITING")...)
+		line(row("NAME", "TYPE", "OWNER", "CLIENT", "LABEL", "HOST", "HOLDS", "LEASE", "WAITING")...)
 		for _, i := range locks {
 			for _, h := range i.Holders {
 				waiting := "-" // Inspect does not read the line
-				if i.Kind != relock.KindPlain && i.Kind != relock.KindSemaphore {
+				if i.Type != relock.TypeLock && i.Type != relock.TypeSemaphore {
 					waiting = strconv.Itoa(len(i.Waiters))
 				}
-				line(row(cut(quote(i.Name), 48), kind(i, h), cut(quote(h.Owner), 24), cut(h.Client, 9), cut(text(h.Label), 32), text(h.Host),
-					h.Levels, lease(h.Lease), waiting)...)
+				line(row(cut(quote(i.Name), 48), typeOf(i, h), cut(quote(h.Owner), 24), cut(h.Client, 9), cut(text(h.Label), 32), text(h.Host),
+					h.HoldCount, lease(h.Remaining), waiting)...)
 			}
 		}
 	})
@@ -127,28 +127,28 @@ func text(s string) string {
 
 // details are all that is known of a lock.
 func details(i relock.Inspection) string {
-	kind := i.Kind.String()
-	switch i.Kind {
-	case relock.KindNone:
-		kind = "none: it is not held, and has no known waiters"
-	case relock.KindPlain:
-		kind = "plain, or fair without waiters: they look the same"
-	case relock.KindSemaphore:
+	lockType := string(i.Type)
+	switch i.Type {
+	case relock.TypeNone:
+		lockType = "none: it is not held, and has no known waiters"
+	case relock.TypeLock:
+		lockType = "lock, or fair without waiters: they look the same"
+	case relock.TypeSemaphore:
 		if i.Ambiguous {
-			kind = "semaphore, or another counter, such as a latch: without holders they look the same"
+			lockType = "semaphore, or another counter, such as a latch: without holders they look the same"
 		}
 	}
 	out := tabulate(func(line func(cells ...any)) {
 		line("name", quote(i.Name))
-		line("kind", kind)
-		if i.Kind != relock.KindNone && len(i.Holders) == 0 {
+		line("type", lockType)
+		if i.Type != relock.TypeNone && len(i.Holders) == 0 {
 			line("held by", "no owner")
 		}
 		if len(i.Holders) > 0 {
 			line("lease", lease(i.TTL))
 		}
-		if i.Kind == relock.KindSemaphore {
-			line("free", fmt.Sprintf("%d permits", i.Free))
+		if i.Type == relock.TypeSemaphore {
+			line("available", fmt.Sprintf("%d permits", i.Available))
 		}
 		if i.More {
 			line("shown", "some; there are more holders or waiters")
@@ -159,9 +159,9 @@ func details(i relock.Inspection) string {
 	})
 	if len(i.Holders) > 0 {
 		out += "\n" + tabulate(func(line func(cells ...any)) {
-			line("HELD BY", "CLIENT", "LABEL", "HOST", "AS", "LEVELS", "LEASE")
+			line("HELD BY", "CLIENT", "LABEL", "HOST", "AS", "HOLDS", "LEASE")
 			for _, h := range i.Holders {
-				line(quote(h.Owner), orDash(h.Client), text(h.Label), text(h.Host), kindOf(i, h), h.Levels, lease(h.Lease))
+				line(quote(h.Owner), orDash(h.Client), text(h.Label), text(h.Host), roleOf(i, h), h.HoldCount, lease(h.Remaining))
 			}
 		})
 	}
@@ -169,24 +169,24 @@ func details(i relock.Inspection) string {
 		out += "\n" + tabulate(func(line func(cells ...any)) {
 			line("AWAITED BY", "CLIENT", "LABEL", "HOST", "ALIVE FOR", "JAVA DEADLINE")
 			for _, w := range i.Waiters {
-				line(quote(w.Owner), orDash(w.Client), text(w.Label), text(w.Host), until(i, w.Alive), until(i, w.Deadline))
+				line(quote(w.Owner), orDash(w.Client), text(w.Label), text(w.Host), until(i, w.AliveUntil), until(i, w.Deadline))
 			}
 		})
 	}
 	return out
 }
 
-func kind(i relock.Inspection, h relock.Holder) string {
-	if i.Kind == relock.KindReadWrite {
-		return kindOf(i, h)
+func typeOf(i relock.Inspection, h relock.Holder) string {
+	if i.Type == relock.TypeReadWrite {
+		return roleOf(i, h)
 	}
-	return i.Kind.String()
+	return string(i.Type)
 }
 
-// kindOf is what a hold is to its lock.
-func kindOf(i relock.Inspection, h relock.Holder) string {
+// roleOf is what a hold is to its lock.
+func roleOf(i relock.Inspection, h relock.Holder) string {
 	switch {
-	case i.Kind != relock.KindReadWrite:
+	case i.Type != relock.TypeReadWrite:
 		return "holder"
 	case h.Write:
 		return "write"
@@ -267,16 +267,16 @@ func tabulate(fill func(line func(cells ...any))) string {
 // The types that -json prints. Scripts rely on these names.
 type (
 	jsonLock struct {
-		Name    string       `json:"name"`
-		At      time.Time    `json:"at"`
-		Kind    string       `json:"kind"`
-		Mode    string       `json:"mode,omitempty"`
-		Held    bool         `json:"held"`
-		TTL     int64        `json:"ttl_ms"`
-		Token   int64        `json:"token,omitempty"`
-		Free    *int         `json:"free,omitempty"` // permits of a semaphore
-		Holders []jsonHolder `json:"holders"`
-		Waiters []jsonWaiter `json:"waiters"`
+		Name      string       `json:"name"`
+		At        time.Time    `json:"at"`
+		Type      string       `json:"type"` // "" where there is no lock
+		Mode      string       `json:"mode,omitempty"`
+		Held      bool         `json:"held"`
+		TTL       int64        `json:"ttl_ms"`
+		Token     int64        `json:"token,omitempty"`
+		Available *int         `json:"available,omitempty"` // permits of a semaphore
+		Holders   []jsonHolder `json:"holders"`
+		Waiters   []jsonWaiter `json:"waiters"`
 	}
 	jsonContender struct {
 		Field  string `json:"field"`
@@ -287,14 +287,14 @@ type (
 	}
 	jsonHolder struct {
 		jsonContender
-		Write  bool  `json:"write"`
-		Levels int   `json:"levels"`
-		Lease  int64 `json:"lease_ms"`
+		Write     bool  `json:"write"`
+		HoldCount int   `json:"hold_count"`
+		Remaining int64 `json:"remaining_ms"`
 	}
 	jsonWaiter struct {
 		jsonContender
-		Deadline time.Time `json:"deadline,omitzero"`
-		Alive    time.Time `json:"alive,omitzero"`
+		Deadline   time.Time `json:"deadline,omitzero"`
+		AliveUntil time.Time `json:"alive_until,omitzero"`
 	}
 	jsonUnlock struct {
 		Unlocked bool     `json:"unlocked"`
@@ -312,17 +312,17 @@ func asJSON(locks []relock.Inspection) []jsonLock {
 
 func lockJSON(i relock.Inspection) jsonLock {
 	lock := jsonLock{
-		Name: i.Name, At: i.At.UTC(), Kind: i.Kind.String(), Mode: i.Mode, Held: i.Held(), TTL: i.TTL.Milliseconds(), Token: i.Token,
+		Name: i.Name, At: i.At.UTC(), Type: string(i.Type), Mode: i.Mode, Held: i.Held(), TTL: i.TTL.Milliseconds(), Token: i.Token,
 		Holders: []jsonHolder{}, Waiters: []jsonWaiter{},
 	}
-	if i.Kind == relock.KindSemaphore {
-		lock.Free = &i.Free
+	if i.Type == relock.TypeSemaphore {
+		lock.Available = &i.Available
 	}
 	for _, h := range i.Holders {
-		lock.Holders = append(lock.Holders, jsonHolder{jsonContender(h.Contender), h.Write, h.Levels, h.Lease.Milliseconds()})
+		lock.Holders = append(lock.Holders, jsonHolder{jsonContender(h.Contender), h.Write, h.HoldCount, h.Remaining.Milliseconds()})
 	}
 	for _, w := range i.Waiters {
-		lock.Waiters = append(lock.Waiters, jsonWaiter{jsonContender(w.Contender), w.Deadline.UTC(), w.Alive.UTC()})
+		lock.Waiters = append(lock.Waiters, jsonWaiter{jsonContender(w.Contender), w.Deadline.UTC(), w.AliveUntil.UTC()})
 	}
 	return lock
 }

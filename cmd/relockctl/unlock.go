@@ -60,8 +60,8 @@ func (p *program) unlock(ctx context.Context, name string) error {
 // force frees the lock as i found it.
 func (p *program) force(ctx context.Context, i relock.Inspection) (freed bool, err error) {
 	var locks []relock.Locker
-	switch i.Kind {
-	case relock.KindReadWrite:
+	switch i.Type {
+	case relock.TypeReadWrite:
 		rw := p.client.NewRWLock(i.Name)
 		if slices.ContainsFunc(i.Holders, func(h relock.Holder) bool { return !h.Write }) {
 			locks = append(locks, rw.Read())
@@ -69,9 +69,9 @@ func (p *program) force(ctx context.Context, i relock.Inspection) (freed bool, e
 		if i.Mode == "write" {
 			locks = append(locks, rw.Write())
 		}
-	case relock.KindSemaphore: // the number of permits is in Redis
+	case relock.TypeSemaphore: // the number of permits is in Redis
 		locks = append(locks, p.client.NewSemaphore(i.Name, 1))
-	case relock.KindFair:
+	case relock.TypeFair:
 		locks = append(locks, p.client.NewFairLock(i.Name))
 	default:
 		locks = append(locks, p.client.NewLock(i.Name))

@@ -155,7 +155,7 @@ var errResigned = errors.New("resigned")
 
 // lead is the work of the leader. It goes on while ctx is alive.
 func (c *candidate) lead(ctx context.Context) error {
-	number, err := c.election.Number(ctx)
+	number, err := c.election.Token(ctx)
 	if err != nil {
 		return err
 	}
@@ -204,7 +204,7 @@ func (o *office) begin(c *candidate, number int64) {
 func (o *office) observe(ctx context.Context, options *redis.Options, name string) error {
 	rdb := redis.NewClient(options)
 	defer rdb.Close()
-	client, err := relock.New(rdb, relock.WithMaxWakeDelay(lease/10)) // it looks as often
+	client, err := relock.New(rdb, relock.WithPollInterval(lease/10)) // it looks as often
 	if err != nil {
 		return err
 	}
@@ -216,7 +216,7 @@ func (o *office) observe(ctx context.Context, options *redis.Options, name strin
 		case leader.Vacant():
 			o.say("  seen: no leader")
 		default:
-			o.say("  seen: the leader of term %d", leader.Number)
+			o.say("  seen: the leader of term %d", leader.Token)
 		}
 	}
 	return nil

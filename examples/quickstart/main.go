@@ -5,7 +5,7 @@
 //	go run ./examples/quickstart
 //
 // Two goroutines share one lock value here and exclude each other, because the owner
-// of a hold is the goroutine. "Another owner" is made by WithOwner; it could as well
+// of a hold is the goroutine. "Another owner" is made by ContextWithOwner; it could as well
 // be another process. The lease is a second instead of the usual 30, so
 // that there is something to see: it is renewed every third, and that is also how
 // long it takes until the holder hears that its record was deleted. The ctx that is canceled
@@ -171,7 +171,7 @@ func reenter(ctx context.Context, lock *relock.Lock) error {
 // giveUp tries for a lock that another owner has, one that a ctx carries. The owner
 // could as well be another goroutine, process or machine.
 func giveUp(ctx context.Context, lock *relock.Lock) error {
-	other := relock.WithOwner(ctx)
+	other := relock.ContextWithOwner(ctx)
 	if err := lock.Lock(other); err != nil {
 		return err
 	}

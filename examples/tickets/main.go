@@ -95,7 +95,7 @@ func run() error {
 // sell lets the customers queue before the clerk is there, and returns the order in
 // which they were served. window is the lock as the service of customer i has it.
 func sell(ctx context.Context, window func(i int) relock.Locker) ([]int, error) {
-	clerk, door := relock.WithOwner(ctx), window(0)
+	clerk, door := relock.ContextWithOwner(ctx), window(0)
 	if err := door.Lock(clerk); err != nil {
 		return nil, err
 	}

@@ -361,10 +361,10 @@ func (h *hold) heardRelease() {
 // the way has ended, and never longer than the poll interval. The jitter keeps
 // many waiters from asking at the same moment.
 func (e *Engine) PollDelay(lease time.Duration) time.Duration {
-	if lease < 0 || lease >= e.MaxWakeDelay {
-		return e.MaxWakeDelay - rand.N(e.MaxWakeDelay/5+1)
+	if lease < 0 || lease >= e.PollInterval {
+		return e.PollInterval - rand.N(e.PollInterval/5+1)
 	}
-	return min(lease+time.Millisecond+rand.N(10*time.Millisecond), e.MaxWakeDelay)
+	return min(lease+time.Millisecond+rand.N(10*time.Millisecond), e.PollInterval)
 }
 
 // hasFailed reports whether the caller holds nothing, where run ends with err; returned is as in backend.rollback.

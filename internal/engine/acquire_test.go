@@ -61,12 +61,12 @@ func TestEngineWaitsForARecordThatNeverEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		d := e.PollDelay(-time.Millisecond)
 		assert.Greater(t, d, time.Duration(0), "naps for %v", d)
-		assert.LessOrEqual(t, d, e.MaxWakeDelay, "naps for %v", d)
+		assert.LessOrEqual(t, d, e.PollInterval, "naps for %v", d)
 		for range 1000 {
 			for _, lease := range []time.Duration{0, time.Millisecond, time.Second, time.Hour, math.MaxInt64} {
 				d := e.PollDelay(lease)
 				require.Greater(t, d, time.Duration(0), "naps for %v at a lease of %v", d, lease)
-				require.LessOrEqual(t, d, e.MaxWakeDelay, "naps for %v at a lease of %v", d, lease)
+				require.LessOrEqual(t, d, e.PollInterval, "naps for %v at a lease of %v", d, lease)
 			}
 		}
 	})

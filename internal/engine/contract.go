@@ -66,7 +66,7 @@ const (
 // Limits are how long a hold, or its record, lasts; 0: there is no limit.
 type Limits struct {
 	Max     time.Duration // MaxHold
-	AtLeast time.Duration // AtLeast
+	MinHold time.Duration // MinHold
 }
 
 // A BundledScript is the number of a pair of scripts that a bundle can run: one takes a lock, the other

@@ -37,7 +37,7 @@ const (
 type Config struct {
 	ID              string // of the Client, in every field
 	WatchdogTimeout time.Duration
-	MaxWakeDelay    time.Duration
+	PollInterval    time.Duration
 	Slice           time.Duration
 	Label           string // WithLabel; or ""
 	FirstUse        func() // called by every caller that acquires a lock with a record; or nil

@@ -3,7 +3,7 @@ package engine
 // What an engine reports: events about callers and holds.
 //
 // Rules: every call that has sent a request ends in one Acquired or one GaveUp, and reports Waiting before that if it
-// has to wait. Every hold ends in one Released (with no level left), Lapsed or Lost, whichever part notices the end.
+// has to wait. Every hold ends in one Released (with no level left), Expired or Lost, whichever part notices the end.
 // Nothing is reported with a mutex held, and only the call that an event is about waits until it is reported. Where
 // nobody observes, each place costs one check: measurements for the observer alone are made behind that check.
 
@@ -23,7 +23,7 @@ type Events interface {
 	RenewalFailed(s Subject, err error, left time.Duration)
 	Released(ctx context.Context, s Subject, held time.Duration, left int, err error)
 
-	Lapsed(s Subject, held time.Duration)
+	Expired(s Subject, held time.Duration)
 	Lost(s Subject, held time.Duration, loss, cause error, forced bool)
 	SubscriptionRefused(channel string, err error)
 	LineRefused(err error)
@@ -43,7 +43,7 @@ type Path string
 const (
 	pathImmediate Path = "immediate" // the first attempt was granted, without a wait for another caller
 	pathQueue     Path = "queue"     // the caller waited for others of its process, and its first attempt was granted
-	pathHandover  Path = "handover"  // the holder before it handed the lock over, or shared its record
+	pathHandover  Path = "handoff"   // the holder before it handed the lock over, or shared its record
 	pathNotified  Path = "notified"  // of the release, or of its grant
 	pathPolled    Path = "polled"    // it asked again without a notification
 )

@@ -80,7 +80,7 @@ func (logged) GaveUp(context.Context, Subject, bool, time.Duration, error)      
 func (logged) Renewed(Subject)                                                    {}
 func (logged) RenewalFailed(Subject, error, time.Duration)                        {}
 func (logged) Released(context.Context, Subject, time.Duration, int, error)       {}
-func (logged) Lapsed(Subject, time.Duration)                                      {}
+func (logged) Expired(Subject, time.Duration)                                     {}
 func (logged) SubscriptionRefused(string, error)                                  {}
 func (logged) LineRefused(error)                                                  {}
 
@@ -106,7 +106,7 @@ func withLogger(l *slog.Logger) with {
 // fakeConfig is the config of an engine on r, with the defaults of the options of a Client.
 func fakeConfig(r *fakeredis.Redis, id string, all ...with) Config {
 	c := Config{
-		ID: id, WatchdogTimeout: 30 * time.Second, MaxWakeDelay: time.Second, Slice: 10 * time.Millisecond,
+		ID: id, WatchdogTimeout: 30 * time.Second, PollInterval: time.Second, Slice: 10 * time.Millisecond,
 		UserCalls: func() int64 { return 0 },
 		Servers:   oneFake{r},
 		Group:     func(string) string { return "" },

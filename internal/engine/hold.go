@@ -87,7 +87,7 @@ type hold struct {
 	own    record                 // memory for a record of this hold
 	place  int                    // index among the holds of the record
 	since  time.Duration          // on the clock of the watchdog: of the attempt that was granted, or of the handover
-	// AtLeast: on the clock of the watchdog, until when the record stays in Redis; 0: it need not.
+	// MinHold: on the clock of the watchdog, until when the record stays in Redis; 0: it need not.
 	keepUntil time.Duration
 	levels    int
 	token     int64

@@ -1,9 +1,9 @@
 package engine
 
-// The limits of a hold: MaxHold and AtLeast.
+// The limits of a hold: MaxHold and MinHold.
 //
 // Rules: a hold has the limits of the lock that took it. A hold with MaxHold is never trusted for longer than that, and
-// no request asks Redis for more: the record expires with the trust. A record with AtLeast is not deleted, and not
+// no request asks Redis for more: the record expires with the trust. A record with MinHold is not deleted, and not
 // handed over, before its time is over: the last Unlock sets its lease to the rest of that time. A hold that a
 // MultiLock undoes, and ForceUnlock, do not wait for the time. Readers with limits share no record, because the limits
 // of two holds differ.
@@ -50,12 +50,12 @@ func (l Limits) end(since time.Duration) time.Duration {
 	return 0
 }
 
-// A minHold is a hold whose record stays in Redis for a time: AtLeast.
+// A minHold is a hold whose record stays in Redis for a time: MinHold.
 type minHold struct{ *hold }
 
 // rest is how much of the time is left.
 func (m minHold) rest() time.Duration {
-	if m.lock.Limits().AtLeast == 0 {
+	if m.lock.Limits().MinHold == 0 {
 		return 0
 	}
 	m.name.Lock()
@@ -115,15 +115,15 @@ func (m minHold) keep(ctx context.Context) bool {
 // keepUntil is until when a record stays in Redis whose hold was acquired at now, on the clock of the watchdog; 0: it
 // need not.
 func (l Limits) keepUntil(now time.Duration) time.Duration {
-	if l.AtLeast > 0 {
-		return now + min(l.AtLeast, longestLimit)
+	if l.MinHold > 0 {
+		return now + min(l.MinHold, longestLimit)
 	}
 	return 0
 }
 
 // DropMinHold lets the next Unlock of o free the lock at once, because o has not used its hold.
 func (e *Engine) DropMinHold(b Lock, o Owner) {
-	if b.Limits().AtLeast == 0 {
+	if b.Limits().MinHold == 0 {
 		return
 	}
 	n := e.use(b.ID().Name)

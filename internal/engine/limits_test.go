@@ -17,10 +17,10 @@ import (
 )
 
 // Neither another goroutine of the process nor the owner gets the lock sooner than other processes.
-func TestAtLeastHandsNothingOverBeforeItsTimeIsOver(t *testing.T) {
+func TestMinHoldHandsNothingOverBeforeItsTimeIsOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const d = 12 * time.Second
-		l, start := newLimitedLock(e.redis, Limits{AtLeast: d}), time.Now()
+		l, start := newLimitedLock(e.redis, Limits{MinHold: d}), time.Now()
 		take := func(o Owner) {
 			ok, err := e.acquire(context.Background(), l, o, Request{Wait: forever})
 			assert.NoError(t, err)
@@ -54,9 +54,9 @@ func newLimitedLock(r *fakeredis.Redis, l Limits) *fakeLock {
 }
 
 // A release that Redis has not confirmed goes on in the background, and deletes nothing before the time is over.
-func TestAtLeastUnconfirmedDeletesNothing(t *testing.T) {
+func TestMinHoldUnconfirmedDeletesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		l := newLimitedLock(e.redis, Limits{AtLeast: 40 * time.Second})
+		l := newLimitedLock(e.redis, Limits{MinHold: 40 * time.Second})
 		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
 		require.True(t, ok)
 		require.NoError(t, err)
@@ -74,9 +74,9 @@ func TestAtLeastUnconfirmedDeletesNothing(t *testing.T) {
 }
 
 // A release that was repeated, and finds no record, has kept none: the record was gone before.
-func TestAtLeastUnlockReportsARecordThatIsGone(t *testing.T) {
+func TestMinHoldUnlockReportsARecordThatIsGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		l := newLimitedLock(e.redis, Limits{AtLeast: 10 * time.Second})
+		l := newLimitedLock(e.redis, Limits{MinHold: 10 * time.Second})
 		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
 		require.True(t, ok)
 		require.NoError(t, err)
@@ -98,9 +98,9 @@ func TestAtLeastUnlockReportsARecordThatIsGone(t *testing.T) {
 
 // A release whose answer is lost has kept the record. If it is repeated when the time is over, it finds no record, and
 // nothing was lost.
-func TestAtLeastUnlockIsNilWhenTheTimeEndsBeforeItsAnswer(t *testing.T) {
+func TestMinHoldUnlockIsNilWhenTheTimeEndsBeforeItsAnswer(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		l := newLimitedLock(e.redis, Limits{AtLeast: 10 * time.Millisecond})
+		l := newLimitedLock(e.redis, Limits{MinHold: 10 * time.Millisecond})
 		ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
 		require.True(t, ok)
 		require.NoError(t, err)
@@ -121,10 +121,10 @@ func TestAtLeastUnlockIsNilWhenTheTimeEndsBeforeItsAnswer(t *testing.T) {
 
 // A renewal under way at Unlock, which runs after it, does not keep the lock for another lease: also where its answer
 // is the first of the two.
-func TestAtLeastOutlivesARenewalUnderWay(t *testing.T) {
+func TestMinHoldOutlivesARenewalUnderWay(t *testing.T) {
 	for name, answer := range map[string]time.Duration{"answered last": 0, "answered first": time.Second} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
-			l, start := newLimitedLock(e.redis, Limits{AtLeast: 14 * time.Second}), time.Now()
+			l, start := newLimitedLock(e.redis, Limits{MinHold: 14 * time.Second}), time.Now()
 			ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
 			require.True(t, ok)
 			require.NoError(t, err)

@@ -98,7 +98,7 @@ func (e *ending) report() {
 	switch {
 	case e.unheard:
 	case e.state == lapsed:
-		events.Lapsed(s, e.age)
+		events.Expired(s, e.age)
 	default:
 		events.Lost(s, e.age, e.loss, e.cause, errors.Is(e.cause, errForced))
 	}

@@ -25,7 +25,7 @@ type looking struct{ *Engine }
 // newPoller makes the poller of e, which looks by requests of e.
 func (e looking) newPoller() *poller.Poller {
 	return poller.New(poller.Config{
-		Every:   e.MaxWakeDelay,
+		Every:   e.PollInterval,
 		Spawn:   e.workers.Spawn,
 		Sleep:   func(d time.Duration) error { return e.Pause(context.Background(), d) },
 		Group:   e.Group,
@@ -53,7 +53,7 @@ func (e looking) freeOf(names []string, fields [][]string) (free []string, err e
 // awaitInLine is how long a waiter in the line of the lock sleeps at most, and has it looked after meanwhile, until
 // stop is called. field is that with which it waits, hears its channel of grants, and g the last answer.
 func (e looking) awaitInLine(name, field string, hears *wake.Listener, g Answer) (delay time.Duration, stop func()) {
-	if g.Wait >= 0 && g.Wait < e.MaxWakeDelay {
+	if g.Wait >= 0 && g.Wait < e.PollInterval {
 		return e.PollDelay(g.Wait), func() {}
 	}
 	w := poller.Waiter{Wake: hears.Wake, Ahead: g.Standing.ahead(), Field: field, Hears: hears}

@@ -38,7 +38,7 @@ func (h *hold) newRecord(since time.Duration) *record {
 func (r *record) joinLocked(h *hold, since time.Duration) {
 	h.field = r.field
 	h.state, h.levels, h.since, h.record = holding, 1, since, r
-	if limits := h.lock.Limits(); limits.AtLeast > 0 {
+	if limits := h.lock.Limits(); limits.MinHold > 0 {
 		h.keepUntil = limits.keepUntil(h.name.engine.watchdog.Now())
 	}
 	h.name.heldLocked(h)

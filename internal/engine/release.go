@@ -154,7 +154,7 @@ func (r releasing) setLevels(p *waitOptions) (there bool, unknown int, err error
 	return reply[0] == 1, unknown, err
 }
 
-// call sets the levels. keeps says that it keeps the record for AtLeast instead, and late that it leaves a tombstone.
+// call sets the levels. keeps says that it keeps the record for MinHold instead, and late that it leaves a tombstone.
 func (r releasing) call() (c send.Call, keeps, late bool) {
 	if r.left == 0 {
 		m := minHold{r.hold}
@@ -176,7 +176,7 @@ func (r releasing) end(others int, passed int64) {
 		switch {
 		case passed == 2 && (r.queue != nil || r.lock.Admission() == Counted): // a permit is used outside the wait queue
 			g := n.queueLocked(r.key.id.Half)
-			g.turns.Untold(e.watchdog.Now(), e.pace(), e.MaxWakeDelay)
+			g.turns.Untold(e.watchdog.Now(), e.pace(), e.PollInterval)
 			n.keepQueueLocked(g)
 		case r.queue == nil:
 		case passed == 1:
@@ -282,7 +282,7 @@ func (h *hold) endLevelLocked() (left int, last bool, guards []*guard.End) {
 	return 0, last, h.guards.Take()
 }
 
-// clear deletes the hold from Redis, and lets the next waiter contend for its lock; a hold with AtLeast only when its
+// clear deletes the hold from Redis, and lets the next waiter contend for its lock; a hold with MinHold only when its
 // time is over. It tries for as long as the record may last: until the lease is over; and where the other half renews
 // that lease, as long as the other half is held.
 func (h *hold) clear() {

@@ -27,7 +27,7 @@ func TestEngineReleaseWakesAWaiter(t *testing.T) {
 }
 
 // L1: without a wake-up, a waiter notices a release within the poll interval.
-func TestEngineLostWakeUpCostsTheMaxWakeDelay(t *testing.T) {
+func TestEngineLostWakeUpCostsThePollInterval(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := joinBubbleEngine(t, e.redis, "other")
 		other.lock(1)
@@ -37,7 +37,7 @@ func TestEngineLostWakeUpCostsTheMaxWakeDelay(t *testing.T) {
 		time.AfterFunc(releasedAfter, func() { other.unlock(1) })
 		e.lock(2)
 		late := time.Since(start) - releasedAfter
-		assert.LessOrEqual(t, late, e.MaxWakeDelay, "noticed the release after %v", late)
+		assert.LessOrEqual(t, late, e.PollInterval, "noticed the release after %v", late)
 		assert.LessOrEqual(t, e.redis.Count("acquire"), 13, "attempts in 8s: it must not poll faster than the max wake delay")
 		e.unlock(2)
 	})

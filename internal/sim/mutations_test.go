@@ -179,8 +179,8 @@ var mutations = []mutation{
 	},
 	{
 		name: "atLeastForgotten", file: "internal/engine/record.go", focus: Focus{Locks: inOneLine},
-		from: "if limits := h.lock.Limits(); limits.AtLeast > 0 {",
-		to:   "if limits := h.lock.Limits(); limits.AtLeast < 0 {",
+		from: "if limits := h.lock.Limits(); limits.MinHold > 0 {",
+		to:   "if limits := h.lock.Limits(); limits.MinHold < 0 {",
 	},
 
 	// Releasing.

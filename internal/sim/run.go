@@ -492,7 +492,7 @@ func (w *world) probe(phase Phase) {
 		}
 		probe := &worker{Worker: spec, world: w, rng: newRand(w.plan.Seed, spec.ID)}
 		l, _ := probe.lock(fresh)
-		ctx := relock.WithOwner(context.Background())
+		ctx := relock.ContextWithOwner(context.Background())
 		started := time.Now()
 		ok, err := l.TryLock(ctx, left+limit, 0)
 		if !ok || err != nil {

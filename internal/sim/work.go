@@ -82,7 +82,7 @@ type lock interface {
 func (w *worker) lock(p *process) (l lock, read []string) {
 	var opts []relock.LockOption
 	if w.MinHold > 0 {
-		opts = append(opts, relock.AtLeast(w.MinHold))
+		opts = append(opts, relock.MinHold(w.MinHold))
 	}
 	if w.MaxHold > 0 {
 		opts = append(opts, relock.MaxHold(max(w.MaxHold, w.MinHold)))
@@ -185,7 +185,7 @@ func (w *worker) round(p *process) {
 		_, _ = w.inspect(p)
 	}
 	m := w.manner()
-	ctx := relock.WithOwner(context.Background())
+	ctx := relock.ContextWithOwner(context.Background())
 	asking := ctx
 	if m.cancel > 0 {
 		var cancel context.CancelFunc
@@ -493,7 +493,7 @@ func (w *worker) lead(p *process) {
 		w.had(call, false, false, err, m)
 		return
 	}
-	h.token, h.ctx = term.Number(), term.Context()
+	h.token, h.ctx = term.Token(), term.Context()
 	w.hold(ctx, nil, h, term.Context())
 	w.release(h, func() error { return term.Resign(context.Background()) })
 }

@@ -140,8 +140,8 @@ func (w *world) newProcess(number int) *process {
 			MaintNotificationsConfig: &maintnotifications.Config{Mode: maintnotifications.ModeDisabled},
 		})
 		rdb.AddHook(stop{w, number})
-		opts := []relock.Option{relock.WithWatchdogTimeout(w.plan.Watchdog), relock.WithMaxWakeDelay(w.plan.WakeDelay),
-			relock.WithHandoverSlice(w.plan.Slice), relock.WithLogger(slog.New(slog.DiscardHandler))}
+		opts := []relock.Option{relock.WithWatchdogTimeout(w.plan.Watchdog), relock.WithPollInterval(w.plan.WakeDelay),
+			relock.WithHandoffWindow(w.plan.Slice), relock.WithLogger(slog.New(slog.DiscardHandler))}
 		if number%2 == 1 {
 			opts = append(opts, relock.WithLabel(p.name))
 		}

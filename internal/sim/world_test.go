@@ -21,7 +21,7 @@ func TestPausedProcessStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(plan)
 		defer w.close()
-		ctx := relock.WithOwner(context.Background())
+		ctx := relock.ContextWithOwner(context.Background())
 		l := w.process(0).clients[0].NewLock("x")
 		require.NoError(t, l.Lock(ctx))
 		guard, err := l.Guard(ctx)

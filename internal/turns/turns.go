@@ -108,9 +108,9 @@ func (t *Turns) Released(now time.Duration, p Pace, others int) {
 
 // Untold notes a release in Redis that other processes wait for and were not told of: they look once in a max wake
 // delay. After a streak of a slice they go first for so long.
-func (t *Turns) Untold(now time.Duration, p Pace, maxWakeDelay time.Duration) {
+func (t *Turns) Untold(now time.Duration, p Pace, pollInterval time.Duration) {
 	if now-t.since >= p.Slice {
-		*t = Turns{until: now + min(maxWakeDelay, MostUntold) + p.RTT}
+		*t = Turns{until: now + min(pollInterval, MostUntold) + p.RTT}
 	}
 }
 

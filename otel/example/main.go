@@ -109,7 +109,7 @@ func work(ctx context.Context, lock *relock.Lock) error {
 			for range 5 {
 				err := lock.Do(ctx, func(context.Context) error {
 					time.Sleep(time.Millisecond)
-					_, err := lock.TryLock(relock.WithOwner(ctx), 0, 0)
+					_, err := lock.TryLock(relock.ContextWithOwner(ctx), 0, 0)
 					return err
 				})
 				if err != nil {
