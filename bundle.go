@@ -29,12 +29,12 @@ var wholeBundle = sync.OnceValue(func() *luaScript {
 func bundleOf(calls []engine.BundledCall) call {
 	c := call{Script: wholeBundle(), Args: []any{len(calls)}}
 	for _, b := range calls {
-		for _, s := range b.Take.Spare {
-			c.Spare = append(c.Spare, send.Spare{Key: len(c.Keys) + s.Key, Instead: len(c.Keys) + s.Instead})
+		for _, s := range b.Acquire.Optional {
+			c.Optional = append(c.Optional, send.OptionalKey{Key: len(c.Keys) + s.Key, Instead: len(c.Keys) + s.Instead})
 		}
-		c.Keys = append(c.Keys, b.Take.Keys...)
-		c.Args = append(c.Args, int(b.Script), len(b.Take.Keys), len(b.Take.Args), len(b.Undo.Args))
-		c.Args = append(append(c.Args, b.Take.Args...), b.Undo.Args...)
+		c.Keys = append(c.Keys, b.Acquire.Keys...)
+		c.Args = append(c.Args, int(b.Script), len(b.Acquire.Keys), len(b.Acquire.Args), len(b.RollBack.Args))
+		c.Args = append(append(c.Args, b.Acquire.Args...), b.RollBack.Args...)
 	}
 	return c
 }

@@ -77,12 +77,12 @@ func newClient(rdb redis.UniversalClient, opts []Option) (*Client, error) {
 	}
 	_, one := rdb.(*redis.Client)
 	c.engine = engine.New(config, send.Config{
-		Transport: send.NewRedis(rdb, o.synced),
-		Batch:     (one || home != nil) && o.synced.Replicas == 0,
-		Home:      home,
-		Inline:    promptness(rdb),
-		Confirm:   o.synced.Within,
-		Idle:      func() int { return int(rdb.PoolStats().IdleConns) },
+		Transport:    send.NewRedis(rdb, o.synced),
+		Batch:        (one || home != nil) && o.synced.Replicas == 0,
+		Home:         home,
+		OnCallerTime: promptness(rdb),
+		Confirm:      o.synced.Within,
+		Idle:         func() int { return int(rdb.PoolStats().IdleConns) },
 	})
 	return c, nil
 }
@@ -95,7 +95,7 @@ func (c *Client) config(id string, o options) engine.Config {
 		reported.observer = &calmObserver{Observer: o.observer, log: log, calls: &c.userCalls}
 	}
 	config := engine.Config{
-		ID: id, WatchdogTimeout: o.watchdogTimeout, PollInterval: o.pollInterval, Slice: o.handoffWindow, Label: o.label,
+		ID: id, WatchdogTimeout: o.watchdogTimeout, PollInterval: o.pollInterval, HandoffWindow: o.handoffWindow, Label: o.label,
 		ConfirmsGrants: o.synced.Replicas > 0,
 
 		Log: log, Events: reported, Observed: o.observer != nil, UserCalls: c.userCalls.Load,

@@ -345,7 +345,7 @@ func TestShutdownLetsHoldersExtend(t *testing.T) {
 		defer func() { b.must(hold.Extend(ctx, time.Minute)) }()
 	}
 	go func() { _ = c.Shutdown(ctx) }()
-	<-c.engine.UntilRefused(ctx, time.Time{}).Closed
+	<-c.engine.UntilShutdown(ctx, time.Time{}).Closed
 }
 
 // labelled waits until Redis has the label of c.

@@ -29,7 +29,7 @@ var (
 )
 
 // spareOfFair is the key of what waiters want: without it the first waiter is woken and asks.
-var spareOfFair = []send.Spare{{Key: 4}}
+var spareOfFair = []send.OptionalKey{{Key: 4}}
 
 // A FairLock is a reentrant lock whose waiters acquire it in the order in which they called Lock, whichever process
 // they are in.
@@ -65,7 +65,7 @@ func (c *Client) NewFairLock(name string, opts ...LockOption) *FairLock {
 	}
 	l := &fairLock{
 		hashLock: hashLock{client: c, keys: keys, facts: facts{
-			Traits: engine.Traits{Lock: engine.LockID{Name: key}, Given: name, Kind: string(TypeFair), Admits: engine.Independent, Tokens: o.fenced, Limit: o.Limits},
+			Traits: engine.Traits{Lock: engine.LockID{Name: key}, Given: name, Kind: string(TypeFair), Admits: engine.Uncoordinated, Tokens: o.fenced, Limit: o.Limits},
 			line:   keys[4],
 		}},
 		announce: prefixName("redisson_lock__channel", key) + ":",
@@ -106,36 +106,36 @@ func (l *fairLock) Grants(a engine.Attempt) string {
 
 func (l *fairLock) Acquire(a engine.Attempt) call {
 	asked := a.Asked
-	if a.Line != engine.HearsGrant {
+	if a.Delivery != engine.Push {
 		asked = 0
 	}
-	return l.call(fairAcquire, a.Field, milliseconds(a.Lease), a.Level, l.waitTimeout(), milliseconds(fairLife),
+	return l.call(fairAcquire, a.Field, milliseconds(a.Lease), a.HoldCount, l.waitTimeout(), milliseconds(fairLife),
 		!a.NoWait, asked, l.Tokens)
 }
 
-func (l *fairLock) Granted(a engine.Attempt, r reply) (engine.Outcome, error) {
-	g, err := engine.ParseGrant(r)
-	return g.InLine(r).Enqueued(a, fairHeartbeat), err
+func (l *fairLock) ReadReply(a engine.Attempt, r reply) (engine.Outcome, error) {
+	g, err := engine.ParseOutcome(r)
+	return g.WithStanding(r).WithEntry(a, fairHeartbeat), err
 }
 
 func (l *fairLock) Release(r engine.Release) call {
 	return l.leave(r, false)
 }
 
-func (l *fairLock) Undo(a engine.Attempt) call {
+func (l *fairLock) RollBack(a engine.Attempt) call {
 	return l.leave(a.AsRelease(), true)
 }
 
 // leave sets the hold count. If undo is set, the caller leaves the queue, too.
 func (l *fairLock) leave(r engine.Release, undo bool) call {
-	return l.call(fairRelease, r.Field, r.Left, l.waitTimeout(), milliseconds(fairLife), r.Late, undo)
+	return l.call(fairRelease, r.Field, r.HoldCount, l.waitTimeout(), milliseconds(fairLife), r.Late, undo)
 }
 
 func (l *fairLock) Force() call { return l.call(fairForce, l.waitTimeout(), milliseconds(fairLife)) }
 
 // call is a call of script, whose arguments end with how waiters are told.
 func (l *fairLock) call(script *luaScript, args ...any) call {
-	return call{Script: script, Keys: l.keys, Spare: spareOfFair, Args: append(args, l.announce, l.client.publish)}
+	return call{Script: script, Keys: l.keys, Optional: spareOfFair, Args: append(args, l.announce, l.client.publish)}
 }
 
 func (l *fairLock) waitTimeout() int64 { return milliseconds(l.client.fairWaitTimeout) }

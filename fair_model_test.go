@@ -243,18 +243,18 @@ func (m *fairModel) attempt(a *modelActor) {
 			got = m.javaRun(javaAcquire, a)
 			return
 		}
-		line := engine.YieldsLine
+		line := engine.Defer
 		if a.listed {
-			line = engine.HearsGrant
+			line = engine.Push
 		}
 		a.asked++
-		g, err := sendAttempt(m.lock, engine.Attempt{Field: a.name, Lease: modelLease, Level: 1, Line: line, Asked: a.asked})
+		g, err := sendAttempt(m.lock, engine.Attempt{Field: a.name, Lease: modelLease, HoldCount: 1, Delivery: line, Asked: a.asked})
 		if err != nil {
 			m.fail("%v", err)
 		}
-		got = g.State == engine.Held
+		got = g.Status == engine.Held
 		a.wishes = !got && a.listed
-		a.apart = g.Standing.Apart()
+		a.apart = g.Standing.LegacyHolder()
 	})
 	switch {
 	case got && before == "granted":
@@ -363,7 +363,7 @@ func (m *fairModel) do(event string) {
 		m.run(a, func() {
 			if a.java {
 				m.javaRun(javaGiveUp, a)
-			} else if _, err := m.lock.client.send(m.lock.Undo(engine.Attempt{Field: a.name, Level: 1})); err != nil {
+			} else if _, err := m.lock.client.send(m.lock.RollBack(engine.Attempt{Field: a.name, HoldCount: 1})); err != nil {
 				m.fail("%v", err)
 			}
 		})

@@ -399,9 +399,9 @@ func TestFairGivingUpWakesTheNext(t *testing.T) {
 		l := b.client().NewFairLock(b.name).lock.(*fairLock)
 		holder, first, last := javaOther+":1", javaOther+":2", javaOther+":3"
 		for _, field := range []string{holder, first, last} {
-			g, err := sendAttempt(l, engine.Attempt{Field: field, Lease: time.Minute, Level: 1})
+			g, err := sendAttempt(l, engine.Attempt{Field: field, Lease: time.Minute, HoldCount: 1})
 			b.must(err)
-			if g.State == engine.Busy {
+			if g.Status == engine.Busy {
 				assert.Positive(t, g.Wait, field)
 				assert.LessOrEqual(t, g.Wait, fairHeartbeat, "%s polls too late to prove that it lives", field)
 			}
@@ -411,12 +411,12 @@ func TestFairGivingUpWakesTheNext(t *testing.T) {
 		defer messages.Close()
 		_, err := messages.Receive(ctx)
 		b.must(err)
-		_, err = l.client.send(l.Undo(engine.Attempt{Field: first, Level: 1}))
+		_, err = l.client.send(l.RollBack(engine.Attempt{Field: first, HoldCount: 1}))
 		require.NoError(t, err)
 		got := make(chan error, 1)
 		go func() { got <- second(messages.ReceiveMessage(ctx)) }()
 		b.must(await(b, "the message to the second", got))
-		_, err = l.client.send(l.Undo(engine.Attempt{Field: last, Level: 1}))
+		_, err = l.client.send(l.RollBack(engine.Attempt{Field: last, HoldCount: 1}))
 		require.NoError(t, err)
 	})
 }
@@ -545,12 +545,12 @@ func (b *bench) listeningWaiter(l *FairLock, n int, owner string) *fairWaiter {
 }
 
 // asks makes one attempt, which says line of itself.
-func (w *fairWaiter) asks(line string, lease time.Duration) engine.State {
+func (w *fairWaiter) asks(line string, lease time.Duration) engine.Status {
 	w.Helper()
 	w.asked++
-	g, err := sendAttempt(w.lock, engine.Attempt{Field: w.field, Lease: lease, Level: 1, Line: line, Asked: w.asked})
+	g, err := sendAttempt(w.lock, engine.Attempt{Field: w.field, Lease: lease, HoldCount: 1, Delivery: line, Asked: w.asked})
 	w.must(err)
-	return g.State
+	return g.Status
 }
 
 func (w *fairWaiter) release() {
@@ -565,7 +565,7 @@ func (w *fairWaiter) leaves() { w.undoes(false) }
 // undoes has the waiter give up; late: one of its requests may still run.
 func (w *fairWaiter) undoes(late bool) {
 	w.Helper()
-	_, err := w.lock.client.send(w.lock.Undo(engine.Attempt{Field: w.field, Level: 1, Late: late}))
+	_, err := w.lock.client.send(w.lock.RollBack(engine.Attempt{Field: w.field, HoldCount: 1, Late: late}))
 	w.must(err)
 }
 
@@ -659,12 +659,12 @@ func TestFairReleaseGrantsToTheFirst(t *testing.T) {
 		first, next, last := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2), b.newFairWaiter(l, 3)
 		b.must(l.Lock(ctx))
 		for _, w := range []*fairWaiter{first, next, last} {
-			assert.Equal(t, engine.Busy, w.asks(engine.YieldsLine, time.Minute))
+			assert.Equal(t, engine.Busy, w.asks(engine.Defer, time.Minute))
 			assert.NotContains(t, b.wishes(), w.field, "a waiter that does not listen yet")
 		}
-		assert.Equal(t, engine.Busy, first.asks(engine.HearsGrant, time.Minute))
-		assert.Equal(t, engine.Busy, next.asks(engine.HearsGrant, 2*time.Second))
-		assert.Equal(t, engine.Busy, last.asks(engine.HearsGrant, time.Minute))
+		assert.Equal(t, engine.Busy, first.asks(engine.Push, time.Minute))
+		assert.Equal(t, engine.Busy, next.asks(engine.Push, 2*time.Second))
+		assert.Equal(t, engine.Busy, last.asks(engine.Push, time.Minute))
 		left := b.rdb.PTTL(ctx, "relock_line:{"+b.name+"}").Val()
 		assert.Greater(t, left, fairLife, "the wishes are there as long as their waiters")
 		assert.LessOrEqual(t, left, 4*fairLife, "the wishes of waiters that have died go")
@@ -677,7 +677,7 @@ func TestFairReleaseGrantsToTheFirst(t *testing.T) {
 		b.must(l.Unlock(ctx))
 		first.isGranted(engine.ProvisionalLease, ahead+2)
 		assert.Equal(t, float64(l.lock.(*fairLock).waitTimeout()), before-b.rdb.ZScore(ctx, timeouts, last.field).Val(), "the last moves up")
-		assert.Equal(t, engine.Held, first.asks(engine.HearsGrant, time.Minute), "it confirms")
+		assert.Equal(t, engine.Held, first.asks(engine.Push, time.Minute), "it confirms")
 		assert.Greater(t, b.rdb.PTTL(ctx, b.name).Val(), engine.ProvisionalLease)
 		first.release()
 		next.isGranted(2*time.Second, ahead+4)
@@ -699,14 +699,14 @@ func TestFairForgetsWishesOfThoseThatHaveLeft(t *testing.T) {
 		l := b.client().NewFairLock(b.name)
 		first, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
 		b.must(l.Lock(ctx))
-		first.asks(engine.HearsGrant, time.Minute)
+		first.asks(engine.Push, time.Minute)
 		wish := b.wishes()
 		require.Len(t, wish, 1)
 		first.leaves()
 		line := "relock_line:{" + b.name + "}"
 		b.must(b.rdb.HSet(ctx, line, wish).Err())
 		b.must(b.rdb.HSet(ctx, line, "first", 1).Err()) // of a lock that is not fair
-		next.asks(engine.HearsGrant, time.Minute)
+		next.asks(engine.Push, time.Minute)
 		assert.NotContains(t, b.wishes(), first.field)
 		assert.Contains(t, b.wishes(), next.field)
 		assert.Contains(t, b.wishes(), "first")
@@ -729,18 +729,18 @@ func TestFairGrantsToListenersOnly(t *testing.T) {
 		b.must(l.Lock(ctx))
 		java := b.newJavaWaiter(l, 1)
 		older.asks("", time.Minute)
-		quiet.asks(engine.HearsGrant, time.Minute)
-		quiet.asks(engine.YieldsLine, time.Minute) // its connection was cut meanwhile
-		deaf.asks(engine.HearsGrant, time.Minute)
+		quiet.asks(engine.Push, time.Minute)
+		quiet.asks(engine.Defer, time.Minute) // its connection was cut meanwhile
+		deaf.asks(engine.Push, time.Minute)
 		deaf.goesDeaf()
-		next.asks(engine.HearsGrant, time.Minute)
+		next.asks(engine.Push, time.Minute)
 		all := b.rdb.PSubscribe(ctx, "redisson_lock__channel:*") // hears everything, and is not the waiter
 		defer all.Close()
 		b.must(second(all.Receive(ctx)))
 
 		b.must(l.Unlock(ctx))
 		java.isWoken()
-		assert.Equal(t, engine.Busy, next.asks(engine.HearsGrant, time.Minute))
+		assert.Equal(t, engine.Busy, next.asks(engine.Push, time.Minute))
 		java.leaves()
 		older.isWoken()
 		older.leaves()
@@ -761,15 +761,15 @@ func TestFairFreeLockIsGrantedToTheFirst(t *testing.T) {
 		ctx := context.Background()
 		l := b.client().NewFairLock(b.name)
 		holder, first, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2), b.newFairWaiter(l, 3)
-		assert.Equal(t, engine.Held, holder.asks(engine.HearsGrant, time.Minute))
-		first.asks(engine.HearsGrant, time.Minute)
+		assert.Equal(t, engine.Held, holder.asks(engine.Push, time.Minute))
+		first.asks(engine.Push, time.Minute)
 		b.must(b.rdb.Del(ctx, b.name).Err())
 		b.tries(l, false)
 		first.isGranted(engine.ProvisionalLease, 0)
-		assert.Equal(t, engine.Busy, next.asks(engine.HearsGrant, time.Minute))
+		assert.Equal(t, engine.Busy, next.asks(engine.Push, time.Minute))
 		b.must(b.rdb.Del(ctx, b.name).Err())
-		assert.Equal(t, engine.Held, next.asks(engine.HearsGrant, time.Minute), "the first itself")
-		assert.Equal(t, engine.Busy, first.asks(engine.HearsGrant, time.Minute), "a grant that has lapsed")
+		assert.Equal(t, engine.Held, next.asks(engine.Push, time.Minute), "the first itself")
+		assert.Equal(t, engine.Busy, first.asks(engine.Push, time.Minute), "a grant that has lapsed")
 		next.leaves()
 		first.isGranted(engine.ProvisionalLease, 0)
 		first.leaves()
@@ -829,7 +829,7 @@ func TestFairTimeoutsThatJavaCountsFromAreRight(t *testing.T) {
 		for n := range 8 {
 			w := b.newFairWaiter(l, n+1)
 			waiters = append(waiters, w)
-			assert.Equal(t, n == 0, w.asks(engine.HearsGrant, lease) == engine.Held)
+			assert.Equal(t, n == 0, w.asks(engine.Push, lease) == engine.Held)
 		}
 		for n := range 3 {
 			waiters[n].release()
@@ -896,11 +896,11 @@ func TestFairWaiterBehindJavaListensToItsChannel(t *testing.T) {
 		b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
 		b.must(b.rdb.HSet(ctx, lineKey(b.name), "first", 1, "last", 1, "shared", 1, "1", javaOther[:36], javaOther[:36], "1 new hears 30000 0 1 "+javaOther+":01").Err())
 		for n := range 8 {
-			attempt := engine.Attempt{Field: w.field, Lease: time.Minute, Level: 1, Line: engine.HearsGrant, Asked: 1}
+			attempt := engine.Attempt{Field: w.field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
 			g, err := sendAttempt(w.lock, attempt)
 			b.must(err)
-			assert.Equal(t, engine.Busy, g.State)
-			assert.True(t, g.Standing.Apart(), "behind %d", n)
+			assert.Equal(t, engine.Busy, g.Status)
+			assert.True(t, g.Standing.LegacyHolder(), "behind %d", n)
 			w.leaves()
 			b.must(b.rdb.Eval(ctx, javaAcquire, w.lock.keys[:3], fmt.Sprint(javaThread, n), w.lock.announce, 1000, 100000, time.Now().UnixMilli()).Err())
 		}
@@ -991,9 +991,9 @@ func TestFairGrantToAWaitThatIsOverIsGivenBack(t *testing.T) {
 		cancel()
 		b.mustBe(await(b, "the waiter gives up", got), context.Canceled)
 		// A request of the wait that runs late, while its channel is still subscribed.
-		g, err := sendAttempt(raw, engine.Attempt{Field: field, Lease: time.Minute, Level: 1, Line: engine.HearsGrant, Asked: 7})
+		g, err := sendAttempt(raw, engine.Attempt{Field: field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 7})
 		b.must(err)
-		assert.Equal(t, engine.Busy, g.State)
+		assert.Equal(t, engine.Busy, g.Status)
 		b.must(l.Unlock(ctx))
 		testredis.Await(t, "the lock is free again", engine.ProvisionalLease/2, func() bool {
 			return b.rdb.Exists(ctx, b.name).Val() == 0
@@ -1010,8 +1010,8 @@ func TestFairGrantWithoutTheRightToCountListeners(t *testing.T) {
 	l := b.clientOn(testredis.Client(t, b.addr, func(o *redis.Options) { o.Username, o.Password = "blind", "pass" })).NewFairLock(b.name)
 	b.must(l.Lock(ctx))
 	deaf, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
-	deaf.asks(engine.HearsGrant, time.Minute)
-	next.asks(engine.HearsGrant, time.Minute)
+	deaf.asks(engine.Push, time.Minute)
+	next.asks(engine.Push, time.Minute)
 	deaf.goesDeaf()
 	b.must(l.Unlock(ctx))
 	next.isGranted(engine.ProvisionalLease, 0)
@@ -1034,7 +1034,7 @@ func TestFairLineThatIsNoLine(t *testing.T) {
 		assert.ErrorContains(t, err, "the key "+shortName(line)+" holds a string")
 		testredis.Await(t, "the waiter has left", soon, func() bool { return len(b.queue()) == 0 })
 		deaf := b.newFairWaiter(l, 1)
-		assert.Equal(t, engine.Busy, deaf.asks(engine.YieldsLine, time.Minute), "a waiter that does not listen")
+		assert.Equal(t, engine.Busy, deaf.asks(engine.Defer, time.Minute), "a waiter that does not listen")
 		b.must(l.Unlock(ctx))
 		deaf.isWoken()
 		deaf.leaves()
@@ -1062,7 +1062,7 @@ func TestFairWaitersWithoutHeartbeatsAreDead(t *testing.T) {
 		holder := b.newFairWaiter(l, 9)
 		assert.Equal(t, engine.Held, holder.asks("", time.Minute))
 		for n := range 3 {
-			b.newFairWaiter(l, n+1).asks(engine.HearsGrant, time.Minute)
+			b.newFairWaiter(l, n+1).asks(engine.Push, time.Minute)
 		}
 		vanish()
 		b.tries(l, true)
@@ -1172,9 +1172,9 @@ func TestFairDeadWaiterIsEvictedAfterTheClockWentBack(t *testing.T) {
 	b.must(l.Lock(ctx))
 	dead, lives := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
 	dead.asks("", time.Minute)
-	lives.asks(engine.HearsGrant, time.Minute)
+	lives.asks(engine.Push, time.Minute)
 	pass(-10 * time.Minute)
-	lives.asks(engine.HearsGrant, time.Minute)
+	lives.asks(engine.Push, time.Minute)
 	last := time.UnixMilli(int64(b.rdb.ZScore(ctx, keys[2], lives.field).Val()))
 	assert.LessOrEqual(t, last.Sub(now), time.Minute+2*worth+fairLife, "the timeout that Java counts from")
 	assert.LessOrEqual(t, b.rdb.PTTL(ctx, keys[4]).Val(), queueLife, "the wishes of waiters that have died go")
@@ -1183,7 +1183,7 @@ func TestFairDeadWaiterIsEvictedAfterTheClockWentBack(t *testing.T) {
 	for range fairLife/fairHeartbeat + 1 {
 		assert.Equal(t, []string{dead.field, lives.field}, b.queue())
 		pass(fairHeartbeat)
-		if lives.asks(engine.HearsGrant, time.Minute) == engine.Held {
+		if lives.asks(engine.Push, time.Minute) == engine.Held {
 			break
 		}
 	}
@@ -1204,7 +1204,7 @@ func TestFairLockPassesOverWaitersThatNobodyHears(t *testing.T) {
 		b.must(l.Lock(ctx))
 		for n := range waiters {
 			waiters[n] = b.newFairWaiter(l, n+1)
-			waiters[n].asks(engine.HearsGrant, time.Minute)
+			waiters[n].asks(engine.Push, time.Minute)
 		}
 		for _, n := range []int{0, 1, 2, 4} {
 			waiters[n].goesDeaf()
@@ -1226,13 +1226,13 @@ func TestFairLockPassesOverWaitersThatNobodyHears(t *testing.T) {
 		waiters[5].isGranted(engine.ProvisionalLease, 0)
 
 		// A waiter that is alive learns of it, and is passed over no more.
-		g, err := sendAttempt(waiters[1].lock, engine.Attempt{Field: waiters[1].field, Lease: time.Minute, Level: 1, Line: engine.HearsGrant, Asked: 1})
+		g, err := sendAttempt(waiters[1].lock, engine.Attempt{Field: waiters[1].field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1})
 		b.must(err)
-		assert.True(t, g.Standing.Deaf())
+		assert.True(t, g.Standing.SubscriptionLost())
 		waiters[5].release()
 		b.isFree()
-		assert.Equal(t, engine.Busy, waiters[6].asks(engine.HearsGrant, time.Minute))
-		assert.Equal(t, engine.Held, waiters[1].asks(engine.YieldsLine, time.Minute))
+		assert.Equal(t, engine.Busy, waiters[6].asks(engine.Push, time.Minute))
+		assert.Equal(t, engine.Held, waiters[1].asks(engine.Defer, time.Minute))
 		assert.Equal(t, fields(0, 2, 4, 6), b.queue())
 		second(waiters[1].lock.client.send(waiters[1].lock.Force()))
 		waiters[6].isGranted(engine.ProvisionalLease, 0)
@@ -1249,8 +1249,8 @@ func TestFairNewcomerPassesOverWaitersThatNobodyHears(t *testing.T) {
 		ctx := context.Background()
 		l := b.client().NewFairLock(b.name)
 		holder, dead := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2)
-		assert.Equal(t, engine.Held, holder.asks(engine.HearsGrant, time.Minute))
-		dead.asks(engine.HearsGrant, time.Minute)
+		assert.Equal(t, engine.Held, holder.asks(engine.Push, time.Minute))
+		dead.asks(engine.Push, time.Minute)
 		dead.goesDeaf()
 		b.must(b.rdb.Del(ctx, b.name).Err())
 		b.tries(l, true)
@@ -1268,16 +1268,16 @@ func TestFairWaiterThatAsksTakesTheLockBehindThoseThatNobodyHears(t *testing.T) 
 		l := b.client().NewFairLock(b.name)
 		dead, asks, last := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2), b.newFairWaiter(l, 3)
 		b.must(l.Lock(ctx))
-		dead.asks(engine.HearsGrant, time.Minute)
-		asks.asks(engine.AsksAgain, time.Minute)
-		last.asks(engine.HearsGrant, time.Minute)
+		dead.asks(engine.Push, time.Minute)
+		asks.asks(engine.Poll, time.Minute)
+		last.asks(engine.Push, time.Minute)
 		dead.goesDeaf()
 		b.must(l.Unlock(ctx))
 		assert.Equal(t, "0", asks.hears())
 		b.isFree()
-		assert.Equal(t, engine.Busy, last.asks(engine.HearsGrant, time.Minute), "it is not its turn")
+		assert.Equal(t, engine.Busy, last.asks(engine.Push, time.Minute), "it is not its turn")
 		b.isFree()
-		assert.Equal(t, engine.Held, asks.asks(engine.AsksAgain, time.Minute))
+		assert.Equal(t, engine.Held, asks.asks(engine.Poll, time.Minute))
 		assert.Equal(t, []string{dead.field, last.field}, b.queue())
 		asks.release()
 		last.isGranted(engine.ProvisionalLease, 0)
@@ -1296,7 +1296,7 @@ func TestFairWaitersThatNobodyHearsLetJavaPass(t *testing.T) {
 		b.must(l.Lock(ctx))
 		for n := range 2 {
 			w := b.newFairWaiter(l, n+1)
-			w.asks(engine.HearsGrant, time.Minute)
+			w.asks(engine.Push, time.Minute)
 			w.goesDeaf()
 		}
 		java := b.newJavaWaiter(l, 3)
@@ -1323,26 +1323,26 @@ func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
 		l := b.client().NewFairLock(b.name)
 		line := lineKey(b.name)
 		holder, late, next := b.newFairWaiter(l, 1), b.newFairWaiter(l, 2), b.newFairWaiter(l, 3)
-		assert.Equal(t, engine.Held, holder.asks(engine.HearsGrant, time.Minute))
-		late.asks(engine.HearsGrant, time.Minute)
+		assert.Equal(t, engine.Held, holder.asks(engine.Push, time.Minute))
+		late.asks(engine.Push, time.Minute)
 		late.leaves()
 		assert.Zero(t, b.rdb.Exists(ctx, line).Val(), "a tombstone where no request can run")
 		late.undoes(true)
-		assert.Equal(t, engine.Busy, late.asks(engine.HearsGrant, time.Minute))
+		assert.Equal(t, engine.Busy, late.asks(engine.Push, time.Minute))
 		assert.Empty(t, b.queue(), "it queues again")
 		left := b.rdb.PTTL(ctx, line).Val()
 		assert.Greater(t, left, 30*time.Second)
 		assert.LessOrEqual(t, left, time.Minute)
 
 		// Those who have nothing to do with it wait as ever.
-		g, err := sendAttempt(next.lock, engine.Attempt{Field: next.field, Lease: time.Minute, Level: 1, Line: engine.HearsGrant, Asked: 1})
+		g, err := sendAttempt(next.lock, engine.Attempt{Field: next.field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1})
 		b.must(err)
-		assert.False(t, g.Standing.Apart(), "it has to listen to a channel of its own")
+		assert.False(t, g.Standing.LegacyHolder(), "it has to listen to a channel of its own")
 		next.leaves()
 		_, err = holder.lock.client.send(holder.lock.Release(released(holder.field, 0, true)))
 		b.must(err)
 		for _, w := range []*fairWaiter{late, holder} {
-			assert.Equal(t, engine.Busy, w.asks(engine.HearsGrant, time.Minute), "a late request takes the lock")
+			assert.Equal(t, engine.Busy, w.asks(engine.Push, time.Minute), "a late request takes the lock")
 			b.isFree()
 		}
 		b.tries(l, true)
@@ -1354,12 +1354,12 @@ func TestFairLateRequestOfACallerThatHasLeft(t *testing.T) {
 			other.field = fmt.Sprint(next.client, ":7:00", n)
 			other.undoes(true)
 		}
-		assert.Equal(t, engine.Held, late.asks(engine.HearsGrant, time.Minute), "tombstones have a bound: the oldest goes")
+		assert.Equal(t, engine.Held, late.asks(engine.Push, time.Minute), "tombstones have a bound: the oldest goes")
 		late.leaves()
 		over := b.rdb.HGet(ctx, line, "over").Val()
 		assert.Len(t, strings.Fields(over), 2*most)
 		b.must(b.rdb.HSet(ctx, line, "over", holder.field+" 1").Err())
-		assert.Equal(t, engine.Held, holder.asks(engine.HearsGrant, time.Minute), "a tombstone whose time is over")
+		assert.Equal(t, engine.Held, holder.asks(engine.Push, time.Minute), "a tombstone whose time is over")
 		holder.leaves()
 		assert.Zero(t, b.rdb.Exists(ctx, line).Val())
 	})

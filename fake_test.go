@@ -34,18 +34,18 @@ func (l *fakeLock) Channel(engine.Attempt) string { return "channel:" + l.key }
 func (l *fakeLock) Grants(engine.Attempt) string  { return "" }
 func (l *fakeLock) Unbury(string) call            { return call{} }
 func (l *fakeLock) Acquire(a engine.Attempt) call {
-	return l.call("acquire", a.Field, a.Lease, a.Level)
+	return l.call("acquire", a.Field, a.Lease, a.HoldCount)
 }
-func (l *fakeLock) Undo(a engine.Attempt) call { return l.Release(a.AsRelease()) }
-func (l *fakeLock) Force() call                { return l.call("force") }
-func (l *fakeLock) Inspect(field string) call  { return l.call("inspect", field) }
+func (l *fakeLock) RollBack(a engine.Attempt) call { return l.Release(a.AsRelease()) }
+func (l *fakeLock) Force() call                    { return l.call("force") }
+func (l *fakeLock) Inspect(field string) call      { return l.call("inspect", field) }
 
-func (l *fakeLock) Granted(_ engine.Attempt, r reply) (engine.Outcome, error) {
-	return engine.ParseGrant(r)
+func (l *fakeLock) ReadReply(_ engine.Attempt, r reply) (engine.Outcome, error) {
+	return engine.ParseOutcome(r)
 }
 
 func (l *fakeLock) Release(r engine.Release) call {
-	return l.call("release", r.Field, r.Left)
+	return l.call("release", r.Field, r.HoldCount)
 }
 
 func (l *fakeLock) Renew(field string, lease time.Duration, exact bool) call {

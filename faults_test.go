@@ -675,7 +675,7 @@ func TestFaultReleaseCostsTheSameForManyWaiters(t *testing.T) {
 			least = 2 * waiters
 		}
 		testredis.Await(b, "all wait", 4*soon, func() bool { return b.commands("evalsha") >= least })
-		if h := insideOf(held); h != nil && h.lock.Admission() == engine.Counted {
+		if h := insideOf(held); h != nil && h.lock.Admission() == engine.Counting {
 			// Waiters that come together ask once, each for itself.
 			testredis.Await(b, "one of each process asks", 4*soon, func() bool {
 				queued := 0

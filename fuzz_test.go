@@ -359,7 +359,7 @@ func FuzzDurations(f *testing.F) {
 			assert.Negative(t, back, "%d ms", n)
 		}
 		if d > 0 {
-			got := lease.Trust(d)
+			got := lease.Validity(d)
 			assert.Less(t, got, d, "trust of a lease")
 			assert.LessOrEqual(t, got, 100*365*24*time.Hour, "trust of a lease of %v", d)
 		}

@@ -25,7 +25,7 @@ type handle struct {
 	bad    error // why the lock cannot be used, or nil
 
 	lock   engine.Lock   // nil: the handle is that of a MultiLock
-	record engine.Record // the same lock, if it has one record on one server; else nil, and then lock is a KeptLock and a view
+	record engine.Record // the same lock, if it has one record on one server; else nil, and then lock is a VotedLock and a view
 	fenced bool
 	many   *multi // nil: the handle is that of one lock
 }

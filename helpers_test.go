@@ -108,12 +108,12 @@ func sendAttempt(l *fairLock, a engine.Attempt) (engine.Outcome, error) {
 	if err != nil {
 		return engine.Outcome{}, err
 	}
-	return l.Granted(a, r)
+	return l.ReadReply(a, r)
 }
 
 // released is a release as an engine makes it that has not measured a round trip.
 func released(field string, left int, late bool) engine.Release {
-	return engine.Release{Field: field, Left: left, Late: late, Share: engine.LeastShare}
+	return engine.Release{Field: field, HoldCount: left, Late: late, Share: engine.LeastShare}
 }
 
 // aboutASecond is how long a connection that hangs may delay a call (L7), on a machine that is busy.

@@ -243,7 +243,7 @@ func extendLocker(ctx context.Context, l Locker, lease time.Duration) error {
 		err = l.Unlock(ctx)
 	}
 	if err == nil && (!ok || guarded.Err() != nil) { // it was lost, and the level was a fresh hold
-		err = engine.LossError(engine.ErrLapsed)
+		err = engine.LossError(engine.ErrExpired)
 	}
 	return err
 }

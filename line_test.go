@@ -189,7 +189,7 @@ func (m *manual) ask(ear string) reply {
 // takes takes a lock that must be free.
 func (m *manual) takes() *manual {
 	m.Helper()
-	r := m.ask(engine.PassesLine)
+	r := m.ask(engine.Barge)
 	require.Equal(m, int64(1), r[0], "the lock is not free")
 	return m
 }
@@ -202,7 +202,7 @@ func (m *manual) joins() *manual {
 		defer testredis.Await(m, "it does not listen any more", soon, func() bool { return m.hearers(m.grants()) == 0 })
 		defer func() { _ = s.Close() }()
 	}
-	require.Equal(m, int64(1), m.ask(engine.HearsGrant)[2]%4, "no place")
+	require.Equal(m, int64(1), m.ask(engine.Push)[2]%4, "no place")
 	return m
 }
 
@@ -696,7 +696,7 @@ func TestLineLapseOfALaterGrantIsNoticed(t *testing.T) {
 		one.release(false)
 		require.Equal(b, two.field, b.holder(), "the holder")
 		require.NoError(b, b.rdb.Del(context.Background(), b.name).Err()) // the lease is over
-		require.Equal(b, int64(1), three.ask(engine.HearsGrant)[0], "the lock is free")
+		require.Equal(b, int64(1), three.ask(engine.Push)[0], "the lock is free")
 		assert.Equal(b, []string{two.id}, b.clientsInLine(), "the line")
 		assert.Equal(b, "late", b.placeOf(two.id).state, "the place whose grant was not used")
 	})
@@ -713,7 +713,7 @@ func TestLineTwoLapsesLeaveTwoPlaces(t *testing.T) {
 		three.joins()
 		require.Equal(b, two.field, b.holder(), "the holder")
 		lapse()
-		require.Equal(b, int64(1), three.ask(engine.HearsGrant)[0], "the lock is free")
+		require.Equal(b, int64(1), three.ask(engine.Push)[0], "the lock is free")
 		assert.Equal(b, []string{one.id, two.id}, b.clientsInLine(), "the line")
 	})
 }
@@ -733,7 +733,7 @@ func TestLineLapsedClientThatAsksKeepsItsPlace(t *testing.T) {
 		other.release(false)
 		require.Equal(b, lapses.field, b.holder(), "the holder")
 		b.must(b.rdb.Del(context.Background(), b.name).Err())
-		assert.Equal(b, int64(1), lapses.ask(engine.HearsGrant)[0], "the lock is free, and the client is first")
+		assert.Equal(b, int64(1), lapses.ask(engine.Push)[0], "the lock is free, and the client is first")
 		assert.Equal(b, []string{next.id}, b.clientsInLine(), "the line")
 	})
 }
@@ -749,7 +749,7 @@ func TestLineLapsedHolderWaitsAgainAtTheEnd(t *testing.T) {
 		first.release(false)
 		require.Equal(b, lapses.field, b.holder(), "the holder")
 		require.NoError(b, b.rdb.Del(context.Background(), b.name).Err()) // its second is over
-		require.Equal(b, int64(0), two.ask(engine.HearsGrant)[0], "the second place overtakes the first one")
+		require.Equal(b, int64(0), two.ask(engine.Push)[0], "the second place overtakes the first one")
 		require.Equal(b, one.field, b.holder(), "the holder")
 		lapses.field = lapses.id + ":1:02" // another wait
 		lapses.joins()
@@ -817,7 +817,7 @@ func TestLineDeafClientSubscribesAnew(t *testing.T) {
 	b.must(old.rdb.ClientKillByFilter(ctx, "TYPE", "normal", "SKIPME", "yes").Err()) // except for the one of the subscription
 	testredis.Await(t, "it stands in the line of the new master", 2*soon, func() bool { return len(b.clientsInLine()) == 1 })
 	b.must(b.rdb.Del(ctx, b.name).Err())
-	b.manual().listens().ask(engine.HearsGrant) // grants it
+	b.manual().listens().ask(engine.Push) // grants it
 	b.must(await(b, "the waiter has the lock", got))
 	b.must(waits.Unlock(ctx))
 }
@@ -856,7 +856,7 @@ func TestLineMissingNumbersAreNoPlaces(t *testing.T) {
 			passing.joins()
 			passing.release(false)
 		}
-		answer := last.ask(engine.HearsGrant)[2]
+		answer := last.ask(engine.Push)[2]
 		require.Equal(b, int64(1), answer%4, "no place")
 		assert.Less(b, answer/4, int64(poller.NearHead/4), "places in front, of which there is one")
 	})
@@ -896,7 +896,7 @@ func TestLineClosesGaps(t *testing.T) {
 
 		b.must(b.rdb.Del(ctx, b.name).Err()) // the lease of the grant is over
 		first.lease = 60 * minute
-		first.ask(engine.HearsGrant)
+		first.ask(engine.Push)
 		assert.Equal(b, first.field, b.holder(), "the holder")
 		assert.Equal(b, []string{granted.id, second.id, last.id}, b.clientsInLine(), "the line")
 		comes(300)
@@ -926,7 +926,7 @@ func TestLineFrozenClientCostsTheOthersNothing(t *testing.T) {
 		m.field = fmt.Sprintf("%s:1:0%d", m.id, m.asked+1)
 		m.joins()
 	}
-	require.Equal(b, int64(1), one.ask(engine.HearsGrant)[0], "the lock is free")
+	require.Equal(b, int64(1), one.ask(engine.Push)[0], "the lock is free")
 	require.Equal(b, "late", b.placeOf(frozen.id).state)
 	commands := func() (n int) { // that the release of one sends
 		next(two)
@@ -962,13 +962,13 @@ func TestLineForgetsADeadClientThatAsks(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()
 		dead := b.manual()
-		dead.ask(engine.AsksAgain)
+		dead.ask(engine.Poll)
 		first.release(false)
 		require.Equal(b, dead.field, b.holder(), "the holder")
 		b.must(b.rdb.Del(context.Background(), b.name).Err()) // 5s are over
 		for i := range 5 {
 			m := b.manual().listens()
-			require.Equal(b, int64(1), m.ask(engine.HearsGrant)[0], "the lock is free")
+			require.Equal(b, int64(1), m.ask(engine.Push)[0], "the lock is free")
 			m.release(false)
 			b.Logf("after %d sections: %v", i, b.places())
 		}
@@ -1005,7 +1005,7 @@ func TestLineLateClientIsToldOfAFreeLock(t *testing.T) {
 		other.release(false)
 		assert.Equal(b, []string{"free"}, late.messages(), "messages")
 		assert.Empty(b, b.holder(), "the holder")
-		assert.Equal(b, int64(1), late.ask(engine.HearsGrant)[0], "the lock is free")
+		assert.Equal(b, int64(1), late.ask(engine.Push)[0], "the lock is free")
 		late.release(false)
 	})
 }
@@ -1031,9 +1031,9 @@ func TestLineScriptThatFindsTheLockFreeGrants(t *testing.T) {
 	for what, script := range map[string]func(b *bench, waiter *manual){
 		"a release of a hold that is gone": func(b *bench, _ *manual) { b.manual().release(true) },
 		"a place that is given up":         func(b *bench, waiter *manual) { waiter.release(true) },
-		"a newcomer":                       func(b *bench, _ *manual) { b.manual().ask(engine.YieldsLine) },
+		"a newcomer":                       func(b *bench, _ *manual) { b.manual().ask(engine.Defer) },
 		"a newcomer that joins":            func(b *bench, _ *manual) { b.manual().listens().joins() },
-		"a client that asks again":         func(b *bench, waiter *manual) { waiter.ask(engine.HearsGrant) },
+		"a client that asks again":         func(b *bench, waiter *manual) { waiter.ask(engine.Push) },
 	} {
 		t.Run(what, func(t *testing.T) {
 			onEachLine(t, func(b *bench) {
@@ -1053,7 +1053,7 @@ func TestLineScriptThatFindsTheLockFreeGrants(t *testing.T) {
 // A request that runs when its wait is over neither takes the lock nor joins the line.
 func TestLineEndedFieldNeitherTakesNorJoins(t *testing.T) {
 	onEachLine(t, func(b *bench) {
-		for _, ear := range []string{engine.PassesLine, engine.YieldsLine, engine.HearsGrant, engine.AsksAgain} {
+		for _, ear := range []string{engine.Barge, engine.Defer, engine.Push, engine.Poll} {
 			over := b.manual()
 			over.release(true)
 			assert.Equal(b, int64(0), over.ask(ear)[0], "%s: a free lock", ear)
@@ -1073,10 +1073,10 @@ func TestLineGiveUpEndsTheField(t *testing.T) {
 		first, waiter := b.manual().takes(), b.manual().listens().joins()
 		waiter.release(true)
 		assert.Empty(b, b.clientsInLine(), "the line")
-		waiter.ask(engine.HearsGrant)
+		waiter.ask(engine.Push)
 		assert.Empty(b, b.clientsInLine(), "the line")
 		first.release(true)
-		assert.Equal(b, int64(0), first.ask(engine.PassesLine)[0], "the field of a hold that was released")
+		assert.Equal(b, int64(0), first.ask(engine.Barge)[0], "the field of a hold that was released")
 		assert.Empty(b, b.holder(), "the holder")
 	})
 }
@@ -1093,7 +1093,7 @@ func TestLineLaterWaitReplacesTheEarlierOne(t *testing.T) {
 		assert.Equal(b, one.field, b.placeOf(one.id).field, "the field of the place")
 		later := one.field
 		one.field = earlier
-		assert.Equal(b, int64(0), one.ask(engine.HearsGrant)[2], "the earlier wait has a place")
+		assert.Equal(b, int64(0), one.ask(engine.Push)[2], "the earlier wait has a place")
 		assert.Equal(b, later, b.placeOf(one.id).field, "the field of the place")
 		first.release(false)
 		assert.Equal(b, later, b.holder(), "the holder")
@@ -1106,7 +1106,7 @@ func TestLineAskThatRunsLateLeavesNothing(t *testing.T) {
 	b.opts = []Option{WithPollInterval(time.Hour)}
 	first := b.contender().takes()
 	late := b.contenderOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = time.Minute }))
-	rule := b.proxy.On(asksIn(engine.HearsGrant), testredis.HoldRequest)
+	rule := b.proxy.On(asksIn(engine.Push), testredis.HoldRequest)
 	late.givesUpAsking(rule)
 	testredis.Await(b, "the wait has ended in Redis", soon, func() bool {
 		return b.rdb.HExists(context.Background(), b.lineKey(), "over").Val()
@@ -1126,7 +1126,7 @@ func TestLineUndoOfAnUnansweredRequestEndsTheField(t *testing.T) {
 	b.opts = []Option{WithPollInterval(time.Hour)}
 	first := b.contender().takes()
 	late := b.contenderOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 100 * time.Millisecond }))
-	rule := b.proxy.On(asksIn(engine.HearsGrant), testredis.HoldRequest)
+	rule := b.proxy.On(asksIn(engine.Push), testredis.HoldRequest)
 	ends := func(late string) testredis.Match {
 		return func(cmd []string) bool { return calls(lockRelease)(cmd) && cmd[len(cmd)-1] == late }
 	}
@@ -1518,7 +1518,7 @@ func TestLineSharesTheLockOnceInASlice(t *testing.T) {
 		b.must(err)
 		assert.Equal(b, []string{"free"}, two.messages(), "messages to the first place")
 		assert.Empty(b, three.messages(), "messages to the second place")
-		assert.Equal(b, int64(1), two.ask(engine.HearsGrant)[0], "the first place takes the free lock")
+		assert.Equal(b, int64(1), two.ask(engine.Push)[0], "the first place takes the free lock")
 		assert.Equal(b, reply{1, 0, 1}, release(two), "the second release of the slice")
 		assert.Equal(b, three.field, b.holder(), "the holder")
 		endSlice()
@@ -1538,7 +1538,7 @@ func TestLineSharesTheLockAfterItsClockWasSetBack(t *testing.T) {
 		b.must(b.rdb.HSet(context.Background(), b.lineKey(), "shared", later).Err())
 		assert.Equal(b, reply{1, 1, 0}, first.releaseIn(time.Minute, false), "the first release after the jump")
 		assert.Equal(b, []string{"free"}, one.messages(), "messages to the first place")
-		assert.Equal(b, int64(1), one.ask(engine.HearsGrant)[0], "the first place takes the free lock")
+		assert.Equal(b, int64(1), one.ask(engine.Push)[0], "the first place takes the free lock")
 		assert.Equal(b, reply{1, 0, 1}, one.releaseIn(time.Minute, false), "the second release of the slice")
 		assert.Equal(b, two.field, b.holder(), "the holder")
 	})
@@ -1715,7 +1715,7 @@ func TestLineGrantBringsTheToken(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual()
 		first.fenced = true
-		before := first.ask(engine.PassesLine)[2]
+		before := first.ask(engine.Barge)[2]
 		next := b.contender().sibling(Fenced()).joins()
 		asked := next.settled()
 		first.release(false)
@@ -1971,7 +1971,7 @@ func TestLineLostAnswerOfARequestLosesNoGrant(t *testing.T) {
 				b.opts = []Option{WithPollInterval(time.Hour)}
 				first := b.contender().takes()
 				one := b.contenderOn(b.proxy.Client())
-				rule := b.proxy.On(asksIn(engine.HearsGrant), fault)
+				rule := b.proxy.On(asksIn(engine.Push), fault)
 				one.asks()
 				if what == "late" { // it has fired when the answer comes
 					one.joined()
@@ -2007,7 +2007,7 @@ func TestLineLateAnswerHidesNoMessage(t *testing.T) {
 	b.opts = []Option{WithPollInterval(time.Hour)}
 	first := b.contender().takes()
 	one := b.contenderOn(b.proxy.Client())
-	b.proxy.On(asksIn(engine.HearsGrant), testredis.DelayReply(300*time.Millisecond))
+	b.proxy.On(asksIn(engine.Push), testredis.DelayReply(300*time.Millisecond))
 	one.asks().joined()
 	first.unlocks() // the message overtakes the answer
 	one.gets()
@@ -2218,12 +2218,12 @@ func TestLineClientWithAPlaceForTheOtherLockIsAGuest(t *testing.T) {
 		releases := b.subscribe(b.rwReleases())
 		m, first := b.manual().listens(), b.manual().takes()
 		m.joins()
-		require.Equal(b, int64(2), m.writes(engine.HearsGrant)[2], "only the channel says when the lock is free")
+		require.Equal(b, int64(2), m.writes(engine.Push)[2], "only the channel says when the lock is free")
 		assert.Equal(b, m.field, b.placeOf(m.id).field, "the place")
 		assert.Equal(b, reply{1, 1, 0}, first.releaseIn(0, false), "the release is told beside the line")
 		assert.Equal(b, []string{"0"}, b.received(releases, b.rwReleases()))
 		assert.Equal(b, []string{"free"}, m.messages())
-		require.Equal(b, int64(1), m.writes(engine.HearsGrant)[0], "the guest takes the free lock")
+		require.Equal(b, int64(1), m.writes(engine.Push)[0], "the guest takes the free lock")
 		assert.Equal(b, m.field, b.placeOf(m.id).field, "the place")
 		b.must(releases.Close())
 		testredis.Await(b, "nobody hears the channel of the write lock", soon, func() bool { return b.hearers(b.rwReleases()) == 0 })
@@ -2233,12 +2233,12 @@ func TestLineClientWithAPlaceForTheOtherLockIsAGuest(t *testing.T) {
 
 		writer := b.manual()
 		writer.hears = b.subscribe(b.rwReleases() + ":" + writer.id)
-		require.Equal(b, int64(1), writer.writes(engine.HearsGrant)[2], "a place for the write lock")
-		require.Equal(b, int64(2), writer.ask(engine.HearsGrant)[2], "a guest")
+		require.Equal(b, int64(1), writer.writes(engine.Push)[2], "a place for the write lock")
+		require.Equal(b, int64(2), writer.ask(engine.Push)[2], "a guest")
 		assert.Equal(b, writer.id+":1:02:write", b.placeOf(writer.id).field, "the place")
 		assert.Equal(b, reply{1, 0, 1}, m.release(false))
 		assert.Len(b, b.received(writer.hears, b.rwReleases()+":"+writer.id), 1, "the grant")
-		assert.Equal(b, int64(2), writer.ask(engine.HearsGrant)[2], "the place is that of the hold")
+		assert.Equal(b, int64(2), writer.ask(engine.Push)[2], "the place is that of the hold")
 		assert.Equal(b, int64(1), writer.endsWriting()[0])
 		b.emptyLine()
 	})
@@ -2251,7 +2251,7 @@ func TestLineRestOfALostHoldMakesNoGuest(t *testing.T) {
 		b.manual().listens().joins()
 		m := b.manual().listens()
 		b.must(b.rdb.HSet(context.Background(), b.lineKey(), m.id, "7 new hears 60000 0 1 "+m.id+":1:0900:write").Err())
-		assert.Equal(b, int64(1), m.ask(engine.HearsGrant)[2]%4, "a place")
+		assert.Equal(b, int64(1), m.ask(engine.Push)[2]%4, "a place")
 		assert.Equal(b, m.field, b.placeOf(m.id).field, "the place")
 	})
 }
@@ -2263,11 +2263,11 @@ func TestLineNotesThatReadersListen(t *testing.T) {
 		lineExists := func() bool { return b.rdb.Exists(context.Background(), b.lineKey()).Val() == 1 }
 		m, other := b.manual().takes(), b.manual()
 		require.Equal(b, int64(0), other.reads()[0], "a plain lock is held")
-		require.Equal(b, int64(0), other.writes(engine.PassesLine)[0], "a plain lock is held")
+		require.Equal(b, int64(0), other.writes(engine.Barge)[0], "a plain lock is held")
 		assert.False(b, lineExists(), "there is a line")
 
 		listens := b.subscribe(b.rwReleases())
-		for _, asks := range []func() reply{other.reads, func() reply { return other.writes(engine.PassesLine) }} {
+		for _, asks := range []func() reply{other.reads, func() reply { return other.writes(engine.Barge) }} {
 			require.Equal(b, int64(0), asks()[0], "a plain lock is held")
 			assert.Positive(b, b.rdb.PTTL(context.Background(), b.lineKey()).Val(), "the lease of the line")
 			assert.Equal(b, reply{1, 1, 0}, m.release(false), "connections that were told")
@@ -2280,7 +2280,7 @@ func TestLineNotesThatReadersListen(t *testing.T) {
 		assert.Equal(b, reply{1, 0, 1}, m.releaseIn(time.Minute, false), "a release in the first slice of the line")
 		last := b.manual().listens().joins()
 		assert.Equal(b, reply{1, 1, 0}, next.releaseIn(0, false), "a release in the next slice")
-		assert.Equal(b, int64(1), last.ask(engine.HearsGrant)[0], "the first place takes the free lock")
+		assert.Equal(b, int64(1), last.ask(engine.Push)[0], "the first place takes the free lock")
 		last.release(false)
 		b.emptyLine()
 	})
@@ -2301,7 +2301,7 @@ func TestLinePlaceOfAWriterIsNoneOfThePlainLock(t *testing.T) {
 		m.release(false)
 		assert.True(b, isWoken(), "a waiter without a place")
 		m.hears = b.subscribe(b.rwReleases() + ":" + m.id)
-		require.Equal(b, int64(1), m.writes(engine.HearsGrant)[2]%4, "a place for the write lock")
+		require.Equal(b, int64(1), m.writes(engine.Push)[2]%4, "a place for the write lock")
 		assert.True(b, isWoken(), "a waiter for the plain lock, with a place for the write lock")
 		m.endsWriting()
 	})
@@ -2325,7 +2325,7 @@ func TestLinePlaceThatLeavesTellsReaders(t *testing.T) {
 func TestLinePlaceThatAsksHoldsOffNoReader(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		require.Equal(b, int64(1), b.manual().reads()[0])
-		require.Equal(b, int64(1), b.manual().ask(engine.AsksAgain)[2], "a place")
+		require.Equal(b, int64(1), b.manual().ask(engine.Poll)[2], "a place")
 		assert.Equal(b, int64(1), b.manual().reads()[0], "a reader, while another one reads")
 	})
 }
@@ -2594,7 +2594,7 @@ func TestTombstoneIsNotInherited(t *testing.T) {
 	b.opts = []Option{WithPollInterval(time.Hour)}
 	first := b.contender().takes()
 	late := b.contenderOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = time.Minute }))
-	rule := b.proxy.On(asksIn(engine.HearsGrant), testredis.HoldRequest)
+	rule := b.proxy.On(asksIn(engine.Push), testredis.HoldRequest)
 	ctx, cancel := context.WithCancel(late.owner)
 	late.owner = ctx
 	late.asks()
@@ -2754,9 +2754,9 @@ func TestTombstoneAmongOthersIsSeen(t *testing.T) {
 		for range 20 {
 			b.manual().release(true)
 		}
-		assert.Equal(b, int64(0), ended.ask(engine.PassesLine)[0], "a free lock")
+		assert.Equal(b, int64(0), ended.ask(engine.Barge)[0], "a free lock")
 		assert.Empty(b, b.holder())
-		assert.Equal(b, int64(1), other.ask(engine.PassesLine)[0], "another field")
+		assert.Equal(b, int64(1), other.ask(engine.Barge)[0], "another field")
 		other.release(false)
 		assert.Equal(b, 71, b.tombstones())
 	})
@@ -2938,7 +2938,7 @@ func TestLineSaysHowManyAreInFront(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.manual().takes()
 		for n := range 3 {
-			assert.Equal(b, int64(1+4*n), b.manual().listens().joins().ask(engine.HearsGrant)[2])
+			assert.Equal(b, int64(1+4*n), b.manual().listens().joins().ask(engine.Push)[2])
 		}
 		b.must(b.rdb.Del(context.Background(), b.name, b.lineKey()).Err())
 	})

@@ -70,7 +70,7 @@ var (
 )
 
 // spareOfLock is the place of the line among the keys of a plain lock.
-var spareOfLock = []send.Spare{{Key: 1}}
+var spareOfLock = []send.OptionalKey{{Key: 1}}
 
 // A Lock is a reentrant lock: one owner at a time holds it, and may acquire it any number of times.
 //
@@ -125,23 +125,23 @@ type plainLock struct {
 func (l *plainLock) Channel(engine.Attempt) string { return l.announce }
 
 func (l *plainLock) Acquire(a engine.Attempt) call {
-	return call{Script: lockAcquire, Keys: l.keys, Spare: spareOfLock, Args: []any{a.Field, milliseconds(a.Lease), a.Level,
-		cmp.Or(a.Line, engine.PassesLine), a.Asked, l.Tokens, l.told[0], l.told[1]}}
+	return call{Script: lockAcquire, Keys: l.keys, Optional: spareOfLock, Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount,
+		cmp.Or(a.Delivery, engine.Barge), a.Asked, l.Tokens, l.told[0], l.told[1]}}
 }
 
-func (l *plainLock) Granted(_ engine.Attempt, r reply) (engine.Outcome, error) {
-	g, err := engine.ParseGrant(r)
-	return g.InLine(r), err
+func (l *plainLock) ReadReply(_ engine.Attempt, r reply) (engine.Outcome, error) {
+	g, err := engine.ParseOutcome(r)
+	return g.WithStanding(r), err
 }
 
 func (l *plainLock) Release(r engine.Release) call {
-	return call{Script: lockRelease, Keys: l.keys, Spare: spareOfLock, Args: []any{r.Field, r.Left, l.told[0], l.told[1],
+	return call{Script: lockRelease, Keys: l.keys, Optional: spareOfLock, Args: []any{r.Field, r.HoldCount, l.told[0], l.told[1],
 		milliseconds(r.Share), r.Late}}
 }
 
 // undo sets the hold back to its levels before the attempt.
-func (l *plainLock) Undo(a engine.Attempt) call { return l.Release(a.AsRelease()) }
+func (l *plainLock) RollBack(a engine.Attempt) call { return l.Release(a.AsRelease()) }
 
 func (l *plainLock) Force() call {
-	return call{Script: lockForce, Keys: l.keys, Spare: spareOfLock, Args: l.told[:]}
+	return call{Script: lockForce, Keys: l.keys, Optional: spareOfLock, Args: l.told[:]}
 }

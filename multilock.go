@@ -129,7 +129,7 @@ func (l *multi) acquire(ctx context.Context, r engine.Request) (bool, error) {
 		r.Again = r.Again || err == errAllLate
 		if err == errNotLasting && r.Wait != 0 || err == errAllLate && asked < engine.MostAsked {
 			// The first locks did not last until the other locks were free, or too little of their lease is left.
-			p := l.client.engine.UntilRefused(ctx, deadline)
+			p := l.client.engine.UntilShutdown(ctx, deadline)
 			why := p.Sleep(nil, nil, nil, restartPause)
 			if why == nil {
 				continue
@@ -165,7 +165,7 @@ func (l *multi) takeTogether(ctx context.Context, deadline time.Time, r engine.R
 	within, done := context.WithCancel(ctx)
 	defer done()
 	r.Wait, r.Trial = 0, true
-	end := time.Now().Add(lease.Trust(r.Lease))
+	end := time.Now().Add(lease.Validity(r.Lease))
 	taken := make([]bool, len(l.steps))
 	err := errors.Join(forEach(l.steps, func(i int, s step) (err error) {
 		taken[i], err = s.take(ctx, r)
@@ -248,7 +248,7 @@ func (l *multi) answersBy(deadline time.Time, r engine.Request) time.Time {
 // startLeases makes sure by guards that all steps are held. The last step was taken just before, so
 // an explicit lease begins now, and ends for all locks at the same time.
 func (l *multi) startLeases(ctx context.Context, guards []context.Context, r engine.Request, by time.Time) error {
-	end := time.Now().Add(lease.Trust(r.Lease))
+	end := time.Now().Add(lease.Validity(r.Lease))
 	for i, guard := range guards {
 		var err error
 		if r.Lease != 0 && guard.Err() == nil {
@@ -272,7 +272,7 @@ func (l *multi) trustUntil(o engine.Owner, end time.Time, r engine.Request, late
 	if r.Lease == 0 || len(l.steps) == 1 {
 		return nil
 	}
-	left, whole := time.Until(l.endTogether(o, end, latest)), lease.Trust(r.Lease)
+	left, whole := time.Until(l.endTogether(o, end, latest)), lease.Validity(r.Lease)
 	if !lease.EnoughValidityLeft(left, whole, false) && (!r.Again || !lease.Suffices(left, whole, false)) {
 		return errAllLate
 	}
@@ -287,13 +287,13 @@ func locksOf(steps []step) (locks []Locker) {
 	return locks
 }
 
-// giveBackInTime is giveBack for a caller that has time until deadline. Where Redis does not
+// giveBackInTime is releaseOne for a caller that has time until deadline. Where Redis does not
 // answer by deadline, releasing goes on without the caller.
 func (c *Client) giveBackInTime(ctx context.Context, deadline time.Time, locks []Locker, why error) error {
 	if len(locks) == 0 {
 		return why
 	}
-	p := c.engine.UntilRefused(ctx, deadline)
+	p := c.engine.UntilShutdown(ctx, deadline)
 	given := make(chan struct{})
 	var err error // written before given is closed
 	c.engine.Spawn(func() {
@@ -310,7 +310,7 @@ func (c *Client) giveBackInTime(ctx context.Context, deadline time.Time, locks [
 	return err
 }
 
-// giveBack unlocks locks, which the caller gives up because of why. It joins the errors of Unlock to why.
+// releaseOne unlocks locks, which the caller gives up because of why. It joins the errors of Unlock to why.
 func giveBack(ctx context.Context, locks []Locker, why error) error {
 	errs := forEach(locks, func(_ int, m Locker) error {
 		if h := insideOf(m); h != nil {
@@ -338,7 +338,7 @@ func (l *multi) extend(ctx context.Context, length time.Duration) error {
 	}
 	err := errors.Join(forEach(l.locks, func(_ int, m Locker) error { return extendLocker(ctx, m, length) })...)
 	if err == nil {
-		l.endTogether(engine.OwnerOf(ctx), time.Now().Add(lease.Trust(math.MaxInt64)), l.steps)
+		l.endTogether(engine.OwnerOf(ctx), time.Now().Add(lease.Validity(math.MaxInt64)), l.steps)
 	}
 	return err
 }
@@ -348,12 +348,12 @@ func (l *multi) extend(ctx context.Context, length time.Duration) error {
 func (l *multi) endTogether(o engine.Owner, end time.Time, latest []step) (first time.Time) {
 	for _, s := range latest {
 		if s.engine != nil {
-			end = s.engine.TrustedUntil(s.ids, o, end)
+			end = s.engine.ValidUntil(s.ids, o, end)
 		}
 	}
 	for _, s := range l.steps {
 		if s.engine != nil {
-			s.engine.TrustUntil(s.ids, o, end)
+			s.engine.LimitValidity(s.ids, o, end)
 		}
 	}
 	return end
@@ -492,7 +492,7 @@ func (s *step) take(ctx context.Context, r engine.Request) (ok bool, err error) 
 		err = l.Lock(ctx)
 		ok = err == nil
 	}
-	if errors.Is(err, engine.ErrLapsed) && !errors.Is(err, engine.ErrUnrenewed) { // the step re-entered a hold that was about to expire
+	if errors.Is(err, engine.ErrExpired) && !errors.Is(err, engine.ErrUnrenewed) { // the step re-entered a hold that was about to expire
 		err = errNotLasting
 	}
 	return ok, err

@@ -327,7 +327,7 @@ func TestLossIsReportedOnce(t *testing.T) {
 // lockedAgain adds a level to the hold of o in this process alone.
 func (e *bubbleEngine) lockedAgain(o engine.Owner) {
 	p, x := e.Probe(), newFakeLock(e.redis, "x")
-	p.SetLevels(x, o, p.Levels(x, o)+1)
+	p.SetHoldCount(x, o, p.HoldCount(x, o)+1)
 }
 
 // The end of an explicit lease is Lapsed, and no loss.
@@ -338,7 +338,7 @@ func TestObserverSeesExpiryAsNoLoss(t *testing.T) {
 		require.True(t, ok)
 		r.take()
 		time.Sleep(time.Minute)
-		r.told(t, ExpiredEvent{x(1), lease.Trust(time.Second)})
+		r.told(t, ExpiredEvent{x(1), lease.Validity(time.Second)})
 		_ = e.unlockErr(1)
 		r.told(t)
 		assert.Empty(t, logged.String(), "logged")

@@ -19,21 +19,21 @@ import (
 	"github.com/relock-go/relock/internal/wake"
 )
 
-// A redHold has the levels of one hold at the nodes. It is the keeper of that hold.
-type redHold struct {
+// A redVote has the levels of one hold at the nodes. It is the keeper of that hold.
+type redVote struct {
 	lock    *redLock
 	owner   engine.Owner
 	changed func() // to be called when the answer of check may have changed
 
 	mu    sync.Mutex // guards below; nothing is called with it held
-	level int        // the most levels at a node; 0: the hold is released, or lost
+	count int        // the most levels at a node; 0: the hold is released, or lost
 	nodes []nodeHold
 }
 
-// A nodeHold has the levels of a redHold at one node.
+// A nodeHold has the levels of a redVote at one node.
 type nodeHold struct {
-	levels int
-	guard  context.Context // of the hold there, or nil
+	count int
+	guard context.Context // of the hold there, or nil
 }
 
 // alive reports whether the hold at the node can be valid. The guard of a foreign Locker may panic, on a goroutine of
@@ -41,19 +41,19 @@ type nodeHold struct {
 func (n nodeHold) alive() bool { return n.guard != nil && send.CatchPanic(n.guard.Err) == nil }
 
 // raise notes that nodes are going to be held at level. It returns false if the hold to be re-entered is over.
-func (k *redHold) raise(level int) bool {
+func (k *redVote) raise(level int) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if level > 1 && k.level == 0 {
+	if level > 1 && k.count == 0 {
 		return false
 	}
-	k.level = level
+	k.count = level
 	return true
 }
 
 // askNode asks node i for one level. A level that the node grants is noted in k or released, also when the round
 // is over by then.
-func (k *redHold) askNode(ctx context.Context, i int, a engine.Attempt) error {
+func (k *redVote) askNode(ctx context.Context, i int, a engine.Attempt) error {
 	n := k.lock.nodes[i]
 	earlier, answered := k.asks(i)
 	defer answered()
@@ -76,7 +76,7 @@ func (k *redHold) askNode(ctx context.Context, i int, a engine.Attempt) error {
 }
 
 // tryNode tries node i after the node has answered the earlier requests for the same owner.
-func (k *redHold) tryNode(ctx context.Context, i int, a engine.Attempt, earlier []chan struct{}) error {
+func (k *redVote) tryNode(ctx context.Context, i int, a engine.Attempt, earlier []chan struct{}) error {
 	n := k.lock.nodes[i]
 	ctx, cancel := context.WithTimeout(engine.Patiently(ctx), min(n.timeout, max(a.Lease/3, time.Millisecond)))
 	defer cancel()
@@ -95,7 +95,7 @@ func (k *redHold) tryNode(ctx context.Context, i int, a engine.Attempt, earlier 
 		_ = n.Unlock(ctx)
 	}
 	ok, err := n.TryLock(ctx, 0, lease)
-	if a.Level == 1 && errors.Is(err, ErrLockLost) { // the node reports the loss of an earlier hold, once
+	if a.HoldCount == 1 && errors.Is(err, ErrLockLost) { // the node reports the loss of an earlier hold, once
 		ok, err = n.TryLock(ctx, 0, lease)
 	}
 	n.unhealthy.Store(err != nil)
@@ -116,43 +116,43 @@ type ended struct{ context.Context }
 func (ended) Err() error { return context.Canceled }
 
 // outdated returns how many levels a node still has of a hold that it has lost, and forgets them.
-func (k *redHold) outdated(i int) int {
+func (k *redVote) outdated(i int) int {
 	if before := k.at(i); before.guard == nil || before.alive() {
 		return 0
 	}
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	levels := k.nodes[i].levels
+	levels := k.nodes[i].count
 	k.nodes[i] = nodeHold{}
 	return levels
 }
 
 // note notes that a node has granted one level. It returns whether the level is wanted, and whether
 // guard is the first guard of this node, which is checked from now on.
-func (k *redHold) note(i int, guard context.Context) (wanted, first bool) {
+func (k *redVote) note(i int, guard context.Context) (wanted, first bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	n := &k.nodes[i]
-	if n.levels >= k.level {
+	if n.count >= k.count {
 		return false, false
 	}
 	if first = n.guard == nil; first {
 		n.guard = guard
 	}
-	n.levels++
+	n.count++
 	return true, first
 }
 
 // lower makes all nodes release their levels above level.
-func (k *redHold) Lower(ctx context.Context, level int) (settled func(limit time.Duration)) {
+func (k *redVote) Lower(ctx context.Context, level int) (settled func(limit time.Duration)) {
 	v := k.lowerTo(ctx, level)
 	return func(limit time.Duration) { _ = v.collect(&send.Wait{Ctx: context.Background()}, limit, nil) }
 }
 
 // lowerTo makes all nodes release their levels above level, at the same time.
-func (k *redHold) lowerTo(ctx context.Context, level int) *vote {
+func (k *redVote) lowerTo(ctx context.Context, level int) *round {
 	ctx = k.owner.In(context.WithoutCancel(ctx))
-	v := k.lock.newVote()
+	v := k.lock.newRound()
 	for i, levels := range k.lowered(level) {
 		_, answered := k.asks(i)
 		v.ask(i, func() (err error) {
@@ -167,24 +167,24 @@ func (k *redHold) lowerTo(ctx context.Context, level int) *vote {
 }
 
 // lowered notes that nodes are held at level from now on, and returns how many levels each node has to release.
-func (k *redHold) lowered(level int) map[int]int {
+func (k *redVote) lowered(level int) map[int]int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	k.level = min(k.level, level)
+	k.count = min(k.count, level)
 	above := make(map[int]int)
 	for i := range k.nodes {
-		if n := &k.nodes[i]; n.levels > level {
-			above[i] = n.levels - level
-			n.levels = level
+		if n := &k.nodes[i]; n.count > level {
+			above[i] = n.count - level
+			n.count = level
 		}
 	}
 	return above
 }
 
 // nodesAt are the nodes that are held with at most left levels, because they did not grant a later level.
-func (k *redHold) nodesAt(left int) (nodes []int) {
+func (k *redVote) nodesAt(left int) (nodes []int) {
 	for i := range k.nodes {
-		if n := k.at(i); left > 0 && n.levels <= left && n.alive() {
+		if n := k.at(i); left > 0 && n.count <= left && n.alive() {
 			nodes = append(nodes, i)
 		}
 	}
@@ -192,21 +192,21 @@ func (k *redHold) nodesAt(left int) (nodes []int) {
 }
 
 // at is the hold of k at node i.
-func (k *redHold) at(i int) nodeHold {
+func (k *redVote) at(i int) nodeHold {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.nodes[i]
 }
 
 // over reports whether k was released, or lost.
-func (k *redHold) Over() bool {
+func (k *redVote) Over() bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return k.level == 0
+	return k.count == 0
 }
 
 // check reports whether a majority of the nodes can be valid.
-func (k *redHold) Check() error {
+func (k *redVote) Check() error {
 	n := 0
 	for i := range k.nodes {
 		if k.at(i).alive() {
@@ -220,7 +220,7 @@ func (k *redHold) Check() error {
 }
 
 // renew takes nodes again that have lost their hold, or did not grant one, as long as a majority is left.
-func (k *redHold) Renew() bool {
+func (k *redVote) Renew() bool {
 	if k.Check() != nil {
 		return false
 	}
@@ -229,7 +229,7 @@ func (k *redHold) Renew() bool {
 		if !k.at(i).alive() {
 			c.engine.Spawn(func() {
 				_ = send.CatchPanic(func() error {
-					return k.askNode(context.Background(), i, engine.Attempt{Level: 1, Lease: c.engine.WatchdogTimeout, Renewed: true})
+					return k.askNode(context.Background(), i, engine.Attempt{HoldCount: 1, Lease: c.engine.WatchdogTimeout, Renewed: true})
 				})
 			})
 		}
@@ -238,11 +238,11 @@ func (k *redHold) Renew() bool {
 }
 
 // lost releases what the nodes still have: the owner may never unlock it.
-func (k *redHold) Lost() { k.Lower(context.Background(), 0) }
+func (k *redVote) Lost() { k.Lower(context.Background(), 0) }
 
 // listen joins the release channels of nodes, with one wake channel for all. Nodes that granted are not among them:
 // they announce the levels that this process has released.
-func (k *redHold) Listen(nodes []int) []*wake.Listener {
+func (k *redVote) Listen(nodes []int) []*wake.Listener {
 	signal := make(chan struct{}, 1)
 	var all []*wake.Listener
 	for _, i := range nodes {
@@ -272,7 +272,7 @@ func newPendingRequests() *pendingRequests {
 }
 
 // asks notes a request to node i for the owner of k, and returns the earlier ones that node i has not answered yet.
-func (k *redHold) asks(i int) (earlier []chan struct{}, answered func()) {
+func (k *redVote) asks(i int) (earlier []chan struct{}, answered func()) {
 	p, r := k.lock.client.pending, nodeRequest{k.lock.Lock, k.owner, k.lock.nodes[i].id}
 	answer := make(chan struct{})
 	p.mu.Lock()

@@ -8,7 +8,7 @@ package relock
 // nodes, and a grant that comes late is released too. A hold is valid as long as a
 // majority of the holds at its nodes are trusted.
 //
-// A RedLock sends nothing itself: it takes, releases and inspects its nodes as Lockers. A redHold knows the levels
+// A RedLock sends nothing itself: it takes, releases and inspects its nodes as Lockers. A redVote knows the levels
 // that one hold has at the nodes, and is the keeper of that hold. All else works as for every lock.
 
 import (
@@ -169,32 +169,32 @@ func releaseChannels(c component) (channels []releaseChannel) {
 	return channels
 }
 
-// NewKeeper is the keeper of a fresh hold of o.
-func (l *redLock) NewKeeper(o engine.Owner, check func()) engine.Keeper {
-	return &redHold{lock: l, owner: o, changed: check, nodes: make([]nodeHold, len(l.nodes))}
+// NewVote is the keeper of a fresh hold of o.
+func (l *redLock) NewVote(o engine.Owner, check func()) engine.Vote {
+	return &redVote{lock: l, owner: o, changed: check, nodes: make([]nodeHold, len(l.nodes))}
 }
 
 // CheckLease reports why a hold cannot have this lease.
 func (l *redLock) CheckLease(length time.Duration) error {
-	if lease.Trust(length) <= 0 {
+	if lease.Validity(length) <= 0 {
 		return invalid("lease %v: less than clocks may differ, it would be over at once", length)
 	}
 	return nil
 }
 
 // ask asks all nodes for the level of a at the same time, and releases a round that is not won.
-func (k *redHold) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refused engine.Refusal, err error) {
+func (k *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refused engine.Refusal, err error) {
 	l := k.lock
 	res.Sent = time.Now()
 	if why := p.Over(); why != nil && why != errTimeUp { // wait 0 asks for one round
 		return res, refused, why
 	}
-	if !k.raise(a.Level) {
-		res.State = engine.Gone
+	if !k.raise(a.HoldCount) {
+		res.Status = engine.Gone
 		return res, refused, nil
 	}
 	patient := p.WithMinWait(time.Now())
-	v := l.newVote()
+	v := l.newRound()
 	for i := range l.nodes {
 		v.ask(i, func() error { return k.askNode(p.Ctx, i, a) })
 	}
@@ -209,25 +209,25 @@ func (k *redHold) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refuse
 		if err != nil {
 			return res, refused, err
 		}
-		if time.Since(res.Sent) < lease.Trust(a.Lease) && k.Check() == nil {
-			res.State = engine.Held
+		if time.Since(res.Sent) < lease.Validity(a.Lease) && k.Check() == nil {
+			res.Status = engine.Held
 			return res, refused, nil
 		}
 	}
-	if err := k.lowerTo(p.Ctx, a.Level-1).collect(&patient, l.grace(), nil); err != nil {
+	if err := k.lowerTo(p.Ctx, a.HoldCount-1).collect(&patient, l.grace(), nil); err != nil {
 		return res, refused, err
 	}
-	res.State, refused, err = l.refused(a, v)
+	res.Status, refused, err = l.lostRound(a, v)
 	if err != nil && p.Ctx.Err() != nil {
 		err = send.WithLast(ctxError(p.Ctx), err)
 	}
 	return res, refused, err
 }
 
-// refused evaluates the answers to a lost round. The error is final.
-func (l *redLock) refused(a engine.Attempt, v *vote) (engine.State, engine.Refusal, error) {
+// lostRound evaluates the answers to a lost round. The error is final.
+func (l *redLock) lostRound(a engine.Attempt, v *round) (engine.Status, engine.Refusal, error) {
 	spare := len(l.nodes) - l.needed // so many may be missing, and the lock can still be acquired
-	if a.Level > 1 && v.count(ErrLockLost) > spare {
+	if a.HoldCount > 1 && v.count(ErrLockLost) > spare {
 		return engine.Gone, engine.Refusal{}, nil
 	}
 	failed, final := 0, 0
@@ -262,8 +262,8 @@ func (l *redLock) refused(a engine.Attempt, v *vote) (engine.State, engine.Refus
 	return engine.Busy, r, nil
 }
 
-// SetLevels makes all nodes release their levels above left, and reports whether a majority had them.
-func (k *redHold) SetLevels(p *send.Wait, left int) (there bool, err error) {
+// SetHoldCount makes all nodes release their levels above left, and reports whether a majority had them.
+func (k *redVote) SetHoldCount(p *send.Wait, left int) (there bool, err error) {
 	l := k.lock
 	low := k.nodesAt(left)
 	v := k.lowerTo(p.Ctx, left)
@@ -285,7 +285,7 @@ func (k *redHold) SetLevels(p *send.Wait, left int) (there bool, err error) {
 }
 
 // extend asks the nodes that have the hold. It needs a majority.
-func (k *redHold) Extend(ctx context.Context, lease time.Duration) (sent time.Time, err error) {
+func (k *redVote) Extend(ctx context.Context, lease time.Duration) (sent time.Time, err error) {
 	l, sent := k.lock, time.Now()
 	v, err := l.askAll(k.owner.In(ctx), func(ctx context.Context, i int) error {
 		if !k.at(i).alive() {
@@ -354,13 +354,13 @@ func (l *redLock) free(ctx context.Context) (bool, error) {
 }
 
 // askAll asks all nodes at the same time, each with its timeout, and collects their answers.
-func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, i int) error) (*vote, error) {
+func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, i int) error) (*round, error) {
 	ctx = engine.OwnerOf(ctx).In(ctx)
 	p := l.client.engine.UntilEnd(ctx)
 	if err := p.Over(); err != nil {
 		return nil, err
 	}
-	v := l.newVote()
+	v := l.newRound()
 	for i, n := range l.nodes {
 		v.ask(i, func() error {
 			within, cancel := context.WithTimeout(ctx, n.timeout)

@@ -13,8 +13,8 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// A vote is a request to nodes, and their answers so far. It belongs to one goroutine.
-type vote struct {
+// A round is a request to nodes, and their answers so far. It belongs to one goroutine.
+type round struct {
 	*QuorumError
 	lock    *redLock
 	answers chan nodeAnswer
@@ -27,8 +27,8 @@ type nodeAnswer struct {
 	err  error // nil: the node granted the request
 }
 
-func (l *redLock) newVote() *vote {
-	return &vote{
+func (l *redLock) newRound() *round {
+	return &round{
 		QuorumError: &QuorumError{Asked: len(l.nodes), Needed: l.needed, Answers: slices.Repeat([]error{errNotAsked}, len(l.nodes))},
 		lock:        l,
 		answers:     make(chan nodeAnswer, len(l.nodes)),
@@ -36,14 +36,14 @@ func (l *redLock) newVote() *vote {
 }
 
 // ask asks a node, on a goroutine of its own.
-func (v *vote) ask(i int, f func() error) {
+func (v *round) ask(i int, f func() error) {
 	v.missing++
 	v.lock.client.engine.Spawn(func() { v.answers <- nodeAnswer{i, send.CatchPanic(f)} })
 }
 
 // collect waits for answers until enough returns true (nil: until all answers are there), and no longer than limit.
 // The error describes why the wait of p is over.
-func (v *vote) collect(p *send.Wait, limit time.Duration, enough func() bool) error {
+func (v *round) collect(p *send.Wait, limit time.Duration, enough func() bool) error {
 	if !p.Deadline.IsZero() {
 		limit = min(limit, time.Until(p.Deadline))
 	}
@@ -66,16 +66,16 @@ func (v *vote) collect(p *send.Wait, limit time.Duration, enough func() bool) er
 }
 
 // set notes the answer of node i.
-func (v *vote) set(i int, err error) {
+func (v *round) set(i int, err error) {
 	if v.Answers[i] = err; err == nil {
 		v.Granted++
 	}
 }
 
-func (v *vote) won() bool { return v.Granted >= v.Needed }
+func (v *round) won() bool { return v.Granted >= v.Needed }
 
 // count is how many nodes answered with target.
-func (v *vote) count(target error) int {
+func (v *round) count(target error) int {
 	n := 0
 	for _, err := range v.Answers {
 		if errors.Is(err, target) {
@@ -86,7 +86,7 @@ func (v *vote) count(target error) int {
 }
 
 // unhealthy is how many nodes have not answered, and did not answer the last time either.
-func (v *vote) unhealthy() int {
+func (v *round) unhealthy() int {
 	n := 0
 	for i, err := range v.Answers {
 		if err == errNotAsked && v.lock.nodes[i].unhealthy.Load() {
@@ -97,7 +97,7 @@ func (v *vote) unhealthy() int {
 }
 
 // failed is v as an error. It logs a panic among the answers, because the panic of the caller has another stack.
-func (v *vote) failed() error {
+func (v *round) failed() error {
 	send.LogPanic(v.lock.client.engine.Log, v.QuorumError)
 	return v.QuorumError
 }

@@ -47,8 +47,8 @@ var (
 // The places of keys that calls can do without: of the line; and of all but the lock, which alone a reader needs to
 // leave it.
 var (
-	spareOfWrite = []send.Spare{{Key: 2}}
-	spareOfRead  = []send.Spare{{Key: 1}, {Key: 2}, {Key: 3}}
+	spareOfWrite = []send.OptionalKey{{Key: 2}}
+	spareOfRead  = []send.OptionalKey{{Key: 1}, {Key: 2}, {Key: 3}}
 )
 
 // errUpgrade ends the call for a write lock whose caller holds the read lock.
@@ -99,9 +99,9 @@ func (c *Client) NewRWLock(name string, opts ...LockOption) *RWLock {
 		announce: prefixName("redisson_rwlock", key),
 		leases:   suffixName(key, ""),
 	}
-	r := &readLock{rw, facts{Traits: engine.Traits{Lock: read, Given: name, Kind: string(TypeRead), Other: write.Half, Admits: o.OfReaders(), Limit: o.Limits,
-		Script: readBundled, Levels: mostLevels, TooDeep: errTooDeep}}}
-	w := &writeLock{rw, facts{Traits: engine.Traits{Lock: write, Given: name, Kind: string(TypeWrite), Other: read.Half, Admits: engine.Exclusive, Tokens: o.fenced,
+	r := &readLock{rw, facts{Traits: engine.Traits{Lock: read, Given: name, Kind: string(TypeRead), CounterpartHalf: write.Half, Admits: o.OfReaders(), Limit: o.Limits,
+		Script: readBundled, MaxCount: mostLevels, TooMany: errTooDeep}}}
+	w := &writeLock{rw, facts{Traits: engine.Traits{Lock: write, Given: name, Kind: string(TypeWrite), CounterpartHalf: read.Half, Admits: engine.Exclusive, Tokens: o.fenced,
 		Limit: o.Limits, Script: writeBundled, Ending: writeSuffix}, granting: c.grantChannel(rw.announce), line: keys[2]}}
 	return &RWLock{
 		read:  &ReadLock{newHandle(c, name, r, keys, o.ofReader())},
@@ -136,7 +136,7 @@ func (r *rwRecord) Channel(engine.Attempt) string { return r.announce }
 
 // forceHalf frees one half.
 func (r *rwRecord) forceHalf(half string) call {
-	return call{Script: rwForce, Keys: r.keys, Spare: spareOfWrite, Args: []any{half, r.leases, r.announce, r.client.publish}}
+	return call{Script: rwForce, Keys: r.keys, Optional: spareOfWrite, Args: []any{half, r.leases, r.announce, r.client.publish}}
 }
 
 type readLock struct {
@@ -149,22 +149,22 @@ func (l *readLock) BusyText(_, _, _ time.Duration) string { // the answer does n
 }
 
 func (l *readLock) Acquire(a engine.Attempt) call {
-	return call{Script: readAcquire, Keys: l.keys[:3], Spare: spareOfWrite, Args: []any{a.Field, milliseconds(a.Lease), a.Level, l.leases, a.OtherHalf,
+	return call{Script: readAcquire, Keys: l.keys[:3], Optional: spareOfWrite, Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount, l.leases, a.Counterpart,
 		l.announce, l.client.publish}}
 }
 
-func (l *readLock) Granted(_ engine.Attempt, r reply) (engine.Outcome, error) {
-	return engine.ParseGrant(r)
+func (l *readLock) ReadReply(_ engine.Attempt, r reply) (engine.Outcome, error) {
+	return engine.ParseOutcome(r)
 }
 
 func (l *readLock) Release(r engine.Release) call { return l.leave(r, true) }
 
 // undo sets the hold back to its levels before the attempt.
-func (l *readLock) Undo(a engine.Attempt) call { return l.leave(a.AsRelease(), false) }
+func (l *readLock) RollBack(a engine.Attempt) call { return l.leave(a.AsRelease(), false) }
 
 // leave sets the hold count. If strict is set, it refuses a key with data that no lock makes.
 func (l *readLock) leave(r engine.Release, strict bool) call {
-	return call{Script: readRelease, Keys: l.keys, Spare: spareOfRead, Args: []any{r.Field, r.Left, l.leases, strict, l.announce, l.client.publish,
+	return call{Script: readRelease, Keys: l.keys, Optional: spareOfRead, Args: []any{r.Field, r.HoldCount, l.leases, strict, l.announce, l.client.publish,
 		milliseconds(r.Share)}}
 }
 
@@ -188,29 +188,29 @@ func (l *writeLock) Acquire(a engine.Attempt) call {
 	if a.NoWait {
 		life = 0
 	}
-	return call{Script: writeAcquire, Keys: l.keys, Spare: spareOfWrite, Args: []any{a.Field, milliseconds(a.Lease), a.Level, l.leases, a.OtherHalf,
-		milliseconds(life), cmp.Or(a.Line, engine.PassesLine), a.Asked, l.Tokens, l.announce, l.client.publish}}
+	return call{Script: writeAcquire, Keys: l.keys, Optional: spareOfWrite, Args: []any{a.Field, milliseconds(a.Lease), a.HoldCount, l.leases, a.Counterpart,
+		milliseconds(life), cmp.Or(a.Delivery, engine.Barge), a.Asked, l.Tokens, l.announce, l.client.publish}}
 }
 
-func (l *writeLock) Granted(a engine.Attempt, r reply) (engine.Outcome, error) {
+func (l *writeLock) ReadReply(a engine.Attempt, r reply) (engine.Outcome, error) {
 	if r[0] == -2 {
 		return engine.Outcome{}, errUpgrade
 	}
-	g, err := engine.ParseGrant(r)
-	return g.InLine(r).Enqueued(a, writerHeartbeat), err
+	g, err := engine.ParseOutcome(r)
+	return g.WithStanding(r).WithEntry(a, writerHeartbeat), err
 }
 
 func (l *writeLock) Release(r engine.Release) call {
 	return l.leave(r, false, "")
 }
 
-func (l *writeLock) Undo(a engine.Attempt) call {
-	return l.leave(a.AsRelease(), true, a.OtherHalf)
+func (l *writeLock) RollBack(a engine.Attempt) call {
+	return l.leave(a.AsRelease(), true, a.Counterpart)
 }
 
 // leave sets the hold count. If undo is set, the caller waits no longer, too, whose read hold has readField.
 func (l *writeLock) leave(r engine.Release, undo bool, readField string) call {
-	return call{Script: writeRelease, Keys: l.keys, Spare: spareOfWrite, Args: []any{r.Field, r.Left, l.leases, undo, readField, l.announce,
+	return call{Script: writeRelease, Keys: l.keys, Optional: spareOfWrite, Args: []any{r.Field, r.HoldCount, l.leases, undo, readField, l.announce,
 		l.client.publish, milliseconds(r.Share), r.Late}}
 }
 

@@ -940,7 +940,7 @@ func (b *lineBench) joinsDead() (client string) {
 	ctx := context.Background()
 	l := b.client().NewRWLock(b.name).Write()
 	e := l.client.engine
-	attempt := engine.Attempt{Field: e.Probe().NewField(1), Lease: time.Minute, Level: 1, Line: engine.HearsGrant, Asked: 1}
+	attempt := engine.Attempt{Field: e.Probe().NewField(1), Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
 	s := b.subscribe(l.client.grantChannel(b.releases))
 	defer testredis.Await(b, "it does not listen any more", soon, func() bool { return b.hearers(l.client.grantChannel(b.releases)) == 0 })
 	defer func() { _ = s.Close() }()
@@ -1386,7 +1386,7 @@ func TestEarlierWriterDoesNotTakeTheLaterPlace(t *testing.T) {
 		field string
 		place int64
 	}{{earlier, 1}, {later, 1}, {earlier, 0}, {later, 1}} {
-		r, err := run(ctx, b.rdb, l.record.Acquire(engine.Attempt{Field: step.field, Lease: time.Minute, Level: 1, Line: engine.HearsGrant, Asked: 1}))
+		r, err := run(ctx, b.rdb, l.record.Acquire(engine.Attempt{Field: step.field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}))
 		b.must(err)
 		assert.Equal(t, step.place, r[2], "of %s", step.field)
 		assert.Contains(t, b.rdb.HGet(ctx, b.line, e.ID).Val()+" ", map[bool]string{true: earlier, false: later}[step.field == earlier && step.place == 1])

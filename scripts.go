@@ -62,7 +62,7 @@ func script(name string) *luaScript {
 // fields of the client's waiters, and looks closely: see internal/poller.
 func freeCall(id string, names []string, fields [][]string) call {
 	closely := len(fields)
-	keys, spare, args := slices.Clone(names), make([]send.Spare, closely), []any{closely, id}
+	keys, spare, args := slices.Clone(names), make([]send.OptionalKey, closely), []any{closely, id}
 	for i, name := range names[:closely] {
 		spare[i].Key = len(keys)
 		keys = append(keys, lineKey(name))
@@ -72,7 +72,7 @@ func freeCall(id string, names []string, fields [][]string) call {
 		}
 		args = append(args, all)
 	}
-	return call{Script: freeInspect, Keys: keys, Spare: spare, Args: args}
+	return call{Script: freeInspect, Keys: keys, Optional: spare, Args: args}
 }
 
 func milliseconds(d time.Duration) int64 { return send.Milliseconds(d) }

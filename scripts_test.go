@@ -256,10 +256,10 @@ type situation struct {
 
 // situationsOf are runs of all scripts of a lock type. mine and theirs are the same lock, of two clients.
 func situationsOf(mine, theirs engine.Record, me, them string) []situation {
-	my := engine.Attempt{Field: me + ":1:01", Lease: time.Minute, Level: 1, Line: engine.HearsGrant, Asked: 1}
-	their := engine.Attempt{Field: them + ":1:01", Lease: time.Minute, Level: 1, Line: engine.HearsGrant, Asked: 1}
+	my := engine.Attempt{Field: me + ":1:01", Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
+	their := engine.Attempt{Field: them + ":1:01", Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
 	again, asks, late := my, their, their
-	again.Level, asks.Line, late.Late = 2, engine.AsksAgain, true
+	again.HoldCount, asks.Delivery, late.Late = 2, engine.Poll, true
 	take, wait := mine.Acquire(my), theirs.Acquire(their)
 	all := []situation{
 		{"takes it", nil, take},
@@ -272,10 +272,10 @@ func situationsOf(mine, theirs engine.Record, me, them string) []situation {
 		{"gives it back to one who waits", []call{take, wait}, mine.Release(released(my.Field, 0, false))},
 		{"gives it back to one who asks", []call{take, theirs.Acquire(asks)}, mine.Release(released(my.Field, 0, false))},
 		{"gives it back, and a request may still run", []call{take, wait}, mine.Release(released(my.Field, 0, true))},
-		{"undoes what it has taken", []call{take}, mine.Undo(my)},
-		{"undoes what it has taken, for one who waits", []call{take, wait}, mine.Undo(my)},
-		{"undoes its wait", []call{take, wait}, theirs.Undo(their)},
-		{"undoes its wait, and a request may still run", []call{take, wait}, theirs.Undo(late)},
+		{"undoes what it has taken", []call{take}, mine.RollBack(my)},
+		{"undoes what it has taken, for one who waits", []call{take, wait}, mine.RollBack(my)},
+		{"undoes its wait", []call{take, wait}, theirs.RollBack(their)},
+		{"undoes its wait, and a request may still run", []call{take, wait}, theirs.RollBack(late)},
 		{"renews it", []call{take}, mine.Renew(my.Field, time.Hour, false)},
 		{"shortens the lease", []call{take}, mine.Renew(my.Field, time.Second, true)},
 		{"looks", []call{take}, mine.Inspect(my.Field)},
@@ -283,7 +283,7 @@ func situationsOf(mine, theirs engine.Record, me, them string) []situation {
 		{"frees it by force for one who waits", []call{take, wait}, mine.Force()},
 	}
 	if unbury := theirs.Unbury(their.Field); unbury.Script != nil {
-		all = append(all, situation{"takes a tombstone away", []call{take, theirs.Undo(late)}, unbury})
+		all = append(all, situation{"takes a tombstone away", []call{take, theirs.RollBack(late)}, unbury})
 	}
 	return all
 }
@@ -347,7 +347,7 @@ func TestScriptContracts(t *testing.T) {
 		}
 	}
 
-	my, their := engine.Attempt{Field: me + ":1:01", Lease: time.Minute, Level: 1}, engine.Attempt{Field: them + ":1:01", Lease: time.Minute, Level: 1, Line: engine.HearsGrant, Asked: 1}
+	my, their := engine.Attempt{Field: me + ":1:01", Lease: time.Minute, HoldCount: 1}, engine.Attempt{Field: them + ":1:01", Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
 	read, write := c1.NewRWLock(b.name).Read().record, c2.NewRWLock(b.name).Write().record
 	try("read", situation{"passes to a writer", []call{read.Acquire(my), write.Acquire(their)}, read.Release(released(my.Field, 0, false))})
 	try("read", situation{"waits for a writer", []call{write.Acquire(their)}, read.Acquire(my)})
@@ -360,7 +360,7 @@ func TestScriptContracts(t *testing.T) {
 	try("semaphore", situation{"counts", []call{permit}, call{Script: semaphoreCount, Keys: permits.record.keys[:2], Args: []any{2}}})
 
 	one, two, three := c1.NewLock(b.name).record, c1.NewLock(b.name+"-2").record, c1.NewLock(b.name+"-3").record
-	all := bundleOf([]engine.BundledCall{{Script: one.Bundled(), Take: one.Acquire(my), Undo: one.Undo(my)}, {Script: two.Bundled(), Take: two.Acquire(my), Undo: two.Undo(my)}, {Script: three.Bundled(), Take: three.Acquire(my), Undo: three.Undo(my)}})
+	all := bundleOf([]engine.BundledCall{{Script: one.Bundled(), Acquire: one.Acquire(my), RollBack: one.RollBack(my)}, {Script: two.Bundled(), Acquire: two.Acquire(my), RollBack: two.RollBack(my)}, {Script: three.Bundled(), Acquire: three.Acquire(my), RollBack: three.RollBack(my)}})
 	try("bundle", situation{"takes all", nil, all})
 	try("bundle", situation{"takes none", []call{three.Acquire(their)}, all})
 
@@ -908,7 +908,7 @@ func TestReadersHaveLevelsWithinBounds(t *testing.T) {
 		l := c.NewRWLock(b.name).Read()
 		b.must(l.Lock(me))
 		setLevels := func(n int) {
-			c.engine.Probe().SetLevels(l.lock, engine.OwnerOf(me), n)
+			c.engine.Probe().SetHoldCount(l.lock, engine.OwnerOf(me), n)
 		}
 		setLevels(mostLevels - 1)
 		b.must(l.Lock(me))

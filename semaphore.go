@@ -5,7 +5,7 @@ package relock
 // Rules: a hold has one permit, whatever its levels; the id of the permit is its field. The record is that of
 // Redisson's RPermitExpirableSemaphore: see lua/semaphore.lua. Redis has the number of permits; a Semaphore sets it
 // only where nothing has. The caller of a process that found no permit free has its place in the line, until it is
-// granted one: see countLocked.
+// granted one: see admitCountingLocked.
 
 import (
 	"cmp"
@@ -32,7 +32,7 @@ var (
 const mostPermits = math.MaxInt32 // that Redisson can count
 
 // spareOfSemaphore is the place of the line among the keys of a semaphore.
-var spareOfSemaphore = []send.Spare{{Key: 2}}
+var spareOfSemaphore = []send.OptionalKey{{Key: 2}}
 
 // A Semaphore has n permits, each of which one owner can hold, with a lease that is renewed automatically. A permit
 // whose lease has expired, because its process has crashed, is given to the next owner that asks.
@@ -78,7 +78,7 @@ func (c *Client) NewSemaphore(name string, permits int, opts ...LockOption) *Sem
 	key, o := c.key(name), newLockOptions(opts)
 	announce := prefixName("redisson_sc", key)
 	l := &semaphore{
-		facts: facts{Traits: engine.Traits{Lock: engine.LockID{Name: key}, Given: name, Kind: string(TypeSemaphore), Admits: engine.Counted, Limit: o.Limits},
+		facts: facts{Traits: engine.Traits{Lock: engine.LockID{Name: key}, Given: name, Kind: string(TypeSemaphore), Admits: engine.Counting, Limit: o.Limits},
 			granting: c.grantChannel(announce), line: lineKey(key)},
 		client:   c,
 		keys:     []string{key, permitsKey(key), lineKey(key)},
@@ -167,19 +167,19 @@ type semaphore struct {
 func (l *semaphore) Channel(engine.Attempt) string { return l.announce }
 
 func (l *semaphore) Acquire(a engine.Attempt) call {
-	return l.call(semaphoreAcquire, a.Field, milliseconds(a.Lease), a.Level, l.permits, cmp.Or(a.Line, engine.PassesLine), a.Asked)
+	return l.call(semaphoreAcquire, a.Field, milliseconds(a.Lease), a.HoldCount, l.permits, cmp.Or(a.Delivery, engine.Barge), a.Asked)
 }
 
-func (l *semaphore) Granted(_ engine.Attempt, r reply) (engine.Outcome, error) {
+func (l *semaphore) ReadReply(_ engine.Attempt, r reply) (engine.Outcome, error) {
 	if other := r[2] >> 20; other > 0 {
 		l.client.reportPermits(l, int(other-1))
 		r[2] &= 1<<20 - 1
 	}
-	g, err := engine.ParseGrant(r)
-	if g.State == engine.Held {
+	g, err := engine.ParseOutcome(r)
+	if g.Status == engine.Held {
 		g.More = int(r[1])
 	}
-	return g.InLine(r), err
+	return g.WithStanding(r), err
 }
 
 // permitsReports are the names of semaphores whose number of permits is another one than that of NewSemaphore, as was
@@ -219,13 +219,13 @@ func (c *Client) reportPermits(l *semaphore, permits int) {
 }
 
 func (l *semaphore) Release(r engine.Release) call {
-	c := l.call(semaphoreRelease, r.Field, r.Left)
+	c := l.call(semaphoreRelease, r.Field, r.HoldCount)
 	c.Args = append(c.Args, milliseconds(r.Share), r.Late)
 	return c
 }
 
 // undo releases what the attempt may have taken, its place in the line, too.
-func (l *semaphore) Undo(a engine.Attempt) call { return l.Release(a.AsRelease()) }
+func (l *semaphore) RollBack(a engine.Attempt) call { return l.Release(a.AsRelease()) }
 
 func (l *semaphore) Renew(field string, lease time.Duration, exact bool) call {
 	return call{Script: semaphoreRenew, Keys: l.keys[1:2], Args: []any{field, milliseconds(lease), exact}}
@@ -249,5 +249,5 @@ func (l *semaphore) BusyText(ttl, left, ago time.Duration) string {
 
 // call is a call of script, whose arguments end with how free permits are announced.
 func (l *semaphore) call(script *luaScript, args ...any) call {
-	return call{Script: script, Keys: l.keys, Spare: spareOfSemaphore, Args: append(args, l.announce, l.client.publish)}
+	return call{Script: script, Keys: l.keys, Optional: spareOfSemaphore, Args: append(args, l.announce, l.client.publish)}
 }

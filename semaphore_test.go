@@ -441,12 +441,12 @@ func TestSemaphoreScriptsFollowTheModel(t *testing.T) {
 			level := 1 + rng.IntN(4)/3
 			switch op := rng.IntN(21); {
 			case op < 9:
-				a := engine.Attempt{Field: id, Lease: time.Duration(lease) * time.Millisecond, Level: level,
-					Line: []string{engine.AsksAgain, engine.AsksAgain, engine.YieldsLine, engine.PassesLine}[rng.IntN(4)]}
-				do("acquire, "+a.Line, l.Acquire(a), model.acquire(id, lease, level, a.Line))
+				a := engine.Attempt{Field: id, Lease: time.Duration(lease) * time.Millisecond, HoldCount: level,
+					Delivery: []string{engine.Poll, engine.Poll, engine.Defer, engine.Barge}[rng.IntN(4)]}
+				do("acquire, "+a.Delivery, l.Acquire(a), model.acquire(id, lease, level, a.Delivery))
 			case op < 14:
 				left, late := rng.IntN(5)/4, rng.IntN(20) == 0
-				c := l.Undo(engine.Attempt{Field: id, Level: left + 1, Late: late})
+				c := l.RollBack(engine.Attempt{Field: id, HoldCount: left + 1, Late: late})
 				c.Args[4] = int64(1e13) // of the slice
 				do("release, undo", c, model.release(id, left, late))
 			case op < 17:
@@ -568,11 +568,11 @@ func (m *semaphoreModel) acquire(id string, lease int64, level int, line string)
 	switch {
 	case m.over[id]:
 		m.pass("")
-	case line == engine.AsksAgain:
+	case line == engine.Poll:
 		m.join(waitingPermit{id, lease})
 		place = 1
 		m.pass(id)
-	case line == engine.YieldsLine:
+	case line == engine.Defer:
 		m.pass("")
 	}
 	if m.free() > 0 && !m.over[id] {
@@ -877,7 +877,7 @@ func (b *bench) permitClient(s *Semaphore) *permitClient {
 func (c *permitClient) ask(line string) reply {
 	c.Helper()
 	c.asked++
-	r, err := run(context.Background(), c.rdb, c.l.Acquire(engine.Attempt{Field: c.field, Lease: time.Minute, Level: 1, Line: line, Asked: c.asked}))
+	r, err := run(context.Background(), c.rdb, c.l.Acquire(engine.Attempt{Field: c.field, Lease: time.Minute, HoldCount: 1, Delivery: line, Asked: c.asked}))
 	c.must(err)
 	return r
 }
@@ -885,7 +885,7 @@ func (c *permitClient) ask(line string) reply {
 // takes takes a permit that must be free.
 func (c *permitClient) takes() *permitClient {
 	c.Helper()
-	require.Equal(c, int64(1), c.ask(engine.PassesLine)[0])
+	require.Equal(c, int64(1), c.ask(engine.Barge)[0])
 	return c
 }
 
@@ -1007,7 +1007,7 @@ func TestSemaphoreReleaseGrantsThePermit(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
 		first, second := b.permitContender().joins(), b.permitContender().joins()
-		silent := b.permitClient(s).listens().joins(engine.HearsGrant)
+		silent := b.permitClient(s).listens().joins(engine.Push)
 		last := b.permitContender().joins()
 		require.Equal(b, []string{first.client.ID(), second.client.ID(), silent.id, last.client.ID()}, b.clientsInLine(), "the line")
 		asked := []int64{first.requests(), second.requests(), last.requests()}
@@ -1070,7 +1070,7 @@ func TestSemaphoreCostsTwoScriptsASection(t *testing.T) {
 func TestSemaphoreFrozenClientLosesItsGrant(t *testing.T) {
 	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
 		m := b.permitClient(s).takes()
-		frozen := b.permitClient(s).listens().joins(engine.HearsGrant)
+		frozen := b.permitClient(s).listens().joins(engine.Push)
 		next := b.permitContender(WithPollInterval(100 * time.Millisecond)).joins()
 		m.gives(neverDue)
 		assert.InDelta(b, 3500, frozen.lease().Milliseconds(), 1500, "the provisional lease")
@@ -1083,7 +1083,7 @@ func TestSemaphoreFrozenClientLosesItsGrant(t *testing.T) {
 		last := b.permitContender(WithPollInterval(100 * time.Millisecond)).joins()
 		next.unlocks()
 		last.gets() // and not the paused client
-		frozen.joins(engine.HearsGrant)
+		frozen.joins(engine.Push)
 		assert.Equal(b, "sure", b.placeOf(frozen.id).state, "the place of the client that has asked")
 		last.unlocks()
 		assert.Greater(b, frozen.lease(), 50*time.Second, "the lease of the grant")
@@ -1096,7 +1096,7 @@ func TestSemaphoreOfSeveralLapsesTheLastKeepsItsPlace(t *testing.T) {
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
 		var all []*permitClient
 		for range 5 {
-			all = append(all, b.permitClient(s).listens().joins(engine.HearsGrant))
+			all = append(all, b.permitClient(s).listens().joins(engine.Push))
 		}
 		m.gives(neverDue)
 		other.gives(neverDue)
@@ -1104,12 +1104,12 @@ func TestSemaphoreOfSeveralLapsesTheLastKeepsItsPlace(t *testing.T) {
 		require.Positive(b, all[1].lease(), "the second permit")
 		all[0].lapses()
 		all[1].lapses()
-		require.Equal(b, int64(0), all[4].ask(engine.HearsGrant)[0], "others are in front")
+		require.Equal(b, int64(0), all[4].ask(engine.Push)[0], "others are in front")
 		assert.Equal(b, []string{all[1].id, all[4].id}, b.clientsInLine(), "the line")
 		assert.Positive(b, all[2].lease(), "the permit that has lapsed")
 		assert.Positive(b, all[3].lease(), "the other permit that has lapsed")
 		assert.False(b, b.rdb.HExists(context.Background(), b.lineKey(), all[0].id).Val(), "what the line has of the first client")
-		all[0].joins(engine.HearsGrant)
+		all[0].joins(engine.Push)
 		assert.Equal(b, []string{all[1].id, all[4].id, all[0].id}, b.clientsInLine(), "the line")
 		assert.Zero(b, b.permits(2))
 	})
@@ -1119,7 +1119,7 @@ func TestSemaphoreOfSeveralLapsesTheLastKeepsItsPlace(t *testing.T) {
 func TestSemaphoreGrantsBesideOthersAreNoLapse(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
-		one, two, three := b.permitClient(s).listens().joins(engine.HearsGrant), b.permitClient(s).listens().joins(engine.HearsGrant), b.permitClient(s).listens().joins(engine.HearsGrant)
+		one, two, three := b.permitClient(s).listens().joins(engine.Push), b.permitClient(s).listens().joins(engine.Push), b.permitClient(s).listens().joins(engine.Push)
 		m.gives(neverDue)
 		other.gives(neverDue)
 		assert.Equal(b, []string{three.id}, b.clientsInLine(), "the line")
@@ -1136,16 +1136,16 @@ func TestSemaphoreGrantsBesideOthersAreNoLapse(t *testing.T) {
 func TestSemaphoreGrantsToThoseThatHear(t *testing.T) {
 	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
 		m := b.permitClient(s).takes()
-		dead := b.permitClient(s).listens().joins(engine.HearsGrant)
-		asking, last := b.permitClient(s).joins(engine.AsksAgain), b.permitClient(s).listens().joins(engine.HearsGrant)
+		dead := b.permitClient(s).listens().joins(engine.Push)
+		asking, last := b.permitClient(s).joins(engine.Poll), b.permitClient(s).listens().joins(engine.Push)
 		_ = dead.hears.Close()
 		testredis.Await(b, "the dead client does not listen any more", soon, func() bool { return b.hearers(m.l.announce+":"+dead.id) == 0 })
 		require.Equal(b, reply{1, 0, 1}, m.gives(neverDue))
 		require.Zero(b, dead.lease())
 		require.Positive(b, asking.lease())
-		assert.Equal(b, reply{1, 0, 0}, asking.ask(engine.AsksAgain))
+		assert.Equal(b, reply{1, 0, 0}, asking.ask(engine.Poll))
 		assert.Greater(b, asking.lease(), 50*time.Second, "the lease after it has asked")
-		assert.Equal(b, int64(3), dead.ask(engine.HearsGrant)[2], "the server has no subscription of it")
+		assert.Equal(b, int64(3), dead.ask(engine.Push)[2], "the server has no subscription of it")
 		assert.Equal(b, []string{last.id}, b.clientsInLine(), "the line")
 		require.Equal(b, reply{-1, 0, 0}, dead.gives(neverDue))
 		require.Zero(b, b.permits(1))
@@ -1159,7 +1159,7 @@ func TestSemaphoreGrantThatNobodyHearsIsTakenBack(t *testing.T) {
 	b.must(b.rdb.Do(ctx, "acl", "setuser", "nopubsub", "on", ">pw", "~*", "&*", "+@all", "-pubsub").Err())
 	s := b.client().NewSemaphore(b.name, 1)
 	m := b.permitClient(s).takes()
-	dead, next := b.permitClient(s).listens().joins(engine.HearsGrant), b.permitClient(s).listens().joins(engine.HearsGrant)
+	dead, next := b.permitClient(s).listens().joins(engine.Push), b.permitClient(s).listens().joins(engine.Push)
 	_ = dead.hears.Close()
 	testredis.Await(b, "the dead client does not listen any more", soon, func() bool { return b.hearers(m.l.announce+":"+dead.id) == 0 })
 	user := b.clientOn(testredis.Client(b, b.addr, func(o *redis.Options) { o.Username, o.Password = "nopubsub", "pw" }))
@@ -1232,7 +1232,7 @@ func TestSemaphoreIsSharedWithThoseThatHaveNoLine(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		ctx := context.Background()
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
-		one := b.permitClient(s).listens().joins(engine.HearsGrant)
+		one := b.permitClient(s).listens().joins(engine.Push)
 		c := b.permitContender().joins()
 		java := b.subscribe(m.l.announce)
 		b.must(b.rdb.HSet(ctx, b.lineKey(), "shared", 1).Err())
@@ -1250,7 +1250,7 @@ func TestSemaphoreIsSharedWithThoseThatHaveNoLine(t *testing.T) {
 			return nil
 		})
 		b.must(err)
-		assert.Equal(b, int64(2), one.ask(engine.HearsGrant)[2], "the channel says when Java gives it back")
+		assert.Equal(b, int64(2), one.ask(engine.Push)[2], "the channel says when Java gives it back")
 		require.Equal(b, reply{1, 0, 1}, other.gives(time.Hour), "the next release of the slice")
 		require.Positive(b, one.lease())
 
@@ -1484,7 +1484,7 @@ func TestSemaphoreCallersBehindABusyOneAskNothing(t *testing.T) {
 	asks(o[0])
 	testredis.Await(b, "the first one stands in the line and hears", soon, func() bool {
 		all := b.places()
-		return len(all) == 1 && all[0].ear == engine.HearsGrant
+		return len(all) == 1 && all[0].ear == engine.Push
 	})
 	asked := b.proxy.On(calls(semaphoreAcquire), testredis.DelayReply(0)).Times(testredis.Always)
 	for _, owner := range o[1:] {

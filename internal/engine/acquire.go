@@ -33,16 +33,16 @@ import (
 
 const MostAsked = 5 // how often one caller asks again because its grants come too late
 
-// An acquisition is one call that takes locks, from its first attempt until they are held or it gives up.
-type acquisition struct {
+// An acquireOp is one call that takes locks, from its first attempt until they are held or it gives up.
+type acquireOp struct {
 	waitOptions
 	engine  *Engine
 	owner   Owner
 	request Request
 	backend backend
 
-	names names  // of the locks
-	wants []want // the caller has the owner mutexes of these holds
+	names   lockStates // of the locks
+	targets []target   // the caller has the owner mutexes of these holds
 
 	subscription subscription
 	polling      polling
@@ -50,15 +50,15 @@ type acquisition struct {
 	leftovers    leftovers
 	cause        error // why the last attempt was not granted, where other owners are not why; or nil
 	unanswered   bool  // the caller gives up because Redis has not answered at all
-	takesOver    bool  // one of its grants is the record of a holder before
+	adoptsRecord bool  // one of its grants is the record of a holder before
 	asking       bool  // an attempt is under way; afterwards true only if a hook has ended the goroutine
 	givenUp      atomic.Bool
 }
 
-// errBeginAgain says that the call makes another acquisition, with new fields. There are three reasons. Another caller
+// errRestart says that the call makes another acquisition, with new fields. There are three reasons. Another caller
 // of the owner has released the hold that was to be re-entered. A counted lock is busy, and the caller has to enter
 // the wait queue. Or the fields say that this Client uses the line, which it may not use.
-var errBeginAgain = errors.New("the acquisition begins again")
+var errRestart = errors.New("the acquisition begins again")
 
 // ErrLate is the cause of an acquire whose answers came when the lease had hardly any time left.
 var ErrLate = errors.New("the answers of Redis take so long that too little is left of the lease")
@@ -68,7 +68,7 @@ var ErrLate = errors.New("the answers of Redis take so long that too little is l
 func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock) (bool, error) {
 	e.workers.Begin()
 	defer e.workers.End()
-	p := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.refused, NoWait: r.Wait == 0, Inline: true}}
+	p := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.noNewHolds, NoWait: r.Wait == 0, OnCaller: true}}
 	switch {
 	case ctx.Err() != nil:
 		return false, send.CtxError(ctx)
@@ -85,9 +85,9 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 	}
 	p.Patient = p.NoWait && isPatient(ctx)
 	p.span = startSpan(e, ctx, locks, o)
-	err := errBeginAgain
-	for err == errBeginAgain {
-		err = e.take(&p, o, r, locks)
+	err := errRestart
+	for err == errRestart {
+		err = e.acquireOnce(&p, o, r, locks)
 	}
 	err = withHolder(e, p, locks, o, r, err)
 	if err == nil || !r.Trial {
@@ -99,20 +99,20 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 	return err == nil, err
 }
 
-// take makes all locks the caller's, or none. A caller that is handed its lock needs no acquisition: an object
+// acquireOnce makes all locks the caller's, or none. A caller that is handed its lock needs no acquisition: an object
 // on the heap for each handover costs as much as all the rest of it.
-func (e *Engine) take(p *waitOptions, o Owner, r Request, locks []Lock) error {
+func (e *Engine) acquireOnce(p *waitOptions, o Owner, r Request, locks []Lock) error {
 	if len(locks) > 1 {
 		e.noteUse()
-		g := e.newGroup(p, locks, o, r)
+		g := e.newMultiAcquire(p, locks, o, r)
 		defer g.end()
 		return g.finish(p)
 	}
-	n := e.use(locks[0].ID().Name)
-	defer n.done()
+	n := e.retain(locks[0].ID().Name)
+	defer n.release()
 	p.changed = nil
-	if l, kept := locks[0].(KeptLock); kept {
-		return e.takeKept(p, n, l, o, r)
+	if l, kept := locks[0].(VotedLock); kept {
+		return e.acquireVote(p, n, l, o, r)
 	}
 	e.noteUse()
 	in, err := n.enter(p, locks[0], o, r)
@@ -120,14 +120,14 @@ func (e *Engine) take(p *waitOptions, o Owner, r Request, locks []Lock) error {
 		return err
 	}
 	defer in.hold.unlockHold()
-	one := new(oneRecord)
+	one := new(recordBackend)
 	one.begin(p, one, in.hold, r)
-	if err := one.wants[0].prepare(r); err != nil {
+	if err := one.targets[0].prepare(r); err != nil {
 		return err
 	}
 	if in.adopts {
-		one.leftovers.refused()
-		one.takesOver = true
+		one.leftovers.grantNotKept()
+		one.adoptsRecord = true
 	}
 	return one.finish(p)
 }
@@ -140,9 +140,9 @@ func (e *Engine) noteUse() {
 }
 
 // finish runs the acquisition of a caller with these options, and leaves it what was seen and used up of them.
-func (a *acquisition) finish(p *waitOptions) error {
+func (a *acquireOp) finish(p *waitOptions) error {
 	res, err := a.run()
-	a.span.asked(a.wants)
+	a.span.asked(a.targets)
 	err = a.conclude(res, err)
 	*p = a.waitOptions
 	return err
@@ -150,7 +150,7 @@ func (a *acquisition) finish(p *waitOptions) error {
 
 // enter admits the caller past the others of this process. Unless the lock was handed to it, it has a hold then, with
 // its owner mutex.
-func (n *name) enter(p *waitOptions, b Lock, o Owner, r Request) (in admitted, err error) {
+func (n *lockState) enter(p *waitOptions, b Lock, o Owner, r Request) (in admitted, err error) {
 	in, err = n.admit(p, b, o, r.Lease > 0)
 	if err == nil && in.hold == nil {
 		in.hold, err = n.lockHold(p, b, o, true)
@@ -159,28 +159,28 @@ func (n *name) enter(p *waitOptions, b Lock, o Owner, r Request) (in admitted, e
 }
 
 // prepare sets the attempt of w.
-func (w *want) prepare(r Request) error {
+func (w *target) prepare(r Request) error {
 	w.hold.name.Lock()
 	defer w.hold.name.Unlock()
 	return w.prepareLocked(r)
 }
 
-func (w *want) prepareLocked(r Request) error {
+func (w *target) prepareLocked(r Request) error {
 	h := w.hold
 	e := h.name.engine
 	if h.field == "" {
 		h.field = e.newField(h.key.owner)
 	}
-	if most, tooDeep := h.lock.MostLevels(); most > 0 && h.levels >= most {
+	if most, tooDeep := h.lock.MaxHoldCount(); most > 0 && h.count >= most {
 		return tooDeep
 	}
-	w.Attempt = Attempt{Field: h.field, Lease: r.Lease, Level: h.levels + 1, Renewed: r.Lease == 0}
+	w.Attempt = Attempt{Field: h.field, Lease: r.Lease, HoldCount: h.count + 1, Renewed: r.Lease == 0}
 	switch h.state {
 	case fresh:
 		w.NoWait = r.Wait == 0
 		w.Lease = h.lock.Limits().cut(cmp.Or(r.Interim, r.Lease, e.WatchdogTimeout))
-	case lost, lapsed, told:
-		h.state = h.state.afterTold()
+	case lost, expired, lossReported:
+		h.state = h.state.afterReport()
 		return h.loss
 	default:
 		w.Renewed = w.Renewed || e.watchdog.Renews(&h.record.lease)
@@ -194,7 +194,7 @@ func (w *want) prepareLocked(r Request) error {
 
 // run makes attempts until one is answered with anything but busy. On an error nothing
 // is held, and the undo of the attempts has begun.
-func (a *acquisition) run() (res Answer, err error) {
+func (a *acquireOp) run() (res Answer, err error) {
 	returned := false
 	defer func() {
 		a.subscription.leave()
@@ -206,9 +206,9 @@ func (a *acquisition) run() (res Answer, err error) {
 			res, err = a.attempt() // 2
 			a.asking = false
 		}
-		if err == nil && res.State == Busy {
+		if err == nil && res.Status == Busy {
 			res, err = a.backend.await(res) // 3, 4
-			if err == nil && res.State == Busy {
+			if err == nil && res.Status == Busy {
 				continue
 			}
 		}
@@ -223,8 +223,8 @@ func (a *acquisition) run() (res Answer, err error) {
 // attempt makes one attempt on all wants. Where the answer comes so late that too little trust is left, attempt asks
 // again, a few times: another grant restores the lease, which counts from the last request. A Redis that always takes
 // so long ends the call with ErrLate, or with a hold of which some is left.
-func (a *acquisition) attempt() (res Answer, err error) {
-	lastReply, first := a.lastReply, a.leftovers.grants
+func (a *acquireOp) attempt() (res Answer, err error) {
+	lastReply, first := a.lastReply, a.leftovers.tries
 	for asked := 1; ; asked++ {
 		res, err = a.backend.ask(lastReply)
 		switch {
@@ -232,59 +232,59 @@ func (a *acquisition) attempt() (res Answer, err error) {
 			return res, ErrNoAnswer
 		case err != nil:
 			return res, err
-		case res.State != Held || a.engine.inTime(a.wants, res.Sent, asked):
-			if a.leftovers.grants == first {
+		case res.Status != Held || a.engine.enoughValidityLeft(a.targets, res.Sent, asked):
+			if a.leftovers.tries == first {
 				a.backend.answered(res.Sent)
 			}
 			return res, nil
 		}
-		a.leftovers.refused()
+		a.leftovers.grantNotKept()
 		lastReply = time.Now()
 		if asked == MostAsked {
-			res.State = Busy // and rollback undoes the grant
+			res.Status = Busy // and rollback undoes the grant
 			return res, LossError(ErrLate)
 		}
 	}
 }
 
 // askRedis sends one attempt, until Redis answers.
-func (a *acquisition) askRedis(lastReply time.Time) (Answer, error) {
-	e, wants := a.engine, a.wants
+func (a *acquireOp) askRedis(lastReply time.Time) (Answer, error) {
+	e, wants := a.engine, a.targets
 	call := attemptCall(wants)
-	answer := e.sender.Do(&a.Wait, send.Request{Call: call, Taking: true, OnOrphan: &orphans{a, wants}}, lastReply)
+	answer := e.sender.Do(&a.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: &orphans{a, wants}}, lastReply)
 	res, err := readResult(wants, &answer)
-	a.leftovers.asked(answer.Unknown, answer.Abandoned, res.queued)
+	a.leftovers.attempted(answer.Unknown, answer.Abandoned, res.leavesEntry)
 	a.unanswered = answer.Unanswered
-	undoer{e}.callersLeft(wants, answer.Orphans, answer.Lost > 0)
+	rollbacker{e}.callersLeft(wants, answer.Orphans, answer.Lost > 0)
 	if err != nil && send.Answered(err) { // a script that Redis has stopped half way may have written data
-		a.leftovers.refused()
+		a.leftovers.grantNotKept()
 	}
 	return res, err
 }
 
 // checkFields begins again where a field says that this Client uses the line, which it may not: the answer res has
 // shown that. Processes in the line would not listen for the release of the hold.
-func (a *acquisition) checkFields(res Answer) (Answer, error) {
-	misnamed := func(w want) bool { return w.Level == 1 && UsesLine(w.Field) }
-	if a.takesOver || !a.engine.sender.Narrowed() || !slices.ContainsFunc(a.wants, misnamed) {
+func (a *acquireOp) checkFields(res Answer) (Answer, error) {
+	misnamed := func(w target) bool { return w.HoldCount == 1 && UsesLine(w.Field) }
+	if a.adoptsRecord || !a.engine.sender.Degraded() || !slices.ContainsFunc(a.targets, misnamed) {
 		return res, nil
 	}
-	if res.State == Held {
-		a.leftovers.refused()
-		res.State = Busy // and rollback undoes the grant
+	if res.Status == Held {
+		a.leftovers.grantNotKept()
+		res.Status = Busy // and rollback undoes the grant
 	}
-	return res, errBeginAgain
+	return res, errRestart
 }
 
-func (a *acquisition) answered(sent time.Time) { a.engine.rtt.Observe(time.Since(sent)) }
+func (a *acquireOp) answered(sent time.Time) { a.engine.rtt.Observe(time.Since(sent)) }
 
-// inTime reports whether enough is left now of the leases that were asked for at sent, for the asked-th time.
-func (e *Engine) inTime(wants []want, sent time.Time, asked int) bool {
+// enoughValidityLeft reports whether enough is left now of the leases that were asked for at sent, for the asked-th time.
+func (e *Engine) enoughValidityLeft(wants []target, sent time.Time, asked int) bool {
 	passed := time.Since(sent)
 	for _, w := range wants {
-		whole := lease.Trust(w.Lease)
+		whole := lease.Validity(w.Lease)
 		left := whole - passed
-		if w.Level > 1 {
+		if w.HoldCount > 1 {
 			left = max(left, e.watchdog.Left(&w.hold.record.lease))
 		}
 		most := w.hold.lock.Limits().Max
@@ -298,11 +298,11 @@ func (e *Engine) inTime(wants []want, sent time.Time, asked int) bool {
 
 // listen listens for the release of the lock that res has found busy: of the want in. begun says that it has just begun
 // to.
-func (a *acquisition) listen(in want, res Answer) (wake, ready <-chan struct{}, begun bool) {
+func (a *acquireOp) listen(in target, res Answer) (wake, ready <-chan struct{}, begun bool) {
 	a.lastReply = time.Now()
 	a.noteBusy(in.hold, res.ttl)
-	wake, ready, begun = a.subscription.watch(in, res.Standing.Apart() || res.Standing.Deaf()) // 3
-	if res.Standing.Deaf() {
+	wake, ready, begun = a.subscription.watch(in, res.Standing.LegacyHolder() || res.Standing.SubscriptionLost()) // 3
+	if res.Standing.SubscriptionLost() {
 		a.subscription.listeners[0].Renew() // of the channel of grants
 	}
 	a.span.waits()
@@ -311,7 +311,7 @@ func (a *acquisition) listen(in want, res Answer) (wake, ready <-chan struct{}, 
 }
 
 // sleepUntilFree sleeps for delay, or until one of the channels is ready; p says why sooner.
-func (a *acquisition) sleepUntilFree(p *waitOptions, in want, wake, ready <-chan struct{}, delay time.Duration) error {
+func (a *acquireOp) sleepUntilFree(p *waitOptions, in target, wake, ready <-chan struct{}, delay time.Duration) error {
 	slept := time.Now()
 	err := p.sleep(wake, ready, delay) // 4
 	if time.Since(slept) < delay {
@@ -324,16 +324,16 @@ func (a *acquisition) sleepUntilFree(p *waitOptions, in want, wake, ready <-chan
 }
 
 // nextPoll is how long the caller sleeps at most before it asks again about in; stop is to be called when it has slept.
-func (a *acquisition) nextPoll(in want, res Answer) (delay time.Duration, stop func()) {
+func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop func()) {
 	e, stop := a.engine, func() {}
 	delay = e.PollDelay(res.Wait)
-	placed := res.Standing.placed()
+	placed := res.Standing.isEnqueued()
 	switch {
-	case (!res.queued || placed) && a.subscription.refused(): // a queued waiter keeps its entry in Redis, and need not ask often
+	case (!res.leavesEntry || placed) && a.subscription.isRefused(): // a queued waiter keeps its entry in Redis, and need not ask often
 		delay = min(delay, a.polling.next(a.lastReply, res.ttl))
-	case placed && in.hold.lock.Admission() == Counted: // the key of a semaphore does not say whether a permit is free
+	case placed && in.hold.lock.Admission() == Counting: // the key of a semaphore does not say whether a permit is free
 		delay = min(delay*time.Duration(1+res.Standing.ahead()/poller.NearHead), rareAsk)
-	case placed && !res.queued:
+	case placed && !res.leavesEntry:
 		delay, stop = looking{e}.awaitInLine(in.hold.key.id.Name, in.Field, a.subscription.listeners[0], res)
 	}
 	return delay, stop
@@ -344,7 +344,7 @@ func (h *hold) interrupt() {
 	h.name.Lock()
 	defer h.name.Unlock()
 	if g := h.queue; g != nil {
-		g.turns.Interrupted()
+		g.policy.Interrupted()
 	}
 }
 
@@ -353,7 +353,7 @@ func (h *hold) heardRelease() {
 	h.name.Lock()
 	defer h.name.Unlock()
 	if e := h.name.engine; h.queue != nil {
-		h.queue.turns.HeardRelease(e.watchdog.Now(), e.pace())
+		h.queue.policy.HeardRelease(e.watchdog.Now(), e.pace())
 	}
 }
 
@@ -368,20 +368,20 @@ func (e *Engine) PollDelay(lease time.Duration) time.Duration {
 }
 
 // hasFailed reports whether the caller holds nothing, where run ends with err; returned is as in backend.rollback.
-func (a *acquisition) hasFailed(err error, returned bool) bool {
+func (a *acquireOp) hasFailed(err error, returned bool) bool {
 	if a.asking { // a hook has ended the goroutine
-		a.leftovers.refused()
-		undoer{a.engine}.callersLeft(a.wants, 0, true)
+		a.leftovers.grantNotKept()
+		rollbacker{a.engine}.callersLeft(a.targets, 0, true)
 	}
 	return err != nil || !returned
 }
 
-// undo undoes left, which the attempts may have left in Redis. A call that ends with err waits for a moment until it is
+// rollBack undoes left, which the attempts may have left in Redis. A call that ends with err waits for a moment until it is
 // undone where it delays others.
-func (a *acquisition) undo(left []want, failed bool, err error) {
+func (a *acquireOp) rollBack(left []target, failed bool, err error) {
 	a.givenUp.Store(failed)
-	undone := undoer{a.engine}.undo(a.Ctx, left, a.leftovers.grants) // 5
-	if err == nil || !a.leftovers.delays() && err != errBeginAgain && !errors.Is(err, send.ErrNotSynced) && !errors.Is(err, ErrLate) {
+	undone := rollbacker{a.engine}.rollBack(a.Ctx, left, a.leftovers.tries) // 5
+	if err == nil || !a.leftovers.delays() && err != errRestart && !errors.Is(err, send.ErrNotSynced) && !errors.Is(err, ErrLate) {
 		return
 	}
 	select { // others stand behind the attempt, or its record is there for sure
@@ -391,32 +391,32 @@ func (a *acquisition) undo(left []want, failed bool, err error) {
 }
 
 // conclude notes the outcome of the attempts: all wants are held, or none.
-func (a *acquisition) conclude(res Answer, err error) error {
-	if len(a.wants) == 0 {
+func (a *acquireOp) conclude(res Answer, err error) error {
+	if len(a.targets) == 0 {
 		return err
 	}
-	if err = confirm(a.names, a.wants, res, err); err == nil {
+	if err = confirm(a.names, a.targets, res, err); err == nil {
 		return nil
 	}
 	a.names.Lock()
 	defer a.names.Unlock()
-	for _, w := range a.wants {
+	for _, w := range a.targets {
 		a.backend.dismissLocked(w, res)
 	}
 	return err
 }
 
 // confirm notes that all wants were granted, unless there is an error; or says why they are not held all the same.
-func confirm(all names, wants []want, res Answer, err error) error {
+func confirm(all lockStates, wants []target, res Answer, err error) error {
 	if err != nil {
 		return err
 	}
-	if res.State == Gone {
+	if res.Status == Gone {
 		wants[res.at].hold.lose(errGone)
 	}
 	for _, w := range wants {
-		if w.Level > 1 && !w.hold.name.engine.watchdog.Watches(&w.hold.record.lease) {
-			w.hold.lose(ErrLapsed) // the watchdog has found the lease over, and is about to end the hold
+		if w.HoldCount > 1 && !w.hold.name.engine.watchdog.Watches(&w.hold.record.lease) {
+			w.hold.lose(ErrExpired) // the watchdog has found the lease over, and is about to end the hold
 		}
 	}
 	all.Lock()
@@ -429,18 +429,18 @@ func confirm(all names, wants []want, res Answer, err error) error {
 		if res.tokens != nil {
 			token = res.tokens[i]
 		}
-		w.grantLocked(token, res)
+		w.acquiredLocked(token, res)
 	}
 	return nil
 }
 
 // lossLocked is why the caller does not have the wants that were granted, or nil.
-func lossLocked(wants []want) (err error) {
+func lossLocked(wants []target) (err error) {
 	for _, w := range wants {
 		switch h := w.hold; {
-		case h.state.isLost() || h.state == over: // now, or while the attempt was under way
-			h.state = h.state.afterTold()
-			err = cmp.Or(err, h.loss, errBeginAgain)
+		case h.state.isLost() || h.state == ended: // now, or while the attempt was under way
+			h.state = h.state.afterReport()
+			err = cmp.Or(err, h.loss, errRestart)
 		case h.state == fresh && h.name.closed:
 			err = cmp.Or(err, send.ErrClosed)
 		}
@@ -448,22 +448,22 @@ func lossLocked(wants []want) (err error) {
 	return err
 }
 
-// grantLocked notes that the attempt of w was granted: the level is held from now on.
-func (w *want) grantLocked(token int64, res Answer) {
+// acquiredLocked notes that the attempt of w was granted: the level is held from now on.
+func (w *target) acquiredLocked(token int64, res Answer) {
 	h, sent := w.hold, res.Sent
 	e := h.name.engine
 	if h.state != fresh {
-		h.levels++
+		h.count++
 		e.watchdog.Extend(&h.record.lease, sent, w.Lease, w.Renewed)
 		return
 	}
 	now := e.watchdog.Now()
 	h.newRecord(now).joinLocked(h, e.watchdog.At(sent))
 	if g := h.queue; g != nil {
-		if h.lock.Admission() != Counted { // a permit more is not free
+		if h.lock.Admission() != Counting { // a permit more is not free
 			g.foundFree()
 		}
-		g.turns.Granted(now)
+		g.policy.Acquired(now)
 	}
 	h.token = token
 	h.record.lease.SetLimit(h.lock.Limits().end(e.watchdog.At(sent)))
@@ -472,21 +472,21 @@ func (w *want) grantLocked(token int64, res Answer) {
 }
 
 // dismissLocked ends w, which was not granted to the caller.
-func (a *acquisition) dismissLocked(w want, res Answer) {
+func (a *acquireOp) dismissLocked(w target, res Answer) {
 	h := w.hold
 	if h.state == fresh {
 		if a.unanswered && h.queue != nil {
-			h.queue.FailBehind(1, errAskYourself)
+			h.queue.FailBehind(1, errBypassQueue)
 		}
 		h.leaveQueueLocked()
 	} else {
 		h.leaseUncertain = true // the attempt may have been granted, with a longer lease
 	}
 	switch {
-	case res.State != Held: // rollback has undone the attempts
-	case h.state.isLost() || h.state == over && len(h.record.holds) == 0: // no other hold shares the record
+	case res.Status != Held: // rollback has undone the attempts
+	case h.state.isLost() || h.state == ended && len(h.record.holds) == 0: // no other hold shares the record
 		h.name.oweLocked(duty{clear: h})
 	default:
-		h.name.oweLocked(duty{undo: h.verbs(), attempt: w.Attempt, ctx: a.Ctx})
+		h.name.oweLocked(duty{rollBack: h.commands(), attempt: w.Attempt, ctx: a.Ctx})
 	}
 }

@@ -182,7 +182,7 @@ type refusingLock struct {
 	err error
 }
 
-func (l refusingLock) Granted(Attempt, send.Reply) (Outcome, error) { return Outcome{}, l.err }
+func (l refusingLock) ReadReply(Attempt, send.Reply) (Outcome, error) { return Outcome{}, l.err }
 
 // No caller gets the error of another caller's request. An answer that refuses one caller says
 // nothing about the waiters behind it.

@@ -30,24 +30,24 @@ type backend interface {
 	// ended the acquisition.
 	rollback(res Answer, err error, returned bool)
 	// dismissLocked ends a want that was not granted, or that the caller cannot keep.
-	dismissLocked(w want, res Answer)
+	dismissLocked(w target, res Answer)
 	// present is wants, of an earlier attempt, with the holds that the caller has now.
-	present(wants []want) []want
+	present(wants []target) []target
 }
 
-// A KeptLock is a lock whose holds have keepers and no records.
-type KeptLock interface {
+// A VotedLock is a lock whose holds have keepers and no records.
+type VotedLock interface {
 	Lock
-	// NewKeeper is the keeper of a fresh hold of o. It calls check when its answer to check may have changed, from a
+	// NewVote is the keeper of a fresh hold of o. It calls check when its answer to check may have changed, from a
 	// goroutine of its own.
-	NewKeeper(o Owner, check func()) Keeper
+	NewVote(o Owner, check func()) Vote
 	// CheckLease reports why a hold cannot have this lease.
 	CheckLease(lease time.Duration) error
 }
 
-// A Keeper keeps a hold that has no record of its own in Redis. No request renews such a hold: the watchdog asks
+// A Vote keeps a hold that has no record of its own in Redis. No request renews such a hold: the watchdog asks
 // its keeper every third of the lease, and every check of the hold asks the keeper too.
-type Keeper interface {
+type Vote interface {
 	// Ask makes one attempt. The refusal says why it is busy. ask returns false for gone where the hold that is to be
 	// re-entered is over.
 	Ask(p *send.Wait, a Attempt) (Answer, Refusal, error)
@@ -57,8 +57,8 @@ type Keeper interface {
 	Listen(taken []int) []*wake.Listener
 	// Lower releases the levels above level. It does not block; settled waits until it is done, no longer than limit.
 	Lower(ctx context.Context, level int) (settled func(limit time.Duration))
-	// SetLevels releases the levels above left, and reports whether the hold was there.
-	SetLevels(p *send.Wait, left int) (there bool, err error)
+	// SetHoldCount releases the levels above left, and reports whether the hold was there.
+	SetHoldCount(p *send.Wait, left int) (there bool, err error)
 	// Extend lets the hold last for lease from sent on.
 	Extend(ctx context.Context, lease time.Duration) (sent time.Time, err error)
 	// Check reports why the hold can no longer be valid, or nil. It does not use the clock of the watchdog.

@@ -40,10 +40,10 @@ var (
 	// errForced is the cause of a lease whose lock was forced open by this client.
 	errForced = fmt.Errorf("%w: the lock was forced open", errGone)
 
-	// ErrLapsed is the cause of a lease that ran out without having been renewed.
-	ErrLapsed = lease.ErrLapsed
+	// ErrExpired is the cause of a lease that ran out without having been renewed.
+	ErrExpired = lease.ErrExpired
 
-	// ErrUnrenewed goes with ErrLapsed where the watchdog had to renew the lease: such an end is a loss.
+	// ErrUnrenewed goes with ErrExpired where the watchdog had to renew the lease: such an end is a loss.
 	ErrUnrenewed = errors.New("it could not be renewed")
 )
 

@@ -26,8 +26,8 @@ type Lock interface {
 	Name() string
 	// Type is the lock's type in events.
 	Type() string
-	// OtherHalf is the id of the other half of a lock that has two; else zero.
-	OtherHalf() LockID
+	// Counterpart is the id of the other half of a lock that has two; else zero.
+	Counterpart() LockID
 	// Admission is how goroutines of one process get past one another.
 	Admission() Admission
 	// Fenced reports whether each hold draws a fencing token.
@@ -40,8 +40,8 @@ type Lock interface {
 	// Bundled is the script of a bundle for this lock; 0: the lock cannot be taken together with other locks.
 	// A bundle runs the two scripts that it was made of, with the keys and arguments of acquire and undo.
 	Bundled() BundledScript
-	// MostLevels is how many levels of a hold an owner may have, and why there are no more; 0: there is no limit.
-	MostLevels() (int, error)
+	// MaxHoldCount is how many levels of a hold an owner may have, and why there are no more; 0: there is no limit.
+	MaxHoldCount() (int, error)
 	// Suffix is what Redis adds to the field of a hold.
 	Suffix() string
 }
@@ -57,10 +57,10 @@ type LockID struct {
 type Admission int
 
 const (
-	Exclusive   Admission = iota // one goroutine contends or holds, the others wait
-	Independent                  // there is no wait queue
-	Shared                       // one goroutine contends; when it holds the lock, it admits the waiters
-	Counted                      // several hold it; of those that have found it busy, one contends at a time
+	Exclusive     Admission = iota // one goroutine contends or holds, the others wait
+	Uncoordinated                  // there is no wait queue
+	Shared                         // one goroutine contends; when it holds the lock, it admits the waiters
+	Counting                       // several hold it; of those that have found it busy, one contends at a time
 )
 
 // Limits are how long a hold, or its record, lasts; 0: there is no limit.
@@ -75,8 +75,8 @@ type BundledScript int
 
 // A BundledCall takes one lock of several, and can undo that.
 type BundledCall struct {
-	Script     BundledScript
-	Take, Undo send.Call
+	Script            BundledScript
+	Acquire, RollBack send.Call
 }
 
 // The Commands of a lock are calls. Every call sets a state and adds nothing, so that it may run twice, and late.
@@ -84,13 +84,13 @@ type Commands interface {
 	// Acquire makes one attempt, and granted reads its reply. An error refuses the attempt for good (see
 	// errUpgrade): the script has changed nothing then.
 	Acquire(a Attempt) send.Call
-	Granted(a Attempt, r send.Reply) (Outcome, error)
+	ReadReply(a Attempt, r send.Reply) (Outcome, error)
 	// Release sets the levels of a hold to left. {1, heard, passed}: it is done; heard connections received the message
 	// that the lock is free. passed is 1 where the lock was granted to the next process, and 2 where the next process
 	// could not be told. {-1, ...}: Redis does not have the hold.
 	Release(r Release) send.Call
-	// Undo takes an attempt back: {1, ...} Redis had its hold.
-	Undo(a Attempt) send.Call
+	// RollBack takes an attempt back: {1, ...} Redis had its hold.
+	RollBack(a Attempt) send.Call
 	// Unbury takes away the tombstone that a release or an undo has left of a field; no script: they leave none.
 	Unbury(field string) send.Call
 	// Renew sets a lease: {1, ...} done, {-1, ...} Redis does not have the hold. Only an exact renew may
@@ -110,34 +110,34 @@ type Commands interface {
 
 // Traits are the properties of a lock, as data: they implement Lock.
 type Traits struct {
-	Lock    LockID
-	Given   string // its name; "": that of lock
-	Kind    string
-	Other   string // its other half; or ""
-	Admits  Admission
-	Tokens  bool
-	Limit   Limits
-	Script  BundledScript
-	Levels  int   // how many an owner may have; 0: there is no limit
-	TooDeep error // the error of one more
-	Ending  string
+	Lock            LockID
+	Given           string // its name; "": that of lock
+	Kind            string
+	CounterpartHalf string // its other half; or ""
+	Admits          Admission
+	Tokens          bool
+	Limit           Limits
+	Script          BundledScript
+	MaxCount        int   // how many an owner may have; 0: there is no limit
+	TooMany         error // the error of one more
+	Ending          string
 }
 
-func (t *Traits) ID() LockID               { return t.Lock }
-func (t *Traits) Name() string             { return cmp.Or(t.Given, t.Lock.Name) }
-func (t *Traits) Type() string             { return t.Kind }
-func (t *Traits) Admission() Admission     { return t.Admits }
-func (t *Traits) Fenced() bool             { return t.Tokens }
-func (t *Traits) Limits() Limits           { return t.Limit }
-func (t *Traits) Bundled() BundledScript   { return t.Script }
-func (t *Traits) MostLevels() (int, error) { return t.Levels, t.TooDeep }
-func (t *Traits) Suffix() string           { return t.Ending }
+func (t *Traits) ID() LockID                 { return t.Lock }
+func (t *Traits) Name() string               { return cmp.Or(t.Given, t.Lock.Name) }
+func (t *Traits) Type() string               { return t.Kind }
+func (t *Traits) Admission() Admission       { return t.Admits }
+func (t *Traits) Fenced() bool               { return t.Tokens }
+func (t *Traits) Limits() Limits             { return t.Limit }
+func (t *Traits) Bundled() BundledScript     { return t.Script }
+func (t *Traits) MaxHoldCount() (int, error) { return t.MaxCount, t.TooMany }
+func (t *Traits) Suffix() string             { return t.Ending }
 
-func (t *Traits) OtherHalf() LockID {
-	if t.Other == "" {
+func (t *Traits) Counterpart() LockID {
+	if t.CounterpartHalf == "" {
 		return LockID{}
 	}
-	return LockID{t.Lock.Name, t.Other}
+	return LockID{t.Lock.Name, t.CounterpartHalf}
 }
 
 // A Request is the call of one caller to the engine.
@@ -155,52 +155,52 @@ type Request struct {
 
 // An Attempt asks for one level of a lock.
 type Attempt struct {
-	Field     string        // of the hold in the record
-	Lease     time.Duration // at least
-	Level     int           // 1: a fresh hold
-	NoWait    bool          // no other attempt follows: a busy one leaves nothing in Redis
-	Line      string        // how the attempt stands in the line; "": the lock has none
-	Asked     uint64        // its number among the requests of the wait
-	Late      bool          // undo: tries of the attempt may still run; see undo.go
-	Share     time.Duration // undo: as in a release
-	OtherHalf string        // field of the owner's hold on the other half of the lock, or ""
+	Field       string        // of the hold in the record
+	Lease       time.Duration // at least
+	HoldCount   int           // 1: a fresh hold
+	NoWait      bool          // no other attempt follows: a busy one leaves nothing in Redis
+	Delivery    string        // how the attempt stands in the line; "": the lock has none
+	Asked       uint64        // its number among the requests of the wait
+	Late        bool          // undo: tries of the attempt may still run; see undo.go
+	Share       time.Duration // undo: as in a release
+	Counterpart string        // field of the owner's hold on the other half of the lock, or ""
 
 	Renewed bool // by the watchdog, once it is granted
 }
 
 // A Release sets the levels of a hold.
 type Release struct {
-	Field string
-	Left  int           // levels
-	Late  bool          // a request that asks for this field may still run
-	Share time.Duration // how long a line may keep the lock from those that have no place in it, for example Java services
+	Field     string
+	HoldCount int           // levels
+	Late      bool          // a request that asks for this field may still run
+	Share     time.Duration // how long a line may keep the lock from those that have no place in it, for example Java services
 }
 
 // AsRelease is the release that sets the hold back to its levels before the attempt.
-func (a *Attempt) AsRelease() Release { return Release{a.Field, a.Level - 1, a.Late, a.Share} }
+func (a *Attempt) AsRelease() Release { return Release{a.Field, a.HoldCount - 1, a.Late, a.Share} }
 
-// A want is one level of one lock, and the hold that it will belong to.
-type want struct {
+// A target is one level of one lock, and the hold that it will belong to.
+type target struct {
 	hold *hold
 	Attempt
 }
 
 // An Outcome is the answer to an attempt.
 type Outcome struct {
-	State  State
-	Wait   time.Duration // busy: the rest of the lease that blocks; negative: there is no lease
-	ttl    time.Duration // busy: the same, also where an attempt has to be made sooner
-	token  int64         // held: of a fenced lock
-	More   int           // held: so many times more the lock is free, if it is a counted one
-	queued bool          // busy: the attempt left an entry in Redis that has to be undone
+	Status      Status
+	Wait        time.Duration // busy: the rest of the lease that blocks; negative: there is no lease
+	ttl         time.Duration // busy: the same, also where an attempt has to be made sooner
+	token       int64         // held: of a fenced lock
+	More        int           // held: so many times more the lock is free, if it is a counted one
+	leavesEntry bool          // busy: the attempt left an entry in Redis that has to be undone
 
 	Standing standing // busy: how the caller hears that it can have the lock
 }
 
-type State int
+type Status int
 
 const (
-	Busy State = iota
+	Busy Status = iota
 	Held
 	Gone // the hold that was to be re-entered is not there
 )
@@ -222,32 +222,32 @@ type View struct {
 	TTL    time.Duration // of the record; negative when there is none, or it has none
 }
 
-// ParseGrant reads the reply to an attempt: {1, 0, token} held, {0, pttl, 0} busy, {-1, 0, 0} gone.
-func ParseGrant(r send.Reply) (Outcome, error) {
+// ParseOutcome reads the reply to an attempt: {1, 0, token} held, {0, pttl, 0} busy, {-1, 0, 0} gone.
+func ParseOutcome(r send.Reply) (Outcome, error) {
 	switch r[0] {
 	case 1:
-		return Outcome{State: Held, token: r[2]}, nil
+		return Outcome{Status: Held, token: r[2]}, nil
 	case 0:
-		return Outcome{State: Busy, Wait: send.FromMilliseconds(r[1]), ttl: send.FromMilliseconds(r[1])}, nil
+		return Outcome{Status: Busy, Wait: send.FromMilliseconds(r[1]), ttl: send.FromMilliseconds(r[1])}, nil
 	case -1:
-		return Outcome{State: Gone}, nil
+		return Outcome{Status: Gone}, nil
 	}
 	return Outcome{}, send.Unexpected(r)
 }
 
-// InLine is the grant of an attempt on a lock with a line, whose reply describes how the caller stands.
-func (g Outcome) InLine(r send.Reply) Outcome {
-	if g.State == Busy {
+// WithStanding is the grant of an attempt on a lock with a line, whose reply describes how the caller stands.
+func (g Outcome) WithStanding(r send.Reply) Outcome {
+	if g.Status == Busy {
 		g.Standing = standing(r[2])
 	}
 	return g
 }
 
-// Enqueued is the grant of an attempt that leaves a sign of life in Redis where the lock
+// WithEntry is the grant of an attempt that leaves a sign of life in Redis where the lock
 // is busy. Another attempt renews the sign every heartbeat.
-func (g Outcome) Enqueued(a Attempt, heartbeat time.Duration) Outcome {
-	if g.State == Busy {
-		g.queued = !a.NoWait
+func (g Outcome) WithEntry(a Attempt, heartbeat time.Duration) Outcome {
+	if g.Status == Busy {
+		g.leavesEntry = !a.NoWait
 		if g.Wait < 0 || g.Wait > heartbeat {
 			g.Wait = heartbeat
 		}

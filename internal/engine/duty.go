@@ -14,11 +14,11 @@ import (
 
 // A duty is to clear a hold, to undo an attempt, or to keep a wait queue for a while.
 type duty struct {
-	clear *hold      // the hold; or nil
-	undo  Record     // the lock of attempt; or nil
-	keep  *waitQueue // the wait queue of name; or nil
+	clear    *hold      // the hold; or nil
+	rollBack Record     // the lock of attempt; or nil
+	keep     *waitQueue // the wait queue of name; or nil
 
-	name    *name
+	name    *lockState
 	before  *duty // the one that came due before it
 	attempt Attempt
 	unknown int             // tries of attempt that may still run
@@ -26,7 +26,7 @@ type duty struct {
 }
 
 // oweLocked notes what is to be done when the mutex is free.
-func (n *name) oweLocked(d duty) {
+func (n *lockState) oweLocked(d duty) {
 	d.name, d.before = n, n.due
 	n.due = &d
 }
@@ -43,15 +43,15 @@ func (d *duty) fulfil(e *Engine) {
 	switch {
 	case d.clear != nil:
 		d.clear.clear()
-	case d.undo != nil:
+	case d.rollBack != nil:
 		ctx := d.ctx
 		if ctx == nil {
 			ctx = context.Background()
 		}
-		_ = undoer{e}.undoOne(ctx, d.undo, d.attempt, d.unknown)
+		_ = rollbacker{e}.rollBackOne(ctx, d.rollBack, d.attempt, d.unknown)
 	default:
 		select {
-		case <-time.After(2 * turns.MostUntold):
+		case <-time.After(2 * turns.MostUnannounced):
 		case <-e.closed:
 		}
 		d.name.endKeeping(d.keep)

@@ -13,8 +13,8 @@ import (
 // What follows from a change of state is noted, and not begun, until the name is unlocked: the state is looked at here
 // without Redis, without time, and without a goroutine.
 func TestChangesOfStateBeginNothing(t *testing.T) {
-	n := &name{engine: new(Engine), text: "x"} // it could begin nothing
-	n.keep()
+	n := &lockState{engine: new(Engine), text: "x"} // it could begin nothing
+	n.retainMore()
 	q := n.queueLocked("")
 	q.place = &place{field: "a", unknown: 2}
 	assert.True(t, q.TryEnter())
@@ -27,7 +27,7 @@ func TestChangesOfStateBeginNothing(t *testing.T) {
 	n.dropQueueLocked(q)
 	n.dropQueueLocked(q)
 	keep := &duty{keep: q, name: n}
-	assert.Equal(t, &duty{attempt: Attempt{Field: "a", Level: 1}, unknown: 2, name: n, before: keep}, n.due,
+	assert.Equal(t, &duty{attempt: Attempt{Field: "a", HoldCount: 1}, unknown: 2, name: n, before: keep}, n.due,
 		"the queue is kept once, and its place given up once")
 	assert.Same(t, q, n.findQueueLocked(""), "it is kept")
 
@@ -41,12 +41,12 @@ func TestChangesOfStateBeginNothing(t *testing.T) {
 func TestUnlockBeginsWhatIsDueOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
-		n := e.use("x")
-		defer n.done()
+		n := e.retain("x")
+		defer n.release()
 		h := n.find(newFakeLock(e.redis, "x").ID(), 1)
 		n.locked(func() {
-			n.oweLocked(duty{undo: h.verbs(), attempt: Attempt{Field: "gone", Level: 1}})
-			n.oweLocked(duty{undo: h.verbs(), attempt: Attempt{Field: "gone, too", Level: 1}})
+			n.oweLocked(duty{rollBack: h.commands(), attempt: Attempt{Field: "gone", HoldCount: 1}})
+			n.oweLocked(duty{rollBack: h.commands(), attempt: Attempt{Field: "gone, too", HoldCount: 1}})
 			synctest.Wait()
 			assert.Zero(t, e.redis.Count("release"))
 		})

@@ -38,7 +38,7 @@ type Config struct {
 	ID              string // of the Client, in every field
 	WatchdogTimeout time.Duration
 	PollInterval    time.Duration
-	Slice           time.Duration
+	HandoffWindow   time.Duration
 	Label           string // WithLabel; or ""
 	FirstUse        func() // called by every caller that acquires a lock with a record; or nil
 	ConfirmsGrants  bool   // of a line, by asking: replicas have to confirm every hold
@@ -77,8 +77,8 @@ type Engine struct {
 	isLeaving, isClosed atomic.Bool
 
 	draining drain
-	table    nameTable
-	lapsed   expiredRing
+	table    stateTable
+	expired  expiredRing
 	late     late.Tries
 
 	rtt          turns.RoundTrip
@@ -89,11 +89,11 @@ type Engine struct {
 // New makes the engine that sends as sending says.
 func New(c Config, sending send.Config) *Engine {
 	e := &Engine{Config: c}
-	e.table.names = make(map[string]*name)
+	e.table.names = make(map[string]*lockState)
 	e.life, e.endLife = context.WithCancel(context.Background())
 	e.closed = e.life.Done()
 	e.leaving, e.leave = context.WithCancel(context.Background())
-	e.refused = e.leaving.Done()
+	e.noNewHolds = e.leaving.Done()
 	e.draining.done = make(chan struct{})
 	e.workers = workers.New(e.closed)
 	e.reporter = report.New(e.workers.Spawn)
@@ -101,8 +101,8 @@ func New(c Config, sending send.Config) *Engine {
 		e.reporter.Later(func() { e.Events.SubscriptionRefused(channel, err) })
 	})
 	e.poller = looking{e}.newPoller()
-	sending.RideOut, sending.Spawn, sending.Reroute, sending.Log = e.WatchdogTimeout, e.workers.Spawn, e.pubsub.Reload, e.Log
-	sending.Narrowed = func(err error) {
+	sending.RetryBudget, sending.Spawn, sending.Reroute, sending.Log = e.WatchdogTimeout, e.workers.Spawn, e.pubsub.Reload, e.Log
+	sending.Degraded = func(err error) {
 		e.reporter.Later(func() { e.Events.LineRefused(err) })
 	}
 	e.sender = send.New(sending)
@@ -117,10 +117,10 @@ func (e *Engine) Inspect(ctx context.Context, b Record, field string) (View, err
 }
 
 // pace is how fast locks can change hands here, as far as e has measured.
-func (e *Engine) pace() turns.Pace { return turns.PaceOf(e.rtt.Get(), e.Slice) }
+func (e *Engine) pace() turns.Pace { return turns.PaceOf(e.rtt.Get(), e.HandoffWindow) }
 
 // shareTime is how long a line may keep a lock from those that have no place in it, for example Java services.
-func (e *Engine) shareTime() time.Duration { return max(e.pace().Slice, LeastShare) }
+func (e *Engine) shareTime() time.Duration { return max(e.pace().Window, LeastShare) }
 
 // Open is ErrClosed from Shutdown or Close on: no caller comes to hold a lock any more.
 func (e *Engine) Open() error {
@@ -151,7 +151,7 @@ func (e *Engine) UntilClosed(ctx context.Context) (_ context.Context, stop func(
 // Close wakes all waiters and ends all guards. It returns when the goroutines have ended. For goroutines in a request
 // that Redis does not answer it waits no longer than closeTime, and for those in the Logger or the Observer hangTime.
 func (e *Engine) Close() error {
-	e.refuse()
+	e.stopAcquiring()
 	if !e.isClosed.CompareAndSwap(false, true) {
 		return nil
 	}

@@ -43,7 +43,7 @@ type Path string
 const (
 	pathImmediate Path = "immediate" // the first attempt was granted, without a wait for another caller
 	pathQueue     Path = "queue"     // the caller waited for others of its process, and its first attempt was granted
-	pathHandover  Path = "handoff"   // the holder before it handed the lock over, or shared its record
+	pathHandoff   Path = "handoff"   // the holder before it handed the lock over, or shared its record
 	pathNotified  Path = "notified"  // of the release, or of its grant
 	pathPolled    Path = "polled"    // it asked again without a notification
 )
@@ -62,7 +62,7 @@ type span struct {
 	locks  []Subject
 	began  time.Time
 	path   Path
-	wants  []want // of the locks; empty: everything was handed over
+	wants  []target // of the locks; empty: everything was handed over
 }
 
 // startSpan begins a span.
@@ -96,7 +96,7 @@ func (s *span) ends(path Path) {
 }
 
 // asked notes which levels the call asked for.
-func (s *span) asked(wants []want) {
+func (s *span) asked(wants []target) {
 	if s != nil {
 		s.wants = wants
 	}
@@ -118,7 +118,7 @@ func (s *span) finish(err error) {
 			s.events.Acquired(s.ctx, l, s.path, waited, 1, 0)
 		default:
 			w := s.wants[i]
-			s.events.Acquired(s.ctx, l, s.path, waited, w.Level, w.hold.token)
+			s.events.Acquired(s.ctx, l, s.path, waited, w.HoldCount, w.hold.token)
 		}
 	}
 }

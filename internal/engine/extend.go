@@ -24,8 +24,8 @@ func (e *Engine) Extend(ctx context.Context, b Lock, o Owner, length time.Durati
 	if err := p.Over(); err != nil {
 		return err
 	}
-	n := e.use(b.ID().Name)
-	defer n.done()
+	n := e.retain(b.ID().Name)
+	defer n.release()
 	h, err := n.lockHold(p, b, o, false)
 	switch {
 	case err != nil:
@@ -39,12 +39,12 @@ func (e *Engine) Extend(ctx context.Context, b Lock, o Owner, length time.Durati
 		return err
 	}
 	sent, err := x.ask(p)
-	whole := lease.Trust(length)
+	whole := lease.Validity(length)
 	for asked := 1; err == nil && asked < MostAsked && !lease.EnoughValidityLeft(whole-time.Since(sent), whole, false); asked++ {
 		sent, err = x.ask(p) // the answer came late: another request restores the lease
 	}
 	if !e.watchdog.Watches(&h.record.lease) {
-		h.lose(ErrLapsed) // the watchdog has found the lease over, and is about to end the hold
+		h.lose(ErrExpired) // the watchdog has found the lease over, and is about to end the hold
 	}
 	return x.done(sent, err)
 }
@@ -88,10 +88,10 @@ func (x extension) done(sent time.Time, err error) error {
 
 // ask sends one request, at sent. It ends a hold that Redis does not have.
 func (x extension) ask(p *waitOptions) (sent time.Time, err error) {
-	if x.keeper != nil {
-		return x.keeper.Extend(p.Ctx, x.length)
+	if x.vote != nil {
+		return x.vote.Extend(p.Ctx, x.length)
 	}
-	answer := x.name.engine.sender.Do(&p.Wait, send.Request{Call: x.verbs().Renew(x.field, x.length, false)}, time.Time{})
+	answer := x.name.engine.sender.Do(&p.Wait, send.Request{Call: x.commands().Renew(x.field, x.length, false)}, time.Time{})
 	r, err := answer.Reply()
 	switch {
 	case errors.Is(err, send.ErrNotALock): // the record was replaced by something else

@@ -33,17 +33,19 @@ func (l *fakeLock) call(verb string, args ...any) send.Call {
 	return send.Call{Keys: []string{l.key}, Args: append([]any{verb}, args...)}
 }
 
-func (l *fakeLock) Channel(Attempt) string         { return "channel:" + l.key }
-func (l *fakeLock) Grants(Attempt) string          { return "" }
-func (l *fakeLock) Unbury(string) send.Call        { return send.Call{} }
-func (l *fakeLock) Acquire(a Attempt) send.Call    { return l.call("acquire", a.Field, a.Lease, a.Level) }
-func (l *fakeLock) Undo(a Attempt) send.Call       { return l.Release(a.AsRelease()) }
+func (l *fakeLock) Channel(Attempt) string  { return "channel:" + l.key }
+func (l *fakeLock) Grants(Attempt) string   { return "" }
+func (l *fakeLock) Unbury(string) send.Call { return send.Call{} }
+func (l *fakeLock) Acquire(a Attempt) send.Call {
+	return l.call("acquire", a.Field, a.Lease, a.HoldCount)
+}
+func (l *fakeLock) RollBack(a Attempt) send.Call   { return l.Release(a.AsRelease()) }
 func (l *fakeLock) Force() send.Call               { return l.call("force") }
 func (l *fakeLock) Inspect(field string) send.Call { return l.call("inspect", field) }
 
-func (l *fakeLock) Granted(_ Attempt, r send.Reply) (Outcome, error) { return ParseGrant(r) }
+func (l *fakeLock) ReadReply(_ Attempt, r send.Reply) (Outcome, error) { return ParseOutcome(r) }
 
-func (l *fakeLock) Release(r Release) send.Call { return l.call("release", r.Field, r.Left) }
+func (l *fakeLock) Release(r Release) send.Call { return l.call("release", r.Field, r.HoldCount) }
 
 func (l *fakeLock) Renew(field string, lease time.Duration, exact bool) send.Call {
 	return l.call("renew", field, lease, exact)
@@ -97,7 +99,7 @@ type with func(*Config)
 
 func withWatchdogTimeout(d time.Duration) with { return func(c *Config) { c.WatchdogTimeout = d } }
 
-func withSlice(d time.Duration) with { return func(c *Config) { c.Slice = d } }
+func withSlice(d time.Duration) with { return func(c *Config) { c.HandoffWindow = d } }
 
 func withLogger(l *slog.Logger) with {
 	return func(c *Config) { c.Log, c.Events = l, logged{l} }
@@ -106,7 +108,7 @@ func withLogger(l *slog.Logger) with {
 // fakeConfig is the config of an engine on r, with the defaults of the options of a Client.
 func fakeConfig(r *fakeredis.Redis, id string, all ...with) Config {
 	c := Config{
-		ID: id, WatchdogTimeout: 30 * time.Second, PollInterval: time.Second, Slice: 10 * time.Millisecond,
+		ID: id, WatchdogTimeout: 30 * time.Second, PollInterval: time.Second, HandoffWindow: 10 * time.Millisecond,
 		UserCalls: func() int64 { return 0 },
 		Servers:   oneFake{r},
 		Group:     func(string) string { return "" },
@@ -191,7 +193,7 @@ func inBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine)) {
 		t.Run(name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				r := fakeredis.New()
-				f(t, joinSending(t, r, "client", send.Config{Transport: r, Inline: inline}))
+				f(t, joinSending(t, r, "client", send.Config{Transport: r, OnCallerTime: inline}))
 			})
 		})
 	}

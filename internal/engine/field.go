@@ -19,7 +19,7 @@ func (e *Engine) newField(o Owner) string {
 	var room [96]byte
 	field := append(append(room[:0], e.ID...), ':')
 	field = append(strconv.AppendInt(field, int64(o), 10), ':')
-	if !e.sender.Narrowed() {
+	if !e.sender.Degraded() {
 		field = append(field, usesLineMark)
 	}
 	return string(strconv.AppendUint(field, e.acquisitions.Add(1), 10))

@@ -27,11 +27,11 @@ type fakeUpgrade struct{ *fakeLock }
 
 var errFakeUpgrade = errors.New("an upgrade")
 
-func (l *fakeUpgrade) Granted(a Attempt, r send.Reply) (Outcome, error) {
+func (l *fakeUpgrade) ReadReply(a Attempt, r send.Reply) (Outcome, error) {
 	if r[0] == -2 {
 		return Outcome{}, errFakeUpgrade
 	}
-	return l.fakeLock.Granted(a, r)
+	return l.fakeLock.ReadReply(a, r)
 }
 
 // S5: an attempt at many locks holds them only if the answer grants each of them.
@@ -45,14 +45,14 @@ func FuzzBundleAnswers(f *testing.F) {
 	f.Add(byte(1), []byte{})
 	f.Add(byte(2), []byte{255, 2, 254})
 	f.Fuzz(func(t *testing.T, n byte, answers []byte) {
-		var wants []want
+		var wants []target
 		for i := range 1 + n%8 {
 			lock := newFakeLock(nil, fmt.Sprint("lock", i))
 			h := &hold{lock: lock}
 			if i%3 == 2 {
 				h.lock = &fakeUpgrade{lock}
 			}
-			wants = append(wants, want{hold: h, Attempt: Attempt{Field: "f", Level: 1}})
+			wants = append(wants, target{hold: h, Attempt: Attempt{Field: "f", HoldCount: 1}})
 		}
 		replies := make([]send.Reply, len(answers))
 		all := len(answers) == len(wants)
@@ -62,7 +62,7 @@ func FuzzBundleAnswers(f *testing.F) {
 		}
 		var got Answer
 		err := got.readAll(wants, replies)
-		require.Equal(t, all, err == nil && got.State == Held, "%v for %d locks: %+v, %v", replies, len(wants), got, err)
+		require.Equal(t, all, err == nil && got.Status == Held, "%v for %d locks: %+v, %v", replies, len(wants), got, err)
 		if all {
 			require.Len(t, got.tokens, len(wants), "tokens")
 			assert.EqualValues(t, 100, got.tokens[0], "tokens")

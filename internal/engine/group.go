@@ -15,27 +15,27 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// A group is the backend of several locks.
-type group struct {
-	acquisition
+// A multiAcquire is the backend of several locks.
+type multiAcquire struct {
+	acquireOp
 	locks  []Lock
 	signal chan struct{} // a token: the owner has come to hold one of the locks
 
 	// One for each lock:
-	fresh []*hold // the hold that the acquisition asks for while its owner holds nothing: its field, and its wait queue
-	asked []want  // the last attempt on fresh; no hold: there was none
-	again []want  // the last attempt on a re-entry; no hold: there was none
+	fresh []*hold  // the hold that the acquisition asks for while its owner holds nothing: its field, and its wait queue
+	asked []target // the last attempt on fresh; no hold: there was none
+	again []target // the last attempt on a re-entry; no hold: there was none
 
-	locked []want // the caller has the owner mutexes of these holds now; wants are those of the last attempt
+	locked []target // the caller has the owner mutexes of these holds now; wants are those of the last attempt
 }
 
-// newGroup begins an acquisition. The caller must call end.
-func (e *Engine) newGroup(p *waitOptions, bs []Lock, o Owner, r Request) *group {
-	g := &group{
-		acquisition: acquisition{waitOptions: *p, engine: e, owner: o, request: r, names: useAll(e, bs)},
-		locks:       slices.Clone(bs), // Clone: a caller of one lock needs no slice on the heap
-		signal:      make(chan struct{}, 1),
-		fresh:       make([]*hold, len(bs)), asked: make([]want, len(bs)), again: make([]want, len(bs)),
+// newMultiAcquire begins an acquisition. The caller must call end.
+func (e *Engine) newMultiAcquire(p *waitOptions, bs []Lock, o Owner, r Request) *multiAcquire {
+	g := &multiAcquire{
+		acquireOp: acquireOp{waitOptions: *p, engine: e, owner: o, request: r, names: retainAll(e, bs)},
+		locks:     slices.Clone(bs), // Clone: a caller of one lock needs no slice on the heap
+		signal:    make(chan struct{}, 1),
+		fresh:     make([]*hold, len(bs)), asked: make([]target, len(bs)), again: make([]target, len(bs)),
 	}
 	g.backend = g
 	g.names.Lock()
@@ -43,16 +43,16 @@ func (e *Engine) newGroup(p *waitOptions, bs []Lock, o Owner, r Request) *group 
 	for i, b := range bs {
 		n, key := g.names.of(b), holdKey{b.ID(), o}
 		g.fresh[i] = &hold{name: n, lock: b, key: key, field: e.newField(o)}
-		if n.groups == nil {
-			n.groups = make(map[holdKey][]*group)
+		if n.multis == nil {
+			n.multis = make(map[holdKey][]*multiAcquire)
 		}
-		n.groups[key] = append(n.groups[key], g)
+		n.multis[key] = append(n.multis[key], g)
 	}
 	return g
 }
 
 // of is the name that b belongs to.
-func (ns names) of(b Lock) *name {
+func (ns lockStates) of(b Lock) *lockState {
 	for _, n := range ns {
 		if n.text == b.ID().Name {
 			return n
@@ -62,7 +62,7 @@ func (ns names) of(b Lock) *name {
 }
 
 // end unlocks the holds of the caller, and gives up the holds that were not granted.
-func (g *group) end() {
+func (g *multiAcquire) end() {
 	g.names.Lock()
 	for _, w := range g.locked {
 		w.hold.unlockHoldLocked()
@@ -70,29 +70,29 @@ func (g *group) end() {
 	for _, h := range g.fresh {
 		if h.state == fresh {
 			h.leaveQueueLocked()
-			h.state = over // attempts for it that are still under way will be undone
+			h.state = ended // attempts for it that are still under way will be undone
 		}
 		n := h.name
-		left := slices.DeleteFunc(n.groups[h.key], func(other *group) bool { return other == g })
-		if n.groups[h.key] = left; len(left) == 0 {
-			delete(n.groups, h.key)
+		left := slices.DeleteFunc(n.multis[h.key], func(other *multiAcquire) bool { return other == g })
+		if n.multis[h.key] = left; len(left) == 0 {
+			delete(n.multis, h.key)
 		}
 	}
 	g.names.Unlock()
-	g.names.done()
+	g.names.release()
 }
 
-func (g *group) admit() (err error) {
-	if g.wants, err = g.gather(); err != nil {
+func (g *multiAcquire) admit() (err error) {
+	if g.targets, err = g.lockAll(); err != nil {
 		return err
 	}
-	g.wants = withOtherHalves(g.wants)
-	g.asks(g.wants)
+	g.targets = withCounterparts(g.targets)
+	g.noteAttempt(g.targets)
 	g.dropPlaces()
 	return nil
 }
 
-func (g *group) ask(lastReply time.Time) (Answer, error) {
+func (g *multiAcquire) ask(lastReply time.Time) (Answer, error) {
 	res, err := g.askRedis(lastReply)
 	if err == nil {
 		return g.checkFields(res)
@@ -100,11 +100,11 @@ func (g *group) ask(lastReply time.Time) (Answer, error) {
 	return res, err
 }
 
-func (g *group) await(res Answer) (Answer, error) {
+func (g *multiAcquire) await(res Answer) (Answer, error) {
 	if g.NoWait {
 		return res, send.ErrTimeUp
 	}
-	in := g.wants[res.at]
+	in := g.targets[res.at]
 	wake, ready, begun := g.listen(in, res)
 	delay, stop := g.nextPoll(in, res)
 	defer stop()
@@ -112,45 +112,45 @@ func (g *group) await(res Answer) (Answer, error) {
 		// The caller asks again in a moment. Other callers that passed its wait queues before would each ask too.
 		delay = min(delay, reserveTime)
 	}
-	g.letGo(res.at, begun)
+	g.unlockAll(res.at, begun)
 	err := g.sleepUntilFree(g.waiting(), in, wake, ready, delay)
 	if err == nil {
 		g.subscription.confirm()
 	} else {
-		g.wants = nil
+		g.targets = nil
 	}
 	return res, err
 }
 
-func (g *group) rollback(res Answer, err error, returned bool) {
+func (g *multiAcquire) rollback(res Answer, err error, returned bool) {
 	failed := g.hasFailed(err, returned)
-	if !g.leftovers.toUndo(failed) {
+	if !g.leftovers.toRollBack(failed) {
 		return
 	}
-	var granted []want
-	if !failed && res.State == Held {
-		granted = g.wants
+	var granted []target
+	if !failed && res.Status == Held {
+		granted = g.targets
 	}
-	if left := g.unwanted(granted, g.leftovers.grants); len(left) > 0 {
-		g.undo(left, failed, err)
+	if left := g.unwanted(granted, g.leftovers.tries); len(left) > 0 {
+		g.rollBack(left, failed, err)
 	}
 }
 
-// heldLocked wakes the callers of the owner of h that wait for what h decides: groups that ask for
+// wakeOwnerLocked wakes the callers of the owner of h that wait for what h decides: groups that ask for
 // the lock, and all that ask for its other half. Redis grants or refuses these at once.
-func (n *name) heldLocked(h *hold) {
-	n.wakeGroupsLocked(h.key)
-	if h.lock.OtherHalf() == (LockID{}) {
+func (n *lockState) wakeOwnerLocked(h *hold) {
+	n.wakeMultiLocked(h.key)
+	if h.lock.Counterpart() == (LockID{}) {
 		return
 	}
-	n.wakeGroupsLocked(holdKey{h.lock.OtherHalf(), h.key.owner})
-	if other := n.otherHalfLocked(h); other != nil && other.state.wanted() {
+	n.wakeMultiLocked(holdKey{h.lock.Counterpart(), h.key.owner})
+	if other := n.counterpartLocked(h); other != nil && other.state.wanted() {
 		wakeCaller(other.changed)
 	}
 }
 
-func (n *name) wakeGroupsLocked(key holdKey) {
-	for _, g := range n.groups[key] {
+func (n *lockState) wakeMultiLocked(key holdKey) {
+	for _, g := range n.multis[key] {
 		wakeCaller(g.signal)
 	}
 }
@@ -164,15 +164,15 @@ func wakeCaller(changed chan struct{}) {
 }
 
 // waiting are the options of a wait that also ends when the owner comes to hold one of the locks.
-func (g *group) waiting() *waitOptions {
+func (g *multiAcquire) waiting() *waitOptions {
 	patient := g.waitOptions
 	patient.changed = g.signal
 	return &patient
 }
 
-// gather waits for the owner mutexes of all holds and for the wait queues of all locks that are not held, and
+// lockAll waits for the owner mutexes of all holds and for the wait queues of all locks that are not held, and
 // returns the wants of the next attempt. On an error it keeps no mutex and no queue.
-func (g *group) gather() ([]want, error) {
+func (g *multiAcquire) lockAll() ([]target, error) {
 	e, p := g.engine, &g.waitOptions
 	bypass := false  // the next attempt bypasses the wait queues
 	yielded := false // other processes have had the chance to go first
@@ -193,7 +193,7 @@ func (g *group) gather() ([]want, error) {
 			kept = other
 			continue
 		}
-		if late := g.lapsedLocked(); late != nil {
+		if late := g.expiredLocked(); late != nil {
 			g.unlockHoldsLocked()
 			g.names.Unlock()
 			late.expireIfDue()
@@ -219,7 +219,7 @@ func (g *group) gather() ([]want, error) {
 }
 
 // awaitHoldLocked waits for the owner mutex of other, which another caller has.
-func (g *group) awaitHoldLocked(p *waitOptions, other *hold) error {
+func (g *multiAcquire) awaitHoldLocked(p *waitOptions, other *hold) error {
 	g.leaveQueuesLocked()
 	if other.state.holds() {
 		return entrance{g.engine}.enterOwnersLocked(g.names, p, &other.owner)
@@ -229,18 +229,18 @@ func (g *group) awaitHoldLocked(p *waitOptions, other *hold) error {
 }
 
 // awaitQueuesLocked waits for all wait queues, and reports whether the next attempt is to bypass them.
-func (g *group) awaitQueuesLocked(p *waitOptions) (bypass bool, err error) {
+func (g *multiAcquire) awaitQueuesLocked(p *waitOptions) (bypass bool, err error) {
 	patient := g.waiting()
 	err = entrance{g.engine}.enterQueuesLocked(g.names, patient, g.awaitedLocked())
-	p.sees(patient.obstacle)
-	if err == errLookAgain || err == errAskYourself {
-		return err == errAskYourself, nil
+	p.sees(patient.blocker)
+	if err == errOwnerChanged || err == errBypassQueue {
+		return err == errBypassQueue, nil
 	}
 	return false, err
 }
 
 // yieldLocked lets other processes go first for d.
-func (g *group) yieldLocked(p *waitOptions, d time.Duration) error {
+func (g *multiAcquire) yieldLocked(p *waitOptions, d time.Duration) error {
 	g.unlockHoldsLocked()
 	g.names.Unlock()
 	p.span.waits()
@@ -253,7 +253,7 @@ func (g *group) yieldLocked(p *waitOptions, d time.Duration) error {
 }
 
 // prepareLocked sets the attempts of all wants.
-func (g *group) prepareLocked() ([]want, error) {
+func (g *multiAcquire) prepareLocked() ([]target, error) {
 	var loss error
 	for i := range g.locked {
 		if err := g.locked[i].prepareLocked(g.request); loss == nil {
@@ -270,7 +270,7 @@ func (g *group) prepareLocked() ([]want, error) {
 
 // lockHoldsLocked takes the owner mutexes of all holds, and makes fresh holds where there are none; or it
 // takes no mutex and returns a hold that another caller uses. The caller has the owner mutex of kept already.
-func (g *group) lockHoldsLocked(kept *hold) (other *hold) {
+func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
 	for i, b := range g.locks {
 		n, key := g.fresh[i].name, holdKey{b.ID(), g.owner}
 		h := n.holds.get(key)
@@ -281,7 +281,7 @@ func (g *group) lockHoldsLocked(kept *hold) (other *hold) {
 		if h == kept {
 			kept = nil // it is one of the wants now
 		}
-		if h != nil && (h.state.isForgotten() || h.state == over) {
+		if h != nil && (h.state.isForgotten() || h.state == ended) {
 			n.forgetLocked(h)
 			h.owner.Release()
 			h = nil
@@ -293,7 +293,7 @@ func (g *group) lockHoldsLocked(kept *hold) (other *hold) {
 		} else {
 			g.fresh[i].leaveQueueLocked()
 		}
-		g.locked = append(g.locked, want{hold: h})
+		g.locked = append(g.locked, target{hold: h})
 	}
 	if kept != nil {
 		kept.unlockHoldLocked() // it is over by now, or not wanted this time
@@ -305,7 +305,7 @@ func (g *group) lockHoldsLocked(kept *hold) (other *hold) {
 }
 
 // unlockHoldsLocked unlocks all holds. The holds of g.fresh keep their wait queues.
-func (g *group) unlockHoldsLocked() {
+func (g *multiAcquire) unlockHoldsLocked() {
 	for _, w := range g.locked {
 		if w.hold.state == fresh {
 			w.hold.name.forgetLocked(w.hold)
@@ -317,10 +317,10 @@ func (g *group) unlockHoldsLocked() {
 	g.locked = nil
 }
 
-// lapsedLocked is a hold whose validity is over, also before the watchdog has noticed; or nil.
-func (g *group) lapsedLocked() *hold {
+// expiredLocked is a hold whose validity is over, also before the watchdog has noticed; or nil.
+func (g *multiAcquire) expiredLocked() *hold {
 	for _, w := range g.locked {
-		if h := w.hold; h.state.holds() && !g.engine.watchdog.Trusted(&h.record.lease) {
+		if h := w.hold; h.state.holds() && !g.engine.watchdog.IsValid(&h.record.lease) {
 			return h
 		}
 	}
@@ -328,7 +328,7 @@ func (g *group) lapsedLocked() *hold {
 }
 
 // tryQueuesLocked enters all wait queues that have to admit the attempt. If one is taken, it unlocks the holds.
-func (g *group) tryQueuesLocked() bool {
+func (g *multiAcquire) tryQueuesLocked() bool {
 	for _, w := range g.locked {
 		h := w.hold
 		if h.queue != nil || !h.needsQueueLocked() {
@@ -345,16 +345,16 @@ func (g *group) tryQueuesLocked() bool {
 }
 
 // awaitedLocked are the wants that the owner does not hold.
-func (g *group) awaitedLocked() (wants []want) {
+func (g *multiAcquire) awaitedLocked() (wants []target) {
 	for _, h := range g.fresh {
 		if held := h.name.holds.get(h.key); held == nil || held.state.wanted() {
-			wants = append(wants, want{hold: h})
+			wants = append(wants, target{hold: h})
 		}
 	}
 	return wants
 }
 
-func (g *group) leaveQueuesLocked() {
+func (g *multiAcquire) leaveQueuesLocked() {
 	for _, h := range g.fresh {
 		if h.state == fresh {
 			h.leaveQueueLocked()
@@ -362,9 +362,9 @@ func (g *group) leaveQueuesLocked() {
 	}
 }
 
-// letGo unlocks all holds before the caller waits for the release of wants[at]. The caller keeps the wait queue of
+// unlockAll unlocks all holds before the caller waits for the release of wants[at]. The caller keeps the wait queue of
 // that lock, which another process has; or all wait queues, if all is set because it asks again in a moment.
-func (g *group) letGo(at int, all bool) {
+func (g *multiAcquire) unlockAll(at int, all bool) {
 	g.names.Lock()
 	defer g.names.Unlock()
 	for _, w := range g.locked {
@@ -380,13 +380,13 @@ func (g *group) letGo(at int, all bool) {
 		if i != at {
 			h.leaveQueueLocked()
 		} else if h.queue != nil {
-			h.queue.turns.Interrupted()
+			h.queue.policy.Interrupted()
 		}
 	}
 }
 
-// asks notes an attempt on wants.
-func (g *group) asks(wants []want) {
+// noteAttempt notes an attempt on wants.
+func (g *multiAcquire) noteAttempt(wants []target) {
 	for i, w := range wants {
 		if w.hold == g.fresh[i] {
 			g.asked[i] = w
@@ -397,7 +397,7 @@ func (g *group) asks(wants []want) {
 }
 
 // dropPlaces gives up the places in the line that other callers have left to this one, which stands in no line.
-func (g *group) dropPlaces() {
+func (g *multiAcquire) dropPlaces() {
 	g.names.Lock()
 	defer g.names.Unlock()
 	for _, h := range g.fresh {
@@ -408,7 +408,7 @@ func (g *group) dropPlaces() {
 }
 
 // present is wants with the holds of now: every attempt makes a new hold, with the field of the acquisition.
-func (g *group) present(wants []want) []want {
+func (g *multiAcquire) present(wants []target) []target {
 	g.names.Lock()
 	defer g.names.Unlock()
 	wants = slices.Clone(wants)
@@ -422,7 +422,7 @@ func (g *group) present(wants []want) []want {
 
 // unwanted are the attempts that may have left a hold or an entry in Redis which the caller does not have. granted
 // are the wants that were granted, or nil.
-func (g *group) unwanted(granted []want, unknown int) (wants []want) {
+func (g *multiAcquire) unwanted(granted []target, unknown int) (wants []target) {
 	for i, w := range g.asked {
 		if w.hold != nil && (granted == nil || granted[i].Field != w.Field) {
 			wants = append(wants, w)

@@ -17,8 +17,8 @@ func (e *Engine) Guard(ctx context.Context, b Lock, o Owner) (context.Context, e
 	if err := e.Open(); err != nil {
 		return nil, err
 	}
-	n := e.use(b.ID().Name)
-	defer n.done()
+	n := e.retain(b.ID().Name)
+	defer n.release()
 	h := n.find(b.ID(), o)
 	if h == nil {
 		return nil, n.notHeldError(b.ID(), o)

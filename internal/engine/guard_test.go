@@ -72,7 +72,7 @@ func TestEngineGuardOfAHoldThatIsBeingLost(t *testing.T) {
 		set := func(state holdState, loss error) {
 			h.name.locked(func() { h.state, h.loss = state, loss })
 		}
-		set(lost, LossError(ErrLapsed))
+		set(lost, LossError(ErrExpired))
 		defer func() {
 			set(holding, nil)
 			e.unlock(1)
@@ -108,12 +108,12 @@ func TestGuardHasEndedOnceTheHoldIsLost(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		guarded := e.guarded(1)
-		n := e.use("x")
-		defer n.done()
+		n := e.retain("x")
+		defer n.release()
 		h := n.find(newFakeLock(e.redis, "x").ID(), 1)
 		var guards []*guard.End
 		n.locked(func() { // as far as lose has come when it lets go of the mutex
-			h.state, h.loss = lost, LossError(ErrLapsed)
+			h.state, h.loss = lost, LossError(ErrExpired)
 			guards = h.guards.Take()
 		})
 		require.Error(t, guarded.Err(), "the hold is lost, and its guard has not ended")

@@ -7,25 +7,25 @@ package engine
 
 import "slices"
 
-// withOtherHalves is wants with the holds that their owner has on the other halves by
+// withCounterparts is wants with the holds that their owner has on the other halves by
 // now: the owner may acquire one while this caller waits.
-func withOtherHalves(wants []want) []want {
-	var changed []want
+func withCounterparts(wants []target) []target {
+	var changed []target
 	for i, w := range wants {
-		if w.hold.lock.OtherHalf() == (LockID{}) {
+		if w.hold.lock.Counterpart() == (LockID{}) {
 			continue
 		}
-		other := w.hold.name.find(w.hold.lock.OtherHalf(), w.hold.key.owner)
+		other := w.hold.name.find(w.hold.lock.Counterpart(), w.hold.key.owner)
 		if other == nil {
-			other = otherHalfAmong(wants, w)
+			other = counterpartAmong(wants, w)
 		}
-		if other == nil || other.field == w.OtherHalf || !other.nameField() {
+		if other == nil || other.field == w.Counterpart || !other.noteFieldSent() {
 			continue
 		}
 		if changed == nil { // an abandoned attempt still reads the old wants
 			changed = slices.Clone(wants)
 		}
-		changed[i].OtherHalf = other.field
+		changed[i].Counterpart = other.field
 	}
 	if changed != nil {
 		return changed
@@ -33,33 +33,33 @@ func withOtherHalves(wants []want) []want {
 	return wants
 }
 
-// nameField notes that the field of h is going to be sent by an attempt on the other half, so that h is not handed
+// noteFieldSent notes that the field of h is going to be sent by an attempt on the other half, so that h is not handed
 // over or shared. It returns false if h is over by now. It also returns false if h is shared: then other holds are
 // in the way beside h, unless they all ask for the other half.
-func (h *hold) nameField() bool {
+func (h *hold) noteFieldSent() bool {
 	n := h.name
 	n.Lock()
 	defer n.Unlock()
-	if h.state == over {
+	if h.state == ended {
 		return false
 	}
-	h.named = true
+	h.fieldSent = true
 	if h.state.wanted() {
 		return true
 	}
 	for _, other := range h.record.holds {
-		if other != h && n.otherHalfLocked(other) == nil {
+		if other != h && n.counterpartLocked(other) == nil {
 			return false
 		}
 	}
-	n.closeLocked(h.record)
+	n.endSharingLocked(h.record)
 	return true
 }
 
-// otherHalfAmong is the hold among wants that is on the other half of w, or nil.
-func otherHalfAmong(wants []want, w want) *hold {
+// counterpartAmong is the hold among wants that is on the other half of w, or nil.
+func counterpartAmong(wants []target, w target) *hold {
 	for _, other := range wants {
-		if other.hold.key.id == w.hold.lock.OtherHalf() {
+		if other.hold.key.id == w.hold.lock.Counterpart() {
 			return other.hold
 		}
 	}

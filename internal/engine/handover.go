@@ -13,21 +13,21 @@ import (
 	"github.com/relock-go/relock/internal/guard"
 )
 
-// handOverLocked hands the lock of h, one level of which is being released, to the first waiter if
+// handOffLocked hands the lock of h, one level of which is being released, to the first waiter if
 // that waiter can have the lock, and reports whether it did.
-func (h *hold) handOverLocked() bool {
+func (h *hold) handOffLocked() bool {
 	next, now := h.successorLocked()
 	if next == nil || len(h.guards) > 0 { // guards that were made while earlier ones were ended: a real release ends them
 		return false
 	}
 	n, g, r := h.name, h.queue, h.record
-	g.turns.HandedOver()
+	g.policy.HandedOff()
 	n.forgetLocked(h)
-	h.state, h.levels, h.queue = over, 0, nil
+	h.state, h.count, h.queue = ended, 0, nil
 	h.leaveRecordLocked()
 	next.queue = g
 	if next.lock.Fenced() {
-		next.field, next.state, r.handedOn = r.field, adopting, true
+		next.field, next.state, r.adopted = r.field, adopting, true
 		r.endLocked()
 	} else {
 		r.joinLocked(next, now)
@@ -45,14 +45,14 @@ func (h *hold) handOverLocked() bool {
 func (h *hold) successorLocked() (next *hold, now time.Duration) {
 	n, g, r := h.name, h.queue, h.record
 	e := n.engine
-	if n.closed || g == nil || g.First() == nil || !h.state.holds() || h.levels > 1 || h.leaseUncertain || r.ended {
+	if n.closed || g == nil || g.First() == nil || !h.state.holds() || h.count > 1 || h.leaseUncertain || r.ended {
 		return nil, 0
 	}
 	next, now = g.First().Value, e.watchdog.Now()
 	switch {
-	case next == nil, !g.turns.MayHandOver(now, e.pace()):
+	case next == nil, !g.policy.MayHandOff(now, e.pace()):
 		return nil, 0
-	case h.named, n.otherHalfLocked(h) != nil, n.otherHalfLocked(next) != nil:
+	case h.fieldSent, n.counterpartLocked(h) != nil, n.counterpartLocked(next) != nil:
 		return nil, 0 // an attempt on the other half by this field would be granted beside the successor
 	case h.keepUntil > now:
 		return nil, 0
@@ -74,20 +74,20 @@ type admitted struct {
 
 // admit is where most callers of a hot lock wait. They want one level of one lock, which another
 // goroutine of this process holds or contends for.
-func (n *name) admit(p *waitOptions, b Lock, o Owner, explicit bool) (admitted, error) {
+func (n *lockState) admit(p *waitOptions, b Lock, o Owner, explicit bool) (admitted, error) {
 	key, admission := holdKey{b.ID(), o}, b.Admission()
 	n.Lock()
 	defer n.Unlock()
-	if n.holds.get(key) != nil || b.OtherHalf() != (LockID{}) && n.holds.get(holdKey{b.OtherHalf(), o}) != nil {
+	if n.holds.get(key) != nil || b.Counterpart() != (LockID{}) && n.holds.get(holdKey{b.Counterpart(), o}) != nil {
 		return admitted{}, nil
 	}
 	switch {
-	case admission == Independent, admission == Shared && explicit:
+	case admission == Uncoordinated, admission == Shared && explicit:
 		return n.admitFirstLocked(n.newHoldLocked(b, key, p.changes(b)), nil), nil
 	case admission == Shared:
 		return n.shareLocked(p, b, key)
-	case admission == Counted:
-		return n.countLocked(p, b, key)
+	case admission == Counting:
+		return n.admitCountingLocked(p, b, key)
 	}
 	switch g := n.queueLocked(key.id.Half); {
 	case g.TryEnter():
@@ -99,10 +99,10 @@ func (n *name) admit(p *waitOptions, b Lock, o Owner, explicit bool) (admitted, 
 	}
 }
 
-// countLocked is the part of admit for locks that several owners hold, each with a record of its own: callers pass the
+// admitCountingLocked is the part of admit for locks that several owners hold, each with a record of its own: callers pass the
 // caller in the wait queue until it has found the lock busy, or others wait or go first, because each of them may find
 // the lock free.
-func (n *name) countLocked(p *waitOptions, b Lock, key holdKey) (admitted, error) {
+func (n *lockState) admitCountingLocked(p *waitOptions, b Lock, key holdKey) (admitted, error) {
 	h := n.newHoldLocked(b, key, nil)
 	if p.NoWait {
 		return n.admitFirstLocked(h, nil), nil
@@ -111,45 +111,45 @@ func (n *name) countLocked(p *waitOptions, b Lock, key holdKey) (admitted, error
 	switch {
 	case g.TryEnter():
 		return n.admitFirstLocked(h, g), nil
-	case !g.busy && g.First() == nil && !p.foundBusy && g.turns.Yield(n.engine.watchdog.Now()) == 0:
+	case !g.busy && g.First() == nil && !p.foundBusy && g.policy.Yield(n.engine.watchdog.Now()) == 0:
 		return n.admitFirstLocked(h, nil), nil
 	}
 	return n.enqueueLocked(p, g, h)
 }
 
 // admitFirstLocked admits a fresh hold whose wait queue was free, or that needs none.
-func (n *name) admitFirstLocked(h *hold, g *waitQueue) admitted {
+func (n *lockState) admitFirstLocked(h *hold, g *waitQueue) admitted {
 	h.queue, h.field = g, n.engine.newField(h.key.owner)
 	return admitted{hold: h}
 }
 
 // enqueueLocked waits in g. It lets go of the mutex meanwhile.
-func (n *name) enqueueLocked(p *waitOptions, g *waitQueue, h *hold) (admitted, error) {
+func (n *lockState) enqueueLocked(p *waitOptions, g *waitQueue, h *hold) (admitted, error) {
 	w := g.Add(h, entrance{n.engine}.number(p))
 	err := entrance{n.engine}.awaitLocked(n, p, w)
 	switch {
 	case h.state == adopting: // checked before err, as below: no other caller can release this hold
-		p.span.ends(pathHandover)
+		p.span.ends(pathHandoff)
 		h.state = fresh
 		return admitted{hold: h, adopts: true}, nil
 	case h.state != fresh: // it was handed the lock, and may have lost it since
-		p.span.ends(pathHandover)
+		p.span.ends(pathHandoff)
 		if h.state == handed {
 			h.state = holding
 		}
-		if h.state != over && !h.record.isKeptLocked(n.engine.watchdog.Now()) {
-			return n.refuseLocked(h), nil
+		if h.state != ended && !h.record.isKeptLocked(n.engine.watchdog.Now()) {
+			return n.discardHandoffLocked(h), nil
 		}
 		return admitted{hold: h, holds: true}, nil
-	case err == errLookAgain: // the owner holds the other half: no other caller decides on its attempt
+	case err == errOwnerChanged: // the owner holds the other half: no other caller decides on its attempt
 		g.Leave(w)
 		n.dropQueueLocked(g)
 		p.number, p.bypass = w.Number, true
 		return admitted{hold: h}, nil
 	case err != nil:
-		p.sees(g.obstacle)
+		p.sees(g.blocker)
 		g.Leave(w)
-	case w.Err == errAskYourself:
+	case w.Err == errBypassQueue:
 		p.number, p.bypass = w.Number, true
 		return admitted{hold: h}, nil
 	default:
@@ -164,16 +164,16 @@ func (n *name) enqueueLocked(p *waitOptions, g *waitQueue, h *hold) (admitted, e
 	return admitted{hold: h}, nil
 }
 
-// refuseLocked releases a lock that was handed to h. Its trust was over, or nearly so, before the caller of h
+// discardHandoffLocked releases a lock that was handed to h. Its trust was over, or nearly so, before the caller of h
 // ran again: the process was stopped in between. The caller asks for a hold of its own; the old record is
-// cleared meanwhile. refuseLocked lets go of the mutex for a moment.
-func (n *name) refuseLocked(h *hold) admitted {
-	g, shares := h.queue, h.levels > 1 // shares: other callers of the owner have re-entered h meanwhile
+// cleared meanwhile. discardHandoffLocked lets go of the mutex for a moment.
+func (n *lockState) discardHandoffLocked(h *hold) admitted {
+	g, shares := h.queue, h.count > 1 // shares: other callers of the owner have re-entered h meanwhile
 	last, guards := true, []*guard.End(nil)
 	if h.state.isLost() {
-		h.levels--
+		h.count--
 	} else {
-		_, last, guards = h.endLevelLocked()
+		_, last, guards = h.endOneLocked()
 	}
 	if shares {
 		return admitted{}

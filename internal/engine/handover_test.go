@@ -67,7 +67,7 @@ func TestHandoverSendsNothing(t *testing.T) {
 func TestHandoverEndsWithTheSlice(t *testing.T) {
 	for _, slice := range []time.Duration{0, 10 * time.Millisecond, 35 * time.Millisecond} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
-			e.Slice = slice
+			e.HandoffWindow = slice
 			const section, waiters = 3 * time.Millisecond, 40
 			e.lock(1)
 			time.Sleep(section)
@@ -116,7 +116,7 @@ func TestHandoverOnlyOfWatchdogHolds(t *testing.T) {
 // S2: a hold that is no longer trusted is not handed over.
 func TestHandoverEndsWithTrust(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.Slice = time.Hour
+		e.HandoffWindow = time.Hour
 		e.lock(1)
 		e.redis.Set(func() { e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Block: io.EOF} } })
 		ctx, cancel := context.WithCancel(context.Background())
@@ -138,7 +138,7 @@ func TestHandoverLooksAtTheClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		order, all := e.queue(2, 3, 0)
-		e.holdOf(LockID{Name: "x"}, 1, func(h *hold) { h.record.lease.TrustUntil(0) })
+		e.holdOf(LockID{Name: "x"}, 1, func(h *hold) { h.record.lease.SetValidUntil(0) })
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
 		all.Wait()
 		n := e.redis.Count("acquire")
@@ -151,7 +151,7 @@ func TestHandoverLooksAtTheClock(t *testing.T) {
 // loss would be reported to the successor.
 func TestHandoverStopsWhenTheLeaseHasEnded(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.Slice = time.Hour
+		e.HandoffWindow = time.Hour
 		e.lock(1)
 		_, all := e.queue(2, 2, 0)
 		e.holdOf(LockID{Name: "x"}, 1, func(h *hold) { h.record.ended = true })
@@ -164,7 +164,7 @@ func TestHandoverStopsWhenTheLeaseHasEnded(t *testing.T) {
 // Only the Unlock of the last level hands the lock over.
 func TestHandoverOfTheLastLevelOnly(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.Slice = time.Hour
+		e.HandoffWindow = time.Hour
 		e.lock(1)
 		e.lock(1)
 		order, all := e.queue(2, 2, 0)
@@ -212,7 +212,7 @@ func TestHandoverToAWaiterThatGivesUpPassesOn(t *testing.T) {
 	for seed := range uint64(200) {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			rng := rand.New(rand.NewPCG(seed, 0))
-			e.Slice = time.Hour
+			e.HandoffWindow = time.Hour
 			fenced := seed%2 == 1
 			var lock Record = newFakeLock(e.redis, "x")
 			if fenced {
@@ -255,7 +255,7 @@ func TestHandoverToAWaiterThatGivesUpPassesOn(t *testing.T) {
 func TestHandoverToAnEndedContextReleases(t *testing.T) {
 	for range 100 {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
-			e.Slice = time.Hour
+			e.HandoffWindow = time.Hour
 			lock := newFencedFake(e.redis, "x")
 			e.lock(1)
 			ctx, cancel := context.WithCancel(context.Background())
@@ -277,7 +277,7 @@ func TestHandoverToAnEndedContextReleases(t *testing.T) {
 // S6: a fenced lock draws a token for each hold that is handed over, with one request.
 func TestHandoverDrawsATokenForEachHold(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.Slice = time.Hour
+		e.HandoffWindow = time.Hour
 		lock := newFencedFake(e.redis, "x")
 		var last int64
 		section := func(o Owner) {
@@ -348,7 +348,7 @@ func TestHandoverWakesOtherGoroutinesOfTheOwner(t *testing.T) {
 // A ForceUnlock during a handover reports the loss to the successor at once.
 func TestForceUnlockDuringAHandoverReachesTheSuccessor(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.Slice = time.Hour
+		e.HandoffWindow = time.Hour
 		e.lock(1)
 		second := make(chan context.Context)
 		go func() {
@@ -401,7 +401,7 @@ func TestHandoverExcludesUnderRandomFaults(t *testing.T) {
 			var engines []*bubbleEngine
 			for n := range 2 {
 				e := joinBubbleEngine(t, r, fmt.Sprint("c", n))
-				e.Slice = []time.Duration{0, 10 * time.Millisecond, time.Hour}[seed%3]
+				e.HandoffWindow = []time.Duration{0, 10 * time.Millisecond, time.Hour}[seed%3]
 				engines = append(engines, e)
 				for o := Owner(1); o <= 6; o++ {
 					all.Go(func() {
@@ -488,7 +488,7 @@ func TestHandoverExcludesUnderRandomFaults(t *testing.T) {
 func TestEngineLateHandoverIsNotReported(t *testing.T) {
 	type stopped func(e *bubbleEngine, before *hold)
 	handOver := func(e *bubbleEngine, before *hold) {
-		assert.True(e.t, before.handOverLocked(), "not handed over")
+		assert.True(e.t, before.handOffLocked(), "not handed over")
 	}
 	letIn := func(e *bubbleEngine, before *hold) {
 		before.queue = before.name.findQueueLocked(before.key.id.Half)
@@ -526,10 +526,10 @@ func TestEngineLateHandoverIsNotReported(t *testing.T) {
 					record := before.record
 					before.name.locked(func() {
 						pass(e, before)
-						record.lease.TrustUntil(e.watchdog.Now() + left)
+						record.lease.SetValidUntil(e.watchdog.Now() + left)
 					})
 					if name == "noticed" {
-						record.LeaseEnded(ErrLapsed)
+						record.LeaseEnded(ErrExpired)
 					}
 					<-got
 					h := before.name.find(b.ID(), 2)
@@ -628,7 +628,7 @@ func TestShortTryLockStillAsksAfterGivingWay(t *testing.T) {
 		for range 2 {
 			a.rtt.Observe(15 * time.Millisecond)
 		}
-		a.Slice = 0
+		a.HandoffWindow = 0
 		ctx, cancel := context.WithCancel(context.Background())
 		a.lock(1)
 		go func() { _, _ = other.lockWith(ctx, 9, Request{Wait: forever}) }()

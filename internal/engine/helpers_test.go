@@ -11,7 +11,7 @@ import (
 func (e *Engine) atWork() int64 { return e.workers.AtWork() }
 
 // eachName calls f for every name that is in use, with its mutex.
-func (e *Engine) eachName(f func(n *name)) {
+func (e *Engine) eachName(f func(n *lockState)) {
 	e.table.mu.Lock()
 	all := slices.Collect(maps.Values(e.table.names))
 	e.table.mu.Unlock()
@@ -22,12 +22,12 @@ func (e *Engine) eachName(f func(n *name)) {
 
 // holds and waitQueues are how many there are.
 func (e *Engine) holds() (holds int) {
-	e.eachName(func(n *name) { holds += n.holds.len() })
+	e.eachName(func(n *lockState) { holds += n.holds.len() })
 	return holds
 }
 
 func (e *Engine) waitQueues() (queues int) {
-	e.eachName(func(n *name) { queues += len(n.queues) })
+	e.eachName(func(n *lockState) { queues += len(n.queues) })
 	return queues
 }
 
@@ -40,12 +40,12 @@ func (e *Engine) names() int {
 
 // textsInUse are the names that are in use.
 func (e *Engine) textsInUse() (texts []string) {
-	e.eachName(func(n *name) { texts = append(texts, n.text) })
+	e.eachName(func(n *lockState) { texts = append(texts, n.text) })
 	return texts
 }
 
 // locked calls f with the mutex of the name.
-func (n *name) locked(f func()) {
+func (n *lockState) locked(f func()) {
 	n.Lock()
 	defer n.Unlock()
 	f()
@@ -58,7 +58,7 @@ func (e *Engine) leases() int {
 
 // holdOf is the hold of o on the lock called name; f is called with the mutex of the name.
 func (e *Engine) holdOf(id LockID, o Owner, f func(h *hold)) {
-	n := e.use(id.Name)
-	defer n.done()
+	n := e.retain(id.Name)
+	defer n.release()
 	n.locked(func() { f(n.holds.get(holdKey{id, o})) })
 }

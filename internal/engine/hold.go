@@ -25,14 +25,14 @@ const expiredKept = 1024 // expired holds remembered, so that a late Unlock retu
 type holdState uint8
 
 const (
-	fresh    holdState = iota // not acquired yet
-	adopting                  // not acquired yet, and the record of the holder before was left to it: an attempt has to take it
-	handed                    // acquired: the lock was handed to it, or the record shared with it, and its caller has not run since
-	holding                   // acquired
-	lost                      // its owner has not called Unlock or Lock since
-	lapsed                    // lost because its explicit lease ran out: it needs no Unlock
-	told                      // lost, and a re-entry has told its owner
-	over                      // released, or handed over
+	fresh        holdState = iota // not acquired yet
+	adopting                      // not acquired yet, and the record of the holder before was left to it: an attempt has to take it
+	handed                        // acquired: the lock was handed to it, or the record shared with it, and its caller has not run since
+	holding                       // acquired
+	lost                          // its owner has not called Unlock or Lock since
+	expired                       // lost because its explicit lease ran out: it needs no Unlock
+	lossReported                  // lost, and a re-entry has told its owner
+	ended                         // released, or handed over
 )
 
 // wanted says that the lock is not acquired yet.
@@ -42,10 +42,10 @@ func (s holdState) wanted() bool { return s <= adopting }
 func (s holdState) holds() bool { return s == handed || s == holding }
 
 // isLost says that the hold was lost, and not released since.
-func (s holdState) isLost() bool { return s >= lost && s <= told }
+func (s holdState) isLost() bool { return s >= lost && s <= lossReported }
 
 // isForgotten says that the next acquire of the owner is a fresh one.
-func (s holdState) isForgotten() bool { return s == lapsed || s == told }
+func (s holdState) isForgotten() bool { return s == expired || s == lossReported }
 
 // afterLoss is the state after a loss. unrenewed says that an explicit lease has run out.
 func (s holdState) afterLoss(unrenewed bool) holdState {
@@ -53,15 +53,15 @@ func (s holdState) afterLoss(unrenewed bool) holdState {
 	case !s.holds():
 		return s
 	case unrenewed:
-		return lapsed
+		return expired
 	}
 	return lost
 }
 
-// afterTold is the state after a re-entry, which has told the owner of a loss.
-func (s holdState) afterTold() holdState {
+// afterReport is the state after a re-entry, which has told the owner of a loss.
+func (s holdState) afterReport() holdState {
 	if s.isLost() {
-		return told
+		return lossReported
 	}
 	return s
 }
@@ -72,13 +72,13 @@ type holdKey struct {
 }
 
 type hold struct {
-	name  *name
+	name  *lockState
 	lock  Lock
 	key   holdKey
 	field string // of its record in Redis; empty before the first attempt
 	// A token in it wakes the caller that asks for this hold: its owner has come to hold the other half. Or nil.
 	changed chan struct{}
-	keeper  Keeper // set while the hold is fresh; nil: the watchdog keeps its record in Redis
+	vote    Vote // set while the hold is fresh; nil: the watchdog keeps its record in Redis
 
 	// guarded by name.mu
 	owner  waitqueue.Queue[*hold] // the owner mutex
@@ -89,20 +89,20 @@ type hold struct {
 	since  time.Duration          // on the clock of the watchdog: of the attempt that was granted, or of the handover
 	// MinHold: on the clock of the watchdog, until when the record stays in Redis; 0: it need not.
 	keepUntil time.Duration
-	levels    int
+	count     int
 	token     int64
 	loss      error // why, when lost
 	guards    guard.Ends
 
 	state      holdState
 	registered bool // in the map of its name
-	named      bool // its field was sent by an attempt on the other half
+	fieldSent  bool // its field was sent by an attempt on the other half
 	// The record may outlive the lease, because a re-entry with a longer one was given up.
 	leaseUncertain bool
 }
 
-// verbs are the calls of a hold that has a record in Redis.
-func (h *hold) verbs() Record { return h.lock.(Record) }
+// commands are the calls of a hold that has a record in Redis.
+func (h *hold) commands() Record { return h.lock.(Record) }
 
 // lossOf is why the hold was lost, or nil.
 func (h *hold) lossOf() error {
@@ -118,14 +118,14 @@ func (h *hold) withName(loss error) error {
 
 // lockHold finds the hold that o has on the lock, and keeps other callers of o away from it
 // until unlockHold. Where there is none, it makes a fresh hold if makeOne is set, and else returns nil.
-func (n *name) lockHold(p *waitOptions, b Lock, o Owner, makeOne bool) (*hold, error) {
+func (n *lockState) lockHold(p *waitOptions, b Lock, o Owner, makeOne bool) (*hold, error) {
 	n.Lock()
 	defer n.Unlock()
 	return n.lockHoldLocked(p, b, o, makeOne)
 }
 
 // lockHoldLocked is lockHold for callers with the mutex. It lets go of the mutex while it waits.
-func (n *name) lockHoldLocked(p *waitOptions, b Lock, o Owner, makeOne bool) (*hold, error) {
+func (n *lockState) lockHoldLocked(p *waitOptions, b Lock, o Owner, makeOne bool) (*hold, error) {
 	key := holdKey{b.ID(), o}
 	for {
 		h := n.holds.get(key)
@@ -136,7 +136,7 @@ func (n *name) lockHoldLocked(p *waitOptions, b Lock, o Owner, makeOne bool) (*h
 			return nil, nil
 		}
 		err := n.enterHoldLocked(p, h)
-		if err == errLookAgain {
+		if err == errOwnerChanged {
 			continue
 		}
 		if err != nil {
@@ -150,14 +150,14 @@ func (n *name) lockHoldLocked(p *waitOptions, b Lock, o Owner, makeOne bool) (*h
 
 // enterHoldLocked takes the owner mutex of h. Where another caller has it, enterHoldLocked waits as p allows; if p is
 // nil, it returns errTimeUp.
-func (n *name) enterHoldLocked(p *waitOptions, h *hold) error {
+func (n *lockState) enterHoldLocked(p *waitOptions, h *hold) error {
 	switch {
 	case h.owner.TryEnter():
 		return nil
 	case p == nil:
 		return send.ErrTimeUp
 	}
-	if other := n.otherHalfLocked(h); h.state.holds() || other != nil && other.state.holds() { // this owner holds the lock
+	if other := n.counterpartLocked(h); h.state.holds() || other != nil && other.state.holds() { // this owner holds the lock
 		return entrance{n.engine}.enterOwnersLocked(n, p, &h.owner)
 	}
 	patient := *p
@@ -166,7 +166,7 @@ func (n *name) enterHoldLocked(p *waitOptions, h *hold) error {
 
 // usableLocked reports whether h can be used by the caller, which has its owner mutex. It returns the mutex of a hold
 // that is over, or is to be forgotten because an acquire begins.
-func (n *name) usableLocked(h *hold, acquires bool) bool {
+func (n *lockState) usableLocked(h *hold, acquires bool) bool {
 	n.expireLocked(h)
 	if acquires && h.state.isForgotten() {
 		n.forgetLocked(h)
@@ -189,15 +189,15 @@ func (h *hold) unlockHoldLocked() {
 	if h.state == fresh {
 		h.leaveQueueLocked() // has an effect only after a panic in a hook of the Redis client
 	}
-	if h.state == fresh || h.state == over {
+	if h.state == fresh || h.state == ended {
 		h.name.forgetLocked(h)
 	}
 	h.owner.Release()
 }
 
 // expireLocked ends h if its time is over, also before a timer has fired. It lets go of the mutex meanwhile.
-func (n *name) expireLocked(h *hold) {
-	if !h.state.holds() || h.keeper == nil && n.engine.watchdog.Trusted(&h.record.lease) {
+func (n *lockState) expireLocked(h *hold) {
+	if !h.state.holds() || h.vote == nil && n.engine.watchdog.IsValid(&h.record.lease) {
 		return
 	}
 	n.Unlock()
@@ -222,10 +222,10 @@ func (h *hold) due() error {
 	switch {
 	case !holds:
 		return nil
-	case !h.name.engine.watchdog.Trusted(&h.record.lease):
+	case !h.name.engine.watchdog.IsValid(&h.record.lease):
 		return h.name.engine.watchdog.WhyOver(&h.record.lease)
-	case h.keeper != nil:
-		return h.keeper.Check()
+	case h.vote != nil:
+		return h.vote.Check()
 	}
 	return nil
 }
@@ -268,8 +268,8 @@ func (h *hold) endRecord(cause error) []ending {
 	return r.lose(cause, h)
 }
 
-// levels returns o's hold on b and its levels, as far as this process knows.
-func (n *name) levels(b Lock, o Owner) (*hold, int) {
+// holdCount returns o's hold on b and its levels, as far as this process knows.
+func (n *lockState) holdCount(b Lock, o Owner) (*hold, int) {
 	h := n.find(b.ID(), o)
 	if h == nil {
 		return nil, 0
@@ -280,13 +280,13 @@ func (n *name) levels(b Lock, o Owner) (*hold, int) {
 	if !h.state.holds() {
 		return nil, 0
 	}
-	return h, h.levels
+	return h, h.count
 }
 
 // HoldCount is how many levels o holds of b; 0 where Redis does not confirm the hold. confirm asks Redis whether it has
 // the field.
 func (e *Engine) HoldCount(b Lock, o Owner, confirm func(field string) (bool, error)) (int, error) {
-	h, levels := e.levels(b, o)
+	h, levels := e.holdCount(b, o)
 	if levels == 0 {
 		return 0, e.Alive()
 	}
@@ -305,8 +305,8 @@ func (e *Engine) Token(b Lock, o Owner) (int64, error) {
 	if err := e.Alive(); err != nil {
 		return 0, err
 	}
-	n := e.use(b.ID().Name)
-	defer n.done()
+	n := e.retain(b.ID().Name)
+	defer n.release()
 	h := n.find(b.ID(), o)
 	if h == nil {
 		return 0, n.notHeldError(b.ID(), o)
@@ -323,7 +323,7 @@ func (e *Engine) Token(b Lock, o Owner) (int64, error) {
 	return h.token, nil
 }
 
-func (n *name) notHeldError(id LockID, o Owner) error {
+func (n *lockState) notHeldError(id LockID, o Owner) error {
 	n.Lock()
 	defer n.Unlock()
 	for h := range n.holds.all() {

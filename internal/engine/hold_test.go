@@ -91,7 +91,7 @@ func TestEngineReentryKeepsTheLongerLease(t *testing.T) {
 				// The hold has expired: it needs no unlock, and the next lock is a new hold.
 				time.Sleep(s)
 				e.lock(1)
-				_, levels := e.levels(newFakeLock(e.redis, "x"), 1)
+				_, levels := e.holdCount(newFakeLock(e.redis, "x"), 1)
 				assert.Equal(t, 1, levels, "levels after a fresh lock")
 				e.unlock(1)
 			})
@@ -162,7 +162,7 @@ func TestEngineLocksAfreshOnceTheLossIsReported(t *testing.T) {
 		require.False(t, ok)
 		require.ErrorIs(t, err, ErrLockLost)
 		e.lock(1)
-		_, levels := e.levels(newFakeLock(e.redis, "x"), 1)
+		_, levels := e.holdCount(newFakeLock(e.redis, "x"), 1)
 		assert.Equal(t, 1, levels, "levels")
 		e.unlock(1)
 	})
@@ -183,7 +183,7 @@ func TestEngineLossIsNoticedWithinAThirdOfTheLease(t *testing.T) {
 		assert.LessOrEqual(t, took, e.WatchdogTimeout/3, "noticed after %v: %v", took, context.Cause(guarded))
 		assert.ErrorIs(t, context.Cause(guarded), ErrLockLost, "noticed after %v: %v", took, context.Cause(guarded))
 		time.Sleep(time.Hour)
-		_, levels := other.levels(newFakeLock(e.redis, "x"), 2)
+		_, levels := other.holdCount(newFakeLock(e.redis, "x"), 2)
 		assert.Equal(t, 1, levels, "the next holder was disturbed")
 		assert.ErrorIs(t, e.unlockErr(1), ErrLockLost, "unlock")
 		other.unlock(2)
@@ -208,7 +208,7 @@ func TestEngineGoroutinesOfOneOwnerShareItsHold(t *testing.T) {
 		assert.ErrorIs(t, e.unlockErr(o), ErrNotHeld, "unlock of what is not held yet")
 		other.unlock(9)
 		wg.Wait()
-		_, levels := e.levels(newFakeLock(e.redis, "x"), o)
+		_, levels := e.holdCount(newFakeLock(e.redis, "x"), o)
 		assert.Equal(t, many, levels, "%d levels here, %d in Redis", levels, e.redis.Records["x"].Levels)
 		assert.Equal(t, many, e.redis.Records["x"].Levels, "%d levels here, %d in Redis", levels, e.redis.Records["x"].Levels)
 		for range many {
@@ -344,7 +344,7 @@ func TestExtendIsTrustedFromBeforeTheRequest(t *testing.T) {
 		require.Equal(t, 400*time.Millisecond, time.Since(sent))
 		require.NoError(t, e.Extend(ctx, lock, 1, 5*time.Second))
 		<-guarded.Done()
-		assert.Equal(t, lease.Trust(20*time.Second), time.Since(sent), "trust")
+		assert.Equal(t, lease.Validity(20*time.Second), time.Since(sent), "trust")
 		assert.ErrorIs(t, e.Extend(ctx, lock, 1, 20*time.Second), ErrLockLost)
 		assert.Equal(t, 2, e.redis.Count("renew"), "requests")
 	})
@@ -405,14 +405,14 @@ func TestHoldStates(t *testing.T) {
 	}{
 		"fresh":    {state: fresh, wanted: true, afterLoss: fresh, afterLapse: fresh, afterTold: fresh},
 		"adopting": {state: adopting, wanted: true, afterLoss: adopting, afterLapse: adopting, afterTold: adopting},
-		"handed":   {state: handed, holds: true, afterLoss: lost, afterLapse: lapsed, afterTold: handed},
-		"holding":  {state: holding, holds: true, afterLoss: lost, afterLapse: lapsed, afterTold: holding},
-		"lost":     {state: lost, isLost: true, afterLoss: lost, afterLapse: lost, afterTold: told},
-		"lapsed":   {state: lapsed, isLost: true, forgotten: true, afterLoss: lapsed, afterLapse: lapsed, afterTold: told},
-		"told":     {state: told, isLost: true, forgotten: true, afterLoss: told, afterLapse: told, afterTold: told},
-		"over":     {state: over, afterLoss: over, afterLapse: over, afterTold: over},
+		"handed":   {state: handed, holds: true, afterLoss: lost, afterLapse: expired, afterTold: handed},
+		"holding":  {state: holding, holds: true, afterLoss: lost, afterLapse: expired, afterTold: holding},
+		"lost":     {state: lost, isLost: true, afterLoss: lost, afterLapse: lost, afterTold: lossReported},
+		"lapsed":   {state: expired, isLost: true, forgotten: true, afterLoss: expired, afterLapse: expired, afterTold: lossReported},
+		"told":     {state: lossReported, isLost: true, forgotten: true, afterLoss: lossReported, afterLapse: lossReported, afterTold: lossReported},
+		"over":     {state: ended, afterLoss: ended, afterLapse: ended, afterTold: ended},
 	}
-	assert.Len(t, all, int(over)+1, "all states are here")
+	assert.Len(t, all, int(ended)+1, "all states are here")
 	for name, c := range all {
 		assert.Equal(t, c.wanted, c.state.wanted(), "%s: wanted", name)
 		assert.Equal(t, c.holds, c.state.holds(), "%s: holds", name)
@@ -420,6 +420,6 @@ func TestHoldStates(t *testing.T) {
 		assert.Equal(t, c.forgotten, c.state.isForgotten(), "%s: isForgotten", name)
 		assert.Equal(t, c.afterLoss, c.state.afterLoss(false), "%s: after a loss", name)
 		assert.Equal(t, c.afterLapse, c.state.afterLoss(true), "%s: after an explicit lease", name)
-		assert.Equal(t, c.afterTold, c.state.afterTold(), "%s: after a re-entry", name)
+		assert.Equal(t, c.afterTold, c.state.afterReport(), "%s: after a re-entry", name)
 	}
 }

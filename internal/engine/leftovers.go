@@ -8,44 +8,44 @@ package engine
 
 // The leftovers of a call. The zero value is that of a call that has not asked yet.
 type leftovers struct {
-	grants   int  // tries that may have taken the locks, or may still take them, without the call knowing
-	waits    bool // an attempt has left the entry of a waiter
-	inLine   bool // an attempt may have joined the line, or the caller may have been told that the lock is free
+	tries    int  // tries that may have taken the locks, or may still take them, without the call knowing
+	entry    bool // an attempt has left the entry of a waiter
+	enqueued bool // an attempt may have joined the line, or the caller may have been told that the lock is free
 	underWay bool // an attempt was under way when the call left it
 }
 
-// asked notes that an attempt has ended. Of unknown tries nobody knows whether they have run or will run; underWay says
+// attempted notes that an attempt has ended. Of unknown tries nobody knows whether they have run or will run; underWay says
 // that the call has left while the attempt was under way, and waits that the attempt has left the entry of a waiter.
-func (l *leftovers) asked(unknown int, underWay, waits bool) {
-	l.grants += unknown
+func (l *leftovers) attempted(unknown int, underWay, waits bool) {
+	l.tries += unknown
 	l.underWay = l.underWay || underWay
-	l.waits = l.waits || waits
+	l.entry = l.entry || waits
 }
 
-// refused notes that a grant is not kept, or may be there although an error was answered.
-func (l *leftovers) refused() { l.grants = max(l.grants, 1) }
+// grantNotKept notes that a grant is not kept, or may be there although an error was answered.
+func (l *leftovers) grantNotKept() { l.tries = max(l.tries, 1) }
 
-// joins notes that an attempt may join the line.
-func (l *leftovers) joins() { l.inLine = true }
+// mayEnqueue notes that an attempt may join the line.
+func (l *leftovers) mayEnqueue() { l.enqueued = true }
 
 // inherits notes tries of the caller before, whose place in the line this call has taken over.
 func (l *leftovers) inherits(tries int) {
-	l.grants += tries
-	l.joins()
+	l.tries += tries
+	l.mayEnqueue()
 }
 
-// toUndo reports whether something has to be undone. failed says that the call holds nothing.
-func (l *leftovers) toUndo(failed bool) bool {
-	return l.grants > 0 || l.waits || failed && (l.underWay || l.inLine)
+// toRollBack reports whether something has to be undone. failed says that the call holds nothing.
+func (l *leftovers) toRollBack(failed bool) bool {
+	return l.tries > 0 || l.entry || failed && (l.underWay || l.enqueued)
 }
 
 // delays reports whether what is left delays others, which stand behind it.
-func (l *leftovers) delays() bool { return l.waits || l.inLine }
+func (l *leftovers) delays() bool { return l.entry || l.enqueued }
 
 // leavesTries is how many tries of the call may still run, if some of them may.
 func (l *leftovers) leavesTries() int {
 	if l.underWay {
-		return l.grants + 1
+		return l.tries + 1
 	}
-	return l.grants
+	return l.tries
 }

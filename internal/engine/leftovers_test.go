@@ -8,13 +8,13 @@ import (
 
 // Each way in which attempts can end, and what has to be undone then.
 func TestLeftoversSayWhatHasToBeUndone(t *testing.T) {
-	busy := func(l *leftovers) { l.asked(0, false, false) }
-	queued := func(l *leftovers) { l.asked(0, false, true) }
-	silent := func(l *leftovers) { l.asked(1, false, false) }
-	left := func(l *leftovers) { l.asked(0, true, false) }
-	refused := (*leftovers).refused
+	busy := func(l *leftovers) { l.attempted(0, false, false) }
+	queued := func(l *leftovers) { l.attempted(0, false, true) }
+	silent := func(l *leftovers) { l.attempted(1, false, false) }
+	left := func(l *leftovers) { l.attempted(0, true, false) }
+	refused := (*leftovers).grantNotKept
 	inherits := func(l *leftovers) { l.inherits(2) }
-	joins := (*leftovers).joins
+	joins := (*leftovers).mayEnqueue
 	type events []func(*leftovers)
 	for name, c := range map[string]struct {
 		events
@@ -46,8 +46,8 @@ func TestLeftoversSayWhatHasToBeUndone(t *testing.T) {
 		for _, e := range c.events {
 			e(&l)
 		}
-		assert.Equal(t, c.held, l.toUndo(false), "%s, and it holds its locks", name)
-		assert.Equal(t, c.failed, l.toUndo(true), "%s, and it has failed", name)
+		assert.Equal(t, c.held, l.toRollBack(false), "%s, and it holds its locks", name)
+		assert.Equal(t, c.failed, l.toRollBack(true), "%s, and it has failed", name)
 		assert.Equal(t, c.delays, l.delays(), name)
 		assert.Equal(t, c.tries, l.leavesTries(), "the tries of: %s", name)
 	}
@@ -56,9 +56,9 @@ func TestLeftoversSayWhatHasToBeUndone(t *testing.T) {
 // Whatever is added, no event takes a leftover away: only a call that begins with a new field has none.
 func TestLeftoversOnlyGrow(t *testing.T) {
 	all := []func(*leftovers){
-		func(l *leftovers) { l.asked(0, false, false) }, func(l *leftovers) { l.asked(1, false, false) },
-		func(l *leftovers) { l.asked(0, true, false) }, func(l *leftovers) { l.asked(0, false, true) },
-		(*leftovers).refused, (*leftovers).joins, func(l *leftovers) { l.inherits(1) },
+		func(l *leftovers) { l.attempted(0, false, false) }, func(l *leftovers) { l.attempted(1, false, false) },
+		func(l *leftovers) { l.attempted(0, true, false) }, func(l *leftovers) { l.attempted(0, false, true) },
+		(*leftovers).grantNotKept, (*leftovers).mayEnqueue, func(l *leftovers) { l.inherits(1) },
 	}
 	for grants := range 3 {
 		for bits := range 8 {
@@ -66,10 +66,10 @@ func TestLeftoversOnlyGrow(t *testing.T) {
 				before := leftovers{grants, bits&1 > 0, bits&2 > 0, bits&4 > 0}
 				after := before
 				event(&after)
-				assert.GreaterOrEqual(t, after.grants, before.grants, "event %d", i)
+				assert.GreaterOrEqual(t, after.tries, before.tries, "event %d", i)
 				assert.GreaterOrEqual(t, after.leavesTries(), before.leavesTries(), "event %d", i)
 				for _, failed := range []bool{false, true} {
-					assert.True(t, after.toUndo(failed) || !before.toUndo(failed), "event %d on %+v", i, before)
+					assert.True(t, after.toRollBack(failed) || !before.toRollBack(failed), "event %d on %+v", i, before)
 				}
 			}
 		}

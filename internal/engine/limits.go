@@ -29,7 +29,7 @@ func (l Limits) checkLease(lease time.Duration) error {
 // OfReaders is the admission of readers with these limits.
 func (l Limits) OfReaders() Admission {
 	if l != (Limits{}) {
-		return Independent
+		return Uncoordinated
 	}
 	return Shared
 }
@@ -65,7 +65,7 @@ func (m minHold) rest() time.Duration {
 
 // call sets the lease of the record to rest.
 func (m minHold) call(rest time.Duration) send.Call {
-	return m.verbs().Renew(m.field, rest, m.isAlone())
+	return m.commands().Renew(m.field, rest, m.isAlone())
 }
 
 // isAlone reports whether nothing but h needs its record: a write lock has its record together with the read lock of
@@ -73,12 +73,12 @@ func (m minHold) call(rest time.Duration) send.Call {
 func (h *hold) isAlone() bool {
 	h.name.Lock()
 	defer h.name.Unlock()
-	return !h.named && h.name.otherHalfLocked(h) == nil
+	return !h.fieldSent && h.name.counterpartLocked(h) == nil
 }
 
 // expires reports whether the record is gone in time after a call. No request may still extend its lease: neither when
 // the call is sent, because it may overtake one that is answered first, nor when it was answered.
-func (m minHold) lapses() bool {
+func (m minHold) expires() bool {
 	e := m.name.engine
 	return m.isAlone() && !e.late.MayRun(m.field) && !e.watchdog.IsRenewing(&m.record.lease)
 }
@@ -94,15 +94,15 @@ func (m minHold) keep(ctx context.Context) bool {
 	e := m.name.engine
 	for end := m.recordEnd(); rest > 0; rest = m.rest() {
 		p := &waitOptions{Wait: send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime)}}
-		lapses := m.lapses()
+		lapses := m.expires()
 		r, _, err := e.send(p, m.call(rest), time.Time{})
 		pause := min(rest, clearPause)
 		switch {
-		case err == nil && (r[0] != 1 || lapses && m.lapses()):
+		case err == nil && (r[0] != 1 || lapses && m.expires()):
 			return true
 		case err == nil && !m.isAlone():
 			pause = rest
-		case err != nil && time.Now().After(end) && !m.keptByOtherHalf():
+		case err != nil && time.Now().After(end) && !m.keptByCounterpart():
 			return true
 		}
 		if e.waitOptionsFor(ctx).sleep(nil, nil, pause) != nil {
@@ -126,11 +126,11 @@ func (e *Engine) DropMinHold(b Lock, o Owner) {
 	if b.Limits().MinHold == 0 {
 		return
 	}
-	n := e.use(b.ID().Name)
-	defer n.done()
+	n := e.retain(b.ID().Name)
+	defer n.release()
 	n.Lock()
 	defer n.Unlock()
-	if h := n.holds.get(holdKey{b.ID(), o}); h != nil && h.levels == 1 {
+	if h := n.holds.get(holdKey{b.ID(), o}); h != nil && h.count == 1 {
 		h.keepUntil = 0
 	}
 }

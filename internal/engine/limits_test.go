@@ -254,6 +254,6 @@ func TestMaxHoldIsNotProlongedByAReentry(t *testing.T) {
 }
 
 func levelsOf(e *Engine, l Lock, o Owner) int {
-	_, levels := e.levels(l, o)
+	_, levels := e.holdCount(l, o)
 	return levels
 }

@@ -27,10 +27,10 @@ import (
 
 // How a caller asks for a lock that has a line: see lua/lock_acquire.lua.
 const (
-	PassesLine = "pass"  // takes a free lock before all others: it has no place, and does not wait, or has or wants other locks too
-	YieldsLine = "yield" // lets the line go first, and waits for its subscription to join it
-	HearsGrant = "hears" // waits in the line, and hears the channel of grants
-	AsksAgain  = "asks"  // waits in the line, and asks often: it may not subscribe
+	Barge = "pass"  // takes a free lock before all others: it has no place, and does not wait, or has or wants other locks too
+	Defer = "yield" // lets the line go first, and waits for its subscription to join it
+	Push  = "hears" // waits in the line, and hears the channel of grants
+	Poll  = "asks"  // waits in the line, and asks often: it may not subscribe
 )
 
 const (
@@ -70,15 +70,15 @@ func (p *place) sentAt(number uint64) time.Time {
 	return time.Time{}
 }
 
-// hasOtherHalf reports whether the owner of h has the other half, so that the line cannot grant h: the lock is not
+// hasCounterpart reports whether the owner of h has the other half, so that the line cannot grant h: the lock is not
 // free. The process may have a caller with a place beside it.
-func (h *hold) hasOtherHalf() bool {
-	if h.lock.OtherHalf() == (LockID{}) {
+func (h *hold) hasCounterpart() bool {
+	if h.lock.Counterpart() == (LockID{}) {
 		return false
 	}
 	h.name.Lock()
 	defer h.name.Unlock()
-	other := h.name.otherHalfLocked(h)
+	other := h.name.counterpartLocked(h)
 	return other != nil && other.state.holds()
 }
 
@@ -103,15 +103,15 @@ func ParseLineGrant(message, suffix string) (g LineGrant, ok bool) {
 }
 
 // dropPlaceLocked gives up the place that the last caller of q has left.
-func (n *name) dropPlaceLocked(q *waitQueue) {
+func (n *lockState) dropPlaceLocked(q *waitQueue) {
 	if p := q.place; p != nil {
 		q.place = nil
-		n.oweLocked(duty{undo: p.lock, attempt: Attempt{Field: p.field, Level: 1}, unknown: p.unknown})
+		n.oweLocked(duty{rollBack: p.lock, attempt: Attempt{Field: p.field, HoldCount: 1}, unknown: p.unknown})
 	}
 }
 
 // uses reports whether field belongs to a wait or a hold of this process that goes on, or is about to be released.
-func (n *name) uses(field string) bool {
+func (n *lockState) uses(field string) bool {
 	n.Lock()
 	defer n.Unlock()
 	for h := range n.holds.all() {

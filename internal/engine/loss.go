@@ -31,7 +31,7 @@ type ending struct {
 func (r *record) lose(cause error, first *hold) []ending {
 	// The cause may be an error of a user's hook, whose methods are called first, without the mutex.
 	end := ending{cause: cause, loss: LossError(cause)}
-	unrenewed, limited := errors.Is(cause, ErrLapsed), errors.Is(cause, ErrMaxHold)
+	unrenewed, limited := errors.Is(cause, ErrExpired), errors.Is(cause, ErrMaxHold)
 	overdue := end.loss
 	if unrenewed {
 		overdue = LossError(fmt.Errorf("%w: %w", ErrUnrenewed, cause))
@@ -70,10 +70,10 @@ func (h *hold) loseLocked(end ending, lapses, limited bool) ending {
 	h.endLocked(h.state.afterLoss(lapses))
 	h.loss = end.loss
 	h.leaveQueueLocked()
-	other := h.name.otherHalfLocked(h)
+	other := h.name.counterpartLocked(h)
 	// A record that is kept alive, or is about to be, would keep this hold in it. A hold without a record is released
 	// by its keeper.
-	if h.keeper == nil && (lapses || limited) && (h.leaseUncertain || other != nil && other.state != over && !other.state.isLost()) {
+	if h.vote == nil && (lapses || limited) && (h.leaseUncertain || other != nil && other.state != ended && !other.state.isLost()) {
 		h.name.oweLocked(duty{clear: h})
 	}
 	end.state, end.age, end.guards = h.state, h.age(), h.guards.Take()
@@ -84,11 +84,11 @@ func (h *hold) loseLocked(end ending, lapses, limited bool) ending {
 func (e *ending) carryOut() {
 	h := e.hold
 	if !e.renewed {
-		h.name.engine.lapsed.remember(h)
+		h.name.engine.expired.remember(h)
 	}
 	guard.EndAll(e.guards, h.withName(e.loss))
-	if h.keeper != nil {
-		h.keeper.Lost()
+	if h.vote != nil {
+		h.vote.Lost()
 	}
 }
 
@@ -97,7 +97,7 @@ func (e *ending) report() {
 	events, s := e.hold.name.engine.Events, e.hold.subject()
 	switch {
 	case e.unheard:
-	case e.state == lapsed:
+	case e.state == expired:
 		events.Expired(s, e.age)
 	default:
 		events.Lost(s, e.age, e.loss, e.cause, errors.Is(e.cause, errForced))

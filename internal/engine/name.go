@@ -18,15 +18,15 @@ import (
 	"sync/atomic"
 )
 
-// A nameTable has the names that are in use.
-type nameTable struct {
+// A stateTable has the names that are in use.
+type stateTable struct {
 	mu     sync.Mutex // guards below; a leaf
-	names  map[string]*name
+	names  map[string]*lockState
 	closed bool
 }
 
-// A name is the state of one lock name. Both halves of a RWLock are in it.
-type name struct {
+// A lockState is the state of one lock name. Both halves of a RWLock are in it.
+type lockState struct {
 	engine *Engine
 	text   string
 	users  atomic.Int64 // calls, registered holds, and registered wait queues; it leaves 0 with the mutex of the table alone
@@ -35,15 +35,15 @@ type name struct {
 	closed bool       // the Client is
 	holds  holdSet
 	queues []*waitQueue // one for each half that has one
-	groups map[holdKey][]*group
+	multis map[holdKey][]*multiAcquire
 	due    *duty // the last one that has come due; see Unlock
 }
 
 // Lock locks the state of n.
-func (n *name) Lock() { n.mu.Lock() }
+func (n *lockState) Lock() { n.mu.Lock() }
 
 // Unlock unlocks the state of n, and begins what has come due meanwhile.
-func (n *name) Unlock() {
+func (n *lockState) Unlock() {
 	if n.due == nil {
 		n.mu.Unlock()
 		return
@@ -54,25 +54,25 @@ func (n *name) Unlock() {
 	n.engine.begin(due)
 }
 
-// use returns the name called text. Its caller must call done in the end.
-func (e *Engine) use(text string) *name {
+// retain returns the name called text. Its caller must call done in the end.
+func (e *Engine) retain(text string) *lockState {
 	t := &e.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	n := t.names[text]
 	if n == nil {
-		n = &name{engine: e, text: text, closed: t.closed}
+		n = &lockState{engine: e, text: text, closed: t.closed}
 		t.names[text] = n
 	}
 	n.users.Add(1)
 	return n
 }
 
-// keep adds a user to a name that is in use.
-func (n *name) keep() { n.users.Add(1) }
+// retainMore adds a user to a name that is in use.
+func (n *lockState) retainMore() { n.users.Add(1) }
 
-// done removes a user. The last user removes the name from the table.
-func (n *name) done() {
+// release removes a user. The last user removes the name from the table.
+func (n *lockState) release() {
 	if n.users.Add(-1) > 0 {
 		return
 	}
@@ -85,11 +85,11 @@ func (n *name) done() {
 }
 
 // close returns all names; names that are made later are closed from the start.
-func (t *nameTable) close() []*name {
+func (t *stateTable) close() []*lockState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
-	all := make([]*name, 0, len(t.names))
+	all := make([]*lockState, 0, len(t.names))
 	for _, n := range t.names {
 		all = append(all, n)
 	}
@@ -97,42 +97,42 @@ func (t *nameTable) close() []*name {
 }
 
 // all returns the names that are in use.
-func (t *nameTable) all() []*name {
+func (t *stateTable) all() []*lockState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Collect(maps.Values(t.names))
 }
 
-// names are several names, in the order of their texts and each once. Lock locks all of them.
-type names []*name
+// lockStates are several names, in the order of their texts and each once. Lock locks all of them.
+type lockStates []*lockState
 
-func useAll(e *Engine, bs []Lock) names {
-	var all names
+func retainAll(e *Engine, bs []Lock) lockStates {
+	var all lockStates
 	for _, b := range bs {
-		all = append(all, e.use(b.ID().Name))
+		all = append(all, e.retain(b.ID().Name))
 	}
-	slices.SortFunc(all, func(a, b *name) int { return cmp.Compare(a.text, b.text) })
-	return slices.CompactFunc(all, func(a, b *name) bool {
+	slices.SortFunc(all, func(a, b *lockState) int { return cmp.Compare(a.text, b.text) })
+	return slices.CompactFunc(all, func(a, b *lockState) bool {
 		if a == b {
-			b.done()
+			b.release()
 		}
 		return a == b
 	})
 }
 
-func (ns names) done() {
+func (ns lockStates) release() {
 	for _, n := range ns {
-		n.done()
+		n.release()
 	}
 }
 
-func (ns names) Lock() {
+func (ns lockStates) Lock() {
 	for _, n := range ns {
 		n.mu.Lock()
 	}
 }
 
-func (ns names) Unlock() {
+func (ns lockStates) Unlock() {
 	var all []*duty
 	for _, n := range ns {
 		all = append(all, n.due)
@@ -145,11 +145,11 @@ func (ns names) Unlock() {
 }
 
 // find returns the hold that o has, or has lost, on the half; nil where there is none.
-func (n *name) find(id LockID, o Owner) *hold {
+func (n *lockState) find(id LockID, o Owner) *hold {
 	n.Lock()
 	defer n.Unlock()
 	h := n.holds.get(holdKey{id, o})
-	if h == nil || h.state.wanted() || h.state == over {
+	if h == nil || h.state.wanted() || h.state == ended {
 		return nil
 	}
 	return h
@@ -157,44 +157,44 @@ func (n *name) find(id LockID, o Owner) *hold {
 
 // newHoldLocked makes a fresh hold. Its caller has the owner mutex of the hold, and is woken through changed (or nil)
 // when its owner comes to hold the other half.
-func (n *name) newHoldLocked(b Lock, key holdKey, changed chan struct{}) *hold {
+func (n *lockState) newHoldLocked(b Lock, key holdKey, changed chan struct{}) *hold {
 	h := &hold{name: n, lock: b, key: key, changed: changed, registered: true}
 	h.owner.TryEnter()
 	n.holds.put(h)
-	n.keep()
+	n.retainMore()
 	return h
 }
 
 // forgetLocked takes h out of the registered holds.
-func (n *name) forgetLocked(h *hold) {
+func (n *lockState) forgetLocked(h *hold) {
 	if h.registered {
 		h.registered = false
 		n.holds.remove(h)
-		n.done()
+		n.release()
 	}
 }
 
-// otherHalfLocked is the hold that the owner of h has on the other half of its lock, or asks for.
-func (n *name) otherHalfLocked(h *hold) *hold {
-	if h.lock.OtherHalf() == (LockID{}) {
+// counterpartLocked is the hold that the owner of h has on the other half of its lock, or asks for.
+func (n *lockState) counterpartLocked(h *hold) *hold {
+	if h.lock.Counterpart() == (LockID{}) {
 		return nil
 	}
-	return n.holds.get(holdKey{h.lock.OtherHalf(), h.key.owner})
+	return n.holds.get(holdKey{h.lock.Counterpart(), h.key.owner})
 }
 
 // queueLocked is the wait queue of a half.
-func (n *name) queueLocked(half string) *waitQueue {
+func (n *lockState) queueLocked(half string) *waitQueue {
 	if g := n.findQueueLocked(half); g != nil {
 		return g
 	}
 	g := &waitQueue{half: half, registered: true}
 	n.queues = append(n.queues, g)
-	n.keep()
+	n.retainMore()
 	return g
 }
 
 // findQueueLocked is the wait queue of a half, or nil.
-func (n *name) findQueueLocked(half string) *waitQueue {
+func (n *lockState) findQueueLocked(half string) *waitQueue {
 	for _, g := range n.queues {
 		if g.half == half {
 			return g
@@ -205,20 +205,20 @@ func (n *name) findQueueLocked(half string) *waitQueue {
 
 // dropQueueLocked forgets a wait queue that is free and has no record for newcomers to share. It gives up the place in
 // the line that the last caller has left.
-func (n *name) dropQueueLocked(g *waitQueue) {
+func (n *lockState) dropQueueLocked(g *waitQueue) {
 	if !g.Taken() {
 		n.dropPlaceLocked(g)
 	}
 	if !g.Taken() && g.shared == nil && !g.kept && g.registered {
 		g.registered = false
 		n.queues = slices.DeleteFunc(n.queues, func(other *waitQueue) bool { return other == g })
-		n.done()
+		n.release()
 	}
 }
 
 // keepQueueLocked keeps g for a while: a process of one goroutine would forget with each Unlock that other processes go
 // first.
-func (n *name) keepQueueLocked(g *waitQueue) {
+func (n *lockState) keepQueueLocked(g *waitQueue) {
 	if !g.kept {
 		g.kept = true
 		n.oweLocked(duty{keep: g})
@@ -226,7 +226,7 @@ func (n *name) keepQueueLocked(g *waitQueue) {
 }
 
 // endKeeping forgets g when the while is over, unless it is used.
-func (n *name) endKeeping(g *waitQueue) {
+func (n *lockState) endKeeping(g *waitQueue) {
 	n.Lock()
 	defer n.Unlock()
 	g.kept = false
@@ -234,7 +234,7 @@ func (n *name) endKeeping(g *waitQueue) {
 }
 
 // recordsOf are the records that this process has of a half.
-func (n *name) recordsOf(id LockID) (all []*record) {
+func (n *lockState) recordsOf(id LockID) (all []*record) {
 	n.Lock()
 	defer n.Unlock()
 	for h := range n.holds.all() {

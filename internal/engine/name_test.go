@@ -150,14 +150,14 @@ func (e *bubbleEngine) refusedFor(wait time.Duration) {
 func TestNameStaysWhileItIsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
-		n := e.use("x")
+		n := e.retain("x")
 		e.lock(1)
-		n.done()
-		assert.Same(t, n, e.use("x"), "the name of a hold")
-		n.done()
+		n.release()
+		assert.Same(t, n, e.retain("x"), "the name of a hold")
+		n.release()
 		e.unlock(1)
-		assert.NotSame(t, n, e.use("x"), "the name after the last use")
-		e.use("x").done()
+		assert.NotSame(t, n, e.retain("x"), "the name after the last use")
+		e.retain("x").release()
 		assert.Equal(t, []string{"x"}, e.textsInUse(), "one user is left")
 	})
 }
@@ -170,7 +170,7 @@ func TestNamesAreSortedAndEachOnce(t *testing.T) {
 		for _, text := range []string{"c", "a", "b", "a", "c", "c"} {
 			locks = append(locks, newFakeLock(e.redis, text))
 		}
-		all := useAll(e.Engine, locks)
+		all := retainAll(e.Engine, locks)
 		var texts []string
 		for _, n := range all {
 			texts = append(texts, n.text)
@@ -180,7 +180,7 @@ func TestNamesAreSortedAndEachOnce(t *testing.T) {
 		closed := all[0].closed
 		all.Unlock()
 		assert.False(t, closed)
-		all.done()
+		all.release()
 		assert.Empty(t, e.textsInUse(), "names in use")
 	})
 }
@@ -189,12 +189,12 @@ func TestNamesAreSortedAndEachOnce(t *testing.T) {
 func TestNameAfterCloseIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
-		before := e.use("before")
-		defer before.done()
+		before := e.retain("before")
+		defer before.release()
 		require.NoError(t, e.Close())
-		after := e.use("after")
-		defer after.done()
-		for _, n := range []*name{before, after} {
+		after := e.retain("after")
+		defer after.release()
+		for _, n := range []*lockState{before, after} {
 			n.locked(func() { assert.True(t, n.closed, n.text) })
 		}
 	})

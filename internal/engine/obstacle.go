@@ -13,16 +13,16 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// An obstacle is the answer to an attempt that found a lock busy.
-type obstacle struct {
+// An blocker is the answer to an attempt that found a lock busy.
+type blocker struct {
 	lock  Lock          // that is busy
 	ttl   time.Duration // of the record in the way; negative: none was answered
 	at    time.Time     // when the answer came
 	who   string        // text of the lock itself about its holder; or ""
-	known bool          // the error names the obstacle anyway
+	known bool          // the error names the blocker anyway
 }
 
-func (o *obstacle) String() string {
+func (o *blocker) String() string {
 	if o.who != "" {
 		return o.who
 	}
@@ -49,14 +49,14 @@ func Rounded(d time.Duration) time.Duration {
 	return (d + unit/2) / unit * unit
 }
 
-// noteBusy remembers the obstacle that blocks h, for its caller and for the waiters behind it.
+// noteBusy remembers the blocker that blocks h, for its caller and for the waiters behind it.
 func (p *waitOptions) noteBusy(h *hold, ttl time.Duration) {
-	p.noteObstacle(h, &obstacle{lock: h.lock, ttl: ttl, at: time.Now()})
+	p.noteBlocker(h, &blocker{lock: h.lock, ttl: ttl, at: time.Now()})
 }
 
-// noteObstacle is noteBusy for any obstacle.
-func (p *waitOptions) noteObstacle(h *hold, o *obstacle) {
-	p.obstacle = o
+// noteBlocker is noteBusy for any blocker.
+func (p *waitOptions) noteBlocker(h *hold, o *blocker) {
+	p.blocker = o
 	h.name.Lock()
 	defer h.name.Unlock()
 	if h.queue != nil {
@@ -64,10 +64,10 @@ func (p *waitOptions) noteObstacle(h *hold, o *obstacle) {
 	}
 }
 
-// sees remembers an obstacle that another caller has found, if p has not found a later one.
-func (p *waitOptions) sees(o *obstacle) {
-	if o != nil && (p.obstacle == nil || p.obstacle.at.Before(o.at)) {
-		p.obstacle = o
+// sees remembers an blocker that another caller has found, if p has not found a later one.
+func (p *waitOptions) sees(o *blocker) {
+	if o != nil && (p.blocker == nil || p.blocker.at.Before(o.at)) {
+		p.blocker = o
 	}
 }
 
@@ -80,7 +80,7 @@ func withHolder[L Lock](e *Engine, p waitOptions, locks []L, o Owner, r Request,
 	if ended := p.Ctx.Err(); (ended == nil || !errors.Is(err, ended)) && !errors.Is(err, send.ErrClosed) {
 		return err
 	}
-	name, who := inTheWay(e, p, locks, o)
+	name, who := findBlocker(e, p, locks, o)
 	switch {
 	case who == "":
 		return err
@@ -90,14 +90,14 @@ func withHolder[L Lock](e *Engine, p waitOptions, locks []L, o Owner, r Request,
 	return fmt.Errorf("%w: %s", err, who)
 }
 
-// inTheWay reports which lock o waited for, and who has it; "" where this is not known.
-func inTheWay[L Lock](e *Engine, p waitOptions, locks []L, o Owner) (name, who string) {
+// findBlocker reports which lock o waited for, and who has it; "" where this is not known.
+func findBlocker[L Lock](e *Engine, p waitOptions, locks []L, o Owner) (name, who string) {
 	for _, l := range locks {
 		if who = e.holderHere(l, o); who != "" {
 			return l.Name(), who
 		}
 	}
-	if last := p.obstacle; last != nil {
+	if last := p.blocker; last != nil {
 		if last.known {
 			return "", ""
 		}
@@ -113,8 +113,8 @@ func inTheWay[L Lock](e *Engine, p waitOptions, locks []L, o Owner) (name, who s
 
 // inFrontHere reports which other caller of this process waits for an answer about b; "" for none.
 func (e *Engine) inFrontHere(b Lock, o Owner) string {
-	n := e.use(b.ID().Name)
-	defer n.done()
+	n := e.retain(b.ID().Name)
+	defer n.release()
 	n.Lock()
 	defer n.Unlock()
 	for h := range n.holds.all() {
@@ -128,11 +128,11 @@ func (e *Engine) inFrontHere(b Lock, o Owner) string {
 // holderHere reports which other owner of this process holds a lock that blocks o, who asks for b; "" for none.
 func (e *Engine) holderHere(b Lock, o Owner) string {
 	own := b.ID()
-	if b.Admission() == Shared || b.Admission() == Counted {
+	if b.Admission() == Shared || b.Admission() == Counting {
 		own = LockID{} // holders of the same half are not in the way, or not the only ones
 	}
-	n := e.use(b.ID().Name)
-	defer n.done()
+	n := e.retain(b.ID().Name)
+	defer n.release()
 	n.Lock()
 	defer n.Unlock()
 	for h := range n.holds.all() {
@@ -140,7 +140,7 @@ func (e *Engine) holderHere(b Lock, o Owner) string {
 		case !h.state.holds() || key.owner == o:
 		case key.id == own:
 			return fmt.Sprintf("%v of %s holds it", key.owner, e.process())
-		case key.id == b.OtherHalf():
+		case key.id == b.Counterpart():
 			return fmt.Sprintf("%v of %s holds the %s lock", key.owner, e.process(), key.id.Half)
 		}
 	}

@@ -14,26 +14,26 @@ import (
 
 // oneLock is what the backends of one lock have in common.
 type oneLock struct {
-	acquisition
-	name [1]*name // memory for names and wants
-	want [1]want
+	acquireOp
+	name [1]*lockState // memory for names and wants
+	want [1]target
 }
 
 // begin begins an acquisition at b. The caller has the owner mutex of h.
 func (o *oneLock) begin(p *waitOptions, b backend, h *hold, r Request) {
-	o.acquisition = acquisition{waitOptions: *p, engine: h.name.engine, owner: h.key.owner, request: r, backend: b}
-	o.name[0], o.want[0] = h.name, want{hold: h}
-	o.names, o.wants = o.name[:], o.want[:]
+	o.acquireOp = acquireOp{waitOptions: *p, engine: h.name.engine, owner: h.key.owner, request: r, backend: b}
+	o.name[0], o.want[0] = h.name, target{hold: h}
+	o.names, o.targets = o.name[:], o.want[:]
 }
 
-// isPastQueue reports whether the caller contends beside the caller in the wait queue: for a counted lock, or because
+// bypassesQueue reports whether the caller contends beside the caller in the wait queue: for a counted lock, or because
 // Redis has not answered that caller.
-func (o *oneLock) isPastQueue() bool {
-	h := o.wants[0].hold
+func (o *oneLock) bypassesQueue() bool {
+	h := o.targets[0].hold
 	if o.NoWait || h.queue != nil {
 		return false
 	}
-	return h.lock.Admission() == Counted || h.needsQueue()
+	return h.lock.Admission() == Counting || h.needsQueue()
 }
 
 // enterQueue waits until the wait queue has admitted the caller.
@@ -42,45 +42,45 @@ func (o *oneLock) enterQueue() error {
 		o.bypass = false
 		return nil
 	}
-	err := entrance{o.engine}.enterQueue(&o.waitOptions, o.wants)
-	if err == errAskYourself || err == errLookAgain {
+	err := entrance{o.engine}.enterQueue(&o.waitOptions, o.targets)
+	if err == errBypassQueue || err == errOwnerChanged {
 		return nil
 	}
 	return err
 }
 
 // rejoinQueue ends an attempt past the wait queue, which has found the lock busy: the caller waits in the wait queue
-// now, and not for a release. See errAskYourself.
-func (o *oneLock) rejoinQueue(in want, res Answer) error {
+// now, and not for a release. See errBypassQueue.
+func (o *oneLock) rejoinQueue(in target, res Answer) error {
 	o.noteBusy(in.hold, res.ttl)
-	if in.hold.lock.Admission() == Counted {
+	if in.hold.lock.Admission() == Counting {
 		o.foundBusy = true
-		return errBeginAgain
+		return errRestart
 	}
 	o.lastReply = time.Now()
 	return o.Over()
 }
 
 // present is wants: one lock keeps its hold.
-func (o *oneLock) present(wants []want) []want { return wants }
+func (o *oneLock) present(wants []target) []target { return wants }
 
-// oneRecord is the backend of one lock that has a record.
-type oneRecord struct {
+// recordBackend is the backend of one lock that has a record.
+type recordBackend struct {
 	oneLock
 	place place // in the line
 }
 
-func (r *oneRecord) admit() error {
+func (r *recordBackend) admit() error {
 	if err := r.enterQueue(); err != nil {
 		return err
 	}
 	r.takePlace()
-	r.wants = withOtherHalves(r.wants)
+	r.targets = withCounterparts(r.targets)
 	return nil
 }
 
-func (r *oneRecord) ask(lastReply time.Time) (Answer, error) {
-	r.stand()
+func (r *recordBackend) ask(lastReply time.Time) (Answer, error) {
+	r.chooseDelivery()
 	res, err := r.askRedis(lastReply)
 	if err == nil {
 		return r.checkFields(res)
@@ -88,16 +88,16 @@ func (r *oneRecord) ask(lastReply time.Time) (Answer, error) {
 	return res, err
 }
 
-func (r *oneRecord) await(res Answer) (Answer, error) {
-	in := r.wants[0]
+func (r *recordBackend) await(res Answer) (Answer, error) {
+	in := r.targets[0]
 	switch {
-	case r.isPastQueue():
+	case r.bypassesQueue():
 		return res, r.rejoinQueue(in, res)
 	case r.NoWait:
 		return res, send.ErrTimeUp
 	}
-	if res.Standing.Apart() {
-		r.leftovers.joins()
+	if res.Standing.LegacyHolder() {
+		r.leftovers.mayEnqueue()
 	}
 	wake, ready, _ := r.listen(in, res)
 	delay, stop := r.nextPoll(in, res)
@@ -115,55 +115,55 @@ func (r *oneRecord) await(res Answer) (Answer, error) {
 	return res, err
 }
 
-func (r *oneRecord) rollback(_ Answer, err error, returned bool) {
+func (r *recordBackend) rollback(_ Answer, err error, returned bool) {
 	failed := r.hasFailed(err, returned)
-	if !failed || !r.leftovers.toUndo(failed) {
+	if !failed || !r.leftovers.toRollBack(failed) {
 		return
 	}
-	if r.leftovers.inLine && err != errBeginAgain && r.leavePlace() {
+	if r.leftovers.enqueued && err != errRestart && r.leavePlace() {
 		return
 	}
-	r.undo(r.wants, failed, err)
+	r.rollBack(r.targets, failed, err)
 }
 
-// stand says in the attempt of a caller of one lock how it stands in the line.
-func (r *oneRecord) stand() {
-	w := r.wants[0]
-	if w.hold.verbs().Grants(w.Attempt) == "" {
+// chooseDelivery says in the attempt of a caller of one lock how it stands in the line.
+func (r *recordBackend) chooseDelivery() {
+	w := r.targets[0]
+	if w.hold.commands().Grants(w.Attempt) == "" {
 		return
 	}
-	w.Line = YieldsLine
+	w.Delivery = Defer
 	switch {
-	case !r.engine.Servers.Counts(), r.engine.sender.Narrowed(): // the line cannot be used
-		w.Line = ""
-	case w.Level > 1 || w.NoWait || w.hold.hasOtherHalf():
-		w.Line = PassesLine
-	case r.isPastQueue(): // the place in the line is that of the caller in the wait queue
+	case !r.engine.Servers.Counts(), r.engine.sender.Degraded(): // the line cannot be used
+		w.Delivery = ""
+	case w.HoldCount > 1 || w.NoWait || w.hold.hasCounterpart():
+		w.Delivery = Barge
+	case r.bypassesQueue(): // the place in the line is that of the caller in the wait queue
 	case r.subscription.hearsGrants(w):
-		w.Line = HearsGrant
-	case r.subscription.refused():
-		w.Line = AsksAgain
+		w.Delivery = Push
+	case r.subscription.isRefused():
+		w.Delivery = Poll
 	}
 	first := r.place.field == ""
 	w.Asked = r.place.asks(time.Now())
-	r.place.lock, r.place.field, r.place.lease = w.hold.verbs(), w.Field, max(r.place.lease, w.Lease)
-	if w.Line == HearsGrant || w.Line == AsksAgain {
-		r.leftovers.joins()
+	r.place.lock, r.place.field, r.place.lease = w.hold.commands(), w.Field, max(r.place.lease, w.Lease)
+	if w.Delivery == Push || w.Delivery == Poll {
+		r.leftovers.mayEnqueue()
 	}
 	if first {
-		r.wants[0] = w
+		r.targets[0] = w
 	} else {
-		r.wants = []want{w} // a new one: an abandoned attempt still reads the old one
+		r.targets = []target{w} // a new one: an abandoned attempt still reads the old one
 	}
 }
 
 // granted returns the grant that the caller has been told of, if the caller can rely on it.
-func (r *oneRecord) granted() (res Answer, ok bool) {
-	if !r.leftovers.inLine {
+func (r *recordBackend) granted() (res Answer, ok bool) {
+	if !r.leftovers.enqueued {
 		return res, false
 	}
-	g, ok := ParseLineGrant(r.subscription.message(), r.wants[0].hold.lock.Suffix())
-	w := r.wants[0]
+	g, ok := ParseLineGrant(r.subscription.message(), r.targets[0].hold.lock.Suffix())
+	w := r.targets[0]
 	sent := r.place.sentAt(g.Asked)
 	switch {
 	case !ok, g.Field != w.Field, sent.IsZero():
@@ -174,10 +174,10 @@ func (r *oneRecord) granted() (res Answer, ok bool) {
 		return res, false
 	case w.hold.lock.Fenced() != (g.Token != 0):
 		return res, false
-	case !lease.EnoughValidityLeft(lease.Trust(g.Lease)-time.Since(sent), lease.Trust(g.Lease), w.Renewed):
+	case !lease.EnoughValidityLeft(lease.Validity(g.Lease)-time.Since(sent), lease.Validity(g.Lease), w.Renewed):
 		return res, false
 	}
-	res = Answer{Outcome: Outcome{State: Held, token: g.Token}, Sent: sent}
+	res = Answer{Outcome: Outcome{Status: Held, token: g.Token}, Sent: sent}
 	if g.Lease < w.Lease {
 		res.provisional = g.Lease
 	}
@@ -186,18 +186,18 @@ func (r *oneRecord) granted() (res Answer, ok bool) {
 
 // takePlace gives the caller the place that the caller before it has left. A caller that wants a shorter lease waits
 // for itself: the lock would be held for longer than it says.
-func (r *oneRecord) takePlace() {
-	w := r.wants[0]
+func (r *recordBackend) takePlace() {
+	w := r.targets[0]
 	n := w.hold.name
 	n.Lock()
 	defer n.Unlock()
 	q := w.hold.queue
-	if q == nil || q.place == nil || w.Level > 1 {
+	if q == nil || q.place == nil || w.HoldCount > 1 {
 		return
 	}
-	if r.place.field != "" && !r.takesOver { // the caller has asked past the wait queue: its field is not used any more
-		if r.leftovers.toUndo(true) {
-			n.oweLocked(duty{undo: w.hold.verbs(), attempt: Attempt{Field: r.place.field, Level: 1}, unknown: r.leftovers.grants})
+	if r.place.field != "" && !r.adoptsRecord { // the caller has asked past the wait queue: its field is not used any more
+		if r.leftovers.toRollBack(true) {
+			n.oweLocked(duty{rollBack: w.hold.commands(), attempt: Attempt{Field: r.place.field, HoldCount: 1}, unknown: r.leftovers.tries})
 			r.leftovers = leftovers{}
 		}
 		r.place = place{}
@@ -215,20 +215,20 @@ func (r *oneRecord) takePlace() {
 }
 
 // useFieldLocked has the caller ask with field from now on.
-func (r *oneRecord) useFieldLocked(field string) {
-	w := r.wants[0]
+func (r *recordBackend) useFieldLocked(field string) {
+	w := r.targets[0]
 	w.hold.field, w.Field = field, field
-	r.wants = []want{w}
+	r.targets = []target{w}
 }
 
 // leavePlace leaves the place of a caller that gives up to the next caller of this process, if there is one.
-func (r *oneRecord) leavePlace() bool {
-	w := r.wants[0]
+func (r *recordBackend) leavePlace() bool {
+	w := r.targets[0]
 	n := w.hold.name
 	n.Lock()
 	defer n.Unlock()
 	q := w.hold.queue
-	if q == nil || q.place != nil || q.First() == nil || n.closed || w.hold.state != fresh || r.asking || w.OtherHalf != "" {
+	if q == nil || q.place != nil || q.First() == nil || n.closed || w.hold.state != fresh || r.asking || w.Counterpart != "" {
 		return false
 	}
 	left := r.place

@@ -15,24 +15,24 @@ import (
 
 // orphans hears the tries of an attempt on wants that were answered too late for their caller.
 type orphans struct {
-	*acquisition
-	wants []want
+	*acquireOp
+	wants []target
 }
 
 func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
 	answer := send.Answer{Value: value, Err: err, Sent: sent}
 	res, err := readResult(o.wants, &answer)
-	drops := o.engine.late.Heard(takingFields(o.wants), !send.MayRunLater(answer.Err))
-	o.undoOrphan(o.wants, res, err)
-	undoer{o.engine}.unburyAll(drops)
+	drops := o.engine.late.Heard(acquiringFields(o.wants), !send.MayRunLater(answer.Err))
+	o.rollBackOrphan(o.wants, res, err)
+	rollbacker{o.engine}.unburyAll(drops)
 }
 
-// undoOrphan undoes an attempt that was answered too late for its caller. The caller has
+// rollBackOrphan undoes an attempt that was answered too late for its caller. The caller has
 // given up; or another try of the attempt was granted, and the hold of that try is over.
-func (a *acquisition) undoOrphan(wants []want, res Answer, err error) {
+func (a *acquireOp) rollBackOrphan(wants []target, res Answer, err error) {
 	unknown := 0
 	switch {
-	case err == nil && res.State == Busy && !res.queued:
+	case err == nil && res.Status == Busy && !res.leavesEntry:
 		return
 	case err != nil && send.MayHaveRun(err):
 		unknown = 1
@@ -41,12 +41,12 @@ func (a *acquisition) undoOrphan(wants []want, res Answer, err error) {
 	}
 	wants = a.backend.present(wants)
 	if !a.givenUp.Load() {
-		wants = slices.DeleteFunc(slices.Clone(wants), func(w want) bool { return w.hold.needs(w.Field) })
+		wants = slices.DeleteFunc(slices.Clone(wants), func(w target) bool { return w.hold.needs(w.Field) })
 	}
 	if len(wants) == 0 {
 		return
 	}
-	undoer{a.engine}.undoAll(a.Ctx, wants, unknown) // 5
+	rollbacker{a.engine}.rollBackAll(a.Ctx, wants, unknown) // 5
 }
 
 // needs reports whether field is that of a hold of this process, or of an acquire that goes on. While a release is
@@ -60,13 +60,13 @@ func (h *hold) needs(field string) bool {
 		return false // the caller asks with another one by now
 	}
 	switch h.state {
-	case over:
+	case ended:
 		if n.enterHoldLocked(n.engine.waitOptionsFor(context.Background()), h) != nil {
 			return true // closed
 		}
 		h.owner.Release()
-		return h.record != nil && (h.record.handedOn || len(h.record.holds) > 0)
-	case lost, lapsed, told:
+		return h.record != nil && (h.record.adopted || len(h.record.holds) > 0)
+	case lost, expired, lossReported:
 		return false
 	}
 	return true

@@ -52,7 +52,7 @@ func (p Probe) Stats() Stats {
 // Waiters reports how many callers of this process wait for b in their wait queue, whether one is in front of them, and
 // whether it has found the lock busy.
 func (p Probe) Waiters(b Lock) (waiters int, front, busy bool) {
-	p.look(b, func(n *name) {
+	p.look(b, func(n *lockState) {
 		if q := n.findQueueLocked(b.ID().Half); q != nil {
 			waiters, front, busy = q.Len(), q.Taken(), q.busy
 		}
@@ -62,30 +62,30 @@ func (p Probe) Waiters(b Lock) (waiters int, front, busy bool) {
 
 // Guards is how many guards of different contexts the hold of o on b has.
 func (p Probe) Guards(b Lock, o Owner) (guards int) {
-	p.look(b, func(n *name) { guards = len(n.holds.get(holdKey{b.ID(), o}).guards) })
+	p.look(b, func(n *lockState) { guards = len(n.holds.get(holdKey{b.ID(), o}).guards) })
 	return guards
 }
 
-// SetLevels makes the engine believe that o holds so many levels of b.
-func (p Probe) SetLevels(b Lock, o Owner, levels int) {
-	p.look(b, func(n *name) { n.holds.get(holdKey{b.ID(), o}).levels = levels })
+// SetHoldCount makes the engine believe that o holds so many levels of b.
+func (p Probe) SetHoldCount(b Lock, o Owner, levels int) {
+	p.look(b, func(n *lockState) { n.holds.get(holdKey{b.ID(), o}).count = levels })
 }
 
-// Levels is how many levels of b o holds, as far as the engine knows.
-func (p Probe) Levels(b Lock, o Owner) int {
-	_, levels := p.e.levels(b, o)
+// HoldCount is how many levels of b o holds, as far as the engine knows.
+func (p Probe) HoldCount(b Lock, o Owner) int {
+	_, levels := p.e.holdCount(b, o)
 	return levels
 }
 
 // LeasesEnd is when the lease of o on b ends.
 func (p Probe) LeasesEnd(b Lock, o Owner) (end time.Time) {
-	p.look(b, func(n *name) { end = p.e.watchdog.End(&n.holds.get(holdKey{b.ID(), o}).record.lease) })
+	p.look(b, func(n *lockState) { end = p.e.watchdog.End(&n.holds.get(holdKey{b.ID(), o}).record.lease) })
 	return end
 }
 
 // LeavePlace leaves the place with field to the next caller of b; "": takes it away.
 func (p Probe) LeavePlace(b Lock, field string) {
-	p.look(b, func(n *name) {
+	p.look(b, func(n *lockState) {
 		if q := n.findQueueLocked(b.ID().Half); field == "" {
 			q.place = nil
 		} else {
@@ -95,9 +95,9 @@ func (p Probe) LeavePlace(b Lock, field string) {
 }
 
 // look calls f with the mutex of the name of b.
-func (p Probe) look(b Lock, f func(n *name)) {
-	n := p.e.use(b.ID().Name)
-	defer n.done()
+func (p Probe) look(b Lock, f func(n *lockState)) {
+	n := p.e.retain(b.ID().Name)
+	defer n.release()
 	n.Lock()
 	defer n.Unlock()
 	f(n)
@@ -115,8 +115,8 @@ func (p Probe) SleepInLine(name, channel string, left time.Duration) time.Durati
 
 // Uses reports whether field belongs to a wait or a hold of the lock called name.
 func (p Probe) Uses(name, field string) bool {
-	n := p.e.use(name)
-	defer n.done()
+	n := p.e.retain(name)
+	defer n.release()
 	return n.uses(field)
 }
 
@@ -124,10 +124,10 @@ func (p Probe) Uses(name, field string) bool {
 func (p Probe) NewField(o Owner) string { return p.e.newField(o) }
 
 // HearGrant has the engine hear a message on the channel of grants of b.
-func (p Probe) HearGrant(b Record, message string) { undoer{p.e}.heardGrant(b, message) }
+func (p Probe) HearGrant(b Record, message string) { rollbacker{p.e}.heardGrant(b, message) }
 
 // KeepInUse keeps a name in use until done is called.
-func (p Probe) KeepInUse(name string) (done func()) { return p.e.use(name).done }
+func (p Probe) KeepInUse(name string) (done func()) { return p.e.retain(name).release }
 
 // Sender sends the requests of the engine.
 func (p Probe) Sender() *send.Sender { return p.e.sender }
@@ -140,7 +140,7 @@ func (p Probe) Poller() *poller.Poller { return p.e.poller }
 func (p Probe) Mutexes(names bool) map[string]*sync.Mutex {
 	e := p.e
 	all := map[string]*sync.Mutex{
-		"names": &e.table.mu, "workers": e.workers.Mutex(), "lapsed": &e.lapsed.mu, "watchdog": e.watchdog.Mutex(),
+		"names": &e.table.mu, "workers": e.workers.Mutex(), "lapsed": &e.expired.mu, "watchdog": e.watchdog.Mutex(),
 		"pubsub": e.pubsub.Mutex(), "reporter": e.reporter.Mutex(),
 	}
 	for part, mu := range e.sender.Mutexes() {

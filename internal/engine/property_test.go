@@ -69,7 +69,7 @@ func TestQueuesOfSeveralNamesAreEnteredTogether(t *testing.T) {
 		inline := rapid.SampledFrom([]time.Duration{0, send.ResendTime}).Draw(rt, "inline")
 		inBubbleOf(t, rt, func(t *testing.T) error {
 			r := fakeredis.New()
-			h := &house{bubbleEngine: joinSending(t, r, "client", send.Config{Transport: r, Inline: inline}), inside: map[int]int{}, passed: map[int][]int{}}
+			h := &house{bubbleEngine: joinSending(t, r, "client", send.Config{Transport: r, OnCallerTime: inline}), inside: map[int]int{}, passed: map[int][]int{}}
 			return h.receive(all, most, regulars, stay)
 		})
 	})
@@ -97,14 +97,14 @@ func (h *house) fail(format string, args ...any) {
 type guest struct {
 	context.Context
 	house *house
-	wants []want
+	wants []target
 	since time.Time // start of the present series of waits with a queue kept; zero: the last wait was without
 	kept  int       // number of such series
 	waits int       // number of waits without a queue kept
 }
 
 // names are the names of its wants, in order.
-func (g *guest) names() (all names) {
+func (g *guest) names() (all lockStates) {
 	for _, w := range g.wants {
 		all = append(all, w.hold.name)
 	}
@@ -117,7 +117,7 @@ func (g *guest) Done() <-chan struct{} {
 	all.Lock()
 	defer all.Unlock()
 	switch {
-	case !slices.ContainsFunc(g.wants, func(w want) bool { return w.hold.queue != nil }):
+	case !slices.ContainsFunc(g.wants, func(w target) bool { return w.hold.queue != nil }):
 		g.since = time.Time{}
 		g.waits++
 	case g.since.IsZero():

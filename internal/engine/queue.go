@@ -25,30 +25,30 @@ type waitQueue struct {
 	half       string // of the name
 	registered bool   // with its name
 
-	turns    turns.Turns // of this process and of other processes
-	shared   *record     // newcomers may share this record; or nil
-	busy     bool        // the last attempt past this queue has found the lock busy
-	obstacle *obstacle   // that it has found, for the errors of those that wait; or nil
-	place    *place      // in the line, which the last caller has left to the next one; or nil
-	kept     bool        // although no caller uses it: see keepQueueLocked
+	policy  turns.Policy // of this process and of other processes
+	shared  *record      // newcomers may share this record; or nil
+	busy    bool         // the last attempt past this queue has found the lock busy
+	blocker *blocker     // that it has found, for the errors of those that wait; or nil
+	place   *place       // in the line, which the last caller has left to the next one; or nil
+	kept    bool         // although no caller uses it: see keepQueueLocked
 }
 
 // foundBusy notes that an attempt past q has found the lock busy.
-func (q *waitQueue) foundBusy(o *obstacle) { q.busy, q.obstacle = true, o }
+func (q *waitQueue) foundBusy(o *blocker) { q.busy, q.blocker = true, o }
 
 // foundFree notes that an attempt past q was granted, and that the next one may be.
-func (q *waitQueue) foundFree() { q.busy, q.obstacle = false, nil }
+func (q *waitQueue) foundFree() { q.busy, q.blocker = false, nil }
 
-// errAskYourself refuses callers that wait in a wait queue, because Redis has not answered the caller in front. Their
+// errBypassQueue refuses callers that wait in a wait queue, because Redis has not answered the caller in front. Their
 // own requests may fare better. Each of them makes its next attempt past the wait queue, so that they do not wait for a
 // dead Redis one after the other. Such an attempt takes a lock that is free, and does not join the line: the place of
 // this process in the line belongs to the caller that the wait queue has admitted. After an attempt that Redis answers
 // with busy, a caller takes its old place in the queue again at once.
-var errAskYourself = errors.New("no answer from Redis to the caller in front")
+var errBypassQueue = errors.New("no answer from Redis to the caller in front")
 
-// errLookAgain ends a wait in a wait queue: another caller of the owner that waits has acquired one of the locks,
+// errOwnerChanged ends a wait in a wait queue: another caller of the owner that waits has acquired one of the locks,
 // or the other half of the lock. The attempt of this caller is not the same any more.
-var errLookAgain = errors.New("the owner has come to hold one of the locks")
+var errOwnerChanged = errors.New("the owner has come to hold one of the locks")
 
 // An entrance admits callers of a process to its wait queues.
 type entrance struct{ *Engine }
@@ -77,7 +77,7 @@ func (e entrance) enterLocked(mu sync.Locker, p *waitOptions, q *waitqueue.Queue
 	} else {
 		err = w.Err
 	}
-	if err == errAskYourself || err == errLookAgain {
+	if err == errBypassQueue || err == errOwnerChanged {
 		p.number = w.Number
 	}
 	return err
@@ -105,7 +105,7 @@ func (e entrance) awaitLocked(mu sync.Locker, p *waitOptions, w *waiter) error {
 	err := p.sleep(w.Done, nil, 0)
 	mu.Lock()
 	if err == nil && w.Waits() {
-		return errLookAgain
+		return errOwnerChanged
 	}
 	return err
 }
@@ -118,7 +118,7 @@ const reserveTime = 100 * time.Millisecond
 // waits for a third lock. But where all wait queues have waiters, no caller would ever pass them
 // together. So after a few tries the caller keeps the wait queues that it has entered, in their
 // order and for a moment, which is twice as long each time.
-func (e entrance) enterQueuesLocked(mu sync.Locker, p *waitOptions, wants []want) error {
+func (e entrance) enterQueuesLocked(mu sync.Locker, p *waitOptions, wants []target) error {
 	misses, reserve := 0, reserveTime
 	for i := 0; i < len(wants); i++ {
 		h := wants[i].hold
@@ -157,7 +157,7 @@ func overUnlocked(mu sync.Locker, p *waitOptions) error {
 }
 
 // enterInOrderLocked enters all wait queues in order. It keeps the entered ones for no longer than reserve.
-func (e entrance) enterInOrderLocked(mu sync.Locker, p *waitOptions, wants []want, reserve time.Duration) error {
+func (e entrance) enterInOrderLocked(mu sync.Locker, p *waitOptions, wants []target, reserve time.Duration) error {
 	leaveQueuesLocked(wants)
 	short, keeps := *p, false
 	for _, w := range wants {
@@ -180,7 +180,7 @@ func (e entrance) enterInOrderLocked(mu sync.Locker, p *waitOptions, wants []wan
 func (e entrance) enterOneLocked(mu sync.Locker, p *waitOptions, h *hold) error {
 	g := h.name.queueLocked(h.key.id.Half)
 	if err := e.enterLocked(mu, p, &g.Queue); err != nil {
-		p.sees(g.obstacle)
+		p.sees(g.blocker)
 		h.name.dropQueueLocked(g)
 		return err
 	}
@@ -194,7 +194,7 @@ func (h *hold) needsQueueLocked() bool {
 		return false
 	}
 	// The admitted caller may wait for this owner's other half, so this owner must not wait for the admitted caller.
-	other := h.name.otherHalfLocked(h)
+	other := h.name.counterpartLocked(h)
 	return other == nil || !other.state.holds()
 }
 
@@ -219,7 +219,7 @@ func (h *hold) leaveQueue() {
 	h.leaveQueueLocked()
 }
 
-func leaveQueuesLocked(wants []want) {
+func leaveQueuesLocked(wants []target) {
 	for _, w := range wants {
 		w.hold.leaveQueueLocked()
 	}
@@ -227,7 +227,7 @@ func leaveQueuesLocked(wants []want) {
 
 // enterQueue waits until the caller may make an attempt on one lock: the wait queue has admitted the caller, and
 // the caller has let other processes go first when it is their turn.
-func (e entrance) enterQueue(p *waitOptions, wants []want) error {
+func (e entrance) enterQueue(p *waitOptions, wants []target) error {
 	n := wants[0].hold.name
 	n.Lock()
 	err := e.enterQueuesLocked(n, p, wants)
@@ -241,10 +241,10 @@ func (e entrance) enterQueue(p *waitOptions, wants []want) error {
 }
 
 // yieldLocked is how long other processes go first.
-func (e entrance) yieldLocked(wants []want) (yield time.Duration) {
+func (e entrance) yieldLocked(wants []target) (yield time.Duration) {
 	for _, w := range wants {
 		if g := w.hold.queue; g != nil {
-			yield = max(yield, g.turns.Yield(e.watchdog.Now()))
+			yield = max(yield, g.policy.Yield(e.watchdog.Now()))
 		}
 	}
 	return yield

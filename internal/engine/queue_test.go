@@ -17,28 +17,28 @@ import (
 )
 
 // enterQueues is enterQueuesLocked for a caller without the mutexes.
-func (e *bubbleEngine) enterQueues(p *waitOptions, wants []want) error {
+func (e *bubbleEngine) enterQueues(p *waitOptions, wants []target) error {
 	var locks []Lock
 	for _, w := range wants {
-		locks = append(locks, w.hold.verbs())
+		locks = append(locks, w.hold.commands())
 	}
-	all := useAll(e.Engine, locks)
-	defer all.done()
+	all := retainAll(e.Engine, locks)
+	defer all.release()
 	all.Lock()
 	defer all.Unlock()
 	return entrance{e.Engine}.enterQueuesLocked(all, p, wants)
 }
 
 // wantsOf asks for fakeLocks.
-func (e *bubbleEngine) wantsOf(o Owner, names ...string) (wants []want) {
+func (e *bubbleEngine) wantsOf(o Owner, names ...string) (wants []target) {
 	for _, name := range names {
-		h := &hold{name: e.use(name), lock: newFakeLock(e.redis, name), key: holdKey{LockID{Name: name}, o}}
-		wants = append(wants, want{hold: h})
+		h := &hold{name: e.retain(name), lock: newFakeLock(e.redis, name), key: holdKey{LockID{Name: name}, o}}
+		wants = append(wants, target{hold: h})
 	}
 	return wants
 }
 
-func leaveQueues(wants []want) {
+func leaveQueues(wants []target) {
 	for _, w := range wants {
 		w.hold.name.locked(w.hold.leaveQueueLocked)
 	}
@@ -103,13 +103,13 @@ func TestQueueThatReplacesAnotherIsNotDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
 		id := LockID{Name: "x"}
-		n := e.use("x")
+		n := e.retain("x")
 		n.locked(func() {
 			before := n.queueLocked(id.Half)
 			before.TryEnter()
 			first := before.Add(nil, 1)
 			before.Add(nil, 2)
-			before.FailBehind(1, errAskYourself)
+			before.FailBehind(1, errBypassQueue)
 			before.Release()
 			before.Leave(first)
 			n.dropQueueLocked(before)

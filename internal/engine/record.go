@@ -23,7 +23,7 @@ type record struct {
 	room  [1]*hold // memory for holds
 	ended bool     // see endLocked
 
-	handedOn bool // the field was handed over to a hold that makes a record of its own with it
+	adopted bool // the field was handed over to a hold that makes a record of its own with it
 }
 
 // newRecord is the record of h, which was granted by an answer that came at since.
@@ -37,11 +37,11 @@ func (h *hold) newRecord(since time.Duration) *record {
 // joinLocked gives h, which is fresh, one level in r.
 func (r *record) joinLocked(h *hold, since time.Duration) {
 	h.field = r.field
-	h.state, h.levels, h.since, h.record = holding, 1, since, r
+	h.state, h.count, h.since, h.record = holding, 1, since, r
 	if limits := h.lock.Limits(); limits.MinHold > 0 {
 		h.keepUntil = limits.keepUntil(h.name.engine.watchdog.Now())
 	}
-	h.name.heldLocked(h)
+	h.name.wakeOwnerLocked(h)
 	h.place = len(r.holds)
 	r.holds = append(r.holds, h)
 }
@@ -61,7 +61,7 @@ func (h *hold) leaveRecordLocked() bool {
 // whether it was released, left to the next holder, or lost.
 func (r *record) endLocked() {
 	r.ended = true
-	r.first.name.closeLocked(r)
+	r.first.name.endSharingLocked(r)
 	r.first.name.engine.watchdog.Remove(&r.lease)
 }
 
@@ -79,9 +79,9 @@ func (r *record) holdsNow() []*hold {
 // isKeptLocked reports whether further holds may rely on r: it is valid for longer than a moment.
 func (r *record) isKeptLocked(now time.Duration) bool {
 	e := r.first.name.engine
-	whole := lease.Trust(e.WatchdogTimeout)
+	whole := lease.Validity(e.WatchdogTimeout)
 	if e.watchdog.Renews(&r.lease) { // it may be a grant that has not been renewed yet
-		whole = r.lease.WholeTrust()
+		whole = r.lease.WholeValidity()
 	}
 	return !r.ended && lease.EnoughValidityLeft(r.lease.LeftAt(now), whole, true)
 }

@@ -27,8 +27,8 @@ func TestLossOfASharedRecordReachesAllHolders(t *testing.T) {
 			assert.ErrorIs(e.t, err, ErrLockLost, "re-entry")
 		},
 		"the clock": func(e *bubbleEngine) {
-			e.holdOf(e.shared().ID(), 1, func(h *hold) { h.record.lease.TrustUntil(0) })
-			_, _ = e.levels(e.shared(), 2)
+			e.holdOf(e.shared().ID(), 1, func(h *hold) { h.record.lease.SetValidUntil(0) })
+			_, _ = e.holdCount(e.shared(), 2)
 		},
 	} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -78,12 +78,12 @@ func TestLossOfASharedRecordIsReportedWhileOneLeaves(t *testing.T) {
 	t.Parallel()
 	r := fakeredis.New()
 	e := joinBubbleEngine(t, r, "client")
-	e.Slice = time.Hour
+	e.HandoffWindow = time.Hour
 	for range 50 {
 		e.shares(1)
 		e.shares(2)
 		guarded := e.guarded(2)
-		var n *name
+		var n *lockState
 		var shared *record
 		e.holdOf(e.shared().ID(), 1, func(h *hold) { n, shared = h.name, h.record })
 		var all sync.WaitGroup
@@ -112,7 +112,7 @@ func TestLossOfASharedRecordIsReportedWhileOneLeaves(t *testing.T) {
 func TestLossOfASharedRecordCostsByHolder(t *testing.T) {
 	const many = 5000
 	e := joinBubbleEngine(t, fakeredis.New(), "client")
-	e.Slice = time.Hour
+	e.HandoffWindow = time.Hour
 	for o := Owner(1); o <= many; o++ {
 		e.shares(o)
 	}
@@ -190,10 +190,10 @@ func TestRecordIsKeptWhileItIsTrusted(t *testing.T) {
 		e.holdOf(LockID{Name: "x"}, 1, func(h *hold) {
 			trusted := e.watchdog.Left(&h.record.lease)
 			for left, want := range map[time.Duration]bool{trusted: true, time.Millisecond: false, 0: false, -time.Second: false} {
-				h.record.lease.TrustUntil(e.watchdog.Now() + left)
+				h.record.lease.SetValidUntil(e.watchdog.Now() + left)
 				assert.Equal(t, want, h.record.isKeptLocked(e.watchdog.Now()), "with %v left", left)
 			}
-			h.record.lease.TrustUntil(e.watchdog.Now() + trusted)
+			h.record.lease.SetValidUntil(e.watchdog.Now() + trusted)
 		})
 		e.unlock(1)
 	})

@@ -27,13 +27,13 @@ const (
 func (e *Engine) Release(ctx context.Context, b Lock, o Owner) error {
 	e.workers.Begin()
 	defer e.workers.End()
-	n := e.use(b.ID().Name)
-	defer n.done()
-	back, err := n.giveBack(nil, b, o)
+	n := e.retain(b.ID().Name)
+	defer n.release()
+	back, err := n.releaseOne(nil, b, o)
 	var p waitOptions // from the first wait on
 	if err == send.ErrTimeUp {
 		p = releaseOptions(ctx)
-		back, err = n.giveBack(&p, b, o)
+		back, err = n.releaseOne(&p, b, o)
 	}
 	h := back.hold
 	switch {
@@ -44,14 +44,14 @@ func (e *Engine) Release(ctx context.Context, b Lock, o Owner) error {
 	case back.done: // the hold was handed over, or other holds share the record
 		e.observeRelease(ctx, h, 0, nil)
 		return nil
-	case back.loss != nil && (back.left > 0 || h.keeper != nil || errors.Is(back.loss, errGone)):
+	case back.loss != nil && (back.count > 0 || h.vote != nil || errors.Is(back.loss, errGone)):
 		h.unlockHold()
 		return back.loss
 	}
 	if p.Ctx == nil {
 		p = releaseOptions(ctx)
 	}
-	return releasing{h, back.left, back.loss}.run(ctx, &p)
+	return releasing{h, back.count, back.loss}.run(ctx, &p)
 }
 
 // releaseOptions are the limits of an Unlock, which ignores the end of ctx.
@@ -59,16 +59,16 @@ func releaseOptions(ctx context.Context) waitOptions {
 	if ctx.Done() != nil {
 		ctx = context.WithoutCancel(ctx)
 	}
-	return waitOptions{Wait: send.Wait{Ctx: ctx, Deadline: time.Now().Add(UnlockTime), Inline: true}}
+	return waitOptions{Wait: send.Wait{Ctx: ctx, Deadline: time.Now().Add(UnlockTime), OnCaller: true}}
 }
 
 // releaseUnconfirmed releases one level without Redis, because of err.
-func (n *name) releaseUnconfirmed(ctx context.Context, b Lock, o Owner, err error) error {
+func (n *lockState) releaseUnconfirmed(ctx context.Context, b Lock, o Owner, err error) error {
 	h := n.find(b.ID(), o)
 	if h == nil {
 		return err
 	}
-	left, last := h.giveBack()
+	left, last := h.releaseOne()
 	if last {
 		n.engine.workers.Spawn(h.clear)
 	}
@@ -80,35 +80,35 @@ func (n *name) releaseUnconfirmed(ctx context.Context, b Lock, o Owner, err erro
 // the hold.
 type releasing struct {
 	*hold
-	left int
-	loss error // the hold was lost before; or nil
+	count int
+	loss  error // the hold was lost before; or nil
 }
 
 // run sets the levels in Redis, unlocks the hold, and reports the outcome.
 func (r releasing) run(ctx context.Context, p *waitOptions) error {
 	e := r.name.engine
-	there, unknown, err := r.setLevels(p)
-	if err != nil && r.left == 0 && r.keeper == nil { // a keeper goes on by itself
+	there, unknown, err := r.setHoldCount(p)
+	if err != nil && r.count == 0 && r.vote == nil { // a keeper goes on by itself
 		e.workers.Spawn(r.clear)
 	}
 	switch {
 	case r.loss != nil: // the record may still have been there
 		return r.loss
-	case r.keeper == nil && errors.Is(err, send.ErrNotALock): // the record was replaced by something else
+	case r.vote == nil && errors.Is(err, send.ErrNotALock): // the record was replaced by something else
 		return r.foundGone(err)
 	case err != nil:
 		err = unconfirmed(err)
-	case there || r.left == 0 && unknown > 0: // this try, or an earlier one, has released the record
+	case there || r.count == 0 && unknown > 0: // this try, or an earlier one, has released the record
 	default:
 		return r.foundGone(errGone)
 	}
-	e.observeRelease(ctx, r.hold, r.left, err)
+	e.observeRelease(ctx, r.hold, r.count, err)
 	return err
 }
 
 // foundGone notes that the release has found no record, and returns the loss.
 func (r releasing) foundGone(why error) error {
-	if r.left > 0 {
+	if r.count > 0 {
 		r.lose(errGone)
 	} else {
 		e := r.name.engine
@@ -117,29 +117,29 @@ func (r releasing) foundGone(why error) error {
 	return LossError(why)
 }
 
-// setLevels sets the levels in Redis, and unlocks the hold. With the last level it lets the
+// setHoldCount sets the levels in Redis, and unlocks the hold. With the last level it lets the
 // next waiter contend for the lock, also after an error.
-func (r releasing) setLevels(p *waitOptions) (there bool, unknown int, err error) {
+func (r releasing) setHoldCount(p *waitOptions) (there bool, unknown int, err error) {
 	e := r.name.engine
-	if r.keeper != nil {
+	if r.vote != nil {
 		defer r.end(0, 0)
 		wait := p.Wait // a copy: the options of other locks need not be on the heap
-		there, err = r.keeper.SetLevels(&wait, r.left)
+		there, err = r.vote.SetHoldCount(&wait, r.count)
 		return there, 0, err
 	}
 	returned, heard, passed := false, 0, int64(0)
 	defer func() { // also when a hook of the Redis client ends the goroutine
-		if !returned && r.left == 0 {
+		if !returned && r.count == 0 {
 			e.workers.Spawn(r.clear)
 		}
 		r.end(r.others(heard), passed)
 	}()
 	call, keeps, late := r.call()
 	kept := minHold{r.hold}
-	lapses := keeps && kept.lapses()
+	lapses := keeps && kept.expires()
 	reply, unknown, err := e.send(p, call, time.Now())
 	if late && err == nil {
-		undoer{e}.buried(r.verbs(), r.field)
+		rollbacker{e}.buried(r.commands(), r.field)
 	}
 	returned, heard, passed = true, int(reply[1]), reply[2]
 	if keeps {
@@ -148,7 +148,7 @@ func (r releasing) setLevels(p *waitOptions) (there bool, unknown int, err error
 			unknown = 0 // no try without an answer can have ended the record by now: if there is none, it was gone before
 		}
 	}
-	if keeps && err == nil && !(lapses && kept.lapses()) {
+	if keeps && err == nil && !(lapses && kept.expires()) {
 		e.workers.Spawn(r.clear)
 	}
 	return reply[0] == 1, unknown, err
@@ -156,14 +156,14 @@ func (r releasing) setLevels(p *waitOptions) (there bool, unknown int, err error
 
 // call sets the levels. keeps says that it keeps the record for MinHold instead, and late that it leaves a tombstone.
 func (r releasing) call() (c send.Call, keeps, late bool) {
-	if r.left == 0 {
+	if r.count == 0 {
 		m := minHold{r.hold}
 		if rest := m.rest(); rest > 0 {
 			return m.call(rest), true, false
 		}
 	}
-	late = r.left == 0 && r.name.engine.late.MayRun(r.field)
-	return r.verbs().Release(Release{r.field, r.left, late, r.name.engine.shareTime()}), false, late
+	late = r.count == 0 && r.name.engine.late.MayRun(r.field)
+	return r.commands().Release(Release{r.field, r.count, late, r.name.engine.shareTime()}), false, late
 }
 
 // end unlocks the hold. With the last level it lets the next waiter contend for the lock. The
@@ -172,17 +172,17 @@ func (r releasing) end(others int, passed int64) {
 	e, n := r.name.engine, r.name
 	n.Lock()
 	defer n.Unlock()
-	if r.left == 0 {
+	if r.count == 0 {
 		switch {
-		case passed == 2 && (r.queue != nil || r.lock.Admission() == Counted): // a permit is used outside the wait queue
+		case passed == 2 && (r.queue != nil || r.lock.Admission() == Counting): // a permit is used outside the wait queue
 			g := n.queueLocked(r.key.id.Half)
-			g.turns.Untold(e.watchdog.Now(), e.pace(), e.PollInterval)
+			g.policy.ReleasedUnannounced(e.watchdog.Now(), e.pace(), e.PollInterval)
 			n.keepQueueLocked(g)
 		case r.queue == nil:
 		case passed == 1:
-			r.queue.turns.Interrupted()
+			r.queue.policy.Interrupted()
 		default:
-			r.queue.turns.Released(e.watchdog.Now(), e.pace(), others)
+			r.queue.policy.Released(e.watchdog.Now(), e.pace(), others)
 		}
 		r.leaveQueueLocked()
 	}
@@ -191,7 +191,7 @@ func (r releasing) end(others int, passed int64) {
 
 // others is how many connections of other Clients received the release, out of heard.
 func (r releasing) others(heard int) int {
-	if heard > 0 && r.name.engine.pubsub.HearsForNobody(r.verbs().Channel(Attempt{})) {
+	if heard > 0 && r.name.engine.pubsub.HearsForNobody(r.commands().Channel(Attempt{})) {
 		return heard - 1
 	}
 	return heard
@@ -204,52 +204,52 @@ func unconfirmed(err error) error {
 	return fmt.Errorf("not confirmed: the release goes on in the background until the record is gone or its lease is over: %w", err)
 }
 
-// A givenBack is a level that an owner has released in this process.
-type givenBack struct {
-	hold *hold
-	left int   // levels
-	loss error // of the hold, before; or nil
-	done bool  // Redis need not know. If it is false, the caller has the owner mutex of the hold.
+// A releasedOne is a level that an owner has released in this process.
+type releasedOne struct {
+	hold  *hold
+	count int   // levels
+	loss  error // of the hold, before; or nil
+	done  bool  // Redis need not know. If it is false, the caller has the owner mutex of the hold.
 }
 
-// giveBack releases one level of the hold that o has on b; the hold is nil where there is none. Where another caller
+// releaseOne releases one level of the hold that o has on b; the hold is nil where there is none. Where another caller
 // of o uses the hold, it waits as p allows; if p is nil, it returns errTimeUp.
-func (n *name) giveBack(p *waitOptions, b Lock, o Owner) (g givenBack, err error) {
+func (n *lockState) releaseOne(p *waitOptions, b Lock, o Owner) (g releasedOne, err error) {
 	n.Lock()
 	defer n.Unlock()
 	h, err := n.lockHoldLocked(p, b, o, false) // it looks at the clock
 	if h == nil {
 		return g, err
 	}
-	g = givenBack{hold: h, loss: h.loss}
-	left, last := h.giveBackLocked()
-	g.left, g.done = left, g.loss == nil && left == 0 && !last
+	g = releasedOne{hold: h, loss: h.loss}
+	left, last := h.releaseOneLocked()
+	g.count, g.done = left, g.loss == nil && left == 0 && !last
 	if g.done {
 		h.unlockHoldLocked()
 	}
 	return g, nil
 }
 
-// giveBack takes one level from the hold. It returns the levels that are left, and whether the caller has
+// releaseOne takes one level from the hold. It returns the levels that are left, and whether the caller has
 // to release the record.
-func (h *hold) giveBack() (left int, last bool) {
+func (h *hold) releaseOne() (left int, last bool) {
 	h.name.Lock()
 	defer h.name.Unlock()
-	return h.giveBackLocked()
+	return h.releaseOneLocked()
 }
 
-// giveBackLocked is giveBack for callers with the mutex. With the last level it hands the lock over, or ends
+// releaseOneLocked is releaseOne for callers with the mutex. With the last level it hands the lock over, or ends
 // the hold in this process. It lets go of the mutex while it ends guards.
-func (h *hold) giveBackLocked() (left int, last bool) {
+func (h *hold) releaseOneLocked() (left int, last bool) {
 	if len(h.guards) > 0 {
 		if next, _ := h.successorLocked(); next != nil { // the guards end before the successor holds the lock
 			h.endGuardsLocked(h.guards.Take())
 		}
 	}
-	if h.handOverLocked() {
+	if h.handOffLocked() {
 		return 0, false
 	}
-	left, last, guards := h.endLevelLocked()
+	left, last, guards := h.endOneLocked()
 	h.endGuardsLocked(guards)
 	return left, last
 }
@@ -264,18 +264,18 @@ func (h *hold) endGuardsLocked(guards []*guard.End) {
 	guard.EndAll(guards, nil)
 }
 
-// endLevelLocked takes one level from the hold, and ends the hold with the last level. It also returns the guards
+// endOneLocked takes one level from the hold, and ends the hold with the last level. It also returns the guards
 // that the caller has to end.
-func (h *hold) endLevelLocked() (left int, last bool, guards []*guard.End) {
-	if h.state != over {
-		h.levels--
-		left = h.levels
+func (h *hold) endOneLocked() (left int, last bool, guards []*guard.End) {
+	if h.state != ended {
+		h.count--
+		left = h.count
 	}
-	if left > 0 || h.state == over { // the hold may have ended after its owner looked
+	if left > 0 || h.state == ended { // the hold may have ended after its owner looked
 		return left, false, nil
 	}
 	last = h.state.isLost() || h.leaveRecordLocked()
-	h.endLocked(over)
+	h.endLocked(ended)
 	if last {
 		h.record.endLocked()
 	}
@@ -288,8 +288,8 @@ func (h *hold) endLevelLocked() (left int, last bool, guards []*guard.End) {
 func (h *hold) clear() {
 	e := h.name.engine
 	ctx := h.key.owner.In(context.Background())
-	if h.keeper != nil {
-		h.keeper.Lower(ctx, 0)(UnlockTime)
+	if h.vote != nil {
+		h.vote.Lower(ctx, 0)(UnlockTime)
 		h.leaveQueue()
 		return
 	}
@@ -297,7 +297,7 @@ func (h *hold) clear() {
 		return
 	}
 	end := h.recordEnd()
-	for (undoer{e}).undoOne(ctx, h.verbs(), Attempt{Field: h.field, Level: 1}, 1) != nil && (time.Now().Before(end) || h.keptByOtherHalf()) {
+	for (rollbacker{e}).rollBackOne(ctx, h.commands(), Attempt{Field: h.field, HoldCount: 1}, 1) != nil && (time.Now().Before(end) || h.keptByCounterpart()) {
 		if e.waitOptionsFor(ctx).sleep(nil, nil, clearPause) != nil {
 			break // closed: no lease is renewed any more
 		}
@@ -305,11 +305,11 @@ func (h *hold) clear() {
 	h.leaveQueue()
 }
 
-// keptByOtherHalf reports whether the owner holds the other half, which keeps the record alive.
-func (h *hold) keptByOtherHalf() bool {
+// keptByCounterpart reports whether the owner holds the other half, which keeps the record alive.
+func (h *hold) keptByCounterpart() bool {
 	h.name.Lock()
 	defer h.name.Unlock()
-	other := h.name.otherHalfLocked(h)
+	other := h.name.counterpartLocked(h)
 	return other != nil && other.state.holds()
 }
 
@@ -318,7 +318,7 @@ func (h *hold) keptByOtherHalf() bool {
 // more, 0} reports whether more are left.
 func (e *Engine) Force(ctx context.Context, b Record) (bool, error) {
 	p := e.waitOptionsFor(ctx)
-	p.Inline = false // no second try would wait longer for a connection
+	p.OnCaller = false // no second try would wait longer for a connection
 	if err := p.Over(); err != nil {
 		return false, err
 	}
@@ -340,9 +340,9 @@ func (e *Engine) Force(ctx context.Context, b Record) (bool, error) {
 
 // ForceBy has force free b, and ends the holds that this process had on it before.
 func (e *Engine) ForceBy(b Lock, force func() (freed bool, err error)) (bool, error) {
-	n := e.use(b.ID().Name)
+	n := e.retain(b.ID().Name)
 	before := n.recordsOf(b.ID())
-	n.done()
+	n.release()
 	freed, err := force()
 	if freed {
 		endForced(before)

@@ -138,7 +138,7 @@ func TestEngineRepeatedReleaseFreesNoOtherOwner(t *testing.T) {
 		}()
 		e.unlock(1)
 		synctest.Wait()
-		_, levels := other.levels(newFakeLock(e.redis, "x"), 2)
+		_, levels := other.holdCount(newFakeLock(e.redis, "x"), 2)
 		assert.Equal(t, 1, levels, "a repeated release has freed the next holder")
 		assert.NotEmpty(t, e.redis.Holder("x"), "a repeated release has freed the next holder")
 		e.redis.Set(func() { e.redis.Fault = nil })

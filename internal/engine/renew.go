@@ -45,7 +45,7 @@ func (e renewing) newWatchdog() *lease.Watchdog {
 // different servers, and leases that need no request.
 func (e renewing) renewGroup(l *lease.Lease) string {
 	r := l.Holder.(*record)
-	if r.first.keeper != nil {
+	if r.first.vote != nil {
 		return "kept without requests"
 	}
 	return e.Servers.Node(r.first.lock.ID().Name).Name
@@ -58,12 +58,12 @@ func (e renewing) renew(ctx context.Context, leases []*lease.Lease) []lease.Rene
 	var of []int // the index of the lease of each renewal
 	for i, l := range leases {
 		r := l.Holder.(*record)
-		if r.first.keeper != nil {
-			answers[i].Held = r.first.keeper.Renew()
+		if r.first.vote != nil {
+			answers[i].Held = r.first.vote.Renew()
 			continue
 		}
 		answers[i].Length = e.watchdog.RestOf(l, e.WatchdogTimeout)
-		asked, of = append(asked, Renewal{Lock: r.first.verbs(), Field: r.field, Length: answers[i].Length}), append(of, i)
+		asked, of = append(asked, Renewal{Lock: r.first.commands(), Field: r.field, Length: answers[i].Length}), append(of, i)
 	}
 	if len(asked) == 0 {
 		return answers

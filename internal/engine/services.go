@@ -15,12 +15,12 @@ import (
 
 // Services are the parts of an engine that know no locks.
 type Services struct {
-	sender   *send.Sender
-	workers  *workers.Pool
-	reporter *report.Reporter // of events that no call has asked about
-	pubsub   *wake.Hub
-	closed   <-chan struct{}
-	refused  <-chan struct{} // closed by Shutdown and Close: no caller comes to hold a lock any more
+	sender     *send.Sender
+	workers    *workers.Pool
+	reporter   *report.Reporter // of events that no call has asked about
+	pubsub     *wake.Hub
+	closed     <-chan struct{}
+	noNewHolds <-chan struct{} // closed by Shutdown and Close: no caller comes to hold a lock any more
 }
 
 // Ask sends a call that changes nothing that this process knows, until Redis answers.
@@ -45,9 +45,9 @@ func (s *Services) Pause(ctx context.Context, d time.Duration) error {
 	return s.waitOptionsFor(ctx).sleep(nil, nil, d)
 }
 
-// UntilRefused is the wait of a caller who wants locks: until deadline, the end of ctx, or Shutdown.
-func (s *Services) UntilRefused(ctx context.Context, deadline time.Time) *send.Wait {
-	return &send.Wait{Ctx: ctx, Closed: s.refused, Deadline: deadline}
+// UntilShutdown is the wait of a caller who wants locks: until deadline, the end of ctx, or Shutdown.
+func (s *Services) UntilShutdown(ctx context.Context, deadline time.Time) *send.Wait {
+	return &send.Wait{Ctx: ctx, Closed: s.noNewHolds, Deadline: deadline}
 }
 
 // UntilEnd is the wait of a caller who asks: until the end of ctx, or Close.
@@ -63,7 +63,7 @@ func (s *Services) Hub() *wake.Hub { return s.pubsub }
 
 // waitOptionsFor returns the options of a caller that waits until ctx is done, or Close.
 func (s *Services) waitOptionsFor(ctx context.Context) *waitOptions {
-	return &waitOptions{Wait: send.Wait{Ctx: ctx, Closed: s.closed, Inline: true}}
+	return &waitOptions{Wait: send.Wait{Ctx: ctx, Closed: s.closed, OnCaller: true}}
 }
 
 // send sends a call until Redis answers. A caller that has had a reply, at lastReply, retries for one watchdog timeout.

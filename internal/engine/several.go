@@ -16,33 +16,33 @@ import (
 )
 
 // attemptCall is the call of one attempt on all wants.
-func attemptCall(wants []want) send.Call {
+func attemptCall(wants []target) send.Call {
 	if len(wants) == 1 {
-		return wants[0].hold.verbs().Acquire(wants[0].Attempt)
+		return wants[0].hold.commands().Acquire(wants[0].Attempt)
 	}
 	calls := make([]BundledCall, len(wants))
 	for i, w := range wants {
-		l := w.hold.verbs()
-		calls[i] = BundledCall{l.Bundled(), l.Acquire(w.Attempt), l.Undo(w.undoOf())}
+		l := w.hold.commands()
+		calls[i] = BundledCall{l.Bundled(), l.Acquire(w.Attempt), l.RollBack(w.rollbackOf())}
 	}
 	return wants[0].hold.name.engine.Bundle(calls)
 }
 
-// undoOf is the attempt of w for its undo in the same script.
-func (w *want) undoOf() Attempt {
+// rollbackOf is the attempt of w for its undo in the same script.
+func (w *target) rollbackOf() Attempt {
 	a := w.Attempt
 	a.Share = w.hold.name.engine.shareTime()
 	return a
 }
 
 // readResult reads the answer to one attempt on all wants.
-func readResult(wants []want, answer *send.Answer) (Answer, error) {
+func readResult(wants []target, answer *send.Answer) (Answer, error) {
 	res := Answer{Sent: answer.Sent}
 	var err error
 	if len(wants) == 1 {
 		var r send.Reply
 		if r, err = answer.Reply(); err == nil {
-			res.Outcome, err = wants[0].hold.verbs().Granted(wants[0].Attempt, r)
+			res.Outcome, err = wants[0].hold.commands().ReadReply(wants[0].Attempt, r)
 		}
 	} else {
 		var replies []send.Reply
@@ -57,25 +57,25 @@ func readResult(wants []want, answer *send.Answer) (Answer, error) {
 }
 
 // readAll reads the replies of a bundle.
-func (res *Answer) readAll(wants []want, replies []send.Reply) (err error) {
+func (res *Answer) readAll(wants []target, replies []send.Reply) (err error) {
 	if len(replies) == 0 || len(replies) > len(wants) {
 		return fmt.Errorf("%w: %d locks were asked for, and %d answered", send.ErrReply, len(wants), len(replies))
 	}
 	queued := false
 	for i, r := range replies {
 		w := wants[i]
-		if res.Outcome, err = w.hold.verbs().Granted(w.Attempt, r); err != nil {
+		if res.Outcome, err = w.hold.commands().ReadReply(w.Attempt, r); err != nil {
 			return err
 		}
-		if res.State != Held && i < len(replies)-1 {
+		if res.Status != Held && i < len(replies)-1 {
 			return fmt.Errorf("%w: of %d locks number %d is not held, and later ones answered", send.ErrReply, len(wants), i+1)
 		}
 		res.at = i
 		res.tokens = append(res.tokens, res.token)
-		queued = queued || res.queued
+		queued = queued || res.leavesEntry
 	}
-	res.queued = queued
-	if res.State == Held && len(replies) < len(wants) {
+	res.leavesEntry = queued
+	if res.Status == Held && len(replies) < len(wants) {
 		return fmt.Errorf("%w: of %d locks only %d answered", send.ErrReply, len(wants), len(replies))
 	}
 	return nil
@@ -89,13 +89,13 @@ func (e *Engine) StartLease(ctx context.Context, bs []Lock, o Owner, lease time.
 	var holds []*hold
 	var calls []send.Call
 	for _, b := range bs {
-		h, levels := e.levels(b, o)
+		h, levels := e.holdCount(b, o)
 		if h == nil {
-			return LossError(ErrLapsed)
+			return LossError(ErrExpired)
 		}
 		if !e.watchdog.Renews(&h.record.lease) {
 			holds = append(holds, h)
-			calls = append(calls, h.verbs().Renew(h.field, lease, levels == 1))
+			calls = append(calls, h.commands().Renew(h.field, lease, levels == 1))
 		}
 	}
 	if len(holds) == 0 {
@@ -120,18 +120,18 @@ func (e *Engine) StartLease(ctx context.Context, bs []Lock, o Owner, lease time.
 	return nil
 }
 
-// levels returns o's hold on b and its levels, as far as this process knows.
-func (e *Engine) levels(b Lock, o Owner) (*hold, int) {
-	n := e.use(b.ID().Name)
-	defer n.done()
-	return n.levels(b, o)
+// holdCount returns o's hold on b and its levels, as far as this process knows.
+func (e *Engine) holdCount(b Lock, o Owner) (*hold, int) {
+	n := e.retain(b.ID().Name)
+	defer n.release()
+	return n.holdCount(b, o)
 }
 
-// TrustedUntil is until when all holds of o on bs that are not renewed are trusted, or
+// ValidUntil is until when all holds of o on bs that are not renewed are trusted, or
 // end if end is sooner. It is now if one of the holds is over.
-func (e *Engine) TrustedUntil(bs []Lock, o Owner, end time.Time) time.Time {
+func (e *Engine) ValidUntil(bs []Lock, o Owner, end time.Time) time.Time {
 	for _, b := range bs {
-		h, _ := e.levels(b, o)
+		h, _ := e.holdCount(b, o)
 		if h == nil {
 			return time.Now()
 		}
@@ -142,11 +142,11 @@ func (e *Engine) TrustedUntil(bs []Lock, o Owner, end time.Time) time.Time {
 	return end
 }
 
-// TrustUntil lets the holds of o on bs that are not renewed end at the same
+// LimitValidity lets the holds of o on bs that are not renewed end at the same
 // moment: a hold that outlived the others would be re-entered when they are over.
-func (e *Engine) TrustUntil(bs []Lock, o Owner, end time.Time) {
+func (e *Engine) LimitValidity(bs []Lock, o Owner, end time.Time) {
 	for _, b := range bs {
-		if h, levels := e.levels(b, o); h != nil && !e.watchdog.Renews(&h.record.lease) {
+		if h, levels := e.holdCount(b, o); h != nil && !e.watchdog.Renews(&h.record.lease) {
 			e.watchdog.Settle(&h.record.lease, end, levels == 1)
 		}
 	}

@@ -12,8 +12,8 @@ package engine
 import "time"
 
 // shareLocked is the part of admit for locks that several owners hold together.
-func (n *name) shareLocked(p *waitOptions, b Lock, key holdKey) (admitted, error) {
-	if n.engine.Slice == 0 || n.closed {
+func (n *lockState) shareLocked(p *waitOptions, b Lock, key holdKey) (admitted, error) {
+	if n.engine.HandoffWindow == 0 || n.closed {
 		return admitted{}, nil
 	}
 	g := n.queueLocked(key.id.Half)
@@ -36,7 +36,7 @@ func (n *name) shareLocked(p *waitOptions, b Lock, key holdKey) (admitted, error
 
 // isOpenLocked reports whether newcomers may share r.
 func (r *record) isOpenLocked(now time.Duration) bool {
-	return now-r.since < r.first.name.engine.pace().Slice && r.isKeptLocked(now)
+	return now-r.since < r.first.name.engine.pace().Window && r.isKeptLocked(now)
 }
 
 // openLocked lets the waiters in the wait queue of h share its record, and newcomers too while the record is young. The
@@ -48,23 +48,23 @@ func (h *hold) openLocked(more int) {
 	switch {
 	case g == nil:
 		return
-	case h.lock.Admission() == Counted: // the next waiter may find it free, too
+	case h.lock.Admission() == Counting: // the next waiter may find it free, too
 		h.leaveQueueLocked()
 		if more > g.Len() { // one for each, and one for the next one in front
 			g.foundFree()
-			g.FailBehind(0, errAskYourself)
+			g.FailBehind(0, errBypassQueue)
 		}
 		return
 	case h.lock.Admission() != Shared:
 		return
 	}
 	now := n.engine.watchdog.Now()
-	if r.isKeptLocked(now) && n.otherHalfLocked(h) == nil { // else the owner is a writer too, and no other owner may read
+	if r.isKeptLocked(now) && n.counterpartLocked(h) == nil { // else the owner is a writer too, and no other owner may read
 		if r.isOpenLocked(now) {
 			g.shared = r
 		}
 		for _, w := range g.All() {
-			if next := w.Value; n.otherHalfLocked(next) == nil {
+			if next := w.Value; n.counterpartLocked(next) == nil {
 				r.joinLocked(next, now)
 				next.owner.Release()
 				next.state = handed
@@ -75,8 +75,8 @@ func (h *hold) openLocked(more int) {
 	h.leaveQueueLocked()
 }
 
-// closeLocked ends the sharing of r with newcomers.
-func (n *name) closeLocked(r *record) {
+// endSharingLocked ends the sharing of r with newcomers.
+func (n *lockState) endSharingLocked(r *record) {
 	if r.first.lock.Admission() != Shared {
 		return
 	}

@@ -104,7 +104,7 @@ func TestWaitingReadersAreAdmittedTogether(t *testing.T) {
 func TestSharingEndsWithTheSlice(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
-		time.Sleep(e.Slice - time.Nanosecond)
+		time.Sleep(e.HandoffWindow - time.Nanosecond)
 		e.shares(2)
 		e.unlock(1)
 		time.Sleep(time.Nanosecond)
@@ -118,13 +118,13 @@ func TestSharingEndsWithTheSlice(t *testing.T) {
 // A reader does not join a record that is not renewed, or that has ended.
 func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 	for name, change := range map[string]func(e *bubbleEngine, of *record){
-		"by the clock": func(_ *bubbleEngine, of *record) { of.lease.TrustUntil(0) },
+		"by the clock": func(_ *bubbleEngine, of *record) { of.lease.SetValidUntil(0) },
 		"ended":        func(_ *bubbleEngine, of *record) { of.ended = true },
-		"no slice":     func(e *bubbleEngine, _ *record) { e.Slice = 0 },
+		"no slice":     func(e *bubbleEngine, _ *record) { e.HandoffWindow = 0 },
 	} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			t.Log(name)
-			e.Slice = time.Hour
+			e.HandoffWindow = time.Hour
 			e.shares(1)
 			e.holdOf(e.shared().ID(), 1, func(h *hold) { change(e, h.record) })
 			e.sharesNot(2, Request{Wait: 0})
@@ -132,7 +132,7 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 		})
 	}
 	inBubble(t, func(t *testing.T, e *bubbleEngine) { // an explicit lease, on either side
-		e.Slice = time.Hour
+		e.HandoffWindow = time.Hour
 		e.shares(1)
 		e.sharesNot(2, Request{Wait: 0, Lease: time.Minute})
 		e.unlock(1)
@@ -143,7 +143,7 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 		e.unlock(1)
 	})
 	inBubble(t, func(t *testing.T, e *bubbleEngine) { // the last reader is about to release the record
-		e.Slice = time.Hour
+		e.HandoffWindow = time.Hour
 		e.redis.Latency = time.Second
 		e.shares(1)
 		go func() {
@@ -164,11 +164,11 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 		e.unlock(1)
 	})
 	inBubble(t, func(t *testing.T, e *bubbleEngine) { // Close has begun: the guards of 1 have ended, and 2 is not told yet
-		e.Slice = time.Hour
+		e.HandoffWindow = time.Hour
 		e.shares(1)
-		e.eachName(func(n *name) { n.closed = true })
+		e.eachName(func(n *lockState) { n.closed = true })
 		e.sharesNot(2, Request{Wait: 0})
-		e.eachName(func(n *name) { n.closed = false })
+		e.eachName(func(n *lockState) { n.closed = false })
 		e.unlock(1)
 	})
 	inBubble(t, func(t *testing.T, e *bubbleEngine) { // an owner that holds the other half asks Redis itself
@@ -203,7 +203,7 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 // newHalfFake is a shared fakeLock with another half.
 func newHalfFake(r *fakeredis.Redis) *fakeLock {
 	l := newSharedFake(r, "x")
-	l.Other = "other"
+	l.CounterpartHalf = "other"
 	return l
 }
 
@@ -265,7 +265,7 @@ func TestUnlockOfASharedRecordLooksAtTheClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
 		e.shares(2)
-		e.holdOf(e.shared().ID(), 1, func(h *hold) { h.record.lease.TrustUntil(0) })
+		e.holdOf(e.shared().ID(), 1, func(h *hold) { h.record.lease.SetValidUntil(0) })
 		for o := Owner(1); o <= 2; o++ {
 			assert.ErrorIs(t, e.unlockErr(o), ErrLockLost, "unlock %v", o)
 		}
@@ -343,7 +343,7 @@ func TestSharingKeepsARecordUnderRandomFaults(t *testing.T) {
 // readers, also when the re-entry is granted in the end.
 func TestLateReentryLeavesTheRecordToOtherReaders(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.Slice = time.Hour
+		e.HandoffWindow = time.Hour
 		e.shares(1)
 		e.shares(2)
 		guarded := e.guarded(1)
@@ -380,7 +380,7 @@ func TestLateReentryLeavesTheRecordToOtherReaders(t *testing.T) {
 // requests one after the other.
 func TestReadersOfADistantRedisAreAdmittedTogether(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.Latency = turns.LongSlice // each way
+		e.redis.Latency = turns.LongWindow // each way
 		start := time.Now()
 		var all sync.WaitGroup
 		for o := Owner(1); o <= 50; o++ {
@@ -388,7 +388,7 @@ func TestReadersOfADistantRedisAreAdmittedTogether(t *testing.T) {
 		}
 		all.Wait()
 		took := time.Since(start)
-		assert.LessOrEqual(t, took, 4*turns.LongSlice, "all are admitted after %v", took)
+		assert.LessOrEqual(t, took, 4*turns.LongWindow, "all are admitted after %v", took)
 		assert.LessOrEqual(t, e.redis.Count("acquire"), 2, "requests")
 		for o := Owner(1); o <= 50; o++ {
 			e.unlock(o)

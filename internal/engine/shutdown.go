@@ -33,7 +33,7 @@ func (d *drain) end(holds int) {
 }
 
 func (e *Engine) Shutdown(ctx context.Context) error {
-	e.refuse()
+	e.stopAcquiring()
 	var why error
 	select {
 	case <-e.draining.done:
@@ -54,8 +54,8 @@ func (e *Engine) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// refuse wakes all waiters and ends all guards. No caller comes to hold a lock any more.
-func (e *Engine) refuse() {
+// stopAcquiring wakes all waiters and ends all guards. No caller comes to hold a lock any more.
+func (e *Engine) stopAcquiring() {
 	if !e.isLeaving.CompareAndSwap(false, true) {
 		return
 	}
@@ -70,7 +70,7 @@ func (e *Engine) refuse() {
 }
 
 // close ends the name, and returns the guards of its holds.
-func (n *name) close() (guards []*guard.End) {
+func (n *lockState) close() (guards []*guard.End) {
 	n.Lock()
 	defer n.Unlock()
 	n.closed = true
@@ -106,7 +106,7 @@ func (e *Engine) stillHeld() (s stillHeld) {
 	return s
 }
 
-func (n *name) addHeld(s *stillHeld) {
+func (n *lockState) addHeld(s *stillHeld) {
 	n.Lock()
 	defer n.Unlock()
 	for h := range n.holds.all() {

@@ -9,21 +9,21 @@ package engine
 type standing int64
 
 const (
-	standsNowhere standing = 0 // it asks from time to time
-	standsInLine  standing = 1 // it has a place, and standsBehind more for each place in front of it
-	standsApart   standing = 2 // only the channel of the lock says when the holder releases it
-	standsDeaf    standing = 3 // the server does not know the subscription that the caller believes to have
-	standsBehind  standing = 4
+	notEnqueued      standing = 0 // it asks from time to time
+	enqueued         standing = 1 // it has a place, and positionUnit more for each place in front of it
+	legacyHolder     standing = 2 // only the channel of the lock says when the holder releases it
+	subscriptionLost standing = 3 // the server does not know the subscription that the caller believes to have
+	positionUnit     standing = 4
 )
 
-// placed reports whether the caller has a place in the line.
-func (s standing) placed() bool { return s%standsBehind == standsInLine }
+// isEnqueued reports whether the caller has a place in the line.
+func (s standing) isEnqueued() bool { return s%positionUnit == enqueued }
 
 // ahead is how many places are in front of that of the caller, about.
-func (s standing) ahead() int { return int(s / standsBehind) }
+func (s standing) ahead() int { return int(s / positionUnit) }
 
-// Apart reports whether only the channel of the lock says when the holder releases it.
-func (s standing) Apart() bool { return s == standsApart }
+// LegacyHolder reports whether only the channel of the lock says when the holder releases it.
+func (s standing) LegacyHolder() bool { return s == legacyHolder }
 
-// Deaf reports whether the server does not know the subscription that the caller believes to have.
-func (s standing) Deaf() bool { return s == standsDeaf }
+// SubscriptionLost reports whether the server does not know the subscription that the caller believes to have.
+func (s standing) SubscriptionLost() bool { return s == subscriptionLost }

@@ -24,18 +24,18 @@ func TestStandingIsThatOfTheScripts(t *testing.T) {
 	for _, ahead := range []int{0, 1, 2, 3, 4, 1000} {
 		for _, deaf := range []bool{false, true} {
 			s := made(ahead, false, deaf)
-			assert.True(t, s.placed(), "%d ahead", ahead)
+			assert.True(t, s.isEnqueued(), "%d ahead", ahead)
 			assert.Equal(t, ahead, s.ahead())
-			assert.False(t, s.Apart() || s.Deaf(), "%d ahead", ahead)
-			assert.Equal(t, standsApart, made(ahead, true, deaf))
+			assert.False(t, s.LegacyHolder() || s.SubscriptionLost(), "%d ahead", ahead)
+			assert.Equal(t, legacyHolder, made(ahead, true, deaf))
 		}
 	}
-	assert.Equal(t, standsNowhere, made("", false, false))
-	assert.Equal(t, standsApart, made("", true, false))
-	assert.Equal(t, standsDeaf, made("", false, true))
+	assert.Equal(t, notEnqueued, made("", false, false))
+	assert.Equal(t, legacyHolder, made("", true, false))
+	assert.Equal(t, subscriptionLost, made("", false, true))
 	for s, is := range map[standing][3]bool{
-		standsNowhere: {}, standsInLine: {true, false, false}, standsApart: {false, true, false}, standsDeaf: {false, false, true},
+		notEnqueued: {}, enqueued: {true, false, false}, legacyHolder: {false, true, false}, subscriptionLost: {false, false, true},
 	} {
-		assert.Equal(t, is, [3]bool{s.placed(), s.Apart(), s.Deaf()}, "%d", s)
+		assert.Equal(t, is, [3]bool{s.isEnqueued(), s.LegacyHolder(), s.SubscriptionLost()}, "%d", s)
 	}
 }

@@ -20,13 +20,13 @@ type subscription struct {
 
 // watch listens for w, and returns the channels to wait on. It reports whether it has begun to listen. apart says that
 // the holder releases the lock on its channel alone.
-func (s *subscription) watch(w want, apart bool) (wake, ready <-chan struct{}, begun bool) {
+func (s *subscription) watch(w target, apart bool) (wake, ready <-chan struct{}, begun bool) {
 	grants, releases := "", ""
-	if w.Line != "" && w.Line != PassesLine {
-		grants = w.hold.verbs().Grants(w.Attempt)
+	if w.Delivery != "" && w.Delivery != Barge {
+		grants = w.hold.commands().Grants(w.Attempt)
 	}
 	if grants == "" || apart {
-		releases = w.hold.verbs().Channel(w.Attempt)
+		releases = w.hold.commands().Channel(w.Attempt)
 	}
 	if begun = !slices.Equal(s.names, channelNames(grants, releases)); begun {
 		s.change(w, grants, releases)
@@ -40,7 +40,7 @@ func channelNames(grants, releases string) []string {
 }
 
 // change listens to these channels instead of those of before, and keeps what it has.
-func (s *subscription) change(w want, grants, releases string) {
+func (s *subscription) change(w target, grants, releases string) {
 	e := w.hold.name.engine
 	before := s.listeners
 	signal := make(chan struct{}, 1)
@@ -57,9 +57,9 @@ func (s *subscription) change(w want, grants, releases string) {
 		}
 		l := e.pubsub.JoinFor(signal, name)
 		if name == grants {
-			b := w.hold.verbs()
-			l.Hears(func(message string) { undoer{e}.heardGrant(b, message) })
-			if b.Admission() == Independent {
+			b := w.hold.commands()
+			l.Hears(func(message string) { rollbacker{e}.heardGrant(b, message) })
+			if b.Admission() == Uncoordinated {
 				l.Only(isFor(w.Field))
 			}
 		}
@@ -73,8 +73,8 @@ func (s *subscription) change(w want, grants, releases string) {
 
 // hearsGrants reports whether the next attempt of w can join the line: the caller listens to the channel of grants.
 // Where the channel is still subscribed from an earlier wait, it begins to listen.
-func (s *subscription) hearsGrants(w want) bool {
-	name := w.hold.verbs().Grants(w.Attempt)
+func (s *subscription) hearsGrants(w target) bool {
+	name := w.hold.commands().Grants(w.Attempt)
 	if len(s.names) > 0 {
 		return s.names[0] == name && s.listeners[0].Confirmed()
 	}
@@ -131,13 +131,13 @@ func (s *subscription) leave() {
 	*s = subscription{}
 }
 
-// refused reports whether Redis does not allow the subscription.
-func (s *subscription) refused() bool { return len(s.listeners) > 0 && s.listeners[0].Refused() }
+// isRefused reports whether Redis does not allow the subscription.
+func (s *subscription) isRefused() bool { return len(s.listeners) > 0 && s.listeners[0].Refused() }
 
 const (
 	shortPoll  = 10 * time.Millisecond
 	rarestPoll = time.Hour            // the poll interval comes first
-	hotFor     = 2 * turns.LongSlice  // how long after a change of hands a waiter asks often: longer than a slice
+	hotFor     = 2 * turns.LongWindow // how long after a change of hands a waiter asks often: longer than a slice
 	pollSlack  = 5 * time.Millisecond // how much later a lease may seem to end because an answer took longer
 )
 

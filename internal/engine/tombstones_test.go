@@ -12,7 +12,7 @@ import (
 
 // A re-entry that runs late takes nothing: its field has no tombstone because of it.
 func TestReentryThatRunsLateNeedsNoTombstone(t *testing.T) {
-	first, again := want{Attempt: Attempt{Field: "first", Level: 1}}, want{Attempt: Attempt{Field: "again", Level: 2}}
-	assert.Equal(t, []string{"first"}, takingFields([]want{first, again}))
-	assert.Empty(t, takingFields([]want{again}))
+	first, again := target{Attempt: Attempt{Field: "first", HoldCount: 1}}, target{Attempt: Attempt{Field: "again", HoldCount: 2}}
+	assert.Equal(t, []string{"first"}, acquiringFields([]target{first, again}))
+	assert.Empty(t, acquiringFields([]target{again}))
 }

@@ -17,33 +17,33 @@ import (
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
-// An undoer takes back what Redis may have of this process.
-type undoer struct{ *Engine }
+// An rollbacker takes back what Redis may have of this process.
+type rollbacker struct{ *Engine }
 
-// undo has undoAll done by a goroutine of its own, so that a caller that gave up need not wait for it.
-func (e undoer) undo(ctx context.Context, wants []want, unknown int) (done <-chan struct{}) {
+// rollBack has rollBackAll done by a goroutine of its own, so that a caller that gave up need not wait for it.
+func (e rollbacker) rollBack(ctx context.Context, wants []target, unknown int) (done <-chan struct{}) {
 	ended := make(chan struct{})
 	e.workers.Spawn(func() {
 		defer close(ended)
-		e.undoAll(ctx, wants, unknown)
+		e.rollBackAll(ctx, wants, unknown)
 	})
 	return ended
 }
 
-// undoAll undoes attempts.
-func (e undoer) undoAll(ctx context.Context, wants []want, unknown int) {
+// rollBackAll undoes attempts.
+func (e rollbacker) rollBackAll(ctx context.Context, wants []target, unknown int) {
 	var all sync.WaitGroup
 	for _, w := range wants[1:] {
-		waitgroup.Go(&all, func() { _ = e.undoOne(ctx, w.hold.verbs(), w.Attempt, unknown) })
+		waitgroup.Go(&all, func() { _ = e.rollBackOne(ctx, w.hold.commands(), w.Attempt, unknown) })
 	}
-	_ = e.undoOne(ctx, wants[0].hold.verbs(), wants[0].Attempt, unknown)
+	_ = e.rollBackOne(ctx, wants[0].hold.commands(), wants[0].Attempt, unknown)
 	all.Wait()
 }
 
-// undoOne undoes an attempt. Tries of the attempt without a known answer may still be on
-// their way, so undoOne repeats the undo a few times. If only one try is unknown, it stops
+// rollBackOne undoes an attempt. Tries of the attempt without a known answer may still be on
+// their way, so rollBackOne repeats the undo a few times. If only one try is unknown, it stops
 // as soon as an undo has found the hold. The error describes why the undo failed.
-func (e undoer) undoOne(ctx context.Context, b Record, a Attempt, unknown int) error {
+func (e rollbacker) rollBackOne(ctx context.Context, b Record, a Attempt, unknown int) error {
 	buried := false
 	defer func() {
 		if buried {
@@ -56,9 +56,9 @@ func (e undoer) undoOne(ctx context.Context, b Record, a Attempt, unknown int) e
 			_ = p.sleep(e.closed, nil, pause) // Close ends the pause
 		}
 		p.Deadline = time.Now().Add(UnlockTime)
-		mayRun := a.Level == 1 && e.late.MayRun(a.Field)
+		mayRun := a.HoldCount == 1 && e.late.MayRun(a.Field)
 		a.Late, a.Share = a.Late || mayRun, e.shareTime()
-		answer := e.sender.Do(&p.Wait, send.Request{Call: b.Undo(a)}, time.Now())
+		answer := e.sender.Do(&p.Wait, send.Request{Call: b.RollBack(a)}, time.Now())
 		r, err := answer.Reply()
 		buried = buried || mayRun && err == nil
 		there := r[0] == 1
@@ -71,40 +71,40 @@ func (e undoer) undoOne(ctx context.Context, b Record, a Attempt, unknown int) e
 
 // heardGrant releases a grant to a wait of this process that is over. It is called by the goroutine that reads
 // messages.
-func (e undoer) heardGrant(b Record, message string) {
+func (e rollbacker) heardGrant(b Record, message string) {
 	g, ok := ParseLineGrant(message, b.Suffix())
 	if !ok {
 		return
 	}
-	n := e.use(b.ID().Name)
-	defer n.done()
+	n := e.retain(b.ID().Name)
+	defer n.release()
 	if n.uses(g.Field) {
 		return
 	}
-	e.undoSoon(b, g.Field, !e.made(g.Field), 0)
+	e.rollBackSoon(b, g.Field, !e.made(g.Field), 0)
 }
 
-// undoSoon releases what requests of a wait may have taken with field, its place too, on a goroutine of its own. late
+// rollBackSoon releases what requests of a wait may have taken with field, its place too, on a goroutine of its own. late
 // and unknown are as in an attempt and its undo.
-func (e undoer) undoSoon(b Record, field string, late bool, unknown int) {
+func (e rollbacker) rollBackSoon(b Record, field string, late bool, unknown int) {
 	e.workers.Spawn(func() {
-		_ = e.undoOne(context.Background(), b, Attempt{Field: field, Level: 1, Late: late}, unknown)
+		_ = e.rollBackOne(context.Background(), b, Attempt{Field: field, HoldCount: 1, Late: late}, unknown)
 	})
 }
 
 // callersLeft notes that the callers of an attempt on wants wait no longer for so many of its tries. lost says that
 // others may run that nobody hears of.
-func (e undoer) callersLeft(wants []want, orphans int, lost bool) {
+func (e rollbacker) callersLeft(wants []target, orphans int, lost bool) {
 	if orphans > 0 || lost {
-		e.late.Left(takingFields(wants), orphans, lost)
+		e.late.Left(acquiringFields(wants), orphans, lost)
 	}
 }
 
-// takingFields are the fields of wants that a late try would take something for. A re-entry that runs late takes
+// acquiringFields are the fields of wants that a late try would take something for. A re-entry that runs late takes
 // nothing.
-func takingFields(wants []want) (fields []string) {
+func acquiringFields(wants []target) (fields []string) {
 	for _, w := range wants {
-		if w.Level <= 1 {
+		if w.HoldCount <= 1 {
 			fields = append(fields, w.Field)
 		}
 	}
@@ -112,7 +112,7 @@ func takingFields(wants []want) (fields []string) {
 }
 
 // buried notes that Redis has a tombstone of field, which has ended, and has it taken away as soon as it is not needed.
-func (e undoer) buried(b Record, field string) {
+func (e rollbacker) buried(b Record, field string) {
 	if drop := b.Unbury(field); e.late.Buried(field, drop) && drop.Script != nil {
 		e.workers.Spawn(func() { e.unburyAll([]send.Call{drop}) })
 	}
@@ -120,9 +120,9 @@ func (e undoer) buried(b Record, field string) {
 
 // unburyAll takes tombstones away. One that stays because Redis does not answer costs other scripts hardly
 // anything.
-func (e undoer) unburyAll(drops []send.Call) {
+func (e rollbacker) unburyAll(drops []send.Call) {
 	for _, drop := range drops {
-		if e.sender.Narrowed() {
+		if e.sender.Degraded() {
 			return // there are no tombstones
 		}
 		w := send.Wait{Ctx: context.Background(), Closed: e.closed, Background: true}

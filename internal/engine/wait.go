@@ -17,7 +17,7 @@ type waitOptions struct {
 	foundBusy bool          // an attempt past the wait queue has found a counted lock busy
 	number    uint64        // of the waiter that was refused in a wait queue; 0: there is none
 	span      *span         // of the call, or nil
-	obstacle  *obstacle     // that the last attempt found, or nil
+	blocker   *blocker      // that the last attempt found, or nil
 	changed   chan struct{} // ends a sleep too: see group; or nil
 }
 
@@ -33,7 +33,7 @@ func isPatient(ctx context.Context) bool { return ctx.Value(patientKey{}) != nil
 
 // changes is the channel that wakes the caller when its owner comes to hold the other half of b; nil: b has none.
 func (p *waitOptions) changes(b Lock) chan struct{} {
-	if p.changed == nil && b.OtherHalf() != (LockID{}) {
+	if p.changed == nil && b.Counterpart() != (LockID{}) {
 		p.changed = make(chan struct{}, 1)
 	}
 	return p.changed

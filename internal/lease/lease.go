@@ -20,8 +20,8 @@ var (
 	// ErrGone is the cause of a lease whose record is no longer there.
 	ErrGone = errors.New("the record in Redis is gone")
 
-	// ErrLapsed is the cause of a lease that ran out without having been renewed.
-	ErrLapsed = errors.New("the lease has run out")
+	// ErrExpired is the cause of a lease that ran out without having been renewed.
+	ErrExpired = errors.New("the lease has run out")
 )
 
 // Drift is how much a clock may gain on the clock of Redis, and how late a timer may be, during one lease.
@@ -29,8 +29,8 @@ func Drift(lease time.Duration) time.Duration {
 	return lease/100 + 2*time.Millisecond
 }
 
-// Trust is how long a lease is valid. It is limited to 100 years, so that times can be added to it.
-func Trust(lease time.Duration) time.Duration {
+// Validity is how long a lease is valid. It is limited to 100 years, so that times can be added to it.
+func Validity(lease time.Duration) time.Duration {
 	lease = min(lease, 100*365*24*time.Hour)
 	return lease - Drift(lease)
 }
@@ -55,7 +55,7 @@ func Suffices(left, whole time.Duration, renewed bool) bool { return !renewed &&
 
 // A Holder is told when its lease has ended before it was removed.
 type Holder interface {
-	// LeaseEnded is called once, without the mutex held. cause is ErrGone, or wraps ErrLapsed or the cause of an end at
+	// LeaseEnded is called once, without the mutex held. cause is ErrGone, or wraps ErrExpired or the cause of an end at
 	// the limit.
 	LeaseEnded(cause error)
 }
@@ -91,11 +91,11 @@ func (l *Lease) IsLimited() bool { return l.limit.Load() > 0 }
 // EndsAtLimit reports whether l is not renewed any more, because a renewal would gain nothing.
 func (l *Lease) EndsAtLimit() bool { return l.last.Load() }
 
-// WholeTrust is for how long the last confirmed request was valid from when it was sent.
-func (l *Lease) WholeTrust() time.Duration { return time.Duration(l.whole.Load()) }
+// WholeValidity is for how long the last confirmed request was valid from when it was sent.
+func (l *Lease) WholeValidity() time.Duration { return time.Duration(l.whole.Load()) }
 
-// TrustUntil sets until when l is valid, and tells nobody. It is for tests.
-func (l *Lease) TrustUntil(until time.Duration) { l.until.Store(int64(until)) }
+// LimitValidity sets until when l is valid, and tells nobody. It is for tests.
+func (l *Lease) SetValidUntil(until time.Duration) { l.until.Store(int64(until)) }
 
 // next is when the lease needs attention.
 func (l *Lease) next() time.Duration {

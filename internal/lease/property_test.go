@@ -172,7 +172,7 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 			k.over, gone = true, true
 			wd.Remove(l)
 		}
-		if !over && !gone && wd.Trusted(l) != trusted {
+		if !over && !gone && wd.IsValid(l) != trusted {
 			k.fail("at %v: trusted: %v, want %v", now, !trusted, trusted)
 		}
 		k.mu.Unlock()
@@ -192,7 +192,7 @@ func keep(t *testing.T, length time.Duration, renewed bool, deeds []deed) error 
 		k.fail("the end of a removed lease was reported")
 	case !gone && ends.times != 1:
 		k.fail("the end was reported %d times", ends.times)
-	case !gone && errors.Is(ends.cause, ErrLapsed) && ends.at != k.until:
+	case !gone && errors.Is(ends.cause, ErrExpired) && ends.at != k.until:
 		k.fail("trusted until %v, want %v", ends.at, k.until)
 	}
 	return k.wrong

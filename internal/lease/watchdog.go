@@ -182,13 +182,13 @@ func (w *Watchdog) Close() {
 	w.work.Wait()
 }
 
-// Trusted says by the clock alone whether l may still be relied on.
-func (w *Watchdog) Trusted(l *Lease) bool {
+// IsValid says by the clock alone whether l may still be relied on.
+func (w *Watchdog) IsValid(l *Lease) bool {
 	return w.Left(l) > 0
 }
 
 func (w *Watchdog) confirmLocked(l *Lease, sent, length time.Duration, renewed bool) {
-	whole := Trust(length)
+	whole := Validity(length)
 	l.whole.Store(int64(whole))
 	l.until.Store(l.withinLimit(max(l.until.Load(), int64(sent+whole))))
 	l.renewed.Store(renewed)
@@ -234,7 +234,7 @@ func (w *Watchdog) WhyOver(l *Lease) error {
 	if l.renewed.Load() && l.last.Load() {
 		return w.config.LimitReached
 	}
-	return ErrLapsed
+	return ErrExpired
 }
 
 func (w *Watchdog) removeLocked(l *Lease) {

@@ -130,8 +130,8 @@ func TestWatchdogEndsTrustWhenNoRenewalIsConfirmed(t *testing.T) {
 				<-ends.ended
 				want := testLease - testLease/100 - 2*time.Millisecond
 				assert.Equal(t, want, time.Since(sent), "time trusted after the request")
-				assert.False(t, f.watchdog.Trusted(l), "still trusted by the clock")
-				assert.ErrorIs(t, ends.cause, ErrLapsed)
+				assert.False(t, f.watchdog.IsValid(l), "still trusted by the clock")
+				assert.ErrorIs(t, ends.cause, ErrExpired)
 				time.Sleep(2 * time.Hour)
 				assert.Equal(t, 1, ends.times, "ends that were reported")
 			})
@@ -295,7 +295,7 @@ func TestWatchdogDoesNotRenewAnExplicitLease(t *testing.T) {
 		f.watchdog.Watch(l, time.Now(), testLease, false, 0)
 		<-ends.ended
 		assert.Equal(t, testLease-Drift(testLease), ends.at)
-		assert.ErrorIs(t, ends.cause, ErrLapsed)
+		assert.ErrorIs(t, ends.cause, ErrExpired)
 		assert.Empty(t, f.timesAsked(l), "renewals")
 	})
 }
@@ -342,7 +342,7 @@ func TestWatchdogTrustsALeaseOfCenturies(t *testing.T) {
 		f.watchdog.Watch(l, time.Now(), 1<<63-1, false, 0)
 		time.Sleep(365 * 24 * time.Hour)
 		assert.Zero(t, ends.times, "a lease of 292 years was over after one")
-		assert.True(t, f.watchdog.Trusted(l), "a lease of 292 years was over after one")
+		assert.True(t, f.watchdog.IsValid(l), "a lease of 292 years was over after one")
 	})
 }
 

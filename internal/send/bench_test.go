@@ -18,8 +18,8 @@ func uncontended(tb testing.TB) func() {
 	late := new(orphans)
 	keys, args := []string{"x"}, []any{"field", 30000}
 	return func() {
-		w := Wait{Ctx: context.Background(), Closed: s.closed, Inline: true}
-		a := s.Do(&w, Request{Call: Call{Keys: keys, Args: args}, Taking: true, OnOrphan: late}, time.Time{})
+		w := Wait{Ctx: context.Background(), Closed: s.closed, OnCaller: true}
+		a := s.Do(&w, Request{Call: Call{Keys: keys, Args: args}, Acquiring: true, OnOrphan: late}, time.Time{})
 		if r, err := a.Reply(); err != nil || r[0] != 1 {
 			tb.Fatal(r, err)
 		}

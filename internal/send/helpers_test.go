@@ -99,8 +99,8 @@ type bench struct {
 func newBench(t testing.TB, change ...func(*Config)) *bench {
 	b := &bench{t: t, fake: new(fake), closed: make(chan struct{}), log: new(bytes.Buffer)}
 	c := Config{
-		Transport: b.fake,
-		RideOut:   rideOut,
+		Transport:   b.fake,
+		RetryBudget: rideOut,
 		Spawn: func(f func()) {
 			b.working.Add(1)
 			go func() {
@@ -118,7 +118,7 @@ func newBench(t testing.TB, change ...func(*Config)) *bench {
 	return b
 }
 
-func inline(c *Config) { c.Inline = ResendTime }
+func inline(c *Config) { c.OnCallerTime = ResendTime }
 
 func (b *bench) wait(ctx context.Context) *Wait { return &Wait{Ctx: ctx, Closed: b.closed} }
 

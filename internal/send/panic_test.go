@@ -42,7 +42,7 @@ func TestPanicOfAHookEndsACallOfAForegroundCaller(t *testing.T) {
 					return echo(c), nil
 				})
 				w := b.wait(context.Background())
-				w.Inline = true
+				w.OnCaller = true
 				faults.Store(1)
 				a := b.Do(w, request("x"), time.Time{})
 				require.NotNil(t, PanicOf(a.Err))
@@ -58,7 +58,7 @@ func TestPanicOfAHookEndsACallOfAForegroundCaller(t *testing.T) {
 				assert.Equal(t, 6, b.fake.tries())
 
 				fault = runtime.Goexit
-				w.Inline = false
+				w.OnCaller = false
 				faults.Store(4)
 				answers(t, "x", b.Do(w, request("x"), time.Now()))
 			}, change)

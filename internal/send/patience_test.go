@@ -48,7 +48,7 @@ func TestCallerThatDoesNotWaitGivesUpSoon(t *testing.T) {
 				try := func(patient bool) (Answer, time.Duration, *orphans) {
 					heard := &orphans{}
 					w := b.wait(context.Background())
-					w.NoWait, w.Inline, w.Patient = true, true, patient
+					w.NoWait, w.OnCaller, w.Patient = true, true, patient
 					start := time.Now()
 					a := b.Do(w, Request{Call: Call{Keys: []string{"k"}}, OnOrphan: heard}, time.Time{})
 					return a, time.Since(start), heard

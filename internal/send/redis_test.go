@@ -112,8 +112,8 @@ func TestContextTimeoutEnabledFarFromRedis(t *testing.T) {
 	p := testredis.NewProxy(t, testredis.Start(t).Addr())
 	for _, canInline := range []time.Duration{0, ResendTime} {
 		rdb := p.Client(func(o *redis.Options) { o.ReadTimeout, o.ContextTimeoutEnabled = 900*time.Millisecond, true })
-		b := newBench(t, func(c *Config) { c.Transport, c.Inline = NewRedis(rdb, Synced{}), canInline })
-		w := &Wait{Ctx: context.Background(), Inline: true}
+		b := newBench(t, func(c *Config) { c.Transport, c.OnCallerTime = NewRedis(rdb, Synced{}), canInline })
+		w := &Wait{Ctx: context.Background(), OnCaller: true}
 		r := Request{Call: Call{Script: echoing, Keys: []string{"a"}, Args: []any{1}}}
 		require.NoError(t, b.Do(w, r, time.Time{}).Err) // there is a connection
 		p.Latency(150 * time.Millisecond)

@@ -99,17 +99,17 @@ func (r *retry) run(w *Wait) Answer {
 		if why := r.failed(w, o); why != nil {
 			return r.leave(why)
 		}
-		if r.narrow(o.err) {
+		if r.degrade(o.err) {
 			continue
 		}
 		if r.hadEnded(o.err) {
-			w.Inline = false
+			w.OnCaller = false
 			continue
 		}
 		if !r.worthRepeating(w, o.err) || r.enough(w) {
 			return r.giveUp(o.err)
 		}
-		w.Inline = false
+		w.OnCaller = false
 		r.resume = time.Now().Add(r.pause/2 + rand.N(r.pause))
 		if may := o.sent.Add(LongTime); r.req.Long && MayHaveRun(o.err) && may.After(r.resume) {
 			r.resume = may
@@ -130,7 +130,7 @@ func (r *retry) runOnce(w *Wait) Answer {
 	if why != nil {
 		return r.leave(why)
 	}
-	if o.err != nil && r.narrow(o.err) { // Redis has not run the call
+	if o.err != nil && r.degrade(o.err) { // Redis has not run the call
 		return r.runOnce(w)
 	}
 	answer := Answer{Value: o.value, Err: o.err, Sent: o.sent}
@@ -141,13 +141,13 @@ func (r *retry) runOnce(w *Wait) Answer {
 	return r.answer(answer)
 }
 
-// narrow takes the spare keys from a request whose keys Redis has refused with err. It reports whether there were any.
-func (r *retry) narrow(err error) bool {
+// degrade takes the spare keys from a request whose keys Redis has refused with err. It reports whether there were any.
+func (r *retry) degrade(err error) bool {
 	forbidden := redis.HasErrorPrefix(err, "NOPERM")
 	if !forbidden && !redis.HasErrorPrefix(err, "TRYAGAIN") {
 		return false
 	}
-	call, ok := r.req.Call.narrowed()
+	call, ok := r.req.Call.degraded()
 	if !ok {
 		return false
 	}
@@ -159,8 +159,8 @@ func (r *retry) narrow(err error) bool {
 
 // succeeded notes that Redis has run the request.
 func (r *retry) succeeded() {
-	if r.forbidden != nil && r.narrowed.CompareAndSwap(false, true) && r.config.Narrowed != nil {
-		r.config.Narrowed(r.forbidden)
+	if r.forbidden != nil && r.degraded.CompareAndSwap(false, true) && r.config.Degraded != nil {
+		r.config.Degraded(r.forbidden)
 	}
 }
 
@@ -228,11 +228,11 @@ func (r *retry) enough(w *Wait) bool {
 	took, tried := time.Since(r.began), r.tries-r.ended >= quickTries && len(r.underWay) == 0
 	switch {
 	case !r.lastReply.IsZero(): // which may be long ago: a waiter in a line asks seldom
-		return min(took, time.Since(r.lastReply)) > r.config.RideOut
+		return min(took, time.Since(r.lastReply)) > r.config.RetryBudget
 	case w.NoWait:
 		return tried || took > quickTime
 	case r.replied:
-		return took > r.config.RideOut
+		return took > r.config.RetryBudget
 	}
 	return tried && took > time.Second || took > quickTime
 }
@@ -303,8 +303,8 @@ func (r *retry) send(w *Wait) (outcome, error) {
 			return o, why
 		}
 	}
-	if r.mayInline(w, now) {
-		value, err := r.runInline(w, &r.req, now)
+	if r.mayRunOnCaller(w, now) {
+		value, err := r.runOnCaller(w, &r.req, now)
 		o := outcome{now, value, err}
 		if err == nil && w.Ctx.Err() != nil { // meanwhile
 			r.abandoned = true

@@ -275,7 +275,7 @@ func TestFirstTryIsMadeEvenIfTheTimeIsUp(t *testing.T) {
 	for _, change := range []func(*Config){func(*Config) {}, inline} {
 		in(t, func(b *bench) {
 			w := b.wait(context.Background())
-			w.Deadline, w.Inline = time.Now(), true
+			w.Deadline, w.OnCaller = time.Now(), true
 			answers(t, "x", b.Do(w, request("x"), time.Time{}))
 
 			b.fake.setRun(after(0, refusal("LOADING x")))

@@ -42,18 +42,18 @@ type Call struct {
 	Keys   []string
 	Args   []any
 
-	// Spare are keys that the call can do without, if it has them. Where Redis refuses the keys, because the user may
+	// Optional are keys that the call can do without, if it has them. Where Redis refuses the keys, because the user may
 	// not use one of them, or because their slot is moving, the call is sent with other keys in these places.
-	Spare []Spare
+	Optional []OptionalKey
 }
 
-// A Spare is the place of a key that a call can do without, and the place of the key that is sent instead.
-type Spare struct{ Key, Instead int }
+// A OptionalKey is the place of a key that a call can do without, and the place of the key that is sent instead.
+type OptionalKey struct{ Key, Instead int }
 
-// narrowed is the call without its spare keys; ok is false where it has none.
-func (c Call) narrowed() (_ Call, ok bool) {
+// degraded is the call without its spare keys; ok is false where it has none.
+func (c Call) degraded() (_ Call, ok bool) {
 	keys := c.Keys
-	for _, s := range c.Spare {
+	for _, s := range c.Optional {
 		if s.Key >= len(keys) || keys[s.Key] == keys[s.Instead] {
 			continue
 		}

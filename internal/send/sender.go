@@ -35,19 +35,19 @@ type Config struct {
 	// Home is the server of a key; "": it is not known. Calls of different servers do not go out together. nil: there
 	// is one. Home is called once a call was answered, and does not block then.
 	Home func(key string) string
-	// Inline is after how long a call ends by itself, with its answer or without. 0: after more than ResendTime.
-	Inline time.Duration
+	// OnCallerTime is after how long a call ends by itself, with its answer or without. 0: after more than ResendTime.
+	OnCallerTime time.Duration
 	// Confirm is how long an answer may take because replicas confirm it.
 	Confirm time.Duration
 	// Idle is how many connections there are that nobody uses; nil: it is not known. Each may have ended, and nobody
 	// knows before it is used: with TLS, or where a proxy keeps it.
 	Idle func() int
-	// RideOut is how long a caller that has had a reply retries: one watchdog timeout.
-	RideOut time.Duration
+	// RetryBudget is how long a caller that has had a reply retries: one watchdog timeout.
+	RetryBudget time.Duration
 	// Spawn runs f on another goroutine, for which Close waits. Spawn does not block.
 	Spawn func(f func())
-	// Narrowed hears, once, that the user may not use the spare keys of calls; or nil.
-	Narrowed func(err error)
+	// Degraded hears, once, that the user may not use the spare keys of calls; or nil.
+	Degraded func(err error)
 	// Reroute finds the servers anew: Redis did not answer, or is a Cluster that is down.
 	Reroute func()
 	Log     *slog.Logger
@@ -65,7 +65,7 @@ type Sender struct {
 
 	unhealthy atomic.Bool  // the last call was not answered
 	answered  atomic.Bool  // a call was: before, nothing may be asked of Config.Home
-	narrowed  atomic.Bool  // calls are sent without their spare keys: the user may not use them
+	degraded  atomic.Bool  // calls are sent without their spare keys: the user may not use them
 	asking    atomic.Int64 // tries under way
 	resent    atomic.Int64 // those of them whose request had another try under way
 }
@@ -79,8 +79,8 @@ func New(c Config) *Sender {
 	return s
 }
 
-// Narrowed reports whether calls are sent without their spare keys.
-func (s *Sender) Narrowed() bool { return s.narrowed.Load() }
+// Degraded reports whether calls are sent without their spare keys.
+func (s *Sender) Degraded() bool { return s.degraded.Load() }
 
 // Mutexes are all mutexes of s. Tests look whether code of the user runs while one of them is locked.
 func (s *Sender) Mutexes() map[string]*sync.Mutex {
@@ -97,8 +97,8 @@ func (s *Sender) Mutexes() map[string]*sync.Mutex {
 
 // A Request is what a caller asks for. Requests that may run twice are sent by Do, others by Once.
 type Request struct {
-	Call   Call
-	Taking bool // the call takes something, which replicas may have to confirm
+	Call      Call
+	Acquiring bool // the call takes something, which replicas may have to confirm
 
 	// Pipeline are calls that take or renew something, instead of Call: one pipeline, and no batch.
 	Pipeline []Call
@@ -169,8 +169,8 @@ func (s *Sender) Do(w *Wait, r Request, lastReply time.Time) Answer {
 	if why := w.ended(); why != nil {
 		return Answer{Err: why}
 	}
-	if s.narrowed.Load() {
-		r.Call, _ = r.Call.narrowed()
+	if s.degraded.Load() {
+		r.Call, _ = r.Call.degraded()
 	}
 	tries := retry{Sender: s, req: r, lastReply: lastReply}
 	if !w.NoWait || w.Patient || !w.Deadline.IsZero() {
@@ -179,7 +179,7 @@ func (s *Sender) Do(w *Wait, r Request, lastReply time.Time) Answer {
 	hasty := *w
 	hasty.Deadline = time.Now().Add(s.Patience())
 	answer := tries.run(&hasty)
-	w.Inline = hasty.Inline
+	w.OnCaller = hasty.OnCaller
 	return answer
 }
 
@@ -215,7 +215,7 @@ func (s *Sender) runTransport(ctx context.Context, r *Request) (value any, err e
 		replies, errs := parseOutcomes(s.config.Transport.RunAll(ctx, r.Pipeline, true))
 		return replies, cmp.Or(errs...)
 	}
-	return asList(s.config.Transport.Run(ctx, r.Call, r.Taking))
+	return asList(s.config.Transport.Run(ctx, r.Call, r.Acquiring))
 }
 
 // asList is the answer of a script, which is always a list.
@@ -226,9 +226,9 @@ func asList(answer any, err error) (any, error) {
 	return answer, nil
 }
 
-// runInline sends a request on the goroutine of its caller, who stays for the answer. go-redis bounds how long an
+// runOnCaller sends a request on the goroutine of its caller, who stays for the answer. go-redis bounds how long an
 // answer is waited for, but dials a host that cannot be reached several times: a limit bounds the dialing.
-func (s *Sender) runInline(w *Wait, r *Request, now time.Time) (any, error) {
+func (s *Sender) runOnCaller(w *Wait, r *Request, now time.Time) (any, error) {
 	ctx := s.limit.of(w.Ctx, now)
 	value, err := s.runTransport(ctx, r)
 	err = orNoConnection(err, w.Ctx, ctx, ResendTime)
@@ -246,13 +246,13 @@ func orNoConnection(err error, caller, ctx context.Context, d time.Duration) err
 	return fmt.Errorf("no connection to Redis within %v", d)
 }
 
-// mayInline reports whether the goroutine of a caller may send by itself. The answer comes in time only from a Redis
+// mayRunOnCaller reports whether the goroutine of a caller may send by itself. The answer comes in time only from a Redis
 // that has answered the last call. A caller whose time ends before the call surely does, with the wait for a
 // connection, has another goroutine send, and leaves in time. One whose ctx is cancelled meanwhile leaves when the call
 // ends.
-func (s *Sender) mayInline(w *Wait, now time.Time) bool {
-	least := s.config.Inline + ResendTime + ResendTime/4 // see limit
-	if !w.Inline || s.config.Inline == 0 || s.unhealthy.Load() || !w.Deadline.IsZero() && w.Deadline.Sub(now) < least {
+func (s *Sender) mayRunOnCaller(w *Wait, now time.Time) bool {
+	least := s.config.OnCallerTime + ResendTime + ResendTime/4 // see limit
+	if !w.OnCaller || s.config.OnCallerTime == 0 || s.unhealthy.Load() || !w.Deadline.IsZero() && w.Deadline.Sub(now) < least {
 		return false
 	}
 	end, ends := w.Ctx.Deadline()

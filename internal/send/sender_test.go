@@ -45,7 +45,7 @@ func TestInlineOnlyWhereNobodyHasToLeave(t *testing.T) {
 		"Redis is unhealthy":   {prompt, true, true, 0, context.Background(), false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			b := newBench(t, func(c *Config) { c.Inline = test.config })
+			b := newBench(t, func(c *Config) { c.OnCallerTime = test.config })
 			b.unhealthy.Store(test.unhealthy)
 			here, sender := goid.Get(), int64(0)
 			b.fake.setRun(func(ctx context.Context, c Call) (any, error) {
@@ -54,7 +54,7 @@ func TestInlineOnlyWhereNobodyHasToLeave(t *testing.T) {
 				return echo(c), nil
 			})
 			w := b.wait(test.ctx)
-			if w.Inline = test.wait; test.deadline > 0 {
+			if w.OnCaller = test.wait; test.deadline > 0 {
 				w.Deadline = time.Now().Add(test.deadline)
 			}
 			answers(t, "x", b.Do(w, request("x"), time.Time{}))
@@ -74,7 +74,7 @@ func TestInlineCallerWhoseCtxEndsMeanwhileLeaves(t *testing.T) {
 		r := request("x")
 		r.OnOrphan = &late
 		w := b.wait(ctx)
-		w.Inline = true
+		w.OnCaller = true
 		a := b.Do(w, r, time.Time{})
 		assert.ErrorIs(t, a.Err, context.Canceled)
 		assert.True(t, a.Abandoned)
@@ -89,14 +89,14 @@ func TestInlineCallerMayLeaveAfterAFailure(t *testing.T) {
 	in(t, func(b *bench) {
 		b.fake.setRun(after(0, refusal("LOADING x")))
 		w := b.wait(context.Background())
-		w.Inline, w.Deadline = true, time.Now().Add(time.Second)
+		w.OnCaller, w.Deadline = true, time.Now().Add(time.Second)
 		start := time.Now()
 		time.AfterFunc(firstPause/4, func() { b.fake.setRun(after(time.Minute, nil)) })
 		a := b.Do(w, request("x"), time.Time{})
 		assert.ErrorIs(t, a.Err, ErrTimeUp)
 		assert.True(t, a.Abandoned)
 		assert.Equal(t, time.Second, time.Since(start))
-		assert.False(t, w.Inline, "for later calls of the operation")
+		assert.False(t, w.OnCaller, "for later calls of the operation")
 		time.Sleep(time.Minute)
 	}, inline)
 }
@@ -105,7 +105,7 @@ func TestInlineCallWithoutAConnectionEndsSoon(t *testing.T) {
 	in(t, func(b *bench) {
 		b.fake.setRun(waitsForConnection)
 		w := b.wait(context.Background())
-		w.Inline = true
+		w.OnCaller = true
 		start := time.Now()
 		a := b.Once(w, request("x"))
 		assert.ErrorContains(t, a.Err, "no connection to Redis within 1s")
@@ -216,7 +216,7 @@ func TestHookThatEndsTheCallerLeavesNothingBehind(t *testing.T) {
 		go func() {
 			defer close(ended)
 			w := b.wait(context.Background())
-			w.Inline = true
+			w.OnCaller = true
 			b.Do(w, request("x"), time.Time{})
 			assert.Fail(t, "the goroutine goes on")
 		}()

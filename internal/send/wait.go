@@ -24,9 +24,9 @@ type Wait struct {
 	// it has a Deadline or is Patient.
 	NoWait  bool
 	Patient bool // its ctx bounds how long it stays
-	// Inline is a caller whose goroutine may send, if it has the time for an answer. The first failure
+	// OnCaller is a caller whose goroutine may send, if it has the time for an answer. The first failure
 	// clears Inline: from then on the caller may have to abandon a call.
-	Inline bool
+	OnCaller bool
 	// Background is a goroutine that tidies up and must not panic: after a panic of a
 	// hook, and after a hook that ends a goroutine, the call is sent again.
 	Background bool

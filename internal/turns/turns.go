@@ -14,13 +14,13 @@ import (
 )
 
 const (
-	// LongSlice is how long a slice lasts where round trips are long, unless the user asks for a longer one.
-	LongSlice = 100 * time.Millisecond
+	// LongWindow is how long a slice lasts where round trips are long, unless the user asks for a longer one.
+	LongWindow = 100 * time.Millisecond
 
-	// MostUntold is the longest head start of other processes that were not told of a release, without a round trip.
-	MostUntold = time.Second // the default poll interval
+	// MostUnannounced is the longest head start of other processes that were not told of a release, without a round trip.
+	MostUnannounced = time.Second // the default poll interval
 
-	sliceTrips  = 16                    // where round trips are long, a slice lasts this many of them, up to LongSlice
+	windowTrips = 16                    // where round trips are long, a slice lasts this many of them, up to LongWindow
 	mostPassed  = 1 << 16               // handovers of one streak
 	leastYield  = time.Millisecond      // the least head start of other processes
 	mostYield   = 20 * time.Millisecond // the longest one
@@ -32,9 +32,9 @@ const (
 	unheardYield = 15 * time.Millisecond
 )
 
-// Turns are the turns that this process and other processes have with one lock. The zero Turns are those of a lock that
+// Policy are the turns that this process and other processes have with one lock. The zero Turns are those of a lock that
 // this process has never had.
-type Turns struct {
+type Policy struct {
 	since time.Duration // of the streak; 0: there is none
 	until time.Duration // until then other processes go first
 
@@ -50,8 +50,8 @@ type Turns struct {
 
 // A Pace is how fast locks can change hands.
 type Pace struct {
-	RTT   time.Duration // of a request
-	Slice time.Duration // how long a streak may last; 0: nothing is handed over
+	RTT    time.Duration // of a request
+	Window time.Duration // how long a streak may last; 0: nothing is handed over
 }
 
 // PaceOf is the pace where a request takes rtt, and the user asks for slices of this length. Where round trips are
@@ -59,35 +59,35 @@ type Pace struct {
 func PaceOf(rtt, slice time.Duration) Pace {
 	p := Pace{RTT: rtt}
 	if slice > 0 {
-		p.Slice = max(slice, min(sliceTrips*rtt, LongSlice))
+		p.Window = max(slice, min(windowTrips*rtt, LongWindow))
 	}
 	return p
 }
 
-// Granted notes that this process holds the lock from now on.
-func (t *Turns) Granted(now time.Duration) {
+// Acquired notes that this process holds the lock from now on.
+func (t *Policy) Acquired(now time.Duration) {
 	if t.since == 0 {
 		t.since = now
 	}
 }
 
-// MayHandOver reports whether the streak may go on.
-func (t *Turns) MayHandOver(now time.Duration, p Pace) bool {
-	return t.passed < mostPassed && now-t.since < p.Slice
+// MayHandOff reports whether the streak may go on.
+func (t *Policy) MayHandOff(now time.Duration, p Pace) bool {
+	return t.passed < mostPassed && now-t.since < p.Window
 }
 
-// HandedOver notes that this process has handed the lock over inside itself.
-func (t *Turns) HandedOver() { t.passed++ }
+// HandedOff notes that this process has handed the lock over inside itself.
+func (t *Policy) HandedOff() { t.passed++ }
 
 // Released notes a release in Redis, whose message has reached so many other clients. After a streak of a slice,
 // other processes go first. They get a longer start if none of them was quick enough the last time.
 // Where no client has received the message, some may be unable to: they go first once in a while.
-func (t *Turns) Released(now time.Duration, p Pace, others int) {
-	if now-t.since < p.Slice {
+func (t *Policy) Released(now time.Duration, p Pace, others int) {
+	if now-t.since < p.Window {
 		return
 	}
 	last := *t
-	*t = Turns{}
+	*t = Policy{}
 	switch {
 	case others == 0 && last.unheard == 0:
 		t.unheard = now
@@ -106,21 +106,21 @@ func (t *Turns) Released(now time.Duration, p Pace, others int) {
 	}
 }
 
-// Untold notes a release in Redis that other processes wait for and were not told of: they look once in a max wake
+// ReleasedUnannounced notes a release in Redis that other processes wait for and were not told of: they look once in a max wake
 // delay. After a streak of a slice they go first for so long.
-func (t *Turns) Untold(now time.Duration, p Pace, pollInterval time.Duration) {
-	if now-t.since >= p.Slice {
-		*t = Turns{until: now + min(pollInterval, MostUntold) + p.RTT}
+func (t *Policy) ReleasedUnannounced(now time.Duration, p Pace, pollInterval time.Duration) {
+	if now-t.since >= p.Window {
+		*t = Policy{until: now + min(pollInterval, MostUnannounced) + p.RTT}
 	}
 }
 
 // Interrupted notes that another process has the lock.
-func (t *Turns) Interrupted() {
+func (t *Policy) Interrupted() {
 	t.since, t.passed, t.offered, t.missed, t.unheard = 0, 0, false, 0, 0
 }
 
 // HeardRelease notes the message that another process has released the lock.
-func (t *Turns) HeardRelease(now time.Duration, p Pace) {
+func (t *Policy) HeardRelease(now time.Duration, p Pace) {
 	if t.yielded > 0 {
 		t.yielded--
 		t.until = now + p.start()
@@ -128,7 +128,7 @@ func (t *Turns) HeardRelease(now time.Duration, p Pace) {
 }
 
 // Yield is how long other processes go first from now on.
-func (t *Turns) Yield(now time.Duration) time.Duration {
+func (t *Policy) Yield(now time.Duration) time.Duration {
 	if t.until == 0 {
 		return 0
 	}

@@ -8,109 +8,109 @@ import (
 )
 
 // turnsPace is that of a Redis nearby.
-var turnsPace = Pace{RTT: time.Millisecond, Slice: 10 * time.Millisecond}
+var turnsPace = Pace{RTT: time.Millisecond, Window: 10 * time.Millisecond}
 
 // Each row of the table plays the life of one lock name in this process.
 func TestTurns(t *testing.T) {
 	t.Parallel()
 	const ms = time.Millisecond
 	p, start := turnsPace, turnsPace.start()
-	long := p.Slice // a streak of one slice
-	streak := func(tr *Turns, from time.Duration, others int) (end time.Duration) {
-		tr.Granted(from)
+	long := p.Window // a streak of one slice
+	streak := func(tr *Policy, from time.Duration, others int) (end time.Duration) {
+		tr.Acquired(from)
 		tr.Released(from+long, p, others)
 		return from + long
 	}
 	for _, row := range []struct {
 		name string
-		play func(tr *Turns)
+		play func(tr *Policy)
 		at   time.Duration // of the question
 		want time.Duration // others go first for so long
 	}{
-		{"a name that was never held", func(*Turns) {}, ms, 0},
-		{"a streak shorter than a slice", func(tr *Turns) { tr.Granted(ms); tr.Released(long, p, 1) }, long, 0},
-		{"a streak of a slice", func(tr *Turns) { streak(tr, ms, 1) }, ms + long, start},
-		{"a while after it", func(tr *Turns) { streak(tr, ms, 1) }, ms + long + start/2, start - start/2},
-		{"long after it", func(tr *Turns) { streak(tr, ms, 1) }, time.Hour, 0},
-		{"a streak that another process has interrupted", func(tr *Turns) {
-			tr.Granted(ms)
+		{"a name that was never held", func(*Policy) {}, ms, 0},
+		{"a streak shorter than a slice", func(tr *Policy) { tr.Acquired(ms); tr.Released(long, p, 1) }, long, 0},
+		{"a streak of a slice", func(tr *Policy) { streak(tr, ms, 1) }, ms + long, start},
+		{"a while after it", func(tr *Policy) { streak(tr, ms, 1) }, ms + long + start/2, start - start/2},
+		{"long after it", func(tr *Policy) { streak(tr, ms, 1) }, time.Hour, 0},
+		{"a streak that another process has interrupted", func(tr *Policy) {
+			tr.Acquired(ms)
 			tr.Interrupted()
-			tr.Granted(long)
+			tr.Acquired(long)
 			tr.Released(ms+long, p, 1)
 		}, ms + long, 0},
-		{"the streak begins with the first grant", func(tr *Turns) {
-			tr.Granted(ms)
-			tr.Granted(long)
+		{"the streak begins with the first grant", func(tr *Policy) {
+			tr.Acquired(ms)
+			tr.Acquired(long)
 			tr.Released(ms+long, p, 1)
 		}, ms + long, start},
 
 		// Others that were not quick enough get a start twice as long, up to mostYield.
-		{"missed once", func(tr *Turns) { streak(tr, streak(tr, ms, 1), 1) }, ms + 2*long, 2 * start},
-		{"missed often", func(tr *Turns) {
+		{"missed once", func(tr *Policy) { streak(tr, streak(tr, ms, 1), 1) }, ms + 2*long, 2 * start},
+		{"missed often", func(tr *Policy) {
 			for from, n := ms, 0; n < 20; n++ {
 				from = streak(tr, from, 1)
 			}
 		}, ms + 20*long, mostYield},
-		{"missed, and then one of them had the lock", func(tr *Turns) {
+		{"missed, and then one of them had the lock", func(tr *Policy) {
 			from := streak(tr, ms, 1)
 			tr.Interrupted()
 			streak(tr, from, 1)
 		}, ms + 2*long, start},
 
 		// Each of the others that have heard the release goes first once.
-		{"one of three has had the lock", func(tr *Turns) {
+		{"one of three has had the lock", func(tr *Policy) {
 			now := streak(tr, ms, 3)
 			tr.Interrupted()
 			tr.HeardRelease(now+50*ms, p)
 		}, ms + long + 50*ms, start},
-		{"two of three have had it", func(tr *Turns) {
+		{"two of three have had it", func(tr *Policy) {
 			now := streak(tr, ms, 3)
 			tr.HeardRelease(now+50*ms, p)
 			tr.HeardRelease(now+60*ms, p)
 		}, ms + long + 60*ms, start},
-		{"all three have had it", func(tr *Turns) {
+		{"all three have had it", func(tr *Policy) {
 			now := streak(tr, ms, 3)
 			for i := range 3 {
 				tr.HeardRelease(now+time.Duration(50+i)*ms, p)
 			}
 		}, ms + long + 52*ms, start - ms}, // of the second release: the third one changes nothing
-		{"the only other one has had it", func(tr *Turns) {
+		{"the only other one has had it", func(tr *Policy) {
 			now := streak(tr, ms, 1)
 			tr.HeardRelease(now+50*ms, p)
 		}, ms + long + 50*ms, 0},
 
 		// Releases without a subscriber.
-		{"nobody has heard a release", func(tr *Turns) { streak(tr, ms, 0) }, ms + long, 0},
-		{"nobody has heard releases for less than unheardFor", func(tr *Turns) {
+		{"nobody has heard a release", func(tr *Policy) { streak(tr, ms, 0) }, ms + long, 0},
+		{"nobody has heard releases for less than unheardFor", func(tr *Policy) {
 			streak(tr, streak(tr, ms, 0), 0)
 		}, ms + 2*long, 0},
-		{"nobody has heard releases for unheardFor", func(tr *Turns) {
+		{"nobody has heard releases for unheardFor", func(tr *Policy) {
 			now := streak(tr, ms, 0)
 			streak(tr, now+unheardFor-long, 0)
 		}, ms + long + unheardFor, unheardYield + p.RTT},
-		{"nobody has heard any of three in unheardFor", func(tr *Turns) {
+		{"nobody has heard any of three in unheardFor", func(tr *Policy) {
 			now := streak(tr, ms, 0)
 			now = streak(tr, now+unheardFor*3/4-long, 0)
 			streak(tr, now+unheardFor/4-long, 0)
 		}, ms + long + unheardFor, unheardYield + p.RTT},
-		{"and others have gone first since", func(tr *Turns) {
+		{"and others have gone first since", func(tr *Policy) {
 			now := streak(tr, ms, 0)
 			now = streak(tr, now+unheardFor-long, 0)
 			streak(tr, now+unheardYield+p.RTT, 0)
 		}, ms + long + unheardFor + unheardYield + p.RTT + long, 0},
-		{"another process had the lock in between", func(tr *Turns) {
+		{"another process had the lock in between", func(tr *Policy) {
 			now := streak(tr, ms, 0)
 			tr.Interrupted()
 			streak(tr, now+unheardFor-long, 0)
 		}, ms + long + unheardFor, 0},
-		{"one was heard in between", func(tr *Turns) {
+		{"one was heard in between", func(tr *Policy) {
 			now := streak(tr, ms, 0)
 			now = streak(tr, now+long, 1)
 			streak(tr, now+unheardFor-long, 0)
 		}, ms + 3*long + unheardFor, 0},
 	} {
 		t.Run(row.name, func(t *testing.T) {
-			var tr Turns
+			var tr Policy
 			row.play(&tr)
 			assert.Equal(t, row.want, tr.Yield(row.at), "others go first for so long")
 		})
@@ -121,23 +121,23 @@ func TestTurns(t *testing.T) {
 func TestTurnsEndHandoversWithTheSlice(t *testing.T) {
 	t.Parallel()
 	p := turnsPace
-	var tr Turns
-	tr.Granted(1)
-	assert.True(t, tr.MayHandOver(p.Slice, p), "a moment before the end of the slice")
-	assert.False(t, tr.MayHandOver(1+p.Slice, p), "at the end of the slice")
+	var tr Policy
+	tr.Acquired(1)
+	assert.True(t, tr.MayHandOff(p.Window, p), "a moment before the end of the slice")
+	assert.False(t, tr.MayHandOff(1+p.Window, p), "at the end of the slice")
 	tr.Interrupted()
-	tr.Granted(1 + p.Slice)
-	assert.True(t, tr.MayHandOver(1+p.Slice, p), "a new streak")
+	tr.Acquired(1 + p.Window)
+	assert.True(t, tr.MayHandOff(1+p.Window, p), "a new streak")
 	for range mostPassed - 1 {
-		tr.HandedOver()
+		tr.HandedOff()
 	}
-	assert.True(t, tr.MayHandOver(1+p.Slice, p), "after %d handovers", mostPassed-1)
-	tr.HandedOver()
-	assert.False(t, tr.MayHandOver(1+p.Slice, p), "after %d handovers", mostPassed)
+	assert.True(t, tr.MayHandOff(1+p.Window, p), "after %d handovers", mostPassed-1)
+	tr.HandedOff()
+	assert.False(t, tr.MayHandOff(1+p.Window, p), "after %d handovers", mostPassed)
 	tr.Interrupted()
-	tr.Granted(1 + p.Slice)
-	assert.True(t, tr.MayHandOver(1+p.Slice, p), "after %d handovers of the streak before", mostPassed)
-	assert.False(t, (&Turns{}).MayHandOver(0, Pace{RTT: p.RTT}), "without a slice")
+	tr.Acquired(1 + p.Window)
+	assert.True(t, tr.MayHandOff(1+p.Window, p), "after %d handovers of the streak before", mostPassed)
+	assert.False(t, (&Policy{}).MayHandOff(0, Pace{RTT: p.RTT}), "without a slice")
 }
 
 // The start that others get grows with the round trip, and so does the slice; both have a bound.
@@ -147,15 +147,15 @@ func TestPaceFollowsTheRoundTrip(t *testing.T) {
 	for _, row := range []struct{ slice, rtt, wantSlice, wantStart time.Duration }{
 		{slice, 0, slice, leastYield},
 		{slice, 100 * time.Microsecond, slice, leastYield + 100*time.Microsecond},
-		{slice, 2 * time.Millisecond, sliceTrips * 2 * time.Millisecond, leastYield + 2*time.Millisecond},
-		{slice, time.Second, LongSlice, mostYield},
+		{slice, 2 * time.Millisecond, windowTrips * 2 * time.Millisecond, leastYield + 2*time.Millisecond},
+		{slice, time.Second, LongWindow, mostYield},
 		{time.Second, time.Second, time.Second, mostYield},
 		{0, time.Second, 0, mostYield}, // nothing is handed over
 	} {
 		var r RoundTrip
 		r.Observe(row.rtt)
 		p := PaceOf(r.Get(), row.slice)
-		assert.Equal(t, row.wantSlice, p.Slice, "the slice with %+v", row)
+		assert.Equal(t, row.wantSlice, p.Window, "the slice with %+v", row)
 		assert.Equal(t, row.wantStart, p.start(), "the start of others with %+v", row)
 	}
 }
