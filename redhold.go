@@ -41,43 +41,43 @@ type nodeHold struct {
 func (n nodeHold) alive() bool { return n.guard != nil && send.CatchPanic(n.guard.Err) == nil }
 
 // raise notes that nodes are going to be held at level. It returns false if the hold to be re-entered is over.
-func (k *redVote) raise(level int) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if level > 1 && k.count == 0 {
+func (v *redVote) raise(level int) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if level > 1 && v.count == 0 {
 		return false
 	}
-	k.count = level
+	v.count = level
 	return true
 }
 
-// askNode asks node i for one level. A level that the node grants is noted in k or released, also when the round
+// askNode asks node i for one level. A level that the node grants is noted in v or released, also when the round
 // is over by then.
-func (k *redVote) askNode(ctx context.Context, i int, a engine.Attempt) error {
-	n := k.lock.nodes[i]
-	earlier, answered := k.asks(i)
+func (v *redVote) askNode(ctx context.Context, i int, a engine.Attempt) error {
+	n := v.lock.nodes[i]
+	earlier, answered := v.asks(i)
 	defer answered()
-	owned := k.owner.In(context.WithoutCancel(ctx))
-	if err := k.tryNode(owned, i, a, earlier); err != nil {
+	owned := v.owner.In(context.WithoutCancel(ctx))
+	if err := v.tryNode(owned, i, a, earlier); err != nil {
 		return err
 	}
 	guard, err := n.Guard(owned)
 	if err != nil {
 		guard = ended{owned}
 	}
-	wanted, first := k.note(i, guard)
+	wanted, first := v.note(i, guard)
 	switch {
 	case !wanted:
 		_ = n.Unlock(owned) // a level that cannot be released expires with its lease
 	case first: // for a re-entry, the first guard of this node calls changed
-		context.AfterFunc(guard, k.changed)
+		context.AfterFunc(guard, v.changed)
 	}
 	return err
 }
 
 // tryNode tries node i after the node has answered the earlier requests for the same owner.
-func (k *redVote) tryNode(ctx context.Context, i int, a engine.Attempt, earlier []chan struct{}) error {
-	n := k.lock.nodes[i]
+func (v *redVote) tryNode(ctx context.Context, i int, a engine.Attempt, earlier []chan struct{}) error {
+	n := v.lock.nodes[i]
 	ctx, cancel := context.WithTimeout(engine.Patiently(ctx), min(n.timeout, max(a.Lease/3, time.Millisecond)))
 	defer cancel()
 	for _, answer := range earlier {
@@ -91,7 +91,7 @@ func (k *redVote) tryNode(ctx context.Context, i int, a engine.Attempt, earlier 
 	if a.Renewed {
 		lease = 0
 	}
-	for range k.outdated(i) { // if the node is a MultiLock, some of its locks may still be held
+	for range v.outdated(i) { // if the node is a MultiLock, some of its locks may still be held
 		_ = n.Unlock(ctx)
 	}
 	ok, err := n.TryLock(ctx, 0, lease)
@@ -116,24 +116,24 @@ type ended struct{ context.Context }
 func (ended) Err() error { return context.Canceled }
 
 // outdated returns how many levels a node still has of a hold that it has lost, and forgets them.
-func (k *redVote) outdated(i int) int {
-	if before := k.at(i); before.guard == nil || before.alive() {
+func (v *redVote) outdated(i int) int {
+	if before := v.at(i); before.guard == nil || before.alive() {
 		return 0
 	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	levels := k.nodes[i].count
-	k.nodes[i] = nodeHold{}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	levels := v.nodes[i].count
+	v.nodes[i] = nodeHold{}
 	return levels
 }
 
 // note notes that a node has granted one level. It returns whether the level is wanted, and whether
 // guard is the first guard of this node, which is checked from now on.
-func (k *redVote) note(i int, guard context.Context) (wanted, first bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	n := &k.nodes[i]
-	if n.count >= k.count {
+func (v *redVote) note(i int, guard context.Context) (wanted, first bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	n := &v.nodes[i]
+	if n.count >= v.count {
 		return false, false
 	}
 	if first = n.guard == nil; first {
@@ -144,36 +144,36 @@ func (k *redVote) note(i int, guard context.Context) (wanted, first bool) {
 }
 
 // lower makes all nodes release their levels above level.
-func (k *redVote) Lower(ctx context.Context, level int) (settled func(limit time.Duration)) {
-	v := k.lowerTo(ctx, level)
-	return func(limit time.Duration) { _ = v.collect(&send.Wait{Ctx: context.Background()}, limit, nil) }
+func (v *redVote) Lower(ctx context.Context, level int) (settled func(limit time.Duration)) {
+	r := v.lowerTo(ctx, level)
+	return func(limit time.Duration) { _ = r.collect(&send.Wait{Ctx: context.Background()}, limit, nil) }
 }
 
 // lowerTo makes all nodes release their levels above level, at the same time.
-func (k *redVote) lowerTo(ctx context.Context, level int) *round {
-	ctx = k.owner.In(context.WithoutCancel(ctx))
-	v := k.lock.newRound()
-	for i, levels := range k.lowered(level) {
-		_, answered := k.asks(i)
-		v.ask(i, func() (err error) {
+func (v *redVote) lowerTo(ctx context.Context, level int) *round {
+	ctx = v.owner.In(context.WithoutCancel(ctx))
+	r := v.lock.newRound()
+	for i, levels := range v.lowered(level) {
+		_, answered := v.asks(i)
+		r.ask(i, func() (err error) {
 			defer answered()
 			for range levels {
-				err = send.CatchPanic(func() error { return k.lock.nodes[i].Unlock(ctx) })
+				err = send.CatchPanic(func() error { return v.lock.nodes[i].Unlock(ctx) })
 			}
 			return err
 		})
 	}
-	return v
+	return r
 }
 
 // lowered notes that nodes are held at level from now on, and returns how many levels each node has to release.
-func (k *redVote) lowered(level int) map[int]int {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.count = min(k.count, level)
+func (v *redVote) lowered(level int) map[int]int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.count = min(v.count, level)
 	above := make(map[int]int)
-	for i := range k.nodes {
-		if n := &k.nodes[i]; n.count > level {
+	for i := range v.nodes {
+		if n := &v.nodes[i]; n.count > level {
 			above[i] = n.count - level
 			n.count = level
 		}
@@ -182,54 +182,54 @@ func (k *redVote) lowered(level int) map[int]int {
 }
 
 // nodesAt are the nodes that are held with at most left levels, because they did not grant a later level.
-func (k *redVote) nodesAt(left int) (nodes []int) {
-	for i := range k.nodes {
-		if n := k.at(i); left > 0 && n.count <= left && n.alive() {
+func (v *redVote) nodesAt(left int) (nodes []int) {
+	for i := range v.nodes {
+		if n := v.at(i); left > 0 && n.count <= left && n.alive() {
 			nodes = append(nodes, i)
 		}
 	}
 	return nodes
 }
 
-// at is the hold of k at node i.
-func (k *redVote) at(i int) nodeHold {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.nodes[i]
+// at is the hold of v at node i.
+func (v *redVote) at(i int) nodeHold {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.nodes[i]
 }
 
-// over reports whether k was released, or lost.
-func (k *redVote) Over() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.count == 0
+// over reports whether v was released, or lost.
+func (v *redVote) Over() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.count == 0
 }
 
 // check reports whether a majority of the nodes can be valid.
-func (k *redVote) Check() error {
+func (v *redVote) Check() error {
 	n := 0
-	for i := range k.nodes {
-		if k.at(i).alive() {
+	for i := range v.nodes {
+		if v.at(i).alive() {
 			n++
 		}
 	}
-	if n < k.lock.needed {
+	if n < v.lock.needed {
 		return errParts
 	}
 	return nil
 }
 
 // renew takes nodes again that have lost their hold, or did not grant one, as long as a majority is left.
-func (k *redVote) Renew() bool {
-	if k.Check() != nil {
+func (v *redVote) Renew() bool {
+	if v.Check() != nil {
 		return false
 	}
-	c := k.lock.client
-	for i := range k.nodes {
-		if !k.at(i).alive() {
+	c := v.lock.client
+	for i := range v.nodes {
+		if !v.at(i).alive() {
 			c.engine.Spawn(func() {
 				_ = send.CatchPanic(func() error {
-					return k.askNode(context.Background(), i, engine.Attempt{HoldCount: 1, Lease: c.engine.WatchdogTimeout, Renewed: true})
+					return v.askNode(context.Background(), i, engine.Attempt{HoldCount: 1, Lease: c.engine.WatchdogTimeout, Renewed: true})
 				})
 			})
 		}
@@ -238,15 +238,15 @@ func (k *redVote) Renew() bool {
 }
 
 // lost releases what the nodes still have: the owner may never unlock it.
-func (k *redVote) Lost() { k.Lower(context.Background(), 0) }
+func (v *redVote) Lost() { v.Lower(context.Background(), 0) }
 
 // listen joins the release channels of nodes, with one wake channel for all. Nodes that granted are not among them:
 // they announce the levels that this process has released.
-func (k *redVote) Listen(nodes []int) []*wake.Listener {
+func (v *redVote) Listen(nodes []int) []*wake.Listener {
 	signal := make(chan struct{}, 1)
 	var all []*wake.Listener
 	for _, i := range nodes {
-		for _, c := range k.lock.nodes[i].channels {
+		for _, c := range v.lock.nodes[i].channels {
 			all = append(all, c.pubsub.JoinFor(signal, c.name))
 		}
 	}
@@ -271,9 +271,9 @@ func newPendingRequests() *pendingRequests {
 	return &pendingRequests{all: make(map[nodeRequest][]chan struct{})}
 }
 
-// asks notes a request to node i for the owner of k, and returns the earlier ones that node i has not answered yet.
-func (k *redVote) asks(i int) (earlier []chan struct{}, answered func()) {
-	p, r := k.lock.client.pending, nodeRequest{k.lock.Lock, k.owner, k.lock.nodes[i].id}
+// asks notes a request to node i for the owner of v, and returns the earlier ones that node i has not answered yet.
+func (v *redVote) asks(i int) (earlier []chan struct{}, answered func()) {
+	p, r := v.lock.client.pending, nodeRequest{v.lock.Lock, v.owner, v.lock.nodes[i].id}
 	answer := make(chan struct{})
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -183,41 +183,41 @@ func (l *redLock) CheckLease(length time.Duration) error {
 }
 
 // ask asks all nodes for the level of a at the same time, and releases a round that is not won.
-func (k *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refused engine.Refusal, err error) {
-	l := k.lock
+func (v *redVote) Ask(p *send.Wait, a engine.Attempt) (res engine.Answer, refused engine.Refusal, err error) {
+	l := v.lock
 	res.Sent = time.Now()
 	if why := p.Over(); why != nil && why != errTimeUp { // wait 0 asks for one round
 		return res, refused, why
 	}
-	if !k.raise(a.HoldCount) {
+	if !v.raise(a.HoldCount) {
 		res.Status = engine.Gone
 		return res, refused, nil
 	}
 	patient := p.WithMinWait(time.Now())
-	v := l.newRound()
+	r := l.newRound()
 	for i := range l.nodes {
-		v.ask(i, func() error { return k.askNode(p.Ctx, i, a) })
+		r.ask(i, func() error { return v.askNode(p.Ctx, i, a) })
 	}
-	if err := v.collect(&patient, l.limit(), v.won); err != nil {
+	if err := r.collect(&patient, l.limit(), r.won); err != nil {
 		return res, refused, err
 	}
-	if v.won() {
+	if r.won() {
 		// A node whose answer comes a little later would stay free for a rival. So the missing nodes get as much
 		// time again, except for nodes that did not answer the last time either.
-		late := v.unhealthy()
-		err := v.collect(&patient, time.Since(res.Sent)+l.grace()/8, func() bool { return v.missing <= late })
+		late := r.unhealthy()
+		err := r.collect(&patient, time.Since(res.Sent)+l.grace()/8, func() bool { return r.missing <= late })
 		if err != nil {
 			return res, refused, err
 		}
-		if time.Since(res.Sent) < lease.Validity(a.Lease) && k.Check() == nil {
+		if time.Since(res.Sent) < lease.Validity(a.Lease) && v.Check() == nil {
 			res.Status = engine.Held
 			return res, refused, nil
 		}
 	}
-	if err := k.lowerTo(p.Ctx, a.HoldCount-1).collect(&patient, l.grace(), nil); err != nil {
+	if err := v.lowerTo(p.Ctx, a.HoldCount-1).collect(&patient, l.grace(), nil); err != nil {
 		return res, refused, err
 	}
-	res.Status, refused, err = l.lostRound(a, v)
+	res.Status, refused, err = l.lostRound(a, r)
 	if err != nil && p.Ctx.Err() != nil {
 		err = send.WithLast(ctxError(p.Ctx), err)
 	}
@@ -263,47 +263,47 @@ func (l *redLock) lostRound(a engine.Attempt, v *round) (engine.Status, engine.R
 }
 
 // SetHoldCount makes all nodes release their levels above left, and reports whether a majority had them.
-func (k *redVote) SetHoldCount(p *send.Wait, left int) (there bool, err error) {
-	l := k.lock
-	low := k.nodesAt(left)
-	v := k.lowerTo(p.Ctx, left)
+func (v *redVote) SetHoldCount(p *send.Wait, left int) (there bool, err error) {
+	l := v.lock
+	low := v.nodesAt(left)
+	r := v.lowerTo(p.Ctx, left)
 	for _, i := range low {
-		v.set(i, nil)
+		r.set(i, nil)
 	}
 	patient := p.WithMinWait(time.Now())
 	if !patient.Deadline.IsZero() {
 		patient.Deadline = patient.Deadline.Add(send.MinWait) // each node takes up to 5s, and then reports its error
 	}
-	if v.collect(&patient, l.grace(), nil) == nil {
-		_ = v.collect(&patient, send.ConnectTime, v.won) // the answers of the nodes explain more than errTimeUp
+	if r.collect(&patient, l.grace(), nil) == nil {
+		_ = r.collect(&patient, send.ConnectTime, r.won) // the answers of the nodes explain more than errTimeUp
 	}
-	failed := v.missing + len(v.Unwrap()) - v.count(errNotAsked) - v.count(ErrNotHeld)
-	if !v.won() && failed > 0 {
-		return false, v.failed()
+	failed := r.missing + len(r.Unwrap()) - r.count(errNotAsked) - r.count(ErrNotHeld)
+	if !r.won() && failed > 0 {
+		return false, r.failed()
 	}
-	return v.won(), nil
+	return r.won(), nil
 }
 
 // extend asks the nodes that have the hold. It needs a majority.
-func (k *redVote) Extend(ctx context.Context, lease time.Duration) (sent time.Time, err error) {
-	l, sent := k.lock, time.Now()
-	v, err := l.askAll(k.owner.In(ctx), func(ctx context.Context, i int) error {
-		if !k.at(i).alive() {
+func (v *redVote) Extend(ctx context.Context, lease time.Duration) (sent time.Time, err error) {
+	l, sent := v.lock, time.Now()
+	r, err := l.askAll(v.owner.In(ctx), func(ctx context.Context, i int) error {
+		if !v.at(i).alive() {
 			return errNotAsked
 		}
 		return extendLocker(ctx, l.nodes[i].Locker, lease)
 	})
-	if err != nil || v.won() {
+	if err != nil || r.won() {
 		return sent, err
 	}
-	k.changed()
-	return sent, v.failed()
+	v.changed()
+	return sent, r.failed()
 }
 
 // look is the state that a majority of the nodes reports. A field that is not "" asks for the hold of the caller.
 func (l *redLock) look(ctx context.Context, field string) (engine.View, error) {
 	views := make([]engine.View, len(l.nodes)) // each element is written before its node's answer is sent
-	v, err := l.askAll(ctx, func(ctx context.Context, i int) (err error) {
+	r, err := l.askAll(ctx, func(ctx context.Context, i int) (err error) {
 		s, n := &views[i], l.nodes[i]
 		if field != "" {
 			s.Held, err = n.IsHeld(ctx)
@@ -317,7 +317,7 @@ func (l *redLock) look(ctx context.Context, field string) (engine.View, error) {
 	}
 	yes := 0
 	var ttls []time.Duration
-	for i, err := range v.Answers {
+	for i, err := range r.Answers {
 		if err == nil {
 			ttls = append(ttls, views[i].TTL)
 		}
@@ -325,12 +325,12 @@ func (l *redLock) look(ctx context.Context, field string) (engine.View, error) {
 			yes++
 		}
 	}
-	switch no := v.Granted - yes; {
+	switch no := r.Granted - yes; {
 	case yes >= l.needed:
 		slices.Sort(ttls)
 		return engine.View{Locked: field == "", Held: field != "", TTL: ttls[len(ttls)-l.needed]}, nil
 	case no <= len(l.nodes)-l.needed:
-		return engine.View{}, v.failed() // the missing answers could decide either way
+		return engine.View{}, r.failed() // the missing answers could decide either way
 	}
 	return engine.View{}, nil
 }
@@ -339,15 +339,15 @@ func (l *redLock) look(ctx context.Context, field string) (engine.View, error) {
 func (l *redLock) free(ctx context.Context) (bool, error) {
 	return l.client.engine.ForceBy(l, func() (bool, error) {
 		var freed atomic.Bool
-		v, err := l.askAll(ctx, func(ctx context.Context, i int) error {
+		r, err := l.askAll(ctx, func(ctx context.Context, i int) error {
 			was, err := l.nodes[i].ForceUnlock(ctx)
 			if was {
 				freed.Store(true)
 			}
 			return err
 		})
-		if err == nil && !v.won() {
-			err = v.failed()
+		if err == nil && !r.won() {
+			err = r.failed()
 		}
 		return err == nil && freed.Load(), err
 	})
@@ -360,9 +360,9 @@ func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, i in
 	if err := p.Over(); err != nil {
 		return nil, err
 	}
-	v := l.newRound()
+	r := l.newRound()
 	for i, n := range l.nodes {
-		v.ask(i, func() error {
+		r.ask(i, func() error {
 			within, cancel := context.WithTimeout(ctx, n.timeout)
 			defer cancel()
 			err := send.CatchPanic(func() error { return ask(within, i) })
@@ -372,7 +372,7 @@ func (l *redLock) askAll(ctx context.Context, ask func(ctx context.Context, i in
 			return err
 		})
 	}
-	return v, v.collect(p, l.limit(), nil)
+	return r, r.collect(p, l.limit(), nil)
 }
 
 // grace is how long a round waits for the answer of a node that it does not need.

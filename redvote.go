@@ -36,24 +36,24 @@ func (l *redLock) newRound() *round {
 }
 
 // ask asks a node, on a goroutine of its own.
-func (v *round) ask(i int, f func() error) {
-	v.missing++
-	v.lock.client.engine.Spawn(func() { v.answers <- nodeAnswer{i, send.CatchPanic(f)} })
+func (r *round) ask(i int, f func() error) {
+	r.missing++
+	r.lock.client.engine.Spawn(func() { r.answers <- nodeAnswer{i, send.CatchPanic(f)} })
 }
 
 // collect waits for answers until enough returns true (nil: until all answers are there), and no longer than limit.
 // The error describes why the wait of p is over.
-func (v *round) collect(p *send.Wait, limit time.Duration, enough func() bool) error {
+func (r *round) collect(p *send.Wait, limit time.Duration, enough func() bool) error {
 	if !p.Deadline.IsZero() {
 		limit = min(limit, time.Until(p.Deadline))
 	}
 	timer := time.NewTimer(limit)
 	defer timer.Stop()
-	for v.missing > 0 && (enough == nil || !enough()) {
+	for r.missing > 0 && (enough == nil || !enough()) {
 		select {
-		case a := <-v.answers:
-			v.missing--
-			v.set(a.node, a.err)
+		case a := <-r.answers:
+			r.missing--
+			r.set(a.node, a.err)
 		case <-timer.C:
 			return p.Over()
 		case <-p.Ctx.Done():
@@ -66,18 +66,18 @@ func (v *round) collect(p *send.Wait, limit time.Duration, enough func() bool) e
 }
 
 // set notes the answer of node i.
-func (v *round) set(i int, err error) {
-	if v.Answers[i] = err; err == nil {
-		v.Granted++
+func (r *round) set(i int, err error) {
+	if r.Answers[i] = err; err == nil {
+		r.Granted++
 	}
 }
 
-func (v *round) won() bool { return v.Granted >= v.Needed }
+func (r *round) won() bool { return r.Granted >= r.Needed }
 
 // count is how many nodes answered with target.
-func (v *round) count(target error) int {
+func (r *round) count(target error) int {
 	n := 0
-	for _, err := range v.Answers {
+	for _, err := range r.Answers {
 		if errors.Is(err, target) {
 			n++
 		}
@@ -86,18 +86,18 @@ func (v *round) count(target error) int {
 }
 
 // unhealthy is how many nodes have not answered, and did not answer the last time either.
-func (v *round) unhealthy() int {
+func (r *round) unhealthy() int {
 	n := 0
-	for i, err := range v.Answers {
-		if err == errNotAsked && v.lock.nodes[i].unhealthy.Load() {
+	for i, err := range r.Answers {
+		if err == errNotAsked && r.lock.nodes[i].unhealthy.Load() {
 			n++
 		}
 	}
 	return n
 }
 
-// failed is v as an error. It logs a panic among the answers, because the panic of the caller has another stack.
-func (v *round) failed() error {
-	send.LogPanic(v.lock.client.engine.Log, v.QuorumError)
-	return v.QuorumError
+// failed is r as an error. It logs a panic among the answers, because the panic of the caller has another stack.
+func (r *round) failed() error {
+	send.LogPanic(r.lock.client.engine.Log, r.QuorumError)
+	return r.QuorumError
 }

@@ -68,7 +68,7 @@ var ErrLate = errors.New("the answers of Redis take so long that too little is l
 func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock) (bool, error) {
 	e.workers.Begin()
 	defer e.workers.End()
-	p := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.noNewHolds, NoWait: r.Wait == 0, OnCaller: true}}
+	op := waitOptions{Wait: send.Wait{Ctx: ctx, Closed: e.noNewHolds, NoWait: r.Wait == 0, OnCaller: true}}
 	switch {
 	case ctx.Err() != nil:
 		return false, send.CtxError(ctx)
@@ -81,17 +81,17 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 		}
 	}
 	if r.Wait > 0 {
-		p.Deadline = time.Now().Add(r.Wait)
+		op.Deadline = time.Now().Add(r.Wait)
 	}
-	p.Patient = p.NoWait && isPatient(ctx)
-	p.span = startSpan(e, ctx, locks, o)
+	op.Patient = op.NoWait && isPatient(ctx)
+	op.span = startSpan(e, ctx, locks, o)
 	err := errRestart
 	for err == errRestart {
-		err = e.acquireOnce(&p, o, r, locks)
+		err = e.acquireOnce(&op, o, r, locks)
 	}
-	err = withHolder(e, p, locks, o, r, err)
+	err = withHolder(e, op, locks, o, r, err)
 	if err == nil || !r.Trial {
-		p.span.finish(err)
+		op.span.finish(err)
 	}
 	if err == send.ErrTimeUp { // not errors.Is: an error that wraps errTimeUp has a reason to report
 		return false, nil
@@ -101,27 +101,27 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 
 // acquireOnce makes all locks the caller's, or none. A caller that is handed its lock needs no acquisition: an object
 // on the heap for each handover costs as much as all the rest of it.
-func (e *Engine) acquireOnce(p *waitOptions, o Owner, r Request, locks []Lock) error {
+func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []Lock) error {
 	if len(locks) > 1 {
 		e.noteUse()
-		g := e.newMultiAcquire(p, locks, o, r)
+		g := e.newMultiAcquire(op, locks, o, r)
 		defer g.end()
-		return g.finish(p)
+		return g.finish(op)
 	}
-	n := e.retain(locks[0].ID().Name)
-	defer n.release()
-	p.changed = nil
+	s := e.retain(locks[0].ID().Name)
+	defer s.release()
+	op.changed = nil
 	if l, kept := locks[0].(VotedLock); kept {
-		return e.acquireVote(p, n, l, o, r)
+		return e.acquireVote(op, s, l, o, r)
 	}
 	e.noteUse()
-	in, err := n.enter(p, locks[0], o, r)
+	in, err := s.enter(op, locks[0], o, r)
 	if in.holds || err != nil {
 		return err
 	}
 	defer in.hold.unlockHold()
 	one := new(recordBackend)
-	one.begin(p, one, in.hold, r)
+	one.begin(op, one, in.hold, r)
 	if err := one.targets[0].prepare(r); err != nil {
 		return err
 	}
@@ -129,7 +129,7 @@ func (e *Engine) acquireOnce(p *waitOptions, o Owner, r Request, locks []Lock) e
 		one.leftovers.grantNotKept()
 		one.adoptsRecord = true
 	}
-	return one.finish(p)
+	return one.finish(op)
 }
 
 // noteUse says that a lock is about to be acquired: see Config.FirstUse.
@@ -140,33 +140,33 @@ func (e *Engine) noteUse() {
 }
 
 // finish runs the acquisition of a caller with these options, and leaves it what was seen and used up of them.
-func (a *acquireOp) finish(p *waitOptions) error {
+func (a *acquireOp) finish(op *waitOptions) error {
 	res, err := a.run()
 	a.span.asked(a.targets)
 	err = a.conclude(res, err)
-	*p = a.waitOptions
+	*op = a.waitOptions
 	return err
 }
 
 // enter admits the caller past the others of this process. Unless the lock was handed to it, it has a hold then, with
 // its owner mutex.
-func (n *lockState) enter(p *waitOptions, b Lock, o Owner, r Request) (in admitted, err error) {
-	in, err = n.admit(p, b, o, r.Lease > 0)
+func (s *lockState) enter(op *waitOptions, kind Lock, o Owner, r Request) (in admitted, err error) {
+	in, err = s.admit(op, kind, o, r.Lease > 0)
 	if err == nil && in.hold == nil {
-		in.hold, err = n.lockHold(p, b, o, true)
+		in.hold, err = s.lockHold(op, kind, o, true)
 	}
 	return in, err
 }
 
-// prepare sets the attempt of w.
-func (w *target) prepare(r Request) error {
-	w.hold.name.Lock()
-	defer w.hold.name.Unlock()
-	return w.prepareLocked(r)
+// prepare sets the attempt of t.
+func (t *target) prepare(r Request) error {
+	t.hold.name.Lock()
+	defer t.hold.name.Unlock()
+	return t.prepareLocked(r)
 }
 
-func (w *target) prepareLocked(r Request) error {
-	h := w.hold
+func (t *target) prepareLocked(r Request) error {
+	h := t.hold
 	e := h.name.engine
 	if h.field == "" {
 		h.field = e.newField(h.key.owner)
@@ -174,20 +174,20 @@ func (w *target) prepareLocked(r Request) error {
 	if most, tooDeep := h.lock.MaxHoldCount(); most > 0 && h.count >= most {
 		return tooDeep
 	}
-	w.Attempt = Attempt{Field: h.field, Lease: r.Lease, HoldCount: h.count + 1, Renewed: r.Lease == 0}
+	t.Attempt = Attempt{Field: h.field, Lease: r.Lease, HoldCount: h.count + 1, Renewed: r.Lease == 0}
 	switch h.state {
 	case fresh:
-		w.NoWait = r.Wait == 0
-		w.Lease = h.lock.Limits().cut(cmp.Or(r.Interim, r.Lease, e.WatchdogTimeout))
+		t.NoWait = r.Wait == 0
+		t.Lease = h.lock.Limits().cut(cmp.Or(r.Interim, r.Lease, e.WatchdogTimeout))
 	case lost, expired, lossReported:
 		h.state = h.state.afterReport()
 		return h.loss
 	default:
-		w.Renewed = w.Renewed || e.watchdog.Renews(&h.record.lease)
-		if w.Renewed {
-			w.Lease = e.WatchdogTimeout
+		t.Renewed = t.Renewed || e.watchdog.Renews(&h.record.lease)
+		if t.Renewed {
+			t.Lease = e.WatchdogTimeout
 		}
-		w.Lease = e.watchdog.RestOf(&h.record.lease, w.Lease)
+		t.Lease = e.watchdog.RestOf(&h.record.lease, t.Lease)
 	}
 	return nil
 }
@@ -249,13 +249,13 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 
 // askRedis sends one attempt, until Redis answers.
 func (a *acquireOp) askRedis(lastReply time.Time) (Answer, error) {
-	e, wants := a.engine, a.targets
-	call := attemptCall(wants)
-	answer := e.sender.Do(&a.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: &orphans{a, wants}}, lastReply)
-	res, err := readResult(wants, &answer)
+	e, targets := a.engine, a.targets
+	call := attemptCall(targets)
+	answer := e.sender.Do(&a.Wait, send.Request{Call: call, Acquiring: true, OnOrphan: &orphans{a, targets}}, lastReply)
+	res, err := readResult(targets, &answer)
 	a.leftovers.attempted(answer.Unknown, answer.Abandoned, res.leavesEntry)
 	a.unanswered = answer.Unanswered
-	rollbacker{e}.callersLeft(wants, answer.Orphans, answer.Lost > 0)
+	rollbacker{e}.callersLeft(targets, answer.Orphans, answer.Lost > 0)
 	if err != nil && send.Answered(err) { // a script that Redis has stopped half way may have written data
 		a.leftovers.grantNotKept()
 	}
@@ -265,7 +265,7 @@ func (a *acquireOp) askRedis(lastReply time.Time) (Answer, error) {
 // checkFields begins again where a field says that this Client uses the line, which it may not: the answer res has
 // shown that. Processes in the line would not listen for the release of the hold.
 func (a *acquireOp) checkFields(res Answer) (Answer, error) {
-	misnamed := func(w target) bool { return w.HoldCount == 1 && UsesLine(w.Field) }
+	misnamed := func(t target) bool { return t.HoldCount == 1 && UsesLine(t.Field) }
 	if a.adoptsRecord || !a.engine.sender.Degraded() || !slices.ContainsFunc(a.targets, misnamed) {
 		return res, nil
 	}
@@ -279,17 +279,17 @@ func (a *acquireOp) checkFields(res Answer) (Answer, error) {
 func (a *acquireOp) answered(sent time.Time) { a.engine.rtt.Observe(time.Since(sent)) }
 
 // enoughValidityLeft reports whether enough is left now of the leases that were asked for at sent, for the asked-th time.
-func (e *Engine) enoughValidityLeft(wants []target, sent time.Time, asked int) bool {
+func (e *Engine) enoughValidityLeft(targets []target, sent time.Time, asked int) bool {
 	passed := time.Since(sent)
-	for _, w := range wants {
-		whole := lease.Validity(w.Lease)
+	for _, t := range targets {
+		whole := lease.Validity(t.Lease)
 		left := whole - passed
-		if w.HoldCount > 1 {
-			left = max(left, e.watchdog.Left(&w.hold.record.lease))
+		if t.HoldCount > 1 {
+			left = max(left, e.watchdog.Left(&t.hold.record.lease))
 		}
-		most := w.hold.lock.Limits().Max
-		last := most > 0 && w.Lease >= most // MaxHold: the watchdog does not renew it, and the owner has asked for no more
-		if !lease.EnoughValidityLeft(left, whole, w.Renewed) && (asked < 2 && !last || !lease.Suffices(left, whole, w.Renewed && !last)) {
+		most := t.hold.lock.Limits().Max
+		last := most > 0 && t.Lease >= most // MaxHold: the watchdog does not renew it, and the owner has asked for no more
+		if !lease.EnoughValidityLeft(left, whole, t.Renewed) && (asked < 2 && !last || !lease.Suffices(left, whole, t.Renewed && !last)) {
 			return false
 		}
 	}
@@ -310,10 +310,10 @@ func (a *acquireOp) listen(in target, res Answer) (wake, ready <-chan struct{}, 
 	return wake, ready, begun
 }
 
-// sleepUntilFree sleeps for delay, or until one of the channels is ready; p says why sooner.
-func (a *acquireOp) sleepUntilFree(p *waitOptions, in target, wake, ready <-chan struct{}, delay time.Duration) error {
+// sleepUntilFree sleeps for delay, or until one of the channels is ready; op says why sooner.
+func (a *acquireOp) sleepUntilFree(op *waitOptions, in target, wake, ready <-chan struct{}, delay time.Duration) error {
 	slept := time.Now()
-	err := p.sleep(wake, ready, delay) // 4
+	err := op.sleep(wake, ready, delay) // 4
 	if time.Since(slept) < delay {
 		a.span.ends(pathNotified)
 		if ready == nil {
@@ -343,8 +343,8 @@ func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop f
 func (h *hold) interrupt() {
 	h.name.Lock()
 	defer h.name.Unlock()
-	if g := h.queue; g != nil {
-		g.policy.Interrupted()
+	if q := h.queue; q != nil {
+		q.policy.Interrupted()
 	}
 }
 
@@ -400,44 +400,44 @@ func (a *acquireOp) conclude(res Answer, err error) error {
 	}
 	a.names.Lock()
 	defer a.names.Unlock()
-	for _, w := range a.targets {
-		a.backend.dismissLocked(w, res)
+	for _, t := range a.targets {
+		a.backend.dismissLocked(t, res)
 	}
 	return err
 }
 
-// confirm notes that all wants were granted, unless there is an error; or says why they are not held all the same.
-func confirm(all lockStates, wants []target, res Answer, err error) error {
+// confirm notes that all targets were granted, unless there is an error; or says why they are not held all the same.
+func confirm(all lockStates, targets []target, res Answer, err error) error {
 	if err != nil {
 		return err
 	}
 	if res.Status == Gone {
-		wants[res.at].hold.lose(errGone)
+		targets[res.at].hold.lose(errGone)
 	}
-	for _, w := range wants {
-		if w.HoldCount > 1 && !w.hold.name.engine.watchdog.Watches(&w.hold.record.lease) {
-			w.hold.lose(ErrExpired) // the watchdog has found the lease over, and is about to end the hold
+	for _, t := range targets {
+		if t.HoldCount > 1 && !t.hold.name.engine.watchdog.Watches(&t.hold.record.lease) {
+			t.hold.lose(ErrExpired) // the watchdog has found the lease over, and is about to end the hold
 		}
 	}
 	all.Lock()
 	defer all.Unlock()
-	if err := lossLocked(wants); err != nil {
+	if err := lossLocked(targets); err != nil {
 		return err
 	}
-	for i, w := range wants {
+	for i, t := range targets {
 		token := res.token
 		if res.tokens != nil {
 			token = res.tokens[i]
 		}
-		w.acquiredLocked(token, res)
+		t.acquiredLocked(token, res)
 	}
 	return nil
 }
 
-// lossLocked is why the caller does not have the wants that were granted, or nil.
-func lossLocked(wants []target) (err error) {
-	for _, w := range wants {
-		switch h := w.hold; {
+// lossLocked is why the caller does not have the targets that were granted, or nil.
+func lossLocked(targets []target) (err error) {
+	for _, t := range targets {
+		switch h := t.hold; {
 		case h.state.isLost() || h.state == ended: // now, or while the attempt was under way
 			h.state = h.state.afterReport()
 			err = cmp.Or(err, h.loss, errRestart)
@@ -448,32 +448,32 @@ func lossLocked(wants []target) (err error) {
 	return err
 }
 
-// acquiredLocked notes that the attempt of w was granted: the level is held from now on.
-func (w *target) acquiredLocked(token int64, res Answer) {
-	h, sent := w.hold, res.Sent
+// acquiredLocked notes that the attempt of t was granted: the level is held from now on.
+func (t *target) acquiredLocked(token int64, res Answer) {
+	h, sent := t.hold, res.Sent
 	e := h.name.engine
 	if h.state != fresh {
 		h.count++
-		e.watchdog.Extend(&h.record.lease, sent, w.Lease, w.Renewed)
+		e.watchdog.Extend(&h.record.lease, sent, t.Lease, t.Renewed)
 		return
 	}
 	now := e.watchdog.Now()
 	h.newRecord(now).joinLocked(h, e.watchdog.At(sent))
-	if g := h.queue; g != nil {
+	if q := h.queue; q != nil {
 		if h.lock.Admission() != Counting { // a permit more is not free
-			g.foundFree()
+			q.foundFree()
 		}
-		g.policy.Acquired(now)
+		q.policy.Acquired(now)
 	}
 	h.token = token
 	h.record.lease.SetLimit(h.lock.Limits().end(e.watchdog.At(sent)))
-	e.watchdog.Watch(&h.record.lease, sent, w.Lease, w.Renewed, res.provisional) // 6
+	e.watchdog.Watch(&h.record.lease, sent, t.Lease, t.Renewed, res.provisional) // 6
 	h.openLocked(res.More)
 }
 
-// dismissLocked ends w, which was not granted to the caller.
-func (a *acquireOp) dismissLocked(w target, res Answer) {
-	h := w.hold
+// dismissLocked ends t, which was not granted to the caller.
+func (a *acquireOp) dismissLocked(t target, res Answer) {
+	h := t.hold
 	if h.state == fresh {
 		if a.unanswered && h.queue != nil {
 			h.queue.FailBehind(1, errBypassQueue)
@@ -487,6 +487,6 @@ func (a *acquireOp) dismissLocked(w target, res Answer) {
 	case h.state.isLost() || h.state == ended && len(h.record.holds) == 0: // no other hold shares the record
 		h.name.oweLocked(duty{clear: h})
 	default:
-		h.name.oweLocked(duty{rollBack: h.commands(), attempt: w.Attempt, ctx: a.Ctx})
+		h.name.oweLocked(duty{rollBack: h.commands(), attempt: t.Attempt, ctx: a.Ctx})
 	}
 }

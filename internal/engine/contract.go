@@ -236,21 +236,21 @@ func ParseOutcome(r send.Reply) (Outcome, error) {
 }
 
 // WithStanding is the grant of an attempt on a lock with a line, whose reply describes how the caller stands.
-func (g Outcome) WithStanding(r send.Reply) Outcome {
-	if g.Status == Busy {
-		g.Standing = standing(r[2])
+func (o Outcome) WithStanding(r send.Reply) Outcome {
+	if o.Status == Busy {
+		o.Standing = standing(r[2])
 	}
-	return g
+	return o
 }
 
 // WithEntry is the grant of an attempt that leaves a sign of life in Redis where the lock
 // is busy. Another attempt renews the sign every heartbeat.
-func (g Outcome) WithEntry(a Attempt, heartbeat time.Duration) Outcome {
-	if g.Status == Busy {
-		g.leavesEntry = !a.NoWait
-		if g.Wait < 0 || g.Wait > heartbeat {
-			g.Wait = heartbeat
+func (o Outcome) WithEntry(a Attempt, heartbeat time.Duration) Outcome {
+	if o.Status == Busy {
+		o.leavesEntry = !a.NoWait
+		if o.Wait < 0 || o.Wait > heartbeat {
+			o.Wait = heartbeat
 		}
 	}
-	return g
+	return o
 }

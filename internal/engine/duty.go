@@ -26,9 +26,9 @@ type duty struct {
 }
 
 // oweLocked notes what is to be done when the mutex is free.
-func (n *lockState) oweLocked(d duty) {
-	d.name, d.before = n, n.due
-	n.due = &d
+func (s *lockState) oweLocked(d duty) {
+	d.name, d.before = s, s.due
+	s.due = &d
 }
 
 // begin begins last, and what came due before it.

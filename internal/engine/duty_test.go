@@ -13,44 +13,44 @@ import (
 // What follows from a change of state is noted, and not begun, until the name is unlocked: the state is looked at here
 // without Redis, without time, and without a goroutine.
 func TestChangesOfStateBeginNothing(t *testing.T) {
-	n := &lockState{engine: new(Engine), text: "x"} // it could begin nothing
-	n.retainMore()
-	q := n.queueLocked("")
+	s := &lockState{engine: new(Engine), text: "x"} // it could begin nothing
+	s.retainMore()
+	q := s.queueLocked("")
 	q.place = &place{field: "a", unknown: 2}
 	assert.True(t, q.TryEnter())
-	n.dropQueueLocked(q)
-	assert.Nil(t, n.due, "the queue is used")
+	s.dropQueueLocked(q)
+	assert.Nil(t, s.due, "the queue is used")
 
 	q.Release()
-	n.keepQueueLocked(q)
-	n.keepQueueLocked(q)
-	n.dropQueueLocked(q)
-	n.dropQueueLocked(q)
-	keep := &duty{keep: q, name: n}
-	assert.Equal(t, &duty{attempt: Attempt{Field: "a", HoldCount: 1}, unknown: 2, name: n, before: keep}, n.due,
+	s.keepQueueLocked(q)
+	s.keepQueueLocked(q)
+	s.dropQueueLocked(q)
+	s.dropQueueLocked(q)
+	keep := &duty{keep: q, name: s}
+	assert.Equal(t, &duty{attempt: Attempt{Field: "a", HoldCount: 1}, unknown: 2, name: s, before: keep}, s.due,
 		"the queue is kept once, and its place given up once")
-	assert.Same(t, q, n.findQueueLocked(""), "it is kept")
+	assert.Same(t, q, s.findQueueLocked(""), "it is kept")
 
-	n.due, q.kept = nil, false
-	n.dropQueueLocked(q)
-	assert.Nil(t, n.due)
-	assert.Nil(t, n.findQueueLocked(""))
+	s.due, q.kept = nil, false
+	s.dropQueueLocked(q)
+	assert.Nil(t, s.due)
+	assert.Nil(t, s.findQueueLocked(""))
 }
 
 // All that is due begins when the name is unlocked, and once.
 func TestUnlockBeginsWhatIsDueOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
-		n := e.retain("x")
-		defer n.release()
-		h := n.find(newFakeLock(e.redis, "x").ID(), 1)
-		n.locked(func() {
-			n.oweLocked(duty{rollBack: h.commands(), attempt: Attempt{Field: "gone", HoldCount: 1}})
-			n.oweLocked(duty{rollBack: h.commands(), attempt: Attempt{Field: "gone, too", HoldCount: 1}})
+		s := e.retain("x")
+		defer s.release()
+		h := s.find(newFakeLock(e.redis, "x").ID(), 1)
+		s.locked(func() {
+			s.oweLocked(duty{rollBack: h.commands(), attempt: Attempt{Field: "gone", HoldCount: 1}})
+			s.oweLocked(duty{rollBack: h.commands(), attempt: Attempt{Field: "gone, too", HoldCount: 1}})
 			synctest.Wait()
 			assert.Zero(t, e.redis.Count("release"))
 		})
-		n.locked(func() { assert.Nil(t, n.due) })
+		s.locked(func() { assert.Nil(t, s.due) })
 		time.Sleep(time.Minute) // longer than an undo takes
 		assert.Equal(t, 2, e.redis.Count("release"))
 		e.unlock(1)

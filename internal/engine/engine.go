@@ -110,9 +110,9 @@ func New(c Config, sending send.Config) *Engine {
 	return e
 }
 
-// Inspect asks Redis for the state of b.
-func (e *Engine) Inspect(ctx context.Context, b Record, field string) (View, error) {
-	r, err := e.Ask(ctx, b.Inspect(field))
+// Inspect asks Redis for the state of kind.
+func (e *Engine) Inspect(ctx context.Context, kind Record, field string) (View, error) {
+	r, err := e.Ask(ctx, kind.Inspect(field))
 	return View{Locked: r[0] > 0, Held: r[1] > 0, TTL: send.FromMilliseconds(r[2])}, err
 }
 

@@ -48,7 +48,7 @@ const (
 	pathPolled    Path = "polled"    // it asked again without a notification
 )
 
-func subjectOf(b Lock, o Owner) Subject { return Subject{b.Name(), b.Type(), o} }
+func subjectOf(kind Lock, o Owner) Subject { return Subject{kind.Name(), kind.Type(), o} }
 
 func (h *hold) subject() Subject { return subjectOf(h.lock, h.key.owner) }
 
@@ -57,12 +57,12 @@ func (h *hold) age() time.Duration { return h.name.engine.watchdog.Now() - h.sin
 
 // A span is one call of Lock or TryLock as events see it; nil where nobody observes.
 type span struct {
-	events Events
-	ctx    context.Context
-	locks  []Subject
-	began  time.Time
-	path   Path
-	wants  []target // of the locks; empty: everything was handed over
+	events  Events
+	ctx     context.Context
+	locks   []Subject
+	began   time.Time
+	path    Path
+	targets []target // of the locks; empty: everything was handed over
 }
 
 // startSpan begins a span.
@@ -96,9 +96,9 @@ func (s *span) ends(path Path) {
 }
 
 // asked notes which levels the call asked for.
-func (s *span) asked(wants []target) {
+func (s *span) asked(targets []target) {
 	if s != nil {
-		s.wants = wants
+		s.targets = targets
 	}
 }
 
@@ -114,11 +114,11 @@ func (s *span) finish(err error) {
 			s.events.GaveUp(s.ctx, l, s.path != pathImmediate, waited, nil)
 		case err != nil:
 			s.events.GaveUp(s.ctx, l, s.path != pathImmediate, waited, err)
-		case len(s.wants) == 0:
+		case len(s.targets) == 0:
 			s.events.Acquired(s.ctx, l, s.path, waited, 1, 0)
 		default:
-			w := s.wants[i]
-			s.events.Acquired(s.ctx, l, s.path, waited, w.HoldCount, w.hold.token)
+			t := s.targets[i]
+			s.events.Acquired(s.ctx, l, s.path, waited, t.HoldCount, t.hold.token)
 		}
 	}
 }

@@ -16,32 +16,32 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// Extend makes the lease of o's hold on b as long as length from now on.
-func (e *Engine) Extend(ctx context.Context, b Lock, o Owner, length time.Duration) error {
+// Extend makes the lease of o's hold on kind as long as length from now on.
+func (e *Engine) Extend(ctx context.Context, kind Lock, o Owner, length time.Duration) error {
 	e.workers.Begin()
 	defer e.workers.End()
-	p := e.waitOptionsFor(ctx)
-	if err := p.Over(); err != nil {
+	op := e.waitOptionsFor(ctx)
+	if err := op.Over(); err != nil {
 		return err
 	}
-	n := e.retain(b.ID().Name)
-	defer n.release()
-	h, err := n.lockHold(p, b, o, false)
+	s := e.retain(kind.ID().Name)
+	defer s.release()
+	h, err := s.lockHold(op, kind, o, false)
 	switch {
 	case err != nil:
 		return err
 	case h == nil:
-		return n.notHeldError(b.ID(), o)
+		return s.notHeldError(kind.ID(), o)
 	}
 	defer h.unlockHold()
 	x := extension{h, length}
 	if err := x.allowed(); err != nil {
 		return err
 	}
-	sent, err := x.ask(p)
+	sent, err := x.ask(op)
 	whole := lease.Validity(length)
 	for asked := 1; err == nil && asked < MostAsked && !lease.EnoughValidityLeft(whole-time.Since(sent), whole, false); asked++ {
-		sent, err = x.ask(p) // the answer came late: another request restores the lease
+		sent, err = x.ask(op) // the answer came late: another request restores the lease
 	}
 	if !e.watchdog.Watches(&h.record.lease) {
 		h.lose(ErrExpired) // the watchdog has found the lease over, and is about to end the hold
@@ -87,11 +87,11 @@ func (x extension) done(sent time.Time, err error) error {
 }
 
 // ask sends one request, at sent. It ends a hold that Redis does not have.
-func (x extension) ask(p *waitOptions) (sent time.Time, err error) {
+func (x extension) ask(op *waitOptions) (sent time.Time, err error) {
 	if x.vote != nil {
-		return x.vote.Extend(p.Ctx, x.length)
+		return x.vote.Extend(op.Ctx, x.length)
 	}
-	answer := x.name.engine.sender.Do(&p.Wait, send.Request{Call: x.commands().Renew(x.field, x.length, false)}, time.Time{})
+	answer := x.name.engine.sender.Do(&op.Wait, send.Request{Call: x.commands().Renew(x.field, x.length, false)}, time.Time{})
 	r, err := answer.Reply()
 	switch {
 	case errors.Is(err, send.ErrNotALock): // the record was replaced by something else

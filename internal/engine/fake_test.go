@@ -152,8 +152,8 @@ func abandonedBubbleEngine(t *testing.T, r *fakeredis.Redis, all ...with) *bubbl
 }
 
 // acquire is that of the engine for one lock.
-func (e *bubbleEngine) acquire(ctx context.Context, b Record, o Owner, r Request) (bool, error) {
-	return e.Acquire(ctx, o, r, b)
+func (e *bubbleEngine) acquire(ctx context.Context, kind Record, o Owner, r Request) (bool, error) {
+	return e.Acquire(ctx, o, r, kind)
 }
 
 // lock, unlock and guarded assert, and do not require: goroutines other than the test's call them too.

@@ -45,26 +45,26 @@ func FuzzBundleAnswers(f *testing.F) {
 	f.Add(byte(1), []byte{})
 	f.Add(byte(2), []byte{255, 2, 254})
 	f.Fuzz(func(t *testing.T, n byte, answers []byte) {
-		var wants []target
+		var targets []target
 		for i := range 1 + n%8 {
 			lock := newFakeLock(nil, fmt.Sprint("lock", i))
 			h := &hold{lock: lock}
 			if i%3 == 2 {
 				h.lock = &fakeUpgrade{lock}
 			}
-			wants = append(wants, target{hold: h, Attempt: Attempt{Field: "f", HoldCount: 1}})
+			targets = append(targets, target{hold: h, Attempt: Attempt{Field: "f", HoldCount: 1}})
 		}
 		replies := make([]send.Reply, len(answers))
-		all := len(answers) == len(wants)
+		all := len(answers) == len(targets)
 		for i, a := range answers {
 			replies[i] = send.Reply{int64(int8(a)), int64(i), int64(i) + 100}
 			all = all && a == 1
 		}
 		var got Answer
-		err := got.readAll(wants, replies)
-		require.Equal(t, all, err == nil && got.Status == Held, "%v for %d locks: %+v, %v", replies, len(wants), got, err)
+		err := got.readAll(targets, replies)
+		require.Equal(t, all, err == nil && got.Status == Held, "%v for %d locks: %+v, %v", replies, len(targets), got, err)
 		if all {
-			require.Len(t, got.tokens, len(wants), "tokens")
+			require.Len(t, got.tokens, len(targets), "tokens")
 			assert.EqualValues(t, 100, got.tokens[0], "tokens")
 		} else if err == nil {
 			assert.Equal(t, len(answers)-1, got.at, "%v: the lock in the way", replies)

@@ -30,9 +30,9 @@ type multiAcquire struct {
 }
 
 // newMultiAcquire begins an acquisition. The caller must call end.
-func (e *Engine) newMultiAcquire(p *waitOptions, bs []Lock, o Owner, r Request) *multiAcquire {
+func (e *Engine) newMultiAcquire(op *waitOptions, bs []Lock, o Owner, r Request) *multiAcquire {
 	g := &multiAcquire{
-		acquireOp: acquireOp{waitOptions: *p, engine: e, owner: o, request: r, names: retainAll(e, bs)},
+		acquireOp: acquireOp{waitOptions: *op, engine: e, owner: o, request: r, names: retainAll(e, bs)},
 		locks:     slices.Clone(bs), // Clone: a caller of one lock needs no slice on the heap
 		signal:    make(chan struct{}, 1),
 		fresh:     make([]*hold, len(bs)), asked: make([]target, len(bs)), again: make([]target, len(bs)),
@@ -40,22 +40,22 @@ func (e *Engine) newMultiAcquire(p *waitOptions, bs []Lock, o Owner, r Request) 
 	g.backend = g
 	g.names.Lock()
 	defer g.names.Unlock()
-	for i, b := range bs {
-		n, key := g.names.of(b), holdKey{b.ID(), o}
-		g.fresh[i] = &hold{name: n, lock: b, key: key, field: e.newField(o)}
-		if n.multis == nil {
-			n.multis = make(map[holdKey][]*multiAcquire)
+	for i, kind := range bs {
+		s, key := g.names.of(kind), holdKey{kind.ID(), o}
+		g.fresh[i] = &hold{name: s, lock: kind, key: key, field: e.newField(o)}
+		if s.multis == nil {
+			s.multis = make(map[holdKey][]*multiAcquire)
 		}
-		n.multis[key] = append(n.multis[key], g)
+		s.multis[key] = append(s.multis[key], g)
 	}
 	return g
 }
 
-// of is the name that b belongs to.
-func (ns lockStates) of(b Lock) *lockState {
-	for _, n := range ns {
-		if n.text == b.ID().Name {
-			return n
+// of is the name that kind belongs to.
+func (ns lockStates) of(kind Lock) *lockState {
+	for _, s := range ns {
+		if s.text == kind.ID().Name {
+			return s
 		}
 	}
 	panic("bug: a lock of another group")
@@ -64,18 +64,18 @@ func (ns lockStates) of(b Lock) *lockState {
 // end unlocks the holds of the caller, and gives up the holds that were not granted.
 func (g *multiAcquire) end() {
 	g.names.Lock()
-	for _, w := range g.locked {
-		w.hold.unlockHoldLocked()
+	for _, t := range g.locked {
+		t.hold.unlockHoldLocked()
 	}
 	for _, h := range g.fresh {
 		if h.state == fresh {
 			h.leaveQueueLocked()
 			h.state = ended // attempts for it that are still under way will be undone
 		}
-		n := h.name
-		left := slices.DeleteFunc(n.multis[h.key], func(other *multiAcquire) bool { return other == g })
-		if n.multis[h.key] = left; len(left) == 0 {
-			delete(n.multis, h.key)
+		s := h.name
+		left := slices.DeleteFunc(s.multis[h.key], func(other *multiAcquire) bool { return other == g })
+		if s.multis[h.key] = left; len(left) == 0 {
+			delete(s.multis, h.key)
 		}
 	}
 	g.names.Unlock()
@@ -138,19 +138,19 @@ func (g *multiAcquire) rollback(res Answer, err error, returned bool) {
 
 // wakeOwnerLocked wakes the callers of the owner of h that wait for what h decides: groups that ask for
 // the lock, and all that ask for its other half. Redis grants or refuses these at once.
-func (n *lockState) wakeOwnerLocked(h *hold) {
-	n.wakeMultiLocked(h.key)
+func (s *lockState) wakeOwnerLocked(h *hold) {
+	s.wakeMultiLocked(h.key)
 	if h.lock.Counterpart() == (LockID{}) {
 		return
 	}
-	n.wakeMultiLocked(holdKey{h.lock.Counterpart(), h.key.owner})
-	if other := n.counterpartLocked(h); other != nil && other.state.wanted() {
+	s.wakeMultiLocked(holdKey{h.lock.Counterpart(), h.key.owner})
+	if other := s.counterpartLocked(h); other != nil && other.state.wanted() {
 		wakeCaller(other.changed)
 	}
 }
 
-func (n *lockState) wakeMultiLocked(key holdKey) {
-	for _, g := range n.multis[key] {
+func (s *lockState) wakeMultiLocked(key holdKey) {
+	for _, g := range s.multis[key] {
 		wakeCaller(g.signal)
 	}
 }
@@ -173,7 +173,7 @@ func (g *multiAcquire) waiting() *waitOptions {
 // lockAll waits for the owner mutexes of all holds and for the wait queues of all locks that are not held, and
 // returns the wants of the next attempt. On an error it keeps no mutex and no queue.
 func (g *multiAcquire) lockAll() ([]target, error) {
-	e, p := g.engine, &g.waitOptions
+	e, op := g.engine, &g.waitOptions
 	bypass := false  // the next attempt bypasses the wait queues
 	yielded := false // other processes have had the chance to go first
 	g.names.Lock()
@@ -187,7 +187,7 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 		other := g.lockHoldsLocked(kept)
 		kept = nil
 		if other != nil {
-			if err := g.awaitHoldLocked(p, other); err != nil {
+			if err := g.awaitHoldLocked(op, other); err != nil {
 				return nil, err
 			}
 			kept = other
@@ -202,14 +202,14 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 		}
 		if !bypass && !g.tryQueuesLocked() {
 			var err error
-			if bypass, err = g.awaitQueuesLocked(p); err != nil {
+			if bypass, err = g.awaitQueuesLocked(op); err != nil {
 				return nil, err
 			}
 			continue
 		}
-		if d := (entrance{e}).yieldLocked(g.locked); d > 0 && !yielded && p.HasTime(d) {
+		if d := (entrance{e}).yieldLocked(g.locked); d > 0 && !yielded && op.HasTime(d) {
 			yielded = true
-			if err := g.yieldLocked(p, d); err != nil {
+			if err := g.yieldLocked(op, d); err != nil {
 				return nil, err
 			}
 			continue
@@ -219,20 +219,20 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 }
 
 // awaitHoldLocked waits for the owner mutex of other, which another caller has.
-func (g *multiAcquire) awaitHoldLocked(p *waitOptions, other *hold) error {
+func (g *multiAcquire) awaitHoldLocked(op *waitOptions, other *hold) error {
 	g.leaveQueuesLocked()
 	if other.state.holds() {
-		return entrance{g.engine}.enterOwnersLocked(g.names, p, &other.owner)
+		return entrance{g.engine}.enterOwnersLocked(g.names, op, &other.owner)
 	}
-	patient := *p
+	patient := *op
 	return entrance{g.engine}.enterLocked(g.names, &patient, &other.owner)
 }
 
 // awaitQueuesLocked waits for all wait queues, and reports whether the next attempt is to bypass them.
-func (g *multiAcquire) awaitQueuesLocked(p *waitOptions) (bypass bool, err error) {
+func (g *multiAcquire) awaitQueuesLocked(op *waitOptions) (bypass bool, err error) {
 	patient := g.waiting()
 	err = entrance{g.engine}.enterQueuesLocked(g.names, patient, g.awaitedLocked())
-	p.sees(patient.blocker)
+	op.sees(patient.blocker)
 	if err == errOwnerChanged || err == errBypassQueue {
 		return err == errBypassQueue, nil
 	}
@@ -240,11 +240,11 @@ func (g *multiAcquire) awaitQueuesLocked(p *waitOptions) (bypass bool, err error
 }
 
 // yieldLocked lets other processes go first for d.
-func (g *multiAcquire) yieldLocked(p *waitOptions, d time.Duration) error {
+func (g *multiAcquire) yieldLocked(op *waitOptions, d time.Duration) error {
 	g.unlockHoldsLocked()
 	g.names.Unlock()
-	p.span.waits()
-	err := p.sleep(nil, nil, d)
+	op.span.waits()
+	err := op.sleep(nil, nil, d)
 	g.names.Lock()
 	if err != nil {
 		g.leaveQueuesLocked()
@@ -271,9 +271,9 @@ func (g *multiAcquire) prepareLocked() ([]target, error) {
 // lockHoldsLocked takes the owner mutexes of all holds, and makes fresh holds where there are none; or it
 // takes no mutex and returns a hold that another caller uses. The caller has the owner mutex of kept already.
 func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
-	for i, b := range g.locks {
-		n, key := g.fresh[i].name, holdKey{b.ID(), g.owner}
-		h := n.holds.get(key)
+	for i, kind := range g.locks {
+		s, key := g.fresh[i].name, holdKey{kind.ID(), g.owner}
+		h := s.holds.get(key)
 		if h != nil && h != kept && !h.owner.TryEnter() {
 			other = h
 			break
@@ -282,12 +282,12 @@ func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
 			kept = nil // it is one of the wants now
 		}
 		if h != nil && (h.state.isForgotten() || h.state == ended) {
-			n.forgetLocked(h)
+			s.forgetLocked(h)
 			h.owner.Release()
 			h = nil
 		}
 		if h == nil {
-			h = n.newHoldLocked(b, key, g.signal)
+			h = s.newHoldLocked(kind, key, g.signal)
 			h.field, h.queue, g.fresh[i].queue = g.fresh[i].field, g.fresh[i].queue, nil
 			g.fresh[i] = h
 		} else {
@@ -306,12 +306,12 @@ func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
 
 // unlockHoldsLocked unlocks all holds. The holds of g.fresh keep their wait queues.
 func (g *multiAcquire) unlockHoldsLocked() {
-	for _, w := range g.locked {
-		if w.hold.state == fresh {
-			w.hold.name.forgetLocked(w.hold)
-			w.hold.owner.Release()
+	for _, t := range g.locked {
+		if t.hold.state == fresh {
+			t.hold.name.forgetLocked(t.hold)
+			t.hold.owner.Release()
 		} else {
-			w.hold.unlockHoldLocked()
+			t.hold.unlockHoldLocked()
 		}
 	}
 	g.locked = nil
@@ -319,8 +319,8 @@ func (g *multiAcquire) unlockHoldsLocked() {
 
 // expiredLocked is a hold whose validity is over, also before the watchdog has noticed; or nil.
 func (g *multiAcquire) expiredLocked() *hold {
-	for _, w := range g.locked {
-		if h := w.hold; h.state.holds() && !g.engine.watchdog.IsValid(&h.record.lease) {
+	for _, t := range g.locked {
+		if h := t.hold; h.state.holds() && !g.engine.watchdog.IsValid(&h.record.lease) {
 			return h
 		}
 	}
@@ -329,8 +329,8 @@ func (g *multiAcquire) expiredLocked() *hold {
 
 // tryQueuesLocked enters all wait queues that have to admit the attempt. If one is taken, it unlocks the holds.
 func (g *multiAcquire) tryQueuesLocked() bool {
-	for _, w := range g.locked {
-		h := w.hold
+	for _, t := range g.locked {
+		h := t.hold
 		if h.queue != nil || !h.needsQueueLocked() {
 			continue
 		}
@@ -344,14 +344,14 @@ func (g *multiAcquire) tryQueuesLocked() bool {
 	return true
 }
 
-// awaitedLocked are the wants that the owner does not hold.
-func (g *multiAcquire) awaitedLocked() (wants []target) {
+// awaitedLocked are the targets that the owner does not hold.
+func (g *multiAcquire) awaitedLocked() (targets []target) {
 	for _, h := range g.fresh {
 		if held := h.name.holds.get(h.key); held == nil || held.state.wanted() {
-			wants = append(wants, target{hold: h})
+			targets = append(targets, target{hold: h})
 		}
 	}
-	return wants
+	return targets
 }
 
 func (g *multiAcquire) leaveQueuesLocked() {
@@ -367,8 +367,8 @@ func (g *multiAcquire) leaveQueuesLocked() {
 func (g *multiAcquire) unlockAll(at int, all bool) {
 	g.names.Lock()
 	defer g.names.Unlock()
-	for _, w := range g.locked {
-		if h := w.hold; h.state.holds() && !w.Renewed {
+	for _, t := range g.locked {
+		if h := t.hold; h.state.holds() && !t.Renewed {
 			h.leaseUncertain = true // the attempt has set a longer lease, and the undo does not shorten it
 		}
 	}
@@ -385,13 +385,13 @@ func (g *multiAcquire) unlockAll(at int, all bool) {
 	}
 }
 
-// noteAttempt notes an attempt on wants.
-func (g *multiAcquire) noteAttempt(wants []target) {
-	for i, w := range wants {
-		if w.hold == g.fresh[i] {
-			g.asked[i] = w
+// noteAttempt notes an attempt on targets.
+func (g *multiAcquire) noteAttempt(targets []target) {
+	for i, t := range targets {
+		if t.hold == g.fresh[i] {
+			g.asked[i] = t
 		} else {
-			g.again[i] = w
+			g.again[i] = t
 		}
 	}
 }
@@ -407,31 +407,31 @@ func (g *multiAcquire) dropPlaces() {
 	}
 }
 
-// present is wants with the holds of now: every attempt makes a new hold, with the field of the acquisition.
-func (g *multiAcquire) present(wants []target) []target {
+// present is targets with the holds of now: every attempt makes a new hold, with the field of the acquisition.
+func (g *multiAcquire) present(targets []target) []target {
 	g.names.Lock()
 	defer g.names.Unlock()
-	wants = slices.Clone(wants)
+	targets = slices.Clone(targets)
 	for i, h := range g.fresh {
-		if wants[i].Field == h.field {
-			wants[i].hold = h
+		if targets[i].Field == h.field {
+			targets[i].hold = h
 		}
 	}
-	return wants
+	return targets
 }
 
 // unwanted are the attempts that may have left a hold or an entry in Redis which the caller does not have. granted
-// are the wants that were granted, or nil.
-func (g *multiAcquire) unwanted(granted []target, unknown int) (wants []target) {
-	for i, w := range g.asked {
-		if w.hold != nil && (granted == nil || granted[i].Field != w.Field) {
-			wants = append(wants, w)
+// are the targets that were granted, or nil.
+func (g *multiAcquire) unwanted(granted []target, unknown int) (targets []target) {
+	for i, t := range g.asked {
+		if t.hold != nil && (granted == nil || granted[i].Field != t.Field) {
+			targets = append(targets, t)
 		}
 	}
-	for _, w := range g.again {
-		if w.hold != nil && granted == nil && unknown > 0 {
-			wants = append(wants, w)
+	for _, t := range g.again {
+		if t.hold != nil && granted == nil && unknown > 0 {
+			targets = append(targets, t)
 		}
 	}
-	return wants
+	return targets
 }

@@ -12,16 +12,16 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// Guard returns a ctx that is canceled with o's hold on b.
-func (e *Engine) Guard(ctx context.Context, b Lock, o Owner) (context.Context, error) {
+// Guard returns a ctx that is canceled with o's hold on kind.
+func (e *Engine) Guard(ctx context.Context, kind Lock, o Owner) (context.Context, error) {
 	if err := e.Open(); err != nil {
 		return nil, err
 	}
-	n := e.retain(b.ID().Name)
-	defer n.release()
-	h := n.find(b.ID(), o)
+	s := e.retain(kind.ID().Name)
+	defer s.release()
+	h := s.find(kind.ID(), o)
 	if h == nil {
-		return nil, n.notHeldError(b.ID(), o)
+		return nil, s.notHeldError(kind.ID(), o)
 	}
 	h.expireIfDue()
 	return guard.New(ctx, (*guardedHold)(h))

@@ -108,11 +108,11 @@ func TestGuardHasEndedOnceTheHoldIsLost(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		guarded := e.guarded(1)
-		n := e.retain("x")
-		defer n.release()
-		h := n.find(newFakeLock(e.redis, "x").ID(), 1)
+		s := e.retain("x")
+		defer s.release()
+		h := s.find(newFakeLock(e.redis, "x").ID(), 1)
 		var guards []*guard.End
-		n.locked(func() { // as far as lose has come when it lets go of the mutex
+		s.locked(func() { // as far as lose has come when it lets go of the mutex
 			h.state, h.loss = lost, LossError(ErrExpired)
 			guards = h.guards.Take()
 		})

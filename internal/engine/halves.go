@@ -7,39 +7,39 @@ package engine
 
 import "slices"
 
-// withCounterparts is wants with the holds that their owner has on the other halves by
+// withCounterparts is targets with the holds that their owner has on the other halves by
 // now: the owner may acquire one while this caller waits.
-func withCounterparts(wants []target) []target {
+func withCounterparts(targets []target) []target {
 	var changed []target
-	for i, w := range wants {
-		if w.hold.lock.Counterpart() == (LockID{}) {
+	for i, t := range targets {
+		if t.hold.lock.Counterpart() == (LockID{}) {
 			continue
 		}
-		other := w.hold.name.find(w.hold.lock.Counterpart(), w.hold.key.owner)
+		other := t.hold.name.find(t.hold.lock.Counterpart(), t.hold.key.owner)
 		if other == nil {
-			other = counterpartAmong(wants, w)
+			other = counterpartAmong(targets, t)
 		}
-		if other == nil || other.field == w.Counterpart || !other.noteFieldSent() {
+		if other == nil || other.field == t.Counterpart || !other.noteFieldSent() {
 			continue
 		}
 		if changed == nil { // an abandoned attempt still reads the old wants
-			changed = slices.Clone(wants)
+			changed = slices.Clone(targets)
 		}
 		changed[i].Counterpart = other.field
 	}
 	if changed != nil {
 		return changed
 	}
-	return wants
+	return targets
 }
 
 // noteFieldSent notes that the field of h is going to be sent by an attempt on the other half, so that h is not handed
 // over or shared. It returns false if h is over by now. It also returns false if h is shared: then other holds are
 // in the way beside h, unless they all ask for the other half.
 func (h *hold) noteFieldSent() bool {
-	n := h.name
-	n.Lock()
-	defer n.Unlock()
+	s := h.name
+	s.Lock()
+	defer s.Unlock()
 	if h.state == ended {
 		return false
 	}
@@ -48,18 +48,18 @@ func (h *hold) noteFieldSent() bool {
 		return true
 	}
 	for _, other := range h.record.holds {
-		if other != h && n.counterpartLocked(other) == nil {
+		if other != h && s.counterpartLocked(other) == nil {
 			return false
 		}
 	}
-	n.endSharingLocked(h.record)
+	s.endSharingLocked(h.record)
 	return true
 }
 
-// counterpartAmong is the hold among wants that is on the other half of w, or nil.
-func counterpartAmong(wants []target, w target) *hold {
-	for _, other := range wants {
-		if other.hold.key.id == w.hold.lock.Counterpart() {
+// counterpartAmong is the hold among targets that is on the other half of t, or nil.
+func counterpartAmong(targets []target, t target) *hold {
+	for _, other := range targets {
+		if other.hold.key.id == t.hold.lock.Counterpart() {
 			return other.hold
 		}
 	}

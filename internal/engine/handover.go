@@ -20,39 +20,39 @@ func (h *hold) handOffLocked() bool {
 	if next == nil || len(h.guards) > 0 { // guards that were made while earlier ones were ended: a real release ends them
 		return false
 	}
-	n, g, r := h.name, h.queue, h.record
-	g.policy.HandedOff()
-	n.forgetLocked(h)
+	s, q, r := h.name, h.queue, h.record
+	q.policy.HandedOff()
+	s.forgetLocked(h)
 	h.state, h.count, h.queue = ended, 0, nil
 	h.leaveRecordLocked()
-	next.queue = g
+	next.queue = q
 	if next.lock.Fenced() {
 		next.field, next.state, r.adopted = r.field, adopting, true
 		r.endLocked()
 	} else {
 		r.joinLocked(next, now)
 		if r.lease.IsLimited() || next.lock.Limits().Max > 0 {
-			n.engine.watchdog.Relimit(&r.lease, next.lock.Limits().end(now))
+			s.engine.watchdog.Relimit(&r.lease, next.lock.Limits().end(now))
 		}
 		next.owner.Release()
 		next.state = handed
 	}
-	g.Release()
+	q.Release()
 	return true
 }
 
 // successorLocked is the hold that the lock of h may be handed to now, or nil. A level of h is being released.
 func (h *hold) successorLocked() (next *hold, now time.Duration) {
-	n, g, r := h.name, h.queue, h.record
-	e := n.engine
-	if n.closed || g == nil || g.First() == nil || !h.state.holds() || h.count > 1 || h.leaseUncertain || r.ended {
+	s, q, r := h.name, h.queue, h.record
+	e := s.engine
+	if s.closed || q == nil || q.First() == nil || !h.state.holds() || h.count > 1 || h.leaseUncertain || r.ended {
 		return nil, 0
 	}
-	next, now = g.First().Value, e.watchdog.Now()
+	next, now = q.First().Value, e.watchdog.Now()
 	switch {
-	case next == nil, !g.policy.MayHandOff(now, e.pace()):
+	case next == nil, !q.policy.MayHandOff(now, e.pace()):
 		return nil, 0
-	case h.fieldSent, n.counterpartLocked(h) != nil, n.counterpartLocked(next) != nil:
+	case h.fieldSent, s.counterpartLocked(h) != nil, s.counterpartLocked(next) != nil:
 		return nil, 0 // an attempt on the other half by this field would be granted beside the successor
 	case h.keepUntil > now:
 		return nil, 0
@@ -74,101 +74,101 @@ type admitted struct {
 
 // admit is where most callers of a hot lock wait. They want one level of one lock, which another
 // goroutine of this process holds or contends for.
-func (n *lockState) admit(p *waitOptions, b Lock, o Owner, explicit bool) (admitted, error) {
-	key, admission := holdKey{b.ID(), o}, b.Admission()
-	n.Lock()
-	defer n.Unlock()
-	if n.holds.get(key) != nil || b.Counterpart() != (LockID{}) && n.holds.get(holdKey{b.Counterpart(), o}) != nil {
+func (s *lockState) admit(op *waitOptions, kind Lock, o Owner, explicit bool) (admitted, error) {
+	key, admission := holdKey{kind.ID(), o}, kind.Admission()
+	s.Lock()
+	defer s.Unlock()
+	if s.holds.get(key) != nil || kind.Counterpart() != (LockID{}) && s.holds.get(holdKey{kind.Counterpart(), o}) != nil {
 		return admitted{}, nil
 	}
 	switch {
 	case admission == Uncoordinated, admission == Shared && explicit:
-		return n.admitFirstLocked(n.newHoldLocked(b, key, p.changes(b)), nil), nil
+		return s.admitFirstLocked(s.newHoldLocked(kind, key, op.changes(kind)), nil), nil
 	case admission == Shared:
-		return n.shareLocked(p, b, key)
+		return s.shareLocked(op, kind, key)
 	case admission == Counting:
-		return n.admitCountingLocked(p, b, key)
+		return s.admitCountingLocked(op, kind, key)
 	}
-	switch g := n.queueLocked(key.id.Half); {
-	case g.TryEnter():
-		return n.admitFirstLocked(n.newHoldLocked(b, key, p.changes(b)), g), nil
-	case p.NoWait || explicit:
+	switch q := s.queueLocked(key.id.Half); {
+	case q.TryEnter():
+		return s.admitFirstLocked(s.newHoldLocked(kind, key, op.changes(kind)), q), nil
+	case op.NoWait || explicit:
 		return admitted{}, nil
 	default:
-		return n.enqueueLocked(p, g, n.newHoldLocked(b, key, p.changes(b)))
+		return s.enqueueLocked(op, q, s.newHoldLocked(kind, key, op.changes(kind)))
 	}
 }
 
 // admitCountingLocked is the part of admit for locks that several owners hold, each with a record of its own: callers pass the
 // caller in the wait queue until it has found the lock busy, or others wait or go first, because each of them may find
 // the lock free.
-func (n *lockState) admitCountingLocked(p *waitOptions, b Lock, key holdKey) (admitted, error) {
-	h := n.newHoldLocked(b, key, nil)
-	if p.NoWait {
-		return n.admitFirstLocked(h, nil), nil
+func (s *lockState) admitCountingLocked(op *waitOptions, kind Lock, key holdKey) (admitted, error) {
+	h := s.newHoldLocked(kind, key, nil)
+	if op.NoWait {
+		return s.admitFirstLocked(h, nil), nil
 	}
-	g := n.queueLocked(key.id.Half)
+	q := s.queueLocked(key.id.Half)
 	switch {
-	case g.TryEnter():
-		return n.admitFirstLocked(h, g), nil
-	case !g.busy && g.First() == nil && !p.foundBusy && g.policy.Yield(n.engine.watchdog.Now()) == 0:
-		return n.admitFirstLocked(h, nil), nil
+	case q.TryEnter():
+		return s.admitFirstLocked(h, q), nil
+	case !q.busy && q.First() == nil && !op.foundBusy && q.policy.Yield(s.engine.watchdog.Now()) == 0:
+		return s.admitFirstLocked(h, nil), nil
 	}
-	return n.enqueueLocked(p, g, h)
+	return s.enqueueLocked(op, q, h)
 }
 
 // admitFirstLocked admits a fresh hold whose wait queue was free, or that needs none.
-func (n *lockState) admitFirstLocked(h *hold, g *waitQueue) admitted {
-	h.queue, h.field = g, n.engine.newField(h.key.owner)
+func (s *lockState) admitFirstLocked(h *hold, q *waitQueue) admitted {
+	h.queue, h.field = q, s.engine.newField(h.key.owner)
 	return admitted{hold: h}
 }
 
-// enqueueLocked waits in g. It lets go of the mutex meanwhile.
-func (n *lockState) enqueueLocked(p *waitOptions, g *waitQueue, h *hold) (admitted, error) {
-	w := g.Add(h, entrance{n.engine}.number(p))
-	err := entrance{n.engine}.awaitLocked(n, p, w)
+// enqueueLocked waits in q. It lets go of the mutex meanwhile.
+func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) (admitted, error) {
+	w := q.Add(h, entrance{s.engine}.number(op))
+	err := entrance{s.engine}.awaitLocked(s, op, w)
 	switch {
 	case h.state == adopting: // checked before err, as below: no other caller can release this hold
-		p.span.ends(pathHandoff)
+		op.span.ends(pathHandoff)
 		h.state = fresh
 		return admitted{hold: h, adopts: true}, nil
 	case h.state != fresh: // it was handed the lock, and may have lost it since
-		p.span.ends(pathHandoff)
+		op.span.ends(pathHandoff)
 		if h.state == handed {
 			h.state = holding
 		}
-		if h.state != ended && !h.record.isKeptLocked(n.engine.watchdog.Now()) {
-			return n.discardHandoffLocked(h), nil
+		if h.state != ended && !h.record.isKeptLocked(s.engine.watchdog.Now()) {
+			return s.discardHandoffLocked(h), nil
 		}
 		return admitted{hold: h, holds: true}, nil
 	case err == errOwnerChanged: // the owner holds the other half: no other caller decides on its attempt
-		g.Leave(w)
-		n.dropQueueLocked(g)
-		p.number, p.bypass = w.Number, true
+		q.Leave(w)
+		s.dropQueueLocked(q)
+		op.number, op.bypass = w.Number, true
 		return admitted{hold: h}, nil
 	case err != nil:
-		p.sees(g.blocker)
-		g.Leave(w)
+		op.sees(q.blocker)
+		q.Leave(w)
 	case w.Err == errBypassQueue:
-		p.number, p.bypass = w.Number, true
+		op.number, op.bypass = w.Number, true
 		return admitted{hold: h}, nil
 	default:
 		err = w.Err
 	}
 	if err != nil {
-		n.dropQueueLocked(g)
+		s.dropQueueLocked(q)
 		h.unlockHoldLocked()
 		return admitted{}, err
 	}
-	h.queue = g
+	h.queue = q
 	return admitted{hold: h}, nil
 }
 
 // discardHandoffLocked releases a lock that was handed to h. Its trust was over, or nearly so, before the caller of h
 // ran again: the process was stopped in between. The caller asks for a hold of its own; the old record is
 // cleared meanwhile. discardHandoffLocked lets go of the mutex for a moment.
-func (n *lockState) discardHandoffLocked(h *hold) admitted {
-	g, shares := h.queue, h.count > 1 // shares: other callers of the owner have re-entered h meanwhile
+func (s *lockState) discardHandoffLocked(h *hold) admitted {
+	q, shares := h.queue, h.count > 1 // shares: other callers of the owner have re-entered h meanwhile
 	last, guards := true, []*guard.End(nil)
 	if h.state.isLost() {
 		h.count--
@@ -179,18 +179,18 @@ func (n *lockState) discardHandoffLocked(h *hold) admitted {
 		return admitted{}
 	}
 	h.queue = nil
-	n.forgetLocked(h)
+	s.forgetLocked(h)
 	if last {
 		h.keepUntil = 0 // its caller has not run
-		n.oweLocked(duty{clear: h})
+		s.oweLocked(duty{clear: h})
 	}
-	next := &hold{name: n, lock: h.lock, key: h.key, queue: g}
+	next := &hold{name: s, lock: h.lock, key: h.key, queue: q}
 	h.endGuardsLocked(guards)
-	if n.holds.get(h.key) != nil {
+	if s.holds.get(h.key) != nil {
 		next.leaveQueueLocked()
 		return admitted{}
 	}
-	next = n.newHoldLocked(h.lock, h.key, h.changed)
-	next.queue = g
+	next = s.newHoldLocked(h.lock, h.key, h.changed)
+	next.queue = q
 	return admitted{hold: next}
 }

@@ -500,23 +500,23 @@ func TestEngineLateHandoverIsNotReported(t *testing.T) {
 				inBubble(t, func(t *testing.T, e *bubbleEngine) {
 					events := &lossCounter{}
 					e.Events = events
-					b := Record(newFakeLock(e.redis, "x"))
+					kind := Record(newFakeLock(e.redis, "x"))
 					if way == "let in" {
-						b = newSharedFake(e.redis, "x")
+						kind = newSharedFake(e.redis, "x")
 					}
 					take := func(o Owner) {
-						ok, err := e.acquire(context.Background(), b, o, Request{Wait: forever})
+						ok, err := e.acquire(context.Background(), kind, o, Request{Wait: forever})
 						assert.NoError(t, err)
 						assert.True(t, ok)
 					}
 					take(1)
 					var before *hold
-					e.holdOf(b.ID(), 1, func(h *hold) {
+					e.holdOf(kind.ID(), 1, func(h *hold) {
 						if before = h; way == "let in" { // the queue is open by now
 							before.queue = nil
-							g := h.name.queueLocked(b.ID().Half)
-							g.shared = nil
-							g.TryEnter()
+							q := h.name.queueLocked(kind.ID().Half)
+							q.shared = nil
+							q.TryEnter()
 						}
 					})
 					got := make(chan struct{})
@@ -532,16 +532,16 @@ func TestEngineLateHandoverIsNotReported(t *testing.T) {
 						record.LeaseEnded(ErrExpired)
 					}
 					<-got
-					h := before.name.find(b.ID(), 2)
+					h := before.name.find(kind.ID(), 2)
 					require.NotNil(t, h, "no hold")
 					require.NotEqual(t, before.field, h.field, "Lock returned with the record of the holder before")
-					ctx, err := e.Guard(context.Background(), b, 2)
+					ctx, err := e.Guard(context.Background(), kind, 2)
 					require.NoError(t, err)
 					time.Sleep(time.Second)
 					assert.NoError(t, ctx.Err(), "Lock returned a hold that is over")
 					assert.Zero(t, events.of(2), "a loss was reported of a hold that Lock never returned")
-					_ = e.Release(context.Background(), b, 1)
-					assert.NoError(t, e.Release(context.Background(), b, 2))
+					_ = e.Release(context.Background(), kind, 1)
+					assert.NoError(t, e.Release(context.Background(), kind, 2))
 					time.Sleep(time.Minute)
 					assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
 				})

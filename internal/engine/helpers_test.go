@@ -11,23 +11,23 @@ import (
 func (e *Engine) atWork() int64 { return e.workers.AtWork() }
 
 // eachName calls f for every name that is in use, with its mutex.
-func (e *Engine) eachName(f func(n *lockState)) {
+func (e *Engine) eachName(f func(s *lockState)) {
 	e.table.mu.Lock()
 	all := slices.Collect(maps.Values(e.table.names))
 	e.table.mu.Unlock()
-	for _, n := range all {
-		n.locked(func() { f(n) })
+	for _, s := range all {
+		s.locked(func() { f(s) })
 	}
 }
 
 // holds and waitQueues are how many there are.
 func (e *Engine) holds() (holds int) {
-	e.eachName(func(n *lockState) { holds += n.holds.len() })
+	e.eachName(func(s *lockState) { holds += s.holds.len() })
 	return holds
 }
 
 func (e *Engine) waitQueues() (queues int) {
-	e.eachName(func(n *lockState) { queues += len(n.queues) })
+	e.eachName(func(s *lockState) { queues += len(s.queues) })
 	return queues
 }
 
@@ -40,14 +40,14 @@ func (e *Engine) names() int {
 
 // textsInUse are the names that are in use.
 func (e *Engine) textsInUse() (texts []string) {
-	e.eachName(func(n *lockState) { texts = append(texts, n.text) })
+	e.eachName(func(s *lockState) { texts = append(texts, s.text) })
 	return texts
 }
 
 // locked calls f with the mutex of the name.
-func (n *lockState) locked(f func()) {
-	n.Lock()
-	defer n.Unlock()
+func (s *lockState) locked(f func()) {
+	s.Lock()
+	defer s.Unlock()
 	f()
 }
 
@@ -58,7 +58,7 @@ func (e *Engine) leases() int {
 
 // holdOf is the hold of o on the lock called name; f is called with the mutex of the name.
 func (e *Engine) holdOf(id LockID, o Owner, f func(h *hold)) {
-	n := e.retain(id.Name)
-	defer n.release()
-	n.locked(func() { f(n.holds.get(holdKey{id, o})) })
+	s := e.retain(id.Name)
+	defer s.release()
+	s.locked(func() { f(s.holds.get(holdKey{id, o})) })
 }

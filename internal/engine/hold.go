@@ -118,58 +118,58 @@ func (h *hold) withName(loss error) error {
 
 // lockHold finds the hold that o has on the lock, and keeps other callers of o away from it
 // until unlockHold. Where there is none, it makes a fresh hold if makeOne is set, and else returns nil.
-func (n *lockState) lockHold(p *waitOptions, b Lock, o Owner, makeOne bool) (*hold, error) {
-	n.Lock()
-	defer n.Unlock()
-	return n.lockHoldLocked(p, b, o, makeOne)
+func (s *lockState) lockHold(op *waitOptions, kind Lock, o Owner, makeOne bool) (*hold, error) {
+	s.Lock()
+	defer s.Unlock()
+	return s.lockHoldLocked(op, kind, o, makeOne)
 }
 
 // lockHoldLocked is lockHold for callers with the mutex. It lets go of the mutex while it waits.
-func (n *lockState) lockHoldLocked(p *waitOptions, b Lock, o Owner, makeOne bool) (*hold, error) {
-	key := holdKey{b.ID(), o}
+func (s *lockState) lockHoldLocked(op *waitOptions, kind Lock, o Owner, makeOne bool) (*hold, error) {
+	key := holdKey{kind.ID(), o}
 	for {
-		h := n.holds.get(key)
+		h := s.holds.get(key)
 		switch {
 		case h == nil && makeOne:
-			return n.newHoldLocked(b, key, p.changes(b)), nil
+			return s.newHoldLocked(kind, key, op.changes(kind)), nil
 		case h == nil || h.state.wanted() && !makeOne:
 			return nil, nil
 		}
-		err := n.enterHoldLocked(p, h)
+		err := s.enterHoldLocked(op, h)
 		if err == errOwnerChanged {
 			continue
 		}
 		if err != nil {
 			return nil, err
 		}
-		if n.usableLocked(h, makeOne) {
+		if s.usableLocked(h, makeOne) {
 			return h, nil
 		}
 	}
 }
 
-// enterHoldLocked takes the owner mutex of h. Where another caller has it, enterHoldLocked waits as p allows; if p is
+// enterHoldLocked takes the owner mutex of h. Where another caller has it, enterHoldLocked waits as op allows; if op is
 // nil, it returns errTimeUp.
-func (n *lockState) enterHoldLocked(p *waitOptions, h *hold) error {
+func (s *lockState) enterHoldLocked(op *waitOptions, h *hold) error {
 	switch {
 	case h.owner.TryEnter():
 		return nil
-	case p == nil:
+	case op == nil:
 		return send.ErrTimeUp
 	}
-	if other := n.counterpartLocked(h); h.state.holds() || other != nil && other.state.holds() { // this owner holds the lock
-		return entrance{n.engine}.enterOwnersLocked(n, p, &h.owner)
+	if other := s.counterpartLocked(h); h.state.holds() || other != nil && other.state.holds() { // this owner holds the lock
+		return entrance{s.engine}.enterOwnersLocked(s, op, &h.owner)
 	}
-	patient := *p
-	return entrance{n.engine}.enterLocked(n, &patient, &h.owner)
+	patient := *op
+	return entrance{s.engine}.enterLocked(s, &patient, &h.owner)
 }
 
 // usableLocked reports whether h can be used by the caller, which has its owner mutex. It returns the mutex of a hold
 // that is over, or is to be forgotten because an acquire begins.
-func (n *lockState) usableLocked(h *hold, acquires bool) bool {
-	n.expireLocked(h)
+func (s *lockState) usableLocked(h *hold, acquires bool) bool {
+	s.expireLocked(h)
 	if acquires && h.state.isForgotten() {
-		n.forgetLocked(h)
+		s.forgetLocked(h)
 	}
 	if !h.registered {
 		h.owner.Release()
@@ -196,15 +196,15 @@ func (h *hold) unlockHoldLocked() {
 }
 
 // expireLocked ends h if its time is over, also before a timer has fired. It lets go of the mutex meanwhile.
-func (n *lockState) expireLocked(h *hold) {
-	if !h.state.holds() || h.vote == nil && n.engine.watchdog.IsValid(&h.record.lease) {
+func (s *lockState) expireLocked(h *hold) {
+	if !h.state.holds() || h.vote == nil && s.engine.watchdog.IsValid(&h.record.lease) {
 		return
 	}
-	n.Unlock()
+	s.Unlock()
 	if cause := h.due(); cause != nil {
 		h.lose(cause)
 	}
-	n.Lock()
+	s.Lock()
 }
 
 // expireIfDue is expireLocked for callers without the mutex.
@@ -268,25 +268,25 @@ func (h *hold) endRecord(cause error) []ending {
 	return r.lose(cause, h)
 }
 
-// holdCount returns o's hold on b and its levels, as far as this process knows.
-func (n *lockState) holdCount(b Lock, o Owner) (*hold, int) {
-	h := n.find(b.ID(), o)
+// holdCount returns o's hold on kind and its levels, as far as this process knows.
+func (s *lockState) holdCount(kind Lock, o Owner) (*hold, int) {
+	h := s.find(kind.ID(), o)
 	if h == nil {
 		return nil, 0
 	}
-	n.Lock()
-	defer n.Unlock()
-	n.expireLocked(h)
+	s.Lock()
+	defer s.Unlock()
+	s.expireLocked(h)
 	if !h.state.holds() {
 		return nil, 0
 	}
 	return h, h.count
 }
 
-// HoldCount is how many levels o holds of b; 0 where Redis does not confirm the hold. confirm asks Redis whether it has
+// HoldCount is how many levels o holds of kind; 0 where Redis does not confirm the hold. confirm asks Redis whether it has
 // the field.
-func (e *Engine) HoldCount(b Lock, o Owner, confirm func(field string) (bool, error)) (int, error) {
-	h, levels := e.holdCount(b, o)
+func (e *Engine) HoldCount(kind Lock, o Owner, confirm func(field string) (bool, error)) (int, error) {
+	h, levels := e.holdCount(kind, o)
 	if levels == 0 {
 		return 0, e.Alive()
 	}
@@ -300,20 +300,20 @@ func (e *Engine) HoldCount(b Lock, o Owner, confirm func(field string) (bool, er
 	return levels, nil
 }
 
-// Token returns the fencing token of o's hold on b.
-func (e *Engine) Token(b Lock, o Owner) (int64, error) {
+// Token returns the fencing token of o's hold on kind.
+func (e *Engine) Token(kind Lock, o Owner) (int64, error) {
 	if err := e.Alive(); err != nil {
 		return 0, err
 	}
-	n := e.retain(b.ID().Name)
-	defer n.release()
-	h := n.find(b.ID(), o)
+	s := e.retain(kind.ID().Name)
+	defer s.release()
+	h := s.find(kind.ID(), o)
 	if h == nil {
-		return 0, n.notHeldError(b.ID(), o)
+		return 0, s.notHeldError(kind.ID(), o)
 	}
-	n.Lock()
-	defer n.Unlock()
-	n.expireLocked(h)
+	s.Lock()
+	defer s.Unlock()
+	s.expireLocked(h)
 	switch {
 	case !h.state.holds():
 		return 0, cmp.Or(h.loss, ErrNotHeld)
@@ -323,10 +323,10 @@ func (e *Engine) Token(b Lock, o Owner) (int64, error) {
 	return h.token, nil
 }
 
-func (n *lockState) notHeldError(id LockID, o Owner) error {
-	n.Lock()
-	defer n.Unlock()
-	for h := range n.holds.all() {
+func (s *lockState) notHeldError(id LockID, o Owner) error {
+	s.Lock()
+	defer s.Unlock()
+	for h := range s.holds.all() {
 		if h.key.id == id && h.state.holds() {
 			return fmt.Errorf("%w: %v asked, %v holds it here", ErrNotHeld, o, h.key.owner)
 		}

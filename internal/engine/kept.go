@@ -23,28 +23,28 @@ type voteBackend struct {
 }
 
 // acquireVote makes the lock the caller's, or not.
-func (e *Engine) acquireVote(p *waitOptions, n *lockState, l VotedLock, o Owner, r Request) error {
-	h, err := n.lockHold(p, l, o, true)
+func (e *Engine) acquireVote(op *waitOptions, s *lockState, l VotedLock, o Owner, r Request) error {
+	h, err := s.lockHold(op, l, o, true)
 	if err != nil {
 		return err
 	}
 	defer h.unlockHold()
 	k := &voteBackend{lock: l}
-	k.begin(p, k, h, r)
+	k.begin(op, k, h, r)
 	if err := k.targets[0].prepare(r); err != nil {
 		return err
 	}
-	w := k.targets[0]
-	if err := l.CheckLease(w.Lease); err != nil {
+	t := k.targets[0]
+	if err := l.CheckLease(t.Lease); err != nil {
 		return err
 	}
 	granted := false
 	defer func() { // also when a ctx of the user has panicked
 		if h.vote != nil && !granted {
-			h.vote.Lower(k.Ctx, w.HoldCount-1)
+			h.vote.Lower(k.Ctx, t.HoldCount-1)
 		}
 	}()
-	if err := k.finish(p); err != nil {
+	if err := k.finish(op); err != nil {
 		return err
 	}
 	granted = true
@@ -64,11 +64,11 @@ func (k *voteBackend) admit() error { return k.enterQueue() }
 // ask has a keeper make one attempt. A hold that has released its last attempt gets a new keeper, so that late
 // answers to that attempt are released.
 func (k *voteBackend) ask(time.Time) (res Answer, err error) {
-	w := k.targets[0]
-	if h := w.hold; w.HoldCount == 1 && (h.vote == nil || h.vote.Over()) {
+	t := k.targets[0]
+	if h := t.hold; t.HoldCount == 1 && (h.vote == nil || h.vote.Over()) {
 		h.vote = k.lock.NewVote(h.key.owner, h.checkVote)
 	}
-	res, refused, err := w.hold.vote.Ask(&k.Wait, w.Attempt)
+	res, refused, err := t.hold.vote.Ask(&k.Wait, t.Attempt)
 	if err == nil {
 		k.refusal, k.cause = refused, refused.Cause
 	}
@@ -122,13 +122,13 @@ func (k *voteBackend) await(res Answer) (Answer, error) {
 
 // rollback waits for what was granted too late: acquireVote gives it back.
 func (k *voteBackend) rollback(_ Answer, err error, _ bool) {
-	if w := k.targets[0]; errors.Is(err, ErrLate) && w.hold.vote != nil {
-		w.hold.vote.Lower(k.Ctx, w.HoldCount-1)(send.MinWait)
+	if t := k.targets[0]; errors.Is(err, ErrLate) && t.hold.vote != nil {
+		t.hold.vote.Lower(k.Ctx, t.HoldCount-1)(send.MinWait)
 	}
 }
 
-func (k *voteBackend) dismissLocked(w target, _ Answer) {
-	if w.hold.state == fresh {
-		w.hold.leaveQueueLocked()
+func (k *voteBackend) dismissLocked(t target, _ Answer) {
+	if t.hold.state == fresh {
+		t.hold.leaveQueueLocked()
 	}
 }

@@ -93,9 +93,9 @@ func (m minHold) keep(ctx context.Context) bool {
 	m.leaveQueue() // the next waiter asks, and finds the lock busy
 	e := m.name.engine
 	for end := m.recordEnd(); rest > 0; rest = m.rest() {
-		p := &waitOptions{Wait: send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime)}}
+		op := &waitOptions{Wait: send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime)}}
 		lapses := m.expires()
-		r, _, err := e.send(p, m.call(rest), time.Time{})
+		r, _, err := e.send(op, m.call(rest), time.Time{})
 		pause := min(rest, clearPause)
 		switch {
 		case err == nil && (r[0] != 1 || lapses && m.expires()):
@@ -122,15 +122,15 @@ func (l Limits) keepUntil(now time.Duration) time.Duration {
 }
 
 // DropMinHold lets the next Unlock of o free the lock at once, because o has not used its hold.
-func (e *Engine) DropMinHold(b Lock, o Owner) {
-	if b.Limits().MinHold == 0 {
+func (e *Engine) DropMinHold(kind Lock, o Owner) {
+	if kind.Limits().MinHold == 0 {
 		return
 	}
-	n := e.retain(b.ID().Name)
-	defer n.release()
-	n.Lock()
-	defer n.Unlock()
-	if h := n.holds.get(holdKey{b.ID(), o}); h != nil && h.count == 1 {
+	s := e.retain(kind.ID().Name)
+	defer s.release()
+	s.Lock()
+	defer s.Unlock()
+	if h := s.holds.get(holdKey{kind.ID(), o}); h != nil && h.count == 1 {
 		h.keepUntil = 0
 	}
 }

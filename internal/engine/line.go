@@ -103,23 +103,23 @@ func ParseLineGrant(message, suffix string) (g LineGrant, ok bool) {
 }
 
 // dropPlaceLocked gives up the place that the last caller of q has left.
-func (n *lockState) dropPlaceLocked(q *waitQueue) {
+func (s *lockState) dropPlaceLocked(q *waitQueue) {
 	if p := q.place; p != nil {
 		q.place = nil
-		n.oweLocked(duty{rollBack: p.lock, attempt: Attempt{Field: p.field, HoldCount: 1}, unknown: p.unknown})
+		s.oweLocked(duty{rollBack: p.lock, attempt: Attempt{Field: p.field, HoldCount: 1}, unknown: p.unknown})
 	}
 }
 
 // uses reports whether field belongs to a wait or a hold of this process that goes on, or is about to be released.
-func (n *lockState) uses(field string) bool {
-	n.Lock()
-	defer n.Unlock()
-	for h := range n.holds.all() {
+func (s *lockState) uses(field string) bool {
+	s.Lock()
+	defer s.Unlock()
+	for h := range s.holds.all() {
 		if h.field == field || h.record != nil && h.record.field == field {
 			return true
 		}
 	}
-	return slices.ContainsFunc(n.queues, func(q *waitQueue) bool { return q.place != nil && q.place.field == field })
+	return slices.ContainsFunc(s.queues, func(q *waitQueue) bool { return q.place != nil && q.place.field == field })
 }
 
 // fieldOf is the field that a message names, or "".

@@ -37,13 +37,13 @@ func (r *record) lose(cause error, first *hold) []ending {
 		overdue = LossError(fmt.Errorf("%w: %w", ErrUnrenewed, cause))
 	}
 
-	n := r.first.name
-	n.Lock()
+	s := r.first.name
+	s.Lock()
 	if first != nil && (!first.state.holds() || first.record != r) {
-		n.Unlock()
+		s.Unlock()
 		return nil
 	}
-	if end.renewed = n.engine.watchdog.Renews(&r.lease); end.renewed && unrenewed {
+	if end.renewed = s.engine.watchdog.Renews(&r.lease); end.renewed && unrenewed {
 		end.loss = overdue
 	}
 	var all []ending
@@ -55,7 +55,7 @@ func (r *record) lose(cause error, first *hold) []ending {
 		}
 		all = append(all, h.loseLocked(end, unrenewed && !end.renewed, limited))
 	}
-	n.Unlock()
+	s.Unlock()
 
 	for _, e := range all {
 		e.carryOut()

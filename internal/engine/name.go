@@ -39,19 +39,19 @@ type lockState struct {
 	due    *duty // the last one that has come due; see Unlock
 }
 
-// Lock locks the state of n.
-func (n *lockState) Lock() { n.mu.Lock() }
+// Lock locks the state of s.
+func (s *lockState) Lock() { s.mu.Lock() }
 
-// Unlock unlocks the state of n, and begins what has come due meanwhile.
-func (n *lockState) Unlock() {
-	if n.due == nil {
-		n.mu.Unlock()
+// Unlock unlocks the state of s, and begins what has come due meanwhile.
+func (s *lockState) Unlock() {
+	if s.due == nil {
+		s.mu.Unlock()
 		return
 	}
-	due := n.due
-	n.due = nil
-	n.mu.Unlock()
-	n.engine.begin(due)
+	due := s.due
+	s.due = nil
+	s.mu.Unlock()
+	s.engine.begin(due)
 }
 
 // retain returns the name called text. Its caller must call done in the end.
@@ -59,28 +59,28 @@ func (e *Engine) retain(text string) *lockState {
 	t := &e.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	n := t.names[text]
-	if n == nil {
-		n = &lockState{engine: e, text: text, closed: t.closed}
-		t.names[text] = n
+	s := t.names[text]
+	if s == nil {
+		s = &lockState{engine: e, text: text, closed: t.closed}
+		t.names[text] = s
 	}
-	n.users.Add(1)
-	return n
+	s.users.Add(1)
+	return s
 }
 
 // retainMore adds a user to a name that is in use.
-func (n *lockState) retainMore() { n.users.Add(1) }
+func (s *lockState) retainMore() { s.users.Add(1) }
 
 // release removes a user. The last user removes the name from the table.
-func (n *lockState) release() {
-	if n.users.Add(-1) > 0 {
+func (s *lockState) release() {
+	if s.users.Add(-1) > 0 {
 		return
 	}
-	t := &n.engine.table
+	t := &s.engine.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if n.users.Load() == 0 && t.names[n.text] == n { // else it has come into use again, or is removed already
-		delete(t.names, n.text)
+	if s.users.Load() == 0 && t.names[s.text] == s { // else it has come into use again, or is removed already
+		delete(t.names, s.text)
 	}
 }
 
@@ -90,8 +90,8 @@ func (t *stateTable) close() []*lockState {
 	defer t.mu.Unlock()
 	t.closed = true
 	all := make([]*lockState, 0, len(t.names))
-	for _, n := range t.names {
-		all = append(all, n)
+	for _, s := range t.names {
+		all = append(all, s)
 	}
 	return all
 }
@@ -108,8 +108,8 @@ type lockStates []*lockState
 
 func retainAll(e *Engine, bs []Lock) lockStates {
 	var all lockStates
-	for _, b := range bs {
-		all = append(all, e.retain(b.ID().Name))
+	for _, kind := range bs {
+		all = append(all, e.retain(kind.ID().Name))
 	}
 	slices.SortFunc(all, func(a, b *lockState) int { return cmp.Compare(a.text, b.text) })
 	return slices.CompactFunc(all, func(a, b *lockState) bool {
@@ -121,23 +121,23 @@ func retainAll(e *Engine, bs []Lock) lockStates {
 }
 
 func (ns lockStates) release() {
-	for _, n := range ns {
-		n.release()
+	for _, s := range ns {
+		s.release()
 	}
 }
 
 func (ns lockStates) Lock() {
-	for _, n := range ns {
-		n.mu.Lock()
+	for _, s := range ns {
+		s.mu.Lock()
 	}
 }
 
 func (ns lockStates) Unlock() {
 	var all []*duty
-	for _, n := range ns {
-		all = append(all, n.due)
-		n.due = nil
-		n.mu.Unlock()
+	for _, s := range ns {
+		all = append(all, s.due)
+		s.due = nil
+		s.mu.Unlock()
 	}
 	for _, due := range all {
 		ns[0].engine.begin(due)
@@ -145,10 +145,10 @@ func (ns lockStates) Unlock() {
 }
 
 // find returns the hold that o has, or has lost, on the half; nil where there is none.
-func (n *lockState) find(id LockID, o Owner) *hold {
-	n.Lock()
-	defer n.Unlock()
-	h := n.holds.get(holdKey{id, o})
+func (s *lockState) find(id LockID, o Owner) *hold {
+	s.Lock()
+	defer s.Unlock()
+	h := s.holds.get(holdKey{id, o})
 	if h == nil || h.state.wanted() || h.state == ended {
 		return nil
 	}
@@ -157,47 +157,47 @@ func (n *lockState) find(id LockID, o Owner) *hold {
 
 // newHoldLocked makes a fresh hold. Its caller has the owner mutex of the hold, and is woken through changed (or nil)
 // when its owner comes to hold the other half.
-func (n *lockState) newHoldLocked(b Lock, key holdKey, changed chan struct{}) *hold {
-	h := &hold{name: n, lock: b, key: key, changed: changed, registered: true}
+func (s *lockState) newHoldLocked(kind Lock, key holdKey, changed chan struct{}) *hold {
+	h := &hold{name: s, lock: kind, key: key, changed: changed, registered: true}
 	h.owner.TryEnter()
-	n.holds.put(h)
-	n.retainMore()
+	s.holds.put(h)
+	s.retainMore()
 	return h
 }
 
 // forgetLocked takes h out of the registered holds.
-func (n *lockState) forgetLocked(h *hold) {
+func (s *lockState) forgetLocked(h *hold) {
 	if h.registered {
 		h.registered = false
-		n.holds.remove(h)
-		n.release()
+		s.holds.remove(h)
+		s.release()
 	}
 }
 
 // counterpartLocked is the hold that the owner of h has on the other half of its lock, or asks for.
-func (n *lockState) counterpartLocked(h *hold) *hold {
+func (s *lockState) counterpartLocked(h *hold) *hold {
 	if h.lock.Counterpart() == (LockID{}) {
 		return nil
 	}
-	return n.holds.get(holdKey{h.lock.Counterpart(), h.key.owner})
+	return s.holds.get(holdKey{h.lock.Counterpart(), h.key.owner})
 }
 
 // queueLocked is the wait queue of a half.
-func (n *lockState) queueLocked(half string) *waitQueue {
-	if g := n.findQueueLocked(half); g != nil {
-		return g
+func (s *lockState) queueLocked(half string) *waitQueue {
+	if q := s.findQueueLocked(half); q != nil {
+		return q
 	}
-	g := &waitQueue{half: half, registered: true}
-	n.queues = append(n.queues, g)
-	n.retainMore()
-	return g
+	q := &waitQueue{half: half, registered: true}
+	s.queues = append(s.queues, q)
+	s.retainMore()
+	return q
 }
 
 // findQueueLocked is the wait queue of a half, or nil.
-func (n *lockState) findQueueLocked(half string) *waitQueue {
-	for _, g := range n.queues {
-		if g.half == half {
-			return g
+func (s *lockState) findQueueLocked(half string) *waitQueue {
+	for _, q := range s.queues {
+		if q.half == half {
+			return q
 		}
 	}
 	return nil
@@ -205,39 +205,39 @@ func (n *lockState) findQueueLocked(half string) *waitQueue {
 
 // dropQueueLocked forgets a wait queue that is free and has no record for newcomers to share. It gives up the place in
 // the line that the last caller has left.
-func (n *lockState) dropQueueLocked(g *waitQueue) {
-	if !g.Taken() {
-		n.dropPlaceLocked(g)
+func (s *lockState) dropQueueLocked(q *waitQueue) {
+	if !q.Taken() {
+		s.dropPlaceLocked(q)
 	}
-	if !g.Taken() && g.shared == nil && !g.kept && g.registered {
-		g.registered = false
-		n.queues = slices.DeleteFunc(n.queues, func(other *waitQueue) bool { return other == g })
-		n.release()
+	if !q.Taken() && q.shared == nil && !q.kept && q.registered {
+		q.registered = false
+		s.queues = slices.DeleteFunc(s.queues, func(other *waitQueue) bool { return other == q })
+		s.release()
 	}
 }
 
-// keepQueueLocked keeps g for a while: a process of one goroutine would forget with each Unlock that other processes go
+// keepQueueLocked keeps q for a while: a process of one goroutine would forget with each Unlock that other processes go
 // first.
-func (n *lockState) keepQueueLocked(g *waitQueue) {
-	if !g.kept {
-		g.kept = true
-		n.oweLocked(duty{keep: g})
+func (s *lockState) keepQueueLocked(q *waitQueue) {
+	if !q.kept {
+		q.kept = true
+		s.oweLocked(duty{keep: q})
 	}
 }
 
-// endKeeping forgets g when the while is over, unless it is used.
-func (n *lockState) endKeeping(g *waitQueue) {
-	n.Lock()
-	defer n.Unlock()
-	g.kept = false
-	n.dropQueueLocked(g)
+// endKeeping forgets q when the while is over, unless it is used.
+func (s *lockState) endKeeping(q *waitQueue) {
+	s.Lock()
+	defer s.Unlock()
+	q.kept = false
+	s.dropQueueLocked(q)
 }
 
 // recordsOf are the records that this process has of a half.
-func (n *lockState) recordsOf(id LockID) (all []*record) {
-	n.Lock()
-	defer n.Unlock()
-	for h := range n.holds.all() {
+func (s *lockState) recordsOf(id LockID) (all []*record) {
+	s.Lock()
+	defer s.Unlock()
+	for h := range s.holds.all() {
 		if h.key.id == id && h.state.holds() {
 			all = append(all, h.record)
 		}

@@ -150,13 +150,13 @@ func (e *bubbleEngine) refusedFor(wait time.Duration) {
 func TestNameStaysWhileItIsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
-		n := e.retain("x")
+		s := e.retain("x")
 		e.lock(1)
-		n.release()
-		assert.Same(t, n, e.retain("x"), "the name of a hold")
-		n.release()
+		s.release()
+		assert.Same(t, s, e.retain("x"), "the name of a hold")
+		s.release()
 		e.unlock(1)
-		assert.NotSame(t, n, e.retain("x"), "the name after the last use")
+		assert.NotSame(t, s, e.retain("x"), "the name after the last use")
 		e.retain("x").release()
 		assert.Equal(t, []string{"x"}, e.textsInUse(), "one user is left")
 	})
@@ -172,8 +172,8 @@ func TestNamesAreSortedAndEachOnce(t *testing.T) {
 		}
 		all := retainAll(e.Engine, locks)
 		var texts []string
-		for _, n := range all {
-			texts = append(texts, n.text)
+		for _, s := range all {
+			texts = append(texts, s.text)
 		}
 		assert.Equal(t, []string{"a", "b", "c"}, texts)
 		all.Lock() // does not wait for itself
@@ -194,8 +194,8 @@ func TestNameAfterCloseIsClosed(t *testing.T) {
 		require.NoError(t, e.Close())
 		after := e.retain("after")
 		defer after.release()
-		for _, n := range []*lockState{before, after} {
-			n.locked(func() { assert.True(t, n.closed, n.text) })
+		for _, s := range []*lockState{before, after} {
+			s.locked(func() { assert.True(t, s.closed, s.text) })
 		}
 	})
 }
@@ -218,10 +218,10 @@ func TestErrNotHeldCostsTheSameBesideManyHolds(t *testing.T) {
 		require.Equal(t, n, e.names(), "names in use")
 	}
 	stranger, free, held := Owner(2), newFakeLock(r, "free"), newFakeLock(r, "name0")
-	ask := map[string]func(b Record) error{
-		"Unlock": func(b Record) error { return e.Release(ctx, b, stranger) },
-		"Guard":  func(b Record) error { _, err := e.Guard(ctx, b, stranger); return err },
-		"Token":  func(b Record) error { _, err := e.Token(b, stranger); return err },
+	ask := map[string]func(kind Record) error{
+		"Unlock": func(kind Record) error { return e.Release(ctx, kind, stranger) },
+		"Guard":  func(kind Record) error { _, err := e.Guard(ctx, kind, stranger); return err },
+		"Token":  func(kind Record) error { _, err := e.Token(kind, stranger); return err },
 	}
 	costs := func() map[string]time.Duration {
 		medians := make(map[string]time.Duration)

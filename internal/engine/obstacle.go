@@ -50,13 +50,13 @@ func Rounded(d time.Duration) time.Duration {
 }
 
 // noteBusy remembers the blocker that blocks h, for its caller and for the waiters behind it.
-func (p *waitOptions) noteBusy(h *hold, ttl time.Duration) {
-	p.noteBlocker(h, &blocker{lock: h.lock, ttl: ttl, at: time.Now()})
+func (op *waitOptions) noteBusy(h *hold, ttl time.Duration) {
+	op.noteBlocker(h, &blocker{lock: h.lock, ttl: ttl, at: time.Now()})
 }
 
 // noteBlocker is noteBusy for any blocker.
-func (p *waitOptions) noteBlocker(h *hold, o *blocker) {
-	p.blocker = o
+func (op *waitOptions) noteBlocker(h *hold, o *blocker) {
+	op.blocker = o
 	h.name.Lock()
 	defer h.name.Unlock()
 	if h.queue != nil {
@@ -64,23 +64,23 @@ func (p *waitOptions) noteBlocker(h *hold, o *blocker) {
 	}
 }
 
-// sees remembers an blocker that another caller has found, if p has not found a later one.
-func (p *waitOptions) sees(o *blocker) {
-	if o != nil && (p.blocker == nil || p.blocker.at.Before(o.at)) {
-		p.blocker = o
+// sees remembers an blocker that another caller has found, if op has not found a later one.
+func (op *waitOptions) sees(o *blocker) {
+	if o != nil && (op.blocker == nil || op.blocker.at.Before(o.at)) {
+		op.blocker = o
 	}
 }
 
 // withHolder adds to err, which ended the wait of o for locks, the lock that blocks and its holder, where they
 // are known.
-func withHolder[L Lock](e *Engine, p waitOptions, locks []L, o Owner, r Request, err error) error {
+func withHolder[L Lock](e *Engine, op waitOptions, locks []L, o Owner, r Request, err error) error {
 	if err == nil || err == send.ErrTimeUp {
 		return err
 	}
-	if ended := p.Ctx.Err(); (ended == nil || !errors.Is(err, ended)) && !errors.Is(err, send.ErrClosed) {
+	if ended := op.Ctx.Err(); (ended == nil || !errors.Is(err, ended)) && !errors.Is(err, send.ErrClosed) {
 		return err
 	}
-	name, who := findBlocker(e, p, locks, o)
+	name, who := findBlocker(e, op, locks, o)
 	switch {
 	case who == "":
 		return err
@@ -91,13 +91,13 @@ func withHolder[L Lock](e *Engine, p waitOptions, locks []L, o Owner, r Request,
 }
 
 // findBlocker reports which lock o waited for, and who has it; "" where this is not known.
-func findBlocker[L Lock](e *Engine, p waitOptions, locks []L, o Owner) (name, who string) {
+func findBlocker[L Lock](e *Engine, op waitOptions, locks []L, o Owner) (name, who string) {
 	for _, l := range locks {
 		if who = e.holderHere(l, o); who != "" {
 			return l.Name(), who
 		}
 	}
-	if last := p.blocker; last != nil {
+	if last := op.blocker; last != nil {
 		if last.known {
 			return "", ""
 		}
@@ -111,36 +111,36 @@ func findBlocker[L Lock](e *Engine, p waitOptions, locks []L, o Owner) (name, wh
 	return "", ""
 }
 
-// inFrontHere reports which other caller of this process waits for an answer about b; "" for none.
-func (e *Engine) inFrontHere(b Lock, o Owner) string {
-	n := e.retain(b.ID().Name)
-	defer n.release()
-	n.Lock()
-	defer n.Unlock()
-	for h := range n.holds.all() {
-		if h.key.id == b.ID() && h.key.owner != o && h.state.wanted() && h.queue != nil {
+// inFrontHere reports which other caller of this process waits for an answer about kind; "" for none.
+func (e *Engine) inFrontHere(kind Lock, o Owner) string {
+	s := e.retain(kind.ID().Name)
+	defer s.release()
+	s.Lock()
+	defer s.Unlock()
+	for h := range s.holds.all() {
+		if h.key.id == kind.ID() && h.key.owner != o && h.state.wanted() && h.queue != nil {
 			return fmt.Sprintf("%v of %s is in front, and Redis has not answered it", h.key.owner, e.process())
 		}
 	}
 	return ""
 }
 
-// holderHere reports which other owner of this process holds a lock that blocks o, who asks for b; "" for none.
-func (e *Engine) holderHere(b Lock, o Owner) string {
-	own := b.ID()
-	if b.Admission() == Shared || b.Admission() == Counting {
+// holderHere reports which other owner of this process holds a lock that blocks o, who asks for kind; "" for none.
+func (e *Engine) holderHere(kind Lock, o Owner) string {
+	own := kind.ID()
+	if kind.Admission() == Shared || kind.Admission() == Counting {
 		own = LockID{} // holders of the same half are not in the way, or not the only ones
 	}
-	n := e.retain(b.ID().Name)
-	defer n.release()
-	n.Lock()
-	defer n.Unlock()
-	for h := range n.holds.all() {
+	s := e.retain(kind.ID().Name)
+	defer s.release()
+	s.Lock()
+	defer s.Unlock()
+	for h := range s.holds.all() {
 		switch key := h.key; {
 		case !h.state.holds() || key.owner == o:
 		case key.id == own:
 			return fmt.Sprintf("%v of %s holds it", key.owner, e.process())
-		case key.id == b.Counterpart():
+		case key.id == kind.Counterpart():
 			return fmt.Sprintf("%v of %s holds the %s lock", key.owner, e.process(), key.id.Half)
 		}
 	}

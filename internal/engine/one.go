@@ -15,15 +15,15 @@ import (
 // oneLock is what the backends of one lock have in common.
 type oneLock struct {
 	acquireOp
-	name [1]*lockState // memory for names and wants
-	want [1]target
+	state  [1]*lockState // memory for names and wants
+	target [1]target
 }
 
 // begin begins an acquisition at b. The caller has the owner mutex of h.
-func (o *oneLock) begin(p *waitOptions, b backend, h *hold, r Request) {
-	o.acquireOp = acquireOp{waitOptions: *p, engine: h.name.engine, owner: h.key.owner, request: r, backend: b}
-	o.name[0], o.want[0] = h.name, target{hold: h}
-	o.names, o.targets = o.name[:], o.want[:]
+func (o *oneLock) begin(op *waitOptions, b backend, h *hold, r Request) {
+	o.acquireOp = acquireOp{waitOptions: *op, engine: h.name.engine, owner: h.key.owner, request: r, backend: b}
+	o.state[0], o.target[0] = h.name, target{hold: h}
+	o.names, o.targets = o.state[:], o.target[:]
 }
 
 // bypassesQueue reports whether the caller contends beside the caller in the wait queue: for a counted lock, or because
@@ -61,8 +61,8 @@ func (o *oneLock) rejoinQueue(in target, res Answer) error {
 	return o.Over()
 }
 
-// present is wants: one lock keeps its hold.
-func (o *oneLock) present(wants []target) []target { return wants }
+// present is targets: one lock keeps its hold.
+func (o *oneLock) present(targets []target) []target { return targets }
 
 // recordBackend is the backend of one lock that has a record.
 type recordBackend struct {
@@ -128,32 +128,32 @@ func (r *recordBackend) rollback(_ Answer, err error, returned bool) {
 
 // chooseDelivery says in the attempt of a caller of one lock how it stands in the line.
 func (r *recordBackend) chooseDelivery() {
-	w := r.targets[0]
-	if w.hold.commands().Grants(w.Attempt) == "" {
+	t := r.targets[0]
+	if t.hold.commands().Grants(t.Attempt) == "" {
 		return
 	}
-	w.Delivery = Defer
+	t.Delivery = Defer
 	switch {
 	case !r.engine.Servers.Counts(), r.engine.sender.Degraded(): // the line cannot be used
-		w.Delivery = ""
-	case w.HoldCount > 1 || w.NoWait || w.hold.hasCounterpart():
-		w.Delivery = Barge
+		t.Delivery = ""
+	case t.HoldCount > 1 || t.NoWait || t.hold.hasCounterpart():
+		t.Delivery = Barge
 	case r.bypassesQueue(): // the place in the line is that of the caller in the wait queue
-	case r.subscription.hearsGrants(w):
-		w.Delivery = Push
+	case r.subscription.hearsGrants(t):
+		t.Delivery = Push
 	case r.subscription.isRefused():
-		w.Delivery = Poll
+		t.Delivery = Poll
 	}
 	first := r.place.field == ""
-	w.Asked = r.place.asks(time.Now())
-	r.place.lock, r.place.field, r.place.lease = w.hold.commands(), w.Field, max(r.place.lease, w.Lease)
-	if w.Delivery == Push || w.Delivery == Poll {
+	t.Asked = r.place.asks(time.Now())
+	r.place.lock, r.place.field, r.place.lease = t.hold.commands(), t.Field, max(r.place.lease, t.Lease)
+	if t.Delivery == Push || t.Delivery == Poll {
 		r.leftovers.mayEnqueue()
 	}
 	if first {
-		r.targets[0] = w
+		r.targets[0] = t
 	} else {
-		r.targets = []target{w} // a new one: an abandoned attempt still reads the old one
+		r.targets = []target{t} // a new one: an abandoned attempt still reads the old one
 	}
 }
 
@@ -163,22 +163,22 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 		return res, false
 	}
 	g, ok := ParseLineGrant(r.subscription.message(), r.targets[0].hold.lock.Suffix())
-	w := r.targets[0]
+	t := r.targets[0]
 	sent := r.place.sentAt(g.Asked)
 	switch {
-	case !ok, g.Field != w.Field, sent.IsZero():
+	case !ok, g.Field != t.Field, sent.IsZero():
 		return res, false
 	case r.engine.ConfirmsGrants: // replicas have to confirm it
 		return res, false
-	case g.Lease < min(w.Lease, ProvisionalLease), g.Lease < w.Lease && !w.Renewed: // another caller had asked for it
+	case g.Lease < min(t.Lease, ProvisionalLease), g.Lease < t.Lease && !t.Renewed: // another caller had asked for it
 		return res, false
-	case w.hold.lock.Fenced() != (g.Token != 0):
+	case t.hold.lock.Fenced() != (g.Token != 0):
 		return res, false
-	case !lease.EnoughValidityLeft(lease.Validity(g.Lease)-time.Since(sent), lease.Validity(g.Lease), w.Renewed):
+	case !lease.EnoughValidityLeft(lease.Validity(g.Lease)-time.Since(sent), lease.Validity(g.Lease), t.Renewed):
 		return res, false
 	}
 	res = Answer{Outcome: Outcome{Status: Held, token: g.Token}, Sent: sent}
-	if g.Lease < w.Lease {
+	if g.Lease < t.Lease {
 		res.provisional = g.Lease
 	}
 	return res, true
@@ -187,25 +187,25 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 // takePlace gives the caller the place that the caller before it has left. A caller that wants a shorter lease waits
 // for itself: the lock would be held for longer than it says.
 func (r *recordBackend) takePlace() {
-	w := r.targets[0]
-	n := w.hold.name
-	n.Lock()
-	defer n.Unlock()
-	q := w.hold.queue
-	if q == nil || q.place == nil || w.HoldCount > 1 {
+	t := r.targets[0]
+	s := t.hold.name
+	s.Lock()
+	defer s.Unlock()
+	q := t.hold.queue
+	if q == nil || q.place == nil || t.HoldCount > 1 {
 		return
 	}
 	if r.place.field != "" && !r.adoptsRecord { // the caller has asked past the wait queue: its field is not used any more
 		if r.leftovers.toRollBack(true) {
-			n.oweLocked(duty{rollBack: w.hold.commands(), attempt: Attempt{Field: r.place.field, HoldCount: 1}, unknown: r.leftovers.tries})
+			s.oweLocked(duty{rollBack: t.hold.commands(), attempt: Attempt{Field: r.place.field, HoldCount: 1}, unknown: r.leftovers.tries})
 			r.leftovers = leftovers{}
 		}
 		r.place = place{}
 	}
-	if (!w.Renewed || w.hold.lock.Limits().Max > 0) && w.Lease < min(q.place.lease, ProvisionalLease) {
-		n.dropPlaceLocked(q)
+	if (!t.Renewed || t.hold.lock.Limits().Max > 0) && t.Lease < min(q.place.lease, ProvisionalLease) {
+		s.dropPlaceLocked(q)
 		if r.place.field == "" { // the number of the field must be higher than that of the place
-			r.useFieldLocked(n.engine.newField(w.hold.key.owner))
+			r.useFieldLocked(s.engine.newField(t.hold.key.owner))
 		}
 		return
 	}
@@ -216,23 +216,23 @@ func (r *recordBackend) takePlace() {
 
 // useFieldLocked has the caller ask with field from now on.
 func (r *recordBackend) useFieldLocked(field string) {
-	w := r.targets[0]
-	w.hold.field, w.Field = field, field
-	r.targets = []target{w}
+	t := r.targets[0]
+	t.hold.field, t.Field = field, field
+	r.targets = []target{t}
 }
 
 // leavePlace leaves the place of a caller that gives up to the next caller of this process, if there is one.
 func (r *recordBackend) leavePlace() bool {
-	w := r.targets[0]
-	n := w.hold.name
-	n.Lock()
-	defer n.Unlock()
-	q := w.hold.queue
-	if q == nil || q.place != nil || q.First() == nil || n.closed || w.hold.state != fresh || r.asking || w.Counterpart != "" {
+	t := r.targets[0]
+	s := t.hold.name
+	s.Lock()
+	defer s.Unlock()
+	q := t.hold.queue
+	if q == nil || q.place != nil || q.First() == nil || s.closed || t.hold.state != fresh || r.asking || t.Counterpart != "" {
 		return false
 	}
 	left := r.place
-	if left.unknown = 0; n.engine.late.MayRun(left.field) {
+	if left.unknown = 0; s.engine.late.MayRun(left.field) {
 		left.unknown = r.leftovers.leavesTries()
 	}
 	q.place = &left

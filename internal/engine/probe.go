@@ -35,58 +35,58 @@ type Stats struct {
 func (p Probe) Stats() Stats {
 	e := p.e
 	_, polled := e.poller.Running()
-	s := Stats{
+	all := Stats{
 		Leases: e.watchdog.Len(), Listeners: e.pubsub.Listeners(), Polled: polled, AtWork: e.workers.AtWork(),
 		Late: e.late.Fields(), Fields: e.acquisitions.Load(), Leaving: e.isLeaving.Load(),
 	}
-	for _, n := range e.table.all() {
-		s.Names++
-		n.Lock()
-		s.Holds += n.holds.len()
-		s.Queues += len(n.queues)
-		n.Unlock()
+	for _, s := range e.table.all() {
+		all.Names++
+		s.Lock()
+		all.Holds += s.holds.len()
+		all.Queues += len(s.queues)
+		s.Unlock()
 	}
-	return s
+	return all
 }
 
-// Waiters reports how many callers of this process wait for b in their wait queue, whether one is in front of them, and
+// Waiters reports how many callers of this process wait for kind in their wait queue, whether one is in front of them, and
 // whether it has found the lock busy.
-func (p Probe) Waiters(b Lock) (waiters int, front, busy bool) {
-	p.look(b, func(n *lockState) {
-		if q := n.findQueueLocked(b.ID().Half); q != nil {
+func (p Probe) Waiters(kind Lock) (waiters int, front, busy bool) {
+	p.look(kind, func(s *lockState) {
+		if q := s.findQueueLocked(kind.ID().Half); q != nil {
 			waiters, front, busy = q.Len(), q.Taken(), q.busy
 		}
 	})
 	return waiters, front, busy
 }
 
-// Guards is how many guards of different contexts the hold of o on b has.
-func (p Probe) Guards(b Lock, o Owner) (guards int) {
-	p.look(b, func(n *lockState) { guards = len(n.holds.get(holdKey{b.ID(), o}).guards) })
+// Guards is how many guards of different contexts the hold of o on kind has.
+func (p Probe) Guards(kind Lock, o Owner) (guards int) {
+	p.look(kind, func(s *lockState) { guards = len(s.holds.get(holdKey{kind.ID(), o}).guards) })
 	return guards
 }
 
-// SetHoldCount makes the engine believe that o holds so many levels of b.
-func (p Probe) SetHoldCount(b Lock, o Owner, levels int) {
-	p.look(b, func(n *lockState) { n.holds.get(holdKey{b.ID(), o}).count = levels })
+// SetHoldCount makes the engine believe that o holds so many levels of kind.
+func (p Probe) SetHoldCount(kind Lock, o Owner, levels int) {
+	p.look(kind, func(s *lockState) { s.holds.get(holdKey{kind.ID(), o}).count = levels })
 }
 
-// HoldCount is how many levels of b o holds, as far as the engine knows.
-func (p Probe) HoldCount(b Lock, o Owner) int {
-	_, levels := p.e.holdCount(b, o)
+// HoldCount is how many levels of kind o holds, as far as the engine knows.
+func (p Probe) HoldCount(kind Lock, o Owner) int {
+	_, levels := p.e.holdCount(kind, o)
 	return levels
 }
 
-// LeasesEnd is when the lease of o on b ends.
-func (p Probe) LeasesEnd(b Lock, o Owner) (end time.Time) {
-	p.look(b, func(n *lockState) { end = p.e.watchdog.End(&n.holds.get(holdKey{b.ID(), o}).record.lease) })
+// LeasesEnd is when the lease of o on kind ends.
+func (p Probe) LeasesEnd(kind Lock, o Owner) (end time.Time) {
+	p.look(kind, func(s *lockState) { end = p.e.watchdog.End(&s.holds.get(holdKey{kind.ID(), o}).record.lease) })
 	return end
 }
 
-// LeavePlace leaves the place with field to the next caller of b; "": takes it away.
-func (p Probe) LeavePlace(b Lock, field string) {
-	p.look(b, func(n *lockState) {
-		if q := n.findQueueLocked(b.ID().Half); field == "" {
+// LeavePlace leaves the place with field to the next caller of kind; "": takes it away.
+func (p Probe) LeavePlace(kind Lock, field string) {
+	p.look(kind, func(s *lockState) {
+		if q := s.findQueueLocked(kind.ID().Half); field == "" {
 			q.place = nil
 		} else {
 			q.place = &place{field: field}
@@ -94,13 +94,13 @@ func (p Probe) LeavePlace(b Lock, field string) {
 	})
 }
 
-// look calls f with the mutex of the name of b.
-func (p Probe) look(b Lock, f func(n *lockState)) {
-	n := p.e.retain(b.ID().Name)
-	defer n.release()
-	n.Lock()
-	defer n.Unlock()
-	f(n)
+// look calls f with the mutex of the name of kind.
+func (p Probe) look(kind Lock, f func(s *lockState)) {
+	s := p.e.retain(kind.ID().Name)
+	defer s.release()
+	s.Lock()
+	defer s.Unlock()
+	f(s)
 }
 
 // SleepInLine is how long a waiter with a place sleeps that hears channel, where so much of the lease in its way is
@@ -115,16 +115,16 @@ func (p Probe) SleepInLine(name, channel string, left time.Duration) time.Durati
 
 // Uses reports whether field belongs to a wait or a hold of the lock called name.
 func (p Probe) Uses(name, field string) bool {
-	n := p.e.retain(name)
-	defer n.release()
-	return n.uses(field)
+	s := p.e.retain(name)
+	defer s.release()
+	return s.uses(field)
 }
 
 // NewField makes a field of o.
 func (p Probe) NewField(o Owner) string { return p.e.newField(o) }
 
-// HearGrant has the engine hear a message on the channel of grants of b.
-func (p Probe) HearGrant(b Record, message string) { rollbacker{p.e}.heardGrant(b, message) }
+// HearGrant has the engine hear a message on the channel of grants of kind.
+func (p Probe) HearGrant(kind Record, message string) { rollbacker{p.e}.heardGrant(kind, message) }
 
 // KeepInUse keeps a name in use until done is called.
 func (p Probe) KeepInUse(name string) (done func()) { return p.e.retain(name).release }
@@ -147,8 +147,8 @@ func (p Probe) Mutexes(names bool) map[string]*sync.Mutex {
 		all[part] = mu
 	}
 	if names {
-		for _, n := range e.table.all() {
-			all["name "+n.text] = &n.mu
+		for _, s := range e.table.all() {
+			all["name "+s.text] = &s.mu
 		}
 	}
 	return all

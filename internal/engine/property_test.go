@@ -105,8 +105,8 @@ type guest struct {
 
 // names are the names of its wants, in order.
 func (g *guest) names() (all lockStates) {
-	for _, w := range g.wants {
-		all = append(all, w.hold.name)
+	for _, t := range g.wants {
+		all = append(all, t.hold.name)
 	}
 	return all
 }
@@ -117,7 +117,7 @@ func (g *guest) Done() <-chan struct{} {
 	all.Lock()
 	defer all.Unlock()
 	switch {
-	case !slices.ContainsFunc(g.wants, func(w target) bool { return w.hold.queue != nil }):
+	case !slices.ContainsFunc(g.wants, func(t target) bool { return t.hold.queue != nil }):
 		g.since = time.Time{}
 		g.waits++
 	case g.since.IsZero():
@@ -151,11 +151,11 @@ func (h *house) visit(ctx context.Context, number int, v visitor) error {
 		defer all.Unlock()
 		leaveQueuesLocked(g.wants)
 	}()
-	p := waitsFor(g, time.Time{})
+	op := waitsFor(g, time.Time{})
 	if v.patience > 0 {
-		p.Deadline = time.Now().Add(v.patience)
+		op.Deadline = time.Now().Add(v.patience)
 	}
-	err := h.enterQueues(p, g.wants)
+	err := h.enterQueues(op, g.wants)
 	g.look()
 	if err != nil {
 		return err

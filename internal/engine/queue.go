@@ -53,56 +53,56 @@ var errOwnerChanged = errors.New("the owner has come to hold one of the locks")
 // An entrance admits callers of a process to its wait queues.
 type entrance struct{ *Engine }
 
-// number is the number of the next waiter of p: the number with which p was refused, or a new one.
-func (e entrance) number(p *waitOptions) uint64 {
-	if n := p.number; n != 0 {
-		p.number = 0
+// number is the number of the next waiter of op: the number with which op was refused, or a new one.
+func (e entrance) number(op *waitOptions) uint64 {
+	if n := op.number; n != 0 {
+		op.number = 0
 		return n
 	}
 	return e.waiters.Add(1)
 }
 
 // enterLocked waits until the caller is admitted to q. It lets go of mu meanwhile.
-func (e entrance) enterLocked(mu sync.Locker, p *waitOptions, q *waitqueue.Queue[*hold]) error {
+func (e entrance) enterLocked(mu sync.Locker, op *waitOptions, q *waitqueue.Queue[*hold]) error {
 	if q.TryEnter() {
 		return nil
 	}
-	if p.NoWait {
+	if op.NoWait {
 		return send.ErrTimeUp
 	}
-	w := q.Add(nil, e.number(p))
-	err := e.awaitLocked(mu, p, w)
+	w := q.Add(nil, e.number(op))
+	err := e.awaitLocked(mu, op, w)
 	if err != nil {
 		q.Leave(w)
 	} else {
 		err = w.Err
 	}
 	if err == errBypassQueue || err == errOwnerChanged {
-		p.number = w.Number
+		op.number = w.Number
 	}
 	return err
 }
 
 // enterOwnersLocked waits for another caller of the owner, which uses the hold of q for a request and will soon be
 // done: a caller that does not wait for other owners waits for it as long as for an answer.
-func (e entrance) enterOwnersLocked(mu sync.Locker, p *waitOptions, q *waitqueue.Queue[*hold]) error {
-	patient := *p
+func (e entrance) enterOwnersLocked(mu sync.Locker, op *waitOptions, q *waitqueue.Queue[*hold]) error {
+	patient := *op
 	patient.NoWait = false
-	if p.NoWait && !p.Patient && p.Deadline.IsZero() {
+	if op.NoWait && !op.Patient && op.Deadline.IsZero() {
 		patient.Deadline = time.Now().Add(e.sender.Patience())
 	}
 	err := e.enterLocked(mu, &patient, q)
-	if err == send.ErrTimeUp && p.NoWait {
+	if err == send.ErrTimeUp && op.NoWait {
 		return ErrNoAnswer
 	}
 	return err
 }
 
 // awaitLocked waits until w is done, or returns why the wait ended sooner. It lets go of mu meanwhile.
-func (e entrance) awaitLocked(mu sync.Locker, p *waitOptions, w *waiter) error {
+func (e entrance) awaitLocked(mu sync.Locker, op *waitOptions, w *waiter) error {
 	mu.Unlock()
-	p.span.waits()
-	err := p.sleep(w.Done, nil, 0)
+	op.span.waits()
+	err := op.sleep(w.Done, nil, 0)
 	mu.Lock()
 	if err == nil && w.Waits() {
 		return errOwnerChanged
@@ -113,35 +113,35 @@ func (e entrance) awaitLocked(mu sync.Locker, p *waitOptions, w *waiter) error {
 // reserveTime is how long a wait queue may be kept, for the first time, for a caller that waits at other wait queues.
 const reserveTime = 100 * time.Millisecond
 
-// enterQueuesLocked waits until the wait queues of all wants have admitted the caller. As a rule no caller
+// enterQueuesLocked waits until the wait queues of all targets have admitted the caller. As a rule no caller
 // waits in one wait queue while it occupies another one: a free lock must not wait for a caller that
 // waits for a third lock. But where all wait queues have waiters, no caller would ever pass them
 // together. So after a few tries the caller keeps the wait queues that it has entered, in their
 // order and for a moment, which is twice as long each time.
-func (e entrance) enterQueuesLocked(mu sync.Locker, p *waitOptions, wants []target) error {
+func (e entrance) enterQueuesLocked(mu sync.Locker, op *waitOptions, targets []target) error {
 	misses, reserve := 0, reserveTime
-	for i := 0; i < len(wants); i++ {
-		h := wants[i].hold
+	for i := 0; i < len(targets); i++ {
+		h := targets[i].hold
 		if h.queue != nil || !h.needsQueueLocked() {
 			continue
 		}
-		if g := h.name.queueLocked(h.key.id.Half); g.TryEnter() {
-			h.queue = g
+		if q := h.name.queueLocked(h.key.id.Half); q.TryEnter() {
+			h.queue = q
 			continue
 		}
 		if misses++; misses%3 == 0 {
-			if err := e.enterInOrderLocked(mu, p, wants, reserve); err != send.ErrTimeUp {
+			if err := e.enterInOrderLocked(mu, op, targets, reserve); err != send.ErrTimeUp {
 				return err
 			}
-			if why := overUnlocked(mu, p); why != nil { // if nil, the reserve is over, and not the time of the caller
+			if why := overUnlocked(mu, op); why != nil { // if nil, the reserve is over, and not the time of the caller
 				return why
 			}
 			reserve *= 2
 			i = -1
 			continue
 		}
-		leaveQueuesLocked(wants)
-		if err := e.enterOneLocked(mu, p, h); err != nil {
+		leaveQueuesLocked(targets)
+		if err := e.enterOneLocked(mu, op, h); err != nil {
 			return err
 		}
 		i = -1 // begin again, with this wait queue entered
@@ -149,26 +149,26 @@ func (e entrance) enterQueuesLocked(mu sync.Locker, p *waitOptions, wants []targ
 	return nil
 }
 
-// overUnlocked reports why p is over, or nil. It lets go of mu meanwhile, because it calls a ctx of the user.
-func overUnlocked(mu sync.Locker, p *waitOptions) error {
+// overUnlocked reports why op is over, or nil. It lets go of mu meanwhile, because it calls a ctx of the user.
+func overUnlocked(mu sync.Locker, op *waitOptions) error {
 	mu.Unlock()
 	defer mu.Lock()
-	return p.Over()
+	return op.Over()
 }
 
 // enterInOrderLocked enters all wait queues in order. It keeps the entered ones for no longer than reserve.
-func (e entrance) enterInOrderLocked(mu sync.Locker, p *waitOptions, wants []target, reserve time.Duration) error {
-	leaveQueuesLocked(wants)
-	short, keeps := *p, false
-	for _, w := range wants {
-		if !w.hold.needsQueueLocked() {
+func (e entrance) enterInOrderLocked(mu sync.Locker, op *waitOptions, targets []target, reserve time.Duration) error {
+	leaveQueuesLocked(targets)
+	short, keeps := *op, false
+	for _, t := range targets {
+		if !t.hold.needsQueueLocked() {
 			continue
 		}
-		if err := e.enterOneLocked(mu, &short, w.hold); err != nil {
-			leaveQueuesLocked(wants)
+		if err := e.enterOneLocked(mu, &short, t.hold); err != nil {
+			leaveQueuesLocked(targets)
 			return err
 		}
-		if end := time.Now().Add(reserve); !keeps && (p.Deadline.IsZero() || end.Before(p.Deadline)) {
+		if end := time.Now().Add(reserve); !keeps && (op.Deadline.IsZero() || end.Before(op.Deadline)) {
 			short.Deadline = end
 		}
 		keeps = true
@@ -177,14 +177,14 @@ func (e entrance) enterInOrderLocked(mu sync.Locker, p *waitOptions, wants []tar
 }
 
 // enterOneLocked waits in the wait queue of h.
-func (e entrance) enterOneLocked(mu sync.Locker, p *waitOptions, h *hold) error {
-	g := h.name.queueLocked(h.key.id.Half)
-	if err := e.enterLocked(mu, p, &g.Queue); err != nil {
-		p.sees(g.blocker)
-		h.name.dropQueueLocked(g)
+func (e entrance) enterOneLocked(mu sync.Locker, op *waitOptions, h *hold) error {
+	q := h.name.queueLocked(h.key.id.Half)
+	if err := e.enterLocked(mu, op, &q.Queue); err != nil {
+		op.sees(q.blocker)
+		h.name.dropQueueLocked(q)
 		return err
 	}
-	h.queue = g
+	h.queue = q
 	return nil
 }
 
@@ -206,10 +206,10 @@ func (h *hold) needsQueue() bool {
 
 // leaveQueueLocked lets the next waiter contend for the lock of h.
 func (h *hold) leaveQueueLocked() {
-	if g := h.queue; g != nil {
+	if q := h.queue; q != nil {
 		h.queue = nil
-		g.Release()
-		h.name.dropQueueLocked(g)
+		q.Release()
+		h.name.dropQueueLocked(q)
 	}
 }
 
@@ -219,32 +219,32 @@ func (h *hold) leaveQueue() {
 	h.leaveQueueLocked()
 }
 
-func leaveQueuesLocked(wants []target) {
-	for _, w := range wants {
-		w.hold.leaveQueueLocked()
+func leaveQueuesLocked(targets []target) {
+	for _, t := range targets {
+		t.hold.leaveQueueLocked()
 	}
 }
 
 // enterQueue waits until the caller may make an attempt on one lock: the wait queue has admitted the caller, and
 // the caller has let other processes go first when it is their turn.
-func (e entrance) enterQueue(p *waitOptions, wants []target) error {
-	n := wants[0].hold.name
-	n.Lock()
-	err := e.enterQueuesLocked(n, p, wants)
-	yield := e.yieldLocked(wants)
-	n.Unlock()
-	if err == nil && yield > 0 && p.HasTime(yield) {
-		p.span.waits()
-		err = p.sleep(nil, nil, yield)
+func (e entrance) enterQueue(op *waitOptions, targets []target) error {
+	s := targets[0].hold.name
+	s.Lock()
+	err := e.enterQueuesLocked(s, op, targets)
+	yield := e.yieldLocked(targets)
+	s.Unlock()
+	if err == nil && yield > 0 && op.HasTime(yield) {
+		op.span.waits()
+		err = op.sleep(nil, nil, yield)
 	}
 	return err
 }
 
 // yieldLocked is how long other processes go first.
-func (e entrance) yieldLocked(wants []target) (yield time.Duration) {
-	for _, w := range wants {
-		if g := w.hold.queue; g != nil {
-			yield = max(yield, g.policy.Yield(e.watchdog.Now()))
+func (e entrance) yieldLocked(targets []target) (yield time.Duration) {
+	for _, t := range targets {
+		if q := t.hold.queue; q != nil {
+			yield = max(yield, q.policy.Yield(e.watchdog.Now()))
 		}
 	}
 	return yield

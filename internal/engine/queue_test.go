@@ -17,30 +17,30 @@ import (
 )
 
 // enterQueues is enterQueuesLocked for a caller without the mutexes.
-func (e *bubbleEngine) enterQueues(p *waitOptions, wants []target) error {
+func (e *bubbleEngine) enterQueues(op *waitOptions, targets []target) error {
 	var locks []Lock
-	for _, w := range wants {
-		locks = append(locks, w.hold.commands())
+	for _, t := range targets {
+		locks = append(locks, t.hold.commands())
 	}
 	all := retainAll(e.Engine, locks)
 	defer all.release()
 	all.Lock()
 	defer all.Unlock()
-	return entrance{e.Engine}.enterQueuesLocked(all, p, wants)
+	return entrance{e.Engine}.enterQueuesLocked(all, op, targets)
 }
 
 // wantsOf asks for fakeLocks.
-func (e *bubbleEngine) wantsOf(o Owner, names ...string) (wants []target) {
+func (e *bubbleEngine) wantsOf(o Owner, names ...string) (targets []target) {
 	for _, name := range names {
 		h := &hold{name: e.retain(name), lock: newFakeLock(e.redis, name), key: holdKey{LockID{Name: name}, o}}
-		wants = append(wants, target{hold: h})
+		targets = append(targets, target{hold: h})
 	}
-	return wants
+	return targets
 }
 
-func leaveQueues(wants []target) {
-	for _, w := range wants {
-		w.hold.name.locked(w.hold.leaveQueueLocked)
+func leaveQueues(targets []target) {
+	for _, t := range targets {
+		t.hold.name.locked(t.hold.leaveQueueLocked)
 	}
 }
 
@@ -103,23 +103,23 @@ func TestQueueThatReplacesAnotherIsNotDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
 		id := LockID{Name: "x"}
-		n := e.retain("x")
-		n.locked(func() {
-			before := n.queueLocked(id.Half)
+		s := e.retain("x")
+		s.locked(func() {
+			before := s.queueLocked(id.Half)
 			before.TryEnter()
 			first := before.Add(nil, 1)
 			before.Add(nil, 2)
 			before.FailBehind(1, errBypassQueue)
 			before.Release()
 			before.Leave(first)
-			n.dropQueueLocked(before)
+			s.dropQueueLocked(before)
 
-			now := n.queueLocked(id.Half)
+			now := s.queueLocked(id.Half)
 			now.TryEnter()
-			n.dropQueueLocked(before) // by a waiter that was turned away
-			assert.Same(t, now, n.queueLocked(id.Half), "there are two wait queues of one name")
+			s.dropQueueLocked(before) // by a waiter that was turned away
+			assert.Same(t, now, s.queueLocked(id.Half), "there are two wait queues of one name")
 			now.Release()
-			n.dropQueueLocked(now)
+			s.dropQueueLocked(now)
 		})
 	})
 }

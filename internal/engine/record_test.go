@@ -83,11 +83,11 @@ func TestLossOfASharedRecordIsReportedWhileOneLeaves(t *testing.T) {
 		e.shares(1)
 		e.shares(2)
 		guarded := e.guarded(2)
-		var n *lockState
+		var s *lockState
 		var shared *record
-		e.holdOf(e.shared().ID(), 1, func(h *hold) { n, shared = h.name, h.record })
+		e.holdOf(e.shared().ID(), 1, func(h *hold) { s, shared = h.name, h.record })
 		var all sync.WaitGroup
-		n.locked(func() { // both goroutines wait for the mutex so long that they get it in the order in which they came
+		s.locked(func() { // both goroutines wait for the mutex so long that they get it in the order in which they came
 			all.Go(func() {
 				e.watchdog.Remove(&shared.lease) // as the watchdog does before it reports a loss
 				shared.LeaseEnded(errGone)
@@ -96,7 +96,7 @@ func TestLossOfASharedRecordIsReportedWhileOneLeaves(t *testing.T) {
 			all.Go(func() { _ = e.unlockErr(1) })
 			time.Sleep(2 * time.Millisecond)
 		})
-		n.locked(func() { time.Sleep(2 * time.Millisecond) })
+		s.locked(func() { time.Sleep(2 * time.Millisecond) })
 		all.Wait()
 		select {
 		case <-guarded.Done():

@@ -24,23 +24,23 @@ const (
 )
 
 // Release releases one level. It ignores the end of ctx, and works after Close.
-func (e *Engine) Release(ctx context.Context, b Lock, o Owner) error {
+func (e *Engine) Release(ctx context.Context, kind Lock, o Owner) error {
 	e.workers.Begin()
 	defer e.workers.End()
-	n := e.retain(b.ID().Name)
-	defer n.release()
-	back, err := n.releaseOne(nil, b, o)
-	var p waitOptions // from the first wait on
+	s := e.retain(kind.ID().Name)
+	defer s.release()
+	back, err := s.releaseOne(nil, kind, o)
+	var op waitOptions // from the first wait on
 	if err == send.ErrTimeUp {
-		p = releaseOptions(ctx)
-		back, err = n.releaseOne(&p, b, o)
+		op = releaseOptions(ctx)
+		back, err = s.releaseOne(&op, kind, o)
 	}
 	h := back.hold
 	switch {
 	case err != nil: // another caller of the owner waits for Redis
-		return n.releaseUnconfirmed(ctx, b, o, unconfirmed(err))
+		return s.releaseUnconfirmed(ctx, kind, o, unconfirmed(err))
 	case h == nil:
-		return n.notHeldError(b.ID(), o)
+		return s.notHeldError(kind.ID(), o)
 	case back.done: // the hold was handed over, or other holds share the record
 		e.observeRelease(ctx, h, 0, nil)
 		return nil
@@ -48,10 +48,10 @@ func (e *Engine) Release(ctx context.Context, b Lock, o Owner) error {
 		h.unlockHold()
 		return back.loss
 	}
-	if p.Ctx == nil {
-		p = releaseOptions(ctx)
+	if op.Ctx == nil {
+		op = releaseOptions(ctx)
 	}
-	return releasing{h, back.count, back.loss}.run(ctx, &p)
+	return releasing{h, back.count, back.loss}.run(ctx, &op)
 }
 
 // releaseOptions are the limits of an Unlock, which ignores the end of ctx.
@@ -63,16 +63,16 @@ func releaseOptions(ctx context.Context) waitOptions {
 }
 
 // releaseUnconfirmed releases one level without Redis, because of err.
-func (n *lockState) releaseUnconfirmed(ctx context.Context, b Lock, o Owner, err error) error {
-	h := n.find(b.ID(), o)
+func (s *lockState) releaseUnconfirmed(ctx context.Context, kind Lock, o Owner, err error) error {
+	h := s.find(kind.ID(), o)
 	if h == nil {
 		return err
 	}
 	left, last := h.releaseOne()
 	if last {
-		n.engine.workers.Spawn(h.clear)
+		s.engine.workers.Spawn(h.clear)
 	}
-	n.engine.observeRelease(ctx, h, left, err)
+	s.engine.observeRelease(ctx, h, left, err)
 	return err
 }
 
@@ -85,9 +85,9 @@ type releasing struct {
 }
 
 // run sets the levels in Redis, unlocks the hold, and reports the outcome.
-func (r releasing) run(ctx context.Context, p *waitOptions) error {
+func (r releasing) run(ctx context.Context, op *waitOptions) error {
 	e := r.name.engine
-	there, unknown, err := r.setHoldCount(p)
+	there, unknown, err := r.setHoldCount(op)
 	if err != nil && r.count == 0 && r.vote == nil { // a keeper goes on by itself
 		e.workers.Spawn(r.clear)
 	}
@@ -119,11 +119,11 @@ func (r releasing) foundGone(why error) error {
 
 // setHoldCount sets the levels in Redis, and unlocks the hold. With the last level it lets the
 // next waiter contend for the lock, also after an error.
-func (r releasing) setHoldCount(p *waitOptions) (there bool, unknown int, err error) {
+func (r releasing) setHoldCount(op *waitOptions) (there bool, unknown int, err error) {
 	e := r.name.engine
 	if r.vote != nil {
 		defer r.end(0, 0)
-		wait := p.Wait // a copy: the options of other locks need not be on the heap
+		wait := op.Wait // a copy: the options of other locks need not be on the heap
 		there, err = r.vote.SetHoldCount(&wait, r.count)
 		return there, 0, err
 	}
@@ -137,7 +137,7 @@ func (r releasing) setHoldCount(p *waitOptions) (there bool, unknown int, err er
 	call, keeps, late := r.call()
 	kept := minHold{r.hold}
 	lapses := keeps && kept.expires()
-	reply, unknown, err := e.send(p, call, time.Now())
+	reply, unknown, err := e.send(op, call, time.Now())
 	if late && err == nil {
 		rollbacker{e}.buried(r.commands(), r.field)
 	}
@@ -169,15 +169,15 @@ func (r releasing) call() (c send.Call, keeps, late bool) {
 // end unlocks the hold. With the last level it lets the next waiter contend for the lock. The
 // message of the release has reached so many other clients. passed is as in the reply of Commands.Release.
 func (r releasing) end(others int, passed int64) {
-	e, n := r.name.engine, r.name
-	n.Lock()
-	defer n.Unlock()
+	e, s := r.name.engine, r.name
+	s.Lock()
+	defer s.Unlock()
 	if r.count == 0 {
 		switch {
 		case passed == 2 && (r.queue != nil || r.lock.Admission() == Counting): // a permit is used outside the wait queue
-			g := n.queueLocked(r.key.id.Half)
-			g.policy.ReleasedUnannounced(e.watchdog.Now(), e.pace(), e.PollInterval)
-			n.keepQueueLocked(g)
+			q := s.queueLocked(r.key.id.Half)
+			q.policy.ReleasedUnannounced(e.watchdog.Now(), e.pace(), e.PollInterval)
+			s.keepQueueLocked(q)
 		case r.queue == nil:
 		case passed == 1:
 			r.queue.policy.Interrupted()
@@ -212,12 +212,12 @@ type releasedOne struct {
 	done  bool  // Redis need not know. If it is false, the caller has the owner mutex of the hold.
 }
 
-// releaseOne releases one level of the hold that o has on b; the hold is nil where there is none. Where another caller
-// of o uses the hold, it waits as p allows; if p is nil, it returns errTimeUp.
-func (n *lockState) releaseOne(p *waitOptions, b Lock, o Owner) (g releasedOne, err error) {
-	n.Lock()
-	defer n.Unlock()
-	h, err := n.lockHoldLocked(p, b, o, false) // it looks at the clock
+// releaseOne releases one level of the hold that o has on kind; the hold is nil where there is none. Where another caller
+// of o uses the hold, it waits as op allows; if op is nil, it returns errTimeUp.
+func (s *lockState) releaseOne(op *waitOptions, kind Lock, o Owner) (g releasedOne, err error) {
+	s.Lock()
+	defer s.Unlock()
+	h, err := s.lockHoldLocked(op, kind, o, false) // it looks at the clock
 	if h == nil {
 		return g, err
 	}
@@ -313,18 +313,18 @@ func (h *hold) keptByCounterpart() bool {
 	return other != nil && other.state.holds()
 }
 
-// Force frees b for any holder, and ends the holds that this process had on it. The request is sent once: a repeated
+// Force frees kind for any holder, and ends the holds that this process had on it. The request is sent once: a repeated
 // one could free a later hold. Of a semaphore with very many permits each request releases some, and the answer {1,
 // more, 0} reports whether more are left.
-func (e *Engine) Force(ctx context.Context, b Record) (bool, error) {
-	p := e.waitOptionsFor(ctx)
-	p.OnCaller = false // no second try would wait longer for a connection
-	if err := p.Over(); err != nil {
+func (e *Engine) Force(ctx context.Context, kind Record) (bool, error) {
+	op := e.waitOptionsFor(ctx)
+	op.OnCaller = false // no second try would wait longer for a connection
+	if err := op.Over(); err != nil {
 		return false, err
 	}
-	return e.ForceBy(b, func() (freed bool, err error) {
+	return e.ForceBy(kind, func() (freed bool, err error) {
 		for range mostForced {
-			answer := e.sender.Once(&p.Wait, send.Request{Call: b.Force()})
+			answer := e.sender.Once(&op.Wait, send.Request{Call: kind.Force()})
 			r, err := answer.Reply()
 			freed = freed || err == nil && r[0] == 1
 			if err != nil {
@@ -338,11 +338,11 @@ func (e *Engine) Force(ctx context.Context, b Record) (bool, error) {
 	})
 }
 
-// ForceBy has force free b, and ends the holds that this process had on it before.
-func (e *Engine) ForceBy(b Lock, force func() (freed bool, err error)) (bool, error) {
-	n := e.retain(b.ID().Name)
-	before := n.recordsOf(b.ID())
-	n.release()
+// ForceBy has force free kind, and ends the holds that this process had on it before.
+func (e *Engine) ForceBy(kind Lock, force func() (freed bool, err error)) (bool, error) {
+	s := e.retain(kind.ID().Name)
+	before := s.recordsOf(kind.ID())
+	s.release()
 	freed, err := force()
 	if freed {
 		endForced(before)

@@ -67,8 +67,8 @@ func (s *Services) waitOptionsFor(ctx context.Context) *waitOptions {
 }
 
 // send sends a call until Redis answers. A caller that has had a reply, at lastReply, retries for one watchdog timeout.
-func (s *Services) send(p *waitOptions, c send.Call, lastReply time.Time) (r send.Reply, unknown int, err error) {
-	answer := s.sender.Do(&p.Wait, send.Request{Call: c}, lastReply)
+func (s *Services) send(op *waitOptions, c send.Call, lastReply time.Time) (r send.Reply, unknown int, err error) {
+	answer := s.sender.Do(&op.Wait, send.Request{Call: c}, lastReply)
 	r, err = answer.Reply()
 	return r, answer.Unknown, err
 }

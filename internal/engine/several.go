@@ -15,39 +15,39 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// attemptCall is the call of one attempt on all wants.
-func attemptCall(wants []target) send.Call {
-	if len(wants) == 1 {
-		return wants[0].hold.commands().Acquire(wants[0].Attempt)
+// attemptCall is the call of one attempt on all targets.
+func attemptCall(targets []target) send.Call {
+	if len(targets) == 1 {
+		return targets[0].hold.commands().Acquire(targets[0].Attempt)
 	}
-	calls := make([]BundledCall, len(wants))
-	for i, w := range wants {
-		l := w.hold.commands()
-		calls[i] = BundledCall{l.Bundled(), l.Acquire(w.Attempt), l.RollBack(w.rollbackOf())}
+	calls := make([]BundledCall, len(targets))
+	for i, t := range targets {
+		l := t.hold.commands()
+		calls[i] = BundledCall{l.Bundled(), l.Acquire(t.Attempt), l.RollBack(t.rollbackOf())}
 	}
-	return wants[0].hold.name.engine.Bundle(calls)
+	return targets[0].hold.name.engine.Bundle(calls)
 }
 
-// rollbackOf is the attempt of w for its undo in the same script.
-func (w *target) rollbackOf() Attempt {
-	a := w.Attempt
-	a.Share = w.hold.name.engine.shareTime()
+// rollbackOf is the attempt of t for its undo in the same script.
+func (t *target) rollbackOf() Attempt {
+	a := t.Attempt
+	a.Share = t.hold.name.engine.shareTime()
 	return a
 }
 
-// readResult reads the answer to one attempt on all wants.
-func readResult(wants []target, answer *send.Answer) (Answer, error) {
+// readResult reads the answer to one attempt on all targets.
+func readResult(targets []target, answer *send.Answer) (Answer, error) {
 	res := Answer{Sent: answer.Sent}
 	var err error
-	if len(wants) == 1 {
+	if len(targets) == 1 {
 		var r send.Reply
 		if r, err = answer.Reply(); err == nil {
-			res.Outcome, err = wants[0].hold.commands().ReadReply(wants[0].Attempt, r)
+			res.Outcome, err = targets[0].hold.commands().ReadReply(targets[0].Attempt, r)
 		}
 	} else {
 		var replies []send.Reply
 		if replies, err = answer.Replies(); err == nil {
-			err = res.readAll(wants, replies)
+			err = res.readAll(targets, replies)
 		}
 	}
 	if err != nil && answer.Err == nil && send.MayHaveRun(err) {
@@ -57,26 +57,26 @@ func readResult(wants []target, answer *send.Answer) (Answer, error) {
 }
 
 // readAll reads the replies of a bundle.
-func (res *Answer) readAll(wants []target, replies []send.Reply) (err error) {
-	if len(replies) == 0 || len(replies) > len(wants) {
-		return fmt.Errorf("%w: %d locks were asked for, and %d answered", send.ErrReply, len(wants), len(replies))
+func (res *Answer) readAll(targets []target, replies []send.Reply) (err error) {
+	if len(replies) == 0 || len(replies) > len(targets) {
+		return fmt.Errorf("%w: %d locks were asked for, and %d answered", send.ErrReply, len(targets), len(replies))
 	}
 	queued := false
 	for i, r := range replies {
-		w := wants[i]
-		if res.Outcome, err = w.hold.commands().ReadReply(w.Attempt, r); err != nil {
+		t := targets[i]
+		if res.Outcome, err = t.hold.commands().ReadReply(t.Attempt, r); err != nil {
 			return err
 		}
 		if res.Status != Held && i < len(replies)-1 {
-			return fmt.Errorf("%w: of %d locks number %d is not held, and later ones answered", send.ErrReply, len(wants), i+1)
+			return fmt.Errorf("%w: of %d locks number %d is not held, and later ones answered", send.ErrReply, len(targets), i+1)
 		}
 		res.at = i
 		res.tokens = append(res.tokens, res.token)
 		queued = queued || res.leavesEntry
 	}
 	res.leavesEntry = queued
-	if res.Status == Held && len(replies) < len(wants) {
-		return fmt.Errorf("%w: of %d locks only %d answered", send.ErrReply, len(wants), len(replies))
+	if res.Status == Held && len(replies) < len(targets) {
+		return fmt.Errorf("%w: of %d locks only %d answered", send.ErrReply, len(targets), len(replies))
 	}
 	return nil
 }
@@ -88,8 +88,8 @@ func (e *Engine) StartLease(ctx context.Context, bs []Lock, o Owner, lease time.
 	defer e.workers.End()
 	var holds []*hold
 	var calls []send.Call
-	for _, b := range bs {
-		h, levels := e.holdCount(b, o)
+	for _, kind := range bs {
+		h, levels := e.holdCount(kind, o)
 		if h == nil {
 			return LossError(ErrExpired)
 		}
@@ -101,9 +101,9 @@ func (e *Engine) StartLease(ctx context.Context, bs []Lock, o Owner, lease time.
 	if len(holds) == 0 {
 		return nil
 	}
-	p := e.waitOptionsFor(ctx)
-	p.Deadline = by
-	answer := e.sender.Do(&p.Wait, send.Request{Pipeline: calls}, time.Time{})
+	op := e.waitOptionsFor(ctx)
+	op.Deadline = by
+	answer := e.sender.Do(&op.Wait, send.Request{Pipeline: calls}, time.Time{})
 	replies, err := answer.Replies()
 	if err == send.ErrTimeUp {
 		return ErrNoAnswer
@@ -120,18 +120,18 @@ func (e *Engine) StartLease(ctx context.Context, bs []Lock, o Owner, lease time.
 	return nil
 }
 
-// holdCount returns o's hold on b and its levels, as far as this process knows.
-func (e *Engine) holdCount(b Lock, o Owner) (*hold, int) {
-	n := e.retain(b.ID().Name)
-	defer n.release()
-	return n.holdCount(b, o)
+// holdCount returns o's hold on kind and its levels, as far as this process knows.
+func (e *Engine) holdCount(kind Lock, o Owner) (*hold, int) {
+	s := e.retain(kind.ID().Name)
+	defer s.release()
+	return s.holdCount(kind, o)
 }
 
 // ValidUntil is until when all holds of o on bs that are not renewed are trusted, or
 // end if end is sooner. It is now if one of the holds is over.
 func (e *Engine) ValidUntil(bs []Lock, o Owner, end time.Time) time.Time {
-	for _, b := range bs {
-		h, _ := e.holdCount(b, o)
+	for _, kind := range bs {
+		h, _ := e.holdCount(kind, o)
 		if h == nil {
 			return time.Now()
 		}
@@ -145,8 +145,8 @@ func (e *Engine) ValidUntil(bs []Lock, o Owner, end time.Time) time.Time {
 // LimitValidity lets the holds of o on bs that are not renewed end at the same
 // moment: a hold that outlived the others would be re-entered when they are over.
 func (e *Engine) LimitValidity(bs []Lock, o Owner, end time.Time) {
-	for _, b := range bs {
-		if h, levels := e.holdCount(b, o); h != nil && !e.watchdog.Renews(&h.record.lease) {
+	for _, kind := range bs {
+		if h, levels := e.holdCount(kind, o); h != nil && !e.watchdog.Renews(&h.record.lease) {
 			e.watchdog.Settle(&h.record.lease, end, levels == 1)
 		}
 	}
@@ -156,5 +156,5 @@ func (e *Engine) LimitValidity(bs []Lock, o Owner, end time.Time) {
 func (e *Engine) InUse(bs []Lock) bool {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()
-	return slices.ContainsFunc(bs, func(b Lock) bool { return e.table.names[b.ID().Name] != nil })
+	return slices.ContainsFunc(bs, func(kind Lock) bool { return e.table.names[kind.ID().Name] != nil })
 }

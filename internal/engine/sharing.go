@@ -12,26 +12,26 @@ package engine
 import "time"
 
 // shareLocked is the part of admit for locks that several owners hold together.
-func (n *lockState) shareLocked(p *waitOptions, b Lock, key holdKey) (admitted, error) {
-	if n.engine.HandoffWindow == 0 || n.closed {
+func (s *lockState) shareLocked(op *waitOptions, kind Lock, key holdKey) (admitted, error) {
+	if s.engine.HandoffWindow == 0 || s.closed {
 		return admitted{}, nil
 	}
-	g := n.queueLocked(key.id.Half)
-	if r, now := g.shared, n.engine.watchdog.Now(); r != nil && r.isOpenLocked(now) {
-		h := n.newHoldLocked(b, key, nil)
+	q := s.queueLocked(key.id.Half)
+	if r, now := q.shared, s.engine.watchdog.Now(); r != nil && r.isOpenLocked(now) {
+		h := s.newHoldLocked(kind, key, nil)
 		r.joinLocked(h, now)
 		h.owner.Release()
 		return admitted{hold: h, holds: true}, nil
 	}
-	g.shared = nil
+	q.shared = nil
 	switch {
-	case p.NoWait: // the caller need not wait for the answer to another caller
-		n.dropQueueLocked(g)
+	case op.NoWait: // the caller need not wait for the answer to another caller
+		s.dropQueueLocked(q)
 		return admitted{}, nil
-	case g.TryEnter():
-		return n.admitFirstLocked(n.newHoldLocked(b, key, p.changes(b)), g), nil
+	case q.TryEnter():
+		return s.admitFirstLocked(s.newHoldLocked(kind, key, op.changes(kind)), q), nil
 	}
-	return n.enqueueLocked(p, g, n.newHoldLocked(b, key, p.changes(b)))
+	return s.enqueueLocked(op, q, s.newHoldLocked(kind, key, op.changes(kind)))
 }
 
 // isOpenLocked reports whether newcomers may share r.
@@ -44,31 +44,31 @@ func (r *record) isOpenLocked(now time.Duration) bool {
 // waiter after the other would send a request of its own. Where a counted lock is free for all waiters, they ask at the
 // same time.
 func (h *hold) openLocked(more int) {
-	n, g, r := h.name, h.queue, h.record
+	s, q, r := h.name, h.queue, h.record
 	switch {
-	case g == nil:
+	case q == nil:
 		return
 	case h.lock.Admission() == Counting: // the next waiter may find it free, too
 		h.leaveQueueLocked()
-		if more > g.Len() { // one for each, and one for the next one in front
-			g.foundFree()
-			g.FailBehind(0, errBypassQueue)
+		if more > q.Len() { // one for each, and one for the next one in front
+			q.foundFree()
+			q.FailBehind(0, errBypassQueue)
 		}
 		return
 	case h.lock.Admission() != Shared:
 		return
 	}
-	now := n.engine.watchdog.Now()
-	if r.isKeptLocked(now) && n.counterpartLocked(h) == nil { // else the owner is a writer too, and no other owner may read
+	now := s.engine.watchdog.Now()
+	if r.isKeptLocked(now) && s.counterpartLocked(h) == nil { // else the owner is a writer too, and no other owner may read
 		if r.isOpenLocked(now) {
-			g.shared = r
+			q.shared = r
 		}
-		for _, w := range g.All() {
-			if next := w.Value; n.counterpartLocked(next) == nil {
+		for _, w := range q.All() {
+			if next := w.Value; s.counterpartLocked(next) == nil {
 				r.joinLocked(next, now)
 				next.owner.Release()
 				next.state = handed
-				g.Remove(w)
+				q.Remove(w)
 			}
 		}
 	}
@@ -76,12 +76,12 @@ func (h *hold) openLocked(more int) {
 }
 
 // endSharingLocked ends the sharing of r with newcomers.
-func (n *lockState) endSharingLocked(r *record) {
+func (s *lockState) endSharingLocked(r *record) {
 	if r.first.lock.Admission() != Shared {
 		return
 	}
-	if g := n.findQueueLocked(r.first.lock.ID().Half); g != nil && g.shared == r {
-		g.shared = nil
-		n.dropQueueLocked(g)
+	if q := s.findQueueLocked(r.first.lock.ID().Half); q != nil && q.shared == r {
+		q.shared = nil
+		s.dropQueueLocked(q)
 	}
 }

@@ -166,9 +166,9 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) { // Close has begun: the guards of 1 have ended, and 2 is not told yet
 		e.HandoffWindow = time.Hour
 		e.shares(1)
-		e.eachName(func(n *lockState) { n.closed = true })
+		e.eachName(func(s *lockState) { s.closed = true })
 		e.sharesNot(2, Request{Wait: 0})
-		e.eachName(func(n *lockState) { n.closed = false })
+		e.eachName(func(s *lockState) { s.closed = false })
 		e.unlock(1)
 	})
 	inBubble(t, func(t *testing.T, e *bubbleEngine) { // an owner that holds the other half asks Redis itself

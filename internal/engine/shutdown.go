@@ -62,26 +62,26 @@ func (e *Engine) stopAcquiring() {
 	e.leave()
 	e.draining.begin(1) // until all names are closed
 	var guards []*guard.End
-	for _, n := range e.table.close() {
-		guards = append(guards, n.close()...)
+	for _, s := range e.table.close() {
+		guards = append(guards, s.close()...)
 	}
 	guard.EndAll(guards, send.ErrClosed)
 	e.draining.end(1)
 }
 
 // close ends the name, and returns the guards of its holds.
-func (n *lockState) close() (guards []*guard.End) {
-	n.Lock()
-	defer n.Unlock()
-	n.closed = true
+func (s *lockState) close() (guards []*guard.End) {
+	s.Lock()
+	defer s.Unlock()
+	s.closed = true
 	holds := 0
-	for h := range n.holds.all() {
+	for h := range s.holds.all() {
 		guards = append(guards, h.guards.Take()...)
 		if h.state.holds() {
 			holds++
 		}
 	}
-	n.engine.draining.begin(holds)
+	s.engine.draining.begin(holds)
 	return guards
 }
 
@@ -99,22 +99,22 @@ type stillHeld struct {
 	some  []string // the first mostLogged, and their owners
 }
 
-func (e *Engine) stillHeld() (s stillHeld) {
-	for _, n := range e.table.close() {
-		n.addHeld(&s)
+func (e *Engine) stillHeld() (held stillHeld) {
+	for _, s := range e.table.close() {
+		s.addHeld(&held)
 	}
-	return s
+	return held
 }
 
-func (n *lockState) addHeld(s *stillHeld) {
-	n.Lock()
-	defer n.Unlock()
-	for h := range n.holds.all() {
+func (s *lockState) addHeld(held *stillHeld) {
+	s.Lock()
+	defer s.Unlock()
+	for h := range s.holds.all() {
 		if !h.state.holds() {
 			continue
 		}
-		if s.count++; len(s.some) < mostLogged {
-			s.some = append(s.some, fmt.Sprintf("%s by %v", send.CutName(h.lock.Name()), h.key.owner))
+		if held.count++; len(held.some) < mostLogged {
+			held.some = append(held.some, fmt.Sprintf("%s by %v", send.CutName(h.lock.Name()), h.key.owner))
 		}
 	}
 }

@@ -18,18 +18,18 @@ type subscription struct {
 	unconfirmed []*wake.Listener // listeners that may have come into force after the last attempt
 }
 
-// watch listens for w, and returns the channels to wait on. It reports whether it has begun to listen. apart says that
+// watch listens for t, and returns the channels to wait on. It reports whether it has begun to listen. apart says that
 // the holder releases the lock on its channel alone.
-func (s *subscription) watch(w target, apart bool) (wake, ready <-chan struct{}, begun bool) {
+func (s *subscription) watch(t target, apart bool) (wake, ready <-chan struct{}, begun bool) {
 	grants, releases := "", ""
-	if w.Delivery != "" && w.Delivery != Barge {
-		grants = w.hold.commands().Grants(w.Attempt)
+	if t.Delivery != "" && t.Delivery != Barge {
+		grants = t.hold.commands().Grants(t.Attempt)
 	}
 	if grants == "" || apart {
-		releases = w.hold.commands().Channel(w.Attempt)
+		releases = t.hold.commands().Channel(t.Attempt)
 	}
 	if begun = !slices.Equal(s.names, channelNames(grants, releases)); begun {
-		s.change(w, grants, releases)
+		s.change(t, grants, releases)
 	}
 	wake, ready = s.awaited()
 	return wake, ready, begun
@@ -40,8 +40,8 @@ func channelNames(grants, releases string) []string {
 }
 
 // change listens to these channels instead of those of before, and keeps what it has.
-func (s *subscription) change(w target, grants, releases string) {
-	e := w.hold.name.engine
+func (s *subscription) change(t target, grants, releases string) {
+	e := t.hold.name.engine
 	before := s.listeners
 	signal := make(chan struct{}, 1)
 	if len(before) > 0 {
@@ -57,10 +57,10 @@ func (s *subscription) change(w target, grants, releases string) {
 		}
 		l := e.pubsub.JoinFor(signal, name)
 		if name == grants {
-			b := w.hold.commands()
-			l.Hears(func(message string) { rollbacker{e}.heardGrant(b, message) })
-			if b.Admission() == Uncoordinated {
-				l.Only(isFor(w.Field))
+			kind := t.hold.commands()
+			l.Hears(func(message string) { rollbacker{e}.heardGrant(kind, message) })
+			if kind.Admission() == Uncoordinated {
+				l.Only(isFor(t.Field))
 			}
 		}
 		s.listeners, s.unconfirmed = append(s.listeners, l), append(s.unconfirmed, l)
@@ -71,17 +71,17 @@ func (s *subscription) change(w target, grants, releases string) {
 	}
 }
 
-// hearsGrants reports whether the next attempt of w can join the line: the caller listens to the channel of grants.
+// hearsGrants reports whether the next attempt of t can join the line: the caller listens to the channel of grants.
 // Where the channel is still subscribed from an earlier wait, it begins to listen.
-func (s *subscription) hearsGrants(w target) bool {
-	name := w.hold.commands().Grants(w.Attempt)
+func (s *subscription) hearsGrants(t target) bool {
+	name := t.hold.commands().Grants(t.Attempt)
 	if len(s.names) > 0 {
 		return s.names[0] == name && s.listeners[0].Confirmed()
 	}
-	if !w.hold.name.engine.pubsub.IsConfirmed(name) {
+	if !t.hold.name.engine.pubsub.IsConfirmed(name) {
 		return false
 	}
-	s.change(w, name, "")
+	s.change(t, name, "")
 	s.unconfirmed = nil
 	return s.listeners[0].Confirmed()
 }

@@ -21,44 +21,44 @@ import (
 type rollbacker struct{ *Engine }
 
 // rollBack has rollBackAll done by a goroutine of its own, so that a caller that gave up need not wait for it.
-func (e rollbacker) rollBack(ctx context.Context, wants []target, unknown int) (done <-chan struct{}) {
+func (e rollbacker) rollBack(ctx context.Context, targets []target, unknown int) (done <-chan struct{}) {
 	ended := make(chan struct{})
 	e.workers.Spawn(func() {
 		defer close(ended)
-		e.rollBackAll(ctx, wants, unknown)
+		e.rollBackAll(ctx, targets, unknown)
 	})
 	return ended
 }
 
 // rollBackAll undoes attempts.
-func (e rollbacker) rollBackAll(ctx context.Context, wants []target, unknown int) {
+func (e rollbacker) rollBackAll(ctx context.Context, targets []target, unknown int) {
 	var all sync.WaitGroup
-	for _, w := range wants[1:] {
-		waitgroup.Go(&all, func() { _ = e.rollBackOne(ctx, w.hold.commands(), w.Attempt, unknown) })
+	for _, t := range targets[1:] {
+		waitgroup.Go(&all, func() { _ = e.rollBackOne(ctx, t.hold.commands(), t.Attempt, unknown) })
 	}
-	_ = e.rollBackOne(ctx, wants[0].hold.commands(), wants[0].Attempt, unknown)
+	_ = e.rollBackOne(ctx, targets[0].hold.commands(), targets[0].Attempt, unknown)
 	all.Wait()
 }
 
 // rollBackOne undoes an attempt. Tries of the attempt without a known answer may still be on
 // their way, so rollBackOne repeats the undo a few times. If only one try is unknown, it stops
 // as soon as an undo has found the hold. The error describes why the undo failed.
-func (e rollbacker) rollBackOne(ctx context.Context, b Record, a Attempt, unknown int) error {
+func (e rollbacker) rollBackOne(ctx context.Context, kind Record, a Attempt, unknown int) error {
 	buried := false
 	defer func() {
 		if buried {
-			e.buried(b, a.Field)
+			e.buried(kind, a.Field)
 		}
 	}()
 	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second} {
-		p := &waitOptions{Wait: send.Wait{Ctx: context.WithoutCancel(ctx), Background: true}}
+		op := &waitOptions{Wait: send.Wait{Ctx: context.WithoutCancel(ctx), Background: true}}
 		if pause > 0 {
-			_ = p.sleep(e.closed, nil, pause) // Close ends the pause
+			_ = op.sleep(e.closed, nil, pause) // Close ends the pause
 		}
-		p.Deadline = time.Now().Add(UnlockTime)
+		op.Deadline = time.Now().Add(UnlockTime)
 		mayRun := a.HoldCount == 1 && e.late.MayRun(a.Field)
 		a.Late, a.Share = a.Late || mayRun, e.shareTime()
-		answer := e.sender.Do(&p.Wait, send.Request{Call: b.RollBack(a)}, time.Now())
+		answer := e.sender.Do(&op.Wait, send.Request{Call: kind.RollBack(a)}, time.Now())
 		r, err := answer.Reply()
 		buried = buried || mayRun && err == nil
 		there := r[0] == 1
@@ -71,49 +71,49 @@ func (e rollbacker) rollBackOne(ctx context.Context, b Record, a Attempt, unknow
 
 // heardGrant releases a grant to a wait of this process that is over. It is called by the goroutine that reads
 // messages.
-func (e rollbacker) heardGrant(b Record, message string) {
-	g, ok := ParseLineGrant(message, b.Suffix())
+func (e rollbacker) heardGrant(kind Record, message string) {
+	g, ok := ParseLineGrant(message, kind.Suffix())
 	if !ok {
 		return
 	}
-	n := e.retain(b.ID().Name)
-	defer n.release()
-	if n.uses(g.Field) {
+	s := e.retain(kind.ID().Name)
+	defer s.release()
+	if s.uses(g.Field) {
 		return
 	}
-	e.rollBackSoon(b, g.Field, !e.made(g.Field), 0)
+	e.rollBackSoon(kind, g.Field, !e.made(g.Field), 0)
 }
 
 // rollBackSoon releases what requests of a wait may have taken with field, its place too, on a goroutine of its own. late
 // and unknown are as in an attempt and its undo.
-func (e rollbacker) rollBackSoon(b Record, field string, late bool, unknown int) {
+func (e rollbacker) rollBackSoon(kind Record, field string, late bool, unknown int) {
 	e.workers.Spawn(func() {
-		_ = e.rollBackOne(context.Background(), b, Attempt{Field: field, HoldCount: 1, Late: late}, unknown)
+		_ = e.rollBackOne(context.Background(), kind, Attempt{Field: field, HoldCount: 1, Late: late}, unknown)
 	})
 }
 
-// callersLeft notes that the callers of an attempt on wants wait no longer for so many of its tries. lost says that
+// callersLeft notes that the callers of an attempt on targets wait no longer for so many of its tries. lost says that
 // others may run that nobody hears of.
-func (e rollbacker) callersLeft(wants []target, orphans int, lost bool) {
+func (e rollbacker) callersLeft(targets []target, orphans int, lost bool) {
 	if orphans > 0 || lost {
-		e.late.Left(acquiringFields(wants), orphans, lost)
+		e.late.Left(acquiringFields(targets), orphans, lost)
 	}
 }
 
-// acquiringFields are the fields of wants that a late try would take something for. A re-entry that runs late takes
+// acquiringFields are the fields of targets that a late try would take something for. A re-entry that runs late takes
 // nothing.
-func acquiringFields(wants []target) (fields []string) {
-	for _, w := range wants {
-		if w.HoldCount <= 1 {
-			fields = append(fields, w.Field)
+func acquiringFields(targets []target) (fields []string) {
+	for _, t := range targets {
+		if t.HoldCount <= 1 {
+			fields = append(fields, t.Field)
 		}
 	}
 	return fields
 }
 
 // buried notes that Redis has a tombstone of field, which has ended, and has it taken away as soon as it is not needed.
-func (e rollbacker) buried(b Record, field string) {
-	if drop := b.Unbury(field); e.late.Buried(field, drop) && drop.Script != nil {
+func (e rollbacker) buried(kind Record, field string) {
+	if drop := kind.Unbury(field); e.late.Buried(field, drop) && drop.Script != nil {
 		e.workers.Spawn(func() { e.unburyAll([]send.Call{drop}) })
 	}
 }

@@ -31,16 +31,16 @@ func Patiently(ctx context.Context) context.Context {
 
 func isPatient(ctx context.Context) bool { return ctx.Value(patientKey{}) != nil }
 
-// changes is the channel that wakes the caller when its owner comes to hold the other half of b; nil: b has none.
-func (p *waitOptions) changes(b Lock) chan struct{} {
-	if p.changed == nil && b.Counterpart() != (LockID{}) {
-		p.changed = make(chan struct{}, 1)
+// changes is the channel that wakes the caller when its owner comes to hold the other half of kind; nil: kind has none.
+func (op *waitOptions) changes(kind Lock) chan struct{} {
+	if op.changed == nil && kind.Counterpart() != (LockID{}) {
+		op.changed = make(chan struct{}, 1)
 	}
-	return p.changed
+	return op.changed
 }
 
 // sleep returns nil when one of the channels is ready or d has passed (0: no limit), or the
 // reason why there is no more time.
-func (p *waitOptions) sleep(wake, ready <-chan struct{}, d time.Duration) error {
-	return p.Sleep(wake, ready, p.changed, d)
+func (op *waitOptions) sleep(wake, ready <-chan struct{}, d time.Duration) error {
+	return op.Sleep(wake, ready, op.changed, d)
 }
