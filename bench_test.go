@@ -103,8 +103,8 @@ func BenchmarkUncontended(b *testing.B) {
 	b.Run("default read timeout", compare(lock(background)))
 }
 
-// BenchmarkHandover is 64 goroutines of one process that take turns.
-func BenchmarkHandover(b *testing.B) {
+// BenchmarkHandoff is 64 goroutines of one process that take turns.
+func BenchmarkHandoff(b *testing.B) {
 	benchmarkCrowd(b, func(c *Client) Locker { return c.NewLock("relock") })
 }
 

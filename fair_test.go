@@ -929,7 +929,7 @@ func TestFairGrantWithoutATokenIsConfirmed(t *testing.T) {
 
 // Trust begins with the last request of the waiter, not with the message: a grant with a lease that is shorter than
 // that is confirmed.
-func TestFairGrantIsTrustedFromTheRequest(t *testing.T) {
+func TestFairGrantIsValidFromTheRequest(t *testing.T) {
 	b := newFaultBench(t)
 	ctx, owner := context.Background(), ContextWithOwner(context.Background())
 	const lease = 400 * time.Millisecond

@@ -392,7 +392,7 @@ func TestFaultLateReleaseFreesNoOtherHold(t *testing.T) {
 }
 
 // Rows 7, 12: Redis cannot be reached, and the holder notices the loss by its own clock.
-func TestFaultBlackHoleEndsTrustInTime(t *testing.T) {
+func TestFaultBlackHoleEndsValidityInTime(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, oneRedis(t), func(b *faultBench, k faultLock) {
 		ctx := context.Background()
@@ -859,7 +859,7 @@ func (b *faultBench) config(name, value string) {
 }
 
 // Row 37: a paused Redis.
-func TestFaultFrozenRedisEndsTrustAndCalls(t *testing.T) {
+func TestFaultPausedRedisEndsValidityAndCalls(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
 		ctx := context.Background()
@@ -1066,7 +1066,7 @@ func TestFaultServerClockJumpIsReported(t *testing.T) {
 
 // Row 36: Redis is slow. The time of the request is not trusted, no client sends a request twice
 // meanwhile, and a hold is renewed.
-func TestFaultTimeOfASlowRequestIsNotTrusted(t *testing.T) {
+func TestFaultTimeOfASlowRequestIsNotValid(t *testing.T) {
 	t.Parallel()
 	onFaultLocks(t, ownRedis(), func(b *faultBench, k faultLock) {
 		ctx := context.Background()
@@ -1510,7 +1510,7 @@ func TestFaultScriptThatFailsHalfWayLeavesNothing(t *testing.T) {
 }
 
 // Row 37: a Redis that was paused for three seconds is not asked for the same renewals again and again.
-func TestFrozenRedisRunsFewRenewals(t *testing.T) {
+func TestPausedRedisRunsFewRenewals(t *testing.T) {
 	t.Parallel()
 	server := testredis.Start(t)
 	b := newBench(t, server.Addr())
@@ -1546,16 +1546,16 @@ const suiteTests = "TestLock TestFencedLock TestFairLock TestSemaphore TestReadL
 var faultRows = map[int]string{
 	1:  "TestFaultLostAnswersChangeNothingTwice TestEngineLostAnswersOfAnAcquire",
 	2:  "TestHungConnectionDelaysByASecond TestHungRequestThatRunsLateIsUndone TestFaultLostAnswersChangeNothingTwice",
-	3:  "TestFaultAttemptRunsAfterItsUndo TestFaultFrozenRedisEndsTrustAndCalls TestFairLateRequestOfACallerThatHasLeft",
+	3:  "TestFaultAttemptRunsAfterItsUndo TestFaultPausedRedisEndsValidityAndCalls TestFairLateRequestOfACallerThatHasLeft",
 	4:  "TestFaultAttemptRunsAfterItsUndo TestEngineUndoThatOvertakesItsAttempt",
 	5:  "TestFaultLostAnswersChangeNothingTwice TestUnlockGoesOnInTheBackground TestFaultLateReleaseFreesNoOtherHold TestEngineLostAnswersOfARelease",
 	6:  "TestCallIsSentOnceByGoRedis TestFaultLostAnswersChangeNothingTwice",
-	7:  "TestFaultFailedRenewalIsRepeated TestFaultBlackHoleEndsTrustInTime TestWatchdogEndsTrustWhenNoRenewalIsConfirmed",
+	7:  "TestFaultFailedRenewalIsRepeated TestFaultBlackHoleEndsValidityInTime TestWatchdogEndsValidityWhenNoRenewalIsConfirmed",
 	8:  "suite",
 	9:  "TestFaultRequestIsUndoneWhenCtxEnds TestFaultMultiLockIsUndoneWhenCtxEnds TestEngineUndoesAnAttemptThatWasGivenUp TestGivenUpAcquireIsUndoneAtOnce",
 	10: "suite TestFaultLostUndoHoldsUpNoWaiter TestFairWaitersThatGiveUpLeaveTheQueue TestWriterThatGivesUpLetsReadersIn",
 	11: "TestFaultWaiterSurvivesAKilledSubscription TestPubSubWakesEverybodyAfterAReconnect",
-	12: "TestFaultWaiterSurvivesASilentSubscription TestFaultBlackHoleEndsTrustInTime TestPubSubNoticesASilentPeer TestLookoutNoticesAGrantThatNoMessageBrought",
+	12: "TestFaultWaiterSurvivesASilentSubscription TestFaultBlackHoleEndsValidityInTime TestPubSubNoticesASilentPeer TestPollerNoticesAGrantThatNoMessageBrought",
 	13: "TestEngineAsksAgainOnceItIsSubscribed TestFaultWaiterPollsWithoutASubscription",
 	14: "TestSentinelTakeoverKeepsOrReportsEachHold TestClusterHoldsSurviveAFailover TestShardsFollowAFailover",
 	15: "TestFaultRestartWithoutDataIsReported TestTokensOnlyGrow",
@@ -1578,8 +1578,8 @@ var faultRows = map[int]string{
 	32: "TestFaultPausedHolderFindsItsGuardEnded TestEngineGuardLooksAtTheClock TestEngineGuardOfAHoldThatIsBeingLost",
 	34: "TestNoWallClock",
 	35: "TestFaultServerClockJumpIsReported TestLineStarvesNobodyAfterItsClockWasSetBack TestReaderIsNotHeldOffByAHeartbeatOfTheFuture TestFairDeadWaiterIsEvictedAfterTheClockWentBack",
-	36: "TestFaultTimeOfASlowRequestIsNotTrusted",
-	37: "TestFaultFrozenRedisEndsTrustAndCalls TestFairOrderSurvivesAPauseOfRedis",
+	36: "TestFaultTimeOfASlowRequestIsNotValid",
+	37: "TestFaultPausedRedisEndsValidityAndCalls TestFairOrderSurvivesAPauseOfRedis",
 	38: "TestFaultWaiterRidesOutAnOutage TestEngineOutages",
 	39: "TestFaultExhaustedPoolDelaysNoRenewal TestFaultHoldSurvivesMaxClients",
 	40: "TestFaultStarvedProcessTrustsNoLostLock TestEngineGuardLooksAtTheClock TestWatchdogManyLeases",
@@ -1594,7 +1594,7 @@ var faultRows = map[int]string{
 	48: "TestFaultReleaseCostsTheSameForManyWaiters TestRedLockWaitersDoNotPoll",
 	49: "suite TestEngineCloseWakesEverybody TestMultiLockCloseWakesWaitersElsewhere",
 	50: "TestFaultClosedRedisClientIsAnError",
-	51: "TestClusterSlotHalfWayKeepsHolds TestClusterReaderKeepsItsLevelsHalfWay TestClusterHoldsSurviveASlotMove TestFaultWaiterRidesOutPassingErrorsOnly",
+	51: "TestClusterSlotHalfWayKeepsHolds TestClusterReaderKeepsItsHoldCountsHalfWay TestClusterHoldsSurviveASlotMove TestFaultWaiterRidesOutPassingErrorsOnly",
 	52: "TestClusterHoldsSurviveASlotMove TestShardsFollowASlot TestShardsFollowARedirection",
 	53: "TestClusterHoldsSurviveAFailover TestClusterFailoverThatLosesTheRecordIsReported",
 	54: "TestFaultMissingPermissionsFailAtOnce",

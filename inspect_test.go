@@ -77,7 +77,7 @@ func TestInspectShowsAPlainLock(t *testing.T) {
 }
 
 // A handover leaves the record in Redis as it was: the record names the owner that took the lock there.
-func TestInspectNamesTheFirstOwnerAfterAHandover(t *testing.T) {
+func TestInspectNamesTheFirstOwnerAfterAHandoff(t *testing.T) {
 	b := newBench(t, testredis.Mini(t).Addr())
 	c := b.client(WithHandoffWindow(time.Minute))
 	lock, first, second := c.NewLock(b.name), ContextWithOwner(context.Background()), ContextWithOwner(context.Background())

@@ -658,7 +658,7 @@ func TestLineClientWithoutConnectionComesBack(t *testing.T) {
 
 // A client that hears and does nothing costs one provisional lease. Then it is passed over until it asks, and has its
 // whole lease from the next grant on.
-func TestLineFrozenClientCostsOneLease(t *testing.T) {
+func TestLinePausedClientCostsOneLease(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		ctx := context.Background()
 		first := b.contender().takes()
@@ -703,7 +703,7 @@ func TestLineLapseOfALaterGrantIsNoticed(t *testing.T) {
 }
 
 // Of two clients whose grants were not used, each keeps its place.
-func TestLineTwoLapsesLeaveTwoPlaces(t *testing.T) {
+func TestLineTwoExpiriesLeaveTwoPlaces(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()
 		one, two, three := b.manual().listens().joins(), b.manual().listens().joins(), b.manual().listens().joins()
@@ -719,7 +719,7 @@ func TestLineTwoLapsesLeaveTwoPlaces(t *testing.T) {
 }
 
 // A client that asks after its grant has expired keeps its place, also where no script has noticed the expiry.
-func TestLineLapsedClientThatAsksKeepsItsPlace(t *testing.T) {
+func TestLineExpiredClientThatAsksKeepsItsPlace(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()
 		lapses, next := b.manual().listens().joins(), b.manual().listens().joins()
@@ -739,7 +739,7 @@ func TestLineLapsedClientThatAsksKeepsItsPlace(t *testing.T) {
 }
 
 // A process whose lease ended without a release waits again behind those that wait already.
-func TestLineLapsedHolderWaitsAgainAtTheEnd(t *testing.T) {
+func TestLineExpiredHolderWaitsAgainAtTheEnd(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		first := b.manual().takes()
 		lapses := b.manual().listens()
@@ -913,7 +913,7 @@ func TestLineClosesGaps(t *testing.T) {
 }
 
 // A client that is paused for long makes the scripts of the others no slower.
-func TestLineFrozenClientCostsTheOthersNothing(t *testing.T) {
+func TestLinePausedClientCostsTheOthersNothing(t *testing.T) {
 	t.Parallel()
 	b := newLineBench(t, testredis.Start(t).Addr())
 	first := b.manual().takes()
@@ -1500,7 +1500,7 @@ func TestLineFirstPlaceFollowsARedissonHolder(t *testing.T) {
 }
 
 // A release that Redisson hears is free for everybody once in a slice, and not more often.
-func TestLineSharesTheLockOnceInASlice(t *testing.T) {
+func TestLineSharesTheLockOnceInAWindow(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		redisson := b.subscribe(b.releaseChannel())
 		first := b.manual().takes()
@@ -2792,7 +2792,7 @@ func TestWaitersNoticeALockThatBecomesFreeByItself(t *testing.T) {
 
 // A line that is deleted while others go on with the lock, or that loses a place, makes its waiters ask within a max
 // wake delay: the lock is never free, so only the place says it.
-func TestLookoutNoticesALostPlace(t *testing.T) {
+func TestPollerNoticesALostPlace(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		for _, kind := range []struct {
@@ -2825,7 +2825,7 @@ func TestLookoutNoticesALostPlace(t *testing.T) {
 
 // A waiter that has a place learns that a Java service holds the lock by now: only Redisson's channel says when it is
 // free.
-func TestLookoutNoticesAHolderWithoutALine(t *testing.T) {
+func TestPollerNoticesAHolderWithoutALine(t *testing.T) {
 	onEachLine(t, func(b *bench) {
 		b.opts = nil
 		first := b.manual().takes()
@@ -2841,7 +2841,7 @@ func TestLookoutNoticesAHolderWithoutALine(t *testing.T) {
 // L1: a waiter whose subscription has gone silent is granted the lock, and nothing tells it. It notices within a max
 // wake delay, long before the connection is given up, also where its process waits for more locks than are looked at
 // closely each time.
-func TestLookoutNoticesAGrantThatNoMessageBrought(t *testing.T) {
+func TestPollerNoticesAGrantThatNoMessageBrought(t *testing.T) {
 	t.Parallel()
 	kinds := map[string]func(c *Client, name string) Locker{
 		"plain": func(c *Client, name string) Locker { return c.NewLock(name) },
@@ -2945,7 +2945,7 @@ func TestLineSaysHowManyAreInFront(t *testing.T) {
 }
 
 // C1: the goroutine of the lookout ends when no caller waits.
-func TestLookoutEndsWithItsWaiters(t *testing.T) {
+func TestPollerEndsWithItsWaiters(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
 	c := b.client(WithPollInterval(50 * time.Millisecond))

@@ -896,7 +896,7 @@ func TestRedLockRefusesWrongSetsOfLocks(t *testing.T) {
 
 // A level more is valid no longer than its lease, counted from before it was asked
 // for, also of the last lock.
-func TestMultiLockReentryIsTrustedNoLongerThanItsLease(t *testing.T) {
+func TestMultiLockReentryIsValidNoLongerThanItsLease(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	proxy := testredis.NewProxy(t, b.addr)

@@ -144,7 +144,7 @@ func TestObserverSeesEveryLevel(t *testing.T) {
 }
 
 // Acquired reports whether the lock was handed over in the process, or the queue ended and Redis was asked.
-func TestObserverSeesHandoverAndQueue(t *testing.T) {
+func TestObserverSeesHandoffAndQueue(t *testing.T) {
 	inObservedBubble(t, func(t *testing.T, e *bubbleEngine, r *recorder, _ *lockedBuffer) {
 		e.lock(1)
 		waiters := startInOrder(e, 2, 3)

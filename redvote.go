@@ -1,103 +1,291 @@
 package relock
 
-// The vote of the nodes of a RedLock: a request to some of them, and what they have answered so far.
+// The hold of a RedLock: how many levels of it each node has.
 //
-// Rules: a vote belongs to one goroutine. The nodes are asked by goroutines of their own, which may answer when the
-// vote is over.
+// Rules: a level that a node has granted is noted here, or released, also where the round is over by then. The next
+// acquire of an owner waits for the requests to a node that are under way. No node is asked with a mutex held.
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/redis/go-redis/v9"
+	"github.com/relock-go/relock/internal/engine"
 	"github.com/relock-go/relock/internal/send"
+	"github.com/relock-go/relock/internal/wake"
 )
 
-// A round is a request to nodes, and their answers so far. It belongs to one goroutine.
-type round struct {
-	*QuorumError
+// A redVote has the levels of one hold at the nodes. It is the keeper of that hold.
+type redVote struct {
 	lock    *redLock
-	answers chan nodeAnswer
-	missing int // nodes that were asked and have not answered
+	owner   engine.Owner
+	changed func() // to be called when the answer of check may have changed
+
+	mu    sync.Mutex // guards below; nothing is called with it held
+	count int        // the most levels at a node; 0: the hold is released, or lost
+	nodes []nodeHold
 }
 
-// A nodeAnswer is the answer of one node.
-type nodeAnswer struct {
-	node int
-	err  error // nil: the node granted the request
+// A nodeHold has the levels of a redVote at one node.
+type nodeHold struct {
+	count int
+	guard context.Context // of the hold there, or nil
 }
 
-func (l *redLock) newRound() *round {
-	return &round{
-		QuorumError: &QuorumError{Asked: len(l.nodes), Needed: l.needed, Answers: slices.Repeat([]error{errNotAsked}, len(l.nodes))},
-		lock:        l,
-		answers:     make(chan nodeAnswer, len(l.nodes)),
+// alive reports whether the hold at the node can be valid. The guard of a foreign Locker may panic, on a goroutine of
+// this package.
+func (n nodeHold) alive() bool { return n.guard != nil && send.CatchPanic(n.guard.Err) == nil }
+
+// raise notes that nodes are going to be held at level. It returns false if the hold to be re-entered is over.
+func (v *redVote) raise(level int) bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	if level > 1 && v.count == 0 {
+		return false
 	}
+	v.count = level
+	return true
 }
 
-// ask asks a node, on a goroutine of its own.
-func (r *round) ask(i int, f func() error) {
-	r.missing++
-	r.lock.client.engine.Spawn(func() { r.answers <- nodeAnswer{i, send.CatchPanic(f)} })
-}
-
-// collect waits for answers until enough returns true (nil: until all answers are there), and no longer than limit.
-// The error describes why the wait of p is over.
-func (r *round) collect(p *send.Wait, limit time.Duration, enough func() bool) error {
-	if !p.Deadline.IsZero() {
-		limit = min(limit, time.Until(p.Deadline))
+// askNode asks node i for one level. A level that the node grants is noted in v or released, also when the round
+// is over by then.
+func (v *redVote) askNode(ctx context.Context, i int, a engine.Attempt) error {
+	n := v.lock.nodes[i]
+	earlier, answered := v.asks(i)
+	defer answered()
+	owned := v.owner.In(context.WithoutCancel(ctx))
+	if err := v.tryNode(owned, i, a, earlier); err != nil {
+		return err
 	}
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	for r.missing > 0 && (enough == nil || !enough()) {
+	guard, err := n.Guard(owned)
+	if err != nil {
+		guard = ended{owned}
+	}
+	wanted, first := v.note(i, guard)
+	switch {
+	case !wanted:
+		_ = n.Unlock(owned) // a level that cannot be released expires with its lease
+	case first: // for a re-entry, the first guard of this node calls changed
+		context.AfterFunc(guard, v.changed)
+	}
+	return err
+}
+
+// tryNode tries node i after the node has answered the earlier requests for the same owner.
+func (v *redVote) tryNode(ctx context.Context, i int, a engine.Attempt, earlier []chan struct{}) error {
+	n := v.lock.nodes[i]
+	ctx, cancel := context.WithTimeout(engine.Patiently(ctx), min(n.timeout, max(a.Lease/3, time.Millisecond)))
+	defer cancel()
+	for _, answer := range earlier {
 		select {
-		case a := <-r.answers:
-			r.missing--
-			r.set(a.node, a.err)
-		case <-timer.C:
-			return p.Over()
-		case <-p.Ctx.Done():
-			return ctxError(p.Ctx)
-		case <-p.Closed:
-			return ErrClosed
+		case <-answer:
+		case <-ctx.Done():
+			return errNodeTimeout
 		}
+	}
+	lease := a.Lease
+	if a.Renewed {
+		lease = 0
+	}
+	for range v.outdated(i) { // if the node is a MultiLock, some of its locks may still be held
+		_ = n.Unlock(ctx)
+	}
+	ok, err := n.TryLock(ctx, 0, lease)
+	if a.HoldCount == 1 && errors.Is(err, ErrLockLost) { // the node reports the loss of an earlier hold, once
+		ok, err = n.TryLock(ctx, 0, lease)
+	}
+	n.unhealthy.Store(err != nil)
+	switch said := redis.Error(nil); {
+	case err == nil && !ok:
+		return errTaken
+	case err == nil || ctx.Err() == nil:
+		return err
+	case errors.As(err, &said): // Redis answered with an error before the time was up
+		return fmt.Errorf("%w: %w", errNodeTimeout, said)
+	}
+	return errNodeTimeout
+}
+
+// ended is a ctx that has ended.
+type ended struct{ context.Context }
+
+func (ended) Err() error { return context.Canceled }
+
+// outdated returns how many levels a node still has of a hold that it has lost, and forgets them.
+func (v *redVote) outdated(i int) int {
+	if before := v.at(i); before.guard == nil || before.alive() {
+		return 0
+	}
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	levels := v.nodes[i].count
+	v.nodes[i] = nodeHold{}
+	return levels
+}
+
+// note notes that a node has granted one level. It returns whether the level is wanted, and whether
+// guard is the first guard of this node, which is checked from now on.
+func (v *redVote) note(i int, guard context.Context) (wanted, first bool) {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	n := &v.nodes[i]
+	if n.count >= v.count {
+		return false, false
+	}
+	if first = n.guard == nil; first {
+		n.guard = guard
+	}
+	n.count++
+	return true, first
+}
+
+// lower makes all nodes release their levels above level.
+func (v *redVote) Lower(ctx context.Context, level int) (settled func(limit time.Duration)) {
+	r := v.lowerTo(ctx, level)
+	return func(limit time.Duration) { _ = r.collect(&send.Wait{Ctx: context.Background()}, limit, nil) }
+}
+
+// lowerTo makes all nodes release their levels above level, at the same time.
+func (v *redVote) lowerTo(ctx context.Context, level int) *round {
+	ctx = v.owner.In(context.WithoutCancel(ctx))
+	r := v.lock.newRound()
+	for i, levels := range v.lowered(level) {
+		_, answered := v.asks(i)
+		r.ask(i, func() (err error) {
+			defer answered()
+			for range levels {
+				err = send.CatchPanic(func() error { return v.lock.nodes[i].Unlock(ctx) })
+			}
+			return err
+		})
+	}
+	return r
+}
+
+// lowered notes that nodes are held at level from now on, and returns how many levels each node has to release.
+func (v *redVote) lowered(level int) map[int]int {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	v.count = min(v.count, level)
+	above := make(map[int]int)
+	for i := range v.nodes {
+		if n := &v.nodes[i]; n.count > level {
+			above[i] = n.count - level
+			n.count = level
+		}
+	}
+	return above
+}
+
+// nodesAt are the nodes that are held with at most left levels, because they did not grant a later level.
+func (v *redVote) nodesAt(left int) (nodes []int) {
+	for i := range v.nodes {
+		if n := v.at(i); left > 0 && n.count <= left && n.alive() {
+			nodes = append(nodes, i)
+		}
+	}
+	return nodes
+}
+
+// at is the hold of v at node i.
+func (v *redVote) at(i int) nodeHold {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.nodes[i]
+}
+
+// over reports whether v was released, or lost.
+func (v *redVote) Over() bool {
+	v.mu.Lock()
+	defer v.mu.Unlock()
+	return v.count == 0
+}
+
+// check reports whether a majority of the nodes can be valid.
+func (v *redVote) Check() error {
+	n := 0
+	for i := range v.nodes {
+		if v.at(i).alive() {
+			n++
+		}
+	}
+	if n < v.lock.needed {
+		return errParts
 	}
 	return nil
 }
 
-// set notes the answer of node i.
-func (r *round) set(i int, err error) {
-	if r.Answers[i] = err; err == nil {
-		r.Granted++
+// renew takes nodes again that have lost their hold, or did not grant one, as long as a majority is left.
+func (v *redVote) Renew() bool {
+	if v.Check() != nil {
+		return false
 	}
-}
-
-func (r *round) won() bool { return r.Granted >= r.Needed }
-
-// count is how many nodes answered with target.
-func (r *round) count(target error) int {
-	n := 0
-	for _, err := range r.Answers {
-		if errors.Is(err, target) {
-			n++
+	c := v.lock.client
+	for i := range v.nodes {
+		if !v.at(i).alive() {
+			c.engine.Spawn(func() {
+				_ = send.CatchPanic(func() error {
+					return v.askNode(context.Background(), i, engine.Attempt{HoldCount: 1, Lease: c.engine.WatchdogTimeout, Renewed: true})
+				})
+			})
 		}
 	}
-	return n
+	return true
 }
 
-// unhealthy is how many nodes have not answered, and did not answer the last time either.
-func (r *round) unhealthy() int {
-	n := 0
-	for i, err := range r.Answers {
-		if err == errNotAsked && r.lock.nodes[i].unhealthy.Load() {
-			n++
+// lost releases what the nodes still have: the owner may never unlock it.
+func (v *redVote) Lost() { v.Lower(context.Background(), 0) }
+
+// listen joins the release channels of nodes, with one wake channel for all. Nodes that granted are not among them:
+// they announce the levels that this process has released.
+func (v *redVote) Listen(nodes []int) []*wake.Listener {
+	signal := make(chan struct{}, 1)
+	var all []*wake.Listener
+	for _, i := range nodes {
+		for _, c := range v.lock.nodes[i].channels {
+			all = append(all, c.pubsub.JoinFor(signal, c.name))
 		}
 	}
-	return n
+	return all
 }
 
-// failed is r as an error. It logs a panic among the answers, because the panic of the caller has another stack.
-func (r *round) failed() error {
-	send.LogPanic(r.lock.client.engine.Log, r.QuorumError)
-	return r.QuorumError
+// A nodeRequest is a request to a node for one owner. The next acquire waits for its answer: an Unlock under
+// way could take back the level that the node grants to that acquire.
+type nodeRequest struct {
+	name  engine.LockID
+	owner engine.Owner
+	node  string // its id
+}
+
+// pendingRequests are the requests that nodes have not answered yet. All RedLocks of a Client share them.
+type pendingRequests struct {
+	mu  sync.Mutex // guards below
+	all map[nodeRequest][]chan struct{}
+}
+
+func newPendingRequests() *pendingRequests {
+	return &pendingRequests{all: make(map[nodeRequest][]chan struct{})}
+}
+
+// asks notes a request to node i for the owner of v, and returns the earlier ones that node i has not answered yet.
+func (v *redVote) asks(i int) (earlier []chan struct{}, answered func()) {
+	p, r := v.lock.client.pending, nodeRequest{v.lock.Lock, v.owner, v.lock.nodes[i].id}
+	answer := make(chan struct{})
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	earlier = slices.Clone(p.all[r])
+	p.all[r] = append(p.all[r], answer)
+	return earlier, func() {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.all[r] = slices.DeleteFunc(p.all[r], func(a chan struct{}) bool { return a == answer })
+		if len(p.all[r]) == 0 {
+			delete(p.all, r)
+		}
+		close(answer)
+	}
 }

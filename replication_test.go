@@ -279,7 +279,7 @@ func TestClusterSlotHalfWayKeepsHolds(t *testing.T) {
 
 // C1, while the keys of a read/write lock are on two servers: a reader whose lease has
 // not come yet, or has gone ahead, is not taken for dead, neither by itself nor by a writer.
-func TestClusterReaderKeepsItsLevelsHalfWay(t *testing.T) {
+func TestClusterReaderKeepsItsHoldCountsHalfWay(t *testing.T) {
 	t.Parallel()
 	cluster := testredis.StartCluster(t, 3, 0)
 	ctx := context.Background()

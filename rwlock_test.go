@@ -520,7 +520,7 @@ func TestRWLockAndPlainLockExcludeEachOther(t *testing.T) {
 }
 
 // A write lease that runs out with a read lock inside is over, whatever keeps the record alive.
-func TestWriteLeaseLapsesAroundAReadLock(t *testing.T) {
+func TestWriteLeaseExpiresAroundAReadLock(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)

@@ -900,7 +900,7 @@ func TestHostileDataBesideAHold(t *testing.T) {
 }
 
 // An owner holds the read lock so often and no more: one more level is refused, before anything is sent.
-func TestReadersHaveLevelsWithinBounds(t *testing.T) {
+func TestReadersHaveHoldCountsWithinBounds(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
 		b := newBench(t, addr)

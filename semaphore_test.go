@@ -343,7 +343,7 @@ func TestSemaphoreGivesThePermitsOfTheCrashedToOthers(t *testing.T) {
 }
 
 // An error says that no permit is free, and for how long at most.
-func TestSemaphoreErrorsSayWhenAPermitLapses(t *testing.T) {
+func TestSemaphoreErrorsSayWhenAPermitExpires(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Mini(t).Addr())
 	held := b.client().NewSemaphore(b.name, 1)
@@ -1067,7 +1067,7 @@ func TestSemaphoreCostsTwoScriptsASection(t *testing.T) {
 
 // A process that is granted a permit and does nothing loses it after the provisional lease, and the next one gets it.
 // It is passed over until it asks.
-func TestSemaphoreFrozenClientLosesItsGrant(t *testing.T) {
+func TestSemaphorePausedClientLosesItsGrant(t *testing.T) {
 	onEachPermits(t, 1, func(b *bench, s *Semaphore) {
 		m := b.permitClient(s).takes()
 		frozen := b.permitClient(s).listens().joins(engine.Push)
@@ -1091,7 +1091,7 @@ func TestSemaphoreFrozenClientLosesItsGrant(t *testing.T) {
 }
 
 // Of several grants that expire, the last one leaves its client its place. Another client waits again at the end.
-func TestSemaphoreOfSeveralLapsesTheLastKeepsItsPlace(t *testing.T) {
+func TestSemaphoreOfSeveralExpiriesTheLastKeepsItsPlace(t *testing.T) {
 	onEachPermits(t, 2, func(b *bench, s *Semaphore) {
 		m, other := b.permitClient(s).takes(), b.permitClient(s).takes()
 		var all []*permitClient

@@ -28,7 +28,7 @@ type writer struct{ io.Writer }
 
 func (writer) Close() error { return nil }
 
-func TestProgramDoesASliceOfACrowd(t *testing.T) {
+func TestProgramDoesAWindowOfACrowd(t *testing.T) {
 	p, jobs := pretendedProgram(t, `{"sections":[3, 4],"all":9,"stuck":1,"p50":1000000,"p99":2000000,"longest":3000000,"cpu":500000000}`)
 	c := crowd{clients: 2, workers: 1, names: 1, section: time.Millisecond}
 	turn := turn{kind: kindOf("redisson"), served: new([]int), took: 500 * time.Millisecond}
@@ -45,7 +45,7 @@ func TestProgramDoesASliceOfACrowd(t *testing.T) {
 	assert.Equal(t, float64(1), s[stuckCount])
 }
 
-func TestProgramDoesASliceOfHandoffs(t *testing.T) {
+func TestProgramDoesAWindowOfHandoffs(t *testing.T) {
 	p, jobs := pretendedProgram(t, `{"waits":[4000000, 5000000],"stuck":1}`)
 	got, err := p.handoffs(handoff{far})(t.Context(), turn{took: time.Second})
 	require.NoError(t, err)

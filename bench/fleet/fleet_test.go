@@ -38,7 +38,7 @@ func TestQueueYieldsEventsInOrder(t *testing.T) {
 	}
 }
 
-func TestOneProcessLosesTwoRoundTripsASlice(t *testing.T) {
+func TestOneProcessLosesTwoRoundTripsAWindow(t *testing.T) {
 	f := usual()
 	f.Processes = 1
 	got := f.Run(time.Second, 10*time.Second, 1)

@@ -9,7 +9,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/relock-go/relock/internal/turns"
+	"github.com/relock-go/relock/internal/handoff"
 )
 
 // A duty is to clear a hold, to undo an attempt, or to keep a wait queue for a while.
@@ -51,7 +51,7 @@ func (d *duty) fulfil(e *Engine) {
 		_ = rollbacker{e}.rollBackOne(ctx, d.rollBack, d.attempt, d.unknown)
 	default:
 		select {
-		case <-time.After(2 * turns.MostUnannounced):
+		case <-time.After(2 * handoff.MostUnannounced):
 		case <-e.closed:
 		}
 		d.name.endKeeping(d.keep)

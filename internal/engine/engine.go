@@ -16,12 +16,12 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/relock-go/relock/internal/handoff"
 	"github.com/relock-go/relock/internal/late"
 	"github.com/relock-go/relock/internal/lease"
 	"github.com/relock-go/relock/internal/poller"
 	"github.com/relock-go/relock/internal/report"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/turns"
 	"github.com/relock-go/relock/internal/wake"
 	"github.com/relock-go/relock/internal/workers"
 )
@@ -81,7 +81,7 @@ type Engine struct {
 	expired  expiredRing
 	late     late.Tries
 
-	rtt          turns.RoundTrip
+	rtt          handoff.RoundTrip
 	acquisitions atomic.Uint64 // number of fields that were made
 	waiters      atomic.Uint64 // number of the last waiter
 }
@@ -117,7 +117,7 @@ func (e *Engine) Inspect(ctx context.Context, kind Record, field string) (View, 
 }
 
 // pace is how fast locks can change hands here, as far as e has measured.
-func (e *Engine) pace() turns.Pace { return turns.PaceOf(e.rtt.Get(), e.HandoffWindow) }
+func (e *Engine) pace() handoff.Pace { return handoff.PaceOf(e.rtt.Get(), e.HandoffWindow) }
 
 // shareTime is how long a line may keep a lock from those that have no place in it, for example Java services.
 func (e *Engine) shareTime() time.Duration { return max(e.pace().Window, LeastShare) }

@@ -18,7 +18,7 @@ import (
 )
 
 // S2: the local timer ends the guard, also if Redis cannot be reached.
-func TestEngineGuardEndsWhenTrustIsOver(t *testing.T) {
+func TestEngineGuardEndsWhenValidityIsOver(t *testing.T) {
 	for name, fault := range map[string]fakeredis.Fault{
 		"refused": {Block: io.EOF},
 		"silent":  {Late: time.Hour},

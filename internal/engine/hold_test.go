@@ -329,7 +329,7 @@ func TestEngineTryReentryGivesUpASilentRedisSoon(t *testing.T) {
 
 // S2: an extended lease is valid from before the request that extended it was sent, and a shorter one changes
 // nothing.
-func TestExtendIsTrustedFromBeforeTheRequest(t *testing.T) {
+func TestExtendIsValidFromBeforeTheRequest(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx := context.Background()
 		lock := newFakeLock(e.redis, "x")

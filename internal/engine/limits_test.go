@@ -185,7 +185,7 @@ func TestMaxHoldEndsAHold(t *testing.T) {
 
 // A handover inside the process gives the next hold a limit of its own; so does one from a lock without a limit, and
 // none goes to a lock without one.
-func TestMaxHoldCountsFromTheHandover(t *testing.T) {
+func TestMaxHoldCountsFromTheHandoff(t *testing.T) {
 	const d = 40 * time.Second
 	type step struct{ from, to Limits }
 	for _, s := range []step{

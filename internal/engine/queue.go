@@ -11,8 +11,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/relock-go/relock/internal/handoff"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/turns"
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
@@ -25,12 +25,12 @@ type waitQueue struct {
 	half       string // of the name
 	registered bool   // with its name
 
-	policy  turns.Policy // of this process and of other processes
-	shared  *record      // newcomers may share this record; or nil
-	busy    bool         // the last attempt past this queue has found the lock busy
-	blocker *blocker     // that it has found, for the errors of those that wait; or nil
-	place   *place       // in the line, which the last caller has left to the next one; or nil
-	kept    bool         // although no caller uses it: see keepQueueLocked
+	policy  handoff.Policy // of this process and of other processes
+	shared  *record        // newcomers may share this record; or nil
+	busy    bool           // the last attempt past this queue has found the lock busy
+	blocker *blocker       // that it has found, for the errors of those that wait; or nil
+	place   *place         // in the line, which the last caller has left to the next one; or nil
+	kept    bool           // although no caller uses it: see keepQueueLocked
 }
 
 // foundBusy notes that an attempt past q has found the lock busy.

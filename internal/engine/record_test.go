@@ -54,7 +54,7 @@ func TestLossOfASharedRecordReachesAllHolders(t *testing.T) {
 }
 
 // Each owner that shares a record has levels of its own.
-func TestReadersOfOneRecordHaveTheirOwnLevels(t *testing.T) {
+func TestReadersOfOneRecordHaveTheirOwnHoldCounts(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
 		e.shares(2)
@@ -183,7 +183,7 @@ func TestRecordEndsOnce(t *testing.T) {
 }
 
 // No owner shares or takes over a record whose validity is over, or nearly over.
-func TestRecordIsKeptWhileItIsTrusted(t *testing.T) {
+func TestRecordIsKeptWhileItIsValid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
 		e.lock(1)

@@ -88,7 +88,7 @@ type releasing struct {
 func (r releasing) run(ctx context.Context, op *waitOptions) error {
 	e := r.name.engine
 	there, unknown, err := r.setHoldCount(op)
-	if err != nil && r.count == 0 && r.vote == nil { // a keeper goes on by itself
+	if err != nil && r.count == 0 && r.vote == nil { // a vote goes on by itself
 		e.workers.Spawn(r.clear)
 	}
 	switch {

@@ -19,8 +19,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/relock-go/relock/internal/fakeredis"
+	"github.com/relock-go/relock/internal/handoff"
 	"github.com/relock-go/relock/internal/send"
-	"github.com/relock-go/relock/internal/turns"
 )
 
 // newSharedFake is a fakeLock that owners of one process share.
@@ -101,7 +101,7 @@ func TestWaitingReadersAreAdmittedTogether(t *testing.T) {
 }
 
 // L5: after the slice a new reader asks Redis, where a writer may wait.
-func TestSharingEndsWithTheSlice(t *testing.T) {
+func TestSharingEndsWithTheWindow(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
 		time.Sleep(e.HandoffWindow - time.Nanosecond)
@@ -380,7 +380,7 @@ func TestLateReentryLeavesTheRecordToOtherReaders(t *testing.T) {
 // requests one after the other.
 func TestReadersOfADistantRedisAreAdmittedTogether(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
-		e.redis.Latency = turns.LongWindow // each way
+		e.redis.Latency = handoff.LongWindow // each way
 		start := time.Now()
 		var all sync.WaitGroup
 		for o := Owner(1); o <= 50; o++ {
@@ -388,7 +388,7 @@ func TestReadersOfADistantRedisAreAdmittedTogether(t *testing.T) {
 		}
 		all.Wait()
 		took := time.Since(start)
-		assert.LessOrEqual(t, took, 4*turns.LongWindow, "all are admitted after %v", took)
+		assert.LessOrEqual(t, took, 4*handoff.LongWindow, "all are admitted after %v", took)
 		assert.LessOrEqual(t, e.redis.Count("acquire"), 2, "requests")
 		for o := Owner(1); o <= 50; o++ {
 			e.unlock(o)

@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/relock-go/relock/internal/turns"
+	"github.com/relock-go/relock/internal/handoff"
 	"github.com/relock-go/relock/internal/wake"
 )
 
@@ -136,9 +136,9 @@ func (s *subscription) isRefused() bool { return len(s.listeners) > 0 && s.liste
 
 const (
 	shortPoll  = 10 * time.Millisecond
-	rarestPoll = time.Hour            // the poll interval comes first
-	hotFor     = 2 * turns.LongWindow // how long after a change of hands a waiter asks often: longer than a slice
-	pollSlack  = 5 * time.Millisecond // how much later a lease may seem to end because an answer took longer
+	rarestPoll = time.Hour              // the poll interval comes first
+	hotFor     = 2 * handoff.LongWindow // how long after a change of hands a waiter asks often: longer than a slice
+	pollSlack  = 5 * time.Millisecond   // how much later a lease may seem to end because an answer took longer
 )
 
 // polling is how often a waiter asks that receives no message of a release. It asks often once it has

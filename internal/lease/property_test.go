@@ -38,7 +38,7 @@ type deed struct {
 }
 
 // The schedule of one lease against its rules: trust, and when it is renewed.
-func TestWatchdogKeepsTrustAndSchedule(t *testing.T) {
+func TestWatchdogKeepsValidityAndSchedule(t *testing.T) {
 	deeds := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) deed {
 		return deed{
 			after:  time.Duration(rapid.IntRange(0, 20_000).Draw(rt, "after ms")) * time.Millisecond,

@@ -114,7 +114,7 @@ func TestWatchdogRenewsEveryThirdOfTheLease(t *testing.T) {
 }
 
 // S2: validity counts from before the request, and a timer ends it without an answer of Redis.
-func TestWatchdogEndsTrustWhenNoRenewalIsConfirmed(t *testing.T) {
+func TestWatchdogEndsValidityWhenNoRenewalIsConfirmed(t *testing.T) {
 	for name, answer := range map[string]func(*fakeRecords){
 		"errors":       func(f *fakeRecords) { f.answer = func(*Lease) Renewal { return Renewal{Err: errors.New("refused")} } },
 		"never answer": func(f *fakeRecords) { f.slow = time.Hour },

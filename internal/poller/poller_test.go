@@ -8,7 +8,7 @@ import (
 
 // The locks of a long line are looked at by those near its head; by the others now and then, who might be the only ones
 // alive.
-func TestLookoutIsRareFarBackInALine(t *testing.T) {
+func TestPollerIsRareFarBackInALine(t *testing.T) {
 	due := func(ahead ...int) (n int) {
 		var waiters []Waiter
 		for _, a := range ahead {

@@ -73,8 +73,8 @@ var mutations = []mutation{
 	// Trust.
 	{
 		name: "trustFromTheAnswer", file: "internal/engine/acquire.go", focus: Focus{Faults: slowness},
-		from: "h, sent := w.hold, res.Sent",
-		to:   "h, sent := w.hold, time.Now()",
+		from: "h, sent := t.hold, res.Sent",
+		to:   "h, sent := t.hold, time.Now()",
 	},
 	{
 		name: "renewalFromTheAnswer", file: "internal/lease/watchdog.go",
@@ -83,14 +83,14 @@ var mutations = []mutation{
 		to:    "w.confirmLocked(l, w.Now(), cmp.Or(answers",
 	},
 	{
-		name: "grantFromTheMessage", file: "internal/engine/one.go", focus: Focus{inOneLine, []string{"degrade"}},
-		from: "State: Held, token: g.Token}, Sent: sent}",
-		to:   "State: Held, token: g.Token}, Sent: time.Now()}",
+		name: "grantFromTheMessage", file: "internal/engine/single.go", focus: Focus{inOneLine, []string{"degrade"}},
+		from: "Status: Held, token: g.Token}, Sent: sent}",
+		to:   "Status: Held, token: g.Token}, Sent: time.Now()}",
 		missed: "a grant is confirmed by a request at once, which makes the trust right: only a link that falls silent " +
 			"just then shows it",
 	},
 	{
-		name: "grantFromTheLastRequest", file: "internal/engine/one.go", focus: Focus{inOneLine, []string{"degrade"}},
+		name: "grantFromTheLastRequest", file: "internal/engine/single.go", focus: Focus{inOneLine, []string{"degrade"}},
 		from:   "sent := r.place.sentAt(g.Asked)",
 		to:     "sent := r.place.asked[0].sent",
 		missed: "as grantFromTheMessage",
@@ -102,20 +102,22 @@ var mutations = []mutation{
 		missed: "as grantFromTheLastRequest",
 	},
 	{
-		name: "wholeLeaseOfAGrant", file: "internal/engine/one.go", focus: Focus{Locks: inOneLine},
+		name: "wholeLeaseOfAGrant", file: "internal/engine/single.go", focus: Focus{Locks: inOneLine},
 		from: "res.provisional = g.Lease",
 		to:   "res.provisional = 0",
 	},
 	{
-		name: "anyGrant", file: "internal/engine/one.go", focus: Focus{Locks: inOneLine},
-		from: "g.Lease < w.Lease && !w.Renewed:",
+		name: "anyGrant", file: "internal/engine/single.go", focus: Focus{Locks: inOneLine},
+		from: "g.Lease < t.Lease && !t.Renewed:",
 		to:   "false:",
 	},
 	{
 		name: "errorConfirms", file: "internal/lease/watchdog.go",
 		focus: Focus{Faults: []string{"hold", "refuse", "outage"}},
-		from:  "l.failed = answers[i].Err\n\t\t\tw.retryLocked(l)",
-		to:    "w.confirmLocked(l, sent, l.length, true)\n\t\t\theap.Fix(&w.leases, l.index)",
+		from: `l.failed = answers[i].Err
+			w.retryLocked(l)`,
+		to: `w.confirmLocked(l, sent, l.length, true)
+			heap.Fix(&w.leases, l.index)`,
 	},
 	{
 		name: "extendUnanswered", file: "internal/engine/extend.go",
@@ -123,7 +125,8 @@ var mutations = []mutation{
 		from: `case err != nil:
 		x.leaseUncertain = true
 		return err`,
-		to: "case err != nil:\n\t\tx.leaseUncertain = true",
+		to: `case err != nil:
+		x.leaseUncertain = true`,
 		missed: "Redis has run the request as a rule, or the next Extend is answered; and one worker in seventy extends " +
 			"a lease",
 	},
@@ -136,8 +139,9 @@ var mutations = []mutation{
 	},
 	{
 		name: "goneIsTriedAgain", file: "internal/lease/watchdog.go", focus: Focus{inOneLine, losses},
-		from: "w.removeLocked(l)\n\t\t\tgone = append(gone, l.Holder)",
-		to:   "w.retryLocked(l)",
+		from: `w.removeLocked(l)
+			gone = append(gone, l.Holder)`,
+		to: "w.retryLocked(l)",
 	},
 	{
 		name: "renewedTooLate", file: "internal/lease/watchdog.go",
@@ -170,7 +174,8 @@ var mutations = []mutation{
 		name: "lossIsNoError", file: "internal/engine/release.go", focus: Focus{inOneLine, losses},
 		from: `case r.loss != nil: // the record may still have been there
 		return r.loss`,
-		to: "case r.loss != nil: // the record may still have been there\n\t\treturn nil",
+		to: `case r.loss != nil: // the record may still have been there
+		return nil`,
 	},
 	{
 		name: "maxHoldForgotten", file: "internal/engine/acquire.go", focus: Focus{Locks: inOneLine},
@@ -186,9 +191,10 @@ var mutations = []mutation{
 	// Releasing.
 	{
 		name: "handedOverAndReleased", file: "internal/engine/release.go",
-		from: `if h.handOverLocked() {
+		from: `if h.handOffLocked() {
 		return 0, false`,
-		to: "if h.handOverLocked() {\n\t\treturn 0, true",
+		to: `if h.handOffLocked() {
+		return 0, true`,
 	},
 	{
 		name: "sharedAndReleased", file: "internal/engine/release.go", focus: Focus{Locks: []Kind{ReadWrite}},
@@ -197,67 +203,70 @@ var mutations = []mutation{
 	},
 	{
 		name: "reentryUncounted", file: "internal/engine/acquire.go",
-		from: `h.levels++
+		from: `h.count++
 `,
 		to: "",
 	},
 	{
 		name: "releasedOnce", file: "internal/engine/release.go",
-		focus:  Focus{Faults: []string{"hold", "freeze", "outage"}},
-		from:   "if err != nil && r.left == 0 && r.keeper == nil { // a keeper goes on by itself\n\t\te.workers.Spawn(r.clear)",
-		to:     "if err != nil && r.left == 0 && r.keeper == nil {",
+		focus: Focus{Faults: []string{"hold", "freeze", "outage"}},
+		from: `if err != nil && r.count == 0 && r.vote == nil { // a vote goes on by itself
+		e.workers.Spawn(r.clear)`,
+		to:     "if err != nil && r.count == 0 && r.vote == nil {",
 		missed: "the record lapses with its lease, which the fault that the release meets excuses",
 	},
 	{
 		name: "cancelUndoesNothing", file: "internal/engine/acquire.go",
-		from:   "undone := undoer{a.engine}.undo(a.Ctx, left, a.leftovers.grants) // 5",
-		to:     "undone := make(chan struct{})\n\tclose(undone)",
+		from: "undone := rollbacker{a.engine}.rollBack(a.Ctx, left, a.leftovers.tries) // 5",
+		to: `undone := make(chan struct{})
+	close(undone)`,
 		missed: "the late answer and the late grant are undone, too: all three together are nothingIsUndone",
 	},
 	{
-		name: "nothingIsUndone", file: "internal/engine/undo.go",
+		name: "nothingIsUndone", file: "internal/engine/rollback.go",
 		from: "{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second}",
 		to:   "{}",
 	},
 	{
-		name: "undoneOnce", file: "internal/engine/undo.go", focus: Focus{Faults: lateness},
+		name: "undoneOnce", file: "internal/engine/rollback.go", focus: Focus{Faults: lateness},
 		from:   "{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second}",
 		to:     "{0}",
 		missed: "a tombstone does the same",
 	},
 	{
 		name: "lateAnswerIsKept", file: "internal/engine/orphans.go", focus: Focus{Faults: slowness},
-		from:   "undoer{a.engine}.undoAll(a.Ctx, wants, unknown) // 5",
+		from:   "rollbacker{a.engine}.rollBackAll(a.Ctx, targets, unknown) // 5",
 		to:     "_ = unknown",
 		missed: "the undo of the call that has left comes later as a rule, and undoes it, too",
 	},
 	{
-		name: "lateGrantIsKept", file: "internal/engine/undo.go", focus: Focus{Locks: inOneLine},
-		from:   "e.undoSoon(b, g.Field, !e.made(g.Field), 0)",
+		name: "lateGrantIsKept", file: "internal/engine/rollback.go", focus: Focus{Locks: inOneLine},
+		from:   "e.rollBackSoon(kind, g.Field, !e.made(g.Field), 0)",
 		to:     "_ = g.Field",
 		missed: "the undo of the wait that is over comes later as a rule, and undoes it, too",
 	},
 	{
 		name: "tombstoneDroppedSoon", file: "internal/late/late.go", focus: Focus{inOneLine, lateness},
-		from:   "f.drop = drop // for the last outcome, unless tries were lost\n\treturn false",
+		from: `f.drop = drop // for the last outcome, unless tries were lost
+	return false`,
 		to:     "return true",
 		missed: "as noTombstone in mistakes_test.go",
 	},
 	{
-		name: "noTombstoneAsked", file: "internal/engine/undo.go", focus: Focus{inOneLine, lateness},
+		name: "noTombstoneAsked", file: "internal/engine/rollback.go", focus: Focus{inOneLine, lateness},
 		from:   "a.Late, a.Share = a.Late || mayRun, e.shareTime()",
 		to:     "a.Share = e.shareTime()",
 		missed: "as noTombstone in mistakes_test.go",
 	},
 	{
-		name: "tombstoneStays", file: "internal/engine/undo.go", focus: Focus{inOneLine, lateness},
+		name: "tombstoneStays", file: "internal/engine/rollback.go", focus: Focus{inOneLine, lateness},
 		from:   "_ = e.sender.Once(&w, send.Request{Call: drop})",
 		to:     "_, _ = w, drop",
 		missed: "it costs memory for a minute, and the witness does not look at the line",
 	},
 	{
 		name: "tryUndoesNothing", file: "internal/engine/leftovers.go", focus: Focus{Faults: lateness},
-		from:   "l.grants += unknown",
+		from:   "l.tries += unknown",
 		to:     "",
 		missed: "the undo is made once, not again; what runs after it lapses with its lease, as after a fault",
 	},
@@ -270,8 +279,9 @@ var mutations = []mutation{
 	},
 	{
 		name: "wakeUpDropped", file: "internal/wake/hub.go",
-		from: "l.last = message\n\t\t\tl.wakeUp()",
-		to:   "l.last = message",
+		from: `l.last = message
+			l.wakeUp()`,
+		to: "l.last = message",
 	},
 	{
 		name: "subscribedUnnoticed", file: "internal/engine/subscription.go",
@@ -281,8 +291,10 @@ var mutations = []mutation{
 	{
 		name: "notWokenAfterReconnect", file: "internal/wake/channel.go",
 		focus: Focus{Faults: []string{"cut", "refuse", "outage"}},
-		from:  "if !ch.answeredLocked(confirmed) {\n\t\tch.wakeLocked()\n\t}",
-		to:    "ch.answeredLocked(confirmed)",
+		from: `if !ch.answeredLocked(confirmed) {
+		ch.wakeLocked()
+	}`,
+		to: "ch.answeredLocked(confirmed)",
 		missed: "the lookout of the process wakes the waiter within a max wake delay, and the fault excuses " +
 			"that",
 	},
@@ -295,7 +307,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "javaUnheard", file: "internal/engine/acquire.go", focus: Focus{Locks: []Kind{JavaPlain}},
-		from: "a.subscription.watch(in, res.Standing.Apart() || res.Standing.Deaf())",
+		from: "a.subscription.watch(in, res.Standing.LegacyHolder() || res.Standing.SubscriptionLost())",
 		to:   "a.subscription.watch(in, false)",
 		missed: "the lookout sees a holder without a line, and wakes the waiter within a max wake delay; no " +
 			"lock that Java uses has to pass at once",
@@ -312,8 +324,9 @@ var mutations = []mutation{
 	},
 	{
 		name: "lookoutEndsForGood", file: "internal/poller/poller.go", focus: Focus{inOneLine, deaths},
-		from: "p.running = len(p.waiters) > 0\n\treturn !p.running",
-		to:   "return len(p.waiters) == 0",
+		from: `p.running = len(p.waiters) > 0
+	return !p.running`,
+		to: "return len(p.waiters) == 0",
 	},
 	{
 		name: "fieldsNotCompared", file: "scripts.go",
@@ -323,31 +336,31 @@ var mutations = []mutation{
 		missed: "the grant lapses after five seconds, which the fault that has lost its message excuses",
 	},
 	{
-		name: "leaverStaysQueued", file: "internal/engine/handover.go",
-		from: `p.sees(g.obstacle)
-		g.Leave(w)`,
-		to: "p.sees(g.obstacle)",
+		name: "leaverStaysQueued", file: "internal/engine/handoff.go",
+		from: `op.sees(q.blocker)
+		q.Leave(w)`,
+		to: "op.sees(q.blocker)",
 	},
 	{
-		name: "handedOverAndStuck", file: "internal/engine/handover.go",
-		from: `g.Release()
+		name: "handedOverAndStuck", file: "internal/engine/handoff.go",
+		from: `q.Release()
 	return true`,
 		to: "return true",
 	},
 	{
-		name: "handedOverForEver", file: "internal/turns/turns.go", focus: Focus{Locks: inOneLine},
-		from: "return t.passed < mostPassed && now-t.since < p.Slice",
-		to:   "return p.Slice > 0",
+		name: "handedOverForEver", file: "internal/handoff/policy.go", focus: Focus{Locks: inOneLine},
+		from: "return t.passed < mostPassed && now-t.since < p.Window",
+		to:   "return p.Window > 0",
 	},
 	{
 		name: "sharedForEver", file: "internal/engine/sharing.go", focus: Focus{Locks: []Kind{ReadWrite}},
-		from: "return now-r.since < r.first.name.engine.pace().Slice && r.isKeptLocked(now)",
+		from: "return now-r.since < r.first.name.engine.pace().Window && r.isKeptLocked(now)",
 		to:   "return r.isKeptLocked(now)",
 		missed: "with so few readers in a process there is soon a moment without one, and a writer has much " +
 			"time",
 	},
 	{
-		name: "placeForgotten", file: "internal/engine/one.go", focus: Focus{Locks: inOneLine},
+		name: "placeForgotten", file: "internal/engine/single.go", focus: Focus{Locks: inOneLine},
 		from: `q.place = &left
 `,
 		to: "",
@@ -355,9 +368,9 @@ var mutations = []mutation{
 			"calls that give up is not looked at so closely",
 	},
 	{
-		name: "groupKeepsSome", file: "internal/engine/group.go", focus: Focus{Locks: []Kind{Multi}},
-		from: "if w.hold != nil && (granted == nil || granted[i].Field != w.Field) {",
-		to:   "if w.hold != nil && i == 0 {",
+		name: "groupKeepsSome", file: "internal/engine/multi.go", focus: Focus{Locks: []Kind{Multi}},
+		from: "if t.hold != nil && (granted == nil || granted[i].Field != t.Field) {",
+		to:   "if t.hold != nil && i == 0 {",
 	},
 	{
 		name: "halfIsAMajority", file: "redlock.go", focus: Focus{Locks: []Kind{Red}},
@@ -367,16 +380,16 @@ var mutations = []mutation{
 
 	// What relock once did wrong, as fieldsNotCompared and tombstoneStays.
 	{
-		name: "joinsPastTheQueue", file: "internal/engine/one.go", focus: Focus{inOneLine, silence},
-		from: "case r.isPastQueue(): // the place in the line",
-		to:   "case r.isPastQueue() && w.Level > 1: // the place in the line",
+		name: "joinsPastTheQueue", file: "internal/engine/single.go", focus: Focus{inOneLine, silence},
+		from: "case r.bypassesQueue(): // the place in the line",
+		to:   "case r.bypassesQueue() && t.Level > 1: // the place in the line",
 		missed: "the place of the process comes to another of its callers, and a caller that was passed over " +
 			"in silence may wait longer: the fault excuses it",
 	},
 	{
 		name: "hardlyAnyValidity", file: "internal/engine/acquire.go", focus: Focus{Faults: slowness},
-		from: "a.engine.inTime(a.wants, res.Sent, asked):",
-		to:   "a.engine.inTime(a.wants, res.Sent, asked) || asked > 0:",
+		from: "a.engine.enoughValidityLeft(a.targets, res.Sent, asked):",
+		to:   "a.engine.enoughValidityLeft(a.targets, res.Sent, asked) || asked > 0:",
 		missed: "of three quarters of a lease to its whole has to pass twice before an answer: leases are much longer " +
 			"than answers take, or shorter",
 	},

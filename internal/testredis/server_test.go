@@ -57,7 +57,7 @@ func TestServerStartsEmptyAndRestartsEmpty(t *testing.T) {
 	assert.NotEqual(t, second, s.Pid(), "the process is the same after a restart")
 }
 
-func TestFrozenServerAnswersOnceThawed(t *testing.T) {
+func TestPausedServerAnswersOnceThawed(t *testing.T) {
 	ctx := context.Background()
 	s := Start(t)
 	c := s.Client(one)
@@ -70,7 +70,7 @@ func TestFrozenServerAnswersOnceThawed(t *testing.T) {
 	s.Freeze() // and stays so: the end of the test must cope
 }
 
-func TestFrozenServerCanBeKilled(t *testing.T) {
+func TestPausedServerCanBeKilled(t *testing.T) {
 	s := Start(t)
 	s.Freeze()
 	s.Kill()

@@ -48,7 +48,7 @@ func TestStateHasTheGrantOfItsHolder(t *testing.T) {
 }
 
 // The place comes back before a script has noticed that the lease has ended.
-func TestStateHasThePlaceWhoseGrantLapsed(t *testing.T) {
+func TestStateHasThePlaceWhoseGrantExpired(t *testing.T) {
 	line := []string{"first", "2", "last", "2", "granted", clientA + ":1:02", clientA, "1 new hears 1000 0 5 " + clientA + ":1:02",
 		"2", clientB, clientB, "2 sure hears 1000 0 5 " + clientB + ":1:03"}
 	places := []string{`[f|-><<"p1",2>>,kind|->"slow"]`, `[f|-><<"p2",3>>,kind|->"full"]`}
@@ -82,7 +82,7 @@ func TestBeliefsAreBetweenTheScripts(t *testing.T) {
 }
 
 // A change between two scripts is an expiry, at the end of the lease. A script that changes nothing is no event.
-func TestLapsesAreAtTheEndOfTheLease(t *testing.T) {
+func TestExpiriesAreAtTheEndOfTheLease(t *testing.T) {
 	c := &converter{clients: make(clients), over: make(map[string]bool)}
 	c.last, _ = c.clients.of(state{})
 	held := state{Record: []string{clientA + ":1:01", "1"}, Expires: 11_000}

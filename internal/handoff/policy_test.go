@@ -1,4 +1,4 @@
-package turns
+package handoff
 
 import (
 	"testing"
@@ -118,7 +118,7 @@ func TestTurns(t *testing.T) {
 }
 
 // A lock is handed on inside the process for one slice, and not more than mostPassed times.
-func TestTurnsEndHandoversWithTheSlice(t *testing.T) {
+func TestTurnsEndHandoffsWithTheWindow(t *testing.T) {
 	t.Parallel()
 	p := turnsPace
 	var tr Policy

@@ -49,7 +49,7 @@ func (e *bubbleEngine) queue(from, to Owner, section time.Duration) (order *[]Ow
 }
 
 // C1: a handover sends no request.
-func TestHandoverSendsNothing(t *testing.T) {
+func TestHandoffSendsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		order, all := e.queue(2, 50, 0)
@@ -64,7 +64,7 @@ func TestHandoverSendsNothing(t *testing.T) {
 }
 
 // L6: once the slice is over the holder does not hand the lock over, and releases the record.
-func TestHandoverEndsWithTheSlice(t *testing.T) {
+func TestHandoffEndsWithTheWindow(t *testing.T) {
 	for _, slice := range []time.Duration{0, 10 * time.Millisecond, 35 * time.Millisecond} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			e.HandoffWindow = slice
@@ -82,7 +82,7 @@ func TestHandoverEndsWithTheSlice(t *testing.T) {
 }
 
 // A hold with an explicit lease is not handed over, and a waiter that asks for an explicit lease gets no handover.
-func TestHandoverOnlyOfWatchdogHolds(t *testing.T) {
+func TestHandoffOnlyOfWatchdogHolds(t *testing.T) {
 	for name, r := range map[string][2]Request{
 		"holder":    {{Wait: forever, Lease: time.Minute}, {Wait: forever}},
 		"next one":  {{Wait: forever}, {Wait: forever, Lease: time.Minute}},
@@ -114,7 +114,7 @@ func TestHandoverOnlyOfWatchdogHolds(t *testing.T) {
 }
 
 // S2: a hold that is no longer trusted is not handed over.
-func TestHandoverEndsWithTrust(t *testing.T) {
+func TestHandoffEndsWithValidity(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.HandoffWindow = time.Hour
 		e.lock(1)
@@ -134,7 +134,7 @@ func TestHandoverEndsWithTrust(t *testing.T) {
 }
 
 // After a pause of the process an Unlock may run before any timer: the clock decides.
-func TestHandoverLooksAtTheClock(t *testing.T) {
+func TestHandoffLooksAtTheClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		order, all := e.queue(2, 3, 0)
@@ -149,7 +149,7 @@ func TestHandoverLooksAtTheClock(t *testing.T) {
 
 // A hold whose lease has ended, and that has not been told yet, is not handed over: the
 // loss would be reported to the successor.
-func TestHandoverStopsWhenTheLeaseHasEnded(t *testing.T) {
+func TestHandoffStopsWhenTheLeaseHasEnded(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.HandoffWindow = time.Hour
 		e.lock(1)
@@ -162,7 +162,7 @@ func TestHandoverStopsWhenTheLeaseHasEnded(t *testing.T) {
 }
 
 // Only the Unlock of the last level hands the lock over.
-func TestHandoverOfTheLastLevelOnly(t *testing.T) {
+func TestHandoffOfTheLastLevelOnly(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.HandoffWindow = time.Hour
 		e.lock(1)
@@ -178,7 +178,7 @@ func TestHandoverOfTheLastLevelOnly(t *testing.T) {
 }
 
 // The watchdog renews the record for its present holder, and reports a loss to that holder.
-func TestHandoverKeepsRenewalAndReportsLossToTheSuccessor(t *testing.T) {
+func TestHandoffKeepsRenewalAndReportsLossToTheSuccessor(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		first := e.guarded(1)
@@ -208,7 +208,7 @@ func TestHandoverKeepsRenewalAndReportsLossToTheSuccessor(t *testing.T) {
 }
 
 // A waiter that gives up at the moment of its handover either holds the lock, or the next waiter does.
-func TestHandoverToAWaiterThatGivesUpPassesOn(t *testing.T) {
+func TestHandoffToAWaiterThatGivesUpPassesOn(t *testing.T) {
 	for seed := range uint64(200) {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			rng := rand.New(rand.NewPCG(seed, 0))
@@ -252,7 +252,7 @@ func TestHandoverToAWaiterThatGivesUpPassesOn(t *testing.T) {
 }
 
 // A record that is handed to a waiter whose ctx has just ended is released.
-func TestHandoverToAnEndedContextReleases(t *testing.T) {
+func TestHandoffToAnEndedContextReleases(t *testing.T) {
 	for range 100 {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
 			e.HandoffWindow = time.Hour
@@ -275,7 +275,7 @@ func TestHandoverToAnEndedContextReleases(t *testing.T) {
 }
 
 // S6: a fenced lock draws a token for each hold that is handed over, with one request.
-func TestHandoverDrawsATokenForEachHold(t *testing.T) {
+func TestHandoffDrawsATokenForEachHold(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.HandoffWindow = time.Hour
 		lock := newFencedFake(e.redis, "x")
@@ -303,7 +303,7 @@ func TestHandoverDrawsATokenForEachHold(t *testing.T) {
 }
 
 // After Close nothing is handed over, and Unlock releases the record.
-func TestHandoverStopsAtClose(t *testing.T) {
+func TestHandoffStopsAtClose(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		got := make(chan error, 1)
@@ -320,7 +320,7 @@ func TestHandoverStopsAtClose(t *testing.T) {
 }
 
 // A goroutine of the holder that calls Lock during a handover to another owner gets the lock in its turn.
-func TestHandoverWakesOtherGoroutinesOfTheOwner(t *testing.T) {
+func TestHandoffWakesOtherGoroutinesOfTheOwner(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const shared, next = Owner(-1), Owner(2)
 		e.lock(shared)
@@ -346,7 +346,7 @@ func TestHandoverWakesOtherGoroutinesOfTheOwner(t *testing.T) {
 }
 
 // A ForceUnlock during a handover reports the loss to the successor at once.
-func TestForceUnlockDuringAHandoverReachesTheSuccessor(t *testing.T) {
+func TestForceUnlockDuringAHandoffReachesTheSuccessor(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.HandoffWindow = time.Hour
 		e.lock(1)
@@ -377,7 +377,7 @@ func TestForceUnlockDuringAHandoverReachesTheSuccessor(t *testing.T) {
 }
 
 // S1 and S6 under random faults, with and without tokens: one owner at a time, tokens grow, and nothing is left.
-func TestHandoverExcludesUnderRandomFaults(t *testing.T) {
+func TestHandoffExcludesUnderRandomFaults(t *testing.T) {
 	for seed := range full[uint64](300, 2000) {
 		synctest.Test(t, func(t *testing.T) {
 			r := &fakeredis.Redis{Records: make(map[string]*fakeredis.Record), Latency: time.Duration(seed%3) * 500 * time.Microsecond}
@@ -485,7 +485,7 @@ func TestHandoverExcludesUnderRandomFaults(t *testing.T) {
 
 // A process that is paused during a handover does not report the lock when it resumes: the waiter
 // that was next acquires a hold of its own. So does a waiter that was admitted to a shared hold.
-func TestEngineLateHandoverIsNotReported(t *testing.T) {
+func TestEngineLateHandoffIsNotReported(t *testing.T) {
 	type stopped func(e *bubbleEngine, before *hold)
 	handOver := func(e *bubbleEngine, before *hold) {
 		assert.True(e.t, before.handOffLocked(), "not handed over")
@@ -573,7 +573,7 @@ func (c *lossCounter) of(o Owner) int {
 }
 
 // L6: several busy processes get about the same share of the lock.
-func TestHandoverSharesTheLockBetweenProcesses(t *testing.T) {
+func TestHandoffSharesTheLockBetweenProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const clients, workers, section = 4, 16, time.Millisecond
 		r := &fakeredis.Redis{Records: make(map[string]*fakeredis.Record), Latency: time.Millisecond}

@@ -1,4 +1,4 @@
-// Package turns says how long a process hands a lock over inside itself, and for how long it
+// Package handoff says how long a process hands a lock over inside itself, and for how long it
 // lets other processes go first after that.
 //
 // Rules: a streak is the time for which this process has had a lock without another
@@ -6,7 +6,7 @@
 // and other processes attempt first: now, and until each of them has had the lock once. A mutex
 // of the owner of Turns guards them, and they do nothing but count.
 // Times are counted from some time before the first call, and come from one clock.
-package turns
+package handoff
 
 import (
 	"sync/atomic"

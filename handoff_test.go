@@ -21,7 +21,7 @@ import (
 )
 
 // A writer that holds the read lock too and unlocks the write lock hands nothing over.
-func TestHandoverNeverOfADowngrade(t *testing.T) {
+func TestHandoffNeverOfADowngrade(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	rw := b.client(WithHandoffWindow(time.Hour)).NewRWLock(b.name)
@@ -39,7 +39,7 @@ func TestHandoverNeverOfADowngrade(t *testing.T) {
 }
 
 // S6, in Redis: each lock type with tokens draws one for each hold that is handed over.
-func TestHandoverDrawsTokensInRedis(t *testing.T) {
+func TestHandoffDrawsTokensInRedis(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	c := b.client(WithHandoffWindow(time.Hour))
@@ -78,7 +78,7 @@ func TestHandoverDrawsTokensInRedis(t *testing.T) {
 
 // A read lock that an owner asks for while its other goroutine unlocks the write lock is a downgrade: the
 // next writer waits for it.
-func TestHandoverNeverOfADowngradeUnderWay(t *testing.T) {
+func TestHandoffNeverOfADowngradeUnderWay(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	b := newLineBench(t, s.Addr()) // which knows the scripts: the request that was sent first runs first
@@ -119,8 +119,8 @@ func TestHandoverNeverOfADowngradeUnderWay(t *testing.T) {
 	b.must(rw.Write().Unlock(second))
 }
 
-// The rule of TestHandoverNeverOfADowngradeUnderWay with several writers, the default slice, and a server that answers.
-func TestHandoverNeverPutsAWriterBesideAReader(t *testing.T) {
+// The rule of TestHandoffNeverOfADowngradeUnderWay with several writers, the default slice, and a server that answers.
+func TestHandoffNeverPutsAWriterBesideAReader(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	c := b.client()
@@ -167,7 +167,7 @@ func TestHandoverNeverPutsAWriterBesideAReader(t *testing.T) {
 }
 
 // S2: the guards of a holder have ended when its successor holds the lock.
-func TestHandoverEndsGuardsFirst(t *testing.T) {
+func TestHandoffEndsGuardsFirst(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	l := b.client(WithHandoffWindow(time.Hour)).NewLock(b.name)
@@ -197,7 +197,7 @@ func TestHandoverEndsGuardsFirst(t *testing.T) {
 }
 
 // A guard that another goroutine of the holder makes during the Unlock is either refused or ends.
-func TestHandoverEndsGuardsMadeMeanwhile(t *testing.T) {
+func TestHandoffEndsGuardsMadeMeanwhile(t *testing.T) {
 	b := newBench(t, testredis.Start(t).Addr())
 	l := b.client(WithHandoffWindow(time.Hour)).NewLock(b.name)
 	for range full(10, 50) {
@@ -233,7 +233,7 @@ func TestHandoverEndsGuardsMadeMeanwhile(t *testing.T) {
 }
 
 // A handover sets the lease that the successor asked for, also if the lease before was longer.
-func TestHandoverSetsTheLeaseOfTheSuccessor(t *testing.T) {
+func TestHandoffSetsTheLeaseOfTheSuccessor(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
 	l := b.client(WithHandoffWindow(time.Hour)).NewLock(b.name)
@@ -254,7 +254,7 @@ func TestHandoverSetsTheLeaseOfTheSuccessor(t *testing.T) {
 
 // The process that hands a lock over is one holder to the other processes; these get the
 // lock after the slice.
-func TestHandoverLetsOtherProcessesIn(t *testing.T) {
+func TestHandoffLetsOtherProcessesIn(t *testing.T) {
 	t.Parallel()
 	for name, newLock := range map[string]lockMaker{
 		"lock": newPlainLock, "fenced": newFencedLock, "write": newWriteLock, "multi": newSlotMultiLock,
