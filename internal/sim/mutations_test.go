@@ -382,7 +382,7 @@ var mutations = []mutation{
 	{
 		name: "joinsPastTheQueue", file: "internal/engine/single.go", focus: Focus{inOneLine, silence},
 		from: "case r.bypassesQueue(): // the place in the line",
-		to:   "case r.bypassesQueue() && t.Level > 1: // the place in the line",
+		to:   "case r.bypassesQueue() && t.HoldCount > 1: // the place in the line",
 		missed: "the place of the process comes to another of its callers, and a caller that was passed over " +
 			"in silence may wait longer: the fault excuses it",
 	},
