@@ -58,9 +58,10 @@ valkey: ## the long form of the same, on Valkey 8, which it fetches on Debian 12
 storm: ## random work under random faults; TIME=10m for longer
 	go test -count=1 -run '^TestStorm$$' -storm=$(TIME) -timeout=0 -parallel 4 -v .
 
-simulate: TIME = 3m
-simulate: ## hours of several processes and faults in virtual time, with new seeds; TIME=1h for longer, DOUBTS=0 to be strict
-	go test -count=1 -run '^TestSimulation$$' -timeout=0 -v ./internal/sim -sim=$(TIME) -sim.doubts=$(or $(DOUBTS),1)
+simulate: TIME = 90s
+simulate: ## hours of several processes and faults in virtual time: known seeds, then new ones; TIME=1h for longer, DOUBTS=0 to be strict
+	go test -count=1 -run '^TestSimulation$$' -timeout=0 -v ./internal/sim -sim=90s -sim.first=1 -sim.doubts=$(or $(DOUBTS),1)
+	go test -count=1 -run '^TestSimulation$$' -timeout=0 -v ./internal/sim -sim=$(TIME) -sim.doubts=$(or $(DOUBTS),2)
 
 mistakes: ## whether the simulator finds mistakes that are made in the scripts
 	go test -count=1 -run '^TestSimulationFindsMistakes$$' -timeout=0 -v ./internal/sim -sim.mistakes=100
