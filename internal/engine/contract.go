@@ -1,8 +1,37 @@
 package engine
 
-// What a call asks for, and what Redis answers: the words that the engine and the lock types share.
+// The contract between the engine and the lock types: what a lock type implements, and the values that pass between the
+// two.
 //
-// Rules: these are values. None of them sends, waits or looks at a clock.
+// A lock type, for example the fair lock, only describes a lock. It states the constant properties of the lock (Lock),
+// builds the calls of its Lua scripts, and reads the reply to an attempt (Commands). Both together are a Record. The
+// engine does everything else, in the same way for all lock types: it sends the calls and repeats them, waits, renews
+// leases, and keeps track of the holds of this process. When a goroutine acquires a lock,
+//
+//	Engine.Acquire(ctx, owner, Request, lock)  waits until the goroutine may ask Redis,
+//	Commands.Acquire(Attempt)                  builds the call, which the engine sends,
+//	Commands.ReadReply(Attempt, Reply)         reads the reply as an Outcome: Held, Busy or Gone.
+//
+// After Busy the engine waits, and makes another attempt. A RedLock has no record in Redis, and therefore no Commands:
+// see VotedLock in backend.go.
+//
+// Words of this package:
+//
+//   - A hold is the relation between an owner and a lock, from the first attempt until the lock is released or lost.
+//     Its hold count is the number of Lock calls that have no Unlock yet.
+//   - A record is the key of a lock in Redis, and what this process knows about it. A field identifies a hold in the
+//     record, as client:owner:number. Every acquire operation has a new field. Holds of one process can share a field,
+//     or hand it off.
+//   - A read/write lock has two halves, the read lock and the write lock, with one name and one record. Each half is
+//     the counterpart of the other one.
+//   - The goroutines of a process wait in the wait queue of that process. The processes wait in the line, which is the
+//     wait queue of the lock in Redis. A process has one place in a line. The script that releases the lock grants it
+//     to the first place. (Every waiter of a fair lock has a place of its own, in Redisson's queue.)
+//   - An entry is what a waiter of a fair lock or a write lock leaves in Redis, and renews, to show that it still
+//     waits.
+//   - A tombstone marks a field that has ended, so that a late request with that field acquires nothing.
+//
+// Rules: nothing in this file sends a request, waits, or reads a clock.
 
 import (
 	"cmp"
@@ -11,116 +40,136 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// A Record is a lock that has a record in Redis, as data: which call each of its commands is, and how the reply to
-// an attempt reads. It sends nothing, waits for nothing, reads no clock, and holds no state.
+// A Record describes a lock that is stored as a record in Redis: its properties, and the calls that operate on it. It
+// sends nothing, waits for nothing, reads no clock, and does not know who holds the lock.
 type Record interface {
 	Lock
 	Commands
 }
 
-// A Lock has the constant properties of a lock. A lock type embeds Traits, which implement it.
+// A Lock has the constant properties of a lock. A lock type embeds Traits, which implement all methods.
 type Lock interface {
-	// ID tells locks apart: locks with the same id are the same lock to an owner.
+	// ID identifies the lock. Two values with the same ID are the same lock.
 	ID() LockID
-	// Name is the lock's name as users know it: without the prefix of WithKeyPrefix, which its id has.
+	// Name is the name that the user gave to the lock. The ID also contains the prefix of WithKeyPrefix.
 	Name() string
-	// Type is the lock's type in events.
+	// Type is the type of the lock in events.
 	Type() string
-	// Counterpart is the id of the other half of a lock that has two; else zero.
+	// Counterpart is the ID of the other half of a read/write lock. It is zero for other locks.
 	Counterpart() LockID
-	// Admission is how goroutines of one process get past one another.
+	// Admission describes which goroutines of a process may contend for the lock at the same time.
 	Admission() Admission
-	// Fenced reports whether each hold draws a fencing token.
+	// Fenced reports whether every hold gets a fencing token.
 	Fenced() bool
-	// Limits are the limits of each hold.
+	// Limits returns the limits of every hold.
 	Limits() Limits
-	// BusyText reports who blocks, for errors. ago an attempt has found the lock busy, with ttl of the lease of the
-	// record left then and left now; a negative ttl: none was answered.
+	// BusyText describes, for an error, who blocks the caller. An attempt has found the lock busy. The reply came ago
+	// before now, and the lease of the record had ttl left then, of which left remains. A negative ttl means that the
+	// reply contained no lease.
 	BusyText(ttl, left, ago time.Duration) string
-	// Bundled is the script of a bundle for this lock; 0: the lock cannot be taken together with other locks.
-	// A bundle runs the two scripts that it was made of, with the keys and arguments of acquire and undo.
+	// Bundled is the pair of scripts with which a bundle acquires this lock together with others, and rolls it back.
+	// The scripts get the keys and arguments of the calls of Acquire and RollBack. It is 0 for a lock that is always
+	// acquired by itself.
 	Bundled() BundledScript
-	// MaxHoldCount is how many levels of a hold an owner may have, and why there are no more; 0: there is no limit.
+	// MaxHoldCount returns the highest hold count of an owner, and the error for an attempt to exceed it. 0 means that
+	// there is no limit.
 	MaxHoldCount() (int, error)
-	// Suffix is what Redis adds to the field of a hold.
+	// Suffix is what the scripts append to the field of a hold when they store it. Most lock types have none.
 	Suffix() string
 }
 
-// A LockID is the name of a lock, and the half if the lock has two. Lock types with the same LockID share their
-// holds, and a hold is re-entered by the verbs of the lock that took it first: a type with other rules of
-// re-entry needs a half of its own.
+// A LockID identifies a lock by its name, and by its half if it is part of a read/write lock. Lock types with the same
+// LockID share their holds, and the engine re-enters a hold with the Commands of the lock that acquired it first. So a
+// lock type that is re-entered in a different way needs a Half of its own.
 type LockID struct {
 	Name, Half string
 }
 
-// An Admission is how goroutines of one process get past the wait queue of a lock.
+// An Admission describes which goroutines of a process may contend for a lock at the same time. All others wait in the
+// wait queue of the process.
 type Admission int
 
 const (
-	Exclusive     Admission = iota // one goroutine contends or holds, the others wait
-	Uncoordinated                  // there is no wait queue
-	Shared                         // one goroutine contends; when it holds the lock, it admits the waiters
-	Counting                       // several hold it; of those that have found it busy, one contends at a time
+	Exclusive     Admission = iota // one goroutine contends for the lock or holds it
+	Uncoordinated                  // each goroutine contends by itself: the process has no wait queue for the lock
+	Shared                         // one goroutine contends, and then shares its record with those that wait
+	Counting                       // several goroutines hold it; one at a time contends once it was found busy
 )
 
-// Limits are how long a hold, or its record, lasts; 0: there is no limit.
+// Limits restrict how long a hold or its record lasts. 0 means that there is no limit.
 type Limits struct {
-	Max     time.Duration // MaxHold
-	MinHold time.Duration // MinHold
+	Max     time.Duration // MaxHold: how long a hold may last
+	MinHold time.Duration // MinHold: how long the record stays in Redis at least
 }
 
-// A BundledScript is the number of a pair of scripts that a bundle can run: one takes a lock, the other
-// undoes that. Locks with the number zero are taken by themselves.
+// A BundledScript is the number, from 1, of a pair of scripts that a bundle can run: one acquires a lock, and the other
+// one rolls that back.
 type BundledScript int
 
-// A BundledCall takes one lock of several, and can undo that.
+// A BundledCall is the part of a bundle that acquires one of its locks, and rolls that back if another one is busy.
 type BundledCall struct {
 	Script            BundledScript
 	Acquire, RollBack send.Call
 }
 
-// The Commands of a lock are calls. Every call sets a state and adds nothing, so that it may run twice, and late.
+// Commands build the calls that the engine sends for a lock, and read the reply to an attempt.
+//
+// Every call except Force may run more than once, and may run late: the engine repeats a request that gets no answer,
+// and a request can stay on its way after its caller has given up. A repeated or late run must change nothing that the
+// first run has not changed. So a script sets a hold count instead of adding to it, and names the field of its hold, so
+// that it never affects another hold. Only a fencing token may be drawn twice, because tokens just have to grow. The
+// engine sends Force once.
+//
+// Each script replies with three integers. Where a comment below says {1, ...}, the other two have no meaning.
 type Commands interface {
-	// Acquire makes one attempt, and granted reads its reply. An error refuses the attempt for good (see
-	// errUpgrade): the script has changed nothing then.
+	// Acquire makes one attempt.
 	Acquire(a Attempt) send.Call
+	// ReadReply reads the reply to Acquire. An error means that the lock refuses the attempt for good, and that the
+	// script has changed nothing: for example, a reader has asked for the write lock (errUpgrade in rwlock.go). Only
+	// send.ErrReply, for a reply that the script never returns, says nothing about what the script has done.
 	ReadReply(a Attempt, r send.Reply) (Outcome, error)
-	// Release sets the levels of a hold to left. {1, heard, passed}: it is done; heard connections received the message
-	// that the lock is free. passed is 1 where the lock was granted to the next process, and 2 where the next process
-	// could not be told. {-1, ...}: Redis does not have the hold.
+	// Release sets the hold count of a hold; 0 releases the lock. The reply is {1, heard, passed}, or {-1, heard, passed}
+	// if Redis did not have the hold. heard is the number of connections that received the message of the release.
+	// passed is 1 if the lock was granted to the next process, 2 if the next process could not be notified, and
+	// otherwise 0.
 	Release(r Release) send.Call
-	// RollBack takes an attempt back: {1, ...} Redis had its hold.
+	// RollBack undoes an attempt, and also removes its entry and its place in the line. The reply is {1, ...} if Redis
+	// had the hold.
 	RollBack(a Attempt) send.Call
-	// Unbury takes away the tombstone that a release or an undo has left of a field; no script: they leave none.
+	// Unbury removes the tombstone that Release or RollBack has left of field. The call has no script if the lock type
+	// leaves no tombstones.
 	Unbury(field string) send.Call
-	// Renew sets a lease: {1, ...} done, {-1, ...} Redis does not have the hold. Only an exact renew may
-	// shorten the lease.
+	// Renew sets the lease of a hold. Only if exact is set, it may also shorten the lease. The reply is {1, ...}, or
+	// {-1, ...} if Redis does not have the hold.
 	Renew(field string, lease time.Duration, exact bool) send.Call
-	// Inspect asks for the state of the lock: {holders, levels of that field, PTTL}.
+	// Inspect asks for the state of the lock. The reply is {holders, hold count of field, rest of the lease}. The first
+	// number is above 0 if the lock is held. The rest of the lease is in milliseconds; it is negative if there is no
+	// record, or a record without a lease.
 	Inspect(field string) send.Call
-	// Force frees the lock: {1, ...} it was held.
+	// Force releases the lock for any owner. The reply is {1, more, 0} if the lock was held, and otherwise {0, more, 0}.
+	// more is 1 if a semaphore has so many permits that some are still held.
 	Force() send.Call
-	// Grants is the channel on which this Client is told that the lock was granted to an attempt: see line.go. It is ""
-	// where the lock is not granted.
+	// Grants is the channel on which this Client is notified that the lock was granted to a: see line.go. It is "" if
+	// this lock, or this attempt, is never granted by a message.
 	Grants(a Attempt) string
-	// Channel is where the release is announced that an attempt waits for. It is "" where only waiters with
-	// an entry in Redis receive the announcement, and the attempt leaves no entry.
+	// Channel is the channel that announces the release for which a waits. It is "" if a release is announced only to
+	// waiters with an entry in Redis, and a leaves no entry.
 	Channel(a Attempt) string
 }
 
-// Traits are the properties of a lock, as data: they implement Lock.
+// Traits hold the constant properties of a lock, and implement Lock.
 type Traits struct {
 	Lock            LockID
-	Given           string // its name; "": that of lock
-	Kind            string
-	CounterpartHalf string // its other half; or ""
+	Given           string // the Name; "": the same as Lock.Name
+	Kind            string // the Type
+	CounterpartHalf string // the Half of the Counterpart; "": there is none
 	Admits          Admission
-	Tokens          bool
+	Tokens          bool // Fenced
 	Limit           Limits
-	Script          BundledScript
-	MaxCount        int   // how many an owner may have; 0: there is no limit
-	TooMany         error // the error of one more
-	Ending          string
+	Script          BundledScript // Bundled
+	MaxCount        int           // the highest hold count; 0: there is no limit
+	TooMany         error         // the error beyond MaxCount
+	Ending          string        // the Suffix
 }
 
 func (t *Traits) ID() LockID                 { return t.Lock }
@@ -140,89 +189,95 @@ func (t *Traits) Counterpart() LockID {
 	return LockID{t.Lock.Name, t.CounterpartHalf}
 }
 
-// A Request is the call of one caller to the engine.
+// A Request describes how one caller wants to acquire its locks.
 type Request struct {
-	Wait  time.Duration // negative: as long as ctx lasts
-	Lease time.Duration // 0: the watchdog's
+	Wait  time.Duration // how long to wait for other owners; 0: make one attempt; negative: until ctx is done
+	Lease time.Duration // 0: the watchdog timeout, and the watchdog renews the lease
 
-	// The lease of a fresh hold until StartLease; 0: lease from the beginning.
+	// Interim is the lease of a new hold until StartLease replaces it by Lease. A MultiLock that acquires its locks in
+	// several steps sets it. 0: the hold has Lease from the beginning.
 	Interim time.Duration
 
-	Component bool // the caller is a MultiLock: errors say which of its locks they are about
-	Again     bool // of a MultiLock: too little was left of the lease when all locks had been taken
-	Trial     bool // the caller asks again if this fails: it has not given up
+	Component bool // the locks are part of a MultiLock: an error names the one that it is about
+	Again     bool // a MultiLock tries again: too little of the lease was left when it had all of its locks
+	Trial     bool // the caller tries again if this request fails, so no event reports that it gave up
 }
 
-// An Attempt asks for one level of a lock.
+// An Attempt is one request to Redis for one lock: it acquires the lock, or increments the hold count of an owner that
+// already has the lock. RollBack gets the same Attempt.
 type Attempt struct {
 	Field       string        // of the hold in the record
-	Lease       time.Duration // at least
-	HoldCount   int           // 1: a fresh hold
-	NoWait      bool          // no other attempt follows: a busy one leaves nothing in Redis
-	Delivery    string        // how the attempt stands in the line; "": the lock has none
-	Asked       uint64        // its number among the requests of the wait
-	Late        bool          // undo: tries of the attempt may still run; see undo.go
-	Share       time.Duration // undo: as in a release
-	Counterpart string        // field of the owner's hold on the other half of the lock, or ""
+	Lease       time.Duration // the least lease: a longer one that the record has already is not shortened
+	HoldCount   int           // after the attempt; 1: acquire a lock that is free; more: re-enter the hold
+	NoWait      bool          // no other attempt follows, so this one leaves nothing in Redis if the lock is busy
+	Delivery    string        // how the caller is notified of a grant, for example Push; "": the line is not used
+	Asked       uint64        // identifies this request among those of the same wait
+	Late        bool          // for RollBack: the attempt may still run, and a tombstone is needed; see rollback.go
+	Share       time.Duration // for RollBack: as in Release
+	Counterpart string        // the field of the hold that the owner has on the counterpart; "": it has none
 
-	Renewed bool // by the watchdog, once it is granted
+	Renewed bool // the watchdog renews the lease once the attempt was granted
 }
 
-// A Release sets the levels of a hold.
+// A Release sets the hold count of a hold.
 type Release struct {
 	Field     string
-	HoldCount int           // levels
-	Late      bool          // a request that asks for this field may still run
-	Share     time.Duration // how long a line may keep the lock from those that have no place in it, for example Java services
+	HoldCount int  // after the release; 0: the lock is released
+	Late      bool // a request that acquires with this field may still run, and a tombstone is needed
+
+	// Share is how long a line may keep the lock to itself before it leaves it to clients that have no place in the
+	// line, for example Java services.
+	Share time.Duration
 }
 
-// AsRelease is the release that sets the hold back to its levels before the attempt.
+// AsRelease returns the release that sets the hold count back to what it was before the attempt.
 func (a *Attempt) AsRelease() Release { return Release{a.Field, a.HoldCount - 1, a.Late, a.Share} }
 
-// A target is one level of one lock, and the hold that it will belong to.
+// A target is the attempt on one lock, and the hold that it is made for.
 type target struct {
 	hold *hold
 	Attempt
 }
 
-// An Outcome is the answer to an attempt.
+// An Outcome is the result of an attempt, as the reply of Redis describes it.
 type Outcome struct {
 	Status      Status
-	Wait        time.Duration // busy: the rest of the lease that blocks; negative: there is no lease
-	ttl         time.Duration // busy: the same, also where an attempt has to be made sooner
-	token       int64         // held: of a fenced lock
-	More        int           // held: so many times more the lock is free, if it is a counted one
-	leavesEntry bool          // busy: the attempt left an entry in Redis that has to be undone
+	Wait        time.Duration // Busy: when to make another attempt at the latest; negative: the reply does not say
+	ttl         time.Duration // Busy: the rest of the lease of the current holder; negative: the reply has none
+	token       int64         // Held: the fencing token of a fenced lock
+	More        int           // Held: the number of permits that are still free, if the lock is a semaphore
+	leavesEntry bool          // Busy: the attempt left an entry in Redis, which has to be rolled back
 
-	Standing standing // busy: how the caller hears that it can have the lock
+	Standing standing // Busy: how the caller notices that it can have the lock
 }
 
+// A Status is the answer of Redis to an attempt.
 type Status int
 
 const (
 	Busy Status = iota
 	Held
-	Gone // the hold that was to be re-entered is not there
+	Gone // the hold that was to be re-entered does not exist
 )
 
-// An Answer is the answer to an attempt on all wants.
+// An Answer is the result of an attempt on all locks of an acquire operation.
 type Answer struct {
 	Outcome
-	Sent   time.Time // before the attempt
-	at     int       // of several wants: the one that is not held, which the answer is about
-	tokens []int64   // of several wants
+	Sent   time.Time // when the request was sent: the leases that it granted are valid from then on
+	at     int       // which of several targets the Outcome is about: the first one that is not held
+	tokens []int64   // the fencing tokens of several targets
 
-	provisional time.Duration // the lease of a grant that is not the whole one; 0: it is
+	provisional time.Duration // the lease of a grant that is shorter than the lease asked for; 0: it is not shorter
 }
 
-// A View is what Redis says about a lock.
+// A View is the state of a lock in Redis.
 type View struct {
-	Locked bool
-	Held   bool
-	TTL    time.Duration // of the record; negative when there is none, or it has none
+	Locked bool          // an owner holds the lock
+	Held   bool          // the field that was asked about holds the lock
+	TTL    time.Duration // of the record; negative: there is no record, or it has no lease
 }
 
-// ParseOutcome reads the reply to an attempt: {1, 0, token} held, {0, pttl, 0} busy, {-1, 0, 0} gone.
+// ParseOutcome reads the reply to an attempt: {1, 0, token} is Held, {0, pttl, 0} Busy, and {-1, 0, 0} Gone.
 func ParseOutcome(r send.Reply) (Outcome, error) {
 	switch r[0] {
 	case 1:
@@ -235,7 +290,8 @@ func ParseOutcome(r send.Reply) (Outcome, error) {
 	return Outcome{}, send.Unexpected(r)
 }
 
-// WithStanding is the grant of an attempt on a lock with a line, whose reply describes how the caller stands.
+// WithStanding returns the outcome of an attempt on a lock with a line. The third number of the reply r to such an
+// attempt is the standing of the caller, if the lock is busy.
 func (o Outcome) WithStanding(r send.Reply) Outcome {
 	if o.Status == Busy {
 		o.Standing = standing(r[2])
@@ -243,8 +299,9 @@ func (o Outcome) WithStanding(r send.Reply) Outcome {
 	return o
 }
 
-// WithEntry is the grant of an attempt that leaves a sign of life in Redis where the lock
-// is busy. Another attempt renews the sign every heartbeat.
+// WithEntry returns the outcome of an attempt on a lock whose waiters have an entry in Redis. If the lock is busy, the
+// attempt a has left or renewed the entry, unless a does not wait. The caller has to make another attempt within every
+// heartbeat, which renews the entry.
 func (o Outcome) WithEntry(a Attempt, heartbeat time.Duration) Outcome {
 	if o.Status == Busy {
 		o.leavesEntry = !a.NoWait
