@@ -1,12 +1,15 @@
-// Package engine takes locks, gives them back, keeps the holds of a process, and passes locks on: what is the same for
-// every lock type. A lock type is data: which calls its commands are, and how their replies read (contract.go).
+// Package engine does what is the same for every lock type: it acquires and releases locks, keeps the holds of a
+// process, and hands locks off. A lock type is data: it builds the calls of its scripts, and reads their replies. Read
+// contract.go first.
 //
-// An engine takes locks (acquire.go) and gives them back (release.go). It keeps the holds of each name (name.go,
-// hold.go, record.go), passes a lock on inside the process (handover.go, sharing.go) and waits in the line of a lock
-// for its turn (line.go). What users see, and what is particular to Redis and to Redisson, is in package relock.
+// An engine acquires locks (acquire.go) and releases them (release.go). It keeps the state of each lock that this
+// process uses (lockstate.go, hold.go, record.go), hands a lock off to the next goroutine of the process (handoff.go,
+// sharing.go), and waits for its turn in the line, which is the wait queue of the lock in Redis (line.go). Package
+// relock has what users see, and what is particular to Redis and to Redisson.
 //
-// Rules: the sender repeats requests, and that is always safe: every script sets a state and adds
-// nothing, and names its acquisition. So a request whose answer was lost is sent again unchanged.
+// Rules: a request may run more than once, and late. Every script sets a state instead of adding to one, and names the
+// field of its acquire operation. So the sender repeats a request without an answer unchanged. Only a forced release is
+// sent once.
 package engine
 
 import (
@@ -27,51 +30,53 @@ import (
 )
 
 const (
-	closeTime  = 7 * time.Second                       // how long Close waits for requests under way, which may take 1.25 times UnlockTime
-	mostLogged = 16                                    // holds that Close names
-	hangTime   = report.CloseTime + report.CloseTime/2 // how long Close waits for the Logger and the Observer alone
+	// closeTime is how long Close waits for requests under way. A release may take 1.25 times UnlockTime.
+	closeTime  = 7 * time.Second
+	mostLogged = 16                                    // the number of holds that an event of Close names
+	hangTime   = report.CloseTime + report.CloseTime/2 // how long Close waits if only the Logger or the Observer is busy
 	LeastShare = 10 * time.Millisecond                 // see shareTime
 )
 
-// A Config is what an engine has to know, and the parts that are particular to Redis and to the user.
+// A Config has the settings of a Client, and the parts of it that are particular to Redis and to the user.
 type Config struct {
-	ID              string // of the Client, in every field
+	ID              string // of the Client; every field begins with it
 	WatchdogTimeout time.Duration
 	PollInterval    time.Duration
 	HandoffWindow   time.Duration
-	Label           string // WithLabel; or ""
-	FirstUse        func() // called by every caller that acquires a lock with a record; or nil
-	ConfirmsGrants  bool   // of a line, by asking: replicas have to confirm every hold
+	Label           string // set by WithLabel; or ""
+	FirstUse        func() // called whenever a lock with a record is about to be acquired; or nil
+	ConfirmsGrants  bool   // a grant that arrives as a message is confirmed by a request, for replicas
 
-	Log       *slog.Logger // of the user
+	Log       *slog.Logger // the Logger of the user
 	Events    Events
-	Observed  bool         // somebody hears the events from Waiting to Released
-	UserCalls func() int64 // calls of the Logger and the Observer that are under way
+	Observed  bool         // an Observer receives the events from Waiting to Released
+	UserCalls func() int64 // the number of calls of the Logger and the Observer that have not returned
 
 	Servers Servers
-	Bundle  func([]BundledCall) send.Call                     // makes calls together
+	Bundle  func([]BundledCall) send.Call                     // joins calls into one
 	Free    func(names []string, fields [][]string) send.Call // asks which of names are free: see freeOf
-	Group   func(name string) string                          // names of one group can be asked about together
+	Group   func(name string) string                          // names of the same group can be asked about in one call
 	Renewer Renewer
 }
 
-// Servers is what an engine knows of its servers: which one announces on which channel, and what it knows of its
-// subscribers.
+// Servers is what an engine knows about the Redis servers: which server announces on a channel, and whether a server
+// knows its subscribers.
 type Servers interface {
 	wake.Router
 	// Counts reports whether the server that runs a script knows how many subscribers its messages reach.
 	Counts() bool
 }
 
+// An Engine acquires, keeps and releases the locks of one Client.
 type Engine struct {
 	Config
 
 	Services
 	poller   *poller.Poller
 	watchdog *lease.Watchdog
-	life     context.Context // until Close
+	life     context.Context // canceled by Close
 	endLife  context.CancelFunc
-	leaving  context.Context // until Shutdown or Close
+	leaving  context.Context // canceled by Shutdown or Close
 	leave    context.CancelFunc
 
 	isLeaving, isClosed atomic.Bool
@@ -82,11 +87,11 @@ type Engine struct {
 	late     late.Tries
 
 	rtt          handoff.RoundTrip
-	acquisitions atomic.Uint64 // number of fields that were made
-	waiters      atomic.Uint64 // number of the last waiter
+	acquisitions atomic.Uint64 // the number of fields that were made
+	waiters      atomic.Uint64 // the number of the last waiter
 }
 
-// New makes the engine that sends as sending says.
+// New returns an engine with the given config. sending has the config of its sender, which New completes.
 func New(c Config, sending send.Config) *Engine {
 	e := &Engine{Config: c}
 	e.table.names = make(map[string]*lockState)
@@ -101,7 +106,8 @@ func New(c Config, sending send.Config) *Engine {
 		e.reporter.Later(func() { e.Events.SubscriptionRefused(channel, err) })
 	})
 	e.poller = looking{e}.newPoller()
-	sending.RetryBudget, sending.Spawn, sending.Reroute, sending.Log = e.WatchdogTimeout, e.workers.Spawn, e.pubsub.Reload, e.Log
+	sending.RetryBudget, sending.Spawn, sending.Reroute, sending.Log =
+		e.WatchdogTimeout, e.workers.Spawn, e.pubsub.Reload, e.Log
 	sending.Degraded = func(err error) {
 		e.reporter.Later(func() { e.Events.LineRefused(err) })
 	}
@@ -110,19 +116,19 @@ func New(c Config, sending send.Config) *Engine {
 	return e
 }
 
-// Inspect asks Redis for the state of kind.
+// Inspect asks Redis for the state of a lock, and whether the hold with this field has it.
 func (e *Engine) Inspect(ctx context.Context, kind Record, field string) (View, error) {
 	r, err := e.Ask(ctx, kind.Inspect(field))
 	return View{Locked: r[0] > 0, Held: r[1] > 0, TTL: send.FromMilliseconds(r[2])}, err
 }
 
-// pace is how fast locks can change hands here, as far as e has measured.
+// pace returns how fast locks change hands here, as far as e has measured it.
 func (e *Engine) pace() handoff.Pace { return handoff.PaceOf(e.rtt.Get(), e.HandoffWindow) }
 
-// shareTime is how long a line may keep a lock from those that have no place in it, for example Java services.
+// shareTime is how long a line may keep a lock to itself: see Release.Share.
 func (e *Engine) shareTime() time.Duration { return max(e.pace().Window, LeastShare) }
 
-// Open is ErrClosed from Shutdown or Close on: no caller comes to hold a lock any more.
+// Open returns ErrClosed after Shutdown or Close, when no caller can acquire a lock any more, and otherwise nil.
 func (e *Engine) Open() error {
 	if e.isLeaving.Load() {
 		return send.ErrClosed
@@ -130,7 +136,7 @@ func (e *Engine) Open() error {
 	return nil
 }
 
-// Alive is ErrClosed after Close.
+// Alive returns ErrClosed after Close, and otherwise nil.
 func (e *Engine) Alive() error {
 	if e.isClosed.Load() {
 		return send.ErrClosed
@@ -138,7 +144,8 @@ func (e *Engine) Alive() error {
 	return nil
 }
 
-// UntilClosed returns a ctx that is canceled with cause ErrClosed when the engine takes no locks any more.
+// UntilClosed returns a copy of ctx that is also canceled, with the cause ErrClosed, by Shutdown or Close. The caller
+// must call stop when it does not need the copy any more.
 func (e *Engine) UntilClosed(ctx context.Context) (_ context.Context, stop func()) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	forget := context.AfterFunc(e.leaving, func() { cancel(send.ErrClosed) })
@@ -148,8 +155,9 @@ func (e *Engine) UntilClosed(ctx context.Context) (_ context.Context, stop func(
 	}
 }
 
-// Close wakes all waiters and ends all guards. It returns when the goroutines have ended. For goroutines in a request
-// that Redis does not answer it waits no longer than closeTime, and for those in the Logger or the Observer hangTime.
+// Close wakes all waiters, and cancels the contexts of all guards. It returns when the goroutines of the engine have
+// ended. If a request gets no answer, Close returns an error after closeTime; if the Logger or the Observer does not
+// return, after hangTime.
 func (e *Engine) Close() error {
 	e.stopAcquiring()
 	if !e.isClosed.CompareAndSwap(false, true) {
@@ -160,7 +168,7 @@ func (e *Engine) Close() error {
 		e.reporter.Later(func() { e.Events.ClosedWithHolds(held.count, held.some) })
 	}
 	e.reporter.Close()
-	drained := e.workers.Close() // with the last report
+	drained := e.workers.Close() // ends after the last report
 
 	ended := make(chan struct{})
 	go func() {

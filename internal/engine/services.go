@@ -1,7 +1,10 @@
 package engine
 
-// What an engine does for lock types beside taking locks: it sends calls, sleeps, runs goroutines and reports, until
-// Close.
+// What an engine does for the lock types besides acquiring and releasing locks: it sends calls, sleeps, runs goroutines
+// and reports.
+//
+// Rules: every call of a script may run more than once, and late. Ask and AskLong may only send calls for which that is
+// harmless.
 
 import (
 	"context"
@@ -13,23 +16,35 @@ import (
 	"github.com/relock-go/relock/internal/workers"
 )
 
-// Services are the parts of an engine that know no locks.
+// Services are the parts of an engine that know nothing about locks.
 type Services struct {
 	sender     *send.Sender
 	workers    *workers.Pool
-	reporter   *report.Reporter // of events that no call has asked about
+	reporter   *report.Reporter // of events that the Client notices by itself
 	pubsub     *wake.Hub
 	closed     <-chan struct{}
-	noNewHolds <-chan struct{} // closed by Shutdown and Close: no caller comes to hold a lock any more
+	noNewHolds <-chan struct{} // closed by Shutdown and Close: from then on no caller acquires a lock
 }
 
-// Ask sends a call that changes nothing that this process knows, until Redis answers.
+// Ask sends c, repeats it if necessary, and returns the reply of Redis. It is for calls that do not change what this
+// process knows about its holds.
+//
+// Ask repeats the call for a limited time. It returns an error
+//
+//   - after about 4s if Redis does not answer at all, or sooner if connections fail (quickTries and quickTime in
+//     internal/send/retry.go);
+//   - after one watchdog timeout if Redis keeps answering with errors that may pass, such as LOADING;
+//   - at once after any other error, and when ctx is done or the Client is closed.
+//
+// If Ask returns an error, Redis may have run c, or may still run it later. Even if Ask succeeds, c may have run more
+// than once, and a repetition may still run.
 func (s *Services) Ask(ctx context.Context, c send.Call) (send.Reply, error) {
 	r, _, err := s.send(s.waitOptionsFor(ctx), c, time.Time{})
 	return r, err
 }
 
-// AskLong is ask for a call that may take Redis long.
+// AskLong is like Ask, for a call that may keep Redis busy for long. It is not repeated while an earlier try of it may
+// still run.
 func (s *Services) AskLong(ctx context.Context, c send.Call) send.Answer {
 	return s.sender.Do(&s.waitOptionsFor(ctx).Wait, send.Request{Call: c, Long: true}, time.Time{})
 }
@@ -37,36 +52,39 @@ func (s *Services) AskLong(ctx context.Context, c send.Call) send.Answer {
 // Spawn runs job on a goroutine that Close waits for.
 func (s *Services) Spawn(job func()) { s.workers.Spawn(job) }
 
-// Later has report run by the goroutine that calls the Logger and the Observer.
+// Later calls report on the goroutine that calls the Logger and the Observer. It does not block.
 func (s *Services) Later(report func()) { s.reporter.Later(report) }
 
-// Pause sleeps for d, or returns why it ended sooner: by ctx or Close.
+// Pause sleeps for d. It returns an error if ctx is done, or the Client is closed, before that.
 func (s *Services) Pause(ctx context.Context, d time.Duration) error {
 	return s.waitOptionsFor(ctx).sleep(nil, nil, d)
 }
 
-// UntilShutdown is the wait of a caller who wants locks: until deadline, the end of ctx, or Shutdown.
+// UntilShutdown returns the limits of a caller that acquires locks: it waits until deadline (zero: there is none),
+// until ctx is done, or until Shutdown.
 func (s *Services) UntilShutdown(ctx context.Context, deadline time.Time) *send.Wait {
 	return &send.Wait{Ctx: ctx, Closed: s.noNewHolds, Deadline: deadline}
 }
 
-// UntilEnd is the wait of a caller who asks: until the end of ctx, or Close.
+// UntilEnd returns the limits of a caller that asks Redis: it waits until ctx is done, or until Close.
 func (s *Services) UntilEnd(ctx context.Context) *send.Wait {
 	return &send.Wait{Ctx: ctx, Closed: s.closed}
 }
 
-// Patience is how long a caller that does not wait for others stays for an answer.
+// Patience is how long a caller that does not wait for other owners waits for an answer of Redis.
 func (s *Services) Patience() time.Duration { return s.sender.Patience() }
 
-// Hub has the subscribed channels.
+// Hub returns the hub of the channels to which the Client is subscribed.
 func (s *Services) Hub() *wake.Hub { return s.pubsub }
 
-// waitOptionsFor returns the options of a caller that waits until ctx is done, or Close.
+// waitOptionsFor returns the options of a caller that waits until ctx is done, or until Close.
 func (s *Services) waitOptionsFor(ctx context.Context) *waitOptions {
 	return &waitOptions{Wait: send.Wait{Ctx: ctx, Closed: s.closed, OnCaller: true}}
 }
 
-// send sends a call until Redis answers. A caller that has had a reply, at lastReply, retries for one watchdog timeout.
+// send sends c, and repeats it as Ask does. A caller that has had a reply of Redis before, at lastReply, repeats the
+// call for one watchdog timeout instead, counted from the first try or from lastReply, whichever is later. unknown is
+// the number of tries that may have run without an answer.
 func (s *Services) send(op *waitOptions, c send.Call, lastReply time.Time) (r send.Reply, unknown int, err error) {
 	answer := s.sender.Do(&op.Wait, send.Request{Call: c}, lastReply)
 	r, err = answer.Reply()
