@@ -1,21 +1,20 @@
 package engine
 
-// Acquiring: the one path by which locks are taken, one or several together.
+// Acquiring: the one path by which locks are acquired, one lock or several together.
 //
-// Invariants (the numbers are used in comments below):
+// Invariants (the numbers appear in comments of the code):
 //
-//  1. First the wait queue of the name: in this process one contender at a time goes
-//     to Redis (where the lock is exclusive, or counted and known to be busy), and the others wait behind it in order.
-//  2. One attempt. An uncontended lock needs no more than this.
-//  3. Busy: join the channel, wait for the subscription, and attempt again: a
-//     release between 2 and the subscription would go unnoticed.
-//  4. Sleep until a wake-up, or until the lease of the holder or the poll
-//     interval ends; then attempt again.
-//  5. An attempt that was given up may have been granted, or may still be granted. It is
-//     undone, by the field that belongs to this acquisition alone, so that the
-//     undo can never touch a later hold. Should Redis run the attempt after its
-//     undo, the record has a finite lease and is not renewed.
-//  6. Held: trusted from before the successful attempt was sent.
+//  1. The caller passes the wait queue of the lock in this process first. If the lock is exclusive, or is a semaphore
+//     that was found busy, one caller of the process contends for it in Redis, and the others wait behind it in order.
+//  2. The caller makes one attempt. A lock that is free needs no more than this one request.
+//  3. If the lock is busy, the caller subscribes to the channel of its releases. It makes another attempt when the
+//     subscription is in force, because it would not notice a release between step 2 and the subscription.
+//  4. The caller sleeps until it is woken, or until the lease of the holder or the poll interval has passed. Then it
+//     makes another attempt.
+//  5. An attempt that was given up may have been granted, or may still be granted. It is rolled back by its field,
+//     which belongs to this acquire operation alone, so that the rollback never affects a later hold. If Redis runs the
+//     attempt after its rollback all the same, the record expires, because its lease is not renewed.
+//  6. A hold that was granted is valid from the time before its attempt was sent.
 
 import (
 	"cmp"
@@ -31,9 +30,10 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-const MostAsked = 5 // how often one caller asks again because its grants come too late
+const MostAsked = 5 // attempts of one caller whose grants come too late
 
-// An acquireOp is one call that takes locks, from its first attempt until they are held or it gives up.
+// An acquireOp is one acquire operation: one call that acquires locks, from its first attempt until they are held or
+// the call gives up.
 type acquireOp struct {
 	waitOptions
 	engine  *Engine
@@ -41,30 +41,32 @@ type acquireOp struct {
 	request Request
 	backend backend
 
-	names   lockStates // of the locks
-	targets []target   // the caller has the owner mutexes of these holds
+	names   lockStates // the states of the locks
+	targets []target   // one for each lock; the caller has the owner mutexes of their holds
 
 	subscription subscription
 	polling      polling
-	lastReply    time.Time // of Redis; zero: none
+	lastReply    time.Time // of Redis, in this operation; zero: there was none
 	leftovers    leftovers
-	cause        error // why the last attempt was not granted, where other owners are not why; or nil
+	cause        error // why the last attempt was not granted, if other owners are not the reason; or nil
 	unanswered   bool  // the caller gives up because Redis has not answered at all
-	adoptsRecord bool  // one of its grants is the record of a holder before
-	asking       bool  // an attempt is under way; afterwards true only if a hook has ended the goroutine
+	adoptsRecord bool  // a hand-off has left the record of the last holder to it: see handoff.go
+	asking       bool  // an attempt is under way; true after run only if a hook has ended the goroutine
 	givenUp      atomic.Bool
 }
 
-// errRestart says that the call makes another acquisition, with new fields. There are three reasons. Another caller
-// of the owner has released the hold that was to be re-entered. A counted lock is busy, and the caller has to enter
-// the wait queue. Or the fields say that this Client uses the line, which it may not use.
+// errRestart makes the call begin another acquire operation, with new fields. There are three reasons: another caller
+// of the owner has released the hold that was to be re-entered; a semaphore is busy, so that the caller has to enter
+// the wait queue; or a field carries the mark of a Client that uses the line, and the attempt has shown that this
+// Client may not use it.
 var errRestart = errors.New("the acquisition begins again")
 
-// ErrLate is the cause of an acquire whose answers came when the lease had hardly any time left.
+// ErrLate is the cause of a loss if the answers of Redis come so late that hardly anything is left of the lease.
 var ErrLate = errors.New("the answers of Redis take so long that too little is left of the lease")
 
-// Acquire takes one level of every lock for o: of all of them, or of none. It returns false when r.wait
-// is over. If there are several locks, they are on one Redis and can be taken together.
+// Acquire acquires every lock for o, or none of them. A lock that o already holds gets a higher hold count. Acquire
+// returns false if r.Wait has passed. Several locks must be on one Redis, and of types that a bundle can acquire
+// together.
 func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock) (bool, error) {
 	e.workers.Begin()
 	defer e.workers.End()
@@ -93,14 +95,14 @@ func (e *Engine) Acquire(ctx context.Context, o Owner, r Request, locks ...Lock)
 	if err == nil || !r.Trial {
 		op.span.finish(err)
 	}
-	if err == send.ErrTimeUp { // not errors.Is: an error that wraps errTimeUp has a reason to report
+	if err == send.ErrTimeUp { // not errors.Is: an error that wraps ErrTimeUp has a reason that the caller must see
 		return false, nil
 	}
 	return err == nil, err
 }
 
-// acquireOnce makes all locks the caller's, or none. A caller that is handed its lock needs no acquisition: an object
-// on the heap for each handover costs as much as all the rest of it.
+// acquireOnce runs one acquire operation for all locks. A caller to which the lock is handed off needs none: to
+// allocate an acquireOp for every hand-off would cost as much as the rest of the hand-off.
 func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []Lock) error {
 	if len(locks) > 1 {
 		e.noteUse()
@@ -132,14 +134,14 @@ func (e *Engine) acquireOnce(op *waitOptions, o Owner, r Request, locks []Lock) 
 	return one.finish(op)
 }
 
-// noteUse says that a lock is about to be acquired: see Config.FirstUse.
+// noteUse notes that a lock is about to be acquired: see Config.FirstUse.
 func (e *Engine) noteUse() {
 	if e.FirstUse != nil {
 		e.FirstUse()
 	}
 }
 
-// finish runs the acquisition of a caller with these options, and leaves it what was seen and used up of them.
+// finish runs the operation, notes its outcome, and copies the options as the operation has changed them back to op.
 func (a *acquireOp) finish(op *waitOptions) error {
 	res, err := a.run()
 	a.span.asked(a.targets)
@@ -148,8 +150,8 @@ func (a *acquireOp) finish(op *waitOptions) error {
 	return err
 }
 
-// enter admits the caller past the others of this process. Unless the lock was handed to it, it has a hold then, with
-// its owner mutex.
+// enter waits until the other callers of this process admit the caller. Unless the lock was handed off to it, the
+// caller then has a hold, with the owner mutex of that hold.
 func (s *lockState) enter(op *waitOptions, kind Lock, o Owner, r Request) (in admitted, err error) {
 	in, err = s.admit(op, kind, o, r.Lease > 0)
 	if err == nil && in.hold == nil {
@@ -192,8 +194,8 @@ func (t *target) prepareLocked(r Request) error {
 	return nil
 }
 
-// run makes attempts until one is answered with anything but busy. On an error nothing
-// is held, and the undo of the attempts has begun.
+// run makes attempts until Redis answers one with anything but Busy, or until the wait ends. If it returns an error, no
+// lock is held, and the attempts are being rolled back.
 func (a *acquireOp) run() (res Answer, err error) {
 	returned := false
 	defer func() {
@@ -220,15 +222,15 @@ func (a *acquireOp) run() (res Answer, err error) {
 	}
 }
 
-// attempt makes one attempt on all wants. Where the answer comes so late that too little trust is left, attempt asks
-// again, a few times: another grant restores the lease, which counts from the last request. A Redis that always takes
-// so long ends the call with ErrLate, or with a hold of which some is left.
+// attempt makes one attempt on all targets. If the answer comes so late that too little validity is left, attempt asks
+// again, up to MostAsked times: another grant restores the lease, which counts from the last request. If Redis always
+// takes that long, attempt returns ErrLate, or accepts an explicit lease of which some is left.
 func (a *acquireOp) attempt() (res Answer, err error) {
 	lastReply, first := a.lastReply, a.leftovers.tries
 	for asked := 1; ; asked++ {
 		res, err = a.backend.ask(lastReply)
 		switch {
-		case err == send.ErrTimeUp && a.lastReply.IsZero(): // no answer has said that the lock is busy
+		case err == send.ErrTimeUp && a.lastReply.IsZero(): // no earlier answer has said that the lock is busy
 			return res, ErrNoAnswer
 		case err != nil:
 			return res, err
@@ -241,13 +243,13 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 		a.leftovers.grantNotKept()
 		lastReply = time.Now()
 		if asked == MostAsked {
-			res.Status = Busy // and rollback undoes the grant
+			res.Status = Busy // so that rollback undoes the grant
 			return res, LossError(ErrLate)
 		}
 	}
 }
 
-// askRedis sends one attempt, until Redis answers.
+// askRedis sends one attempt, and repeats it as the sender does until Redis answers.
 func (a *acquireOp) askRedis(lastReply time.Time) (Answer, error) {
 	e, targets := a.engine, a.targets
 	call := attemptCall(targets)
@@ -256,14 +258,15 @@ func (a *acquireOp) askRedis(lastReply time.Time) (Answer, error) {
 	a.leftovers.attempted(answer.Unknown, answer.Abandoned, res.leavesEntry)
 	a.unanswered = answer.Unanswered
 	rollbacker{e}.callersLeft(targets, answer.Orphans, answer.Lost > 0)
-	if err != nil && send.Answered(err) { // a script that Redis has stopped half way may have written data
+	if err != nil && send.Answered(err) { // a script that Redis has stopped halfway may have written data
 		a.leftovers.grantNotKept()
 	}
 	return res, err
 }
 
-// checkFields begins again where a field says that this Client uses the line, which it may not: the answer res has
-// shown that. Processes in the line would not listen for the release of the hold.
+// checkFields returns errRestart if a field carries the mark of a Client that uses the line, and the attempt has shown
+// that this Client may not use it. Another process that waits in the line would rely on the mark, and would not listen
+// for the release of this hold.
 func (a *acquireOp) checkFields(res Answer) (Answer, error) {
 	misnamed := func(t target) bool { return t.HoldCount == 1 && UsesLine(t.Field) }
 	if a.adoptsRecord || !a.engine.sender.Degraded() || !slices.ContainsFunc(a.targets, misnamed) {
@@ -271,14 +274,15 @@ func (a *acquireOp) checkFields(res Answer) (Answer, error) {
 	}
 	if res.Status == Held {
 		a.leftovers.grantNotKept()
-		res.Status = Busy // and rollback undoes the grant
+		res.Status = Busy // so that rollback undoes the grant
 	}
 	return res, errRestart
 }
 
 func (a *acquireOp) answered(sent time.Time) { a.engine.rtt.Observe(time.Since(sent)) }
 
-// enoughValidityLeft reports whether enough is left now of the leases that were asked for at sent, for the asked-th time.
+// enoughValidityLeft reports whether enough is left of the leases that the last request, sent at sent, has asked for.
+// asked is the number of requests so far.
 func (e *Engine) enoughValidityLeft(targets []target, sent time.Time, asked int) bool {
 	passed := time.Since(sent)
 	for _, t := range targets {
@@ -289,28 +293,30 @@ func (e *Engine) enoughValidityLeft(targets []target, sent time.Time, asked int)
 		}
 		most := t.hold.lock.Limits().Max
 		last := most > 0 && t.Lease >= most // MaxHold: the watchdog does not renew it, and the owner has asked for no more
-		if !lease.EnoughValidityLeft(left, whole, t.Renewed) && (asked < 2 && !last || !lease.Suffices(left, whole, t.Renewed && !last)) {
+		if !lease.EnoughValidityLeft(left, whole, t.Renewed) &&
+			(asked < 2 && !last || !lease.Suffices(left, whole, t.Renewed && !last)) {
 			return false
 		}
 	}
 	return true
 }
 
-// listen listens for the release of the lock that res has found busy: of the want in. begun says that it has just begun
-// to.
+// listen listens for the release of the lock in, which res has found busy. begun reports whether it has only now begun
+// to listen.
 func (a *acquireOp) listen(in target, res Answer) (wake, ready <-chan struct{}, begun bool) {
 	a.lastReply = time.Now()
 	a.noteBusy(in.hold, res.ttl)
 	wake, ready, begun = a.subscription.watch(in, res.Standing.LegacyHolder() || res.Standing.SubscriptionLost()) // 3
 	if res.Standing.SubscriptionLost() {
-		a.subscription.listeners[0].Renew() // of the channel of grants
+		a.subscription.listeners[0].Renew() // the channel of grants
 	}
 	a.span.waits()
 	a.span.ends(pathPolled)
 	return wake, ready, begun
 }
 
-// sleepUntilFree sleeps for delay, or until one of the channels is ready; op says why sooner.
+// sleepUntilFree sleeps for delay, or until one of the channels is ready. It returns an error if the wait of op ends
+// before that.
 func (a *acquireOp) sleepUntilFree(op *waitOptions, in target, wake, ready <-chan struct{}, delay time.Duration) error {
 	slept := time.Now()
 	err := op.sleep(wake, ready, delay) // 4
@@ -323,17 +329,20 @@ func (a *acquireOp) sleepUntilFree(op *waitOptions, in target, wake, ready <-cha
 	return err
 }
 
-// nextPoll is how long the caller sleeps at most before it asks again about in; stop is to be called when it has slept.
+// nextPoll returns how long the caller sleeps at most before its next attempt on in. The caller must call stop after
+// the sleep.
 func (a *acquireOp) nextPoll(in target, res Answer) (delay time.Duration, stop func()) {
 	e, stop := a.engine, func() {}
 	delay = e.PollDelay(res.Wait)
-	placed := res.Standing.isEnqueued()
+	queued := res.Standing.isEnqueued()
 	switch {
-	case (!res.leavesEntry || placed) && a.subscription.isRefused(): // a queued waiter keeps its entry in Redis, and need not ask often
+	// A waiter that has nothing but an entry in Redis is not in this case: the entry keeps its position, and it need not
+	// ask often.
+	case (!res.leavesEntry || queued) && a.subscription.isRefused():
 		delay = min(delay, a.polling.next(a.lastReply, res.ttl))
-	case placed && in.hold.lock.Admission() == Counting: // the key of a semaphore does not say whether a permit is free
+	case queued && in.hold.lock.Admission() == Counting: // the poller cannot see in the key whether a permit is free
 		delay = min(delay*time.Duration(1+res.Standing.ahead()/poller.NearHead), rareAsk)
-	case placed && !res.leavesEntry:
+	case queued && !res.leavesEntry:
 		delay, stop = looking{e}.awaitInLine(in.hold.key.id.Name, in.Field, a.subscription.listeners[0], res)
 	}
 	return delay, stop
@@ -357,9 +366,10 @@ func (h *hold) heardRelease() {
 	}
 }
 
-// PollDelay is how long a waiter sleeps without a wake-up: until the lease that is in
-// the way has ended, and never longer than the poll interval. The jitter keeps
-// many waiters from asking at the same moment.
+// PollDelay returns how long a waiter sleeps if nothing wakes it: until the current holder's lease, which lasts for
+// lease from now on, has expired, but no longer than the poll interval. A negative lease means that no lease is known;
+// the waiter then sleeps for about the poll interval. The delay is random within bounds, so that the waiters of many
+// processes do not ask at the same moment.
 func (e *Engine) PollDelay(lease time.Duration) time.Duration {
 	if lease < 0 || lease >= e.PollInterval {
 		return e.PollInterval - rand.N(e.PollInterval/5+1)
@@ -367,30 +377,32 @@ func (e *Engine) PollDelay(lease time.Duration) time.Duration {
 	return min(lease+time.Millisecond+rand.N(10*time.Millisecond), e.PollInterval)
 }
 
-// hasFailed reports whether the caller holds nothing, where run ends with err; returned is as in backend.rollback.
+// hasFailed reports whether the operation has ended without a hold. err is the error of run, and returned is as in
+// backend.rollback.
 func (a *acquireOp) hasFailed(err error, returned bool) bool {
-	if a.asking { // a hook has ended the goroutine
+	if a.asking { // a hook has ended the goroutine during the attempt
 		a.leftovers.grantNotKept()
 		rollbacker{a.engine}.callersLeft(a.targets, 0, true)
 	}
 	return err != nil || !returned
 }
 
-// rollBack undoes left, which the attempts may have left in Redis. A call that ends with err waits for a moment until it is
-// undone where it delays others.
+// rollBack starts to roll left back: the attempts that may have left something in Redis. If the call ends with err, and
+// what is left would delay other clients, rollBack waits for the rollback, but not for long.
 func (a *acquireOp) rollBack(left []target, failed bool, err error) {
 	a.givenUp.Store(failed)
 	undone := rollbacker{a.engine}.rollBack(a.Ctx, left, a.leftovers.tries) // 5
-	if err == nil || !a.leftovers.delays() && err != errRestart && !errors.Is(err, send.ErrNotSynced) && !errors.Is(err, ErrLate) {
+	if err == nil || !a.leftovers.delays() && err != errRestart &&
+		!errors.Is(err, send.ErrNotSynced) && !errors.Is(err, ErrLate) {
 		return
 	}
-	select { // others stand behind the attempt, or its record is there for sure
+	select { // others wait behind the attempt, or its record is certainly there
 	case <-undone:
 	case <-time.After(send.MinWait):
 	}
 }
 
-// conclude notes the outcome of the attempts: all wants are held, or none.
+// conclude notes the outcome of the operation: all targets are held, or none.
 func (a *acquireOp) conclude(res Answer, err error) error {
 	if len(a.targets) == 0 {
 		return err
@@ -406,7 +418,8 @@ func (a *acquireOp) conclude(res Answer, err error) error {
 	return err
 }
 
-// confirm notes that all targets were granted, unless there is an error; or says why they are not held all the same.
+// confirm notes that all targets were granted, unless run has returned an error. It returns an error if they are not
+// held all the same.
 func confirm(all lockStates, targets []target, res Answer, err error) error {
 	if err != nil {
 		return err
@@ -416,7 +429,7 @@ func confirm(all lockStates, targets []target, res Answer, err error) error {
 	}
 	for _, t := range targets {
 		if t.HoldCount > 1 && !t.hold.name.engine.watchdog.Watches(&t.hold.record.lease) {
-			t.hold.lose(ErrExpired) // the watchdog has found the lease over, and is about to end the hold
+			t.hold.lose(ErrExpired) // the watchdog has found that the lease has expired, and is about to end the hold
 		}
 	}
 	all.Lock()
@@ -434,7 +447,7 @@ func confirm(all lockStates, targets []target, res Answer, err error) error {
 	return nil
 }
 
-// lossLocked is why the caller does not have the targets that were granted, or nil.
+// lossLocked returns the reason why the caller does not have the targets although they were granted, or nil.
 func lossLocked(targets []target) (err error) {
 	for _, t := range targets {
 		switch h := t.hold; {
@@ -448,7 +461,7 @@ func lossLocked(targets []target) (err error) {
 	return err
 }
 
-// acquiredLocked notes that the attempt of t was granted: the level is held from now on.
+// acquiredLocked notes that the attempt of t was granted, and that its owner holds the lock from now on.
 func (t *target) acquiredLocked(token int64, res Answer) {
 	h, sent := t.hold, res.Sent
 	e := h.name.engine
@@ -460,7 +473,7 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 	now := e.watchdog.Now()
 	h.newRecord(now).joinLocked(h, e.watchdog.At(sent))
 	if q := h.queue; q != nil {
-		if h.lock.Admission() != Counting { // a permit more is not free
+		if h.lock.Admission() != Counting { // a granted permit does not mean that another one is free
 			q.foundFree()
 		}
 		q.policy.Acquired(now)
@@ -471,7 +484,7 @@ func (t *target) acquiredLocked(token int64, res Answer) {
 	h.openLocked(res.More)
 }
 
-// dismissLocked ends t, which was not granted to the caller.
+// dismissLocked ends t, which the caller does not get.
 func (a *acquireOp) dismissLocked(t target, res Answer) {
 	h := t.hold
 	if h.state == fresh {

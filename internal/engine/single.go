@@ -1,9 +1,10 @@
 package engine
 
-// Acquiring one lock: through the wait queue of its name, and where it has a record also through its line.
+// Acquiring one lock: through the wait queue of the lock in this process, and, if the lock has a record, through the
+// line, which is its wait queue in Redis.
 //
-// Rules: the caller keeps its owner mutex and its wait queue while it waits for a release, so that the callers behind
-// it need not ask. It has one place in the line, of which line.go tells more.
+// Rules: while the caller waits for a release, it keeps its owner mutex and its position at the front of the wait
+// queue, so that the callers behind it need not ask Redis. It has one place in the line: see line.go.
 
 import (
 	"time"
@@ -12,22 +13,22 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// oneLock is what the backends of one lock have in common.
+// A oneLock is the part that all backends of one lock share.
 type oneLock struct {
 	acquireOp
-	state  [1]*lockState // memory for names and wants
+	state  [1]*lockState // memory for names and targets
 	target [1]target
 }
 
-// begin begins an acquisition at b. The caller has the owner mutex of h.
+// begin begins an operation with the backend b. The caller has the owner mutex of h.
 func (o *oneLock) begin(op *waitOptions, b backend, h *hold, r Request) {
 	o.acquireOp = acquireOp{waitOptions: *op, engine: h.name.engine, owner: h.key.owner, request: r, backend: b}
 	o.state[0], o.target[0] = h.name, target{hold: h}
 	o.names, o.targets = o.state[:], o.target[:]
 }
 
-// bypassesQueue reports whether the caller contends beside the caller in the wait queue: for a counted lock, or because
-// Redis has not answered that caller.
+// bypassesQueue reports whether the caller contends without having passed the wait queue: for a semaphore, or because
+// Redis has not answered the caller at the front of the queue.
 func (o *oneLock) bypassesQueue() bool {
 	h := o.targets[0].hold
 	if o.NoWait || h.queue != nil {
@@ -36,7 +37,7 @@ func (o *oneLock) bypassesQueue() bool {
 	return h.lock.Admission() == Counting || h.needsQueue()
 }
 
-// enterQueue waits until the wait queue has admitted the caller.
+// enterQueue waits until the wait queue has admitted the caller, unless its next attempt bypasses the queue.
 func (o *oneLock) enterQueue() error {
 	if o.bypass {
 		o.bypass = false
@@ -49,8 +50,8 @@ func (o *oneLock) enterQueue() error {
 	return err
 }
 
-// rejoinQueue ends an attempt past the wait queue, which has found the lock busy: the caller waits in the wait queue
-// now, and not for a release. See errBypassQueue.
+// rejoinQueue ends an attempt that has bypassed the wait queue and found the lock busy. The caller does not wait for a
+// release, but in the wait queue: see errBypassQueue.
 func (o *oneLock) rejoinQueue(in target, res Answer) error {
 	o.noteBusy(in.hold, res.ttl)
 	if in.hold.lock.Admission() == Counting {
@@ -61,13 +62,13 @@ func (o *oneLock) rejoinQueue(in target, res Answer) error {
 	return o.Over()
 }
 
-// present is targets: one lock keeps its hold.
+// present returns targets: the only hold of the operation stays the same.
 func (o *oneLock) present(targets []target) []target { return targets }
 
-// recordBackend is the backend of one lock that has a record.
+// A recordBackend is the backend of one lock that has a record.
 type recordBackend struct {
 	oneLock
-	place place // in the line
+	place place // of the caller in the line
 }
 
 func (r *recordBackend) admit() error {
@@ -126,7 +127,7 @@ func (r *recordBackend) rollback(_ Answer, err error, returned bool) {
 	r.rollBack(r.targets, failed, err)
 }
 
-// chooseDelivery says in the attempt of a caller of one lock how it stands in the line.
+// chooseDelivery sets in the attempt whether the caller waits in the line, and how it is notified of a grant.
 func (r *recordBackend) chooseDelivery() {
 	t := r.targets[0]
 	if t.hold.commands().Grants(t.Attempt) == "" {
@@ -138,7 +139,7 @@ func (r *recordBackend) chooseDelivery() {
 		t.Delivery = ""
 	case t.HoldCount > 1 || t.NoWait || t.hold.hasCounterpart():
 		t.Delivery = Barge
-	case r.bypassesQueue(): // the place in the line is that of the caller in the wait queue
+	case r.bypassesQueue(): // the place in the line is that of the caller at the front of the wait queue
 	case r.subscription.hearsGrants(t):
 		t.Delivery = Push
 	case r.subscription.isRefused():
@@ -153,11 +154,11 @@ func (r *recordBackend) chooseDelivery() {
 	if first {
 		r.targets[0] = t
 	} else {
-		r.targets = []target{t} // a new one: an abandoned attempt still reads the old one
+		r.targets = []target{t} // a new slice: an abandoned attempt still reads the old one
 	}
 }
 
-// granted returns the grant that the caller has been told of, if the caller can rely on it.
+// granted returns the grant of which a message has notified the caller, if the caller can rely on it.
 func (r *recordBackend) granted() (res Answer, ok bool) {
 	if !r.leftovers.enqueued {
 		return res, false
@@ -170,7 +171,7 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 		return res, false
 	case r.engine.ConfirmsGrants: // replicas have to confirm it
 		return res, false
-	case g.Lease < min(t.Lease, ProvisionalLease), g.Lease < t.Lease && !t.Renewed: // another caller had asked for it
+	case g.Lease < min(t.Lease, ProvisionalLease), g.Lease < t.Lease && !t.Renewed: // for another caller
 		return res, false
 	case t.hold.lock.Fenced() != (g.Token != 0):
 		return res, false
@@ -184,8 +185,8 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 	return res, true
 }
 
-// takePlace gives the caller the place that the caller before it has left. A caller that wants a shorter lease waits
-// for itself: the lock would be held for longer than it says.
+// takePlace gives the caller the place in the line that the caller before it has left. A caller that asks for a shorter
+// lease gets a place of its own, because the grant for the old place would last longer than its lease.
 func (r *recordBackend) takePlace() {
 	t := r.targets[0]
 	s := t.hold.name
@@ -195,16 +196,17 @@ func (r *recordBackend) takePlace() {
 	if q == nil || q.place == nil || t.HoldCount > 1 {
 		return
 	}
-	if r.place.field != "" && !r.adoptsRecord { // the caller has asked past the wait queue: its field is not used any more
+	if r.place.field != "" && !r.adoptsRecord { // the caller has bypassed the wait queue with a field that it now replaces
 		if r.leftovers.toRollBack(true) {
-			s.oweLocked(duty{rollBack: t.hold.commands(), attempt: Attempt{Field: r.place.field, HoldCount: 1}, unknown: r.leftovers.tries})
+			s.oweLocked(duty{rollBack: t.hold.commands(), attempt: Attempt{Field: r.place.field, HoldCount: 1},
+				unknown: r.leftovers.tries})
 			r.leftovers = leftovers{}
 		}
 		r.place = place{}
 	}
 	if (!t.Renewed || t.hold.lock.Limits().Max > 0) && t.Lease < min(q.place.lease, ProvisionalLease) {
 		s.dropPlaceLocked(q)
-		if r.place.field == "" { // the number of the field must be higher than that of the place
+		if r.place.field == "" { // its number must be higher than that of the place
 			r.useFieldLocked(s.engine.newField(t.hold.key.owner))
 		}
 		return
@@ -214,21 +216,23 @@ func (r *recordBackend) takePlace() {
 	r.useFieldLocked(r.place.field)
 }
 
-// useFieldLocked has the caller ask with field from now on.
+// useFieldLocked makes the caller use field in its attempts from now on.
 func (r *recordBackend) useFieldLocked(field string) {
 	t := r.targets[0]
 	t.hold.field, t.Field = field, field
 	r.targets = []target{t}
 }
 
-// leavePlace leaves the place of a caller that gives up to the next caller of this process, if there is one.
+// leavePlace leaves the place in the line of a caller that gives up to the next caller of this process, and reports
+// whether there is one.
 func (r *recordBackend) leavePlace() bool {
 	t := r.targets[0]
 	s := t.hold.name
 	s.Lock()
 	defer s.Unlock()
 	q := t.hold.queue
-	if q == nil || q.place != nil || q.First() == nil || s.closed || t.hold.state != fresh || r.asking || t.Counterpart != "" {
+	if q == nil || q.place != nil || q.First() == nil || s.closed || t.hold.state != fresh || r.asking ||
+		t.Counterpart != "" {
 		return false
 	}
 	left := r.place
