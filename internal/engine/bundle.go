@@ -1,10 +1,9 @@
 package engine
 
-// Several locks on one Redis, taken together by one script: all of them, or none.
+// Bundles: several locks on one Redis that one script acquires together, all of them or none.
 //
-// Rules: nothing else about their holds is special: each hold is released, renewed and lost by
-// itself. A MultiLock that takes locks in several steps gives the locks of the first steps an
-// interim lease, until StartLease.
+// Rules: each hold is released, renewed and lost by itself, as if it had been acquired by itself. If a MultiLock
+// acquires its locks in several steps, the locks of the first steps have an interim lease until StartLease.
 
 import (
 	"context"
@@ -15,7 +14,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// attemptCall is the call of one attempt on all targets.
+// attemptCall returns the call that makes one attempt on all targets.
 func attemptCall(targets []target) send.Call {
 	if len(targets) == 1 {
 		return targets[0].hold.commands().Acquire(targets[0].Attempt)
@@ -28,7 +27,7 @@ func attemptCall(targets []target) send.Call {
 	return targets[0].hold.name.engine.Bundle(calls)
 }
 
-// rollbackOf is the attempt of t for its undo in the same script.
+// rollbackOf returns the attempt of t with which the same script rolls it back if another lock is busy.
 func (t *target) rollbackOf() Attempt {
 	a := t.Attempt
 	a.Share = t.hold.name.engine.shareTime()
@@ -81,8 +80,10 @@ func (res *Answer) readAll(targets []target, replies []send.Reply) (err error) {
 	return nil
 }
 
-// StartLease gives the holds of o on bs the lease that the caller has asked for, counted from now. A
-// fresh hold, which had an interim lease, gets exactly that lease; the other holds get at least that lease.
+// StartLease gives the holds of o on bs the lease that the caller has asked for, counted from now. A hold whose only
+// Lock is this one has an interim lease, and gets exactly the given lease. The other holds get at least that lease,
+// except those that the watchdog renews, which stay as they are. StartLease does not wait for an answer after the time
+// by; zero: there is no limit.
 func (e *Engine) StartLease(ctx context.Context, bs []Lock, o Owner, lease time.Duration, by time.Time) error {
 	e.workers.Begin()
 	defer e.workers.End()
@@ -120,15 +121,15 @@ func (e *Engine) StartLease(ctx context.Context, bs []Lock, o Owner, lease time.
 	return nil
 }
 
-// holdCount returns o's hold on kind and its levels, as far as this process knows.
+// holdCount returns the hold of o on a lock and its hold count, as far as this process knows.
 func (e *Engine) holdCount(kind Lock, o Owner) (*hold, int) {
 	s := e.retain(kind.ID().Name)
 	defer s.release()
 	return s.holdCount(kind, o)
 }
 
-// ValidUntil is until when all holds of o on bs that are not renewed are trusted, or
-// end if end is sooner. It is now if one of the holds is over.
+// ValidUntil returns the time until which all holds of o on bs that are not renewed are valid, but no later than end.
+// It returns the present time if one of the holds has ended.
 func (e *Engine) ValidUntil(bs []Lock, o Owner, end time.Time) time.Time {
 	for _, kind := range bs {
 		h, _ := e.holdCount(kind, o)
@@ -142,8 +143,8 @@ func (e *Engine) ValidUntil(bs []Lock, o Owner, end time.Time) time.Time {
 	return end
 }
 
-// LimitValidity lets the holds of o on bs that are not renewed end at the same
-// moment: a hold that outlived the others would be re-entered when they are over.
+// LimitValidity makes all holds of o on bs that are not renewed expire at the same time, end. Otherwise the owner could
+// re-enter one of them after the others have expired.
 func (e *Engine) LimitValidity(bs []Lock, o Owner, end time.Time) {
 	for _, kind := range bs {
 		if h, levels := e.holdCount(kind, o); h != nil && !e.watchdog.Renews(&h.record.lease) {
@@ -152,7 +153,7 @@ func (e *Engine) LimitValidity(bs []Lock, o Owner, end time.Time) {
 	}
 }
 
-// InUse reports whether goroutines of this process hold one of bs, or wait for it.
+// InUse reports whether goroutines of this process hold one of the locks bs, or wait for it.
 func (e *Engine) InUse(bs []Lock) bool {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()

@@ -1,14 +1,15 @@
 package engine
 
-// The two halves of a read/write lock in one attempt: an owner may hold the other half of a lock that it asks for.
+// Counterparts: the owner of an attempt on one half of a read/write lock may hold the other half.
 //
-// Rules: an attempt names the field of the owner's hold on the other half, so that the script lets it pass. A hold that
-// was named is not handed over and not shared: the attempt would be granted beside its successor.
+// Rules: an attempt names the field of the hold that its owner has on the counterpart, so that the script lets the
+// owner pass. A hold whose field was sent like that is neither handed off nor shared: the attempt would let its owner
+// pass the next holder of that field.
 
 import "slices"
 
-// withCounterparts is targets with the holds that their owner has on the other halves by
-// now: the owner may acquire one while this caller waits.
+// withCounterparts returns targets with the fields of the holds that their owner has on the counterparts now. The owner
+// may have acquired a counterpart while this caller waited.
 func withCounterparts(targets []target) []target {
 	var changed []target
 	for i, t := range targets {
@@ -22,7 +23,7 @@ func withCounterparts(targets []target) []target {
 		if other == nil || other.field == t.Counterpart || !other.noteFieldSent() {
 			continue
 		}
-		if changed == nil { // an abandoned attempt still reads the old wants
+		if changed == nil { // a new slice: an abandoned attempt still reads the old one
 			changed = slices.Clone(targets)
 		}
 		changed[i].Counterpart = other.field
@@ -33,9 +34,9 @@ func withCounterparts(targets []target) []target {
 	return targets
 }
 
-// noteFieldSent notes that the field of h is going to be sent by an attempt on the other half, so that h is not handed
-// over or shared. It returns false if h is over by now. It also returns false if h is shared: then other holds are
-// in the way beside h, unless they all ask for the other half.
+// noteFieldSent notes that an attempt on the counterpart is going to name the field of h, so that h is not handed off
+// or shared from now on. It returns false if the field must not be sent: h has ended, or shares its record with a hold
+// whose owner does not ask for the counterpart, and which blocks the attempt as well.
 func (h *hold) noteFieldSent() bool {
 	s := h.name
 	s.Lock()
@@ -56,7 +57,7 @@ func (h *hold) noteFieldSent() bool {
 	return true
 }
 
-// counterpartAmong is the hold among targets that is on the other half of t, or nil.
+// counterpartAmong returns the hold among targets that is on the counterpart of t, or nil.
 func counterpartAmong(targets []target, t target) *hold {
 	for _, other := range targets {
 		if other.hold.key.id == t.hold.lock.Counterpart() {

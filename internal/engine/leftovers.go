@@ -1,48 +1,51 @@
 package engine
 
-// Leftovers: what Redis may have of the attempts of a call that the call does not hold.
+// Leftovers: what the attempts of an acquire operation may have left in Redis that the caller does not hold.
 //
-// Rules: there is no Redis and no clock here. Each attempt says how it ended. When the call ends, its leftovers say
-// whether something has to be undone. A call that holds its locks undoes only what it knows to be there; one that has
-// failed also undoes what may be there.
+// Rules: this file knows neither Redis nor a clock. Each attempt is noted when it has ended. When the operation ends,
+// its leftovers report whether something has to be rolled back. An operation that holds its locks rolls back only what
+// is there for certain, or may be there because of tries without an answer. An operation that has failed rolls back
+// everything that may be there.
 
-// The leftovers of a call. The zero value is that of a call that has not asked yet.
+// The leftovers of an operation. The zero value belongs to an operation that has made no attempt.
 type leftovers struct {
-	tries    int  // tries that may have taken the locks, or may still take them, without the call knowing
+	tries    int  // tries whose outcome is unknown: they may have acquired the locks, or may still do so
 	entry    bool // an attempt has left the entry of a waiter
-	enqueued bool // an attempt may have joined the line, or the caller may have been told that the lock is free
-	underWay bool // an attempt was under way when the call left it
+	enqueued bool // an attempt may have joined the line, or a message may have told the caller that the lock is free
+	underWay bool // the caller has left while an attempt was under way
 }
 
-// attempted notes that an attempt has ended. Of unknown tries nobody knows whether they have run or will run; underWay says
-// that the call has left while the attempt was under way, and waits that the attempt has left the entry of a waiter.
+// attempted notes that an attempt has ended. unknown is the number of its tries of which it is not known whether they
+// have run or will run. underWay means that the caller left while the attempt was under way, and waits that the attempt
+// has left the entry of a waiter.
 func (l *leftovers) attempted(unknown int, underWay, waits bool) {
 	l.tries += unknown
 	l.underWay = l.underWay || underWay
 	l.entry = l.entry || waits
 }
 
-// grantNotKept notes that a grant is not kept, or may be there although an error was answered.
+// grantNotKept notes a grant that the caller does not keep, or that may exist although Redis has answered with an
+// error.
 func (l *leftovers) grantNotKept() { l.tries = max(l.tries, 1) }
 
 // mayEnqueue notes that an attempt may join the line.
 func (l *leftovers) mayEnqueue() { l.enqueued = true }
 
-// inherits notes tries of the caller before, whose place in the line this call has taken over.
+// inherits notes the unknown tries of the caller before, whose place in the line this operation has taken over.
 func (l *leftovers) inherits(tries int) {
 	l.tries += tries
 	l.mayEnqueue()
 }
 
-// toRollBack reports whether something has to be undone. failed says that the call holds nothing.
+// toRollBack reports whether something has to be rolled back. failed means that the operation holds nothing.
 func (l *leftovers) toRollBack(failed bool) bool {
 	return l.tries > 0 || l.entry || failed && (l.underWay || l.enqueued)
 }
 
-// delays reports whether what is left delays others, which stand behind it.
+// delays reports whether the leftovers delay other clients, which wait behind them.
 func (l *leftovers) delays() bool { return l.entry || l.enqueued }
 
-// leavesTries is how many tries of the call may still run, if some of them may.
+// leavesTries returns how many tries of the operation may still run, if some of them may.
 func (l *leftovers) leavesTries() int {
 	if l.underWay {
 		return l.tries + 1

@@ -1,12 +1,12 @@
 package engine
 
-// A group: how one caller takes several locks of one Redis together.
+// Multi-acquire: how one caller acquires several locks on one Redis together.
 //
-// Rules: the caller makes an attempt with the owner mutexes of all holds, and after the wait queues of all locks that
-// the owner does not hold have admitted it. A caller that waits for an owner mutex, in a wait queue or for a release
-// keeps no owner mutex and no level: other callers of its owner can unlock, lock and re-enter meanwhile. After
-// every wait the caller looks again which locks its owner holds by then. An acquisition has one field for
-// each lock, and asks with that field for as long as its owner does not hold the lock.
+// Rules: for an attempt the caller has the owner mutexes of all holds, and the wait queues of all locks that its owner
+// does not hold have admitted it. While it waits for an owner mutex, in a wait queue or for a release, it keeps no
+// owner mutex and holds none of the locks, so that other callers of its owner can acquire and release them meanwhile.
+// After every wait it looks again which of the locks its owner holds. The operation has one field for each lock, and
+// uses it in all attempts for as long as its owner does not hold that lock.
 
 import (
 	"slices"
@@ -15,25 +15,26 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// A multiAcquire is the backend of several locks.
+// A multiAcquire is the operation and the backend of a caller that acquires several locks.
 type multiAcquire struct {
 	acquireOp
 	locks  []Lock
-	signal chan struct{} // a token: the owner has come to hold one of the locks
+	signal chan struct{} // a value in it wakes the caller: its owner has acquired one of the locks
 
-	// One for each lock:
-	fresh []*hold  // the hold that the acquisition asks for while its owner holds nothing: its field, and its wait queue
-	asked []target // the last attempt on fresh; no hold: there was none
-	again []target // the last attempt on a re-entry; no hold: there was none
+	// Each slice has one element for each lock:
+	fresh []*hold  // the hold to be acquired while the owner has none: its field, and its wait queue
+	asked []target // the last attempt for fresh; without a hold: there was none
+	again []target // the last attempt to re-enter a hold of the owner; without a hold: there was none
 
-	locked []target // the caller has the owner mutexes of these holds now; wants are those of the last attempt
+	// locked has the holds whose owner mutexes the caller has now. The targets are those of the last attempt.
+	locked []target
 }
 
-// newMultiAcquire begins an acquisition. The caller must call end.
+// newMultiAcquire begins an operation. The caller must call end.
 func (e *Engine) newMultiAcquire(op *waitOptions, bs []Lock, o Owner, r Request) *multiAcquire {
 	g := &multiAcquire{
 		acquireOp: acquireOp{waitOptions: *op, engine: e, owner: o, request: r, names: retainAll(e, bs)},
-		locks:     slices.Clone(bs), // Clone: a caller of one lock needs no slice on the heap
+		locks:     slices.Clone(bs), // Clone: otherwise the slice of a caller of one lock would escape to the heap
 		signal:    make(chan struct{}, 1),
 		fresh:     make([]*hold, len(bs)), asked: make([]target, len(bs)), again: make([]target, len(bs)),
 	}
@@ -51,7 +52,7 @@ func (e *Engine) newMultiAcquire(op *waitOptions, bs []Lock, o Owner, r Request)
 	return g
 }
 
-// of is the name that kind belongs to.
+// of returns the state of the lock kind, which is one of ns.
 func (ns lockStates) of(kind Lock) *lockState {
 	for _, s := range ns {
 		if s.text == kind.ID().Name {
@@ -61,7 +62,7 @@ func (ns lockStates) of(kind Lock) *lockState {
 	panic("bug: a lock of another group")
 }
 
-// end unlocks the holds of the caller, and gives up the holds that were not granted.
+// end unlocks the holds of the caller, and gives up the holds that were not acquired.
 func (g *multiAcquire) end() {
 	g.names.Lock()
 	for _, t := range g.locked {
@@ -70,7 +71,7 @@ func (g *multiAcquire) end() {
 	for _, h := range g.fresh {
 		if h.state == fresh {
 			h.leaveQueueLocked()
-			h.state = ended // attempts for it that are still under way will be undone
+			h.state = ended // attempts for it that are still under way will be rolled back
 		}
 		s := h.name
 		left := slices.DeleteFunc(s.multis[h.key], func(other *multiAcquire) bool { return other == g })
@@ -109,7 +110,7 @@ func (g *multiAcquire) await(res Answer) (Answer, error) {
 	delay, stop := g.nextPoll(in, res)
 	defer stop()
 	if begun {
-		// The caller asks again in a moment. Other callers that passed its wait queues before would each ask too.
+		// Other callers that have passed the wait queues of g before would each ask too, and g asks again in a moment.
 		delay = min(delay, reserveTime)
 	}
 	g.unlockAll(res.at, begun)
@@ -136,8 +137,8 @@ func (g *multiAcquire) rollback(res Answer, err error, returned bool) {
 	}
 }
 
-// wakeOwnerLocked wakes the callers of the owner of h that wait for what h decides: groups that ask for
-// the lock, and all that ask for its other half. Redis grants or refuses these at once.
+// wakeOwnerLocked wakes the callers of the owner of h that wait for the same lock in a multi-acquire, and those that
+// wait for its counterpart. Now that the owner holds the lock, Redis grants or refuses their attempts at once.
 func (s *lockState) wakeOwnerLocked(h *hold) {
 	s.wakeMultiLocked(h.key)
 	if h.lock.Counterpart() == (LockID{}) {
@@ -155,7 +156,7 @@ func (s *lockState) wakeMultiLocked(key holdKey) {
 	}
 }
 
-// wakeCaller leaves a token in changed, which may be nil.
+// wakeCaller puts a value into changed, which may be nil, to wake the caller that waits for it.
 func wakeCaller(changed chan struct{}) {
 	select {
 	case changed <- struct{}{}:
@@ -163,22 +164,22 @@ func wakeCaller(changed chan struct{}) {
 	}
 }
 
-// waiting are the options of a wait that also ends when the owner comes to hold one of the locks.
+// waiting returns the options of a wait that also ends when the owner acquires one of the locks.
 func (g *multiAcquire) waiting() *waitOptions {
 	patient := g.waitOptions
 	patient.changed = g.signal
 	return &patient
 }
 
-// lockAll waits for the owner mutexes of all holds and for the wait queues of all locks that are not held, and
-// returns the wants of the next attempt. On an error it keeps no mutex and no queue.
+// lockAll waits for the owner mutexes of all holds, and for the wait queues of all locks that the owner does not hold.
+// It returns the targets of the next attempt. If it returns an error, the caller has no owner mutex and no wait queue.
 func (g *multiAcquire) lockAll() ([]target, error) {
 	e, op := g.engine, &g.waitOptions
 	bypass := false  // the next attempt bypasses the wait queues
-	yielded := false // other processes have had the chance to go first
+	yielded := false // the caller has let other processes go first
 	g.names.Lock()
 	defer g.names.Unlock()
-	var kept *hold // whose owner mutex the caller has already
+	var kept *hold // the caller has the owner mutex of this hold already
 	for {
 		select {
 		case <-g.signal: // the code below looks at the holds anyway
@@ -218,7 +219,7 @@ func (g *multiAcquire) lockAll() ([]target, error) {
 	}
 }
 
-// awaitHoldLocked waits for the owner mutex of other, which another caller has.
+// awaitHoldLocked waits for the owner mutex of other, which another caller of the owner has.
 func (g *multiAcquire) awaitHoldLocked(op *waitOptions, other *hold) error {
 	g.leaveQueuesLocked()
 	if other.state.holds() {
@@ -228,7 +229,7 @@ func (g *multiAcquire) awaitHoldLocked(op *waitOptions, other *hold) error {
 	return entrance{g.engine}.enterLocked(g.names, &patient, &other.owner)
 }
 
-// awaitQueuesLocked waits for all wait queues, and reports whether the next attempt is to bypass them.
+// awaitQueuesLocked waits for all wait queues, and reports whether the next attempt bypasses them.
 func (g *multiAcquire) awaitQueuesLocked(op *waitOptions) (bypass bool, err error) {
 	patient := g.waiting()
 	err = entrance{g.engine}.enterQueuesLocked(g.names, patient, g.awaitedLocked())
@@ -239,7 +240,7 @@ func (g *multiAcquire) awaitQueuesLocked(op *waitOptions) (bypass bool, err erro
 	return false, err
 }
 
-// yieldLocked lets other processes go first for d.
+// yieldLocked lets other processes go first for the duration d.
 func (g *multiAcquire) yieldLocked(op *waitOptions, d time.Duration) error {
 	g.unlockHoldsLocked()
 	g.names.Unlock()
@@ -252,7 +253,7 @@ func (g *multiAcquire) yieldLocked(op *waitOptions, d time.Duration) error {
 	return err
 }
 
-// prepareLocked sets the attempts of all wants.
+// prepareLocked sets the attempts of all targets.
 func (g *multiAcquire) prepareLocked() ([]target, error) {
 	var loss error
 	for i := range g.locked {
@@ -268,8 +269,9 @@ func (g *multiAcquire) prepareLocked() ([]target, error) {
 	return slices.Clone(g.locked), nil
 }
 
-// lockHoldsLocked takes the owner mutexes of all holds, and makes fresh holds where there are none; or it
-// takes no mutex and returns a hold that another caller uses. The caller has the owner mutex of kept already.
+// lockHoldsLocked locks the owner mutexes of all holds, and makes new holds for the locks that the owner does not hold.
+// If another caller has one of the owner mutexes, it returns the hold of that mutex, and locks none. The caller has the
+// owner mutex of kept already.
 func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
 	for i, kind := range g.locks {
 		s, key := g.fresh[i].name, holdKey{kind.ID(), g.owner}
@@ -279,7 +281,7 @@ func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
 			break
 		}
 		if h == kept {
-			kept = nil // it is one of the wants now
+			kept = nil // it is one of the targets now
 		}
 		if h != nil && (h.state.isForgotten() || h.state == ended) {
 			s.forgetLocked(h)
@@ -296,7 +298,7 @@ func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
 		g.locked = append(g.locked, target{hold: h})
 	}
 	if kept != nil {
-		kept.unlockHoldLocked() // it is over by now, or not wanted this time
+		kept.unlockHoldLocked() // it has ended, or is not needed this time
 	}
 	if other != nil {
 		g.unlockHoldsLocked()
@@ -304,7 +306,7 @@ func (g *multiAcquire) lockHoldsLocked(kept *hold) (other *hold) {
 	return other
 }
 
-// unlockHoldsLocked unlocks all holds. The holds of g.fresh keep their wait queues.
+// unlockHoldsLocked unlocks the owner mutexes of all holds. The holds of g.fresh keep their wait queues.
 func (g *multiAcquire) unlockHoldsLocked() {
 	for _, t := range g.locked {
 		if t.hold.state == fresh {
@@ -317,7 +319,7 @@ func (g *multiAcquire) unlockHoldsLocked() {
 	g.locked = nil
 }
 
-// expiredLocked is a hold whose validity is over, also before the watchdog has noticed; or nil.
+// expiredLocked returns a hold that is not valid any more, even if the watchdog has not noticed it yet; or nil.
 func (g *multiAcquire) expiredLocked() *hold {
 	for _, t := range g.locked {
 		if h := t.hold; h.state.holds() && !g.engine.watchdog.IsValid(&h.record.lease) {
@@ -327,7 +329,8 @@ func (g *multiAcquire) expiredLocked() *hold {
 	return nil
 }
 
-// tryQueuesLocked enters all wait queues that have to admit the attempt. If one is taken, it unlocks the holds.
+// tryQueuesLocked enters all wait queues that the attempt has to pass. If another caller is in one of them, it unlocks
+// the holds and returns false.
 func (g *multiAcquire) tryQueuesLocked() bool {
 	for _, t := range g.locked {
 		h := t.hold
@@ -344,7 +347,7 @@ func (g *multiAcquire) tryQueuesLocked() bool {
 	return true
 }
 
-// awaitedLocked are the targets that the owner does not hold.
+// awaitedLocked returns the targets that the owner does not hold.
 func (g *multiAcquire) awaitedLocked() (targets []target) {
 	for _, h := range g.fresh {
 		if held := h.name.holds.get(h.key); held == nil || held.state.wanted() {
@@ -362,14 +365,15 @@ func (g *multiAcquire) leaveQueuesLocked() {
 	}
 }
 
-// unlockAll unlocks all holds before the caller waits for the release of wants[at]. The caller keeps the wait queue of
-// that lock, which another process has; or all wait queues, if all is set because it asks again in a moment.
+// unlockAll unlocks all holds before the caller waits for the release of targets[at]. The caller keeps the wait queue
+// of that lock, which another process holds. If all is set, it keeps all wait queues, because it asks again in a
+// moment.
 func (g *multiAcquire) unlockAll(at int, all bool) {
 	g.names.Lock()
 	defer g.names.Unlock()
 	for _, t := range g.locked {
 		if h := t.hold; h.state.holds() && !t.Renewed {
-			h.leaseUncertain = true // the attempt has set a longer lease, and the undo does not shorten it
+			h.leaseUncertain = true // the attempt has set a longer lease, which a rollback does not shorten
 		}
 	}
 	g.unlockHoldsLocked()
@@ -385,7 +389,7 @@ func (g *multiAcquire) unlockAll(at int, all bool) {
 	}
 }
 
-// noteAttempt notes an attempt on targets.
+// noteAttempt notes that an attempt on targets is about to be made.
 func (g *multiAcquire) noteAttempt(targets []target) {
 	for i, t := range targets {
 		if t.hold == g.fresh[i] {
@@ -396,7 +400,8 @@ func (g *multiAcquire) noteAttempt(targets []target) {
 	}
 }
 
-// dropPlaces gives up the places in the line that other callers have left to this one, which stands in no line.
+// dropPlaces gives up the places in lines that other callers have left to this one. A multi-acquire does not wait in a
+// line.
 func (g *multiAcquire) dropPlaces() {
 	g.names.Lock()
 	defer g.names.Unlock()
@@ -407,7 +412,7 @@ func (g *multiAcquire) dropPlaces() {
 	}
 }
 
-// present is targets with the holds of now: every attempt makes a new hold, with the field of the acquisition.
+// present returns targets with the holds of now: each attempt makes new holds, which have the fields of the operation.
 func (g *multiAcquire) present(targets []target) []target {
 	g.names.Lock()
 	defer g.names.Unlock()
@@ -420,8 +425,8 @@ func (g *multiAcquire) present(targets []target) []target {
 	return targets
 }
 
-// unwanted are the attempts that may have left a hold or an entry in Redis which the caller does not have. granted
-// are the targets that were granted, or nil.
+// unwanted returns the attempts that may have left a hold or an entry in Redis that the caller does not have. granted
+// has the targets that the caller holds now; nil if it holds none. unknown is the number of tries without an answer.
 func (g *multiAcquire) unwanted(granted []target, unknown int) (targets []target) {
 	for i, t := range g.asked {
 		if t.hold != nil && (granted == nil || granted[i].Field != t.Field) {

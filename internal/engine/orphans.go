@@ -1,9 +1,9 @@
 package engine
 
-// Orphans: answers that come when their caller has left.
+// Orphans: answers to attempts that come after the caller has left.
 //
-// Rules: a grant that nobody needs any more is undone, by the field of its attempt. While a hold of the same field goes
-// on, it is needed.
+// Rules: a grant that is not needed any more is rolled back by the field of its attempt. It is needed as long as a hold
+// of this process has that field.
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// orphans hears the tries of an attempt on wants that were answered too late for their caller.
+// orphans handles the answers to the tries of an attempt that came too late for the caller.
 type orphans struct {
 	*acquireOp
 	targets []target
@@ -27,8 +27,8 @@ func (o *orphans) HandleOrphan(sent time.Time, value any, err error) {
 	rollbacker{o.engine}.unburyAll(drops)
 }
 
-// rollBackOrphan undoes an attempt that was answered too late for its caller. The caller has
-// given up; or another try of the attempt was granted, and the hold of that try is over.
+// rollBackOrphan rolls back a try that was answered too late for its caller. Either the caller has given up, or another
+// try of the attempt was granted; in that case the late try is rolled back if the hold has ended meanwhile.
 func (a *acquireOp) rollBackOrphan(targets []target, res Answer, err error) {
 	unknown := 0
 	switch {
@@ -49,20 +49,20 @@ func (a *acquireOp) rollBackOrphan(targets []target, res Answer, err error) {
 	rollbacker{a.engine}.rollBackAll(a.Ctx, targets, unknown) // 5
 }
 
-// needs reports whether field is that of a hold of this process, or of an acquire that goes on. While a release is
-// under way the record must be there, and a late try may have taken it after the release has run: needs waits for its
-// end.
+// needs reports whether field belongs to a hold of this process, or to an acquire operation that goes on. While a
+// release is under way, the record is still needed. After the release has run, a late try may have acquired the lock
+// again with the same field. So needs waits until the release has ended.
 func (h *hold) needs(field string) bool {
 	s := h.name
 	s.Lock()
 	defer s.Unlock()
 	if field != h.field && (h.record == nil || field != h.record.field) {
-		return false // the caller asks with another one by now
+		return false // the caller makes its attempts with another field by now
 	}
 	switch h.state {
 	case ended:
 		if s.enterHoldLocked(s.engine.waitOptionsFor(context.Background()), h) != nil {
-			return true // closed
+			return true // the Client is closed
 		}
 		h.owner.Release()
 		return h.record != nil && (h.record.adopted || len(h.record.holds) > 0)

@@ -1,9 +1,9 @@
 package engine
 
-// Acquiring a lock that has a keeper in place of a record.
+// Acquiring a lock whose holds are votes instead of records: a RedLock.
 //
-// Rules: a hold that has released its last attempt gets a new keeper. What the caller does not hold in the end, its
-// keeper releases.
+// Rules: a hold whose last attempt was released gets a new Vote. The Vote releases all that the caller does not hold in
+// the end.
 
 import (
 	"errors"
@@ -13,16 +13,16 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// voteBackend is the backend of a VotedLock.
+// A voteBackend is the backend of a VotedLock.
 type voteBackend struct {
 	oneLock
 	lock     VotedLock
 	refusal  Refusal
-	taken    []int // that subscription listens to
-	notified bool  // a release has ended the last sleep
+	taken    []int // the nodes that subscription listens to
+	notified bool  // a message has ended the last sleep
 }
 
-// acquireVote makes the lock the caller's, or not.
+// acquireVote runs one acquire operation for l.
 func (e *Engine) acquireVote(op *waitOptions, s *lockState, l VotedLock, o Owner, r Request) error {
 	h, err := s.lockHold(op, l, o, true)
 	if err != nil {
@@ -39,7 +39,7 @@ func (e *Engine) acquireVote(op *waitOptions, s *lockState, l VotedLock, o Owner
 		return err
 	}
 	granted := false
-	defer func() { // also when a ctx of the user has panicked
+	defer func() { // also after a panic of a ctx of the user
 		if h.vote != nil && !granted {
 			h.vote.Lower(k.Ctx, t.HoldCount-1)
 		}
@@ -48,11 +48,11 @@ func (e *Engine) acquireVote(op *waitOptions, s *lockState, l VotedLock, o Owner
 		return err
 	}
 	granted = true
-	h.checkVote() // it may have changed before the hold was confirmed
+	h.checkVote() // the vote may have changed before the hold was confirmed
 	return nil
 }
 
-// checkVote ends the hold if its keeper does not have it any more.
+// checkVote ends the hold as lost if its vote is not valid any more.
 func (h *hold) checkVote() {
 	if k := h.vote; !k.Over() && k.Check() != nil {
 		h.loseIfDue()
@@ -61,8 +61,8 @@ func (h *hold) checkVote() {
 
 func (k *voteBackend) admit() error { return k.enterQueue() }
 
-// ask has a keeper make one attempt. A hold that has released its last attempt gets a new keeper, so that late
-// answers to that attempt are released.
+// ask makes one attempt with the Vote of the hold. If the last attempt was released, it makes a new Vote, so that late
+// answers to the last attempt are released too.
 func (k *voteBackend) ask(time.Time) (res Answer, err error) {
 	t := k.targets[0]
 	if h := t.hold; t.HoldCount == 1 && (h.vote == nil || h.vote.Over()) {
@@ -75,10 +75,10 @@ func (k *voteBackend) ask(time.Time) (res Answer, err error) {
 	return res, err
 }
 
-// answered does nothing: the answers of a keeper say nothing of one round trip.
+// answered does nothing: the time of an attempt is not that of one round trip.
 func (k *voteBackend) answered(time.Time) {}
 
-// await sleeps until a release is announced, or until it is time to ask again.
+// await sleeps until a release is announced, or until the time for another attempt has come.
 func (k *voteBackend) await(res Answer) (Answer, error) {
 	h, r := k.targets[0].hold, k.refusal
 	switch {
@@ -120,7 +120,8 @@ func (k *voteBackend) await(res Answer) (Answer, error) {
 	return res, nil
 }
 
-// rollback waits for what was granted too late: acquireVote gives it back.
+// rollback releases what was granted too late, and waits for that, but not for long. acquireVote releases everything
+// else that the caller does not keep.
 func (k *voteBackend) rollback(_ Answer, err error, _ bool) {
 	if t := k.targets[0]; errors.Is(err, ErrLate) && t.hold.vote != nil {
 		t.hold.vote.Lower(k.Ctx, t.HoldCount-1)(send.MinWait)
