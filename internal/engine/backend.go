@@ -1,11 +1,10 @@
 package engine
 
-// Backends: where the holds of an acquisition are. Those of most locks are records in Redis. The hold of a RedLock is
-// at its nodes: a keeper has it there.
+// Backends: where the holds of an acquire operation are kept. The hold of most locks is in a record in Redis. The hold
+// of a RedLock is a Vote, which has a hold at each of the nodes.
 //
-// Rules: an acquisition asks, waits, and takes back what it has asked for through its backend, and knows nothing else
-// of it. A keeper belongs to one hold. It knows no hold but its own, and no mutex of this package is held when it is
-// called.
+// Rules: an acquire operation makes attempts, waits and rolls back through its backend, and knows nothing else about
+// it. A Vote belongs to one hold, and knows no other hold. No mutex of this package is held when it is called.
 
 import (
 	"context"
@@ -15,65 +14,67 @@ import (
 	"github.com/relock-go/relock/internal/wake"
 )
 
-// A backend is where the holds of one acquisition are.
+// A backend is where the holds of one acquire operation are kept.
 type backend interface {
-	// admit waits until this caller of the process may make an attempt.
+	// admit waits until the caller may make an attempt: the other callers of the process have let it pass.
 	admit() error
-	// ask makes one attempt on all wants. Later tries of it go on for a while after lastReply, if that is not zero.
+	// ask makes one attempt on all targets. If lastReply is not zero, Redis has answered the caller at that time
+	// before, and the attempt is repeated for longer if it gets no answer.
 	ask(lastReply time.Time) (Answer, error)
 	// answered notes that the answer to an attempt, which was sent at sent, came in time.
 	answered(sent time.Time)
-	// await sleeps after the answer res, which says busy, until another attempt may be granted. It returns the grant
-	// where the caller was granted the lock meanwhile, and else res.
+	// await waits after res, whose status is Busy, until another attempt may be granted. If the lock was granted to the
+	// caller by a message meanwhile, it returns that grant, and otherwise res.
 	await(res Answer) (Answer, error)
-	// rollback takes back what the attempts have left. returned is false where a panic, or the end of the goroutine,
-	// ended the acquisition.
+	// rollback undoes what the attempts may have left. res and err are the results of the operation. returned is false
+	// if a panic, or the end of the goroutine, has ended the operation.
 	rollback(res Answer, err error, returned bool)
-	// dismissLocked ends a want that was not granted, or that the caller cannot keep.
+	// dismissLocked ends a target that was not granted, or that the caller cannot keep.
 	dismissLocked(w target, res Answer)
-	// present is wants, of an earlier attempt, with the holds that the caller has now.
+	// present returns wants, which are the targets of an earlier attempt, with the holds that the caller has now.
 	present(wants []target) []target
 }
 
-// A VotedLock is a lock whose holds have keepers and no records.
+// A VotedLock is a lock whose holds are votes instead of records: a RedLock.
 type VotedLock interface {
 	Lock
-	// NewVote is the keeper of a fresh hold of o. It calls check when its answer to check may have changed, from a
-	// goroutine of its own.
+	// NewVote returns the Vote of a new hold of o. The Vote calls check, on a goroutine of its own, when the result of
+	// Vote.Check may have changed.
 	NewVote(o Owner, check func()) Vote
-	// CheckLease reports why a hold cannot have this lease.
+	// CheckLease returns an error if a hold cannot have this lease.
 	CheckLease(lease time.Duration) error
 }
 
-// A Vote keeps a hold that has no record of its own in Redis. No request renews such a hold: the watchdog asks
-// its keeper every third of the lease, and every check of the hold asks the keeper too.
+// A Vote keeps a hold that has no record of its own in Redis. The watchdog renews such a hold without a request of its
+// own, by calling Renew at every third of the lease. Everything that checks the hold also calls Check.
 type Vote interface {
-	// Ask makes one attempt. The refusal says why it is busy. ask returns false for gone where the hold that is to be
-	// re-entered is over.
+	// Ask makes one attempt. If the answer is Busy, the Refusal describes why. The answer is Gone if the hold that was
+	// to be re-entered has ended.
 	Ask(p *send.Wait, a Attempt) (Answer, Refusal, error)
-	// Over reports whether the hold was released, or lost: another attempt needs a new keeper.
+	// Over reports whether the hold was released or lost, so that another attempt needs a new Vote.
 	Over() bool
-	// Listen listens to the releases of what a refusal has found taken.
+	// Listen listens for the releases at the nodes that a Refusal lists as Taken.
 	Listen(taken []int) []*wake.Listener
-	// Lower releases the levels above level. It does not block; settled waits until it is done, no longer than limit.
+	// Lower releases what is above the hold count level. It does not block. settled waits until that is done, but no
+	// longer than limit.
 	Lower(ctx context.Context, level int) (settled func(limit time.Duration))
-	// SetHoldCount releases the levels above left, and reports whether the hold was there.
+	// SetHoldCount releases what is above the hold count left, and reports whether the hold existed.
 	SetHoldCount(p *send.Wait, left int) (there bool, err error)
-	// Extend lets the hold last for lease from sent on.
+	// Extend makes the lease of the hold last for lease, counted from sent.
 	Extend(ctx context.Context, lease time.Duration) (sent time.Time, err error)
-	// Check reports why the hold can no longer be valid, or nil. It does not use the clock of the watchdog.
+	// Check returns the reason why the hold is not valid any more, or nil. It does not use the clock of the watchdog.
 	Check() error
-	// Renew reports whether the hold can be valid further, and repairs its parts. It does not block.
+	// Renew reports whether the hold can stay valid, and acquires parts of it again that were lost. It does not block.
 	Renew() bool
-	// Lost is called when the hold was lost, and releases the rest of it. It does not block.
+	// Lost is called when the hold was lost, and releases what is left of it. It does not block.
 	Lost()
 }
 
-// A Refusal is why an attempt of a keeper is busy, and when to ask again.
+// A Refusal describes why an attempt of a Vote was not granted, and when to make another one.
 type Refusal struct {
-	Taken []int         // what other owners have, and announce the release of
-	Pause time.Duration // ask no sooner
-	Wait  time.Duration // ask no later; negative: when a release is announced
-	Cause error         // it could not be granted anyway; nil: other owners are in the way
-	Who   string        // who blocks
+	Taken []int         // the nodes at which other owners hold the lock, and which announce its release
+	Pause time.Duration // make no attempt sooner
+	Wait  time.Duration // make an attempt at the latest then; negative: wait for a message of a release
+	Cause error         // why it could not be granted if other owners are not the reason; or nil
+	Who   string        // describes the current holder
 }

@@ -1,9 +1,9 @@
 package engine
 
-// Obstacles: how an error that ends a wait says which lock blocked, and who has it.
+// Blockers: how an error that ends a wait names the lock that blocked the caller, and the holder of that lock.
 //
-// Rules: no request is sent for this. The error uses the knowledge of this process: its own holds, and the last answer
-// that said busy, to this caller or to the caller in front. Where neither is known, the error says nothing.
+// Rules: no request is sent for this. An error contains what this process knows: its own holds, and the last Busy that
+// Redis has answered to this caller, or to the caller in front of it. If neither is known, the error names no holder.
 
 import (
 	"errors"
@@ -13,13 +13,13 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// An blocker is the answer to an attempt that found a lock busy.
+// A blocker describes an attempt that has found a lock busy.
 type blocker struct {
-	lock  Lock          // that is busy
-	ttl   time.Duration // of the record in the way; negative: none was answered
-	at    time.Time     // when the answer came
-	who   string        // text of the lock itself about its holder; or ""
-	known bool          // the error names the blocker anyway
+	lock  Lock          // the lock that is busy
+	ttl   time.Duration // the rest of the lease in the reply; negative: the reply had none
+	at    time.Time     // when the reply came
+	who   string        // how the lock itself describes its holder; or ""
+	known bool          // the error describes the blocker already
 }
 
 func (o *blocker) String() string {
@@ -40,7 +40,7 @@ func (t *Traits) BusyText(ttl, left, ago time.Duration) string {
 	return fmt.Sprintf("another process (or Client) held it when Redis was asked last, %v ago", Rounded(ago))
 }
 
-// Rounded is d, rounded for a reader.
+// Rounded returns d rounded for a text that people read.
 func Rounded(d time.Duration) time.Duration {
 	unit := time.Millisecond
 	if d >= time.Second {
@@ -49,7 +49,7 @@ func Rounded(d time.Duration) time.Duration {
 	return (d + unit/2) / unit * unit
 }
 
-// noteBusy remembers the blocker that blocks h, for its caller and for the waiters behind it.
+// noteBusy remembers the blocker of h for its caller, and for the waiters behind it.
 func (op *waitOptions) noteBusy(h *hold, ttl time.Duration) {
 	op.noteBlocker(h, &blocker{lock: h.lock, ttl: ttl, at: time.Now()})
 }
@@ -64,15 +64,15 @@ func (op *waitOptions) noteBlocker(h *hold, o *blocker) {
 	}
 }
 
-// sees remembers an blocker that another caller has found, if op has not found a later one.
+// sees remembers a blocker that another caller has found, unless op has found a later one.
 func (op *waitOptions) sees(o *blocker) {
 	if o != nil && (op.blocker == nil || op.blocker.at.Before(o.at)) {
 		op.blocker = o
 	}
 }
 
-// withHolder adds to err, which ended the wait of o for locks, the lock that blocks and its holder, where they
-// are known.
+// withHolder adds to err, which has ended the wait of o for locks, the lock that blocked it and the holder of that
+// lock, if they are known.
 func withHolder[L Lock](e *Engine, op waitOptions, locks []L, o Owner, r Request, err error) error {
 	if err == nil || err == send.ErrTimeUp {
 		return err
@@ -90,7 +90,7 @@ func withHolder[L Lock](e *Engine, op waitOptions, locks []L, o Owner, r Request
 	return fmt.Errorf("%w: %s", err, who)
 }
 
-// findBlocker reports which lock o waited for, and who has it; "" where this is not known.
+// findBlocker returns the name of the lock that o waited for, and a description of its holder; "" if it is not known.
 func findBlocker[L Lock](e *Engine, op waitOptions, locks []L, o Owner) (name, who string) {
 	for _, l := range locks {
 		if who = e.holderHere(l, o); who != "" {
@@ -111,7 +111,7 @@ func findBlocker[L Lock](e *Engine, op waitOptions, locks []L, o Owner) (name, w
 	return "", ""
 }
 
-// inFrontHere reports which other caller of this process waits for an answer about kind; "" for none.
+// inFrontHere describes another caller of this process that waits for an answer about kind; "" if there is none.
 func (e *Engine) inFrontHere(kind Lock, o Owner) string {
 	s := e.retain(kind.ID().Name)
 	defer s.release()
@@ -125,11 +125,12 @@ func (e *Engine) inFrontHere(kind Lock, o Owner) string {
 	return ""
 }
 
-// holderHere reports which other owner of this process holds a lock that blocks o, who asks for kind; "" for none.
+// holderHere describes another owner of this process that holds a lock which blocks o from acquiring kind; "" if there
+// is none.
 func (e *Engine) holderHere(kind Lock, o Owner) string {
 	own := kind.ID()
 	if kind.Admission() == Shared || kind.Admission() == Counting {
-		own = LockID{} // holders of the same half are not in the way, or not the only ones
+		own = LockID{} // holders of the same half do not block o, or are not the only ones that do
 	}
 	s := e.retain(kind.ID().Name)
 	defer s.release()
@@ -147,7 +148,7 @@ func (e *Engine) holderHere(kind Lock, o Owner) string {
 	return ""
 }
 
-// process is how errors name this process.
+// process returns how errors name this process.
 func (c *Config) process() string {
 	if c.Label == "" {
 		return "this process"

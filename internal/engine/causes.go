@@ -1,6 +1,6 @@
 package engine
 
-// Why a hold ends, or was not acquired. The root declares those errors of these that users match.
+// The causes for which a hold ends, or was not acquired. Package relock exports those that users match.
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// Errors that users match.
+// These errors are matched by users.
 var (
 	ErrNotHeld        = errors.New("not held by the caller")
 	ErrLockLost error = lockLost{}
@@ -27,28 +27,29 @@ type maxHold struct{}
 func (maxHold) Error() string        { return "it was held for as long as MaxHold allows" }
 func (maxHold) Is(target error) bool { return target == ErrLockLost || target == ErrNotHeld }
 
-// LossError is ErrLockLost with its cause.
+// LossError returns an ErrLockLost that also wraps its cause.
 func LossError(cause error) error {
 	return fmt.Errorf("%w: %w", ErrLockLost, cause)
 }
 
-// Causes of the end of a hold, beside ErrMaxHold and what the keeper of a hold says.
+// These are the causes for which a hold ends, besides ErrMaxHold and the causes that a Vote returns.
 var (
-	// errGone is the cause of a lease whose record is no longer there.
+	// errGone is the cause if the record of the hold does not exist any more.
 	errGone = lease.ErrGone
 
-	// errForced is the cause of a lease whose lock was forced open by this client.
+	// errForced is the cause if this Client has forced the lock open.
 	errForced = fmt.Errorf("%w: the lock was forced open", errGone)
 
-	// ErrExpired is the cause of a lease that ran out without having been renewed.
+	// ErrExpired is the cause if the lease has expired without a renewal.
 	ErrExpired = lease.ErrExpired
 
-	// ErrUnrenewed goes with ErrExpired where the watchdog had to renew the lease: such an end is a loss.
+	// ErrUnrenewed is wrapped together with ErrExpired if the watchdog should have renewed the lease. The hold was lost
+	// then.
 	ErrUnrenewed = errors.New("it could not be renewed")
 )
 
-// ErrRenewed is the error of Extend for a hold without an explicit lease.
+// ErrRenewed is returned by Extend for a hold without an explicit lease.
 var ErrRenewed = send.Invalid("the hold has no explicit lease: the watchdog renews it")
 
-// ErrNoAnswer is the error of a TryLock whose time is up before any answer of Redis.
+// ErrNoAnswer is returned by a TryLock if its time is up before Redis has answered at all.
 var ErrNoAnswer = errors.New("no answer from Redis in the time given; what was asked is undone, and lapses with its lease if Redis runs it even later")

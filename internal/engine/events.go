@@ -1,11 +1,12 @@
 package engine
 
-// What an engine reports: events about callers and holds.
+// Events: what an engine reports about callers and holds.
 //
-// Rules: every call that has sent a request ends in one Acquired or one GaveUp, and reports Waiting before that if it
-// has to wait. Every hold ends in one Released (with no level left), Expired or Lost, whichever part notices the end.
-// Nothing is reported with a mutex held, and only the call that an event is about waits until it is reported. Where
-// nobody observes, each place costs one check: measurements for the observer alone are made behind that check.
+// Rules: every call that acquires locks ends in one Acquired or one GaveUp for each of its locks, unless it is refused
+// for its arguments or because the Client is closed. If it has to wait, a Waiting comes before. The end of a hold is
+// reported once, as Released (with a hold count of 0), Expired or Lost, whichever part notices it. No mutex is held
+// while an event is reported. Only the call that an event is about waits for the report. If nobody observes events,
+// each place that reports costs one check, and makes no measurements.
 
 import (
 	"context"
@@ -14,7 +15,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// Events hears what an engine reports. The engine calls those from Waiting to Released only where events are observed.
+// Events receives what an engine reports. Those from Waiting to Released are called only if Config.Observed is set.
 type Events interface {
 	Waiting(ctx context.Context, s Subject)
 	Acquired(ctx context.Context, s Subject, path Path, waited time.Duration, level int, token int64)
@@ -30,42 +31,42 @@ type Events interface {
 	ClosedWithHolds(count int, some []string)
 }
 
-// A Subject is what an event is about: a lock, and whose call or hold.
+// A Subject is what an event is about: a lock, and the owner of the call or the hold.
 type Subject struct {
 	Name  string
 	Type  string
 	Owner Owner
 }
 
-// A Path is how a caller came to hold a lock.
+// A Path describes how a caller has acquired a lock.
 type Path string
 
 const (
-	pathImmediate Path = "immediate" // the first attempt was granted, without a wait for another caller
+	pathImmediate Path = "immediate" // the first attempt was granted, and the caller did not have to wait for another one
 	pathQueue     Path = "queue"     // the caller waited for others of its process, and its first attempt was granted
-	pathHandoff   Path = "handoff"   // the holder before it handed the lock over, or shared its record
-	pathNotified  Path = "notified"  // of the release, or of its grant
-	pathPolled    Path = "polled"    // it asked again without a notification
+	pathHandoff   Path = "handoff"   // the last holder handed the lock off, or shared its record
+	pathNotified  Path = "notified"  // a message of the release or of the grant ended the wait
+	pathPolled    Path = "polled"    // the caller asked again without a message
 )
 
 func subjectOf(kind Lock, o Owner) Subject { return Subject{kind.Name(), kind.Type(), o} }
 
 func (h *hold) subject() Subject { return subjectOf(h.lock, h.key.owner) }
 
-// age is how long h has been held.
+// age returns how long h has been held.
 func (h *hold) age() time.Duration { return h.name.engine.watchdog.Now() - h.since }
 
-// A span is one call of Lock or TryLock as events see it; nil where nobody observes.
+// A span is one call that acquires locks, as events describe it. It is nil if nobody observes events.
 type span struct {
 	events  Events
 	ctx     context.Context
 	locks   []Subject
 	began   time.Time
 	path    Path
-	targets []target // of the locks; empty: everything was handed over
+	targets []target // one for each lock; empty: the lock was handed off
 }
 
-// startSpan begins a span.
+// startSpan begins the span of a call of o for the locks bs.
 func startSpan[L Lock](e *Engine, ctx context.Context, bs []L, o Owner) *span {
 	if !e.Observed {
 		return nil
@@ -77,7 +78,7 @@ func startSpan[L Lock](e *Engine, ctx context.Context, bs []L, o Owner) *span {
 	return s
 }
 
-// waits notes that the caller is going to wait for another owner.
+// waits notes that the caller is about to wait for another owner.
 func (s *span) waits() {
 	if s == nil || s.path != pathImmediate {
 		return
@@ -88,21 +89,21 @@ func (s *span) waits() {
 	}
 }
 
-// ends notes why the wait, which was noted before, has ended; the last path counts.
+// ends notes what has ended a wait. The last path that was noted is reported.
 func (s *span) ends(path Path) {
 	if s != nil {
 		s.path = path
 	}
 }
 
-// asked notes which levels the call asked for.
+// asked notes the targets of the call.
 func (s *span) asked(targets []target) {
 	if s != nil {
 		s.targets = targets
 	}
 }
 
-// finish reports the outcome.
+// finish reports the outcome of the call.
 func (s *span) finish(err error) {
 	if s == nil {
 		return
@@ -123,7 +124,7 @@ func (s *span) finish(err error) {
 	}
 }
 
-// observeRelease reports that a level of h was released, unless the hold had ended before.
+// observeRelease reports that the hold count of h was lowered to left, unless the hold was lost before.
 func (e *Engine) observeRelease(ctx context.Context, h *hold, left int, err error) {
 	if e.Observed && h.lossOf() == nil {
 		e.Events.Released(ctx, h.subject(), h.age(), left, err)

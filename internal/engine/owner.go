@@ -1,9 +1,9 @@
 package engine
 
-// Owners: who holds a lock. An owner is the calling goroutine, or the owner that ctx carries.
+// Owners: an owner of locks is the calling goroutine, or the owner that a context carries.
 //
-// Rules: the number of an owner is never used again within a process. Goroutines have positive
-// numbers, and owners made by NewOwner negative ones.
+// Rules: the number of an owner is never used again within a process. Goroutines have positive numbers, and owners that
+// were made by NewOwner have negative ones.
 
 import (
 	"context"
@@ -13,21 +13,22 @@ import (
 	"github.com/petermattis/goid"
 )
 
+// An Owner is the number of an owner of locks.
 type Owner int64
 
 type ownerKey struct{}
 
 var ownersMade atomic.Int64
 
-// NewOwner makes an owner that is no goroutine.
+// NewOwner returns an owner that is not a goroutine.
 func NewOwner() Owner { return Owner(-ownersMade.Add(1)) }
 
-// In returns a ctx that carries o, for goroutines that work for o.
+// In returns a copy of ctx that carries o, for goroutines that work on behalf of o.
 func (o Owner) In(ctx context.Context) context.Context {
 	return context.WithValue(ctx, ownerKey{}, o)
 }
 
-// OwnerOf is the owner that ctx carries, or else the calling goroutine.
+// OwnerOf returns the owner that ctx carries, or else the calling goroutine.
 func OwnerOf(ctx context.Context) Owner {
 	if o, ok := ctx.Value(ownerKey{}).(Owner); ok {
 		return o

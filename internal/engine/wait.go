@@ -1,8 +1,9 @@
 package engine
 
-// The wait of one caller of a lock: its limits, and its findings so far.
+// The wait of one caller for its locks: how long it may take, and what the caller has found so far.
 //
-// Rules: send.Wait ends every wait: by a wake-up, its time, the ctx, or Close.
+// Rules: every wait is one of send.Wait, which ends when the caller is woken, when its time is up, when ctx is done, or
+// at Close.
 
 import (
 	"context"
@@ -11,27 +12,31 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
+// The waitOptions of a caller apply to all waits of its call.
+
 type waitOptions struct {
 	send.Wait
-	bypass    bool          // the next attempt is made past the wait queue
-	foundBusy bool          // an attempt past the wait queue has found a counted lock busy
-	number    uint64        // of the waiter that was refused in a wait queue; 0: there is none
-	span      *span         // of the call, or nil
-	blocker   *blocker      // that the last attempt found, or nil
-	changed   chan struct{} // ends a sleep too: see group; or nil
+	bypass    bool          // the next attempt bypasses the wait queue
+	foundBusy bool          // an attempt that has bypassed the wait queue has found a semaphore busy
+	number    uint64        // keeps the caller's position in a wait queue that it has left for an attempt; 0: it has none
+	span      *span         // of the call; nil: nobody observes it
+	blocker   *blocker      // that the last attempt has found; or nil
+	changed   chan struct{} // a value in it ends a sleep, too: see multi.go; or nil
 }
 
-// A patientKey is the key of the value of a ctx that bounds itself how long an attempt without wait stays for its
-// answer.
+// A patientKey is the key of the value that Patiently puts into a context.
 type patientKey struct{}
 
+// Patiently returns a copy of ctx for a caller whose attempt does not wait for other owners. The attempt then waits for
+// its answer until ctx is done, and not only for Services.Patience.
 func Patiently(ctx context.Context) context.Context {
 	return context.WithValue(ctx, patientKey{}, true)
 }
 
 func isPatient(ctx context.Context) bool { return ctx.Value(patientKey{}) != nil }
 
-// changes is the channel that wakes the caller when its owner comes to hold the other half of kind; nil: kind has none.
+// changes returns the channel that wakes the caller when its owner acquires the counterpart of kind. It makes the
+// channel if kind has a counterpart.
 func (op *waitOptions) changes(kind Lock) chan struct{} {
 	if op.changed == nil && kind.Counterpart() != (LockID{}) {
 		op.changed = make(chan struct{}, 1)
@@ -39,8 +44,8 @@ func (op *waitOptions) changes(kind Lock) chan struct{} {
 	return op.changed
 }
 
-// sleep returns nil when one of the channels is ready or d has passed (0: no limit), or the
-// reason why there is no more time.
+// sleep returns nil when one of the channels is ready, or when d has passed (0: there is no limit). It returns an error
+// if the wait of the caller ends before that.
 func (op *waitOptions) sleep(wake, ready <-chan struct{}, d time.Duration) error {
 	return op.Sleep(wake, ready, op.changed, d)
 }
