@@ -20,7 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// C1: one request to lock, one to unlock, no subscription.
+// C1: to lock and unlock a free lock takes one request each, and no subscription.
 func TestEngineUncontendedCostsTwoRequests(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
@@ -30,7 +30,7 @@ func TestEngineUncontendedCostsTwoRequests(t *testing.T) {
 	})
 }
 
-// A TryLock fails without a request while another owner of the process holds the lock.
+// TryLock sends no request while another owner of the process holds the lock.
 func TestEngineTryLockOfANameHeldHereSendsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
@@ -43,7 +43,7 @@ func TestEngineTryLockOfANameHeldHereSendsNothing(t *testing.T) {
 	})
 }
 
-// L3: the record of a crashed holder blocks for its lease and not longer.
+// L3: the record of a crashed holder blocks others for its lease, and no longer.
 func TestEngineCrashedHolderBlocksForItsLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Records["x"] = &fakeredis.Record{Field: "crashed", Levels: 1, Expires: time.Now().Add(5300 * time.Millisecond)}
@@ -56,7 +56,7 @@ func TestEngineCrashedHolderBlocksForItsLease(t *testing.T) {
 	})
 }
 
-// A waiter for a record without a lease asks again within the poll interval.
+// A waiter that is blocked by a record without a lease asks again within the poll interval.
 func TestEngineWaitsForARecordThatNeverEnds(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		d := e.PollDelay(-time.Millisecond)
@@ -72,7 +72,7 @@ func TestEngineWaitsForARecordThatNeverEnds(t *testing.T) {
 	})
 }
 
-// S3: the answer of an acquire is lost, again and again.
+// S3: the answer to an acquire is lost, once or repeatedly.
 func TestEngineLostAnswersOfAnAcquire(t *testing.T) {
 	const always = 1000
 	for _, lost := range []int{0, 1, 2, 3, 4, 5, always} {
@@ -103,7 +103,7 @@ func TestEngineLostAnswersOfAnAcquire(t *testing.T) {
 	}
 }
 
-// A waiter that has had an answer retries for one watchdog timeout; a caller without an answer is told soon.
+// A waiter that has had an answer retries for one watchdog timeout. A caller without any answer soon gets an error.
 func TestEngineOutages(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		down := fakeredis.Fault{Block: io.EOF}
@@ -116,7 +116,7 @@ func TestEngineOutages(t *testing.T) {
 		tries := e.redis.Count("acquire")
 		assert.GreaterOrEqual(t, tries, 4, "tries")
 		assert.LessOrEqual(t, tries, 12, "tries")
-		time.Sleep(time.Minute) // the undo is given up too
+		time.Sleep(time.Minute) // the rollback is given up too
 
 		e.redis.Set(func() { e.redis.Fault = nil })
 		other := joinBubbleEngine(t, e.redis, "other")
@@ -150,7 +150,7 @@ func TestEngineOutages(t *testing.T) {
 	})
 }
 
-// When Redis cannot be reached, all waiters of a lock learn it at the same time, each by its own request.
+// If Redis cannot be reached, all waiters of a lock get an error at about the same time, each from its own request.
 func TestEngineEveryCallerLearnsOfADeadServerAtOnce(t *testing.T) {
 	for name, fault := range map[string]fakeredis.Fault{"refused": {Block: io.EOF}, "hangs": {Block: io.EOF, Late: 5 * time.Second}} {
 		t.Run(name, func(t *testing.T) {
@@ -184,8 +184,8 @@ type refusingLock struct {
 
 func (l refusingLock) ReadReply(Attempt, send.Reply) (Outcome, error) { return Outcome{}, l.err }
 
-// No caller gets the error of another caller's request. An answer that refuses one caller says
-// nothing about the waiters behind it.
+// No caller gets the error of another caller's request. An answer that refuses one caller tells nothing about the
+// waiters behind it.
 func TestEngineEveryCallerGetsItsOwnAnswer(t *testing.T) {
 	for _, refused := range []error{errFakeUpgrade, send.ErrNotALock, send.Invalid("lease 1ms"), send.ErrReply, send.ErrNotSynced} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -221,8 +221,8 @@ func TestEngineEveryCallerGetsItsOwnAnswer(t *testing.T) {
 	}
 }
 
-// Redis does not answer a TryLock that does not wait, and answers the waiters behind it. These
-// get the lock in the order in which they came.
+// Redis does not answer a TryLock that does not wait, but answers the waiters behind it. These acquire the lock in the
+// order in which they came.
 func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 	for _, lease := range []time.Duration{0, time.Minute} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -250,7 +250,7 @@ func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 				})
 				synctest.Wait()
 			}
-			// Another client has the lock when the waiters send their attempts.
+			// Another client holds the lock when the waiters send their attempts.
 			e.redis.Set(func() {
 				e.redis.Records["x"] = &fakeredis.Record{Field: "other:1:1", Levels: 1, Expires: time.Now().Add(time.Minute)}
 			})
@@ -269,8 +269,7 @@ func TestEngineWaitersBehindAnUnansweredTrySendTheirOwn(t *testing.T) {
 	}
 }
 
-// Lock does not return a hold that is valid for hardly any time: it sends the attempt again, which restores the
-// lease.
+// Lock does not return a hold that is valid for hardly any time. It sends the attempt again, which restores the lease.
 func TestEngineLateAnswerIsAskedForAgain(t *testing.T) {
 	const lease = 600 * time.Millisecond // less than send.ResendTime
 	for name, late := range map[string]time.Duration{"nearly over": lease - 40*time.Millisecond, "over": lease + 40*time.Millisecond} {
@@ -299,7 +298,7 @@ func TestEngineLateAnswerIsAskedForAgain(t *testing.T) {
 						guarded := e.guarded(1)
 						time.Sleep(lease / 2)
 						assert.NoError(t, guarded.Err(), "Lock returned a hold that is over: %v", context.Cause(guarded))
-						if explicit > 0 { // with the watchdog, the rest is renewals
+						if explicit > 0 { // with the watchdog, the other requests are renewals
 							assert.Equal(t, 3-2*levels, asked, "requests: an hour is left of the lease of the first level")
 						}
 						for range levels + 1 {
@@ -313,9 +312,9 @@ func TestEngineLateAnswerIsAskedForAgain(t *testing.T) {
 	}
 }
 
-// At least half of a lease is left when Lock returns, whether the lease is explicit or not, of a fresh hold and of a
-// re-entry: an answer that leaves less is asked for again. For a lease of the watchdog a renewal may take as long as
-// half of it.
+// At least half of a lease is left when Lock returns, of a fresh hold and of a re-entry, and whether the lease is
+// explicit or not: if an answer leaves less, Lock asks again. A renewal of the watchdog may take as long as half of the
+// lease.
 func TestEngineLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 	const lease = time.Second
 	for _, late := range []int{520, 700, 860, 884} {
@@ -351,7 +350,7 @@ func TestEngineLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 						assert.Equal(t, 2, asked, "requests")
 						e.redis.Set(func() { e.redis.Fault = nil })
 						for range levels + 1 {
-							_ = e.unlockErr(1) // the explicit leases may be over
+							_ = e.unlockErr(1) // the explicit leases may have expired
 						}
 						assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
 					})
@@ -361,8 +360,8 @@ func TestEngineLateAnswerLeavesHalfOfTheLease(t *testing.T) {
 	}
 }
 
-// A Redis that always takes long: an explicit lease of which a part is left is held after two attempts. Where hardly
-// anything is left, or the watchdog could not renew the hold in time, the call ends with an error, and nothing is left
+// Redis always takes long to answer. Lock accepts an explicit lease of which a part is left after two attempts. If
+// hardly anything is left, or the watchdog could not renew the hold in time, Lock returns an error, and nothing is left
 // in Redis.
 func TestEngineSlowRedisEndsTheCall(t *testing.T) {
 	const lease = time.Second
@@ -403,8 +402,8 @@ func TestEngineSlowRedisEndsTheCall(t *testing.T) {
 	}
 }
 
-// When Redis always takes longer to answer than the lease lasts, Lock returns an error after a few attempts,
-// and no record is left. A lease of 1ms expires at once, as documented, and is no error.
+// If Redis always takes longer to answer than the lease lasts, Lock returns an error after a few attempts, and no
+// record is left. A lease of 1ms expires at once, as documented, which is no error.
 func TestEngineLeaseShorterThanAnAnswerIsAnError(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = 50 * time.Millisecond
@@ -425,8 +424,8 @@ func TestEngineLeaseShorterThanAnAnswerIsAnError(t *testing.T) {
 	})
 }
 
-// The answer to any try counts, also to the first one of several: a Redis that takes longer than a second
-// for each answer is slow, and not gone.
+// The answer to any try counts, including the first one of several: a Redis that takes longer than a second for each
+// answer is slow, but not unreachable.
 func TestAnswerToAnEarlierTryCounts(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)

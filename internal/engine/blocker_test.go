@@ -16,7 +16,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// An error that ends a wait says that another process has the lock, and how much of its lease is left after
+// An error that ends a wait tells that another process holds the lock, and how much of its lease is left according to
 // the last answer of Redis. A caller that waited behind another caller gets the same error.
 func TestErrorThatEndsAWaitNamesTheHolderElsewhere(t *testing.T) {
 	for name, fails := range map[string]func(ctx context.Context, e *bubbleEngine) (context.Context, func()){
@@ -60,7 +60,7 @@ func TestErrorThatEndsAWaitNamesTheHolderElsewhere(t *testing.T) {
 	}
 }
 
-// An error that ends a wait says nothing about a holder that this process does not know.
+// An error that ends a wait names no holder that this process does not know.
 func TestErrorThatEndsAWaitSaysOnlyWhatIsKnown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)

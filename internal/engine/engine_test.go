@@ -18,7 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// Close ends waiters and guards at once. It releases nothing, and Unlock works after it.
+// Close ends waiters and guards at once. It releases no lock, and Unlock works after it.
 func TestEngineCloseWakesEverybody(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := joinBubbleEngine(t, e.redis, "other")
@@ -54,7 +54,7 @@ func TestEngineCloseWakesEverybody(t *testing.T) {
 	})
 }
 
-// An attempt that is under way while the client closes is undone.
+// An attempt that is under way while the Client closes is rolled back.
 func TestEngineCloseUndoesAnAttemptUnderWay(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = time.Second
@@ -70,8 +70,8 @@ func TestEngineCloseUndoesAnAttemptUnderWay(t *testing.T) {
 	})
 }
 
-// S1 under everything at once: random owners, leases, latencies, lost answers and
-// late requests; no two trusted holds at a time, and nothing left in the end.
+// S1 under all faults together: with random owners, leases, latencies, lost answers and late requests, no two holds are
+// valid at the same time, and nothing is left in the end.
 func TestEngineExcludesUnderRandomFaults(t *testing.T) {
 	for seed := range 40 {
 		synctest.Test(t, func(t *testing.T) { excludesUnderRandomFaults(t, seed) })
@@ -153,7 +153,7 @@ func excludesUnderRandomFaults(t *testing.T, seed int) {
 	assert.GreaterOrEqual(t, held, 10, "seed %d: only %d holds", seed, held)
 	mu.Unlock()
 	r.Set(func() { faulty = false })
-	time.Sleep(2 * time.Minute) // abandoned records expire
+	time.Sleep(2 * time.Minute) // by then, abandoned records have expired
 	h := r.Holder("x")
 	assert.Empty(t, h, "seed %d: %s still holds the lock", seed, h)
 }

@@ -18,11 +18,11 @@ import (
 	"github.com/relock-go/relock/internal/wake"
 )
 
-// A fakeLock is a plain lock on a fakeredis.Redis: its calls have a verb instead of a script.
+// A fakeLock is a plain lock on a fakeredis.Redis. Its calls have the name of a command in place of a script.
 type fakeLock struct {
 	Traits
 	redis *fakeredis.Redis
-	key   string // of the record
+	key   string // the key of the record
 }
 
 func newFakeLock(r *fakeredis.Redis, name string) *fakeLock {
@@ -51,7 +51,7 @@ func (l *fakeLock) Renew(field string, lease time.Duration, exact bool) send.Cal
 	return l.call("renew", field, lease, exact)
 }
 
-// A bubbleEngine is an engine on a fakeredis.Redis, inside a bubble.
+// A bubbleEngine is an engine on a fakeredis.Redis, inside a bubble of synctest.
 type bubbleEngine struct {
 	*Engine
 	redis *fakeredis.Redis
@@ -62,7 +62,7 @@ func newBubbleEngine(t *testing.T) *bubbleEngine {
 	return joinBubbleEngine(t, fakeredis.New(), "client")
 }
 
-// oneFake has one fakeredis.Redis for all channels.
+// oneFake is a set of servers that consists of one fakeredis.Redis.
 type oneFake struct{ redis *fakeredis.Redis }
 
 func (f oneFake) Node(string) wake.Node {
@@ -105,7 +105,7 @@ func withLogger(l *slog.Logger) with {
 	return func(c *Config) { c.Log, c.Events = l, logged{l} }
 }
 
-// fakeConfig is the config of an engine on r, with the defaults of the options of a Client.
+// fakeConfig returns the config of an engine on r, with the default options of a Client.
 func fakeConfig(r *fakeredis.Redis, id string, all ...with) Config {
 	c := Config{
 		ID: id, WatchdogTimeout: 30 * time.Second, PollInterval: time.Second, HandoffWindow: 10 * time.Millisecond,
@@ -130,12 +130,12 @@ func fakeConfig(r *fakeredis.Redis, id string, all ...with) Config {
 	return c
 }
 
-// joinBubbleEngine makes another client of the same Redis.
+// joinBubbleEngine returns the engine of another Client of the same Redis.
 func joinBubbleEngine(t *testing.T, r *fakeredis.Redis, id string, all ...with) *bubbleEngine {
 	return joinSending(t, r, id, send.Config{Transport: r}, all...)
 }
 
-// joinSending is joinBubbleEngine for a client that sends in a certain way.
+// joinSending is like joinBubbleEngine, for a Client whose sender has this config.
 func joinSending(t *testing.T, r *fakeredis.Redis, id string, config send.Config, all ...with) *bubbleEngine {
 	e := &bubbleEngine{New(fakeConfig(r, id, all...), config), r, t}
 	t.Cleanup(func() {
@@ -145,18 +145,18 @@ func joinSending(t *testing.T, r *fakeredis.Redis, id string, config send.Config
 	return e
 }
 
-// abandonedBubbleEngine is joinBubbleEngine for a test that closes the engine itself, with locks held.
+// abandonedBubbleEngine is like joinBubbleEngine, for a test that closes the engine itself while locks are held.
 func abandonedBubbleEngine(t *testing.T, r *fakeredis.Redis, all ...with) *bubbleEngine {
 	t.Helper()
 	return &bubbleEngine{New(fakeConfig(r, "client", all...), send.Config{Transport: r}), r, t}
 }
 
-// acquire is that of the engine for one lock.
+// acquire calls Engine.Acquire for one lock.
 func (e *bubbleEngine) acquire(ctx context.Context, kind Record, o Owner, r Request) (bool, error) {
 	return e.Acquire(ctx, o, r, kind)
 }
 
-// lock, unlock and guarded assert, and do not require: goroutines other than the test's call them too.
+// lock, unlock and guarded use assert instead of require, because goroutines other than that of the test call them too.
 func (e *bubbleEngine) lock(o Owner) {
 	e.t.Helper()
 	ok, err := e.acquire(context.Background(), newFakeLock(e.redis, "x"), o, Request{Wait: forever})
@@ -184,9 +184,9 @@ func (e *bubbleEngine) guarded(o Owner) context.Context {
 	return ctx
 }
 
-// inBubble runs f on a new engine in a bubble, and asserts afterwards that the engine has no wait queues left.
-// It runs f twice: once every request may be abandoned, as after a request without an answer;
-// once a request of a caller who has the time runs on the goroutine of that caller.
+// inBubble runs f on a new engine in a bubble of synctest, and asserts afterwards that the engine has no wait queues
+// left. It runs f twice. In the first run every request is sent on another goroutine, and can be abandoned. In the
+// second run a caller that has the time sends on its own goroutine.
 func inBubble(t *testing.T, f func(t *testing.T, e *bubbleEngine)) {
 	t.Helper()
 	for name, inline := range map[string]time.Duration{"goroutine": 0, "inline": send.ResendTime} {
@@ -203,8 +203,8 @@ const forever = -1
 
 func newRand(seed int) *rand.Rand { return rand.New(rand.NewPCG(uint64(seed), 1)) }
 
-// full is how many cases a test tries, or for how long: plain, or long with
-// RELOCK_LONG=1 in the environment, as "make race" and "make valkey" set it.
+// full returns how many cases a test tries, or for how long it runs: plain, or long if RELOCK_LONG=1 is set in the
+// environment, as by "make race" and "make valkey".
 func full[T int | uint64 | time.Duration](plain, long T) T {
 	if os.Getenv("RELOCK_LONG") != "" {
 		return long

@@ -2,13 +2,12 @@
 
 package engine
 
-// Fuzzing of all input from outside: answers and messages of Redis, and names and durations
-// of users. The seeds run with the other tests. To search on:
+// Fuzz tests of input from outside: the answers of Redis to attempts. The seeds run with the other tests. To fuzz:
 //
-//	go test -run '^$' -fuzz '^FuzzNames$' -fuzztime 1m .
+//	go test -run '^$' -fuzz '^FuzzBundleAnswers$' -fuzztime 1m .
 //
-// Rules: a target asserts rules for every input, and does not repeat the code; a target makes
-// operations and values of bytes, so that the fuzzer can make any of them.
+// Rules: a target asserts rules that hold for every input, and does not repeat the code that it tests. It makes its
+// operations and values from bytes, so that the fuzzer can make any of them.
 
 import (
 	"errors"
@@ -22,7 +21,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// A fakeUpgrade is a lock that refuses an attempt for good with -2.
+// A fakeUpgrade is a lock that refuses an attempt for good if the reply is -2.
 type fakeUpgrade struct{ *fakeLock }
 
 var errFakeUpgrade = errors.New("an upgrade")
@@ -34,7 +33,7 @@ func (l *fakeUpgrade) ReadReply(a Attempt, r send.Reply) (Outcome, error) {
 	return l.fakeLock.ReadReply(a, r)
 }
 
-// S5: an attempt at many locks holds them only if the answer grants each of them.
+// S5: an attempt on several locks holds them only if the answer grants each of them.
 func FuzzBundleAnswers(f *testing.F) {
 	f.Add(byte(2), []byte{1, 1})
 	f.Add(byte(2), []byte{1, 0})
@@ -73,7 +72,7 @@ func FuzzBundleAnswers(f *testing.F) {
 	})
 }
 
-// checkText asserts that err fits into a line of a log.
+// checkText asserts that the text of err fits into one line of a log.
 func checkText(t *testing.T, err error) {
 	t.Helper()
 	s := fmt.Sprint(err)

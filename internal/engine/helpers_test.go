@@ -1,16 +1,16 @@
 package engine
 
-// Helpers that look at the state of an engine. No other test code of the package locks a mutex of it.
+// Helpers that look at the state of an engine. No other code of the tests locks a mutex of an engine.
 
 import (
 	"maps"
 	"slices"
 )
 
-// atWork is how many callers and goroutines are busy.
+// atWork returns the number of callers and goroutines that are at work.
 func (e *Engine) atWork() int64 { return e.workers.AtWork() }
 
-// eachName calls f for every name that is in use, with its mutex.
+// eachName calls f for the state of every lock that is in use, with its mutex held.
 func (e *Engine) eachName(f func(s *lockState)) {
 	e.table.mu.Lock()
 	all := slices.Collect(maps.Values(e.table.names))
@@ -20,43 +20,44 @@ func (e *Engine) eachName(f func(s *lockState)) {
 	}
 }
 
-// holds and waitQueues are how many there are.
+// holds returns the number of holds.
 func (e *Engine) holds() (holds int) {
 	e.eachName(func(s *lockState) { holds += s.holds.len() })
 	return holds
 }
 
+// waitQueues returns the number of wait queues.
 func (e *Engine) waitQueues() (queues int) {
 	e.eachName(func(s *lockState) { queues += len(s.queues) })
 	return queues
 }
 
-// names is how many names are in use.
+// names returns the number of locks that are in use.
 func (e *Engine) names() int {
 	e.table.mu.Lock()
 	defer e.table.mu.Unlock()
 	return len(e.table.names)
 }
 
-// textsInUse are the names that are in use.
+// textsInUse returns the names of the locks that are in use.
 func (e *Engine) textsInUse() (texts []string) {
 	e.eachName(func(s *lockState) { texts = append(texts, s.text) })
 	return texts
 }
 
-// locked calls f with the mutex of the name.
+// locked calls f with the mutex of s held.
 func (s *lockState) locked(f func()) {
 	s.Lock()
 	defer s.Unlock()
 	f()
 }
 
-// leases is how many leases the watchdog has.
+// leases returns the number of leases that the watchdog keeps.
 func (e *Engine) leases() int {
 	return e.watchdog.Len()
 }
 
-// holdOf is the hold of o on the lock called name; f is called with the mutex of the name.
+// holdOf calls f with the hold of o on the lock id, or nil, and with the mutex of its state held.
 func (e *Engine) holdOf(id LockID, o Owner, f func(h *hold)) {
 	s := e.retain(id.Name)
 	defer s.release()

@@ -6,7 +6,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// Each way in which attempts can end, and what has to be undone then.
+// Each way in which attempts can end, and what has to be rolled back then.
 func TestLeftoversSayWhatHasToBeUndone(t *testing.T) {
 	busy := func(l *leftovers) { l.attempted(0, false, false) }
 	queued := func(l *leftovers) { l.attempted(0, false, true) }
@@ -18,8 +18,8 @@ func TestLeftoversSayWhatHasToBeUndone(t *testing.T) {
 	type events []func(*leftovers)
 	for name, c := range map[string]struct {
 		events
-		delays       bool // whether others stand behind what is left
-		held, failed bool // whether a call that holds its locks, or has failed, has something to undo
+		delays       bool // whether others wait behind what is left
+		held, failed bool // whether an operation that holds its locks, or one that has failed, has something to roll back
 		tries        int
 	}{
 		"nothing was asked":                  {},
@@ -53,7 +53,7 @@ func TestLeftoversSayWhatHasToBeUndone(t *testing.T) {
 	}
 }
 
-// Whatever is added, no event takes a leftover away: only a call that begins with a new field has none.
+// No event removes a leftover: only an operation that begins with new fields has none.
 func TestLeftoversOnlyGrow(t *testing.T) {
 	all := []func(*leftovers){
 		func(l *leftovers) { l.attempted(0, false, false) }, func(l *leftovers) { l.attempted(1, false, false) },

@@ -2,11 +2,10 @@
 
 package engine
 
-// Properties of the wait queue: random use, against
-// models that are simpler than the code.
+// Properties of the wait queue: random use, compared with models that are simpler than the code.
 //
-// Rules: a test draws its steps first and plays them in a bubble afterwards, so that rapid can
-// shrink a failure. It records what happens with its time, and judges at the end.
+// Rules: a test draws its steps first, and plays them in a bubble of synctest afterwards, so that rapid can shrink a
+// failure. It records what happens at which time, and checks that in the end.
 
 import (
 	"context"
@@ -35,15 +34,16 @@ type visitor struct {
 	queues   []int // in order
 	after    time.Duration
 	stay     time.Duration
-	patience time.Duration // 0: for ever
+	patience time.Duration // 0: it waits for as long as it takes
 }
 
-// Several wait queues are entered together. An owner that is admitted is alone behind each of them. Every visitor
-// without a deadline gets in, also against owners that come without a pause for one of the queues. A
-// visitor with a deadline is back in time. Visitors of a single queue get in in the order in which they came. A
-// visitor that waits in one queue keeps another queue for a moment at most, twice as long each time. Nothing is left.
+// An owner can enter several wait queues together. One that is admitted is alone behind each of them. Every visitor
+// without a deadline is admitted, even if other owners enter one of the queues again and again without a pause. A
+// visitor with a deadline gives up in time. Visitors of a single queue are admitted in the order in which they came. A
+// visitor that waits in one queue keeps another queue only for a moment, which is twice as long each time. Nothing is
+// left in the end.
 func TestQueuesOfSeveralNamesAreEnteredTogether(t *testing.T) {
-	const most = 3 // queues
+	const most = 3 // the number of queues
 	stays := []time.Duration{0, 5 * time.Millisecond, 60 * time.Millisecond, 150 * time.Millisecond}
 	visitors := rapid.SliceOfN(rapid.Custom(func(rt *rapid.T) visitor {
 		var v visitor
@@ -75,13 +75,13 @@ func TestQueuesOfSeveralNamesAreEnteredTogether(t *testing.T) {
 	})
 }
 
-// A house records the owners behind the wait queues.
+// A house records which owners are behind the wait queues.
 type house struct {
 	*bubbleEngine
 
 	mu     sync.Mutex    // guards below
-	inside map[int]int   // by queue
-	passed map[int][]int // by queue: the visitors of that queue only, in the order in which they got in
+	inside map[int]int   // by queue: the number of owners
+	passed map[int][]int // by queue: the visitors of that queue alone, in the order in which they were admitted
 	wrong  error
 }
 
@@ -93,17 +93,17 @@ func (h *house) fail(format string, args ...any) {
 	}
 }
 
-// A guest is a visitor that waits. It is a ctx, so that it sees each wait begin.
+// A guest is a visitor that waits. It is a context, so that it notices when a wait begins.
 type guest struct {
 	context.Context
 	house *house
 	wants []target
-	since time.Time // start of the present series of waits with a queue kept; zero: the last wait was without
-	kept  int       // number of such series
-	waits int       // number of waits without a queue kept
+	since time.Time // when the present series of waits with a kept queue began; zero: the last wait was without one
+	kept  int       // the number of such series
+	waits int       // the number of waits without a kept queue
 }
 
-// names are the names of its wants, in order.
+// names returns the lock states of its wants, in order.
 func (g *guest) names() (all lockStates) {
 	for _, t := range g.wants {
 		all = append(all, t.hold.name)
@@ -139,7 +139,7 @@ func (g *guest) look() {
 	}
 }
 
-// visit has v enter, stay and leave. With an error v did not get in.
+// visit makes v enter, stay and leave. It returns an error if v was not admitted.
 func (h *house) visit(ctx context.Context, number int, v visitor) error {
 	g := &guest{Context: ctx, house: h}
 	for _, at := range v.queues {
@@ -171,7 +171,7 @@ func (h *house) visit(ctx context.Context, number int, v visitor) error {
 	return nil
 }
 
-// count adds n to the owners behind the wait queues of v.
+// count adds n to the number of owners behind each wait queue of v.
 func (h *house) count(v visitor, n int) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -182,7 +182,7 @@ func (h *house) count(v visitor, n int) {
 	}
 }
 
-// receive has all visit, beside regulars that come again as soon as they have left.
+// receive makes all visit, while regulars enter again as soon as they have left.
 func (h *house) receive(all []visitor, queues, regulars int, stay time.Duration) error {
 	open, shut := context.WithCancel(context.Background())
 	var visits, routine sync.WaitGroup

@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A TryLock ends without an error exactly when its wait time is over.
+// TryLock returns without an error exactly when its wait time has passed.
 func TestEngineTryLockGivesUpInTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := joinBubbleEngine(t, e.redis, "other")
@@ -30,7 +30,7 @@ func TestEngineTryLockGivesUpInTime(t *testing.T) {
 	})
 }
 
-// A TryLock that Redis never answers ends in time with an error.
+// A TryLock that Redis never answers returns an error when its time is up.
 func TestEngineTryLockWithoutAnAnswerIsAnError(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Fault = func(string) fakeredis.Fault { return fakeredis.Fault{Late: 30 * time.Second} }
@@ -40,7 +40,7 @@ func TestEngineTryLockWithoutAnAnswerIsAnError(t *testing.T) {
 		assert.Error(t, err)
 		assert.Equal(t, 900*time.Millisecond, time.Since(start), "time taken")
 		e.redis.Set(func() { e.redis.Fault = nil })
-		time.Sleep(time.Minute) // the attempt runs late, and is undone
+		time.Sleep(time.Minute) // the attempt runs late, and is rolled back
 		assert.Empty(t, e.redis.Holder("x"), "the lock is still held")
 	})
 }
