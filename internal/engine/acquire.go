@@ -55,9 +55,9 @@ type acquireOp struct {
 	givenUp      atomic.Bool
 }
 
-// errRestart makes the call begin another acquire operation, with new fields. There are three reasons: another caller
-// of the owner has released the hold that was to be re-entered; a semaphore is busy, so that the caller has to enter
-// the wait queue; or a field carries the mark of a Client that uses the line, and the attempt has shown that this
+// errRestart makes the call begin another acquire operation, with new fields. There are three reasons. Another caller
+// of the owner has released the hold that was to be re-entered. Or a semaphore is busy, so that the caller has to enter
+// the wait queue. Or a field carries the mark of a Client that uses the line, and the attempt has shown that this
 // Client may not use it.
 var errRestart = errors.New("the acquisition begins again")
 
@@ -141,7 +141,8 @@ func (e *Engine) noteUse() {
 	}
 }
 
-// finish runs the operation, notes its outcome, and copies the options as the operation has changed them back to op.
+// finish runs the operation, and notes its outcome. The operation has a copy of the options; finish copies it back to
+// op.
 func (a *acquireOp) finish(op *waitOptions) error {
 	res, err := a.run()
 	a.span.asked(a.targets)
@@ -194,8 +195,8 @@ func (t *target) prepareLocked(r Request) error {
 	return nil
 }
 
-// run makes attempts until Redis answers one with anything but Busy, or until the wait ends. If it returns an error, no
-// lock is held, and the attempts are being rolled back.
+// run makes attempts until Redis answers one with anything but Busy, or until the wait ends. If it returns an error,
+// none of the attempts counts, and those that may have been granted are being rolled back.
 func (a *acquireOp) run() (res Answer, err error) {
 	returned := false
 	defer func() {
@@ -249,7 +250,7 @@ func (a *acquireOp) attempt() (res Answer, err error) {
 	}
 }
 
-// askRedis sends one attempt, and repeats it as the sender does until Redis answers.
+// askRedis sends one attempt. If Redis does not answer, the sender repeats it for a limited time.
 func (a *acquireOp) askRedis(lastReply time.Time) (Answer, error) {
 	e, targets := a.engine, a.targets
 	call := attemptCall(targets)

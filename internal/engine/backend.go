@@ -30,9 +30,9 @@ type backend interface {
 	// if a panic, or the end of the goroutine, has ended the operation.
 	rollback(res Answer, err error, returned bool)
 	// dismissLocked ends a target that was not granted, or that the caller cannot keep.
-	dismissLocked(w target, res Answer)
-	// present returns wants, which are the targets of an earlier attempt, with the holds that the caller has now.
-	present(wants []target) []target
+	dismissLocked(t target, res Answer)
+	// present returns targets, which are those of an earlier attempt, with the holds that the caller has now.
+	present(targets []target) []target
 }
 
 // A VotedLock is a lock whose holds are votes instead of records: a RedLock.
@@ -55,11 +55,11 @@ type Vote interface {
 	Over() bool
 	// Listen listens for the releases at the nodes that a Refusal lists as Taken.
 	Listen(taken []int) []*wake.Listener
-	// Lower releases what is above the hold count level. It does not block. settled waits until that is done, but no
-	// longer than limit.
-	Lower(ctx context.Context, level int) (settled func(limit time.Duration))
-	// SetHoldCount releases what is above the hold count left, and reports whether the hold existed.
-	SetHoldCount(p *send.Wait, left int) (there bool, err error)
+	// Lower lowers the hold count to count, and releases the hold if count is 0. It does not block. settled waits until
+	// that is done, but no longer than limit.
+	Lower(ctx context.Context, count int) (settled func(limit time.Duration))
+	// SetHoldCount is like Lower, but waits for the answers. It reports whether the hold existed.
+	SetHoldCount(p *send.Wait, count int) (there bool, err error)
 	// Extend makes the lease of the hold last for lease, counted from sent.
 	Extend(ctx context.Context, lease time.Duration) (sent time.Time, err error)
 	// Check returns the reason why the hold is not valid any more, or nil. It does not use the clock of the watchdog.

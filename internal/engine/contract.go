@@ -146,8 +146,8 @@ type Commands interface {
 	// number is above 0 if the lock is held. The rest of the lease is in milliseconds; it is negative if there is no
 	// record, or a record without a lease.
 	Inspect(field string) send.Call
-	// Force releases the lock for any owner. The reply is {1, more, 0} if the lock was held, and otherwise {0, more, 0}.
-	// more is 1 if a semaphore has so many permits that some are still held.
+	// Force releases the lock for any owner. The reply is {1, more, 0} if the lock was held, and otherwise {0, more,
+	// 0}. more is 1 if permits of a semaphore are still held, because one run releases a limited number of them.
 	Force() send.Call
 	// Grants is the channel on which this Client is notified that the lock was granted to a: see line.go. It is "" if
 	// this lock, or this attempt, is never granted by a message.

@@ -5,8 +5,8 @@ package engine
 // Rules: every call that acquires locks ends in one Acquired or one GaveUp for each of its locks, unless it is refused
 // for its arguments or because the Client is closed. If it has to wait, a Waiting comes before. The end of a hold is
 // reported once, as Released (with a hold count of 0), Expired or Lost, whichever part notices it. No mutex is held
-// while an event is reported. Only the call that an event is about waits for the report. If nobody observes events,
-// each place that reports costs one check, and makes no measurements.
+// while an event is reported. Only the call that an event is about waits for the report. Without an Observer, each
+// place that reports costs one check, and makes no measurements.
 
 import (
 	"context"
@@ -56,7 +56,7 @@ func (h *hold) subject() Subject { return subjectOf(h.lock, h.key.owner) }
 // age returns how long h has been held.
 func (h *hold) age() time.Duration { return h.name.engine.watchdog.Now() - h.since }
 
-// A span is one call that acquires locks, as events describe it. It is nil if nobody observes events.
+// A span is one call that acquires locks, as events describe it. It is nil if there is no Observer.
 type span struct {
 	events  Events
 	ctx     context.Context

@@ -110,7 +110,8 @@ func (g *multiAcquire) await(res Answer) (Answer, error) {
 	delay, stop := g.nextPoll(in, res)
 	defer stop()
 	if begun {
-		// Other callers that have passed the wait queues of g before would each ask too, and g asks again in a moment.
+		// The caller asks again as soon as the subscription is in force, and keeps its wait queues until then, but not
+		// for long. Otherwise other callers that pass these queues meanwhile would each ask too.
 		delay = min(delay, reserveTime)
 	}
 	g.unlockAll(res.at, begun)

@@ -103,7 +103,7 @@ type guest struct {
 	waits int       // the number of waits without a kept queue
 }
 
-// names returns the lock states of its wants, in order.
+// names returns the lock states of its targets, in order.
 func (g *guest) names() (all lockStates) {
 	for _, t := range g.wants {
 		all = append(all, t.hold.name)

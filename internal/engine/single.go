@@ -51,7 +51,7 @@ func (o *oneLock) enterQueue() error {
 }
 
 // rejoinQueue ends an attempt that has bypassed the wait queue and found the lock busy. The caller does not wait for a
-// release, but in the wait queue: see errBypassQueue.
+// release now: it enters the wait queue again. See errBypassQueue.
 func (o *oneLock) rejoinQueue(in target, res Answer) error {
 	o.noteBusy(in.hold, res.ttl)
 	if in.hold.lock.Admission() == Counting {
@@ -171,7 +171,7 @@ func (r *recordBackend) granted() (res Answer, ok bool) {
 		return res, false
 	case r.engine.ConfirmsGrants: // replicas have to confirm it
 		return res, false
-	case g.Lease < min(t.Lease, ProvisionalLease), g.Lease < t.Lease && !t.Renewed: // for another caller
+	case g.Lease < min(t.Lease, ProvisionalLease), g.Lease < t.Lease && !t.Renewed: // another caller asked for it
 		return res, false
 	case t.hold.lock.Fenced() != (g.Token != 0):
 		return res, false
@@ -223,8 +223,8 @@ func (r *recordBackend) useFieldLocked(field string) {
 	r.targets = []target{t}
 }
 
-// leavePlace leaves the place in the line of a caller that gives up to the next caller of this process, and reports
-// whether there is one.
+// leavePlace leaves the place in the line of a caller that gives up to the next caller of this process. It reports
+// whether it has done so.
 func (r *recordBackend) leavePlace() bool {
 	t := r.targets[0]
 	s := t.hold.name

@@ -19,7 +19,7 @@ type waitOptions struct {
 	bypass    bool          // the next attempt bypasses the wait queue
 	foundBusy bool          // an attempt that has bypassed the wait queue has found a semaphore busy
 	number    uint64        // keeps the caller's position in a wait queue that it has left for an attempt; 0: it has none
-	span      *span         // of the call; nil: nobody observes it
+	span      *span         // of the call; nil: there is no Observer
 	blocker   *blocker      // that the last attempt has found; or nil
 	changed   chan struct{} // a value in it ends a sleep, too: see multi.go; or nil
 }
