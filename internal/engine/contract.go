@@ -115,10 +115,11 @@ type BundledCall struct {
 // Commands build the calls that the engine sends for a lock, and read the reply to an attempt.
 //
 // Every call except Force may run more than once, and may run late: the engine repeats a request that gets no answer,
-// and a request can stay on its way after its caller has given up. A repeated or late run must change nothing that the
-// first run has not changed. So a script sets a hold count instead of adding to it, and names the field of its hold, so
-// that it never affects another hold. Only a fencing token may be drawn twice, because tokens just have to grow. The
-// engine sends Force once.
+// and a request can stay on its way after its caller has given up. That must do no harm. So a script sets a hold count
+// instead of adding to it, and names the field of its hold, so that it never affects another hold. A repetition may
+// only make a lease last longer, or draw one more fencing token, because tokens just have to grow. A late Acquire may
+// acquire the lock for a caller that has left. The engine rolls that back, and prevents it by tombstones where the lock
+// type has them. The engine sends Force once.
 //
 // Each script replies with three integers. Where a comment below says {1, ...}, the other two have no meaning.
 type Commands interface {

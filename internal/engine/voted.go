@@ -39,7 +39,7 @@ func (e *Engine) acquireVote(op *waitOptions, s *lockState, l VotedLock, o Owner
 		return err
 	}
 	granted := false
-	defer func() { // also after a panic of a ctx of the user
+	defer func() { // also after a panic of a context of the user
 		if h.vote != nil && !granted {
 			h.vote.Lower(k.Ctx, t.HoldCount-1)
 		}

@@ -13,7 +13,6 @@ import (
 )
 
 // The waitOptions of a caller apply to all waits of its call.
-
 type waitOptions struct {
 	send.Wait
 	bypass    bool          // the next attempt bypasses the wait queue
