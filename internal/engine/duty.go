@@ -1,9 +1,15 @@
 package engine
 
-// Duties: what remains to be done when the state of a name has changed.
+// Duties: background work that follows from a change of a lock state.
 //
-// Rules: the state of a name changes under the mutex of the name, where nothing is sent and no goroutine is started.
-// What follows from the change is noted as a duty. Who unlocks the name begins it, on a goroutine that Close waits for.
+// Rules: a lock state changes under its mutex, where no request is sent and no goroutine is started. If a function that
+// has the mutex finds that background work is needed, it notes a duty, and the next Unlock of the lock state begins the
+// duty, on a goroutine that Close waits for. A function that does not have the mutex calls workers.Spawn instead: both
+// run the same work in the same way, and only when it may begin differs. Work that has to be done before the call
+// returns, such as canceling guards and reporting a loss, is neither: a function that has the mutex returns it to its
+// caller (see ending), or unlocks the mutex for it (see endGuardsLocked). A function that unlocks the mutex for a
+// moment thereby begins the duties noted so far, so the change that a duty follows from has to be complete when the
+// duty is noted.
 
 import (
 	"context"
@@ -12,33 +18,35 @@ import (
 	"github.com/relock-go/relock/internal/handoff"
 )
 
-// A duty is to clear a hold, to undo an attempt, or to keep a wait queue for a while.
+// A duty is background work that must not begin before the lock state is unlocked. There are three kinds, and exactly
+// one of the first three fields is set: to delete the record of a hold, to roll back an attempt, and to keep a local
+// queue for some time.
 type duty struct {
-	clear    *hold      // the hold; or nil
-	rollBack Record     // the lock of attempt; or nil
-	keep     *waitQueue // the wait queue of name; or nil
+	clear    *hold      // the hold to clear; or nil
+	rollBack Record     // the lock of the attempt to roll back; or nil
+	keep     *waitQueue // the local queue of name to keep; or nil
 
 	name    *lockState
-	before  *duty // the one that came due before it
-	attempt Attempt
-	unknown int             // tries of attempt that may still run
-	ctx     context.Context // of the caller of attempt; or nil
+	before  *duty           // the duty that was noted before this one; or nil
+	attempt Attempt         // rollBack: the attempt
+	unknown int             // rollBack: how many tries of the attempt have an unknown outcome
+	ctx     context.Context // rollBack: the ctx of the caller; nil: context.Background
 }
 
-// oweLocked notes what is to be done when the mutex is free.
+// oweLocked notes a duty, which the next Unlock of s begins.
 func (s *lockState) oweLocked(d duty) {
 	d.name, d.before = s, s.due
 	s.due = &d
 }
 
-// begin begins last, and what came due before it.
+// begin begins last, and all duties that were noted before it. The caller has unlocked the lock state.
 func (e *Engine) begin(last *duty) {
 	for d := last; d != nil; d = d.before {
 		e.workers.Spawn(func() { d.fulfil(e) })
 	}
 }
 
-// fulfil does what is due.
+// fulfil does what d says.
 func (d *duty) fulfil(e *Engine) {
 	switch {
 	case d.clear != nil:

@@ -1,9 +1,9 @@
 package engine
 
-// Extend: how a hold with an explicit lease gets a longer one.
+// Extend: how the owner of a hold with an explicit lease extends the lease.
 //
-// Rules: an extension never shortens what is left of a lease, and validity counts from before its request. A hold that
-// the watchdog renews, and one that MaxHold would end sooner, are not extended.
+// Rules: an extension never shortens a lease, and the new validity counts from before the request was sent. Extend
+// returns an error for a hold that the watchdog renews, and for a lease that would last beyond MaxHold.
 
 import (
 	"cmp"
@@ -16,7 +16,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// Extend makes the lease of o's hold on kind as long as length from now on.
+// Extend sets the lease of the hold that o has on kind to length, counted from now, if less is left of it.
 func (e *Engine) Extend(ctx context.Context, kind Lock, o Owner, length time.Duration) error {
 	e.workers.Begin()
 	defer e.workers.End()
@@ -40,22 +40,23 @@ func (e *Engine) Extend(ctx context.Context, kind Lock, o Owner, length time.Dur
 	}
 	sent, err := x.ask(op)
 	whole := lease.Validity(length)
-	for asked := 1; err == nil && asked < MostAsked && !lease.EnoughValidityLeft(whole-time.Since(sent), whole, false); asked++ {
-		sent, err = x.ask(op) // the answer came late: another request restores the lease
+	enough := func() bool { return lease.EnoughValidityLeft(whole-time.Since(sent), whole, false) }
+	for asked := 1; err == nil && asked < MostAsked && !enough(); asked++ {
+		sent, err = x.ask(op) // the answer came late: after another request more of the lease is left
 	}
 	if !e.watchdog.Watches(&h.record.lease) {
-		h.lose(ErrExpired) // the watchdog has found the lease over, and is about to end the hold
+		h.lose(ErrExpired) // the watchdog has found that the lease has expired, and is about to end the hold
 	}
 	return x.done(sent, err)
 }
 
-// An extension makes the lease of a hold as long as length from now on. Its caller has the owner mutex of the hold.
+// An extension is one call of Extend with this length. Its caller has the owner mutex of the hold.
 type extension struct {
 	*hold
 	length time.Duration
 }
 
-// allowed reports why the hold cannot have this lease from now on, or nil.
+// allowed returns nil if the hold may have this lease, or else the error that Extend returns.
 func (x extension) allowed() error {
 	x.name.Lock()
 	defer x.name.Unlock()
@@ -71,12 +72,12 @@ func (x extension) allowed() error {
 	return nil
 }
 
-// done notes the outcome of a request that was sent at sent.
+// done notes the outcome of the request that was sent at sent, and returns the error of Extend.
 func (x extension) done(sent time.Time, err error) error {
 	x.name.Lock()
 	defer x.name.Unlock()
 	switch {
-	case !x.state.holds(): // it was lost, or released, while the request was under way
+	case !x.state.holds(): // it was lost or released while the request was under way
 		return send.WithLast(cmp.Or(x.loss, ErrNotHeld), err)
 	case err != nil:
 		x.leaseUncertain = true
@@ -86,12 +87,14 @@ func (x extension) done(sent time.Time, err error) error {
 	return nil
 }
 
-// ask sends one request, at sent. It ends a hold that Redis does not have.
+// ask sends one request, and returns when it was sent. If Redis does not have the hold, ask ends the hold as lost and
+// returns no error.
 func (x extension) ask(op *waitOptions) (sent time.Time, err error) {
 	if x.vote != nil {
 		return x.vote.Extend(op.Ctx, x.length)
 	}
-	answer := x.name.engine.sender.Do(&op.Wait, send.Request{Call: x.commands().Renew(x.field, x.length, false)}, time.Time{})
+	renew := x.commands().Renew(x.field, x.length, false)
+	answer := x.name.engine.sender.Do(&op.Wait, send.Request{Call: renew}, time.Time{})
 	r, err := answer.Reply()
 	switch {
 	case errors.Is(err, send.ErrNotALock): // the record was replaced by something else

@@ -1,20 +1,21 @@
 package engine
 
-// Fields: the name of one acquisition, which a record in Redis has for each hold.
+// Fields: a field is the holder ID of one acquire operation. The key of a lock in Redis has its hold under this ID.
 //
-// Rules: a field is client:owner:number, the number counts the acquisitions of the Client, and no field is made twice.
-// The number begins with usesLineMark where the Client uses the line: who finds such a holder knows that its release
-// passes the lock along the line. uses_line of lua/record.lua reads the mark, too, which
-// TestMarkOfAFieldIsThatOfTheScripts checks.
+// Rules: a field is client:owner:number. The number counts the fields of the Client, so no field is made twice. If the
+// Client uses the line, the number begins with usesLineMark: a waiter that finds such a holder knows that its release
+// will grant the lock to the line. The function uses_line of lua/record.lua reads the mark, too;
+// TestMarkOfAFieldIsThatOfTheScripts compares the two.
 
 import (
 	"strconv"
 	"strings"
 )
 
+// usesLineMark is a leading zero of the number of a field, which no number has otherwise.
 const usesLineMark = '0'
 
-// newField makes the field of an acquisition: client, owner and number.
+// newField returns a new field of o, for one acquire operation.
 func (e *Engine) newField(o Owner) string {
 	var room [96]byte
 	field := append(append(room[:0], e.ID...), ':')
@@ -25,8 +26,9 @@ func (e *Engine) newField(o Owner) string {
 	return string(strconv.AppendUint(field, e.acquisitions.Add(1), 10))
 }
 
-// made reports whether this engine has made field. It knows of each of its fields whether a request may still run that
-// asks with it.
+// made reports whether this engine has made field. Of its own fields, the engine knows whether requests that name them
+// may still run. Of other fields, which only a
+// forged message can name, it does not.
 func (e *Engine) made(field string) bool {
 	number, err := strconv.ParseUint(field[strings.LastIndexByte(field, ':')+1:], 10, 64)
 	return err == nil && number <= e.acquisitions.Load() && strings.HasPrefix(field, e.ID+":")

@@ -1,8 +1,8 @@
 package engine
 
-// Guards: contexts that end with a hold. See internal/guard.
+// Guards: contexts that are canceled when a hold ends. See internal/guard.
 //
-// Rules: the mutex of the name guards the ends that a hold keeps. A hold that is over, or lost, has no guards.
+// Rules: the mutex of the lock state guards the guards of a hold. A hold that was released or lost has none.
 
 import (
 	"cmp"
@@ -12,7 +12,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// Guard returns a ctx that is canceled with o's hold on kind.
+// Guard returns a ctx that is canceled when ctx is canceled, or when the hold that o has on kind ends.
 func (e *Engine) Guard(ctx context.Context, kind Lock, o Owner) (context.Context, error) {
 	if err := e.Open(); err != nil {
 		return nil, err
@@ -27,10 +27,10 @@ func (e *Engine) Guard(ctx context.Context, kind Lock, o Owner) (context.Context
 	return guard.New(ctx, (*guardedHold)(h))
 }
 
-// A guardedHold is a hold, as its guards see it.
+// A guardedHold is a hold as package guard sees it: it implements guard.Hold.
 type guardedHold hold
 
-// Lost is why the hold was lost, or nil.
+// Lost returns why the hold was lost, or nil. It looks at the clock.
 func (g *guardedHold) Lost() error {
 	h := (*hold)(g)
 	h.loseIfDue()
@@ -40,7 +40,7 @@ func (g *guardedHold) Lost() error {
 	return nil
 }
 
-// guardableLocked reports why there can be no guard of the hold, or nil.
+// guardableLocked returns nil if the hold can have guards, or else the error of Guard.
 func (g *guardedHold) guardableLocked() error {
 	switch {
 	case g.name.closed:
@@ -51,14 +51,14 @@ func (g *guardedHold) guardableLocked() error {
 	return nil
 }
 
-// EndOf is the end of guards whose parents end with done, or nil.
+// EndOf returns the End of the guards whose parents have this done channel, or nil.
 func (g *guardedHold) EndOf(done <-chan struct{}) (*guard.End, error) {
 	g.name.Lock()
 	defer g.name.Unlock()
 	return g.guards[done], g.guardableLocked()
 }
 
-// KeepEnd keeps end, and returns it; or the one that another goroutine has kept meanwhile.
+// KeepEnd keeps end for parents with this done channel, and returns it; or the End that is kept for them already.
 func (g *guardedHold) KeepEnd(done <-chan struct{}, end *guard.End) (*guard.End, error) {
 	g.name.Lock()
 	defer g.name.Unlock()
@@ -68,7 +68,7 @@ func (g *guardedHold) KeepEnd(done <-chan struct{}, end *guard.End) (*guard.End,
 	return g.guards.Keep(done, end), nil
 }
 
-// ForgetEnd forgets an end whose parents have ended.
+// ForgetEnd forgets end, whose parents are canceled.
 func (g *guardedHold) ForgetEnd(done <-chan struct{}, end *guard.End) {
 	g.name.Lock()
 	defer g.name.Unlock()

@@ -1,11 +1,11 @@
 package engine
 
-// Handover: how a lock passes from one goroutine of this process to the next without
-// a round trip.
+// Local hand-off: how a lock passes from one goroutine of this process to the next without a request.
 //
-// Rules: a holder that unlocks hands the lock to the first waiter in the wait queue, which holds the lock
-// from that moment on. This needs a record that is valid and kept by the watchdog, and a young streak of
-// this process (internal/turns). A waiter that needs a fencing token takes the record over with an attempt of its own.
+// Rules: a holder that unlocks hands the lock off to the first waiter of the local queue, which holds the lock from
+// that moment on. The record must be valid and renewed by the watchdog, and the tenure of this process, which is the
+// time for which it has passed the lock on inside itself, must be shorter than the hand-off window (internal/handoff).
+// A waiter that needs a fencing token gets the field of the record, and adopts the record by an attempt of its own.
 
 import (
 	"time"
@@ -13,11 +13,11 @@ import (
 	"github.com/relock-go/relock/internal/guard"
 )
 
-// handOffLocked hands the lock of h, one level of which is being released, to the first waiter if
-// that waiter can have the lock, and reports whether it did.
+// handOffLocked hands the lock of h off to the first waiter of its local queue, if this is possible, and reports
+// whether it did. The owner of h is releasing it, and its hold count is still 1.
 func (h *hold) handOffLocked() bool {
 	next, now := h.successorLocked()
-	if next == nil || len(h.guards) > 0 { // guards that were made while earlier ones were ended: a real release ends them
+	if next == nil || len(h.guards) > 0 { // guards made since the others were canceled: a release in Redis cancels them
 		return false
 	}
 	s, q, r := h.name, h.queue, h.record
@@ -41,7 +41,8 @@ func (h *hold) handOffLocked() bool {
 	return true
 }
 
-// successorLocked is the hold that the lock of h may be handed to now, or nil. A level of h is being released.
+// successorLocked returns the hold that the lock of h, which is being released, may be handed off to, and the time on
+// the clock of the watchdog; or nil.
 func (h *hold) successorLocked() (next *hold, now time.Duration) {
 	s, q, r := h.name, h.queue, h.record
 	e := s.engine
@@ -53,27 +54,28 @@ func (h *hold) successorLocked() (next *hold, now time.Duration) {
 	case next == nil, !q.policy.MayHandOff(now, e.pace()):
 		return nil, 0
 	case h.fieldSent, s.counterpartLocked(h) != nil, s.counterpartLocked(next) != nil:
-		return nil, 0 // an attempt on the other half by this field would be granted beside the successor
+		return nil, 0 // an attempt on the counterpart that names this field would be granted beside the successor
 	case h.keepUntil > now:
 		return nil, 0
-	case !e.watchdog.Renews(&r.lease), !r.isKeptLocked(now), r.lease.LeftAt(now) > next.lock.Limits().cut(e.WatchdogTimeout):
-		return nil, 0 // an explicit lease belongs to its owner alone
+	case !e.watchdog.Renews(&r.lease), !r.isKeptLocked(now),
+		r.lease.LeftAt(now) > next.lock.Limits().cut(e.WatchdogTimeout):
+		return nil, 0 // the lease is explicit, nearly over, or longer than the successor may have
 	case r.lease.EndsAtLimit() && r.lease.LeftAt(now) < next.lock.Limits().cut(e.WatchdogTimeout)/3:
-		return nil, 0 // too little is left until the first renewal for the successor
+		return nil, 0 // the lease might expire before its first renewal for the successor
 	}
 	return next, now
 }
 
-// An admitted says how a caller of one lock was admitted past the other callers of this process. The zero
-// value is for callers that no lock can be handed to, for example because they want an explicit lease.
+// An admitted is the result of admit: how the caller of one lock was admitted among the callers of this process. The
+// zero value is for callers that no lock can be handed off to, for example because they want an explicit lease.
 type admitted struct {
-	hold   *hold // of the caller, with its owner mutex unless holds is set; or nil
-	holds  bool  // the lock was handed over or shared: the caller need not ask Redis
-	adopts bool  // the record of the holder before was left to hold: an attempt has to take it
+	hold   *hold // of the caller, which has its owner mutex unless holds is set; or nil
+	holds  bool  // the caller holds the lock: it was handed off, or a record is shared, and no request is needed
+	adopts bool  // the previous holder has left its record to hold, which has to adopt it by an attempt
 }
 
-// admit is where most callers of a hot lock wait. They want one level of one lock, which another
-// goroutine of this process holds or contends for.
+// admit admits the caller among the callers of this process that want the same lock. Most callers of a contended lock
+// wait here, while another goroutine of this process holds the lock or contends for it.
 func (s *lockState) admit(op *waitOptions, kind Lock, o Owner, explicit bool) (admitted, error) {
 	key, admission := holdKey{kind.ID(), o}, kind.Admission()
 	s.Lock()
@@ -99,9 +101,9 @@ func (s *lockState) admit(op *waitOptions, kind Lock, o Owner, explicit bool) (a
 	}
 }
 
-// admitCountingLocked is the part of admit for locks that several owners hold, each with a record of its own: callers pass the
-// caller in the wait queue until it has found the lock busy, or others wait or go first, because each of them may find
-// the lock free.
+// admitCountingLocked is the part of admit for semaphores, which several owners hold, each with a record of its own.
+// Any caller may find a free permit, so as a rule a caller bypasses the local queue. It waits in the queue if it or the
+// admitted caller has found the semaphore busy, if others wait there, or if other processes go first.
 func (s *lockState) admitCountingLocked(op *waitOptions, kind Lock, key holdKey) (admitted, error) {
 	h := s.newHoldLocked(kind, key, nil)
 	if op.NoWait {
@@ -117,22 +119,24 @@ func (s *lockState) admitCountingLocked(op *waitOptions, kind Lock, key holdKey)
 	return s.enqueueLocked(op, q, h)
 }
 
-// admitFirstLocked admits a fresh hold whose wait queue was free, or that needs none.
+// admitFirstLocked admits a fresh hold that has entered its local queue q without waiting, or needs no queue (q is
+// nil).
 func (s *lockState) admitFirstLocked(h *hold, q *waitQueue) admitted {
 	h.queue, h.field = q, s.engine.newField(h.key.owner)
 	return admitted{hold: h}
 }
 
-// enqueueLocked waits in q. It lets go of the mutex meanwhile.
+// enqueueLocked waits in q with the fresh hold h, until q admits it or it is handed the lock. It unlocks the mutex
+// meanwhile.
 func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) (admitted, error) {
 	w := q.Add(h, entrance{s.engine}.number(op))
 	err := entrance{s.engine}.awaitLocked(s, op, w)
 	switch {
-	case h.state == adopting: // checked before err, as below: no other caller can release this hold
+	case h.state == adopting: // checked before err, as below: no other goroutine can release this hold
 		op.span.ends(pathHandoff)
 		h.state = fresh
 		return admitted{hold: h, adopts: true}, nil
-	case h.state != fresh: // it was handed the lock, and may have lost it since
+	case h.state != fresh: // the lock was handed off to it, and may have been lost since
 		op.span.ends(pathHandoff)
 		if h.state == handed {
 			h.state = holding
@@ -141,7 +145,7 @@ func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) (admit
 			return s.discardHandoffLocked(h), nil
 		}
 		return admitted{hold: h, holds: true}, nil
-	case err == errOwnerChanged: // the owner holds the other half: no other caller decides on its attempt
+	case err == errOwnerChanged: // the owner holds the counterpart: Redis decides at once on its attempt
 		q.Leave(w)
 		s.dropQueueLocked(q)
 		op.number, op.bypass = w.Number, true
@@ -164,11 +168,11 @@ func (s *lockState) enqueueLocked(op *waitOptions, q *waitQueue, h *hold) (admit
 	return admitted{hold: h}, nil
 }
 
-// discardHandoffLocked releases a lock that was handed to h. Its trust was over, or nearly so, before the caller of h
-// ran again: the process was stopped in between. The caller asks for a hold of its own; the old record is
-// cleared meanwhile. discardHandoffLocked lets go of the mutex for a moment.
+// discardHandoffLocked releases a lock that was handed off to h, but whose validity was over, or nearly so, before the
+// goroutine of h ran again: the process was paused in between. The caller then asks Redis for a new hold, which
+// discardHandoffLocked returns, and the old record is deleted in the background. It unlocks the mutex for a moment.
 func (s *lockState) discardHandoffLocked(h *hold) admitted {
-	q, shares := h.queue, h.count > 1 // shares: other callers of the owner have re-entered h meanwhile
+	q, shares := h.queue, h.count > 1 // shares: other goroutines of the owner have re-entered h meanwhile
 	last, guards := true, []*guard.End(nil)
 	if h.state.isLost() {
 		h.count--
@@ -181,7 +185,7 @@ func (s *lockState) discardHandoffLocked(h *hold) admitted {
 	h.queue = nil
 	s.forgetLocked(h)
 	if last {
-		h.keepUntil = 0 // its caller has not run
+		h.keepUntil = 0 // MinHold does not apply: its caller has not run
 		s.oweLocked(duty{clear: h})
 	}
 	next := &hold{name: s, lock: h.lock, key: h.key, queue: q}

@@ -1,11 +1,11 @@
 package engine
 
-// A hold is the relation of one owner to one lock, from the first attempt until the lock is given
-// back or lost.
+// A hold is what one owner has of one lock, from its first attempt until the lock is released or lost.
 //
-// Rules: a hold is used once, from fresh to over. It is lost at most once: the watchdog, a request
-// that found no record, or a guard that looks at the clock notices first. Callers of one owner use a
-// hold one at a time: the owner mutex of the hold is a queue, which a caller can leave.
+// Rules: the state of a hold goes from fresh to ended, and never back: the next acquire makes a new hold. A hold is
+// lost at most once. The first to notice the loss may be the watchdog, a request that finds no record, or a call or a
+// guard that looks at the clock. The goroutines of one owner use a hold one at a time, with its owner mutex, which is a
+// queue that a waiting goroutine can leave.
 
 import (
 	"cmp"
@@ -19,35 +19,36 @@ import (
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
-const expiredKept = 1024 // expired holds remembered, so that a late Unlock returns ErrLockLost
+// expiredKept is how many expired holds an engine remembers, so that a late Unlock returns ErrLockLost.
+const expiredKept = 1024
 
-// A holdState is where a hold is on its way: from fresh to holding, and from there to lost or over.
+// A holdState is the state of a hold: it goes from fresh to holding, and from there to lost or ended.
 type holdState uint8
 
 const (
 	fresh        holdState = iota // not acquired yet
-	adopting                      // not acquired yet, and the record of the holder before was left to it: an attempt has to take it
-	handed                        // acquired: the lock was handed to it, or the record shared with it, and its caller has not run since
+	adopting                      // not acquired yet: the previous holder has left it a record, which an attempt has to adopt
+	handed                        // acquired by a hand-off, or by sharing a record, and its caller has not run since
 	holding                       // acquired
-	lost                          // its owner has not called Unlock or Lock since
-	expired                       // lost because its explicit lease ran out: it needs no Unlock
-	lossReported                  // lost, and a re-entry has told its owner
-	ended                         // released, or handed over
+	lost                          // lost, and its owner does not know yet
+	expired                       // lost because its explicit lease has expired: it needs no Unlock
+	lossReported                  // lost, and an acquire has returned the loss to its owner
+	ended                         // released, or handed off
 )
 
-// wanted says that the lock is not acquired yet.
+// wanted reports whether the lock is not acquired yet.
 func (s holdState) wanted() bool { return s <= adopting }
 
-// holds says that the owner holds the lock.
+// holds reports whether the owner holds the lock.
 func (s holdState) holds() bool { return s == handed || s == holding }
 
-// isLost says that the hold was lost, and not released since.
+// isLost reports whether the hold was lost, and not released since.
 func (s holdState) isLost() bool { return s >= lost && s <= lossReported }
 
-// isForgotten says that the next acquire of the owner is a fresh one.
+// isForgotten reports whether the next acquire of the owner makes a new hold.
 func (s holdState) isForgotten() bool { return s == expired || s == lossReported }
 
-// afterLoss is the state after a loss. unrenewed says that an explicit lease has run out.
+// afterLoss returns the state after a loss. unrenewed is set if the loss is that an explicit lease has expired.
 func (s holdState) afterLoss(unrenewed bool) holdState {
 	switch {
 	case !s.holds():
@@ -58,7 +59,7 @@ func (s holdState) afterLoss(unrenewed bool) holdState {
 	return lost
 }
 
-// afterReport is the state after a re-entry, which has told the owner of a loss.
+// afterReport returns the state after an acquire, which returns a loss to the owner.
 func (s holdState) afterReport() holdState {
 	if s.isLost() {
 		return lossReported
@@ -66,65 +67,70 @@ func (s holdState) afterReport() holdState {
 	return s
 }
 
+// A holdKey identifies the hold of an owner on a lock.
 type holdKey struct {
 	id    LockID
 	owner Owner
 }
 
+// A hold is what one owner has of one lock.
 type hold struct {
 	name  *lockState
-	lock  Lock
+	lock  Lock // through which it was acquired
 	key   holdKey
 	field string // of its record in Redis; empty before the first attempt
-	// A token in it wakes the caller that asks for this hold: its owner has come to hold the other half. Or nil.
+	// changed wakes the caller that waits for this hold when its owner has acquired the counterpart of the lock; or nil.
 	changed chan struct{}
-	vote    Vote // set while the hold is fresh; nil: the watchdog keeps its record in Redis
+	vote    Vote // set while the hold is fresh; nil if the lock has a record in Redis
 
 	// guarded by name.mu
 	owner  waitqueue.Queue[*hold] // the owner mutex
-	queue  *waitQueue             // the wait queue that admitted the hold, and that it occupies; or nil
-	record *record                // set from holding on
-	own    record                 // memory for a record of this hold
-	place  int                    // index among the holds of the record
-	since  time.Duration          // on the clock of the watchdog: of the attempt that was granted, or of the handover
-	// MinHold: on the clock of the watchdog, until when the record stays in Redis; 0: it need not.
+	queue  *waitQueue             // the local queue that has admitted the hold, and not the next waiter yet; or nil
+	record *record                // set when the lock is acquired
+	own    record                 // memory for the record that this hold makes
+	place  int                    // index in record.holds
+	// since is when the attempt that was granted was sent, or when the lock was handed off or shared, on the clock of the
+	// watchdog.
+	since time.Duration
+	// keepUntil is until when the record stays in Redis because of MinHold, on the clock of the watchdog; 0: it need not.
 	keepUntil time.Duration
-	count     int
-	token     int64
-	loss      error // why, when lost
+	count     int   // the hold count
+	token     int64 // the fencing token; 0: none
+	loss      error // why the hold was lost; nil: it was not
 	guards    guard.Ends
 
 	state      holdState
-	registered bool // in the map of its name
-	fieldSent  bool // its field was sent by an attempt on the other half
-	// The record may outlive the lease, because a re-entry with a longer one was given up.
+	registered bool // it is in the holds of its lock state
+	fieldSent  bool // an attempt on the counterpart has named its field
+	// leaseUncertain is set when the record may outlive the lease that this process knows, because a request for a longer
+	// lease has no known outcome.
 	leaseUncertain bool
 }
 
-// commands are the calls of a hold that has a record in Redis.
+// commands returns the commands of the lock, which must have a record in Redis.
 func (h *hold) commands() Record { return h.lock.(Record) }
 
-// lossOf is why the hold was lost, or nil.
+// lossOf returns why the hold was lost, or nil.
 func (h *hold) lossOf() error {
 	h.name.Lock()
 	defer h.name.Unlock()
 	return h.loss
 }
 
-// withName puts the lock's name before a loss.
+// withName returns loss with the name of the lock in front.
 func (h *hold) withName(loss error) error {
 	return fmt.Errorf("relock: %s: %w", send.ShortName(h.lock.Name()), loss)
 }
 
-// lockHold finds the hold that o has on the lock, and keeps other callers of o away from it
-// until unlockHold. Where there is none, it makes a fresh hold if makeOne is set, and else returns nil.
+// lockHold returns the hold that o has on the lock, with its owner mutex, which unlockHold releases. If there is none,
+// it returns a fresh hold if makeOne is set, and nil otherwise.
 func (s *lockState) lockHold(op *waitOptions, kind Lock, o Owner, makeOne bool) (*hold, error) {
 	s.Lock()
 	defer s.Unlock()
 	return s.lockHoldLocked(op, kind, o, makeOne)
 }
 
-// lockHoldLocked is lockHold for callers with the mutex. It lets go of the mutex while it waits.
+// lockHoldLocked is lockHold for callers with the mutex. It unlocks the mutex while it waits.
 func (s *lockState) lockHoldLocked(op *waitOptions, kind Lock, o Owner, makeOne bool) (*hold, error) {
 	key := holdKey{kind.ID(), o}
 	for {
@@ -148,8 +154,8 @@ func (s *lockState) lockHoldLocked(op *waitOptions, kind Lock, o Owner, makeOne 
 	}
 }
 
-// enterHoldLocked takes the owner mutex of h. Where another caller has it, enterHoldLocked waits as op allows; if op is
-// nil, it returns errTimeUp.
+// enterHoldLocked locks the owner mutex of h. If another goroutine of the owner has it, enterHoldLocked waits as op
+// allows; if op is nil, it returns send.ErrTimeUp instead.
 func (s *lockState) enterHoldLocked(op *waitOptions, h *hold) error {
 	switch {
 	case h.owner.TryEnter():
@@ -157,15 +163,15 @@ func (s *lockState) enterHoldLocked(op *waitOptions, h *hold) error {
 	case op == nil:
 		return send.ErrTimeUp
 	}
-	if other := s.counterpartLocked(h); h.state.holds() || other != nil && other.state.holds() { // this owner holds the lock
+	if other := s.counterpartLocked(h); h.state.holds() || other != nil && other.state.holds() { // by this owner
 		return entrance{s.engine}.enterOwnersLocked(s, op, &h.owner)
 	}
 	patient := *op
 	return entrance{s.engine}.enterLocked(s, &patient, &h.owner)
 }
 
-// usableLocked reports whether h can be used by the caller, which has its owner mutex. It returns the mutex of a hold
-// that is over, or is to be forgotten because an acquire begins.
+// usableLocked reports whether the caller, which has the owner mutex of h, can use h. If h has ended, or is forgotten
+// because an acquire needs a new hold, it releases the owner mutex and returns false.
 func (s *lockState) usableLocked(h *hold, acquires bool) bool {
 	s.expireLocked(h)
 	if acquires && h.state.isForgotten() {
@@ -177,14 +183,14 @@ func (s *lockState) usableLocked(h *hold, acquires bool) bool {
 	return h.registered
 }
 
-// unlockHold releases the owner mutex: the next caller of the owner may use the hold.
+// unlockHold releases the owner mutex of h, so that the next goroutine of the owner may use h.
 func (h *hold) unlockHold() {
 	h.name.Lock()
 	defer h.name.Unlock()
 	h.unlockHoldLocked()
 }
 
-// unlockHoldLocked is unlockHold for callers with the mutex. It forgets a hold that is not acquired, or over.
+// unlockHoldLocked is unlockHold for callers with the mutex. It forgets h if it was not acquired, or has ended.
 func (h *hold) unlockHoldLocked() {
 	if h.state == fresh {
 		h.leaveQueueLocked() // has an effect only after a panic in a hook of the Redis client
@@ -195,7 +201,7 @@ func (h *hold) unlockHoldLocked() {
 	h.owner.Release()
 }
 
-// expireLocked ends h if its time is over, also before a timer has fired. It lets go of the mutex meanwhile.
+// expireLocked ends h as lost if its validity is over, even before a timer has fired. It unlocks the mutex meanwhile.
 func (s *lockState) expireLocked(h *hold) {
 	if !h.state.holds() || h.vote == nil && s.engine.watchdog.IsValid(&h.record.lease) {
 		return
@@ -214,7 +220,7 @@ func (h *hold) expireIfDue() {
 	h.name.expireLocked(h)
 }
 
-// due is why the hold can no longer be valid, or nil. It reads the clock, and asks the keeper.
+// due returns why the hold can no longer be valid, or nil. It reads the clock, and asks the vote of a RedLock.
 func (h *hold) due() error {
 	h.name.Lock()
 	holds := h.state.holds()
@@ -230,15 +236,15 @@ func (h *hold) due() error {
 	return nil
 }
 
-// loseIfDue ends the hold if its time is over. It is for losses that the Client notices by itself.
+// loseIfDue ends h as lost if its validity is over. It is for losses that the Client notices by itself.
 func (h *hold) loseIfDue() {
 	if cause := h.due(); cause != nil {
 		h.loseUnasked(cause)
 	}
 }
 
-// lose ends the hold as lost, and the holds that share its record. Only the first call has an effect,
-// and returns true. It is for calls of the owner, which report the loss themselves.
+// lose ends h as lost, and all holds that share its record. Only the first call has an effect, and returns true. It is
+// for calls of the owner: they report the loss of h before they return, and the reporter reports the others later.
 func (h *hold) lose(cause error) bool {
 	all := h.endRecord(cause)
 	for _, other := range all {
@@ -254,10 +260,10 @@ func (h *hold) lose(cause error) bool {
 	return len(all) > 0
 }
 
-// loseUnasked is lose for a loss that the Client notices by itself: the reporter reports the loss.
+// loseUnasked is lose for a loss that the Client notices by itself: the reporter reports all losses.
 func (h *hold) loseUnasked(cause error) { reportLater(h.endRecord(cause)) }
 
-// endRecord ends the record of h and all its holds, if the owner of h holds the lock.
+// endRecord ends the record of h and all its holds as lost, if the owner of h holds the lock.
 func (h *hold) endRecord(cause error) []ending {
 	h.name.Lock()
 	r, holds := h.record, h.state.holds()
@@ -268,7 +274,7 @@ func (h *hold) endRecord(cause error) []ending {
 	return r.lose(cause, h)
 }
 
-// holdCount returns o's hold on kind and its levels, as far as this process knows.
+// holdCount returns the hold that o has on kind and its hold count, as far as this process knows.
 func (s *lockState) holdCount(kind Lock, o Owner) (*hold, int) {
 	h := s.find(kind.ID(), o)
 	if h == nil {
@@ -283,11 +289,11 @@ func (s *lockState) holdCount(kind Lock, o Owner) (*hold, int) {
 	return h, h.count
 }
 
-// HoldCount is how many levels o holds of kind; 0 where Redis does not confirm the hold. confirm asks Redis whether it has
-// the field.
+// HoldCount returns the hold count of the hold that o has on kind, or 0 if Redis does not confirm the hold. confirm
+// asks Redis whether it has the field.
 func (e *Engine) HoldCount(kind Lock, o Owner, confirm func(field string) (bool, error)) (int, error) {
-	h, levels := e.holdCount(kind, o)
-	if levels == 0 {
+	h, count := e.holdCount(kind, o)
+	if count == 0 {
 		return 0, e.Alive()
 	}
 	held, err := confirm(h.field)
@@ -297,10 +303,10 @@ func (e *Engine) HoldCount(kind Lock, o Owner, confirm func(field string) (bool,
 	if err != nil || !held {
 		return 0, err
 	}
-	return levels, nil
+	return count, nil
 }
 
-// Token returns the fencing token of o's hold on kind.
+// Token returns the fencing token of the hold that o has on kind.
 func (e *Engine) Token(kind Lock, o Owner) (int64, error) {
 	if err := e.Alive(); err != nil {
 		return 0, err
@@ -323,6 +329,7 @@ func (e *Engine) Token(kind Lock, o Owner) (int64, error) {
 	return h.token, nil
 }
 
+// notHeldError returns the error of a call of o that needs a hold on the lock with this id.
 func (s *lockState) notHeldError(id LockID, o Owner) error {
 	s.Lock()
 	defer s.Unlock()
@@ -334,14 +341,14 @@ func (s *lockState) notHeldError(id LockID, o Owner) error {
 	return fmt.Errorf("%w: %v asked, no owner holds it here", ErrNotHeld, o)
 }
 
-// An expiredRing remembers the last holds whose explicit lease has run out. No caller has to unlock them.
+// An expiredRing remembers the last holds whose explicit leases have expired, which no caller has to unlock.
 type expiredRing struct {
-	mu    sync.Mutex // guards below; a leaf
+	mu    sync.Mutex // guards the fields below; no other mutex is locked while it is held
 	holds []*hold
 	next  int
 }
 
-// remember keeps h, and forgets the oldest hold of the ring.
+// remember adds h to the ring. If the ring is full, it forgets the oldest hold.
 func (r *expiredRing) remember(h *hold) {
 	if oldest := r.replace(h); oldest != nil {
 		oldest.name.Lock()
@@ -350,6 +357,7 @@ func (r *expiredRing) remember(h *hold) {
 	}
 }
 
+// replace adds h to the ring, and returns the hold that it replaces, or nil.
 func (r *expiredRing) replace(h *hold) (oldest *hold) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

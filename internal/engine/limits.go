@@ -2,11 +2,11 @@ package engine
 
 // The limits of a hold: MaxHold and MinHold.
 //
-// Rules: a hold has the limits of the lock that took it. A hold with MaxHold is never trusted for longer than that, and
-// no request asks Redis for more: the record expires with the trust. A record with MinHold is not deleted, and not
-// handed over, before its time is over: the last Unlock sets its lease to the rest of that time. A hold that a
-// MultiLock undoes, and ForceUnlock, do not wait for the time. Readers with limits share no record, because the limits
-// of two holds differ.
+// Rules: a hold has the limits of the Lock value through which it was acquired. A hold is never valid for longer than
+// MaxHold, and no request asks for a longer lease, so the record in Redis does not outlive the validity. A record is
+// neither deleted nor handed off before MinHold has passed: the last Unlock sets its lease to the rest of that time. A
+// MultiLock that rolls back, and ForceUnlock, do not wait for MinHold. Readers with limits share no record, because the
+// limits of two holds end at different times.
 
 import (
 	"context"
@@ -15,10 +15,11 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// longestLimit keeps sums of times in their range.
+// longestLimit bounds a limit, so that it can be added to any time without an overflow.
 const longestLimit = 100 * 365 * 24 * time.Hour
 
-// checkLease reports why a hold cannot have this lease; 0: that of the watchdog.
+// checkLease returns an error if a hold with these limits cannot have this explicit lease; 0 is a lease of the
+// watchdog.
 func (l Limits) checkLease(lease time.Duration) error {
 	if l.Max > 0 && lease > l.Max {
 		return send.Invalid("lease %v: no longer than MaxHold(%v)", lease, l.Max)
@@ -26,7 +27,7 @@ func (l Limits) checkLease(lease time.Duration) error {
 	return nil
 }
 
-// OfReaders is the admission of readers with these limits.
+// OfReaders returns the admission of read locks with these limits.
 func (l Limits) OfReaders() Admission {
 	if l != (Limits{}) {
 		return Uncoordinated
@@ -34,7 +35,7 @@ func (l Limits) OfReaders() Admission {
 	return Shared
 }
 
-// cut is the lease that a fresh hold asks for, where it would ask for lease.
+// cut returns the lease that a fresh hold asks for: lease, or MaxHold if that is shorter.
 func (l Limits) cut(lease time.Duration) time.Duration {
 	if l.Max > 0 {
 		return min(lease, l.Max)
@@ -42,7 +43,8 @@ func (l Limits) cut(lease time.Duration) time.Duration {
 	return lease
 }
 
-// end is until when a hold may last that was acquired at since, on the clock of the watchdog; 0: there is no limit.
+// end returns until when a hold that was acquired at since may last, on the clock of the watchdog; 0: there is no
+// limit.
 func (l Limits) end(since time.Duration) time.Duration {
 	if l.Max > 0 {
 		return since + min(l.Max, longestLimit)
@@ -50,10 +52,10 @@ func (l Limits) end(since time.Duration) time.Duration {
 	return 0
 }
 
-// A minHold is a hold whose record stays in Redis for a time: MinHold.
+// A minHold is a hold whose record stays in Redis for at least MinHold.
 type minHold struct{ *hold }
 
-// rest is how much of the time is left.
+// rest returns how much of MinHold is left.
 func (m minHold) rest() time.Duration {
 	if m.lock.Limits().MinHold == 0 {
 		return 0
@@ -63,42 +65,43 @@ func (m minHold) rest() time.Duration {
 	return max(0, m.keepUntil-m.name.engine.watchdog.Now())
 }
 
-// call sets the lease of the record to rest.
+// call returns the call that sets the lease of the record to rest.
 func (m minHold) call(rest time.Duration) send.Call {
 	return m.commands().Renew(m.field, rest, m.isAlone())
 }
 
-// isAlone reports whether nothing but h needs its record: a write lock has its record together with the read lock of
-// its owner.
+// isAlone reports whether nothing else needs the lease of the record of h. A read lock and a write lock of one owner
+// are in the same key in Redis, and so have one lease.
 func (h *hold) isAlone() bool {
 	h.name.Lock()
 	defer h.name.Unlock()
 	return !h.fieldSent && h.name.counterpartLocked(h) == nil
 }
 
-// expires reports whether the record is gone in time after a call. No request may still extend its lease: neither when
-// the call is sent, because it may overtake one that is answered first, nor when it was answered.
+// expires reports whether no other request may still extend the lease of the record. The record expires in time after a
+// call only if this is true both when the call is sent and after it was answered: a request that was under way when the
+// call was sent may be overtaken by the call, although its own answer comes first.
 func (m minHold) expires() bool {
 	e := m.name.engine
 	return m.isAlone() && !e.late.MayRun(m.field) && !e.watchdog.IsRenewing(&m.record.lease)
 }
 
-// keep has Redis keep the record until its time is over, and reports whether the record expires then. If it
-// does not, it is to be deleted by now.
+// keep makes the record stay in Redis until MinHold has passed. It returns true if the record then expires by itself,
+// and false if the caller has to delete it now.
 func (m minHold) keep(ctx context.Context) bool {
 	rest := m.rest()
 	if rest <= 0 {
 		return false
 	}
-	m.leaveQueue() // the next waiter asks, and finds the lock busy
+	m.leaveQueue() // the next waiter makes an attempt, and finds the lock busy
 	e := m.name.engine
 	for end := m.recordEnd(); rest > 0; rest = m.rest() {
-		op := &waitOptions{Wait: send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime)}}
-		lapses := m.expires()
-		r, _, err := e.send(op, m.call(rest), time.Time{})
+		wait := send.Wait{Ctx: context.WithoutCancel(ctx), Background: true, Deadline: time.Now().Add(UnlockTime)}
+		expires := m.expires()
+		r, _, err := e.send(&waitOptions{Wait: wait}, m.call(rest), time.Time{})
 		pause := min(rest, clearPause)
 		switch {
-		case err == nil && (r[0] != 1 || lapses && m.expires()):
+		case err == nil && (r[0] != 1 || expires && m.expires()):
 			return true
 		case err == nil && !m.isAlone():
 			pause = rest
@@ -106,14 +109,14 @@ func (m minHold) keep(ctx context.Context) bool {
 			return true
 		}
 		if e.waitOptionsFor(ctx).sleep(nil, nil, pause) != nil {
-			return true // closed: no lease is renewed any more
+			return true // the engine is closed: no lease is renewed any more
 		}
 	}
 	return false
 }
 
-// keepUntil is until when a record stays in Redis whose hold was acquired at now, on the clock of the watchdog; 0: it
-// need not.
+// keepUntil returns until when, on the clock of the watchdog, the record of a hold that is acquired at now stays in
+// Redis; 0: there is no MinHold.
 func (l Limits) keepUntil(now time.Duration) time.Duration {
 	if l.MinHold > 0 {
 		return now + min(l.MinHold, longestLimit)
@@ -121,7 +124,7 @@ func (l Limits) keepUntil(now time.Duration) time.Duration {
 	return 0
 }
 
-// DropMinHold lets the next Unlock of o free the lock at once, because o has not used its hold.
+// DropMinHold makes the next Unlock of o release the lock before MinHold has passed, because o has not used the hold.
 func (e *Engine) DropMinHold(kind Lock, o Owner) {
 	if kind.Limits().MinHold == 0 {
 		return

@@ -1,19 +1,22 @@
 package engine
 
-// The line: how a lock passes from the process that unlocks to the process that is next.
+// The line: how a lock passes from the process that unlocks it to the next process that waits for it.
 //
-// The script that frees a lock grants it to the next place in the line (lua/line.lua) and tells that process, whose
-// caller returns without asking. This file is the side of the process that waits.
+// The line is the wait queue in Redis of one lock. Its entries are called places, and each place belongs to a Client.
+// The script that releases a lock grants the lock to the first place that can have it (lua/line.lua), and sends a
+// message to the Client of that place, whose caller then holds the lock without another request. This file has what the
+// process that waits knows of its place.
 //
-// The waiters of a fair lock have places of their own, in Redisson's queue (lua/queue.lua), and are granted the lock in
-// the same way.
+// Each waiter of a fair lock has a place of its own, in the queue that Redisson uses (lua/queue.lua), and is granted
+// the lock in the same way.
 //
-// Rules: a process has one place in a line, which the caller in front of its wait queue keeps. Every request of a wait
-// has a number, and a grant names the last request that Redis had seen of the wait. So Redis has made the grant after
-// that request was sent, and validity begins there: not when the message came, and not with a later answer "busy",
-// which may have overtaken a grant that has ended since. The numbers are random: who may publish, and may not read the
-// line, cannot make a grant. A grant that is too old, or is not what the caller wants, is confirmed by asking. A caller
-// that leaves while others of its process wait leaves its place to the next of them.
+// Rules: a Client has at most one place in a line; it belongs to the caller that the local queue has admitted. Every
+// request of a wait has a number, and a grant names the last request of the wait that Redis had seen. So Redis has made
+// the grant after that request was sent, and validity counts from there. It does not count from when the message came,
+// nor from a later request that was answered with busy: that answer may have overtaken the message of a grant that has
+// expired since. The numbers are random, so that a client that may publish, but may not read the line, cannot forge a
+// grant. If a grant is too old, or is not what the caller wants, the caller makes an attempt instead of relying on it.
+// A caller that gives up while others of its process wait leaves its place to the next of them.
 
 import (
 	"math/rand/v2"
@@ -25,42 +28,43 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// How a caller asks for a lock that has a line: see lua/lock_acquire.lua.
+// The deliveries: how an attempt on a lock with a line treats the line. See lua/lock_acquire.lua.
 const (
-	Barge = "pass"  // takes a free lock before all others: it has no place, and does not wait, or has or wants other locks too
-	Defer = "yield" // lets the line go first, and waits for its subscription to join it
-	Push  = "hears" // waits in the line, and hears the channel of grants
-	Poll  = "asks"  // waits in the line, and asks often: it may not subscribe
+	Barge = "pass"  // acquires a free lock before the line; its caller does not wait, re-enters, or wants other locks
+	Defer = "yield" // lets the line go first, and does not join it, for example because it is not subscribed yet
+	Push  = "hears" // joins the line, and receives grants on the channel of its Client
+	Poll  = "asks"  // joins the line, and asks often, because it may not subscribe
 )
 
 const (
-	ProvisionalLease = 5 * time.Second // of a grant: see lua/line.lua
-	requestsKept     = 2               // of a wait
+	ProvisionalLease = 5 * time.Second // the lease of a grant until its process has confirmed it: see lua/clients.lua
+	requestsKept     = 2               // how many requests of a wait a place remembers
 )
 
 // A place is what this process knows of its place in the line of a lock.
 type place struct {
 	lock    Record
 	field   string
-	lease   time.Duration              // the longest that a request wanted: a grant may last so long
+	lease   time.Duration              // the longest lease that a request asked for, and a grant may have
 	asked   [requestsKept]placeRequest // the last requests that named the field, the latest first
-	unknown int                        // tries of them that may still run
+	unknown int                        // how many of their tries may still run
 }
 
-// A placeRequest is a request of a wait.
+// A placeRequest is one request of a wait.
 type placeRequest struct {
 	number uint64
 	sent   time.Time
 }
 
-// asks notes a request that is about to be sent, and returns its number.
+// asks notes that a request is about to be sent, and returns its number.
 func (p *place) asks(now time.Time) uint64 {
 	copy(p.asked[1:], p.asked[:])
 	p.asked[0] = placeRequest{rand.Uint64(), now}
 	return p.asked[0].number
 }
 
-// sentAt is when the request with this number was sent; zero if the process has forgotten it, or has not sent it.
+// sentAt returns when the request with this number was sent; zero if the process does not remember such a request, or
+// has never sent it.
 func (p *place) sentAt(number uint64) time.Time {
 	for _, r := range p.asked {
 		if r.number == number {
@@ -70,8 +74,8 @@ func (p *place) sentAt(number uint64) time.Time {
 	return time.Time{}
 }
 
-// hasCounterpart reports whether the owner of h has the other half, so that the line cannot grant h: the lock is not
-// free. The process may have a caller with a place beside it.
+// hasCounterpart reports whether the owner of h holds the counterpart of the lock. The line never grants h then,
+// because the key in Redis is taken, and another caller of this process may have the place in the line.
 func (h *hold) hasCounterpart() bool {
 	if h.lock.Counterpart() == (LockID{}) {
 		return false
@@ -82,15 +86,16 @@ func (h *hold) hasCounterpart() bool {
 	return other != nil && other.state.holds()
 }
 
-// A LineGrant is the message that grants the lock to a field.
+// A LineGrant is the message that the lock was granted to a field.
 type LineGrant struct {
 	Field string
-	Asked uint64 // the number of the last request that Redis had seen
+	Asked uint64 // the number of the last request of the wait that Redis had seen
 	Lease time.Duration
 	Token int64
 }
 
-// ParseLineGrant reads a message about fields that end with suffix. ok is false for messages that grant nothing.
+// ParseLineGrant parses a message of a channel whose fields end with suffix. ok is false for messages that grant
+// nothing.
 func ParseLineGrant(message, suffix string) (g LineGrant, ok bool) {
 	parts := strings.Fields(message)
 	if len(parts) != 5 || parts[0] != "grant" {
@@ -99,10 +104,11 @@ func ParseLineGrant(message, suffix string) (g LineGrant, ok bool) {
 	asked, err1 := strconv.ParseUint(parts[2], 10, 64)
 	lease, err2 := strconv.ParseInt(parts[3], 10, 64)
 	token, err3 := strconv.ParseInt(parts[4], 10, 64)
-	return LineGrant{strings.TrimSuffix(parts[1], suffix), asked, send.FromMilliseconds(lease), token}, err1 == nil && err2 == nil && err3 == nil
+	g = LineGrant{strings.TrimSuffix(parts[1], suffix), asked, send.FromMilliseconds(lease), token}
+	return g, err1 == nil && err2 == nil && err3 == nil
 }
 
-// dropPlaceLocked gives up the place that the last caller of q has left.
+// dropPlaceLocked gives up the place in the line that the last caller of q has left to the next one.
 func (s *lockState) dropPlaceLocked(q *waitQueue) {
 	if p := q.place; p != nil {
 		q.place = nil
@@ -110,7 +116,8 @@ func (s *lockState) dropPlaceLocked(q *waitQueue) {
 	}
 }
 
-// uses reports whether field belongs to a wait or a hold of this process that goes on, or is about to be released.
+// uses reports whether a caller of this process waits with field, holds the lock with it or is releasing it, or whether
+// field belongs to a place that was left to the next caller.
 func (s *lockState) uses(field string) bool {
 	s.Lock()
 	defer s.Unlock()
@@ -122,14 +129,14 @@ func (s *lockState) uses(field string) bool {
 	return slices.ContainsFunc(s.queues, func(q *waitQueue) bool { return q.place != nil && q.place.field == field })
 }
 
-// fieldOf is the field that a message names, or "".
+// fieldOf returns the field that a message names, or "".
 func fieldOf(message string) string {
 	_, rest, _ := strings.Cut(message, " ")
 	field, _, _ := strings.Cut(rest, " ")
 	return field
 }
 
-// isFor returns the filter of a listener that waits with field. It lets no messages through that name another field.
+// isFor returns the filter of a listener that waits with field: it drops messages that name another field.
 func isFor(field string) func(message string) bool {
 	return func(message string) bool {
 		named := fieldOf(message)

@@ -1,13 +1,13 @@
 package engine
 
-// The state of a lock's name in this process: the owners that hold it, the callers that wait for it,
-// and the records that the holds have in Redis.
+// The state of a lock in this process: the owners that hold it, the callers that wait for it, and the records that the
+// holds have in Redis. (The field name of holds and duties is their lock state.)
 //
-// Rules: a name that is in use has one object, with one mutex that guards everything
-// under that name: holds, wait queues, and records. The table knows the names and
-// nothing of their state; only Close looks at all names. No blocking call, no
-// request and no code of the user runs while a mutex is held. A caller that needs
-// several names locks them in the order of their texts (see names).
+// Rules: each lock name that is in use has one lockState, whose mutex guards all that this process knows of the lock:
+// its holds, local queues and records. The table knows which lock names are in use, and nothing else of them; only
+// Shutdown, Close and tests look at all lock states. While a mutex is held, nothing blocks, no request is sent, and no
+// code of the user runs. A caller that needs several lock states locks them in the order of their names (see
+// lockStates).
 
 import (
 	"cmp"
@@ -18,31 +18,31 @@ import (
 	"sync/atomic"
 )
 
-// A stateTable has the names that are in use.
+// A stateTable has the lock states that are in use, by the names of their locks.
 type stateTable struct {
-	mu     sync.Mutex // guards below; a leaf
+	mu     sync.Mutex // guards the fields below; no other mutex is locked while it is held
 	names  map[string]*lockState
 	closed bool
 }
 
-// A lockState is the state of one lock name. Both halves of a RWLock are in it.
+// A lockState is the state of all locks of one name. Both halves of a read/write lock are in it.
 type lockState struct {
 	engine *Engine
-	text   string
-	users  atomic.Int64 // calls, registered holds, and registered wait queues; it leaves 0 with the mutex of the table alone
+	text   string       // the name of the locks
+	users  atomic.Int64 // calls, registered holds and local queues; it rises from 0 under the table's mutex only
 
-	mu     sync.Mutex // guards below, and the fields of holds, wait queues and records that say so
-	closed bool       // the Client is
+	mu     sync.Mutex // guards the fields below, and the fields of holds, local queues and records that say so
+	closed bool       // by Shutdown or Close
 	holds  holdSet
-	queues []*waitQueue // one for each half that has one
-	multis map[holdKey][]*multiAcquire
-	due    *duty // the last one that has come due; see Unlock
+	queues []*waitQueue                // the local queues, at most one for each half
+	multis map[holdKey][]*multiAcquire // the multi-acquires under way that ask for a lock of this name
+	due    *duty                       // the duty that was noted last; see Unlock
 }
 
 // Lock locks the state of s.
 func (s *lockState) Lock() { s.mu.Lock() }
 
-// Unlock unlocks the state of s, and begins what has come due meanwhile.
+// Unlock unlocks the state of s, and begins the duties that were noted while it was locked.
 func (s *lockState) Unlock() {
 	if s.due == nil {
 		s.mu.Unlock()
@@ -54,7 +54,8 @@ func (s *lockState) Unlock() {
 	s.engine.begin(due)
 }
 
-// retain returns the name called text. Its caller must call done in the end.
+// retain returns the lock state of the locks called text, and counts its caller as a user until the caller calls
+// release.
 func (e *Engine) retain(text string) *lockState {
 	t := &e.table
 	t.mu.Lock()
@@ -68,10 +69,10 @@ func (e *Engine) retain(text string) *lockState {
 	return s
 }
 
-// retainMore adds a user to a name that is in use.
+// retainMore adds a user to a lock state that has one already.
 func (s *lockState) retainMore() { s.users.Add(1) }
 
-// release removes a user. The last user removes the name from the table.
+// release removes a user. The last user removes the lock state from the table.
 func (s *lockState) release() {
 	if s.users.Add(-1) > 0 {
 		return
@@ -79,12 +80,12 @@ func (s *lockState) release() {
 	t := &s.engine.table
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if s.users.Load() == 0 && t.names[s.text] == s { // else it has come into use again, or is removed already
+	if s.users.Load() == 0 && t.names[s.text] == s { // otherwise it has come into use again, or was removed already
 		delete(t.names, s.text)
 	}
 }
 
-// close returns all names; names that are made later are closed from the start.
+// close returns all lock states that are in use. Those that are made later are closed from the start.
 func (t *stateTable) close() []*lockState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -96,16 +97,17 @@ func (t *stateTable) close() []*lockState {
 	return all
 }
 
-// all returns the names that are in use.
+// all returns the lock states that are in use.
 func (t *stateTable) all() []*lockState {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	return slices.Collect(maps.Values(t.names))
 }
 
-// lockStates are several names, in the order of their texts and each once. Lock locks all of them.
+// lockStates are several lock states, in the order of their names and each once. Lock locks all of them.
 type lockStates []*lockState
 
+// retainAll retains the lock states of bs.
 func retainAll(e *Engine, bs []Lock) lockStates {
 	var all lockStates
 	for _, kind := range bs {
@@ -144,7 +146,7 @@ func (ns lockStates) Unlock() {
 	}
 }
 
-// find returns the hold that o has, or has lost, on the half; nil where there is none.
+// find returns the hold that o has, or has lost, on the lock with this id; nil if there is none.
 func (s *lockState) find(id LockID, o Owner) *hold {
 	s.Lock()
 	defer s.Unlock()
@@ -155,8 +157,8 @@ func (s *lockState) find(id LockID, o Owner) *hold {
 	return h
 }
 
-// newHoldLocked makes a fresh hold. Its caller has the owner mutex of the hold, and is woken through changed (or nil)
-// when its owner comes to hold the other half.
+// newHoldLocked returns a new, fresh hold, and its owner mutex. changed, which may be nil, wakes the caller when its
+// owner has acquired the counterpart of the lock.
 func (s *lockState) newHoldLocked(kind Lock, key holdKey, changed chan struct{}) *hold {
 	h := &hold{name: s, lock: kind, key: key, changed: changed, registered: true}
 	h.owner.TryEnter()
@@ -165,7 +167,7 @@ func (s *lockState) newHoldLocked(kind Lock, key holdKey, changed chan struct{})
 	return h
 }
 
-// forgetLocked takes h out of the registered holds.
+// forgetLocked removes h from the holds of s.
 func (s *lockState) forgetLocked(h *hold) {
 	if h.registered {
 		h.registered = false
@@ -174,7 +176,7 @@ func (s *lockState) forgetLocked(h *hold) {
 	}
 }
 
-// counterpartLocked is the hold that the owner of h has on the other half of its lock, or asks for.
+// counterpartLocked returns the hold that the owner of h has, or asks for, on the counterpart of the lock; or nil.
 func (s *lockState) counterpartLocked(h *hold) *hold {
 	if h.lock.Counterpart() == (LockID{}) {
 		return nil
@@ -182,7 +184,7 @@ func (s *lockState) counterpartLocked(h *hold) *hold {
 	return s.holds.get(holdKey{h.lock.Counterpart(), h.key.owner})
 }
 
-// queueLocked is the wait queue of a half.
+// queueLocked returns the local queue of a half, which it makes if there is none.
 func (s *lockState) queueLocked(half string) *waitQueue {
 	if q := s.findQueueLocked(half); q != nil {
 		return q
@@ -193,7 +195,7 @@ func (s *lockState) queueLocked(half string) *waitQueue {
 	return q
 }
 
-// findQueueLocked is the wait queue of a half, or nil.
+// findQueueLocked returns the local queue of a half, or nil.
 func (s *lockState) findQueueLocked(half string) *waitQueue {
 	for _, q := range s.queues {
 		if q.half == half {
@@ -203,8 +205,8 @@ func (s *lockState) findQueueLocked(half string) *waitQueue {
 	return nil
 }
 
-// dropQueueLocked forgets a wait queue that is free and has no record for newcomers to share. It gives up the place in
-// the line that the last caller has left.
+// dropQueueLocked forgets q if no caller is admitted to it, newcomers share no record of it, and it is not kept. If no
+// caller is admitted, it also gives up the place in the line that the last caller has left.
 func (s *lockState) dropQueueLocked(q *waitQueue) {
 	if !q.Taken() {
 		s.dropPlaceLocked(q)
@@ -216,8 +218,8 @@ func (s *lockState) dropQueueLocked(q *waitQueue) {
 	}
 }
 
-// keepQueueLocked keeps q for a while: a process of one goroutine would forget with each Unlock that other processes go
-// first.
+// keepQueueLocked makes q stay for some time although no caller uses it. Otherwise a process with a single goroutine
+// would forget with each Unlock that it has to let other processes go first.
 func (s *lockState) keepQueueLocked(q *waitQueue) {
 	if !q.kept {
 		q.kept = true
@@ -225,7 +227,7 @@ func (s *lockState) keepQueueLocked(q *waitQueue) {
 	}
 }
 
-// endKeeping forgets q when the while is over, unless it is used.
+// endKeeping ends what keepQueueLocked has begun: q is forgotten unless it is used.
 func (s *lockState) endKeeping(q *waitQueue) {
 	s.Lock()
 	defer s.Unlock()
@@ -233,7 +235,8 @@ func (s *lockState) endKeeping(q *waitQueue) {
 	s.dropQueueLocked(q)
 }
 
-// recordsOf are the records that this process has of a half.
+// recordsOf returns the records of the holds that this process has on the lock with this id. A record that is shared is
+// in the result more than once.
 func (s *lockState) recordsOf(id LockID) (all []*record) {
 	s.Lock()
 	defer s.Unlock()
@@ -245,13 +248,13 @@ func (s *lockState) recordsOf(id LockID) (all []*record) {
 	return all
 }
 
-// A holdSet is the holds of a name by their keys. Most names have one hold, which needs no map.
+// A holdSet has the holds of one lock state by their keys. Most lock states have one hold, which needs no map.
 type holdSet struct {
 	one  *hold
 	more map[heldKey]*hold
 }
 
-// A heldKey is a holdKey without the name, which is the same for all holds of a name.
+// A heldKey is a holdKey without the name of the lock, which is the same for all holds of a lock state.
 type heldKey struct {
 	half  string
 	owner Owner

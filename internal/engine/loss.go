@@ -2,10 +2,10 @@ package engine
 
 // Losses: how a record ends because Redis does not have it any more, or because it can no longer be valid.
 //
-// Rules: the record and all its holds end together, under the mutex of the name. What has to be done then is an ending,
-// which is carried out when the mutex is free: guards end, and the keeper releases what is left. Each loss is
-// reported once, by the call that has found it or by the reporter; that of a hold whose caller has not run since it was
-// handed the lock is not reported.
+// Rules: the record and all its holds end together, under the mutex of the lock state. What has to be done then for a
+// hold is an ending, which is carried out after the mutex was unlocked: guards are canceled, and the vote of a RedLock
+// releases what its nodes still have. Each loss is reported once, by the call that has found it or by the reporter. The
+// loss of a hold is not reported if its caller has not run since the lock was handed off to it.
 
 import (
 	"errors"
@@ -15,21 +15,22 @@ import (
 	"github.com/relock-go/relock/internal/guard"
 )
 
-// An ending is what has to be done about a hold that was lost.
+// An ending is what has to be done for a hold that was lost.
 type ending struct {
 	hold    *hold
 	cause   error
-	loss    error // cause, as the owner of the hold sees it
-	state   holdState
-	age     time.Duration // of the hold
+	loss    error         // the error that the owner of the hold gets: ErrLockLost with the cause
+	state   holdState     // of the hold, after the loss
+	age     time.Duration // how long the hold was held
 	guards  []*guard.End
-	renewed bool // the watchdog renewed its lease
-	unheard bool // its caller has not run
+	renewed bool // the lease was one that the watchdog renews
+	unheard bool // the lock was handed off to the hold, and its caller has not run since
 }
 
-// lose ends the record and all its holds, unless first is a hold that has left it. The ending of first comes first.
+// lose ends the record and all its holds as lost, and returns an ending for each of them, which it has carried out. If
+// first is not nil, its ending comes first; lose does nothing if first has left the record by now.
 func (r *record) lose(cause error, first *hold) []ending {
-	// The cause may be an error of a user's hook, whose methods are called first, without the mutex.
+	// The cause may be an error of a hook of the user. Its methods are called here, before the mutex is locked.
 	end := ending{cause: cause, loss: LossError(cause)}
 	unrenewed, limited := errors.Is(cause, ErrExpired), errors.Is(cause, ErrMaxHold)
 	overdue := end.loss
@@ -63,24 +64,26 @@ func (r *record) lose(cause error, first *hold) []ending {
 	return all
 }
 
-// loseLocked ends h as lost. expires says that its explicit lease has run out, and limited that MaxHold has ended it.
-func (h *hold) loseLocked(end ending, lapses, limited bool) ending {
+// loseLocked ends h as lost, and returns end with what is particular to h. ranOut is set if an explicit lease has
+// expired, and limited if MaxHold has ended the hold.
+func (h *hold) loseLocked(end ending, ranOut, limited bool) ending {
 	h.leaveRecordLocked()
 	end.hold, end.unheard = h, h.state == handed
-	h.endLocked(h.state.afterLoss(lapses))
+	h.endLocked(h.state.afterLoss(ranOut))
 	h.loss = end.loss
 	h.leaveQueueLocked()
 	other := h.name.counterpartLocked(h)
-	// A record that is kept alive, or is about to be, would keep this hold in it. A hold without a record is released
-	// by its keeper.
-	if h.vote == nil && (lapses || limited) && (h.leaseUncertain || other != nil && other.state != ended && !other.state.isLost()) {
+	// The lease of the record may still be extended in Redis, by a request that is under way or by renewals of the
+	// counterpart, and the record would block others: so it is deleted. A hold without a record is released by its vote.
+	mayStay := h.leaseUncertain || other != nil && other.state != ended && !other.state.isLost()
+	if h.vote == nil && (ranOut || limited) && mayStay {
 		h.name.oweLocked(duty{clear: h})
 	}
 	end.state, end.age, end.guards = h.state, h.age(), h.guards.Take()
 	return end
 }
 
-// carryOut does what remains to be done.
+// carryOut does what has to be done without the mutex, except the report.
 func (e *ending) carryOut() {
 	h := e.hold
 	if !e.renewed {
@@ -92,7 +95,7 @@ func (e *ending) carryOut() {
 	}
 }
 
-// report reports the loss.
+// report reports the loss as an event.
 func (e *ending) report() {
 	events, s := e.hold.name.engine.Events, e.hold.subject()
 	switch {
@@ -104,7 +107,7 @@ func (e *ending) report() {
 	}
 }
 
-// reportLater has the reporter report the losses.
+// reportLater makes the reporter report the losses.
 func reportLater(all []ending) {
 	for _, e := range all {
 		e.hold.name.engine.reporter.Later(e.report)

@@ -1,10 +1,12 @@
 package engine
 
-// How waiters in the line notice a lock that became free without a release: what internal/poller asks Redis for them.
+// Polling: how waiters in the line notice a lock that has become free without a release, for example because a lease
+// has expired. internal/poller decides when to look, and this file has the request.
 //
-// Rules: a waiter in the line sleeps for long, and the poller of its Client looks meanwhile. Whether a record
-// was replaced by something that no lock makes, or a waiter is not told of its release, or was granted it by a message
-// that was lost, costs more to find out: these locks are looked at closely, in the line too.
+// Rules: a waiter with a place in the line sleeps for a long time, and the poller of its Client looks at the lock
+// meanwhile. Three things cost Redis more to find out: whether the key holds something that is not a lock, whether the
+// waiter will not be told of the release, and whether the lock was granted to the waiter by a message that was lost.
+// They are checked only for the locks that the poller looks at closely; for these the request also reads the line.
 
 import (
 	"context"
@@ -16,13 +18,14 @@ import (
 	"github.com/relock-go/relock/internal/wake"
 )
 
-// rareAsk is how often a waiter asks that stands in a line. The line forgets a client after three of these.
+// rareAsk is the longest time between two attempts of a waiter with a place in the line. Redis forgets a line that no
+// client has joined for five minutes (line_life in lua/line.lua), so two attempts may be lost.
 const rareAsk = 100 * time.Second
 
-// looking is what the poller asks of an engine, and a waiter of the poller.
+// looking has the functions of an engine that its poller calls, and the one by which waiters use the poller.
 type looking struct{ *Engine }
 
-// newPoller makes the poller of e, which looks by requests of e.
+// newPoller returns the poller of e.
 func (e looking) newPoller() *poller.Poller {
 	return poller.New(poller.Config{
 		Every:   e.PollInterval,
@@ -34,10 +37,13 @@ func (e looking) newPoller() *poller.Poller {
 	})
 }
 
-// freeOf returns those of names whose locks are free, or, as far as fields has the fields of their waiters, no locks
-// any more, or released without telling this process, or granted to it by a message that was lost.
+// freeOf asks Redis about the locks called names, and returns those that are free. The first locks, as many as fields
+// has elements, are looked at closely: an element has the fields with which callers of this process wait for the lock.
+// Of these, freeOf also returns those whose waiters have to make an attempt for one of the reasons at the top of this
+// file.
 func (e looking) freeOf(names []string, fields [][]string) (free []string, err error) {
-	answer := e.sender.Do(&e.waitOptionsFor(context.Background()).Wait, send.Request{Call: e.Free(names, fields)}, time.Time{})
+	op := e.waitOptionsFor(context.Background())
+	answer := e.sender.Do(&op.Wait, send.Request{Call: e.Free(names, fields)}, time.Time{})
 	found, err := answer.Replies()
 	if err != nil {
 		return nil, err
@@ -50,12 +56,13 @@ func (e looking) freeOf(names []string, fields [][]string) (free []string, err e
 	return free, nil
 }
 
-// awaitInLine is how long a waiter in the line of the lock sleeps at most, and has it looked after meanwhile, until
-// stop is called. field is that with which it waits, hears its channel of grants, and g the last answer.
-func (e looking) awaitInLine(name, field string, hears *wake.Listener, g Answer) (delay time.Duration, stop func()) {
-	if g.Wait >= 0 && g.Wait < e.PollInterval {
-		return e.PollDelay(g.Wait), func() {}
+// awaitInLine returns how long a waiter with a place in the line of the lock called name sleeps at most. Meanwhile the
+// poller looks at the lock, until stop is called. The caller waits with field, and listens to its channel of grants;
+// res is the last answer.
+func (e looking) awaitInLine(name, field string, grants *wake.Listener, res Answer) (delay time.Duration, stop func()) {
+	if res.Wait >= 0 && res.Wait < e.PollInterval {
+		return e.PollDelay(res.Wait), func() {}
 	}
-	w := poller.Waiter{Wake: hears.Wake, Ahead: g.Standing.ahead(), Field: field, Hears: hears}
+	w := poller.Waiter{Wake: grants.Wake, Ahead: res.Standing.ahead(), Field: field, Hears: grants}
 	return rareAsk - rand.N(rareAsk/5), e.poller.Watch(name, w)
 }

@@ -1,7 +1,8 @@
 package engine
 
-// A look inside an engine, for tests of the lock types: what it has at work, and what it knows of one lock. Nothing
-// else calls these methods.
+// Probes: how tests of other packages look inside an engine, and at what it knows of one lock.
+//
+// Rules: only tests call these methods.
 
 import (
 	"sync"
@@ -11,27 +12,27 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// A Probe looks inside an engine.
+// A Probe looks inside an engine, for tests.
 type Probe struct{ e *Engine }
 
-// Probe returns a look inside e.
+// Probe returns the probe of e.
 func (e *Engine) Probe() Probe { return Probe{e} }
 
-// Stats are what an engine has at work.
+// Stats are the numbers of things that an engine has at one moment.
 type Stats struct {
-	Names     int    // of locks that are held, or waited for
-	Holds     int    // of owners, those that are being acquired too
-	Queues    int    // in which callers of this process wait
-	Leases    int    // that the watchdog looks after
-	Listeners int    // to channels
-	Polled    int    // locks that the poller looks after
-	AtWork    int64  // calls and goroutines
-	Late      int    // fields of requests that may still run although nobody waits for them
-	Fields    uint64 // that were made
-	Leaving   bool   // from Shutdown or Close on
+	Names     int    // lock states
+	Holds     int    // holds, including those that are being acquired
+	Queues    int    // local queues
+	Leases    int    // leases that the watchdog watches
+	Listeners int    // listeners to channels of Redis
+	Polled    int    // locks that the poller looks at
+	AtWork    int64  // calls and goroutines that have not ended
+	Late      int    // fields with requests that may still run although no caller waits for them
+	Fields    uint64 // fields that were made so far
+	Leaving   bool   // Shutdown or Close was called
 }
 
-// Stats counts what the engine has at work.
+// Stats returns the numbers of this moment.
 func (p Probe) Stats() Stats {
 	e := p.e
 	_, polled := e.poller.Running()
@@ -49,8 +50,8 @@ func (p Probe) Stats() Stats {
 	return all
 }
 
-// Waiters reports how many callers of this process wait for kind in their wait queue, whether one is in front of them, and
-// whether it has found the lock busy.
+// Waiters returns how many callers of this process wait in the local queue of kind. front reports whether the queue has
+// admitted a caller, and busy whether the last attempt of an admitted caller has found the lock busy.
 func (p Probe) Waiters(kind Lock) (waiters int, front, busy bool) {
 	p.look(kind, func(s *lockState) {
 		if q := s.findQueueLocked(kind.ID().Half); q != nil {
@@ -60,30 +61,30 @@ func (p Probe) Waiters(kind Lock) (waiters int, front, busy bool) {
 	return waiters, front, busy
 }
 
-// Guards is how many guards of different contexts the hold of o on kind has.
+// Guards returns how many guards with different parents the hold of o on kind has.
 func (p Probe) Guards(kind Lock, o Owner) (guards int) {
 	p.look(kind, func(s *lockState) { guards = len(s.holds.get(holdKey{kind.ID(), o}).guards) })
 	return guards
 }
 
-// SetHoldCount makes the engine believe that o holds so many levels of kind.
-func (p Probe) SetHoldCount(kind Lock, o Owner, levels int) {
-	p.look(kind, func(s *lockState) { s.holds.get(holdKey{kind.ID(), o}).count = levels })
+// SetHoldCount sets the hold count of the hold of o on kind, in this process only.
+func (p Probe) SetHoldCount(kind Lock, o Owner, count int) {
+	p.look(kind, func(s *lockState) { s.holds.get(holdKey{kind.ID(), o}).count = count })
 }
 
-// HoldCount is how many levels of kind o holds, as far as the engine knows.
+// HoldCount returns the hold count of the hold of o on kind, as far as this process knows.
 func (p Probe) HoldCount(kind Lock, o Owner) int {
-	_, levels := p.e.holdCount(kind, o)
-	return levels
+	_, count := p.e.holdCount(kind, o)
+	return count
 }
 
-// LeasesEnd is when the lease of o on kind ends.
+// LeasesEnd returns until when the lease of the hold of o on kind is valid.
 func (p Probe) LeasesEnd(kind Lock, o Owner) (end time.Time) {
 	p.look(kind, func(s *lockState) { end = p.e.watchdog.End(&s.holds.get(holdKey{kind.ID(), o}).record.lease) })
 	return end
 }
 
-// LeavePlace leaves the place with field to the next caller of kind; "": takes it away.
+// LeavePlace leaves a place in the line with this field to the next caller of kind; "" removes a place that was left.
 func (p Probe) LeavePlace(kind Lock, field string) {
 	p.look(kind, func(s *lockState) {
 		if q := s.findQueueLocked(kind.ID().Half); field == "" {
@@ -94,7 +95,7 @@ func (p Probe) LeavePlace(kind Lock, field string) {
 	})
 }
 
-// look calls f with the mutex of the name of kind.
+// look calls f with the lock state of kind, and its mutex.
 func (p Probe) look(kind Lock, f func(s *lockState)) {
 	s := p.e.retain(kind.ID().Name)
 	defer s.release()
@@ -103,40 +104,41 @@ func (p Probe) look(kind Lock, f func(s *lockState)) {
 	f(s)
 }
 
-// SleepInLine is how long a waiter with a place sleeps that hears channel, where so much of the lease in its way is
-// left.
+// SleepInLine returns how long a waiter with a place in the line of the lock called name sleeps at most. It listens to
+// channel, and left is what is left of the lease of the current holder.
 func (p Probe) SleepInLine(name, channel string, left time.Duration) time.Duration {
-	hears := p.e.pubsub.Join(channel)
-	defer hears.Leave()
-	delay, stop := looking{p.e}.awaitInLine(name, "", hears, Answer{Outcome: Outcome{Wait: left}})
+	grants := p.e.pubsub.Join(channel)
+	defer grants.Leave()
+	delay, stop := looking{p.e}.awaitInLine(name, "", grants, Answer{Outcome: Outcome{Wait: left}})
 	stop()
 	return delay
 }
 
-// Uses reports whether field belongs to a wait or a hold of the lock called name.
+// Uses reports whether field belongs to a wait, a hold or a place of the lock called name: see lockState.uses.
 func (p Probe) Uses(name, field string) bool {
 	s := p.e.retain(name)
 	defer s.release()
 	return s.uses(field)
 }
 
-// NewField makes a field of o.
+// NewField returns a new field of o.
 func (p Probe) NewField(o Owner) string { return p.e.newField(o) }
 
-// HearGrant has the engine hear a message on the channel of grants of kind.
+// HearGrant makes the engine handle message as one that came on the channel of grants of kind.
 func (p Probe) HearGrant(kind Record, message string) { rollbacker{p.e}.heardGrant(kind, message) }
 
-// KeepInUse keeps a name in use until done is called.
+// KeepInUse keeps the lock state of the locks called name in use until done is called.
 func (p Probe) KeepInUse(name string) (done func()) { return p.e.retain(name).release }
 
-// Sender sends the requests of the engine.
+// Sender returns the sender of the engine.
 func (p Probe) Sender() *send.Sender { return p.e.sender }
 
-// Poller looks after locks that waiters in a line want.
+// Poller returns the poller of the engine.
 func (p Probe) Poller() *poller.Poller { return p.e.poller }
 
-// Mutexes are all mutexes of the engine and its parts, by what they guard. Those of names are among them if names is
-// set.
+// Mutexes returns the mutexes of the engine and its parts, by what they guard; those of the lock states only if names
+// is set. TestUserCodeIsNeverCalledWithAMutexHeld watches the mutexes that it returns, and no others, so a part with a
+// new mutex has to be added here. (The mutexes of the poller and of late.Tries are missing.)
 func (p Probe) Mutexes(names bool) map[string]*sync.Mutex {
 	e := p.e
 	all := map[string]*sync.Mutex{

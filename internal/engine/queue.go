@@ -1,10 +1,12 @@
 package engine
 
-// Wait queues: how goroutines of this process get past one another to Redis.
+// Local queues: the goroutines of this process that wait for one lock. They are not to be confused with the line, which
+// is the wait queue in Redis (line.go).
 //
-// Rules: each half of a name that a goroutine contends for or holds has a wait queue. Where a lock
-// type is exclusive, one contender goes to Redis at a time and the others wait in order. The mutex
-// of the name guards the wait queue. awaitLocked lets go of the mutex while it waits.
+// Rules: a lock has a local queue in its lock state while goroutines contend for it or hold it, unless its admission is
+// Uncoordinated; each half of a read/write lock has a queue of its own. If the lock is exclusive, only the caller that
+// the queue has admitted sends requests, and the others wait in the order in which they came. The mutex of the lock
+// state guards the queue. awaitLocked unlocks this mutex while it waits.
 
 import (
 	"errors"
@@ -16,44 +18,48 @@ import (
 	"github.com/relock-go/relock/internal/waitqueue"
 )
 
-// A waiter waits in a wait queue, or for the owner mutex of a hold. Its value is the hold that
-// the lock may be handed to, or nil.
+// A waiter waits in a local queue, or for the owner mutex of a hold. Its value is the hold that the lock may be handed
+// off to, or nil.
 type waiter = waitqueue.Waiter[*hold]
 
+// A waitQueue is a local queue.
 type waitQueue struct {
 	waitqueue.Queue[*hold]
-	half       string // of the name
-	registered bool   // with its name
+	half       string // LockID.Half of the lock
+	registered bool   // it is in the queues of its lock state
 
-	policy  handoff.Policy // of this process and of other processes
-	shared  *record        // newcomers may share this record; or nil
-	busy    bool           // the last attempt past this queue has found the lock busy
-	blocker *blocker       // that it has found, for the errors of those that wait; or nil
-	place   *place         // in the line, which the last caller has left to the next one; or nil
-	kept    bool           // although no caller uses it: see keepQueueLocked
+	policy  handoff.Policy // how this process shares the lock with other processes
+	shared  *record        // the record that newcomers may share; or nil
+	busy    bool           // the last attempt of an admitted caller has found the lock busy
+	blocker *blocker       // what that attempt has found, for the errors of all that wait here; or nil
+	place   *place         // in the line; the last caller has left it to the next one; or nil
+	kept    bool           // it stays although no caller uses it: see keepQueueLocked
 }
 
-// foundBusy notes that an attempt past q has found the lock busy.
+// foundBusy notes that an attempt of the caller that q has admitted has found the lock busy.
 func (q *waitQueue) foundBusy(o *blocker) { q.busy, q.blocker = true, o }
 
-// foundFree notes that an attempt past q was granted, and that the next one may be.
+// foundFree notes that such an attempt was granted, and that the next one may be granted, too.
 func (q *waitQueue) foundFree() { q.busy, q.blocker = false, nil }
 
-// errBypassQueue refuses callers that wait in a wait queue, because Redis has not answered the caller in front. Their
-// own requests may fare better. Each of them makes its next attempt past the wait queue, so that they do not wait for a
-// dead Redis one after the other. Such an attempt takes a lock that is free, and does not join the line: the place of
-// this process in the line belongs to the caller that the wait queue has admitted. After an attempt that Redis answers
-// with busy, a caller takes its old place in the queue again at once.
+// errBypassQueue ends the waits of callers in a local queue that are to make their next attempt without being admitted.
+// There are two reasons: Redis has not answered the admitted caller, and the others must not wait for an unreachable
+// Redis one after the other; or a semaphore has permits for all of them. Such an attempt acquires the lock only if it
+// is free, and does not join the line, because the place of this process in the line belongs to the caller that the
+// queue has admitted. If Redis answers that the lock is busy, the caller returns to its old position in the local
+// queue.
 var errBypassQueue = errors.New("no answer from Redis to the caller in front")
 
-// errOwnerChanged ends a wait in a wait queue: another caller of the owner that waits has acquired one of the locks,
-// or the other half of the lock. The attempt of this caller is not the same any more.
+// errOwnerChanged ends a wait in a local queue because another goroutine of the same owner has acquired one of the
+// locks that the caller waits for, or the counterpart of one: the caller has to make another attempt than it had
+// prepared.
 var errOwnerChanged = errors.New("the owner has come to hold one of the locks")
 
-// An entrance admits callers of a process to its wait queues.
+// An entrance is where callers enter local queues, and wait there until they are admitted.
 type entrance struct{ *Engine }
 
-// number is the number of the next waiter of op: the number with which op was refused, or a new one.
+// number returns the number of the next waiter of op, which decides on its position in a queue: the number that op had
+// when its last wait was ended to bypass the queue, or a new one.
 func (e entrance) number(op *waitOptions) uint64 {
 	if n := op.number; n != 0 {
 		op.number = 0
@@ -62,7 +68,7 @@ func (e entrance) number(op *waitOptions) uint64 {
 	return e.waiters.Add(1)
 }
 
-// enterLocked waits until the caller is admitted to q. It lets go of mu meanwhile.
+// enterLocked waits until q has admitted the caller. It unlocks mu meanwhile.
 func (e entrance) enterLocked(mu sync.Locker, op *waitOptions, q *waitqueue.Queue[*hold]) error {
 	if q.TryEnter() {
 		return nil
@@ -83,8 +89,8 @@ func (e entrance) enterLocked(mu sync.Locker, op *waitOptions, q *waitqueue.Queu
 	return err
 }
 
-// enterOwnersLocked waits for another caller of the owner, which uses the hold of q for a request and will soon be
-// done: a caller that does not wait for other owners waits for it as long as for an answer.
+// enterOwnersLocked waits for the owner mutex q while another goroutine of the same owner uses the hold for a request.
+// A caller that does not wait for other owners waits here too, for as long as it would wait for an answer of Redis.
 func (e entrance) enterOwnersLocked(mu sync.Locker, op *waitOptions, q *waitqueue.Queue[*hold]) error {
 	patient := *op
 	patient.NoWait = false
@@ -98,7 +104,7 @@ func (e entrance) enterOwnersLocked(mu sync.Locker, op *waitOptions, q *waitqueu
 	return err
 }
 
-// awaitLocked waits until w is done, or returns why the wait ended sooner. It lets go of mu meanwhile.
+// awaitLocked waits until w is done, or returns why the wait ended sooner. It unlocks mu meanwhile.
 func (e entrance) awaitLocked(mu sync.Locker, op *waitOptions, w *waiter) error {
 	mu.Unlock()
 	op.span.waits()
@@ -110,14 +116,15 @@ func (e entrance) awaitLocked(mu sync.Locker, op *waitOptions, w *waiter) error 
 	return err
 }
 
-// reserveTime is how long a wait queue may be kept, for the first time, for a caller that waits at other wait queues.
+// reserveTime is how long a caller may occupy a local queue while it waits in another one, the first time that it does
+// so: see enterQueuesLocked.
 const reserveTime = 100 * time.Millisecond
 
-// enterQueuesLocked waits until the wait queues of all targets have admitted the caller. As a rule no caller
-// waits in one wait queue while it occupies another one: a free lock must not wait for a caller that
-// waits for a third lock. But where all wait queues have waiters, no caller would ever pass them
-// together. So after a few tries the caller keeps the wait queues that it has entered, in their
-// order and for a moment, which is twice as long each time.
+// enterQueuesLocked waits until the local queues of all targets have admitted the caller. It unlocks mu meanwhile. As a
+// rule, a caller that waits in one queue leaves the other ones, because a free lock must not wait for a caller that
+// waits for another lock. But if all queues have waiters, the caller might never be admitted to all of them at the same
+// time. So after every third failure it enters the queues in order and keeps those that have admitted it for a limited
+// time, which doubles each time.
 func (e entrance) enterQueuesLocked(mu sync.Locker, op *waitOptions, targets []target) error {
 	misses, reserve := 0, reserveTime
 	for i := 0; i < len(targets); i++ {
@@ -133,7 +140,7 @@ func (e entrance) enterQueuesLocked(mu sync.Locker, op *waitOptions, targets []t
 			if err := e.enterInOrderLocked(mu, op, targets, reserve); err != send.ErrTimeUp {
 				return err
 			}
-			if why := overUnlocked(mu, op); why != nil { // if nil, the reserve is over, and not the time of the caller
+			if why := overUnlocked(mu, op); why != nil { // if nil, only the time for which it keeps the queues is over
 				return why
 			}
 			reserve *= 2
@@ -144,19 +151,21 @@ func (e entrance) enterQueuesLocked(mu sync.Locker, op *waitOptions, targets []t
 		if err := e.enterOneLocked(mu, op, h); err != nil {
 			return err
 		}
-		i = -1 // begin again, with this wait queue entered
+		i = -1 // begin again, with this queue entered
 	}
 	return nil
 }
 
-// overUnlocked reports why op is over, or nil. It lets go of mu meanwhile, because it calls a ctx of the user.
+// overUnlocked returns why the caller has no more time, or nil. It unlocks mu meanwhile, because it calls methods of
+// the user's ctx.
 func overUnlocked(mu sync.Locker, op *waitOptions) error {
 	mu.Unlock()
 	defer mu.Lock()
 	return op.Over()
 }
 
-// enterInOrderLocked enters all wait queues in order. It keeps the entered ones for no longer than reserve.
+// enterInOrderLocked enters the queues of all targets in order. If it does not get into all of them within reserve,
+// counted from when the first one has admitted it, it leaves them all.
 func (e entrance) enterInOrderLocked(mu sync.Locker, op *waitOptions, targets []target, reserve time.Duration) error {
 	leaveQueuesLocked(targets)
 	short, keeps := *op, false
@@ -176,7 +185,7 @@ func (e entrance) enterInOrderLocked(mu sync.Locker, op *waitOptions, targets []
 	return nil
 }
 
-// enterOneLocked waits in the wait queue of h.
+// enterOneLocked waits in the local queue of the lock of h.
 func (e entrance) enterOneLocked(mu sync.Locker, op *waitOptions, h *hold) error {
 	q := h.name.queueLocked(h.key.id.Half)
 	if err := e.enterLocked(mu, op, &q.Queue); err != nil {
@@ -188,12 +197,13 @@ func (e entrance) enterOneLocked(mu sync.Locker, op *waitOptions, h *hold) error
 	return nil
 }
 
-// needsQueueLocked reports whether h has to be alone in this process to contend for its lock.
+// needsQueueLocked reports whether a local queue has to admit the caller of h before it may contend for the lock of h.
 func (h *hold) needsQueueLocked() bool {
 	if h.state != fresh || h.lock.Admission() != Exclusive {
 		return false
 	}
-	// The admitted caller may wait for this owner's other half, so this owner must not wait for the admitted caller.
+	// If the owner holds the counterpart, the admitted caller may be waiting for the counterpart to be released. So this
+	// owner must not wait for that caller.
 	other := h.name.counterpartLocked(h)
 	return other == nil || !other.state.holds()
 }
@@ -204,7 +214,7 @@ func (h *hold) needsQueue() bool {
 	return h.needsQueueLocked()
 }
 
-// leaveQueueLocked lets the next waiter contend for the lock of h.
+// leaveQueueLocked leaves the local queue that has admitted h, and so admits the next waiter.
 func (h *hold) leaveQueueLocked() {
 	if q := h.queue; q != nil {
 		h.queue = nil
@@ -225,8 +235,8 @@ func leaveQueuesLocked(targets []target) {
 	}
 }
 
-// enterQueue waits until the caller may make an attempt on one lock: the wait queue has admitted the caller, and
-// the caller has let other processes go first when it is their turn.
+// enterQueue waits until the caller may make an attempt on one lock: until the local queue has admitted it, and then
+// for as long as the hand-off policy lets other processes go first.
 func (e entrance) enterQueue(op *waitOptions, targets []target) error {
 	s := targets[0].hold.name
 	s.Lock()
@@ -240,7 +250,7 @@ func (e entrance) enterQueue(op *waitOptions, targets []target) error {
 	return err
 }
 
-// yieldLocked is how long other processes go first.
+// yieldLocked returns how long the caller has to let other processes go first.
 func (e entrance) yieldLocked(targets []target) (yield time.Duration) {
 	for _, t := range targets {
 		if q := t.hold.queue; q != nil {

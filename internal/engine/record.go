@@ -1,10 +1,12 @@
 package engine
 
-// The record that a hold has in Redis, or that several holds of this process share.
+// Records: "record" means one of three things. In Redis, the record of a hold is what the key of its lock has for it: a
+// field, with the lease of the key. In this process, the struct record is what the engine knows of one such record. In
+// the contract with the lock types (contract.go), the interface Record is a lock that has records in Redis, as data.
 //
-// Rules: a record is one field in Redis, from the attempt that was granted until the
-// release. The field belongs to this record alone, and is released once: when the last hold has left.
-// The end of its lease ends every hold of the record.
+// Rules: a record belongs to one hold, or to several holds of this process that share it. It is one field in Redis,
+// from the attempt that was granted until the release. The field is released once, when the last hold has left the
+// record. If the lease of the record expires, all its holds end.
 
 import (
 	"time"
@@ -12,29 +14,32 @@ import (
 	"github.com/relock-go/relock/internal/lease"
 )
 
+// A record is what this process knows of the record that one or more of its holds have in Redis.
 type record struct {
-	first *hold         // that was granted; its name, lock and keeper are those of the record
-	field string        // in Redis
-	since time.Duration // on the clock of the watchdog: when the answer came; validity counts from before the request
-	lease lease.Lease
+	first *hold  // the hold whose attempt was granted: its lock state, lock and vote are those of the record
+	field string // in Redis
+	// answeredAt is when the answer that granted the record came, on the clock of the watchdog. Newcomers may share the
+	// record for a time that is counted from then; validity is counted from before the request.
+	answeredAt time.Duration
+	lease      lease.Lease
 
-	// guarded by name.mu
-	holds []*hold  // that share the record
+	// guarded by name.mu of first
+	holds []*hold  // those that have the record now
 	room  [1]*hold // memory for holds
 	ended bool     // see endLocked
 
-	adopted bool // the field was handed over to a hold that makes a record of its own with it
+	adopted bool // the field was handed off to a hold that makes a record of its own with it
 }
 
-// newRecord is the record of h, which was granted by an answer that came at since.
-func (h *hold) newRecord(since time.Duration) *record {
+// newRecord returns the record of h, which was granted by an answer that came at answeredAt.
+func (h *hold) newRecord(answeredAt time.Duration) *record {
 	r := &h.own
-	r.first, r.field, r.since, r.holds = h, h.field, since, r.room[:0]
+	r.first, r.field, r.answeredAt, r.holds = h, h.field, answeredAt, r.room[:0]
 	r.lease.Holder = r
 	return r
 }
 
-// joinLocked gives h, which is fresh, one level in r.
+// joinLocked makes h, which is fresh, hold the lock with the record r, from since on.
 func (r *record) joinLocked(h *hold, since time.Duration) {
 	h.field = r.field
 	h.state, h.count, h.since, h.record = holding, 1, since, r
@@ -46,7 +51,7 @@ func (r *record) joinLocked(h *hold, since time.Duration) {
 	r.holds = append(r.holds, h)
 }
 
-// leaveRecordLocked takes h out of its record, and reports whether h was the last hold of the record.
+// leaveRecordLocked removes h from its record, and reports whether h was the last hold of the record.
 func (h *hold) leaveRecordLocked() bool {
 	r := h.record
 	last := len(r.holds) - 1
@@ -57,36 +62,43 @@ func (h *hold) leaveRecordLocked() bool {
 	return last == 0
 }
 
-// endLocked ends the record: nobody joins it any more, and the watchdog lets go of its lease. Every record ends here,
-// whether it was released, left to the next holder, or lost.
+// endLocked ends the record: no hold joins it any more, and the watchdog forgets its lease. Every record ends here,
+// whether it was released, left to a hold that adopts its field, or lost.
 func (r *record) endLocked() {
 	r.ended = true
 	r.first.name.endSharingLocked(r)
 	r.first.name.engine.watchdog.Remove(&r.lease)
 }
 
-// LeaseEnded ends all holds of the record. The watchdog calls it when the lease has ended. A hold that leaves at the
-// same time does not change the loss of the others.
+// LeaseEnded ends all holds of the record as lost. The watchdog calls it when the lease has expired, or the record in
+// Redis is gone.
+//
+// The watchdog calls LeaseEnded, and the methods of renewing, without a mutex, and by then the record may have been
+// released, handed off or lost. So whatever it calls must look again, under the mutex of the lock state, at whether the
+// record has ended (r.ended), and at which holds are left. To look at r.holds is enough, as lose and holdsNow do: a
+// record that has ended has no holds. (A renewal may still be sent for a record that has ended, because it never
+// creates one.)
 func (r *record) LeaseEnded(cause error) { reportLater(r.lose(cause, nil)) }
 
-// holdsNow is a copy of the present holds of the record.
+// holdsNow returns the holds that have the record now.
 func (r *record) holdsNow() []*hold {
 	r.first.name.Lock()
 	defer r.first.name.Unlock()
 	return append([]*hold(nil), r.holds...)
 }
 
-// isKeptLocked reports whether further holds may rely on r: it is valid for longer than a moment.
+// isKeptLocked reports whether further holds may use r: it has not ended, and enough of its validity is left.
 func (r *record) isKeptLocked(now time.Duration) bool {
 	e := r.first.name.engine
 	whole := lease.Validity(e.WatchdogTimeout)
-	if e.watchdog.Renews(&r.lease) { // it may be a grant that has not been renewed yet
+	if e.watchdog.Renews(&r.lease) { // a grant of the line may have a shorter lease until its first renewal
 		whole = r.lease.WholeValidity()
 	}
 	return !r.ended && lease.EnoughValidityLeft(r.lease.LeftAt(now), whole, true)
 }
 
-// recordEnd is when the lease of the record of h is over at the latest. A renewal may be under way.
+// recordEnd returns when the lease of the record of h expires in Redis at the latest, if a renewal that is under way is
+// granted, too.
 func (h *hold) recordEnd() time.Time {
 	e, r := h.name.engine, h.record
 	if r == nil {

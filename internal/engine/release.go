@@ -1,11 +1,11 @@
 package engine
 
-// Releasing: the one path by which a level is released; the undo of attempts
-// that were given up; and force.
+// Releasing: the one path on which an owner decrements the hold count of its hold, and ForceUnlock.
 //
-// Rules: the level is released in this process also when Redis answers an error or nothing: an
-// Unlock is owed once, and a hold that no caller is going to unlock must not be renewed. A release
-// that finds no record has succeeded if an earlier try of it may have run; otherwise it reports a loss.
+// Rules: the hold count is decremented in this process even if Redis returns an error or does not answer. A caller
+// calls Unlock once for each Lock and does not repeat a call that has failed, and a hold that no caller is going to
+// unlock must not be renewed. A release that finds no record in Redis has succeeded if an earlier try of it may have
+// deleted the record; otherwise it returns a loss.
 
 import (
 	"context"
@@ -18,30 +18,31 @@ import (
 )
 
 const (
-	UnlockTime = send.ConnectTime // how long Unlock and an undo take at most
-	clearPause = time.Second      // before a record that could not be cleared is cleared again
-	mostForced = 1000             // requests of one ForceUnlock: new owners may take permits as fast as they are released
+	UnlockTime = send.ConnectTime // the time limit of an Unlock, and of each request that rolls an attempt back
+	clearPause = time.Second      // the pause between two tries to delete a record
+	mostForced = 1000             // the most requests of one ForceUnlock: permits may be acquired as fast as it works
 )
 
-// Release releases one level. It ignores the end of ctx, and works after Close.
+// Release decrements the hold count of the hold that o has on kind, and releases the lock when the count reaches zero.
+// It ignores the cancellation of ctx, and works after Close.
 func (e *Engine) Release(ctx context.Context, kind Lock, o Owner) error {
 	e.workers.Begin()
 	defer e.workers.End()
 	s := e.retain(kind.ID().Name)
 	defer s.release()
 	back, err := s.releaseOne(nil, kind, o)
-	var op waitOptions // from the first wait on
+	var op waitOptions // zero until the call waits or sends a request
 	if err == send.ErrTimeUp {
 		op = releaseOptions(ctx)
 		back, err = s.releaseOne(&op, kind, o)
 	}
 	h := back.hold
 	switch {
-	case err != nil: // another caller of the owner waits for Redis
+	case err != nil: // another goroutine of the owner is still waiting for Redis
 		return s.releaseUnconfirmed(ctx, kind, o, unconfirmed(err))
 	case h == nil:
 		return s.notHeldError(kind.ID(), o)
-	case back.done: // the hold was handed over, or other holds share the record
+	case back.done: // the lock was handed off, or other holds share the record
 		e.observeRelease(ctx, h, 0, nil)
 		return nil
 	case back.loss != nil && (back.count > 0 || h.vote != nil || errors.Is(back.loss, errGone)):
@@ -54,7 +55,8 @@ func (e *Engine) Release(ctx context.Context, kind Lock, o Owner) error {
 	return releasing{h, back.count, back.loss}.run(ctx, &op)
 }
 
-// releaseOptions are the limits of an Unlock, which ignores the end of ctx.
+// releaseOptions returns the wait options of an Unlock, which takes at most UnlockTime and ignores the cancellation of
+// ctx.
 func releaseOptions(ctx context.Context) waitOptions {
 	if ctx.Done() != nil {
 		ctx = context.WithoutCancel(ctx)
@@ -62,7 +64,8 @@ func releaseOptions(ctx context.Context) waitOptions {
 	return waitOptions{Wait: send.Wait{Ctx: ctx, Deadline: time.Now().Add(UnlockTime), OnCaller: true}}
 }
 
-// releaseUnconfirmed releases one level without Redis, because of err.
+// releaseUnconfirmed decrements the hold count in this process alone, because of err, and returns err. If the count
+// reaches zero, the record is deleted in the background.
 func (s *lockState) releaseUnconfirmed(ctx context.Context, kind Lock, o Owner, err error) error {
 	h := s.find(kind.ID(), o)
 	if h == nil {
@@ -76,15 +79,15 @@ func (s *lockState) releaseUnconfirmed(ctx context.Context, kind Lock, o Owner, 
 	return err
 }
 
-// A releasing is one level of a hold that is being released, down to left levels. Its caller has the owner mutex of
-// the hold.
+// A releasing is a hold whose count has been decremented in this process, and is now set to count in Redis. Its caller
+// has the owner mutex of the hold.
 type releasing struct {
 	*hold
 	count int
-	loss  error // the hold was lost before; or nil
+	loss  error // why the hold had been lost before; nil if it had not
 }
 
-// run sets the levels in Redis, unlocks the hold, and reports the outcome.
+// run sends the hold count to Redis, unlocks the owner mutex of the hold, and reports the outcome.
 func (r releasing) run(ctx context.Context, op *waitOptions) error {
 	e := r.name.engine
 	there, unknown, err := r.setHoldCount(op)
@@ -98,7 +101,7 @@ func (r releasing) run(ctx context.Context, op *waitOptions) error {
 		return r.foundGone(err)
 	case err != nil:
 		err = unconfirmed(err)
-	case there || r.count == 0 && unknown > 0: // this try, or an earlier one, has released the record
+	case there || r.count == 0 && unknown > 0: // this try or an earlier one has released the record
 	default:
 		return r.foundGone(errGone)
 	}
@@ -106,7 +109,7 @@ func (r releasing) run(ctx context.Context, op *waitOptions) error {
 	return err
 }
 
-// foundGone notes that the release has found no record, and returns the loss.
+// foundGone ends and reports a hold whose record the release did not find in Redis, and returns the loss.
 func (r releasing) foundGone(why error) error {
 	if r.count > 0 {
 		r.lose(errGone)
@@ -117,8 +120,9 @@ func (r releasing) foundGone(why error) error {
 	return LossError(why)
 }
 
-// setHoldCount sets the levels in Redis, and unlocks the hold. With the last level it lets the
-// next waiter contend for the lock, also after an error.
+// setHoldCount sets the hold count in Redis, and then unlocks the owner mutex of the hold. If the count is zero, it
+// also admits the next waiter of the local queue, even after an error. It reports whether Redis had the hold, and how
+// many tries of the request have an unknown outcome.
 func (r releasing) setHoldCount(op *waitOptions) (there bool, unknown int, err error) {
 	e := r.name.engine
 	if r.vote != nil {
@@ -128,7 +132,7 @@ func (r releasing) setHoldCount(op *waitOptions) (there bool, unknown int, err e
 		return there, 0, err
 	}
 	returned, heard, passed := false, 0, int64(0)
-	defer func() { // also when a hook of the Redis client ends the goroutine
+	defer func() { // runs also when a hook of the Redis client ends the goroutine
 		if !returned && r.count == 0 {
 			e.workers.Spawn(r.clear)
 		}
@@ -136,25 +140,26 @@ func (r releasing) setHoldCount(op *waitOptions) (there bool, unknown int, err e
 	}()
 	call, keeps, late := r.call()
 	kept := minHold{r.hold}
-	lapses := keeps && kept.expires()
+	expires := keeps && kept.expires()
 	reply, unknown, err := e.send(op, call, time.Now())
 	if late && err == nil {
 		rollbacker{e}.buried(r.commands(), r.field)
 	}
 	returned, heard, passed = true, int(reply[1]), reply[2]
 	if keeps {
-		passed = 1 // this process does not have the lock any more
+		passed = 1 // as after a hand-off to another process: the lock is busy until MinHold has passed
 		if kept.rest() > 0 {
-			unknown = 0 // no try without an answer can have ended the record by now: if there is none, it was gone before
+			unknown = 0 // no try of this release has deleted the record: if it is missing, it was gone before
 		}
 	}
-	if keeps && err == nil && !(lapses && kept.expires()) {
+	if keeps && err == nil && !(expires && kept.expires()) {
 		e.workers.Spawn(r.clear)
 	}
 	return reply[0] == 1, unknown, err
 }
 
-// call sets the levels. keeps says that it keeps the record for MinHold instead, and late that it leaves a tombstone.
+// call returns the call that sets the hold count in Redis. keeps reports that the call leaves the record in Redis for
+// the rest of MinHold instead, and late that it leaves a tombstone.
 func (r releasing) call() (c send.Call, keeps, late bool) {
 	if r.count == 0 {
 		m := minHold{r.hold}
@@ -166,15 +171,16 @@ func (r releasing) call() (c send.Call, keeps, late bool) {
 	return r.commands().Release(Release{r.field, r.count, late, r.name.engine.shareTime()}), false, late
 }
 
-// end unlocks the hold. With the last level it lets the next waiter contend for the lock. The
-// message of the release has reached so many other clients. passed is as in the reply of Commands.Release.
+// end unlocks the owner mutex of the hold. If the hold count is zero, it also notes the release for the hand-off policy
+// and admits the next waiter of the local queue. others is the number of connections of other Clients that have
+// received the message of the release, and passed is the third number of the reply to Commands.Release.
 func (r releasing) end(others int, passed int64) {
 	e, s := r.name.engine, r.name
 	s.Lock()
 	defer s.Unlock()
 	if r.count == 0 {
 		switch {
-		case passed == 2 && (r.queue != nil || r.lock.Admission() == Counting): // a permit is used outside the wait queue
+		case passed == 2 && (r.queue != nil || r.lock.Admission() == Counting): // a semaphore: holders have left its queue
 			q := s.queueLocked(r.key.id.Half)
 			q.policy.ReleasedUnannounced(e.watchdog.Now(), e.pace(), e.PollInterval)
 			s.keepQueueLocked(q)
@@ -189,7 +195,8 @@ func (r releasing) end(others int, passed int64) {
 	r.unlockHoldLocked()
 }
 
-// others is how many connections of other Clients received the release, out of heard.
+// others returns heard, the number of connections that have received the message of the release, without the
+// connection of this Client if it is subscribed although no caller listens.
 func (r releasing) others(heard int) int {
 	if heard > 0 && r.name.engine.pubsub.HearsForNobody(r.commands().Channel(Attempt{})) {
 		return heard - 1
@@ -197,6 +204,7 @@ func (r releasing) others(heard int) int {
 	return heard
 }
 
+// unconfirmed returns the error of a release that continues in the background because of err.
 func unconfirmed(err error) error {
 	if err == send.ErrTimeUp {
 		err = send.Silence(UnlockTime, 1, nil)
@@ -204,20 +212,20 @@ func unconfirmed(err error) error {
 	return fmt.Errorf("not confirmed: the release goes on in the background until the record is gone or its lease is over: %w", err)
 }
 
-// A releasedOne is a level that an owner has released in this process.
+// A releasedOne is the result of decrementing a hold count in this process.
 type releasedOne struct {
-	hold  *hold
-	count int   // levels
-	loss  error // of the hold, before; or nil
-	done  bool  // Redis need not know. If it is false, the caller has the owner mutex of the hold.
+	hold  *hold // nil if the owner has none
+	count int   // the hold count that is left
+	loss  error // why the hold had been lost before; nil if it had not
+	done  bool  // no request is needed; if it is false, the caller has the owner mutex of the hold
 }
 
-// releaseOne releases one level of the hold that o has on kind; the hold is nil where there is none. Where another caller
-// of o uses the hold, it waits as op allows; if op is nil, it returns errTimeUp.
+// releaseOne decrements the hold count of the hold that o has on kind. If another goroutine of o uses the hold, it
+// waits as op allows; if op is nil, it returns send.ErrTimeUp instead.
 func (s *lockState) releaseOne(op *waitOptions, kind Lock, o Owner) (g releasedOne, err error) {
 	s.Lock()
 	defer s.Unlock()
-	h, err := s.lockHoldLocked(op, kind, o, false) // it looks at the clock
+	h, err := s.lockHoldLocked(op, kind, o, false) // it also ends a hold whose lease has expired
 	if h == nil {
 		return g, err
 	}
@@ -230,19 +238,19 @@ func (s *lockState) releaseOne(op *waitOptions, kind Lock, o Owner) (g releasedO
 	return g, nil
 }
 
-// releaseOne takes one level from the hold. It returns the levels that are left, and whether the caller has
-// to release the record.
+// releaseOne decrements the hold count. It returns the count that is left, and whether the caller has to release the
+// record in Redis.
 func (h *hold) releaseOne() (left int, last bool) {
 	h.name.Lock()
 	defer h.name.Unlock()
 	return h.releaseOneLocked()
 }
 
-// releaseOneLocked is releaseOne for callers with the mutex. With the last level it hands the lock over, or ends
-// the hold in this process. It lets go of the mutex while it ends guards.
+// releaseOneLocked is releaseOne for callers with the mutex. When the count reaches zero, it hands the lock off, or
+// ends the hold in this process. It unlocks the mutex while it cancels guarded contexts.
 func (h *hold) releaseOneLocked() (left int, last bool) {
 	if len(h.guards) > 0 {
-		if next, _ := h.successorLocked(); next != nil { // the guards end before the successor holds the lock
+		if next, _ := h.successorLocked(); next != nil { // the guards are canceled before the successor holds the lock
 			h.endGuardsLocked(h.guards.Take())
 		}
 	}
@@ -254,7 +262,7 @@ func (h *hold) releaseOneLocked() (left int, last bool) {
 	return left, last
 }
 
-// endGuardsLocked ends guards. It lets go of the mutex meanwhile.
+// endGuardsLocked cancels the contexts of guards. It unlocks the mutex meanwhile.
 func (h *hold) endGuardsLocked(guards []*guard.End) {
 	if len(guards) == 0 {
 		return
@@ -264,14 +272,14 @@ func (h *hold) endGuardsLocked(guards []*guard.End) {
 	guard.EndAll(guards, nil)
 }
 
-// endOneLocked takes one level from the hold, and ends the hold with the last level. It also returns the guards
-// that the caller has to end.
+// endOneLocked decrements the hold count, and ends the hold when the count reaches zero. It also returns the guards
+// whose contexts the caller has to cancel.
 func (h *hold) endOneLocked() (left int, last bool, guards []*guard.End) {
 	if h.state != ended {
 		h.count--
 		left = h.count
 	}
-	if left > 0 || h.state == ended { // the hold may have ended after its owner looked
+	if left > 0 || h.state == ended { // the hold may have ended since the caller looked it up
 		return left, false, nil
 	}
 	last = h.state.isLost() || h.leaveRecordLocked()
@@ -282,9 +290,9 @@ func (h *hold) endOneLocked() (left int, last bool, guards []*guard.End) {
 	return 0, last, h.guards.Take()
 }
 
-// clear deletes the hold from Redis, and lets the next waiter contend for its lock; a hold with MinHold only when its
-// time is over. It tries for as long as the record may last: until the lease is over; and where the other half renews
-// that lease, as long as the other half is held.
+// clear deletes the record of the hold from Redis, and admits the next waiter of the local queue. It keeps the record
+// until MinHold has passed. It retries for as long as the record may exist: until its lease has expired, and while the
+// owner holds the counterpart of the lock, whose renewals extend the same lease.
 func (h *hold) clear() {
 	e := h.name.engine
 	ctx := h.key.owner.In(context.Background())
@@ -297,15 +305,17 @@ func (h *hold) clear() {
 		return
 	}
 	end := h.recordEnd()
-	for (rollbacker{e}).rollBackOne(ctx, h.commands(), Attempt{Field: h.field, HoldCount: 1}, 1) != nil && (time.Now().Before(end) || h.keptByCounterpart()) {
+	for (rollbacker{e}).rollBackOne(ctx, h.commands(), Attempt{Field: h.field, HoldCount: 1}, 1) != nil &&
+		(time.Now().Before(end) || h.keptByCounterpart()) {
 		if e.waitOptionsFor(ctx).sleep(nil, nil, clearPause) != nil {
-			break // closed: no lease is renewed any more
+			break // the engine is closed: no lease is renewed any more
 		}
 	}
 	h.leaveQueue()
 }
 
-// keptByCounterpart reports whether the owner holds the other half, which keeps the record alive.
+// keptByCounterpart reports whether the owner holds the counterpart of the lock, whose renewals keep the record in
+// Redis.
 func (h *hold) keptByCounterpart() bool {
 	h.name.Lock()
 	defer h.name.Unlock()
@@ -313,12 +323,12 @@ func (h *hold) keptByCounterpart() bool {
 	return other != nil && other.state.holds()
 }
 
-// Force frees kind for any holder, and ends the holds that this process had on it. The request is sent once: a repeated
-// one could free a later hold. Of a semaphore with very many permits each request releases some, and the answer {1,
-// more, 0} reports whether more are left.
+// Force releases kind, no matter which owner holds it, and ends the holds that this process had on it. A request is
+// never repeated, because a repeated one could release a later hold. If a semaphore has very many permits, a request
+// releases some of them and the second number of the reply is not zero: then another request is sent.
 func (e *Engine) Force(ctx context.Context, kind Record) (bool, error) {
 	op := e.waitOptionsFor(ctx)
-	op.OnCaller = false // no second try would wait longer for a connection
+	op.OnCaller = false // a request that is sent once may have to wait longer for a connection
 	if err := op.Over(); err != nil {
 		return false, err
 	}
@@ -338,7 +348,8 @@ func (e *Engine) Force(ctx context.Context, kind Record) (bool, error) {
 	})
 }
 
-// ForceBy has force free kind, and ends the holds that this process had on it before.
+// ForceBy calls force, which releases kind in Redis, and then ends the holds that this process had on kind before the
+// call.
 func (e *Engine) ForceBy(kind Lock, force func() (freed bool, err error)) (bool, error) {
 	s := e.retain(kind.ID().Name)
 	before := s.recordsOf(kind.ID())
@@ -350,7 +361,7 @@ func (e *Engine) ForceBy(kind Lock, force func() (freed bool, err error)) (bool,
 	return freed, err
 }
 
-// endForced ends and reports the holds of a lock that was forced open.
+// endForced ends and reports the holds of a lock that ForceUnlock has released.
 func endForced(before []*record) {
 	var lost []ending
 	for _, r := range before {

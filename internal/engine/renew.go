@@ -1,9 +1,9 @@
 package engine
 
-// How leases are renewed: the watchdog of internal/lease keeps the leases of records, and asks here.
+// Renewing: the watchdog of internal/lease decides when the lease of a record is renewed, and calls the methods here.
 //
-// Rules: leases that must not wait for one another are in different groups. The keeper of a hold renews it without a
-// request. Each answer is reported, and delays no renewal.
+// Rules: leases that must not wait for one another are in different groups. The hold of a RedLock is renewed by its
+// vote, without a request of its own. Each answer is reported as an event, and no event delays a renewal.
 
 import (
 	"context"
@@ -13,24 +13,24 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// A Renewal asks that a record lasts for Length from now on.
+// A Renewal is a request that the record of a hold lasts for Length from now on, and the answer to it.
 type Renewal struct {
 	Lock   Record
 	Field  string
 	Length time.Duration
 
 	// The answer:
-	Held bool
+	Held bool // Redis has the hold, with the new lease
 	Err  error
 }
 
-// A Renewer asks for all renewals together, and notes the answers.
+// A Renewer sends all renewals together, and stores the answers in them.
 type Renewer func(ctx context.Context, sender *send.Sender, all []Renewal)
 
-// renewing is what the watchdog asks of an engine.
+// renewing has the functions of an engine that its watchdog calls.
 type renewing struct{ *Engine }
 
-// newWatchdog makes the watchdog of e.
+// newWatchdog returns the watchdog of e.
 func (e renewing) newWatchdog() *lease.Watchdog {
 	renew := e.renew
 	if e.Observed {
@@ -41,8 +41,8 @@ func (e renewing) newWatchdog() *lease.Watchdog {
 	})
 }
 
-// renewGroup is the group of a lease. Leases of different groups must not wait for one another: leases on
-// different servers, and leases that need no request.
+// renewGroup returns the group of a lease. Leases on different servers are in different groups, because they must not
+// wait for one another, and so are leases that need no request.
 func (e renewing) renewGroup(l *lease.Lease) string {
 	r := l.Holder.(*record)
 	if r.first.vote != nil {
@@ -51,11 +51,12 @@ func (e renewing) renewGroup(l *lease.Lease) string {
 	return e.Servers.Node(r.first.lock.ID().Name).Name
 }
 
-// renew asks for one more watchdog timeout for every lease.
+// renew extends every lease by a watchdog timeout, counted from now. A lease with a limit gets no more than is left
+// until the limit.
 func (e renewing) renew(ctx context.Context, leases []*lease.Lease) []lease.Renewal {
 	answers := make([]lease.Renewal, len(leases))
 	var asked []Renewal
-	var of []int // the index of the lease of each renewal
+	var of []int // the indexes in leases of the elements of asked
 	for i, l := range leases {
 		r := l.Holder.(*record)
 		if r.first.vote != nil {
@@ -75,7 +76,7 @@ func (e renewing) renew(ctx context.Context, leases []*lease.Lease) []lease.Rene
 	return answers
 }
 
-// observedRenew is renew, with a report.
+// observedRenew is renew for an engine whose events are observed: it also reports the answers.
 func (e renewing) observedRenew(ctx context.Context, leases []*lease.Lease) []lease.Renewal {
 	answers := e.renew(ctx, leases)
 	if ctx.Err() != nil {

@@ -1,12 +1,13 @@
 package engine
 
-// Undoing: what attempts and releases may have left in Redis that nobody has any more is taken back. An attempt that
-// was given up is undone by its field. A field that has ended never takes the lock again while a request may still run
-// that asks with it.
+// Rolling back: what attempts and releases may have left in Redis is removed when no caller needs it any more. An
+// attempt that was given up is rolled back by its field. A field that has ended does not acquire the lock again, even
+// if Redis runs a request with this field late.
 //
-// Rules: an undo sets a state, so that it may run twice, and late. internal/late counts, for each field, the tries that
-// may still run although no caller waits for them. Only where there are some does a release or an undo leave a
-// tombstone in Redis (lua/tombstones.lua), which is taken away when nothing can run any more.
+// Rules: a rollback sets a state and adds nothing, so it may run twice, and late. internal/late counts for each field
+// the tries that may still run although no caller waits for them. Only if there are such tries does a release or a
+// rollback leave a tombstone in Redis (lua/tombstones.lua). The tombstone is removed when none of them can run any
+// more.
 
 import (
 	"context"
@@ -17,10 +18,11 @@ import (
 	"github.com/relock-go/relock/internal/waitgroup"
 )
 
-// An rollbacker takes back what Redis may have of this process.
+// A rollbacker removes what requests of this process may have left in Redis.
 type rollbacker struct{ *Engine }
 
-// rollBack has rollBackAll done by a goroutine of its own, so that a caller that gave up need not wait for it.
+// rollBack calls rollBackAll on another goroutine, so that a caller that has given up need not wait for it. done is
+// closed when the rollback has ended.
 func (e rollbacker) rollBack(ctx context.Context, targets []target, unknown int) (done <-chan struct{}) {
 	ended := make(chan struct{})
 	e.workers.Spawn(func() {
@@ -30,7 +32,7 @@ func (e rollbacker) rollBack(ctx context.Context, targets []target, unknown int)
 	return ended
 }
 
-// rollBackAll undoes attempts.
+// rollBackAll rolls back the attempts of all targets at the same time.
 func (e rollbacker) rollBackAll(ctx context.Context, targets []target, unknown int) {
 	var all sync.WaitGroup
 	for _, t := range targets[1:] {
@@ -40,9 +42,9 @@ func (e rollbacker) rollBackAll(ctx context.Context, targets []target, unknown i
 	all.Wait()
 }
 
-// rollBackOne undoes an attempt. Tries of the attempt without a known answer may still be on
-// their way, so rollBackOne repeats the undo a few times. If only one try is unknown, it stops
-// as soon as an undo has found the hold. The error describes why the undo failed.
+// rollBackOne rolls back one attempt, and returns why this has failed. unknown is the number of tries of the attempt
+// whose outcome is unknown. They may still be on their way to Redis, so rollBackOne repeats the rollback a few times;
+// if there is only one such try, it stops as soon as a rollback has found the hold.
 func (e rollbacker) rollBackOne(ctx context.Context, kind Record, a Attempt, unknown int) error {
 	buried := false
 	defer func() {
@@ -53,7 +55,7 @@ func (e rollbacker) rollBackOne(ctx context.Context, kind Record, a Attempt, unk
 	for _, pause := range []time.Duration{0, 20 * time.Millisecond, 200 * time.Millisecond, time.Second} {
 		op := &waitOptions{Wait: send.Wait{Ctx: context.WithoutCancel(ctx), Background: true}}
 		if pause > 0 {
-			_ = op.sleep(e.closed, nil, pause) // Close ends the pause
+			_ = op.sleep(e.closed, nil, pause) // Close cuts the pause short
 		}
 		op.Deadline = time.Now().Add(UnlockTime)
 		mayRun := a.HoldCount == 1 && e.late.MayRun(a.Field)
@@ -62,15 +64,15 @@ func (e rollbacker) rollBackOne(ctx context.Context, kind Record, a Attempt, unk
 		r, err := answer.Reply()
 		buried = buried || mayRun && err == nil
 		there := r[0] == 1
-		if unknown == 0 || unknown == 1 && there || err != nil { // a hold whose undo fails expires with its lease
+		if unknown == 0 || unknown == 1 && there || err != nil { // if the rollback fails, the hold expires with its lease
 			return err
 		}
 	}
 	return nil
 }
 
-// heardGrant releases a grant to a wait of this process that is over. It is called by the goroutine that reads
-// messages.
+// heardGrant handles a message that grants the lock to a field of this process. If no caller waits with this field any
+// more, it releases the lock. The goroutine that reads the messages of Redis calls it, so it does not block.
 func (e rollbacker) heardGrant(kind Record, message string) {
 	g, ok := ParseLineGrant(message, kind.Suffix())
 	if !ok {
@@ -84,24 +86,24 @@ func (e rollbacker) heardGrant(kind Record, message string) {
 	e.rollBackSoon(kind, g.Field, !e.made(g.Field), 0)
 }
 
-// rollBackSoon releases what requests of a wait may have taken with field, its place too, on a goroutine of its own. late
-// and unknown are as in an attempt and its undo.
+// rollBackSoon rolls back, on another goroutine, all that requests with this field may have acquired, and the place of
+// the field in the line. late is Attempt.Late, and unknown is the parameter of rollBackOne.
 func (e rollbacker) rollBackSoon(kind Record, field string, late bool, unknown int) {
 	e.workers.Spawn(func() {
 		_ = e.rollBackOne(context.Background(), kind, Attempt{Field: field, HoldCount: 1, Late: late}, unknown)
 	})
 }
 
-// callersLeft notes that the callers of an attempt on targets wait no longer for so many of its tries. lost says that
-// others may run that nobody hears of.
+// callersLeft notes that the callers of an attempt on targets have left while some of its tries may still run. orphans
+// is the number of those whose outcome will be known later, and lost reports whether there are others.
 func (e rollbacker) callersLeft(targets []target, orphans int, lost bool) {
 	if orphans > 0 || lost {
 		e.late.Left(acquiringFields(targets), orphans, lost)
 	}
 }
 
-// acquiringFields are the fields of targets that a late try would take something for. A re-entry that runs late takes
-// nothing.
+// acquiringFields returns the fields for which a late try of an attempt on targets would acquire a lock. A re-entry
+// that runs late acquires nothing.
 func acquiringFields(targets []target) (fields []string) {
 	for _, t := range targets {
 		if t.HoldCount <= 1 {
@@ -111,19 +113,20 @@ func acquiringFields(targets []target) (fields []string) {
 	return fields
 }
 
-// buried notes that Redis has a tombstone of field, which has ended, and has it taken away as soon as it is not needed.
+// buried notes that Redis has a tombstone of field, which has ended. The tombstone is removed as soon as no try with
+// this field can run any more.
 func (e rollbacker) buried(kind Record, field string) {
 	if drop := kind.Unbury(field); e.late.Buried(field, drop) && drop.Script != nil {
 		e.workers.Spawn(func() { e.unburyAll([]send.Call{drop}) })
 	}
 }
 
-// unburyAll takes tombstones away. One that stays because Redis does not answer costs other scripts hardly
-// anything.
+// unburyAll removes tombstones. It sends each request once: a tombstone that stays because Redis does not answer costs
+// other scripts hardly anything, and expires.
 func (e rollbacker) unburyAll(drops []send.Call) {
 	for _, drop := range drops {
 		if e.sender.Degraded() {
-			return // there are no tombstones
+			return // without the optional keys there are no tombstones
 		}
 		w := send.Wait{Ctx: context.Background(), Closed: e.closed, Background: true}
 		w.Deadline = time.Now().Add(send.ResendTime)

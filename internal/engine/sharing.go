@@ -1,17 +1,17 @@
 package engine
 
-// Sharing: how readers of this process have one record in Redis together.
+// Sharing: how the readers of this process share one record in Redis.
 //
-// Rules: one contender of a name goes to Redis. When its attempt is granted, the waiters behind it
-// in the wait queue share its record, however long the attempt took. Newcomers share the record too, for
-// a slice, while a hold of the record is left. Each reader has a hold of its own; the
-// last hold releases the record. No caller shares a record that is not trusted and
-// kept by the watchdog, nor a record whose owner uses the other half of the lock. After the slice
-// the next contender asks Redis, so that waiting writers go first.
+// Rules: one reader at a time sends requests. When its attempt is granted, the readers that wait behind it in the local
+// queue share its record, however long the attempt took. Newcomers share the record too, during the hand-off window
+// that begins when the attempt was answered, and while a hold of the record is left. Each reader has a hold of its own,
+// and the last hold releases the record. No reader shares a record that is not valid or not renewed by the watchdog,
+// nor a record whose owner uses the counterpart of the lock. After the hand-off window the next reader asks Redis, so
+// that waiting writers go first.
 
 import "time"
 
-// shareLocked is the part of admit for locks that several owners hold together.
+// shareLocked is the part of admit for read locks that share records.
 func (s *lockState) shareLocked(op *waitOptions, kind Lock, key holdKey) (admitted, error) {
 	if s.engine.HandoffWindow == 0 || s.closed {
 		return admitted{}, nil
@@ -25,7 +25,7 @@ func (s *lockState) shareLocked(op *waitOptions, kind Lock, key holdKey) (admitt
 	}
 	q.shared = nil
 	switch {
-	case op.NoWait: // the caller need not wait for the answer to another caller
+	case op.NoWait: // the caller asks Redis itself: it must not wait for the attempt of another caller
 		s.dropQueueLocked(q)
 		return admitted{}, nil
 	case q.TryEnter():
@@ -36,21 +36,22 @@ func (s *lockState) shareLocked(op *waitOptions, kind Lock, key holdKey) (admitt
 
 // isOpenLocked reports whether newcomers may share r.
 func (r *record) isOpenLocked(now time.Duration) bool {
-	return now-r.since < r.first.name.engine.pace().Window && r.isKeptLocked(now)
+	return now-r.answeredAt < r.first.name.engine.pace().Window && r.isKeptLocked(now)
 }
 
-// openLocked lets the waiters in the wait queue of h share its record, and newcomers too while the record is young. The
-// waiters share also an older record, because h asked for them: a request may take longer than a slice, and then one
-// waiter after the other would send a request of its own. Where a counted lock is free for all waiters, they ask at the
-// same time.
+// openLocked is called when h was granted its lock by Redis. If readers share the lock, the waiters of its local queue
+// join the record of h, and newcomers may join it during the hand-off window. The waiters join even if the window is
+// over already: an answer may take longer than the window, and then the waiters would send their requests one after the
+// other. If the lock is a semaphore, its caller leaves the queue; more is the number of permits that are still free,
+// and if there are enough for all waiters, they all ask Redis at the same time.
 func (h *hold) openLocked(more int) {
 	s, q, r := h.name, h.queue, h.record
 	switch {
 	case q == nil:
 		return
-	case h.lock.Admission() == Counting: // the next waiter may find it free, too
+	case h.lock.Admission() == Counting: // the next waiter may find a free permit, too
 		h.leaveQueueLocked()
-		if more > q.Len() { // one for each, and one for the next one in front
+		if more > q.Len() { // a permit for each of them, and one for the waiter that was admitted just now
 			q.foundFree()
 			q.FailBehind(0, errBypassQueue)
 		}
@@ -59,7 +60,7 @@ func (h *hold) openLocked(more int) {
 		return
 	}
 	now := s.engine.watchdog.Now()
-	if r.isKeptLocked(now) && s.counterpartLocked(h) == nil { // else the owner is a writer too, and no other owner may read
+	if r.isKeptLocked(now) && s.counterpartLocked(h) == nil { // an owner of both halves is a writer, and excludes others
 		if r.isOpenLocked(now) {
 			q.shared = r
 		}
@@ -75,7 +76,7 @@ func (h *hold) openLocked(more int) {
 	h.leaveQueueLocked()
 }
 
-// endSharingLocked ends the sharing of r with newcomers.
+// endSharingLocked makes newcomers share r no longer.
 func (s *lockState) endSharingLocked(r *record) {
 	if r.first.lock.Admission() != Shared {
 		return

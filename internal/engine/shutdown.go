@@ -2,9 +2,9 @@ package engine
 
 // Shutdown: how a Client stops while its locks are held.
 //
-// Rules: from refuse on no caller of the Client comes to hold a lock, by no path: a name that is closed grants, hands
-// over and shares nothing. So the number of holds only falls from then on, and the last one ends the wait of Shutdown.
-// Until Close the watchdog renews what is held, and requests go out.
+// Rules: after stopAcquiring no caller of the Client acquires a lock, on any path: in a lock state that is closed
+// nothing is acquired, handed off or shared. So the number of holds only decreases from then on, and Shutdown returns
+// when the last hold has ended. Until Close the watchdog renews leases, and requests are sent.
 
 import (
 	"context"
@@ -17,13 +17,13 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// A drain is the holds that a Client still has while it shuts down.
+// A drain counts the holds that a Client still has while it shuts down.
 type drain struct {
 	left atomic.Int64
-	done chan struct{} // closed when there are none
+	done chan struct{} // closed when there are no holds left
 }
 
-// begin adds holds; end takes some away. Only the end that leaves none closes done.
+// begin adds holds, and end subtracts holds. The call of end that leaves none closes done.
 func (d *drain) begin(holds int) { d.left.Add(int64(holds)) }
 
 func (d *drain) end(holds int) {
@@ -32,6 +32,8 @@ func (d *drain) end(holds int) {
 	}
 }
 
+// Shutdown stops acquiring locks, and closes e when all holds have ended or ctx is done. In the latter case it returns
+// an error that names the holds that are left.
 func (e *Engine) Shutdown(ctx context.Context) error {
 	e.stopAcquiring()
 	var why error
@@ -54,13 +56,13 @@ func (e *Engine) Shutdown(ctx context.Context) error {
 	return err
 }
 
-// stopAcquiring wakes all waiters and ends all guards. No caller comes to hold a lock any more.
+// stopAcquiring ends all waits for locks and cancels all guards. No caller acquires a lock any more.
 func (e *Engine) stopAcquiring() {
 	if !e.isLeaving.CompareAndSwap(false, true) {
 		return
 	}
 	e.leave()
-	e.draining.begin(1) // until all names are closed
+	e.draining.begin(1) // so that done is not closed before all lock states are
 	var guards []*guard.End
 	for _, s := range e.table.close() {
 		guards = append(guards, s.close()...)
@@ -69,7 +71,7 @@ func (e *Engine) stopAcquiring() {
 	e.draining.end(1)
 }
 
-// close ends the name, and returns the guards of its holds.
+// close closes the lock state, counts its holds, and returns their guards, which the caller has to cancel.
 func (s *lockState) close() (guards []*guard.End) {
 	s.Lock()
 	defer s.Unlock()
@@ -85,7 +87,7 @@ func (s *lockState) close() (guards []*guard.End) {
 	return guards
 }
 
-// endLocked sets the state of h, which holds its lock no longer.
+// endLocked sets the state of h, whose owner does not hold the lock any more.
 func (h *hold) endLocked(state holdState) {
 	if h.state.holds() && h.name.closed {
 		h.name.engine.draining.end(1)
@@ -93,12 +95,13 @@ func (h *hold) endLocked(state holdState) {
 	h.state = state
 }
 
-// stillHeld are holds that are left.
+// stillHeld describes the holds that are left.
 type stillHeld struct {
 	count int
-	some  []string // the first mostLogged, and their owners
+	some  []string // the locks and owners of some of them, at most mostLogged
 }
 
+// stillHeld returns the holds that are left, after stopAcquiring.
 func (e *Engine) stillHeld() (held stillHeld) {
 	for _, s := range e.table.close() {
 		s.addHeld(&held)
@@ -106,6 +109,7 @@ func (e *Engine) stillHeld() (held stillHeld) {
 	return held
 }
 
+// addHeld adds the holds of s to held.
 func (s *lockState) addHeld(held *stillHeld) {
 	s.Lock()
 	defer s.Unlock()

@@ -1,29 +1,31 @@
 package engine
 
-// The standing of a caller: the third number of an answer that says that a lock is busy.
+// The standing of a caller: the third number of the reply to an attempt that has found the lock busy.
 //
-// Rules: lua/standing.lua makes the number, and nothing but the methods here takes it apart.
-// TestStandingIsThatOfTheScripts compares the two.
+// Rules: lua/standing.lua makes the number, and only the methods here take it apart. TestStandingIsThatOfTheScripts
+// compares the two.
 
-// A standing says how a caller that has found a lock busy hears that it can have it.
+// A standing describes how a caller that has found a lock busy notices that it can have the lock.
 type standing int64
 
 const (
-	notEnqueued      standing = 0 // it asks from time to time
-	enqueued         standing = 1 // it has a place, and positionUnit more for each place in front of it
-	legacyHolder     standing = 2 // only the channel of the lock says when the holder releases it
-	subscriptionLost standing = 3 // the server does not know the subscription that the caller believes to have
+	notEnqueued      standing = 0 // it has no place in the line, and asks from time to time
+	enqueued         standing = 1 // it has a place; positionUnit is added for each place in front of it
+	legacyHolder     standing = 2 // the release is announced to it on the channel of the lock only: see LegacyHolder
+	subscriptionLost standing = 3 // it has no place, because the server does not know its subscription
 	positionUnit     standing = 4
 )
 
 // isEnqueued reports whether the caller has a place in the line.
 func (s standing) isEnqueued() bool { return s%positionUnit == enqueued }
 
-// ahead is how many places are in front of that of the caller, about.
+// ahead returns about how many places are in front of the place of the caller.
 func (s standing) ahead() int { return int(s / positionUnit) }
 
-// LegacyHolder reports whether only the channel of the lock says when the holder releases it.
+// LegacyHolder reports whether the caller learns of the release only on the channel of the lock: the holder does not
+// use the line, as Redisson; or the line cannot be used, or has the place of this Client for the counterpart.
 func (s standing) LegacyHolder() bool { return s == legacyHolder }
 
-// SubscriptionLost reports whether the server does not know the subscription that the caller believes to have.
+// SubscriptionLost reports whether the server does not know the subscription to grants that the caller believes to
+// have.
 func (s standing) SubscriptionLost() bool { return s == subscriptionLost }

@@ -1,7 +1,11 @@
 package engine
 
-// How a waiter notices a release: by a subscription, or, where Redis does not allow
-// one, by asking often at the right time.
+// Subscriptions: how a waiter notices a release. It subscribes to channels of Redis, or polls if Redis does not allow
+// the subscription.
+//
+// Rules: a message is a hint, and may be lost: after each sleep the caller makes another attempt, unless it was granted
+// the lock. It also makes one when its subscription is confirmed, because a release before that may have gone
+// unnoticed.
 
 import (
 	"slices"
@@ -11,21 +15,23 @@ import (
 	"github.com/relock-go/relock/internal/wake"
 )
 
-// A subscription listens to the release of the lock that blocks a waiter. The zero value listens to nothing.
+// A subscription has the channels on which a waiter learns that its lock was released, or granted to it. The zero value
+// listens to nothing.
 type subscription struct {
-	names       []string         // of the channels of listeners, where watch has chosen them
-	listeners   []*wake.Listener // with one wake channel for all
-	unconfirmed []*wake.Listener // listeners that may have come into force after the last attempt
+	names       []string         // the channels of listeners, if change has chosen them; a channel of grants comes first
+	listeners   []*wake.Listener // they share one wake channel
+	unconfirmed []*wake.Listener // those that were perhaps not subscribed yet when the last attempt was made
 }
 
-// watch listens for t, and returns the channels to wait on. It reports whether it has begun to listen. apart says that
-// the holder releases the lock on its channel alone.
-func (s *subscription) watch(t target, apart bool) (wake, ready <-chan struct{}, begun bool) {
+// watch listens to the channels that t has to wait for, and returns the Go channels to wait on: see awaited. begun
+// reports whether it has begun to listen to other channels than before. onChannel is set if the release is announced to
+// the caller on the channel of the lock only: see standing.
+func (s *subscription) watch(t target, onChannel bool) (wake, ready <-chan struct{}, begun bool) {
 	grants, releases := "", ""
 	if t.Delivery != "" && t.Delivery != Barge {
 		grants = t.hold.commands().Grants(t.Attempt)
 	}
-	if grants == "" || apart {
+	if grants == "" || onChannel {
 		releases = t.hold.commands().Channel(t.Attempt)
 	}
 	if begun = !slices.Equal(s.names, channelNames(grants, releases)); begun {
@@ -35,11 +41,12 @@ func (s *subscription) watch(t target, apart bool) (wake, ready <-chan struct{},
 	return wake, ready, begun
 }
 
+// channelNames returns those of the two channels that are not "".
 func channelNames(grants, releases string) []string {
 	return slices.DeleteFunc([]string{grants, releases}, func(name string) bool { return name == "" })
 }
 
-// change listens to these channels instead of those of before, and keeps what it has.
+// change listens to these channels instead of the previous ones. It keeps the listeners of channels that remain.
 func (s *subscription) change(t target, grants, releases string) {
 	e := t.hold.name.engine
 	before := s.listeners
@@ -71,8 +78,9 @@ func (s *subscription) change(t target, grants, releases string) {
 	}
 }
 
-// hearsGrants reports whether the next attempt of t can join the line: the caller listens to the channel of grants.
-// Where the channel is still subscribed from an earlier wait, it begins to listen.
+// hearsGrants reports whether the next attempt of t can join the line, because the caller listens to the channel of
+// grants and the subscription is confirmed. If the channel is still subscribed from an earlier wait, hearsGrants begins
+// to listen to it.
 func (s *subscription) hearsGrants(t target) bool {
 	name := t.hold.commands().Grants(t.Attempt)
 	if len(s.names) > 0 {
@@ -86,7 +94,7 @@ func (s *subscription) hearsGrants(t target) bool {
 	return s.listeners[0].Confirmed()
 }
 
-// message is what the caller was told on the channel of grants, and has not read before; or "".
+// message returns the last message of the first channel that it has not returned before; or "".
 func (s *subscription) message() string {
 	if len(s.names) == 0 {
 		return ""
@@ -94,14 +102,14 @@ func (s *subscription) message() string {
 	return s.listeners[0].Message()
 }
 
-// listenTo listens to all, which share a wake channel, and leaves the listeners of before.
+// listenTo listens to all, which share a wake channel, instead of the previous listeners.
 func (s *subscription) listenTo(all []*wake.Listener) {
 	s.leave()
 	s.listeners, s.unconfirmed = all, slices.Clone(all)
 }
 
-// awaited returns the channels to wait on: wake for releases; and ready for the confirmation of the subscription,
-// if the last attempt was made before that.
+// awaited returns the Go channels to wait on: wake receives a value for each message, and ready is closed when a
+// subscription is confirmed or refused that was not confirmed when the last attempt was made. Each may be nil.
 func (s *subscription) awaited() (wake, ready <-chan struct{}) {
 	if len(s.listeners) > 0 {
 		wake = s.listeners[0].Wake
@@ -112,7 +120,7 @@ func (s *subscription) awaited() (wake, ready <-chan struct{}) {
 	return wake, ready
 }
 
-// confirm notes, before the next attempt, which subscriptions are in force.
+// confirm notes, before the next attempt, which subscriptions are confirmed or refused by now.
 func (s *subscription) confirm() {
 	s.unconfirmed = slices.DeleteFunc(s.unconfirmed, func(l *wake.Listener) bool {
 		select {
@@ -124,6 +132,7 @@ func (s *subscription) confirm() {
 	})
 }
 
+// leave ends listening.
 func (s *subscription) leave() {
 	for _, l := range s.listeners {
 		l.Leave()
@@ -131,26 +140,28 @@ func (s *subscription) leave() {
 	*s = subscription{}
 }
 
-// isRefused reports whether Redis does not allow the subscription.
+// isRefused reports whether Redis has refused the subscription.
 func (s *subscription) isRefused() bool { return len(s.listeners) > 0 && s.listeners[0].Refused() }
 
 const (
-	shortPoll  = 10 * time.Millisecond
-	rarestPoll = time.Hour              // the poll interval comes first
-	hotFor     = 2 * handoff.LongWindow // how long after a change of hands a waiter asks often: longer than a slice
-	pollSlack  = 5 * time.Millisecond   // how much later a lease may seem to end because an answer took longer
+	shortPoll  = 10 * time.Millisecond  // the pause between two attempts while the lock changes hands
+	rarestPoll = time.Hour              // in effect no limit: the poll interval is shorter
+	hotFor     = 2 * handoff.LongWindow // how long a waiter polls often after that: longer than a hand-off window
+	pollSlack  = 5 * time.Millisecond   // how much later a lease may seem to expire because an answer took longer
 )
 
-// polling is how often a waiter asks that receives no message of a release. It asks often once it has
-// noticed that the lock changed hands while it slept. Then it asks more and more rarely, because each
-// request costs Redis time while the lock is held for long. A renewal looks as if the lock had changed hands.
+// polling decides how often a waiter that may not subscribe makes attempts. It makes them often after it has noticed
+// that the lock has changed hands, and then more and more rarely, because attempts cost Redis time while one owner
+// keeps the lock for long. A lock has changed hands if its lease expires later than before, so a renewal looks the
+// same.
 type polling struct {
-	end   time.Time     // of the lease in the way
+	end   time.Time     // when the lease of the current holder expires
 	moved time.Time     // when end was last found to be later than before
-	pause time.Duration // after an answer
+	pause time.Duration // how long the waiter sleeps after an answer, at most
 }
 
-// next is how long to sleep at most after an answer, which said how much of the lease in the way is left.
+// next returns how long to sleep at most after an answer that came at answered, when left was left of the lease of the
+// current holder.
 func (p *polling) next(answered time.Time, left time.Duration) time.Duration {
 	end := answered.Add(left)
 	switch {

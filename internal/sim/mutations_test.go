@@ -354,7 +354,7 @@ var mutations = []mutation{
 	},
 	{
 		name: "sharedForEver", file: "internal/engine/sharing.go", focus: Focus{Locks: []Kind{ReadWrite}},
-		from: "return now-r.since < r.first.name.engine.pace().Window && r.isKeptLocked(now)",
+		from: "return now-r.answeredAt < r.first.name.engine.pace().Window && r.isKeptLocked(now)",
 		to:   "return r.isKeptLocked(now)",
 		missed: "with so few readers in a process there is soon a moment without one, and a writer has much " +
 			"time",
