@@ -2,14 +2,13 @@ package engine
 
 // Duties: background work that follows from a change of a lock state.
 //
-// Rules: a lock state changes under its mutex, where no request is sent and no goroutine is started. If a function that
-// has the mutex finds that background work is needed, it notes a duty, and the next Unlock of the lock state begins the
-// duty, on a goroutine that Close waits for. A function that does not have the mutex calls workers.Spawn instead: both
-// run the same work in the same way, and only when it may begin differs. Work that has to be done before the call
-// returns, such as canceling guards and reporting a loss, is neither: a function that has the mutex returns it to its
-// caller (see ending), or unlocks the mutex for it (see endGuardsLocked). A function that unlocks the mutex for a
-// moment thereby begins the duties noted so far, so the change that a duty follows from has to be complete when the
-// duty is noted.
+// Rules: a lock state changes under its mutex, where no request is sent and no background work is begun. If a function
+// that has the mutex finds that such work is needed, it notes a duty, and the next Unlock of the lock state begins the
+// duty, on a goroutine that Close waits for. A function that does not have the mutex calls workers.Spawn instead, which
+// begins the work at once on such a goroutine. Work that has to be done before the call returns, for example canceling
+// guards and reporting a loss, is neither: a function that has the mutex returns it to its caller (see ending), or
+// unlocks the mutex for it (see endGuardsLocked). A function that unlocks the mutex for a moment begins the duties that
+// were noted before, so a duty is noted only after the change that it follows from is complete.
 
 import (
 	"context"

@@ -10,10 +10,10 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// What follows from a change of state is noted, and not begun, until the name is unlocked: the state is looked at here
-// without Redis, without time, and without a goroutine.
+// A duty is noted when the state changes, and is not begun before the lock state is unlocked. So this test needs no
+// Redis, no clock and no goroutine to look at the state.
 func TestChangesOfStateBeginNothing(t *testing.T) {
-	s := &lockState{engine: new(Engine), text: "x"} // it could begin nothing
+	s := &lockState{engine: new(Engine), text: "x"} // this engine could begin nothing
 	s.retainMore()
 	q := s.queueLocked("")
 	q.place = &place{field: "a", unknown: 2}
@@ -37,7 +37,7 @@ func TestChangesOfStateBeginNothing(t *testing.T) {
 	assert.Nil(t, s.findQueueLocked(""))
 }
 
-// All that is due begins when the name is unlocked, and once.
+// All duties are begun when the lock state is unlocked, each once.
 func TestUnlockBeginsWhatIsDueOnce(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
@@ -51,7 +51,7 @@ func TestUnlockBeginsWhatIsDueOnce(t *testing.T) {
 			assert.Zero(t, e.redis.Count("release"))
 		})
 		s.locked(func() { assert.Nil(t, s.due) })
-		time.Sleep(time.Minute) // longer than an undo takes
+		time.Sleep(time.Minute) // longer than a rollback takes
 		assert.Equal(t, 2, e.redis.Count("release"))
 		e.unlock(1)
 	})

@@ -4,7 +4,7 @@ package engine
 //
 // Rules: a field is client:owner:number. The number counts the fields of the Client, so no field is made twice. If the
 // Client uses the line, the number begins with usesLineMark: a waiter that finds such a holder knows that its release
-// will grant the lock to the line. The function uses_line of lua/record.lua reads the mark, too;
+// will grant the lock to a place in the line. The function uses_line of lua/record.lua reads the mark, too;
 // TestMarkOfAFieldIsThatOfTheScripts compares the two.
 
 import (

@@ -13,7 +13,7 @@ import (
 	"github.com/relock-go/relock/internal/wake"
 )
 
-// The scripts read the mark of a Client that uses the line as it is written.
+// The scripts recognize the mark of a Client that uses the line, as newField writes it.
 func TestMarkOfAFieldIsThatOfTheScripts(t *testing.T) {
 	rdb := testredis.Start(t).Client()
 	id := "5a2d7b1e-4c02-4b8e-9d2f-0c5a3e1f7a10"
@@ -29,7 +29,7 @@ func TestMarkOfAFieldIsThatOfTheScripts(t *testing.T) {
 		id + ":7:012":                        true,
 		id + ":7:12":                         false,
 		id + ":7":                            false,
-		id + ":7:0":                          false, // there is no such number
+		id + ":7:0":                          false, // the numbers begin with 1
 		id + ":7:0x" + writeSuffix:           false,
 		"0123456789abcdef0123456789abcdef:1": false,
 	} {
@@ -44,7 +44,7 @@ type noServers struct{ wake.Router }
 
 func (noServers) Counts() bool { return true }
 
-// prelude is the text of a file of lua/.
+// prelude returns the text of a file of lua/.
 func prelude(t *testing.T, name string) string {
 	text, err := os.ReadFile("../../lua/" + name + ".lua")
 	require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 	"github.com/relock-go/relock/internal/lease"
 )
 
-// S2: the local timer ends the guard, also if Redis cannot be reached.
+// S2: a local timer cancels the guard, even if Redis cannot be reached.
 func TestEngineGuardEndsWhenValidityIsOver(t *testing.T) {
 	for name, fault := range map[string]fakeredis.Fault{
 		"refused": {Block: io.EOF},
@@ -46,14 +46,14 @@ func TestEngineGuardEndsWhenValidityIsOver(t *testing.T) {
 	}
 }
 
-// After a pause of the process the clock decides, before any timer has fired.
+// After a pause of the process the clock decides whether a hold is valid, before any timer has fired.
 func TestEngineGuardLooksAtTheClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		guarded := e.guarded(1)
 		child, cancel := context.WithCancel(guarded)
 		defer cancel()
-		e.watchdog.Close() // as if the watchdog had not been scheduled since
+		e.watchdog.Close() // as if the goroutine of the watchdog had not been scheduled since
 		time.Sleep(e.WatchdogTimeout - lease.Drift(e.WatchdogTimeout) - 1)
 		assert.NoError(t, guarded.Err(), "ended while it is trusted")
 		time.Sleep(time.Nanosecond)
@@ -63,7 +63,7 @@ func TestEngineGuardLooksAtTheClock(t *testing.T) {
 	})
 }
 
-// A guard reports a loss that another goroutine has noticed and not yet passed on to the guard.
+// A guard reports a loss that another goroutine has noticed, even if that goroutine has not canceled the guard yet.
 func TestEngineGuardOfAHoldThatIsBeingLost(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
@@ -82,7 +82,7 @@ func TestEngineGuardOfAHoldThatIsBeingLost(t *testing.T) {
 	})
 }
 
-// A guard ends with its parent, and the hold forgets it.
+// A guard is canceled with its parent, and the hold forgets it.
 func TestEngineForgetsGuardsOfEndedContexts(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
@@ -102,8 +102,8 @@ func TestEngineForgetsGuardsOfEndedContexts(t *testing.T) {
 	})
 }
 
-// A guard has ended as soon as its hold is marked lost. The goroutine that marks the hold
-// cancels the guards afterwards, and the scheduler may delay it for any time.
+// The Err of a guard is set as soon as its hold is marked as lost. The goroutine that marks the hold cancels the guards
+// afterwards, and the scheduler may delay it for any time.
 func TestGuardHasEndedOnceTheHoldIsLost(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
@@ -112,7 +112,7 @@ func TestGuardHasEndedOnceTheHoldIsLost(t *testing.T) {
 		defer s.release()
 		h := s.find(newFakeLock(e.redis, "x").ID(), 1)
 		var guards []*guard.End
-		s.locked(func() { // as far as lose has come when it lets go of the mutex
+		s.locked(func() { // the state in which lose unlocks the mutex
 			h.state, h.loss = lost, LossError(ErrExpired)
 			guards = h.guards.Take()
 		})

@@ -2,7 +2,7 @@
 
 package engine
 
-// Handover inside one process: in bubbles; and on a real Redis, as other processes see it.
+// Hand-offs inside one process: in bubbles, and on a real Redis, as other processes see them.
 
 import (
 	"context"
@@ -32,14 +32,14 @@ func newFencedFake(r *fakeredis.Redis, name string) *fakeLock {
 	return l
 }
 
-// queue has owners from..to wait for the lock, in this order. Each holds the lock for
-// section, and appends itself to order.
+// queue makes the owners from..to wait for the lock, in this order. Each holds the lock for section, and appends itself
+// to order.
 func (e *bubbleEngine) queue(from, to Owner, section time.Duration) (order *[]Owner, all *sync.WaitGroup) {
 	order, all = new([]Owner), new(sync.WaitGroup)
 	for o := from; o <= to; o++ {
 		all.Go(func() {
 			e.lock(o)
-			*order = append(*order, o) // the race detector holds that the owners exclude one another
+			*order = append(*order, o) // the race detector checks that the owners exclude one another
 			time.Sleep(section)
 			e.unlock(o)
 		})
@@ -48,7 +48,7 @@ func (e *bubbleEngine) queue(from, to Owner, section time.Duration) (order *[]Ow
 	return order, all
 }
 
-// C1: a handover sends no request.
+// C1: a hand-off sends no request.
 func TestHandoffSendsNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
@@ -63,7 +63,7 @@ func TestHandoffSendsNothing(t *testing.T) {
 	})
 }
 
-// L6: once the slice is over the holder does not hand the lock over, and releases the record.
+// L6: once the hand-off window is over, the holder releases the record in Redis instead of handing the lock off.
 func TestHandoffEndsWithTheWindow(t *testing.T) {
 	for _, slice := range []time.Duration{0, 10 * time.Millisecond, 35 * time.Millisecond} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -74,14 +74,14 @@ func TestHandoffEndsWithTheWindow(t *testing.T) {
 			_, all := e.queue(2, waiters, section)
 			e.unlock(1)
 			all.Wait()
-			holds := max(1, int((slice+section-1)/section)) // of one record: the holds that begin before the slice is over
+			holds := max(1, int((slice+section-1)/section)) // of one record: the holds that begin before the window is over
 			want := (waiters + holds - 1) / holds
 			assert.Equal(t, want, e.redis.Count("release"), "releases with a slice of %v", slice)
 		})
 	}
 }
 
-// A hold with an explicit lease is not handed over, and a waiter that asks for an explicit lease gets no handover.
+// A hold with an explicit lease is not handed off, and no lock is handed off to a waiter that wants an explicit lease.
 func TestHandoffOnlyOfWatchdogHolds(t *testing.T) {
 	for name, r := range map[string][2]Request{
 		"holder":    {{Wait: forever, Lease: time.Minute}, {Wait: forever}},
@@ -105,7 +105,7 @@ func TestHandoffOnlyOfWatchdogHolds(t *testing.T) {
 			e.unlock(1)
 			all.Wait()
 			want := 2
-			if name == "re-entry?" { // neither has an explicit lease: the lock is handed over
+			if name == "re-entry?" { // neither has an explicit lease: the lock is handed off
 				want = 1
 			}
 			assert.Equal(t, want, e.redis.Count("acquire"), "%s: acquires", name)
@@ -113,7 +113,7 @@ func TestHandoffOnlyOfWatchdogHolds(t *testing.T) {
 	}
 }
 
-// S2: a hold that is no longer trusted is not handed over.
+// S2: a hold that is no longer valid is not handed off.
 func TestHandoffEndsWithValidity(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.HandoffWindow = time.Hour
@@ -133,7 +133,7 @@ func TestHandoffEndsWithValidity(t *testing.T) {
 	})
 }
 
-// After a pause of the process an Unlock may run before any timer: the clock decides.
+// After a pause of the process an Unlock may run before any timer: then the clock decides.
 func TestHandoffLooksAtTheClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
@@ -147,8 +147,8 @@ func TestHandoffLooksAtTheClock(t *testing.T) {
 	})
 }
 
-// A hold whose lease has ended, and that has not been told yet, is not handed over: the
-// loss would be reported to the successor.
+// A hold whose lease has expired, but that is not marked as lost yet, is not handed off: the loss would be reported to
+// the successor.
 func TestHandoffStopsWhenTheLeaseHasEnded(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.HandoffWindow = time.Hour
@@ -161,7 +161,7 @@ func TestHandoffStopsWhenTheLeaseHasEnded(t *testing.T) {
 	})
 }
 
-// Only the Unlock of the last level hands the lock over.
+// Only the Unlock that brings the hold count to zero hands the lock off.
 func TestHandoffOfTheLastLevelOnly(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.HandoffWindow = time.Hour
@@ -177,7 +177,7 @@ func TestHandoffOfTheLastLevelOnly(t *testing.T) {
 	})
 }
 
-// The watchdog renews the record for its present holder, and reports a loss to that holder.
+// The watchdog renews the record for its current holder, and a loss is reported to that holder.
 func TestHandoffKeepsRenewalAndReportsLossToTheSuccessor(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
@@ -207,7 +207,8 @@ func TestHandoffKeepsRenewalAndReportsLossToTheSuccessor(t *testing.T) {
 	})
 }
 
-// A waiter that gives up at the moment of its handover either holds the lock, or the next waiter does.
+// If a waiter gives up at the moment when the lock is handed off to it, either it holds the lock, or the next waiter
+// does.
 func TestHandoffToAWaiterThatGivesUpPassesOn(t *testing.T) {
 	for seed := range uint64(200) {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -251,7 +252,7 @@ func TestHandoffToAWaiterThatGivesUpPassesOn(t *testing.T) {
 	}
 }
 
-// A record that is handed to a waiter whose ctx has just ended is released.
+// A record that is handed off to a waiter whose ctx was canceled just before is released.
 func TestHandoffToAnEndedContextReleases(t *testing.T) {
 	for range 100 {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -274,7 +275,7 @@ func TestHandoffToAnEndedContextReleases(t *testing.T) {
 	}
 }
 
-// S6: a fenced lock draws a token for each hold that is handed over, with one request.
+// S6: each hold to which a fenced lock is handed off gets a token of its own, by one request.
 func TestHandoffDrawsATokenForEachHold(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.HandoffWindow = time.Hour
@@ -294,7 +295,7 @@ func TestHandoffDrawsATokenForEachHold(t *testing.T) {
 		var all sync.WaitGroup
 		for o := range Owner(20) {
 			all.Go(func() { section(o + 1) })
-			synctest.Wait() // the first owner holds: an owner that does not wait asks Redis, and gets no handover
+			synctest.Wait() // the first owner holds: an owner that does not wait asks Redis, and nothing is handed off to it
 		}
 		all.Wait()
 		assert.Equal(t, 20, e.redis.Count("acquire"), "acquires of 20 holds")
@@ -302,7 +303,7 @@ func TestHandoffDrawsATokenForEachHold(t *testing.T) {
 	})
 }
 
-// After Close nothing is handed over, and Unlock releases the record.
+// After Close nothing is handed off, and Unlock releases the record.
 func TestHandoffStopsAtClose(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
@@ -319,7 +320,7 @@ func TestHandoffStopsAtClose(t *testing.T) {
 	})
 }
 
-// A goroutine of the holder that calls Lock during a handover to another owner gets the lock in its turn.
+// A goroutine of the holder that calls Lock during a hand-off to another owner gets the lock in its turn.
 func TestHandoffWakesOtherGoroutinesOfTheOwner(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const shared, next = Owner(-1), Owner(2)
@@ -336,7 +337,7 @@ func TestHandoffWakesOtherGoroutinesOfTheOwner(t *testing.T) {
 		}
 		all.Go(func() { lock(next) })
 		synctest.Wait()
-		guard.Intercept(e.guarded(shared), func() { // no goroutine has the mutex now
+		guard.Intercept(e.guarded(shared), func() { // no goroutine has the mutex at this moment
 			all.Go(func() { lock(shared) })
 			synctest.Wait()
 		})
@@ -345,7 +346,7 @@ func TestHandoffWakesOtherGoroutinesOfTheOwner(t *testing.T) {
 	})
 }
 
-// A ForceUnlock during a handover reports the loss to the successor at once.
+// A ForceUnlock during a hand-off reports the loss to the successor at once.
 func TestForceUnlockDuringAHandoffReachesTheSuccessor(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.HandoffWindow = time.Hour
@@ -376,14 +377,15 @@ func TestForceUnlockDuringAHandoffReachesTheSuccessor(t *testing.T) {
 	})
 }
 
-// S1 and S6 under random faults, with and without tokens: one owner at a time, tokens grow, and nothing is left.
+// S1 and S6 under random faults, with and without tokens: one owner holds the lock at a time, tokens grow, and nothing
+// is left in the end.
 func TestHandoffExcludesUnderRandomFaults(t *testing.T) {
 	for seed := range full[uint64](300, 2000) {
 		synctest.Test(t, func(t *testing.T) {
 			r := &fakeredis.Redis{Records: make(map[string]*fakeredis.Record), Latency: time.Duration(seed%3) * 500 * time.Microsecond}
 			fr := rand.New(rand.NewPCG(seed, 99))
 			if seed%2 == 1 {
-				r.Fault = func(verb string) fakeredis.Fault { // mu held
+				r.Fault = func(verb string) fakeredis.Fault { // called with mu held
 					switch fr.IntN(40) {
 					case 0:
 						return fakeredis.Fault{Err: io.EOF}
@@ -483,8 +485,8 @@ func TestHandoffExcludesUnderRandomFaults(t *testing.T) {
 	}
 }
 
-// A process that is paused during a handover does not report the lock when it resumes: the waiter
-// that was next acquires a hold of its own. So does a waiter that was admitted to a shared hold.
+// A process that is paused during a hand-off does not report the lock as acquired when it resumes: the waiter to which
+// it was handed off acquires a new hold. So does a waiter that was admitted to a shared record.
 func TestEngineLateHandoffIsNotReported(t *testing.T) {
 	type stopped func(e *bubbleEngine, before *hold)
 	handOver := func(e *bubbleEngine, before *hold) {
@@ -512,7 +514,7 @@ func TestEngineLateHandoffIsNotReported(t *testing.T) {
 					take(1)
 					var before *hold
 					e.holdOf(kind.ID(), 1, func(h *hold) {
-						if before = h; way == "let in" { // the queue is open by now
+						if before = h; way == "let in" { // it has left the queue by now, and enters it again
 							before.queue = nil
 							q := h.name.queueLocked(kind.ID().Half)
 							q.shared = nil
@@ -572,14 +574,14 @@ func (c *lossCounter) of(o Owner) int {
 	return c.lost[o]
 }
 
-// L6: several busy processes get about the same share of the lock.
+// L6: several busy processes get about equal shares of the lock.
 func TestHandoffSharesTheLockBetweenProcesses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const clients, workers, section = 4, 16, time.Millisecond
 		r := &fakeredis.Redis{Records: make(map[string]*fakeredis.Record), Latency: time.Millisecond}
 		ctx, cancel := context.WithCancel(context.Background())
 		var all sync.WaitGroup
-		var turns []int // the clients of the sections, in order
+		var turns []int // the numbers of the clients that had the lock, in order
 		var longest time.Duration
 		for c := range clients {
 			e := joinBubbleEngine(t, r, fmt.Sprint("client", c))
@@ -620,7 +622,7 @@ func TestHandoffSharesTheLockBetweenProcesses(t *testing.T) {
 	})
 }
 
-// A TryLock whose wait time is too short to let other processes go first sends its attempt all the same.
+// A TryLock whose wait time is too short to let other processes go first sends its attempt nevertheless.
 func TestShortTryLockStillAsksAfterGivingWay(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := fakeredis.New()

@@ -2,7 +2,7 @@ package engine
 
 // A hold is what one owner has of one lock, from its first attempt until the lock is released or lost.
 //
-// Rules: the state of a hold goes from fresh to ended, and never back: the next acquire makes a new hold. A hold is
+// Rules: a hold is used once. After it was released or lost, the next acquire of its owner makes a new one. A hold is
 // lost at most once. The first to notice the loss may be the watchdog, a request that finds no record, or a call or a
 // guard that looks at the clock. The goroutines of one owner use a hold one at a time, with its owner mutex, which is a
 // queue that a waiting goroutine can leave.
@@ -27,7 +27,7 @@ type holdState uint8
 
 const (
 	fresh        holdState = iota // not acquired yet
-	adopting                      // not acquired yet: the previous holder has left it a record, which an attempt has to adopt
+	adopting                      // not acquired yet: the previous holder left it a record, which an attempt has to adopt
 	handed                        // acquired by a hand-off, or by sharing a record, and its caller has not run since
 	holding                       // acquired
 	lost                          // lost, and its owner does not know yet

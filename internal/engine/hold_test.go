@@ -18,7 +18,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// The watchdog renews a hold until its last level is unlocked.
+// The watchdog renews a hold until its hold count is zero.
 func TestEngineRenewsUntilTheLastUnlock(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
@@ -40,14 +40,14 @@ func TestEngineRenewsUntilTheLastUnlock(t *testing.T) {
 	})
 }
 
-// Of the leases of a re-entered hold the one that ends last counts, and the watchdog if one level has it. Leases do not
-// add up.
+// A re-entered hold has the lease that ends last, and is renewed by the watchdog if one of its acquires asked for that.
+// Leases do not add up.
 func TestEngineReentryKeepsTheLongerLease(t *testing.T) {
 	const s = time.Second
 	for _, c := range []struct {
 		name   string
-		leases []time.Duration // taken one after the other, a second apart; 0: the watchdog's
-		ends   time.Duration   // from the start; 0: never
+		leases []time.Duration // of the acquires, a second apart; 0: the watchdog renews it
+		ends   time.Duration   // when the hold ends, from the start; 0: never
 	}{
 		{"one", []time.Duration{10 * s}, 10 * s},
 		{"the longer one counts: later", []time.Duration{10 * s, 20 * s}, 21 * s},
@@ -99,7 +99,7 @@ func TestEngineReentryKeepsTheLongerLease(t *testing.T) {
 	}
 }
 
-// A hold that expires admits the waiters of its process, and its Unlock is told of the loss.
+// When a hold expires, a waiter of its process is admitted, and a late Unlock of the hold returns the loss.
 func TestEngineExpiredHoldAdmitsLocalWaiters(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ok, err := e.lockWith(context.Background(), 1, Request{Wait: 0, Lease: 5 * time.Second})
@@ -132,7 +132,7 @@ func TestEngineRemembersFewExpiredHolds(t *testing.T) {
 	})
 }
 
-// S4: a re-entry of a hold whose record has gone reports the loss, and does not acquire the lock anew.
+// S4: a re-entry of a hold whose record is gone returns the loss, and does not acquire the lock again.
 func TestEngineReentryReportsALoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
@@ -152,12 +152,12 @@ func TestEngineReentryReportsALoss(t *testing.T) {
 	})
 }
 
-// An owner that was told of the loss of its hold gets a new hold.
+// An owner to which the loss of its hold was returned gets a new hold.
 func TestEngineLocksAfreshOnceTheLossIsReported(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
 		e.redis.Set(func() { delete(e.redis.Records, "x") })
-		time.Sleep(time.Minute) // the watchdog notices
+		time.Sleep(time.Minute) // the watchdog notices the loss
 		ok, err := e.lockWith(context.Background(), 1, Request{Wait: 0})
 		require.False(t, ok)
 		require.ErrorIs(t, err, ErrLockLost)
@@ -168,7 +168,7 @@ func TestEngineLocksAfreshOnceTheLossIsReported(t *testing.T) {
 	})
 }
 
-// S4: a holder that has lost its record never gets it back by renewing.
+// S4: a renewal never restores the record of a holder that has lost it.
 func TestEngineLossIsNoticedWithinAThirdOfTheLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := joinBubbleEngine(t, e.redis, "other")
@@ -190,7 +190,7 @@ func TestEngineLossIsNoticedWithinAThirdOfTheLease(t *testing.T) {
 	})
 }
 
-// Goroutines of one owner share its hold: each Lock is a level of it.
+// Goroutines of one owner share its hold: each Lock increments the hold count.
 func TestEngineGoroutinesOfOneOwnerShareItsHold(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = time.Millisecond
@@ -242,7 +242,7 @@ func TestEngineNextGoroutineOfAnOwnerReplacesOneThatGivesUp(t *testing.T) {
 	})
 }
 
-// A re-entry whose answer comes after the hold has expired leaves no record behind.
+// A re-entry that is answered after the hold has expired leaves no record behind.
 func TestEngineLateReentryLeavesNoLease(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ok, err := e.lockWith(context.Background(), 1, Request{Wait: 0, Lease: 200 * time.Millisecond})
@@ -274,7 +274,7 @@ func TestEngineAbandonedReentryLeavesNoLease(t *testing.T) {
 	})
 }
 
-// A re-entry waits while another goroutine of its owner has the owner mutex, also with wait 0.
+// A re-entry waits while another goroutine of its owner has the owner mutex, even with a wait of 0.
 func TestEngineTryReentryWaitsForTheOwnerMutex(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = time.Millisecond
@@ -295,8 +295,8 @@ func TestEngineTryReentryWaitsForTheOwnerMutex(t *testing.T) {
 	})
 }
 
-// A re-entry with wait 0 does not wait for longer than for an answer, where Redis does not answer the other goroutine
-// of its owner.
+// If Redis does not answer the other goroutine of its owner, a re-entry with a wait of 0 waits no longer than it would
+// wait for an answer.
 func TestEngineTryReentryGivesUpASilentRedisSoon(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const o = Owner(-1)
@@ -327,8 +327,7 @@ func TestEngineTryReentryGivesUpASilentRedisSoon(t *testing.T) {
 	})
 }
 
-// S2: an extended lease is valid from before the request that extended it was sent, and a shorter one changes
-// nothing.
+// S2: the validity of an extended lease counts from before the request was sent, and a shorter lease changes nothing.
 func TestExtendIsValidFromBeforeTheRequest(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx := context.Background()
@@ -350,7 +349,7 @@ func TestExtendIsValidFromBeforeTheRequest(t *testing.T) {
 	})
 }
 
-// S5: a hold whose lease runs out while Extend waits for its answer is lost, although Redis has extended the record.
+// S5: a hold whose lease expires while Extend waits for its answer is lost, although Redis has extended the record.
 func TestExtendThatIsAnsweredTooLateIsALoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		ctx := context.Background()
@@ -372,7 +371,7 @@ func TestExtendThatIsAnsweredTooLateIsALoss(t *testing.T) {
 	})
 }
 
-// A record whose Extend was given up may last longer than the hold: it is cleared when the hold is over.
+// If an Extend was given up, the record may last longer than the hold: it is deleted when the hold has ended.
 func TestExtendThatWasGivenUpLeavesNoRecord(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		lock := newFakeLock(e.redis, "x")
@@ -396,7 +395,7 @@ func TestExtendThatWasGivenUpLeavesNoRecord(t *testing.T) {
 	})
 }
 
-// Every state of a hold, what may be said of it, and where a loss and a re-entry lead.
+// All states of a hold: what their methods report, and the states after a loss and after an acquire that returns it.
 func TestHoldStates(t *testing.T) {
 	all := map[string]struct {
 		state                            holdState

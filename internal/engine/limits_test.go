@@ -16,7 +16,7 @@ import (
 	"github.com/relock-go/relock/internal/fakeredis"
 )
 
-// Neither another goroutine of the process nor the owner gets the lock sooner than other processes.
+// Until MinHold has passed, neither other goroutines of the process nor the owner itself get the lock again.
 func TestMinHoldHandsNothingOverBeforeItsTimeIsOver(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const d = 12 * time.Second
@@ -46,14 +46,15 @@ func TestMinHoldHandsNothingOverBeforeItsTimeIsOver(t *testing.T) {
 	})
 }
 
-// newLimitedLock is a fakeLock with limits.
+// newLimitedLock returns a fakeLock with limits.
 func newLimitedLock(r *fakeredis.Redis, l Limits) *fakeLock {
 	lock := newFakeLock(r, "x")
 	lock.Limit = l
 	return lock
 }
 
-// A release that Redis has not confirmed goes on in the background, and deletes nothing before the time is over.
+// A release that Redis has not confirmed continues in the background, and does not delete the record before MinHold has
+// passed.
 func TestMinHoldUnconfirmedDeletesNothing(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l := newLimitedLock(e.redis, Limits{MinHold: 40 * time.Second})
@@ -73,7 +74,7 @@ func TestMinHoldUnconfirmedDeletesNothing(t *testing.T) {
 	})
 }
 
-// A release that was repeated, and finds no record, has kept none: the record was gone before.
+// If a repeated release finds no record before MinHold has passed, the record was gone before the release.
 func TestMinHoldUnlockReportsARecordThatIsGone(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l := newLimitedLock(e.redis, Limits{MinHold: 10 * time.Second})
@@ -96,8 +97,8 @@ func TestMinHoldUnlockReportsARecordThatIsGone(t *testing.T) {
 	})
 }
 
-// A release whose answer is lost has kept the record. If it is repeated when the time is over, it finds no record, and
-// nothing was lost.
+// A release whose answer was lost has kept the record for MinHold. If it is repeated after that, it finds no record,
+// and the lock was not lost.
 func TestMinHoldUnlockIsNilWhenTheTimeEndsBeforeItsAnswer(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		l := newLimitedLock(e.redis, Limits{MinHold: 10 * time.Millisecond})
@@ -119,8 +120,8 @@ func TestMinHoldUnlockIsNilWhenTheTimeEndsBeforeItsAnswer(t *testing.T) {
 	})
 }
 
-// A renewal under way at Unlock, which runs after it, does not keep the lock for another lease: also where its answer
-// is the first of the two.
+// A renewal that is under way at Unlock and runs after it does not keep the lock for another lease, even if the renewal
+// is answered first.
 func TestMinHoldOutlivesARenewalUnderWay(t *testing.T) {
 	for name, answer := range map[string]time.Duration{"answered last": 0, "answered first": time.Second} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -128,7 +129,7 @@ func TestMinHoldOutlivesARenewalUnderWay(t *testing.T) {
 			ok, err := e.acquire(context.Background(), l, 1, Request{Wait: forever})
 			require.True(t, ok)
 			require.NoError(t, err)
-			faults := []fakeredis.Fault{{Late: 700 * time.Millisecond}, {Answer: answer}} // of the renewal, and of the Unlock
+			faults := []fakeredis.Fault{{Late: 700 * time.Millisecond}, {Answer: answer}} // of the renewal and of the Unlock
 			e.redis.Set(func() {
 				e.redis.Fault = func(string) (f fakeredis.Fault) {
 					if len(faults) > 0 {
@@ -149,7 +150,7 @@ func TestMinHoldOutlivesARenewalUnderWay(t *testing.T) {
 	}
 }
 
-// A hold ends with its limit, by a cause of its own, and its record does not outlive the limit.
+// A hold ends when MaxHold is over, with a cause of its own, and its record does not outlive MaxHold.
 func TestMaxHoldEndsAHold(t *testing.T) {
 	for _, d := range []time.Duration{time.Second, 29 * time.Second, 30 * time.Second, 31 * time.Second, 45 * time.Second, 10 * time.Minute} {
 		for _, latency := range []time.Duration{0, 300 * time.Millisecond} {
@@ -183,8 +184,8 @@ func TestMaxHoldEndsAHold(t *testing.T) {
 	}
 }
 
-// A handover inside the process gives the next hold a limit of its own; so does one from a lock without a limit, and
-// none goes to a lock without one.
+// A hand-off inside the process sets the limit anew for the next hold. This also holds if only one of the two holds has
+// a limit: a hold without MaxHold has none after a hand-off from one with MaxHold.
 func TestMaxHoldCountsFromTheHandoff(t *testing.T) {
 	const d = 40 * time.Second
 	type step struct{ from, to Limits }
@@ -192,7 +193,7 @@ func TestMaxHoldCountsFromTheHandoff(t *testing.T) {
 		{Limits{Max: d}, Limits{Max: d}},
 		{Limits{}, Limits{Max: d}},
 		{Limits{Max: 25 * time.Second}, Limits{}},
-		{Limits{}, Limits{Max: 10 * time.Second}}, // more is left of the lease than that: it is released
+		{Limits{}, Limits{Max: 10 * time.Second}}, // more is left of the lease than that: the lock is released
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			e := joinBubbleEngine(t, fakeredis.New(), "client", withSlice(time.Hour))

@@ -6,14 +6,14 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// A listener of one field hears nothing that is for another one.
+// A listener that waits with one field receives no message for another field.
 func TestMessagesForAFieldReachItsListener(t *testing.T) {
 	t.Parallel()
 	mine, other, all := isFor("c:1:01"), isFor("c:1:012"), isFor("")
 	for message, want := range map[string][3]bool{
 		"grant c:1:01 7 5000 0": {true, false, true},
 		"free c:1:012":          {false, true, true},
-		"0":                     {true, true, true}, // for everybody
+		"0":                     {true, true, true}, // for all listeners
 	} {
 		assert.Equal(t, want, [3]bool{mine(message), other(message), all(message)}, message)
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// C3: the engine remembers nothing of a name that has no holder and no waiter.
+// C3: the engine remembers nothing of a lock without holders and waiters.
 func TestEngineForgetsNamesNotInUse(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		for i := range 1000 {
@@ -31,7 +31,7 @@ func TestEngineForgetsNamesNotInUse(t *testing.T) {
 	})
 }
 
-// C3: the last user of a name drops the name, however the use ends.
+// C3: the last user of a lock state removes it from the table, however the use ends.
 func TestNameIsDroppedWithItsLastUser(t *testing.T) {
 	const lease = time.Second
 	ctx := context.Background()
@@ -124,13 +124,13 @@ func TestNameIsDroppedWithItsLastUser(t *testing.T) {
 			for o := range Owner(5) {
 				assert.NoError(e.t, e.Release(ctx, e.shared(), o+1))
 			}
-			time.Sleep(time.Second) // longer than newcomers may share it
+			time.Sleep(time.Second) // longer than newcomers may share the record
 		},
 	} {
 		t.Run(how, func(t *testing.T) {
 			inBubble(t, func(t *testing.T, e *bubbleEngine) {
 				use(e, joinBubbleEngine(t, e.redis, "other"))
-				time.Sleep(2 * UnlockTime) // what is undone has been
+				time.Sleep(2 * UnlockTime) // all rollbacks have ended
 				assert.Empty(t, e.textsInUse(), "names in use")
 				assert.Zero(t, e.leases(), "leases")
 			})
@@ -146,7 +146,7 @@ func (e *bubbleEngine) refusedFor(wait time.Duration) {
 	assert.False(e.t, ok)
 }
 
-// A name stays while it has a user: its state is one object for all of them.
+// A lock state stays in the table while it has a user, and is the same object for all its users.
 func TestNameStaysWhileItIsUsed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
@@ -162,7 +162,7 @@ func TestNameStaysWhileItIsUsed(t *testing.T) {
 	})
 }
 
-// Several names are locked in the order of their texts and each once, so that callers do not wait for each other.
+// Several lock states are locked in the order of their names and each once, so that callers cannot deadlock.
 func TestNamesAreSortedAndEachOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
@@ -176,7 +176,7 @@ func TestNamesAreSortedAndEachOnce(t *testing.T) {
 			texts = append(texts, s.text)
 		}
 		assert.Equal(t, []string{"a", "b", "c"}, texts)
-		all.Lock() // does not wait for itself
+		all.Lock() // does not deadlock with itself
 		closed := all[0].closed
 		all.Unlock()
 		assert.False(t, closed)
@@ -185,7 +185,7 @@ func TestNamesAreSortedAndEachOnce(t *testing.T) {
 	})
 }
 
-// A name that comes into use after Close is closed from the start.
+// A lock state that is made after Close is closed from the start.
 func TestNameAfterCloseIsClosed(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
@@ -200,8 +200,8 @@ func TestNameAfterCloseIsClosed(t *testing.T) {
 	})
 }
 
-// Nothing walks over all names: what a caller is told who holds nothing costs the same beside 100,000 holds of
-// other names as beside one.
+// No call walks over all lock states: the error for a caller that holds nothing costs the same while 100,000 locks of
+// other names are held as while one is.
 func TestErrNotHeldCostsTheSameBesideManyHolds(t *testing.T) {
 	const few, many, calls, factor = 1, 100_000, 1001, 10
 	ctx := context.Background()

@@ -29,7 +29,7 @@ func (e *bubbleEngine) enterQueues(op *waitOptions, targets []target) error {
 	return entrance{e.Engine}.enterQueuesLocked(all, op, targets)
 }
 
-// wantsOf asks for fakeLocks.
+// wantsOf returns a target for each of the locks.
 func (e *bubbleEngine) wantsOf(o Owner, names ...string) (targets []target) {
 	for _, name := range names {
 		h := &hold{name: e.retain(name), lock: newFakeLock(e.redis, name), key: holdKey{LockID{Name: name}, o}}
@@ -44,13 +44,13 @@ func leaveQueues(targets []target) {
 	}
 }
 
-// waitsFor returns wait options that end with ctx, or at the deadline.
+// waitsFor returns the options of a wait that ends when ctx is done, or at the deadline.
 func waitsFor(ctx context.Context, deadline time.Time) *waitOptions {
 	return &waitOptions{Wait: send.Wait{Ctx: ctx, Deadline: deadline}}
 }
 
-// A waiter whose turn comes at its deadline is admitted or gives up, and the engine forgets a wait queue without
-// owners.
+// A waiter whose turn comes at its deadline is admitted or gives up, and the engine forgets a local queue that no owner
+// uses.
 func TestQueueLeavesNothingWhenAGrantMeetsTheDeadline(t *testing.T) {
 	for range 50 {
 		synctest.Test(t, func(t *testing.T) {
@@ -67,8 +67,8 @@ func TestQueueLeavesNothingWhenAGrantMeetsTheDeadline(t *testing.T) {
 	}
 }
 
-// A Lock whose ctx is done at the moment when its reserve is over returns the error of its ctx. The error
-// of a wait time is for a caller that gave one: to Lock it is no error.
+// A Lock whose ctx is canceled at the moment when its reserve is over returns the error of its ctx. It does not return
+// send.ErrTimeUp, which is for callers with a wait time.
 func TestQueueReportsAnEndedContextAfterTheReserve(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
@@ -83,8 +83,8 @@ func TestQueueReportsAnEndedContextAfterTheReserve(t *testing.T) {
 				leaveQueues(mine)
 			}()
 		}
-		// Each time one wait queue admits owner 9, the other queue is taken. The third time, at 3s,
-		// owner 9 keeps x, and waits for y no longer than the reserve.
+		// Each time that one local queue admits owner 9, the other one is taken. The third time, at 3s, owner 9 keeps
+		// x, and waits for y no longer than the reserve.
 		through(1, "x", 0, time.Second)
 		through(2, "y", 0, 2*time.Second)
 		through(3, "x", 700*time.Millisecond, 3*time.Second)
@@ -98,7 +98,7 @@ func TestQueueReportsAnEndedContextAfterTheReserve(t *testing.T) {
 	})
 }
 
-// A waiter that a wait queue has refused does not drop the queue that has replaced that one since.
+// A waiter that leaves a queue which is forgotten already does not drop the queue that has replaced it.
 func TestQueueThatReplacesAnotherIsNotDropped(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
@@ -116,7 +116,7 @@ func TestQueueThatReplacesAnotherIsNotDropped(t *testing.T) {
 
 			now := s.queueLocked(id.Half)
 			now.TryEnter()
-			s.dropQueueLocked(before) // by a waiter that was turned away
+			s.dropQueueLocked(before) // as by a waiter of that queue
 			assert.Same(t, now, s.queueLocked(id.Half), "there are two wait queues of one name")
 			now.Release()
 			s.dropQueueLocked(now)
@@ -124,8 +124,7 @@ func TestQueueThatReplacesAnotherIsNotDropped(t *testing.T) {
 	})
 }
 
-// L6: local waiters are served in the order in which they came, and only the first one
-// sends requests.
+// L6: the waiters of a process are served in the order in which they came, and only the first one sends requests.
 func TestEngineServesLocalWaitersInOrder(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
@@ -148,7 +147,7 @@ func TestEngineServesLocalWaitersInOrder(t *testing.T) {
 	})
 }
 
-// endsWhenSeen is a ctx that is canceled right after the first call of Err.
+// An endsWhenSeen is a ctx that is canceled right after the first call of Err.
 type endsWhenSeen struct {
 	context.Context
 	seen atomic.Bool

@@ -17,7 +17,7 @@ import (
 	"github.com/relock-go/relock/internal/lease"
 )
 
-// All holders of a record are told of its loss, by the watchdog, a re-entry or the clock.
+// All holders of a record learn of its loss, whether the watchdog, a re-entry or the clock has noticed it.
 func TestLossOfASharedRecordReachesAllHolders(t *testing.T) {
 	for name, notice := range map[string]func(e *bubbleEngine){
 		"the watchdog": func(e *bubbleEngine) { time.Sleep(e.WatchdogTimeout / 2) },
@@ -53,7 +53,7 @@ func TestLossOfASharedRecordReachesAllHolders(t *testing.T) {
 	}
 }
 
-// Each owner that shares a record has levels of its own.
+// Each owner that shares a record has a hold count of its own.
 func TestReadersOfOneRecordHaveTheirOwnHoldCounts(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
@@ -73,7 +73,7 @@ func TestReadersOfOneRecordHaveTheirOwnHoldCounts(t *testing.T) {
 	})
 }
 
-// A loss is reported to all holders, also if the first of them is unlocking.
+// A loss is reported to all holders, even if the first of them is unlocking.
 func TestLossOfASharedRecordIsReportedWhileOneLeaves(t *testing.T) {
 	t.Parallel()
 	r := fakeredis.New()
@@ -87,7 +87,7 @@ func TestLossOfASharedRecordIsReportedWhileOneLeaves(t *testing.T) {
 		var shared *record
 		e.holdOf(e.shared().ID(), 1, func(h *hold) { s, shared = h.name, h.record })
 		var all sync.WaitGroup
-		s.locked(func() { // both goroutines wait for the mutex so long that they get it in the order in which they came
+		s.locked(func() { // both goroutines wait for the mutex long enough to get it in the order in which they came
 			all.Go(func() {
 				e.watchdog.Remove(&shared.lease) // as the watchdog does before it reports a loss
 				shared.LeaseEnded(errGone)
@@ -100,7 +100,7 @@ func TestLossOfASharedRecordIsReportedWhileOneLeaves(t *testing.T) {
 		all.Wait()
 		select {
 		case <-guarded.Done():
-		default: // Err would look for itself
+		default: // Err would look at the hold itself
 			require.Fail(t, "a holder of the lost record is not told")
 		}
 		_ = e.unlockErr(2)
@@ -108,7 +108,7 @@ func TestLossOfASharedRecordIsReportedWhileOneLeaves(t *testing.T) {
 	}
 }
 
-// The cost of a loss grows with the number of holders, and not with its square.
+// The cost of a loss is linear in the number of holders, not quadratic.
 func TestLossOfASharedRecordCostsByHolder(t *testing.T) {
 	const many = 5000
 	e := joinBubbleEngine(t, fakeredis.New(), "client")
@@ -129,7 +129,7 @@ func TestLossOfASharedRecordCostsByHolder(t *testing.T) {
 	}
 }
 
-// A record is released once, with the last of its holds, in whatever order they leave.
+// A record is released once, when the last of its holds leaves it, in any order.
 func TestRecordIsReleasedWithItsLastHold(t *testing.T) {
 	const many = 6
 	for seed := range 20 {
@@ -156,7 +156,7 @@ func TestRecordIsReleasedWithItsLastHold(t *testing.T) {
 	}
 }
 
-// A record is lost once, and for all its holds. No owner shares the record afterwards.
+// A record is lost once, for all its holds. No owner shares the record afterwards.
 func TestRecordEndsOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
@@ -182,7 +182,7 @@ func TestRecordEndsOnce(t *testing.T) {
 	})
 }
 
-// No owner shares or takes over a record whose validity is over, or nearly over.
+// No owner shares a record whose validity is over or nearly over, and no such record is handed off.
 func TestRecordIsKeptWhileItIsValid(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)
@@ -199,8 +199,8 @@ func TestRecordIsKeptWhileItIsValid(t *testing.T) {
 	})
 }
 
-// A record is cleared for as long as it may last in Redis: for one more watchdog timeout, or until about the end of an
-// explicit lease.
+// The engine tries to delete a record for as long as the record may exist in Redis: for one more watchdog timeout, or
+// until about the end of an explicit lease.
 func TestRecordEndIsThatOfTheLease(t *testing.T) {
 	for _, length := range []time.Duration{0, time.Minute} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {

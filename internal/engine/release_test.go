@@ -16,7 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// S3: an attempt that hangs when ctx is done is abandoned at once. It is undone at once, and again when it has run.
+// S3: an attempt without an answer is abandoned as soon as ctx is done. It is rolled back at once, and again after
+// Redis has run it.
 func TestEngineUndoesAnAttemptThatWasGivenUp(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Fault = func(verb string) fakeredis.Fault {
@@ -40,7 +41,7 @@ func TestEngineUndoesAnAttemptThatWasGivenUp(t *testing.T) {
 	})
 }
 
-// S3: the record of an attempt that runs after its undo expires with its lease, and is not renewed.
+// S3: the record of an attempt that runs after its rollback expires with its lease, and is not renewed.
 func TestEngineAttemptThatRunsAfterItsUndoExpires(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Fault = func(verb string) fakeredis.Fault {
@@ -51,7 +52,7 @@ func TestEngineAttemptThatRunsAfterItsUndoExpires(t *testing.T) {
 		require.Error(t, err)
 		e.redis.Set(func() { e.redis.Fault = nil })
 		time.Sleep(2 * UnlockTime)
-		// Now the server runs the request that it had read.
+		// Now the server runs the request that it had read before.
 		e.redis.Set(func() {
 			e.redis.Records["x"] = &fakeredis.Record{Field: "client:1:1", Levels: 1, Expires: time.Now().Add(e.WatchdogTimeout)}
 		})
@@ -63,8 +64,8 @@ func TestEngineAttemptThatRunsAfterItsUndoExpires(t *testing.T) {
 	})
 }
 
-// S3: a try of an acquire that was sent again may run when the hold is released, and be answered before the release is.
-// The record that the try makes is released.
+// S3: if an acquire was sent again, its first try may run while the hold is being released, and be answered before the
+// release. The record that this try makes is released.
 func TestEngineTryThatRunsDuringTheReleaseIsUndone(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		first := true
@@ -82,13 +83,13 @@ func TestEngineTryThatRunsDuringTheReleaseIsUndone(t *testing.T) {
 		})
 		e.lock(1)
 		time.Sleep(1500 * time.Millisecond)
-		e.unlock(1) // runs half a second before the first try does
+		e.unlock(1) // runs half a second before the first try of the acquire does
 		time.Sleep(2 * time.Second)
 		assert.Empty(t, e.redis.Holder("x"), "the record of a try that ran after the release")
 	})
 }
 
-// S3: a release whose answer is lost is repeated, and releases one level.
+// S3: a release whose answer is lost is repeated, and decrements the hold count once.
 func TestEngineLostAnswersOfARelease(t *testing.T) {
 	for _, lost := range []int{1, 2, 5} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -113,7 +114,7 @@ func TestEngineLostAnswersOfARelease(t *testing.T) {
 	}
 }
 
-// S3: a repeated release does not free the owner that has acquired the lock between.
+// S3: a repeated release does not release the lock of an owner that has acquired it in between.
 func TestEngineRepeatedReleaseFreesNoOtherOwner(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := joinBubbleEngine(t, e.redis, "other")
@@ -146,7 +147,7 @@ func TestEngineRepeatedReleaseFreesNoOtherOwner(t *testing.T) {
 	})
 }
 
-// A release that Redis never confirms is an error within UnlockTime; the hold ends, and is not renewed.
+// A release that Redis never confirms returns an error within UnlockTime. The hold ends, and is not renewed any more.
 func TestEngineUnconfirmedReleaseIsAnErrorAndEndsTheHold(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
@@ -169,8 +170,8 @@ func TestEngineUnconfirmedReleaseIsAnErrorAndEndsTheHold(t *testing.T) {
 	})
 }
 
-// Every Unlock counts, also one that does not get the owner mutex while other goroutines of the
-// owner wait for Redis: a hold whose last Unlock was called is not renewed.
+// Every Unlock decrements the hold count, even one that does not get the owner mutex because other goroutines of the
+// owner wait for Redis: a hold whose last Unlock was called is not renewed any more.
 func TestEngineUnlockCountsWhileRedisHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t) // the time limit of an abandoned request is the engine's, that of others is go-redis'
@@ -198,7 +199,7 @@ func TestEngineUnlockCountsWhileRedisHangs(t *testing.T) {
 	})
 }
 
-// An undo that reaches Redis before its attempt is sent again.
+// A rollback that reaches Redis before its attempt is sent again.
 func TestEngineUndoThatOvertakesItsAttempt(t *testing.T) {
 	for _, late := range []time.Duration{10 * time.Millisecond, 100 * time.Millisecond, time.Second} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -221,7 +222,7 @@ func TestEngineUndoThatOvertakesItsAttempt(t *testing.T) {
 	}
 }
 
-// Several attempts go unanswered, and run one after the other while they are undone.
+// Several tries of an attempt go unanswered, and run one after the other while the attempt is rolled back.
 func TestEngineUndoesSeveralAttemptsOfUnknownOutcome(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		lates := []time.Duration{30 * time.Millisecond, 300 * time.Millisecond, 900 * time.Millisecond}
@@ -244,8 +245,8 @@ func TestEngineUndoesSeveralAttemptsOfUnknownOutcome(t *testing.T) {
 	})
 }
 
-// A panic of a hook is an error to the engine, which undoes the request at once and leaves nothing behind.
-// TestHookPanicReachesTheCaller holds what callers see.
+// The engine treats a panic of a hook as an error: it rolls the request back at once, and leaves nothing behind.
+// TestHookPanicReachesTheCaller checks what callers see.
 func TestEngineUndoesARequestThatPanics(t *testing.T) {
 	for _, verb := range []string{"acquire", "release"} {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -279,8 +280,8 @@ func TestEngineUndoesARequestThatPanics(t *testing.T) {
 	}
 }
 
-// An Unlock that has waited for the owner mutex has the full time of a request. It is told of the
-// loss of the lock, and does not take a request that was never sent for one that was.
+// An Unlock that has waited for the owner mutex still has the full time for its request. It returns the loss of the
+// lock, and does not count a request that was never sent as one that may have run.
 func TestEngineUnlockAfterTheOwnerMutexHasFullTime(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		const o = Owner(-1)
@@ -291,7 +292,7 @@ func TestEngineUnlockAfterTheOwnerMutexHasFullTime(t *testing.T) {
 			require.NoError(t, err)
 			require.True(t, ok)
 		}
-		time.Sleep(time.Second) // the limit of the next request is a new one
+		time.Sleep(time.Second) // the time limit of the next request begins later
 		e.redis.Set(func() { e.redis.Latency = 300 * time.Millisecond })
 		first := make(chan error, 1)
 		go func() { first <- e.Release(context.Background(), b, o) }()
@@ -307,8 +308,8 @@ func TestEngineUnlockAfterTheOwnerMutexHasFullTime(t *testing.T) {
 	})
 }
 
-// S3: an earlier try of a Lock is answered while the Unlock is under way. To undo that try would take the record away
-// before the release has run, and the Unlock would call the lock lost.
+// S3: an earlier try of a Lock is answered while the Unlock is under way. A rollback of that try would delete the
+// record before the release has run, and the Unlock would report the lock as lost.
 func TestOrphanOfALockDoesNotOvertakeItsUnlock(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		e := newBubbleEngine(t)

@@ -51,7 +51,7 @@ func (e renewing) renewGroup(l *lease.Lease) string {
 	return e.Servers.Node(r.first.lock.ID().Name).Name
 }
 
-// renew extends every lease by a watchdog timeout, counted from now. A lease with a limit gets no more than is left
+// renew sets every lease to one watchdog timeout, counted from now. A lease with a limit gets no more than is left
 // until the limit.
 func (e renewing) renew(ctx context.Context, leases []*lease.Lease) []lease.Renewal {
 	answers := make([]lease.Renewal, len(leases))

@@ -2,8 +2,8 @@
 
 package engine
 
-// Readers of one process that share a record: in bubbles, on a lock that refuses a second record, so
-// that a reader that does not share waits; and on a real Redis.
+// Readers of one process that share a record: in bubbles, on a lock that refuses a second record, so that a reader that
+// does not share waits; and on a real Redis.
 
 import (
 	"context"
@@ -23,7 +23,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// newSharedFake is a fakeLock that owners of one process share.
+// newSharedFake returns a fakeLock that owners of one process share.
 func newSharedFake(r *fakeredis.Redis, name string) *fakeLock {
 	l := newFakeLock(r, name)
 	l.Admits = Shared
@@ -36,7 +36,8 @@ func (e *bubbleEngine) share(ctx context.Context, o Owner, r Request) (bool, err
 	return e.acquire(ctx, e.shared(), o, r)
 }
 
-// shares asserts, and does not require: goroutines other than the test's call it too.
+// shares asserts that o gets the lock at once. It does not require it, because other goroutines than the test's call
+// it.
 func (e *bubbleEngine) shares(o Owner) {
 	e.t.Helper()
 	ok, err := e.share(context.Background(), o, Request{Wait: forever})
@@ -44,7 +45,7 @@ func (e *bubbleEngine) shares(o Owner) {
 	assert.True(e.t, ok, "%v is not admitted", o)
 }
 
-// sharesNot asserts that o asks Redis, which refuses it for the record of another owner.
+// sharesNot asserts that o asks Redis, which finds the lock busy because of the record of another owner.
 func (e *bubbleEngine) sharesNot(o Owner, r Request) {
 	e.t.Helper()
 	before := e.redis.Count("acquire")
@@ -71,7 +72,7 @@ func TestReadersOfOneProcessSendOneRequest(t *testing.T) {
 	})
 }
 
-// One of the waiting readers sends requests, and all are admitted together.
+// Only one of the waiting readers sends requests, and all are admitted together.
 func TestWaitingReadersAreAdmittedTogether(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := joinBubbleEngine(t, e.redis, "other")
@@ -90,7 +91,7 @@ func TestWaitingReadersAreAdmittedTogether(t *testing.T) {
 			})
 		}
 		time.Sleep(5 * time.Second)
-		// The holder asks once, and one waiter asks once for each poll interval.
+		// The holder sends one request, and one waiter sends one in each poll interval.
 		assert.LessOrEqual(t, e.redis.Count("acquire"), 12, "attempts while they wait")
 		e.redis.Set(func() { e.redis.Requests = nil })
 		other.unlock(1)
@@ -100,7 +101,7 @@ func TestWaitingReadersAreAdmittedTogether(t *testing.T) {
 	})
 }
 
-// L5: after the slice a new reader asks Redis, where a writer may wait.
+// L5: after the hand-off window a new reader asks Redis, where a writer may wait.
 func TestSharingEndsWithTheWindow(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
@@ -163,7 +164,7 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 		assert.ErrorIs(t, err, send.ErrClosed, "after Close")
 		e.unlock(1)
 	})
-	inBubble(t, func(t *testing.T, e *bubbleEngine) { // Close has begun: the guards of 1 have ended, and 2 is not told yet
+	inBubble(t, func(t *testing.T, e *bubbleEngine) { // the call of 2 has begun before Close
 		e.HandoffWindow = time.Hour
 		e.shares(1)
 		e.eachName(func(s *lockState) { s.closed = true })
@@ -171,7 +172,7 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 		e.eachName(func(s *lockState) { s.closed = false })
 		e.unlock(1)
 	})
-	inBubble(t, func(t *testing.T, e *bubbleEngine) { // an owner that holds the other half asks Redis itself
+	inBubble(t, func(t *testing.T, e *bubbleEngine) { // an owner that holds the counterpart asks Redis itself
 		other := joinBubbleEngine(t, e.redis, "other")
 		other.lock(1)
 		in := make(chan Owner, 3)
@@ -200,21 +201,21 @@ func TestReadersJoinOnlyARenewedRecord(t *testing.T) {
 	})
 }
 
-// newHalfFake is a shared fakeLock with another half.
+// newHalfFake returns a shared fakeLock with a counterpart.
 func newHalfFake(r *fakeredis.Redis) *fakeLock {
 	l := newSharedFake(r, "x")
 	l.CounterpartHalf = "other"
 	return l
 }
 
-// newOtherHalf is the other half, with a record of its own.
+// newOtherHalf returns the counterpart, with a record of its own.
 func newOtherHalf(r *fakeredis.Redis) *fakeLock {
 	l := newFakeLock(r, "other half")
 	l.Lock = LockID{"x", "other"}
 	return l
 }
 
-// C3: nothing is left of a shared record, also after a loss.
+// C3: nothing is left of a shared record, even after a loss.
 func TestSharingLeavesNothingAfterALoss(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
@@ -259,8 +260,8 @@ func TestReaderThatGivesUpDelaysNoOtherReader(t *testing.T) {
 	})
 }
 
-// After a pause of the process an Unlock may run before any timer. It reports the loss, also if it leaves
-// the record to other readers.
+// After a pause of the process an Unlock may run before any timer. It returns the loss, even if it leaves the record to
+// other readers.
 func TestUnlockOfASharedRecordLooksAtTheClock(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.shares(1)
@@ -291,7 +292,7 @@ func TestUnlockDoesNotOvertakeAReentry(t *testing.T) {
 	})
 }
 
-// Under random faults each reader that was not told of a loss has a record, and no record is left in the end.
+// Under random faults, each reader that has not learned of a loss has a record, and no record is left in the end.
 func TestSharingKeepsARecordUnderRandomFaults(t *testing.T) {
 	for seed := range full[uint64](25, 100) {
 		inBubble(t, func(t *testing.T, e *bubbleEngine) {
@@ -323,7 +324,7 @@ func TestSharingKeepsARecordUnderRandomFaults(t *testing.T) {
 						}
 						guarded := e.guarded(o)
 						time.Sleep(time.Duration(rng.IntN(20)) * time.Millisecond)
-						assert.True(t, guarded.Err() != nil || e.redis.Holder("x") != "" || guarded.Err() != nil, // it may end meanwhile
+						assert.True(t, guarded.Err() != nil || e.redis.Holder("x") != "" || guarded.Err() != nil, // canceled meanwhile
 							"seed %d: %v reads, and there is no record", seed, o)
 						_ = e.unlockErr(o)
 					}
@@ -339,8 +340,8 @@ func TestSharingKeepsARecordUnderRandomFaults(t *testing.T) {
 	}
 }
 
-// An Unlock that does not get the owner mutex behind a re-entry leaves the record to the other
-// readers, also when the re-entry is granted in the end.
+// An Unlock that does not get the owner mutex, because a re-entry has it, leaves the record to the other readers, even
+// if the re-entry is granted in the end.
 func TestLateReentryLeavesTheRecordToOtherReaders(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.HandoffWindow = time.Hour
@@ -366,7 +367,7 @@ func TestLateReentryLeavesTheRecordToOtherReaders(t *testing.T) {
 		}()
 		synctest.Wait()
 		assert.Error(t, e.unlockErr(2), "the Unlock got the owner mutex")
-		// The re-entry has started over, and holds the record that the Unlock found.
+		// The re-entry has begun again, and its hold has the record that the Unlock has found.
 		assert.NoError(t, <-reentry, "the re-entry")
 		e.unlock(2)
 		time.Sleep(5 * time.Second)
@@ -376,8 +377,8 @@ func TestLateReentryLeavesTheRecordToOtherReaders(t *testing.T) {
 	})
 }
 
-// When an answer of Redis takes longer than a slice, the readers that wait for it do not send
-// requests one after the other.
+// If an answer of Redis takes longer than the hand-off window, the readers that wait for it do not send requests one
+// after the other.
 func TestReadersOfADistantRedisAreAdmittedTogether(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = handoff.LongWindow // each way

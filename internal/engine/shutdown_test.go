@@ -13,7 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// shutdownLater calls Shutdown on a goroutine, and returns its error and when it returned.
+// shutdownLater calls Shutdown on another goroutine, and returns a channel that receives its error.
 func (e *bubbleEngine) shutdownLater(ctx context.Context) (errs <-chan error) {
 	got := make(chan error, 1)
 	go func() { got <- e.Shutdown(ctx) }()
@@ -56,7 +56,7 @@ func TestShutdownWaitsForTheLastUnlock(t *testing.T) {
 	})
 }
 
-// When ctx is done, Shutdown says what is left, and is Close: nothing is renewed any more.
+// When ctx is done, Shutdown closes the engine and returns which holds are left: nothing is renewed any more.
 func TestShutdownSaysWhatIsLeft(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
@@ -88,7 +88,7 @@ func TestShutdownEndsWithClose(t *testing.T) {
 	})
 }
 
-// All that wait in a Shutdown return when the last hold has ended, also one that is lost or runs out.
+// All calls of Shutdown return when the last hold has ended, even if it was lost or has expired.
 func TestShutdownDoesNotWaitForLostHolds(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.lock(1)
@@ -105,7 +105,7 @@ func TestShutdownDoesNotWaitForLostHolds(t *testing.T) {
 	})
 }
 
-// An attempt that is under way when Shutdown begins holds nothing.
+// An attempt that is under way when Shutdown begins does not acquire the lock.
 func TestShutdownUndoesAnAttemptUnderWay(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		e.redis.Latency = 400 * time.Millisecond

@@ -10,7 +10,7 @@ import (
 	"github.com/relock-go/relock/internal/testredis"
 )
 
-// The scripts make the numbers that the methods of a standing take apart.
+// The scripts make the numbers that the methods of standing take apart.
 func TestStandingIsThatOfTheScripts(t *testing.T) {
 	rdb := testredis.Start(t).Client()
 	source := prelude(t, "standing") + `

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/assert"
 )
 
-// L1: a release wakes a waiter of another client.
+// L1: a release wakes a waiter of another Client.
 func TestEngineReleaseWakesAWaiter(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := joinBubbleEngine(t, e.redis, "other")
@@ -26,7 +26,7 @@ func TestEngineReleaseWakesAWaiter(t *testing.T) {
 	})
 }
 
-// L1: without a wake-up, a waiter notices a release within the poll interval.
+// L1: a waiter that receives no message notices a release within the poll interval.
 func TestEngineLostWakeUpCostsThePollInterval(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := joinBubbleEngine(t, e.redis, "other")
@@ -43,7 +43,7 @@ func TestEngineLostWakeUpCostsThePollInterval(t *testing.T) {
 	})
 }
 
-// A waiter does not miss a release between its first attempt and its subscription.
+// A waiter does not miss a release between its first attempt and the confirmation of its subscription.
 func TestEngineAsksAgainOnceItIsSubscribed(t *testing.T) {
 	inBubble(t, func(t *testing.T, e *bubbleEngine) {
 		other := joinBubbleEngine(t, e.redis, "other")
@@ -70,7 +70,7 @@ func TestPollingSlowsDownForALockThatIsKept(t *testing.T) {
 		var p polling
 		polls := 0
 		for now := start; now.Sub(start) < time.Minute; polls++ {
-			since := now.Sub(start) % holds // renewed, or acquired by the next owner
+			since := now.Sub(start) % holds // since the lock was renewed, or acquired by the next owner
 			now = now.Add(min(most, p.next(now, lease-since)))
 		}
 		return polls
