@@ -1,6 +1,6 @@
 package relock
 
-// The bundle: the script that takes several locks on one Redis together. It has the acquire script and the undo script
+// The bundle: the script that takes several locks on one Redis together. It has the acquire script and the roll-back script
 // of every lock type that can be taken so.
 
 import (
@@ -13,10 +13,10 @@ import (
 
 var bundled []string // the Lua text of each pair in a bundle; grows at init
 
-// bundle adds take and undo to every bundle.
-func bundle(take, undo *luaScript) engine.BundledScript {
+// bundle adds a pair of scripts to every bundle.
+func bundle(acquire, rollBack *luaScript) engine.BundledScript {
 	function := func(s *luaScript) string { return "function(KEYS, ARGV)\n" + s.Source() + "\nend" }
-	bundled = append(bundled, "{take = "+function(take)+", undo = "+function(undo)+"}")
+	bundled = append(bundled, "{acquire = "+function(acquire)+", roll_back = "+function(rollBack)+"}")
 	return engine.BundledScript(len(bundled)) // as Lua counts
 }
 

@@ -138,7 +138,7 @@ func (f *facts) Unbury(field string) call {
 	if f.line == "" {
 		return call{}
 	}
-	return call{Script: tombstoneUndo, Keys: []string{f.line}, Args: []any{field + f.Ending}}
+	return call{Script: tombstoneRemove, Keys: []string{f.line}, Args: []any{field + f.Ending}}
 }
 
 // newHandle returns the handle of lock, which is called name. Its data are in keys; the first key is that of its

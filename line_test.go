@@ -2529,7 +2529,7 @@ func TestTombstoneStaysWhileAnotherTryMayRun(t *testing.T) {
 	b := newFaultBench(t)
 	first := b.proxy.On(calls(lockAcquire), testredis.HoldRequest)
 	again := b.proxy.On(calls(lockAcquire), testredis.HoldRequest)
-	drops := b.proxy.On(calls(tombstoneUndo), testredis.DelayRequest(0)).Times(testredis.Always)
+	drops := b.proxy.On(calls(tombstoneRemove), testredis.DelayRequest(0)).Times(testredis.Always)
 	b.leaves(b.patient().NewLock(b.name), again.Fired())
 	testredis.Await(b, "the field has a tombstone", soon, func() bool { return b.tombstones() == 1 })
 	ran := b.scriptRuns()
@@ -2546,7 +2546,7 @@ func TestTombstoneStaysWhileAnotherTryMayRun(t *testing.T) {
 func TestTombstoneOfALostRequestStays(t *testing.T) {
 	b := newFaultBench(t)
 	rule := b.proxy.On(calls(lockAcquire), testredis.HoldRequest)
-	drops := b.proxy.On(calls(tombstoneUndo), testredis.DelayRequest(0)).Times(testredis.Always)
+	drops := b.proxy.On(calls(tombstoneRemove), testredis.DelayRequest(0)).Times(testredis.Always)
 	c := b.clientOn(b.proxy.Client(func(o *redis.Options) { o.ReadTimeout = 300 * time.Millisecond }))
 	b.leaves(c.NewLock(b.name), rule.Fired())
 	testredis.Await(b, "the field has a tombstone", soon, func() bool { return b.tombstones() == 1 })
@@ -2722,7 +2722,7 @@ func TestTombstoneIsTakenAwayAlone(t *testing.T) {
 			m.release(true)
 		}
 		undo := func(m *manual) int64 {
-			r, err := run(ctx, b.rdb, call{Script: tombstoneUndo, Keys: []string{b.lineKey()}, Args: []any{m.field}})
+			r, err := run(ctx, b.rdb, call{Script: tombstoneRemove, Keys: []string{b.lineKey()}, Args: []any{m.field}})
 			b.must(err)
 			return r[0]
 		}

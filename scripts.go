@@ -32,7 +32,7 @@ var luaFiles embed.FS
 // Scripts that serve several lock types.
 var (
 	inspectScript = script("inspect")
-	tombstoneUndo = script("tombstone_undo")
+	tombstoneRemove = script("tombstone_remove")
 	freeInspect   = script("free_inspect")
 )
 

@@ -109,7 +109,7 @@ func TestScriptHeaders(t *testing.T) {
 			assert.GreaterOrEqual(t, len(library.KeyTypes(name)), len(keys), "the types of the keys of %s", f.Name())
 		}
 		verb := name[strings.LastIndex(name, "_")+1:]
-		assert.Contains(t, []string{"acquire", "release", "undo", "renew", "force", "set", "inspect", "bundle"}, verb, "the verb of %s", f.Name())
+		assert.Contains(t, []string{"acquire", "release", "renew", "remove", "force", "set", "inspect", "bundle"}, verb, "the verb of %s", f.Name())
 	}
 }
 
@@ -272,10 +272,10 @@ func situationsOf(mine, theirs engine.Record, me, them string) []situation {
 		{"gives it back to one who waits", []call{take, wait}, mine.Release(released(my.Field, 0, false))},
 		{"gives it back to one who asks", []call{take, theirs.Acquire(asks)}, mine.Release(released(my.Field, 0, false))},
 		{"gives it back, and a request may still run", []call{take, wait}, mine.Release(released(my.Field, 0, true))},
-		{"undoes what it has taken", []call{take}, mine.RollBack(my)},
-		{"undoes what it has taken, for one who waits", []call{take, wait}, mine.RollBack(my)},
-		{"undoes its wait", []call{take, wait}, theirs.RollBack(their)},
-		{"undoes its wait, and a request may still run", []call{take, wait}, theirs.RollBack(late)},
+		{"rolls back what it has taken", []call{take}, mine.RollBack(my)},
+		{"rolls back what it has taken, for one who waits", []call{take, wait}, mine.RollBack(my)},
+		{"rolls back its wait", []call{take, wait}, theirs.RollBack(their)},
+		{"rolls back its wait, and a request may still run", []call{take, wait}, theirs.RollBack(late)},
 		{"renews it", []call{take}, mine.Renew(my.Field, time.Hour, false)},
 		{"shortens the lease", []call{take}, mine.Renew(my.Field, time.Second, true)},
 		{"looks", []call{take}, mine.Inspect(my.Field)},
@@ -364,7 +364,7 @@ func TestScriptContracts(t *testing.T) {
 	try("bundle", situation{"takes all", nil, all})
 	try("bundle", situation{"takes none", []call{three.Acquire(their)}, all})
 
-	try("lookout", situation{"finds a free lock", []call{two.Acquire(their)}, call{Script: freeInspect, Keys: []string{b.name, b.name + "-2", lineKey(b.name)}, Args: []any{1, me, " " + my.Field + " "}}})
+	try("poller", situation{"finds a free lock", []call{two.Acquire(their)}, call{Script: freeInspect, Keys: []string{b.name, b.name + "-2", lineKey(b.name)}, Args: []any{1, me, " " + my.Field + " "}}})
 	keys := []string{b.name, "queue", "timeouts", "heartbeats", "writers", "tokens", "permits"}
 	try("any", situation{"looks at everything", []call{one.Acquire(my)}, call{Script: inspectAny, Keys: keys, Args: []any{suffixName(b.name, "")}}})
 

@@ -49,15 +49,15 @@ var scriptMistakes = []scriptMistake{
 	{"skippedPlace", "plain", "for number = line.first, line.last do\n        local p, granted", "for number = math.min(line.first + 1, line.last), line.last do\n        local p, granted"},
 	{"noTombstone", "fenced", "behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false", "false"},
 	{"tombstoneUnseen", "plain", "and over:find(field, 1, true)", "and false"},
-	{"noDemotion", "plain", "p.state, p.unsaved = 'late', true", "p.unsaved = true"},
+	{"noDemotion", "plain", "p.state, p.unsaved = 'suspect', true", "p.unsaved = true"},
 	{"wrongField", "fenced", "redis.pcall('hset', lock, waiter.field, 1)", "redis.pcall('hset', lock, waiter.field .. '1', 1)"},
 	{"noGrant", "plain", "heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil", "nil"},
 	{"foreignRelease", "plain", "redis.pcall('hdel', lock, field)", "redis.pcall('del', lock)"},
 	{"toTheEnd", "plain", "if stays then", "if false then"},
-	{"lapseForgotten", "fenced", "set_field(line, 'granted', p.field)", ""},
-	{"alwaysLate", "plain", "'late' and 'sure'", "'late' and 'late'"},
-	{"sameNumber", "plain", "to and #late > 0 and at - 1 or at", "at"},
-	{"lateForgotten", "fenced", "free - #late + i\n        put_place(line, p)", "free - #late + i"},
+	{"expiryForgotten", "fenced", "set_field(line, 'granted', p.field)", ""},
+	{"alwaysSuspect", "plain", "'suspect' and 'confirmed'", "'suspect' and 'suspect'"},
+	{"sameNumber", "plain", "to and #suspects > 0 and at - 1 or at", "at"},
+	{"suspectForgotten", "fenced", "free - #suspects + i\n        put_place(line, p)", "free - #suspects + i"},
 }
 
 var tracedScripts = map[*luaScript]trace.Verb{lockAcquire: trace.Ask, lockRelease: trace.End, renewScript: "renew", lockForce: "force"}

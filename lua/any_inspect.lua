@@ -47,23 +47,23 @@ local function permits_of(taken, now)
     if found and found ~= 'none' and found ~= 'zset' then
         refuse(taken, 'type ' .. found) -- answer() would find fault with the counter, which is no hash
     end
-    local all, lapsed = members(what, taken), 0
+    local all, expired = members(what, taken), 0
     if #all > 2 * most_shown then
         local first = {all[1], all[2]}
-        lapsed = read(what, 'zcount', taken, '-inf', ms(now))
+        expired = read(what, 'zcount', taken, '-inf', ms(now))
         all = read(what, 'zrangebyscore', taken, '(' .. ms(now), '+inf', 'withscores', 'limit', 0, most_shown + 1)
         if #all > 2 * most_shown then
             local last = read(what, 'zrevrange', taken, 0, 0, 'withscores')
             all[#all - 1], all[#all] = last[1] or all[#all - 1], last[2] or all[#all]
-        elseif #all == 0 and type(lapsed) == 'number' then
-            all, lapsed = first, lapsed - 1 -- that there is one says what the key is
+        elseif #all == 0 and type(expired) == 'number' then
+            all, expired = first, expired - 1 -- that there is one says what the key is
         end
     end
     -- At most most_shown, and one.
     for i = 1, #all, 2 do
         check_ids(taken, {all[i]})
     end
-    return all, type(lapsed) == 'number' and lapsed or 0
+    return all, type(expired) == 'number' and expired or 0
 end
 
 -- A counter makes a semaphore; of a hash, GET is an error.
@@ -71,9 +71,9 @@ local counter = redis.pcall('get', lock)
 if type(counter) == 'string' then
     local free = free_permits(lock)
     local now = now_ms()
-    local permits, lapsed = permits_of(KEYS[7], now)
+    local permits, expired = permits_of(KEYS[7], now)
     return wrong and redis.error_reply(wrong) or
-        {now, redis.call('pttl', lock), {}, {}, {}, {}, {}, '', ms(free + lapsed), permits}
+        {now, redis.call('pttl', lock), {}, {}, {}, {}, {}, '', ms(free + expired), permits}
 end
 
 -- At most most_holds, and two.
@@ -93,13 +93,13 @@ local record, leases = {}, 0
 -- At most most_holds, and most_leases of them all.
 for i = 1, #entries, 2 do
     local field, value, left = entries[i], entries[i + 1], pttl
-    local levels = mode and field ~= 'mode' and not is_write(field) and is_hold(field, value) and tonumber(value)
-    if levels then
-        leases = leases + leases_of(field, levels)
-        if too_deep(field, levels) or leases > most_leases then
+    local hold_count = mode and field ~= 'mode' and not is_write(field) and is_hold(field, value) and tonumber(value)
+    if hold_count then
+        leases = leases + leases_of(field, hold_count)
+        if too_deep(field, hold_count) or leases > most_leases then
             refuse_field(lock, field)
         end
-        left = lease_left(prefix, field, levels)
+        left = lease_left(prefix, field, hold_count)
         left = left < forever and left or -1
     end
     record[#record + 1] = field

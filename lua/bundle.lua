@@ -26,14 +26,14 @@ local function part(list, from, n)
     return p
 end
 
-local answers, taken = {}, {}
+local answers, acquired = {}, {}
 local key, at = 1, 2
 -- At most #ARGV.
 for i = 1, tonumber(ARGV[1]) do
     local script, n_keys = scripts[tonumber(ARGV[at])], tonumber(ARGV[at + 1])
-    local n_take, n_undo = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+    local n_acquire, n_roll_back = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
     local keys = part(KEYS, key, n_keys)
-    local answer = script.take(keys, part(ARGV, at + 4, n_take))
+    local answer = script.acquire(keys, part(ARGV, at + 4, n_acquire))
     -- At most 3.
     for _, n in ipairs(answer) do
         answers[#answers + 1] = n
@@ -41,7 +41,7 @@ for i = 1, tonumber(ARGV[1]) do
     if answer[1] ~= 1 then
         -- At most #ARGV.
         for j = i - 1, 1, -1 do
-            taken[j].undo(taken[j].keys, taken[j].args)
+            acquired[j].roll_back(acquired[j].keys, acquired[j].args)
         end
         if answer.err then
             answers = {err = answer.err:gsub('^(NOTALOCK )(%d+)', function(code, n)
@@ -50,7 +50,7 @@ for i = 1, tonumber(ARGV[1]) do
         end
         break
     end
-    taken[i] = {undo = script.undo, keys = keys, args = part(ARGV, at + 4 + n_take, n_undo)}
-    key, at = key + n_keys, at + 4 + n_take + n_undo
+    acquired[i] = {roll_back = script.roll_back, keys = keys, args = part(ARGV, at + 4 + n_acquire, n_roll_back)}
+    key, at = key + n_keys, at + 4 + n_acquire + n_roll_back
 end
 return answers

@@ -29,11 +29,11 @@ local function listeners(channel, how)
 end
 
 local function granted_lease(waiter)
-    return waiter.state == 'sure' and waiter.lease or math.min(waiter.lease, provisional)
+    return waiter.state == 'confirmed' and waiter.lease or math.min(waiter.lease, provisional)
 end
 
 local function tell_granted(waiter, lease, token, channel, how)
-    if waiter.ear == 'asks' then
+    if waiter.delivery == 'poll' then
         return true
     end
     local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))

@@ -28,7 +28,7 @@ local q = {
     wait_timeout = tonumber(ARGV[4]), channel = ARGV[9], how = ARGV[10],
 }
 local lock, wait_timeout = q.lock, q.wait_timeout
-local field, lease, level = ARGV[1], ARGV[2], ARGV[3]
+local field, lease, hold_count = ARGV[1], ARGV[2], ARGV[3]
 local heartbeat_ttl, enqueue, asked, fenced = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], ARGV[8]
 
 local now = now_ms()
@@ -82,7 +82,7 @@ local first, evicted = evict_dead(q, now, heartbeat_ttl)
 local passed = 0 -- waiters in front of first that nobody hears
 
 if not mine then
-    if level ~= '1' then
+    if hold_count ~= '1' then
         return {-1, 0, 0}
     end
     if has_ended(q, field) then -- this request is late
@@ -92,12 +92,12 @@ if not mine then
         first, passed = first_alive(q, field)
     end
     if pttl ~= -2 or first and first ~= field then
-        local deaf = enqueue and asked ~= '0' and listeners(client_channel(q, field), q.how) == 0
-        if deaf then
+        local lost = enqueue and asked ~= '0' and listeners(client_channel(q, field), q.how) == 0
+        if lost then
             asked = '0'
         end
         local place = enqueue and wait_in_queue(pttl, queued)
-        local standing = standing_of(nil, not deaf and enqueue and is_apart(q, asked ~= '0', holder), deaf)
+        local standing = standing_of(nil, not lost and enqueue and has_legacy(q, asked ~= '0', holder), lost)
         if pttl == -2 then
             local granted, head = grant_first(q)
             if granted then
@@ -112,11 +112,11 @@ if not mine then
 end
 
 -- The token first: if the counter is none, nothing is to be taken.
-local token = level == '1' and draw_token(q.tokens) or 0
+local token = hold_count == '1' and draw_token(q.tokens) or 0
 if not mine and first then
     serve(q, field, passed)
 end
-redis.call('hset', lock, field, level)
+redis.call('hset', lock, field, hold_count)
 if pttl < tonumber(lease) then
     redis.call('pexpire', lock, lease)
 end

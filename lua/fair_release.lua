@@ -23,20 +23,20 @@
 -- undo leaves such a hash as it is, and the queue all the same.
 
 local field, left, heartbeat_ttl, late = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5] == '1'
-local undo = ARGV[6] == '1'
+local rolls_back = ARGV[6] == '1'
 local q = {
     lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
     wait_timeout = tonumber(ARGV[3]), channel = ARGV[7], how = ARGV[8],
 }
 
 local held = redis.pcall('hexists', q.lock, field) == 1
-if not held and not undo then
+if not held and not rolls_back then
     check_record(q.lock)
 end
 
 local now = now_ms()
 local waits = evict_dead(q, now, heartbeat_ttl)
-if undo then
+if rolls_back then
     if redis.call('lpos', q.waiters, field) then
         give_up(q, {[field] = true}, now)
     else
@@ -45,4 +45,4 @@ if undo then
     waits = true
 end
 
-return give_back(q, field, held, left, waits, late)
+return release_hold(q, field, held, left, waits, late)

@@ -34,11 +34,11 @@ local found = {}
 -- At most #KEYS.
 for n = 1, locks do
     local ends = some_are_free and redis.call('exists', KEYS[n]) == 0
-    local sure, told = true, true
+    local read, told = true, true
     if n <= closely and not ends then
-        sure, told = pcall(is_told, KEYS[n], KEYS[locks + n], ARGV[n + 2])
+        read, told = pcall(is_told, KEYS[n], KEYS[locks + n], ARGV[n + 2])
     end
-    if ends or not sure or not told then
+    if ends or not read or not told then
         found[#found + 1] = 1
         found[#found + 1] = n
         found[#found + 1] = 0

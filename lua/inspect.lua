@@ -12,8 +12,8 @@ local lock = KEYS[1]
 local field = ARGV[1]
 
 local holders = redis.call('hlen', lock)
-local levels = tonumber(field ~= '' and redis.call('hget', lock, field) or 0) -- other data may have a field ''
-if holders > 0 and levels == 0 then
+local hold_count = tonumber(field ~= '' and redis.call('hget', lock, field) or 0) -- other data may have a field ''
+if holders > 0 and hold_count == 0 then
     check_record(lock)
 end
-return {holders, levels, redis.call('pttl', lock)}
+return {holders, hold_count, redis.call('pttl', lock)}

@@ -51,7 +51,7 @@
 -- Defines  set_field(line, field, value)                       gives a field of the hash a value.
 -- Defines  place_text(p)                                       the inverse of parse_place.
 -- Defines  put_place(line, p)                                  has p stand in the line.
--- Defines  stands(line, p)                                     whether p stands in the line.
+-- Defines  is_enqueued(line, p)                                whether p stands in the line.
 -- Defines  drop_field(line, field)                             takes a field of the hash away.
 -- Defines  in_parts(list, run)                                 calls run with the elements of list; returns its last answer,
 --          or the first error.
@@ -78,13 +78,16 @@ local function grants_to(channel, p) return channel_of(channel, of_writer(p.fiel
 --   state  new; late: a grant was not used in time; sure: it has asked since
 --   ear    hears: it listens to its channel; asks: it may not, and asks often
 -- The number of the last request is a secret of the client: see line.go.
+local state_of = {new = 'new', late = 'suspect', sure = 'confirmed'}
+local word_of = {new = 'new', suspect = 'late', confirmed = 'sure', push = 'hears', poll = 'asks'}
+
 local function parse_place(text, client)
-    local number, state, ear, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
         return nil -- other data
     end
-    return {number = tonumber(number), state = state, ear = ear, lease = tonumber(lease), fenced = fenced, asked = asked,
-        field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
+        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -176,7 +179,8 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.ear, ms(p.lease), p.fenced, p.asked, p.field)
+    return string.format('%d %s %s %s %s %s %s', p.number, word_of[p.state], word_of[p.delivery], ms(p.lease), p.fenced,
+        p.asked, p.field)
 end
 
 local function put_place(line, p)
@@ -184,6 +188,6 @@ local function put_place(line, p)
     set_field(line, ms(p.number), p.client)
 end
 
-local function stands(line, p)
+local function is_enqueued(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end

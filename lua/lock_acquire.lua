@@ -20,16 +20,16 @@
 -- A hash that no lock makes is refused: see record.lua.
 
 local lock, tokens = KEYS[1], KEYS[3]
-local field, lease, level = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local ear, asked, fenced, channel, how = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
-local waits = ear == 'hears' or ear == 'asks'
+local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local delivery, asked, fenced, channel, how = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local waits = delivery == 'push' or delivery == 'poll'
 
 -- The commonest case: the lock is free, and no process waits. The code below reports the errors.
-local there = level == '1' and not tokens and redis.pcall('exists', lock, KEYS[2])
+local there = hold_count == '1' and not tokens and redis.pcall('exists', lock, KEYS[2])
 if there == 1 and is_idle_for(KEYS[2], field) then -- then it is the line that is there
     there = 0
 end
-if there == 0 and type(redis.pcall('hset', lock, field, level)) == 'number' then
+if there == 0 and type(redis.pcall('hset', lock, field, hold_count)) == 'number' then
     if type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
         return {1, 0, 0}
     end
@@ -40,7 +40,7 @@ end
 local pttl = redis.call('pttl', lock)
 local mine = pttl ~= -2 and redis.call('hexists', lock, field) == 1
 local leave_line -- where there is a line
-if not mine and level ~= '1' then
+if not mine and hold_count ~= '1' then
     return {-1, 0, 0}
 end
 if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], field)) then
@@ -50,24 +50,24 @@ if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], f
         _, holder = check_record(lock)
     end
     local line = open_line(lock, KEYS[2], field)
-    if line and is_over(line, field) then
+    if line and has_tombstone(line, field) then
         return {0, pttl, 0}
     end
     local guest = waits and is_guest(line, field)
     local joins = line and waits and not guest and (pttl ~= -2 or line.exists)
-    local deaf = joins and is_deaf(field, ear, channel, how)
-    local joined = joins and not deaf and
-        join(line, field, {ear = ear, lease = lease, fenced = fenced, asked = asked})
+    local lost = joins and subscription_lost(field, delivery, channel, how)
+    local joined = joins and not lost and
+        join(line, field, {delivery = delivery, lease = lease, fenced = fenced, asked = asked})
     if pttl ~= -2 then
         joined = joined and close_line(line)
-        return {0, pttl, standing(line, joined, deaf, not line or guest or not uses_line(holder))}
+        return {0, pttl, standing(line, joined, lost, not line or guest or not uses_line(holder))}
     end
-    if line and line.exists and ear ~= 'pass' and not guest then
+    if line and line.exists and delivery ~= 'barge' and not guest then
         local client = client_of(field)
         local to = pass_on(lock, line, tokens, channel, how, joined and client)
         if to and not (joined and to == client) then
             joined = close_line(line) and joined
-            return {0, redis.call('pttl', lock), standing(line, joined, deaf, false)}
+            return {0, redis.call('pttl', lock), standing(line, joined, lost, false)}
         end
     end
     if line and line.exists then
@@ -79,8 +79,8 @@ if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], f
 end
 
 -- The token first: if the counter is none, nothing is to be taken.
-local token = level == '1' and draw_token(tokens) or 0
-redis.call('hset', lock, field, level)
+local token = hold_count == '1' and draw_token(tokens) or 0
+redis.call('hset', lock, field, hold_count)
 if pttl < lease then
     redis.call('pexpire', lock, ARGV[2])
 end

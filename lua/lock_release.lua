@@ -19,7 +19,7 @@
 -- back also where Redis has no memory left: see note_levels of record.lua.
 
 local lock, tokens = KEYS[1], KEYS[3]
-local field, left, channel, how, slice, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
+local field, left, channel, how, window, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
 
 -- The commonest case: no process waits. The code below reports the errors.
 if left == '0' and not late and KEYS[2] ~= lock and is_idle(KEYS[2]) and redis.pcall('hdel', lock, field) == 1 then
@@ -32,7 +32,7 @@ if left ~= '0' then
         check_record(lock)
         return {-1, 0, 0}
     end
-    note_levels(lock, field, left)
+    note_hold_count(lock, field, left)
     return {1, 0, 0}
 end
 
@@ -48,7 +48,7 @@ if KEYS[2] ~= lock and (late or not is_idle(KEYS[2])) then
             end
             return line, nil
         end
-        heard = had and line.first <= line.last and release_to_all(line, channel, how, '0', slice, false) or 0
+        heard = had and line.first <= line.last and release_to_all(line, channel, how, '0', window, false) or 0
         local to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
         heard_beside = had and heard == 0 and not to and announce_beside(channel, how) or 0
         return line, to

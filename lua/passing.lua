@@ -13,30 +13,30 @@
 --          asker, which must take it, needs no message.
 -- Defines  passed(line, to)                                    what the answer to a release says: 1 where pass_on has returned
 --          a client, to; 2 where this user may not tell the next one; else 0. line may be nil.
--- Defines  release_to_all(line, channel, how, message, slice, always)    says that the lock is free to those that have no
+-- Defines  release_to_all(line, channel, how, message, window, always)   says that the lock is free to those that have no
 --          place: once in a slice, or always if any of them hears this server; returns how many connections heard it.
 -- Defines  leave_and_pass(lock, key, field, late, pass)     ends the wait and the hold of field in the line, where there is a line
 --          or late is set, and has pass(line) pass on the lock: it returns the line as it is then, and whose client got the lock.
 --          Returns what the answer to a release says.
 -- Defines  try(step)                                           what step returns; nil where it fails.
--- Defines  is_deaf(field, ear, channel, how)                   whether the client of field believes that it hears its channel
+-- Defines  subscription_lost(field, delivery, channel, how)    whether the client of field believes that it hears its channel
 --          on this server, and does not.
 -- For this file:
--- Defines  hears(p, channel, how)                              whether the client of p hears of a grant.
+-- Defines  is_reachable(p, channel, how)                       whether the client of p hears of a grant.
 
-local function is_deaf(field, ear, channel, how)
-    return ear == 'hears' and listeners(channel .. ':' .. client_of(field), how) == 0
+local function subscription_lost(field, delivery, channel, how)
+    return delivery == 'push' and listeners(channel .. ':' .. client_of(field), how) == 0
 end
 
-local function hears(p, channel, how)
-    return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0
+local function is_reachable(p, channel, how)
+    return p.delivery == 'poll' or listeners(grants_to(channel, p), how) ~= 0
 end
 
 local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
-        note_lapse(line)
+        note_expired_grant(line)
     end
-    local late, to, at = {}, nil, line.last -- late: places that are passed over; at: the number that was reached
+    local suspects, to, at = {}, nil, line.last -- suspects: places that are passed over; at: the number that was reached
     -- At most longest_line.
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
@@ -44,14 +44,14 @@ local function pass_on(lock, line, tokens, channel, how, asker)
             to, at, line.mine = asker, number, nil
             drop_field(line, asker)
             break
-        elseif p and p.state == 'late' and hears(p, channel, how) then
-            late[#late + 1] = p
-        elseif p and p.state ~= 'late' and hears(p, channel, how) then
+        elseif p and p.state == 'suspect' and is_reachable(p, channel, how) then
+            suspects[#suspects + 1] = p
+        elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- all stay
                 line.mute = true
                 -- At most longest_line.
-                for _, q in ipairs(late) do
+                for _, q in ipairs(suspects) do
                     put_place(line, q)
                 end
                 announce(how, grants_to(channel, p), 'free')
@@ -62,26 +62,26 @@ local function pass_on(lock, line, tokens, channel, how, asker)
                 break
             end
         end
-        if p and late[#late] ~= p then
+        if p and suspects[#suspects] ~= p then
             drop_field(line, p.client)
         end
         drop_field(line, ms(number))
     end
     -- The places that were passed over close up, so that the next run has no gap to look through. The place that was
     -- granted keeps its number: it may come back.
-    local free = to and #late > 0 and at - 1 or at
+    local free = to and #suspects > 0 and at - 1 or at
     if to then
         drop_field(line, ms(at))
     end
     -- At most longest_line.
-    for i, p in ipairs(late) do
-        p.number = free - #late + i
+    for i, p in ipairs(suspects) do
+        p.number = free - #suspects + i
         put_place(line, p)
     end
-    line.first = free - #late + 1
+    line.first = free - #suspects + 1
     if not to then
         -- At most longest_line.
-        for _, p in ipairs(late) do
+        for _, p in ipairs(suspects) do
             announce(how, grants_to(channel, p), 'free')
         end
     end
@@ -100,7 +100,7 @@ local function plain_waits(line, channel, how)
     -- At most near_head.
     for number = line.first, math.min(line.last, line.first + near_head - 1) do
         local p = place_at(line, number)
-        if p and not of_writer(p.field) and p.state ~= 'late' and p.ear == 'hears' and hears(p, channel, how) then
+        if p and not of_writer(p.field) and p.state ~= 'suspect' and p.delivery == 'push' and is_reachable(p, channel, how) then
             return true
         end
     end
@@ -125,9 +125,9 @@ end
 
 -- The count of those that hear is not known where a replica may have some, or where the user may not ask. A slice that
 -- began in the future is over: the clock was set back, or another server has taken over.
-local function release_to_all(line, channel, how, message, slice, always)
+local function release_to_all(line, channel, how, message, window, always)
     local now = now_ms()
-    local due = now - line.shared >= slice or line.shared > now
+    local due = now - line.shared >= window or line.shared > now
     if not due and not always then
         return 0
     end
@@ -151,11 +151,11 @@ local function release_to_all(line, channel, how, message, slice, always)
     -- At most longest_line.
     for number = line.first, line.last do
         local p = place_at(line, number)
-        local told = p and hears(p, channel, how)
+        local told = p and is_reachable(p, channel, how)
         if told then
             announce(how, grants_to(channel, p), 'free')
             kept = true
-            if p.state ~= 'late' then
+            if p.state ~= 'suspect' then
                 break
             end
         else

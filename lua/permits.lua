@@ -6,7 +6,7 @@
 -- Defines  pass_permits(free, taken, line, id, channel, how, asker)    grants free permits to the line, until it is the turn of
 --          asker, which must take its own. Returns the line as it is then, with the place of id, and whether a client was
 --          granted one.
--- Defines  forget_lapsed(line, lapsed, id)    forgets the places of permits whose leases are over, but for those of id and of the
+-- Defines  forget_expired(line, expired, id)  forgets the places of permits whose leases are over, but for those of id and of the
 --          permit that was granted last.
 -- Defines  offer(free, taken, line, channel, how)    grants free permits to the line, closes it, and announces those that are left.
 
@@ -31,11 +31,11 @@ local function pass_permits(free, taken, line, id, channel, how, asker)
 end
 
 -- A place that was granted a permit stays until the release, or here. That of the last grant may come back: see note_lapse.
-local function forget_lapsed(line, lapsed, id)
+local function forget_expired(line, expired, id)
     -- At most 1000: see drop_expired.
-    for _, other in ipairs(lapsed) do
+    for _, other in ipairs(expired) do
         local p = other ~= id and other ~= line.granted and place_of(line, client_of(other))
-        if p and p.field == other and not stands(line, p) then
+        if p and p.field == other and not is_enqueued(line, p) then
             drop_field(line, p.client)
         end
     end

@@ -6,7 +6,7 @@
 --
 -- For scripts:
 -- Defines  join(line, field, wish)                             gives a wait a place; returns whether it has one.
--- Defines  standing(line, joined, deaf, apart)                 what the answer "busy" says: see standing.lua.
+-- Defines  standing(line, joined, lost, legacy)                what the answer "busy" says: see standing.lua.
 -- Defines  is_guest(line, field)                               whether the client of field has a place for the other lock.
 -- Defines  leave(line, field)                                  takes away the place of a wait or a hold.
 -- Defines  leave_granted(line)                                 the same for the field that was granted last.
@@ -17,7 +17,7 @@
 --          for numbers in Redis.
 -- Defines  close_gaps(line)                                    numbers the places anew where most numbers are missing, and writes that
 --          at once.
--- Defines  note_lapse(line)                                    finds out whether the lease of a grant has ended.
+-- Defines  note_expired_grant(line)                            finds out whether the lease of a grant has ended.
 
 local function drop_number(line, number)
     drop_field(line, ms(number))
@@ -32,14 +32,14 @@ end
 
 local function drop_place(line, p)
     drop_field(line, p.client)
-    if p.unsaved or stands(line, p) then
+    if p.unsaved or is_enqueued(line, p) then
         drop_number(line, p.number)
     end
 end
 
 -- The lease of a grant has ended. Its place comes back, and is not granted before its process asks. A process that does not
 -- hear comes back by itself: it asks.
-local function note_lapse(line)
+local function note_expired_grant(line)
     local field = line.granted
     if not field then
         return
@@ -47,14 +47,14 @@ local function note_lapse(line)
     line.granted = false
     drop_field(line, 'granted')
     local p = place_of(line, client_of(field))
-    if not p or p.field ~= field or p.unsaved or stands(line, p) then
+    if not p or p.field ~= field or p.unsaved or is_enqueued(line, p) then
         return
     end
-    if p.ear == 'asks' or line.last - p.number >= most_places then
+    if p.delivery == 'poll' or line.last - p.number >= most_places then
         drop_field(line, p.client)
         return
     end
-    p.state, p.unsaved = 'late', true
+    p.state, p.unsaved = 'suspect', true
     put_place(line, p)
     line.back = p
     line.first = math.min(line.first, p.number)
@@ -89,10 +89,10 @@ local function close_gaps(line)
     local first
     -- At most longest_line.
     for i, p in ipairs(places) do
-        local stood = numbers[ms(p.number)] == p.client
+        local was_enqueued = numbers[ms(p.number)] == p.client
         p.number = line.first + i - 1
         redis.call('hset', line.key, p.client, place_text(p))
-        if stood then
+        if was_enqueued then
             redis.call('hset', line.key, ms(p.number), p.client)
             first = first or p.number
         end
@@ -107,7 +107,7 @@ end
 -- A place that neither stands in the line nor was granted the lock is the rest of a hold that was lost.
 local function is_guest(line, field)
     local p = line and line.mine
-    return p and of_writer(p.field) ~= of_writer(field) and (p.unsaved or line.granted == p.field or stands(line, p)) or false
+    return p and of_writer(p.field) ~= of_writer(field) and (p.unsaved or line.granted == p.field or is_enqueued(line, p)) or false
 end
 
 -- wish is {ear, lease, fenced, asked} of a place. The caller does not hold the lock, and is no guest.
@@ -118,15 +118,15 @@ local function join(line, field, wish)
         return false
     end
     if before and before.field == field and line.granted == field then
-        note_lapse(line)
+        note_expired_grant(line)
     end
-    local p = {state = 'new', ear = wish.ear, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
+    local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
         client = client, unsaved = true}
     if before and before.field == field then
-        p.state = before.state == 'late' and 'sure' or before.state
+        p.state = before.state == 'suspect' and 'confirmed' or before.state
     end
-    local stays = before and (before.unsaved or stands(line, before))
-    if stays and before.state == 'late' and before.field ~= field then -- the hold of that place was lost
+    local stays = before and (before.unsaved or is_enqueued(line, before))
+    if stays and before.state == 'suspect' and before.field ~= field then -- the hold of that place was lost
         drop_number(line, before.number)
         stays = false
     end
@@ -153,8 +153,8 @@ local function places_in_front(line)
     return numbers < near_head and numbers or math.min(numbers, math.floor(redis.call('hlen', line.key) / 2))
 end
 
-local function standing(line, joined, deaf, apart)
-    return standing_of(joined and places_in_front(line) or nil, apart, deaf)
+local function standing(line, joined, lost, legacy)
+    return standing_of(joined and places_in_front(line) or nil, legacy, lost)
 end
 
 local function leave(line, field)

@@ -43,14 +43,14 @@
 -- Defines  wake(q, waiter)                       sends a message to a waiter.
 -- Defines  pass_to_first(q)                      passes on the lock, which is free: grants it to the first waiter, or wakes
 --          this. Returns whether it was granted.
--- Defines  is_apart(q, wished, holder)           whether the lock may be released on the channel of the caller alone, which is in
+-- Defines  has_legacy(q, wished, holder)         whether the lock may be released on the channel of the caller alone, which is in
 --          the queue; wished: it has a wish. holder may be nil.
 -- Defines  first_alive(q, asker, heard, from)    the first waiter that is not passed over, and how many are in front of
 --          it. The asker is alive. heard is as in is_heard. from is the first place that counts. All but q may be nil.
 -- Defines  grant_first(q)                        grants the lock, which is free, to the first waiter that is not passed
 --          over; returns whether it could, and that waiter.
 -- Defines  serve(q, waiter, place)               removes a waiter that has the lock now, with so many in front of it.
--- Defines  give_back(q, field, held, left, waits, late)    leaves so many levels; the last frees the lock. waits: there may
+-- Defines  release_hold(q, field, held, left, waits, late)  leaves so many levels; the last frees the lock. waits: there may
 --          be waiters. late: a request that asks for the lock with field may still run.
 -- Defines  evict_dead(q, now, ttl)               removes dead waiters; returns the first waiter, and whether there were
 --          dead ones. It sets q.now, and q.ran: what '' among the heartbeats says from now on.
@@ -203,7 +203,7 @@ local function wake(q, waiter)
 end
 
 -- A waiter with a wish is of a program that grants. The line of a plain lock of this name has other fields.
-local function is_apart(q, wished, holder)
+local function has_legacy(q, wished, holder)
     local wishes = count_wishes(q)
     if not wishes or holder and not uses_line(holder) or redis.call('hexists', q.wishes, 'last') == 1 then
         return true
@@ -346,12 +346,12 @@ end
 
 -- The end of a release and of an undo, and their reply. held says whether the lock has the field. If the lock is
 -- free afterwards, it is granted to the first waiter, or that is woken.
-local function give_back(q, field, held, left, waits, late)
+local function release_hold(q, field, held, left, waits, late)
     if late and left == '0' then
         end_waiter(q, field)
     end
     if held and left ~= '0' then
-        note_levels(q.lock, field, left)
+        note_hold_count(q.lock, field, left)
         return {1, 0, 0}
     end
     if held then

@@ -18,7 +18,7 @@
 -- A hash that no lock makes is refused and never joined: see record.lua.
 
 local lock, writers = KEYS[1], KEYS[2]
-local field, lease, level = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local prefix, write_field = ARGV[4], ARGV[5] .. ':write'
 local channel, how = ARGV[6], ARGV[7]
 
@@ -43,7 +43,7 @@ if plain then
     return {0, redis.call('pttl', lock), 0}
 end
 if free or joins then
-    if level ~= '1' then
+    if hold_count ~= '1' then
         return {-1, 0, 0}
     end
     if mode and check_record(lock) == 1 then
@@ -70,14 +70,14 @@ end
 
 local longest = lease
 if free then
-    redis.call('hset', lock, 'mode', 'read', field, level)
+    redis.call('hset', lock, 'mode', 'read', field, hold_count)
 else
-    redis.call('hset', lock, field, level)
+    redis.call('hset', lock, field, hold_count)
     longest = math.max(lease, lease_left(prefix, field, 1))
 end
 redis.call('set', lease_key(prefix, field, 1), '1', 'PX', ms(longest))
-if level ~= '1' then
-    redis.call('set', lease_key(prefix, field, level), '1', 'PX', ms(longest))
+if hold_count ~= '1' then
+    redis.call('set', lease_key(prefix, field, hold_count), '1', 'PX', ms(longest))
 end
 if free then
     redis.call('pexpire', lock, ms(longest))

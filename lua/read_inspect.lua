@@ -22,5 +22,5 @@ end
 if evicted > 0 and redis.call('hlen', lock) == 1 then
     redis.call('del', lock) -- a mode alone is no record
 end
-local levels = tonumber(field ~= '' and redis.call('hget', lock, field) or 0)
-return {living > 0 and 1 or 0, levels, redis.call('pttl', lock)}
+local hold_count = tonumber(field ~= '' and redis.call('hget', lock, field) or 0)
+return {living > 0 and 1 or 0, hold_count, redis.call('pttl', lock)}

@@ -21,12 +21,12 @@
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
 local field, left, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local refuse_others, channel, how, slice = ARGV[4] == '1', ARGV[5], ARGV[6], tonumber(ARGV[7])
+local refuse_others, channel, how, window = ARGV[4] == '1', ARGV[5], ARGV[6], tonumber(ARGV[7])
 
 local mode = redis.call('hget', lock, 'mode')
-local levels = levels_of(mode and redis.call('hget', lock, field))
+local hold_count = hold_count_of(mode and redis.call('hget', lock, field))
 
-if levels == 0 then
+if hold_count == 0 then
     drop_leases(prefix, field, left + 1, left + 1) -- Redisson's forceUnlock leaves them
     if refuse_others then
         check_record(lock)
@@ -34,8 +34,8 @@ if levels == 0 then
     return {-1, 0, 0}
 end
 if left > 0 then
-    drop_leases(prefix, field, left + 1, levels)
-    note_levels(lock, field, left)
+    drop_leases(prefix, field, left + 1, hold_count)
+    note_hold_count(lock, field, left)
     return {1, 0, 0}
 end
 
@@ -43,11 +43,11 @@ local living, longest
 if mode ~= 'write' then
     living, longest = evict_dead_readers(lock, prefix, field) -- before anything is given back: it fails where a slot moves
 end
-drop_leases(prefix, field, 1, levels)
+drop_leases(prefix, field, 1, hold_count)
 if living == 0 then
     redis.call('del', lock)
     local line = try(function() return open_line(lock, KEYS[3], field) end)
-    local heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '0', slice)
+    local heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '0', window)
     if line and line.exists then
         try(function() close_line(line) end)
     end

@@ -19,18 +19,18 @@ if not mode then
     check_record(lock)
     return {-1, 0, 0}
 end
-local levels = levels_of(redis.call('hget', lock, field))
-if levels == 0 or lease_left(prefix, field, 1) <= 0 and is_dead(lock, prefix, field) then
+local hold_count = hold_count_of(redis.call('hget', lock, field))
+if hold_count == 0 or lease_left(prefix, field, 1) <= 0 and is_dead(lock, prefix, field) then
     return {-1, 0, 0}
 end
 
 if not exact then
     extend(lease_key(prefix, field, 1), lease)
-    extend(lease_key(prefix, field, levels), lease)
+    extend(lease_key(prefix, field, hold_count), lease)
     extend(lock, lease)
     return {1, 0, 0}
 end
-drop_leases(prefix, field, 2, levels) -- a longer one would count for Java
+drop_leases(prefix, field, 2, hold_count) -- a longer one would count for Java
 redis.call('pexpire', lease_key(prefix, field, 1), ms(lease))
 if mode == 'read' then
     local _, longest = evict_dead_readers(lock, prefix)

@@ -18,11 +18,11 @@
 -- Defines  farthest_beat                                how far in the future a heartbeat of a writer may end to count, in ms. The
 --          clock may have been set back a little.
 -- Defines  is_write(field)                              whether the field is a write hold.
--- Defines  levels_of(value)                             the levels of a hold, as many as a loop may go through.
--- Defines  leases_of(reader, levels)                    how many leases of a reader count.
+-- Defines  hold_count_of(value)                         the levels of a hold, as many as a loop may go through.
+-- Defines  leases_of(reader, hold_count)                how many leases of a reader count.
 -- Defines  extend(key, to)                              makes a lease at least so long.
--- Defines  lease_key(prefix, reader, level)             the key of one lease.
--- Defines  lease_left(prefix, reader, levels)           ms left of the longest lease; 0 or less where there is none.
+-- Defines  lease_key(prefix, reader, n)                 the key of one lease.
+-- Defines  lease_left(prefix, reader, hold_count)       ms left of the longest lease; 0 or less where there is none.
 -- Defines  forget_writer(writers, field)              forgets the heartbeat of a writer that was granted the lock; field may be that of
 --          a plain lock.
 -- Defines  drop_leases(prefix, reader, from, to)        deletes the leases of these levels.
@@ -45,7 +45,7 @@ local most_leases = 50000 -- that one script looks at
 local forever = 100 * 365 * 24 * 3600 * 1000
 
 -- Other data may stand where a hold has its levels. The keys of a relock reader have no greater numbers.
-local function levels_of(value) return value and math.min(tonumber(value) or most_levels, most_levels) or 0 end
+local function hold_count_of(value) return value and math.min(tonumber(value) or most_hold_count, most_hold_count) or 0 end
 
 local function extend(key, to)
     if redis.call('pttl', key) < to then
@@ -53,21 +53,21 @@ local function extend(key, to)
     end
 end
 
-local function lease_key(prefix, reader, level)
-    return prefix .. reader .. ':rwlock_timeout:' .. level
+local function lease_key(prefix, reader, n)
+    return prefix .. reader .. ':rwlock_timeout:' .. n
 end
 
 -- The field of a relock reader ends with the number of its acquisition; a transaction of Java has 32 digits there, at least.
-local function leases_of(reader, levels)
+local function leases_of(reader, hold_count)
     local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
-    return acquisition and #acquisition <= 20 and 1 or levels
+    return acquisition and #acquisition <= 20 and 1 or hold_count
 end
 
-local function lease_left(prefix, reader, levels)
+local function lease_left(prefix, reader, hold_count)
     local longest = -2
-    -- At most most_levels.
-    for level = 1, math.min(leases_of(reader, levels), most_levels) do
-        local left = redis.call('pttl', lease_key(prefix, reader, level))
+    -- At most most_hold_count.
+    for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
+        local left = redis.call('pttl', lease_key(prefix, reader, n))
         if left == -1 then
             left = forever -- another program took the lease away
         end
@@ -77,9 +77,9 @@ local function lease_left(prefix, reader, levels)
 end
 
 local function drop_leases(prefix, reader, from, to)
-    -- At most most_levels.
-    for level = from, math.min(to, most_levels) do
-        redis.call('del', lease_key(prefix, reader, level))
+    -- At most most_hold_count.
+    for n = from, math.min(to, most_hold_count) do
+        redis.call('del', lease_key(prefix, reader, n))
     end
 end
 
@@ -101,9 +101,9 @@ local function evict_dead_readers(lock, prefix, except)
         if other and (not is_hold(field, value) or too_deep(field, value)) then
             strange = strange or field_text(field)
         elseif other and not strange and not is_write(field) then
-            local levels = tonumber(value)
-            leases = leases + leases_of(field, levels)
-            local left = leases <= most_leases and lease_left(prefix, field, levels) or 0
+            local hold_count = tonumber(value)
+            leases = leases + leases_of(field, hold_count)
+            local left = leases <= most_leases and lease_left(prefix, field, hold_count) or 0
             if leases > most_leases then
                 strange = field_text(field)
             elseif left > 0 then

@@ -11,14 +11,14 @@
 -- Defines  field_text(field)                   what refuse says of a field.
 -- Defines  refuse_field(lock, field)           ends the script because of this field.
 -- Defines  is_hold(field, value)               the levels, where the field is a hold; else nothing.
--- Defines  too_deep(field, levels)             whether a hold of a read/write lock has more levels than a reader may have.
+-- Defines  too_deep(field, hold_count)         whether a hold of a read/write lock has more levels than a reader may have.
 -- Defines  fields_of(lock)                     fields and values of a read/write lock, one after the other; where it has more than
 --          a lock, nil and what refuse says.
 -- Defines  uses_line(field)                    whether the holder is of a client that uses the line: see field.go.
 -- Defines  is_value(field, value)              whether the field is of Redisson's multi lock of values.
 -- Defines  check_record(lock)                  refuses a hash that no lock makes; returns how many fields it has looked at, and
 --          one of them, which is a holder where it has seen any.
--- Defines  note_levels(lock, field, levels)    sets the levels of a hold that goes on.
+-- Defines  note_hold_count(lock, field, hold_count)  sets the levels of a hold that goes on.
 -- Defines  may_exist(key)                      whether there is a key of use, as far as this user may know.
 -- Defines  answer(script, types)               runs a script whose KEYS are of these types.
 --
@@ -27,7 +27,7 @@
 -- as data that no lock makes; only a release goes on, and leaves it alone.
 
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -67,7 +67,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
 
 local function fields_of(lock)
     local n = redis.call('hlen', lock)
@@ -111,8 +111,8 @@ end
 
 -- The field alone says that the hold is there. Its levels are only shown to users. So where memory is short the old
 -- number stays: an Unlock must not fail because of it.
-local function note_levels(lock, field, levels)
-    local answer = redis.pcall('hset', lock, field, levels)
+local function note_hold_count(lock, field, hold_count)
+    local answer = redis.pcall('hset', lock, field, hold_count)
     if type(answer) == 'table' and not answer.err:find('OOM ', 1, true) then
         error(answer, 0)
     end

@@ -22,20 +22,20 @@
 -- Repeatable, and then answers {1, 0, 0}: an id takes one permit, and a lease is never shortened.
 
 local free, taken, key = KEYS[1], KEYS[2], KEYS[3]
-local id, lease, level, permits = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
-local ear, asked, channel, how = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local id, lease, hold_count, permits = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local delivery, asked, channel, how = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
 local now = now_ms()
 local available = free_permits(free)
 check_permits(taken)
-local lapsed = drop_expired(free, taken, now)
+local expired = drop_expired(free, taken, now)
 local ends = redis.call('zscore', taken, id)
 if ends and tonumber(ends) < now + lease then
     redis.call('zadd', taken, ms(now + lease), id)
 end
-local wants = not ends and level == '1'
+local wants = not ends and hold_count == '1'
 if available then
-    available = available + #lapsed
+    available = available + #expired
 elseif wants then
     available = permits - redis.call('zcard', taken)
     redis.call('set', free, ms(available))
@@ -48,16 +48,16 @@ if total ~= permits and total >= 0 then
 end
 
 -- The commonest cases: the permit is held, or one is free and no process waits.
-if #lapsed == 0 and not wants then
+if #expired == 0 and not wants then
     return {ends and 1 or -1, 0, 0}
-elseif #lapsed == 0 and available > 0 and (key == free or not may_exist(key) or is_idle_for(key, id)) then
+elseif #expired == 0 and available > 0 and (key == free or not may_exist(key) or is_idle_for(key, id)) then
     take_permit(free, taken, id, now + lease)
     return {1, available - 1, other}
 end
 
 --[[preludes]]
 -- Whether a holder says on the channel alone that it gives back its permit. Of many permits it looks at some.
-local function held_apart()
+local function has_legacy_holder()
     -- At most 1000.
     for _, other in ipairs(redis.call('zrangebyscore', taken, '-inf', '+inf', 'limit', 0, 1000)) do
         if not uses_line(other) then
@@ -69,13 +69,13 @@ end
 
 local line = open_line(free, key, id)
 if line and line.exists then
-    forget_lapsed(line, lapsed, id)
+    forget_expired(line, expired, id)
 end
-wants = wants and not (line and is_over(line, id))
-local joins = wants and line and (ear == 'hears' or ear == 'asks') and (available <= 0 or line.exists)
-local deaf = joins and is_deaf(id, ear, channel, how)
-local joined = joins and not deaf and join(line, id, {ear = ear, lease = lease, fenced = '0', asked = asked})
-if not (wants and ear == 'pass') then
+wants = wants and not (line and has_tombstone(line, id))
+local joins = wants and line and (delivery == 'push' or delivery == 'poll') and (available <= 0 or line.exists)
+local lost = joins and subscription_lost(id, delivery, channel, how)
+local joined = joins and not lost and join(line, id, {delivery = delivery, lease = lease, fenced = '0', asked = asked})
+if not (wants and delivery == 'barge') then
     line = pass_permits(free, taken, line, id, channel, how, joined and client_of(id))
 end
 local takes = wants and count_free(free) > 0
@@ -87,15 +87,15 @@ if takes then
     end
 end
 local closed = line and (line.exists or joined) and close_line(line)
-if #lapsed > 0 then
+if #expired > 0 then
     announce_free(free, channel, how)
 end
 if ends or takes then
     return {1, takes and math.max(0, count_free(free)) or 0, takes and other or 0}
-elseif level ~= '1' then
+elseif hold_count ~= '1' then
     return {-1, 0, 0}
 end
 local first = redis.call('zrangebyscore', taken, '-inf', '+inf', 'withscores', 'limit', 0, 1)
 local pttl = first[2] and has_lease(first[2]) and tonumber(first[2]) - now or -1
-local place = standing(line, joined and closed and line.mine, deaf, not line or held_apart())
+local place = standing(line, joined and closed and line.mine, lost, not line or has_legacy_holder())
 return {0, pttl, math.min(place, 1048573) + other} -- which is 1 and four for each place, too

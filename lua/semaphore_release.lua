@@ -18,7 +18,7 @@
 -- belongs to one acquisition.
 
 local free, taken, key = KEYS[1], KEYS[2], KEYS[3]
-local id, left, channel, how, slice, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
+local id, left, channel, how, window, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
 
 free_permits(free) -- if it is none, nothing is to be given back
 local ends = redis.call('zscore', taken, id)
@@ -37,7 +37,7 @@ if key ~= free and (late or not is_idle(key)) then
         if count_free(free) <= 0 then
             return line, false
         end
-        heard = ends and line.first <= line.last and release_to_all(line, channel, how, ms(count_free(free)), slice, false) or 0
+        heard = ends and line.first <= line.last and release_to_all(line, channel, how, ms(count_free(free)), window, false) or 0
         if heard > 0 then
             return line, false
         end

@@ -5,7 +5,7 @@
 --
 -- For scripts:
 -- Defines  end_field(line, field)                              field never takes the lock again.
--- Defines  is_over(line, field)                                whether field has ended.
+-- Defines  has_tombstone(line, field)                          whether field has ended.
 
 local function end_field(line, field)
     line.over = bury(line.over, field, now_ms())
@@ -15,7 +15,7 @@ local function end_field(line, field)
     end
 end
 
-local function is_over(line, field)
+local function has_tombstone(line, field)
     local found, any = is_buried(line.over, field, now_ms())
     if line.over and not any then
         line.over = false

@@ -27,10 +27,10 @@
 -- A hash that no lock makes is refused and never deleted: see record.lua.
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
-local field, lease, level = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local prefix, read_field, heartbeat_ttl = ARGV[4], ARGV[5], tonumber(ARGV[6])
-local ear, asked, fenced, channel, how = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
-local write_field, waits = field .. ':write', ear == 'hears' or ear == 'asks'
+local delivery, asked, fenced, channel, how = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
+local write_field, waits = field .. ':write', delivery == 'push' or delivery == 'poll'
 
 -- How many living readers wait to write, the caller among them: each would wait for the others.
 local function upgrading()
@@ -59,7 +59,7 @@ local function heartbeat()
 end
 
 -- Whether a holder says on the channel alone that the lock is free.
-local function held_apart()
+local function has_legacy_holder()
     local entries = fields_of(lock)
     -- At most most_holds.
     for i = 1, entries and #entries or 0, 2 do
@@ -76,7 +76,7 @@ if plain then
     check_record(lock)
 end
 local mine = mode and redis.call('hexists', lock, write_field) == 1
-if level ~= '1' and not mine then
+if hold_count ~= '1' and not mine then
     return {-1, 0, 0}
 end
 local line
@@ -100,16 +100,16 @@ if not mine then
         end
     end
     line = open_line(lock, KEYS[3], write_field)
-    if line and is_over(line, write_field) then
+    if line and has_tombstone(line, write_field) then
         return {0, redis.call('pttl', lock), 0}
     end
     local guest = waits and is_guest(line, write_field)
     local joins = line and waits and not guest and (not free or line.exists)
-    local deaf = joins and is_deaf(field, ear, channel, how)
-    local joined = joins and not deaf and
-        join(line, write_field, {ear = ear, lease = lease, fenced = fenced, asked = asked})
+    local lost = joins and subscription_lost(field, delivery, channel, how)
+    local joined = joins and not lost and
+        join(line, write_field, {delivery = delivery, lease = lease, fenced = fenced, asked = asked})
     local to
-    if free and line and line.exists and ear ~= 'pass' and not guest then
+    if free and line and line.exists and delivery ~= 'barge' and not guest then
         local client = client_of(field)
         to = pass_on(lock, line, tokens, channel, how, joined and client)
         if joined and to == client then
@@ -120,7 +120,7 @@ if not mine then
     end
     if not free or to then
         heartbeat()
-        local left = line and ear == 'pass' and line.mine and line.mine.field == write_field
+        local left = line and delivery == 'barge' and line.mine and line.mine.field == write_field
         if left then
             leave(line, write_field) -- the caller has come to hold the read half
         end
@@ -130,18 +130,18 @@ if not mine then
         if joined or to or left then
             joined = close_line(line) and joined
         end
-        local apart = ear ~= 'pass' and (not line or guest or held_apart())
-        return {0, redis.call('pttl', lock), standing(line, joined, deaf, apart)}
+        local legacy = delivery ~= 'barge' and (not line or guest or has_legacy_holder())
+        return {0, redis.call('pttl', lock), standing(line, joined, lost, legacy)}
     end
 end
 
 -- The token first: if the counter is none, nothing is to be taken.
-local token = level == '1' and draw_token(tokens) or 0
+local token = hold_count == '1' and draw_token(tokens) or 0
 redis.call('zrem', writers, field)
 if read_field ~= '' then
     redis.call('zrem', writers, read_field)
 end
-redis.call('hset', lock, 'mode', 'write', write_field, level)
+redis.call('hset', lock, 'mode', 'write', write_field, hold_count)
 if mode then
     extend(lock, lease)
 else

@@ -11,8 +11,8 @@ local lock = KEYS[1]
 local field = ARGV[1]
 
 local mode = redis.call('hget', lock, 'mode')
-local levels = tonumber(field ~= '' and redis.call('hget', lock, field .. ':write') or 0)
-if levels == 0 then
+local hold_count = tonumber(field ~= '' and redis.call('hget', lock, field .. ':write') or 0)
+if hold_count == 0 then
     check_record(lock)
 end
-return {mode == 'write' and 1 or 0, levels, redis.call('pttl', lock)}
+return {mode == 'write' and 1 or 0, hold_count, redis.call('pttl', lock)}

@@ -24,11 +24,11 @@
 -- caller waits no longer all the same.
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
-local field, left, prefix, undo, read_field = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5]
-local channel, how, slice, late = ARGV[6], ARGV[7], tonumber(ARGV[8]), ARGV[9] == '1'
+local field, left, prefix, rolls_back, read_field = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5]
+local channel, how, window, late = ARGV[6], ARGV[7], tonumber(ARGV[8]), ARGV[9] == '1'
 local write_field = field .. ':write'
 
-if undo then
+if rolls_back then
     redis.call('zrem', writers, field)
     if read_field ~= '' then
         redis.call('zrem', writers, read_field)
@@ -36,8 +36,8 @@ if undo then
 end
 
 local line = left == '0' and try(function() return open_line(lock, KEYS[3], write_field) end) or nil
-local answer, free = give_back_write(lock, writers, line, tokens, prefix, write_field, left, late, channel, how, slice)
-if answer[1] ~= 1 and not undo then
+local answer, free = release_write(lock, writers, line, tokens, prefix, write_field, left, late, channel, how, window)
+if answer[1] ~= 1 and not rolls_back then
     check_record(lock)
 elseif answer[1] ~= 1 and redis.call('exists', writers) == 0 and (free or redis.call('hget', lock, 'mode') == 'read') then
     announce(how, channel, '1') -- readers waited for this writer

@@ -3,18 +3,18 @@
 -- Readers, and all that have no place in the line, have the same chance as the first writer: where any of them hears the
 -- channel, the lock is left free, and the first writer is told, too.
 --
--- Defines  pass_to_writer(lock, writers, line, tokens, channel, how, message, slice)    grants the lock, which is free, to the
+-- Defines  pass_to_writer(lock, writers, line, tokens, channel, how, message, window)   grants the lock, which is free, to the
 --          first writer, or leaves it free for all; returns how many connections heard that it is free, and whose client got
 --          it, or nil. Where both are none, it has said nothing.
--- Defines  give_back_write(lock, writers, line, tokens, prefix, field, left, late, channel, how, slice)    sets the levels of
+-- Defines  release_write(lock, writers, line, tokens, prefix, field, left, late, channel, how, window)     sets the levels of
 --          a write hold, or ends it with 0 left, and its place in the line; returns what the script returns: {1, heard, passed}
 --          or {-1, heard, passed}; and whether the lock is free and nobody was told.
 
-local function pass_to_writer(lock, writers, line, tokens, channel, how, message, slice)
+local function pass_to_writer(lock, writers, line, tokens, channel, how, message, window)
     local heard, to = 0, nil
     if line and line.exists then
         try(function()
-            heard = line.first <= line.last and release_to_all(line, channel, how, message, slice, true) or 0
+            heard = line.first <= line.last and release_to_all(line, channel, how, message, window, true) or 0
             to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
         end)
         if to then
@@ -24,14 +24,14 @@ local function pass_to_writer(lock, writers, line, tokens, channel, how, message
     return heard, to
 end
 
-local function give_back_write(lock, writers, line, tokens, prefix, field, left, late, channel, how, slice)
+local function release_write(lock, writers, line, tokens, prefix, field, left, late, channel, how, window)
     local found = redis.pcall('hexists', lock, field)
     local had, wrong = found == 1, type(found) == 'table' -- wrong: the key holds something else; the field leaves the line first
     if wrong and left ~= '0' then
         error(found, 0)
     elseif left ~= '0' then
         if had then
-            note_levels(lock, field, left)
+            note_hold_count(lock, field, left)
         end
         return {had and 1 or -1, 0, 0}, false
     end
@@ -59,7 +59,7 @@ local function give_back_write(lock, writers, line, tokens, prefix, field, left,
             end
         end)
         if free then
-            heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '1', slice)
+            heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '1', window)
         end
         try(function() close_line(line) end)
     end

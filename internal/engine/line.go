@@ -30,10 +30,10 @@ import (
 
 // The deliveries: how an attempt on a lock with a line treats the line. See lua/lock_acquire.lua.
 const (
-	Barge = "pass"  // acquires a free lock before the line; its caller does not wait, re-enters, or wants other locks
-	Defer = "yield" // lets the line go first, and does not join it, for example because it is not subscribed yet
-	Push  = "hears" // joins the line, and receives grants on the channel of its Client
-	Poll  = "asks"  // joins the line, and asks often, because it may not subscribe
+	Barge = "barge" // acquires a free lock before the line; its caller does not wait, re-enters, or wants other locks
+	Defer = "defer" // lets the line go first, and does not join it, for example because it is not subscribed yet
+	Push  = "push"  // joins the line, and receives grants on the channel of its Client
+	Poll  = "poll"  // joins the line, and asks often, because it may not subscribe
 )
 
 const (

@@ -51,10 +51,10 @@ var missed = map[string]string{
 	"tombstoneUnseen": "as noTombstone",
 	"sameNumber": "a place that is lost like that is one of a process whose grant has lapsed, and one behind " +
 		"it has lapsed too: it asks again, later than others, which the fault excuses",
-	"lateForgotten": "as sameNumber: the places are those of processes that were slow",
-	"lapseForgotten": "the place of a grant that has lapsed is lost: its process asks again, later than " +
+	"suspectForgotten": "as sameNumber: the places are those of processes that were slow",
+	"expiryForgotten": "the place of a grant that has lapsed is lost: its process asks again, later than " +
 		"others, which the fault excuses",
-	"alwaysLate": "a process whose grant has lapsed may lose the next one, too, and asks: it waits longer, " +
+	"alwaysSuspect": "a process whose grant has lapsed may lose the next one, too, and asks: it waits longer, " +
 		"which the fault excuses",
 	"unheardNotPassedOver": "a dead waiter is passed over when its heartbeat ends, which the witness allows " +
 		"after a death",
@@ -70,7 +70,7 @@ var missed = map[string]string{
 	"oneGrant":          "as permitNewsLost",
 	"writerOfTheFuture": "a writer has to die in the seconds before the clock goes back, and to be the only one that " +
 		"waits: not found in 200 seeds",
-	"sliceOfTheFuture": "a release to an empty line is for Java, too, and lines are empty often: no Java service waits " +
+	"windowOfTheFuture": "a release to an empty line is for Java, too, and lines are empty often: no Java service waits " +
 		"long enough. Not found in 200 seeds",
 	"notIdempotent": "a semaphore loses one permit, and no more: the last one is not free when the request " +
 		"runs again. The newcomer asks for one",
@@ -100,7 +100,7 @@ var defects = []mistake{
 		to:   "false then",
 	},
 	{
-		name: "sliceOfTheFuture", focus: Focus{[]Kind{JavaPlain}, []string{"clock back"}},
+		name: "windowOfTheFuture", focus: Focus{[]Kind{JavaPlain}, []string{"clock back"}},
 		from: " or line.shared > now",
 		to:   "",
 	},
@@ -118,7 +118,7 @@ var defects = []mistake{
 	// Of the specification.
 	{
 		name: "barge", focus: Focus{Locks: []Kind{Plain, Multi}},
-		from: "line.exists and ear ~= 'pass' and not guest then",
+		from: "line.exists and delivery ~= 'barge' and not guest then",
 		to:   "line.exists and false then",
 	},
 	{
@@ -131,13 +131,13 @@ var defects = []mistake{
 		from: "return heard ~= 0",
 		to:   "return true",
 		also: [2]string{
-			"return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0",
+			"return p.delivery == 'poll' or listeners(grants_to(channel, p), how) ~= 0",
 			"return true",
 		},
 	},
 	{
 		name: "joinDeaf", focus: Focus{[]Kind{Plain, FencedOne}, []string{"cut", "refuse", "hold down"}},
-		from: "return ear == 'hears' and listeners(channel .. ':' .. client_of(field), how) == 0",
+		from: "return delivery == 'push' and listeners(channel .. ':' .. client_of(field), how) == 0",
 		to:   "return false",
 	},
 	{
@@ -157,7 +157,7 @@ var defects = []mistake{
 	},
 	{
 		name: "permitBarge", focus: Focus{Locks: []Kind{Permits}},
-		from: "if not (wants and ear == 'pass') then",
+		from: "if not (wants and delivery == 'barge') then",
 		to:   "if not wants then",
 	},
 	{
@@ -171,17 +171,17 @@ var defects = []mistake{
 		to:   "line.exists) then",
 	},
 	{
-		name: "javaLapse", focus: Focus{[]Kind{Permits}, []string{"kill", "vanish", "pause", "hold"}},
+		name: "javaExpiry", focus: Focus{[]Kind{Permits}, []string{"kill", "vanish", "pause", "hold"}},
 		from: "not still_held(lock, line.granted) then",
 		to:   "not still_held(lock, line.granted) then\n        redis.call('incrby', tokens, 1)",
 	},
 	{
 		name: "keepsPlace", focus: Focus{Locks: []Kind{Permits}},
-		from: "local stays = before and (before.unsaved or stands(line, before))",
+		from: "local stays = before and (before.unsaved or is_enqueued(line, before))",
 		to:   "local stays = before",
 	},
 	{
-		name: "lapseTwice", focus: Focus{Locks: []Kind{Permits}},
+		name: "expireTwice", focus: Focus{Locks: []Kind{Permits}},
 		from: "redis.call('zrem', taken, unpack(expired))",
 		to:   "",
 	},
@@ -192,13 +192,13 @@ var defects = []mistake{
 	},
 	{
 		name: "permitNoTombstone", focus: Focus{[]Kind{Permits}, []string{"late requests"}},
-		from: "wants = wants and not (line and is_over(line, id))",
+		from: "wants = wants and not (line and has_tombstone(line, id))",
 		to:   "",
 	},
 	{
 		name: "notIdempotent", focus: Focus{[]Kind{Permits}, []string{"lost answers", "slow"}},
-		from: "local wants = not ends and level == '1'",
-		to:   "local wants = level == '1'",
+		from: "local wants = not ends and hold_count == '1'",
+		to:   "local wants = hold_count == '1'",
 		also: [2]string{
 			"if added ~= 1 then",
 			"if type(added) == 'table' then",
@@ -261,9 +261,9 @@ var ofTheSpecification = map[string]struct{ here, why string }{
 	"Semaphore-forgetSoon":    {here: "tombstoneDroppedSoon"},
 	"Semaphore-giveTwice":     {here: "permitGivenTwice"},
 	"Semaphore-handsOn":       {here: "handsOn"},
-	"Semaphore-javaLapse":     {here: "javaLapse"},
+	"Semaphore-javaLapse":     {here: "javaExpiry"},
 	"Semaphore-keepsPlace":    {here: "keepsPlace"},
-	"Semaphore-lapseTwice":    {here: "lapseTwice"},
+	"Semaphore-lapseTwice":    {here: "expireTwice"},
 	"Semaphore-newsLost":      {here: "permitNewsLost"},
 	"Semaphore-noLook":        {here: "sleepsForEver"},
 	"Semaphore-noTombstone":   {here: "permitNoTombstone"},
@@ -286,7 +286,7 @@ var ofTheSpecification = map[string]struct{ here, why string }{
 	"Trust-restart":           {here: "numbersRepeat"},
 	"Trust-shortLease":        {why: "a grant with a shorter lease has the one that was asked for"},
 	"Trust-staleGrant":        {why: "a grant names the field of one wait, and its request"},
-	"Trust-toAndFro":          {here: "alwaysLate"},
+	"Trust-toAndFro":          {here: "alwaysSuspect"},
 	"Trust-wholeLease":        {here: "wholeLeaseOfAGrant"},
 }
 

@@ -1,5 +1,5 @@
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -34,7 +34,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
 
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
@@ -105,19 +105,19 @@ local function is_write(field) return field:sub(-6) == ':write' end
 local most_leases = 50000 -- that one script looks at
 local forever = 100 * 365 * 24 * 3600 * 1000
 
-local function lease_key(prefix, reader, level)
-    return prefix .. reader .. ':rwlock_timeout:' .. level
+local function lease_key(prefix, reader, n)
+    return prefix .. reader .. ':rwlock_timeout:' .. n
 end
 
-local function leases_of(reader, levels)
+local function leases_of(reader, hold_count)
     local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
-    return acquisition and #acquisition <= 20 and 1 or levels
+    return acquisition and #acquisition <= 20 and 1 or hold_count
 end
 
-local function lease_left(prefix, reader, levels)
+local function lease_left(prefix, reader, hold_count)
     local longest = -2
-    for level = 1, math.min(leases_of(reader, levels), most_levels) do
-        local left = redis.call('pttl', lease_key(prefix, reader, level))
+    for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
+        local left = redis.call('pttl', lease_key(prefix, reader, n))
         if left == -1 then
             left = forever -- another program took the lease away
         end
@@ -156,31 +156,31 @@ local function permits_of(taken, now)
     if found and found ~= 'none' and found ~= 'zset' then
         refuse(taken, 'type ' .. found) -- answer() would find fault with the counter, which is no hash
     end
-    local all, lapsed = members(what, taken), 0
+    local all, expired = members(what, taken), 0
     if #all > 2 * most_shown then
         local first = {all[1], all[2]}
-        lapsed = read(what, 'zcount', taken, '-inf', ms(now))
+        expired = read(what, 'zcount', taken, '-inf', ms(now))
         all = read(what, 'zrangebyscore', taken, '(' .. ms(now), '+inf', 'withscores', 'limit', 0, most_shown + 1)
         if #all > 2 * most_shown then
             local last = read(what, 'zrevrange', taken, 0, 0, 'withscores')
             all[#all - 1], all[#all] = last[1] or all[#all - 1], last[2] or all[#all]
-        elseif #all == 0 and type(lapsed) == 'number' then
-            all, lapsed = first, lapsed - 1 -- that there is one says what the key is
+        elseif #all == 0 and type(expired) == 'number' then
+            all, expired = first, expired - 1 -- that there is one says what the key is
         end
     end
     for i = 1, #all, 2 do
         check_ids(taken, {all[i]})
     end
-    return all, type(lapsed) == 'number' and lapsed or 0
+    return all, type(expired) == 'number' and expired or 0
 end
 
 local counter = redis.pcall('get', lock)
 if type(counter) == 'string' then
     local free = free_permits(lock)
     local now = now_ms()
-    local permits, lapsed = permits_of(KEYS[7], now)
+    local permits, expired = permits_of(KEYS[7], now)
     return wrong and redis.error_reply(wrong) or
-        {now, redis.call('pttl', lock), {}, {}, {}, {}, {}, '', ms(free + lapsed), permits}
+        {now, redis.call('pttl', lock), {}, {}, {}, {}, {}, '', ms(free + expired), permits}
 end
 
 if check_record(lock) == 8 and #redis.call('hrandfield', lock, most_holds + 2) > most_holds + 1 then
@@ -196,13 +196,13 @@ end
 local record, leases = {}, 0
 for i = 1, #entries, 2 do
     local field, value, left = entries[i], entries[i + 1], pttl
-    local levels = mode and field ~= 'mode' and not is_write(field) and is_hold(field, value) and tonumber(value)
-    if levels then
-        leases = leases + leases_of(field, levels)
-        if too_deep(field, levels) or leases > most_leases then
+    local hold_count = mode and field ~= 'mode' and not is_write(field) and is_hold(field, value) and tonumber(value)
+    if hold_count then
+        leases = leases + leases_of(field, hold_count)
+        if too_deep(field, hold_count) or leases > most_leases then
             refuse_field(lock, field)
         end
-        left = lease_left(prefix, field, levels)
+        left = lease_left(prefix, field, hold_count)
         left = left < forever and left or -1
     end
     record[#record + 1] = field

@@ -1,6 +1,6 @@
 
 local scripts = {
-{take = function(KEYS, ARGV)
+{acquire = function(KEYS, ARGV)
 local function is_idle_for(key, field)
     local head = redis.pcall('hmget', key, 'over', 'first', 'beside')
     local over = head[1]
@@ -8,22 +8,22 @@ local function is_idle_for(key, field)
 end
 
 local lock, tokens = KEYS[1], KEYS[3]
-local field, lease, level = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local ear, asked, fenced, channel, how = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
-local waits = ear == 'hears' or ear == 'asks'
+local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local delivery, asked, fenced, channel, how = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local waits = delivery == 'push' or delivery == 'poll'
 
-local there = level == '1' and not tokens and redis.pcall('exists', lock, KEYS[2])
+local there = hold_count == '1' and not tokens and redis.pcall('exists', lock, KEYS[2])
 if there == 1 and is_idle_for(KEYS[2], field) then -- then it is the line that is there
     there = 0
 end
-if there == 0 and type(redis.pcall('hset', lock, field, level)) == 'number' then
+if there == 0 and type(redis.pcall('hset', lock, field, hold_count)) == 'number' then
     if type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
         return {1, 0, 0}
     end
     redis.call('del', lock)
 end
 
-local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -58,7 +58,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
 
 local function uses_line(field)
     return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
@@ -132,7 +132,7 @@ return answer(function()
 local pttl = redis.call('pttl', lock)
 local mine = pttl ~= -2 and redis.call('hexists', lock, field) == 1
 local leave_line -- where there is a line
-if not mine and level ~= '1' then
+if not mine and hold_count ~= '1' then
     return {-1, 0, 0}
 end
 if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], field)) then
@@ -162,11 +162,11 @@ local function listeners(channel, how)
 end
 
 local function granted_lease(waiter)
-    return waiter.state == 'sure' and waiter.lease or math.min(waiter.lease, provisional)
+    return waiter.state == 'confirmed' and waiter.lease or math.min(waiter.lease, provisional)
 end
 
 local function tell_granted(waiter, lease, token, channel, how)
-    if waiter.ear == 'asks' then
+    if waiter.delivery == 'poll' then
         return true
     end
     local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
@@ -204,13 +204,13 @@ local function grant(lock, waiter, tokens, channel, how)
 end
 
 local function still_held(_, _) return false end
-local function standing_of(ahead, apart, deaf)
-    if apart then
+local function standing_of(ahead, legacy, lost)
+    if legacy then
         return 2
     elseif ahead then
         return 1 + 4 * ahead
     end
-    return deaf and 3 or 0
+    return lost and 3 or 0
 end
 local line_life = 5 * 60 * 1000
 local most_places = 20000 -- numbers from the first place to the last one with which a client joins
@@ -230,13 +230,16 @@ end
 
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
+local state_of = {new = 'new', late = 'suspect', sure = 'confirmed'}
+local word_of = {new = 'new', suspect = 'late', confirmed = 'sure', push = 'hears', poll = 'asks'}
+
 local function parse_place(text, client)
-    local number, state, ear, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
         return nil -- other data
     end
-    return {number = tonumber(number), state = state, ear = ear, lease = tonumber(lease), fenced = fenced, asked = asked,
-        field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
+        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -323,7 +326,8 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.ear, ms(p.lease), p.fenced, p.asked, p.field)
+    return string.format('%d %s %s %s %s %s %s', p.number, word_of[p.state], word_of[p.delivery], ms(p.lease), p.fenced,
+        p.asked, p.field)
 end
 
 local function put_place(line, p)
@@ -331,7 +335,7 @@ local function put_place(line, p)
     set_field(line, ms(p.number), p.client)
 end
 
-local function stands(line, p)
+local function is_enqueued(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
 local function drop_number(line, number)
@@ -346,12 +350,12 @@ end
 
 local function drop_place(line, p)
     drop_field(line, p.client)
-    if p.unsaved or stands(line, p) then
+    if p.unsaved or is_enqueued(line, p) then
         drop_number(line, p.number)
     end
 end
 
-local function note_lapse(line)
+local function note_expired_grant(line)
     local field = line.granted
     if not field then
         return
@@ -359,14 +363,14 @@ local function note_lapse(line)
     line.granted = false
     drop_field(line, 'granted')
     local p = place_of(line, client_of(field))
-    if not p or p.field ~= field or p.unsaved or stands(line, p) then
+    if not p or p.field ~= field or p.unsaved or is_enqueued(line, p) then
         return
     end
-    if p.ear == 'asks' or line.last - p.number >= most_places then
+    if p.delivery == 'poll' or line.last - p.number >= most_places then
         drop_field(line, p.client)
         return
     end
-    p.state, p.unsaved = 'late', true
+    p.state, p.unsaved = 'suspect', true
     put_place(line, p)
     line.back = p
     line.first = math.min(line.first, p.number)
@@ -395,10 +399,10 @@ local function close_gaps(line)
     end
     local first
     for i, p in ipairs(places) do
-        local stood = numbers[ms(p.number)] == p.client
+        local was_enqueued = numbers[ms(p.number)] == p.client
         p.number = line.first + i - 1
         redis.call('hset', line.key, p.client, place_text(p))
-        if stood then
+        if was_enqueued then
             redis.call('hset', line.key, ms(p.number), p.client)
             first = first or p.number
         end
@@ -412,7 +416,7 @@ end
 
 local function is_guest(line, field)
     local p = line and line.mine
-    return p and of_writer(p.field) ~= of_writer(field) and (p.unsaved or line.granted == p.field or stands(line, p)) or false
+    return p and of_writer(p.field) ~= of_writer(field) and (p.unsaved or line.granted == p.field or is_enqueued(line, p)) or false
 end
 
 local function join(line, field, wish)
@@ -422,15 +426,15 @@ local function join(line, field, wish)
         return false
     end
     if before and before.field == field and line.granted == field then
-        note_lapse(line)
+        note_expired_grant(line)
     end
-    local p = {state = 'new', ear = wish.ear, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
+    local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
         client = client, unsaved = true}
     if before and before.field == field then
-        p.state = before.state == 'late' and 'sure' or before.state
+        p.state = before.state == 'suspect' and 'confirmed' or before.state
     end
-    local stays = before and (before.unsaved or stands(line, before))
-    if stays and before.state == 'late' and before.field ~= field then -- the hold of that place was lost
+    local stays = before and (before.unsaved or is_enqueued(line, before))
+    if stays and before.state == 'suspect' and before.field ~= field then -- the hold of that place was lost
         drop_number(line, before.number)
         stays = false
     end
@@ -456,8 +460,8 @@ local function places_in_front(line)
     return numbers < near_head and numbers or math.min(numbers, math.floor(redis.call('hlen', line.key) / 2))
 end
 
-local function standing(line, joined, deaf, apart)
-    return standing_of(joined and places_in_front(line) or nil, apart, deaf)
+local function standing(line, joined, lost, legacy)
+    return standing_of(joined and places_in_front(line) or nil, legacy, lost)
 end
 
 local function leave(line, field)
@@ -472,7 +476,7 @@ local function leave(line, field)
     end
 end
 
-local function is_over(line, field)
+local function has_tombstone(line, field)
     local found, any = is_buried(line.over, field, now_ms())
     if line.over and not any then
         line.over = false
@@ -480,32 +484,32 @@ local function is_over(line, field)
     end
     return found
 end
-local function is_deaf(field, ear, channel, how)
-    return ear == 'hears' and listeners(channel .. ':' .. client_of(field), how) == 0
+local function subscription_lost(field, delivery, channel, how)
+    return delivery == 'push' and listeners(channel .. ':' .. client_of(field), how) == 0
 end
 
-local function hears(p, channel, how)
-    return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0
+local function is_reachable(p, channel, how)
+    return p.delivery == 'poll' or listeners(grants_to(channel, p), how) ~= 0
 end
 
 local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
-        note_lapse(line)
+        note_expired_grant(line)
     end
-    local late, to, at = {}, nil, line.last -- late: places that are passed over; at: the number that was reached
+    local suspects, to, at = {}, nil, line.last -- suspects: places that are passed over; at: the number that was reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
         if p and p.client == asker then
             to, at, line.mine = asker, number, nil
             drop_field(line, asker)
             break
-        elseif p and p.state == 'late' and hears(p, channel, how) then
-            late[#late + 1] = p
-        elseif p and p.state ~= 'late' and hears(p, channel, how) then
+        elseif p and p.state == 'suspect' and is_reachable(p, channel, how) then
+            suspects[#suspects + 1] = p
+        elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- all stay
                 line.mute = true
-                for _, q in ipairs(late) do
+                for _, q in ipairs(suspects) do
                     put_place(line, q)
                 end
                 announce(how, grants_to(channel, p), 'free')
@@ -516,22 +520,22 @@ local function pass_on(lock, line, tokens, channel, how, asker)
                 break
             end
         end
-        if p and late[#late] ~= p then
+        if p and suspects[#suspects] ~= p then
             drop_field(line, p.client)
         end
         drop_field(line, ms(number))
     end
-    local free = to and #late > 0 and at - 1 or at
+    local free = to and #suspects > 0 and at - 1 or at
     if to then
         drop_field(line, ms(at))
     end
-    for i, p in ipairs(late) do
-        p.number = free - #late + i
+    for i, p in ipairs(suspects) do
+        p.number = free - #suspects + i
         put_place(line, p)
     end
-    line.first = free - #late + 1
+    line.first = free - #suspects + 1
     if not to then
-        for _, p in ipairs(late) do
+        for _, p in ipairs(suspects) do
             announce(how, grants_to(channel, p), 'free')
         end
     end
@@ -543,24 +547,24 @@ end
         _, holder = check_record(lock)
     end
     local line = open_line(lock, KEYS[2], field)
-    if line and is_over(line, field) then
+    if line and has_tombstone(line, field) then
         return {0, pttl, 0}
     end
     local guest = waits and is_guest(line, field)
     local joins = line and waits and not guest and (pttl ~= -2 or line.exists)
-    local deaf = joins and is_deaf(field, ear, channel, how)
-    local joined = joins and not deaf and
-        join(line, field, {ear = ear, lease = lease, fenced = fenced, asked = asked})
+    local lost = joins and subscription_lost(field, delivery, channel, how)
+    local joined = joins and not lost and
+        join(line, field, {delivery = delivery, lease = lease, fenced = fenced, asked = asked})
     if pttl ~= -2 then
         joined = joined and close_line(line)
-        return {0, pttl, standing(line, joined, deaf, not line or guest or not uses_line(holder))}
+        return {0, pttl, standing(line, joined, lost, not line or guest or not uses_line(holder))}
     end
-    if line and line.exists and ear ~= 'pass' and not guest then
+    if line and line.exists and delivery ~= 'barge' and not guest then
         local client = client_of(field)
         local to = pass_on(lock, line, tokens, channel, how, joined and client)
         if to and not (joined and to == client) then
             joined = close_line(line) and joined
-            return {0, redis.call('pttl', lock), standing(line, joined, deaf, false)}
+            return {0, redis.call('pttl', lock), standing(line, joined, lost, false)}
         end
     end
     if line and line.exists then
@@ -571,8 +575,8 @@ end
     end
 end
 
-local token = level == '1' and draw_token(tokens) or 0
-redis.call('hset', lock, field, level)
+local token = hold_count == '1' and draw_token(tokens) or 0
+redis.call('hset', lock, field, hold_count)
 if pttl < lease then
     redis.call('pexpire', lock, ARGV[2])
 end
@@ -583,7 +587,7 @@ return {1, 0, token}
 
 end, {'hash', 'hash', 'string'})
 
-end, undo = function(KEYS, ARGV)
+end, roll_back = function(KEYS, ARGV)
 local function announce(how, channel, message)
     local received = redis.pcall(how, channel, message)
     if how == 'spublish' and type(received) ~= 'number' then
@@ -600,13 +604,13 @@ end
 
 
 local lock, tokens = KEYS[1], KEYS[3]
-local field, left, channel, how, slice, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
+local field, left, channel, how, window, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
 
 if left == '0' and not late and KEYS[2] ~= lock and is_idle(KEYS[2]) and redis.pcall('hdel', lock, field) == 1 then
     return {1, announce(how, channel, '0'), 0}
 end
 
-local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -641,7 +645,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
 
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
@@ -666,8 +670,8 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
-local function note_levels(lock, field, levels)
-    local answer = redis.pcall('hset', lock, field, levels)
+local function note_hold_count(lock, field, hold_count)
+    local answer = redis.pcall('hset', lock, field, hold_count)
     if type(answer) == 'table' and not answer.err:find('OOM ', 1, true) then
         error(answer, 0)
     end
@@ -698,7 +702,7 @@ if left ~= '0' then
         check_record(lock)
         return {-1, 0, 0}
     end
-    note_levels(lock, field, left)
+    note_hold_count(lock, field, left)
     return {1, 0, 0}
 end
 
@@ -745,11 +749,11 @@ local function listeners(channel, how)
 end
 
 local function granted_lease(waiter)
-    return waiter.state == 'sure' and waiter.lease or math.min(waiter.lease, provisional)
+    return waiter.state == 'confirmed' and waiter.lease or math.min(waiter.lease, provisional)
 end
 
 local function tell_granted(waiter, lease, token, channel, how)
-    if waiter.ear == 'asks' then
+    if waiter.delivery == 'poll' then
         return true
     end
     local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
@@ -805,13 +809,16 @@ end
 
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
+local state_of = {new = 'new', late = 'suspect', sure = 'confirmed'}
+local word_of = {new = 'new', suspect = 'late', confirmed = 'sure', push = 'hears', poll = 'asks'}
+
 local function parse_place(text, client)
-    local number, state, ear, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
         return nil -- other data
     end
-    return {number = tonumber(number), state = state, ear = ear, lease = tonumber(lease), fenced = fenced, asked = asked,
-        field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
+        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -898,7 +905,8 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.ear, ms(p.lease), p.fenced, p.asked, p.field)
+    return string.format('%d %s %s %s %s %s %s', p.number, word_of[p.state], word_of[p.delivery], ms(p.lease), p.fenced,
+        p.asked, p.field)
 end
 
 local function put_place(line, p)
@@ -906,7 +914,7 @@ local function put_place(line, p)
     set_field(line, ms(p.number), p.client)
 end
 
-local function stands(line, p)
+local function is_enqueued(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
 local function drop_number(line, number)
@@ -921,12 +929,12 @@ end
 
 local function drop_place(line, p)
     drop_field(line, p.client)
-    if p.unsaved or stands(line, p) then
+    if p.unsaved or is_enqueued(line, p) then
         drop_number(line, p.number)
     end
 end
 
-local function note_lapse(line)
+local function note_expired_grant(line)
     local field = line.granted
     if not field then
         return
@@ -934,14 +942,14 @@ local function note_lapse(line)
     line.granted = false
     drop_field(line, 'granted')
     local p = place_of(line, client_of(field))
-    if not p or p.field ~= field or p.unsaved or stands(line, p) then
+    if not p or p.field ~= field or p.unsaved or is_enqueued(line, p) then
         return
     end
-    if p.ear == 'asks' or line.last - p.number >= most_places then
+    if p.delivery == 'poll' or line.last - p.number >= most_places then
         drop_field(line, p.client)
         return
     end
-    p.state, p.unsaved = 'late', true
+    p.state, p.unsaved = 'suspect', true
     put_place(line, p)
     line.back = p
     line.first = math.min(line.first, p.number)
@@ -967,28 +975,28 @@ local function end_field(line, field)
     end
 end
 
-local function hears(p, channel, how)
-    return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0
+local function is_reachable(p, channel, how)
+    return p.delivery == 'poll' or listeners(grants_to(channel, p), how) ~= 0
 end
 
 local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
-        note_lapse(line)
+        note_expired_grant(line)
     end
-    local late, to, at = {}, nil, line.last -- late: places that are passed over; at: the number that was reached
+    local suspects, to, at = {}, nil, line.last -- suspects: places that are passed over; at: the number that was reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
         if p and p.client == asker then
             to, at, line.mine = asker, number, nil
             drop_field(line, asker)
             break
-        elseif p and p.state == 'late' and hears(p, channel, how) then
-            late[#late + 1] = p
-        elseif p and p.state ~= 'late' and hears(p, channel, how) then
+        elseif p and p.state == 'suspect' and is_reachable(p, channel, how) then
+            suspects[#suspects + 1] = p
+        elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- all stay
                 line.mute = true
-                for _, q in ipairs(late) do
+                for _, q in ipairs(suspects) do
                     put_place(line, q)
                 end
                 announce(how, grants_to(channel, p), 'free')
@@ -999,22 +1007,22 @@ local function pass_on(lock, line, tokens, channel, how, asker)
                 break
             end
         end
-        if p and late[#late] ~= p then
+        if p and suspects[#suspects] ~= p then
             drop_field(line, p.client)
         end
         drop_field(line, ms(number))
     end
-    local free = to and #late > 0 and at - 1 or at
+    local free = to and #suspects > 0 and at - 1 or at
     if to then
         drop_field(line, ms(at))
     end
-    for i, p in ipairs(late) do
-        p.number = free - #late + i
+    for i, p in ipairs(suspects) do
+        p.number = free - #suspects + i
         put_place(line, p)
     end
-    line.first = free - #late + 1
+    line.first = free - #suspects + 1
     if not to then
-        for _, p in ipairs(late) do
+        for _, p in ipairs(suspects) do
             announce(how, grants_to(channel, p), 'free')
         end
     end
@@ -1033,9 +1041,9 @@ local function announce_beside(channel, how)
     return other ~= channel and (listeners(other, how) or 0) > 0 and announce(how, other, '0') or 0
 end
 
-local function release_to_all(line, channel, how, message, slice, always)
+local function release_to_all(line, channel, how, message, window, always)
     local now = now_ms()
-    local due = now - line.shared >= slice or line.shared > now
+    local due = now - line.shared >= window or line.shared > now
     if not due and not always then
         return 0
     end
@@ -1058,11 +1066,11 @@ local function release_to_all(line, channel, how, message, slice, always)
     local kept = false -- a late place: its process may be frozen
     for number = line.first, line.last do
         local p = place_at(line, number)
-        local told = p and hears(p, channel, how)
+        local told = p and is_reachable(p, channel, how)
         if told then
             announce(how, grants_to(channel, p), 'free')
             kept = true
-            if p.state ~= 'late' then
+            if p.state ~= 'suspect' then
                 break
             end
         else
@@ -1109,7 +1117,7 @@ end
             end
             return line, nil
         end
-        heard = had and line.first <= line.last and release_to_all(line, channel, how, '0', slice, false) or 0
+        heard = had and line.first <= line.last and release_to_all(line, channel, how, '0', window, false) or 0
         local to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
         heard_beside = had and heard == 0 and not to and announce_beside(channel, how) or 0
         return line, to
@@ -1127,9 +1135,9 @@ return {had and 1 or -1, heard, passed_on}
 end, {'hash', 'hash', 'string'})
 
 end},
-{take = function(KEYS, ARGV)
+{acquire = function(KEYS, ARGV)
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -1164,7 +1172,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
 
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
@@ -1224,19 +1232,19 @@ local function extend(key, to)
     end
 end
 
-local function lease_key(prefix, reader, level)
-    return prefix .. reader .. ':rwlock_timeout:' .. level
+local function lease_key(prefix, reader, n)
+    return prefix .. reader .. ':rwlock_timeout:' .. n
 end
 
-local function leases_of(reader, levels)
+local function leases_of(reader, hold_count)
     local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
-    return acquisition and #acquisition <= 20 and 1 or levels
+    return acquisition and #acquisition <= 20 and 1 or hold_count
 end
 
-local function lease_left(prefix, reader, levels)
+local function lease_left(prefix, reader, hold_count)
     local longest = -2
-    for level = 1, math.min(leases_of(reader, levels), most_levels) do
-        local left = redis.call('pttl', lease_key(prefix, reader, level))
+    for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
+        local left = redis.call('pttl', lease_key(prefix, reader, n))
         if left == -1 then
             left = forever -- another program took the lease away
         end
@@ -1248,7 +1256,7 @@ end
 return answer(function()
 
 local lock, writers = KEYS[1], KEYS[2]
-local field, lease, level = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local prefix, write_field = ARGV[4], ARGV[5] .. ':write'
 local channel, how = ARGV[6], ARGV[7]
 
@@ -1283,13 +1291,14 @@ end
 
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
+local state_of = {new = 'new', late = 'suspect', sure = 'confirmed'}
 local function parse_place(text, client)
-    local number, state, ear, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
         return nil -- other data
     end
-    return {number = tonumber(number), state = state, ear = ear, lease = tonumber(lease), fenced = fenced, asked = asked,
-        field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
+        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -1333,7 +1342,7 @@ local function place_at(line, number)
     return p and p.number == number and p or nil
 end
 
-local function stands(line, p)
+local function is_enqueued(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
 local function drop_number(line, number)
@@ -1348,7 +1357,7 @@ end
 
 local function drop_place(line, p)
     drop_field(line, p.client)
-    if p.unsaved or stands(line, p) then
+    if p.unsaved or is_enqueued(line, p) then
         drop_number(line, p.number)
     end
 end
@@ -1365,14 +1374,14 @@ local function leave(line, field)
     end
 end
 
-local function hears(p, channel, how)
-    return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0
+local function is_reachable(p, channel, how)
+    return p.delivery == 'poll' or listeners(grants_to(channel, p), how) ~= 0
 end
 
 local function plain_waits(line, channel, how)
     for number = line.first, math.min(line.last, line.first + near_head - 1) do
         local p = place_at(line, number)
-        if p and not of_writer(p.field) and p.state ~= 'late' and p.ear == 'hears' and hears(p, channel, how) then
+        if p and not of_writer(p.field) and p.state ~= 'suspect' and p.delivery == 'push' and is_reachable(p, channel, how) then
             return true
         end
     end
@@ -1397,7 +1406,7 @@ if plain then
     return {0, redis.call('pttl', lock), 0}
 end
 if free or joins then
-    if level ~= '1' then
+    if hold_count ~= '1' then
         return {-1, 0, 0}
     end
     if mode and check_record(lock) == 1 then
@@ -1424,14 +1433,14 @@ end
 
 local longest = lease
 if free then
-    redis.call('hset', lock, 'mode', 'read', field, level)
+    redis.call('hset', lock, 'mode', 'read', field, hold_count)
 else
-    redis.call('hset', lock, field, level)
+    redis.call('hset', lock, field, hold_count)
     longest = math.max(lease, lease_left(prefix, field, 1))
 end
 redis.call('set', lease_key(prefix, field, 1), '1', 'PX', ms(longest))
-if level ~= '1' then
-    redis.call('set', lease_key(prefix, field, level), '1', 'PX', ms(longest))
+if hold_count ~= '1' then
+    redis.call('set', lease_key(prefix, field, hold_count), '1', 'PX', ms(longest))
 end
 if free then
     redis.call('pexpire', lock, ms(longest))
@@ -1442,9 +1451,9 @@ return {1, 0, 0}
 
 end, {'hash', 'zset', 'hash'})
 
-end, undo = function(KEYS, ARGV)
+end, roll_back = function(KEYS, ARGV)
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -1479,7 +1488,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
 
 local function fields_of(lock)
     local n = redis.call('hlen', lock)
@@ -1512,8 +1521,8 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
-local function note_levels(lock, field, levels)
-    local answer = redis.pcall('hset', lock, field, levels)
+local function note_hold_count(lock, field, hold_count)
+    local answer = redis.pcall('hset', lock, field, hold_count)
     if type(answer) == 'table' and not answer.err:find('OOM ', 1, true) then
         error(answer, 0)
     end
@@ -1584,11 +1593,11 @@ local function listeners(channel, how)
 end
 
 local function granted_lease(waiter)
-    return waiter.state == 'sure' and waiter.lease or math.min(waiter.lease, provisional)
+    return waiter.state == 'confirmed' and waiter.lease or math.min(waiter.lease, provisional)
 end
 
 local function tell_granted(waiter, lease, token, channel, how)
-    if waiter.ear == 'asks' then
+    if waiter.delivery == 'poll' then
         return true
     end
     local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
@@ -1632,13 +1641,16 @@ end
 
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
+local state_of = {new = 'new', late = 'suspect', sure = 'confirmed'}
+local word_of = {new = 'new', suspect = 'late', confirmed = 'sure', push = 'hears', poll = 'asks'}
+
 local function parse_place(text, client)
-    local number, state, ear, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
         return nil -- other data
     end
-    return {number = tonumber(number), state = state, ear = ear, lease = tonumber(lease), fenced = fenced, asked = asked,
-        field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
+        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -1725,7 +1737,8 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.ear, ms(p.lease), p.fenced, p.asked, p.field)
+    return string.format('%d %s %s %s %s %s %s', p.number, word_of[p.state], word_of[p.delivery], ms(p.lease), p.fenced,
+        p.asked, p.field)
 end
 
 local function put_place(line, p)
@@ -1733,10 +1746,10 @@ local function put_place(line, p)
     set_field(line, ms(p.number), p.client)
 end
 
-local function stands(line, p)
+local function is_enqueued(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
-local function note_lapse(line)
+local function note_expired_grant(line)
     local field = line.granted
     if not field then
         return
@@ -1744,41 +1757,41 @@ local function note_lapse(line)
     line.granted = false
     drop_field(line, 'granted')
     local p = place_of(line, client_of(field))
-    if not p or p.field ~= field or p.unsaved or stands(line, p) then
+    if not p or p.field ~= field or p.unsaved or is_enqueued(line, p) then
         return
     end
-    if p.ear == 'asks' or line.last - p.number >= most_places then
+    if p.delivery == 'poll' or line.last - p.number >= most_places then
         drop_field(line, p.client)
         return
     end
-    p.state, p.unsaved = 'late', true
+    p.state, p.unsaved = 'suspect', true
     put_place(line, p)
     line.back = p
     line.first = math.min(line.first, p.number)
 end
 
-local function hears(p, channel, how)
-    return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0
+local function is_reachable(p, channel, how)
+    return p.delivery == 'poll' or listeners(grants_to(channel, p), how) ~= 0
 end
 
 local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
-        note_lapse(line)
+        note_expired_grant(line)
     end
-    local late, to, at = {}, nil, line.last -- late: places that are passed over; at: the number that was reached
+    local suspects, to, at = {}, nil, line.last -- suspects: places that are passed over; at: the number that was reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
         if p and p.client == asker then
             to, at, line.mine = asker, number, nil
             drop_field(line, asker)
             break
-        elseif p and p.state == 'late' and hears(p, channel, how) then
-            late[#late + 1] = p
-        elseif p and p.state ~= 'late' and hears(p, channel, how) then
+        elseif p and p.state == 'suspect' and is_reachable(p, channel, how) then
+            suspects[#suspects + 1] = p
+        elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- all stay
                 line.mute = true
-                for _, q in ipairs(late) do
+                for _, q in ipairs(suspects) do
                     put_place(line, q)
                 end
                 announce(how, grants_to(channel, p), 'free')
@@ -1789,22 +1802,22 @@ local function pass_on(lock, line, tokens, channel, how, asker)
                 break
             end
         end
-        if p and late[#late] ~= p then
+        if p and suspects[#suspects] ~= p then
             drop_field(line, p.client)
         end
         drop_field(line, ms(number))
     end
-    local free = to and #late > 0 and at - 1 or at
+    local free = to and #suspects > 0 and at - 1 or at
     if to then
         drop_field(line, ms(at))
     end
-    for i, p in ipairs(late) do
-        p.number = free - #late + i
+    for i, p in ipairs(suspects) do
+        p.number = free - #suspects + i
         put_place(line, p)
     end
-    line.first = free - #late + 1
+    line.first = free - #suspects + 1
     if not to then
-        for _, p in ipairs(late) do
+        for _, p in ipairs(suspects) do
             announce(how, grants_to(channel, p), 'free')
         end
     end
@@ -1816,9 +1829,9 @@ local function announce_beside(channel, how)
     return other ~= channel and (listeners(other, how) or 0) > 0 and announce(how, other, '0') or 0
 end
 
-local function release_to_all(line, channel, how, message, slice, always)
+local function release_to_all(line, channel, how, message, window, always)
     local now = now_ms()
-    local due = now - line.shared >= slice or line.shared > now
+    local due = now - line.shared >= window or line.shared > now
     if not due and not always then
         return 0
     end
@@ -1841,11 +1854,11 @@ local function release_to_all(line, channel, how, message, slice, always)
     local kept = false -- a late place: its process may be frozen
     for number = line.first, line.last do
         local p = place_at(line, number)
-        local told = p and hears(p, channel, how)
+        local told = p and is_reachable(p, channel, how)
         if told then
             announce(how, grants_to(channel, p), 'free')
             kept = true
-            if p.state ~= 'late' then
+            if p.state ~= 'suspect' then
                 break
             end
         else
@@ -1877,21 +1890,21 @@ end
 local most_leases = 50000 -- that one script looks at
 local forever = 100 * 365 * 24 * 3600 * 1000
 
-local function levels_of(value) return value and math.min(tonumber(value) or most_levels, most_levels) or 0 end
+local function hold_count_of(value) return value and math.min(tonumber(value) or most_hold_count, most_hold_count) or 0 end
 
-local function lease_key(prefix, reader, level)
-    return prefix .. reader .. ':rwlock_timeout:' .. level
+local function lease_key(prefix, reader, n)
+    return prefix .. reader .. ':rwlock_timeout:' .. n
 end
 
-local function leases_of(reader, levels)
+local function leases_of(reader, hold_count)
     local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
-    return acquisition and #acquisition <= 20 and 1 or levels
+    return acquisition and #acquisition <= 20 and 1 or hold_count
 end
 
-local function lease_left(prefix, reader, levels)
+local function lease_left(prefix, reader, hold_count)
     local longest = -2
-    for level = 1, math.min(leases_of(reader, levels), most_levels) do
-        local left = redis.call('pttl', lease_key(prefix, reader, level))
+    for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
+        local left = redis.call('pttl', lease_key(prefix, reader, n))
         if left == -1 then
             left = forever -- another program took the lease away
         end
@@ -1901,8 +1914,8 @@ local function lease_left(prefix, reader, levels)
 end
 
 local function drop_leases(prefix, reader, from, to)
-    for level = from, math.min(to, most_levels) do
-        redis.call('del', lease_key(prefix, reader, level))
+    for n = from, math.min(to, most_hold_count) do
+        redis.call('del', lease_key(prefix, reader, n))
     end
 end
 
@@ -1921,9 +1934,9 @@ local function evict_dead_readers(lock, prefix, except)
         if other and (not is_hold(field, value) or too_deep(field, value)) then
             strange = strange or field_text(field)
         elseif other and not strange and not is_write(field) then
-            local levels = tonumber(value)
-            leases = leases + leases_of(field, levels)
-            local left = leases <= most_leases and lease_left(prefix, field, levels) or 0
+            local hold_count = tonumber(value)
+            leases = leases + leases_of(field, hold_count)
+            local left = leases <= most_leases and lease_left(prefix, field, hold_count) or 0
             if leases > most_leases then
                 strange = field_text(field)
             elseif left > 0 then
@@ -1947,11 +1960,11 @@ local function evict_dead_readers(lock, prefix, except)
     end
     return living, longest, evicted
 end
-local function pass_to_writer(lock, writers, line, tokens, channel, how, message, slice)
+local function pass_to_writer(lock, writers, line, tokens, channel, how, message, window)
     local heard, to = 0, nil
     if line and line.exists then
         try(function()
-            heard = line.first <= line.last and release_to_all(line, channel, how, message, slice, true) or 0
+            heard = line.first <= line.last and release_to_all(line, channel, how, message, window, true) or 0
             to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
         end)
         if to then
@@ -1965,12 +1978,12 @@ return answer(function()
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
 local field, left, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local refuse_others, channel, how, slice = ARGV[4] == '1', ARGV[5], ARGV[6], tonumber(ARGV[7])
+local refuse_others, channel, how, window = ARGV[4] == '1', ARGV[5], ARGV[6], tonumber(ARGV[7])
 
 local mode = redis.call('hget', lock, 'mode')
-local levels = levels_of(mode and redis.call('hget', lock, field))
+local hold_count = hold_count_of(mode and redis.call('hget', lock, field))
 
-if levels == 0 then
+if hold_count == 0 then
     drop_leases(prefix, field, left + 1, left + 1) -- Redisson's forceUnlock leaves them
     if refuse_others then
         check_record(lock)
@@ -1978,8 +1991,8 @@ if levels == 0 then
     return {-1, 0, 0}
 end
 if left > 0 then
-    drop_leases(prefix, field, left + 1, levels)
-    note_levels(lock, field, left)
+    drop_leases(prefix, field, left + 1, hold_count)
+    note_hold_count(lock, field, left)
     return {1, 0, 0}
 end
 
@@ -1987,11 +2000,11 @@ local living, longest
 if mode ~= 'write' then
     living, longest = evict_dead_readers(lock, prefix, field) -- before anything is given back: it fails where a slot moves
 end
-drop_leases(prefix, field, 1, levels)
+drop_leases(prefix, field, 1, hold_count)
 if living == 0 then
     redis.call('del', lock)
     local line = try(function() return open_line(lock, KEYS[3], field) end)
-    local heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '0', slice)
+    local heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '0', window)
     if line and line.exists then
         try(function() close_line(line) end)
     end
@@ -2009,9 +2022,9 @@ return {1, 0, 0}
 end, {'hash', 'zset', 'hash', 'string'})
 
 end},
-{take = function(KEYS, ARGV)
+{acquire = function(KEYS, ARGV)
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -2046,7 +2059,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
 
 local function fields_of(lock)
     local n = redis.call('hlen', lock)
@@ -2148,11 +2161,11 @@ local function listeners(channel, how)
 end
 
 local function granted_lease(waiter)
-    return waiter.state == 'sure' and waiter.lease or math.min(waiter.lease, provisional)
+    return waiter.state == 'confirmed' and waiter.lease or math.min(waiter.lease, provisional)
 end
 
 local function tell_granted(waiter, lease, token, channel, how)
-    if waiter.ear == 'asks' then
+    if waiter.delivery == 'poll' then
         return true
     end
     local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
@@ -2190,13 +2203,13 @@ local function grant(lock, waiter, tokens, channel, how)
 end
 
 local function still_held(_, _) return false end
-local function standing_of(ahead, apart, deaf)
-    if apart then
+local function standing_of(ahead, legacy, lost)
+    if legacy then
         return 2
     elseif ahead then
         return 1 + 4 * ahead
     end
-    return deaf and 3 or 0
+    return lost and 3 or 0
 end
 local line_life = 5 * 60 * 1000
 local most_places = 20000 -- numbers from the first place to the last one with which a client joins
@@ -2216,13 +2229,16 @@ end
 
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
+local state_of = {new = 'new', late = 'suspect', sure = 'confirmed'}
+local word_of = {new = 'new', suspect = 'late', confirmed = 'sure', push = 'hears', poll = 'asks'}
+
 local function parse_place(text, client)
-    local number, state, ear, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
         return nil -- other data
     end
-    return {number = tonumber(number), state = state, ear = ear, lease = tonumber(lease), fenced = fenced, asked = asked,
-        field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
+        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -2309,7 +2325,8 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.ear, ms(p.lease), p.fenced, p.asked, p.field)
+    return string.format('%d %s %s %s %s %s %s', p.number, word_of[p.state], word_of[p.delivery], ms(p.lease), p.fenced,
+        p.asked, p.field)
 end
 
 local function put_place(line, p)
@@ -2317,7 +2334,7 @@ local function put_place(line, p)
     set_field(line, ms(p.number), p.client)
 end
 
-local function stands(line, p)
+local function is_enqueued(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
 local function drop_number(line, number)
@@ -2332,12 +2349,12 @@ end
 
 local function drop_place(line, p)
     drop_field(line, p.client)
-    if p.unsaved or stands(line, p) then
+    if p.unsaved or is_enqueued(line, p) then
         drop_number(line, p.number)
     end
 end
 
-local function note_lapse(line)
+local function note_expired_grant(line)
     local field = line.granted
     if not field then
         return
@@ -2345,14 +2362,14 @@ local function note_lapse(line)
     line.granted = false
     drop_field(line, 'granted')
     local p = place_of(line, client_of(field))
-    if not p or p.field ~= field or p.unsaved or stands(line, p) then
+    if not p or p.field ~= field or p.unsaved or is_enqueued(line, p) then
         return
     end
-    if p.ear == 'asks' or line.last - p.number >= most_places then
+    if p.delivery == 'poll' or line.last - p.number >= most_places then
         drop_field(line, p.client)
         return
     end
-    p.state, p.unsaved = 'late', true
+    p.state, p.unsaved = 'suspect', true
     put_place(line, p)
     line.back = p
     line.first = math.min(line.first, p.number)
@@ -2381,10 +2398,10 @@ local function close_gaps(line)
     end
     local first
     for i, p in ipairs(places) do
-        local stood = numbers[ms(p.number)] == p.client
+        local was_enqueued = numbers[ms(p.number)] == p.client
         p.number = line.first + i - 1
         redis.call('hset', line.key, p.client, place_text(p))
-        if stood then
+        if was_enqueued then
             redis.call('hset', line.key, ms(p.number), p.client)
             first = first or p.number
         end
@@ -2398,7 +2415,7 @@ end
 
 local function is_guest(line, field)
     local p = line and line.mine
-    return p and of_writer(p.field) ~= of_writer(field) and (p.unsaved or line.granted == p.field or stands(line, p)) or false
+    return p and of_writer(p.field) ~= of_writer(field) and (p.unsaved or line.granted == p.field or is_enqueued(line, p)) or false
 end
 
 local function join(line, field, wish)
@@ -2408,15 +2425,15 @@ local function join(line, field, wish)
         return false
     end
     if before and before.field == field and line.granted == field then
-        note_lapse(line)
+        note_expired_grant(line)
     end
-    local p = {state = 'new', ear = wish.ear, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
+    local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
         client = client, unsaved = true}
     if before and before.field == field then
-        p.state = before.state == 'late' and 'sure' or before.state
+        p.state = before.state == 'suspect' and 'confirmed' or before.state
     end
-    local stays = before and (before.unsaved or stands(line, before))
-    if stays and before.state == 'late' and before.field ~= field then -- the hold of that place was lost
+    local stays = before and (before.unsaved or is_enqueued(line, before))
+    if stays and before.state == 'suspect' and before.field ~= field then -- the hold of that place was lost
         drop_number(line, before.number)
         stays = false
     end
@@ -2442,8 +2459,8 @@ local function places_in_front(line)
     return numbers < near_head and numbers or math.min(numbers, math.floor(redis.call('hlen', line.key) / 2))
 end
 
-local function standing(line, joined, deaf, apart)
-    return standing_of(joined and places_in_front(line) or nil, apart, deaf)
+local function standing(line, joined, lost, legacy)
+    return standing_of(joined and places_in_front(line) or nil, legacy, lost)
 end
 
 local function leave(line, field)
@@ -2458,7 +2475,7 @@ local function leave(line, field)
     end
 end
 
-local function is_over(line, field)
+local function has_tombstone(line, field)
     local found, any = is_buried(line.over, field, now_ms())
     if line.over and not any then
         line.over = false
@@ -2466,32 +2483,32 @@ local function is_over(line, field)
     end
     return found
 end
-local function is_deaf(field, ear, channel, how)
-    return ear == 'hears' and listeners(channel .. ':' .. client_of(field), how) == 0
+local function subscription_lost(field, delivery, channel, how)
+    return delivery == 'push' and listeners(channel .. ':' .. client_of(field), how) == 0
 end
 
-local function hears(p, channel, how)
-    return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0
+local function is_reachable(p, channel, how)
+    return p.delivery == 'poll' or listeners(grants_to(channel, p), how) ~= 0
 end
 
 local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
-        note_lapse(line)
+        note_expired_grant(line)
     end
-    local late, to, at = {}, nil, line.last -- late: places that are passed over; at: the number that was reached
+    local suspects, to, at = {}, nil, line.last -- suspects: places that are passed over; at: the number that was reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
         if p and p.client == asker then
             to, at, line.mine = asker, number, nil
             drop_field(line, asker)
             break
-        elseif p and p.state == 'late' and hears(p, channel, how) then
-            late[#late + 1] = p
-        elseif p and p.state ~= 'late' and hears(p, channel, how) then
+        elseif p and p.state == 'suspect' and is_reachable(p, channel, how) then
+            suspects[#suspects + 1] = p
+        elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- all stay
                 line.mute = true
-                for _, q in ipairs(late) do
+                for _, q in ipairs(suspects) do
                     put_place(line, q)
                 end
                 announce(how, grants_to(channel, p), 'free')
@@ -2502,22 +2519,22 @@ local function pass_on(lock, line, tokens, channel, how, asker)
                 break
             end
         end
-        if p and late[#late] ~= p then
+        if p and suspects[#suspects] ~= p then
             drop_field(line, p.client)
         end
         drop_field(line, ms(number))
     end
-    local free = to and #late > 0 and at - 1 or at
+    local free = to and #suspects > 0 and at - 1 or at
     if to then
         drop_field(line, ms(at))
     end
-    for i, p in ipairs(late) do
-        p.number = free - #late + i
+    for i, p in ipairs(suspects) do
+        p.number = free - #suspects + i
         put_place(line, p)
     end
-    line.first = free - #late + 1
+    line.first = free - #suspects + 1
     if not to then
-        for _, p in ipairs(late) do
+        for _, p in ipairs(suspects) do
             announce(how, grants_to(channel, p), 'free')
         end
     end
@@ -2550,19 +2567,19 @@ local function extend(key, to)
     end
 end
 
-local function lease_key(prefix, reader, level)
-    return prefix .. reader .. ':rwlock_timeout:' .. level
+local function lease_key(prefix, reader, n)
+    return prefix .. reader .. ':rwlock_timeout:' .. n
 end
 
-local function leases_of(reader, levels)
+local function leases_of(reader, hold_count)
     local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
-    return acquisition and #acquisition <= 20 and 1 or levels
+    return acquisition and #acquisition <= 20 and 1 or hold_count
 end
 
-local function lease_left(prefix, reader, levels)
+local function lease_left(prefix, reader, hold_count)
     local longest = -2
-    for level = 1, math.min(leases_of(reader, levels), most_levels) do
-        local left = redis.call('pttl', lease_key(prefix, reader, level))
+    for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
+        local left = redis.call('pttl', lease_key(prefix, reader, n))
         if left == -1 then
             left = forever -- another program took the lease away
         end
@@ -2586,9 +2603,9 @@ local function evict_dead_readers(lock, prefix, except)
         if other and (not is_hold(field, value) or too_deep(field, value)) then
             strange = strange or field_text(field)
         elseif other and not strange and not is_write(field) then
-            local levels = tonumber(value)
-            leases = leases + leases_of(field, levels)
-            local left = leases <= most_leases and lease_left(prefix, field, levels) or 0
+            local hold_count = tonumber(value)
+            leases = leases + leases_of(field, hold_count)
+            local left = leases <= most_leases and lease_left(prefix, field, hold_count) or 0
             if leases > most_leases then
                 strange = field_text(field)
             elseif left > 0 then
@@ -2615,10 +2632,10 @@ end
 return answer(function()
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
-local field, lease, level = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local prefix, read_field, heartbeat_ttl = ARGV[4], ARGV[5], tonumber(ARGV[6])
-local ear, asked, fenced, channel, how = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
-local write_field, waits = field .. ':write', ear == 'hears' or ear == 'asks'
+local delivery, asked, fenced, channel, how = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
+local write_field, waits = field .. ':write', delivery == 'push' or delivery == 'poll'
 
 local function upgrading()
     local n, now = 1, now_ms()
@@ -2644,7 +2661,7 @@ local function heartbeat()
     end
 end
 
-local function held_apart()
+local function has_legacy_holder()
     local entries = fields_of(lock)
     for i = 1, entries and #entries or 0, 2 do
         if entries[i] ~= 'mode' and not uses_line(entries[i]) then
@@ -2660,7 +2677,7 @@ if plain then
     check_record(lock)
 end
 local mine = mode and redis.call('hexists', lock, write_field) == 1
-if level ~= '1' and not mine then
+if hold_count ~= '1' and not mine then
     return {-1, 0, 0}
 end
 local line
@@ -2684,16 +2701,16 @@ if not mine then
         end
     end
     line = open_line(lock, KEYS[3], write_field)
-    if line and is_over(line, write_field) then
+    if line and has_tombstone(line, write_field) then
         return {0, redis.call('pttl', lock), 0}
     end
     local guest = waits and is_guest(line, write_field)
     local joins = line and waits and not guest and (not free or line.exists)
-    local deaf = joins and is_deaf(field, ear, channel, how)
-    local joined = joins and not deaf and
-        join(line, write_field, {ear = ear, lease = lease, fenced = fenced, asked = asked})
+    local lost = joins and subscription_lost(field, delivery, channel, how)
+    local joined = joins and not lost and
+        join(line, write_field, {delivery = delivery, lease = lease, fenced = fenced, asked = asked})
     local to
-    if free and line and line.exists and ear ~= 'pass' and not guest then
+    if free and line and line.exists and delivery ~= 'barge' and not guest then
         local client = client_of(field)
         to = pass_on(lock, line, tokens, channel, how, joined and client)
         if joined and to == client then
@@ -2704,7 +2721,7 @@ if not mine then
     end
     if not free or to then
         heartbeat()
-        local left = line and ear == 'pass' and line.mine and line.mine.field == write_field
+        local left = line and delivery == 'barge' and line.mine and line.mine.field == write_field
         if left then
             leave(line, write_field) -- the caller has come to hold the read half
         end
@@ -2714,17 +2731,17 @@ if not mine then
         if joined or to or left then
             joined = close_line(line) and joined
         end
-        local apart = ear ~= 'pass' and (not line or guest or held_apart())
-        return {0, redis.call('pttl', lock), standing(line, joined, deaf, apart)}
+        local legacy = delivery ~= 'barge' and (not line or guest or has_legacy_holder())
+        return {0, redis.call('pttl', lock), standing(line, joined, lost, legacy)}
     end
 end
 
-local token = level == '1' and draw_token(tokens) or 0
+local token = hold_count == '1' and draw_token(tokens) or 0
 redis.call('zrem', writers, field)
 if read_field ~= '' then
     redis.call('zrem', writers, read_field)
 end
-redis.call('hset', lock, 'mode', 'write', write_field, level)
+redis.call('hset', lock, 'mode', 'write', write_field, hold_count)
 if mode then
     extend(lock, lease)
 else
@@ -2738,9 +2755,9 @@ return {1, 0, token}
 
 end, {'hash', 'zset', 'hash', 'string'})
 
-end, undo = function(KEYS, ARGV)
+end, roll_back = function(KEYS, ARGV)
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -2775,7 +2792,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
 
 local function fields_of(lock)
     local n = redis.call('hlen', lock)
@@ -2808,8 +2825,8 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
-local function note_levels(lock, field, levels)
-    local answer = redis.pcall('hset', lock, field, levels)
+local function note_hold_count(lock, field, hold_count)
+    local answer = redis.pcall('hset', lock, field, hold_count)
     if type(answer) == 'table' and not answer.err:find('OOM ', 1, true) then
         error(answer, 0)
     end
@@ -2882,11 +2899,11 @@ local function listeners(channel, how)
 end
 
 local function granted_lease(waiter)
-    return waiter.state == 'sure' and waiter.lease or math.min(waiter.lease, provisional)
+    return waiter.state == 'confirmed' and waiter.lease or math.min(waiter.lease, provisional)
 end
 
 local function tell_granted(waiter, lease, token, channel, how)
-    if waiter.ear == 'asks' then
+    if waiter.delivery == 'poll' then
         return true
     end
     local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
@@ -2945,13 +2962,16 @@ end
 
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
+local state_of = {new = 'new', late = 'suspect', sure = 'confirmed'}
+local word_of = {new = 'new', suspect = 'late', confirmed = 'sure', push = 'hears', poll = 'asks'}
+
 local function parse_place(text, client)
-    local number, state, ear, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
         return nil -- other data
     end
-    return {number = tonumber(number), state = state, ear = ear, lease = tonumber(lease), fenced = fenced, asked = asked,
-        field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
+        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -3038,7 +3058,8 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.ear, ms(p.lease), p.fenced, p.asked, p.field)
+    return string.format('%d %s %s %s %s %s %s', p.number, word_of[p.state], word_of[p.delivery], ms(p.lease), p.fenced,
+        p.asked, p.field)
 end
 
 local function put_place(line, p)
@@ -3046,7 +3067,7 @@ local function put_place(line, p)
     set_field(line, ms(p.number), p.client)
 end
 
-local function stands(line, p)
+local function is_enqueued(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
 local function drop_number(line, number)
@@ -3061,12 +3082,12 @@ end
 
 local function drop_place(line, p)
     drop_field(line, p.client)
-    if p.unsaved or stands(line, p) then
+    if p.unsaved or is_enqueued(line, p) then
         drop_number(line, p.number)
     end
 end
 
-local function note_lapse(line)
+local function note_expired_grant(line)
     local field = line.granted
     if not field then
         return
@@ -3074,14 +3095,14 @@ local function note_lapse(line)
     line.granted = false
     drop_field(line, 'granted')
     local p = place_of(line, client_of(field))
-    if not p or p.field ~= field or p.unsaved or stands(line, p) then
+    if not p or p.field ~= field or p.unsaved or is_enqueued(line, p) then
         return
     end
-    if p.ear == 'asks' or line.last - p.number >= most_places then
+    if p.delivery == 'poll' or line.last - p.number >= most_places then
         drop_field(line, p.client)
         return
     end
-    p.state, p.unsaved = 'late', true
+    p.state, p.unsaved = 'suspect', true
     put_place(line, p)
     line.back = p
     line.first = math.min(line.first, p.number)
@@ -3110,10 +3131,10 @@ local function close_gaps(line)
     end
     local first
     for i, p in ipairs(places) do
-        local stood = numbers[ms(p.number)] == p.client
+        local was_enqueued = numbers[ms(p.number)] == p.client
         p.number = line.first + i - 1
         redis.call('hset', line.key, p.client, place_text(p))
-        if stood then
+        if was_enqueued then
             redis.call('hset', line.key, ms(p.number), p.client)
             first = first or p.number
         end
@@ -3132,15 +3153,15 @@ local function join(line, field, wish)
         return false
     end
     if before and before.field == field and line.granted == field then
-        note_lapse(line)
+        note_expired_grant(line)
     end
-    local p = {state = 'new', ear = wish.ear, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
+    local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
         client = client, unsaved = true}
     if before and before.field == field then
-        p.state = before.state == 'late' and 'sure' or before.state
+        p.state = before.state == 'suspect' and 'confirmed' or before.state
     end
-    local stays = before and (before.unsaved or stands(line, before))
-    if stays and before.state == 'late' and before.field ~= field then -- the hold of that place was lost
+    local stays = before and (before.unsaved or is_enqueued(line, before))
+    if stays and before.state == 'suspect' and before.field ~= field then -- the hold of that place was lost
         drop_number(line, before.number)
         stays = false
     end
@@ -3181,28 +3202,28 @@ local function end_field(line, field)
     end
 end
 
-local function hears(p, channel, how)
-    return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0
+local function is_reachable(p, channel, how)
+    return p.delivery == 'poll' or listeners(grants_to(channel, p), how) ~= 0
 end
 
 local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
-        note_lapse(line)
+        note_expired_grant(line)
     end
-    local late, to, at = {}, nil, line.last -- late: places that are passed over; at: the number that was reached
+    local suspects, to, at = {}, nil, line.last -- suspects: places that are passed over; at: the number that was reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
         if p and p.client == asker then
             to, at, line.mine = asker, number, nil
             drop_field(line, asker)
             break
-        elseif p and p.state == 'late' and hears(p, channel, how) then
-            late[#late + 1] = p
-        elseif p and p.state ~= 'late' and hears(p, channel, how) then
+        elseif p and p.state == 'suspect' and is_reachable(p, channel, how) then
+            suspects[#suspects + 1] = p
+        elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- all stay
                 line.mute = true
-                for _, q in ipairs(late) do
+                for _, q in ipairs(suspects) do
                     put_place(line, q)
                 end
                 announce(how, grants_to(channel, p), 'free')
@@ -3213,22 +3234,22 @@ local function pass_on(lock, line, tokens, channel, how, asker)
                 break
             end
         end
-        if p and late[#late] ~= p then
+        if p and suspects[#suspects] ~= p then
             drop_field(line, p.client)
         end
         drop_field(line, ms(number))
     end
-    local free = to and #late > 0 and at - 1 or at
+    local free = to and #suspects > 0 and at - 1 or at
     if to then
         drop_field(line, ms(at))
     end
-    for i, p in ipairs(late) do
-        p.number = free - #late + i
+    for i, p in ipairs(suspects) do
+        p.number = free - #suspects + i
         put_place(line, p)
     end
-    line.first = free - #late + 1
+    line.first = free - #suspects + 1
     if not to then
-        for _, p in ipairs(late) do
+        for _, p in ipairs(suspects) do
             announce(how, grants_to(channel, p), 'free')
         end
     end
@@ -3247,9 +3268,9 @@ local function announce_beside(channel, how)
     return other ~= channel and (listeners(other, how) or 0) > 0 and announce(how, other, '0') or 0
 end
 
-local function release_to_all(line, channel, how, message, slice, always)
+local function release_to_all(line, channel, how, message, window, always)
     local now = now_ms()
-    local due = now - line.shared >= slice or line.shared > now
+    local due = now - line.shared >= window or line.shared > now
     if not due and not always then
         return 0
     end
@@ -3272,11 +3293,11 @@ local function release_to_all(line, channel, how, message, slice, always)
     local kept = false -- a late place: its process may be frozen
     for number = line.first, line.last do
         local p = place_at(line, number)
-        local told = p and hears(p, channel, how)
+        local told = p and is_reachable(p, channel, how)
         if told then
             announce(how, grants_to(channel, p), 'free')
             kept = true
-            if p.state ~= 'late' then
+            if p.state ~= 'suspect' then
                 break
             end
         else
@@ -3308,19 +3329,19 @@ end
 local most_leases = 50000 -- that one script looks at
 local forever = 100 * 365 * 24 * 3600 * 1000
 
-local function lease_key(prefix, reader, level)
-    return prefix .. reader .. ':rwlock_timeout:' .. level
+local function lease_key(prefix, reader, n)
+    return prefix .. reader .. ':rwlock_timeout:' .. n
 end
 
-local function leases_of(reader, levels)
+local function leases_of(reader, hold_count)
     local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
-    return acquisition and #acquisition <= 20 and 1 or levels
+    return acquisition and #acquisition <= 20 and 1 or hold_count
 end
 
-local function lease_left(prefix, reader, levels)
+local function lease_left(prefix, reader, hold_count)
     local longest = -2
-    for level = 1, math.min(leases_of(reader, levels), most_levels) do
-        local left = redis.call('pttl', lease_key(prefix, reader, level))
+    for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
+        local left = redis.call('pttl', lease_key(prefix, reader, n))
         if left == -1 then
             left = forever -- another program took the lease away
         end
@@ -3344,9 +3365,9 @@ local function evict_dead_readers(lock, prefix, except)
         if other and (not is_hold(field, value) or too_deep(field, value)) then
             strange = strange or field_text(field)
         elseif other and not strange and not is_write(field) then
-            local levels = tonumber(value)
-            leases = leases + leases_of(field, levels)
-            local left = leases <= most_leases and lease_left(prefix, field, levels) or 0
+            local hold_count = tonumber(value)
+            leases = leases + leases_of(field, hold_count)
+            local left = leases <= most_leases and lease_left(prefix, field, hold_count) or 0
             if leases > most_leases then
                 strange = field_text(field)
             elseif left > 0 then
@@ -3370,11 +3391,11 @@ local function evict_dead_readers(lock, prefix, except)
     end
     return living, longest, evicted
 end
-local function pass_to_writer(lock, writers, line, tokens, channel, how, message, slice)
+local function pass_to_writer(lock, writers, line, tokens, channel, how, message, window)
     local heard, to = 0, nil
     if line and line.exists then
         try(function()
-            heard = line.first <= line.last and release_to_all(line, channel, how, message, slice, true) or 0
+            heard = line.first <= line.last and release_to_all(line, channel, how, message, window, true) or 0
             to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
         end)
         if to then
@@ -3384,14 +3405,14 @@ local function pass_to_writer(lock, writers, line, tokens, channel, how, message
     return heard, to
 end
 
-local function give_back_write(lock, writers, line, tokens, prefix, field, left, late, channel, how, slice)
+local function release_write(lock, writers, line, tokens, prefix, field, left, late, channel, how, window)
     local found = redis.pcall('hexists', lock, field)
     local had, wrong = found == 1, type(found) == 'table' -- wrong: the key holds something else; the field leaves the line first
     if wrong and left ~= '0' then
         error(found, 0)
     elseif left ~= '0' then
         if had then
-            note_levels(lock, field, left)
+            note_hold_count(lock, field, left)
         end
         return {had and 1 or -1, 0, 0}, false
     end
@@ -3419,7 +3440,7 @@ local function give_back_write(lock, writers, line, tokens, prefix, field, left,
             end
         end)
         if free then
-            heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '1', slice)
+            heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '1', window)
         end
         try(function() close_line(line) end)
     end
@@ -3434,11 +3455,11 @@ end
 return answer(function()
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
-local field, left, prefix, undo, read_field = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5]
-local channel, how, slice, late = ARGV[6], ARGV[7], tonumber(ARGV[8]), ARGV[9] == '1'
+local field, left, prefix, rolls_back, read_field = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5]
+local channel, how, window, late = ARGV[6], ARGV[7], tonumber(ARGV[8]), ARGV[9] == '1'
 local write_field = field .. ':write'
 
-if undo then
+if rolls_back then
     redis.call('zrem', writers, field)
     if read_field ~= '' then
         redis.call('zrem', writers, read_field)
@@ -3446,8 +3467,8 @@ if undo then
 end
 
 local line = left == '0' and try(function() return open_line(lock, KEYS[3], write_field) end) or nil
-local answer, free = give_back_write(lock, writers, line, tokens, prefix, write_field, left, late, channel, how, slice)
-if answer[1] ~= 1 and not undo then
+local answer, free = release_write(lock, writers, line, tokens, prefix, write_field, left, late, channel, how, window)
+if answer[1] ~= 1 and not rolls_back then
     check_record(lock)
 elseif answer[1] ~= 1 and redis.call('exists', writers) == 0 and (free or redis.call('hget', lock, 'mode') == 'read') then
     announce(how, channel, '1') -- readers waited for this writer
@@ -3467,19 +3488,19 @@ local function part(list, from, n)
     return p
 end
 
-local answers, taken = {}, {}
+local answers, acquired = {}, {}
 local key, at = 1, 2
 for i = 1, tonumber(ARGV[1]) do
     local script, n_keys = scripts[tonumber(ARGV[at])], tonumber(ARGV[at + 1])
-    local n_take, n_undo = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
+    local n_acquire, n_roll_back = tonumber(ARGV[at + 2]), tonumber(ARGV[at + 3])
     local keys = part(KEYS, key, n_keys)
-    local answer = script.take(keys, part(ARGV, at + 4, n_take))
+    local answer = script.acquire(keys, part(ARGV, at + 4, n_acquire))
     for _, n in ipairs(answer) do
         answers[#answers + 1] = n
     end
     if answer[1] ~= 1 then
         for j = i - 1, 1, -1 do
-            taken[j].undo(taken[j].keys, taken[j].args)
+            acquired[j].roll_back(acquired[j].keys, acquired[j].args)
         end
         if answer.err then
             answers = {err = answer.err:gsub('^(NOTALOCK )(%d+)', function(code, n)
@@ -3488,7 +3509,7 @@ for i = 1, tonumber(ARGV[1]) do
         end
         break
     end
-    taken[i] = {undo = script.undo, keys = keys, args = part(ARGV, at + 4 + n_take, n_undo)}
-    key, at = key + n_keys, at + 4 + n_take + n_undo
+    acquired[i] = {roll_back = script.roll_back, keys = keys, args = part(ARGV, at + 4 + n_acquire, n_roll_back)}
+    key, at = key + n_keys, at + 4 + n_acquire + n_roll_back
 end
 return answers

@@ -1,4 +1,4 @@
-local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -33,7 +33,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
 
 local function uses_line(field)
     return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
@@ -126,11 +126,11 @@ local function listeners(channel, how)
 end
 
 local function granted_lease(waiter)
-    return waiter.state == 'sure' and waiter.lease or math.min(waiter.lease, provisional)
+    return waiter.state == 'confirmed' and waiter.lease or math.min(waiter.lease, provisional)
 end
 
 local function tell_granted(waiter, lease, token, channel, how)
-    if waiter.ear == 'asks' then
+    if waiter.delivery == 'poll' then
         return true
     end
     local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
@@ -167,13 +167,13 @@ local function grant(lock, waiter, tokens, channel, how)
     return heard
 end
 
-local function standing_of(ahead, apart, deaf)
-    if apart then
+local function standing_of(ahead, legacy, lost)
+    if legacy then
         return 2
     elseif ahead then
         return 1 + 4 * ahead
     end
-    return deaf and 3 or 0
+    return lost and 3 or 0
 end
 local queue_life = 5 * 60 * 1000 -- as that of a line
 local for_ever = 100 * 365 * 24 * 60 * 60 * 1000
@@ -288,7 +288,7 @@ local function wake(q, waiter)
     end
 end
 
-local function is_apart(q, wished, holder)
+local function has_legacy(q, wished, holder)
     local wishes = count_wishes(q)
     if not wishes or holder and not uses_line(holder) or redis.call('hexists', q.wishes, 'last') == 1 then
         return true
@@ -487,7 +487,7 @@ local q = {
     wait_timeout = tonumber(ARGV[4]), channel = ARGV[9], how = ARGV[10],
 }
 local lock, wait_timeout = q.lock, q.wait_timeout
-local field, lease, level = ARGV[1], ARGV[2], ARGV[3]
+local field, lease, hold_count = ARGV[1], ARGV[2], ARGV[3]
 local heartbeat_ttl, enqueue, asked, fenced = tonumber(ARGV[5]), ARGV[6] == '1', ARGV[7], ARGV[8]
 
 local now = now_ms()
@@ -537,7 +537,7 @@ local first, evicted = evict_dead(q, now, heartbeat_ttl)
 local passed = 0 -- waiters in front of first that nobody hears
 
 if not mine then
-    if level ~= '1' then
+    if hold_count ~= '1' then
         return {-1, 0, 0}
     end
     if has_ended(q, field) then -- this request is late
@@ -547,12 +547,12 @@ if not mine then
         first, passed = first_alive(q, field)
     end
     if pttl ~= -2 or first and first ~= field then
-        local deaf = enqueue and asked ~= '0' and listeners(client_channel(q, field), q.how) == 0
-        if deaf then
+        local lost = enqueue and asked ~= '0' and listeners(client_channel(q, field), q.how) == 0
+        if lost then
             asked = '0'
         end
         local place = enqueue and wait_in_queue(pttl, queued)
-        local standing = standing_of(nil, not deaf and enqueue and is_apart(q, asked ~= '0', holder), deaf)
+        local standing = standing_of(nil, not lost and enqueue and has_legacy(q, asked ~= '0', holder), lost)
         if pttl == -2 then
             local granted, head = grant_first(q)
             if granted then
@@ -566,11 +566,11 @@ if not mine then
     end
 end
 
-local token = level == '1' and draw_token(q.tokens) or 0
+local token = hold_count == '1' and draw_token(q.tokens) or 0
 if not mine and first then
     serve(q, field, passed)
 end
-redis.call('hset', lock, field, level)
+redis.call('hset', lock, field, hold_count)
 if pttl < tonumber(lease) then
     redis.call('pexpire', lock, lease)
 end

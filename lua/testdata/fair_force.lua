@@ -1,4 +1,4 @@
-local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -33,7 +33,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
 
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
@@ -122,11 +122,11 @@ local function listeners(channel, how)
 end
 
 local function granted_lease(waiter)
-    return waiter.state == 'sure' and waiter.lease or math.min(waiter.lease, provisional)
+    return waiter.state == 'confirmed' and waiter.lease or math.min(waiter.lease, provisional)
 end
 
 local function tell_granted(waiter, lease, token, channel, how)
-    if waiter.ear == 'asks' then
+    if waiter.delivery == 'poll' then
         return true
     end
     local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))

@@ -1,4 +1,4 @@
-local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -33,7 +33,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
 
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
@@ -58,8 +58,8 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
-local function note_levels(lock, field, levels)
-    local answer = redis.pcall('hset', lock, field, levels)
+local function note_hold_count(lock, field, hold_count)
+    local answer = redis.pcall('hset', lock, field, hold_count)
     if type(answer) == 'table' and not answer.err:find('OOM ', 1, true) then
         error(answer, 0)
     end
@@ -132,11 +132,11 @@ local function listeners(channel, how)
 end
 
 local function granted_lease(waiter)
-    return waiter.state == 'sure' and waiter.lease or math.min(waiter.lease, provisional)
+    return waiter.state == 'confirmed' and waiter.lease or math.min(waiter.lease, provisional)
 end
 
 local function tell_granted(waiter, lease, token, channel, how)
-    if waiter.ear == 'asks' then
+    if waiter.delivery == 'poll' then
         return true
     end
     local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
@@ -356,12 +356,12 @@ local function end_waiter(q, waiter)
     end
 end
 
-local function give_back(q, field, held, left, waits, late)
+local function release_hold(q, field, held, left, waits, late)
     if late and left == '0' then
         end_waiter(q, field)
     end
     if held and left ~= '0' then
-        note_levels(q.lock, field, left)
+        note_hold_count(q.lock, field, left)
         return {1, 0, 0}
     end
     if held then
@@ -453,20 +453,20 @@ end
 return answer(function()
 
 local field, left, heartbeat_ttl, late = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5] == '1'
-local undo = ARGV[6] == '1'
+local rolls_back = ARGV[6] == '1'
 local q = {
     lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
     wait_timeout = tonumber(ARGV[3]), channel = ARGV[7], how = ARGV[8],
 }
 
 local held = redis.pcall('hexists', q.lock, field) == 1
-if not held and not undo then
+if not held and not rolls_back then
     check_record(q.lock)
 end
 
 local now = now_ms()
 local waits = evict_dead(q, now, heartbeat_ttl)
-if undo then
+if rolls_back then
     if redis.call('lpos', q.waiters, field) then
         give_up(q, {[field] = true}, now)
     else
@@ -475,6 +475,6 @@ if undo then
     waits = true
 end
 
-return give_back(q, field, held, left, waits, late)
+return release_hold(q, field, held, left, waits, late)
 
 end, {'hash', 'list', 'zset', 'zset', 'hash', 'string'})

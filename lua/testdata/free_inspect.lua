@@ -1,4 +1,4 @@
-local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -33,7 +33,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
 
 local function uses_line(field)
     return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
@@ -101,11 +101,11 @@ local some_are_free = redis.call('exists', unpack(KEYS, 1, locks)) < locks
 local found = {}
 for n = 1, locks do
     local ends = some_are_free and redis.call('exists', KEYS[n]) == 0
-    local sure, told = true, true
+    local read, told = true, true
     if n <= closely and not ends then
-        sure, told = pcall(is_told, KEYS[n], KEYS[locks + n], ARGV[n + 2])
+        read, told = pcall(is_told, KEYS[n], KEYS[locks + n], ARGV[n + 2])
     end
-    if ends or not sure or not told then
+    if ends or not read or not told then
         found[#found + 1] = 1
         found[#found + 1] = n
         found[#found + 1] = 0

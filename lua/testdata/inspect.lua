@@ -1,4 +1,4 @@
-local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -33,7 +33,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
 
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
@@ -83,10 +83,10 @@ local lock = KEYS[1]
 local field = ARGV[1]
 
 local holders = redis.call('hlen', lock)
-local levels = tonumber(field ~= '' and redis.call('hget', lock, field) or 0) -- other data may have a field ''
-if holders > 0 and levels == 0 then
+local hold_count = tonumber(field ~= '' and redis.call('hget', lock, field) or 0) -- other data may have a field ''
+if holders > 0 and hold_count == 0 then
     check_record(lock)
 end
-return {holders, levels, redis.call('pttl', lock)}
+return {holders, hold_count, redis.call('pttl', lock)}
 
 end, {'hash'})

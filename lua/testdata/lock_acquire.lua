@@ -5,22 +5,22 @@ local function is_idle_for(key, field)
 end
 
 local lock, tokens = KEYS[1], KEYS[3]
-local field, lease, level = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local ear, asked, fenced, channel, how = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
-local waits = ear == 'hears' or ear == 'asks'
+local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local delivery, asked, fenced, channel, how = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local waits = delivery == 'push' or delivery == 'poll'
 
-local there = level == '1' and not tokens and redis.pcall('exists', lock, KEYS[2])
+local there = hold_count == '1' and not tokens and redis.pcall('exists', lock, KEYS[2])
 if there == 1 and is_idle_for(KEYS[2], field) then -- then it is the line that is there
     there = 0
 end
-if there == 0 and type(redis.pcall('hset', lock, field, level)) == 'number' then
+if there == 0 and type(redis.pcall('hset', lock, field, hold_count)) == 'number' then
     if type(redis.pcall('pexpire', lock, ARGV[2])) == 'number' then
         return {1, 0, 0}
     end
     redis.call('del', lock)
 end
 
-local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -55,7 +55,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
 
 local function uses_line(field)
     return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
@@ -129,7 +129,7 @@ return answer(function()
 local pttl = redis.call('pttl', lock)
 local mine = pttl ~= -2 and redis.call('hexists', lock, field) == 1
 local leave_line -- where there is a line
-if not mine and level ~= '1' then
+if not mine and hold_count ~= '1' then
     return {-1, 0, 0}
 end
 if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], field)) then
@@ -159,11 +159,11 @@ local function listeners(channel, how)
 end
 
 local function granted_lease(waiter)
-    return waiter.state == 'sure' and waiter.lease or math.min(waiter.lease, provisional)
+    return waiter.state == 'confirmed' and waiter.lease or math.min(waiter.lease, provisional)
 end
 
 local function tell_granted(waiter, lease, token, channel, how)
-    if waiter.ear == 'asks' then
+    if waiter.delivery == 'poll' then
         return true
     end
     local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
@@ -201,13 +201,13 @@ local function grant(lock, waiter, tokens, channel, how)
 end
 
 local function still_held(_, _) return false end
-local function standing_of(ahead, apart, deaf)
-    if apart then
+local function standing_of(ahead, legacy, lost)
+    if legacy then
         return 2
     elseif ahead then
         return 1 + 4 * ahead
     end
-    return deaf and 3 or 0
+    return lost and 3 or 0
 end
 local line_life = 5 * 60 * 1000
 local most_places = 20000 -- numbers from the first place to the last one with which a client joins
@@ -227,13 +227,16 @@ end
 
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
+local state_of = {new = 'new', late = 'suspect', sure = 'confirmed'}
+local word_of = {new = 'new', suspect = 'late', confirmed = 'sure', push = 'hears', poll = 'asks'}
+
 local function parse_place(text, client)
-    local number, state, ear, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
         return nil -- other data
     end
-    return {number = tonumber(number), state = state, ear = ear, lease = tonumber(lease), fenced = fenced, asked = asked,
-        field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
+        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -320,7 +323,8 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.ear, ms(p.lease), p.fenced, p.asked, p.field)
+    return string.format('%d %s %s %s %s %s %s', p.number, word_of[p.state], word_of[p.delivery], ms(p.lease), p.fenced,
+        p.asked, p.field)
 end
 
 local function put_place(line, p)
@@ -328,7 +332,7 @@ local function put_place(line, p)
     set_field(line, ms(p.number), p.client)
 end
 
-local function stands(line, p)
+local function is_enqueued(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
 local function drop_number(line, number)
@@ -343,12 +347,12 @@ end
 
 local function drop_place(line, p)
     drop_field(line, p.client)
-    if p.unsaved or stands(line, p) then
+    if p.unsaved or is_enqueued(line, p) then
         drop_number(line, p.number)
     end
 end
 
-local function note_lapse(line)
+local function note_expired_grant(line)
     local field = line.granted
     if not field then
         return
@@ -356,14 +360,14 @@ local function note_lapse(line)
     line.granted = false
     drop_field(line, 'granted')
     local p = place_of(line, client_of(field))
-    if not p or p.field ~= field or p.unsaved or stands(line, p) then
+    if not p or p.field ~= field or p.unsaved or is_enqueued(line, p) then
         return
     end
-    if p.ear == 'asks' or line.last - p.number >= most_places then
+    if p.delivery == 'poll' or line.last - p.number >= most_places then
         drop_field(line, p.client)
         return
     end
-    p.state, p.unsaved = 'late', true
+    p.state, p.unsaved = 'suspect', true
     put_place(line, p)
     line.back = p
     line.first = math.min(line.first, p.number)
@@ -392,10 +396,10 @@ local function close_gaps(line)
     end
     local first
     for i, p in ipairs(places) do
-        local stood = numbers[ms(p.number)] == p.client
+        local was_enqueued = numbers[ms(p.number)] == p.client
         p.number = line.first + i - 1
         redis.call('hset', line.key, p.client, place_text(p))
-        if stood then
+        if was_enqueued then
             redis.call('hset', line.key, ms(p.number), p.client)
             first = first or p.number
         end
@@ -409,7 +413,7 @@ end
 
 local function is_guest(line, field)
     local p = line and line.mine
-    return p and of_writer(p.field) ~= of_writer(field) and (p.unsaved or line.granted == p.field or stands(line, p)) or false
+    return p and of_writer(p.field) ~= of_writer(field) and (p.unsaved or line.granted == p.field or is_enqueued(line, p)) or false
 end
 
 local function join(line, field, wish)
@@ -419,15 +423,15 @@ local function join(line, field, wish)
         return false
     end
     if before and before.field == field and line.granted == field then
-        note_lapse(line)
+        note_expired_grant(line)
     end
-    local p = {state = 'new', ear = wish.ear, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
+    local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
         client = client, unsaved = true}
     if before and before.field == field then
-        p.state = before.state == 'late' and 'sure' or before.state
+        p.state = before.state == 'suspect' and 'confirmed' or before.state
     end
-    local stays = before and (before.unsaved or stands(line, before))
-    if stays and before.state == 'late' and before.field ~= field then -- the hold of that place was lost
+    local stays = before and (before.unsaved or is_enqueued(line, before))
+    if stays and before.state == 'suspect' and before.field ~= field then -- the hold of that place was lost
         drop_number(line, before.number)
         stays = false
     end
@@ -453,8 +457,8 @@ local function places_in_front(line)
     return numbers < near_head and numbers or math.min(numbers, math.floor(redis.call('hlen', line.key) / 2))
 end
 
-local function standing(line, joined, deaf, apart)
-    return standing_of(joined and places_in_front(line) or nil, apart, deaf)
+local function standing(line, joined, lost, legacy)
+    return standing_of(joined and places_in_front(line) or nil, legacy, lost)
 end
 
 local function leave(line, field)
@@ -469,7 +473,7 @@ local function leave(line, field)
     end
 end
 
-local function is_over(line, field)
+local function has_tombstone(line, field)
     local found, any = is_buried(line.over, field, now_ms())
     if line.over and not any then
         line.over = false
@@ -477,32 +481,32 @@ local function is_over(line, field)
     end
     return found
 end
-local function is_deaf(field, ear, channel, how)
-    return ear == 'hears' and listeners(channel .. ':' .. client_of(field), how) == 0
+local function subscription_lost(field, delivery, channel, how)
+    return delivery == 'push' and listeners(channel .. ':' .. client_of(field), how) == 0
 end
 
-local function hears(p, channel, how)
-    return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0
+local function is_reachable(p, channel, how)
+    return p.delivery == 'poll' or listeners(grants_to(channel, p), how) ~= 0
 end
 
 local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
-        note_lapse(line)
+        note_expired_grant(line)
     end
-    local late, to, at = {}, nil, line.last -- late: places that are passed over; at: the number that was reached
+    local suspects, to, at = {}, nil, line.last -- suspects: places that are passed over; at: the number that was reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
         if p and p.client == asker then
             to, at, line.mine = asker, number, nil
             drop_field(line, asker)
             break
-        elseif p and p.state == 'late' and hears(p, channel, how) then
-            late[#late + 1] = p
-        elseif p and p.state ~= 'late' and hears(p, channel, how) then
+        elseif p and p.state == 'suspect' and is_reachable(p, channel, how) then
+            suspects[#suspects + 1] = p
+        elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- all stay
                 line.mute = true
-                for _, q in ipairs(late) do
+                for _, q in ipairs(suspects) do
                     put_place(line, q)
                 end
                 announce(how, grants_to(channel, p), 'free')
@@ -513,22 +517,22 @@ local function pass_on(lock, line, tokens, channel, how, asker)
                 break
             end
         end
-        if p and late[#late] ~= p then
+        if p and suspects[#suspects] ~= p then
             drop_field(line, p.client)
         end
         drop_field(line, ms(number))
     end
-    local free = to and #late > 0 and at - 1 or at
+    local free = to and #suspects > 0 and at - 1 or at
     if to then
         drop_field(line, ms(at))
     end
-    for i, p in ipairs(late) do
-        p.number = free - #late + i
+    for i, p in ipairs(suspects) do
+        p.number = free - #suspects + i
         put_place(line, p)
     end
-    line.first = free - #late + 1
+    line.first = free - #suspects + 1
     if not to then
-        for _, p in ipairs(late) do
+        for _, p in ipairs(suspects) do
             announce(how, grants_to(channel, p), 'free')
         end
     end
@@ -540,24 +544,24 @@ end
         _, holder = check_record(lock)
     end
     local line = open_line(lock, KEYS[2], field)
-    if line and is_over(line, field) then
+    if line and has_tombstone(line, field) then
         return {0, pttl, 0}
     end
     local guest = waits and is_guest(line, field)
     local joins = line and waits and not guest and (pttl ~= -2 or line.exists)
-    local deaf = joins and is_deaf(field, ear, channel, how)
-    local joined = joins and not deaf and
-        join(line, field, {ear = ear, lease = lease, fenced = fenced, asked = asked})
+    local lost = joins and subscription_lost(field, delivery, channel, how)
+    local joined = joins and not lost and
+        join(line, field, {delivery = delivery, lease = lease, fenced = fenced, asked = asked})
     if pttl ~= -2 then
         joined = joined and close_line(line)
-        return {0, pttl, standing(line, joined, deaf, not line or guest or not uses_line(holder))}
+        return {0, pttl, standing(line, joined, lost, not line or guest or not uses_line(holder))}
     end
-    if line and line.exists and ear ~= 'pass' and not guest then
+    if line and line.exists and delivery ~= 'barge' and not guest then
         local client = client_of(field)
         local to = pass_on(lock, line, tokens, channel, how, joined and client)
         if to and not (joined and to == client) then
             joined = close_line(line) and joined
-            return {0, redis.call('pttl', lock), standing(line, joined, deaf, false)}
+            return {0, redis.call('pttl', lock), standing(line, joined, lost, false)}
         end
     end
     if line and line.exists then
@@ -568,8 +572,8 @@ end
     end
 end
 
-local token = level == '1' and draw_token(tokens) or 0
-redis.call('hset', lock, field, level)
+local token = hold_count == '1' and draw_token(tokens) or 0
+redis.call('hset', lock, field, hold_count)
 if pttl < lease then
     redis.call('pexpire', lock, ARGV[2])
 end

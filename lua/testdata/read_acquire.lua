@@ -1,5 +1,5 @@
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -34,7 +34,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
 
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
@@ -94,19 +94,19 @@ local function extend(key, to)
     end
 end
 
-local function lease_key(prefix, reader, level)
-    return prefix .. reader .. ':rwlock_timeout:' .. level
+local function lease_key(prefix, reader, n)
+    return prefix .. reader .. ':rwlock_timeout:' .. n
 end
 
-local function leases_of(reader, levels)
+local function leases_of(reader, hold_count)
     local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
-    return acquisition and #acquisition <= 20 and 1 or levels
+    return acquisition and #acquisition <= 20 and 1 or hold_count
 end
 
-local function lease_left(prefix, reader, levels)
+local function lease_left(prefix, reader, hold_count)
     local longest = -2
-    for level = 1, math.min(leases_of(reader, levels), most_levels) do
-        local left = redis.call('pttl', lease_key(prefix, reader, level))
+    for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
+        local left = redis.call('pttl', lease_key(prefix, reader, n))
         if left == -1 then
             left = forever -- another program took the lease away
         end
@@ -118,7 +118,7 @@ end
 return answer(function()
 
 local lock, writers = KEYS[1], KEYS[2]
-local field, lease, level = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local prefix, write_field = ARGV[4], ARGV[5] .. ':write'
 local channel, how = ARGV[6], ARGV[7]
 
@@ -153,13 +153,14 @@ end
 
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
+local state_of = {new = 'new', late = 'suspect', sure = 'confirmed'}
 local function parse_place(text, client)
-    local number, state, ear, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
         return nil -- other data
     end
-    return {number = tonumber(number), state = state, ear = ear, lease = tonumber(lease), fenced = fenced, asked = asked,
-        field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
+        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -203,7 +204,7 @@ local function place_at(line, number)
     return p and p.number == number and p or nil
 end
 
-local function stands(line, p)
+local function is_enqueued(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
 local function drop_number(line, number)
@@ -218,7 +219,7 @@ end
 
 local function drop_place(line, p)
     drop_field(line, p.client)
-    if p.unsaved or stands(line, p) then
+    if p.unsaved or is_enqueued(line, p) then
         drop_number(line, p.number)
     end
 end
@@ -235,14 +236,14 @@ local function leave(line, field)
     end
 end
 
-local function hears(p, channel, how)
-    return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0
+local function is_reachable(p, channel, how)
+    return p.delivery == 'poll' or listeners(grants_to(channel, p), how) ~= 0
 end
 
 local function plain_waits(line, channel, how)
     for number = line.first, math.min(line.last, line.first + near_head - 1) do
         local p = place_at(line, number)
-        if p and not of_writer(p.field) and p.state ~= 'late' and p.ear == 'hears' and hears(p, channel, how) then
+        if p and not of_writer(p.field) and p.state ~= 'suspect' and p.delivery == 'push' and is_reachable(p, channel, how) then
             return true
         end
     end
@@ -267,7 +268,7 @@ if plain then
     return {0, redis.call('pttl', lock), 0}
 end
 if free or joins then
-    if level ~= '1' then
+    if hold_count ~= '1' then
         return {-1, 0, 0}
     end
     if mode and check_record(lock) == 1 then
@@ -294,14 +295,14 @@ end
 
 local longest = lease
 if free then
-    redis.call('hset', lock, 'mode', 'read', field, level)
+    redis.call('hset', lock, 'mode', 'read', field, hold_count)
 else
-    redis.call('hset', lock, field, level)
+    redis.call('hset', lock, field, hold_count)
     longest = math.max(lease, lease_left(prefix, field, 1))
 end
 redis.call('set', lease_key(prefix, field, 1), '1', 'PX', ms(longest))
-if level ~= '1' then
-    redis.call('set', lease_key(prefix, field, level), '1', 'PX', ms(longest))
+if hold_count ~= '1' then
+    redis.call('set', lease_key(prefix, field, hold_count), '1', 'PX', ms(longest))
 end
 if free then
     redis.call('pexpire', lock, ms(longest))

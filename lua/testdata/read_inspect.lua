@@ -1,5 +1,5 @@
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -34,7 +34,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
 
 local function fields_of(lock)
     local n = redis.call('hlen', lock)
@@ -91,19 +91,19 @@ local function is_write(field) return field:sub(-6) == ':write' end
 local most_leases = 50000 -- that one script looks at
 local forever = 100 * 365 * 24 * 3600 * 1000
 
-local function lease_key(prefix, reader, level)
-    return prefix .. reader .. ':rwlock_timeout:' .. level
+local function lease_key(prefix, reader, n)
+    return prefix .. reader .. ':rwlock_timeout:' .. n
 end
 
-local function leases_of(reader, levels)
+local function leases_of(reader, hold_count)
     local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
-    return acquisition and #acquisition <= 20 and 1 or levels
+    return acquisition and #acquisition <= 20 and 1 or hold_count
 end
 
-local function lease_left(prefix, reader, levels)
+local function lease_left(prefix, reader, hold_count)
     local longest = -2
-    for level = 1, math.min(leases_of(reader, levels), most_levels) do
-        local left = redis.call('pttl', lease_key(prefix, reader, level))
+    for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
+        local left = redis.call('pttl', lease_key(prefix, reader, n))
         if left == -1 then
             left = forever -- another program took the lease away
         end
@@ -127,9 +127,9 @@ local function evict_dead_readers(lock, prefix, except)
         if other and (not is_hold(field, value) or too_deep(field, value)) then
             strange = strange or field_text(field)
         elseif other and not strange and not is_write(field) then
-            local levels = tonumber(value)
-            leases = leases + leases_of(field, levels)
-            local left = leases <= most_leases and lease_left(prefix, field, levels) or 0
+            local hold_count = tonumber(value)
+            leases = leases + leases_of(field, hold_count)
+            local left = leases <= most_leases and lease_left(prefix, field, hold_count) or 0
             if leases > most_leases then
                 strange = field_text(field)
             elseif left > 0 then
@@ -169,7 +169,7 @@ end
 if evicted > 0 and redis.call('hlen', lock) == 1 then
     redis.call('del', lock) -- a mode alone is no record
 end
-local levels = tonumber(field ~= '' and redis.call('hget', lock, field) or 0)
-return {living > 0 and 1 or 0, levels, redis.call('pttl', lock)}
+local hold_count = tonumber(field ~= '' and redis.call('hget', lock, field) or 0)
+return {living > 0 and 1 or 0, hold_count, redis.call('pttl', lock)}
 
 end, {'hash'})

@@ -1,5 +1,5 @@
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -34,7 +34,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
 
 local function fields_of(lock)
     local n = redis.call('hlen', lock)
@@ -67,8 +67,8 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
-local function note_levels(lock, field, levels)
-    local answer = redis.pcall('hset', lock, field, levels)
+local function note_hold_count(lock, field, hold_count)
+    local answer = redis.pcall('hset', lock, field, hold_count)
     if type(answer) == 'table' and not answer.err:find('OOM ', 1, true) then
         error(answer, 0)
     end
@@ -139,11 +139,11 @@ local function listeners(channel, how)
 end
 
 local function granted_lease(waiter)
-    return waiter.state == 'sure' and waiter.lease or math.min(waiter.lease, provisional)
+    return waiter.state == 'confirmed' and waiter.lease or math.min(waiter.lease, provisional)
 end
 
 local function tell_granted(waiter, lease, token, channel, how)
-    if waiter.ear == 'asks' then
+    if waiter.delivery == 'poll' then
         return true
     end
     local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
@@ -187,13 +187,16 @@ end
 
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
+local state_of = {new = 'new', late = 'suspect', sure = 'confirmed'}
+local word_of = {new = 'new', suspect = 'late', confirmed = 'sure', push = 'hears', poll = 'asks'}
+
 local function parse_place(text, client)
-    local number, state, ear, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
         return nil -- other data
     end
-    return {number = tonumber(number), state = state, ear = ear, lease = tonumber(lease), fenced = fenced, asked = asked,
-        field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
+        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -280,7 +283,8 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.ear, ms(p.lease), p.fenced, p.asked, p.field)
+    return string.format('%d %s %s %s %s %s %s', p.number, word_of[p.state], word_of[p.delivery], ms(p.lease), p.fenced,
+        p.asked, p.field)
 end
 
 local function put_place(line, p)
@@ -288,10 +292,10 @@ local function put_place(line, p)
     set_field(line, ms(p.number), p.client)
 end
 
-local function stands(line, p)
+local function is_enqueued(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
-local function note_lapse(line)
+local function note_expired_grant(line)
     local field = line.granted
     if not field then
         return
@@ -299,41 +303,41 @@ local function note_lapse(line)
     line.granted = false
     drop_field(line, 'granted')
     local p = place_of(line, client_of(field))
-    if not p or p.field ~= field or p.unsaved or stands(line, p) then
+    if not p or p.field ~= field or p.unsaved or is_enqueued(line, p) then
         return
     end
-    if p.ear == 'asks' or line.last - p.number >= most_places then
+    if p.delivery == 'poll' or line.last - p.number >= most_places then
         drop_field(line, p.client)
         return
     end
-    p.state, p.unsaved = 'late', true
+    p.state, p.unsaved = 'suspect', true
     put_place(line, p)
     line.back = p
     line.first = math.min(line.first, p.number)
 end
 
-local function hears(p, channel, how)
-    return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0
+local function is_reachable(p, channel, how)
+    return p.delivery == 'poll' or listeners(grants_to(channel, p), how) ~= 0
 end
 
 local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
-        note_lapse(line)
+        note_expired_grant(line)
     end
-    local late, to, at = {}, nil, line.last -- late: places that are passed over; at: the number that was reached
+    local suspects, to, at = {}, nil, line.last -- suspects: places that are passed over; at: the number that was reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
         if p and p.client == asker then
             to, at, line.mine = asker, number, nil
             drop_field(line, asker)
             break
-        elseif p and p.state == 'late' and hears(p, channel, how) then
-            late[#late + 1] = p
-        elseif p and p.state ~= 'late' and hears(p, channel, how) then
+        elseif p and p.state == 'suspect' and is_reachable(p, channel, how) then
+            suspects[#suspects + 1] = p
+        elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- all stay
                 line.mute = true
-                for _, q in ipairs(late) do
+                for _, q in ipairs(suspects) do
                     put_place(line, q)
                 end
                 announce(how, grants_to(channel, p), 'free')
@@ -344,22 +348,22 @@ local function pass_on(lock, line, tokens, channel, how, asker)
                 break
             end
         end
-        if p and late[#late] ~= p then
+        if p and suspects[#suspects] ~= p then
             drop_field(line, p.client)
         end
         drop_field(line, ms(number))
     end
-    local free = to and #late > 0 and at - 1 or at
+    local free = to and #suspects > 0 and at - 1 or at
     if to then
         drop_field(line, ms(at))
     end
-    for i, p in ipairs(late) do
-        p.number = free - #late + i
+    for i, p in ipairs(suspects) do
+        p.number = free - #suspects + i
         put_place(line, p)
     end
-    line.first = free - #late + 1
+    line.first = free - #suspects + 1
     if not to then
-        for _, p in ipairs(late) do
+        for _, p in ipairs(suspects) do
             announce(how, grants_to(channel, p), 'free')
         end
     end
@@ -371,9 +375,9 @@ local function announce_beside(channel, how)
     return other ~= channel and (listeners(other, how) or 0) > 0 and announce(how, other, '0') or 0
 end
 
-local function release_to_all(line, channel, how, message, slice, always)
+local function release_to_all(line, channel, how, message, window, always)
     local now = now_ms()
-    local due = now - line.shared >= slice or line.shared > now
+    local due = now - line.shared >= window or line.shared > now
     if not due and not always then
         return 0
     end
@@ -396,11 +400,11 @@ local function release_to_all(line, channel, how, message, slice, always)
     local kept = false -- a late place: its process may be frozen
     for number = line.first, line.last do
         local p = place_at(line, number)
-        local told = p and hears(p, channel, how)
+        local told = p and is_reachable(p, channel, how)
         if told then
             announce(how, grants_to(channel, p), 'free')
             kept = true
-            if p.state ~= 'late' then
+            if p.state ~= 'suspect' then
                 break
             end
         else
@@ -432,21 +436,21 @@ end
 local most_leases = 50000 -- that one script looks at
 local forever = 100 * 365 * 24 * 3600 * 1000
 
-local function levels_of(value) return value and math.min(tonumber(value) or most_levels, most_levels) or 0 end
+local function hold_count_of(value) return value and math.min(tonumber(value) or most_hold_count, most_hold_count) or 0 end
 
-local function lease_key(prefix, reader, level)
-    return prefix .. reader .. ':rwlock_timeout:' .. level
+local function lease_key(prefix, reader, n)
+    return prefix .. reader .. ':rwlock_timeout:' .. n
 end
 
-local function leases_of(reader, levels)
+local function leases_of(reader, hold_count)
     local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
-    return acquisition and #acquisition <= 20 and 1 or levels
+    return acquisition and #acquisition <= 20 and 1 or hold_count
 end
 
-local function lease_left(prefix, reader, levels)
+local function lease_left(prefix, reader, hold_count)
     local longest = -2
-    for level = 1, math.min(leases_of(reader, levels), most_levels) do
-        local left = redis.call('pttl', lease_key(prefix, reader, level))
+    for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
+        local left = redis.call('pttl', lease_key(prefix, reader, n))
         if left == -1 then
             left = forever -- another program took the lease away
         end
@@ -456,8 +460,8 @@ local function lease_left(prefix, reader, levels)
 end
 
 local function drop_leases(prefix, reader, from, to)
-    for level = from, math.min(to, most_levels) do
-        redis.call('del', lease_key(prefix, reader, level))
+    for n = from, math.min(to, most_hold_count) do
+        redis.call('del', lease_key(prefix, reader, n))
     end
 end
 
@@ -476,9 +480,9 @@ local function evict_dead_readers(lock, prefix, except)
         if other and (not is_hold(field, value) or too_deep(field, value)) then
             strange = strange or field_text(field)
         elseif other and not strange and not is_write(field) then
-            local levels = tonumber(value)
-            leases = leases + leases_of(field, levels)
-            local left = leases <= most_leases and lease_left(prefix, field, levels) or 0
+            local hold_count = tonumber(value)
+            leases = leases + leases_of(field, hold_count)
+            local left = leases <= most_leases and lease_left(prefix, field, hold_count) or 0
             if leases > most_leases then
                 strange = field_text(field)
             elseif left > 0 then
@@ -502,11 +506,11 @@ local function evict_dead_readers(lock, prefix, except)
     end
     return living, longest, evicted
 end
-local function pass_to_writer(lock, writers, line, tokens, channel, how, message, slice)
+local function pass_to_writer(lock, writers, line, tokens, channel, how, message, window)
     local heard, to = 0, nil
     if line and line.exists then
         try(function()
-            heard = line.first <= line.last and release_to_all(line, channel, how, message, slice, true) or 0
+            heard = line.first <= line.last and release_to_all(line, channel, how, message, window, true) or 0
             to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
         end)
         if to then
@@ -520,12 +524,12 @@ return answer(function()
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
 local field, left, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3]
-local refuse_others, channel, how, slice = ARGV[4] == '1', ARGV[5], ARGV[6], tonumber(ARGV[7])
+local refuse_others, channel, how, window = ARGV[4] == '1', ARGV[5], ARGV[6], tonumber(ARGV[7])
 
 local mode = redis.call('hget', lock, 'mode')
-local levels = levels_of(mode and redis.call('hget', lock, field))
+local hold_count = hold_count_of(mode and redis.call('hget', lock, field))
 
-if levels == 0 then
+if hold_count == 0 then
     drop_leases(prefix, field, left + 1, left + 1) -- Redisson's forceUnlock leaves them
     if refuse_others then
         check_record(lock)
@@ -533,8 +537,8 @@ if levels == 0 then
     return {-1, 0, 0}
 end
 if left > 0 then
-    drop_leases(prefix, field, left + 1, levels)
-    note_levels(lock, field, left)
+    drop_leases(prefix, field, left + 1, hold_count)
+    note_hold_count(lock, field, left)
     return {1, 0, 0}
 end
 
@@ -542,11 +546,11 @@ local living, longest
 if mode ~= 'write' then
     living, longest = evict_dead_readers(lock, prefix, field) -- before anything is given back: it fails where a slot moves
 end
-drop_leases(prefix, field, 1, levels)
+drop_leases(prefix, field, 1, hold_count)
 if living == 0 then
     redis.call('del', lock)
     local line = try(function() return open_line(lock, KEYS[3], field) end)
-    local heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '0', slice)
+    local heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '0', window)
     if line and line.exists then
         try(function() close_line(line) end)
     end

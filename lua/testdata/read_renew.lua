@@ -1,5 +1,5 @@
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -34,7 +34,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
 
 local function fields_of(lock)
     local n = redis.call('hlen', lock)
@@ -92,7 +92,7 @@ local function is_write(field) return field:sub(-6) == ':write' end
 local most_leases = 50000 -- that one script looks at
 local forever = 100 * 365 * 24 * 3600 * 1000
 
-local function levels_of(value) return value and math.min(tonumber(value) or most_levels, most_levels) or 0 end
+local function hold_count_of(value) return value and math.min(tonumber(value) or most_hold_count, most_hold_count) or 0 end
 
 local function extend(key, to)
     if redis.call('pttl', key) < to then
@@ -100,19 +100,19 @@ local function extend(key, to)
     end
 end
 
-local function lease_key(prefix, reader, level)
-    return prefix .. reader .. ':rwlock_timeout:' .. level
+local function lease_key(prefix, reader, n)
+    return prefix .. reader .. ':rwlock_timeout:' .. n
 end
 
-local function leases_of(reader, levels)
+local function leases_of(reader, hold_count)
     local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
-    return acquisition and #acquisition <= 20 and 1 or levels
+    return acquisition and #acquisition <= 20 and 1 or hold_count
 end
 
-local function lease_left(prefix, reader, levels)
+local function lease_left(prefix, reader, hold_count)
     local longest = -2
-    for level = 1, math.min(leases_of(reader, levels), most_levels) do
-        local left = redis.call('pttl', lease_key(prefix, reader, level))
+    for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
+        local left = redis.call('pttl', lease_key(prefix, reader, n))
         if left == -1 then
             left = forever -- another program took the lease away
         end
@@ -122,8 +122,8 @@ local function lease_left(prefix, reader, levels)
 end
 
 local function drop_leases(prefix, reader, from, to)
-    for level = from, math.min(to, most_levels) do
-        redis.call('del', lease_key(prefix, reader, level))
+    for n = from, math.min(to, most_hold_count) do
+        redis.call('del', lease_key(prefix, reader, n))
     end
 end
 
@@ -142,9 +142,9 @@ local function evict_dead_readers(lock, prefix, except)
         if other and (not is_hold(field, value) or too_deep(field, value)) then
             strange = strange or field_text(field)
         elseif other and not strange and not is_write(field) then
-            local levels = tonumber(value)
-            leases = leases + leases_of(field, levels)
-            local left = leases <= most_leases and lease_left(prefix, field, levels) or 0
+            local hold_count = tonumber(value)
+            leases = leases + leases_of(field, hold_count)
+            local left = leases <= most_leases and lease_left(prefix, field, hold_count) or 0
             if leases > most_leases then
                 strange = field_text(field)
             elseif left > 0 then
@@ -178,18 +178,18 @@ if not mode then
     check_record(lock)
     return {-1, 0, 0}
 end
-local levels = levels_of(redis.call('hget', lock, field))
-if levels == 0 or lease_left(prefix, field, 1) <= 0 and is_dead(lock, prefix, field) then
+local hold_count = hold_count_of(redis.call('hget', lock, field))
+if hold_count == 0 or lease_left(prefix, field, 1) <= 0 and is_dead(lock, prefix, field) then
     return {-1, 0, 0}
 end
 
 if not exact then
     extend(lease_key(prefix, field, 1), lease)
-    extend(lease_key(prefix, field, levels), lease)
+    extend(lease_key(prefix, field, hold_count), lease)
     extend(lock, lease)
     return {1, 0, 0}
 end
-drop_leases(prefix, field, 2, levels) -- a longer one would count for Java
+drop_leases(prefix, field, 2, hold_count) -- a longer one would count for Java
 redis.call('pexpire', lease_key(prefix, field, 1), ms(lease))
 if mode == 'read' then
     local _, longest = evict_dead_readers(lock, prefix)

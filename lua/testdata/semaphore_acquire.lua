@@ -119,20 +119,20 @@ end
 return answer(function()
 
 local free, taken, key = KEYS[1], KEYS[2], KEYS[3]
-local id, lease, level, permits = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
-local ear, asked, channel, how = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
+local id, lease, hold_count, permits = ARGV[1], tonumber(ARGV[2]), ARGV[3], tonumber(ARGV[4])
+local delivery, asked, channel, how = ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 
 local now = now_ms()
 local available = free_permits(free)
 check_permits(taken)
-local lapsed = drop_expired(free, taken, now)
+local expired = drop_expired(free, taken, now)
 local ends = redis.call('zscore', taken, id)
 if ends and tonumber(ends) < now + lease then
     redis.call('zadd', taken, ms(now + lease), id)
 end
-local wants = not ends and level == '1'
+local wants = not ends and hold_count == '1'
 if available then
-    available = available + #lapsed
+    available = available + #expired
 elseif wants then
     available = permits - redis.call('zcard', taken)
     redis.call('set', free, ms(available))
@@ -143,9 +143,9 @@ if total ~= permits and total >= 0 then
     other = (math.min(total, 2147483647) + 1) * 1048576
 end
 
-if #lapsed == 0 and not wants then
+if #expired == 0 and not wants then
     return {ends and 1 or -1, 0, 0}
-elseif #lapsed == 0 and available > 0 and (key == free or not may_exist(key) or is_idle_for(key, id)) then
+elseif #expired == 0 and available > 0 and (key == free or not may_exist(key) or is_idle_for(key, id)) then
     take_permit(free, taken, id, now + lease)
     return {1, available - 1, other}
 end
@@ -161,11 +161,11 @@ local function listeners(channel, how)
 end
 
 local function granted_lease(waiter)
-    return waiter.state == 'sure' and waiter.lease or math.min(waiter.lease, provisional)
+    return waiter.state == 'confirmed' and waiter.lease or math.min(waiter.lease, provisional)
 end
 
 local function tell_granted(waiter, lease, token, channel, how)
-    if waiter.ear == 'asks' then
+    if waiter.delivery == 'poll' then
         return true
     end
     local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
@@ -182,13 +182,13 @@ local function is_buried(over, field, now)
     local _, behind = over:find(field .. ' ', 1, true)
     return behind and tonumber(over:match('^%d+', behind + 1) or 0) > now or false, true
 end
-local function standing_of(ahead, apart, deaf)
-    if apart then
+local function standing_of(ahead, legacy, lost)
+    if legacy then
         return 2
     elseif ahead then
         return 1 + 4 * ahead
     end
-    return deaf and 3 or 0
+    return lost and 3 or 0
 end
 local function grant(taken, waiter, free, channel, how)
     local lease = granted_lease(waiter)
@@ -222,13 +222,16 @@ end
 
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
+local state_of = {new = 'new', late = 'suspect', sure = 'confirmed'}
+local word_of = {new = 'new', suspect = 'late', confirmed = 'sure', push = 'hears', poll = 'asks'}
+
 local function parse_place(text, client)
-    local number, state, ear, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
         return nil -- other data
     end
-    return {number = tonumber(number), state = state, ear = ear, lease = tonumber(lease), fenced = fenced, asked = asked,
-        field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
+        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -315,7 +318,8 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.ear, ms(p.lease), p.fenced, p.asked, p.field)
+    return string.format('%d %s %s %s %s %s %s', p.number, word_of[p.state], word_of[p.delivery], ms(p.lease), p.fenced,
+        p.asked, p.field)
 end
 
 local function put_place(line, p)
@@ -323,7 +327,7 @@ local function put_place(line, p)
     set_field(line, ms(p.number), p.client)
 end
 
-local function stands(line, p)
+local function is_enqueued(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
 local function drop_number(line, number)
@@ -338,12 +342,12 @@ end
 
 local function drop_place(line, p)
     drop_field(line, p.client)
-    if p.unsaved or stands(line, p) then
+    if p.unsaved or is_enqueued(line, p) then
         drop_number(line, p.number)
     end
 end
 
-local function note_lapse(line)
+local function note_expired_grant(line)
     local field = line.granted
     if not field then
         return
@@ -351,14 +355,14 @@ local function note_lapse(line)
     line.granted = false
     drop_field(line, 'granted')
     local p = place_of(line, client_of(field))
-    if not p or p.field ~= field or p.unsaved or stands(line, p) then
+    if not p or p.field ~= field or p.unsaved or is_enqueued(line, p) then
         return
     end
-    if p.ear == 'asks' or line.last - p.number >= most_places then
+    if p.delivery == 'poll' or line.last - p.number >= most_places then
         drop_field(line, p.client)
         return
     end
-    p.state, p.unsaved = 'late', true
+    p.state, p.unsaved = 'suspect', true
     put_place(line, p)
     line.back = p
     line.first = math.min(line.first, p.number)
@@ -387,10 +391,10 @@ local function close_gaps(line)
     end
     local first
     for i, p in ipairs(places) do
-        local stood = numbers[ms(p.number)] == p.client
+        local was_enqueued = numbers[ms(p.number)] == p.client
         p.number = line.first + i - 1
         redis.call('hset', line.key, p.client, place_text(p))
-        if stood then
+        if was_enqueued then
             redis.call('hset', line.key, ms(p.number), p.client)
             first = first or p.number
         end
@@ -409,15 +413,15 @@ local function join(line, field, wish)
         return false
     end
     if before and before.field == field and line.granted == field then
-        note_lapse(line)
+        note_expired_grant(line)
     end
-    local p = {state = 'new', ear = wish.ear, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
+    local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
         client = client, unsaved = true}
     if before and before.field == field then
-        p.state = before.state == 'late' and 'sure' or before.state
+        p.state = before.state == 'suspect' and 'confirmed' or before.state
     end
-    local stays = before and (before.unsaved or stands(line, before))
-    if stays and before.state == 'late' and before.field ~= field then -- the hold of that place was lost
+    local stays = before and (before.unsaved or is_enqueued(line, before))
+    if stays and before.state == 'suspect' and before.field ~= field then -- the hold of that place was lost
         drop_number(line, before.number)
         stays = false
     end
@@ -443,8 +447,8 @@ local function places_in_front(line)
     return numbers < near_head and numbers or math.min(numbers, math.floor(redis.call('hlen', line.key) / 2))
 end
 
-local function standing(line, joined, deaf, apart)
-    return standing_of(joined and places_in_front(line) or nil, apart, deaf)
+local function standing(line, joined, lost, legacy)
+    return standing_of(joined and places_in_front(line) or nil, legacy, lost)
 end
 
 local function leave(line, field)
@@ -459,7 +463,7 @@ local function leave(line, field)
     end
 end
 
-local function is_over(line, field)
+local function has_tombstone(line, field)
     local found, any = is_buried(line.over, field, now_ms())
     if line.over and not any then
         line.over = false
@@ -467,32 +471,32 @@ local function is_over(line, field)
     end
     return found
 end
-local function is_deaf(field, ear, channel, how)
-    return ear == 'hears' and listeners(channel .. ':' .. client_of(field), how) == 0
+local function subscription_lost(field, delivery, channel, how)
+    return delivery == 'push' and listeners(channel .. ':' .. client_of(field), how) == 0
 end
 
-local function hears(p, channel, how)
-    return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0
+local function is_reachable(p, channel, how)
+    return p.delivery == 'poll' or listeners(grants_to(channel, p), how) ~= 0
 end
 
 local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
-        note_lapse(line)
+        note_expired_grant(line)
     end
-    local late, to, at = {}, nil, line.last -- late: places that are passed over; at: the number that was reached
+    local suspects, to, at = {}, nil, line.last -- suspects: places that are passed over; at: the number that was reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
         if p and p.client == asker then
             to, at, line.mine = asker, number, nil
             drop_field(line, asker)
             break
-        elseif p and p.state == 'late' and hears(p, channel, how) then
-            late[#late + 1] = p
-        elseif p and p.state ~= 'late' and hears(p, channel, how) then
+        elseif p and p.state == 'suspect' and is_reachable(p, channel, how) then
+            suspects[#suspects + 1] = p
+        elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- all stay
                 line.mute = true
-                for _, q in ipairs(late) do
+                for _, q in ipairs(suspects) do
                     put_place(line, q)
                 end
                 announce(how, grants_to(channel, p), 'free')
@@ -503,22 +507,22 @@ local function pass_on(lock, line, tokens, channel, how, asker)
                 break
             end
         end
-        if p and late[#late] ~= p then
+        if p and suspects[#suspects] ~= p then
             drop_field(line, p.client)
         end
         drop_field(line, ms(number))
     end
-    local free = to and #late > 0 and at - 1 or at
+    local free = to and #suspects > 0 and at - 1 or at
     if to then
         drop_field(line, ms(at))
     end
-    for i, p in ipairs(late) do
-        p.number = free - #late + i
+    for i, p in ipairs(suspects) do
+        p.number = free - #suspects + i
         put_place(line, p)
     end
-    line.first = free - #late + 1
+    line.first = free - #suspects + 1
     if not to then
-        for _, p in ipairs(late) do
+        for _, p in ipairs(suspects) do
             announce(how, grants_to(channel, p), 'free')
         end
     end
@@ -544,16 +548,16 @@ local function pass_permits(free, taken, line, id, channel, how, asker)
     return line, passed_on
 end
 
-local function forget_lapsed(line, lapsed, id)
-    for _, other in ipairs(lapsed) do
+local function forget_expired(line, expired, id)
+    for _, other in ipairs(expired) do
         local p = other ~= id and other ~= line.granted and place_of(line, client_of(other))
-        if p and p.field == other and not stands(line, p) then
+        if p and p.field == other and not is_enqueued(line, p) then
             drop_field(line, p.client)
         end
     end
 end
 
-local function held_apart()
+local function has_legacy_holder()
     for _, other in ipairs(redis.call('zrangebyscore', taken, '-inf', '+inf', 'limit', 0, 1000)) do
         if not uses_line(other) then
             return true
@@ -564,13 +568,13 @@ end
 
 local line = open_line(free, key, id)
 if line and line.exists then
-    forget_lapsed(line, lapsed, id)
+    forget_expired(line, expired, id)
 end
-wants = wants and not (line and is_over(line, id))
-local joins = wants and line and (ear == 'hears' or ear == 'asks') and (available <= 0 or line.exists)
-local deaf = joins and is_deaf(id, ear, channel, how)
-local joined = joins and not deaf and join(line, id, {ear = ear, lease = lease, fenced = '0', asked = asked})
-if not (wants and ear == 'pass') then
+wants = wants and not (line and has_tombstone(line, id))
+local joins = wants and line and (delivery == 'push' or delivery == 'poll') and (available <= 0 or line.exists)
+local lost = joins and subscription_lost(id, delivery, channel, how)
+local joined = joins and not lost and join(line, id, {delivery = delivery, lease = lease, fenced = '0', asked = asked})
+if not (wants and delivery == 'barge') then
     line = pass_permits(free, taken, line, id, channel, how, joined and client_of(id))
 end
 local takes = wants and count_free(free) > 0
@@ -582,17 +586,17 @@ if takes then
     end
 end
 local closed = line and (line.exists or joined) and close_line(line)
-if #lapsed > 0 then
+if #expired > 0 then
     announce_free(free, channel, how)
 end
 if ends or takes then
     return {1, takes and math.max(0, count_free(free)) or 0, takes and other or 0}
-elseif level ~= '1' then
+elseif hold_count ~= '1' then
     return {-1, 0, 0}
 end
 local first = redis.call('zrangebyscore', taken, '-inf', '+inf', 'withscores', 'limit', 0, 1)
 local pttl = first[2] and has_lease(first[2]) and tonumber(first[2]) - now or -1
-local place = standing(line, joined and closed and line.mine, deaf, not line or held_apart())
+local place = standing(line, joined and closed and line.mine, lost, not line or has_legacy_holder())
 return {0, pttl, math.min(place, 1048573) + other} -- which is 1 and four for each place, too
 
 end, {'string', 'zset', 'hash'})

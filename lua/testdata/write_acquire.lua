@@ -1,5 +1,5 @@
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -34,7 +34,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
 
 local function fields_of(lock)
     local n = redis.call('hlen', lock)
@@ -136,11 +136,11 @@ local function listeners(channel, how)
 end
 
 local function granted_lease(waiter)
-    return waiter.state == 'sure' and waiter.lease or math.min(waiter.lease, provisional)
+    return waiter.state == 'confirmed' and waiter.lease or math.min(waiter.lease, provisional)
 end
 
 local function tell_granted(waiter, lease, token, channel, how)
-    if waiter.ear == 'asks' then
+    if waiter.delivery == 'poll' then
         return true
     end
     local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
@@ -178,13 +178,13 @@ local function grant(lock, waiter, tokens, channel, how)
 end
 
 local function still_held(_, _) return false end
-local function standing_of(ahead, apart, deaf)
-    if apart then
+local function standing_of(ahead, legacy, lost)
+    if legacy then
         return 2
     elseif ahead then
         return 1 + 4 * ahead
     end
-    return deaf and 3 or 0
+    return lost and 3 or 0
 end
 local line_life = 5 * 60 * 1000
 local most_places = 20000 -- numbers from the first place to the last one with which a client joins
@@ -204,13 +204,16 @@ end
 
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
+local state_of = {new = 'new', late = 'suspect', sure = 'confirmed'}
+local word_of = {new = 'new', suspect = 'late', confirmed = 'sure', push = 'hears', poll = 'asks'}
+
 local function parse_place(text, client)
-    local number, state, ear, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
         return nil -- other data
     end
-    return {number = tonumber(number), state = state, ear = ear, lease = tonumber(lease), fenced = fenced, asked = asked,
-        field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
+        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -297,7 +300,8 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.ear, ms(p.lease), p.fenced, p.asked, p.field)
+    return string.format('%d %s %s %s %s %s %s', p.number, word_of[p.state], word_of[p.delivery], ms(p.lease), p.fenced,
+        p.asked, p.field)
 end
 
 local function put_place(line, p)
@@ -305,7 +309,7 @@ local function put_place(line, p)
     set_field(line, ms(p.number), p.client)
 end
 
-local function stands(line, p)
+local function is_enqueued(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
 local function drop_number(line, number)
@@ -320,12 +324,12 @@ end
 
 local function drop_place(line, p)
     drop_field(line, p.client)
-    if p.unsaved or stands(line, p) then
+    if p.unsaved or is_enqueued(line, p) then
         drop_number(line, p.number)
     end
 end
 
-local function note_lapse(line)
+local function note_expired_grant(line)
     local field = line.granted
     if not field then
         return
@@ -333,14 +337,14 @@ local function note_lapse(line)
     line.granted = false
     drop_field(line, 'granted')
     local p = place_of(line, client_of(field))
-    if not p or p.field ~= field or p.unsaved or stands(line, p) then
+    if not p or p.field ~= field or p.unsaved or is_enqueued(line, p) then
         return
     end
-    if p.ear == 'asks' or line.last - p.number >= most_places then
+    if p.delivery == 'poll' or line.last - p.number >= most_places then
         drop_field(line, p.client)
         return
     end
-    p.state, p.unsaved = 'late', true
+    p.state, p.unsaved = 'suspect', true
     put_place(line, p)
     line.back = p
     line.first = math.min(line.first, p.number)
@@ -369,10 +373,10 @@ local function close_gaps(line)
     end
     local first
     for i, p in ipairs(places) do
-        local stood = numbers[ms(p.number)] == p.client
+        local was_enqueued = numbers[ms(p.number)] == p.client
         p.number = line.first + i - 1
         redis.call('hset', line.key, p.client, place_text(p))
-        if stood then
+        if was_enqueued then
             redis.call('hset', line.key, ms(p.number), p.client)
             first = first or p.number
         end
@@ -386,7 +390,7 @@ end
 
 local function is_guest(line, field)
     local p = line and line.mine
-    return p and of_writer(p.field) ~= of_writer(field) and (p.unsaved or line.granted == p.field or stands(line, p)) or false
+    return p and of_writer(p.field) ~= of_writer(field) and (p.unsaved or line.granted == p.field or is_enqueued(line, p)) or false
 end
 
 local function join(line, field, wish)
@@ -396,15 +400,15 @@ local function join(line, field, wish)
         return false
     end
     if before and before.field == field and line.granted == field then
-        note_lapse(line)
+        note_expired_grant(line)
     end
-    local p = {state = 'new', ear = wish.ear, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
+    local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
         client = client, unsaved = true}
     if before and before.field == field then
-        p.state = before.state == 'late' and 'sure' or before.state
+        p.state = before.state == 'suspect' and 'confirmed' or before.state
     end
-    local stays = before and (before.unsaved or stands(line, before))
-    if stays and before.state == 'late' and before.field ~= field then -- the hold of that place was lost
+    local stays = before and (before.unsaved or is_enqueued(line, before))
+    if stays and before.state == 'suspect' and before.field ~= field then -- the hold of that place was lost
         drop_number(line, before.number)
         stays = false
     end
@@ -430,8 +434,8 @@ local function places_in_front(line)
     return numbers < near_head and numbers or math.min(numbers, math.floor(redis.call('hlen', line.key) / 2))
 end
 
-local function standing(line, joined, deaf, apart)
-    return standing_of(joined and places_in_front(line) or nil, apart, deaf)
+local function standing(line, joined, lost, legacy)
+    return standing_of(joined and places_in_front(line) or nil, legacy, lost)
 end
 
 local function leave(line, field)
@@ -446,7 +450,7 @@ local function leave(line, field)
     end
 end
 
-local function is_over(line, field)
+local function has_tombstone(line, field)
     local found, any = is_buried(line.over, field, now_ms())
     if line.over and not any then
         line.over = false
@@ -454,32 +458,32 @@ local function is_over(line, field)
     end
     return found
 end
-local function is_deaf(field, ear, channel, how)
-    return ear == 'hears' and listeners(channel .. ':' .. client_of(field), how) == 0
+local function subscription_lost(field, delivery, channel, how)
+    return delivery == 'push' and listeners(channel .. ':' .. client_of(field), how) == 0
 end
 
-local function hears(p, channel, how)
-    return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0
+local function is_reachable(p, channel, how)
+    return p.delivery == 'poll' or listeners(grants_to(channel, p), how) ~= 0
 end
 
 local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
-        note_lapse(line)
+        note_expired_grant(line)
     end
-    local late, to, at = {}, nil, line.last -- late: places that are passed over; at: the number that was reached
+    local suspects, to, at = {}, nil, line.last -- suspects: places that are passed over; at: the number that was reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
         if p and p.client == asker then
             to, at, line.mine = asker, number, nil
             drop_field(line, asker)
             break
-        elseif p and p.state == 'late' and hears(p, channel, how) then
-            late[#late + 1] = p
-        elseif p and p.state ~= 'late' and hears(p, channel, how) then
+        elseif p and p.state == 'suspect' and is_reachable(p, channel, how) then
+            suspects[#suspects + 1] = p
+        elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- all stay
                 line.mute = true
-                for _, q in ipairs(late) do
+                for _, q in ipairs(suspects) do
                     put_place(line, q)
                 end
                 announce(how, grants_to(channel, p), 'free')
@@ -490,22 +494,22 @@ local function pass_on(lock, line, tokens, channel, how, asker)
                 break
             end
         end
-        if p and late[#late] ~= p then
+        if p and suspects[#suspects] ~= p then
             drop_field(line, p.client)
         end
         drop_field(line, ms(number))
     end
-    local free = to and #late > 0 and at - 1 or at
+    local free = to and #suspects > 0 and at - 1 or at
     if to then
         drop_field(line, ms(at))
     end
-    for i, p in ipairs(late) do
-        p.number = free - #late + i
+    for i, p in ipairs(suspects) do
+        p.number = free - #suspects + i
         put_place(line, p)
     end
-    line.first = free - #late + 1
+    line.first = free - #suspects + 1
     if not to then
-        for _, p in ipairs(late) do
+        for _, p in ipairs(suspects) do
             announce(how, grants_to(channel, p), 'free')
         end
     end
@@ -538,19 +542,19 @@ local function extend(key, to)
     end
 end
 
-local function lease_key(prefix, reader, level)
-    return prefix .. reader .. ':rwlock_timeout:' .. level
+local function lease_key(prefix, reader, n)
+    return prefix .. reader .. ':rwlock_timeout:' .. n
 end
 
-local function leases_of(reader, levels)
+local function leases_of(reader, hold_count)
     local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
-    return acquisition and #acquisition <= 20 and 1 or levels
+    return acquisition and #acquisition <= 20 and 1 or hold_count
 end
 
-local function lease_left(prefix, reader, levels)
+local function lease_left(prefix, reader, hold_count)
     local longest = -2
-    for level = 1, math.min(leases_of(reader, levels), most_levels) do
-        local left = redis.call('pttl', lease_key(prefix, reader, level))
+    for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
+        local left = redis.call('pttl', lease_key(prefix, reader, n))
         if left == -1 then
             left = forever -- another program took the lease away
         end
@@ -574,9 +578,9 @@ local function evict_dead_readers(lock, prefix, except)
         if other and (not is_hold(field, value) or too_deep(field, value)) then
             strange = strange or field_text(field)
         elseif other and not strange and not is_write(field) then
-            local levels = tonumber(value)
-            leases = leases + leases_of(field, levels)
-            local left = leases <= most_leases and lease_left(prefix, field, levels) or 0
+            local hold_count = tonumber(value)
+            leases = leases + leases_of(field, hold_count)
+            local left = leases <= most_leases and lease_left(prefix, field, hold_count) or 0
             if leases > most_leases then
                 strange = field_text(field)
             elseif left > 0 then
@@ -603,10 +607,10 @@ end
 return answer(function()
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
-local field, lease, level = ARGV[1], tonumber(ARGV[2]), ARGV[3]
+local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local prefix, read_field, heartbeat_ttl = ARGV[4], ARGV[5], tonumber(ARGV[6])
-local ear, asked, fenced, channel, how = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
-local write_field, waits = field .. ':write', ear == 'hears' or ear == 'asks'
+local delivery, asked, fenced, channel, how = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
+local write_field, waits = field .. ':write', delivery == 'push' or delivery == 'poll'
 
 local function upgrading()
     local n, now = 1, now_ms()
@@ -632,7 +636,7 @@ local function heartbeat()
     end
 end
 
-local function held_apart()
+local function has_legacy_holder()
     local entries = fields_of(lock)
     for i = 1, entries and #entries or 0, 2 do
         if entries[i] ~= 'mode' and not uses_line(entries[i]) then
@@ -648,7 +652,7 @@ if plain then
     check_record(lock)
 end
 local mine = mode and redis.call('hexists', lock, write_field) == 1
-if level ~= '1' and not mine then
+if hold_count ~= '1' and not mine then
     return {-1, 0, 0}
 end
 local line
@@ -672,16 +676,16 @@ if not mine then
         end
     end
     line = open_line(lock, KEYS[3], write_field)
-    if line and is_over(line, write_field) then
+    if line and has_tombstone(line, write_field) then
         return {0, redis.call('pttl', lock), 0}
     end
     local guest = waits and is_guest(line, write_field)
     local joins = line and waits and not guest and (not free or line.exists)
-    local deaf = joins and is_deaf(field, ear, channel, how)
-    local joined = joins and not deaf and
-        join(line, write_field, {ear = ear, lease = lease, fenced = fenced, asked = asked})
+    local lost = joins and subscription_lost(field, delivery, channel, how)
+    local joined = joins and not lost and
+        join(line, write_field, {delivery = delivery, lease = lease, fenced = fenced, asked = asked})
     local to
-    if free and line and line.exists and ear ~= 'pass' and not guest then
+    if free and line and line.exists and delivery ~= 'barge' and not guest then
         local client = client_of(field)
         to = pass_on(lock, line, tokens, channel, how, joined and client)
         if joined and to == client then
@@ -692,7 +696,7 @@ if not mine then
     end
     if not free or to then
         heartbeat()
-        local left = line and ear == 'pass' and line.mine and line.mine.field == write_field
+        local left = line and delivery == 'barge' and line.mine and line.mine.field == write_field
         if left then
             leave(line, write_field) -- the caller has come to hold the read half
         end
@@ -702,17 +706,17 @@ if not mine then
         if joined or to or left then
             joined = close_line(line) and joined
         end
-        local apart = ear ~= 'pass' and (not line or guest or held_apart())
-        return {0, redis.call('pttl', lock), standing(line, joined, deaf, apart)}
+        local legacy = delivery ~= 'barge' and (not line or guest or has_legacy_holder())
+        return {0, redis.call('pttl', lock), standing(line, joined, lost, legacy)}
     end
 end
 
-local token = level == '1' and draw_token(tokens) or 0
+local token = hold_count == '1' and draw_token(tokens) or 0
 redis.call('zrem', writers, field)
 if read_field ~= '' then
     redis.call('zrem', writers, read_field)
 end
-redis.call('hset', lock, 'mode', 'write', write_field, level)
+redis.call('hset', lock, 'mode', 'write', write_field, hold_count)
 if mode then
     extend(lock, lease)
 else

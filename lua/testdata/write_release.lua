@@ -1,5 +1,5 @@
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_levels = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -34,7 +34,7 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, levels) return tonumber(levels) > most_levels and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
 
 local function fields_of(lock)
     local n = redis.call('hlen', lock)
@@ -67,8 +67,8 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
-local function note_levels(lock, field, levels)
-    local answer = redis.pcall('hset', lock, field, levels)
+local function note_hold_count(lock, field, hold_count)
+    local answer = redis.pcall('hset', lock, field, hold_count)
     if type(answer) == 'table' and not answer.err:find('OOM ', 1, true) then
         error(answer, 0)
     end
@@ -141,11 +141,11 @@ local function listeners(channel, how)
 end
 
 local function granted_lease(waiter)
-    return waiter.state == 'sure' and waiter.lease or math.min(waiter.lease, provisional)
+    return waiter.state == 'confirmed' and waiter.lease or math.min(waiter.lease, provisional)
 end
 
 local function tell_granted(waiter, lease, token, channel, how)
-    if waiter.ear == 'asks' then
+    if waiter.delivery == 'poll' then
         return true
     end
     local heard = redis.pcall(how, channel, string.format('grant %s %s %s %s', waiter.field, waiter.asked, ms(lease), ms(token)))
@@ -204,13 +204,16 @@ end
 
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
+local state_of = {new = 'new', late = 'suspect', sure = 'confirmed'}
+local word_of = {new = 'new', suspect = 'late', confirmed = 'sure', push = 'hears', poll = 'asks'}
+
 local function parse_place(text, client)
-    local number, state, ear, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
+    local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
         return nil -- other data
     end
-    return {number = tonumber(number), state = state, ear = ear, lease = tonumber(lease), fenced = fenced, asked = asked,
-        field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
+        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -297,7 +300,8 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.ear, ms(p.lease), p.fenced, p.asked, p.field)
+    return string.format('%d %s %s %s %s %s %s', p.number, word_of[p.state], word_of[p.delivery], ms(p.lease), p.fenced,
+        p.asked, p.field)
 end
 
 local function put_place(line, p)
@@ -305,7 +309,7 @@ local function put_place(line, p)
     set_field(line, ms(p.number), p.client)
 end
 
-local function stands(line, p)
+local function is_enqueued(line, p)
     return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
 end
 local function drop_number(line, number)
@@ -320,12 +324,12 @@ end
 
 local function drop_place(line, p)
     drop_field(line, p.client)
-    if p.unsaved or stands(line, p) then
+    if p.unsaved or is_enqueued(line, p) then
         drop_number(line, p.number)
     end
 end
 
-local function note_lapse(line)
+local function note_expired_grant(line)
     local field = line.granted
     if not field then
         return
@@ -333,14 +337,14 @@ local function note_lapse(line)
     line.granted = false
     drop_field(line, 'granted')
     local p = place_of(line, client_of(field))
-    if not p or p.field ~= field or p.unsaved or stands(line, p) then
+    if not p or p.field ~= field or p.unsaved or is_enqueued(line, p) then
         return
     end
-    if p.ear == 'asks' or line.last - p.number >= most_places then
+    if p.delivery == 'poll' or line.last - p.number >= most_places then
         drop_field(line, p.client)
         return
     end
-    p.state, p.unsaved = 'late', true
+    p.state, p.unsaved = 'suspect', true
     put_place(line, p)
     line.back = p
     line.first = math.min(line.first, p.number)
@@ -369,10 +373,10 @@ local function close_gaps(line)
     end
     local first
     for i, p in ipairs(places) do
-        local stood = numbers[ms(p.number)] == p.client
+        local was_enqueued = numbers[ms(p.number)] == p.client
         p.number = line.first + i - 1
         redis.call('hset', line.key, p.client, place_text(p))
-        if stood then
+        if was_enqueued then
             redis.call('hset', line.key, ms(p.number), p.client)
             first = first or p.number
         end
@@ -391,15 +395,15 @@ local function join(line, field, wish)
         return false
     end
     if before and before.field == field and line.granted == field then
-        note_lapse(line)
+        note_expired_grant(line)
     end
-    local p = {state = 'new', ear = wish.ear, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
+    local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
         client = client, unsaved = true}
     if before and before.field == field then
-        p.state = before.state == 'late' and 'sure' or before.state
+        p.state = before.state == 'suspect' and 'confirmed' or before.state
     end
-    local stays = before and (before.unsaved or stands(line, before))
-    if stays and before.state == 'late' and before.field ~= field then -- the hold of that place was lost
+    local stays = before and (before.unsaved or is_enqueued(line, before))
+    if stays and before.state == 'suspect' and before.field ~= field then -- the hold of that place was lost
         drop_number(line, before.number)
         stays = false
     end
@@ -440,28 +444,28 @@ local function end_field(line, field)
     end
 end
 
-local function hears(p, channel, how)
-    return p.ear == 'asks' or listeners(grants_to(channel, p), how) ~= 0
+local function is_reachable(p, channel, how)
+    return p.delivery == 'poll' or listeners(grants_to(channel, p), how) ~= 0
 end
 
 local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
-        note_lapse(line)
+        note_expired_grant(line)
     end
-    local late, to, at = {}, nil, line.last -- late: places that are passed over; at: the number that was reached
+    local suspects, to, at = {}, nil, line.last -- suspects: places that are passed over; at: the number that was reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
         if p and p.client == asker then
             to, at, line.mine = asker, number, nil
             drop_field(line, asker)
             break
-        elseif p and p.state == 'late' and hears(p, channel, how) then
-            late[#late + 1] = p
-        elseif p and p.state ~= 'late' and hears(p, channel, how) then
+        elseif p and p.state == 'suspect' and is_reachable(p, channel, how) then
+            suspects[#suspects + 1] = p
+        elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
             if granted == nil then -- all stay
                 line.mute = true
-                for _, q in ipairs(late) do
+                for _, q in ipairs(suspects) do
                     put_place(line, q)
                 end
                 announce(how, grants_to(channel, p), 'free')
@@ -472,22 +476,22 @@ local function pass_on(lock, line, tokens, channel, how, asker)
                 break
             end
         end
-        if p and late[#late] ~= p then
+        if p and suspects[#suspects] ~= p then
             drop_field(line, p.client)
         end
         drop_field(line, ms(number))
     end
-    local free = to and #late > 0 and at - 1 or at
+    local free = to and #suspects > 0 and at - 1 or at
     if to then
         drop_field(line, ms(at))
     end
-    for i, p in ipairs(late) do
-        p.number = free - #late + i
+    for i, p in ipairs(suspects) do
+        p.number = free - #suspects + i
         put_place(line, p)
     end
-    line.first = free - #late + 1
+    line.first = free - #suspects + 1
     if not to then
-        for _, p in ipairs(late) do
+        for _, p in ipairs(suspects) do
             announce(how, grants_to(channel, p), 'free')
         end
     end
@@ -506,9 +510,9 @@ local function announce_beside(channel, how)
     return other ~= channel and (listeners(other, how) or 0) > 0 and announce(how, other, '0') or 0
 end
 
-local function release_to_all(line, channel, how, message, slice, always)
+local function release_to_all(line, channel, how, message, window, always)
     local now = now_ms()
-    local due = now - line.shared >= slice or line.shared > now
+    local due = now - line.shared >= window or line.shared > now
     if not due and not always then
         return 0
     end
@@ -531,11 +535,11 @@ local function release_to_all(line, channel, how, message, slice, always)
     local kept = false -- a late place: its process may be frozen
     for number = line.first, line.last do
         local p = place_at(line, number)
-        local told = p and hears(p, channel, how)
+        local told = p and is_reachable(p, channel, how)
         if told then
             announce(how, grants_to(channel, p), 'free')
             kept = true
-            if p.state ~= 'late' then
+            if p.state ~= 'suspect' then
                 break
             end
         else
@@ -567,19 +571,19 @@ end
 local most_leases = 50000 -- that one script looks at
 local forever = 100 * 365 * 24 * 3600 * 1000
 
-local function lease_key(prefix, reader, level)
-    return prefix .. reader .. ':rwlock_timeout:' .. level
+local function lease_key(prefix, reader, n)
+    return prefix .. reader .. ':rwlock_timeout:' .. n
 end
 
-local function leases_of(reader, levels)
+local function leases_of(reader, hold_count)
     local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
-    return acquisition and #acquisition <= 20 and 1 or levels
+    return acquisition and #acquisition <= 20 and 1 or hold_count
 end
 
-local function lease_left(prefix, reader, levels)
+local function lease_left(prefix, reader, hold_count)
     local longest = -2
-    for level = 1, math.min(leases_of(reader, levels), most_levels) do
-        local left = redis.call('pttl', lease_key(prefix, reader, level))
+    for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
+        local left = redis.call('pttl', lease_key(prefix, reader, n))
         if left == -1 then
             left = forever -- another program took the lease away
         end
@@ -603,9 +607,9 @@ local function evict_dead_readers(lock, prefix, except)
         if other and (not is_hold(field, value) or too_deep(field, value)) then
             strange = strange or field_text(field)
         elseif other and not strange and not is_write(field) then
-            local levels = tonumber(value)
-            leases = leases + leases_of(field, levels)
-            local left = leases <= most_leases and lease_left(prefix, field, levels) or 0
+            local hold_count = tonumber(value)
+            leases = leases + leases_of(field, hold_count)
+            local left = leases <= most_leases and lease_left(prefix, field, hold_count) or 0
             if leases > most_leases then
                 strange = field_text(field)
             elseif left > 0 then
@@ -629,11 +633,11 @@ local function evict_dead_readers(lock, prefix, except)
     end
     return living, longest, evicted
 end
-local function pass_to_writer(lock, writers, line, tokens, channel, how, message, slice)
+local function pass_to_writer(lock, writers, line, tokens, channel, how, message, window)
     local heard, to = 0, nil
     if line and line.exists then
         try(function()
-            heard = line.first <= line.last and release_to_all(line, channel, how, message, slice, true) or 0
+            heard = line.first <= line.last and release_to_all(line, channel, how, message, window, true) or 0
             to = heard == 0 and pass_on(lock, line, tokens, channel, how, nil) or nil
         end)
         if to then
@@ -643,14 +647,14 @@ local function pass_to_writer(lock, writers, line, tokens, channel, how, message
     return heard, to
 end
 
-local function give_back_write(lock, writers, line, tokens, prefix, field, left, late, channel, how, slice)
+local function release_write(lock, writers, line, tokens, prefix, field, left, late, channel, how, window)
     local found = redis.pcall('hexists', lock, field)
     local had, wrong = found == 1, type(found) == 'table' -- wrong: the key holds something else; the field leaves the line first
     if wrong and left ~= '0' then
         error(found, 0)
     elseif left ~= '0' then
         if had then
-            note_levels(lock, field, left)
+            note_hold_count(lock, field, left)
         end
         return {had and 1 or -1, 0, 0}, false
     end
@@ -678,7 +682,7 @@ local function give_back_write(lock, writers, line, tokens, prefix, field, left,
             end
         end)
         if free then
-            heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '1', slice)
+            heard, to = pass_to_writer(lock, writers, line, tokens, channel, how, '1', window)
         end
         try(function() close_line(line) end)
     end
@@ -693,11 +697,11 @@ end
 return answer(function()
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
-local field, left, prefix, undo, read_field = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5]
-local channel, how, slice, late = ARGV[6], ARGV[7], tonumber(ARGV[8]), ARGV[9] == '1'
+local field, left, prefix, rolls_back, read_field = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5]
+local channel, how, window, late = ARGV[6], ARGV[7], tonumber(ARGV[8]), ARGV[9] == '1'
 local write_field = field .. ':write'
 
-if undo then
+if rolls_back then
     redis.call('zrem', writers, field)
     if read_field ~= '' then
         redis.call('zrem', writers, read_field)
@@ -705,8 +709,8 @@ if undo then
 end
 
 local line = left == '0' and try(function() return open_line(lock, KEYS[3], write_field) end) or nil
-local answer, free = give_back_write(lock, writers, line, tokens, prefix, write_field, left, late, channel, how, slice)
-if answer[1] ~= 1 and not undo then
+local answer, free = release_write(lock, writers, line, tokens, prefix, write_field, left, late, channel, how, window)
+if answer[1] ~= 1 and not rolls_back then
     check_record(lock)
 elseif answer[1] ~= 1 and redis.call('exists', writers) == 0 and (free or redis.call('hget', lock, 'mode') == 'read') then
     announce(how, channel, '1') -- readers waited for this writer
