@@ -62,9 +62,9 @@ func script(name string) *luaScript {
 // fields of the client's waiters, and looks closely: see internal/poller.
 func freeCall(id string, names []string, fields [][]string) call {
 	closely := len(fields)
-	keys, spare, args := slices.Clone(names), make([]send.OptionalKey, closely), []any{closely, id}
+	keys, optional, args := slices.Clone(names), make([]send.OptionalKey, closely), []any{closely, id}
 	for i, name := range names[:closely] {
-		spare[i].Key = len(keys)
+		optional[i].Key = len(keys)
 		keys = append(keys, lineKey(name))
 		all := " "
 		for _, field := range fields[i] {
@@ -72,7 +72,7 @@ func freeCall(id string, names []string, fields [][]string) call {
 		}
 		args = append(args, all)
 	}
-	return call{Script: freeInspect, Keys: keys, Optional: spare, Args: args}
+	return call{Script: freeInspect, Keys: keys, Optional: optional, Args: args}
 }
 
 func milliseconds(d time.Duration) int64 { return send.Milliseconds(d) }

@@ -8,12 +8,12 @@ time, so they run late and in any order.  A request without an answer is sent
 again, and so is one that has run while its answer was lost.
 
 Left out: time.  A lease ends at any moment at which its process does not
-believe that it holds the lock.  Trust.tla shows that a process stops
+believe that it holds the lock.  Validity.tla shows that a process stops
 believing before its lease ends.  Also left out: the goroutines of a process
 behind one another (its place stays while one of them waits), fencing tokens
-(Trust.tla), readers that are granted together, a write lock of the same name
+(Validity.tla), readers that are granted together, a write lock of the same name
 (it shares the line, and its places are granted alike), FairLock, forced releases.
-Requests that take a free lock before all places (passes, RunAsk) are in
+Requests that take a free lock before all places (barges, RunAsk) are in
 Trace.tla only, which replays what the scripts did in a storm.
 
 Faults are counted, at most MaxFaults: a request that runs twice, a lost
@@ -56,9 +56,9 @@ CONSTANTS Procs,      \* processes of relock
           MaxWaits,   \* waits of one process
           MaxTotal,   \* waits of all processes
           MaxFaults,
-          Faults,     \* the kinds of faults: "again", "lost", "cut", "lose", "die", "expire"
+          Faults,     \* the kinds of faults: "again", "lost", "cut", "lose", "die", "forget"
           MaxJava,    \* holds of Java
-          MaxLapses,  \* of leases that a process did not take in time, in a row
+          MaxExpiries,  \* of leases that a process did not take in time, in a row
           Mistake     \* the care that is left out; "none"
 
 VARIABLES
@@ -74,7 +74,7 @@ VARIABLES
   n,          \* n[p]: number of the wait of p; its field is <<p, n[p]>>
   conf,       \* conf[p]: p knows that its subscription is confirmed
   calm,       \* calm[p]: p has been told that it stands in line, and sleeps
-  hears,      \* hears[p]: p listens to the channel of Redisson, too
+  listens,      \* listens[p]: p listens to the channel of Redisson, too
   \* the network
   asks, ends, answers, msgs,
   \* what is counted
@@ -83,13 +83,13 @@ VARIABLES
   unclaimed,  \* grants in a row that lapsed, because their processes were late
   silent,     \* the lock became free, and no process was told
   overtaken,  \* a newcomer took a lock that could have been granted to a place
-  deaf,       \* a process without a connection was granted the lock
-  expired     \* a tombstone was gone too early
+  unheard,       \* a process without a connection was granted the lock
+  forgotten     \* a tombstone was gone too early
 
 redis   == <<record, line, granted, brief, over, sub>>
-procs   == <<st, n, conf, calm, hears>>
+procs   == <<st, n, conf, calm, listens>>
 network == <<asks, ends, answers, msgs>>
-counts  == <<faults, javas, unclaimed, silent, overtaken, deaf, expired>>
+counts  == <<faults, javas, unclaimed, silent, overtaken, unheard, forgotten>>
 vars    == <<redis, procs, network, counts>>
 
 None == <<"none", 0>>
@@ -100,8 +100,8 @@ Goes(f)  == st[f[1]] \in {"waits", "holds"} /\ n[f[1]] = f[2] \* the wait or the
 Waits(f) == st[f[1]] = "waits" /\ n[f[1]] = f[2]
 Holds(f) == st[f[1]] = "holds" /\ n[f[1]] = f[2]
 
-(* A place is "new": granted by message, for a short lease. "slow": a grant to it has lapsed. It is passed over until
-   it asks; then it is "full": the next grant by message has its full lease. *)
+(* A place is "new": granted by message, for a short lease. "suspect": a grant to it has lapsed. It is passed over until
+   it asks; then it is "confirmed": the next grant by message has its full lease. *)
 Place(f, k) == [f |-> f, kind |-> k]
 Fields(l)   == {l[i].f : i \in 1..Len(l)}
 Without(l, f) == SelectSeq(l, LAMBDA x : x.f # f)
@@ -114,11 +114,11 @@ Join(l, f) ==
   ELSE IF OfProc(l, f[1]) = {} THEN Append(l, Place(f, "new"))
   ELSE LET i == Min(OfProc(l, f[1])) old == l[i] IN
        IF old.f[2] > f[2] THEN l
-       ELSE IF old.f = f THEN [l EXCEPT ![i] = Place(f, IF old.kind = "slow" THEN "full" ELSE old.kind)]
-       ELSE IF old.kind = "slow" THEN Append(Without(l, old.f), Place(f, "new"))
+       ELSE IF old.f = f THEN [l EXCEPT ![i] = Place(f, IF old.kind = "suspect" THEN "confirmed" ELSE old.kind)]
+       ELSE IF old.kind = "suspect" THEN Append(Without(l, old.f), Place(f, "new"))
        ELSE [l EXCEPT ![i] = Place(f, "new")]
 
-Hears(f) == sub[f[1]] \/ Mistake = "uncounted"
+Reachable(f) == sub[f[1]] \/ Mistake = "uncounted"
 
 \* A lock that stays free, with the line l.
 NoGrant(l, tell) ==
@@ -126,12 +126,12 @@ NoGrant(l, tell) ==
 
 \* The grant of the next place of l. asker is the field that joins in the same script, or None: it need not hear.
 Next1(l, asker) ==
-  LET can     == {i \in 1..Len(l) : l[i].f = asker \/ (l[i].kind # "slow" /\ Hears(l[i].f))}
-      slow(q) == SelectSeq(q, LAMBDA x : x.kind = "slow" /\ sub[x.f[1]])
-  IN IF can = {} THEN NoGrant(slow(l), Fields(slow(l))) \* only slow ones are left, and are told to ask
+  LET can     == {i \in 1..Len(l) : l[i].f = asker \/ (l[i].kind # "suspect" /\ Reachable(l[i].f))}
+      suspects(q) == SelectSeq(q, LAMBDA x : x.kind = "suspect" /\ sub[x.f[1]])
+  IN IF can = {} THEN NoGrant(suspects(l), Fields(suspects(l))) \* only slow ones are left, and are told to ask
      ELSE LET i == Min(can) f == l[i].f IN
-       [record |-> f, line |-> slow(SubSeq(l, 1, i - 1)) \o SubSeq(l, i + 1, Len(l)),
-        granted |-> IF f = asker THEN None ELSE f, brief |-> f # asker /\ l[i].kind # "full",
+       [record |-> f, line |-> suspects(SubSeq(l, 1, i - 1)) \o SubSeq(l, i + 1, Len(l)),
+        granted |-> IF f = asker THEN None ELSE f, brief |-> f # asker /\ l[i].kind # "confirmed",
         msgs |-> IF f = asker THEN {} ELSE {<<f, "grant">>}, f |-> f]
 
 Fault(kind) == kind \in Faults /\ faults < MaxFaults /\ faults' = faults + 1
@@ -143,9 +143,9 @@ Again(set, m) == set' = set /\ Fault("again")
 Init ==
   /\ record = None /\ line = <<>> /\ granted = None /\ brief = FALSE /\ over = {} /\ sub = [p \in Procs |-> FALSE]
   /\ st = [p \in Procs |-> "idle"] /\ n = [p \in Procs |-> 0] /\ conf = [p \in Procs |-> FALSE]
-  /\ calm = [p \in Procs |-> FALSE] /\ hears = [p \in Procs |-> FALSE]
+  /\ calm = [p \in Procs |-> FALSE] /\ listens = [p \in Procs |-> FALSE]
   /\ asks = {} /\ ends = {} /\ answers = {} /\ msgs = {}
-  /\ faults = 0 /\ javas = 0 /\ unclaimed = 0 /\ silent = FALSE /\ overtaken = FALSE /\ deaf = FALSE /\ expired = FALSE
+  /\ faults = 0 /\ javas = 0 /\ unclaimed = 0 /\ silent = FALSE /\ overtaken = FALSE /\ unheard = FALSE /\ forgotten = FALSE
 
 \* ---- Processes ----
 
@@ -155,7 +155,7 @@ Outstanding(p) ==
   \/ \E e \in ends : e.re # 0 /\ <<p, e.re>> = Field(p)
 
 \* The set with one more request of the field f. It joins the line in the same script if the subscription is confirmed.
-Asking(set, f, subscribed) == set \cup {[f |-> f, lis |-> subscribed \/ Mistake = "joinDeaf", old |-> FALSE]}
+Asking(set, f, subscribed) == set \cup {[f |-> f, push |-> subscribed \/ Mistake = "joinUnsubscribed", old |-> FALSE]}
 
 \* An event after which an older "joined" says nothing: what is under way of the field f is old.
 Old(set, f) == {IF x.f = f THEN [x EXCEPT !.old = TRUE] ELSE x : x \in set}
@@ -165,7 +165,7 @@ Begin(p) ==
   /\ st[p] = "idle" /\ n[p] < MaxWaits
   /\ st' = [st EXCEPT ![p] = "waits"] /\ n' = [n EXCEPT ![p] = @ + 1]
   /\ asks' = Asking(asks, <<p, n[p] + 1>>, conf[p])
-  /\ calm' = [calm EXCEPT ![p] = FALSE] /\ hears' = [hears EXCEPT ![p] = FALSE]
+  /\ calm' = [calm EXCEPT ![p] = FALSE] /\ listens' = [listens EXCEPT ![p] = FALSE]
   /\ UNCHANGED <<redis, conf, ends, answers, msgs, counts>>
 
 \* The request of p, or its answer, was lost. p asks again.
@@ -176,23 +176,23 @@ Ask(p) ==
 
 \* Redis subscribes p; p learns of it, and asks.
 Subscribe(p) ==
-  /\ st[p] = "waits" /\ ~conf[p] /\ (Mistake = "joinDeaf" => ~calm[p])
+  /\ st[p] = "waits" /\ ~conf[p] /\ (Mistake = "joinUnsubscribed" => ~calm[p])
   /\ sub' = [sub EXCEPT ![p] = TRUE] /\ conf' = [conf EXCEPT ![p] = TRUE] /\ calm' = [calm EXCEPT ![p] = FALSE]
   /\ asks' = IF Outstanding(p) THEN IF Mistake = "staleBusy" THEN asks ELSE Old(asks, Field(p)) ELSE Asking(asks, Field(p), TRUE)
   /\ answers' = IF Mistake = "staleBusy" THEN answers ELSE Old(answers, Field(p))
-  /\ UNCHANGED <<record, line, granted, brief, over, st, n, hears, ends, msgs, counts>>
+  /\ UNCHANGED <<record, line, granted, brief, over, st, n, listens, ends, msgs, counts>>
 
 \* The subscription connection of p is cut, with what is on it; p notices later.
 Cut(p) ==
   /\ sub[p] /\ st[p] # "dead" /\ Fault("cut")
   /\ sub' = [sub EXCEPT ![p] = FALSE] /\ msgs' = {m \in msgs : m[1][1] # p}
-  /\ UNCHANGED <<record, line, granted, brief, over, procs, asks, ends, answers, javas, unclaimed, silent, overtaken, deaf, expired>>
+  /\ UNCHANGED <<record, line, granted, brief, over, procs, asks, ends, answers, javas, unclaimed, silent, overtaken, unheard, forgotten>>
 Notice(p) ==
   /\ conf[p] /\ ~sub[p] /\ st[p] # "dead" /\ Mistake # "oldFlag"
   /\ conf' = [conf EXCEPT ![p] = Mistake = "sleepOn"]
   /\ sub' = [sub EXCEPT ![p] = Mistake = "sleepOn"] \* subscribed again, without a thought of what was missed
   /\ calm' = [calm EXCEPT ![p] = IF Mistake = "sleepOn" THEN @ ELSE FALSE]
-  /\ hears' = [hears EXCEPT ![p] = FALSE]
+  /\ listens' = [listens EXCEPT ![p] = FALSE]
   /\ UNCHANGED <<record, line, granted, brief, over, st, n, network, counts>>
 
 \* p has no use for its subscription any more.
@@ -200,7 +200,7 @@ Leave(p) ==
   /\ st[p] = "idle" /\ conf[p] /\ sub[p]
   /\ \A e \in ends : e.f[1] # p
   /\ sub' = [sub EXCEPT ![p] = FALSE] /\ conf' = [conf EXCEPT ![p] = Mistake = "oldFlag"] /\ msgs' = {m \in msgs : m[1][1] # p}
-  /\ UNCHANGED <<record, line, granted, brief, over, st, n, calm, hears, asks, ends, answers, counts>>
+  /\ UNCHANGED <<record, line, granted, brief, over, st, n, calm, listens, asks, ends, answers, counts>>
 
 \* p reads an answer.
 Answer(a) ==
@@ -210,18 +210,18 @@ Answer(a) ==
   IN
   /\ st[p] # "dead"
   /\ IF Waits(f) THEN
-       CASE a.kind = "yours" /\ (record = f \/ Mistake = "believeLate") -> \* it is still trusted: Trust.tla
-              st' = [st EXCEPT ![p] = "holds"] /\ answers' = rest /\ UNCHANGED <<calm, hears, ends, asks>>
-         [] (a.kind = "joined" \/ (a.kind = "java" /\ (hears[p] \/ Mistake = "javaUnheard"))) /\ ~a.old
-            /\ (conf[p] \/ Mistake = "joinDeaf") ->
-              calm' = [calm EXCEPT ![p] = TRUE] /\ answers' = rest /\ UNCHANGED <<st, hears, ends, asks>>
-         [] a.kind = "java" /\ ~hears[p] /\ conf[p] -> \* listens to the channel of Redisson, and asks again
-              /\ hears' = [hears EXCEPT ![p] = TRUE] /\ answers' = Old(rest, f) /\ asks' = Asking(Old(asks, f), f, TRUE)
+       CASE a.kind = "yours" /\ (record = f \/ Mistake = "believeLate") -> \* it is still trusted: Validity.tla
+              st' = [st EXCEPT ![p] = "holds"] /\ answers' = rest /\ UNCHANGED <<calm, listens, ends, asks>>
+         [] (a.kind = "joined" \/ (a.kind = "java" /\ (listens[p] \/ Mistake = "javaUnheard"))) /\ ~a.old
+            /\ (conf[p] \/ Mistake = "joinUnsubscribed") ->
+              calm' = [calm EXCEPT ![p] = TRUE] /\ answers' = rest /\ UNCHANGED <<st, listens, ends, asks>>
+         [] a.kind = "java" /\ ~listens[p] /\ conf[p] -> \* listens to the channel of Redisson, and asks again
+              /\ listens' = [listens EXCEPT ![p] = TRUE] /\ answers' = Old(rest, f) /\ asks' = Asking(Old(asks, f), f, TRUE)
               /\ UNCHANGED <<st, calm, ends>>
-         [] OTHER -> asks' = again /\ answers' = rest /\ UNCHANGED <<st, calm, hears, ends>>
+         [] OTHER -> asks' = again /\ answers' = rest /\ UNCHANGED <<st, calm, listens, ends>>
      ELSE /\ ends' = IF a.kind = "yours" /\ ~Goes(f) /\ Mistake # "dropUnknown" THEN ends \cup {[f |-> f, re |-> 0]} ELSE ends
           /\ answers' = rest
-          /\ UNCHANGED <<st, calm, hears, asks>>
+          /\ UNCHANGED <<st, calm, listens, asks>>
   /\ UNCHANGED <<redis, n, conf, msgs, counts>>
 
 \* p reads a message.
@@ -229,7 +229,7 @@ Receive(m) ==
   LET f == m[1] p == f[1] IN
   /\ st[p] # "dead" /\ msgs' = msgs \ {m}
   /\ IF Waits(f) THEN
-       IF m[2] = "grant" /\ (record = f \/ Mistake = "believeLate") \* it is still trusted: Trust.tla
+       IF m[2] = "grant" /\ (record = f \/ Mistake = "believeLate") \* it is still trusted: Validity.tla
        THEN /\ st' = [st EXCEPT ![p] = "holds"] /\ unclaimed' = 0 /\ brief' = FALSE
             /\ UNCHANGED <<calm, ends, asks, answers>>
        ELSE /\ calm' = [calm EXCEPT ![p] = FALSE] \* asks, which confirms a grant
@@ -238,7 +238,7 @@ Receive(m) ==
             /\ UNCHANGED <<st, ends, unclaimed, brief>>
      ELSE /\ ends' = IF m[2] = "grant" /\ ~Goes(f) /\ Mistake # "dropUnknown" THEN ends \cup {[f |-> f, re |-> 0]} ELSE ends
           /\ UNCHANGED <<st, calm, unclaimed, brief, asks, answers>>
-  /\ UNCHANGED <<record, line, granted, over, sub, n, conf, hears, faults, javas, silent, overtaken, deaf, expired>>
+  /\ UNCHANGED <<record, line, granted, over, sub, n, conf, listens, faults, javas, silent, overtaken, unheard, forgotten>>
 
 \* p unlocks. If goroutines of p wait and the slice is over, p goes back to the end of the line in the same request.
 Unlock(p) ==
@@ -249,34 +249,34 @@ Unlock(p) ==
         /\ st' = [st EXCEPT ![p] = "waits"] /\ n' = [n EXCEPT ![p] = @ + 1]
         /\ ends' = ends \cup {[f |-> Field(p), re |-> n[p] + 1]}
         /\ calm' = [calm EXCEPT ![p] = FALSE]
-  /\ UNCHANGED <<redis, conf, hears, asks, answers, msgs, counts>>
+  /\ UNCHANGED <<redis, conf, listens, asks, answers, msgs, counts>>
 
 \* The last goroutine of p that waits leaves.
 GiveUp(p) ==
   /\ st[p] = "waits"
   /\ st' = [st EXCEPT ![p] = "idle"]
   /\ ends' = ends \cup {[f |-> Field(p), re |-> 0]}
-  /\ UNCHANGED <<redis, n, conf, calm, hears, asks, answers, msgs, counts>>
+  /\ UNCHANGED <<redis, n, conf, calm, listens, asks, answers, msgs, counts>>
 
 \* p stops for longer than its lease, or cannot renew, and stops believing.
 Lose(p) ==
   /\ st[p] = "holds" /\ Fault("lose")
   /\ st' = [st EXCEPT ![p] = "idle"] /\ ends' = ends \cup {[f |-> Field(p), re |-> 0]}
-  /\ UNCHANGED <<redis, n, conf, calm, hears, asks, answers, msgs, javas, unclaimed, silent, overtaken, deaf, expired>>
+  /\ UNCHANGED <<redis, n, conf, calm, listens, asks, answers, msgs, javas, unclaimed, silent, overtaken, unheard, forgotten>>
 
 Die(p) ==
   /\ st[p] \in {"waits", "holds"} /\ Fault("die")
   /\ st' = [st EXCEPT ![p] = "dead"] /\ sub' = [sub EXCEPT ![p] = FALSE] /\ conf' = [conf EXCEPT ![p] = FALSE]
   /\ answers' = {a \in answers : a.f[1] # p} /\ msgs' = {m \in msgs : m[1][1] # p}
   /\ silent' = (silent \/ record = None) \* p may have been told
-  /\ UNCHANGED <<record, line, granted, brief, over, n, calm, hears, asks, ends, javas, unclaimed, overtaken, deaf, expired>>
+  /\ UNCHANGED <<record, line, granted, brief, over, n, calm, listens, asks, ends, javas, unclaimed, overtaken, unheard, forgotten>>
 
 \* The shared look at many names finds the lock free: p asks.
-MayLook(p) == Mistake # "noLook" /\ (Mistake = "headLooks" => line # <<>> /\ line[1].f[1] = p)
-Look(p) ==
-  /\ st[p] = "waits" /\ calm[p] /\ record = None /\ MayLook(p)
+MayPoll(p) == Mistake # "noPoll" /\ (Mistake = "headPolls" => line # <<>> /\ line[1].f[1] = p)
+Poll(p) ==
+  /\ st[p] = "waits" /\ calm[p] /\ record = None /\ MayPoll(p)
   /\ calm' = [calm EXCEPT ![p] = FALSE] /\ asks' = Asking(asks, Field(p), conf[p])
-  /\ UNCHANGED <<redis, st, n, conf, hears, ends, answers, msgs, counts>>
+  /\ UNCHANGED <<redis, st, n, conf, listens, ends, answers, msgs, counts>>
 
 \* ---- Redis ----
 
@@ -285,12 +285,12 @@ Look(p) ==
 MayRun(f, as, es) == (\E y \in as : y.f = f) \/ (\E z \in es : <<z.f[1], z.re>> = f)
 
 \* A request for the lock. A field that is over never takes or joins.
-\* passes: it takes a free lock before all others, and has no place: TryLock without a wait, and MultiLock.
-RunAsk(a, passes) ==
+\* barges: it takes a free lock before all others, and has no place: TryLock without a wait, and MultiLock.
+RunAsk(a, barges) ==
   LET f == a.f
-      joins == a.lis /\ ~passes
+      joins == a.push /\ ~barges
       l == IF joins THEN Join(line, f) ELSE line
-      to == IF passes THEN NoGrant(l, {}) ELSE Next1(l, IF joins THEN f ELSE None)
+      to == IF barges THEN NoGrant(l, {}) ELSE Next1(l, IF joins THEN f ELSE None)
       in(q) == joins /\ f \in Fields(q)
       \* An answer without effect on its process is left out.
       busy(kind) == answers' = IF st[f[1]] # "dead" /\ (kind = "yours" \/ Waits(f))
@@ -299,15 +299,15 @@ RunAsk(a, passes) ==
   /\ \/ Took(asks, a) \/ Again(asks, a)
   /\ IF f \in over /\ Mistake # "noTombstone" THEN
        /\ over' = IF MayRun(f, asks', ends) /\ Mistake # "forgetSoon" THEN over ELSE over \ {f}
-       /\ UNCHANGED <<record, line, granted, brief, sub, answers, msgs, unclaimed, silent, overtaken, deaf, expired>>
+       /\ UNCHANGED <<record, line, granted, brief, sub, answers, msgs, unclaimed, silent, overtaken, unheard, forgotten>>
      ELSE IF record = f THEN \* it is yours: a confirmation
        /\ busy("yours") /\ brief' = FALSE /\ unclaimed' = 0
-       /\ UNCHANGED <<record, line, granted, over, sub, msgs, silent, overtaken, deaf, expired>>
+       /\ UNCHANGED <<record, line, granted, over, sub, msgs, silent, overtaken, unheard, forgotten>>
      ELSE IF record # None THEN
        /\ line' = l
        /\ granted' = IF in(l) /\ granted[1] = f[1] THEN None ELSE granted \* a later wait has the place of the grant
        /\ busy(IF record = Java THEN "java" ELSE IF in(l) THEN "joined" ELSE "busy")
-       /\ UNCHANGED <<record, brief, over, sub, msgs, unclaimed, silent, overtaken, deaf, expired>>
+       /\ UNCHANGED <<record, brief, over, sub, msgs, unclaimed, silent, overtaken, unheard, forgotten>>
      ELSE \* a free lock: the first takes it, or is granted it
        LET mine == (joins /\ to.f = f) \/ to.f = None \/ Mistake = "barge" IN
        /\ record' = IF mine THEN f ELSE to.record
@@ -317,11 +317,11 @@ RunAsk(a, passes) ==
        /\ msgs' = IF mine /\ to.f # None THEN msgs ELSE msgs \cup to.msgs
        /\ busy(IF mine THEN "yours" ELSE IF in(to.line) THEN "joined" ELSE "busy")
        /\ overtaken' = (overtaken \/ (mine /\ to.f \notin {f, None}))
-       /\ deaf' = (deaf \/ (~mine /\ to.f # None /\ ~sub[to.f[1]]))
+       /\ unheard' = (unheard \/ (~mine /\ to.f # None /\ ~sub[to.f[1]]))
        /\ silent' = FALSE
        /\ IF mine THEN unclaimed' = 0 ELSE UNCHANGED unclaimed
        /\ UNCHANGED <<over, sub>>
-  /\ UNCHANGED <<procs, ends, javas, expired>>
+  /\ UNCHANGED <<procs, ends, javas, forgotten>>
 
 \* A release, or a give-up: f leaves the line or gives the lock back, and the next place is granted.
 \* free: Java may wait, so the lock becomes free for a moment, and the first place is told.
@@ -341,71 +341,71 @@ RunEnd(e, free) ==
   /\ over' = {x \in over \cup {f} : MayRun(x, asks, ends')}
   /\ IF frees THEN
        /\ record' = to.record /\ line' = to.line /\ granted' = to.granted /\ brief' = to.brief /\ msgs' = msgs \cup to.msgs
-       /\ deaf' = (deaf \/ (to.f # None /\ ~sub[to.f[1]]))
+       /\ unheard' = (unheard \/ (to.f # None /\ ~sub[to.f[1]]))
        /\ silent' = (silent /\ ~mine /\ to.f = None)
-     ELSE line' = l /\ UNCHANGED <<record, granted, brief, msgs, deaf, silent>>
+     ELSE line' = l /\ UNCHANGED <<record, granted, brief, msgs, unheard, silent>>
   /\ answers' = IF e.re = 0 \/ ~Waits(re) THEN answers
                 ELSE answers \cup {[f |-> re, kind |-> IF mine /\ re \in Fields(to.line) THEN "joined" ELSE "busy", old |-> FALSE]}
-  /\ UNCHANGED <<sub, procs, asks, javas, unclaimed, overtaken, expired>>
+  /\ UNCHANGED <<sub, procs, asks, javas, unclaimed, overtaken, forgotten>>
 
 \* A request or an answer is lost. A request is sent again; so nothing is lost of a release but time.
 LoseAsk(a) == asks' = asks \ {a} /\ Fault("lost")
-  /\ UNCHANGED <<redis, procs, ends, answers, msgs, javas, unclaimed, silent, overtaken, deaf, expired>>
+  /\ UNCHANGED <<redis, procs, ends, answers, msgs, javas, unclaimed, silent, overtaken, unheard, forgotten>>
 LoseAnswer(a) == answers' = answers \ {a} /\ Fault("lost")
-  /\ UNCHANGED <<redis, procs, asks, ends, msgs, javas, unclaimed, silent, overtaken, deaf, expired>>
+  /\ UNCHANGED <<redis, procs, asks, ends, msgs, javas, unclaimed, silent, overtaken, unheard, forgotten>>
 
 \* A tombstone expires before a request that is under way has run.
-Expire(f) == over' = over \ {f} /\ expired' = TRUE /\ Fault("expire")
-  /\ UNCHANGED <<record, line, granted, brief, sub, procs, network, javas, unclaimed, silent, overtaken, deaf>>
+Forget(f) == over' = over \ {f} /\ forgotten' = TRUE /\ Fault("forget")
+  /\ UNCHANGED <<record, line, granted, brief, sub, procs, network, javas, unclaimed, silent, overtaken, unheard>>
 
 \* The lease of a record is over. Nobody is told. A place that was granted comes back, as a slow one, behind those that the
 \* grant had passed over.
-Lapse ==
+Expire ==
   /\ record \notin {None, Java} /\ ~Holds(record)
   /\ IF Waits(record) /\ ~brief THEN Fault("lose") ELSE UNCHANGED faults
   /\ record' = None /\ silent' = TRUE /\ granted' = None /\ brief' = FALSE
   /\ IF granted = record
      THEN \E i \in 0..Len(line) :
             /\ \A j \in 1..i : line[j].kind # "new"
-            /\ line' = SubSeq(line, 1, i) \o <<Place(record, IF Mistake = "noDemotion" THEN "new" ELSE "slow")>>
+            /\ line' = SubSeq(line, 1, i) \o <<Place(record, IF Mistake = "noDemotion" THEN "new" ELSE "suspect")>>
                        \o SubSeq(line, i + 1, Len(line))
      ELSE UNCHANGED line
   /\ unclaimed' = IF brief /\ Waits(record) THEN unclaimed + 1 ELSE unclaimed
-  /\ UNCHANGED <<over, sub, procs, network, javas, overtaken, deaf, expired>>
+  /\ UNCHANGED <<over, sub, procs, network, javas, overtaken, unheard, forgotten>>
 
 \* Java takes a lock that is free, and knows of no line.
 JavaTake ==
   /\ record = None /\ javas < MaxJava
   /\ record' = Java /\ javas' = javas + 1
-  /\ UNCHANGED <<line, granted, brief, over, sub, procs, network, faults, unclaimed, silent, overtaken, deaf, expired>>
+  /\ UNCHANGED <<line, granted, brief, over, sub, procs, network, faults, unclaimed, silent, overtaken, unheard, forgotten>>
 JavaRelease ==
   /\ record = Java
-  /\ LET told == {p \in Procs : hears[p] /\ sub[p] /\ st[p] = "waits"} IN
+  /\ LET told == {p \in Procs : listens[p] /\ sub[p] /\ st[p] = "waits"} IN
      /\ record' = None /\ silent' = (told = {} /\ Mistake # "javaUnheard")
      /\ msgs' = msgs \cup {<<Field(p), "free">> : p \in told}
-  /\ UNCHANGED <<line, granted, brief, over, sub, procs, asks, ends, answers, faults, javas, unclaimed, overtaken, deaf, expired>>
+  /\ UNCHANGED <<line, granted, brief, over, sub, procs, asks, ends, answers, faults, javas, unclaimed, overtaken, unheard, forgotten>>
 
 Next ==
   \/ \E p \in Procs : Begin(p) \/ Ask(p) \/ Subscribe(p) \/ Cut(p) \/ Notice(p) \/ Leave(p)
-                      \/ Unlock(p) \/ GiveUp(p) \/ Lose(p) \/ Die(p) \/ Look(p)
+                      \/ Unlock(p) \/ GiveUp(p) \/ Lose(p) \/ Die(p) \/ Poll(p)
   \/ \E a \in answers : Answer(a) \/ LoseAnswer(a)
   \/ \E a \in asks : RunAsk(a, FALSE) \/ LoseAsk(a)
   \/ \E e \in ends : RunEnd(e, FALSE) \/ RunEnd(e, TRUE)
   \/ \E m \in msgs : Receive(m)
-  \/ \E f \in over : Expire(f)
-  \/ Lapse \/ JavaTake \/ JavaRelease
+  \/ \E f \in over : Forget(f)
+  \/ Expire \/ JavaTake \/ JavaRelease
 
 Spec == Init /\ [][Next]_vars
 RECURSIVE Sum(_)
 Sum(S) == IF S = {} THEN 0 ELSE LET p == CHOOSE x \in S : TRUE IN n[p] + Sum(S \ {p})
-Bound == Sum(Procs) <= MaxTotal /\ unclaimed <= MaxLapses
+Bound == Sum(Procs) <= MaxTotal /\ unclaimed <= MaxExpiries
 Symmetry == Permutations(Procs)
 
 \* Values that no step and no rule can use any more are left out.
 Now(set) == {IF Waits(x.f) THEN x ELSE [x EXCEPT !.old = FALSE] : x \in set}
 View == <<record, line, granted, brief, over, sub, st, n, conf, [p \in Procs |-> st[p] = "waits" /\ calm[p]],
-          [p \in Procs |-> (st[p] = "waits" \/ (st[p] = "holds" /\ n[p] < MaxWaits)) /\ hears[p]], Now(asks), ends, Now(answers), msgs,
-          faults, javas, unclaimed, silent /\ record = None, overtaken, deaf, expired>>
+          [p \in Procs |-> (st[p] = "waits" \/ (st[p] = "holds" /\ n[p] < MaxWaits)) /\ listens[p]], Now(asks), ends, Now(answers), msgs,
+          faults, javas, unclaimed, silent /\ record = None, overtaken, unheard, forgotten>>
 
 \* ---- What must hold ----
 
@@ -421,23 +421,23 @@ News(f) == \/ \E e \in ends : e.f = f
            \/ \E a \in answers : a.f = f
 \* Where a tombstone was gone too early, a process that is gone may be granted a short lease.
 NoOrphan ==
-  record \notin {None, Java} /\ st[record[1]] # "dead" => Goes(record) \/ News(record) \/ (expired /\ brief)
+  record \notin {None, Java} /\ st[record[1]] # "dead" => Goes(record) \/ News(record) \/ (forgotten /\ brief)
 
 \* The same of a place.
-NoDeadPlace == ~expired => \A i \in 1..Len(line) : st[line[i].f[1]] # "dead" => Goes(line[i].f) \/ News(line[i].f)
+NoDeadPlace == ~forgotten => \A i \in 1..Len(line) : st[line[i].f[1]] # "dead" => Goes(line[i].f) \/ News(line[i].f)
 
 \* No waiter sleeps beside a free lock that will stay free, but for a lapse, which its own look finds.
 Quiet(p) == st[p] = "waits" /\ calm[p] /\ (conf[p] = sub[p] \/ Mistake = "oldFlag")
 NoSleep ==
   record = None /\ asks = {} /\ ends = {} /\ answers = {} /\ msgs = {}
   /\ (\A p \in Procs : st[p] = "waits" => Quiet(p))
-  => \A p \in Procs : st[p] = "waits" => silent /\ (\E q \in Procs : st[q] = "waits" /\ MayLook(q))
+  => \A p \in Procs : st[p] = "waits" => silent /\ (\E q \in Procs : st[q] = "waits" /\ MayPoll(q))
 
 \* A newcomer never overtakes a place that could have been granted.
 InOrder == ~overtaken
 
 \* No grant goes to a process that has no connection to hear of it.
-Heard == ~deaf
+Heard == ~unheard
 
 \* Grants that are not taken in time end: each process is late once, and once more for each fault; then it is granted its
 \* full lease.

@@ -9,7 +9,7 @@ lost runs again.  A process has one waiter at a time.  It may hold a permit
 while it waits for another.
 
 Left out: time, so a lease ends at any moment at which its process does not
-believe that it holds the permit (Trust.tla shows that it stops in time).
+believe that it holds the permit (Validity.tla shows that it stops in time).
 Also left out, because Line.tla has them: how a process subscribes, the short
 lease of a grant, tombstones that expire.  Also left out: waiters of Java,
 forced releases.
@@ -32,20 +32,20 @@ Bounds, and the number of distinct states:
 mistakes/Semaphore-NAME.cfg leaves out the care NAME (search for it below) and
 breaks one of the rules at the end:
   Agree      notIdempotent  a repeated request takes a second permit
-             giveTwice      a repeated release gives back a second one
-             lapseTwice     a release gives back what a lapse gave back
-             javaLapse      so does the script that finds a lapse after Java
+             releaseTwice      a repeated release gives back a second one
+             expireTwice     a release gives back what a lapse gave back
+             javaExpiry      so does the script that finds a lapse after Java
   Limit      handsOn        a release grants its permit, whatever the counter
   Backed     believeLate    trust counts from the answer
   NoOrphan   noTombstone    a request that runs after its undo takes a permit
              forgetSoon     an answer takes the tombstone away although another
                             request may still run
-             undoLost       a TryLock that was told "busy" undoes nothing
+             rollBackLost       a TryLock that was told "busy" undoes nothing
   NoSleep    silentRelease  a release grants and tells nobody
              oneGrant       a script grants one permit of several
              setOnly        SetPermits grants nothing
              newsLost       the end of a wait that was told grants nothing
-             noLook         a waiter does not look by itself
+             noPoll         a waiter does not look by itself
   InOrder    barge          a newcomer takes a permit before the line
              keepsPlace     the next wait of a process gets its old place
 
@@ -85,14 +85,14 @@ VARIABLES
   \* Redis
   free,      \* the counter
   taken,     \* ids of the permits that are taken: fields of relock, and ids of Java
-  ended,     \* those of them whose lease is over
+  expired,     \* those of them whose lease is over
   line,      \* the places, first come first: [f, kind]
   over,      \* fields with a tombstone
   \* the processes
   n,         \* n[p]: number of the last wait of p; its field is <<p, n[p]>>
   st,        \* st[f]: "none", "waits", "tries", "holds", "over", "dead"
   calm,      \* calm[p]: p has been told that it stands in line, and sleeps
-  deaf,      \* processes that Redis has no connection of
+  disconnected,      \* processes that Redis has no connection of
   \* the network
   asks, ends, answers, msgs,
   \* what is counted
@@ -102,8 +102,8 @@ VARIABLES
   before,    \* before[p]: the fields that stood in line when the wait of p began, and still do
   overtaken  \* a permit went to a wait although one of these could have been granted it
 
-redis   == <<free, taken, ended, line, over>>
-procs   == <<n, st, calm, deaf>>
+redis   == <<free, taken, expired, line, over>>
+procs   == <<n, st, calm, disconnected>>
 network == <<asks, ends, answers, msgs>>
 counts  == <<permits, sets, javas, faults, silent, before, overtaken>>
 vars    == <<redis, procs, network, counts>>
@@ -116,12 +116,12 @@ OfJava   == {f \in taken : f \notin Allow}
 Min(S)   == CHOOSE x \in S : \A y \in S : x <= y
 
 (* A place "waits". It is "out" while its field has the permit that it was granted by message. When the lease of this
-   permit has ended it is "slow", and is passed over until its process asks. *)
+   permit has expired it is "suspect", and is passed over until its process asks. *)
 Place(f)      == [f |-> f, kind |-> "waits"]
 Fields(l)     == {l[i].f : i \in 1..Len(l)}
 Without(l, f) == SelectSeq(l, LAMBDA x : x.f # f)
-Hears(x)      == x.f[1] \notin deaf
-Ready(l)      == {l[i].f : i \in {j \in 1..Len(l) : l[j].kind = "waits" /\ Hears(l[j])}}
+Reachable(x)      == x.f[1] \notin disconnected
+Ready(l)      == {l[i].f : i \in {j \in 1..Len(l) : l[j].kind = "waits" /\ Reachable(l[j])}}
 
 \* A place joins at the end, or takes that of an older wait of its process that was not granted.
 Join(l, f) ==
@@ -134,29 +134,29 @@ Join(l, f) ==
        ELSE Append(SelectSeq(l, LAMBDA x : x.f[1] # f[1]), Place(f))
 
 \* A script works on s: the record, the line, and the messages that it sends.
-Now == [free |-> free, taken |-> taken, ended |-> ended, line |-> line, msgs |-> {}]
+Now == [free |-> free, taken |-> taken, expired |-> expired, line |-> line, msgs |-> {}]
 
 \* A request and SetPermits first give back the permits whose lease is over. A place whose permit is gone, now or by
 \* Java, comes back.
 Settled ==
-  LET live  == taken \ ended
-      lapsed(x) == x.kind = "out" /\ x.f \notin live
-  IN [free  |-> free + Cardinality(ended)
-                + (IF Mistake = "javaLapse" THEN Cardinality({i \in 1..Len(line) : line[i].kind = "out" /\ line[i].f \notin taken}) ELSE 0),
+  LET live  == taken \ expired
+      gone(x) == x.kind = "out" /\ x.f \notin live
+  IN [free  |-> free + Cardinality(expired)
+                + (IF Mistake = "javaExpiry" THEN Cardinality({i \in 1..Len(line) : line[i].kind = "out" /\ line[i].f \notin taken}) ELSE 0),
       taken |-> live,
-      ended |-> {},
-      line  |-> [i \in 1..Len(line) |-> IF lapsed(line[i]) THEN [line[i] EXCEPT !.kind = "slow"] ELSE line[i]],
+      expired |-> {},
+      line  |-> [i \in 1..Len(line) |-> IF gone(line[i]) THEN [line[i] EXCEPT !.kind = "suspect"] ELSE line[i]],
       msgs  |-> {}]
 
 \* Free permits go to the first places. asker is the field that joins in the same script, or None: it need not hear.
 None == <<"none", 0>>
 RECURSIVE Pass(_, _)
 Pass(s, asker) ==
-  LET l   == SelectSeq(s.line, LAMBDA x : x.kind = "out" \/ x.f = asker \/ Hears(x))
+  LET l   == SelectSeq(s.line, LAMBDA x : x.kind = "out" \/ x.f = asker \/ Reachable(x))
       can == {i \in 1..Len(l) : l[i].kind = "waits"}
   IN IF s.free <= 0 \/ Len(s.line) = 0 THEN s
      ELSE IF can = {} THEN \* only slow ones are left, and are told to ask
-       [s EXCEPT !.line = l, !.msgs = @ \cup {<<l[i].f, "free">> : i \in {j \in 1..Len(l) : l[j].kind = "slow"}}]
+       [s EXCEPT !.line = l, !.msgs = @ \cup {<<l[i].f, "free">> : i \in {j \in 1..Len(l) : l[j].kind = "suspect"}}]
      ELSE LET i == Min(can) f == l[i].f
               to == [s EXCEPT !.free = @ - 1, !.taken = @ \cup {f},
                               !.line = IF f = asker THEN Without(l, f) ELSE [l EXCEPT ![i].kind = "out"],
@@ -165,16 +165,16 @@ Pass(s, asker) ==
 
 \* Permits stay free, for Java. The first place that is not slow is told, and the slow ones in front of it.
 Open(s) ==
-  LET l   == SelectSeq(s.line, LAMBDA x : x.kind = "out" \/ Hears(x))
+  LET l   == SelectSeq(s.line, LAMBDA x : x.kind = "out" \/ Reachable(x))
       can == {i \in 1..Len(l) : l[i].kind = "waits"}
       to  == {i \in 1..Len(l) : l[i].kind # "out" /\ (can = {} \/ i <= Min(can))}
   IN [s EXCEPT !.line = l, !.msgs = {<<l[i].f, "free">> : i \in to}]
 
 \* What the script has done to s is written.
 Write(s) ==
-  LET new == {f \in (s.taken \ s.ended) \ (taken \ ended) : f[1] \in Procs /\ f = Field(f[1]) /\ st[f] = "waits"} IN
-  /\ free' = s.free /\ taken' = s.taken /\ ended' = s.ended /\ line' = s.line /\ msgs' = msgs \cup s.msgs
-  /\ silent' = (s.ended # {})
+  LET new == {f \in (s.taken \ s.expired) \ (taken \ expired) : f[1] \in Procs /\ f = Field(f[1]) /\ st[f] = "waits"} IN
+  /\ free' = s.free /\ taken' = s.taken /\ expired' = s.expired /\ line' = s.line /\ msgs' = msgs \cup s.msgs
+  /\ silent' = (s.expired # {})
   /\ overtaken' = (overtaken \/ \E f \in new : before[f[1]] \cap Ready(s.line) # {})
   /\ before' = [p \in Procs |-> before[p] \cap Ready(s.line)]
 
@@ -182,8 +182,8 @@ Fault(kind) == kind \in Faults /\ faults < MaxFaults /\ faults' = faults + 1
 
 -----------------------------------------------------------------------------
 Init ==
-  /\ free = Permits /\ permits = Permits /\ taken = {} /\ ended = {} /\ line = <<>> /\ over = {}
-  /\ n = [p \in Procs |-> 0] /\ st = [f \in Allow |-> "none"] /\ calm = [p \in Procs |-> FALSE] /\ deaf = {}
+  /\ free = Permits /\ permits = Permits /\ taken = {} /\ expired = {} /\ line = <<>> /\ over = {}
+  /\ n = [p \in Procs |-> 0] /\ st = [f \in Allow |-> "none"] /\ calm = [p \in Procs |-> FALSE] /\ disconnected = {}
   /\ asks = {} /\ ends = {} /\ answers = {} /\ msgs = {}
   /\ sets = 0 /\ javas = 0 /\ faults = 0 /\ silent = FALSE /\ before = [p \in Procs |-> {}] /\ overtaken = FALSE
 
@@ -197,23 +197,23 @@ Asking(f) == asks \cup {[f |-> f, try |-> st[f] = "tries"]}
 \* A goroutine of p wants a permit. Another one may hold a permit already.
 Begin(p, try) ==
   LET f == <<p, n[p] + 1>> IN
-  /\ n[p] < MaxWaits /\ Sum(Procs) < MaxTotal /\ ~Waits(Field(p)) /\ p \notin deaf /\ (try => Tries)
+  /\ n[p] < MaxWaits /\ Sum(Procs) < MaxTotal /\ ~Waits(Field(p)) /\ p \notin disconnected /\ (try => Tries)
   /\ n' = [n EXCEPT ![p] = @ + 1] /\ st' = [st EXCEPT ![f] = IF try THEN "tries" ELSE "waits"]
   /\ calm' = [calm EXCEPT ![p] = FALSE] /\ asks' = asks \cup {[f |-> f, try |-> try]}
   \* A wait that takes the place of an older one may come before these.
   /\ before' = [before EXCEPT ![p] = IF \E i \in 1..Len(line) : line[i].f[1] = p /\ line[i].kind = "waits" THEN {} ELSE Ready(line)]
-  /\ UNCHANGED <<redis, deaf, ends, answers, msgs, permits, sets, javas, faults, silent, overtaken>>
+  /\ UNCHANGED <<redis, disconnected, ends, answers, msgs, permits, sets, javas, faults, silent, overtaken>>
 
 \* The wait or the hold of f is over, and what it has in Redis is given back.
 Finish(f) == st' = [st EXCEPT ![f] = "over"] /\ ends' = ends \cup {f}
 
 \* The waiter gives up, or the holder unlocks, or stops believing because it could not renew.
-End(f) == (Waits(f) \/ Holds(f)) /\ Finish(f) /\ UNCHANGED <<redis, n, calm, deaf, asks, answers, msgs, counts>>
+End(f) == (Waits(f) \/ Holds(f)) /\ Finish(f) /\ UNCHANGED <<redis, n, calm, disconnected, asks, answers, msgs, counts>>
 
-\* p hears that f has a permit. Whether it may still trust this is for Trust.tla; here it does not after the lease.
+\* p hears that f has a permit. Whether it may still trust this is for Validity.tla; here it does not after the lease.
 Yours(f) ==
   IF Waits(f) THEN
-    IF (f \in taken \ ended) \/ Mistake = "believeLate"
+    IF (f \in taken \ expired) \/ Mistake = "believeLate"
     THEN st' = [st EXCEPT ![f] = "holds"] /\ UNCHANGED <<asks, ends, calm>>
     ELSE asks' = Asking(f) /\ calm' = [calm EXCEPT ![f[1]] = FALSE] /\ UNCHANGED <<st, ends>>
   ELSE UNCHANGED <<st, asks, ends, calm>> \* the end of f is on its way, and gives back what it has
@@ -226,10 +226,10 @@ Answer(a) ==
        [] a.kind = "joined" /\ Waits(f) -> calm' = [calm EXCEPT ![f[1]] = TRUE] /\ UNCHANGED <<st, asks, ends>>
        [] a.kind = "busy" /\ st[f] = "tries" -> \* if it was sent twice, the other run is undone
             /\ st' = [st EXCEPT ![f] = "over"]
-            /\ ends' = IF Mistake # "undoLost" /\ \E x \in asks \cup answers' : x.f = f THEN ends \cup {f} ELSE ends
+            /\ ends' = IF Mistake # "rollBackLost" /\ \E x \in asks \cup answers' : x.f = f THEN ends \cup {f} ELSE ends
             /\ UNCHANGED <<calm, asks>>
        [] OTHER -> UNCHANGED <<st, calm, asks, ends>>
-  /\ UNCHANGED <<redis, n, deaf, msgs, counts>>
+  /\ UNCHANGED <<redis, n, disconnected, msgs, counts>>
 
 \* An answer is lost. A process that still waits for it sends the request again.
 LoseAnswer(a) ==
@@ -244,32 +244,32 @@ Receive(m) ==
   /\ IF m[2] = "grant" THEN Yours(f)
      ELSE IF Waits(f) THEN asks' = Asking(f) /\ calm' = [calm EXCEPT ![f[1]] = FALSE] /\ UNCHANGED <<st, ends>>
      ELSE UNCHANGED <<st, calm, asks, ends>>
-  /\ UNCHANGED <<redis, n, deaf, answers, counts>>
+  /\ UNCHANGED <<redis, n, disconnected, answers, counts>>
 
 \* The connection of p is cut, with what is on it. Later p has another one, and asks.
 Cut(p) ==
-  /\ p \notin deaf /\ Waits(Field(p)) /\ Fault("cut")
-  /\ deaf' = deaf \cup {p} /\ msgs' = {m \in msgs : m[1][1] # p}
+  /\ p \notin disconnected /\ Waits(Field(p)) /\ Fault("cut")
+  /\ disconnected' = disconnected \cup {p} /\ msgs' = {m \in msgs : m[1][1] # p}
   /\ UNCHANGED <<redis, n, st, calm, asks, ends, answers, permits, sets, javas, silent, before, overtaken>>
 Notice(p) ==
-  /\ p \in deaf /\ st[Field(p)] # "dead"
-  /\ deaf' = deaf \ {p} /\ calm' = [calm EXCEPT ![p] = FALSE]
+  /\ p \in disconnected /\ st[Field(p)] # "dead"
+  /\ disconnected' = disconnected \ {p} /\ calm' = [calm EXCEPT ![p] = FALSE]
   /\ asks' = IF Waits(Field(p)) THEN Asking(Field(p)) ELSE asks
   /\ UNCHANGED <<redis, n, st, ends, answers, msgs, counts>>
 
 Die(p) ==
   /\ \E f \in Allow : f[1] = p /\ (Waits(f) \/ Holds(f))
   /\ Fault("die")
-  /\ st' = [f \in Allow |-> IF f[1] = p THEN "dead" ELSE st[f]] /\ n' = [n EXCEPT ![p] = MaxWaits] /\ deaf' = deaf \cup {p}
+  /\ st' = [f \in Allow |-> IF f[1] = p THEN "dead" ELSE st[f]] /\ n' = [n EXCEPT ![p] = MaxWaits] /\ disconnected' = disconnected \cup {p}
   /\ answers' = {a \in answers : a.f[1] # p} /\ msgs' = {m \in msgs : m[1][1] # p}
   /\ silent' = TRUE \* p may have been told
   /\ UNCHANGED <<redis, calm, asks, ends, permits, sets, javas, before, overtaken>>
 
 \* The look of p, once in the max wake delay and where a lease ends, finds that a permit may be free: p asks.
-Look(p) ==
-  /\ st[Field(p)] = "waits" /\ calm[p] /\ free + Cardinality(ended) > 0 /\ Mistake # "noLook"
+Poll(p) ==
+  /\ st[Field(p)] = "waits" /\ calm[p] /\ free + Cardinality(expired) > 0 /\ Mistake # "noPoll"
   /\ calm' = [calm EXCEPT ![p] = FALSE] /\ asks' = Asking(Field(p))
-  /\ UNCHANGED <<redis, n, st, deaf, ends, answers, msgs, counts>>
+  /\ UNCHANGED <<redis, n, st, disconnected, ends, answers, msgs, counts>>
 
 \* ---- Redis ----
 
@@ -281,7 +281,7 @@ RunAsk(a) ==
             THEN IF s0.free > 0 THEN Pass([s0 EXCEPT !.free = @ - 1, !.taken = @ \cup {f}], None)
                  ELSE IF a.try THEN s0 ELSE [s0 EXCEPT !.line = Join(@, f)]
             ELSE Pass([s0 EXCEPT !.line = Join(@, f)], f)
-      s  == CASE f \notin s0.taken -> IF Hears(a) THEN s1 ELSE [s1 EXCEPT !.line = Without(@, f)]
+      s  == CASE f \notin s0.taken -> IF Reachable(a) THEN s1 ELSE [s1 EXCEPT !.line = Without(@, f)]
               [] Mistake = "notIdempotent" /\ s0.free > 0 -> [s0 EXCEPT !.free = @ - 1]
               [] OTHER -> Pass(s0, None)
       kind  == IF f \in s.taken THEN "yours" ELSE IF f \in Fields(s.line) THEN "joined" ELSE "busy"
@@ -292,15 +292,15 @@ RunAsk(a) ==
   /\ \/ asks' = asks \ {a} /\ UNCHANGED faults
      \/ asks' = asks /\ Fault("again") \* the answer is late, and the request has been sent twice
   /\ IF late THEN /\ over' = IF (\E x \in asks' : x.f = f) /\ Mistake # "forgetSoon" THEN over ELSE over \ {f}
-                  /\ UNCHANGED <<free, taken, ended, line, msgs, silent, before, overtaken>>
+                  /\ UNCHANGED <<free, taken, expired, line, msgs, silent, before, overtaken>>
      ELSE Write(s) /\ UNCHANGED over
   /\ UNCHANGED <<procs, ends, permits, sets, javas>>
 
 \* A release, or the undo of a wait: f never takes a permit again. open: Java may wait, so the permit stays free for a moment.
 RunEnd(f, open) ==
-  LET s0   == IF Mistake = "lapseTwice" THEN Settled ELSE Now
-      mine == f \in taken \/ Mistake = "giveTwice"
-      s1   == [s0 EXCEPT !.free = IF mine THEN @ + 1 ELSE @, !.taken = @ \ {f}, !.ended = @ \ {f}, !.line = Without(@, f)]
+  LET s0   == IF Mistake = "expireTwice" THEN Settled ELSE Now
+      mine == f \in taken \/ Mistake = "releaseTwice"
+      s1   == [s0 EXCEPT !.free = IF mine THEN @ + 1 ELSE @, !.taken = @ \ {f}, !.expired = @ \ {f}, !.line = Without(@, f)]
       on   == Pass([s1 EXCEPT !.free = 1], None) \* the permit of f itself
       s    == CASE Mistake = "silentRelease" -> s1
                 [] Mistake = "handsOn" /\ mine -> [on EXCEPT !.free = @ + s1.free - 1]
@@ -323,9 +323,9 @@ SetPermits(m) ==
 
 \* The lease of a permit is over. Nobody is told. The permit is taken until a script gives it back.
 EndLease(f) ==
-  /\ f \in taken \ ended /\ ~Holds(f) /\ f[1] # "java without lease"
+  /\ f \in taken \ expired /\ ~Holds(f) /\ f[1] # "java without lease"
   /\ IF Waits(f) THEN Fault("late") ELSE UNCHANGED faults
-  /\ ended' = ended \cup {f} /\ silent' = TRUE
+  /\ expired' = expired \cup {f} /\ silent' = TRUE
   /\ UNCHANGED <<free, taken, line, over, procs, network, permits, sets, javas, before, overtaken>>
 
 \* ---- Java ----
@@ -333,24 +333,24 @@ EndLease(f) ==
 JavaTake(id) ==
   /\ free > 0 /\ javas < MaxJava
   /\ free' = free - 1 /\ taken' = taken \cup {<<id, javas>>} /\ javas' = javas + 1
-  /\ UNCHANGED <<ended, line, over, procs, network, permits, sets, faults, silent, before, overtaken>>
+  /\ UNCHANGED <<expired, line, over, procs, network, permits, sets, faults, silent, before, overtaken>>
 
 \* Java gives back a permit whose lease is over.
 JavaDrop(f) ==
-  /\ MaxJava > 0 /\ f \in ended
-  /\ free' = free + 1 /\ taken' = taken \ {f} /\ ended' = ended \ {f} /\ silent' = TRUE
+  /\ MaxJava > 0 /\ f \in expired
+  /\ free' = free + 1 /\ taken' = taken \ {f} /\ expired' = expired \ {f} /\ silent' = TRUE
   /\ UNCHANGED <<line, over, procs, network, permits, sets, javas, faults, before, overtaken>>
 
 \* Java releases, and announces it. All that wait listen to its channel; or nobody is told.
 JavaRelease(f) ==
   /\ f \in OfJava
-  /\ free' = free + 1 /\ taken' = taken \ {f} /\ ended' = ended \ {f}
-  /\ \/ msgs' = msgs \cup {<<Field(p), "free">> : p \in {q \in Procs \ deaf : st[Field(q)] = "waits"}} /\ UNCHANGED silent
+  /\ free' = free + 1 /\ taken' = taken \ {f} /\ expired' = expired \ {f}
+  /\ \/ msgs' = msgs \cup {<<Field(p), "free">> : p \in {q \in Procs \ disconnected : st[Field(q)] = "waits"}} /\ UNCHANGED silent
      \/ silent' = TRUE /\ UNCHANGED msgs
   /\ UNCHANGED <<line, over, procs, asks, ends, answers, permits, sets, javas, faults, before, overtaken>>
 
 Next ==
-  \/ \E p \in Procs : Begin(p, FALSE) \/ Begin(p, TRUE) \/ Cut(p) \/ Notice(p) \/ Die(p) \/ Look(p)
+  \/ \E p \in Procs : Begin(p, FALSE) \/ Begin(p, TRUE) \/ Cut(p) \/ Notice(p) \/ Die(p) \/ Poll(p)
   \/ \E f \in Allow : End(f)
   \/ \E a \in answers : Answer(a) \/ LoseAnswer(a)
   \/ \E a \in asks : RunAsk(a)
@@ -364,8 +364,8 @@ Spec == Init /\ [][Next]_vars
 Symmetry == Permutations(Procs)
 
 \* Values that no step and no rule can use any more are left out.
-View == <<redis, n, st, [p \in Procs |-> calm[p] /\ Waits(Field(p))], deaf, network, permits, sets, javas, faults,
-          silent /\ free + Cardinality(ended) > 0, [p \in Procs |-> IF Waits(Field(p)) THEN before[p] ELSE {}], overtaken>>
+View == <<redis, n, st, [p \in Procs |-> calm[p] /\ Waits(Field(p))], disconnected, network, permits, sets, javas, faults,
+          silent /\ free + Cardinality(expired) > 0, [p \in Procs |-> IF Waits(Field(p)) THEN before[p] ELSE {}], overtaken>>
 
 \* ---- What must hold ----
 
@@ -376,22 +376,22 @@ Agree == free + Cardinality(taken) = permits
 Limit == [][taken' \subseteq taken \/ Cardinality(taken') <= permits']_vars
 
 \* A process that believes that it holds a permit has it. With Agree and Limit: there are never more holders than permits.
-Backed == \A f \in Allow : Holds(f) => f \in taken \ ended
+Backed == \A f \in Allow : Holds(f) => f \in taken \ expired
 
 \* A permit belongs to a wait or a hold that goes on, or its end is on the way; or its process is dead, and renews nothing.
-NoOrphan == \A f \in taken \ ended : f \in Allow /\ st[f] # "dead" => Waits(f) \/ Holds(f) \/ f \in ends
+NoOrphan == \A f \in taken \ expired : f \in Allow /\ st[f] # "dead" => Waits(f) \/ Holds(f) \/ f \in ends
 
 \* No permit is lost for ever: when no process wants one, all come back but for those of Java, at the latest when the
 \* leases of dead processes end.
 AllComeBack ==
   network = <<{}, {}, {}, {}>> /\ (\A f \in Allow : ~Waits(f) /\ ~Holds(f))
-  => free + Cardinality(OfJava \cup ended \cup {f \in taken : f \in Allow /\ st[f] = "dead"}) = permits
+  => free + Cardinality(OfJava \cup expired \cup {f \in taken : f \in Allow /\ st[f] = "dead"}) = permits
 
 \* No waiter sleeps while a permit is free, but for one that nobody was told of, which its own look finds.
 NoSleep ==
-  network = <<{}, {}, {}, {}>> /\ free + Cardinality(ended) > 0
-  /\ (\A p \in Procs : Waits(Field(p)) => calm[p] /\ p \notin deaf)
-  => \A p \in Procs : Waits(Field(p)) => silent /\ Mistake # "noLook"
+  network = <<{}, {}, {}, {}>> /\ free + Cardinality(expired) > 0
+  /\ (\A p \in Procs : Waits(Field(p)) => calm[p] /\ p \notin disconnected)
+  => \A p \in Procs : Waits(Field(p)) => silent /\ Mistake # "noPoll"
 
 \* No wait is served before one that stood in line when it began.
 InOrder == ~overtaken

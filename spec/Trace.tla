@@ -36,9 +36,9 @@ VARIABLES trace, \* the number of the trace
 
 E      == Traces[trace].events[i]
 Last   == Len(Traces[trace].events)
-F      == IF E.k = "trust" THEN <<E.p, record[2]>> ELSE E.f \* the field of the event
-Begins == E.k \in {"ask", "trust"}
-Late   == {[f |-> f, lis |-> FALSE, old |-> TRUE] : f \in Traces[trace].late}
+F      == IF E.k = "believe" THEN <<E.p, record[2]>> ELSE E.f \* the field of the event
+Begins == E.k \in {"ask", "believe"}
+Late   == {[f |-> f, push |-> FALSE, old |-> TRUE] : f \in Traces[trace].late}
 
 Prepare ==
   /\ ~ready /\ i <= Last /\ ready' = TRUE /\ UNCHANGED <<trace, i>>
@@ -46,13 +46,13 @@ Prepare ==
   /\ st' = [p \in Procs |-> IF st[p] = "holds" THEN "holds" ELSE IF Begins /\ p = F[1] THEN "waits" ELSE "idle"]
   /\ n' = [p \in Procs |-> IF st[p] # "holds" /\ Begins /\ p = F[1] THEN F[2] ELSE n[p]]
   /\ asks' = Late /\ ends' = {} /\ answers' = {}
-  /\ msgs' = IF E.k = "trust" THEN {<<F, "grant">>} ELSE {}
-  /\ UNCHANGED <<record, line, granted, brief, over, conf, calm, hears, counts>>
+  /\ msgs' = IF E.k = "believe" THEN {<<F, "grant">>} ELSE {}
+  /\ UNCHANGED <<record, line, granted, brief, over, conf, calm, listens, counts>>
 
 Told == {<<m[1][1], m[2]>> : m \in msgs'}
 
 Asked ==
-  /\ RunAsk([f |-> E.f, lis |-> E.ear = "hears", old |-> FALSE], E.ear = "pass")
+  /\ RunAsk([f |-> E.f, push |-> E.delivery = "push", old |-> FALSE], E.delivery = "barge")
   /\ IF E.f \in over THEN E.a = "busy"
      ELSE answers' = IF E.a = "yours" \/ Waits(E.f) THEN {[f |-> E.f, kind |-> E.a, old |-> FALSE]} ELSE {}
   /\ Told = E.m
@@ -67,11 +67,11 @@ Explain ==
   /\ ready /\ ready' = FALSE /\ i' = i + 1 /\ UNCHANGED trace
   /\ CASE E.k = "ask"   -> Asked
        [] E.k = "end"   -> Ended
-       [] E.k = "lapse" -> Lapse
-       [] E.k = "trust" -> Receive(<<F, "grant">>) /\ st'[E.p] = "holds" \* by the message, or by an answer
+       [] E.k = "expire" -> Expire
+       [] E.k = "believe" -> Receive(<<F, "grant">>) /\ st'[E.p] = "holds" \* by the message, or by an answer
        [] E.k = "doubt" -> Unlock(E.p)
        [] OTHER         -> FALSE \* a script that may not change the state of Line
-  /\ E.k \notin {"trust", "doubt"} => record' = E.r /\ line' = E.l /\ granted' = E.g
+  /\ E.k \notin {"believe", "doubt"} => record' = E.r /\ line' = E.l /\ granted' = E.g
   /\ OneHolder' /\ Backed' /\ InOrder' /\ Heard'
 
 Stop(verdict) == PrintT(verdict) /\ i' = Last + 2 /\ ready' = FALSE /\ UNCHANGED <<trace, vars>>

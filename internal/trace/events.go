@@ -129,7 +129,7 @@ func (c *converter) add(n note) error {
 		return err
 	}
 	if !before.equal(c.last) {
-		c.note(c.lapsed(), `k|->"lapse"`, before)
+		c.note(c.expired(), `k|->"expire"`, before)
 	}
 	if err := c.run(n, before, after); err != nil {
 		return err
@@ -139,7 +139,7 @@ func (c *converter) add(n note) error {
 }
 
 // expired is when the lease has ended: it had not in the last script, and has before this one.
-func (c *converter) lapsed() time.Time {
+func (c *converter) expired() time.Time {
 	switch {
 	case c.leased.Before(c.ran):
 		return c.ran
@@ -158,11 +158,11 @@ func (c *converter) note(at time.Time, what string, after abstract) {
 
 // run appends what the script did.
 func (c *converter) run(n note, before, after abstract) error {
-	level := func(i int) bool { return len(n.Args) > i && n.Args[i] == "1" }
+	first := func(i int) bool { return len(n.Args) > i && n.Args[i] == "1" }
 	switch {
 	case n.Err != "":
 		return fmt.Errorf("the script failed: %s", n.Err)
-	case n.Verb == Ask && level(2):
+	case n.Verb == Ask && first(2):
 		return c.ask(n, after)
 	case n.Verb == End && n.Args[1] == "0":
 		return c.end(n, after)
@@ -180,19 +180,19 @@ func (c *converter) ask(n note, after abstract) error {
 	if c.over[field] {
 		c.trace.late = append(c.trace.late, field)
 	}
-	ear := n.Args[3]
-	if !slices.Contains([]string{"hears", "yield", "pass"}, ear) {
-		return fmt.Errorf("the specification has no ear %q", ear)
+	delivery := n.Args[3]
+	if !slices.Contains([]string{"push", "defer", "barge"}, delivery) {
+		return fmt.Errorf("the specification has no delivery %q", delivery)
 	}
 	answer := "yours"
 	if n.Answer[0] != 1 {
 		answer = []string{"busy", "joined", "java", "busy"}[int(n.Answer[2])%4]
 	}
-	if ear == "hears" && !slices.Contains(n.Heard, n.Args[0][:36]) {
-		ear = "yield" // a client that does not hear cannot join
+	if delivery == "push" && !slices.Contains(n.Heard, n.Args[0][:36]) {
+		delivery = "defer" // a client without a subscription cannot join
 	}
 	told, err := c.told(n)
-	c.note(c.clock, fmt.Sprintf(`k|->"ask",f|->%s,ear|->%q,%s,a|->%q,%s`, field, ear, c.heard(n), answer, told), after)
+	c.note(c.clock, fmt.Sprintf(`k|->"ask",f|->%s,delivery|->%q,%s,a|->%q,%s`, field, delivery, c.heard(n), answer, told), after)
 	return err
 }
 
@@ -258,7 +258,7 @@ func (c *converter) finish(lock string, beliefs []Belief) Trace {
 		if b.Lock == lock && b.To.After(b.From) {
 			p := c.clients.name(b.Client)
 			c.trace.events = append(c.trace.events,
-				event{b.From, beliefBegins, fmt.Sprintf(`[k|->"trust",p|->%q]`, p)},
+				event{b.From, beliefBegins, fmt.Sprintf(`[k|->"believe",p|->%q]`, p)},
 				event{b.To, beliefEnds, fmt.Sprintf(`[k|->"doubt",p|->%q]`, p)})
 		}
 	}

@@ -4,7 +4,7 @@ package trace
 //
 // Rules: a field client:owner:0N is the wait N of its client, and clients are numbered in the order in which the notes
 // name them. A place whose grant has expired is in the line of the specification at once; lua/line.lua puts it back
-// when it looks (note_lapse).
+// when it looks (note_expired_grant).
 
 import (
 	"fmt"
@@ -55,7 +55,7 @@ func (c clients) field(field string) (string, error) {
 // A place is one of lua/line.lua.
 type place struct {
 	number            int
-	state, ear, field string
+	state, delivery, field string
 }
 
 func parsePlace(text string) (p place, err error) {
@@ -63,12 +63,12 @@ func parsePlace(text string) (p place, err error) {
 	if len(words) != 7 {
 		return p, fmt.Errorf("%q is no place", text)
 	}
-	p = place{state: words[1], ear: words[2], field: words[6]}
+	p = place{state: words[1], delivery: words[2], field: words[6]}
 	p.number, err = strconv.Atoi(words[0])
 	return p, err
 }
 
-var placeKinds = map[string]string{"new": "new", "late": "slow", "sure": "full"}
+var placeKinds = map[string]string{"new": "new", "late": "suspect", "sure": "confirmed"}
 
 // of is the state in the words of the specification.
 func (c clients) of(s state) (a abstract, err error) {
@@ -88,7 +88,7 @@ func (c clients) of(s state) (a abstract, err error) {
 	for i := 0; i+1 < len(s.Line); i += 2 {
 		fields[s.Line[i]] = s.Line[i+1]
 	}
-	places, err := standing(fields)
+	places, err := enqueuedPlaces(fields)
 	if err != nil {
 		return a, err
 	}
@@ -116,8 +116,8 @@ func (c clients) of(s state) (a abstract, err error) {
 	return a, nil
 }
 
-// standing are the places that stand in the line.
-func standing(fields map[string]string) (all []place, err error) {
+// enqueuedPlaces are the places that are in the line.
+func enqueuedPlaces(fields map[string]string) (all []place, err error) {
 	first, _ := strconv.Atoi(fields["first"])
 	last, _ := strconv.Atoi(fields["last"])
 	for number := first; number <= last; number++ {
@@ -129,7 +129,7 @@ func standing(fields map[string]string) (all []place, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if p.ear != "hears" {
+		if p.delivery != "hears" {
 			return nil, fmt.Errorf("the specification has no place %q", fields[client])
 		}
 		if p.number == number {
@@ -139,15 +139,15 @@ func standing(fields map[string]string) (all []place, err error) {
 	return all, nil
 }
 
-// grantedPlace is the place of the field that was granted last, where it does not stand in the line.
-func grantedPlace(fields map[string]string, standing []place) (*place, error) {
+// grantedPlace is the place of the field that was granted last, if it is not in the line.
+func grantedPlace(fields map[string]string, enqueued []place) (*place, error) {
 	field := fields["granted"]
 	text := fields[strings.Split(field, ":")[0]]
 	if field == "" || text == "" {
 		return nil, nil
 	}
 	p, err := parsePlace(text)
-	if err != nil || p.field != field || slices.ContainsFunc(standing, func(q place) bool { return q.field == field }) {
+	if err != nil || p.field != field || slices.ContainsFunc(enqueued, func(q place) bool { return q.field == field }) {
 		return nil, err
 	}
 	return &p, nil

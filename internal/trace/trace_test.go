@@ -37,7 +37,7 @@ func TestStateHasThePlacesInOrder(t *testing.T) {
 	a := abstractOf(t, clientC+":1:07", "first", "9", "last", "11",
 		"11", clientA, clientA, "11 new hears 1000 0 5 "+clientA+":1:02",
 		"9", clientB, clientB, "9 late hears 1000 0 5 "+clientB+":-1:03")
-	assert.Equal(t, abstract{record: `<<"p3",7>>`, granted: nobody, line: []string{`[f|-><<"p2",3>>,kind|->"slow"]`, `[f|-><<"p1",2>>,kind|->"new"]`}}, a)
+	assert.Equal(t, abstract{record: `<<"p3",7>>`, granted: nobody, line: []string{`[f|-><<"p2",3>>,kind|->"suspect"]`, `[f|-><<"p1",2>>,kind|->"new"]`}}, a)
 }
 
 func TestStateHasTheGrantOfItsHolder(t *testing.T) {
@@ -51,7 +51,7 @@ func TestStateHasTheGrantOfItsHolder(t *testing.T) {
 func TestStateHasThePlaceWhoseGrantExpired(t *testing.T) {
 	line := []string{"first", "2", "last", "2", "granted", clientA + ":1:02", clientA, "1 new hears 1000 0 5 " + clientA + ":1:02",
 		"2", clientB, clientB, "2 sure hears 1000 0 5 " + clientB + ":1:03"}
-	places := []string{`[f|-><<"p1",2>>,kind|->"slow"]`, `[f|-><<"p2",3>>,kind|->"full"]`}
+	places := []string{`[f|-><<"p1",2>>,kind|->"suspect"]`, `[f|-><<"p2",3>>,kind|->"confirmed"]`}
 	assert.Equal(t, abstract{record: nobody, granted: nobody, line: places}, abstractOf(t, "", line...))
 	assert.Equal(t, abstract{record: `<<"p3",7>>`, granted: nobody, line: places}, abstractOf(t, clientC+":1:07", line...), "another client has taken the lock")
 }
@@ -75,10 +75,10 @@ func TestBeliefsAreBetweenTheScripts(t *testing.T) {
 	c.last, _ = c.clients.of(state{})
 	held := state{Record: []string{clientA + ":1:01", "1"}, Expires: 11_000}
 	require.NoError(t, c.add(note{Verb: Ask, Time: [2]string{"10", "0"}, After: held, Answer: []float64{1, 0, 0},
-		Args: []string{clientA + ":1:01", "1000", "1", "pass"}}))
+		Args: []string{clientA + ":1:01", "1000", "1", "barge"}}))
 	require.NoError(t, c.add(note{Verb: End, Time: [2]string{"10", "500"}, Before: held, Answer: []float64{1, 0, 0}, Args: []string{clientA + ":1:01", "0"}}))
 	tr := c.finish("lock", []Belief{{"lock", clientA, time.Unix(10, 0), time.Unix(10, 500_000)}, {"other", clientB, time.Unix(1, 0), time.Unix(2, 0)}})
-	assert.Equal(t, []string{"ask", "trust", "doubt", "end"}, kinds(tr))
+	assert.Equal(t, []string{"ask", "believe", "doubt", "end"}, kinds(tr))
 }
 
 // A change between two scripts is an expiry, at the end of the lease. A script that changes nothing is no event.
@@ -87,13 +87,13 @@ func TestExpiriesAreAtTheEndOfTheLease(t *testing.T) {
 	c.last, _ = c.clients.of(state{})
 	held := state{Record: []string{clientA + ":1:01", "1"}, Expires: 11_000}
 	require.NoError(t, c.add(note{Verb: Ask, Time: [2]string{"10", "0"}, After: held, Answer: []float64{1, 0, 0},
-		Args: []string{clientA + ":1:01", "1000", "1", "pass"}}))
+		Args: []string{clientA + ":1:01", "1000", "1", "barge"}}))
 	held.Expires = 12_500
 	require.NoError(t, c.add(note{Verb: "renew", Time: [2]string{"10", "500000"}, Before: held, After: held, Args: []string{clientA + ":1:01", "2000"}}))
 	require.NoError(t, c.add(note{Verb: End, Time: [2]string{"20", "0"}, Answer: []float64{-1, 0, 0}, Args: []string{clientA + ":1:01", "0"}}))
-	require.NoError(t, c.add(note{Verb: Ask, Time: [2]string{"21", "0"}, Answer: []float64{0, -2, 0}, Args: []string{clientA + ":1:01", "1000", "1", "hears"}}))
+	require.NoError(t, c.add(note{Verb: Ask, Time: [2]string{"21", "0"}, Answer: []float64{0, -2, 0}, Args: []string{clientA + ":1:01", "1000", "1", "push"}}))
 	tr := c.finish("lock", nil)
-	assert.Equal(t, []string{"ask", "lapse", "end", "ask"}, kinds(tr))
+	assert.Equal(t, []string{"ask", "expire", "end", "ask"}, kinds(tr))
 	assert.True(t, time.Unix(12, 500_000_000).Equal(tr.events[1].at), "when the lapse was: %v", tr.events[1].at)
 	assert.Equal(t, []string{`<<"p1",1>>`}, tr.late, "fields that asked after their end")
 	assert.Equal(t, 4, tr.Scripts)
@@ -103,7 +103,7 @@ func TestExpiriesAreAtTheEndOfTheLease(t *testing.T) {
 func kinds(t Trace) (all []string) {
 	for _, e := range t.events {
 		var kind string
-		for _, k := range []string{"ask", "end", "lapse", "trust", "doubt"} {
+		for _, k := range []string{"ask", "end", "expire", "believe", "doubt"} {
 			if len(e.text) > 7+len(k) && e.text[:7+len(k)] == `[k|->"`+k+`"` {
 				kind = k
 			}

@@ -1,4 +1,4 @@
-------------------------------- MODULE Trust -------------------------------
+------------------------------- MODULE Validity -------------------------------
 (***************************************************************************
 Time and trust: how long may a process believe that it holds the lock?
 
@@ -28,15 +28,15 @@ way only makes the send time older.  The answer "busy" arrives at once,
 because it proves nothing.  Each record has one token: the script draws a new
 one for each "it is yours", but no other record has one in between.
 
-Bounds.  Trust.cfg: three processes with one wait each; p3 wants a lease of 1;
-P = 2, Lease = 3, Travel = 0.  Trust-again.cfg: two processes with two waits
+Bounds.  Validity.cfg: three processes with one wait each; p3 wants a lease of 1;
+P = 2, Lease = 3, Travel = 0.  Validity-again.cfg: two processes with two waits
 each, Travel = 1.  In both, at most two messages to a process and one answer
 in all are under way.  Time has no bound: View counts all times from now, and
-times too old to matter are the same.  Trust.cfg has about 41,200 distinct
-states and Trust-again.cfg about 11,800; the symmetry makes the last digits
+times too old to matter are the same.  Validity.cfg has about 41,200 distinct
+states and Validity-again.cfg about 11,800; the symmetry makes the last digits
 differ from run to run.
 
-Each mistakes/Trust-NAME.cfg seeds a mistake and names the rule that it breaks.
+Each mistakes/Validity-NAME.cfg seeds a mistake and names the rule that it breaks.
 Most make two holders (S1).  Mistakes in where trust begins:
   arrival        when the grant arrives
   busyCounts     with the last request that was answered "busy"
@@ -52,7 +52,7 @@ Mistakes in what is believed, and for how long:
   lateConfirm    a repeated confirmation sets the lease of another field
 Mistakes that break another rule:
   confirmTwice   a repeated confirmation sets the short lease (NotShorter)
-  toAndFro       the next grant after a lapse is short, too (OneLapse)
+  toAndFro       the next grant after a lapse is short, too (OneExpiry)
   messageToken   after "it is yours", the token of a late grant stays (S6)
 Two false rules show that the model is not empty.  TLC must find that each is
 violated: no process trusts a grant that it has not confirmed (reach-message),
@@ -90,20 +90,20 @@ VARIABLES
 
   rec,      \* the record: field, end of the lease, confirmed, token
   place,    \* process -> its place: kind, and send time of the last request that ran
-  lapses,   \* process -> short grants in a row that lapsed unconfirmed
+  expiries,   \* process -> short grants in a row that lapsed unconfirmed
   drawn,    \* the last token that was drawn
 
   n,        \* process -> number of its last wait; <<p, n[p]>> is the field of the wait
   phase,    \* process -> "idle", "wait" or "hold"
-  trust,    \* process -> time at which it stops believing that it holds
+  validUntil,    \* process -> time at which it stops believing that it holds
   token,    \* process -> token with which it holds
   last,     \* process -> send time from which three of the mistakes count
 
   answer,   \* process -> "it is yours" under way, or None
   msgs      \* the grants under way
 
-server  == <<rec, place, lapses, drawn>>
-process == <<n, phase, trust, token, last>>
+server  == <<rec, place, expiries, drawn>>
+process == <<n, phase, validUntil, token, last>>
 network == <<answer, msgs>>
 vars    == <<now, server, process, network>>
 
@@ -113,20 +113,20 @@ LeaseOf(p)  == IF p \in Short THEN 1 ELSE Lease
 GrantOf(p)  == IF p \in Short THEN 1 ELSE P
 Free        == [field |-> None, end |-> 0, confirmed |-> FALSE, token |-> 0]
 Mine(p)     == rec.field = Field(p)
-Believes(p) == phase[p] = "hold" /\ now < trust[p]
+Believes(p) == phase[p] = "hold" /\ now < validUntil[p]
 Sent        == {now - t : t \in 0..Travel} \* when a request may have been sent that runs now
 
-(* A place is "new"; "late": a grant to it lapsed, it is passed over until it asks; "sure": it has asked since, and its
+(* A place is "new"; "suspect": a grant to it lapsed, it is passed over until it asks; "confirmed": it has asked since, and its
    next grant has its whole lease. A place stays while its process holds what it was granted. *)
 NoPlace == [kind |-> "none", sent |-> 0]
 
 Init ==
   /\ now = 0 /\ rec = Free /\ drawn = 0
   /\ place  = [p \in Procs |-> NoPlace]
-  /\ lapses = [p \in Procs |-> 0]
+  /\ expiries = [p \in Procs |-> 0]
   /\ n      = [p \in Procs |-> 0]
   /\ phase  = [p \in Procs |-> "idle"]
-  /\ trust  = [p \in Procs |-> 0]
+  /\ validUntil = [p \in Procs |-> 0]
   /\ token  = [p \in Procs |-> 0]
   /\ last   = [p \in Procs |-> 0]
   /\ answer = [p \in Procs |-> None]
@@ -141,14 +141,14 @@ Write(p, lease, confirmed) ==
   /\ rec' = [field |-> Field(p), end |-> now + lease, confirmed |-> confirmed, token |-> drawn + 1]
 
 \* The processes, other than p, that may be granted the lock by message.
-Candidates(p) == {q \in Procs \ {p} : place[q].kind \in {"new", "sure"}}
+Candidates(p) == {q \in Procs \ {p} : place[q].kind \in {"new", "confirmed"}}
 
 \* The message names the last request of q that ran: here by its send time.
 Message(q, lease, tok) == [p |-> q, n |-> n[q], sent |-> place[q].sent, lease |-> lease, token |-> tok]
 
 \* The record is written and the grant is published in one script.
 Grant(q) ==
-  LET lease == IF place[q].kind = "sure" /\ Mistake # "toAndFro" THEN LeaseOf(q) ELSE GrantOf(q)
+  LET lease == IF place[q].kind = "confirmed" /\ Mistake # "toAndFro" THEN LeaseOf(q) ELSE GrantOf(q)
   IN Write(q, lease, FALSE) /\ msgs' = msgs \cup {Message(q, lease, drawn + 1)}
 
 \* The answer "it is yours", to a request sent then: the lease that it asked for has begun since.
@@ -162,7 +162,7 @@ RunConfirm(p, sent) ==
                   [] OTHER -> Max(rec.end, now + LeaseOf(p))
      IN rec' = [rec EXCEPT !.end = end, !.confirmed = TRUE]
   /\ Yours(p, sent, rec.token)
-  /\ lapses' = [lapses EXCEPT ![p] = 0]
+  /\ expiries' = [expiries EXCEPT ![p] = 0]
   /\ UNCHANGED <<place, drawn, msgs>>
 
 \* The record is free and p is next: it takes the lock.
@@ -171,7 +171,7 @@ RunTake(p, sent) ==
   /\ place[p].kind # "none" \/ Candidates(p) = {}
   /\ Write(p, LeaseOf(p), TRUE) /\ Yours(p, sent, drawn + 1)
   /\ place' = [place EXCEPT ![p] = NoPlace]
-  /\ lapses' = [lapses EXCEPT ![p] = 0]
+  /\ expiries' = [expiries EXCEPT ![p] = 0]
   /\ UNCHANGED msgs
 
 \* Another process has the record, or gets it now: p has a place, which notes this request.
@@ -179,9 +179,9 @@ RunBusy(p, sent) ==
   /\ \/ rec.field # None /\ ~Mine(p) /\ UNCHANGED <<rec, drawn, msgs>>
      \/ rec.field = None /\ \E q \in Candidates(p) : Grant(q)
   /\ place' = [place EXCEPT ![p].sent = sent,
-                            ![p].kind = CASE @ = "none" -> "new" [] @ = "late" -> "sure" [] OTHER -> @]
+                            ![p].kind = CASE @ = "none" -> "new" [] @ = "suspect" -> "confirmed" [] OTHER -> @]
   /\ last' = IF Mistake = "busyCounts" THEN [last EXCEPT ![p] = sent] ELSE last
-  /\ UNCHANGED <<lapses, answer>>
+  /\ UNCHANGED <<expiries, answer>>
 
 -----------------------------------------------------------------------------
 \* Time, processes and messages
@@ -192,10 +192,10 @@ Tick ==
   /\ IF rec.field # None /\ rec.end = now'
      THEN LET p == rec.field[1] IN
        /\ rec' = Free
-       /\ lapses' = IF rec.confirmed \/ (place[p].kind = "sure" /\ Mistake # "toAndFro") THEN lapses
-                    ELSE [lapses EXCEPT ![p] = @ + 1]
-       /\ place' = [place EXCEPT ![p].kind = IF @ = "none" THEN @ ELSE "late"]
-     ELSE UNCHANGED <<rec, lapses, place>>
+       /\ expiries' = IF rec.confirmed \/ (place[p].kind = "confirmed" /\ Mistake # "toAndFro") THEN expiries
+                    ELSE [expiries EXCEPT ![p] = @ + 1]
+       /\ place' = [place EXCEPT ![p].kind = IF @ = "none" THEN @ ELSE "suspect"]
+     ELSE UNCHANGED <<rec, expiries, place>>
   /\ UNCHANGED <<drawn, process, network>>
 
 \* A process begins to wait, with a fresh field.
@@ -203,13 +203,13 @@ Lock(p) ==
   /\ phase[p] = "idle" /\ n[p] < Waits
   /\ n' = [n EXCEPT ![p] = @ + 1]
   /\ phase' = [phase EXCEPT ![p] = "wait"]
-  /\ UNCHANGED <<now, server, trust, token, last, network>>
+  /\ UNCHANGED <<now, server, validUntil, token, last, network>>
 
 \* A waiter asks, once or more often.
 Ask(p) ==
   /\ phase[p] = "wait" /\ answer[p] = None
   /\ \E sent \in Sent : ((RunConfirm(p, sent) \/ RunTake(p, sent)) /\ UNCHANGED last) \/ RunBusy(p, sent)
-  /\ UNCHANGED <<now, n, phase, trust, token>>
+  /\ UNCHANGED <<now, n, phase, validUntil, token>>
 
 \* A holder confirms, once or more often.
 Confirm(p) ==
@@ -218,10 +218,10 @@ Confirm(p) ==
   /\ UNCHANGED <<now, process>>
 
 \* A holder hands the lock to a goroutine behind it, which keeps the field, and asks.
-HandOver(p) ==
+HandOff(p) ==
   /\ Believes(p)
   /\ phase' = [phase EXCEPT ![p] = "wait"]
-  /\ trust' = [trust EXCEPT ![p] = 0] /\ token' = [token EXCEPT ![p] = 0]
+  /\ validUntil' = [validUntil EXCEPT ![p] = 0] /\ token' = [token EXCEPT ![p] = 0]
   /\ last' = IF Mistake = "restart" THEN [last EXCEPT ![p] = now] ELSE last
   /\ UNCHANGED <<now, server, n, network>>
 
@@ -229,8 +229,8 @@ HandOver(p) ==
 Unlock(p) ==
   /\ phase[p] \in {"wait", "hold"}
   /\ phase' = [phase EXCEPT ![p] = "idle"]
-  /\ trust' = [trust EXCEPT ![p] = 0] /\ token' = [token EXCEPT ![p] = 0]
-  /\ place' = [place EXCEPT ![p] = NoPlace] /\ lapses' = [lapses EXCEPT ![p] = 0]
+  /\ validUntil' = [validUntil EXCEPT ![p] = 0] /\ token' = [token EXCEPT ![p] = 0]
+  /\ place' = [place EXCEPT ![p] = NoPlace] /\ expiries' = [expiries EXCEPT ![p] = 0]
   /\ \/ ~Mine(p) /\ UNCHANGED <<rec, drawn, msgs>>
      \/ Mine(p) /\ \E q \in Candidates(p) : Grant(q)
      \/ Mine(p) /\ Candidates(p) = {} /\ rec' = Free /\ UNCHANGED <<drawn, msgs>>
@@ -241,9 +241,9 @@ Unlock(p) ==
 Hold(p, until, tok) ==
   IF until > now
   THEN /\ phase' = [phase EXCEPT ![p] = "hold"]
-       /\ trust' = [trust EXCEPT ![p] = Max(@, until)]
+       /\ validUntil' = [validUntil EXCEPT ![p] = Max(@, until)]
        /\ token' = [token EXCEPT ![p] = tok]
-  ELSE UNCHANGED <<phase, trust, token>>
+  ELSE UNCHANGED <<phase, validUntil, token>>
 
 \* "It is yours" arrives.
 ReadAnswer(p) ==
@@ -253,7 +253,7 @@ ReadAnswer(p) ==
   /\ IF (phase[p] = "wait" /\ (a.n = n[p] \/ Mistake = "lateAnswer")) \/ Believes(p)
      THEN Hold(p, IF Mistake = "confirmArrival" THEN now + LeaseOf(p) ELSE a.until,
                IF Mistake = "messageToken" /\ token[p] # 0 THEN token[p] ELSE a.token)
-     ELSE UNCHANGED <<phase, trust, token>>
+     ELSE UNCHANGED <<phase, validUntil, token>>
   /\ UNCHANGED <<now, server, n, last, msgs>>
 
 \* A grant is read. It counts for the present wait only.
@@ -270,9 +270,9 @@ ReadGrant(m) ==
   /\ msgs' = msgs \ {m}
   /\ IF phase[p] = "wait" /\ (m.n = n[p] \/ Mistake = "staleGrant")
      THEN IF Mistake = "messageToken" /\ from + lease <= now
-          THEN token' = [token EXCEPT ![p] = m.token] /\ UNCHANGED <<phase, trust>>
+          THEN token' = [token EXCEPT ![p] = m.token] /\ UNCHANGED <<phase, validUntil>>
           ELSE Hold(p, from + lease, m.token)
-     ELSE UNCHANGED <<phase, trust, token>>
+     ELSE UNCHANGED <<phase, validUntil, token>>
   /\ UNCHANGED <<now, server, n, last, answer>>
 
 \* A grant is lost with its connection.
@@ -282,7 +282,7 @@ LoseGrant(m) == msgs' = msgs \ {m} /\ UNCHANGED <<now, server, process, answer>>
 Republish ==
   /\ rec.field # None /\ ~rec.confirmed
   /\ LET p == rec.field[1] IN
-     msgs' = msgs \cup {Message(p, IF place[p].kind = "sure" THEN LeaseOf(p) ELSE GrantOf(p), rec.token)}
+     msgs' = msgs \cup {Message(p, IF place[p].kind = "confirmed" THEN LeaseOf(p) ELSE GrantOf(p), rec.token)}
   /\ UNCHANGED <<now, server, process, answer>>
 
 -----------------------------------------------------------------------------
@@ -292,18 +292,18 @@ Republish ==
 Send(p) ==
   /\ Mistake = "lastAsk" /\ phase[p] = "wait"
   /\ last' = [last EXCEPT ![p] = now]
-  /\ UNCHANGED <<now, server, n, phase, trust, token, network>>
+  /\ UNCHANGED <<now, server, n, phase, validUntil, token, network>>
 
 \* "lateConfirm": a repeated confirmation runs after the release and sets the lease of the next holder.
 LateConfirm(p) ==
   /\ Mistake = "lateConfirm" /\ phase[p] = "idle" /\ n[p] > 0 /\ rec.field # None
   /\ rec' = [rec EXCEPT !.end = now + LeaseOf(p)]
-  /\ UNCHANGED <<now, place, lapses, drawn, process, network>>
+  /\ UNCHANGED <<now, place, expiries, drawn, process, network>>
 
 -----------------------------------------------------------------------------
 Next ==
   \/ Tick
-  \/ \E p \in Procs : Lock(p) \/ Ask(p) \/ Confirm(p) \/ HandOver(p) \/ Unlock(p) \/ ReadAnswer(p) \/ Send(p) \/ LateConfirm(p)
+  \/ \E p \in Procs : Lock(p) \/ Ask(p) \/ Confirm(p) \/ HandOff(p) \/ Unlock(p) \/ ReadAnswer(p) \/ Send(p) \/ LateConfirm(p)
   \/ \E m \in msgs : ReadGrant(m) \/ LoseGrant(m)
   \/ Republish
 
@@ -322,7 +322,7 @@ S2 == \A p \in Procs : Believes(p) => Mine(p)
 S6 == \A p \in Procs : Believes(p) => token[p] = drawn
 
 \* A process lets one short grant lapse at most before it has taken or confirmed by asking.
-OneLapse == \A p \in Procs : lapses[p] <= 1
+OneExpiry == \A p \in Procs : expiries[p] <= 1
 
 \* A lease is never shortened.
 NotShorter == [][rec'.token = rec.token => rec'.end >= rec.end]_vars
@@ -355,9 +355,9 @@ Early == Bounds /\ \A p \in Procs : n[p] = 0 \/ (phase[p] = "wait" /\ place[p].k
 View == <<
   rec.field, Left(rec.end), rec.confirmed, n, phase,
   [p \in Procs |-> <<
-     lapses[p], place[p].kind, IF p \in Candidates(None) /\ ~(Mine(p) /\ rec.confirmed) THEN Age(place[p].sent, Lease) ELSE 0,
+     expiries[p], place[p].kind, IF p \in Candidates(None) /\ ~(Mine(p) /\ rec.confirmed) THEN Age(place[p].sent, Lease) ELSE 0,
      Age(last[p], Lease),
-     IF Believes(p) THEN <<trust[p] - now, token[p] = drawn>> ELSE <<>>,
+     IF Believes(p) THEN <<validUntil[p] - now, token[p] = drawn>> ELSE <<>>,
      IF answer[p] = None THEN None
      ELSE LET left == Left(answer[p].until) IN <<left, left > 0 /\ answer[p].token = drawn>>,
      MsgsTo(p)>>]
