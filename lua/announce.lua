@@ -1,11 +1,11 @@
--- Prelude of the scripts that announce something.
+-- Prelude of the scripts that publish messages.
 --
--- Defines  announce(how, channel, message)    publishes message; returns how many connections have received it, as far
---          as this server knows, and whether this user may publish it.
+-- Defines  announce(how, channel, message)  publishes message; returns the number of connections that received it, as
+--          far as this server knows, and whether this user may publish it.
 --
--- how is 'publish', or 'spublish' on a Cluster, where Redisson stays in the shard too. Servers before 7.0 do not know
--- spublish: there the message goes to all nodes. announce never fails: the user may lack the right to publish, but the
--- change is already done, and waiters ask again by themselves.
+-- how is 'publish', or 'spublish' on a Cluster, where Redisson uses sharded channels too. Servers before 7.0 do not
+-- know spublish: there the message goes to all nodes. announce never fails. The user may lack the permission to
+-- publish, but the change has already been made, and waiters poll.
 
 local function announce(how, channel, message)
     local received = redis.pcall(how, channel, message)

@@ -1,21 +1,24 @@
--- Says all that is in Redis about a lock of any kind. It only reads.
+-- Returns everything that Redis stores for a lock of any type. The script only reads.
 --
--- KEYS[1]  the lock: a hash; one that has a field mode is a read/write lock; or the counter of a semaphore.
+-- KEYS[1]  the lock: a hash, which has a field mode if it is a read/write lock; or the counter of a semaphore.
 -- KEYS[2]  the queue of a fair lock: a list.
 -- KEYS[3]  the timeouts of a fair lock: a zset.
 -- KEYS[4]  the heartbeats of a fair lock: a zset.
 -- KEYS[5]  the waiting writers of a read/write lock: a zset.
 -- KEYS[6]  the token counter: a string.
--- KEYS[7]  the permits of a semaphore that are taken: a zset; see semaphore.lua. Then KEYS[1] is a string: those that are free.
--- ARGV[1]  what the key of a read lease begins with; field:rwlock_timeout:level follows.
--- Returns  {epoch ms, pttl, record, queue, timeouts, heartbeats, writers, token, free, permits}; record is {field, value, ms that
---          its lease lasts, ...}, queue {field, ...}, the zsets {member, score, ...}, and token and free '' where there is none.
+-- KEYS[7]  the taken permits of a semaphore: a zset; see semaphore.lua. KEYS[1] is then a string: the number of
+--          available permits.
+-- ARGV[1]  the prefix of the key of a read lease; field:rwlock_timeout:number follows it.
+-- Returns  {epoch ms, pttl, record, queue, timeouts, heartbeats, writers, token, available, permits}. record is
+--          {field, value, remaining lease in ms, ...}, queue is {field, ...}, the zsets are {member, score, ...}, and
+--          token and available are '' if there is none.
 --
 -- Repeatable: it only reads.
--- The list and each zset have one entry more than most_shown where there are more; of permits this is the last one to lapse.
+-- A list or zset that has more than most_shown entries is returned with one entry more than that. Of permits the
+-- additional entry is the one that expires last.
 --
--- Where the user may not read a key, the answer is an error that names the key. Data that no lock makes are refused:
--- see record.lua.
+-- If the user may not read a key, the answer is an error that names the key. Data that no lock writes is refused: see
+-- record.lua.
 
 local lock, queue, timeouts, heartbeats, writers, tokens = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[6]
 local prefix = ARGV[1]
@@ -39,13 +42,13 @@ local function members(what, key)
     return read(what, 'zrangebyscore', key, '-inf', '+inf', 'withscores', 'limit', 0, most_shown + 1)
 end
 
--- The permits that are taken; and how many are not among them, because they have lapsed and there are more than most_shown. Each one is
--- looked at, where the scripts of a semaphore look at some.
+-- Returns the taken permits, and the number of expired ones that are left out if there are more than most_shown. Every
+-- permit is checked, where the other scripts of a semaphore check some.
 local function permits_of(taken, now)
     local what = 'the permits of a semaphore'
     local found = redis.pcall('type', taken).ok
     if found and found ~= 'none' and found ~= 'zset' then
-        refuse(taken, 'type ' .. found) -- answer() would find fault with the counter, which is no hash
+        refuse(taken, 'type ' .. found) -- answer() would blame the counter, which is not a hash
     end
     local all, expired = members(what, taken), 0
     if #all > 2 * most_shown then
@@ -56,7 +59,7 @@ local function permits_of(taken, now)
             local last = read(what, 'zrevrange', taken, 0, 0, 'withscores')
             all[#all - 1], all[#all] = last[1] or all[#all - 1], last[2] or all[#all]
         elseif #all == 0 and type(expired) == 'number' then
-            all, expired = first, expired - 1 -- that there is one says what the key is
+            all, expired = first, expired - 1 -- one permit shows what the key is
         end
     end
     -- At most most_shown, and one.
@@ -66,7 +69,7 @@ local function permits_of(taken, now)
     return all, type(expired) == 'number' and expired or 0
 end
 
--- A counter makes a semaphore; of a hash, GET is an error.
+-- A counter belongs to a semaphore. GET of a hash is an error.
 local counter = redis.pcall('get', lock)
 if type(counter) == 'string' then
     local free = free_permits(lock)

@@ -1,17 +1,17 @@
--- Takes several locks: all of them, or none.
+-- Acquires several locks: all of them, or none.
 --
 -- KEYS     the keys of all locks, one lock after the other.
--- ARGV[1]  how many locks. Then follow for each lock: the number of its pair of scripts; how many keys it has; how many
---          arguments its take has, and its undo; the arguments of take; the arguments of undo.
--- Returns  for each lock that was asked for, in order, the three integers that its take returned. If the last three begin
---          with 1, all locks are held, else none.
+-- ARGV[1]  the number of locks. For each lock follow: the number of its pair of scripts, the number of its keys, the
+--          number of arguments of acquire and of roll_back, the arguments of acquire, and those of roll_back.
+-- Returns  for each lock that the script tried to acquire, in order, the three integers that its acquire returned. If
+--          the last three begin with 1, all locks are held, else none.
 --
--- A pair of scripts takes one lock and undoes this. relock puts the pairs, as functions of KEYS and ARGV, in the place
--- of the mark below.
+-- A pair of scripts acquires one lock and rolls this back. relock inserts the pairs, as functions of KEYS and ARGV,
+-- at the mark below.
 --
 -- Repeatable: each of its scripts is.
 --
--- After an error no lock is held. An error that says which key holds no lock counts the KEYS of the bundle.
+-- After an error no lock is held. An error that names a key which holds no lock counts the KEYS of the bundle.
 
 local scripts = {
 --[[scripts]]

@@ -1,25 +1,27 @@
--- Prelude of the scripts that grant something to a client that waits, by a message on its channel.
+-- Prelude of the scripts that grant something to a waiting client by a message on its channel.
 --
--- A waiter is {field, lease in ms, fenced ('1' where it wants a token), asked (the number of its last request)}; the
--- number is a secret of its client: see line.go. A waiter whose ear is 'asks' gets no message. One whose state is 'sure'
--- gets its whole lease.
+-- A waiter is {field, lease in ms, fenced ('1' if it needs a token), asked (the number of its last request)}. The
+-- number is a secret of its client: see internal/engine/line.go. A waiter whose delivery is 'poll' gets no message. A
+-- waiter whose state is 'confirmed' gets its whole lease.
 --
--- Defines  client_of(field)                             the client of a field.
--- Defines  listeners(channel, how)                         how many connections hear a channel of this server. Patterns do not
---          count. nil where the user may not ask.
--- Defines  granted_lease(waiter)                        the lease of a grant.
--- Defines  tell_granted(waiter, lease, token, channel, how)    tells a waiter of its grant; returns whether it heard. nil: this
---          user may not tell it.
--- Defines  tombstone_life                               how long a tombstone lasts, in ms: longer than a request may be on its way.
--- Defines  bury(over, field, now)                       the tombstones over, which may be nil or false, with one of field.
--- Defines  is_buried(over, field, now)                  whether field has a tombstone; and whether any field has one.
+-- Defines  client_of(field)             the client of a field.
+-- Defines  listeners(channel, how)      the number of connections of this server that are subscribed to a channel.
+--          Pattern subscriptions do not count. nil if the user may not ask.
+-- Defines  granted_lease(waiter)        the lease of a grant.
+-- Defines  tell_granted(waiter, lease, token, channel, how)  publishes a grant to its waiter; returns whether it was
+--          received. nil: this user may not publish it.
+-- Defines  tombstone_life               how long a tombstone lasts, in ms: longer than a request may be on its way.
+-- Defines  bury(over, field, now)       the tombstones over, which may be nil or false, with a tombstone of field
+--          added.
+-- Defines  is_buried(over, field, now)  whether field has a tombstone, and whether any field has one.
 --
--- Tombstones are a text: fields that never take the lock again, each with the epoch ms until when; the last one is the first.
+-- Tombstones are stored as a text: fields that never acquire the lock again, each followed by the epoch ms at which
+-- its tombstone expires, the latest one first.
 
 local tombstone_life = 60000
 local most_tombstones = 100
 
-local provisional = 5000 -- the lease of a grant that its process has not confirmed
+local provisional = 5000 -- the lease in ms of a grant that its process has not confirmed
 
 local function client_of(field) return field:sub(1, 36) end
 
@@ -56,9 +58,9 @@ local function bury(over, field, now)
     return table.concat(kept, ' ')
 end
 
--- Few scripts are of a field that has ended, and the text may be long.
+-- The text may be long, and few scripts run with a field that has ended: the cheap checks come first.
 local function is_buried(over, field, now)
-    if tonumber((over or ''):match('^%S+ (%d+)') or 0) <= now then -- all of them are over
+    if tonumber((over or ''):match('^%S+ (%d+)') or 0) <= now then -- all of them have expired
         return false, false
     end
     local _, behind = over:find(field .. ' ', 1, true)

@@ -1,7 +1,7 @@
--- Prelude of the scripts that need the time, which is Redis' own.
+-- Prelude of the scripts that need the time, which is always that of the Redis server.
 --
 -- Defines  now_ms()  the milliseconds since the epoch.
--- Defines  ms(t)     t as a command takes it: a whole number, without an exponent.
+-- Defines  ms(t)     formats t for a command: a whole number without an exponent.
 
 local function now_ms()
     local clock = redis.call('time')

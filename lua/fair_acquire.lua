@@ -1,27 +1,30 @@
--- Takes a fair lock, or one more level of a hold. Where the lock is busy the caller may wait in the queue.
+-- Acquires a fair lock, or sets the hold count of a hold. If the lock is busy, the caller may wait in the queue.
 --
--- KEYS[1]  the lock: a hash {field of the hold -> levels}.
+-- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
 -- KEYS[2]  the queue: a list, see queue.lua.
 -- KEYS[3]  the timeouts of the queue: a zset.
 -- KEYS[4]  the heartbeats of the queue: a zset.
--- KEYS[5]  the line, with the wishes of the queue: a hash; or the lock again: the line cannot be used.
+-- KEYS[5]  the line, which has the wishes of the queue: a hash; or the key of the lock again if the line cannot be
+--          used.
 -- KEYS[6]  the token counter: a string; only for a fenced lock.
--- ARGV[1]  field of the hold.
--- ARGV[2]  lease in ms.
--- ARGV[3]  level wanted: 1 takes a free lock, more re-enters a held one.
+-- ARGV[1]  the field of the hold.
+-- ARGV[2]  the lease in ms.
+-- ARGV[3]  the hold count to reach: 1 acquires a free lock, more re-enters a lock that is held.
 -- ARGV[4]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
 -- ARGV[5]  how long a heartbeat lasts, in ms.
--- ARGV[6]  1 to wait in the queue where the lock is busy, 0 to leave nothing behind.
--- ARGV[7]  number of this request in its wait, where the caller hears its channel; 0: it cannot be granted the lock by message.
--- ARGV[8]  1 where the lock is fenced, else 0.
--- ARGV[9]  channel of a waiter, without its field: see queue.lua.
--- ARGV[10]  how a waiter is woken: see announce.lua.
--- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, apart} busy (pttl -1: it is not the caller's turn),
---          {-1, 0, 0} nothing there to re-enter. apart is 2 where the lock may be released on the channel of the waiter
---          alone, 3 where it will be, because this server has no subscription of the caller's client, else 0.
+-- ARGV[6]  1 to wait in the queue if the lock is busy, 0 to leave nothing behind.
+-- ARGV[7]  the number of this request within its wait if the caller is subscribed to its channel; 0 if it cannot be
+--          granted the lock by a message.
+-- ARGV[8]  1 if the lock is fenced, else 0.
+-- ARGV[9]  the channel of a waiter, without its field: see queue.lua.
+-- ARGV[10]  the command that publishes: see announce.lua.
+-- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, legacy} busy (pttl -1: it is not the caller's turn),
+--          {-1, 0, 0} there is no hold to re-enter. legacy is 2 if the release may be announced on the channel of the
+--          waiter alone, 3 if it will be because this server does not know the subscription of the caller's client,
+--          else 0.
 --
--- Repeatable: the level is set, not added, a lease is never shortened, and a waiter has one place. The script refuses a hash
--- that no lock makes before it writes anything: see record.lua.
+-- Repeatable: the hold count is set and not incremented, a lease is never shortened, and a waiter has one place. The
+-- script refuses a hash that no lock writes before it writes anything: see record.lua.
 
 local q = {
     lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],
@@ -33,8 +36,8 @@ local heartbeat_ttl, enqueue, asked, fenced = tonumber(ARGV[5]), ARGV[6] == '1',
 
 local now = now_ms()
 
--- Puts the caller at the end of the queue, or renews the heartbeat of its place. Returns the place, from 0; nil where the queue
--- is full.
+-- Puts the caller at the end of the queue, or renews the heartbeat of its place. Returns the position, which counts
+-- from 0, or nil if the queue is full.
 local function wait_in_queue(pttl, queued)
     local place = redis.call('lpos', q.waiters, field)
     local timeout = place and redis.call('zscore', q.timeouts, field)
@@ -48,14 +51,14 @@ local function wait_in_queue(pttl, queued)
         redis.call('zadd', q.timeouts, ms(timeout), field)
         place = redis.call('rpush', q.waiters, field) - 1
     end
-    -- Every waiter ahead may shorten the timeout by wait_timeout when it gets the lock. However
-    -- short wait_timeout is, the timeout must last until the next heartbeat.
+    -- Every waiter ahead may shorten the timeout by wait_timeout when it acquires the lock. The timeout must last until
+    -- the next heartbeat, however short wait_timeout is.
     local enough = math.max(wait_timeout, heartbeat_ttl)
     local safe = now + place * wait_timeout + enough
     if not timeout or tonumber(timeout) < safe - enough / 2 then
         timeout = safe
         redis.call('zadd', q.timeouts, ms(timeout), field)
-    elseif tonumber(timeout) > safe + held + heartbeat_ttl then -- waiters ahead have left, or the clock has gone back
+    elseif tonumber(timeout) > safe + held + heartbeat_ttl then -- waiters ahead have left, or the clock was set back
         timeout = safe + held
         redis.call('zadd', q.timeouts, ms(timeout), field)
     end
@@ -79,13 +82,13 @@ end
 local queued = mine and 0 or check_queue(q)
 
 local first, evicted = evict_dead(q, now, heartbeat_ttl)
-local passed = 0 -- waiters in front of first that nobody hears
+local passed = 0 -- waiters in front of first whose subscriptions are lost
 
 if not mine then
     if hold_count ~= '1' then
         return {-1, 0, 0}
     end
-    if has_ended(q, field) then -- this request is late
+    if has_ended(q, field) then -- this request runs late
         return {0, pttl, 0}
     end
     if pttl == -2 and first and first ~= field then
@@ -104,14 +107,14 @@ if not mine then
                 return {0, place == 1 and redis.call('pttl', lock) or -1, standing}
             end
             if head and (evicted or passed > 0) then
-                wake(q, head) -- the message of the release went to the dead one
+                wake(q, head) -- the message of the release went to the dead waiter
             end
         end
         return {0, place == 0 and pttl or -1, standing}
     end
 end
 
--- The token first: if the counter is none, nothing is to be taken.
+-- The token is drawn first: if the counter is not a number, the lock must not be acquired.
 local token = hold_count == '1' and draw_token(q.tokens) or 0
 if not mine and first then
     serve(q, field, passed)

@@ -1,19 +1,20 @@
--- Frees a fair lock, no matter who holds it. The lock passes to the first waiter.
+-- Releases a fair lock, regardless of who holds it. The lock passes to the first waiter.
 --
--- KEYS[1]  the lock: a hash {field of the hold -> levels}.
+-- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
 -- KEYS[2]  the queue: a list, see queue.lua.
 -- KEYS[3]  the timeouts of the queue: a zset.
 -- KEYS[4]  the heartbeats of the queue: a zset.
--- KEYS[5]  the line, with the wishes of the queue: a hash; or the lock again: the line cannot be used.
+-- KEYS[5]  the line, which has the wishes of the queue: a hash; or the key of the lock again if the line cannot be
+--          used.
 -- KEYS[6]  the token counter: a string; only for a fenced lock.
 -- ARGV[1]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
 -- ARGV[2]  how long a heartbeat lasts, in ms.
--- ARGV[3]  channel of a waiter, without its field.
--- ARGV[4]  how a waiter is woken: see announce.lua.
--- Returns  {1, 0, 0} freed, {0, 0, 0} the lock was free.
+-- ARGV[3]  the channel of a waiter, without its field.
+-- ARGV[4]  the command that publishes: see announce.lua.
+-- Returns  {1, 0, 0} released, {0, 0, 0} the lock was free.
 --
--- Once: another owner may have taken the lock before it runs again.
--- The script refuses a hash that no lock makes before it writes anything: see record.lua.
+-- Once: another owner may have acquired the lock before the script runs again.
+-- The script refuses a hash that no lock writes before it writes anything: see record.lua.
 
 local q = {
     lock = KEYS[1], waiters = KEYS[2], timeouts = KEYS[3], heartbeats = KEYS[4], wishes = KEYS[5], tokens = KEYS[6],

@@ -1,26 +1,27 @@
--- Gives back one level of a fair lock, or all that an attempt may have taken: its place in the queue, too. The last level frees
--- the lock, which passes to the first waiter.
+-- Sets the hold count of a fair lock to a lower value, ends the hold, or rolls back an attempt together with its
+-- place in the queue. When a hold ends, the lock passes to the first waiter.
 --
--- KEYS[1]  the lock: a hash {field of the hold -> levels}.
+-- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
 -- KEYS[2]  the queue: a list, see queue.lua.
 -- KEYS[3]  the timeouts of the queue: a zset.
 -- KEYS[4]  the heartbeats of the queue: a zset.
--- KEYS[5]  the line, with the wishes of the queue: a hash; or the lock again: the line cannot be used.
+-- KEYS[5]  the line, which has the wishes of the queue: a hash; or the key of the lock again if the line cannot be
+--          used.
 -- KEYS[6]  the token counter: a string; only for a fenced lock.
--- ARGV[1]  field of the hold.
--- ARGV[2]  levels left: 0 frees the lock.
+-- ARGV[1]  the field of the hold.
+-- ARGV[2]  the hold count that is left: 0 releases the lock.
 -- ARGV[3]  how long Redisson keeps a place in the queue, in ms: its fairLockWaitTimeout.
 -- ARGV[4]  how long a heartbeat lasts, in ms.
--- ARGV[5]  1 where a request that asks for the lock with this field may still run, else 0.
--- ARGV[6]  1 where an attempt is undone, else 0.
--- ARGV[7]  channel of a waiter, without its field.
--- ARGV[8]  how a waiter is woken: see announce.lua.
--- Returns  {1, 0, passed} done, {-1, 0, passed} this hold is not there; passed is 1 where the lock was granted to the first
---          waiter.
+-- ARGV[5]  1 if a request for the lock with this field may still run, else 0.
+-- ARGV[6]  1 to roll back an attempt, else 0.
+-- ARGV[7]  the channel of a waiter, without its field.
+-- ARGV[8]  the command that publishes: see announce.lua.
+-- Returns  {1, 0, passed} done, {-1, 0, passed} there is no such hold. passed is 1 if the lock was granted to the
+--          first waiter, else 0.
 --
--- Repeatable, and then answers {-1, 0, passed}: running it late or twice frees no other owner's hold, because the field
--- belongs to one acquisition. The script refuses a hash that no lock makes before it writes anything: see record.lua. An
--- undo leaves such a hash as it is, and the queue all the same.
+-- Repeatable, and then answers {-1, 0, passed}: a late or second run releases no hold of another owner, because the
+-- field belongs to one acquire operation. The script refuses a hash that no lock writes before it writes anything:
+-- see record.lua. A rollback leaves such a hash as it is, and still removes the waiter from the queue.
 
 local field, left, heartbeat_ttl, late = ARGV[1], ARGV[2], tonumber(ARGV[4]), ARGV[5] == '1'
 local rolls_back = ARGV[6] == '1'

@@ -1,14 +1,15 @@
--- Frees a lock, no matter who holds it.
+-- Releases a lock, regardless of who holds it.
 --
--- KEYS[1]  the lock: a hash {field of the hold -> levels}.
--- KEYS[2]  the line: a hash, see line.lua; or the lock again: the line cannot be used.
+-- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
+-- KEYS[2]  the line, which is the wait queue in Redis: a hash, see line.lua; or the key of the lock again if the line
+--          cannot be used.
 -- KEYS[3]  the token counter: a string; only for a fenced lock.
--- ARGV[1]  channel on which the release is announced; that of a client has :client behind it.
--- ARGV[2]  how: see announce.lua.
--- Returns  {1, 0, 0} freed, {0, 0, 0} the lock was free.
+-- ARGV[1]  the channel on which the release is announced; the channel of a client is this one with :client appended.
+-- ARGV[2]  the command that publishes: see announce.lua.
+-- Returns  {1, 0, 0} released, {0, 0, 0} the lock was free.
 --
--- Once: another owner may have taken the lock before it runs again.
--- A hash that no lock makes is refused and stays as it is: see record.lua.
+-- Once: another owner may have acquired the lock before the script runs again.
+-- A hash that no lock writes is refused and stays as it is: see record.lua.
 
 local lock, tokens = KEYS[1], KEYS[3]
 local channel, how = ARGV[1], ARGV[2]
@@ -17,7 +18,7 @@ if redis.call('hlen', lock) == 0 then
     return {0, 0, 0}
 end
 check_record(lock)
-local line = open_line(lock, KEYS[2], '') -- before the lock is freed: it may refuse
+local line = open_line(lock, KEYS[2], '') -- before the lock is released, because it may refuse
 redis.call('del', lock)
 if line and line.exists then
     leave_granted(line)

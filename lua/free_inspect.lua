@@ -1,11 +1,13 @@
--- Says which of many locks may be free, or hold something that no lock makes, or be released without telling a client that
--- waits, or have been granted to it without its knowledge. It only reads.
+-- Returns those of many locks that their poller has to look after. A lock is one of these if it may be free, if its
+-- key holds data that no lock writes, or if a waiter of the client is not told of its release or has been granted it
+-- without noticing. The script only reads.
 --
--- KEYS     the locks: each a hash; and the lines of those that are looked at closely.
--- ARGV[1]  how many of them, from the first one on, are looked at closely: see record.lua.
+-- KEYS     the locks: each a hash; and behind them the lines, which are the wait queues in Redis, of the locks that
+--          are checked closely.
+-- ARGV[1]  the number of locks that are checked closely, which are the first ones: see record.lua.
 -- ARGV[2]  the client.
--- ARGV     behind them, for each lock that is looked at closely: the fields with which the client waits, without :write,
---          and a space before and behind each.
+-- ARGV     behind these, for each lock that is checked closely: the fields with which the client waits, without :write,
+--          with a space in front of and behind each field.
 -- Returns  {1, n, 0} for each such lock KEYS[n], one after the other.
 --
 -- Repeatable: it only reads.
@@ -13,10 +15,10 @@
 local closely, client = tonumber(ARGV[1]), ARGV[2]
 local locks = #KEYS - closely
 
--- Whether the client waits, and is told when the lock is released: it has a place, and no holder is of a program that
--- uses no line. The place of a client that was granted the lock is there, too, but its field is in the record. A record
--- that was granted has no more fields than are looked at. A place for the write lock is none of a caller who has to be
--- looked after here: a writer asks often.
+-- Whether the client waits and is told when the lock is released: it has a place, and no holder belongs to a program
+-- that does not use the line. The place of a client that was granted the lock is still there, but the record then has
+-- one of the client's fields. A record that was granted has no more fields than are read here. A place for the write
+-- lock does not count, because a writer polls by itself.
 local function is_told(lock, line, waiting)
     check_record(lock)
     -- At most 8.

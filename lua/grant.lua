@@ -1,21 +1,21 @@
 -- Prelude of the scripts that grant a lock to a waiter.
 --
--- Defines  grant(lock, waiter, tokens, channel, how)       grants the lock, which is free; returns whether the waiter heard of
---          it on its channel. The answer nil says that this user can grant nothing.
--- Defines  still_held(_, _)                                 whether a field that was granted the lock has it, where another
---          waiter is granted it.
+-- Defines  grant(lock, waiter, tokens, channel, how)  grants the lock, which is free, and publishes that on the
+--          channel of the waiter; returns whether the waiter received it. nil: this user cannot grant anything.
+-- Defines  still_held(_, _)                           whether the field that was granted the lock still holds it, at
+--          the moment at which another waiter is to be granted it. Always false: the lock that is granted is free.
 
 local function grant(lock, waiter, tokens, channel, how)
     local lease = granted_lease(waiter)
     local token = 0
     if waiter.fenced == '1' and tokens then
         local drawn, t = pcall(function() return draw_token(tokens) end)
-        token = drawn and t or 0 -- the process asks for its token, and is told what is wrong with the counter
+        token = drawn and t or 0 -- the process asks for its token, and gets the error of the counter
     end
     local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
     local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
-        return nil -- no memory
+        return nil -- Redis has no memory left
     end
     redis.call('pexpire', lock, ms(lease))
     local heard = tell_granted(waiter, lease, token, channel, how)

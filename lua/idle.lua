@@ -1,17 +1,19 @@
--- Prelude of the scripts that look at the line before they open it: see line.lua. It may be in front of the function
--- answer, and does not fail.
+-- Prelude of the scripts that check the line, the wait queue in Redis, before they open it: see line.lua. It may
+-- stand in front of the function answer, and does not fail.
 --
--- A line in which no client has a place has one field: its tombstones. Most scripts have nothing to do with these.
+-- A line in which no client has a place has one field: its tombstones. Most scripts have nothing to do with those.
 --
--- Defines  is_idle(key)              whether no client has a place in the line; also where the line is none.
--- Defines  is_idle_for(key, field)   whether there is a line, no client has a place in it, and field has no tombstone there.
+-- Defines  is_idle(key)             whether no client has a place in the line; also true if there is no line.
+-- Defines  is_idle_for(key, field)  whether there is a line, no client has a place in it, and field has no tombstone
+--          there.
 
 local function is_idle(key)
     local fields = redis.pcall('hlen', key)
     return fields == 0 or fields == 1
 end
 
--- The end of the field first: it begins with a colon, and a search is the faster the rarer its first character is.
+-- The search for the end of the field comes first. The end begins with a colon, and a search for a text is faster if
+-- its first character is rare.
 local function is_idle_for(key, field)
     local head = redis.pcall('hmget', key, 'over', 'first', 'beside')
     local over = head[1]

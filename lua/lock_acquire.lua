@@ -1,32 +1,35 @@
--- Takes a lock, or one more level of a lock that is held. Where the lock is busy the caller may wait in the line.
+-- Acquires a lock, or sets the hold count of a hold. If the lock is busy, the caller may wait in the line.
 --
--- KEYS[1]  the lock: a hash {field of the hold -> levels}.
--- KEYS[2]  the line: a hash, see line.lua; or the lock again: the line cannot be used.
+-- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
+-- KEYS[2]  the line, which is the wait queue in Redis: a hash, see line.lua; or the key of the lock again if the line
+--          cannot be used.
 -- KEYS[3]  the token counter: a string; only for a fenced lock.
--- ARGV[1]  field of the hold, of its own for every acquisition that is not a handover.
--- ARGV[2]  lease in ms.
--- ARGV[3]  level wanted: 1 takes a free lock, more re-enters a held one.
--- ARGV[4]  the caller and the line: pass takes a free lock before all others; yield lets the line go first; hears and asks
---          wait in the line: see line.lua.
--- ARGV[5]  number of this request in its wait.
--- ARGV[6]  1 where the lock is fenced, else 0.
--- ARGV[7]  channel on which a release is announced; that of a client has :client behind it.
--- ARGV[8]  how: see announce.lua.
--- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, place} busy, {-1, 0, 0} nothing there to re-enter. place is 1
---          and four for each place in front where the caller has a place in the line, 2 where only the channel says when the
---          lock is released, 3 where the caller has none because this server has no subscription of it, else 0.
+-- ARGV[1]  the field of the hold, which is a new one for every acquire operation that is not a hand-off inside a
+--          process.
+-- ARGV[2]  the lease in ms.
+-- ARGV[3]  the hold count to reach: 1 acquires a free lock, more re-enters a lock that is held.
+-- ARGV[4]  how the caller learns of a grant: barge takes a free lock before all places and gets no place; defer lets
+--          the line go first; push and poll wait in the line, with and without a subscription: see line.lua.
+-- ARGV[5]  the number of this request within its wait.
+-- ARGV[6]  1 if the lock is fenced, else 0.
+-- ARGV[7]  the channel on which a release is announced; the channel of a client is this one with :client appended.
+-- ARGV[8]  the command that publishes: see announce.lua.
+-- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, place} busy, {-1, 0, 0} there is no hold to re-enter.
+--          place is 1 plus four for each place in front if the caller has a place in the line, 2 if the release will
+--          be announced on the channel of the lock alone, 3 if the caller has no place because this server does not
+--          know the subscription of its client, else 0: see standing.lua.
 --
--- Repeatable: the level is set, not added, and a lease is never shortened.
--- A hash that no lock makes is refused: see record.lua.
+-- Repeatable: the hold count is set and not incremented, and a lease is never shortened.
+-- A hash that no lock writes is refused: see record.lua.
 
 local lock, tokens = KEYS[1], KEYS[3]
 local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local delivery, asked, fenced, channel, how = ARGV[4], ARGV[5], ARGV[6], ARGV[7], ARGV[8]
 local waits = delivery == 'push' or delivery == 'poll'
 
--- The commonest case: the lock is free, and no process waits. The code below reports the errors.
+-- The most common case: the lock is free, and no process waits. After an error the code below runs, and reports it.
 local there = hold_count == '1' and not tokens and redis.pcall('exists', lock, KEYS[2])
-if there == 1 and is_idle_for(KEYS[2], field) then -- then it is the line that is there
+if there == 1 and is_idle_for(KEYS[2], field) then -- the key that exists is the line
     there = 0
 end
 if there == 0 and type(redis.pcall('hset', lock, field, hold_count)) == 'number' then
@@ -39,7 +42,7 @@ end
 --[[answer]]
 local pttl = redis.call('pttl', lock)
 local mine = pttl ~= -2 and redis.call('hexists', lock, field) == 1
-local leave_line -- where there is a line
+local leave_line -- nil if there is no line
 if not mine and hold_count ~= '1' then
     return {-1, 0, 0}
 end
@@ -78,7 +81,7 @@ if not mine and (pttl ~= -2 or may_exist(KEYS[2]) and not is_idle_for(KEYS[2], f
     end
 end
 
--- The token first: if the counter is none, nothing is to be taken.
+-- The token is drawn first: if the counter is not a number, the lock must not be acquired.
 local token = hold_count == '1' and draw_token(tokens) or 0
 redis.call('hset', lock, field, hold_count)
 if pttl < lease then

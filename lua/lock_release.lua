@@ -1,27 +1,28 @@
--- Gives back one level of a lock, or all that an attempt may have taken: the place in the line, too. The lock passes to the
--- next place.
+-- Sets the hold count of a lock to a lower value, or ends the hold, or whatever an attempt may have left in Redis,
+-- its place in the line included. When a hold ends, the lock passes to the next place.
 --
--- KEYS[1]  the lock: a hash {field of the hold -> levels}.
--- KEYS[2]  the line: a hash, see line.lua; or the lock again: the line cannot be used.
+-- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
+-- KEYS[2]  the line, which is the wait queue in Redis: a hash, see line.lua; or the key of the lock again if the line
+--          cannot be used.
 -- KEYS[3]  the token counter: a string; only for a fenced lock.
--- ARGV[1]  field of the hold.
--- ARGV[2]  levels left: 0 frees the lock.
--- ARGV[3]  channel on which the release is announced; that of a client has :client behind it.
--- ARGV[4]  how: see announce.lua.
--- ARGV[5]  how long the line may keep the lock from those that have no place in it, in ms.
--- ARGV[6]  1 where a request that asks for the lock with this field may still run, else 0.
--- Returns  {1, heard, passed} done, and so many connections were told that the lock is free; passed is 1 where the lock has
---          the next holder already, 2 where this user may not tell the next one. {-1, 0, passed} this hold is not
---          there.
+-- ARGV[1]  the field of the hold.
+-- ARGV[2]  the hold count that is left: 0 releases the lock.
+-- ARGV[3]  the channel on which the release is announced; the channel of a client is this one with :client appended.
+-- ARGV[4]  the command that publishes: see announce.lua.
+-- ARGV[5]  the hand-off window in ms: for how long the line may keep the lock from clients that have no place in it.
+-- ARGV[6]  1 if a request for the lock with this field may still run, else 0.
+-- Returns  {1, heard, passed} done. heard is the number of connections that received the message that the lock is
+--          free; passed is 1 if the lock has its next holder already, 2 if this user may not publish to the next one,
+--          else 0. {-1, 0, passed} there is no such hold.
 --
--- Repeatable, and then answers {-1, 0, passed}: running it late or twice frees no other owner's hold, because the field
--- belongs to one acquisition, and to those that it was handed over to, the last of which frees it. A level is given
--- back also where Redis has no memory left: see note_levels of record.lua.
+-- Repeatable, and then answers {-1, 0, passed}: a late or second run releases no hold of another owner, because the
+-- field belongs to one acquire operation and to those that it was handed off to, the last of which releases it. A
+-- hold count can be lowered even if Redis has no memory left: see note_hold_count of record.lua.
 
 local lock, tokens = KEYS[1], KEYS[3]
 local field, left, channel, how, window, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
 
--- The commonest case: no process waits. The code below reports the errors.
+-- The most common case: no process waits. After an error the code below runs, and reports it.
 if left == '0' and not late and KEYS[2] ~= lock and is_idle(KEYS[2]) and redis.pcall('hdel', lock, field) == 1 then
     return {1, announce(how, channel, '0'), 0}
 end
@@ -36,7 +37,7 @@ if left ~= '0' then
     return {1, 0, 0}
 end
 
-local deleted = redis.pcall('hdel', lock, field) -- which deletes the record with its only field
+local deleted = redis.pcall('hdel', lock, field) -- deleting the only field deletes the record
 local had = deleted == 1
 local heard, heard_beside, passed_on = 0, 0, 0
 if KEYS[2] ~= lock and (late or not is_idle(KEYS[2])) then
@@ -44,7 +45,7 @@ if KEYS[2] ~= lock and (late or not is_idle(KEYS[2])) then
     passed_on = leave_and_pass(lock, KEYS[2], field, late, function(line)
         if redis.call('hlen', lock) > 0 then
             if not had and redis.call('hget', lock, 'mode') == 'read' then
-                announce_beside(channel, how) -- readers may have waited for this place
+                announce_beside(channel, how) -- readers may have waited behind this place
             end
             return line, nil
         end

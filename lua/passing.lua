@@ -1,28 +1,35 @@
--- Prelude of the scripts that free a lock, or find it free: how it passes along the line. See line.lua.
+-- Prelude of the scripts that free a lock, or find it free: how the lock passes along the line, the wait queue in
+-- Redis. See line.lua.
 --
--- Rules: a message is sent at once, and the line is changed in memory, because who hears the message says which places stay. So a script
--- closes the line after it has passed on the lock.
+-- Rules: a message is sent at once, although the line is changed in memory, because the answer to the message decides
+-- which places stay. So a script closes the line after it has passed on the lock.
 --
 -- For scripts:
--- Defines  plain_waits(line, channel, how)                     whether the first places have one of a plain lock that may be granted.
--- Defines  note_beside(line, channel, how)                     has the next release of the plain lock look at the line, where anybody
---          listens to channel, which is that of the other lock, and has no place. It writes that at once.
--- Defines  announce_beside(channel, how)                       says that the lock is free to those that listen to the channel of the
---          other lock; returns how many connections heard it.
--- Defines  pass_on(lock, line, tokens, channel, how, asker)    grants the lock, which is free; returns whose client got it:
---          asker, which must take it, needs no message.
--- Defines  passed(line, to)                                    what the answer to a release says: 1 where pass_on has returned
---          a client, to; 2 where this user may not tell the next one; else 0. line may be nil.
--- Defines  release_to_all(line, channel, how, message, window, always)   says that the lock is free to those that have no
---          place: once in a slice, or always if any of them hears this server; returns how many connections heard it.
--- Defines  leave_and_pass(lock, key, field, late, pass)     ends the wait and the hold of field in the line, where there is a line
---          or late is set, and has pass(line) pass on the lock: it returns the line as it is then, and whose client got the lock.
---          Returns what the answer to a release says.
--- Defines  try(step)                                           what step returns; nil where it fails.
--- Defines  subscription_lost(field, delivery, channel, how)    whether the client of field believes that it hears its channel
---          on this server, and does not.
+-- Defines  plain_waits(line, channel, how)               whether one of the first places is that of a plain lock and
+--          may be granted.
+-- Defines  note_beside(line, channel, how)               makes the next release of the plain lock look at the line,
+--          if anybody is subscribed to channel, which is that of the other lock of the name, and has no place. It
+--          writes at once, because its script may not close the line.
+-- Defines  announce_beside(channel, how)                 publishes on the channel of the other lock of the name that
+--          the lock is free; returns the number of connections that received it.
+-- Defines  pass_on(lock, line, tokens, channel, how, asker)  grants the lock, which is free; returns the client that
+--          was granted it, or nil. If that is asker, the script must acquire the lock for it, and no message is sent.
+--          The record is written and the messages are sent at once.
+-- Defines  passed(line, to)                              the number that the answer to a release has for the
+--          hand-off: 1 if pass_on has returned a client, to; 2 if this user may not publish to the next one; else 0.
+--          line may be nil.
+-- Defines  release_to_all(line, channel, how, message, window, always)  publishes that the lock is free to clients
+--          that have no place: once in each hand-off window, or always if any of them is subscribed on this server;
+--          returns the number of connections that received it.
+-- Defines  leave_and_pass(lock, key, field, late, pass)  ends the wait and the hold of field in the line, if there is
+--          a line or late is set, and has pass(line) pass on the lock: that function returns the line as it is then,
+--          and the client that was granted the lock. Returns the same number as passed.
+-- Defines  try(step)                                     what step returns; nil if it fails.
+-- Defines  subscription_lost(field, delivery, channel, how)  whether the client of field believes that it is
+--          subscribed to its channel, and this server does not know the subscription.
 -- For this file:
--- Defines  is_reachable(p, channel, how)                       whether the client of p hears of a grant.
+-- Defines  is_reachable(p, channel, how)                 whether the client of p learns of a grant: it is subscribed,
+--          or it polls.
 
 local function subscription_lost(field, delivery, channel, how)
     return delivery == 'push' and listeners(channel .. ':' .. client_of(field), how) == 0
@@ -36,7 +43,8 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
         note_expired_grant(line)
     end
-    local suspects, to, at = {}, nil, line.last -- suspects: places that are passed over; at: the number that was reached
+    local suspects = {} -- the places that are passed over
+    local to, at = nil, line.last -- at: the number that the loop has reached
     -- At most longest_line.
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
@@ -48,7 +56,7 @@ local function pass_on(lock, line, tokens, channel, how, asker)
             suspects[#suspects + 1] = p
         elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
-            if granted == nil then -- all stay
+            if granted == nil then -- nothing can be granted: all places stay
                 line.mute = true
                 -- At most longest_line.
                 for _, q in ipairs(suspects) do
@@ -67,8 +75,8 @@ local function pass_on(lock, line, tokens, channel, how, asker)
         end
         drop_field(line, ms(number))
     end
-    -- The places that were passed over close up, so that the next run has no gap to look through. The place that was
-    -- granted keeps its number: it may come back.
+    -- The places that were passed over move to the numbers in front of the next place, so that the next run has no
+    -- gap to iterate over. The place that was granted the lock keeps its number, because it may come back.
     local free = to and #suspects > 0 and at - 1 or at
     if to then
         drop_field(line, ms(at))
@@ -95,7 +103,8 @@ local function passed(line, to)
     return line and line.mute and 2 or 0
 end
 
--- A place that asks may be that of a process that has died: nobody would notice for minutes.
+-- Places that poll do not count: one of them may belong to a process that has died, which would go unnoticed for
+-- minutes.
 local function plain_waits(line, channel, how)
     -- At most near_head.
     for number = line.first, math.min(line.last, line.first + near_head - 1) do
@@ -107,24 +116,24 @@ local function plain_waits(line, channel, how)
     return false
 end
 
--- A plain lock whose line is empty is released by a short script, which tells only its own channel. It runs the whole script where
--- the key of the line exists.
+-- The release of a plain lock whose line does not exist takes a short cut, which publishes on its own channel only. If
+-- the key of the line exists, it runs the whole script.
 local function note_beside(line, channel, how)
     if not line.exists and (listeners(channel, how) or 0) > 0 then
-        -- Where there is no memory, the caller finds out when it asks again.
+        -- If Redis has no memory left, the caller notices the release when it asks again.
         redis.pcall('hset', line.key, 'beside', 1, 'shared', ms(now_ms()))
         redis.pcall('pexpire', line.key, tombstone_life)
     end
 end
 
--- Every message wakes all clients of this package. '0' is one of both locks of Redisson.
+-- Every message wakes all clients of this package. Both locks of Redisson know the message '0'.
 local function announce_beside(channel, how)
     local other = channel_of(channel, not channel:find('^redisson_rwlock:'))
     return other ~= channel and (listeners(other, how) or 0) > 0 and announce(how, other, '0') or 0
 end
 
--- The count of those that hear is not known where a replica may have some, or where the user may not ask. A slice that
--- began in the future is over: the clock was set back, or another server has taken over.
+-- The number of subscribers is not known if a replica may have some, or if the user may not ask. A hand-off window that
+-- began in the future has ended: the clock was set back, or another server has taken over.
 local function release_to_all(line, channel, how, message, window, always)
     local now = now_ms()
     local due = now - line.shared >= window or line.shared > now
@@ -144,10 +153,10 @@ local function release_to_all(line, channel, how, message, window, always)
         return 0
     end
     local _, may = announce(how, channel, message)
-    if not may then -- nobody was told
+    if not may then -- the user may not publish, so no client was told
         return 0
     end
-    local kept = false -- a late place: its process may be frozen
+    local kept = false -- whether a suspect place stays; its process may be paused
     -- At most longest_line.
     for number = line.first, line.last do
         local p = place_at(line, number)
@@ -176,7 +185,7 @@ local function try(step)
     return done and result or nil
 end
 
--- Nothing that goes wrong in the line may stop a release.
+-- An error in the line must not stop a release.
 local function leave_and_pass(lock, key, field, late, pass)
     local answer = 0
     try(function()

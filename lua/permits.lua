@@ -1,18 +1,19 @@
--- Prelude of the scripts that pass on permits of a semaphore.
+-- Prelude of the scripts that pass on permits of a semaphore along the line, the wait queue in Redis: see line.lua.
 --
--- A script that finds permits free grants them to the line, one after the other. It announces the permits that are left
--- to all that have no place: Java services, for example.
+-- A script that finds available permits grants them to the line, one after the other. It announces the permits that
+-- are left to all clients that have no place, for example Java services.
 --
--- Defines  pass_permits(free, taken, line, id, channel, how, asker)    grants free permits to the line, until it is the turn of
---          asker, which must take its own. Returns the line as it is then, with the place of id, and whether a client was
---          granted one.
--- Defines  forget_expired(line, expired, id)  forgets the places of permits whose leases are over, but for those of id and of the
---          permit that was granted last.
--- Defines  offer(free, taken, line, channel, how)    grants free permits to the line, closes it, and announces those that are left.
+-- Defines  pass_permits(free, taken, line, id, channel, how, asker)  grants available permits to the line until it is
+--          the turn of asker, which must take its own. Returns the line as it is then, with the place of id, and
+--          whether a permit was granted. It writes the line after each grant.
+-- Defines  forget_expired(line, expired, id)       removes the places of permits whose leases have expired, except
+--          those of id and of the permit that was granted last.
+-- Defines  offer(free, taken, line, channel, how)  grants available permits to the line, closes it, and announces the
+--          permits that are left.
 
-local most_passed = 1000 -- permits that one script grants; the next one goes on
+local most_passed = 1000 -- permits that one script grants; the next one continues
 
--- pass_on looks for places in Redis, so the line is written after each grant.
+-- The line is written after each grant, because pass_on looks for places in Redis.
 local function pass_permits(free, taken, line, id, channel, how, asker)
     local passed_on = false
     for _ = 1, most_passed do
@@ -30,7 +31,8 @@ local function pass_permits(free, taken, line, id, channel, how, asker)
     return line, passed_on
 end
 
--- A place that was granted a permit stays until the release, or here. That of the last grant may come back: see note_lapse.
+-- A place that was granted a permit stays until the permit is released, or until this function removes it. The place of
+-- the last grant may come back: see note_expired_grant.
 local function forget_expired(line, expired, id)
     -- At most 1000: see drop_expired.
     for _, other in ipairs(expired) do

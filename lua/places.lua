@@ -1,27 +1,32 @@
--- Prelude of the scripts in which callers join or leave the line: the order of its places. See line.lua.
+-- Prelude of the scripts in which callers join or leave the line, the wait queue in Redis: the order of its places.
+-- See line.lua.
 --
--- Rules: a place has a number, and the lowest one is the next. Numbers may be missing: nobody moves up when a place is taken away,
--- until most numbers are missing. A place that comes back keeps its number. Changes are made in memory, unless the function says
--- that it writes at once.
+-- Rules: a place has a number, and the place with the lowest one is the next. Numbers may be missing: the other
+-- places keep theirs when a place is removed, until most numbers are missing. A place that comes back keeps its
+-- number. Changes are made in memory, unless the description of a function says that it writes at once.
 --
 -- For scripts:
--- Defines  join(line, field, wish)                             gives a wait a place; returns whether it has one.
--- Defines  standing(line, joined, lost, legacy)                what the answer "busy" says: see standing.lua.
--- Defines  is_guest(line, field)                               whether the client of field has a place for the other lock.
--- Defines  leave(line, field)                                  takes away the place of a wait or a hold.
--- Defines  leave_granted(line)                                 the same for the field that was granted last.
+-- Defines  join(line, field, wish)               gives a wait a place; returns whether it has one. It may write at
+--          once: see close_gaps and drop_number.
+-- Defines  standing(line, joined, lost, legacy)  the third number of the answer "busy": see standing.lua.
+-- Defines  is_guest(line, field)                 whether the client of field has a place for the other lock of this
+--          name.
+-- Defines  leave(line, field)                    removes the place of a wait or a hold. It writes at once: see
+--          drop_number.
+-- Defines  leave_granted(line)                   the same for the field that was granted last.
 -- For this file, and passing.lua:
--- Defines  places_in_front(line)                               how many places are in front of that of the caller, about.
--- Defines  drop_place(line, p)                                 takes p away; its number at once.
--- Defines  drop_number(line, number)                           takes the number of a place away, and writes that at once: pass_on looks
---          for numbers in Redis.
--- Defines  close_gaps(line)                                    numbers the places anew where most numbers are missing, and writes that
---          at once.
--- Defines  note_expired_grant(line)                            finds out whether the lease of a grant has ended.
+-- Defines  places_in_front(line)                 the approximate number of places in front of that of the caller.
+-- Defines  drop_place(line, p)                   removes p. Its number is removed at once.
+-- Defines  drop_number(line, number)             removes the number of a place. It writes at once, because pass_on
+--          looks for numbers in Redis.
+-- Defines  close_gaps(line)                      renumbers the places if most numbers are missing. It writes at once,
+--          for the same reason.
+-- Defines  note_expired_grant(line)              has the place of the last grant come back, because the lease of the
+--          grant has expired.
 
 local function drop_number(line, number)
     drop_field(line, ms(number))
-    redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
+    redis.call('hdel', line.key, ms(number)) -- at once, because pass_on looks for numbers in Redis
     local back = line.back and line.back.number
     -- At most longest_line.
     while line.first <= line.last and line.first ~= back and
@@ -37,8 +42,8 @@ local function drop_place(line, p)
     end
 end
 
--- The lease of a grant has ended. Its place comes back, and is not granted before its process asks. A process that does not
--- hear comes back by itself: it asks.
+-- The lease of a grant has expired. Its place comes back as a suspect, and is not granted again before its process
+-- asks. The place of a process that polls is removed: the process joins again when it asks.
 local function note_expired_grant(line)
     local field = line.granted
     if not field then
@@ -60,10 +65,10 @@ local function note_expired_grant(line)
     line.first = math.min(line.first, p.number)
 end
 
-local most_missing = 200 -- numbers: each script that goes along the line looks for all of them
+local most_missing = 200 -- numbers; each script that iterates over the line looks up all of them
 
--- A place that waits long in front of many that come and go has more and more missing numbers behind it. The place that was
--- granted the lock has a number and does not stand in the line.
+-- More and more numbers are missing behind a place that waits long while many others come and go. The place that was
+-- granted the lock has a number, and is not in the line.
 local function close_gaps(line)
     local span = line.last - line.first
     local fields = span >= most_missing and redis.call('hlen', line.key)
@@ -71,12 +76,12 @@ local function close_gaps(line)
         return
     end
     -- At most longest_line: see above.
-    local all = redis.call('hrandfield', line.key, fields, 'withvalues') -- all of them, with the rights that users have
+    local all = redis.call('hrandfield', line.key, fields, 'withvalues') -- all: users may call hrandfield
     local places, numbers = {}, {}
-    -- At most longest_line: no more fields than half of the numbers.
+    -- At most longest_line: there are no more fields than half of the numbers.
     for i = 1, #all, 2 do
         if #all[i] == 36 then
-            places[#places + 1] = parse_place(all[i + 1], all[i]) -- nil adds nothing
+            places[#places + 1] = parse_place(all[i + 1], all[i]) -- nil adds no element
         elseif tonumber(all[i]) then
             numbers[all[i]] = all[i + 1]
         end
@@ -104,13 +109,13 @@ local function close_gaps(line)
     line.first = first or line.last + 1
 end
 
--- A place that neither stands in the line nor was granted the lock is the rest of a hold that was lost.
+-- A place that is neither in the line nor was granted the lock has been left behind by a hold that was lost.
 local function is_guest(line, field)
     local p = line and line.mine
     return p and of_writer(p.field) ~= of_writer(field) and (p.unsaved or line.granted == p.field or is_enqueued(line, p)) or false
 end
 
--- wish is {ear, lease, fenced, asked} of a place. The caller does not hold the lock, and is no guest.
+-- wish is {delivery, lease, fenced, asked} of a place. The caller does not hold the lock, and is not a guest.
 local function join(line, field, wish)
     close_gaps(line)
     local before, client = line.mine, client_of(field)
@@ -120,8 +125,8 @@ local function join(line, field, wish)
     if before and before.field == field and line.granted == field then
         note_expired_grant(line)
     end
-    local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
-        client = client, unsaved = true}
+    local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked,
+        field = field, client = client, unsaved = true}
     if before and before.field == field then
         p.state = before.state == 'suspect' and 'confirmed' or before.state
     end
@@ -133,21 +138,22 @@ local function join(line, field, wish)
     if stays then
         p.number = before.number
     elseif line.last - line.first >= most_places then
-        return false -- it asks from time to time
+        return false -- the caller polls
     else
         line.last = line.last + 1
         p.number = line.last
     end
     line.mine, line.back, line.life = p, nil, line_life
     put_place(line, p)
-    if not line.exists then -- a release to an empty line was for everybody
+    if not line.exists then -- while the line was empty, releases were announced to everybody
         line.shared = now_ms()
         set_field(line, 'shared', ms(line.shared))
     end
     return true
 end
 
--- A place has two fields. Numbers in front of it may be missing: where these are many, places are counted by the fields.
+-- Numbers in front of the place may be missing. If there are many numbers, the fields of the line limit the result: a
+-- place has two of them.
 local function places_in_front(line)
     local numbers = math.max(0, line.mine.number - line.first)
     return numbers < near_head and numbers or math.min(numbers, math.floor(redis.call('hlen', line.key) / 2))

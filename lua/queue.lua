@@ -3,87 +3,98 @@
 -- A queue is a table, q, with wait_timeout in ms, channel and how (see announce.lua), and these keys:
 --   lock, tokens  the lock and its token counter
 --   waiters       a list of fields, the first waiter first
---   timeouts      a zset {field -> epoch ms when Redisson gives the place of the waiter away}
---   heartbeats    a zset {field of a relock waiter -> epoch ms when its heartbeat expires}, and '' -> epoch ms when a
---                 script last looked for dead waiters
---   wishes        a hash {field of a relock waiter that listens -> what it wants}, and 'over' -> fields that never wait
---                 again or take the lock, each with the epoch ms until when: the key of the line, see line.lua; or
---                 that of the lock: the line cannot be used
+--   timeouts      a zset {field -> epoch ms at which Redisson gives the place of the waiter away}
+--   heartbeats    a zset {field of a relock waiter -> epoch ms at which its heartbeat expires}, and '' -> epoch ms at
+--                 which a script last looked for dead waiters
+--   wishes        a hash {field of a relock waiter that is subscribed -> its wish: lease, fenced, asked}, and 'over' ->
+--                 fields that never wait or acquire the lock again, each with the epoch ms at which the tombstone
+--                 expires. It is the key of the line, the wait queue in Redis of the other lock types (see line.lua);
+--                 or the key of the lock if the line cannot be used
 --
 -- Rules: every waiter in the queue has a timeout, which Redisson's arithmetic needs. A relock waiter has a heartbeat
--- too. The heartbeat alone then says whether the waiter lives, wherever in the queue it is. Java reads timeouts only.
--- So each heartbeat keeps the timeout of its waiter near what Redisson's arithmetic says. All times are the server's.
+-- too. The heartbeat alone then decides whether the waiter is alive, wherever in the queue it is. Java reads timeouts
+-- only. So each heartbeat keeps the timeout of its waiter near the value that Redisson's arithmetic gives. All times
+-- are those of the server.
 --
 -- The script that puts a relock waiter into the queue gives it its heartbeat, in every version and for every user: a
--- user without the right to the heartbeats cannot run the script at all, and no script runs while a slot moves and
+-- user without permission for the heartbeats cannot run the script at all, and no script runs while a slot moves and
 -- only some of its keys have arrived. All heartbeats expire together when no waiter has sent one for queue_life. So a
--- waiter without a heartbeat whose field is of relock's form is dead, and is not one of Java (see is_relocks).
+-- waiter without a heartbeat whose field has the form of relock is dead, and is not a waiter of Java (see
+-- is_relocks).
 --
--- The waiters and the timeouts have a lease while relock alone waits, so that they do not stay where all waiters have
+-- The waiters and the timeouts have a lease while only relock waits, so that they do not stay if all waiters have
 -- died. A Java service may come while the lease runs, and perhaps no script of relock runs any more. Redisson keeps
 -- its place until one wait timeout after the timeout of the last waiter in front of it. The lease lasts until then:
--- Java loses no place sooner than Redisson would take it away. Where a script finds that Java waits, the lease becomes
--- one that never ends. Users have no right to PERSIST.
+-- Java loses no place sooner than Redisson would take it away. If a script finds that Java waits, the lease becomes
+-- one that never ends. Users have no permission for PERSIST.
 --
--- A lock that becomes free is granted to the first waiter that has a wish and whose client hears its channel, which
--- is that of all waiters of this client. A waiter that has a wish, and of which this server knows that nobody hears
--- its channel, is passed over: its process has died, or its connection was cut. It keeps its place until its heartbeat
--- expires, because for a moment after a restart or a failover of Redis some are not heard that live. If it asks, it is
--- told that it is not heard, and has no wish until it is. Java cannot pass over anybody. So waiters that nobody hears
--- leave the queue where a waiter of Java is the next one. They also leave it where a release finds no other waiter, so
--- that it does not stay: a waiter that lives has lost its turn then, and asks again within a heartbeat.
+-- A lock that becomes free is granted to the first waiter that has a wish and whose client is subscribed to its
+-- channel, which is that of all waiters of this client. A waiter that has a wish, but whose channel has no subscriber
+-- on this server, is passed over: its process has died, or its connection was cut. It keeps its place until its
+-- heartbeat expires, because for a moment after a restart or a failover of Redis the subscriptions of some living
+-- waiters are missing. If it asks, it is told that its subscription is lost, and has no wish until it has subscribed
+-- again. Java cannot pass over any waiter. So waiters without a subscriber leave the queue if a waiter of Java is the
+-- next one. They also leave it if a release finds no other waiter, so that the queue does not stay: a living waiter
+-- has lost its turn then, and asks again within a heartbeat.
 --
 -- A first waiter without a wish may be alive, and no script passes over it. It is woken on a channel of its own, and
--- asks: one of Java, which would count its own request as a re-entry; one of an older version; one that does not
--- listen, because it may not or does not yet. A program of Java and one of an older version know the channel of the
--- waiter alone. So a waiter listens there too where one of these is in front of it.
+-- asks. It is a waiter of Java, which would count its own request as a re-entry; or of an older version; or one that
+-- is not subscribed, because it may not subscribe or has not done so yet. Java and older versions know the channel of
+-- the waiter alone. So a waiter subscribes to that channel too if one of these is in front of it.
 --
--- Defines  leave_queue(q, waiter)                removes a waiter.
--- Defines  give_up(q, leaving, now)              removes waiters that were not served: the keys of a table.
--- Defines  wake(q, waiter)                       sends a message to a waiter.
--- Defines  pass_to_first(q)                      passes on the lock, which is free: grants it to the first waiter, or wakes
---          this. Returns whether it was granted.
--- Defines  has_legacy(q, wished, holder)         whether the lock may be released on the channel of the caller alone, which is in
---          the queue; wished: it has a wish. holder may be nil.
--- Defines  first_alive(q, asker, heard, from)    the first waiter that is not passed over, and how many are in front of
---          it. The asker is alive. heard is as in is_heard. from is the first place that counts. All but q may be nil.
--- Defines  grant_first(q)                        grants the lock, which is free, to the first waiter that is not passed
+-- Defines  leave_queue(q, waiter)              removes a waiter.
+-- Defines  give_up(q, leaving, now)            removes waiters that were not served: the keys of a table.
+-- Defines  wake(q, waiter)                     sends a message to a waiter.
+-- Defines  pass_to_first(q)                    passes on the lock, which is free: grants it to the first waiter, or
+--          wakes this waiter. Returns whether it was granted.
+-- Defines  has_legacy(q, wished, holder)       whether the release may be announced on the channel of the waiter
+--          alone, because the holder or a waiter does not grant. The caller is in the queue; wished: it has a wish.
+--          holder may be nil.
+-- Defines  first_alive(q, asker, heard, from)  the first waiter that is not passed over, and how many are in front of
+--          it. The asker is alive. heard is as in is_heard. from is the first place that counts. All arguments except
+--          q may be nil.
+-- Defines  grant_first(q)                      grants the lock, which is free, to the first waiter that is not passed
 --          over; returns whether it could, and that waiter.
--- Defines  serve(q, waiter, place)               removes a waiter that has the lock now, with so many in front of it.
--- Defines  release_hold(q, field, held, left, waits, late)  leaves so many levels; the last frees the lock. waits: there may
---          be waiters. late: a request that asks for the lock with field may still run.
--- Defines  evict_dead(q, now, ttl)               removes dead waiters; returns the first waiter, and whether there were
---          dead ones. It sets q.now, and q.ran: what '' among the heartbeats says from now on.
--- Defines  set_lease(q, timeout)                 gives the queue its lease, where a waiter of relock has this timeout.
--- Defines  end_waiter(q, waiter)                 leaves a tombstone: a request of a waiter that leaves may still run.
--- Defines  has_ended(q, waiter)                  whether there is a tombstone; sets q.tombstones where there is any.
--- Defines  check_queue(q)                        refuses a queue that is longer than any; returns how long it is.
--- Defines  shift_timeouts(q)                     shortens the timeouts, where heartbeats do not.
--- Defines  note_wish(q, waiter, wish, life)      notes for so many ms at least what a waiter wants that listens.
--- Defines  drop_wish(q, waiter)                  forgets it.
+-- Defines  serve(q, waiter, place)             removes a waiter that has the lock now; place is the number of waiters
+--          in front of it.
+-- Defines  release_hold(q, field, held, left, waits, late)  the end of a release or a rollback: sets the hold count
+--          to left, or ends the hold if that is 0. waits: there may be waiters. late: a request for the lock with
+--          field may still run.
+-- Defines  evict_dead(q, now, ttl)             removes dead waiters; returns the first waiter, and whether there were
+--          dead ones. It sets q.now, and q.ran: the value of '' among the heartbeats from now on.
+-- Defines  set_lease(q, timeout)               sets the lease of the queue; a waiter of relock has this timeout.
+-- Defines  end_waiter(q, waiter)               leaves a tombstone: a request of a waiter that leaves may still run.
+-- Defines  has_ended(q, waiter)                whether the waiter has a tombstone; sets q.tombstones if there is any.
+-- Defines  check_queue(q)                      refuses a queue that is longer than any queue of locks; returns its
+--          length.
+-- Defines  shift_timeouts(q)                   shortens the timeouts that heartbeats do not keep right.
+-- Defines  note_wish(q, waiter, wish, life)    stores the wish of a waiter that is subscribed, for at least life ms.
+-- Defines  drop_wish(q, waiter)                deletes it.
 -- For this file:
--- Defines  shift_by(q, waiters, waits)           shortens the timeout of each waiter by so many wait timeouts.
--- Defines  client_channel(q, waiter)             the channel of the waiters of a client.
--- Defines  count_wishes(q)                       forgets wishes of waiters that have left, and counts the others.
--- Defines  is_relocks(waiter)                    whether the field is one of relock.
--- Defines  keep_for_java(q)                      has the queue stay although Java runs no script of relock.
--- Defines  evict_silent(q)                       removes relock waiters without a heartbeat; returns how much of most_dead that was.
--- Defines  set_back(q, ttl)                      cuts heartbeats to what they may be: the clock has gone back.
--- Defines  drop_first(q, n)                      removes the first waiters.
--- Defines  is_heard(q, waiter, heard)            whether a waiter has no wish, or its client hears its channel. heard
---          is what is known of clients already.
+-- Defines  shift_by(q, waiters, waits)         shortens the timeout of each waiter by a number of wait timeouts,
+--          which waits has.
+-- Defines  client_channel(q, waiter)           the channel of the waiters of a client.
+-- Defines  count_wishes(q)                     deletes wishes of waiters that have left, and counts the others.
+-- Defines  is_relocks(waiter)                  whether the field is one of relock.
+-- Defines  keep_for_java(q)                    makes the queue stay although Java runs no script of relock.
+-- Defines  evict_silent(q)                     removes relock waiters without a heartbeat; returns how much of
+--          most_dead that was.
+-- Defines  set_back(q, ttl)                    shortens heartbeats to what they may be: the clock was set back.
+-- Defines  drop_first(q, n)                    removes the first n waiters.
+-- Defines  is_heard(q, waiter, heard)          whether a waiter has no wish, or its client is subscribed to its
+--          channel. heard is what is known of clients already.
 
 local queue_life = 5 * 60 * 1000 -- as that of a line
 local for_ever = 100 * 365 * 24 * 60 * 60 * 1000
 local most_waiters = 20000 -- of a queue
-local most_dead = 5000 -- that one script removes; the next one goes on
-local most_passed = 1000 -- waiters that one script passes over, or finds silent, at a time
+local most_dead = 5000 -- dead waiters that one script removes; the next one continues
+local most_passed = 1000 -- waiters that one script passes over, or checks for heartbeats, at a time
 
--- Redisson's fields end with the number of the thread: see owner.go and name.go.
+-- Redisson's fields end with the ID of the thread. Those of relock have one number more: see internal/engine/field.go.
 local function is_relocks(waiter) return waiter:find('^[%x-]+:%-?%d+:%d+$') end
 
--- wish is {lease, fenced, asked} of a waiter: see clients.lua. The key may be that of a line, which lives longer. The
--- lease of a key that lives longer than a line is one from before the clock went back.
+-- wish is {lease, fenced, asked} of a waiter: see clients.lua. The key may be that of a line, which has a longer lease.
+-- A lease longer than that of a line was set before the clock was set back.
 local function note_wish(q, waiter, wish, life)
     if q.wishes == q.lock then
         return
@@ -97,8 +108,8 @@ local function note_wish(q, waiter, wish, life)
     end
 end
 
--- Where a script could not use the line, the wish of a waiter that has left is still there. The count is nil where the
--- key cannot be used or is that of other data. has_ended has run before.
+-- If a script could not use the line, the wish of a waiter that has left is still there. The count is nil if the key
+-- cannot be used or holds other data. has_ended has run before.
 local function count_wishes(q)
     local wishes = q.wishes ~= q.lock and redis.pcall('hlen', q.wishes)
     if type(wishes) ~= 'number' or wishes > 2 * most_waiters then
@@ -106,11 +117,11 @@ local function count_wishes(q)
     end
     local others = q.tombstones and 1 or 0
     wishes = wishes - others
-    if wishes < redis.call('zcard', q.heartbeats) then -- heartbeats has one '' more
+    if wishes < redis.call('zcard', q.heartbeats) then -- heartbeats has '' as well
         return wishes
     end
     -- At most most_waiters, twice.
-    for _, field in ipairs(redis.call('hrandfield', q.wishes, wishes + others)) do -- all, with the rights that users have
+    for _, field in ipairs(redis.call('hrandfield', q.wishes, wishes + others)) do -- all: users may call hrandfield
         if field:find(':', 1, true) and not redis.call('zscore', q.heartbeats, field) then
             redis.call('hdel', q.wishes, field)
         end
@@ -120,7 +131,7 @@ end
 
 local function drop_wish(q, waiter)
     if q.wishes ~= q.lock then
-        redis.pcall('hdel', q.wishes, waiter) -- a release and an undo go on where the key is that of other data
+        redis.pcall('hdel', q.wishes, waiter) -- a release or rollback goes on if the key holds other data
     end
 end
 
@@ -134,7 +145,7 @@ local function leave_queue(q, waiter)
     drop_wish(q, waiter)
 end
 
--- Lua passes no more than some thousand arguments.
+-- A call in Lua may have some thousand arguments at most.
 local function shift_by(q, waiters, waits)
     -- At most most_waiters.
     for from = 1, #waiters, 1000 do
@@ -152,11 +163,12 @@ local function shift_by(q, waiters, waits)
     end
 end
 
--- The first waiter has left the queue: it was served. Redisson shortens the timeouts of all waiters. A relock waiter does so
--- itself with its next heartbeat; but the next waiter counts from the timeout of the last one.
+-- The first waiter has left the queue, because it was served. Redisson then shortens the timeouts of all waiters. A
+-- relock waiter corrects its own timeout with its next heartbeat, but that of the last waiter is shortened at once:
+-- the timeout of the next one to join counts from it.
 local function shift_timeouts(q)
     local n = redis.call('llen', q.waiters)
-    local from = n == redis.call('zcard', q.heartbeats) - 1 and n - 1 or 0 -- else one is of Java
+    local from = n == redis.call('zcard', q.heartbeats) - 1 and n - 1 or 0 -- else a waiter is of Java
     local waiters = n > 0 and redis.call('lrange', q.waiters, from, from + most_waiters - 1) or {}
     local waits = {}
     -- At most most_waiters.
@@ -166,8 +178,8 @@ local function shift_timeouts(q)
     shift_by(q, waiters, waits)
 end
 
--- The timeouts behind these waiters become right, however many leave. That of the last waiter was right, and the one of a
--- relock waiter in front of it may have been late.
+-- Corrects the timeouts behind the waiters that leave, whatever their number is. The timeout of the last waiter was
+-- right, and that of a relock waiter in front of it may not have been corrected yet.
 local function give_up(q, leaving, now)
     local all = redis.call('lrange', q.waiters, 0, most_waiters - 1)
     local last = all[#all] and tonumber(redis.call('zscore', q.timeouts, all[#all]) or nil)
@@ -182,7 +194,7 @@ local function give_up(q, leaving, now)
     end
     -- At most most_dead.
     for waiter in pairs(leaving) do
-        leave_queue(q, waiter) -- first: where memory is short, a script that has written nothing may not zadd
+        leave_queue(q, waiter) -- first: if memory is short, a script that has written nothing may not zadd
     end
     shift_by(q, moved, waits)
     local final = redis.call('lindex', q.waiters, -1)
@@ -197,12 +209,13 @@ local function client_channel(q, waiter) return q.channel .. 'client:' .. client
 
 local function wake(q, waiter)
     announce(q.how, q.channel .. waiter, '0')
-    if q.wishes == q.lock or redis.pcall('hexists', q.wishes, waiter) == 1 then -- it may not listen to the other
+    if q.wishes == q.lock or redis.pcall('hexists', q.wishes, waiter) == 1 then -- it may have only this channel
         announce(q.how, client_channel(q, waiter), 'free ' .. waiter)
     end
 end
 
--- A waiter with a wish is of a program that grants. The line of a plain lock of this name has other fields.
+-- A waiter with a wish belongs to a version of relock that grants. The line of a plain lock of this name has the field
+-- last.
 local function has_legacy(q, wished, holder)
     local wishes = count_wishes(q)
     if not wishes or holder and not uses_line(holder) or redis.call('hexists', q.wishes, 'last') == 1 then
@@ -221,9 +234,9 @@ local function keep_for_java(q)
     end
 end
 
--- The last waiter asks for the longest lease. Either key may have been evicted, and be new.
+-- The last waiter needs the longest lease. Either key may have been evicted, and be new.
 local function set_lease(q, timeout)
-    if redis.call('llen', q.waiters) > redis.call('zcard', q.heartbeats) - 1 then -- one is of Java
+    if redis.call('llen', q.waiters) > redis.call('zcard', q.heartbeats) - 1 then -- a waiter is of Java
         return keep_for_java(q)
     end
     local left, life = redis.call('pttl', q.waiters), math.max(queue_life, timeout - q.now + q.wait_timeout)
@@ -233,7 +246,7 @@ local function set_lease(q, timeout)
     end
 end
 
--- Where the user may not ask who listens, all count as heard.
+-- If the user may not ask for the number of subscribers, all clients count as subscribed.
 local function is_heard(q, waiter, heard)
     local client = client_of(waiter)
     if heard[client] or type(redis.pcall('hget', q.wishes, waiter)) ~= 'string' then
@@ -256,7 +269,7 @@ local function first_alive(q, asker, heard, from)
     end
 end
 
--- A waiter behind others that stay is as one that leaves: those behind it move up.
+-- If others in front of the waiter stay, it is removed like one that leaves: those behind it move up.
 local function serve(q, waiter, place)
     if place == 0 then
         leave_queue(q, waiter)
@@ -266,7 +279,7 @@ local function serve(q, waiter, place)
     end
 end
 
--- The first waiters, so many of them, leave: nobody hears them.
+-- The first n waiters leave, because their subscriptions are lost.
 local function drop_first(q, n)
     local passed = {}
     -- At most most_passed.
@@ -278,7 +291,7 @@ local function drop_first(q, n)
     end
 end
 
--- Where the user may not ask who listens, the answer to the grant says it.
+-- If the user may not ask for the number of subscribers, the answer to the message of the grant tells it.
 local function grant_first(q)
     local heard = {}
     local first, place = first_alive(q, nil, heard)
@@ -317,14 +330,14 @@ local function pass_to_first(q)
     return granted
 end
 
--- Where the key cannot be used there are no tombstones: a late request may queue
--- again, and is evicted when its heartbeat expires.
+-- If the key cannot be used, there are no tombstones: a late request may join the queue again, and is evicted when its
+-- heartbeat expires.
 local function end_waiter(q, waiter)
     local over = q.wishes ~= q.lock and redis.pcall('hget', q.wishes, 'over')
     if q.wishes == q.lock or type(over) == 'table' then
         return
     end
-    redis.pcall('hset', q.wishes, 'over', bury(over, waiter, q.now)) -- an undo goes on where memory is short
+    redis.pcall('hset', q.wishes, 'over', bury(over, waiter, q.now)) -- a rollback goes on if memory is short
     if redis.call('pttl', q.wishes) < tombstone_life then
         redis.call('pexpire', q.wishes, tombstone_life)
     end
@@ -344,8 +357,8 @@ local function has_ended(q, waiter)
     return found
 end
 
--- The end of a release and of an undo, and their reply. held says whether the lock has the field. If the lock is
--- free afterwards, it is granted to the first waiter, or that is woken.
+-- Returns the answer of the script. held: the lock has the field. If the lock is free afterwards, it is granted to the
+-- first waiter, or this waiter is woken.
 local function release_hold(q, field, held, left, waits, late)
     if late and left == '0' then
         end_waiter(q, field)
@@ -355,7 +368,7 @@ local function release_hold(q, field, held, left, waits, late)
         return {1, 0, 0}
     end
     if held then
-        redis.call('hdel', q.lock, field) -- which deletes the record with its only field
+        redis.call('hdel', q.lock, field) -- deleting the only field deletes the record
     end
     local passed = 0
     if waits and redis.call('exists', q.lock) == 0 then
@@ -364,8 +377,8 @@ local function release_hold(q, field, held, left, waits, late)
     return {held and 1 or -1, 0, passed}
 end
 
--- A program of another kind may have put a waiter into the queue many times: all go, which takes longer. Returns how much of
--- most_dead that was worth.
+-- Another program may have put a waiter into the queue many times. All its entries are removed, which takes longer and
+-- counts as the whole of most_dead.
 local function evict_silent(q)
     local all, dead, again = redis.call('lrange', q.waiters, 0, most_passed - 1), {}, {}
     -- At most most_passed.
@@ -383,8 +396,8 @@ local function evict_silent(q)
     return next(again) and most_dead or most_passed
 end
 
--- Timeouts of waiters that live become right with their next heartbeat. Returns whether that was all: if there are many, the
--- next script goes on.
+-- The timeouts of living waiters are corrected with their next heartbeat. Returns whether all heartbeats have been set
+-- back; if there are many, the next script continues.
 local function set_back(q, ttl)
     local ahead = redis.call('zrangebyscore', q.heartbeats, ms(q.now + ttl + 1), '+inf', 'limit', 0, most_passed)
     -- At most most_passed.
@@ -396,12 +409,12 @@ local function set_back(q, ttl)
     return #ahead < most_passed
 end
 
--- Removes relock waiters whose heartbeat has expired. Where it finds one without a heartbeat at the head of the queue
--- it removes all of these. There it also removes other waiters whose timeout is over, or that have none and would stay
--- for ever.
--- Where no script ran for half a ttl, Redis was away and not the waiters: each gets a new heartbeat instead.
--- A run that has not looked at all heartbeats leaves the time of the last run as it was: the next one has to find out the same.
--- Heartbeats are written with pcall: a release must go on where memory is short.
+-- Removes relock waiters whose heartbeat has expired. If the first waiter of the queue is one without a heartbeat,
+-- all of these are removed. Other waiters at the head of the queue are removed if their timeout has expired, or if
+-- they have none, because they would stay for ever. If no script ran for half a ttl, Redis was unreachable, and the
+-- waiters may be alive: each gets a new heartbeat instead. A run that has not read all heartbeats leaves the time of
+-- the last run as it was, so that the next run comes to the same conclusion. Heartbeats are written with pcall,
+-- because a release must go on if memory is short.
 local function evict_dead(q, now, ttl)
     q.now, q.ran = now, now
     local dead = {}
@@ -425,7 +438,7 @@ local function evict_dead(q, now, ttl)
     end
     local first = redis.call('lindex', q.waiters, 0)
     local all = not (away and #due == most_dead)
-    if first and not last_run then -- the last script ran in the future
+    if first and not last_run then -- the last script ran in the future: the clock was set back
         all = set_back(q, ttl)
     end
     if not all then
@@ -455,7 +468,7 @@ local function evict_dead(q, now, ttl)
     return first, evicted
 end
 
--- No queue is longer: where it is full, a caller waits without a place.
+-- No queue of locks is longer: if it is full, a caller waits without a place.
 local function check_queue(q)
     local n = redis.call('llen', q.waiters)
     if n > most_waiters then

@@ -1,21 +1,22 @@
--- Takes the read half of a read/write lock, or one more level of a read hold.
+-- Acquires the read lock of a read/write lock, or sets the hold count of a read hold.
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers of relock: a zset, see write_acquire.lua.
--- KEYS[3]  the line: a hash, see line.lua; or the lock again: the line cannot be used.
--- ARGV[1]  field of the hold.
--- ARGV[2]  lease in ms.
--- ARGV[3]  level wanted: 1 is a fresh hold, more re-enters a held one.
--- ARGV[4]  what the key of a lease begins with.
--- ARGV[5]  field of the caller's write hold, without its :write; or ''.
--- ARGV[6]  channel on which a release is announced.
--- ARGV[7]  how: see announce.lua.
--- Returns  {1, 0, 0} held, {0, pttl, 0} busy, {-1, 0, 0} nothing there to re-enter.
+-- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the key of the lock again if the line
+--          cannot be used.
+-- ARGV[1]  the field of the hold.
+-- ARGV[2]  the lease in ms.
+-- ARGV[3]  the hold count to reach: 1 is a new hold, more re-enters an existing one.
+-- ARGV[4]  the prefix of the key of a lease.
+-- ARGV[5]  the field of the caller's write hold, without its :write; or ''.
+-- ARGV[6]  the channel on which a release is announced.
+-- ARGV[7]  the command that publishes: see announce.lua.
+-- Returns  {1, 0, 0} held, {0, pttl, 0} busy, {-1, 0, 0} there is no hold to re-enter.
 --
--- Repeatable: the level is set, not added, and a lease is never shortened.
--- A reader joins other readers, unless a writer waits, or a process waits in the line for the plain lock of this name. It
--- also joins its own owner's write hold.
--- A hash that no lock makes is refused and never joined: see record.lua.
+-- Repeatable: the hold count is set and not incremented, and a lease is never shortened.
+-- A reader joins other readers unless a writer waits, or a process waits in the line for the plain lock of this name.
+-- It also joins the write hold of its own owner.
+-- A hash that no lock writes is refused and never joined: see record.lua.
 
 local lock, writers = KEYS[1], KEYS[2]
 local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
@@ -28,7 +29,7 @@ local plain = not mode and not free -- a plain lock of this name is held
 if plain then
     check_record(lock)
 end
-local joins = mode and redis.call('hexists', lock, field) == 0 -- it is not the hold of the caller
+local joins = mode and redis.call('hexists', lock, field) == 0 -- the caller has no hold yet
 local plain_next = false
 if KEYS[3] ~= lock and (plain or joins and mode == 'read' and redis.pcall('exists', KEYS[3]) == 1) then
     --[[preludes]]
@@ -47,14 +48,14 @@ if free or joins then
         return {-1, 0, 0}
     end
     if mode and check_record(lock) == 1 then
-        return {0, redis.call('pttl', lock), 0} -- a mode alone, which may be the rest of a lock, and expires
+        return {0, redis.call('pttl', lock), 0} -- the mode alone, left over from a lock, which expires
     end
     if not free and redis.call('hlen', lock) > most_holds then
-        return {0, redis.call('pttl', lock), 0} -- others have to leave first
+        return {0, redis.call('pttl', lock), 0} -- the record is full
     end
     if mode ~= 'write' then
         local last, now = redis.call('zrevrange', writers, 0, 0, 'withscores'), now_ms()
-        if last[2] and tonumber(last[2]) > now + farthest_beat then -- a heartbeat that does not count
+        if last[2] and tonumber(last[2]) > now + farthest_beat then -- does not count: see readers.lua
             last = redis.call('zrangebyscore', writers, '(' .. ms(now), ms(now + farthest_beat), 'withscores', 'limit', 0, 1)
         end
         local wait = last[2] and tonumber(last[2]) - now or 0

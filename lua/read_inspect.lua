@@ -1,12 +1,12 @@
--- Says who holds the read half of a read/write lock. Evicts dead readers.
+-- Returns who holds the read lock of a read/write lock, and evicts dead readers.
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
--- ARGV[1]  field of a read hold, or '' for none.
--- ARGV[2]  what the key of a lease begins with.
--- Returns  {1 where there are readers, else 0; levels of this hold; pttl}.
+-- ARGV[1]  the field of a read hold, or '' for none.
+-- ARGV[2]  the prefix of the key of a lease.
+-- Returns  {1 if there are readers, else 0; hold count of this hold; pttl}.
 --
--- Repeatable: dead readers stay away.
--- A hash that no lock makes is refused and never emptied: see record.lua.
+-- Repeatable: a second run finds no dead readers to evict.
+-- A hash that no lock writes is refused and never emptied: see record.lua.
 
 local lock = KEYS[1]
 local field, prefix = ARGV[1], ARGV[2]
@@ -20,7 +20,7 @@ if strange then
     refuse(lock, strange)
 end
 if evicted > 0 and redis.call('hlen', lock) == 1 then
-    redis.call('del', lock) -- a mode alone is no record
+    redis.call('del', lock) -- the mode alone is not a record
 end
 local hold_count = tonumber(field ~= '' and redis.call('hget', lock, field) or 0)
 return {living > 0 and 1 or 0, hold_count, redis.call('pttl', lock)}

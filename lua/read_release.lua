@@ -1,23 +1,26 @@
--- Gives back one level of a read hold, or all that an attempt may have taken. The last reader passes the lock to the first
--- writer in the line: see writer.lua.
+-- Sets the hold count of a read hold to a lower value, or ends the hold, or whatever an attempt may have left in
+-- Redis. When the last read hold ends, the lock passes to the first writer in the line: see writer.lua.
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers: a zset, see write_acquire.lua.
--- KEYS[3]  the line: a hash, see line.lua; or the lock again: the line cannot be used.
+-- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the key of the lock again if the line
+--          cannot be used.
 -- KEYS[4]  the token counter: a string; only for a fenced lock.
--- ARGV[1]  field of the hold.
--- ARGV[2]  levels left: 0 ends the hold.
--- ARGV[3]  what the key of a lease begins with.
--- ARGV[4]  1 to refuse a hash that no lock makes, see record.lua; 0 where an attempt is undone, which leaves it as it is.
--- ARGV[5]  channel on which the release is announced; that of a client has :client behind it.
--- ARGV[6]  how: see announce.lua.
--- ARGV[7]  how long the line may keep the lock from those that hear the channel of another server, in ms.
--- Returns  {1, heard, passed} done, and so many connections were told that the lock is free; passed is 1 where the lock has
---          the next holder already. {-1, 0, 0} this hold is not there.
+-- ARGV[1]  the field of the hold.
+-- ARGV[2]  the hold count that is left: 0 ends the hold.
+-- ARGV[3]  the prefix of the key of a lease.
+-- ARGV[4]  1 to refuse a hash that no lock writes, see record.lua; 0 to roll back an attempt, which leaves such a
+--          hash as it is.
+-- ARGV[5]  the channel on which the release is announced; the channel of a client is this one with :client appended.
+-- ARGV[6]  the command that publishes: see announce.lua.
+-- ARGV[7]  the hand-off window in ms: for how long the line may keep the lock from clients that are subscribed on
+--          another server.
+-- Returns  {1, heard, passed} done. heard is the number of connections that received the message that the lock is
+--          free; passed is 1 if the lock has its next holder already, else 0. {-1, 0, 0} there is no such hold.
 --
--- Repeatable, and then answers {-1, 0, 0}: running it late or twice ends no other hold, because the field belongs to
--- one acquisition, and to those that it was handed over to. The last reader frees the lock, unless its owner holds the
--- write half too.
+-- Repeatable, and then answers {-1, 0, 0}: a late or second run ends no other hold, because the field belongs to one
+-- acquire operation and to those that it was handed off to. The last reader frees the lock, unless its owner holds
+-- the write lock too.
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
 local field, left, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3]
@@ -27,7 +30,7 @@ local mode = redis.call('hget', lock, 'mode')
 local hold_count = hold_count_of(mode and redis.call('hget', lock, field))
 
 if hold_count == 0 then
-    drop_leases(prefix, field, left + 1, left + 1) -- Redisson's forceUnlock leaves them
+    drop_leases(prefix, field, left + 1, left + 1) -- Redisson's forceUnlock leaves leases behind
     if refuse_others then
         check_record(lock)
     end
@@ -41,7 +44,8 @@ end
 
 local living, longest
 if mode ~= 'write' then
-    living, longest = evict_dead_readers(lock, prefix, field) -- before anything is given back: it fails where a slot moves
+    -- This comes before the first write, because it fails while the slot of the lock moves.
+    living, longest = evict_dead_readers(lock, prefix, field)
 end
 drop_leases(prefix, field, 1, hold_count)
 if living == 0 then

@@ -1,15 +1,16 @@
--- Renews the lease of a read hold. Never creates a record or a lease, never touches another hold, and shortens a lease
--- only if told to.
+-- Renews the lease of a read hold. The script never creates a record or a lease, never touches another hold, and
+-- shortens a lease only if it is told to.
 --
--- KEYS[1]  the lock: a hash, see readers.lua; the only key, so that renewals go on while the slot of the lock moves.
--- ARGV[1]  field of the hold.
--- ARGV[2]  lease in ms.
--- ARGV[3]  1: exactly this lease; 0: at least.
--- ARGV[4]  what the key of a lease begins with.
--- Returns  {1, 0, 0} renewed, {-1, 0, 0} this hold is not there.
+-- KEYS[1]  the lock: a hash, see readers.lua; it is the only key, so that renewals go on while the slot of the lock
+--          moves.
+-- ARGV[1]  the field of the hold.
+-- ARGV[2]  the lease in ms.
+-- ARGV[3]  1: exactly this lease; 0: at least this lease.
+-- ARGV[4]  the prefix of the key of a lease.
+-- Returns  {1, 0, 0} renewed, {-1, 0, 0} there is no such hold.
 --
 -- Repeatable: the lease is set, and nothing is added to it.
--- A hash that no read/write lock makes is refused: see record.lua.
+-- A hash that no read/write lock writes is refused: see record.lua.
 
 local lock = KEYS[1]
 local field, lease, exact, prefix = ARGV[1], tonumber(ARGV[2]), ARGV[3] == '1', ARGV[4]
@@ -30,7 +31,7 @@ if not exact then
     extend(lock, lease)
     return {1, 0, 0}
 end
-drop_leases(prefix, field, 2, hold_count) -- a longer one would count for Java
+drop_leases(prefix, field, 2, hold_count) -- Java would count a longer one
 redis.call('pexpire', lease_key(prefix, field, 1), ms(lease))
 if mode == 'read' then
     local _, longest = evict_dead_readers(lock, prefix)

@@ -1,35 +1,40 @@
 -- Prelude of the scripts of the read/write lock: the leases of its readers.
 --
--- The record is a hash {mode -> read or write, field of a read hold -> levels, field:write -> levels}. Every read hold
--- has leases of its own, one key for each level, as Redisson has them: prefix, field, :rwlock_timeout:, level.
+-- The record is a hash {mode -> read or write, field of a read hold -> hold count, field:write -> hold count}. Every
+-- read hold has leases of its own, one key for each time that it was acquired, as Redisson has them: prefix, field,
+-- :rwlock_timeout:, number. The numbers count from 1 to the hold count.
 --
--- Rules: a reader without a living lease is dead, and the next script that needs the lock evicts it. The lease of the
--- hash is never shorter than that of a living reader.
+-- Rules: a reader whose leases have all expired is dead, and the next script that needs the lock evicts it. The lease
+-- of the hash is never shorter than that of a living reader.
 --
--- Every level of a reader costs the same. The lease of a relock reader is the key of its first level: each acquire and
--- each renewal sets this key to the longest lease of the hold. Of the other levels each acquire and each renewal sets
--- the last one alone, and the keys between expire. Java takes the longest lease of all levels in the hash, which is the
--- first one; missing keys count as expired. Java deletes keys of its own readers only. Clients that set and renew the
--- keys of all levels together have the longest lease in the first one too.
+-- A read hold costs the same whatever its hold count is. The lease of a relock reader is the key with the number 1:
+-- each acquire and each renewal sets this key to the longest lease of the hold. Of the other keys each acquire and
+-- each renewal sets only the last one, and the keys in between expire. Java takes the longest lease of all numbers up
+-- to the hold count in the hash, which is the first one; missing keys count as expired. Java deletes only keys of its
+-- own readers. A client that sets and renews all keys together has the longest lease in the first one, too.
 --
--- A writer that waits has a heartbeat, which lasts three seconds: see rwlock.go. One that lies much farther in the future was made
--- before the clock of Redis was set back: it counts as no heartbeat, since its writer, if it lives, makes another one within a second.
+-- A waiting writer has a heartbeat, which lasts three seconds: see rwlock.go. A heartbeat much farther in the future
+-- was written before the clock of Redis was set back. It does not count, because its writer, if it is alive, writes
+-- another one within a second.
 --
--- Defines  farthest_beat                                how far in the future a heartbeat of a writer may end to count, in ms. The
---          clock may have been set back a little.
--- Defines  is_write(field)                              whether the field is a write hold.
--- Defines  hold_count_of(value)                         the levels of a hold, as many as a loop may go through.
--- Defines  leases_of(reader, hold_count)                how many leases of a reader count.
--- Defines  extend(key, to)                              makes a lease at least so long.
--- Defines  lease_key(prefix, reader, n)                 the key of one lease.
--- Defines  lease_left(prefix, reader, hold_count)       ms left of the longest lease; 0 or less where there is none.
--- Defines  forget_writer(writers, field)              forgets the heartbeat of a writer that was granted the lock; field may be that of
---          a plain lock.
--- Defines  drop_leases(prefix, reader, from, to)        deletes the leases of these levels.
--- Defines  is_dead(lock, prefix, reader)                whether a reader without leases is dead.
--- Defines  evict_dead_readers(lock, prefix, except)     removes dead readers; returns how many others than except live, ms
---          left of their longest lease, and how many were removed. Where the lock has fields that no lock makes, none is removed,
---          and these count as one that lives as long as the lock; then it also returns what refuse says of them.
+-- Defines  farthest_beat                             how far in the future a heartbeat of a writer may end to count,
+--          in ms. The clock may have been set back a little.
+-- Defines  is_write(field)                           whether the field is a write hold.
+-- Defines  hold_count_of(value)                      the hold count of a reader, limited to the number that a loop
+--          may run to.
+-- Defines  leases_of(reader, hold_count)             how many leases of a reader count.
+-- Defines  extend(key, to)                           sets a lease to at least this length.
+-- Defines  lease_key(prefix, reader, n)              the key of one lease.
+-- Defines  lease_left(prefix, reader, hold_count)    the ms that are left of the longest lease; 0 or less if there is
+--          none.
+-- Defines  forget_writer(writers, field)             deletes the heartbeat of a writer that was granted the lock;
+--          field may be that of a plain lock.
+-- Defines  drop_leases(prefix, reader, from, to)     deletes the leases with these numbers.
+-- Defines  is_dead(lock, prefix, reader)             whether a reader without leases is dead.
+-- Defines  evict_dead_readers(lock, prefix, except)  removes dead readers; returns the number of living readers other
+--          than except, the ms that are left of their longest lease, and how many readers were removed. If the lock
+--          has fields that no lock writes, none is removed, and these count as one reader that lives as long as the
+--          lock; the function then also returns what refuse says of them.
 
 local farthest_beat = 6000
 
@@ -41,11 +46,13 @@ local function forget_writer(writers, field)
     end
 end
 
-local most_leases = 50000 -- that one script looks at
+local most_leases = 50000 -- leases that one script reads
 local forever = 100 * 365 * 24 * 3600 * 1000
 
--- Other data may stand where a hold has its levels. The keys of a relock reader have no greater numbers.
-local function hold_count_of(value) return value and math.min(tonumber(value) or most_hold_count, most_hold_count) or 0 end
+-- Other data may be in the place of a hold count. The keys of a relock reader have no greater numbers.
+local function hold_count_of(value)
+    return value and math.min(tonumber(value) or most_hold_count, most_hold_count) or 0
+end
 
 local function extend(key, to)
     if redis.call('pttl', key) < to then
@@ -57,7 +64,8 @@ local function lease_key(prefix, reader, n)
     return prefix .. reader .. ':rwlock_timeout:' .. n
 end
 
--- The field of a relock reader ends with the number of its acquisition; a transaction of Java has 32 digits there, at least.
+-- The field of a relock reader ends with the number of its acquire operation; that of a transaction of Java has at
+-- least 32 digits there.
 local function leases_of(reader, hold_count)
     local acquisition = reader:match('^[%x-]+:%-?%d+:(%d+)$')
     return acquisition and #acquisition <= 20 and 1 or hold_count
@@ -69,7 +77,7 @@ local function lease_left(prefix, reader, hold_count)
     for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
         local left = redis.call('pttl', lease_key(prefix, reader, n))
         if left == -1 then
-            left = forever -- another program took the lease away
+            left = forever -- another program has removed the expiry
         end
         longest = math.max(longest, left)
     end
@@ -83,8 +91,8 @@ local function drop_leases(prefix, reader, from, to)
     end
 end
 
--- On a Cluster the leases may be on their way here, in a slot that moves. A command with one key that is here and one
--- that is not yet here then fails, and so does the script.
+-- On a Cluster the slot may be moving, and the leases may not have arrived on this node yet. A command with one key
+-- that is here and one that is not then fails, and so does the script.
 local function is_dead(lock, prefix, reader)
     redis.call('exists', lock, lease_key(prefix, reader, 1))
     return true

@@ -1,33 +1,36 @@
 -- Prelude of every script: tells the records of locks from other data.
 --
--- A script whose key holds something that no lock makes ends with one of these errors, and has not touched this key.
+-- A script whose key holds something that no lock writes ends with one of these errors, and has not touched this key.
 -- notalock.go reads the errors:
---   NOTALOCK n type t        KEYS[n] is of the type t; ? where the user may not ask for it
+--   NOTALOCK n type t        KEYS[n] has the type t; ? if the user may not ask for it
 --   NOTALOCK n field size f  the hash KEYS[n] has a field f of that size; long ones are cut
 --   NOTALOCK n fields count  the hash KEYS[n] has more fields than a lock
---   NOTALOCK n number        the counter KEYS[n] is no number
+--   NOTALOCK n number        the counter KEYS[n] is not a number
 --
--- Defines  refuse(key, what)                   ends the script with this error.
--- Defines  field_text(field)                   what refuse says of a field.
--- Defines  refuse_field(lock, field)           ends the script because of this field.
--- Defines  is_hold(field, value)               the levels, where the field is a hold; else nothing.
--- Defines  too_deep(field, hold_count)         whether a hold of a read/write lock has more levels than a reader may have.
--- Defines  fields_of(lock)                     fields and values of a read/write lock, one after the other; where it has more than
---          a lock, nil and what refuse says.
--- Defines  uses_line(field)                    whether the holder is of a client that uses the line: see field.go.
--- Defines  is_value(field, value)              whether the field is of Redisson's multi lock of values.
--- Defines  check_record(lock)                  refuses a hash that no lock makes; returns how many fields it has looked at, and
---          one of them, which is a holder where it has seen any.
--- Defines  note_hold_count(lock, field, hold_count)  sets the levels of a hold that goes on.
--- Defines  may_exist(key)                      whether there is a key of use, as far as this user may know.
--- Defines  answer(script, types)               runs a script whose KEYS are of these types.
+-- Defines  refuse(key, what)                         ends the script with this error.
+-- Defines  field_text(field)                         what refuse says of a field.
+-- Defines  refuse_field(lock, field)                 ends the script because of this field.
+-- Defines  is_hold(field, value)                     the hold count if the field is a hold, else nothing.
+-- Defines  too_deep(field, hold_count)               whether the hold count of a hold of a read/write lock is higher
+--          than that of a reader may be.
+-- Defines  fields_of(lock)                           the fields and values of a read/write lock, one after the other;
+--          if it has more than a lock may have, nil and what refuse says.
+-- Defines  uses_line(field)                          whether the holder belongs to a client that uses the line, the
+--          wait queue in Redis: see internal/engine/field.go.
+-- Defines  is_value(field, value)                    whether the field belongs to Redisson's multi lock of values.
+-- Defines  check_record(lock)                        refuses a hash that no lock writes; returns how many fields it
+--          has read, and one of them, which is a holder if it has seen any.
+-- Defines  note_hold_count(lock, field, hold_count)  sets the hold count of a hold that goes on.
+-- Defines  may_exist(key)                            whether a key exists, as far as this user may know.
+-- Defines  answer(script, types)                     runs a script whose KEYS have these types.
 --
--- Every loop of a script has a bound, whatever the data: a script that runs for long stops all of Redis, and cannot be stopped
--- once it has written. A comment beside each loop names the bound (see TestEveryLoopOfAScriptHasABound). What is beyond is refused,
--- as data that no lock makes; only a release goes on, and leaves it alone.
+-- Every loop of a script has a bound, whatever the data is: a script that runs for long stops all of Redis, and
+-- cannot be stopped once it has written. A comment in front of each loop names the bound (see
+-- TestEveryLoopOfAScriptHasABound). Larger data is refused as data that no lock writes; only a release goes on, and
+-- leaves it alone.
 
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -45,15 +48,15 @@ end
 
 local function refuse_field(lock, field) refuse(lock, field_text(field)) end
 
--- A hold is "client:owner", where the client is a UUID and the owner a number, or "client:owner:" and anything, as
--- writers, transactions and relock have it. Nobody has a thousand million levels.
+-- The field of a hold is "client:owner", where the client is a UUID and the owner a number, or "client:owner:" followed
+-- by anything, as writers, transactions and relock have it. A hold count has fewer than ten digits.
 local function is_hold(field, value)
     local client, more = field:match('^(%x+%-%x+%-%x+%-%x+%-%x+):%-?%d+(.*)$')
     return client and #client == 36 and (more == '' or more:sub(1, 1) == ':') and #value < 10 and value:match('^[1-9]%d*$')
 end
 
 -- Redisson's multi lock of values has fields of three forms in one hash:
--- "hash" -> owner, "hash:owner:expire_time" -> epoch ms, "hash:owner:lock_count" -> levels.
+-- "hash" -> owner, "hash:owner:expire_time" -> epoch ms, "hash:owner:lock_count" -> hold count.
 local function is_value(field, value)
     local hash, owner = field:match('^([%w+/]+):(.+):expire_time$')
     if hash then
@@ -67,7 +70,9 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count)
+    return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
+end
 
 local function fields_of(lock)
     local n = redis.call('hlen', lock)
@@ -78,18 +83,19 @@ local function fields_of(lock)
     return redis.call('hgetall', lock)
 end
 
--- The number of the acquisition begins with 0 in the fields of clients that use the line: see field.go.
+-- In the fields of clients that use the line, the number of the acquire operation begins with 0: see
+-- internal/engine/field.go.
 local function uses_line(field)
     return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
 end
 
--- A hash with the caller's field is a lock, and need not be checked. The check of a key that does not exist passes. It
--- costs the same however big the hash is: of more than eight fields it takes some at random.
+-- A hash that has the caller's field is a lock, and need not be checked. A key that does not exist passes the check.
+-- The cost does not depend on the size of the hash: of more than eight fields it reads some at random.
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
     local bad = mode and mode ~= 'read' and mode ~= 'write' and 'mode'
-    local second -- hold of a lock that has one
+    local second -- one hold too many: a lock without a mode has one holder
     -- At most 8 fields.
     for i = 1, #some, 2 do
         local field, value = some[i], some[i + 1]
@@ -101,7 +107,7 @@ local function check_record(lock)
     end
     bad = bad or second
     if mode and #some == 2 and redis.call('pttl', lock) == -1 then
-        bad = 'mode' -- a rest of a lock has a lease
+        bad = 'mode' -- what is left over from a lock has a lease
     end
     if bad then
         refuse_field(lock, bad)
@@ -109,8 +115,8 @@ local function check_record(lock)
     return #some / 2, some[1] == 'mode' and some[3] or some[1]
 end
 
--- The field alone says that the hold is there. Its levels are only shown to users. So where memory is short the old
--- number stays: an Unlock must not fail because of it.
+-- The field alone makes the hold. Its hold count is only shown to users, so the old number stays if memory is short: an
+-- Unlock must not fail because of it.
 local function note_hold_count(lock, field, hold_count)
     local answer = redis.pcall('hset', lock, field, hold_count)
     if type(answer) == 'table' and not answer.err:find('OOM ', 1, true) then

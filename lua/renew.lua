@@ -1,11 +1,11 @@
--- Renews the lease of a hold. Never creates a record, never touches another owner's record, and shortens a lease only
--- if told to.
+-- Renews the lease of a hold. The script never creates a record, never touches the record of another owner, and
+-- shortens a lease only if it is told to.
 --
--- KEYS[1]  the lock: a hash {field of the hold -> levels}.
--- ARGV[1]  field of the hold.
--- ARGV[2]  lease in ms.
--- ARGV[3]  1: exactly this lease; 0: at least.
--- Returns  {1, 0, 0} renewed, {-1, 0, 0} this hold is not there.
+-- KEYS[1]  the lock: a hash {field of the hold -> hold count}.
+-- ARGV[1]  the field of the hold.
+-- ARGV[2]  the lease in ms.
+-- ARGV[3]  1: exactly this lease; 0: at least this lease.
+-- Returns  {1, 0, 0} renewed, {-1, 0, 0} there is no such hold.
 --
 -- Repeatable: the lease is set, and nothing is added to it.
 

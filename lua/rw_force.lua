@@ -1,17 +1,19 @@
--- Frees one half of a read/write lock, no matter who holds it. The other half stays.
+-- Releases the read lock or the write lock of a read/write lock, regardless of who holds it. Its counterpart stays as
+-- it is.
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers: a zset, see write_acquire.lua.
--- KEYS[3]  the line: a hash, see line.lua; or the lock again: the line cannot be used.
+-- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the key of the lock again if the line
+--          cannot be used.
 -- KEYS[4]  the token counter: a string; only for a fenced lock.
--- ARGV[1]  the half: read or write.
--- ARGV[2]  what the key of a read lease begins with.
--- ARGV[3]  channel on which the release is announced; that of a client has :client behind it.
--- ARGV[4]  how: see announce.lua.
--- Returns  {1, 0, 0} freed, {0, 0, 0} this half was free.
+-- ARGV[1]  the lock to release: read or write.
+-- ARGV[2]  the prefix of the key of a read lease.
+-- ARGV[3]  the channel on which the release is announced; the channel of a client is this one with :client appended.
+-- ARGV[4]  the command that publishes: see announce.lua.
+-- Returns  {1, 0, 0} released, {0, 0, 0} this lock was free.
 --
--- Once: other owners may have taken this half before it runs again.
--- A hash that no lock makes is refused and stays as it is: see record.lua.
+-- Once: other owners may have acquired this lock before the script runs again.
+-- A hash that no lock writes is refused and stays as it is: see record.lua.
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
 local half, prefix, channel, how = ARGV[1], ARGV[2], ARGV[3], ARGV[4]
@@ -39,7 +41,7 @@ for i = 1, #entries, 2 do
     end
 end
 
-local line = open_line(lock, KEYS[3], '') -- before anything is freed: it may refuse
+local line = open_line(lock, KEYS[3], '') -- before the first write, because it may refuse
 local freed, kept = 0, 0
 -- At most most_holds, and most_leases of them all.
 for i = 1, #entries, 2 do

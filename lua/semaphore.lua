@@ -1,25 +1,29 @@
--- Prelude of the scripts of semaphores, whose record is that of Redisson's RPermitExpirableSemaphore: a counter of the permits
--- that are free, and a zset {id of a permit -> epoch ms when its lease ends} of those that are taken.
+-- Prelude of the scripts of semaphores, whose record is that of Redisson's RPermitExpirableSemaphore: a counter of
+-- the available permits, and a zset {id of a permit -> epoch ms at which its lease ends} of the taken ones.
 --
--- The counter and the zset change together: free permits and taken ones are always the number of permits of the semaphore. A
--- permit whose lease is over is taken until a script of relock or of Redisson gives it back. So a script that asks for permits
--- does that first. One that only counts them takes such a permit for a free one.
+-- The counter and the zset change together: available and taken permits always add up to the number of permits of the
+-- semaphore. A permit whose lease has expired stays taken until a script of relock or of Redisson returns it to the
+-- counter. So a script that acquires permits does that first. A script that only counts permits counts such a permit
+-- as available.
 --
--- Other data at the key of the zset are refused, and stay as they are. Any whole number that INCRBY writes, of eleven characters at most,
--- may be the counter.
+-- Other data at the key of the zset is refused, and stays as it is. The counter may be any whole number that INCRBY
+-- writes, of at most eleven characters.
 --
--- Defines  check_ids(taken, ids)               refuses ids that are none of a permit: Redisson's has 16 bytes.
--- Defines  check_permits(taken)                the same for some of the permits that are taken.
--- Defines  has_lease(ends)                     whether the lease of a permit ends: of a Java permit it may not.
--- Defines  free_permits(free)                  how many permits are free; nil where nothing has set the number of permits.
--- Defines  count_free(free)                   the same, and 0 there.
--- Defines  add(free, n)                        adds to the counter, if there is one.
--- Defines  take_permit(free, taken, id, ends)  takes one of the permits that are free; its lease ends at this time.
--- Defines  announce_free(free, channel, how)   says how many permits are free, if any are; returns how many connections heard it.
--- Defines  drop_expired(free, taken, now)      gives back the permits whose lease is over, at most a thousand; returns their ids.
+-- Defines  check_ids(taken, ids)               refuses ids that are not those of permits: Redisson's have 16 bytes.
+-- Defines  check_permits(taken)                the same for some of the taken permits.
+-- Defines  has_lease(ends)                     whether the lease of a permit ends: that of a Java permit may not.
+-- Defines  free_permits(free)                  the number of available permits; nil if nothing has set the number of
+--          permits.
+-- Defines  count_free(free)                    the same, and 0 instead of nil.
+-- Defines  add(free, n)                        adds to the counter, if it exists.
+-- Defines  take_permit(free, taken, id, ends)  takes one of the available permits; its lease ends at this time.
+-- Defines  announce_free(free, channel, how)   publishes the number of available permits, if there are any; returns
+--          the number of connections that received it.
+-- Defines  drop_expired(free, taken, now)      returns permits whose lease has expired to the counter, at most a
+--          thousand; returns their ids.
 
 local no_lease = 922337203685477 -- of Redisson
-local most_taken = 20000 -- permits that one script looks at
+local most_taken = 20000 -- permits that one script reads
 
 local function has_lease(ends) return tonumber(ends) < no_lease end
 
@@ -52,7 +56,7 @@ local function add(free, n)
     end
 end
 
--- The counter first: if the user lacks a right, nothing has changed.
+-- The counter comes first: if the user lacks the permission, nothing has changed.
 local function take_permit(free, taken, id, ends)
     redis.call('incrby', free, -1)
     local added = redis.pcall('zadd', taken, ms(ends), id)
@@ -74,8 +78,8 @@ local function announce_free(free, channel, how)
     return n > 0 and announce(how, channel, ms(n)) or 0
 end
 
--- The zset first: from the first write on, a script may write where memory is short, too. So a script that drops nothing must
--- not write here, or it could take a permit where memory is short.
+-- The zset comes first. After its first write a script may write even if memory is short. So this function must not
+-- write if no permit has expired: the script could take a permit although memory is short.
 local function drop_expired(free, taken, now)
     local expired = redis.call('zrangebyscore', taken, '-inf', ms(now), 'limit', 0, 1000)
     if #expired > 0 then

@@ -1,23 +1,28 @@
--- Takes a permit of a semaphore, or one more level of a permit that is held. Where no permit is free the caller may wait in the
--- line.
+-- Acquires a permit of a semaphore, or re-enters a permit that is held. If no permit is available, the caller may
+-- wait in the line.
 --
--- KEYS[1]  the permits that are free: a string; see semaphore.lua.
--- KEYS[2]  the permits that are taken: a zset.
--- KEYS[3]  the line: a hash, see line.lua; or the first key again: the line cannot be used.
--- ARGV[1]  id of the permit, of its own for every acquisition.
--- ARGV[2]  lease in ms.
--- ARGV[3]  level wanted: 1 takes a permit, more re-enters a held one.
--- ARGV[4]  how many permits a semaphore has that nothing has set the number of.
--- ARGV[5]  the caller and the line: pass takes a free permit before all others; yield lets the line go first; hears and asks
---          wait in the line: see line.lua.
--- ARGV[6]  number of this request in its wait.
--- ARGV[7]  channel on which free permits are announced; that of a client has :client behind it.
--- ARGV[8]  how: see announce.lua.
--- Returns  {1, more, other} held: a permit was taken, and so many more are free. {1, 0, 0} one more level is held, or the permit
---          was taken before. {0, pttl, place + other} busy: the first lease ends in pttl ms, or none does (-1). {-1, 0, 0} nothing
---          there to re-enter. other is 0 where the semaphore has as many permits as ARGV[4] says; else it is 2^20 times one more than
---          it has. place is 1 and four for each place in front where the caller has a place in the line, 2 where only the
---          channel says that a permit is free, 3 where the caller has none because this server has no subscription of it, else 0.
+-- KEYS[1]  the number of available permits: a string; see semaphore.lua.
+-- KEYS[2]  the taken permits: a zset.
+-- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the first key again if the line
+--          cannot be used.
+-- ARGV[1]  the id of the permit, which is a new one for every acquire operation.
+-- ARGV[2]  the lease in ms.
+-- ARGV[3]  the hold count to reach: 1 acquires a permit, more re-enters one that is held.
+-- ARGV[4]  the number of permits that the semaphore has if nothing has set it yet.
+-- ARGV[5]  how the caller learns of a grant: barge takes an available permit before all places and gets no place;
+--          defer lets the line go first; push and poll wait in the line, with and without a subscription: see
+--          line.lua.
+-- ARGV[6]  the number of this request within its wait.
+-- ARGV[7]  the channel on which available permits are announced; the channel of a client is this one with :client
+--          appended.
+-- ARGV[8]  the command that publishes: see announce.lua.
+-- Returns  {1, more, other} held: the script took a permit, and more is the number of permits that are still
+--          available. {1, 0, 0} the permit was held already. {0, pttl, place + other} busy: the first lease ends in
+--          pttl ms, or none ends (-1). {-1, 0, 0} there is no permit to re-enter. other is 0 if the semaphore has
+--          ARGV[4] permits, else 2^20 times (1 + the number that it has). place is 1 plus four for each place in
+--          front if the caller has a place in the line, 2 if only the channel tells that a permit is available, 3 if
+--          the caller has no place because this server does not know the subscription of its client, else 0: see
+--          standing.lua.
 --
 -- Repeatable, and then answers {1, 0, 0}: an id takes one permit, and a lease is never shortened.
 
@@ -40,14 +45,15 @@ elseif wants then
     available = permits - redis.call('zcard', taken)
     redis.call('set', free, ms(available))
 end
--- The caller tells people. It has no other way to know: the number that it asks for counts only where there is none.
+-- The caller reports this number to the user. It cannot know it otherwise, because the number that it sends counts only
+-- if none has been set.
 local other = 0
 local total = wants and available + redis.call('zcard', taken) or permits
 if total ~= permits and total >= 0 then
     other = (math.min(total, 2147483647) + 1) * 1048576
 end
 
--- The commonest cases: the permit is held, or one is free and no process waits.
+-- The most common cases: the permit is held, or one is available and no process waits.
 if #expired == 0 and not wants then
     return {ends and 1 or -1, 0, 0}
 elseif #expired == 0 and available > 0 and (key == free or not may_exist(key) or is_idle_for(key, id)) then
@@ -56,7 +62,8 @@ elseif #expired == 0 and available > 0 and (key == free or not may_exist(key) or
 end
 
 --[[preludes]]
--- Whether a holder says on the channel alone that it gives back its permit. Of many permits it looks at some.
+-- Whether a holder that does not use the line will announce the release of its permit on the channel alone. Of many
+-- permits it reads some.
 local function has_legacy_holder()
     -- At most 1000.
     for _, other in ipairs(redis.call('zrangebyscore', taken, '-inf', '+inf', 'limit', 0, 1000)) do
@@ -98,4 +105,4 @@ end
 local first = redis.call('zrangebyscore', taken, '-inf', '+inf', 'withscores', 'limit', 0, 1)
 local pttl = first[2] and has_lease(first[2]) and tonumber(first[2]) - now or -1
 local place = standing(line, joined and closed and line.mine, lost, not line or has_legacy_holder())
-return {0, pttl, math.min(place, 1048573) + other} -- which is 1 and four for each place, too
+return {0, pttl, math.min(place, 1048573) + other} -- 1048573, too, is 1 plus a multiple of four

@@ -1,9 +1,10 @@
--- Counts the permits of a semaphore. It only reads.
+-- Counts the permits of a semaphore. The script only reads.
 --
--- KEYS[1]  the permits that are free: a string; see semaphore.lua.
--- KEYS[2]  the permits that are taken: a zset.
--- ARGV[1]  how many permits a semaphore has that nothing has set the number of.
--- Returns  {permits, those that are free, 0}. Fewer than none are free where more are taken than there are.
+-- KEYS[1]  the number of available permits: a string; see semaphore.lua.
+-- KEYS[2]  the taken permits: a zset.
+-- ARGV[1]  the number of permits that the semaphore has if nothing has set it yet.
+-- Returns  {permits, available permits, 0}. The number of available permits is negative if more permits are taken
+--          than there are.
 --
 -- Repeatable: it only reads.
 

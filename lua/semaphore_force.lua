@@ -1,15 +1,18 @@
--- Gives back all permits that are taken, no matter who holds them. They pass to the line.
+-- Releases all taken permits, regardless of who holds them. They pass to the line.
 --
--- KEYS[1]  the permits that are free: a string; see semaphore.lua.
--- KEYS[2]  the permits that are taken: a zset.
--- KEYS[3]  the line: a hash, see line.lua; or the first key again: the line cannot be used.
--- ARGV[1]  channel on which free permits are announced; that of a client has :client behind it.
--- ARGV[2]  how: see announce.lua.
--- Returns  {1, more, 0} there were some, {0, more, 0} no permit was taken, or those that were are over; more is 1 where there were so many
---          that some are left: run it again.
+-- KEYS[1]  the number of available permits: a string; see semaphore.lua.
+-- KEYS[2]  the taken permits: a zset.
+-- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the first key again if the line
+--          cannot be used.
+-- ARGV[1]  the channel on which available permits are announced; the channel of a client is this one with :client
+--          appended.
+-- ARGV[2]  the command that publishes: see announce.lua.
+-- Returns  {1, more, 0} some permits were held, {0, more, 0} no permit was taken, or the leases of those that were
+--          have expired. more is 1 if the script released as many permits as one run may and some may be left: run it
+--          again.
 --
--- Once: other owners may have taken permits before it runs again.
--- The first permits to lapse go first.
+-- Once: other owners may have acquired permits before the script runs again.
+-- The permits whose leases end first are released first.
 
 local free, taken = KEYS[1], KEYS[2]
 local channel, how = ARGV[1], ARGV[2]
@@ -20,10 +23,10 @@ check_ids(taken, ids)
 if #ids == 0 then
     return {0, 0, 0}
 end
-local line = open_line(free, KEYS[3], '') -- before anything is given back: it may refuse
+local line = open_line(free, KEYS[3], '') -- before the first write, because it may refuse
 local held = redis.call('zcount', taken, '(' .. ms(now_ms()), '+inf')
 -- At most most_taken.
-for from = 1, #ids, 1000 do -- Lua passes no more than some thousand arguments
+for from = 1, #ids, 1000 do -- a call in Lua may have some thousand arguments at most
     redis.call('zrem', taken, unpack(ids, from, math.min(from + 999, #ids)))
 end
 add(free, #ids)

@@ -1,10 +1,10 @@
--- Says who holds permits of a semaphore. It only reads.
+-- Returns who holds permits of a semaphore. The script only reads.
 --
--- KEYS[1]  the permits that are free: a string; see semaphore.lua.
--- KEYS[2]  the permits that are taken: a zset.
--- ARGV[1]  id of a permit, or '' for none.
--- Returns  {permits that are taken, 1 where this permit is one of them, ms until all of their leases are over}; the last is -1
---          where a lease does not end, and -2 where no permit is taken.
+-- KEYS[1]  the number of available permits: a string; see semaphore.lua.
+-- KEYS[2]  the taken permits: a zset.
+-- ARGV[1]  the id of a permit, or '' for none.
+-- Returns  {number of permits whose lease has not expired, 1 if this permit is one of them, ms until all of their
+--          leases have expired}. The last is -1 if a lease does not end, and -2 if no permit is taken.
 --
 -- Repeatable: it only reads.
 

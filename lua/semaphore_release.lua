@@ -1,26 +1,30 @@
--- Gives back one level of a permit, or all that an attempt may have taken: its place in the line, too. The permit passes to the
--- next place.
+-- Ends a hold of a permit, or whatever an attempt may have left in Redis, its place in the line included. The permit
+-- passes to the next place. A hold count above 0 changes nothing, because Redis does not store the hold count of a
+-- permit.
 --
--- KEYS[1]  the permits that are free: a string; see semaphore.lua.
--- KEYS[2]  the permits that are taken: a zset.
--- KEYS[3]  the line: a hash, see line.lua; or the first key again: the line cannot be used.
--- ARGV[1]  id of the permit.
--- ARGV[2]  levels left: 0 gives back the permit.
--- ARGV[3]  channel on which free permits are announced; that of a client has :client behind it.
--- ARGV[4]  how: see announce.lua.
--- ARGV[5]  how long the line may keep free permits from those that have no place in it, in ms.
--- ARGV[6]  1 where a request that asks for a permit with this id may still run, else 0.
--- Returns  {1, heard, passed} done, and so many connections were told of free permits; passed is 1 where a permit was granted to
---          the next one, 2 where this user may not tell the next one. {-1, heard, passed} this permit is not taken, or its lease
---          was over.
+-- KEYS[1]  the number of available permits: a string; see semaphore.lua.
+-- KEYS[2]  the taken permits: a zset.
+-- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the first key again if the line
+--          cannot be used.
+-- ARGV[1]  the id of the permit.
+-- ARGV[2]  the hold count that is left: 0 releases the permit.
+-- ARGV[3]  the channel on which available permits are announced; the channel of a client is this one with :client
+--          appended.
+-- ARGV[4]  the command that publishes: see announce.lua.
+-- ARGV[5]  the hand-off window in ms: for how long the line may keep available permits from clients that have no
+--          place in it.
+-- ARGV[6]  1 if a request for a permit with this id may still run, else 0.
+-- Returns  {1, heard, passed} done. heard is the number of connections that received the message about available
+--          permits; passed is 1 if a permit was granted to the next place, 2 if this user may not publish to it, else
+--          0. {-1, heard, passed} this permit is not taken, or its lease had expired.
 --
--- Repeatable, and then answers {-1, heard, passed}: running it late or twice gives back no other permit, because the id
--- belongs to one acquisition.
+-- Repeatable, and then answers {-1, heard, passed}: a late or second run releases no other permit, because the id
+-- belongs to one acquire operation.
 
 local free, taken, key = KEYS[1], KEYS[2], KEYS[3]
 local id, left, channel, how, window, late = ARGV[1], ARGV[2], ARGV[3], ARGV[4], tonumber(ARGV[5]), ARGV[6] == '1'
 
-free_permits(free) -- if it is none, nothing is to be given back
+free_permits(free) -- if it is not a number, nothing must be released
 local ends = redis.call('zscore', taken, id)
 local state = ends and tonumber(ends) > now_ms() and 1 or -1
 if left ~= '0' then

@@ -1,22 +1,24 @@
--- Sets the number of permits of a semaphore. The permits that are free then pass to the line.
+-- Sets the number of permits of a semaphore. Permits that are then available pass to the line.
 --
--- KEYS[1]  the permits that are free: a string; see semaphore.lua.
--- KEYS[2]  the permits that are taken: a zset.
--- KEYS[3]  the line: a hash, see line.lua; or the first key again: the line cannot be used.
--- ARGV[1]  the number.
--- ARGV[2]  channel on which free permits are announced; that of a client has :client behind it.
--- ARGV[3]  how: see announce.lua.
+-- KEYS[1]  the number of available permits: a string; see semaphore.lua.
+-- KEYS[2]  the taken permits: a zset.
+-- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the first key again if the line
+--          cannot be used.
+-- ARGV[1]  the number of permits.
+-- ARGV[2]  the channel on which available permits are announced; the channel of a client is this one with :client
+--          appended.
+-- ARGV[3]  the command that publishes: see announce.lua.
 -- Returns  {1, 0, 0}.
 --
 -- Repeatable: the number is set, and nothing is added to it.
--- Permits that are taken stay taken: with fewer permits than that, less than none are free.
+-- Taken permits stay taken. If they are more than the new number, the number of available permits becomes negative.
 
 local free, taken = KEYS[1], KEYS[2]
 local permits, channel, how = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 
 local before = free_permits(free)
 check_permits(taken)
-local line = open_line(free, KEYS[3], '') -- before anything is written: it may refuse
+local line = open_line(free, KEYS[3], '') -- before the first write, because it may refuse
 drop_expired(free, taken, now_ms())
 local available = permits - redis.call('zcard', taken)
 if before then

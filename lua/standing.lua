@@ -1,8 +1,9 @@
--- Prelude of the scripts that answer a caller that a lock is busy: the third number of the answer, which standing.go takes
--- apart.
+-- Prelude of the scripts that answer a caller that a lock is busy. The third number of this answer is the standing of
+-- the caller, which internal/engine/standing.go decodes.
 --
--- Defines  standing_of(ahead, legacy, lost)   the number: 1, and four for each of the places ahead, where the caller has a
---          place; 2 where only the channel of the lock says when it is released; 3 where the caller does not hear; 0 else.
+-- Defines  standing_of(ahead, legacy, lost)  the number: 1 plus four for each of the places ahead if the caller has a
+--          place; 2 if only the channel of the lock tells when it is released, because a holder does not use the
+--          line; 3 if the server does not know the subscription of the caller; else 0.
 
 local function standing_of(ahead, legacy, lost)
     if legacy then

@@ -1,9 +1,9 @@
--- Prelude of the scripts that take locks which may be fenced.
+-- Prelude of the scripts that acquire locks which may be fenced.
 --
--- Defines  draw_token(counter)    the next fencing token of the counter; 0 where counter is nil.
+-- Defines  draw_token(counter)  the next fencing token of the counter; 0 if counter is nil.
 --
--- A token is never below the clock, in microseconds. So a counter that does not exist, or that a failover has set back,
--- goes on above all tokens that it ever gave.
+-- A token is never lower than the time in microseconds. So a counter that does not exist, or that a failover has set
+-- back, continues above all tokens that it ever gave out.
 
 local function draw_token(counter)
     if not counter then

@@ -1,12 +1,12 @@
--- Takes away the tombstone of a field that has ended: no request that asks with the field may run any more. See
+-- Removes the tombstone of a field that has ended, because no request that names the field can run any more. See
 -- line.lua.
 --
--- KEYS[1]  the line: a hash.
+-- KEYS[1]  the line, which is the wait queue in Redis: a hash.
 -- ARGV[1]  the field, as the line has it.
 -- Returns  {1, 0, 0} done, {-1, 0, 0} the field has no tombstone.
 --
--- Repeatable, and then answers {-1, 0, 0}: running it late or twice takes away no other tombstone, because a field that
--- has ended is not used again.
+-- Repeatable, and then answers {-1, 0, 0}: a late or second run removes no other tombstone, because a field that has
+-- ended is not used again.
 
 local key, field = KEYS[1], ARGV[1]
 

@@ -1,11 +1,12 @@
--- Prelude of the scripts of locks with a line: its tombstones. See line.lua, and clients.lua for their text.
+-- Prelude of the scripts of locks with a line, the wait queue in Redis: its tombstones. See line.lua, and clients.lua
+-- for the text that stores them.
 --
--- Rules: a field leaves a tombstone when it ends, and a request of this field that runs late finds it. The script that finds all of them
--- over takes them away. Both are changes in memory.
+-- Rules: a field leaves a tombstone when its wait or hold ends, and a request with this field that runs late finds
+-- it. The script that finds all tombstones expired removes them. Both changes are made in memory.
 --
 -- For scripts:
--- Defines  end_field(line, field)                              field never takes the lock again.
--- Defines  has_tombstone(line, field)                          whether field has ended.
+-- Defines  end_field(line, field)      leaves a tombstone: field never acquires the lock again.
+-- Defines  has_tombstone(line, field)  whether field has ended.
 
 local function end_field(line, field)
     line.over = bury(line.over, field, now_ms())

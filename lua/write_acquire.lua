@@ -1,30 +1,32 @@
--- Takes the write half of a read/write lock, or one more level of a write hold. Where the lock is busy the caller may
--- have readers wait for it, and wait in the line.
+-- Acquires the write lock of a read/write lock, or sets the hold count of a write hold. If the lock is busy, the
+-- caller may keep new readers out and wait in the line.
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
--- KEYS[2]  the waiting writers of relock: a zset {field -> epoch ms when its heartbeat expires}; a writer that holds the
---          read half has an entry with the field of this hold, too.
--- KEYS[3]  the line: a hash, see line.lua; or the lock again: the line cannot be used.
+-- KEYS[2]  the waiting writers of relock: a zset {field -> epoch ms at which its heartbeat expires}; a writer that
+--          holds the read lock has a second entry, with the field of this hold.
+-- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the key of the lock again if the line
+--          cannot be used.
 -- KEYS[4]  the token counter: a string; only for a fenced lock.
--- ARGV[1]  field of the hold, without its :write.
--- ARGV[2]  lease in ms.
--- ARGV[3]  level wanted: 1 is a fresh hold, more re-enters a held one.
--- ARGV[4]  what the key of a read lease begins with.
--- ARGV[5]  field of the caller's read hold, or ''.
--- ARGV[6]  how long a heartbeat lasts, in ms; 0 to leave nothing behind where the lock is busy.
--- ARGV[7]  the caller and the line: pass takes a free lock before all others, and has no place; yield lets the line go
---          first; hears and asks wait in the line: see line.lua.
--- ARGV[8]  number of this request in its wait.
--- ARGV[9]  1 where the lock is fenced, else 0.
--- ARGV[10]  channel on which a release is announced; that of a client has :client behind it.
--- ARGV[11]  how: see announce.lua.
--- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, place} busy, {-1, 0, 0} nothing there to re-enter,
---          {-2, 0, 0} busy only with read holds whose owners wait to write, the caller among them. place is 1 and four for
---          each place in front where the caller has a place in the line, 2 where only the channel says when the lock is
---          released, 3 where the caller has none because this server has no subscription of it, else 0.
+-- ARGV[1]  the field of the hold, without its :write.
+-- ARGV[2]  the lease in ms.
+-- ARGV[3]  the hold count to reach: 1 is a new hold, more re-enters an existing one.
+-- ARGV[4]  the prefix of the key of a read lease.
+-- ARGV[5]  the field of the caller's read hold, or ''.
+-- ARGV[6]  how long a heartbeat lasts, in ms; 0 to leave nothing behind if the lock is busy.
+-- ARGV[7]  how the caller learns of a grant: barge takes a free lock before all places and gets no place; defer lets
+--          the line go first; push and poll wait in the line, with and without a subscription: see line.lua.
+-- ARGV[8]  the number of this request within its wait.
+-- ARGV[9]  1 if the lock is fenced, else 0.
+-- ARGV[10]  the channel on which a release is announced; the channel of a client is this one with :client appended.
+-- ARGV[11]  the command that publishes: see announce.lua.
+-- Returns  {1, 0, token} held (token 0: not fenced), {0, pttl, place} busy, {-1, 0, 0} there is no hold to re-enter,
+--          {-2, 0, 0} busy with read holds whose owners all wait to write, the caller among them. place is 1 plus
+--          four for each place in front if the caller has a place in the line, 2 if the release will be announced on
+--          the channel of the lock alone, 3 if the caller has no place because this server does not know the
+--          subscription of its client, else 0: see standing.lua.
 --
--- Repeatable: the level is set, not added, and a lease is never shortened.
--- A hash that no lock makes is refused and never deleted: see record.lua.
+-- Repeatable: the hold count is set and not incremented, and a lease is never shortened.
+-- A hash that no lock writes is refused and never deleted: see record.lua.
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
 local field, lease, hold_count = ARGV[1], tonumber(ARGV[2]), ARGV[3]
@@ -32,10 +34,10 @@ local prefix, read_field, heartbeat_ttl = ARGV[4], ARGV[5], tonumber(ARGV[6])
 local delivery, asked, fenced, channel, how = ARGV[7], ARGV[8], ARGV[9], ARGV[10], ARGV[11]
 local write_field, waits = field .. ':write', delivery == 'push' or delivery == 'poll'
 
--- How many living readers wait to write, the caller among them: each would wait for the others.
+-- The number of living readers that wait to write, the caller among them. Each of them would wait for the others.
 local function upgrading()
     local n, now = 1, now_ms()
-    -- At most most_holds: no more can read.
+    -- At most most_holds: there are no more readers.
     for _, waiting in ipairs(redis.call('zrangebyscore', writers, ms(now), ms(now + farthest_beat), 'limit', 0, most_holds)) do
         if waiting ~= read_field and redis.call('hexists', lock, waiting) == 1 then
             n = n + 1
@@ -58,7 +60,7 @@ local function heartbeat()
     end
 end
 
--- Whether a holder says on the channel alone that the lock is free.
+-- Whether a holder that does not use the line will announce its release on the channel alone.
 local function has_legacy_holder()
     local entries = fields_of(lock)
     -- At most most_holds.
@@ -122,7 +124,7 @@ if not mine then
         heartbeat()
         local left = line and delivery == 'barge' and line.mine and line.mine.field == write_field
         if left then
-            leave(line, write_field) -- the caller has come to hold the read half
+            leave(line, write_field) -- the caller holds the read lock now
         end
         if plain and line and not joined then
             note_beside(line, channel, how)
@@ -135,7 +137,7 @@ if not mine then
     end
 end
 
--- The token first: if the counter is none, nothing is to be taken.
+-- The token is drawn first: if the counter is not a number, the lock must not be acquired.
 local token = hold_count == '1' and draw_token(tokens) or 0
 redis.call('zrem', writers, field)
 if read_field ~= '' then

@@ -1,11 +1,11 @@
--- Says who holds the write half of a read/write lock.
+-- Returns who holds the write lock of a read/write lock.
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
--- ARGV[1]  field of a write hold, without its :write; or '' for none.
--- Returns  {1 where there is a writer, else 0; levels of this hold; pttl}.
+-- ARGV[1]  the field of a write hold, without its :write; or '' for none.
+-- Returns  {1 if there is a writer, else 0; hold count of this hold; pttl}.
 --
 -- Repeatable: it only reads.
--- A hash that no lock makes is refused: see record.lua.
+-- A hash that no lock writes is refused: see record.lua.
 
 local lock = KEYS[1]
 local field = ARGV[1]

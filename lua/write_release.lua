@@ -1,27 +1,29 @@
--- Gives back one level of a write hold, or all that an attempt may have taken: its wait, and its place in the line, too. The lock
--- passes to the first writer in the line: see writer.lua.
+-- Sets the hold count of a write hold to a lower value, or ends the hold, or rolls back an attempt together with its
+-- wait and its place in the line. When a hold ends, the lock passes to the first writer in the line: see writer.lua.
 --
 -- KEYS[1]  the lock: a hash, see readers.lua.
 -- KEYS[2]  the waiting writers: a zset, see write_acquire.lua.
--- KEYS[3]  the line: a hash, see line.lua; or the lock again: the line cannot be used.
+-- KEYS[3]  the line, which is the wait queue in Redis: a hash, see line.lua; or the key of the lock again if the line
+--          cannot be used.
 -- KEYS[4]  the token counter: a string; only for a fenced lock.
--- ARGV[1]  field of the hold, without its :write.
--- ARGV[2]  levels left: 0 ends the hold.
--- ARGV[3]  what the key of a read lease begins with.
--- ARGV[4]  1 where an attempt is undone, else 0.
--- ARGV[5]  of an undo: field of the caller's read hold, or ''.
--- ARGV[6]  channel on which the release is announced; that of a client has :client behind it.
--- ARGV[7]  how: see announce.lua.
--- ARGV[8]  how long the line may keep the lock from those that hear the channel of another server, in ms.
--- ARGV[9]  1 where a request that asks for the lock with this field may still run, else 0.
--- Returns  {1, heard, passed} done, and so many connections were told that the lock is free; passed is 1 where the lock has
---          the next holder already, 2 where this user may not tell the next one. {-1, heard, passed} this hold is not
---          there.
+-- ARGV[1]  the field of the hold, without its :write.
+-- ARGV[2]  the hold count that is left: 0 ends the hold.
+-- ARGV[3]  the prefix of the key of a read lease.
+-- ARGV[4]  1 to roll back an attempt, else 0.
+-- ARGV[5]  of a rollback: the field of the caller's read hold, or ''.
+-- ARGV[6]  the channel on which the release is announced; the channel of a client is this one with :client appended.
+-- ARGV[7]  the command that publishes: see announce.lua.
+-- ARGV[8]  the hand-off window in ms: for how long the line may keep the lock from clients that are subscribed on
+--          another server.
+-- ARGV[9]  1 if a request for the lock with this field may still run, else 0.
+-- Returns  {1, heard, passed} done. heard is the number of connections that received the message that the lock is
+--          free; passed is 1 if the lock has its next holder already, 2 if this user may not publish to the next one,
+--          else 0. {-1, heard, passed} there is no such hold.
 --
--- Repeatable, and then answers {-1, heard, passed}: running it late or twice ends no other hold, because the field
--- belongs to one acquisition, and to those that it was handed over to. The lock is free then, unless its owner holds
--- the read half too and keeps it. A hash that no lock makes is refused: see record.lua. An undo leaves it as it is, and the
--- caller waits no longer all the same.
+-- Repeatable, and then answers {-1, heard, passed}: a late or second run ends no other hold, because the field
+-- belongs to one acquire operation and to those that it was handed off to. The lock is free afterwards, unless its
+-- owner holds the read lock too and keeps it. A hash that no lock writes is refused: see record.lua. A rollback
+-- leaves such a hash as it is, and still ends the wait of the caller.
 
 local lock, writers, tokens = KEYS[1], KEYS[2], KEYS[4]
 local field, left, prefix, rolls_back, read_field = ARGV[1], ARGV[2], ARGV[3], ARGV[4] == '1', ARGV[5]

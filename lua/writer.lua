@@ -1,14 +1,15 @@
--- Prelude of the scripts that end holds of a read/write lock: it passes to the first writer in the line.
+-- Prelude of the scripts that end holds of a read/write lock: the lock passes to the first writer in the line, the
+-- wait queue in Redis.
 --
--- Readers, and all that have no place in the line, have the same chance as the first writer: where any of them hears the
--- channel, the lock is left free, and the first writer is told, too.
+-- Readers, and all others that have no place in the line, have the same chance as the first writer: if any of them is
+-- subscribed to the channel, the lock is left free, and the first writer is told as well.
 --
--- Defines  pass_to_writer(lock, writers, line, tokens, channel, how, message, window)   grants the lock, which is free, to the
---          first writer, or leaves it free for all; returns how many connections heard that it is free, and whose client got
---          it, or nil. Where both are none, it has said nothing.
--- Defines  release_write(lock, writers, line, tokens, prefix, field, left, late, channel, how, window)     sets the levels of
---          a write hold, or ends it with 0 left, and its place in the line; returns what the script returns: {1, heard, passed}
---          or {-1, heard, passed}; and whether the lock is free and nobody was told.
+-- Defines  pass_to_writer(lock, writers, line, tokens, channel, how, message, window)  grants the lock, which is
+--          free, to the first writer, or leaves it free for all; returns the number of connections that were told
+--          that it is free, and the client that was granted it, or nil. If they are 0 and nil, nothing was published.
+-- Defines  release_write(lock, writers, line, tokens, prefix, field, left, late, channel, how, window)  sets the hold
+--          count of a write hold, or ends the hold and its place in the line if left is 0; returns the answer of the
+--          script, {1, heard, passed} or {-1, heard, passed}, and whether the lock is free and nobody was told.
 
 local function pass_to_writer(lock, writers, line, tokens, channel, how, message, window)
     local heard, to = 0, nil
@@ -26,7 +27,8 @@ end
 
 local function release_write(lock, writers, line, tokens, prefix, field, left, late, channel, how, window)
     local found = redis.pcall('hexists', lock, field)
-    local had, wrong = found == 1, type(found) == 'table' -- wrong: the key holds something else; the field leaves the line first
+    local had = found == 1
+    local wrong = type(found) == 'table' -- the key holds other data: an error, after the field has left the line
     if wrong and left ~= '0' then
         error(found, 0)
     elseif left ~= '0' then
@@ -37,9 +39,10 @@ local function release_write(lock, writers, line, tokens, prefix, field, left, l
     end
     local free, heard, to = false, 0, nil
     if had then
-        local living, longest = evict_dead_readers(lock, prefix, field) -- before anything is given back: it fails where a slot moves
+        -- This comes before the first write, because it fails while the slot of the lock moves.
+        local living, longest = evict_dead_readers(lock, prefix, field)
         redis.call('hdel', lock, field)
-        redis.call('del', writers) -- all that wait, readers too, have the same chance now
+        redis.call('del', writers) -- all that wait have the same chance now, readers too
         free = living == 0
         if free then
             redis.call('del', lock)

@@ -13,7 +13,7 @@ local delivery, asked, fenced, channel, how = ARGV[4], ARGV[5], ARGV[6], ARGV[7]
 local waits = delivery == 'push' or delivery == 'poll'
 
 local there = hold_count == '1' and not tokens and redis.pcall('exists', lock, KEYS[2])
-if there == 1 and is_idle_for(KEYS[2], field) then -- then it is the line that is there
+if there == 1 and is_idle_for(KEYS[2], field) then -- the key that exists is the line
     there = 0
 end
 if there == 0 and type(redis.pcall('hset', lock, field, hold_count)) == 'number' then
@@ -23,7 +23,7 @@ if there == 0 and type(redis.pcall('hset', lock, field, hold_count)) == 'number'
     redis.call('del', lock)
 end
 
-local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -58,7 +58,9 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count)
+    return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
+end
 
 local function uses_line(field)
     return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
@@ -68,7 +70,7 @@ local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
     local bad = mode and mode ~= 'read' and mode ~= 'write' and 'mode'
-    local second -- hold of a lock that has one
+    local second -- one hold too many: a lock without a mode has one holder
     for i = 1, #some, 2 do
         local field, value = some[i], some[i + 1]
         if is_hold(field, value) and not (mode and too_deep(field, value)) then
@@ -79,7 +81,7 @@ local function check_record(lock)
     end
     bad = bad or second
     if mode and #some == 2 and redis.call('pttl', lock) == -1 then
-        bad = 'mode' -- a rest of a lock has a lease
+        bad = 'mode' -- what is left over from a lock has a lease
     end
     if bad then
         refuse_field(lock, bad)
@@ -131,7 +133,7 @@ end
 return answer(function()
 local pttl = redis.call('pttl', lock)
 local mine = pttl ~= -2 and redis.call('hexists', lock, field) == 1
-local leave_line -- where there is a line
+local leave_line -- nil if there is no line
 if not mine and hold_count ~= '1' then
     return {-1, 0, 0}
 end
@@ -152,7 +154,7 @@ end
 
 local function ms(t) return string.format('%.0f', t) end
 local tombstone_life = 60000
-local provisional = 5000 -- the lease of a grant that its process has not confirmed
+local provisional = 5000 -- the lease in ms of a grant that its process has not confirmed
 
 local function client_of(field) return field:sub(1, 36) end
 
@@ -177,7 +179,7 @@ local function tell_granted(waiter, lease, token, channel, how)
 end
 
 local function is_buried(over, field, now)
-    if tonumber((over or ''):match('^%S+ (%d+)') or 0) <= now then -- all of them are over
+    if tonumber((over or ''):match('^%S+ (%d+)') or 0) <= now then -- all of them have expired
         return false, false
     end
     local _, behind = over:find(field .. ' ', 1, true)
@@ -188,12 +190,12 @@ local function grant(lock, waiter, tokens, channel, how)
     local token = 0
     if waiter.fenced == '1' and tokens then
         local drawn, t = pcall(function() return draw_token(tokens) end)
-        token = drawn and t or 0 -- the process asks for its token, and is told what is wrong with the counter
+        token = drawn and t or 0 -- the process asks for its token, and gets the error of the counter
     end
     local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
     local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
-        return nil -- no memory
+        return nil -- Redis has no memory left
     end
     redis.call('pexpire', lock, ms(lease))
     local heard = tell_granted(waiter, lease, token, channel, how)
@@ -213,9 +215,9 @@ local function standing_of(ahead, legacy, lost)
     return lost and 3 or 0
 end
 local line_life = 5 * 60 * 1000
-local most_places = 20000 -- numbers from the first place to the last one with which a client joins
-local most_numbers = 1e15 -- numbers far above are too large for 1 to be added to them
-local longest_line = 25000 -- with which a script goes along them; older versions know no limit
+local most_places = 20000 -- numbers from the first place to the last one up to which clients join
+local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
+local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
 local near_head = 32 -- as in internal/poller
 
@@ -236,10 +238,11 @@ local word_of = {new = 'new', suspect = 'late', confirmed = 'sure', push = 'hear
 local function parse_place(text, client)
     local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
-        return nil -- other data
+        return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
-        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new',
+        delivery = delivery == 'asks' and 'poll' or 'push', lease = tonumber(lease), fenced = fenced, asked = asked,
+        field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -251,14 +254,14 @@ local function open_line(lock, key, field)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[4] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
         #(head[5] or '') > most_over then
-        refuse(key, 'type hash') -- see record.lua: no loop below is longer
+        refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, exists = first <= last or head[3] or head[7], -- there is more than tombstones
+        key = key, exists = first <= last or head[3] or head[7], -- the line has more than tombstones
         any = head[1] or head[3] or head[5] or head[7],
         first = first, last = last, granted = head[3], shared = shared,
         over = head[5], mine = head[6] and parse_place(head[6], client),
-        changes = {}, -- what is written when the line is closed: field -> value, or false where it goes
+        changes = {}, -- written when the line is closed: field -> value, or false to delete it
     }
 end
 
@@ -303,7 +306,7 @@ local function close_line(line)
     if line.life then
         redis.call('pexpire', line.key, line.life)
     end
-    return type(written) ~= 'table' -- else there is no memory
+    return type(written) ~= 'table' -- an error: Redis has no memory left
 end
 
 local function place_of(line, client)
@@ -340,7 +343,7 @@ local function is_enqueued(line, p)
 end
 local function drop_number(line, number)
     drop_field(line, ms(number))
-    redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
+    redis.call('hdel', line.key, ms(number)) -- at once, because pass_on looks for numbers in Redis
     local back = line.back and line.back.number
     while line.first <= line.last and line.first ~= back and
         (line.first == number or redis.call('hexists', line.key, ms(line.first)) == 0) do
@@ -376,7 +379,7 @@ local function note_expired_grant(line)
     line.first = math.min(line.first, p.number)
 end
 
-local most_missing = 200 -- numbers: each script that goes along the line looks for all of them
+local most_missing = 200 -- numbers; each script that iterates over the line looks up all of them
 
 local function close_gaps(line)
     local span = line.last - line.first
@@ -384,11 +387,11 @@ local function close_gaps(line)
     if not fields or span < 2 * fields and (span < most_places or span < fields) then
         return
     end
-    local all = redis.call('hrandfield', line.key, fields, 'withvalues') -- all of them, with the rights that users have
+    local all = redis.call('hrandfield', line.key, fields, 'withvalues') -- all: users may call hrandfield
     local places, numbers = {}, {}
     for i = 1, #all, 2 do
         if #all[i] == 36 then
-            places[#places + 1] = parse_place(all[i + 1], all[i]) -- nil adds nothing
+            places[#places + 1] = parse_place(all[i + 1], all[i]) -- nil adds no element
         elseif tonumber(all[i]) then
             numbers[all[i]] = all[i + 1]
         end
@@ -428,8 +431,8 @@ local function join(line, field, wish)
     if before and before.field == field and line.granted == field then
         note_expired_grant(line)
     end
-    local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
-        client = client, unsaved = true}
+    local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked,
+        field = field, client = client, unsaved = true}
     if before and before.field == field then
         p.state = before.state == 'suspect' and 'confirmed' or before.state
     end
@@ -441,14 +444,14 @@ local function join(line, field, wish)
     if stays then
         p.number = before.number
     elseif line.last - line.first >= most_places then
-        return false -- it asks from time to time
+        return false -- the caller polls
     else
         line.last = line.last + 1
         p.number = line.last
     end
     line.mine, line.back, line.life = p, nil, line_life
     put_place(line, p)
-    if not line.exists then -- a release to an empty line was for everybody
+    if not line.exists then -- while the line was empty, releases were announced to everybody
         line.shared = now_ms()
         set_field(line, 'shared', ms(line.shared))
     end
@@ -496,7 +499,8 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
         note_expired_grant(line)
     end
-    local suspects, to, at = {}, nil, line.last -- suspects: places that are passed over; at: the number that was reached
+    local suspects = {} -- the places that are passed over
+    local to, at = nil, line.last -- at: the number that the loop has reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
         if p and p.client == asker then
@@ -507,7 +511,7 @@ local function pass_on(lock, line, tokens, channel, how, asker)
             suspects[#suspects + 1] = p
         elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
-            if granted == nil then -- all stay
+            if granted == nil then -- nothing can be granted: all places stay
                 line.mute = true
                 for _, q in ipairs(suspects) do
                     put_place(line, q)
@@ -610,7 +614,7 @@ if left == '0' and not late and KEYS[2] ~= lock and is_idle(KEYS[2]) and redis.p
     return {1, announce(how, channel, '0'), 0}
 end
 
-local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -645,13 +649,15 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count)
+    return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
+end
 
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
     local bad = mode and mode ~= 'read' and mode ~= 'write' and 'mode'
-    local second -- hold of a lock that has one
+    local second -- one hold too many: a lock without a mode has one holder
     for i = 1, #some, 2 do
         local field, value = some[i], some[i + 1]
         if is_hold(field, value) and not (mode and too_deep(field, value)) then
@@ -662,7 +668,7 @@ local function check_record(lock)
     end
     bad = bad or second
     if mode and #some == 2 and redis.call('pttl', lock) == -1 then
-        bad = 'mode' -- a rest of a lock has a lease
+        bad = 'mode' -- what is left over from a lock has a lease
     end
     if bad then
         refuse_field(lock, bad)
@@ -706,7 +712,7 @@ if left ~= '0' then
     return {1, 0, 0}
 end
 
-local deleted = redis.pcall('hdel', lock, field) -- which deletes the record with its only field
+local deleted = redis.pcall('hdel', lock, field) -- deleting the only field deletes the record
 local had = deleted == 1
 local heard, heard_beside, passed_on = 0, 0, 0
 if KEYS[2] ~= lock and (late or not is_idle(KEYS[2])) then
@@ -739,7 +745,7 @@ end
 local tombstone_life = 60000
 local most_tombstones = 100
 
-local provisional = 5000 -- the lease of a grant that its process has not confirmed
+local provisional = 5000 -- the lease in ms of a grant that its process has not confirmed
 
 local function client_of(field) return field:sub(1, 36) end
 
@@ -780,12 +786,12 @@ local function grant(lock, waiter, tokens, channel, how)
     local token = 0
     if waiter.fenced == '1' and tokens then
         local drawn, t = pcall(function() return draw_token(tokens) end)
-        token = drawn and t or 0 -- the process asks for its token, and is told what is wrong with the counter
+        token = drawn and t or 0 -- the process asks for its token, and gets the error of the counter
     end
     local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
     local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
-        return nil -- no memory
+        return nil -- Redis has no memory left
     end
     redis.call('pexpire', lock, ms(lease))
     local heard = tell_granted(waiter, lease, token, channel, how)
@@ -796,9 +802,9 @@ local function grant(lock, waiter, tokens, channel, how)
 end
 
 local function still_held(_, _) return false end
-local most_places = 20000 -- numbers from the first place to the last one with which a client joins
-local most_numbers = 1e15 -- numbers far above are too large for 1 to be added to them
-local longest_line = 25000 -- with which a script goes along them; older versions know no limit
+local most_places = 20000 -- numbers from the first place to the last one up to which clients join
+local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
+local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
 local function of_writer(field) return field:sub(-6) == ':write' end
 
@@ -815,10 +821,11 @@ local word_of = {new = 'new', suspect = 'late', confirmed = 'sure', push = 'hear
 local function parse_place(text, client)
     local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
-        return nil -- other data
+        return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
-        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new',
+        delivery = delivery == 'asks' and 'poll' or 'push', lease = tonumber(lease), fenced = fenced, asked = asked,
+        field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -830,14 +837,14 @@ local function open_line(lock, key, field)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[4] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
         #(head[5] or '') > most_over then
-        refuse(key, 'type hash') -- see record.lua: no loop below is longer
+        refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, exists = first <= last or head[3] or head[7], -- there is more than tombstones
+        key = key, exists = first <= last or head[3] or head[7], -- the line has more than tombstones
         any = head[1] or head[3] or head[5] or head[7],
         first = first, last = last, granted = head[3], shared = shared,
         over = head[5], mine = head[6] and parse_place(head[6], client),
-        changes = {}, -- what is written when the line is closed: field -> value, or false where it goes
+        changes = {}, -- written when the line is closed: field -> value, or false to delete it
     }
 end
 
@@ -882,7 +889,7 @@ local function close_line(line)
     if line.life then
         redis.call('pexpire', line.key, line.life)
     end
-    return type(written) ~= 'table' -- else there is no memory
+    return type(written) ~= 'table' -- an error: Redis has no memory left
 end
 
 local function place_of(line, client)
@@ -919,7 +926,7 @@ local function is_enqueued(line, p)
 end
 local function drop_number(line, number)
     drop_field(line, ms(number))
-    redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
+    redis.call('hdel', line.key, ms(number)) -- at once, because pass_on looks for numbers in Redis
     local back = line.back and line.back.number
     while line.first <= line.last and line.first ~= back and
         (line.first == number or redis.call('hexists', line.key, ms(line.first)) == 0) do
@@ -983,7 +990,8 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
         note_expired_grant(line)
     end
-    local suspects, to, at = {}, nil, line.last -- suspects: places that are passed over; at: the number that was reached
+    local suspects = {} -- the places that are passed over
+    local to, at = nil, line.last -- at: the number that the loop has reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
         if p and p.client == asker then
@@ -994,7 +1002,7 @@ local function pass_on(lock, line, tokens, channel, how, asker)
             suspects[#suspects + 1] = p
         elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
-            if granted == nil then -- all stay
+            if granted == nil then -- nothing can be granted: all places stay
                 line.mute = true
                 for _, q in ipairs(suspects) do
                     put_place(line, q)
@@ -1060,10 +1068,10 @@ local function release_to_all(line, channel, how, message, window, always)
         return 0
     end
     local _, may = announce(how, channel, message)
-    if not may then -- nobody was told
+    if not may then -- the user may not publish, so no client was told
         return 0
     end
-    local kept = false -- a late place: its process may be frozen
+    local kept = false -- whether a suspect place stays; its process may be paused
     for number = line.first, line.last do
         local p = place_at(line, number)
         local told = p and is_reachable(p, channel, how)
@@ -1113,7 +1121,7 @@ end
     passed_on = leave_and_pass(lock, KEYS[2], field, late, function(line)
         if redis.call('hlen', lock) > 0 then
             if not had and redis.call('hget', lock, 'mode') == 'read' then
-                announce_beside(channel, how) -- readers may have waited for this place
+                announce_beside(channel, how) -- readers may have waited behind this place
             end
             return line, nil
         end
@@ -1137,7 +1145,7 @@ end, {'hash', 'hash', 'string'})
 end},
 {acquire = function(KEYS, ARGV)
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -1172,13 +1180,15 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count)
+    return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
+end
 
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
     local bad = mode and mode ~= 'read' and mode ~= 'write' and 'mode'
-    local second -- hold of a lock that has one
+    local second -- one hold too many: a lock without a mode has one holder
     for i = 1, #some, 2 do
         local field, value = some[i], some[i + 1]
         if is_hold(field, value) and not (mode and too_deep(field, value)) then
@@ -1189,7 +1199,7 @@ local function check_record(lock)
     end
     bad = bad or second
     if mode and #some == 2 and redis.call('pttl', lock) == -1 then
-        bad = 'mode' -- a rest of a lock has a lease
+        bad = 'mode' -- what is left over from a lock has a lease
     end
     if bad then
         refuse_field(lock, bad)
@@ -1246,7 +1256,7 @@ local function lease_left(prefix, reader, hold_count)
     for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
         local left = redis.call('pttl', lease_key(prefix, reader, n))
         if left == -1 then
-            left = forever -- another program took the lease away
+            left = forever -- another program has removed the expiry
         end
         longest = math.max(longest, left)
     end
@@ -1266,7 +1276,7 @@ local plain = not mode and not free -- a plain lock of this name is held
 if plain then
     check_record(lock)
 end
-local joins = mode and redis.call('hexists', lock, field) == 0 -- it is not the hold of the caller
+local joins = mode and redis.call('hexists', lock, field) == 0 -- the caller has no hold yet
 local plain_next = false
 if KEYS[3] ~= lock and (plain or joins and mode == 'read' and redis.pcall('exists', KEYS[3]) == 1) then
 local tombstone_life = 60000
@@ -1277,8 +1287,8 @@ local function listeners(channel, how)
     return not n.err and n[2] or nil
 end
 
-local most_numbers = 1e15 -- numbers far above are too large for 1 to be added to them
-local longest_line = 25000 -- with which a script goes along them; older versions know no limit
+local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
+local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
 local near_head = 32 -- as in internal/poller
 
@@ -1295,10 +1305,11 @@ local state_of = {new = 'new', late = 'suspect', sure = 'confirmed'}
 local function parse_place(text, client)
     local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
-        return nil -- other data
+        return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
-        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new',
+        delivery = delivery == 'asks' and 'poll' or 'push', lease = tonumber(lease), fenced = fenced, asked = asked,
+        field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -1310,18 +1321,16 @@ local function open_line(lock, key, field)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[4] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
         #(head[5] or '') > most_over then
-        refuse(key, 'type hash') -- see record.lua: no loop below is longer
+        refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, exists = first <= last or head[3] or head[7], -- there is more than tombstones
+        key = key, exists = first <= last or head[3] or head[7], -- the line has more than tombstones
         any = head[1] or head[3] or head[5] or head[7],
         first = first, last = last, granted = head[3], shared = shared,
         over = head[5], mine = head[6] and parse_place(head[6], client),
-        changes = {}, -- what is written when the line is closed: field -> value, or false where it goes
+        changes = {}, -- written when the line is closed: field -> value, or false to delete it
     }
 end
-
-local function drop_field(line, field) line.changes[field] = false end
 
 local function place_of(line, client)
     if line.mine and line.mine.client == client then
@@ -1340,38 +1349,6 @@ local function place_at(line, number)
     local client = redis.call('hget', line.key, ms(number))
     local p = client and place_of(line, client)
     return p and p.number == number and p or nil
-end
-
-local function is_enqueued(line, p)
-    return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
-end
-local function drop_number(line, number)
-    drop_field(line, ms(number))
-    redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
-    local back = line.back and line.back.number
-    while line.first <= line.last and line.first ~= back and
-        (line.first == number or redis.call('hexists', line.key, ms(line.first)) == 0) do
-        line.first = line.first + 1
-    end
-end
-
-local function drop_place(line, p)
-    drop_field(line, p.client)
-    if p.unsaved or is_enqueued(line, p) then
-        drop_number(line, p.number)
-    end
-end
-
-local function leave(line, field)
-    local p = line.mine
-    if p and p.field == field then
-        drop_place(line, p)
-        line.mine = nil
-    end
-    if line.granted == field then
-        drop_field(line, 'granted')
-        line.granted = false
-    end
 end
 
 local function is_reachable(p, channel, how)
@@ -1410,14 +1387,14 @@ if free or joins then
         return {-1, 0, 0}
     end
     if mode and check_record(lock) == 1 then
-        return {0, redis.call('pttl', lock), 0} -- a mode alone, which may be the rest of a lock, and expires
+        return {0, redis.call('pttl', lock), 0} -- the mode alone, left over from a lock, which expires
     end
     if not free and redis.call('hlen', lock) > most_holds then
-        return {0, redis.call('pttl', lock), 0} -- others have to leave first
+        return {0, redis.call('pttl', lock), 0} -- the record is full
     end
     if mode ~= 'write' then
         local last, now = redis.call('zrevrange', writers, 0, 0, 'withscores'), now_ms()
-        if last[2] and tonumber(last[2]) > now + farthest_beat then -- a heartbeat that does not count
+        if last[2] and tonumber(last[2]) > now + farthest_beat then -- does not count: see readers.lua
             last = redis.call('zrangebyscore', writers, '(' .. ms(now), ms(now + farthest_beat), 'withscores', 'limit', 0, 1)
         end
         local wait = last[2] and tonumber(last[2]) - now or 0
@@ -1453,7 +1430,7 @@ end, {'hash', 'zset', 'hash'})
 
 end, roll_back = function(KEYS, ARGV)
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -1488,7 +1465,9 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count)
+    return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
+end
 
 local function fields_of(lock)
     local n = redis.call('hlen', lock)
@@ -1502,7 +1481,7 @@ local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
     local bad = mode and mode ~= 'read' and mode ~= 'write' and 'mode'
-    local second -- hold of a lock that has one
+    local second -- one hold too many: a lock without a mode has one holder
     for i = 1, #some, 2 do
         local field, value = some[i], some[i + 1]
         if is_hold(field, value) and not (mode and too_deep(field, value)) then
@@ -1513,7 +1492,7 @@ local function check_record(lock)
     end
     bad = bad or second
     if mode and #some == 2 and redis.call('pttl', lock) == -1 then
-        bad = 'mode' -- a rest of a lock has a lease
+        bad = 'mode' -- what is left over from a lock has a lease
     end
     if bad then
         refuse_field(lock, bad)
@@ -1583,7 +1562,7 @@ local function draw_token(counter)
 end
 
 local tombstone_life = 60000
-local provisional = 5000 -- the lease of a grant that its process has not confirmed
+local provisional = 5000 -- the lease in ms of a grant that its process has not confirmed
 
 local function client_of(field) return field:sub(1, 36) end
 
@@ -1612,12 +1591,12 @@ local function grant(lock, waiter, tokens, channel, how)
     local token = 0
     if waiter.fenced == '1' and tokens then
         local drawn, t = pcall(function() return draw_token(tokens) end)
-        token = drawn and t or 0 -- the process asks for its token, and is told what is wrong with the counter
+        token = drawn and t or 0 -- the process asks for its token, and gets the error of the counter
     end
     local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
     local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
-        return nil -- no memory
+        return nil -- Redis has no memory left
     end
     redis.call('pexpire', lock, ms(lease))
     local heard = tell_granted(waiter, lease, token, channel, how)
@@ -1628,9 +1607,9 @@ local function grant(lock, waiter, tokens, channel, how)
 end
 
 local function still_held(_, _) return false end
-local most_places = 20000 -- numbers from the first place to the last one with which a client joins
-local most_numbers = 1e15 -- numbers far above are too large for 1 to be added to them
-local longest_line = 25000 -- with which a script goes along them; older versions know no limit
+local most_places = 20000 -- numbers from the first place to the last one up to which clients join
+local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
+local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
 local function of_writer(field) return field:sub(-6) == ':write' end
 
@@ -1647,10 +1626,11 @@ local word_of = {new = 'new', suspect = 'late', confirmed = 'sure', push = 'hear
 local function parse_place(text, client)
     local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
-        return nil -- other data
+        return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
-        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new',
+        delivery = delivery == 'asks' and 'poll' or 'push', lease = tonumber(lease), fenced = fenced, asked = asked,
+        field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -1662,14 +1642,14 @@ local function open_line(lock, key, field)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[4] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
         #(head[5] or '') > most_over then
-        refuse(key, 'type hash') -- see record.lua: no loop below is longer
+        refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, exists = first <= last or head[3] or head[7], -- there is more than tombstones
+        key = key, exists = first <= last or head[3] or head[7], -- the line has more than tombstones
         any = head[1] or head[3] or head[5] or head[7],
         first = first, last = last, granted = head[3], shared = shared,
         over = head[5], mine = head[6] and parse_place(head[6], client),
-        changes = {}, -- what is written when the line is closed: field -> value, or false where it goes
+        changes = {}, -- written when the line is closed: field -> value, or false to delete it
     }
 end
 
@@ -1714,7 +1694,7 @@ local function close_line(line)
     if line.life then
         redis.call('pexpire', line.key, line.life)
     end
-    return type(written) ~= 'table' -- else there is no memory
+    return type(written) ~= 'table' -- an error: Redis has no memory left
 end
 
 local function place_of(line, client)
@@ -1778,7 +1758,8 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
         note_expired_grant(line)
     end
-    local suspects, to, at = {}, nil, line.last -- suspects: places that are passed over; at: the number that was reached
+    local suspects = {} -- the places that are passed over
+    local to, at = nil, line.last -- at: the number that the loop has reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
         if p and p.client == asker then
@@ -1789,7 +1770,7 @@ local function pass_on(lock, line, tokens, channel, how, asker)
             suspects[#suspects + 1] = p
         elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
-            if granted == nil then -- all stay
+            if granted == nil then -- nothing can be granted: all places stay
                 line.mute = true
                 for _, q in ipairs(suspects) do
                     put_place(line, q)
@@ -1848,10 +1829,10 @@ local function release_to_all(line, channel, how, message, window, always)
         return 0
     end
     local _, may = announce(how, channel, message)
-    if not may then -- nobody was told
+    if not may then -- the user may not publish, so no client was told
         return 0
     end
-    local kept = false -- a late place: its process may be frozen
+    local kept = false -- whether a suspect place stays; its process may be paused
     for number = line.first, line.last do
         local p = place_at(line, number)
         local told = p and is_reachable(p, channel, how)
@@ -1887,10 +1868,12 @@ local function forget_writer(writers, field)
     end
 end
 
-local most_leases = 50000 -- that one script looks at
+local most_leases = 50000 -- leases that one script reads
 local forever = 100 * 365 * 24 * 3600 * 1000
 
-local function hold_count_of(value) return value and math.min(tonumber(value) or most_hold_count, most_hold_count) or 0 end
+local function hold_count_of(value)
+    return value and math.min(tonumber(value) or most_hold_count, most_hold_count) or 0
+end
 
 local function lease_key(prefix, reader, n)
     return prefix .. reader .. ':rwlock_timeout:' .. n
@@ -1906,7 +1889,7 @@ local function lease_left(prefix, reader, hold_count)
     for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
         local left = redis.call('pttl', lease_key(prefix, reader, n))
         if left == -1 then
-            left = forever -- another program took the lease away
+            left = forever -- another program has removed the expiry
         end
         longest = math.max(longest, left)
     end
@@ -1984,7 +1967,7 @@ local mode = redis.call('hget', lock, 'mode')
 local hold_count = hold_count_of(mode and redis.call('hget', lock, field))
 
 if hold_count == 0 then
-    drop_leases(prefix, field, left + 1, left + 1) -- Redisson's forceUnlock leaves them
+    drop_leases(prefix, field, left + 1, left + 1) -- Redisson's forceUnlock leaves leases behind
     if refuse_others then
         check_record(lock)
     end
@@ -1998,7 +1981,7 @@ end
 
 local living, longest
 if mode ~= 'write' then
-    living, longest = evict_dead_readers(lock, prefix, field) -- before anything is given back: it fails where a slot moves
+    living, longest = evict_dead_readers(lock, prefix, field)
 end
 drop_leases(prefix, field, 1, hold_count)
 if living == 0 then
@@ -2024,7 +2007,7 @@ end, {'hash', 'zset', 'hash', 'string'})
 end},
 {acquire = function(KEYS, ARGV)
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -2059,7 +2042,9 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count)
+    return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
+end
 
 local function fields_of(lock)
     local n = redis.call('hlen', lock)
@@ -2077,7 +2062,7 @@ local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
     local bad = mode and mode ~= 'read' and mode ~= 'write' and 'mode'
-    local second -- hold of a lock that has one
+    local second -- one hold too many: a lock without a mode has one holder
     for i = 1, #some, 2 do
         local field, value = some[i], some[i + 1]
         if is_hold(field, value) and not (mode and too_deep(field, value)) then
@@ -2088,7 +2073,7 @@ local function check_record(lock)
     end
     bad = bad or second
     if mode and #some == 2 and redis.call('pttl', lock) == -1 then
-        bad = 'mode' -- a rest of a lock has a lease
+        bad = 'mode' -- what is left over from a lock has a lease
     end
     if bad then
         refuse_field(lock, bad)
@@ -2151,7 +2136,7 @@ local function draw_token(counter)
 end
 
 local tombstone_life = 60000
-local provisional = 5000 -- the lease of a grant that its process has not confirmed
+local provisional = 5000 -- the lease in ms of a grant that its process has not confirmed
 
 local function client_of(field) return field:sub(1, 36) end
 
@@ -2176,7 +2161,7 @@ local function tell_granted(waiter, lease, token, channel, how)
 end
 
 local function is_buried(over, field, now)
-    if tonumber((over or ''):match('^%S+ (%d+)') or 0) <= now then -- all of them are over
+    if tonumber((over or ''):match('^%S+ (%d+)') or 0) <= now then -- all of them have expired
         return false, false
     end
     local _, behind = over:find(field .. ' ', 1, true)
@@ -2187,12 +2172,12 @@ local function grant(lock, waiter, tokens, channel, how)
     local token = 0
     if waiter.fenced == '1' and tokens then
         local drawn, t = pcall(function() return draw_token(tokens) end)
-        token = drawn and t or 0 -- the process asks for its token, and is told what is wrong with the counter
+        token = drawn and t or 0 -- the process asks for its token, and gets the error of the counter
     end
     local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
     local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
-        return nil -- no memory
+        return nil -- Redis has no memory left
     end
     redis.call('pexpire', lock, ms(lease))
     local heard = tell_granted(waiter, lease, token, channel, how)
@@ -2212,9 +2197,9 @@ local function standing_of(ahead, legacy, lost)
     return lost and 3 or 0
 end
 local line_life = 5 * 60 * 1000
-local most_places = 20000 -- numbers from the first place to the last one with which a client joins
-local most_numbers = 1e15 -- numbers far above are too large for 1 to be added to them
-local longest_line = 25000 -- with which a script goes along them; older versions know no limit
+local most_places = 20000 -- numbers from the first place to the last one up to which clients join
+local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
+local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
 local near_head = 32 -- as in internal/poller
 
@@ -2235,10 +2220,11 @@ local word_of = {new = 'new', suspect = 'late', confirmed = 'sure', push = 'hear
 local function parse_place(text, client)
     local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
-        return nil -- other data
+        return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
-        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new',
+        delivery = delivery == 'asks' and 'poll' or 'push', lease = tonumber(lease), fenced = fenced, asked = asked,
+        field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -2250,14 +2236,14 @@ local function open_line(lock, key, field)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[4] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
         #(head[5] or '') > most_over then
-        refuse(key, 'type hash') -- see record.lua: no loop below is longer
+        refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, exists = first <= last or head[3] or head[7], -- there is more than tombstones
+        key = key, exists = first <= last or head[3] or head[7], -- the line has more than tombstones
         any = head[1] or head[3] or head[5] or head[7],
         first = first, last = last, granted = head[3], shared = shared,
         over = head[5], mine = head[6] and parse_place(head[6], client),
-        changes = {}, -- what is written when the line is closed: field -> value, or false where it goes
+        changes = {}, -- written when the line is closed: field -> value, or false to delete it
     }
 end
 
@@ -2302,7 +2288,7 @@ local function close_line(line)
     if line.life then
         redis.call('pexpire', line.key, line.life)
     end
-    return type(written) ~= 'table' -- else there is no memory
+    return type(written) ~= 'table' -- an error: Redis has no memory left
 end
 
 local function place_of(line, client)
@@ -2339,7 +2325,7 @@ local function is_enqueued(line, p)
 end
 local function drop_number(line, number)
     drop_field(line, ms(number))
-    redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
+    redis.call('hdel', line.key, ms(number)) -- at once, because pass_on looks for numbers in Redis
     local back = line.back and line.back.number
     while line.first <= line.last and line.first ~= back and
         (line.first == number or redis.call('hexists', line.key, ms(line.first)) == 0) do
@@ -2375,7 +2361,7 @@ local function note_expired_grant(line)
     line.first = math.min(line.first, p.number)
 end
 
-local most_missing = 200 -- numbers: each script that goes along the line looks for all of them
+local most_missing = 200 -- numbers; each script that iterates over the line looks up all of them
 
 local function close_gaps(line)
     local span = line.last - line.first
@@ -2383,11 +2369,11 @@ local function close_gaps(line)
     if not fields or span < 2 * fields and (span < most_places or span < fields) then
         return
     end
-    local all = redis.call('hrandfield', line.key, fields, 'withvalues') -- all of them, with the rights that users have
+    local all = redis.call('hrandfield', line.key, fields, 'withvalues') -- all: users may call hrandfield
     local places, numbers = {}, {}
     for i = 1, #all, 2 do
         if #all[i] == 36 then
-            places[#places + 1] = parse_place(all[i + 1], all[i]) -- nil adds nothing
+            places[#places + 1] = parse_place(all[i + 1], all[i]) -- nil adds no element
         elseif tonumber(all[i]) then
             numbers[all[i]] = all[i + 1]
         end
@@ -2427,8 +2413,8 @@ local function join(line, field, wish)
     if before and before.field == field and line.granted == field then
         note_expired_grant(line)
     end
-    local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
-        client = client, unsaved = true}
+    local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked,
+        field = field, client = client, unsaved = true}
     if before and before.field == field then
         p.state = before.state == 'suspect' and 'confirmed' or before.state
     end
@@ -2440,14 +2426,14 @@ local function join(line, field, wish)
     if stays then
         p.number = before.number
     elseif line.last - line.first >= most_places then
-        return false -- it asks from time to time
+        return false -- the caller polls
     else
         line.last = line.last + 1
         p.number = line.last
     end
     line.mine, line.back, line.life = p, nil, line_life
     put_place(line, p)
-    if not line.exists then -- a release to an empty line was for everybody
+    if not line.exists then -- while the line was empty, releases were announced to everybody
         line.shared = now_ms()
         set_field(line, 'shared', ms(line.shared))
     end
@@ -2495,7 +2481,8 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
         note_expired_grant(line)
     end
-    local suspects, to, at = {}, nil, line.last -- suspects: places that are passed over; at: the number that was reached
+    local suspects = {} -- the places that are passed over
+    local to, at = nil, line.last -- at: the number that the loop has reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
         if p and p.client == asker then
@@ -2506,7 +2493,7 @@ local function pass_on(lock, line, tokens, channel, how, asker)
             suspects[#suspects + 1] = p
         elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
-            if granted == nil then -- all stay
+            if granted == nil then -- nothing can be granted: all places stay
                 line.mute = true
                 for _, q in ipairs(suspects) do
                     put_place(line, q)
@@ -2558,7 +2545,7 @@ local function forget_writer(writers, field)
     end
 end
 
-local most_leases = 50000 -- that one script looks at
+local most_leases = 50000 -- leases that one script reads
 local forever = 100 * 365 * 24 * 3600 * 1000
 
 local function extend(key, to)
@@ -2581,7 +2568,7 @@ local function lease_left(prefix, reader, hold_count)
     for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
         local left = redis.call('pttl', lease_key(prefix, reader, n))
         if left == -1 then
-            left = forever -- another program took the lease away
+            left = forever -- another program has removed the expiry
         end
         longest = math.max(longest, left)
     end
@@ -2723,7 +2710,7 @@ if not mine then
         heartbeat()
         local left = line and delivery == 'barge' and line.mine and line.mine.field == write_field
         if left then
-            leave(line, write_field) -- the caller has come to hold the read half
+            leave(line, write_field) -- the caller holds the read lock now
         end
         if plain and line and not joined then
             note_beside(line, channel, how)
@@ -2757,7 +2744,7 @@ end, {'hash', 'zset', 'hash', 'string'})
 
 end, roll_back = function(KEYS, ARGV)
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -2792,7 +2779,9 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count)
+    return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
+end
 
 local function fields_of(lock)
     local n = redis.call('hlen', lock)
@@ -2806,7 +2795,7 @@ local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
     local bad = mode and mode ~= 'read' and mode ~= 'write' and 'mode'
-    local second -- hold of a lock that has one
+    local second -- one hold too many: a lock without a mode has one holder
     for i = 1, #some, 2 do
         local field, value = some[i], some[i + 1]
         if is_hold(field, value) and not (mode and too_deep(field, value)) then
@@ -2817,7 +2806,7 @@ local function check_record(lock)
     end
     bad = bad or second
     if mode and #some == 2 and redis.call('pttl', lock) == -1 then
-        bad = 'mode' -- a rest of a lock has a lease
+        bad = 'mode' -- what is left over from a lock has a lease
     end
     if bad then
         refuse_field(lock, bad)
@@ -2889,7 +2878,7 @@ end
 local tombstone_life = 60000
 local most_tombstones = 100
 
-local provisional = 5000 -- the lease of a grant that its process has not confirmed
+local provisional = 5000 -- the lease in ms of a grant that its process has not confirmed
 
 local function client_of(field) return field:sub(1, 36) end
 
@@ -2930,12 +2919,12 @@ local function grant(lock, waiter, tokens, channel, how)
     local token = 0
     if waiter.fenced == '1' and tokens then
         local drawn, t = pcall(function() return draw_token(tokens) end)
-        token = drawn and t or 0 -- the process asks for its token, and is told what is wrong with the counter
+        token = drawn and t or 0 -- the process asks for its token, and gets the error of the counter
     end
     local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
     local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
-        return nil -- no memory
+        return nil -- Redis has no memory left
     end
     redis.call('pexpire', lock, ms(lease))
     local heard = tell_granted(waiter, lease, token, channel, how)
@@ -2947,9 +2936,9 @@ end
 
 local function still_held(_, _) return false end
 local line_life = 5 * 60 * 1000
-local most_places = 20000 -- numbers from the first place to the last one with which a client joins
-local most_numbers = 1e15 -- numbers far above are too large for 1 to be added to them
-local longest_line = 25000 -- with which a script goes along them; older versions know no limit
+local most_places = 20000 -- numbers from the first place to the last one up to which clients join
+local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
+local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
 local function wait_number(field) return tonumber(field:match('^[%x-]+:%-?%d+:(%d+)') or 0) end
 
@@ -2968,10 +2957,11 @@ local word_of = {new = 'new', suspect = 'late', confirmed = 'sure', push = 'hear
 local function parse_place(text, client)
     local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
-        return nil -- other data
+        return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
-        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new',
+        delivery = delivery == 'asks' and 'poll' or 'push', lease = tonumber(lease), fenced = fenced, asked = asked,
+        field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -2983,14 +2973,14 @@ local function open_line(lock, key, field)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[4] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
         #(head[5] or '') > most_over then
-        refuse(key, 'type hash') -- see record.lua: no loop below is longer
+        refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, exists = first <= last or head[3] or head[7], -- there is more than tombstones
+        key = key, exists = first <= last or head[3] or head[7], -- the line has more than tombstones
         any = head[1] or head[3] or head[5] or head[7],
         first = first, last = last, granted = head[3], shared = shared,
         over = head[5], mine = head[6] and parse_place(head[6], client),
-        changes = {}, -- what is written when the line is closed: field -> value, or false where it goes
+        changes = {}, -- written when the line is closed: field -> value, or false to delete it
     }
 end
 
@@ -3035,7 +3025,7 @@ local function close_line(line)
     if line.life then
         redis.call('pexpire', line.key, line.life)
     end
-    return type(written) ~= 'table' -- else there is no memory
+    return type(written) ~= 'table' -- an error: Redis has no memory left
 end
 
 local function place_of(line, client)
@@ -3072,7 +3062,7 @@ local function is_enqueued(line, p)
 end
 local function drop_number(line, number)
     drop_field(line, ms(number))
-    redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
+    redis.call('hdel', line.key, ms(number)) -- at once, because pass_on looks for numbers in Redis
     local back = line.back and line.back.number
     while line.first <= line.last and line.first ~= back and
         (line.first == number or redis.call('hexists', line.key, ms(line.first)) == 0) do
@@ -3108,7 +3098,7 @@ local function note_expired_grant(line)
     line.first = math.min(line.first, p.number)
 end
 
-local most_missing = 200 -- numbers: each script that goes along the line looks for all of them
+local most_missing = 200 -- numbers; each script that iterates over the line looks up all of them
 
 local function close_gaps(line)
     local span = line.last - line.first
@@ -3116,11 +3106,11 @@ local function close_gaps(line)
     if not fields or span < 2 * fields and (span < most_places or span < fields) then
         return
     end
-    local all = redis.call('hrandfield', line.key, fields, 'withvalues') -- all of them, with the rights that users have
+    local all = redis.call('hrandfield', line.key, fields, 'withvalues') -- all: users may call hrandfield
     local places, numbers = {}, {}
     for i = 1, #all, 2 do
         if #all[i] == 36 then
-            places[#places + 1] = parse_place(all[i + 1], all[i]) -- nil adds nothing
+            places[#places + 1] = parse_place(all[i + 1], all[i]) -- nil adds no element
         elseif tonumber(all[i]) then
             numbers[all[i]] = all[i + 1]
         end
@@ -3155,8 +3145,8 @@ local function join(line, field, wish)
     if before and before.field == field and line.granted == field then
         note_expired_grant(line)
     end
-    local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
-        client = client, unsaved = true}
+    local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked,
+        field = field, client = client, unsaved = true}
     if before and before.field == field then
         p.state = before.state == 'suspect' and 'confirmed' or before.state
     end
@@ -3168,14 +3158,14 @@ local function join(line, field, wish)
     if stays then
         p.number = before.number
     elseif line.last - line.first >= most_places then
-        return false -- it asks from time to time
+        return false -- the caller polls
     else
         line.last = line.last + 1
         p.number = line.last
     end
     line.mine, line.back, line.life = p, nil, line_life
     put_place(line, p)
-    if not line.exists then -- a release to an empty line was for everybody
+    if not line.exists then -- while the line was empty, releases were announced to everybody
         line.shared = now_ms()
         set_field(line, 'shared', ms(line.shared))
     end
@@ -3210,7 +3200,8 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
         note_expired_grant(line)
     end
-    local suspects, to, at = {}, nil, line.last -- suspects: places that are passed over; at: the number that was reached
+    local suspects = {} -- the places that are passed over
+    local to, at = nil, line.last -- at: the number that the loop has reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
         if p and p.client == asker then
@@ -3221,7 +3212,7 @@ local function pass_on(lock, line, tokens, channel, how, asker)
             suspects[#suspects + 1] = p
         elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
-            if granted == nil then -- all stay
+            if granted == nil then -- nothing can be granted: all places stay
                 line.mute = true
                 for _, q in ipairs(suspects) do
                     put_place(line, q)
@@ -3287,10 +3278,10 @@ local function release_to_all(line, channel, how, message, window, always)
         return 0
     end
     local _, may = announce(how, channel, message)
-    if not may then -- nobody was told
+    if not may then -- the user may not publish, so no client was told
         return 0
     end
-    local kept = false -- a late place: its process may be frozen
+    local kept = false -- whether a suspect place stays; its process may be paused
     for number = line.first, line.last do
         local p = place_at(line, number)
         local told = p and is_reachable(p, channel, how)
@@ -3326,7 +3317,7 @@ local function forget_writer(writers, field)
     end
 end
 
-local most_leases = 50000 -- that one script looks at
+local most_leases = 50000 -- leases that one script reads
 local forever = 100 * 365 * 24 * 3600 * 1000
 
 local function lease_key(prefix, reader, n)
@@ -3343,7 +3334,7 @@ local function lease_left(prefix, reader, hold_count)
     for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
         local left = redis.call('pttl', lease_key(prefix, reader, n))
         if left == -1 then
-            left = forever -- another program took the lease away
+            left = forever -- another program has removed the expiry
         end
         longest = math.max(longest, left)
     end
@@ -3407,7 +3398,8 @@ end
 
 local function release_write(lock, writers, line, tokens, prefix, field, left, late, channel, how, window)
     local found = redis.pcall('hexists', lock, field)
-    local had, wrong = found == 1, type(found) == 'table' -- wrong: the key holds something else; the field leaves the line first
+    local had = found == 1
+    local wrong = type(found) == 'table' -- the key holds other data: an error, after the field has left the line
     if wrong and left ~= '0' then
         error(found, 0)
     elseif left ~= '0' then
@@ -3418,9 +3410,9 @@ local function release_write(lock, writers, line, tokens, prefix, field, left, l
     end
     local free, heard, to = false, 0, nil
     if had then
-        local living, longest = evict_dead_readers(lock, prefix, field) -- before anything is given back: it fails where a slot moves
+        local living, longest = evict_dead_readers(lock, prefix, field)
         redis.call('hdel', lock, field)
-        redis.call('del', writers) -- all that wait, readers too, have the same chance now
+        redis.call('del', writers) -- all that wait have the same chance now, readers too
         free = living == 0
         if free then
             redis.call('del', lock)

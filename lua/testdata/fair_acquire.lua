@@ -1,4 +1,4 @@
-local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -33,7 +33,9 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count)
+    return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
+end
 
 local function uses_line(field)
     return field:find('^[%x-]+:%-?%d+:0%d+$') or field:find('^[%x-]+:%-?%d+:0%d+:write$')
@@ -43,7 +45,7 @@ local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
     local bad = mode and mode ~= 'read' and mode ~= 'write' and 'mode'
-    local second -- hold of a lock that has one
+    local second -- one hold too many: a lock without a mode has one holder
     for i = 1, #some, 2 do
         local field, value = some[i], some[i + 1]
         if is_hold(field, value) and not (mode and too_deep(field, value)) then
@@ -54,7 +56,7 @@ local function check_record(lock)
     end
     bad = bad or second
     if mode and #some == 2 and redis.call('pttl', lock) == -1 then
-        bad = 'mode' -- a rest of a lock has a lease
+        bad = 'mode' -- what is left over from a lock has a lease
     end
     if bad then
         refuse_field(lock, bad)
@@ -116,7 +118,7 @@ local function draw_token(counter)
     return token
 end
 
-local provisional = 5000 -- the lease of a grant that its process has not confirmed
+local provisional = 5000 -- the lease in ms of a grant that its process has not confirmed
 
 local function client_of(field) return field:sub(1, 36) end
 
@@ -141,7 +143,7 @@ local function tell_granted(waiter, lease, token, channel, how)
 end
 
 local function is_buried(over, field, now)
-    if tonumber((over or ''):match('^%S+ (%d+)') or 0) <= now then -- all of them are over
+    if tonumber((over or ''):match('^%S+ (%d+)') or 0) <= now then -- all of them have expired
         return false, false
     end
     local _, behind = over:find(field .. ' ', 1, true)
@@ -152,12 +154,12 @@ local function grant(lock, waiter, tokens, channel, how)
     local token = 0
     if waiter.fenced == '1' and tokens then
         local drawn, t = pcall(function() return draw_token(tokens) end)
-        token = drawn and t or 0 -- the process asks for its token, and is told what is wrong with the counter
+        token = drawn and t or 0 -- the process asks for its token, and gets the error of the counter
     end
     local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
     local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
-        return nil -- no memory
+        return nil -- Redis has no memory left
     end
     redis.call('pexpire', lock, ms(lease))
     local heard = tell_granted(waiter, lease, token, channel, how)
@@ -178,8 +180,8 @@ end
 local queue_life = 5 * 60 * 1000 -- as that of a line
 local for_ever = 100 * 365 * 24 * 60 * 60 * 1000
 local most_waiters = 20000 -- of a queue
-local most_dead = 5000 -- that one script removes; the next one goes on
-local most_passed = 1000 -- waiters that one script passes over, or finds silent, at a time
+local most_dead = 5000 -- dead waiters that one script removes; the next one continues
+local most_passed = 1000 -- waiters that one script passes over, or checks for heartbeats, at a time
 
 local function is_relocks(waiter) return waiter:find('^[%x-]+:%-?%d+:%d+$') end
 
@@ -203,10 +205,10 @@ local function count_wishes(q)
     end
     local others = q.tombstones and 1 or 0
     wishes = wishes - others
-    if wishes < redis.call('zcard', q.heartbeats) then -- heartbeats has one '' more
+    if wishes < redis.call('zcard', q.heartbeats) then -- heartbeats has '' as well
         return wishes
     end
-    for _, field in ipairs(redis.call('hrandfield', q.wishes, wishes + others)) do -- all, with the rights that users have
+    for _, field in ipairs(redis.call('hrandfield', q.wishes, wishes + others)) do -- all: users may call hrandfield
         if field:find(':', 1, true) and not redis.call('zscore', q.heartbeats, field) then
             redis.call('hdel', q.wishes, field)
         end
@@ -216,7 +218,7 @@ end
 
 local function drop_wish(q, waiter)
     if q.wishes ~= q.lock then
-        redis.pcall('hdel', q.wishes, waiter) -- a release and an undo go on where the key is that of other data
+        redis.pcall('hdel', q.wishes, waiter) -- a release or rollback goes on if the key holds other data
     end
 end
 
@@ -247,7 +249,7 @@ end
 
 local function shift_timeouts(q)
     local n = redis.call('llen', q.waiters)
-    local from = n == redis.call('zcard', q.heartbeats) - 1 and n - 1 or 0 -- else one is of Java
+    local from = n == redis.call('zcard', q.heartbeats) - 1 and n - 1 or 0 -- else a waiter is of Java
     local waiters = n > 0 and redis.call('lrange', q.waiters, from, from + most_waiters - 1) or {}
     local waits = {}
     for i = 1, #waiters do
@@ -268,7 +270,7 @@ local function give_up(q, leaving, now)
         end
     end
     for waiter in pairs(leaving) do
-        leave_queue(q, waiter) -- first: where memory is short, a script that has written nothing may not zadd
+        leave_queue(q, waiter) -- first: if memory is short, a script that has written nothing may not zadd
     end
     shift_by(q, moved, waits)
     local final = redis.call('lindex', q.waiters, -1)
@@ -283,7 +285,7 @@ local function client_channel(q, waiter) return q.channel .. 'client:' .. client
 
 local function wake(q, waiter)
     announce(q.how, q.channel .. waiter, '0')
-    if q.wishes == q.lock or redis.pcall('hexists', q.wishes, waiter) == 1 then -- it may not listen to the other
+    if q.wishes == q.lock or redis.pcall('hexists', q.wishes, waiter) == 1 then -- it may have only this channel
         announce(q.how, client_channel(q, waiter), 'free ' .. waiter)
     end
 end
@@ -306,7 +308,7 @@ local function keep_for_java(q)
 end
 
 local function set_lease(q, timeout)
-    if redis.call('llen', q.waiters) > redis.call('zcard', q.heartbeats) - 1 then -- one is of Java
+    if redis.call('llen', q.waiters) > redis.call('zcard', q.heartbeats) - 1 then -- a waiter is of Java
         return keep_for_java(q)
     end
     local left, life = redis.call('pttl', q.waiters), math.max(queue_life, timeout - q.now + q.wait_timeout)
@@ -444,7 +446,7 @@ local function evict_dead(q, now, ttl)
     end
     local first = redis.call('lindex', q.waiters, 0)
     local all = not (away and #due == most_dead)
-    if first and not last_run then -- the last script ran in the future
+    if first and not last_run then -- the last script ran in the future: the clock was set back
         all = set_back(q, ttl)
     end
     if not all then
@@ -510,7 +512,7 @@ local function wait_in_queue(pttl, queued)
     if not timeout or tonumber(timeout) < safe - enough / 2 then
         timeout = safe
         redis.call('zadd', q.timeouts, ms(timeout), field)
-    elseif tonumber(timeout) > safe + held + heartbeat_ttl then -- waiters ahead have left, or the clock has gone back
+    elseif tonumber(timeout) > safe + held + heartbeat_ttl then -- waiters ahead have left, or the clock was set back
         timeout = safe + held
         redis.call('zadd', q.timeouts, ms(timeout), field)
     end
@@ -534,13 +536,13 @@ end
 local queued = mine and 0 or check_queue(q)
 
 local first, evicted = evict_dead(q, now, heartbeat_ttl)
-local passed = 0 -- waiters in front of first that nobody hears
+local passed = 0 -- waiters in front of first whose subscriptions are lost
 
 if not mine then
     if hold_count ~= '1' then
         return {-1, 0, 0}
     end
-    if has_ended(q, field) then -- this request is late
+    if has_ended(q, field) then -- this request runs late
         return {0, pttl, 0}
     end
     if pttl == -2 and first and first ~= field then
@@ -559,7 +561,7 @@ if not mine then
                 return {0, place == 1 and redis.call('pttl', lock) or -1, standing}
             end
             if head and (evicted or passed > 0) then
-                wake(q, head) -- the message of the release went to the dead one
+                wake(q, head) -- the message of the release went to the dead waiter
             end
         end
         return {0, place == 0 and pttl or -1, standing}

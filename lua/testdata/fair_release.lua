@@ -1,4 +1,4 @@
-local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -33,13 +33,15 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count)
+    return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
+end
 
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
     local bad = mode and mode ~= 'read' and mode ~= 'write' and 'mode'
-    local second -- hold of a lock that has one
+    local second -- one hold too many: a lock without a mode has one holder
     for i = 1, #some, 2 do
         local field, value = some[i], some[i + 1]
         if is_hold(field, value) and not (mode and too_deep(field, value)) then
@@ -50,7 +52,7 @@ local function check_record(lock)
     end
     bad = bad or second
     if mode and #some == 2 and redis.call('pttl', lock) == -1 then
-        bad = 'mode' -- a rest of a lock has a lease
+        bad = 'mode' -- what is left over from a lock has a lease
     end
     if bad then
         refuse_field(lock, bad)
@@ -122,7 +124,7 @@ end
 local tombstone_life = 60000
 local most_tombstones = 100
 
-local provisional = 5000 -- the lease of a grant that its process has not confirmed
+local provisional = 5000 -- the lease in ms of a grant that its process has not confirmed
 
 local function client_of(field) return field:sub(1, 36) end
 
@@ -163,12 +165,12 @@ local function grant(lock, waiter, tokens, channel, how)
     local token = 0
     if waiter.fenced == '1' and tokens then
         local drawn, t = pcall(function() return draw_token(tokens) end)
-        token = drawn and t or 0 -- the process asks for its token, and is told what is wrong with the counter
+        token = drawn and t or 0 -- the process asks for its token, and gets the error of the counter
     end
     local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
     local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
-        return nil -- no memory
+        return nil -- Redis has no memory left
     end
     redis.call('pexpire', lock, ms(lease))
     local heard = tell_granted(waiter, lease, token, channel, how)
@@ -180,14 +182,14 @@ end
 
 local for_ever = 100 * 365 * 24 * 60 * 60 * 1000
 local most_waiters = 20000 -- of a queue
-local most_dead = 5000 -- that one script removes; the next one goes on
-local most_passed = 1000 -- waiters that one script passes over, or finds silent, at a time
+local most_dead = 5000 -- dead waiters that one script removes; the next one continues
+local most_passed = 1000 -- waiters that one script passes over, or checks for heartbeats, at a time
 
 local function is_relocks(waiter) return waiter:find('^[%x-]+:%-?%d+:%d+$') end
 
 local function drop_wish(q, waiter)
     if q.wishes ~= q.lock then
-        redis.pcall('hdel', q.wishes, waiter) -- a release and an undo go on where the key is that of other data
+        redis.pcall('hdel', q.wishes, waiter) -- a release or rollback goes on if the key holds other data
     end
 end
 
@@ -218,7 +220,7 @@ end
 
 local function shift_timeouts(q)
     local n = redis.call('llen', q.waiters)
-    local from = n == redis.call('zcard', q.heartbeats) - 1 and n - 1 or 0 -- else one is of Java
+    local from = n == redis.call('zcard', q.heartbeats) - 1 and n - 1 or 0 -- else a waiter is of Java
     local waiters = n > 0 and redis.call('lrange', q.waiters, from, from + most_waiters - 1) or {}
     local waits = {}
     for i = 1, #waiters do
@@ -239,7 +241,7 @@ local function give_up(q, leaving, now)
         end
     end
     for waiter in pairs(leaving) do
-        leave_queue(q, waiter) -- first: where memory is short, a script that has written nothing may not zadd
+        leave_queue(q, waiter) -- first: if memory is short, a script that has written nothing may not zadd
     end
     shift_by(q, moved, waits)
     local final = redis.call('lindex', q.waiters, -1)
@@ -254,7 +256,7 @@ local function client_channel(q, waiter) return q.channel .. 'client:' .. client
 
 local function wake(q, waiter)
     announce(q.how, q.channel .. waiter, '0')
-    if q.wishes == q.lock or redis.pcall('hexists', q.wishes, waiter) == 1 then -- it may not listen to the other
+    if q.wishes == q.lock or redis.pcall('hexists', q.wishes, waiter) == 1 then -- it may have only this channel
         announce(q.how, client_channel(q, waiter), 'free ' .. waiter)
     end
 end
@@ -350,7 +352,7 @@ local function end_waiter(q, waiter)
     if q.wishes == q.lock or type(over) == 'table' then
         return
     end
-    redis.pcall('hset', q.wishes, 'over', bury(over, waiter, q.now)) -- an undo goes on where memory is short
+    redis.pcall('hset', q.wishes, 'over', bury(over, waiter, q.now)) -- a rollback goes on if memory is short
     if redis.call('pttl', q.wishes) < tombstone_life then
         redis.call('pexpire', q.wishes, tombstone_life)
     end
@@ -365,7 +367,7 @@ local function release_hold(q, field, held, left, waits, late)
         return {1, 0, 0}
     end
     if held then
-        redis.call('hdel', q.lock, field) -- which deletes the record with its only field
+        redis.call('hdel', q.lock, field) -- deleting the only field deletes the record
     end
     local passed = 0
     if waits and redis.call('exists', q.lock) == 0 then
@@ -421,7 +423,7 @@ local function evict_dead(q, now, ttl)
     end
     local first = redis.call('lindex', q.waiters, 0)
     local all = not (away and #due == most_dead)
-    if first and not last_run then -- the last script ran in the future
+    if first and not last_run then -- the last script ran in the future: the clock was set back
         all = set_back(q, ttl)
     end
     if not all then

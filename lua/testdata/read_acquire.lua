@@ -1,5 +1,5 @@
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -34,13 +34,15 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count)
+    return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
+end
 
 local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
     local bad = mode and mode ~= 'read' and mode ~= 'write' and 'mode'
-    local second -- hold of a lock that has one
+    local second -- one hold too many: a lock without a mode has one holder
     for i = 1, #some, 2 do
         local field, value = some[i], some[i + 1]
         if is_hold(field, value) and not (mode and too_deep(field, value)) then
@@ -51,7 +53,7 @@ local function check_record(lock)
     end
     bad = bad or second
     if mode and #some == 2 and redis.call('pttl', lock) == -1 then
-        bad = 'mode' -- a rest of a lock has a lease
+        bad = 'mode' -- what is left over from a lock has a lease
     end
     if bad then
         refuse_field(lock, bad)
@@ -108,7 +110,7 @@ local function lease_left(prefix, reader, hold_count)
     for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
         local left = redis.call('pttl', lease_key(prefix, reader, n))
         if left == -1 then
-            left = forever -- another program took the lease away
+            left = forever -- another program has removed the expiry
         end
         longest = math.max(longest, left)
     end
@@ -128,7 +130,7 @@ local plain = not mode and not free -- a plain lock of this name is held
 if plain then
     check_record(lock)
 end
-local joins = mode and redis.call('hexists', lock, field) == 0 -- it is not the hold of the caller
+local joins = mode and redis.call('hexists', lock, field) == 0 -- the caller has no hold yet
 local plain_next = false
 if KEYS[3] ~= lock and (plain or joins and mode == 'read' and redis.pcall('exists', KEYS[3]) == 1) then
 local tombstone_life = 60000
@@ -139,8 +141,8 @@ local function listeners(channel, how)
     return not n.err and n[2] or nil
 end
 
-local most_numbers = 1e15 -- numbers far above are too large for 1 to be added to them
-local longest_line = 25000 -- with which a script goes along them; older versions know no limit
+local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
+local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
 local near_head = 32 -- as in internal/poller
 
@@ -157,10 +159,11 @@ local state_of = {new = 'new', late = 'suspect', sure = 'confirmed'}
 local function parse_place(text, client)
     local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
-        return nil -- other data
+        return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
-        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new',
+        delivery = delivery == 'asks' and 'poll' or 'push', lease = tonumber(lease), fenced = fenced, asked = asked,
+        field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -172,18 +175,16 @@ local function open_line(lock, key, field)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[4] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
         #(head[5] or '') > most_over then
-        refuse(key, 'type hash') -- see record.lua: no loop below is longer
+        refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, exists = first <= last or head[3] or head[7], -- there is more than tombstones
+        key = key, exists = first <= last or head[3] or head[7], -- the line has more than tombstones
         any = head[1] or head[3] or head[5] or head[7],
         first = first, last = last, granted = head[3], shared = shared,
         over = head[5], mine = head[6] and parse_place(head[6], client),
-        changes = {}, -- what is written when the line is closed: field -> value, or false where it goes
+        changes = {}, -- written when the line is closed: field -> value, or false to delete it
     }
 end
-
-local function drop_field(line, field) line.changes[field] = false end
 
 local function place_of(line, client)
     if line.mine and line.mine.client == client then
@@ -202,38 +203,6 @@ local function place_at(line, number)
     local client = redis.call('hget', line.key, ms(number))
     local p = client and place_of(line, client)
     return p and p.number == number and p or nil
-end
-
-local function is_enqueued(line, p)
-    return p.number >= line.first and redis.call('hget', line.key, ms(p.number)) == p.client
-end
-local function drop_number(line, number)
-    drop_field(line, ms(number))
-    redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
-    local back = line.back and line.back.number
-    while line.first <= line.last and line.first ~= back and
-        (line.first == number or redis.call('hexists', line.key, ms(line.first)) == 0) do
-        line.first = line.first + 1
-    end
-end
-
-local function drop_place(line, p)
-    drop_field(line, p.client)
-    if p.unsaved or is_enqueued(line, p) then
-        drop_number(line, p.number)
-    end
-end
-
-local function leave(line, field)
-    local p = line.mine
-    if p and p.field == field then
-        drop_place(line, p)
-        line.mine = nil
-    end
-    if line.granted == field then
-        drop_field(line, 'granted')
-        line.granted = false
-    end
 end
 
 local function is_reachable(p, channel, how)
@@ -272,14 +241,14 @@ if free or joins then
         return {-1, 0, 0}
     end
     if mode and check_record(lock) == 1 then
-        return {0, redis.call('pttl', lock), 0} -- a mode alone, which may be the rest of a lock, and expires
+        return {0, redis.call('pttl', lock), 0} -- the mode alone, left over from a lock, which expires
     end
     if not free and redis.call('hlen', lock) > most_holds then
-        return {0, redis.call('pttl', lock), 0} -- others have to leave first
+        return {0, redis.call('pttl', lock), 0} -- the record is full
     end
     if mode ~= 'write' then
         local last, now = redis.call('zrevrange', writers, 0, 0, 'withscores'), now_ms()
-        if last[2] and tonumber(last[2]) > now + farthest_beat then -- a heartbeat that does not count
+        if last[2] and tonumber(last[2]) > now + farthest_beat then -- does not count: see readers.lua
             last = redis.call('zrangebyscore', writers, '(' .. ms(now), ms(now + farthest_beat), 'withscores', 'limit', 0, 1)
         end
         local wait = last[2] and tonumber(last[2]) - now or 0

@@ -1,5 +1,5 @@
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -34,7 +34,9 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count)
+    return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
+end
 
 local function fields_of(lock)
     local n = redis.call('hlen', lock)
@@ -48,7 +50,7 @@ local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
     local bad = mode and mode ~= 'read' and mode ~= 'write' and 'mode'
-    local second -- hold of a lock that has one
+    local second -- one hold too many: a lock without a mode has one holder
     for i = 1, #some, 2 do
         local field, value = some[i], some[i + 1]
         if is_hold(field, value) and not (mode and too_deep(field, value)) then
@@ -59,7 +61,7 @@ local function check_record(lock)
     end
     bad = bad or second
     if mode and #some == 2 and redis.call('pttl', lock) == -1 then
-        bad = 'mode' -- a rest of a lock has a lease
+        bad = 'mode' -- what is left over from a lock has a lease
     end
     if bad then
         refuse_field(lock, bad)
@@ -88,7 +90,7 @@ end
 
 local function is_write(field) return field:sub(-6) == ':write' end
 
-local most_leases = 50000 -- that one script looks at
+local most_leases = 50000 -- leases that one script reads
 local forever = 100 * 365 * 24 * 3600 * 1000
 
 local function lease_key(prefix, reader, n)
@@ -105,7 +107,7 @@ local function lease_left(prefix, reader, hold_count)
     for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
         local left = redis.call('pttl', lease_key(prefix, reader, n))
         if left == -1 then
-            left = forever -- another program took the lease away
+            left = forever -- another program has removed the expiry
         end
         longest = math.max(longest, left)
     end
@@ -167,7 +169,7 @@ if strange then
     refuse(lock, strange)
 end
 if evicted > 0 and redis.call('hlen', lock) == 1 then
-    redis.call('del', lock) -- a mode alone is no record
+    redis.call('del', lock) -- the mode alone is not a record
 end
 local hold_count = tonumber(field ~= '' and redis.call('hget', lock, field) or 0)
 return {living > 0 and 1 or 0, hold_count, redis.call('pttl', lock)}

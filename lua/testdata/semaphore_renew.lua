@@ -33,7 +33,7 @@ local ends = tonumber(redis.call('zscore', taken, id) or 0)
 if ends <= now then
     return {-1, 0, 0}
 end
-redis.call('zrem', taken, '') -- a write that needs no memory: Redis then lets the next one pass where memory is short
+redis.call('zrem', taken, '')
 if exact or ends < now + lease then
     redis.call('zadd', taken, ms(now + lease), id)
 end

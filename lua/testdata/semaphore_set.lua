@@ -103,7 +103,7 @@ local function drop_expired(free, taken, now)
     return expired
 end
 local tombstone_life = 60000
-local provisional = 5000 -- the lease of a grant that its process has not confirmed
+local provisional = 5000 -- the lease in ms of a grant that its process has not confirmed
 
 local function client_of(field) return field:sub(1, 36) end
 
@@ -130,7 +130,7 @@ end
 local function grant(taken, waiter, free, channel, how)
     local lease = granted_lease(waiter)
     if not pcall(take_permit, free, taken, waiter.field, now_ms() + lease) then
-        return nil -- no memory
+        return nil -- Redis has no memory left
     end
     local heard = tell_granted(waiter, lease, 0, channel, how)
     if not heard then
@@ -141,9 +141,9 @@ local function grant(taken, waiter, free, channel, how)
 end
 
 local function still_held(taken, id) return tonumber(redis.call('zscore', taken, id) or 0) > now_ms() end
-local most_places = 20000 -- numbers from the first place to the last one with which a client joins
-local most_numbers = 1e15 -- numbers far above are too large for 1 to be added to them
-local longest_line = 25000 -- with which a script goes along them; older versions know no limit
+local most_places = 20000 -- numbers from the first place to the last one up to which clients join
+local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
+local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
 local function of_writer(field) return field:sub(-6) == ':write' end
 
@@ -160,10 +160,11 @@ local word_of = {new = 'new', suspect = 'late', confirmed = 'sure', push = 'hear
 local function parse_place(text, client)
     local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
-        return nil -- other data
+        return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
-        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new',
+        delivery = delivery == 'asks' and 'poll' or 'push', lease = tonumber(lease), fenced = fenced, asked = asked,
+        field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -175,14 +176,14 @@ local function open_line(lock, key, field)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[4] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
         #(head[5] or '') > most_over then
-        refuse(key, 'type hash') -- see record.lua: no loop below is longer
+        refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, exists = first <= last or head[3] or head[7], -- there is more than tombstones
+        key = key, exists = first <= last or head[3] or head[7], -- the line has more than tombstones
         any = head[1] or head[3] or head[5] or head[7],
         first = first, last = last, granted = head[3], shared = shared,
         over = head[5], mine = head[6] and parse_place(head[6], client),
-        changes = {}, -- what is written when the line is closed: field -> value, or false where it goes
+        changes = {}, -- written when the line is closed: field -> value, or false to delete it
     }
 end
 
@@ -227,7 +228,7 @@ local function close_line(line)
     if line.life then
         redis.call('pexpire', line.key, line.life)
     end
-    return type(written) ~= 'table' -- else there is no memory
+    return type(written) ~= 'table' -- an error: Redis has no memory left
 end
 
 local function place_of(line, client)
@@ -291,7 +292,8 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
         note_expired_grant(line)
     end
-    local suspects, to, at = {}, nil, line.last -- suspects: places that are passed over; at: the number that was reached
+    local suspects = {} -- the places that are passed over
+    local to, at = nil, line.last -- at: the number that the loop has reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
         if p and p.client == asker then
@@ -302,7 +304,7 @@ local function pass_on(lock, line, tokens, channel, how, asker)
             suspects[#suspects + 1] = p
         elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
-            if granted == nil then -- all stay
+            if granted == nil then -- nothing can be granted: all places stay
                 line.mute = true
                 for _, q in ipairs(suspects) do
                     put_place(line, q)
@@ -337,7 +339,7 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     return to
 end
 
-local most_passed = 1000 -- permits that one script grants; the next one goes on
+local most_passed = 1000 -- permits that one script grants; the next one continues
 
 local function pass_permits(free, taken, line, id, channel, how, asker)
     local passed_on = false
@@ -370,7 +372,7 @@ local permits, channel, how = tonumber(ARGV[1]), ARGV[2], ARGV[3]
 
 local before = free_permits(free)
 check_permits(taken)
-local line = open_line(free, KEYS[3], '') -- before anything is written: it may refuse
+local line = open_line(free, KEYS[3], '') -- before the first write, because it may refuse
 drop_expired(free, taken, now_ms())
 local available = permits - redis.call('zcard', taken)
 if before then

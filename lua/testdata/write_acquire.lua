@@ -1,5 +1,5 @@
 local most_holds = 10000 -- fields of a hash that one script reads
-local most_hold_count = 10000 -- of a reader, each of which may have a key; as in rwlock.go
+local most_hold_count = 10000 -- of a reader, which may have that many lease keys; as mostLevels in rwlock.go
 
 local function refuse(key, what)
     local n = 0
@@ -34,7 +34,9 @@ local function is_value(field, value)
     return #hash == 22 and is_hold(owner, value)
 end
 
-local function too_deep(field, hold_count) return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write' end
+local function too_deep(field, hold_count)
+    return tonumber(hold_count) > most_hold_count and field:sub(-6) ~= ':write'
+end
 
 local function fields_of(lock)
     local n = redis.call('hlen', lock)
@@ -52,7 +54,7 @@ local function check_record(lock)
     local some = redis.call('hrandfield', lock, 8, 'withvalues')
     local mode = redis.call('hget', lock, 'mode')
     local bad = mode and mode ~= 'read' and mode ~= 'write' and 'mode'
-    local second -- hold of a lock that has one
+    local second -- one hold too many: a lock without a mode has one holder
     for i = 1, #some, 2 do
         local field, value = some[i], some[i + 1]
         if is_hold(field, value) and not (mode and too_deep(field, value)) then
@@ -63,7 +65,7 @@ local function check_record(lock)
     end
     bad = bad or second
     if mode and #some == 2 and redis.call('pttl', lock) == -1 then
-        bad = 'mode' -- a rest of a lock has a lease
+        bad = 'mode' -- what is left over from a lock has a lease
     end
     if bad then
         refuse_field(lock, bad)
@@ -126,7 +128,7 @@ local function draw_token(counter)
 end
 
 local tombstone_life = 60000
-local provisional = 5000 -- the lease of a grant that its process has not confirmed
+local provisional = 5000 -- the lease in ms of a grant that its process has not confirmed
 
 local function client_of(field) return field:sub(1, 36) end
 
@@ -151,7 +153,7 @@ local function tell_granted(waiter, lease, token, channel, how)
 end
 
 local function is_buried(over, field, now)
-    if tonumber((over or ''):match('^%S+ (%d+)') or 0) <= now then -- all of them are over
+    if tonumber((over or ''):match('^%S+ (%d+)') or 0) <= now then -- all of them have expired
         return false, false
     end
     local _, behind = over:find(field .. ' ', 1, true)
@@ -162,12 +164,12 @@ local function grant(lock, waiter, tokens, channel, how)
     local token = 0
     if waiter.fenced == '1' and tokens then
         local drawn, t = pcall(function() return draw_token(tokens) end)
-        token = drawn and t or 0 -- the process asks for its token, and is told what is wrong with the counter
+        token = drawn and t or 0 -- the process asks for its token, and gets the error of the counter
     end
     local writes = waiter.field:sub(-6) == ':write' -- of a read/write lock
     local written = writes and redis.pcall('hset', lock, 'mode', 'write', waiter.field, 1) or redis.pcall('hset', lock, waiter.field, 1)
     if type(written) == 'table' then
-        return nil -- no memory
+        return nil -- Redis has no memory left
     end
     redis.call('pexpire', lock, ms(lease))
     local heard = tell_granted(waiter, lease, token, channel, how)
@@ -187,9 +189,9 @@ local function standing_of(ahead, legacy, lost)
     return lost and 3 or 0
 end
 local line_life = 5 * 60 * 1000
-local most_places = 20000 -- numbers from the first place to the last one with which a client joins
-local most_numbers = 1e15 -- numbers far above are too large for 1 to be added to them
-local longest_line = 25000 -- with which a script goes along them; older versions know no limit
+local most_places = 20000 -- numbers from the first place to the last one up to which clients join
+local most_numbers = 1e15 -- adding 1 to much larger numbers does not change them
+local longest_line = 25000 -- numbers that a script iterates over; older versions have no limit
 local most_over = 100000 -- bytes of the tombstones
 local near_head = 32 -- as in internal/poller
 
@@ -210,10 +212,11 @@ local word_of = {new = 'new', suspect = 'late', confirmed = 'sure', push = 'hear
 local function parse_place(text, client)
     local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
-        return nil -- other data
+        return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), state = state_of[state] or 'new', delivery = delivery == 'asks' and 'poll' or 'push',
-        lease = tonumber(lease), fenced = fenced, asked = asked, field = field, client = client}
+    return {number = tonumber(number), state = state_of[state] or 'new',
+        delivery = delivery == 'asks' and 'poll' or 'push', lease = tonumber(lease), fenced = fenced, asked = asked,
+        field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -225,14 +228,14 @@ local function open_line(lock, key, field)
     local first, last, shared = tonumber(head[1] or 1), tonumber(head[2] or 0), tonumber(head[4] or 0)
     if not (first and last and shared and first >= 0 and last < most_numbers and last - first < longest_line) or
         #(head[5] or '') > most_over then
-        refuse(key, 'type hash') -- see record.lua: no loop below is longer
+        refuse(key, 'type hash') -- this bounds the loops over the line: see record.lua
     end
     return {
-        key = key, exists = first <= last or head[3] or head[7], -- there is more than tombstones
+        key = key, exists = first <= last or head[3] or head[7], -- the line has more than tombstones
         any = head[1] or head[3] or head[5] or head[7],
         first = first, last = last, granted = head[3], shared = shared,
         over = head[5], mine = head[6] and parse_place(head[6], client),
-        changes = {}, -- what is written when the line is closed: field -> value, or false where it goes
+        changes = {}, -- written when the line is closed: field -> value, or false to delete it
     }
 end
 
@@ -277,7 +280,7 @@ local function close_line(line)
     if line.life then
         redis.call('pexpire', line.key, line.life)
     end
-    return type(written) ~= 'table' -- else there is no memory
+    return type(written) ~= 'table' -- an error: Redis has no memory left
 end
 
 local function place_of(line, client)
@@ -314,7 +317,7 @@ local function is_enqueued(line, p)
 end
 local function drop_number(line, number)
     drop_field(line, ms(number))
-    redis.call('hdel', line.key, ms(number)) -- at once: pass_on looks there
+    redis.call('hdel', line.key, ms(number)) -- at once, because pass_on looks for numbers in Redis
     local back = line.back and line.back.number
     while line.first <= line.last and line.first ~= back and
         (line.first == number or redis.call('hexists', line.key, ms(line.first)) == 0) do
@@ -350,7 +353,7 @@ local function note_expired_grant(line)
     line.first = math.min(line.first, p.number)
 end
 
-local most_missing = 200 -- numbers: each script that goes along the line looks for all of them
+local most_missing = 200 -- numbers; each script that iterates over the line looks up all of them
 
 local function close_gaps(line)
     local span = line.last - line.first
@@ -358,11 +361,11 @@ local function close_gaps(line)
     if not fields or span < 2 * fields and (span < most_places or span < fields) then
         return
     end
-    local all = redis.call('hrandfield', line.key, fields, 'withvalues') -- all of them, with the rights that users have
+    local all = redis.call('hrandfield', line.key, fields, 'withvalues') -- all: users may call hrandfield
     local places, numbers = {}, {}
     for i = 1, #all, 2 do
         if #all[i] == 36 then
-            places[#places + 1] = parse_place(all[i + 1], all[i]) -- nil adds nothing
+            places[#places + 1] = parse_place(all[i + 1], all[i]) -- nil adds no element
         elseif tonumber(all[i]) then
             numbers[all[i]] = all[i + 1]
         end
@@ -402,8 +405,8 @@ local function join(line, field, wish)
     if before and before.field == field and line.granted == field then
         note_expired_grant(line)
     end
-    local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked, field = field,
-        client = client, unsaved = true}
+    local p = {state = 'new', delivery = wish.delivery, lease = wish.lease, fenced = wish.fenced, asked = wish.asked,
+        field = field, client = client, unsaved = true}
     if before and before.field == field then
         p.state = before.state == 'suspect' and 'confirmed' or before.state
     end
@@ -415,14 +418,14 @@ local function join(line, field, wish)
     if stays then
         p.number = before.number
     elseif line.last - line.first >= most_places then
-        return false -- it asks from time to time
+        return false -- the caller polls
     else
         line.last = line.last + 1
         p.number = line.last
     end
     line.mine, line.back, line.life = p, nil, line_life
     put_place(line, p)
-    if not line.exists then -- a release to an empty line was for everybody
+    if not line.exists then -- while the line was empty, releases were announced to everybody
         line.shared = now_ms()
         set_field(line, 'shared', ms(line.shared))
     end
@@ -470,7 +473,8 @@ local function pass_on(lock, line, tokens, channel, how, asker)
     if line.granted and not still_held(lock, line.granted) then
         note_expired_grant(line)
     end
-    local suspects, to, at = {}, nil, line.last -- suspects: places that are passed over; at: the number that was reached
+    local suspects = {} -- the places that are passed over
+    local to, at = nil, line.last -- at: the number that the loop has reached
     for number = line.first, line.last do
         local p, granted = place_at(line, number), false
         if p and p.client == asker then
@@ -481,7 +485,7 @@ local function pass_on(lock, line, tokens, channel, how, asker)
             suspects[#suspects + 1] = p
         elseif p and p.state ~= 'suspect' and is_reachable(p, channel, how) then
             granted = grant(lock, p, tokens, grants_to(channel, p), how)
-            if granted == nil then -- all stay
+            if granted == nil then -- nothing can be granted: all places stay
                 line.mute = true
                 for _, q in ipairs(suspects) do
                     put_place(line, q)
@@ -533,7 +537,7 @@ local function forget_writer(writers, field)
     end
 end
 
-local most_leases = 50000 -- that one script looks at
+local most_leases = 50000 -- leases that one script reads
 local forever = 100 * 365 * 24 * 3600 * 1000
 
 local function extend(key, to)
@@ -556,7 +560,7 @@ local function lease_left(prefix, reader, hold_count)
     for n = 1, math.min(leases_of(reader, hold_count), most_hold_count) do
         local left = redis.call('pttl', lease_key(prefix, reader, n))
         if left == -1 then
-            left = forever -- another program took the lease away
+            left = forever -- another program has removed the expiry
         end
         longest = math.max(longest, left)
     end
@@ -698,7 +702,7 @@ if not mine then
         heartbeat()
         local left = line and delivery == 'barge' and line.mine and line.mine.field == write_field
         if left then
-            leave(line, write_field) -- the caller has come to hold the read half
+            leave(line, write_field) -- the caller holds the read lock now
         end
         if plain and line and not joined then
             note_beside(line, channel, how)
