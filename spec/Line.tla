@@ -1,54 +1,58 @@
 -------------------------------- MODULE Line --------------------------------
 (***************************************************************************
-The line: the process that unlocks grants the lock to the next process.
+The line: the wait queue of a lock in Redis.  The process that releases the
+lock grants it to the next process in the line.
 
 The module has the record of one lock, its line of places, and the processes
-that wait.  Every script is one step of Redis.  Requests and answers take any
-time, so they run late and in any order.  A request without an answer is sent
-again, and so is one that has run while its answer was lost.
+that wait.  Every script is one step of Redis.  Requests and answers may take
+any time, so they run late and in any order.  A request without an answer is
+sent again, and so is one that has run while its answer was lost.
 
-Left out: time.  A lease ends at any moment at which its process does not
-believe that it holds the lock.  Validity.tla shows that a process stops
-believing before its lease ends.  Also left out: the goroutines of a process
-behind one another (its place stays while one of them waits), fencing tokens
-(Validity.tla), readers that are granted together, a write lock of the same name
-(it shares the line, and its places are granted alike), FairLock, forced releases.
-Requests that take a free lock before all places (barges, RunAsk) are in
-Trace.tla only, which replays what the scripts did in a storm.
+Left out: time.  A lease may expire whenever its process does not believe that
+it holds the lock.  Validity.tla shows that a process stops believing before
+its lease expires.  Also left out: the goroutines of a process that wait behind
+one another (its place stays while one of them waits), fencing tokens
+(Validity.tla), readers that are granted the lock together, a write lock of the
+same name (it shares the line, and its places are granted alike), FairLock,
+and forced releases.  Requests that take a free lock before all places (barges,
+RunAsk) occur in Trace.tla only, which replays what the scripts did in a storm.
 
 Faults are counted, at most MaxFaults: a request that runs twice, a lost
 request or answer, a cut connection, a process that loses its hold, a process
-that dies, a tombstone that expires too early.
+that crashes, a tombstone that expires too early.
 
 Bounds, and the number of distinct states:
   Line              3 processes, a wait each, no faults           88,912
   Line-connections  3 processes, a wait each, one fault: a cut
-                    connection or a death                       175,690
+                    connection or a crash                       175,690
   Line-faults       2 processes, a wait each, one fault           10,767
   Line-again        2 processes, 3 waits, 2 of one process       112,154
   Line-java         2 processes and Java, a wait each, one fault 159,398
-A third process adds something where a grant finds nobody: Line and
-Line-connections.  Two faults can leave a record to a wait that is over, until
-its lease ends: a tombstone expires too early, and the answer is lost as well.
-mistakes/Line-NAME.cfg leaves out the care NAME (search for it below).
+A third process adds something if a grant reaches no subscriber: Line and
+Line-connections.  Two faults can leave a record to a wait that has ended,
+until its lease expires: a tombstone expires too early, and the answer is lost
+as well.  mistakes/Line-NAME.cfg omits the precaution NAME (search for it
+below).
 
-The model taught:
+What the model showed:
   - A release for Java leaves the lock free and tells the first place.  If
     this wait ends just then, its end must grant the next place.  The same
     holds for a wait that is not in the line yet and has heard Java's release.
     So every release and give-up that finds no record grants the next place.
-  - A place whose grant lapsed must not be passed over for ever.  After it has
-    asked, its next grant has its full lease: the process is alive, and only
-    too slow for a short lease.
+  - A place whose grant has expired must not be passed over for ever.  After
+    its process has asked, the next grant of the place has its full lease: the
+    process is alive, and only too slow for a short lease.
   - A tombstone makes late requests harmless only while it lasts.  Afterwards
-    a late request may join or take.  Its process gives back what it is told
-    of; what it is not told of ends with a short lease.
-  - A tombstone may go when every request of its field has been answered.  One
-    answer is not enough: the request may have been sent twice (forgetSoon).
-  - A grant for a wait that goes on is not given back when it comes too late
-    to be trusted: the process asks, which confirms the grant or waits on.
-  - A script does not know what a process has heard, so the place of a grant
-    comes back also where the process has confirmed it and then lost it.
+    a late request may join or take the lock.  Its process releases what it is
+    told of; anything else expires with a short lease.
+  - A tombstone may be removed when every request of its field has been
+    answered.  One answer is not enough, because the request may have been
+    sent twice (forgetSoon).
+  - A grant for a wait that goes on is not released if it comes too late to be
+    valid: the process asks, which confirms the grant or waits on.
+  - A script does not know which messages a process has received, so the place
+    of a grant comes back also if the process has confirmed the grant and then
+    lost it.
  ***************************************************************************)
 EXTENDS Naturals, Sequences, FiniteSets, TLC
 
@@ -58,33 +62,33 @@ CONSTANTS Procs,      \* processes of relock
           MaxFaults,
           Faults,     \* the kinds of faults: "again", "lost", "cut", "lose", "die", "forget"
           MaxJava,    \* holds of Java
-          MaxExpiries,  \* of leases that a process did not take in time, in a row
-          Mistake     \* the care that is left out; "none"
+          MaxExpiries, \* grants in a row whose leases expire, because their processes were late
+          Mistake     \* the precaution that is omitted, or "none"
 
 VARIABLES
   \* Redis
   record,     \* the field that the record has; None, or Java
   line,       \* the places, first come first: [f, kind]
-  granted,    \* the field that was granted by message and has the record, and whose place comes back with a lapse; or None
+  granted,    \* the field that was granted the record by message, and whose place comes back if the lease expires; or None
   brief,      \* the record was granted by message for a short lease, and its process has not confirmed it yet
   over,       \* fields with a tombstone
   sub,        \* sub[p]: Redis has the subscription of p
   \* the processes
-  st,         \* st[p]: "idle", "waits", "holds", "dead"
+  st,         \* st[p]: "idle", "waits", "holds", or "dead" after a crash
   n,          \* n[p]: number of the wait of p; its field is <<p, n[p]>>
   conf,       \* conf[p]: p knows that its subscription is confirmed
-  calm,       \* calm[p]: p has been told that it stands in line, and sleeps
-  listens,      \* listens[p]: p listens to the channel of Redisson, too
+  calm,       \* calm[p]: p has been told that it is enqueued, and sleeps
+  listens,    \* listens[p]: p is subscribed to the channel of Redisson, too
   \* the network
   asks, ends, answers, msgs,
   \* what is counted
   faults,
   javas,      \* holds of Java
-  unclaimed,  \* grants in a row that lapsed, because their processes were late
+  unclaimed,  \* grants in a row whose leases expired, because their processes were late
   silent,     \* the lock became free, and no process was told
   overtaken,  \* a newcomer took a lock that could have been granted to a place
-  unheard,       \* a process without a connection was granted the lock
-  forgotten     \* a tombstone was gone too early
+  unheard,    \* a process without a subscription was granted the lock
+  forgotten   \* a tombstone expired too early
 
 redis   == <<record, line, granted, brief, over, sub>>
 procs   == <<st, n, conf, calm, listens>>
@@ -100,15 +104,15 @@ Goes(f)  == st[f[1]] \in {"waits", "holds"} /\ n[f[1]] = f[2] \* the wait or the
 Waits(f) == st[f[1]] = "waits" /\ n[f[1]] = f[2]
 Holds(f) == st[f[1]] = "holds" /\ n[f[1]] = f[2]
 
-(* A place is "new": granted by message, for a short lease. "suspect": a grant to it has lapsed. It is passed over until
-   it asks; then it is "confirmed": the next grant by message has its full lease. *)
+(* A place is "new": it is granted the lock by message, for a short lease. It is "suspect" after such a grant has expired,
+   and is passed over until its process asks. Then it is "confirmed": its next grant by message has its full lease. *)
 Place(f, k) == [f |-> f, kind |-> k]
 Fields(l)   == {l[i].f : i \in 1..Len(l)}
 Without(l, f) == SelectSeq(l, LAMBDA x : x.f # f)
 OfProc(l, p) == {i \in 1..Len(l) : l[i].f[1] = p}
 Min(S)      == CHOOSE x \in S : \A y \in S : x <= y
 
-\* A place joins at the end, or at the place of an older wait of its process; but not where a grant to this has lapsed.
+\* A place joins at the end, or replaces the place of an older wait of its process, unless a grant to that has expired.
 Join(l, f) ==
   IF granted[1] = f[1] /\ granted[2] > f[2] THEN l
   ELSE IF OfProc(l, f[1]) = {} THEN Append(l, Place(f, "new"))
@@ -124,18 +128,18 @@ Reachable(f) == sub[f[1]] \/ Mistake = "uncounted"
 NoGrant(l, tell) ==
   [record |-> None, line |-> l, granted |-> None, brief |-> FALSE, msgs |-> {<<x, "free">> : x \in tell}, f |-> None]
 
-\* The grant of the next place of l. asker is the field that joins in the same script, or None: it need not hear.
+\* The grant of the next place of l. asker is the field that joins in the same script, or None: it needs no message.
 Next1(l, asker) ==
   LET can     == {i \in 1..Len(l) : l[i].f = asker \/ (l[i].kind # "suspect" /\ Reachable(l[i].f))}
       suspects(q) == SelectSeq(q, LAMBDA x : x.kind = "suspect" /\ sub[x.f[1]])
-  IN IF can = {} THEN NoGrant(suspects(l), Fields(suspects(l))) \* only slow ones are left, and are told to ask
+  IN IF can = {} THEN NoGrant(suspects(l), Fields(suspects(l))) \* only suspects are left, and are told to ask
      ELSE LET i == Min(can) f == l[i].f IN
        [record |-> f, line |-> suspects(SubSeq(l, 1, i - 1)) \o SubSeq(l, i + 1, Len(l)),
         granted |-> IF f = asker THEN None ELSE f, brief |-> f # asker /\ l[i].kind # "confirmed",
         msgs |-> IF f = asker THEN {} ELSE {<<f, "grant">>}, f |-> f]
 
 Fault(kind) == kind \in Faults /\ faults < MaxFaults /\ faults' = faults + 1
-\* A message that was run, or read, leaves the network; or it stays, and is run again.
+\* A message that was run or read leaves the network; or it stays, and is run again.
 Took(set, m) == set' = set \ {m} /\ UNCHANGED faults
 Again(set, m) == set' = set /\ Fault("again")
 
@@ -157,7 +161,7 @@ Outstanding(p) ==
 \* The set with one more request of the field f. It joins the line in the same script if the subscription is confirmed.
 Asking(set, f, subscribed) == set \cup {[f |-> f, push |-> subscribed \/ Mistake = "joinUnsubscribed", old |-> FALSE]}
 
-\* An event after which an older "joined" says nothing: what is under way of the field f is old.
+\* An event after which an older answer "joined" proves nothing: all messages of the field f that are under way are old.
 Old(set, f) == {IF x.f = f THEN [x EXCEPT !.old = TRUE] ELSE x : x \in set}
 
 \* A goroutine of p wants the lock, and p asks.
@@ -190,12 +194,12 @@ Cut(p) ==
 Notice(p) ==
   /\ conf[p] /\ ~sub[p] /\ st[p] # "dead" /\ Mistake # "oldFlag"
   /\ conf' = [conf EXCEPT ![p] = Mistake = "sleepOn"]
-  /\ sub' = [sub EXCEPT ![p] = Mistake = "sleepOn"] \* subscribed again, without a thought of what was missed
+  /\ sub' = [sub EXCEPT ![p] = Mistake = "sleepOn"] \* subscribed again, although messages may have been missed
   /\ calm' = [calm EXCEPT ![p] = IF Mistake = "sleepOn" THEN @ ELSE FALSE]
   /\ listens' = [listens EXCEPT ![p] = FALSE]
   /\ UNCHANGED <<record, line, granted, brief, over, st, n, network, counts>>
 
-\* p has no use for its subscription any more.
+\* p does not need its subscription any more.
 Leave(p) ==
   /\ st[p] = "idle" /\ conf[p] /\ sub[p]
   /\ \A e \in ends : e.f[1] # p
@@ -206,16 +210,16 @@ Leave(p) ==
 Answer(a) ==
   LET p == a.f[1] f == a.f
       rest == answers \ {a}
-      again == IF conf[p] /\ (\A x \in asks \cup rest : x.f # f) THEN Asking(asks, f, TRUE) ELSE asks \* else Subscribe asks
+      again == IF conf[p] /\ (\A x \in asks \cup rest : x.f # f) THEN Asking(asks, f, TRUE) ELSE asks \* otherwise Subscribe asks
   IN
   /\ st[p] # "dead"
   /\ IF Waits(f) THEN
-       CASE a.kind = "yours" /\ (record = f \/ Mistake = "believeLate") -> \* it is still trusted: Validity.tla
+       CASE a.kind = "yours" /\ (record = f \/ Mistake = "believeLate") -> \* the grant is still valid: Validity.tla
               st' = [st EXCEPT ![p] = "holds"] /\ answers' = rest /\ UNCHANGED <<calm, listens, ends, asks>>
          [] (a.kind = "joined" \/ (a.kind = "java" /\ (listens[p] \/ Mistake = "javaUnheard"))) /\ ~a.old
             /\ (conf[p] \/ Mistake = "joinUnsubscribed") ->
               calm' = [calm EXCEPT ![p] = TRUE] /\ answers' = rest /\ UNCHANGED <<st, listens, ends, asks>>
-         [] a.kind = "java" /\ ~listens[p] /\ conf[p] -> \* listens to the channel of Redisson, and asks again
+         [] a.kind = "java" /\ ~listens[p] /\ conf[p] -> \* subscribes to the channel of Redisson, and asks again
               /\ listens' = [listens EXCEPT ![p] = TRUE] /\ answers' = Old(rest, f) /\ asks' = Asking(Old(asks, f), f, TRUE)
               /\ UNCHANGED <<st, calm, ends>>
          [] OTHER -> asks' = again /\ answers' = rest /\ UNCHANGED <<st, calm, listens, ends>>
@@ -229,7 +233,7 @@ Receive(m) ==
   LET f == m[1] p == f[1] IN
   /\ st[p] # "dead" /\ msgs' = msgs \ {m}
   /\ IF Waits(f) THEN
-       IF m[2] = "grant" /\ (record = f \/ Mistake = "believeLate") \* it is still trusted: Validity.tla
+       IF m[2] = "grant" /\ (record = f \/ Mistake = "believeLate") \* the grant is still valid: Validity.tla
        THEN /\ st' = [st EXCEPT ![p] = "holds"] /\ unclaimed' = 0 /\ brief' = FALSE
             /\ UNCHANGED <<calm, ends, asks, answers>>
        ELSE /\ calm' = [calm EXCEPT ![p] = FALSE] \* asks, which confirms a grant
@@ -240,7 +244,7 @@ Receive(m) ==
           /\ UNCHANGED <<st, calm, unclaimed, brief, asks, answers>>
   /\ UNCHANGED <<record, line, granted, over, sub, n, conf, listens, faults, javas, silent, overtaken, unheard, forgotten>>
 
-\* p unlocks. If goroutines of p wait and the slice is over, p goes back to the end of the line in the same request.
+\* p unlocks. If goroutines of p wait and its hand-off window has ended, p joins the end of the line in the same request.
 Unlock(p) ==
   /\ st[p] = "holds"
   /\ \/ /\ st' = [st EXCEPT ![p] = "idle"] /\ ends' = ends \cup {[f |-> Field(p), re |-> 0]}
@@ -251,14 +255,14 @@ Unlock(p) ==
         /\ calm' = [calm EXCEPT ![p] = FALSE]
   /\ UNCHANGED <<redis, conf, listens, asks, answers, msgs, counts>>
 
-\* The last goroutine of p that waits leaves.
+\* The last waiting goroutine of p gives up.
 GiveUp(p) ==
   /\ st[p] = "waits"
   /\ st' = [st EXCEPT ![p] = "idle"]
   /\ ends' = ends \cup {[f |-> Field(p), re |-> 0]}
   /\ UNCHANGED <<redis, n, conf, calm, listens, asks, answers, msgs, counts>>
 
-\* p stops for longer than its lease, or cannot renew, and stops believing.
+\* p is paused for longer than its lease, or cannot renew it, and stops believing that it holds the lock.
 Lose(p) ==
   /\ st[p] = "holds" /\ Fault("lose")
   /\ st' = [st EXCEPT ![p] = "idle"] /\ ends' = ends \cup {[f |-> Field(p), re |-> 0]}
@@ -271,7 +275,7 @@ Die(p) ==
   /\ silent' = (silent \/ record = None) \* p may have been told
   /\ UNCHANGED <<record, line, granted, brief, over, n, calm, listens, asks, ends, javas, unclaimed, overtaken, unheard, forgotten>>
 
-\* The shared look at many names finds the lock free: p asks.
+\* The poller, which checks many names in one request, finds the lock free: p asks.
 MayPoll(p) == Mistake # "noPoll" /\ (Mistake = "headPolls" => line # <<>> /\ line[1].f[1] = p)
 Poll(p) ==
   /\ st[p] = "waits" /\ calm[p] /\ record = None /\ MayPoll(p)
@@ -284,7 +288,7 @@ Poll(p) ==
 \* the tombstone of f away as soon as none may.
 MayRun(f, as, es) == (\E y \in as : y.f = f) \/ (\E z \in es : <<z.f[1], z.re>> = f)
 
-\* A request for the lock. A field that is over never takes or joins.
+\* A request for the lock. A field that has ended never takes the lock or joins the line.
 \* barges: it takes a free lock before all others, and has no place: TryLock without a wait, and MultiLock.
 RunAsk(a, barges) ==
   LET f == a.f
@@ -292,7 +296,7 @@ RunAsk(a, barges) ==
       l == IF joins THEN Join(line, f) ELSE line
       to == IF barges THEN NoGrant(l, {}) ELSE Next1(l, IF joins THEN f ELSE None)
       in(q) == joins /\ f \in Fields(q)
-      \* An answer without effect on its process is left out.
+      \* An answer without an effect on its process is left out.
       busy(kind) == answers' = IF st[f[1]] # "dead" /\ (kind = "yours" \/ Waits(f))
                                THEN answers \cup {[f |-> f, kind |-> kind, old |-> a.old]} ELSE answers
   IN
@@ -323,12 +327,12 @@ RunAsk(a, barges) ==
        /\ UNCHANGED <<over, sub>>
   /\ UNCHANGED <<procs, ends, javas, forgotten>>
 
-\* A release, or a give-up: f leaves the line or gives the lock back, and the next place is granted.
+\* A release, or a give-up: f leaves the line or releases the lock, and the next place is granted the lock.
 \* free: Java may wait, so the lock becomes free for a moment, and the first place is told.
 RunEnd(e, free) ==
   LET f == e.f
       mine == record = f \/ (Mistake = "releaseByProcess" /\ record[1] = f[1])
-      \* A wait that is over may be the one that was told that the lock is free: its end tells the next.
+      \* A wait that ends may be the one that was told that the lock is free: its end tells the next.
       frees == mine \/ (record = None /\ Mistake # "newsLost")
       re   == <<f[1], e.re>>
       joins == e.re # 0 /\ ((mine /\ re \notin over) \/ Mistake = "rejoinAgain")
@@ -348,7 +352,7 @@ RunEnd(e, free) ==
                 ELSE answers \cup {[f |-> re, kind |-> IF mine /\ re \in Fields(to.line) THEN "joined" ELSE "busy", old |-> FALSE]}
   /\ UNCHANGED <<sub, procs, asks, javas, unclaimed, overtaken, forgotten>>
 
-\* A request or an answer is lost. A request is sent again; so nothing is lost of a release but time.
+\* A request or an answer is lost. The request is sent again, so a release only takes longer.
 LoseAsk(a) == asks' = asks \ {a} /\ Fault("lost")
   /\ UNCHANGED <<redis, procs, ends, answers, msgs, javas, unclaimed, silent, overtaken, unheard, forgotten>>
 LoseAnswer(a) == answers' = answers \ {a} /\ Fault("lost")
@@ -358,8 +362,8 @@ LoseAnswer(a) == answers' = answers \ {a} /\ Fault("lost")
 Forget(f) == over' = over \ {f} /\ forgotten' = TRUE /\ Fault("forget")
   /\ UNCHANGED <<record, line, granted, brief, sub, procs, network, javas, unclaimed, silent, overtaken, unheard>>
 
-\* The lease of a record is over. Nobody is told. A place that was granted comes back, as a slow one, behind those that the
-\* grant had passed over.
+\* The lease of a record expires. No process is told. A place that was granted the lock comes back as a suspect, behind
+\* those that the grant had passed over.
 Expire ==
   /\ record \notin {None, Java} /\ ~Holds(record)
   /\ IF Waits(record) /\ ~brief THEN Fault("lose") ELSE UNCHANGED faults
@@ -373,7 +377,7 @@ Expire ==
   /\ unclaimed' = IF brief /\ Waits(record) THEN unclaimed + 1 ELSE unclaimed
   /\ UNCHANGED <<over, sub, procs, network, javas, overtaken, unheard, forgotten>>
 
-\* Java takes a lock that is free, and knows of no line.
+\* Java takes a lock that is free, and does not know the line.
 JavaTake ==
   /\ record = None /\ javas < MaxJava
   /\ record' = Java /\ javas' = javas + 1
@@ -412,34 +416,34 @@ View == <<record, line, granted, brief, over, sub, st, n, conf, [p \in Procs |->
 \* S1: two processes never believe that they hold the lock.
 OneHolder == \A p, q \in Procs : st[p] = "holds" /\ st[q] = "holds" => p = q
 
-\* Belief is backed by the record.
+\* A process that believes that it holds the lock has the record.
 Backed == \A p \in Procs : st[p] = "holds" => record = Field(p)
 
-\* A record belongs to a wait or a hold that goes on, or its end is on the way. So no lock is blocked by a wait that is over.
+\* A record belongs to a wait or a hold that goes on, or its end is on the way. So no ended wait blocks the lock.
 News(f) == \/ \E e \in ends : e.f = f
            \/ \E m \in msgs : m[1] = f
            \/ \E a \in answers : a.f = f
-\* Where a tombstone was gone too early, a process that is gone may be granted a short lease.
+\* If a tombstone expired too early, a wait that has ended may be granted a short lease.
 NoOrphan ==
   record \notin {None, Java} /\ st[record[1]] # "dead" => Goes(record) \/ News(record) \/ (forgotten /\ brief)
 
 \* The same of a place.
 NoDeadPlace == ~forgotten => \A i \in 1..Len(line) : st[line[i].f[1]] # "dead" => Goes(line[i].f) \/ News(line[i].f)
 
-\* No waiter sleeps beside a free lock that will stay free, but for a lapse, which its own look finds.
+\* No waiter sleeps while the lock is free and stays free, except after a lease has expired, which its poller finds.
 Quiet(p) == st[p] = "waits" /\ calm[p] /\ (conf[p] = sub[p] \/ Mistake = "oldFlag")
 NoSleep ==
   record = None /\ asks = {} /\ ends = {} /\ answers = {} /\ msgs = {}
   /\ (\A p \in Procs : st[p] = "waits" => Quiet(p))
   => \A p \in Procs : st[p] = "waits" => silent /\ (\E q \in Procs : st[q] = "waits" /\ MayPoll(q))
 
-\* A newcomer never overtakes a place that could have been granted.
+\* A newcomer never overtakes a place that could have been granted the lock.
 InOrder == ~overtaken
 
-\* No grant goes to a process that has no connection to hear of it.
+\* No process without a subscription is granted the lock.
 Heard == ~unheard
 
-\* Grants that are not taken in time end: each process is late once, and once more for each fault; then it is granted its
-\* full lease.
+\* Grants that are not used in time come to an end: each process is late once, and once more for each fault; then its
+\* grant has its full lease.
 NotToAndFro == unclaimed <= Cardinality(Procs) + faults
 =============================================================================

@@ -1,71 +1,75 @@
 ------------------------------ MODULE Semaphore ------------------------------
 (***************************************************************************
-The semaphore: a script that frees permits grants them to the places in line.
+The semaphore: a script that makes permits available grants them to the places
+in the line, which is the wait queue in Redis.
 
-The record has a counter of the free permits and the set of the taken ones.
-Java shares it, and knows nothing of the line.  Every script is one step.
+The record has a counter of the available permits and the set of the taken
+ones.  Java shares it, and does not know the line.  Every script is one step.
 Requests and answers run late and in any order, and a request whose answer is
 lost runs again.  A process has one waiter at a time.  It may hold a permit
 while it waits for another.
 
-Left out: time, so a lease ends at any moment at which its process does not
-believe that it holds the permit (Validity.tla shows that it stops in time).
-Also left out, because Line.tla has them: how a process subscribes, the short
-lease of a grant, tombstones that expire.  Also left out: waiters of Java,
-forced releases.
+Left out: time, so a lease may expire whenever its process does not believe
+that it holds the permit (Validity.tla shows that it stops in time).  Also left
+out, because Line.tla has them: how a process subscribes, the short lease of a
+grant, tombstones that expire.  Also left out: waiters of Java, and forced
+releases.
 
-Simplified: the place of every grant comes back when its lease ends.  The
+Simplified: the place of every grant comes back when its lease expires.  The
 scripts keep that of the last grant only, and another process joins again at
 the end.
 
 Faults are counted, at most MaxFaults: a request that runs twice, a lost
-answer, a cut connection, a process that hears of its grant too late, a
-process that dies.
+answer, a cut connection, a process that learns of its grant too late, a
+process that crashes.
 
 Bounds, and the number of distinct states:
   Semaphore         2 permits, 3 processes, a wait each, one fault   21,241
   Semaphore-again   1 permit, 2 processes, 3 waits, no faults        10,458
-  Semaphore-java    2 permits, 2 processes and Java, one death        6,854
+  Semaphore-java    2 permits, 2 processes and Java, one crash        6,854
   Semaphore-set     3 processes; 2 permits become 1 or 3              8,124
   Semaphore-try     1 permit, 2 processes, some waits are a TryLock
                     that does not wait, a request that runs twice     1,417
-mistakes/Semaphore-NAME.cfg leaves out the care NAME (search for it below) and
+mistakes/Semaphore-NAME.cfg omits the precaution NAME (search for it below) and
 breaks one of the rules at the end:
   Agree      notIdempotent  a repeated request takes a second permit
-             releaseTwice      a repeated release gives back a second one
-             expireTwice     a release gives back what a lapse gave back
-             javaExpiry      so does the script that finds a lapse after Java
+             releaseTwice   a repeated release releases a second one
+             expireTwice    a release returns a permit that was already
+                            returned when its lease expired
+             javaExpiry     so does the script that finds a lease expired which
+                            Java has already returned
   Limit      handsOn        a release grants its permit, whatever the counter
-  Backed     believeLate    trust counts from the answer
-  NoOrphan   noTombstone    a request that runs after its undo takes a permit
-             forgetSoon     an answer takes the tombstone away although another
+  Backed     believeLate    validity counts from the answer
+  NoOrphan   noTombstone    a request that runs after its rollback takes a
+                            permit
+             forgetSoon     an answer removes the tombstone although another
                             request may still run
-             rollBackLost       a TryLock that was told "busy" undoes nothing
-  NoSleep    silentRelease  a release grants and tells nobody
+             rollBackLost   a TryLock that was told "busy" rolls nothing back
+  NoSleep    silentRelease  a release grants no permit and tells no process
              oneGrant       a script grants one permit of several
              setOnly        SetPermits grants nothing
              newsLost       the end of a wait that was told grants nothing
-             noPoll         a waiter does not look by itself
+             noPoll         a waiter does not poll
   InOrder    barge          a newcomer takes a permit before the line
              keepsPlace     the next wait of a process gets its old place
 
-The model taught:
-  - "A release grants what it frees" is wrong for several permits.  Leases end
-    together, and SetPermits adds some: then one script must grant several.
-    After SetPermits has taken some away, a release must grant none.  So a
-    script grants while the counter is above 0 and a place hears.
-  - A lapse has two parts: the permit goes back to the counter, and the place
-    to the line.  Java does the first only.  So a script that finds a grant
-    without its permit returns the place and leaves the counter alone.
-  - A process with a permit may wait for another.  The place of its grant goes
-    when the next wait joins, which is at the end.
-  - Of the processes that are told that a permit is free, one may have got a
-    permit by an answer that was under way, and does not ask any more.  A lock
-    does not know this, because nobody gets it meanwhile.  So an announcement
-    of Java that only some processes hear wakes nobody in this case, and the
-    look of a waiter finds the permit.
+What the model showed:
+  - "A release grants what it frees" is wrong for several permits.  Leases
+    expire together, and SetPermits adds some: then one script must grant
+    several.  After SetPermits has taken some away, a release must grant none.
+    So a script grants while the counter is above 0 and a place is reachable.
+  - The expiry of a lease has two parts: the permit returns to the counter, and
+    the place to the line.  Java does the first only.  So a script that finds a
+    grant without its permit returns the place and leaves the counter alone.
+  - A process with a permit may wait for another.  The place of its grant is
+    removed when the next wait joins, which is at the end.
+  - Of the processes that are told that a permit is available, one may have got
+    a permit by an answer that was under way, and does not ask any more.  This
+    cannot happen with a lock, because no process gets it meanwhile.  So an
+    announcement of Java that only some processes receive wakes none of the
+    others in this case, and the poller of a waiter finds the permit.
   - A TryLock that was sent twice may be told "busy" by one run and take a
-    permit with the other.  So "busy" ends it only where no run is unknown.
+    permit with the other.  So "busy" ends it only if no run is unknown.
  ***************************************************************************)
 EXTENDS Integers, Sequences, FiniteSets, TLC
 
@@ -79,27 +83,27 @@ CONSTANTS Procs,      \* processes of relock
           MaxFaults,
           Faults,     \* the kinds of faults: "again", "lost", "cut", "late", "die"
           MaxJava,    \* permits that Java takes
-          Mistake     \* the care that is left out; "none"
+          Mistake     \* the precaution that is omitted, or "none"
 
 VARIABLES
   \* Redis
   free,      \* the counter
   taken,     \* ids of the permits that are taken: fields of relock, and ids of Java
-  expired,     \* those of them whose lease is over
+  expired,   \* those of them whose lease has expired
   line,      \* the places, first come first: [f, kind]
   over,      \* fields with a tombstone
   \* the processes
   n,         \* n[p]: number of the last wait of p; its field is <<p, n[p]>>
   st,        \* st[f]: "none", "waits", "tries", "holds", "over", "dead"
-  calm,      \* calm[p]: p has been told that it stands in line, and sleeps
-  disconnected,      \* processes that Redis has no connection of
+  calm,      \* calm[p]: p has been told that it is enqueued, and sleeps
+  disconnected, \* processes whose subscription Redis has lost
   \* the network
   asks, ends, answers, msgs,
   \* what is counted
   permits,   \* the number that was set last
   sets, javas, faults,
-  silent,    \* permits became free, and no process was told
-  before,    \* before[p]: the fields that stood in line when the wait of p began, and still do
+  silent,    \* permits became available, and no process was told
+  before,    \* before[p]: the fields that were enqueued when the wait of p began, and still are
   overtaken  \* a permit went to a wait although one of these could have been granted it
 
 redis   == <<free, taken, expired, line, over>>
@@ -116,7 +120,7 @@ OfJava   == {f \in taken : f \notin Allow}
 Min(S)   == CHOOSE x \in S : \A y \in S : x <= y
 
 (* A place "waits". It is "out" while its field has the permit that it was granted by message. When the lease of this
-   permit has expired it is "suspect", and is passed over until its process asks. *)
+   permit has expired, the place is "suspect", and is passed over until its process asks. *)
 Place(f)      == [f |-> f, kind |-> "waits"]
 Fields(l)     == {l[i].f : i \in 1..Len(l)}
 Without(l, f) == SelectSeq(l, LAMBDA x : x.f # f)
@@ -136,8 +140,8 @@ Join(l, f) ==
 \* A script works on s: the record, the line, and the messages that it sends.
 Now == [free |-> free, taken |-> taken, expired |-> expired, line |-> line, msgs |-> {}]
 
-\* A request and SetPermits first give back the permits whose lease is over. A place whose permit is gone, now or by
-\* Java, comes back.
+\* A request and SetPermits first return the permits whose lease has expired. A place whose permit has been returned, now
+\* or by Java, comes back.
 Settled ==
   LET live  == taken \ expired
       gone(x) == x.kind = "out" /\ x.f \notin live
@@ -148,14 +152,15 @@ Settled ==
       line  |-> [i \in 1..Len(line) |-> IF gone(line[i]) THEN [line[i] EXCEPT !.kind = "suspect"] ELSE line[i]],
       msgs  |-> {}]
 
-\* Free permits go to the first places. asker is the field that joins in the same script, or None: it need not hear.
+\* Available permits go to the first places. asker is the field that joins in the same script, or None: it needs no
+\* message.
 None == <<"none", 0>>
 RECURSIVE Pass(_, _)
 Pass(s, asker) ==
   LET l   == SelectSeq(s.line, LAMBDA x : x.kind = "out" \/ x.f = asker \/ Reachable(x))
       can == {i \in 1..Len(l) : l[i].kind = "waits"}
   IN IF s.free <= 0 \/ Len(s.line) = 0 THEN s
-     ELSE IF can = {} THEN \* only slow ones are left, and are told to ask
+     ELSE IF can = {} THEN \* only suspects are left, and are told to ask
        [s EXCEPT !.line = l, !.msgs = @ \cup {<<l[i].f, "free">> : i \in {j \in 1..Len(l) : l[j].kind = "suspect"}}]
      ELSE LET i == Min(can) f == l[i].f
               to == [s EXCEPT !.free = @ - 1, !.taken = @ \cup {f},
@@ -163,14 +168,14 @@ Pass(s, asker) ==
                               !.msgs = IF f = asker THEN @ ELSE @ \cup {<<f, "grant">>}]
           IN IF Mistake = "oneGrant" THEN to ELSE Pass(to, asker)
 
-\* Permits stay free, for Java. The first place that is not slow is told, and the slow ones in front of it.
+\* Permits stay available, for Java. The first place that is not suspect is told, and the suspects in front of it.
 Open(s) ==
   LET l   == SelectSeq(s.line, LAMBDA x : x.kind = "out" \/ Reachable(x))
       can == {i \in 1..Len(l) : l[i].kind = "waits"}
       to  == {i \in 1..Len(l) : l[i].kind # "out" /\ (can = {} \/ i <= Min(can))}
   IN [s EXCEPT !.line = l, !.msgs = {<<l[i].f, "free">> : i \in to}]
 
-\* What the script has done to s is written.
+\* The changes that the script has made to s are written.
 Write(s) ==
   LET new == {f \in (s.taken \ s.expired) \ (taken \ expired) : f[1] \in Procs /\ f = Field(f[1]) /\ st[f] = "waits"} IN
   /\ free' = s.free /\ taken' = s.taken /\ expired' = s.expired /\ line' = s.line /\ msgs' = msgs \cup s.msgs
@@ -204,19 +209,19 @@ Begin(p, try) ==
   /\ before' = [before EXCEPT ![p] = IF \E i \in 1..Len(line) : line[i].f[1] = p /\ line[i].kind = "waits" THEN {} ELSE Ready(line)]
   /\ UNCHANGED <<redis, disconnected, ends, answers, msgs, permits, sets, javas, faults, silent, overtaken>>
 
-\* The wait or the hold of f is over, and what it has in Redis is given back.
+\* The wait or the hold of f ends, and everything that it has in Redis is released.
 Finish(f) == st' = [st EXCEPT ![f] = "over"] /\ ends' = ends \cup {f}
 
 \* The waiter gives up, or the holder unlocks, or stops believing because it could not renew.
 End(f) == (Waits(f) \/ Holds(f)) /\ Finish(f) /\ UNCHANGED <<redis, n, calm, disconnected, asks, answers, msgs, counts>>
 
-\* p hears that f has a permit. Whether it may still trust this is for Validity.tla; here it does not after the lease.
+\* p learns that f has a permit. Validity.tla has the time until which this is valid; here it is the end of the lease.
 Yours(f) ==
   IF Waits(f) THEN
     IF (f \in taken \ expired) \/ Mistake = "believeLate"
     THEN st' = [st EXCEPT ![f] = "holds"] /\ UNCHANGED <<asks, ends, calm>>
     ELSE asks' = Asking(f) /\ calm' = [calm EXCEPT ![f[1]] = FALSE] /\ UNCHANGED <<st, ends>>
-  ELSE UNCHANGED <<st, asks, ends, calm>> \* the end of f is on its way, and gives back what it has
+  ELSE UNCHANGED <<st, asks, ends, calm>> \* the end of f is on its way, and releases the permit
 
 \* p reads an answer.
 Answer(a) ==
@@ -224,7 +229,7 @@ Answer(a) ==
   /\ answers' = answers \ {a}
   /\ CASE a.kind = "yours" -> Yours(f)
        [] a.kind = "joined" /\ Waits(f) -> calm' = [calm EXCEPT ![f[1]] = TRUE] /\ UNCHANGED <<st, asks, ends>>
-       [] a.kind = "busy" /\ st[f] = "tries" -> \* if it was sent twice, the other run is undone
+       [] a.kind = "busy" /\ st[f] = "tries" -> \* if it was sent twice, the other run is rolled back
             /\ st' = [st EXCEPT ![f] = "over"]
             /\ ends' = IF Mistake # "rollBackLost" /\ \E x \in asks \cup answers' : x.f = f THEN ends \cup {f} ELSE ends
             /\ UNCHANGED <<calm, asks>>
@@ -265,7 +270,7 @@ Die(p) ==
   /\ silent' = TRUE \* p may have been told
   /\ UNCHANGED <<redis, calm, asks, ends, permits, sets, javas, before, overtaken>>
 
-\* The look of p, once in the max wake delay and where a lease ends, finds that a permit may be free: p asks.
+\* p polls, once in each poll interval and when a lease expires, and finds that a permit may be available: p asks.
 Poll(p) ==
   /\ st[Field(p)] = "waits" /\ calm[p] /\ free + Cardinality(expired) > 0 /\ Mistake # "noPoll"
   /\ calm' = [calm EXCEPT ![p] = FALSE] /\ asks' = Asking(Field(p))
@@ -273,7 +278,7 @@ Poll(p) ==
 
 \* ---- Redis ----
 
-\* A request for a permit. One that tries takes a free permit before all places, and has no place.
+\* A request for a permit. A TryLock takes an available permit before all places, and has no place.
 RunAsk(a) ==
   LET f  == a.f
       s0 == Settled
@@ -285,7 +290,7 @@ RunAsk(a) ==
               [] Mistake = "notIdempotent" /\ s0.free > 0 -> [s0 EXCEPT !.free = @ - 1]
               [] OTHER -> Pass(s0, None)
       kind  == IF f \in s.taken THEN "yours" ELSE IF f \in Fields(s.line) THEN "joined" ELSE "busy"
-      late  == f \in over /\ Mistake # "noTombstone" \* nothing happens, and nobody waits for the answer
+      late  == f \in over /\ Mistake # "noTombstone" \* the script changes nothing, and no process waits for the answer
       heard == IF late \/ st[f] = "dead" \/ (kind # "yours" /\ ~Waits(f)) THEN answers ELSE answers \cup {[f |-> f, kind |-> kind]}
   IN
   /\ answers' = heard
@@ -296,7 +301,8 @@ RunAsk(a) ==
      ELSE Write(s) /\ UNCHANGED over
   /\ UNCHANGED <<procs, ends, permits, sets, javas>>
 
-\* A release, or the undo of a wait: f never takes a permit again. open: Java may wait, so the permit stays free for a moment.
+\* A release, or the rollback of a wait: f never takes a permit again. open: Java may wait, so the permit stays available
+\* for a moment.
 RunEnd(f, open) ==
   LET s0   == IF Mistake = "expireTwice" THEN Settled ELSE Now
       mine == f \in taken \/ Mistake = "releaseTwice"
@@ -321,7 +327,7 @@ SetPermits(m) ==
   /\ Write(IF Mistake = "setOnly" THEN s ELSE Pass(s, None))
   /\ UNCHANGED <<over, procs, asks, ends, answers, javas, faults>>
 
-\* The lease of a permit is over. Nobody is told. The permit is taken until a script gives it back.
+\* The lease of a permit expires. No process is told. The permit stays taken until a script returns it.
 EndLease(f) ==
   /\ f \in taken \ expired /\ ~Holds(f) /\ f[1] # "java without lease"
   /\ IF Waits(f) THEN Fault("late") ELSE UNCHANGED faults
@@ -335,13 +341,13 @@ JavaTake(id) ==
   /\ free' = free - 1 /\ taken' = taken \cup {<<id, javas>>} /\ javas' = javas + 1
   /\ UNCHANGED <<expired, line, over, procs, network, permits, sets, faults, silent, before, overtaken>>
 
-\* Java gives back a permit whose lease is over.
+\* Java returns a permit whose lease has expired.
 JavaDrop(f) ==
   /\ MaxJava > 0 /\ f \in expired
   /\ free' = free + 1 /\ taken' = taken \ {f} /\ expired' = expired \ {f} /\ silent' = TRUE
   /\ UNCHANGED <<line, over, procs, network, permits, sets, javas, faults, before, overtaken>>
 
-\* Java releases, and announces it. All that wait listen to its channel; or nobody is told.
+\* Java releases a permit, and announces that. All waiters are subscribed to its channel; or the message is lost.
 JavaRelease(f) ==
   /\ f \in OfJava
   /\ free' = free + 1 /\ taken' = taken \ {f} /\ expired' = expired \ {f}
@@ -369,10 +375,10 @@ View == <<redis, n, st, [p \in Procs |-> calm[p] /\ Waits(Field(p))], disconnect
 
 \* ---- What must hold ----
 
-\* Free and taken permits are all permits.
+\* Available and taken permits add up to the number of permits.
 Agree == free + Cardinality(taken) = permits
 
-\* A permit is taken only where fewer are taken than there are. Where SetPermits takes some away, those in use stay in use.
+\* A permit is taken only if fewer are taken than there are. If SetPermits takes some away, those in use stay in use.
 Limit == [][taken' \subseteq taken \/ Cardinality(taken') <= permits']_vars
 
 \* A process that believes that it holds a permit has it. With Agree and Limit: there are never more holders than permits.
@@ -381,18 +387,18 @@ Backed == \A f \in Allow : Holds(f) => f \in taken \ expired
 \* A permit belongs to a wait or a hold that goes on, or its end is on the way; or its process is dead, and renews nothing.
 NoOrphan == \A f \in taken \ expired : f \in Allow /\ st[f] # "dead" => Waits(f) \/ Holds(f) \/ f \in ends
 
-\* No permit is lost for ever: when no process wants one, all come back but for those of Java, at the latest when the
-\* leases of dead processes end.
+\* No permit is lost for ever: when no process needs one, all come back except those of Java, at the latest when the
+\* leases of crashed processes expire.
 AllComeBack ==
   network = <<{}, {}, {}, {}>> /\ (\A f \in Allow : ~Waits(f) /\ ~Holds(f))
   => free + Cardinality(OfJava \cup expired \cup {f \in taken : f \in Allow /\ st[f] = "dead"}) = permits
 
-\* No waiter sleeps while a permit is free, but for one that nobody was told of, which its own look finds.
+\* No waiter sleeps while a permit is available, except for a permit that no process was told of, which its poller finds.
 NoSleep ==
   network = <<{}, {}, {}, {}>> /\ free + Cardinality(expired) > 0
   /\ (\A p \in Procs : Waits(Field(p)) => calm[p] /\ p \notin disconnected)
   => \A p \in Procs : Waits(Field(p)) => silent /\ Mistake # "noPoll"
 
-\* No wait is served before one that stood in line when it began.
+\* No wait is served before one that was enqueued when it began.
 InOrder == ~overtaken
 =============================================================================

@@ -6,27 +6,29 @@ TestTrace (trace_test.go) lets clients use plain locks under faults.  It writes
 the module TraceData: for each lock what its scripts did, in the order in which
 Redis ran them, and when a client believed that it held the lock.
 
-Each event takes two steps.  Prepare sets what Line has from its processes: who
-listens, and which request runs.  Explain is the step of Line for the event.
-The record, the line, the answer and the messages after it must be those of
-Redis, and the rules of Line must hold.  So the specification cannot say
-anything else than the scripts do.  A trace is accepted when all of its events
-are explained; else the first event without an explanation is printed.
+Each event takes two steps.  Prepare sets the variables of the processes of
+Line: which of them are subscribed, and which request runs.  Explain is the
+step of Line for the event.  The record, the line, the answer and the messages
+after it must be those of Redis, and the rules of Line must hold.  So the
+specification cannot differ from the scripts.  A trace is accepted when all of
+its events are explained; otherwise the first event without an explanation is
+printed.
 
-A request that ran after the end of its field was under way at this end.  So
-these requests are under way all the time, and Line keeps their tombstones.
+A request that ran after the end of its field was under way when the field
+ended.  So these requests are under way all the time, and Line keeps their
+tombstones.
 
-Left out: Java (but a client that the server does not know listens where Java
-does, and is left the lock once in a slice), forced releases, deleted records, waiters that may not
-subscribe.
+Left out: Java, forced releases, deleted records, and waiters that may not
+subscribe.  A client whose subscription the server does not know is subscribed
+to the channel of Java, and is left the lock once in a hand-off window.
 
-Replaying taught:
+What replaying showed:
   - The script does not know whether a client has confirmed its grant.  So the
-    place comes back after each lapse, not only where no confirmation ran.
-  - A slow place whose connection is cut is dropped like any other.
-  - All slow places are told of a lock that stays free, not only the first.
-  - A later wait does not inherit the place of a wait whose grant has lapsed.
-  - A request that does not join is granted the lock in its turn only.
+    place comes back whenever the lease expires, even after a confirmation.
+  - A suspect place whose connection is cut is dropped like any other.
+  - All suspect places are told of a lock that stays free, not only the first.
+  - A later wait does not inherit the place of a wait whose grant has expired.
+  - A request that does not join is granted the lock only when it is its turn.
  ***************************************************************************)
 EXTENDS Line, TraceData
 

@@ -1,83 +1,84 @@
 ------------------------------- MODULE Validity -------------------------------
 (***************************************************************************
-Time and trust: how long may a process believe that it holds the lock?
+Time and validity: how long may a process believe that it holds the lock?
 
 A release grants the record to a waiter with a provisional lease P and
-publishes "granted" to it.  The grantee does not know when the script ran.
-But each request of a wait has a number, its place in the line notes the
-number of the last request that ran, and the grant names it.  So the script
-ran after the process had sent that request, and the process trusts the grant
-until that send time + the lease in the message.  The number stands for the
-send time, so the module uses the send time itself.  The answer "it is yours"
-is trusted until the request was sent + the lease that it asked for: the
+publishes "granted" to it.  The waiter does not know when the script ran.  But
+each request of a wait has a number, its place in the line (the wait queue in
+Redis) notes the number of the last request that ran, and the grant names it.
+So the script ran after the process had sent that request, and the grant is
+valid until that send time + the lease in the message.  The number stands for
+the send time, so the module uses the send time itself.  The answer "it is
+yours" is valid until the request was sent + the lease that it asked for: the
 script sets the lease of the record, unless it is longer.
 
 Modelled: one server and one record with its leases and tokens; grants that
-lapse; messages that arrive late, twice, in any order, or never; a field that
-passes to another goroutine of its process.  A process may stop between any
-two steps, for any time or for ever, because no step is ever forced.  Any
-place may be next; Line.tla has the order.
+expire; messages that arrive late, twice, in any order, or never; a field that
+is handed off to another goroutine of its process.  A process may be paused
+between any two steps, for any time or for ever, because no step is ever
+forced.  Any place may be next; Line.tla has the order.
 
-Left out: drift (the library takes 1% and 2 ms off each trust), and forgotten
-numbers (a process keeps the last four; it confirms any other grant).
-Requests that run after their sender gave up, lost answers and dead processes
-belong to Line.tla.
+Left out: drift (the library takes 1% and 2 ms off each validity), and
+forgotten numbers (a process keeps the last two; it confirms any other grant).
+Requests that run after their sender gave up, lost answers and crashed
+processes belong to Line.tla.
 
 Simplified: a request runs at most Travel after it was sent, because a longer
 way only makes the send time older.  The answer "busy" arrives at once,
 because it proves nothing.  Each record has one token: the script draws a new
 one for each "it is yours", but no other record has one in between.
 
-Bounds.  Validity.cfg: three processes with one wait each; p3 wants a lease of 1;
-P = 2, Lease = 3, Travel = 0.  Validity-again.cfg: two processes with two waits
-each, Travel = 1.  In both, at most two messages to a process and one answer
-in all are under way.  Time has no bound: View counts all times from now, and
-times too old to matter are the same.  Validity.cfg has about 41,200 distinct
-states and Validity-again.cfg about 11,800; the symmetry makes the last digits
-differ from run to run.
+Bounds.  Validity.cfg: three processes with one wait each; p3 needs a lease of
+1; P = 2, Lease = 3, Travel = 0.  Validity-again.cfg: two processes with two
+waits each, Travel = 1.  In both, at most two messages to a process and one
+answer in all are under way.  Time has no bound: View counts all times from
+now, and times too old to matter are the same.  Validity.cfg has about 41,000
+distinct states and Validity-again.cfg about 11,800; the symmetry makes the
+last digits differ from run to run.
 
-Each mistakes/Validity-NAME.cfg seeds a mistake and names the rule that it breaks.
-Most make two holders (S1).  Mistakes in where trust begins:
+Each mistakes/Validity-NAME.cfg seeds a mistake and names the rule that it
+breaks.  Most make two holders (S1).  Mistakes in when validity begins:
   arrival        when the grant arrives
   busyCounts     with the last request that was answered "busy"
   lastAsk        with the last request that was sent
   restart        the numbers of a field begin again with another goroutine
-Mistakes in what is believed, and for how long:
-  staleGrant     a grant for a wait that is over is believed
-  lateAnswer     an answer for a wait that is over is believed
-  wholeLease     a grant is trusted for the lease that the waiter asked for
-  shortLease     a grant is trusted for P where the lease is shorter
-  confirmArrival trust counts from the arrival of "it is yours"
+Mistakes in which grants are valid, and for how long:
+  staleGrant     a grant for a wait that has ended is believed
+  lateAnswer     an answer for a wait that has ended is believed
+  wholeLease     a grant is valid for the lease that the waiter asked for
+  shortLease     a grant is valid for P although its lease is shorter
+  confirmArrival validity counts from the arrival of "it is yours"
   confirmLease   "it is yours" leaves the lease as it is
   lateConfirm    a repeated confirmation sets the lease of another field
 Mistakes that break another rule:
   confirmTwice   a repeated confirmation sets the short lease (NotShorter)
-  toAndFro       the next grant after a lapse is short, too (OneExpiry)
+  toAndFro       the next grant after an expiry is short, too (OneExpiry)
   messageToken   after "it is yours", the token of a late grant stays (S6)
 Two false rules show that the model is not empty.  TLC must find that each is
-violated: no process trusts a grant that it has not confirmed (reach-message),
-and none trusts one for longer than its first request allows (reach-again).
+violated: no process believes in a grant that it has not confirmed
+(reach-message), and none does so for longer than its first request allows
+(reach-again).
 
-The model taught:
-  - A grant may be made, lapse, and arrive after a later request was answered
+What the model showed:
+  - A grant may be made, expire, and arrive after a later request was answered
     "busy".  It names the older request, so it is too old.  No request proves
     anything about a grant that does not name it.
-  - A message may come twice, late, or by way of a proxy or a replica: what it
-    says stays true.  So nothing depends on the connection that it came on.
+  - A message may come twice, late, or by way of a proxy or a replica: it stays
+    true.  So nothing depends on the connection that it came on.
   - The numbers of a field never begin again.  A goroutine that takes a field
     over must not count from 1, or a late grant names one of its own requests.
     (The library draws the numbers at random.)
-  - "It is yours" may set the lease again, as often as it is asked: the field
-    has the record all the time, so only its own lease grows.  To shorten it
-    is wrong, because the process may trust the longer one.
-  - A field may be granted, lapse, and take the lock by asking.  The token is
-    then the one of the answer, whatever message arrives in between.
-***************************************************************************)
+  - "It is yours" may set the lease again, as often as a process asks: the
+    field has the record all the time, so only its own lease grows.  To shorten
+    the lease is wrong, because the process may rely on the longer one.
+  - A field may be granted the lock, expire, and take the lock by asking.  The
+    token is then the one of the answer, whatever message arrives in between.
+ ***************************************************************************)
 EXTENDS Integers, FiniteSets, TLC
 
 CONSTANTS
   Procs,    \* the processes
-  Short,    \* the processes that want a lease of 1; the others want Lease
+  Short,    \* the processes that need a lease of 1; the others need Lease
   P,        \* the provisional lease of a grant, more than 1
   Lease,    \* a lease longer than P
   Travel,   \* the longest way of a request to the server
@@ -90,13 +91,13 @@ VARIABLES
 
   rec,      \* the record: field, end of the lease, confirmed, token
   place,    \* process -> its place: kind, and send time of the last request that ran
-  expiries,   \* process -> short grants in a row that lapsed unconfirmed
+  expiries, \* process -> short grants in a row that expired unconfirmed
   drawn,    \* the last token that was drawn
 
   n,        \* process -> number of its last wait; <<p, n[p]>> is the field of the wait
   phase,    \* process -> "idle", "wait" or "hold"
-  validUntil,    \* process -> time at which it stops believing that it holds
-  token,    \* process -> token with which it holds
+  validUntil, \* process -> time at which it stops believing that it holds the lock
+  token,    \* process -> token with which it holds the lock
   last,     \* process -> send time from which three of the mistakes count
 
   answer,   \* process -> "it is yours" under way, or None
@@ -116,8 +117,9 @@ Mine(p)     == rec.field = Field(p)
 Believes(p) == phase[p] = "hold" /\ now < validUntil[p]
 Sent        == {now - t : t \in 0..Travel} \* when a request may have been sent that runs now
 
-(* A place is "new"; "suspect": a grant to it lapsed, it is passed over until it asks; "confirmed": it has asked since, and its
-   next grant has its whole lease. A place stays while its process holds what it was granted. *)
+(* A place is "new". It is "suspect" after a grant to it has expired, and is passed over until its process asks. It is
+   "confirmed" when its process has asked since, and its next grant has its whole lease. A place stays while its process
+   holds the lock that it was granted. *)
 NoPlace == [kind |-> "none", sent |-> 0]
 
 Init ==
@@ -186,7 +188,7 @@ RunBusy(p, sent) ==
 -----------------------------------------------------------------------------
 \* Time, processes and messages
 
-\* Time goes on. A record whose lease ends disappears, and the place that it was granted to comes back.
+\* Time goes on. A record whose lease expires disappears, and the place that it was granted to comes back.
 Tick ==
   /\ now' = now + 1
   /\ IF rec.field # None /\ rec.end = now'
@@ -217,7 +219,7 @@ Confirm(p) ==
   /\ \E sent \in Sent : RunConfirm(p, sent)
   /\ UNCHANGED <<now, process>>
 
-\* A holder hands the lock to a goroutine behind it, which keeps the field, and asks.
+\* A holder hands the lock off to a goroutine behind it, which keeps the field, and asks.
 HandOff(p) ==
   /\ Believes(p)
   /\ phase' = [phase EXCEPT ![p] = "wait"]
@@ -237,7 +239,7 @@ Unlock(p) ==
   /\ answer' = IF Mistake = "lateAnswer" THEN answer ELSE [answer EXCEPT ![p] = None]
   /\ UNCHANGED <<now, n, last>>
 
-\* The process believes until the given time, if that is not over.
+\* The process believes until the given time, if that is in the future.
 Hold(p, until, tok) ==
   IF until > now
   THEN /\ phase' = [phase EXCEPT ![p] = "hold"]
@@ -312,7 +314,7 @@ Spec == Init /\ [][Next]_vars
 -----------------------------------------------------------------------------
 \* The rules
 
-\* One process at most believes that it holds.
+\* At most one process believes that it holds the lock.
 S1 == \A p, q \in Procs : Believes(p) /\ Believes(q) => p = q
 
 \* The record has the field of a process that believes.
@@ -321,16 +323,17 @@ S2 == \A p \in Procs : Believes(p) => Mine(p)
 \* A process that believes has the largest token that was drawn.
 S6 == \A p \in Procs : Believes(p) => token[p] = drawn
 
-\* A process lets one short grant lapse at most before it has taken or confirmed by asking.
+\* A process lets at most one short grant expire before it has taken or confirmed the lock by asking.
 OneExpiry == \A p \in Procs : expiries[p] <= 1
 
 \* A lease is never shortened.
 NotShorter == [][rec'.token = rec.token => rec'.end >= rec.end]_vars
 
-\* Not a rule: no process trusts a grant that it has not confirmed.
+\* Not a rule: no process believes in a grant that it has not confirmed.
 ReachMessage == \A p \in Procs : ~(Believes(p) /\ ~rec.confirmed)
 
-\* Not a rule, if all waits ask first at 0 (Early): none trusts such a grant longer than its first request allows.
+\* Not a rule, if all waits ask first at 0 (Early): no process believes in such a grant for
+\* longer than its first request allows.
 ReachAgain == \A p \in Procs : ~(Believes(p) /\ ~rec.confirmed /\ now >= Lease)
 
 -----------------------------------------------------------------------------
@@ -340,7 +343,7 @@ ReachAgain == \A p \in Procs : ~(Believes(p) /\ ~rec.confirmed /\ now >= Lease)
 Age(t, most) == IF t > now - most THEN now - t ELSE most
 Left(t)      == IF t > now THEN t - now ELSE 0
 
-\* A message changes nothing if its wait is over, or if it is too old. Tokens are the last one or not.
+\* A message changes nothing if its wait has ended, or if it is too old. Tokens are the last one or not.
 Late(m)   == m.sent + m.lease <= now /\ Mistake = "none"
 MsgsTo(p) == {<<Age(m.sent, Lease), m.lease, m.token = drawn>> :
                 m \in {m \in msgs : m.p = p /\ m.n = n[p] /\ phase[p] = "wait" /\ ~Late(m)}}
