@@ -1,7 +1,7 @@
 package relock
 
-// The bundle: the script that takes several locks on one Redis together. It has the acquire script and the roll-back script
-// of every lock type that can be taken so.
+// The bundle: the script that acquires several locks on one Redis together. It contains the acquire script and the
+// rollback script of every lock type that can be acquired like that.
 
 import (
 	"strings"
@@ -11,21 +11,21 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-var bundled []string // the Lua text of each pair in a bundle; grows at init
+var bundled []string // the Lua text of each pair in a bundle; filled at init
 
-// bundle adds a pair of scripts to every bundle.
+// bundle adds a pair of scripts to every bundle, and returns the number of the pair.
 func bundle(acquire, rollBack *luaScript) engine.BundledScript {
 	function := func(s *luaScript) string { return "function(KEYS, ARGV)\n" + s.Source() + "\nend" }
 	bundled = append(bundled, "{acquire = "+function(acquire)+", roll_back = "+function(rollBack)+"}")
 	return engine.BundledScript(len(bundled)) // as Lua counts
 }
 
-// wholeBundle is the script that takes several locks.
+// wholeBundle is the script that acquires several locks.
 var wholeBundle = sync.OnceValue(func() *luaScript {
 	return send.NewScript(strings.Replace(library.Source("bundle"), "--[[scripts]]", strings.Join(bundled, ",\n"), 1))
 })
 
-// bundleOf is the call that makes calls together.
+// bundleOf returns the call that makes these calls together.
 func bundleOf(calls []engine.BundledCall) call {
 	c := call{Script: wholeBundle(), Args: []any{len(calls)}}
 	for _, b := range calls {

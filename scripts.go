@@ -2,12 +2,13 @@ package relock
 
 // The Lua scripts.
 //
-// Rules: every file of lua/ is a prelude, or the function script binds it, once, at init. KEYS holds data
-// keys and nothing else. Every script answers three integers (a bundle: three for each
-// lock; that of the lookout: three for each lock that may be free; the script of Inspect: the contents of all keys).
+// Rules: every file of lua/ is either a prelude or a script that the function script binds, once, at init. KEYS holds
+// data keys and nothing else. Every script answers three integers. There are three exceptions: a bundle answers three
+// integers for each lock, the script of the poller three for each lock that may be free, and the script of Inspect the
+// contents of all keys.
 //
-// A script is linked with the preludes that it uses: see internal/lualink. lua/testdata has the scripts as they are
-// sent.
+// The line of the scripts is the wait queue in Redis: see lua/line.lua. A script is linked with the preludes that it
+// uses: see internal/lualink. lua/testdata has the scripts as they are sent.
 
 import (
 	"embed"
@@ -19,7 +20,7 @@ import (
 	"github.com/relock-go/relock/internal/send"
 )
 
-// The words of internal/send that lock types use.
+// The types of internal/send that lock types use.
 type (
 	luaScript = send.Script
 	call      = send.Call
@@ -31,15 +32,15 @@ var luaFiles embed.FS
 
 // Scripts that serve several lock types.
 var (
-	inspectScript = script("inspect")
+	inspectScript   = script("inspect")
 	tombstoneRemove = script("tombstone_remove")
-	freeInspect   = script("free_inspect")
+	freeInspect     = script("free_inspect")
 )
 
-// bound are all scripts but the bundle, by the names of their files; they grow at init.
+// bound has all scripts except the bundle, by the names of their files. It is filled at init.
 var bound = make(map[string]*luaScript)
 
-// library has the files of lua/. In the scripts that pass on permits, permit.lua takes the place of grant.lua.
+// library has the files of lua/. In the scripts that pass on permits, permit.lua replaces grant.lua.
 var library = lualink.New(luaDir(), "record", "announce", "clock", "token", "semaphore", "clients", "grant", "standing",
 	"permit beside permits", "line", "places", "tombstones", "passing", "queue", "permits", "idle", "readers", "writer")
 
@@ -51,15 +52,16 @@ func luaDir() fs.FS {
 	return dir
 }
 
-// script binds lua/<name>.lua, with the preludes that it needs. It runs at init, so that a wrong name fails every test.
+// script binds lua/<name>.lua, with the preludes that it needs. It runs at init, so a wrong name fails every test.
 func script(name string) *luaScript {
 	s := send.NewScript(library.Link(name))
 	bound[name] = s
 	return s
 }
 
-// freeCall asks which of the locks called names are free, for the client with this id. Of the first ones it has the
-// fields of the client's waiters, and looks closely: see internal/poller.
+// freeCall is the call of the poller: it asks which of the locks called names are free, for the client with this id.
+// The first len(fields) locks are checked closely: fields has the fields of the client's waiters for them. See
+// internal/poller.
 func freeCall(id string, names []string, fields [][]string) call {
 	closely := len(fields)
 	keys, optional, args := slices.Clone(names), make([]send.OptionalKey, closely), []any{closely, id}

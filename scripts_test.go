@@ -1,7 +1,7 @@
 package relock
 
-// No script runs for long, whatever it finds in Redis: a script that runs stops all of Redis, and cannot be stopped
-// once it has written.
+// The scripts: their form, their contracts, and their bounds. No script runs for long, whatever it finds in Redis: a
+// script that runs stops all of Redis, and cannot be stopped once it has written.
 
 import (
 	"context"
@@ -29,7 +29,7 @@ import (
 	"github.com/yuin/gopher-lua/parse"
 )
 
-// allScripts are all that a lock may send.
+// allScripts returns all scripts that a lock may send.
 func allScripts() []*luaScript {
 	return append([]*luaScript{wholeBundle()}, slices.Collect(maps.Values(bound))...)
 }
@@ -38,7 +38,7 @@ var writeScripts = flag.Bool("lua.write", false, "write the scripts to lua/testd
 
 // The files of lua/testdata are the scripts as they are sent, so that a reviewer sees what runs, and that the line in
 // an error of Redis can be looked up: the SHA-1 of the file is the digest of the script. After a change of lua/, "make
-// lua" writes them anew. They are no part of the package: nothing reads them but this test.
+// lua" writes them again. They are not part of the package: only this test reads them.
 func TestScriptsAreThoseOfTestdata(t *testing.T) {
 	const dir = "lua/testdata"
 	scripts := maps.Clone(bound)
@@ -67,7 +67,7 @@ func TestScriptsAreThoseOfTestdata(t *testing.T) {
 	assert.Error(t, err, "the files of %s are no part of the package", dir)
 }
 
-// firstDifference returns the first line in which two texts differ, and both lines; zero: they do not.
+// firstDifference returns the number of the first line in which two texts differ, and both lines; 0 if they are equal.
 func firstDifference(a, b string) (line int, inA, inB string) {
 	as, bs := strings.SplitAfter(a, "\n"), strings.SplitAfter(b, "\n")
 	for i := range max(len(as), len(bs)) {
@@ -85,10 +85,10 @@ func firstDifference(a, b string) (line int, inA, inB string) {
 	return 0, "", ""
 }
 
-// isPrelude matches the first line of a file of lua/ that is no script, but is put in front of some.
+// isPrelude matches the first line of a file of lua/ that is not a script, but is put in front of some.
 var isPrelude = regexp.MustCompile(`^-- Prelude of `)
 
-// The header of every script of lua/ says its purpose, its arguments and its result. The script uses exactly the
+// The header of every script of lua/ describes its purpose, its arguments and its result. The script uses exactly the
 // arguments that it declares, and it is bound. Every prelude lists the functions that it defines.
 func TestScriptHeaders(t *testing.T) {
 	files, err := luaFiles.ReadDir("lua")
@@ -113,7 +113,7 @@ func TestScriptHeaders(t *testing.T) {
 	}
 }
 
-// checkPrelude returns the fault of a prelude, or "".
+// checkPrelude returns what is wrong with a prelude, or "".
 func checkPrelude(text string) string {
 	list := func(expr string) (all []string) {
 		for _, m := range regexp.MustCompile(expr).FindAllStringSubmatch(text, -1) {
@@ -132,7 +132,7 @@ func checkPrelude(text string) string {
 	return ""
 }
 
-// A script has those functions and constants of preludes that it uses, and the ones that these use.
+// A script has those functions and constants of preludes that it uses, and those that these use in turn.
 func TestScriptsHaveWhatTheyUse(t *testing.T) {
 	t.Parallel()
 	for name, s := range bound {
@@ -145,10 +145,10 @@ func TestScriptsHaveWhatTheyUse(t *testing.T) {
 	assert.Subset(t, ofRedis, globals(t, wholeBundle().Source()), "names that nobody defines in the bundle")
 }
 
-// ofRedis are the names that scripts have of Redis and of Lua.
+// ofRedis has the names that Redis and Lua define for scripts.
 var ofRedis = strings.Fields("KEYS ARGV redis string table math tonumber tostring type pcall error unpack ipairs pairs next")
 
-// globals are the names that a script uses and does not define in front of their use.
+// globals returns the names that a script uses and does not define in front of their use.
 func globals(t *testing.T, source string) (names []string) {
 	chunk, err := parse.Parse(strings.NewReader(source), "")
 	require.NoError(t, err, source)
@@ -176,7 +176,7 @@ var usesKey = regexp.MustCompile(`KEYS\[\d+\]`)
 
 var usesInput = regexp.MustCompile(`(KEYS|ARGV)\[\d+\]`)
 
-// checkHeader returns the fault of the header of a script, or "".
+// checkHeader returns what is wrong with the header of a script, or "".
 func checkHeader(text string) string {
 	var header, body []string
 	for line := range strings.Lines(text) {
@@ -236,25 +236,26 @@ func TestPreludeHeadersAreChecked(t *testing.T) {
 	}
 }
 
-// declaresRuns is what the header of a script says of a second run: "-- Repeatable: why", "-- Repeatable, and then
+// declaresRuns matches the line of a header that describes a second run: "-- Repeatable: why", "-- Repeatable, and then
 // answers {-1, 0, 0}: why", or "-- Once: why".
 var declaresRuns = regexp.MustCompile(`(?m)^-- (Repeatable|Once)(?:, and then answers \{(-?\d), .*\})?: \S`)
 
-// runsOf reads this of the header of a script. then is the first number of what a second run may answer, or "".
+// runsOf reads that line of the header of a script. then is the first number of the other answer that a second run may
+// give, or "".
 func runsOf(t *testing.T, name string) (once bool, then string) {
 	all := declaresRuns.FindAllStringSubmatch(library.Text(name), -1)
 	require.Len(t, all, 1, "the header of %s says, once, whether it is Repeatable or Once", name)
 	return all[0][1] == "Once", all[0][2]
 }
 
-// A situation is a run of a script after others.
+// A situation is a run of a script after other scripts.
 type situation struct {
 	what   string
 	before []call
 	call   call
 }
 
-// situationsOf are runs of all scripts of a lock type. mine and theirs are the same lock, of two clients.
+// situationsOf returns runs of all scripts of a lock type. mine and theirs are the same lock, of two clients.
 func situationsOf(mine, theirs engine.Record, me, them string) []situation {
 	my := engine.Attempt{Field: me + ":1:01", Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
 	their := engine.Attempt{Field: them + ":1:01", Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
@@ -288,9 +289,9 @@ func situationsOf(mine, theirs engine.Record, me, them string) []situation {
 	return all
 }
 
-// Every script keeps what its header says of a second run: one that is repeatable answers the same, or what the header
-// says, and leaves the same data. And it announces last: what a waiter hears is true, also where a later write fails.
-// See announcesLast.
+// A second run of a script does what its header promises: the run of a repeatable script gives the same answer, or the
+// other one that the header has, and leaves the same data. And a script announces last, so that a message is true even
+// if a later write fails. See announcesLast.
 func TestScriptContracts(t *testing.T) {
 	t.Parallel()
 	b := newBench(t, testredis.Start(t).Addr())
@@ -374,7 +375,7 @@ func TestScriptContracts(t *testing.T) {
 	}
 }
 
-// A script that is declared Once is sent once, also where its answer is lost. Others may be sent again.
+// A script that is declared Once is sent once, even if its answer is lost. Others may be sent again.
 func TestScriptsThatRunOnceAreSentOnce(t *testing.T) {
 	b := newFaultBench(t)
 	sent := make(map[string]int)
@@ -404,8 +405,8 @@ func TestScriptsThatRunOnceAreSentOnce(t *testing.T) {
 	}
 }
 
-// alike compares texts with numbers: times differ by the time between two runs, and so do tokens, of which each run may
-// draw one.
+// alike reports whether texts are equal except for times and tokens. Times differ by the time between two runs, and so
+// do tokens, because each run may draw one.
 func alike(a, b string) bool {
 	number := regexp.MustCompile(`\d+`)
 	as, bs := number.FindAllString(a, -1), number.FindAllString(b, -1)
@@ -422,7 +423,7 @@ func alike(a, b string) bool {
 	return true
 }
 
-// dataOf is all that Redis holds.
+// dataOf returns all data of Redis.
 func dataOf(b *bench) string {
 	const dump = `
 local all, keys = {}, redis.call('keys', '*')
@@ -448,10 +449,10 @@ return table.concat(all, '\n')`
 	return text
 }
 
-// announcesLast runs a script, and fails where it writes to the data of a lock after it has announced something of this
-// lock. There are two exceptions. A grant is a message, too, but comes to nothing if nobody hears it: so the record is
-// written before it, and deleted after it where it was not heard. And the line is written last: who hears that a lock
-// is free says which places stay in it.
+// announcesLast runs a script, and fails if it writes to the data of a lock after it has published a message about this
+// lock. There are two exceptions. A grant is a message, too, but has no effect if no connection receives it: the record
+// is written before it, and deleted after it if it was not received. And the line, which is the wait queue in Redis, is
+// written last: the clients that receive the message that a lock is free decide which places stay in it.
 func announcesLast(b *bench, c call) []any {
 	const watching = `
 local server, told, late = redis, {}, {}
@@ -498,15 +499,15 @@ return answer.err and answer or {answer, late}`
 // ahead is a token counter that the clock has not reached.
 const ahead = 9_000_000_000_000_000
 
-// The scripts of a plain lock keep the contracts of their headers, also when they run again.
+// The scripts of a plain lock keep the contracts of their headers, even when they run again.
 func TestScriptsOfALock(t *testing.T) {
 	const minute = 60_000
 	type step struct {
 		script *luaScript
 		tokens bool // a third key
 		args   []any
-		want   reply  // -7: any
-		record string // afterwards: "field=levels" or ""
+		want   reply  // -7: any number
+		record string // afterwards: "field=hold count" or ""
 		pttl   int64  // afterwards: about
 	}
 	const any7 = -7
@@ -627,7 +628,7 @@ const (
 	mostBusy = 1500 * time.Millisecond // of the processor, for a call and what follows it
 )
 
-// hostileData are in Redis before a lock of that name is used. A script without bounds runs along them.
+// hostileData is in Redis before a lock of that name is used. A script without bounds would run for long.
 var hostileData = []struct {
 	name    string
 	key     func(name string) string
@@ -729,7 +730,8 @@ func queueKey(name string) string   { return prefixName("redisson_lock_queue", n
 func aliveKey(name string) string   { return prefixName("relock_lock_alive", name) }
 func writersKey(name string) string { return prefixName("relock_rwlock_writers", name) }
 
-// watchBusy measures how long Redis works. check fails if that was long since it was called before, or since begin was.
+// watchBusy measures the processor time of Redis. check fails if Redis has used much of it since the last call of check
+// or begin.
 func (b *bench) watchBusy() (begin func(), check func(what string)) {
 	used := func() (d time.Duration) {
 		var info string
@@ -758,8 +760,7 @@ func (b *bench) watchBusy() (begin func(), check func(what string)) {
 	}
 }
 
-// No method of a lock keeps Redis busy for long, whatever the keys of the lock hold. Data that no lock makes are
-// refused.
+// No method of a lock keeps Redis busy for long, whatever the keys of the lock hold. Data that no lock writes is refused.
 func TestHostileDataDoNotStopRedis(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
@@ -808,7 +809,7 @@ func TestHostileDataDoNotStopRedis(t *testing.T) {
 	}
 }
 
-// Data that come into the record of a lock that is held. The hold goes on, and is released; the data stay.
+// Other data gets into the record of a lock that is held. The hold goes on and is released, and the data stays.
 func TestHostileDataBesideAHold(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
@@ -860,7 +861,7 @@ func TestHostileDataBesideAHold(t *testing.T) {
 					b.forget()
 				}
 
-				// The watchdog renews it, and Unlock gives it back.
+				// The watchdog renews the lock, and Unlock releases it.
 				c := b.client(WithWatchdogTimeout(3 * time.Second))
 				l, me := k.one(c, b.name), ContextWithOwner(ctx)
 				b.must(l.Lock(me))
@@ -879,7 +880,7 @@ func TestHostileDataBesideAHold(t *testing.T) {
 				assert.NoError(t, l.Unlock(me))
 				isLeft("Unlock")
 
-				// One level of two.
+				// The hold count falls from 2 to 1.
 				b.must(l.Lock(me))
 				b.must(l.Lock(me))
 				spoil()
@@ -887,7 +888,7 @@ func TestHostileDataBesideAHold(t *testing.T) {
 				assert.NoError(t, l.Unlock(me))
 				isLeft("two levels")
 
-				// The lease becomes another one.
+				// The lease is changed.
 				hold := b.holdFor(k.one(c, b.name), time.Minute)
 				spoil()
 				assert.NoError(t, hold.Extend(ctx, time.Minute))
@@ -899,7 +900,7 @@ func TestHostileDataBesideAHold(t *testing.T) {
 	}
 }
 
-// An owner holds the read lock so often and no more: one more level is refused, before anything is sent.
+// The hold count of a reader has a limit. A Lock that would exceed it is refused before anything is sent.
 func TestReadersHaveHoldCountsWithinBounds(t *testing.T) {
 	t.Parallel()
 	onEachServer(t, func(t *testing.T, addr string) {
@@ -933,7 +934,7 @@ func TestReadersHaveHoldCountsWithinBounds(t *testing.T) {
 	})
 }
 
-// Where there are as many as a script can look at, nobody joins them; nor is it an error.
+// If a queue, a line or a record is as large as a script can handle, no caller joins it. That is not an error.
 func TestNobodyJoinsWhatIsFull(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
@@ -1017,7 +1018,7 @@ func TestForceUnlockGivesBackVeryManyPermits(t *testing.T) {
 
 // Each loop of a script has a bound: it counts to a constant, or the comment in front of it says "At most", and names a
 // number, a constant of lua/, or what the caller has sent. The same goes for a command that answers all that a key
-// holds. The comment is a claim, which TestHostileDataDoNotStopRedis tries.
+// holds. The comment is only a claim, which TestHostileDataDoNotStopRedis puts to the test.
 func TestEveryLoopOfAScriptHasABound(t *testing.T) {
 	files, err := luaFiles.ReadDir("lua")
 	require.NoError(t, err)
@@ -1047,8 +1048,8 @@ var (
 	readsSome  = regexp.MustCompile(`'(zrangebyscore|zrevrangebyscore)'`)
 )
 
-// checkLoops returns how many loops and commands that answer all there are in the text of a script, and the lines of
-// those without a bound. The constants are defined in all.
+// checkLoops returns the number of loops, and of commands that answer all that a key holds, in the text of a script, and
+// the lines of those without a bound. The constants are defined in all.
 func checkLoops(text, all string) (loops int, faults []string) {
 	bound := func(name string) bool {
 		return name == "#KEYS" || name == "#ARGV" || regexp.MustCompile(`^[1-9]\d*$`).MatchString(name) ||

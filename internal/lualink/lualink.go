@@ -1,8 +1,9 @@
-// Package lualink links Lua scripts: in front of a script stand the functions and the constants of preludes that it
-// uses, and those that these use.
+// Package lualink links Lua scripts: it puts the functions and constants of preludes that a script uses, and those that
+// these use in turn, in front of the script.
 //
-// Rules: a file of Lua is a prelude or a script. Nobody lists what a script uses: a name that a file uses and does not
-// declare is of a prelude. The types of the keys of a script are those that its header names. Comments are not sent.
+// Rules: a Lua file is either a prelude or a script. Dependencies are not listed anywhere: a name that a file uses and
+// does not declare belongs to a prelude. The types of the keys of a script are those that its header names. Comment
+// lines are not sent.
 package lualink
 
 import (
@@ -14,15 +15,15 @@ import (
 	"strings"
 )
 
-// A Library has the files of Lua, and knows which of them are preludes.
+// A Library has the Lua files, and knows which of them are preludes.
 type Library struct {
 	files    fs.FS
 	preludes preludes
 }
 
-// New is the library of files, each of which is called <name>.lua. The preludes are in the order in which they stand in
-// front of a script: each uses only those in front of it. Where two define a name, the last one counts, as in Lua. One
-// that is called "a beside b" is there only for scripts that use b, too.
+// New returns the library of files, each of which is called <name>.lua. names are the preludes, in the order in which
+// they are put in front of a script: each uses only those in front of it. If two preludes define the same name, the
+// last one counts, as in Lua. A prelude that is listed as "a beside b" is linked only with scripts that use b, too.
 func New(files fs.FS, names ...string) *Library {
 	l := &Library{files: files}
 	for _, name := range names {
@@ -32,7 +33,7 @@ func New(files fs.FS, names ...string) *Library {
 	return l
 }
 
-// Preludes are the names of the preludes.
+// Preludes returns the names of the preludes.
 func (l *Library) Preludes() (names []string) {
 	for _, p := range l.preludes {
 		names = append(names, p.name)
@@ -40,10 +41,11 @@ func (l *Library) Preludes() (names []string) {
 	return names
 }
 
-// Link is the script of a name as it is sent: a function that the function answer runs, which a prelude called record
-// defines, with the types of the keys. A line --[[answer]] says that the function begins there: the code in front of it
-// runs without answer, and must not fail. A line --[[preludes]] says that what only the block behind it needs is to be
-// there, and not in front of the script: most runs do not need it.
+// Link returns the script with this name as it is sent. The script becomes a function, which the function answer runs
+// with the types of the keys; a prelude called record defines answer. The function begins at a line --[[answer]], if
+// there is one: the code in front of that line runs without answer, and must not fail. A line --[[preludes]] is the
+// place for those preludes that only the block behind it needs. They are not in front of the script, because most runs
+// do not need them.
 func (l *Library) Link(name string) string {
 	head, body := "", l.Source(name)
 	if before, after, _, found := cutMark(body, "answer"); found {
@@ -58,11 +60,11 @@ func (l *Library) Link(name string) string {
 	return l.preludes.link(head+l.preludes.link(body, behind, front), front)
 }
 
-// Source is a file without its comment lines. Scripts are sent without them: miniredis parses a script again for every
-// run.
+// Source returns a file without its comment lines. Scripts are sent without them, because miniredis parses a script
+// again for every run.
 func (l *Library) Source(name string) string { return comment.ReplaceAllString(l.Text(name), "") }
 
-// Text is a file as it is written.
+// Text returns a file as it is written.
 func (l *Library) Text(name string) string {
 	text, err := fs.ReadFile(l.files, name+".lua")
 	if err != nil {
@@ -71,7 +73,7 @@ func (l *Library) Text(name string) string {
 	return string(text)
 }
 
-// KeyTypes are the types of the keys that the header of a script names, as in "-- KEYS[1]  the lock: a hash".
+// KeyTypes returns the types of the keys that the header of a script names, as in "-- KEYS[1]  the lock: a hash".
 func (l *Library) KeyTypes(name string) (types []string) {
 	for _, key := range keyType.FindAllStringSubmatch(l.Text(name), -1) {
 		types = append(types, key[1])
@@ -79,7 +81,7 @@ func (l *Library) KeyTypes(name string) (types []string) {
 	return types
 }
 
-// cutMark cuts source at the line --[[mark]]. The block are those lines behind it that are indented as it is.
+// cutMark cuts source at the line --[[mark]]. block has the lines behind it that are indented at least as far.
 func cutMark(source, mark string) (before, after, block string, found bool) {
 	line := regexp.MustCompile(`(?m)^( *)--\[\[` + mark + `\]\]\n`).FindStringSubmatchIndex(source)
 	if line == nil {
@@ -96,22 +98,22 @@ func cutMark(source, mark string) (before, after, block string, found bool) {
 	return before, after, block, true
 }
 
-// A prelude is a file whose functions and constants scripts use.
+// A prelude is a file with functions and constants that scripts use.
 type prelude struct {
 	name       string
-	beside     string // used only by scripts that use this prelude, too
+	beside     string // linked only with scripts that use this prelude, too; or ""
 	statements []statement
-	uses       map[string]bool // the names that it uses and does not declare
+	uses       map[string]bool // names that it uses and does not declare
 }
 
-// A statement is one of a prelude, with the names that it defines.
+// A statement is a statement of a prelude, with the names that it defines.
 type statement struct {
 	text    string
 	defines []string
 	words   map[string]bool
 }
 
-// preludes are those of a Library, in its order.
+// preludes are the preludes of a Library, in its order.
 type preludes []prelude
 
 func newPrelude(name, beside, text string) prelude {
@@ -128,11 +130,11 @@ func newPrelude(name, beside, text string) prelude {
 	return p
 }
 
-// statementOf is the beginning of a statement of a prelude, with the names that it defines. It ends before the next
-// one.
+// statementOf matches the beginning of a statement of a prelude, with the names that it defines. The statement ends
+// where the next one begins.
 var statementOf = regexp.MustCompile(`(?m)^local (?:function )?(\w+(?:, \w+)*)`)
 
-// of are the preludes that a text uses, with those that these use.
+// of returns the preludes that a text uses, and those that these use in turn.
 func (l preludes) of(text string) map[string]bool {
 	found, used := make(map[string]bool), freeNames(text)
 	for _, p := range slices.Backward(l) {
@@ -158,8 +160,9 @@ func (s *statement) definesAny(used map[string]bool) bool {
 	return slices.ContainsFunc(s.defines, func(name string) bool { return used[name] })
 }
 
-// link is source behind those statements of these preludes that it uses, except for the preludes that are in front of
-// it already. Every run of a script makes its functions anew, which takes a rested server longer than five commands.
+// link puts those statements of these preludes that source uses in front of it, except for the preludes that are in
+// front of it already. Unused statements are left out, because every run of a script creates its functions anew, which
+// takes an idle server longer than five commands.
 func (l preludes) link(source string, these map[string]bool, already ...map[string]bool) string {
 	used := words(source)
 	for _, p := range slices.Backward(l) {
@@ -176,7 +179,7 @@ func (l preludes) link(source string, these map[string]bool, already ...map[stri
 	return source
 }
 
-// words are all words of a text.
+// words returns all words of a text.
 func words(text string) map[string]bool {
 	all := make(map[string]bool)
 	for _, w := range word.FindAllString(text, -1) {
@@ -185,8 +188,8 @@ func words(text string) map[string]bool {
 	return all
 }
 
-// freeNames are the names that a text uses and declares nowhere. Words in strings and comments are no names, nor are
-// fields.
+// freeNames returns the names that a text uses and does not declare. Words in strings and comments, and the names of
+// fields, do not count.
 func freeNames(text string) map[string]bool {
 	text = noName.ReplaceAllString(text, "''")
 	names := words(text)

@@ -2,12 +2,12 @@
 
 package sim
 
-// The simulator finds mistakes: each of those that trace_test.go makes in the scripts, those of the specification that
-// the scripts can make, and defects that relock had once.
+// The simulator finds mistakes: those that trace_test.go makes in the scripts, those of the specification that scripts
+// can make, and defects that relock once had.
 //
 // Rules: a mistake is a change of the text of a script on its way to Redis. The mistakes of trace_test.go are read from
-// its source, so that they stay the same. One that is not found in so many seeds fails the test. A plan that fails
-// without the mistake, too, does not count.
+// its source, so that they stay the same. A mistake that is not found within the given number of seeds fails the test.
+// A plan that fails without the mistake, too, does not count.
 //
 // Of 40 mistakes 23 are found, with the 1st to the 43rd seed. The others are in missed, each with a reason.
 
@@ -35,7 +35,7 @@ var (
 	simMissed = flag.Bool("sim.missed", false, "look for mistakes and mutations too that are known not to be found")
 )
 
-// A mistake is a change of scripts that leaves out one of their cares.
+// A mistake is a change of scripts that omits one of their precautions.
 type mistake struct {
 	name     string
 	from, to string
@@ -43,28 +43,28 @@ type mistake struct {
 	also     [2]string // another text, and what it becomes, where one is not enough; or nothing
 }
 
-// missed are the mistakes that this simulator does not find, and why.
+// missed has the mistakes that this simulator does not find, with the reasons.
 var missed = map[string]string{
-	"noTombstone": "the answer of a late request gives back what it took. Without its connection it lapses " +
+	"noTombstone": "the client releases what a late request took when its answer comes. Without a connection the lock expires " +
 		"with its lease, as after a fault; only a lease that ends long after the fault would be seen, and then " +
 		"no answer may have come",
 	"tombstoneUnseen": "as noTombstone",
-	"sameNumber": "a place that is lost like that is one of a process whose grant has lapsed, and one behind " +
-		"it has lapsed too: it asks again, later than others, which the fault excuses",
+	"sameNumber": "a place that is lost like that is one of a process whose grant has expired, and the grant of one behind " +
+		"it has expired too: it asks again, later than others, which the fault excuses",
 	"suspectForgotten": "as sameNumber: the places are those of processes that were slow",
-	"expiryForgotten": "the place of a grant that has lapsed is lost: its process asks again, later than " +
+	"expiryForgotten": "the place of a grant that has expired is lost: its process asks again, later than " +
 		"others, which the fault excuses",
-	"alwaysSuspect": "a process whose grant has lapsed may lose the next one, too, and asks: it waits longer, " +
+	"alwaysSuspect": "a process whose grant has expired may lose the next one, too, and asks: it waits longer, " +
 		"which the fault excuses",
 	"unheardNotPassedOver": "a dead waiter is passed over when its heartbeat ends, which the witness allows " +
 		"after a death",
-	"newsLost": "the lookout of the next process finds the lock within a max wake delay, where a waiter of " +
+	"newsLost": "the poller of the next process finds the lock within a poll interval if a waiter of " +
 		"another kind has been told and has left just then",
-	"joinUnsubscribed": "the lookout sees that the place was dropped, and its process asks; a fault has cut the " +
+	"joinUnsubscribed": "the poller sees that the place was dropped, and its process asks; a fault has cut the " +
 		"connection, and excuses that",
 	"leaseShortened": "a lease of the watchdog is the longest as a rule, and is renewed at once",
-	"permitBarge":    "a permit that somebody takes out of turn is one turn more, which the witness allows",
-	"permitNewsLost": "a waiter for a permit asks in each max wake delay, and only a semaphore that is free has to " +
+	"permitBarge":    "a permit that a caller takes out of turn is one turn more, which the witness allows",
+	"permitNewsLost": "a waiter for a permit asks once in each poll interval, and only a semaphore that is free has to " +
 		"pass at once",
 	"permitNoTombstone": "as noTombstone",
 	"oneGrant":          "as permitNewsLost",
@@ -76,13 +76,13 @@ var missed = map[string]string{
 		"runs again. The newcomer asks for one",
 }
 
-// foci are the faults in which a mistake of trace_test.go is looked for, where all of them would take too long.
+// foci has the faults with which to look for a mistake of trace_test.go if trying all faults would take too long.
 var foci = map[string][]string{
 	"noTombstone":     {"late requests"},
 	"tombstoneUnseen": {"late requests"},
 }
 
-// defects are what relock once did wrong, and the mistakes of the specification that trace_test.go does not make.
+// defects has the mistakes that relock once had, and those of the specification that trace_test.go does not make.
 var defects = []mistake{
 	{
 		name: "deadTakenForJava", focus: Focus{[]Kind{Fair}, []string{"kill", "vanish", "outage"}},
@@ -115,7 +115,7 @@ var defects = []mistake{
 		to:   "true then",
 	},
 
-	// Of the specification.
+	// Mistakes of the specification.
 	{
 		name: "barge", focus: Focus{Locks: []Kind{Plain, Multi}},
 		from: "line.exists and delivery ~= 'barge' and not guest then",
@@ -215,7 +215,7 @@ var defects = []mistake{
 		to:   "return line, true",
 	},
 
-	// Of the numbers of permits, and of Java's locks.
+	// Mistakes in the numbers of permits, and with Java's locks.
 	{
 		name: "setForgetsTaken", focus: Focus{[]Kind{Permits}, []string{"delete", "wipe"}},
 		from: "available = permits - redis.call('zcard', taken)\n    redis.call('set'",
@@ -236,8 +236,8 @@ var defects = []mistake{
 	},
 }
 
-// ofTheSpecification are the mistakes in spec/mistakes, and which of those here are the same; or why none is. What is a
-// mistake of the Go code is in mutations_test.go.
+// ofTheSpecification maps the mistakes in spec/mistakes to the same mistakes here, or tells why there is none. Mistakes
+// of the Go code are in mutations_test.go.
 var ofTheSpecification = map[string]struct{ here, why string }{
 	"Line-barge":              {here: "barge"},
 	"Line-believeLate":        {here: "grantFromTheMessage"},
@@ -269,7 +269,7 @@ var ofTheSpecification = map[string]struct{ here, why string }{
 	"Semaphore-noTombstone":   {here: "permitNoTombstone"},
 	"Semaphore-notIdempotent": {here: "notIdempotent"},
 	"Semaphore-oneGrant":      {here: "oneGrant"},
-	"Semaphore-setOnly":       {why: "a waiter finds a new permit within a max wake delay, as for permitNewsLost"},
+	"Semaphore-setOnly":       {why: "a waiter finds a new permit within a poll interval, as for permitNewsLost"},
 	"Semaphore-silentRelease": {here: "silentRelease"},
 	"Semaphore-rollBackLost":  {here: "tryUndoesNothing"},
 	"Validity-arrival":        {here: "grantFromTheMessage"},
@@ -290,7 +290,7 @@ var ofTheSpecification = map[string]struct{ here, why string }{
 	"Validity-wholeLease":     {here: "wholeLeaseOfAGrant"},
 }
 
-// Each mistake of the specification is one of those here, or says why not.
+// Each mistake of the specification is one of those here, or has a reason why not.
 func TestMistakesOfTheSpecification(t *testing.T) {
 	files, err := filepath.Glob("../../spec/mistakes/*.cfg")
 	require.NoError(t, err)

@@ -3,8 +3,8 @@ package trace
 // The events of a trace: what the scripts noted, and what the clients believed, in one order.
 //
 // Rules: this file decides nothing about locks. An event names the script and the state after it, and the specification
-// has to explain them. Between two scripts only leases end: a state that has changed there is the event "expire", at
-// the moment at which the lease was over.
+// has to explain them. Between two scripts only leases expire: a state that has changed there is the event "expire", at
+// the moment at which the lease expired.
 
 import (
 	"cmp"
@@ -19,13 +19,13 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// A Belief is a time in which an owner of a client believed that it held a lock.
+// A Belief is a period in which an owner of a client believed that it held a lock.
 type Belief struct {
 	Lock, Client string
 	From, To     time.Time
 }
 
-// A note is what a script noted.
+// A note describes one run of a script.
 type note struct {
 	Verb   Verb
 	Lock   string
@@ -35,7 +35,7 @@ type note struct {
 	After  state
 	Heard  []string
 	Told   [][2]string
-	Answer []float64 // a token is too big for the integers of cjson
+	Answer []float64 // a token is too large for the integers of cjson
 	Err    string
 }
 
@@ -52,21 +52,21 @@ type event struct {
 	text string
 }
 
-// The ranks: of a belief as little as can be is known, so it ends before a script of the same moment, and begins after
-// it.
+// The ranks: the exact limits of a belief are not known, so it is taken to end before a script of the same moment, and
+// to begin after it.
 const (
 	beliefEnds = iota
 	scriptRuns
 	beliefBegins
 )
 
-// A Trace is what happened to one lock.
+// A Trace has the events of one lock.
 type Trace struct {
 	Name    string
 	events  []event
-	late    []string // fields that asked after their end
+	late    []string // fields of requests that ran after the field had ended
 	clients int
-	Scripts int // that were noted
+	Scripts int // number of runs that were noted
 }
 
 // Read returns the traces of all locks that the scripts have noted in rdb, in the order of their names.
@@ -105,7 +105,7 @@ type converter struct {
 	clients clients
 	over    map[string]bool // fields that have ended
 	last    abstract        // the state after the last event
-	leased  time.Time       // until when the last record had its lease
+	leased  time.Time       // when the lease of the last record expires
 	ran     time.Time       // when the last script ran
 	clock   time.Time       // when this one runs
 }
@@ -138,7 +138,7 @@ func (c *converter) add(n note) error {
 	return nil
 }
 
-// expired is when the lease has ended: it had not in the last script, and has before this one.
+// expired returns when the lease has expired: after the last script, and before this one.
 func (c *converter) expired() time.Time {
 	switch {
 	case c.leased.Before(c.ran):
@@ -149,14 +149,14 @@ func (c *converter) expired() time.Time {
 	return c.leased
 }
 
-// note appends an event, after which the state is this one.
+// note appends an event that leads to the state after.
 func (c *converter) note(at time.Time, what string, after abstract) {
 	text := fmt.Sprintf("[%s,r|->%s,l|-><<%s>>,g|->%s]", what, after.record, strings.Join(after.line, ","), after.granted)
 	c.trace.events = append(c.trace.events, event{at, scriptRuns, text})
 	c.last = after
 }
 
-// run appends what the script did.
+// run appends the event of a script.
 func (c *converter) run(n note, before, after abstract) error {
 	first := func(i int) bool { return len(n.Args) > i && n.Args[i] == "1" }
 	switch {
@@ -212,7 +212,7 @@ func (c *converter) end(n note, after abstract) error {
 	return err
 }
 
-// heard are the clients that a grant would reach.
+// heard returns the clients that are subscribed to their channel.
 func (c *converter) heard(n note) string {
 	var all []string
 	for _, client := range n.Heard {
@@ -222,18 +222,18 @@ func (c *converter) heard(n note) string {
 	return "h|->{" + strings.Join(all, ",") + "}"
 }
 
-// toldAll reports whether the channel of all has a listener: Java; or a client whose own channel this server does not
-// have, which counts as Java until it has subscribed anew.
+// toldAll reports whether a connection received a message on the channel of the lock: that of Java; or of a client
+// whose subscription to its own channel was lost, which counts as Java until it has subscribed again.
 func (c *converter) toldAll(n note) bool {
 	return slices.ContainsFunc(n.Told, func(m [2]string) bool { return c.clients[m[0][strings.LastIndex(m[0], ":")+1:]] == "" })
 }
 
-// told are the messages to clients that reached them.
+// told returns the messages to clients that reached them.
 func (c *converter) told(n note) (string, error) {
 	var all []string
 	for _, m := range n.Told {
 		client := m[0][strings.LastIndex(m[0], ":")+1:]
-		if c.clients[client] == "" { // the channel of all
+		if c.clients[client] == "" { // the channel of the lock
 			continue
 		}
 		what, rest, _ := strings.Cut(m[1], " ")
@@ -252,7 +252,7 @@ func (c *converter) told(n note) (string, error) {
 	return "m|->{" + strings.Join(all, ",") + "}", nil
 }
 
-// finish adds the beliefs.
+// finish adds the beliefs, and returns the trace.
 func (c *converter) finish(lock string, beliefs []Belief) Trace {
 	for _, b := range beliefs {
 		if b.Lock == lock && b.To.After(b.From) {

@@ -2,11 +2,11 @@
 // (spec/Trace.tla). The package is for tests.
 package trace
 
-// The recorder: a hook of go-redis that sends scripts which note their runs.
+// The recorder: a go-redis hook that replaces scripts by scripts which note their runs.
 //
-// Rules: the note is made by the script itself, so the notes have the order in which Redis ran the scripts. A note has
-// the record and the line before and after the run, and the messages that were heard. The script does and answers the
-// same as without the note.
+// Rules: the script itself makes the note, so the notes have the order in which Redis ran the scripts. A note has the
+// record and the line before and after the run, and the messages that were received. Except for the note, the script
+// has the same effect and the same answer.
 
 import (
 	"context"
@@ -25,10 +25,10 @@ const notes = "relock_trace"
 //go:embed recorder.lua
 var recorder string
 
-// A Verb is what a script does to a lock.
+// A Verb names what a script does to a lock.
 type Verb string
 
-// The verbs that the specification knows. A script with another verb may not change what the specification has.
+// The verbs that the specification knows. A script with another verb must not change the state of the specification.
 const (
 	Ask Verb = "ask"
 	End Verb = "end"
@@ -50,7 +50,7 @@ func Record(scripts map[*send.Script]Verb, mend func(source string) string) *Rec
 	return r
 }
 
-// Sent is the script that is sent in the place of script.
+// Sent returns the script that is sent instead of script.
 func (r *Recorder) Sent(script *send.Script) *send.Script {
 	if noting := r.scripts[script.Digest()]; noting != nil {
 		return noting

@@ -1,4 +1,4 @@
--- Runs a script, and notes what it did. The recorder puts the script, and its verb, in their places.
+-- Runs a script, and notes what it did. The recorder inserts the script and its verb.
 --
 -- KEYS, ARGV   those of the script; KEYS[1] is the lock.
 -- Returns      what the script returns.
@@ -24,7 +24,7 @@ end
 
 local lock = KEYS[1]
 
--- An empty table would become an object.
+-- cjson would encode an empty table as an object.
 local function list(t) return #t > 0 and t or nil end
 
 local function state()
@@ -32,7 +32,7 @@ local function state()
         line = list(server.call('hgetall', 'relock_line:{' .. lock .. '}'))}
 end
 
--- The clients with a place, and the caller, that hear the channel of grants.
+-- The caller, and the clients with a place, if they are subscribed to their channel.
 local function listeners(line)
     local all, clients = {}, {[ARGV[1]:sub(1, 36)] = true}
     for i = 1, #(line or {}), 2 do

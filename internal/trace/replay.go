@@ -2,8 +2,7 @@ package trace
 
 // The replay: TLC runs spec/Trace.tla on the traces.
 //
-// Rules: TLC alone decides. A run of it that says something else than "accepted" or "rejected" of every trace is an
-// error.
+// Rules: TLC alone decides. A run that does not print "accepted" or "rejected" for every trace is an error.
 
 import (
 	"context"
@@ -16,14 +15,14 @@ import (
 	"strings"
 )
 
-// A Verdict is what the specification says of a trace.
+// A Verdict tells whether the specification explains a trace.
 type Verdict struct {
 	Trace
 	Event int    // the number of the first event that the specification does not explain; 0: it explains all
 	State string // before this event
 }
 
-// Text shows the event, the events around it with their times, and the state.
+// Text returns the event, the events around it with their times, and the state.
 func (v Verdict) Text() string {
 	var b strings.Builder
 	for i := max(0, v.Event-8); i < min(v.Event+3, len(v.events)); i++ {
@@ -32,10 +31,11 @@ func (v Verdict) Text() string {
 	return b.String() + "the state before it: " + v.State
 }
 
-// Steps is how many steps the trace has.
+// Steps returns the number of steps of the trace.
 func (t Trace) Steps() int { return len(t.events) }
 
-// Replay has TLC, which is in this jar, replay traces with the modules in the directory spec.
+// Replay has TLC, which is in this jar, replay traces with the modules in the directory spec, and returns a verdict on
+// each. It works in the directory work.
 func Replay(ctx context.Context, jar, spec, work string, traces []Trace) ([]Verdict, error) {
 	for _, name := range []string{"Line.tla", "Trace.tla", "Trace.cfg"} {
 		text, err := os.ReadFile(filepath.Join(spec, name))
@@ -63,7 +63,7 @@ func Replay(ctx context.Context, jar, spec, work string, traces []Trace) ([]Verd
 	return verdicts(string(out), traces)
 }
 
-// data is the module TraceData.
+// data returns the module TraceData.
 func data(traces []Trace) string {
 	var b strings.Builder
 	b.WriteString("---- MODULE TraceData ----\nEXTENDS Naturals, Sequences\n")
@@ -95,7 +95,7 @@ var (
 	rejected = regexp.MustCompile(`(?s)<<\s*"rejected",\s*(\d+),\s*(\d+),\s*(\[.*?\])\s*>>\n`)
 )
 
-// verdicts reads what TLC has printed.
+// verdicts parses the output of TLC.
 func verdicts(out string, traces []Trace) ([]Verdict, error) {
 	all := make([]Verdict, len(traces))
 	known := 0

@@ -1,10 +1,10 @@
 package trace
 
-// The state of a lock, as the specification has it.
+// The state of a lock, in the words of the specification.
 //
 // Rules: a field client:owner:0N is the wait N of its client, and clients are numbered in the order in which the notes
-// name them. A place whose grant has expired is in the line of the specification at once; lua/line.lua puts it back
-// when it looks (note_expired_grant).
+// name them. In the specification, a place comes back into the line as soon as its grant has expired; the scripts put
+// it back when the next one runs (note_expired_grant of lua/places.lua).
 
 import (
 	"fmt"
@@ -13,14 +13,14 @@ import (
 	"strings"
 )
 
-// A state is the record and the line in one key each, as HGETALL has them.
+// A state has the record and the line, which is the wait queue in Redis, as HGETALL returns them.
 type state struct {
 	Record  []string
-	Expires int64 // when the lease ends, in ms since the epoch; a clock that is read twice may be read late
+	Expires int64 // when the lease expires, in ms since the epoch; may be a moment later than TIME tells
 	Line    []string
 }
 
-// An abstract is the same in the words of the specification.
+// An abstract is the same state in the words of the specification.
 type abstract struct {
 	record, granted string
 	line            []string
@@ -42,7 +42,7 @@ func (c clients) name(client string) string {
 	return c[client]
 }
 
-// field is the wait that a field of the record belongs to.
+// field returns the wait that a field of the record belongs to.
 func (c clients) field(field string) (string, error) {
 	parts := strings.Split(field, ":")
 	if len(parts) != 3 || !strings.HasPrefix(parts[2], "0") {
@@ -52,9 +52,9 @@ func (c clients) field(field string) (string, error) {
 	return fmt.Sprintf("<<%q,%d>>", c.name(parts[0]), wait), err
 }
 
-// A place is one of lua/line.lua.
+// A place is a place of the line, with the words that Redis stores: see parse_place of lua/line.lua.
 type place struct {
-	number            int
+	number                 int
 	state, delivery, field string
 }
 
@@ -70,7 +70,7 @@ func parsePlace(text string) (p place, err error) {
 
 var placeKinds = map[string]string{"new": "new", "late": "suspect", "sure": "confirmed"}
 
-// of is the state in the words of the specification.
+// of returns the state in the words of the specification.
 func (c clients) of(s state) (a abstract, err error) {
 	a.record, a.granted = nobody, nobody
 	holder := ""
@@ -101,7 +101,7 @@ func (c clients) of(s state) (a abstract, err error) {
 		if a.granted, err = c.field(holder); err != nil {
 			return a, err
 		}
-	default: // its lease has ended
+	default: // its lease has expired
 		granted.state = "late"
 		places = append(places, *granted)
 	}
@@ -116,7 +116,7 @@ func (c clients) of(s state) (a abstract, err error) {
 	return a, nil
 }
 
-// enqueuedPlaces are the places that are in the line.
+// enqueuedPlaces returns the places that are in the line.
 func enqueuedPlaces(fields map[string]string) (all []place, err error) {
 	first, _ := strconv.Atoi(fields["first"])
 	last, _ := strconv.Atoi(fields["last"])
@@ -139,7 +139,7 @@ func enqueuedPlaces(fields map[string]string) (all []place, err error) {
 	return all, nil
 }
 
-// grantedPlace is the place of the field that was granted last, if it is not in the line.
+// grantedPlace returns the place of the field that was granted last, if it is not in the line.
 func grantedPlace(fields map[string]string, enqueued []place) (*place, error) {
 	field := fields["granted"]
 	text := fields[strings.Split(field, ":")[0]]

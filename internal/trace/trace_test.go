@@ -1,6 +1,6 @@
 package trace
 
-// The conversion: what a note becomes in the words of the specification.
+// The conversion of notes into the words of the specification.
 
 import (
 	"testing"
@@ -18,7 +18,8 @@ const (
 	clientC = "cccccccc-0000-0000-0000-000000000000"
 )
 
-// abstractOf is the state of a record of holder and a line with these fields. a, b and c are p1, p2 and p3.
+// abstractOf returns the state of a record of holder and a line with these fields. Clients A, B and C are p1, p2 and
+// p3.
 func abstractOf(t *testing.T, holder string, fields ...string) abstract {
 	c := make(clients)
 	for _, client := range []string{clientA, clientB, clientC} {
@@ -47,7 +48,7 @@ func TestStateHasTheGrantOfItsHolder(t *testing.T) {
 	assert.Equal(t, abstract{record: `<<"p1",2>>`, granted: nobody}, abstractOf(t, clientA+":1:02", line...), "a later wait has the place")
 }
 
-// The place comes back before a script has noticed that the lease has ended.
+// The place comes back before a script has noticed that the lease has expired.
 func TestStateHasThePlaceWhoseGrantExpired(t *testing.T) {
 	line := []string{"first", "2", "last", "2", "granted", clientA + ":1:02", clientA, "1 new hears 1000 0 5 " + clientA + ":1:02",
 		"2", clientB, clientB, "2 sure hears 1000 0 5 " + clientB + ":1:03"}
@@ -68,8 +69,8 @@ func TestStateRefusesWhatTheSpecificationHasNot(t *testing.T) {
 	}
 }
 
-// A belief is known only in part: it neither begins before the script that granted it nor ends after the one that ends
-// it.
+// The limits of a belief are not known exactly: it neither begins before the script that granted the lock nor ends
+// after the script that released it.
 func TestBeliefsAreBetweenTheScripts(t *testing.T) {
 	c := &converter{clients: make(clients), over: make(map[string]bool)}
 	c.last, _ = c.clients.of(state{})
@@ -81,7 +82,7 @@ func TestBeliefsAreBetweenTheScripts(t *testing.T) {
 	assert.Equal(t, []string{"ask", "believe", "doubt", "end"}, kinds(tr))
 }
 
-// A change between two scripts is an expiry, at the end of the lease. A script that changes nothing is no event.
+// A change between two scripts is an expiry, at the end of the lease. A script that changes nothing is not an event.
 func TestExpiriesAreAtTheEndOfTheLease(t *testing.T) {
 	c := &converter{clients: make(clients), over: make(map[string]bool)}
 	c.last, _ = c.clients.of(state{})
@@ -99,7 +100,7 @@ func TestExpiriesAreAtTheEndOfTheLease(t *testing.T) {
 	assert.Equal(t, 4, tr.Scripts)
 }
 
-// kinds are the kinds of the events.
+// kinds returns the kinds of the events.
 func kinds(t Trace) (all []string) {
 	for _, e := range t.events {
 		var kind string
