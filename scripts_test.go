@@ -259,20 +259,20 @@ type situation struct {
 func situationsOf(mine, theirs engine.Record, me, them string) []situation {
 	my := engine.Attempt{Field: me + ":1:01", Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
 	their := engine.Attempt{Field: them + ":1:01", Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
-	again, asks, late := my, their, their
-	again.HoldCount, asks.Delivery, late.Late = 2, engine.Poll, true
+	again, polls, late := my, their, their
+	again.HoldCount, polls.Delivery, late.Late = 2, engine.Poll, true
 	take, wait := mine.Acquire(my), theirs.Acquire(their)
 	all := []situation{
 		{"takes it", nil, take},
-		{"takes a level more", []call{take}, mine.Acquire(again)},
+		{"re-enters it", []call{take}, mine.Acquire(again)},
 		{"asks for it", []call{take}, wait},
 		{"asks again", []call{take, wait}, wait},
-		{"waits without hearing its channel", []call{take}, theirs.Acquire(asks)},
-		{"gives it back", []call{take}, mine.Release(released(my.Field, 0, false))},
-		{"gives a level back", []call{take, mine.Acquire(again)}, mine.Release(released(my.Field, 1, false))},
-		{"gives it back to one who waits", []call{take, wait}, mine.Release(released(my.Field, 0, false))},
-		{"gives it back to one who asks", []call{take, theirs.Acquire(asks)}, mine.Release(released(my.Field, 0, false))},
-		{"gives it back, and a request may still run", []call{take, wait}, mine.Release(released(my.Field, 0, true))},
+		{"waits without a subscription", []call{take}, theirs.Acquire(polls)},
+		{"releases it", []call{take}, mine.Release(released(my.Field, 0, false))},
+		{"lowers the hold count", []call{take, mine.Acquire(again)}, mine.Release(released(my.Field, 1, false))},
+		{"releases it to one who waits", []call{take, wait}, mine.Release(released(my.Field, 0, false))},
+		{"releases it to one who polls", []call{take, theirs.Acquire(polls)}, mine.Release(released(my.Field, 0, false))},
+		{"releases it, and a request may still run", []call{take, wait}, mine.Release(released(my.Field, 0, true))},
 		{"rolls back what it has taken", []call{take}, mine.RollBack(my)},
 		{"rolls back what it has taken, for one who waits", []call{take, wait}, mine.RollBack(my)},
 		{"rolls back its wait", []call{take, wait}, theirs.RollBack(their)},
@@ -280,11 +280,11 @@ func situationsOf(mine, theirs engine.Record, me, them string) []situation {
 		{"renews it", []call{take}, mine.Renew(my.Field, time.Hour, false)},
 		{"shortens the lease", []call{take}, mine.Renew(my.Field, time.Second, true)},
 		{"looks", []call{take}, mine.Inspect(my.Field)},
-		{"frees it by force", []call{take}, mine.Force()},
-		{"frees it by force for one who waits", []call{take, wait}, mine.Force()},
+		{"is released by force", []call{take}, mine.Force()},
+		{"is released by force for one who waits", []call{take, wait}, mine.Force()},
 	}
 	if unbury := theirs.Unbury(their.Field); unbury.Script != nil {
-		all = append(all, situation{"takes a tombstone away", []call{take, theirs.RollBack(late)}, unbury})
+		all = append(all, situation{"removes a tombstone", []call{take, theirs.RollBack(late)}, unbury})
 	}
 	return all
 }
@@ -760,7 +760,8 @@ func (b *bench) watchBusy() (begin func(), check func(what string)) {
 	}
 }
 
-// No method of a lock keeps Redis busy for long, whatever the keys of the lock hold. Data that no lock writes is refused.
+// No method of a lock keeps Redis busy for long, whatever the keys of the lock hold. Data that no lock writes is
+// refused.
 func TestHostileDataDoNotStopRedis(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
@@ -814,20 +815,20 @@ func TestHostileDataBesideAHold(t *testing.T) {
 	t.Parallel()
 	s := testredis.Start(t)
 	type setting struct {
-		levels   string // of the hold, in Redis
-		stranger string // another field of the record
-		value    string
+		holdCount string // of the hold, in Redis
+		stranger  string // another field of the record
+		value     string
 	}
 	for name, hostile := range map[string]setting{
-		"very many levels":                  {levels: veryMany},
-		"levels that are no number":         {levels: "many"},
-		"levels without end":                {levels: "1e300"},
+		"very many levels":                  {holdCount: veryMany},
+		"levels that are no number":         {holdCount: "many"},
+		"levels without end":                {holdCount: "1e300"},
 		"a stranger of very many levels":    {stranger: javaThread, value: veryMany},
 		"a stranger of too many levels":     {stranger: javaThread, value: strconv.Itoa(mostLevels + 1)},
 		"a stranger that is none":           {stranger: "colour", value: "red"},
 		"a writer that is none":             {stranger: "colour:write", value: "red"},
 		"a stranger of relock, very many":   {stranger: javaThread + ":017", value: veryMany},
-		"both have very many levels":        {levels: veryMany, stranger: javaThread, value: veryMany},
+		"both have very many levels":        {holdCount: veryMany, stranger: javaThread, value: veryMany},
 		"a stranger of a number with a dot": {stranger: javaThread, value: "1.5"},
 	} {
 		for _, k := range recordLocks {
@@ -841,8 +842,8 @@ func TestHostileDataBesideAHold(t *testing.T) {
 				spoil := func() {
 					record := b.rdb.HGetAll(ctx, b.name).Val()
 					for field := range record {
-						if field != "mode" && hostile.levels != "" {
-							b.must(b.rdb.HSet(ctx, b.name, field, hostile.levels).Err())
+						if field != "mode" && hostile.holdCount != "" {
+							b.must(b.rdb.HSet(ctx, b.name, field, hostile.holdCount).Err())
 						}
 					}
 					if hostile.stranger != "" {
@@ -1048,8 +1049,8 @@ var (
 	readsSome  = regexp.MustCompile(`'(zrangebyscore|zrevrangebyscore)'`)
 )
 
-// checkLoops returns the number of loops, and of commands that answer all that a key holds, in the text of a script, and
-// the lines of those without a bound. The constants are defined in all.
+// checkLoops returns the number of loops, and of commands that answer all that a key holds, in the text of a script. It
+// also returns the lines of those without a bound. The constants are defined in all.
 func checkLoops(text, all string) (loops int, faults []string) {
 	bound := func(name string) bool {
 		return name == "#KEYS" || name == "#ARGV" || regexp.MustCompile(`^[1-9]\d*$`).MatchString(name) ||
