@@ -19,7 +19,7 @@ import (
 // writeSuffix ends the field of a write hold in the record and in the line.
 const writeSuffix = ":write"
 
-// mostLevels is how often an owner may have the read lock: as most_levels in lua/record.lua. Redisson's record has a
+// mostLevels is how often an owner may have the read lock: as most_hold_count in lua/record.lua. Redisson's record has a
 // key for each level of a reader, and a script that has to know whether a reader lives looks at each of them.
 const mostLevels = 10_000
 
