@@ -894,7 +894,7 @@ func TestFairWaiterBehindJavaListensToItsChannel(t *testing.T) {
 		w := b.newFairWaiter(b.client().NewFairLock(b.name), 1)
 		b.must(b.rdb.HSet(ctx, b.name, w.client+":9:01", 1).Err())
 		b.must(b.rdb.PExpire(ctx, b.name, time.Minute).Err())
-		b.must(b.rdb.HSet(ctx, lineKey(b.name), "first", 1, "last", 1, "shared", 1, "1", javaOther[:36], javaOther[:36], "1 new hears 30000 0 1 "+javaOther+":01").Err())
+		b.must(b.rdb.HSet(ctx, lineKey(b.name), "first", 1, "last", 1, "shared", 1, "1", javaOther[:36], javaOther[:36], "1 new push 30000 0 1 "+javaOther+":01").Err())
 		for n := range 8 {
 			attempt := engine.Attempt{Field: w.field, Lease: time.Minute, HoldCount: 1, Delivery: engine.Push, Asked: 1}
 			g, err := sendAttempt(w.lock, attempt)

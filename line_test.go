@@ -60,13 +60,13 @@ func (b *bench) releaseChannel() string { return prefixName("redisson_lock__chan
 
 // A keptPlace is a place as Redis has it.
 type keptPlace struct {
-	number     int
-	state, ear string
-	lease      int
-	fenced     bool
-	asked      uint64
-	field      string
-	client     string
+	number          int
+	state, delivery string
+	lease           int
+	fenced          bool
+	asked           uint64
+	field           string
+	client          string
 }
 
 // places are the places of the clients that stand in the line, in order.
@@ -179,11 +179,11 @@ func (m *manual) run(s *luaScript, args ...any) reply {
 	return r
 }
 
-// ask asks for the lock; ear is as in lua/lock_acquire.lua.
-func (m *manual) ask(ear string) reply {
+// ask asks for the lock; delivery is as in lua/lock_acquire.lua.
+func (m *manual) ask(delivery string) reply {
 	m.Helper()
 	m.asked++
-	return m.run(lockAcquire, m.field, m.lease, 1, ear, m.asked, m.fenced, m.releaseChannel(), "publish")
+	return m.run(lockAcquire, m.field, m.lease, 1, delivery, m.asked, m.fenced, m.releaseChannel(), "publish")
 }
 
 // takes takes a lock that must be free.
@@ -331,7 +331,7 @@ func (c *lineClient) joined() *lineClient {
 		if len(c.got) > 0 {
 			require.Fail(c, "Lock came back", "%v", <-c.got)
 		}
-		return c.placeOf(c.client.ID()).ear != ""
+		return c.placeOf(c.client.ID()).delivery != ""
 	})
 	return c
 }
@@ -669,7 +669,7 @@ func TestLinePausedClientCostsOneLease(t *testing.T) {
 		assert.InDelta(b, 3500, b.pttl().Milliseconds(), 1500, "the provisional lease")
 		b.must(b.rdb.PExpire(ctx, b.name, 100*time.Millisecond).Err()) // 5s are over
 		next.gets()
-		assert.Equal(b, "late", b.placeOf(frozen.id).state, "the place of the frozen client")
+		assert.Equal(b, "suspect", b.placeOf(frozen.id).state, "the place of the frozen client")
 
 		last := b.contender(WithPollInterval(100 * time.Millisecond)).joins()
 		next.unlocks()
@@ -678,7 +678,7 @@ func TestLinePausedClientCostsOneLease(t *testing.T) {
 		behind := b.manual().listens().joins()
 
 		frozen.joins() // it asks
-		assert.Equal(b, "sure", b.placeOf(frozen.id).state, "the place of the client that has asked")
+		assert.Equal(b, "confirmed", b.placeOf(frozen.id).state, "the place of the client that has asked")
 		assert.Equal(b, []string{frozen.id, behind.id}, b.clientsInLine(), "the line")
 		last.unlocks()
 		assert.Equal(b, frozen.field, b.holder(), "the holder")
@@ -698,7 +698,7 @@ func TestLineLapseOfALaterGrantIsNoticed(t *testing.T) {
 		require.NoError(b, b.rdb.Del(context.Background(), b.name).Err()) // the lease is over
 		require.Equal(b, int64(1), three.ask(engine.Push)[0], "the lock is free")
 		assert.Equal(b, []string{two.id}, b.clientsInLine(), "the line")
-		assert.Equal(b, "late", b.placeOf(two.id).state, "the place whose grant was not used")
+		assert.Equal(b, "suspect", b.placeOf(two.id).state, "the place whose grant was not used")
 	})
 }
 
@@ -727,7 +727,7 @@ func TestLineExpiredClientThatAsksKeepsItsPlace(t *testing.T) {
 		b.must(b.rdb.Del(context.Background(), b.name).Err()) // the lease is over
 		other := b.manual().takes()                           // TryLock without a wait: its script does not look at the line
 		lapses.joins()
-		assert.Equal(b, "sure", b.placeOf(lapses.id).state, "the place of the client that has asked")
+		assert.Equal(b, "confirmed", b.placeOf(lapses.id).state, "the place of the client that has asked")
 		assert.Equal(b, []string{lapses.id, next.id}, b.clientsInLine(), "the line")
 
 		other.release(false)
@@ -927,7 +927,7 @@ func TestLinePausedClientCostsTheOthersNothing(t *testing.T) {
 		m.joins()
 	}
 	require.Equal(b, int64(1), one.ask(engine.Push)[0], "the lock is free")
-	require.Equal(b, "late", b.placeOf(frozen.id).state)
+	require.Equal(b, "suspect", b.placeOf(frozen.id).state)
 	commands := func() (n int) { // that the release of one sends
 		next(two)
 		before := b.commandRuns("hget") // the only reading of the places
@@ -1053,16 +1053,16 @@ func TestLineScriptThatFindsTheLockFreeGrants(t *testing.T) {
 // A request that runs when its wait is over neither takes the lock nor joins the line.
 func TestLineEndedFieldNeitherTakesNorJoins(t *testing.T) {
 	onEachLine(t, func(b *bench) {
-		for _, ear := range []string{engine.Barge, engine.Defer, engine.Push, engine.Poll} {
+		for _, delivery := range []string{engine.Barge, engine.Defer, engine.Push, engine.Poll} {
 			over := b.manual()
 			over.release(true)
-			assert.Equal(b, int64(0), over.ask(ear)[0], "%s: a free lock", ear)
-			assert.Empty(b, b.holder(), "%s: the holder", ear)
+			assert.Equal(b, int64(0), over.ask(delivery)[0], "%s: a free lock", delivery)
+			assert.Empty(b, b.holder(), "%s: the holder", delivery)
 			other := b.manual().takes()
-			assert.NotEqual(b, int64(1), over.ask(ear)[2], "%s: a busy lock", ear)
-			assert.Empty(b, b.clientsInLine(), "%s: the line", ear)
+			assert.NotEqual(b, int64(1), over.ask(delivery)[2], "%s: a busy lock", delivery)
+			assert.Empty(b, b.clientsInLine(), "%s: the line", delivery)
 			other.release(false)
-			assert.Empty(b, b.holder(), "%s: the holder", ear)
+			assert.Empty(b, b.holder(), "%s: the holder", delivery)
 		}
 	})
 }
@@ -1141,8 +1141,8 @@ func TestLineUndoOfAnUnansweredRequestEndsTheField(t *testing.T) {
 }
 
 // asksIn matches requests for the lock by their place in the line: see line.go.
-func asksIn(ear string) testredis.Match {
-	return func(cmd []string) bool { return calls(lockAcquire)(cmd) && slices.Contains(cmd, ear) }
+func asksIn(delivery string) testredis.Match {
+	return func(cmd []string) bool { return calls(lockAcquire)(cmd) && slices.Contains(cmd, delivery) }
 }
 
 // A caller that gives up leaves its place to the next one of its process.
@@ -1271,7 +1271,7 @@ func TestLineCallerPastTheLocalQueueDoesNotJoin(t *testing.T) {
 			require.Error(b, await(b.bench, "the caller in front has no answer", got[0]))
 			rule.Release()
 			testredis.Await(b, "the last caller waits in the local queue again", soon, func() bool { return b.waitersInQueue(l.(known)) == 1 })
-			testredis.Await(b, "the caller in front has a place", soon, func() bool { return b.placeOf(c.ID()).ear != "" })
+			testredis.Await(b, "the caller in front has a place", soon, func() bool { return b.placeOf(c.ID()).delivery != "" })
 			joined := time.Now()
 			testredis.Await(b, "a grant is too old to be used", 2*soon, func() bool { return time.Since(joined) > lease })
 
@@ -1812,7 +1812,7 @@ func TestLineUserWithoutPublishLeavesAllPlaces(t *testing.T) {
 	b.must(b.rdb.Del(context.Background(), b.name).Err()) // the lease of the first grant is over
 	quiet.release(true)
 	assert.Equal(b, []string{one.id, two.id}, b.clientsInLine(), "the line")
-	assert.Equal(b, "late", b.placeOf(one.id).state, "the place whose grant was not used")
+	assert.Equal(b, "suspect", b.placeOf(one.id).state, "the place whose grant was not used")
 	b.manual().release(true)
 	assert.Equal(b, two.field, b.holder(), "the holder")
 }
@@ -2158,9 +2158,9 @@ func (m *manual) rw(s *luaScript, args ...any) reply {
 }
 
 // writes asks for the write lock with the second field of m.
-func (m *manual) writes(ear string) reply {
+func (m *manual) writes(delivery string) reply {
 	m.Helper()
-	return m.rw(writeAcquire, m.id+":1:02", m.lease, 1, suffixName(m.name, ""), "", 0, ear, 1, false, m.rwReleases(), "publish")
+	return m.rw(writeAcquire, m.id+":1:02", m.lease, 1, suffixName(m.name, ""), "", 0, delivery, 1, false, m.rwReleases(), "publish")
 }
 
 // endsWriting releases the write lock, or gives up its place. The slice of the line never ends.
@@ -2250,7 +2250,7 @@ func TestLineRestOfALostHoldMakesNoGuest(t *testing.T) {
 		b.manual().takes()
 		b.manual().listens().joins()
 		m := b.manual().listens()
-		b.must(b.rdb.HSet(context.Background(), b.lineKey(), m.id, "7 new hears 60000 0 1 "+m.id+":1:0900:write").Err())
+		b.must(b.rdb.HSet(context.Background(), b.lineKey(), m.id, "7 new push 60000 0 1 "+m.id+":1:0900:write").Err())
 		assert.Equal(b, int64(1), m.ask(engine.Push)[2]%4, "a place")
 		assert.Equal(b, m.field, b.placeOf(m.id).field, "the place")
 	})

@@ -721,7 +721,7 @@ func putPlaces(ctx context.Context, p redis.Cmdable, key string, n int) {
 	p.HSet(ctx, key, "first", 1, "last", n)
 	p.Eval(ctx, `for i = 1, ARGV[1] do
 		local client = string.format('00000000-0000-0000-0000-%012d', i)
-		redis.call('hset', KEYS[1], i, client, client, i .. ' new hears 30000 0 1 ' .. client .. ':1:01')
+		redis.call('hset', KEYS[1], i, client, client, i .. ' new push 30000 0 1 ' .. client .. ':1:01')
 	end`, []string{key}, n)
 }
 

@@ -896,10 +896,10 @@ func (c *permitClient) listens() *permitClient {
 	return c
 }
 
-// joins waits in the line, with an ear as in lua/line.lua.
-func (c *permitClient) joins(ear string) *permitClient {
+// joins waits in the line, with an delivery as in lua/line.lua.
+func (c *permitClient) joins(delivery string) *permitClient {
 	c.Helper()
-	require.Equal(c, int64(1), c.ask(ear)[2]%4, "no place")
+	require.Equal(c, int64(1), c.ask(delivery)[2]%4, "no place")
 	return c
 }
 
@@ -1077,14 +1077,14 @@ func TestSemaphorePausedClientLosesItsGrant(t *testing.T) {
 		next.waits()
 		frozen.lapses() // 5s are over
 		next.gets()
-		assert.Equal(b, "late", b.placeOf(frozen.id).state, "the place of the frozen client")
+		assert.Equal(b, "suspect", b.placeOf(frozen.id).state, "the place of the frozen client")
 		require.Zero(b, b.permits(1))
 
 		last := b.permitContender(WithPollInterval(100 * time.Millisecond)).joins()
 		next.unlocks()
 		last.gets() // and not the paused client
 		frozen.joins(engine.Push)
-		assert.Equal(b, "sure", b.placeOf(frozen.id).state, "the place of the client that has asked")
+		assert.Equal(b, "confirmed", b.placeOf(frozen.id).state, "the place of the client that has asked")
 		last.unlocks()
 		assert.Greater(b, frozen.lease(), 50*time.Second, "the lease of the grant")
 	})
@@ -1484,7 +1484,7 @@ func TestSemaphoreCallersBehindABusyOneAskNothing(t *testing.T) {
 	asks(o[0])
 	testredis.Await(b, "the first one stands in the line and hears", soon, func() bool {
 		all := b.places()
-		return len(all) == 1 && all[0].ear == "hears" // the word for engine.Push in Redis: see parse_place of lua/line.lua
+		return len(all) == 1 && all[0].delivery == engine.Push
 	})
 	asked := b.proxy.On(calls(semaphoreAcquire), testredis.DelayReply(0)).Times(testredis.Always)
 	for _, owner := range o[1:] {

@@ -81,19 +81,14 @@ local function grants_to(channel, p) return channel_of(channel, of_writer(p.fiel
 -- Redis stores a place as a text: number, state, delivery, lease in ms, fenced, number of its last request, field.
 --   state     new; suspect: a grant was not used in time; confirmed: its client has asked since
 --   delivery  push: the client is subscribed to its channel; poll: it may not subscribe, and polls often
--- The number of the last request is a secret of the client: see internal/engine/line.go. The text has other words for
--- state and delivery, which only the functions parse_place and place_text know.
-local state_of = {new = 'new', late = 'suspect', sure = 'confirmed'}
-local word_of = {new = 'new', suspect = 'late', confirmed = 'sure', push = 'hears', poll = 'asks'}
-
+-- The number of the last request is a secret of the client: see internal/engine/line.go.
 local function parse_place(text, client)
     local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), state = state_of[state] or 'new',
-        delivery = delivery == 'asks' and 'poll' or 'push', lease = tonumber(lease), fenced = fenced, asked = asked,
-        field = field, client = client}
+    return {number = tonumber(number), state = state, delivery = delivery, lease = tonumber(lease), fenced = fenced,
+        asked = asked, field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -185,7 +180,7 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, word_of[p.state], word_of[p.delivery], ms(p.lease), p.fenced,
+    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.delivery, ms(p.lease), p.fenced,
         p.asked, p.field)
 end
 

@@ -68,8 +68,6 @@ func parsePlace(text string) (p place, err error) {
 	return p, err
 }
 
-var placeKinds = map[string]string{"new": "new", "late": "suspect", "sure": "confirmed"}
-
 // of returns the state in the words of the specification.
 func (c clients) of(s state) (a abstract, err error) {
 	a.record, a.granted = nobody, nobody
@@ -102,7 +100,7 @@ func (c clients) of(s state) (a abstract, err error) {
 			return a, err
 		}
 	default: // its lease has expired
-		granted.state = "late"
+		granted.state = "suspect"
 		places = append(places, *granted)
 	}
 	slices.SortFunc(places, func(a, b place) int { return a.number - b.number })
@@ -111,7 +109,7 @@ func (c clients) of(s state) (a abstract, err error) {
 		if err != nil {
 			return a, err
 		}
-		a.line = append(a.line, fmt.Sprintf("[f|->%s,kind|->%q]", field, placeKinds[p.state]))
+		a.line = append(a.line, fmt.Sprintf("[f|->%s,kind|->%q]", field, p.state))
 	}
 	return a, nil
 }
@@ -129,7 +127,7 @@ func enqueuedPlaces(fields map[string]string) (all []place, err error) {
 		if err != nil {
 			return nil, err
 		}
-		if p.delivery != "hears" {
+		if p.delivery != "push" {
 			return nil, fmt.Errorf("the specification has no place %q", fields[client])
 		}
 		if p.number == number {

@@ -36,22 +36,22 @@ func abstractOf(t *testing.T, holder string, fields ...string) abstract {
 
 func TestStateHasThePlacesInOrder(t *testing.T) {
 	a := abstractOf(t, clientC+":1:07", "first", "9", "last", "11",
-		"11", clientA, clientA, "11 new hears 1000 0 5 "+clientA+":1:02",
-		"9", clientB, clientB, "9 late hears 1000 0 5 "+clientB+":-1:03")
+		"11", clientA, clientA, "11 new push 1000 0 5 "+clientA+":1:02",
+		"9", clientB, clientB, "9 suspect push 1000 0 5 "+clientB+":-1:03")
 	assert.Equal(t, abstract{record: `<<"p3",7>>`, granted: nobody, line: []string{`[f|-><<"p2",3>>,kind|->"suspect"]`, `[f|-><<"p1",2>>,kind|->"new"]`}}, a)
 }
 
 func TestStateHasTheGrantOfItsHolder(t *testing.T) {
-	line := []string{"first", "2", "last", "1", "granted", clientA + ":1:02", clientA, "1 new hears 1000 0 5 " + clientA + ":1:02"}
+	line := []string{"first", "2", "last", "1", "granted", clientA + ":1:02", clientA, "1 new push 1000 0 5 " + clientA + ":1:02"}
 	assert.Equal(t, abstract{record: `<<"p1",2>>`, granted: `<<"p1",2>>`}, abstractOf(t, clientA+":1:02", line...))
-	line[len(line)-1] = "1 new hears 1000 0 5 " + clientA + ":1:03"
+	line[len(line)-1] = "1 new push 1000 0 5 " + clientA + ":1:03"
 	assert.Equal(t, abstract{record: `<<"p1",2>>`, granted: nobody}, abstractOf(t, clientA+":1:02", line...), "a later wait has the place")
 }
 
 // The place comes back before a script has noticed that the lease has expired.
 func TestStateHasThePlaceWhoseGrantExpired(t *testing.T) {
-	line := []string{"first", "2", "last", "2", "granted", clientA + ":1:02", clientA, "1 new hears 1000 0 5 " + clientA + ":1:02",
-		"2", clientB, clientB, "2 sure hears 1000 0 5 " + clientB + ":1:03"}
+	line := []string{"first", "2", "last", "2", "granted", clientA + ":1:02", clientA, "1 new push 1000 0 5 " + clientA + ":1:02",
+		"2", clientB, clientB, "2 confirmed push 1000 0 5 " + clientB + ":1:03"}
 	places := []string{`[f|-><<"p1",2>>,kind|->"suspect"]`, `[f|-><<"p2",3>>,kind|->"confirmed"]`}
 	assert.Equal(t, abstract{record: nobody, granted: nobody, line: places}, abstractOf(t, "", line...))
 	assert.Equal(t, abstract{record: `<<"p3",7>>`, granted: nobody, line: places}, abstractOf(t, clientC+":1:07", line...), "another client has taken the lock")
@@ -61,8 +61,8 @@ func TestStateRefusesWhatTheSpecificationHasNot(t *testing.T) {
 	for what, s := range map[string]state{
 		"a hold of Redisson":          {Record: []string{clientA + ":1", "1"}},
 		"two holds":                   {Record: []string{clientA + ":1:01", "1", clientB + ":1:01", "1"}},
-		"a place that hears no grant": {Line: []string{"first", "1", "last", "1", "1", clientA, clientA, "1 new asks 1000 0 5 " + clientA + ":1:02"}},
-		"a text that is no place":     {Line: []string{"first", "1", "last", "1", "1", clientA, clientA, "1 new hears"}},
+		"a place that hears no grant": {Line: []string{"first", "1", "last", "1", "1", clientA, clientA, "1 new poll 1000 0 5 " + clientA + ":1:02"}},
+		"a text that is no place":     {Line: []string{"first", "1", "last", "1", "1", clientA, clientA, "1 new push"}},
 	} {
 		_, err := make(clients).of(s)
 		assert.Error(t, err, what)

@@ -164,17 +164,13 @@ end
 
 local function grants_to(channel, p) return channel_of(channel, of_writer(p.field)) .. ':' .. p.client end
 
-local state_of = {new = 'new', late = 'suspect', sure = 'confirmed'}
-local word_of = {new = 'new', suspect = 'late', confirmed = 'sure', push = 'hears', poll = 'asks'}
-
 local function parse_place(text, client)
     local number, state, delivery, lease, fenced, asked, field = text:match('^(%d+) (%a+) (%a+) (%d+) (%d) (%d+) (.+)$')
     if not number or #number > 15 or #lease > 15 then
         return nil -- the text is not that of a place
     end
-    return {number = tonumber(number), state = state_of[state] or 'new',
-        delivery = delivery == 'asks' and 'poll' or 'push', lease = tonumber(lease), fenced = fenced, asked = asked,
-        field = field, client = client}
+    return {number = tonumber(number), state = state, delivery = delivery, lease = tonumber(lease), fenced = fenced,
+        asked = asked, field = field, client = client}
 end
 
 local function open_line(lock, key, field)
@@ -261,7 +257,7 @@ local function place_at(line, number)
 end
 
 local function place_text(p)
-    return string.format('%d %s %s %s %s %s %s', p.number, word_of[p.state], word_of[p.delivery], ms(p.lease), p.fenced,
+    return string.format('%d %s %s %s %s %s %s', p.number, p.state, p.delivery, ms(p.lease), p.fenced,
         p.asked, p.field)
 end
 
